@@ -1,0 +1,56 @@
+package cudnn
+
+import "fmt"
+
+// A Source says what an estimate rests on.
+type Source uint8
+
+// The sources, from the surest to the least.
+const (
+	None      Source = iota // the convolution fails Check
+	Rule                    // PyTorch or cuDNN takes none: it runs another kernel
+	Measured                // this very convolution was measured
+	Formula                 // the kernel is certain enough, its formula gives the bytes
+	Neighbour               // the kernel is that of the nearest measured convolutions
+)
+
+var sourceNames = [...]string{"none", "rule", "measured", "formula", "neighbour"}
+
+// String returns the source's name.
+func (s Source) String() string {
+	if int(s) < len(sourceNames) {
+		return sourceNames[s]
+	}
+	return fmt.Sprintf("Source(%d)", uint8(s))
+}
+
+// An Estimate is a predicted workspace.
+type Estimate struct {
+	Bytes  int64 // most likely request, before the allocator rounds it
+	Bound  int64 // too low for at most one convolution in a hundred; never below Bytes
+	Source Source
+}
+
+// Workspace predicts the bytes that pass p of c requests. A Conv that fails
+// Check gets the zero Estimate.
+func Workspace(c Conv, p Pass) Estimate {
+	if c.Check() != nil || p >= numPasses {
+		return Estimate{}
+	}
+	if c.Groups > 1 && c.Groups == c.C && c.K%c.C == 0 || c.Type == Float32 {
+		return Estimate{Source: Rule}
+	}
+	x, w, y := c.tensorBytes()
+	all := x + w + y + 147
+	if c.R == 1 && c.S == 1 && c.StrideH == 1 && c.StrideW == 1 {
+		return Estimate{Bound: all, Source: Formula}
+	}
+	return Estimate{Bytes: all, Bound: all + x + w + y, Source: Formula}
+}
+
+// tensorBytes returns the bytes of input, weight and output in c's type.
+func (c Conv) tensorBytes() (x, w, y int64) {
+	p, q := c.OutSize()
+	size := types[c.Type].size
+	return c.N * c.C * c.H * c.W * size, c.K * (c.C / c.Groups) * c.R * c.S * size, c.N * c.K * p * q * size
+}
