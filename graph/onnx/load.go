@@ -1,0 +1,152 @@
+// Package onnx reads ONNX files into graphs. It has its own reader of the
+// protobuf wire format, which slides a window over the file, so that weights
+// are never read and a file may be larger than memory.
+package onnx
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// maxHashed is the size, in bytes, from which Load leaves Model.SHA256 empty:
+// hashing a file of many gigabytes takes seconds. SHA256 hashes any file.
+const maxHashed = 64 << 20
+
+// Load reads the model in the file at path. Model.SHA256 is set for files
+// smaller than 64 MiB.
+func Load(path string) (*graph.Graph, error) {
+	f, size, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	g, err := Read(f, size, path)
+	if err != nil {
+		return nil, err
+	}
+	if size < maxHashed {
+		if g.Model.SHA256, err = hash(f, size); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return g, nil
+}
+
+// SHA256 returns the hash of the file at path in lower-case hex.
+func SHA256(path string) (string, error) {
+	f, size, err := open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	return hash(f, size)
+}
+
+// open opens a regular file and returns its size in bytes.
+func open(path string) (*os.File, int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		var pe *os.PathError
+		if errors.As(err, &pe) {
+			err = pe.Err
+		}
+		return nil, 0, fmt.Errorf("%s: %w", path, err)
+	}
+	info, err := f.Stat()
+	if err == nil && info.IsDir() {
+		err = errors.New("is a directory, not an ONNX file")
+	} else if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("is not a regular file")
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, info.Size(), nil
+}
+
+func hash(r io.ReaderAt, size int64) (string, error) {
+	h := sha256.New()
+	if _, err := io.Copy(h, io.NewSectionReader(r, 0, size)); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// Read reads a model of size bytes. path names it in errors and in
+// Model.Path. Model.SHA256 is left empty.
+func Read(r io.ReaderAt, size int64, path string) (*graph.Graph, error) {
+	if size == 0 {
+		return nil, fmt.Errorf("%s: the file is empty", path)
+	}
+	m := &graph.Model{Path: path}
+	d := &decoder{reader: newReader(r, size, path), model: m, strings: map[string]string{}}
+	f, err := d.decode()
+	if err == nil && f.graph == nil {
+		err = fmt.Errorf("%s: not an ONNX model: it holds no graph", path)
+	}
+	if err != nil {
+		return nil, sniff(r, size, path, err)
+	}
+	d.tolerate(f)
+	g, err := graph.Resolve(m, f.graph, f.functions)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return g, nil
+}
+
+// tolerate warns of what the model leaves out, and fills in the opset.
+func (d *decoder) tolerate(f *file) {
+	m := d.model
+	if m.IRVersion <= 0 {
+		d.warn("no-ir-version", "the file has no ir_version")
+	}
+	if m.Opset("") == 0 && usesDefault(f) {
+		v := latestOpset(m.IRVersion)
+		d.warn("no-opset", "the file imports no version of the default operator set; version %d is assumed", v)
+		m.Opsets = append(m.Opsets, graph.Opset{Version: v})
+	}
+	if f.training {
+		d.warn("training-info", "the file's training_info is ignored")
+	}
+}
+
+func (d *decoder) warn(code, format string, args ...any) {
+	d.model.Warnings = append(d.model.Warnings, graph.Warning{Code: code, Message: fmt.Sprintf(format, args...)})
+}
+
+// usesDefault reports whether the file imports nothing, or its main graph has
+// a node of the default operator set.
+func usesDefault(f *file) bool {
+	for i := range f.graph.Nodes {
+		if f.graph.Nodes[i].Domain == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// opsets are the newest versions of the default operator set by the IR
+// version they were released with (onnx/helper.py, VERSION_TABLE).
+var opsets = [...]int64{3: 8, 4: 9, 5: 10, 6: 11, 7: 14, 8: 18, 9: 20, 10: 22, 11: 23, 12: 24, 13: 27, 14: 28}
+
+// latestOpset returns the opset assumed for a file that imports none: the
+// newest of its IR version. IR versions 1 and 2 had opset 1 alone; a file
+// without any is not that old but hand-made.
+func latestOpset(ir int64) int64 {
+	switch newest := int64(len(opsets) - 1); {
+	case ir <= 0 || ir > newest:
+		return opsets[newest]
+	case ir < 3:
+		return 1
+	default:
+		return opsets[ir]
+	}
+}

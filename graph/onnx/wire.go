@@ -1,0 +1,292 @@
+package onnx
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+const (
+	windowSize = 256 << 10 // bytes of the file held at once
+	maxString  = 64 << 20  // bytes of one string field
+	maxDepth   = 64        // nested graphs or types
+	maxObjects = 4 << 20   // nodes, attributes, values, tensors, dims and properties of one file
+)
+
+// A FormatError says where a file departs from ONNX's wire format.
+type FormatError struct {
+	Path   string // the file
+	Offset int64  // bytes from its beginning
+	Where  string // the message, such as "graph.node[3].attribute[0]"
+	Reason string
+}
+
+func (e *FormatError) Error() string {
+	where := ""
+	if e.Where != "" {
+		where = " (" + e.Where + ")"
+	}
+	return fmt.Sprintf("%s: byte %d%s: %s", e.Path, e.Offset, where, e.Reason)
+}
+
+// within says that err arose inside the part of a message that format names.
+func within(err error, format string, args ...any) error {
+	var fe *FormatError
+	if err == nil || !errors.As(err, &fe) {
+		return err
+	}
+	part := fmt.Sprintf(format, args...)
+	if fe.Where != "" && !strings.HasPrefix(fe.Where, "[") {
+		part += "."
+	}
+	fe.Where = part + fe.Where
+	return err
+}
+
+// A reader reads protobuf fields from a window that slides over a file. It
+// holds windowSize bytes, whatever the file's size, and never reads what it
+// is told to skip.
+type reader struct {
+	src  io.ReaderAt
+	size int64
+	path string
+
+	buf  []byte // the window
+	base int64  // offset of buf[0]
+	pos  int    // next byte, in buf; may lie behind its end after a skip
+
+	objects int // counted against maxObjects
+}
+
+func newReader(src io.ReaderAt, size int64, path string) *reader {
+	return &reader{src: src, size: size, path: path, buf: make([]byte, 0, min(size, windowSize))}
+}
+
+// offset returns the position in the file.
+func (r *reader) offset() int64 { return r.base + int64(r.pos) }
+
+// seek moves to the file offset off without reading.
+func (r *reader) seek(off int64) {
+	if d := off - r.base; d >= 0 && d <= int64(len(r.buf)) {
+		r.pos = int(d)
+		return
+	}
+	r.base, r.pos, r.buf = off, 0, r.buf[:0]
+}
+
+func (r *reader) fail(off int64, format string, args ...any) error {
+	return &FormatError{Path: r.path, Offset: off, Reason: fmt.Sprintf(format, args...)}
+}
+
+// peek returns the next n bytes, n <= windowSize, or fewer at the file's end.
+// They are valid until the next call.
+func (r *reader) peek(n int) ([]byte, error) {
+	if len(r.buf)-r.pos < n {
+		if err := r.fill(); err != nil {
+			return nil, err
+		}
+	}
+	return r.buf[r.pos:min(r.pos+n, len(r.buf))], nil
+}
+
+// fill slides the window so that it begins at the current position.
+func (r *reader) fill() error {
+	keep := copy(r.buf[:cap(r.buf)], r.buf[r.pos:])
+	r.base += int64(r.pos)
+	r.pos = 0
+	want := int(min(int64(cap(r.buf)), r.size-r.base))
+	if want <= keep {
+		r.buf = r.buf[:keep]
+		return nil
+	}
+	n, err := r.src.ReadAt(r.buf[keep:want], r.base+int64(keep))
+	r.buf = r.buf[:keep+n]
+	if n == want-keep {
+		return nil
+	}
+	if err == nil || err == io.EOF {
+		return r.fail(r.base+int64(keep+n), "the file ends here, before its size of %d bytes", r.size)
+	}
+	return fmt.Errorf("%s: byte %d: %w", r.path, r.base+int64(keep+n), err)
+}
+
+// varint reads one varint that must lie before end.
+func (r *reader) varint(end int64) (uint64, error) {
+	if r.pos < len(r.buf) && r.buf[r.pos] < 0x80 && r.offset() < end {
+		r.pos++
+		return uint64(r.buf[r.pos-1]), nil
+	}
+	at := r.offset()
+	b, err := r.peek(int(min(10, end-at)))
+	if err != nil {
+		return 0, err
+	}
+	v, n := protowire.ConsumeVarint(b)
+	if n < 0 {
+		if len(b) < 10 {
+			return 0, r.fail(at, "truncated number")
+		}
+		return 0, r.fail(at, "number of more than 64 bits")
+	}
+	r.pos += n
+	return v, nil
+}
+
+// A field is one field of a message: its number, its wire type and, for a
+// scalar, its bits. For a length-delimited field the reader stands at the
+// payload, which ends at end.
+type field struct {
+	num  protowire.Number
+	typ  protowire.Type
+	bits uint64
+	off  int64 // of the payload
+	end  int64 // of the payload
+}
+
+// field reads a field's tag and, unless it is length-delimited, its value.
+func (r *reader) field(end int64) (field, error) {
+	at := r.offset()
+	tag, err := r.varint(end)
+	if err != nil {
+		return field{}, err
+	}
+	num, typ := protowire.DecodeTag(tag)
+	if num < protowire.MinValidNumber {
+		return field{}, r.fail(at, "invalid field number")
+	}
+	f := field{num: num, typ: typ, off: r.offset()}
+	switch typ {
+	case protowire.VarintType:
+		f.bits, err = r.varint(end)
+	case protowire.Fixed32Type:
+		f.bits, err = r.fixed(4, end)
+	case protowire.Fixed64Type:
+		f.bits, err = r.fixed(8, end)
+	case protowire.BytesType:
+		f.bits, err = r.varint(end)
+		f.off = r.offset()
+		if left := end - f.off; err == nil && f.bits > uint64(max(left, 0)) {
+			return f, r.fail(at, "field %d takes %d bytes, %d are left", num, f.bits, left)
+		}
+		f.end = f.off + int64(f.bits)
+		return f, err
+	default:
+		return f, r.fail(at, "field %d has wire type %d, which ONNX does not use", num, typ)
+	}
+	f.end = r.offset()
+	return f, err
+}
+
+// fixed reads n little-endian bytes.
+func (r *reader) fixed(n int, end int64) (uint64, error) {
+	at := r.offset()
+	if int64(n) > end-at {
+		return 0, r.fail(at, "truncated number")
+	}
+	b, err := r.peek(n)
+	if err != nil {
+		return 0, err
+	}
+	r.pos += n
+	return little(b), nil
+}
+
+// little returns the little-endian number in b, at most 8 bytes.
+func little(b []byte) uint64 {
+	var v uint64
+	for i, x := range b {
+		v |= uint64(x) << (8 * i)
+	}
+	return v
+}
+
+// message calls visit for each field up to end. visit may leave a
+// length-delimited payload unread.
+func (r *reader) message(end int64, visit func(f field) error) error {
+	for r.offset() < end {
+		f, err := r.field(end)
+		if err != nil {
+			return err
+		}
+		if err := visit(f); err != nil {
+			return err
+		}
+		r.seek(f.end)
+	}
+	return nil
+}
+
+// expect returns an error unless f has wire type typ.
+func (r *reader) expect(f field, typ protowire.Type) error {
+	if f.typ != typ {
+		return r.fail(f.off, "field %d has wire type %d, not %d", f.num, f.typ, typ)
+	}
+	return nil
+}
+
+// open checks that f is a message and counts it as an object.
+func (r *reader) open(f field) error {
+	if err := r.expect(f, protowire.BytesType); err != nil {
+		return err
+	}
+	if r.objects++; r.objects > maxObjects {
+		return r.fail(f.off, "more than %d nodes, attributes and values", maxObjects)
+	}
+	return nil
+}
+
+// bytes returns the payload of f, valid until the next read.
+func (r *reader) bytes(f field) ([]byte, error) {
+	if err := r.expect(f, protowire.BytesType); err != nil {
+		return nil, err
+	}
+	n := f.end - f.off
+	if n > maxString {
+		return nil, r.fail(f.off, "string of %d bytes, more than %d", n, maxString)
+	}
+	if n <= int64(cap(r.buf)) {
+		b, err := r.peek(int(n))
+		if err == nil {
+			r.pos += len(b)
+		}
+		return b, err
+	}
+	b := make([]byte, n)
+	if k, err := r.src.ReadAt(b, f.off); int64(k) != n {
+		return nil, fmt.Errorf("%s: byte %d: %w", r.path, f.off+int64(k), err)
+	}
+	return b, nil
+}
+
+// number reads f as an integer.
+func (r *reader) number(f field) (int64, error) {
+	return int64(f.bits), r.expect(f, protowire.VarintType)
+}
+
+// numbers visits the elements of a repeated scalar field, packed or not. It
+// stops reading, without error, when visit returns false.
+func (r *reader) numbers(f field, typ protowire.Type, visit func(bits uint64) bool) error {
+	if f.typ != protowire.BytesType {
+		visit(f.bits)
+		return r.expect(f, typ)
+	}
+	for r.offset() < f.end {
+		var v uint64
+		var err error
+		switch typ {
+		case protowire.Fixed32Type:
+			v, err = r.fixed(4, f.end)
+		case protowire.Fixed64Type:
+			v, err = r.fixed(8, f.end)
+		default:
+			v, err = r.varint(f.end)
+		}
+		if err != nil || !visit(v) {
+			return err
+		}
+	}
+	return nil
+}
