@@ -68,7 +68,68 @@ func Resolve(m *Model, d *Draft, funcs []DraftFunction) (*Graph, error) {
 		f.Body = body
 		m.Functions = append(m.Functions, &f)
 	}
+	if err := checkCalls(m.Functions); err != nil {
+		return nil, err
+	}
 	return r.root(d)
+}
+
+// checkCalls returns an error when a function is defined twice or calls
+// itself, directly or through others.
+func checkCalls(funcs []*Function) error {
+	byKey := make(map[[3]string]int, len(funcs))
+	for i, f := range funcs {
+		key := [3]string{f.Domain, f.Name, f.Overload}
+		if _, twice := byKey[key]; twice {
+			return fmt.Errorf("function %s is defined twice", f.label())
+		}
+		byKey[key] = i
+	}
+	const entered, left = 1, 2
+	state := make([]uint8, len(funcs))
+	var path []string
+	var visit func(i int) error
+	visit = func(i int) error {
+		path = append(path, funcs[i].label())
+		if state[i] == entered {
+			at := slices.Index(path, funcs[i].label())
+			return fmt.Errorf("functions call each other in a cycle: %s", strings.Join(path[at:], " -> "))
+		}
+		state[i] = entered
+		err := funcs[i].Body.visitNodes(func(n *Node) error {
+			j, ok := byKey[[3]string{n.Domain, n.Op, n.Overload}]
+			if !ok || state[j] == left {
+				return nil
+			}
+			return visit(j)
+		})
+		state[i], path = left, path[:len(path)-1]
+		return err
+	}
+	for i := range funcs {
+		if state[i] == 0 {
+			if err := visit(i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// visitNodes calls visit for the nodes of g and of its subgraphs, until it
+// returns an error.
+func (g *Graph) visitNodes(visit func(n *Node) error) error {
+	for i := range g.Nodes {
+		if err := visit(&g.Nodes[i]); err != nil {
+			return err
+		}
+		for _, sub := range g.Nodes[i].Subgraphs() {
+			if err := sub.visitNodes(visit); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // label names the function as calls do: domain.name:overload.

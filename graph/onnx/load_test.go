@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/internal/testdata"
 )
@@ -36,6 +37,9 @@ func TestLoadAll(t *testing.T) {
 				t.Log(err)
 				bad++
 				continue
+			}
+			if err := graph.Check(g); err != nil {
+				t.Errorf("%s: %v", f, err)
 			}
 			if len(g.Nodes) == 0 {
 				t.Logf("%s: no nodes", f)
