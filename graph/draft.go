@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -16,7 +17,7 @@ type Draft struct {
 	Decls        []DraftValue // declared types of other values; unknown names are ignored
 	Initializers []*Tensor    // named by Tensor.Name
 	InitMeta     [][]Prop     // of the initializers; shorter than Initializers when the rest have none
-	Nodes        []DraftNode
+	Nodes        []*DraftNode
 	Meta         []Prop
 
 	free []string // names used and not defined here, each once; set by resolver.capture
@@ -74,46 +75,65 @@ func Resolve(m *Model, d *Draft, funcs []DraftFunction) (*Graph, error) {
 	return r.root(d)
 }
 
-// checkCalls returns an error when a function is defined twice or calls
-// itself, directly or through others.
+// maxCalls bounds how deep functions call functions.
+const maxCalls = 256
+
+// checkCalls returns an error when a function is defined twice, calls itself,
+// directly or through others, or calls more than maxCalls deep.
 func checkCalls(funcs []*Function) error {
-	byKey := make(map[[3]string]int, len(funcs))
+	c := calls{funcs: funcs, index: make(map[[3]string]int, len(funcs)), height: make([]int, len(funcs))}
 	for i, f := range funcs {
 		key := [3]string{f.Domain, f.Name, f.Overload}
-		if _, twice := byKey[key]; twice {
+		if _, twice := c.index[key]; twice {
 			return fmt.Errorf("function %s is defined twice", f.label())
 		}
-		byKey[key] = i
-	}
-	const entered, left = 1, 2
-	state := make([]uint8, len(funcs))
-	var path []string
-	var visit func(i int) error
-	visit = func(i int) error {
-		path = append(path, funcs[i].label())
-		if state[i] == entered {
-			at := slices.Index(path, funcs[i].label())
-			return fmt.Errorf("functions call each other in a cycle: %s", strings.Join(path[at:], " -> "))
-		}
-		state[i] = entered
-		err := funcs[i].Body.visitNodes(func(n *Node) error {
-			j, ok := byKey[[3]string{n.Domain, n.Op, n.Overload}]
-			if !ok || state[j] == left {
-				return nil
-			}
-			return visit(j)
-		})
-		state[i], path = left, path[:len(path)-1]
-		return err
+		c.index[key] = i
 	}
 	for i := range funcs {
-		if state[i] == 0 {
-			if err := visit(i); err != nil {
-				return err
-			}
+		if err := c.visit(i); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// calls walks the call graph of functions.
+type calls struct {
+	funcs  []*Function
+	index  map[[3]string]int // by domain, name, overload
+	height []int             // calls below a function, itself included; 0 before the visit, -1 during it
+	path   []string          // labels of the functions being visited
+}
+
+func (c *calls) visit(i int) error {
+	label := c.funcs[i].label()
+	switch {
+	case c.height[i] > 0:
+		return nil
+	case c.height[i] < 0:
+		at := slices.Index(c.path, label)
+		return fmt.Errorf("functions call each other in a cycle: %s -> %s", strings.Join(c.path[at:], " -> "), label)
+	}
+	c.height[i] = -1
+	c.path = append(c.path, label)
+	height := 1
+	err := c.funcs[i].Body.visitNodes(func(n *Node) error {
+		j, ok := c.index[[3]string{n.Domain, n.Op, n.Overload}]
+		if !ok {
+			return nil
+		}
+		if len(c.path) <= maxCalls {
+			if err := c.visit(j); err != nil {
+				return err
+			}
+		}
+		if height = max(height, 1+c.height[j]); height > maxCalls || len(c.path) > maxCalls {
+			return fmt.Errorf("function %s: functions call functions more than %d deep", label, maxCalls)
+		}
+		return nil
+	})
+	c.height[i], c.path = height, c.path[:len(c.path)-1]
+	return err
 }
 
 // visitNodes calls visit for the nodes of g and of its subgraphs, until it
@@ -251,7 +271,7 @@ func (r *resolver) graph(d *Draft) (*Graph, error) {
 	}
 	ids := make([]ValueID, 0, links(d))
 	for _, i := range order {
-		if ids, err = r.node(&d.Nodes[i], ids); err != nil {
+		if ids, err = r.node(d.Nodes[i], ids); err != nil {
 			return nil, err
 		}
 	}
@@ -652,12 +672,33 @@ func (h *minHeap) Pop() any {
 	return x
 }
 
-// DimOf returns what a dimension's name in a file stands for: unknown for ""
-// and "?", an expression for "past + 1" or "floor(H/2)", a symbol otherwise.
-// Names such as "x.3_dim_0", "a/b_dim_1" and "Batch Size" are symbols.
+// DimOf returns what a dimension's name in a file stands for. "" and "?" are
+// unknown, as is a negative number; "past + 1", "12*batch" and "floor(H/2)"
+// are expressions; anything else is a symbol, even "x.3_dim_0", "a/b_dim_1"
+// and "Batch Size", and so is what only looks like an expression.
 func DimOf(name string) Dim {
 	if name == "" || name == "?" {
 		return Dim{}
 	}
-	return Sym(name)
+	if !looksComputed(name) {
+		return Sym(name)
+	}
+	d, err := ParseDim(name)
+	if err != nil {
+		return Sym(name)
+	}
+	if n, ok := d.Int(); ok && n < 0 {
+		return Dim{}
+	}
+	return d
+}
+
+// looksComputed reports whether name is a number or holds an operator as
+// expressions are written: + and - and / occur in names, too.
+func looksComputed(name string) bool {
+	if _, err := strconv.ParseInt(name, 10, 64); err == nil {
+		return true
+	}
+	return strings.ContainsAny(name, "*(+%") || strings.Contains(name, "//") ||
+		strings.Contains(name, " - ") || strings.Contains(name, " / ")
 }

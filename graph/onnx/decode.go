@@ -21,8 +21,12 @@ type decoder struct {
 	strings map[string]string // interned
 	elems   []uint64          // scratch of one tensor's typed elements
 	raw     []byte            // scratch of one tensor's raw data
-	ints    []int64           // arena of dims
 	depth   int               // nested graphs or types
+
+	ins, outs stack[string]
+	props     stack[graph.Prop]
+	attrs     stack[graph.Attr]
+	shapes    stack[graph.Dim]
 }
 
 // text returns the payload of f as a string, interned.
@@ -72,6 +76,7 @@ type file struct {
 func (d *decoder) decode() (*file, error) {
 	m, out := d.model, &file{}
 	var producer, version string
+	props := d.props.mark()
 	err := d.message(d.size, func(f field) (err error) {
 		switch f.num {
 		case 1:
@@ -82,21 +87,19 @@ func (d *decoder) decode() (*file, error) {
 			err = d.set(&version, f)
 		case 7:
 			out.graph, err = d.graph(f)
-			err = within(err, "graph")
+			err = within(err, "graph", single)
 		case 8:
-			err = within(d.opset(&m.Opsets, f), "opset_import[%d]", len(m.Opsets))
+			err = within(d.opset(&m.Opsets, f), "opset_import", single)
 		case 14:
-			err = within(d.prop(&m.Meta, f), "metadata_props[%d]", len(m.Meta))
+			err = d.prop(f)
 		case 20:
 			out.training = true
 		case 25:
-			var fn graph.DraftFunction
-			fn, err = d.function(f)
-			err = within(err, "functions[%d]", len(out.functions))
-			out.functions = append(out.functions, fn)
+			err = d.function(&out.functions, f)
 		}
 		return err
 	})
+	m.Meta = d.props.take(props)
 	m.Producer = strings.TrimSpace(producer + " " + version)
 	return out, err
 }
@@ -129,11 +132,11 @@ func domain(s string) string {
 	return s
 }
 
-// prop reads a StringStringEntryProto and appends it, unless it is a stack
+// prop reads a StringStringEntryProto and pushes it, unless it is a stack
 // trace.
-func (d *decoder) prop(list *[]graph.Prop, f field) error {
+func (d *decoder) prop(f field) error {
 	if err := d.open(f); err != nil {
-		return err
+		return within(err, "metadata_props", single)
 	}
 	var p graph.Prop
 	drop := false
@@ -150,9 +153,9 @@ func (d *decoder) prop(list *[]graph.Prop, f field) error {
 		return err
 	})
 	if !drop {
-		*list = append(*list, p)
+		d.props.push(p)
 	}
-	return err
+	return within(err, "metadata_props", single)
 }
 
 // graph reads a GraphProto.
@@ -161,107 +164,120 @@ func (d *decoder) graph(f field) (*graph.Draft, error) {
 		return nil, err
 	}
 	g := &graph.Draft{}
+	props := d.props.mark()
 	err := d.nest(f, func() error {
 		return d.message(f.end, func(f field) error { return d.graphField(g, f) })
 	})
+	g.Meta = d.props.take(props)
 	return g, err
 }
 
 func (d *decoder) graphField(g *graph.Draft, f field) (err error) {
 	switch f.num {
 	case 1:
-		err = within(d.node(&g.Nodes, f), "node[%d]", len(g.Nodes))
+		err = d.node(&g.Nodes, f)
 	case 2:
 		err = d.set(&g.Name, f)
 	case 5, 15:
-		var t *graph.Tensor
-		var meta []graph.Prop
-		if f.num == 5 {
-			t, meta, err = d.tensor(f)
-		} else {
-			t, meta, err = d.sparse(f)
-		}
-		if err == nil && t.Name == "" {
-			err = d.fail(f.off, "initializer without a name")
-		}
-		err = within(err, "initializer[%d]", len(g.Initializers))
-		if meta != nil {
-			g.InitMeta = append(g.InitMeta, make([][]graph.Prop, len(g.Initializers)-len(g.InitMeta))...)
-			g.InitMeta = append(g.InitMeta, meta)
-		}
-		g.Initializers = append(g.Initializers, t)
+		err = d.initializer(g, f)
 	case 11:
-		err = within(d.valueInfo(&g.Inputs, f), "input[%d]", len(g.Inputs))
+		err = d.valueInfo(&g.Inputs, f, "input")
 	case 12:
-		err = within(d.valueInfo(&g.Outputs, f), "output[%d]", len(g.Outputs))
+		err = d.valueInfo(&g.Outputs, f, "output")
 	case 13:
-		err = within(d.valueInfo(&g.Decls, f), "value_info[%d]", len(g.Decls))
+		err = d.valueInfo(&g.Decls, f, "value_info")
 	case 16:
-		err = within(d.prop(&g.Meta, f), "metadata_props[%d]", len(g.Meta))
+		err = d.prop(f)
 	}
 	return err
 }
 
-// valueInfo reads a ValueInfoProto.
-func (d *decoder) valueInfo(list *[]graph.DraftValue, f field) error {
+// initializer reads a dense (field 5) or sparse (field 15) initializer.
+func (d *decoder) initializer(g *graph.Draft, f field) (err error) {
+	var t *graph.Tensor
+	var meta []graph.Prop
+	n := len(g.Initializers)
+	if f.num == 5 {
+		t, meta, err = d.tensor(f)
+	} else {
+		t, meta, err = d.sparse(f)
+	}
+	if err == nil && t.Name == "" {
+		err = d.fail(f.off, "initializer without a name")
+	}
+	if meta != nil {
+		g.InitMeta = append(g.InitMeta, make([][]graph.Prop, n-len(g.InitMeta))...)
+		g.InitMeta = append(g.InitMeta, meta)
+	}
+	g.Initializers = append(g.Initializers, t)
+	return within(err, "initializer", n)
+}
+
+// valueInfo reads a ValueInfoProto, an entry of the field called part.
+func (d *decoder) valueInfo(list *[]graph.DraftValue, f field, part string) error {
 	if err := d.open(f); err != nil {
 		return err
 	}
 	var v graph.DraftValue
+	props := d.props.mark()
 	err := d.message(f.end, func(f field) (err error) {
 		switch f.num {
 		case 1:
 			err = d.set(&v.Name, f)
 		case 2:
 			v.Type, err = d.typ(f)
-			err = within(err, "type")
+			err = within(err, "type", single)
 		case 4:
-			err = within(d.prop(&v.Meta, f), "metadata_props[%d]", len(v.Meta))
+			err = d.prop(f)
 		}
 		return err
 	})
+	v.Meta = d.props.take(props)
 	*list = append(*list, v)
-	return err
+	return within(err, part, len(*list)-1)
 }
 
 // node reads a NodeProto.
-func (d *decoder) node(list *[]graph.DraftNode, f field) error {
+func (d *decoder) node(list *[]*graph.DraftNode, f field) error {
 	if err := d.open(f); err != nil {
 		return err
 	}
 	at := f.off
-	var n graph.DraftNode
+	n := &graph.DraftNode{}
+	*list = append(*list, n)
+	ins, outs, props, attrs := d.ins.mark(), d.outs.mark(), d.props.mark(), d.attrs.mark()
 	err := d.message(f.end, func(f field) (err error) {
 		switch f.num {
 		case 1:
-			err = d.add(&n.In, f)
+			err = d.add(&d.ins.items, f)
 		case 2:
-			err = d.add(&n.Out, f)
+			err = d.add(&d.outs.items, f)
 		case 3:
 			err = d.set(&n.Name, f)
 		case 4:
 			err = d.set(&n.Op, f)
 		case 5:
-			err = within(d.attribute(&n, f), "attribute[%d]", len(n.Attrs))
+			err = d.attribute(n, f, len(d.attrs.items)-attrs)
 		case 7:
 			err = d.set(&n.Domain, f)
 		case 8:
 			err = d.set(&n.Overload, f)
 		case 9:
-			err = within(d.prop(&n.Meta, f), "metadata_props[%d]", len(n.Meta))
+			err = d.prop(f)
 		}
 		return err
 	})
+	n.In, n.Out = d.ins.take(ins), d.outs.take(outs)
+	n.Meta, n.Attrs = d.props.take(props), d.attrs.take(attrs)
+	n.Domain = domain(n.Domain)
 	if err == nil && n.Op == "" {
 		err = d.fail(at, "node without an op_type")
 	}
-	n.Domain = domain(n.Domain)
-	*list = append(*list, n)
-	return err
+	return within(err, "node", len(*list)-1)
 }
 
-// attribute reads an AttributeProto of n.
-func (d *decoder) attribute(n *graph.DraftNode, f field) error {
+// attribute reads an AttributeProto and pushes it; it is the index-th of n.
+func (d *decoder) attribute(n *graph.DraftNode, f field, index int) error {
 	if err := d.open(f); err != nil {
 		return err
 	}
@@ -285,21 +301,18 @@ func (d *decoder) attribute(n *graph.DraftNode, f field) error {
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	if a.Name == "" {
-		return d.fail(at, "attribute without a name")
-	}
 	a.Kind = kind
 	if kind == graph.AttrNone { // IR version 1 had no type field
 		a.Kind = seen
 	}
 	for _, b := range bodies {
-		n.Subs = append(n.Subs, graph.DraftSub{Attr: len(n.Attrs), Body: b})
+		n.Subs = append(n.Subs, graph.DraftSub{Attr: index, Body: b})
 	}
-	n.Attrs = append(n.Attrs, a)
-	return d.checkAttr(&a, len(bodies), at)
+	if err == nil {
+		err = d.checkAttr(&a, len(bodies), at)
+	}
+	d.attrs.push(a)
+	return within(err, "attribute", index)
 }
 
 // attrKind reads AttributeProto.type, whose numbers are those of AttrKind.
@@ -313,7 +326,10 @@ func (d *decoder) attrKind(f field) (graph.AttrKind, error) {
 
 // checkAttr rejects an attribute of a message kind that holds no message.
 func (d *decoder) checkAttr(a *graph.Attr, bodies int, at int64) error {
-	if a.Ref != "" {
+	if a.Name == "" {
+		return d.fail(at, "attribute without a name")
+	}
+	if a.Ref != "" && bodies == 0 {
 		return nil
 	}
 	missing := a.Kind == graph.AttrTensor && a.Tensor == nil ||
@@ -342,10 +358,9 @@ func (d *decoder) attrValue(a *graph.Attr, bodies *[]*graph.Draft, f field) (kin
 	case 5:
 		kind = graph.AttrTensor
 		a.Tensor, _, err = d.tensor(f)
-		err = within(err, "t")
+		err = within(err, "t", single)
 	case 6:
-		kind, err = graph.AttrGraph, d.body(bodies, f)
-		err = within(err, "g")
+		kind, err = graph.AttrGraph, d.body(bodies, f, "g")
 	case 7:
 		kind = graph.AttrFloats
 		err = d.numbers(f, protowire.Fixed32Type, func(v uint64) bool {
@@ -363,8 +378,7 @@ func (d *decoder) attrValue(a *graph.Attr, bodies *[]*graph.Draft, f field) (kin
 	case 10, 23:
 		kind, err = d.tensors(a, f)
 	case 11:
-		kind, err = graph.AttrGraphs, d.body(bodies, f)
-		err = within(err, "graphs[%d]", len(*bodies))
+		kind, err = graph.AttrGraphs, d.body(bodies, f, "graphs")
 	case 14, 15:
 		var t graph.Type
 		t, err = d.typ(f)
@@ -376,7 +390,7 @@ func (d *decoder) attrValue(a *graph.Attr, bodies *[]*graph.Draft, f field) (kin
 	case 22:
 		kind = graph.AttrSparseTensor
 		a.Tensor, _, err = d.sparse(f)
-		err = within(err, "sparse_tensor")
+		err = within(err, "sparse_tensor", single)
 	}
 	return kind, err
 }
@@ -390,70 +404,79 @@ func (d *decoder) tensors(a *graph.Attr, f field) (kind graph.AttrKind, err erro
 		kind = graph.AttrSparseTensors
 		t, _, err = d.sparse(f)
 	}
-	err = within(err, "tensors[%d]", len(a.Tensors))
 	a.Tensors = append(a.Tensors, t)
-	return kind, err
+	return kind, within(err, "tensors", len(a.Tensors)-1)
 }
 
-func (d *decoder) body(bodies *[]*graph.Draft, f field) error {
+// body reads a subgraph, an entry of the field called part.
+func (d *decoder) body(bodies *[]*graph.Draft, f field, part string) error {
 	g, err := d.graph(f)
 	*bodies = append(*bodies, g)
-	return err
+	return within(err, part, len(*bodies)-1)
 }
 
 // function reads a FunctionProto.
-func (d *decoder) function(f field) (graph.DraftFunction, error) {
-	fn := graph.DraftFunction{Draft: &graph.Draft{}}
-	g := fn.Draft
+func (d *decoder) function(list *[]graph.DraftFunction, f field) error {
 	if err := d.open(f); err != nil {
-		return fn, err
+		return err
 	}
 	at := f.off
+	fn := graph.DraftFunction{Draft: &graph.Draft{}}
 	var holder graph.DraftNode // of attributes with defaults
-	var names []string
-	err := d.message(f.end, func(f field) (err error) {
-		switch f.num {
-		case 1:
-			err = d.set(&fn.Name, f)
-		case 4, 5:
-			var name string
-			name, err = d.text(f)
-			list := &g.Inputs
-			if f.num == 5 {
-				list = &g.Outputs
-			}
-			*list = append(*list, graph.DraftValue{Name: name})
-		case 6:
-			err = d.add(&names, f)
-		case 7:
-			err = within(d.node(&g.Nodes, f), "node[%d]", len(g.Nodes))
-		case 9:
-			err = within(d.opset(&fn.Opsets, f), "opset_import[%d]", len(fn.Opsets))
-		case 10:
-			err = d.set(&fn.Domain, f)
-		case 11:
-			err = within(d.attribute(&holder, f), "attribute_proto[%d]", len(holder.Attrs))
-		case 12:
-			err = within(d.valueInfo(&g.Decls, f), "value_info[%d]", len(g.Decls))
-		case 13:
-			err = d.set(&fn.Overload, f)
-		case 14:
-			err = within(d.prop(&g.Meta, f), "metadata_props[%d]", len(g.Meta))
+	props, attrs := d.props.mark(), d.attrs.mark()
+	err := d.message(f.end, func(f field) error {
+		if f.num == 11 {
+			return d.attribute(&holder, f, len(d.attrs.items)-attrs)
 		}
-		return err
+		return d.functionField(&fn, f)
 	})
+	fn.Draft.Meta = d.props.take(props)
+	fn.Attrs = append(fn.Attrs, d.attrs.take(attrs)...)
+	fn.Domain, fn.Draft.Name = domain(fn.Domain), fn.Name
 	if err == nil && fn.Name == "" {
 		err = d.fail(at, "function without a name")
 	}
 	if err == nil && len(holder.Subs) > 0 {
 		err = d.fail(at, "function %q has a graph as an attribute's default", fn.Name)
 	}
-	for _, name := range names {
-		fn.Attrs = append(fn.Attrs, graph.Attr{Name: name})
+	*list = append(*list, fn)
+	return within(err, "functions", len(*list)-1)
+}
+
+func (d *decoder) functionField(fn *graph.DraftFunction, f field) (err error) {
+	g := fn.Draft
+	switch f.num {
+	case 1:
+		err = d.set(&fn.Name, f)
+	case 4:
+		err = d.formal(&g.Inputs, f)
+	case 5:
+		err = d.formal(&g.Outputs, f)
+	case 6:
+		var a graph.Attr
+		err = d.set(&a.Name, f)
+		fn.Attrs = append(fn.Attrs, a)
+	case 7:
+		err = d.node(&g.Nodes, f)
+	case 9:
+		err = within(d.opset(&fn.Opsets, f), "opset_import", single)
+	case 10:
+		err = d.set(&fn.Domain, f)
+	case 12:
+		err = d.valueInfo(&g.Decls, f, "value_info")
+	case 13:
+		err = d.set(&fn.Overload, f)
+	case 14:
+		err = d.prop(f)
 	}
-	fn.Attrs = append(fn.Attrs, holder.Attrs...)
-	fn.Domain, g.Name = domain(fn.Domain), fn.Name
-	return fn, err
+	return err
+}
+
+// formal reads the name of a function's input or output.
+func (d *decoder) formal(list *[]graph.DraftValue, f field) error {
+	name, err := d.text(f)
+	*list = append(*list, graph.DraftValue{Name: name})
+	return err
 }
 
 // typ reads a TypeProto.
@@ -526,19 +549,22 @@ func (d *decoder) dtype(f field) (graph.DType, error) {
 
 // shape reads a TensorShapeProto. Negative dims are unknown ones.
 func (d *decoder) shape(f field) (graph.Shape, error) {
-	shape := graph.Shape{}
 	if err := d.open(f); err != nil {
-		return shape, err
+		return nil, err
 	}
+	dims := d.shapes.mark()
 	err := d.message(f.end, func(f field) error {
 		if f.num != 1 {
 			return nil
 		}
 		dim, err := d.dim(f)
-		shape = append(shape, dim)
+		d.shapes.push(dim)
 		return err
 	})
-	return shape, err
+	if shape := d.shapes.take(dims); shape != nil {
+		return shape, err
+	}
+	return graph.Shape{}, err
 }
 
 // dim reads a TensorShapeProto.Dimension.

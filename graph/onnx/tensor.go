@@ -39,7 +39,7 @@ func (d *decoder) tensor(f field) (*graph.Tensor, []graph.Prop, error) {
 	at := f.off
 	t := &graph.Tensor{}
 	var p payload
-	var meta []graph.Prop
+	props := d.props.mark()
 	d.elems, d.raw = d.elems[:0], d.raw[:0]
 	err := d.message(f.end, func(f field) (err error) {
 		switch f.num {
@@ -52,12 +52,13 @@ func (d *decoder) tensor(f field) (*graph.Tensor, []graph.Prop, error) {
 		case 8:
 			err = d.set(&t.Name, f)
 		case 16:
-			err = within(d.prop(&meta, f), "metadata_props[%d]", len(meta))
+			err = d.prop(f)
 		default:
 			err = d.payload(&p, f)
 		}
 		return err
 	})
+	meta := d.props.take(props)
 	if err != nil {
 		return t, nil, err
 	}
@@ -101,7 +102,10 @@ func (d *decoder) payload(p *payload, f field) error {
 		d.raw = append(d.raw[:0], b...)
 		return err
 	case 13:
-		return within(d.prop(&p.external, f), "external_data[%d]", len(p.external))
+		mark := d.props.mark()
+		err := d.prop(f)
+		p.external = append(p.external, d.props.take(mark)...)
+		return err
 	case 14:
 		n, err := d.number(f)
 		p.outside = n == 1
@@ -324,10 +328,10 @@ func (d *decoder) sparse(f field) (*graph.Tensor, []graph.Prop, error) {
 		switch f.num {
 		case 1:
 			values, meta, err = d.tensor(f)
-			err = within(err, "values")
+			err = within(err, "values", single)
 		case 2:
 			indices, _, err = d.tensor(f)
-			err = within(err, "indices")
+			err = within(err, "indices", single)
 		case 3:
 			err = d.dims(dense, f)
 		}

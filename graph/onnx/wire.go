@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -32,19 +31,27 @@ func (e *FormatError) Error() string {
 	return fmt.Sprintf("%s: byte %d%s: %s", e.Path, e.Offset, where, e.Reason)
 }
 
-// within says that err arose inside the part of a message that format names.
-func within(err error, format string, args ...any) error {
+// within says that err arose inside the part of a message: its field, and the
+// index of the entry in a repeated one, else single.
+func within(err error, part string, index int) error {
+	if err == nil {
+		return nil
+	}
 	var fe *FormatError
-	if err == nil || !errors.As(err, &fe) {
+	if !errors.As(err, &fe) {
 		return err
 	}
-	part := fmt.Sprintf(format, args...)
-	if fe.Where != "" && !strings.HasPrefix(fe.Where, "[") {
+	if index != single {
+		part = fmt.Sprintf("%s[%d]", part, index)
+	}
+	if fe.Where != "" {
 		part += "."
 	}
 	fe.Where = part + fe.Where
 	return err
 }
+
+const single = -1
 
 // A reader reads protobuf fields from a window that slides over a file. It
 // holds windowSize bytes, whatever the file's size, and never reads what it
