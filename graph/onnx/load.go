@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -18,8 +19,9 @@ import (
 // hashing a file of many gigabytes takes seconds. SHA256 hashes any file.
 const maxHashed = 64 << 20
 
-// Load reads the model in the file at path. Model.SHA256 is set for files
-// smaller than 64 MiB.
+// Load reads the model in the file at path, and small tensors from the files
+// of external data beside it, which need not exist. Model.SHA256 is set for
+// files smaller than 64 MiB.
 func Load(path string) (*graph.Graph, error) {
 	f, size, err := open(path)
 	if err != nil {
@@ -30,6 +32,7 @@ func Load(path string) (*graph.Graph, error) {
 	if err != nil {
 		return nil, err
 	}
+	readBeside(g, filepath.Dir(path))
 	if size < maxHashed {
 		if g.Model.SHA256, err = hash(f, size); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
@@ -79,8 +82,8 @@ func hash(r io.ReaderAt, size int64) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Read reads a model of size bytes. path names it in errors and in
-// Model.Path. Model.SHA256 is left empty.
+// Read reads a model of size bytes, without the files beside it. path names it
+// in errors and in Model.Path. Model.SHA256 is left empty.
 func Read(r io.ReaderAt, size int64, path string) (*graph.Graph, error) {
 	if size == 0 {
 		return nil, fmt.Errorf("%s: the file is empty", path)
