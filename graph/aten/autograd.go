@@ -1,0 +1,310 @@
+package aten
+
+import (
+	"container/heap"
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// backward computes the gradients of a node's inputs, nil where none is
+// needed, from the gradients of its outputs (nil where undefined) and the
+// tensors it saved.
+type backward func(e *Eager, g, saved []*Tensor, need []bool) []*Tensor
+
+// An outMeta is what the engine checks a gradient against.
+type outMeta struct {
+	shape []int64
+	dtype graph.DType
+}
+
+// An edge leads to the node that takes a gradient.
+type edge struct {
+	node *gradNode
+	nr   int
+}
+
+// A gradNode is one node of the autograd graph.
+type gradNode struct {
+	name   string
+	seq    int64
+	module string
+	fx     string
+	call   int32
+	next   []edge
+	outs   []outMeta
+	saved  []*Tensor
+	apply  backward
+	param  *Tensor // AccumulateGrad only
+
+	seg *Segment // checkpointed segment that drops what the node saves, or nil
+
+	deps   int
+	buffer []*Tensor
+	grad   *Tensor // AccumulateGrad: the gradient accumulated
+}
+
+// record adds the autograd node of a call: outs were computed from ins, and
+// backward needs saved. It does nothing unless an input requires a gradient.
+func (e *Eager) record(name string, outs, ins, saved []*Tensor, apply backward) {
+	if !e.grad || !slices.ContainsFunc(ins, (*Tensor).RequiresGrad) {
+		return
+	}
+	e.seq++
+	n := &gradNode{name: name, seq: e.seq, module: e.module, fx: e.name, call: e.call, saved: saved, apply: apply}
+	for _, t := range ins {
+		switch {
+		case t == nil:
+			n.next = append(n.next, edge{})
+		case t.fn != nil:
+			n.next = append(n.next, edge{t.fn, t.outNr})
+		default:
+			n.next = append(n.next, edge{node: t.leaf})
+		}
+	}
+	for i, o := range outs {
+		n.outs = append(n.outs, outMeta{o.Shape, o.DType})
+		if o.DType.IsFloat() {
+			o.fn, o.outNr = n, i
+		}
+	}
+	e.pack(n, outs)
+}
+
+// pack decides what becomes of the tensors that n saves.
+func (e *Eager) pack(n *gradNode, outs []*Tensor) {
+	switch {
+	case e.replay != nil:
+		e.replay.pack(e, n, outs)
+	case e.inside:
+		e.tape = append(e.tape, n)
+	default:
+		for _, t := range n.saved {
+			e.noteSaved(t)
+		}
+	}
+}
+
+func (e *Eager) noteSaved(t *Tensor) {
+	if t != nil && t.Storage != program.None && !e.savedIDs[t.Storage] {
+		e.savedIDs[t.Storage] = true
+		e.P.Saved = append(e.P.Saved, t.Storage)
+	}
+}
+
+// readyQueue orders nodes by sequence number, the latest first, as the
+// engine's ReadyQueue does (torch/csrc/autograd/engine.cpp).
+type readyQueue []*gradNode
+
+func (q readyQueue) Len() int           { return len(q) }
+func (q readyQueue) Less(i, j int) bool { return q[i].seq > q[j].seq }
+func (q readyQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q *readyQueue) Push(x any)        { *q = append(*q, x.(*gradNode)) }
+func (q *readyQueue) Pop() any {
+	old := *q
+	n := old[len(old)-1]
+	*q = old[:len(old)-1]
+	return n
+}
+
+// engine is one run of backward.
+type engine struct {
+	e    *Eager
+	q    readyQueue
+	refs map[program.StorageID]int // tensors that input buffers and gradients hold
+}
+
+// Backward runs the autograd graph from root with the gradient seed.
+func (e *Eager) Backward(root, seed *Tensor) {
+	if root.fn == nil {
+		return
+	}
+	e.grad = false
+	en := &engine{e: e, refs: map[program.StorageID]int{}}
+	countDeps(root.fn)
+	en.put(edge{root.fn, root.outNr}, seed)
+	en.q = readyQueue{root.fn}
+	for en.q.Len() > 0 {
+		en.run(heap.Pop(&en.q).(*gradNode))
+	}
+	e.autograd = ""
+	e.hold(seed)
+}
+
+// countDeps counts for every reachable node how many nodes feed it.
+func countDeps(root *gradNode) {
+	seen := map[*gradNode]bool{root: true}
+	stack := []*gradNode{root}
+	for len(stack) > 0 {
+		n := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		for _, ed := range n.next {
+			if ed.node == nil {
+				continue
+			}
+			ed.node.deps++
+			if !seen[ed.node] {
+				seen[ed.node] = true
+				stack = append(stack, ed.node)
+			}
+		}
+	}
+}
+
+// run executes one node: its backward function, the engine's checks on the
+// results, the release of what it saved, and the hand-over to the next nodes.
+func (en *engine) run(n *gradNode) {
+	e := en.e
+	e.module, e.name, e.call = n.module, n.fx, n.call
+	grads := n.buffer
+	n.buffer = nil
+	if n.param != nil {
+		en.accumulate(n, grads[0])
+		return
+	}
+	saved := e.unpack(n)
+	e.autograd = n.name
+	need := make([]bool, len(n.next))
+	for i, ed := range n.next {
+		need[i] = ed.node != nil
+	}
+	var out []*Tensor
+	if slices.ContainsFunc(grads, func(t *Tensor) bool { return t != nil }) {
+		out = n.apply(e, grads, saved, need)
+	} else {
+		out = make([]*Tensor, len(n.next))
+	}
+	e.autograd = ""
+	for i, g := range out {
+		if g != nil && n.next[i].node != nil {
+			out[i] = en.validate(g, n.next[i])
+		}
+	}
+	e.hold(grads...)
+	e.hold(saved...)
+	n.saved, n.apply = nil, nil
+	for _, g := range grads {
+		en.unref(g)
+	}
+	for i, ed := range n.next {
+		if ed.node == nil {
+			continue
+		}
+		if i < len(out) && out[i] != nil {
+			en.put(ed, out[i])
+		}
+		if ed.node.deps--; ed.node.deps == 0 {
+			if ed.node.buffer == nil {
+				ed.node.buffer = make([]*Tensor, len(ed.node.outs))
+			}
+			heap.Push(&en.q, ed.node)
+		}
+	}
+	e.hold(out...)
+}
+
+// validate brings a gradient to the shape and type of what it is the gradient
+// of (engine.cpp, validate_outputs).
+func (en *engine) validate(g *Tensor, to edge) *Tensor {
+	m := to.node.outs[to.nr]
+	if !slices.Equal(g.Shape, m.shape) {
+		g = en.e.sumTo(g, m.shape)
+	}
+	if g.DType != m.dtype {
+		g = en.e.toDType("to", g, m.dtype)
+	}
+	return g
+}
+
+func (en *engine) unref(t *Tensor) {
+	if t != nil && t.Storage != program.None {
+		en.refs[t.Storage]--
+	}
+}
+
+// put adds a gradient to the input buffer of the node it goes to
+// (torch/csrc/autograd/input_buffer.cpp, accumulate): in place when nobody
+// else holds the buffered tensor, else into a new tensor.
+func (en *engine) put(to edge, g *Tensor) {
+	n := to.node
+	if n.buffer == nil {
+		n.buffer = make([]*Tensor, len(n.outs))
+	}
+	old := n.buffer[to.nr]
+	if old == nil {
+		n.buffer[to.nr] = g
+		en.ref(g)
+		return
+	}
+	e := en.e
+	e.module, e.name, e.call = n.module, n.fx, n.call
+	if en.refs[old.Storage] == 1 && !old.based && old.dense() && old.Storage != g.Storage {
+		k := e.begin("add_", old, g)
+		k.out(old)
+		k.end()
+		return
+	}
+	sum := e.unary("add", graph.Undefined, old, g)
+	e.hold(old, g)
+	en.unref(old)
+	n.buffer[to.nr] = sum
+	en.ref(sum)
+}
+
+func (en *engine) ref(t *Tensor) {
+	if t.Storage != program.None {
+		en.refs[t.Storage]++
+	}
+}
+
+// accumulate stores a parameter's gradient: the first one is kept as it is
+// when it has the parameter's layout, else copied
+// (torch/csrc/autograd/functions/accumulate_grad.h).
+func (en *engine) accumulate(n *gradNode, g *Tensor) {
+	if g == nil {
+		return
+	}
+	e, p := en.e, n.param
+	e.module, e.name = p.Name, p.Name
+	if n.grad != nil {
+		k := e.begin("add_", n.grad, g)
+		k.out(n.grad)
+		k.end()
+		e.hold(g)
+		return
+	}
+	layout := !p.dense() && g.contiguous() || p.dense() && sameLayout(g, p)
+	if en.refs[g.Storage] > 1 || !layout {
+		k := e.begin("clone", g)
+		c := k.alloc(p.Shape, p.denseStrides(), g.DType)
+		k.end()
+		e.hold(g)
+		en.unref(g)
+		g = c
+		en.ref(g)
+	}
+	n.grad = g
+	s := &e.P.Storages[g.Storage]
+	if s.Life == program.Step {
+		s.Life, s.Category, s.Name, s.Module = program.Carried, program.Gradients, p.Name, e.P.Storages[p.Storage].Module
+	}
+}
+
+// sameLayout compares strides where the dim is not 1.
+func sameLayout(a, b *Tensor) bool {
+	for i := range a.Shape {
+		if a.Shape[i] != 1 && a.Strides[i] != b.Strides[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Grad returns the gradient that backward left on a parameter, or nil.
+func (t *Tensor) Grad() *Tensor {
+	if t.leaf == nil {
+		return nil
+	}
+	return t.leaf.grad
+}

@@ -1,0 +1,289 @@
+package aten
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// An Arg is one argument of a call with its value resolved: a tensor, a
+// number, a string, a list, or None.
+type Arg struct {
+	Name string // keyword arguments
+	Kind graph.ArgKind
+	T    *Tensor
+	Int  int64
+	F    float64
+	S    string
+	List []Arg
+}
+
+// A Call is one operator call as the model's code makes it.
+type Call struct {
+	Index  int32
+	Op     string // "conv2d", "add"
+	Over   string // overload: "default", "Tensor"
+	Name   string // name of the call in the exported graph
+	Module string // qualified name of the owning module
+	Class  string // class of the owning module
+	Args   []Arg
+	// Shapes and Types are what shape inference says of the outputs: the check
+	// of the operator table, and all that is known of an unknown operator.
+	Shapes  [][]int64
+	Types   []graph.DType
+	InPlace bool // the model's code updates its first operand in place
+	// HostOut marks a result that lives on the CPU.
+	HostOut bool
+}
+
+// arg returns positional argument i, or the keyword argument called name.
+func (c *Call) arg(i int, name string) *Arg {
+	pos := 0
+	for j := range c.Args {
+		a := &c.Args[j]
+		if a.Name != "" {
+			if a.Name == name {
+				return a
+			}
+			continue
+		}
+		if pos == i {
+			return a
+		}
+		pos++
+	}
+	return nil
+}
+
+func (c *Call) tensor(i int, name string) *Tensor {
+	if a := c.arg(i, name); a != nil && a.Kind == graph.ArgValue {
+		return a.T
+	}
+	return nil
+}
+
+// tensors returns a list argument's tensors.
+func (c *Call) tensors(i int, name string) []*Tensor {
+	a := c.arg(i, name)
+	if a == nil {
+		return nil
+	}
+	var out []*Tensor
+	for _, x := range a.List {
+		out = append(out, x.T)
+	}
+	return out
+}
+
+func (c *Call) int(i int, name string, def int64) int64 {
+	if a := c.arg(i, name); a != nil {
+		switch a.Kind {
+		case graph.ArgInt, graph.ArgBool:
+			return a.Int
+		case graph.ArgFloat:
+			return int64(a.F)
+		}
+	}
+	return def
+}
+
+func (c *Call) float(i int, name string, def float64) float64 {
+	if a := c.arg(i, name); a != nil {
+		switch a.Kind {
+		case graph.ArgFloat:
+			return a.F
+		case graph.ArgInt:
+			return float64(a.Int)
+		}
+	}
+	return def
+}
+
+func (c *Call) bool(i int, name string, def bool) bool {
+	if a := c.arg(i, name); a != nil && (a.Kind == graph.ArgBool || a.Kind == graph.ArgInt) {
+		return a.Int != 0
+	}
+	return def
+}
+
+// ints returns a list of integers; a single integer is repeated n times.
+func (c *Call) ints(i int, name string, n int, def int64) []int64 {
+	a := c.arg(i, name)
+	if a != nil && a.Kind == graph.ArgInt {
+		return repeat(a.Int, max(n, 1))
+	}
+	if a == nil || a.Kind != graph.ArgList || len(a.List) == 0 && n > 0 {
+		return repeat(def, n)
+	}
+	out := make([]int64, len(a.List))
+	for j, x := range a.List {
+		out[j] = x.Int
+	}
+	if len(out) == 1 && n > 1 {
+		return repeat(out[0], n)
+	}
+	return out
+}
+
+func repeat(v int64, n int) []int64 {
+	out := make([]int64, n)
+	for i := range out {
+		out[i] = v
+	}
+	return out
+}
+
+// dtype returns a dtype argument such as torch.float32.
+func (c *Call) dtype(i int, name string) graph.DType {
+	if a := c.arg(i, name); a != nil && a.Kind == graph.ArgString {
+		return ParseDType(a.S)
+	}
+	return graph.Undefined
+}
+
+// ParseDType returns the element type of a PyTorch dtype name, with or without
+// the leading "torch.".
+func ParseDType(s string) graph.DType {
+	switch strings.TrimPrefix(s, "torch.") {
+	case "float32", "float":
+		return graph.Float32
+	case "float64", "double":
+		return graph.Float64
+	case "float16", "half":
+		return graph.Float16
+	case "bfloat16":
+		return graph.BFloat16
+	case "int64", "long":
+		return graph.Int64
+	case "int32", "int":
+		return graph.Int32
+	case "int16", "short":
+		return graph.Int16
+	case "int8":
+		return graph.Int8
+	case "uint8":
+		return graph.Uint8
+	case "bool":
+		return graph.Bool
+	case "complex64":
+		return graph.Complex64
+	case "complex128":
+		return graph.Complex128
+	}
+	return graph.Undefined
+}
+
+// operand returns argument i as a tensor; a Python number becomes a host
+// tensor that takes part in broadcasting but not in type promotion.
+func (c *Call) operand(i int, name string) (t *Tensor, scalar bool) {
+	if t := c.tensor(i, name); t != nil {
+		return t, false
+	}
+	return host(graph.Undefined, nil), true
+}
+
+// shape returns inference's shape of output i, or false.
+func (c *Call) shape(i int) ([]int64, graph.DType, bool) {
+	if i >= len(c.Shapes) || c.Shapes[i] == nil {
+		return nil, graph.Undefined, false
+	}
+	return c.Shapes[i], c.Types[i], true
+}
+
+// A mismatch is an inconsistency between a call and its operands.
+type mismatch struct{ msg string }
+
+// fail aborts the call: its operands do not fit it. Run turns it into an error.
+func fail(format string, args ...any) { panic(mismatch{fmt.Sprintf(format, args...)}) }
+
+// Run executes one call and returns its outputs. An operator that the table
+// lacks is run conservatively: new outputs as inference shapes them, all
+// floating-point operands and results saved for backward, with a warning.
+// The error names the call when its operands do not fit it.
+func (e *Eager) Run(c *Call) (outs []*Tensor, err error) {
+	e.name, e.module, e.call = c.Name, c.Module, c.Index
+	defer func() {
+		if r := recover(); r != nil {
+			m, ok := r.(mismatch)
+			if !ok {
+				panic(r)
+			}
+			err = fmt.Errorf("%s %q: %s", c.Op, c.Name, m.msg)
+		}
+	}()
+	op := Lookup(c.Op)
+	if op == nil {
+		return e.unknown(c), nil
+	}
+	if e.Autocast != graph.Undefined {
+		e.autocast(op, c)
+	}
+	if outs = op.run(e, c); outs == nil {
+		return e.unknown(c), nil
+	}
+	return outs, nil
+}
+
+// unknown runs an operator that the table lacks.
+func (e *Eager) unknown(c *Call) []*Tensor {
+	var ins []*Tensor
+	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })
+	k := e.begin(c.Op, ins...)
+	var outs []*Tensor
+	floats := false
+	for i := range c.Shapes {
+		shape, d, ok := c.shape(i)
+		if !ok {
+			e.Warn("unknown-shape", fmt.Sprintf("%s %q: output %d has no known shape; it is counted as empty", c.Op, c.Name, i))
+			shape, d = []int64{0}, graph.Float32
+		}
+		floats = floats || d.IsFloat()
+		outs = append(outs, k.alloc(shape, nil, d))
+	}
+	k.end()
+	if !floats || !e.grad {
+		return outs
+	}
+	e.Warn("unknown-operator", fmt.Sprintf("no entry for %q: counted as saving all its operands and results for backward", c.Op))
+	saved := append(append([]*Tensor{}, ins...), outs...)
+	e.record(c.Op+"Backward", outs, ins, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		res := make([]*Tensor, len(need))
+		for i := range need {
+			if need[i] {
+				k := e.begin(c.Op+"_backward", append(append([]*Tensor{}, g...), s...)...)
+				k.alloc(s[i].Shape, nil, s[i].DType)
+				res[i] = k.end()
+			}
+		}
+		return res
+	})
+	return outs
+}
+
+func eachTensor(args []Arg, f func(*Tensor)) {
+	for i := range args {
+		switch args[i].Kind {
+		case graph.ArgValue:
+			if args[i].T != nil {
+				f(args[i].T)
+			}
+		case graph.ArgList:
+			eachTensor(args[i].List, f)
+		}
+	}
+}
+
+// Named starts a group of calls that stem from no lifted call: the loss, the
+// optimizer.
+func (e *Eager) Named(name, module string) { e.name, e.module, e.call = name, module, -1 }
+
+// Alloc appends a node of op that only allocates: its outputs are returned.
+func (e *Eager) Alloc(op string, cat program.Category, life program.Lifetime, d graph.DType, shape []int64) *Tensor {
+	k := e.begin(op)
+	t := k.alloc(shape, nil, d)
+	s := &e.P.Storages[t.Storage]
+	s.Category, s.Life = cat, life
+	return k.end()
+}

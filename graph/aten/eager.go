@@ -1,0 +1,268 @@
+// Package aten executes ATen operators on tensors without elements, as
+// PyTorch's eager mode and autograd engine would on a GPU: every kernel
+// becomes a node of a program.Program with the allocations it makes, in
+// PyTorch's order. It holds the operator table: shape and stride rules, what
+// is a view and what a copy, what autograd saves, and what backward runs.
+//
+// Sources, where nothing else is said: PyTorch 2.11, aten/src/ATen/native,
+// tools/autograd/derivatives.yaml, torch/csrc/autograd.
+package aten
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/cudnn"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// A Config holds what the framework and the device decide, not the graph.
+type Config struct {
+	Autocast      graph.DType // Float16 or BFloat16 inside autocast; Undefined outside
+	TF32          bool        // convolutions of float32 tensors use TF32 (PyTorch's default)
+	GemmWorkspace int64       // bytes of a cuBLAS workspace, one per thread that multiplies
+	SMs           int         // streaming multiprocessors
+	ThreadsPerSM  int         // resident threads per multiprocessor
+	Major         int         // compute capability, major
+	Attention     string      // auto, eager, efficient, flash, cudnn: kernel of scaled_dot_product_attention
+	// ConvWorkspace gives the bytes a convolution pass takes for scratch; nil: none.
+	ConvWorkspace func(cudnn.Conv, cudnn.Pass) int64
+}
+
+// Eager runs operators and records what they allocate.
+type Eager struct {
+	Config
+	P *program.Program
+
+	phase    program.Phase
+	name     string // lifted call being run
+	module   string
+	call     int32
+	autograd string // autograd node being run, in backward
+
+	grad     bool // autograd records
+	seq      int64
+	tape     []*gradNode // nodes recorded, in order, of the segment being run
+	segment  int32       // checkpointed segment being run, or -1
+	inside   bool        // running a checkpointed segment's first forward: saved tensors are dropped
+	replay   *replay     // recomputing a segment
+	casts    []*Tensor   // parameters with a cached autocast copy
+	savedIDs map[program.StorageID]bool
+	fwdWS    program.StorageID
+	bwdWS    program.StorageID
+	rng      int64
+}
+
+// New returns an Eager that appends to an empty program.
+func New(cfg Config) *Eager {
+	return &Eager{Config: cfg, P: &program.Program{}, segment: -1, call: -1, fwdWS: program.None, bwdWS: program.None,
+		savedIDs: map[program.StorageID]bool{}}
+}
+
+// Warn records something guessed or not modelled, once per code and node.
+func (e *Eager) Warn(code, msg string) {
+	w := graph.Warning{Code: code, Message: msg, Node: e.name}
+	if !slices.Contains(e.P.Warnings, w) {
+		e.P.Warnings = append(e.P.Warnings, w)
+	}
+}
+
+// SetPhase starts a phase of the step.
+func (e *Eager) SetPhase(p program.Phase) { e.phase = p }
+
+// SetGrad turns autograd's recording on or off.
+func (e *Eager) SetGrad(on bool) { e.grad = on }
+
+// newStorage adds a storage that no node has allocated yet.
+func (e *Eager) newStorage(s program.Storage) program.StorageID {
+	e.P.Storages = append(e.P.Storages, s)
+	return program.StorageID(len(e.P.Storages) - 1)
+}
+
+// Resident returns a tensor that exists before the first step: a parameter, a
+// buffer or an input. Parameters of floating-point type require a gradient
+// unless frozen.
+func (e *Eager) Resident(name, module string, cat program.Category, d graph.DType, shape []int64, grad bool) *Tensor {
+	t := &Tensor{Name: name, Tensor: program.Tensor{DType: d, Shape: shape, Strides: contiguousStrides(shape)}}
+	t.Storage = e.newStorage(program.Storage{Bytes: t.Bytes(), Category: cat, Life: program.Static, Name: name, Module: module})
+	e.P.Statics = append(e.P.Statics, t.Storage)
+	if grad && d.IsFloat() {
+		t.leaf = &gradNode{name: "AccumulateGrad", seq: 1 << 62, param: t, outs: []outMeta{{t.Shape, d}}, call: -1, module: module}
+	}
+	return t
+}
+
+// Shares returns another name for a resident tensor (a tied parameter).
+func (e *Eager) Shares(t *Tensor) *Tensor { return t }
+
+// A kernel is a node under construction.
+type kernel struct {
+	e    *Eager
+	n    program.Node
+	outs []*Tensor
+}
+
+// begin starts a call of op that reads in; nil and host tensors are skipped.
+func (e *Eager) begin(op string, in ...*Tensor) *kernel {
+	k := &kernel{e: e, n: program.Node{Phase: e.phase, Op: op, Autograd: e.autograd, Name: e.name, Module: e.module, Call: e.call, Segment: -1}}
+	if e.replay != nil {
+		k.n.Recompute, k.n.Segment = true, e.segment
+	}
+	for _, t := range in {
+		k.read(t)
+	}
+	return k
+}
+
+func (k *kernel) read(t *Tensor) {
+	if t == nil || t.Storage == program.None {
+		return
+	}
+	k.n.In = append(k.n.In, t.Tensor)
+	k.n.Reads = append(k.n.Reads, t.Storage)
+	k.n.Traffic += t.Bytes()
+}
+
+// category is what a new tensor of the current phase counts as.
+func (e *Eager) category() program.Category {
+	if e.inBackward() || e.phase == program.Update {
+		return program.Temporaries
+	}
+	return program.Activations
+}
+
+// alloc adds an output of the given strides (nil: contiguous).
+func (k *kernel) alloc(shape, strides []int64, d graph.DType) *Tensor {
+	if strides == nil {
+		strides = contiguousStrides(shape)
+	}
+	t := &Tensor{Tensor: program.Tensor{DType: d, Shape: slices.Clone(shape), Strides: strides}}
+	t.Storage = k.e.newStorage(program.Storage{Bytes: t.Bytes(), Category: k.e.category(), Name: k.e.name, Module: k.e.module})
+	k.event(t.Storage, false)
+	k.out(t)
+	return t
+}
+
+// out adds an output whose storage exists.
+func (k *kernel) out(t *Tensor) {
+	k.outs = append(k.outs, t)
+	k.n.Out = append(k.n.Out, t.Tensor)
+	k.n.Traffic += t.Bytes()
+}
+
+// like adds a contiguous output of t's dtype.
+func (k *kernel) like(t *Tensor) *Tensor { return k.alloc(t.Shape, t.denseStrides(), t.DType) }
+
+func (k *kernel) event(id program.StorageID, free bool) {
+	k.n.Events = append(k.n.Events, program.Event{Storage: id, Free: free})
+}
+
+// temp allocates scratch that the call frees itself; 0 bytes is no allocation.
+func (k *kernel) temp(bytes int64, cat program.Category) program.StorageID {
+	if bytes <= 0 {
+		return program.None
+	}
+	id := k.e.newStorage(program.Storage{Bytes: bytes, Category: cat, Name: k.n.Op, Module: k.e.module})
+	k.event(id, false)
+	return id
+}
+
+// free ends temporaries, in the order given.
+func (k *kernel) free(ids ...program.StorageID) {
+	for _, id := range ids {
+		if id != program.None {
+			k.event(id, true)
+		}
+	}
+}
+
+// scratch allocates and frees at once.
+func (k *kernel) scratch(bytes int64, cat program.Category) { k.free(k.temp(bytes, cat)) }
+
+// flops sets the work of the call, two per multiply-add.
+func (k *kernel) flops(n int64) *kernel { k.n.FLOPs = n; return k }
+
+// gemm notes that the call multiplies through cuBLAS: the first such call of
+// a thread allocates that thread's workspace, which stays
+// (aten/src/ATen/cuda/CublasHandlePool.cpp: handles are thread-local, and
+// autograd runs backward in a thread of its own).
+func (k *kernel) gemm() *kernel {
+	e := k.e
+	ws := &e.fwdWS
+	if e.phase == program.Backward {
+		ws = &e.bwdWS
+	}
+	if *ws == program.None && e.GemmWorkspace > 0 {
+		*ws = e.newStorage(program.Storage{Bytes: e.GemmWorkspace, Category: program.Workspace, Life: program.State, Name: "cuBLAS workspace"})
+		k.event(*ws, false)
+	}
+	return k
+}
+
+// end appends the node and returns its first output.
+func (k *kernel) end() *Tensor {
+	e := k.e
+	if e.replay == nil || !e.replay.stopped {
+		e.P.Nodes = append(e.P.Nodes, k.n)
+	}
+	if len(k.outs) == 0 {
+		return nil
+	}
+	return k.outs[0]
+}
+
+// hold keeps storages alive until the last node appended so far has run; they
+// are then released in the order given.
+func (e *Eager) hold(ts ...*Tensor) {
+	if len(e.P.Nodes) == 0 || e.replay != nil && e.replay.stopped {
+		return
+	}
+	n := &e.P.Nodes[len(e.P.Nodes)-1]
+	for _, t := range ts {
+		if t != nil && t.Storage != program.None {
+			n.Holds = append(n.Holds, t.Storage)
+		}
+	}
+}
+
+// Hold keeps t alive until the last node so far: a variable of the caller.
+func (e *Eager) Hold(ts ...*Tensor) { e.hold(ts...) }
+
+// inBackward reports whether the engine runs: what it computes records no
+// graph of its own, and a view keeps its base alive.
+func (e *Eager) inBackward() bool { return e.phase == program.Backward && e.replay == nil }
+
+// view returns another window on t's storage.
+func (e *Eager) view(t *Tensor, shape, strides []int64, offset int64) *Tensor {
+	return &Tensor{Name: t.Name, based: e.inBackward(), Tensor: program.Tensor{Storage: t.Storage, DType: t.DType, Shape: shape, Strides: strides, Offset: t.Offset + offset}}
+}
+
+// host returns a CPU tensor: it takes no device memory.
+func host(d graph.DType, shape []int64) *Tensor {
+	return &Tensor{Tensor: program.Tensor{Storage: program.None, DType: d, Shape: shape, Strides: contiguousStrides(shape)}}
+}
+
+// unary appends one kernel that reads in and makes one output laid out by
+// TensorIterator; the output has type d, or that of the first input.
+func (e *Eager) unary(op string, d graph.DType, in ...*Tensor) *Tensor {
+	shape, ok := broadcast(in...)
+	if !ok {
+		panic("aten: " + op + ": operands do not broadcast")
+	}
+	k := e.begin(op, in...)
+	if d == graph.Undefined {
+		d = in[0].DType
+	}
+	k.alloc(shape, iteratorStrides(shape, in...), d)
+	return k.end()
+}
+
+// contig returns t, or a contiguous copy made by op.
+func (e *Eager) contig(op string, t *Tensor) *Tensor {
+	if t.contiguous() {
+		return t
+	}
+	k := e.begin(op, t)
+	k.alloc(t.Shape, nil, t.DType)
+	return k.end()
+}

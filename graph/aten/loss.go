@@ -1,0 +1,107 @@
+package aten
+
+import (
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// CrossEntropy is torch.nn.functional.cross_entropy with class indices: the
+// logits are [N, C] or [N, C, d1, ..], the target has no class dim.
+func (e *Eager) CrossEntropy(x, target *Tensor) *Tensor {
+	if e.Autocast != graph.Undefined {
+		x = e.castTo(x, graph.Float32)
+	}
+	ls := e.softmax(x, true, "log_softmax")
+	op, node, back := "nll_loss_forward", "NllLossBackward0", "nll_loss_backward"
+	if x.dim() > 2 {
+		op, node, back = "nll_loss2d_forward", "NllLoss2DBackward0", "nll_loss2d_backward"
+	}
+	k := e.begin(op, ls, target)
+	o, total := k.alloc(nil, nil, x.DType), k.alloc(nil, nil, x.DType)
+	k.end()
+	e.record(node, []*Tensor{o}, []*Tensor{ls}, []*Tensor{ls, target, total}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		k := e.begin(back, append([]*Tensor{g[0]}, s...)...)
+		k.alloc(ls.Shape, nil, ls.DType)
+		return []*Tensor{k.end()}
+	})
+	return o
+}
+
+// MSE is the mean squared error against a target of x's shape.
+func (e *Eager) MSE(x, target *Tensor) *Tensor {
+	if e.Autocast != graph.Undefined {
+		x = e.castTo(x, graph.Float32)
+	}
+	k := e.begin("mse_loss", x, target)
+	t := k.temp(x.Bytes(), program.Temporaries)
+	o := k.alloc(nil, nil, x.DType)
+	k.free(t)
+	k.flops(3 * x.Numel()).end()
+	e.record("MseLossBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, target}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		k := e.begin("mse_loss_backward", g[0], s[0], s[1])
+		k.alloc(x.Shape, nil, x.DType)
+		return []*Tensor{k.end()}
+	})
+	return o
+}
+
+// Sum adds all elements.
+func (e *Eager) Sum(x *Tensor) *Tensor {
+	return runSum(e, &Call{Op: "sum", Args: []Arg{{Kind: graph.ArgValue, T: x}}})[0]
+}
+
+// Reshape shows t in another shape with the same number of elements.
+func (e *Eager) Reshape(t *Tensor, shape []int64) *Tensor { return e.reshape("view", t, shape) }
+
+// Float32 casts t to float32 (Tensor.float), or returns it.
+func (e *Eager) Float32(t *Tensor) *Tensor {
+	if t.DType == graph.Float32 {
+		return t
+	}
+	return e.toDType("to", t, graph.Float32)
+}
+
+// OnesLike makes backward's seed.
+func (e *Eager) OnesLike(t *Tensor) *Tensor {
+	k := e.begin("ones_like", t)
+	k.alloc(t.Shape, nil, t.DType)
+	return k.end()
+}
+
+// Host returns a CPU tensor: it takes no device memory.
+func Host(d graph.DType, shape []int64) *Tensor { return host(d, shape) }
+
+// Mark appends a node that allocates nothing.
+func (e *Eager) Mark(op string) { e.begin(op).end() }
+
+// Touch appends a node that reads and overwrites ts.
+func (e *Eager) Touch(op string, ts []*Tensor) {
+	k := e.begin(op, ts...)
+	k.n.Traffic *= 2
+	k.end()
+}
+
+// List appends a node that reads ts, makes one temporary of the size of each
+// of like, in order, and lets them go in reverse order.
+func (e *Eager) List(op string, ts, like []*Tensor) {
+	k := e.begin(op, ts...)
+	temps := make([]program.StorageID, len(like))
+	for i, t := range like {
+		temps[i] = k.temp(t.Bytes(), program.Temporaries)
+		k.n.Traffic += t.Bytes()
+	}
+	for i := len(temps) - 1; i >= 0; i-- {
+		k.free(temps[i])
+	}
+	k.end()
+}
+
+// State appends a node of the first step that allocates optimizer state.
+func (e *Eager) State(op string, d graph.DType, shape []int64) *Tensor {
+	k := e.begin(op)
+	k.n.First = true
+	t := k.alloc(shape, nil, d)
+	s := &e.P.Storages[t.Storage]
+	s.Category, s.Life = program.Optimizer, program.State
+	return k.end()
+}

@@ -1,0 +1,148 @@
+package aten
+
+import "sort"
+
+// An Op is one entry of the operator table.
+type Op struct {
+	Names []string // ATen names without overload; the first is the table's
+	Kind  string   // group, for the documentation
+	Cast  Cast     // autocast class
+	Saves string   // what autograd keeps for backward, for the documentation
+	Back  string   // what backward allocates, for the documentation
+	run   func(e *Eager, c *Call) []*Tensor
+}
+
+// Ops returns the operator table, sorted by kind and name: one entry an
+// operator or family of operators that differ in name alone.
+func Ops() []Op {
+	ops := append([]Op(nil), table...)
+	sort.SliceStable(ops, func(i, j int) bool {
+		if ops[i].Kind != ops[j].Kind {
+			return ops[i].Kind < ops[j].Kind
+		}
+		return ops[i].Names[0] < ops[j].Names[0]
+	})
+	return ops
+}
+
+// Lookup returns the entry of an operator by its name without overload, or nil.
+func Lookup(name string) *Op { return byName[name] }
+
+var (
+	table  = buildTable()
+	byName = indexTable(table)
+)
+
+func indexTable(ops []Op) map[string]*Op {
+	m := map[string]*Op{}
+	for i := range ops {
+		for _, n := range ops[i].Names {
+			if m[n] != nil {
+				panic("aten: operator listed twice: " + n)
+			}
+			m[n] = &ops[i]
+		}
+	}
+	return m
+}
+
+func names(n ...string) []string { return n }
+
+func buildTable() []Op {
+	ops := []Op{
+		// Views: no memory, the gradient is shown back.
+		{names("view", "reshape", "_unsafe_view", "view_copy"), "view", Keep, "", "a copy where strides forbid a view", runView},
+		{names("flatten"), "view", Keep, "", "a copy where strides forbid a view", runFlatten},
+		{names("unflatten"), "view", Keep, "", "a copy where strides forbid a view", runUnflatten},
+		{names("transpose", "t", "swapaxes"), "view", Keep, "", "", runTranspose},
+		{names("permute", "movedim"), "view", Keep, "", "", runPermute},
+		{names("expand", "broadcast_to"), "view", Keep, "", "sum over the expanded dims", runExpand},
+		{names("unsqueeze"), "view", Keep, "", "", runUnsqueeze},
+		{names("squeeze"), "view", Keep, "", "", runSqueeze},
+		{names("slice"), "view", Keep, "", "zeros of the operand's size", runSlice},
+		{names("narrow"), "view", Keep, "", "zeros of the operand's size", runNarrow},
+		{names("select"), "view", Keep, "", "zeros of the operand's size", runSelect},
+		{names("split", "split_with_sizes", "chunk"), "view", Keep, "", "concatenation", runSplit},
+		{names("unbind"), "view", Keep, "", "stack", runUnbind},
+		{names("identity"), "view", Keep, "", "", runIdentity},
+		{names("alias", "lift_fresh_copy", "lift_fresh", "view_as"), "view", Keep, "", "", runAlias},
+		{names("detach", "detach_"), "view", Keep, "", "", runDetach},
+		{names("as_strided"), "view", Keep, "", "zeros of the operand's size", runAsStrided},
+
+		// Copies and moves.
+		{names("clone"), "copy", Keep, "", "", runClone},
+		{names("contiguous"), "copy", Keep, "", "", runContiguous},
+		{names("_to_copy", "to", "convert_element_type"), "copy", Keep, "", "cast back", runToCopy},
+		{names("cat", "concat", "concatenate"), "copy", Promote, "", "views", runCat},
+		{names("stack"), "copy", Promote, "", "views", runStack},
+		{names("repeat", "tile"), "copy", Keep, "", "sum", runRepeat},
+		{names("roll", "flip", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "repeat_interleave"), "copy", Keep, "", "same shape", runShuffle},
+		{names("triu", "tril"), "copy", Keep, "", "same shape", runShuffle},
+
+		// Products.
+		{names("linear"), "product", Lower, "input, weight", "input, weight, bias gradients", runLinear},
+		{names("matmul"), "product", Lower, "both operands, copied where not contiguous", "both gradients", runMatmul},
+		{names("mm", "bmm"), "product", Lower, "both operands", "both gradients", runMM},
+		{names("addmm"), "product", Lower, "both matrices", "three gradients", runAddmm},
+		{names("baddbmm"), "product", Lower, "both batches", "three gradients", runBaddbmm},
+		{names("scaled_dot_product_attention"), "product", Lower, "query, key, value, result, log-sum-exp", "three gradients and the kernel's scratch", runAttention},
+		{names("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution", "_convolution"),
+			"convolution", Lower, "input, weight", "input, weight, bias gradients, a workspace each", runConv},
+
+		// Normalisation.
+		{names("layer_norm", "native_layer_norm"), "normalization", Full, "input, mean, rstd", "input, weight, bias gradients", runLayerNorm},
+		{names("batch_norm", "_native_batch_norm_legit_functional", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "native_batch_norm", "cudnn_batch_norm"),
+			"normalization", Keep, "input, batch mean and inverse deviation", "input, weight, bias gradients", runBatchNorm},
+		{names("group_norm", "native_group_norm", "instance_norm"), "normalization", Full, "input, mean, rstd", "input, weight, bias gradients", runGroupNorm},
+		{names("rms_norm", "_fused_rms_norm"), "normalization", Full, "input, rstd", "input, weight gradients", runRMSNorm},
+
+		// Arithmetic.
+		{names("add", "sub", "rsub"), "pointwise", Keep, "", "", runAdd},
+		{names("mul"), "pointwise", Keep, "the other operand of each that needs a gradient", "each needed gradient", runMul},
+		{names("div"), "pointwise", Keep, "other; self if other needs a gradient", "each needed gradient", runDiv},
+		{names("pow"), "pointwise", Full, "self; other and result for a tensor exponent", "three kernels' results", runPow},
+		{names("maximum", "minimum"), "pointwise", Keep, "both operands", "masks", runMaxMin},
+		{names("where"), "pointwise", Keep, "condition", "each needed gradient", runWhere},
+		{names("masked_fill"), "pointwise", Keep, "mask", "input's gradient", runMaskedFill},
+		{names("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "logical_xor", "isnan", "isinf", "isfinite"), "comparison", Keep, "", "", runCompare},
+		{names("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "floor_divide", "remainder", "fmod"), "comparison", Keep, "", "", runBitwise},
+		{names("native_dropout", "dropout", "alpha_dropout", "feature_dropout"), "pointwise", Keep, "bool mask", "input's gradient", runDropout},
+		{names("bernoulli", "uniform", "normal_functional", "exponential"), "creation", Keep, "", "", runRandomFill},
+		{names("arange", "zeros", "ones", "full", "empty", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
+			"rand", "randn", "rand_like", "randn_like", "randint", "scalar_tensor", "linspace", "eye", "tril_indices", "triu_indices"), "creation", Keep, "", "", runFill},
+
+		// Reductions.
+		{names("sum"), "reduction", Full, "", "a view; a copy for mean", runSum},
+		{names("mean"), "reduction", Keep, "", "input's gradient", runSum},
+		{names("amax", "amin", "max", "min", "argmax", "argmin"), "reduction", Keep, "indices, or input and result", "input's gradient", runExtreme},
+		{names("var", "std", "var_mean"), "reduction", Keep, "input", "input's gradient", runVar},
+		{names("softmax", "_softmax", "log_softmax", "_log_softmax"), "reduction", Full, "result", "input's gradient; softmax also a product", runSoftmax},
+		{names("cumsum"), "reduction", Full, "", "three kernels' results", runCumsum},
+		{names("topk", "sort"), "reduction", Keep, "indices", "input's gradient", runTopK},
+		{names("any", "all", "nonzero", "count_nonzero", "unique", "bincount"), "reduction", Keep, "", "", runPlain},
+
+		// Pooling and resizing.
+		{names("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices"), "pooling", Keep, "input, int64 indices", "input's gradient", runMaxPool},
+		{names("avg_pool1d", "avg_pool2d", "avg_pool3d"), "pooling", Keep, "input", "input's gradient", runAvgPool},
+		{names("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d"), "pooling", Keep, "nothing for a 1x1 output, else input", "input's gradient", runAdaptiveAvgPool},
+		{names("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"), "pooling", Keep, "input, int64 indices", "input's gradient", runAdaptiveMaxPool},
+		{names("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact2d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_linear1d",
+			"upsample_trilinear3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "constant_pad_nd", "pad", "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "grid_sampler_2d"),
+			"pooling", Keep, "", "input's gradient", runResize},
+
+		// Indexing.
+		{names("embedding"), "indexing", Keep, "indices", "the whole table's gradient", runEmbedding},
+		{names("index"), "indexing", Keep, "indices", "zeros of the operand's size", gathered("IndexBackward0", "index_put")},
+		{names("index_select"), "indexing", Keep, "indices", "zeros of the operand's size", gathered("IndexSelectBackward0", "index_add")},
+		{names("gather", "take_along_dim"), "indexing", Keep, "indices", "zeros of the operand's size", gathered("GatherBackward0", "gather_backward")},
+	}
+	for i := range pointwises {
+		p := &pointwises[i]
+		back := "input's gradient"
+		if len(p.back) == 0 {
+			back = ""
+		}
+		ops = append(ops, Op{names(p.name), "pointwise", p.cast, p.saves, back, p.run})
+	}
+	return ops
+}

@@ -1,0 +1,321 @@
+package aten
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// An attention is a scaled_dot_product_attention call.
+type attention struct {
+	q, k, v, mask *Tensor
+	dropout       float64
+	causal, gqa   bool
+}
+
+// An AttentionKernel is one implementation of scaled_dot_product_attention.
+type AttentionKernel struct {
+	Name string
+	// fits reports whether the kernel takes the call (sdp_utils.cpp).
+	fits func(e *Eager, a *attention) bool
+	run  func(e *Eager, a *attention) *Tensor
+}
+
+// AttentionKernels lists the implementations in the order in which PyTorch
+// 2.11 tries them on compute capability 9 and 10; elsewhere flash comes
+// before cudnn.
+func AttentionKernels() []AttentionKernel {
+	return []AttentionKernel{
+		{"cudnn", cudnnAttentionFits, runCudnnAttention},
+		{"flash", flashAttentionFits, runFlashAttention},
+		{"efficient", efficientAttentionFits, runEfficientAttention},
+		{"eager", func(*Eager, *attention) bool { return true }, runMathAttention},
+	}
+}
+
+func runAttention(e *Eager, c *Call) []*Tensor {
+	a := &attention{q: c.tensor(0, "query"), k: c.tensor(1, "key"), v: c.tensor(2, "value"), mask: c.tensor(3, "attn_mask"),
+		dropout: c.float(4, "dropout_p", 0), causal: c.bool(5, "is_causal", false), gqa: c.bool(-1, "enable_gqa", false)}
+	if a.q.dim() != a.k.dim() || a.q.dim() < 3 {
+		fail("query %v and key %v", a.q.Shape, a.k.Shape)
+	}
+	if a.q.dim() == 3 {
+		b := *a
+		b.q, b.k, b.v = e.unsqueeze(a.q, 0), e.unsqueeze(a.k, 0), e.unsqueeze(a.v, 0)
+		return []*Tensor{e.squeeze(e.attend(&b), 0)}
+	}
+	return []*Tensor{e.attend(a)}
+}
+
+// attend runs the first kernel that takes the call, or the one asked for.
+func (e *Eager) attend(a *attention) *Tensor {
+	kernels := AttentionKernels()
+	if e.Major != 9 && e.Major != 10 {
+		kernels[0], kernels[1] = kernels[1], kernels[0]
+	}
+	for _, k := range kernels {
+		if e.Attention == k.Name || (e.Attention == "" || e.Attention == "auto") && k.fits(e, a) {
+			return k.run(e, a)
+		}
+	}
+	return runMathAttention(e, a)
+}
+
+func half(t *Tensor) bool { return t.DType == graph.Float16 || t.DType == graph.BFloat16 }
+
+func headDim(a *attention) int64 { return a.q.Shape[3] }
+
+func cudnnAttentionFits(e *Eager, a *attention) bool {
+	return e.Major >= 8 && half(a.q) && headDim(a)%8 == 0 && headDim(a) <= 128 && a.v.Shape[3] <= 128 && a.q.Shape[2] > 1
+}
+
+func flashAttentionFits(e *Eager, a *attention) bool {
+	return e.Major >= 8 && half(a.q) && headDim(a) <= 256 && a.mask == nil && a.q.Shape[3] == a.v.Shape[3]
+}
+
+func efficientAttentionFits(e *Eager, a *attention) bool {
+	return !a.gqa && e.Major >= 5 && (half(a.q) && headDim(a)%8 == 0 || a.q.DType == graph.Float32 && headDim(a)%4 == 0)
+}
+
+// dims returns batch, heads, query length, key length and head dim.
+func (a *attention) dims() (b, h, m, n, d int64) {
+	return a.q.Shape[0], a.q.Shape[1], a.q.Shape[2], a.k.Shape[2], a.q.Shape[3]
+}
+
+func (a *attention) flops() int64 {
+	b, h, m, n, d := a.dims()
+	f := 2 * b * h * m * n * (d + a.v.Shape[3])
+	if a.causal {
+		f /= 2
+	}
+	return f
+}
+
+// rows returns strides of [B, H, M, D] stored as [B, M, H, D].
+func rowsFirst(shape []int64) []int64 {
+	h, m, d := shape[1], shape[2], shape[3]
+	return []int64{h * m * d, d, h * d, 1}
+}
+
+func (a *attention) outShape() []int64 {
+	return []int64{a.q.Shape[0], a.q.Shape[1], a.q.Shape[2], a.v.Shape[3]}
+}
+
+// bias turns a bool mask into an additive one (convert_boolean_attn_mask).
+func (e *Eager) bias(a *attention) *Tensor {
+	if a.mask == nil || a.mask.DType != graph.Bool {
+		return a.mask
+	}
+	k := e.begin("scaled_dot_product_attention", a.mask)
+	x := k.temp(4, program.Temporaries)
+	y := k.temp(4, program.Temporaries)
+	o := k.alloc(a.mask.Shape, nil, a.q.DType)
+	k.free(y, x)
+	k.end()
+	return o
+}
+
+// runEfficientAttention is the memory-efficient kernel: it saves the
+// operands, the result and the log-sum-exp of every row, padded to 32
+// (aten/src/ATen/native/transformers/cuda/attention.cu).
+func runEfficientAttention(e *Eager, a *attention) *Tensor {
+	b, h, m, _, d := a.dims()
+	mask := e.bias(a)
+	k := e.begin("_scaled_dot_product_efficient_attention", a.q, a.k, a.v, mask)
+	o := k.alloc(a.outShape(), rowsFirst(a.outShape()), a.q.DType)
+	lse := k.alloc([]int64{b, h, ceilDiv(m, 32) * 32}, nil, graph.Float32)
+	k.flops(a.flops()).end()
+	e.record("ScaledDotProductEfficientAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v},
+		[]*Tensor{mask, a.k, a.q, a.v, lse, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+			k := e.begin("_scaled_dot_product_efficient_attention_backward", append(slices.Clone(g), s...)...)
+			rows := e.swap12(g[0])
+			copied := program.None
+			if !rows.contiguous() {
+				copied = k.temp(g[0].Bytes(), program.Temporaries)
+			}
+			outs := k.likes(s[2], s[1], s[3])
+			prod := k.temp(graph.Float32.Bytes(o.Numel()), program.Temporaries)
+			sum := k.temp(4*b*h*m, program.Temporaries)
+			delta := k.temp(4*b*h*m, program.Temporaries)
+			k.free(sum, prod)
+			ws := k.temp(efficientWorkspace(b*h, m, d, a.q.DType), program.Workspace)
+			k.free(delta, ws, copied)
+			k.flops(5 * a.flops() / 2).end()
+			return outs
+		})
+	return o
+}
+
+// efficientWorkspace is the backward kernel's accumulator of query gradients:
+// one 64x64 float tile with 16 bytes of locks for every block of queries
+// (kernel_backward.h, GradQTempStorage). Half types accumulate in float too.
+func efficientWorkspace(heads, m, d int64, _ graph.DType) int64 {
+	return heads * ceilDiv(m, 64) * ceilDiv(d, 64) * (64*64*4 + 16)
+}
+
+// likes allocates gradients of the given tensors, laid out [B, M, H, D].
+func (k *kernel) likes(ts ...*Tensor) []*Tensor {
+	outs := make([]*Tensor, len(ts))
+	for i, t := range ts {
+		outs[i] = k.alloc(t.Shape, rowsFirst(t.Shape), t.DType)
+	}
+	return outs
+}
+
+func (e *Eager) swap12(t *Tensor) *Tensor {
+	return &Tensor{Tensor: program.Tensor{Storage: t.Storage, DType: t.DType,
+		Shape:   []int64{t.Shape[0], t.Shape[2], t.Shape[1], t.Shape[3]},
+		Strides: []int64{t.Strides[0], t.Strides[2], t.Strides[1], t.Strides[3]}}}
+}
+
+// runCudnnAttention is cuDNN's fused kernel: seed and offset of the random
+// numbers, the result, the log-sum-exp; its backward takes float accumulators
+// of the query gradient twice and one float a row.
+func runCudnnAttention(e *Eager, a *attention) *Tensor {
+	b, h, m, _, d := a.dims()
+	mask := e.bias(a)
+	k := e.begin("_scaled_dot_product_cudnn_attention", a.q, a.k, a.v, mask)
+	seed, offset := k.alloc(nil, nil, graph.Int64), k.alloc(nil, nil, graph.Int64)
+	o := k.alloc(a.outShape(), rowsFirst(a.outShape()), a.q.DType)
+	lse := k.alloc([]int64{b, h, m, 1}, nil, graph.Float32)
+	k.scratch(256, program.Workspace)
+	k.flops(a.flops()).end()
+	e.record("ScaledDotProductCudnnAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v},
+		[]*Tensor{mask, a.k, a.q, a.v, lse, o, offset, seed}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+			k := e.begin("_scaled_dot_product_cudnn_attention_backward", append(slices.Clone(g), s...)...)
+			outs := k.likes(s[2], s[1], s[3])
+			k.scratch(2*4*b*h*m*d+4*b*h*m+256, program.Workspace)
+			k.flops(5 * a.flops() / 2).end()
+			return outs
+		})
+	o.outNr = 0
+	return o
+}
+
+// runFlashAttention is the flash kernel: the result, the log-sum-exp and the
+// random state; backward takes the row sums and a float query gradient.
+func runFlashAttention(e *Eager, a *attention) *Tensor {
+	b, h, m, _, d := a.dims()
+	round := func(n, to int64) int64 { return ceilDiv(n, to) * to }
+	k := e.begin("_scaled_dot_product_flash_attention", a.q, a.k, a.v)
+	o := k.alloc(a.outShape(), rowsFirst(a.outShape()), a.q.DType)
+	lse := k.alloc([]int64{b, h, m}, nil, graph.Float32)
+	rng := k.alloc([]int64{2}, nil, graph.Uint64)
+	unused := k.alloc(nil, nil, graph.Uint64)
+	k.flops(a.flops()).end()
+	e.record("ScaledDotProductFlashAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v},
+		[]*Tensor{a.k, a.q, a.v, lse, o, rng, unused}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+			k := e.begin("_scaled_dot_product_flash_attention_backward", append(slices.Clone(g), s...)...)
+			outs := k.likes(s[1], s[0], s[2])
+			sums := k.temp(4*b*h*round(m, 128), program.Temporaries)
+			acc := k.temp(4*b*h*round(m, 128)*round(d, 32), program.Temporaries)
+			var wide []program.StorageID
+			if a.k.Shape[1] != h { // grouped heads: gradients of the repeated keys and values first
+				for range 2 {
+					wide = append(wide, k.temp(s[0].Bytes()*h/max(a.k.Shape[1], 1), program.Temporaries))
+				}
+			}
+			k.free(wide...)
+			k.free(acc, sums)
+			k.flops(5 * a.flops() / 2).end()
+			return outs
+		})
+	return o
+}
+
+// scaled multiplies by a Python number: nothing is saved.
+func (e *Eager) scaled(t *Tensor) *Tensor {
+	o := e.unary("mul", graph.Undefined, t)
+	e.record("MulBackward1", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{e.unary("mul", graph.Undefined, g[0])}
+	})
+	return o
+}
+
+// repeatHeads brings grouped keys or values to h heads (repeat_interleave).
+func (e *Eager) repeatHeads(t *Tensor, h int64) *Tensor {
+	if t.Shape[1] == h || t.Shape[1] == 0 {
+		return t
+	}
+	x := e.unsqueeze(t, 2)
+	shape := []int64{t.Shape[0], t.Shape[1], h / t.Shape[1], t.Shape[2], t.Shape[3]}
+	x = e.expand(x, shape)
+	x = e.clone("scaled_dot_product_attention", x, contiguousStrides(shape))
+	return e.reshape("scaled_dot_product_attention", x, []int64{t.Shape[0], h, t.Shape[2], t.Shape[3]})
+}
+
+// runMathAttention is the composition of products and a softmax
+// (_scaled_dot_product_attention_math).
+func runMathAttention(e *Eager, a *attention) *Tensor {
+	const op = "scaled_dot_product_attention"
+	h := a.q.Shape[1]
+	q := e.scaled(a.q)
+	mask := e.bias(a)
+	if a.causal {
+		mask = e.causalBias(a)
+	}
+	kk, vv := e.repeatHeads(a.k, h), e.repeatHeads(a.v, h)
+	ks := e.scaled(kk)
+	attn := e.matmul(op, q, e.transpose(ks, 2, 3))
+	if mask != nil {
+		attn = e.addInto(attn, mask)
+	}
+	p := e.safeSoftmax(attn, mask != nil)
+	if a.dropout > 0 {
+		p = e.dropout(p, a.dropout)
+	}
+	o := e.matmul(op, p, vv)
+	e.hold(kk, q, mask)
+	return o
+}
+
+// causalBias builds the additive lower-triangular mask of is_causal.
+func (e *Eager) causalBias(a *attention) *Tensor {
+	_, _, m, n, _ := a.dims()
+	k := e.begin("scaled_dot_product_attention")
+	ones := k.temp(m*n, program.Temporaries)
+	tril := k.temp(m*n, program.Temporaries)
+	k.free(ones)
+	x, y := k.temp(4, program.Temporaries), k.temp(4, program.Temporaries)
+	o := k.alloc([]int64{m, n}, nil, a.q.DType)
+	k.free(y, x, tril)
+	k.end()
+	return o
+}
+
+// addInto adds b to a result in place; the gradient passes through.
+func (e *Eager) addInto(a, b *Tensor) *Tensor {
+	o := e.into("add", a, b)
+	e.record("AddBackward0", []*Tensor{o}, []*Tensor{a, b}, nil, func(_ *Eager, g, _ []*Tensor, need []bool) []*Tensor {
+		outs := []*Tensor{g[0], nil}
+		if need[1] {
+			outs[1] = g[0]
+		}
+		return outs
+	})
+	return o
+}
+
+// safeSoftmax is _safe_softmax: rows that are all -inf become zeros, which
+// takes a bool tensor of the input's size, where a mask can make such rows.
+func (e *Eager) safeSoftmax(x *Tensor, masked bool) *Tensor {
+	if !masked {
+		return e.softmax(x, false, "softmax")
+	}
+	o := e.softmax(x, false, "_safe_softmax")
+	k := e.begin("_safe_softmax", x, o)
+	inf := k.temp(x.Numel(), program.Temporaries)
+	all := k.temp(x.Numel()/max(x.Shape[x.dim()-1], 1), program.Temporaries)
+	zero := k.temp(4, program.Temporaries)
+	k.free(zero, all, inf)
+	k.out(o)
+	k.end()
+	return o
+}
+
+// dropout makes a mask and scales (native_dropout).
+func (e *Eager) dropout(x *Tensor, p float64) *Tensor {
+	c := &Call{Op: "native_dropout", Args: []Arg{{Kind: graph.ArgValue, T: x}, {Kind: graph.ArgFloat, F: p}, {Kind: graph.ArgBool, Int: 1}}}
+	return runDropout(e, c)[0]
+}

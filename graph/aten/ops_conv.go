@@ -1,0 +1,248 @@
+package aten
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/cudnn"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// A conv is a convolution call with its arguments resolved; spatial lists
+// have one entry a spatial dim.
+type conv struct {
+	x, w, b                  *Tensor
+	stride, pad, dil, outPad []int64
+	groups                   int64
+	transposed               bool
+	last                     bool // runs in NHWC
+	depthwise                bool // PyTorch's own depthwise kernel
+	outShape                 []int64
+}
+
+func runConv(e *Eager, c *Call) []*Tensor {
+	v := conv{x: c.tensor(0, "input"), w: c.tensor(1, "weight"), b: c.tensor(2, "bias")}
+	if v.x == nil || v.w == nil || v.w.dim() < 3 {
+		return nil
+	}
+	n := v.w.dim() - 2
+	v.stride = c.ints(3, "stride", n, 1)
+	if a := c.arg(4, "padding"); a != nil && a.Kind == graph.ArgString {
+		v.pad = samePadding(a.S, v.w.Shape[2:], c.ints(5, "dilation", n, 1))
+	} else {
+		v.pad = c.ints(4, "padding", n, 0)
+	}
+	switch c.Op {
+	case "convolution", "_convolution":
+		v.dil, v.transposed = c.ints(5, "dilation", n, 1), c.bool(6, "transposed", false)
+		v.outPad, v.groups = c.ints(7, "output_padding", n, 0), c.int(8, "groups", 1)
+	case "conv_transpose1d", "conv_transpose2d", "conv_transpose3d":
+		v.outPad, v.groups, v.dil, v.transposed = c.ints(5, "output_padding", n, 0), c.int(6, "groups", 1), c.ints(7, "dilation", n, 1), true
+	default:
+		v.dil, v.groups, v.outPad = c.ints(5, "dilation", n, 1), c.int(6, "groups", 1), make([]int64, n)
+	}
+	if v.x.dim() == n+1 {
+		v.x = e.unsqueeze(v.x, 0)
+		return []*Tensor{e.squeeze(e.convolution(&v), 0)}
+	}
+	return []*Tensor{e.convolution(&v)}
+}
+
+// samePadding is the padding of padding="same" (stride 1), 0 for "valid".
+func samePadding(kind string, kernel, dil []int64) []int64 {
+	out := make([]int64, len(kernel))
+	if kind == "same" {
+		for i := range out {
+			out[i] = dil[i] * (kernel[i] - 1) / 2
+		}
+	}
+	return out
+}
+
+// convolution runs a convolution on cuDNN or on PyTorch's own depthwise
+// kernel and records its backward.
+func (e *Eager) convolution(v *conv) *Tensor {
+	v.resolve(e)
+	x := e.formatted(v.x, v.last)
+	k := e.begin(map[bool]string{true: "cudnn_convolution_transpose", false: "cudnn_convolution"}[v.transposed], x, v.w, v.b)
+	if v.depthwise {
+		k.n.Op = "_conv_depthwise2d"
+	}
+	var st []int64
+	if v.last {
+		st = channelsLastStrides(v.outShape)
+	}
+	o := k.alloc(v.outShape, st, v.x.DType)
+	if v.last && !inFormat(v.w, true) {
+		w := k.temp(v.w.Bytes(), program.Temporaries)
+		k.scratch(e.convWorkspace(v, cudnn.Forward), program.Workspace)
+		k.free(w)
+	} else {
+		k.scratch(e.convWorkspace(v, cudnn.Forward), program.Workspace)
+	}
+	k.flops(v.flops()).end()
+	if x != v.x {
+		e.hold(x)
+	}
+	e.record("ConvolutionBackward0", []*Tensor{o}, []*Tensor{v.x, v.w, v.b}, []*Tensor{v.x, v.w}, v.backward)
+	return o
+}
+
+func (v *conv) resolve(e *Eager) {
+	n := len(v.stride)
+	cin, cout := v.w.Shape[1]*v.groups, v.w.Shape[0]
+	if v.transposed {
+		cin, cout = v.w.Shape[0], v.w.Shape[1]*v.groups
+	}
+	if v.x.dim() != n+2 || v.x.Shape[1] != cin || v.groups < 1 {
+		fail("input %v does not fit weight %v with %d groups", v.x.Shape, v.w.Shape, v.groups)
+	}
+	v.outShape = []int64{v.x.Shape[0], cout}
+	for i := range n {
+		in, kn := v.x.Shape[2+i], v.w.Shape[2+i]
+		out := (in+2*v.pad[i]-v.dil[i]*(kn-1)-1)/max(v.stride[i], 1) + 1
+		if v.transposed {
+			out = (in-1)*v.stride[i] - 2*v.pad[i] + v.dil[i]*(kn-1) + v.outPad[i] + 1
+		}
+		if out < 1 {
+			fail("input %v is smaller than the kernel %v", v.x.Shape, v.w.Shape)
+		}
+		v.outShape = append(v.outShape, out)
+	}
+	v.last = n == 2 && (preferLast(v.x) || preferLast(v.w))
+	v.depthwise = n == 2 && !v.transposed && !v.last && v.groups > 1 && v.groups == v.x.Shape[1] && v.w.Shape[0]%v.x.Shape[1] == 0 &&
+		!(v.x.DType == graph.Float16 && v.x.Shape[1] >= 32 && slices.Max(v.dil) == 1)
+	_ = e
+}
+
+// preferLast reports a tensor that is NHWC and not also NCHW.
+func preferLast(t *Tensor) bool { return t.channelsLast() && !t.contiguous() }
+
+func inFormat(t *Tensor, last bool) bool {
+	if last {
+		return t.dim() == 4 && (t.channelsLast() || channelsLastBySize(t))
+	}
+	return t.contiguous()
+}
+
+// channelsLastBySize is is_contiguous(channels_last), which ignores dims of 1.
+func channelsLastBySize(t *Tensor) bool {
+	want := channelsLastStrides(t.Shape)
+	for i, s := range want {
+		if t.Shape[i] != 1 && t.Strides[i] != s {
+			return false
+		}
+	}
+	return true
+}
+
+// formatted returns t in NCHW or NHWC order, copied where it is in neither.
+func (e *Eager) formatted(t *Tensor, last bool) *Tensor {
+	if inFormat(t, last) {
+		return t
+	}
+	var st []int64
+	if last {
+		st = channelsLastStrides(t.Shape)
+	}
+	k := e.begin("contiguous", t)
+	k.alloc(t.Shape, st, t.DType)
+	return k.end()
+}
+
+func (v *conv) flops() int64 {
+	out := v.outShape
+	if v.transposed {
+		out = v.x.Shape
+	}
+	return 2 * out[0] * numel(out[2:]) * v.w.Numel()
+}
+
+// convWorkspace is cuDNN's scratch for a pass, 0 for PyTorch's own kernels
+// and for operands that lie in the order the kernels want.
+func (e *Eager) convWorkspace(v *conv, p cudnn.Pass) int64 {
+	if v.depthwise || v.last || e.ConvWorkspace == nil || len(v.stride) > 2 {
+		return 0
+	}
+	q := cudnn.Conv{N: v.x.Shape[0], C: v.x.Shape[1], K: v.outShape[1], Groups: v.groups, Transposed: v.transposed,
+		H: 1, R: 1, StrideH: 1, DilH: 1}
+	i := 0
+	if len(v.stride) == 2 {
+		q.H, q.R, q.StrideH, q.PadH, q.DilH, q.OutPadH = v.x.Shape[2], v.w.Shape[2], v.stride[0], v.pad[0], v.dil[0], v.outPad[0]
+		i = 1
+	}
+	q.W, q.S, q.StrideW, q.PadW, q.DilW, q.OutPadW = v.x.Shape[2+i], v.w.Shape[2+i], v.stride[i], v.pad[i], v.dil[i], v.outPad[i]
+	switch v.x.DType {
+	case graph.Float16:
+		q.Type = cudnn.Float16
+	case graph.BFloat16:
+		q.Type = cudnn.BFloat16
+	case graph.Float32:
+		if q.Type = cudnn.TF32; !e.TF32 {
+			q.Type = cudnn.Float32
+		}
+	default:
+		return 0
+	}
+	return e.ConvWorkspace(q, p)
+}
+
+// backward is convolution_backward: the data gradient, the weight gradient
+// and the bias gradient, each kernel with its own scratch.
+func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+	outs := make([]*Tensor, 3)
+	k := e.begin("convolution_backward", g[0], s[0], s[1])
+	work := int64(0)
+	gradOK, shared := inFormat(g[0], v.last), program.None
+	if v.transposed && !gradOK {
+		shared = k.temp(g[0].Bytes(), program.Temporaries)
+	}
+	if need[0] {
+		var st []int64
+		if v.last {
+			st = channelsLastStrides(v.x.Shape)
+		}
+		outs[0] = k.alloc(v.x.Shape, st, v.x.DType)
+		v.pass(k, cudnn.DataGrad, !gradOK && !v.transposed, g[0], s[1])
+		work += v.flops()
+	}
+	if need[1] {
+		early := program.None
+		if !gradOK && !v.transposed {
+			early = k.temp(g[0].Bytes(), program.Temporaries)
+		}
+		outs[1] = k.alloc(v.w.Shape, v.w.denseStrides(), v.w.DType)
+		k.scratch(e.convWorkspace(v, cudnn.WeightGrad), program.Workspace)
+		k.free(early)
+		work += v.flops()
+	}
+	k.free(shared)
+	if need[2] {
+		outs[2] = k.alloc([]int64{v.outShape[1]}, nil, v.x.DType)
+		dims := []int{0}
+		for i := range v.stride {
+			dims = append(dims, 2+i)
+		}
+		r := e.reduction(g[0], dims)
+		buf := k.temp(r.buffer, program.Temporaries)
+		sem := k.temp(r.semaphores, program.Temporaries)
+		k.free(sem, buf)
+	}
+	k.flops(work).end()
+	return outs
+}
+
+// pass adds the scratch of the data gradient: a copy of a gradient that is
+// not dense, a weight brought to NHWC, and the workspace.
+func (v *conv) pass(k *kernel, p cudnn.Pass, copyGrad bool, g, w *Tensor) {
+	var temps []program.StorageID
+	if copyGrad {
+		temps = append(temps, k.temp(g.Bytes(), program.Temporaries))
+	}
+	if v.last && !inFormat(w, true) {
+		temps = append(temps, k.temp(w.Bytes(), program.Temporaries))
+	}
+	k.scratch(k.e.convWorkspace(v, p), program.Workspace)
+	slices.Reverse(temps)
+	k.free(temps...)
+}

@@ -1,0 +1,85 @@
+package aten
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// sortLimit is the number of indices up to which embedding's backward needs
+// no sorting (aten/src/ATen/native/cuda/Embedding.cu).
+const sortLimit = 3072
+
+// runEmbedding looks rows up; it saves the indices, and its backward makes a
+// dense gradient of the whole table.
+func runEmbedding(e *Eager, c *Call) []*Tensor {
+	w, idx := c.tensor(0, "weight"), c.tensor(1, "indices")
+	if w == nil || idx == nil || w.dim() != 2 {
+		return nil
+	}
+	k := e.begin("embedding", w, idx)
+	copied := program.None
+	if _, ok := viewStrides(idx, []int64{idx.Numel()}); !ok {
+		// The flattened copy stands between the result's memory and its end.
+		copied = k.temp(idx.Bytes(), program.Temporaries)
+	}
+	o := k.alloc(append(slices.Clone(idx.Shape), w.Shape[1]), nil, w.DType)
+	k.free(copied)
+	k.end()
+	e.record("EmbeddingBackward0", []*Tensor{o}, []*Tensor{w}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		k := e.begin("embedding_dense_backward", g[0], s[0])
+		var temps []program.StorageID
+		if n := idx.Numel(); n > sortLimit {
+			temps = []program.StorageID{k.temp(8*n, program.Temporaries), k.temp(8*n, program.Temporaries)}
+		}
+		d := k.alloc(w.Shape, nil, w.DType)
+		k.free(temps...)
+		k.end()
+		return []*Tensor{d}
+	})
+	return []*Tensor{o}
+}
+
+// gathered is an operator that picks elements of its first operand by
+// indices: backward adds the gradient into zeros of the operand's shape.
+func gathered(node, back string) func(e *Eager, c *Call) []*Tensor {
+	return func(e *Eager, c *Call) []*Tensor {
+		x := c.tensor(0, "self")
+		shape, _, ok := c.shape(0)
+		if x == nil || !ok {
+			return nil
+		}
+		var idx []*Tensor
+		eachTensor(c.Args[1:], func(t *Tensor) { idx = append(idx, t) })
+		k := e.begin(c.Op, append([]*Tensor{x}, idx...)...)
+		o := k.alloc(shape, nil, x.DType)
+		k.end()
+		in := x.Shape
+		e.record(node, []*Tensor{o}, []*Tensor{x}, idx, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+			k := e.begin(back, append(slices.Clone(g), s...)...)
+			k.alloc(in, nil, g[0].DType)
+			return []*Tensor{k.end()}
+		})
+		return []*Tensor{o}
+	}
+}
+
+// runTopK makes values and indices.
+func runTopK(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	shape, _, ok := c.shape(0)
+	if !ok {
+		return nil
+	}
+	k := e.begin(c.Op, x)
+	o, idx := k.alloc(shape, nil, x.DType), k.alloc(shape, nil, graph.Int64)
+	k.end()
+	in := x.Shape
+	e.record("TopkBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		k := e.begin("value_selecting_reduction_backward", g[0], s[0])
+		k.alloc(in, nil, g[0].DType)
+		return []*Tensor{k.end()}
+	})
+	return []*Tensor{o, idx}
+}

@@ -1,0 +1,165 @@
+package aten
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// statistics is the type of mean and inverse deviation: float32 for half types.
+func statistics(d graph.DType) graph.DType {
+	if d == graph.Float16 || d == graph.BFloat16 {
+		return graph.Float32
+	}
+	return d
+}
+
+// runLayerNorm saves its input and the statistics of every row.
+func runLayerNorm(e *Eager, c *Call) []*Tensor {
+	x, w, b := c.tensor(0, "input"), c.tensor(2, "weight"), c.tensor(3, "bias")
+	n := len(c.ints(1, "normalized_shape", 0, 0))
+	if n == 0 || n > x.dim() {
+		fail("normalized_shape has %d dims, the input %v", n, x.Shape)
+	}
+	src := e.contig(c.Op, x)
+	k := e.begin("native_layer_norm", src, w, b)
+	o := k.alloc(x.Shape, nil, x.DType)
+	rows := slices.Clone(x.Shape)
+	for i := x.dim() - n; i < x.dim(); i++ {
+		rows[i] = 1
+	}
+	mean := k.alloc(rows, nil, statistics(x.DType))
+	rstd := k.alloc(rows, nil, statistics(x.DType))
+	k.flops(8 * x.Numel()).end()
+	if src != x {
+		e.hold(src)
+	}
+	e.record("NativeLayerNormBackward0", []*Tensor{o}, []*Tensor{x, w, b}, []*Tensor{b, x, w, mean, rstd}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		return e.normBackward("native_layer_norm_backward", g[0], s[1], s[2], s[0], s[3:], need)
+	})
+	return []*Tensor{o, mean, rstd}
+}
+
+// normBackward is the backward of a normalisation: the input's gradient and,
+// where needed, those of weight and bias; operands that are not contiguous
+// are copied first.
+func (e *Eager) normBackward(op string, g, x, w, b *Tensor, stats []*Tensor, need []bool) []*Tensor {
+	k := e.begin(op, append([]*Tensor{g, x, w}, stats...)...)
+	var temps []program.StorageID
+	for _, t := range []*Tensor{g, x} {
+		if !t.contiguous() {
+			temps = append(temps, k.temp(t.Bytes(), program.Temporaries))
+		}
+	}
+	outs := make([]*Tensor, 3)
+	if need[0] {
+		outs[0] = k.alloc(x.Shape, nil, x.DType)
+	}
+	for i, p := range []*Tensor{w, b} {
+		if p != nil && len(need) > i+1 && need[i+1] {
+			outs[i+1] = k.alloc(p.Shape, nil, p.DType)
+		}
+	}
+	slices.Reverse(temps)
+	k.free(temps...)
+	k.flops(12 * x.Numel()).end()
+	return outs
+}
+
+// runBatchNorm is cuDNN's batch normalisation in training: it saves its input
+// and the batch statistics. In evaluation it saves nothing but its input.
+func runBatchNorm(e *Eager, c *Call) []*Tensor {
+	x, w, b := c.tensor(0, "input"), c.tensor(1, "weight"), c.tensor(2, "bias")
+	train := c.bool(5, "training", true)
+	if c.Op == "_native_batch_norm_legit_no_training" {
+		train = false
+	}
+	last := preferLast(x)
+	src := x
+	if x.dim() == 4 {
+		src = e.formatted(x, last)
+	} else {
+		src = e.contig("contiguous", x)
+	}
+	k := e.begin("batch_norm", src, w, b, c.tensor(3, "running_mean"), c.tensor(4, "running_var"))
+	o := k.alloc(x.Shape, src.denseStrides(), x.DType)
+	ch := []int64{x.Shape[1]}
+	var stats []*Tensor
+	if train {
+		stats = []*Tensor{k.alloc(ch, nil, statistics(x.DType)), k.alloc(ch, nil, statistics(x.DType))}
+	}
+	k.flops(8 * x.Numel()).end()
+	if src != x {
+		e.hold(src)
+	}
+	saved := append([]*Tensor{x, w, c.tensor(3, "running_mean"), c.tensor(4, "running_var")}, stats...)
+	name, op := "CudnnBatchNormBackward0", "cudnn_batch_norm_backward"
+	if !train {
+		name, op = "NativeBatchNormBackward0", "native_batch_norm_backward"
+	}
+	e.record(name, []*Tensor{o}, []*Tensor{x, w, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		k := e.begin(op, append(slices.Clone(g), s...)...)
+		outs := make([]*Tensor, 3)
+		temp := program.None
+		if !inFormat(g[0], last) && x.dim() == 4 {
+			temp = k.temp(g[0].Bytes(), program.Temporaries)
+		}
+		if need[0] || train {
+			outs[0] = k.alloc(x.Shape, src.denseStrides(), x.DType)
+		}
+		for i, p := range []*Tensor{w, b} {
+			if p != nil && need[i+1] {
+				outs[i+1] = k.alloc(p.Shape, nil, p.DType)
+			}
+		}
+		k.free(temp)
+		k.flops(12 * x.Numel()).end()
+		return outs
+	})
+	return append([]*Tensor{o}, append(stats, nil, nil, nil)...)
+}
+
+// runGroupNorm saves its input and the statistics of every group.
+func runGroupNorm(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "input")
+	groups := c.int(1, "num_groups", 1)
+	w, b := c.tensor(2, "weight"), c.tensor(3, "bias")
+	if c.Op == "instance_norm" {
+		groups = x.Shape[1]
+		w, b = c.tensor(1, "weight"), c.tensor(2, "bias")
+	}
+	src := e.contig(c.Op, x)
+	k := e.begin("native_group_norm", src, w, b)
+	o := k.alloc(x.Shape, nil, x.DType)
+	st := []int64{x.Shape[0], groups}
+	mean, rstd := k.alloc(st, nil, x.DType), k.alloc(st, nil, x.DType)
+	// Scale and shift of every channel, in the statistics' type.
+	a := k.temp(statistics(x.DType).Bytes(x.Shape[0]*x.Shape[1]), program.Temporaries)
+	d := k.temp(statistics(x.DType).Bytes(x.Shape[0]*x.Shape[1]), program.Temporaries)
+	k.free(d, a)
+	k.flops(8 * x.Numel()).end()
+	e.record("NativeGroupNormBackward0", []*Tensor{o}, []*Tensor{x, w, b}, []*Tensor{src, w, mean, rstd}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		return e.normBackward("native_group_norm_backward", g[0], s[0], w, b, s[2:], need)
+	})
+	return []*Tensor{o, mean, rstd}
+}
+
+// runRMSNorm is the fused normalisation by the root of the mean square.
+func runRMSNorm(e *Eager, c *Call) []*Tensor {
+	x, w := c.tensor(0, "input"), c.tensor(2, "weight")
+	n := len(c.ints(1, "normalized_shape", 0, 0))
+	src := e.contig(c.Op, x)
+	k := e.begin("_fused_rms_norm", src, w)
+	o := k.alloc(x.Shape, nil, x.DType)
+	rows := slices.Clone(x.Shape)
+	for i := max(x.dim()-n, 0); i < x.dim(); i++ {
+		rows[i] = 1
+	}
+	rstd := k.alloc(rows, nil, statistics(x.DType))
+	k.flops(6 * x.Numel()).end()
+	e.record("FusedRmsNormBackward0", []*Tensor{o}, []*Tensor{x, w}, []*Tensor{x, w, rstd}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		return e.normBackward("_fused_rms_norm_backward", g[0], s[0], w, nil, s[2:], need)[:2]
+	})
+	return []*Tensor{o}
+}

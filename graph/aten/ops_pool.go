@@ -1,0 +1,173 @@
+package aten
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// poolSize is the output length of a pooling window.
+func poolSize(in, kernel, pad, stride, dil int64, ceil bool) int64 {
+	span := in + 2*pad - dil*(kernel-1) - 1
+	if ceil {
+		span += stride - 1
+	}
+	out := span/stride + 1
+	if ceil && (out-1)*stride >= in+pad {
+		out--
+	}
+	return out
+}
+
+// poolShape replaces the last n dims by what the windows leave.
+func (c *Call) poolShape(x *Tensor, n int, dilated bool) []int64 {
+	kernel := c.ints(1, "kernel_size", n, 1)
+	stride := kernel
+	if a := c.arg(2, "stride"); a != nil && (a.Kind == graph.ArgInt || len(a.List) > 0) {
+		stride = c.ints(2, "stride", n, 1)
+	}
+	pad := c.ints(3, "padding", n, 0)
+	dil, at := repeat(1, n), 4
+	if dilated {
+		dil, at = c.ints(4, "dilation", n, 1), 5
+	}
+	ceil := c.bool(at, "ceil_mode", false)
+	shape := slices.Clone(x.Shape)
+	for i := range n {
+		d := x.dim() - n + i
+		if stride[i] < 1 {
+			fail("stride %d", stride[i])
+		}
+		shape[d] = poolSize(x.Shape[d], kernel[i], pad[i], stride[i], dil[i], ceil)
+		if shape[d] < 1 {
+			fail("input %v is smaller than the window %v", x.Shape, kernel)
+		}
+	}
+	return shape
+}
+
+func spatial(op string) int {
+	for n, s := range []string{"1d", "2d", "3d"} {
+		if len(op) > 2 && slices.Contains([]string{op[len(op)-2:], midDim(op)}, s) {
+			return n + 1
+		}
+	}
+	return 2
+}
+
+// midDim finds the "2d" in names such as max_pool2d_with_indices.
+func midDim(op string) string {
+	for i := 1; i+1 < len(op); i++ {
+		if op[i] >= '1' && op[i] <= '3' && op[i+1] == 'd' {
+			return op[i : i+2]
+		}
+	}
+	return ""
+}
+
+func lastOr(x *Tensor, shape []int64) []int64 {
+	if preferLast(x) && len(shape) == 4 {
+		return channelsLastStrides(shape)
+	}
+	return nil
+}
+
+// runMaxPool makes values and indices; backward scatters through the indices.
+func runMaxPool(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	shape := c.poolShape(x, spatial(c.Op), true)
+	k := e.begin("max_pool_with_indices", x)
+	o := k.alloc(shape, lastOr(x, shape), x.DType)
+	idx := k.alloc(shape, lastOr(x, shape), graph.Int64)
+	k.end()
+	e.record("MaxPool2DWithIndicesBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		k := e.begin("max_pool2d_with_indices_backward", g[0], s[0], s[1])
+		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
+		return []*Tensor{k.end()}
+	})
+	return []*Tensor{o, idx}
+}
+
+func runAvgPool(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	return []*Tensor{e.avgPool("avg_pool2d", "AvgPool2DBackward0", x, c.poolShape(x, spatial(c.Op), false))}
+}
+
+func (e *Eager) avgPool(op, node string, x *Tensor, shape []int64) *Tensor {
+	k := e.begin(op, x)
+	o := k.alloc(shape, lastOr(x, shape), x.DType)
+	k.flops(x.Numel()).end()
+	e.record(node, []*Tensor{o}, []*Tensor{x}, []*Tensor{x}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		k := e.begin(op+"_backward", g[0], s[0])
+		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
+		return []*Tensor{k.end()}
+	})
+	return o
+}
+
+// runAdaptiveAvgPool is a mean over the spatial dims when the output is 1x1.
+func runAdaptiveAvgPool(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	n := spatial(c.Op)
+	size := c.ints(1, "output_size", n, 1)
+	shape := slices.Clone(x.Shape)
+	one := true
+	for i := range n {
+		one = one && size[i] == 1
+		shape[x.dim()-n+i] = size[i]
+	}
+	if !one || n == 1 {
+		return []*Tensor{e.avgPool("adaptive_avg_pool2d", "AdaptiveAvgPool2DBackward0", x, shape)}
+	}
+	m := &Call{Op: "mean", Over: "dim", Name: c.Name, Module: c.Module, Args: []Arg{{Kind: graph.ArgValue, T: x},
+		{Kind: graph.ArgList, List: []Arg{{Kind: graph.ArgInt, Int: -1}, {Kind: graph.ArgInt, Int: -2}}}, {Kind: graph.ArgBool, Int: 1}}}
+	o := runSum(e, m)
+	if preferLast(x) {
+		return e.viewOp("AsStridedBackward1", o[0], shape, channelsLastStrides(shape), 0, func(e *Eager, g *Tensor) *Tensor {
+			return e.zeros("new_zeros", shape, g)
+		})
+	}
+	return o
+}
+
+func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	n := spatial(c.Op)
+	shape := slices.Clone(x.Shape)
+	for i, s := range c.ints(1, "output_size", n, 1) {
+		shape[x.dim()-n+i] = s
+	}
+	k := e.begin(c.Op, x)
+	o, idx := k.alloc(shape, nil, x.DType), k.alloc(shape, nil, graph.Int64)
+	k.end()
+	e.record("AdaptiveMaxPool2DBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		k := e.begin("adaptive_max_pool2d_backward", g[0], s[0], s[1])
+		k.alloc(x.Shape, nil, x.DType)
+		return []*Tensor{k.end()}
+	})
+	return []*Tensor{o, idx}
+}
+
+// runResize is interpolation and padding: new memory of inference's shape,
+// nothing saved but sizes, the input's gradient in new memory.
+func runResize(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	shape, _, ok := c.shape(0)
+	if !ok {
+		return nil
+	}
+	k := e.begin(c.Op, x)
+	o := k.alloc(shape, lastOr(x, shape), x.DType)
+	k.flops(4 * o.Numel()).end()
+	saved := []*Tensor(nil)
+	if c.Op == "reflection_pad2d" || c.Op == "replication_pad2d" || c.Op == "reflection_pad1d" {
+		saved = []*Tensor{x}
+	}
+	op := c.Op + "_backward"
+	e.record("ResizeBackward", []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		k := e.begin(op, g[0])
+		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
+		return []*Tensor{k.end()}
+	})
+	return []*Tensor{o}
+}

@@ -1,0 +1,467 @@
+package aten
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// viewOp records a view whose gradient is shown back by undo.
+func (e *Eager) viewOp(fn string, t *Tensor, shape, strides []int64, offset int64, undo func(e *Eager, g *Tensor) *Tensor) []*Tensor {
+	v := e.view(t, shape, strides, offset)
+	e.record(fn, []*Tensor{v}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{undo(e, g[0])}
+	})
+	return []*Tensor{v}
+}
+
+// reshape shows t in another shape: a view where strides allow, else a copy
+// (at::native::reshape: view, or _unsafe_view of a contiguous clone). op is
+// the call that asks for it.
+func (e *Eager) reshape(op string, t *Tensor, shape []int64) *Tensor {
+	if st, ok := viewStrides(t, shape); ok {
+		in := t.Shape
+		return e.viewOp("ViewBackward0", t, shape, st, 0, func(e *Eager, g *Tensor) *Tensor {
+			return e.reshape("reshape", g, in)
+		})[0]
+	}
+	c := e.clone(op, t, contiguousStrides(t.Shape))
+	in := c.Shape
+	return e.viewOp("UnsafeViewBackward0", c, shape, contiguousStrides(shape), 0, func(e *Eager, g *Tensor) *Tensor {
+		return e.reshape("reshape", g, in)
+	})[0]
+}
+
+// clone copies t into new memory of the given strides.
+func (e *Eager) clone(op string, t *Tensor, strides []int64) *Tensor {
+	k := e.begin(op, t)
+	o := k.alloc(t.Shape, strides, t.DType)
+	k.end()
+	e.record("CloneBackward0", []*Tensor{o}, []*Tensor{t}, nil, func(_ *Eager, g, _ []*Tensor, _ []bool) []*Tensor { return g[:1] })
+	return o
+}
+
+func (e *Eager) transpose(t *Tensor, a, b int) *Tensor {
+	shape, st := slices.Clone(t.Shape), slices.Clone(t.Strides)
+	shape[a], shape[b] = shape[b], shape[a]
+	st[a], st[b] = st[b], st[a]
+	return e.viewOp("TransposeBackward0", t, shape, st, 0, func(e *Eager, g *Tensor) *Tensor { return e.transpose(g, a, b) })[0]
+}
+
+func (e *Eager) permute(t *Tensor, order []int) *Tensor {
+	shape, st := make([]int64, len(order)), make([]int64, len(order))
+	back := make([]int, len(order))
+	for i, d := range order {
+		shape[i], st[i] = t.Shape[d], t.Strides[d]
+		back[d] = i
+	}
+	return e.viewOp("PermuteBackward0", t, shape, st, 0, func(e *Eager, g *Tensor) *Tensor { return e.permute(g, back) })[0]
+}
+
+func (e *Eager) expand(t *Tensor, shape []int64) *Tensor {
+	n := len(shape)
+	out, st := slices.Clone(shape), make([]int64, n)
+	for i := range out {
+		j := i - (n - t.dim())
+		switch {
+		case j < 0:
+		case out[i] == -1 || out[i] == t.Shape[j]:
+			out[i], st[i] = t.Shape[j], t.Strides[j]
+		case t.Shape[j] == 1:
+		default:
+			fail("cannot expand %v to %v", t.Shape, shape)
+		}
+	}
+	if slices.Equal(out, t.Shape) && e.inBackward() {
+		return t
+	}
+	in := t.Shape
+	return e.viewOp("ExpandBackward0", t, out, st, 0, func(e *Eager, g *Tensor) *Tensor { return e.sumTo(g, in) })[0]
+}
+
+func (e *Eager) unsqueeze(t *Tensor, d int) *Tensor {
+	st := int64(1)
+	if d < t.dim() {
+		st = t.Shape[d] * t.Strides[d]
+	}
+	return e.viewOp("UnsqueezeBackward0", t, slices.Insert(slices.Clone(t.Shape), d, 1), slices.Insert(slices.Clone(t.Strides), d, st), 0,
+		func(e *Eager, g *Tensor) *Tensor { return e.squeeze(g, d) })[0]
+}
+
+func (e *Eager) squeeze(t *Tensor, dims ...int) *Tensor {
+	var shape, st []int64
+	for i := range t.Shape {
+		if t.Shape[i] == 1 && slices.Contains(dims, i) {
+			continue
+		}
+		shape, st = append(shape, t.Shape[i]), append(st, t.Strides[i])
+	}
+	in := t.Shape
+	return e.viewOp("SqueezeBackward1", t, shape, st, 0, func(e *Eager, g *Tensor) *Tensor { return e.unsqueezeTo(g, in) })[0]
+}
+
+// unsqueezeTo shows g in a shape that has more dims of size 1.
+func (e *Eager) unsqueezeTo(g *Tensor, shape []int64) *Tensor {
+	st, ok := viewStrides(g, shape)
+	if !ok {
+		return e.reshape("reshape", g, shape)
+	}
+	return e.view(g, shape, st, 0)
+}
+
+// slice returns the elements from start along d, every step-th.
+func (e *Eager) slice(t *Tensor, d int, start, end, step int64) *Tensor {
+	n := t.Shape[d]
+	if start < 0 {
+		start += n
+	}
+	if end < 0 {
+		end += n
+	}
+	start = min(max(start, 0), n)
+	end = min(max(end, start), n)
+	shape, st := slices.Clone(t.Shape), slices.Clone(t.Strides)
+	shape[d] = (end - start + step - 1) / step
+	st[d] *= step
+	in := t.Shape
+	return e.viewOp("SliceBackward0", t, shape, st, start*t.Strides[d], func(e *Eager, g *Tensor) *Tensor {
+		return e.zeros("slice_backward", in, g)
+	})[0]
+}
+
+func (e *Eager) selectDim(t *Tensor, d int, i int64) *Tensor {
+	if i < 0 {
+		i += t.Shape[d]
+	}
+	in := t.Shape
+	return e.viewOp("SelectBackward0", t, slices.Delete(slices.Clone(t.Shape), d, d+1), slices.Delete(slices.Clone(t.Strides), d, d+1), i*t.Strides[d],
+		func(e *Eager, g *Tensor) *Tensor { return e.zeros("select_backward", in, g) })[0]
+}
+
+// zeros allocates a contiguous tensor of g's type and writes g into it.
+func (e *Eager) zeros(op string, shape []int64, g *Tensor) *Tensor {
+	k := e.begin(op, g)
+	k.alloc(shape, nil, g.DType)
+	return k.end()
+}
+
+// split cuts t along d into windows of the given sizes; one autograd node
+// gives the pieces' gradients back together.
+func (e *Eager) split(fn string, t *Tensor, d int, sizes []int64) []*Tensor {
+	outs := make([]*Tensor, len(sizes))
+	at := int64(0)
+	for i, n := range sizes {
+		shape := slices.Clone(t.Shape)
+		shape[d] = n
+		outs[i] = e.view(t, shape, slices.Clone(t.Strides), at*t.Strides[d])
+		at += n
+	}
+	in, dt := t.Shape, t.DType
+	e.record(fn, outs, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{e.joinSplit(g, in, d, sizes, dt)}
+	})
+	return outs
+}
+
+// joinSplit concatenates the gradients of a split's pieces; missing ones are
+// zeros (split_backward).
+func (e *Eager) joinSplit(g []*Tensor, in []int64, d int, sizes []int64, dt graph.DType) *Tensor {
+	parts := slices.Clone(g)
+	for i, p := range parts {
+		if p == nil {
+			shape := slices.Clone(in)
+			shape[d] = sizes[i]
+			k := e.begin("zeros")
+			k.alloc(shape, nil, dt)
+			parts[i] = k.end()
+		}
+	}
+	k := e.begin("cat", parts...)
+	k.alloc(in, nil, dt)
+	return k.end()
+}
+
+func runView(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	shape, ok := inferSize(c.ints(1, "size", 0, 0), t.Numel())
+	if !ok {
+		fail("cannot show %v as %v", t.Shape, c.ints(1, "size", 0, 0))
+	}
+	return []*Tensor{e.reshape(c.Op, t, shape)}
+}
+
+func runFlatten(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	a, b := wrap(c.int(1, "start_dim", 0), t.dim()), wrap(c.int(2, "end_dim", -1), t.dim())
+	if t.dim() == 0 {
+		return []*Tensor{e.reshape(c.Op, t, []int64{1})}
+	}
+	shape := append(slices.Clone(t.Shape[:a]), numel(t.Shape[a:b+1]))
+	return []*Tensor{e.reshape(c.Op, t, append(shape, t.Shape[b+1:]...))}
+}
+
+func runUnflatten(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	d := wrap(c.int(1, "dim", 0), t.dim())
+	sizes, ok := inferSize(c.ints(2, "sizes", 0, 0), t.Shape[d])
+	if !ok {
+		fail("cannot unflatten %d of %v to %v", d, t.Shape, c.ints(2, "sizes", 0, 0))
+	}
+	shape := append(slices.Clone(t.Shape[:d]), sizes...)
+	return []*Tensor{e.reshape(c.Op, t, append(shape, t.Shape[d+1:]...))}
+}
+
+func runTranspose(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	if t.dim() < 2 {
+		return e.viewOp("TransposeBackward0", t, t.Shape, t.Strides, 0, func(_ *Eager, g *Tensor) *Tensor { return g })
+	}
+	if c.Op == "t" {
+		return []*Tensor{e.transpose(t, 0, 1)}
+	}
+	return []*Tensor{e.transpose(t, wrap(c.int(1, "dim0", 0), t.dim()), wrap(c.int(2, "dim1", 1), t.dim()))}
+}
+
+func runPermute(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	dims := c.ints(1, "dims", 0, 0)
+	order := make([]int, len(dims))
+	for i, d := range dims {
+		order[i] = wrap(d, t.dim())
+	}
+	return []*Tensor{e.permute(t, order)}
+}
+
+func runExpand(e *Eager, c *Call) []*Tensor {
+	return []*Tensor{e.expand(c.tensor(0, "self"), c.ints(1, "size", 0, 0))}
+}
+
+func runUnsqueeze(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	return []*Tensor{e.unsqueeze(t, wrap(c.int(1, "dim", 0), t.dim()+1))}
+}
+
+func runSqueeze(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	var dims []int
+	for _, d := range c.ints(1, "dim", 0, 0) {
+		dims = append(dims, wrap(d, t.dim()))
+	}
+	if c.arg(1, "dim") == nil {
+		for i := range t.Shape {
+			dims = append(dims, i)
+		}
+	}
+	return []*Tensor{e.squeeze(t, dims...)}
+}
+
+func runSlice(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	d := wrap(c.int(1, "dim", 0), t.dim())
+	return []*Tensor{e.slice(t, d, c.int(2, "start", 0), c.int(3, "end", 1<<62), c.int(4, "step", 1))}
+}
+
+func runNarrow(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	start := c.int(2, "start", 0)
+	return []*Tensor{e.slice(t, wrap(c.int(1, "dim", 0), t.dim()), start, start+c.int(3, "length", 0), 1)}
+}
+
+func runSelect(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	return []*Tensor{e.selectDim(t, wrap(c.int(1, "dim", 0), t.dim()), c.int(2, "index", 0))}
+}
+
+func runSplit(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	d := wrap(c.int(2, "dim", 0), t.dim())
+	a := c.arg(1, "split_size")
+	if a != nil && a.Kind == graph.ArgList {
+		return e.split("SplitWithSizesBackward0", t, d, c.ints(1, "split_sizes", 0, 0))
+	}
+	n, size := t.Shape[d], c.int(1, "split_size", 1)
+	if c.Op == "chunk" {
+		size = (n + size - 1) / max(size, 1)
+	}
+	var sizes []int64
+	for at := int64(0); at < n; at += max(size, 1) {
+		sizes = append(sizes, min(size, n-at))
+	}
+	return e.split("SplitBackward0", t, d, sizes)
+}
+
+func runUnbind(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	d := wrap(c.int(1, "dim", 0), t.dim())
+	outs := make([]*Tensor, t.Shape[d])
+	for i := range outs {
+		outs[i] = e.view(t, slices.Delete(slices.Clone(t.Shape), d, d+1), slices.Delete(slices.Clone(t.Strides), d, d+1), int64(i)*t.Strides[d])
+	}
+	in, dt := t.Shape, t.DType
+	e.record("UnbindBackward0", outs, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		k := e.begin("stack", g...)
+		k.alloc(in, nil, dt)
+		return []*Tensor{k.end()}
+	})
+	return outs
+}
+
+func runAlias(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	return e.viewOp("AliasBackward0", t, t.Shape, t.Strides, 0, func(_ *Eager, g *Tensor) *Tensor { return g })
+}
+
+// runIdentity returns its operand itself: the call does nothing.
+func runIdentity(_ *Eager, c *Call) []*Tensor { return []*Tensor{c.tensor(0, "self")} }
+
+func runDetach(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	v := e.view(t, t.Shape, t.Strides, 0)
+	return []*Tensor{v}
+}
+
+// runAsStrided restrides in place: the export of as_strided_ on a result that
+// was just made. Its gradient goes through a zeroed buffer of the base.
+func runAsStrided(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	shape, st := c.ints(1, "size", 0, 0), c.ints(2, "stride", 0, 0)
+	in := t.Shape
+	return e.viewOp("AsStridedBackward1", t, shape, st, c.int(3, "storage_offset", 0), func(e *Eager, g *Tensor) *Tensor {
+		return e.zeros("new_zeros", in, g)
+	})
+}
+
+func runClone(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	st := t.denseStrides()
+	if a := c.arg(1, "memory_format"); a != nil {
+		switch a.S {
+		case "torch.contiguous_format":
+			st = contiguousStrides(t.Shape)
+		case "torch.channels_last":
+			if t.dim() == 4 {
+				st = channelsLastStrides(t.Shape)
+			}
+		}
+	}
+	return []*Tensor{e.clone(c.Op, t, st)}
+}
+
+func runContiguous(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	if t.contiguous() {
+		return []*Tensor{t}
+	}
+	return []*Tensor{e.clone(c.Op, t, contiguousStrides(t.Shape))}
+}
+
+func runToCopy(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	d := c.dtype(-1, "dtype")
+	if d == graph.Undefined {
+		d = c.dtype(1, "dtype")
+	}
+	if d == graph.Undefined {
+		return []*Tensor{e.clone(c.Op, t, t.denseStrides())}
+	}
+	if d == t.DType && c.Op == "to" {
+		return []*Tensor{t}
+	}
+	return []*Tensor{e.toDType(c.Op, t, d)}
+}
+
+func runCat(e *Eager, c *Call) []*Tensor {
+	ts := c.tensors(0, "tensors")
+	var in []*Tensor
+	for _, t := range ts {
+		if t.dim() != 1 || t.Shape[0] != 0 {
+			in = append(in, t)
+		}
+	}
+	if len(in) == 0 {
+		in = ts
+	}
+	d := wrap(c.int(1, "dim", 0), in[0].dim())
+	shape, dt, last := slices.Clone(in[0].Shape), in[0].DType, true
+	shape[d] = 0
+	sizes := make([]int64, len(in))
+	for i, t := range in {
+		sizes[i] = t.Shape[d]
+		shape[d] += t.Shape[d]
+		dt = promote(dt, t.DType)
+		last = last && t.channelsLast() && !t.contiguous()
+	}
+	var st []int64
+	if last {
+		st = channelsLastStrides(shape)
+	}
+	k := e.begin("cat", in...)
+	o := k.alloc(shape, st, dt)
+	k.end()
+	e.record("CatBackward0", []*Tensor{o}, in, nil, func(e *Eager, g, _ []*Tensor, need []bool) []*Tensor {
+		outs := make([]*Tensor, len(in))
+		at := int64(0)
+		for i, n := range sizes {
+			if need[i] {
+				outs[i] = e.slice(g[0], d, at, at+n, 1)
+			}
+			at += n
+		}
+		return outs
+	})
+	return []*Tensor{o}
+}
+
+func runStack(e *Eager, c *Call) []*Tensor {
+	ts := c.tensors(0, "tensors")
+	d := wrap(c.int(1, "dim", 0), ts[0].dim()+1)
+	k := e.begin("stack", ts...)
+	o := k.alloc(slices.Insert(slices.Clone(ts[0].Shape), d, int64(len(ts))), nil, ts[0].DType)
+	k.end()
+	e.record("StackBackward0", []*Tensor{o}, ts, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		outs := make([]*Tensor, len(ts))
+		for i := range outs {
+			outs[i] = e.selectDim(g[0], d, int64(i))
+		}
+		return outs
+	})
+	return []*Tensor{o}
+}
+
+func runRepeat(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	reps := c.ints(1, "repeats", 0, 0)
+	shape := slices.Clone(reps)
+	for i, d := range t.Shape {
+		shape[len(reps)-t.dim()+i] *= d
+	}
+	k := e.begin("repeat", t)
+	o := k.alloc(shape, nil, t.DType)
+	k.end()
+	in := t.Shape
+	e.record("RepeatBackward0", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		k := e.begin("sum", g[0])
+		k.alloc(in, nil, g[0].DType)
+		return []*Tensor{k.end()}
+	})
+	return []*Tensor{o}
+}
+
+// runRoll and its like move elements: one new tensor, nothing saved, and the
+// same in backward.
+func runShuffle(e *Eager, c *Call) []*Tensor {
+	t := c.tensor(0, "self")
+	op := c.Op
+	k := e.begin(op, t)
+	shape, _, ok := c.shape(0)
+	if !ok {
+		shape = t.Shape
+	}
+	o := k.alloc(shape, nil, t.DType)
+	k.end()
+	in := t.Shape
+	e.record(op+"Backward", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{e.zeros(op, in, g[0])}
+	})
+	return []*Tensor{o}
+}

@@ -1,0 +1,368 @@
+package aten
+
+import (
+	"math/bits"
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// sumTo adds g over the dims in which shape is smaller (at::sum_to).
+func (e *Eager) sumTo(g *Tensor, shape []int64) *Tensor {
+	lead := g.dim() - len(shape)
+	var dims []int
+	for i := range g.Shape {
+		if i < lead || shape[i-lead] == 1 && g.Shape[i] != 1 {
+			dims = append(dims, i)
+		}
+	}
+	if len(dims) == 0 {
+		return e.unsqueezeTo(g, shape)
+	}
+	s := e.reduceKernel("sum", g, dims, true, g.DType)
+	if lead > 0 {
+		return e.unsqueezeTo(s, shape)
+	}
+	return s
+}
+
+// reduceKernel appends one reduction over dims. A reduction that is split
+// over thread blocks takes a buffer of partial results and semaphores.
+func (e *Eager) reduceKernel(op string, x *Tensor, dims []int, keep bool, d graph.DType) *Tensor {
+	shape := make([]int64, 0, x.dim())
+	kept := make([]int64, 0, x.dim())
+	for i, n := range x.Shape {
+		if slices.Contains(dims, i) {
+			kept = append(kept, 1)
+			if !keep {
+				continue
+			}
+			n = 1
+		}
+		if !slices.Contains(dims, i) {
+			kept = append(kept, n)
+		}
+		shape = append(shape, n)
+	}
+	k := e.begin(op, x)
+	k.n.FLOPs = x.Numel()
+	o := k.alloc(shape, nil, d)
+	r := e.reduction(x, dims)
+	buf := k.temp(r.buffer, program.Temporaries)
+	sem := k.temp(r.semaphores, program.Temporaries)
+	k.free(sem, buf)
+	_ = kept
+	k.end()
+	return o
+}
+
+// A reduction is the scratch of one reduction kernel, in bytes.
+type reduction struct{ buffer, semaphores int64 }
+
+// A reduceDim is one dim of the coalesced iteration space; strides in bytes.
+type reduceDim struct {
+	size, in int64
+	reduced  bool
+}
+
+// reduction computes the launch configuration of gpu_reduce_kernel and from
+// it the scratch (aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig).
+func (e *Eager) reduction(x *Tensor, dims []int) reduction {
+	item := x.DType.Bytes(1)
+	ds := reduceSpace(x, dims, item)
+	if len(ds) == 0 || e.SMs == 0 {
+		return reduction{}
+	}
+	inputs, outputs, nred := int64(1), int64(1), 0
+	for _, d := range ds {
+		if d.reduced {
+			inputs *= d.size
+			nred++
+		} else {
+			outputs *= d.size
+		}
+	}
+	if inputs*outputs == 0 {
+		return reduction{}
+	}
+	acc := max(item, 4) // partial sums of half types are float32
+	fast := nred == len(ds) || nred > 0 && ds[0].in < ds[nred].in
+	dim0, dim1, step := outputs, inputs, ds[min(nred, len(ds)-1)].in
+	if fast {
+		dim0, dim1, step = inputs, outputs, ds[0].in
+	}
+	vec, outVec := int64(1), int64(1)
+	if step == item {
+		if fast && dim0 > 128 && len(ds) == 1 {
+			vec = 4
+			dim0 /= vec
+		} else if !fast {
+			outVec = outputVec(ds, nred, item)
+			dim0 /= outVec
+		}
+	}
+	width, height := blockShape(dim0, dim1, outVec, item)
+	stepIn, stepOut := int64(1), int64(1)
+	if fast {
+		stepIn *= width
+	} else {
+		stepOut *= width
+	}
+	perThread := ceilDiv(inputs, stepIn)
+	blockY := false
+	if perThread >= min(height*16, 256) {
+		stepIn *= height
+		blockY = true
+	} else {
+		stepOut *= height
+	}
+	grid := ceilDiv(outputs/outVec, stepOut)
+	target := int64(e.SMs) * (int64(e.ThreadsPerSM) / (width * height))
+	perThread = ceilDiv(inputs, stepIn)
+	if !blockY || perThread < 256 || grid > target {
+		return reduction{}
+	}
+	ctas := max(min(ceilDiv(target, grid), ceilDiv(perThread, 16)), ceilDiv(perThread, 256))
+	if ctas <= 1 {
+		return reduction{}
+	}
+	size := acc * outputs * ctas
+	if !fast {
+		size *= width * outVec
+	}
+	return reduction{size, 4 * grid}
+}
+
+// reduceSpace returns the iteration space as TensorIterator coalesces it:
+// reduced dims first, each group from the smallest stride, neighbours merged.
+func reduceSpace(x *Tensor, dims []int, item int64) []reduceDim {
+	var red, out []reduceDim
+	for i := x.dim() - 1; i >= 0; i-- {
+		if x.Shape[i] == 1 {
+			continue
+		}
+		d := reduceDim{x.Shape[i], x.Strides[i] * item, slices.Contains(dims, i)}
+		if d.reduced {
+			red = append(red, d)
+		} else {
+			out = append(out, d)
+		}
+	}
+	byStride := func(a, b reduceDim) int { return int(min(max(a.in-b.in, -1), 1)) }
+	slices.SortStableFunc(red, byStride)
+	slices.SortStableFunc(out, byStride)
+	return append(coalesce(red), coalesce(out)...)
+}
+
+func coalesce(ds []reduceDim) []reduceDim {
+	var res []reduceDim
+	for _, d := range ds {
+		if n := len(res); n > 0 && res[n-1].in*res[n-1].size == d.in {
+			res[n-1].size *= d.size
+			continue
+		}
+		res = append(res, d)
+	}
+	return res
+}
+
+// outputVec is get_output_vec_size: up to four outputs a thread when size and
+// the other strides are multiples.
+func outputVec(ds []reduceDim, nred int, item int64) int64 {
+	vec := int64(4)
+	halve := func(n int64) {
+		for vec > 1 && n%vec != 0 {
+			vec /= 2
+		}
+	}
+	halve(ds[nred].size)
+	for i, d := range ds {
+		if i != nred {
+			halve(d.in / item)
+		}
+	}
+	return vec
+}
+
+// blockShape is set_block_dimension: a block of up to 512 threads, a warp
+// wide unless the other dim is short.
+func blockShape(dim0, dim1, outVec, item int64) (width, height int64) {
+	most := 512 / outVec
+	if item > 8 {
+		most = 256 / outVec
+	}
+	p0, p1 := min(lastPow2(dim0), most), min(lastPow2(dim1), most)
+	width = min(p0, 32)
+	height = min(p1, most/width)
+	width = min(p0, most/height)
+	return width, height
+}
+
+func lastPow2(n int64) int64 {
+	if n < 1 {
+		return 1
+	}
+	return 1 << (bits.Len64(uint64(n)) - 1)
+}
+
+func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
+
+// reduceDims reads the dim argument of a reduction; none means all.
+func reduceDims(c *Call, x *Tensor, i int) []int {
+	var dims []int
+	if a := c.arg(i, "dim"); a != nil && a.Kind != graph.ArgNone {
+		for _, d := range c.ints(i, "dim", 0, 0) {
+			dims = append(dims, wrap(d, x.dim()))
+		}
+	}
+	if len(dims) == 0 {
+		for d := range x.Shape {
+			dims = append(dims, d)
+		}
+	}
+	return dims
+}
+
+// runSum is sum and mean: backward spreads the gradient, mean divides it.
+func runSum(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	dims := reduceDims(c, x, 1)
+	d := x.DType
+	if t := c.dtype(3, "dtype"); t != graph.Undefined {
+		d = t
+	} else if !d.IsFloat() {
+		d = graph.Int64
+	}
+	keep := c.bool(2, "keepdim", false)
+	o := e.reduceKernel(c.Op, x, dims, keep, d)
+	in, mean := x.Shape, c.Op == "mean"
+	fn := map[bool]string{true: "MeanBackward1", false: "SumBackward1"}[mean]
+	e.record(fn, []*Tensor{o}, []*Tensor{x}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		w := e.expand(e.keepDims(g[0], in, dims), in)
+		if mean {
+			w = e.unary("div", graph.Undefined, w)
+		}
+		return []*Tensor{w}
+	})
+	return []*Tensor{o}
+}
+
+// keepDims shows a reduced gradient with the reduced dims of size 1.
+func (e *Eager) keepDims(g *Tensor, in []int64, dims []int) *Tensor {
+	shape := slices.Clone(in)
+	for _, d := range dims {
+		shape[d] = 1
+	}
+	return e.unsqueezeTo(g, shape)
+}
+
+// runExtreme is max and min along a dim (values and indices, which backward
+// scatters through), amax and amin, and argmax.
+func runExtreme(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	dims := reduceDims(c, x, 1)
+	keep := c.bool(2, "keepdim", false)
+	if c.Op == "argmax" || c.Op == "argmin" {
+		return []*Tensor{e.reduceKernel(c.Op, x, dims, keep, graph.Int64)}
+	}
+	o := e.reduceKernel(c.Op, x, dims, keep, x.DType)
+	in := x.Shape
+	if len(c.Shapes) < 2 && c.Over != "dim" {
+		e.record("AmaxBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+			r := e.keepDims(s[1], in, dims)
+			m := e.binary("eq", graph.Bool, s[0], r)
+			n := e.reduceKernel("sum", m, dims, true, graph.Int64)
+			q := e.binary("div", g[0].DType, e.keepDims(g[0], in, dims), n)
+			w := e.binary("mul", g[0].DType, q, m)
+			e.hold(q, n, m)
+			return []*Tensor{w}
+		})
+		return []*Tensor{o}
+	}
+	idx := e.Alloc(c.Op, program.Activations, program.Step, graph.Int64, o.Shape)
+	e.record("MaxBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		k := e.begin("value_selecting_reduction_backward", g[0], s[0])
+		k.alloc(in, nil, g[0].DType)
+		return []*Tensor{k.end()}
+	})
+	return []*Tensor{o, idx}
+}
+
+// runVar is var, std and var_mean over dims.
+func runVar(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	dims := reduceDims(c, x, 1)
+	keep := c.bool(3, "keepdim", false) || c.bool(2, "keepdim", false)
+	o := e.reduceKernel(c.Op, x, dims, keep, x.DType)
+	outs := []*Tensor{o}
+	if c.Op == "var_mean" {
+		outs = append(outs, e.Alloc(c.Op, program.Activations, program.Step, x.DType, o.Shape))
+	}
+	in := x.Shape
+	e.record("VarBackward0", outs, []*Tensor{x}, []*Tensor{x}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		m := e.reduceKernel("mean", s[0], dims, true, s[0].DType)
+		d := e.binary("sub", s[0].DType, s[0], m)
+		f := e.unary("mul", graph.Undefined, e.keepDims(first(g), in, dims))
+		w := e.binary("mul", s[0].DType, f, d)
+		e.hold(f, d, m)
+		return []*Tensor{w}
+	})
+	return outs
+}
+
+// runSoftmax is _softmax and _log_softmax: the result is saved; softmax's
+// backward first multiplies gradient and result into scratch.
+func runSoftmax(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	d := x.DType
+	if t := c.dtype(2, "dtype"); t != graph.Undefined && t != d {
+		x = e.toDType("to", x, t)
+		d = t
+	}
+	return []*Tensor{e.softmax(x, c.Op == "log_softmax", c.Op)}
+}
+
+func (e *Eager) softmax(x *Tensor, log bool, op string) *Tensor {
+	src := e.contig(op, x)
+	k := e.begin(op, src)
+	o := k.alloc(x.Shape, nil, x.DType)
+	k.flops(5 * x.Numel()).end()
+	if src != x {
+		e.hold(src)
+	}
+	fn := map[bool]string{true: "LogSoftmaxBackward0", false: "SoftmaxBackward0"}[log]
+	if op == "_safe_softmax" {
+		fn = "SafeSoftmaxBackward0"
+	}
+	e.record(fn, []*Tensor{o}, []*Tensor{x}, []*Tensor{o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		name := map[bool]string{true: "_log_softmax_backward_data", false: "_softmax_backward_data"}[log]
+		k := e.begin(name, g[0], s[0])
+		k.alloc(x.Shape, nil, g[0].DType)
+		if !log {
+			k.scratch(g[0].Bytes(), program.Temporaries)
+		} else if !g[0].contiguous() {
+			k.scratch(g[0].Bytes(), program.Temporaries)
+		}
+		return []*Tensor{k.flops(4 * x.Numel()).end()}
+	})
+	return o
+}
+
+// runCumsum adds along a dim; backward flips, adds and flips.
+func runCumsum(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	d := x.DType
+	if !d.IsFloat() {
+		d = graph.Int64
+	}
+	o := e.unary("cumsum", d, x)
+	e.record("CumsumBackward0", []*Tensor{o}, []*Tensor{x}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		f := e.unary("flip", graph.Undefined, g[0])
+		s := e.unary("cumsum", graph.Undefined, f)
+		r := e.unary("flip", graph.Undefined, s)
+		e.hold(s, f)
+		return []*Tensor{r}
+	})
+	return []*Tensor{o}
+}

@@ -1,0 +1,98 @@
+package aten
+
+import "github.com/memplan/memplan/graph/program"
+
+// A Segment is a checkpointed run of calls (torch.utils.checkpoint with
+// use_reentrant=False): its first forward drops what autograd would save; the
+// first backward node that needs any of it runs the calls again.
+type Segment struct {
+	ID    int32
+	again func() // runs the calls once more on the segment's inputs
+	tape  []*gradNode
+	done  bool
+}
+
+// replay collects what a recomputation packs.
+type replay struct {
+	seg     *Segment
+	next    int
+	last    int // ordinal of the last node that saves anything: the run stops there
+	stopped bool
+}
+
+// Checkpoint runs the calls of a segment and remembers how to run them again.
+// again must run the same calls on the same inputs.
+func (e *Eager) Checkpoint(s *Segment, run, again func()) {
+	s.again = again
+	e.segment, e.inside, e.tape = s.ID, true, nil
+	run()
+	s.tape = e.tape
+	e.segment, e.inside, e.tape = -1, false, nil
+	for _, n := range s.tape {
+		for i, t := range n.saved {
+			if t != nil {
+				n.saved[i] = nil // recomputed when asked for
+			}
+		}
+		n.seg = s
+	}
+}
+
+// unpack returns what a node saved, recomputing its segment at first need.
+func (e *Eager) unpack(n *gradNode) []*Tensor {
+	s := n.seg
+	if s == nil || len(n.saved) == 0 {
+		return n.saved
+	}
+	if !s.done {
+		e.recompute(s)
+	}
+	return n.saved
+}
+
+func (e *Eager) recompute(s *Segment) {
+	s.done = true
+	r := &replay{seg: s, last: -1}
+	for i, n := range s.tape {
+		if len(n.saved) > 0 {
+			r.last = i
+		}
+	}
+	module, name, call, auto := e.module, e.name, e.call, e.autograd
+	e.replay, e.segment, e.grad, e.autograd = r, s.ID, true, ""
+	s.again()
+	e.replay, e.segment, e.grad = nil, -1, false
+	e.module, e.name, e.call, e.autograd = module, name, call, auto
+}
+
+// pack gives the tensors that a recomputed call saves to the node of the
+// first run, and ends the run after the last of them (early stop). What saves
+// only operands packs them before its kernel starts, so that the last such
+// kernel does not run again.
+func (r *replay) pack(e *Eager, n *gradNode, outs []*Tensor) {
+	if r.stopped || r.next >= len(r.seg.tape) {
+		return
+	}
+	orig := r.seg.tape[r.next]
+	copy(orig.saved, n.saved)
+	if r.next == r.last {
+		if !savesResult(n.saved, outs) && len(e.P.Nodes) > 0 {
+			e.P.Nodes = e.P.Nodes[:len(e.P.Nodes)-1]
+		}
+		r.stopped = true
+	}
+	r.next++
+}
+
+func savesResult(saved, outs []*Tensor) bool {
+	ids := map[program.StorageID]bool{}
+	for _, o := range outs {
+		ids[o.Storage] = true
+	}
+	for _, t := range saved {
+		if t != nil && ids[t.Storage] {
+			return true
+		}
+	}
+	return false
+}

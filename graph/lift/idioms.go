@@ -1,0 +1,326 @@
+package lift
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// An idiom restores what the model's code does and the export does not show:
+// torch.export makes every operation functional, and libraries take other
+// branches while they are traced. Each rule rewrites one call where it applies.
+type idiom struct {
+	name  string
+	doc   string
+	apply func(r *rewriter, i int) bool
+}
+
+// idioms are tried in order on every call; the first that applies ends it.
+var idioms = []idiom{
+	{"dropout-off", "a Dropout with p = 0 returns its input; the export shows a clone", dropoutOff},
+	{"in-place-activation", "activations of torchvision models, and those after a batch normalisation, update in place", inPlaceActivation},
+	{"in-place-add", "residual blocks written with +=", inPlaceAdd},
+	{"in-place-noise", "stochastic depth draws and scales its noise in place", inPlaceNoise},
+	{"no-mask", "transformers adds no mask where every position is visible; traced code adds zeros", noMask},
+	{"causal-flag", "transformers passes is_causal instead of a mask, and grouped heads unrepeated; traced code builds both", causalFlag},
+}
+
+// A rewriter holds what rules ask for.
+type rewriter struct {
+	l    *Lifted
+	uses []int32 // readers of each value, graph outputs included
+	def  []int32 // lifted call that defines each value, or -1
+	root string  // class of the model
+	seen map[graph.ValueID]cone
+}
+
+// idioms applies the table and drops calls that nothing reads afterwards.
+func (l *Lifted) idioms() {
+	r := &rewriter{l: l, seen: map[graph.ValueID]cone{}}
+	r.count()
+	for i := range l.Graph.Nodes {
+		if cl := pyList(l.Graph.Nodes[i].MetaValue(keyClasses)); r.root == "" && len(cl) > 1 {
+			r.root = cl[0]
+		}
+	}
+	changed := false
+	for i := range l.Graph.Nodes {
+		for _, id := range idioms {
+			if id.apply(r, i) {
+				changed = true
+				break
+			}
+		}
+	}
+	if changed {
+		l.sweep()
+	}
+}
+
+func (r *rewriter) count() {
+	g := r.l.Graph
+	r.uses, r.def = make([]int32, len(g.Values)), make([]int32, len(g.Values))
+	for i := range r.def {
+		r.def[i] = -1
+	}
+	for i := range g.Nodes {
+		for _, id := range g.Nodes[i].Inputs {
+			r.uses[id]++
+		}
+		for _, o := range g.Nodes[i].Outputs {
+			if o >= 0 {
+				r.def[o] = int32(i)
+			}
+		}
+	}
+	for _, o := range g.Outputs {
+		r.uses[o]++
+	}
+}
+
+func (r *rewriter) node(i int) *graph.Node { return &r.l.Graph.Nodes[i] }
+
+// producer returns the call that defines a value argument, or nil.
+func (r *rewriter) producer(a *graph.Arg) *graph.Node {
+	if a == nil || a.Kind != graph.ArgValue || a.Value < 0 || r.def[a.Value] < 0 {
+		return nil
+	}
+	return r.node(int(r.def[a.Value]))
+}
+
+func argAt(n *graph.Node, i int, name string) *graph.Arg {
+	pos := 0
+	for j := range n.Args {
+		a := &n.Args[j]
+		if a.Name != "" {
+			if a.Name == name {
+				return a
+			}
+			continue
+		}
+		if pos == i {
+			return a
+		}
+		pos++
+	}
+	return nil
+}
+
+func opName(n *graph.Node) string {
+	op, _, _ := strings.Cut(n.Op, ".")
+	return op
+}
+
+func dropoutOff(r *rewriter, i int) bool {
+	n := r.node(i)
+	if opName(n) != "clone" || !strings.HasPrefix(r.l.Classes[i], "torch.nn.modules.dropout.") {
+		return false
+	}
+	n.Op, n.Args = "identity.default", n.Args[:1]
+	return true
+}
+
+// activations are the operators whose modules take inplace=True.
+var activations = []string{"relu", "relu6", "hardtanh", "hardswish", "silu", "leaky_relu", "elu", "mish"}
+
+func inPlaceActivation(r *rewriter, i int) bool {
+	n := r.node(i)
+	if !slices.Contains(activations, opName(n)) || len(n.Args) == 0 || n.Args[0].Kind != graph.ArgValue || r.uses[n.Args[0].Value] != 1 {
+		return false
+	}
+	p := r.producer(&n.Args[0])
+	if p == nil || !overwritable(p) {
+		return false
+	}
+	if strings.HasPrefix(r.root, "torchvision.models.") && !strings.Contains(r.root, "vision_transformer") ||
+		strings.HasPrefix(r.root, "timm.models.") || strings.Contains(opName(p), "batch_norm") {
+		r.l.InPlace[i] = true
+		return true
+	}
+	return false
+}
+
+// overwritable reports calls that do not save their result for backward.
+func overwritable(p *graph.Node) bool {
+	switch op := opName(p); op {
+	case "add", "sub", "conv1d", "conv2d", "conv3d", "convolution", "linear", "addmm", "mm":
+		return true
+	default:
+		return strings.Contains(op, "batch_norm")
+	}
+}
+
+// addsInPlace are the classes whose forward adds the shortcut with +=.
+var addsInPlace = []string{
+	"torchvision.models.resnet.BasicBlock", "torchvision.models.resnet.Bottleneck",
+	"torchvision.models.convnext.CNBlock", "torchvision.models.efficientnet.MBConv", "torchvision.models.efficientnet.FusedMBConv",
+	"torchvision.models.mobilenetv3.InvertedResidual",
+}
+
+func inPlaceAdd(r *rewriter, i int) bool {
+	n := r.node(i)
+	if opName(n) != "add" || !slices.Contains(addsInPlace, r.l.Classes[i]) || r.producer(argAt(n, 0, "self")) == nil {
+		return false
+	}
+	r.l.InPlace[i] = true
+	return true
+}
+
+func inPlaceNoise(r *rewriter, i int) bool {
+	n := r.node(i)
+	if opName(n) != "div" || !strings.HasSuffix(r.l.Classes[i], "StochasticDepth") && !strings.HasSuffix(r.l.Classes[i], "DropPath") {
+		return false
+	}
+	if p := r.producer(argAt(n, 0, "self")); p == nil || opName(p) != "bernoulli" {
+		return false
+	}
+	r.l.InPlace[i] = true
+	return true
+}
+
+// A cone sums up what a value is computed from.
+type cone struct {
+	data    bool     // reads a graph input, a parameter or a buffer
+	compare []string // comparisons in it: operator and overload, once each
+}
+
+// cone walks back from a value; masks are small graphs.
+func (r *rewriter) cone(id graph.ValueID) cone {
+	if c, ok := r.seen[id]; ok {
+		return c
+	}
+	r.seen[id] = cone{} // breaks no cycle: there is none; avoids repeats below
+	var c cone
+	v := &r.l.Graph.Values[id]
+	d := r.def[id]
+	if d < 0 {
+		c.data = v.Kind == graph.Input || r.l.Roles[id] == Parameter || r.l.Roles[id] == Buffer
+	} else {
+		n := r.node(int(d))
+		switch opName(n) {
+		case "le", "lt", "ge", "gt":
+			c.compare = append(c.compare, n.Op)
+		}
+		for _, in := range n.Inputs {
+			x := r.cone(in)
+			c.data = c.data || x.data
+			for _, s := range x.compare {
+				if !slices.Contains(c.compare, s) {
+					c.compare = append(c.compare, s)
+				}
+			}
+		}
+	}
+	r.seen[id] = c
+	return c
+}
+
+func fromTransformers(r *rewriter, i int) bool {
+	return strings.HasPrefix(r.l.Classes[i], "transformers.")
+}
+
+// noMask turns x + mask into x where the mask is computed from nothing but
+// "position >= 0".
+func noMask(r *rewriter, i int) bool {
+	n := r.node(i)
+	b := argAt(n, 1, "other")
+	if opName(n) != "add" || !fromTransformers(r, i) {
+		return false
+	}
+	if p := r.producer(b); p == nil || opName(p) != "where" {
+		return false
+	}
+	c := r.cone(b.Value)
+	if c.data || len(c.compare) != 1 || c.compare[0] != "ge.Scalar" {
+		return false
+	}
+	n.Op, n.Args = "identity.default", n.Args[:1]
+	r.relink(n)
+	return true
+}
+
+// causalFlag drops a mask that only says "not later than": eager code passes
+// is_causal, and then leaves grouped keys and values unrepeated.
+func causalFlag(r *rewriter, i int) bool {
+	n := r.node(i)
+	m := argAt(n, 3, "attn_mask")
+	if opName(n) != "scaled_dot_product_attention" || !fromTransformers(r, i) || m == nil || m.Kind != graph.ArgValue {
+		return false
+	}
+	c := r.cone(m.Value)
+	if c.data || len(c.compare) != 1 || c.compare[0] != "le.Tensor" && c.compare[0] != "ge.Scalar" {
+		return false
+	}
+	causal := c.compare[0] == "le.Tensor"
+	m.Kind, m.Value = graph.ArgNone, graph.NoValue
+	if causal {
+		n.Args = append(n.Args, graph.Arg{Name: "is_causal", Kind: graph.ArgBool, Int: 1})
+	}
+	k, v := r.unrepeated(&n.Args[1]), r.unrepeated(&n.Args[2])
+	if k >= 0 && v >= 0 {
+		n.Args[1].Value, n.Args[2].Value = k, v
+		n.Args = append(n.Args, graph.Arg{Name: "enable_gqa", Kind: graph.ArgBool, Int: 1})
+	}
+	r.relink(n)
+	return true
+}
+
+// unrepeated returns what _unsafe_view(clone(expand(unsqueeze(x)))) repeats,
+// or NoValue.
+func (r *rewriter) unrepeated(a *graph.Arg) graph.ValueID {
+	for _, op := range [][]string{{"_unsafe_view", "view", "reshape"}, {"clone"}, {"expand"}, {"unsqueeze"}} {
+		p := r.producer(a)
+		if p == nil || !slices.Contains(op, opName(p)) {
+			return graph.NoValue
+		}
+		a = &p.Args[0]
+	}
+	return a.Value
+}
+
+func (r *rewriter) relink(n *graph.Node) {
+	n.Inputs = nil
+	collect(n.Args, &n.Inputs)
+}
+
+// sweep removes calls whose results nothing reads.
+func (l *Lifted) sweep() {
+	g := l.Graph
+	live := make([]bool, len(g.Values))
+	for _, o := range g.Outputs {
+		live[o] = true
+	}
+	keep := make([]bool, len(g.Nodes))
+	for i := len(g.Nodes) - 1; i >= 0; i-- {
+		n := &g.Nodes[i]
+		for _, o := range n.Outputs {
+			keep[i] = keep[i] || o >= 0 && live[o]
+		}
+		if keep[i] {
+			for _, in := range n.Inputs {
+				live[in] = true
+			}
+		}
+	}
+	j := 0
+	for i := range g.Nodes {
+		if !keep[i] {
+			for _, o := range g.Nodes[i].Outputs {
+				if o >= 0 {
+					l.constant(o)
+				}
+			}
+			continue
+		}
+		g.Nodes[j], l.Classes[j], l.InPlace[j] = g.Nodes[i], l.Classes[i], l.InPlace[i]
+		g.Nodes[j].ID = int32(j)
+		for _, o := range g.Nodes[j].Outputs {
+			if o >= 0 {
+				g.Values[o].Def = int32(j)
+			}
+		}
+		j++
+	}
+	g.Nodes, l.Classes, l.InPlace = g.Nodes[:j], l.Classes[:j], l.InPlace[:j]
+}

@@ -1,0 +1,243 @@
+// Package lift turns a graph of ONNX operators into the graph of framework
+// operators that it was exported from: the calls PyTorch would run, with the
+// modules that own them.
+//
+// Two sources say which calls those were. The dynamo exporter writes the FX
+// node of every ONNX node into its metadata, arguments included; where that
+// is missing, patterns of ONNX operators are recognised.
+package lift
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// The metadata keys of torch.onnx.export(dynamo=True).
+const (
+	keyFX      = "pkg.torch.onnx.fx_node"
+	keyScopes  = "pkg.torch.onnx.name_scopes"
+	keyClasses = "pkg.torch.onnx.class_hierarchy"
+	keyOrigin  = "pkg.torch.onnx.original_node_name"
+)
+
+// A Source says what a lift rests on.
+type Source string
+
+// The sources.
+const (
+	Metadata Source = "metadata" // the exporter's own record of the calls
+	Patterns Source = "patterns" // recognised ONNX operators
+	None     Source = "none"     // nothing lifted
+)
+
+// A Lifted is the graph of framework operators. Its nodes have the domain
+// "aten", the operator "conv2d.default", Args, and the owning module; their
+// inputs are the tensors among the arguments.
+type Lifted struct {
+	Graph    *graph.Graph
+	Source   Source
+	Classes  []string // class of the owning module, a node each
+	InPlace  []bool   // the model's code updates the first operand in place, a node each
+	Warnings []graph.Warning
+	Unlifted []string // ONNX operators kept as they are, each once, in order
+
+	Roles []Role // of Graph.Values
+
+	from []graph.ValueID // value of the ONNX graph for each of Graph.Values
+}
+
+// A Role says what an initializer is to the framework.
+type Role uint8
+
+// The roles. Unknown is also the role of everything computed.
+const (
+	Unknown Role = iota
+	Parameter
+	Buffer
+	Constant
+)
+
+// Lift lifts a graph that shape inference has run on.
+func Lift(g *graph.Graph) (*Lifted, error) {
+	n := 0
+	for i := range g.Nodes {
+		if g.Nodes[i].MetaValue(keyFX) != "" {
+			n++
+		}
+	}
+	var l *Lifted
+	var err error
+	if n*2 > len(g.Nodes) {
+		l, err = liftMetadata(g)
+	} else {
+		l, err = liftPatterns(g)
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.idioms()
+	return l, nil
+}
+
+// Refresh copies types and known elements from the ONNX graph after it was
+// bound anew.
+func (l *Lifted) Refresh(g *graph.Graph) {
+	for i, id := range l.from {
+		if id < 0 {
+			continue
+		}
+		l.Graph.Values[i].Type = g.Values[id].Type
+		if c := g.Values[id].Const; c != nil {
+			l.Graph.Values[i].Const = c
+		}
+	}
+}
+
+// builder accumulates the lifted graph.
+type builder struct {
+	src  *graph.Graph
+	l    *Lifted
+	to   []graph.ValueID // lifted value of each source value, or NoValue
+	name map[string]graph.ValueID
+}
+
+func newBuilder(g *graph.Graph, s Source) *builder {
+	b := &builder{src: g, to: make([]graph.ValueID, len(g.Values)), name: map[string]graph.ValueID{}}
+	b.l = &Lifted{Source: s, Graph: &graph.Graph{Name: g.Name, Model: g.Model, Meta: g.Meta}}
+	for i := range b.to {
+		b.to[i] = graph.NoValue
+	}
+	return b
+}
+
+// value returns the lifted value of a source value.
+func (b *builder) value(id graph.ValueID) graph.ValueID {
+	if id < 0 {
+		return graph.NoValue
+	}
+	if b.to[id] < 0 {
+		v := b.src.Values[id]
+		v.ID, v.Def = graph.ValueID(len(b.l.Graph.Values)), -1
+		b.l.Graph.Values = append(b.l.Graph.Values, v)
+		b.l.from = append(b.l.from, id)
+		b.l.Roles = append(b.l.Roles, Unknown)
+		b.to[id] = v.ID
+	}
+	return b.to[id]
+}
+
+// fresh adds a value that the source graph lacks.
+func (b *builder) fresh(name string, t graph.Type) graph.ValueID {
+	id := graph.ValueID(len(b.l.Graph.Values))
+	b.l.Graph.Values = append(b.l.Graph.Values, graph.Value{ID: id, Name: name, Type: t, Def: -1, Outer: graph.NoValue})
+	b.l.from = append(b.l.from, graph.NoValue)
+	b.l.Roles = append(b.l.Roles, Unknown)
+	return id
+}
+
+// call appends a node.
+func (b *builder) call(n graph.Node, class string) *graph.Node {
+	n.ID, n.Domain = int32(len(b.l.Graph.Nodes)), "aten"
+	n.Inputs = nil
+	collect(n.Args, &n.Inputs)
+	for _, o := range n.Outputs {
+		if o >= 0 {
+			b.l.Graph.Values[o].Def = n.ID
+			b.l.Graph.Values[o].Kind = graph.Computed
+		}
+	}
+	b.l.Graph.Nodes = append(b.l.Graph.Nodes, n)
+	b.l.Classes = append(b.l.Classes, class)
+	b.l.InPlace = append(b.l.InPlace, false)
+	return &b.l.Graph.Nodes[n.ID]
+}
+
+func collect(args []graph.Arg, out *[]graph.ValueID) {
+	for i := range args {
+		switch args[i].Kind {
+		case graph.ArgValue:
+			*out = append(*out, args[i].Value)
+		case graph.ArgList:
+			collect(args[i].List, out)
+		}
+	}
+}
+
+// finish fills inputs and outputs, brings in initializers that no call reads,
+// and checks the result. What no call computes (sizes, folded constants) is
+// constant to the lifted graph.
+func (b *builder) finish() (*Lifted, error) {
+	for i := range b.src.Values {
+		if b.src.Values[i].Kind == graph.Initializer {
+			b.value(graph.ValueID(i))
+		}
+	}
+	for _, id := range b.src.Inputs {
+		b.l.Graph.Inputs = append(b.l.Graph.Inputs, b.value(id))
+	}
+	for _, id := range b.src.Outputs {
+		b.l.Graph.Outputs = append(b.l.Graph.Outputs, b.value(id))
+	}
+	for i := range b.l.Graph.Values {
+		if v := &b.l.Graph.Values[i]; v.Kind == graph.Computed && v.Def < 0 {
+			b.l.constant(graph.ValueID(i))
+		}
+	}
+	if err := graph.Check(b.l.Graph); err != nil {
+		return nil, fmt.Errorf("lift: %w", err)
+	}
+	return b.l, nil
+}
+
+// constant makes a value that no call computes a constant of the lifted graph:
+// a size, a folded constant, or what an idiom made superfluous.
+func (l *Lifted) constant(id graph.ValueID) {
+	v := &l.Graph.Values[id]
+	v.Kind, v.Def, l.Roles[id] = graph.Initializer, -1, Constant
+	if v.Const == nil {
+		dims, _ := v.Type.Shape.Static()
+		v.Const = &graph.Tensor{Name: v.Name, Type: v.Type.Elem, Dims: dims}
+	}
+}
+
+// warn notes something tolerated or guessed.
+func (l *Lifted) warn(code, node, format string, args ...any) {
+	l.Warnings = append(l.Warnings, graph.Warning{Code: code, Node: node, Message: fmt.Sprintf(format, args...)})
+}
+
+// pyList reads the repr of a Python list of strings.
+func pyList(s string) []string {
+	s = strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
+	var out []string
+	for s != "" {
+		q := s[0]
+		if q != '\'' && q != '"' {
+			return out
+		}
+		end := strings.IndexByte(s[1:], q)
+		if end < 0 {
+			return out
+		}
+		out = append(out, s[1:1+end])
+		s = strings.TrimPrefix(strings.TrimPrefix(s[end+2:], ","), " ")
+	}
+	return out
+}
+
+// owner returns the qualified name and the class of the module that made the
+// node's call.
+func owner(n *graph.Node) (module, class string) {
+	scopes, classes := pyList(n.MetaValue(keyScopes)), pyList(n.MetaValue(keyClasses))
+	if len(scopes) >= 2 {
+		module = scopes[len(scopes)-2]
+	}
+	if len(classes) >= 2 {
+		class = classes[len(classes)-2]
+	}
+	if strings.HasPrefix(module, "_empty_nn_module_stack") {
+		module, class = "", ""
+	}
+	return module, class
+}

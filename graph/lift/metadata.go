@@ -1,0 +1,307 @@
+package lift
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// A group is the ONNX nodes that one FX node became.
+type group struct {
+	text  string
+	nodes []int32
+}
+
+// groups collects the nodes of each FX node, in order of their first.
+func groups(g *graph.Graph) []group {
+	var out []group
+	at := map[string]int{}
+	for i := range g.Nodes {
+		fx := g.Nodes[i].MetaValue(keyFX)
+		key := fx
+		if fx == "" {
+			key = fmt.Sprint("\x00", i) // on its own
+		}
+		j, ok := at[key]
+		if !ok {
+			j = len(out)
+			at[key] = j
+			out = append(out, group{text: fx})
+		}
+		out[j].nodes = append(out[j].nodes, int32(i))
+	}
+	return out
+}
+
+// metaLift is the state of a lift by metadata.
+type metaLift struct {
+	*builder
+	outs   map[string][]graph.ValueID // outputs of each FX call, by its name
+	places map[string]graph.ValueID   // placeholders: parameters, buffers, inputs
+	inFX   []int32                    // group that defines each source value, or -1
+}
+
+// liftMetadata rebuilds the exporter's FX graph.
+func liftMetadata(g *graph.Graph) (*Lifted, error) {
+	m := &metaLift{builder: newBuilder(g, Metadata), outs: map[string][]graph.ValueID{}, places: placeholders(g)}
+	gs := groups(g)
+	m.inFX = make([]int32, len(g.Values))
+	for i := range m.inFX {
+		m.inFX[i] = -1
+	}
+	for gi, gr := range gs {
+		for _, ni := range gr.nodes {
+			for _, o := range g.Nodes[ni].Outputs {
+				if o >= 0 {
+					m.inFX[o] = int32(gi)
+				}
+			}
+		}
+	}
+	for gi := range gs {
+		if err := m.group(gi, &gs[gi]); err != nil {
+			return nil, err
+		}
+	}
+	return m.finish()
+}
+
+// placeholders maps the FX names of parameters (p_), buffers (b_), lifted
+// constants (c_) and inputs to values. FX lower-cases and joins by "_".
+func placeholders(g *graph.Graph) map[string]graph.ValueID {
+	m := map[string]graph.ValueID{}
+	for i := range g.Values {
+		v := &g.Values[i]
+		if v.Kind != graph.Initializer && v.Kind != graph.Input {
+			continue
+		}
+		for _, p := range v.Meta {
+			if p.Key == keyOrigin {
+				m[p.Value] = v.ID
+			}
+		}
+		s := strings.ToLower(strings.NewReplacer(".", "_", "-", "_").Replace(v.Name))
+		for _, pre := range []string{"p_", "b_", "c_", ""} {
+			if _, ok := m[pre+s]; !ok {
+				m[pre+s] = v.ID
+			}
+		}
+	}
+	return m
+}
+
+// group lifts one FX node. Nodes without one are folded constants (kept only
+// through the values they define) or stay ONNX operators.
+func (m *metaLift) group(gi int, gr *group) error {
+	last := &m.src.Nodes[gr.nodes[len(gr.nodes)-1]]
+	if gr.text == "" {
+		return m.unlifted(last)
+	}
+	fx, err := parseFX(gr.text)
+	if err != nil {
+		return fmt.Errorf("node %q: %w", last.Name, err)
+	}
+	if m.skip(fx, last) {
+		return nil
+	}
+	args, err := m.args(fx.args, m.externals(gi, gr))
+	if err != nil {
+		return fmt.Errorf("node %q: %w", last.Name, err)
+	}
+	if fx.target == "operator.getitem" && len(args) == 2 {
+		m.getitem(fx, args, last)
+		return nil
+	}
+	ns, op, _ := strings.Cut(fx.target, ".")
+	if ns != "aten" && ns != "prims" {
+		op = fx.target
+	}
+	n := graph.Node{Name: fx.name, Op: op, Args: args, Outputs: m.outputs(last), Meta: last.Meta}
+	var class string
+	n.Module, class = owner(last)
+	m.call(n, class)
+	m.outs[fx.name] = n.Outputs
+	return nil
+}
+
+// skip reports calls that compute sizes on the CPU: their values are known
+// once dims are bound.
+func (m *metaLift) skip(fx *fxCall, last *graph.Node) bool {
+	host := fx.target == "aten.sym_size.int" || strings.HasPrefix(fx.target, "operator.") && fx.target != "operator.getitem" ||
+		strings.HasPrefix(fx.target, "math.") || strings.HasPrefix(fx.target, "torch.sym_")
+	if !host {
+		return false
+	}
+	for _, o := range last.Outputs {
+		if o >= 0 {
+			m.outs[fx.name] = []graph.ValueID{m.value(o)}
+		}
+	}
+	return true
+}
+
+// outputs maps the outputs of the group's last node. A sequence output
+// (SplitToSequence) stands for one value an element, made when taken.
+func (m *metaLift) outputs(last *graph.Node) []graph.ValueID {
+	var outs []graph.ValueID
+	for _, o := range last.Outputs {
+		if o < 0 {
+			outs = append(outs, graph.NoValue)
+			continue
+		}
+		v := &m.src.Values[o]
+		if v.Type.Kind != graph.SequenceType {
+			outs = append(outs, m.value(o))
+			continue
+		}
+		n, ok := v.Type.Len.Int()
+		if !ok || v.Type.Of == nil || n > 1<<16 {
+			m.l.warn("sequence-length", last.Name, "the length of sequence %q is not known", v.Name)
+			n = 0
+		}
+		for i := range n {
+			outs = append(outs, m.fresh(fmt.Sprintf("%s.%d", v.Name, i), graph.Type{Kind: graph.TensorType, Elem: v.Type.Of.Elem}))
+		}
+	}
+	return outs
+}
+
+// getitem names an output of an earlier call; its type is that of the ONNX
+// value that stands for the item.
+func (m *metaLift) getitem(fx *fxCall, args []graph.Arg, last *graph.Node) {
+	outs := m.outs[fx.args[0].ref]
+	i := int(args[1].Int)
+	if i >= len(outs) || i < 0 {
+		return
+	}
+	if o := last.Outputs[0]; o >= 0 {
+		v := &m.l.Graph.Values[outs[i]]
+		v.Type = m.src.Values[o].Type
+		m.l.from[outs[i]] = o
+		m.to[o] = outs[i]
+	}
+	m.outs[fx.name] = []graph.ValueID{outs[i]}
+}
+
+// externals lists the values that a group reads from outside it, in order.
+func (m *metaLift) externals(gi int, gr *group) []graph.ValueID {
+	var out []graph.ValueID
+	for _, ni := range gr.nodes {
+		for _, id := range m.src.Nodes[ni].Inputs {
+			if id >= 0 && m.inFX[id] != int32(gi) {
+				out = append(out, id)
+			}
+		}
+	}
+	return out
+}
+
+// args resolves the references of a call.
+func (m *metaLift) args(in []fxArg, ext []graph.ValueID) ([]graph.Arg, error) {
+	out := make([]graph.Arg, len(in))
+	for i, a := range in {
+		out[i] = graph.Arg{Name: a.name, Kind: a.kind, Int: a.i, Float: a.f, Str: a.s}
+		switch a.kind {
+		case graph.ArgList:
+			l, err := m.args(a.list, ext)
+			if err != nil {
+				return nil, err
+			}
+			out[i].List = l
+		case graph.ArgValue:
+			id, ok := m.resolve(a.ref, ext)
+			if !ok {
+				return nil, fmt.Errorf("argument %%%s names nothing in the graph", a.ref)
+			}
+			out[i].Value = id
+		}
+	}
+	return out, nil
+}
+
+// resolve finds the value of an FX reference: a call's first output, a value
+// of that name (an item of a call with several outputs), a placeholder, or
+// the only external value of the group that nothing else explains.
+func (m *metaLift) resolve(ref string, ext []graph.ValueID) (graph.ValueID, bool) {
+	if outs := m.outs[ref]; len(outs) > 0 && outs[0] >= 0 {
+		return outs[0], true
+	}
+	if id, ok := m.places[ref]; ok {
+		return m.placed(ref, id), true
+	}
+	for _, id := range ext {
+		if m.src.Values[id].Name == ref {
+			return m.value(id), true
+		}
+	}
+	var left []graph.ValueID
+	for _, id := range ext {
+		v := &m.src.Values[id]
+		if _, named := m.outs[v.Name]; !named && (v.Kind == graph.Input || v.Kind == graph.Initializer) {
+			left = append(left, id)
+		}
+	}
+	if len(left) == 1 {
+		return m.placed(ref, left[0]), true
+	}
+	return graph.NoValue, false
+}
+
+// placed returns a placeholder's value and notes its role, which the FX name
+// tells.
+func (m *metaLift) placed(ref string, id graph.ValueID) graph.ValueID {
+	v := m.value(id)
+	switch {
+	case strings.HasPrefix(ref, "p_"):
+		m.l.Roles[v] = Parameter
+	case strings.HasPrefix(ref, "b_"):
+		m.l.Roles[v] = Buffer
+	case strings.HasPrefix(ref, "c_"):
+		m.l.Roles[v] = Constant
+	}
+	return v
+}
+
+// unlifted keeps an ONNX node without metadata as it is, unless its results
+// are known constants.
+func (m *metaLift) unlifted(n *graph.Node) error {
+	known := true
+	for _, o := range n.Outputs {
+		if o >= 0 && m.src.Values[o].Const == nil {
+			known = false
+		}
+	}
+	if known {
+		for _, o := range n.Outputs {
+			if o >= 0 {
+				m.l.constant(m.value(o))
+			}
+		}
+		return nil
+	}
+	m.keep(n)
+	return nil
+}
+
+// keep appends an ONNX node as a call that the operator table does not know.
+func (b *builder) keep(n *graph.Node) {
+	c := graph.Node{Name: n.Name, Op: "onnx." + n.Op}
+	for _, id := range n.Inputs {
+		if id >= 0 {
+			c.Args = append(c.Args, graph.Arg{Kind: graph.ArgValue, Value: b.value(id)})
+		}
+	}
+	for _, o := range n.Outputs {
+		c.Outputs = append(c.Outputs, b.value(o))
+	}
+	module, class := owner(n)
+	c.Module = module
+	b.call(c, class)
+	for _, u := range b.l.Unlifted {
+		if u == n.Op {
+			return
+		}
+	}
+	b.l.Unlifted = append(b.l.Unlifted, n.Op)
+}

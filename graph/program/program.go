@@ -1,0 +1,170 @@
+// Package program is the last stage of the one IR: a training step (or an
+// inference) as one ordered list of nodes over storages. Forward, recomputed,
+// backward and update nodes are all just nodes; what they allocate inside and
+// in which order stands in their steps, when a storage dies follows from who
+// reads it last. Package liveness turns a Program into allocation events.
+package program
+
+import (
+	"fmt"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// A StorageID indexes Program.Storages.
+type StorageID int32
+
+// None is the id of a tensor without device memory (a CPU scalar).
+const None StorageID = -1
+
+// A Category says what a storage holds, for reports.
+type Category uint8
+
+// The categories, in the order of reports.
+const (
+	Parameters Category = iota
+	Gradients
+	Optimizer
+	Activations
+	Inputs
+	Buffers
+	Workspace
+	Temporaries
+	NumCategories int = iota
+)
+
+var categoryNames = [...]string{"parameters", "gradients", "optimizer", "activations", "inputs", "buffers", "workspace", "temporaries"}
+
+func (c Category) String() string { return categoryNames[c] }
+
+// A Phase is a part of the training step.
+type Phase uint8
+
+// The phases in the order they run. ZeroGrad frees the gradients of the step
+// before (zero_grad(set_to_none=True) stands at the start of the loop).
+const (
+	ZeroGrad Phase = iota
+	Forward
+	Loss
+	Backward
+	Update
+	NumPhases int = iota
+)
+
+var phaseNames = [...]string{"zero_grad", "forward", "loss", "backward", "optimizer"}
+
+func (p Phase) String() string { return phaseNames[p] }
+
+// A Lifetime says when a storage is allocated and who frees it.
+type Lifetime uint8
+
+// The lifetimes.
+const (
+	Step    Lifetime = iota // allocated by a node's step, freed after its last reader
+	Static                  // allocated before the first step, never freed: parameters, buffers, inputs
+	State                   // allocated by a node in the first step, never freed: optimizer state, library workspaces
+	Carried                 // allocated in a step, freed in the next step's ZeroGrad: parameter gradients
+)
+
+// A Storage is one allocation.
+type Storage struct {
+	Bytes    int64 // as requested, before the allocator rounds
+	Category Category
+	Life     Lifetime
+	Name     string // parameter, input or value that it holds
+	Module   string // qualified name of the owning module
+}
+
+// A Tensor is a strided window on a storage; strides and offset count elements.
+type Tensor struct {
+	Storage StorageID
+	DType   graph.DType
+	Shape   []int64
+	Strides []int64
+	Offset  int64
+}
+
+// An Event is an allocation or a free inside a node.
+type Event struct {
+	Storage StorageID
+	Free    bool
+}
+
+// A Node is one framework operator call as it runs.
+type Node struct {
+	Phase    Phase
+	Op       string // ATen operator without namespace and overload: "convolution_backward"
+	Autograd string // backward: the autograd node that issues it, "ConvolutionBackward0"
+	Name     string // the lifted call it stems from, "conv2d_3"
+	Module   string
+	Call     int32 // index of the lifted call, -1 for none
+
+	In, Out []Tensor
+	Events  []Event     // allocations and frees inside the call, in order
+	Reads   []StorageID // storages that must be alive until the call returns
+	Holds   []StorageID // storages released right after the call, in this order, unless read again later
+
+	FLOPs   int64 // two per multiply-add
+	Traffic int64 // bytes read and written once each
+
+	First     bool  // runs in the first step only (creates optimizer state or a workspace)
+	Recompute bool  // runs again what a checkpointed segment had dropped
+	Segment   int32 // checkpointed segment of a recomputed node, else -1
+}
+
+// A Program is what one training step runs. Nodes stand in execution order,
+// phases one after the other.
+type Program struct {
+	Storages []Storage
+	Nodes    []Node
+	Statics  []StorageID // Static storages in the order the framework allocates them
+	Carried  []StorageID // Carried storages in the order ZeroGrad frees them
+	Saved    []StorageID // distinct storages autograd holds at the end of forward
+	Train    bool
+	Warnings []graph.Warning
+}
+
+// Check verifies the program's invariants: ids in range, phases in order, a
+// Step storage allocated once before it is read and freed at most once, no
+// allocation twice. It returns an error naming the node.
+func (p *Program) Check() error {
+	const (
+		absent = iota
+		live
+		freed
+	)
+	state := make([]uint8, len(p.Storages))
+	for _, id := range p.Statics {
+		if p.Storages[id].Life != Static {
+			return fmt.Errorf("storage %d (%s) is listed as static but is not", id, p.Storages[id].Name)
+		}
+		state[id] = live
+	}
+	phase := ZeroGrad
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if n.Phase < phase {
+			return fmt.Errorf("node %d (%s): phase %v after %v", i, n.Op, n.Phase, phase)
+		}
+		phase = n.Phase
+		for _, ev := range n.Events {
+			s := &state[ev.Storage]
+			switch {
+			case !ev.Free && *s != absent:
+				return fmt.Errorf("node %d (%s): storage %d allocated twice", i, n.Op, ev.Storage)
+			case ev.Free && *s != live:
+				return fmt.Errorf("node %d (%s): storage %d freed while not live", i, n.Op, ev.Storage)
+			case ev.Free:
+				*s = freed
+			default:
+				*s = live
+			}
+		}
+		for _, id := range n.Reads {
+			if state[id] == absent {
+				return fmt.Errorf("node %d (%s): reads storage %d (%s) before it exists", i, n.Op, id, p.Storages[id].Name)
+			}
+		}
+	}
+	return nil
+}

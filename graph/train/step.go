@@ -1,0 +1,160 @@
+package train
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// Losses lists the loss functions by name; auto picks one from the output.
+var Losses = []struct{ Name, Doc string }{
+	{"auto", "cross-entropy for an output [N,C], [N,S,V] (per token) or [N,C,H,W]; sum for any other"},
+	{"cross-entropy", "torch.nn.functional.cross_entropy with class indices"},
+	{"mse", "mean squared error against a target of the output's shape"},
+	{"sum", "sum of all elements of the output"},
+	{"none", "the output itself, which must be a scalar"},
+}
+
+// step appends loss, backward and update to the forward pass.
+func (b *builder) step() error {
+	e := b.e
+	e.SetPhase(program.Loss)
+	e.Named("loss", "")
+	out := b.logits()
+	if out == nil {
+		return fmt.Errorf("no floating-point output to train on: outputs %v", b.outputs())
+	}
+	loss, err := b.loss(out)
+	if err != nil {
+		return err
+	}
+	if !loss.RequiresGrad() {
+		return fmt.Errorf("the loss depends on no parameter that requires a gradient")
+	}
+	e.Hold(out)
+	e.ExitAutocast()
+	e.SetPhase(program.Backward)
+	e.Named("backward", "")
+	seed := e.OnesLike(loss)
+	e.Backward(loss, seed)
+	if b.opt.Hold {
+		e.Hold(b.outputs()...)
+	}
+	e.SetPhase(program.Update)
+	e.Named("step", "")
+	b.update()
+	e.Hold(loss)
+	for _, p := range b.params {
+		if g := p.Grad(); g != nil && e.P.Storages[g.Storage].Life == program.Carried {
+			e.P.Carried = append(e.P.Carried, g.Storage)
+		}
+	}
+	return nil
+}
+
+// logits is the first floating-point output that requires a gradient.
+func (b *builder) logits() *aten.Tensor {
+	for _, t := range b.outputs() {
+		if t.DType.IsFloat() && t.RequiresGrad() {
+			return t
+		}
+	}
+	return nil
+}
+
+// loss runs the loss function on the model's output.
+func (b *builder) loss(out *aten.Tensor) (*aten.Tensor, error) {
+	e, name := b.e, b.opt.Loss
+	if name == "" || name == "auto" {
+		name = autoLoss(out.Shape)
+	}
+	switch name {
+	case "cross-entropy":
+		return b.crossEntropy(out)
+	case "mse":
+		target := e.Alloc("randn", program.Inputs, program.Step, out.DType, out.Shape)
+		return e.MSE(out, target), nil
+	case "sum":
+		return e.Sum(out), nil
+	case "none":
+		if out.Numel() != 1 {
+			return nil, fmt.Errorf("loss none: the output %v is not a scalar", out)
+		}
+		return out, nil
+	}
+	return nil, fmt.Errorf("unknown loss %q", name)
+}
+
+func autoLoss(shape []int64) string {
+	if len(shape) >= 2 && shape[len(shape)-1] > 1 {
+		return "cross-entropy"
+	}
+	return "sum"
+}
+
+// crossEntropy computes the loss of class scores: tokens [N,S,V] are
+// flattened, images [N,C,H,W] keep their classes in dim 1.
+func (b *builder) crossEntropy(x *aten.Tensor) (*aten.Tensor, error) {
+	e := b.e
+	var target []int64
+	switch n := len(x.Shape); {
+	case n < 2:
+		return nil, fmt.Errorf("cross-entropy needs an output of two or more dims, not %v", x.Shape)
+	case n == 3:
+		v := x.Shape[2]
+		x = e.Float32(e.Reshape(x, []int64{x.Numel() / max(v, 1), v}))
+		target = x.Shape[:1]
+	default:
+		target = append(slices.Clone(x.Shape[:1]), x.Shape[2:]...)
+	}
+	y := e.Alloc("randint", program.Inputs, program.Step, graph.Int64, target)
+	return e.CrossEntropy(x, y), nil
+}
+
+// update appends the optimizer's step.
+func (b *builder) update() {
+	e, o := b.e, b.opt.Optimizer
+	var params, grads []*aten.Tensor
+	for _, p := range b.params {
+		if g := p.Grad(); g != nil {
+			params, grads = append(params, p), append(grads, g)
+		}
+	}
+	states := b.states(params)
+	touched := slices.Concat(params, grads, states)
+	for range o.Lists {
+		e.List("_foreach_sqrt", touched, params)
+	}
+	if o.Lists > 0 {
+		return
+	}
+	if o.Loop == 0 || len(params) == 0 {
+		e.Touch("_foreach_step", touched)
+		return
+	}
+	for i, p := range params {
+		e.List("sqrt", []*aten.Tensor{p, grads[i]}, slices.Repeat([]*aten.Tensor{p}, o.Loop))
+	}
+}
+
+// states creates the optimizer's state in the first step, parameter by
+// parameter.
+func (b *builder) states(params []*aten.Tensor) []*aten.Tensor {
+	e, o := b.e, b.opt.Optimizer
+	var states []*aten.Tensor
+	for _, p := range params {
+		if o.Steps {
+			e.Named(p.Name, p.Name)
+			states = append(states, e.State("step", graph.Float32, nil))
+		}
+		for i := range o.States {
+			e.Named(p.Name, p.Name)
+			states = append(states, e.State([]string{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}[min(i, 2)], p.DType, p.Shape))
+		}
+	}
+	e.Named("step", "")
+	return states
+}

@@ -1,0 +1,351 @@
+// Package train builds the program of a training step, or of an inference,
+// from a lifted graph: it runs the calls of the model, the loss, backward and
+// the optimizer on package aten's eager mode.
+package train
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// An Optimizer says what an optimizer's step allocates, for a list of
+// parameters with gradients.
+type Optimizer struct {
+	Name string
+	// States counts the state tensors of a parameter's size.
+	States int
+	// Steps adds a scalar on the device for every parameter (fused, capturable).
+	Steps bool
+	// Lists counts temporary lists of all parameters' size that a foreach
+	// step makes, each let go in reverse order before the next.
+	Lists int
+	// Loop counts temporaries of one parameter's size that a step parameter
+	// by parameter holds at a time.
+	Loop int
+}
+
+// Options say what to build.
+type Options struct {
+	Train     bool
+	Storage   graph.DType // type of parameters and inputs; Undefined keeps the file's
+	Loss      string      // auto, cross-entropy, mse, sum, none
+	Optimizer Optimizer
+	Config    aten.Config
+	Segments  []Segment         // checkpointed regions, in execution order
+	Frozen    func(string) bool // parameters that require no gradient; nil: none
+	Hold      bool              // the caller holds the outputs during backward
+}
+
+// A Segment is one checkpointed region: modules that run one after the other.
+type Segment struct {
+	Modules []string `json:"modules"`
+}
+
+// A Build is a program with what it was built from.
+type Build struct {
+	*program.Program
+	Lifted *lift.Lifted
+	// Ranges are the lifted calls of each segment, half-open.
+	Ranges [][2]int
+}
+
+// New builds the program. The error names the call whose operands do not fit,
+// or the symbolic dimension that is unbound.
+func New(l *lift.Lifted, opt Options) (*Build, error) {
+	b := &builder{l: l, opt: opt, e: aten.New(opt.Config), env: make([]*aten.Tensor, len(l.Graph.Values))}
+	b.e.P.Train = opt.Train
+	b.e.P.Warnings = append(b.e.P.Warnings, l.Warnings...)
+	if err := b.segments(); err != nil {
+		return nil, err
+	}
+	if err := b.resident(); err != nil {
+		return nil, err
+	}
+	if opt.Train {
+		b.zeroGrad()
+	}
+	b.e.SetPhase(program.Forward)
+	b.e.SetGrad(opt.Train)
+	if err := b.forward(); err != nil {
+		return nil, err
+	}
+	if opt.Train {
+		if err := b.step(); err != nil {
+			return nil, err
+		}
+	} else {
+		b.e.ExitAutocast()
+		b.e.Hold(b.outputs()...)
+	}
+	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges}, nil
+}
+
+type builder struct {
+	l      *lift.Lifted
+	opt    Options
+	e      *aten.Eager
+	env    []*aten.Tensor
+	params []*aten.Tensor
+	ranges [][2]int
+	segs   []*aten.Segment
+}
+
+// segments finds the calls of each checkpointed region.
+func (b *builder) segments() error {
+	for i, s := range b.opt.Segments {
+		lo, hi := Range(b.l, s.Modules)
+		if lo >= hi {
+			return fmt.Errorf("checkpoint: no calls in modules %v", s.Modules)
+		}
+		b.ranges = append(b.ranges, [2]int{lo, hi})
+		b.segs = append(b.segs, &aten.Segment{ID: int32(i)})
+	}
+	order := slices.Clone(b.ranges)
+	slices.SortFunc(order, func(x, y [2]int) int { return x[0] - y[0] })
+	for i := 1; i < len(order); i++ {
+		if order[i][0] < order[i-1][1] {
+			return fmt.Errorf("checkpoint: regions overlap at call %q", b.l.Graph.Nodes[order[i][0]].Name)
+		}
+	}
+	return nil
+}
+
+// Within reports whether module is name or a part of it.
+func Within(module, name string) bool {
+	return module == name || strings.HasPrefix(module, name) && len(module) > len(name) && module[len(name)] == '.'
+}
+
+// Range returns the half-open range of calls that the modules make.
+func Range(l *lift.Lifted, modules []string) (lo, hi int) {
+	lo = len(l.Graph.Nodes)
+	for i := range l.Graph.Nodes {
+		for _, m := range modules {
+			if Within(l.Graph.Nodes[i].Module, m) {
+				lo, hi = min(lo, i), i+1
+			}
+		}
+	}
+	return lo, hi
+}
+
+// resident creates parameters, buffers and inputs.
+func (b *builder) resident() error {
+	g := b.l.Graph
+	for i := range g.Values {
+		v := &g.Values[i]
+		var cat program.Category
+		switch {
+		case v.Kind == graph.Input:
+			cat = program.Inputs
+		case v.Kind != graph.Initializer || b.l.Roles[i] == lift.Constant:
+			continue
+		case b.l.Roles[i] == lift.Parameter:
+			cat = program.Parameters
+		default:
+			cat = program.Buffers
+		}
+		shape, ok := v.Type.Shape.Static()
+		if !ok {
+			if cat == program.Inputs {
+				return fmt.Errorf("input %q has the unbound shape %v: bind its dimensions", v.Name, shapeText(v.Type.Shape))
+			}
+			continue
+		}
+		d := b.stored(v.Type.Elem)
+		grad := cat == program.Parameters && b.opt.Train && (b.opt.Frozen == nil || !b.opt.Frozen(v.Name))
+		t := b.e.Resident(v.Name, parent(v.Name), cat, d, shape, grad)
+		b.env[i] = t
+		if cat == program.Parameters {
+			b.params = append(b.params, t)
+		}
+	}
+	b.batchCounters()
+	return nil
+}
+
+// batchCounters adds num_batches_tracked, the int64 scalar that every
+// BatchNorm module keeps and the exporter leaves out.
+func (b *builder) batchCounters() {
+	for i := range b.l.Graph.Nodes {
+		n := &b.l.Graph.Nodes[i]
+		if strings.Contains(b.l.Classes[i], "batchnorm.BatchNorm") && strings.Contains(n.Op, "batch_norm") {
+			name := n.Module + ".num_batches_tracked"
+			b.e.Resident(name, n.Module, program.Buffers, graph.Int64, nil, false)
+		}
+	}
+}
+
+// stored is the type a floating-point tensor of the file is kept in.
+func (b *builder) stored(d graph.DType) graph.DType {
+	if b.opt.Storage != graph.Undefined && d == graph.Float32 {
+		return b.opt.Storage
+	}
+	return d
+}
+
+func shapeText(s graph.Shape) string {
+	parts := make([]string, len(s))
+	for i, d := range s {
+		parts[i] = d.String()
+	}
+	return "[" + strings.Join(parts, ",") + "]"
+}
+
+// parent is the module that owns a parameter.
+func parent(name string) string {
+	if i := strings.LastIndexByte(name, '.'); i >= 0 {
+		return name[:i]
+	}
+	return ""
+}
+
+// zeroGrad frees the gradients of the step before.
+func (b *builder) zeroGrad() {
+	b.e.SetPhase(program.ZeroGrad)
+	b.e.Named("zero_grad", "")
+	b.e.Mark("zero_grad")
+}
+
+// forward runs all calls, checkpointed regions as such.
+func (b *builder) forward() error {
+	for i := 0; i < len(b.l.Graph.Nodes); {
+		si := slices.IndexFunc(b.ranges, func(r [2]int) bool { return r[0] == i })
+		if si < 0 {
+			if err := b.call(i, b.env); err != nil {
+				return err
+			}
+			i++
+			continue
+		}
+		r := b.ranges[si]
+		if err := b.checkpoint(b.segs[si], r); err != nil {
+			return err
+		}
+		i = r[1]
+	}
+	return nil
+}
+
+func (b *builder) checkpoint(s *aten.Segment, r [2]int) error {
+	var first error
+	run := func(env []*aten.Tensor) {
+		for i := r[0]; i < r[1] && first == nil; i++ {
+			first = b.call(i, env)
+		}
+	}
+	if !b.opt.Train {
+		run(b.env)
+		return first
+	}
+	inputs := slices.Clone(b.env)
+	b.e.Checkpoint(s, func() { run(b.env) }, func() {
+		run(inputs)
+		b.e.ExitAutocast()
+	})
+	return first
+}
+
+// call runs one lifted call on env.
+func (b *builder) call(i int, env []*aten.Tensor) error {
+	n := &b.l.Graph.Nodes[i]
+	c := &aten.Call{Index: int32(i), Name: n.Name, Module: n.Module, Class: b.l.Classes[i], InPlace: b.l.InPlace[i]}
+	c.Op, c.Over, _ = strings.Cut(n.Op, ".")
+	if c.Op == "onnx" {
+		c.Op, c.Over = n.Op, ""
+	}
+	var err error
+	if c.Args, err = b.args(n, n.Args, env); err != nil {
+		return err
+	}
+	for _, o := range n.Outputs {
+		var shape []int64
+		d := graph.Float32
+		if o >= 0 {
+			t := &b.l.Graph.Values[o].Type
+			d = b.stored(t.Elem)
+			if s, ok := t.Shape.Static(); ok {
+				shape = s
+			}
+		}
+		c.Shapes, c.Types = append(c.Shapes, shape), append(c.Types, d)
+	}
+	outs, err := b.e.Run(c)
+	if err != nil {
+		return err
+	}
+	for j, o := range n.Outputs {
+		if o >= 0 && j < len(outs) {
+			env[o] = outs[j]
+			if outs[j] != nil && c.Shapes[j] != nil && !slices.Equal(outs[j].Shape, c.Shapes[j]) {
+				b.e.Warn("shape-differs", fmt.Sprintf("%s gives %v where shape inference says %v", n.Op, outs[j].Shape, c.Shapes[j]))
+			}
+		}
+	}
+	return nil
+}
+
+// args resolves the arguments of a call: tensors computed so far, and sizes
+// that binding has made integers.
+func (b *builder) args(n *graph.Node, in []graph.Arg, env []*aten.Tensor) ([]aten.Arg, error) {
+	out := make([]aten.Arg, len(in))
+	for i := range in {
+		a := &in[i]
+		o := &out[i]
+		*o = aten.Arg{Name: a.Name, Kind: a.Kind, Int: a.Int, F: a.Float, S: a.Str}
+		switch a.Kind {
+		case graph.ArgList:
+			l, err := b.args(n, a.List, env)
+			if err != nil {
+				return nil, err
+			}
+			o.List = l
+		case graph.ArgValue:
+			if err := b.value(n, a.Value, o, env); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+func (b *builder) value(n *graph.Node, id graph.ValueID, o *aten.Arg, env []*aten.Tensor) error {
+	if id < 0 {
+		o.Kind = graph.ArgNone
+		return nil
+	}
+	if t := env[id]; t != nil {
+		o.T = t
+		return nil
+	}
+	v := &b.l.Graph.Values[id]
+	if v.Kind == graph.Initializer && v.Type.Elem == graph.Int64 && len(v.Type.Shape) == 0 && v.Const.Known() && len(v.Const.Ints) == 1 {
+		o.Kind, o.Int = graph.ArgInt, v.Const.Ints[0]
+		return nil
+	}
+	shape, ok := v.Type.Shape.Static()
+	if !ok {
+		return fmt.Errorf("%s %q: operand %q has the unbound shape %s", n.Op, n.Name, v.Name, shapeText(v.Type.Shape))
+	}
+	if v.Kind == graph.Computed {
+		return fmt.Errorf("%s %q: operand %q was not computed", n.Op, n.Name, v.Name)
+	}
+	env[id] = aten.Host(v.Type.Elem, shape)
+	o.T = env[id]
+	return nil
+}
+
+func (b *builder) outputs() []*aten.Tensor {
+	var out []*aten.Tensor
+	for _, id := range b.l.Graph.Outputs {
+		if id >= 0 && b.env[id] != nil {
+			out = append(out, b.env[id])
+		}
+	}
+	return out
+}

@@ -1,0 +1,134 @@
+// Package liveness turns a program into the timeline of its allocations and
+// frees, finds when each storage lives, where the peak is and who is live
+// there, and replays the timeline on an allocator model.
+//
+// A storage dies after the last node that reads or holds it:
+//
+//	node        0      1      2      3
+//	x           ███████████████              allocated by 0, last read by 2
+//	y                  ███████████████       allocated by 1, last read by 3
+//	workspace          ███                   allocated and freed inside 1
+package liveness
+
+import (
+	"github.com/memplan/memplan/graph/program"
+)
+
+// An Event is one allocation or free of a step's timeline.
+type Event struct {
+	Storage program.StorageID
+	Node    int32 // index in Program.Nodes
+	Free    bool
+	Old     bool // the free is of the step before's storage of that id (gradients)
+}
+
+// A Timeline is the events of one step in order. First steps also create
+// State storages (optimizer state, library workspaces).
+type Timeline struct {
+	Program *program.Program
+	Events  []Event
+	// PhaseEnd[p] is the number of events up to the end of phase p.
+	PhaseEnd [program.NumPhases]int
+	First    bool
+}
+
+// Ranges holds for each storage the nodes that allocate it and read it last,
+// and whether it is freed inside the latter; -1 for none.
+type Ranges struct {
+	Start, End []int32
+	Inside     []bool
+}
+
+// NewRanges computes the live range of every storage in one pass over the
+// nodes: O(nodes + reads).
+func NewRanges(p *program.Program) Ranges {
+	n := len(p.Storages)
+	r := Ranges{make([]int32, n), make([]int32, n), make([]bool, n)}
+	for i := range n {
+		r.Start[i], r.End[i] = -1, -1
+	}
+	for i := range p.Nodes {
+		nd := &p.Nodes[i]
+		for _, ev := range nd.Events {
+			if ev.Free {
+				r.Inside[ev.Storage] = true
+			} else {
+				r.Start[ev.Storage] = int32(i)
+			}
+			r.End[ev.Storage] = int32(i)
+		}
+		for _, id := range nd.Reads {
+			r.End[id] = int32(i)
+		}
+		for _, id := range nd.Holds {
+			r.End[id] = int32(i)
+		}
+	}
+	return r
+}
+
+// Steps returns the timelines of the first step and of a steady one.
+func Steps(p *program.Program) (first, steady *Timeline) {
+	r := NewRanges(p)
+	return newTimeline(p, r, true), newTimeline(p, r, false)
+}
+
+func newTimeline(p *program.Program, r Ranges, first bool) *Timeline {
+	t := &Timeline{Program: p, First: first, Events: make([]Event, 0, 2*len(p.Storages))}
+	phase := program.Phase(0)
+	freed := make([]bool, len(p.Storages))
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		for phase < n.Phase {
+			t.PhaseEnd[phase] = len(t.Events)
+			phase++
+		}
+		if n.First && !first {
+			continue
+		}
+		t.node(int32(i), n, &r, freed)
+		if n.Phase == program.ZeroGrad && !first {
+			for _, id := range p.Carried {
+				t.Events = append(t.Events, Event{Storage: id, Node: int32(i), Free: true, Old: true})
+			}
+		}
+	}
+	for int(phase) < len(t.PhaseEnd) {
+		t.PhaseEnd[phase] = len(t.Events)
+		phase++
+	}
+	return t
+}
+
+// node appends the events of one node: those inside the call, then the frees
+// of what nobody reads any more, in the order the node lists them.
+func (t *Timeline) node(i int32, n *program.Node, r *Ranges, freed []bool) {
+	p := t.Program
+	for _, ev := range n.Events {
+		if p.Storages[ev.Storage].Life == program.State && !t.First {
+			continue
+		}
+		if ev.Free {
+			freed[ev.Storage] = true
+		}
+		t.Events = append(t.Events, Event{Storage: ev.Storage, Node: i, Free: ev.Free})
+	}
+	free := func(id program.StorageID) {
+		if r.End[id] == i && !freed[id] && r.Start[id] >= 0 && p.Storages[id].Life == program.Step {
+			freed[id] = true
+			t.Events = append(t.Events, Event{Storage: id, Node: i, Free: true})
+		}
+	}
+	for _, id := range n.Holds {
+		free(id)
+	}
+	for _, id := range n.Reads {
+		free(id)
+	}
+	for _, ev := range n.Events {
+		free(ev.Storage)
+	}
+}
+
+// Bytes returns the bytes of an event's storage.
+func (t *Timeline) Bytes(e Event) int64 { return t.Program.Storages[e.Storage].Bytes }
