@@ -514,7 +514,13 @@ func (v *Value) declare(d DraftValue) {
 // order returns the indices of d's nodes in execution order: as they stand
 // when that is one, else by Kahn's algorithm, earlier nodes first.
 func (r *resolver) order(d *Draft) ([]int32, error) {
-	local := make(map[string]int32, len(d.Nodes)) // producing node
+	local := make(map[string]int32, len(d.Nodes)) // producing node; -1 for inputs and initializers
+	for _, v := range d.Inputs {
+		local[v.Name] = -1
+	}
+	for _, t := range d.Initializers {
+		local[t.Name] = -1
+	}
 	order := make([]int32, len(d.Nodes))
 	for i := range d.Nodes {
 		order[i] = int32(i)
@@ -560,7 +566,7 @@ func kahn(d *Draft, local map[string]int32) ([]int32, error) {
 	users := make([][]int32, len(d.Nodes))
 	for i := range d.Nodes {
 		d.Nodes[i].uses(func(name string) {
-			if p, ok := local[name]; ok {
+			if p, ok := local[name]; ok && p >= 0 {
 				waits[i]++
 				users[p] = append(users[p], int32(i))
 			}
@@ -602,7 +608,7 @@ func cycle(d *Draft, local map[string]int32, waits []int32) error {
 		path = append(path, at)
 		next := int32(-1)
 		d.Nodes[at].uses(func(name string) {
-			if p, ok := local[name]; ok && waits[p] > 0 && next < 0 {
+			if p, ok := local[name]; ok && p >= 0 && waits[p] > 0 && next < 0 {
 				next = p
 			}
 		})

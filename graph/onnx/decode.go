@@ -31,6 +31,9 @@ type decoder struct {
 
 // text returns the payload of f as a string, interned.
 func (d *decoder) text(f field) (string, error) {
+	if err := d.charge(f, costString); err != nil {
+		return "", err
+	}
 	b, err := d.bytes(f)
 	if err != nil || len(b) == 0 {
 		return "", err
@@ -106,7 +109,7 @@ func (d *decoder) decode() (*file, error) {
 
 // opset reads an OperatorSetIdProto.
 func (d *decoder) opset(list *[]graph.Opset, f field) error {
-	if err := d.open(f); err != nil {
+	if err := d.open(f, costProp); err != nil {
 		return err
 	}
 	var o graph.Opset
@@ -135,7 +138,7 @@ func domain(s string) string {
 // prop reads a StringStringEntryProto and pushes it, unless it is a stack
 // trace.
 func (d *decoder) prop(f field) error {
-	if err := d.open(f); err != nil {
+	if err := d.open(f, costProp); err != nil {
 		return within(err, "metadata_props", single)
 	}
 	var p graph.Prop
@@ -160,7 +163,7 @@ func (d *decoder) prop(f field) error {
 
 // graph reads a GraphProto.
 func (d *decoder) graph(f field) (*graph.Draft, error) {
-	if err := d.open(f); err != nil {
+	if err := d.open(f, costNode); err != nil {
 		return nil, err
 	}
 	g := &graph.Draft{}
@@ -215,7 +218,7 @@ func (d *decoder) initializer(g *graph.Draft, f field) (err error) {
 
 // valueInfo reads a ValueInfoProto, an entry of the field called part.
 func (d *decoder) valueInfo(list *[]graph.DraftValue, f field, part string) error {
-	if err := d.open(f); err != nil {
+	if err := d.open(f, costValue); err != nil {
 		return err
 	}
 	var v graph.DraftValue
@@ -239,7 +242,7 @@ func (d *decoder) valueInfo(list *[]graph.DraftValue, f field, part string) erro
 
 // node reads a NodeProto.
 func (d *decoder) node(list *[]*graph.DraftNode, f field) error {
-	if err := d.open(f); err != nil {
+	if err := d.open(f, costNode); err != nil {
 		return err
 	}
 	at := f.off
@@ -278,7 +281,7 @@ func (d *decoder) node(list *[]*graph.DraftNode, f field) error {
 
 // attribute reads an AttributeProto and pushes it; it is the index-th of n.
 func (d *decoder) attribute(n *graph.DraftNode, f field, index int) error {
-	if err := d.open(f); err != nil {
+	if err := d.open(f, costAttr); err != nil {
 		return err
 	}
 	at := f.off
@@ -417,7 +420,7 @@ func (d *decoder) body(bodies *[]*graph.Draft, f field, part string) error {
 
 // function reads a FunctionProto.
 func (d *decoder) function(list *[]graph.DraftFunction, f field) error {
-	if err := d.open(f); err != nil {
+	if err := d.open(f, costNode); err != nil {
 		return err
 	}
 	at := f.off
@@ -482,7 +485,7 @@ func (d *decoder) formal(list *[]graph.DraftValue, f field) error {
 // typ reads a TypeProto.
 func (d *decoder) typ(f field) (graph.Type, error) {
 	var t graph.Type
-	if err := d.open(f); err != nil {
+	if err := d.open(f, costType); err != nil {
 		return t, err
 	}
 	err := d.nest(f, func() error {
@@ -518,7 +521,7 @@ func (d *decoder) typeField(t *graph.Type, f field) error {
 	if kind == graph.NoType {
 		return nil
 	}
-	if err := d.open(f); err != nil {
+	if err := d.open(f, costType); err != nil {
 		return err
 	}
 	*t = graph.Type{Kind: kind}
@@ -549,7 +552,7 @@ func (d *decoder) dtype(f field) (graph.DType, error) {
 
 // shape reads a TensorShapeProto. Negative dims are unknown ones.
 func (d *decoder) shape(f field) (graph.Shape, error) {
-	if err := d.open(f); err != nil {
+	if err := d.open(f, costType); err != nil {
 		return nil, err
 	}
 	dims := d.shapes.mark()
@@ -570,7 +573,7 @@ func (d *decoder) shape(f field) (graph.Shape, error) {
 // dim reads a TensorShapeProto.Dimension.
 func (d *decoder) dim(f field) (graph.Dim, error) {
 	var dim graph.Dim
-	if err := d.open(f); err != nil {
+	if err := d.open(f, costDim); err != nil {
 		return dim, err
 	}
 	err := d.message(f.end, func(f field) error {

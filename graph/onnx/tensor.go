@@ -33,7 +33,7 @@ type payload struct {
 
 // tensor reads a TensorProto and its metadata.
 func (d *decoder) tensor(f field) (*graph.Tensor, []graph.Prop, error) {
-	if err := d.open(f); err != nil {
+	if err := d.open(f, costTensor); err != nil {
 		return nil, nil, err
 	}
 	at := f.off
@@ -318,7 +318,7 @@ func (d *decoder) decodeTyped(t *graph.Tensor, n int64, p *payload, at int64) er
 
 // sparse reads a SparseTensorProto: values, indices and the dense dims.
 func (d *decoder) sparse(f field) (*graph.Tensor, []graph.Prop, error) {
-	if err := d.open(f); err != nil {
+	if err := d.open(f, costTensor); err != nil {
 		return nil, nil, err
 	}
 	at := f.off

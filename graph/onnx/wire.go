@@ -12,7 +12,6 @@ const (
 	windowSize = 256 << 10 // bytes of the file held at once
 	maxString  = 64 << 20  // bytes of one string field
 	maxDepth   = 64        // nested graphs or types
-	maxObjects = 4 << 20   // nodes, attributes, values, tensors, dims and properties of one file
 )
 
 // A FormatError says where a file departs from ONNX's wire format.
@@ -65,11 +64,33 @@ type reader struct {
 	base int64  // offset of buf[0]
 	pos  int    // next byte, in buf; may lie behind its end after a skip
 
-	objects int // counted against maxObjects
+	budget int64 // bytes that messages may still take in memory
 }
 
+// Bytes that messages take in memory, roughly. A message may have two bytes
+// in a hostile file, so what is built from a file is bounded by its size:
+// real models take less than half of it.
+const (
+	costNode   = 1024
+	costAttr   = 320
+	costValue  = 512
+	costType   = 192
+	costDim    = 64
+	costTensor = 384
+	costProp   = 64
+	costString = 32
+
+	budgetBase  = 64 << 20
+	budgetRatio = 16 // times the file's size
+	budgetMost  = 2 << 30
+)
+
 func newReader(src io.ReaderAt, size int64, path string) *reader {
-	return &reader{src: src, size: size, path: path, buf: make([]byte, 0, min(size, windowSize))}
+	budget := int64(budgetMost)
+	if size < budgetMost/budgetRatio {
+		budget = min(budgetMost, budgetBase+size*budgetRatio)
+	}
+	return &reader{src: src, size: size, path: path, budget: budget, buf: make([]byte, 0, min(size, windowSize))}
 }
 
 // offset returns the position in the file.
@@ -234,13 +255,18 @@ func (r *reader) expect(f field, typ protowire.Type) error {
 	return nil
 }
 
-// open checks that f is a message and counts it as an object.
-func (r *reader) open(f field) error {
+// open checks that f is a message, and charges cost, in bytes, for it.
+func (r *reader) open(f field, cost int64) error {
 	if err := r.expect(f, protowire.BytesType); err != nil {
 		return err
 	}
-	if r.objects++; r.objects > maxObjects {
-		return r.fail(f.off, "more than %d nodes, attributes and values", maxObjects)
+	return r.charge(f, cost)
+}
+
+// charge takes cost from the budget.
+func (r *reader) charge(f field, cost int64) error {
+	if r.budget -= cost; r.budget < 0 {
+		return r.fail(f.off, "too many nodes, values and attributes for a file of %d bytes", r.size)
 	}
 	return nil
 }
