@@ -32,27 +32,22 @@ type Timeline struct {
 	First    bool
 }
 
-// Ranges holds for each storage the nodes that allocate it and read it last,
-// and whether it is freed inside the latter; -1 for none.
-type Ranges struct {
-	Start, End []int32
-	Inside     []bool
-}
+// Ranges holds for each storage the nodes that allocate it and that read it last,
+// -1 for none.
+type Ranges struct{ Start, End []int32 }
 
 // NewRanges computes the live range of every storage in one pass over the
 // nodes: O(nodes + reads).
 func NewRanges(p *program.Program) Ranges {
 	n := len(p.Storages)
-	r := Ranges{make([]int32, n), make([]int32, n), make([]bool, n)}
+	r := Ranges{make([]int32, n), make([]int32, n)}
 	for i := range n {
 		r.Start[i], r.End[i] = -1, -1
 	}
 	for i := range p.Nodes {
 		nd := &p.Nodes[i]
 		for _, ev := range nd.Events {
-			if ev.Free {
-				r.Inside[ev.Storage] = true
-			} else {
+			if !ev.Free {
 				r.Start[ev.Storage] = int32(i)
 			}
 			r.End[ev.Storage] = int32(i)
@@ -83,7 +78,7 @@ func newTimeline(p *program.Program, r Ranges, first bool) *Timeline {
 			t.PhaseEnd[phase] = len(t.Events)
 			phase++
 		}
-		if n.First && !first {
+		if n.Only == program.FirstStep && !first || n.Only == program.LaterSteps && first {
 			continue
 		}
 		t.node(int32(i), n, &r, freed)

@@ -74,34 +74,60 @@ func Host(d graph.DType, shape []int64) *Tensor { return host(d, shape) }
 // Mark appends a node that allocates nothing.
 func (e *Eager) Mark(op string) { e.begin(op).end() }
 
-// Touch appends a node that reads and overwrites ts.
-func (e *Eager) Touch(op string, ts []*Tensor) {
+// An UpdateEvent is one allocation or free inside an optimizer's step.
+type UpdateEvent struct {
+	ID    int32
+	Free  bool
+	Bytes int64
+	Param *Tensor // the parameter it belongs to, or nil
+	Name  string
+	State bool // kept
+}
+
+// A Touched is a node that Touch appended.
+type Touched struct {
+	e      *Eager
+	node   int
+	states []*Tensor
+}
+
+// Touch appends a node that reads and overwrites ts and runs through events.
+func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent) *Touched {
 	k := e.begin(op, ts...)
 	k.n.Traffic *= 2
+	t := &Touched{e: e, node: len(e.P.Nodes)}
+	ids := map[int32]program.StorageID{}
+	for _, ev := range events {
+		if ev.Free {
+			k.free(ids[ev.ID])
+			continue
+		}
+		id := k.temp(ev.Bytes, program.Temporaries)
+		ids[ev.ID] = id
+		k.n.Traffic += 2 * ev.Bytes
+		if id == program.None {
+			continue
+		}
+		s := &e.P.Storages[id]
+		s.Name = ev.Name
+		if ev.Param != nil {
+			s.Name, s.Module = ev.Param.Name+"."+ev.Name, e.P.Storages[ev.Param.Storage].Module
+		}
+		if ev.State {
+			s.Category, s.Life = program.Optimizer, program.State
+			t.states = append(t.states, &Tensor{Tensor: program.Tensor{Storage: id, DType: graph.Uint8, Shape: []int64{ev.Bytes}, Strides: []int64{1}}})
+		}
+	}
 	k.end()
+	return t
 }
 
-// List appends a node that reads ts, makes one temporary of the size of each
-// of like, in order, and lets them go in reverse order.
-func (e *Eager) List(op string, ts, like []*Tensor) {
-	k := e.begin(op, ts...)
-	temps := make([]program.StorageID, len(like))
-	for i, t := range like {
-		temps[i] = k.temp(t.Bytes(), program.Temporaries)
-		k.n.Traffic += t.Bytes()
-	}
-	for i := len(temps) - 1; i >= 0; i-- {
-		k.free(temps[i])
-	}
-	k.end()
+// First makes the node run in the first step only and returns the state it
+// created.
+func (t *Touched) First() []*Tensor {
+	t.e.P.Nodes[t.node].Only = program.FirstStep
+	return t.states
 }
 
-// State appends a node of the first step that allocates optimizer state.
-func (e *Eager) State(op string, d graph.DType, shape []int64) *Tensor {
-	k := e.begin(op)
-	k.n.First = true
-	t := k.alloc(shape, nil, d)
-	s := &e.P.Storages[t.Storage]
-	s.Category, s.Life = program.Optimizer, program.State
-	return k.end()
-}
+// Later makes the node run in all steps but the first.
+func (t *Touched) Later() { t.e.P.Nodes[t.node].Only = program.LaterSteps }

@@ -38,13 +38,14 @@ func groups(g *graph.Graph) []group {
 type metaLift struct {
 	*builder
 	outs   map[string][]graph.ValueID // outputs of each FX call, by its name
+	calls  map[string]int32           // node of each FX call
 	places map[string]graph.ValueID   // placeholders: parameters, buffers, inputs
 	inFX   []int32                    // group that defines each source value, or -1
 }
 
 // liftMetadata rebuilds the exporter's FX graph.
 func liftMetadata(g *graph.Graph) (*Lifted, error) {
-	m := &metaLift{builder: newBuilder(g, Metadata), outs: map[string][]graph.ValueID{}, places: placeholders(g)}
+	m := &metaLift{builder: newBuilder(g, Metadata), outs: map[string][]graph.ValueID{}, calls: map[string]int32{}, places: placeholders(g)}
 	gs := groups(g)
 	m.inFX = make([]int32, len(g.Values))
 	for i := range m.inFX {
@@ -105,13 +106,13 @@ func (m *metaLift) group(gi int, gr *group) error {
 	if m.skip(fx, last) {
 		return nil
 	}
+	if fx.target == "operator.getitem" && len(fx.args) == 2 {
+		m.getitem(fx, last)
+		return nil
+	}
 	args, err := m.args(fx.args, m.externals(gi, gr))
 	if err != nil {
 		return fmt.Errorf("node %q: %w", last.Name, err)
-	}
-	if fx.target == "operator.getitem" && len(args) == 2 {
-		m.getitem(fx, args, last)
-		return nil
 	}
 	ns, op, _ := strings.Cut(fx.target, ".")
 	if ns != "aten" && ns != "prims" {
@@ -120,7 +121,7 @@ func (m *metaLift) group(gi int, gr *group) error {
 	n := graph.Node{Name: fx.name, Op: op, Args: args, Outputs: m.outputs(last), Meta: last.Meta}
 	var class string
 	n.Module, class = owner(last)
-	m.call(n, class)
+	m.calls[fx.name] = m.call(n, class).ID
 	m.outs[fx.name] = n.Outputs
 	return nil
 }
@@ -151,31 +152,45 @@ func (m *metaLift) outputs(last *graph.Node) []graph.ValueID {
 			continue
 		}
 		v := &m.src.Values[o]
-		if v.Type.Kind != graph.SequenceType {
+		if v.Type.Kind != graph.SequenceType && last.Op != "SplitToSequence" {
 			outs = append(outs, m.value(o))
 			continue
 		}
-		n, ok := v.Type.Len.Int()
-		if !ok || v.Type.Of == nil || n > 1<<16 {
-			m.l.warn("sequence-length", last.Name, "the length of sequence %q is not known", v.Name)
-			n = 0
-		}
-		for i := range n {
-			outs = append(outs, m.fresh(fmt.Sprintf("%s.%d", v.Name, i), graph.Type{Kind: graph.TensorType, Elem: v.Type.Of.Elem}))
+		n, _ := v.Type.Len.Int()
+		for i := range min(n, 1<<16) {
+			outs = append(outs, m.item(v, i))
 		}
 	}
 	return outs
 }
 
+// item makes the value of a sequence's element.
+func (m *metaLift) item(v *graph.Value, i int64) graph.ValueID {
+	t := graph.Type{Kind: graph.TensorType, Elem: v.Type.Elem}
+	if v.Type.Of != nil {
+		t.Elem = v.Type.Of.Elem
+	}
+	return m.fresh(fmt.Sprintf("%s.%d", v.Name, i), t)
+}
+
 // getitem names an output of an earlier call; its type is that of the ONNX
 // value that stands for the item.
-func (m *metaLift) getitem(fx *fxCall, args []graph.Arg, last *graph.Node) {
-	outs := m.outs[fx.args[0].ref]
-	i := int(args[1].Int)
-	if i >= len(outs) || i < 0 {
+func (m *metaLift) getitem(fx *fxCall, last *graph.Node) {
+	src := fx.args[0].ref
+	i := int(fx.args[1].i)
+	ni, ok := m.calls[src]
+	if !ok || i < 0 || i >= 1<<16 {
 		return
 	}
-	if o := last.Outputs[0]; o >= 0 {
+	o := last.Outputs[0]
+	for len(m.outs[src]) <= i && o >= 0 { // a sequence whose length inference does not know
+		id := m.item(&m.src.Values[o], int64(len(m.outs[src])))
+		m.l.Graph.Values[id].Def, m.l.Graph.Values[id].Kind = ni, graph.Computed
+		m.outs[src] = append(m.outs[src], id)
+		m.l.Graph.Nodes[ni].Outputs = m.outs[src]
+	}
+	outs := m.outs[src]
+	if o >= 0 {
 		v := &m.l.Graph.Values[outs[i]]
 		v.Type = m.src.Values[o].Type
 		m.l.from[outs[i]] = o

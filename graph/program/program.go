@@ -90,6 +90,16 @@ type Event struct {
 	Free    bool
 }
 
+// A When says in which steps a node runs.
+type When uint8
+
+// The steps.
+const (
+	EveryStep  When = iota
+	FirstStep       // creates optimizer state
+	LaterSteps      // uses it
+)
+
 // A Node is one framework operator call as it runs.
 type Node struct {
 	Phase    Phase
@@ -107,7 +117,7 @@ type Node struct {
 	FLOPs   int64 // two per multiply-add
 	Traffic int64 // bytes read and written once each
 
-	First     bool  // runs in the first step only (creates optimizer state or a workspace)
+	Only      When  // the steps it runs in
 	Recompute bool  // runs again what a checkpointed segment had dropped
 	Segment   int32 // checkpointed segment of a recomputed node, else -1
 }

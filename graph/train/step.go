@@ -114,47 +114,35 @@ func (b *builder) crossEntropy(x *aten.Tensor) (*aten.Tensor, error) {
 	return e.CrossEntropy(x, y), nil
 }
 
-// update appends the optimizer's step.
+// update appends the optimizer's step: what its first call does, and what
+// every later one does.
 func (b *builder) update() {
-	e, o := b.e, b.opt.Optimizer
-	var params, grads []*aten.Tensor
+	e := b.e
+	var params, touched []*aten.Tensor
+	var list []UpdateParam
 	for _, p := range b.params {
 		if g := p.Grad(); g != nil {
-			params, grads = append(params, p), append(grads, g)
+			params = append(params, p)
+			touched = append(touched, p, g)
+			list = append(list, UpdateParam{p.Numel(), p.DType})
 		}
 	}
-	states := b.states(params)
-	touched := slices.Concat(params, grads, states)
-	for range o.Lists {
-		e.List("_foreach_sqrt", touched, params)
-	}
-	if o.Lists > 0 {
+	if b.opt.Update == nil {
+		e.Touch("step", touched, nil)
 		return
 	}
-	if o.Loop == 0 || len(params) == 0 {
-		e.Touch("_foreach_step", touched)
-		return
-	}
-	for i, p := range params {
-		e.List("sqrt", []*aten.Tensor{p, grads[i]}, slices.Repeat([]*aten.Tensor{p}, o.Loop))
-	}
+	first, later := b.opt.Update(list, true), b.opt.Update(list, false)
+	states := e.Touch("step", touched, b.updateEvents(first, params)).First()
+	e.Touch("step", append(touched, states...), b.updateEvents(later, params)).Later()
 }
 
-// states creates the optimizer's state in the first step, parameter by
-// parameter.
-func (b *builder) states(params []*aten.Tensor) []*aten.Tensor {
-	e, o := b.e, b.opt.Optimizer
-	var states []*aten.Tensor
-	for _, p := range params {
-		if o.Steps {
-			e.Named(p.Name, p.Name)
-			states = append(states, e.State("step", graph.Float32, nil))
-		}
-		for i := range o.States {
-			e.Named(p.Name, p.Name)
-			states = append(states, e.State([]string{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}[min(i, 2)], p.DType, p.Shape))
+func (b *builder) updateEvents(in []UpdateEvent, params []*aten.Tensor) []aten.UpdateEvent {
+	out := make([]aten.UpdateEvent, len(in))
+	for i, ev := range in {
+		out[i] = aten.UpdateEvent{ID: ev.ID, Free: ev.Free, Bytes: ev.Bytes, Name: ev.Name, State: ev.State}
+		if ev.Param >= 0 {
+			out[i].Param = params[ev.Param]
 		}
 	}
-	e.Named("step", "")
-	return states
+	return out
 }

@@ -14,32 +14,36 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// An Optimizer says what an optimizer's step allocates, for a list of
-// parameters with gradients.
-type Optimizer struct {
-	Name string
-	// States counts the state tensors of a parameter's size.
-	States int
-	// Steps adds a scalar on the device for every parameter (fused, capturable).
-	Steps bool
-	// Lists counts temporary lists of all parameters' size that a foreach
-	// step makes, each let go in reverse order before the next.
-	Lists int
-	// Loop counts temporaries of one parameter's size that a step parameter
-	// by parameter holds at a time.
-	Loop int
+// An UpdateParam is a parameter with a gradient, as an optimizer sees it.
+type UpdateParam struct {
+	Elems int64
+	DType graph.DType
+}
+
+// An UpdateEvent is one allocation or free of an optimizer's step. IDs count
+// the allocations of one step; Param is an index of the parameters or -1;
+// State storages are kept.
+type UpdateEvent struct {
+	ID    int32
+	Free  bool
+	Bytes int64
+	Param int32
+	Name  string
+	State bool
 }
 
 // Options say what to build.
 type Options struct {
-	Train     bool
-	Storage   graph.DType // type of parameters and inputs; Undefined keeps the file's
-	Loss      string      // auto, cross-entropy, mse, sum, none
-	Optimizer Optimizer
-	Config    aten.Config
-	Segments  []Segment         // checkpointed regions, in execution order
-	Frozen    func(string) bool // parameters that require no gradient; nil: none
-	Hold      bool              // the caller holds the outputs during backward
+	Train   bool
+	Storage graph.DType // type of parameters and inputs; Undefined keeps the file's
+	Loss    string      // auto, cross-entropy, mse, sum, none
+	// Update returns what the optimizer's step allocates and frees; first says
+	// whether it is the first step, which creates state. Nil: nothing.
+	Update   func(params []UpdateParam, first bool) []UpdateEvent
+	Config   aten.Config
+	Segments []Segment         // checkpointed regions, in execution order
+	Frozen   func(string) bool // parameters that require no gradient; nil: none
+	Hold     bool              // the caller holds the outputs during backward
 }
 
 // A Segment is one checkpointed region: modules that run one after the other.
