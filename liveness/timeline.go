@@ -114,14 +114,14 @@ func (t *Timeline) node(i int32, n *program.Node, r *Ranges, freed []bool) {
 			t.Events = append(t.Events, Event{Storage: id, Node: i, Free: true})
 		}
 	}
+	for _, ev := range n.Events { // results that nobody took
+		free(ev.Storage)
+	}
 	for _, id := range n.Holds {
 		free(id)
 	}
 	for _, id := range n.Reads {
 		free(id)
-	}
-	for _, ev := range n.Events {
-		free(ev.Storage)
 	}
 }
 

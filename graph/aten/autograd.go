@@ -69,14 +69,14 @@ func (e *Eager) record(name string, outs, ins, saved []*Tensor, apply backward) 
 			o.fn, o.outNr = n, i
 		}
 	}
-	e.pack(n, outs)
+	e.pack(n)
 }
 
 // pack decides what becomes of the tensors that n saves.
-func (e *Eager) pack(n *gradNode, outs []*Tensor) {
+func (e *Eager) pack(n *gradNode) {
 	switch {
 	case e.replay != nil:
-		e.replay.pack(e, n, outs)
+		e.replay.pack(e, n)
 	case e.inside:
 		e.tape = append(e.tape, n)
 	default:

@@ -69,29 +69,28 @@ func (e *Eager) recompute(s *Segment) {
 // first run, and ends the run after the last of them (early stop). What saves
 // only operands packs them before its kernel starts, so that the last such
 // kernel does not run again.
-func (r *replay) pack(e *Eager, n *gradNode, outs []*Tensor) {
+func (r *replay) pack(e *Eager, n *gradNode) {
 	if r.stopped || r.next >= len(r.seg.tape) {
 		return
 	}
 	orig := r.seg.tape[r.next]
 	copy(orig.saved, n.saved)
 	if r.next == r.last {
-		if !savesResult(n.saved, outs) && len(e.P.Nodes) > 0 {
-			e.P.Nodes = e.P.Nodes[:len(e.P.Nodes)-1]
+		if end := len(e.P.Nodes) - 1; end >= 0 && !makes(&e.P.Nodes[end], n.saved) {
+			e.P.Nodes = e.P.Nodes[:end]
 		}
 		r.stopped = true
 	}
 	r.next++
 }
 
-func savesResult(saved, outs []*Tensor) bool {
-	ids := map[program.StorageID]bool{}
-	for _, o := range outs {
-		ids[o.Storage] = true
-	}
+// makes reports whether the node allocates one of the tensors.
+func makes(n *program.Node, saved []*Tensor) bool {
 	for _, t := range saved {
-		if t != nil && ids[t.Storage] {
-			return true
+		for _, ev := range n.Events {
+			if t != nil && ev.Storage == t.Storage && !ev.Free {
+				return true
+			}
 		}
 	}
 	return false

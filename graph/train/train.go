@@ -65,6 +65,7 @@ func New(l *lift.Lifted, opt Options) (*Build, error) {
 	b := &builder{l: l, opt: opt, e: aten.New(opt.Config), env: make([]*aten.Tensor, len(l.Graph.Values))}
 	b.e.P.Train = opt.Train
 	b.e.P.Warnings = append(b.e.P.Warnings, l.Warnings...)
+	b.holds = scopeHolds(l)
 	if err := b.segments(); err != nil {
 		return nil, err
 	}
@@ -98,6 +99,7 @@ type builder struct {
 	params []*aten.Tensor
 	ranges [][2]int
 	segs   []*aten.Segment
+	holds  [][]graph.ValueID // values let go after each call
 }
 
 // segments finds the calls of each checkpointed region.
@@ -290,6 +292,9 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 				b.e.Warn("shape-differs", fmt.Sprintf("%s gives %v where shape inference says %v", n.Op, outs[j].Shape, c.Shapes[j]))
 			}
 		}
+	}
+	for _, id := range b.holds[i] {
+		b.e.Hold(env[id])
 	}
 	return nil
 }

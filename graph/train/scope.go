@@ -1,0 +1,114 @@
+package train
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/lift"
+)
+
+// Python keeps a tensor alive for as long as a variable names it, which is
+// often longer than the graph reads it. The exported graph has no variables,
+// but the module tree bounds them:
+//
+//   - what a module is called with stays alive until the call returns: the
+//     caller's variable and the callee's parameter name it;
+//   - query, key and value, and the probabilities, are variables of the
+//     attention module's forward and live until it returns.
+
+// scopeHolds returns, for every call, the values that are let go after it
+// and not earlier.
+func scopeHolds(l *lift.Lifted) [][]graph.ValueID {
+	g := l.Graph
+	holds := make([][]graph.ValueID, len(g.Nodes))
+	ends := callEnds(g)
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		for _, id := range n.Inputs {
+			def := g.Values[id].Def
+			if def < 0 {
+				continue
+			}
+			if d := commonDepth(g.Nodes[def].Module, n.Module); d < depth(n.Module) {
+				at := ends(i, d+1)
+				if at > i && !slices.Contains(holds[at], id) {
+					holds[at] = append(holds[at], id)
+				}
+			} else if multiplies(n) && n.Module != "" {
+				if at := ends(i, depth(n.Module)); !slices.Contains(holds[at], id) {
+					holds[at] = append(holds[at], id)
+				}
+			}
+		}
+	}
+	return holds
+}
+
+// multiplies reports a product of two activations.
+func multiplies(n *graph.Node) bool {
+	op, _, _ := strings.Cut(n.Op, ".")
+	return op == "matmul" || op == "bmm" || op == "baddbmm" || op == "scaled_dot_product_attention"
+}
+
+func depth(module string) int {
+	if module == "" {
+		return 0
+	}
+	return strings.Count(module, ".") + 1
+}
+
+// commonDepth is the number of leading components that two module names share.
+func commonDepth(a, b string) int {
+	if a == "" || b == "" {
+		return 0
+	}
+	n := 0
+	for {
+		x, ra, oka := strings.Cut(a, ".")
+		y, rb, okb := strings.Cut(b, ".")
+		if x != y {
+			return n
+		}
+		n++
+		if !oka || !okb {
+			return n
+		}
+		a, b = ra, rb
+	}
+}
+
+// prefix returns the first n components of a module name.
+func prefix(module string, n int) string {
+	at := 0
+	for i := 0; i < n; i++ {
+		j := strings.IndexByte(module[at:], '.')
+		if j < 0 {
+			return module
+		}
+		at += j + 1
+	}
+	return module[:max(at-1, 0)]
+}
+
+// callEnds returns a function that gives the last call of the run of calls
+// that stand, like call i, within the module that is the first d components
+// of call i's.
+func callEnds(g *graph.Graph) func(i, d int) int {
+	type key struct{ i, d int }
+	memo := map[key]int{}
+	return func(i, d int) int {
+		m := prefix(g.Nodes[i].Module, d)
+		if at, ok := memo[key{i, d}]; ok {
+			return at
+		}
+		j := i
+		for j+1 < len(g.Nodes) && Within(g.Nodes[j+1].Module, m) {
+			j++
+		}
+		for k := i; k <= j; k++ {
+			memo[key{k, d}] = j
+		}
+		return j
+	}
+}
