@@ -2,6 +2,7 @@ package onnx
 
 import (
 	"math"
+	"math/bits"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -286,7 +287,7 @@ func (d *decoder) attribute(n *graph.DraftNode, f field, index int) error {
 	}
 	at := f.off
 	a := graph.Attr{}
-	var kind, seen graph.AttrKind // as declared; of the first field that is set
+	var seen uint // the kinds, as bits, whose fields are set
 	var bodies []*graph.Draft
 	err := d.message(f.end, func(f field) (err error) {
 		switch f.num {
@@ -295,18 +296,18 @@ func (d *decoder) attribute(n *graph.DraftNode, f field, index int) error {
 		case 21:
 			return d.set(&a.Ref, f)
 		case 20:
-			kind, err = d.attrKind(f)
+			a.Kind, err = d.attrKind(f)
 			return err
 		}
 		k, err := d.attrValue(&a, &bodies, f)
-		if seen == graph.AttrNone {
-			seen = k
-		}
+		seen |= 1 << k &^ 1
 		return err
 	})
-	a.Kind = kind
-	if kind == graph.AttrNone { // IR version 1 had no type field
-		a.Kind = seen
+	if err == nil && a.Kind == graph.AttrNone && seen != 0 { // IR version 1 had no type field
+		a.Kind = graph.AttrKind(bits.TrailingZeros(seen))
+	}
+	if seen &^= 1 << a.Kind; err == nil && (seen != 0 || a.Ref != "") {
+		bodies = d.prune(&a, bodies, seen)
 	}
 	for _, b := range bodies {
 		n.Subs = append(n.Subs, graph.DraftSub{Attr: index, Body: b})
@@ -316,6 +317,42 @@ func (d *decoder) attribute(n *graph.DraftNode, f field, index int) error {
 	}
 	d.attrs.push(a)
 	return within(err, "attribute", index)
+}
+
+// prune drops the fields of a that its type, or a reference to a function's
+// attribute, says are not meant.
+func (d *decoder) prune(a *graph.Attr, bodies []*graph.Draft, foreign uint) []*graph.Draft {
+	if foreign != 0 {
+		d.warn("attribute-type", "attribute %q holds more than its type says; the type counts", a.Name)
+	}
+	all := *a
+	*a = graph.Attr{Name: all.Name, Kind: all.Kind, Ref: all.Ref}
+	if a.Ref != "" {
+		return nil
+	}
+	switch a.Kind {
+	case graph.AttrFloat:
+		a.F = all.F
+	case graph.AttrInt:
+		a.I = all.I
+	case graph.AttrString:
+		a.S = all.S
+	case graph.AttrFloats:
+		a.Floats = all.Floats
+	case graph.AttrInts:
+		a.Ints = all.Ints
+	case graph.AttrStrings:
+		a.Strings = all.Strings
+	case graph.AttrTensor, graph.AttrSparseTensor:
+		a.Tensor = all.Tensor
+	case graph.AttrTensors, graph.AttrSparseTensors:
+		a.Tensors = all.Tensors
+	case graph.AttrType, graph.AttrTypes:
+		a.Types = all.Types
+	case graph.AttrGraph, graph.AttrGraphs:
+		return bodies
+	}
+	return nil
 }
 
 // attrKind reads AttributeProto.type, whose numbers are those of AttrKind.
@@ -332,11 +369,12 @@ func (d *decoder) checkAttr(a *graph.Attr, bodies int, at int64) error {
 	if a.Name == "" {
 		return d.fail(at, "attribute without a name")
 	}
-	if a.Ref != "" && bodies == 0 {
+	if a.Ref != "" {
 		return nil
 	}
-	missing := a.Kind == graph.AttrTensor && a.Tensor == nil ||
-		a.Kind == graph.AttrSparseTensor && a.Tensor == nil ||
+	dense := a.Tensor != nil && a.Tensor.Sparse == nil
+	missing := a.Kind == graph.AttrTensor && !dense ||
+		a.Kind == graph.AttrSparseTensor && (a.Tensor == nil || dense) ||
 		a.Kind == graph.AttrGraph && bodies != 1 ||
 		a.Kind != graph.AttrGraph && a.Kind != graph.AttrGraphs && bodies > 0 ||
 		a.Kind == graph.AttrType && len(a.Types) != 1

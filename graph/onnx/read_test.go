@@ -82,6 +82,7 @@ func TestErrors(t *testing.T) {
 		{"external offset", tensor(pb{}.int(1, 1).int(2, 1).str(8, "w").int(14, 1).msg(13, entry("location", "f"), entry("offset", "-4"))), `external_data offset "-4"`},
 		{"attribute without name", model(g(node("Relu", in("x"), in("y"), pb{}.int(3, 1)))), "attribute without a name"},
 		{"attribute without graph", model(g(node("If", in("x"), in("y"), pb{}.str(1, "then_branch").int(20, 5)))), `attribute "then_branch" does not hold what its type says`},
+		{"dense attribute called sparse", model(g(node("Op", in("x"), in("y"), pb{}.str(1, "v").int(20, 11).msg(5, pb{}.int(2, 7).packed(7, 1))))), `attribute "v" does not hold what its type says`},
 		{"attribute type", model(g(node("Relu", in("x"), in("y"), pb{}.str(1, "a").int(20, 77)))), "unknown attribute type 77"},
 		{"function twice", model(g(relu)).msg(25, function("f"), function("f")), "function local.f is defined twice"},
 		{"functions in a cycle", model(g(relu)).msg(25,
@@ -194,6 +195,8 @@ func TestTolerance(t *testing.T) {
 			func(g *graph.Graph) bool {
 				return len(g.Nodes[0].Attrs) == 2 && g.Nodes[0].Attr("a").I == 2 && g.Nodes[0].Attr("b").I == 3
 			}},
+		{"attribute with another's field", model(io(pb{}.msg(1, node("Relu", in("x"), in("y"), pb{}.str(1, "a").int(3, 1).packed(8, 1, 2).int(20, 7))))), "attribute-type",
+			func(g *graph.Graph) bool { a := g.Nodes[0].Attr("a"); return len(a.Ints) == 2 && a.I == 0 }},
 		{"unknown fields", append(small(), pb{}.int(99, 1).str(100, "x").fixed32(101, 1)...), "", nil},
 		{"fields of a message in any order", pb{}.msg(7, io(pb{}.msg(1, node("Add", in("x", "w"), in("y")))).
 			msg(5, pb{}.str(9, "\x05\x00\x00\x00\x00\x00\x00\x00").str(8, "w").int(2, 7).int(1, 1))).msg(8, pb{}.int(2, 17)).int(1, 8), "",
