@@ -241,3 +241,14 @@ func owner(n *graph.Node) (module, class string) {
 	}
 	return module, class
 }
+
+// Scopes returns the qualified names of the modules whose forward methods
+// were running when the exporter saw the call, outermost first, the root ""
+// included; nil when the file does not say.
+func Scopes(n *graph.Node) []string {
+	s := pyList(n.MetaValue(keyScopes))
+	if len(s) == 0 {
+		return nil
+	}
+	return s[:len(s)-1]
+}

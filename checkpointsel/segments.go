@@ -1,0 +1,424 @@
+package checkpointsel
+
+import (
+	"math"
+	"slices"
+
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/liveness"
+)
+
+// A Problem is the choice of segments for one training step, measured on the
+// program without checkpoints. Bytes are rounded as liveness.Rounded does.
+type Problem struct {
+	Units []Unit
+	Fixed int64 // highest level outside forward and backward: the optimizer's step
+
+	slots []slot
+	segs  []option // feasible segments, by first slot
+	from  [][]int  // indices into segs, by first slot
+}
+
+// A slot is a unit or gap with its levels in the program without checkpoints.
+type slot struct {
+	forward, backward int64 // highest live bytes during the unit's calls
+}
+
+// An option is one segment that a plan may contain.
+type option struct {
+	lo, hi  int     // half-open range of units
+	drop    int64   // bytes not held between forward and backward
+	forward int64   // highest level of the first run, nothing dropped before it
+	redo    int64   // highest level of recomputation and backward, likewise
+	cost    float64 // time of recomputation
+}
+
+// maxRun bounds the number of units in one segment: longer ones hold
+// everything at once again.
+const maxRun = 24
+
+// NewProblem measures the step of b. cost gives the time of a program node.
+func NewProblem(b *train.Build, units []Unit, cost func(*program.Node) float64) *Problem {
+	m := newMeasure(b, units, cost)
+	p := &Problem{Units: units, Fixed: m.fixed, slots: m.slots, from: make([][]int, len(units))}
+	for lo := range units {
+		if units[lo].Module == "" {
+			continue
+		}
+		for hi := lo + 1; hi <= len(units) && hi-lo <= maxRun; hi++ {
+			if hi-lo > 1 && !units[hi-1].Chains {
+				break
+			}
+			if o, ok := m.option(lo, hi); ok {
+				p.from[lo] = append(p.from[lo], len(p.segs))
+				p.segs = append(p.segs, o)
+			}
+		}
+	}
+	return p
+}
+
+// A label is a state of the search: what the segments so far drop and cost.
+type label struct {
+	drop int64
+	cost float64
+	prev int32 // label it came from
+	seg  int32 // segment that led here, -1 for an ordinary slot
+}
+
+// Solve returns the segments of least cost whose levels stay within budget
+// bytes, that cost, and whether any exist. It is exact for the levels of
+// NewProblem; it takes O(units² · labels) time, where labels are the
+// undominated pairs of bytes and time.
+func (p *Problem) Solve(budget int64) (segs []train.Segment, cost float64, ok bool) {
+	if p.Fixed > budget {
+		return nil, 0, false
+	}
+	n := len(p.slots)
+	all := []label{{prev: -1, seg: -1}}
+	at := make([][]int32, n+1)
+	at[0] = []int32{0}
+	for i := range n {
+		at[i] = p.prune(all, at[i])
+		for _, li := range at[i] {
+			l := all[li]
+			s := p.slots[i]
+			if s.forward-l.drop <= budget && s.backward-l.drop <= budget {
+				all = append(all, label{l.drop, l.cost, li, -1})
+				at[i+1] = append(at[i+1], int32(len(all)-1))
+			}
+			for _, oi := range p.from[i] {
+				o := &p.segs[oi]
+				if o.forward-l.drop <= budget && o.redo-l.drop <= budget {
+					all = append(all, label{l.drop + o.drop, l.cost + o.cost, li, int32(oi)})
+					at[o.hi] = append(at[o.hi], int32(len(all)-1))
+				}
+			}
+		}
+	}
+	best := int32(-1)
+	for _, li := range at[n] {
+		if best < 0 || all[li].cost < all[best].cost {
+			best = li
+		}
+	}
+	if best < 0 {
+		return nil, 0, false
+	}
+	return p.trace(all, best), all[best].cost, true
+}
+
+// prune keeps the labels of one position that no other dominates.
+func (p *Problem) prune(all []label, ids []int32) []int32 {
+	slices.SortFunc(ids, func(a, b int32) int {
+		x, y := all[a], all[b]
+		switch {
+		case x.cost != y.cost:
+			if x.cost < y.cost {
+				return -1
+			}
+			return 1
+		case x.drop != y.drop:
+			if x.drop > y.drop {
+				return -1
+			}
+			return 1
+		}
+		return int(a - b)
+	})
+	out := ids[:0]
+	most := int64(math.MinInt64)
+	for _, id := range ids {
+		if all[id].drop > most {
+			most = all[id].drop
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// trace reads the segments off a label's history, in execution order.
+func (p *Problem) trace(all []label, at int32) []train.Segment {
+	var out []train.Segment
+	for ; at >= 0; at = all[at].prev {
+		if all[at].seg < 0 {
+			continue
+		}
+		o := p.segs[all[at].seg]
+		var s train.Segment
+		for _, u := range p.Units[o.lo:o.hi] {
+			s.Modules = append(s.Modules, u.Module)
+		}
+		out = append(out, s)
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// MinBudget returns the smallest budget for which Solve finds a plan, by
+// bisection over the levels.
+func (p *Problem) MinBudget() int64 {
+	lo, hi := p.Fixed, p.Fixed
+	for _, s := range p.slots {
+		hi = max(hi, s.forward, s.backward)
+	}
+	for lo < hi {
+		mid := lo + (hi-lo)/2
+		if _, _, ok := p.Solve(mid); ok {
+			hi = mid
+		} else {
+			lo = mid + 1
+		}
+	}
+	return lo
+}
+
+// None, All and Sqrt are the fixed selections.
+
+// All checkpoints every unit that computes something backward needs.
+func (p *Problem) All() []train.Segment {
+	var out []train.Segment
+	for i, u := range p.Units {
+		for _, oi := range p.from[i] {
+			if o := p.segs[oi]; o.hi == i+1 && o.drop > 0 {
+				out = append(out, train.Segment{Modules: []string{u.Module}})
+			}
+		}
+	}
+	return out
+}
+
+// Sqrt checkpoints segments of about the square root of the number of units
+// each, where units chain (Chen et al., Training Deep Nets with Sublinear
+// Memory Cost, 2016).
+func (p *Problem) Sqrt() []train.Segment {
+	var modules int
+	for _, u := range p.Units {
+		if u.Module != "" {
+			modules++
+		}
+	}
+	size := max(int(math.Round(math.Sqrt(float64(modules)))), 1)
+	var out []train.Segment
+	for i := 0; i < len(p.Units); {
+		best := -1
+		for _, oi := range p.from[i] {
+			if p.segs[oi].hi-i <= size && p.segs[oi].drop > 0 {
+				best = oi
+			}
+		}
+		if best < 0 {
+			i++
+			continue
+		}
+		var s train.Segment
+		for _, u := range p.Units[i:p.segs[best].hi] {
+			s.Modules = append(s.Modules, u.Module)
+		}
+		out = append(out, s)
+		i = p.segs[best].hi
+	}
+	return out
+}
+
+// measure holds what options are computed from.
+type measure struct {
+	b      *train.Build
+	units  []Unit
+	cost   func(*program.Node) float64
+	levels liveness.Levels
+	slots  []slot
+	fixed  int64
+
+	unitOf []int   // unit of each lifted call
+	nodes  [][]int // forward nodes of each unit
+	first  []int64 // level before a unit's backward starts
+	live   []use   // by storage
+	byUnit [][]int32
+	reads  [][]int32
+}
+
+// A use says where a storage is made and read, in units; -1 for nowhere.
+type use struct {
+	born           int // unit that makes it, forward
+	lastForward    int // last unit that reads it forward; len(units) for the loss
+	backLo, backHi int // units that read it backward
+	last           int // node that frees it, forward or backward
+	saved          bool
+	death          int // last forward node that reads it
+}
+
+func newMeasure(b *train.Build, units []Unit, cost func(*program.Node) float64) *measure {
+	_, steady := liveness.Steps(b.Program)
+	n := len(units)
+	m := &measure{b: b, units: units, cost: cost, levels: liveness.LevelsOf(steady), slots: make([]slot, n), nodes: make([][]int, n),
+		first: make([]int64, n), unitOf: make([]int, len(b.Lifted.Graph.Nodes)), live: make([]use, len(b.Storages)), byUnit: make([][]int32, n), reads: make([][]int32, n)}
+	for u := range units {
+		for c := units[u].Lo; c < units[u].Hi; c++ {
+			m.unitOf[c] = u
+		}
+		m.first[u] = -1
+	}
+	for i := range m.live {
+		m.live[i] = use{born: -1, lastForward: -1, backLo: n, backHi: -1, last: -1, death: -1}
+	}
+	for i := range b.Nodes {
+		m.node(i)
+	}
+	for id, u := range m.live {
+		if u.born >= 0 && b.Storages[id].Life == program.Step {
+			m.byUnit[u.born] = append(m.byUnit[u.born], int32(id))
+		}
+	}
+	return m
+}
+
+// node notes one node of the program: its level, and what it makes and reads.
+func (m *measure) node(i int) {
+	nd := &m.b.Nodes[i]
+	peak := m.levels.Peak[i]
+	u := -1
+	if nd.Call >= 0 {
+		u = m.unitOf[nd.Call]
+	}
+	back := nd.Phase == program.Backward
+	switch {
+	case u < 0 && (nd.Phase == program.Update || nd.Phase == program.ZeroGrad):
+		m.fixed = max(m.fixed, peak)
+	case u < 0: // loss and the start of backward: at the end of the last unit
+		last := len(m.slots) - 1
+		m.slots[last].forward = max(m.slots[last].forward, peak)
+	case back:
+		m.slots[u].backward = max(m.slots[u].backward, peak)
+		if m.first[u] < 0 {
+			m.first[u] = m.levels.Before[i]
+		}
+	default:
+		m.slots[u].forward = max(m.slots[u].forward, peak)
+		m.nodes[u] = append(m.nodes[u], i)
+	}
+	for _, ev := range nd.Events {
+		if !ev.Free && !back && u >= 0 {
+			m.live[ev.Storage].born = u
+		}
+	}
+	for _, ids := range [][]program.StorageID{nd.Reads, nd.Holds} {
+		for _, id := range ids {
+			m.use(&m.live[id], int32(id), i, u, back)
+		}
+	}
+}
+
+func (m *measure) use(s *use, id int32, i, u int, back bool) {
+	s.last = i
+	switch {
+	case back && u >= 0:
+		s.backLo, s.backHi, s.saved = min(s.backLo, u), max(s.backHi, u), true
+	case back:
+		s.backHi, s.saved = len(m.units), true
+	default:
+		s.death = i
+		if u < 0 {
+			u = len(m.units)
+		} else if n := len(m.reads[u]); n == 0 || m.reads[u][n-1] != id {
+			m.reads[u] = append(m.reads[u], id)
+		}
+		s.lastForward = max(s.lastForward, u)
+	}
+}
+
+// option measures the segment of units [lo, hi).
+func (m *measure) option(lo, hi int) (option, bool) {
+	o := option{lo: lo, hi: hi}
+	dropped := map[int32]bool{}
+	for u := lo; u < hi; u++ {
+		for _, id := range m.byUnit[u] {
+			s := &m.live[id]
+			if s.saved && s.lastForward < hi && s.backLo >= lo && s.backHi < hi {
+				dropped[id] = true
+				o.drop += liveness.Rounded(m.b.Storages[id].Bytes)
+			}
+		}
+	}
+	if o.drop == 0 {
+		return o, false
+	}
+	o.drop -= m.keep(lo, hi)
+	m.firstRun(&o, dropped)
+	m.secondRun(&o)
+	return o, o.drop > 0
+}
+
+// keep is what the segment reads from before it and would not otherwise be
+// held until its backward.
+func (m *measure) keep(lo, hi int) int64 {
+	var n int64
+	seen := map[int32]bool{}
+	for u := lo; u < hi; u++ {
+		for _, id := range m.reads[u] {
+			s := &m.live[id]
+			if s.born >= 0 && s.born < lo && !s.saved && !seen[id] && m.b.Storages[id].Life == program.Step {
+				seen[id] = true
+				n += liveness.Rounded(m.b.Storages[id].Bytes)
+			}
+		}
+	}
+	return n
+}
+
+// firstRun is the level of the forward run that drops what it need not keep:
+// each dropped storage dies after its last forward reader.
+func (m *measure) firstRun(o *option, dropped map[int32]bool) {
+	type death struct {
+		node  int
+		bytes int64
+	}
+	var deaths []death
+	for id := range dropped {
+		deaths = append(deaths, death{m.live[id].death, liveness.Rounded(m.b.Storages[id].Bytes)})
+	}
+	slices.SortFunc(deaths, func(a, b death) int {
+		if a.node != b.node {
+			return a.node - b.node
+		}
+		return int(min(max(a.bytes-b.bytes, -1), 1))
+	})
+	at, gone := 0, int64(0)
+	for u := o.lo; u < o.hi; u++ {
+		for _, i := range m.nodes[u] {
+			for ; at < len(deaths) && deaths[at].node < i; at++ {
+				gone += deaths[at].bytes
+			}
+			o.forward = max(o.forward, m.levels.Peak[i]-gone)
+		}
+	}
+}
+
+// secondRun is the level of recomputation, which grows from the start of the
+// segment's backward as the first run grew, and of the backward itself.
+func (m *measure) secondRun(o *option) {
+	start := int64(-1)
+	last := -1
+	for u := o.hi - 1; u >= o.lo; u-- {
+		if m.first[u] >= 0 && start < 0 {
+			start = m.first[u]
+		}
+		o.redo = max(o.redo, m.slots[u].backward)
+		if n := len(m.nodes[u]); n > 0 && last < 0 {
+			last = m.nodes[u][n-1]
+		}
+	}
+	base := int64(-1)
+	for u := o.lo; u < o.hi; u++ {
+		for _, i := range m.nodes[u] {
+			if base < 0 {
+				base = m.levels.Before[i]
+			}
+			if start >= 0 {
+				o.redo = max(o.redo, start-o.drop+m.levels.Peak[i]-base)
+			}
+			o.cost += m.cost(&m.b.Nodes[i])
+		}
+	}
+}

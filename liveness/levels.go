@@ -1,0 +1,59 @@
+package liveness
+
+import "github.com/memplan/memplan/graph/program"
+
+// Round is the allocator's granularity: no request costs less (bytes).
+const Round = 512
+
+// Rounded returns the least that an allocator charges for n requested bytes.
+func Rounded(n int64) int64 { return (n + Round - 1) / Round * Round }
+
+// Levels holds live bytes along a timeline, every storage rounded up to
+// Round: a lower bound of what any allocator model shows.
+type Levels struct {
+	Before []int64 // at the start of each node
+	Peak   []int64 // highest during each node
+	Start  int64   // at the start of the step
+	Max    int64   // highest of the step
+}
+
+// LevelsOf computes live bytes at every node in O(events).
+func LevelsOf(t *Timeline) Levels {
+	p := t.Program
+	l := Levels{Before: make([]int64, len(p.Nodes)), Peak: make([]int64, len(p.Nodes))}
+	l.Start = Resident(p, t.First)
+	cur, at := l.Start, 0
+	l.Max = cur
+	for i := range p.Nodes {
+		l.Before[i], l.Peak[i] = cur, cur
+		for ; at < len(t.Events) && int(t.Events[at].Node) == i; at++ {
+			n := Rounded(t.Bytes(t.Events[at]))
+			if t.Events[at].Free {
+				cur -= n
+			} else {
+				cur += n
+				l.Peak[i] = max(l.Peak[i], cur)
+			}
+		}
+		l.Max = max(l.Max, l.Peak[i])
+	}
+	return l
+}
+
+// Resident returns the rounded bytes that are live at the start of a step:
+// parameters, buffers, inputs, and in later steps also optimizer state,
+// library workspaces and the gradients of the step before.
+func Resident(p *program.Program, first bool) int64 {
+	var n int64
+	for i := range p.Storages {
+		switch s := &p.Storages[i]; s.Life {
+		case program.Static:
+			n += Rounded(s.Bytes)
+		case program.State, program.Carried:
+			if !first {
+				n += Rounded(s.Bytes)
+			}
+		}
+	}
+	return n
+}

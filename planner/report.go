@@ -1,0 +1,164 @@
+package planner
+
+import (
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/train"
+)
+
+// SchemaVersion is the version of the JSON documents. Within a version fields
+// are added, never renamed or removed.
+const SchemaVersion = 1
+
+// A Report is what analyze says about one model under one configuration. Its
+// JSON form is fixed; all sizes are bytes, all times milliseconds.
+type Report struct {
+	SchemaVersion int             `json:"schemaVersion"`
+	Model         ModelInfo       `json:"model"`
+	Config        ConfigInfo      `json:"config"`
+	Peak          Peak            `json:"peak"`
+	Phases        Phases          `json:"phases"`
+	Breakdown     []CategoryBytes `json:"breakdown"`
+	Live          []LiveValue     `json:"live"`
+	SavedBytes    int64           `json:"savedBytes"`
+	Fits          *bool           `json:"fits"`
+	Batch         *BatchInfo      `json:"batch,omitempty"`
+	Checkpoint    *CheckpointInfo `json:"checkpoint,omitempty"`
+	Time          TimeInfo        `json:"time"`
+	Warnings      []graph.Warning `json:"warnings"`
+	Curve         []CurvePoint    `json:"-"` // allocated bytes over the peak step, for the drawing
+}
+
+// ModelInfo describes the file.
+type ModelInfo struct {
+	Path           string           `json:"path"`
+	SHA256         string           `json:"sha256"`
+	IRVersion      int64            `json:"irVersion"`
+	Opsets         map[string]int64 `json:"opsets"`
+	Producer       string           `json:"producer"`
+	Nodes          int              `json:"nodes"`
+	Parameters     int64            `json:"parameters"` // elements
+	ParameterBytes int64            `json:"parameterBytes"`
+	Lift           string           `json:"lift"` // metadata, patterns or none
+}
+
+// ConfigInfo is the configuration as it was resolved.
+type ConfigInfo struct {
+	Mode       string           `json:"mode"`
+	Batch      int64            `json:"batch"` // 0: the model has no batch dimension
+	Dims       map[string]int64 `json:"dims"`
+	Precision  string           `json:"precision"`
+	Optimizer  string           `json:"optimizer"`
+	Loss       string           `json:"loss"`
+	GPU        string           `json:"gpu"` // "" when only --vram was given
+	Runtime    string           `json:"runtime"`
+	Attention  string           `json:"attention"`
+	Accumulate int              `json:"accumulate"`
+	Checkpoint string           `json:"checkpoint"`
+	VRAMBytes  int64            `json:"vramBytes"` // the card's memory; 0 when neither --vram nor --gpu was given
+}
+
+// Peak is the largest need of the first steps.
+type Peak struct {
+	RequestedBytes  int64  `json:"requestedBytes"`
+	AllocatedBytes  int64  `json:"allocatedBytes"`
+	ReservedBytes   int64  `json:"reservedBytes"`
+	ProcessBytes    int64  `json:"processBytes"`
+	UpperBoundBytes int64  `json:"upperBoundBytes"`
+	Phase           string `json:"phase"` // forward, loss, backward, optimizer
+	Step            int    `json:"step"`  // 0 is the first
+	Node            string `json:"node"`  // the call that allocates at the peak
+}
+
+// Phases are allocated bytes of a steady step.
+type Phases struct {
+	Start         int64 `json:"start"`
+	AfterForward  int64 `json:"afterForward"`
+	AfterBackward int64 `json:"afterBackward"`
+	AfterStep     int64 `json:"afterStep"`
+	ForwardPeak   int64 `json:"forwardPeak"`
+	BackwardPeak  int64 `json:"backwardPeak"`
+	OptimizerPeak int64 `json:"optimizerPeak"`
+}
+
+// CategoryBytes is one category's share of allocated bytes at the peak.
+type CategoryBytes struct {
+	Category string `json:"category"`
+	Bytes    int64  `json:"bytes"`
+}
+
+// A LiveValue is one storage that is live at the peak.
+type LiveValue struct {
+	Value    string `json:"value"`
+	Bytes    int64  `json:"bytes"`
+	Category string `json:"category"`
+	Node     string `json:"node"` // the call that allocated it
+	Module   string `json:"module"`
+}
+
+// BatchInfo is the outcome of a batch search.
+type BatchInfo struct {
+	Max        int64  `json:"max"`        // largest batch whose replay fits
+	UpperBound int64  `json:"upperBound"` // no larger batch can fit
+	LimitedBy  string `json:"limitedBy"`  // "backward (layer4.2.conv3)", "optimizer", ..
+	Checkpoint string `json:"checkpoint"` // what the search ran with: none, or the segments of Report.Checkpoint
+}
+
+// CheckpointInfo is a selection.
+type CheckpointInfo struct {
+	Class             string          `json:"class"` // segments
+	Segments          []train.Segment `json:"segments"`
+	RecomputeOverhead float64         `json:"recomputeOverhead"` // extra time over the step without, 0.05 is 5%
+	LowerBound        float64         `json:"lowerBound"`        // no plan of the class that fits has less overhead
+	Gap               float64         `json:"gap"`               // overhead less bound
+	Optimal           bool            `json:"optimal"`
+}
+
+// TimeInfo is the roofline estimate.
+type TimeInfo struct {
+	ForwardMs        float64 `json:"forwardMs"`
+	BackwardMs       float64 `json:"backwardMs"` // with recomputation
+	OptimizerMs      float64 `json:"optimizerMs"`
+	StepMs           float64 `json:"stepMs"`
+	SamplesPerSecond float64 `json:"samplesPerSecond"`
+}
+
+// A CurvePoint is allocated bytes after an event of the peak's step.
+type CurvePoint struct {
+	Phase string
+	Bytes int64
+}
+
+// Config is what the user asks for; the zero value of a field is its default.
+type Config struct {
+	Batch      int64 // 0: not given
+	BatchMax   bool  // --batch max
+	Dims       map[string]int64
+	Mode       string // train, infer
+	Precision  string
+	Optimizer  string
+	Loss       string
+	GPU        string
+	VRAM       int64 // bytes; 0: not given
+	Runtime    string
+	Attention  string
+	Accumulate int
+	Checkpoint string          // none, auto, all, sqrt; "" lets the budget decide
+	Segments   []train.Segment // explicit selection, from a Plan or a configuration
+}
+
+// A Plan is the document that plan writes and config, check and diff read.
+type Plan struct {
+	Report
+	Selection []train.Segment `json:"selection"`
+	Proof     string          `json:"proof"` // what the bound rests on, in words
+}
+
+// A Verdict is the outcome of one rule on one model.
+type Verdict struct {
+	Model   string `json:"model"`
+	Rule    string `json:"rule"`
+	OK      *bool  `json:"ok"` // nil: could not tell
+	Value   string `json:"value"`
+	Limit   string `json:"limit"`
+	Message string `json:"message"`
+}
