@@ -19,6 +19,7 @@ type Draft struct {
 	InitMeta     [][]Prop     // of the initializers; shorter than Initializers when the rest have none
 	Nodes        []*DraftNode
 	Meta         []Prop
+	Pos          string // where it stands, a prefix for errors: "3:14: "
 
 	free []string // names used and not defined here, each once; set by resolver.capture
 }
@@ -28,6 +29,7 @@ type DraftValue struct {
 	Name string
 	Type Type
 	Meta []Prop
+	Pos  string // a prefix for errors, as of a Draft
 }
 
 // A DraftNode is a Node without ID, Inputs and Outputs. Arg.Value of its Args
@@ -37,7 +39,7 @@ type DraftNode struct {
 	Node
 	In, Out []string // "" is an omitted optional
 	Subs    []DraftSub
-	Pos     string // where it stands, a prefix for errors: "3:14: "
+	Pos     string // a prefix for errors, as of a Draft
 }
 
 // A DraftSub is the body of an attribute of kind AttrGraph, or the next one
@@ -64,7 +66,7 @@ func Resolve(m *Model, d *Draft, funcs []DraftFunction) (*Graph, error) {
 		f := funcs[i].Function
 		body, err := r.root(funcs[i].Draft)
 		if err != nil {
-			return nil, fmt.Errorf("function %s: %w", f.label(), err)
+			return nil, fmt.Errorf("%sfunction %s: %w", funcs[i].Draft.Pos, f.label(), err)
 		}
 		f.Body = body
 		m.Functions = append(m.Functions, &f)
@@ -362,7 +364,7 @@ func (r *resolver) sources(d *Draft) error {
 		}
 		id, err := r.define(Value{Name: v.Name, Kind: Input, Type: v.Type, Decl: v.Type, Meta: v.Meta, Outer: NoValue, Def: -1})
 		if err != nil {
-			return err
+			return fmt.Errorf("%s%w", v.Pos, err)
 		}
 		g.Inputs = append(g.Inputs, id)
 	}
@@ -373,7 +375,7 @@ func (r *resolver) sources(d *Draft) error {
 			v.Meta = d.InitMeta[i]
 		}
 		if _, err := r.define(v); err != nil {
-			return err
+			return fmt.Errorf("%s%w", d.Pos, err)
 		}
 	}
 	if n := len(overridable); n > 0 && r.model.IRVersion >= 4 {
@@ -434,8 +436,12 @@ func (r *resolver) node(n *DraftNode, ids []ValueID) ([]ValueID, error) {
 	return ids, nil
 }
 
-// subgraphs resolves the graphs in n's attributes.
+// subgraphs resolves the graphs in n's attributes, in the attributes' final
+// order, so that captured values are numbered alike however a file is written.
 func (r *resolver) subgraphs(n *DraftNode, node *Node) error {
+	slices.SortStableFunc(n.Subs, func(a, b DraftSub) int {
+		return strings.Compare(node.Attrs[a.Attr].Name, node.Attrs[b.Attr].Name)
+	})
 	for _, sub := range n.Subs {
 		a := &node.Attrs[sub.Attr]
 		g, err := r.graph(sub.Body)
@@ -485,7 +491,7 @@ func (r *resolver) finish(d *Draft) error {
 	for _, v := range d.Outputs {
 		id, ok := r.lookup(v.Name)
 		if !ok {
-			return fmt.Errorf("output %q is not defined", v.Name)
+			return fmt.Errorf("%soutput %q is not defined", v.Pos, v.Name)
 		}
 		g.Outputs = append(g.Outputs, id)
 	}
