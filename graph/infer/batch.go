@@ -1,0 +1,285 @@
+package infer
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// inferBatch infers g with Options.Batch as the leading dim of its inputs.
+func inferBatch(g *graph.Graph, ops map[opKey]*Op, opt Options) (*Result, error) {
+	lead, err := newEngine(g, ops, opt).leading(g)
+	if err != nil {
+		return nil, err
+	}
+	if lead.symbols != nil {
+		dims := maps.Clone(opt.Dims)
+		if dims == nil {
+			dims = map[string]int64{}
+		}
+		for _, s := range lead.symbols {
+			dims[s] = opt.Batch
+		}
+		opt.Dims = dims
+		e := newEngine(g, ops, opt)
+		return e.result(e.graph(g))
+	}
+	if lead.fixed != opt.Batch {
+		// With a symbol for the batch, every node must treat it as one.
+		e := newEngine(g, ops, opt)
+		name := e.unused("batch")
+		e.rebind = &rebinding{from: lead.fixed, to: graph.Sym(name), symbol: name}
+		if err := e.graph(g); err != nil {
+			return nil, fmt.Errorf("batch %d: the inputs' leading dim %d is fixed: %w", opt.Batch, lead.fixed, err)
+		}
+	}
+	e := newEngine(g, ops, opt)
+	if lead.fixed != opt.Batch {
+		e.rebind = &rebinding{from: lead.fixed, to: graph.Int(opt.Batch)}
+	}
+	if err := e.graph(g); err != nil {
+		return nil, fmt.Errorf("batch %d: %w", opt.Batch, err)
+	}
+	return e.result(nil)
+}
+
+// unused returns a symbol that the file does not use, like stem.
+func (e *engine) unused(stem string) string {
+	taken := e.symbols()
+	for taken[stem] {
+		stem += "_"
+	}
+	return stem
+}
+
+// A rebinding replaces a fixed leading dim of the inputs. While a symbol
+// stands for the batch, uses of it are checked.
+type rebinding struct {
+	from   int64
+	to     graph.Dim
+	symbol string // "" when to is an integer
+}
+
+// leading says what the leading dims of a graph's inputs are: symbols, or an
+// integer.
+type leading struct {
+	symbols []string
+	fixed   int64
+}
+
+// leading finds the batch of a graph: the symbols that lead inputs and stand
+// nowhere else in inputs, or the integer that leads the first input.
+func (e *engine) leading(g *graph.Graph) (leading, error) {
+	var out leading
+	var inner, other []string
+	found := false
+	for _, id := range g.Inputs {
+		v := &g.Values[id]
+		t, err := e.given(v.Name, e.bind(v.Decl))
+		if err != nil {
+			return out, fmt.Errorf("input %q: %w", v.Name, err)
+		}
+		if t.Kind != graph.TensorType || len(t.Shape) == 0 {
+			continue
+		}
+		for _, d := range t.Shape[1:] {
+			inner = append(inner, d.Symbols()...)
+		}
+		d := t.Shape[0]
+		n, isInt := d.Int()
+		name, isSym := d.Symbol()
+		switch {
+		case isSym:
+			out.symbols = append(out.symbols, name)
+		case !d.Known():
+			out.symbols = append(out.symbols, dimName(v.Name, 0))
+		case !isInt:
+			other = append(other, d.String())
+		case !found:
+			out.fixed, found = n, true
+		}
+	}
+	led := len(out.symbols) > 0
+	out.symbols = slices.DeleteFunc(out.symbols, func(s string) bool { return slices.Contains(inner, s) })
+	switch {
+	case len(out.symbols) > 0:
+		return out, nil
+	case led || len(other) > 0:
+		return out, fmt.Errorf("batch %d: the leading dims of the inputs are not free symbols; bind %v instead", e.opt.Batch, append(inner, other...))
+	case !found:
+		return out, fmt.Errorf("batch %d: no input has a leading dim", e.opt.Batch)
+	}
+	out.symbols = nil
+	return out, nil
+}
+
+// dimName is the symbol for an unknown dim of an input.
+func dimName(input string, axis int) string { return fmt.Sprintf("%s_dim_%d", input, axis) }
+
+// input replaces the leading dim of an input's type.
+func (r *rebinding) input(t graph.Type) graph.Type {
+	if t.Kind == graph.TensorType && len(t.Shape) > 0 {
+		if n, ok := t.Shape[0].Int(); ok && n == r.from {
+			t.Shape = with(t.Shape, 0, r.to)
+		}
+	}
+	return t
+}
+
+// A digit locates the batch in a shape: the axis that holds it, the factor
+// beside it in that axis's length, and which part of the factor is more
+// significant than the batch. [8*B] with inner 2 is laid out as [2,B,4].
+type digit struct {
+	axis          int // -1: the shape does not depend on the batch
+	factor, inner graph.Dim
+}
+
+// find locates the batch in a shape. It returns an error for a length that
+// is no multiple of it.
+func (r *rebinding) find(s graph.Shape) (digit, error) {
+	out := digit{axis: -1}
+	b := r.to
+	for i, d := range s {
+		if !slices.Contains(d.Symbols(), r.symbol) {
+			continue
+		}
+		k := d.FloorDiv(b)
+		if !k.Mul(b).Equal(d) || slices.Contains(k.Symbols(), r.symbol) {
+			return out, fmt.Errorf("a dim of %s is no multiple of the batch", text(s))
+		}
+		if out.axis >= 0 { // as in a product of all pairs: nothing to follow
+			return digit{axis: -1}, nil
+		}
+		out = digit{axis: i, factor: k, inner: graph.Int(1)}
+	}
+	return out, nil
+}
+
+// mayDrop lists the operators whose output need not depend on the batch when
+// an input does.
+var mayDrop = []string{
+	"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+	"ReduceSum", "ReduceSumSquare", "ArgMax", "ArgMin", "Shape", "Size", "MatMul", "Gemm", "Einsum",
+	"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "If", "Loop", "Scan", "SequenceAt", "SequenceLength",
+}
+
+// checkBatch verifies, while a symbol stands for the batch, that the node
+// keeps samples apart or treats all alike.
+func (c *call) checkBatch() error {
+	r := c.s.e.rebind
+	if r.symbol == "" {
+		return nil
+	}
+	depends := -1
+	for i := range c.arity() {
+		if d, err := r.find(c.shape(i)); err == nil && d.axis >= 0 {
+			depends = i
+			break
+		}
+	}
+	if depends < 0 && !c.unknown {
+		return c.checkOutputs(r)
+	}
+	if c.unknown {
+		return fmt.Errorf("no rule for operator %s says what it does with the batch", opName(c.n))
+	}
+	if err := c.checkReads(r); err != nil {
+		return err
+	}
+	if err := c.checkOutputs(r); err != nil {
+		return err
+	}
+	if t := c.outTyp(0); t.Kind == graph.TensorType && !slices.Contains(mayDrop, c.n.Op) {
+		if d, _ := r.find(t.Shape); d.axis < 0 && !mentions(t.Shape, r.symbol) {
+			return fmt.Errorf("%s becomes %s, which is fixed at the batch %d of the file", text(c.shape(depends)), text(t.Shape), r.from)
+		}
+	}
+	return nil
+}
+
+func mentions(s graph.Shape, symbol string) bool {
+	return slices.ContainsFunc(s, func(d graph.Dim) bool { return slices.Contains(d.Symbols(), symbol) })
+}
+
+// checkReads rejects a Gather of fixed positions of the batch.
+func (c *call) checkReads(r *rebinding) error {
+	if c.n.Op != "Gather" || c.shape(0) == nil {
+		return nil
+	}
+	axis, err := axisOf(c.int("axis", 0), c.rank(0))
+	if err != nil {
+		return err
+	}
+	if d, err := r.find(c.shape(0)); err == nil && d.axis == axis && !mentions(c.shape(1), r.symbol) {
+		return fmt.Errorf("it reads fixed positions of the batch, axis %d of %s", axis, text(c.shape(0)))
+	}
+	return nil
+}
+
+// checkOutputs locates the batch in every output, and records where it is.
+func (c *call) checkOutputs(r *rebinding) error {
+	if c.s.digits == nil {
+		c.s.digits = make([]digit, len(c.s.g.Values))
+		for i := range c.s.digits {
+			c.s.digits[i].axis = -1
+		}
+	}
+	for i, id := range c.n.Outputs {
+		t := c.outTyp(i)
+		if id == graph.NoValue || t.Kind != graph.TensorType {
+			continue
+		}
+		d, err := r.find(t.Shape)
+		if err != nil {
+			return err
+		}
+		if d.axis >= 0 {
+			if d.inner, err = c.innerOf(r, d, t.Shape); err != nil {
+				return err
+			}
+		}
+		c.s.digits[id] = d
+	}
+	return nil
+}
+
+// innerOf returns which part of the factor beside the batch is more
+// significant, in an output shape where it stands at d.
+func (c *call) innerOf(r *rebinding, d digit, shape graph.Shape) (graph.Dim, error) {
+	one := graph.Int(1)
+	if c.n.Op == "Reshape" || c.n.Op == "Flatten" {
+		in, err := r.find(c.shape(0))
+		if err != nil || in.axis < 0 {
+			return one, fmt.Errorf("%s becomes %s: the place of the batch is not known", text(c.shape(0)), text(shape))
+		}
+		left := product(c.shape(0)[:in.axis]).Mul(c.innerIn(0, in))
+		outer := product(shape[:d.axis])
+		inner := left.FloorDiv(outer)
+		if !inner.Mul(outer).Equal(left) || !d.factor.FloorDiv(inner).Mul(inner).Equal(d.factor) {
+			return one, fmt.Errorf("%s becomes %s, which mixes the samples of a batch other than %d", text(c.shape(0)), text(shape), r.from)
+		}
+		return inner, nil
+	}
+	if d.factor.Equal(one) {
+		return one, nil
+	}
+	for i := range c.arity() {
+		if in, err := r.find(c.shape(i)); err == nil && in.axis >= 0 && in.factor.Equal(d.factor) {
+			return c.innerIn(i, in), nil
+		}
+	}
+	if c.n.Op == "Concat" || c.n.Op == "Tile" || c.n.Op == "Expand" { // whole batches, one after the other
+		return d.factor, nil
+	}
+	return one, fmt.Errorf("in %s the place of the batch is not known", text(shape))
+}
+
+// innerIn is the recorded inner factor of input i, located at d.
+func (c *call) innerIn(i int, d digit) graph.Dim {
+	if at := c.s.digits; at != nil && at[c.n.Inputs[i]].axis == d.axis && at[c.n.Inputs[i]].inner.Known() {
+		return at[c.n.Inputs[i]].inner
+	}
+	return d.inner
+}

@@ -1,0 +1,117 @@
+// Package infer computes the type of every value of a graph of ONNX
+// operators, from its inputs down: element types, shapes with symbolic dims,
+// and the elements of the small tensors that shape arithmetic is made of.
+//
+// What is known about an operator stands in one table, Ops.
+package infer
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// Options say what is known beyond the file.
+type Options struct {
+	// Dims binds symbols: those of the file, and those that inference makes
+	// up (Result.Bounds and Unbound list them).
+	Dims map[string]int64
+
+	// Batch, unless 0, becomes the leading dim of the graph's inputs: a
+	// symbolic one is bound, a fixed one is replaced where every node
+	// provably treats it as a batch; an error names the first that does not.
+	Batch int64
+
+	// Shapes gives shapes of values by name, for inputs without one and for
+	// the outputs of operators that inference does not know.
+	Shapes map[string]graph.Shape
+
+	// Strict turns contradictions between declared and inferred types, and
+	// inputs whose element type is unknown, from warnings into errors.
+	Strict bool
+}
+
+// A Result says what inference found besides the types, in node order.
+type Result struct {
+	Warnings []graph.Warning
+	Bounds   []Bound
+}
+
+// A Bound belongs to a symbol that inference made up for a dim it could not
+// know, such as the number of non-zero elements. Options.Dims may bind it.
+type Bound struct {
+	Symbol string
+	Max    graph.Dim // largest value it may have; unknown if there is none
+	Node   string    // label of the node, or name of the input, it comes from
+}
+
+// Infer sets Type of every value of g and of its subgraphs, and Const of those
+// that are the same in every run and small (at most maxElems elements). It
+// starts from Value.Decl of inputs and initializers, so that it may be called
+// again with other options. Declared types of other values are used where
+// inference does not know better. A node that cannot run as its operator
+// demands, and a tensor of more than 2^62 bytes, are errors that name the
+// node and its shapes. Bodies of local functions keep the types of their last
+// call.
+//
+// Infer takes time linear in the number of nodes, a Loop counting as often as
+// its body has to be visited.
+func Infer(g *graph.Graph, opt Options) (*Result, error) {
+	if g == nil || g.Model == nil {
+		return nil, fmt.Errorf("infer: a graph without a model")
+	}
+	if opt.Batch < 0 {
+		return nil, fmt.Errorf("batch %d is negative", opt.Batch)
+	}
+	for _, name := range sortedKeys(opt.Dims) {
+		if n := opt.Dims[name]; n < 0 {
+			return nil, fmt.Errorf("dim %q cannot be %d", name, n)
+		}
+	}
+	ops := indexOps()
+	if opt.Batch > 0 {
+		return inferBatch(g, ops, opt)
+	}
+	e := newEngine(g, ops, opt)
+	return e.result(e.graph(g))
+}
+
+// Unbound returns the symbols that remain in the types of g's values and of
+// its subgraphs, sorted. It is empty when every dim is an integer or unknown.
+func Unbound(g *graph.Graph) []string {
+	var names []string
+	eachDim(g, func(d graph.Dim) {
+		if _, ok := d.Int(); !ok {
+			names = append(names, d.Symbols()...)
+		}
+	})
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// eachDim calls f for every dim in the types of g's values.
+func eachDim(g *graph.Graph, f func(graph.Dim)) {
+	for i := range g.Values {
+		for t := &g.Values[i].Type; t != nil; t = t.Of {
+			for _, d := range t.Shape {
+				f(d)
+			}
+			f(t.Len)
+		}
+	}
+	for i := range g.Nodes {
+		for _, sub := range g.Nodes[i].Subgraphs() {
+			eachDim(sub, f)
+		}
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,619 @@
+package infer
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// strides returns the row-major strides of a shape.
+func strides(dims []int64) []int64 {
+	out := make([]int64, len(dims))
+	n := int64(1)
+	for i := len(dims) - 1; i >= 0; i-- {
+		out[i] = n
+		n *= dims[i]
+	}
+	return out
+}
+
+// eachIndex calls f with every index of a shape, in row-major order. The
+// slice is reused.
+func eachIndex(dims []int64, f func(flat int, idx []int64)) {
+	n, ok := graph.Product(dims)
+	if !ok {
+		return
+	}
+	idx := make([]int64, len(dims))
+	for flat := range int(n) {
+		f(flat, idx)
+		for i := len(idx) - 1; i >= 0; i-- {
+			if idx[i]++; idx[i] < dims[i] {
+				break
+			}
+			idx[i] = 0
+		}
+	}
+}
+
+// picked returns a tensor of the shape of output i whose elements are those
+// of v at the flat positions that at returns; -1 leaves one unknown.
+func (c *call) picked(i int, v *vals, at func(idx []int64) int64) *vals {
+	dims := c.outDims(i)
+	n, ok := graph.Product(dims)
+	if dims == nil || !ok || n > maxElems {
+		return nil
+	}
+	out := &vals{dims: dims, elems: make([]elem, n)}
+	eachIndex(dims, func(flat int, idx []int64) {
+		if k := at(idx); k >= 0 && k < int64(len(v.elems)) {
+			out.elems[flat] = v.elems[k]
+		}
+	})
+	return out
+}
+
+// tensorIn returns the elements of a tensor input, or nil.
+func (c *call) tensorIn(i int) *vals {
+	v := c.vals(i)
+	if v == nil || v.list {
+		return nil
+	}
+	return v
+}
+
+// reshapeVals keeps the elements and takes the output's shape.
+func reshapeVals(c *call) error {
+	v := c.tensorIn(0)
+	dims := c.outDims(0)
+	if v == nil || dims == nil {
+		return nil
+	}
+	if n, ok := graph.Product(dims); !ok || n != int64(len(v.elems)) {
+		return nil
+	}
+	c.setVals(0, &vals{dims: dims, elems: v.elems})
+	return nil
+}
+
+func transposeVals(c *call) error {
+	v := c.tensorIn(0)
+	if v == nil {
+		return nil
+	}
+	perm, given := c.ints("perm")
+	order, err := permutation(perm, given, len(v.dims))
+	if err != nil {
+		return nil
+	}
+	st := strides(v.dims)
+	c.setVals(0, c.picked(0, v, func(idx []int64) int64 {
+		at := int64(0)
+		for i, p := range order {
+			at += idx[i] * st[p]
+		}
+		return at
+	}))
+	return nil
+}
+
+func concatVals(c *call) error {
+	dims := c.outDims(0)
+	axis, err := axisOf(c.int("axis", 1), len(dims))
+	if dims == nil || err != nil {
+		return nil
+	}
+	type part struct {
+		v     *vals
+		st    []int64
+		first int64
+	}
+	var parts []part
+	at := int64(0)
+	for i := range c.arity() {
+		s, ok := c.shape(i).Static()
+		if !ok || len(s) != len(dims) {
+			return nil
+		}
+		v := c.tensorIn(i)
+		if v == nil {
+			v = &vals{dims: s}
+		}
+		parts = append(parts, part{v, strides(s), at})
+		at += s[axis]
+	}
+	n, _ := graph.Product(dims)
+	out := &vals{dims: dims, elems: make([]elem, n)}
+	eachIndex(dims, func(flat int, idx []int64) {
+		k := len(parts) - 1
+		for parts[k].first > idx[axis] || k > 0 && parts[k].v.dims[axis] == 0 {
+			k--
+		}
+		p, pos := parts[k], int64(0)
+		for i, x := range idx {
+			if i == axis {
+				x -= p.first
+			}
+			pos += x * p.st[i]
+		}
+		if p.v.elems != nil {
+			out.elems[flat] = p.v.elems[pos]
+		}
+	})
+	c.setVals(0, out)
+	return nil
+}
+
+func splitVals(c *call) error {
+	v := c.tensorIn(0)
+	if v == nil {
+		return nil
+	}
+	axis, err := axisOf(c.int("axis", 0), len(v.dims))
+	if err != nil {
+		return nil
+	}
+	st := strides(v.dims)
+	first := int64(0)
+	for i := range c.n.Outputs {
+		dims := c.outDims(i)
+		if dims == nil {
+			return nil
+		}
+		c.setVals(i, c.picked(i, v, func(idx []int64) int64 {
+			at := first * st[axis]
+			for k, x := range idx {
+				at += x * st[k]
+			}
+			return at
+		}))
+		first += dims[axis]
+	}
+	return nil
+}
+
+func sliceVals(c *call) error {
+	v := c.tensorIn(0)
+	if v == nil {
+		return nil
+	}
+	spans, ok, err := c.spans(len(v.dims))
+	if !ok || err != nil {
+		return nil
+	}
+	st := strides(v.dims)
+	first, step := make([]int64, len(st)), make([]int64, len(st))
+	for i := range step {
+		step[i] = 1
+	}
+	for _, p := range spans {
+		a, ok1 := p.start.Int()
+		b, ok2 := p.end.Int()
+		if !ok1 || !ok2 || p.step == 0 {
+			return nil
+		}
+		first[p.axis], _ = sliceRange(v.dims[p.axis], a, b, p.step)
+		step[p.axis] = p.step
+	}
+	c.setVals(0, c.picked(0, v, func(idx []int64) int64 {
+		at := int64(0)
+		for i, x := range idx {
+			at += (first[i] + x*step[i]) * st[i]
+		}
+		return at
+	}))
+	return nil
+}
+
+// gatherVals also serves indices that are only partly known.
+func gatherVals(c *call) error {
+	v, idx := c.tensorIn(0), c.tensorIn(1)
+	if v == nil || idx == nil {
+		return nil
+	}
+	axis, err := axisOf(c.int("axis", 0), len(v.dims))
+	if err != nil {
+		return nil
+	}
+	st, ist := strides(v.dims), strides(idx.dims)
+	r := len(idx.dims)
+	c.setVals(0, c.picked(0, v, func(at []int64) int64 {
+		k := int64(0)
+		for i, x := range at[axis : axis+r] {
+			k += x * ist[i]
+		}
+		n, ok := idx.elems[k].int()
+		if n < 0 {
+			n += v.dims[axis]
+		}
+		if !ok || n < 0 || n >= v.dims[axis] {
+			return -1
+		}
+		pos := n * st[axis]
+		for i, x := range at[:axis] {
+			pos += x * st[i]
+		}
+		for i, x := range at[axis+r:] {
+			pos += x * st[axis+1+i]
+		}
+		return pos
+	}))
+	return nil
+}
+
+func gatherElementsVals(c *call) error {
+	v, idx := c.tensorIn(0), c.tensorIn(1)
+	if v == nil || idx == nil {
+		return nil
+	}
+	axis, err := axisOf(c.int("axis", 0), len(v.dims))
+	if err != nil || len(idx.dims) != len(v.dims) {
+		return nil
+	}
+	st, ist := strides(v.dims), strides(idx.dims)
+	c.setVals(0, c.picked(0, v, func(at []int64) int64 {
+		pos, k := int64(0), int64(0)
+		for i, x := range at {
+			pos += x * st[i]
+			k += x * ist[i]
+		}
+		n, ok := idx.elems[k].int()
+		if n < 0 {
+			n += v.dims[axis]
+		}
+		if !ok || n < 0 || n >= v.dims[axis] {
+			return -1
+		}
+		return pos + (n-at[axis])*st[axis]
+	}))
+	return nil
+}
+
+func gatherNDVals(c *call) error {
+	v, idx := c.tensorIn(0), c.tensorIn(1)
+	if v == nil || idx == nil || len(idx.dims) == 0 || c.int("batch_dims", 0) != 0 {
+		return nil
+	}
+	r := len(idx.dims) - 1
+	k := int(idx.dims[r])
+	st, ist := strides(v.dims), strides(idx.dims)
+	c.setVals(0, c.picked(0, v, func(at []int64) int64 {
+		row, pos := int64(0), int64(0)
+		for i, x := range at[:r] {
+			row += x * ist[i]
+		}
+		for j := range k {
+			n, ok := idx.elems[row+int64(j)].int()
+			if n < 0 {
+				n += v.dims[j]
+			}
+			if !ok || n < 0 || n >= v.dims[j] {
+				return -1
+			}
+			pos += n * st[j]
+		}
+		for i, x := range at[r:] {
+			pos += x * st[k+i]
+		}
+		return pos
+	}))
+	return nil
+}
+
+// scatterNDVals writes updates into a copy of data.
+func scatterNDVals(c *call) error {
+	v, idx, upd := c.tensorIn(0), c.tensorIn(1), c.tensorIn(2)
+	if v == nil || idx == nil || upd == nil || len(idx.dims) == 0 || c.str("reduction", "none") != "none" {
+		return nil
+	}
+	k := int(idx.dims[len(idx.dims)-1])
+	if k > len(v.dims) || k == 0 {
+		return nil
+	}
+	st := strides(v.dims)
+	block := int64(1)
+	for _, n := range v.dims[k:] {
+		block *= n
+	}
+	out := slices.Clone(v.elems)
+	for row := range len(idx.elems) / k {
+		pos := int64(0)
+		for j := range k {
+			n, ok := idx.elems[row*k+j].int()
+			if n < 0 {
+				n += v.dims[j]
+			}
+			if !ok || n < 0 || n >= v.dims[j] {
+				return nil
+			}
+			pos += n * st[j]
+		}
+		from := int64(row) * block
+		if from+block > int64(len(upd.elems)) {
+			return nil
+		}
+		copy(out[pos:pos+block], upd.elems[from:from+block])
+	}
+	c.setVals(0, &vals{dims: v.dims, elems: out})
+	return nil
+}
+
+// scatterElementsVals writes single updates along an axis.
+func scatterElementsVals(c *call) error {
+	v, idx, upd := c.tensorIn(0), c.tensorIn(1), c.tensorIn(2)
+	if v == nil || idx == nil || upd == nil || c.str("reduction", "none") != "none" {
+		return nil
+	}
+	axis, err := axisOf(c.int("axis", 0), len(v.dims))
+	if err != nil || len(idx.dims) != len(v.dims) || len(idx.elems) != len(upd.elems) {
+		return nil
+	}
+	st := strides(v.dims)
+	out := slices.Clone(v.elems)
+	good := true
+	eachIndex(idx.dims, func(flat int, at []int64) {
+		n, ok := idx.elems[flat].int()
+		if n < 0 {
+			n += v.dims[axis]
+		}
+		pos := (n - at[axis]) * st[axis]
+		for i, x := range at {
+			pos += x * st[i]
+		}
+		if !ok || n < 0 || n >= v.dims[axis] || pos < 0 || pos >= int64(len(out)) {
+			good = false
+			return
+		}
+		out[pos] = upd.elems[flat]
+	})
+	if good {
+		c.setVals(0, &vals{dims: v.dims, elems: out})
+	}
+	return nil
+}
+
+// expandVals repeats elements; also for Tile, whose input wraps around.
+func expandVals(c *call) error {
+	v := c.tensorIn(0)
+	if v == nil {
+		return nil
+	}
+	st := strides(v.dims)
+	c.setVals(0, c.picked(0, v, func(idx []int64) int64 {
+		at := int64(0)
+		off := len(idx) - len(v.dims)
+		for i, n := range v.dims {
+			if n > 0 {
+				at += idx[off+i] % n * st[i]
+			}
+		}
+		return at
+	}))
+	return nil
+}
+
+// padVals pads in mode "constant".
+func padVals(c *call) error {
+	v := c.tensorIn(0)
+	if v == nil || c.str("mode", "constant") != "constant" {
+		return nil
+	}
+	fill := intElem(0)
+	if c.outTyp(0).Elem.IsFloat() {
+		fill = floatElem(c.float("value", 0))
+	}
+	if c.has(2) {
+		f := c.tensorIn(2)
+		if f == nil || len(f.elems) != 1 {
+			return nil
+		}
+		fill = f.elems[0]
+	}
+	pads, err := c.padAmounts(len(v.dims))
+	if err != nil {
+		return nil
+	}
+	begin := make([]int64, len(v.dims))
+	for i := range begin {
+		n, ok := pads[i].Int()
+		if !ok {
+			return nil
+		}
+		begin[i] = n
+	}
+	st := strides(v.dims)
+	inside := &vals{elems: append(slices.Clone(v.elems), fill)}
+	c.setVals(0, c.picked(0, inside, func(idx []int64) int64 {
+		at := int64(0)
+		for i, x := range idx {
+			x -= begin[i]
+			if x < 0 || x >= v.dims[i] {
+				return int64(len(v.elems))
+			}
+			at += x * st[i]
+		}
+		return at
+	}))
+	return nil
+}
+
+// triluVals zeroes one triangle.
+func triluVals(c *call) error {
+	v := c.tensorIn(0)
+	k, ok := int64(0), true
+	if c.has(1) {
+		var list []int64
+		if list, ok = c.intsIn(1); ok && len(list) == 1 {
+			k = list[0]
+		}
+	}
+	if v == nil || !ok || len(v.dims) < 2 {
+		return nil
+	}
+	zero := intElem(0)
+	if c.outTyp(0).Elem.IsFloat() {
+		zero = floatElem(0)
+	}
+	upper := c.int("upper", 1) != 0
+	r := len(v.dims)
+	out := slices.Clone(v.elems)
+	eachIndex(v.dims, func(flat int, idx []int64) {
+		d := idx[r-1] - idx[r-2]
+		if upper && d < k || !upper && d > k {
+			out[flat] = zero
+		}
+	})
+	c.setVals(0, &vals{dims: v.dims, elems: out})
+	return nil
+}
+
+// A folder combines the elements of one group of a reduction.
+type folder func(a arithmetic, x []elem) elem
+
+func foldWith(f elemFunc, empty elem) folder {
+	return func(a arithmetic, x []elem) elem {
+		if len(x) == 0 {
+			return empty
+		}
+		y := x[0]
+		for _, z := range x[1:] {
+			y = f(a, []elem{y, z})
+		}
+		return y
+	}
+}
+
+func meanElems(a arithmetic, x []elem) elem {
+	if len(x) == 0 || !a.elem.IsFloat() {
+		return elem{}
+	}
+	return divFloats(foldWith(addElems, elem{})(a, x), floatElem(float64(len(x))))
+}
+
+// reduceVals returns a value rule for a reduction.
+func reduceVals(f folder) rule {
+	return func(c *call) error {
+		v := c.tensorIn(0)
+		dims := c.outDims(0)
+		if v == nil || dims == nil {
+			return nil
+		}
+		axes, all, ok := c.reducedAxes(len(v.dims))
+		if !ok {
+			return nil
+		}
+		n, _ := graph.Product(dims)
+		groups := make([][]elem, n)
+		eachIndex(v.dims, func(flat int, idx []int64) {
+			at := int64(0)
+			for i, x := range idx {
+				if !all && !contains(axes, i) {
+					at = at*v.dims[i] + x
+				}
+			}
+			groups[at] = append(groups[at], v.elems[flat])
+		})
+		out := &vals{dims: dims, elems: make([]elem, n)}
+		a := arithmetic{c.outTyp(0).Elem}
+		for i, g := range groups {
+			out.elems[i] = a.fix(f(a, g))
+		}
+		c.setVals(0, out)
+		return nil
+	}
+}
+
+func cumSumVals(c *call) error {
+	v := c.tensorIn(0)
+	axis, ok := c.intsIn(1)
+	if v == nil || !ok || len(axis) != 1 || c.int("exclusive", 0) != 0 || c.int("reverse", 0) != 0 {
+		return nil
+	}
+	at, err := axisOf(axis[0], len(v.dims))
+	if err != nil {
+		return nil
+	}
+	step := int(strides(v.dims)[at])
+	out := slices.Clone(v.elems)
+	a := arithmetic{c.outTyp(0).Elem}
+	eachIndex(v.dims, func(flat int, idx []int64) {
+		if idx[at] > 0 {
+			out[flat] = a.fix(addElems(a, []elem{out[flat-step], out[flat]}))
+		}
+	})
+	c.setVals(0, &vals{dims: v.dims, elems: out})
+	return nil
+}
+
+// argVals finds the first largest or smallest constant along an axis.
+func argVals(better func(a, b float64) bool) rule {
+	return func(c *call) error {
+		f, ok := c.floatsIn(0)
+		if !ok || c.int("select_last_index", 0) != 0 {
+			return nil
+		}
+		in := c.tensorIn(0).dims
+		axis, err := axisOf(c.int("axis", 0), len(in))
+		dims := c.outDims(0)
+		if err != nil || dims == nil {
+			return nil
+		}
+		st := strides(in)
+		n, _ := graph.Product(dims)
+		best := make([]int, n)
+		for i := range best {
+			best[i] = -1
+		}
+		eachIndex(in, func(flat int, idx []int64) {
+			at := int64(0)
+			for i, x := range idx {
+				if i != axis {
+					at = at*in[i] + x
+				}
+			}
+			if b := best[at]; b < 0 || better(f[flat], f[b]) {
+				best[at] = flat
+			}
+		})
+		out := &vals{dims: dims, elems: make([]elem, n)}
+		for i, b := range best {
+			if b >= 0 {
+				out.elems[i] = intElem(int64(b) / st[axis] % in[axis])
+			}
+		}
+		c.setVals(0, out)
+		return nil
+	}
+}
+
+// topKVals sorts constants along the only axis of a vector.
+func topKVals(c *call) error {
+	f, ok := c.floatsIn(0)
+	dims := c.outDims(0)
+	if !ok || len(dims) != 1 || c.rank(0) != 1 {
+		return nil
+	}
+	order := make([]int, len(f))
+	for i := range order {
+		order[i] = i
+	}
+	largest := c.int("largest", 1) != 0
+	slices.SortStableFunc(order, func(i, j int) int {
+		if largest {
+			i, j = j, i
+		}
+		return cmp.Compare(f[i], f[j])
+	})
+	v := c.tensorIn(0)
+	values, index := &vals{dims: dims}, &vals{dims: dims}
+	for _, i := range order[:min(int(dims[0]), len(order))] {
+		values.elems = append(values.elems, v.elems[i])
+		index.elems = append(index.elems, intElem(int64(i)))
+	}
+	if len(index.elems) == int(dims[0]) {
+		c.setVals(0, values)
+		c.setVals(1, index)
+	}
+	return nil
+}

@@ -1,0 +1,275 @@
+package infer
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// A scope is one visit of a graph.
+type scope struct {
+	e          *engine
+	g          *graph.Graph
+	parent     *scope
+	opsets     []graph.Opset
+	attrs      []graph.Attr // of the call of the local function this is the body of
+	vals       []*vals      // by value: what is known of the elements, or nil
+	call       call         // the node being visited; reused
+	inFunction bool
+	digits     []digit // by value, while a fixed batch is replaced by a symbol: where it stands
+}
+
+func newScope(e *engine, g *graph.Graph, parent *scope) *scope {
+	s := &scope{e: e, g: g, parent: parent, vals: make([]*vals, len(g.Values))}
+	if parent != nil {
+		s.opsets, s.attrs, s.inFunction = parent.opsets, parent.attrs, parent.inFunction
+	}
+	for i := range g.Values {
+		v := &g.Values[i]
+		switch v.Kind {
+		case graph.Computed:
+			v.Type, v.Const = graph.Type{}, nil
+		case graph.Initializer:
+			v.Type = v.Decl
+		case graph.Captured:
+			if parent != nil {
+				s.capture(v)
+			}
+		}
+	}
+	return s
+}
+
+// capture copies what is known of an outer value.
+func (s *scope) capture(v *graph.Value) {
+	outer := &s.parent.g.Values[v.Outer]
+	v.Type, v.Const = outer.Type, outer.Const
+	s.vals[v.ID] = s.parent.vals[v.Outer]
+}
+
+// version returns the imported version of domain, or 0.
+func (s *scope) version(domain string) int64 {
+	for i := range s.opsets {
+		if o := &s.opsets[i]; o.Domain == domain || (domain == "" && o.Domain == "ai.onnx") {
+			return o.Version
+		}
+	}
+	return 0
+}
+
+// run infers every node, then compares with the declared outputs.
+func (s *scope) run() error {
+	for i := range s.g.Nodes {
+		if err := s.node(&s.g.Nodes[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// node infers one node.
+func (s *scope) node(n *graph.Node) error {
+	e := s.e
+	if e.work--; e.work < 0 {
+		return fmt.Errorf("%s: more than %d nodes visited; loops or functions are nested too deeply", n.Label(), maxWork)
+	}
+	c := &s.call
+	*c = call{s: s, n: n}
+	if err := c.infer(); err != nil {
+		return fmt.Errorf("%s: %w", n.Label(), err)
+	}
+	for i, id := range n.Outputs {
+		if id != graph.NoValue {
+			if err := c.settle(i, &s.g.Values[id]); err != nil {
+				return fmt.Errorf("%s: %w", n.Label(), err)
+			}
+		}
+	}
+	for i, v := range c.results {
+		c.setVals(i, v)
+	}
+	if c.op != nil && c.op.values != nil {
+		if err := c.propagate(); err != nil {
+			return fmt.Errorf("%s: %w", n.Label(), err)
+		}
+	}
+	if e.rebind != nil {
+		if err := c.checkBatch(); err != nil {
+			return fmt.Errorf("%s: %w", n.Label(), err)
+		}
+	}
+	return nil
+}
+
+// infer finds what stands for the node's operator and runs it.
+func (c *call) infer() error {
+	e, n := c.s.e, c.n
+	if e.funcs != nil {
+		if f := e.funcs[funcKey{n.Domain, n.Op, n.Overload}]; f != nil {
+			return c.function(f)
+		}
+	}
+	c.op = e.ops[opKey{n.Domain, n.Op}]
+	if c.op == nil && n.Domain == "" {
+		c.op = e.ops[opKey{"com.microsoft", n.Op}] // such as SimplifiedLayerNormalization
+	}
+	if c.op == nil {
+		c.unknown = true
+		return nil
+	}
+	if c.ver = c.s.version(n.Domain); c.ver == 0 {
+		c.ver = 1
+	}
+	if e.opt.Strict {
+		if err := c.checkInputs(); err != nil {
+			return err
+		}
+	}
+	return c.op.infer(c)
+}
+
+// checkInputs rejects inputs of unknown element type.
+func (c *call) checkInputs() error {
+	for i, id := range c.n.Inputs {
+		if id != graph.NoValue && c.s.g.Values[id].Type.Kind == graph.NoType {
+			return fmt.Errorf("the type of input %d (%q) is unknown", i, c.s.g.Values[id].Name)
+		}
+	}
+	return nil
+}
+
+// settle completes the inferred type of output i by what the user and the
+// file say, and names the dims that remain unknown.
+func (c *call) settle(i int, v *graph.Value) error {
+	e := c.s.e
+	t := v.Type
+	var err error
+	if e.opt.Shapes != nil {
+		if t, err = e.given(v.Name, t); err != nil {
+			return err
+		}
+	}
+	if v.Decl.Kind != graph.NoType && e.rebind == nil {
+		if t, err = c.declared(v, t); err != nil {
+			return err
+		}
+	}
+	if c.unknown && (t.Kind == graph.NoType || t.Kind == graph.TensorType && t.Shape == nil) {
+		e.warn("unknown-op", c.n.Label(), "no rule for operator %s, and no declared shape of its output %q", opName(c.n), v.Name)
+	}
+	t, err = c.nameDims(i, t)
+	if err != nil {
+		return err
+	}
+	v.Type = t
+	if err := checkSize(t); err != nil {
+		return fmt.Errorf("output %q: %w", v.Name, err)
+	}
+	return nil
+}
+
+// declared merges t with the value's declaration. Inference is preferred
+// where the two differ.
+func (c *call) declared(v *graph.Value, t graph.Type) (graph.Type, error) {
+	if t.Kind == graph.TensorType && t.Elem != graph.Undefined && v.Decl.Kind == t.Kind {
+		if settled(t.Shape) && !c.s.e.differs(t, v.Decl) {
+			return t, nil
+		}
+	}
+	d := c.s.plain(c.s.e.bind(v.Decl))
+	merged, conflict := mergeTypes(t, d)
+	if conflict == "" {
+		return merged, nil
+	}
+	if c.s.e.opt.Strict {
+		return t, fmt.Errorf("output %q: %s", v.Name, conflict)
+	}
+	c.s.e.warn("declared-differs", c.n.Label(), "output %q: %s; the inferred one stands", v.Name, conflict)
+	return merged, nil
+}
+
+// settled reports whether every dim is known.
+func settled(s graph.Shape) bool {
+	if s == nil {
+		return false
+	}
+	for _, d := range s {
+		if !d.Known() {
+			return false
+		}
+	}
+	return true
+}
+
+// differs reports whether a declared tensor type may contradict t.
+func (e *engine) differs(t, decl graph.Type) bool {
+	if decl.Elem != t.Elem && decl.Elem != graph.Undefined {
+		return true
+	}
+	if decl.Shape == nil {
+		return false
+	}
+	if len(decl.Shape) != len(t.Shape) {
+		return true
+	}
+	for i, d := range decl.Shape {
+		a, isInt := t.Shape[i].Int()
+		if b, ok := e.bindDim(d).Int(); isInt && ok && a != b && b >= 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// nameDims replaces unknown dims by symbols.
+func (c *call) nameDims(out int, t graph.Type) (graph.Type, error) {
+	if t.Of != nil {
+		of, err := c.nameDims(out, *t.Of)
+		if err != nil {
+			return t, err
+		}
+		t.Of = &of
+		return t, nil
+	}
+	cloned := false
+	for i, d := range t.Shape {
+		if n, ok := d.Int(); ok && n < 0 {
+			return t, fmt.Errorf("dim %d of output %d would be %d", i, out, n)
+		}
+		if d.Known() {
+			continue
+		}
+		if !cloned {
+			t.Shape, cloned = slices.Clone(t.Shape), true
+		}
+		t.Shape[i] = c.s.e.fresh(c.n.Op, c.limit(out, i), c.n.Label())
+	}
+	return t, nil
+}
+
+// maxBytes is the size from which a tensor is an error.
+const maxBytes = 1 << 62
+
+// checkSize returns an error for a tensor of more than maxBytes. A dim that
+// may be 0 makes the tensor small.
+func checkSize(t graph.Type) error {
+	if t.Kind != graph.TensorType {
+		return nil
+	}
+	limit := maxBytes / max(t.Elem.Bits()/8, 1)
+	p, over := int64(1), false
+	for _, d := range t.Shape {
+		n, _ := d.Bounds()
+		if n <= 0 {
+			return nil
+		}
+		if over = over || p > limit/n; !over {
+			p *= n
+		}
+	}
+	if over {
+		return fmt.Errorf("a tensor %s%s takes more than 2^62 bytes", t.Elem, text(t.Shape))
+	}
+	return nil
+}
