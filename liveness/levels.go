@@ -57,3 +57,23 @@ func Resident(p *program.Program, first bool) int64 {
 	}
 	return n
 }
+
+// LiveBound returns the highest rounded live bytes of a step without library
+// scratch: what no allocator and no kernel choice can undercut.
+func LiveBound(t *Timeline) int64 {
+	cur := Resident(t.Program, t.First)
+	most := cur
+	for _, ev := range t.Events {
+		s := &t.Program.Storages[ev.Storage]
+		if s.Category == program.Workspace && s.Life == program.Step {
+			continue
+		}
+		if n := Rounded(s.Bytes); ev.Free {
+			cur -= n
+		} else {
+			cur += n
+			most = max(most, cur)
+		}
+	}
+	return most
+}

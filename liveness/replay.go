@@ -1,0 +1,192 @@
+package liveness
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/memplan/memplan/graph/program"
+)
+
+// An Allocator is the part of an allocator model that a replay needs. Sizes
+// are bytes; Alloc fails when the request cannot be served under the cap.
+type Allocator[H any] interface {
+	Alloc(size int64) (H, error)
+	Free(H)
+	Allocated() int64 // bytes in use, as the framework counts them
+	Reserved() int64  // bytes taken from the driver
+}
+
+// ErrOutOfMemory is wrapped by the error of a replay that the cap ended.
+var ErrOutOfMemory = errors.New("out of memory")
+
+// A Failure says where a replay ran out of memory.
+type Failure struct {
+	Step  int   // 0 is the first
+	Node  int32 // index in Program.Nodes, -1 for the residents
+	Bytes int64 // of the request that failed
+	cause error
+}
+
+func (f *Failure) Error() string {
+	return fmt.Sprintf("step %d, node %d: %d bytes: %v", f.Step, f.Node, f.Bytes, f.cause)
+}
+
+// Unwrap makes errors.Is(f, ErrOutOfMemory) hold.
+func (f *Failure) Unwrap() []error { return []error{ErrOutOfMemory, f.cause} }
+
+// StepStats are the bytes of one replayed step.
+type StepStats struct {
+	Start         int64 // allocated, before zero_grad
+	AfterForward  int64
+	AfterBackward int64
+	AfterStep     int64
+	ForwardPeak   int64 // allocated, loss included
+	BackwardPeak  int64
+	OptimizerPeak int64
+	Reserved      int64 // highest reserved bytes up to the end of the step
+}
+
+// Peak returns the step's highest allocated bytes.
+func (s StepStats) Peak() int64 { return max(s.ForwardPeak, s.BackwardPeak, s.OptimizerPeak) }
+
+// A Result is what a replay shows.
+type Result struct {
+	Steps     []StepStats
+	Requested int64 // highest sum of requested bytes
+	Allocated int64 // highest allocated bytes
+	Reserved  int64 // highest reserved bytes
+	Step      int   // the step and event at which Allocated was first reached
+	Event     int
+	Curve     []int64 // allocated bytes after each event of the peak's step
+}
+
+// replayer replays timelines on an allocator.
+type replayer[H any] struct {
+	a     Allocator[H]
+	p     *program.Program
+	cur   []H // handle of each storage
+	prev  []H // handles of the step before
+	live  int64
+	res   Result
+	curve []int64
+}
+
+// Replay runs the residents and then steps steps, the first of which creates
+// state, on an allocator. A *Failure is returned when the allocator refuses.
+func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, error) {
+	first, steady := Steps(p)
+	r := &replayer[H]{a: a, p: p, cur: make([]H, len(p.Storages)), prev: make([]H, len(p.Storages))}
+	for _, id := range p.Statics {
+		if err := r.alloc(id, 0, -1); err != nil {
+			return &r.res, err
+		}
+	}
+	for s := range steps {
+		t := steady
+		if s == 0 {
+			t = first
+		}
+		if err := r.step(t, s); err != nil {
+			return &r.res, err
+		}
+	}
+	return &r.res, nil
+}
+
+func (r *replayer[H]) alloc(id program.StorageID, step int, node int32) error {
+	n := r.p.Storages[id].Bytes
+	h, err := r.a.Alloc(n)
+	if err != nil {
+		return &Failure{Step: step, Node: node, Bytes: n, cause: err}
+	}
+	r.cur[id] = h
+	r.live += n
+	r.res.Requested = max(r.res.Requested, r.live)
+	return nil
+}
+
+// step replays one step and notes its statistics.
+func (r *replayer[H]) step(t *Timeline, s int) error {
+	st := StepStats{Start: r.a.Allocated()}
+	ends := [...]*int64{program.Loss: &st.AfterForward, program.Backward: &st.AfterBackward, program.Update: &st.AfterStep}
+	peaks := [...]*int64{program.ZeroGrad: &st.ForwardPeak, program.Forward: &st.ForwardPeak, program.Loss: &st.ForwardPeak,
+		program.Backward: &st.BackwardPeak, program.Update: &st.OptimizerPeak}
+	r.curve = append(r.curve[:0], make([]int64, 0, len(t.Events))...)
+	copy(r.prev, r.cur)
+	at, best := 0, int64(-1)
+	for ph := program.Phase(0); int(ph) < program.NumPhases; ph++ {
+		peak := peaks[ph]
+		*peak = max(*peak, r.a.Allocated())
+		for ; at < t.PhaseEnd[ph]; at++ {
+			if err := r.event(t, at, s); err != nil {
+				return err
+			}
+			now := r.a.Allocated()
+			r.curve = append(r.curve, now)
+			*peak = max(*peak, now)
+			if now > r.res.Allocated && now > best {
+				best, r.res.Step, r.res.Event = now, s, at
+			}
+		}
+		if e := ends[ph]; e != nil {
+			*e = r.a.Allocated()
+		}
+	}
+	st.Reserved = r.a.Reserved()
+	r.res.Reserved = max(r.res.Reserved, st.Reserved)
+	if best >= 0 {
+		r.res.Allocated = best
+		r.res.Curve = append(r.res.Curve[:0], r.curve...)
+	}
+	r.res.Steps = append(r.res.Steps, st)
+	return nil
+}
+
+func (r *replayer[H]) event(t *Timeline, i, s int) error {
+	ev := t.Events[i]
+	if !ev.Free {
+		err := r.alloc(ev.Storage, s, ev.Node)
+		r.res.Reserved = max(r.res.Reserved, r.a.Reserved())
+		return err
+	}
+	h := r.cur[ev.Storage]
+	if ev.Old {
+		h = r.prev[ev.Storage]
+	}
+	r.a.Free(h)
+	r.live -= r.p.Storages[ev.Storage].Bytes
+	return nil
+}
+
+// LiveAt returns the storages that are live after event i of a timeline, in
+// the order of their ids.
+func LiveAt(t *Timeline, i int) []program.StorageID {
+	p := t.Program
+	live := make([]bool, len(p.Storages))
+	for id := range p.Storages {
+		switch p.Storages[id].Life {
+		case program.Static:
+			live[id] = true
+		case program.State, program.Carried:
+			live[id] = !t.First
+		}
+	}
+	old := make([]bool, len(p.Storages)) // gradients of this step, beside those of the last
+	for _, ev := range t.Events[:i+1] {
+		switch {
+		case ev.Old:
+			live[ev.Storage] = old[ev.Storage]
+		case ev.Free:
+			live[ev.Storage] = false
+		default:
+			live[ev.Storage], old[ev.Storage] = true, true
+		}
+	}
+	var out []program.StorageID
+	for id, on := range live {
+		if on {
+			out = append(out, program.StorageID(id))
+		}
+	}
+	return out
+}

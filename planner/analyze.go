@@ -1,0 +1,361 @@
+package planner
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/memplan/memplan/checkpointsel"
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/liveness"
+)
+
+// Analyze says what one step needs, whether it fits, and what to do when it
+// does not. An error means that the question could not be answered; a step
+// that does not fit is Report.Fits == false.
+func (m *Model) Analyze(ctx context.Context, cfg Config) (*Report, error) {
+	a, err := m.answer(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return a.report(), nil
+}
+
+// Plan answers the same question as a document for other commands to read.
+func (m *Model) Plan(ctx context.Context, cfg Config) (*Plan, error) {
+	if cfg.Checkpoint == "" && len(cfg.Segments) == 0 && cfg.Batch > 0 {
+		cfg.Checkpoint = "auto"
+	}
+	a, err := m.answer(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{Report: *a.report(), Selection: a.segs, Proof: a.proof}
+	if p.Selection == nil {
+		p.Selection = []train.Segment{}
+	}
+	return p, nil
+}
+
+// An answer is a question worked out.
+type answer struct {
+	m     *Model
+	j     *job
+	batch int64
+	segs  []train.Segment
+	ev    *evaluation
+	fits  *bool
+	max   *BatchInfo
+	check *CheckpointInfo
+	proof string
+	bound int64 // reserved bytes with workspaces at their bounds
+	notes []graph.Warning
+}
+
+func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
+	j, err := cfg.resolve()
+	if err != nil {
+		return nil, err
+	}
+	a := &answer{m: m, j: j, segs: cfg.Segments}
+	if err := a.chooseBatch(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.chooseSegments(ctx); err != nil {
+		return nil, err
+	}
+	if a.ev, err = m.evaluate(j, a.batch, a.segs, false); err != nil {
+		return nil, err
+	}
+	if j.cap > 0 {
+		capped, err := replay(a.ev.Build, j, true)
+		if err != nil {
+			return nil, err
+		}
+		ok := capped.fail == nil
+		a.fits = &ok
+		if ok { // what the process would show under the cap
+			a.ev = capped
+		}
+	}
+	return a, a.upperBound()
+}
+
+// chooseBatch takes the batch asked for, or searches the largest that fits.
+func (a *answer) chooseBatch(ctx context.Context) error {
+	c := &a.j.cfg
+	if !c.BatchMax && c.Batch == 0 && a.j.cap > 0 {
+		open, err := a.m.needsBatch(c.Dims)
+		if err != nil {
+			return err
+		}
+		c.BatchMax = open
+	}
+	if !c.BatchMax {
+		var err error
+		a.batch, err = a.m.fixedBatch(a.j)
+		return err
+	}
+	if a.j.cap == 0 {
+		return fmt.Errorf("--batch max needs a budget: give --vram SIZE or --gpu NAME")
+	}
+	return a.searchBatch(ctx)
+}
+
+// chooseSegments resolves --checkpoint; without it, the budget decides.
+func (a *answer) chooseSegments(ctx context.Context) error {
+	if !a.j.train || len(a.segs) > 0 {
+		return nil
+	}
+	switch mode := a.j.cfg.Checkpoint; mode {
+	case "none":
+		return nil
+	case "all", "sqrt":
+		s, err := a.m.selector(a.j, a.batch)
+		if err != nil {
+			return err
+		}
+		if a.segs = s.problem.All(); mode == "sqrt" {
+			a.segs = s.problem.Sqrt()
+		}
+		return a.describe(s, 0, false)
+	case "", "auto":
+		if a.j.cap == 0 {
+			if mode == "auto" {
+				return fmt.Errorf("--checkpoint auto needs a budget: give --vram SIZE or --gpu NAME")
+			}
+			return nil
+		}
+		return a.selectFor(ctx)
+	default:
+		return fmt.Errorf("unknown checkpoint selection %q (known: none, auto, all, sqrt, or a file)", mode)
+	}
+}
+
+// describe fills the checkpoint section for the chosen segments. bound is the
+// least cost in seconds of any plan that fits, where known.
+func (a *answer) describe(s *selector, bound float64, optimal bool) error {
+	b, err := a.m.build(a.j, a.batch, a.segs)
+	if err != nil {
+		return err
+	}
+	o := overhead(b.Program, &a.j.time)
+	lb := bound / max(s.step, 1e-12)
+	a.check = &CheckpointInfo{Class: "segments", Segments: a.segs, RecomputeOverhead: round(o), LowerBound: round(min(lb, o)), Gap: round(max(o-lb, 0)), Optimal: optimal}
+	if a.check.Segments == nil {
+		a.check.Segments = []train.Segment{}
+	}
+	return nil
+}
+
+// round keeps six decimals, so that output does not depend on the last bit.
+func round(x float64) float64 { return float64(int64(x*1e6+0.5)) / 1e6 }
+
+// upperBound replays with every convolution's workspace at its bound.
+func (a *answer) upperBound() error {
+	a.m.atBound = true
+	b, err := a.m.build(a.j, a.batch, a.segs)
+	a.m.atBound = false
+	if err != nil {
+		return err
+	}
+	ev, err := replay(b, a.j, false)
+	if err != nil {
+		return err
+	}
+	a.bound = int64(float64(max(ev.res.Reserved, a.ev.res.Reserved)) * boundMargin)
+	return nil
+}
+
+// boundMargin covers what the allocator's history and unmodelled kernels add.
+const boundMargin = 1.03
+
+// report writes the answer down.
+func (a *answer) report() *Report {
+	r := &Report{SchemaVersion: SchemaVersion, Model: a.m.modelInfo(a.ev), Fits: a.fits, Batch: a.max, Checkpoint: a.check,
+		Time: timeOf(a.ev.Program, &a.j.time, max(a.batch, 1)), Warnings: a.warnings()}
+	c := &a.j.cfg
+	r.Config = ConfigInfo{Mode: c.Mode, Batch: a.batch, Dims: c.Dims, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: c.GPU,
+		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: a.checkpointName(), VRAMBytes: a.j.vram}
+	if r.Config.Dims == nil {
+		r.Config.Dims = map[string]int64{}
+	}
+	if c.GPU == "" && a.j.vram == 0 {
+		r.Config.GPU = a.j.device.Name
+	}
+	if !a.j.train {
+		r.Config.Optimizer, r.Config.Loss = "none", "none"
+	}
+	res := a.ev.res
+	r.Peak = Peak{RequestedBytes: res.Requested, AllocatedBytes: res.Allocated, ReservedBytes: res.Reserved, ProcessBytes: res.Reserved + a.j.device.Context,
+		UpperBoundBytes: a.bound, Step: res.Step}
+	s := res.Steps[len(res.Steps)-1]
+	r.Phases = Phases{s.Start, s.AfterForward, s.AfterBackward, s.AfterStep, s.ForwardPeak, s.BackwardPeak, s.OptimizerPeak}
+	a.atPeak(r)
+	for _, id := range a.ev.Saved {
+		r.SavedBytes += a.ev.Storages[id].Bytes
+	}
+	r.Time.round()
+	return r
+}
+
+func (t *TimeInfo) round() {
+	for _, f := range []*float64{&t.ForwardMs, &t.BackwardMs, &t.OptimizerMs, &t.StepMs, &t.SamplesPerSecond} {
+		*f = float64(int64(*f*1e3+0.5)) / 1e3
+	}
+}
+
+func (a *answer) checkpointName() string {
+	switch c := a.j.cfg.Checkpoint; {
+	case len(a.j.cfg.Segments) > 0:
+		return "file"
+	case c == "" && len(a.segs) > 0:
+		return "auto"
+	case c == "":
+		return "none"
+	default:
+		return c
+	}
+}
+
+// peakTimeline is the timeline of the step in which the peak lies.
+func (ev *evaluation) peakTimeline() *liveness.Timeline {
+	first, steady := liveness.Steps(ev.Program)
+	if ev.res.Step == 0 {
+		return first
+	}
+	return steady
+}
+
+// atPeak fills in who is live at the peak, and the curve around it.
+func (a *answer) atPeak(r *Report) {
+	ev := a.ev
+	t := ev.peakTimeline()
+	at := ev.res.Event
+	if at >= len(t.Events) {
+		return
+	}
+	n := &ev.Nodes[t.Events[at].Node]
+	r.Peak.Phase, r.Peak.Node = n.Phase.String(), callName(n)
+	live := liveness.LiveAt(t, at)
+	r.Breakdown = ev.breakdown(live)
+	makers := ev.makers()
+	for _, id := range live {
+		s := &ev.Storages[id]
+		v := LiveValue{Value: s.Name, Bytes: s.Bytes, Category: s.Category.String(), Module: s.Module}
+		if mk := makers[id]; mk >= 0 {
+			v.Node = callName(&ev.Nodes[mk])
+		}
+		r.Live = append(r.Live, v)
+	}
+	sort.SliceStable(r.Live, func(i, j int) bool { return r.Live[i].Bytes > r.Live[j].Bytes })
+	r.Live = r.Live[:min(len(r.Live), mostLive)]
+	for i, b := range ev.res.Curve {
+		r.Curve = append(r.Curve, CurvePoint{ev.Nodes[t.Events[i].Node].Phase.String(), b})
+	}
+}
+
+// mostLive bounds the list of storages in a report.
+const mostLive = 20
+
+// callName names a node for people: the operator, and the call it stems from.
+func callName(n *program.Node) string {
+	if n.Name == "" || n.Name == n.Op {
+		return n.Op
+	}
+	return n.Op + " (" + n.Name + ")"
+}
+
+// makers returns the node that allocates each storage, -1 for residents.
+func (ev *evaluation) makers() []int32 {
+	return liveness.NewRanges(ev.Program).Start
+}
+
+// breakdown sums live storages by category; what the allocator counts beyond
+// their bytes (rounding, blocks it could not split) is fragmentation, so that
+// the sum is the allocated peak exactly.
+func (ev *evaluation) breakdown(live []program.StorageID) []CategoryBytes {
+	sums := make([]int64, program.NumCategories)
+	total := int64(0)
+	for _, id := range live {
+		s := &ev.Storages[id]
+		sums[s.Category] += s.Bytes
+		total += s.Bytes
+	}
+	out := make([]CategoryBytes, 0, len(sums)+1)
+	for c, n := range sums {
+		out = append(out, CategoryBytes{program.Category(c).String(), n})
+	}
+	return append(out, CategoryBytes{"fragmentation", ev.res.Allocated - total})
+}
+
+// modelInfo completes what the file says with what the program shows.
+func (m *Model) modelInfo(ev *evaluation) ModelInfo {
+	info := m.info
+	info.Lift = string(m.lifted.Source)
+	for i := range ev.Storages {
+		if s := &ev.Storages[i]; s.Category == program.Parameters {
+			info.ParameterBytes += s.Bytes
+		}
+	}
+	for i, v := range m.lifted.Graph.Values {
+		if m.lifted.Roles[i] == lift.Parameter {
+			if dims, ok := v.Type.Shape.Static(); ok {
+				n, _ := graph.Product(dims)
+				info.Parameters += n
+			}
+		}
+	}
+	return info
+}
+
+// warnings gathers what reading, inference, lift and the search tolerated or
+// guessed.
+func (a *answer) warnings() []graph.Warning {
+	out := slices.Concat(a.m.g.Model.Warnings, a.m.infer, a.ev.Warnings, a.notes)
+	if a.m.lifted.Source != lift.Metadata {
+		out = append(out, graph.Warning{Code: "no-metadata", Message: "the file does not say which framework operators it was exported from; they were recognised by patterns or counted conservatively"})
+	}
+	if u := a.m.lifted.Unlifted; len(u) > 0 {
+		out = append(out, graph.Warning{Code: "unlifted", Message: "ONNX operators kept as they are: " + strings.Join(u, ", ")})
+	}
+	if out == nil {
+		out = []graph.Warning{}
+	}
+	return out
+}
+
+// A selector holds the segment problem of one batch.
+type selector struct {
+	problem *checkpointsel.Problem
+	base    *train.Build
+	step    float64 // seconds of the step without checkpoints
+}
+
+// selector measures the step without checkpoints.
+func (m *Model) selector(j *job, batch int64) (*selector, error) {
+	b, err := m.build(j, batch, nil)
+	if err != nil {
+		return nil, err
+	}
+	saved := make([]int64, len(m.lifted.Graph.Nodes))
+	makers := liveness.NewRanges(b.Program).Start
+	for _, id := range b.Saved {
+		if mk := makers[id]; mk >= 0 && b.Nodes[mk].Call >= 0 {
+			saved[b.Nodes[mk].Call] += b.Storages[id].Bytes
+		}
+	}
+	units := checkpointsel.Units(m.lifted, func(call int) int64 { return saved[call] })
+	s := &selector{problem: checkpointsel.NewProblem(b, units, j.time.Seconds), base: b}
+	for i := range b.Nodes {
+		if b.Nodes[i].Only != program.FirstStep {
+			s.step += j.time.Seconds(&b.Nodes[i])
+		}
+	}
+	return s, nil
+}

@@ -1,0 +1,333 @@
+// Package planner answers what people ask: how much memory a step needs and
+// where each byte goes, whether it fits, the largest batch that does, and what
+// to checkpoint so that it fits. It holds the time model, the searches over
+// batch and checkpoints, the Plan document, budget rules and diffs.
+package planner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/cudnn"
+	"github.com/memplan/memplan/graph/infer"
+	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/graph/onnx"
+	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/liveness"
+	"github.com/memplan/memplan/liveness/alloc"
+	"github.com/memplan/memplan/planner/profile"
+)
+
+// ErrDoesNotFit is the error of a plan that no selection makes fit.
+var ErrDoesNotFit = errors.New("does not fit")
+
+// steps is how many training steps are replayed: the first creates state, the
+// fourth is as steady as any later one.
+const steps = 4
+
+// A Model is a loaded file. Its methods are not safe for concurrent use.
+type Model struct {
+	Path     string
+	Progress func(done, total int, message string) // of long searches; nil: none
+
+	g       *graph.Graph
+	lifted  *lift.Lifted
+	info    ModelInfo
+	bound   binding
+	conv    map[convKey]cudnn.Estimate
+	atBound bool // workspaces are counted at their bounds
+	infer   []graph.Warning
+}
+
+type convKey struct {
+	c cudnn.Conv
+	p cudnn.Pass
+}
+
+// binding is what the graph's dims are bound to now.
+type binding struct {
+	set   bool
+	batch int64
+	dims  string
+}
+
+// Open loads a model file without reading its weights.
+func Open(path string) (*Model, error) {
+	g, err := onnx.Load(path)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{Path: path, g: g, conv: map[convKey]cudnn.Estimate{}}
+	m.info = ModelInfo{Path: path, SHA256: g.Model.SHA256, IRVersion: g.Model.IRVersion, Producer: g.Model.Producer,
+		Nodes: len(g.Nodes), Opsets: map[string]int64{}}
+	for _, o := range g.Model.Opsets {
+		d := o.Domain
+		if d == "" {
+			d = "ai.onnx"
+		}
+		m.info.Opsets[d] = o.Version
+	}
+	if m.info.SHA256 == "" {
+		if m.info.SHA256, err = onnx.SHA256(path); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// Graph returns the graph with its shapes inferred as far as it is bound.
+func (m *Model) Graph() *graph.Graph { return m.g }
+
+// bind infers all shapes for a batch size (0: as the file says) and other
+// dims, and lifts the graph.
+func (m *Model) bind(batch int64, dims map[string]int64) error {
+	b := binding{true, batch, fmt.Sprint(dims)} // fmt prints maps in key order
+	if m.bound == b {
+		return nil
+	}
+	m.bound = binding{}
+	res, err := infer.Infer(m.g, infer.Options{Batch: batch, Dims: dims})
+	if err != nil {
+		return err
+	}
+	m.infer = res.Warnings
+	if m.lifted == nil {
+		if m.lifted, err = lift.Lift(m.g); err != nil {
+			return err
+		}
+	} else {
+		m.lifted.Refresh(m.g)
+	}
+	m.bound = b
+	return nil
+}
+
+// job is a configuration with its names resolved.
+type job struct {
+	cfg       Config
+	device    *profile.Device
+	runtime   *profile.Runtime
+	optimizer *profile.Optimizer
+	precision *profile.Precision
+	order     []string // attention kernels
+	vram      int64    // the card's memory; 0: no budget
+	cap       int64    // what the allocator may reserve; 0: no limit
+	train     bool
+	time      TimeModel
+}
+
+// resolve looks all names up and fills in defaults.
+func (c Config) resolve() (*job, error) {
+	j := &job{cfg: c}
+	def := func(s *string, d string) {
+		if *s == "" {
+			*s = d
+		}
+	}
+	def(&j.cfg.Mode, "train")
+	def(&j.cfg.Precision, "fp32")
+	def(&j.cfg.Optimizer, "adamw")
+	def(&j.cfg.Loss, "auto")
+	def(&j.cfg.Attention, "auto")
+	def(&j.cfg.Runtime, profile.Runtimes[0].Name)
+	gpu := j.cfg.GPU
+	def(&gpu, profile.Devices[0].Name)
+	j.cfg.Accumulate = max(j.cfg.Accumulate, 1)
+	var err error
+	if j.device, err = profile.FindDevice(gpu); err != nil {
+		return nil, err
+	}
+	if j.runtime, err = profile.FindRuntime(j.cfg.Runtime); err != nil {
+		return nil, err
+	}
+	if j.precision, err = profile.FindPrecision(j.cfg.Precision); err != nil {
+		return nil, err
+	}
+	if j.cfg.Optimizer != "none" {
+		if j.optimizer, err = profile.FindOptimizer(j.cfg.Optimizer); err != nil {
+			return nil, err
+		}
+	}
+	if j.train = j.cfg.Mode == "train"; !j.train && j.cfg.Mode != "infer" {
+		return nil, fmt.Errorf("unknown mode %q (known: train, infer)", j.cfg.Mode)
+	}
+	if !slices.ContainsFunc(train.Losses, func(l struct{ Name, Doc string }) bool { return l.Name == j.cfg.Loss }) {
+		return nil, fmt.Errorf("unknown loss %q", j.cfg.Loss)
+	}
+	if j.order, err = attentionOrder(j.cfg.Attention, j.runtime, j.device); err != nil {
+		return nil, err
+	}
+	j.time = TimeModel{Device: j.device, TF32: j.runtime.MatmulTF32}
+	return j, j.budget()
+}
+
+// budget takes the CUDA context off the card's memory.
+func (j *job) budget() error {
+	j.vram = j.cfg.VRAM
+	if j.vram == 0 && j.cfg.GPU != "" {
+		j.vram = j.device.Memory
+	}
+	if j.vram == 0 {
+		return nil
+	}
+	if j.cap = j.vram - j.device.Context; j.cap <= 0 {
+		return fmt.Errorf("--vram %s is less than the CUDA context of %s alone takes, %s", profile.FormatBytes(j.vram), j.device.Name, profile.FormatBytes(j.device.Context))
+	}
+	return nil
+}
+
+// Attentions lists the values of --attention.
+var Attentions = []string{"auto", "eager", "efficient", "flash", "cudnn"}
+
+func attentionOrder(name string, r *profile.Runtime, d *profile.Device) ([]string, error) {
+	switch name {
+	case "auto":
+		return r.AttentionOrder(d.Compute), nil
+	case "eager":
+		return []string{profile.Math}, nil
+	}
+	if slices.Contains(Attentions, name) {
+		return []string{name}, nil
+	}
+	return nil, fmt.Errorf("unknown attention %q (known: %s)", name, strings.Join(Attentions, ", "))
+}
+
+// options are what package train needs to know.
+func (m *Model) options(j *job, segs []train.Segment) train.Options {
+	o := train.Options{Train: j.train, Loss: j.cfg.Loss, Segments: segs, Config: aten.Config{
+		TF32: j.runtime.ConvTF32, GemmWorkspace: j.runtime.CuBLASBytes(j.device.Compute), SMs: j.device.SMs, ThreadsPerSM: threadsPerSM(j.device),
+		Major: j.device.Compute.Major, Attention: j.order, ConvWorkspace: m.convWorkspace,
+	}}
+	if j.runtime.Lt == profile.LtPersistent {
+		o.Config.LtWorkspace = j.runtime.LtBytes
+	}
+	if j.precision.Autocast {
+		o.Config.Autocast = j.precision.Compute
+	} else {
+		o.Storage = j.precision.Storage
+	}
+	if opt := j.optimizer; opt != nil {
+		o.Update = func(ps []train.UpdateParam, first bool) []train.UpdateEvent { return updateEvents(opt, ps, first) }
+	}
+	return o
+}
+
+// threadsPerSM is the number of resident threads of a multiprocessor (CUDA C
+// Programming Guide, compute capabilities).
+func threadsPerSM(d *profile.Device) int {
+	switch {
+	case d.Compute == profile.Capability{Major: 7, Minor: 5}:
+		return 1024
+	case d.Compute.Major == 8 && d.Compute.Minor != 0, d.Compute.Major == 12:
+		return 1536
+	}
+	return 2048
+}
+
+func updateEvents(opt *profile.Optimizer, ps []train.UpdateParam, first bool) []train.UpdateEvent {
+	list := make([]profile.Param, len(ps))
+	for i, p := range ps {
+		list[i] = profile.Param{Elems: p.Elems, DType: p.DType}
+	}
+	evs := opt.Step(list, first)
+	out := make([]train.UpdateEvent, len(evs))
+	for i, e := range evs {
+		out[i] = train.UpdateEvent{ID: e.ID, Free: e.Free, Bytes: e.Bytes, Param: e.Param, Name: e.Name, State: e.State}
+	}
+	return out
+}
+
+// convWorkspace remembers the workspaces of a model's convolutions.
+func (m *Model) convWorkspace(c cudnn.Conv, p cudnn.Pass) int64 {
+	k := convKey{c, p}
+	w, ok := m.conv[k]
+	if !ok {
+		w = cudnn.Workspace(c, p)
+		m.conv[k] = w
+	}
+	if m.atBound {
+		return w.Bound
+	}
+	return w.Bytes
+}
+
+// An evaluation is one configuration run through: the program, and its replay.
+type evaluation struct {
+	*train.Build
+	res  *liveness.Result
+	fail *liveness.Failure // where the cap ended the replay, or nil
+}
+
+// build makes the program of a step at one batch size.
+func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, error) {
+	if err := m.bind(batch, j.cfg.Dims); err != nil {
+		return nil, err
+	}
+	return train.New(m.lifted, m.options(j, segs))
+}
+
+// evaluate builds and replays a step, under the job's cap or without limit.
+func (m *Model) evaluate(j *job, batch int64, segs []train.Segment, capped bool) (*evaluation, error) {
+	b, err := m.build(j, batch, segs)
+	if err != nil {
+		return nil, err
+	}
+	return replay(b, j, capped)
+}
+
+func replay(b *train.Build, j *job, capped bool) (*evaluation, error) {
+	limit := int64(0)
+	if capped {
+		limit = j.cap
+	}
+	res, err := liveness.Replay[alloc.Handle](b.Program, alloc.NewCaching(alloc.Conf{}, limit), steps)
+	ev := &evaluation{Build: b, res: res}
+	if err != nil && !errors.As(err, &ev.fail) {
+		return nil, err
+	}
+	return ev, nil
+}
+
+// needsBatch reports whether the model has a batch dimension left to choose.
+func (m *Model) needsBatch(dims map[string]int64) (bool, error) {
+	if err := m.bind(0, dims); err != nil {
+		return false, err
+	}
+	return len(infer.Unbound(m.g)) > 0, nil
+}
+
+// batch decides the batch of a fixed question.
+func (m *Model) fixedBatch(j *job) (int64, error) {
+	if j.cfg.Batch > 0 {
+		return j.cfg.Batch, nil
+	}
+	open, err := m.needsBatch(j.cfg.Dims)
+	if err != nil {
+		return 0, err
+	}
+	if open {
+		names := infer.Unbound(m.g)
+		return 0, fmt.Errorf("%s: dimension %s is not bound: give --batch N, --batch max with --vram, or --dim %s=N", m.Path, strings.Join(names, ", "), names[0])
+	}
+	return m.leadingDim(), nil
+}
+
+// leadingDim is the batch that the file itself fixes: the first dim of the
+// first input, or 0.
+func (m *Model) leadingDim() int64 {
+	for _, id := range m.g.Inputs {
+		if s := m.g.Values[id].Type.Shape; len(s) > 0 {
+			if n, ok := s[0].Int(); ok {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+func canceled(ctx context.Context) bool { return ctx != nil && ctx.Err() != nil }

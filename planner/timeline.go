@@ -1,0 +1,158 @@
+package planner
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/liveness"
+)
+
+// A TimelineEvent is one allocation or free of the steady step. A free whose
+// ID no event of the step allocated frees something older.
+type TimelineEvent struct {
+	Phase  string `json:"phase"` // forward, loss, backward, optimizer
+	Kind   string `json:"kind"`  // alloc, free
+	ID     int64  `json:"id"`
+	Bytes  int64  `json:"bytes"` // as requested, before rounding
+	Op     string `json:"op"`    // ATen name
+	Node   string `json:"node"`
+	Module string `json:"module"`
+}
+
+// Timeline returns the events of a steady step in order.
+func (m *Model) Timeline(cfg Config) ([]TimelineEvent, error) {
+	j, err := cfg.resolve()
+	if err != nil {
+		return nil, err
+	}
+	batch, err := m.fixedBatch(j)
+	if err != nil {
+		return nil, err
+	}
+	b, err := m.build(j, batch, cfg.Segments)
+	if err != nil {
+		return nil, err
+	}
+	_, steady := liveness.Steps(b.Program)
+	out := make([]TimelineEvent, 0, len(steady.Events))
+	for _, ev := range steady.Events {
+		out = append(out, timelineEvent(b, ev))
+	}
+	return out, nil
+}
+
+func timelineEvent(b *train.Build, ev liveness.Event) TimelineEvent {
+	n := &b.Nodes[ev.Node]
+	e := TimelineEvent{Phase: n.Phase.String(), Kind: "alloc", ID: int64(ev.Storage), Bytes: b.Storages[ev.Storage].Bytes, Op: atenName(b, n), Node: n.Name, Module: n.Module}
+	if n.Phase == program.ZeroGrad {
+		e.Phase = program.Forward.String() // the step begins with it
+	}
+	if ev.Free {
+		e.Kind = "free"
+	}
+	if ev.Old {
+		e.ID += int64(len(b.Storages))
+	}
+	return e
+}
+
+// atenName is the operator that the model's code calls, forward, and the one
+// that autograd calls, backward.
+func atenName(b *train.Build, n *program.Node) string {
+	if n.Phase == program.Forward && n.Call >= 0 {
+		op, _, _ := strings.Cut(b.Lifted.Graph.Nodes[n.Call].Op, ".")
+		return "aten." + op
+	}
+	return "aten." + strings.TrimSuffix(n.Op, "_")
+}
+
+// A ValueInfo describes one value of the graph. A dim is an integer, or the
+// text of an expression.
+type ValueInfo struct {
+	Name   string `json:"name"`
+	DType  string `json:"dtype"`
+	Shape  []any  `json:"shape"` // null when the rank is unknown
+	Static bool   `json:"static"`
+}
+
+// Values lists all values of the graph, bound as far as dims and batch say.
+func (m *Model) Values(dims map[string]int64, batch int64) ([]ValueInfo, error) {
+	if err := m.bind(batch, dims); err != nil {
+		return nil, err
+	}
+	out := make([]ValueInfo, 0, len(m.g.Values))
+	for i := range m.g.Values {
+		v := &m.g.Values[i]
+		info := ValueInfo{Name: v.Name, DType: v.Type.Elem.String(), Shape: dimList(v.Type.Shape)}
+		_, info.Static = v.Type.Shape.Static()
+		out = append(out, info)
+	}
+	return out, nil
+}
+
+func dimList(s graph.Shape) []any {
+	if s == nil {
+		return nil
+	}
+	out := make([]any, len(s))
+	for i, d := range s {
+		if n, ok := d.Int(); ok {
+			out[i] = n
+		} else {
+			out[i] = d.String()
+		}
+	}
+	return out
+}
+
+// An Attribution splits the allocated bytes at the peak; both lists add up to
+// AllocatedBytes exactly.
+type Attribution struct {
+	AllocatedBytes int64
+	Categories     []CategoryBytes
+	Modules        []ModuleBytes // sorted by module; fragmentation under "(allocator)"
+}
+
+// ModuleBytes is one module's share.
+type ModuleBytes struct {
+	Module string
+	Bytes  int64
+}
+
+// Attribution analyzes a model for a comparison with another.
+func (m *Model) Attribution(cfg Config) (*Attribution, error) {
+	j, err := cfg.resolve()
+	if err != nil {
+		return nil, err
+	}
+	batch, err := m.fixedBatch(j)
+	if err != nil {
+		return nil, err
+	}
+	ev, err := m.evaluate(j, batch, cfg.Segments, false)
+	if err != nil {
+		return nil, err
+	}
+	live := liveness.LiveAt(ev.peakTimeline(), ev.res.Event)
+	a := &Attribution{AllocatedBytes: ev.res.Allocated, Categories: ev.breakdown(live)}
+	sums := map[string]int64{}
+	rest := ev.res.Allocated
+	for _, id := range live {
+		s := &ev.Storages[id]
+		sums[s.Module] += s.Bytes
+		rest -= s.Bytes
+	}
+	sums["(allocator)"] += rest
+	for name, n := range sums {
+		a.Modules = append(a.Modules, ModuleBytes{name, n})
+	}
+	sortModules(a.Modules)
+	return a, nil
+}
+
+func sortModules(ms []ModuleBytes) {
+	slices.SortFunc(ms, func(a, b ModuleBytes) int { return strings.Compare(a.Module, b.Module) })
+}
