@@ -191,8 +191,8 @@ func unescape(b *strings.Builder, s string) int {
 	case 't':
 		b.WriteByte('\t')
 	case 'x':
-		if len(s) >= 3 && hex(s[1]) >= 0 && hex(s[2]) >= 0 {
-			b.WriteByte(byte(hex(s[1])<<4 | hex(s[2])))
+		if len(s) >= 3 && hexDigit(s[1]) >= 0 && hexDigit(s[2]) >= 0 {
+			b.WriteByte(byte(hexDigit(s[1])<<4 | hexDigit(s[2])))
 			return 2
 		}
 		b.WriteByte('x')
@@ -202,5 +202,5 @@ func unescape(b *strings.Builder, s string) int {
 	return 0
 }
 
-// hex returns the value of a hexadecimal digit, else -1.
-func hex(c byte) int { return strings.IndexByte("0123456789abcdef", c|' ') }
+// hexDigit returns the value of a hexadecimal digit, else -1.
+func hexDigit(c byte) int { return strings.IndexByte("0123456789abcdef", c|' ') }

@@ -393,13 +393,12 @@ func (p *textParser) shape() Shape {
 }
 
 func (p *textParser) dim() Dim {
-	switch t := p.tok; t.kind {
+	switch p.tok.kind {
 	case tokNumber:
-		n := p.int()
-		if n < 0 {
-			p.fail(t, "dimension %s is negative", t)
+		if n := p.int(); n >= 0 {
+			return Int(n)
 		}
-		return Int(n)
+		return Dim{} // as in a file
 	case tokID:
 		return Sym(p.take(tokID))
 	case tokQuoted:
