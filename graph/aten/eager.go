@@ -21,10 +21,11 @@ type Config struct {
 	Autocast      graph.DType // Float16 or BFloat16 inside autocast; Undefined outside
 	TF32          bool        // convolutions of float32 tensors use TF32 (PyTorch's default)
 	GemmWorkspace int64       // bytes of a cuBLAS workspace, one per thread that multiplies
+	LtWorkspace   int64       // bytes of the forward thread's cuBLASLt workspace, which products with a bias use
 	SMs           int         // streaming multiprocessors
 	ThreadsPerSM  int         // resident threads per multiprocessor
 	Major         int         // compute capability, major
-	Attention     string      // auto, eager, efficient, flash, cudnn: kernel of scaled_dot_product_attention
+	Attention     []string    // kernels of scaled_dot_product_attention, in the order they are tried; one alone is forced
 	// ConvWorkspace gives the bytes a convolution pass takes for scratch; nil: none.
 	ConvWorkspace func(cudnn.Conv, cudnn.Pass) int64
 }
@@ -50,12 +51,12 @@ type Eager struct {
 	savedIDs map[program.StorageID]bool
 	fwdWS    program.StorageID
 	bwdWS    program.StorageID
-	rng      int64
+	ltWS     program.StorageID
 }
 
 // New returns an Eager that appends to an empty program.
 func New(cfg Config) *Eager {
-	return &Eager{Config: cfg, P: &program.Program{}, segment: -1, call: -1, fwdWS: program.None, bwdWS: program.None,
+	return &Eager{Config: cfg, P: &program.Program{}, segment: -1, call: -1, fwdWS: program.None, bwdWS: program.None, ltWS: program.None,
 		savedIDs: map[program.StorageID]bool{}}
 }
 
@@ -193,10 +194,25 @@ func (k *kernel) gemm() *kernel {
 		ws = &e.bwdWS
 	}
 	if *ws == program.None && e.GemmWorkspace > 0 {
-		*ws = e.newStorage(program.Storage{Bytes: e.GemmWorkspace, Category: program.Workspace, Life: program.State, Name: "cuBLAS workspace"})
-		k.event(*ws, false)
+		*ws = k.library("cuBLAS workspace", e.GemmWorkspace)
 	}
 	return k
+}
+
+// lt notes a product with a bias, which cuBLASLt runs: its first call
+// allocates a workspace that stays.
+func (k *kernel) lt() {
+	e := k.e
+	if e.phase != program.Backward && e.ltWS == program.None && e.LtWorkspace > 0 {
+		e.ltWS = k.library("cuBLASLt workspace", e.LtWorkspace)
+	}
+}
+
+// library allocates a library's workspace, which lives as long as the process.
+func (k *kernel) library(name string, bytes int64) program.StorageID {
+	id := k.e.newStorage(program.Storage{Bytes: bytes, Category: program.Workspace, Life: program.State, Name: name})
+	k.event(id, false)
+	return id
 }
 
 // end appends the node and returns its first output.

@@ -8,16 +8,16 @@ import (
 // CrossEntropy is torch.nn.functional.cross_entropy with class indices: the
 // logits are [N, C] or [N, C, d1, ..], the target has no class dim.
 func (e *Eager) CrossEntropy(x, target *Tensor) *Tensor {
+	ls := e.softmax(x, true, "log_softmax") // called with x's type, which autocast leaves alone
 	if e.Autocast != graph.Undefined {
-		x = e.castTo(x, graph.Float32)
+		ls = e.castTo(ls, graph.Float32)
 	}
-	ls := e.softmax(x, true, "log_softmax")
 	op, node, back := "nll_loss_forward", "NllLossBackward0", "nll_loss_backward"
 	if x.dim() > 2 {
 		op, node, back = "nll_loss2d_forward", "NllLoss2DBackward0", "nll_loss2d_backward"
 	}
 	k := e.begin(op, ls, target)
-	o, total := k.alloc(nil, nil, x.DType), k.alloc(nil, nil, x.DType)
+	o, total := k.alloc(nil, nil, ls.DType), k.alloc(nil, nil, ls.DType)
 	k.end()
 	e.record(node, []*Tensor{o}, []*Tensor{ls}, []*Tensor{ls, target, total}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		k := e.begin(back, append([]*Tensor{g[0]}, s...)...)

@@ -22,15 +22,14 @@ type AttentionKernel struct {
 	run  func(e *Eager, a *attention) *Tensor
 }
 
-// AttentionKernels lists the implementations in the order in which PyTorch
-// 2.11 tries them on compute capability 9 and 10; elsewhere flash comes
-// before cudnn.
+// AttentionKernels lists the implementations. The first is tried first on the
+// devices where the runtime prefers cuDNN; the last takes every call.
 func AttentionKernels() []AttentionKernel {
 	return []AttentionKernel{
 		{"cudnn", cudnnAttentionFits, runCudnnAttention},
 		{"flash", flashAttentionFits, runFlashAttention},
 		{"efficient", efficientAttentionFits, runEfficientAttention},
-		{"eager", func(*Eager, *attention) bool { return true }, runMathAttention},
+		{"math", func(*Eager, *attention) bool { return true }, runMathAttention},
 	}
 }
 
@@ -48,15 +47,14 @@ func runAttention(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{e.attend(a)}
 }
 
-// attend runs the first kernel that takes the call, or the one asked for.
+// attend runs the first kernel of the runtime's order that takes the call.
 func (e *Eager) attend(a *attention) *Tensor {
 	kernels := AttentionKernels()
-	if e.Major != 9 && e.Major != 10 {
-		kernels[0], kernels[1] = kernels[1], kernels[0]
-	}
-	for _, k := range kernels {
-		if e.Attention == k.Name || (e.Attention == "" || e.Attention == "auto") && k.fits(e, a) {
-			return k.run(e, a)
+	for _, name := range e.Attention {
+		for _, k := range kernels {
+			if k.Name == name && (k.fits(e, a) || len(e.Attention) == 1) {
+				return k.run(e, a)
+			}
 		}
 	}
 	return runMathAttention(e, a)
@@ -67,7 +65,7 @@ func half(t *Tensor) bool { return t.DType == graph.Float16 || t.DType == graph.
 func headDim(a *attention) int64 { return a.q.Shape[3] }
 
 func cudnnAttentionFits(e *Eager, a *attention) bool {
-	return e.Major >= 8 && half(a.q) && headDim(a)%8 == 0 && headDim(a) <= 128 && a.v.Shape[3] <= 128 && a.q.Shape[2] > 1
+	return e.Major >= 8 && half(a.q) && headDim(a)%8 == 0 && headDim(a) <= 256 && a.v.Shape[3] <= 256 && a.q.Shape[2] > 1
 }
 
 func flashAttentionFits(e *Eager, a *attention) bool {
@@ -177,20 +175,30 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 	mask := e.bias(a)
 	k := e.begin("_scaled_dot_product_cudnn_attention", a.q, a.k, a.v, mask)
 	seed, offset := k.alloc(nil, nil, graph.Int64), k.alloc(nil, nil, graph.Int64)
-	o := k.alloc(a.outShape(), rowsFirst(a.outShape()), a.q.DType)
+	o := k.alloc(a.outShape(), iteratorStrides(a.outShape(), layoutOf(a.q)), a.q.DType)
 	lse := k.alloc([]int64{b, h, m, 1}, nil, graph.Float32)
 	k.scratch(256, program.Workspace)
 	k.flops(a.flops()).end()
 	e.record("ScaledDotProductCudnnAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v},
 		[]*Tensor{mask, a.k, a.q, a.v, lse, o, offset, seed}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 			k := e.begin("_scaled_dot_product_cudnn_attention_backward", append(slices.Clone(g), s...)...)
-			outs := k.likes(s[2], s[1], s[3])
+			var outs []*Tensor
+			for _, t := range []*Tensor{s[2], s[1], s[3]} {
+				outs = append(outs, k.alloc(t.Shape, iteratorStrides(t.Shape, layoutOf(t)), t.DType))
+			}
 			k.scratch(2*4*b*h*m*d+4*b*h*m+256, program.Workspace)
 			k.flops(5 * a.flops() / 2).end()
 			return outs
 		})
-	o.outNr = 0
 	return o
+}
+
+// layoutOf returns t with strides that say only in which order its dims lie:
+// cuDNN's results take the order of the operand they belong to.
+func layoutOf(t *Tensor) *Tensor {
+	d := *t
+	d.Strides = t.denseStrides()
+	return &d
 }
 
 // runFlashAttention is the flash kernel: the result, the log-sum-exp and the

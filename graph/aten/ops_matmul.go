@@ -33,6 +33,9 @@ func (e *Eager) gemmKernel(op string, a, b, add *Tensor) *Tensor {
 		}
 	}
 	k.gemm()
+	if add != nil && add.dim() == 1 {
+		k.lt()
+	}
 	slices.Reverse(copies)
 	k.free(copies...)
 	k.flops(2 * o.Numel() * a.Shape[n-1])

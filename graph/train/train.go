@@ -344,7 +344,7 @@ func (b *builder) value(n *graph.Node, id graph.ValueID, o *aten.Arg, env []*ate
 	if v.Kind == graph.Computed {
 		return fmt.Errorf("%s %q: operand %q was not computed", n.Op, n.Name, v.Name)
 	}
-	env[id] = aten.Host(v.Type.Elem, shape)
+	env[id] = aten.Host(b.stored(v.Type.Elem), shape)
 	o.T = env[id]
 	return nil
 }
