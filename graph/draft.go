@@ -59,7 +59,8 @@ type DraftFunction struct {
 // execution order, and appends funcs to m.Functions. All graphs share m, which
 // receives a warning for each thing tolerated. Names of an enclosing graph are
 // captured; a name that is nowhere defined, one defined twice and a cycle are
-// errors that name the node. It takes O(n log n) for n names and nodes.
+// errors that name the node. The drafts become part of the result and must not
+// be used again. It takes O(n log n) for n names and nodes.
 func Resolve(m *Model, d *Draft, funcs []DraftFunction) (*Graph, error) {
 	r := &resolver{model: m, bound: map[string]binding{}}
 	for i := range funcs {
