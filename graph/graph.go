@@ -12,6 +12,8 @@
 // This package imports nothing of memplan's.
 package graph
 
+import "fmt"
+
 // A ValueID indexes Graph.Values. NoValue stands for an omitted optional
 // input or output.
 type ValueID int32
@@ -333,4 +335,69 @@ func Product(dims []int64) (int64, bool) {
 		p *= d
 	}
 	return p, true
+}
+
+// ValueType returns the type of a value that holds t: a dense tensor.
+func (t *Tensor) ValueType() Type {
+	shape := make(Shape, len(t.Dims))
+	for i, d := range t.Dims {
+		shape[i] = Int(d)
+	}
+	return Type{Kind: TensorType, Elem: t.Type, Shape: shape}
+}
+
+// label names the function as calls do: domain.name:overload.
+func (f *Function) label() string {
+	s := f.Name
+	if f.Domain != "" {
+		s = f.Domain + "." + s
+	}
+	if f.Overload != "" {
+		s += ":" + f.Overload
+	}
+	return s
+}
+
+// visitNodes calls visit for the nodes of g and of its subgraphs, until it
+// returns an error.
+func (g *Graph) visitNodes(visit func(n *Node) error) error {
+	for i := range g.Nodes {
+		if err := visit(&g.Nodes[i]); err != nil {
+			return err
+		}
+		for _, sub := range g.Nodes[i].Subgraphs() {
+			if err := sub.visitNodes(visit); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// nodeLabel is the way errors name a node: its op and its name, else its
+// first output's, else its place.
+func nodeLabel(n *Node, out string, index int) string {
+	switch {
+	case n.Name != "":
+		return fmt.Sprintf("%s %q", n.Op, n.Name)
+	case out != "":
+		return fmt.Sprintf("%s -> %q", n.Op, out)
+	}
+	return fmt.Sprintf("%s (node %d)", n.Op, index)
+}
+
+// Label names the node in messages: Conv "conv1", or Conv (node 12) when it
+// has no name.
+func (n *Node) Label() string { return nodeLabel(n, "", int(n.ID)) }
+
+// Subgraphs returns the graphs in n's attributes, in attribute order.
+func (n *Node) Subgraphs() []*Graph {
+	var out []*Graph
+	for i := range n.Attrs {
+		if g := n.Attrs[i].Graph; g != nil {
+			out = append(out, g)
+		}
+		out = append(out, n.Attrs[i].Graphs...)
+	}
+	return out
 }

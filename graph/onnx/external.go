@@ -8,6 +8,10 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
+// maxSideFloats is the number of elements up to which floats are read from a
+// file beside the model: scales, but no weights.
+const maxSideFloats = 64
+
 // A sideReader reads small tensors from the files beside a model: a shape kept
 // in external data decides shapes like any other. Large tensors, and files
 // that are absent or lie outside the model's directory, are left alone.
@@ -64,7 +68,7 @@ func (s *sideReader) tensor(t *graph.Tensor) {
 	}
 	n, _ := t.Elems()
 	size, _ := t.Bytes()
-	if n == 0 || n > limit(t.Type) {
+	if n == 0 || n > limit(t.Type) || t.Type.IsFloat() && n > maxSideFloats {
 		return
 	}
 	f := s.open(t.Ref.Location)

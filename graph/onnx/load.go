@@ -125,8 +125,8 @@ func (d *decoder) warn(code, format string, args ...any) {
 	d.model.Warnings = append(d.model.Warnings, graph.Warning{Code: code, Message: fmt.Sprintf(format, args...)})
 }
 
-// usesDefault reports whether the file imports nothing, or its main graph has
-// a node of the default operator set.
+// usesDefault reports whether the main graph has a node of the default
+// operator set.
 func usesDefault(f *file) bool {
 	for i := range f.graph.Nodes {
 		if f.graph.Nodes[i].Domain == "" {

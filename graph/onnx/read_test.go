@@ -117,6 +117,13 @@ func TestDeepCalls(t *testing.T) {
 	if _, err := read(m); err == nil || !strings.Contains(err.Error(), "more than 256 deep") {
 		t.Errorf("error %v", err)
 	}
+	m = model(pb{}.msg(1, node("Relu", nil, in("y"))))
+	for i := range 2000 { // callees first
+		m = m.msg(25, function(fmt.Sprint("f", i), pb{}.str(4, fmt.Sprint("f", i-1)).str(7, "local")))
+	}
+	if _, err := read(m); err == nil || !strings.Contains(err.Error(), "more than 256 deep") {
+		t.Errorf("error %v", err)
+	}
 }
 
 // TestFileErrors covers what Load itself refuses.
@@ -190,6 +197,8 @@ func TestTolerance(t *testing.T) {
 			func(g *graph.Graph) bool { return g.Model.IRVersion == 0 && g.Model.Opset("") == 17 }},
 		{"ai.onnx spelled out", pb{}.int(1, 8).msg(8, pb{}.str(1, "ai.onnx").int(2, 17)).msg(7, io(pb{}.msg(1, relu.str(7, "ai.onnx")))), "",
 			func(g *graph.Graph) bool { return g.Nodes[0].Domain == "" && g.Model.Opset("") == 17 }},
+		{"opset imported twice", small().msg(8, pb{}.int(2, 13), pb{}.str(1, "ai.onnx").int(2, 18), pb{}.str(1, "ai.onnx").int(2, 18)), "duplicate-opset duplicate-opset",
+			func(g *graph.Graph) bool { return len(g.Model.Opsets) == 1 && g.Model.Opset("") == 18 }},
 		{"training info", small().msg(20, pb{}), "training-info", nil},
 		{"attribute given twice", model(io(pb{}.msg(1, node("Relu", in("x"), in("y"), pb{}.str(1, "b").int(3, 1).int(20, 2), pb{}.str(1, "a").int(3, 2).int(20, 2), pb{}.str(1, "b").int(3, 3).int(20, 2))))), "duplicate-attribute",
 			func(g *graph.Graph) bool {
@@ -382,10 +391,18 @@ func TestAttributes(t *testing.T) {
 		{graph.AttrType, pb{}.msg(14, pb{}.msg(1, pb{}.int(1, 1))), func(a *graph.Attr) bool { return a.Types[0].Elem == graph.Float32 }},
 		{graph.AttrTypes, pb{}.msg(15, pb{}.msg(1, pb{}.int(1, 1)), pb{}), func(a *graph.Attr) bool { return len(a.Types) == 2 }},
 	} {
-		for _, in1 := range []pb{c.in.str(1, "a").int(20, int64(c.kind)), c.in.str(1, "a")} {
+		typed := c.in.str(1, "a").int(20, int64(c.kind))
+		foreign := append(slices.Clone(typed), pb{}.int(3, 5)...)
+		if c.kind == graph.AttrInt {
+			foreign = append(slices.Clone(typed), pb{}.str(4, "foreign")...)
+		}
+		for i, in1 := range []pb{typed, c.in.str(1, "a"), foreign} {
 			g := mustRead(t, model(pb{}.msg(1, node("Op", in("x"), in("y"), in1)).msg(11, value("x", 1))))
 			if a := g.Nodes[0].Attr("a"); a == nil || a.Kind != c.kind || !c.want(a) {
 				t.Errorf("kind %d reads as %+v", c.kind, a)
+			}
+			if warned(g, "attribute-type") != (i == 2) {
+				t.Errorf("kind %d: warnings %v", c.kind, g.Model.Warnings)
 			}
 		}
 	}
