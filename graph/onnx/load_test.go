@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -142,5 +143,19 @@ func TestStackTracesAreDropped(t *testing.T) {
 	}
 	if kept < len(g.Nodes)/2 {
 		t.Errorf("%d of %d nodes have a namespace and an fx node", kept, len(g.Nodes))
+	}
+}
+
+// TestLoadMemory bounds what loading the largest file allocates.
+func TestLoadMemory(t *testing.T) {
+	path := testdata.Shared(t, "models", "llama_250m.dyn-train.onnx")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if _, err := onnx.Load(path); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; used > 16<<20 {
+		t.Errorf("%d bytes allocated for a file of 2.5 MB", used)
 	}
 }
