@@ -238,7 +238,6 @@ func (en *engine) put(to edge, g *Tensor) {
 		return
 	}
 	e := en.e
-	e.module, e.name, e.call = n.module, n.fx, n.call
 	if en.refs[old.Storage] == 1 && !old.based && old.dense() && old.Storage != g.Storage {
 		k := e.begin("add_", old, g)
 		k.out(old)
