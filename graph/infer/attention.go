@@ -177,7 +177,6 @@ func linearAttention(c *call) error {
 	}
 	dv := c.dim(2, 2).FloorDiv(hkv)
 	batch, _ := mergeDim(c.dim(0, 0), c.dim(1, 0))
-	c.out(0, c.elem(0), graph.Shape{batch, c.dim(0, 1), hq.Mul(dv)})
 	elem := c.elem(0)
 	if c.has(3) {
 		elem = c.elem(3)
@@ -190,6 +189,7 @@ func linearAttention(c *call) error {
 		}
 		state = merged
 	}
+	c.out(0, c.elem(0), graph.Shape{state[0], c.dim(0, 1), hq.Mul(state[3])})
 	c.out(1, elem, state)
 	return nil
 }

@@ -162,7 +162,7 @@ func (c *call) takeBranch(then, els *graph.Graph, which bool) error {
 		c.s.e.quiet++
 		_, err := c.subgraph(dead, other, nil)
 		c.s.e.quiet--
-		if err != nil && c.s.e.work < 0 {
+		if err != nil && (c.s.e.work < 0 || c.s.e.opt.Strict) {
 			return err
 		}
 	}

@@ -200,12 +200,6 @@ func convInteger(c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := c.zeroPoint(2, 0); err != nil {
-		return err
-	}
-	if err := c.zeroPoint(3, 1); err != nil {
-		return err
-	}
 	c.out(0, graph.Int32, shape)
 	return nil
 }

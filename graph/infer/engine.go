@@ -85,6 +85,9 @@ func (e *engine) graph(g *graph.Graph) error {
 func (s *scope) input(id graph.ValueID) error {
 	v := &s.g.Values[id]
 	t, err := s.e.given(v.Name, s.e.bind(v.Decl))
+	if known := s.e.opt.Values[v.Name]; known != nil && err == nil {
+		t, err = known.ValueType(), s.know(id, known)
+	}
 	if err != nil {
 		return fmt.Errorf("input %q: %w", v.Name, err)
 	}
@@ -103,9 +106,20 @@ func (s *scope) input(id graph.ValueID) error {
 		}
 	}
 	v.Type = t
-	if err := checkSize(t); err != nil {
+	if err := s.e.checkSize(t); err != nil {
 		return fmt.Errorf("input %q: %w", v.Name, err)
 	}
+	return nil
+}
+
+// know records the elements of an input.
+func (s *scope) know(id graph.ValueID, t *graph.Tensor) error {
+	v := &s.g.Values[id]
+	decl := s.e.bind(v.Decl)
+	if _, conflict := mergeTypes(t.ValueType(), decl); conflict != "" {
+		return fmt.Errorf("the elements supplied: %s", conflict)
+	}
+	s.vals[id] = tensorVals(t)
 	return nil
 }
 
@@ -164,9 +178,7 @@ func (e *engine) bindDim(d graph.Dim) graph.Dim {
 		if b, ok := e.env[name]; ok {
 			return b
 		}
-		if x, err := graph.ParseDim(name); err == nil {
-			d = x
-		}
+		return d
 	}
 	return d.Subst(e.env)
 }

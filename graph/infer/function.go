@@ -24,6 +24,9 @@ func (c *call) function(f *graph.Function) error {
 	if c.arity() > len(f.Body.Inputs) || len(c.n.Outputs) > len(f.Body.Outputs) {
 		return fmt.Errorf("%d inputs and %d outputs for a function of %d and %d", c.arity(), len(c.n.Outputs), len(f.Body.Inputs), len(f.Body.Outputs))
 	}
+	if e.opt.Strict && len(c.n.Outputs) != len(f.Body.Outputs) {
+		return fmt.Errorf("%d outputs for a function of %d", len(c.n.Outputs), len(f.Body.Outputs))
+	}
 	args := make([]item, len(f.Body.Inputs))
 	for i := range args {
 		args[i] = c.item(i)

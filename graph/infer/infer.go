@@ -27,9 +27,18 @@ type Options struct {
 	// the outputs of operators that inference does not know.
 	Shapes map[string]graph.Shape
 
-	// Strict turns contradictions between declared and inferred types, and
-	// inputs whose element type is unknown, from warnings into errors.
+	// Values gives elements of inputs that are known ahead of a run, such as
+	// a target size, by name. They also give the input's shape.
+	Values map[string]*graph.Tensor
+
+	// Strict turns into errors: contradictions between declared and inferred
+	// types, inputs whose element type is unknown, initializers without
+	// elements, integer overflow in shape arithmetic, and branches that
+	// cannot run, though they are never taken.
 	Strict bool
+
+	// AnySize accepts tensors of more than 2^62 bytes.
+	AnySize bool
 }
 
 // A Result says what inference found besides the types, in node order.

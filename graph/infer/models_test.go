@@ -96,3 +96,109 @@ func checkComplete(t *testing.T, g *graph.Graph, dims map[string]int64) {
 		t.Error("nothing to compare")
 	}
 }
+
+// Dims that inference leaves as expressions must evaluate to what inference
+// finds when the symbols are bound beforehand.
+func TestExpressionsMatchBoundInference(t *testing.T) {
+	compared, models := 0, 0
+	for _, path := range append(files(t, "models"), files(t, "onnx", "real")...) {
+		g := load(t, path)
+		stripAll(g)
+		r, err := Infer(g, Options{})
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		symbolic := allShapes(g, nil)
+		env := map[string]int64{}
+		for i, s := range Unbound(g) {
+			env[s] = []int64{4, 16, 64, 128}[i%4]
+		}
+		for _, b := range r.Bounds {
+			delete(env, b.Symbol) // depends on what is computed
+		}
+		if len(env) == 0 {
+			continue
+		}
+		for _, n := range []int64{0, 1} {
+			for s := range env {
+				env[s] += n
+			}
+			if _, err := Infer(g, Options{Dims: env}); err != nil {
+				t.Logf("%s at %v: %v", filepath.Base(path), env, err)
+				continue
+			}
+			models++
+			for i, bound := range allShapes(g, nil) {
+				compared += compareAt(t, path, symbolic[i], bound, env)
+			}
+		}
+	}
+	t.Logf("%d dims of %d bindings", compared, models)
+	if compared < 50000 {
+		t.Errorf("only %d dims compared", compared)
+	}
+}
+
+// strip removes the declarations of computed values, also in subgraphs.
+func strip(g *graph.Graph) {
+	for i := range g.Values {
+		if g.Values[i].Kind == graph.Computed {
+			g.Values[i].Decl = graph.Type{}
+		}
+	}
+	for i := range g.Nodes {
+		for _, sub := range g.Nodes[i].Subgraphs() {
+			strip(sub)
+		}
+	}
+}
+
+// stripAll is strip of a main graph and the local functions.
+func stripAll(g *graph.Graph) {
+	strip(g)
+	for _, f := range g.Model.Functions {
+		strip(f.Body)
+	}
+}
+
+type namedShape struct {
+	name  string
+	shape graph.Shape
+}
+
+// allShapes lists the shapes of the values of g and its subgraphs.
+func allShapes(g *graph.Graph, out []namedShape) []namedShape {
+	for i := range g.Values {
+		out = append(out, namedShape{g.Values[i].Name, g.Values[i].Type.Shape})
+	}
+	for i := range g.Nodes {
+		for _, sub := range g.Nodes[i].Subgraphs() {
+			out = allShapes(sub, out)
+		}
+	}
+	return out
+}
+
+func compareAt(t *testing.T, path string, a, b namedShape, env map[string]int64) (compared int) {
+	t.Helper()
+	if a.shape == nil || b.shape == nil {
+		return 0
+	}
+	if len(a.shape) != len(b.shape) {
+		t.Errorf("%s: %s: %s and %s", filepath.Base(path), a.name, text(a.shape), text(b.shape))
+		return 0
+	}
+	for k, d := range a.shape {
+		want, ok := b.shape[k].Int()
+		got, err := d.Eval(env)
+		if err != nil || !ok {
+			continue
+		}
+		if got != want {
+			t.Errorf("%s at %v: %s: %s, bound %s", filepath.Base(path), env, a.name, text(a.shape), text(b.shape))
+		}
+		compared++
+	}
+	return compared
+}

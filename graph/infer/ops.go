@@ -353,4 +353,11 @@ var Ops = []Op{
 	{"com.microsoft", "Trilu", []int{1}, trilu, nil},
 	{"com.microsoft", "YieldOp", []int{1}, sameAll, nil},
 	{"com.microsoft", "ZeroGradient", []int{1}, same, nil},
+	// other domains
+	{"onnx.brevitas", "Quant", []int{1}, same, nil},
+	{"qonnx.custom_op.general", "BipolarQuant", []int{1}, same, nil},
+	{"qonnx.custom_op.general", "Quant", []int{1}, same, nil},
+	{"qonnx.custom_op.general", "Trunc", []int{1}, same, nil},
+	{"com.microsoft.extensions", "DecodeImage", []int{1}, imageDecoder, nil},
+	{"com.microsoft.extensions", "EncodeImage", []int{1}, encodeImage, nil},
 }

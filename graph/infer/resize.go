@@ -8,7 +8,7 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// resize scales axes by factors, or to sizes.
+// resize scales axes by factors, or to sizes, which win when both are given.
 func resize(c *call) error {
 	s := c.shape(0)
 	scalesAt, sizesAt := 2, 3
@@ -31,9 +31,6 @@ func resize(c *call) error {
 		out[a] = graph.Dim{}
 	}
 	if !c.emptyIn(sizesAt) {
-		if !c.emptyIn(scalesAt) && c.givenElems(scalesAt) && c.givenElems(sizesAt) {
-			return fmt.Errorf("both scales and sizes are given")
-		}
 		err = c.resizeTo(sizesAt, s, axes, out)
 	} else {
 		err = c.resizeBy(scalesAt, s, axes, out)
@@ -49,12 +46,6 @@ func (c *call) emptyIn(i int) bool {
 	}
 	n, ok := c.dim(i, 0).Int()
 	return ok && n == 0
-}
-
-// givenElems reports whether an input is known to have elements.
-func (c *call) givenElems(i int) bool {
-	n, ok := c.dim(i, 0).Int()
-	return ok && n > 0
 }
 
 // resizedRank is the result for an input of unknown rank.
@@ -117,7 +108,7 @@ func keepAspect(policy string, sizes []graph.Dim, s graph.Shape, axes []int, out
 		if !ok1 || !ok2 || m == 0 {
 			return nil
 		}
-		f := float64(float32(n) / float32(m))
+		f := float64(n) / float64(m)
 		switch {
 		case k == 0, policy == "not_larger" && f < scale, policy == "not_smaller" && f > scale:
 			scale = f
@@ -125,7 +116,7 @@ func keepAspect(policy string, sizes []graph.Dim, s graph.Shape, axes []int, out
 	}
 	for _, a := range axes {
 		m, _ := s[a].Int()
-		out[a] = graph.Int(int64(math.Floor(float64(float32(scale)*float32(m)) + 0.5)))
+		out[a] = graph.Int(int64(math.Floor(scale*float64(m) + 0.5)))
 	}
 	return nil
 }
@@ -167,7 +158,7 @@ func scaled(d graph.Dim, scale elem) graph.Dim {
 			return d
 		}
 		if n, ok := d.Int(); ok {
-			p := math.Floor(float64(float32(n) * float32(f)))
+			p := math.Floor(product32(n, f))
 			if p < 0 || p >= maxBytes {
 				return graph.Dim{}
 			}
@@ -179,6 +170,14 @@ func scaled(d graph.Dim, scale elem) graph.Dim {
 		return graph.Dim{}
 	}
 	return floorElem(x).num
+}
+
+// product32 is n*f, in 32-bit floats where those hold n exactly.
+func product32(n int64, f float64) float64 {
+	if n <= 1<<24 {
+		return float64(float32(n) * float32(f))
+	}
+	return float64(n) * f
 }
 
 // upsample scales by attributes, or since opset 9 by an input.

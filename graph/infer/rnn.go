@@ -27,9 +27,6 @@ func recurrent(gates int64) rule {
 		if c.str("direction", "forward") == "bidirectional" {
 			dirs = graph.Int(2)
 		}
-		if _, ok := mergeDim(dirs, c.dim(1, 0)); !ok {
-			return fmt.Errorf("weight %s for %s directions", text(c.shape(1)), dirs)
-		}
 		if _, ok := mergeDim(c.dim(0, 2), c.dim(1, 2)); !ok {
 			return fmt.Errorf("input %s and weight %s differ in input size", text(c.shape(0)), text(c.shape(1)))
 		}

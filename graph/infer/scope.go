@@ -129,11 +129,21 @@ func (c *call) infer() error {
 	return c.op.infer(c)
 }
 
-// checkInputs rejects inputs of unknown element type.
+// checkInputs rejects inputs of unknown element type, and small initializers
+// without elements.
 func (c *call) checkInputs() error {
 	for i, id := range c.n.Inputs {
-		if id != graph.NoValue && c.s.g.Values[id].Type.Kind == graph.NoType {
-			return fmt.Errorf("the type of input %d (%q) is unknown", i, c.s.g.Values[id].Name)
+		if id == graph.NoValue {
+			continue
+		}
+		v := &c.s.g.Values[id]
+		if t := v.Type; t.Kind == graph.NoType || t.Kind == graph.TensorType && t.Elem == graph.Undefined {
+			return fmt.Errorf("the type of input %d (%q) is unknown", i, v.Name)
+		}
+		if t := v.Const; t != nil && t.Ref == nil && t.Sparse == nil && !t.Known() {
+			if n, ok := t.Elems(); ok && n <= maxElems {
+				return fmt.Errorf("input %d (%q) has no elements", i, v.Name)
+			}
 		}
 	}
 	return nil
@@ -163,7 +173,7 @@ func (c *call) settle(i int, v *graph.Value) error {
 		return err
 	}
 	v.Type = t
-	if err := checkSize(t); err != nil {
+	if err := e.checkSize(t); err != nil {
 		return fmt.Errorf("output %q: %w", v.Name, err)
 	}
 	return nil
@@ -222,8 +232,12 @@ func (e *engine) differs(t, decl graph.Type) bool {
 	return false
 }
 
-// nameDims replaces unknown dims by symbols.
+// nameDims replaces unknown dims by symbols, but not those of a sequence's
+// items, which may all differ.
 func (c *call) nameDims(out int, t graph.Type) (graph.Type, error) {
+	if t.Kind == graph.SequenceType {
+		return t, nil
+	}
 	if t.Of != nil {
 		of, err := c.nameDims(out, *t.Of)
 		if err != nil {
@@ -253,8 +267,8 @@ const maxBytes = 1 << 62
 
 // checkSize returns an error for a tensor of more than maxBytes. A dim that
 // may be 0 makes the tensor small.
-func checkSize(t graph.Type) error {
-	if t.Kind != graph.TensorType {
+func (e *engine) checkSize(t graph.Type) error {
+	if t.Kind != graph.TensorType || e.opt.AnySize {
 		return nil
 	}
 	limit := maxBytes / max(t.Elem.Bits()/8, 1)

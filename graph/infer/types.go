@@ -62,6 +62,9 @@ func mergeTypes(t, d graph.Type) (merged graph.Type, conflict string) {
 			}
 			return t, ""
 		}
+		if t.Kind == graph.SequenceType && t.Of.Kind == graph.TensorType && t.Of.Shape == nil && t.Of.Elem == d.Of.Elem {
+			return t, "" // no rank can mean that the items differ in it
+		}
 		of, conflict := mergeTypes(*t.Of, *d.Of)
 		t.Of = &of
 		return t, conflict
