@@ -2,7 +2,9 @@ package checkpointsel
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
@@ -27,12 +29,28 @@ type slot struct {
 
 // An option is one segment that a plan may contain.
 type option struct {
-	lo, hi  int     // half-open range of units
-	drop    int64   // bytes not held between forward and backward
-	forward int64   // highest level of the first run, nothing dropped before it
-	redo    int64   // highest level of recomputation and backward, likewise
-	cost    float64 // time of recomputation
+	lo, hi int       // half-open range of units
+	cost   float64   // time of recomputation
+	by     [2]effect // indexed by View
 }
+
+// An effect is what a segment does to memory, bytes.
+type effect struct {
+	drop    int64 // not held between forward and backward
+	forward int64 // highest level of the first run, nothing dropped before it
+	redo    int64 // highest level of recomputation and backward, likewise
+}
+
+// A View says which way levels are rounded where segments interact.
+type View int
+
+// The views. Sure levels are not below those of the program that is built for
+// a choice, Hoped not above: the least cost at Hoped levels bounds the cost of
+// every choice.
+const (
+	Sure View = iota
+	Hoped
+)
 
 // maxRun bounds the number of units in one segment: longer ones hold
 // everything at once again.
@@ -67,11 +85,11 @@ type label struct {
 	seg  int32 // segment that led here, -1 for an ordinary slot
 }
 
-// Solve returns the segments of least cost whose levels stay within budget
-// bytes, that cost, and whether any exist. It is exact for the levels of
-// NewProblem; it takes O(units² · labels) time, where labels are the
-// undominated pairs of bytes and time.
-func (p *Problem) Solve(budget int64) (segs []train.Segment, cost float64, ok bool) {
+// Solve returns the segments of least cost whose levels, in the given view,
+// stay within budget bytes, that cost, and whether any exist. It takes
+// O(units² · labels) time, where labels are the undominated pairs of bytes
+// and time.
+func (p *Problem) Solve(budget int64, v View) (segs []train.Segment, cost float64, ok bool) {
 	if p.Fixed > budget {
 		return nil, 0, false
 	}
@@ -90,8 +108,8 @@ func (p *Problem) Solve(budget int64) (segs []train.Segment, cost float64, ok bo
 			}
 			for _, oi := range p.from[i] {
 				o := &p.segs[oi]
-				if o.forward-l.drop <= budget && o.redo-l.drop <= budget {
-					all = append(all, label{l.drop + o.drop, l.cost + o.cost, li, int32(oi)})
+				if e := &o.by[v]; e.forward-l.drop <= budget && e.redo-l.drop <= budget {
+					all = append(all, label{l.drop + e.drop, l.cost + o.cost, li, int32(oi)})
 					at[o.hi] = append(at[o.hi], int32(len(all)-1))
 				}
 			}
@@ -156,16 +174,16 @@ func (p *Problem) trace(all []label, at int32) []train.Segment {
 	return out
 }
 
-// MinBudget returns the smallest budget for which Solve finds a plan, by
-// bisection over the levels.
-func (p *Problem) MinBudget() int64 {
+// MinBudget returns the least budget at which Solve finds a choice in the
+// given view, by bisection. Below the hoped one, no choice fits.
+func (p *Problem) MinBudget(v View) int64 {
 	lo, hi := p.Fixed, p.Fixed
 	for _, s := range p.slots {
 		hi = max(hi, s.forward, s.backward)
 	}
 	for lo < hi {
 		mid := lo + (hi-lo)/2
-		if _, _, ok := p.Solve(mid); ok {
+		if _, _, ok := p.Solve(mid, v); ok {
 			hi = mid
 		} else {
 			lo = mid + 1
@@ -181,7 +199,7 @@ func (p *Problem) All() []train.Segment {
 	var out []train.Segment
 	for i, u := range p.Units {
 		for _, oi := range p.from[i] {
-			if o := p.segs[oi]; o.hi == i+1 && o.drop > 0 {
+			if p.segs[oi].hi == i+1 {
 				out = append(out, train.Segment{Modules: []string{u.Module}})
 			}
 		}
@@ -204,7 +222,7 @@ func (p *Problem) Sqrt() []train.Segment {
 	for i := 0; i < len(p.Units); {
 		best := -1
 		for _, oi := range p.from[i] {
-			if p.segs[oi].hi-i <= size && p.segs[oi].drop > 0 {
+			if p.segs[oi].hi-i <= size {
 				best = oi
 			}
 		}
@@ -328,26 +346,44 @@ func (m *measure) use(s *use, id int32, i, u int, back bool) {
 	}
 }
 
-// option measures the segment of units [lo, hi).
+// option measures the segment of units [lo, hi); false when it would drop
+// nothing.
 func (m *measure) option(lo, hi int) (option, bool) {
 	o := option{lo: lo, hi: hi}
-	dropped := map[int32]bool{}
+	var again int64 // held by a later unit forward, made anew for the segment's own backward
+	var dropped [2]map[int32]bool
+	for v := range dropped {
+		dropped[v] = map[int32]bool{}
+	}
 	for u := lo; u < hi; u++ {
 		for _, id := range m.byUnit[u] {
 			s := &m.live[id]
-			if s.saved && s.lastForward < hi && s.backLo >= lo && s.backHi < hi {
-				dropped[id] = true
-				o.drop += liveness.Rounded(m.b.Storages[id].Bytes)
+			switch {
+			case !s.saved || s.backLo < lo || s.backLo >= hi:
+				continue
+			case s.backHi >= hi:
+				again += liveness.Rounded(m.b.Storages[id].Bytes)
+				continue
+			}
+			dropped[Hoped][id] = true
+			o.by[Hoped].drop += liveness.Rounded(m.b.Storages[id].Bytes)
+			if s.lastForward < hi { // else a later call holds it for a while
+				dropped[Sure][id] = true
+				o.by[Sure].drop += liveness.Rounded(m.b.Storages[id].Bytes)
 			}
 		}
 	}
-	if o.drop == 0 {
+	o.by[Sure].drop -= m.keep(lo, hi)
+	if o.by[Hoped].drop == 0 {
 		return o, false
 	}
-	o.drop -= m.keep(lo, hi)
-	m.firstRun(&o, dropped)
-	m.secondRun(&o)
-	return o, o.drop > 0
+	for v := range o.by {
+		e := &o.by[v]
+		e.forward = m.firstRun(lo, hi, dropped[v])
+		e.redo = m.secondRun(lo, hi, e.drop+again)
+	}
+	o.cost = m.redoCost(lo, hi)
+	return o, true
 }
 
 // keep is what the segment reads from before it and would not otherwise be
@@ -369,12 +405,12 @@ func (m *measure) keep(lo, hi int) int64 {
 
 // firstRun is the level of the forward run that drops what it need not keep:
 // each dropped storage dies after its last forward reader.
-func (m *measure) firstRun(o *option, dropped map[int32]bool) {
+func (m *measure) firstRun(lo, hi int, dropped map[int32]bool) int64 {
 	type death struct {
 		node  int
 		bytes int64
 	}
-	var deaths []death
+	deaths := make([]death, 0, len(dropped))
 	for id := range dropped {
 		deaths = append(deaths, death{m.live[id].death, liveness.Rounded(m.b.Storages[id].Bytes)})
 	}
@@ -384,41 +420,127 @@ func (m *measure) firstRun(o *option, dropped map[int32]bool) {
 		}
 		return int(min(max(a.bytes-b.bytes, -1), 1))
 	})
-	at, gone := 0, int64(0)
-	for u := o.lo; u < o.hi; u++ {
+	at, gone, most := 0, int64(0), int64(0)
+	for u := lo; u < hi; u++ {
 		for _, i := range m.nodes[u] {
 			for ; at < len(deaths) && deaths[at].node < i; at++ {
 				gone += deaths[at].bytes
 			}
-			o.forward = max(o.forward, m.levels.Peak[i]-gone)
+			most = max(most, m.levels.Peak[i]-gone)
 		}
 	}
+	return most
 }
 
 // secondRun is the level of recomputation, which grows from the start of the
 // segment's backward as the first run grew, and of the backward itself.
-func (m *measure) secondRun(o *option) {
-	start := int64(-1)
-	last := -1
-	for u := o.hi - 1; u >= o.lo; u-- {
+func (m *measure) secondRun(lo, hi int, drop int64) int64 {
+	start, most := int64(-1), int64(0)
+	for u := hi - 1; u >= lo; u-- {
 		if m.first[u] >= 0 && start < 0 {
 			start = m.first[u]
 		}
-		o.redo = max(o.redo, m.slots[u].backward)
-		if n := len(m.nodes[u]); n > 0 && last < 0 {
-			last = m.nodes[u][n-1]
-		}
+		most = max(most, m.slots[u].backward)
+	}
+	if start < 0 {
+		return most
 	}
 	base := int64(-1)
-	for u := o.lo; u < o.hi; u++ {
+	m.again(lo, hi, func(i int) {
+		if base < 0 {
+			base = m.levels.Before[i]
+		}
+		most = max(most, start-drop+m.levels.Peak[i]-base)
+	})
+	return most
+}
+
+// redoCost is the time of recomputation.
+func (m *measure) redoCost(lo, hi int) float64 {
+	var t float64
+	m.again(lo, hi, func(i int) { t += m.cost(&m.b.Nodes[i]) })
+	return t
+}
+
+// again visits the forward nodes that recomputation runs.
+func (m *measure) again(lo, hi int, visit func(node int)) {
+	end := m.lastSaving(lo, hi)
+	for u := lo; u < hi; u++ {
 		for _, i := range m.nodes[u] {
-			if base < 0 {
-				base = m.levels.Before[i]
+			if i > end {
+				return
 			}
-			if start >= 0 {
-				o.redo = max(o.redo, start-o.drop+m.levels.Peak[i]-base)
-			}
-			o.cost += m.cost(&m.b.Nodes[i])
+			visit(i)
 		}
 	}
+}
+
+// lastSaving is the last node of the segment's forward that writes something
+// its backward reads: recomputation stops there.
+func (m *measure) lastSaving(lo, hi int) int {
+	for u := hi - 1; u >= lo; u-- {
+		for k := len(m.nodes[u]) - 1; k >= 0; k-- {
+			for _, t := range m.b.Nodes[m.nodes[u][k]].Out {
+				if s := &m.live[t.Storage]; s.saved && s.backLo < hi && s.backHi >= lo {
+					return m.nodes[u][k]
+				}
+			}
+		}
+	}
+	return -1
+}
+
+// Levels predicts, from the step without checkpoints, the highest live bytes
+// of forward and backward with the given segments, and the time of
+// recomputation; false when a segment is none of the problem's options.
+func (p *Problem) Levels(segs []train.Segment, v View) (peak int64, cost float64, ok bool) {
+	at := map[string]*option{}
+	for i := range p.segs {
+		o := &p.segs[i]
+		at[p.key(o)] = o
+	}
+	next := 0
+	var drop int64
+	for i := 0; i < len(p.slots); {
+		if next < len(segs) {
+			if o := at[strings.Join(segs[next].Modules, " ")]; o != nil && o.lo == i {
+				peak = max(peak, o.by[v].forward-drop, o.by[v].redo-drop)
+				drop += o.by[v].drop
+				cost += o.cost
+				i = o.hi
+				next++
+				continue
+			}
+		}
+		peak = max(peak, p.slots[i].forward-drop, p.slots[i].backward-drop)
+		i++
+	}
+	return peak, cost, next == len(segs)
+}
+
+func (p *Problem) key(o *option) string {
+	names := make([]string, 0, o.hi-o.lo)
+	for _, u := range p.Units[o.lo:o.hi] {
+		names = append(names, u.Module)
+	}
+	return strings.Join(names, " ")
+}
+
+// Sample returns a random choice of segments, for tests.
+func (p *Problem) Sample(rng *rand.Rand) []train.Segment {
+	var out []train.Segment
+	for i := 0; i < len(p.slots); {
+		if k := len(p.from[i]); k > 0 && rng.IntN(2) == 0 {
+			o := &p.segs[p.from[i][rng.IntN(k)]]
+			var s train.Segment
+			for _, u := range p.Units[o.lo:o.hi] {
+				s.Modules = append(s.Modules, u.Module)
+			}
+			out = append(out, s)
+			i = o.hi
+			continue
+		}
+		i++
+	}
+	return out
 }

@@ -138,15 +138,16 @@ func (a *answer) chooseSegments(ctx context.Context) error {
 }
 
 // describe fills the checkpoint section for the chosen segments. bound is the
-// least cost in seconds of any plan that fits, where known.
-func (a *answer) describe(s *selector, bound float64, optimal bool) error {
+// least cost in seconds of any plan that fits; proven, whether it is one.
+func (a *answer) describe(s *selector, bound float64, proven bool) error {
 	b, err := a.m.build(a.j, a.batch, a.segs)
 	if err != nil {
 		return err
 	}
 	o := overhead(b.Program, &a.j.time)
-	lb := bound / max(s.step, 1e-12)
-	a.check = &CheckpointInfo{Class: "segments", Segments: a.segs, RecomputeOverhead: round(o), LowerBound: round(min(lb, o)), Gap: round(max(o-lb, 0)), Optimal: optimal}
+	lb := min(bound/max(s.step, 1e-12), o)
+	a.check = &CheckpointInfo{Class: "segments", Segments: a.segs, RecomputeOverhead: round(o), LowerBound: round(lb), Gap: round(o - lb),
+		Optimal: proven && o-lb < 1e-9}
 	if a.check.Segments == nil {
 		a.check.Segments = []train.Segment{}
 	}

@@ -1,18 +1,17 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
+	"github.com/memplan/memplan/checkpointsel"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/liveness"
 	"github.com/memplan/memplan/planner/profile"
 )
-
-// attempts bounds how often a selection is made anew for a lower level after
-// its replay did not fit.
-const attempts = 24
 
 // selectFor finds the segments of least recomputation whose replay fits the
 // cap. The levels that the selection works on are a lower bound of what the
@@ -39,51 +38,105 @@ func (a *answer) selectFor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	segs, bound, optimal, err := a.fitting(ctx, s)
+	segs, bound, err := a.fitting(ctx, s)
 	if err != nil {
 		return err
 	}
 	if segs == nil {
-		least := s.problem.MinBudget()
+		least := s.problem.MinBudget(checkpointsel.Hoped)
 		a.note("no-selection", "no selection of segments fits: the least that any needs is about %s of the card's memory", profile.FormatBytes(least+a.j.device.Context))
 		return nil
 	}
 	a.segs = segs
 	a.proof = fmt.Sprintf("least recomputation of any choice of segments over %d module boundaries at %d bytes: %.6f s", len(s.problem.Units), a.j.cap, bound)
-	return a.describe(s, bound, optimal)
+	return a.describe(s, bound, true)
 }
 
-// fitting lowers the level until a selection's replay fits. bound is the
-// least cost at the cap; optimal, whether the result has it.
-func (a *answer) fitting(ctx context.Context, s *selector) (segs []train.Segment, bound float64, optimal bool, err error) {
-	level := a.j.cap
-	var cost float64
-	tried := map[string]bool{}
-	for i := range attempts {
-		if canceled(ctx) {
-			return nil, bound, false, ctx.Err()
-		}
-		var ok bool
-		if segs, cost, ok = s.problem.Solve(level); !ok {
-			return nil, bound, false, nil
-		}
-		if i == 0 {
-			bound = cost
-		}
-		key := fmt.Sprint(segs)
-		if !tried[key] {
-			tried[key] = true
-			ev, err := a.m.evaluate(a.j, a.batch, segs, true)
-			if err != nil {
-				return nil, bound, false, err
-			}
-			if ev.fail == nil {
-				return segs, bound, cost <= bound, nil
-			}
-		}
-		level -= max(a.j.cap/200, 1)
+// levels is how finely the level of a selection is lowered until its replay
+// fits.
+const levels = 48
+
+// fitting finds a selection whose replay fits: first the one that would be
+// optimal if every segment freed as much as hoped; else the selection of the
+// highest level whose replay fits, less the segments that turn out not to be
+// needed. bound is the least cost at the cap in hope, which
+// no fitting choice undercuts.
+func (a *answer) fitting(ctx context.Context, s *selector) (segs []train.Segment, bound float64, err error) {
+	p := s.problem
+	best, bound, ok := p.Solve(a.j.cap, checkpointsel.Hoped)
+	if !ok {
+		return nil, bound, nil
 	}
-	return nil, bound, false, nil
+	if ok, err := a.replays(ctx, best); ok || err != nil {
+		return best, bound, err
+	}
+	lo, hi := p.MinBudget(checkpointsel.Sure), a.j.cap
+	least, _, _ := p.Solve(lo, checkpointsel.Sure)
+	if best, ok, err = a.anyFits(ctx, least, p.All(), p.Sqrt()); !ok {
+		return nil, bound, err
+	}
+	tried := map[string]bool{fmt.Sprint(least): true}
+	for i := range int64(levels) {
+		segs, _, _ := p.Solve(hi-(hi-lo)*i/levels, checkpointsel.Sure)
+		key := fmt.Sprint(segs)
+		if tried[key] {
+			continue
+		}
+		tried[key] = true
+		ok, err := a.replays(ctx, segs)
+		if err != nil {
+			return nil, bound, err
+		}
+		if ok {
+			best = segs
+			break
+		}
+	}
+	best, err = a.thin(ctx, p, best)
+	return best, bound, err
+}
+
+// replays reports whether a selection fits under the cap.
+func (a *answer) replays(ctx context.Context, segs []train.Segment) (bool, error) {
+	if canceled(ctx) {
+		return false, ctx.Err()
+	}
+	ev, err := a.m.evaluate(a.j, a.batch, segs, true)
+	return err == nil && ev.fail == nil, err
+}
+
+// anyFits returns the first selection that fits.
+func (a *answer) anyFits(ctx context.Context, list ...[]train.Segment) ([]train.Segment, bool, error) {
+	for _, segs := range list {
+		if len(segs) == 0 {
+			continue
+		}
+		if ok, err := a.replays(ctx, segs); ok || err != nil {
+			return segs, ok, err
+		}
+	}
+	return nil, false, nil
+}
+
+// thin removes segments that the selection fits without, the dearest first.
+func (a *answer) thin(ctx context.Context, p *checkpointsel.Problem, segs []train.Segment) ([]train.Segment, error) {
+	order := slices.Clone(segs)
+	cost := func(s train.Segment) float64 {
+		_, c, _ := p.Levels([]train.Segment{s}, checkpointsel.Hoped)
+		return c
+	}
+	slices.SortStableFunc(order, func(x, y train.Segment) int { return cmp.Compare(cost(y), cost(x)) })
+	for _, s := range order {
+		rest := slices.DeleteFunc(slices.Clone(segs), func(x train.Segment) bool { return slices.Equal(x.Modules, s.Modules) })
+		ok, err := a.replays(ctx, rest)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			segs = rest
+		}
+	}
+	return segs, nil
 }
 
 func (a *answer) note(code, format string, args ...any) {

@@ -84,11 +84,19 @@ func (r *replay) pack(e *Eager, n *gradNode) {
 	r.next++
 }
 
-// makes reports whether the node allocates one of the tensors.
+// makes reports whether the node writes one of the tensors.
 func makes(n *program.Node, saved []*Tensor) bool {
 	for _, t := range saved {
+		if t == nil {
+			continue
+		}
+		for _, o := range n.Out {
+			if o.Storage == t.Storage {
+				return true
+			}
+		}
 		for _, ev := range n.Events {
-			if t != nil && ev.Storage == t.Storage && !ev.Free {
+			if ev.Storage == t.Storage && !ev.Free {
 				return true
 			}
 		}

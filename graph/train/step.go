@@ -46,6 +46,7 @@ func (b *builder) step() error {
 	e.SetPhase(program.Update)
 	e.Named("step", "")
 	b.update()
+	e.Mark("del") // the loop's variables go, in every step
 	e.Hold(loss)
 	for _, p := range b.params {
 		if g := p.Grad(); g != nil && e.P.Storages[g.Storage].Life == program.Carried {
