@@ -26,21 +26,20 @@ func inferBatch(g *graph.Graph, ops map[opKey]*Op, opt Options) (*Result, error)
 		e := newEngine(g, ops, opt)
 		return e.result(e.graph(g))
 	}
-	if lead.fixed != opt.Batch {
-		// With a symbol for the batch, every node must treat it as one.
+	if lead.fixed == opt.Batch {
 		e := newEngine(g, ops, opt)
-		name := e.unused("batch")
-		e.rebind = &rebinding{from: lead.fixed, to: graph.Sym(name), symbol: name}
+		return e.result(e.graph(g))
+	}
+	// With a symbol for the batch, every node must treat it as one; with the
+	// number, shapes must fit.
+	name := newEngine(g, ops, opt).unused("batch")
+	var e *engine
+	for _, r := range []rebinding{{lead.fixed, graph.Sym(name), name}, {lead.fixed, graph.Int(opt.Batch), ""}} {
+		e = newEngine(g, ops, opt)
+		e.rebind = &r
 		if err := e.graph(g); err != nil {
 			return nil, fmt.Errorf("batch %d: the inputs' leading dim %d is fixed: %w", opt.Batch, lead.fixed, err)
 		}
-	}
-	e := newEngine(g, ops, opt)
-	if lead.fixed != opt.Batch {
-		e.rebind = &rebinding{from: lead.fixed, to: graph.Int(opt.Batch)}
-	}
-	if err := e.graph(g); err != nil {
-		return nil, fmt.Errorf("batch %d: %w", opt.Batch, err)
 	}
 	return e.result(nil)
 }
@@ -163,6 +162,7 @@ var mayDrop = []string{
 	"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
 	"ReduceSum", "ReduceSumSquare", "ArgMax", "ArgMin", "Shape", "Size", "MatMul", "Gemm", "Einsum",
 	"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "If", "Loop", "Scan", "SequenceAt", "SequenceLength",
+	"NonZero", "Unique", "NonMaxSuppression",
 }
 
 // checkBatch verifies, while a symbol stands for the batch, that the node
@@ -174,6 +174,9 @@ func (c *call) checkBatch() error {
 	}
 	depends := -1
 	for i := range c.arity() {
+		if i == 1 && c.n.Op == "CastLike" { // only its type counts
+			break
+		}
 		if d, err := r.find(c.shape(i)); err == nil && d.axis >= 0 {
 			depends = i
 			break

@@ -201,17 +201,16 @@ func axisOf(axis int64, rank int) (int, error) {
 // axesOf normalises a list of distinct axes.
 func axesOf(axes []int64, rank int) ([]int, error) {
 	out := make([]int, len(axes))
+	seen := make([]bool, rank)
 	for i, a := range axes {
 		n, err := axisOf(a, rank)
 		if err != nil {
 			return nil, err
 		}
-		for _, m := range out[:i] {
-			if m == n {
-				return nil, fmt.Errorf("axis %d is listed twice", n)
-			}
+		if seen[n] {
+			return nil, fmt.Errorf("axis %d is listed twice", n)
 		}
-		out[i] = n
+		out[i], seen[n] = n, true
 	}
 	return out, nil
 }

@@ -230,7 +230,7 @@ func rangeLength(start, limit, delta elem) (graph.Dim, error) {
 	}
 	if ok1 && ok2 && ok3 {
 		n := math.Ceil((b - a) / d)
-		if math.IsNaN(n) || n > maxBytes {
+		if math.IsNaN(n) || n > maxBits {
 			return graph.Dim{}, fmt.Errorf("the range from %v to %v by %v has no length", a, b, d)
 		}
 		return graph.Int(int64(max(n, 0))), nil

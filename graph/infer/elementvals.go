@@ -39,23 +39,24 @@ func round(t graph.DType, f float64) float64 {
 // An elemFunc computes one element of a result from those of the inputs.
 type elemFunc func(a arithmetic, x []elem) elem
 
-// elementwise returns a value rule that applies f with broadcasting.
-func elementwise(f elemFunc) rule {
+// elementwise returns a value rule that applies f, which takes n elements (0:
+// one or more), with broadcasting.
+func elementwise(n int, f elemFunc) rule {
 	return func(c *call) error {
 		dims := c.outDims(0)
-		if dims == nil {
+		if dims == nil || c.arity() == 0 || n > 0 && c.arity() != n {
 			return nil
 		}
 		in := make([]*vals, 0, 3)
 		for i := range c.arity() {
 			v := c.vals(i)
-			if v == nil || v.list {
+			if v == nil || v.list || !fits(v.dims, dims) {
 				return nil
 			}
 			in = append(in, v)
 		}
-		n, _ := graph.Product(dims)
-		out := &vals{dims: dims, elems: make([]elem, n)}
+		size, _ := graph.Product(dims)
+		out := &vals{dims: dims, elems: make([]elem, size)}
 		a := arithmetic{c.outTyp(0).Elem}
 		x := make([]elem, len(in))
 		for i := range out.elems {
@@ -70,6 +71,19 @@ func elementwise(f elemFunc) rule {
 		c.setVals(0, out)
 		return nil
 	}
+}
+
+// fits reports whether a tensor of shape in broadcasts to shape out.
+func fits(in, out []int64) bool {
+	if len(in) > len(out) {
+		return false
+	}
+	for i, n := range in {
+		if m := out[len(out)-len(in)+i]; n != m && n != 1 {
+			return false
+		}
+	}
+	return true
 }
 
 // overflowed rejects, in strict mode, integer arithmetic on constants that
@@ -216,7 +230,7 @@ func modElems(fmod bool) elemFunc {
 	}
 }
 
-func modVals(c *call) error { return elementwise(modElems(c.int("fmod", 0) != 0))(c) }
+func modVals(c *call) error { return elementwise(2, modElems(c.int("fmod", 0) != 0))(c) }
 
 func powElems(a arithmetic, x []elem) elem {
 	f, ok1 := x[0].float()

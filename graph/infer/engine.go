@@ -8,8 +8,9 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// maxWork bounds the nodes visited by one Infer, so that nested loops and
-// functions cannot run for ever.
+// maxWork bounds what one Infer does beyond one visit of every node, so that
+// nested loops and functions cannot run for ever. A unit is a node, or some
+// elements or values.
 const maxWork = 4_000_000
 
 // An engine is the state of one Infer.
@@ -26,7 +27,7 @@ type engine struct {
 	warnings []graph.Warning
 	warned   map[graph.Warning]bool
 	bounds   []Bound
-	work     int        // nodes that may still be visited
+	work     int        // units that are left
 	quiet    int        // while positive, warnings are dropped
 	rebind   *rebinding // replaces a fixed batch; or nil
 
@@ -39,7 +40,11 @@ type opKey struct{ domain, name string }
 type funcKey struct{ domain, name, overload string }
 
 func newEngine(g *graph.Graph, ops map[opKey]*Op, opt Options) *engine {
-	e := &engine{opt: opt, main: g, model: g.Model, ops: ops, env: make(map[string]graph.Dim, len(opt.Dims)), work: maxWork}
+	e := &engine{opt: opt, main: g, model: g.Model, ops: ops, env: make(map[string]graph.Dim, len(opt.Dims))}
+	e.work = maxWork + maxElems*countNodes(g)
+	for _, f := range g.Model.Functions {
+		e.work += maxElems * countNodes(f.Body)
+	}
 	for name, n := range opt.Dims {
 		e.env[name] = graph.Int(n)
 	}
@@ -50,6 +55,17 @@ func newEngine(g *graph.Graph, ops map[opKey]*Op, opt Options) *engine {
 		}
 	}
 	return e
+}
+
+// countNodes counts the nodes of g and its subgraphs.
+func countNodes(g *graph.Graph) int {
+	n := len(g.Nodes)
+	for i := range g.Nodes {
+		for _, sub := range g.Nodes[i].Subgraphs() {
+			n += countNodes(sub)
+		}
+	}
+	return n
 }
 
 // indexOps returns Ops by domain and name.
@@ -106,6 +122,9 @@ func (s *scope) input(id graph.ValueID) error {
 		}
 	}
 	v.Type = t
+	if len(t.Shape) > maxRank {
+		return fmt.Errorf("input %q has rank %d", v.Name, len(t.Shape))
+	}
 	if err := s.e.checkSize(t); err != nil {
 		return fmt.Errorf("input %q: %w", v.Name, err)
 	}

@@ -33,6 +33,7 @@ func (c *call) function(f *graph.Function) error {
 	}
 	attrs := c.functionAttrs(f)
 	key := callKey(f, attrs, args)
+	e.work -= len(key) / 16
 	r := e.memo[key]
 	if r == nil {
 		s := newScope(e, f.Body, nil)

@@ -27,6 +27,10 @@ type Options struct {
 	// the outputs of operators that inference does not know.
 	Shapes map[string]graph.Shape
 
+	// Custom, unless nil, is asked for the output types of a node whose
+	// operator has no rule here; nil means that it does not know either.
+	Custom func(n *graph.Node, in []graph.Type) ([]graph.Type, error)
+
 	// Values gives elements of inputs that are known ahead of a run, such as
 	// a target size, by name. They also give the input's shape.
 	Values map[string]*graph.Tensor
@@ -37,7 +41,7 @@ type Options struct {
 	// cannot run, though they are never taken.
 	Strict bool
 
-	// AnySize accepts tensors of more than 2^62 bytes.
+	// AnySize accepts tensors of more than 2^59 bytes.
 	AnySize bool
 }
 
@@ -60,7 +64,8 @@ type Bound struct {
 // starts from Value.Decl of inputs and initializers, so that it may be called
 // again with other options. Declared types of other values are used where
 // inference does not know better. A node that cannot run as its operator
-// demands, and a tensor of more than 2^62 bytes, are errors that name the
+// demands, and a tensor of more than 2^59 bytes (the bits of
+// which could not be counted), are errors that name the
 // node and its shapes. Bodies of local functions keep the types of their last
 // call.
 //

@@ -239,12 +239,13 @@ func unsqueeze(c *call) error {
 	if err != nil {
 		return err
 	}
+	added := make([]bool, len(out))
 	for _, a := range at {
-		out[a] = graph.Int(1)
+		out[a], added[a] = graph.Int(1), true
 	}
 	k := 0
 	for i := range out {
-		if !out[i].Known() && !contains(at, i) {
+		if !added[i] {
 			out[i] = s[k]
 			k++
 		}

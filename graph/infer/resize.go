@@ -159,7 +159,7 @@ func scaled(d graph.Dim, scale elem) graph.Dim {
 		}
 		if n, ok := d.Int(); ok {
 			p := math.Floor(product32(n, f))
-			if p < 0 || p >= maxBytes {
+			if p < 0 || p >= maxBits {
 				return graph.Dim{}
 			}
 			return graph.Int(int64(p))

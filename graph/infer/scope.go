@@ -22,6 +22,7 @@ type scope struct {
 
 func newScope(e *engine, g *graph.Graph, parent *scope) *scope {
 	s := &scope{e: e, g: g, parent: parent, vals: make([]*vals, len(g.Values))}
+	e.work -= len(g.Values) / 16
 	if parent != nil {
 		s.opsets, s.attrs, s.inFunction = parent.opsets, parent.attrs, parent.inFunction
 	}
@@ -72,7 +73,7 @@ func (s *scope) run() error {
 func (s *scope) node(n *graph.Node) error {
 	e := s.e
 	if e.work--; e.work < 0 {
-		return fmt.Errorf("%s: more than %d nodes visited; loops or functions are nested too deeply", n.Label(), maxWork)
+		return fmt.Errorf("%s: too much work; loops or functions are nested too deeply", n.Label())
 	}
 	c := &s.call
 	*c = call{s: s, n: n}
@@ -115,8 +116,7 @@ func (c *call) infer() error {
 		c.op = e.ops[opKey{"com.microsoft", n.Op}] // such as SimplifiedLayerNormalization
 	}
 	if c.op == nil {
-		c.unknown = true
-		return nil
+		return c.custom()
 	}
 	if c.ver = c.s.version(n.Domain); c.ver == 0 {
 		c.ver = 1
@@ -127,6 +127,30 @@ func (c *call) infer() error {
 		}
 	}
 	return c.op.infer(c)
+}
+
+// custom asks Options.Custom about an operator without a rule.
+func (c *call) custom() error {
+	c.unknown = true
+	if c.s.e.opt.Custom == nil {
+		return nil
+	}
+	in := make([]graph.Type, c.arity())
+	for i := range in {
+		in[i] = c.typ(i)
+	}
+	out, err := c.s.e.opt.Custom(c.n, in)
+	if err != nil || out == nil {
+		return err
+	}
+	if len(out) < len(c.n.Outputs) {
+		return fmt.Errorf("the custom rule returns %d types for %d outputs", len(out), len(c.n.Outputs))
+	}
+	c.unknown = false
+	for i := range c.n.Outputs {
+		c.outType(i, out[i])
+	}
+	return nil
 }
 
 // checkInputs rejects inputs of unknown element type, and small initializers
@@ -173,6 +197,9 @@ func (c *call) settle(i int, v *graph.Value) error {
 		return err
 	}
 	v.Type = t
+	if len(t.Shape) > maxRank {
+		return fmt.Errorf("output %q has rank %d", v.Name, len(t.Shape))
+	}
 	if err := e.checkSize(t); err != nil {
 		return fmt.Errorf("output %q: %w", v.Name, err)
 	}
@@ -262,28 +289,23 @@ func (c *call) nameDims(out int, t graph.Type) (graph.Type, error) {
 	return t, nil
 }
 
-// maxBytes is the size from which a tensor is an error.
-const maxBytes = 1 << 62
+// maxBits is the size from which a tensor is an error, that of
+// graph.Tensor.Bytes: counting its bits must not overflow.
+const maxBits = 1 << 62
 
-// checkSize returns an error for a tensor of more than maxBytes. A dim that
-// may be 0 makes the tensor small.
+// checkSize returns an error for a tensor of more than maxBits. Dims that are
+// 0, or may be, count as 1, so that no product of dims overflows.
 func (e *engine) checkSize(t graph.Type) error {
 	if t.Kind != graph.TensorType || e.opt.AnySize {
 		return nil
 	}
-	limit := maxBytes / max(t.Elem.Bits()/8, 1)
-	p, over := int64(1), false
+	p := max(t.Elem.Bits(), 1)
 	for _, d := range t.Shape {
 		n, _ := d.Bounds()
-		if n <= 0 {
-			return nil
+		if n > 0 && p > maxBits/n {
+			return fmt.Errorf("a tensor %s%s takes more than 2^59 bytes", t.Elem, text(t.Shape))
 		}
-		if over = over || p > limit/n; !over {
-			p *= n
-		}
-	}
-	if over {
-		return fmt.Errorf("a tensor %s%s takes more than 2^62 bytes", t.Elem, text(t.Shape))
+		p *= max(n, 1)
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func sequenceInsert(c *call) error {
 	}
 	t, v := c.typ(0), c.vals(0)
 	if v != nil && v.list {
-		if at, ok := c.position(2, len(v.items), len(v.items)); ok {
+		if at, ok := c.position(2, len(v.items), len(v.items)); ok && len(v.items) < maxElems {
 			items := append(append(append([]item{}, v.items[:at]...), c.item(1)), v.items[at:]...)
 			c.give(0, sequenceOf(items))
 			return nil

@@ -210,6 +210,7 @@ func (c *call) propagate() error {
 		if !ok || n > maxElems {
 			return nil
 		}
+		c.s.e.work -= int(n) / 16
 	}
 	return c.op.values(c)
 }
@@ -222,7 +223,7 @@ func elemCount(s graph.Shape) (int64, bool) {
 	p := int64(1)
 	for _, d := range s {
 		n, ok := d.Int()
-		if !ok || n < 0 || n > 0 && p > maxBytes/n {
+		if !ok || n < 0 || n > 0 && p > maxBits/n {
 			return 0, false
 		}
 		p *= n
