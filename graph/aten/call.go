@@ -1,6 +1,7 @@
 package aten
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -197,6 +198,18 @@ type mismatch struct{ msg string }
 
 // fail aborts the call: its operands do not fit it. Run turns it into an error.
 func fail(format string, args ...any) { panic(mismatch{fmt.Sprintf(format, args...)}) }
+
+// Recover turns a mismatch raised outside Run, by the loss or in backward,
+// into an error. Defer it with the address of the error that is returned.
+func Recover(err *error) {
+	switch r := recover().(type) {
+	case nil:
+	case mismatch:
+		*err = errors.New(r.msg)
+	default:
+		panic(r)
+	}
+}
 
 // Run executes one call and returns its outputs. An operator that the table
 // lacks is run conservatively: new outputs as inference shapes them, all

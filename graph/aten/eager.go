@@ -96,6 +96,9 @@ func (e *Eager) Resident(name, module string, cat program.Category, d graph.DTyp
 // Shares returns another name for a resident tensor (a tied parameter).
 func (e *Eager) Shares(t *Tensor) *Tensor { return t }
 
+// MaxBytes bounds one tensor, in bytes: GPUs address 2^47 bytes.
+const MaxBytes = 1 << 47
+
 // A kernel is a node under construction.
 type kernel struct {
 	e    *Eager
@@ -136,6 +139,9 @@ func (e *Eager) category() program.Category {
 func (k *kernel) alloc(shape, strides []int64, d graph.DType) *Tensor {
 	if strides == nil {
 		strides = contiguousStrides(shape)
+	}
+	if n, ok := graph.Product(shape); !ok || n > MaxBytes/max(d.Bytes(1), 1) {
+		fail("a result of shape %v: more bytes than any device can address", shape)
 	}
 	t := &Tensor{Tensor: program.Tensor{DType: d, Shape: slices.Clone(shape), Strides: strides}}
 	t.Storage = k.e.newStorage(program.Storage{Bytes: t.Bytes(), Category: k.e.category(), Name: k.e.name, Module: k.e.module})

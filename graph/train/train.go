@@ -61,7 +61,8 @@ type Build struct {
 
 // New builds the program. The error names the call whose operands do not fit,
 // or the symbolic dimension that is unbound.
-func New(l *lift.Lifted, opt Options) (*Build, error) {
+func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
+	defer aten.Recover(&err)
 	b := &builder{l: l, opt: opt, e: aten.New(opt.Config), env: make([]*aten.Tensor, len(l.Graph.Values))}
 	b.e.P.Train = opt.Train
 	b.e.P.Warnings = append(b.e.P.Warnings, l.Warnings...)
@@ -164,6 +165,9 @@ func (b *builder) resident() error {
 			continue
 		}
 		d := b.stored(v.Type.Elem)
+		if n, ok := graph.Product(shape); !ok || n > aten.MaxBytes/max(d.Bytes(1), 1) {
+			return fmt.Errorf("%s %q of shape %v: more bytes than any device can address", cat, v.Name, shape)
+		}
 		grad := cat == program.Parameters && b.opt.Train && (b.opt.Frozen == nil || !b.opt.Frozen(v.Name))
 		t := b.e.Resident(v.Name, parent(v.Name), cat, d, shape, grad)
 		b.env[i] = t

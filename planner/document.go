@@ -1,0 +1,131 @@
+package planner
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/memplan/memplan/graph/train"
+)
+
+// A TorchConfig is the checkpoint configuration that a training script
+// applies: each entry of Checkpoint is one region, its modules run one after
+// the other, named as in named_modules().
+type TorchConfig struct {
+	SchemaVersion int             `json:"schemaVersion"`
+	Framework     string          `json:"framework"`
+	Model         TorchModel      `json:"model"`
+	Checkpoint    []train.Segment `json:"checkpoint"`
+	Ops           []string        `json:"ops"`
+}
+
+// TorchModel names the file that the configuration was made for.
+type TorchModel struct {
+	SHA256 string `json:"sha256"`
+}
+
+// Frameworks lists the targets of config --to.
+var Frameworks = []string{"torch"}
+
+// ToTorch writes a plan's selection as a configuration.
+func (p *Plan) ToTorch() *TorchConfig {
+	c := &TorchConfig{SchemaVersion: SchemaVersion, Framework: "torch", Model: TorchModel{p.Model.SHA256}, Checkpoint: p.Selection, Ops: []string{}}
+	if c.Checkpoint == nil {
+		c.Checkpoint = []train.Segment{}
+	}
+	return c
+}
+
+// maxDocument bounds the size of a document that is read, in bytes.
+const maxDocument = 64 << 20
+
+// readDocument reads a JSON document of a version that this program knows.
+func readDocument(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxDocument+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxDocument {
+		return nil, fmt.Errorf("%s: larger than %d bytes: not a memplan document", path, maxDocument)
+	}
+	var head struct {
+		SchemaVersion *int `json:"schemaVersion"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return nil, fmt.Errorf("%s: not a JSON document: %w", path, err)
+	}
+	switch v := head.SchemaVersion; {
+	case v == nil:
+		return nil, fmt.Errorf("%s: no schemaVersion: not a memplan document", path)
+	case *v != SchemaVersion:
+		return nil, fmt.Errorf("%s: schemaVersion %d: this memplan reads version %d", path, *v, SchemaVersion)
+	}
+	return data, nil
+}
+
+// ReadPlan reads a Plan document.
+func ReadPlan(path string) (*Plan, error) {
+	data, err := readDocument(path)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Contains(data, []byte(`"selection"`)) {
+		return nil, fmt.Errorf("%s: has no selection: not a plan (make one with memplan plan)", path)
+	}
+	p := &Plan{}
+	if err := json.Unmarshal(data, p); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return p, nil
+}
+
+// ReadSegments reads the checkpointed segments of a Plan or of a
+// configuration.
+func ReadSegments(path string) ([]train.Segment, error) {
+	data, err := readDocument(path)
+	if err != nil {
+		return nil, err
+	}
+	var d struct {
+		Selection  []train.Segment  `json:"selection"`
+		Framework  string           `json:"framework"`
+		Checkpoint *json.RawMessage `json:"checkpoint"`
+	}
+	if err := json.Unmarshal(data, &d); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	segs := d.Selection
+	if d.Framework != "" && d.Checkpoint != nil {
+		if err := json.Unmarshal(*d.Checkpoint, &segs); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	for _, s := range segs {
+		if len(s.Modules) == 0 {
+			return nil, fmt.Errorf("%s: a checkpointed region without modules", path)
+		}
+	}
+	if segs == nil {
+		return nil, errors.New(path + ": neither a plan nor a checkpoint configuration")
+	}
+	return segs, nil
+}
+
+// Question returns the configuration that a plan answers.
+func (p *Plan) Question() Config {
+	c := &p.Config
+	q := Config{Batch: c.Batch, Dims: c.Dims, Mode: c.Mode, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: c.GPU, VRAM: c.VRAMBytes,
+		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: "none", Segments: p.Selection}
+	if q.Mode == "infer" {
+		q.Optimizer, q.Loss = "", ""
+	}
+	return q
+}
