@@ -1,0 +1,177 @@
+package profile
+
+import "github.com/memplan/memplan/graph"
+
+// When says when an optimizer allocates its state.
+type When uint8
+
+// The times.
+const (
+	// InFirstStep: at the start of the first step(), tensor by tensor: all
+	// states of the first parameter, then those of the second.
+	InFirstStep When = iota
+	// AtConstruction: when the optimizer is made, before the first step.
+	AtConstruction
+	// InUpdate: in the first step's update, where the Create action stands.
+	InUpdate
+)
+
+// A State is a tensor that the optimizer keeps for each parameter.
+type State struct {
+	Name   string
+	Scalar bool // one float32 element; else shape and dtype of the parameter
+	CPU    bool // in host memory, costs the GPU nothing
+}
+
+// An Op is what an Action does.
+type Op uint8
+
+// The operations. A list holds one tensor for each parameter of a group.
+// Allocation runs in the order of the parameters, freeing in the reverse
+// order (as Python empties a list).
+const (
+	// Alloc allocates a list and binds it to Name. If Name still holds the
+	// list of the group before, that one is freed after the allocation.
+	Alloc Op = iota
+	// Free frees the list bound to Name.
+	Free
+	// Move binds the list of Name to To; a list that To held is freed.
+	Move
+	// Create allocates the state called Name in the first step and keeps it.
+	Create
+)
+
+// An Action is one line of an optimizer's update, as far as memory goes.
+type Action struct {
+	Op     Op
+	Name   string
+	To     string // Move: the new name
+	Scalar bool   // Alloc: one float32 each, not the parameters' shapes
+}
+
+// An Optimizer is a torch.optim class with its arguments.
+type Optimizer struct {
+	Name    string
+	Aliases []string
+	Class   string // the call in Python
+	Doc     string
+	States  []State
+	When    When
+	// Each is whether the update runs for one parameter after the other;
+	// else it runs once for each group of parameters of one dtype.
+	Each bool
+	// Update is what one update allocates and frees. Lists still bound after
+	// the last one are freed in the order in which their names were first bound.
+	Update []Action
+}
+
+var (
+	cpuStep = State{Name: "step", Scalar: true, CPU: true}
+	gpuStep = State{Name: "step", Scalar: true}
+	moments = []State{{Name: "exp_avg"}, {Name: "exp_avg_sq"}}
+	buffer  = []State{{Name: "momentum_buffer"}}
+
+	adamStates    = append([]State{cpuStep}, moments...)
+	fusedStates   = append([]State{gpuStep}, moments...)
+	amsgradStates = append([]State{cpuStep, {Name: "exp_avg"}, {Name: "exp_avg_sq"}}, State{Name: "max_exp_avg_sq"})
+
+	sqrtList = []Action{{Op: Alloc, Name: "exp_avg_sq_sqrt"}}
+	// exp_avg_sq.sqrt() / bias_correction2_sqrt: the square root dies when the
+	// quotient has been made, the quotient lives until the next parameter's.
+	sqrtEach = []Action{
+		{Op: Alloc, Name: "sqrt"},
+		{Op: Alloc, Name: "quotient"},
+		{Op: Free, Name: "sqrt"},
+		{Op: Move, Name: "quotient", To: "denom"},
+	}
+	createBuffer = []Action{{Op: Create, Name: "momentum_buffer"}}
+	decayed      = Action{Op: Alloc, Name: "grads"} // _foreach_add(grads, params, alpha=weight_decay)
+	dropDecayed  = Action{Op: Free, Name: "grads"}
+)
+
+// Optimizers lists the optimizers, the default first. Each row is checked
+// against every allocation and free that PyTorch 2.11 made on an H200 in the
+// first and in a steady step, with parameters of one, two and three dtypes
+// (testdata/torch-2.11-h200.json). The files in torch/optim say the same from
+// 2.6 to 2.11. Learning rates and betas are Python numbers, weight decay is 0
+// except for Adam with decoupled decay (AdamW), which costs nothing, and for
+// the rows ending in "-wd".
+var Optimizers = []Optimizer{
+	{Name: "adamw", Aliases: []string{"adamw-foreach"}, Class: "AdamW(params)", Doc: "AdamW as PyTorch runs it on CUDA by default: over lists, with one temporary the size of the parameters", States: adamStates, Update: sqrtList},
+	{Name: "adamw-fused", Class: "AdamW(params, fused=True)", Doc: "one kernel, no temporaries; the step counters are on the GPU", States: fusedStates},
+	{Name: "adamw-loop", Class: "AdamW(params, foreach=False)", Doc: "one parameter after the other, with two temporaries of its size", States: adamStates, Each: true, Update: sqrtEach},
+	{Name: "adamw-capturable", Class: "AdamW(params, capturable=True)", Doc: "over lists, for CUDA graphs; the step counters are on the GPU", States: fusedStates, Update: []Action{
+		{Op: Alloc, Name: "bias_correction1", Scalar: true},
+		{Op: Alloc, Name: "bias_correction2", Scalar: true},
+		{Op: Move, Name: "bias_correction1", To: "step_size"},
+		{Op: Move, Name: "bias_correction2", To: "bias_correction2_sqrt"},
+		{Op: Alloc, Name: "exp_avg_sq_sqrt"},
+	}},
+	{Name: "adamw-amsgrad", Class: "AdamW(params, amsgrad=True)", Doc: "AdamW with a third state", States: amsgradStates, Update: sqrtList},
+	{Name: "adam", Aliases: []string{"adam-foreach"}, Class: "Adam(params)", Doc: "Adam, memory as adamw", States: adamStates, Update: sqrtList},
+	{Name: "adam-wd", Class: "Adam(params, weight_decay=1e-2)", Doc: "Adam with L2 decay: a copy of the gradients, freed before the other temporary", States: adamStates, Update: []Action{decayed, dropDecayed, sqrtList[0]}},
+	{Name: "adam-fused", Class: "Adam(params, fused=True)", Doc: "Adam, memory as adamw-fused", States: fusedStates},
+	{Name: "adam-loop", Class: "Adam(params, foreach=False)", Doc: "Adam, memory as adamw-loop", States: adamStates, Each: true, Update: sqrtEach},
+	{Name: "adam-amsgrad", Class: "Adam(params, amsgrad=True)", Doc: "Adam with a third state", States: amsgradStates, Update: sqrtList},
+	{Name: "sgd", Class: "SGD(params)", Doc: "plain gradient descent: no state, no temporaries"},
+	{Name: "sgd-wd", Class: "SGD(params, weight_decay=1e-2)", Doc: "gradient descent with decay: a copy of the gradients", Update: []Action{decayed, dropDecayed}},
+	{Name: "sgd-momentum", Aliases: []string{"sgdm"}, Class: "SGD(params, momentum=0.9)", Doc: "gradient descent with momentum: one state", States: buffer, When: InUpdate, Update: createBuffer},
+	{Name: "sgd-momentum-wd", Class: "SGD(params, momentum=0.9, weight_decay=1e-2)", Doc: "momentum and decay: one state, a copy of the gradients", States: buffer, When: InUpdate, Update: []Action{decayed, createBuffer[0], dropDecayed}},
+	{Name: "sgd-nesterov", Class: "SGD(params, momentum=0.9, nesterov=True)", Doc: "Nesterov momentum: one state", States: buffer, When: InUpdate, Update: createBuffer},
+	{Name: "sgd-loop", Class: "SGD(params, momentum=0.9, foreach=False)", Doc: "momentum, one parameter after the other", States: buffer, When: InUpdate, Each: true, Update: createBuffer},
+	{Name: "sgd-fused", Class: "SGD(params, momentum=0.9, fused=True)", Doc: "momentum in one kernel", States: buffer, When: InUpdate, Each: true, Update: createBuffer},
+	{Name: "adagrad", Class: "Adagrad(params)", Doc: "one state, made with the optimizer; two temporaries", States: []State{cpuStep, {Name: "sum"}}, When: AtConstruction, Update: []Action{
+		{Op: Alloc, Name: "std"},
+		{Op: Alloc, Name: "numerator"},
+	}},
+	{Name: "rmsprop", Class: "RMSprop(params)", Doc: "one state, one temporary", States: []State{cpuStep, {Name: "square_avg"}}, Update: []Action{{Op: Alloc, Name: "avg"}}},
+	{Name: "rmsprop-momentum", Class: "RMSprop(params, momentum=0.9)", Doc: "two states, one temporary", States: []State{cpuStep, {Name: "square_avg"}, buffer[0]}, Update: []Action{{Op: Alloc, Name: "avg"}}},
+	{Name: "rmsprop-centered", Class: "RMSprop(params, centered=True)", Doc: "two states, one temporary", States: []State{cpuStep, {Name: "square_avg"}, {Name: "grad_avg"}}, Update: []Action{{Op: Alloc, Name: "avg"}}},
+	{Name: "adadelta", Class: "Adadelta(params)", Doc: "two states, two temporaries", States: []State{cpuStep, {Name: "square_avg"}, {Name: "acc_delta"}}, Update: []Action{
+		{Op: Alloc, Name: "std"},
+		{Op: Alloc, Name: "deltas"},
+	}},
+	{Name: "adamax", Class: "Adamax(params)", Doc: "two states, one temporary", States: []State{cpuStep, {Name: "exp_avg"}, {Name: "exp_inf"}}, Update: []Action{
+		{Op: Alloc, Name: "grads"}, // _foreach_abs(grads)
+		{Op: Free, Name: "grads"},
+	}},
+	{Name: "nadam", Class: "NAdam(params)", Doc: "memory as adam", States: append([]State{cpuStep, {Name: "mu_product", Scalar: true, CPU: true}}, moments...), Update: sqrtList},
+	{Name: "radam", Class: "RAdam(params)", Doc: "memory as adam", States: adamStates, Update: sqrtList},
+	{Name: "none", Class: "", Doc: "no update: gradients only"},
+}
+
+func optimizerNames(o *Optimizer) []string { return append([]string{o.Name}, o.Aliases...) }
+
+// FindOptimizer returns the optimizer called name.
+func FindOptimizer(name string) (*Optimizer, error) {
+	return find("optimizer", Optimizers, optimizerNames, name)
+}
+
+// OptimizerNames returns the names of Optimizers in order.
+func OptimizerNames() []string { return ownNames(Optimizers, optimizerNames) }
+
+// StateBytes returns the GPU memory of the state of one parameter in bytes,
+// before the allocator rounds each tensor.
+func (o *Optimizer) StateBytes(p Param) int64 {
+	var sum int64
+	for _, s := range o.States {
+		if !s.CPU {
+			sum += p.bytes(s.Scalar)
+		}
+	}
+	return sum
+}
+
+// A Param is a parameter with a gradient, in the order of the optimizer's list.
+type Param struct {
+	Elems int64
+	DType graph.DType
+}
+
+// bytes returns the size of a tensor shaped as the parameter, or of a scalar.
+func (p Param) bytes(scalar bool) int64 {
+	if scalar {
+		return graph.Float32.Bytes(1)
+	}
+	return p.DType.Bytes(p.Elems)
+}
