@@ -28,6 +28,7 @@ OPTIMIZERS = {
     "sgd-momentum": ("SGD", dict(lr=1e-3, momentum=0.9)),
     "sgd-nesterov": ("SGD", dict(lr=1e-3, momentum=0.9, nesterov=True)),
     "sgd-wd": ("SGD", dict(lr=1e-3, weight_decay=1e-2)),
+    "sgd-momentum-wd": ("SGD", dict(lr=1e-3, momentum=0.9, weight_decay=1e-2)),
     "sgd-loop": ("SGD", dict(lr=1e-3, momentum=0.9, foreach=False)),
     "sgd-fused": ("SGD", dict(lr=1e-3, momentum=0.9, fused=True)),
     "adam": ("Adam", dict(lr=1e-4)),
@@ -49,8 +50,7 @@ OPTIMIZERS = {
     "adamax": ("Adamax", dict(lr=1e-3)),
     "nadam": ("NAdam", dict(lr=1e-3)),
     "radam": ("RAdam", dict(lr=1e-3)),
-    "adafactor": ("Adafactor", dict(lr=1e-3)),
-}
+    }
 
 
 def record(fn):
@@ -203,7 +203,8 @@ def optimizers():
     out = {}
     for name, (kind, kwargs) in OPTIMIZERS.items():
         row = {"class": kind, "args": kwargs}
-        for label, dts in (("fp32", [torch.float32]), ("mixed", [torch.float32, torch.bfloat16])):
+        for label, dts in (("fp32", [torch.float32]), ("mixed", [torch.float32, torch.bfloat16]),
+                           ("three", [torch.float16, torch.float32, torch.bfloat16])):
             try:
                 row[label] = optimizer_events(kind, kwargs, dts)
             except Exception as e:
@@ -236,4 +237,6 @@ if __name__ == "__main__":
     doc["device"] = device()
     F.scaled_dot_product_attention(*[torch.zeros(1, 1, 8, 8, device="cuda", dtype=torch.bfloat16)] * 3)
     doc["sdpPriority"] = [int(x) for x in torch._C._get_sdp_priority_order()] if hasattr(torch._C, "_get_sdp_priority_order") else None
-    json.dump(doc, open(sys.argv[1], "w"))
+    with open(sys.argv[1], "w") as f:
+        json.dump(doc, f, separators=(",", ":"))
+        f.write("\n")
