@@ -62,6 +62,9 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := m.unsupported(); err != nil {
+		return nil, err
+	}
 	a := &answer{m: m, j: j, segs: cfg.Segments}
 	if err := a.chooseBatch(ctx); err != nil {
 		return nil, err

@@ -96,8 +96,8 @@ func (e *Eager) Resident(name, module string, cat program.Category, d graph.DTyp
 // Shares returns another name for a resident tensor (a tied parameter).
 func (e *Eager) Shares(t *Tensor) *Tensor { return t }
 
-// MaxBytes bounds one tensor, in bytes: GPUs address 2^47 bytes.
-const MaxBytes = 1 << 47
+// MaxBytes bounds one tensor, in bytes: no device has as much memory.
+const MaxBytes = 1<<40 - 1
 
 // A kernel is a node under construction.
 type kernel struct {
@@ -141,7 +141,7 @@ func (k *kernel) alloc(shape, strides []int64, d graph.DType) *Tensor {
 		strides = contiguousStrides(shape)
 	}
 	if n, ok := graph.Product(shape); !ok || n > MaxBytes/max(d.Bytes(1), 1) {
-		fail("a result of shape %v: more bytes than any device can address", shape)
+		fail("a result of shape %v: more bytes than any device has", shape)
 	}
 	t := &Tensor{Tensor: program.Tensor{DType: d, Shape: slices.Clone(shape), Strides: strides}}
 	t.Storage = k.e.newStorage(program.Storage{Bytes: t.Bytes(), Category: k.e.category(), Name: k.e.name, Module: k.e.module})

@@ -166,7 +166,7 @@ func (b *builder) resident() error {
 		}
 		d := b.stored(v.Type.Elem)
 		if n, ok := graph.Product(shape); !ok || n > aten.MaxBytes/max(d.Bytes(1), 1) {
-			return fmt.Errorf("%s %q of shape %v: more bytes than any device can address", cat, v.Name, shape)
+			return fmt.Errorf("%s %q of shape %v: more bytes than any device has", cat, v.Name, shape)
 		}
 		grad := cat == program.Parameters && b.opt.Train && (b.opt.Frozen == nil || !b.opt.Frozen(v.Name))
 		t := b.e.Resident(v.Name, parent(v.Name), cat, d, shape, grad)
