@@ -45,20 +45,20 @@ func readMeasured(t *testing.T) *measured {
 	return m
 }
 
-// A trace is a list of ["+", id, bytes], ["-", id, bytes] and ["S", bytes].
-type trace [][]any
+// An eventList is a list of ["+", id, bytes], ["-", id, bytes] and ["S", bytes].
+type eventList [][]any
 
-func readTrace(t *testing.T, data json.RawMessage) trace {
+func readEvents(t *testing.T, data json.RawMessage) eventList {
 	t.Helper()
-	var out trace
+	var out eventList
 	if err := json.Unmarshal(data, &out); err != nil {
 		t.Fatal(err)
 	}
 	return out
 }
 
-// allocs returns the bytes of the trace's allocations in order.
-func (tr trace) allocs() []int64 {
+// allocs returns the bytes of the list's allocations in order.
+func (tr eventList) allocs() []int64 {
 	var out []int64
 	for _, e := range tr {
 		if e[0] == "+" {
@@ -69,7 +69,7 @@ func (tr trace) allocs() []int64 {
 }
 
 // String writes one event a word: "+0:512 -0:512".
-func (tr trace) String() string {
+func (tr eventList) String() string {
 	s := ""
 	for _, e := range tr {
 		if len(e) == 3 {
@@ -79,7 +79,7 @@ func (tr trace) String() string {
 	return s
 }
 
-// words writes events as trace.String does.
+// words writes events as eventList.String does.
 func words(events []Event) string {
 	s := ""
 	for _, e := range events {
@@ -92,9 +92,9 @@ func words(events []Event) string {
 	return s
 }
 
-// measuredRow is an optimizer's trace with parameters of some dtypes.
+// measuredRow is an optimizer's events with parameters of some dtypes.
 type measuredRow struct {
-	First, Steady, Scale, Update trace
+	First, Steady, Scale, Update eventList
 	State                        [][][4]any // per parameter: name, device, dtype, shape
 }
 
@@ -275,7 +275,7 @@ func TestRuntimeMeasured(t *testing.T) {
 		{"mm other thread", []int64{r.CuBLASBytes(c)}},
 		{"linear bf16 other thread", []int64{r.LtBytes}},
 	} {
-		got := readTrace(t, m.Workspaces[tt.call]).allocs()
+		got := readEvents(t, m.Workspaces[tt.call]).allocs()
 		if len(got) != 2+len(tt.want) {
 			t.Fatalf("%s allocated %v", tt.call, got)
 		}
@@ -285,7 +285,7 @@ func TestRuntimeMeasured(t *testing.T) {
 			}
 		}
 	}
-	got := readTrace(t, m.WorkspacesLinearFirst["linear bf16 first"]).allocs()
+	got := readEvents(t, m.WorkspacesLinearFirst["linear bf16 first"]).allocs()
 	if len(got) != 4 || got[1] != r.CuBLASBytes(c) || got[2] != r.LtBytes {
 		t.Errorf("first linear layer allocated %v", got)
 	}
