@@ -115,4 +115,3 @@ func summary(errs []float64) (median, worst float64) {
 	slices.Sort(abs)
 	return abs[len(abs)/2], abs[len(abs)-1]
 }
-

@@ -169,6 +169,9 @@ func (k *kernel) temp(bytes int64, cat program.Category) program.StorageID {
 	if bytes <= 0 {
 		return program.None
 	}
+	if cat == program.Workspace {
+		k.n.Scratch += bytes
+	}
 	id := k.e.newStorage(program.Storage{Bytes: bytes, Category: cat, Name: k.n.Op, Module: k.e.module})
 	k.event(id, false)
 	return id

@@ -116,6 +116,7 @@ type Node struct {
 
 	FLOPs   int64 // two per multiply-add
 	Traffic int64 // bytes read and written once each
+	Scratch int64 // bytes of library workspace taken inside the call
 
 	Only      When  // the steps it runs in
 	Recompute bool  // runs again what a checkpointed segment had dropped
