@@ -121,7 +121,12 @@ func ifRule(c *call) error {
 			return c.takeBranch(then, els, *t)
 		}
 	}
+	made := len(c.s.e.bounds)
 	a, err1 := c.subgraph(then, "then_branch", nil)
+	if err1 != nil {
+		c.s.e.bounds = c.s.e.bounds[:made]
+	}
+	made = len(c.s.e.bounds)
 	b, err2 := c.subgraph(els, "else_branch", nil)
 	switch {
 	case err1 != nil && (err2 != nil || c.s.e.opt.Strict):
@@ -131,9 +136,12 @@ func ifRule(c *call) error {
 	case err1 != nil:
 		c.s.e.warn("branch-fails", c.n.Label(), "%v; taken to be never run", err1)
 		a = b
+		wipe(then)
 	case err2 != nil:
+		c.s.e.bounds = c.s.e.bounds[:made]
 		c.s.e.warn("branch-fails", c.n.Label(), "%v; taken to be never run", err2)
 		b = a
+		wipe(els)
 	}
 	if len(a) != len(b) || len(a) < len(c.n.Outputs) {
 		return fmt.Errorf("%d and %d outputs of the branches, %d of the node", len(a), len(b), len(c.n.Outputs))
@@ -142,6 +150,20 @@ func ifRule(c *call) error {
 		c.joinBranches(i, a[i], b[i])
 	}
 	return nil
+}
+
+// wipe forgets what was inferred of a graph that is never run.
+func wipe(g *graph.Graph) {
+	for i := range g.Values {
+		if g.Values[i].Kind == graph.Computed {
+			g.Values[i].Type, g.Values[i].Const = graph.Type{}, nil
+		}
+	}
+	for i := range g.Nodes {
+		for _, sub := range g.Nodes[i].Subgraphs() {
+			wipe(sub)
+		}
+	}
 }
 
 func (c *call) body(name string) *graph.Graph {
@@ -159,9 +181,11 @@ func (c *call) takeBranch(then, els *graph.Graph, which bool) error {
 		live, dead, what, other = dead, live, other, what
 	}
 	if dead != nil {
+		made := len(c.s.e.bounds)
 		c.s.e.quiet++
 		_, err := c.subgraph(dead, other, nil)
 		c.s.e.quiet--
+		c.s.e.bounds = c.s.e.bounds[:made]
 		if err != nil && (c.s.e.work < 0 || c.s.e.opt.Strict) {
 			return err
 		}

@@ -221,9 +221,6 @@ func qlinearConv(c *call) error {
 	return nil
 }
 
-// deformConv is a convolution with offsets per output position.
-func deformConv(c *call) error { return conv(c) }
-
 func convTranspose(c *call) error {
 	s, ws := c.shape(0), c.shape(1)
 	if s != nil && len(s) < 3 {

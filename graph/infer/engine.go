@@ -11,7 +11,7 @@ import (
 // maxWork bounds what one Infer does beyond one visit of every node, so that
 // nested loops and functions cannot run for ever. A unit is a node, or some
 // elements or values.
-const maxWork = 4_000_000
+const maxWork = 2_000_000
 
 // An engine is the state of one Infer.
 type engine struct {
@@ -93,7 +93,34 @@ func (e *engine) graph(g *graph.Graph) error {
 			return err
 		}
 	}
-	return s.run()
+	if err := s.run(); err != nil {
+		return err
+	}
+	e.checkDims()
+	return nil
+}
+
+// checkDims warns of bindings of symbols that nothing mentions.
+func (e *engine) checkDims() {
+	known := map[string]bool{}
+	for _, id := range e.main.Inputs {
+		for _, d := range e.main.Values[id].Decl.Shape {
+			for _, s := range d.Symbols() {
+				known[s] = true
+			}
+		}
+	}
+	for _, name := range sortedKeys(e.opt.Dims) {
+		if known[name] || e.taken[name] {
+			continue
+		}
+		if e.taken == nil {
+			e.taken = e.symbols()
+		}
+		if !e.taken[name] {
+			e.warn("unused-dim", "", "no dim is called %q; the inputs have %v", name, sortedKeys(known))
+		}
+	}
 }
 
 // input types a main graph's input: its declaration with symbols bound,

@@ -92,7 +92,8 @@ func Infer(g *graph.Graph, opt Options) (*Result, error) {
 }
 
 // Unbound returns the symbols that remain in the types of g's values and of
-// its subgraphs, sorted. It is empty when every dim is an integer or unknown.
+// its subgraphs, except for branches that are never taken, sorted. It is empty
+// when every dim is an integer or unknown.
 func Unbound(g *graph.Graph) []string {
 	var names []string
 	eachDim(g, func(d graph.Dim) {
@@ -115,10 +116,33 @@ func eachDim(g *graph.Graph, f func(graph.Dim)) {
 		}
 	}
 	for i := range g.Nodes {
+		dead := neverTaken(g, &g.Nodes[i])
 		for _, sub := range g.Nodes[i].Subgraphs() {
-			eachDim(sub, f)
+			if sub != dead {
+				eachDim(sub, f)
+			}
 		}
 	}
+}
+
+// neverTaken returns the branch that an If with a constant condition does not
+// run, or nil.
+func neverTaken(g *graph.Graph, n *graph.Node) *graph.Graph {
+	if n.Op != "If" || n.Domain != "" || len(n.Inputs) != 1 || n.Inputs[0] == graph.NoValue {
+		return nil
+	}
+	cond := g.Values[n.Inputs[0]].Const
+	if !cond.Known() || len(cond.Ints) != 1 {
+		return nil
+	}
+	name := "then_branch"
+	if cond.Ints[0] != 0 {
+		name = "else_branch"
+	}
+	if a := n.Attr(name); a != nil {
+		return a.Graph
+	}
+	return nil
 }
 
 func sortedKeys[V any](m map[string]V) []string {

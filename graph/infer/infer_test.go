@@ -98,6 +98,11 @@ func TestBounds(t *testing.T) {
 	if len(r.Bounds) != 1 || r.Bounds[0].Symbol != "nonzero0" || r.Bounds[0].Max.String() != "3*N" || r.Bounds[0].Node != "NonZero (node 0)" {
 		t.Errorf("bounds %v", r.Bounds)
 	}
+	g := parse(t, 0, "(float[N] x, float[M] y) => (z) <bool c = {0}> { z = If(c)<then_branch = a () => (p) { p = NonZero(x) }, else_branch = b () => (q) { q = Relu(y) }> }")
+	dead, err := Infer(g, Options{Batch: 3})
+	if err != nil || len(dead.Bounds) != 0 || len(Unbound(g)) != 0 {
+		t.Errorf("a branch never taken: %v, %v, unbound %v", dead, err, Unbound(g))
+	}
 	if got, _ := inferText(t, text, Options{Dims: map[string]int64{"nonzero0": 9}}); got != "int64[2,9]; int64[9,2]" {
 		t.Error(got)
 	}
@@ -126,6 +131,10 @@ func TestOptions(t *testing.T) {
 	size := &graph.Tensor{Type: graph.Int64, Dims: []int64{2}, Ints: []int64{6, -1}}
 	if got, _ = inferText(t, "(float[4,3] x, int64[2] s) => (y) { y = Reshape(x, s) }", Options{Values: map[string]*graph.Tensor{"s": size}}); got != "float[6,2]" {
 		t.Errorf("value supplied: %s", got)
+	}
+	_, r = inferText(t, "(float[N,M] x) => (y) { y = Relu(x) }", Options{Dims: map[string]int64{"N": 1, "bacth": 2}})
+	if len(r.Warnings) != 1 || r.Warnings[0].Code != "unused-dim" || r.Warnings[0].Message != `no dim is called "bacth"; the inputs have [M N]` {
+		t.Errorf("misspelt dim: %v", r.Warnings)
 	}
 	for _, c := range []struct {
 		text, want string

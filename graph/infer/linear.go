@@ -113,7 +113,7 @@ func gemm(c *call) error {
 	if s := c.shape(2); s != nil && c.ver >= 7 {
 		sum, err := broadcast(out, s)
 		if err != nil || len(sum) > 2 {
-			return fmt.Errorf("C %s does not broadcast to %s", text(s), text(out))
+			return fmt.Errorf("operand C %s does not broadcast to %s", text(s), text(out))
 		}
 	}
 	c.out(0, c.firstElem(), out)

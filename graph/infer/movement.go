@@ -325,6 +325,9 @@ func isInt(d graph.Dim) bool {
 func split(c *call) error {
 	s := c.shape(0)
 	n := len(c.n.Outputs)
+	if n == 0 {
+		return nil
+	}
 	if s == nil {
 		for i := range n {
 			c.out(i, c.elem(0), nil)

@@ -74,15 +74,37 @@ func mergeTypes(t, d graph.Type) (merged graph.Type, conflict string) {
 	} else if d.Elem != graph.Undefined && d.Elem != t.Elem {
 		return t, fmt.Sprintf("declared as %s, inferred %s", typeText(d), typeText(t))
 	}
-	shape, ok := mergeShapes(t.Shape, d.Shape)
+	shape, ok := fill(t.Shape, d.Shape)
 	if !ok {
 		conflict = fmt.Sprintf("declared as %s, inferred %s", typeText(d), typeText(t))
-		if t.Shape != nil && len(t.Shape) != len(d.Shape) {
-			return t, conflict
-		}
 	}
 	t.Shape = shape
 	return t, conflict
+}
+
+// fill completes the unknown dims of s by those of d. It returns false if the
+// two contradict each other.
+func fill(s, d graph.Shape) (graph.Shape, bool) {
+	if s == nil || d == nil || len(s) != len(d) {
+		if s == nil {
+			return d, true
+		}
+		return s, d == nil
+	}
+	agree, cloned := true, false
+	for i := range s {
+		if _, ok := mergeDim(s[i], d[i]); !ok {
+			agree = false
+		}
+		if s[i].Known() || !d[i].Known() {
+			continue
+		}
+		if !cloned {
+			s, cloned = append(graph.Shape{}, s...), true
+		}
+		s[i] = d[i]
+	}
+	return s, agree
 }
 
 // joinTypes returns the type of a value that is one of two: what both have in
