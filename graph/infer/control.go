@@ -154,6 +154,9 @@ func ifRule(c *call) error {
 
 // wipe forgets what was inferred of a graph that is never run.
 func wipe(g *graph.Graph) {
+	if g == nil {
+		return
+	}
 	for i := range g.Values {
 		if g.Values[i].Kind == graph.Computed {
 			g.Values[i].Type, g.Values[i].Const = graph.Type{}, nil
@@ -336,9 +339,12 @@ func (l *loop) unroll() (done bool, err error) {
 
 // visitDead types a body that is never run.
 func (l *loop) visitDead() {
-	l.c.s.e.quiet++
+	e := l.c.s.e
+	made := len(e.bounds)
+	e.quiet++
 	_, _ = l.iteration(scalar(0), l.cond, l.carried) // what fails is not run
-	l.c.s.e.quiet--
+	e.quiet--
+	e.bounds = e.bounds[:made]
 }
 
 // stack is the type of a stacked output after len(items) iterations.
@@ -411,7 +417,9 @@ func (c *call) settleState(first []item, run func([]item) ([]item, error), skip 
 	}
 	c.s.e.quiet++
 	defer func() { c.s.e.quiet-- }()
+	made := len(c.s.e.bounds)
 	for pass := 0; ; pass++ {
+		c.s.e.bounds = c.s.e.bounds[:made] // those of the last pass count
 		if out, err = run(state); err != nil {
 			return nil, nil, err
 		}
