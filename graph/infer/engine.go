@@ -93,10 +93,34 @@ func (e *engine) graph(g *graph.Graph) error {
 			return err
 		}
 	}
+	if err := s.initializers(); err != nil {
+		return err
+	}
 	if err := s.run(); err != nil {
 		return err
 	}
 	e.checkDims()
+	return nil
+}
+
+// initializers compares what is stored with declarations, where an
+// initializer is also a graph input.
+func (s *scope) initializers() error {
+	for i := range s.g.Values {
+		v := &s.g.Values[i]
+		if v.Kind != graph.Initializer || v.Decl.Kind == graph.NoType {
+			continue
+		}
+		if n := len(v.Type.Shape); n == len(v.Decl.Shape) && v.Type.Elem == v.Decl.Elem && (n == 0 || &v.Type.Shape[0] == &v.Decl.Shape[0]) {
+			continue
+		}
+		if _, conflict := mergeTypes(v.Type, s.e.bind(v.Decl)); conflict != "" {
+			if s.e.opt.Strict {
+				return fmt.Errorf("initializer %q: %s", v.Name, strings.Replace(conflict, "inferred", "stored", 1))
+			}
+			s.e.warn("declared-differs", "", "initializer %q: %s; the stored one stands", v.Name, strings.Replace(conflict, "inferred", "stored", 1))
+		}
+	}
 	return nil
 }
 

@@ -167,6 +167,15 @@ func TestDeclarations(t *testing.T) {
 	if len(r.Warnings) != 1 || r.Warnings[0].Code != "declared-differs" || !strings.Contains(r.Warnings[0].Message, "declared as float[2,4], inferred float[2,3]") {
 		t.Errorf("warnings %v", r.Warnings)
 	}
+	w := parse(t, 0, "() => (y) <float[2] w = {1.0, 2.0}> { y = Relu(w) }")
+	byName(w, "w").Decl = tensorOf(graph.Float32, ints(3))
+	r, err = Infer(w, Options{})
+	if err != nil || outputs(w) != "float[2]1,2" || len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0].Message, "declared as float[3], stored float[2]") {
+		t.Errorf("initializer: %s, %v, %v", outputs(w), r, err)
+	}
+	if _, err := Infer(w, Options{Strict: true}); err == nil || !strings.Contains(err.Error(), `initializer "w"`) {
+		t.Errorf("strict: %v", err)
+	}
 	if _, err := Infer(g, Options{Dims: map[string]int64{"N": 2}, Strict: true}); err == nil || !strings.Contains(err.Error(), "declared as float[2,4]") {
 		t.Errorf("strict: %v", err)
 	}

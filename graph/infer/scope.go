@@ -31,8 +31,6 @@ func newScope(e *engine, g *graph.Graph, parent *scope) *scope {
 		switch v.Kind {
 		case graph.Computed:
 			v.Type, v.Const = graph.Type{}, nil
-		case graph.Initializer:
-			v.Type = v.Decl
 		case graph.Captured:
 			if parent != nil {
 				s.capture(v)
