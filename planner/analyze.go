@@ -62,7 +62,7 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.unsupported(); err != nil {
+	if err := m.supported(j); err != nil {
 		return nil, err
 	}
 	a := &answer{m: m, j: j, segs: cfg.Segments}
@@ -93,7 +93,7 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 func (a *answer) chooseBatch(ctx context.Context) error {
 	c := &a.j.cfg
 	if !c.BatchMax && c.Batch == 0 && a.j.cap > 0 {
-		open, err := a.m.needsBatch(c.Dims)
+		open, err := a.m.needsBatch(c)
 		if err != nil {
 			return err
 		}

@@ -51,9 +51,10 @@ type convKey struct {
 
 // binding is what the graph's dims are bound to now.
 type binding struct {
-	set   bool
-	batch int64
-	dims  string
+	set    bool
+	batch  int64
+	dims   string
+	shapes string
 }
 
 // Open loads a model file without reading its weights.
@@ -83,19 +84,28 @@ func Open(path string) (*Model, error) {
 // Graph returns the graph with its shapes inferred as far as it is bound.
 func (m *Model) Graph() *graph.Graph { return m.g }
 
-// bind infers all shapes for a batch size (0: as the file says) and other
-// dims, and lifts the graph.
-func (m *Model) bind(batch int64, dims map[string]int64) error {
-	b := binding{true, batch, fmt.Sprint(dims)} // fmt prints maps in key order
+// bind infers all shapes for a batch size (0: as the file says), other dims
+// and given shapes, and lifts the graph. Dims that depend on data are bound to
+// their upper bounds, which is what a planner must count with.
+func (m *Model) bind(batch int64, dims map[string]int64, shapes map[string]graph.Shape) error {
+	b := binding{true, batch, fmt.Sprint(dims), fmt.Sprint(shapes)} // fmt prints maps in key order
 	if m.bound == b {
 		return nil
 	}
 	m.bound = binding{}
-	res, err := infer.Infer(m.g, infer.Options{Batch: batch, Dims: dims})
+	opt := infer.Options{Batch: batch, Dims: dims, Shapes: shapes}
+	res, err := infer.Infer(m.g, opt)
 	if err != nil {
 		return err
 	}
 	m.infer = res.Warnings
+	if more := atBounds(res, dims); len(more) > len(dims) {
+		opt.Dims = more
+		if res, err = infer.Infer(m.g, opt); err != nil {
+			return err
+		}
+		m.infer = append(res.Warnings, graph.Warning{Code: "data-dependent", Message: "dimensions that depend on data are counted at their upper bounds: " + strings.Join(added(more, dims), ", ")})
+	}
 	if m.lifted == nil {
 		if m.lifted, err = lift.Lift(m.g); err != nil {
 			return err
@@ -105,6 +115,35 @@ func (m *Model) bind(batch int64, dims map[string]int64) error {
 	}
 	m.bound = b
 	return nil
+}
+
+// atBounds adds to dims the symbols that inference made up, at their largest
+// values where those are known.
+func atBounds(res *infer.Result, dims map[string]int64) map[string]int64 {
+	out := map[string]int64{}
+	for k, v := range dims {
+		out[k] = v
+	}
+	for _, b := range res.Bounds {
+		if n, err := b.Max.Eval(out); err == nil && n >= 0 {
+			if _, given := out[b.Symbol]; !given {
+				out[b.Symbol] = n
+			}
+		}
+	}
+	return out
+}
+
+// added lists the names in more that base lacks, sorted.
+func added(more, base map[string]int64) []string {
+	var names []string
+	for k := range more {
+		if _, ok := base[k]; !ok {
+			names = append(names, fmt.Sprintf("%s=%d", k, more[k]))
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // job is a configuration with its names resolved.
@@ -265,7 +304,7 @@ type evaluation struct {
 
 // build makes the program of a step at one batch size.
 func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, error) {
-	if err := m.bind(batch, j.cfg.Dims); err != nil {
+	if err := m.bind(batch, j.cfg.Dims, j.cfg.Shapes); err != nil {
 		return nil, err
 	}
 	return train.New(m.lifted, m.options(j, segs))
@@ -294,8 +333,8 @@ func replay(b *train.Build, j *job, capped bool) (*evaluation, error) {
 }
 
 // needsBatch reports whether the model has a batch dimension left to choose.
-func (m *Model) needsBatch(dims map[string]int64) (bool, error) {
-	if err := m.bind(0, dims); err != nil {
+func (m *Model) needsBatch(c *Config) (bool, error) {
+	if err := m.bind(0, c.Dims, c.Shapes); err != nil {
 		return false, err
 	}
 	return len(infer.Unbound(m.g)) > 0, nil
@@ -306,7 +345,7 @@ func (m *Model) fixedBatch(j *job) (int64, error) {
 	if j.cfg.Batch > 0 {
 		return j.cfg.Batch, nil
 	}
-	open, err := m.needsBatch(j.cfg.Dims)
+	open, err := m.needsBatch(&j.cfg)
 	if err != nil {
 		return 0, err
 	}

@@ -8,10 +8,16 @@ import (
 	"github.com/memplan/memplan/graph/infer"
 )
 
-// unsupported lists the operators of the model that nothing is known of:
-// neither how to infer their results nor what they keep for backward. The
-// error names the first node of each.
-func (m *Model) unsupported() error {
+// An OpSupport says what is known of one kind of operator in a model.
+type OpSupport struct {
+	Op    string `json:"op"`
+	Count int    `json:"count"`
+	Known bool   `json:"known"` // inference has a rule, or the model a function
+	Node  string `json:"node"`  // the first node
+}
+
+// Ops lists the kinds of operator in the model, in order of first appearance.
+func (m *Model) Ops() []OpSupport {
 	known := map[[2]string]bool{}
 	for i := range infer.Ops {
 		known[[2]string{infer.Ops[i].Domain, infer.Ops[i].Name}] = true
@@ -19,26 +25,60 @@ func (m *Model) unsupported() error {
 	for _, f := range m.g.Model.Functions {
 		known[[2]string{f.Domain, f.Name}] = true
 	}
-	var found []string
-	var where string
-	for i := range m.g.Nodes {
-		n := &m.g.Nodes[i]
-		d := n.Domain
-		if d == "ai.onnx" {
-			d = ""
+	out := []OpSupport{}
+	at := map[[2]string]int{}
+	var walk func(g *graph.Graph)
+	walk = func(g *graph.Graph) {
+		for i := range g.Nodes {
+			n := &g.Nodes[i]
+			k := [2]string{strings.TrimPrefix(n.Domain, "ai.onnx"), n.Op}
+			if strings.HasPrefix(n.Domain, "ai.onnx.") {
+				k[0] = n.Domain
+			}
+			j, ok := at[k]
+			if !ok {
+				j = len(out)
+				at[k] = j
+				out = append(out, OpSupport{Op: operator(n), Known: known[k], Node: n.Label()})
+			}
+			out[j].Count++
+			for _, sub := range n.Subgraphs() {
+				walk(sub)
+			}
 		}
-		if k := [2]string{d, n.Op}; !known[k] {
-			known[k] = true // once each
-			found = append(found, operator(n))
-			if where == "" {
-				where = n.Label()
+	}
+	walk(m.g)
+	return out
+}
+
+// supported fails when the model has operators that nothing is known of. An
+// inference can still be planned where their results' shapes are known, from
+// the file or from --shape.
+func (m *Model) supported(j *job) error {
+	var found []string
+	where := ""
+	for _, o := range m.Ops() {
+		if !o.Known {
+			if found = append(found, o.Op); where == "" {
+				where = o.Node
 			}
 		}
 	}
 	if len(found) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: unsupported operator %s (first at node %s): what it needs is not known", m.Path, strings.Join(found, ", "), where)
+	if j.train {
+		return fmt.Errorf("%s: unsupported operator %s (first at node %s): what its training needs is not known", m.Path, strings.Join(found, ", "), where)
+	}
+	if err := m.bind(max(j.cfg.Batch, 1), j.cfg.Dims, j.cfg.Shapes); err != nil {
+		return err
+	}
+	for _, w := range m.infer {
+		if w.Code == "unknown-op" {
+			return fmt.Errorf("%s: unsupported operator: %s: give its result's shape with --shape NAME=D0,D1,..", m.Path, w.Message)
+		}
+	}
+	return nil
 }
 
 func operator(n *graph.Node) string {

@@ -133,7 +133,8 @@ type Config struct {
 	Batch      int64 // 0: not given
 	BatchMax   bool  // --batch max
 	Dims       map[string]int64
-	Mode       string // train, infer
+	Shapes     map[string]graph.Shape // --shape: of values that inference does not know
+	Mode       string                 // train, infer
 	Precision  string
 	Optimizer  string
 	Loss       string

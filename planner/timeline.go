@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/infer"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/liveness"
@@ -78,11 +79,13 @@ type ValueInfo struct {
 	Static bool   `json:"static"`
 }
 
-// Values lists all values of the graph, bound as far as dims and batch say.
-func (m *Model) Values(dims map[string]int64, batch int64) ([]ValueInfo, error) {
-	if err := m.bind(batch, dims); err != nil {
+// Values lists all values of the graph, bound as far as the configuration's
+// batch, dims and shapes say.
+func (m *Model) Values(c Config) ([]ValueInfo, error) {
+	if _, err := infer.Infer(m.g, infer.Options{Batch: c.Batch, Dims: c.Dims, Shapes: c.Shapes}); err != nil {
 		return nil, err
 	}
+	m.bound = binding{}
 	out := make([]ValueInfo, 0, len(m.g.Values))
 	for i := range m.g.Values {
 		v := &m.g.Values[i]

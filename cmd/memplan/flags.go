@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/planner/profile"
@@ -19,7 +20,7 @@ import (
 // modelFlags are the flags of every command that looks at a model.
 type modelFlags struct {
 	vram, gpu, batch, mode, precision, optimizer, loss, attention, runtime, checkpoint string
-	dims                                                                               []string
+	dims, shapes                                                                       []string
 	accumulate                                                                         int
 	timeout                                                                            time.Duration
 }
@@ -56,6 +57,7 @@ func (f *modelFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.vram, "vram", "", "device memory `SIZE`: 16G = 16GiB = 16*2^30, 16GB = 16*10^9")
 	fl.StringVar(&f.batch, "batch", "", "batch size `N`, or max: the largest that fits")
 	fl.StringArrayVar(&f.dims, "dim", nil, "bind a symbolic dimension, `NAME=N`; repeatable")
+	fl.StringArrayVar(&f.shapes, "shape", nil, "shape of a value that inference does not know, `NAME=D0,D1,..`; repeatable")
 	fl.IntVar(&f.accumulate, "accumulate", 1, "gradient accumulation steps `N`")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "none, auto, all, sqrt, or a `FILE`: a plan or a configuration")
 	fl.DurationVar(&f.timeout, "timeout", 0, "limit on a search, such as 30s")
@@ -93,6 +95,9 @@ func (f *modelFlags) config() (planner.Config, error) {
 	if c.Dims, err = parseDims(f.dims); err != nil {
 		return c, err
 	}
+	if c.Shapes, err = parseShapes(f.shapes); err != nil {
+		return c, err
+	}
 	switch f.checkpoint {
 	case "", "none", "auto", "all", "sqrt":
 		c.Checkpoint = f.checkpoint
@@ -113,6 +118,27 @@ func parseDims(list []string) (map[string]int64, error) {
 		dims[name] = n
 	}
 	return dims, nil
+}
+
+// parseShapes reads NAME=D0,D1,..: integers or expressions; NAME= is a scalar.
+func parseShapes(list []string) (map[string]graph.Shape, error) {
+	shapes := map[string]graph.Shape{}
+	for _, s := range list {
+		i := strings.LastIndexByte(s, '=')
+		if i < 1 {
+			return nil, fmt.Errorf("--shape %q: want NAME=D0,D1,..", s)
+		}
+		shape := graph.Shape{}
+		for _, d := range strings.FieldsFunc(s[i+1:], func(r rune) bool { return r == ',' }) {
+			dim, err := graph.ParseDim(d)
+			if err != nil {
+				return nil, fmt.Errorf("--shape %q: %w", s, err)
+			}
+			shape = append(shape, dim)
+		}
+		shapes[s[:i]] = shape
+	}
+	return shapes, nil
 }
 
 // output is where and how a result is written.

@@ -18,7 +18,7 @@ import (
 
 func newShow(s *streams) *cobra.Command {
 	var o output
-	var dims []string
+	var dims, shapes []string
 	var batch string
 	cmd := &cobra.Command{
 		Use:     "show <model.onnx>",
@@ -26,31 +26,35 @@ func newShow(s *streams) *cobra.Command {
 		Example: "  memplan show models/mlp.onnx --batch 32\n  memplan show models/gpt2.onnx --format json",
 		Args:    exactly(1, "one model file"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			d, err := parseDims(dims)
-			if err != nil {
+			var c planner.Config
+			var err error
+			if c.Dims, err = parseDims(dims); err != nil {
 				return err
 			}
-			var n int64
+			if c.Shapes, err = parseShapes(shapes); err != nil {
+				return err
+			}
 			if batch != "" {
-				if n, err = strconv.ParseInt(batch, 10, 64); err != nil || n < 1 {
+				if c.Batch, err = strconv.ParseInt(batch, 10, 64); err != nil || c.Batch < 1 {
 					return fmt.Errorf("--batch %q: want a positive integer", batch)
 				}
 			}
-			return runShow(s, args[0], d, n, &o)
+			return runShow(s, args[0], c, &o)
 		},
 	}
 	cmd.Flags().StringVar(&batch, "batch", "", "batch size `N`")
 	cmd.Flags().StringArrayVar(&dims, "dim", nil, "bind a symbolic dimension, `NAME=N`; repeatable")
+	cmd.Flags().StringArrayVar(&shapes, "shape", nil, "shape of a value that inference does not know, `NAME=D0,D1,..`; repeatable")
 	o.add(cmd, "text", "json")
 	return cmd
 }
 
-func runShow(s *streams, path string, dims map[string]int64, batch int64, o *output) error {
+func runShow(s *streams, path string, c planner.Config, o *output) error {
 	m, err := planner.Open(path)
 	if err != nil {
 		return err
 	}
-	values, err := m.Values(dims, batch)
+	values, err := m.Values(c)
 	if err != nil {
 		return err
 	}
@@ -135,12 +139,19 @@ func newList(s *streams) *cobra.Command {
 		names[i] = l.name
 	}
 	var o output
+	var model string
 	cmd := &cobra.Command{
 		Use:       "list <" + strings.Join(names, "|") + ">",
 		Short:     "What memplan knows: operators, GPUs, optimizers, precisions, runtimes, rules",
 		Args:      exactly(1, "one of "+strings.Join(names, ", ")),
 		ValidArgs: names,
 		RunE: func(_ *cobra.Command, args []string) error {
+			if model != "" {
+				if args[0] != "ops" {
+					return fmt.Errorf("--model goes with list ops")
+				}
+				return listModelOps(s, model, &o)
+			}
 			for _, l := range listings {
 				if l.name == args[0] {
 					return printListing(s, &l, &o)
@@ -149,8 +160,36 @@ func newList(s *streams) *cobra.Command {
 			return fmt.Errorf("unknown list %q (known: %s)", args[0], strings.Join(names, ", "))
 		},
 	}
+	cmd.Flags().StringVar(&model, "model", "", "with ops: the operators of this model `FILE`, and which of them are not supported")
 	o.add(cmd, "text", "json")
 	return cmd
+}
+
+// listModelOps says which operators of a file are known.
+func listModelOps(s *streams, path string, o *output) error {
+	m, err := planner.Open(path)
+	if err != nil {
+		return err
+	}
+	ops := m.Ops()
+	if o.format == "json" {
+		data, err := jsonBytes(struct {
+			SchemaVersion int                 `json:"schemaVersion"`
+			Ops           []planner.OpSupport `json:"ops"`
+		}{planner.SchemaVersion, ops})
+		if err != nil {
+			return err
+		}
+		return o.write(s, data)
+	}
+	var b bytes.Buffer
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "operator\tnodes\tsupported\tfirst node")
+	for _, x := range ops {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", x.Op, x.Count, map[bool]string{true: "yes", false: "NO"}[x.Known], x.Node)
+	}
+	t.Flush()
+	return o.write(s, b.Bytes())
 }
 
 func printListing(s *streams, l *listing, o *output) error {
