@@ -220,30 +220,25 @@ func (a *answer) liveLimit() (int64, error) {
 	if err != nil || at1 > a.j.cap {
 		return 0, err
 	}
+	// A batch that cannot even be built (tensors larger than any device) does
+	// not fit either.
+	exceeds := func(n int64, err error) bool { return err != nil || n > a.j.cap }
 	lo, hi := int64(1), int64(2)
 	for hi <= largest {
 		n, err := need(hi)
-		if err != nil {
-			return 0, err
-		}
-		if n > a.j.cap {
+		if exceeds(n, err) {
 			break
 		}
 		// Two points give the slope: jump near the limit, then close in.
 		slope := max((n-at1)/(hi-1), 1)
-		lo, hi = hi, max(hi+(a.j.cap-n)/slope*9/8+1, hi*2)
-		hi = min(hi, largest+1)
+		lo, hi = hi, min(max(hi+(a.j.cap-n)/slope*9/8+1, hi*2), hi*8, largest+1)
 	}
 	for hi-lo > 1 && lo < largest {
 		mid := lo + (hi-lo)/2
-		n, err := need(mid)
-		if err != nil {
-			return 0, err
-		}
-		if n <= a.j.cap {
-			lo = mid
-		} else {
+		if exceeds(need(mid)) {
 			hi = mid
+		} else {
+			lo = mid
 		}
 	}
 	return lo, nil
