@@ -40,6 +40,7 @@ type Model struct {
 	info    ModelInfo
 	bound   binding
 	conv    map[convKey]cudnn.Estimate
+	scratch *cudnn.Predictor
 	atBound bool // workspaces are counted at their bounds
 	infer   []graph.Warning
 }
@@ -286,7 +287,10 @@ func (m *Model) convWorkspace(c cudnn.Conv, p cudnn.Pass) int64 {
 	k := convKey{c, p}
 	w, ok := m.conv[k]
 	if !ok {
-		w = cudnn.Workspace(c, p)
+		if m.scratch == nil {
+			m.scratch = cudnn.NewPredictor()
+		}
+		w = m.scratch.Workspace(c, p)
 		m.conv[k] = w
 	}
 	if m.atBound {

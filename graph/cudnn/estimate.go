@@ -31,22 +31,9 @@ type Estimate struct {
 	Source Source
 }
 
-// Workspace predicts the bytes that pass p of c requests. A Conv that fails
-// Check gets the zero Estimate.
-func Workspace(c Conv, p Pass) Estimate {
-	if c.Check() != nil || p >= numPasses {
-		return Estimate{}
-	}
-	if c.Groups > 1 && c.Groups == c.C && c.K%c.C == 0 || c.Type == Float32 {
-		return Estimate{Source: Rule}
-	}
-	x, w, y := c.tensorBytes()
-	all := x + w + y + 147
-	if c.R == 1 && c.S == 1 && c.StrideH == 1 && c.StrideW == 1 {
-		return Estimate{Bound: all, Source: Formula}
-	}
-	return Estimate{Bytes: all, Bound: all + x + w + y, Source: Formula}
-}
+// Workspace predicts the bytes that pass p of c requests, without memory of
+// earlier calls; a Predictor is faster for many.
+func Workspace(c Conv, p Pass) Estimate { return NewPredictor().Workspace(c, p) }
 
 // tensorBytes returns the bytes of input, weight and output in c's type.
 func (c Conv) tensorBytes() (x, w, y int64) {
