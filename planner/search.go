@@ -180,11 +180,40 @@ func (a *answer) searchBatch(ctx context.Context) error {
 			step *= 2
 		}
 	}
+	if lo, hi, err = a.solid(lo, hi, fits); err != nil {
+		return err
+	}
 	a.max.Max = lo
 	if a.batch = lo; lo == 0 {
 		a.batch = 1 // report what the smallest batch would need
 	}
 	return a.limit(hi)
+}
+
+// solid steps down from a batch that fits to one whose smaller neighbours,
+// within 2% and at least two, fit too. Close to the cap fragmentation decides,
+// and a batch can fit by luck where a smaller one does not.
+func (a *answer) solid(lo, hi int64, fits func(int64) (bool, error)) (int64, int64, error) {
+	for b := lo - 1; b >= 1 && b >= lo-max(lo/50, 2); b-- {
+		ok, err := fits(b)
+		if err != nil {
+			return 0, 0, err
+		}
+		if !ok {
+			lo, hi = b-1, b
+			for lo > 0 {
+				if ok, err = fits(lo); err != nil || ok {
+					break
+				}
+				lo, hi = lo-1, lo
+			}
+			if err != nil {
+				return 0, 0, err
+			}
+			b = lo
+		}
+	}
+	return lo, hi, nil
 }
 
 // limit names what stops the first batch that does not fit.
