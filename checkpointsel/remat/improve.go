@@ -1,0 +1,286 @@
+package remat
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// An improver looks for cheaper plans by ruin and repair: it takes back a
+// few recomputations that lie close together and then, as long as the memory
+// exceeds the limit somewhere, has some output that is resident there
+// recomputed later instead.
+type improver struct {
+	pl   *plan
+	rng  *rand.Rand
+	best []int32 // sequence of the cheapest plan found that fits, or nil
+	cost int64   // its cost
+
+	across []int32 // scratch: nodes resident across a position
+	stamp  []int32 // scratch: by node, the last chain that has it
+	chains int32
+
+	crowded bool // some place in the plan had no room for an execution
+}
+
+func newImprover(p *problem, seed uint64) *improver {
+	return &improver{
+		pl:    newPlan(p, p.sequence()),
+		rng:   rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)),
+		cost:  infinite,
+		stamp: make([]int32, p.n),
+	}
+}
+
+// A detour is a way to have one output not resident at an overfull position:
+// to execute the nodes, in this order, directly before a later position.
+type detour struct {
+	nodes  []int32
+	at     int32
+	cost   int64
+	relief int64 // at the overfull position
+}
+
+// start makes the current plan the one that a cut's solution suggests: what
+// it recomputes is executed again directly before its first reader after the
+// cut.
+func (m *improver) start(c *cut, s point) {
+	m.pl.load(m.pl.p.sequence())
+	for i, u := range c.nodes { // descending, so that readers come first
+		if !s.recomputed[i] {
+			continue
+		}
+		at := m.pl.nextUse(u, m.pl.runs[c.at][0]+1)
+		if at < 0 {
+			continue
+		}
+		spots, ok := m.pl.room(at, 1)
+		if !ok {
+			m.pl.respace()
+			at = m.pl.nextUse(u, m.pl.runs[c.at][0]+1)
+			spots, _ = m.pl.room(at, 1)
+		}
+		m.pl.insert(u, spots[0])
+	}
+	m.pl.commit()
+}
+
+// repair removes overfull positions until the plan fits. It gives up, and
+// returns false, where the cost reaches limit, where nothing resident can be
+// spared, or after a number of steps in proportion to the instance.
+func (m *improver) repair(limit int64, respace bool) bool {
+	for range 4*m.pl.p.n + 64 {
+		if m.pl.cost >= limit {
+			return false
+		}
+		if m.pl.fits() {
+			return true
+		}
+		x := m.pl.mem.argmax()
+		d, ok := m.choose(x, limit-m.pl.cost)
+		if !ok {
+			return false
+		}
+		spots, ok := m.pl.room(d.at, len(d.nodes))
+		if !ok && !respace {
+			m.crowded = true
+			return false
+		}
+		if !ok {
+			m.pl.respace()
+			continue
+		}
+		for i, v := range d.nodes {
+			m.pl.insert(v, spots[i])
+		}
+	}
+	return false
+}
+
+// choose returns the best of a random sample of the detours around x.
+func (m *improver) choose(x int32, limit int64) (best detour, ok bool) {
+	m.resident(x)
+	score := math.Inf(1)
+	excess := m.pl.peak() - m.pl.p.cap
+	for range min(len(m.across), 16) {
+		i := m.rng.IntN(len(m.across))
+		v := m.across[i]
+		m.across[i] = m.across[len(m.across)-1]
+		m.across = m.across[:len(m.across)-1]
+		d, good := m.around(v, x, limit)
+		if !good {
+			continue
+		}
+		s := float64(d.cost) / float64(min(d.relief, excess)) * math.Exp(m.rng.NormFloat64()*0.3)
+		if s < score {
+			best, score, ok = d, s, true
+		}
+	}
+	return best, ok
+}
+
+// resident lists the nodes that are resident across x without being executed
+// or read there.
+func (m *improver) resident(x int32) {
+	m.across = m.across[:0]
+	pl := m.pl
+	for v := range int32(pl.p.n) {
+		runs := pl.runs[v]
+		if runs[0] >= x {
+			break
+		}
+		if pl.p.size[v] == 0 || pl.p.once[v] || pl.node[x] == v {
+			continue
+		}
+		use := pl.nextUse(v, x)
+		if use <= x {
+			continue
+		}
+		if i := pl.run(v, x); i+1 < len(runs) && runs[i+1] < use {
+			continue
+		}
+		m.across = append(m.across, v)
+	}
+}
+
+// around returns the cheapest detour for v around x that it can see.
+func (m *improver) around(v, x int32, limit int64) (detour, bool) {
+	at := m.pl.nextUse(v, x)
+	d, ok := m.chain(v, x, at, limit)
+	if ok && len(d.nodes) == 1 {
+		return d, ok
+	}
+	// Perhaps its inputs are resident for a while after x.
+	for _, u := range m.pl.p.preds[v] {
+		end := m.pl.end(u, m.pl.run(u, at))
+		if end <= x || end >= at || m.pl.mem.max(end, at)+m.pl.p.size[v] > m.pl.p.cap {
+			continue
+		}
+		if e, good := m.chain(v, x, end, limit); good && (!ok || e.cost < d.cost) {
+			d, ok = e, true
+		}
+	}
+	return d, ok
+}
+
+// chain returns the detour that executes v directly before position at, with
+// what must be executed to have v's inputs there.
+func (m *improver) chain(v, x, at int32, limit int64) (detour, bool) {
+	m.chains++
+	d := detour{nodes: []int32{v}, at: at, relief: m.pl.p.size[v]}
+	m.stamp[v] = m.chains
+	for i := 0; i < len(d.nodes); i++ {
+		w := d.nodes[i]
+		if d.cost += m.pl.p.cost[w]; d.cost >= limit || m.pl.p.once[w] {
+			return d, false
+		}
+		for _, u := range m.pl.p.preds[w] {
+			if m.stamp[u] == m.chains {
+				continue
+			}
+			m.stamp[u] = m.chains
+			switch end := m.pl.end(u, m.pl.run(u, at)); {
+			case end >= at:
+			case end >= x && m.pl.mem.max(end+1, at)+m.pl.p.size[u] <= m.pl.p.cap:
+			case end < x && (m.pl.p.once[u] || m.pl.p.size[u]*8 < d.relief):
+				d.relief -= m.pl.p.size[u]
+			default:
+				d.nodes = append(d.nodes, u)
+			}
+		}
+	}
+	slices.Sort(d.nodes)
+	return d, d.relief > 0
+}
+
+// prune takes back recomputations that the limit does not require, the
+// dearest first.
+func (m *improver) prune() {
+	pl := m.pl
+	for _, r := range m.extra() {
+		i := pl.run(r.node, r.at)
+		if pl.mem.max(pl.end(r.node, i)+1, r.at)+pl.p.size[r.node] <= pl.p.cap {
+			pl.remove(r.node, r.at)
+		}
+	}
+}
+
+// extra lists all executions but the first ones, the dearest first.
+func (m *improver) extra() []edit {
+	var list []edit
+	for v, runs := range m.pl.runs {
+		for _, at := range runs[1:] {
+			list = append(list, edit{node: int32(v), at: at})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b edit) int {
+		switch ca, cb := m.pl.p.cost[a.node], m.pl.p.cost[b.node]; {
+		case ca > cb:
+			return -1
+		case ca < cb:
+			return 1
+		}
+		return int(a.at - b.at)
+	})
+	return list
+}
+
+// keep records the current plan if it is the best so far.
+func (m *improver) keep() {
+	if m.pl.fits() && m.pl.cost < m.cost {
+		m.cost, m.best = m.pl.cost, m.pl.sequence()
+	}
+}
+
+// improve runs a number of rounds of ruin and repair on the current plan,
+// which must fit.
+func (m *improver) improve(ctx context.Context, rounds int) {
+	for i := range rounds {
+		if i%64 == 0 && ctx.Err() != nil {
+			return
+		}
+		m.round()
+	}
+}
+
+// round is one ruin and repair; it changes nothing unless the plan gets
+// cheaper or stays as it was in cost.
+func (m *improver) round() {
+	if m.crowded {
+		m.pl.respace()
+		m.crowded = false
+	}
+	extra := m.extra()
+	if len(extra) == 0 {
+		return
+	}
+	before := m.pl.cost
+	m.ruin(extra)
+	if !m.repair(before+1, false) {
+		m.pl.rollback(0)
+		return
+	}
+	m.prune()
+	m.pl.commit()
+	m.keep()
+}
+
+// ruin takes back one random recomputation and a few close to it.
+func (m *improver) ruin(extra []edit) {
+	center := extra[m.rng.IntN(len(extra))].at
+	slices.SortFunc(extra, func(a, b edit) int {
+		return int(distance(a.at, center) - distance(b.at, center))
+	})
+	k := 1
+	for k < len(extra) && m.rng.IntN(3) > 0 {
+		k++
+	}
+	for _, r := range extra[:k] {
+		if m.rng.IntN(4) > 0 {
+			m.pl.remove(r.node, r.at)
+		}
+	}
+}
+
+func distance(a, b int32) int32 { return max(a-b, b-a) }
