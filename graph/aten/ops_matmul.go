@@ -141,7 +141,7 @@ func foldable(t, m *Tensor) bool {
 	if m.RequiresGrad() || t.Numel() == 0 || m.dim() == 1 {
 		return true
 	}
-	for i := 0; i < t.dim()-2; i++ {
+	for i := range max(t.dim()-2, 0) {
 		if t.Strides[i] != t.Strides[i+1]*t.Shape[i+1] {
 			return false
 		}

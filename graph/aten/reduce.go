@@ -31,19 +31,13 @@ func (e *Eager) sumTo(g *Tensor, shape []int64) *Tensor {
 // over thread blocks takes a buffer of partial results and semaphores.
 func (e *Eager) reduceKernel(op string, x *Tensor, dims []int, keep bool, d graph.DType) *Tensor {
 	shape := make([]int64, 0, x.dim())
-	kept := make([]int64, 0, x.dim())
 	for i, n := range x.Shape {
-		if slices.Contains(dims, i) {
-			kept = append(kept, 1)
-			if !keep {
-				continue
-			}
-			n = 1
+		switch {
+		case !slices.Contains(dims, i):
+			shape = append(shape, n)
+		case keep:
+			shape = append(shape, 1)
 		}
-		if !slices.Contains(dims, i) {
-			kept = append(kept, n)
-		}
-		shape = append(shape, n)
 	}
 	k := e.begin(op, x)
 	k.n.FLOPs = x.Numel()
@@ -52,7 +46,6 @@ func (e *Eager) reduceKernel(op string, x *Tensor, dims []int, keep bool, d grap
 	buf := k.temp(r.buffer, program.Temporaries)
 	sem := k.temp(r.semaphores, program.Temporaries)
 	k.free(sem, buf)
-	_ = kept
 	k.end()
 	return o
 }
@@ -92,11 +85,10 @@ func (e *Eager) reduction(x *Tensor, dims []int) reduction {
 	if fast {
 		dim0, dim1, step = inputs, outputs, ds[0].in
 	}
-	vec, outVec := int64(1), int64(1)
+	outVec := int64(1)
 	if step == item {
 		if fast && dim0 > 128 && len(ds) == 1 {
-			vec = 4
-			dim0 /= vec
+			dim0 /= 4 // four inputs a load
 		} else if !fast {
 			outVec = outputVec(ds, nred, item)
 			dim0 /= outVec
@@ -315,10 +307,8 @@ func runVar(e *Eager, c *Call) []*Tensor {
 // backward first multiplies gradient and result into scratch.
 func runSoftmax(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "self")
-	d := x.DType
-	if t := c.dtype(2, "dtype"); t != graph.Undefined && t != d {
+	if t := c.dtype(2, "dtype"); t != graph.Undefined && t != x.DType {
 		x = e.toDType("to", x, t)
-		d = t
 	}
 	return []*Tensor{e.softmax(x, c.Op == "log_softmax", c.Op)}
 }

@@ -202,11 +202,6 @@ func (l *Lifted) constant(id graph.ValueID) {
 	}
 }
 
-// warn notes something tolerated or guessed.
-func (l *Lifted) warn(code, node, format string, args ...any) {
-	l.Warnings = append(l.Warnings, graph.Warning{Code: code, Node: node, Message: fmt.Sprintf(format, args...)})
-}
-
 // pyList reads the repr of a Python list of strings.
 func pyList(s string) []string {
 	s = strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")

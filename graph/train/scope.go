@@ -81,7 +81,7 @@ func commonDepth(a, b string) int {
 // prefix returns the first n components of a module name.
 func prefix(module string, n int) string {
 	at := 0
-	for i := 0; i < n; i++ {
+	for range n {
 		j := strings.IndexByte(module[at:], '.')
 		if j < 0 {
 			return module
