@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 )
@@ -114,9 +115,76 @@ func (n *naive) free(seg, off int64) {
 	}
 }
 
+// ascending hands out addresses that only grow, as naive does.
+type ascending struct{ next int64 }
+
+func (a *ascending) take(n int64) int64 { a.next += n; return a.next - n }
+func (a *ascending) give(int64, int64)  {}
+
 // sizes are what training steps ask for: tiny to hundreds of MiB.
 func sizes(rng *rand.Rand) int64 {
 	return 1 + rng.Int64N(int64(1)<<(4+rng.IntN(24)))
+}
+
+// A duel plays the same calls to Caching and to the naive allocator.
+type duel struct {
+	t    testing.TB
+	c    *Caching
+	n    *naive
+	live []dueller
+}
+
+type dueller struct {
+	h        Handle
+	seg, off int64
+}
+
+func newDuel(t testing.TB, limit int64) *duel {
+	c := NewCaching(Conf{}, limit)
+	c.driver = &ascending{next: 1 << 30}
+	return &duel{t: t, c: c, n: &naive{limit: limit}}
+}
+
+func (d *duel) alloc(bytes int64) {
+	h, err := d.c.Alloc(bytes)
+	seg, off, ok := d.n.alloc(bytes)
+	if ok != (err == nil) || err != nil && !errors.Is(err, ErrOutOfMemory) {
+		d.t.Fatalf("%d bytes: error %v, the naive allocator says %v", bytes, err, ok)
+	}
+	if ok {
+		d.live = append(d.live, dueller{h, seg, off})
+	}
+}
+
+func (d *duel) free(i int) {
+	l := d.live[i]
+	d.c.Free(l.h)
+	d.n.free(l.seg, l.off)
+	d.live[i] = d.live[len(d.live)-1]
+	d.live = d.live[:len(d.live)-1]
+}
+
+func (d *duel) compare(deep bool) {
+	if d.c.Allocated() != d.n.used || d.c.Reserved() != d.n.reserved {
+		d.t.Fatalf("allocated %d, reserved %d; the naive allocator has %d and %d", d.c.Allocated(), d.c.Reserved(), d.n.used, d.n.reserved)
+	}
+	if !deep {
+		return
+	}
+	if err := d.c.Check(); err != nil {
+		d.t.Fatal(err)
+	}
+	var free, largest int64
+	for _, s := range d.n.segs {
+		for _, p := range s.parts {
+			if !p.busy {
+				free, largest = free+p.size, max(largest, p.size)
+			}
+		}
+	}
+	if f, l := d.c.Snapshot().Free(); f != free || l != largest {
+		d.t.Fatalf("%d bytes free, at most %d at once; the naive allocator has %d and %d", f, l, free, largest)
+	}
 }
 
 func TestCachingAgainstNaive(t *testing.T) {
@@ -126,112 +194,288 @@ func TestCachingAgainstNaive(t *testing.T) {
 		if seed%2 == 1 {
 			limit = 200<<20 + rng.Int64N(400<<20)
 		}
-		c, n := NewCaching(Conf{}, limit), &naive{limit: limit}
-		type pair struct {
-			h        Handle
-			seg, off int64
-		}
-		var live []pair
+		d := newDuel(t, limit)
 		for step := range 600 {
-			if len(live) > 0 && rng.IntN(5) < 2 {
-				i := rng.IntN(len(live))
-				c.Free(live[i].h)
-				n.free(live[i].seg, live[i].off)
-				live = append(live[:i], live[i+1:]...)
+			if len(d.live) > 0 && rng.IntN(5) < 2 {
+				d.free(rng.IntN(len(d.live)))
 			} else {
-				bytes := sizes(rng)
-				h, err := c.Alloc(bytes)
-				seg, off, ok := n.alloc(bytes)
-				if ok != (err == nil) {
-					t.Fatalf("seed %d step %d: %d bytes: error %v, the naive allocator says %v", seed, step, bytes, err, ok)
-				}
-				if err != nil {
-					if !errors.Is(err, ErrOutOfMemory) {
-						t.Fatal(err)
-					}
-					continue
-				}
-				live = append(live, pair{h, seg, off})
+				d.alloc(sizes(rng))
 			}
-			if c.Allocated() != n.used || c.Reserved() != n.reserved {
-				t.Fatalf("seed %d step %d: allocated %d, reserved %d; the naive allocator has %d and %d", seed, step, c.Allocated(), c.Reserved(), n.used, n.reserved)
-			}
-			if c.Reserved()%(2<<20) != 0 || limit > 0 && c.Reserved() > limit {
-				t.Fatalf("reserved %d of at most %d", c.Reserved(), limit)
-			}
+			d.compare(step%7 == 0)
 		}
-		for _, p := range live {
-			c.Free(p.h)
+		for len(d.live) > 0 {
+			d.free(0)
 		}
-		if c.Allocated() != 0 {
-			t.Fatalf("%d bytes left", c.Allocated())
+		if d.compare(true); d.c.Allocated() != 0 {
+			t.Fatalf("%d bytes left", d.c.Allocated())
 		}
 	}
 }
 
 func FuzzCaching(f *testing.F) {
-	f.Add([]byte{1, 2, 3, 200, 100, 7, 255, 0})
-	f.Fuzz(func(t *testing.T, ops []byte) {
-		c, n := NewCaching(Conf{}, 64<<20), &naive{limit: 64 << 20}
-		type pair struct {
-			h        Handle
-			seg, off int64
+	f.Add([]byte{1, 2, 3, 200, 100, 7, 255, 0}, false)
+	f.Add([]byte{38, 255, 38, 250, 1, 0, 38, 255, 22, 9}, true)
+	f.Fuzz(func(t *testing.T, ops []byte, capped bool) {
+		limit := int64(0)
+		if capped {
+			limit = 64 << 20
 		}
-		var live []pair
+		d := newDuel(t, limit)
 		for i := 0; i+1 < len(ops) && i < 2000; i += 2 {
-			if ops[i]&1 == 1 && len(live) > 0 {
-				k := int(ops[i+1]) % len(live)
-				c.Free(live[k].h)
-				n.free(live[k].seg, live[k].off)
-				live = append(live[:k], live[k+1:]...)
-				continue
+			if ops[i]&1 == 1 && len(d.live) > 0 {
+				d.free(int(ops[i+1]) % len(d.live))
+			} else {
+				d.alloc(int64(ops[i+1])<<(ops[i]/2%20) + 1)
 			}
-			bytes := int64(ops[i+1]+1) << (ops[i] % 20)
-			h, err := c.Alloc(bytes)
-			seg, off, ok := n.alloc(bytes)
-			if ok != (err == nil) {
-				t.Fatalf("%d bytes: error %v, naive %v", bytes, err, ok)
-			}
-			if ok {
-				live = append(live, pair{h, seg, off})
-			}
+			d.compare(i%64 == 0)
 		}
-		if c.Allocated() != n.used || c.Reserved() != n.reserved {
-			t.Fatalf("allocated %d of %d, reserved %d of %d", c.Allocated(), n.used, c.Reserved(), n.reserved)
-		}
+		d.compare(true)
 	})
+}
+
+// confs are settings that the models must survive.
+var confs = []string{
+	"", "expandable_segments:True", "max_split_size_mb:20", "roundup_power2_divisions:4", "garbage_collection_threshold:0.5",
+	"large_segment_size_mb:33", "expandable_segments:True,large_segment_size_mb:33,roundup_power2_divisions:2",
+	"max_split_size_mb:40,large_segment_size_mb:21,garbage_collection_threshold:0.9",
+}
+
+// TestModels plays random calls to every model under every setting.
+func TestModels(t *testing.T) {
+	for _, m := range Models {
+		for i, s := range confs {
+			for _, limit := range []int64{0, 300 << 20, 1 << 20} {
+				t.Run(fmt.Sprintf("%s/%s/%d", m.Name, s, limit>>20), func(t *testing.T) {
+					conf, err := ParseConf(s)
+					if err != nil {
+						t.Fatal(err)
+					}
+					playModel(t, m.New(conf, limit), limit, rand.New(rand.NewPCG(uint64(i), uint64(limit))))
+				})
+			}
+		}
+	}
+}
+
+func playModel(t *testing.T, a Allocator, limit int64, rng *rand.Rand) {
+	type request struct {
+		h    Handle
+		size int64
+	}
+	var live []request
+	var requested, peak, ooms int64
+	for step := range 400 {
+		if len(live) > 0 && rng.IntN(5) < 2 {
+			i := rng.IntN(len(live))
+			a.Free(live[i].h)
+			requested -= live[i].size
+			live[i] = live[len(live)-1]
+			live = live[:len(live)-1]
+		} else {
+			size := sizes(rng)
+			h, err := a.Alloc(size)
+			var oom *OutOfMemoryError
+			switch {
+			case err == nil:
+				live = append(live, request{h, size})
+				requested += size
+			case !errors.As(err, &oom) || !errors.Is(err, ErrOutOfMemory) || oom.Request != size || oom.Cap != limit || oom.Segment <= limit-oom.Reserved:
+				t.Fatalf("request of %d under %d: %v", size, limit, err)
+			default:
+				ooms++
+			}
+		}
+		if step == 200 {
+			a.ResetPeaks()
+			peak = 0
+		}
+		peak = max(peak, requested)
+		s := a.Stats()
+		if s.Requested != requested || s.PeakRequested != peak || s.Live != int64(len(live)) || s.OOMs != ooms {
+			t.Fatalf("step %d: %d bytes of %d requests live, peak %d, %d failed: %+v", step, requested, len(live), peak, ooms, s)
+		}
+		if s.Allocated < requested || s.Reserved < s.Allocated || limit > 0 && s.PeakReserved > limit || s.Allocated != a.Allocated() || s.Reserved != a.Reserved() {
+			t.Fatalf("step %d: %+v", step, s)
+		}
+		if err := a.Check(); err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+	}
+	for _, l := range live {
+		a.Free(l.h)
+	}
+	if s := a.Stats(); s.Allocated != 0 || s.Requested != 0 || s.Live != 0 {
+		t.Errorf("in the end %+v", s)
+	}
+	if err := a.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMisuse: sizes that no one asks for, and handles that are not live.
+func TestMisuse(t *testing.T) {
+	for _, m := range Models {
+		a := m.New(Conf{}, 0)
+		if h, err := a.Alloc(0); err != nil || h != (Handle{}) {
+			t.Errorf("%s: 0 bytes: %v, %v", m.Name, h, err)
+		}
+		a.Free(Handle{})
+		if _, err := a.Alloc(-1); err == nil || errors.Is(err, ErrOutOfMemory) {
+			t.Errorf("%s: -1 bytes: %v", m.Name, err)
+		}
+		if _, err := a.Alloc(1<<63 - 1); !errors.Is(err, ErrOutOfMemory) {
+			t.Errorf("%s: 2^63-1 bytes: %v", m.Name, err)
+		}
+		h, err := a.Alloc(1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Free(h)
+		for _, bad := range []Handle{h, {id: 77}, {id: -5}} {
+			mustPanic(t, func() { a.Free(bad) })
+		}
+		if again, _ := a.Alloc(1000); again == h {
+			t.Errorf("%s: a dead handle came back", m.Name)
+		}
+		if err := a.Check(); err != nil {
+			t.Errorf("%s: %v", m.Name, err)
+		}
+	}
+	if _, err := ModelNamed("none"); err == nil {
+		t.Error("model none exists")
+	}
+	if m, err := ModelNamed("caching"); err != nil || m.Name != "caching" {
+		t.Errorf("caching: %v, %v", m.Name, err)
+	}
+}
+
+func mustPanic(t *testing.T, f func()) {
+	t.Helper()
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	f()
+}
+
+// TestUnsplit: a large block whose rest is at most 1 MiB is handed out whole.
+func TestUnsplit(t *testing.T) {
+	const MiB = 1 << 20
+	tests := []struct{ request, allocated, reserved int64 }{
+		{1, 512, 2 * MiB},
+		{MiB, MiB, 2 * MiB},
+		{MiB + 1, MiB + 512, 20 * MiB},
+		{10*MiB - 512, 10*MiB - 512, 20 * MiB},
+		{13*MiB + MiB/2, 14 * MiB, 14 * MiB},
+		{19 * MiB, 20 * MiB, 20 * MiB},
+		{19*MiB - 512, 19*MiB - 512, 20 * MiB},
+		{19*MiB + 1, 20 * MiB, 20 * MiB},
+		{33*MiB + MiB - 1, 34 * MiB, 34 * MiB},
+	}
+	for _, tt := range tests {
+		c := NewCaching(Conf{}, 0)
+		if _, err := c.Alloc(tt.request); err != nil {
+			t.Fatal(err)
+		}
+		if c.Allocated() != tt.allocated || c.Reserved() != tt.reserved {
+			t.Errorf("%d bytes: allocated %d, reserved %d, want %d and %d", tt.request, c.Allocated(), c.Reserved(), tt.allocated, tt.reserved)
+		}
+		if slack := c.Snapshot().Slack(); slack != tt.allocated-tt.request {
+			t.Errorf("%d bytes: slack %d", tt.request, slack)
+		}
+	}
+}
+
+// TestStreams: a stream does not take what another stream's pool holds, and
+// they share the cap.
+func TestStreams(t *testing.T) {
+	const MiB = 1 << 20
+	c := NewCaching(Conf{}, 50*MiB)
+	h, err := c.Alloc(30 * MiB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Free(h)
+	if _, err := c.AllocOn(2, 8*MiB); err != nil {
+		t.Fatal(err)
+	}
+	if s := c.Stats(); s.Reserved != 50*MiB || s.Segments != 2 {
+		t.Errorf("%+v", s)
+	}
+	if _, err := c.AllocOn(2, 14*MiB); err != nil {
+		t.Fatal(err)
+	}
+	if s := c.Stats(); s.Reserved != 34*MiB || s.Retries != 1 || s.Frees != 1 {
+		t.Errorf("%+v", s)
+	}
+	if err := c.Check(); err != nil {
+		t.Error(err)
+	}
+	if snap := c.Snapshot(); len(snap.Segments) != 2 || snap.Segments[0].Stream != 2 {
+		t.Errorf("%+v", snap)
+	}
+}
+
+// TestEmptyCache: only wholly free segments go back.
+func TestEmptyCache(t *testing.T) {
+	const MiB = 1 << 20
+	for _, expandable := range []bool{false, true} {
+		c := NewCaching(Conf{ExpandableSegments: expandable}, 0)
+		var hs []Handle
+		for range 6 {
+			h, err := c.Alloc(15 * MiB)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hs = append(hs, h)
+		}
+		for _, i := range []int{0, 1, 2, 4} {
+			c.Free(hs[i])
+		}
+		before := c.Reserved()
+		c.EmptyCache()
+		// Six segments of 16 MiB, four of them free; or 100 MiB mapped with
+		// [45, 60) and [75, 90) in use, so that of the steps of 20 MiB the
+		// first two are free.
+		want := [2]int64{96 * MiB, 32 * MiB}
+		if expandable {
+			want = [2]int64{100 * MiB, 60 * MiB}
+		}
+		if got := [2]int64{before, c.Reserved()}; got != want {
+			t.Errorf("expandable %v: reserved %v, want %v", expandable, got, want)
+		}
+		if err := c.Check(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func BenchmarkCaching(b *testing.B) {
 	for _, events := range []int{1000, 10000, 100000} {
-		b.Run("events="+itoa(events), func(b *testing.B) {
-			rng := rand.New(rand.NewPCG(1, 2))
-			req := make([]int64, events)
-			for i := range req {
-				req[i] = sizes(rng)
-			}
-			for b.Loop() {
-				c := NewCaching(Conf{}, 0)
-				ring := make([]Handle, 300)
-				for i, n := range req {
-					c.Free(ring[i%len(ring)])
-					h, err := c.Alloc(n)
-					if err != nil {
-						b.Fatal(err)
-					}
-					ring[i%len(ring)] = h
+		for _, live := range []int{300, 30000} {
+			b.Run(fmt.Sprintf("events=%d/live=%d", events, live), func(b *testing.B) {
+				rng := rand.New(rand.NewPCG(1, 2))
+				req := make([]int64, events/2) // each is allocated and freed
+				for i := range req {
+					req[i] = sizes(rng)
 				}
-			}
-		})
+				ring := make([]Handle, live)
+				b.ReportAllocs()
+				for b.Loop() {
+					c := NewCaching(Conf{}, 0)
+					clear(ring)
+					for i, n := range req {
+						c.Free(ring[i%live])
+						h, err := c.Alloc(n)
+						if err != nil {
+							b.Fatal(err)
+						}
+						ring[i%live] = h
+					}
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(events), "ns/event")
+			})
+		}
 	}
-}
-
-func itoa(n int) string {
-	switch n {
-	case 1000:
-		return "1k"
-	case 10000:
-		return "10k"
-	}
-	return "100k"
 }
