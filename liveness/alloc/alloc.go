@@ -35,6 +35,9 @@ type OutOfMemoryError struct {
 
 // Error says what was asked for and what stood in the way.
 func (e *OutOfMemoryError) Error() string {
+	if e.Cap == 0 {
+		return fmt.Sprintf("out of memory: request of %d bytes is more than any device has", e.Request)
+	}
 	return fmt.Sprintf("out of memory: request of %d bytes needs a segment of %d beside %d reserved (%d allocated, largest free block %d) under a cap of %d",
 		e.Request, e.Segment, e.Reserved, e.Allocated, e.LargestFree, e.Cap)
 }
@@ -61,7 +64,7 @@ type Stats struct {
 	PeakReserved  int64 // torch.cuda.max_memory_reserved
 
 	Live     int64 // allocations that are live
-	Segments int64 // segments held
+	Segments int64 // segments held; an expandable one counts once
 	Mallocs  int64 // times that memory was taken from the driver
 	Frees    int64 // times that memory was given back to the driver
 	Retries  int64 // requests tried again after the cache was released

@@ -383,36 +383,25 @@ func (c *Caching) releaseOversize(pi int32, size int64) bool {
 	return released >= size
 }
 
-// collectGarbage releases the longest unused large segments while more than
-// garbage_collection_threshold of the cap is reserved.
+// collectGarbage releases large segments that are wholly free while more than
+// garbage_collection_threshold of the cap is reserved: in rounds, those that
+// no search has used for longer than the average.
 func (c *Caching) collectGarbage() {
 	if c.cap == 0 || c.conf.GarbageCollectionThreshold == 0 || c.conf.ExpandableSegments {
 		return
 	}
-	threshold := int64(c.conf.GarbageCollectionThreshold * float64(c.cap))
-	target := c.stats.Reserved - threshold
+	target := c.stats.Reserved - int64(c.conf.GarbageCollectionThreshold*float64(c.cap))
 	if target <= 0 {
 		return
 	}
-	var idle []key
-	var age int64
-	for i := range c.pools {
-		if p := &c.pools[i]; !p.small {
-			for _, k := range p.free.all(nil) {
-				if c.blocks[k.block].whole() {
-					idle = append(idle, k)
-					age += p.searches - c.blocks[k.block].since
-				}
-			}
-		}
-	}
+	idle, age := c.idleSegments()
 	for freed := true; target > 0 && freed && len(idle) > 0; {
 		freed = false
-		least := float64(age) / float64(len(idle))
+		average := float64(age) / float64(len(idle))
 		kept := idle[:0]
 		for _, k := range idle {
-			a := c.pools[c.blocks[k.block].pool].searches - c.blocks[k.block].since
-			if float64(a) < least {
+			a := c.age(k.block)
+			if float64(a) < average {
 				kept = append(kept, k)
 				continue
 			}
@@ -423,4 +412,26 @@ func (c *Caching) collectGarbage() {
 		}
 		idle = kept
 	}
+}
+
+// age returns how many searches of its pool a free block has outlived.
+func (c *Caching) age(b int32) int64 {
+	return c.pools[c.blocks[b].pool].searches - c.blocks[b].since
+}
+
+// idleSegments returns the large segments that are wholly free and the sum of
+// their ages.
+func (c *Caching) idleSegments() (idle []key, age int64) {
+	for i := range c.pools {
+		if c.pools[i].small {
+			continue
+		}
+		for _, k := range c.pools[i].free.all(nil) {
+			if c.blocks[k.block].whole() {
+				idle = append(idle, k)
+				age += c.age(k.block)
+			}
+		}
+	}
+	return idle, age
 }
