@@ -70,12 +70,17 @@ func Lift(g *graph.Graph) (*Lifted, error) {
 	var l *Lifted
 	var err error
 	if n*2 > len(g.Nodes) {
-		l, err = liftMetadata(g)
-	} else {
-		l, err = liftPatterns(g)
+		if l, err = liftMetadata(g); err == nil {
+			l.idioms()
+			return l, nil
+		}
 	}
-	if err != nil {
+	incomplete := err // optimisers merge nodes and drop what their metadata refers to
+	if l, err = liftPatterns(g); err != nil {
 		return nil, err
+	}
+	if incomplete != nil {
+		l.Warnings = append(l.Warnings, graph.Warning{Code: "metadata-incomplete", Message: "the file was optimised after export: " + incomplete.Error() + "; operators are recognised by patterns"})
 	}
 	l.idioms()
 	return l, nil
@@ -84,6 +89,12 @@ func Lift(g *graph.Graph) (*Lifted, error) {
 // Refresh copies types and known elements from the ONNX graph after it was
 // bound anew.
 func (l *Lifted) Refresh(g *graph.Graph) {
+	if l.Source != Metadata { // patterns ask for sizes, which are other ones now
+		if again, err := Lift(g); err == nil {
+			*l = *again
+			return
+		}
+	}
 	for i, id := range l.from {
 		if id < 0 {
 			continue

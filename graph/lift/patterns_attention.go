@@ -1,0 +1,158 @@
+package lift
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// attentionRank accepts operands of three or four dims.
+func attentionRank(p *patLift, m *match) bool {
+	q, k, v := len(p.dims(m.value("q"))), len(p.dims(m.value("kt"))), len(p.dims(m.value("v")))
+	return q == k && q == v && (q == 3 || q == 4)
+}
+
+func attentionCall(p *patLift, n *graph.Node, m *match) bool {
+	mask := argNone()
+	if id := m.value("mask"); id >= 0 {
+		mask = argOf(p.value(id))
+	} else if id := m.value("choice"); id >= 0 {
+		mask = argOf(p.value(id))
+	}
+	drop := 0.0
+	if id := m.value("drop"); id >= 0 {
+		drop = p.ratio(&p.src.Nodes[p.def[id]])
+	}
+	args := []graph.Arg{argOf(p.value(m.value("q"))), p.key(n, m.value("kt")), argOf(p.value(m.value("v"))), mask, argFloat(drop)}
+	p.emit(n, "scaled_dot_product_attention.default", args, p.value(n.Outputs[0]))
+	return true
+}
+
+// key undoes the transposition of the key, [.., dim, rows].
+func (p *patLift) key(n *graph.Node, kt graph.ValueID) graph.Arg {
+	if d := p.def[kt]; d >= 0 {
+		t := &p.src.Nodes[d]
+		perm := attrInts(t, "perm", nil)
+		if k := len(perm); t.Op == "Transpose" && k >= 2 && perm[k-1] == int64(k-2) && perm[k-2] == int64(k-1) && slices.IsSorted(perm[:k-2]) {
+			return argOf(p.value(t.Inputs[0]))
+		}
+	}
+	return p.swapLast(n, "key", argOf(p.value(kt)), kt)
+}
+
+// ratio is the probability of a Dropout node.
+func (p *patLift) ratio(n *graph.Node) float64 {
+	if id := input(n, 1); id >= 0 {
+		if f, ok := p.number(id); ok {
+			return f
+		}
+	}
+	return attrFloat(n, "ratio", 0.5)
+}
+
+// heads shows [batch, rows, heads*dim] as [batch, heads, rows, dim].
+func (p *patLift) heads(n *graph.Node, name string, x graph.Arg, t graph.Type, b, s, h, d int64) graph.Arg {
+	x = p.step(n, name+"_view", shaped(t, b, s, h, d), "view.default", x, argInts(b, s, h, d))
+	return p.step(n, name+"_heads", shaped(t, b, h, s, d), "transpose.int", x, argInt(1), argInt(2))
+}
+
+// merged shows [batch, heads, rows, dim] as [batch, rows, heads*dim].
+func (p *patLift) merged(n *graph.Node, x graph.Arg, t graph.Type, b, s, h, d int64) {
+	x = p.step(n, "rows", shaped(t, b, s, h, d), "transpose.int", x, argInt(1), argInt(2))
+	p.emit(n, "reshape.default", []graph.Arg{x, argInts(b, s, h*d)}, p.value(n.Outputs[0]))
+}
+
+// extraUsed reports whether anything reads a node's outputs but the first.
+func (p *patLift) extraUsed(n *graph.Node) bool {
+	for _, o := range n.Outputs[1:] {
+		if o >= 0 && p.uses[o] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// attentionOp is Attention of opset 23 without past, soft cap and scores.
+func attentionOp(p *patLift, n *graph.Node, _ *match) bool {
+	if len(n.Inputs) < 3 || n.Inputs[1] < 0 || n.Inputs[2] < 0 || input(n, 4) >= 0 || input(n, 5) >= 0 || input(n, 6) >= 0 ||
+		attrFloat(n, "softcap", 0) != 0 || p.extraUsed(n) {
+		return false
+	}
+	q, k, v := p.dims(n.Inputs[0]), p.dims(n.Inputs[1]), p.dims(n.Inputs[2])
+	args := []graph.Arg{p.in(n, 0), p.in(n, 1), p.in(n, 2), p.in(n, 3), argFloat(0), argBool(attrInt(n, "is_causal", 0) != 0)}
+	t := p.typeOf(n.Outputs[0])
+	if len(q) == 4 && len(k) == 4 && len(v) == 4 {
+		if q[1] != k[1] {
+			args = append(args, named("enable_gqa", argBool(true)))
+		}
+		p.emit(n, "scaled_dot_product_attention.default", args, p.value(n.Outputs[0]))
+		return true
+	}
+	h, kv := attrInt(n, "q_num_heads", 0), attrInt(n, "kv_num_heads", 0)
+	if len(q) != 3 || len(k) != 3 || len(v) != 3 || h < 1 || kv < 1 || slices.Min(slices.Concat(q, k, v)) < 0 || q[2]%h != 0 || k[2]%kv != 0 || v[2]%kv != 0 {
+		return false
+	}
+	args[0] = p.heads(n, "q", args[0], p.typeOf(n.Inputs[0]), q[0], q[1], h, q[2]/h)
+	args[1] = p.heads(n, "k", args[1], p.typeOf(n.Inputs[1]), k[0], k[1], kv, k[2]/kv)
+	args[2] = p.heads(n, "v", args[2], p.typeOf(n.Inputs[2]), v[0], v[1], kv, v[2]/kv)
+	if h != kv {
+		args = append(args, named("enable_gqa", argBool(true)))
+	}
+	o := p.step(n, "attention", shaped(t, q[0], h, q[1], v[2]/kv), "scaled_dot_product_attention.default", args...)
+	p.merged(n, o, t, q[0], q[1], h, v[2]/kv)
+	return true
+}
+
+// multiHeadCall is MultiHeadAttention of onnxruntime: query, key and value of
+// [batch, rows, width], no packing, no bias, no past.
+func multiHeadCall(p *patLift, n *graph.Node, _ *match) bool {
+	for i := 3; i < len(n.Inputs); i++ {
+		if i != 5 && n.Inputs[i] >= 0 {
+			return false
+		}
+	}
+	if len(n.Inputs) < 3 || n.Inputs[1] < 0 || n.Inputs[2] < 0 || p.extraUsed(n) {
+		return false
+	}
+	q, k, v := p.dims(n.Inputs[0]), p.dims(n.Inputs[1]), p.dims(n.Inputs[2])
+	h := attrInt(n, "num_heads", 0)
+	if len(q) != 3 || len(k) != 3 || len(v) != 3 || h < 1 || slices.Min(slices.Concat(q, k, v)) < 0 || q[2]%h != 0 || k[2]%h != 0 || v[2]%h != 0 {
+		return false
+	}
+	t := p.typeOf(n.Inputs[0])
+	args := []graph.Arg{p.heads(n, "q", p.in(n, 0), t, q[0], q[1], h, q[2]/h), p.heads(n, "k", p.in(n, 1), t, k[0], k[1], h, k[2]/h),
+		p.heads(n, "v", p.in(n, 2), t, v[0], v[1], h, v[2]/h), p.in(n, 5), argFloat(0), argBool(attrInt(n, "unidirectional", 0) != 0)}
+	o := p.step(n, "attention", shaped(t, q[0], h, q[1], v[2]/h), "scaled_dot_product_attention.default", args...)
+	p.merged(n, o, t, q[0], q[1], h, v[2]/h)
+	return true
+}
+
+// packedAttention is Attention of onnxruntime (input, weights, bias, mask):
+// one product for query, key and value. Masks by length are left out: they
+// are a few numbers.
+func packedAttention(p *patLift, n *graph.Node, _ *match) bool {
+	x, w := p.dims(n.Inputs[0]), p.dims(input(n, 1))
+	h := attrInt(n, "num_heads", 0)
+	if len(x) != 3 || len(w) != 2 || slices.Min(slices.Concat(x, w)) < 0 || h < 1 || w[1]%(3*h) != 0 || n.Attr("qkv_hidden_sizes") != nil ||
+		input(n, 4) >= 0 || input(n, 5) >= 0 || p.extraUsed(n) {
+		return false
+	}
+	p.weight(n.Inputs[1])
+	p.weight(input(n, 2))
+	t, e := p.typeOf(n.Inputs[0]), w[1]/3
+	args := []graph.Arg{p.in(n, 0), p.step(n, "t", shaped(t, w[1], w[0]), "t.default", p.in(n, 1)), p.in(n, 2)}
+	qkv := p.step(n, "qkv", shaped(t, x[0], x[1], w[1]), "linear.default", args...)
+	var parts []graph.ValueID
+	for _, name := range []string{"q", "k", "v"} {
+		parts = append(parts, p.temp(n, name, shaped(t, x[0], x[1], e)))
+	}
+	p.emit(n, "split.Tensor", []graph.Arg{qkv, argInt(e), argInt(-1)}, parts...)
+	var heads []graph.Arg
+	for i, name := range []string{"q", "k", "v"} {
+		heads = append(heads, p.heads(n, name, argOf(parts[i]), t, x[0], x[1], h, e/h))
+	}
+	heads = append(heads, argNone(), argFloat(0), argBool(attrInt(n, "unidirectional", 0) != 0))
+	o := p.step(n, "attention", shaped(t, x[0], h, x[1], e/h), "scaled_dot_product_attention.default", heads...)
+	p.merged(n, o, t, x[0], x[1], h, e/h)
+	return true
+}

@@ -1,0 +1,288 @@
+package lift
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// origin returns the module that a node belongs to, its class, and metadata
+// that says which scopes it stands in.
+func (p *patLift) origin(n *graph.Node, op string) (module, class string, meta []graph.Prop) {
+	meta = n.Meta
+	switch {
+	case n.MetaValue(keyScopes) != "":
+		module, class = owner(n)
+	case n.MetaValue("pkg.onnxscript.name_scopes") != "":
+		module = strings.Join(slices.DeleteFunc(pyList(n.MetaValue("pkg.onnxscript.name_scopes")), func(s string) bool { return s == "" }), ".")
+	case n.MetaValue("namespace") != "":
+		module, class = namespaceOwner(n.MetaValue("namespace"))
+	case strings.HasPrefix(n.Name, "/"):
+		scopes := scopesOf(n.Name)
+		module = scopes[len(scopes)-1]
+		meta = append(slices.Clone(meta), graph.Prop{Key: keyScopes, Value: pyRepr(append(scopes, opBase(op)))})
+	default:
+		module = p.weightModule(n)
+	}
+	if class == "" && strings.HasPrefix(op, "batch_norm.") && strings.HasPrefix(p.src.Model.Producer, "pytorch") {
+		class = "torch.nn.modules.batchnorm.BatchNorm"
+	}
+	return module, class, meta
+}
+
+func opBase(op string) string {
+	base, _, _ := strings.Cut(op, ".")
+	return base
+}
+
+// namespaceOwner reads the dynamo exporter's namespace: "NAME: CLASS" joined
+// by "/", the last one the call itself.
+func namespaceOwner(s string) (module, class string) {
+	parts := strings.Split(s, "/")
+	if len(parts) < 2 {
+		return "", ""
+	}
+	module, class, _ = strings.Cut(parts[len(parts)-2], ": ")
+	return module, class
+}
+
+// scopesOf returns the qualified names of the modules in whose forward a node
+// of the TorchScript exporter stands, the root "" first. Its name joins their
+// variable names: /layer1/layer1.0/conv1/Conv stands in layer1, layer1.0 and
+// layer1.0.conv1 (torch/csrc/jit/passes/onnx/naming.cpp, inverted).
+func scopesOf(name string) []string {
+	parts := strings.Split(strings.TrimPrefix(name, "/"), "/")
+	scopes := []string{""}
+	var path []string
+	for _, part := range parts[:len(parts)-1] {
+		if n := len(path); n > 0 && numbered(part, path[n-1]) {
+			path[n-1] = part
+		} else {
+			path = append(path, part)
+		}
+		scopes = append(scopes, strings.Join(path, "."))
+	}
+	return scopes
+}
+
+// numbered reports whether part is prev with a number: layer1.0 after layer1.
+func numbered(part, prev string) bool {
+	rest, ok := strings.CutPrefix(part, prev+".")
+	if !ok {
+		return false
+	}
+	_, err := strconv.ParseUint(rest, 10, 32)
+	return err == nil
+}
+
+// pyRepr writes a list of names as Python does.
+func pyRepr(names []string) string {
+	quoted := make([]string, len(names))
+	for i, s := range names {
+		quoted[i] = "'" + strings.NewReplacer("'", "", "\\", "").Replace(s) + "'"
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+// weightModule is the module whose state dict holds a tensor that n reads.
+func (p *patLift) weightModule(n *graph.Node) string {
+	for _, id := range n.Inputs {
+		if id < 0 {
+			continue
+		}
+		if v := &p.src.Values[p.resolve(id)]; v.Kind == graph.Initializer && stateName(v.Name) {
+			return v.Name[:strings.LastIndexByte(v.Name, '.')]
+		}
+	}
+	return ""
+}
+
+// stateName reports a name as state dicts have them: layer1.0.conv1.weight.
+func stateName(s string) bool {
+	return strings.Contains(s, ".") && !strings.ContainsAny(s, "/:") && !strings.HasSuffix(s, ".") && !strings.HasPrefix(s, ".")
+}
+
+// roles decides what the stored tensors that calls read are to the framework.
+func (p *patLift) roles() {
+	read := make([]bool, len(p.l.Graph.Values))
+	for i := range p.l.Graph.Nodes {
+		for _, in := range p.l.Graph.Nodes[i].Inputs {
+			read[in] = true
+		}
+	}
+	for i := range p.src.Values {
+		v := &p.src.Values[i]
+		if v.Kind != graph.Initializer && !p.bigConstant(v) {
+			continue
+		}
+		to := p.to[i]
+		if to < 0 || !read[to] {
+			if v.Kind == graph.Initializer {
+				p.l.Roles[p.value(v.ID)] = Constant
+			}
+			continue
+		}
+		p.l.Graph.Values[to].Kind, p.l.Graph.Values[to].Def = graph.Initializer, -1
+		if p.l.Graph.Values[to].Const == nil {
+			p.l.constant(to)
+		}
+		p.l.Roles[to] = p.role(v)
+	}
+}
+
+// bigConstant reports a Constant node's tensor: older exporters write weights so.
+func (p *patLift) bigConstant(v *graph.Value) bool {
+	return v.Kind == graph.Computed && p.def[v.ID] >= 0 && p.src.Nodes[p.def[v.ID]].Op == "Constant" && (p.weights[v.ID] || p.elems(v.ID) > hostElems)
+}
+
+// signatureKind is the exporter's own word on a stored tensor.
+const signatureKind = "pkg.torch.export.graph_signature.InputSpec.kind"
+
+// role decides what a stored tensor is: by the exporter's word, by where it
+// stands, by its name.
+func (p *patLift) role(v *graph.Value) Role {
+	for _, m := range v.Meta {
+		if m.Key == signatureKind {
+			switch m.Value {
+			case "PARAMETER":
+				return Parameter
+			case "BUFFER":
+				return Buffer
+			}
+		}
+	}
+	switch {
+	case p.buffers[v.ID] || strings.HasSuffix(v.Name, ".running_mean") || strings.HasSuffix(v.Name, ".running_var"):
+		return Buffer
+	case p.weights[v.ID] && v.Type.Elem.IsFloat():
+		return Parameter
+	case len(v.Type.Shape) == 0 || p.elems(v.ID) == 1 || p.host[v.ID] && p.elems(v.ID) <= hostElems:
+		return Constant
+	case !v.Type.Elem.IsFloat():
+		return Buffer
+	case stateName(v.Name) || !p.exporterName(v.Name):
+		return Parameter
+	}
+	return Buffer
+}
+
+// exporterName reports names that PyTorch's exporters give to constants:
+// onnx::Add_123, val_7, 123, /model/Constant_output_0.
+func (p *patLift) exporterName(s string) bool {
+	if !strings.HasPrefix(p.src.Model.Producer, "pytorch") {
+		return false
+	}
+	digits := strings.Trim(strings.TrimPrefix(s, "val_"), "0123456789") == ""
+	return digits || strings.HasPrefix(s, "onnx::") || strings.HasPrefix(s, "/")
+}
+
+// weight notes that a stored tensor stands where parameters do.
+func (p *patLift) weight(id graph.ValueID) {
+	if id >= 0 {
+		p.weights[p.resolve(id)] = true
+	}
+}
+
+func (p *patLift) note(code, node, format string, args ...any) {
+	p.l.Warnings = append(p.l.Warnings, graph.Warning{Code: code, Message: fmt.Sprintf(format, args...), Node: node})
+}
+
+// warn says where the file does not describe a training step.
+func (p *patLift) warn() {
+	var bn, evalBN, dropout, folded, sure, fused, eager int
+	for i := range p.src.Nodes {
+		n := &p.src.Nodes[i]
+		switch n.Op {
+		case "BatchNormalization":
+			bn++
+			if p.src.Model.Opset("") >= 14 && attrInt(n, "training_mode", 0) == 0 {
+				evalBN++
+			}
+		case "Dropout":
+			dropout++
+		case "Conv", "ConvTranspose":
+			if strings.Contains(n.MetaValue(keyFX), "batch_norm") {
+				sure++
+			}
+			if p.maybeFolded(n) {
+				folded++
+			}
+		case "Softmax":
+			if p.eagerAttention(int32(i)) {
+				eager++
+			}
+		}
+	}
+	for i := range p.l.Graph.Nodes {
+		if opName(&p.l.Graph.Nodes[i]) == "scaled_dot_product_attention" {
+			fused++
+		}
+	}
+	p.warnNorm(bn, evalBN, dropout, folded, sure)
+	if dropout == 0 && (fused+eager > 0 || evalBN > 0) {
+		p.note("no-dropout", "", "the file holds no Dropout: exported in evaluation mode, or the model has none; masks of dropout layers are not counted")
+	}
+	if fused > 0 {
+		p.note("attention-recognised", "", "%d attentions are counted as scaled_dot_product_attention", fused)
+	}
+	if eager > 0 {
+		p.note("eager-attention", "", "%d attentions are computed operator by operator, as the file has them: their probabilities are kept for backward", eager)
+	}
+}
+
+func (p *patLift) warnNorm(bn, evalBN, dropout, folded, sure int) {
+	switch {
+	case sure > 0:
+		p.note("folded-batchnorm", "", "%d batch normalisations are folded into convolutions: the file was exported in evaluation mode; a training step runs them and keeps their operands", sure)
+	case bn == 0 && dropout == 0 && folded >= 3:
+		p.note("folded-batchnorm", "", "%d convolutions with a bias are followed by an activation, and there is no batch normalisation: it may have been folded into them, and a training step would keep its operands", folded)
+	}
+	if evalBN > 0 {
+		p.note("eval-batchnorm", "", "%d batch normalisations use running statistics in the file; they are counted as in training", evalBN)
+	}
+}
+
+// maybeFolded reports a convolution with a bias whose result goes through an
+// activation: what folding a batch normalisation leaves.
+func (p *patLift) maybeFolded(n *graph.Node) bool {
+	if input(n, 2) < 0 || len(n.Outputs) == 0 || n.Outputs[0] < 0 {
+		return false
+	}
+	r := p.reader[n.Outputs[0]]
+	return r >= 0 && slices.Contains([]string{"Relu", "Clip", "Sigmoid", "LeakyRelu", "HardSwish", "HardSigmoid", "Add"}, p.src.Nodes[r].Op)
+}
+
+// eagerAttention reports a Softmax between two matrix products that no rule
+// took for an attention.
+func (p *patLift) eagerAttention(i int32) bool {
+	first := input(&p.src.Nodes[i], 0)
+	if p.claimed[i] || first < 0 {
+		return false
+	}
+	id := p.resolve(first)
+	for range 4 {
+		d := p.def[id]
+		if d < 0 {
+			return false
+		}
+		n := &p.src.Nodes[d]
+		if len(n.Inputs) < 2 || slices.Contains(n.Inputs, graph.NoValue) {
+			return false
+		}
+		if n.Op == "MatMul" {
+			return p.def[p.resolve(n.Inputs[0])] >= 0 && !p.stored(p.resolve(n.Inputs[1]))
+		}
+		if !slices.Contains([]string{"Add", "Mul", "Div", "Where"}, n.Op) {
+			return false
+		}
+		j := 0
+		if n.Op == "Where" {
+			j = len(n.Inputs) - 1
+		}
+		id = p.resolve(n.Inputs[j])
+	}
+	return false
+}

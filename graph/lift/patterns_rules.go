@@ -1,0 +1,226 @@
+package lift
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// A rule recognises ONNX nodes and makes the calls that they stand for: a
+// template, or code where the calls depend on attributes and shapes.
+type rule struct {
+	name  string
+	doc   string
+	from  []string // patterns, tried in order
+	to    string   // template of the calls; what build makes is named in doc
+	where func(p *patLift, m *match) bool
+	build func(p *patLift, n *graph.Node, m *match) bool // false: the rule does not apply after all
+	bare  bool                                           // applies to operators without inputs
+
+	terms []*term
+	calls template
+	ops   []string // operators that a match may end in
+}
+
+// run makes a match's calls.
+func (r *rule) run(p *patLift, m *match) bool {
+	if r.build != nil {
+		return r.build(p, m.root, m)
+	}
+	r.calls.run(p, m)
+	return true
+}
+
+// rules is the table, ready to match.
+type rules struct {
+	fused  []*rule            // patterns of several nodes, in order
+	single map[string][]*rule // patterns of one node, by operator, in order
+}
+
+func ruleTable() *rules {
+	t := &rules{single: map[string][]*rule{}}
+	list := slices.Concat(fusedRules, pointwiseRules, calledRules)
+	for i := range list {
+		r := &list[i]
+		r.calls = parseTemplate(r.to)
+		fused := false
+		for _, f := range r.from {
+			term := parsePattern(f)
+			r.terms = append(r.terms, term)
+			r.ops = append(r.ops, term.roots()...)
+			fused = fused || term.nested()
+		}
+		if fused {
+			t.fused = append(t.fused, r)
+			continue
+		}
+		for _, op := range r.ops {
+			t.single[op] = append(t.single[op], r)
+		}
+	}
+	return t
+}
+
+const (
+	scoresScaled = "MatMul({Mul(q, #s)|Div(q, #s)}, {Mul(kt, #t)|Div(kt, #t)})"
+	erf          = "Erf({Div(x, 1.41421)|Mul(x, 0.70711)})"
+	tanhCube     = "Tanh({Mul({Add(x, Mul({Mul(x, Mul(x, x))|Mul(Mul(x, x), x)|Pow(x, 3)}, 0.044715))}, 0.79788)})"
+	centred      = "d:Sub(x, ReduceMean(x))"
+	deviation    = "Sqrt(Add(ReduceMean({Pow(d, 2)|Mul(d, d)}), #eps))"
+	inverseRMS   = "{Reciprocal(Sqrt(Add(ReduceMean({Pow(x, 2)|Mul(x, x)}), #eps)))|Div(1, Sqrt(Add(ReduceMean({Pow(x, 2)|Mul(x, x)}), #eps)))}"
+)
+
+// fusedRules recognise groups of nodes, the largest first.
+var fusedRules = []rule{
+	{name: "attention", doc: "scaled_dot_product_attention as exporters write it out: query and key are both scaled by the root of the scale; masks are added, or choose",
+		from: []string{
+			"MatMul(drop:Dropout(Softmax(Add(" + scoresScaled + ", mask))), v)",
+			"MatMul(Softmax(Add(" + scoresScaled + ", mask)), v)",
+			"MatMul(Softmax(Where(choice, " + scoresScaled + ", _)), v)",
+			"MatMul(drop:Dropout(Softmax(" + scoresScaled + ")), v)",
+			"MatMul(Softmax(" + scoresScaled + "), v)",
+		}, where: attentionRank, build: attentionCall},
+	{name: "group-norm", doc: "GroupNorm as the TorchScript exporter writes it: InstanceNormalization of the groups, then scale and shift",
+		from: []string{"Add(Mul(Reshape(i:InstanceNormalization(Reshape(x, _), _, _), _), %w), %b)"}, where: groupShape, build: groupNormCall},
+	{name: "layer-norm", doc: "LayerNorm written out: centred, divided by the deviation, scaled and shifted",
+		from: []string{
+			"Add(Mul(Div(" + centred + ", " + deviation + "), %w), %b)",
+			"Mul(Div(" + centred + ", " + deviation + "), %w)",
+			"Div(" + centred + ", " + deviation + ")",
+		}, where: lastDims, build: layerNormParts},
+	{name: "rms-norm", doc: "nn.RMSNorm written out, the weight last; transformers' own classes put the weight first and run operator by operator",
+		from: []string{"Mul(Mul(x, " + inverseRMS + "), %w)"}, where: weightLast, build: rmsNormParts},
+	{name: "gelu-erf", doc: "GELU by the error function",
+		from: []string{
+			"Mul(Mul(x, Add(" + erf + ", 1)), 0.5)",
+			"Mul(Mul(x, 0.5), Add(" + erf + ", 1))",
+			"Mul(x, Mul(Add(" + erf + ", 1), 0.5))",
+		}, to: "gelu.default(x)"},
+	{name: "gelu-tanh", doc: "GELU by tanh as gelu(approximate='tanh') is exported; transformers' NewGELU, 0.5*x times the rest, runs operator by operator",
+		from: []string{"Mul(Mul(x, Add(" + tanhCube + ", 1)), 0.5)"}, to: "gelu.default(x, approximate='tanh')"},
+	{name: "silu", doc: "SiLU", from: []string{"Mul(x, Sigmoid(x))"}, to: "silu.default(x)"},
+	{name: "hardswish", doc: "Hardswish by its parts",
+		from: []string{
+			"Mul(x, HardSigmoid(x))",
+			"Div(Mul(x, c:Clip(Add(x, 3))), 6)", "Mul(x, Div(c:Clip(Add(x, 3)), 6))",
+			"Div(Mul(x, c:Clip(Add(x, 3), 0, 6)), 6)", "Mul(x, Div(c:Clip(Add(x, 3), 0, 6), 6))",
+		}, to: "hardswish.default(x)"},
+	{name: "mish", doc: "Mish", from: []string{"Mul(x, Tanh(Softplus(x)))"}, to: "mish.default(x)"},
+	{name: "rsqrt", doc: "reciprocal root", from: []string{"Reciprocal(Sqrt(x))", "Div(1, Sqrt(x))"}, to: "rsqrt.default(x)"},
+	{name: "linear", doc: "Linear: a product with a stored matrix, transposed by a node or in the file (onnx::MatMul_123), and a bias",
+		from:  []string{"Add(MatMul(x, Transpose(%w)), %b)", "Add(MatMul(x, %w), %b)", "MatMul(x, Transpose(%w))"},
+		where: linearShape, build: linearCall},
+	{name: "in-proj", doc: "torch's packed projection of query, key and value makes its three parts contiguous, which exporters leave out",
+		from: []string{"Squeeze(Transpose(Unsqueeze(x)))"}, where: inProj, build: inProjCall},
+	{name: "fused-bias-gelu", doc: "BiasGelu of onnxruntime", from: []string{"com.microsoft.BiasGelu(x, b)"}, to: "s = add.Tensor(x, b); gelu.default(s)"},
+}
+
+// pointwiseRules map operators one to one.
+var pointwiseRules = []rule{
+	unary("Relu", "relu"), unary("Sigmoid", "sigmoid"), unary("Tanh", "tanh"), unary("HardSwish", "hardswish"), unary("HardSigmoid", "hardsigmoid"),
+	unary("Mish", "mish"), unary("Exp", "exp"), unary("Log", "log"), unary("Sqrt", "sqrt"), unary("Reciprocal", "reciprocal"), unary("Neg", "neg"),
+	unary("Abs", "abs"), unary("Erf", "erf"), unary("Sin", "sin"), unary("Cos", "cos"), unary("Tan", "tan"), unary("Atan", "atan"), unary("Sinh", "sinh"),
+	unary("Cosh", "cosh"), unary("Floor", "floor"), unary("Ceil", "ceil"), unary("Round", "round"), unary("Sign", "sign"), unary("Softsign", "softsign"),
+	unary("Selu", "selu"), unary("Softplus", "softplus"), unary("Not", "logical_not"), unary("IsNaN", "isnan"), unary("IsInf", "isinf"), unary("BitwiseNot", "bitwise_not"),
+	{name: "leaky-relu", doc: "LeakyReLU", from: []string{"LeakyRelu"}, to: "leaky_relu.default($0, @alpha=0.01)"},
+	{name: "elu", doc: "ELU", from: []string{"Elu"}, to: "elu.default($0, @alpha=1.0)"},
+	{name: "celu", doc: "CELU", from: []string{"Celu"}, to: "celu.default($0, @alpha=1.0)"},
+	{name: "threshold", doc: "ThresholdedReLU", from: []string{"ThresholdedRelu"}, to: "threshold.default($0, @alpha=1.0, 0.0)"},
+	{name: "gelu", doc: "GELU of opset 20 and of onnxruntime", from: []string{"Gelu", "com.microsoft.Gelu"}, to: "gelu.default($0, @approximate='none')"},
+	{name: "fast-gelu", doc: "FastGelu of onnxruntime: GELU by tanh, with a bias or without",
+		from: []string{"com.microsoft.FastGelu"}, build: fastGelu},
+	{name: "quick-gelu", doc: "QuickGelu of onnxruntime: x * sigmoid(1.702 x)", from: []string{"com.microsoft.QuickGelu(x)"},
+		to: "t = mul.Tensor(x, @alpha=1.702); s = sigmoid.default(t); mul.Tensor(x, s)"},
+	{name: "swish", doc: "Swish of opset 24: SiLU", from: []string{"Swish"}, where: func(_ *patLift, m *match) bool { return attrFloat(m.root, "alpha", 1) == 1 }, to: "silu.default($0)"},
+	{name: "swish-scaled", doc: "Swish with a factor: x * sigmoid(alpha x)", from: []string{"Swish(x)"}, to: "t = mul.Tensor(x, @alpha=1.0); s = sigmoid.default(t); mul.Tensor(x, s)"},
+	binary("Add", "add.Tensor"), binary("Sub", "sub.Tensor"), binary("Mul", "mul.Tensor"), binary("Div", "div.Tensor"), binary("Pow", "pow.Tensor_Scalar"),
+	binary("Equal", "eq.Tensor"), binary("Less", "lt.Tensor"), binary("LessOrEqual", "le.Tensor"), binary("Greater", "gt.Tensor"), binary("GreaterOrEqual", "ge.Tensor"),
+	binary("And", "logical_and.default"), binary("Or", "logical_or.default"), binary("Xor", "logical_xor.default"), binary("Mod", "remainder.Tensor"),
+	binary("BitwiseAnd", "bitwise_and.Tensor"), binary("BitwiseOr", "bitwise_or.Tensor"), binary("BitwiseXor", "bitwise_xor.Tensor"),
+	{name: "where", doc: "where", from: []string{"Where(c, x, y)"}, build: whereCall},
+	{name: "many", doc: "Max, Min, Sum and Mean of any number of operands: two at a time", from: []string{"Max", "Min", "Sum", "Mean"}, build: manyCall},
+	{name: "clip", doc: "ReLU6 is hardtanh(0, 6); other bounds clamp, clamp_min or clamp_max", from: []string{"Clip"}, build: clipCall},
+}
+
+// unary is the rule of an operator of one operand.
+func unary(onnx, aten string) rule {
+	return rule{name: aten, doc: onnx, from: []string{onnx}, to: aten + ".default($0)"}
+}
+
+// binary is the rule of an operator of two operands; known scalars are
+// Python numbers to the call.
+func binary(onnx, aten string) rule {
+	return rule{name: opBase(aten), doc: onnx + " with broadcasting", from: []string{onnx}, build: func(p *patLift, n *graph.Node, _ *match) bool {
+		if len(n.Inputs) != 2 || n.Inputs[1] < 0 {
+			return false
+		}
+		p.addend(n)
+		p.emit(n, aten, []graph.Arg{p.operandArg(n.Inputs[0]), p.operandArg(n.Inputs[1])}, p.value(n.Outputs[0]))
+		return true
+	}}
+}
+
+// addend notes stored tensors in arithmetic, which are parameters unless
+// their names say otherwise.
+func (p *patLift) addend(n *graph.Node) {
+	for _, id := range n.Inputs {
+		if v := &p.src.Values[p.resolve(id)]; p.stored(v.ID) && p.elems(v.ID) != 1 && stateName(v.Name) {
+			p.weight(v.ID)
+		}
+	}
+}
+
+// calledRules make calls that depend on attributes and shapes.
+var calledRules = []rule{
+	{name: "conv", doc: "conv1d, conv2d, conv3d; padding that differs from side to side is a constant_pad_nd before it", from: []string{"Conv"}, build: convCall},
+	{name: "fused-conv", doc: "FusedConv of onnxruntime: convolution, addition, activation", from: []string{"com.microsoft.FusedConv"}, build: fusedConvCall},
+	{name: "conv-transpose", doc: "conv_transpose1d to 3d", from: []string{"ConvTranspose"}, build: convTransposeCall},
+	{name: "batch-norm", doc: "batch_norm in training, whatever the mode of the file", from: []string{"BatchNormalization"}, build: batchNormCall},
+	{name: "instance-norm", doc: "instance_norm", from: []string{"InstanceNormalization"}, build: instanceNormCall},
+	{name: "layer-norm-op", doc: "layer_norm", from: []string{"LayerNormalization"}, build: layerNormCall},
+	{name: "rms-norm-op", doc: "rms_norm", from: []string{"RMSNormalization", "SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization"}, build: rmsNormCall},
+	{name: "skip-norm", doc: "SkipLayerNormalization of onnxruntime: addition, then layer_norm or rms_norm",
+		from: []string{"com.microsoft.SkipLayerNormalization", "com.microsoft.SkipSimplifiedLayerNormalization"}, build: skipNormCall},
+	{name: "group-norm-op", doc: "group_norm", from: []string{"GroupNormalization"}, build: groupNormOp},
+	{name: "gemm", doc: "linear where the matrix is stored [out, in]; addmm or mm otherwise", from: []string{"Gemm"}, build: gemmCall},
+	{name: "fused-gemm", doc: "FusedGemm of onnxruntime: Gemm and an activation", from: []string{"com.microsoft.FusedGemm"}, build: fusedGemmCall},
+	{name: "matmul", doc: "linear without bias for a stored matrix; matmul otherwise", from: []string{"MatMul"}, build: matmulCall},
+	{name: "fused-matmul", doc: "FusedMatMul of onnxruntime: matmul of transposed operands", from: []string{"com.microsoft.FusedMatMul"}, build: fusedMatmulCall},
+	{name: "einsum", doc: "einsum of two operands: permutations, one bmm, a permutation", from: []string{"Einsum"}, build: einsumCall},
+	{name: "attention-op", doc: "Attention of opset 23", from: []string{"Attention"}, build: attentionOp},
+	{name: "multi-head", doc: "MultiHeadAttention of onnxruntime without past", from: []string{"com.microsoft.MultiHeadAttention"}, build: multiHeadCall},
+	{name: "packed-attention", doc: "Attention of onnxruntime: one linear for query, key and value", from: []string{"com.microsoft.Attention"}, build: packedAttention},
+	{name: "softmax", doc: "softmax, log_softmax", from: []string{"Softmax", "LogSoftmax"}, build: softmaxCall},
+	{name: "reduce", doc: "mean, sum, amax, amin over dims", from: []string{"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"}, build: reduceCall},
+	{name: "arg-reduce", doc: "argmax, argmin", from: []string{"ArgMax", "ArgMin"}, build: argReduceCall},
+	{name: "max-pool", doc: "max_pool1d to 3d", from: []string{"MaxPool"}, build: maxPoolCall},
+	{name: "avg-pool", doc: "avg_pool1d to 3d", from: []string{"AveragePool"}, build: avgPoolCall},
+	{name: "global-pool", doc: "adaptive pooling to one element", from: []string{"GlobalAveragePool", "GlobalMaxPool"}, build: globalPoolCall},
+	{name: "pad", doc: "constant_pad_nd, reflection_pad, replication_pad", from: []string{"Pad"}, build: padCall},
+	{name: "resize", doc: "upsample_nearest, upsample_bilinear, .. by rank and mode", from: []string{"Resize", "Upsample"}, build: resizeCall},
+	{name: "transpose", doc: "t, transpose of two dims, or permute", from: []string{"Transpose"}, build: transposeCall},
+	{name: "reshape", doc: "reshape to the inferred shape", from: []string{"Reshape"}, build: reshapeCall},
+	{name: "flatten", doc: "flatten", from: []string{"Flatten"}, build: reshapeCall},
+	{name: "squeeze", doc: "squeeze", from: []string{"Squeeze"}, build: squeezeCall},
+	{name: "unsqueeze", doc: "unsqueeze, once a dim", from: []string{"Unsqueeze"}, build: unsqueezeCall},
+	{name: "expand", doc: "expand", from: []string{"Expand"}, build: expandCall},
+	{name: "slice", doc: "slice, once a dim; flip for steps backwards", from: []string{"Slice"}, build: sliceCall},
+	{name: "split", doc: "split, split_with_sizes", from: []string{"Split"}, build: splitCall},
+	{name: "concat", doc: "cat", from: []string{"Concat"}, build: concatCall},
+	{name: "gather", doc: "select for one index, embedding for rows of a stored matrix, else index_select or index", from: []string{"Gather"}, build: gatherCall},
+	{name: "gather-elements", doc: "gather", from: []string{"GatherElements"}, build: gatherElementsCall},
+	{name: "gather-nd", doc: "index", from: []string{"GatherND(x, i)"}, build: gatherNDCall},
+	{name: "cast", doc: "_to_copy", from: []string{"Cast", "CastLike"}, build: castCall},
+	{name: "dropout", doc: "native_dropout, which a training step runs whatever the mode of the file", from: []string{"Dropout"}, build: dropoutCall},
+	{name: "tile", doc: "repeat", from: []string{"Tile"}, build: tileCall},
+	{name: "cumsum", doc: "cumsum", from: []string{"CumSum(x, i)"}, to: "cumsum.default(x, 0)"},
+	{name: "topk", doc: "topk", from: []string{"TopK"}, build: topkCall},
+	{name: "trilu", doc: "triu, tril", from: []string{"Trilu"}, build: triluCall},
+	{name: "pixel-shuffle", doc: "pixel_shuffle, pixel_unshuffle", from: []string{"DepthToSpace", "SpaceToDepth"}, build: pixelCall},
+	{name: "grid-sample", doc: "grid_sampler_2d", from: []string{"GridSample"}, build: gridCall},
+	{name: "cross-entropy", doc: "log_softmax and nll_loss_forward", from: []string{"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}, build: lossCall},
+	{name: "fill", doc: "arange, full, eye, and random tensors: new memory that nothing is saved of",
+		from:  []string{"Range", "ConstantOfShape", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli"},
+		build: fillCall, bare: true},
+	{name: "constant", doc: "constants take part as they are", from: []string{"Constant"}, build: func(*patLift, *graph.Node, *match) bool { return true }, bare: true},
+}

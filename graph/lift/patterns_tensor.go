@@ -1,0 +1,492 @@
+package lift
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+)
+
+func transposeCall(p *patLift, n *graph.Node, _ *match) bool {
+	rank := len(p.dims(n.Inputs[0]))
+	perm := attrInts(n, "perm", nil)
+	if perm == nil {
+		for i := rank - 1; i >= 0; i-- {
+			perm = append(perm, int64(i))
+		}
+	}
+	if rank == 0 || len(perm) != rank {
+		return false
+	}
+	x, out := p.in(n, 0), p.value(n.Outputs[0])
+	var moved []int64
+	for i, d := range perm {
+		if d != int64(i) {
+			moved = append(moved, int64(i))
+		}
+	}
+	switch {
+	case rank == 2 && len(moved) == 2:
+		p.emit(n, "t.default", []graph.Arg{x}, out)
+	case len(moved) == 2:
+		p.emit(n, "transpose.int", []graph.Arg{x, argInt(moved[0]), argInt(moved[1])}, out)
+	default:
+		p.emit(n, "permute.default", []graph.Arg{x, argInts(perm...)}, out)
+	}
+	return true
+}
+
+// size is an inferred shape as an argument; one unknown dim is -1.
+func (p *patLift) size(v graph.ValueID) (graph.Arg, bool) {
+	dims := p.dims(v)
+	return argInts(dims...), dims != nil
+}
+
+func reshapeCall(p *patLift, n *graph.Node, _ *match) bool {
+	size, ok := p.size(n.Outputs[0])
+	if !ok {
+		return false
+	}
+	if n.Op == "Flatten" && attrInt(n, "axis", 1) == 1 && len(p.dims(n.Inputs[0])) > 1 {
+		p.emit(n, "flatten.using_ints", []graph.Arg{p.in(n, 0), argInt(1)}, p.value(n.Outputs[0]))
+		return true
+	}
+	p.emit(n, "reshape.default", []graph.Arg{p.in(n, 0), size}, p.value(n.Outputs[0]))
+	return true
+}
+
+// axes reads the axes of Squeeze and Unsqueeze, wrapped and sorted.
+func (p *patLift) axes(n *graph.Node, rank int) ([]int64, bool) {
+	axes := attrInts(n, "axes", nil)
+	if id := input(n, 1); id >= 0 {
+		var ok bool
+		if axes, ok = p.ints(id); !ok {
+			return nil, false
+		}
+	}
+	out := slices.Clone(axes)
+	for i, a := range out {
+		if a < 0 {
+			out[i] += int64(rank)
+		}
+		if out[i] < 0 || out[i] >= int64(rank) {
+			return nil, false
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), true
+}
+
+func squeezeCall(p *patLift, n *graph.Node, m *match) bool {
+	in := p.dims(n.Inputs[0])
+	axes, ok := p.axes(n, len(in))
+	if !ok || in == nil {
+		return reshapeCall(p, n, m)
+	}
+	if axes == nil {
+		for i, d := range in {
+			if d == 1 {
+				axes = append(axes, int64(i))
+			}
+		}
+	}
+	p.emit(n, "squeeze.dims", []graph.Arg{p.in(n, 0), argInts(axes...)}, p.value(n.Outputs[0]))
+	return true
+}
+
+func unsqueezeCall(p *patLift, n *graph.Node, m *match) bool {
+	out := p.dims(n.Outputs[0])
+	axes, ok := p.axes(n, len(out))
+	if !ok || len(axes) == 0 {
+		return reshapeCall(p, n, m)
+	}
+	x, dims := p.in(n, 0), slices.Clone(p.dims(n.Inputs[0]))
+	for i, a := range axes {
+		if i == len(axes)-1 {
+			p.emit(n, "unsqueeze.default", []graph.Arg{x, argInt(a)}, p.value(n.Outputs[0]))
+			break
+		}
+		dims = slices.Insert(dims, int(min(a, int64(len(dims)))), 1)
+		x = p.step(n, "unsqueeze", shaped(p.typeOf(n.Inputs[0]), dims...), "unsqueeze.default", x, argInt(a))
+	}
+	return true
+}
+
+func expandCall(p *patLift, n *graph.Node, _ *match) bool {
+	size, ok := p.size(n.Outputs[0])
+	if !ok {
+		return false
+	}
+	if v := &p.src.Values[p.resolve(n.Inputs[0])]; p.stored(v.ID) && stateName(v.Name) {
+		p.weight(v.ID)
+	}
+	p.emit(n, "expand.default", []graph.Arg{p.in(n, 0), size}, p.value(n.Outputs[0]))
+	return true
+}
+
+// sliceCall cuts dim after dim. Only the result's size matters to memory:
+// where a start is computed, the first rows stand for the slice.
+func sliceCall(p *patLift, n *graph.Node, _ *match) bool {
+	in, out := p.dims(n.Inputs[0]), p.dims(n.Outputs[0])
+	if in == nil || len(in) != len(out) {
+		return false
+	}
+	starts, steps := p.sliceStarts(n, len(in))
+	var cut []int
+	for d := range in {
+		if out[d] != in[d] || steps[d] != 1 || in[d] < 0 {
+			cut = append(cut, d)
+		}
+	}
+	x, dims := p.in(n, 0), slices.Clone(in)
+	for i, d := range cut {
+		op, args := "slice.Tensor", []graph.Arg{x, argInt(int64(d)), argInt(starts[d]), argInt(starts[d] + out[d]*steps[d]), argInt(steps[d])}
+		if steps[d] < 0 {
+			op, args = "flip.default", []graph.Arg{x, argInts(int64(d))}
+		}
+		if i == len(cut)-1 {
+			p.emit(n, op, args, p.value(n.Outputs[0]))
+			return true
+		}
+		dims[d] = out[d]
+		x = p.step(n, "slice", shaped(p.typeOf(n.Inputs[0]), dims...), op, args...)
+	}
+	p.emit(n, "alias.default", []graph.Arg{x}, p.value(n.Outputs[0]))
+	return true
+}
+
+// sliceStarts returns the first element and the step of a slice in every dim,
+// 0 and 1 where it does not cut or nothing says where.
+func (p *patLift) sliceStarts(n *graph.Node, rank int) (starts, steps []int64) {
+	starts, steps = make([]int64, rank), slices.Repeat([]int64{1}, rank)
+	from, ok := p.ints(input(n, 1))
+	if !ok {
+		from = attrInts(n, "starts", nil)
+	}
+	axes, ok := p.ints(input(n, 3))
+	if !ok {
+		axes = attrInts(n, "axes", nil)
+	}
+	by, _ := p.ints(input(n, 4))
+	in := p.dims(n.Inputs[0])
+	for i := range max(len(from), len(axes), len(by)) {
+		d := int64(i)
+		if i < len(axes) {
+			d = axes[i]
+		}
+		if d < 0 {
+			d += int64(rank)
+		}
+		if d < 0 || d >= int64(rank) {
+			continue
+		}
+		if i < len(by) && by[i] != 0 {
+			steps[d] = by[i]
+		}
+		if i < len(from) && in[d] >= 0 {
+			s := from[i]
+			if s < 0 {
+				s += in[d]
+			}
+			starts[d] = min(max(s, 0), in[d])
+		}
+	}
+	return starts, steps
+}
+
+func splitCall(p *patLift, n *graph.Node, _ *match) bool {
+	axis := attrInt(n, "axis", 0)
+	rank := int64(len(p.dims(n.Inputs[0])))
+	if axis < 0 {
+		axis += rank
+	}
+	if axis < 0 || axis >= rank {
+		return false
+	}
+	var sizes []int64
+	for _, o := range n.Outputs {
+		dims := p.dims(o)
+		if int64(len(dims)) != rank || dims[axis] < 0 {
+			return false
+		}
+		sizes = append(sizes, dims[axis])
+	}
+	op, size := "split_with_sizes.default", argInts(sizes...)
+	if len(sizes) > 1 && slices.Min(sizes) == slices.Max(sizes) && sizes[0] > 0 {
+		op, size = "split.Tensor", argInt(sizes[0])
+	}
+	p.emit(n, op, []graph.Arg{p.in(n, 0), size, argInt(axis)}, p.outs(n)...)
+	return true
+}
+
+func concatCall(p *patLift, n *graph.Node, _ *match) bool {
+	list := graph.Arg{Kind: graph.ArgList}
+	for i, id := range n.Inputs {
+		if id < 0 || len(p.dims(id)) == 0 {
+			return false
+		}
+		if v := &p.src.Values[p.resolve(id)]; p.stored(v.ID) && stateName(v.Name) {
+			p.weight(v.ID)
+		}
+		list.List = append(list.List, p.in(n, i))
+	}
+	p.emit(n, "cat.default", []graph.Arg{list, argInt(attrInt(n, "axis", 1))}, p.value(n.Outputs[0]))
+	return true
+}
+
+func gatherCall(p *patLift, n *graph.Node, _ *match) bool {
+	data, idx := p.dims(n.Inputs[0]), p.dims(input(n, 1))
+	axis := attrInt(n, "axis", 0)
+	if data == nil || idx == nil {
+		return false
+	}
+	if axis < 0 {
+		axis += int64(len(data))
+	}
+	x, i, out := p.in(n, 0), p.in(n, 1), p.value(n.Outputs[0])
+	w := p.resolve(n.Inputs[0])
+	switch {
+	case len(idx) == 0:
+		f, _ := p.number(n.Inputs[1])
+		p.emit(n, "select.int", []graph.Arg{x, argInt(axis), argInt(int64(f))}, out)
+	case p.stored(w) && len(data) == 2 && axis == 0:
+		p.weight(w)
+		p.emit(n, "embedding.default", []graph.Arg{x, i}, out)
+	case len(idx) == 1:
+		p.emit(n, "index_select.default", []graph.Arg{x, argInt(axis), i}, out)
+	default:
+		list := graph.Arg{Kind: graph.ArgList}
+		for range axis {
+			list.List = append(list.List, argNone())
+		}
+		list.List = append(list.List, i)
+		p.emit(n, "index.Tensor", []graph.Arg{x, list}, out)
+	}
+	return true
+}
+
+func gatherElementsCall(p *patLift, n *graph.Node, _ *match) bool {
+	if input(n, 1) < 0 || len(p.dims(n.Inputs[0])) == 0 {
+		return false
+	}
+	p.emit(n, "gather.default", []graph.Arg{p.in(n, 0), argInt(attrInt(n, "axis", 0)), p.in(n, 1)}, p.value(n.Outputs[0]))
+	return true
+}
+
+func gatherNDCall(p *patLift, n *graph.Node, _ *match) bool {
+	p.emit(n, "index.Tensor", []graph.Arg{p.in(n, 0), {Kind: graph.ArgList, List: []graph.Arg{p.in(n, 1)}}}, p.value(n.Outputs[0]))
+	return true
+}
+
+func whereCall(p *patLift, n *graph.Node, m *match) bool {
+	p.emit(n, "where.self", []graph.Arg{p.in(n, 0), p.operandArg(m.value("x")), p.operandArg(m.value("y"))}, p.value(n.Outputs[0]))
+	return true
+}
+
+// torchTypes names the element types that torch has.
+var torchTypes = map[graph.DType]string{
+	graph.Float32: "float32", graph.Float64: "float64", graph.Float16: "float16", graph.BFloat16: "bfloat16", graph.Int64: "int64", graph.Int32: "int32",
+	graph.Int16: "int16", graph.Int8: "int8", graph.Uint8: "uint8", graph.Bool: "bool",
+}
+
+func castCall(p *patLift, n *graph.Node, _ *match) bool {
+	name, ok := torchTypes[p.typeOf(n.Outputs[0]).Elem]
+	if !ok {
+		return false
+	}
+	p.emit(n, "_to_copy.default", []graph.Arg{p.in(n, 0), named("dtype", argStr("torch."+name))}, p.value(n.Outputs[0]))
+	return true
+}
+
+func dropoutCall(p *patLift, n *graph.Node, _ *match) bool {
+	if len(n.Outputs) > 1 && n.Outputs[1] >= 0 && p.uses[n.Outputs[1]] > 0 && p.ratio(n) == 0 {
+		return false
+	}
+	outs := p.outs(n)
+	if len(outs) == 1 {
+		outs = append(outs, p.temp(n, "mask", shaped(graph.Type{Elem: graph.Bool}, p.dims(n.Outputs[0])...)))
+	}
+	p.emit(n, "native_dropout.default", []graph.Arg{p.in(n, 0), argFloat(p.ratio(n)), argBool(true)}, outs...)
+	return true
+}
+
+// clipBound is a bound of Clip, from its inputs or, before opset 11, its
+// attributes.
+func (p *patLift) clipBound(n *graph.Node, i int, attr string) (float64, bool) {
+	if id := input(n, i); id >= 0 {
+		f, _ := p.number(id)
+		return f, true
+	}
+	a := n.Attr(attr)
+	return attrFloat(n, attr, 0), a != nil
+}
+
+func clipCall(p *patLift, n *graph.Node, _ *match) bool {
+	lo, hasLo := p.clipBound(n, 1, "min")
+	hi, hasHi := p.clipBound(n, 2, "max")
+	x, out := p.in(n, 0), p.value(n.Outputs[0])
+	switch {
+	case hasLo && hasHi && lo == 0 && hi == 6:
+		p.emit(n, "hardtanh.default", []graph.Arg{x, argFloat(0), argFloat(6)}, out)
+	case hasLo && hasHi:
+		p.emit(n, "clamp.default", []graph.Arg{x, argFloat(lo), argFloat(hi)}, out)
+	case hasLo:
+		p.emit(n, "clamp_min.default", []graph.Arg{x, argFloat(lo)}, out)
+	case hasHi:
+		p.emit(n, "clamp_max.default", []graph.Arg{x, argFloat(hi)}, out)
+	default:
+		p.emit(n, "alias.default", []graph.Arg{x}, out)
+	}
+	return true
+}
+
+func manyCall(p *patLift, n *graph.Node, _ *match) bool {
+	op := map[string]string{"Max": "maximum.default", "Min": "minimum.default", "Sum": "add.Tensor", "Mean": "add.Tensor"}[n.Op]
+	if len(n.Inputs) < 2 || slices.Contains(n.Inputs, graph.NoValue) {
+		return false
+	}
+	t, out := p.typeOf(n.Outputs[0]), p.value(n.Outputs[0])
+	x := p.operandArg(n.Inputs[0])
+	for i, id := range n.Inputs[1:] {
+		args := []graph.Arg{x, p.operandArg(id)}
+		if i == len(n.Inputs)-2 && n.Op != "Mean" {
+			p.emit(n, op, args, out)
+			return true
+		}
+		x = p.step(n, "part", shaped(graph.Type{Elem: t.Elem}, p.broadcast(n.Inputs[:i+2])...), op, args...)
+	}
+	p.emit(n, "div.Tensor", []graph.Arg{x, argFloat(float64(len(n.Inputs)))}, out)
+	return true
+}
+
+// broadcast is the common shape of values; what is not known is -1.
+func (p *patLift) broadcast(ids []graph.ValueID) []int64 {
+	var out []int64
+	for _, id := range ids {
+		dims := p.dims(id)
+		for len(out) < len(dims) {
+			out = slices.Insert(out, 0, 1)
+		}
+		for i, d := range dims {
+			if j := len(out) - len(dims) + i; d != 1 {
+				out[j] = d
+			}
+		}
+	}
+	return out
+}
+
+func softmaxCall(p *patLift, n *graph.Node, _ *match) bool {
+	op, def := "softmax.int", int64(-1)
+	if n.Op == "LogSoftmax" {
+		op = "log_softmax.int"
+	}
+	if p.src.Model.Opset("") < 13 {
+		def = 1
+	}
+	p.emit(n, op, []graph.Arg{p.in(n, 0), argInt(attrInt(n, "axis", def))}, p.value(n.Outputs[0]))
+	return true
+}
+
+var reductions = map[string]string{"ReduceMean": "mean.dim", "ReduceSum": "sum.dim_IntList", "ReduceMax": "amax.default", "ReduceMin": "amin.default"}
+
+func reduceCall(p *patLift, n *graph.Node, _ *match) bool {
+	axes, ok := p.reduced(n)
+	if !ok {
+		return false
+	}
+	if attrInt(n, "noop_with_empty_axes", 0) != 0 && n.Attr("axes") == nil {
+		if given, ok := p.ints(input(n, 1)); !ok || len(given) == 0 {
+			p.emit(n, "alias.default", []graph.Arg{p.in(n, 0)}, p.value(n.Outputs[0]))
+			return true
+		}
+	}
+	p.emit(n, reductions[n.Op], []graph.Arg{p.in(n, 0), argInts(axes...), argBool(attrInt(n, "keepdims", 1) != 0)}, p.value(n.Outputs[0]))
+	return true
+}
+
+func argReduceCall(p *patLift, n *graph.Node, _ *match) bool {
+	op := map[string]string{"ArgMax": "argmax.default", "ArgMin": "argmin.default"}[n.Op]
+	if len(p.dims(n.Inputs[0])) == 0 {
+		return false
+	}
+	p.emit(n, op, []graph.Arg{p.in(n, 0), argInts(attrInt(n, "axis", 0)), argBool(attrInt(n, "keepdims", 1) != 0)}, p.value(n.Outputs[0]))
+	return true
+}
+
+// tileCall repeats by what the result's dims say.
+func tileCall(p *patLift, n *graph.Node, _ *match) bool {
+	in, out := p.dims(n.Inputs[0]), p.dims(n.Outputs[0])
+	if in == nil || len(in) != len(out) {
+		return false
+	}
+	times := make([]int64, len(in))
+	for i := range in {
+		if in[i] <= 0 || out[i] < 0 || out[i]%in[i] != 0 {
+			return false
+		}
+		times[i] = out[i] / in[i]
+	}
+	p.emit(n, "repeat.default", []graph.Arg{p.in(n, 0), argInts(times...)}, p.value(n.Outputs[0]))
+	return true
+}
+
+func topkCall(p *patLift, n *graph.Node, _ *match) bool {
+	dims := p.dims(n.Outputs[0])
+	axis := attrInt(n, "axis", -1)
+	if axis < 0 {
+		axis += int64(len(dims))
+	}
+	if axis < 0 || axis >= int64(len(dims)) {
+		return false
+	}
+	p.emit(n, "topk.default", []graph.Arg{p.in(n, 0), argInt(dims[axis]), argInt(axis)}, p.outs(n)...)
+	return true
+}
+
+func triluCall(p *patLift, n *graph.Node, _ *match) bool {
+	op := "triu.default"
+	if attrInt(n, "upper", 1) == 0 {
+		op = "tril.default"
+	}
+	k, _ := p.ints(input(n, 1))
+	if len(k) == 0 {
+		k = []int64{0}
+	}
+	p.emit(n, op, []graph.Arg{p.in(n, 0), argInt(k[0])}, p.value(n.Outputs[0]))
+	return true
+}
+
+// lossCall is SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss: what
+// cross_entropy and nll_loss run.
+func lossCall(p *patLift, n *graph.Node, _ *match) bool {
+	if input(n, 1) < 0 {
+		return false
+	}
+	x := p.in(n, 0)
+	if n.Op == "SoftmaxCrossEntropyLoss" {
+		ls := p.temp(n, "log_softmax", p.typeOf(n.Inputs[0]))
+		if len(n.Outputs) > 1 && n.Outputs[1] >= 0 {
+			ls = p.value(n.Outputs[1])
+		}
+		p.emit(n, "log_softmax.int", []graph.Arg{x, argInt(1)}, ls)
+		x = argOf(ls)
+	}
+	total := p.temp(n, "total_weight", shaped(p.typeOf(n.Inputs[0])))
+	p.emit(n, "nll_loss_forward.default", []graph.Arg{x, p.in(n, 1), p.in(n, 2)}, p.value(n.Outputs[0]), total)
+	return true
+}
+
+// fills are the operators that make tensors out of nothing.
+var fills = map[string]string{
+	"Range": "arange.start_step", "ConstantOfShape": "full.default", "EyeLike": "eye.default", "RandomNormal": "randn.default", "RandomNormalLike": "randn_like.default",
+	"RandomUniform": "rand.default", "RandomUniformLike": "rand_like.default", "Bernoulli": "rand_like.default",
+}
+
+func fillCall(p *patLift, n *graph.Node, _ *match) bool {
+	dims := p.dims(n.Outputs[0])
+	if dims == nil {
+		return false
+	}
+	p.emit(n, fills[n.Op], []graph.Arg{argInts(dims...)}, p.value(n.Outputs[0]))
+	return true
+}

@@ -1,0 +1,136 @@
+package planner
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/internal/testdata"
+)
+
+// liftPairs are exports of one model: the file without metadata, how far its
+// predictions may be from those of the training export with metadata, and the
+// warning that must explain a larger distance.
+var liftPairs = []struct {
+	model, kind string
+	within      float64
+	warns       string
+}{
+	{"resnet18", "ts-train", 0.01, ""}, {"resnet50", "ts-train", 0.01, ""}, {"densenet121", "ts-train", 0.01, ""},
+	{"bert_base_mlm", "ts-train", 0.01, ""}, {"vit_b_16", "ts-train", 0.01, ""},
+	{"resnet18", "dyn-eval", 0.03, "folded-batchnorm"}, {"resnet50", "dyn-eval", 0.03, "folded-batchnorm"},
+	{"densenet121", "dyn-eval", 0.03, "folded-batchnorm"}, {"bert_base_mlm", "dyn-eval", 0.03, "no-dropout"},
+	{"vit_b_16", "dyn-eval", 0.03, "no-dropout"}, {"gpt2", "dyn-eval", 0.03, "no-dropout"},
+	{"llama_250m", "dyn-train-23", 0, ""}, {"vit_b_16", "dyn-train-23", 0, ""},
+}
+
+// TestLiftCompare predicts the same training step from exports with and
+// without metadata.
+func TestLiftCompare(t *testing.T) {
+	cfg := Config{Batch: 8, Mode: "train", Precision: "fp32", Optimizer: "adamw", Checkpoint: "none"}
+	for _, p := range liftPairs {
+		want := analyzeShared(t, p.model+".dyn-train.onnx", cfg)
+		got := analyzeShared(t, p.model+"."+p.kind+".onnx", cfg)
+		if got == nil || want == nil {
+			continue
+		}
+		e, es := relative(got.Peak.AllocatedBytes, want.Peak.AllocatedBytes), relative(got.SavedBytes, want.SavedBytes)
+		t.Logf("%-14s %-12s %-8s allocated %12d of %12d %+7.3f%%  saved %12d of %12d %+7.3f%%  params %d of %d", p.model, p.kind, got.Model.Lift,
+			got.Peak.AllocatedBytes, want.Peak.AllocatedBytes, 100*e, got.SavedBytes, want.SavedBytes, 100*es, got.Model.Parameters, want.Model.Parameters)
+		for _, w := range got.Warnings {
+			t.Logf("    %s: %s", w.Code, w.Message)
+		}
+		off := max(e, -e) > p.within || max(es, -es) > p.within
+		if off && (p.warns == "" || !warned(got.Warnings, p.warns)) {
+			t.Errorf("%s.%s: peak off by %.2f%%, saved by %.2f%%, without the warning %q", p.model, p.kind, 100*e, 100*es, p.warns)
+		}
+	}
+}
+
+func warned(ws []graph.Warning, code string) bool {
+	return slices.ContainsFunc(ws, func(w graph.Warning) bool { return w.Code == code })
+}
+
+func analyzeShared(t *testing.T, name string, cfg Config) *Report {
+	t.Helper()
+	m, err := Open(testdata.Shared(t, "models", name))
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+		return nil
+	}
+	r, err := m.Analyze(t.Context(), cfg)
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+		return nil
+	}
+	return r
+}
+
+// TestLiftReal analyses an inference of every real model.
+func TestLiftReal(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(testdata.Shared(t, "onnx", "real"), "*.onnx"))
+	if err != nil || len(files) == 0 {
+		t.Fatal("no models", err)
+	}
+	ok := liftAll(t, files)
+	t.Logf("%d of %d real models", ok, len(files))
+	if ok < 50 {
+		t.Errorf("only %d of %d real models can be analysed", ok, len(files))
+	}
+}
+
+// TestLiftBackend analyses an inference of ONNX's own test models.
+func TestLiftBackend(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(testdata.Shared(t, "onnx", "backend", "models"), "*.onnx"))
+	if err != nil || len(files) == 0 {
+		t.Fatal("no models", err)
+	}
+	ok := liftAll(t, files)
+	t.Logf("%d of %d backend models", ok, len(files))
+}
+
+// liftAll analyses each file, logs why one cannot be and which operators stay
+// as they are, and returns how many could.
+func liftAll(t *testing.T, files []string) int {
+	ok := 0
+	kept := map[string]int{}
+	for _, f := range files {
+		m, err := Open(f)
+		if err != nil {
+			t.Logf("%s: open: %v", filepath.Base(f), err)
+			continue
+		}
+		_, err = m.Analyze(t.Context(), Config{Batch: 1, Mode: "infer", Precision: "fp32", Optimizer: "none", Checkpoint: "none"})
+		if err != nil {
+			t.Logf("%s: %v", filepath.Base(f), err)
+		} else {
+			ok++
+		}
+		if m.lifted != nil {
+			for _, op := range m.lifted.Unlifted {
+				kept[op]++
+			}
+			if m.lifted.Source == lift.Metadata && os.Getenv("VERBOSE") != "" {
+				t.Logf("%s: metadata", filepath.Base(f))
+			}
+		}
+	}
+	ops := make([]string, 0, len(kept))
+	for op := range kept {
+		ops = append(ops, op)
+	}
+	slices.SortFunc(ops, func(a, b string) int {
+		if kept[a] != kept[b] {
+			return kept[b] - kept[a]
+		}
+		return strings.Compare(a, b)
+	})
+	for _, op := range ops[:min(len(ops), 40)] {
+		t.Logf("not lifted in %3d models: %s", kept[op], op)
+	}
+	return ok
+}
