@@ -23,6 +23,7 @@ type patLift struct {
 	fused   []*match        // matches of several nodes, by their last
 	weights []bool          // source values that stand where parameters do
 	buffers []bool          // source values that stand where running statistics do
+	bound   bool            // all inputs of the graph are of known size
 	flipped []bool          // source values stored transposed: [in, out]
 }
 
@@ -57,6 +58,7 @@ func newPatLift(g *graph.Graph) *patLift {
 	for i := range n {
 		p.alias[i], p.def[i], p.reader[i] = graph.ValueID(i), -1, -1
 	}
+	p.bound = !slices.ContainsFunc(g.Inputs, p.vagueValue)
 	for i := range g.Nodes {
 		nd := &g.Nodes[i]
 		for _, o := range nd.Outputs {
@@ -247,7 +249,7 @@ func (p *patLift) fuse(table *rules) {
 				continue
 			}
 			m := p.try(r, int32(i))
-			if m == nil {
+			if m == nil || slices.ContainsFunc(m.nodes, func(j int32) bool { return p.vague(&p.src.Nodes[j]) }) {
 				continue
 			}
 			p.fused[i] = m
@@ -297,11 +299,34 @@ func (p *patLift) single(table *rules, i int32) {
 		return
 	}
 	for _, r := range table.single[qualified(n)] {
+		if p.vague(n) {
+			break
+		}
 		if m := p.try(r, i); m != nil && r.run(p, m) {
 			return
 		}
 	}
 	p.unlifted(n)
+}
+
+// vague reports a node that reads a tensor of unknown size in a graph whose
+// inputs are all of known size: what makes it depends on data, or on an
+// operator that inference does not know, so that no call can be made of it.
+func (p *patLift) vague(n *graph.Node) bool {
+	if !p.bound {
+		return false
+	}
+	for _, id := range reads(n) {
+		if id = p.resolve(id); !p.host[id] && p.vagueValue(id) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *patLift) vagueValue(id graph.ValueID) bool {
+	_, ok := p.src.Values[id].Type.Shape.Static()
+	return !ok
 }
 
 // unlifted keeps a node as a call that the operator table does not know.
