@@ -13,6 +13,7 @@ const hostElems = 1024
 // A patLift is the state of a lift by patterns.
 type patLift struct {
 	*builder
+	ops     []string        // qualified operator of each node
 	alias   []graph.ValueID // value that each source value is another name of
 	def     []int32         // node that defines each source value, or -1
 	uses    []int32         // readers of each source value, graph outputs included
@@ -54,13 +55,14 @@ func newPatLift(g *graph.Graph) *patLift {
 	n := len(g.Values)
 	p := &patLift{builder: newBuilder(g, Patterns), alias: make([]graph.ValueID, n), def: make([]int32, n), uses: make([]int32, n),
 		reader: make([]int32, n), rights: make([]int32, n), host: make([]bool, n), weights: make([]bool, n), buffers: make([]bool, n), flipped: make([]bool, n),
-		claimed: make([]bool, len(g.Nodes)), fused: make([]*match, len(g.Nodes))}
+		claimed: make([]bool, len(g.Nodes)), ops: make([]string, len(g.Nodes)), fused: make([]*match, len(g.Nodes))}
 	for i := range n {
 		p.alias[i], p.def[i], p.reader[i] = graph.ValueID(i), -1, -1
 	}
 	p.bound = !slices.ContainsFunc(g.Inputs, p.vagueValue)
 	for i := range g.Nodes {
 		nd := &g.Nodes[i]
+		p.ops[i] = qualified(nd)
 		for _, o := range nd.Outputs {
 			if o >= 0 {
 				p.def[o] = int32(i)
@@ -240,23 +242,29 @@ func (p *patLift) ints(id graph.ValueID) ([]int64, bool) {
 	return t.Ints, true
 }
 
-// fuse finds the matches of several nodes: each rule in the table's order
-// takes what earlier ones left.
+// fuse finds the matches of several nodes: each rule in the table's order, and
+// each of its patterns, takes what earlier ones left.
 func (p *patLift) fuse(table *rules) {
 	for _, r := range table.fused {
-		for i := range p.src.Nodes {
-			if p.claimed[i] || p.fused[i] != nil || p.allHost(&p.src.Nodes[i]) || !slices.Contains(r.ops, qualified(&p.src.Nodes[i])) {
-				continue
-			}
-			m := p.try(r, int32(i))
-			if m == nil || slices.ContainsFunc(m.nodes, func(j int32) bool { return p.vague(&p.src.Nodes[j]) }) {
-				continue
-			}
-			p.fused[i] = m
-			for _, j := range m.nodes[1:] {
-				p.claimed[j] = !p.ofWeight(&p.src.Nodes[j])
+		for k, t := range r.terms {
+			ops := t.roots()
+			for i := range p.src.Nodes {
+				if p.claimed[i] || p.fused[i] != nil || !slices.Contains(ops, p.ops[i]) || p.allHost(&p.src.Nodes[i]) {
+					continue
+				}
+				if m := p.try(r, r.terms[k:k+1], int32(i)); m != nil && !slices.ContainsFunc(m.nodes, func(j int32) bool { return p.vague(&p.src.Nodes[j]) }) {
+					p.claim(m)
+				}
 			}
 		}
+	}
+}
+
+// claim takes the nodes of a match out of the others' reach.
+func (p *patLift) claim(m *match) {
+	p.fused[m.nodes[0]] = m
+	for _, j := range m.nodes[1:] {
+		p.claimed[j] = !p.ofWeight(&p.src.Nodes[j])
 	}
 }
 
@@ -298,11 +306,11 @@ func (p *patLift) single(table *rules, i int32) {
 	if p.allHost(n) {
 		return
 	}
-	for _, r := range table.single[qualified(n)] {
+	for _, r := range table.single[p.ops[i]] {
 		if p.vague(n) {
 			break
 		}
-		if m := p.try(r, i); m != nil && r.run(p, m) {
+		if m := p.try(r, r.terms, i); m != nil && r.run(p, m) {
 			return
 		}
 	}

@@ -190,12 +190,12 @@ func (m *match) undo(at [2]int) {
 // commutative lists operators of two operands in either order.
 var commutative = []string{"Add", "Mul", "Max", "Min", "And", "Or", "Equal"}
 
-// try matches a rule at node i, or returns nil.
-func (p *patLift) try(r *rule, i int32) *match {
+// try matches patterns of a rule at node i, or returns nil.
+func (p *patLift) try(r *rule, terms []*term, i int32) *match {
 	if n := &p.src.Nodes[i]; len(n.Outputs) == 0 || n.Outputs[0] < 0 || !r.bare && (len(n.Inputs) == 0 || n.Inputs[0] < 0) {
 		return nil
 	}
-	for _, t := range r.terms {
+	for _, t := range terms {
 		m := &match{rule: r, root: &p.src.Nodes[i]}
 		if p.fits(m, t, i) && p.closed(m) && (r.where == nil || r.where(p, m)) {
 			return m
@@ -217,7 +217,7 @@ func (p *patLift) fits(m *match, t *term, i int32) bool {
 		return false
 	}
 	n := &p.src.Nodes[i]
-	if t.kind != termOp || qualified(n) != t.op || p.claimed[i] && len(m.nodes) > 0 {
+	if t.kind != termOp || p.ops[i] != t.op || p.claimed[i] && len(m.nodes) > 0 {
 		return false
 	}
 	m.nodes = append(m.nodes, i)
