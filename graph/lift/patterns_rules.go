@@ -61,6 +61,24 @@ func ruleTable() *rules {
 	return t
 }
 
+// A PatternRule describes one rule of the lift by patterns.
+type PatternRule struct {
+	Name string
+	Doc  string
+	From []string // ONNX patterns
+	To   string   // calls; empty where attributes and shapes decide them, as Doc says
+}
+
+// PatternRules lists the rules by which files without exporter metadata are
+// lifted, in the order in which they are tried.
+func PatternRules() []PatternRule {
+	var out []PatternRule
+	for _, r := range slices.Concat(fusedRules, pointwiseRules, calledRules) {
+		out = append(out, PatternRule{r.name, r.doc, slices.Clone(r.from), r.to})
+	}
+	return out
+}
+
 const (
 	scoresScaled = "MatMul({Mul(q, #s)|Div(q, #s)}, {Mul(kt, #t)|Div(kt, #t)})"
 	erf          = "Erf({Div(x, 1.41421)|Mul(x, 0.70711)})"

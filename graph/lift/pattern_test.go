@@ -1,0 +1,255 @@
+package lift_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/infer"
+	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/graph/train"
+)
+
+// parseGraph reads a graph in ONNX's text syntax and infers its shapes.
+func parseGraph(t *testing.T, text string) *graph.Graph {
+	t.Helper()
+	opset := "18"
+	if strings.Contains(text, " Swish") || strings.Contains(text, "RMSNormalization") || strings.Contains(text, " Attention") {
+		opset = "24"
+	} else if strings.Contains(text, " Gelu") || strings.Contains(text, "GroupNormalization") {
+		opset = "21"
+	} else if strings.Contains(text, "ReduceMean<axes") {
+		opset = "17"
+	}
+	g, err := graph.Parse(strings.NewReader(`<ir_version: 10, opset_import: ["" : ` + opset + `, "com.microsoft" : 1]> g ` + text))
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	if _, err := infer.Infer(g, infer.Options{}); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return g
+}
+
+func liftText(t *testing.T, text string) *lift.Lifted {
+	t.Helper()
+	l, err := lift.Lift(parseGraph(t, text))
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return l
+}
+
+// calls writes the calls of a lifted graph, one a line.
+func calls(l *lift.Lifted) string {
+	var lines []string
+	for i := range l.Graph.Nodes {
+		n := &l.Graph.Nodes[i]
+		var outs []string
+		for _, o := range n.Outputs {
+			outs = append(outs, l.Graph.Values[o].Name)
+		}
+		lines = append(lines, fmt.Sprintf("%s(%s) -> %s", n.Op, argsText(l, n.Args), strings.Join(outs, ", ")))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func argsText(l *lift.Lifted, args []graph.Arg) string {
+	parts := make([]string, len(args))
+	for i, a := range args {
+		switch a.Kind {
+		case graph.ArgNone:
+			parts[i] = "None"
+		case graph.ArgValue:
+			parts[i] = l.Graph.Values[a.Value].Name
+		case graph.ArgInt:
+			parts[i] = fmt.Sprint(a.Int)
+		case graph.ArgFloat:
+			parts[i] = fmt.Sprint(float32(a.Float))
+		case graph.ArgBool:
+			parts[i] = map[int64]string{0: "False", 1: "True"}[a.Int]
+		case graph.ArgString:
+			parts[i] = "'" + a.Str + "'"
+		case graph.ArgList:
+			parts[i] = "[" + argsText(l, a.List) + "]"
+		}
+		if a.Name != "" {
+			parts[i] = a.Name + "=" + parts[i]
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func allRows() []patternRow {
+	rows := slices.Clone(patternRows)
+	for _, r := range unaryRows {
+		typ := "float"
+		if strings.HasPrefix(r[0], "Is") {
+			typ = "bool"
+		}
+		rows = append(rows, patternRow{r[1], fmt.Sprintf("(float[2] x) => (%s[2] y) { y = %s(x) }", typ, r[0]), r[1] + ".default(x) -> y"})
+	}
+	for _, r := range binaryRows {
+		typ := "float"
+		if slices.Contains([]string{"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}, r[0]) {
+			typ = "bool"
+		}
+		name, _, _ := strings.Cut(r[1], ".")
+		attr := ""
+		if r[0] == "Mod" {
+			attr = "<fmod = 1>"
+		}
+		rows = append(rows, patternRow{name, fmt.Sprintf("(float[2] x, float[3,1] z) => (%s[3,2] y) { y = %s%s(x, z) }", typ, r[0], attr), r[1] + "(x, z) -> y"})
+	}
+	return rows
+}
+
+// TestPatternRows lifts small graphs to the calls they stand for.
+func TestPatternRows(t *testing.T) {
+	for _, r := range allRows() {
+		l := liftText(t, r.graph)
+		if got := calls(l); got != r.calls {
+			t.Errorf("%s: %s\n got %s\nwant %s", r.rule, r.graph, strings.ReplaceAll(got, "\n", "\n     "), strings.ReplaceAll(r.calls, "\n", "\n     "))
+		}
+		if len(l.Unlifted) > 0 || l.Source != lift.Patterns {
+			t.Errorf("%s: source %s, unlifted %v", r.rule, l.Source, l.Unlifted)
+		}
+	}
+}
+
+// TestPatternRowsComplete demands a row for every rule.
+func TestPatternRowsComplete(t *testing.T) {
+	rows := map[string]bool{}
+	for _, r := range allRows() {
+		rows[r.rule] = true
+	}
+	for _, r := range lift.PatternRules() {
+		if !rows[r.Name] {
+			t.Errorf("rule %s has no row", r.Name)
+		}
+		if r.Doc == "" || len(r.From) == 0 {
+			t.Errorf("rule %s: doc %q, patterns %v", r.Name, r.Doc, r.From)
+		}
+	}
+}
+
+// TestPatternRowsRun runs the calls of every row: the operator table's shapes
+// must be those of ONNX's shape inference, which know nothing of each other.
+func TestPatternRowsRun(t *testing.T) {
+	for _, r := range allRows() {
+		l := liftText(t, r.graph)
+		b, err := train.New(l, train.Options{})
+		if err != nil {
+			t.Errorf("%s: %v", r.rule, err)
+			continue
+		}
+		for _, w := range b.Warnings {
+			if w.Code == "shape-differs" || w.Code == "unknown-operator" {
+				t.Errorf("%s: %s", r.rule, w.Message)
+			}
+		}
+	}
+}
+
+// TestPatternRoles reads parameters, buffers and constants off a graph.
+func TestPatternRoles(t *testing.T) {
+	l := liftText(t, `(float[1,3,4,4] x) => (float[1,2] y) <float[2,3,1,1] "c.weight" = {1,1,1,1,1,1}, float[2] "bn.weight" = {1,1}, float[2] "bn.bias" = {0,0},
+		float[2] rm = {0,0}, float[2] rv = {1,1}, int64[2] shape = {1,32}, float[32,2] "onnx::MatMul_7" = {}, float half = {0.5}> {
+		a = Conv(x, "c.weight") b = BatchNormalization(a, "bn.weight", "bn.bias", rm, rv) c = Relu(b) d = Mul(c, half) e = Reshape(d, shape) y = MatMul(e, "onnx::MatMul_7") }`)
+	want := map[string]lift.Role{"c.weight": lift.Parameter, "bn.weight": lift.Parameter, "bn.bias": lift.Parameter, "rm": lift.Buffer, "rv": lift.Buffer,
+		"shape": lift.Constant, "onnx::MatMul_7": lift.Parameter, "half": lift.Constant, "x": lift.Unknown, "y": lift.Unknown}
+	seen := 0
+	for i, v := range l.Graph.Values {
+		if w, ok := want[v.Name]; ok {
+			seen++
+			if l.Roles[i] != w {
+				t.Errorf("%s: role %d, want %d", v.Name, l.Roles[i], w)
+			}
+		}
+		if v.Name == "onnx::MatMul_7" && !v.Type.Shape[0].Equal(graph.Int(2)) {
+			t.Errorf("a matrix stored [in, out] is the parameter %v", v.Type.Shape)
+		}
+	}
+	if seen != len(want) {
+		t.Errorf("saw %d of %d values", seen, len(want))
+	}
+	for i, n := range l.Graph.Nodes {
+		if relu := n.Op == "relu.default"; l.InPlace[i] != relu {
+			t.Errorf("%s in place: %v", n.Op, l.InPlace[i])
+		}
+		if w := map[string]string{"conv2d.default": "c", "batch_norm.default": "bn"}[n.Op]; n.Module != w {
+			t.Errorf("%s stands in module %q, want %q", n.Op, n.Module, w)
+		}
+	}
+}
+
+// TestPatternModules inverts the names of the TorchScript exporter.
+func TestPatternModules(t *testing.T) {
+	l := liftText(t, `(float[2] x) => (float[2] y) {
+		["/layer1/layer1.0/relu/Relu"] a = Relu(x) ["/m/encoder/layer.3/output/Add_1"] b = Add(a, x) ["/Sigmoid"] y = Sigmoid(b) }`)
+	want := []string{"layer1.0.relu", "m.encoder.layer.3.output", ""}
+	for i, n := range l.Graph.Nodes {
+		if n.Module != want[i] {
+			t.Errorf("%s: module %q, want %q", n.Name, n.Module, want[i])
+		}
+	}
+	if got := lift.Scopes(&l.Graph.Nodes[0]); !slices.Equal(got, []string{"", "layer1", "layer1.0", "layer1.0.relu"}) {
+		t.Errorf("scopes %q", got)
+	}
+}
+
+// TestPatternWarnings finds what a file does not say of a training step.
+func TestPatternWarnings(t *testing.T) {
+	conv := func(out, in string) string { return fmt.Sprintf("%s0 = Conv(%s, w, b) %s = Relu(%s0) ", out, in, out, out) }
+	for _, c := range []struct{ code, graph string }{
+		{"folded-batchnorm", `(float[1,2,4,4] x) => (float[1,2,4,4] c) <float[2,2,1,1] w = {1,1,1,1}, float[2] b = {0,0}> { ` + conv("a", "x") + conv("bb", "a") + conv("c", "bb") + `}`},
+		{"eval-batchnorm", `(float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2] w = {1,1}> { y = BatchNormalization(x, w, w, w, w) }`},
+		{"eager-attention", `(float[2,4,4] q, float[2,4,4] k, float[2,4,4] v) => (float[2,4,4] y) { kt = Transpose<perm = [0,2,1]>(k) q2 = Relu(q) a = MatMul(q2, kt) p = Softmax(a) y = MatMul(p, v) }`},
+		{"no-dropout", `(float[2,4,4] q, float[2,4,4] k, float[2,4,4] v) => (float[2,4,4] y) { y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v) }`},
+	} {
+		l := liftText(t, c.graph)
+		if !slices.ContainsFunc(l.Warnings, func(w graph.Warning) bool { return w.Code == c.code }) {
+			t.Errorf("no warning %s: %v", c.code, l.Warnings)
+		}
+	}
+	if l := liftText(t, `(float[2] x) => (float[2] y) { y = Relu(x) }`); len(l.Warnings) > 0 {
+		t.Errorf("warnings without reason: %v", l.Warnings)
+	}
+}
+
+// TestPatternUnlifted keeps what it does not know, and says so.
+func TestPatternUnlifted(t *testing.T) {
+	l := liftText(t, `(float[2,3,8] x) => (float[2,3,8] y) { r = Relu(x) s = LRN<size = 3>(r) y = Tanh(s) }`)
+	if got := calls(l); got != "relu.default(x) -> r\nonnx.LRN(r) -> s\ntanh.default(s) -> y" || !slices.Equal(l.Unlifted, []string{"LRN"}) {
+		t.Errorf("got %s, unlifted %v", got, l.Unlifted)
+	}
+	if l := liftText(t, `(float[2,3,8] x) => (float[2,3,8] y) { y = LRN<size = 3>(x) }`); l.Source != lift.None {
+		t.Errorf("source %s of a graph of which nothing is lifted", l.Source)
+	}
+}
+
+// TestPatternRefresh lifts anew when dims are bound otherwise.
+func TestPatternRefresh(t *testing.T) {
+	g, err := graph.Parse(strings.NewReader(`<ir_version: 10, opset_import: ["" : 18]> g (float[n,6] x) => (float[m,k,3] y) { s = Constant<value = int64[3] {0,-1,3}>() y = Reshape(x, s) }`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var l *lift.Lifted
+	for _, n := range []int64{0, 4, 7} {
+		if _, err := infer.Infer(g, infer.Options{Batch: n}); err != nil {
+			t.Fatal(err)
+		}
+		if l == nil {
+			if l, err = lift.Lift(g); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		l.Refresh(g)
+		if want := fmt.Sprintf("reshape.default(x, [%d, 2, 3]) -> y", n); calls(l) != want {
+			t.Errorf("got %s, want %s", calls(l), want)
+		}
+	}
+}
