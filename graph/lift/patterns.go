@@ -13,19 +13,20 @@ const hostElems = 1024
 // A patLift is the state of a lift by patterns.
 type patLift struct {
 	*builder
-	ops     []string        // qualified operator of each node
-	alias   []graph.ValueID // value that each source value is another name of
-	def     []int32         // node that defines each source value, or -1
-	uses    []int32         // readers of each source value, graph outputs included
-	reader  []int32         // first node that reads each source value, or -1
-	rights  []int32         // MatMul nodes whose second operand each source value is
-	host    []bool          // source values that shapes and constants alone decide
-	claimed []bool          // nodes inside a fused match
-	fused   []*match        // matches of several nodes, by their last
-	weights []bool          // source values that stand where parameters do
-	buffers []bool          // source values that stand where running statistics do
-	bound   bool            // all inputs of the graph are of known size
-	flipped []bool          // source values stored transposed: [in, out]
+	ops      []string        // qualified operator of each node
+	alias    []graph.ValueID // value that each source value is another name of
+	def      []int32         // node that defines each source value, or -1
+	uses     []int32         // readers of each source value, graph outputs included
+	reader   []int32         // first node that reads each source value, or -1
+	rights   []int32         // MatMul nodes whose second operand each source value is
+	host     []bool          // source values that shapes and constants alone decide
+	claimed  []bool          // nodes inside a fused match
+	fused    []*match        // matches of several nodes, by their last
+	weights  []bool          // source values that stand where parameters do
+	buffers  []bool          // source values that stand where running statistics do
+	bound    bool            // all inputs of the graph are of known size
+	restored int             // batch normalisations that metadata says were folded
+	flipped  []bool          // source values stored transposed: [in, out]
 }
 
 // liftPatterns recognises ONNX operators and groups of them.
@@ -119,9 +120,15 @@ func (p *patLift) value(id graph.ValueID) graph.ValueID {
 // reads lists what a node reads, captures of its subgraphs included.
 func reads(n *graph.Node) []graph.ValueID {
 	out := slices.DeleteFunc(slices.Clone(n.Inputs), func(id graph.ValueID) bool { return id < 0 })
-	for _, sub := range n.Subgraphs() {
+	subs := n.Subgraphs()
+	if len(subs) == 0 {
+		return out
+	}
+	seen := map[graph.ValueID]bool{}
+	for _, sub := range subs {
 		for i := range sub.Values {
-			if v := &sub.Values[i]; v.Kind == graph.Captured && v.Outer >= 0 && !slices.Contains(out, v.Outer) {
+			if v := &sub.Values[i]; v.Kind == graph.Captured && v.Outer >= 0 && !seen[v.Outer] {
+				seen[v.Outer] = true
 				out = append(out, v.Outer)
 			}
 		}

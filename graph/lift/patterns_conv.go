@@ -2,6 +2,7 @@ package lift
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -68,7 +69,86 @@ func (p *patLift) padded(n *graph.Node, w *window) graph.Arg {
 func spatialOp(base string, k int) string { return base + [...]string{"", "1d", "2d", "3d"}[k] }
 
 func convCall(p *patLift, n *graph.Node, _ *match) bool {
-	return p.conv(n, p.value(n.Outputs[0]))
+	fx := foldedNorm(n)
+	if fx == nil {
+		return p.conv(n, p.value(n.Outputs[0]))
+	}
+	t := p.temp(n, "conv", p.typeOf(n.Outputs[0]))
+	if !p.conv(p.beforeNorm(n), t) {
+		return false
+	}
+	p.restoreNorm(n, fx, t)
+	return true
+}
+
+// foldedNorm returns the batch normalisation that the exporter folded into a
+// convolution: the call that the node's metadata names.
+func foldedNorm(n *graph.Node) *fxCall {
+	text := n.MetaValue(keyFX)
+	if !strings.Contains(text, "batch_norm") {
+		return nil
+	}
+	fx, err := parseFX(text)
+	if err != nil || !strings.HasPrefix(fx.target, "aten.") || !strings.Contains(fx.target, "batch_norm") || len(fx.args) < 5 {
+		return nil
+	}
+	return fx
+}
+
+// beforeNorm is the convolution as it was before a batch normalisation was
+// folded into it: without the bias that folding gave it, in its own module.
+func (p *patLift) beforeNorm(n *graph.Node) *graph.Node {
+	c := *n
+	c.Inputs = n.Inputs[:2]
+	module, scopes := p.weightModule(&c), pyList(n.MetaValue(keyScopes))
+	if module == "" || len(scopes) < 2 {
+		return &c
+	}
+	scopes[len(scopes)-2] = module
+	c.Meta = slices.Clone(n.Meta)
+	for i := range c.Meta {
+		switch c.Meta[i].Key {
+		case keyScopes:
+			c.Meta[i].Value = pyRepr(scopes)
+		case keyClasses:
+			classes := pyList(c.Meta[i].Value)
+			if len(classes) >= 2 {
+				classes[len(classes)-2] = ""
+			}
+			c.Meta[i].Value = pyRepr(classes)
+		}
+	}
+	return &c
+}
+
+// restoreNorm emits the folded batch normalisation with parameters and running
+// statistics of its own.
+func (p *patLift) restoreNorm(n *graph.Node, fx *fxCall, x graph.ValueID) {
+	module, _ := owner(n)
+	args := []graph.Arg{argOf(x)}
+	for i, name := range []string{"weight", "bias", "running_mean", "running_var"} {
+		if fx.args[1+i].kind != graph.ArgValue {
+			args = append(args, argNone())
+			continue
+		}
+		role := Parameter
+		if i >= 2 {
+			role = Buffer
+		}
+		args = append(args, argOf(p.added(module+"."+name, shaped(p.typeOf(n.Outputs[0]), p.dims(n.Inputs[1])[0]), role)))
+	}
+	p.restored++
+	p.emit(n, "batch_norm.default", append(args, argBool(true), argFloat(0.1), argFloat(1e-5), argBool(true)), p.value(n.Outputs[0]))
+}
+
+// added makes a stored tensor that the file no longer holds.
+func (p *patLift) added(name string, t graph.Type, role Role) graph.ValueID {
+	id := p.fresh(name, t)
+	v := &p.l.Graph.Values[id]
+	dims, _ := t.Shape.Static()
+	v.Kind, v.Const = graph.Initializer, &graph.Tensor{Name: name, Type: t.Elem, Dims: dims}
+	p.l.Roles[id] = role
+	return id
 }
 
 func (p *patLift) conv(n *graph.Node, out graph.ValueID) bool {

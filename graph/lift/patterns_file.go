@@ -192,7 +192,7 @@ func (p *patLift) note(code, node, format string, args ...any) {
 
 // warn says where the file does not describe a training step.
 func (p *patLift) warn() {
-	var bn, evalBN, dropout, folded, sure, fused, eager int
+	var bn, evalBN, dropout, folded, fused, eager int
 	for i := range p.src.Nodes {
 		n := &p.src.Nodes[i]
 		switch n.Op {
@@ -204,9 +204,6 @@ func (p *patLift) warn() {
 		case "Dropout":
 			dropout++
 		case "Conv", "ConvTranspose":
-			if strings.Contains(n.MetaValue(keyFX), "batch_norm") {
-				sure++
-			}
 			if p.maybeFolded(n) {
 				folded++
 			}
@@ -221,8 +218,8 @@ func (p *patLift) warn() {
 			fused++
 		}
 	}
-	p.warnNorm(bn, evalBN, dropout, folded, sure)
-	if dropout == 0 && (fused+eager > 0 || evalBN > 0) {
+	p.warnNorm(bn, evalBN, dropout, folded)
+	if dropout == 0 && (fused+eager > 0 || evalBN+p.restored > 0) {
 		p.note("no-dropout", "", "the file holds no Dropout: exported in evaluation mode, or the model has none; masks of dropout layers are not counted")
 	}
 	if fused > 0 {
@@ -233,10 +230,10 @@ func (p *patLift) warn() {
 	}
 }
 
-func (p *patLift) warnNorm(bn, evalBN, dropout, folded, sure int) {
+func (p *patLift) warnNorm(bn, evalBN, dropout, folded int) {
 	switch {
-	case sure > 0:
-		p.note("folded-batchnorm", "", "%d batch normalisations are folded into convolutions: the file was exported in evaluation mode; a training step runs them and keeps their operands", sure)
+	case p.restored > 0:
+		p.note("folded-batchnorm", "", "exported in evaluation mode: %d batch normalisations were folded into convolutions; they are counted as the file's metadata names them", p.restored)
 	case bn == 0 && dropout == 0 && folded >= 3:
 		p.note("folded-batchnorm", "", "%d convolutions with a bias are followed by an activation, and there is no batch normalisation: it may have been folded into them, and a training step would keep its operands", folded)
 	}

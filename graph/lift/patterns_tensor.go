@@ -181,6 +181,9 @@ func (p *patLift) sliceStarts(n *graph.Node, rank int) (starts, steps []int64) {
 		}
 		if i < len(by) && by[i] != 0 {
 			steps[d] = by[i]
+			if in[d] >= 0 {
+				steps[d] = min(by[i], max(in[d], 1))
+			}
 		}
 		if i < len(from) && in[d] >= 0 {
 			s := from[i]
@@ -345,31 +348,29 @@ func manyCall(p *patLift, n *graph.Node, _ *match) bool {
 		return false
 	}
 	t, out := p.typeOf(n.Outputs[0]), p.value(n.Outputs[0])
-	x := p.operandArg(n.Inputs[0])
+	x, dims := p.operandArg(n.Inputs[0]), p.dims(n.Inputs[0])
 	for i, id := range n.Inputs[1:] {
 		args := []graph.Arg{x, p.operandArg(id)}
+		dims = broadcast(dims, p.dims(id))
 		if i == len(n.Inputs)-2 && n.Op != "Mean" {
 			p.emit(n, op, args, out)
 			return true
 		}
-		x = p.step(n, "part", shaped(graph.Type{Elem: t.Elem}, p.broadcast(n.Inputs[:i+2])...), op, args...)
+		x = p.step(n, "part", shaped(graph.Type{Elem: t.Elem}, dims...), op, args...)
 	}
 	p.emit(n, "div.Tensor", []graph.Arg{x, argFloat(float64(len(n.Inputs)))}, out)
 	return true
 }
 
-// broadcast is the common shape of values; what is not known is -1.
-func (p *patLift) broadcast(ids []graph.ValueID) []int64 {
-	var out []int64
-	for _, id := range ids {
-		dims := p.dims(id)
-		for len(out) < len(dims) {
-			out = slices.Insert(out, 0, 1)
-		}
-		for i, d := range dims {
-			if j := len(out) - len(dims) + i; d != 1 {
-				out[j] = d
-			}
+// broadcast is the common shape of two; what is not known is -1.
+func broadcast(a, b []int64) []int64 {
+	if len(a) < len(b) {
+		a, b = b, a
+	}
+	out := slices.Clone(a)
+	for i, d := range b {
+		if j := len(a) - len(b) + i; d != 1 {
+			out[j] = d
 		}
 	}
 	return out
