@@ -21,9 +21,8 @@ var liftPairs = []struct {
 }{
 	{"resnet18", "ts-train", 0.01, ""}, {"resnet50", "ts-train", 0.01, ""}, {"densenet121", "ts-train", 0.01, ""},
 	{"bert_base_mlm", "ts-train", 0.01, ""}, {"vit_b_16", "ts-train", 0.01, ""},
-	{"resnet18", "dyn-eval", 0.03, "folded-batchnorm"}, {"resnet50", "dyn-eval", 0.03, "folded-batchnorm"},
-	{"densenet121", "dyn-eval", 0.03, "folded-batchnorm"}, {"bert_base_mlm", "dyn-eval", 0.03, "no-dropout"},
-	{"vit_b_16", "dyn-eval", 0.03, "no-dropout"}, {"gpt2", "dyn-eval", 0.03, "no-dropout"},
+	{"resnet18", "dyn-eval", 0.01, ""}, {"resnet50", "dyn-eval", 0.01, ""}, {"densenet121", "dyn-eval", 0.01, ""},
+	{"bert_base_mlm", "dyn-eval", 0.01, "no-dropout"}, {"vit_b_16", "dyn-eval", 0.01, ""}, {"gpt2", "dyn-eval", 0.01, "no-dropout"},
 	{"llama_250m", "dyn-train-23", 0, ""}, {"vit_b_16", "dyn-train-23", 0, ""},
 }
 

@@ -54,6 +54,15 @@ var patternRows = []patternRow{
 		qs = Mul(qt, s) ks = Mul(kt, s) a = MatMul(qs, ks) p = Softmax<axis = -1>(a) y = MatMul(p, vt) }`,
 		"transpose.int(q, 1, 2) -> qt\npermute.default(k, [0, 2, 3, 1]) -> kt\ntranspose.int(v, 1, 2) -> vt\n" +
 			"transpose.int(kt, -2, -1) -> y/key\nscaled_dot_product_attention.default(qt, y/key, vt, None, 0) -> y"},
+	{"attention", `(float[2,4,8,16] q, float[2,4,8,16] k, float[2,4,8,16] v, bool[8,8] c) => (float[2,4,8,16] y) {
+		s = Constant<value = float {0.5}>() z = Constant<value = float {0.0}>() i = Constant<value = float {-1000.0}>() m = Where(c, z, i)
+		kt = Transpose<perm = [0,1,3,2]>(k) qs = Mul(q, s) ks = Mul(kt, s) a = MatMul(qs, ks) b = Add(a, m) p = Softmax(b) n = IsNaN(p) w = Where(n, z, p) y = MatMul(w, v) }`,
+		"scaled_dot_product_attention.default(q, k, v, c, 0) -> y"},
+	{"attention", `(float[2,4,8,16] q, float[2,4,8,16] k, float[2,4,8,16] v) => (float[2,4,8,16] y) {
+		s = Constant<value = float {0.5}>() z = Constant<value = float {0.0}>() i = Constant<value = float {-1000.0}>() o = Constant<value = float {1.0}>() h = Constant<value = int64[2] {8,8}>()
+		e = Expand(o, h) t = Trilu<upper = 0>(e) c = Equal(t, z) m = Where(c, i, z)
+		kt = Transpose<perm = [0,1,3,2]>(k) qs = Mul(q, s) ks = Mul(kt, s) a = MatMul(qs, ks) b = Add(a, m) p = Softmax(b) r = Constant<value = float {0.25}>() d = Dropout(p, r) y = MatMul(d, v) }`,
+		"scaled_dot_product_attention.default(q, k, v, None, 0.25, True) -> y"},
 	{"group-norm", `(float[2,8,4,4] x) => (float[2,8,4,4] y) <float[4] one = {1,1,1,1}, float[4] zero = {0,0,0,0}, float[8,1,1] w = {1,1,1,1,1,1,1,1}, float[8,1,1] b = {0,0,0,0,0,0,0,0}> {
 		s = Constant<value = int64[3] {0,4,-1}>() t = Shape(x) r = Reshape(x, s) i = InstanceNormalization(r, one, zero) u = Reshape(i, t) v = Mul(u, w) y = Add(v, b) }`,
 		"group_norm.default(x, 4, w, b, 1e-05) -> y"},
@@ -112,6 +121,11 @@ var patternRows = []patternRow{
 			"bmm.default(y/a3, y/b3) -> y/bmm\nview.default(y/bmm, [2, 3, 5, 6]) -> y/view\npermute.default(y/view, [0, 1, 2, 3]) -> y"},
 	{"attention-op", `(float[2,4,8,16] q, float[2,2,8,16] k, float[2,2,8,16] v) => (float[2,4,8,16] y) { y = Attention<is_causal = 1>(q, k, v) }`,
 		"scaled_dot_product_attention.default(q, k, v, None, 0, True, enable_gqa=True) -> y"},
+	{"attention-op", `(float[2,8,64] q, float[2,8,32] k, float[2,8,32] v, float[2,2,5,16] pk, float[2,2,5,16] pv) => (float[2,8,64] y, float[2,2,13,16] nk, float[2,2,13,16] nv) {
+		y, nk, nv = Attention<q_num_heads = 4, kv_num_heads = 2>(q, k, v, , pk, pv) }`,
+		"view.default(q, [2, 8, 4, 16]) -> y/q_view\ntranspose.int(y/q_view, 1, 2) -> y/q_heads\nview.default(k, [2, 8, 2, 16]) -> y/k_view\ntranspose.int(y/k_view, 1, 2) -> y/k_heads\n" +
+			"view.default(v, [2, 8, 2, 16]) -> y/v_view\ntranspose.int(y/v_view, 1, 2) -> y/v_heads\ncat.default([pk, y/k_heads], 2) -> nk\ncat.default([pv, y/v_heads], 2) -> nv\n" +
+			"scaled_dot_product_attention.default(y/q_heads, nk, nv, None, 0, False, enable_gqa=True) -> y/attention\ntranspose.int(y/attention, 1, 2) -> y/rows\nreshape.default(y/rows, [2, 8, 64]) -> y"},
 	{"multi-head", `(float[2,8,64] q, float[2,8,64] k, float[2,8,64] v) => (float[2,8,64] y) { y = com.microsoft.MultiHeadAttention<num_heads = 4>(q, k, v) }`,
 		"view.default(q, [2, 8, 4, 16]) -> y/q_view\ntranspose.int(y/q_view, 1, 2) -> y/q_heads\nview.default(k, [2, 8, 4, 16]) -> y/k_view\ntranspose.int(y/k_view, 1, 2) -> y/k_heads\n" +
 			"view.default(v, [2, 8, 4, 16]) -> y/v_view\ntranspose.int(y/v_view, 1, 2) -> y/v_heads\n" +

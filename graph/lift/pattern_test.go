@@ -230,6 +230,35 @@ func TestPatternUnlifted(t *testing.T) {
 	}
 }
 
+// TestPatternFoldedNorm restores a batch normalisation that an exporter folded
+// into a convolution, from the metadata it left.
+func TestPatternFoldedNorm(t *testing.T) {
+	g := parseGraph(t, `(float[1,3,8,8] x) => (float[1,4,8,8] y) <float[4,3,1,1] "conv1.weight" = {}, float[4] "conv1.bias" = {}> { [node_bn] b = Conv(x, "conv1.weight", "conv1.bias") y = Relu(b) }`)
+	g.Nodes[0].Meta = []graph.Prop{
+		{Key: "pkg.torch.onnx.class_hierarchy", Value: "['Net', 'torch.nn.modules.batchnorm.BatchNorm2d', 'aten._native_batch_norm_legit_no_training.default']"},
+		{Key: "pkg.torch.onnx.fx_node", Value: "%bn : [num_users=1] = call_function[target=torch.ops.aten._native_batch_norm_legit_no_training.default](args = (%conv2d, %p_bn1_weight, %p_bn1_bias, %b_bn1_running_mean, %b_bn1_running_var, 0.1, 1e-05), kwargs = {})"},
+		{Key: "pkg.torch.onnx.name_scopes", Value: "['', 'bn1', 'bn']"},
+	}
+	l, err := lift.Lift(g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "conv2d.default(x, conv1.weight, None, [1, 1], [0, 0], [1, 1], 1) -> node_bn/conv\n" +
+		"batch_norm.default(node_bn/conv, bn1.weight, bn1.bias, bn1.running_mean, bn1.running_var, True, 0.1, 1e-05, True) -> b\nrelu.default(b) -> y"
+	if got := calls(l); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if a, b := l.Graph.Nodes[0].Module, l.Graph.Nodes[1].Module; a != "conv1" || b != "bn1" || !l.InPlace[2] {
+		t.Errorf("modules %q and %q, activation in place: %v", a, b, l.InPlace[2])
+	}
+	roles := map[string]lift.Role{"bn1.weight": lift.Parameter, "bn1.running_var": lift.Buffer, "conv1.weight": lift.Parameter, "conv1.bias": lift.Constant}
+	for i, v := range l.Graph.Values {
+		if w, ok := roles[v.Name]; ok && l.Roles[i] != w {
+			t.Errorf("%s: role %d, want %d", v.Name, l.Roles[i], w)
+		}
+	}
+}
+
 // TestPatternRefresh lifts anew when dims are bound otherwise.
 func TestPatternRefresh(t *testing.T) {
 	g, err := graph.Parse(strings.NewReader(`<ir_version: 10, opset_import: ["" : 18]> g (float[n,6] x) => (float[m,k,3] y) { s = Constant<value = int64[3] {0,-1,3}>() y = Reshape(x, s) }`))

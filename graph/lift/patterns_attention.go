@@ -13,19 +13,53 @@ func attentionRank(p *patLift, m *match) bool {
 }
 
 func attentionCall(p *patLift, n *graph.Node, m *match) bool {
-	mask := argNone()
-	if id := m.value("mask"); id >= 0 {
-		mask = argOf(p.value(id))
-	} else if id := m.value("choice"); id >= 0 {
-		mask = argOf(p.value(id))
-	}
+	mask, causal := p.mask(m)
 	drop := 0.0
 	if id := m.value("drop"); id >= 0 {
 		drop = p.ratio(&p.src.Nodes[p.def[id]])
 	}
 	args := []graph.Arg{argOf(p.value(m.value("q"))), p.key(n, m.value("kt")), argOf(p.value(m.value("v"))), mask, argFloat(drop)}
+	if causal {
+		args = append(args, argBool(true))
+	}
 	p.emit(n, "scaled_dot_product_attention.default", args, p.value(n.Outputs[0]))
 	return true
+}
+
+// mask is the mask that the caller passed: what is added to the scores, the
+// bools that it was made of, or none but is_causal.
+func (p *patLift) mask(m *match) (mask graph.Arg, causal bool) {
+	id := m.value("mask")
+	if id < 0 {
+		return argOf(p.value(m.value("choice"))), false
+	}
+	where := p.producedBy(id, "Where")
+	if where == nil {
+		return argOf(p.value(id)), false
+	}
+	if eq := p.producedBy(where.Inputs[0], "Equal"); eq != nil {
+		if tri := p.producedBy(eq.Inputs[0], "Trilu"); tri != nil && attrInt(tri, "upper", 1) == 0 && p.dataFree(tri.Inputs[0]) {
+			return argNone(), true
+		}
+	}
+	if f, ok := p.number(where.Inputs[1]); ok && f == 0 && m.value("p") >= 0 {
+		return argOf(p.value(where.Inputs[0])), false
+	}
+	return argOf(p.value(id)), false
+}
+
+// producedBy returns the node of operator op that computes id, or nil.
+func (p *patLift) producedBy(id graph.ValueID, op string) *graph.Node {
+	d := p.def[p.resolve(id)]
+	if d < 0 || p.ops[d] != op || len(p.src.Nodes[d].Inputs) == 0 || slices.Contains(p.src.Nodes[d].Inputs, graph.NoValue) {
+		return nil
+	}
+	return &p.src.Nodes[d]
+}
+
+// dataFree reports a tensor filled with a constant.
+func (p *patLift) dataFree(id graph.ValueID) bool {
+	return p.constant(id) || p.producedBy(id, "ConstantOfShape") != nil || p.producedBy(id, "Expand") != nil && p.constant(p.producedBy(id, "Expand").Inputs[0])
 }
 
 // key undoes the transposition of the key, [.., dim, rows].
@@ -72,10 +106,11 @@ func (p *patLift) extraUsed(n *graph.Node) bool {
 	return false
 }
 
-// attentionOp is Attention of opset 23 without past, soft cap and scores.
+// attentionOp is Attention of opset 23 without soft cap and scores; past keys
+// and values go before the new ones.
 func attentionOp(p *patLift, n *graph.Node, _ *match) bool {
-	if len(n.Inputs) < 3 || n.Inputs[1] < 0 || n.Inputs[2] < 0 || input(n, 4) >= 0 || input(n, 5) >= 0 || input(n, 6) >= 0 ||
-		attrFloat(n, "softcap", 0) != 0 || p.extraUsed(n) {
+	if len(n.Inputs) < 3 || n.Inputs[1] < 0 || n.Inputs[2] < 0 || (input(n, 4) >= 0) != (input(n, 5) >= 0) || input(n, 6) >= 0 ||
+		attrFloat(n, "softcap", 0) != 0 || len(n.Outputs) > 3 && n.Outputs[3] >= 0 {
 		return false
 	}
 	q, k, v := p.dims(n.Inputs[0]), p.dims(n.Inputs[1]), p.dims(n.Inputs[2])
@@ -85,6 +120,7 @@ func attentionOp(p *patLift, n *graph.Node, _ *match) bool {
 		if q[1] != k[1] {
 			args = append(args, named("enable_gqa", argBool(true)))
 		}
+		args[1], args[2] = p.present(n, 1, args[1]), p.present(n, 2, args[2])
 		p.emit(n, "scaled_dot_product_attention.default", args, p.value(n.Outputs[0]))
 		return true
 	}
@@ -95,12 +131,39 @@ func attentionOp(p *patLift, n *graph.Node, _ *match) bool {
 	args[0] = p.heads(n, "q", args[0], p.typeOf(n.Inputs[0]), q[0], q[1], h, q[2]/h)
 	args[1] = p.heads(n, "k", args[1], p.typeOf(n.Inputs[1]), k[0], k[1], kv, k[2]/kv)
 	args[2] = p.heads(n, "v", args[2], p.typeOf(n.Inputs[2]), v[0], v[1], kv, v[2]/kv)
+	args[1], args[2] = p.present(n, 1, args[1]), p.present(n, 2, args[2])
 	if h != kv {
 		args = append(args, named("enable_gqa", argBool(true)))
 	}
 	o := p.step(n, "attention", shaped(t, q[0], h, q[1], v[2]/kv), "scaled_dot_product_attention.default", args...)
 	p.merged(n, o, t, q[0], q[1], h, v[2]/kv)
 	return true
+}
+
+// present joins the past (input 3+i) and the new keys or values of [batch,
+// heads, rows, dim]; output i shows them.
+func (p *patLift) present(n *graph.Node, i int, x graph.Arg) graph.Arg {
+	past, out := input(n, 3+i), graph.NoValue
+	if i < len(n.Outputs) {
+		out = n.Outputs[i]
+	}
+	switch {
+	case past < 0 && out < 0:
+		return x
+	case past < 0:
+		p.emit(n, "alias.default", []graph.Arg{x}, p.value(out))
+		return x
+	}
+	to := p.value(out)
+	if out < 0 {
+		dims := slices.Clone(p.dims(past))
+		if len(dims) == 4 {
+			dims[2] = -1
+		}
+		to = p.temp(n, "present", shaped(p.typeOf(past), dims...))
+	}
+	p.emit(n, "cat.default", []graph.Arg{{Kind: graph.ArgList, List: []graph.Arg{p.in(n, 3+i), x}}, argInt(2)}, to)
+	return argOf(to)
 }
 
 // multiHeadCall is MultiHeadAttention of onnxruntime: query, key and value of

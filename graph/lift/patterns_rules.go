@@ -90,8 +90,10 @@ const (
 
 // fusedRules recognise groups of nodes, the largest first.
 var fusedRules = []rule{
-	{name: "attention", doc: "scaled_dot_product_attention as exporters write it out: query and key are both scaled by the root of the scale; masks are added, or choose",
+	{name: "attention", doc: "scaled_dot_product_attention as exporters write it out: query and key are both scaled by the root of the scale; a mask is added, one of bools as 0 and -inf, a causal one from a triangle of ones",
 		from: []string{
+			"MatMul(drop:Dropout(Where(IsNaN(p:Softmax(Add(" + scoresScaled + ", mask))), 0, p)), v)",
+			"MatMul(Where(IsNaN(p:Softmax(Add(" + scoresScaled + ", mask))), 0, p), v)",
 			"MatMul(drop:Dropout(Softmax(Add(" + scoresScaled + ", mask))), v)",
 			"MatMul(Softmax(Add(" + scoresScaled + ", mask)), v)",
 			"MatMul(Softmax(Where(choice, " + scoresScaled + ", _)), v)",
