@@ -21,7 +21,8 @@ type improver struct {
 	stamp  []int32 // scratch: by node, the last chain that has it
 	chains int32
 
-	crowded bool // some place in the plan had no room for an execution
+	heat    float64 // how much dearer a round may make the plan, on average, as a fraction
+	crowded bool    // some place in the plan had no room for an execution
 }
 
 func newImprover(p *problem, seed uint64) *improver {
@@ -233,6 +234,30 @@ func (m *improver) keep() {
 	}
 }
 
+// finish repairs the current plan and takes back what it does not need.
+func (m *improver) finish(limit int64) {
+	if m.repair(limit, true) {
+		m.prune()
+		m.keep()
+	}
+	m.pl.commit()
+}
+
+// anneal runs a number of rounds that start from the best plan, at first
+// with the improver's heat and then with less and less of it.
+func (m *improver) anneal(ctx context.Context, rounds int) {
+	heat := m.heat
+	m.pl.load(m.best)
+	for i := range cooling {
+		m.heat = heat * float64(cooling-1-i) / cooling
+		m.improve(ctx, rounds/cooling)
+	}
+	m.heat = heat
+}
+
+// cooling is the number of heats of one annealing.
+const cooling = 10
+
 // improve runs a number of rounds of ruin and repair on the current plan,
 // which must fit.
 func (m *improver) improve(ctx context.Context, rounds int) {
@@ -257,7 +282,8 @@ func (m *improver) round() {
 	}
 	before := m.pl.cost
 	m.ruin(extra)
-	if !m.repair(before+1, false) {
+	allowed := before + int64(m.heat*float64(before)*m.rng.ExpFloat64())
+	if !m.repair(allowed+1, false) {
 		m.pl.rollback(0)
 		return
 	}

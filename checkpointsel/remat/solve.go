@@ -1,0 +1,364 @@
+package remat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Class says which schedules are admitted.
+type Class int
+
+// Any node may be executed any number of times and any output dropped at any
+// time; first executions keep the order of the nodes. This is the class of
+// Checkmate, and its lower bounds hold for every smaller class.
+const ClassSchedule Class = 0
+
+// Options say what Solve is to do.
+type Options struct {
+	Budget int64 // bytes that must suffice, including the fixed ones
+
+	// Timeout ends the search; 0 stands for no limit but the context's.
+	Timeout time.Duration
+
+	// Patience ends the search after so many rounds in which neither the
+	// plan nor the bound became better; 0 stands for DefaultPatience. A
+	// search that ends this way, or with a proof of optimality, is the same
+	// from run to run.
+	Patience int
+
+	Seed  uint64 // of the random choices
+	Class Class
+}
+
+// DefaultPatience is the number of rounds without progress after which Solve
+// gives up looking for more.
+const DefaultPatience = 12
+
+// A Result is the best plan found and the best proof of how good it is.
+type Result struct {
+	Cost       int64   // of the schedule
+	Extra      int64   // Cost less that of executing every node once
+	Overhead   float64 // Extra as a fraction of executing every node once
+	LowerBound int64   // no schedule within the budget costs less
+	Gap        float64 // Cost less LowerBound, as a fraction like Overhead
+	Optimal    bool    // Cost equals LowerBound
+	Peak       int64   // bytes, of the schedule
+	Schedule   []Step
+}
+
+// ErrInfeasible is matched by errors that prove that no schedule fits.
+var ErrInfeasible = errors.New("no schedule fits the budget")
+
+// ErrNoPlan says that no schedule was found though none of the proofs excludes
+// that there is one.
+var ErrNoPlan = errors.New("no schedule found within the budget")
+
+// An InfeasibleError is the proof that no schedule fits: the execution of one
+// node, or the outputs to keep if Node is the number of nodes, needs more
+// than the budget by itself.
+type InfeasibleError struct {
+	Node         int
+	Name         string
+	Need, Budget int64 // bytes
+}
+
+func (e *InfeasibleError) Error() string {
+	return fmt.Sprintf("%s needs at least %d bytes, more than the budget of %d", e.Name, e.Need, e.Budget)
+}
+
+// Is makes errors.Is(err, ErrInfeasible) true.
+func (e *InfeasibleError) Is(target error) bool { return target == ErrInfeasible }
+
+// Solve looks for the schedule of least cost whose peak memory is within the
+// budget. It returns the best that it has when it can prove that nothing is
+// better, when ctx is done, or when one of the limits of opt is reached. The
+// error is an InfeasibleError where the budget is too small for any schedule;
+// it is ErrNoPlan, and the result holds a lower bound only, where none was
+// found.
+func Solve(ctx context.Context, in *Instance, opt Options) (*Result, error) {
+	if err := in.Validate(); err != nil {
+		return nil, err
+	}
+	if opt.Class != ClassSchedule {
+		return nil, fmt.Errorf("%s: unknown class of schedules %d", in.Name, opt.Class)
+	}
+	if need, v := in.WorkingSet(); need > opt.Budget {
+		return nil, in.infeasible(v, need, opt.Budget)
+	}
+	if opt.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, opt.Timeout)
+		defer cancel()
+	}
+	s := newSolver(in, opt)
+	if err := s.run(ctx); err != nil {
+		return nil, err
+	}
+	return s.result()
+}
+
+func (in *Instance) infeasible(v int, need, budget int64) error {
+	e := &InfeasibleError{Node: v, Name: in.Name + ": the outputs to keep", Need: need, Budget: budget}
+	if v >= 0 && v < len(in.Nodes) {
+		e.Name = in.Name + ": " + in.label(v)
+	}
+	return e
+}
+
+// A solver is one run of Solve.
+type solver struct {
+	in  *Instance
+	p   *problem
+	opt Options
+
+	cuts      []*search // the most promising cuts, highest bound first
+	improvers []*improver
+	bound     int64 // on the cost of recomputation
+	cost      int64 // of the best plan's recomputation, infinite if there is none
+	best      []int32
+	dead      int32 // a cut that no schedule can pass, or -1
+}
+
+func newSolver(in *Instance, opt Options) *solver {
+	if opt.Patience <= 0 {
+		opt.Patience = DefaultPatience
+	}
+	return &solver{in: in, p: newProblem(in, opt.Budget), opt: opt, cost: infinite, dead: -1}
+}
+
+// run alternates between rounds of bounding and of improving, which run at
+// the same time and exchange what they found only between rounds, so that
+// the outcome does not depend on how fast either is.
+func (s *solver) run(ctx context.Context) error {
+	s.offer(s.p.sequence())
+	if s.solved() {
+		return nil
+	}
+	s.screen(ctx)
+	if s.dead >= 0 {
+		return s.in.infeasible(int(s.dead), s.opt.Budget+1, s.opt.Budget)
+	}
+	s.start(ctx)
+	for stalled := 0; stalled < s.opt.Patience && !s.solved() && ctx.Err() == nil; stalled++ {
+		bound, cost := s.bound, s.cost
+		both(func() { s.raise(ctx) }, func() { s.improve(ctx) })
+		s.collect()
+		if s.bound > bound || s.cost < cost {
+			stalled = -1
+		}
+	}
+	return nil
+}
+
+func (s *solver) solved() bool { return s.bound >= s.cost }
+
+// both runs two functions at the same time.
+func both(f, g func()) {
+	var wg sync.WaitGroup
+	wg.Go(f)
+	g()
+	wg.Wait()
+}
+
+// offer takes a sequence if it fits and is cheaper than the best.
+func (s *solver) offer(sequence []int32) {
+	if sequence == nil {
+		return
+	}
+	pl := newPlan(s.p, sequence)
+	if pl.fits() && pl.cost < s.cost {
+		s.cost, s.best = pl.cost, sequence
+	}
+}
+
+// collect takes over what the rounds found.
+func (s *solver) collect() {
+	for _, m := range s.improvers {
+		if m.cost < s.cost {
+			s.offer(m.best)
+		}
+	}
+	for _, c := range s.cuts {
+		s.bound = max(s.bound, c.bound())
+	}
+	slices.SortStableFunc(s.cuts, func(a, b *search) int { return -compare(a.bound(), b.bound()) })
+}
+
+func compare(a, b int64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// screened is how many cuts are looked at before the search around the best
+// of them starts, and promising how many are kept.
+const (
+	screened  = 48
+	promising = 4
+)
+
+// screen bounds the problem at a selection of cuts.
+func (s *solver) screen(ctx context.Context) {
+	excess := s.excess()
+	tried := make([]bool, s.p.n)
+	try := func(at []int32) {
+		at = slices.DeleteFunc(at, func(t int32) bool { return t < 0 || int(t) >= s.p.n || excess[t] <= 0 || tried[t] })
+		for _, t := range at {
+			tried[t] = true
+		}
+		s.explore(ctx, at)
+	}
+	try(s.sample(excess))
+	for step := int32(s.p.n / screened); len(s.cuts) > 0 && s.dead < 0; step /= 2 {
+		t := s.cuts[0].cut.at
+		step = max(step, 1)
+		try([]int32{t - step, t + step})
+		if s.cuts[0].cut.at == t && step == 1 {
+			break
+		} else if s.cuts[0].cut.at != t {
+			step *= 2
+		}
+	}
+}
+
+// excess returns by how much the memory without recomputation exceeds the
+// limit at each node.
+func (s *solver) excess() []int64 {
+	pl := newPlan(s.p, s.p.sequence())
+	excess := make([]int64, s.p.n)
+	for v := range excess {
+		at := pl.runs[v][0]
+		excess[v] = pl.mem.max(at, at+1) - s.p.cap
+	}
+	return excess
+}
+
+// sample returns the nodes with the largest excess and some evenly spread
+// among all that have any.
+func (s *solver) sample(excess []int64) []int32 {
+	var over []int32
+	for v, x := range excess {
+		if x > 0 {
+			over = append(over, int32(v))
+		}
+	}
+	var at []int32
+	for i := 0; i < len(over); i += max(1, len(over)*2/screened) {
+		at = append(at, over[i])
+	}
+	slices.SortStableFunc(over, func(a, b int32) int { return -compare(excess[a], excess[b]) })
+	at = append(at, over[:min(len(over), screened/2)]...)
+	slices.Sort(at)
+	return slices.Compact(at)
+}
+
+// explore bounds the problem at the given cuts and keeps the best.
+func (s *solver) explore(ctx context.Context, at []int32) {
+	found := make([]*search, len(at))
+	half := func(first int) func() {
+		return func() {
+			for i := first; i < len(at) && (ctx.Err() == nil || i == 0); i += 2 {
+				found[i] = newSearch(newCut(s.p, at[i], int32(s.p.n)), infinite)
+				if found[i] == nil {
+					found[i] = &search{}
+				}
+			}
+		}
+	}
+	both(half(0), half(1))
+	for i, c := range found {
+		if c != nil && c.cut == nil {
+			s.dead = at[i]
+			return
+		}
+		if c != nil {
+			s.cuts = append(s.cuts, c)
+		}
+	}
+	s.collect()
+	s.cuts = s.cuts[:min(len(s.cuts), promising)]
+}
+
+// start makes the first plans: from the solutions of the best cuts, also of
+// those for a smaller limit, and from nothing.
+func (s *solver) start(ctx context.Context) {
+	for i, heat := range heats {
+		m := newImprover(s.p, s.opt.Seed+uint64(i))
+		m.heat = heat
+		s.improvers = append(s.improvers, m)
+	}
+	for i, c := range s.cuts {
+		c.improve(ctx, s.cost, 200)
+		m := s.improvers[i%len(s.improvers)]
+		m.start(c.cut, c.best)
+		m.finish(infinite)
+	}
+	s.collect()
+	m := s.improvers[0]
+	for i := range 8 {
+		if ctx.Err() != nil || i >= 2 && s.cost < infinite {
+			break
+		}
+		if sequence := simulate(s.p, m.rng, float64(i)*0.1); sequence != nil {
+			m.pl.load(sequence)
+			m.finish(infinite)
+		}
+	}
+	s.collect()
+}
+
+// heats are those of the improvers that work in turn.
+var heats = [...]float64{0.02, 0.005, 0.05}
+
+// raise is one round of bounding.
+func (s *solver) raise(ctx context.Context) {
+	for _, c := range s.cuts {
+		c.improve(ctx, s.cost, 300)
+		if c.bound() >= s.cost {
+			return
+		}
+	}
+}
+
+// improve is one round of improving.
+func (s *solver) improve(ctx context.Context) {
+	for _, m := range s.improvers {
+		if m.cost > s.cost+s.cost/50 {
+			m.cost, m.best = s.cost, s.best
+		}
+		if m.best != nil {
+			m.anneal(ctx, 1000)
+		}
+	}
+}
+
+// result puts together what was found.
+func (s *solver) result() (*Result, error) {
+	unit, total := s.p.costUnit, s.in.Total()
+	r := &Result{LowerBound: total + min(s.bound, s.cost)*unit}
+	if s.best == nil {
+		r.Cost, r.Extra, r.Overhead, r.Gap = math.MaxInt64, math.MaxInt64, math.Inf(1), math.Inf(1)
+		return r, fmt.Errorf("%s: %w of %d bytes; its cost would be at least %d", s.in.Name, ErrNoPlan, s.opt.Budget, r.LowerBound)
+	}
+	r.Schedule = schedule(s.in, s.best)
+	peak, cost, err := Check(s.in, r.Schedule, s.opt.Budget)
+	if err != nil {
+		panic("remat: the checker rejects a plan: " + err.Error())
+	}
+	r.Cost, r.Extra, r.Peak = cost, cost-total, peak
+	r.Optimal = r.LowerBound == cost
+	if total > 0 {
+		r.Overhead = float64(r.Extra) / float64(total)
+		r.Gap = float64(cost-r.LowerBound) / float64(total)
+	}
+	return r, nil
+}
