@@ -188,8 +188,8 @@ func TestPatternRoles(t *testing.T) {
 // TestPatternModules inverts the names of the TorchScript exporter.
 func TestPatternModules(t *testing.T) {
 	l := liftText(t, `(float[2] x) => (float[2] y) {
-		["/layer1/layer1.0/relu/Relu"] a = Relu(x) ["/m/encoder/layer.3/output/Add_1"] b = Add(a, x) ["/Sigmoid"] y = Sigmoid(b) }`)
-	want := []string{"layer1.0.relu", "m.encoder.layer.3.output", ""}
+		["/layer1/layer1.0/relu/Relu"] a = Relu(x) ["/layer1/layer1.0/relu_1/Relu"] c = Relu(a) ["/m/encoder/layer.3/ln_1/Add_1"] b = Add(c, x) ["/Sigmoid"] y = Sigmoid(b) }`)
+	want := []string{"layer1.0.relu", "layer1.0.relu", "m.encoder.layer.3.ln_1", ""}
 	for i, n := range l.Graph.Nodes {
 		if n.Module != want[i] {
 			t.Errorf("%s: module %q, want %q", n.Name, n.Module, want[i])
@@ -202,7 +202,9 @@ func TestPatternModules(t *testing.T) {
 
 // TestPatternWarnings finds what a file does not say of a training step.
 func TestPatternWarnings(t *testing.T) {
-	conv := func(out, in string) string { return fmt.Sprintf("%s0 = Conv(%s, w, b) %s = Relu(%s0) ", out, in, out, out) }
+	conv := func(out, in string) string {
+		return fmt.Sprintf("%s0 = Conv(%s, w, b) %s = Relu(%s0) ", out, in, out, out)
+	}
 	for _, c := range []struct{ code, graph string }{
 		{"folded-batchnorm", `(float[1,2,4,4] x) => (float[1,2,4,4] c) <float[2,2,1,1] w = {1,1,1,1}, float[2] b = {0,0}> { ` + conv("a", "x") + conv("bb", "a") + conv("c", "bb") + `}`},
 		{"eval-batchnorm", `(float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2] w = {1,1}> { y = BatchNormalization(x, w, w, w, w) }`},

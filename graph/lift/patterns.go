@@ -25,8 +25,10 @@ type patLift struct {
 	weights  []bool          // source values that stand where parameters do
 	buffers  []bool          // source values that stand where running statistics do
 	bound    bool            // all inputs of the graph are of known size
-	restored int             // batch normalisations that metadata says were folded
-	flipped  []bool          // source values stored transposed: [in, out]
+	scopes   *scopeNames
+	last     origin
+	restored int    // batch normalisations that metadata says were folded
+	flipped  []bool // source values stored transposed: [in, out]
 }
 
 // liftPatterns recognises ONNX operators and groups of them.
@@ -54,7 +56,7 @@ func liftPatterns(g *graph.Graph) (*Lifted, error) {
 
 func newPatLift(g *graph.Graph) *patLift {
 	n := len(g.Values)
-	p := &patLift{builder: newBuilder(g, Patterns), alias: make([]graph.ValueID, n), def: make([]int32, n), uses: make([]int32, n),
+	p := &patLift{builder: newBuilder(g, Patterns), scopes: newScopeNames(g), alias: make([]graph.ValueID, n), def: make([]int32, n), uses: make([]int32, n),
 		reader: make([]int32, n), rights: make([]int32, n), host: make([]bool, n), weights: make([]bool, n), buffers: make([]bool, n), flipped: make([]bool, n),
 		claimed: make([]bool, len(g.Nodes)), ops: make([]string, len(g.Nodes)), fused: make([]*match, len(g.Nodes))}
 	for i := range n {
@@ -382,9 +384,9 @@ func (p *patLift) emit(n *graph.Node, op string, args []graph.Arg, outs ...graph
 	if c.Name == "" && outs[0] >= 0 {
 		c.Name = p.l.Graph.Values[outs[0]].Name
 	}
-	var class string
-	c.Module, class, c.Meta = p.origin(n, op)
-	p.call(c, class)
+	o := p.origin(n)
+	c.Module, c.Meta = o.module, o.meta
+	p.call(c, o.class)
 }
 
 // temp makes a value between the calls that one node becomes.

@@ -9,33 +9,44 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// origin returns the module that a node belongs to, its class, and metadata
-// that says which scopes it stands in.
-func (p *patLift) origin(n *graph.Node, op string) (module, class string, meta []graph.Prop) {
-	meta = n.Meta
-	switch {
-	case n.MetaValue(keyScopes) != "":
-		module, class = owner(n)
-	case n.MetaValue("pkg.onnxscript.name_scopes") != "":
-		module = strings.Join(slices.DeleteFunc(pyList(n.MetaValue("pkg.onnxscript.name_scopes")), func(s string) bool { return s == "" }), ".")
-	case n.MetaValue("namespace") != "":
-		module, class = namespaceOwner(n.MetaValue("namespace"))
-	case strings.HasPrefix(n.Name, "/"):
-		scopes := scopesOf(n.Name)
-		module = scopes[len(scopes)-1]
-		meta = append(slices.Clone(meta), graph.Prop{Key: keyScopes, Value: pyRepr(append(scopes, opBase(op)))})
-	default:
-		module = p.weightModule(n)
-	}
-	if class == "" && strings.HasPrefix(op, "batch_norm.") && strings.HasPrefix(p.src.Model.Producer, "pytorch") {
-		class = "torch.nn.modules.batchnorm.BatchNorm"
-	}
-	return module, class, meta
+// An origin is where a node comes from: the module that it belongs to, its
+// class, and metadata that says which scopes it stands in.
+type origin struct {
+	node   *graph.Node
+	module string
+	class  string
+	meta   []graph.Prop
 }
 
-func opBase(op string) string {
-	base, _, _ := strings.Cut(op, ".")
-	return base
+// origin returns where a node comes from; the last answer is kept, because a
+// node may become many calls.
+func (p *patLift) origin(n *graph.Node) *origin {
+	if p.last.node != n {
+		p.last = p.findOrigin(n)
+	}
+	return &p.last
+}
+
+func (p *patLift) findOrigin(n *graph.Node) origin {
+	o := origin{node: n, meta: n.Meta}
+	switch {
+	case n.MetaValue(keyScopes) != "":
+		o.module, o.class = owner(n)
+	case n.MetaValue("pkg.onnxscript.name_scopes") != "":
+		o.module = strings.Join(slices.DeleteFunc(pyList(n.MetaValue("pkg.onnxscript.name_scopes")), func(s string) bool { return s == "" }), ".")
+	case n.MetaValue("namespace") != "":
+		o.module, o.class = namespaceOwner(n.MetaValue("namespace"))
+	case strings.HasPrefix(n.Name, "/"):
+		scopes := p.scopes.of(n.Name)
+		o.module = scopes[len(scopes)-1]
+		o.meta = append(slices.Clone(n.Meta), graph.Prop{Key: keyScopes, Value: pyRepr(append(scopes, n.Op))})
+	default:
+		o.module = p.weightModule(n)
+	}
+	if o.class == "" && n.Op == "BatchNormalization" && strings.HasPrefix(p.src.Model.Producer, "pytorch") {
+		o.class = "torch.nn.modules.batchnorm.BatchNorm"
+	}
+	return o
 }
 
 // namespaceOwner reads the dynamo exporter's namespace: "NAME: CLASS" joined
@@ -49,15 +60,58 @@ func namespaceOwner(s string) (module, class string) {
 	return module, class
 }
 
-// scopesOf returns the qualified names of the modules in whose forward a node
-// of the TorchScript exporter stands, the root "" first. Its name joins their
-// variable names: /layer1/layer1.0/conv1/Conv stands in layer1, layer1.0 and
-// layer1.0.conv1 (torch/csrc/jit/passes/onnx/naming.cpp, inverted).
-func scopesOf(name string) []string {
+// maxScopes bounds how deep modules nest; longer names are not ones of modules.
+const maxScopes = 64
+
+// A scopeNames reads the modules off the node names of the TorchScript
+// exporter.
+type scopeNames struct {
+	paths  map[string]bool // scopes of the file: "layer1/layer1.0/relu"
+	stores map[string]bool // modules that have tensors, with their parents
+}
+
+func newScopeNames(g *graph.Graph) *scopeNames {
+	s := &scopeNames{map[string]bool{}, map[string]bool{}}
+	for i := range g.Nodes {
+		name, ok := strings.CutPrefix(g.Nodes[i].Name, "/")
+		for ok && strings.Count(name, "/") < maxScopes {
+			at := strings.LastIndexByte(name, '/')
+			if at < 0 || s.paths[name[:at]] {
+				break
+			}
+			name = name[:at]
+			s.paths[name] = true
+		}
+	}
+	for i := range g.Values {
+		name := g.Values[i].Name
+		if g.Values[i].Kind != graph.Initializer || !stateName(name) || strings.Count(name, ".") >= maxScopes {
+			continue
+		}
+		for at := strings.LastIndexByte(name, '.'); at >= 0 && !s.stores[name[:at]]; at = strings.LastIndexByte(name, '.') {
+			name = name[:at]
+			s.stores[name] = true
+		}
+	}
+	return s
+}
+
+// of returns the qualified names of the modules in whose forward a node
+// stands, the root "" first. Its name joins their variable names:
+// /layer1/layer1.0/conv1/Conv stands in layer1, layer1.0 and layer1.0.conv1
+// (torch/csrc/jit/passes/onnx/naming.cpp, inverted).
+func (s *scopeNames) of(name string) []string {
 	parts := strings.Split(strings.TrimPrefix(name, "/"), "/")
 	scopes := []string{""}
+	if len(parts) > maxScopes {
+		return scopes
+	}
 	var path []string
+	raw := ""
 	for _, part := range parts[:len(parts)-1] {
+		raw += part
+		part = s.again(raw, part, path)
+		raw += "/"
 		if n := len(path); n > 0 && numbered(part, path[n-1]) {
 			path[n-1] = part
 		} else {
@@ -66,6 +120,22 @@ func scopesOf(name string) []string {
 		scopes = append(scopes, strings.Join(path, "."))
 	}
 	return scopes
+}
+
+// again undoes the number that the exporter appends when a module is called a
+// second time: relu_1 beside relu, unless a module of that name has tensors.
+func (s *scopeNames) again(raw, part string, path []string) string {
+	at := strings.LastIndexByte(part, '_')
+	if at < 1 {
+		return part
+	}
+	if _, err := strconv.ParseUint(part[at+1:], 10, 32); err != nil || !s.paths[raw[:len(raw)-len(part)+at]] {
+		return part
+	}
+	if s.stores[strings.Join(append(slices.Clone(path), part), ".")] {
+		return part
+	}
+	return part[:at]
 }
 
 // numbered reports whether part is prev with a number: layer1.0 after layer1.
@@ -82,7 +152,7 @@ func numbered(part, prev string) bool {
 func pyRepr(names []string) string {
 	quoted := make([]string, len(names))
 	for i, s := range names {
-		quoted[i] = "'" + strings.NewReplacer("'", "", "\\", "").Replace(s) + "'"
+		quoted[i] = "'" + strings.ReplaceAll(s, "'", "") + "'"
 	}
 	return "[" + strings.Join(quoted, ", ") + "]"
 }

@@ -2,6 +2,7 @@ package lift
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -170,7 +171,8 @@ func unary(onnx, aten string) rule {
 // binary is the rule of an operator of two operands; known scalars are
 // Python numbers to the call.
 func binary(onnx, aten string) rule {
-	return rule{name: opBase(aten), doc: onnx + " with broadcasting", from: []string{onnx}, build: func(p *patLift, n *graph.Node, _ *match) bool {
+	base, _, _ := strings.Cut(aten, ".")
+	return rule{name: base, doc: onnx + " with broadcasting", from: []string{onnx}, build: func(p *patLift, n *graph.Node, _ *match) bool {
 		if len(n.Inputs) != 2 || n.Inputs[1] < 0 {
 			return false
 		}
