@@ -6,10 +6,12 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// attentionRank accepts operands of three or four dims.
+// attentionRank accepts operands of three or four dims with the same batch
+// and heads.
 func attentionRank(p *patLift, m *match) bool {
-	q, k, v := len(p.dims(m.value("q"))), len(p.dims(m.value("kt"))), len(p.dims(m.value("v")))
-	return q == k && q == v && (q == 3 || q == 4)
+	q, k, v := p.dims(m.value("q")), p.dims(m.value("kt")), p.dims(m.value("v"))
+	n := len(q) - 2
+	return (n == 1 || n == 2) && len(k) == len(q) && len(v) == len(q) && slices.Equal(q[:n], k[:n]) && slices.Equal(q[:n], v[:n])
 }
 
 func attentionCall(p *patLift, n *graph.Node, m *match) bool {
@@ -116,7 +118,10 @@ func attentionOp(p *patLift, n *graph.Node, _ *match) bool {
 	q, k, v := p.dims(n.Inputs[0]), p.dims(n.Inputs[1]), p.dims(n.Inputs[2])
 	args := []graph.Arg{p.in(n, 0), p.in(n, 1), p.in(n, 2), p.in(n, 3), argFloat(0), argBool(attrInt(n, "is_causal", 0) != 0)}
 	t := p.typeOf(n.Outputs[0])
-	if len(q) == 4 && len(k) == 4 && len(v) == 4 {
+	if len(q) < 3 || len(k) != len(q) || len(v) != len(q) || q[0] != k[0] || q[0] != v[0] {
+		return false
+	}
+	if len(q) == 4 {
 		if q[1] != k[1] {
 			args = append(args, named("enable_gqa", argBool(true)))
 		}

@@ -192,7 +192,7 @@ func (p *patLift) reduced(n *graph.Node) ([]int64, bool) {
 // lastDims accepts means over the last dims, as many as the weight has.
 func lastDims(p *patLift, m *match) bool {
 	rank := len(p.dims(m.value("x")))
-	if rank == 0 {
+	if rank == 0 || !slices.Equal(p.dims(m.root.Outputs[0]), p.dims(m.value("x"))) {
 		return false
 	}
 	for _, i := range m.nodes {

@@ -220,9 +220,10 @@ func einsumCall(p *patLift, n *graph.Node, _ *match) bool {
 			return false
 		}
 		for j := range s {
-			if size[s[j]] = dims[j]; dims[j] < 0 {
+			if d, seen := size[s[j]]; dims[j] < 0 || seen && d != dims[j] {
 				return false
 			}
+			size[s[j]] = dims[j]
 		}
 	}
 	var batch, left, right, sum string

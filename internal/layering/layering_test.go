@@ -26,12 +26,14 @@ func TestRepository(t *testing.T) {
 func TestPlanted(t *testing.T) {
 	const cu = "gorgonia.org/cu"
 	for _, tt := range []struct {
-		name, file, header, imp string
+		name, file, header, imp string // a header that names no package gets package p
 		fault                   string // "" for an import that is fine
 	}{
 		{"to the left", "planner/a.go", "", Module + "/graph", ""},
 		{"to the right", "graph/a.go", "", Module + "/planner", "a later layer"},
 		{"to the right from a test", "graph/a_test.go", "", Module + "/planner", "a later layer"},
+		{"to the right from an external test", "graph/a_test.go", "package graph_test", Module + "/planner", ""},
+		{"to the right from code in a package named so", "graph/a.go", "package graph_test", Module + "/planner", "a later layer"},
 		{"own package from an external test", "graph/a_test.go", "", Module + "/graph", ""},
 		{"room to root", "graph/onnx/a.go", "", Module + "/graph", ""},
 		{"root to room", "graph/a.go", "", Module + "/graph/onnx", "a later layer"},
@@ -60,7 +62,11 @@ func TestPlanted(t *testing.T) {
 		{"test data", "graph/testdata/a.go", "", Module + "/planner", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			src := tt.header + "\n\npackage p\n\nimport _ \"" + tt.imp + "\"\n"
+			src := tt.header + "\n\n"
+			if !strings.HasPrefix(tt.header, "package") {
+				src += "package p\n\n"
+			}
+			src += "import _ \"" + tt.imp + "\"\n"
 			faults, err := Check(fstest.MapFS{tt.file: {Data: []byte(src)}})
 			if err != nil {
 				t.Fatal(err)
