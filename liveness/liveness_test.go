@@ -3,6 +3,7 @@ package liveness
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/memplan/memplan/graph/program"
@@ -123,5 +124,27 @@ func TestReplay(t *testing.T) {
 	var f *Failure
 	if !errors.As(err, &f) || f.Node != -1 || !errors.Is(err, ErrOutOfMemory) || !errors.Is(err, alloc.ErrOutOfMemory) {
 		t.Errorf("under a cap of one byte: %v", err)
+	}
+}
+
+// Optional scratch that does not fit is done without, from then on, and is
+// not among what lives at the peak.
+func TestReplayRefused(t *testing.T) {
+	p := step()
+	p.Storages[3].Bytes, p.Storages[3].Optional = 30<<20, true
+	res, err := Replay[alloc.Handle](p, alloc.NewCaching(alloc.Conf{}, 20<<20), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(res.Refused) != "[{3 0 1}]" || res.Reserved > 20<<20 || res.Requested != 1000+600+2000+2000+1000+4000 {
+		t.Errorf("refused %v, reserved %d, requested %d", res.Refused, res.Reserved, res.Requested)
+	}
+	_, steady := Steps(p)
+	if live := res.LivePeak(steady); slices.Contains(live, 3) {
+		t.Errorf("live at the peak: %v", live)
+	}
+	p.Storages[3].Optional = false
+	if _, err = Replay[alloc.Handle](p, alloc.NewCaching(alloc.Conf{}, 20<<20), 3); !errors.Is(err, ErrOutOfMemory) {
+		t.Errorf("scratch that is needed: %v", err)
 	}
 }

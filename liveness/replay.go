@@ -3,6 +3,7 @@ package liveness
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/memplan/memplan/graph/program"
 )
@@ -49,13 +50,21 @@ type StepStats struct {
 // Peak returns the step's highest allocated bytes.
 func (s StepStats) Peak() int64 { return max(s.ForwardPeak, s.BackwardPeak, s.OptimizerPeak) }
 
+// A Refusal is an optional storage that did not fit, and when; later steps do
+// not ask again, as a library settles on the kernel that ran.
+type Refusal struct {
+	Storage     program.StorageID
+	Step, Event int
+}
+
 // A Result is what a replay shows.
 type Result struct {
 	Steps     []StepStats
-	Requested int64 // highest sum of requested bytes
-	Allocated int64 // highest allocated bytes
-	Reserved  int64 // highest reserved bytes
-	Step      int   // the step and event at which Allocated was first reached
+	Requested int64     // highest sum of requested bytes
+	Allocated int64     // highest allocated bytes
+	Reserved  int64     // highest reserved bytes
+	Refused   []Refusal // optional storages that did not fit, in the order asked for
+	Step      int       // the step and event at which Allocated was first reached
 	Event     int
 	Curve     []int64 // allocated bytes after each event of the peak's step
 }
@@ -67,17 +76,19 @@ type replayer[H any] struct {
 	cur   []H // handle of each storage
 	prev  []H // handles of the step before
 	live  int64
+	gone  map[program.StorageID]bool // optional storages once refused: the library has settled on a kernel without
 	res   Result
 	curve []int64
 }
 
 // Replay runs the residents and then steps steps, the first of which creates
-// state, on an allocator. A *Failure is returned when the allocator refuses.
+// state, on an allocator. A *Failure is returned when the allocator refuses
+// what is not optional.
 func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, error) {
 	first, steady := Steps(p)
-	r := &replayer[H]{a: a, p: p, cur: make([]H, len(p.Storages)), prev: make([]H, len(p.Storages))}
+	r := &replayer[H]{a: a, p: p, cur: make([]H, len(p.Storages)), prev: make([]H, len(p.Storages)), gone: map[program.StorageID]bool{}}
 	for _, id := range p.Statics {
-		if err := r.alloc(id, 0, -1); err != nil {
+		if err := r.alloc(id, 0, -1, -1); err != nil {
 			return &r.res, err
 		}
 	}
@@ -93,9 +104,14 @@ func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, erro
 	return &r.res, nil
 }
 
-func (r *replayer[H]) alloc(id program.StorageID, step int, node int32) error {
+func (r *replayer[H]) alloc(id program.StorageID, step, event int, node int32) error {
 	n := r.p.Storages[id].Bytes
 	h, err := r.a.Alloc(n)
+	if err != nil && r.p.Storages[id].Optional {
+		r.gone[id] = true
+		r.res.Refused = append(r.res.Refused, Refusal{id, step, event})
+		return nil
+	}
 	if err != nil {
 		return &Failure{Step: step, Node: node, Bytes: n, cause: err}
 	}
@@ -144,8 +160,11 @@ func (r *replayer[H]) step(t *Timeline, s int) error {
 
 func (r *replayer[H]) event(t *Timeline, i, s int) error {
 	ev := t.Events[i]
+	if r.gone[ev.Storage] {
+		return nil
+	}
 	if !ev.Free {
-		err := r.alloc(ev.Storage, s, ev.Node)
+		err := r.alloc(ev.Storage, s, i, ev.Node)
 		r.res.Reserved = max(r.res.Reserved, r.a.Reserved())
 		return err
 	}
@@ -156,6 +175,18 @@ func (r *replayer[H]) event(t *Timeline, i, s int) error {
 	r.a.Free(h)
 	r.live -= r.p.Storages[ev.Storage].Bytes
 	return nil
+}
+
+// LivePeak returns the storages that are live at the allocated peak, in the
+// order of their ids. t is the timeline of the peak's step.
+func (r *Result) LivePeak(t *Timeline) []program.StorageID {
+	live := LiveAt(t, r.Event)
+	for _, f := range r.Refused {
+		if f.Step < r.Step || f.Step == r.Step && f.Event <= r.Event {
+			live = slices.DeleteFunc(live, func(id program.StorageID) bool { return id == f.Storage })
+		}
+	}
+	return live
 }
 
 // LiveAt returns the storages that are live after event i of a timeline, in

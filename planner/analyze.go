@@ -13,6 +13,7 @@ import (
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/liveness"
+	"github.com/memplan/memplan/planner/profile"
 )
 
 // Analyze says what one step needs, whether it fits, and what to do when it
@@ -84,9 +85,21 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 		a.fits = &ok
 		if ok { // what the process would show under the cap
 			a.ev = capped
+			a.refused()
 		}
 	}
 	return a, a.upperBound()
+}
+
+// refused says what runs slower for want of memory.
+func (a *answer) refused() {
+	if n := len(a.ev.res.Refused); n > 0 {
+		var most int64
+		for _, f := range a.ev.res.Refused {
+			most = max(most, a.ev.Storages[f.Storage].Bytes)
+		}
+		a.note("workspace-refused", "%d convolution passes cannot have their workspace (up to %s) under the budget: cuDNN runs slower kernels for them", n, profile.FormatBytes(most))
+	}
 }
 
 // chooseBatch takes the batch asked for, or searches the largest that fits.
@@ -246,7 +259,7 @@ func (a *answer) atPeak(r *Report) {
 	}
 	n := &ev.Nodes[t.Events[at].Node]
 	r.Peak.Phase, r.Peak.Node = n.Phase.String(), callName(n)
-	live := liveness.LiveAt(t, at)
+	live := ev.res.LivePeak(t)
 	r.Breakdown = ev.breakdown(live)
 	makers := ev.makers()
 	for _, id := range live {

@@ -139,7 +139,7 @@ func (m *Model) Attribution(cfg Config) (*Attribution, error) {
 	if err != nil {
 		return nil, err
 	}
-	live := liveness.LiveAt(ev.peakTimeline(), ev.res.Event)
+	live := ev.res.LivePeak(ev.peakTimeline())
 	a := &Attribution{AllocatedBytes: ev.res.Allocated, Categories: ev.breakdown(live)}
 	sums := map[string]int64{}
 	rest := ev.res.Allocated

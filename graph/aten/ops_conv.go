@@ -75,10 +75,10 @@ func (e *Eager) convolution(v *conv) *Tensor {
 	o := k.alloc(v.outShape, st, v.x.DType)
 	if v.last && !inFormat(v.w, true) {
 		w := k.temp(v.w.Bytes(), program.Temporaries)
-		k.scratch(e.convWorkspace(v, cudnn.Forward), program.Workspace)
+		k.convScratch(v, cudnn.Forward)
 		k.free(w)
 	} else {
-		k.scratch(e.convWorkspace(v, cudnn.Forward), program.Workspace)
+		k.convScratch(v, cudnn.Forward)
 	}
 	k.flops(v.flops()).end()
 	if x != v.x {
@@ -158,6 +158,17 @@ func (v *conv) flops() int64 {
 	return 2 * out[0] * numel(out[2:]) * v.w.Numel()
 }
 
+// convScratch takes a pass's workspace and gives it back. It is optional:
+// when the allocator refuses it, PyTorch runs the next plan that cuDNN offers
+// (try_plans in aten/src/ATen/native/cudnn/Conv_v8.cpp).
+func (k *kernel) convScratch(v *conv, p cudnn.Pass) {
+	id := k.temp(k.e.convWorkspace(v, p), program.Workspace)
+	if id != program.None {
+		k.e.P.Storages[id].Optional = true
+	}
+	k.free(id)
+}
+
 // convWorkspace is cuDNN's scratch for a pass, 0 for PyTorch's own kernels
 // and for operands that lie in the order the kernels want.
 func (e *Eager) convWorkspace(v *conv, p cudnn.Pass) int64 {
@@ -212,7 +223,7 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 			early = k.temp(g[0].Bytes(), program.Temporaries)
 		}
 		outs[1] = k.alloc(v.w.Shape, v.w.denseStrides(), v.w.DType)
-		k.scratch(e.convWorkspace(v, cudnn.WeightGrad), program.Workspace)
+		k.convScratch(v, cudnn.WeightGrad)
 		k.free(early)
 		work += v.flops()
 	}
@@ -242,7 +253,7 @@ func (v *conv) pass(k *kernel, p cudnn.Pass, copyGrad bool, g, w *Tensor) {
 	if v.last && !inFormat(w, true) {
 		temps = append(temps, k.temp(w.Bytes(), program.Temporaries))
 	}
-	k.scratch(k.e.convWorkspace(v, p), program.Workspace)
+	k.convScratch(v, p)
 	slices.Reverse(temps)
 	k.free(temps...)
 }

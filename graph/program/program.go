@@ -73,6 +73,7 @@ type Storage struct {
 	Life     Lifetime
 	Name     string // parameter, input or value that it holds
 	Module   string // qualified name of the owning module
+	Optional bool   // scratch that the library makes do without when the allocator refuses it
 }
 
 // A Tensor is a strided window on a storage; strides and offset count elements.
