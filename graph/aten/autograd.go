@@ -176,13 +176,18 @@ func (en *engine) run(n *gradNode) {
 		out = make([]*Tensor, len(n.next))
 	}
 	e.autograd = ""
+	if n.seg != nil {
+		e.hold(saved...) // unpacked by hooks, only the function's variables own them
+	}
 	for i, g := range out {
 		if g != nil && n.next[i].node != nil {
 			out[i] = en.validate(g, n.next[i])
 		}
 	}
 	e.hold(grads...)
-	e.hold(saved...)
+	if n.seg == nil {
+		e.hold(saved...)
+	}
 	n.saved, n.apply = nil, nil
 	for _, g := range grads {
 		en.unref(g)
