@@ -204,30 +204,29 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 	outs := make([]*Tensor, 3)
 	k := e.begin("convolution_backward", g[0], s[0], s[1])
 	work := int64(0)
-	gradOK, shared := inFormat(g[0], v.last), program.None
-	if v.transposed && !gradOK {
-		shared = k.temp(g[0].Bytes(), program.Temporaries)
+	// A gradient in another format is copied once, for both passes; one of this
+	// format that is not dense, by each (cudnn_convolution_backward and
+	// cudnn_convolution_transpose_backward, aten/src/ATen/native/cudnn/ConvShared.cpp).
+	ready, copied := inFormat(g[0], v.last), program.None
+	if !ready && (v.transposed || g[0].channelsLast() != v.last) {
+		copied, ready = k.temp(g[0].Bytes(), program.Temporaries), true
 	}
 	if need[0] {
-		var st []int64
-		if v.last {
-			st = channelsLastStrides(v.x.Shape)
-		}
-		outs[0] = k.alloc(v.x.Shape, st, v.x.DType)
-		v.pass(k, cudnn.DataGrad, !gradOK && !v.transposed, g[0], s[1])
+		outs[0] = k.alloc(v.x.Shape, v.strides(v.x), v.x.DType)
+		v.pass(k, cudnn.DataGrad, ready, g[0], s[1])
 		work += v.flops()
 	}
 	if need[1] {
-		early := program.None
-		if !gradOK && !v.transposed {
-			early = k.temp(g[0].Bytes(), program.Temporaries)
+		dense := program.None
+		if !ready {
+			dense = k.temp(g[0].Bytes(), program.Temporaries)
 		}
-		outs[1] = k.alloc(v.w.Shape, v.w.denseStrides(), v.w.DType)
+		outs[1] = k.alloc(v.w.Shape, v.strides(v.w), v.w.DType)
 		k.convScratch(v, cudnn.WeightGrad)
-		k.free(early)
+		k.free(dense)
 		work += v.flops()
 	}
-	k.free(shared)
+	k.free(copied)
 	if need[2] {
 		outs[2] = k.alloc([]int64{v.outShape[1]}, nil, v.x.DType)
 		dims := []int{0}
@@ -243,17 +242,24 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 	return outs
 }
 
+// strides are those of a gradient of t: the convolution's format.
+func (v *conv) strides(t *Tensor) []int64 {
+	if v.last {
+		return channelsLastStrides(t.Shape)
+	}
+	return t.denseStrides()
+}
+
 // pass adds the scratch of the data gradient: a copy of a gradient that is
-// not dense, a weight brought to NHWC, and the workspace.
-func (v *conv) pass(k *kernel, p cudnn.Pass, copyGrad bool, g, w *Tensor) {
-	var temps []program.StorageID
-	if copyGrad {
-		temps = append(temps, k.temp(g.Bytes(), program.Temporaries))
+// not ready, a weight brought to NHWC, and the workspace.
+func (v *conv) pass(k *kernel, p cudnn.Pass, ready bool, g, w *Tensor) {
+	dense, format := program.None, program.None
+	if !ready {
+		dense = k.temp(g.Bytes(), program.Temporaries)
 	}
 	if v.last && !inFormat(w, true) {
-		temps = append(temps, k.temp(w.Bytes(), program.Temporaries))
+		format = k.temp(w.Bytes(), program.Temporaries)
 	}
 	k.convScratch(v, p)
-	slices.Reverse(temps)
-	k.free(temps...)
+	k.free(format, dense)
 }
