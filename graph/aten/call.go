@@ -3,6 +3,7 @@ package aten
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -200,12 +201,22 @@ type mismatch struct{ msg string }
 func fail(format string, args ...any) { panic(mismatch{fmt.Sprintf(format, args...)}) }
 
 // Recover turns a mismatch raised outside Run, by the loss or in backward,
-// into an error. Defer it with the address of the error that is returned.
+// into an error. So it does with what the runtime raises, such as an index out
+// of range: an operator with operands that its entry does not foresee. Defer
+// it with the address of the error that is returned.
 func Recover(err *error) {
-	switch r := recover().(type) {
-	case nil:
+	if r := recover(); r != nil {
+		*err = errors.New(reason(r))
+	}
+}
+
+// reason is the text of a recovered panic.
+func reason(r any) string {
+	switch r := r.(type) {
 	case mismatch:
-		*err = errors.New(r.msg)
+		return r.msg
+	case runtime.Error:
+		return "operands that the operator table does not foresee: " + r.Error()
 	default:
 		panic(r)
 	}
@@ -219,11 +230,7 @@ func (e *Eager) Run(c *Call) (outs []*Tensor, err error) {
 	e.name, e.module, e.call = c.Name, c.Module, c.Index
 	defer func() {
 		if r := recover(); r != nil {
-			m, ok := r.(mismatch)
-			if !ok {
-				panic(r)
-			}
-			err = fmt.Errorf("%s %q: %s", c.Op, c.Name, m.msg)
+			err = fmt.Errorf("%s %q: %s", c.Op, c.Name, reason(r))
 		}
 	}()
 	op := Lookup(c.Op)

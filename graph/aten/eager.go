@@ -272,7 +272,7 @@ func host(d graph.DType, shape []int64) *Tensor {
 func (e *Eager) unary(op string, d graph.DType, in ...*Tensor) *Tensor {
 	shape, ok := broadcast(in...)
 	if !ok {
-		panic("aten: " + op + ": operands do not broadcast")
+		fail("%s: operands do not broadcast", op)
 	}
 	k := e.begin(op, in...)
 	if d == graph.Undefined {

@@ -17,7 +17,9 @@ type idiom struct {
 }
 
 // idioms are tried in order on every call; the first that applies ends it.
+// One that returns false may have rewritten arguments only.
 var idioms = []idiom{
+	{"promotion", "the exporter inserts casts and scalar tensors where PyTorch promotes types by itself", promotion},
 	{"dropout-off", "a Dropout with p = 0 returns its input; the export shows a clone", dropoutOff},
 	{"in-place-activation", "activations of torchvision models, and those after a batch normalisation, update in place", inPlaceActivation},
 	{"in-place-add", "residual blocks written with +=", inPlaceAdd},
@@ -44,18 +46,14 @@ func (l *Lifted) idioms() {
 			r.root = cl[0]
 		}
 	}
-	changed := false
 	for i := range l.Graph.Nodes {
 		for _, id := range idioms {
 			if id.apply(r, i) {
-				changed = true
 				break
 			}
 		}
 	}
-	if changed {
-		l.sweep()
-	}
+	l.sweep()
 }
 
 func (r *rewriter) count() {
@@ -110,6 +108,41 @@ func argAt(n *graph.Node, i int, name string) *graph.Arg {
 func opName(n *graph.Node) string {
 	op, _, _ := strings.Cut(n.Op, ".")
 	return op
+}
+
+// promotion takes back what the exporter's type promotion inserted: such calls
+// are named for the overload, as no call of the model is.
+func promotion(r *rewriter, i int) bool {
+	n := r.node(i)
+	changed := false
+	r.operands(n.Args, func(a *graph.Arg) {
+		p := r.producer(a)
+		switch {
+		case p == nil || len(p.Args) == 0:
+		case strings.HasPrefix(p.Name, "convert_element_type_default") && p.Args[0].Kind == graph.ArgValue:
+			a.Value, changed = p.Args[0].Value, true
+		case strings.HasPrefix(p.Name, "scalar_tensor_default") && p.Args[0].Kind != graph.ArgValue:
+			name := a.Name
+			*a = p.Args[0]
+			a.Name, changed = name, true
+		}
+	})
+	if changed {
+		r.relink(n)
+	}
+	return false
+}
+
+// operands visits the tensors among a call's arguments.
+func (r *rewriter) operands(args []graph.Arg, f func(*graph.Arg)) {
+	for i := range args {
+		switch args[i].Kind {
+		case graph.ArgValue:
+			f(&args[i])
+		case graph.ArgList:
+			r.operands(args[i].List, f)
+		}
+	}
 }
 
 func dropoutOff(r *rewriter, i int) bool {

@@ -2,6 +2,8 @@ package lift
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -112,13 +114,16 @@ func (m *metaLift) group(gi int, gr *group) error {
 	}
 	args, err := m.args(fx.args, m.externals(gi, gr))
 	if err != nil {
+		if m.folded(gi, gr) {
+			return nil
+		}
 		return fmt.Errorf("node %q: %w", last.Name, err)
 	}
 	ns, op, _ := strings.Cut(fx.target, ".")
 	if ns != "aten" && ns != "prims" {
 		op = fx.target
 	}
-	n := graph.Node{Name: fx.name, Op: op, Args: args, Outputs: m.outputs(last), Meta: last.Meta}
+	n := graph.Node{Name: fx.name, Op: op, Args: args, Outputs: m.outputs(fx.name, gr), Meta: last.Meta}
 	var class string
 	n.Module, class = owner(last)
 	m.calls[fx.name] = m.call(n, class).ID
@@ -142,9 +147,37 @@ func (m *metaLift) skip(fx *fxCall, last *graph.Node) bool {
 	return true
 }
 
-// outputs maps the outputs of the group's last node. A sequence output
-// (SplitToSequence) stands for one value an element, made when taken.
-func (m *metaLift) outputs(last *graph.Node) []graph.ValueID {
+// folded reports a call of which only constants are left, and makes its
+// results constants of the lifted graph: a counter, a size.
+func (m *metaLift) folded(gi int, gr *group) bool {
+	read := map[graph.ValueID]bool{}
+	for i := range m.src.Nodes {
+		for _, id := range m.src.Nodes[i].Inputs {
+			if id >= 0 && m.inFX[id] == int32(gi) && !slices.Contains(gr.nodes, int32(i)) {
+				read[id] = true
+			}
+		}
+	}
+	for _, id := range m.src.Outputs {
+		read[id] = id >= 0 && m.inFX[id] == int32(gi)
+	}
+	for id, ok := range read {
+		if ok && m.src.Values[id].Const == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// outputs maps the results of a call: the outputs of the group's last node,
+// or those of its nodes named for one result each ("node_unbind__1"). A
+// sequence output (SplitToSequence) stands for one value an element, made
+// when taken.
+func (m *metaLift) outputs(name string, gr *group) []graph.ValueID {
+	last := &m.src.Nodes[gr.nodes[len(gr.nodes)-1]]
+	if outs := m.numbered("node_"+name+"__", gr); outs != nil {
+		return outs
+	}
 	var outs []graph.ValueID
 	for _, o := range last.Outputs {
 		if o < 0 {
@@ -160,6 +193,29 @@ func (m *metaLift) outputs(last *graph.Node) []graph.ValueID {
 		for i := range min(n, 1<<16) {
 			outs = append(outs, m.item(v, i))
 		}
+	}
+	return outs
+}
+
+// numbered maps the results of a call that two or more nodes of its group make.
+func (m *metaLift) numbered(prefix string, gr *group) []graph.ValueID {
+	var outs []graph.ValueID
+	makers := 0
+	for _, ni := range gr.nodes {
+		n := &m.src.Nodes[ni]
+		tail, ok := strings.CutPrefix(n.Name, prefix)
+		i, err := strconv.Atoi(tail)
+		if !ok || err != nil || i < 0 || i >= 1<<16 || len(n.Outputs) == 0 || n.Outputs[0] < 0 {
+			continue
+		}
+		makers++
+		for len(outs) <= i {
+			outs = append(outs, graph.NoValue)
+		}
+		outs[i] = m.value(n.Outputs[0])
+	}
+	if makers < 2 {
+		return nil
 	}
 	return outs
 }
