@@ -178,6 +178,20 @@ def faked(module, device="cuda"):
 
 
 @contextlib.contextmanager
+def unpacked():
+    """transformers looks at the values of the positions for packed sequences; fake tensors have none, and it assumes some."""
+    masking = sys.modules.get("transformers.masking_utils")
+    if not hasattr(masking, "find_packed_sequence_indices"):
+        yield
+        return
+    find, masking.find_packed_sequence_indices = masking.find_packed_sequence_indices, lambda *a, **k: None
+    try:
+        yield
+    finally:
+        masking.find_packed_sequence_indices = find
+
+
+@contextlib.contextmanager
 def autocast(dtype):
     """torch.autocast("cuda"), which turns itself off where there is no GPU."""
     old = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
@@ -213,7 +227,7 @@ def saved(c, module, batch, prec, device):
         xs = tuple(torch.empty_like(x, device="cuda") if fake else x.cuda() for x in c.inputs(batch))
         if not fake:
             xs = tuple(x.cuda() for x in c.inputs(batch))
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), attention(c.attention, fake), cast:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), attention(c.attention, fake), unpacked(), cast:
             loss = loss_of(module(*xs), c.loss)
         del loss
     return rows

@@ -307,3 +307,5 @@ func (e *Eager) Alloc(op string, cat program.Category, life program.Lifetime, d 
 	s.Category, s.Life = cat, life
 	return k.end()
 }
+
+func tensorArg(t *Tensor) Arg { return Arg{Kind: graph.ArgValue, T: t} }

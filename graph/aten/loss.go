@@ -12,8 +12,14 @@ func (e *Eager) CrossEntropy(x, target *Tensor) *Tensor {
 	if e.Autocast != graph.Undefined {
 		ls = e.castTo(ls, graph.Float32)
 	}
+	return e.nll(ls, target)
+}
+
+// nll is nll_loss of log-probabilities: they, the target and the total weight
+// are saved.
+func (e *Eager) nll(ls, target *Tensor) *Tensor {
 	op, node, back := "nll_loss_forward", "NllLossBackward0", "nll_loss_backward"
-	if x.dim() > 2 {
+	if ls.dim() > 2 {
 		op, node, back = "nll_loss2d_forward", "NllLoss2DBackward0", "nll_loss2d_backward"
 	}
 	k := e.begin(op, ls, target)

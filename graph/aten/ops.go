@@ -51,7 +51,7 @@ func names(n ...string) []string { return n }
 func buildTable() []Op {
 	ops := []Op{
 		// Views: no memory, the gradient is shown back.
-		{names("view", "reshape", "_unsafe_view", "view_copy"), "view", Keep, "", "a copy where strides forbid a view", runView},
+		{names("view", "reshape", "_unsafe_view", "view_copy", "_reshape_copy"), "view", Keep, "", "a copy where strides forbid a view", runView},
 		{names("flatten"), "view", Keep, "", "a copy where strides forbid a view", runFlatten},
 		{names("unflatten"), "view", Keep, "", "a copy where strides forbid a view", runUnflatten},
 		{names("transpose", "t", "swapaxes"), "view", Keep, "", "", runTranspose},
@@ -62,7 +62,12 @@ func buildTable() []Op {
 		{names("slice"), "view", Keep, "", "zeros of the operand's size", runSlice},
 		{names("narrow"), "view", Keep, "", "zeros of the operand's size", runNarrow},
 		{names("select"), "view", Keep, "", "zeros of the operand's size", runSelect},
-		{names("split", "split_with_sizes", "chunk"), "view", Keep, "", "concatenation", runSplit},
+		{names("unfold"), "view", Keep, "", "zeros of the operand's size", runUnfold},
+		{names("diagonal"), "view", Keep, "", "zeros of the operand's size", runDiagonal},
+		{names("broadcast_in_dim"), "view", Keep, "", "sum over the expanded dims", runBroadcastIn},
+		{names("copy", "fill"), "view", Keep, "", "a cast", runCopyInto},
+		{names("slice_scatter", "select_scatter"), "view", Keep, "", "a copy of the gradient and of its window", runWindow},
+		{names("split", "split_with_sizes", "chunk", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"), "view", Keep, "", "concatenation", runSplit},
 		{names("unbind"), "view", Keep, "", "stack", runUnbind},
 		{names("identity"), "view", Keep, "", "", runIdentity},
 		{names("alias", "lift_fresh_copy", "lift_fresh", "view_as"), "view", Keep, "", "", runAlias},
@@ -71,6 +76,7 @@ func buildTable() []Op {
 
 		// Copies and moves.
 		{names("clone"), "copy", Keep, "", "", runClone},
+		{names("type_as"), "copy", Keep, "", "cast back", runTypeAs},
 		{names("contiguous"), "copy", Keep, "", "", runContiguous},
 		{names("_to_copy", "to", "convert_element_type"), "copy", Keep, "", "cast back", runToCopy},
 		{names("cat", "concat", "concatenate"), "copy", Promote, "", "views", runCat},
@@ -85,6 +91,9 @@ func buildTable() []Op {
 		{names("mm", "bmm"), "product", Lower, "both operands", "both gradients", runMM},
 		{names("addmm"), "product", Lower, "both matrices", "three gradients", runAddmm},
 		{names("baddbmm"), "product", Lower, "both batches", "three gradients", runBaddbmm},
+		{names("mv"), "product", Lower, "both operands", "both gradients", runMv},
+		{names("dot", "vdot"), "product", Promote, "both operands", "both gradients", runDot},
+		{names("einsum"), "product", Lower, "the operands of its products, permuted and flattened", "both gradients of each product", runEinsum},
 		{names("scaled_dot_product_attention"), "product", Lower, "query, key, value, result, log-sum-exp", "three gradients and the kernel's scratch", runAttention},
 		{names("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution", "_convolution"),
 			"convolution", Lower, "input, weight", "input, weight, bias gradients, a workspace each", runConv},
@@ -93,7 +102,8 @@ func buildTable() []Op {
 		{names("layer_norm", "native_layer_norm"), "normalization", Full, "input, mean, rstd", "input, weight, bias gradients", runLayerNorm},
 		{names("batch_norm", "_native_batch_norm_legit_functional", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "native_batch_norm", "cudnn_batch_norm"),
 			"normalization", Keep, "input, batch mean and inverse deviation", "input, weight, bias gradients", runBatchNorm},
-		{names("group_norm", "native_group_norm", "instance_norm"), "normalization", Full, "input, mean, rstd", "input, weight, bias gradients", runGroupNorm},
+		{names("group_norm", "native_group_norm"), "normalization", Full, "input, mean, rstd", "input, weight, bias gradients", runGroupNorm},
+		{names("instance_norm"), "normalization", Keep, "input, repeated weight, statistics", "input, weight, bias gradients", runInstanceNorm},
 		{names("rms_norm", "_fused_rms_norm"), "normalization", Full, "input, rstd", "input, weight gradients", runRMSNorm},
 
 		// Arithmetic.
@@ -102,10 +112,17 @@ func buildTable() []Op {
 		{names("div"), "pointwise", Keep, "other; self if other needs a gradient", "each needed gradient", runDiv},
 		{names("pow"), "pointwise", Full, "self; other and result for a tensor exponent", "three kernels' results", runPow},
 		{names("maximum", "minimum"), "pointwise", Keep, "both operands", "masks", runMaxMin},
+		{names("addcmul", "addcdiv"), "pointwise", Promote, "the other factor of each that needs a gradient", "each needed gradient", runAddc},
+		{names("lerp"), "pointwise", Keep, "a weight that is a tensor", "each needed gradient", runLerp},
+		{names("atan2", "xlogy", "hypot"), "pointwise", Promote, "both operands", "each needed gradient", runBinarySaved},
+		{names("remainder", "fmod"), "pointwise", Keep, "both operands if other needs a gradient", "each needed gradient", runModulo},
+		{names("clamp", "clip"), "pointwise", Keep, "self, bounds that are tensors", "masks", runClamp},
+		{names("glu"), "pointwise", Keep, "self", "input's gradient", runGLU},
+		{names("prelu", "_prelu_kernel"), "pointwise", Lower, "self, weight", "input's gradient, weight's before its sum", runPReLU},
 		{names("where"), "pointwise", Keep, "condition", "each needed gradient", runWhere},
 		{names("masked_fill"), "pointwise", Keep, "mask", "input's gradient", runMaskedFill},
 		{names("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "logical_xor", "isnan", "isinf", "isfinite"), "comparison", Keep, "", "", runCompare},
-		{names("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "floor_divide", "remainder", "fmod"), "comparison", Keep, "", "", runBitwise},
+		{names("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "floor_divide"), "comparison", Keep, "", "", runBitwise},
 		{names("native_dropout", "dropout", "alpha_dropout", "feature_dropout"), "pointwise", Keep, "bool mask", "input's gradient", runDropout},
 		{names("bernoulli", "uniform", "normal_functional", "exponential"), "creation", Keep, "", "", runRandomFill},
 		{names("arange", "zeros", "ones", "full", "empty", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
@@ -116,9 +133,15 @@ func buildTable() []Op {
 		{names("mean"), "reduction", Keep, "", "input's gradient", runSum},
 		{names("amax", "amin", "max", "min", "argmax", "argmin"), "reduction", Keep, "indices, or input and result", "input's gradient", runExtreme},
 		{names("var", "std", "var_mean"), "reduction", Keep, "input", "input's gradient", runVar},
+		{names("linalg_vector_norm", "norm"), "reduction", Full, "input, result", "input's gradient", runVectorNorm},
+		{names("logsumexp"), "reduction", Full, "input, result", "input's gradient", runLogSumExp},
+		{names("prod"), "reduction", Full, "input, result", "input's gradient", runProd},
 		{names("softmax", "_softmax", "log_softmax", "_log_softmax"), "reduction", Full, "result", "input's gradient; softmax also a product", runSoftmax},
 		{names("cumsum"), "reduction", Full, "", "three kernels' results", runCumsum},
 		{names("topk", "sort"), "reduction", Keep, "indices", "input's gradient", runTopK},
+		{names("cross_entropy_loss"), "loss", Keep, "log-probabilities, target", "input's gradient", runCrossEntropy},
+		{names("nll_loss", "nll_loss_nd", "nll_loss2d"), "loss", Full, "input, target, total weight", "input's gradient", runNLL},
+		{names("mse_loss"), "loss", Full, "input, target", "input's gradient", runMSE},
 		{names("any", "all", "nonzero", "count_nonzero", "unique", "bincount"), "reduction", Keep, "", "", runPlain},
 
 		// Pooling and resizing.
@@ -127,14 +150,21 @@ func buildTable() []Op {
 		{names("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d"), "pooling", Keep, "nothing for a 1x1 output, else input", "input's gradient", runAdaptiveAvgPool},
 		{names("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"), "pooling", Keep, "input, int64 indices", "input's gradient", runAdaptiveMaxPool},
 		{names("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact2d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_linear1d",
-			"upsample_trilinear3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "constant_pad_nd", "pad", "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "grid_sampler_2d"),
+			"upsample_trilinear3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "constant_pad_nd", "pad", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d"),
 			"pooling", Keep, "", "input's gradient", runResize},
 
+		{names("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"), "pooling", Promote, "input, grid", "both gradients", runGridSample},
+		{names("im2col", "col2im"), "pooling", Keep, "", "input's gradient", runResize},
+
 		// Indexing.
+		{names("scatter", "scatter_reduce"), "indexing", Keep, "index", "a copy of the gradient, gathered", runScatter},
+		{names("scatter_add"), "indexing", Promote, "index", "a copy of the gradient, gathered", runScatter},
+		{names("index_add"), "indexing", Keep, "index", "the gradient at the indices", runIndexAdd},
+		{names("index_put", "_unsafe_index_put"), "indexing", Promote, "indices", "a copy of the gradient and its values", runIndexPut},
 		{names("embedding"), "indexing", Keep, "indices", "the whole table's gradient", runEmbedding},
-		{names("index"), "indexing", Keep, "indices", "zeros of the operand's size", gathered("IndexBackward0", "index_put")},
-		{names("index_select"), "indexing", Keep, "indices", "zeros of the operand's size", gathered("IndexSelectBackward0", "index_add")},
-		{names("gather", "take_along_dim"), "indexing", Keep, "indices", "zeros of the operand's size", gathered("GatherBackward0", "gather_backward")},
+		{names("index", "_unsafe_index"), "indexing", Keep, "indices", "zeros of the operand's size", gathered("IndexBackward0", "index_put", false)},
+		{names("index_select"), "indexing", Keep, "indices", "zeros of the operand's size", gathered("IndexSelectBackward0", "index_add", false)},
+		{names("gather", "take_along_dim"), "indexing", Keep, "self, indices", "zeros of the operand's size", gathered("GatherBackward0", "gather_backward", true)},
 	}
 	for i := range pointwises {
 		p := &pointwises[i]

@@ -42,8 +42,9 @@ func runEmbedding(e *Eager, c *Call) []*Tensor {
 }
 
 // gathered is an operator that picks elements of its first operand by
-// indices: backward adds the gradient into zeros of the operand's shape.
-func gathered(node, back string) func(e *Eager, c *Call) []*Tensor {
+// indices: backward adds the gradient into zeros of the operand's shape. self
+// says whether the operand is saved too.
+func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 	return func(e *Eager, c *Call) []*Tensor {
 		x := c.tensor(0, "self")
 		shape, _, ok := c.shape(0)
@@ -56,7 +57,11 @@ func gathered(node, back string) func(e *Eager, c *Call) []*Tensor {
 		o := k.alloc(shape, nil, x.DType)
 		k.end()
 		in := x.Shape
-		e.record(node, []*Tensor{o}, []*Tensor{x}, idx, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		saved := idx
+		if self {
+			saved = append([]*Tensor{x}, idx...)
+		}
+		e.record(node, []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 			k := e.begin(back, append(slices.Clone(g), s...)...)
 			k.alloc(in, nil, g[0].DType)
 			return []*Tensor{k.end()}

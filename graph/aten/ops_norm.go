@@ -125,10 +125,6 @@ func runGroupNorm(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "input")
 	groups := c.int(1, "num_groups", 1)
 	w, b := c.tensor(2, "weight"), c.tensor(3, "bias")
-	if c.Op == "instance_norm" {
-		groups = x.Shape[1]
-		w, b = c.tensor(1, "weight"), c.tensor(2, "bias")
-	}
 	src := e.contig(c.Op, x)
 	k := e.begin("native_group_norm", src, w, b)
 	o := k.alloc(x.Shape, nil, x.DType)
@@ -143,6 +139,31 @@ func runGroupNorm(e *Eager, c *Call) []*Tensor {
 		return e.normBackward("native_group_norm_backward", g[0], s[0], w, b, s[2:], need)
 	})
 	return []*Tensor{o, mean, rstd}
+}
+
+// runInstanceNorm is batch normalisation of every image's channels as channels
+// of one image, with weight, bias and statistics repeated
+// (aten/src/ATen/native/Normalization.cpp, instance_norm).
+func runInstanceNorm(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "input")
+	n, ch := x.Shape[0], x.Shape[1]
+	bn := *c
+	bn.Op = "batch_norm"
+	rep := func(t *Tensor) Arg {
+		if t == nil {
+			return Arg{Kind: graph.ArgNone}
+		}
+		return tensorArg(e.repeat(t, []int64{n}))
+	}
+	flat := append([]int64{1, n * ch}, x.Shape[2:]...)
+	in := e.reshape(c.Op, x, flat)
+	bn.Args = []Arg{tensorArg(in), rep(c.tensor(1, "weight")), rep(c.tensor(2, "bias")), rep(c.tensor(3, "running_mean")), rep(c.tensor(4, "running_var")),
+		{Kind: graph.ArgBool, Int: 1}}
+	o := runBatchNorm(e, &bn)[0]
+	for i := 1; i < len(bn.Args)-1; i++ {
+		e.hold(bn.Args[i].T)
+	}
+	return []*Tensor{e.reshape(c.Op, o, x.Shape)}
 }
 
 // runRMSNorm is the fused normalisation by the root of the mean square.

@@ -2,6 +2,7 @@ package aten
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -62,13 +63,28 @@ var pointwises = []pointwise{
 	{name: "ceil", node: "CeilBackward0", back: []string{"zeros_like"}},
 	{name: "round", node: "RoundBackward0", back: []string{"zeros_like"}},
 	{name: "sign", node: "SignBackward0", back: []string{"zeros_like"}},
-	{name: "clamp", node: "ClampBackward1", saves: "self", back: []string{"ge", "le", "logical_and", "where"}},
+	{name: "asin", node: "AsinBackward0", saves: "self", back: []string{"mul", "rsub", "rsqrt", "mul"}, cast: Full},
+	{name: "acos", node: "AcosBackward0", saves: "self", back: []string{"mul", "rsub", "rsqrt", "neg", "mul"}, cast: Full},
+	{name: "asinh", node: "AsinhBackward0", saves: "self", back: []string{"pow", "add", "rsqrt", "mul"}},
+	{name: "acosh", node: "AcoshBackward0", saves: "self", back: []string{"pow", "sub", "rsqrt", "mul"}},
+	{name: "atanh", node: "AtanhBackward0", saves: "self", back: []string{"pow", "rsub", "reciprocal", "mul"}},
+	{name: "erfc", node: "ErfcBackward0", saves: "self", back: []string{"pow", "neg", "exp", "mul", "mul"}},
+	{name: "erfinv", node: "ErfinvBackward0", saves: "self", back: []string{"erfinv", "pow", "exp", "mul", "mul"}, cast: Full},
+	{name: "exp2", node: "Exp2Backward0", saves: "result", back: []string{"mul", "mul"}},
+	{name: "logit", node: "LogitBackward0", saves: "self", back: []string{"logit_backward"}},
+	{name: "hardshrink", node: "HardshrinkBackward0", saves: "self", back: []string{"hardshrink_backward"}},
+	{name: "softshrink", node: "SoftshrinkBackward0", saves: "self", back: []string{"softshrink_backward"}},
+	{name: "nan_to_num", node: "NanToNumBackward0", saves: "self", back: []string{"isinf", "isnan", "logical_or", "logical_not", "mul"}},
+	{name: "frac", node: "FracBackward0"},
+	{name: "trunc", node: "TruncBackward0", back: []string{"zeros_like"}},
+	{name: "lgamma", node: "LgammaBackward0", saves: "self", back: []string{"digamma", "mul"}},
+	{name: "sgn", node: "SgnBackward0", saves: "self", back: []string{"zeros_like"}},
 	{name: "clamp_min", node: "ClampMinBackward0", saves: "self", back: []string{"ge", "where"}},
 	{name: "clamp_max", node: "ClampMaxBackward0", saves: "self", back: []string{"le", "where"}},
 }
 
 // boolKernels make a bool result whatever they read.
-var boolKernels = []string{"ge", "le", "logical_and"}
+var boolKernels = []string{"ge", "le", "lt", "gt", "eq", "logical_and", "logical_or", "logical_not", "isinf", "isnan"}
 
 // unaryOp runs a pointwise operator, in place when the model's code does so.
 func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
@@ -413,11 +429,19 @@ func runDropout(e *Eager, c *Call) []*Tensor {
 }
 
 // runFill makes a new tensor of inference's shape that reads nothing of its
-// operands: arange, zeros, full, empty and their like.
+// operands: arange, zeros, full, empty and their like. What is made like a
+// tensor has its type unless the call gives another.
 func runFill(e *Eager, c *Call) []*Tensor {
 	shape, d, ok := c.shape(0)
 	if !ok {
 		return nil
+	}
+	like := c.tensor(-1, "like") // an idiom says whose type it has
+	if like == nil && c.dtype(-1, "dtype") == graph.Undefined && (strings.HasSuffix(c.Op, "_like") || strings.HasPrefix(c.Op, "new_")) {
+		like = c.tensor(0, "self")
+	}
+	if like != nil {
+		d = like.DType
 	}
 	k := e.begin(c.Op)
 	k.alloc(shape, nil, d)

@@ -337,9 +337,15 @@ func runClone(e *Eager, c *Call) []*Tensor {
 	if a := c.arg(1, "memory_format"); a != nil {
 		switch a.S {
 		case "torch.contiguous_format":
+			if t.contiguous() { // Tensor.contiguous, which copied the exporter's layout only
+				return []*Tensor{t}
+			}
 			st = contiguousStrides(t.Shape)
 		case "torch.channels_last":
 			if t.dim() == 4 {
+				if t.channelsLast() && preferLast(t) {
+					return []*Tensor{t}
+				}
 				st = channelsLastStrides(t.Shape)
 			}
 		}
@@ -431,6 +437,13 @@ func runStack(e *Eager, c *Call) []*Tensor {
 func runRepeat(e *Eager, c *Call) []*Tensor {
 	t := c.tensor(0, "self")
 	reps := c.ints(1, "repeats", 0, 0)
+	for len(reps) < t.dim() {
+		reps = slices.Insert(reps, 0, 1)
+	}
+	return []*Tensor{e.repeat(t, reps)}
+}
+
+func (e *Eager) repeat(t *Tensor, reps []int64) *Tensor {
 	shape := slices.Clone(reps)
 	for i, d := range t.Shape {
 		shape[len(reps)-t.dim()+i] *= d
@@ -444,7 +457,7 @@ func runRepeat(e *Eager, c *Call) []*Tensor {
 		k.alloc(in, nil, g[0].DType)
 		return []*Tensor{k.end()}
 	})
-	return []*Tensor{o}
+	return o
 }
 
 // runRoll and its like move elements: one new tensor, nothing saved, and the

@@ -1,0 +1,182 @@
+package aten
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// reduced is a reduction that saves its operand and its result; backward runs
+// the kernels one after the other, each of the operand's shape.
+func (e *Eager) reduced(op, node string, x *Tensor, dims []int, keep bool, back ...string) *Tensor {
+	o := e.reduceKernel(op, x, dims, keep, x.DType)
+	in := x.Shape
+	e.record(node, []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		w, r := e.keepDims(g[0], in, dims), e.keepDims(s[1], in, dims)
+		var temps []*Tensor
+		cur := s[0]
+		for i, name := range back {
+			if i > 0 {
+				temps = append(temps, cur)
+			}
+			cur = e.unary(name, g[0].DType, cur, r, w)
+		}
+		slices.Reverse(temps)
+		e.hold(temps...)
+		return []*Tensor{cur}
+	})
+	return o
+}
+
+// runVectorNorm is linalg_vector_norm: operand and result are saved.
+func runVectorNorm(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	if d := c.dtype(-1, "dtype"); d != graph.Undefined && d != x.DType {
+		x = e.toDType("to", x, d)
+	}
+	dims, keep := reduceDims(c, x, 2), c.bool(3, "keepdim", false)
+	back := []string{"div", "mul"}
+	if c.float(1, "ord", 2) != 2 {
+		back = []string{"sgn", "mul"}
+	}
+	return []*Tensor{e.reduced("linalg_vector_norm", "LinalgVectorNormBackward0", x, dims, keep, back...)}
+}
+
+func runLogSumExp(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	dims := reduceDims(c, x, 1)
+	in := x.Shape
+	k := e.begin("logsumexp", x)
+	big := k.temp(x.Bytes()/max(numel(pick(in, dims)), 1), program.Temporaries)
+	t := k.temp(x.Bytes(), program.Temporaries)
+	shape := slices.Clone(in)
+	for _, d := range dims {
+		shape[d] = 1
+	}
+	if !c.bool(2, "keepdim", false) {
+		shape = without(in, dims)
+	}
+	o := k.alloc(shape, nil, x.DType)
+	k.free(t, big)
+	k.end()
+	e.record("LogsumexpBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		d := e.unary("sub", graph.Undefined, s[0], e.keepDims(s[1], in, dims))
+		x := e.unary("exp", graph.Undefined, d)
+		w := e.unary("mul", graph.Undefined, x, e.keepDims(g[0], in, dims))
+		e.hold(x, d)
+		return []*Tensor{w}
+	})
+	return []*Tensor{o}
+}
+
+func pick(shape []int64, dims []int) []int64 {
+	var out []int64
+	for _, d := range dims {
+		out = append(out, shape[d])
+	}
+	return out
+}
+
+func without(shape []int64, dims []int) []int64 {
+	var out []int64
+	for i, d := range shape {
+		if !slices.Contains(dims, i) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+func runProd(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	return []*Tensor{e.reduced("prod", "ProdBackward0", x, reduceDims(c, x, 1), c.bool(2, "keepdim", false), "mul", "div")}
+}
+
+// runMv and dot multiply with vectors.
+func runMv(e *Eager, c *Call) []*Tensor {
+	return []*Tensor{e.mv(c.tensor(0, "self"), c.tensor(1, "vec"))}
+}
+
+func (e *Eager) mv(a, v *Tensor) *Tensor {
+	k := e.begin("mv", a, v)
+	o := k.alloc(a.Shape[:1], nil, a.DType)
+	k.gemm().flops(2 * a.Numel()).end()
+	e.record("MvBackward0", []*Tensor{o}, []*Tensor{a, v}, []*Tensor{onlyFor(a, v), onlyFor(v, a)}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		outs := make([]*Tensor, 2)
+		for i, t := range []*Tensor{a, v} {
+			if need[i] {
+				k := e.begin([]string{"ger", "mv"}[i], append(g[:1:1], present(s)...)...)
+				k.alloc(t.Shape, nil, t.DType)
+				outs[i] = k.end()
+			}
+		}
+		return outs
+	})
+	return o
+}
+
+func runDot(e *Eager, c *Call) []*Tensor {
+	a, b := c.tensor(0, "self"), c.tensor(1, "tensor")
+	k := e.begin("dot", a, b)
+	o := k.alloc(nil, nil, a.DType)
+	k.flops(2 * a.Numel()).end()
+	e.record("DotBackward0", []*Tensor{o}, []*Tensor{a, b}, []*Tensor{onlyFor(b, a), onlyFor(a, b)}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		outs := make([]*Tensor, 2)
+		for i := range outs {
+			if need[i] {
+				outs[i] = e.unary("mul", graph.Undefined, s[1-i], g[0])
+			}
+		}
+		return outs
+	})
+	return []*Tensor{o}
+}
+
+// runCrossEntropy is cross_entropy_loss with class indices.
+func runCrossEntropy(e *Eager, c *Call) []*Tensor {
+	x, target := c.tensor(0, "self"), c.tensor(1, "target")
+	if c.tensor(2, "weight") != nil || target == nil || target.DType.IsFloat() || c.float(5, "label_smoothing", 0) != 0 || c.int(3, "reduction", 1) == 0 {
+		return nil
+	}
+	return []*Tensor{e.CrossEntropy(x, target)}
+}
+
+// runNLL is nll_loss of log-probabilities.
+func runNLL(e *Eager, c *Call) []*Tensor {
+	x, target := c.tensor(0, "self"), c.tensor(1, "target")
+	if c.tensor(2, "weight") != nil || c.int(3, "reduction", 1) == 0 {
+		return nil
+	}
+	return []*Tensor{e.nll(x, target)}
+}
+
+// runMSE is mse_loss; without a reduction the result has the operands' shape.
+func runMSE(e *Eager, c *Call) []*Tensor {
+	x, y := c.tensor(0, "self"), c.tensor(1, "target")
+	if c.int(2, "reduction", 1) != 0 {
+		return []*Tensor{e.MSE(x, y)}
+	}
+	return []*Tensor{e.apply("mse_loss", promoted(x, y), []*Tensor{x, y}, formula{node: "MseLossBackward0", saved: []*Tensor{x, y},
+		back: [][]string{{"mse_loss_backward"}, {"mse_loss_backward", "neg"}}})}
+}
+
+// runGridSample saves the image and the grid.
+func runGridSample(e *Eager, c *Call) []*Tensor {
+	x, grid := c.tensor(0, "input"), c.tensor(1, "grid")
+	n := x.dim()
+	shape := append(slices.Clone(x.Shape[:2]), grid.Shape[1:n-1]...)
+	k := e.begin(c.Op, x, grid)
+	o := k.alloc(shape, nil, x.DType)
+	k.flops(8 * o.Numel()).end()
+	e.record("GridSampler2DBackward0", []*Tensor{o}, []*Tensor{x, grid}, []*Tensor{grid, x}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		k := e.begin("grid_sampler_2d_backward", g[0], s[0], s[1])
+		outs := []*Tensor{nil, k.like(s[0])}
+		if need[0] {
+			outs[0] = k.like(s[1])
+		}
+		k.end()
+		return outs
+	})
+	return []*Tensor{o}
+}
