@@ -12,9 +12,12 @@ const (
 	Lower               // arguments are cast to the autocast type
 	Full                // arguments are cast to float32
 	Promote             // arguments are cast to the widest type among them
+	Result              // arguments are kept; the result is asked for in float32
 )
 
-func (c Cast) String() string { return [...]string{"keep", "lower", "float32", "promote"}[c] }
+func (c Cast) String() string {
+	return [...]string{"keep", "lower", "float32", "promote", "float32 result"}[c]
+}
 
 // autocast casts the tensor arguments of a call as its operator's class says,
 // the last argument first, as the wrapper's C++ evaluates them.
@@ -24,6 +27,10 @@ func (e *Eager) autocast(op *Op, c *Call) {
 		e.castArgs(c.Args, e.Autocast)
 	case Full:
 		e.castArgs(c.Args, graph.Float32)
+	case Result:
+		if x := c.tensor(0, "self"); x != nil && half(x) && c.dtype(-1, "dtype") == graph.Undefined {
+			c.Args = append(c.Args[:len(c.Args):len(c.Args)], Arg{Name: "dtype", Kind: graph.ArgString, S: "torch.float32"})
+		}
 	case Promote:
 		to := e.Autocast
 		eachTensor(c.Args, func(t *Tensor) {

@@ -119,7 +119,7 @@ func (e *Eager) bias(a *attention) *Tensor {
 // (aten/src/ATen/native/transformers/cuda/attention.cu).
 func runEfficientAttention(e *Eager, a *attention) *Tensor {
 	b, h, m, _, d := a.dims()
-	mask := e.bias(a)
+	mask := e.aligned16(e.bias(a))
 	k := e.begin("_scaled_dot_product_efficient_attention", a.q, a.k, a.v, mask)
 	o := k.alloc(a.outShape(), rowsFirst(a.outShape()), a.q.DType)
 	lse := k.alloc([]int64{b, h, ceilDiv(m, 32) * 32}, nil, graph.Float32)
@@ -143,6 +143,31 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 			return outs
 		})
 	return o
+}
+
+// aligned16 pads the rows of a mask to a multiple of 16 elements and shows
+// the part that was there (attention.cpp, preprocess_mask).
+func (e *Eager) aligned16(mask *Tensor) *Tensor {
+	if mask == nil || mask.dim() == 0 {
+		return mask
+	}
+	d := mask.dim() - 1
+	n := mask.Shape[d]
+	if n%16 == 0 {
+		return mask
+	}
+	wide := slices.Clone(mask.Shape)
+	wide[d] = ceilDiv(n, 16) * 16
+	k := e.begin("constant_pad_nd", mask)
+	o := k.alloc(wide, nil, mask.DType)
+	k.end()
+	in := mask.Shape
+	e.record("ConstantPadNdBackward0", []*Tensor{o}, []*Tensor{mask}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		k := e.begin("constant_pad_nd", g[0])
+		k.alloc(in, nil, g[0].DType)
+		return []*Tensor{k.end()}
+	})
+	return e.slice(o, d, 0, n, 1)
 }
 
 // efficientWorkspace is the backward kernel's accumulator of query gradients:
@@ -257,6 +282,12 @@ func (e *Eager) repeatHeads(t *Tensor, h int64) *Tensor {
 // (_scaled_dot_product_attention_math).
 func runMathAttention(e *Eager, a *attention) *Tensor {
 	const op = "scaled_dot_product_attention"
+	d := a.q.DType
+	if half(a.q) { // half types are computed in float32
+		wide := *a
+		wide.q, wide.k, wide.v = e.toDType("to", a.q, graph.Float32), e.toDType("to", a.k, graph.Float32), e.toDType("to", a.v, graph.Float32)
+		a = &wide
+	}
 	h := a.q.Shape[1]
 	q := e.scaled(a.q)
 	mask := e.bias(a)
@@ -274,6 +305,9 @@ func runMathAttention(e *Eager, a *attention) *Tensor {
 		p = e.dropout(p, a.dropout)
 	}
 	o := e.matmul(op, p, vv)
+	if o.DType != d {
+		o = e.toDType("to", o, d)
+	}
 	e.hold(kk, q, mask)
 	return o
 }

@@ -9,8 +9,11 @@ import (
 
 // reduced is a reduction that saves its operand and its result; backward runs
 // the kernels one after the other, each of the operand's shape.
-func (e *Eager) reduced(op, node string, x *Tensor, dims []int, keep bool, back ...string) *Tensor {
-	o := e.reduceKernel(op, x, dims, keep, x.DType)
+func (e *Eager) reduced(op, node string, x *Tensor, dims []int, keep bool, d graph.DType, back ...string) *Tensor {
+	if d == graph.Undefined {
+		d = x.DType
+	}
+	o := e.reduceKernel(op, x, dims, keep, d)
 	in := x.Shape
 	e.record(node, []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		w, r := e.keepDims(g[0], in, dims), e.keepDims(s[1], in, dims)
@@ -32,15 +35,12 @@ func (e *Eager) reduced(op, node string, x *Tensor, dims []int, keep bool, back 
 // runVectorNorm is linalg_vector_norm: operand and result are saved.
 func runVectorNorm(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "self")
-	if d := c.dtype(-1, "dtype"); d != graph.Undefined && d != x.DType {
-		x = e.toDType("to", x, d)
-	}
 	dims, keep := reduceDims(c, x, 2), c.bool(3, "keepdim", false)
 	back := []string{"div", "mul"}
 	if c.float(1, "ord", 2) != 2 {
 		back = []string{"sgn", "mul"}
 	}
-	return []*Tensor{e.reduced("linalg_vector_norm", "LinalgVectorNormBackward0", x, dims, keep, back...)}
+	return []*Tensor{e.reduced("linalg_vector_norm", "LinalgVectorNormBackward0", x, dims, keep, c.dtype(-1, "dtype"), back...)}
 }
 
 func runLogSumExp(e *Eager, c *Call) []*Tensor {
@@ -90,7 +90,7 @@ func without(shape []int64, dims []int) []int64 {
 
 func runProd(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "self")
-	return []*Tensor{e.reduced("prod", "ProdBackward0", x, reduceDims(c, x, 1), c.bool(2, "keepdim", false), "mul", "div")}
+	return []*Tensor{e.reduced("prod", "ProdBackward0", x, reduceDims(c, x, 1), c.bool(2, "keepdim", false), c.dtype(3, "dtype"), "mul", "div")}
 }
 
 // runMv and dot multiply with vectors.
@@ -157,8 +157,8 @@ func runMSE(e *Eager, c *Call) []*Tensor {
 	if c.int(2, "reduction", 1) != 0 {
 		return []*Tensor{e.MSE(x, y)}
 	}
-	return []*Tensor{e.apply("mse_loss", promoted(x, y), []*Tensor{x, y}, formula{node: "MseLossBackward0", saved: []*Tensor{x, y},
-		back: [][]string{{"mse_loss_backward"}, {"mse_loss_backward", "neg"}}})}
+	return []*Tensor{e.apply(c.Op, promoted(x, y), []*Tensor{x, y}, formula{node: "MseLossBackward0", saved: []*Tensor{x, y},
+		back: [][]string{{c.Op + "_backward"}, {c.Op + "_backward", "neg"}}})}
 }
 
 // runGridSample saves the image and the grid.

@@ -3,6 +3,7 @@ package aten
 import (
 	"math/bits"
 	"slices"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
@@ -307,16 +308,24 @@ func runVar(e *Eager, c *Call) []*Tensor {
 // backward first multiplies gradient and result into scratch.
 func runSoftmax(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "self")
-	if t := c.dtype(2, "dtype"); t != graph.Undefined && t != x.DType {
-		x = e.toDType("to", x, t)
+	d := x.DType
+	if t := c.dtype(2, "dtype"); t != graph.Undefined && t != d {
+		if d = t; x.DType != graph.Float16 || t != graph.Float32 { // the kernel reads float16 itself (SoftMax.cpp, half_to_float)
+			x = e.toDType("to", x, t)
+		}
 	}
-	return []*Tensor{e.softmax(x, c.Op == "log_softmax", c.Op)}
+	return []*Tensor{e.softmaxTo(x, strings.HasSuffix(c.Op, "log_softmax"), c.Op, d)}
 }
 
 func (e *Eager) softmax(x *Tensor, log bool, op string) *Tensor {
+	return e.softmaxTo(x, log, op, x.DType)
+}
+
+// softmaxTo makes a result of type d.
+func (e *Eager) softmaxTo(x *Tensor, log bool, op string, d graph.DType) *Tensor {
 	src := e.contig(op, x)
 	k := e.begin(op, src)
-	o := k.alloc(x.Shape, nil, x.DType)
+	o := k.alloc(x.Shape, nil, d)
 	k.flops(5 * x.Numel()).end()
 	if src != x {
 		e.hold(src)
@@ -328,7 +337,7 @@ func (e *Eager) softmax(x *Tensor, log bool, op string) *Tensor {
 	e.record(fn, []*Tensor{o}, []*Tensor{x}, []*Tensor{o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		name := map[bool]string{true: "_log_softmax_backward_data", false: "_softmax_backward_data"}[log]
 		k := e.begin(name, g[0], s[0])
-		k.alloc(x.Shape, nil, g[0].DType)
+		k.alloc(x.Shape, nil, x.DType)
 		if !log {
 			k.scratch(g[0].Bytes(), program.Temporaries)
 		} else if !g[0].contiguous() {
@@ -339,11 +348,31 @@ func (e *Eager) softmax(x *Tensor, log bool, op string) *Tensor {
 	return o
 }
 
+// runCumprod multiplies along a dim; operand and result are saved.
+func runCumprod(e *Eager, c *Call) []*Tensor {
+	x := c.tensor(0, "self")
+	d := x.DType
+	if t := c.dtype(2, "dtype"); t != graph.Undefined {
+		d = t
+	}
+	o := e.unary("cumprod", d, x)
+	e.record("CumprodBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		m := e.unary("mul", graph.Undefined, s[1], g[0])
+		f := e.unary("flip", graph.Undefined, m)
+		w := e.unary("div", g[0].DType, f, s[0])
+		e.hold(f, m)
+		return []*Tensor{w}
+	})
+	return []*Tensor{o}
+}
+
 // runCumsum adds along a dim; backward flips, adds and flips.
 func runCumsum(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "self")
 	d := x.DType
-	if !d.IsFloat() {
+	if t := c.dtype(2, "dtype"); t != graph.Undefined {
+		d = t
+	} else if !d.IsFloat() {
 		d = graph.Int64
 	}
 	o := e.unary("cumsum", d, x)

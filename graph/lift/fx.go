@@ -50,11 +50,9 @@ func parseFX(text string) (*fxCall, error) {
 	if !p.eat("args = ") {
 		return nil, p.errorf("expected args")
 	}
-	list, err := p.sequence()
-	if err != nil {
+	if err := p.arguments(c); err != nil {
 		return nil, err
 	}
-	c.args = list
 	if p.eat(", kwargs = ") {
 		kw, err := p.keywords()
 		if err != nil {
@@ -63,6 +61,20 @@ func parseFX(text string) (*fxCall, error) {
 		c.args = append(c.args, kw...)
 	}
 	return c, nil
+}
+
+// arguments parses the positional arguments. The equation of einsum comes
+// first and unquoted, with any commas and spaces that it has.
+func (p *fxParser) arguments(c *fxCall) error {
+	var equation []fxArg
+	if end := strings.Index(p.s[p.at:], ", ["); strings.HasPrefix(c.target, "aten.einsum.") && p.peek() == '(' && end > 0 {
+		equation = []fxArg{{kind: graph.ArgString, s: p.s[p.at+1 : p.at+end]}}
+		p.s = "(" + p.s[p.at+end+2:]
+		p.at = 0
+	}
+	list, err := p.sequence()
+	c.args = append(equation, list...)
+	return err
 }
 
 type fxParser struct {
