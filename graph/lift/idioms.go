@@ -24,6 +24,11 @@ var idioms = []idiom{
 	{"in-place-activation", "activations of torchvision models, and those after a batch normalisation, update in place", inPlaceActivation},
 	{"in-place-add", "residual blocks written with +=", inPlaceAdd},
 	{"in-place-noise", "stochastic depth draws and scales its noise in place", inPlaceNoise},
+	{"rms-norm", "torch.nn.RMSNorm is decomposed", decomposedRMSNorm},
+	{"rms-norm-type", "transformers normalises in float32; casts of a float32 model leave no trace", wideRMSNorm},
+	{"softmax-type", "transformers casts probabilities back to the query's type", narrowSoftmax},
+	{"rotary-type", "transformers casts rotary tables to the hidden states' type", rotaryType},
+	{"noise-type", "the noise of dropped paths has its input's type", noiseType},
 	{"no-mask", "transformers adds no mask where every position is visible; traced code adds zeros", noMask},
 	{"causal-flag", "transformers passes is_causal instead of a mask, and grouped heads unrepeated; traced code builds both", causalFlag},
 }
@@ -35,11 +40,13 @@ type rewriter struct {
 	def  []int32 // lifted call that defines each value, or -1
 	root string  // class of the model
 	seen map[graph.ValueID]cone
+
+	before, after map[int][]graph.Node // calls to insert
 }
 
 // idioms applies the table and drops calls that nothing reads afterwards.
 func (l *Lifted) idioms() {
-	r := &rewriter{l: l, seen: map[graph.ValueID]cone{}}
+	r := &rewriter{l: l, seen: map[graph.ValueID]cone{}, before: map[int][]graph.Node{}, after: map[int][]graph.Node{}}
 	r.count()
 	for i := range l.Graph.Nodes {
 		if cl := pyList(l.Graph.Nodes[i].MetaValue(keyClasses)); r.root == "" && len(cl) > 1 {
@@ -53,6 +60,7 @@ func (l *Lifted) idioms() {
 			}
 		}
 	}
+	r.splice()
 	l.sweep()
 }
 
@@ -202,10 +210,13 @@ func inPlaceAdd(r *rewriter, i int) bool {
 
 func inPlaceNoise(r *rewriter, i int) bool {
 	n := r.node(i)
-	if opName(n) != "div" || !strings.HasSuffix(r.l.Classes[i], "StochasticDepth") && !strings.HasSuffix(r.l.Classes[i], "DropPath") {
+	p := r.producer(argAt(n, 0, "self"))
+	switch {
+	case p == nil:
 		return false
-	}
-	if p := r.producer(argAt(n, 0, "self")); p == nil || opName(p) != "bernoulli" {
+	case opName(n) == "div" && opName(p) == "bernoulli": // noise.div_(keep)
+	case opName(n) == "floor" && strings.HasSuffix(r.l.Classes[i], "DropPath"): // noise.floor_()
+	default:
 		return false
 	}
 	r.l.InPlace[i] = true

@@ -1,0 +1,295 @@
+package lift
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// A model is exported in float32, and a cast to the type that a tensor has
+// already leaves no trace in the file. Where the model runs in another type,
+// or under autocast, those casts are real. The rules below put back what
+// well-known code does: a cast that turns out to be superfluous costs nothing.
+
+// insert notes a call to be put before (or after) call i; splice does it.
+func (r *rewriter) insert(at map[int][]graph.Node, i int, op string, args ...graph.Arg) graph.ValueID {
+	n := r.node(i)
+	from := args[0].Value
+	v := r.l.Graph.Values[from]
+	id := graph.ValueID(len(r.l.Graph.Values))
+	r.l.Graph.Values = append(r.l.Graph.Values, graph.Value{ID: id, Name: v.Name + "_cast", Type: v.Type, Kind: graph.Computed, Def: -1, Outer: graph.NoValue})
+	r.l.from, r.l.Roles = append(r.l.from, r.l.from[from]), append(r.l.Roles, Unknown)
+	r.uses, r.def = append(r.uses, 1), append(r.def, -1)
+	c := graph.Node{Name: n.Name + "_cast", Op: op, Domain: n.Domain, Module: n.Module, Meta: n.Meta, Args: args, Outputs: []graph.ValueID{id}}
+	r.relink(&c)
+	at[i] = append(at[i], c)
+	return id
+}
+
+// widened casts a value to float32 before call i.
+func (r *rewriter) widened(i int, id graph.ValueID) graph.ValueID {
+	return r.insert(r.before, i, "to.dtype", valueArg(id), graph.Arg{Kind: graph.ArgString, Str: "torch.float32"})
+}
+
+// typedAs casts the result of call i to the type of another value; readers
+// see the cast.
+func (r *rewriter) typedAs(i int, like graph.ValueID) {
+	n := r.node(i)
+	old := n.Outputs[0]
+	id := r.insert(r.after, i, "type_as.default", valueArg(old), valueArg(like))
+	c := &r.after[i][len(r.after[i])-1]
+	n.Outputs = append([]graph.ValueID{id}, n.Outputs[1:]...)
+	c.Args[0].Value, c.Outputs[0] = id, old
+	r.relink(c)
+	r.def[id] = int32(i)
+}
+
+func valueArg(id graph.ValueID) graph.Arg { return graph.Arg{Kind: graph.ArgValue, Value: id} }
+
+// splice puts the noted calls in their places.
+func (r *rewriter) splice() {
+	if len(r.before)+len(r.after) == 0 {
+		return
+	}
+	l := r.l
+	old := *l.Graph
+	var nodes []graph.Node
+	var classes []string
+	var inPlace []bool
+	add := func(n graph.Node, class string, in bool) {
+		n.ID = int32(len(nodes))
+		nodes, classes, inPlace = append(nodes, n), append(classes, class), append(inPlace, in)
+	}
+	for i := range old.Nodes {
+		for _, n := range r.before[i] {
+			add(n, l.Classes[i], false)
+		}
+		add(old.Nodes[i], l.Classes[i], l.InPlace[i])
+		for _, n := range r.after[i] {
+			add(n, l.Classes[i], false)
+		}
+	}
+	l.Graph.Nodes, l.Classes, l.InPlace = nodes, classes, inPlace
+	for i := range nodes {
+		for _, o := range nodes[i].Outputs {
+			if o >= 0 {
+				l.Graph.Values[o].Def = int32(i)
+			}
+		}
+	}
+}
+
+// A meanSquare is the common part of normalisations by the root of the mean
+// square: mul(x, rsqrt(add(mean(pow(x, 2)), eps))).
+type meanSquare struct {
+	x    graph.ValueID
+	pow  *graph.Node
+	mean *graph.Node
+	add  *graph.Node
+	mul  *graph.Node
+}
+
+// meanSquare recognises the call that makes a value, or returns nil.
+func (r *rewriter) meanSquare(a *graph.Arg) *meanSquare {
+	m := &meanSquare{mul: r.producer(a)}
+	if m.mul == nil || opName(m.mul) != "mul" || len(m.mul.Args) < 2 || m.mul.Args[0].Kind != graph.ArgValue {
+		return nil
+	}
+	m.x = m.mul.Args[0].Value
+	root := r.producer(&m.mul.Args[1])
+	if root == nil || opName(root) != "rsqrt" {
+		return nil
+	}
+	if m.add = r.producer(argAt(root, 0, "self")); m.add == nil || opName(m.add) != "add" {
+		return nil
+	}
+	if m.mean = r.producer(argAt(m.add, 0, "self")); m.mean == nil || opName(m.mean) != "mean" {
+		return nil
+	}
+	if m.pow = r.producer(argAt(m.mean, 0, "self")); m.pow == nil || opName(m.pow) != "pow" || m.pow.Args[0].Kind != graph.ArgValue || m.pow.Args[0].Value != m.x {
+		return nil
+	}
+	return m
+}
+
+// decomposedRMSNorm turns the decomposition of torch.nn.RMSNorm, which ends in
+// type_as, back into the call.
+func decomposedRMSNorm(r *rewriter, i int) bool {
+	n := r.node(i)
+	if opName(n) != "type_as" || len(n.Args) != 2 {
+		return false
+	}
+	weight := graph.Arg{Kind: graph.ArgNone}
+	m := r.meanSquare(&n.Args[0])
+	if p := r.producer(&n.Args[0]); m == nil && p != nil && opName(p) == "mul" && len(p.Args) == 2 {
+		m, weight = r.meanSquare(&p.Args[0]), p.Args[1]
+	}
+	if m == nil || m.add.Op != "add.Scalar" || n.Args[1].Value != m.x {
+		return false
+	}
+	dims := argAt(m.mean, 1, "dim")
+	if dims == nil || dims.Kind != graph.ArgList || weight.Kind == graph.ArgValue && r.l.Roles[weight.Value] != Parameter {
+		return false
+	}
+	n.Op, n.Args = "rms_norm.default", []graph.Arg{valueArg(m.x), *dims, weight, m.add.Args[1]}
+	r.relink(n)
+	return true
+}
+
+// roundsLast are the normalisations of transformers that multiply by the
+// weight in float32 and cast afterwards; the others cast first.
+var roundsLast = []string{"Olmo2RMSNorm", "Olmo3RMSNorm", "FlexOlmoRMSNorm", "OlmoHybridRMSNorm", "GptOssRMSNorm", "ApertusRMSNorm", "HunYuanRMSNorm", "SmolLM3RMSNorm"}
+
+// wideRMSNorm puts the casts back into a normalisation of transformers:
+// computed in float32 and cast to the input's type.
+func wideRMSNorm(r *rewriter, i int) bool {
+	n := r.node(i)
+	class := r.l.Classes[i]
+	if !fromTransformers(r, i) || !strings.HasSuffix(class, "RMSNorm") && !strings.HasSuffix(class, "T5LayerNorm") || len(n.Args) < 2 {
+		return false
+	}
+	name := class[strings.LastIndexByte(class, '.')+1:]
+	if opName(n) == "type_as" { // Gemma: everything in float32, weight included
+		p := r.producer(&n.Args[0])
+		if p == nil || opName(p) != "mul" || len(p.Args) < 2 {
+			return false
+		}
+		m := r.meanSquare(&p.Args[0])
+		if m == nil {
+			return false
+		}
+		r.widenInput(m, true)
+		if w := r.producer(&p.Args[1]); w != nil && len(w.Args) > 0 && w.Args[0].Kind == graph.ArgValue && r.l.Roles[w.Args[0].Value] == Parameter {
+			w.Args[0].Value = r.widened(int(w.ID), w.Args[0].Value)
+			r.relink(w)
+		}
+		return true
+	}
+	if opName(n) != "mul" || n.Args[0].Kind != graph.ArgValue || r.l.Roles[n.Args[0].Value] != Parameter {
+		return false
+	}
+	m := r.meanSquare(&n.Args[1])
+	if m == nil {
+		return false
+	}
+	t5 := strings.HasSuffix(name, "T5LayerNorm")
+	r.widenInput(m, !t5)
+	switch {
+	case t5:
+		n.Args[1].Value = r.insert(r.before, i, "type_as.default", n.Args[1], n.Args[0])
+		r.relink(n)
+	case slices.Contains(roundsLast, name):
+		r.typedAs(i, m.x)
+	default:
+		n.Args[1].Value = r.insert(r.before, i, "type_as.default", n.Args[1], valueArg(m.x))
+		r.relink(n)
+	}
+	return true
+}
+
+// widenInput casts the input of the mean square, and that of the product too.
+func (r *rewriter) widenInput(m *meanSquare, product bool) {
+	w := r.widened(int(m.pow.ID), m.x)
+	m.pow.Args[0].Value = w
+	r.relink(m.pow)
+	if product {
+		m.mul.Args[0].Value = w
+		r.relink(m.mul)
+	}
+}
+
+// narrowSoftmax casts probabilities that transformers computes in float32
+// back to the type of the query.
+func narrowSoftmax(r *rewriter, i int) bool {
+	n := r.node(i)
+	d := argAt(n, 2, "dtype")
+	if opName(n) != "softmax" || !fromTransformers(r, i) || d == nil || d.Str != "torch.float32" {
+		return false
+	}
+	a := &n.Args[0]
+	for range 6 {
+		p := r.producer(a)
+		if p == nil || len(p.Args) == 0 {
+			return false
+		}
+		switch opName(p) {
+		case "matmul", "bmm", "baddbmm", "einsum":
+			if p.Args[0].Kind != graph.ArgValue {
+				return false
+			}
+			r.typedAs(i, p.Args[0].Value)
+			return true
+		case "add", "mul", "div", "masked_fill", "tanh", "identity", "view", "softmax":
+			a = &p.Args[0]
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// rotaryType casts the tables of rotary positions to the type of the hidden
+// states, which is that of the parameters.
+func rotaryType(r *rewriter, i int) bool {
+	n := r.node(i)
+	if opName(n) != "mul" || !fromTransformers(r, i) || !strings.HasSuffix(r.l.Classes[i], "RotaryEmbedding") || len(n.Args) < 2 || n.Args[1].Kind == graph.ArgValue {
+		return false
+	}
+	if p := r.producer(&n.Args[0]); p == nil || opName(p) != "cos" && opName(p) != "sin" {
+		return false
+	}
+	for id := range r.l.Roles {
+		if r.l.Roles[id] == Parameter && r.l.Graph.Values[id].Type.Elem == graph.Float32 {
+			r.typedAs(i, graph.ValueID(id))
+			return true
+		}
+	}
+	return false
+}
+
+// noiseType gives the noise of dropped paths the type of what it multiplies:
+// the code asks for its input's, which the file shows as float32.
+func noiseType(r *rewriter, i int) bool {
+	n := r.node(i)
+	class := r.l.Classes[i]
+	if opName(n) != "mul" || len(n.Args) < 2 || !strings.HasSuffix(class, "StochasticDepth") && !strings.HasSuffix(class, "DropPath") {
+		return false
+	}
+	for side := range 2 {
+		made := r.chain(&n.Args[side], []string{"bernoulli", "div", "floor", "add", "floor_divide"}, []string{"empty", "rand", "new_empty"})
+		other := &n.Args[1-side]
+		if made == nil || other.Kind != graph.ArgValue {
+			continue
+		}
+		for range 4 { // the input stands before the noise
+			if p := r.producer(other); p != nil && p.ID > made.ID && len(p.Args) > 0 && p.Args[0].Kind == graph.ArgValue {
+				other = &p.Args[0]
+			}
+		}
+		if p := r.producer(other); p != nil && p.ID > made.ID {
+			return false
+		}
+		made.Args = append(slices.DeleteFunc(slices.Clone(made.Args), func(a graph.Arg) bool { return a.Name == "dtype" }), graph.Arg{Name: "like", Kind: graph.ArgValue, Value: other.Value})
+		r.relink(made)
+	}
+	return false
+}
+
+// chain walks back over calls of the ops through to one of the ops ends.
+func (r *rewriter) chain(a *graph.Arg, through, ends []string) *graph.Node {
+	for range 6 {
+		p := r.producer(a)
+		if p == nil {
+			return nil
+		}
+		if slices.Contains(ends, opName(p)) {
+			return p
+		}
+		if !slices.Contains(through, opName(p)) || len(p.Args) == 0 {
+			return nil
+		}
+		a = &p.Args[0]
+	}
+	return nil
+}
