@@ -25,6 +25,7 @@ type Problem struct {
 // A slot is a unit or gap with its levels in the program without checkpoints.
 type slot struct {
 	forward, backward int64 // highest live bytes during the unit's calls
+	unpacked          int64 // the same of backward, where hooks unpack what it saved
 }
 
 // An option is one segment that a plan may contain.
@@ -56,9 +57,12 @@ const (
 // everything at once again.
 const maxRun = 24
 
-// NewProblem measures the step of b. cost gives the time of a program node.
-func NewProblem(b *train.Build, units []Unit, cost func(*program.Node) float64) *Problem {
+// NewProblem measures the step of b; hooked is the same step with hooks on
+// what autograd saves (aten.Config.Hooks), as every segment has them. cost gives
+// the time of a program node.
+func NewProblem(b, hooked *train.Build, units []Unit, cost func(*program.Node) float64) *Problem {
 	m := newMeasure(b, units, cost)
+	m.unpacked(hooked)
 	p := &Problem{Units: units, Fixed: m.fixed, slots: m.slots, from: make([][]int, len(units))}
 	for lo := range units {
 		if units[lo].Module == "" {
@@ -292,6 +296,19 @@ func newMeasure(b *train.Build, units []Unit, cost func(*program.Node) float64) 
 	return m
 }
 
+// unpacked notes the levels of backward with hooks. Both programs run the same
+// calls.
+func (m *measure) unpacked(hooked *train.Build) {
+	_, steady := liveness.Steps(hooked.Program)
+	levels := liveness.LevelsOf(steady)
+	for i := range hooked.Nodes {
+		if nd := &hooked.Nodes[i]; nd.Phase == program.Backward && nd.Call >= 0 {
+			s := &m.slots[m.unitOf[nd.Call]]
+			s.unpacked = max(s.unpacked, levels.Peak[i])
+		}
+	}
+}
+
 // node notes one node of the program: its level, and what it makes and reads.
 func (m *measure) node(i int) {
 	nd := &m.b.Nodes[i]
@@ -440,7 +457,7 @@ func (m *measure) secondRun(lo, hi int, drop int64) int64 {
 		if m.first[u] >= 0 && start < 0 {
 			start = m.first[u]
 		}
-		most = max(most, m.slots[u].backward)
+		most = max(most, m.slots[u].unpacked)
 	}
 	if start < 0 {
 		return most

@@ -12,7 +12,7 @@ func randomProblem(rng *rand.Rand, n int) *Problem {
 	p := &Problem{Fixed: int64(rng.IntN(50)), Units: make([]Unit, n), slots: make([]slot, n), from: make([][]int, n)}
 	for i := range n {
 		p.Units[i].Module = fmt.Sprint("u", i)
-		p.slots[i] = slot{int64(rng.IntN(100)), int64(rng.IntN(100))}
+		p.slots[i] = slot{forward: int64(rng.IntN(100)), backward: int64(rng.IntN(100))}
 		for hi := i + 1; hi <= n && hi <= i+3; hi++ {
 			if rng.IntN(3) == 0 {
 				continue

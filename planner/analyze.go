@@ -332,7 +332,7 @@ func (m *Model) modelInfo(ev *evaluation) ModelInfo {
 }
 
 // warnings gathers what reading, inference, lift and the search tolerated or
-// guessed.
+// guessed, each once.
 func (a *answer) warnings() []graph.Warning {
 	out := slices.Concat(a.m.g.Model.Warnings, a.m.infer, a.ev.Warnings, a.notes)
 	if a.m.lifted.Source != lift.Metadata {
@@ -341,8 +341,27 @@ func (a *answer) warnings() []graph.Warning {
 	if u := a.m.lifted.Unlifted; len(u) > 0 {
 		out = append(out, graph.Warning{Code: "unlifted", Message: "ONNX operators kept as they are: " + strings.Join(u, ", ")})
 	}
-	if out == nil {
-		out = []graph.Warning{}
+	if !a.j.train {
+		out = append(out, graph.Warning{Code: "python-variables", Message: "an inference keeps what variables of the model's code name; the file does not show them, and where they keep large tensors the peak is higher than predicted"})
+	}
+	return once(out)
+}
+
+// once drops repeated warnings; the first says how often.
+func once(list []graph.Warning) []graph.Warning {
+	times := map[graph.Warning]int{}
+	for _, w := range list {
+		times[w]++
+	}
+	out := make([]graph.Warning, 0, len(times))
+	for _, w := range list {
+		if n := times[w]; n > 0 {
+			times[w] = 0
+			if n > 1 {
+				w.Message += fmt.Sprintf(" (%d times)", n)
+			}
+			out = append(out, w)
+		}
 	}
 	return out
 }
@@ -360,6 +379,12 @@ func (m *Model) selector(j *job, batch int64) (*selector, error) {
 	if err != nil {
 		return nil, err
 	}
+	o := m.options(j, nil)
+	o.Config.Hooks = true
+	hooked, err := train.New(m.lifted, o)
+	if err != nil {
+		return nil, err
+	}
 	saved := make([]int64, len(m.lifted.Graph.Nodes))
 	makers := liveness.NewRanges(b.Program).Start
 	for _, id := range b.Saved {
@@ -368,7 +393,7 @@ func (m *Model) selector(j *job, batch int64) (*selector, error) {
 		}
 	}
 	units := checkpointsel.Units(m.lifted, func(call int) int64 { return saved[call] })
-	s := &selector{problem: checkpointsel.NewProblem(b, units, j.time.Seconds), base: b}
+	s := &selector{problem: checkpointsel.NewProblem(b, hooked, units, j.time.Seconds), base: b}
 	for i := range b.Nodes {
 		if b.Nodes[i].Only != program.FirstStep {
 			s.step += j.time.Seconds(&b.Nodes[i])

@@ -176,7 +176,8 @@ func (en *engine) run(n *gradNode) {
 		out = make([]*Tensor, len(n.next))
 	}
 	e.autograd = ""
-	if n.seg != nil {
+	hooks := n.seg != nil || e.Hooks
+	if hooks {
 		e.hold(saved...) // unpacked by hooks, only the function's variables own them
 	}
 	for i, g := range out {
@@ -185,7 +186,7 @@ func (en *engine) run(n *gradNode) {
 		}
 	}
 	e.hold(grads...)
-	if n.seg == nil {
+	if !hooks {
 		e.hold(saved...)
 	}
 	n.saved, n.apply = nil, nil

@@ -26,6 +26,10 @@ type Config struct {
 	ThreadsPerSM  int         // resident threads per multiprocessor
 	Major         int         // compute capability, major
 	Attention     []string    // kernels of scaled_dot_product_attention, in the order they are tried; one alone is forced
+	// Hooks is set where hooks pack what autograd saves, as checkpoints do: a
+	// backward function lets go of it when it returns, not after the engine has
+	// checked its results.
+	Hooks bool
 	// ConvWorkspace gives the bytes a convolution pass takes for scratch; nil: none.
 	ConvWorkspace func(cudnn.Conv, cudnn.Pass) int64
 }
