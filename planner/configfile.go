@@ -79,7 +79,7 @@ func FindConfigFile(dir string) (string, error) {
 			return p, nil
 		}
 		if d == filepath.Dir(d) {
-			return "", fmt.Errorf("no %s in %s or a folder above it: write one (see memplan help config) or name it", ConfigFileName, dir)
+			return "", fmt.Errorf("no %s in %s or a folder above it: write one (see memplan help config-file) or name it", ConfigFileName, dir)
 		}
 	}
 }

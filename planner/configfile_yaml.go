@@ -48,7 +48,7 @@ func parseYAML(data []byte) (v yamlValue, err error) {
 	}
 	switch len(bodies) {
 	case 0:
-		return v, fmt.Errorf("1: the file is empty: want models and rules (see memplan help config)")
+		return v, fmt.Errorf("1: the file is empty: want models and rules (see memplan help config-file)")
 	case 1:
 		v = yamlValue{bodies[0], lineOf(bodies[0]), map[string]ast.Node{}}
 		ast.Walk(anchorVisitor{v.anchors}, bodies[0])

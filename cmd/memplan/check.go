@@ -25,7 +25,7 @@ func newCheckCmd(s *streams, run func(context.Context, *streams, *checkOptions) 
 		Long: `check applies the rules of .memplan.yaml (found upward from the working directory)
 to its models, on a machine without a GPU. It exits 1 when a rule fails and 2
 when one cannot tell, for instance for want of a baseline.
-memplan help config describes the file.`,
+memplan help config-file describes the file.`,
 		Example:           "  memplan check\n  memplan check ci/.memplan.yaml --format markdown",
 		Args:              atMost(1, "one configuration"),
 		ValidArgsFunction: completeFiles(1, "yaml", "yml"),

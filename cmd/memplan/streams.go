@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -16,15 +17,18 @@ import (
 type streams struct {
 	out, err       io.Writer
 	outTTY, errTTY bool
-	width          int    // columns of the terminal at out, 0 if it is none
+	width          int    // columns of the terminal at out, or what COLUMNS says; 0: not known
 	color          string // auto, always, never
 }
 
 func newStreams(out, errw io.Writer) *streams {
 	s := &streams{out: out, err: errw, color: "auto"}
+	s.width, _ = strconv.Atoi(os.Getenv("COLUMNS")) // 0 where it is no number
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		s.outTTY = true
-		s.width, _, _ = term.GetSize(int(f.Fd()))
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+			s.width = width
+		}
 	}
 	if f, ok := errw.(*os.File); ok {
 		s.errTTY = term.IsTerminal(int(f.Fd()))
@@ -59,11 +63,6 @@ func (s *streams) colored(file bool, env func(string) string) bool {
 		return false
 	}
 	return s.outTTY && !file
-}
-
-// warn writes a line for people to err.
-func (s *streams) warn(format string, args ...any) {
-	fmt.Fprintf(s.err, "warning: "+format+"\n", args...)
 }
 
 // patience is how long a command may take before it shows progress.

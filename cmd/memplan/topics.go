@@ -2,7 +2,7 @@ package main
 
 // topics are the help texts that belong to no command.
 var topics = []struct{ name, short, text string }{
-	{"config", "The configuration file .memplan.yaml", configTopic},
+	{"config-file", "The configuration file .memplan.yaml", configTopic},
 	{"exit-codes", "What memplan's exit codes mean", `0  yes: it fits, no regression, validated
 1  no: it does not fit, a rule failed, a prediction was refuted
 2  could not tell: usage, an unreadable model, an unbound dimension, no GPU
@@ -22,6 +22,7 @@ The result alone goes to stdout; progress and warnings go to stderr.
 	{"environment", "Environment variables", `NO_COLOR        any value turns colour off
 CLICOLOR=0      turns colour off
 CLICOLOR_FORCE  any value but 0 turns colour on
+COLUMNS         width of the text where the output is no terminal (80)
 `},
 	{"memory", "The four memory numbers", `requested  bytes of live tensors
 allocated  what torch.cuda.max_memory_allocated shows: block sizes after rounding and splitting

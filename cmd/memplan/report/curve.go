@@ -1,53 +1,72 @@
 package report
 
 import (
-	"fmt"
-	"io"
-	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/planner"
 )
 
 const (
-	curveRows  = 6
-	curveWidth = 72 // columns, unless the style knows better
-	labelWidth = 12 // of the scale at the left
+	curveRows  = 8
+	labelWidth = 11 // of the scale at the left
 )
 
-// curve draws allocated bytes over the peak's step in block characters, with
-// one row that names the phases. A column shows the most of its events.
-func curve(w io.Writer, r *planner.Report, width int) {
+// phaseCodes colour a curve.
+var phaseCodes = map[string]string{"forward": blue, "loss": magenta, "backward": cyan, "optimizer": yellow}
+
+// curveText draws allocated bytes over the peak's step in block characters,
+// with one row that names the phases. A column shows the most of its events.
+func curveText(p *page, r *planner.Report) {
 	top := r.Peak.AllocatedBytes
 	if len(r.Curve) < 2 || top <= 0 {
 		return
 	}
-	if width = min(max(width-labelWidth-1, 0), 2*curveWidth); width < 16 {
-		width = curveWidth
-	}
-	levels, phases := columns(r.Curve, min(width, len(r.Curve)))
+	p.head("allocated over the step, by event")
+	levels, phases := columns(r.Curve, p.width-labelWidth-2)
 	for row := curveRows - 1; row >= 0; row-- {
 		label := ""
 		switch row {
 		case curveRows - 1:
 			label = size(top)
+		case curveRows/2 - 1:
+			label = size(top / 2)
 		case 0:
-			label = "0"
+			label = "0 B"
 		}
-		fmt.Fprintf(w, "%10s ┤%s\n", label, curveRow(levels, top, row))
+		p.line("%s ┤%s", left(label, labelWidth), coloured(p, curveRow(levels, top, row), phases))
 	}
-	fmt.Fprintf(w, "%10s  %s\n\n", "", phaseAxis(phases))
+	p.line("%s  %s", left("", labelWidth), phaseAxis(phases))
 }
 
-// columns reduces a curve to the most of each of n equal parts. A column is
-// of the phase of its first event.
+// coloured paints a row in runs of its phases.
+func coloured(p *page, row string, phases []string) string {
+	if !p.color {
+		return row
+	}
+	var sb strings.Builder
+	cells := []rune(row)
+	for i := 0; i < len(cells); {
+		j := i + 1
+		for j < len(cells) && phases[j] == phases[i] {
+			j++
+		}
+		code := phaseCodes[phases[i]]
+		sb.WriteString(paint(code != "", code, string(cells[i:j])))
+		i = j
+	}
+	return sb.String()
+}
+
+// columns stretches or reduces a curve to n columns, the most of each. A
+// column is of the phase of its first event.
 func columns(pts []planner.CurvePoint, n int) (levels []int64, phases []string) {
 	levels, phases = make([]int64, n), make([]string, n)
-	for i, p := range pts {
-		c := i * n / len(pts)
-		levels[c] = max(levels[c], p.Bytes)
-		if phases[c] == "" {
-			phases[c] = p.Phase
+	for c := range n {
+		lo := c * len(pts) / n
+		hi := max((c+1)*len(pts)/n, lo+1)
+		phases[c] = pts[lo].Phase
+		for _, p := range pts[lo:hi] {
+			levels[c] = max(levels[c], p.Bytes)
 		}
 	}
 	return levels, phases
@@ -78,27 +97,14 @@ func phaseAxis(phases []string) string {
 			name = ""
 		}
 		room := j - i - 1
-		if j == len(phases) {
-			room += len(name) // nothing follows
-		}
 		if len(name) > room {
 			name = name[:min(len(name), 3)]
 		}
 		if len(name) > room {
 			name = ""
 		}
-		sb.WriteString("|" + name + strings.Repeat(" ", max(j-i-1-len(name), 0)))
+		sb.WriteString("╵" + name + strings.Repeat(" ", max(j-i-1-len(name), 0)))
 		i = j
 	}
 	return strings.TrimRight(sb.String(), " ")
-}
-
-// sortedKeys returns a map's keys in order.
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -37,7 +37,7 @@ func analysisHTML(w io.Writer, a *Analysis, _ Style) error {
 	breakdownHTML(w, r)
 	liveHTML(w, r)
 	checkpointHTML(w, r)
-	fmt.Fprintf(w, "<h2>configuration</h2>\n<p>%s</p>\n", e(modelLine(r)))
+	fmt.Fprintf(w, "<h2>configuration</h2>\n<p>%s</p>\n<p>%s</p>\n<p>%s</p>\n", e(modelLine(r)), e(configLine(r)), e(timeLine(r)))
 	for _, g := range grouped(r) {
 		fmt.Fprintf(w, "<p>warning: %s</p>\n", e(g.String()))
 	}

@@ -5,7 +5,9 @@ package report
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/planner"
@@ -15,7 +17,7 @@ import (
 // A Style says how text for people may look.
 type Style struct {
 	Color bool
-	Width int // columns of drawings; 0: a width that fits most terminals
+	Width int // columns; 0: what fits most terminals
 }
 
 // A Format is one way to write a T.
@@ -115,10 +117,17 @@ func paint(on bool, code, s string) string {
 
 // SGR codes.
 const (
-	green = "32;1"
-	red   = "31;1"
-	bold  = "1"
+	bold    = "1"
+	green   = "32;1"
+	red     = "31;1"
+	yellow  = "33"
+	blue    = "34"
+	magenta = "35"
+	cyan    = "36"
 )
+
+// sortedKeys returns a map's keys in order.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // Plural writes a number and its noun.
 func Plural(n int, one, many string) string {

@@ -5,6 +5,7 @@ import (
 	"image/color"
 	"io"
 	"math"
+	"slices"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -21,6 +22,7 @@ import (
 const (
 	chartWidth  = 26 * vg.Centimeter
 	chartHeight = 11 * vg.Centimeter
+	legendWidth = 36 * vg.Millimeter
 	chartDPI    = 110
 	mostColumns = 640 // more could not be told apart
 )
@@ -53,34 +55,37 @@ func PNG(w io.Writer, s *Step) error {
 	return err
 }
 
+// render draws the plot with the legend beside it.
 func render(s *Step, c draw.Canvas) error {
-	p, err := chart(s)
+	p, legend, err := chart(s)
 	if err != nil {
 		return err
 	}
-	p.Draw(draw.Crop(c, vg.Millimeter, -4*vg.Millimeter, vg.Millimeter, -2*vg.Millimeter))
+	p.Draw(draw.Crop(c, vg.Millimeter, -legendWidth, vg.Millimeter, -2*vg.Millimeter))
+	legend.Draw(draw.Crop(c, chartWidth-legendWidth+2*vg.Millimeter, 0, 0, -12*vg.Millimeter))
 	return nil
 }
 
 // chart builds the plot: areas, then marks where phases begin.
-func chart(s *Step) (*plot.Plot, error) {
-	p := plot.New()
+func chart(s *Step) (*plot.Plot, *plot.Legend, error) {
+	p, legend := plot.New(), plot.NewLegend()
 	p.Title.Text = s.Title
 	p.X.Label.Text = "allocations and frees of a steady step, in order"
-	p.X.Tick.Marker = plot.ConstantTicks{}
+	p.X.Tick.Marker, p.X.Tick.Length = phaseTicks(s.Stack.Points), 0
 	p.Y.Tick.Marker = sizeTicks{}
-	p.Legend.Top, p.Legend.Left = true, true
-	for _, st := range []*text.Style{&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Tick.Label, &p.Legend.TextStyle} {
+	legend.Top, legend.Left = true, true
+	legend.Padding = vg.Millimeter
+	for _, st := range []*text.Style{&p.Title.TextStyle, &p.X.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &legend.TextStyle} {
 		st.Font.Variant = "Sans"
 	}
 	columns, at := reduce(s.Stack.Points, mostColumns)
-	top, err := areas(p, s.Stack.Categories, columns, at)
+	top, err := areas(p, &legend, s.Stack.Categories, columns, at)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p.X.Min, p.X.Max = 0, float64(max(len(s.Stack.Points)-1, 1))
-	p.Y.Min, p.Y.Max = 0, math.Max(top, 1)*1.12
-	return p, phaseMarks(p, s.Stack.Points)
+	p.Y.Min, p.Y.Max = 0, math.Max(top, 1)*1.04
+	return p, &legend, phaseMarks(p, s.Stack.Points)
 }
 
 // reduce returns at most n points, the highest of each of n equal parts, with
@@ -101,9 +106,10 @@ func reduce(pts []planner.StackPoint, n int) (columns []*planner.StackPoint, at 
 }
 
 // areas stacks one polygon for each category that ever has bytes, and returns
-// the height of the stack.
-func areas(p *plot.Plot, categories []string, columns []*planner.StackPoint, at []float64) (top float64, err error) {
+// the height of the stack. The legend has them from the top down.
+func areas(p *plot.Plot, legend *plot.Legend, categories []string, columns []*planner.StackPoint, at []float64) (top float64, err error) {
 	below := make([]float64, len(columns))
+	var entries []func()
 	for k, name := range categories {
 		above, any := make([]float64, len(columns)), false
 		for i, c := range columns {
@@ -121,8 +127,11 @@ func areas(p *plot.Plot, categories []string, columns []*planner.StackPoint, at 
 		area.Color = palette[k%len(palette)]
 		area.LineStyle.Width = 0
 		p.Add(area)
-		p.Legend.Add(name, area)
+		entries = append(entries, func() { legend.Add(name, area) })
 		below = above
+	}
+	for _, add := range slices.Backward(entries) {
+		add()
 	}
 	return top, nil
 }
@@ -138,11 +147,10 @@ func polygon(at, below, above []float64) (*plotter.Polygon, error) {
 	return plotter.NewPolygon(outline)
 }
 
-// phaseMarks draws a line and a name where each phase begins.
+// phaseMarks draws a line where each phase begins.
 func phaseMarks(p *plot.Plot, pts []planner.StackPoint) error {
-	var labels plotter.XYLabels
 	for i := range pts {
-		if i > 0 && pts[i].Phase == pts[i-1].Phase {
+		if i == 0 || pts[i].Phase == pts[i-1].Phase {
 			continue
 		}
 		line, err := plotter.NewLine(plotter.XYs{{X: float64(i), Y: 0}, {X: float64(i), Y: p.Y.Max}})
@@ -152,20 +160,22 @@ func phaseMarks(p *plot.Plot, pts []planner.StackPoint) error {
 		line.Color, line.Width = color.Gray{0x88}, vg.Points(0.6)
 		line.Dashes = []vg.Length{vg.Points(2), vg.Points(2)}
 		p.Add(line)
-		if long := phaseLength(pts, i); 30*long > len(pts) || long > 1 && i+long == len(pts) {
-			labels.XYs = append(labels.XYs, plotter.XY{X: float64(i), Y: p.Y.Max * 0.965})
-			labels.Labels = append(labels.Labels, " "+pts[i].Phase)
-		}
 	}
-	names, err := plotter.NewLabels(labels)
-	if err != nil {
-		return err
-	}
-	for i := range names.TextStyle {
-		names.TextStyle[i].Font.Variant = "Sans"
-	}
-	p.Add(names)
 	return nil
+}
+
+// phaseTicks names the phases under their middle, but for those that are too
+// short.
+func phaseTicks(pts []planner.StackPoint) plot.ConstantTicks {
+	var out plot.ConstantTicks
+	for i := 0; i < len(pts); {
+		n := phaseLength(pts, i)
+		if 15*n > len(pts) {
+			out = append(out, plot.Tick{Value: float64(i) + float64(n)/2, Label: pts[i].Phase})
+		}
+		i += n
+	}
+	return out
 }
 
 // phaseLength is how many points from i on are of one phase.
