@@ -29,6 +29,7 @@ type DiffSide struct {
 	Batch          int64  `json:"batch"`
 	AllocatedBytes int64  `json:"allocatedBytes"`
 	Parameters     int64  `json:"parameters"`
+	Segments       int    `json:"segments"` // how many are checkpointed
 }
 
 // CategoryDelta is one category's change.
@@ -90,7 +91,7 @@ func (m *Model) side(ctx context.Context, cfg Config) (*Attribution, DiffSide, e
 	if err != nil {
 		return nil, DiffSide{}, err
 	}
-	return a, DiffSide{Path: m.Path, SHA256: r.Model.SHA256, Batch: r.Config.Batch, AllocatedBytes: a.AllocatedBytes, Parameters: r.Model.Parameters}, nil
+	return a, DiffSide{Path: m.Path, SHA256: r.Model.SHA256, Batch: r.Config.Batch, AllocatedBytes: a.AllocatedBytes, Parameters: r.Model.Parameters, Segments: len(cfg.Segments)}, nil
 }
 
 // Settle answers a question and returns it with the answer's batch and

@@ -204,15 +204,26 @@ func (f *ConfigFile) Check(ctx context.Context) ([]Finding, error) {
 
 // analyze answers an entry's question.
 func (f *ConfigFile) analyze(ctx context.Context, e *Entry) (*Model, *Report, error) {
-	m, err := Open(e.File)
+	m, unknown, err := OpenFor(e.File, &e.Config)
+	if err == nil && len(unknown) > 0 {
+		err = errors.New("dims: " + unknown[0])
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s:%d: %w", f.Path, e.Line, err)
 	}
 	r, err := m.Analyze(ctx, e.Config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s:%d: %s: %w", f.Path, e.Line, e.Path, err)
+		return nil, nil, fmt.Errorf("%s:%d: %s: %w", f.Path, e.Line, e.Path, withoutPath(err, e.File))
 	}
 	return m, r, nil
+}
+
+// withoutPath takes the path of a model off an error that begins with it.
+func withoutPath(err error, path string) error {
+	if text, ok := strings.CutPrefix(err.Error(), path+": "); ok {
+		return errors.New(text)
+	}
+	return err
 }
 
 // findings applies the implied rules and the entry's limits.

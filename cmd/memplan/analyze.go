@@ -61,7 +61,7 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 	}
 	ctx, cancel := limited(ctx, o.timeout)
 	defer cancel()
-	m, err := planner.Open(o.path)
+	m, err := s.open(o.path, &cfg)
 	if err != nil {
 		return err
 	}
@@ -84,6 +84,15 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 		return err
 	}
 	return answer(r.Fits)
+}
+
+// open opens a model for a question.
+func (s *streams) open(path string, cfg *planner.Config) (*planner.Model, error) {
+	m, warnings, err := planner.OpenFor(path, cfg)
+	for _, text := range warnings {
+		fmt.Fprintf(s.err, "warning: --dim: %s\n", text)
+	}
+	return m, err
 }
 
 // analyzed answers a question about a model, showing progress where it takes

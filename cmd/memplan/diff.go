@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,20 +39,12 @@ brings its own configuration; a model takes the flags.`,
 }
 
 // opened opens a model, or the model and configuration of a plan.
-func opened(path string, cfg planner.Config) (*planner.Model, planner.Config, error) {
+func opened(s *streams, path string, cfg planner.Config) (*planner.Model, planner.Config, error) {
 	if !strings.HasSuffix(strings.ToLower(path), ".json") {
-		m, err := planner.Open(path)
+		m, err := s.open(path, &cfg)
 		return m, cfg, err
 	}
-	p, err := planner.ReadPlan(path)
-	if err != nil {
-		return nil, cfg, err
-	}
-	m, err := planner.Open(p.Model.Path)
-	if err != nil {
-		return nil, cfg, fmt.Errorf("%s: its model: %w", path, err)
-	}
-	return m, p.Question(), nil
+	return planner.OpenPlan(path)
 }
 
 func diffRun(ctx context.Context, s *streams, o *diffOptions) error {
@@ -63,11 +54,11 @@ func diffRun(ctx context.Context, s *streams, o *diffOptions) error {
 	}
 	ctx, cancel := limited(ctx, o.timeout)
 	defer cancel()
-	base, baseCfg, err := opened(o.base, cfg)
+	base, baseCfg, err := opened(s, o.base, cfg)
 	if err != nil {
 		return err
 	}
-	head, headCfg, err := opened(o.head, cfg)
+	head, headCfg, err := opened(s, o.head, cfg)
 	if err != nil {
 		return err
 	}

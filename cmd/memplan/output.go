@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -44,7 +46,16 @@ func (o *outputFlags) write(s *streams, data []byte) error {
 
 // writeFile replaces a file as a whole, or leaves it as it was. What is no
 // regular file, such as /dev/stdout, is written to.
-func writeFile(path string, data []byte) (err error) {
+func writeFile(path string, data []byte) error {
+	err := replace(path, data)
+	var p *fs.PathError
+	if errors.As(err, &p) { // which may name a file beside it
+		return fmt.Errorf("%s: %w", path, p.Err)
+	}
+	return err
+}
+
+func replace(path string, data []byte) (err error) {
 	mode := fs.FileMode(0o644)
 	if info, err := os.Stat(path); err == nil {
 		if !info.Mode().IsRegular() {

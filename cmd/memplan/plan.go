@@ -54,7 +54,7 @@ func planRun(ctx context.Context, s *streams, o *planOptions) error {
 	}
 	ctx, cancel := limited(ctx, o.timeout)
 	defer cancel()
-	m, err := planner.Open(o.path)
+	m, err := s.open(o.path, &cfg)
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,15 @@ in CI on machines without a GPU.`,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
+	root.Version = version()
+	root.SetVersionTemplate(versionLine())
+	root.Args = cobra.ArbitraryArgs
+	root.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return unknownCommand(c, args[0])
+		}
+		return c.Help()
+	}
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	root.SetFlagErrorFunc(flagError)
@@ -100,8 +109,15 @@ func suggestion(name string, known []string, otherwise string) string {
 	return ": " + otherwise
 }
 
+func unknownCommand(root *cobra.Command, name string) error {
+	return fmt.Errorf("unknown command %q%s", name, suggestion(name, helpNames(root), "memplan help lists the commands"))
+}
+
 // flagError says what is wrong with a flag, and what to do.
 func flagError(c *cobra.Command, err error) error {
+	if c == c.Root() && c.Flags().NArg() > 0 { // no command, so its flags are not known either
+		return unknownCommand(c, c.Flags().Arg(0))
+	}
 	see := "see " + c.CommandPath() + " --help"
 	var unknown *pflag.NotExistError
 	var invalid *pflag.InvalidValueError
@@ -112,9 +128,11 @@ func flagError(c *cobra.Command, err error) error {
 		c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
 		near := planner.Nearest(unknown.GetSpecifiedName(), known)
 		if near != "" {
-			return fmt.Errorf("%s: unknown flag --%s: did you mean --%s?", c.CommandPath(), unknown.GetSpecifiedName(), near)
+			return fmt.Errorf("unknown flag --%s: did you mean --%s?", unknown.GetSpecifiedName(), near)
 		}
-		return fmt.Errorf("%s: unknown flag --%s: %s", c.CommandPath(), unknown.GetSpecifiedName(), see)
+		return fmt.Errorf("unknown flag --%s: %s", unknown.GetSpecifiedName(), see)
+	case errors.As(err, &invalid) && wanted[invalid.GetFlag().Value.Type()] != "":
+		return fmt.Errorf("--%s %q: want %s", invalid.GetFlag().Name, invalid.GetValue(), wanted[invalid.GetFlag().Value.Type()])
 	case errors.As(err, &invalid):
 		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), errors.Unwrap(invalid))
 	case errors.As(err, &missing):
@@ -122,6 +140,9 @@ func flagError(c *cobra.Command, err error) error {
 	}
 	return fmt.Errorf("%w: %s", err, see)
 }
+
+// wanted says what flags of a type take, for those whose own errors do not.
+var wanted = map[string]string{"int": "a whole number", "float64": "a number", "duration": "a duration such as 30s or 2m"}
 
 // exactly is cobra.ExactArgs with an error that says what is wanted.
 func exactly(n int, what string) cobra.PositionalArgs {

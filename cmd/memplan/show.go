@@ -87,7 +87,7 @@ func showRun(ctx context.Context, s *streams, o *showOptions) error {
 	}
 	ctx, cancel := limited(ctx, o.timeout)
 	defer cancel()
-	m, err := planner.Open(o.path)
+	m, err := s.open(o.path, &cfg)
 	if err != nil {
 		return err
 	}

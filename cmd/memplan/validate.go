@@ -10,6 +10,7 @@ import (
 var errNoCUDA = errors.New("built without CUDA; build with: go install -tags cuda github.com/memplan/memplan/cmd/memplan")
 
 type validateOptions struct {
+	outputFlags
 	path, device, cap string
 }
 
@@ -29,6 +30,7 @@ func newValidateCmd(_ *streams, run func(*validateOptions) error) *cobra.Command
 	addEnum(c, c.Flags(), &o.device, "device", "cuda", "`DEVICE` to run on", []string{"cuda", "cpu"}, nil)
 	c.Flags().StringVar(&o.cap, "cap", "", "take no more than `SIZE` of the device's memory")
 	noFiles(c, "cap")
+	o.outputFlags.add(c, []string{"text", "json"})
 	return c
 }
 

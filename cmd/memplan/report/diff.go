@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/memplan/memplan/planner"
 )
@@ -20,10 +19,11 @@ const mostDeltas = 15
 
 // change writes a delta with its share of the base, "~" for none.
 func change(delta, base int64) string {
+	const mostShare = 10 // times the base; above, the share says nothing
 	switch {
 	case delta == 0:
 		return "~"
-	case base <= 0:
+	case base <= 0 || delta/mostShare > base:
 		return signed(delta)
 	}
 	return fmt.Sprintf("%s (%+.2f%%)", signed(delta), 100*float64(delta)/float64(base))
@@ -34,55 +34,69 @@ func diffHead(d *planner.Diff, arrow string) string {
 }
 
 func diffText(w io.Writer, d *planner.Diff, s Style) error {
-	fmt.Fprintf(w, "%s\n", paint(s.Color, bold, diffHead(d, "->")))
-	fmt.Fprintf(w, "base %s, head %s; parameters %s\n\n", sideName(&d.Base), sideName(&d.Head), countChange(d.Base.Parameters, d.Head.Parameters))
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "at the peak\tbase\thead\tchange\n")
+	p := newPage(w, s)
+	p.wrapped("", diffHead(d, "->"), bold)
+	p.labelled("base", sideName(&d.Base))
+	p.labelled("head", sideName(&d.Head))
+	p.line("parameters %s", countChange(d.Base.Parameters, d.Head.Parameters))
+	p.head("allocated at the peak")
+	p.line("  %-13s  %9s  %9s  change", "", "base", "head")
 	for _, c := range d.Categories {
 		if c.Base != 0 || c.Head != 0 {
-			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", c.Category, size(c.Base), size(c.Head), change(c.Delta, c.Base))
+			p.line("  %-13s  %9s  %9s  %s", c.Category, size(c.Base), size(c.Head), change(c.Delta, c.Base))
 		}
 	}
-	t.Flush()
 	if len(d.Modules) > 0 {
-		fmt.Fprintf(w, "\nmodules\n")
-		t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		p.head("by module")
 		for _, m := range d.Modules[:min(len(d.Modules), mostDeltas)] {
-			fmt.Fprintf(t, "  %s\t%s\n", moduleName(m.Module), signed(m.Delta))
+			p.line("  %10s  %s", signed(m.Delta), clip(moduleName(m.Module), p.width-14))
 		}
-		t.Flush()
-		more(w, len(d.Modules))
+		more(p, len(d.Modules))
 	}
 	for _, list := range opLists(d) {
-		fmt.Fprintf(w, "\noperators %s: %d\n", list.name, len(list.ops))
-		t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		for _, o := range list.ops[:min(len(list.ops), mostDeltas)] {
-			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", o.Op, o.Module, o.Node, opTypes(&o))
-		}
-		t.Flush()
-		more(w, len(list.ops))
+		p.head(fmt.Sprintf("operators %s: %d", list.name, len(list.ops)))
+		opsText(p, list.ops[:min(len(list.ops), mostDeltas)])
+		more(p, len(list.ops))
 	}
 	return nil
 }
 
-func more(w io.Writer, n int) {
+// opsText lists operators in columns that fit the page.
+func opsText(p *page, ops []planner.OpDelta) {
+	names, modules := 0, 0
+	for i := range ops {
+		names, modules = max(names, widest(ops[i].Op)), max(modules, widest(moduleName(ops[i].Module)))
+	}
+	names = min(names, p.width/3)
+	modules = min(modules, p.width/3)
+	for i := range ops {
+		o := &ops[i]
+		p.line("  %s  %s  %s", pad(clip(o.Op, names), names), pad(clip(moduleName(o.Module), modules), modules), clip(opTypes(o), max(p.width-names-modules-6, 12)))
+	}
+}
+
+func more(p *page, n int) {
 	if n > mostDeltas {
-		fmt.Fprintf(w, "  and %d more\n", n-mostDeltas)
+		p.line("  and %d more", n-mostDeltas)
 	}
 }
 
 func sideName(s *planner.DiffSide) string {
+	name := s.Path
 	if s.Batch > 0 {
-		return fmt.Sprintf("%s at batch %d", s.Path, s.Batch)
+		name += fmt.Sprintf(" at batch %d", s.Batch)
 	}
-	return s.Path
+	if s.Segments > 0 {
+		name += " with " + Plural(s.Segments, "segment", "segments") + " checkpointed"
+	}
+	return name
 }
 
 func countChange(base, head int64) string {
 	if base == head {
-		return fmt.Sprintf("%d", base)
+		return grouped3(base)
 	}
-	return fmt.Sprintf("%d -> %d (%+d)", base, head, head-base)
+	return grouped3(base) + " -> " + grouped3(head)
 }
 
 func opTypes(o *planner.OpDelta) string {

@@ -43,7 +43,11 @@ func (x *sarifResult) add(run *sarif.Run) {
 func writeSARIF(w io.Writer, run *sarif.Run) error {
 	r := report.NewV210Report()
 	r.AddRun(run)
-	return r.PrettyWrite(w)
+	if err := r.PrettyWrite(w); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "\n")
+	return err
 }
 
 // findingsSARIF writes the rules that failed, and the table of all.
