@@ -5,6 +5,7 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
+	"unicode"
 
 	"github.com/memplan/memplan/planner"
 )
@@ -38,7 +39,15 @@ func code(s string) string {
 }
 
 // tag is the hidden first line by which a comment is found and updated.
-func tag(w io.Writer, kind string) { fmt.Fprintf(w, "<!-- memplan:%s -->\n", kind) }
+func tag(w io.Writer, kind string) {
+	plain := func(r rune) rune {
+		if unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("._/:", r) {
+			return r
+		}
+		return '_'
+	}
+	fmt.Fprintf(w, "<!-- memplan:%s -->\n", strings.Map(plain, kind))
+}
 
 // analysisMarkdown is the report as a comment on a pull request.
 func analysisMarkdown(w io.Writer, a *Analysis, _ Style) error {

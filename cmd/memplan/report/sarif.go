@@ -2,6 +2,7 @@ package report
 
 import (
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 
@@ -28,7 +29,7 @@ type sarifResult struct {
 }
 
 func (x *sarifResult) add(run *sarif.Run) {
-	place := sarif.NewPhysicalLocation().WithArtifactLocation(sarif.NewSimpleArtifactLocation(repoPath(x.file)))
+	place := sarif.NewPhysicalLocation().WithArtifactLocation(sarif.NewSimpleArtifactLocation((&url.URL{Path: repoPath(x.file)}).String()))
 	if x.line > 0 {
 		place.WithRegion(sarif.NewRegion().WithStartLine(x.line))
 	}

@@ -62,14 +62,15 @@ func gauge(p *page, r *planner.Report) {
 
 // numbersText writes the four numbers and the bound side by side.
 func numbersText(p *page, r *planner.Report) {
-	p.head("the four numbers, and the bound that reserved memory will not exceed")
+	p.head("the four numbers, and a bound on reserved")
 	var names, values strings.Builder
+	gap := min((p.width-50)/5, 4)
 	for _, n := range numbers(r) {
-		column := widest(n[0], n[1]) + 4
+		column := widest(n[0], n[1]) + gap
 		names.WriteString(left(n[0], column))
 		values.WriteString(left(n[1], column))
 	}
-	p.line("%s\n%s", names.String()[2:], values.String()[2:])
+	p.line("%s\n%s", names.String()[gap-2:], values.String()[gap-2:])
 }
 
 // breakdownText lists the categories at the peak, the largest first.
