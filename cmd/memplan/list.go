@@ -134,7 +134,7 @@ func newListCmd(s *streams, run func(*streams, *listOptions) error) *cobra.Comma
 	o := &listOptions{}
 	c := &cobra.Command{
 		Use:       "list <" + strings.Join(names, "|") + ">",
-		Short:     "What memplan knows: operators, cards, optimizers, rules, ..",
+		Short:     "What memplan knows: operators, cards, optimizers, rules and more",
 		Long:      long.String(),
 		Example:   "  memplan list gpus\n  memplan list ops --model model.onnx",
 		Args:      exactly(1, "one of "+strings.Join(names, ", ")),

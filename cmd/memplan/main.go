@@ -29,19 +29,26 @@ var errNo = errors.New("no")
 func main() { os.Exit(int(run(os.Args[1:], os.Stdout, os.Stderr))) }
 
 // run executes a command line.
-func run(args []string, out, errw io.Writer) (code exitCode) {
+func run(args []string, out, errw io.Writer) exitCode {
+	return guarded(errw, func() exitCode {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+		defer stop()
+		context.AfterFunc(ctx, stop) // a second interrupt ends the process
+		root := newRootCmd(newStreams(out, errw))
+		root.SetArgs(args)
+		return exitFor(root.ExecuteContext(ctx), errw)
+	})
+}
+
+// guarded reports a panic, which is a mistake of ours.
+func guarded(errw io.Writer, f func() exitCode) (code exitCode) {
 	defer func() {
 		if r := recover(); r != nil {
 			fmt.Fprintf(errw, "memplan: internal error: %v: please report it with these lines\n%s", r, debug.Stack())
 			code = exitUnknown
 		}
 	}()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second interrupt ends the process
-	root := newRootCmd(newStreams(out, errw))
-	root.SetArgs(args)
-	return exitFor(root.ExecuteContext(ctx), errw)
+	return f()
 }
 
 // exitFor prints an error as one line and returns its code.
