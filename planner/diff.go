@@ -1,6 +1,8 @@
 package planner
 
 import (
+	"cmp"
+	"context"
 	"slices"
 	"strings"
 
@@ -16,14 +18,18 @@ type Diff struct {
 	Head          DiffSide        `json:"head"`
 	DeltaBytes    int64           `json:"deltaBytes"`
 	Categories    []CategoryDelta `json:"categories"`
-	Modules       []ModuleDelta   `json:"modules"` // largest change first
+	Modules       []ModuleDelta   `json:"modules"` // those that changed, largest change first
 	Ops           OpsDelta        `json:"ops"`
 }
 
 // DiffSide is one of the two models.
 type DiffSide struct {
 	Path           string `json:"path"`
+	SHA256         string `json:"sha256"`
+	Batch          int64  `json:"batch"`
 	AllocatedBytes int64  `json:"allocatedBytes"`
+	Parameters     int64  `json:"parameters"`
+	Segments       int    `json:"segments"` // how many are checkpointed
 }
 
 // CategoryDelta is one category's change.
@@ -40,93 +46,146 @@ type ModuleDelta struct {
 	Delta  int64  `json:"delta"`
 }
 
-// OpsDelta lists calls by "operator module": those that only one side makes,
-// and those whose result has another shape or type.
+// OpsDelta lists the calls that only one side makes, and those whose results
+// have another shape or type, each in the order of the model that has it.
 type OpsDelta struct {
-	Added   []string `json:"added"`
-	Removed []string `json:"removed"`
-	Changed []string `json:"changed"`
+	Added   []OpDelta `json:"added"`
+	Removed []OpDelta `json:"removed"`
+	Changed []OpDelta `json:"changed"` // Node is the head's
 }
 
-// Compare analyzes two models and attributes the change.
-func Compare(base, head *Model, baseCfg, headCfg Config) (*Diff, error) {
-	a, err := base.Attribution(baseCfg)
+// OpDelta is one call. Base and Head are its results' types on the two sides,
+// "float32[8,64]", empty where a side does not make the call.
+type OpDelta struct {
+	Op     string `json:"op"`
+	Node   string `json:"node"`
+	Module string `json:"module"`
+	Base   string `json:"base"`
+	Head   string `json:"head"`
+}
+
+// Compare analyzes two models, each with its own configuration, and
+// attributes the change from base to head.
+func Compare(ctx context.Context, base, head *Model, baseCfg, headCfg Config) (*Diff, error) {
+	a, old, err := base.side(ctx, baseCfg)
 	if err != nil {
 		return nil, err
 	}
-	b, err := head.Attribution(headCfg)
+	b, now, err := head.side(ctx, headCfg)
 	if err != nil {
 		return nil, err
 	}
-	d := &Diff{SchemaVersion: SchemaVersion, Base: DiffSide{base.Path, a.AllocatedBytes}, Head: DiffSide{head.Path, b.AllocatedBytes},
-		DeltaBytes: b.AllocatedBytes - a.AllocatedBytes, Categories: []CategoryDelta{}, Modules: []ModuleDelta{}}
-	for i, c := range a.Categories { // both list the same categories in the same order
-		h := b.Categories[i].Bytes
-		d.Categories = append(d.Categories, CategoryDelta{c.Category, c.Bytes, h, h - c.Bytes})
+	return &Diff{
+		SchemaVersion: SchemaVersion, Base: old, Head: now, DeltaBytes: b.AllocatedBytes - a.AllocatedBytes,
+		Categories: categoryDeltas(a.Categories, b.Categories), Modules: moduleDeltas(a.Modules, b.Modules), Ops: opsDelta(base.calls(), head.calls()),
+	}, nil
+}
+
+// side attributes one model's peak.
+func (m *Model) side(ctx context.Context, cfg Config) (*Attribution, DiffSide, error) {
+	cfg, r, err := m.Settle(ctx, cfg)
+	if err != nil {
+		return nil, DiffSide{}, err
 	}
+	a, err := m.Attribution(cfg)
+	if err != nil {
+		return nil, DiffSide{}, err
+	}
+	return a, DiffSide{Path: m.Path, SHA256: r.Model.SHA256, Batch: r.Config.Batch, AllocatedBytes: a.AllocatedBytes, Parameters: r.Model.Parameters, Segments: len(cfg.Segments)}, nil
+}
+
+// Settle answers a question and returns it with the answer's batch and
+// checkpoints in place of searches, for Timeline and Attribution.
+func (m *Model) Settle(ctx context.Context, cfg Config) (Config, *Report, error) {
+	r, err := m.Analyze(ctx, cfg)
+	if err != nil {
+		return cfg, nil, err
+	}
+	return Settled(cfg, r), r, nil
+}
+
+// Settled is the configuration that a report's answer amounts to.
+func Settled(cfg Config, r *Report) Config {
+	cfg.BatchMax, cfg.Checkpoint = false, "none"
+	if cfg.Batch == 0 && r.Batch != nil { // a batch that the file fixes stays unset
+		cfg.Batch = r.Config.Batch
+	}
+	if r.Checkpoint != nil {
+		cfg.Segments = r.Checkpoint.Segments
+	}
+	return cfg
+}
+
+// categoryDeltas pairs two lists by category, in the order of base's.
+func categoryDeltas(base, head []CategoryBytes) []CategoryDelta {
+	out := make([]CategoryDelta, 0, len(base))
+	at := map[string]int{}
+	for _, c := range base {
+		at[c.Category] = len(out)
+		out = append(out, CategoryDelta{Category: c.Category, Base: c.Bytes})
+	}
+	for _, c := range head {
+		i, ok := at[c.Category]
+		if !ok {
+			i = len(out)
+			out = append(out, CategoryDelta{Category: c.Category})
+		}
+		out[i].Head = c.Bytes
+	}
+	for i := range out {
+		out[i].Delta = out[i].Head - out[i].Base
+	}
+	return out
+}
+
+// moduleDeltas lists the modules that changed, the largest change first.
+func moduleDeltas(base, head []ModuleBytes) []ModuleDelta {
 	sums := map[string]int64{}
-	for _, m := range a.Modules {
+	for _, m := range base {
 		sums[m.Module] -= m.Bytes
 	}
-	for _, m := range b.Modules {
+	for _, m := range head {
 		sums[m.Module] += m.Bytes
 	}
+	out := []ModuleDelta{}
 	for name, n := range sums {
 		if n != 0 {
-			d.Modules = append(d.Modules, ModuleDelta{name, n})
+			out = append(out, ModuleDelta{name, n})
 		}
 	}
-	slices.SortFunc(d.Modules, func(x, y ModuleDelta) int {
-		if ax, ay := abs(x.Delta), abs(y.Delta); ax != ay {
-			return int(min(max(ay-ax, -1), 1))
-		}
-		return strings.Compare(x.Module, y.Module)
+	slices.SortFunc(out, func(x, y ModuleDelta) int {
+		return cmp.Or(cmp.Compare(abs(y.Delta), abs(x.Delta)), strings.Compare(x.Module, y.Module))
 	})
-	d.Ops = opsDelta(base, head)
-	return d, nil
+	return out
 }
 
 func abs(n int64) int64 { return max(n, -n) }
 
-// opsDelta compares the calls of two models, in order of the model that has
-// them.
-func opsDelta(base, head *Model) OpsDelta {
-	d := OpsDelta{Added: []string{}, Removed: []string{}, Changed: []string{}}
-	old := calls(base)
-	for _, c := range callOrder(head) {
-		shapes := old[c.key]
-		switch {
-		case len(shapes) == 0:
-			d.Added = append(d.Added, c.key)
-		default:
-			if shapes[0] != c.shape {
-				d.Changed = append(d.Changed, c.key)
-			}
-			old[c.key] = shapes[1:]
-		}
-	}
-	for _, c := range callOrder(base) {
-		if len(old[c.key]) > 0 {
-			d.Removed = append(d.Removed, c.key)
-			old[c.key] = old[c.key][1:]
-		}
-	}
-	return d
+// A callInfo is a lifted call as diffs see it. Names of calls are numbered by
+// position, so that one call more renames all after it: calls are matched by
+// operator and module instead.
+type callInfo struct {
+	op, node, module string
+	result           string
 }
 
-type callShape struct{ key, shape string }
+func (c *callInfo) key() [2]string { return [2]string{c.op, c.module} }
 
-// callOrder lists the lifted calls of a model with their results' types.
-func callOrder(m *Model) []callShape {
+// calls lists the model's lifted calls in order.
+func (m *Model) calls() []callInfo {
 	g := m.lifted.Graph
-	out := make([]callShape, 0, len(g.Nodes))
+	out := make([]callInfo, 0, len(g.Nodes))
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
-		c := callShape{key: strings.TrimSpace(n.Op + " " + n.Module)}
+		c := callInfo{op: n.Op, node: n.Name, module: n.Module}
 		for _, o := range n.Outputs {
-			if o >= 0 {
-				c.shape += typeText(&g.Values[o].Type)
+			if o < 0 {
+				continue
 			}
+			if c.result != "" {
+				c.result += ", "
+			}
+			c.result += typeText(&g.Values[o].Type)
 		}
 		out = append(out, c)
 	}
@@ -141,10 +200,65 @@ func typeText(t *graph.Type) string {
 	return t.Elem.String() + "[" + strings.Join(parts, ",") + "]"
 }
 
-func calls(m *Model) map[string][]string {
-	out := map[string][]string{}
-	for _, c := range callOrder(m) {
-		out[c.key] = append(out[c.key], c.shape)
+// opsDelta matches the calls of two models: first those with the same
+// operator, module and result, then those with the same operator and module.
+func opsDelta(base, head []callInfo) OpsDelta {
+	match := make([]int, len(head)) // index in base, -1: none
+	for i := range match {
+		match[i] = -1
 	}
-	return out
+	taken := make([]bool, len(base))
+	for _, exact := range []bool{true, false} {
+		pair(base, head, match, taken, exact)
+	}
+	d := OpsDelta{Added: []OpDelta{}, Removed: []OpDelta{}, Changed: []OpDelta{}}
+	for i := range head {
+		h := &head[i]
+		o := OpDelta{Op: h.op, Node: h.node, Module: h.module, Head: h.result}
+		switch j := match[i]; {
+		case j < 0:
+			d.Added = append(d.Added, o)
+		case base[j].result != h.result:
+			o.Base = base[j].result
+			d.Changed = append(d.Changed, o)
+		}
+	}
+	for j := range base {
+		if b := &base[j]; !taken[j] {
+			d.Removed = append(d.Removed, OpDelta{Op: b.op, Node: b.node, Module: b.module, Base: b.result})
+		}
+	}
+	return d
+}
+
+// pair matches what is not matched yet, in order; exactly, with the result.
+func pair(base, head []callInfo, match []int, taken []bool, exact bool) {
+	type key struct {
+		call   [2]string
+		result string
+	}
+	of := func(c *callInfo) key {
+		k := key{call: c.key()}
+		if exact {
+			k.result = c.result
+		}
+		return k
+	}
+	free := map[key][]int{}
+	for j := range base {
+		if !taken[j] {
+			k := of(&base[j])
+			free[k] = append(free[k], j)
+		}
+	}
+	for i := range head {
+		if match[i] >= 0 {
+			continue
+		}
+		k := of(&head[i])
+		if list := free[k]; len(list) > 0 {
+			match[i], free[k] = list[0], list[1:]
+			taken[list[0]] = true
+		}
+	}
 }

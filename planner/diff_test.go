@@ -19,7 +19,7 @@ func TestDiffAddsUp(t *testing.T) {
 	names := []string{"resnet50.onnx", "gpt2.onnx", "vit_b_16.onnx", "mlp.onnx"}
 	for _, a := range names {
 		for _, b := range names {
-			d, err := Compare(sample(t, a), sample(t, b), Config{Batch: 4}, Config{Batch: 6})
+			d, err := Compare(t.Context(), sample(t, a), sample(t, b), Config{Batch: 4}, Config{Batch: 6})
 			if err != nil {
 				t.Fatal(err)
 			}

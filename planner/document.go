@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/memplan/memplan/graph/train"
 )
@@ -85,6 +87,29 @@ func ReadPlan(path string) (*Plan, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return p, nil
+}
+
+// OpenPlan opens the model of a plan, and returns it with the question that
+// the plan answers. The model lies where it was when the plan was made, or
+// likewise beside the plan, and must not have changed.
+func OpenPlan(path string) (*Model, Config, error) {
+	p, err := ReadPlan(path)
+	if err != nil {
+		return nil, Config{}, err
+	}
+	m, err := Open(p.Model.Path)
+	if errors.Is(err, fs.ErrNotExist) && !filepath.IsAbs(p.Model.Path) {
+		if beside, e := Open(filepath.Join(filepath.Dir(path), p.Model.Path)); e == nil {
+			m, err = beside, nil
+		}
+	}
+	if err != nil {
+		return nil, Config{}, fmt.Errorf("%s: its model: %w", path, err)
+	}
+	if m.info.SHA256 != p.Model.SHA256 {
+		return nil, Config{}, fmt.Errorf("%s: its model %s has changed since: make the plan again", path, p.Model.Path)
+	}
+	return m, p.Question(), nil
 }
 
 // ReadSegments reads the checkpointed segments of a Plan or of a

@@ -2,311 +2,269 @@ package planner
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"math"
 	"strconv"
 	"strings"
-
-	"github.com/goccy/go-yaml"
 
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// RuleSet are the limits of .memplan.yaml, for all models or for one.
-type RuleSet struct {
-	MaxPeak       string `yaml:"max-peak"`
-	MaxIncrease   string `yaml:"max-increase"`
-	MinBatch      string `yaml:"min-batch"`
-	MaxOverhead   string `yaml:"max-overhead"`
-	MaxParameters string `yaml:"max-parameters"`
-}
-
-// A ModelRule is one model that check looks at.
-type ModelRule struct {
-	Path       string           `yaml:"path"`
-	Batch      string           `yaml:"batch"`
-	Dims       map[string]int64 `yaml:"dims"`
-	Mode       string           `yaml:"mode"`
-	Precision  string           `yaml:"precision"`
-	Optimizer  string           `yaml:"optimizer"`
-	Checkpoint string           `yaml:"checkpoint"`
-	GPU        string           `yaml:"gpu"`
-	VRAM       string           `yaml:"vram"`
-	Rules      RuleSet          `yaml:"rules"`
-}
-
-// A RulesFile is .memplan.yaml.
-type RulesFile struct {
-	Version  int         `yaml:"version"`
-	Models   []ModelRule `yaml:"models"`
-	Rules    RuleSet     `yaml:"rules"`
-	Baseline string      `yaml:"baseline"`
-
-	Path string `yaml:"-"`
-}
-
-// A Baseline is the document that max-increase compares with.
-type Baseline struct {
-	SchemaVersion int             `json:"schemaVersion"`
-	Models        []BaselineModel `json:"models"`
-}
-
-// A BaselineModel is one model's numbers when the baseline was made.
-type BaselineModel struct {
-	Path           string `json:"path"`
-	ReservedBytes  int64  `json:"reservedBytes"`
-	AllocatedBytes int64  `json:"allocatedBytes"`
-	Batch          int64  `json:"batch"`
-}
-
-// RulesFileName is looked for upward from the working directory.
-const RulesFileName = ".memplan.yaml"
-
-// FindRulesFile looks for RulesFileName in dir and the folders above it.
-func FindRulesFile(dir string) (string, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return "", err
-	}
-	for d := dir; ; d = filepath.Dir(d) {
-		p := filepath.Join(d, RulesFileName)
-		if _, err := os.Stat(p); err == nil {
-			return p, nil
-		}
-		if d == filepath.Dir(d) {
-			return "", fmt.Errorf("no %s in %s or a folder above it: write one, or name it", RulesFileName, dir)
-		}
-	}
-}
-
-// ReadRulesFile reads a rules file; unknown keys are errors with their line.
-func ReadRulesFile(path string) (*RulesFile, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	f := &RulesFile{Path: path, Baseline: ".memplan-baseline.json"}
-	if err := yaml.UnmarshalWithOptions(data, f, yaml.Strict()); err != nil {
-		return nil, fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, false)))
-	}
-	if len(f.Models) == 0 {
-		return nil, fmt.Errorf("%s: no models", path)
-	}
-	for i := range f.Models {
-		if f.Models[i].Path == "" {
-			return nil, fmt.Errorf("%s: model %d has no path", path, i+1)
-		}
-	}
-	return f, nil
-}
-
-// resolve returns a path relative to the rules file's folder.
-func (f *RulesFile) resolve(p string) string {
-	if filepath.IsAbs(p) {
-		return p
-	}
-	return filepath.Join(filepath.Dir(f.Path), p)
-}
-
-// config turns a model's entry into a question.
-func (r *ModelRule) config() (Config, error) {
-	c := Config{Dims: r.Dims, Mode: r.Mode, Precision: r.Precision, Optimizer: r.Optimizer, Checkpoint: r.Checkpoint, GPU: r.GPU}
-	var err error
-	switch {
-	case r.Batch == "max":
-		c.BatchMax = true
-	case r.Batch != "":
-		if c.Batch, err = strconv.ParseInt(r.Batch, 10, 64); err != nil || c.Batch < 1 {
-			return c, fmt.Errorf("%s: batch %q: want a positive integer or max", r.Path, r.Batch)
-		}
-	}
-	if r.VRAM != "" {
-		if c.VRAM, err = profile.ParseSize(r.VRAM); err != nil {
-			return c, fmt.Errorf("%s: vram: %w", r.Path, err)
-		}
-	}
-	return c, nil
-}
-
-// A subject is a model with what rules look at.
-type subject struct {
-	rule     *ModelRule
-	report   *Report
-	baseline *BaselineModel // nil: not in the baseline
-}
-
-// A Rule is one kind of limit.
+// A Rule is one kind of limit that a model can be held to.
 type Rule struct {
-	Name  string
-	Doc   string
-	limit func(*RuleSet) string
-	apply func(limit string, s *subject) (ok bool, value, message string, err error)
+	Name string
+	Doc  string
+	Form string // what a limit looks like, for messages and help
+	// Implied rules apply by themselves, without a limit in the configuration.
+	Implied bool
+	// Least is set where the limit is the least allowed, not the most.
+	Least bool
+
+	parse func(text string) (float64, error)
+	// value measures a model in the rule's unit; an error means that the rule
+	// cannot tell.
+	value func(ctx context.Context, s *subject) (float64, error)
+	text  func(v float64) string // a value for people
+	// limit is an implied rule's, and whether the rule applies at all.
+	limit func(s *subject) (float64, bool)
+	// note adds to the message what the value is compared with.
+	note func(s *subject) string
 }
 
-// errNoBaseline makes a rule that cannot tell.
-var errNoBaseline = errors.New("no baseline for this model: run memplan baseline and commit the file")
+// A subject is a model that rules look at.
+type subject struct {
+	file    *ConfigFile
+	entry   *Entry
+	model   *Model
+	report  *Report
+	base    *BaselineModel // nil: baseErr says why
+	baseErr error
+	moved   string // settings of the baseline where they differ
+}
 
-// Rules lists the budget rules.
+// Rules lists the rules, in the order of verdicts.
 var Rules = []Rule{
-	{"max-peak", "reserved bytes at most", func(r *RuleSet) string { return r.MaxPeak }, func(limit string, s *subject) (bool, string, string, error) {
-		most, err := profile.ParseSize(limit)
-		got := s.report.Peak.ReservedBytes
-		return got <= most, profile.FormatBytes(got), fmt.Sprintf("reserves %s of at most %s", profile.FormatBytes(got), limit), err
-	}},
-	{"max-increase", "growth of reserved bytes over the baseline at most, a percentage", func(r *RuleSet) string { return r.MaxIncrease }, func(limit string, s *subject) (bool, string, string, error) {
-		most, err := percent(limit)
-		if err == nil && s.baseline == nil {
-			err = errNoBaseline
-		}
-		if err != nil {
-			return false, "", "", err
-		}
-		got := 100 * float64(s.report.Peak.ReservedBytes-s.baseline.ReservedBytes) / float64(max(s.baseline.ReservedBytes, 1))
-		v := fmt.Sprintf("%+.2f%%", got)
-		return got <= most, v, fmt.Sprintf("reserves %s, %s against the baseline's %s", profile.FormatBytes(s.report.Peak.ReservedBytes), v, profile.FormatBytes(s.baseline.ReservedBytes)), nil
-	}},
-	{"min-batch", "largest batch that fits at least", func(r *RuleSet) string { return r.MinBatch }, func(limit string, s *subject) (bool, string, string, error) {
-		least, err := strconv.ParseInt(limit, 10, 64)
-		if err == nil && s.report.Batch == nil {
-			err = errors.New("needs batch: max and a vram or gpu")
-		}
-		if err != nil {
-			return false, "", "", err
-		}
-		got := s.report.Batch.Max
-		return got >= least, strconv.FormatInt(got, 10), fmt.Sprintf("largest batch %d of at least %d", got, least), nil
-	}},
-	{"max-overhead", "time of recomputation at most, a percentage of the step", func(r *RuleSet) string { return r.MaxOverhead }, func(limit string, s *subject) (bool, string, string, error) {
-		most, err := percent(limit)
-		got := 0.0
-		if s.report.Checkpoint != nil {
-			got = 100 * s.report.Checkpoint.RecomputeOverhead
-		}
-		v := fmt.Sprintf("%.2f%%", got)
-		return got <= most, v, fmt.Sprintf("recomputation takes %s of the step, of at most %s", v, limit), err
-	}},
-	{"max-parameters", "number of parameters at most", func(r *RuleSet) string { return r.MaxParameters }, func(limit string, s *subject) (bool, string, string, error) {
-		most, err := count(limit)
-		got := s.report.Model.Parameters
-		return got <= most, strconv.FormatInt(got, 10), fmt.Sprintf("%d parameters of at most %s", got, limit), err
-	}},
+	{
+		Name: "fits", Implied: true, Doc: "the step fits the card that gpu or vram names; holds for every model that names one", Form: "a card",
+		limit: func(s *subject) (float64, bool) { return float64(s.report.Config.VRAMBytes), s.report.Fits != nil },
+		value: func(_ context.Context, s *subject) (float64, error) { return float64(s.report.Peak.ProcessBytes), nil },
+		text:  bytesText,
+	},
+	{
+		Name: "max-peak", Doc: "most bytes that the step may reserve", Form: "a size such as 12G",
+		parse: sizeLimit, value: reserved, text: bytesText,
+	},
+	{
+		Name: "max-increase", Doc: "most that reserved bytes may grow over the baseline", Form: "a percentage such as 2%",
+		parse: percentLimit, value: increase, text: func(v float64) string { return fmt.Sprintf("%+.2f%%", v) }, note: baseNote,
+	},
+	{
+		Name: "min-batch", Doc: "least batch that must fit the card", Form: "a whole number such as 32", Least: true,
+		parse: wholeLimit, value: largestBatch, text: wholeText,
+	},
+	{
+		Name: "max-overhead", Doc: "most time that recomputation may add to the step", Form: "a percentage such as 20%",
+		parse: percentLimit, value: recomputation, text: func(v float64) string { return fmt.Sprintf("%.2f%%", v) },
+	},
+	{
+		Name: "max-parameters", Doc: "most parameters that the model may have", Form: "a number such as 25000000, 25M or 1.5B",
+		parse: countLimit, value: func(_ context.Context, s *subject) (float64, error) { return float64(s.report.Model.Parameters), nil }, text: wholeText,
+	},
 }
 
-func percent(s string) (float64, error) {
-	v, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(s), "%"), 64)
-	if err != nil {
-		return 0, fmt.Errorf("%q: want a percentage such as 2%%", s)
+func bytesText(v float64) string { return profile.FormatBytes(int64(v)) }
+func wholeText(v float64) string { return strconv.FormatInt(int64(v), 10) }
+
+func reserved(_ context.Context, s *subject) (float64, error) {
+	return float64(s.report.Peak.ReservedBytes), nil
+}
+
+// increase is the growth over the baseline in percent.
+func increase(_ context.Context, s *subject) (float64, error) {
+	if s.base == nil {
+		return 0, s.baseErr
+	}
+	if s.base.ReservedBytes <= 0 {
+		return 0, errors.New("the baseline reserves nothing: run memplan baseline")
+	}
+	return 100 * float64(s.report.Peak.ReservedBytes-s.base.ReservedBytes) / float64(s.base.ReservedBytes), nil
+}
+
+func baseNote(s *subject) string {
+	if s.base == nil {
+		return ""
+	}
+	note := fmt.Sprintf(" over the baseline's %s", profile.FormatBytes(s.base.ReservedBytes))
+	if s.moved != "" {
+		note += fmt.Sprintf(" (made with %s)", s.moved)
+	}
+	return note
+}
+
+// largestBatch is the entry's, where it asks for it, or a search of its own.
+func largestBatch(ctx context.Context, s *subject) (float64, error) {
+	if b := s.report.Batch; b != nil {
+		return float64(b.Max), nil
+	}
+	c := s.entry.Config
+	if c.GPU == "" && c.VRAM == 0 {
+		return 0, errors.New("needs a card: give the model a gpu or a vram")
+	}
+	c.Batch, c.BatchMax = 0, true
+	r, err := s.model.Analyze(ctx, c)
+	if err != nil || r.Batch == nil {
+		return 0, err
+	}
+	return float64(r.Batch.Max), nil
+}
+
+func recomputation(_ context.Context, s *subject) (float64, error) {
+	if s.report.Checkpoint == nil {
+		return 0, nil
+	}
+	return 100 * s.report.Checkpoint.RecomputeOverhead, nil
+}
+
+func sizeLimit(text string) (float64, error) {
+	n, err := profile.ParseSize(text)
+	return float64(n), err
+}
+
+func percentLimit(text string) (float64, error) {
+	number, ok := strings.CutSuffix(strings.TrimSpace(text), "%")
+	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	if !ok || err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+		return 0, fmt.Errorf("%q: want a percentage such as 2%%", text)
 	}
 	return v, nil
 }
 
-// count reads a number with an optional K, M or B of parameters.
-func count(s string) (int64, error) {
-	t, unit := strings.TrimSpace(s), 1.0
-	for suffix, n := range map[string]float64{"K": 1e3, "M": 1e6, "B": 1e9} {
-		if rest, ok := strings.CutSuffix(t, suffix); ok {
-			t, unit = rest, n
-		}
+func wholeLimit(text string) (float64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%q: want a whole number of 1 or more", text)
 	}
-	v, err := strconv.ParseFloat(t, 64)
-	if err != nil || v < 0 {
-		return 0, fmt.Errorf("%q: want a number such as 25M", s)
-	}
-	return int64(v * unit), nil
+	return float64(n), nil
 }
 
-// Check applies the rules of a file to its models.
-func (f *RulesFile) Check(ctx context.Context) ([]Verdict, error) {
+// countLimit reads a number with an optional thousand (K), million (M) or
+// billion (B).
+func countLimit(text string) (float64, error) {
+	number, unit := strings.TrimSpace(text), 1.0
+	for _, u := range []struct {
+		suffix string
+		n      float64
+	}{{"K", 1e3}, {"M", 1e6}, {"B", 1e9}} {
+		if rest, ok := strings.CutSuffix(number, u.suffix); ok {
+			number, unit = rest, u.n
+			break
+		}
+	}
+	v, err := strconv.ParseFloat(number, 64)
+	if err != nil || math.IsNaN(v) || v < 0 || v*unit > 1<<53 {
+		return 0, fmt.Errorf("%q: want a number such as 25000000, 25M or 1.5B", text)
+	}
+	return math.Round(v * unit), nil
+}
+
+// A Finding is a verdict with the numbers behind it and the place of its rule.
+type Finding struct {
+	Verdict
+	Measured float64 `json:"measured"` // in the rule's unit: bytes, percent, a count; 0 where it could not tell
+	Allowed  float64 `json:"allowed"`
+	Line     int     `json:"line"` // of the rule in the configuration, or of the model
+}
+
+// Check applies a configuration's rules to its models. An error means that a
+// model could not be analyzed; a rule that cannot tell is a finding whose OK
+// is nil.
+func (f *ConfigFile) Check(ctx context.Context) ([]Finding, error) {
 	base, err := f.readBaseline()
 	if err != nil {
 		return nil, err
 	}
-	out := []Verdict{}
-	for i := range f.Models {
-		r := &f.Models[i]
-		rep, err := f.analyze(ctx, r)
+	out := []Finding{}
+	for i := range f.Entries {
+		e := &f.Entries[i]
+		m, r, err := f.analyze(ctx, e)
 		if err != nil {
 			return nil, err
 		}
-		s := &subject{rule: r, report: rep, baseline: base[r.Path]}
-		out = append(out, f.verdicts(s)...)
+		s := &subject{file: f, entry: e, model: m, report: r}
+		s.base, s.moved, s.baseErr = base.find(f, e)
+		found, err := s.findings(ctx)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, found...)
 	}
 	return out, nil
 }
 
-func (f *RulesFile) analyze(ctx context.Context, r *ModelRule) (*Report, error) {
-	c, err := r.config()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", f.Path, err)
+// analyze answers an entry's question.
+func (f *ConfigFile) analyze(ctx context.Context, e *Entry) (*Model, *Report, error) {
+	m, unknown, err := OpenFor(e.File, &e.Config)
+	if err == nil && len(unknown) > 0 {
+		err = errors.New("dims: " + unknown[0])
 	}
-	m, err := Open(f.resolve(r.Path))
 	if err != nil {
-		return nil, err
+		return nil, nil, fmt.Errorf("%s:%d: %w", f.Path, e.Line, err)
 	}
-	return m.Analyze(ctx, c)
+	r, err := m.Analyze(ctx, e.Config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s:%d: %s: %w", f.Path, e.Line, e.Path, withoutPath(err, e.File))
+	}
+	return m, r, nil
 }
 
-// verdicts applies a model's own rules, and the file's where it has none.
-func (f *RulesFile) verdicts(s *subject) []Verdict {
-	var out []Verdict
-	if fits := s.report.Fits; fits != nil {
-		out = append(out, Verdict{Model: s.rule.Path, Rule: "fits", OK: fits, Value: profile.FormatBytes(s.report.Peak.ProcessBytes), Limit: profile.FormatBytes(s.report.Config.VRAMBytes),
-			Message: fmt.Sprintf("needs %s of %s", profile.FormatBytes(s.report.Peak.ProcessBytes), profile.FormatBytes(s.report.Config.VRAMBytes))})
+// withoutPath takes the path of a model off an error that begins with it.
+func withoutPath(err error, path string) error {
+	if text, ok := strings.CutPrefix(err.Error(), path+": "); ok {
+		return errors.New(text)
 	}
-	for _, rule := range Rules {
-		limit := rule.limit(&s.rule.Rules)
-		if limit == "" {
-			limit = rule.limit(&f.Rules)
-		}
-		if limit == "" {
+	return err
+}
+
+// findings applies the implied rules and the entry's limits.
+func (s *subject) findings(ctx context.Context) ([]Finding, error) {
+	var out []Finding
+	for i := range Rules {
+		r := &Rules[i]
+		if !r.Implied {
 			continue
 		}
-		v := Verdict{Model: s.rule.Path, Rule: rule.Name, Limit: limit}
-		ok, value, msg, err := rule.apply(limit, s)
-		if err != nil {
-			v.Message = err.Error()
-		} else {
-			v.OK, v.Value, v.Message = &ok, value, msg
+		if v, ok := r.limit(s); ok {
+			out = append(out, r.apply(ctx, s, Limit{Rule: r, Text: r.text(v), Value: v, Line: s.entry.Line}))
 		}
-		out = append(out, v)
 	}
-	return out
+	for _, l := range s.entry.Limits {
+		out = append(out, l.Rule.apply(ctx, s, l))
+	}
+	return out, ctx.Err()
 }
 
-// readBaseline reads the baseline, by model path; none is no error.
-func (f *RulesFile) readBaseline() (map[string]*BaselineModel, error) {
-	out := map[string]*BaselineModel{}
-	data, err := readDocument(f.resolve(f.Baseline))
-	if errors.Is(err, fs.ErrNotExist) {
-		return out, nil
-	}
+// apply compares a model with a limit.
+func (r *Rule) apply(ctx context.Context, s *subject, l Limit) Finding {
+	f := Finding{Verdict: Verdict{Model: s.entry.Path, Rule: r.Name, Limit: l.Text}, Allowed: l.Value, Line: l.Line}
+	v, err := r.value(ctx, s)
 	if err != nil {
-		return nil, err
+		f.Message = err.Error()
+		return f
 	}
-	var b Baseline
-	if err := json.Unmarshal(data, &b); err != nil {
-		return nil, fmt.Errorf("%s: %w", f.Baseline, err)
+	ok := v <= l.Value
+	bound := "at most"
+	if r.Least {
+		ok, bound = v >= l.Value, "at least"
 	}
-	for i := range b.Models {
-		out[b.Models[i].Path] = &b.Models[i]
+	if r.Implied { // its limit is not the whole of it
+		ok = *s.report.Fits
 	}
-	return out, nil
-}
-
-// NewBaseline analyzes all models of the file. Path is where the document
-// belongs.
-func (f *RulesFile) NewBaseline(ctx context.Context) (b *Baseline, path string, err error) {
-	b = &Baseline{SchemaVersion: SchemaVersion, Models: []BaselineModel{}}
-	for i := range f.Models {
-		r, err := f.analyze(ctx, &f.Models[i])
-		if err != nil {
-			return nil, "", err
-		}
-		b.Models = append(b.Models, BaselineModel{f.Models[i].Path, r.Peak.ReservedBytes, r.Peak.AllocatedBytes, r.Config.Batch})
+	note := ""
+	if r.note != nil {
+		note = r.note(s)
 	}
-	return b, f.resolve(f.Baseline), nil
+	f.OK, f.Measured, f.Value = &ok, v, r.text(v)
+	f.Message = fmt.Sprintf("%s%s, %s %s allowed", f.Value, note, bound, l.Text)
+	return f
 }

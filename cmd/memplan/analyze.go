@@ -3,148 +3,159 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/csv"
 	"fmt"
 	"io"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/cmd/memplan/timeline"
 	"github.com/memplan/memplan/planner"
 )
 
-func newAnalyze(s *streams) *cobra.Command {
-	var f modelFlags
-	var o output
-	var timeline string
-	cmd := &cobra.Command{
+type analyzeOptions struct {
+	modelFlags
+	outputFlags
+	path, timeline string
+}
+
+func newAnalyzeCmd(s *streams, run func(context.Context, *streams, *analyzeOptions) error) *cobra.Command {
+	o := &analyzeOptions{}
+	c := &cobra.Command{
 		Use:   "analyze <model.onnx>",
-		Short: "What one step needs, whether it fits, which batch and checkpoints for a budget",
+		Short: "What one step needs, whether it fits, which batch and checkpoints",
 		Long: `analyze says how much GPU memory one training step or inference of a model needs
 and where each byte goes. With a budget (--vram or --gpu) it says whether it
 fits; without --batch it finds the largest batch that does; and when the batch
 asked for does not fit, it chooses the modules to checkpoint so that it does.`,
 		Example: `  memplan analyze models/resnet50.onnx --vram 16G
   memplan analyze models/gpt2.onnx --batch 16 --precision amp-bf16
-  memplan analyze models/vit_b_16.onnx --batch 256 --vram 16G --format json`,
-		Args: exactly(1, "one model file"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runAnalyze(cmd.Context(), s, args[0], &f, &o, timeline)
+  memplan analyze models/vit_b_16.onnx --batch 256 --vram 16G --format json
+  memplan analyze models/resnet50.onnx --batch 64 --timeline step.svg`,
+		Args:              exactly(1, "one model file"),
+		ValidArgsFunction: completeFiles(1, "onnx"),
+		RunE: func(c *cobra.Command, args []string) error {
+			o.path = args[0]
+			return run(c.Context(), s, o)
 		},
 	}
-	f.add(cmd)
-	o.add(cmd, "text", "json", "markdown", "html")
-	cmd.Flags().StringVar(&timeline, "timeline", "", "write the steady step's events to `FILE`: .json, .csv or .svg")
-	return cmd
+	o.modelFlags.add(c)
+	o.outputFlags.add(c, report.Names(report.Analyses))
+	addTimeline(c, &o.timeline)
+	return c
 }
 
-func runAnalyze(ctx context.Context, s *streams, path string, f *modelFlags, o *output, timeline string) error {
-	cfg, err := f.config()
+// addTimeline adds the flag that writes the events of the step.
+func addTimeline(c *cobra.Command, at *string) {
+	c.Flags().StringVar(at, "timeline", "", "write the steady step's events to `FILE`, which ends in "+timeline.Endings())
+}
+
+func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
+	cfg, err := o.config()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := withTimeout(ctx, f.timeout)
+	if err := checkTimeline(o.timeline); err != nil {
+		return err
+	}
+	ctx, cancel := limited(ctx, o.timeout)
 	defer cancel()
-	m, err := planner.Open(path)
+	m, err := s.open(o.path, &cfg)
 	if err != nil {
 		return err
 	}
-	r, err := m.Analyze(ctx, cfg)
+	r, err := analyzed(ctx, s, m, cfg)
 	if err != nil {
 		return err
 	}
-	data, err := renderReport(s, r, o)
-	if err != nil {
+	cfg = planner.Settled(cfg, r)
+	if err := writeTimeline(m, cfg, r, o.timeline); err != nil {
 		return err
 	}
-	if timeline != "" {
-		if err := writeTimeline(m, cfg, r, timeline); err != nil {
+	chart := func(w io.Writer) error {
+		stack, err := m.Stack(cfg)
+		if err != nil {
 			return err
 		}
+		return timeline.SVG(w, &timeline.Step{Stack: stack})
 	}
-	if err := o.write(s, data); err != nil {
+	if err := emit(s, &o.outputFlags, report.Analyses, &report.Analysis{Report: r, Chart: chart}); err != nil {
 		return err
 	}
-	if r.Fits != nil && !*r.Fits {
+	return answer(r.Fits)
+}
+
+// open opens a model for a question.
+func (s *streams) open(path string, cfg *planner.Config) (*planner.Model, error) {
+	m, warnings, err := planner.OpenFor(path, cfg)
+	for _, text := range warnings {
+		fmt.Fprintf(s.err, "warning: --dim: %s\n", text)
+	}
+	return m, err
+}
+
+// analyzed answers a question about a model, showing progress where it takes
+// long.
+func analyzed(ctx context.Context, s *streams, m *planner.Model, cfg planner.Config) (*planner.Report, error) {
+	show, clear := s.progress(filepath.Base(m.Path))
+	defer clear()
+	m.Progress = show
+	return m.Analyze(ctx, cfg)
+}
+
+// answer turns a report's answer into a command's.
+func answer(fits *bool) error {
+	if fits != nil && !*fits {
 		return errNo
 	}
 	return nil
 }
 
-// withTimeout bounds a search; 0 is no bound.
-func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	if d <= 0 {
-		return context.WithCancel(ctx)
+// checkTimeline fails for a file that no timeline can be written to, before
+// anything else is done.
+func checkTimeline(file string) error {
+	if file == "" {
+		return nil
 	}
-	return context.WithTimeout(ctx, d)
+	if _, err := timeline.FormatOf(file); err != nil {
+		return fmt.Errorf("--timeline %w", err)
+	}
+	return nil
 }
 
-func renderReport(s *streams, r *planner.Report, o *output) ([]byte, error) {
-	if o.format == "json" {
-		return jsonBytes(r)
+// writeTimeline writes the events of the step that a report is about.
+func writeTimeline(m *planner.Model, cfg planner.Config, r *planner.Report, file string) error {
+	if file == "" {
+		return nil
+	}
+	f, err := timeline.FormatOf(file)
+	if err != nil {
+		return err
+	}
+	step := &timeline.Step{Title: title(r)}
+	if step.Events, err = m.Timeline(cfg); err != nil {
+		return err
+	}
+	if step.Stack, err = m.Stack(cfg); err != nil {
+		return err
 	}
 	var b bytes.Buffer
-	switch o.format {
-	case "markdown":
-		markdownReport(&b, r)
-	case "html":
-		htmlReport(&b, r)
-	default:
-		textReport(&b, r, s.color && o.file == "")
+	if err := f.Write(&b, step); err != nil {
+		return err
 	}
-	return b.Bytes(), nil
+	return writeFile(file, b.Bytes())
 }
 
-// timelineFormats maps a file's ending to its writer.
-var timelineFormats = []struct {
-	ending string
-	write  func(w io.Writer, evs []planner.TimelineEvent) error
-}{
-	{".json", timelineJSON}, {".csv", timelineCSV}, {".svg", timelineSVG},
-}
-
-// writeTimeline writes the events of the step that the report is about.
-func writeTimeline(m *planner.Model, cfg planner.Config, r *planner.Report, file string) error {
-	for _, f := range timelineFormats {
-		if strings.EqualFold(filepath.Ext(file), f.ending) {
-			cfg.Batch, cfg.BatchMax = r.Config.Batch, false
-			if r.Checkpoint != nil {
-				cfg.Segments = r.Checkpoint.Segments
-			}
-			evs, err := m.Timeline(cfg)
-			if err != nil {
-				return err
-			}
-			var b bytes.Buffer
-			if err := f.write(&b, evs); err != nil {
-				return err
-			}
-			return writeAtomic(file, b.Bytes())
-		}
+// title names a step in a drawing.
+func title(r *planner.Report) string {
+	t := filepath.Base(r.Model.Path) + ", " + r.Config.Mode
+	if r.Config.Batch > 0 {
+		t += fmt.Sprintf(", batch %d", r.Config.Batch)
 	}
-	return fmt.Errorf("--timeline %s: the ending decides the format: .json, .csv or .svg", file)
-}
-
-func timelineJSON(w io.Writer, evs []planner.TimelineEvent) error {
-	data, err := jsonBytes(struct {
-		SchemaVersion int                     `json:"schemaVersion"`
-		Events        []planner.TimelineEvent `json:"events"`
-	}{planner.SchemaVersion, evs})
-	if err == nil {
-		_, err = w.Write(data)
+	t += ", " + r.Config.Precision
+	if r.Config.Mode == "train" {
+		t += ", " + r.Config.Optimizer
 	}
-	return err
-}
-
-func timelineCSV(w io.Writer, evs []planner.TimelineEvent) error {
-	c := csv.NewWriter(w)
-	_ = c.Write([]string{"phase", "kind", "id", "bytes", "op", "node", "module"})
-	for _, e := range evs {
-		_ = c.Write([]string{e.Phase, e.Kind, strconv.FormatInt(e.ID, 10), strconv.FormatInt(e.Bytes, 10), e.Op, e.Node, e.Module})
-	}
-	c.Flush()
-	return c.Error()
+	return t
 }

@@ -1,10 +1,9 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"fmt"
-	"os"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,18 +18,52 @@ import (
 
 // modelFlags are the flags of every command that looks at a model.
 type modelFlags struct {
-	vram, gpu, batch, mode, precision, optimizer, loss, attention, runtime, checkpoint string
-	dims, shapes                                                                       []string
-	accumulate                                                                         int
-	timeout                                                                            time.Duration
+	graphFlags
+	vram, gpu, mode, precision, optimizer, loss, attention, runtime, checkpoint string
+	accumulate                                                                  int
+	timeout                                                                     time.Duration
 }
 
-// enum is a flag with a fixed set of values: help, completion and check read
-// the same list.
-type enum struct {
-	name, def, doc string
-	values         func() []string
-	at             func(f *modelFlags) *string
+// graphFlags bind the dimensions of a graph.
+type graphFlags struct {
+	batch        string
+	dims, shapes []string
+}
+
+// add defines the flags on a command.
+func (f *graphFlags) add(c *cobra.Command, batch string) {
+	fl := c.Flags()
+	fl.StringVar(&f.batch, "batch", "", batch)
+	fl.StringArrayVar(&f.dims, "dim", nil, "bind a symbolic dimension, `NAME=N`; repeatable")
+	fl.StringArrayVar(&f.shapes, "shape", nil, "shape of a value that inference does not know, `NAME=D0,D1,..`; repeatable")
+	noFiles(c, "dim", "shape")
+	_ = c.RegisterFlagCompletionFunc("batch", cobra.FixedCompletions([]string{"max"}, cobra.ShellCompDirectiveNoFileComp)) // fails only for a flag that does not exist
+}
+
+// add defines the flags on a command.
+func (f *modelFlags) add(c *cobra.Command) {
+	f.graphFlags.add(c, "batch size `N`, or max: the largest that fits")
+	fl := c.Flags()
+	fl.StringVar(&f.vram, "vram", "", "memory of the card, a `SIZE`: 16G = 16GiB = 16*2^30, 16GB = 16*10^9; the CUDA context is taken off it")
+	addEnum(c, fl, &f.gpu, "gpu", "", "card `NAME` (h200 unless --vram is given)", profile.DeviceNames(), found(profile.FindDevice))
+	addEnum(c, fl, &f.mode, "mode", "train", "`WHAT` runs", []string{"train", "infer"}, nil)
+	addEnum(c, fl, &f.precision, "precision", profile.Precisions[0].Name, "element types, `NAME`", profile.PrecisionNames(), found(profile.FindPrecision))
+	addEnum(c, fl, &f.optimizer, "optimizer", profile.Optimizers[0].Name, "optimizer `NAME`", profile.OptimizerNames(), found(profile.FindOptimizer))
+	addEnum(c, fl, &f.loss, "loss", "auto", "loss function `NAME`", lossNames(), nil)
+	addEnum(c, fl, &f.attention, "attention", "auto", "`KERNEL` of attention", planner.Attentions, nil)
+	addEnum(c, fl, &f.runtime, "runtime", profile.Runtimes[0].Name, "what PyTorch and its libraries do, `NAME`", profile.RuntimeNames(), found(profile.FindRuntime))
+	fl.IntVar(&f.accumulate, "accumulate", 1, "gradient accumulation over `N` batches a step")
+	fl.StringVar(&f.checkpoint, "checkpoint", "", "what is recomputed, `none|auto|all|sqrt|FILE`, FILE a plan or a configuration (what the budget asks for)")
+	fl.DurationVar(&f.timeout, "timeout", 0, "limit on a search, a `DURATION` such as 30s (none)")
+	noFiles(c, "vram", "accumulate", "timeout")
+	_ = c.RegisterFlagCompletionFunc("checkpoint", completeNames(planner.Checkpoints...)) // fails only for a flag that does not exist
+}
+
+// noFiles keeps the shell from offering files as values of flags.
+func noFiles(c *cobra.Command, names ...string) {
+	for _, name := range names {
+		_ = c.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions) // fails only for a flag that does not exist
+	}
 }
 
 func lossNames() []string {
@@ -41,70 +74,68 @@ func lossNames() []string {
 	return out
 }
 
-var enums = []enum{
-	{"gpu", "", "device profile (default h200 until --vram is given)", profile.DeviceNames, func(f *modelFlags) *string { return &f.gpu }},
-	{"mode", "train", "what runs", func() []string { return []string{"train", "infer"} }, func(f *modelFlags) *string { return &f.mode }},
-	{"precision", "fp32", "element types", profile.PrecisionNames, func(f *modelFlags) *string { return &f.precision }},
-	{"optimizer", "adamw", "optimizer", func() []string { return append(profile.OptimizerNames(), "none") }, func(f *modelFlags) *string { return &f.optimizer }},
-	{"loss", "auto", "loss function", lossNames, func(f *modelFlags) *string { return &f.loss }},
-	{"attention", "auto", "kernel of scaled_dot_product_attention", func() []string { return planner.Attentions }, func(f *modelFlags) *string { return &f.attention }},
-	{"runtime", "", "runtime profile (default the newest PyTorch)", profile.RuntimeNames, func(f *modelFlags) *string { return &f.runtime }},
-}
-
-// add defines the flags on a command.
-func (f *modelFlags) add(cmd *cobra.Command) {
-	fl := cmd.Flags()
-	fl.StringVar(&f.vram, "vram", "", "device memory `SIZE`: 16G = 16GiB = 16*2^30, 16GB = 16*10^9")
-	fl.StringVar(&f.batch, "batch", "", "batch size `N`, or max: the largest that fits")
-	fl.StringArrayVar(&f.dims, "dim", nil, "bind a symbolic dimension, `NAME=N`; repeatable")
-	fl.StringArrayVar(&f.shapes, "shape", nil, "shape of a value that inference does not know, `NAME=D0,D1,..`; repeatable")
-	fl.IntVar(&f.accumulate, "accumulate", 1, "gradient accumulation steps `N`")
-	fl.StringVar(&f.checkpoint, "checkpoint", "", "none, auto, all, sqrt, or a `FILE`: a plan or a configuration")
-	fl.DurationVar(&f.timeout, "timeout", 0, "limit on a search, such as 30s")
-	for _, e := range enums {
-		values := e.values()
-		doc := e.doc + ": " + strings.Join(values, "|")
-		fl.StringVar(e.at(f), e.name, e.def, doc)
-		_ = cmd.RegisterFlagCompletionFunc(e.name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+// apply reads the flags into a configuration.
+func (f *graphFlags) apply(c *planner.Config) (err error) {
+	if f.batch != "" {
+		if c.Batch, c.BatchMax, err = planner.ParseBatch(f.batch); err != nil {
+			return fmt.Errorf("--%w", err)
+		}
 	}
+	if c.Dims, err = parseDims(f.dims); err != nil {
+		return err
+	}
+	c.Shapes, err = parseShapes(f.shapes)
+	return err
 }
 
 // config turns the flags into a configuration.
 func (f *modelFlags) config() (planner.Config, error) {
 	c := planner.Config{Mode: f.mode, Precision: f.precision, Optimizer: f.optimizer, Loss: f.loss, GPU: f.gpu, Runtime: f.runtime, Attention: f.attention, Accumulate: f.accumulate}
-	var err error
+	err := f.apply(&c)
+	if err != nil {
+		return c, err
+	}
 	if f.vram != "" {
-		if c.VRAM, err = profile.ParseSize(f.vram); err != nil {
-			return c, fmt.Errorf("--vram: %w", err)
-		}
-		if c.VRAM <= 0 {
-			return c, fmt.Errorf("--vram %s: want a positive size", f.vram)
+		if c.VRAM, err = positiveSize("vram", f.vram); err != nil {
+			return c, err
 		}
 	}
 	switch {
-	case f.batch == "max":
-		c.BatchMax = true
-	case f.batch != "":
-		if c.Batch, err = strconv.ParseInt(f.batch, 10, 64); err != nil || c.Batch < 1 {
-			return c, fmt.Errorf("--batch %q: want a positive integer or max", f.batch)
-		}
-	}
-	if f.accumulate < 1 {
+	case f.accumulate < 1:
 		return c, fmt.Errorf("--accumulate %d: want a positive integer", f.accumulate)
-	}
-	if c.Dims, err = parseDims(f.dims); err != nil {
-		return c, err
-	}
-	if c.Shapes, err = parseShapes(f.shapes); err != nil {
-		return c, err
-	}
-	switch f.checkpoint {
-	case "", "none", "auto", "all", "sqrt":
+	case f.timeout < 0:
+		return c, fmt.Errorf("--timeout %v: want a positive duration such as 30s", f.timeout)
+	case f.checkpoint == "" || slices.Contains(planner.Checkpoints, f.checkpoint):
 		c.Checkpoint = f.checkpoint
-	default:
-		c.Segments, err = planner.ReadSegments(f.checkpoint)
+		return c, nil
 	}
-	return c, err
+	if c.Segments, err = planner.ReadSegments(f.checkpoint); err != nil {
+		return c, fmt.Errorf("--checkpoint: %w", err)
+	}
+	if len(c.Segments) == 0 { // a plan that recomputes nothing
+		c.Checkpoint = "none"
+	}
+	return c, nil
+}
+
+// positiveSize reads the size that a flag gives.
+func positiveSize(flag, text string) (int64, error) {
+	n, err := profile.ParseSize(text)
+	if err != nil {
+		return 0, fmt.Errorf("--%s: %w", flag, err)
+	}
+	if n <= 0 {
+		return 0, fmt.Errorf("--%s %s: want a positive size", flag, text)
+	}
+	return n, nil
+}
+
+// limited bounds a search by --timeout; 0 is no bound.
+func limited(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if d <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d)
 }
 
 func parseDims(list []string) (map[string]int64, error) {
@@ -114,6 +145,9 @@ func parseDims(list []string) (map[string]int64, error) {
 		n, err := strconv.ParseInt(val, 10, 64)
 		if !ok || name == "" || err != nil || n < 0 {
 			return nil, fmt.Errorf("--dim %q: want NAME=N with a non-negative integer", s)
+		}
+		if old, given := dims[name]; given && old != n {
+			return nil, fmt.Errorf("--dim %q: %s is already %d", s, name, old)
 		}
 		dims[name] = n
 	}
@@ -139,65 +173,4 @@ func parseShapes(list []string) (map[string]graph.Shape, error) {
 		shapes[s[:i]] = shape
 	}
 	return shapes, nil
-}
-
-// output is where and how a result is written.
-type output struct {
-	format, file string
-}
-
-func (o *output) add(cmd *cobra.Command, formats ...string) {
-	cmd.Flags().StringVar(&o.format, "format", formats[0], "output format: "+strings.Join(formats, "|"))
-	cmd.Flags().StringVarP(&o.file, "output", "o", "", "write the result to `FILE` instead of stdout")
-	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
-	pre := cmd.PreRunE
-	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
-		for _, f := range formats {
-			if o.format == f {
-				if pre != nil {
-					return pre(cmd, args)
-				}
-				return nil
-			}
-		}
-		return fmt.Errorf("--format %q: want one of %s", o.format, strings.Join(formats, ", "))
-	}
-}
-
-// write sends a finished result to the file or to stdout.
-func (o *output) write(s *streams, data []byte) error {
-	if o.file == "" || o.file == "-" {
-		_, err := s.out.Write(data)
-		return err
-	}
-	return writeAtomic(o.file, data)
-}
-
-// writeAtomic replaces a file as a whole, or leaves it as it was.
-func writeAtomic(path string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	if _, err = tmp.Write(data); err == nil {
-		err = tmp.Chmod(0o644)
-	}
-	if e := tmp.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
-}
-
-// jsonBytes is the one way JSON is written: indented, without HTML escapes.
-func jsonBytes(v any) ([]byte, error) {
-	var sb strings.Builder
-	enc := json.NewEncoder(&sb)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	err := enc.Encode(v)
-	return []byte(sb.String()), err
 }

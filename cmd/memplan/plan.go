@@ -2,104 +2,111 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"io"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/planner"
 )
 
-func newPlan(s *streams) *cobra.Command {
-	var f modelFlags
-	var o output
-	cmd := &cobra.Command{
-		Use:   "plan <model.onnx>",
-		Short: "The same search as analyze; writes the Plan document",
-		Example: `  memplan plan models/gpt2.onnx --batch 48 --vram 16G -o plan.json
-  memplan config plan.json --to torch`,
-		Args: exactly(1, "one model file"),
-		RunE: func(cmd *cobra.Command, args []string) error { return runPlan(cmd.Context(), s, args[0], &f, &o) },
-	}
-	f.add(cmd)
-	o.add(cmd, "json")
-	return cmd
+type planOptions struct {
+	modelFlags
+	outputFlags
+	path string
 }
 
-func runPlan(ctx context.Context, s *streams, path string, f *modelFlags, o *output) error {
-	cfg, err := f.config()
+// plans are the formats of plan.
+var plans = []report.Format[*planner.Plan]{
+	{Name: "json", Write: func(w io.Writer, p *planner.Plan, _ report.Style) error { return report.JSON(w, p) }},
+}
+
+func newPlanCmd(s *streams, run func(context.Context, *streams, *planOptions) error) *cobra.Command {
+	o := &planOptions{}
+	c := &cobra.Command{
+		Use:   "plan <model.onnx>",
+		Short: "The same search as analyze; writes the Plan document",
+		Long: `plan answers the question that analyze answers and writes the answer as a
+document, for config, check, diff and validate to read.`,
+		Example: `  memplan plan models/gpt2.onnx --batch 48 --vram 16G -o plan.json
+  memplan config plan.json --to torch`,
+		Args:              exactly(1, "one model file"),
+		ValidArgsFunction: completeFiles(1, "onnx"),
+		RunE: func(c *cobra.Command, args []string) error {
+			o.path = args[0]
+			return run(c.Context(), s, o)
+		},
+	}
+	o.modelFlags.add(c)
+	o.outputFlags.add(c, report.Names(plans))
+	return c
+}
+
+func planRun(ctx context.Context, s *streams, o *planOptions) error {
+	cfg, err := o.config()
 	if err != nil {
 		return err
 	}
 	if cfg.VRAM == 0 && cfg.GPU == "" && cfg.Checkpoint == "" {
 		cfg.Checkpoint = "none"
 	}
-	ctx, cancel := withTimeout(ctx, f.timeout)
+	ctx, cancel := limited(ctx, o.timeout)
 	defer cancel()
-	m, err := planner.Open(path)
+	m, err := s.open(o.path, &cfg)
 	if err != nil {
 		return err
 	}
+	show, clear := s.progress(filepath.Base(o.path))
+	m.Progress = show
 	p, err := m.Plan(ctx, cfg)
+	clear()
 	if err != nil {
 		return err
 	}
-	data, err := jsonBytes(p)
-	if err != nil {
+	if err := emit(s, &o.outputFlags, plans, p); err != nil {
 		return err
 	}
-	if err := o.write(s, data); err != nil {
-		return err
-	}
-	fmt.Fprintln(s.err, verdict(&p.Report))
-	if p.Fits != nil && !*p.Fits {
-		return errNo
-	}
-	return nil
+	fmt.Fprintln(s.err, report.Verdict(&p.Report))
+	return answer(p.Fits)
 }
 
-func newConfig(s *streams) *cobra.Command {
-	var o output
-	var to string
-	cmd := &cobra.Command{
-		Use:     "config <plan.json>",
-		Short:   "Checkpoint configuration for a training framework",
-		Example: "  memplan config plan.json --to torch -o checkpoint.json",
-		Args:    exactly(1, "one plan, as memplan plan writes it"),
+type configOptions struct {
+	outputFlags
+	path, to string
+}
+
+// configs are the formats of config.
+var configs = []report.Format[*planner.TorchConfig]{
+	{Name: "json", Write: func(w io.Writer, t *planner.TorchConfig, _ report.Style) error { return report.JSON(w, t) }},
+}
+
+func newConfigCmd(s *streams, run func(*streams, *configOptions) error) *cobra.Command {
+	o := &configOptions{}
+	c := &cobra.Command{
+		Use:   "config <plan.json>",
+		Short: "Checkpoint configuration for a training framework",
+		Long: `config writes what a plan checkpoints as a configuration that a training script
+applies: each entry is one checkpointed region, its modules run one after the
+other, named as in named_modules().`,
+		Example:           "  memplan config plan.json --to torch -o checkpoint.json",
+		Args:              exactly(1, "one plan, as memplan plan writes it"),
+		ValidArgsFunction: completeFiles(1, "json"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if !slices.Contains(planner.Frameworks, to) {
-				return fmt.Errorf("--to %q: want one of %s", to, strings.Join(planner.Frameworks, ", "))
-			}
-			p, err := planner.ReadPlan(args[0])
-			if err != nil {
-				return err
-			}
-			data, err := jsonBytes(p.ToTorch())
-			if err != nil {
-				return err
-			}
-			return o.write(s, data)
+			o.path = args[0]
+			return run(s, o)
 		},
 	}
-	cmd.Flags().StringVar(&to, "to", "torch", "framework: "+strings.Join(planner.Frameworks, "|"))
-	o.add(cmd, "json")
-	return cmd
+	addEnum(c, c.Flags(), &o.to, "to", planner.Frameworks[0], "`FRAMEWORK`", planner.Frameworks, nil)
+	o.outputFlags.add(c, report.Names(configs))
+	return c
 }
 
-// cudaHint is what validate answers in a build without CUDA.
-const cudaHint = "built without CUDA; build with: go install -tags cuda github.com/memplan/memplan/cmd/memplan"
-
-func newValidate(_ *streams) *cobra.Command {
-	var device, capSize string
-	cmd := &cobra.Command{
-		Use:   "validate <plan.json|model.onnx>",
-		Short: "Run it on a device, predicted against measured",
-		Args:  exactly(1, "one plan or model file"),
-		RunE:  func(*cobra.Command, []string) error { return errors.New(cudaHint) },
+func configRun(s *streams, o *configOptions) error {
+	p, err := planner.ReadPlan(o.path)
+	if err != nil {
+		return err
 	}
-	cmd.Flags().StringVar(&device, "device", "cuda", "device: cuda|cpu")
-	cmd.Flags().StringVar(&capSize, "cap", "", "take no more than `SIZE` of the device's memory")
-	return cmd
+	return emit(s, &o.outputFlags, configs, p.ToTorch())
 }

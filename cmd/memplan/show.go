@@ -1,243 +1,111 @@
 package main
 
 import (
-	"bytes"
-	"fmt"
-	"runtime/debug"
-	"strconv"
-	"strings"
-	"text/tabwriter"
+	"context"
+	"errors"
+	"io"
 
 	"github.com/spf13/cobra"
 
+	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/graph"
-	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/planner"
-	"github.com/memplan/memplan/planner/profile"
 )
 
-func newShow(s *streams) *cobra.Command {
-	var o output
-	var dims, shapes []string
-	var batch string
-	cmd := &cobra.Command{
-		Use:     "show <model.onnx>",
-		Short:   "Values and shapes of the graph",
-		Example: "  memplan show models/mlp.onnx --batch 32\n  memplan show models/gpt2.onnx --format json",
-		Args:    exactly(1, "one model file"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			var c planner.Config
-			var err error
-			if c.Dims, err = parseDims(dims); err != nil {
-				return err
-			}
-			if c.Shapes, err = parseShapes(shapes); err != nil {
-				return err
-			}
-			if batch != "" {
-				if c.Batch, err = strconv.ParseInt(batch, 10, 64); err != nil || c.Batch < 1 {
-					return fmt.Errorf("--batch %q: want a positive integer", batch)
-				}
-			}
-			return runShow(s, args[0], c, &o)
+type showOptions struct {
+	modelFlags
+	outputFlags
+	path, timeline string
+}
+
+// A shown is what show writes.
+type shown struct {
+	graph  *graph.Graph
+	values []planner.ValueInfo
+}
+
+// showDocument is the JSON form. A value's shape is null where its rank is
+// not known.
+type showDocument struct {
+	SchemaVersion int          `json:"schemaVersion"`
+	Values        []shownValue `json:"values"`
+}
+
+type shownValue struct {
+	Name   string `json:"name"`
+	DType  string `json:"dtype"`
+	Shape  any    `json:"shape"`
+	Static bool   `json:"static"`
+}
+
+// shows are the formats of show.
+var shows = []report.Format[*shown]{
+	{Name: "text", Write: func(w io.Writer, s *shown, _ report.Style) error { return graph.Format(w, s.graph) }},
+	{Name: "json", Write: func(w io.Writer, s *shown, _ report.Style) error {
+		d := showDocument{SchemaVersion: planner.SchemaVersion}
+		for _, v := range s.values {
+			d.Values = append(d.Values, shownValue{v.Name, v.DType, v.Shape, v.Static})
+		}
+		return report.JSON(w, d)
+	}},
+}
+
+func newShowCmd(s *streams, run func(context.Context, *streams, *showOptions) error) *cobra.Command {
+	o := &showOptions{}
+	c := &cobra.Command{
+		Use:   "show <model.onnx>",
+		Short: "Values, shapes and timeline of a model",
+		Long: `show prints the graph with the type and shape of every value, as far as --batch and
+--dim bind it. With --timeline it also writes the allocations and frees of a
+steady step, under the same flags as analyze.`,
+		Example: `  memplan show models/mlp.onnx --batch 32
+  memplan show models/gpt2.onnx --format json
+  memplan show models/resnet50.onnx --batch 64 --timeline step.svg`,
+		Args:              exactly(1, "one model file"),
+		ValidArgsFunction: completeFiles(1, "onnx"),
+		RunE: func(c *cobra.Command, args []string) error {
+			o.path = args[0]
+			return run(c.Context(), s, o)
 		},
 	}
-	cmd.Flags().StringVar(&batch, "batch", "", "batch size `N`")
-	cmd.Flags().StringArrayVar(&dims, "dim", nil, "bind a symbolic dimension, `NAME=N`; repeatable")
-	cmd.Flags().StringArrayVar(&shapes, "shape", nil, "shape of a value that inference does not know, `NAME=D0,D1,..`; repeatable")
-	o.add(cmd, "text", "json")
-	return cmd
+	o.modelFlags.add(c)
+	o.outputFlags.add(c, report.Names(shows))
+	addTimeline(c, &o.timeline)
+	return c
 }
 
-func runShow(s *streams, path string, c planner.Config, o *output) error {
-	m, err := planner.Open(path)
+func showRun(ctx context.Context, s *streams, o *showOptions) error {
+	cfg, err := o.config()
 	if err != nil {
 		return err
 	}
-	values, err := m.Values(c)
+	if err := checkTimeline(o.timeline); err != nil {
+		return err
+	}
+	if cfg.BatchMax && o.timeline == "" {
+		return errors.New("--batch max goes with --timeline: give show a number")
+	}
+	ctx, cancel := limited(ctx, o.timeout)
+	defer cancel()
+	m, err := s.open(o.path, &cfg)
 	if err != nil {
 		return err
 	}
-	var data []byte
-	if o.format == "json" {
-		data, err = jsonBytes(struct {
-			SchemaVersion int                 `json:"schemaVersion"`
-			Values        []planner.ValueInfo `json:"values"`
-		}{planner.SchemaVersion, values})
-	} else {
-		var b bytes.Buffer
-		err = graph.Format(&b, m.Graph())
-		data = b.Bytes()
-	}
-	if err != nil {
-		return err
-	}
-	return o.write(s, data)
-}
-
-// A listing is one table that list prints.
-type listing struct {
-	name, short string
-	head        []string
-	rows        func() [][]string
-}
-
-var listings = []listing{
-	{"ops", "framework operators that memplan models", []string{"operator", "kind", "autocast", "saved for backward"}, func() [][]string {
-		var out [][]string
-		for _, op := range aten.Ops() {
-			for _, n := range op.Names {
-				out = append(out, []string{"aten." + n, op.Kind, op.Cast.String(), op.Saves})
-			}
-		}
-		return out
-	}},
-	{"gpus", "device profiles", []string{"gpu", "memory", "GB/s", "fp32 TFLOP/s", "half TFLOP/s", "CUDA context"}, func() [][]string {
-		var out [][]string
-		for _, d := range profile.Devices {
-			out = append(out, []string{d.Name, profile.FormatBytes(d.Memory), fmt.Sprintf("%.0f", d.Bandwidth/1e9), fmt.Sprintf("%.1f", d.FP32/1e12), fmt.Sprintf("%.1f", d.Half/1e12), profile.FormatBytes(d.Context)})
-		}
-		return out
-	}},
-	{"optimizers", "optimizers", []string{"optimizer", "PyTorch", "what it is"}, func() [][]string {
-		var out [][]string
-		for _, x := range profile.Optimizers {
-			out = append(out, []string{strings.Join(append([]string{x.Name}, x.Aliases...), ", "), x.Class, x.Doc})
-		}
-		return append(out, []string{"none", "", "no optimizer: gradients only"})
-	}},
-	{"precisions", "precisions", []string{"precision", "what it is"}, func() [][]string {
-		var out [][]string
-		for _, x := range profile.Precisions {
-			out = append(out, []string{x.Name, x.Doc})
-		}
-		return out
-	}},
-	{"runtimes", "runtime profiles", []string{"runtime", "CUDA", "cuDNN", "measured"}, func() [][]string {
-		var out [][]string
-		for _, x := range profile.Runtimes {
-			out = append(out, []string{x.Name, x.CUDA, x.CuDNN, strconv.FormatBool(x.Measured)})
-		}
-		return out
-	}},
-	{"layouts", "arena layouts", []string{"layout", "what it is"}, func() [][]string { return nil }},
-	{"selectors", "checkpoint selections", []string{"selection", "what it is"}, func() [][]string {
-		return [][]string{{"none", "nothing is recomputed"}, {"all", "every module that saves anything"}, {"sqrt", "runs of about the square root of the number of modules"}, {"auto", "least recomputation that fits the budget"}}
-	}},
-	{"rules", "budget rules of check", []string{"rule", "what it limits"}, func() [][]string {
-		var out [][]string
-		for _, r := range planner.Rules {
-			out = append(out, []string{r.Name, r.Doc})
-		}
-		return out
-	}},
-}
-
-func newList(s *streams) *cobra.Command {
-	names := make([]string, len(listings))
-	for i, l := range listings {
-		names[i] = l.name
-	}
-	var o output
-	var model string
-	cmd := &cobra.Command{
-		Use:       "list <" + strings.Join(names, "|") + ">",
-		Short:     "What memplan knows: operators, GPUs, optimizers, precisions, runtimes, rules",
-		Args:      exactly(1, "one of "+strings.Join(names, ", ")),
-		ValidArgs: names,
-		RunE: func(_ *cobra.Command, args []string) error {
-			if model != "" {
-				if args[0] != "ops" {
-					return fmt.Errorf("--model goes with list ops")
-				}
-				return listModelOps(s, model, &o)
-			}
-			for _, l := range listings {
-				if l.name == args[0] {
-					return printListing(s, &l, &o)
-				}
-			}
-			return fmt.Errorf("unknown list %q (known: %s)", args[0], strings.Join(names, ", "))
-		},
-	}
-	cmd.Flags().StringVar(&model, "model", "", "with ops: the operators of this model `FILE`, and which of them are not supported")
-	o.add(cmd, "text", "json")
-	return cmd
-}
-
-// listModelOps says which operators of a file are known.
-func listModelOps(s *streams, path string, o *output) error {
-	m, err := planner.Open(path)
-	if err != nil {
-		return err
-	}
-	ops := m.Ops()
-	if o.format == "json" {
-		data, err := jsonBytes(struct {
-			SchemaVersion int                 `json:"schemaVersion"`
-			Ops           []planner.OpSupport `json:"ops"`
-		}{planner.SchemaVersion, ops})
+	if o.timeline != "" {
+		r, err := analyzed(ctx, s, m, cfg)
 		if err != nil {
 			return err
 		}
-		return o.write(s, data)
-	}
-	var b bytes.Buffer
-	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "operator\tnodes\tsupported\tfirst node")
-	for _, x := range ops {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", x.Op, x.Count, map[bool]string{true: "yes", false: "NO"}[x.Known], x.Node)
-	}
-	t.Flush()
-	return o.write(s, b.Bytes())
-}
-
-func printListing(s *streams, l *listing, o *output) error {
-	rows := l.rows()
-	if o.format == "json" {
-		items := make([]map[string]string, 0, len(rows))
-		for _, r := range rows {
-			m := map[string]string{}
-			for i, h := range l.head {
-				m[h] = r[i]
-			}
-			items = append(items, m)
+		if cfg = planner.Settled(cfg, r); cfg.Batch == 0 {
+			cfg.Batch = r.Config.Batch
 		}
-		data, err := jsonBytes(map[string]any{"schemaVersion": planner.SchemaVersion, l.name: items})
-		if err != nil {
+		if err := writeTimeline(m, cfg, r, o.timeline); err != nil {
 			return err
 		}
-		return o.write(s, data)
 	}
-	var b bytes.Buffer
-	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, strings.Join(l.head, "\t"))
-	for _, r := range rows {
-		fmt.Fprintln(t, strings.Join(r, "\t"))
+	v := &shown{graph: m.Graph()}
+	if v.values, err = m.Values(cfg); err != nil {
+		return err
 	}
-	t.Flush()
-	return o.write(s, b.Bytes())
-}
-
-func newVersion(s *streams) *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			v, rev := "devel", ""
-			if info, ok := debug.ReadBuildInfo(); ok {
-				if info.Main.Version != "" && info.Main.Version != "(devel)" {
-					v = info.Main.Version
-				}
-				for _, kv := range info.Settings {
-					if kv.Key == "vcs.revision" {
-						rev = " " + kv.Value[:min(12, len(kv.Value))]
-					}
-				}
-			}
-			_, err := fmt.Fprintf(s.out, "memplan %s%s (no CUDA)\n", v, rev)
-			return err
-		},
-	}
+	return emit(s, &o.outputFlags, shows, v)
 }

@@ -2,23 +2,27 @@ package main
 
 // topics are the help texts that belong to no command.
 var topics = []struct{ name, short, text string }{
+	{"config-file", "The configuration file .memplan.yaml", configTopic},
 	{"exit-codes", "What memplan's exit codes mean", `0  yes: it fits, no regression, validated
 1  no: it does not fit, a rule failed, a prediction was refuted
 2  could not tell: usage, an unreadable model, an unbound dimension, no GPU
 
 The same for every command and every --format. On 2 nothing goes to stdout.
 `},
-	{"formats", "Output formats", `text      for people; a table, the largest tensors, a timeline
+	{"formats", "Output formats", `text      for people: the verdict, tables, the largest tensors, a timeline
 json      for scripts; fields are added within schemaVersion, never renamed
 markdown  for pull requests; begins with a hidden line so that a comment can be updated
-sarif     for code scanning (check)
-html      one self-contained page (analyze)
+sarif     for code scanning: what fails, and in analyze the warnings
+html      one page that loads nothing
+
+Each command has those that make sense for it: see its --format.
 
 The result alone goes to stdout; progress and warnings go to stderr.
 `},
 	{"environment", "Environment variables", `NO_COLOR        any value turns colour off
 CLICOLOR=0      turns colour off
 CLICOLOR_FORCE  any value but 0 turns colour on
+COLUMNS         width of the text where the output is no terminal (80)
 `},
 	{"memory", "The four memory numbers", `requested  bytes of live tensors
 allocated  what torch.cuda.max_memory_allocated shows: block sizes after rounding and splitting
@@ -29,3 +33,25 @@ Whether a step fits is decided by replaying the allocator under the cap, not by
 comparing a peak with it.
 `},
 }
+
+const configTopic = `memplan check and memplan baseline read .memplan.yaml, from the working directory
+or the nearest folder above it. Paths in it are relative to its own folder.
+
+  models:
+    - path: models/resnet50.onnx
+      batch: 64                   # or max
+      dims: {seq: 512}            # other symbolic dimensions
+      mode: train                 # or infer
+      precision: amp-bf16
+      optimizer: sgd-momentum
+      checkpoint: auto            # none, all, sqrt, or a file
+      gpu: t4                     # or vram: 16G
+      rules: {max-peak: 12G}      # this model's, before those of the file
+  rules:
+    max-increase: 2%
+  baseline: .memplan-baseline.json
+
+Only path is needed. memplan list rules says what each rule limits; a model with a
+card must fit it, whatever the rules. max-peak and max-increase look at reserved
+bytes. A key that is not known is an error, with its line.
+`

@@ -77,11 +77,25 @@ func (r *replay) pack(e *Eager, n *gradNode) {
 	copy(orig.saved, n.saved)
 	if r.next == r.last {
 		if end := len(e.P.Nodes) - 1; end >= 0 && !makes(&e.P.Nodes[end], n.saved) {
+			e.unmake(&e.P.Nodes[end])
 			e.P.Nodes = e.P.Nodes[:end]
 		}
 		r.stopped = true
 	}
 	r.next++
+}
+
+// unmake takes back the library workspaces that a node allocates which will
+// not run: a later call allocates its own.
+func (e *Eager) unmake(n *program.Node) {
+	for _, ev := range n.Events {
+		for _, ws := range []*program.StorageID{&e.fwdWS, &e.bwdWS, &e.ltWS} {
+			if *ws == ev.Storage && !ev.Free {
+				e.P.Storages[ev.Storage].Life = program.Step // of no step: it has no events
+				*ws = program.None
+			}
+		}
+	}
 }
 
 // makes reports whether the node writes one of the tensors.

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/planner"
+)
+
+// An enumValue is a flag that takes one of some names. Help and completion
+// show them, and a name is checked before any file is read.
+type enumValue struct {
+	at   *string
+	find func(name string) error
+}
+
+// String implements pflag.Value.
+func (e *enumValue) String() string { return *e.at }
+
+// Type implements pflag.Value.
+func (e *enumValue) Type() string { return "name" }
+
+// Set implements pflag.Value.
+func (e *enumValue) Set(s string) error {
+	if err := e.find(s); err != nil {
+		return err
+	}
+	*e.at = s
+	return nil
+}
+
+// addEnum adds a flag that takes one of values. find, if it is not nil,
+// decides which names there are, aliases included.
+func addEnum(c *cobra.Command, flags *pflag.FlagSet, at *string, name, standard, doc string, values []string, find func(string) error) {
+	*at = standard
+	if find == nil {
+		find = func(s string) error { return oneOf(s, values) }
+	}
+	f := flags.VarPF(&enumValue{at, find}, name, "", doc+": "+strings.Join(values, "|"))
+	f.DefValue = standard
+	_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails only for a flag that does not exist
+}
+
+// oneOf is nil if values has s, else an error with what was meant.
+func oneOf(s string, values []string) error {
+	if slices.Contains(values, s) {
+		return nil
+	}
+	if near := planner.Nearest(s, values); near != "" {
+		return fmt.Errorf("did you mean %s?", near)
+	}
+	return fmt.Errorf("want %s", report.Either(values))
+}
+
+// found turns a table's look-up into a check.
+func found[T any](find func(string) (T, error)) func(string) error {
+	return func(name string) error {
+		_, err := find(name)
+		return err
+	}
+}
+
+// completeFiles offers files with the given endings for the first n arguments.
+func completeFiles(n int, endings ...string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) >= n {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return endings, cobra.ShellCompDirectiveFilterFileExt
+	}
+}
+
+// completeNames offers names and files.
+func completeNames(names ...string) cobra.CompletionFunc {
+	return func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return names, cobra.ShellCompDirectiveDefault
+	}
+}

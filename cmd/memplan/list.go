@@ -1,0 +1,171 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/planner/profile"
+)
+
+// A listing is one table that list prints.
+type listing struct {
+	name, short string
+	head        []string
+	rows        func() [][]string
+}
+
+// listings are the tables.
+var listings = []listing{
+	{"ops", "framework operators that memplan models", []string{"operator", "kind", "autocast", "saved for backward"}, opRows},
+	{"gpus", "cards", []string{"gpu", "memory", "GB/s", "fp32 TFLOP/s", "half TFLOP/s", "CUDA context"}, gpuRows},
+	{"optimizers", "optimizers", []string{"optimizer", "PyTorch", "what it is"}, func() [][]string {
+		return rows(profile.Optimizers, func(x *profile.Optimizer) []string {
+			return []string{strings.Join(append([]string{x.Name}, x.Aliases...), ", "), x.Class, x.Doc}
+		})
+	}},
+	{"precisions", "precisions", []string{"precision", "what it is"}, func() [][]string {
+		return rows(profile.Precisions, func(x *profile.Precision) []string { return []string{x.Name, x.Doc} })
+	}},
+	{"runtimes", "runtimes", []string{"runtime", "CUDA", "cuDNN", "measured"}, func() [][]string {
+		return rows(profile.Runtimes, func(x *profile.Runtime) []string {
+			return []string{x.Name, x.CUDA, x.CuDNN, strconv.FormatBool(x.Measured)}
+		})
+	}},
+	{"layouts", "arena layouts", []string{"layout", "what it is"}, func() [][]string { return nil }},
+	{"selectors", "checkpoint selections", []string{"selection", "what it is"}, func() [][]string {
+		return [][]string{
+			{"none", "nothing is recomputed"}, {"auto", "least recomputation that fits the budget"},
+			{"all", "every module that saves anything"}, {"sqrt", "runs of about the square root of the number of modules"},
+		}
+	}},
+	{"rules", "rules of check", []string{"rule", "a limit is", "what it limits"}, func() [][]string {
+		return rows(planner.Rules, func(r *planner.Rule) []string { return []string{r.Name, r.Form, r.Doc} })
+	}},
+}
+
+// rows writes each entry of a table as a row.
+func rows[T any](table []T, row func(*T) []string) [][]string {
+	out := make([][]string, len(table))
+	for i := range table {
+		out[i] = row(&table[i])
+	}
+	return out
+}
+
+func opRows() [][]string {
+	var out [][]string
+	for _, op := range aten.Ops() {
+		for _, n := range op.Names {
+			out = append(out, []string{"aten." + n, op.Kind, op.Cast.String(), op.Saves})
+		}
+	}
+	return out
+}
+
+func gpuRows() [][]string {
+	return rows(profile.Devices, func(d *profile.Device) []string {
+		return []string{d.Name, profile.FormatBytes(d.Memory), fmt.Sprintf("%.0f", d.Bandwidth/1e9), fmt.Sprintf("%.1f", d.FP32/1e12), fmt.Sprintf("%.1f", d.Half/1e12), profile.FormatBytes(d.Context)}
+	})
+}
+
+// listed are the formats of list.
+var listed = []report.Format[*listing]{
+	{Name: "text", Write: func(w io.Writer, l *listing, _ report.Style) error {
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, strings.Join(l.head, "\t"))
+		for _, r := range l.rows() {
+			fmt.Fprintln(t, strings.Join(r, "\t"))
+		}
+		return t.Flush()
+	}},
+	{Name: "json", Write: func(w io.Writer, l *listing, _ report.Style) error {
+		items := []map[string]string{}
+		for _, r := range l.rows() {
+			m := map[string]string{}
+			for i, h := range l.head {
+				m[h] = r[i]
+			}
+			items = append(items, m)
+		}
+		return report.JSON(w, map[string]any{"schemaVersion": planner.SchemaVersion, l.name: items})
+	}},
+}
+
+// opSupports are the formats of list ops --model.
+var opSupports = []report.Format[[]planner.OpSupport]{
+	{Name: "text", Write: func(w io.Writer, ops []planner.OpSupport, _ report.Style) error {
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "operator\tnodes\tsupported\tfirst node")
+		for _, x := range ops {
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", x.Op, x.Count, map[bool]string{true: "yes", false: "NO"}[x.Known], x.Node)
+		}
+		return t.Flush()
+	}},
+	{Name: "json", Write: func(w io.Writer, ops []planner.OpSupport, _ report.Style) error {
+		return report.JSON(w, struct {
+			SchemaVersion int                 `json:"schemaVersion"`
+			Ops           []planner.OpSupport `json:"ops"`
+		}{planner.SchemaVersion, ops})
+	}},
+}
+
+type listOptions struct {
+	outputFlags
+	what, model string
+}
+
+func newListCmd(s *streams, run func(*streams, *listOptions) error) *cobra.Command {
+	var names []string
+	var long strings.Builder
+	long.WriteString("list prints what memplan knows:\n")
+	for i := range listings {
+		names = append(names, listings[i].name)
+		fmt.Fprintf(&long, "\n  %-11s %s", listings[i].name, listings[i].short)
+	}
+	o := &listOptions{}
+	c := &cobra.Command{
+		Use:       "list <" + strings.Join(names, "|") + ">",
+		Short:     "What memplan knows: operators, cards, optimizers, rules and more",
+		Long:      long.String(),
+		Example:   "  memplan list gpus\n  memplan list ops --model model.onnx",
+		Args:      exactly(1, "one of "+strings.Join(names, ", ")),
+		ValidArgs: names,
+		RunE: func(_ *cobra.Command, args []string) error {
+			o.what = args[0]
+			return run(s, o)
+		},
+	}
+	c.Flags().StringVar(&o.model, "model", "", "with ops: the operators of this model `FILE`, and which of them are not supported")
+	o.outputFlags.add(c, report.Names(listed))
+	return c
+}
+
+func listRun(s *streams, o *listOptions) error {
+	if o.model != "" {
+		if o.what != "ops" {
+			return errors.New("--model goes with list ops")
+		}
+		m, err := planner.Open(o.model)
+		if err != nil {
+			return err
+		}
+		return emit(s, &o.outputFlags, opSupports, m.Ops())
+	}
+	var names []string
+	for i := range listings {
+		if listings[i].name == o.what {
+			return emit(s, &o.outputFlags, listed, &listings[i])
+		}
+		names = append(names, listings[i].name)
+	}
+	return fmt.Errorf("list %q: %w", o.what, oneOf(o.what, names))
+}

@@ -1,0 +1,111 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/memplan/memplan/planner"
+)
+
+// A Gate is what check writes.
+type Gate struct {
+	Path     string // of the configuration
+	Findings []planner.Finding
+}
+
+// Gates are the formats of check.
+var Gates = []Format[*Gate]{
+	{"text", gateText},
+	{"json", gateJSON},
+	{"markdown", gateMarkdown},
+	{"sarif", findingsSARIF},
+}
+
+// Failed counts the rules that do not hold.
+func (g *Gate) Failed() int {
+	n := 0
+	for _, f := range g.Findings {
+		if f.OK != nil && !*f.OK {
+			n++
+		}
+	}
+	return n
+}
+
+// Summary is the outcome in one line.
+func (g *Gate) Summary() string {
+	rules, failed := Plural(len(g.Findings), "rule", "rules"), g.Failed()
+	switch {
+	case len(g.Findings) == 0:
+		return "no rules apply"
+	case failed == 0 && len(g.Findings) == 1:
+		return "1 rule holds"
+	case failed == 0:
+		return "all " + rules + " hold"
+	}
+	return fmt.Sprintf("%d of %s failed", failed, rules)
+}
+
+// word is a finding's outcome for people.
+func word(f *planner.Finding) string {
+	switch {
+	case f.OK == nil:
+		return "?"
+	case *f.OK:
+		return "ok"
+	}
+	return "FAIL"
+}
+
+func gateText(w io.Writer, g *Gate, s Style) error {
+	fmt.Fprintln(w, paint(s.Color, map[bool]string{true: green, false: red}[g.Failed() == 0], g.Summary()))
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for i := range g.Findings {
+		f := &g.Findings[i]
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", word(f), f.Model, f.Rule, f.Message)
+	}
+	return t.Flush()
+}
+
+func gateJSON(w io.Writer, g *Gate, _ Style) error {
+	return JSON(w, GateDocument{planner.SchemaVersion, g.Failed() == 0, g.Findings})
+}
+
+// A GateDocument is what check --format json prints.
+type GateDocument struct {
+	SchemaVersion int               `json:"schemaVersion"`
+	OK            bool              `json:"ok"`
+	Verdicts      []planner.Finding `json:"verdicts"`
+}
+
+// mostRows bounds a table in a comment: GitHub takes 65,536 characters.
+const mostRows = 200
+
+func gateMarkdown(w io.Writer, g *Gate, _ Style) error {
+	tag(w, "check")
+	fmt.Fprintf(w, "**memplan: %s**\n\n| | model | rule | value | limit |\n|---|---|---|---:|---:|\n", g.Summary())
+	rows := 0
+	for _, failures := range []bool{true, false} { // failures first
+		for i := range g.Findings {
+			f := &g.Findings[i]
+			if (word(f) != "ok") != failures {
+				continue
+			}
+			if rows++; rows <= mostRows {
+				fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", word(f), code(f.Model), f.Rule, f.Value, cell(f.Limit))
+			}
+		}
+	}
+	if rows > mostRows {
+		fmt.Fprintf(w, "\nand %d more\n", rows-mostRows)
+	}
+	fmt.Fprintf(w, "\n<details><summary>details</summary>\n\n")
+	for i := range g.Findings {
+		if f := &g.Findings[i]; word(f) != "ok" && i < mostRows {
+			fmt.Fprintf(w, "- %s %s: %s\n", code(f.Model), f.Rule, cell(f.Message))
+		}
+	}
+	fmt.Fprintf(w, "\n</details>\n")
+	return nil
+}

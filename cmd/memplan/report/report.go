@@ -1,0 +1,193 @@
+// Package report writes memplan's answers: one table of formats for each kind
+// of answer, the same words for the same thing in all of them.
+package report
+
+import (
+	"encoding/json"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/planner/profile"
+)
+
+// A Style says how text for people may look.
+type Style struct {
+	Color bool
+	Width int // columns; 0: what fits most terminals
+}
+
+// A Format is one way to write a T.
+type Format[T any] struct {
+	Name  string
+	Write func(w io.Writer, v T, s Style) error
+}
+
+// Names lists the formats of a table in order, the default first.
+func Names[T any](table []Format[T]) []string {
+	out := make([]string, len(table))
+	for i := range table {
+		out[i] = table[i].Name
+	}
+	return out
+}
+
+// Write writes v in the format of that name, which the table must have.
+func Write[T any](w io.Writer, table []Format[T], name string, v T, s Style) error {
+	for i := range table {
+		if table[i].Name == name {
+			return table[i].Write(w, v, s)
+		}
+	}
+	panic("report: format " + name + " is not in the table")
+}
+
+// JSON writes a document: indented, without escapes for HTML, and with empty
+// arrays and objects where v has nil slices and maps.
+func JSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(filled(reflect.ValueOf(v)).Interface())
+}
+
+// filled returns a copy of v in which no slice and no map is nil, but for
+// those of values that encode themselves.
+func filled(v reflect.Value) reflect.Value {
+	if !v.IsValid() || v.Type().Implements(reflect.TypeFor[json.Marshaler]()) {
+		return v
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			return v
+		}
+		p := reflect.New(v.Type().Elem())
+		p.Elem().Set(filled(v.Elem()))
+		return p
+	case reflect.Struct:
+		c := reflect.New(v.Type()).Elem()
+		c.Set(v)
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				c.Field(i).Set(filled(v.Field(i)))
+			}
+		}
+		return c
+	case reflect.Slice:
+		c := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+		for i := range v.Len() {
+			c.Index(i).Set(filled(v.Index(i)))
+		}
+		return c
+	case reflect.Map:
+		c := reflect.MakeMapWithSize(v.Type(), v.Len())
+		for it := v.MapRange(); it.Next(); {
+			c.SetMapIndex(it.Key(), filled(it.Value()))
+		}
+		return c
+	}
+	return v
+}
+
+// size writes bytes with four significant digits and a binary unit.
+var size = profile.FormatBytes
+
+// signed writes a change of bytes.
+func signed(n int64) string {
+	if n > 0 {
+		return "+" + size(n)
+	}
+	return size(n)
+}
+
+// share is n as a percentage of all.
+func share(n, all int64) float64 { return 100 * float64(n) / float64(max(all, 1)) }
+
+// paint colours s; colour never carries meaning alone.
+func paint(on bool, code, s string) string {
+	if !on {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+// SGR codes.
+const (
+	bold    = "1"
+	green   = "32;1"
+	red     = "31;1"
+	yellow  = "33"
+	blue    = "34"
+	magenta = "35"
+	cyan    = "36"
+)
+
+// sortedKeys returns a map's keys in order.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// Plural writes a number and its noun.
+func Plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return itoa(n) + " " + many
+}
+
+// Either lists words of which one is wanted.
+func Either(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// moduleName is a module for people: the model itself has no name.
+func moduleName(m string) string {
+	if m == "" {
+		return "(model)"
+	}
+	return m
+}
+
+// joined writes a segment's modules.
+func joined(modules []string) string { return strings.Join(modules, " + ") }
+
+// warningGroup is the warnings of one code, by its first.
+type warningGroup struct {
+	code, text string
+	count      int
+}
+
+// grouped returns warnings by code, in order of first appearance.
+func grouped(r *planner.Report) []warningGroup {
+	var out []warningGroup
+	at := map[string]int{}
+	for _, x := range r.Warnings {
+		i, ok := at[x.Code]
+		if !ok {
+			i = len(out)
+			at[x.Code] = i
+			text := x.Message
+			if x.Node != "" {
+				text = x.Node + ": " + text
+			}
+			out = append(out, warningGroup{code: x.Code, text: text})
+		}
+		out[i].count++
+	}
+	return out
+}
+
+// String is the group in one line.
+func (g *warningGroup) String() string {
+	s := g.text + " [" + g.code + "]"
+	if g.count > 1 {
+		s += " and " + itoa(g.count-1) + " more like it"
+	}
+	return s
+}

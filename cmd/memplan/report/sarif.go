@@ -1,0 +1,115 @@
+package report
+
+import (
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"github.com/owenrumney/go-sarif/v3/pkg/report"
+	"github.com/owenrumney/go-sarif/v3/pkg/report/v210/sarif"
+
+	"github.com/memplan/memplan/planner"
+)
+
+// home is where SARIF readers learn about the tool.
+const home = "https://github.com/memplan/memplan"
+
+// ruleID is a rule's or a warning's name in SARIF.
+func ruleID(name string) string { return "memplan/" + name }
+
+// A sarifResult is one finding as SARIF has it: the physical place is a line
+// of a text file, the logical one a model or a node of it.
+type sarifResult struct {
+	rule, level, message string
+	file                 string
+	line                 int
+	logical, kind        string
+	fingerprint          string
+}
+
+func (x *sarifResult) add(run *sarif.Run) {
+	place := sarif.NewPhysicalLocation().WithArtifactLocation(sarif.NewSimpleArtifactLocation((&url.URL{Path: repoPath(x.file)}).String()))
+	if x.line > 0 {
+		place.WithRegion(sarif.NewRegion().WithStartLine(x.line))
+	}
+	where := sarif.NewLocationWithPhysicalLocation(place)
+	if x.logical != "" {
+		where.AddLogicalLocation(sarif.NewLogicalLocation().WithFullyQualifiedName(x.logical).WithKind(x.kind))
+	}
+	run.CreateResultForRule(ruleID(x.rule)).WithLevel(x.level).WithMessage(sarif.NewTextMessage(x.message)).
+		WithLocations([]*sarif.Location{where}).WithPartialFingerprints(map[string]string{"memplan/v1": x.fingerprint})
+}
+
+func writeSARIF(w io.Writer, run *sarif.Run) error {
+	r := report.NewV210Report()
+	r.AddRun(run)
+	if err := r.PrettyWrite(w); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "\n")
+	return err
+}
+
+// findingsSARIF writes the rules that failed, and the table of all.
+func findingsSARIF(w io.Writer, g *Gate, _ Style) error {
+	run := sarif.NewRunWithInformationURI("memplan", home)
+	for i := range planner.Rules {
+		run.AddRule(ruleID(planner.Rules[i].Name)).WithDescription(planner.Rules[i].Doc)
+	}
+	for _, f := range g.Findings {
+		if f.OK == nil || *f.OK {
+			continue
+		}
+		x := sarifResult{rule: f.Rule, level: "error", message: f.Model + ": " + f.Rule + ": " + f.Message, file: g.Path, line: f.Line,
+			logical: f.Model, kind: "module", fingerprint: f.Rule + ":" + f.Model}
+		x.add(run)
+	}
+	return writeSARIF(w, run)
+}
+
+// analysisSARIF writes what a person should look at: a step that does not fit,
+// and the warnings.
+func analysisSARIF(w io.Writer, a *Analysis, _ Style) error {
+	r := a.Report
+	run := sarif.NewRunWithInformationURI("memplan", home)
+	run.AddRule(ruleID("fits")).WithDescription(planner.Rules[0].Doc)
+	if r.Fits != nil && !*r.Fits {
+		x := sarifResult{rule: "fits", level: "error", message: Verdict(r), file: r.Model.Path, logical: r.Peak.Node, kind: "member", fingerprint: "fits:" + r.Model.Path}
+		x.add(run)
+	}
+	for _, g := range grouped(r) {
+		run.AddRule(ruleID(g.code))
+	}
+	for _, m := range r.Warnings {
+		x := sarifResult{rule: m.Code, level: "note", message: m.Message, file: r.Model.Path, logical: m.Node, kind: "member", fingerprint: m.Code + ":" + m.Node + ":" + r.Model.Path}
+		x.add(run)
+	}
+	return writeSARIF(w, run)
+}
+
+// repoPath writes a path relative to the repository that it lies in, as code
+// scanning wants it, or to the working directory.
+func repoPath(path string) string {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return filepath.ToSlash(path)
+	}
+	for dir := filepath.Dir(abs); ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, ".git")); err == nil {
+			rel, err := filepath.Rel(dir, abs)
+			if err == nil {
+				return filepath.ToSlash(rel)
+			}
+		}
+		if dir == filepath.Dir(dir) {
+			break
+		}
+	}
+	if wd, err := os.Getwd(); err == nil {
+		if rel, err := filepath.Rel(wd, abs); err == nil {
+			return filepath.ToSlash(rel)
+		}
+	}
+	return filepath.ToSlash(path)
+}

@@ -1,0 +1,176 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/planner"
+)
+
+// analysisText writes a report for a person: what to act on first.
+func analysisText(w io.Writer, a *Analysis, s Style) error {
+	r, p := a.Report, newPage(w, s)
+	code := bold
+	if r.Fits != nil {
+		code = map[bool]string{true: green, false: red}[*r.Fits]
+	}
+	head, rest := outcome(r), needs(r)
+	if r.Fits == nil {
+		head, rest = Verdict(r), ""
+	}
+	p.wrapped("", head, code)
+	for _, line := range append([]string{rest, peakLine(r)}, batchLines(r)...) {
+		if line != "" {
+			p.wrapped("", line, "")
+		}
+	}
+	gauge(p, r)
+	numbersText(p, r)
+	breakdownText(p, r)
+	liveText(p, r)
+	curveText(p, r)
+	checkpointText(p, r)
+	p.line("")
+	if try := advice(r); try != "" {
+		p.labelled("try", try)
+	}
+	p.labelled("time", timeLine(r))
+	p.labelled("model", modelLine(r))
+	p.labelled("config", configLine(r))
+	for _, g := range grouped(r) {
+		p.labelled("warning", g.String())
+	}
+	return nil
+}
+
+// gauge draws how full the card is.
+func gauge(p *page, r *planner.Report) {
+	card := r.Config.VRAMBytes
+	if r.Fits == nil || card <= 0 {
+		return
+	}
+	label := fmt.Sprintf("  %.1f%% of %s", share(r.Peak.ProcessBytes, card), size(card))
+	width := p.width - len(label) - 2
+	full := bar(r.Peak.ProcessBytes, card, width)
+	code := map[bool]string{true: green, false: red}[*r.Fits]
+	p.line("\n▕%s%s▏%s", paint(p.color, code, full), strings.Repeat("░", width-widest(full)), label)
+}
+
+// numbersText writes the four numbers and the bound side by side.
+func numbersText(p *page, r *planner.Report) {
+	p.head("the four numbers, and a bound on reserved")
+	var names, values strings.Builder
+	gap := min((p.width-50)/5, 4)
+	for _, n := range numbers(r) {
+		column := widest(n[0], n[1]) + gap
+		names.WriteString(left(n[0], column))
+		values.WriteString(left(n[1], column))
+	}
+	p.line("%s\n%s", names.String()[gap-2:], values.String()[gap-2:])
+}
+
+// breakdownText lists the categories at the peak, the largest first.
+func breakdownText(p *page, r *planner.Report) {
+	p.head("allocated at the peak")
+	rows := slices.Clone(r.Breakdown)
+	rows = slices.DeleteFunc(rows, func(c planner.CategoryBytes) bool { return c.Bytes == 0 })
+	slices.SortStableFunc(rows, func(a, b planner.CategoryBytes) int { return -cmp.Compare(a.Bytes, b.Bytes) })
+	for _, c := range rows {
+		text := fmt.Sprintf("  %-13s  %9s  %5.1f%%  ", c.Category, size(c.Bytes), share(c.Bytes, r.Peak.AllocatedBytes))
+		p.line("%s%s", text, paint(p.color, blue, bar(c.Bytes, r.Peak.AllocatedBytes, p.width-len(text))))
+	}
+}
+
+// mostLive is how many storages are listed; JSON has more.
+const mostLive = 8
+
+// liveText lists the largest storages at the peak, clipped to the page.
+func liveText(p *page, r *planner.Report) {
+	rows := r.Live[:min(len(r.Live), mostLive)]
+	if len(rows) == 0 {
+		return
+	}
+	p.head("largest of it")
+	values, modules := 0, 0
+	for _, l := range rows {
+		values, modules = max(values, widest(l.Value)), max(modules, widest(l.Module))
+	}
+	room := p.width - len("  999.9 MiB  activations  ") - 2
+	modules = min(modules, max(room-values, room/2))
+	values = min(values, room-modules)
+	for _, l := range rows {
+		text := fmt.Sprintf("  %9s  %-11s  %s  %s", size(l.Bytes), l.Category, pad(clip(l.Value, values), values), clip(l.Module, modules))
+		p.line("%s", strings.TrimRight(text, " "))
+	}
+}
+
+// mostSegments is how many lines segments are listed on; the plan has all.
+const mostSegments = 16
+
+// checkpointText says what to checkpoint, what it costs and how to apply it.
+func checkpointText(p *page, r *planner.Report) {
+	segs := segments(r)
+	if len(segs) == 0 {
+		return
+	}
+	p.head("checkpoint these modules (torch.utils.checkpoint)")
+	p.wrapped("", fmt.Sprintf("+%.2f%% time; %s", 100*r.Checkpoint.RecomputeOverhead, proof(r.Checkpoint)), "")
+	lines := segmentLines(segs)
+	for _, line := range lines[:min(len(lines), mostSegments)] {
+		p.wrapped("  • ", line, "")
+	}
+	if more := len(lines) - mostSegments; more > 0 {
+		p.line("  and %d more: the plan lists them", more)
+	}
+	p.line("apply it:\n  %s -o plan.json\n  memplan config plan.json --to torch", PlanCommand(r))
+}
+
+// segmentLines describes segments, those of one module that follow each other
+// by number on one line.
+func segmentLines(segs []train.Segment) []string {
+	var out []string
+	for i := 0; i < len(segs); {
+		j := i + 1
+		for j < len(segs) && follows(segs[j-1], segs[j]) {
+			j++
+		}
+		if j-i > 2 {
+			out = append(out, fmt.Sprintf("%s to %s, %d segments of one module each", segs[i].Modules[0], segs[j-1].Modules[0], j-i))
+			i = j
+			continue
+		}
+		out = append(out, joined(segs[i].Modules))
+		i++
+	}
+	return out
+}
+
+// follows reports whether two segments are one module each, of which the
+// second has the next number: blocks.3 and blocks.4.
+func follows(a, b train.Segment) bool {
+	if len(a.Modules) != 1 || len(b.Modules) != 1 {
+		return false
+	}
+	parent, n, ok := numbered(a.Modules[0])
+	next, m, ok2 := numbered(b.Modules[0])
+	return ok && ok2 && parent == next && m == n+1
+}
+
+// numbered splits a module's name before its number.
+func numbered(module string) (parent string, n int, ok bool) {
+	i := strings.LastIndexByte(module, '.') + 1
+	if i == len(module) {
+		return "", 0, false
+	}
+	for _, c := range module[i:] {
+		if c < '0' || c > '9' || n > 1e6 {
+			return "", 0, false
+		}
+		n = 10*n + int(c-'0')
+	}
+	return module[:i], n, true
+}

@@ -1,0 +1,283 @@
+package report
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/planner/profile"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// Verdict is the sentence that a person acts on.
+func Verdict(r *planner.Report) string {
+	if r.Fits == nil {
+		return outcome(r) + " " + needs(r)
+	}
+	return outcome(r) + ": " + needs(r)
+}
+
+// outcome is the answer without its numbers.
+func outcome(r *planner.Report) string {
+	at := ""
+	if r.Config.Batch > 0 {
+		at = fmt.Sprintf(" at batch %d", r.Config.Batch)
+	}
+	card := size(r.Config.VRAMBytes)
+	switch {
+	case r.Fits == nil:
+		return stepName(r) + at
+	case !*r.Fits:
+		return fmt.Sprintf("does not fit %s%s", card, at)
+	}
+	if n := len(segments(r)); n > 0 {
+		at += fmt.Sprintf(" with %s, for %.1f%% more time", Plural(n, "checkpointed segment", "checkpointed segments"), 100*r.Checkpoint.RecomputeOverhead)
+	}
+	return fmt.Sprintf("fits %s%s", card, at)
+}
+
+// needs are the numbers behind the answer.
+func needs(r *planner.Report) string {
+	p := &r.Peak
+	s := fmt.Sprintf("needs %s (%s reserved and %s of CUDA context)", size(p.ProcessBytes), size(p.ReservedBytes), size(p.ProcessBytes-p.ReservedBytes))
+	switch {
+	case r.Fits == nil:
+		return s
+	case *r.Fits:
+		return s + ", " + size(max(r.Config.VRAMBytes-p.ProcessBytes, 0)) + " to spare"
+	}
+	return s + excess(r)
+}
+
+func stepName(r *planner.Report) string {
+	if r.Config.Mode == "infer" {
+		return "one inference"
+	}
+	return "one training step"
+}
+
+// excess is by how much a step exceeds the card. Fragmentation under the cap
+// can keep a step from fitting whose peak without it would.
+func excess(r *planner.Report) string {
+	if over := r.Peak.ProcessBytes - r.Config.VRAMBytes; over > 0 {
+		return ", " + size(over) + " too much"
+	}
+	return ", and its blocks find no room under the limit"
+}
+
+// segments are the checkpointed segments of a report.
+func segments(r *planner.Report) []train.Segment {
+	if r.Checkpoint == nil {
+		return nil
+	}
+	return r.Checkpoint.Segments
+}
+
+func peakLine(r *planner.Report) string {
+	line := fmt.Sprintf("peak %s allocated in the %s", size(r.Peak.AllocatedBytes), phaseName(r.Peak.Phase))
+	if r.Peak.Node != "" {
+		line += " at " + r.Peak.Node
+	}
+	for _, l := range r.Live {
+		if l.Node == r.Peak.Node && l.Module != "" && !strings.Contains(line, l.Module) {
+			line += ", module " + l.Module
+			break
+		}
+	}
+	if r.Config.Mode != "infer" {
+		line += fmt.Sprintf(" (step %d)", r.Peak.Step+1)
+	}
+	return line
+}
+
+func phaseName(p string) string {
+	switch p {
+	case "":
+		return "step"
+	case "optimizer":
+		return "optimizer step"
+	case "loss":
+		return "loss"
+	}
+	return p + " pass"
+}
+
+func batchLines(r *planner.Report) []string {
+	b := r.Batch
+	switch {
+	case b == nil:
+		return nil
+	case b.Max == 0:
+		return []string{"not even batch 1 fits; what stops it: " + b.LimitedBy}
+	}
+	line := fmt.Sprintf("largest batch that fits: %d (proven: none above %d can)", b.Max, b.UpperBound)
+	if b.LimitedBy != "" {
+		line += "; what stops the next: " + b.LimitedBy
+	}
+	return []string{line}
+}
+
+// timeLine is the estimate of how long a step takes.
+func timeLine(r *planner.Report) string {
+	t := &r.Time
+	line := fmt.Sprintf("about %s ms a step on %s", millis(t.StepMs), deviceName(r))
+	if r.Config.Mode != "infer" {
+		line += fmt.Sprintf(": forward %s, backward %s, optimizer %s", millis(t.ForwardMs), millis(t.BackwardMs), millis(t.OptimizerMs))
+	}
+	if t.SamplesPerSecond > 0 {
+		line += fmt.Sprintf("; %s samples/s", millis(t.SamplesPerSecond))
+	}
+	return line + " (roofline estimate)"
+}
+
+// millis writes a number with three significant digits or more.
+func millis(x float64) string {
+	switch {
+	case x >= 99.95:
+		return strconv.FormatFloat(x, 'f', 0, 64)
+	case x >= 9.995:
+		return strconv.FormatFloat(x, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(x, 'f', 2, 64)
+}
+
+// modelLine describes the file.
+func modelLine(r *planner.Report) string {
+	m := &r.Model
+	return fmt.Sprintf("%s: %s parameters, %d nodes, lift from %s", m.Path, grouped3(m.Parameters), m.Nodes, m.Lift)
+}
+
+// grouped3 writes a count with its digits in groups of three.
+func grouped3(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// configLine describes what was asked.
+func configLine(r *planner.Report) string {
+	c := &r.Config
+	parts := []string{c.Mode, c.Precision}
+	if c.Mode != "infer" {
+		parts = append(parts, c.Optimizer, "loss "+c.Loss)
+	}
+	if c.Accumulate > 1 {
+		parts = append(parts, fmt.Sprintf("%d batches a step", c.Accumulate))
+	}
+	for _, name := range sortedKeys(c.Dims) {
+		parts = append(parts, fmt.Sprintf("%s=%d", name, c.Dims[name]))
+	}
+	if c.Attention != "auto" {
+		parts = append(parts, "attention "+c.Attention)
+	}
+	return strings.Join(append(parts, c.Runtime), ", ")
+}
+
+func deviceName(r *planner.Report) string {
+	if r.Config.GPU != "" {
+		return r.Config.GPU
+	}
+	return profile.Devices[0].Name
+}
+
+// numbers are the four memory numbers and the bound.
+func numbers(r *planner.Report) [][2]string {
+	p := &r.Peak
+	return [][2]string{
+		{"requested", size(p.RequestedBytes)}, {"allocated", size(p.AllocatedBytes)}, {"reserved", size(p.ReservedBytes)},
+		{"process", size(p.ProcessBytes)}, {"upper bound", size(p.UpperBoundBytes)},
+	}
+}
+
+func proof(c *planner.CheckpointInfo) string {
+	switch {
+	case c.Optimal:
+		return "optimal among choices of segments"
+	case c.LowerBound > 0:
+		return fmt.Sprintf("no choice of segments that fits costs less than %.2f%%", 100*c.LowerBound)
+	}
+	return "no bound on what another choice would cost"
+}
+
+// advice names what could make a step fit that does not.
+func advice(r *planner.Report) string {
+	if r.Fits == nil || *r.Fits {
+		return ""
+	}
+	var try []string
+	c := &r.Config
+	if r.Batch == nil && c.Batch > 1 {
+		try = append(try, "--batch max")
+	}
+	if c.Mode != "infer" && c.Checkpoint == "none" {
+		try = append(try, "--checkpoint auto")
+	}
+	if c.Precision == "fp32" {
+		try = append(try, "--precision amp-bf16")
+	}
+	if strings.HasPrefix(c.Optimizer, "adam") && c.Mode != "infer" {
+		try = append(try, "an optimizer with less state (memplan list optimizers)")
+	}
+	return strings.Join(try, ", ")
+}
+
+// PlanCommand is the command line that plans what a report found.
+func PlanCommand(r *planner.Report) string {
+	c := &r.Config
+	parts := []string{"memplan plan", quoted(r.Model.Path)}
+	add := func(flag, value, standard string) {
+		if value != standard {
+			parts = append(parts, "--"+flag+" "+quoted(value))
+		}
+	}
+	add("batch", strconv.FormatInt(c.Batch, 10), "0")
+	for _, name := range sortedKeys(c.Dims) {
+		add("dim", fmt.Sprintf("%s=%d", name, c.Dims[name]), "")
+	}
+	add("mode", c.Mode, "train")
+	add("precision", c.Precision, profile.Precisions[0].Name)
+	if c.Mode != "infer" {
+		add("optimizer", c.Optimizer, profile.Optimizers[0].Name)
+		add("loss", c.Loss, "auto")
+	}
+	add("attention", c.Attention, "auto")
+	add("runtime", c.Runtime, profile.Runtimes[0].Name)
+	add("accumulate", itoa(c.Accumulate), "1")
+	if c.Checkpoint == "all" || c.Checkpoint == "sqrt" {
+		add("checkpoint", c.Checkpoint, "")
+	}
+	add("gpu", c.GPU, "")
+	if d, err := profile.FindDevice(c.GPU); err != nil || d.Memory != c.VRAMBytes {
+		add("vram", sizeFlag(c.VRAMBytes), "0")
+	}
+	return strings.Join(parts, " ")
+}
+
+// sizeFlag writes a size as briefly as a flag can take it exactly.
+func sizeFlag(n int64) string {
+	for _, u := range []struct {
+		suffix string
+		bytes  int64
+	}{{"G", profile.GiB}, {"M", profile.MiB}, {"GB", 1e9}} {
+		if n > 0 && n%u.bytes == 0 {
+			return strconv.FormatInt(n/u.bytes, 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// quoted writes a word as a shell needs it.
+func quoted(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-./=:,@+", r)
+	}
+	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

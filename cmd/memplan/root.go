@@ -1,0 +1,208 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/planner"
+)
+
+// The groups of commands in help.
+const (
+	groupPlan = "plan"
+	groupGate = "gate"
+	groupMore = "more"
+)
+
+func newRootCmd(s *streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "memplan <command>",
+		Short: "Plan the GPU memory of a model before anything runs",
+		Long: `memplan reads an ONNX model and says, before anything runs, how much GPU memory a
+training step or an inference needs, operator by operator; which modules to
+checkpoint and which batch to run for a memory budget; and gates model changes
+in CI on machines without a GPU.`,
+		Example: `  memplan analyze models/resnet50.onnx --vram 16G
+  memplan plan models/gpt2.onnx --batch 48 --vram 16G -o plan.json
+  memplan config plan.json --to torch
+  memplan check`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+	}
+	root.Version = version()
+	root.SetVersionTemplate(versionLine())
+	root.Args = cobra.ArbitraryArgs
+	root.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return unknownCommand(c, args[0])
+		}
+		return c.Help()
+	}
+	root.SetOut(s.out)
+	root.SetErr(s.err)
+	root.SetFlagErrorFunc(flagError)
+	root.SetUsageFunc(func(c *cobra.Command) error { return usage(c.OutOrStdout(), c) })
+	addEnum(root, root.PersistentFlags(), &s.color, "color", "auto", "colour `WHEN`", colors, nil)
+	root.AddGroup(&cobra.Group{ID: groupPlan, Title: "Plan"}, &cobra.Group{ID: groupGate, Title: "Gate changes"}, &cobra.Group{ID: groupMore, Title: "Look inside"})
+	for _, c := range []struct {
+		group string
+		cmd   *cobra.Command
+	}{
+		{groupPlan, newAnalyzeCmd(s, analyzeRun)}, {groupPlan, newPlanCmd(s, planRun)}, {groupPlan, newConfigCmd(s, configRun)}, {groupPlan, newValidateCmd(s, validateRun)},
+		{groupGate, newCheckCmd(s, checkRun)}, {groupGate, newBaselineCmd(s, baselineRun)}, {groupGate, newDiffCmd(s, diffRun)},
+		{groupMore, newShowCmd(s, showRun)}, {groupMore, newSolveCmd(s)}, {groupMore, newListCmd(s, listRun)}, {groupMore, newVersionCmd(s)}, {groupMore, newCompletionCmd(s)},
+	} {
+		c.cmd.GroupID = c.group
+		root.AddCommand(c.cmd)
+	}
+	for i := range topics {
+		root.AddCommand(&cobra.Command{Use: topics[i].name, Short: topics[i].short, Long: topics[i].text})
+	}
+	root.SetHelpCommandGroupID(groupMore)
+	root.SetHelpCommand(newHelpCmd(root))
+	return root
+}
+
+// newHelpCmd is cobra's help, but an unknown topic is an error.
+func newHelpCmd(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command or topic]",
+		Short: "Help on a command or a topic",
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return helpNames(root), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return fmt.Errorf("no help on %q%s", strings.Join(args, " "), suggestion(args[0], helpNames(root), "memplan help lists commands and topics"))
+			}
+			cmd.InitDefaultHelpFlag()
+			return cmd.Help()
+		},
+	}
+}
+
+func helpNames(root *cobra.Command) []string {
+	var out []string
+	for _, c := range root.Commands() {
+		out = append(out, c.Name())
+	}
+	return out
+}
+
+// suggestion continues an error: with the name that was meant, or with what
+// else to do.
+func suggestion(name string, known []string, otherwise string) string {
+	if near := planner.Nearest(name, known); near != "" {
+		return ": did you mean " + near + "?"
+	}
+	return ": " + otherwise
+}
+
+func unknownCommand(root *cobra.Command, name string) error {
+	return fmt.Errorf("unknown command %q%s", name, suggestion(name, helpNames(root), "memplan help lists the commands"))
+}
+
+// flagError says what is wrong with a flag, and what to do.
+func flagError(c *cobra.Command, err error) error {
+	if c == c.Root() && c.Flags().NArg() > 0 { // no command, so its flags are not known either
+		return unknownCommand(c, c.Flags().Arg(0))
+	}
+	see := "see " + c.CommandPath() + " --help"
+	var unknown *pflag.NotExistError
+	var invalid *pflag.InvalidValueError
+	var missing *pflag.ValueRequiredError
+	switch {
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
+		var known []string
+		c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+		near := planner.Nearest(unknown.GetSpecifiedName(), known)
+		if near != "" {
+			return fmt.Errorf("unknown flag --%s: did you mean --%s?", unknown.GetSpecifiedName(), near)
+		}
+		return fmt.Errorf("unknown flag --%s: %s", unknown.GetSpecifiedName(), see)
+	case errors.As(err, &invalid) && wanted[invalid.GetFlag().Value.Type()] != "":
+		return fmt.Errorf("--%s %q: want %s", invalid.GetFlag().Name, invalid.GetValue(), wanted[invalid.GetFlag().Value.Type()])
+	case errors.As(err, &invalid):
+		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), errors.Unwrap(invalid))
+	case errors.As(err, &missing):
+		return fmt.Errorf("--%s needs a value: %s", missing.GetFlag().Name, see)
+	}
+	return fmt.Errorf("%w: %s", err, see)
+}
+
+// wanted says what flags of a type take, for those whose own errors do not.
+var wanted = map[string]string{"int": "a whole number", "float64": "a number", "duration": "a duration such as 30s or 2m"}
+
+// exactly is cobra.ExactArgs with an error that says what is wanted.
+func exactly(n int, what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) != n {
+			return fmt.Errorf("%s wants %s, not %s: see %s --help", ownPath(c), what, report.Plural(len(args), "argument", "arguments"), c.CommandPath())
+		}
+		return nil
+	}
+}
+
+// ownPath names a command without the program.
+func ownPath(c *cobra.Command) string {
+	return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
+}
+
+// atMost is cobra.MaximumNArgs likewise.
+func atMost(n int, what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) > n {
+			return fmt.Errorf("%s wants at most %s, not %s: see %s --help", ownPath(c), what, report.Plural(len(args), "argument", "arguments"), c.CommandPath())
+		}
+		return nil
+	}
+}
+
+// flagColumns is the width that flag descriptions are wrapped to.
+const flagColumns = 110
+
+// usage writes how a command is used; cobra's own template does not wrap.
+func usage(w io.Writer, c *cobra.Command) error {
+	fmt.Fprintf(w, "Usage:\n  %s\n", c.UseLine())
+	if c.HasExample() {
+		fmt.Fprintf(w, "\nExamples:\n%s\n", c.Example)
+	}
+	for _, g := range c.Groups() {
+		fmt.Fprintf(w, "\n%s:\n", g.Title)
+		listCommands(w, c, func(sub *cobra.Command) bool { return sub.GroupID == g.ID && sub.IsAvailableCommand() })
+	}
+	if len(c.Groups()) == 0 && c.HasAvailableSubCommands() {
+		fmt.Fprintf(w, "\nCommands:\n")
+		listCommands(w, c, (*cobra.Command).IsAvailableCommand)
+	}
+	if c.HasHelpSubCommands() {
+		fmt.Fprintf(w, "\nTopics (memplan help <topic>):\n")
+		listCommands(w, c, (*cobra.Command).IsAdditionalHelpTopicCommand)
+	}
+	if c.HasAvailableLocalFlags() {
+		fmt.Fprintf(w, "\nFlags:\n%s", c.LocalFlags().FlagUsagesWrapped(flagColumns))
+	}
+	if c.HasAvailableInheritedFlags() {
+		fmt.Fprintf(w, "\nFlags of every command:\n%s", c.InheritedFlags().FlagUsagesWrapped(flagColumns))
+	}
+	return nil
+}
+
+func listCommands(w io.Writer, c *cobra.Command, which func(*cobra.Command) bool) {
+	for _, sub := range c.Commands() {
+		if which(sub) {
+			fmt.Fprintf(w, "  %-12s %s\n", sub.Name(), sub.Short)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+// Package timeline writes the events of a steady step to files: as data, as a
+// chart, and as a snapshot for PyTorch's memory_viz.
+package timeline
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/planner"
+)
+
+// A Step is a steady step as files have it.
+type Step struct {
+	Title  string // of the chart: model and configuration
+	Events []planner.TimelineEvent
+	Stack  *planner.Stack
+}
+
+// A Format is one kind of file.
+type Format struct {
+	Ending string // of the file's name, which decides
+	Doc    string
+	Write  func(w io.Writer, s *Step) error
+}
+
+// Formats lists the kinds of file.
+var Formats = []Format{
+	{".json", "the events in order", writeJSON},
+	{".csv", "the events in order, one a line", writeCSV},
+	{".svg", "a chart of live bytes by category", SVG},
+	{".png", "the same chart as pixels", PNG},
+	{".pickle", "a snapshot for PyTorch's memory_viz (python -m torch.cuda._memory_viz trace_plot FILE)", writePickle},
+}
+
+// FormatOf returns the format that a file's ending asks for.
+func FormatOf(file string) (*Format, error) {
+	for i := range Formats {
+		if strings.EqualFold(filepath.Ext(file), Formats[i].Ending) {
+			return &Formats[i], nil
+		}
+	}
+	return nil, fmt.Errorf("%s: the ending decides the format: want %s", file, Endings())
+}
+
+// Endings lists the endings for messages.
+func Endings() string {
+	var list []string
+	for i := range Formats {
+		list = append(list, Formats[i].Ending)
+	}
+	return report.Either(list)
+}
+
+// Document is the JSON form.
+type Document struct {
+	SchemaVersion int                     `json:"schemaVersion"`
+	Events        []planner.TimelineEvent `json:"events"`
+}
+
+func writeJSON(w io.Writer, s *Step) error {
+	return report.JSON(w, Document{planner.SchemaVersion, s.Events})
+}
+
+func writeCSV(w io.Writer, s *Step) error {
+	c := csv.NewWriter(w)
+	if err := c.Write([]string{"phase", "kind", "id", "bytes", "op", "node", "module"}); err != nil {
+		return err
+	}
+	for i := range s.Events {
+		e := &s.Events[i]
+		if err := c.Write([]string{e.Phase, e.Kind, strconv.FormatInt(e.ID, 10), strconv.FormatInt(e.Bytes, 10), e.Op, e.Node, e.Module}); err != nil {
+			return err
+		}
+	}
+	c.Flush()
+	return c.Error()
+}

@@ -1,0 +1,306 @@
+package timeline
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"image/png"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/memplan/memplan/planner"
+)
+
+// step is a steady step of a sample model.
+func step(t testing.TB, model string, cfg planner.Config) *Step {
+	t.Helper()
+	m, err := planner.Open(filepath.Join("..", "..", "..", "models", model))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Step{Title: model + " & <others>"}
+	if s.Events, err = m.Timeline(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if s.Stack, err = m.Stack(cfg); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func steps(t testing.TB) map[string]*Step {
+	return map[string]*Step{
+		"train":     step(t, "resnet50.onnx", planner.Config{Batch: 2}),
+		"inference": step(t, "mlp.onnx", planner.Config{Batch: 2, Mode: "infer"}),
+	}
+}
+
+func file(t testing.TB, ending string, s *Step) []byte {
+	t.Helper()
+	f, err := FormatOf("x" + ending)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := f.Write(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestFormatOf(t *testing.T) {
+	for i := range Formats {
+		name := "dir.d/x" + strings.ToUpper(Formats[i].Ending)
+		if f, err := FormatOf(name); err != nil || f != &Formats[i] {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, name := range []string{"x", "x.", "x.gif", "json", ""} {
+		if _, err := FormatOf(name); err == nil || !strings.Contains(err.Error(), ".csv") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// JSON and CSV read back as the same events.
+func TestData(t *testing.T) {
+	for name, s := range steps(t) {
+		var doc Document
+		if err := json.Unmarshal(file(t, ".json", s), &doc); err != nil {
+			t.Fatal(err)
+		}
+		if doc.SchemaVersion != 1 || !reflect.DeepEqual(doc.Events, s.Events) {
+			t.Errorf("%s: JSON does not read back", name)
+		}
+		rows, err := csv.NewReader(bytes.NewReader(file(t, ".csv", s))).ReadAll()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(rows) != len(s.Events)+1 {
+			t.Fatalf("%s: %d rows for %d events", name, len(rows), len(s.Events))
+		}
+		for i, r := range rows[1:] {
+			id, _ := strconv.ParseInt(r[2], 10, 64)
+			n, _ := strconv.ParseInt(r[3], 10, 64)
+			if got := (planner.TimelineEvent{Phase: r[0], Kind: r[1], ID: id, Bytes: n, Op: r[4], Node: r[5], Module: r[6]}); got != s.Events[i] {
+				t.Fatalf("%s: row %d reads %+v, want %+v", name, i, got, s.Events[i])
+			}
+		}
+	}
+}
+
+// The chart is an XML document of the drawn size, with a name for every
+// category that has bytes and for the long phases.
+func TestSVG(t *testing.T) {
+	for name, s := range steps(t) {
+		text := xmlText(t, file(t, ".svg", s))
+		want := []string{s.Title, "forward"}
+		for k, category := range s.Stack.Categories {
+			for i := range s.Stack.Points {
+				if s.Stack.Points[i].Bytes[k] > 0 {
+					want = append(want, category)
+					break
+				}
+			}
+		}
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s: no %q in the chart", name, w)
+			}
+		}
+	}
+}
+
+// xmlText returns the text of a document, which must be well-formed.
+func xmlText(t *testing.T, data []byte) string {
+	t.Helper()
+	var sb strings.Builder
+	d := xml.NewDecoder(bytes.NewReader(data))
+	root := ""
+	for {
+		tok, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch x := tok.(type) {
+		case xml.StartElement:
+			if root == "" {
+				root = x.Name.Local
+			}
+		case xml.CharData:
+			sb.Write(x)
+			sb.WriteByte(' ')
+		}
+	}
+	if root != "svg" {
+		t.Errorf("the root is <%s>", root)
+	}
+	return sb.String()
+}
+
+// The pixels are those of the chart: the lowest of the drawing has the first
+// category's colour, and there is more than one colour.
+func TestPNG(t *testing.T) {
+	for name, s := range steps(t) {
+		img, err := png.Decode(bytes.NewReader(file(t, ".png", s)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		colors := map[string]int{}
+		for y := img.Bounds().Min.Y; y < img.Bounds().Max.Y; y++ {
+			for x := img.Bounds().Min.X; x < img.Bounds().Max.X; x++ {
+				r, g, b, _ := img.At(x, y).RGBA()
+				colors[fmt.Sprintf("%02x%02x%02x", r>>8, g>>8, b>>8)]++
+			}
+		}
+		r, g, b, _ := palette[0].RGBA()
+		if first := fmt.Sprintf("%02x%02x%02x", r>>8, g>>8, b>>8); colors[first] < 1000 || img.Bounds().Dx() < 800 {
+			t.Errorf("%s: %v, %d pixels of the first category", name, img.Bounds(), colors[first])
+		}
+	}
+}
+
+// A step without anything in it still draws.
+func TestChartOfNothing(t *testing.T) {
+	for _, s := range []*Step{
+		{Stack: &planner.Stack{Categories: []string{"parameters"}, Points: []planner.StackPoint{{Phase: "forward", Bytes: []int64{0}}}}},
+		{Stack: &planner.Stack{Categories: []string{"parameters"}, Points: []planner.StackPoint{{Phase: "forward", Bytes: []int64{5}}}}},
+	} {
+		for _, ending := range []string{".svg", ".png", ".json", ".csv", ".pickle"} {
+			if len(file(t, ending, s)) == 0 {
+				t.Errorf("%s: nothing", ending)
+			}
+		}
+	}
+}
+
+// reader is a script that reads a snapshot as memory_viz does: addresses are
+// allocated and freed in turn, and what is freed without having been allocated
+// was there before.
+const reader = `
+import json, pickle, sys
+snapshot = pickle.load(open(sys.argv[1], 'rb'))
+assert snapshot['segments'] == [] and len(snapshot['device_traces']) == 1, snapshot.keys()
+live, older, requested, out = {}, 0, None, []
+for e in snapshot['device_traces'][0]:
+    assert set(e) == {'action', 'addr', 'size', 'stream', 'time_us', 'frames'}, e
+    assert [set(f) for f in e['frames']] == [{'name', 'filename', 'line'}], e
+    if e['action'] == 'alloc':
+        assert e['addr'] not in live, 'allocated twice'
+        live[e['addr']] = e['size']
+    elif e['action'] == 'free_requested':
+        requested = e['addr']
+        continue
+    else:
+        assert e['action'] == 'free_completed' and requested == e['addr'], e
+        if live.pop(e['addr'], None) is None:
+            older += e['size']
+    out.append([e['action'] == 'alloc', e['size'], e['time_us'], e['frames'][0]['name'], e['frames'][0]['filename']])
+json.dump({'events': out, 'live': sum(live.values()), 'older': older}, sys.stdout)
+`
+
+// Python reads the snapshot as the events that were written.
+func TestPickle(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3")
+	}
+	for name, s := range steps(t) {
+		path := filepath.Join(t.TempDir(), "step.pickle")
+		if err := os.WriteFile(path, file(t, ".pickle", s), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), python, "-c", reader, path).Output()
+		if err != nil {
+			t.Fatalf("%s: %v: %s", name, err, stderr(err))
+		}
+		var got struct {
+			Events      [][5]any
+			Live, Older int64
+		}
+		if err := json.Unmarshal(out, &got); err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Events) != len(s.Events) {
+			t.Fatalf("%s: %d events, want %d", name, len(got.Events), len(s.Events))
+		}
+		var balance int64
+		for i := range s.Events {
+			e := &s.Events[i]
+			where := strings.TrimSpace(e.Phase + " " + e.Module)
+			want := [5]any{e.Kind == "alloc", float64(e.Bytes), float64(i), e.Op, where}
+			if got.Events[i] != want {
+				t.Fatalf("%s: event %d is %v, want %v", name, i, got.Events[i], want)
+			}
+			if e.Kind == "alloc" {
+				balance += e.Bytes
+			} else {
+				balance -= e.Bytes
+			}
+		}
+		if got.Live-got.Older != balance {
+			t.Errorf("%s: %d bytes live at the end and %d older freed, want a difference of %d", name, got.Live, got.Older, balance)
+		}
+	}
+}
+
+func stderr(err error) []byte {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.Stderr
+	}
+	return nil
+}
+
+// Ticks are round, in order, and few enough to read.
+func TestTicks(t *testing.T) {
+	for _, top := range []float64{1, 7, 8, 9, 1000, 1 << 20, 3 << 30, 17e9, 1e12} {
+		ticks := sizeTicks{}.Ticks(0, top)
+		if len(ticks) < 2 || len(ticks) > 9 {
+			t.Errorf("%d ticks up to %g", len(ticks), top)
+		}
+		for i := 1; i < len(ticks); i++ {
+			if ticks[i].Value <= ticks[i-1].Value || ticks[i].Label == ticks[i-1].Label {
+				t.Errorf("ticks %v", ticks)
+			}
+		}
+	}
+	for n, want := range map[int64]string{0: "0 B", 512: "512 B", 1 << 10: "1 KiB", 3 << 29: "1.5 GiB", 2 << 30: "2 GiB", 64 << 20: "64 MiB"} {
+		if got := tickLabel(n); got != want {
+			t.Errorf("%d is labelled %s, want %s", n, got, want)
+		}
+	}
+}
+
+// Fewer columns than points keep the highest point.
+func TestReduce(t *testing.T) {
+	var pts []planner.StackPoint
+	for i := range 1000 {
+		pts = append(pts, planner.StackPoint{Phase: "forward", Bytes: []int64{int64(i * 7919 % 1009), 1}})
+	}
+	for _, n := range []int{1, 3, 640, 1000, 5000} {
+		columns, at := reduce(pts, n)
+		most := int64(0)
+		for i, c := range columns {
+			most = max(most, c.Total())
+			if i > 0 && at[i] <= at[i-1] {
+				t.Fatalf("%d columns are out of order", n)
+			}
+		}
+		if len(columns) != min(n, 1000) || most != 1009 {
+			t.Errorf("%d columns: %d, highest %d", n, len(columns), most)
+		}
+	}
+}

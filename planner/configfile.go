@@ -1,0 +1,355 @@
+package planner
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/memplan/memplan/planner/profile"
+)
+
+// A ConfigFile is .memplan.yaml: the models that check looks at, each with
+// the limits it must keep.
+type ConfigFile struct {
+	Path     string // of the file itself
+	Entries  []Entry
+	Baseline string // path of the baseline, relative to the working directory like Path
+}
+
+// An Entry is one model of a ConfigFile. A file may be listed more than once
+// with different settings.
+type Entry struct {
+	Path   string // as written
+	File   string // where it is: Path is relative to the configuration's folder
+	Line   int    // of the entry, from 1
+	Config Config
+	Limits []Limit // in the order of Rules: the entry's own, and the file's where it has none
+
+	settings []setting // as written, in the order of entryKeys
+	own      []Limit
+}
+
+// A setting is a key of an entry that shapes its configuration, and its value.
+type setting struct{ key, value string }
+
+// Settings names what the entry asks for, such as "batch=64 gpu=t4".
+func (e *Entry) Settings() string {
+	parts := make([]string, len(e.settings))
+	for i, s := range e.settings {
+		parts[i] = s.key + "=" + s.value
+	}
+	return strings.Join(parts, " ")
+}
+
+// A Limit is a rule with the value it must keep.
+type Limit struct {
+	Rule  *Rule
+	Text  string  // as written: "12G", "2%"
+	Value float64 // in the rule's unit
+	Line  int     // where it stands, from 1
+}
+
+const (
+	// ConfigFileName is looked for upward from the working directory.
+	ConfigFileName = ".memplan.yaml"
+	// BaselineFileName is where the baseline lies unless the configuration
+	// names another place.
+	BaselineFileName = ".memplan-baseline.json"
+	// ConfigVersion is the only value of the configuration's version key.
+	ConfigVersion = "1"
+)
+
+// maxConfig bounds the size of a configuration file in bytes.
+const maxConfig = 1 << 20
+
+// FindConfigFile returns the path of ConfigFileName in dir or the nearest
+// folder above it.
+func FindConfigFile(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	for d := dir; ; d = filepath.Dir(d) {
+		p := filepath.Join(d, ConfigFileName)
+		if info, err := os.Stat(p); err == nil && !info.IsDir() {
+			return p, nil
+		}
+		if d == filepath.Dir(d) {
+			return "", fmt.Errorf("no %s in %s or a folder above it: write one (see memplan help config-file) or name it", ConfigFileName, dir)
+		}
+	}
+}
+
+// ReadConfigFile reads a configuration. Errors begin with path:line: and name
+// the key; an unknown key comes with the nearest known one.
+func ReadConfigFile(path string) (*ConfigFile, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxConfig {
+		return nil, fmt.Errorf("%s: larger than %d bytes: not a memplan configuration", path, maxConfig)
+	}
+	return ParseConfigFile(path, data)
+}
+
+// ParseConfigFile reads a configuration from data; path is where it lies, for
+// messages and to find the models.
+func ParseConfigFile(path string, data []byte) (*ConfigFile, error) {
+	root, err := parseYAML(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s:%w", path, err)
+	}
+	f := &draft{ConfigFile: ConfigFile{Path: path, Baseline: BaselineFileName}}
+	if err := decodeMap(root, "the configuration", fileKeys, f); err != nil {
+		return nil, fmt.Errorf("%s:%w", path, err)
+	}
+	if err := f.finish(); err != nil {
+		return nil, fmt.Errorf("%s:%w", path, err)
+	}
+	return &f.ConfigFile, nil
+}
+
+// A draft is a configuration while it is read.
+type draft struct {
+	ConfigFile
+	limits []Limit // of the whole file
+}
+
+// fileKeys are the keys of the configuration.
+var fileKeys = []yamlKey[draft]{
+	{"version", func(f *draft, v yamlValue) error {
+		s, err := v.text()
+		if err == nil && s != ConfigVersion {
+			err = v.errorf("version %s: this memplan reads version %s", s, ConfigVersion)
+		}
+		return err
+	}},
+	{"models", func(f *draft, v yamlValue) error {
+		list, err := v.list()
+		for _, item := range list {
+			e := Entry{Line: item.line}
+			if err := decodeMap(item, fmt.Sprintf("models[%d]", len(f.Entries)), entryKeys, &e); err != nil {
+				return err
+			}
+			f.Entries = append(f.Entries, e)
+		}
+		return err
+	}},
+	{"rules", func(f *draft, v yamlValue) (err error) {
+		f.limits, err = decodeLimits(v)
+		return err
+	}},
+	{"baseline", func(f *draft, v yamlValue) (err error) {
+		f.Baseline, err = v.text()
+		return err
+	}},
+}
+
+// entryKeys are the keys of a model; those after path and before rules are
+// its settings.
+var entryKeys = []yamlKey[Entry]{
+	{"path", func(e *Entry, v yamlValue) (err error) {
+		e.Path, err = v.text()
+		return err
+	}},
+	{"batch", func(e *Entry, v yamlValue) error {
+		return e.set("batch", v, func(s string) (err error) {
+			e.Config.Batch, e.Config.BatchMax, err = ParseBatch(s)
+			return err
+		})
+	}},
+	{"dims", (*Entry).setDims},
+	{"mode", name("mode", func(c *Config) *string { return &c.Mode }, func(s string) error { return known("mode", s, "train", "infer") })},
+	{"precision", name("precision", func(c *Config) *string { return &c.Precision }, func(s string) error {
+		_, err := profile.FindPrecision(s)
+		return err
+	})},
+	{"optimizer", name("optimizer", func(c *Config) *string { return &c.Optimizer }, func(s string) error {
+		_, err := profile.FindOptimizer(s)
+		return err
+	})},
+	{"checkpoint", name("checkpoint", func(c *Config) *string { return &c.Checkpoint }, func(string) error { return nil })},
+	{"gpu", name("gpu", func(c *Config) *string { return &c.GPU }, func(s string) error {
+		_, err := profile.FindDevice(s)
+		return err
+	})},
+	{"vram", func(e *Entry, v yamlValue) error {
+		return e.set("vram", v, func(s string) (err error) {
+			e.Config.VRAM, err = profile.ParseSize(s)
+			return err
+		})
+	}},
+	{"rules", func(e *Entry, v yamlValue) (err error) {
+		e.own, err = decodeLimits(v)
+		return err
+	}},
+}
+
+// Checkpoints lists the names that checkpoint takes besides a file's.
+var Checkpoints = []string{"none", "auto", "all", "sqrt"}
+
+// ParseBatch reads a batch size: a positive integer, or max for the largest
+// that fits.
+func ParseBatch(s string) (n int64, most bool, err error) {
+	if s == "max" {
+		return 0, true, nil
+	}
+	if n, err = strconv.ParseInt(s, 10, 64); err != nil || n < 1 {
+		return 0, false, fmt.Errorf("batch %q: want a positive integer or max", s)
+	}
+	return n, false, nil
+}
+
+// set reads one setting and remembers it as written.
+func (e *Entry) set(key string, v yamlValue, parse func(string) error) error {
+	s, err := v.text()
+	if err != nil {
+		return err
+	}
+	if err := parse(s); err != nil {
+		return v.errorf("%w", err)
+	}
+	e.settings = append(e.settings, setting{key, s})
+	return nil
+}
+
+// name is a key whose value is a name that check knows.
+func name(key string, at func(*Config) *string, check func(string) error) func(*Entry, yamlValue) error {
+	return func(e *Entry, v yamlValue) error {
+		return e.set(key, v, func(s string) error {
+			*at(&e.Config) = s
+			return check(s)
+		})
+	}
+}
+
+func known(kind, s string, names ...string) error {
+	if slices.Contains(names, s) {
+		return nil
+	}
+	return fmt.Errorf("unknown %s %q (known: %s)", kind, s, strings.Join(names, ", "))
+}
+
+// setDims reads a map of dimensions; settings have them sorted by name.
+func (e *Entry) setDims(v yamlValue) error {
+	pairs, err := v.pairs()
+	if err != nil {
+		return err
+	}
+	e.Config.Dims = map[string]int64{}
+	var dims []setting
+	for _, p := range pairs {
+		s, err := p.value.text()
+		if err != nil {
+			return err
+		}
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n < 0 {
+			return p.value.errorf("dims: %s: want a non-negative integer, not %q", p.key, s)
+		}
+		e.Config.Dims[p.key] = n
+		dims = append(dims, setting{p.key, s})
+	}
+	slices.SortFunc(dims, func(a, b setting) int { return strings.Compare(a.key, b.key) })
+	e.settings = append(e.settings, dims...)
+	return nil
+}
+
+// decodeLimits reads a map of rules into the order of Rules.
+func decodeLimits(v yamlValue) ([]Limit, error) {
+	var out []Limit
+	var keys []yamlKey[[]Limit]
+	for i := range Rules {
+		r := &Rules[i]
+		if r.Implied {
+			continue
+		}
+		keys = append(keys, yamlKey[[]Limit]{r.Name, func(out *[]Limit, v yamlValue) error {
+			s, err := v.text()
+			if err != nil {
+				return err
+			}
+			n, err := r.parse(s)
+			if err != nil {
+				return v.errorf("%s: %w", r.Name, err)
+			}
+			*out = append(*out, Limit{Rule: r, Text: s, Value: n, Line: v.line})
+			return nil
+		}})
+	}
+	return out, decodeMap(v, "rules", keys, &out)
+}
+
+// finish resolves paths and hands the file's limits to the entries.
+func (f *draft) finish() error {
+	if len(f.Entries) == 0 {
+		return fmt.Errorf("1: no models: list at least one under models, as - path: model.onnx")
+	}
+	f.Baseline = f.resolve(f.Baseline)
+	first := map[string]int{}
+	for i := range f.Entries {
+		e := &f.Entries[i]
+		if e.Path == "" {
+			return fmt.Errorf("%d: models[%d]: no path", e.Line, i)
+		}
+		e.File = f.resolve(e.Path)
+		if err := f.readCheckpoint(e); err != nil {
+			return fmt.Errorf("%d: models[%d]: checkpoint: %w", e.Line, i, err)
+		}
+		key := e.Path + "\x00" + e.Settings()
+		if j, ok := first[key]; ok {
+			return fmt.Errorf("%d: models[%d] repeats models[%d], %s with the same settings", e.Line, i, j, e.Path)
+		}
+		first[key] = i
+		e.Limits = merge(e.own, f.limits)
+	}
+	return nil
+}
+
+// readCheckpoint reads the plan or configuration that an entry names.
+func (f *draft) readCheckpoint(e *Entry) error {
+	c := &e.Config
+	if c.Checkpoint == "" || slices.Contains(Checkpoints, c.Checkpoint) {
+		return nil
+	}
+	segs, err := ReadSegments(f.resolve(c.Checkpoint))
+	c.Segments = segs
+	if c.Checkpoint = ""; len(segs) == 0 {
+		c.Checkpoint = "none"
+	}
+	return err
+}
+
+// resolve returns the place of a path that is relative to the configuration.
+func (f *draft) resolve(p string) string {
+	if filepath.IsAbs(p) {
+		return p
+	}
+	return filepath.Join(filepath.Dir(f.Path), filepath.FromSlash(p))
+}
+
+// merge returns own limits and those of all whose rule own does not have, in
+// the order of Rules.
+func merge(own, all []Limit) []Limit {
+	var out []Limit
+	for i := range Rules {
+		for _, list := range [][]Limit{own, all} {
+			j := slices.IndexFunc(list, func(l Limit) bool { return l.Rule == &Rules[i] })
+			if j >= 0 {
+				out = append(out, list[j])
+				break
+			}
+		}
+	}
+	return out
+}

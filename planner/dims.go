@@ -1,0 +1,74 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph/infer"
+)
+
+// unknownDims says which of the dimensions that a configuration binds the
+// model does not have, and what was meant. It must be asked before anything
+// else is: binding replaces the names.
+func (m *Model) unknownDims(c *Config) []string {
+	if len(c.Dims) == 0 {
+		return nil
+	}
+	known := infer.Unbound(m.g)
+	missing := func() (names []string) {
+		for name := range c.Dims {
+			if !slices.Contains(known, name) {
+				names = append(names, name)
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	if len(missing()) > 0 { // inference may name more: dims that depend on data
+		if _, err := infer.Infer(m.g, infer.Options{Shapes: c.Shapes}); err == nil {
+			known = append(known, infer.Unbound(m.g)...)
+			slices.Sort(known)
+			known = slices.Compact(known)
+		}
+		m.bound = binding{}
+	}
+	var out []string
+	for _, name := range missing() {
+		has := "its dimensions are fixed"
+		if near := Nearest(name, known); near != "" {
+			has = "did you mean " + near + "?"
+		} else if len(known) > 0 {
+			has = "it has " + strings.Join(known, ", ")
+		}
+		out = append(out, fmt.Sprintf("%s has no dimension %s: %s", m.Path, name, has))
+	}
+	return out
+}
+
+// contradiction is the error of a batch that is bound by its name, too.
+func (m *Model) contradiction(c *Config) error {
+	for _, id := range m.g.Inputs {
+		shape := m.g.Values[id].Type.Shape
+		if len(shape) == 0 {
+			continue
+		}
+		name, ok := shape[0].Symbol()
+		if n, given := c.Dims[name]; ok && given && c.Batch > 0 && n != c.Batch {
+			return fmt.Errorf("%s: dimension %s is %d and the batch, which it is, %d: give one of them", m.Path, name, n, c.Batch)
+		}
+	}
+	return nil
+}
+
+// OpenFor opens a model for a question, and says what of the question is not
+// about it.
+func OpenFor(path string, c *Config) (m *Model, warnings []string, err error) {
+	if m, err = Open(path); err != nil {
+		return nil, nil, err
+	}
+	if err := m.contradiction(c); err != nil {
+		return nil, nil, err
+	}
+	return m, m.unknownDims(c), nil
+}

@@ -1,0 +1,98 @@
+package planner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+)
+
+// A Baseline is the document that max-increase compares with: what each model
+// of a configuration needed when it was made.
+type Baseline struct {
+	SchemaVersion int             `json:"schemaVersion"`
+	Models        []BaselineModel `json:"models"`
+}
+
+// A BaselineModel is one entry's numbers.
+type BaselineModel struct {
+	Path           string `json:"path"`     // as the configuration has it
+	Settings       string `json:"settings"` // the entry's, "batch=64 gpu=t4"
+	SHA256         string `json:"sha256"`   // of the model
+	Batch          int64  `json:"batch"`
+	AllocatedBytes int64  `json:"allocatedBytes"`
+	ReservedBytes  int64  `json:"reservedBytes"`
+	Parameters     int64  `json:"parameters"`
+}
+
+// NewBaseline analyzes all models of a configuration.
+func (f *ConfigFile) NewBaseline(ctx context.Context) (*Baseline, error) {
+	b := &Baseline{SchemaVersion: SchemaVersion, Models: []BaselineModel{}}
+	for i := range f.Entries {
+		e := &f.Entries[i]
+		_, r, err := f.analyze(ctx, e)
+		if err != nil {
+			return nil, err
+		}
+		b.Models = append(b.Models, BaselineModel{Path: e.Path, Settings: e.Settings(), SHA256: r.Model.SHA256, Batch: r.Config.Batch,
+			AllocatedBytes: r.Peak.AllocatedBytes, ReservedBytes: r.Peak.ReservedBytes, Parameters: r.Model.Parameters})
+	}
+	return b, nil
+}
+
+// readBaseline reads the configuration's baseline, nil where there is none.
+func (f *ConfigFile) readBaseline() (*Baseline, error) {
+	data, err := readDocument(f.Baseline)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	b := &Baseline{}
+	if err := json.Unmarshal(data, b); err != nil {
+		return nil, fmt.Errorf("%s: not a baseline: %w", f.Baseline, err)
+	}
+	if b.Models == nil {
+		return nil, fmt.Errorf("%s: no models: not a baseline (make one with memplan baseline)", f.Baseline)
+	}
+	return b, nil
+}
+
+// find returns the numbers that an entry is compared with: those of the same
+// file with the same settings, or those of the same file if each side lists
+// it once. moved is then the baseline's settings, if they differ.
+func (b *Baseline) find(f *ConfigFile, e *Entry) (m *BaselineModel, moved string, err error) {
+	if b == nil {
+		return nil, "", fmt.Errorf("no baseline %s: run memplan baseline and commit the file", f.Baseline)
+	}
+	var same []*BaselineModel
+	for i := range b.Models {
+		m := &b.Models[i]
+		if m.Path != e.Path {
+			continue
+		}
+		if m.Settings == e.Settings() {
+			return m, "", nil
+		}
+		same = append(same, m)
+	}
+	listed := 0
+	for i := range f.Entries {
+		if f.Entries[i].Path == e.Path {
+			listed++
+		}
+	}
+	if len(same) == 1 && listed == 1 {
+		return same[0], orDefaults(same[0].Settings), nil
+	}
+	return nil, "", fmt.Errorf("the baseline %s does not have this model with %s: run memplan baseline and commit the file", f.Baseline, orDefaults(e.Settings()))
+}
+
+func orDefaults(settings string) string {
+	if settings == "" {
+		return "default settings"
+	}
+	return settings
+}

@@ -1,0 +1,200 @@
+package planner
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/memplan/memplan/planner/profile"
+)
+
+// gate reads a configuration that lies beside copies of two sample models.
+func gate(t *testing.T, text string) *ConfigFile {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"mlp.onnx", "resnet50.onnx"} {
+		data, err := os.ReadFile(filepath.Join("..", "models", name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), data, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := ParseConfigFile(filepath.Join(dir, ConfigFileName), []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func check(t *testing.T, f *ConfigFile) []Finding {
+	t.Helper()
+	found, err := f.Check(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// outcome writes findings as "rule ok|FAIL|?", in order.
+func outcome(found []Finding) string {
+	var parts []string
+	for _, f := range found {
+		word := "?"
+		if f.OK != nil {
+			word = map[bool]string{true: "ok", false: "FAIL"}[*f.OK]
+		}
+		parts = append(parts, f.Rule+" "+word)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Every rule holds at its limit and fails just beyond it.
+func TestRuleLimits(t *testing.T) {
+	r, err := sample(t, "mlp.onnx").Analyze(t.Context(), Config{Batch: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	most, err := sample(t, "mlp.onnx").Analyze(t.Context(), Config{BatchMax: true, VRAM: 4 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := sample(t, "resnet50.onnx").Analyze(t.Context(), Config{Batch: 64, Checkpoint: "all"})
+	if err != nil || all.Checkpoint.RecomputeOverhead <= 0 {
+		t.Fatalf("all modules checkpointed: %+v, %v", all.Checkpoint, err)
+	}
+	over := 100 * all.Checkpoint.RecomputeOverhead
+	for _, tt := range []struct{ settings, rules, want string }{ // settings may name another model
+		{"", fmt.Sprintf("max-peak: %d", r.Peak.ReservedBytes), "max-peak ok"},
+		{"", fmt.Sprintf("max-peak: %d", r.Peak.ReservedBytes-1), "max-peak FAIL"},
+		{"", "max-parameters: 138347496", "max-parameters ok"}, // models/README.md
+		{"", "max-parameters: 138347495", "max-parameters FAIL"},
+		{"", "max-parameters: 138.4M", "max-parameters ok"},
+		{"vram: 4G", fmt.Sprintf("min-batch: %d", most.Batch.Max), "fits ok, min-batch ok"},
+		{"vram: 4G", fmt.Sprintf("min-batch: %d", most.Batch.Max+1), "fits ok, min-batch FAIL"},
+		{"", "min-batch: 1", "min-batch ?"},
+		{"vram: 2G", "max-peak: 16G", "fits FAIL, max-peak ok"},
+		{"resnet50 checkpoint: all", fmt.Sprintf("max-overhead: %.4f%%", over+0.001), "max-overhead ok"},
+		{"resnet50 checkpoint: all", fmt.Sprintf("max-overhead: %.4f%%", over-0.001), "max-overhead FAIL"},
+		{"", "max-overhead: 0%", "max-overhead ok"},
+		{"", "max-increase: 5%", "max-increase ?"},
+	} {
+		model := "mlp.onnx"
+		settings, other := strings.CutPrefix(tt.settings, "resnet50 ")
+		if other {
+			model = "resnet50.onnx"
+		}
+		text := fmt.Sprintf("models:\n- path: %s\n  batch: 64\n  %s\nrules: {%s}\n", model, settings, tt.rules)
+		found := check(t, gate(t, text))
+		if got := outcome(found); got != tt.want {
+			t.Errorf("%s %s: %s, want %s", tt.settings, tt.rules, got, tt.want)
+		}
+		for _, f := range found {
+			if f.Message == "" || f.Line < 2 || f.Model != model || (f.OK != nil) != (f.Value != "") {
+				t.Errorf("%s %s: finding %+v", tt.settings, tt.rules, f)
+			}
+		}
+	}
+}
+
+// writeBaseline makes f's baseline and changes its reserved bytes by a factor.
+func writeBaseline(t *testing.T, f *ConfigFile, factor float64) {
+	t.Helper()
+	b, err := f.NewBaseline(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range b.Models {
+		b.Models[i].ReservedBytes = int64(float64(b.Models[i].ReservedBytes) * factor)
+	}
+	data, err := json.Marshal(b)
+	if err == nil {
+		err = os.WriteFile(f.Baseline, data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestIncrease(t *testing.T) {
+	f := gate(t, "models: [{path: mlp.onnx, batch: 64}]\nrules: {max-increase: 5%}\n")
+	for _, tt := range []struct {
+		factor float64
+		want   string
+	}{{1, "max-increase ok"}, {0.96, "max-increase ok"}, {0.95, "max-increase FAIL"}, {2, "max-increase ok"}, {0, "max-increase ?"}} {
+		writeBaseline(t, f, tt.factor)
+		if got := outcome(check(t, f)); got != tt.want {
+			t.Errorf("baseline of %g times: %s, want %s", tt.factor, got, tt.want)
+		}
+	}
+}
+
+// Entries find their own numbers; an entry whose settings changed is compared
+// as long as it is clear with what.
+func TestBaselineEntries(t *testing.T) {
+	const two = "models: [{path: mlp.onnx, batch: 64}, {path: mlp.onnx, batch: 8192}]\nrules: {max-increase: 0%}\n"
+	f := gate(t, two)
+	writeBaseline(t, f, 1)
+	if got := outcome(check(t, f)); got != "max-increase ok, max-increase ok" {
+		t.Errorf("two settings: %s", got)
+	}
+	again := func(text string) *ConfigFile {
+		g, err := ParseConfigFile(f.Path, []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	found := check(t, again(strings.Replace(two, "8192", "32", 1)))
+	if got := outcome(found); got != "max-increase ok, max-increase ?" || !strings.Contains(found[1].Message, "batch=32") {
+		t.Errorf("one of two changed: %s: %s", got, found[1].Message)
+	}
+	f = again("models: [{path: mlp.onnx, batch: 64}]\nrules: {max-increase: 0%}\n")
+	writeBaseline(t, f, 1)
+	found = check(t, again("models: [{path: mlp.onnx, batch: 16384}]\nrules: {max-increase: 0%}\n"))
+	if got := outcome(found); got != "max-increase FAIL" || !strings.Contains(found[0].Message, "batch=64") {
+		t.Errorf("the only one changed: %s: %s", got, found[0].Message)
+	}
+}
+
+func TestBadBaselines(t *testing.T) {
+	f := gate(t, "models: [{path: mlp.onnx, batch: 64}]\nrules: {max-increase: 5%}\n")
+	for text, want := range map[string]string{
+		"":                                   "not a JSON document",
+		"{}":                                 "no schemaVersion",
+		`{"schemaVersion": 2}`:               "schemaVersion 2: this memplan reads version 1",
+		`{"schemaVersion": 1}`:               "not a baseline",
+		`{"schemaVersion": 1, "models": {}}`: "not a baseline",
+	} {
+		if err := os.WriteFile(f.Baseline, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Check(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// Every rule has what help, list and messages need.
+func TestRulesTable(t *testing.T) {
+	seen := map[string]bool{}
+	for i := range Rules {
+		r := &Rules[i]
+		if r.Name == "" || r.Doc == "" || r.Form == "" || r.value == nil || r.text == nil || seen[r.Name] || r.Implied != (r.limit != nil) || r.Implied == (r.parse != nil) {
+			t.Errorf("rule %+v", r)
+		}
+		seen[r.Name] = true
+	}
+	for _, name := range strings.Fields("max-peak max-increase min-batch max-overhead max-parameters") {
+		if !seen[name] {
+			t.Errorf("no rule %s", name)
+		}
+	}
+	if profile.FormatBytes(1<<30) != bytesText(1<<30) {
+		t.Error("sizes are written in two ways")
+	}
+}
