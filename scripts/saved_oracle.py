@@ -30,6 +30,7 @@ import sys
 import time
 import traceback
 import warnings
+import weakref
 
 warnings.filterwarnings("ignore")
 import torch
@@ -177,18 +178,30 @@ def faked(module, device="cuda"):
     return module
 
 
+def unmasked(f, *args, **kwargs):
+    """f called without a padding mask; no indices of packed sequences."""
+    if f.__name__.startswith("find"):
+        return None
+    if args:
+        return f(None, *args[1:], **kwargs)
+    return f(**{**kwargs, "padding_mask": None})
+
+
 @contextlib.contextmanager
-def unpacked():
-    """transformers looks at the values of the positions for packed sequences; fake tensors have none, and it assumes some."""
+def nothing_masked():
+    """transformers looks at the values of positions and masks to see that nothing is packed or padded; fake tensors have none."""
     masking = sys.modules.get("transformers.masking_utils")
-    if not hasattr(masking, "find_packed_sequence_indices"):
-        yield
-        return
-    find, masking.find_packed_sequence_indices = masking.find_packed_sequence_indices, lambda *a, **k: None
+    old = {}
+    if masking is not None:
+        for name in ("find_packed_sequence_indices", "_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa"):
+            if hasattr(masking, name):
+                f = old[name] = getattr(masking, name)
+                setattr(masking, name, functools.partial(unmasked, f))
     try:
         yield
     finally:
-        masking.find_packed_sequence_indices = find
+        for name, f in old.items():
+            setattr(masking, name, f)
 
 
 @contextlib.contextmanager
@@ -209,28 +222,40 @@ def autocast(dtype):
 
 def saved(c, module, batch, prec, device):
     """The saved tensors of forward and loss in order: [shape, dtype, bytes of the storage, new storage or not]."""
-    held, rows, names = {}, [], {}
+    held, rows = [], []
     fake = device == "fake"
     mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
     cast = autocast(torch.bfloat16) if prec == "amp-bf16" else contextlib.nullcontext()
 
+    class Packed:
+        """A saved tensor; it dies with a branch of the graph that leads nowhere."""
+
+        def __init__(self, t):
+            self.t = t
+
     def pack(t):
+        p = Packed(t)
         # The state of the efficient kernel's random numbers is on the CPU; the fake kernel says otherwise.
         if t.device.type == "cuda" and not (STATE["efficient"] and t.dtype == torch.int64):
             s = t.untyped_storage()
-            rows.append([list(t.shape), str(t.dtype).removeprefix("torch."), s.nbytes(), int(s._cdata not in held if fake else s.data_ptr() not in held)])
-            if s.nbytes():
-                held[s._cdata if fake else s.data_ptr()] = s
-        return t
+            held.append(s)  # so that no address is used twice
+            rows.append((weakref.ref(p), [list(t.shape), str(t.dtype).removeprefix("torch."), s.nbytes()], s._cdata if fake else s.data_ptr()))
+        return p
 
     with mode, torch.device("cuda"):
         xs = tuple(torch.empty_like(x, device="cuda") if fake else x.cuda() for x in c.inputs(batch))
         if not fake:
             xs = tuple(x.cuda() for x in c.inputs(batch))
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), attention(c.attention, fake), unpacked(), cast:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda p: p.t), attention(c.attention, fake), nothing_masked(), cast:
             loss = loss_of(module(*xs), c.loss)
+        seen, out = set(), []
+        for p, row, address in rows:
+            if p() is not None:
+                out.append(row + [int(address not in seen)])
+                if row[2]:
+                    seen.add(address)
         del loss
-    return rows
+    return out
 
 
 def digest(sizes):

@@ -15,7 +15,7 @@ import (
 type Arg struct {
 	Name string // keyword arguments
 	Kind graph.ArgKind
-	T    *Tensor
+	T    *Tensor // of a number: the CPU tensor that it is the value of, or nil
 	Int  int64
 	F    float64
 	S    string
@@ -60,7 +60,8 @@ func (c *Call) arg(i int, name string) *Arg {
 }
 
 func (c *Call) tensor(i int, name string) *Tensor {
-	if a := c.arg(i, name); a != nil && a.Kind == graph.ArgValue {
+	a := c.arg(i, name)
+	if a != nil && (a.Kind == graph.ArgValue || i == 0 && a.T != nil) {
 		return a.T
 	}
 	return nil

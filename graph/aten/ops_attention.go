@@ -65,7 +65,8 @@ func half(t *Tensor) bool { return t.DType == graph.Float16 || t.DType == graph.
 func headDim(a *attention) int64 { return a.q.Shape[3] }
 
 func cudnnAttentionFits(e *Eager, a *attention) bool {
-	return e.Major >= 8 && half(a.q) && headDim(a)%8 == 0 && headDim(a) <= 256 && a.v.Shape[3] <= 256 && a.q.Shape[2] > 1
+	return e.Major >= 8 && half(a.q) && headDim(a)%8 == 0 && headDim(a) <= 256 && a.v.Shape[3] <= 256 && a.k.Shape[2] > 1 &&
+		(a.q.Shape[2] > 1 || a.dropout == 0)
 }
 
 func flashAttentionFits(e *Eager, a *attention) bool {

@@ -71,9 +71,13 @@ func (e *Eager) normBackward(op string, g, x, w, b *Tensor, stats []*Tensor, nee
 // and the batch statistics. In evaluation it saves nothing but its input.
 func runBatchNorm(e *Eager, c *Call) []*Tensor {
 	x, w, b := c.tensor(0, "input"), c.tensor(1, "weight"), c.tensor(2, "bias")
+	mean, variance := c.tensor(3, "running_mean"), c.tensor(4, "running_var")
 	train := c.bool(5, "training", true)
-	if c.Op == "_native_batch_norm_legit_no_training" {
+	switch {
+	case c.Op == "_native_batch_norm_legit_no_training":
 		train = false
+	case c.Over == "no_stats":
+		mean, variance, train = nil, nil, c.bool(3, "training", true)
 	}
 	last := preferLast(x)
 	src := x
@@ -82,7 +86,7 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 	} else {
 		src = e.contig("contiguous", x)
 	}
-	k := e.begin("batch_norm", src, w, b, c.tensor(3, "running_mean"), c.tensor(4, "running_var"))
+	k := e.begin("batch_norm", src, w, b, mean, variance)
 	o := k.alloc(x.Shape, src.denseStrides(), x.DType)
 	ch := []int64{x.Shape[1]}
 	var stats []*Tensor
@@ -93,7 +97,7 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 	if src != x {
 		e.hold(src)
 	}
-	saved := append([]*Tensor{x, w, c.tensor(3, "running_mean"), c.tensor(4, "running_var")}, stats...)
+	saved := append([]*Tensor{x, w, mean, variance}, stats...)
 	name, op := "CudnnBatchNormBackward0", "cudnn_batch_norm_backward"
 	if !train {
 		name, op = "NativeBatchNormBackward0", "native_batch_norm_backward"

@@ -230,7 +230,7 @@ func (e *Eager) into(op string, a, b *Tensor) *Tensor {
 }
 
 func (e *Eager) addSub(op string, c *Call, a, b *Tensor, d graph.DType) *Tensor {
-	if c.InPlace && a.leaf == nil && a.DType == d && slices.Equal(a.Shape, shapeOf(a, b)) && a.Storage >= 0 {
+	if c.InPlace && a.leaf == nil && a.DType.IsFloat() && slices.Equal(a.Shape, shapeOf(a, b)) && a.Storage >= 0 {
 		return e.into(op, a, b)
 	}
 	return e.binary(op, d, a, b)

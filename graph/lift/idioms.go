@@ -24,6 +24,8 @@ var idioms = []idiom{
 	{"in-place-activation", "activations of torchvision models, and those after a batch normalisation, update in place", inPlaceActivation},
 	{"in-place-add", "residual blocks written with +=", inPlaceAdd},
 	{"in-place-noise", "stochastic depth draws and scales its noise in place", inPlaceNoise},
+	{"frozen-positions", "tables of sinusoids are parameters that require no gradient", frozenPositions},
+	{"custom-gelu", "an autograd function of its own that saves its input", customGELU},
 	{"rms-norm", "torch.nn.RMSNorm is decomposed", decomposedRMSNorm},
 	{"rms-norm-type", "transformers normalises in float32; casts of a float32 model leave no trace", wideRMSNorm},
 	{"softmax-type", "transformers casts probabilities back to the query's type", narrowSoftmax},
@@ -195,13 +197,28 @@ func overwritable(p *graph.Node) bool {
 // addsInPlace are the classes whose forward adds the shortcut with +=.
 var addsInPlace = []string{
 	"torchvision.models.resnet.BasicBlock", "torchvision.models.resnet.Bottleneck",
+	"torchvision.models.video.resnet.BasicBlock", "torchvision.models.video.resnet.Bottleneck",
 	"torchvision.models.convnext.CNBlock", "torchvision.models.efficientnet.MBConv", "torchvision.models.efficientnet.FusedMBConv",
 	"torchvision.models.mobilenetv3.InvertedResidual",
+	"timm.models.resnet.BasicBlock", "timm.models.resnet.Bottleneck", "timm.models.res2net.Bottle2neck", "timm.models.resnest.ResNestBottleneck",
+	"timm.models.dla.DlaBasic", "timm.models.dla.DlaBottleneck", "timm.models.dla.DlaBottle2neck", "timm.models.dla.DlaRoot",
+	"timm.models.ghostnet.GhostBottleneck", "timm.models.repghost.RepGhostBottleneck", "timm.models.tiny_vit.MBConv",
+	"timm.models.sknet.SelectiveKernelBasic", "timm.models.sknet.SelectiveKernelBottleneck", "timm.models.xception.Block",
+	"timm.models.byobnet.RepVggBlock", "timm.models.byobnet.MobileOneBlock", "timm.models.fastvit.MobileOneBlock", "timm.models.twins.PosConv",
+	"segmentation_models_pytorch.encoders.mobileone.MobileOneBlock", "segmentation_models_pytorch.encoders._xception.Block",
+	"transformers.models.resnet.modeling_resnet.ResNetBasicLayer", "transformers.models.resnet.modeling_resnet.ResNetBottleNeckLayer",
+	"transformers.models.regnet.modeling_regnet.RegNetXLayer", "transformers.models.regnet.modeling_regnet.RegNetYLayer",
+	"transformers.models.rt_detr.modeling_rt_detr_resnet.RTDetrResNetBasicLayer", "transformers.models.rt_detr.modeling_rt_detr_resnet.RTDetrResNetBottleNeckLayer",
 }
+
+// savesResult are operators whose result backward needs: what overwrites it
+// makes autograd raise an error.
+var savesResult = []string{"relu", "sigmoid", "tanh", "softmax", "exp", "sqrt"}
 
 func inPlaceAdd(r *rewriter, i int) bool {
 	n := r.node(i)
-	if opName(n) != "add" || !slices.Contains(addsInPlace, r.l.Classes[i]) || r.producer(argAt(n, 0, "self")) == nil {
+	p := r.producer(argAt(n, 0, "self"))
+	if opName(n) != "add" || !slices.Contains(addsInPlace, r.l.Classes[i]) || p == nil || slices.Contains(savesResult, opName(p)) {
 		return false
 	}
 	r.l.InPlace[i] = true
@@ -227,6 +244,7 @@ func inPlaceNoise(r *rewriter, i int) bool {
 type cone struct {
 	data    bool     // reads a graph input, a parameter or a buffer
 	compare []string // comparisons in it: operator and overload, once each
+	window  int64    // the largest integer subtracted in it: the width of a sliding window
 }
 
 // cone walks back from a value; masks are small graphs.
@@ -245,10 +263,15 @@ func (r *rewriter) cone(id graph.ValueID) cone {
 		switch opName(n) {
 		case "le", "lt", "ge", "gt":
 			c.compare = append(c.compare, n.Op)
+		case "sub":
+			if len(n.Args) > 1 && n.Args[1].Kind == graph.ArgInt {
+				c.window = n.Args[1].Int
+			}
 		}
 		for _, in := range n.Inputs {
 			x := r.cone(in)
 			c.data = c.data || x.data
+			c.window = max(c.window, x.window)
 			for _, s := range x.compare {
 				if !slices.Contains(c.compare, s) {
 					c.compare = append(c.compare, s)
@@ -293,6 +316,9 @@ func causalFlag(r *rewriter, i int) bool {
 		return false
 	}
 	c := r.cone(m.Value)
+	if len(c.compare) == 2 && slices.Contains(c.compare, "gt.Tensor") && r.withinWindow(c, &n.Args[1]) {
+		c.compare = slices.DeleteFunc(slices.Clone(c.compare), func(s string) bool { return s == "gt.Tensor" })
+	}
 	if c.data || len(c.compare) != 1 || c.compare[0] != "le.Tensor" && c.compare[0] != "ge.Scalar" {
 		return false
 	}
@@ -308,6 +334,16 @@ func causalFlag(r *rewriter, i int) bool {
 	}
 	r.relink(n)
 	return true
+}
+
+// withinWindow reports that all keys lie within a sliding window: the mask
+// that a longer sequence needs is then not made.
+func (r *rewriter) withinWindow(c cone, key *graph.Arg) bool {
+	if key.Kind != graph.ArgValue {
+		return false
+	}
+	shape, ok := r.l.Graph.Values[key.Value].Type.Shape.Static()
+	return ok && len(shape) == 4 && c.window > shape[2]
 }
 
 // unrepeated returns what _unsafe_view(clone(expand(unsqueeze(x)))) repeats,

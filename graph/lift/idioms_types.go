@@ -139,7 +139,7 @@ func decomposedRMSNorm(r *rewriter, i int) bool {
 
 // roundsLast are the normalisations of transformers that multiply by the
 // weight in float32 and cast afterwards; the others cast first.
-var roundsLast = []string{"Olmo2RMSNorm", "Olmo3RMSNorm", "FlexOlmoRMSNorm", "OlmoHybridRMSNorm", "GptOssRMSNorm", "ApertusRMSNorm", "HunYuanRMSNorm", "SmolLM3RMSNorm"}
+var roundsLast = []string{"Olmo2RMSNorm", "Olmo3RMSNorm", "FlexOlmoRMSNorm", "OlmoHybridRMSNorm", "GptOssRMSNorm", "HeliumRMSNorm", "NemotronHRMSNorm", "AfmoeRMSNorm", "DeepseekV4RMSNorm"}
 
 // wideRMSNorm puts the casts back into a normalisation of transformers:
 // computed in float32 and cast to the input's type.
@@ -292,4 +292,35 @@ func (r *rewriter) chain(a *graph.Arg, through, ends []string) *graph.Node {
 		a = &p.Args[0]
 	}
 	return nil
+}
+
+// frozenPositions takes the gradient from tables of sinusoids: their modules
+// set requires_grad to False, which the file does not say.
+func frozenPositions(r *rewriter, i int) bool {
+	n := r.node(i)
+	if opName(n) != "embedding" || !fromTransformers(r, i) && !strings.HasPrefix(r.l.Classes[i], "torch.nn.") || len(n.Args) == 0 || n.Args[0].Kind != graph.ArgValue {
+		return false
+	}
+	whisper := strings.Contains(n.MetaValue(keyClasses), "WhisperEncoder'") && strings.HasSuffix(n.Module, "embed_positions")
+	if !whisper && !strings.Contains(r.l.Classes[i], "SinusoidalPositional") || r.l.Roles[n.Args[0].Value] != Parameter {
+		return false
+	}
+	r.l.Roles[n.Args[0].Value] = Buffer
+	return true
+}
+
+// customGELU turns BLOOM's own function, of which the export shows the
+// formula, into the operator: both save their input alone.
+func customGELU(r *rewriter, i int) bool {
+	n := r.node(i)
+	if opName(n) != "mul" || !strings.HasSuffix(r.l.Classes[i], ".BloomGelu") || len(n.Args) < 2 {
+		return false
+	}
+	half, gate := r.producer(&n.Args[0]), r.producer(&n.Args[1])
+	if half == nil || gate == nil || opName(half) != "mul" || opName(gate) != "add" || half.Args[0].Kind != graph.ArgValue {
+		return false
+	}
+	n.Op, n.Args = "gelu.default", []graph.Arg{half.Args[0], {Name: "approximate", Kind: graph.ArgString, Str: "tanh"}}
+	r.relink(n)
+	return true
 }

@@ -169,15 +169,14 @@ func (m *metaLift) folded(gi int, gr *group) bool {
 	return true
 }
 
-// outputs maps the results of a call: the outputs of the group's last node,
-// or those of its nodes named for one result each ("node_unbind__1"). A
-// sequence output (SplitToSequence) stands for one value an element, made
-// when taken.
+// outputs maps the results of a call: the outputs of its node, or of its
+// nodes named for one result each ("node_unbind__1"). A sequence output
+// (SplitToSequence) stands for one value an element, made when taken.
 func (m *metaLift) outputs(name string, gr *group) []graph.ValueID {
-	last := &m.src.Nodes[gr.nodes[len(gr.nodes)-1]]
 	if outs := m.numbered("node_"+name+"__", gr); outs != nil {
 		return outs
 	}
+	last := m.maker("node_"+name, gr)
 	var outs []graph.ValueID
 	for _, o := range last.Outputs {
 		if o < 0 {
@@ -195,6 +194,22 @@ func (m *metaLift) outputs(name string, gr *group) []graph.ValueID {
 		}
 	}
 	return outs
+}
+
+// maker is the node of a group that makes the call's results: the one named
+// for it, or the last that computes anything.
+func (m *metaLift) maker(name string, gr *group) *graph.Node {
+	last := &m.src.Nodes[gr.nodes[len(gr.nodes)-1]]
+	for i := len(gr.nodes) - 1; i >= 0; i-- {
+		n := &m.src.Nodes[gr.nodes[i]]
+		if tail, ok := strings.CutPrefix(n.Name, name); ok && (tail == "" || strings.HasPrefix(tail, "__")) {
+			return n
+		}
+		if last.Op == "Constant" && n.Op != "Constant" {
+			last = n
+		}
+	}
+	return last
 }
 
 // numbered maps the results of a call that two or more nodes of its group make.

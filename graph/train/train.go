@@ -338,7 +338,7 @@ func (b *builder) value(n *graph.Node, id graph.ValueID, o *aten.Arg, env []*ate
 	}
 	v := &b.l.Graph.Values[id]
 	if v.Kind == graph.Initializer && v.Type.Elem == graph.Int64 && len(v.Type.Shape) == 0 && v.Const.Known() && len(v.Const.Ints) == 1 {
-		o.Kind, o.Int = graph.ArgInt, v.Const.Ints[0]
+		o.Kind, o.Int, o.T = graph.ArgInt, v.Const.Ints[0], aten.Host(v.Type.Elem, nil)
 		return nil
 	}
 	shape, ok := v.Type.Shape.Static()
