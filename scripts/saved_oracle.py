@@ -20,6 +20,7 @@ graph/train/testdata/saved. Cases of kind "model" need torchvision, transformers
 import argparse
 import contextlib
 import functools
+import gc
 import glob
 import hashlib
 import json
@@ -104,9 +105,12 @@ def sdpa_lowered(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa, ba
     half, d = q.dtype in (torch.float16, torch.bfloat16), q.shape[-1]
     four = q.dim() == 4 and k.dim() == 4 and v.dim() == 4
     square = d == k.shape[-1] == v.shape[-1]
+    heads = enable_gqa or q.shape[:2] == k.shape[:2] == v.shape[:2]
     aligned = d % (8 if half else 4) == 0 and v.shape[-1] % (8 if half else 4) == 0
     if backend == "auto":
-        if four and half and d % 8 == 0 and d <= 256:
+        if not heads:
+            backend = "math"
+        elif four and half and d % 8 == 0 and d <= 256 and k.shape[2] > 1 and (q.shape[2] > 1 or dropout_p == 0):
             backend = "cudnn"
         elif four and half and attn_mask is None and square and d <= 256:
             backend = "flash"
@@ -248,6 +252,7 @@ def saved(c, module, batch, prec, device):
             xs = tuple(x.cuda() for x in c.inputs(batch))
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda p: p.t), attention(c.attention, fake), nothing_masked(), cast:
             loss = loss_of(module(*xs), c.loss)
+        gc.collect()
         seen, out = set(), []
         for p, row, address in rows:
             if p() is not None:
@@ -1287,7 +1292,8 @@ class First(nn.Module):
 
 TORCHVISION = """alexnet convnext_small densenet169 efficientnet_b0 efficientnet_v2_s googlenet:224 inception_v3:299 maxvit_t mnasnet0_5 mnasnet1_0
 mobilenet_v3_large mobilenet_v3_small regnet_x_400mf regnet_y_400mf resnet34 resnext50_32x4d shufflenet_v2_x1_0 squeezenet1_1 squeezenet1_0 swin_t swin_v2_t
-swin_b vgg11_bn vgg13 vit_b_32 wide_resnet50_2 resnet101 efficientnet_b3 convnext_base"""
+swin_b vgg11_bn vgg13 vit_b_32 wide_resnet50_2 resnet101 efficientnet_b3 convnext_base densenet121 densenet201 efficientnet_b1 mnasnet1_3 mobilenet_v2
+regnet_y_800mf regnet_x_8gf resnet18 resnet50 resnext101_32x8d shufflenet_v2_x0_5 swin_v2_s vgg19_bn vgg16 vit_l_32 convnext_tiny"""
 
 
 def torchvision_cases():
@@ -1299,10 +1305,13 @@ def torchvision_cases():
         if n == "googlenet" or n == "inception_v3":
             kw["init_weights"] = False
         model("tv/" + n, lambda n=n, kw=kw: getattr(tv, n)(**kw), shaped((3, int(size or 224), int(size or 224))))
-    for n in "deeplabv3_resnet50 fcn_resnet50 lraspp_mobilenet_v3_large".split():
+    model("tv/inception_v3_aux", lambda: First(tv.inception_v3(init_weights=False), "logits"), shaped((3, 299, 299)))
+    for n in "deeplabv3_resnet50 deeplabv3_mobilenet_v3_large fcn_resnet50 lraspp_mobilenet_v3_large".split():
         model("tv/" + n, lambda n=n: First(getattr(tv.segmentation, n)(weights=None, weights_backbone=None), "out"), shaped((3, 128, 128)))
     for n in "r3d_18 mc3_18 r2plus1d_18".split():
         model("tv/" + n, lambda n=n: getattr(tv.video, n)(), shaped((3, 8, 56, 56)))
+    for n in "s3d mvit_v2_s swin3d_t".split():
+        model("tv/" + n, lambda n=n: getattr(tv.video, n)(), shaped((3, 16, 224, 224)), batches=(2, 3))
 
 
 def text(name, cls, config, seq=48, pick=None, attn=("sdpa", "eager"), extra=None, **kw):
@@ -1404,6 +1413,125 @@ def transformers_cases():
     image("whisper_encoder", "WhisperModel", lambda t: t.WhisperConfig(d_model=128, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=256, decoder_ffn_dim=256,
                                                                       max_source_positions=50, num_mel_bins=20), shape=(20, 100)) if False else None
     speech()
+    more_text(s, g)
+    more_images(v)
+
+
+def more_text(s, g):
+    moe = dict(g, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
+    for n, cls, conf in (
+            ("olmo", "OlmoForCausalLM", g), ("olmoe", "OlmoeForCausalLM", dict(g, num_experts=4)), ("qwen2_moe", "Qwen2MoeForCausalLM", moe), ("qwen3_moe", "Qwen3MoeForCausalLM", moe),
+            ("nemotron", "NemotronForCausalLM", g), ("persimmon", "PersimmonForCausalLM", s), ("glm", "GlmForCausalLM", dict(g, head_dim=32, pad_token_id=0)), ("glm4", "Glm4ForCausalLM", dict(g, head_dim=32, pad_token_id=0)),
+            ("smollm3", "SmolLM3ForCausalLM", dict(g, pad_token_id=0)), ("helium", "HeliumForCausalLM", dict(g, head_dim=32)), ("cohere2", "Cohere2ForCausalLM", g), ("exaone4", "Exaone4ForCausalLM", g),
+            ("gpt_oss", "GptOssForCausalLM", dict(g, num_local_experts=4, head_dim=32)), ("arcee", "ArceeForCausalLM", g), ("bitnet", "BitNetForCausalLM", g), ("diffllama", "DiffLlamaForCausalLM", g),
+            ("granitemoe", "GraniteMoeForCausalLM", dict(g, num_local_experts=4)), ("jetmoe", "JetMoeForCausalLM", dict(hidden_size=128, num_hidden_layers=2, num_key_value_heads=2, kv_channels=32, intermediate_size=128, num_local_experts=4, vocab_size=512)),
+            ("gpt_bigcode", "GPTBigCodeForCausalLM", dict(n_embd=128, n_layer=2, n_head=4, vocab_size=512, n_positions=128)), ("codegen", "CodeGenForCausalLM", dict(n_embd=128, n_layer=2, n_head=4, rotary_dim=16, vocab_size=512)),
+            ("openai_gpt", "OpenAIGPTLMHeadModel", dict(n_embd=128, n_layer=2, n_head=4, vocab_size=512, n_positions=128)), ("ctrl", "CTRLLMHeadModel", dict(n_embd=128, n_layer=2, n_head=4, dff=256, vocab_size=512)),
+            ("xglm", "XGLMForCausalLM", dict(d_model=128, num_layers=2, attention_heads=4, ffn_dim=256, vocab_size=512)), ("biogpt", "BioGptForCausalLM", s), ("rembert", "RemBertForMaskedLM", dict(s, input_embedding_size=64, output_embedding_size=64)),
+            ("camembert", "CamembertForMaskedLM", s), ("ernie", "ErnieForMaskedLM", s), ("roformer", "RoFormerForMaskedLM", s), ("squeezebert", "SqueezeBertForMaskedLM", dict(s, embedding_size=128)), ("mobilebert", "MobileBertForMaskedLM", dict(s, embedding_size=64, intra_bottleneck_size=64, true_hidden_size=64)),
+            ("fnet", "FNetForMaskedLM", s), ("xlnet", "XLNetLMHeadModel", dict(d_model=128, n_layer=2, n_head=4, d_inner=256, vocab_size=512)), ("funnel", "FunnelForMaskedLM", dict(vocab_size=512, d_model=128, n_head=4, d_head=32, d_inner=256, block_sizes=[1, 1, 1], num_decoder_layers=1)),
+            ("convbert", "ConvBertForMaskedLM", s), ("deberta_v1", "DebertaForMaskedLM", dict(s, relative_attention=True, pos_att_type=["p2c", "c2p"])), ("big_bird", "BigBirdForMaskedLM", dict(s, attention_type="original_full")), ("nystromformer", "NystromformerForMaskedLM", dict(s, num_landmarks=8, segment_means_seq_len=48)),
+            ("megatron_bert", "MegatronBertForMaskedLM", s), ("ibert", "IBertForMaskedLM", s), ("luke", "LukeForMaskedLM", dict(s, entity_vocab_size=10, entity_emb_size=16)), ("xmod", "XmodForMaskedLM", dict(s, languages=["en_XX"], default_language="en_XX")), ("esm", "EsmForMaskedLM", dict(s, pad_token_id=1, mask_token_id=2)),
+            ("bert_qa", "BertForQuestionAnswering", s), ("bert_tokens", "BertForTokenClassification", s), ("gpt2_cls", "GPT2ForSequenceClassification", dict(n_embd=128, n_layer=2, n_head=4, vocab_size=512, pad_token_id=0)), ("splinter", "SplinterForPreTraining", s),
+            ("mamba2", "Mamba2ForCausalLM", dict(hidden_size=64, num_hidden_layers=2, state_size=8, vocab_size=512, num_heads=8, head_dim=16, n_groups=1, chunk_size=16)), ("rwkv", "RwkvForCausalLM", dict(hidden_size=64, num_hidden_layers=2, vocab_size=512, context_length=64)), ("lfm2", "Lfm2ForCausalLM", dict(g, layer_types=["conv", "full_attention"]))):
+        text(n, cls, lambda t, c=cls, k=conf: getattr(t, getattr(t, c).config_class.__name__)(**k), attn=("sdpa",) if n not in ("fnet", "mamba2", "rwkv") else ("eager",))
+    for n, cls in (("mbart", "MBartForConditionalGeneration"), ("pegasus", "PegasusForConditionalGeneration"), ("blenderbot", "BlenderbotForConditionalGeneration"), ("m2m_100", "M2M100ForConditionalGeneration"), ("plbart", "PLBartForConditionalGeneration")):
+        pair(n, cls, lambda t, c=cls: getattr(t, c).config_class(d_model=128, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=256, decoder_ffn_dim=256, vocab_size=512, max_position_embeddings=128, pad_token_id=0), ("sdpa",))
+    for n, cls in (("mt5", "MT5ForConditionalGeneration"), ("umt5", "UMT5ForConditionalGeneration"), ("longt5", "LongT5ForConditionalGeneration"), ("switch", "SwitchTransformersForConditionalGeneration")):
+        pair(n, cls, lambda t, c=cls: getattr(t, c).config_class(d_model=128, d_kv=32, d_ff=256, num_layers=1, num_decoder_layers=1, num_heads=4, vocab_size=512), ("eager",))
+
+
+def more_images(v):
+    for n, cls, conf in (
+            ("dinov2_registers", "Dinov2WithRegistersForImageClassification", dict(hidden_size=128, num_hidden_layers=2, num_attention_heads=4, image_size=64, patch_size=8)), ("vit_msn", "ViTMSNForImageClassification", v), ("data2vec_vision", "Data2VecVisionForImageClassification", v),
+            ("poolformer", "PoolFormerForImageClassification", dict(hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1])), ("pvt", "PvtForImageClassification", dict(image_size=64, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 3, 4])),
+            ("pvt_v2", "PvtV2ForImageClassification", dict(image_size=64, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 3, 4])), ("levit", "LevitForImageClassification", dict(image_size=64)), ("cvt", "CvtForImageClassification", dict(depth=[1, 1, 1], embed_dim=[16, 32, 64], num_heads=[1, 2, 4])),
+            ("efficientnet", "EfficientNetForImageClassification", dict(image_size=64, width_coefficient=0.5, depth_coefficient=0.5, hidden_dim=640)), ("mobilenet_v1", "MobileNetV1ForImageClassification", dict(image_size=64)), ("mobilenet_v2", "MobileNetV2ForImageClassification", dict(image_size=64)),
+            ("regnet", "RegNetForImageClassification", dict(embedding_size=16, hidden_sizes=[32, 64], depths=[1, 1], groups_width=16)), ("focalnet", "FocalNetForImageClassification", dict(image_size=64, embed_dim=32, depths=[1, 1], focal_levels=[2, 2], focal_windows=[3, 3])), ("bit", "BitForImageClassification", dict(embedding_size=32, hidden_sizes=[64, 128], depths=[1, 1])),
+            ("swinv2", "Swinv2ForImageClassification", dict(image_size=64, embed_dim=32, depths=[2, 2], num_heads=[2, 4], window_size=4)), ("dpt", "DPTForSemanticSegmentation", dict(v, neck_hidden_sizes=[16, 32, 48, 64], fusion_hidden_size=32, backbone_out_indices=[0, 0, 1, 1], is_hybrid=False)), ("glpn", "GLPNForDepthEstimation", dict(hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 3, 4], decoder_hidden_size=32)),
+            ("yolos", "YolosForObjectDetection", dict(hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256, image_size=[64, 64], patch_size=8, num_detection_tokens=10)), ("ijepa", "IJepaForImageClassification", v), ("hiera", "HieraForImageClassification", dict(image_size=[64, 64], embed_dim=32, depths=[1, 1, 2, 1])),
+            ("mobilevitv2", "MobileViTV2ForImageClassification", dict(image_size=64, base_attn_unit_dims=[32, 48, 64])), ("upernet", "UperNetForSemanticSegmentation", dict(hidden_size=64)), ("vit_hybrid", "ViTForMaskedImageModeling", v), ("textnet", "TextNetForImageClassification", {}), ("dinov3", "DINOv3ViTModel", dict(v, num_register_tokens=2))):
+        image(n, cls, lambda t, c=cls, k=conf: getattr(t, c).config_class(**k), attn=("eager",) if n in ("poolformer", "pvt", "levit", "cvt", "glpn", "hiera", "segformer") else ("sdpa",))
+    for n, cls in (("hubert", "HubertForCTC"), ("wavlm", "WavLMForCTC"), ("unispeech", "UniSpeechForCTC"), ("data2vec_audio", "Data2VecAudioForCTC"), ("sew", "SEWForCTC")):
+        def build(cls=cls):
+            import transformers
+            c = getattr(transformers, cls).config_class(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, conv_dim=(32, 32), conv_kernel=(10, 3), conv_stride=(5, 2), num_feat_extract_layers=2,
+                                                        num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4, vocab_size=32, mask_time_prob=0.0, layerdrop=0.0, apply_spec_augment=False)
+            return First(getattr(transformers, cls)._from_config(c, attn_implementation="eager"))
+        model("hf/" + n, build, shaped((400,)))
+    model("hf/ast", lambda: hf("ASTForAudioClassification", hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256, max_length=64, num_mel_bins=32), shaped((64, 32)))
+    model("hf/whisper", lambda: Whisper(), lambda b: (torch.randn(b, 20, 100), torch.randint(0, 400, (b, 16))))
+    model("hf/speech_to_text", lambda: Whisper("Speech2TextForConditionalGeneration", input_feat_per_channel=20, max_source_positions=100, max_target_positions=64, num_conv_layers=2), lambda b: (torch.randn(b, 100, 20), torch.randint(0, 400, (b, 16))))
+    model("hf/clip", lambda: Clip(), lambda b: (torch.randint(0, 400, (b, 12)), torch.randn(b, 3, 64, 64)))
+
+
+def hf(cls, **kw):
+    import transformers
+
+    c = getattr(transformers, cls)
+    return First(c._from_config(c.config_class(**kw), attn_implementation="sdpa"))
+
+
+class Whisper(nn.Module):
+    def __init__(self, cls="WhisperForConditionalGeneration", **kw):
+        super().__init__()
+        kw = kw or dict(max_source_positions=50, num_mel_bins=20)
+        self.m = hf(cls, d_model=128, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=256, decoder_ffn_dim=256, vocab_size=512,
+                    pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, **kw).m
+
+    def forward(self, x, ids):
+        return self.m(x, decoder_input_ids=ids, use_cache=False).logits
+
+
+class Clip(nn.Module):
+    def __init__(self):
+        super().__init__()
+        s = dict(hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256)
+        self.m = hf("CLIPModel", text_config=dict(s, vocab_size=512, eos_token_id=2), vision_config=dict(s, image_size=64, patch_size=8), projection_dim=64).m
+
+    def forward(self, ids, x):
+        return self.m(input_ids=ids, pixel_values=x).logits_per_image
+
+
+def diffusers_cases():
+    import diffusers
+
+    class Unet(nn.Module):
+        def __init__(self, m, context=False):
+            super().__init__()
+            self.m, self.context = m, context
+
+        def forward(self, x, t, *c):
+            return self.m(x, t, *c).sample if not self.context else self.m(x, t, encoder_hidden_states=c[0]).sample
+
+    class Cross(Unet):
+        def forward(self, x, t, c):
+            return self.m(x, t, encoder_hidden_states=c).sample
+
+    class Plain(Unet):
+        def forward(self, x, t):
+            return self.m(x, t).sample
+
+    class VAE(Unet):
+        def forward(self, x):
+            return self.m(x, sample_posterior=True).sample
+
+    class DiT(Unet):
+        def forward(self, x, t, y):
+            return self.m(x, timestep=t, class_labels=y).sample
+
+    steps = lambda b: torch.randint(0, 100, (b,))
+    small = dict(sample_size=32, block_out_channels=(32, 64), layers_per_block=1, norm_num_groups=8)
+    kw = dict(loss="sum")
+    model("diffusers/unet2d", lambda: Plain(diffusers.UNet2DModel(in_channels=3, out_channels=3, down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D"), **small)), lambda b: (torch.randn(b, 3, 32, 32), steps(b)), **kw)
+    model("diffusers/unet2d_condition", lambda: Cross(diffusers.UNet2DConditionModel(in_channels=4, out_channels=4, down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"), cross_attention_dim=64,
+                                                                                     attention_head_dim=8, **small)), lambda b: (torch.randn(b, 4, 32, 32), steps(b), torch.randn(b, 7, 64)), **kw)
+    model("diffusers/vae", lambda: VAE(diffusers.AutoencoderKL(in_channels=3, out_channels=3, down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2, block_out_channels=(32, 64), norm_num_groups=8, latent_channels=4)),
+          lambda b: (torch.randn(b, 3, 32, 32),), **kw)
+    model("diffusers/dit", lambda: DiT(diffusers.DiTTransformer2DModel(num_attention_heads=4, attention_head_dim=16, in_channels=4, num_layers=2, sample_size=16, patch_size=2, num_embeds_ada_norm=100)),
+          lambda b: (torch.randn(b, 4, 16, 16), steps(b), torch.randint(0, 100, (b,))), **kw)
+    model("diffusers/pixart", lambda: Cross(diffusers.PixArtTransformer2DModel(num_attention_heads=4, attention_head_dim=16, in_channels=4, num_layers=2, sample_size=16, patch_size=2, cross_attention_dim=64, caption_channels=64, out_channels=8)),
+          lambda b: (torch.randn(b, 4, 16, 16), steps(b), torch.randn(b, 7, 64)), **kw)
 
 
 def pair(name, cls, config, attn=("sdpa", "eager")):
@@ -1450,12 +1578,18 @@ def speech():
 
 TIMM = """resnet26d resnetv2_50 seresnet33ts efficientnet_lite0 mobilenetv4_conv_small ghostnet_100 repvgg_a0 vit_tiny_patch16_224 deit_tiny_patch16_224
 convnextv2_atto mixer_s32_224 gmlp_ti16_224 poolformer_s12 cait_xxs24_224 xcit_nano_12_p16_224 eva02_tiny_patch14_224 regnetz_b16 nfnet_l0 coat_tiny
+convnext_atto swin_tiny_patch4_window7_224 swinv2_cr_tiny_224 beit_base_patch16_224 maxvit_nano_rw_256 coatnet_nano_rw_224 davit_tiny efficientformer_l1 efficientformerv2_s0
+efficientvit_b0 efficientvit_m0 mobilevit_s mobilevitv2_050 ghostnetv2_100 hgnet_tiny inception_v4 inception_resnet_v2 lcnet_050 mixnet_s mobilenetv3_large_100 nf_resnet50
+pvt_v2_b0 rdnet_tiny regnetx_002 regnety_002 repvit_m1 resmlp_12_224 resnest14d rexnet_100 sebotnet33ts_256 selecsls42 sequencer2d_s skresnet18 tf_efficientnet_b0 tinynet_e
+tiny_vit_5m_224 tnt_s_legacy_patch16_224 tresnet_m twins_svt_small visformer_tiny ese_vovnet19b_dw xception41 gcvit_xxtiny focalnet_tiny_srf hiera_tiny_224 caformer_s18 gernet_s
+eca_nfnet_l0 cspresnet50 cspdarknet53 darknet53 dpn68 densenet121 ecaresnet26t mambaout_femto starnet_s1 swiftformer_xs vit_small_patch16_dinov3 vit_base_patch16_siglip_224
+convmixer_768_32 resnet50d wide_resnet50_2 legacy_seresnet18 res2next50 regnetv_040 vovnet39a nasnetalarge
 mobileone_s0 fastvit_t8 edgenext_xx_small hrnet_w18_small res2net50_26w_4s dla34 levit_128s crossvit_tiny_240 pit_ti_224 volo_d1_224"""
 
 
 def timm_cases():
     for n in TIMM.split():
-        size = {"crossvit_tiny_240": 240, "eva02_tiny_patch14_224": 224, "fastvit_t8": 128}.get(n, 224)
+        size = {"crossvit_tiny_240": 240, "eva02_tiny_patch14_224": 224, "fastvit_t8": 128, "maxvit_nano_rw_256": 256, "sebotnet33ts_256": 256, "nasnetalarge": 331}.get(n, 224)
 
         def build(n=n):
             import timm
@@ -1477,7 +1611,7 @@ def register(models=True):
     for f in (pointwise_cases, reduction_cases, view_cases, index_cases, matmul_cases, conv_cases, norm_cases, pool_cases, rnn_cases, net_cases):
         f()
     if models:
-        for f in (torchvision_cases, transformers_cases, timm_cases, smp_cases):
+        for f in (torchvision_cases, transformers_cases, timm_cases, smp_cases, diffusers_cases):
             f()
 
 

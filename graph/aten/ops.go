@@ -69,6 +69,7 @@ func buildTable() []Op {
 		{names("slice_scatter", "select_scatter"), "view", Keep, "", "a copy of the gradient and of its window", runWindow},
 		{names("split", "split_with_sizes", "chunk", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"), "view", Keep, "", "concatenation", runSplit},
 		{names("unbind"), "view", Keep, "", "stack", runUnbind},
+		{names("atleast_1d", "atleast_2d", "atleast_3d"), "view", Keep, "", "", runAtLeast},
 		{names("identity"), "view", Keep, "", "", runIdentity},
 		{names("alias", "lift_fresh_copy", "lift_fresh", "view_as"), "view", Keep, "", "", runAlias},
 		{names("detach", "detach_"), "view", Keep, "", "", runDetach},
@@ -104,6 +105,7 @@ func buildTable() []Op {
 			"normalization", Keep, "input, batch mean and inverse deviation", "input, weight, bias gradients", runBatchNorm},
 		{names("group_norm", "native_group_norm"), "normalization", Full, "input, mean, rstd", "input, weight, bias gradients", runGroupNorm},
 		{names("instance_norm"), "normalization", Keep, "input, repeated weight, statistics", "input, weight, bias gradients", runInstanceNorm},
+		{names("_weight_norm"), "normalization", Keep, "direction, magnitude, norms", "both gradients", runWeightNorm},
 		{names("rms_norm", "_fused_rms_norm"), "normalization", Full, "input, rstd", "input, weight gradients", runRMSNorm},
 
 		// Arithmetic.

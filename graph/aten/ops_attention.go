@@ -60,21 +60,27 @@ func (e *Eager) attend(a *attention) *Tensor {
 	return runMathAttention(e, a)
 }
 
+// sameHeads reports operands that a fused kernel takes: as many heads in all,
+// unless grouped heads are asked for (check_batch_size_and_num_heads_dense).
+func sameHeads(a *attention) bool {
+	return a.q.Shape[0] == a.k.Shape[0] && a.k.Shape[0] == a.v.Shape[0] && (a.gqa || a.q.Shape[1] == a.k.Shape[1] && a.k.Shape[1] == a.v.Shape[1])
+}
+
 func half(t *Tensor) bool { return t.DType == graph.Float16 || t.DType == graph.BFloat16 }
 
 func headDim(a *attention) int64 { return a.q.Shape[3] }
 
 func cudnnAttentionFits(e *Eager, a *attention) bool {
-	return e.Major >= 8 && half(a.q) && headDim(a)%8 == 0 && headDim(a) <= 256 && a.v.Shape[3] <= 256 && a.k.Shape[2] > 1 &&
+	return e.Major >= 8 && sameHeads(a) && half(a.q) && headDim(a)%8 == 0 && headDim(a) <= 256 && a.v.Shape[3] <= 256 && a.k.Shape[2] > 1 &&
 		(a.q.Shape[2] > 1 || a.dropout == 0)
 }
 
 func flashAttentionFits(e *Eager, a *attention) bool {
-	return e.Major >= 8 && half(a.q) && headDim(a) <= 256 && a.mask == nil && a.q.Shape[3] == a.v.Shape[3]
+	return e.Major >= 8 && sameHeads(a) && half(a.q) && headDim(a) <= 256 && a.mask == nil && a.q.Shape[3] == a.v.Shape[3]
 }
 
 func efficientAttentionFits(e *Eager, a *attention) bool {
-	return !a.gqa && e.Major >= 5 && (half(a.q) && headDim(a)%8 == 0 || a.q.DType == graph.Float32 && headDim(a)%4 == 0)
+	return !a.gqa && sameHeads(a) && e.Major >= 5 && (half(a.q) && headDim(a)%8 == 0 || a.q.DType == graph.Float32 && headDim(a)%4 == 0)
 }
 
 // dims returns batch, heads, query length, key length and head dim.
@@ -149,26 +155,28 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 // aligned16 pads the rows of a mask to a multiple of 16 elements and shows
 // the part that was there (attention.cpp, preprocess_mask).
 func (e *Eager) aligned16(mask *Tensor) *Tensor {
-	if mask == nil || mask.dim() == 0 {
+	if mask == nil || mask.dim() == 0 || mask.Shape[mask.dim()-1]%16 == 0 {
 		return mask
 	}
 	d := mask.dim() - 1
-	n := mask.Shape[d]
-	if n%16 == 0 {
-		return mask
-	}
-	wide := slices.Clone(mask.Shape)
-	wide[d] = ceilDiv(n, 16) * 16
-	k := e.begin("constant_pad_nd", mask)
-	o := k.alloc(wide, nil, mask.DType)
+	return e.slice(e.padLast(mask, 16), d, 0, mask.Shape[d], 1)
+}
+
+// padLast pads the last dim to a multiple of to.
+func (e *Eager) padLast(t *Tensor, to int64) *Tensor {
+	d := t.dim() - 1
+	wide := slices.Clone(t.Shape)
+	wide[d] = ceilDiv(t.Shape[d], to) * to
+	k := e.begin("constant_pad_nd", t)
+	o := k.alloc(wide, iteratorStrides(wide, layoutOf(t)), t.DType)
 	k.end()
-	in := mask.Shape
-	e.record("ConstantPadNdBackward0", []*Tensor{o}, []*Tensor{mask}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+	in := t.Shape
+	e.record("ConstantPadNdBackward0", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
 		k := e.begin("constant_pad_nd", g[0])
 		k.alloc(in, nil, g[0].DType)
 		return []*Tensor{k.end()}
 	})
-	return e.slice(o, d, 0, n, 1)
+	return o
 }
 
 // efficientWorkspace is the backward kernel's accumulator of query gradients:
@@ -231,6 +239,11 @@ func layoutOf(t *Tensor) *Tensor {
 // random state; backward takes the row sums and a float query gradient.
 func runFlashAttention(e *Eager, a *attention) *Tensor {
 	b, h, m, _, d := a.dims()
+	if d%8 != 0 { // heads are padded to a multiple of 8 (attention.cpp, pad_last_dim)
+		wide := *a
+		wide.q, wide.k, wide.v = e.padLast(a.q, 8), e.padLast(a.k, 8), e.padLast(a.v, 8)
+		return e.slice(runFlashAttention(e, &wide), 3, 0, d, 1)
+	}
 	round := func(n, to int64) int64 { return ceilDiv(n, to) * to }
 	k := e.begin("_scaled_dot_product_flash_attention", a.q, a.k, a.v)
 	o := k.alloc(a.outShape(), rowsFirst(a.outShape()), a.q.DType)

@@ -188,3 +188,19 @@ func runRMSNorm(e *Eager, c *Call) []*Tensor {
 	})
 	return []*Tensor{o}
 }
+
+// runWeightNorm is the fused kernel of torch.nn.utils' weight normalisation:
+// g * v / |v|, the norms kept in float32.
+func runWeightNorm(e *Eager, c *Call) []*Tensor {
+	v, g := c.tensor(0, "v"), c.tensor(1, "g")
+	k := e.begin("_weight_norm_interface", v, g)
+	w, norms := k.like(v), k.alloc(g.Shape, nil, statistics(g.DType))
+	k.flops(3 * v.Numel()).end()
+	e.record("WeightNormInterfaceBackward0", []*Tensor{w}, []*Tensor{v, g}, []*Tensor{g, v, norms}, func(e *Eager, gs, s []*Tensor, _ []bool) []*Tensor {
+		k := e.begin("_weight_norm_interface_backward", append(gs[:1:1], s...)...)
+		dv, dg := k.like(s[1]), k.like(s[0])
+		k.end()
+		return []*Tensor{dv, dg}
+	})
+	return []*Tensor{w}
+}

@@ -203,7 +203,7 @@ func (c *Call) scalarType(i int, name string, d graph.DType) graph.DType {
 	if a := c.arg(i, name); a != nil && a.Kind == graph.ArgFloat && !d.IsFloat() {
 		return graph.Float32
 	}
-	if d == graph.Bool {
+	if d == graph.Bool && c.arg(i, name) != nil && c.arg(i, name).Kind != graph.ArgBool {
 		return graph.Int64
 	}
 	return d

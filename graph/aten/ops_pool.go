@@ -2,6 +2,7 @@ package aten
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -116,11 +117,14 @@ func runAdaptiveAvgPool(e *Eager, c *Call) []*Tensor {
 		one = one && size[i] == 1
 		shape[x.dim()-n+i] = size[i]
 	}
-	if !one || n == 1 {
+	if !one {
 		return []*Tensor{e.avgPool("adaptive_avg_pool2d", "AdaptiveAvgPool2DBackward0", x, shape)}
 	}
-	m := &Call{Op: "mean", Over: "dim", Name: c.Name, Module: c.Module, Args: []Arg{{Kind: graph.ArgValue, T: x},
-		{Kind: graph.ArgList, List: []Arg{{Kind: graph.ArgInt, Int: -1}, {Kind: graph.ArgInt, Int: -2}}}, {Kind: graph.ArgBool, Int: 1}}}
+	dims := Arg{Kind: graph.ArgList}
+	for i := range n {
+		dims.List = append(dims.List, Arg{Kind: graph.ArgInt, Int: int64(-1 - i)})
+	}
+	m := &Call{Op: "mean", Over: "dim", Name: c.Name, Module: c.Module, Args: []Arg{tensorArg(x), dims, {Kind: graph.ArgBool, Int: 1}}}
 	o := runSum(e, m)
 	if preferLast(x) {
 		return e.viewOp("AsStridedBackward1", o[0], shape, channelsLastStrides(shape), 0, func(e *Eager, g *Tensor) *Tensor {
@@ -160,7 +164,9 @@ func runResize(e *Eager, c *Call) []*Tensor {
 	o := k.alloc(shape, lastOr(x, shape), x.DType)
 	k.flops(4 * o.Numel()).end()
 	saved := []*Tensor(nil)
-	if c.Op == "reflection_pad2d" || c.Op == "replication_pad2d" || c.Op == "reflection_pad1d" {
+	mode := c.arg(2, "mode")
+	if strings.HasPrefix(c.Op, "reflection_pad") || strings.HasPrefix(c.Op, "replication_pad") ||
+		c.Op == "pad" && mode != nil && (mode.S == "reflect" || mode.S == "replicate") {
 		saved = []*Tensor{x}
 	}
 	op := c.Op + "_backward"

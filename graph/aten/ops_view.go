@@ -311,6 +311,20 @@ func runAlias(e *Eager, c *Call) []*Tensor {
 	return e.viewOp("AliasBackward0", t, t.Shape, t.Strides, 0, func(_ *Eager, g *Tensor) *Tensor { return g })
 }
 
+// runAtLeast returns operands that have the dims already.
+func runAtLeast(_ *Eager, c *Call) []*Tensor {
+	ts := c.tensors(0, "tensors")
+	if t := c.tensor(0, "self"); t != nil {
+		ts = []*Tensor{t}
+	}
+	for _, t := range ts {
+		if t.dim() < int(c.Op[len("atleast_")]-'0') {
+			return nil
+		}
+	}
+	return ts
+}
+
 // runIdentity returns its operand itself: the call does nothing.
 func runIdentity(_ *Eager, c *Call) []*Tensor { return []*Tensor{c.tensor(0, "self")} }
 

@@ -25,6 +25,8 @@ var idioms = []idiom{
 	{"in-place-add", "residual blocks written with +=", inPlaceAdd},
 	{"in-place-noise", "stochastic depth draws and scales its noise in place", inPlaceNoise},
 	{"frozen-positions", "tables of sinusoids are parameters that require no gradient", frozenPositions},
+	{"weight-norm", "the fused weight normalisation is decomposed", weightNorm},
+	{"adaptive-pool", "adaptive pooling to sizes that do not divide is decomposed", adaptivePool},
 	{"custom-gelu", "an autograd function of its own that saves its input", customGELU},
 	{"rms-norm", "torch.nn.RMSNorm is decomposed", decomposedRMSNorm},
 	{"rms-norm-type", "transformers normalises in float32; casts of a float32 model leave no trace", wideRMSNorm},
@@ -244,7 +246,7 @@ func inPlaceNoise(r *rewriter, i int) bool {
 type cone struct {
 	data    bool     // reads a graph input, a parameter or a buffer
 	compare []string // comparisons in it: operator and overload, once each
-	window  int64    // the largest integer subtracted in it: the width of a sliding window
+	window  int64    // the largest distance that it allows: the width of a sliding window
 }
 
 // cone walks back from a value; masks are small graphs.
@@ -263,6 +265,9 @@ func (r *rewriter) cone(id graph.ValueID) cone {
 		switch opName(n) {
 		case "le", "lt", "ge", "gt":
 			c.compare = append(c.compare, n.Op)
+			if n.Op == "le.Scalar" && n.Args[1].Kind == graph.ArgInt {
+				c.window = n.Args[1].Int
+			}
 		case "sub":
 			if len(n.Args) > 1 && n.Args[1].Kind == graph.ArgInt {
 				c.window = n.Args[1].Int
@@ -316,8 +321,8 @@ func causalFlag(r *rewriter, i int) bool {
 		return false
 	}
 	c := r.cone(m.Value)
-	if len(c.compare) == 2 && slices.Contains(c.compare, "gt.Tensor") && r.withinWindow(c, &n.Args[1]) {
-		c.compare = slices.DeleteFunc(slices.Clone(c.compare), func(s string) bool { return s == "gt.Tensor" })
+	if len(c.compare) == 2 && r.withinWindow(c, &n.Args[1]) {
+		c.compare = slices.DeleteFunc(slices.Clone(c.compare), func(s string) bool { return s == "gt.Tensor" || s == "le.Scalar" })
 	}
 	if c.data || len(c.compare) != 1 || c.compare[0] != "le.Tensor" && c.compare[0] != "ge.Scalar" {
 		return false

@@ -324,3 +324,64 @@ func customGELU(r *rewriter, i int) bool {
 	r.relink(n)
 	return true
 }
+
+// weightNorm turns g / norm(v) * v of the parametrization back into the fused
+// operator.
+func weightNorm(r *rewriter, i int) bool {
+	n := r.node(i)
+	if opName(n) != "mul" || !strings.HasSuffix(r.l.Classes[i], "._WeightNorm") || len(n.Args) < 2 || n.Args[0].Kind != graph.ArgValue {
+		return false
+	}
+	div := r.producer(&n.Args[1])
+	if div == nil || opName(div) != "div" || len(div.Args) < 2 || div.Args[0].Kind != graph.ArgValue {
+		return false
+	}
+	if norm := r.producer(&div.Args[1]); norm == nil || opName(norm) != "linalg_vector_norm" {
+		return false
+	}
+	n.Op, n.Args = "_weight_norm.default", []graph.Arg{n.Args[0], div.Args[0]}
+	r.relink(n)
+	return true
+}
+
+// adaptivePool turns what the module's export consists of, where the output's
+// size does not divide the input's, back into one call: the module's last.
+func adaptivePool(r *rewriter, i int) bool {
+	n := r.node(i)
+	name, ok := strings.CutPrefix(r.l.Classes[i], "torch.nn.modules.pooling.Adaptive")
+	if !ok || len(n.Outputs) != 1 || strings.HasPrefix(opName(n), "adaptive_") || opName(n) == "mean" {
+		return false
+	}
+	if next := i + 1; next < len(r.l.Graph.Nodes) && r.node(next).Module == n.Module {
+		return false
+	}
+	dims := map[string]int{"1d": 1, "2d": 2, "3d": 3}[name[max(len(name)-2, 0):]]
+	shape := r.l.Graph.Values[n.Outputs[0]].Type.Shape
+	x := graph.NoValue
+	for j := i; j >= 0 && r.node(j).Module == n.Module; j-- {
+		for _, in := range r.node(j).Inputs {
+			v := &r.l.Graph.Values[in]
+			if outside := r.def[in] < 0 || r.node(int(r.def[in])).Module != n.Module; outside && v.Type.Elem.IsFloat() && len(v.Type.Shape) == len(shape) && r.l.Roles[in] != Constant {
+				x = in
+			}
+		}
+	}
+	if x < 0 || dims == 0 || len(shape) <= dims {
+		return false
+	}
+	size := graph.Arg{Kind: graph.ArgList}
+	for _, d := range shape[len(shape)-dims:] {
+		k, known := d.Int()
+		if !known {
+			return false
+		}
+		size.List = append(size.List, graph.Arg{Kind: graph.ArgInt, Int: k})
+	}
+	kind := "adaptive_avg_pool"
+	if strings.HasPrefix(name, "Max") {
+		kind = "adaptive_max_pool"
+	}
+	n.Op, n.Args = kind+name[len(name)-2:]+".default", []graph.Arg{valueArg(x), size}
+	r.relink(n)
+	return true
+}
