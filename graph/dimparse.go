@@ -11,9 +11,9 @@ import (
 // ParseDim reads a dimension as exporters write it: an integer, a symbol, or
 // an expression such as "past + 1", "floor(H/2 - 1/2) + 1", "2*s0//3" or
 // "Max(1, s0)". It knows + - * / // % ** and parentheses, decimal fractions,
-// and the functions floor, ceil, ceiling, trunc, Min, Max, Mod, FloorDiv,
-// CeilDiv and Broadcast, in either case. A quotient is exact inside floor and ceil and
-// rounded down where it remains. Names consist of letters, digits, "_", ".",
+// and the functions of dimFuncs in either case: those that SymPy prints, and
+// those that PyTorch adds to it, such as CeilToInt(IntTrueDiv(s0, 2)). A
+// quotient is exact inside floor and ceil and rounded down where it remains. Names consist of letters, digits, "_", ".",
 // ":", "@" and "$"; any other name stands in backquotes.
 func ParseDim(s string) (Dim, error) {
 	if len(s) > maxText {
@@ -60,6 +60,28 @@ func (x ratio) over(y ratio) ratio {
 
 func (x ratio) floor() ratio { return whole(x.num.FloorDiv(x.den)) }
 func (x ratio) ceil() ratio  { return whole(x.num.CeilDiv(x.den)) }
+
+// trunc rounds towards zero: floor(x) from zero up, ceil(x) below.
+func (x ratio) trunc() ratio {
+	zero := Int(0)
+	return whole(x.floor().num.Max(zero).Add(x.ceil().num.Min(zero)))
+}
+
+// round rounds to the nearest integer, halves to the even one:
+// floor(x/2 + 1/4) + ceil(x/2 - 1/4).
+func (x ratio) round() ratio {
+	half, quarter := ratio{Int(1), Int(2)}, ratio{Int(1), Int(4)}
+	x = x.mul(half)
+	return x.add(quarter).floor().add(x.add(quarter.mul(whole(Int(-1)))).ceil())
+}
+
+// abs returns the magnitude, rounded down where the divisor is not a constant.
+func (x ratio) abs() ratio {
+	if !positive(x.den) {
+		return whole(x.floor().num.Max(x.ceil().num.Neg()))
+	}
+	return ratio{x.num.Max(x.num.Neg()), x.den}
+}
 
 // mod returns x - y*floor(x/y).
 func (x ratio) mod(y ratio) ratio {
@@ -209,15 +231,28 @@ func (p *dimParser) unary(depth int) (ratio, error) {
 	if err != nil {
 		return x, err
 	}
-	n, ok := y.num.Int()
-	if !ok || !y.den.isInt(1) || n < 0 || n > maxPow {
+	if !y.natural() {
 		return x, fmt.Errorf("exponent %s is not in 0..%d", y.num, maxPow)
 	}
-	pow := whole(Int(1))
-	for range n {
-		pow = pow.mul(x)
+	return x.pow(y), nil
+}
+
+// natural reports whether x is an exponent that pow accepts.
+func (x ratio) natural() bool {
+	n, ok := x.num.Int()
+	return ok && x.den.isInt(1) && n >= 0 && n <= maxPow
+}
+
+// pow returns x to the power of n, unknown unless n is natural.
+func (x ratio) pow(n ratio) ratio {
+	if !n.natural() {
+		return ratio{}
 	}
-	return pow, nil
+	out := whole(Int(1))
+	for range n.num.n {
+		out = out.mul(x)
+	}
+	return out
 }
 
 func (p *dimParser) primary(depth int) (ratio, error) {
@@ -270,13 +305,32 @@ var dimFuncs = []struct {
 	{"floor", 1, func(a []ratio) ratio { return a[0].floor() }},
 	{"ceil", 1, func(a []ratio) ratio { return a[0].ceil() }},
 	{"ceiling", 1, func(a []ratio) ratio { return a[0].ceil() }},
-	{"trunc", 1, func(a []ratio) ratio { return a[0].floor() }}, // of a size: never negative
+	{"trunc", 1, func(a []ratio) ratio { return a[0].trunc() }},
+	{"round", 1, func(a []ratio) ratio { return a[0].round() }},
+	{"abs", 1, func(a []ratio) ratio { return a[0].abs() }},
 	{"floordiv", 2, func(a []ratio) ratio { return a[0].over(a[1]).floor() }},
 	{"ceildiv", 2, func(a []ratio) ratio { return a[0].over(a[1]).ceil() }},
 	{"mod", 2, func(a []ratio) ratio { return a[0].mod(a[1]) }},
 	{"min", -1, fold(Dim.Min)},
 	{"max", -1, fold(Dim.Max)},
 	{"broadcast", -1, fold(Dim.Broadcast)},
+	// torch/utils/_sympy/functions.py
+	{"floortoint", 1, func(a []ratio) ratio { return a[0].floor() }},
+	{"ceiltoint", 1, func(a []ratio) ratio { return a[0].ceil() }},
+	{"trunctoint", 1, func(a []ratio) ratio { return a[0].trunc() }},
+	{"trunctofloat", 1, func(a []ratio) ratio { return a[0].trunc() }},
+	{"roundtoint", 1, func(a []ratio) ratio { return a[0].round() }},
+	{"tofloat", 1, func(a []ratio) ratio { return a[0] }},
+	{"identity", 1, func(a []ratio) ratio { return a[0] }},
+	{"inttruediv", 2, func(a []ratio) ratio { return a[0].over(a[1]) }},
+	{"floattruediv", 2, func(a []ratio) ratio { return a[0].over(a[1]) }},
+	{"cleandiv", 2, func(a []ratio) ratio { return a[0].over(a[1]).floor() }},
+	{"pythonmod", 2, func(a []ratio) ratio { return a[0].mod(a[1]) }},
+	{"modularindexing", 3, func(a []ratio) ratio { return a[0].over(a[1]).floor().mod(a[2]) }},
+	{"lshift", 2, func(a []ratio) ratio { return a[0].mul(whole(Int(2)).pow(a[1])) }},
+	{"rshift", 2, func(a []ratio) ratio { return a[0].over(whole(Int(2)).pow(a[1])).floor() }},
+	{"powbynatural", 2, func(a []ratio) ratio { return a[0].pow(a[1]) }},
+	{"floatpow", 2, func(a []ratio) ratio { return a[0].pow(a[1]) }},
 }
 
 // fold applies f from left to right over a common positive denominator;

@@ -197,9 +197,11 @@ func (r *resolver) sources(d *Draft) error {
 		inits[t.Name] = true
 	}
 	var overridable []string
+	declared := map[string]Type{}
 	for _, v := range d.Inputs {
 		if inits[v.Name] {
 			overridable = append(overridable, v.Name)
+			declared[v.Name] = v.Type
 			continue
 		}
 		id, err := r.define(Value{Name: v.Name, Kind: Input, Type: v.Type, Decl: v.Type, Meta: v.Meta, Outer: NoValue, Def: -1})
@@ -211,6 +213,9 @@ func (r *resolver) sources(d *Draft) error {
 	for i, t := range d.Initializers {
 		typ := t.ValueType()
 		v := Value{Name: t.Name, Kind: Initializer, Type: typ, Decl: typ, Const: t, Outer: NoValue, Def: -1}
+		if decl := declared[t.Name]; decl.Kind != NoType {
+			v.Decl = decl
+		}
 		if i < len(d.InitMeta) {
 			v.Meta = d.InitMeta[i]
 		}

@@ -50,15 +50,15 @@ func (d *decoder) typeField(t *graph.Type, f field) error {
 	}
 	*t = graph.Type{Kind: kind}
 	return d.message(f.end, func(f field) (err error) {
+		holds := kind == graph.SequenceType || kind == graph.OptionalType
 		switch {
 		case kind == graph.OpaqueType:
-		case f.num == 1 && (kind == graph.SequenceType || kind == graph.OptionalType),
-			f.num == 2 && kind == graph.MapType:
+		case f.num == 1 && holds, f.num == 2 && kind == graph.MapType:
 			t.Of = new(graph.Type)
 			*t.Of, err = d.typ(f)
 		case f.num == 1:
 			t.Elem, err = d.dtype(f)
-		case f.num == 2:
+		case f.num == 2 && !holds:
 			t.Shape, err = d.shape(f)
 		}
 		return err

@@ -77,6 +77,9 @@ func same(graphs ...*graph.Graph) {
 func plainGraph(g *graph.Graph) {
 	g.Meta = nil
 	for i := range g.Values {
+		if v := &g.Values[i]; v.Kind == graph.Initializer {
+			v.Decl = v.Type // an input of the same name may declare another
+		}
 		g.Values[i].Meta = nil
 		plainTensor(g.Values[i].Const)
 	}
