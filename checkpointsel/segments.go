@@ -286,7 +286,9 @@ func newMeasure(b *train.Build, units []Unit, cost func(*program.Node) float64) 
 		m.live[i] = use{born: -1, lastForward: -1, backLo: n, backHi: -1, last: -1, death: -1}
 	}
 	for i := range b.Nodes {
-		m.node(i)
+		if b.Last(&b.Nodes[i]) { // earlier micro-batches hold fewer gradients
+			m.node(i)
+		}
 	}
 	for id, u := range m.live {
 		if u.born >= 0 && b.Storages[id].Life == program.Step {
@@ -302,7 +304,7 @@ func (m *measure) unpacked(hooked *train.Build) {
 	_, steady := liveness.Steps(hooked.Program)
 	levels := liveness.LevelsOf(steady)
 	for i := range hooked.Nodes {
-		if nd := &hooked.Nodes[i]; nd.Phase == program.Backward && nd.Call >= 0 {
+		if nd := &hooked.Nodes[i]; nd.Phase == program.Backward && nd.Call >= 0 && hooked.Last(nd) {
 			s := &m.slots[m.unitOf[nd.Call]]
 			s.unpacked = max(s.unpacked, levels.Peak[i])
 		}
