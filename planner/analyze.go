@@ -400,7 +400,7 @@ func (m *Model) selector(j *job, batch int64) (*selector, error) {
 		}
 	}
 	units := checkpointsel.Units(m.lifted, func(call int) int64 { return saved[call] })
-	s := &selector{problem: checkpointsel.NewProblem(b, hooked, units, j.time.Seconds), base: b}
+	s := &selector{problem: checkpointsel.NewProblem(b, hooked, units, liveness.Rounded(o.Config.LtWorkspace), j.time.Seconds), base: b}
 	for i := range b.Nodes {
 		if b.Nodes[i].Only != program.FirstStep {
 			s.step += float64(b.Runs(&b.Nodes[i])) * j.time.Seconds(&b.Nodes[i])
