@@ -17,6 +17,10 @@ type Op struct {
 	values rule // contents of small outputs, once the types are known; nil: none
 }
 
+// Elements reports whether the elements of small results are computed from
+// those of the operands.
+func (o *Op) Elements() bool { return o.values != nil }
+
 // A rule sets outputs of a call from its inputs. It returns an error if the
 // node cannot run on them.
 type rule func(c *call) error
