@@ -119,8 +119,12 @@ func TestOptions(t *testing.T) {
 		t.Errorf("unknown operator: %s, %v", got, r.Warnings)
 	}
 	got, r = inferText(t, text, Options{Shapes: map[string]graph.Shape{"h": ints(4, 5)}})
-	if got != "undefined[4,5]" || len(r.Warnings) != 0 {
+	if got != "float[4,5]" || len(r.Warnings) != 1 || r.Warnings[0].Code != "unknown-type" {
 		t.Errorf("shape supplied: %s, %v", got, r.Warnings)
+	}
+	_, r = inferText(t, "(float[N] x) => (y) { y = Relu(x) }", Options{Shapes: map[string]graph.Shape{"z": ints(4)}})
+	if len(r.Warnings) != 1 || r.Warnings[0].Code != "unused-shape" {
+		t.Errorf("shape of a value that is not there: %v", r.Warnings)
 	}
 	custom := func(n *graph.Node, in []graph.Type) ([]graph.Type, error) {
 		return []graph.Type{tensorOf(graph.Int8, with(in[0].Shape, 1, graph.Int(9)))}, nil
