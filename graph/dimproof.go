@@ -46,17 +46,21 @@ func (p poly) samples() samples {
 	var out samples
 	for i := range out.at {
 		for _, t := range p {
-			c, ok := t.c, true
+			c := t.c
 			for _, f := range t.m {
 				for range f.pow {
-					if c, ok = mulInt(c, f.a.at.at[i]); !ok || !f.a.at.ok {
+					n, ok := mulInt(c, f.a.at.at[i])
+					if !ok || !f.a.at.ok {
 						return samples{}
 					}
+					c = n
 				}
 			}
-			if out.at[i], ok = addInt(out.at[i], c); !ok {
+			n, ok := addInt(out.at[i], c)
+			if !ok {
 				return samples{}
 			}
+			out.at[i] = n
 		}
 	}
 	out.ok = true
