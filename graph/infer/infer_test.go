@@ -185,6 +185,30 @@ func TestDeclarations(t *testing.T) {
 	}
 }
 
+// A declaration that no run can meet neither crashes inference nor makes it
+// compute elements.
+func TestDeclaredLies(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		decl graph.Shape
+	}{
+		{"() => (y) { y = Concat<axis = 0>() }", ints(2)},
+		{"(int64[K] s) => (y) <int64[2,2] x = {1, 2, 3, 4}> { y = Expand(x, s) }", ints(3)},
+		{"() => (y) <int64[2] x = {1, 2}, int64[2] z = {1, 2}> { y = Concat<axis = 0>(x, z) }", ints(9)},
+	} {
+		g := parse(t, 0, c.text)
+		byName(g, "y").Decl = tensorOf(graph.Int64, c.decl)
+		if _, err := Infer(g, Options{}); err != nil {
+			continue
+		}
+		if v := byName(g, "y"); v.Const != nil {
+			if dims, ok := v.Type.Shape.Static(); !ok || !slices.Equal(dims, v.Const.Dims) {
+				t.Errorf("%s: %s with elements of shape %v", c.text, typeText(v.Type), v.Const.Dims)
+			}
+		}
+	}
+}
+
 // Overflow is an error, never a wrong number.
 func TestOverflow(t *testing.T) {
 	for _, c := range []struct{ text, want string }{

@@ -536,8 +536,11 @@ func foldWith(f elemFunc, empty elem) folder {
 }
 
 func meanElems(a arithmetic, x []elem) elem {
-	if len(x) == 0 || !a.elem.IsFloat() {
+	if len(x) == 0 {
 		return elem{}
+	}
+	if !a.elem.IsFloat() {
+		return divElems(a, []elem{foldWith(addElems, elem{})(a, x), intElem(int64(len(x)))})
 	}
 	return divFloats(foldWith(addElems, elem{})(a, x), floatElem(float64(len(x))))
 }
