@@ -14,7 +14,8 @@ import (
 // Expressions are kept in a normal form (a polynomial with integer
 // coefficients over symbols and floor-division, minimum, maximum and broadcast
 // atoms), so that Equal recognises N*4/4 = N, X+c-X = c, ceil(H/2) =
-// floor((H+1)/2) and floor(floor(H/2)/2) = floor(H/4). Symbols stand for
+// floor((H+1)/2) and floor(floor(H/2)/2) = floor(H/4); what the normal form
+// leaves apart, such as H - H//2, Equal still compares. Symbols stand for
 // dimensions, so simplification may assume that a symbol is not negative and
 // that a divisor is not zero.
 //
@@ -42,7 +43,7 @@ func Int(n int64) Dim { return Dim{kind: dimInt, n: n} }
 // Sym returns the symbol called name. The name is taken as it is; ParseDim
 // reads expressions.
 func Sym(name string) Dim {
-	return fromAtom(&atom{op: opSym, name: name, key: quoteSym(name)})
+	return fromAtom(&atom{op: opSym, name: name, key: quoteSym(name), at: sampleSym(name)})
 }
 
 // Known reports whether d is an integer or an expression.
@@ -59,16 +60,24 @@ func (d Dim) Symbol() (string, bool) {
 	return "", false
 }
 
-// Equal reports whether d and e are the same expression. Two unknown dims are
-// not known to be equal.
+// Equal reports whether d and e are the same expression, or can be shown to
+// have the same value everywhere. Two unknown dims are not known to be equal.
 func (d Dim) Equal(e Dim) bool {
 	switch {
-	case d.kind != e.kind || d.kind == dimUnknown:
+	case d.kind == dimUnknown || e.kind == dimUnknown:
 		return false
-	case d.kind == dimInt:
+	case d.kind == dimInt && e.kind == dimInt:
 		return d.n == e.n
+	case d.same(e):
+		return true
 	}
-	return d.e == e.e || d.e.key == e.e.key
+	x, y := d.samples(), e.samples()
+	return x.ok && x == y && d.sub(e).folded().isInt(0)
+}
+
+// same reports whether d and e, which are known, have one normal form.
+func (d Dim) same(e Dim) bool {
+	return d.kind == e.kind && (d.kind == dimInt && d.n == e.n || d.kind == dimExpr && (d.e == e.e || d.e.key == e.e.key))
 }
 
 // Add returns d + e.
@@ -88,7 +97,10 @@ func (d Dim) Add(e Dim) Dim {
 }
 
 // Sub returns d - e.
-func (d Dim) Sub(e Dim) Dim {
+func (d Dim) Sub(e Dim) Dim { return d.sub(e).folded() }
+
+// sub is Sub by the normal form alone.
+func (d Dim) sub(e Dim) Dim {
 	switch {
 	case d.kind == dimInt && e.kind == dimInt:
 		n, ok := subInt(d.n, e.n)

@@ -384,3 +384,92 @@ func BenchmarkDim(b *testing.B) {
 		}
 	})
 }
+
+// rewritten returns a tree of the same value, by identities of floors that
+// the normal form does not know.
+func (e *tree) rewritten(r *rand.Rand) *tree {
+	if e.op == 'c' || e.op == 's' {
+		return e
+	}
+	out := &tree{op: e.op, x: e.x.rewritten(r), y: e.y.rewritten(r)}
+	if e.op != '/' || e.y.op != 'c' || e.y.n <= 0 {
+		return out
+	}
+	minus := func(x, y *tree) *tree { return &tree{op: '-', x: x, y: y} }
+	plus := func(x *tree, n int64) *tree { return &tree{op: '+', x: x, y: &tree{op: 'c', n: n}} }
+	d := e.y.n
+	switch r.IntN(3) {
+	case 0: // floor(x/d) = -floor((d - 1 - x)/d)
+		return minus(&tree{op: 'c'}, &tree{op: '/', x: minus(&tree{op: 'c', n: d - 1}, out.x), y: out.y})
+	case 1: // floor(x/d) = floor(x/(2*d)) + floor((x + d)/(2*d))
+		double := &tree{op: 'c', n: 2 * d}
+		return &tree{op: '+', x: &tree{op: '/', x: out.x, y: double}, y: &tree{op: '/', x: plus(out.x, d), y: double}}
+	}
+	return out
+}
+
+// quasi returns a tree of sums, products by constants and floors, over one
+// or two symbols.
+func quasi(r *rand.Rand, depth int) *tree {
+	if depth == 0 || r.IntN(6) == 0 {
+		return &tree{op: 's', n: int64(r.IntN(2))}
+	}
+	constant := func(lo, n int) *tree { return &tree{op: 'c', n: int64(lo + r.IntN(n))} }
+	switch r.IntN(4) {
+	case 0:
+		return &tree{op: '+', x: quasi(r, depth-1), y: constant(-3, 8)}
+	case 1:
+		return &tree{op: '-', x: quasi(r, depth-1), y: quasi(r, depth-1)}
+	case 2:
+		return &tree{op: '*', x: quasi(r, depth-1), y: constant(-2, 6)}
+	}
+	return &tree{op: '/', x: quasi(r, depth-1), y: constant(2, 3)}
+}
+
+// Equal knows an expression again however its floors are written, and never
+// calls two expressions equal that differ at some point.
+func TestDimEqual(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 9))
+	same, apart, missed, differ := 0, 0, 0, 0
+	for range 4000 {
+		e := quasi(r, 3)
+		a, b, other := e.dim(), e.rewritten(r).dim(), quasi(r, 2)
+		if !a.Known() || !b.Known() {
+			continue
+		}
+		if a.String() != b.String() {
+			apart++
+		}
+		if a.Equal(b) && b.Equal(a) && a.Sub(b).isInt(0) {
+			same++
+		} else {
+			missed++
+			t.Logf("%s and %s are not found equal", a, b)
+		}
+		if !a.Equal(other.dim()) {
+			continue
+		}
+		differ++
+		for n := range int64(400) {
+			env := []int64{n % 20, n / 20}
+			if x, y := e.eval(env), other.eval(env); x.Cmp(y) != 0 {
+				t.Fatalf("%s and %s are called equal, but are %s and %s at %v", a, other.dim(), x, y, env)
+			}
+		}
+	}
+	t.Logf("%d found equal, of which %d have two normal forms; %d missed; %d of independent pairs equal", same, apart, missed, differ)
+	if apart < 300 || differ < 50 || missed*100 > same {
+		t.Error("too few cases, or too many missed")
+	}
+}
+
+func BenchmarkDimEqual(b *testing.B) {
+	for _, c := range [][2]string{{"(H + 1)//2", "H - H//2"}, {"(H + 1)//2", "(W + 1)//2"}, {"16*((s0 + 15)//16)", "s0 + Mod(-s0, 16)"}} {
+		x, y := mustDim(b, c[0]), mustDim(b, c[1])
+		b.Run(c[0]+" and "+c[1], func(b *testing.B) {
+			for b.Loop() {
+				x.Equal(y)
+			}
+		})
+	}
+}

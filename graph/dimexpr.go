@@ -11,7 +11,8 @@ import (
 // An expr is a polynomial that is not a lone constant.
 type expr struct {
 	terms poly
-	key   string // the text; equal expressions have equal keys
+	key   string // the text; equal keys mean equal expressions
+	at    samples
 }
 
 // A poly is a sum of terms in decreasing lexicographic order of their
@@ -35,6 +36,7 @@ type atom struct {
 	name string // opSym
 	args []Dim  // opFloor: dividend, divisor; else sorted by key
 	key  string
+	at   samples
 }
 
 type atomOp uint8
@@ -58,7 +60,7 @@ const (
 )
 
 func fromAtom(a *atom) Dim {
-	return Dim{kind: dimExpr, e: &expr{terms: poly{{1, []factor{{a, 1}}}}, key: a.key}}
+	return Dim{kind: dimExpr, e: &expr{terms: poly{{1, []factor{{a, 1}}}}, key: a.key, at: a.at}}
 }
 
 // fromPoly wraps p; ok false stands for an overflow.
@@ -75,7 +77,7 @@ func fromPoly(p poly, ok bool) Dim {
 	if len(key) > maxKey {
 		return Dim{}
 	}
-	return Dim{kind: dimExpr, e: &expr{terms: p, key: key}}
+	return Dim{kind: dimExpr, e: &expr{terms: p, key: key, at: p.samples()}}
 }
 
 // poly returns d, which is known, as a polynomial.
@@ -385,6 +387,7 @@ func settled(a *atom) Dim {
 	if lo, hi := a.bounds(); lo == hi {
 		return Int(lo)
 	}
+	a.at = a.samples()
 	return fromAtom(a)
 }
 
@@ -425,7 +428,7 @@ func extremum(op atomOp, d, e Dim) Dim {
 		shift = min(shift, a.constant())
 	}
 	for i, a := range args {
-		args[i] = a.Sub(Int(shift))
+		args[i] = a.sub(Int(shift))
 	}
 	return newAtom(op, args).Add(Int(shift))
 }
@@ -433,7 +436,7 @@ func extremum(op atomOp, d, e Dim) Dim {
 // flatten returns the arguments of d if d is op(...)+c, with c added to each.
 func flatten(op atomOp, d Dim) []Dim {
 	c := d.constant()
-	a := d.Sub(Int(c)).loneAtom()
+	a := d.sub(Int(c)).loneAtom()
 	if a == nil || a.op != op {
 		return []Dim{d}
 	}
@@ -473,7 +476,7 @@ func beats(op atomOp, a, b Dim) bool {
 	if op == opMin {
 		a, b = b, a
 	}
-	diff := a.Sub(b)
+	diff := a.sub(b)
 	lo, _ := diff.Bounds()
 	return diff.Known() && lo >= 0
 }

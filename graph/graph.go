@@ -152,6 +152,21 @@ type Shape []Dim
 // Ranked reports whether the rank is known.
 func (s Shape) Ranked() bool { return s != nil }
 
+// Bytes returns what the elements of a tensor take, as an expression; unknown
+// for types that are not tensors, and where type or shape is not known. A
+// string counts as its header.
+func (t Type) Bytes() Dim {
+	bits := t.Elem.Bits()
+	if t.Kind != TensorType || t.Shape == nil || bits == 0 {
+		return Dim{}
+	}
+	n := Int(bits)
+	for _, d := range t.Shape {
+		n = n.Mul(d)
+	}
+	return n.CeilDiv(Int(8))
+}
+
 // Static returns the dims as integers, or false unless every dim is one.
 func (s Shape) Static() ([]int64, bool) {
 	if s == nil {

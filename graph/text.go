@@ -44,8 +44,15 @@ import (
 // framework operator that a node came from, in a comment; so are references
 // to the bytes of tensors whose elements are known. Values without a name of
 // their own get one that Parse can tell apart.
-func Format(w io.Writer, g *Graph) error {
-	f := &formatter{w: bufio.NewWriter(w)}
+func Format(w io.Writer, g *Graph) error { return (&formatter{w: bufio.NewWriter(w)}).format(g) }
+
+// FormatSizes is Format for readers: the types of results stand beside their
+// nodes, in a comment, with the bytes that they take.
+func FormatSizes(w io.Writer, g *Graph) error {
+	return (&formatter{w: bufio.NewWriter(w), sizes: true}).format(g)
+}
+
+func (f *formatter) format(g *Graph) error {
 	if g.Model != nil && g.Parent == nil {
 		f.header(g.Model)
 	}
@@ -68,7 +75,10 @@ func outerNames(f *formatter, g *Graph) []string {
 }
 
 // A formatter writes text. Errors stay in w until it is flushed.
-type formatter struct{ w *bufio.Writer }
+type formatter struct {
+	w     *bufio.Writer
+	sizes bool
+}
 
 func (f *formatter) print(parts ...string) {
 	for _, s := range parts {
@@ -168,7 +178,7 @@ func (f *formatter) body(g *Graph, names []string, indent string) {
 	for i := range g.Nodes {
 		f.print(indent, "  ")
 		f.node(g, &g.Nodes[i], names, indent+"  ")
-		f.print(comment(&g.Nodes[i]), "\n")
+		f.print(f.comment(g, &g.Nodes[i]), "\n")
 	}
 	f.print(indent, "}")
 }
@@ -204,7 +214,7 @@ func (f *formatter) values(g *Graph, names []string, indent string) {
 		switch {
 		case v.Kind == Initializer:
 			f.print(sep, tensorHead(v.Const, names[i]), " = ", tensorData(v.Const))
-		case v.Kind == Computed && v.Type.Kind != NoType && !output[i]:
+		case v.Kind == Computed && v.Type.Kind != NoType && !output[i] && !f.sizes:
 			f.print(sep, declaration(v, names[i]))
 		default:
 			continue
@@ -419,14 +429,35 @@ func idList(ids []ValueID, names []string) string {
 	}), ", ")
 }
 
-// comment returns the framework operator that a node came from, as the
-// exporter noted it in the last component of its namespace.
-func comment(n *Node) string {
-	ns := n.MetaValue("namespace")
-	if ns == "" {
+// comment returns what follows a node: the types and sizes of its outputs, and
+// the framework operator that it came from, as the exporter noted it in the
+// last component of its namespace.
+func (f *formatter) comment(g *Graph, n *Node) string {
+	var parts []string
+	for _, id := range n.Outputs {
+		if f.sizes && id != NoValue {
+			parts = append(parts, sizeText(&g.Values[id].Type))
+		}
+	}
+	if ns := n.MetaValue("namespace"); ns != "" {
+		parts = append(parts, escape(ns[strings.LastIndexByte(ns, '/')+1:], 0))
+	}
+	if len(parts) == 0 {
 		return ""
 	}
-	return "  # " + escape(ns[strings.LastIndexByte(ns, '/')+1:], 0)
+	return "  # " + strings.Join(parts, "; ")
+}
+
+// sizeText is the text of a type with the bytes that it takes.
+func sizeText(t *Type) string {
+	text := typeText(t)
+	if text == "" {
+		return "?"
+	}
+	if b := t.Bytes(); b.Known() {
+		text += " " + b.String() + " B"
+	}
+	return text
 }
 
 // typeText returns the text of a type, "" when nothing is known.

@@ -2,6 +2,7 @@ package graph
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -167,6 +168,66 @@ func TestTextIsCanonical(t *testing.T) {
 	for _, text := range canonical {
 		if got := format(t, parse(t, text)); got != text {
 			t.Errorf("read\n%s\nwrote\n%s", text, got)
+		}
+	}
+}
+
+// FormatSizes puts results beside their nodes; the graph that it writes is
+// the one that Format writes, but for the types of results.
+func TestFormatSizes(t *testing.T) {
+	text := `<ir_version: 10, opset_import: ["" : 21]>
+g (float[N,4] x, bool c) => (float16[N,"H//2"] y) <int4[3] w = {1, 2, 3}, uint4[N,3] q, string[2] s, float[2,3] k, seq(float[2]) l> {
+	q, k = Odd(x, w)
+	s = Odd(k)
+	l = SequenceConstruct(k)
+	u = Odd(l)
+	y = If(c) <then_branch = a () => (float[5] p) { p = Odd(x) }>
+}`
+	g := parse(t, text)
+	var b strings.Builder
+	if err := FormatSizes(&b, g); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"q, k = Odd (x, w)  # uint4[N,3] (N + 1)//2 + N B; float[2,3] 24 B\n",
+		"s = Odd (k)  # string[2] 32 B\n",
+		"l = SequenceConstruct (k)  # seq(float[2])\n",
+		"u = Odd (l)  # ?\n",
+		"p = Odd (x)  # float[5] 20 B\n",
+		"}>  # float16[N,\"H//2\"] 2*(H//2)*N B\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+	again := parse(t, b.String())
+	for i := range g.Values {
+		if g.Values[i].Kind == Computed {
+			g.Values[i].Type = Type{}
+		}
+		again.Values[i].Type = g.Values[i].Type
+	}
+	if got, want := format(t, again), format(t, g); got != want {
+		t.Errorf("read as\n%s\nnot as\n%s", got, want)
+	}
+}
+
+// Type.Bytes at known dims is what Tensor.Bytes says, which counts in integers.
+func TestTypeBytes(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 1))
+	for d := range DType(40) {
+		for range 20 {
+			dims, shape, env := make([]int64, r.IntN(4)), Shape{}, map[string]int64{}
+			for i := range dims {
+				dims[i] = r.Int64N(7)
+				name := string(rune('a' + i))
+				shape, env[name] = append(shape, Sym(name)), dims[i]
+			}
+			want, ok := (&Tensor{Type: d, Dims: dims}).Bytes()
+			b := Type{Kind: TensorType, Elem: d, Shape: shape}.Bytes()
+			if got, err := b.Eval(env); d.Bits() > 0 && (err != nil || !ok || got != want) || d.Bits() == 0 && b.Known() {
+				t.Fatalf("%s%v takes %d, %v; want %d", d, dims, got, err, want)
+			}
 		}
 	}
 }

@@ -77,20 +77,57 @@ type ValueInfo struct {
 	DType  string `json:"dtype"`
 	Shape  []any  `json:"shape"` // null when the rank is unknown
 	Static bool   `json:"static"`
+	Bytes  any    `json:"bytes"` // a number, the text of an expression, or null
+}
+
+// Warnings returns what reading the file and the last inference of shapes
+// found strange.
+func (m *Model) Warnings() []graph.Warning { return slices.Concat(m.g.Model.Warnings, m.infer) }
+
+// A NodeInfo describes one node of the graph by the names of its values; ""
+// stands for one that is left out.
+type NodeInfo struct {
+	Name    string   `json:"name"`
+	Op      string   `json:"op"` // with its domain, unless that is ai.onnx
+	Inputs  []string `json:"inputs"`
+	Outputs []string `json:"outputs"`
+}
+
+// Nodes lists the nodes of the graph in order.
+func (m *Model) Nodes() []NodeInfo {
+	names := func(ids []graph.ValueID) []string {
+		out := make([]string, len(ids))
+		for i, id := range ids {
+			if id != graph.NoValue {
+				out[i] = m.g.Values[id].Name
+			}
+		}
+		return out
+	}
+	out := make([]NodeInfo, len(m.g.Nodes))
+	for i := range m.g.Nodes {
+		n := &m.g.Nodes[i]
+		out[i] = NodeInfo{n.Name, operator(n), names(n.Inputs), names(n.Outputs)}
+	}
+	return out
 }
 
 // Values lists all values of the graph, bound as far as the configuration's
 // batch, dims and shapes say.
 func (m *Model) Values(c Config) ([]ValueInfo, error) {
-	if _, err := infer.Infer(m.g, infer.Options{Batch: c.Batch, Dims: c.Dims, Shapes: c.Shapes}); err != nil {
+	r, err := infer.Infer(m.g, infer.Options{Batch: c.Batch, Dims: c.Dims, Shapes: c.Shapes})
+	if err != nil {
 		return nil, err
 	}
-	m.bound = binding{}
+	m.infer, m.bound = r.Warnings, binding{}
 	out := make([]ValueInfo, 0, len(m.g.Values))
 	for i := range m.g.Values {
 		v := &m.g.Values[i]
 		info := ValueInfo{Name: v.Name, DType: v.Type.Elem.String(), Shape: dimList(v.Type.Shape)}
 		_, info.Static = v.Type.Shape.Static()
+		if b := v.Type.Bytes(); b.Known() {
+			info.Bytes = dimList(graph.Shape{b})[0]
+		}
 		out = append(out, info)
 	}
 	return out, nil

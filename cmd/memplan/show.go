@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -22,31 +23,22 @@ type showOptions struct {
 type shown struct {
 	graph  *graph.Graph
 	values []planner.ValueInfo
+	nodes  []planner.NodeInfo
 }
 
 // showDocument is the JSON form. A value's shape is null where its rank is
 // not known.
 type showDocument struct {
-	SchemaVersion int          `json:"schemaVersion"`
-	Values        []shownValue `json:"values"`
-}
-
-type shownValue struct {
-	Name   string `json:"name"`
-	DType  string `json:"dtype"`
-	Shape  any    `json:"shape"`
-	Static bool   `json:"static"`
+	SchemaVersion int                 `json:"schemaVersion"`
+	Values        []planner.ValueInfo `json:"values"`
+	Nodes         []planner.NodeInfo  `json:"nodes"`
 }
 
 // shows are the formats of show.
 var shows = []report.Format[*shown]{
-	{Name: "text", Write: func(w io.Writer, s *shown, _ report.Style) error { return graph.Format(w, s.graph) }},
+	{Name: "text", Write: func(w io.Writer, s *shown, _ report.Style) error { return graph.FormatSizes(w, s.graph) }},
 	{Name: "json", Write: func(w io.Writer, s *shown, _ report.Style) error {
-		d := showDocument{SchemaVersion: planner.SchemaVersion}
-		for _, v := range s.values {
-			d.Values = append(d.Values, shownValue{v.Name, v.DType, v.Shape, v.Static})
-		}
-		return report.JSON(w, d)
+		return report.JSON(w, showDocument{planner.SchemaVersion, s.values, s.nodes})
 	}},
 }
 
@@ -55,8 +47,8 @@ func newShowCmd(s *streams, run func(context.Context, *streams, *showOptions) er
 	c := &cobra.Command{
 		Use:   "show <model.onnx>",
 		Short: "Values, shapes and timeline of a model",
-		Long: `show prints the graph with the type and shape of every value, as far as --batch and
---dim bind it. With --timeline it also writes the allocations and frees of a
+		Long: `show prints the graph, a node a line with the type, shape and bytes of its results,
+as far as --batch and --dim bind them; what is left are expressions. With --timeline it also writes the allocations and frees of a
 steady step, under the same flags as analyze.`,
 		Example: `  memplan show models/mlp.onnx --batch 32
   memplan show models/gpt2.onnx --format json
@@ -103,9 +95,12 @@ func showRun(ctx context.Context, s *streams, o *showOptions) error {
 			return err
 		}
 	}
-	v := &shown{graph: m.Graph()}
+	v := &shown{graph: m.Graph(), nodes: m.Nodes()}
 	if v.values, err = m.Values(cfg); err != nil {
 		return err
+	}
+	for _, text := range report.Warnings(m.Warnings()) {
+		fmt.Fprintf(s.err, "warning: %s\n", text)
 	}
 	return emit(s, &o.outputFlags, shows, v)
 }

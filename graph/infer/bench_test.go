@@ -2,6 +2,7 @@ package infer
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -9,13 +10,26 @@ import (
 	"github.com/memplan/memplan/internal/testdata"
 )
 
+// Reading and inferring files of 1,000, 10,000 and 100,000 nodes takes the
+// same time a node.
 func BenchmarkLoadInfer(b *testing.B) {
-	path := testdata.Shared(b, "models", "llama_250m.dyn-train.onnx")
-	for b.Loop() {
-		g := load(b, path)
-		if _, err := Infer(g, Options{Dims: map[string]int64{"batch": 2}}); err != nil {
+	for _, n := range []int{1_000, 10_000, 100_000} {
+		path := filepath.Join(b.TempDir(), "model.onnx")
+		if err := os.WriteFile(path, llama(n/25), 0o600); err != nil {
 			b.Fatal(err)
 		}
+		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			nodes := 0
+			for b.Loop() {
+				g := load(b, path)
+				if _, err := Infer(g, Options{Dims: map[string]int64{"batch": 2}}); err != nil {
+					b.Fatal(err)
+				}
+				nodes = len(g.Nodes)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(nodes), "ns/node")
+		})
 	}
 }
 

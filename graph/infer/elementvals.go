@@ -11,9 +11,12 @@ import (
 type arithmetic struct{ elem graph.DType }
 
 // fix brings an element into the form of its type: floats are rounded to it,
-// integers stay.
+// integers wrap around.
 func (a arithmetic) fix(x elem) elem {
 	if !a.elem.IsFloat() {
+		if n, ok := x.int(); ok {
+			return intElem(wrap(a.elem, n))
+		}
 		return x
 	}
 	f, ok := x.float()

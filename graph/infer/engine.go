@@ -124,8 +124,17 @@ func (s *scope) initializers() error {
 	return nil
 }
 
-// checkDims warns of bindings of symbols that nothing mentions.
+// checkDims warns of bindings of symbols, and of shapes of values, that
+// nothing mentions.
 func (e *engine) checkDims() {
+	if len(e.opt.Shapes) > 0 {
+		names := e.names()
+		for _, name := range sortedKeys(e.opt.Shapes) {
+			if !names[name] {
+				e.warn("unused-shape", "", "no value is called %q", name)
+			}
+		}
+	}
 	known := map[string]bool{}
 	for _, id := range e.main.Inputs {
 		for _, d := range e.main.Values[id].Decl.Shape {
@@ -296,6 +305,27 @@ func (e *engine) warn(code, node, format string, args ...any) {
 	}
 	e.warned[w] = true
 	e.warnings = append(e.warnings, w)
+}
+
+// names returns the names of all values.
+func (e *engine) names() map[string]bool {
+	out := map[string]bool{}
+	addNames(e.main, out)
+	for _, f := range e.model.Functions {
+		addNames(f.Body, out)
+	}
+	return out
+}
+
+func addNames(g *graph.Graph, out map[string]bool) {
+	for i := range g.Values {
+		out[g.Values[i].Name] = true
+	}
+	for i := range g.Nodes {
+		for _, sub := range g.Nodes[i].Subgraphs() {
+			addNames(sub, out)
+		}
+	}
 }
 
 // symbols returns the names that the file's declarations use.

@@ -161,6 +161,11 @@ func (r *nasty) graph(op *Op) *graph.Graph {
 		}
 	}
 	out := r.b.nodeOf(op.Domain, op.Name, r.IntN(5), attrs, in...)
+	for _, id := range out {
+		if r.IntN(3) == 0 { // the file says something, true or not
+			r.b.g.Values[id].Decl = tensorOf(r.elem(), r.shape())
+		}
+	}
 	if len(out) > 0 {
 		r.b.node("Shape", nil, out[0])
 	}

@@ -119,8 +119,12 @@ func TestOptions(t *testing.T) {
 		t.Errorf("unknown operator: %s, %v", got, r.Warnings)
 	}
 	got, r = inferText(t, text, Options{Shapes: map[string]graph.Shape{"h": ints(4, 5)}})
-	if got != "undefined[4,5]" || len(r.Warnings) != 0 {
+	if got != "float[4,5]" || len(r.Warnings) != 1 || r.Warnings[0].Code != "unknown-type" {
 		t.Errorf("shape supplied: %s, %v", got, r.Warnings)
+	}
+	_, r = inferText(t, "(float[N] x) => (y) { y = Relu(x) }", Options{Shapes: map[string]graph.Shape{"z": ints(4)}})
+	if len(r.Warnings) != 1 || r.Warnings[0].Code != "unused-shape" {
+		t.Errorf("shape of a value that is not there: %v", r.Warnings)
 	}
 	custom := func(n *graph.Node, in []graph.Type) ([]graph.Type, error) {
 		return []graph.Type{tensorOf(graph.Int8, with(in[0].Shape, 1, graph.Int(9)))}, nil
@@ -178,6 +182,30 @@ func TestDeclarations(t *testing.T) {
 	}
 	if _, err := Infer(g, Options{Dims: map[string]int64{"N": 2}, Strict: true}); err == nil || !strings.Contains(err.Error(), "declared as float[2,4]") {
 		t.Errorf("strict: %v", err)
+	}
+}
+
+// A declaration that no run can meet neither crashes inference nor makes it
+// compute elements.
+func TestDeclaredLies(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		decl graph.Shape
+	}{
+		{"() => (y) { y = Concat<axis = 0>() }", ints(2)},
+		{"(int64[K] s) => (y) <int64[2,2] x = {1, 2, 3, 4}> { y = Expand(x, s) }", ints(3)},
+		{"() => (y) <int64[2] x = {1, 2}, int64[2] z = {1, 2}> { y = Concat<axis = 0>(x, z) }", ints(9)},
+	} {
+		g := parse(t, 0, c.text)
+		byName(g, "y").Decl = tensorOf(graph.Int64, c.decl)
+		if _, err := Infer(g, Options{}); err != nil {
+			continue
+		}
+		if v := byName(g, "y"); v.Const != nil {
+			if dims, ok := v.Type.Shape.Static(); !ok || !slices.Equal(dims, v.Const.Dims) {
+				t.Errorf("%s: %s with elements of shape %v", c.text, typeText(v.Type), v.Const.Dims)
+			}
+		}
 	}
 }
 

@@ -76,13 +76,14 @@ func (w *writer) shape(name string, elems ...int64) string {
 	return name
 }
 
-// llama70B writes a decoder of 80 layers with 70 billion parameters.
-func llama70B() writer {
+// llama writes a decoder of the given number of layers; 80 have 70 billion
+// parameters.
+func llama(layers int) writer {
 	const hidden, ffn, vocab, head = 8192, 28672, 128256, 128
 	var g writer
 	h := g.node("Gather", nil, "h", g.weight("embed", vocab, hidden), "ids")
 	perm := func(x, out string) string { return g.node("Transpose", nil, out, x) }
-	for l := range 80 {
+	for l := range layers {
 		p := func(s string) string { return fmt.Sprintf("l%d.%s", l, s) }
 		x := g.node("RMSNormalization", map[string]int64{"axis": -1}, p("n1"), h, g.weight(p("w1"), hidden))
 		var qkv []string
@@ -136,7 +137,7 @@ func valueInfo(name string, elem graph.DType, dims ...string) writer {
 // inferred in well under a second.
 func TestLargeModel(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "llama70b.onnx")
-	if err := os.WriteFile(path, llama70B(), 0o600); err != nil {
+	if err := os.WriteFile(path, llama(80), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var before, after runtime.MemStats

@@ -116,12 +116,20 @@ func concatVals(c *call) error {
 		if !ok || len(s) != len(dims) {
 			return nil
 		}
+		for k, n := range s {
+			if k != axis && n != dims[k] {
+				return nil // the file declares another shape
+			}
+		}
 		v := c.tensorIn(i)
 		if v == nil {
 			v = &vals{dims: s}
 		}
 		parts = append(parts, part{v, strides(s), at})
 		at += s[axis]
+	}
+	if at != dims[axis] || len(parts) == 0 {
+		return nil
 	}
 	n, _ := graph.Product(dims)
 	out := &vals{dims: dims, elems: make([]elem, n)}
@@ -272,39 +280,55 @@ func gatherElementsVals(c *call) error {
 
 func gatherNDVals(c *call) error {
 	v, idx := c.tensorIn(0), c.tensorIn(1)
-	if v == nil || idx == nil || len(idx.dims) == 0 || c.int("batch_dims", 0) != 0 {
+	b := int(c.int("batch_dims", 0))
+	if v == nil || idx == nil || b < 0 || b >= min(len(idx.dims), len(v.dims)) || !slices.Equal(v.dims[:b], idx.dims[:b]) {
 		return nil
 	}
 	r := len(idx.dims) - 1
 	k := int(idx.dims[r])
+	if b+k > len(v.dims) {
+		return nil
+	}
 	st, ist := strides(v.dims), strides(idx.dims)
 	c.setVals(0, c.picked(0, v, func(at []int64) int64 {
 		row, pos := int64(0), int64(0)
 		for i, x := range at[:r] {
 			row += x * ist[i]
 		}
+		for i, x := range at[:b] {
+			pos += x * st[i]
+		}
 		for j := range k {
 			n, ok := idx.elems[row+int64(j)].int()
 			if n < 0 {
-				n += v.dims[j]
+				n += v.dims[b+j]
 			}
-			if !ok || n < 0 || n >= v.dims[j] {
+			if !ok || n < 0 || n >= v.dims[b+j] {
 				return -1
 			}
-			pos += n * st[j]
+			pos += n * st[b+j]
 		}
 		for i, x := range at[r:] {
-			pos += x * st[k+i]
+			pos += x * st[b+k+i]
 		}
 		return pos
 	}))
 	return nil
 }
 
+// reduction returns how a scatter combines an element with an update.
+func (c *call) reduction() elemFunc {
+	return map[string]elemFunc{
+		"none": func(_ arithmetic, x []elem) elem { return x[1] },
+		"add":  addElems, "mul": mulElems, "min": minimum, "max": maximum,
+	}[c.str("reduction", "none")]
+}
+
 // scatterNDVals writes updates into a copy of data.
 func scatterNDVals(c *call) error {
 	v, idx, upd := c.tensorIn(0), c.tensorIn(1), c.tensorIn(2)
-	if v == nil || idx == nil || upd == nil || len(idx.dims) == 0 || c.str("reduction", "none") != "none" {
+	combine := c.reduction()
+	if v == nil || idx == nil || upd == nil || len(idx.dims) == 0 || combine == nil {
 		return nil
 	}
 	k := int(idx.dims[len(idx.dims)-1])
@@ -317,6 +341,7 @@ func scatterNDVals(c *call) error {
 		block *= n
 	}
 	out := slices.Clone(v.elems)
+	a := arithmetic{c.outTyp(0).Elem}
 	for row := range len(idx.elems) / k {
 		pos := int64(0)
 		for j := range k {
@@ -333,7 +358,9 @@ func scatterNDVals(c *call) error {
 		if from+block > int64(len(upd.elems)) {
 			return nil
 		}
-		copy(out[pos:pos+block], upd.elems[from:from+block])
+		for j := range block {
+			out[pos+j] = a.fix(combine(a, []elem{out[pos+j], upd.elems[from+j]}))
+		}
 	}
 	c.setVals(0, &vals{dims: v.dims, elems: out})
 	return nil
@@ -342,7 +369,8 @@ func scatterNDVals(c *call) error {
 // scatterElementsVals writes single updates along an axis.
 func scatterElementsVals(c *call) error {
 	v, idx, upd := c.tensorIn(0), c.tensorIn(1), c.tensorIn(2)
-	if v == nil || idx == nil || upd == nil || c.str("reduction", "none") != "none" {
+	combine := c.reduction()
+	if v == nil || idx == nil || upd == nil || combine == nil {
 		return nil
 	}
 	axis, err := axisOf(c.int("axis", 0), len(v.dims))
@@ -352,6 +380,7 @@ func scatterElementsVals(c *call) error {
 	st := strides(v.dims)
 	out := slices.Clone(v.elems)
 	good := true
+	a := arithmetic{c.outTyp(0).Elem}
 	eachIndex(idx.dims, func(flat int, at []int64) {
 		n, ok := idx.elems[flat].int()
 		if n < 0 {
@@ -365,7 +394,7 @@ func scatterElementsVals(c *call) error {
 			good = false
 			return
 		}
-		out[pos] = upd.elems[flat]
+		out[pos] = a.fix(combine(a, []elem{out[pos], upd.elems[flat]}))
 	})
 	if good {
 		c.setVals(0, &vals{dims: v.dims, elems: out})
@@ -376,7 +405,7 @@ func scatterElementsVals(c *call) error {
 // expandVals repeats elements; also for Tile, whose input wraps around.
 func expandVals(c *call) error {
 	v := c.tensorIn(0)
-	if v == nil {
+	if v == nil || len(c.outDims(0)) < len(v.dims) {
 		return nil
 	}
 	st := strides(v.dims)
@@ -393,12 +422,13 @@ func expandVals(c *call) error {
 	return nil
 }
 
-// padVals pads in mode "constant".
+// padVals pads with a constant, or with elements of the tensor.
 func padVals(c *call) error {
 	v := c.tensorIn(0)
-	if v == nil || c.str("mode", "constant") != "constant" {
+	if v == nil {
 		return nil
 	}
+	mode := c.str("mode", "constant")
 	fill := intElem(0)
 	if c.outTyp(0).Elem.IsFloat() {
 		fill = floatElem(c.float("value", 0))
@@ -427,8 +457,7 @@ func padVals(c *call) error {
 	c.setVals(0, c.picked(0, inside, func(idx []int64) int64 {
 		at := int64(0)
 		for i, x := range idx {
-			x -= begin[i]
-			if x < 0 || x >= v.dims[i] {
+			if x = padSource(mode, x-begin[i], v.dims[i]); x < 0 {
 				return int64(len(v.elems))
 			}
 			at += x * st[i]
@@ -436,6 +465,28 @@ func padVals(c *call) error {
 		return at
 	}))
 	return nil
+}
+
+// padSource returns where in n elements the element at x, which may lie
+// outside, comes from; -1 if it is the constant.
+func padSource(mode string, x, n int64) int64 {
+	switch {
+	case x >= 0 && x < n:
+		return x
+	case mode == "edge" && n > 0:
+		return max(0, min(n-1, x))
+	case mode == "wrap" && n > 0:
+		return ((x % n) + n) % n
+	case mode == "reflect" && n > 1:
+		p := 2 * (n - 1)
+		if x = ((x % p) + p) % p; x >= n {
+			x = p - x
+		}
+		return x
+	case mode == "reflect" && n == 1:
+		return 0
+	}
+	return -1
 }
 
 // triluVals zeroes one triangle.
@@ -485,8 +536,11 @@ func foldWith(f elemFunc, empty elem) folder {
 }
 
 func meanElems(a arithmetic, x []elem) elem {
-	if len(x) == 0 || !a.elem.IsFloat() {
+	if len(x) == 0 {
 		return elem{}
+	}
+	if !a.elem.IsFloat() {
+		return divElems(a, []elem{foldWith(addElems, elem{})(a, x), intElem(int64(len(x)))})
 	}
 	return divFloats(foldWith(addElems, elem{})(a, x), floatElem(float64(len(x))))
 }
@@ -524,35 +578,15 @@ func reduceVals(f folder) rule {
 	}
 }
 
-func cumSumVals(c *call) error {
-	v := c.tensorIn(0)
-	axis, ok := c.intsIn(1)
-	if v == nil || !ok || len(axis) != 1 || c.int("exclusive", 0) != 0 || c.int("reverse", 0) != 0 {
-		return nil
-	}
-	at, err := axisOf(axis[0], len(v.dims))
-	if err != nil {
-		return nil
-	}
-	step := int(strides(v.dims)[at])
-	out := slices.Clone(v.elems)
-	a := arithmetic{c.outTyp(0).Elem}
-	eachIndex(v.dims, func(flat int, idx []int64) {
-		if idx[at] > 0 {
-			out[flat] = a.fix(addElems(a, []elem{out[flat-step], out[flat]}))
-		}
-	})
-	c.setVals(0, &vals{dims: v.dims, elems: out})
-	return nil
-}
-
-// argVals finds the first largest or smallest constant along an axis.
+// argVals finds the first or last of the largest or smallest constants along
+// an axis.
 func argVals(better func(a, b float64) bool) rule {
 	return func(c *call) error {
 		f, ok := c.floatsIn(0)
-		if !ok || c.int("select_last_index", 0) != 0 {
+		if !ok {
 			return nil
 		}
+		last := c.int("select_last_index", 0) != 0
 		in := c.tensorIn(0).dims
 		axis, err := axisOf(c.int("axis", 0), len(in))
 		dims := c.outDims(0)
@@ -572,7 +606,7 @@ func argVals(better func(a, b float64) bool) rule {
 					at = at*in[i] + x
 				}
 			}
-			if b := best[at]; b < 0 || better(f[flat], f[b]) {
+			if b := best[at]; b < 0 || better(f[flat], f[b]) || last && f[flat] == f[b] {
 				best[at] = flat
 			}
 		})
@@ -587,33 +621,51 @@ func argVals(better func(a, b float64) bool) rule {
 	}
 }
 
-// topKVals sorts constants along the only axis of a vector.
+// topKVals sorts constants along an axis.
 func topKVals(c *call) error {
 	f, ok := c.floatsIn(0)
 	dims := c.outDims(0)
-	if !ok || len(dims) != 1 || c.rank(0) != 1 {
+	if !ok || dims == nil {
 		return nil
 	}
-	order := make([]int, len(f))
-	for i := range order {
-		order[i] = i
-	}
-	largest := c.int("largest", 1) != 0
-	slices.SortStableFunc(order, func(i, j int) int {
-		if largest {
-			i, j = j, i
-		}
-		return cmp.Compare(f[i], f[j])
-	})
 	v := c.tensorIn(0)
-	values, index := &vals{dims: dims}, &vals{dims: dims}
-	for _, i := range order[:min(int(dims[0]), len(order))] {
-		values.elems = append(values.elems, v.elems[i])
-		index.elems = append(index.elems, intElem(int64(i)))
+	axis, err := axisOf(c.int("axis", -1), len(v.dims))
+	if err != nil || len(dims) != len(v.dims) || dims[axis] > v.dims[axis] {
+		return nil
 	}
-	if len(index.elems) == int(dims[0]) {
-		c.setVals(0, values)
-		c.setVals(1, index)
+	for i, n := range dims {
+		if i != axis && n != v.dims[i] {
+			return nil
+		}
 	}
+	n, _ := graph.Product(dims)
+	largest := c.int("largest", 1) != 0
+	values, index := &vals{dims: dims, elems: make([]elem, n)}, &vals{dims: dims, elems: make([]elem, n)}
+	from, to := strides(v.dims), strides(dims)
+	order := make([]int64, v.dims[axis])
+	eachIndex(dims, func(_ int, idx []int64) {
+		if idx[axis] != 0 {
+			return
+		}
+		a, b := int64(0), int64(0)
+		for i, x := range idx {
+			a, b = a+x*from[i], b+x*to[i]
+		}
+		for i := range order {
+			order[i] = int64(i)
+		}
+		slices.SortStableFunc(order, func(i, j int64) int {
+			if largest {
+				i, j = j, i
+			}
+			return cmp.Compare(f[a+i*from[axis]], f[a+j*from[axis]])
+		})
+		for k := range dims[axis] {
+			values.elems[b+k*to[axis]] = v.elems[a+order[k]*from[axis]]
+			index.elems[b+k*to[axis]] = intElem(order[k])
+		}
+	})
+	c.setVals(0, values)
+	c.setVals(1, index)
 	return nil
 }

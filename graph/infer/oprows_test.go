@@ -105,7 +105,7 @@ var opRows = []opRow{
 	{ops: "Compress", text: "(float[4,3] x) => (y) <bool[3] c = {1, 0, 1}> { y = OP<axis = 1>(x, c) }", want: "float[4,2]"},
 	{ops: "Compress", text: "(float[4,3] x, bool[C] c) => (y) { y = OP(x, c) }", want: "float[compress0]"},
 	{ops: "Unique", text: "(float[N] x) => (y, a, b, c) { y, a, b, c = OP(x) }", want: "float[unique0]; int64[unique0]; int64[N]; int64[unique0]"},
-	{ops: "Unique", text: "() => (y) <int64[4] x = {3, 1, 3, 2}> { y = OP(x) }", want: "int64[3]"},
+	{ops: "Unique", text: "() => (y) <int64[4] x = {3, 1, 3, 2}> { y = OP(x) }", want: "int64[3]1,2,3"},
 	{ops: "NonMaxSuppression", text: "(float[1,N,4] b, float[1,2,N] s) => (y) <int64 m = {3}> { y = OP(b, s, m) }", want: "int64[nonmaxsuppression0,3]"},
 	{ops: "NonMaxSuppression", text: "() => (y) <float[1,2,4] b = {0.0, 0.0, 1.0, 1.0, 0.0, 0.1, 1.0, 1.1}, float[1,1,2] s = {0.9, 0.8}, int64[1] m = {3}, float[1] o = {0.5}> { y = OP(b, s, m, o) }", want: "int64[1,3]"},
 

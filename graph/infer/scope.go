@@ -187,6 +187,11 @@ func (c *call) settle(i int, v *graph.Value) error {
 			return err
 		}
 	}
+	if _, given := e.opt.Shapes[v.Name]; c.unknown && given && t.Kind == graph.TensorType && t.Elem == graph.Undefined {
+		if t.Elem = c.firstElem(); t.Elem != graph.Undefined {
+			e.warn("unknown-type", c.n.Label(), "the element type of %q is taken to be that of the operands, %s", v.Name, t.Elem)
+		}
+	}
 	if c.unknown && (t.Kind == graph.NoType || t.Kind == graph.TensorType && t.Shape == nil) {
 		e.warn("unknown-op", c.n.Label(), "no rule for operator %s, and no declared shape of its output %q", opName(c.n), v.Name)
 	}

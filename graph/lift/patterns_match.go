@@ -143,6 +143,17 @@ func (t *term) roots() []string {
 	return out
 }
 
+// operators appends the operators in the pattern.
+func (t *term) operators(out []string) []string {
+	if t.kind == termOp {
+		out = append(out, t.op)
+	}
+	for _, a := range t.args {
+		out = a.operators(out)
+	}
+	return out
+}
+
 // nested reports a pattern of more than one node.
 func (t *term) nested() bool {
 	if t.kind == termEither {

@@ -68,6 +68,7 @@ type PatternRule struct {
 	Doc  string
 	From []string // ONNX patterns
 	To   string   // calls; empty where attributes and shapes decide them, as Doc says
+	Ops  []string // ONNX operators that the patterns speak of, sorted
 }
 
 // PatternRules lists the rules by which files without exporter metadata are
@@ -75,7 +76,12 @@ type PatternRule struct {
 func PatternRules() []PatternRule {
 	var out []PatternRule
 	for _, r := range slices.Concat(fusedRules, pointwiseRules, calledRules) {
-		out = append(out, PatternRule{r.name, r.doc, slices.Clone(r.from), r.to})
+		var ops []string
+		for _, f := range r.from {
+			ops = parsePattern(f).operators(ops)
+		}
+		slices.Sort(ops)
+		out = append(out, PatternRule{r.name, r.doc, slices.Clone(r.from), r.to, slices.Compact(ops)})
 	}
 	return out
 }

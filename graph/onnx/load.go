@@ -28,16 +28,25 @@ func Load(path string) (*graph.Graph, error) {
 		return nil, err
 	}
 	defer f.Close()
+	var sum string
+	var failed error
+	hashed := make(chan struct{})
+	go func() {
+		defer close(hashed)
+		if size < maxHashed {
+			sum, failed = hash(f, size)
+		}
+	}()
 	g, err := Read(f, size, path)
+	<-hashed
 	if err != nil {
 		return nil, err
 	}
-	readBeside(g, filepath.Dir(path))
-	if size < maxHashed {
-		if g.Model.SHA256, err = hash(f, size); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
+	if failed != nil {
+		return nil, fmt.Errorf("%s: %w", path, failed)
 	}
+	g.Model.SHA256 = sum
+	readBeside(g, filepath.Dir(path))
 	return g, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/planner/profile"
 )
@@ -179,6 +180,15 @@ func grouped(r *planner.Report) []warningGroup {
 			out = append(out, warningGroup{code: x.Code, text: text})
 		}
 		out[i].count++
+	}
+	return out
+}
+
+// Warnings returns warnings as lines, one for each code.
+func Warnings(list []graph.Warning) []string {
+	var out []string
+	for _, g := range grouped(&planner.Report{Warnings: list}) {
+		out = append(out, g.String())
 	}
 	return out
 }

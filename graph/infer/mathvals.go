@@ -1,0 +1,455 @@
+package infer
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// bits returns a rule for an operation on the bits of constant integers.
+func bits(f func(x, y int64) int64) elemFunc {
+	return func(a arithmetic, x []elem) elem {
+		m, ok1 := x[0].int()
+		n, ok2 := x[len(x)-1].int()
+		if !ok1 || !ok2 {
+			return elem{}
+		}
+		return intElem(wrap(a.elem, f(m, n)))
+	}
+}
+
+func bitShiftVals(c *call) error {
+	left := c.str("direction", "") == "LEFT"
+	return elementwise(2, bits(func(x, y int64) int64 {
+		switch {
+		case y < 0 || y > 63:
+			return 0
+		case left:
+			return x << y
+		}
+		return int64(uint64(x) >> y) // the operands are unsigned
+	}))(c)
+}
+
+// predicate returns a rule for a test of constant floats.
+func predicate(f func(c *call, x float64) bool) rule {
+	return func(c *call) error {
+		return elementwise(1, func(_ arithmetic, x []elem) elem {
+			if g, ok := x[0].float(); ok {
+				return boolElem(f(c, g))
+			}
+			return elem{}
+		})(c)
+	}
+}
+
+func isInf(c *call, x float64) bool {
+	return c.int("detect_positive", 1) != 0 && math.IsInf(x, 1) || c.int("detect_negative", 1) != 0 && math.IsInf(x, -1)
+}
+
+func isNaN(_ *call, x float64) bool { return math.IsNaN(x) }
+
+// activation returns a rule for a function of one constant float whose
+// parameters are attributes.
+func activation(f func(c *call, x float64) float64) rule {
+	return func(c *call) error {
+		return elementwise(1, unary(nil, func(x float64) float64 { return f(c, x) }))(c)
+	}
+}
+
+func leakyRelu(c *call, x float64) float64 {
+	if x < 0 {
+		return c.float("alpha", 0.01) * x
+	}
+	return x
+}
+
+func elu(c *call, x float64) float64 {
+	if x < 0 {
+		return c.float("alpha", 1) * math.Expm1(x)
+	}
+	return x
+}
+
+func celu(c *call, x float64) float64 {
+	alpha := c.float("alpha", 1)
+	return max(0, x) + min(0, alpha*math.Expm1(x/alpha))
+}
+
+func selu(c *call, x float64) float64 {
+	gamma := c.float("gamma", 1.0507009873554804934193349852946)
+	if x <= 0 {
+		return gamma * c.float("alpha", 1.6732632423543772848170429916717) * math.Expm1(x)
+	}
+	return gamma * x
+}
+
+func hardSigmoid(c *call, x float64) float64 {
+	return max(0, min(1, c.float("alpha", 0.2)*x+c.float("beta", 0.5)))
+}
+
+func hardSwish(_ *call, x float64) float64 { return x * max(0, min(1, x/6+0.5)) }
+
+func softplus(_ *call, x float64) float64 { return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x))) }
+
+func softsign(_ *call, x float64) float64 { return x / (1 + math.Abs(x)) }
+
+func mish(c *call, x float64) float64 { return x * math.Tanh(softplus(c, x)) }
+
+func swish(c *call, x float64) float64 { return x * sigmoid(c.float("alpha", 1)*x) }
+
+func gelu(c *call, x float64) float64 {
+	if c.str("approximate", "none") == "tanh" {
+		return 0.5 * x * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
+	}
+	return 0.5 * x * (1 + math.Erf(x/math.Sqrt2))
+}
+
+func thresholdedRelu(c *call, x float64) float64 {
+	if x > c.float("alpha", 1) {
+		return x
+	}
+	return 0
+}
+
+func shrink(c *call, x float64) float64 {
+	bias, lambd := c.float("bias", 0), c.float("lambd", 0.5)
+	switch {
+	case x < -lambd:
+		return x + bias
+	case x > lambd:
+		return x - bias
+	}
+	return 0
+}
+
+func preluElems(_ arithmetic, x []elem) elem {
+	f, ok1 := x[0].float()
+	s, ok2 := x[1].float()
+	if !ok1 || !ok2 || !x[0].isFloat {
+		return elem{}
+	}
+	if f < 0 {
+		f *= s
+	}
+	return floatElem(f)
+}
+
+// sums returns a folder over constant floats: the sum of f, then last.
+func sums(f, last func(x float64) float64) folder {
+	return func(a arithmetic, x []elem) elem {
+		sum := 0.0
+		for _, y := range x {
+			g, ok := y.float()
+			if !ok {
+				return elem{}
+			}
+			sum += f(g)
+		}
+		if sum = last(sum); a.elem.IsFloat() {
+			return floatElem(sum)
+		}
+		if math.Abs(sum) >= 1<<53 || sum != sum {
+			return elem{}
+		}
+		return intElem(wrap(a.elem, int64(sum)))
+	}
+}
+
+func keep(x float64) float64   { return x }
+func square(x float64) float64 { return x * x }
+
+// logSumExp is the folder log(sum(exp(x))), the largest taken out.
+func logSumExp(a arithmetic, x []elem) elem {
+	m := math.Inf(-1)
+	for _, y := range x {
+		if f, ok := y.float(); ok {
+			m = max(m, f)
+		}
+	}
+	if math.IsInf(m, 0) || m != m {
+		return sums(math.Exp, math.Log)(a, x)
+	}
+	return sums(func(f float64) float64 { return math.Exp(f - m) }, func(f float64) float64 { return m + math.Log(f) })(a, x)
+}
+
+// scanVals runs an operation along an axis, all results kept.
+func scanVals(f elemFunc, first elem) rule {
+	return func(c *call) error {
+		v := c.tensorIn(0)
+		axis, ok := c.intsIn(1)
+		if v == nil || !ok || len(axis) != 1 {
+			return nil
+		}
+		at, err := axisOf(axis[0], len(v.dims))
+		if err != nil {
+			return nil
+		}
+		step, exclusive, reverse := int(strides(v.dims)[at]), c.int("exclusive", 0) != 0, c.int("reverse", 0) != 0
+		out := make([]elem, len(v.elems))
+		a := arithmetic{c.outTyp(0).Elem}
+		last := int(v.dims[at]) - 1
+		eachIndex(v.dims, func(flat int, idx []int64) {
+			if idx[at] != 0 {
+				return
+			}
+			acc := a.fix(first)
+			for k := range last + 1 {
+				if reverse {
+					k = last - k
+				}
+				pos := flat + k*step
+				next := a.fix(f(a, []elem{acc, v.elems[pos]}))
+				if out[pos] = next; exclusive {
+					out[pos] = acc
+				}
+				acc = next
+			}
+		})
+		c.setVals(0, &vals{dims: v.dims, elems: out})
+		return nil
+	}
+}
+
+// softmaxVals returns a rule over the groups of an axis, of constant floats.
+// Before version 13 the axes from the given one on are one group.
+func softmaxVals(f func(x []float64)) rule {
+	return func(c *call) error {
+		x, ok := c.floatsIn(0)
+		if !ok || len(x) == 0 {
+			return nil
+		}
+		v := c.tensorIn(0)
+		def := int64(-1)
+		if c.ver < 13 {
+			def = 1
+		}
+		axis, err := axisOf(c.int("axis", def), len(v.dims))
+		if err != nil {
+			return nil
+		}
+		inner, size := int64(1), v.dims[axis]
+		for _, n := range v.dims[axis+1:] {
+			inner *= n
+		}
+		if c.ver < 13 {
+			size, inner = size*inner, 1
+		}
+		group := make([]float64, size)
+		out := &vals{dims: v.dims, elems: make([]elem, len(x))}
+		a := arithmetic{c.outTyp(0).Elem}
+		for start := range len(x) {
+			if int64(start)/inner%size != 0 {
+				continue
+			}
+			for k := range group {
+				group[k] = x[start+k*int(inner)]
+			}
+			f(group)
+			for k, y := range group {
+				out.elems[start+k*int(inner)] = a.fix(floatElem(y))
+			}
+		}
+		c.setVals(0, out)
+		return nil
+	}
+}
+
+func softmax(x []float64) {
+	logSoftmax(x)
+	for i := range x {
+		x[i] = math.Exp(x[i])
+	}
+}
+
+func logSoftmax(x []float64) {
+	m, sum := slices.Max(x), 0.0
+	for _, y := range x {
+		sum += math.Exp(y - m)
+	}
+	for i := range x {
+		x[i] -= m + math.Log(sum)
+	}
+}
+
+func hardmax(x []float64) {
+	best := 0
+	for i := range x {
+		if x[i] > x[best] {
+			best = i
+		}
+	}
+	clear(x)
+	x[best] = 1
+}
+
+// matmulVals multiplies small matrices, also of expressions.
+func matmulVals(c *call) error {
+	x, y, dims := c.tensorIn(0), c.tensorIn(1), c.outDims(0)
+	if x == nil || y == nil || dims == nil || len(x.dims) == 0 || len(y.dims) == 0 {
+		return nil
+	}
+	xd, yd, od := x.dims, y.dims, dims
+	if len(xd) == 1 {
+		xd, od = []int64{1, xd[0]}, slices.Insert(slices.Clone(od), len(od)-min(len(yd)-1, 1), 1)
+	}
+	if len(yd) == 1 {
+		yd, od = []int64{yd[0], 1}, append(slices.Clone(od), 1)
+	}
+	r := len(od)
+	k := xd[len(xd)-1]
+	if k != yd[len(yd)-2] || r < 2 || od[r-1] != yd[len(yd)-1] || od[r-2] != xd[len(xd)-2] || !fits(xd[:len(xd)-2], od[:r-2]) || !fits(yd[:len(yd)-2], od[:r-2]) {
+		return nil
+	}
+	n, ok := graph.Product(dims)
+	if !ok || n > maxElems || n*k > maxElems*16 {
+		return nil
+	}
+	c.s.e.work -= int(n * k / 16)
+	out := &vals{dims: dims, elems: make([]elem, n)}
+	a := arithmetic{c.outTyp(0).Elem}
+	rows, cols := int(od[r-2]), int(od[r-1])
+	for flat := range out.elems {
+		batch, row, col := flat/(rows*cols), flat/cols%rows, flat%cols
+		px := broadcastIndex(batch, od[:r-2], xd[:len(xd)-2])*rows*int(k) + row*int(k)
+		py := broadcastIndex(batch, od[:r-2], yd[:len(yd)-2])*int(k)*cols + col
+		out.elems[flat] = a.dot(int(k), func(i int) (elem, elem) { return x.elems[px+i], y.elems[py+i*cols] })
+	}
+	c.setVals(0, out)
+	return nil
+}
+
+// dot is a sum of n products; of floats it is rounded once.
+func (a arithmetic) dot(n int, at func(i int) (x, y elem)) elem {
+	if a.elem.IsFloat() {
+		sum, all := 0.0, true
+		for i := range n {
+			x, y := at(i)
+			f, ok1 := x.float()
+			g, ok2 := y.float()
+			sum, all = sum+f*g, all && ok1 && ok2
+		}
+		if all {
+			return a.fix(floatElem(sum))
+		}
+	}
+	sum := a.fix(intElem(0))
+	for i := range n {
+		x, y := at(i)
+		sum = a.fix(addElems(a, []elem{sum, a.fix(mulElems(a, []elem{x, y}))}))
+	}
+	return sum
+}
+
+// uniqueVals finds the distinct constants of a whole tensor, in order of
+// size, or of appearance.
+func uniqueVals(c *call) error {
+	f, ok := c.floatsIn(0)
+	if !ok || c.attr("axis") != nil || slices.ContainsFunc(f, func(x float64) bool { return x != x }) {
+		return nil
+	}
+	v := c.tensorIn(0)
+	first, count := []int{}, []int64{} // of each distinct element
+	at := map[float64]int{}
+	for i, x := range f {
+		k, seen := at[x]
+		if !seen {
+			k = len(first)
+			at[x] = k
+			first, count = append(first, i), append(count, 0)
+		}
+		count[k]++
+	}
+	order := make([]int, len(first))
+	for i := range order {
+		order[i] = i
+	}
+	if c.int("sorted", 1) != 0 {
+		slices.SortFunc(order, func(i, j int) int { return cmp.Compare(f[first[i]], f[first[j]]) })
+	}
+	n := []int64{int64(len(order))}
+	values, index, inverse, counts := &vals{dims: n}, &vals{dims: n}, &vals{dims: []int64{int64(len(f))}}, &vals{dims: n}
+	place := make([]int64, len(order))
+	for i, k := range order {
+		place[k] = int64(i)
+		values.elems = append(values.elems, v.elems[first[k]])
+		index.elems = append(index.elems, intElem(int64(first[k])))
+		counts.elems = append(counts.elems, intElem(count[k]))
+	}
+	for _, x := range f {
+		inverse.elems = append(inverse.elems, intElem(place[at[x]]))
+	}
+	for i, out := range []*vals{values, index, inverse, counts} {
+		c.setVals(i, out)
+	}
+	return nil
+}
+
+// dequantizeVals and quantizeVals serve one scale for the whole tensor.
+func dequantizeVals(c *call) error {
+	scale, zero, ok := c.quantization()
+	if !ok {
+		return nil
+	}
+	return c.mapped(func(a arithmetic, x float64) elem { return a.fix(floatElem((x - zero) * scale)) })
+}
+
+func quantizeVals(c *call) error {
+	scale, zero, ok := c.quantization()
+	lo, hi, limited := intRange(c.outTyp(0).Elem)
+	if !ok || !limited {
+		return nil
+	}
+	return c.mapped(func(_ arithmetic, x float64) elem {
+		q := math.RoundToEven(float64(float32(x/scale))) + zero
+		if q != q {
+			return elem{}
+		}
+		return intElem(int64(max(lo, min(hi, q))))
+	})
+}
+
+// quantization returns a scalar scale and zero point.
+func (c *call) quantization() (scale, zero float64, ok bool) {
+	s, ok := c.floatsIn(1)
+	if !ok || len(s) != 1 || c.int("block_size", 0) != 0 {
+		return 0, 0, false
+	}
+	if !c.has(2) {
+		return s[0], 0, true
+	}
+	z, ok := c.floatsIn(2)
+	if !ok || len(z) != 1 {
+		return 0, 0, false
+	}
+	return s[0], z[0], true
+}
+
+// mapped applies f to the constants of the first input.
+func (c *call) mapped(f func(a arithmetic, x float64) elem) error {
+	x, ok := c.floatsIn(0)
+	if !ok {
+		return nil
+	}
+	out := &vals{dims: c.tensorIn(0).dims, elems: make([]elem, len(x))}
+	a := arithmetic{c.outTyp(0).Elem}
+	for i := range x {
+		out.elems[i] = f(a, x[i])
+	}
+	c.setVals(0, out)
+	return nil
+}
+
+// intRange returns the limits of a small integer type.
+func intRange(t graph.DType) (lo, hi float64, ok bool) {
+	b := t.Bits()
+	switch t {
+	case graph.Int2, graph.Int4, graph.Int8, graph.Int16:
+		return -math.Ldexp(1, int(b)-1), math.Ldexp(1, int(b)-1) - 1, true
+	case graph.Uint2, graph.Uint4, graph.Uint8, graph.Uint16:
+		return 0, math.Ldexp(1, int(b)) - 1, true
+	}
+	return 0, 0, false
+}
