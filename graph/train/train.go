@@ -73,6 +73,11 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	b.e.P.Train = opt.Train
 	b.e.P.Warnings = slices.Concat(l.Warnings, opt.Warnings)
 	b.holds = scopeHolds(l)
+	if !opt.Train {
+		for i, ids := range skips(l) {
+			b.holds[i] = append(b.holds[i], ids...)
+		}
+	}
 	if err := b.segments(); err != nil {
 		return nil, err
 	}
