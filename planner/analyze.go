@@ -342,6 +342,7 @@ func (a *answer) warnings() []graph.Warning {
 	if a.m.lifted.Source != lift.Metadata {
 		out = append(out, graph.Warning{Code: "no-metadata", Message: "the file does not say which framework operators it was exported from; they were recognised by patterns or counted conservatively"})
 	}
+	out = append(out, a.guesses()...)
 	if u := a.m.lifted.Unlifted; len(u) > 0 {
 		out = append(out, graph.Warning{Code: "unlifted", Message: "ONNX operators kept as they are: " + strings.Join(u, ", ")})
 	}
@@ -350,6 +351,31 @@ func (a *answer) warnings() []graph.Warning {
 	}
 	return once(out)
 }
+
+// guesses says which figures of the device and the runtime nobody measured.
+func (a *answer) guesses() []graph.Warning {
+	var out []graph.Warning
+	d, r := a.j.device, a.j.runtime
+	named := a.j.cfg.GPU != ""
+	if len(d.Estimated) > 0 && named {
+		out = append(out, graph.Warning{Code: "device-estimated", Message: fmt.Sprintf("nobody measured the %s of %s; they are estimates", strings.ToLower(strings.Join(d.Estimated, " and ")), d.Name)})
+	}
+	if !r.Measured {
+		out = append(out, graph.Warning{Code: "runtime-not-measured", Message: r.Name + " was read from its sources, not measured; memplan calibrate measures a machine"})
+	}
+	if named && d.Compute != measuredOn {
+		for i := range a.ev.Nodes {
+			if n := &a.ev.Nodes[i]; n.Scratch > 0 && strings.Contains(n.Op, "conv") {
+				out = append(out, graph.Warning{Code: "other-gpu", Message: fmt.Sprintf("the workspaces of convolutions are those of an H200; %s runs other kernels", d.Name)})
+				break
+			}
+		}
+	}
+	return out
+}
+
+// measuredOn is the architecture whose convolution kernels package cudnn knows.
+var measuredOn = profile.Capability{Major: 9, Minor: 0}
 
 // once drops repeated warnings; the first says how often.
 func once(list []graph.Warning) []graph.Warning {

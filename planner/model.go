@@ -181,10 +181,10 @@ func (c Config) resolve() (*job, error) {
 	def(&gpu, profile.Devices[0].Name)
 	j.cfg.Accumulate = max(j.cfg.Accumulate, 1)
 	var err error
-	if j.device, err = profile.FindDevice(gpu); err != nil {
+	if j.device, err = device(gpu); err != nil {
 		return nil, err
 	}
-	if j.runtime, err = profile.FindRuntime(j.cfg.Runtime); err != nil {
+	if j.runtime, err = runtime(j.cfg.Runtime); err != nil {
 		return nil, err
 	}
 	if j.precision, err = profile.FindPrecision(j.cfg.Precision); err != nil {
@@ -214,6 +214,31 @@ func (c Config) resolve() (*job, error) {
 	}
 	j.time = TimeModel{Device: j.device, TF32: j.runtime.MatmulTF32}
 	return j, j.budget()
+}
+
+// device finds a row of the table, or reads a calibration.
+func device(name string) (*profile.Device, error) {
+	if !profile.IsCalibration(name) {
+		return profile.FindDevice(name)
+	}
+	c, err := profile.ReadCalibration(name)
+	if err != nil {
+		return nil, fmt.Errorf("--gpu: %w", err)
+	}
+	return c.GPU(), nil
+}
+
+// runtime finds a row of the table, or reads a calibration.
+func runtime(name string) (*profile.Runtime, error) {
+	if !profile.IsCalibration(name) {
+		return profile.FindRuntime(name)
+	}
+	c, err := profile.ReadCalibration(name)
+	if err != nil {
+		return nil, fmt.Errorf("--runtime: %w", err)
+	}
+	r, _ := c.Runtime()
+	return r, nil
 }
 
 // budget takes the CUDA context off the card's memory.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/planner/profile"
 )
 
 // An enumValue is a flag that takes one of some names. Help and completion
@@ -62,6 +63,16 @@ func found[T any](find func(string) (T, error)) func(string) error {
 	return func(name string) error {
 		_, err := find(name)
 		return err
+	}
+}
+
+// orFile also takes the name of a calibration file, which is read later.
+func orFile(find func(string) error) func(string) error {
+	return func(name string) error {
+		if profile.IsCalibration(name) {
+			return nil
+		}
+		return find(name)
 	}
 }
 

@@ -57,7 +57,7 @@ in CI on machines without a GPU.`,
 	}{
 		{groupPlan, newAnalyzeCmd(s, analyzeRun)}, {groupPlan, newPlanCmd(s, planRun)}, {groupPlan, newConfigCmd(s, configRun)}, {groupPlan, newValidateCmd(s, validateRun)},
 		{groupGate, newCheckCmd(s, checkRun)}, {groupGate, newBaselineCmd(s, baselineRun)}, {groupGate, newDiffCmd(s, diffRun)},
-		{groupMore, newShowCmd(s, showRun)}, {groupMore, newSolveCmd(s)}, {groupMore, newListCmd(s, listRun)}, {groupMore, newVersionCmd(s)}, {groupMore, newCompletionCmd(s)},
+		{groupMore, newShowCmd(s, showRun)}, {groupMore, newSolveCmd(s)}, {groupMore, newListCmd(s, listRun)}, {groupMore, newCalibrateCmd(s, calibrateRun)}, {groupMore, newVersionCmd(s)}, {groupMore, newCompletionCmd(s)},
 	} {
 		c.cmd.GroupID = c.group
 		root.AddCommand(c.cmd)
