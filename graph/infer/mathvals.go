@@ -240,7 +240,7 @@ func softmaxVals(f func(x []float64)) rule {
 		group := make([]float64, size)
 		out := &vals{dims: v.dims, elems: make([]elem, len(x))}
 		a := arithmetic{c.outTyp(0).Elem}
-		for start := range len(x) {
+		for start := range x {
 			if int64(start)/inner%size != 0 {
 				continue
 			}
