@@ -16,8 +16,10 @@ import (
 type Problem struct {
 	Units []Unit
 	Fixed int64 // highest level outside forward and backward: the optimizer's step
+	Extra int64 // what the first segment may add to every level: a library's workspace in backward's thread
 
 	slots []slot
+	loss  int64    // highest level of the loss and of the start of backward
 	segs  []option // feasible segments, by first slot
 	from  [][]int  // indices into segs, by first slot
 }
@@ -58,12 +60,12 @@ const (
 const maxRun = 24
 
 // NewProblem measures the step of b; hooked is the same step with hooks on
-// what autograd saves (aten.Config.Hooks), as every segment has them. cost gives
-// the time of a program node.
-func NewProblem(b, hooked *train.Build, units []Unit, cost func(*program.Node) float64) *Problem {
+// what autograd saves (aten.Config.Hooks), as every segment has them; extra is
+// Problem.Extra. cost gives the time of a program node.
+func NewProblem(b, hooked *train.Build, units []Unit, extra int64, cost func(*program.Node) float64) *Problem {
 	m := newMeasure(b, units, cost)
 	m.unpacked(hooked)
-	p := &Problem{Units: units, Fixed: m.fixed, slots: m.slots, from: make([][]int, len(units))}
+	p := &Problem{Units: units, Fixed: m.fixed, Extra: extra, slots: m.slots, loss: m.loss, from: make([][]int, len(units))}
 	for lo := range units {
 		if units[lo].Module == "" {
 			continue
@@ -94,6 +96,12 @@ type label struct {
 // O(units² · labels) time, where labels are the undominated pairs of bytes
 // and time.
 func (p *Problem) Solve(budget int64, v View) (segs []train.Segment, cost float64, ok bool) {
+	if p.without() <= budget {
+		return nil, 0, true
+	}
+	if v == Sure {
+		budget -= p.Extra
+	}
 	if p.Fixed > budget {
 		return nil, 0, false
 	}
@@ -121,6 +129,9 @@ func (p *Problem) Solve(budget int64, v View) (segs []train.Segment, cost float6
 	}
 	best := int32(-1)
 	for _, li := range at[n] {
+		if p.loss-all[li].drop > budget {
+			continue
+		}
 		if best < 0 || all[li].cost < all[best].cost {
 			best = li
 		}
@@ -129,6 +140,15 @@ func (p *Problem) Solve(budget int64, v View) (segs []train.Segment, cost float6
 		return nil, 0, false
 	}
 	return p.trace(all, best), all[best].cost, true
+}
+
+// without is the highest level of the step without segments.
+func (p *Problem) without() int64 {
+	most := max(p.Fixed, p.loss)
+	for _, s := range p.slots {
+		most = max(most, s.forward, s.backward)
+	}
+	return most
 }
 
 // prune keeps the labels of one position that no other dominates.
@@ -181,10 +201,7 @@ func (p *Problem) trace(all []label, at int32) []train.Segment {
 // MinBudget returns the least budget at which Solve finds a choice in the
 // given view, by bisection. Below the hoped one, no choice fits.
 func (p *Problem) MinBudget(v View) int64 {
-	lo, hi := p.Fixed, p.Fixed
-	for _, s := range p.slots {
-		hi = max(hi, s.forward, s.backward)
-	}
+	lo, hi := p.Fixed, p.without()
 	for lo < hi {
 		mid := lo + (hi-lo)/2
 		if _, _, ok := p.Solve(mid, v); ok {
@@ -252,7 +269,9 @@ type measure struct {
 	levels liveness.Levels
 	slots  []slot
 	fixed  int64
+	loss   int64
 
+	at     int     // unit whose backward runs, -1 before the first
 	unitOf []int   // unit of each lifted call
 	nodes  [][]int // forward nodes of each unit
 	first  []int64 // level before a unit's backward starts
@@ -274,7 +293,7 @@ type use struct {
 func newMeasure(b *train.Build, units []Unit, cost func(*program.Node) float64) *measure {
 	_, steady := liveness.Steps(b.Program)
 	n := len(units)
-	m := &measure{b: b, units: units, cost: cost, levels: liveness.LevelsOf(steady), slots: make([]slot, n), nodes: make([][]int, n),
+	m := &measure{b: b, units: units, cost: cost, levels: liveness.LevelsOf(steady), at: -1, slots: make([]slot, n), nodes: make([][]int, n),
 		first: make([]int64, n), unitOf: make([]int, len(b.Lifted.Graph.Nodes)), live: make([]use, len(b.Storages)), byUnit: make([][]int32, n), reads: make([][]int32, n)}
 	for u := range units {
 		for c := units[u].Lo; c < units[u].Hi; c++ {
@@ -286,7 +305,9 @@ func newMeasure(b *train.Build, units []Unit, cost func(*program.Node) float64) 
 		m.live[i] = use{born: -1, lastForward: -1, backLo: n, backHi: -1, last: -1, death: -1}
 	}
 	for i := range b.Nodes {
-		m.node(i)
+		if b.Last(&b.Nodes[i]) { // earlier micro-batches hold fewer gradients
+			m.node(i)
+		}
 	}
 	for id, u := range m.live {
 		if u.born >= 0 && b.Storages[id].Life == program.Step {
@@ -301,10 +322,17 @@ func newMeasure(b *train.Build, units []Unit, cost func(*program.Node) float64) 
 func (m *measure) unpacked(hooked *train.Build) {
 	_, steady := liveness.Steps(hooked.Program)
 	levels := liveness.LevelsOf(steady)
+	at := -1
 	for i := range hooked.Nodes {
-		if nd := &hooked.Nodes[i]; nd.Phase == program.Backward && nd.Call >= 0 {
-			s := &m.slots[m.unitOf[nd.Call]]
-			s.unpacked = max(s.unpacked, levels.Peak[i])
+		nd := &hooked.Nodes[i]
+		if nd.Phase != program.Backward || !hooked.Last(nd) {
+			continue
+		}
+		if nd.Call >= 0 {
+			at = m.unitOf[nd.Call]
+		}
+		if at >= 0 {
+			m.slots[at].unpacked = max(m.slots[at].unpacked, levels.Peak[i])
 		}
 	}
 }
@@ -321,10 +349,12 @@ func (m *measure) node(i int) {
 	switch {
 	case u < 0 && (nd.Phase == program.Update || nd.Phase == program.ZeroGrad):
 		m.fixed = max(m.fixed, peak)
-	case u < 0: // loss and the start of backward: at the end of the last unit
-		last := len(m.slots) - 1
-		m.slots[last].forward = max(m.slots[last].forward, peak)
+	case u < 0 && back && m.at >= 0: // a gradient is added to its parameter's
+		m.slots[m.at].backward = max(m.slots[m.at].backward, peak)
+	case u < 0:
+		m.loss = max(m.loss, peak)
 	case back:
+		m.at = u
 		m.slots[u].backward = max(m.slots[u].backward, peak)
 		if m.first[u] < 0 {
 			m.first[u] = m.levels.Before[i]
@@ -472,11 +502,11 @@ func (m *measure) secondRun(lo, hi int, drop int64) int64 {
 	return most
 }
 
-// redoCost is the time of recomputation.
+// redoCost is the time of recomputation in all micro-batches of a step.
 func (m *measure) redoCost(lo, hi int) float64 {
 	var t float64
 	m.again(lo, hi, func(i int) { t += m.cost(&m.b.Nodes[i]) })
-	return t
+	return t * float64(max(m.b.Micros, 1))
 }
 
 // again visits the forward nodes that recomputation runs.
@@ -531,6 +561,10 @@ func (p *Problem) Levels(segs []train.Segment, v View) (peak int64, cost float64
 		}
 		peak = max(peak, p.slots[i].forward-drop, p.slots[i].backward-drop)
 		i++
+	}
+	peak = max(peak, p.loss-drop)
+	if v == Sure && len(segs) > 0 {
+		peak += p.Extra
 	}
 	return peak, cost, next == len(segs)
 }

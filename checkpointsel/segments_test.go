@@ -9,7 +9,7 @@ import (
 
 // randomProblem makes slots and options that no model produced.
 func randomProblem(rng *rand.Rand, n int) *Problem {
-	p := &Problem{Fixed: int64(rng.IntN(50)), Units: make([]Unit, n), slots: make([]slot, n), from: make([][]int, n)}
+	p := &Problem{Fixed: int64(rng.IntN(50)), loss: int64(rng.IntN(120)), Extra: int64(rng.IntN(2) * rng.IntN(5)), Units: make([]Unit, n), slots: make([]slot, n), from: make([][]int, n)}
 	for i := range n {
 		p.Units[i].Module = fmt.Sprint("u", i)
 		p.slots[i] = slot{forward: int64(rng.IntN(100)), backward: int64(rng.IntN(100))}
@@ -30,6 +30,9 @@ func randomProblem(rng *rand.Rand, n int) *Problem {
 // exhaustive tries every choice of segments.
 func exhaustive(p *Problem, budget int64, i int, drop int64) float64 {
 	if i == len(p.slots) {
+		if p.loss-drop > budget {
+			return math.Inf(1)
+		}
 		return 0
 	}
 	best := math.Inf(1)
@@ -53,8 +56,13 @@ func TestSolveIsOptimal(t *testing.T) {
 		p := randomProblem(rng, 1+rng.IntN(9))
 		budget := int64(30 + rng.IntN(90))
 		want := math.Inf(1)
-		if p.Fixed <= budget {
-			want = exhaustive(p, budget, 0, 0)
+		plain := *p // no segment, nothing extra
+		plain.from = make([][]int, len(p.slots))
+		switch {
+		case p.Fixed <= budget && exhaustive(&plain, budget, 0, 0) == 0:
+			want = 0
+		case p.Fixed <= budget-p.Extra:
+			want = exhaustive(p, budget-p.Extra, 0, 0)
 		}
 		segs, cost, ok := p.Solve(budget, Sure)
 		if ok != !math.IsInf(want, 1) || ok && cost != want {

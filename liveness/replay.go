@@ -35,9 +35,10 @@ func (f *Failure) Error() string {
 // Unwrap makes errors.Is(f, ErrOutOfMemory) hold.
 func (f *Failure) Unwrap() []error { return []error{ErrOutOfMemory, f.cause} }
 
-// StepStats are the bytes of one replayed step.
+// StepStats are the bytes of one replayed step; with several micro-batches,
+// the ends of forward and backward are those of the last.
 type StepStats struct {
-	Start         int64 // allocated, before zero_grad
+	Start         int64 // allocated, after zero_grad
 	AfterForward  int64
 	AfterBackward int64
 	AfterStep     int64
@@ -123,31 +124,38 @@ func (r *replayer[H]) alloc(id program.StorageID, step, event int, node int32) e
 
 // step replays one step and notes its statistics.
 func (r *replayer[H]) step(t *Timeline, s int) error {
-	st := StepStats{Start: r.a.Allocated()}
-	ends := [...]*int64{program.Loss: &st.AfterForward, program.Backward: &st.AfterBackward, program.Update: &st.AfterStep}
-	peaks := [...]*int64{program.ZeroGrad: &st.ForwardPeak, program.Forward: &st.ForwardPeak, program.Loss: &st.ForwardPeak,
-		program.Backward: &st.BackwardPeak, program.Update: &st.OptimizerPeak}
+	var st StepStats
 	r.curve = append(r.curve[:0], make([]int64, 0, len(t.Events))...)
 	copy(r.prev, r.cur)
-	at, best := 0, int64(-1)
-	for ph := program.Phase(0); int(ph) < program.NumPhases; ph++ {
-		peak := peaks[ph]
-		*peak = max(*peak, r.a.Allocated())
-		for ; at < t.PhaseEnd[ph]; at++ {
-			if err := r.event(t, at, s); err != nil {
-				return err
-			}
-			now := r.a.Allocated()
-			r.curve = append(r.curve, now)
-			*peak = max(*peak, now)
-			if now > r.res.Allocated && now > best {
-				best, r.res.Step, r.res.Event = now, s, at
-			}
+	var end, peak [program.NumPhases]int64 // the last micro-batch's end, the highest of all
+	now, best := r.a.Allocated(), int64(-1)
+	phase := program.ZeroGrad
+	peak[phase], end[phase] = now, now
+	enter := func(to program.Phase) {
+		if to < phase { // the next micro-batch
+			phase = to
+			peak[to] = max(peak[to], now)
 		}
-		if e := ends[ph]; e != nil {
-			*e = r.a.Allocated()
+		for ; phase < to; peak[phase], end[phase] = max(peak[phase], now), now {
+			phase++
 		}
 	}
+	for at := range t.Events {
+		enter(r.p.Nodes[t.Events[at].Node].Phase)
+		if err := r.event(t, at, s); err != nil {
+			return err
+		}
+		now = r.a.Allocated()
+		r.curve = append(r.curve, now)
+		peak[phase], end[phase] = max(peak[phase], now), now
+		if now > r.res.Allocated && now > best {
+			best, r.res.Step, r.res.Event = now, s, at
+		}
+	}
+	enter(program.Update)
+	st.Start, st.AfterForward, st.AfterBackward, st.AfterStep = end[program.ZeroGrad], end[program.Loss], end[program.Backward], end[program.Update]
+	st.ForwardPeak = max(peak[program.ZeroGrad], peak[program.Forward], peak[program.Loss])
+	st.BackwardPeak, st.OptimizerPeak = peak[program.Backward], peak[program.Update]
 	st.Reserved = r.a.Reserved()
 	r.res.Reserved = max(r.res.Reserved, st.Reserved)
 	if best >= 0 {

@@ -27,9 +27,7 @@ type Event struct {
 type Timeline struct {
 	Program *program.Program
 	Events  []Event
-	// PhaseEnd[p] is the number of events up to the end of phase p.
-	PhaseEnd [program.NumPhases]int
-	First    bool
+	First   bool
 }
 
 // Ranges holds for each storage the nodes that allocate it and that read it last,
@@ -70,14 +68,9 @@ func Steps(p *program.Program) (first, steady *Timeline) {
 
 func newTimeline(p *program.Program, r Ranges, first bool) *Timeline {
 	t := &Timeline{Program: p, First: first, Events: make([]Event, 0, 2*len(p.Storages))}
-	phase := program.Phase(0)
 	freed := make([]bool, len(p.Storages))
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
-		for phase < n.Phase {
-			t.PhaseEnd[phase] = len(t.Events)
-			phase++
-		}
 		if n.Only == program.FirstStep && !first || n.Only == program.LaterSteps && first {
 			continue
 		}
@@ -87,10 +80,6 @@ func newTimeline(p *program.Program, r Ranges, first bool) *Timeline {
 				t.Events = append(t.Events, Event{Storage: id, Node: int32(i), Free: true, Old: true})
 			}
 		}
-	}
-	for int(phase) < len(t.PhaseEnd) {
-		t.PhaseEnd[phase] = len(t.Events)
-		phase++
 	}
 	return t
 }

@@ -198,7 +198,11 @@ func (a *answer) report() *Report {
 		Time: timeOf(a.ev.Program, &a.j.time, max(a.batch, 1)), Warnings: a.warnings()}
 	c := &a.j.cfg
 	r.Config = ConfigInfo{Mode: c.Mode, Batch: a.batch, Dims: c.Dims, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: c.GPU,
-		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: a.checkpointName(), VRAMBytes: a.j.vram}
+		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: a.checkpointName(), VRAMBytes: a.j.vram,
+		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf}
+	if r.Config.Freeze == nil {
+		r.Config.Freeze = []string{}
+	}
 	if r.Config.Dims == nil {
 		r.Config.Dims = map[string]int64{}
 	}
@@ -379,7 +383,10 @@ func (m *Model) selector(j *job, batch int64) (*selector, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := m.options(j, nil)
+	o, err := m.options(j, nil)
+	if err != nil {
+		return nil, err
+	}
 	o.Config.Hooks = true
 	hooked, err := train.New(m.lifted, o)
 	if err != nil {
@@ -393,10 +400,10 @@ func (m *Model) selector(j *job, batch int64) (*selector, error) {
 		}
 	}
 	units := checkpointsel.Units(m.lifted, func(call int) int64 { return saved[call] })
-	s := &selector{problem: checkpointsel.NewProblem(b, hooked, units, j.time.Seconds), base: b}
+	s := &selector{problem: checkpointsel.NewProblem(b, hooked, units, liveness.Rounded(o.Config.LtWorkspace), j.time.Seconds), base: b}
 	for i := range b.Nodes {
 		if b.Nodes[i].Only != program.FirstStep {
-			s.step += j.time.Seconds(&b.Nodes[i])
+			s.step += float64(b.Runs(&b.Nodes[i])) * j.time.Seconds(&b.Nodes[i])
 		}
 	}
 	return s, nil

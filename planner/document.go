@@ -148,7 +148,8 @@ func ReadSegments(path string) ([]train.Segment, error) {
 func (p *Plan) Question() Config {
 	c := &p.Config
 	q := Config{Batch: c.Batch, Dims: c.Dims, Mode: c.Mode, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: c.GPU, VRAM: c.VRAMBytes,
-		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: "none", Segments: p.Selection}
+		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: "none", Segments: p.Selection,
+		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf}
 	if q.Mode == "infer" {
 		q.Optimizer, q.Loss = "", ""
 	}

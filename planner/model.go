@@ -159,6 +159,8 @@ type job struct {
 	cap       int64    // what the allocator may reserve; 0: no limit
 	train     bool
 	time      TimeModel
+	conf      alloc.Conf
+	lora      *train.LoRA
 }
 
 // resolve looks all names up and fills in defaults.
@@ -202,6 +204,14 @@ func (c Config) resolve() (*job, error) {
 	if j.order, err = attentionOrder(j.cfg.Attention, j.runtime, j.device); err != nil {
 		return nil, err
 	}
+	if j.conf, err = alloc.ParseConf(j.cfg.AllocConf); err != nil {
+		return nil, fmt.Errorf("--alloc-conf: %w", err)
+	}
+	if j.cfg.LoRA != "" {
+		if j.lora, err = ParseLoRA(j.cfg.LoRA); err != nil {
+			return nil, fmt.Errorf("--lora %w", err)
+		}
+	}
 	j.time = TimeModel{Device: j.device, TF32: j.runtime.MatmulTF32}
 	return j, j.budget()
 }
@@ -238,23 +248,31 @@ func attentionOrder(name string, r *profile.Runtime, d *profile.Device) ([]strin
 }
 
 // options are what package train needs to know.
-func (m *Model) options(j *job, segs []train.Segment) train.Options {
-	o := train.Options{Train: j.train, Loss: j.cfg.Loss, Segments: segs, Config: aten.Config{
-		TF32: j.runtime.ConvTF32, GemmWorkspace: j.runtime.CuBLASBytes(j.device.Compute), SMs: j.device.SMs, ThreadsPerSM: threadsPerSM(j.device),
+func (m *Model) options(j *job, segs []train.Segment) (train.Options, error) {
+	o := train.Options{Train: j.train, Loss: j.cfg.Loss, Segments: segs, Micros: j.cfg.Accumulate, Hold: j.cfg.Hold, LoRA: j.lora, Config: aten.Config{
+		TF32: j.runtime.ConvTF32, GemmWorkspace: j.runtime.CuBLASBytes(j.device.Compute),
+		LtWorkspace: j.runtime.LtBytes, LtPerCall: j.runtime.Lt == profile.LtPerCall, SMs: j.device.SMs, ThreadsPerSM: threadsPerSM(j.device),
 		Major: j.device.Compute.Major, Attention: j.order, ConvWorkspace: m.convWorkspace,
 	}}
-	if j.runtime.Lt == profile.LtPersistent {
-		o.Config.LtWorkspace = j.runtime.LtBytes
-	}
 	if j.precision.Autocast {
 		o.Config.Autocast = j.precision.Compute
 	} else {
 		o.Storage = j.precision.Storage
 	}
 	if opt := j.optimizer; opt != nil {
-		o.Update = func(ps []train.UpdateParam, first bool) []train.UpdateEvent { return updateEvents(opt, ps, first) }
+		o.Update = func(ps []train.UpdateParam, first bool) []train.UpdateEvent {
+			return updateEvents(opt.Step(profileParams(ps, o.Config), first))
+		}
+		o.Construct = func(ps []train.UpdateParam) []train.UpdateEvent {
+			return updateEvents(opt.Construct(profileParams(ps, o.Config)))
+		}
 	}
-	return o
+	if len(j.cfg.Freeze) == 0 {
+		return o, nil
+	}
+	off, notes, err := m.frozen(j.cfg.Freeze)
+	o.Frozen, o.Warnings = func(name string) bool { return off[name] }, notes
+	return o, err
 }
 
 // threadsPerSM is the number of resident threads of a multiprocessor (CUDA C
@@ -269,12 +287,18 @@ func threadsPerSM(d *profile.Device) int {
 	return 2048
 }
 
-func updateEvents(opt *profile.Optimizer, ps []train.UpdateParam, first bool) []train.UpdateEvent {
+func profileParams(ps []train.UpdateParam, c aten.Config) []profile.Param {
 	list := make([]profile.Param, len(ps))
 	for i, p := range ps {
-		list[i] = profile.Param{Elems: p.Elems, DType: p.DType}
+		list[i] = profile.Param{Elems: p.Elems, DType: p.DType, Dims: p.Shape}
+		if n := len(p.Shape); n > 1 {
+			list[i].Partials = c.ReduceScratch(p.DType, p.Shape, n-2)
+		}
 	}
-	evs := opt.Step(list, first)
+	return list
+}
+
+func updateEvents(evs []profile.Event) []train.UpdateEvent {
 	out := make([]train.UpdateEvent, len(evs))
 	for i, e := range evs {
 		out[i] = train.UpdateEvent{ID: e.ID, Free: e.Free, Bytes: e.Bytes, Param: e.Param, Name: e.Name, State: e.State}
@@ -311,7 +335,11 @@ func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, 
 	if err := m.bind(batch, j.cfg.Dims, j.cfg.Shapes); err != nil {
 		return nil, err
 	}
-	return train.New(m.lifted, m.options(j, segs))
+	o, err := m.options(j, segs)
+	if err != nil {
+		return nil, err
+	}
+	return train.New(m.lifted, o)
 }
 
 // evaluate builds and replays a step, under the job's cap or without limit.
@@ -328,7 +356,7 @@ func replay(b *train.Build, j *job, capped bool) (*evaluation, error) {
 	if capped {
 		limit = j.cap
 	}
-	res, err := liveness.Replay[alloc.Handle](b.Program, alloc.NewCaching(alloc.Conf{}, limit), steps)
+	res, err := liveness.Replay[alloc.Handle](b.Program, alloc.NewCaching(j.conf, limit), steps)
 	ev := &evaluation{Build: b, res: res}
 	if err != nil && !errors.As(err, &ev.fail) {
 		return nil, err

@@ -54,6 +54,10 @@ type ConfigInfo struct {
 	Attention  string           `json:"attention"`
 	Accumulate int              `json:"accumulate"`
 	Checkpoint string           `json:"checkpoint"`
+	Freeze     []string         `json:"freeze"`
+	LoRA       string           `json:"lora"` // "" without adapters
+	Hold       bool             `json:"holdOutputs"`
+	AllocConf  string           `json:"allocConf"` // PYTORCH_ALLOC_CONF, "" for its defaults
 	VRAMBytes  int64            `json:"vramBytes"` // the card's memory; 0 when neither --vram nor --gpu was given
 }
 
@@ -69,7 +73,8 @@ type Peak struct {
 	Node            string `json:"node"`  // the call that allocates at the peak
 }
 
-// Phases are allocated bytes of a steady step.
+// Phases are allocated bytes of a steady step, which starts when zero_grad has
+// let go of the gradients of the step before.
 type Phases struct {
 	Start         int64 `json:"start"`
 	AfterForward  int64 `json:"afterForward"`
@@ -143,6 +148,10 @@ type Config struct {
 	Runtime    string
 	Attention  string
 	Accumulate int
+	Freeze     []string        // patterns of parameters that require no gradient
+	LoRA       string          // adapters, as ParseLoRA reads them
+	Hold       bool            // the training loop holds the outputs during backward
+	AllocConf  string          // value of PYTORCH_ALLOC_CONF
 	Checkpoint string          // none, auto, all, sqrt; "" lets the budget decide
 	Segments   []train.Segment // explicit selection, from a Plan or a configuration
 }

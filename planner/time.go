@@ -94,13 +94,14 @@ func timeOf(p *program.Program, m *TimeModel, batch int64) TimeInfo {
 		if n.Only == program.FirstStep {
 			continue
 		}
-		device[n.Phase] += m.Seconds(n)
+		runs := float64(p.Runs(n))
+		device[n.Phase] += runs * m.Seconds(n)
 		switch {
 		case n.Phase == program.Update:
 		case n.Phase == program.Backward && !n.Recompute:
-			host[n.Phase] += backwardHost
+			host[n.Phase] += runs * backwardHost
 		default:
-			host[n.Phase] += forwardHost
+			host[n.Phase] += runs * forwardHost
 		}
 	}
 	ms := func(phases ...program.Phase) float64 {
@@ -116,7 +117,7 @@ func timeOf(p *program.Program, m *TimeModel, batch int64) TimeInfo {
 	}
 	t.StepMs = t.ForwardMs + t.BackwardMs + t.OptimizerMs
 	if t.StepMs > 0 && batch > 0 {
-		t.SamplesPerSecond = float64(batch) / t.StepMs * 1e3
+		t.SamplesPerSecond = float64(batch*int64(max(p.Micros, 1))) / t.StepMs * 1e3
 	}
 	return t
 }
@@ -127,7 +128,7 @@ func overhead(p *program.Program, m *TimeModel) float64 {
 	var redo, rest float64
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
-		switch s := m.Seconds(n); {
+		switch s := float64(p.Runs(n)) * m.Seconds(n); {
 		case n.Only == program.FirstStep:
 		case n.Recompute:
 			redo += s

@@ -50,6 +50,7 @@ OPTIMIZERS = {
     "adamax": ("Adamax", dict(lr=1e-3)),
     "nadam": ("NAdam", dict(lr=1e-3)),
     "radam": ("RAdam", dict(lr=1e-3)),
+    "adafactor": ("Adafactor", dict(lr=1e-2)),
     }
 
 

@@ -127,11 +127,6 @@ func (l *program) at(j int32) float64 {
 	}
 }
 
-// dual returns the multiplier of row r, never negative.
-func (l *program) dual(r int32) float64 {
-	return max(0, l.slope[int32(len(l.cost))+r])
-}
-
 // objective returns the cost of the current dual solution, which is a lower
 // bound on the optimum up to rounding.
 func (l *program) objective() float64 {

@@ -13,8 +13,8 @@ import (
 // A Class says which schedules are admitted.
 type Class int
 
-// Any node may be executed any number of times and any output dropped at any
-// time; first executions keep the order of the nodes. This is the class of
+// ClassSchedule admits any node any number of times, and any output dropped at
+// any time; first executions keep the order of the nodes. This is the class of
 // Checkmate, and its lower bounds hold for every smaller class.
 const ClassSchedule Class = 0
 

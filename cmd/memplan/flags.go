@@ -22,6 +22,9 @@ type modelFlags struct {
 	vram, gpu, mode, precision, optimizer, loss, attention, runtime, checkpoint string
 	accumulate                                                                  int
 	timeout                                                                     time.Duration
+	freeze                                                                      []string
+	lora, allocConf                                                             string
+	hold                                                                        bool
 }
 
 // graphFlags bind the dimensions of a graph.
@@ -53,9 +56,13 @@ func (f *modelFlags) add(c *cobra.Command) {
 	addEnum(c, fl, &f.attention, "attention", "auto", "`KERNEL` of attention", planner.Attentions, nil)
 	addEnum(c, fl, &f.runtime, "runtime", profile.Runtimes[0].Name, "what PyTorch and its libraries do, `NAME`", profile.RuntimeNames(), found(profile.FindRuntime))
 	fl.IntVar(&f.accumulate, "accumulate", 1, "gradient accumulation over `N` batches a step")
+	fl.StringArrayVar(&f.freeze, "freeze", nil, "parameters that are not trained: a name, a module, or a `PATTERN` such as '*.bias'; repeatable")
+	fl.StringVar(&f.lora, "lora", "", "low-rank adapters on a frozen model, `r=16,target=q_proj,v_proj` (or target=all-linear), as PEFT attaches them")
+	fl.BoolVar(&f.hold, "hold-outputs", false, "the training loop holds the model's outputs until the update")
+	fl.StringVar(&f.allocConf, "alloc-conf", "", "PyTorch's allocator options, as in PYTORCH_ALLOC_CONF: `expandable_segments:True,..`")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "what is recomputed, `none|auto|all|sqrt|FILE`, FILE a plan or a configuration (what the budget asks for)")
 	fl.DurationVar(&f.timeout, "timeout", 0, "limit on a search, a `DURATION` such as 30s (none)")
-	noFiles(c, "vram", "accumulate", "timeout")
+	noFiles(c, "vram", "accumulate", "timeout", "freeze", "lora", "alloc-conf")
 	_ = c.RegisterFlagCompletionFunc("checkpoint", completeNames(planner.Checkpoints...)) // fails only for a flag that does not exist
 }
 
@@ -90,7 +97,8 @@ func (f *graphFlags) apply(c *planner.Config) (err error) {
 
 // config turns the flags into a configuration.
 func (f *modelFlags) config() (planner.Config, error) {
-	c := planner.Config{Mode: f.mode, Precision: f.precision, Optimizer: f.optimizer, Loss: f.loss, GPU: f.gpu, Runtime: f.runtime, Attention: f.attention, Accumulate: f.accumulate}
+	c := planner.Config{Mode: f.mode, Precision: f.precision, Optimizer: f.optimizer, Loss: f.loss, GPU: f.gpu, Runtime: f.runtime, Attention: f.attention, Accumulate: f.accumulate,
+		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf}
 	err := f.apply(&c)
 	if err != nil {
 		return c, err

@@ -21,7 +21,8 @@ type Config struct {
 	Autocast      graph.DType // Float16 or BFloat16 inside autocast; Undefined outside
 	TF32          bool        // convolutions of float32 tensors use TF32 (PyTorch's default)
 	GemmWorkspace int64       // bytes of a cuBLAS workspace, one per thread that multiplies
-	LtWorkspace   int64       // bytes of the forward thread's cuBLASLt workspace, which products with a bias use
+	LtWorkspace   int64       // bytes of a cuBLASLt workspace, which products with a bias use
+	LtPerCall     bool        // that workspace lives as long as the call, not as long as its thread
 	SMs           int         // streaming multiprocessors
 	ThreadsPerSM  int         // resident threads per multiprocessor
 	Major         int         // compute capability, major
@@ -40,6 +41,7 @@ type Eager struct {
 	P *program.Program
 
 	phase    program.Phase
+	micro    int32
 	name     string // lifted call being run
 	module   string
 	call     int32
@@ -56,11 +58,12 @@ type Eager struct {
 	fwdWS    program.StorageID
 	bwdWS    program.StorageID
 	ltWS     program.StorageID
+	ltBackWS program.StorageID
 }
 
 // New returns an Eager that appends to an empty program.
 func New(cfg Config) *Eager {
-	return &Eager{Config: cfg, P: &program.Program{}, segment: -1, call: -1, fwdWS: program.None, bwdWS: program.None, ltWS: program.None,
+	return &Eager{Config: cfg, P: &program.Program{}, segment: -1, call: -1, fwdWS: program.None, bwdWS: program.None, ltWS: program.None, ltBackWS: program.None,
 		savedIDs: map[program.StorageID]bool{}}
 }
 
@@ -74,6 +77,14 @@ func (e *Eager) Warn(code, msg string) {
 
 // SetPhase starts a phase of the step.
 func (e *Eager) SetPhase(p program.Phase) { e.phase = p }
+
+// SetMicro starts a micro-batch of the step: 0 is the first, and the gradients
+// of later ones are added to those of the first.
+func (e *Eager) SetMicro(i int) {
+	e.micro = int32(i)
+	e.P.Saved = nil
+	clear(e.savedIDs)
+}
 
 // SetGrad turns autograd's recording on or off.
 func (e *Eager) SetGrad(on bool) { e.grad = on }
@@ -112,7 +123,7 @@ type kernel struct {
 
 // begin starts a call of op that reads in; nil and host tensors are skipped.
 func (e *Eager) begin(op string, in ...*Tensor) *kernel {
-	k := &kernel{e: e, n: program.Node{Phase: e.phase, Op: op, Autograd: e.autograd, Name: e.name, Module: e.module, Call: e.call, Segment: -1}}
+	k := &kernel{e: e, n: program.Node{Phase: e.phase, Micro: e.micro, Op: op, Autograd: e.autograd, Name: e.name, Module: e.module, Call: e.call, Segment: -1}}
 	if e.replay != nil {
 		k.n.Recompute, k.n.Segment = true, e.segment
 	}
@@ -212,12 +223,21 @@ func (k *kernel) gemm() *kernel {
 	return k
 }
 
-// lt notes a product with a bias, which cuBLASLt runs: its first call
-// allocates a workspace that stays.
+// lt notes a product with a bias, which cuBLASLt runs: the first such call of
+// a thread allocates a workspace that stays, or each call its own. Backward
+// multiplies with a bias only where it recomputes.
 func (k *kernel) lt() {
 	e := k.e
-	if e.phase != program.Backward && e.ltWS == program.None && e.LtWorkspace > 0 {
-		e.ltWS = k.library("cuBLASLt workspace", e.LtWorkspace)
+	ws := &e.ltWS
+	if e.phase == program.Backward {
+		ws = &e.ltBackWS
+	}
+	switch {
+	case e.LtWorkspace == 0:
+	case e.LtPerCall:
+		k.scratch(e.LtWorkspace, program.Workspace)
+	case *ws == program.None:
+		*ws = k.library("cuBLASLt workspace", e.LtWorkspace)
 	}
 }
 

@@ -54,6 +54,13 @@ func (e *Eager) reduceKernel(op string, x *Tensor, dims []int, keep bool, d grap
 // A reduction is the scratch of one reduction kernel, in bytes.
 type reduction struct{ buffer, semaphores int64 }
 
+// ReduceScratch returns the bytes that one kernel takes for partial results
+// when it reduces a contiguous tensor of the given shape over dim.
+func (c Config) ReduceScratch(d graph.DType, shape []int64, dim int) int64 {
+	e := New(c)
+	return e.reduction(&Tensor{Tensor: program.Tensor{DType: d, Shape: shape, Strides: contiguousStrides(shape)}}, []int{dim}).buffer
+}
+
 // A reduceDim is one dim of the coalesced iteration space; strides in bytes.
 type reduceDim struct {
 	size, in int64

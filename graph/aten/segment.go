@@ -89,7 +89,7 @@ func (r *replay) pack(e *Eager, n *gradNode) {
 // not run: a later call allocates its own.
 func (e *Eager) unmake(n *program.Node) {
 	for _, ev := range n.Events {
-		for _, ws := range []*program.StorageID{&e.fwdWS, &e.bwdWS, &e.ltWS} {
+		for _, ws := range []*program.StorageID{&e.fwdWS, &e.bwdWS, &e.ltWS, &e.ltBackWS} {
 			if *ws == ev.Storage && !ev.Free {
 				e.P.Storages[ev.Storage].Life = program.Step // of no step: it has no events
 				*ws = program.None

@@ -120,6 +120,7 @@ type Node struct {
 	Scratch int64 // bytes of library workspace taken inside the call
 
 	Only      When  // the steps it runs in
+	Micro     int32 // forward, loss and backward: the micro-batch of the step, 0 the first
 	Recompute bool  // runs again what a checkpointed segment had dropped
 	Segment   int32 // checkpointed segment of a recomputed node, else -1
 }
@@ -134,6 +135,28 @@ type Program struct {
 	Saved    []StorageID // distinct storages autograd holds at the end of forward
 	Train    bool
 	Warnings []graph.Warning
+	// Micros is the number of micro-batches whose gradients a step adds up, at
+	// least 1. Those from the third on are alike: Nodes has at most MicrosBuilt.
+	Micros int
+}
+
+// MicrosBuilt is how many micro-batches of a step a Program spells out at
+// most: the first makes the gradients, the second adds to them, the third finds
+// memory as the second left it, as all later ones do.
+const MicrosBuilt = 3
+
+// Runs returns how often node n runs in a step: once, or for each micro-batch
+// that the last one built stands for.
+func (p *Program) Runs(n *Node) int {
+	if p.Micros > MicrosBuilt && n.Micro == MicrosBuilt-1 && n.Phase != Update {
+		return p.Micros - MicrosBuilt + 1
+	}
+	return 1
+}
+
+// Last reports whether n runs in the last micro-batch of a step, or in none.
+func (p *Program) Last(n *Node) bool {
+	return n.Phase == ZeroGrad || n.Phase == Update || int(n.Micro) == max(1, min(p.Micros, MicrosBuilt))-1
 }
 
 // Check verifies the program's invariants: ids in range, phases in order, a
@@ -152,13 +175,14 @@ func (p *Program) Check() error {
 		}
 		state[id] = live
 	}
-	phase := ZeroGrad
+	phase, micro := ZeroGrad, int32(0)
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
-		if n.Phase < phase {
-			return fmt.Errorf("node %d (%s): phase %v after %v", i, n.Op, n.Phase, phase)
+		next := n.Phase == Forward && phase == Backward && n.Micro == micro+1
+		if !next && (n.Phase < phase || n.Micro != micro && n.Phase != Update) {
+			return fmt.Errorf("node %d (%s): phase %v of micro-batch %d after %v of %d", i, n.Op, n.Phase, n.Micro, phase, micro)
 		}
-		phase = n.Phase
+		phase, micro = n.Phase, n.Micro
 		for _, ev := range n.Events {
 			s := &state[ev.Storage]
 			switch {

@@ -18,8 +18,8 @@ var Losses = []struct{ Name, Doc string }{
 	{"none", "the output itself, which must be a scalar"},
 }
 
-// step appends loss, backward and update to the forward pass.
-func (b *builder) step() error {
+// backward appends loss and backward to the forward pass.
+func (b *builder) backward() error {
 	e := b.e
 	e.SetPhase(program.Loss)
 	e.Named("loss", "")
@@ -43,17 +43,23 @@ func (b *builder) step() error {
 	if b.opt.Hold {
 		e.Hold(b.outputs()...)
 	}
+	b.result = loss
+	return nil
+}
+
+// step appends the optimizer's update.
+func (b *builder) step() {
+	e := b.e
 	e.SetPhase(program.Update)
 	e.Named("step", "")
 	b.update()
 	e.Mark("del") // the loop's variables go, in every step
-	e.Hold(loss)
+	e.Hold(b.result)
 	for _, p := range b.params {
 		if g := p.Grad(); g != nil && e.P.Storages[g.Storage].Life == program.Carried {
 			e.P.Carried = append(e.P.Carried, g.Storage)
 		}
 	}
-	return nil
 }
 
 // logits is the first floating-point output that requires a gradient.
@@ -125,7 +131,7 @@ func (b *builder) update() {
 		if g := p.Grad(); g != nil {
 			params = append(params, p)
 			touched = append(touched, p, g)
-			list = append(list, UpdateParam{p.Numel(), p.DType})
+			list = append(list, UpdateParam{p.Numel(), p.DType, p.Shape})
 		}
 	}
 	if b.opt.Update == nil {

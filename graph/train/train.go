@@ -18,6 +18,7 @@ import (
 type UpdateParam struct {
 	Elems int64
 	DType graph.DType
+	Shape []int64
 }
 
 // An UpdateEvent is one allocation or free of an optimizer's step. IDs count
@@ -39,11 +40,16 @@ type Options struct {
 	Loss    string      // auto, cross-entropy, mse, sum, none
 	// Update returns what the optimizer's step allocates and frees; first says
 	// whether it is the first step, which creates state. Nil: nothing.
-	Update   func(params []UpdateParam, first bool) []UpdateEvent
-	Config   aten.Config
-	Segments []Segment         // checkpointed regions, in execution order
-	Frozen   func(string) bool // parameters that require no gradient; nil: none
-	Hold     bool              // the caller holds the outputs during backward
+	Update func(params []UpdateParam, first bool) []UpdateEvent
+	// Construct returns the state that making the optimizer allocates. Nil: none.
+	Construct func(params []UpdateParam) []UpdateEvent
+	Config    aten.Config
+	Segments  []Segment         // checkpointed regions, in execution order
+	Frozen    func(string) bool // parameters that require no gradient; nil: none
+	Warnings  []graph.Warning   // what the caller found, for the program
+	Hold      bool              // the caller holds the outputs during backward
+	LoRA      *LoRA             // low-rank adapters; nil: none
+	Micros    int               // micro-batches whose gradients a step adds up; 0 is 1
 }
 
 // A Segment is one checkpointed region: modules that run one after the other.
@@ -65,7 +71,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	defer aten.Recover(&err)
 	b := &builder{l: l, opt: opt, e: aten.New(opt.Config), env: make([]*aten.Tensor, len(l.Graph.Values))}
 	b.e.P.Train = opt.Train
-	b.e.P.Warnings = append(b.e.P.Warnings, l.Warnings...)
+	b.e.P.Warnings = slices.Concat(l.Warnings, opt.Warnings)
 	b.holds = scopeHolds(l)
 	if err := b.segments(); err != nil {
 		return nil, err
@@ -76,20 +82,40 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	if opt.Train {
 		b.zeroGrad()
 	}
-	b.e.SetPhase(program.Forward)
-	b.e.SetGrad(opt.Train)
-	if err := b.forward(); err != nil {
+	if err := b.run(); err != nil {
 		return nil, err
 	}
-	if opt.Train {
-		if err := b.step(); err != nil {
-			return nil, err
+	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges}, nil
+}
+
+// run appends the step, or the inference.
+func (b *builder) run() error {
+	if !b.opt.Train {
+		b.e.SetGrad(false)
+		b.e.SetPhase(program.Forward)
+		if err := b.forward(); err != nil {
+			return err
 		}
-	} else {
 		b.e.ExitAutocast()
 		b.e.Hold(b.outputs()...)
+		return nil
 	}
-	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges}, nil
+	resident := b.env
+	b.e.P.Micros = max(b.opt.Micros, 1)
+	for i := range min(b.e.P.Micros, program.MicrosBuilt) {
+		b.env = slices.Clone(resident)
+		b.e.SetMicro(i)
+		b.e.SetGrad(true)
+		b.e.SetPhase(program.Forward)
+		if err := b.forward(); err != nil {
+			return err
+		}
+		if err := b.backward(); err != nil {
+			return err
+		}
+	}
+	b.step()
+	return nil
 }
 
 type builder struct {
@@ -99,19 +125,19 @@ type builder struct {
 	env    []*aten.Tensor
 	params []*aten.Tensor
 	ranges [][2]int
-	segs   []*aten.Segment
 	holds  [][]graph.ValueID // values let go after each call
+	result *aten.Tensor      // the loss
+	lora   map[int]*adapter  // by the last call of the module
 }
 
 // segments finds the calls of each checkpointed region.
 func (b *builder) segments() error {
-	for i, s := range b.opt.Segments {
+	for _, s := range b.opt.Segments {
 		lo, hi := Range(b.l, s.Modules)
 		if lo >= hi {
 			return fmt.Errorf("checkpoint: no calls in modules %v", s.Modules)
 		}
 		b.ranges = append(b.ranges, [2]int{lo, hi})
-		b.segs = append(b.segs, &aten.Segment{ID: int32(i)})
 	}
 	order := slices.Clone(b.ranges)
 	slices.SortFunc(order, func(x, y [2]int) int { return x[0] - y[0] })
@@ -168,7 +194,7 @@ func (b *builder) resident() error {
 		if n, ok := graph.Product(shape); !ok || n > aten.MaxBytes/max(d.Bytes(1), 1) {
 			return fmt.Errorf("%s %q of shape %v: more bytes than any device has", cat, v.Name, shape)
 		}
-		grad := cat == program.Parameters && b.opt.Train && (b.opt.Frozen == nil || !b.opt.Frozen(v.Name))
+		grad := cat == program.Parameters && b.opt.Train && b.opt.LoRA == nil && (b.opt.Frozen == nil || !b.opt.Frozen(v.Name))
 		t := b.e.Resident(v.Name, parent(v.Name), cat, d, shape, grad)
 		b.env[i] = t
 		if cat == program.Parameters {
@@ -176,7 +202,33 @@ func (b *builder) resident() error {
 		}
 	}
 	b.batchCounters()
+	if err := b.adapters(); err != nil {
+		return err
+	}
+	b.construct()
 	return nil
+}
+
+// construct allocates the state that exists before the first step.
+func (b *builder) construct() {
+	if b.opt.Construct == nil {
+		return
+	}
+	params, list := b.trained()
+	for _, ev := range b.opt.Construct(list) {
+		p := params[ev.Param]
+		b.e.Resident(p.Name+"."+ev.Name, parent(p.Name), program.Optimizer, graph.Uint8, []int64{ev.Bytes}, false)
+	}
+}
+
+// trained returns the parameters that require a gradient.
+func (b *builder) trained() (params []*aten.Tensor, list []UpdateParam) {
+	for _, p := range b.params {
+		if p.RequiresGrad() {
+			params, list = append(params, p), append(list, UpdateParam{p.Numel(), p.DType, p.Shape})
+		}
+	}
+	return params, list
 }
 
 // batchCounters adds num_batches_tracked, the int64 scalar that every
@@ -234,7 +286,7 @@ func (b *builder) forward() error {
 			continue
 		}
 		r := b.ranges[si]
-		if err := b.checkpoint(b.segs[si], r); err != nil {
+		if err := b.checkpoint(&aten.Segment{ID: int32(si)}, r); err != nil {
 			return err
 		}
 		i = r[1]
@@ -296,6 +348,9 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 				b.e.Warn("shape-differs", fmt.Sprintf("%s gives %v where shape inference says %v", n.Op, outs[j].Shape, c.Shapes[j]))
 			}
 		}
+	}
+	if err := b.adapt(i, env); err != nil {
+		return err
 	}
 	for _, id := range b.holds[i] {
 		b.e.Hold(env[id])

@@ -22,11 +22,11 @@ func ExampleCaching() {
 	fmt.Println(errors.Is(err, alloc.ErrOutOfMemory))
 
 	a.Free(h)
-	a.Alloc(12 << 20)
-	fmt.Println(a.Allocated()>>20, a.Reserved()>>20)
+	_, err = a.Alloc(12 << 20)
+	fmt.Println(err == nil, a.Allocated()>>20, a.Reserved()>>20)
 	// Output:
 	// 14 14
 	// true 16
 	// true
-	// 13 16
+	// true 13 16
 }

@@ -16,11 +16,26 @@ const (
 	InUpdate
 )
 
+// A Shape says what an optimizer's tensor of a parameter looks like.
+type Shape uint8
+
+// The shapes. Where nothing is said of the type, it is the parameter's.
+const (
+	Whole     Shape = iota // the parameter's
+	Scalar                 // one float32
+	Rows                   // matrices only: the parameter's, the last dim 1
+	Cols                   // matrices only: the parameter's, the last but one dim 1
+	Flat                   // parameters of less than two dims only: the parameter's
+	Partials               // Param.Partials bytes
+	Quantized              // uint8; of less than 4096 elements float32
+	Blocks                 // one float32 for each 256 elements; of less than 4096 elements nothing
+)
+
 // A State is a tensor that the optimizer keeps for each parameter.
 type State struct {
-	Name   string
-	Scalar bool // one float32 element; else shape and dtype of the parameter
-	CPU    bool // in host memory, costs the GPU nothing
+	Name string
+	Of   Shape
+	CPU  bool // in host memory, costs the GPU nothing
 }
 
 // An Op is what an Action does.
@@ -43,10 +58,10 @@ const (
 
 // An Action is one line of an optimizer's update, as far as memory goes.
 type Action struct {
-	Op     Op
-	Name   string
-	To     string // Move: the new name
-	Scalar bool   // Alloc: one float32 each, not the parameters' shapes
+	Op   Op
+	Name string
+	To   string // Move: the new name
+	Of   Shape  // Alloc; a parameter without that shape has none
 }
 
 // An Optimizer is a torch.optim class with its arguments.
@@ -61,13 +76,15 @@ type Optimizer struct {
 	// else it runs once for each group of parameters of one dtype.
 	Each bool
 	// Update is what one update allocates and frees. Lists still bound after
-	// the last one are freed in the order in which their names were first bound.
+	// the last one are freed in the order in which their names first stand here.
 	Update []Action
+	// Source says where a row that was not measured comes from.
+	Source string
 }
 
 var (
-	cpuStep = State{Name: "step", Scalar: true, CPU: true}
-	gpuStep = State{Name: "step", Scalar: true}
+	cpuStep = State{Name: "step", Of: Scalar, CPU: true}
+	gpuStep = State{Name: "step", Of: Scalar}
 	moments = []State{{Name: "exp_avg"}, {Name: "exp_avg_sq"}}
 	buffer  = []State{{Name: "momentum_buffer"}}
 
@@ -101,8 +118,8 @@ var Optimizers = []Optimizer{
 	{Name: "adamw-fused", Class: "AdamW(params, fused=True)", Doc: "one kernel, no temporaries; the step counters are on the GPU", States: fusedStates},
 	{Name: "adamw-loop", Class: "AdamW(params, foreach=False)", Doc: "one parameter after the other, with two temporaries of its size", States: adamStates, Each: true, Update: sqrtEach},
 	{Name: "adamw-capturable", Class: "AdamW(params, capturable=True)", Doc: "over lists, for CUDA graphs; the step counters are on the GPU", States: fusedStates, Update: []Action{
-		{Op: Alloc, Name: "bias_correction1", Scalar: true},
-		{Op: Alloc, Name: "bias_correction2", Scalar: true},
+		{Op: Alloc, Name: "bias_correction1", Of: Scalar},
+		{Op: Alloc, Name: "bias_correction2", Of: Scalar},
 		{Op: Move, Name: "bias_correction1", To: "step_size"},
 		{Op: Move, Name: "bias_correction2", To: "bias_correction2_sqrt"},
 		{Op: Alloc, Name: "exp_avg_sq_sqrt"},
@@ -131,11 +148,28 @@ var Optimizers = []Optimizer{
 		{Op: Alloc, Name: "std"},
 		{Op: Alloc, Name: "deltas"},
 	}},
+	{Name: "adafactor", Class: "Adafactor(params)", Doc: "factored second moments, one parameter after the other: a row and a column of a matrix, with a temporary of its size", States: []State{cpuStep, {Name: "row_var", Of: Rows}, {Name: "col_var", Of: Cols}, {Name: "variance", Of: Flat}}, Each: true, Update: []Action{
+		{Op: Alloc, Name: "row_mean", Of: Rows},
+		{Op: Alloc, Name: "col_mean", Of: Cols},
+		{Op: Alloc, Name: "partials", Of: Partials},
+		{Op: Free, Name: "partials"},
+		{Op: Alloc, Name: "grad_squared", Of: Flat},
+		{Op: Alloc, Name: "var_estimate"},
+		{Op: Move, Name: "var_estimate", To: "update"},
+	}},
+	{Name: "lion", Class: "lion_pytorch.Lion(params)", Doc: "one state, two temporaries of one parameter's size", States: []State{{Name: "exp_avg"}}, When: InUpdate, Each: true, Update: []Action{
+		{Op: Create, Name: "exp_avg"},
+		{Op: Alloc, Name: "clone"},
+		{Op: Alloc, Name: "update"},
+		{Op: Free, Name: "clone"},
+		{Op: Free, Name: "update"},
+	}, Source: "lion_pytorch/lion_pytorch.py, update_fn"},
+	{Name: "adamw-8bit", Aliases: []string{"adam-8bit"}, Class: "bitsandbytes.optim.AdamW8bit(params)", Doc: "states of one byte an element, in blocks of 256; small parameters keep float32", States: []State{{Name: "state1", Of: Quantized}, {Name: "state2", Of: Quantized}, {Name: "absmax1", Of: Blocks}, {Name: "absmax2", Of: Blocks}}, Source: "bitsandbytes/optim/optimizer.py, Optimizer2State.init_state (0.45); its two tables of 1 KiB are left out"},
 	{Name: "adamax", Class: "Adamax(params)", Doc: "two states, one temporary", States: []State{cpuStep, {Name: "exp_avg"}, {Name: "exp_inf"}}, Update: []Action{
 		{Op: Alloc, Name: "grads"}, // _foreach_abs(grads)
 		{Op: Free, Name: "grads"},
 	}},
-	{Name: "nadam", Class: "NAdam(params)", Doc: "memory as adam", States: append([]State{cpuStep, {Name: "mu_product", Scalar: true, CPU: true}}, moments...), Update: sqrtList},
+	{Name: "nadam", Class: "NAdam(params)", Doc: "memory as adam", States: append([]State{cpuStep, {Name: "mu_product", Of: Scalar, CPU: true}}, moments...), Update: sqrtList},
 	{Name: "radam", Class: "RAdam(params)", Doc: "memory as adam", States: adamStates, Update: sqrtList},
 	{Name: "none", Class: "", Doc: "no update: gradients only"},
 }
@@ -156,7 +190,7 @@ func (o *Optimizer) StateBytes(p Param) int64 {
 	var sum int64
 	for _, s := range o.States {
 		if !s.CPU {
-			sum += p.bytes(s.Scalar)
+			sum += p.bytes(s.Of)
 		}
 	}
 	return sum
@@ -166,12 +200,45 @@ func (o *Optimizer) StateBytes(p Param) int64 {
 type Param struct {
 	Elems int64
 	DType graph.DType
+	// Dims is the shape, which factored states need.
+	Dims []int64
+	// Partials is the scratch of a reduction over the last but one dim, bytes.
+	Partials int64
 }
 
-// bytes returns the size of a tensor shaped as the parameter, or of a scalar.
-func (p Param) bytes(scalar bool) int64 {
-	if scalar {
+// Sizes of 8-bit states, in elements.
+const (
+	quantizedFrom = 4096
+	quantBlock    = 256
+)
+
+// bytes returns the size of a tensor of the given shape, 0 for none.
+func (p Param) bytes(s Shape) int64 {
+	n := len(p.Dims)
+	switch s {
+	case Scalar:
 		return graph.Float32.Bytes(1)
+	case Rows, Cols:
+		if n < 2 || p.Elems == 0 {
+			return 0
+		}
+		return p.DType.Bytes(p.Elems / p.Dims[map[Shape]int{Rows: n - 1, Cols: n - 2}[s]])
+	case Flat:
+		if n >= 2 {
+			return 0
+		}
+	case Partials:
+		return p.Partials
+	case Quantized:
+		if p.Elems < quantizedFrom {
+			return graph.Float32.Bytes(p.Elems)
+		}
+		return p.Elems
+	case Blocks:
+		if p.Elems < quantizedFrom {
+			return 0
+		}
+		return graph.Float32.Bytes((p.Elems + quantBlock - 1) / quantBlock)
 	}
 	return p.DType.Bytes(p.Elems)
 }

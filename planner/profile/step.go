@@ -39,8 +39,9 @@ func (o *Optimizer) Step(params []Param, first bool) []Event {
 			r.do(a, group)
 		}
 	}
-	for _, name := range r.order {
-		r.free(name)
+	for _, a := range o.Update {
+		r.free(a.Name)
+		r.free(a.To)
 	}
 	return r.events
 }
@@ -75,13 +76,15 @@ type run struct {
 	events []Event
 	next   int32
 	lists  map[string][]Event // the allocations that a name is bound to
-	order  []string           // names as first bound
 }
 
 func (r *run) do(a Action, group []int32) {
 	switch a.Op {
 	case Alloc:
-		r.bind(a.Name, r.alloc(a.Name, group, a.Scalar, false))
+		if a.Of != Whole && r.params[group[0]].bytes(a.Of) == 0 {
+			return // the line does not run for such a parameter
+		}
+		r.bind(a.Name, r.alloc(a.Name, group, a.Of, false))
 	case Free:
 		r.free(a.Name)
 	case Move:
@@ -90,7 +93,7 @@ func (r *run) do(a Action, group []int32) {
 		r.bind(a.To, list)
 	case Create:
 		if r.first {
-			r.alloc(a.Name, group, false, true)
+			r.alloc(a.Name, group, Whole, true)
 		}
 	}
 }
@@ -100,7 +103,7 @@ func (r *run) createAll() {
 	for i := range r.params {
 		for _, s := range r.o.States {
 			if !s.CPU {
-				r.alloc(s.Name, []int32{int32(i)}, s.Scalar, true)
+				r.alloc(s.Name, []int32{int32(i)}, s.Of, true)
 			}
 		}
 	}
@@ -108,10 +111,10 @@ func (r *run) createAll() {
 
 // alloc allocates a list over group and returns its allocations. A tensor
 // without elements gets no memory.
-func (r *run) alloc(name string, group []int32, scalar, state bool) []Event {
+func (r *run) alloc(name string, group []int32, of Shape, state bool) []Event {
 	start := len(r.events)
 	for _, i := range group {
-		if n := r.params[i].bytes(scalar); n > 0 {
+		if n := r.params[i].bytes(of); n > 0 {
 			r.events = append(r.events, Event{ID: r.next, Bytes: n, Param: i, Name: name, State: state})
 			r.next++
 		}
@@ -120,9 +123,6 @@ func (r *run) alloc(name string, group []int32, scalar, state bool) []Event {
 }
 
 func (r *run) bind(name string, list []Event) {
-	if !slices.Contains(r.order, name) {
-		r.order = append(r.order, name)
-	}
 	r.free(name)
 	if r.lists == nil {
 		r.lists = map[string][]Event{}

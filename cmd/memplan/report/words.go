@@ -169,6 +169,18 @@ func configLine(r *planner.Report) string {
 	if c.Accumulate > 1 {
 		parts = append(parts, fmt.Sprintf("%d batches a step", c.Accumulate))
 	}
+	if len(c.Freeze) > 0 {
+		parts = append(parts, "frozen "+strings.Join(c.Freeze, " "))
+	}
+	if c.LoRA != "" {
+		parts = append(parts, "adapters "+c.LoRA)
+	}
+	if c.Hold {
+		parts = append(parts, "outputs held")
+	}
+	if c.AllocConf != "" {
+		parts = append(parts, c.AllocConf)
+	}
 	for _, name := range sortedKeys(c.Dims) {
 		parts = append(parts, fmt.Sprintf("%s=%d", name, c.Dims[name]))
 	}
@@ -248,6 +260,14 @@ func PlanCommand(r *planner.Report) string {
 	add("attention", c.Attention, "auto")
 	add("runtime", c.Runtime, profile.Runtimes[0].Name)
 	add("accumulate", itoa(c.Accumulate), "1")
+	for _, p := range c.Freeze {
+		add("freeze", p, "")
+	}
+	add("lora", c.LoRA, "")
+	if c.Hold {
+		parts = append(parts, "--hold-outputs")
+	}
+	add("alloc-conf", c.AllocConf, "")
 	if c.Checkpoint == "all" || c.Checkpoint == "sqrt" {
 		add("checkpoint", c.Checkpoint, "")
 	}
