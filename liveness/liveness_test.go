@@ -29,6 +29,7 @@ func step() *program.Program {
 			st(4000, program.Optimizer, program.State, "m"),
 		},
 		Statics: []program.StorageID{w, x},
+		Setup:   []program.Event{ev(w, false), ev(x, false)},
 		Carried: []program.StorageID{d},
 		Nodes: []program.Node{
 			{Phase: program.ZeroGrad, Op: "zero_grad"},

@@ -88,11 +88,19 @@ type replayer[H any] struct {
 func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, error) {
 	first, steady := Steps(p)
 	r := &replayer[H]{a: a, p: p, cur: make([]H, len(p.Storages)), prev: make([]H, len(p.Storages)), gone: map[program.StorageID]bool{}}
-	for _, id := range p.Statics {
-		if err := r.alloc(id, 0, -1, -1); err != nil {
+	for _, ev := range p.Setup {
+		if ev.Free {
+			if !r.gone[ev.Storage] {
+				r.a.Free(r.cur[ev.Storage])
+				r.live -= p.Storages[ev.Storage].Bytes
+			}
+			continue
+		}
+		if err := r.alloc(ev.Storage, 0, -1, -1); err != nil {
 			return &r.res, err
 		}
 	}
+	r.res.Requested, r.res.Reserved, r.res.Refused = r.live, a.Reserved(), nil
 	for s := range steps {
 		t := steady
 		if s == 0 {

@@ -130,7 +130,8 @@ type Node struct {
 type Program struct {
 	Storages []Storage
 	Nodes    []Node
-	Statics  []StorageID // Static storages in the order the framework allocates them
+	Statics  []StorageID // Static storages
+	Setup    []Event     // what happens before the first step, in order: Statics, and what they were converted from
 	Carried  []StorageID // Carried storages in the order ZeroGrad frees them
 	Saved    []StorageID // distinct storages autograd holds at the end of forward
 	Train    bool

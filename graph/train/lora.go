@@ -125,6 +125,7 @@ func (b *builder) adapter(m string, lo, hi int) (*adapter, error) {
 	param := func(name string, shape ...int64) *aten.Tensor { // PEFT keeps adapters in float32 (autocast_adapter_dtype)
 		t := b.e.Resident(m+"."+name+".weight", m, program.Parameters, graph.Float32, shape, b.opt.Train)
 		b.params = append(b.params, t)
+		b.add(t.Name, t, graph.Float32)
 		return t
 	}
 	a.a, a.b = param("lora_A", b.opt.LoRA.Rank, in), param("lora_B", out, b.opt.LoRA.Rank)

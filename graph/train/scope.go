@@ -15,7 +15,10 @@ import (
 //   - what a module is called with stays alive until the call returns: the
 //     caller's variable and the callee's parameter name it;
 //   - query, key and value, and the probabilities, are variables of the
-//     attention module's forward and live until it returns.
+//     attention module's forward and live until it returns;
+//   - in inference, where autograd holds nothing, what skips past a module, as
+//     in a U-Net, is a variable of its own and lives until the function that
+//     computed it returns (see skips).
 
 // scopeHolds returns, for every call, the values that are let go after it
 // and not earlier.
@@ -40,6 +43,82 @@ func scopeHolds(l *lift.Lifted) [][]graph.ValueID {
 					holds[at] = append(holds[at], id)
 				}
 			}
+		}
+	}
+	return holds
+}
+
+// A skip is a value that a frame calls a module with and reads again after
+// that: a variable of its own names it.
+type skip struct {
+	id         graph.ValueID
+	born, last int // calls that return it, and read it last
+}
+
+// skips returns, for every call, the values that variables of a frame let go
+// after it. A variable lives until its frame returns, or until the frame gives
+// a value to a variable again: which of them, the file does not say, and the
+// first that is not needed any more is taken to be overwritten.
+func skips(l *lift.Lifted) [][]graph.ValueID {
+	g := l.Graph
+	type frame struct {
+		module string
+		end    int
+	}
+	frames := map[frame][]skip{}
+	ends := callEnds(g)
+	first, last := make([]int, len(g.Values)), make([]int, len(g.Values))
+	common := make([]int, len(g.Values))
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		for _, id := range n.Inputs {
+			def := g.Values[id].Def
+			if def < 0 {
+				continue
+			}
+			d := commonDepth(g.Nodes[def].Module, n.Module)
+			if last[id] == 0 {
+				first[id] = i
+			}
+			if last[id] == 0 || d < common[id] {
+				common[id] = d
+			}
+			last[id] = i
+		}
+	}
+	item := func(i, d int) int { // last call of the frame's statement that call i is a part of
+		if depth(g.Nodes[i].Module) > d {
+			return ends(i, d+1)
+		}
+		return i
+	}
+	for id := range g.Values {
+		def := int(g.Values[id].Def)
+		if def < 0 || last[id] == 0 {
+			continue
+		}
+		d := common[id]
+		end := len(g.Nodes) - 1
+		if d > 0 {
+			end = ends(def, d)
+		}
+		born := item(def, d)
+		if last[id] > end || last[id] <= item(first[id], d) || depth(g.Nodes[first[id]].Module) <= d {
+			continue
+		}
+		f := frame{prefix(g.Nodes[def].Module, d), end}
+		frames[f] = append(frames[f], skip{graph.ValueID(id), born, last[id]})
+	}
+	holds := make([][]graph.ValueID, len(g.Nodes))
+	for f, list := range frames {
+		for _, s := range list {
+			at := f.end
+			for _, o := range list {
+				if o.born >= s.last {
+					at = min(at, o.born)
+				}
+			}
+			holds[at] = append(holds[at], s.id)
 		}
 	}
 	return holds

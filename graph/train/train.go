@@ -73,6 +73,11 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	b.e.P.Train = opt.Train
 	b.e.P.Warnings = slices.Concat(l.Warnings, opt.Warnings)
 	b.holds = scopeHolds(l)
+	if !opt.Train {
+		for i, ids := range skips(l) {
+			b.holds[i] = append(b.holds[i], ids...)
+		}
+	}
 	if err := b.segments(); err != nil {
 		return nil, err
 	}
@@ -128,6 +133,7 @@ type builder struct {
 	holds  [][]graph.ValueID // values let go after each call
 	result *aten.Tensor      // the loss
 	lora   map[int]*adapter  // by the last call of the module
+	setup  []resident        // what exists before the first step
 }
 
 // segments finds the calls of each checkpointed region.
@@ -167,104 +173,12 @@ func Range(l *lift.Lifted, modules []string) (lo, hi int) {
 	return lo, hi
 }
 
-// resident creates parameters, buffers and inputs.
-func (b *builder) resident() error {
-	g := b.l.Graph
-	for i := range g.Values {
-		v := &g.Values[i]
-		var cat program.Category
-		switch {
-		case v.Kind == graph.Input:
-			cat = program.Inputs
-		case v.Kind != graph.Initializer || b.l.Roles[i] == lift.Constant:
-			continue
-		case b.l.Roles[i] == lift.Parameter:
-			cat = program.Parameters
-		default:
-			cat = program.Buffers
-		}
-		shape, ok := v.Type.Shape.Static()
-		if !ok {
-			if cat == program.Inputs {
-				return fmt.Errorf("input %q has the unbound shape %v: bind its dimensions", v.Name, shapeText(v.Type.Shape))
-			}
-			continue
-		}
-		d := b.stored(v.Type.Elem)
-		if n, ok := graph.Product(shape); !ok || n > aten.MaxBytes/max(d.Bytes(1), 1) {
-			return fmt.Errorf("%s %q of shape %v: more bytes than any device has", cat, v.Name, shape)
-		}
-		grad := cat == program.Parameters && b.opt.Train && b.opt.LoRA == nil && (b.opt.Frozen == nil || !b.opt.Frozen(v.Name))
-		t := b.e.Resident(v.Name, parent(v.Name), cat, d, shape, grad)
-		b.env[i] = t
-		if cat == program.Parameters {
-			b.params = append(b.params, t)
-		}
-	}
-	b.batchCounters()
-	if err := b.adapters(); err != nil {
-		return err
-	}
-	b.construct()
-	return nil
-}
-
-// construct allocates the state that exists before the first step.
-func (b *builder) construct() {
-	if b.opt.Construct == nil {
-		return
-	}
-	params, list := b.trained()
-	for _, ev := range b.opt.Construct(list) {
-		p := params[ev.Param]
-		b.e.Resident(p.Name+"."+ev.Name, parent(p.Name), program.Optimizer, graph.Uint8, []int64{ev.Bytes}, false)
-	}
-}
-
-// trained returns the parameters that require a gradient.
-func (b *builder) trained() (params []*aten.Tensor, list []UpdateParam) {
-	for _, p := range b.params {
-		if p.RequiresGrad() {
-			params, list = append(params, p), append(list, UpdateParam{p.Numel(), p.DType, p.Shape})
-		}
-	}
-	return params, list
-}
-
-// batchCounters adds num_batches_tracked, the int64 scalar that every
-// BatchNorm module keeps and the exporter leaves out.
-func (b *builder) batchCounters() {
-	for i := range b.l.Graph.Nodes {
-		n := &b.l.Graph.Nodes[i]
-		if strings.Contains(b.l.Classes[i], "batchnorm.BatchNorm") && strings.Contains(n.Op, "batch_norm") {
-			name := n.Module + ".num_batches_tracked"
-			b.e.Resident(name, n.Module, program.Buffers, graph.Int64, nil, false)
-		}
-	}
-}
-
-// stored is the type a floating-point tensor of the file is kept in.
-func (b *builder) stored(d graph.DType) graph.DType {
-	if b.opt.Storage != graph.Undefined && d == graph.Float32 {
-		return b.opt.Storage
-	}
-	return d
-}
-
 func shapeText(s graph.Shape) string {
 	parts := make([]string, len(s))
 	for i, d := range s {
 		parts[i] = d.String()
 	}
 	return "[" + strings.Join(parts, ",") + "]"
-}
-
-// parent is the module that owns a parameter.
-func parent(name string) string {
-	if i := strings.LastIndexByte(name, '.'); i >= 0 {
-		return name[:i]
-	}
-	return ""
 }
 
 // zeroGrad frees the gradients of the step before.

@@ -1,0 +1,199 @@
+package train
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// A resident is a tensor that exists before the first step.
+type resident struct {
+	name string
+	t    *aten.Tensor
+	from int64 // bytes of the tensor that it was converted from, 0 for none
+}
+
+// add notes a resident; d is its type in the file.
+func (b *builder) add(name string, t *aten.Tensor, d graph.DType) {
+	r := resident{name: name, t: t}
+	if d != t.DType && b.opt.Train { // for inference, models are loaded in their type
+		r.from = d.Bytes(t.Numel())
+	}
+	b.setup = append(b.setup, r)
+}
+
+// resident creates parameters, buffers, adapters, inputs and the optimizer,
+// in the order of a usual script: the model goes to the device and is then
+// converted to its type, adapters are attached, inputs are made and converted,
+// the optimizer is constructed.
+func (b *builder) resident() error {
+	g := b.l.Graph
+	var inputs []int
+	for i := range g.Values {
+		v := &g.Values[i]
+		var cat program.Category
+		switch {
+		case v.Kind == graph.Input:
+			cat = program.Inputs
+		case v.Kind != graph.Initializer || b.l.Roles[i] == lift.Constant:
+			continue
+		case b.l.Roles[i] == lift.Parameter:
+			cat = program.Parameters
+		default:
+			cat = program.Buffers
+		}
+		shape, ok := v.Type.Shape.Static()
+		if !ok {
+			if cat == program.Inputs {
+				return fmt.Errorf("input %q has the unbound shape %v: bind its dimensions", v.Name, shapeText(v.Type.Shape))
+			}
+			continue
+		}
+		d := b.stored(v.Type.Elem)
+		if n, ok := graph.Product(shape); !ok || n > aten.MaxBytes/max(d.Bytes(1), 1) {
+			return fmt.Errorf("%s %q of shape %v: more bytes than any device has", cat, v.Name, shape)
+		}
+		grad := cat == program.Parameters && b.opt.Train && b.opt.LoRA == nil && (b.opt.Frozen == nil || !b.opt.Frozen(v.Name))
+		t := b.e.Resident(v.Name, parent(v.Name), cat, d, shape, grad)
+		b.env[i] = t
+		if cat == program.Inputs {
+			inputs = append(inputs, i)
+			continue
+		}
+		b.add(v.Name, t, v.Type.Elem)
+		if cat == program.Parameters {
+			b.params = append(b.params, t)
+		}
+	}
+	b.batchCounters()
+	b.place(inModuleOrder(b.setup))
+	b.setup = nil
+	if err := b.adapters(); err != nil {
+		return err
+	}
+	b.place(b.setup)
+	b.setup = nil
+	for _, i := range inputs {
+		b.add(g.Values[i].Name, b.env[i], g.Values[i].Type.Elem)
+	}
+	b.place(b.setup)
+	b.construct()
+	return nil
+}
+
+// place appends the allocations of residents: all as they are in the file,
+// then one conversion after the other. What does not fit unconverted counts as
+// converted before it came to the device.
+func (b *builder) place(list []resident) {
+	p := b.e.P
+	old := make([]program.StorageID, len(list))
+	alloc := func(id program.StorageID) { p.Setup = append(p.Setup, program.Event{Storage: id}) }
+	for i, r := range list {
+		if r.from == 0 {
+			alloc(r.t.Storage)
+			continue
+		}
+		old[i] = program.StorageID(len(p.Storages))
+		p.Storages = append(p.Storages, program.Storage{Bytes: r.from, Category: program.Temporaries, Name: r.name, Optional: true})
+		alloc(old[i])
+	}
+	for i, r := range list {
+		if r.from != 0 {
+			alloc(r.t.Storage)
+			p.Setup = append(p.Setup, program.Event{Storage: old[i], Free: true})
+		}
+	}
+}
+
+// inModuleOrder sorts a model's tensors as Module._apply visits them: those of
+// child modules before a module's own, parameters before buffers. Modules and
+// tensors keep the order in which they first stand in the list.
+func inModuleOrder(list []resident) []resident {
+	type module struct {
+		children []string
+		own      []resident
+	}
+	tree := map[string]*module{}
+	var get func(name string) *module
+	get = func(name string) *module {
+		m := tree[name]
+		if m == nil {
+			m = &module{}
+			tree[name] = m
+			if name != "" {
+				up := get(parent(name))
+				up.children = append(up.children, name)
+			}
+		}
+		return m
+	}
+	for _, r := range list {
+		m := get(parent(r.name))
+		m.own = append(m.own, r)
+	}
+	out := make([]resident, 0, len(list))
+	var visit func(m *module)
+	visit = func(m *module) {
+		for _, c := range m.children {
+			visit(tree[c])
+		}
+		out = append(out, m.own...)
+	}
+	visit(get(""))
+	return out
+}
+
+// construct allocates the state that exists before the first step.
+func (b *builder) construct() {
+	if b.opt.Construct == nil {
+		return
+	}
+	params, list := b.trained()
+	for _, ev := range b.opt.Construct(list) {
+		p := params[ev.Param]
+		t := b.e.Resident(p.Name+"."+ev.Name, parent(p.Name), program.Optimizer, graph.Uint8, []int64{ev.Bytes}, false)
+		b.e.P.Setup = append(b.e.P.Setup, program.Event{Storage: t.Storage})
+	}
+}
+
+// trained returns the parameters that require a gradient.
+func (b *builder) trained() (params []*aten.Tensor, list []UpdateParam) {
+	for _, p := range b.params {
+		if p.RequiresGrad() {
+			params, list = append(params, p), append(list, UpdateParam{p.Numel(), p.DType, p.Shape})
+		}
+	}
+	return params, list
+}
+
+// batchCounters adds num_batches_tracked, the int64 scalar that every
+// BatchNorm module keeps and the exporter leaves out.
+func (b *builder) batchCounters() {
+	for i := range b.l.Graph.Nodes {
+		n := &b.l.Graph.Nodes[i]
+		if strings.Contains(b.l.Classes[i], "batchnorm.BatchNorm") && strings.Contains(n.Op, "batch_norm") {
+			name := n.Module + ".num_batches_tracked"
+			b.add(name, b.e.Resident(name, n.Module, program.Buffers, graph.Int64, nil, false), graph.Int64)
+		}
+	}
+}
+
+// stored is the type a floating-point tensor of the file is kept in.
+func (b *builder) stored(d graph.DType) graph.DType {
+	if b.opt.Storage != graph.Undefined && d == graph.Float32 {
+		return b.opt.Storage
+	}
+	return d
+}
+
+// parent is the module that owns a parameter.
+func parent(name string) string {
+	if i := strings.LastIndexByte(name, '.'); i >= 0 {
+		return name[:i]
+	}
+	return ""
+}
