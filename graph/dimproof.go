@@ -1,6 +1,9 @@
 package graph
 
-import "math"
+import (
+	"math"
+	"sync"
+)
 
 // The normal form does not bring every pair of equal expressions together:
 // H - H//2 and (H + 1)//2 are both worth keeping, for how they print and for
@@ -16,8 +19,19 @@ type samples struct {
 	ok bool
 }
 
-// maxCases limits the cases that one comparison looks at.
-const maxCases = 512
+// Limits on one comparison: the cases, and the cases times the bytes of the
+// expression's text, so that none takes more than a few milliseconds.
+const (
+	maxCases = 512
+	maxProof = 1 << 14
+)
+
+// proofs remembers what was shown of expressions, by their text: a model
+// compares the same dims in every layer.
+var proofs struct {
+	sync.Mutex
+	done map[string]bool
+}
 
 func sampleInt(n int64) samples { return samples{[2]int64{n, n}, true} }
 
@@ -100,7 +114,20 @@ func (d Dim) folded() Dim {
 	if d.kind != dimExpr || !d.e.at.ok || d.e.at.at[0] != d.e.at.at[1] {
 		return d
 	}
-	if c := Int(d.e.at.at[0]); d.always(c) {
+	c := Int(d.e.at.at[0])
+	proofs.Lock()
+	equal, done := proofs.done[d.e.key]
+	proofs.Unlock()
+	if !done {
+		equal = d.always(c)
+		proofs.Lock()
+		if len(proofs.done) >= 1024 || proofs.done == nil {
+			proofs.done = map[string]bool{}
+		}
+		proofs.done[d.e.key] = equal
+		proofs.Unlock()
+	}
+	if equal {
 		return c
 	}
 	return d
@@ -113,7 +140,7 @@ func (d Dim) always(c Dim) bool {
 	split.add(d, 1)
 	cases := int64(1)
 	for _, s := range split {
-		if cases *= s.period; cases > maxCases { // no overflow: a period is at most 2^31
+		if cases *= s.period; cases > maxCases || cases*int64(len(d.e.key)) > maxProof { // no overflow: a period is at most 2^31
 			return false
 		}
 	}

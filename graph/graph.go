@@ -160,11 +160,22 @@ func (t Type) Bytes() Dim {
 	if t.Kind != TensorType || t.Shape == nil || bits == 0 {
 		return Dim{}
 	}
-	n := Int(bits)
-	for _, d := range t.Shape {
-		n = n.Mul(d)
+	whole := bits%8 == 0
+	if whole {
+		bits /= 8
 	}
-	return n.CeilDiv(Int(8))
+	n, rest := Int(bits), Int(1) // integers first: they are cheap to multiply
+	for _, d := range t.Shape {
+		if _, ok := d.Int(); ok {
+			n = n.Mul(d)
+		} else {
+			rest = rest.Mul(d)
+		}
+	}
+	if n = n.Mul(rest); !whole {
+		n = n.CeilDiv(Int(8))
+	}
+	return n
 }
 
 // Static returns the dims as integers, or false unless every dim is one.

@@ -623,9 +623,22 @@ func isKeyword(s string) bool {
 
 func quote(s string) string { return `"` + escape(s, '"') + `"` }
 
+// plain reports whether escape changes nothing, for ASCII.
+func plain(s string, delimiter byte) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c >= 0x7f || delimiter != 0 && (c == delimiter || c == '\\') {
+			return false
+		}
+	}
+	return true
+}
+
 // escape replaces what may not stand in one line of valid UTF-8, the
 // delimiter and the backslash; with delimiter 0 only the former.
 func escape(s string, delimiter byte) string {
+	if plain(s, delimiter) {
+		return s
+	}
 	var b strings.Builder
 	for len(s) > 0 {
 		r, n := utf8.DecodeRuneInString(s)

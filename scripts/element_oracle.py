@@ -196,6 +196,26 @@ def slicing():
     return [numbers(s), ints([n], -5, 5), ints([n], -5, 7), vec(*r.sample(range(len(s)), n)), np.array([r.choice([-2, -1, 1, 2, 3]) for _ in range(n)], dtype=I)], {}
 
 
+def gemm():
+    m, k, n = r.randint(1, 4), r.randint(1, 4), r.randint(1, 4)
+    a, b = r.randint(0, 1), r.randint(0, 1)
+    ins = [floats([k, m] if a else [m, k]), floats([n, k] if b else [k, n])]
+    if r.random() < 0.6:
+        ins.append(floats(r.choice([[m, n], [n], [1, n], [m, 1]])))
+    return ins, {"transA": a, "transB": b, "alpha": 0.5, "beta": 2.0}
+
+
+def einsum():
+    size = {c: r.randint(1, 3) for c in "ijkb"}
+    eq = r.choice(["ij,jk->ik", "bij,bjk->bik", "ij->ji", "ij->j", "ij,ij->", "ii->i", "i,j->ij", "bij,kj->bik"])
+    t = r.choice([floats, ints])
+    return [t([size[c] for c in term]) for term in eq.split("->")[0].split(",")], {"equation": eq}
+
+
+def window():
+    return [np.array(r.randint(2, 9), dtype=I)], {"periodic": r.randint(0, 1)}
+
+
 def small(t):
     return lambda s: ints(s, 0, 9, t)
 
@@ -220,7 +240,8 @@ CASES = {
     "Slice": slicing, "Transpose": lambda: (lambda s: ([numbers(s)], {"perm": r.sample(range(len(s)), len(s))}))(dims()),
     "Tile": lambda: (lambda s: ([numbers(s), vec(*[r.randint(1, 3) for _ in s])], {}))(dims()), "Trilu": lambda: ([numbers(dims(2, 3)), np.array(r.randint(-2, 2), dtype=I)], {"upper": r.randint(0, 1)}),
     "NonZero": lambda: ([ints(dims(), 0, 1)], {}), "Where": lambda: (lambda s: ([ints(s, 0, 1, B), floats(s), floats(smaller(s))], {}))(dims()),
-    "Dropout": lambda: ([floats(dims())], {}),
+    "Dropout": lambda: ([floats(dims())], {}), "Gemm": gemm, "Einsum": einsum, "HannWindow": window, "HammingWindow": window, "BlackmanWindow": window,
+    "BitCast": lambda: ([floats(dims())], {"to": r.choice([6, 12])}),
 }
 OUTPUTS = {"Unique": 4, "TopK": 2, "Dropout": 2}
 
@@ -258,7 +279,7 @@ def main():
             for _ in range(a.rounds):
                 ins, attrs = make()
                 ins = [np.asarray(x) for x in ins]
-                opset = 26 if op == "CumProd" else 24 if op == "Swish" else 22
+                opset = 26 if op in ("CumProd", "BitCast") else 24 if op == "Swish" else 22
                 try:
                     with np.errstate(all="ignore"):
                         outs = run(op, ins, attrs, opset)

@@ -31,12 +31,17 @@ func inferBatch(g *graph.Graph, ops map[opKey]*Op, opt Options) (*Result, error)
 		return e.result(e.graph(g))
 	}
 	// With a symbol for the batch, every node must treat it as one; with the
-	// number, shapes must fit.
+	// number, shapes must fit. What fails at the file's own batch, too, says
+	// nothing.
+	e := newEngine(g, ops, opt)
+	if err := e.graph(g); err != nil {
+		return nil, err
+	}
+	failed := e.failed
 	name := newEngine(g, ops, opt).unused("batch")
-	var e *engine
 	for _, r := range []rebinding{{lead.fixed, graph.Sym(name), name}, {lead.fixed, graph.Int(opt.Batch), ""}} {
 		e = newEngine(g, ops, opt)
-		e.rebind = &r
+		e.rebind, e.failed = &r, failed
 		if err := e.graph(g); err != nil {
 			return nil, fmt.Errorf("batch %d: the inputs' leading dim %d is fixed: %w", opt.Batch, lead.fixed, err)
 		}
@@ -180,6 +185,11 @@ func (c *call) checkBatch() error {
 		if d, err := r.find(c.shape(i)); err == nil && d.axis >= 0 {
 			depends = i
 			break
+		}
+	}
+	for i, id := range c.n.Outputs {
+		if t := c.outTyp(i); id != graph.NoValue && !c.unknown && t.Kind == graph.TensorType && t.Shape == nil && (depends >= 0 || len(c.n.Subgraphs()) > 0) {
+			return fmt.Errorf("the rank of %q is not known, nor where the batch is in it", c.s.g.Values[id].Name)
 		}
 	}
 	if depends < 0 && !c.unknown {

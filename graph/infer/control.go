@@ -128,6 +128,14 @@ func ifRule(c *call) error {
 	}
 	made = len(c.s.e.bounds)
 	b, err2 := c.subgraph(els, "else_branch", nil)
+	for _, f := range []struct {
+		branch *graph.Graph
+		err    error
+	}{{then, err1}, {els, err2}} {
+		if f.err != nil && !c.s.e.branchFails(f.branch) {
+			return f.err
+		}
+	}
 	switch {
 	case err1 != nil && (err2 != nil || c.s.e.opt.Strict):
 		return err1
@@ -150,6 +158,19 @@ func ifRule(c *call) error {
 		c.joinBranches(i, a[i], b[i])
 	}
 	return nil
+}
+
+// branchFails records that a branch cannot run. It reports false where that is
+// due to another batch than the file's.
+func (e *engine) branchFails(branch *graph.Graph) bool {
+	if e.rebind != nil {
+		return e.failed[branch]
+	}
+	if e.failed == nil {
+		e.failed = map[*graph.Graph]bool{}
+	}
+	e.failed[branch] = true
+	return true
 }
 
 // wipe forgets what was inferred of a graph that is never run.

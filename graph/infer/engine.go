@@ -27,9 +27,10 @@ type engine struct {
 	warnings []graph.Warning
 	warned   map[graph.Warning]bool
 	bounds   []Bound
-	work     int        // units that are left
-	quiet    int        // while positive, warnings are dropped
-	rebind   *rebinding // replaces a fixed batch; or nil
+	work     int                   // units that are left
+	quiet    int                   // while positive, warnings are dropped
+	rebind   *rebinding            // replaces a fixed batch; or nil
+	failed   map[*graph.Graph]bool // branches that cannot run, whatever the batch
 
 	memo  map[string]*outcome // calls of local functions
 	stack []*graph.Function

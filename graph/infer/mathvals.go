@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -452,4 +453,183 @@ func intRange(t graph.DType) (lo, hi float64, ok bool) {
 		return 0, math.Ldexp(1, int(b)) - 1, true
 	}
 	return 0, 0, false
+}
+
+// gemmVals is alpha*A*B + beta*C of constants.
+func gemmVals(c *call) error {
+	x, ok1 := c.floatsIn(0)
+	y, ok2 := c.floatsIn(1)
+	dims := c.outDims(0)
+	if !ok1 || !ok2 || len(dims) != 2 || c.n.Domain == "" && c.ver < 7 {
+		return nil
+	}
+	var z []float64
+	var zd []int64
+	if c.has(2) {
+		var ok bool
+		if z, ok = c.floatsIn(2); !ok || !fits(c.tensorIn(2).dims, dims) {
+			return nil
+		}
+		zd = c.tensorIn(2).dims
+	}
+	xs, ys := strides(c.tensorIn(0).dims), strides(c.tensorIn(1).dims)
+	k := c.tensorIn(0).dims[1]
+	if c.int("transA", 0) != 0 {
+		xs[0], xs[1], k = xs[1], xs[0], c.tensorIn(0).dims[0]
+	}
+	if c.int("transB", 0) != 0 {
+		ys[0], ys[1] = ys[1], ys[0]
+	}
+	if int64(len(x)) != dims[0]*k || int64(len(y)) != k*dims[1] || dims[0]*dims[1]*k > maxElems*16 {
+		return nil
+	}
+	alpha, beta := c.float("alpha", 1), c.float("beta", 1)
+	out := &vals{dims: dims, elems: make([]elem, dims[0]*dims[1])}
+	eachIndex(dims, func(flat int, idx []int64) {
+		sum := 0.0
+		for i := range k {
+			sum += x[idx[0]*xs[0]+i*xs[1]] * y[i*ys[0]+idx[1]*ys[1]]
+		}
+		sum *= alpha
+		if z != nil {
+			sum += beta * z[broadcastIndex(flat, dims, zd)]
+		}
+		out.elems[flat] = arithmetic{c.outTyp(0).Elem}.number(sum)
+	})
+	c.setVals(0, out)
+	return nil
+}
+
+// number is an element of the value f.
+func (a arithmetic) number(f float64) elem {
+	switch {
+	case a.elem.IsFloat():
+		return a.fix(floatElem(f))
+	case math.Abs(f) < 1<<53:
+		return a.fix(intElem(int64(f)))
+	}
+	return elem{}
+}
+
+// einsumVals sums products of constants over all indices.
+func einsumVals(c *call) error {
+	left, right, explicit := strings.Cut(strings.ReplaceAll(c.str("equation", ""), " ", ""), "->")
+	terms := strings.Split(left, ",")
+	dims := c.outDims(0)
+	if !explicit || strings.Contains(left+right, ".") || len(terms) != c.arity() || dims == nil {
+		return nil
+	}
+	labels := right // those of the result first
+	size := slices.Clone(dims)
+	in := make([][]float64, len(terms))
+	for i, term := range terms {
+		var ok bool
+		if in[i], ok = c.floatsIn(i); !ok {
+			return nil
+		}
+		for k, r := range term {
+			if !strings.ContainsRune(labels, r) {
+				labels += string(r)
+				size = append(size, c.tensorIn(i).dims[k])
+			}
+		}
+	}
+	if n, ok := graph.Product(size); !ok || n > maxElems*16 || len(labels) != len(size) {
+		return nil
+	}
+	strideOf := make([][]int64, len(terms)) // of each operand, by label
+	for i, term := range terms {
+		strideOf[i] = make([]int64, len(labels))
+		d := c.tensorIn(i).dims
+		for k, r := range term {
+			at := strings.IndexRune(labels, r)
+			if d[k] != size[at] && d[k] != 1 {
+				return nil
+			}
+			if d[k] > 1 {
+				strideOf[i][at] += strides(d)[k]
+			}
+		}
+	}
+	n, _ := graph.Product(dims)
+	sums := make([]float64, n)
+	inner := int64(1)
+	for _, m := range size[len(dims):] {
+		inner *= m
+	}
+	eachIndex(size, func(flat int, idx []int64) {
+		p := 1.0
+		for i := range in {
+			at := int64(0)
+			for k, x := range idx {
+				at += x * strideOf[i][k]
+			}
+			p *= in[i][at]
+		}
+		sums[int64(flat)/inner] += p
+	})
+	out := &vals{dims: dims, elems: make([]elem, n)}
+	for i, f := range sums {
+		out.elems[i] = arithmetic{c.outTyp(0).Elem}.number(f)
+	}
+	c.setVals(0, out)
+	return nil
+}
+
+// windowVals returns a rule for a window, a sum of cosines.
+func windowVals(weights ...float64) rule {
+	return func(c *call) error {
+		dims := c.outDims(0)
+		if len(dims) != 1 || dims[0] > maxElems {
+			return nil
+		}
+		period := float64(dims[0])
+		if c.int("periodic", 1) == 0 {
+			period--
+		}
+		out := &vals{dims: dims, elems: make([]elem, dims[0])}
+		for i := range out.elems {
+			sum := 0.0
+			for k, w := range weights {
+				sum += w * math.Cos(2*math.Pi*float64(k)*float64(i)/period)
+			}
+			out.elems[i] = arithmetic{c.outTyp(0).Elem}.number(sum)
+		}
+		c.setVals(0, out)
+		return nil
+	}
+}
+
+// bitCastVals reads the bits of constants as another type.
+func bitCastVals(c *call) error {
+	v := c.tensorIn(0)
+	if v == nil {
+		return nil
+	}
+	from, to := c.elem(0), c.outTyp(0).Elem
+	out := &vals{dims: v.dims, elems: make([]elem, len(v.elems))}
+	for i, x := range v.elems {
+		n, ok := x.int()
+		if f, isFloat := x.float(); isFloat && from == graph.Float32 {
+			n, ok = int64(math.Float32bits(float32(f))), true
+		} else if isFloat && from == graph.Float64 {
+			n, ok = int64(math.Float64bits(f)), true
+		} else if from.IsFloat() {
+			return nil
+		}
+		switch {
+		case !ok || from == graph.Bool || to == graph.Bool:
+			return nil
+		case to == graph.Float32:
+			out.elems[i] = floatElem(float64(math.Float32frombits(uint32(n))))
+		case to == graph.Float64:
+			out.elems[i] = floatElem(math.Float64frombits(uint64(n)))
+		case to.IsFloat() || to.Bits() < 8 || to.Bits() > 64:
+			return nil
+		default:
+			out.elems[i] = intElem(wrap(to, n))
+		}
+	}
+	c.setVals(0, out)
+	return nil
 }

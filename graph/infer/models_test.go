@@ -3,6 +3,7 @@ package infer
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -201,4 +202,67 @@ func compareAt(t *testing.T, path string, a, b namedShape, env map[string]int64)
 		compared++
 	}
 	return compared
+}
+
+// Models with a symbolic batch whose inputs are then declared with a fixed
+// one: where another batch is accepted, every shape is what binding the
+// symbol gives.
+func TestRebindAgainstSymbols(t *testing.T) {
+	accepted, refused, compared := 0, 0, 0
+	paths := append(files(t, "models"), files(t, "onnx", "real")...)
+	for i, path := range append(paths, paths...) {
+		fixed := graph.Int(2) // which some other dim may be, too
+		if i >= len(paths) {
+			fixed = graph.Int(7)
+		}
+		g := load(t, path)
+		stripAll(g)
+		lead := ""
+		if len(g.Inputs) > 0 {
+			if d := g.Values[g.Inputs[0]].Decl; len(d.Shape) > 0 {
+				lead, _ = d.Shape[0].Symbol()
+			}
+		}
+		if lead == "" {
+			continue
+		}
+		if _, err := Infer(g, Options{Dims: map[string]int64{lead: 5}}); err != nil {
+			continue
+		}
+		want := allShapes(g, nil)
+		for _, id := range g.Inputs {
+			v := &g.Values[id]
+			v.Decl.Shape = slices.Clone(v.Decl.Shape)
+			for i, d := range v.Decl.Shape {
+				v.Decl.Shape[i] = d.Subst(map[string]graph.Dim{lead: fixed})
+			}
+			if len(v.Decl.Shape) > 0 {
+				if _, isInt := v.Decl.Shape[0].Int(); !isInt && v.Decl.Shape[0].Known() {
+					v.Decl.Shape[0] = fixed // a second name for the batch
+				}
+			}
+		}
+		if _, err := Infer(g, Options{Batch: 5}); err != nil {
+			refused++
+			t.Logf("refused: %s: %v", filepath.Base(path), err)
+			continue
+		}
+		accepted++
+		for i, got := range allShapes(g, nil) {
+			for k := range min(len(got.shape), len(want[i].shape)) {
+				a, ok1 := got.shape[k].Int()
+				b, ok2 := want[i].shape[k].Int()
+				if !ok1 || !ok2 {
+					continue
+				}
+				if compared++; a != b {
+					t.Errorf("%s: %s: %s, bound %s", filepath.Base(path), got.name, text(got.shape), text(want[i].shape))
+				}
+			}
+		}
+	}
+	t.Logf("%d models rebound, %d refused, %d dims compared", accepted, refused, compared)
+	if accepted < 80 || compared < 50000 {
+		t.Error("too few models accepted")
+	}
 }

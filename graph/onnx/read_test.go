@@ -230,6 +230,28 @@ func TestTolerance(t *testing.T) {
 	}
 }
 
+// TestIRVersions reads the same graph as every version of the format: an
+// initializer need not be an input since version 4, and may always be one.
+func TestIRVersions(t *testing.T) {
+	w := pb{}.int(1, 2).int(2, 1).str(8, "w").str(9, "abcdefgh")
+	g := pb{}.msg(1, node("Add", in("x", "w"), in("y"))).msg(5, w).msg(11, value("x", 1, 2)).msg(12, value("y", 1, 2))
+	for ir := int64(3); ir <= 14; ir++ {
+		for _, listed := range []bool{false, true} {
+			body := g
+			if listed {
+				body = slices.Clone(g).msg(11, value("w", 1, 2))
+			}
+			got := mustRead(t, pb{}.int(1, ir).msg(8, pb{}.int(2, 8)).msg(7, body))
+			if got.Model.IRVersion != ir || len(got.Inputs) != 1 || find(t, got, "w").Kind != graph.Initializer || len(got.Nodes[0].Inputs) != 2 {
+				t.Errorf("version %d, listed %v: %+v", ir, listed, got)
+			}
+			if warned(got, "overridable-initializer") != (listed && ir >= 4) {
+				t.Errorf("version %d, listed %v: warnings %v", ir, listed, got.Model.Warnings)
+			}
+		}
+	}
+}
+
 // TestDims covers what a dimension may say.
 func TestDims(t *testing.T) {
 	dim := func(d pb) graph.Dim {
