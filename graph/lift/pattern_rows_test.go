@@ -10,7 +10,7 @@ type patternRow struct {
 var unaryRows = [][2]string{
 	{"Relu", "relu"}, {"Sigmoid", "sigmoid"}, {"Tanh", "tanh"}, {"HardSwish", "hardswish"}, {"HardSigmoid", "hardsigmoid"}, {"Mish", "mish"}, {"Exp", "exp"},
 	{"Log", "log"}, {"Sqrt", "sqrt"}, {"Reciprocal", "reciprocal"}, {"Neg", "neg"}, {"Abs", "abs"}, {"Erf", "erf"}, {"Sin", "sin"}, {"Cos", "cos"},
-	{"Tan", "tan"}, {"Atan", "atan"}, {"Sinh", "sinh"}, {"Cosh", "cosh"}, {"Floor", "floor"}, {"Ceil", "ceil"}, {"Round", "round"}, {"Sign", "sign"},
+	{"Tan", "tan"}, {"Atan", "atan"}, {"Acos", "acos"}, {"Asin", "asin"}, {"Acosh", "acosh"}, {"Asinh", "asinh"}, {"Atanh", "atanh"}, {"Sinh", "sinh"}, {"Cosh", "cosh"}, {"Floor", "floor"}, {"Ceil", "ceil"}, {"Round", "round"}, {"Sign", "sign"},
 	{"Softsign", "softsign"}, {"Selu", "selu"}, {"Softplus", "softplus"}, {"IsNaN", "isnan"}, {"IsInf", "isinf"},
 }
 
@@ -161,6 +161,12 @@ var patternRows = []patternRow{
 	{"gather", `(int64[5,7] i) => (float[5,7,2] y) <float[3,2] w = {1,1,1,1,1,1}> { y = Gather(w, i) }`, "embedding.default(w, i) -> y"},
 	{"gather", `(float[2,3] x, int64[5] i) => (float[2,5] y) { y = Gather<axis = 1>(x, i) }`, "index_select.default(x, 1, i) -> y"},
 	{"gather", `(float[2,3] x, int64[5,6] i) => (float[2,5,6] y) { y = Gather<axis = 1>(x, i) }`, "index.Tensor(x, [None, i]) -> y"},
+	{"prelu", `(float[2,3] x) => (float[2,3] y) <float[3] w = {0.1, 0.2, 0.3}> { y = PRelu(x, w) }`, "prelu.default(x, w) -> y"},
+	{"reduce", `(float[2,3] x) => (float[2,1] y) { a = Constant<value = int64[1] {1}>() y = ReduceProd(x, a) }`, "prod.dim_int(x, 1, True) -> y"},
+	{"reduce", `(float[2,3] x) => (float[2] y) { a = Constant<value = int64[1] {1}>() y = ReduceLogSumExp<keepdims = 0>(x, a) }`, "logsumexp.default(x, [1], False) -> y"},
+	{"norm", `(float[2,3] x) => (float[2,1] y) { a = Constant<value = int64[1] {1}>() y = ReduceL2(x, a) }`, "linalg_vector_norm.default(x, 2, [1], True) -> y"},
+	{"scatter-elements", `(float[2,3] x, int64[2,1] i, float[2,1] u) => (float[2,3] y) { y = ScatterElements<axis = 1>(x, i, u) }`, "scatter.src(x, 1, i, u) -> y"},
+	{"scatter-elements", `(float[2,3] x, int64[2,1] i, float[2,1] u) => (float[2,3] y) { y = ScatterElements<axis = 1, reduction = "add">(x, i, u) }`, "scatter_add.default(x, 1, i, u) -> y"},
 	{"gather-elements", `(float[2,3] x, int64[2,1] i) => (float[2,1] y) { y = GatherElements<axis = 1>(x, i) }`, "gather.default(x, 1, i) -> y"},
 	{"gather-nd", `(float[2,3] x, int64[4,2] i) => (float[4] y) { y = GatherND(x, i) }`, "index.Tensor(x, [i]) -> y"},
 	{"cast", `(float[2] x) => (int64[2] y) { y = Cast<to = 7>(x) }`, "_to_copy.default(x, dtype='torch.int64') -> y"},
@@ -171,7 +177,7 @@ var patternRows = []patternRow{
 	{"trilu", `(float[3,3] x) => (float[3,3] y) { k = Constant<value = int64 {1}>() y = Trilu<upper = 0>(x, k) }`, "tril.default(x, 1) -> y"},
 	{"pixel-shuffle", `(float[1,8,3,3] x) => (float[1,2,6,6] y) { y = DepthToSpace<blocksize = 2>(x) }`, "pixel_shuffle.default(x, 2) -> y"},
 	{"grid-sample", `(float[1,2,4,4] x, float[1,3,3,2] g) => (float[1,2,3,3] y) { y = GridSample(x, g) }`, "grid_sampler_2d.default(x, g) -> y"},
-	{"cross-entropy", `(float[4,10] x, int64[4] t) => (float y) { y = SoftmaxCrossEntropyLoss(x, t) }`, "log_softmax.int(x, 1) -> y/log_softmax\nnll_loss_forward.default(y/log_softmax, t, None) -> y, y/total_weight"},
+	{"cross-entropy", `(float[4,10] x, int64[4] t) => (float y) { y = SoftmaxCrossEntropyLoss(x, t) }`, "log_softmax.int(x, 1) -> y/log_softmax\nnll_loss_nd.default(y/log_softmax, t, None, 1) -> y"},
 	{"fill", `() => (float[2,3] y) { y = RandomNormal<shape = [2,3]>() }`, "randn.default([2, 3]) -> y"},
 	{"constant", `(float[2] x) => (float[2] y) { c = Constant<value = float[2] {1.0,2.0}>() y = Add(x, c) }`, "add.Tensor(x, c) -> y"},
 }

@@ -275,6 +275,15 @@ func gatherElementsCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
+func scatterElementsCall(p *patLift, n *graph.Node, _ *match) bool {
+	op := map[string]string{"none": "scatter.src", "add": "scatter_add.default"}[attrStr(n, "reduction", "none")]
+	if op == "" || len(p.dims(n.Inputs[0])) == 0 {
+		return false
+	}
+	p.emit(n, op, []graph.Arg{p.in(n, 0), argInt(attrInt(n, "axis", 0)), p.in(n, 1), p.in(n, 2)}, p.value(n.Outputs[0]))
+	return true
+}
+
 func gatherNDCall(p *patLift, n *graph.Node, _ *match) bool {
 	p.emit(n, "index.Tensor", []graph.Arg{p.in(n, 0), {Kind: graph.ArgList, List: []graph.Arg{p.in(n, 1)}}}, p.value(n.Outputs[0]))
 	return true
@@ -388,7 +397,8 @@ func softmaxCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-var reductions = map[string]string{"ReduceMean": "mean.dim", "ReduceSum": "sum.dim_IntList", "ReduceMax": "amax.default", "ReduceMin": "amin.default"}
+var reductions = map[string]string{"ReduceMean": "mean.dim", "ReduceSum": "sum.dim_IntList", "ReduceMax": "amax.default", "ReduceMin": "amin.default",
+	"ReduceLogSumExp": "logsumexp.default", "ReduceProd": "prod.dim_int"}
 
 func reduceCall(p *patLift, n *graph.Node, _ *match) bool {
 	axes, ok := p.reduced(n)
@@ -401,7 +411,24 @@ func reduceCall(p *patLift, n *graph.Node, _ *match) bool {
 			return true
 		}
 	}
-	p.emit(n, reductions[n.Op], []graph.Arg{p.in(n, 0), argInts(axes...), argBool(attrInt(n, "keepdims", 1) != 0)}, p.value(n.Outputs[0]))
+	dims := argInts(axes...)
+	if n.Op == "ReduceProd" {
+		if len(axes) != 1 {
+			return false // PyTorch multiplies over one dim at a time
+		}
+		dims = argInt(axes[0])
+	}
+	p.emit(n, reductions[n.Op], []graph.Arg{p.in(n, 0), dims, argBool(attrInt(n, "keepdims", 1) != 0)}, p.value(n.Outputs[0]))
+	return true
+}
+
+func normCall(p *patLift, n *graph.Node, _ *match) bool {
+	axes, ok := p.reduced(n)
+	if !ok || len(axes) == 0 {
+		return false
+	}
+	ord := map[string]int64{"ReduceL1": 1, "ReduceL2": 2}[n.Op]
+	p.emit(n, "linalg_vector_norm.default", []graph.Arg{p.in(n, 0), argInt(ord), argInts(axes...), argBool(attrInt(n, "keepdims", 1) != 0)}, p.value(n.Outputs[0]))
 	return true
 }
 
@@ -472,8 +499,11 @@ func lossCall(p *patLift, n *graph.Node, _ *match) bool {
 		p.emit(n, "log_softmax.int", []graph.Arg{x, argInt(1)}, ls)
 		x = argOf(ls)
 	}
-	total := p.temp(n, "total_weight", shaped(p.typeOf(n.Inputs[0])))
-	p.emit(n, "nll_loss_forward.default", []graph.Arg{x, p.in(n, 1), p.in(n, 2)}, p.value(n.Outputs[0]), total)
+	reduction, ok := map[string]int64{"none": 0, "mean": 1, "sum": 2}[attrStr(n, "reduction", "mean")]
+	if !ok {
+		return false
+	}
+	p.emit(n, "nll_loss_nd.default", []graph.Arg{x, p.in(n, 1), p.in(n, 2), argInt(reduction)}, p.value(n.Outputs[0]))
 	return true
 }
 
