@@ -280,7 +280,7 @@ func (en *engine) accumulate(n *gradNode, g *Tensor) {
 		return
 	}
 	layout := !p.dense() && g.contiguous() || p.dense() && sameLayout(g, p)
-	if en.refs[g.Storage] > 1 || !layout {
+	if en.refs[g.Storage] > 1 && !g.part || !layout {
 		k := e.begin("clone", g)
 		c := k.alloc(p.Shape, p.denseStrides(), g.DType)
 		k.end()

@@ -94,6 +94,7 @@ func buildTable() []Op {
 		{names("baddbmm"), "product", Lower, "both batches", "three gradients", runBaddbmm},
 		{names("mv"), "product", Lower, "both operands", "both gradients", runMv},
 		{names("dot", "vdot"), "product", Promote, "both operands", "both gradients", runDot},
+		{names("lstm", "gru", "rnn_tanh", "rnn_relu"), "product", Keep, "initial states, input, output, cuDNN's reserve; under autocast the parameters in one buffer", "input's and states' gradients, the parameters' in one buffer", runRNN},
 		{names("einsum"), "product", Lower, "the operands of its products, permuted and flattened", "both gradients of each product", runEinsum},
 		{names("scaled_dot_product_attention"), "product", Lower, "query, key, value, result, log-sum-exp", "three gradients and the kernel's scratch", runAttention},
 		{names("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution", "_convolution"),

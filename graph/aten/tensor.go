@@ -20,6 +20,7 @@ type Tensor struct {
 	outNr int       // which output of fn it is
 	based bool      // a view that keeps its base alive (made while autograd records nothing)
 	cast  *Tensor   // parameters: the cached autocast copy
+	part  bool      // one of several views that its kernel returned instead of their base
 }
 
 // RequiresGrad reports whether autograd follows t.

@@ -167,6 +167,11 @@ var patternRows = []patternRow{
 	{"norm", `(float[2,3] x) => (float[2,1] y) { a = Constant<value = int64[1] {1}>() y = ReduceL2(x, a) }`, "linalg_vector_norm.default(x, 2, [1], True) -> y"},
 	{"scatter-elements", `(float[2,3] x, int64[2,1] i, float[2,1] u) => (float[2,3] y) { y = ScatterElements<axis = 1>(x, i, u) }`, "scatter.src(x, 1, i, u) -> y"},
 	{"scatter-elements", `(float[2,3] x, int64[2,1] i, float[2,1] u) => (float[2,3] y) { y = ScatterElements<axis = 1, reduction = "add">(x, i, u) }`, "scatter_add.default(x, 1, i, u) -> y"},
+	{"rnn", `(float[5,2,3] x, float[1,16,3] w, float[1,16,4] r, float[1,32] b) => (float[5,1,2,4] y, float[1,2,4] h, float[1,2,4] c) { y, h, c = LSTM<hidden_size = 4>(x, w, r, b) }`,
+		"zeros.default([1, 2, 4]) -> y/h0\nzeros.default([1, 2, 4]) -> y/c0\nlstm.input(x, [y/h0, y/c0], [w, r, b], True, 1, 0, True, False, False) -> y/y, h, c\n" +
+			"unflatten.int(y/y, 2, [1, 4]) -> y/split\npermute.default(y/split, [0, 2, 1, 3]) -> y"},
+	{"rnn", `(float[5,2,3] x, float[2,2,4] s, float[2,12,3] w, float[2,12,4] r) => (float[5,2,2,4] y) { y = GRU<hidden_size = 4, direction = "bidirectional">(x, w, r, "", "", s) }`,
+		"gru.input(x, [s], [w, r], False, 1, 0, True, True, False) -> y/y, y/h\nunflatten.int(y/y, 2, [2, 4]) -> y/split\npermute.default(y/split, [0, 2, 1, 3]) -> y"},
 	{"gather-elements", `(float[2,3] x, int64[2,1] i) => (float[2,1] y) { y = GatherElements<axis = 1>(x, i) }`, "gather.default(x, 1, i) -> y"},
 	{"gather-nd", `(float[2,3] x, int64[4,2] i) => (float[4] y) { y = GatherND(x, i) }`, "index.Tensor(x, [i]) -> y"},
 	{"cast", `(float[2] x) => (int64[2] y) { y = Cast<to = 7>(x) }`, "_to_copy.default(x, dtype='torch.int64') -> y"},

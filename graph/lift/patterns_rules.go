@@ -217,6 +217,7 @@ var calledRules = []rule{
 	{name: "matmul", doc: "linear without bias for a stored matrix; matmul otherwise", from: []string{"MatMul"}, build: matmulCall},
 	{name: "fused-matmul", doc: "FusedMatMul of onnxruntime: matmul of transposed operands", from: []string{"com.microsoft.FusedMatMul"}, build: fusedMatmulCall},
 	{name: "einsum", doc: "einsum of two operands: permutations, one bmm, a permutation", from: []string{"Einsum"}, build: einsumCall},
+	{name: "rnn", doc: "one layer of lstm, gru, rnn_tanh or rnn_relu, and views of its result", from: []string{"LSTM", "GRU", "RNN"}, build: rnnCall},
 	{name: "attention-op", doc: "Attention of opset 23", from: []string{"Attention"}, build: attentionOp},
 	{name: "multi-head", doc: "MultiHeadAttention of onnxruntime without past", from: []string{"com.microsoft.MultiHeadAttention"}, build: multiHeadCall},
 	{name: "packed-attention", doc: "Attention of onnxruntime: one linear for query, key and value", from: []string{"com.microsoft.Attention"}, build: packedAttention},

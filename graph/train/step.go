@@ -57,6 +57,9 @@ func (b *builder) step() {
 	e.Hold(b.result)
 	for _, p := range b.params {
 		if g := p.Grad(); g != nil && e.P.Storages[g.Storage].Life == program.Carried {
+			if i := slices.Index(e.P.Carried, g.Storage); i >= 0 { // of several parameters: the last lets go of it
+				e.P.Carried = slices.Delete(e.P.Carried, i, i+1)
+			}
 			e.P.Carried = append(e.P.Carried, g.Storage)
 		}
 	}
