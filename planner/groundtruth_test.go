@@ -65,6 +65,7 @@ func (c *collection) compare(t *testing.T, r *truth, groups map[string][]float64
 	}
 	groups[group] = append(groups[group], e)
 	groups[group+" reserved"] = append(groups[group+" reserved"], er)
+	groups["bound"] = append(groups["bound"], relative(rep.Peak.UpperBoundBytes, r.Reserved))
 	t.Logf("%-18s %5d %-28s allocated %12d of %12d %+7.3f%%  reserved %+7.2f%%  saved %+d", r.Name, r.Batch, kind, rep.Peak.AllocatedBytes, r.Peak, 100*e, 100*er, rep.SavedBytes-r.Saved)
 }
 
@@ -105,6 +106,15 @@ func table(groups map[string][]float64) string {
 		rm, rw := summary(groups[g.key+" reserved"])
 		fmt.Fprintf(&b, "| %s | %d | %.3f%% | %.2f%% | %.2f%% | %.2f%% |\n", g.text, len(groups[g.key]), 100*am, 100*aw, 100*rm, 100*rw)
 	}
+	low := 0
+	slices.Sort(groups["bound"])
+	for _, e := range groups["bound"] {
+		if e < 0 {
+			low++
+		}
+	}
+	n := len(groups["bound"])
+	fmt.Fprintf(&b, "\nThe printed upper bound of reserved memory is too low for %d of these %d runs, and %.1f%% above the measured bytes at the median.\n", low, n, 100*groups["bound"][n/2])
 	return b.String()
 }
 

@@ -169,13 +169,12 @@ func (k *kernel) convScratch(v *conv, p cudnn.Pass) {
 	k.free(id)
 }
 
-// convWorkspace is cuDNN's scratch for a pass, 0 for PyTorch's own kernels
-// and for operands that lie in the order the kernels want.
+// convWorkspace is cuDNN's scratch for a pass, 0 for PyTorch's own kernels.
 func (e *Eager) convWorkspace(v *conv, p cudnn.Pass) int64 {
-	if v.depthwise || v.last || e.ConvWorkspace == nil || len(v.stride) > 2 {
+	if v.depthwise || e.ConvWorkspace == nil || len(v.stride) > 2 {
 		return 0
 	}
-	q := cudnn.Conv{N: v.x.Shape[0], C: v.x.Shape[1], K: v.outShape[1], Groups: v.groups, Transposed: v.transposed,
+	q := cudnn.Conv{N: v.x.Shape[0], C: v.x.Shape[1], K: v.outShape[1], Groups: v.groups, Transposed: v.transposed, ChannelsLast: v.last,
 		H: 1, R: 1, StrideH: 1, DilH: 1}
 	i := 0
 	if len(v.stride) == 2 {

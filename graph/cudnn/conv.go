@@ -82,6 +82,7 @@ type Conv struct {
 	Transposed       bool
 	OutPadH, OutPadW int64 // rows and columns added to a transposed convolution's output
 	Type             Type
+	ChannelsLast     bool // operands and result lie with their channels together (NHWC)
 }
 
 // Check returns an error that names the field when c is no convolution: an
