@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// h200 holds the workspaces of about 280,000 convolutions: for each geometry
+// h200 holds the workspaces of about 357,000 convolutions: for each geometry
 // and type the batches that were asked for, with the bytes of the three
 // passes. They are what cuDNN 9.19's heuristic (mode instant, the first plan
 // that can be built, as PyTorch takes it with benchmark off) says on an H200;
