@@ -55,6 +55,7 @@ type answer struct {
 	check *CheckpointInfo
 	proof string
 	bound int64 // reserved bytes with workspaces at their bounds
+	guess int64 // Model.guess of the step reported
 	notes []graph.Warning
 }
 
@@ -76,6 +77,7 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if a.ev, err = m.evaluate(j, a.batch, a.segs, false); err != nil {
 		return nil, err
 	}
+	a.guess = m.guess
 	if j.cap > 0 {
 		capped, err := replay(a.ev.Build, j, true)
 		if err != nil {
@@ -379,6 +381,9 @@ func (a *answer) guesses() []graph.Warning {
 	var out []graph.Warning
 	d, r := a.j.device, a.j.runtime
 	named := a.j.cfg.GPU != ""
+	if a.guess > a.ev.res.Reserved/guessShare {
+		out = append(out, graph.Warning{Code: "workspace-guessed", Message: fmt.Sprintf("convolutions of shapes that nobody measured: their workspaces, up to %s, are those of the nearest that were", profile.FormatBytes(a.guess))})
+	}
 	if len(d.Estimated) > 0 && named {
 		out = append(out, graph.Warning{Code: "device-estimated", Message: fmt.Sprintf("nobody measured the %s of %s; they are estimates", strings.ToLower(strings.Join(d.Estimated, " and ")), d.Name)})
 	}
@@ -395,6 +400,10 @@ func (a *answer) guesses() []graph.Warning {
 	}
 	return out
 }
+
+// guessShare is the part of reserved memory, one in so many, from which a
+// guessed workspace is worth a warning.
+const guessShare = 32
 
 // measuredOn is the architecture whose convolution kernels package cudnn knows.
 var measuredOn = profile.Capability{Major: 9, Minor: 0}

@@ -41,7 +41,8 @@ type Model struct {
 	bound   binding
 	conv    map[convKey]cudnn.Estimate
 	scratch *cudnn.Predictor
-	atBound bool // workspaces are counted at their bounds
+	atBound bool  // workspaces are counted at their bounds
+	guess   int64 // largest bound of a workspace in the last build that no measurement stands for, bytes
 	infer   []graph.Warning
 }
 
@@ -342,6 +343,9 @@ func (m *Model) convWorkspace(c cudnn.Conv, p cudnn.Pass) int64 {
 		w = m.scratch.Workspace(c, p)
 		m.conv[k] = w
 	}
+	if w.Source == cudnn.Neighbour {
+		m.guess = max(m.guess, w.Bound)
+	}
 	if m.atBound {
 		return w.Bound
 	}
@@ -364,6 +368,7 @@ func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, 
 	if err != nil {
 		return nil, err
 	}
+	m.guess = 0
 	return train.New(m.lifted, o)
 }
 
