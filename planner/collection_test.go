@@ -54,12 +54,16 @@ type collection struct {
 	models                 map[string]*Model
 }
 
-// collections are the twelve models of the shared data and the zoo in the
-// repository. The first is absent on machines without the shared data.
+// collections are the zoo and the models held apart, both in the repository,
+// and the twelve models of the shared data, which are absent on machines
+// without it.
 func collections(t *testing.T) []*collection {
-	zoo := filepath.Join("testdata", "zoo")
-	list := []*collection{{name: "zoo", steps: filepath.Join(zoo, "steps.jsonl.xz"), batches: filepath.Join(zoo, "max_batch.jsonl"), traces: filepath.Join(zoo, "traces"),
-		model: func(name string) []byte { return readFile(t, filepath.Join(zoo, "models", name+".onnx.xz")) }}}
+	var list []*collection
+	for _, name := range []string{"zoo", "held"} {
+		dir := filepath.Join("testdata", name)
+		list = append(list, &collection{name: name, steps: filepath.Join(dir, "steps.jsonl.xz"), batches: filepath.Join(dir, "max_batch.jsonl"), traces: filepath.Join(dir, "traces"),
+			model: func(name string) []byte { return readFile(t, filepath.Join(dir, "models", name+".onnx.xz")) }})
+	}
 	if dir := sharedDir(t); dir != "" {
 		list = append(list, &collection{name: "twelve", steps: filepath.Join(dir, "truth", "step_memory.jsonl"), batches: filepath.Join(dir, "truth", "max_batch.jsonl"),
 			traces: filepath.Join(dir, "truth", "traces"), model: func(name string) []byte { return readFile(t, filepath.Join(dir, "models", name+".dyn-train.onnx")) }})
