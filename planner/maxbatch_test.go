@@ -5,6 +5,9 @@ import "testing"
 // TestMaxBatch compares the largest batch under a cap with the true one, found
 // on a GPU by bisection: never above it, and not far below.
 func TestMaxBatch(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing here runs side by side; all searches run without -short")
+	}
 	const context = 800 << 20 // what the measurement's cap left out of --vram
 	for _, c := range collections(t) {
 		for _, r := range readLines[maxTruth](t, c.batches) {

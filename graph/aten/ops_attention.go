@@ -80,7 +80,10 @@ func flashAttentionFits(e *Eager, a *attention) bool {
 }
 
 func efficientAttentionFits(e *Eager, a *attention) bool {
-	return !a.gqa && sameHeads(a) && e.Major >= 5 && (half(a.q) && headDim(a)%8 == 0 || a.q.DType == graph.Float32 && headDim(a)%4 == 0)
+	if a.gqa || !sameHeads(a) || e.Major < 5 || a.q.DType == graph.BFloat16 && e.Major < 8 {
+		return false
+	}
+	return half(a.q) && headDim(a)%8 == 0 || a.q.DType == graph.Float32 && headDim(a)%4 == 0
 }
 
 // dims returns batch, heads, query length, key length and head dim.
