@@ -30,8 +30,12 @@ type adapter struct {
 	a, b    *aten.Tensor  // [rank, in features], [out features, rank]
 }
 
-// linear reports a module class that PEFT's lora.Linear wraps.
-func linear(class string) bool {
+// linear reports a call of a module that PEFT's lora.Linear wraps; a file
+// without classes shows it by the operator.
+func linear(class, op string) bool {
+	if class == "" {
+		return op == "linear.default"
+	}
 	return strings.HasSuffix(class, "linear.Linear") || strings.HasSuffix(class, "NonDynamicallyQuantizableLinear") || strings.HasSuffix(class, ".Conv1D")
 }
 
@@ -50,7 +54,7 @@ func (b *builder) adapters() error {
 		if !lo.targets(m) {
 			continue
 		}
-		if !linear(b.l.Classes[i]) {
+		if !linear(b.l.Classes[i], b.l.Graph.Nodes[i].Op) {
 			if !slices.Contains(lo.Targets, AllLinear) && wrong == "" {
 				wrong = m
 			}
@@ -71,12 +75,19 @@ func (b *builder) adapters() error {
 		if wrong != "" {
 			return fmt.Errorf("lora: module %s is not linear: only Linear and Conv1D modules take adapters here", wrong)
 		}
+		if slices.Contains(lo.Targets, AllLinear) {
+			return fmt.Errorf("lora: %s: the file shows no linear module besides the last", AllLinear)
+		}
 		return fmt.Errorf("lora: no linear module is called %s", strings.Join(lo.Targets, " or "))
 	}
 	b.lora = map[int]*adapter{}
 	for _, m := range mods {
 		r := at[m]
 		a, err := b.adapter(m, r[0], r[1])
+		if err != nil && slices.Contains(lo.Targets, AllLinear) {
+			b.e.Warn("lora-skipped", err.Error())
+			continue
+		}
 		if err != nil {
 			return err
 		}
