@@ -229,6 +229,42 @@ func narrowSoftmax(r *rewriter, i int) bool {
 	return false
 }
 
+// wideScores puts the casts back into attention that multiplies query and key
+// in float32 and casts the probabilities to the value's type.
+func wideScores(r *rewriter, i int) bool {
+	n := r.node(i)
+	class := r.l.Classes[i]
+	if opName(n) != "softmax" || !fromTransformers(r, i) || !strings.HasSuffix(class, "GPTNeoSelfAttention") && !strings.HasSuffix(class, "CodeGenAttention") {
+		return false
+	}
+	a := &n.Args[0]
+	for range 6 {
+		p := r.producer(a)
+		if p == nil || len(p.Args) < 2 {
+			return false
+		}
+		switch opName(p) {
+		case "matmul":
+			q, k := &p.Args[0], &p.Args[1]
+			if q.Kind != graph.ArgValue || k.Kind != graph.ArgValue {
+				return false
+			}
+			like := q.Value
+			q.Value, k.Value = r.widened(int(p.ID), q.Value), r.widened(int(p.ID), k.Value)
+			r.relink(p)
+			r.typedAs(i, like)
+			return true
+		case "add", "div":
+			a = &p.Args[0]
+		case "where":
+			a = &p.Args[1]
+		default:
+			return false
+		}
+	}
+	return false
+}
+
 // rotaryType casts the tables of rotary positions to the type of the hidden
 // states, which is that of the parameters.
 func rotaryType(r *rewriter, i int) bool {
