@@ -14,6 +14,9 @@ var rnnOps = map[string]string{"LSTM": "lstm.input", "GRU": "gru.input", "RNN": 
 // hidden]. Peepholes, clipping and sequences of different lengths are no
 // PyTorch modules.
 func rnnCall(p *patLift, n *graph.Node, _ *match) bool {
+	if input(n, 0) < 0 || input(n, 2) < 0 {
+		return false
+	}
 	x, w := p.dims(n.Inputs[0]), p.dims(n.Inputs[2])
 	if len(x) != 3 || len(w) != 3 || input(n, 4) >= 0 || input(n, 7) >= 0 || attrInt(n, "layout", 0) != 0 || n.Attr("clip") != nil || attrInt(n, "input_forget", 0) != 0 {
 		return false
