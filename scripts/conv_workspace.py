@@ -13,7 +13,7 @@ given to `build`, separated by commas.
 
 PyTorch (benchmark off) takes the first engine configuration of cuDNN's instant heuristic, or else of the fallback list, that its
 filter lets pass, and asks the allocator for that plan's workspace (aten/src/ATen/native/cudnn/Conv_v8.cpp). `measure` asks the same
-question through cuDNN's backend interface without running a convolution. Run it on the GPU: on a machine without one, cuDNN gave other
+question through cuDNN's backend interface without running a convolution. Run it on the GPU: without one and its driver, cuDNN gave other
 workspaces for up to half of the passes, though told the same device in JSON. Its answers were equal to what PyTorch took from its
 allocator in 47,000 contiguous passes and in 3,583 of 3,585 channels-last ones (it had none for the other two), but where PyTorch runs
 a depthwise kernel of its own or the plan does not fit the card.

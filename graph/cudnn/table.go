@@ -206,15 +206,15 @@ func (t *table) samples(i int) []sample {
 // nearest to one that was not measured. It is not safe for concurrent use.
 type Predictor struct {
 	t     *table
-	near  map[key]int
+	near  map[key][]int
 	class map[[6]int32][]int32 // groups by class
 }
 
 // NewPredictor returns a Predictor on the embedded table.
-func NewPredictor() *Predictor { return &Predictor{t: loaded(), near: map[key]int{}} }
+func NewPredictor() *Predictor { return &Predictor{t: loaded(), near: map[key][]int{}} }
 
 // small is the size below which a workspace is a constant, in bytes.
-const small = 4096
+const small int64 = 4096
 
 // Workspace predicts the bytes that pass p of c requests. A Conv that fails
 // Check gets the zero Estimate.
@@ -283,34 +283,49 @@ func (r regime) of(c *Conv) int64 {
 	return baseBytes(r.base, c) + r.rest
 }
 
-// neighbour takes the regime of the nearest measured geometry.
+// neighbour takes the regime of the nearest measured geometry; the bound
+// covers what those next to it would give as well.
 func (pr *Predictor) neighbour(c Conv, k *key, p Pass) Estimate {
-	i, ok := pr.near[*k]
+	near, ok := pr.near[*k]
 	if !ok {
-		i = pr.nearest(k)
-		pr.near[*k] = i
+		near = pr.nearest(k)
+		pr.near[*k] = near
 	}
 	x, w, y := c.tensorBytes()
-	if i < 0 {
+	if len(near) == 0 {
 		n := x + w + y + 147
 		if c.Type == Float32 {
 			n = 0
 		}
 		return Estimate{Bytes: n, Bound: c.bound(p, n), Source: Formula}
 	}
+	e := Estimate{Source: Neighbour}
+	for j, i := range near {
+		n := pr.carry(i, &c, p)
+		if j == 0 {
+			e.Bytes, e.Bound = n, c.bound(p, n)
+		}
+		e.Bound = max(e.Bound, n)
+	}
+	return e
+}
+
+// carry applies to c the regime that group i has at c's batch.
+func (pr *Predictor) carry(i int, c *Conv, p Pass) int64 {
 	d := pr.t.keys[i].conv(c.N)
 	n, _, _ := interpolate(pr.t.samples(i), &d, p)
-	if n >= small {
-		r := regimeOf(n, &d)
-		if r.rest > small { // partial sums: as many weights
-			_, dw, _ := d.tensorBytes()
-			if m := float64(r.rest) / float64(max(dw, 1)); m < 400 {
-				r.rest = int64(m * float64(w))
-			}
-		}
-		n = baseBytes(r.base, &c) + r.rest
+	if n < small {
+		return n
 	}
-	return Estimate{Bytes: n, Bound: max(n, c.bound(p, n)), Source: Neighbour}
+	r := regimeOf(n, &d)
+	if r.rest > small { // partial sums: as many weights
+		_, w, _ := c.tensorBytes()
+		_, dw, _ := d.tensorBytes()
+		if m := float64(r.rest) / float64(max(dw, 1)); m < 400 {
+			r.rest = int64(m * float64(w))
+		}
+	}
+	return baseBytes(r.base, c) + r.rest
 }
 
 // regimeOf finds the base that leaves the least rest.
@@ -324,15 +339,18 @@ func regimeOf(n int64, c *Conv) regime {
 	return best
 }
 
-// bound is the largest usual workspace: all operands in another layout, and
-// for the weight gradient partial sums as well.
+// bound is the largest usual workspace: all operands in another layout with
+// padded channels, and for the weight gradient partial sums as well.
 func (c *Conv) bound(p Pass, n int64) int64 {
-	x, w, y := c.tensorBytes()
-	all := x + w + y + small
-	if p == WeightGrad {
-		all += 20 * w
+	s := c.copyBytes()
+	all := small
+	for _, t := range s {
+		all += max(t[1], t[2])
 	}
-	return max(all, n)
+	if p == WeightGrad {
+		all += 20*s[1][1] + 32<<20
+	}
+	return max(all, n+n/64)
 }
 
 // classOf groups geometries between which regimes carry over.
@@ -347,9 +365,12 @@ func classOf(k *key) [6]int32 {
 	return [6]int32{k[0], area, k[7], k[14], min(k[13], 2), min(k[11], 2)}
 }
 
-// nearest returns the group of the same class whose channels and image are
-// most alike, or -1.
-func (pr *Predictor) nearest(k *key) int {
+// neighbours is how many geometries the bound of one not measured covers.
+const neighbours = 6
+
+// nearest returns the groups of the same class whose channels and image are
+// most alike, the nearest first.
+func (pr *Predictor) nearest(k *key) []int {
 	if pr.class == nil {
 		pr.class = map[[6]int32][]int32{}
 		for i := range pr.t.keys {
@@ -357,10 +378,17 @@ func (pr *Predictor) nearest(k *key) int {
 			pr.class[cl] = append(pr.class[cl], int32(i))
 		}
 	}
-	best, least := -1, math.Inf(1)
+	var best []int
+	var dist []float64
 	for _, i := range pr.class[classOf(k)] {
-		if d := distance(&pr.t.keys[i], k); d < least {
-			best, least = int(i), d
+		d := distance(&pr.t.keys[i], k)
+		if len(best) == neighbours && d >= dist[neighbours-1] {
+			continue
+		}
+		j, _ := slices.BinarySearch(dist, math.Nextafter(d, math.Inf(1))) // behind equals
+		best, dist = slices.Insert(best, j, int(i)), slices.Insert(dist, j, d)
+		if len(best) > neighbours {
+			best, dist = best[:neighbours], dist[:neighbours]
 		}
 	}
 	return best
