@@ -1,8 +1,6 @@
 package aten
 
 import (
-	"slices"
-
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/cudnn"
 	"github.com/memplan/memplan/graph/program"
@@ -110,9 +108,10 @@ func (v *conv) resolve(e *Eager) {
 		v.outShape = append(v.outShape, out)
 	}
 	v.last = n == 2 && (preferLast(v.x) || preferLast(v.w))
-	v.depthwise = n == 2 && !v.transposed && !v.last && v.groups > 1 && v.groups == v.x.Shape[1] && v.w.Shape[0]%v.x.Shape[1] == 0 &&
-		!(v.x.DType == graph.Float16 && v.x.Shape[1] >= 32 && slices.Max(v.dil) == 1)
-	_ = e
+	if n == 2 {
+		q, _ := e.cudnnConv(v)
+		v.depthwise = q.OwnDepthwise()
+	}
 }
 
 // preferLast reports a tensor that is NHWC and not also NCHW.
@@ -174,7 +173,17 @@ func (e *Eager) convWorkspace(v *conv, p cudnn.Pass) int64 {
 	if v.depthwise || e.ConvWorkspace == nil || len(v.stride) > 2 {
 		return 0
 	}
-	q := cudnn.Conv{N: v.x.Shape[0], C: v.x.Shape[1], K: v.outShape[1], Groups: v.groups, Transposed: v.transposed, ChannelsLast: v.last,
+	q, ok := e.cudnnConv(v)
+	if !ok {
+		return 0
+	}
+	return e.ConvWorkspace(q, p)
+}
+
+// cudnnConv describes a one- or two-dimensional convolution; ok is false for
+// a type that cuDNN's table does not know.
+func (e *Eager) cudnnConv(v *conv) (q cudnn.Conv, ok bool) {
+	q = cudnn.Conv{N: v.x.Shape[0], C: v.x.Shape[1], K: v.outShape[1], Groups: v.groups, Transposed: v.transposed, ChannelsLast: v.last,
 		H: 1, R: 1, StrideH: 1, DilH: 1}
 	i := 0
 	if len(v.stride) == 2 {
@@ -192,9 +201,9 @@ func (e *Eager) convWorkspace(v *conv, p cudnn.Pass) int64 {
 			q.Type = cudnn.Float32
 		}
 	default:
-		return 0
+		return q, false
 	}
-	return e.ConvWorkspace(q, p)
+	return q, true
 }
 
 // backward is convolution_backward: the data gradient, the weight gradient

@@ -82,7 +82,7 @@ type Conv struct {
 	Transposed       bool
 	OutPadH, OutPadW int64 // rows and columns added to a transposed convolution's output
 	Type             Type
-	ChannelsLast     bool // operands and result lie with their channels together (NHWC)
+	ChannelsLast     bool // NHWC tensors
 }
 
 // Check returns an error that names the field when c is no convolution: an
@@ -155,4 +155,33 @@ func product(t [4]int64) (n int64, ok bool) {
 		u = lo
 	}
 	return int64(u), true
+}
+
+// OwnDepthwise reports a convolution that PyTorch runs on a depthwise kernel
+// of its own, which takes no workspace: all depthwise ones but some of fp16
+// and those of channels-last tensors (use_cudnn_depthwise and
+// check_cudnn_depthwise_workload_with_filter, aten/src/ATen/native/Convolution.cpp).
+func (c *Conv) OwnDepthwise() bool {
+	if c.Groups <= 1 || c.Groups != c.C || c.K%c.C != 0 || c.Transposed {
+		return false
+	}
+	if c.ChannelsLast {
+		return c.N*c.C*c.H*c.W > math.MaxInt32 // cuDNN since 9.11 cannot
+	}
+	if c.Type != Float16 || c.C < 32 || c.DilH != 1 || c.DilW != 1 || c.StrideH != c.StrideW && c.H != 1 {
+		return true
+	}
+	switch {
+	case c.H == 1 && c.StrideW == 1:
+		return false
+	case c.R != c.S || c.S != 1 && c.S != 3 && c.S != 5 || c.W < 7 || c.StrideW > 2:
+		return true
+	case c.StrideW == 1:
+		return false
+	case c.N == 1:
+		return c.S == 1 && c.W > 28
+	case c.S == 1:
+		return c.N > 16 || c.C < 128 || c.W > 7
+	}
+	return c.C < 512 && (c.C < 256 || c.W < 28)
 }

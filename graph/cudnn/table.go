@@ -7,85 +7,106 @@ import (
 	"encoding/binary"
 	"io"
 	"math"
+	"slices"
 	"sort"
 	"sync"
 )
 
-// h200 holds the workspaces of about 357,000 convolutions: for each geometry
-// and type the batches that were asked for, with the bytes of the three
-// passes. They are what cuDNN 9.19's heuristic (mode instant, the first plan
-// that can be built, as PyTorch takes it with benchmark off) says on an H200;
-// on 15,905 random convolutions it agrees with the bytes that PyTorch 2.11 took
-// from its allocator in all but four (which were larger than the card). The
-// geometries are those of torchvision's, timm's and transformers' models and a
-// grid. scripts/conv_table.py makes the file (cuDNN 9.19, an H200's device
-// description; November 2026).
+// h200 holds workspaces of 437,000 convolutions: for each of 113,000 pairs
+// of geometry and type some batches with the bytes of the three passes, from
+// which the others follow. They are what cuDNN 9.19's heuristic (mode instant,
+// the first plan that PyTorch's filter passes, benchmark off) says on an H200;
+// what PyTorch 2.11 took from its allocator there was the same in all but four
+// of 15,905 random contiguous convolutions (the four did not fit the card) and
+// in 3,583 passes of 1,195 channels-last ones. The geometries are those of
+// torchvision's, timm's and transformers' models at several resolutions, a
+// grid around them and random ones. scripts/conv_workspace.py makes the file and says how; November 2026.
 //
-//	uint32 groups, uint32 bytes, groups * uint32 offset, then per group
-//	17 uvarints: type, C H W K R S, strides, pads, dilations, groups,
-//	transposed, output pads; uvarint samples; per sample uvarint batch
-//	increment and per pass a base (see bases; 0 none at all, 255 unknown)
-//	and the uvarint rest.
+//	uint32 groups, uint32 sequences, then uvarints: the groups' keys (see
+//	key) column by column, the groups' sequences, and per sequence its bytes
+//	and that many bytes: samples; per sample the batch's increment and per
+//	pass a byte, the base's index in bases plus one (0 none at all, 255
+//	unknown), and unless it is 0 or 255 the rest.
 //
 //go:embed h200.flate
 var h200 []byte
 
-// A table is the embedded file, decompressed.
+// A table is the embedded file, decoded but for the sequences.
 type table struct {
-	index []byte // offsets
-	data  []byte
-	n     int
+	keys []key // sorted
+	seq  [][]byte
 }
 
-// loaded decompresses the table at first use.
+// loaded decodes the table at first use.
 var loaded = sync.OnceValue(func() *table {
 	raw, err := io.ReadAll(flate.NewReader(bytes.NewReader(h200)))
 	if err != nil {
 		panic("cudnn: the embedded table is broken: " + err.Error())
 	}
-	n := int(binary.LittleEndian.Uint32(raw))
-	return &table{raw[8 : 8+4*n], raw[8+4*n:], n}
+	t := &table{keys: make([]key, binary.LittleEndian.Uint32(raw)), seq: make([][]byte, binary.LittleEndian.Uint32(raw))}
+	seqs := make([][]byte, binary.LittleEndian.Uint32(raw[4:]))
+	raw = raw[8:]
+	next := func() int {
+		v, n := binary.Uvarint(raw)
+		raw = raw[n:]
+		return int(v)
+	}
+	for col := range keyLen {
+		for i := range t.keys {
+			t.keys[i][col] = int32(next())
+		}
+	}
+	refs := make([]int, len(t.keys))
+	for i := range refs {
+		refs[i] = next()
+	}
+	for i := range seqs {
+		n := next()
+		seqs[i], raw = raw[:n], raw[n:]
+	}
+	for i, r := range refs {
+		t.seq[i] = seqs[r]
+	}
+	return t
 })
 
 const keyLen = 17
 
-// A key is a geometry and type, without the batch.
-type key [keyLen]int64
+// A key is a geometry and type, without the batch: type and layout, C H W K R
+// S, strides, pads, dilations, groups, transposed, output pads.
+type key [keyLen]int32
 
-// typeCodes are the file's numbers of types; channels-last tensors have
-// numbers of their own, half types the same.
-var (
-	typeCodes = [numTypes]int64{TF32: 0, Float16: 1, BFloat16: 2, Float32: -1}
-	lastCodes = [numTypes]int64{TF32: 3, Float16: 5, BFloat16: 5, Float32: -1}
-)
+// typeCodes are the file's numbers of types; channelsLast is added for the
+// layout. Channels-last convolutions with TF32 forbidden were not measured and
+// take the contiguous ones' place.
+var typeCodes = [numTypes]int32{TF32: 0, Float16: 1, BFloat16: 2, Float32: 3}
+
+const channelsLast = 4
 
 func (c *Conv) key() key {
-	t := int64(0)
+	ty := typeCodes[c.Type]
+	if c.ChannelsLast && c.Type != Float32 {
+		ty += channelsLast
+	}
+	t := int32(0)
 	if c.Transposed {
 		t = 1
 	}
-	code := typeCodes[c.Type]
-	if c.ChannelsLast {
-		code = lastCodes[c.Type]
+	k := key{0: ty, 14: t}
+	for i, v := range [...]int64{1: c.C, c.H, c.W, c.K, c.R, c.S, c.StrideH, c.StrideW, c.PadH, c.PadW, c.DilH, c.DilW, c.Groups, 15: c.OutPadH, c.OutPadW} {
+		if i != 0 && i != 14 {
+			k[i] = int32(v) // Check bounds it
+		}
 	}
-	return key{code, c.C, c.H, c.W, c.K, c.R, c.S, c.StrideH, c.StrideW, c.PadH, c.PadW, c.DilH, c.DilW, c.Groups, t, c.OutPadH, c.OutPadW}
+	return k
 }
 
 // conv is the convolution of a key at a batch.
 func (k *key) conv(n int64) Conv {
-	ty := [...]Type{TF32, Float16, BFloat16, TF32, Float16, BFloat16}[k[0]]
-	return Conv{N: n, C: k[1], H: k[2], W: k[3], K: k[4], R: k[5], S: k[6], StrideH: k[7], StrideW: k[8], PadH: k[9], PadW: k[10], DilH: k[11], DilW: k[12],
-		Groups: k[13], Transposed: k[14] == 1, OutPadH: k[15], OutPadW: k[16], Type: ty, ChannelsLast: k[0] > 2}
-}
-
-// at returns the key of group i and what follows it.
-func (t *table) at(i int) (k key, body []byte) {
-	b := t.data[binary.LittleEndian.Uint32(t.index[4*i:]):]
-	for j := range k {
-		v, n := binary.Uvarint(b)
-		k[j], b = int64(v), b[n:]
-	}
-	return k, b
+	ty := [...]Type{TF32, Float16, BFloat16, Float32}[k[0]%channelsLast]
+	v := func(i int) int64 { return int64(k[i]) }
+	return Conv{N: n, C: v(1), H: v(2), W: v(3), K: v(4), R: v(5), S: v(6), StrideH: v(7), StrideW: v(8), PadH: v(9), PadW: v(10), DilH: v(11), DilW: v(12),
+		Groups: v(13), Transposed: k[14] == 1, OutPadH: v(15), OutPadW: v(16), Type: ty, ChannelsLast: k[0] >= channelsLast}
 }
 
 func compare(a, b *key) int {
@@ -102,14 +123,8 @@ func compare(a, b *key) int {
 
 // find returns the group of a key, or -1.
 func (t *table) find(k *key) int {
-	i := sort.Search(t.n, func(i int) bool {
-		g, _ := t.at(i)
-		return compare(&g, k) >= 0
-	})
-	if i < t.n {
-		if g, _ := t.at(i); g == *k {
-			return i
-		}
+	if i, ok := slices.BinarySearchFunc(t.keys, k, func(a key, b *key) int { return compare(&a, b) }); ok {
+		return i
 	}
 	return -1
 }
@@ -128,22 +143,38 @@ type regime struct {
 	bytes int64
 }
 
-// bases are the sums of operands found in workspaces: x, w, y.
-var bases = [...][3]int64{{1, 1, 1}, {1, 0, 1}, {1, 1, 0}, {0, 1, 1}, {1, 0, 0}, {0, 0, 1}, {0, 1, 0}, {0, 0, 0}}
+// bases are the sums of operands found in workspaces, for x, w and y: 0 none,
+// 1 a copy, 2 a copy with channels padded to 16 bytes.
+var bases = [...][3]int8{{1, 1, 1}, {1, 0, 1}, {1, 1, 0}, {0, 1, 1}, {1, 0, 0}, {0, 0, 1}, {0, 1, 0}, {0, 0, 0},
+	{2, 2, 2}, {2, 1, 2}, {2, 2, 0}, {2, 0, 2}, {2, 0, 0}, {2, 2, 1}, {1, 2, 2}, {1, 2, 1}, {2, 1, 0}, {2, 0, 1}, {2, 1, 1}, {1, 1, 2}, {1, 0, 2}, {0, 2, 2}}
 
 // baseBytes are the bytes of base i for c.
 func baseBytes(i int8, c *Conv) int64 {
 	if i < 0 {
 		return 0
 	}
+	s, n := c.copyBytes(), int64(0)
+	for j, how := range bases[i] {
+		n += s[j][how]
+	}
+	return n
+}
+
+// copyBytes are, for x, w and y, the bytes of no copy, of a copy and of one
+// with padded channels.
+func (c *Conv) copyBytes() [3][3]int64 {
 	x, w, y := c.tensorBytes()
-	b := bases[i]
-	return b[0]*x + b[1]*w + b[2]*y
+	size := types[c.Type].size
+	up := func(n int64) int64 { return (n*size + 15) / 16 * 16 / size }
+	p, q := c.OutSize()
+	g := c.Groups
+	wp := up(c.C/g) * up(c.K/g) * g
+	return [3][3]int64{{0, x, c.N * up(c.C) * c.H * c.W * size}, {0, w, wp * c.R * c.S * size}, {0, y, c.N * up(c.K) * p * q * size}}
 }
 
 // samples decodes a group.
 func (t *table) samples(i int) []sample {
-	k, b := t.at(i)
+	k, b := &t.keys[i], t.seq[i]
 	next := func() int64 {
 		v, n := binary.Uvarint(b)
 		b = b[n:]
@@ -175,17 +206,16 @@ func (t *table) samples(i int) []sample {
 // nearest to one that was not measured. It is not safe for concurrent use.
 type Predictor struct {
 	t     *table
-	near  map[key]int
-	class map[[6]int64][]int32 // groups by class
-	keys  []key
-	blind bool // tests: a geometry is predicted as if the table lacked it
+	near  map[key][]int
+	class map[[6]int32][]int32 // groups by class
+	blind bool                 // tests: a geometry is predicted as if the table lacked it
 }
 
 // NewPredictor returns a Predictor on the embedded table.
-func NewPredictor() *Predictor { return &Predictor{t: loaded(), near: map[key]int{}} }
+func NewPredictor() *Predictor { return &Predictor{t: loaded(), near: map[key][]int{}} }
 
 // small is the size below which a workspace is a constant, in bytes.
-const small = 4096
+const small int64 = 4096
 
 // Workspace predicts the bytes that pass p of c requests. A Conv that fails
 // Check gets the zero Estimate.
@@ -193,7 +223,7 @@ func (pr *Predictor) Workspace(c Conv, p Pass) Estimate {
 	if c.Check() != nil || p >= numPasses {
 		return Estimate{}
 	}
-	if c.Groups > 1 && c.Groups == c.C && c.K%c.C == 0 && c.Type != Float16 && !c.ChannelsLast || c.Type == Float32 {
+	if c.OwnDepthwise() {
 		return Estimate{Source: Rule}
 	}
 	k := c.key()
@@ -254,36 +284,53 @@ func (r regime) of(c *Conv) int64 {
 	return baseBytes(r.base, c) + r.rest
 }
 
-// neighbour takes the regime of the nearest measured geometry.
+// neighbour takes the regime of the nearest measured geometry; the bound
+// covers what those next to it would give as well.
 func (pr *Predictor) neighbour(c Conv, k *key, p Pass) Estimate {
-	i, ok := pr.near[*k]
+	near, ok := pr.near[*k]
 	if !ok {
-		i = pr.nearest(k)
-		pr.near[*k] = i
+		near = pr.nearest(k)
+		pr.near[*k] = near
 	}
 	x, w, y := c.tensorBytes()
-	if i < 0 {
+	if len(near) == 0 {
 		n := x + w + y + 147
+		if c.Type == Float32 {
+			n = 0
+		}
 		return Estimate{Bytes: n, Bound: c.bound(p, n), Source: Formula}
 	}
-	g := pr.keys[i]
-	d := g.conv(c.N)
-	n, _, _ := interpolate(pr.t.samples(i), &d, p)
-	if n >= small {
-		r := regimeOf(n, &d)
-		if r.rest > small { // partial sums: as many weights
-			_, dw, _ := d.tensorBytes()
-			if m := float64(r.rest) / float64(max(dw, 1)); m < 400 {
-				r.rest = int64(m * float64(w))
-			}
+	e := Estimate{Source: Neighbour}
+	for j, i := range near {
+		n := pr.carry(i, &c, p)
+		if j == 0 {
+			e.Bytes, e.Bound = n, c.bound(p, n)
 		}
-		n = baseBytes(r.base, &c) + r.rest
+		e.Bound = max(e.Bound, n)
 	}
-	b := c.bound(p, n)
-	if b += b / 2; p == WeightGrad {
-		b += b / 3
+	if e.Bound += e.Bound / 2; p == WeightGrad {
+		e.Bound += e.Bound / 3
 	}
-	return Estimate{Bytes: n, Bound: b + 36<<20, Source: Neighbour} // too low for one in a hundred random convolutions (TestRandomConvolutions)
+	e.Bound += 36 << 20 // too low for one in a hundred random convolutions (TestRandomConvolutions)
+	return e
+}
+
+// carry applies to c the regime that group i has at c's batch.
+func (pr *Predictor) carry(i int, c *Conv, p Pass) int64 {
+	d := pr.t.keys[i].conv(c.N)
+	n, _, _ := interpolate(pr.t.samples(i), &d, p)
+	if n < small {
+		return n
+	}
+	r := regimeOf(n, &d)
+	if r.rest > small { // partial sums: as many weights
+		_, w, _ := c.tensorBytes()
+		_, dw, _ := d.tensorBytes()
+		if m := float64(r.rest) / float64(max(dw, 1)); m < 400 {
+			r.rest = int64(m * float64(w))
+		}
+	}
+	return baseBytes(r.base, c) + r.rest
 }
 
 // regimeOf finds the base that leaves the least rest.
@@ -297,19 +344,22 @@ func regimeOf(n int64, c *Conv) regime {
 	return best
 }
 
-// bound is the largest usual workspace: all operands in another layout, and
-// for the weight gradient partial sums as well.
+// bound is the largest usual workspace: all operands in another layout with
+// padded channels, and for the weight gradient partial sums as well.
 func (c *Conv) bound(p Pass, n int64) int64 {
-	x, w, y := c.tensorBytes()
-	all := x + w + y + small
-	if p == WeightGrad {
-		all += 20 * w
+	s := c.copyBytes()
+	all := small
+	for _, t := range s {
+		all += max(t[1], t[2])
 	}
-	return max(all, n)
+	if p == WeightGrad {
+		all += 20*s[1][1] + 32<<20
+	}
+	return max(all, n+n/64)
 }
 
 // classOf groups geometries between which regimes carry over.
-func classOf(k *key) [6]int64 {
+func classOf(k *key) [6]int32 {
 	area := k[5] * k[6]
 	switch {
 	case area > 25:
@@ -321,28 +371,36 @@ func classOf(k *key) [6]int64 {
 	if groups > 1 && k[13] == k[1] {
 		groups = 3 // depthwise
 	}
-	return [6]int64{k[0], area, k[7], k[14], groups, min(k[11], 2)}
+	return [6]int32{k[0], area, k[7], k[14], groups, min(k[11], 2)}
 }
 
-// nearest returns the group of the same class whose channels and image are
-// most alike, or -1.
-func (pr *Predictor) nearest(k *key) int {
+// neighbours is how many geometries the bound of one not measured covers.
+const neighbours = 6
+
+// nearest returns the groups of the same class whose channels and image are
+// most alike, the nearest first.
+func (pr *Predictor) nearest(k *key) []int {
 	if pr.class == nil {
-		pr.class = map[[6]int64][]int32{}
-		pr.keys = make([]key, pr.t.n)
-		for i := range pr.keys {
-			pr.keys[i], _ = pr.t.at(i)
-			cl := classOf(&pr.keys[i])
+		pr.class = map[[6]int32][]int32{}
+		for i := range pr.t.keys {
+			cl := classOf(&pr.t.keys[i])
 			pr.class[cl] = append(pr.class[cl], int32(i))
 		}
 	}
-	best, least := -1, math.Inf(1)
+	var best []int
+	var dist []float64
 	for _, i := range pr.class[classOf(k)] {
-		if pr.blind && pr.keys[i] == *k {
+		if pr.blind && pr.t.keys[i] == *k {
 			continue
 		}
-		if d := distance(&pr.keys[i], k); d < least {
-			best, least = int(i), d
+		d := distance(&pr.t.keys[i], k)
+		if len(best) == neighbours && d >= dist[neighbours-1] {
+			continue
+		}
+		j, _ := slices.BinarySearch(dist, math.Nextafter(d, math.Inf(1))) // behind equals
+		best, dist = slices.Insert(best, j, int(i)), slices.Insert(dist, j, d)
+		if len(best) > neighbours {
+			best, dist = best[:neighbours], dist[:neighbours]
 		}
 	}
 	return best
@@ -351,8 +409,8 @@ func (pr *Predictor) nearest(k *key) int {
 // distance compares channels, image size and what kernels care about most,
 // whether channels are multiples of 4 and 8.
 func distance(a, b *key) float64 {
-	ratio := func(x, y int64) float64 { return math.Abs(math.Log2(float64(x) / float64(y))) }
-	d := ratio(a[1], b[1]) + ratio(a[4], b[4]) + 0.5*ratio(a[2]*a[3], b[2]*b[3])
+	ratio := func(x, y int32) float64 { return math.Abs(math.Log2(float64(x) / float64(y))) }
+	d := ratio(a[1], b[1]) + ratio(a[4], b[4]) + 0.5*math.Abs(math.Log2(float64(a[2])*float64(a[3])/(float64(b[2])*float64(b[3]))))
 	if align(a[1]) != align(b[1]) {
 		d += 1.5
 	}
@@ -362,7 +420,7 @@ func distance(a, b *key) float64 {
 	return d
 }
 
-func align(n int64) int {
+func align(n int32) int {
 	switch {
 	case n%8 == 0:
 		return 0
