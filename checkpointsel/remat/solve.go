@@ -117,6 +117,7 @@ type solver struct {
 	opt Options
 
 	cuts      []*search // the most promising cuts, highest bound first
+	windows   *ladder
 	improvers []*improver
 	bound     int64 // on the cost of recomputation
 	cost      int64 // of the best plan's recomputation, infinite if there is none
@@ -187,6 +188,9 @@ func (s *solver) collect() {
 		s.bound = max(s.bound, c.bound())
 	}
 	slices.SortStableFunc(s.cuts, func(a, b *search) int { return -compare(a.bound(), b.bound()) })
+	if s.windows != nil {
+		s.bound = max(s.bound, s.windows.bound())
+	}
 }
 
 func compare(a, b int64) int {
@@ -218,6 +222,7 @@ func (s *solver) screen(ctx context.Context) {
 		s.explore(ctx, at)
 	}
 	try(s.sample(excess))
+	defer s.climb(excess)
 	for step := int32(s.p.n / screened); len(s.cuts) > 0 && s.dead < 0; step /= 2 {
 		t := s.cuts[0].cut.at
 		step = max(step, 1)
@@ -228,6 +233,23 @@ func (s *solver) screen(ctx context.Context) {
 			step *= 2
 		}
 	}
+}
+
+// climb sets up the relaxations of several cuts.
+func (s *solver) climb(excess []int64) {
+	if s.p.n > mostNodes || s.dead >= 0 || len(s.cuts) == 0 {
+		return
+	}
+	var cuts, over []int32
+	for _, c := range s.cuts {
+		cuts = append(cuts, c.cut.at)
+	}
+	for v, x := range excess {
+		if x > 0 {
+			over = append(over, int32(v))
+		}
+	}
+	s.windows = newLadder(s.p, cuts, spread(over, screened))
 }
 
 // excess returns by how much the memory without recomputation exceeds the
@@ -326,6 +348,9 @@ func (s *solver) raise(ctx context.Context) {
 		if c.bound() >= s.cost {
 			return
 		}
+	}
+	if s.windows != nil {
+		s.windows.raise(ctx, s.cost)
 	}
 }
 
