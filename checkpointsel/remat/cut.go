@@ -87,17 +87,6 @@ func (p *problem) readWithin(u, at, until int32) bool {
 	return i < len(p.succs[u]) && p.succs[u][i] < until
 }
 
-// slack reports whether everything needed can be kept, so that the bound is 0.
-func (c *cut) slack() bool {
-	var sum int64
-	for i, u := range c.nodes {
-		if c.needed[i] {
-			sum += c.p.size[u]
-		}
-	}
-	return sum <= c.cap
-}
-
 // build makes the network. All capacities that depend on the price are zero.
 func (c *cut) build() {
 	place := make([]int32, c.at)

@@ -13,13 +13,10 @@ type windowSearch struct {
 	w       *windows
 	nodes   []windowNode
 	open    []int32
-	current int32 // the node whose decisions the program holds, -1 at first
-	target  int64 // bounds need not be raised beyond it
-	closed  int64 // least bound among nodes that reached the target or are exact
-	exact   bool  // some exact solution is known: its cost is found
-	found   int64
-	repeats []repeat // of the exact solution
-	count   int      // nodes solved
+	current int32      // the node whose decisions the program holds, -1 at first
+	closed  int64      // least bound among nodes that reached the target or are exact
+	plans   [][]repeat // what solutions ask for, and nobody has taken yet
+	count   int        // nodes solved
 }
 
 type windowNode struct {
@@ -95,6 +92,9 @@ func (s *windowSearch) solve(ctx context.Context, id int32, target int64) int32 
 		}
 		return -1
 	}
+	if s.count == 1 {
+		s.solution()
+	}
 	return s.split(id, x)
 }
 
@@ -163,21 +163,22 @@ func (s *windowSearch) branchOn() int32 {
 	return best
 }
 
-// solution records a solution that is integer.
+// solution records what the current solution executes again, rounded.
 func (s *windowSearch) solution() {
 	w := s.w
-	var cost int64
 	var repeats []repeat
 	for x, v := range w.vars {
 		if v.kind == againVar && w.l.at(int32(x)) > 0.5 {
-			cost += w.p.cost[v.node]
 			repeats = append(repeats, repeat{v.window, v.node})
 		}
 	}
-	if !s.exact || cost < s.found {
-		s.exact, s.found, s.repeats = true, cost, repeats
+	if len(s.plans) < mostPlans {
+		s.plans = append(s.plans, repeats)
 	}
 }
+
+// mostPlans is how many solutions wait to be taken.
+const mostPlans = 6
 
 // proved returns the lower bound that the current multipliers prove under
 // the current decisions, in integers.

@@ -13,7 +13,14 @@ type ladder struct {
 
 	best  *windowSearch
 	proof *windowSearch // that of the highest bound
+	plans []windowPlan  // what solutions ask for, and nobody has taken yet
 	trial int64         // what best had proved after its trial
+}
+
+// A windowPlan is what one solution executes again.
+type windowPlan struct {
+	cuts    []int32
+	repeats []repeat
 }
 
 const (
@@ -86,7 +93,12 @@ func (l *ladder) try(ctx context.Context, cuts []int32, target int64) {
 	}
 }
 
+// keep takes over what a search has found.
 func (l *ladder) keep(s *windowSearch) {
+	for _, r := range s.plans {
+		l.plans = append(l.plans, windowPlan{s.w.cuts, r})
+	}
+	s.plans = nil
 	if s.bound() > l.bound() || l.proof == nil {
 		l.proof = s
 	}

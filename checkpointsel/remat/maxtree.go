@@ -48,10 +48,9 @@ func (t *maxTree) max(from, to int32) int64 {
 	if from >= to {
 		return -infinite
 	}
-	left, right := int64(-infinite), int64(-infinite)
 	a, b := int(from)+t.size, int(to)+t.size-1
 	la, lb := a, b
-	left, right = t.top[a], t.top[b]
+	left, right := t.top[a], t.top[b]
 	for a>>1 != b>>1 {
 		if a&1 == 0 {
 			left = max(left, t.top[a+1])

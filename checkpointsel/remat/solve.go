@@ -13,9 +13,9 @@ import (
 // A Class says which schedules are admitted.
 type Class int
 
-// Any node may be executed any number of times and any output dropped at any
-// time; first executions keep the order of the nodes. This is the class of
-// Checkmate, and its lower bounds hold for every smaller class.
+// ClassSchedule is the class of Checkmate: any node may be executed any number
+// of times and any output dropped at any time; first executions keep the
+// order of the nodes. Its lower bounds hold for every smaller class.
 const ClassSchedule Class = 0
 
 // Options say what Solve is to do.
@@ -119,8 +119,9 @@ type solver struct {
 	cuts      []*search // the most promising cuts, highest bound first
 	windows   *ladder
 	improvers []*improver
-	bound     int64 // on the cost of recomputation
-	cost      int64 // of the best plan's recomputation, infinite if there is none
+	scout     *improver // for suggestions
+	bound     int64     // on the cost of recomputation
+	cost      int64     // of the best plan's recomputation, infinite if there is none
 	best      []int32
 	dead      int32 // a cut that no schedule can pass, or -1
 }
@@ -147,7 +148,8 @@ func (s *solver) run(ctx context.Context) error {
 	s.start(ctx)
 	for stalled := 0; stalled < s.opt.Patience && !s.solved() && ctx.Err() == nil; stalled++ {
 		bound, cost := s.bound, s.cost
-		both(func() { s.raise(ctx) }, func() { s.improve(ctx) })
+		plans := s.plans()
+		both(func() { s.raise(ctx) }, func() { s.improve(ctx, plans) })
 		s.collect()
 		if s.bound > bound || s.cost < cost {
 			stalled = -1
@@ -313,6 +315,8 @@ func (s *solver) explore(ctx context.Context, at []int32) {
 // start makes the first plans: from the solutions of the best cuts, also of
 // those for a smaller limit, and from nothing.
 func (s *solver) start(ctx context.Context) {
+	s.scout = newImprover(s.p, s.opt.Seed+uint64(len(heats)))
+	s.scout.heat = heats[0]
 	for i, heat := range heats {
 		m := newImprover(s.p, s.opt.Seed+uint64(i))
 		m.heat = heat
@@ -355,13 +359,45 @@ func (s *solver) raise(ctx context.Context) {
 }
 
 // improve is one round of improving.
-func (s *solver) improve(ctx context.Context) {
+func (s *solver) improve(ctx context.Context, plans []windowPlan) {
+	s.try(ctx, plans)
 	for _, m := range s.improvers {
 		if m.cost > s.cost+s.cost/50 {
 			m.cost, m.best = s.cost, s.best
 		}
 		if m.best != nil {
 			m.anneal(ctx, 1000)
+		}
+	}
+}
+
+// plans takes what the solutions of relaxations suggest, of the last few.
+func (s *solver) plans() []windowPlan {
+	if s.windows == nil {
+		return nil
+	}
+	plans := s.windows.plans
+	s.windows.plans = nil
+	return plans[max(0, len(plans)-2*mostPlans):]
+}
+
+// try turns suggestions into plans and those that come close to the best
+// into better ones.
+func (s *solver) try(ctx context.Context, plans []windowPlan) {
+	m := s.scout
+	for _, w := range plans {
+		if ctx.Err() != nil {
+			return
+		}
+		m.cost, m.best = infinite, nil
+		m.follow(w.cuts, w.repeats)
+		m.finish(infinite)
+		if m.best == nil || m.cost > s.cost+s.cost/8 {
+			continue
+		}
+		m.anneal(ctx, 300)
+		if t := s.improvers[0]; m.cost < t.cost {
+			t.cost, t.best = m.cost, m.best
 		}
 	}
 }
