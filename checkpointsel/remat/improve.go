@@ -1,6 +1,7 @@
 package remat
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -65,6 +66,45 @@ func (m *improver) start(c *cut, s point) {
 		m.pl.insert(u, spots[0])
 	}
 	m.pl.commit()
+}
+
+// follow makes the current plan the one that a solution of a windows
+// relaxation suggests: what it executes again is executed directly before its
+// first reader in the window, or else before the next cut.
+func (m *improver) follow(cuts []int32, repeats []repeat) {
+	m.pl.load(m.pl.p.sequence())
+	byWindow := slices.Clone(repeats)
+	slices.SortFunc(byWindow, func(a, b repeat) int {
+		return cmp.Or(cmp.Compare(b.window, a.window), cmp.Compare(b.node, a.node))
+	})
+	for _, r := range byWindow {
+		at, ok := m.placeOf(cuts, r)
+		if !ok {
+			continue
+		}
+		spots, ok := m.pl.room(at, 1)
+		if !ok {
+			m.pl.respace()
+			at, _ = m.placeOf(cuts, r)
+			spots, _ = m.pl.room(at, 1)
+		}
+		m.pl.insert(r.node, spots[0])
+	}
+	m.pl.commit()
+}
+
+// placeOf returns the position before which a repeat is to be executed, false
+// if it is of no use.
+func (m *improver) placeOf(cuts []int32, r repeat) (int32, bool) {
+	pl := m.pl
+	from := max(pl.runs[cuts[r.window]][0], pl.runs[r.node][0])
+	at := pl.nextUse(r.node, from+1)
+	if int(r.window)+1 < len(cuts) {
+		if next := pl.runs[cuts[r.window+1]][0]; at > next {
+			at = next
+		}
+	}
+	return at, at > from
 }
 
 // repair removes overfull positions until the plan fits. It gives up, and

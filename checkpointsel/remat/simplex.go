@@ -34,7 +34,9 @@ type program struct {
 	f      factor
 	stale  bool // rows or bounds changed since the last step
 
-	steps int // taken so far
+	steps int         // taken so far
+	stop  func() bool // asked now and then whether to give up; nil: no
+	ray   []float64   // by row: multipliers that show that no x satisfies all rows
 
 	rho, col, tau, alpha []float64 // scratch
 	touched              []int32
@@ -125,6 +127,11 @@ func (l *program) at(j int32) float64 {
 	default:
 		return l.value[k]
 	}
+}
+
+// dual returns the multiplier of row r, never negative.
+func (l *program) dual(r int32) float64 {
+	return max(0, l.slope[int32(len(l.cost))+r])
 }
 
 // objective returns the cost of the current dual solution, which is a lower
@@ -269,6 +276,9 @@ func (l *program) solve(limit int, target float64) outcome {
 		if i%16 == 15 && l.objective() > target {
 			return optimal
 		}
+		if i%64 == 63 && l.stop != nil && l.stop() {
+			return unfinished
+		}
 		p, low := l.leaving()
 		if p < 0 {
 			return optimal
@@ -321,6 +331,10 @@ func (l *program) step(p int32, low bool) outcome {
 	}
 	q, flips := l.ratioTest(sign, math.Abs(l.value[p]-target))
 	if q < 0 {
+		l.ray = resize(l.ray, len(rho))
+		for r, v := range rho {
+			l.ray[r] = max(0, sign*v)
+		}
 		return empty
 	}
 	col := l.col

@@ -117,9 +117,11 @@ type solver struct {
 	opt Options
 
 	cuts      []*search // the most promising cuts, highest bound first
+	windows   *ladder
 	improvers []*improver
-	bound     int64 // on the cost of recomputation
-	cost      int64 // of the best plan's recomputation, infinite if there is none
+	scout     *improver // for suggestions
+	bound     int64     // on the cost of recomputation
+	cost      int64     // of the best plan's recomputation, infinite if there is none
 	best      []int32
 	dead      int32 // a cut that no schedule can pass, or -1
 }
@@ -146,7 +148,8 @@ func (s *solver) run(ctx context.Context) error {
 	s.start(ctx)
 	for stalled := 0; stalled < s.opt.Patience && !s.solved() && ctx.Err() == nil; stalled++ {
 		bound, cost := s.bound, s.cost
-		both(func() { s.raise(ctx) }, func() { s.improve(ctx) })
+		plans := s.plans()
+		both(func() { s.raise(ctx) }, func() { s.improve(ctx, plans) })
 		s.collect()
 		if s.bound > bound || s.cost < cost {
 			stalled = -1
@@ -187,6 +190,9 @@ func (s *solver) collect() {
 		s.bound = max(s.bound, c.bound())
 	}
 	slices.SortStableFunc(s.cuts, func(a, b *search) int { return -compare(a.bound(), b.bound()) })
+	if s.windows != nil {
+		s.bound = max(s.bound, s.windows.bound())
+	}
 }
 
 func compare(a, b int64) int {
@@ -218,6 +224,7 @@ func (s *solver) screen(ctx context.Context) {
 		s.explore(ctx, at)
 	}
 	try(s.sample(excess))
+	defer s.climb(excess)
 	for step := int32(s.p.n / screened); len(s.cuts) > 0 && s.dead < 0; step /= 2 {
 		t := s.cuts[0].cut.at
 		step = max(step, 1)
@@ -228,6 +235,23 @@ func (s *solver) screen(ctx context.Context) {
 			step *= 2
 		}
 	}
+}
+
+// climb sets up the relaxations of several cuts.
+func (s *solver) climb(excess []int64) {
+	if s.p.n > mostNodes || s.dead >= 0 || len(s.cuts) == 0 {
+		return
+	}
+	var cuts, over []int32
+	for _, c := range s.cuts {
+		cuts = append(cuts, c.cut.at)
+	}
+	for v, x := range excess {
+		if x > 0 {
+			over = append(over, int32(v))
+		}
+	}
+	s.windows = newLadder(s.p, cuts, spread(over, screened))
 }
 
 // excess returns by how much the memory without recomputation exceeds the
@@ -291,6 +315,8 @@ func (s *solver) explore(ctx context.Context, at []int32) {
 // start makes the first plans: from the solutions of the best cuts, also of
 // those for a smaller limit, and from nothing.
 func (s *solver) start(ctx context.Context) {
+	s.scout = newImprover(s.p, s.opt.Seed+uint64(len(heats)))
+	s.scout.heat = heats[0]
 	for i, heat := range heats {
 		m := newImprover(s.p, s.opt.Seed+uint64(i))
 		m.heat = heat
@@ -327,16 +353,51 @@ func (s *solver) raise(ctx context.Context) {
 			return
 		}
 	}
+	if s.windows != nil {
+		s.windows.raise(ctx, s.cost)
+	}
 }
 
 // improve is one round of improving.
-func (s *solver) improve(ctx context.Context) {
+func (s *solver) improve(ctx context.Context, plans []windowPlan) {
+	s.try(ctx, plans)
 	for _, m := range s.improvers {
 		if m.cost > s.cost+s.cost/50 {
 			m.cost, m.best = s.cost, s.best
 		}
 		if m.best != nil {
 			m.anneal(ctx, 1000)
+		}
+	}
+}
+
+// plans takes what the solutions of relaxations suggest, of the last few.
+func (s *solver) plans() []windowPlan {
+	if s.windows == nil {
+		return nil
+	}
+	plans := s.windows.plans
+	s.windows.plans = nil
+	return plans[max(0, len(plans)-2*mostPlans):]
+}
+
+// try turns suggestions into plans and those that come close to the best
+// into better ones.
+func (s *solver) try(ctx context.Context, plans []windowPlan) {
+	m := s.scout
+	for _, w := range plans {
+		if ctx.Err() != nil {
+			return
+		}
+		m.cost, m.best = infinite, nil
+		m.follow(w.cuts, w.repeats)
+		m.finish(infinite)
+		if m.best == nil || m.cost > s.cost+s.cost/8 {
+			continue
+		}
+		m.anneal(ctx, 300)
+		if t := s.improvers[0]; m.cost < t.cost {
+			t.cost, t.best = m.cost, m.best
 		}
 	}
 }
