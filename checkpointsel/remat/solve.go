@@ -33,6 +33,12 @@ type Options struct {
 
 	Seed  uint64 // of the random choices
 	Class Class
+
+	Certificate bool // of the lower bound is wanted
+
+	// Progress is told now and then the cost of the best schedule, which is
+	// math.MaxInt64 as long as there is none, and the bound. It may be nil.
+	Progress func(cost, bound int64)
 }
 
 // DefaultPatience is the number of rounds without progress after which Solve
@@ -49,6 +55,8 @@ type Result struct {
 	Optimal    bool    // Cost equals LowerBound
 	Peak       int64   // bytes, of the schedule
 	Schedule   []Step
+
+	Certificate *Certificate // of LowerBound, if it was wanted
 }
 
 // ErrInfeasible is matched by errors that prove that no schedule fits.
@@ -58,16 +66,21 @@ var ErrInfeasible = errors.New("no schedule fits the budget")
 // that there is one.
 var ErrNoPlan = errors.New("no schedule found within the budget")
 
-// An InfeasibleError is the proof that no schedule fits: the execution of one
-// node, or the outputs to keep if Node is the number of nodes, needs more
-// than the budget by itself.
+// An InfeasibleError says that no schedule fits: the execution of one node,
+// or the outputs to keep if Node is the number of nodes, needs more than the
+// budget by itself or with what must be resident beside it.
 type InfeasibleError struct {
-	Node         int
+	Node         int // -1 if it takes several nodes together to prove it
 	Name         string
 	Need, Budget int64 // bytes
+
+	Certificate *Certificate // if it was wanted
 }
 
 func (e *InfeasibleError) Error() string {
+	if e.Node < 0 {
+		return fmt.Sprintf("%s: no schedule fits the budget of %d bytes, by a proof over several moments of it", e.Name, e.Budget)
+	}
 	return fmt.Sprintf("%s needs at least %d bytes, more than the budget of %d", e.Name, e.Need, e.Budget)
 }
 
@@ -88,7 +101,11 @@ func Solve(ctx context.Context, in *Instance, opt Options) (*Result, error) {
 		return nil, fmt.Errorf("%s: unknown class of schedules %d", in.Name, opt.Class)
 	}
 	if need, v := in.WorkingSet(); need > opt.Budget {
-		return nil, in.infeasible(v, need, opt.Budget)
+		e := in.infeasible(v, need, opt.Budget)
+		if opt.Certificate && opt.Budget >= in.Fixed {
+			e.Certificate = newSolver(in, opt).certifyFloor(int32(v))
+		}
+		return nil, e
 	}
 	if opt.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -102,7 +119,7 @@ func Solve(ctx context.Context, in *Instance, opt Options) (*Result, error) {
 	return s.result()
 }
 
-func (in *Instance) infeasible(v int, need, budget int64) error {
+func (in *Instance) infeasible(v int, need, budget int64) *InfeasibleError {
 	e := &InfeasibleError{Node: v, Name: in.Name + ": the outputs to keep", Need: need, Budget: budget}
 	if v >= 0 && v < len(in.Nodes) {
 		e.Name = in.Name + ": " + in.label(v)
@@ -143,7 +160,11 @@ func (s *solver) run(ctx context.Context) error {
 	}
 	s.screen(ctx)
 	if s.dead >= 0 {
-		return s.in.infeasible(int(s.dead), s.opt.Budget+1, s.opt.Budget)
+		e := s.in.infeasible(int(s.dead), s.opt.Budget+1, s.opt.Budget)
+		if s.opt.Certificate {
+			e.Certificate = s.certifyFloor(s.dead)
+		}
+		return e
 	}
 	s.start(ctx)
 	for stalled := 0; stalled < s.opt.Patience && !s.solved() && ctx.Err() == nil; stalled++ {
@@ -151,11 +172,23 @@ func (s *solver) run(ctx context.Context) error {
 		plans := s.plans()
 		both(func() { s.raise(ctx) }, func() { s.improve(ctx, plans) })
 		s.collect()
+		s.tell()
 		if s.bound > bound || s.cost < cost {
 			stalled = -1
 		}
 	}
 	return nil
+}
+
+func (s *solver) tell() {
+	if s.opt.Progress == nil {
+		return
+	}
+	total, cost := s.in.Total(), int64(math.MaxInt64)
+	if s.best != nil {
+		cost = total + s.cost*s.p.costUnit
+	}
+	s.opt.Progress(cost, total+min(s.bound, s.cost)*s.p.costUnit)
 }
 
 func (s *solver) solved() bool { return s.bound >= s.cost }
@@ -252,6 +285,7 @@ func (s *solver) climb(excess []int64) {
 		}
 	}
 	s.windows = newLadder(s.p, cuts, spread(over, screened))
+	s.windows.record = s.opt.Certificate
 }
 
 // excess returns by how much the memory without recomputation exceeds the
@@ -404,8 +438,18 @@ func (s *solver) try(ctx context.Context, plans []windowPlan) {
 
 // result puts together what was found.
 func (s *solver) result() (*Result, error) {
+	if s.best == nil && s.bound >= infinite {
+		e := &InfeasibleError{Node: -1, Name: s.in.Name, Need: s.opt.Budget + 1, Budget: s.opt.Budget}
+		if s.opt.Certificate {
+			e.Certificate = s.certificate(infinite)
+		}
+		return nil, e
+	}
 	unit, total := s.p.costUnit, s.in.Total()
 	r := &Result{LowerBound: total + min(s.bound, s.cost)*unit}
+	if s.opt.Certificate {
+		r.Certificate = s.certificate(min(s.bound, s.cost))
+	}
 	if s.best == nil {
 		r.Cost, r.Extra, r.Overhead, r.Gap = math.MaxInt64, math.MaxInt64, math.Inf(1), math.Inf(1)
 		return r, fmt.Errorf("%s: %w of %d bytes; its cost would be at least %d", s.in.Name, ErrNoPlan, s.opt.Budget, r.LowerBound)
