@@ -46,6 +46,7 @@ func Check(in *Instance, schedule []Step, budget int64) (peak, cost int64, err e
 			resident[d] = false
 			live -= in.Nodes[d].Size
 		}
+		peak = max(peak, live)
 	}
 	if next < len(in.Nodes) {
 		return peak, cost, fmt.Errorf("the schedule ends before %s", in.label(next))

@@ -95,5 +95,5 @@ func common(lists ...[]int64) int64 {
 			}
 		}
 	}
-	return max(g, 1)
+	return max(g, -g, 1)
 }

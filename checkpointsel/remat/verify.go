@@ -72,7 +72,7 @@ func newVerifier(in *Instance, c *Certificate) *verifier {
 		}
 		v.unit, size = divisor(v.unit, n.Cost), divisor(divisor(size, n.Size), n.Work)
 	}
-	v.unit, size = max(v.unit, 1), max(size, 1)
+	v.unit, size = max(v.unit, 1), max(size, -size, 1)
 	for u := range v.nodes {
 		n := &v.nodes[u]
 		n.Cost, n.Size, n.Work = n.Cost/v.unit, n.Size/size, n.Work/size
