@@ -168,7 +168,7 @@ func (b *stepGraphBuilder) node(i int, cost int64) {
 func (b *stepGraphBuilder) add(i int, id program.StorageID, cost, work int64, once bool, preds []int) {
 	n := &b.p.Nodes[i]
 	at := len(b.parts)
-	nd := remat.Node{Name: n.Op, Cost: cost, Work: work, Preds: preds, Once: once, Backward: n.Phase != program.Forward}
+	nd := remat.Node{Name: n.Op, Cost: cost, Work: work, Preds: preds, Once: once, Backward: n.Phase > program.Forward}
 	if n.Name != "" {
 		nd.Name += " (" + n.Name + ")"
 	}
@@ -347,10 +347,8 @@ func (a *applier) run(steps []remat.Step, k int) error {
 	i := int(a.parts[x].node)
 	n := a.p.Nodes[i]
 	again := a.ran[i]
-	phase := n.Phase
 	if again {
-		phase = a.phaseAfter(steps, k)
-		n.Recompute, n.Segment, n.Phase = true, -1, phase
+		n.Recompute, n.Segment, n.Phase = true, -1, a.phaseAfter(steps, k)
 	} else {
 		a.setup(i)
 	}

@@ -68,7 +68,7 @@ func leastWithin(ctx context.Context, in *Instance, opt Options) (*Floor, error)
 		ctx, cancel = context.WithTimeout(ctx, opt.Timeout)
 		defer cancel()
 	}
-	return Least(ctx, in, opt.Seed)
+	return Least(ctx, in, opt.Seed, 64)
 }
 
 // settle lets every point profit from the others: a plan for less memory

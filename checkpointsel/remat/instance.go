@@ -23,7 +23,7 @@ type Node struct {
 	// numbers than the node's own.
 	Preds []int
 
-	Backward bool // belongs to the backward pass; the solver does not look at it
+	Backward bool // belongs to the backward pass, or is the loss before it; ClassOpSet alone looks at it
 
 	Keep bool // the output must be resident when the schedule ends
 	Once bool // the node cannot be executed again: a model's input, a random mask

@@ -16,9 +16,10 @@ type Floor struct {
 	Schedule []Step // that of the smallest peak found; its cost is not minimal
 }
 
-// Least returns the smallest budget for which it finds a schedule, and a
-// proof of how small a budget can be at all. It ends early when ctx is done.
-func Least(ctx context.Context, in *Instance, seed uint64) (*Floor, error) {
+// Least returns the smallest budget for which it finds a schedule of at most
+// so many executions per node, and a proof of how small a budget can be at
+// all. It ends early when ctx is done.
+func Least(ctx context.Context, in *Instance, seed uint64, executions int) (*Floor, error) {
 	if err := in.Validate(); err != nil {
 		return nil, err
 	}
@@ -34,7 +35,7 @@ func Least(ctx context.Context, in *Instance, seed uint64) (*Floor, error) {
 			mid, first = low, false
 		}
 		p.cap = (mid - in.Fixed) / p.sizeUnit
-		if sequence := p.squeeze(ctx, seed); sequence != nil {
+		if sequence := p.squeeze(ctx, seed, executions*p.n+256); sequence != nil {
 			best = sequence
 			high = min(mid, in.Fixed+newPlan(p, sequence).peak()*p.sizeUnit)
 		} else {
@@ -67,12 +68,14 @@ func (f *Floor) climb(ctx context.Context, in *Instance, p *problem) {
 const mostFloors = 400
 
 // squeeze returns a sequence that fits, or nil if it finds none.
-func (p *problem) squeeze(ctx context.Context, seed uint64) []int32 {
+func (p *problem) squeeze(ctx context.Context, seed uint64, limit int) []int32 {
 	rng := rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15))
 	for i := range 4 {
-		if s := simulate(p, rng, float64(i)*0.1); s != nil || ctx.Err() != nil {
+		if s := simulate(p, rng, float64(i)*0.1, limit); s != nil || ctx.Err() != nil {
 			return s
 		}
 	}
-	return nil
+	m := newImprover(p, seed)
+	m.finish(infinite)
+	return m.best
 }

@@ -114,7 +114,7 @@ func leastBudget(t *testing.T, in *Instance) int64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	f, err := Least(ctx, in, 0)
+	f, err := Least(ctx, in, 0, 64)
 	if err != nil {
 		t.Fatal(err)
 	}

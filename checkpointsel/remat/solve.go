@@ -16,7 +16,15 @@ type Class int
 // ClassSchedule admits any node any number of times, and any output dropped at
 // any time; first executions keep the order of the nodes. This is the class of
 // Checkmate, and its lower bounds hold for every smaller class.
-const ClassSchedule Class = 0
+const (
+	ClassSchedule Class = iota
+
+	// ClassOpSet admits every node at most twice, the second time not before
+	// the backward pass: a set of operations is recomputed, each when its
+	// output is read next or as an input of another that is. The bound is
+	// that of ClassSchedule.
+	ClassOpSet
+)
 
 // Options say what Solve is to do.
 type Options struct {
@@ -31,8 +39,15 @@ type Options struct {
 	// from run to run.
 	Patience int
 
+	// Gap ends the search once Result.Gap is not more.
+	Gap float64
+
 	Seed  uint64 // of the random choices
 	Class Class
+
+	// PlanOnly leaves the bound at what a few cuts prove soon, and the time to
+	// the search for schedules.
+	PlanOnly bool
 
 	Certificate bool // of the lower bound is wanted
 
@@ -97,7 +112,7 @@ func Solve(ctx context.Context, in *Instance, opt Options) (*Result, error) {
 	if err := in.Validate(); err != nil {
 		return nil, err
 	}
-	if opt.Class != ClassSchedule {
+	if opt.Class != ClassSchedule && opt.Class != ClassOpSet {
 		return nil, fmt.Errorf("%s: unknown class of schedules %d", in.Name, opt.Class)
 	}
 	if need, v := in.WorkingSet(); need > opt.Budget {
@@ -118,6 +133,29 @@ func Solve(ctx context.Context, in *Instance, opt Options) (*Result, error) {
 	}
 	return s.result()
 }
+
+// Bound returns a cost that no schedule within the budget is below, from cuts
+// alone: in less time than Solve takes, the same from run to run. The error is
+// an InfeasibleError where none fits.
+func Bound(ctx context.Context, in *Instance, budget int64) (int64, error) {
+	if err := in.Validate(); err != nil {
+		return 0, err
+	}
+	if need, v := in.WorkingSet(); need > budget {
+		return 0, in.infeasible(v, need, budget)
+	}
+	s := newSolver(in, Options{Budget: budget})
+	if s.excessive() {
+		s.screen(ctx)
+	}
+	if s.dead >= 0 {
+		return 0, in.infeasible(int(s.dead), budget+1, budget)
+	}
+	return in.Total() + s.bound*s.p.costUnit, nil
+}
+
+// excessive reports whether the memory does not suffice without recomputation.
+func (s *solver) excessive() bool { return !newPlan(s.p, s.p.sequence()).fits() }
 
 func (in *Instance) infeasible(v int, need, budget int64) *InfeasibleError {
 	e := &InfeasibleError{Node: v, Name: in.Name + ": the outputs to keep", Need: need, Budget: budget}
@@ -191,7 +229,9 @@ func (s *solver) tell() {
 	s.opt.Progress(cost, total+min(s.bound, s.cost)*s.p.costUnit)
 }
 
-func (s *solver) solved() bool { return s.bound >= s.cost }
+func (s *solver) solved() bool {
+	return s.bound >= s.cost || s.best != nil && float64(s.cost-s.bound) <= s.opt.Gap*float64(s.p.total)
+}
 
 // both runs two functions at the same time.
 func both(f, g func()) {
@@ -272,7 +312,7 @@ func (s *solver) screen(ctx context.Context) {
 
 // climb sets up the relaxations of several cuts.
 func (s *solver) climb(excess []int64) {
-	if s.p.n > mostNodes || s.dead >= 0 || len(s.cuts) == 0 {
+	if s.p.n > mostNodes || s.dead >= 0 || len(s.cuts) == 0 || s.opt.PlanOnly {
 		return
 	}
 	var cuts, over []int32
@@ -350,10 +390,12 @@ func (s *solver) explore(ctx context.Context, at []int32) {
 // those for a smaller limit, and from nothing.
 func (s *solver) start(ctx context.Context) {
 	s.scout = newImprover(s.p, s.opt.Seed+uint64(len(heats)))
+	s.scout.restrict(s.opt.Class)
 	s.scout.heat = heats[0]
 	for i, heat := range heats {
 		m := newImprover(s.p, s.opt.Seed+uint64(i))
 		m.heat = heat
+		m.restrict(s.opt.Class)
 		s.improvers = append(s.improvers, m)
 	}
 	for i, c := range s.cuts {
@@ -365,10 +407,10 @@ func (s *solver) start(ctx context.Context) {
 	s.collect()
 	m := s.improvers[0]
 	for i := range 8 {
-		if ctx.Err() != nil || i >= 2 && s.cost < infinite {
+		if ctx.Err() != nil || i >= 2 && s.cost < infinite || s.opt.Class != ClassSchedule {
 			break
 		}
-		if sequence := simulate(s.p, m.rng, float64(i)*0.1); sequence != nil {
+		if sequence := simulate(s.p, m.rng, float64(i)*0.1, 64*s.p.n+256); sequence != nil {
 			m.pl.load(sequence)
 			m.finish(infinite)
 		}
@@ -381,6 +423,9 @@ var heats = [...]float64{0.02, 0.005, 0.05}
 
 // raise is one round of bounding.
 func (s *solver) raise(ctx context.Context) {
+	if s.opt.PlanOnly {
+		return
+	}
 	for _, c := range s.cuts {
 		c.improve(ctx, s.cost, 300)
 		if c.bound() >= s.cost {
@@ -407,7 +452,7 @@ func (s *solver) improve(ctx context.Context, plans []windowPlan) {
 
 // plans takes what the solutions of relaxations suggest, of the last few.
 func (s *solver) plans() []windowPlan {
-	if s.windows == nil {
+	if s.windows == nil || s.opt.Class != ClassSchedule {
 		return nil
 	}
 	plans := s.windows.plans

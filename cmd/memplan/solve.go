@@ -47,7 +47,7 @@ type rematClass struct {
 var rematClasses = []rematClass{
 	{name: "schedule", class: remat.ClassSchedule},
 	{name: "segments", err: "segments are runs of a model's modules, which a bare instance does not have: use memplan plan on the model, or --class schedule"},
-	{name: "opset", err: "there is no solver for sets of operations yet: use --class schedule, whose lower bound holds for them too"},
+	{name: "opset", class: remat.ClassOpSet},
 }
 
 func rematClassNames() []string {
@@ -104,6 +104,9 @@ overhead and bound at budgets down to the least that is known to suffice.`,
 	c.Flags().IntVar(&o.points, "points", 24, "`N` budgets of --frontier")
 	o.outputFlags.add(c, rematFormats())
 	noFiles(c, "budget", "budget-ratio", "timeout", "points")
+	for _, name := range []string{"certificate", "verify"} {
+		_ = c.RegisterFlagCompletionFunc(name, completeFiles(1, "json")) // fails only for a flag that does not exist
+	}
 	return c
 }
 

@@ -22,7 +22,9 @@ import (
 // rematFrontiers are the formats of solve remat --frontier.
 var rematFrontiers = []report.Format[*remat.Frontier]{
 	{Name: "text", Write: frontierText},
-	{Name: "json", Write: func(w io.Writer, f *remat.Frontier, _ report.Style) error { return report.JSON(w, newFrontierDocument(f)) }},
+	{Name: "json", Write: func(w io.Writer, f *remat.Frontier, _ report.Style) error {
+		return report.JSON(w, newFrontierDocument(f))
+	}},
 	{Name: "csv", Write: frontierCSV},
 	{Name: "svg", Write: func(w io.Writer, f *remat.Frontier, _ report.Style) error { return frontier.SVG(w, f) }},
 	{Name: "png", Write: func(w io.Writer, f *remat.Frontier, _ report.Style) error { return frontier.PNG(w, f) }},
