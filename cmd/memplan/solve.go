@@ -105,7 +105,7 @@ overhead and bound at budgets down to the least that is known to suffice.`,
 	o.outputFlags.add(c, rematFormats())
 	noFiles(c, "budget", "budget-ratio", "timeout", "points")
 	for _, name := range []string{"certificate", "verify"} {
-		_ = c.RegisterFlagCompletionFunc(name, completeFiles(1, "json")) // fails only for a flag that does not exist
+		_ = c.RegisterFlagCompletionFunc(name, completeFiles(2, "json")) // fails only for a flag that does not exist
 	}
 	return c
 }
