@@ -106,6 +106,7 @@ func TestSelectionDoc(t *testing.T) {
 	}
 	testdata.WriteSection(t, "selection.md", "networks", networks.String())
 	testdata.WriteSection(t, "selection.md", "layered", layered.String())
+	testdata.WriteSection(t, "selection.md", "growth", growthTable(t))
 }
 
 // leastBudget returns the smallest budget that a search of five seconds finds
