@@ -178,6 +178,7 @@ type solver struct {
 	bound     int64     // on the cost of recomputation
 	cost      int64     // of the best plan's recomputation, infinite if there is none
 	best      []int32
+	rounds    int   // so far
 	dead      int32 // a cut that no schedule can pass, or -1
 }
 
@@ -208,7 +209,10 @@ func (s *solver) run(ctx context.Context) error {
 	for stalled := 0; stalled < s.opt.Patience && !s.solved() && ctx.Err() == nil; stalled++ {
 		bound, cost := s.bound, s.cost
 		plans := s.plans()
+		s.hint()
+
 		both(func() { s.raise(ctx) }, func() { s.improve(ctx, plans) })
+		s.rounds++
 		s.collect()
 		s.tell()
 		if s.bound > bound || s.cost < cost {
@@ -216,6 +220,29 @@ func (s *solver) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// hint tells the relaxations where the best plan recomputes.
+func (s *solver) hint() {
+	if s.windows == nil || s.best == nil {
+		return
+	}
+	paid := make([]int64, s.p.n)
+	var since int64 // cost of recomputation since the last first execution
+	next := int32(0)
+	var hints []int32
+	for _, v := range s.best {
+		if v != next {
+			since += s.p.cost[v]
+			continue
+		}
+		if paid[v] = since; since > 0 {
+			hints = append(hints, v)
+		}
+		next, since = next+1, 0
+	}
+	slices.SortStableFunc(hints, func(a, b int32) int { return -compare(paid[a], paid[b]) })
+	s.windows.hints = hints
 }
 
 func (s *solver) tell() {
@@ -324,7 +351,7 @@ func (s *solver) climb(excess []int64) {
 			over = append(over, int32(v))
 		}
 	}
-	s.windows = newLadder(s.p, cuts, spread(over, screened))
+	s.windows = newLadder(s.p, cuts, spread(over, 4*screened), s.opt.Seed)
 	s.windows.record = s.opt.Certificate
 }
 
@@ -407,10 +434,14 @@ func (s *solver) start(ctx context.Context) {
 	s.collect()
 	m := s.improvers[0]
 	for i := range 8 {
+		limit := 64*s.p.n + 256
+		if s.cost < infinite { // something to do without
+			limit = 3*s.p.n + 256
+		}
 		if ctx.Err() != nil || i >= 2 && s.cost < infinite || s.opt.Class != ClassSchedule {
 			break
 		}
-		if sequence := simulate(s.p, m.rng, float64(i)*0.1, 64*s.p.n+256); sequence != nil {
+		if sequence := simulate(s.p, m.rng, float64(i)*0.1, limit); sequence != nil {
 			m.pl.load(sequence)
 			m.finish(infinite)
 		}
@@ -445,7 +476,7 @@ func (s *solver) improve(ctx context.Context, plans []windowPlan) {
 			m.cost, m.best = s.cost, s.best
 		}
 		if m.best != nil {
-			m.anneal(ctx, 1000)
+			m.anneal(ctx, min(1000+s.rounds*500, 4000))
 		}
 	}
 }
