@@ -266,6 +266,28 @@ func (a *answer) noSchedule(ctx context.Context, g *checkpointsel.StepGraph, rea
 	return nil
 }
 
+// noSegments says what a schedule of operations could do where segments
+// cannot: nothing, if one operation needs more than there is.
+func (a *answer) noSegments(ctx context.Context) error {
+	_, g, err := a.stepGraph()
+	if errors.Is(err, checkpointsel.ErrMicros) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = remat.Bound(ctx, g.Instance, a.j.cap)
+	var reason *remat.InfeasibleError
+	switch {
+	case errors.As(err, &reason):
+		a.note("no-schedule", "nor does any schedule of operations: %s needs more with what must be there beside it", reason.Name)
+		return nil
+	case err == nil:
+		a.note("schedule-may-fit", "a schedule of operations may fit, for memplan's executor: try --checkpoint schedule")
+	}
+	return err
+}
+
 // price sets what it costs that PyTorch can only checkpoint modules: the
 // overhead above the least that any schedule has.
 func (a *answer) price(ctx context.Context) error {
