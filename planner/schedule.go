@@ -51,16 +51,20 @@ func (a *answer) stepGraph() (*train.Build, *checkpointsel.StepGraph, error) {
 	return b, g, err
 }
 
-// build makes the program of the answer: with its segments, or its schedule.
-func (a *answer) build() (*train.Build, error) {
-	if len(a.steps) == 0 {
-		return a.m.build(a.j, a.batch, a.segs)
+// planned makes the program of a step with its segments, or its schedule.
+func (m *Model) planned(j *job, batch int64, segs []train.Segment, steps []remat.Step) (*train.Build, error) {
+	if len(steps) == 0 {
+		return m.build(j, batch, segs)
 	}
-	b, g, err := a.stepGraph()
+	b, err := m.build(j, batch, nil)
 	if err != nil {
 		return nil, err
 	}
-	return scheduled(b, g, a.steps)
+	g, err := checkpointsel.NewStepGraph(b.Program, j.time.Seconds)
+	if err != nil {
+		return nil, err
+	}
+	return scheduled(b, g, steps)
 }
 
 // scheduled returns the build with a schedule applied to its program.

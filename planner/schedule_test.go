@@ -73,6 +73,10 @@ func TestSchedule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	plain, err := m.Timeline(Config{Batch: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
 	before := -1.0
 	for _, vram := range []int64{3200 << 20, 2400 << 20, 2200 << 20} {
 		cfg := Config{Batch: 64, VRAM: vram, Checkpoint: "schedule"}
@@ -92,6 +96,9 @@ func TestSchedule(t *testing.T) {
 		again := replan(t, m, p)
 		if again.Peak != p.Peak || again.Time != p.Time {
 			t.Errorf("%s: the plan read back has peak %+v, not %+v", profile.FormatBytes(vram), again.Peak, p.Peak)
+		}
+		if tl, err := m.Timeline(Settled(cfg, &p.Report)); err != nil || len(p.Schedule) > 0 == (len(tl) == len(plain)) {
+			t.Errorf("%s: a timeline of %d events, %d without checkpoints; %v", profile.FormatBytes(vram), len(tl), len(plain), err)
 		}
 		if _, err := p.ToTorch(); (err == nil) != (len(p.Schedule) == 0) {
 			t.Errorf("as a configuration for PyTorch: %v", err)
