@@ -66,9 +66,6 @@ func (l *ladder) raise(ctx context.Context, target int64) {
 			l.try(ctx, []int32{t}, target)
 		}
 		l.singles = nil
-		if len(l.hints) > 1 {
-			l.try(ctx, with(l.best.w.cuts, l.hints[:min(len(l.hints), 3)]...), target)
-		}
 		l.idle = 0
 	}
 	idle := mostIdle
