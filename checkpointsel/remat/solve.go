@@ -432,6 +432,7 @@ func (s *solver) start(ctx context.Context) {
 		m.finish(infinite)
 	}
 	s.collect()
+	s.startBelow(ctx)
 	m := s.improvers[0]
 	for i := range 8 {
 		limit := 64*s.p.n + 256
@@ -447,6 +448,40 @@ func (s *solver) start(ctx context.Context) {
 		}
 	}
 	s.collect()
+}
+
+// margins are parts of the memory that plans leave free at the best cut, for
+// recomputation to work in, in the attempts of startBelow.
+var margins = [...]float64{0.04, 0.08, 0.13, 0.19, 0.26, 0.35, 0.45}
+
+// startBelow makes plans from solutions of the best cut for a smaller limit.
+// The improvers begin with the best of them.
+func (s *solver) startBelow(ctx context.Context) {
+	if len(s.cuts) == 0 || s.solved() {
+		return
+	}
+	defer s.collect()
+	least := s.cost
+	for i, part := range margins {
+		c := newCut(s.p, s.cuts[0].cut.at, int32(s.p.n))
+		c.cap -= int64(part * float64(s.p.cap))
+		below := newSearch(c, infinite)
+		if below == nil || ctx.Err() != nil {
+			return
+		}
+		below.improve(ctx, infinite, 50)
+		m := s.scout
+		m.cost, m.best = infinite, nil
+		m.start(c, below.best)
+		m.finish(min(least, infinite/2) * 3 / 2)
+		if m.best == nil && least < infinite {
+			return
+		}
+		least = min(least, m.cost)
+		if t := s.improvers[i%len(s.improvers)]; m.cost < t.cost {
+			t.cost, t.best = m.cost, m.best
+		}
+	}
 }
 
 // heats are those of the improvers that work in turn.
