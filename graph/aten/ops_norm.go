@@ -47,11 +47,12 @@ func runLayerNorm(e *Eager, c *Call) []*Tensor {
 func (e *Eager) normBackward(op string, g, x, w, b *Tensor, stats []*Tensor, need []bool) []*Tensor {
 	k := e.begin(op, append([]*Tensor{g, x, w}, stats...)...)
 	var temps []program.StorageID
-	for _, t := range []*Tensor{g, x} {
+	contiguous := func(t *Tensor) {
 		if !t.contiguous() {
 			temps = append(temps, k.temp(t.Bytes(), program.Temporaries))
 		}
 	}
+	contiguous(x)
 	outs := make([]*Tensor, 3)
 	if need[0] {
 		outs[0] = k.alloc(x.Shape, nil, x.DType)
@@ -61,6 +62,7 @@ func (e *Eager) normBackward(op string, g, x, w, b *Tensor, stats []*Tensor, nee
 			outs[i+1] = k.alloc(p.Shape, nil, p.DType)
 		}
 	}
+	contiguous(g)
 	slices.Reverse(temps)
 	k.free(temps...)
 	k.flops(12 * x.Numel()).end()
