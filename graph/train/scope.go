@@ -2,6 +2,7 @@ package train
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -15,7 +16,9 @@ import (
 //   - what a module is called with stays alive until the call returns: the
 //     caller's variable and the callee's parameter name it;
 //   - query, key and value, and the probabilities, are variables of the
-//     attention module's forward and live until it returns;
+//     attention module's forward and live until it returns; attention modules
+//     of transformers return the probabilities too, and the block that calls
+//     them keeps these;
 //   - in inference, where autograd holds nothing, what skips past a module, as
 //     in a U-Net, is a variable of its own and lives until the function that
 //     computed it returns (see skips).
@@ -39,7 +42,11 @@ func scopeHolds(l *lift.Lifted) [][]graph.ValueID {
 					holds[at] = append(holds[at], id)
 				}
 			} else if multiplies(n) && n.Module != "" {
-				if at := ends(i, depth(n.Module)); !slices.Contains(holds[at], id) {
+				at := ends(i, depth(n.Module))
+				if probabilities(&g.Nodes[def]) && strings.Contains(l.Classes[i], "transformers.") {
+					at = untilAgain(g, at, ends(i, blockDepth(n.Module)))
+				}
+				if !slices.Contains(holds[at], id) {
 					holds[at] = append(holds[at], id)
 				}
 			}
@@ -128,6 +135,38 @@ func skips(l *lift.Lifted) [][]graph.ValueID {
 func multiplies(n *graph.Node) bool {
 	op, _, _ := strings.Cut(n.Op, ".")
 	return op == "matmul" || op == "bmm" || op == "baddbmm" || op == "scaled_dot_product_attention"
+}
+
+// probabilities reports an operator whose result attention multiplies values
+// with.
+func probabilities(n *graph.Node) bool {
+	op, _, _ := strings.Cut(n.Op, ".")
+	return op == "softmax" || op == "_softmax" || op == "_safe_softmax" || op == "dropout" || op == "native_dropout"
+}
+
+// untilAgain is the last call, from call i on and up to call end, before the
+// module of call i is called again: where all blocks of a model are one, they
+// follow each other within it.
+func untilAgain(g *graph.Graph, i, end int) int {
+	for j := i + 1; j <= end; j++ {
+		if g.Nodes[j].Module == g.Nodes[i].Module {
+			return j - 1
+		}
+	}
+	return end
+}
+
+// blockDepth is the depth of the innermost module around a module, or itself,
+// that stands in a list: whose name is a number. It is the module's own where
+// there is none.
+func blockDepth(module string) int {
+	for m, d := module, depth(module); d > 0; m, d = parent(m), d-1 {
+		last := m[strings.LastIndexByte(m, '.')+1:]
+		if _, err := strconv.Atoi(last); err == nil {
+			return d
+		}
+	}
+	return depth(module)
 }
 
 func depth(module string) int {
