@@ -52,7 +52,44 @@ func scopeHolds(l *lift.Lifted) [][]graph.ValueID {
 			}
 		}
 	}
+	nested(l, ends, holds)
 	return holds
+}
+
+// nested adds the terms of a sum that stands in a call, as transformers write
+// self.LayerNorm(hidden_states + input_tensor): variables name them until the
+// statement is done.
+func nested(l *lift.Lifted, ends func(i, d int) int, holds [][]graph.ValueID) {
+	g := l.Graph
+	uses := make([]int, len(g.Values)) // the only call that reads a value; -1 for several
+	for i := range g.Nodes {
+		for _, id := range g.Nodes[i].Inputs {
+			if g.Values[id].Def >= 0 {
+				if uses[id] == 0 {
+					uses[id] = i
+				} else if uses[id] != i {
+					uses[id] = -1
+				}
+			}
+		}
+	}
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		if n.Op != "add.Tensor" || len(n.Inputs) < 2 || uses[n.Outputs[0]] <= i || !strings.Contains(l.Classes[i], "transformers.") {
+			continue
+		}
+		j := uses[n.Outputs[0]]
+		d := depth(n.Module)
+		if depth(g.Nodes[j].Module) <= d || commonDepth(n.Module, g.Nodes[j].Module) < d {
+			continue
+		}
+		at := ends(j, d+1)
+		for _, id := range n.Inputs {
+			if def := g.Values[id].Def; def >= 0 && depth(g.Nodes[def].Module) > d && !slices.Contains(holds[at], id) {
+				holds[at] = append(holds[at], id)
+			}
+		}
+	}
 }
 
 // A skip is a value that a frame calls a module with and reads again after
