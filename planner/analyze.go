@@ -239,6 +239,9 @@ func (a *answer) report() *Report {
 	res := a.ev.res
 	r.Peak = Peak{RequestedBytes: res.Requested, AllocatedBytes: res.Allocated, ReservedBytes: res.Reserved, ProcessBytes: res.Reserved + a.j.device.Context,
 		UpperBoundBytes: a.bound, Step: res.Step}
+	if !a.j.train {
+		r.Peak.IdealArenaBytes = liveness.Ideal(a.ev.Program)
+	}
 	s := res.Steps[len(res.Steps)-1]
 	r.Phases = Phases{s.Start, s.AfterForward, s.AfterBackward, s.AfterStep, s.ForwardPeak, s.BackwardPeak, s.OptimizerPeak}
 	a.atPeak(r)
