@@ -43,7 +43,7 @@ func scopeHolds(l *lift.Lifted) [][]graph.ValueID {
 				}
 			} else if multiplies(n) && n.Module != "" {
 				at := ends(i, depth(n.Module))
-				if probabilities(&g.Nodes[def]) && strings.Contains(l.Classes[i], "transformers.") {
+				if probabilities(g, id) && strings.Contains(l.Classes[i], "transformers.") {
 					at = untilAgain(g, at, ends(i, blockDepth(n.Module)))
 				}
 				if !slices.Contains(holds[at], id) {
@@ -174,11 +174,28 @@ func multiplies(n *graph.Node) bool {
 	return op == "matmul" || op == "bmm" || op == "baddbmm" || op == "scaled_dot_product_attention"
 }
 
-// probabilities reports an operator whose result attention multiplies values
-// with.
-func probabilities(n *graph.Node) bool {
-	op, _, _ := strings.Cut(n.Op, ".")
-	return op == "softmax" || op == "_softmax" || op == "_safe_softmax" || op == "dropout" || op == "native_dropout"
+// probabilities reports whether a value is a softmax, or one that was cast,
+// dropped out or viewed since, of the same module.
+func probabilities(g *graph.Graph, id graph.ValueID) bool {
+	for range 6 {
+		def := g.Values[id].Def
+		if def < 0 {
+			return false
+		}
+		n := &g.Nodes[def]
+		switch op, _, _ := strings.Cut(n.Op, "."); op {
+		case "softmax", "_softmax", "_safe_softmax":
+			return true
+		case "dropout", "native_dropout", "type_as", "to", "_to_copy", "view", "expand", "reshape", "where":
+		default:
+			return false
+		}
+		if len(n.Inputs) == 0 {
+			return false
+		}
+		id = n.Inputs[0]
+	}
+	return false
 }
 
 // untilAgain is the last call, from call i on and up to call end, before the
