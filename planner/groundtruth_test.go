@@ -277,7 +277,8 @@ DINOv2, a segmentation network and one of odd grouped convolutions; Mistral, Phi
 warned of, and GPT-Neo's attention has its casts (its run in bfloat16 was 8.40%% off before, the worst of that row).
 
 %s
-Inference runs without saved tensors, so that what Python variables keep alive decides the peak; the file does not show variables.
+Inference runs without saved tensors, so that what Python variables keep alive decides the peak. The file does not show variables; for the
+modules of torchvision, timm, transformers and diffusers memplan knows the code (` + "`graph/train/frames.txt`, which `scripts/frames.py` reads from it" + `).
 
 ## Options
 

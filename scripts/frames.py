@@ -9,8 +9,9 @@ keeps alive for longer than the calls that read it:
 
     transformers.models.gpt2.modeling_gpt2.GPT2Block attn>$ ln_1>attn
 
-says that the result of the child module attn lives until forward returns ($), and that of ln_1 until attn has returned. <X stands
-for the tensor that child X is called with. A child in a list is called by its pattern: layers.* . What the code of a class leaves open
+says that the result of the child module attn lives until forward returns ($), and that of ln_1 until attn has returned; X>Y|Z until Y has, or
+until Z has where Y is not called. <X stands
+for the first argument that child X is called with. A child in a list is called by its pattern: layers.* . What the code of a class leaves open
 (conditions, loops) is read in the order in which it stands; where that is wrong, the calls that read a tensor still bound its life from below.
 """
 import ast
@@ -30,17 +31,19 @@ SKIP = ("gradient_checkpointing", "is_tracing", "is_scripting", "deepspeed", "fs
 
 
 class Value:
-    """A tensor: what identifies it in the graph, the child that read it last, and the variables that name it."""
+    """A tensor: the child that returned it or those called with it first, the event that read it last, the events after which
+    it may be gone if they happen, and the tensors that its variable names where a condition does not hold."""
 
-    def __init__(self, anchor=None, param=False):
-        self.anchor, self.param, self.last, self.born = anchor, param, -1, -1
+    def __init__(self, child=None, param=False):
+        self.child, self.param, self.last = child, param, -1
+        self.first_of, self.maybe, self.others = [], [], []
 
 
 class Frame(ast.NodeVisitor):
     """Runs a forward function on values instead of tensors."""
 
     def __init__(self, cls):
-        self.cls, self.events, self.out, self.env, self.depth = cls, [], [], {}, 0
+        self.cls, self.events, self.out, self.env, self.depth, self.conditions = cls, [], [], {}, 0, 0
         self.aliases = {}  # loop variables that name children
 
     # ---- events
@@ -48,28 +51,33 @@ class Frame(ast.NodeVisitor):
     def call(self, child, args):
         self.events.append(child)
         now = len(self.events) - 1
-        for a in args:
+        for i, a in enumerate(args):
             if isinstance(a, Value):
                 a.last = now
-                if a.anchor is None and not a.param:
-                    a.anchor, a.born = "<" + child, now
+                if a.child is None and i == 0 and "<" + child not in a.first_of:
+                    a.first_of.append("<" + child)
         v = Value(child)
-        v.born = v.last = now
+        v.last = now
         return v
 
     def dies(self, v, at):
         """The last variable that names v goes after event at; END for the return of forward."""
-        if v.anchor is None or v.param:
+        others, v.others = v.others, []
+        for other in others:
+            self.dies(other, at)
+        if v.param:
             return
+        ends = [self.events[e] for e in v.maybe if e >= max(v.last, 0)]
         if at == END:
-            end = END
+            ends.append(END)
         elif at > v.last:
-            end = self.events[at]
+            ends.append(self.events[at])
         else:
             return
-        entry = v.anchor + ">" + end
-        if entry not in self.out:
-            self.out.append(entry)
+        for anchor in [v.child] if v.child else v.first_of:
+            entry = anchor + ">" + "|".join(dict.fromkeys(ends))
+            if entry not in self.out:
+                self.out.append(entry)
 
     def drop(self, name, at=None):
         v = self.env.pop(name, None)
@@ -83,7 +91,14 @@ class Frame(ast.NodeVisitor):
                 self.assign(t, v if i == 0 else None)
             return
         if isinstance(target, ast.Name):
-            if self.env.get(target.id) is not v or v is None:
+            old = self.env.get(target.id)
+            # A dropout returns what it is called with in evaluation, and is no call where its probability is 0.
+            unsure = self.conditions or isinstance(v, Value) and "drop" in (v.child or "").split(".")[-1]
+            if isinstance(old, Value) and isinstance(v, Value) and v is not old and unsure and not old.param:
+                if old not in v.others:
+                    old.maybe.append(len(self.events) - 1)
+                    v.others.append(old)
+            elif old is not v or v is None:
                 self.drop(target.id)
             if isinstance(v, Value):
                 self.env[target.id] = v
@@ -184,7 +199,6 @@ class Frame(ast.NodeVisitor):
         outer, outer_aliases = self.env, self.aliases
         # Names of the caller still count: prefix them.
         self.env = {("caller " * (self.depth + 1)) + k: v for k, v in outer.items()}
-        temps = {}
         for n, v in list(zip(names, args)) + list(kwargs.items()):
             if isinstance(v, Value) and n:
                 self.env[n] = v
@@ -253,12 +267,13 @@ class Frame(ast.NodeVisitor):
         elif isinstance(s, ast.If):
             text = ast.unparse(s.test)
             result = None
-            if not any(x in text for x in SKIP):
-                self.value(s.test)
-                result = self.body(s.body)
-            elif "not" in text.split():
-                return self.body(s.body)
+            if any(x in text for x in SKIP):
+                return self.body(s.body if "not" in text.split() else s.orelse)
+            self.value(s.test)
+            self.conditions += 1
+            result = self.body(s.body)
             other = self.body(s.orelse)
+            self.conditions -= 1
             return result if result is not None else other
         elif isinstance(s, (ast.For, ast.While)):
             for _ in range(2):

@@ -19,6 +19,8 @@ import (
 //     attention module's forward and live until it returns; attention modules
 //     of transformers return the probabilities too, and the block that calls
 //     them keeps these;
+//   - in the forward functions of well-known modules, variables live as their
+//     code says (frames.txt);
 //   - in inference, where autograd holds nothing, what skips past a module, as
 //     in a U-Net, is a variable of its own and lives until the function that
 //     computed it returns (see skips).
@@ -28,7 +30,7 @@ import (
 func scopeHolds(l *lift.Lifted) [][]graph.ValueID {
 	g := l.Graph
 	holds := make([][]graph.ValueID, len(g.Nodes))
-	ends := callEnds(g)
+	ends, inner := callEnds(g), callees(l)
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		for _, id := range n.Inputs {
@@ -37,7 +39,7 @@ func scopeHolds(l *lift.Lifted) [][]graph.ValueID {
 				continue
 			}
 			if d := commonDepth(g.Nodes[def].Module, n.Module); d < depth(n.Module) {
-				at := ends(i, d+1)
+				at := ends(i, inner(n.Module, d))
 				if at > i && !slices.Contains(holds[at], id) {
 					holds[at] = append(holds[at], id)
 				}
@@ -52,44 +54,8 @@ func scopeHolds(l *lift.Lifted) [][]graph.ValueID {
 			}
 		}
 	}
-	nested(l, ends, holds)
+	frameHolds(l, holds)
 	return holds
-}
-
-// nested adds the terms of a sum that stands in a call, as transformers write
-// self.LayerNorm(hidden_states + input_tensor): variables name them until the
-// statement is done.
-func nested(l *lift.Lifted, ends func(i, d int) int, holds [][]graph.ValueID) {
-	g := l.Graph
-	uses := make([]int, len(g.Values)) // the only call that reads a value; -1 for several
-	for i := range g.Nodes {
-		for _, id := range g.Nodes[i].Inputs {
-			if g.Values[id].Def >= 0 {
-				if uses[id] == 0 {
-					uses[id] = i
-				} else if uses[id] != i {
-					uses[id] = -1
-				}
-			}
-		}
-	}
-	for i := range g.Nodes {
-		n := &g.Nodes[i]
-		if n.Op != "add.Tensor" || len(n.Inputs) < 2 || uses[n.Outputs[0]] <= i || !strings.Contains(l.Classes[i], "transformers.") {
-			continue
-		}
-		j := uses[n.Outputs[0]]
-		d := depth(n.Module)
-		if depth(g.Nodes[j].Module) <= d || commonDepth(n.Module, g.Nodes[j].Module) < d {
-			continue
-		}
-		at := ends(j, d+1)
-		for _, id := range n.Inputs {
-			if def := g.Values[id].Def; def >= 0 && depth(g.Nodes[def].Module) > d && !slices.Contains(holds[at], id) {
-				holds[at] = append(holds[at], id)
-			}
-		}
-	}
 }
 
 // A skip is a value that a frame calls a module with and reads again after
@@ -110,7 +76,7 @@ func skips(l *lift.Lifted) [][]graph.ValueID {
 		end    int
 	}
 	frames := map[frame][]skip{}
-	ends := callEnds(g)
+	ends, inner := callEnds(g), callees(l)
 	first, last := make([]int, len(g.Values)), make([]int, len(g.Values))
 	common := make([]int, len(g.Values))
 	for i := range g.Nodes {
@@ -132,7 +98,7 @@ func skips(l *lift.Lifted) [][]graph.ValueID {
 	}
 	item := func(i, d int) int { // last call of the frame's statement that call i is a part of
 		if depth(g.Nodes[i].Module) > d {
-			return ends(i, d+1)
+			return ends(i, inner(g.Nodes[i].Module, d))
 		}
 		return i
 	}
@@ -261,6 +227,26 @@ func prefix(module string, n int) string {
 		at += j + 1
 	}
 	return module[:max(at-1, 0)]
+}
+
+// callees returns a function that gives the depth of the module that a frame at
+// depth d calls on the way to a module: a list of modules is none.
+func callees(l *lift.Lifted) func(module string, d int) int {
+	called := map[string]bool{}
+	for _, m := range l.Modules() {
+		called[m.Name] = true
+	}
+	return func(module string, d int) int {
+		for k := d + 1; k < depth(module); k++ {
+			if called[prefix(module, k)] {
+				return k
+			}
+		}
+		if called[module] {
+			return depth(module)
+		}
+		return d + 1
+	}
 }
 
 // callEnds returns a function that gives the last call of the run of calls
