@@ -330,13 +330,13 @@ func (r *runner) node(ctx context.Context, i, micro, step int, first bool, event
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if n.Only == program.FirstStep && !first || n.Only == program.LaterSteps && first {
-		return nil
-	}
-	if i == r.update && micro == 0 {
+	if i == r.update { // reached in every step, whether or not the node runs in it
 		if err := r.gradients(step); err != nil {
 			return err
 		}
+	}
+	if n.Only == program.FirstStep && !first || n.Only == program.LaterSteps && first {
+		return nil
 	}
 	if n == r.seed {
 		a, err := r.download(&n.In[0])
@@ -358,6 +358,11 @@ func (r *runner) node(ctx context.Context, i, micro, step int, first bool, event
 	if err := r.d.Run(c); err != nil {
 		return fmt.Errorf("node %d: %w", i, err)
 	}
+	if n.Phase == program.Loss && len(n.In) == 0 {
+		if err := r.target(n); err != nil {
+			return err
+		}
+	}
 	*ran = append(*ran, i)
 	if step == 1 && micro == 0 {
 		if err := r.outputs(int32(i)); err != nil {
@@ -378,6 +383,32 @@ func (r *runner) node(ctx context.Context, i, micro, step int, first bool, event
 		r.o.Progress(r.done, max(r.total, r.done))
 	}
 	return nil
+}
+
+// TargetName is what sources call the loss's target.
+const TargetName = "target"
+
+// target overwrites the target that a node has drawn by the source's.
+func (r *runner) target(n *program.Node) error {
+	if r.o.Source == nil || len(n.Out) != 1 || r.p.Storages[n.Out[0].Storage].Category != program.Inputs {
+		return nil
+	}
+	t := &n.Out[0]
+	a, err := r.o.Source(TargetName)
+	if a == nil || err != nil {
+		return err
+	}
+	if int64(len(a.Values)) != numel(t.Shape) {
+		return fmt.Errorf("target: %v for a target of %v", a.Shape, t.Shape)
+	}
+	raw, err := encode(t.DType, numel(t.Shape), func(i uint64) float64 { return float64(a.Values[i]) })
+	if err != nil {
+		return err
+	}
+	if err := r.d.Sync(); err != nil {
+		return err
+	}
+	return r.d.Upload(r.l.Offset[t.Storage], raw)
 }
 
 // callSeed depends on the lifted call and the step, not on where in the program
