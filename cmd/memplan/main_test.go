@@ -62,7 +62,7 @@ func TestSurface(t *testing.T) {
 	model := "vram gpu batch dim mode precision optimizer loss attention accumulate checkpoint runtime format output timeout"
 	for name, flags := range map[string]string{
 		"analyze": model + " timeline", "plan": model, "diff": model, "show": model + " timeline", "config": "to format output", "check": "format output", "baseline": "output",
-		"validate": "device cap format output", "list": "format output model", "version": "", "completion": "", "solve remat": "budget budget-ratio class format output timeout",
+		"validate": model + " device cap input expect tolerance seed steps profile", "list": "format output model", "version": "", "completion": "", "solve remat": "budget budget-ratio class format output timeout",
 	} {
 		c, rest, err := root.Find(strings.Fields(name))
 		if err != nil || len(rest) > 0 || c == root {

@@ -8,8 +8,6 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-func init() { kernels["step"] = step }
-
 // A rule updates the elements [lo, hi) of one parameter p with gradient g and
 // states s, which hold what names lists, in float32 or the parameter's type.
 type rule struct {
