@@ -74,6 +74,7 @@ func (b *builder) resident() error {
 		b.params = append(b.params, r.t)
 	}
 	b.batchCounters()
+	b.rotaryCopies()
 	b.place(inModuleOrder(b.setup, false))
 	b.setup = nil
 	if err := b.adapters(); err != nil {
@@ -194,6 +195,22 @@ func (b *builder) batchCounters() {
 		if strings.Contains(b.l.Classes[i], "batchnorm.BatchNorm") && strings.Contains(n.Op, "batch_norm") {
 			name := n.Module + ".num_batches_tracked"
 			b.add(name, b.e.Resident(name, n.Module, program.Buffers, graph.Int64, nil, false), graph.Int64)
+		}
+	}
+}
+
+// rotaryCopies adds original_inv_freq, the copy of inv_freq that the rotary
+// embeddings of transformers 5 keep and no graph reads.
+func (b *builder) rotaryCopies() {
+	classes := map[string]string{}
+	for _, m := range b.l.Modules() {
+		classes[m.Name] = m.Class
+	}
+	for _, r := range b.setup {
+		module := parent(r.name)
+		if c := classes[module]; strings.HasSuffix(r.name, ".inv_freq") && strings.HasPrefix(c, "transformers.") && strings.HasSuffix(c, "RotaryEmbedding") {
+			name := module + ".original_inv_freq"
+			b.add(name, b.e.Resident(name, module, program.Buffers, r.t.DType, r.t.Shape, false), r.t.DType)
 		}
 	}
 }
