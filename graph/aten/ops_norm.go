@@ -89,6 +89,9 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 	case c.Over == "no_stats":
 		mean, variance, train, at = nil, nil, c.bool(3, "training", true), 4
 	}
+	if !e.P.Train && mean != nil {
+		train = false // an inference runs the model in evaluation, however it was exported
+	}
 	numbers := []float64{c.float(at+1, "eps", 1e-5), c.float(at, "momentum", 0.1), 0}
 	if train {
 		numbers[2] = 1
