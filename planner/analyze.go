@@ -207,8 +207,8 @@ func (a *answer) upperBound() error {
 // were chosen so that about one run in a hundred of docs/accuracy.md reserves
 // more.
 const (
-	marginTrain = 1.048
-	marginInfer = 1.1  // Python's variables are not in the file
+	marginTrain = 1.035
+	marginInfer = 1.12 // Python's variables are not in the file
 	marginGuess = 1.25 // operators, workspaces or sizes that are estimates
 )
 
@@ -250,6 +250,9 @@ func (a *answer) report() *Report {
 	res := a.ev.res
 	r.Peak = Peak{RequestedBytes: res.Requested, AllocatedBytes: res.Allocated, ReservedBytes: res.Reserved, ProcessBytes: res.Reserved + a.j.device.Context,
 		UpperBoundBytes: a.bound, Step: res.Step}
+	if !a.j.train {
+		r.Peak.IdealArenaBytes = liveness.Ideal(a.ev.Program)
+	}
 	s := res.Steps[len(res.Steps)-1]
 	r.Phases = Phases{s.Start, s.AfterForward, s.AfterBackward, s.AfterStep, s.ForwardPeak, s.BackwardPeak, s.OptimizerPeak}
 	a.atPeak(r)

@@ -71,9 +71,10 @@ type Peak struct {
 	ReservedBytes   int64  `json:"reservedBytes"`
 	ProcessBytes    int64  `json:"processBytes"`
 	UpperBoundBytes int64  `json:"upperBoundBytes"`
-	Phase           string `json:"phase"` // forward, loss, backward, optimizer
-	Step            int    `json:"step"`  // 0 is the first
-	Node            string `json:"node"`  // the call that allocates at the peak
+	Phase           string `json:"phase"`                     // forward, loss, backward, optimizer
+	Step            int    `json:"step"`                      // 0 is the first
+	Node            string `json:"node"`                      // the call that allocates at the peak
+	IdealArenaBytes int64  `json:"idealArenaBytes,omitempty"` // inference: what an arena planned ahead comes close to (liveness.Ideal)
 }
 
 // Phases are allocated bytes of a steady step, which starts when zero_grad has

@@ -176,9 +176,16 @@ func (en *engine) run(n *gradNode) {
 		out = make([]*Tensor, len(n.next))
 	}
 	e.autograd = ""
-	hooks := n.seg != nil || e.Hooks
-	if hooks {
-		e.hold(saved...) // unpacked by hooks, only the function's variables own them
+	// Unpacked by hooks, only the function's variables own what was saved: it
+	// goes as variables do, the last first. What a segment was called with lives
+	// on in its frame.
+	inFunction := func(t *Tensor) bool {
+		return n.seg == nil && e.Hooks || n.seg != nil && t != nil && t.Storage >= n.seg.fresh
+	}
+	for _, t := range slices.Backward(saved) {
+		if inFunction(t) {
+			e.hold(t)
+		}
 	}
 	for i, g := range out {
 		if g != nil && n.next[i].node != nil {
@@ -186,8 +193,10 @@ func (en *engine) run(n *gradNode) {
 		}
 	}
 	e.hold(grads...)
-	if !hooks {
-		e.hold(saved...)
+	for _, t := range saved {
+		if !inFunction(t) {
+			e.hold(t)
+		}
 	}
 	n.saved, n.apply = nil, nil
 	for _, g := range grads {
@@ -245,7 +254,7 @@ func (en *engine) put(to edge, g *Tensor) {
 	}
 	e := en.e
 	if en.refs[old.Storage] == 1 && !old.based && old.dense() && old.Storage != g.Storage {
-		k := e.begin("add_", old, g)
+		k := e.begin("add_", old, g).does("add")
 		k.out(old)
 		k.end()
 		return
@@ -273,7 +282,7 @@ func (en *engine) accumulate(n *gradNode, g *Tensor) {
 	e, p := en.e, n.param
 	e.module, e.name = p.Name, p.Name
 	if n.grad != nil {
-		k := e.begin("add_", n.grad, g)
+		k := e.begin("add_", n.grad, g).does("add")
 		k.out(n.grad)
 		k.end()
 		e.hold(g)
@@ -281,7 +290,7 @@ func (en *engine) accumulate(n *gradNode, g *Tensor) {
 	}
 	layout := !p.dense() && g.contiguous() || p.dense() && sameLayout(g, p)
 	if en.refs[g.Storage] > 1 && !g.part || !layout {
-		k := e.begin("clone", g)
+		k := e.begin("clone", g).does("copy")
 		c := k.alloc(p.Shape, p.denseStrides(), g.DType)
 		k.end()
 		e.hold(g)

@@ -36,6 +36,7 @@ type UpdateEvent struct {
 // Options say what to build.
 type Options struct {
 	Train   bool
+	Rule    string      // the optimizer's name, for nodes to carry
 	Storage graph.DType // type of parameters and inputs; Undefined keeps the file's
 	Loss    string      // auto, cross-entropy, mse, sum, none
 	// Update returns what the optimizer's step allocates and frees; first says
@@ -63,6 +64,16 @@ type Build struct {
 	Lifted *lift.Lifted
 	// Ranges are the lifted calls of each segment, half-open.
 	Ranges [][2]int
+	// Outputs are what the model returns, and Forward the last node of its
+	// (first) forward pass.
+	Outputs []Output
+	Forward int32
+}
+
+// An Output is a tensor that the model returns, as its file calls it.
+type Output struct {
+	Name   string
+	Tensor program.Tensor
 }
 
 // New builds the program. The error names the call whose operands do not fit,
@@ -90,7 +101,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	if err := b.run(); err != nil {
 		return nil, err
 	}
-	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges}, nil
+	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward}, nil
 }
 
 // run appends the step, or the inference.
@@ -101,6 +112,7 @@ func (b *builder) run() error {
 		if err := b.forward(); err != nil {
 			return err
 		}
+		b.returns()
 		b.e.ExitAutocast()
 		b.e.Hold(b.outputs()...)
 		return nil
@@ -115,6 +127,9 @@ func (b *builder) run() error {
 		if err := b.forward(); err != nil {
 			return err
 		}
+		if i == 0 {
+			b.returns()
+		}
 		if err := b.backward(); err != nil {
 			return err
 		}
@@ -124,16 +139,19 @@ func (b *builder) run() error {
 }
 
 type builder struct {
-	l      *lift.Lifted
-	opt    Options
-	e      *aten.Eager
-	env    []*aten.Tensor
-	params []*aten.Tensor
-	ranges [][2]int
-	holds  [][]graph.ValueID // values let go after each call
-	result *aten.Tensor      // the loss
-	lora   map[int]*adapter  // by the last call of the module
-	setup  []resident        // what exists before the first step
+	l           *lift.Lifted
+	opt         Options
+	e           *aten.Eager
+	env         []*aten.Tensor
+	params      []*aten.Tensor
+	ranges      [][2]int
+	holds       [][]graph.ValueID // values let go after each call
+	result      *aten.Tensor      // the loss
+	lora        map[int]*adapter  // by the last call of the module
+	setup       []resident        // what exists before the first step
+	returned    []Output
+	lastForward int32
+	made        []*aten.Tensor // optimizer state among it, each with its parameter's name
 }
 
 // segments finds the calls of each checkpointed region.
@@ -142,6 +160,9 @@ func (b *builder) segments() error {
 		lo, hi := Range(b.l, s.Modules)
 		if lo >= hi {
 			return fmt.Errorf("checkpoint: no calls in modules %v", s.Modules)
+		}
+		if i := Overwrites(b.l, lo, hi); i >= 0 {
+			b.e.Warn("recompute-overwrites", fmt.Sprintf("checkpoint %v: call %q updates in place what the modules before have computed: running it again gives wrong gradients", s.Modules, b.l.Graph.Nodes[i].Name))
 		}
 		b.ranges = append(b.ranges, [2]int{lo, hi})
 	}
@@ -171,6 +192,36 @@ func Range(l *lift.Lifted, modules []string) (lo, hi int) {
 		}
 	}
 	return lo, hi
+}
+
+// idempotent are operators that change nothing the second time, and whose
+// gradient can be told from their result.
+var idempotent = []string{"relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max", "threshold"}
+
+// Overwrites returns the first call of [lo, hi) that updates in place what was
+// computed before lo, other than by an operator that changes nothing the second
+// time; -1 for none. Such calls cannot be run again: the region's input is no
+// longer what it was, and gradients would be wrong.
+func Overwrites(l *lift.Lifted, lo, hi int) int {
+	g := l.Graph
+	for i := lo; i < hi; i++ {
+		op, _, _ := strings.Cut(g.Nodes[i].Op, ".")
+		if !l.InPlace[i] || len(g.Nodes[i].Args) == 0 || g.Nodes[i].Args[0].Kind != graph.ArgValue || slices.Contains(idempotent, op) {
+			continue
+		}
+		def := g.Values[g.Nodes[i].Args[0].Value].Def
+		for int(def) >= lo && len(g.Nodes[def].Inputs) > 0 { // a view of what was computed before
+			name, _, _ := strings.Cut(g.Nodes[def].Op, ".")
+			if o := aten.Lookup(name); o == nil || o.Kind != "view" {
+				break
+			}
+			def = g.Values[g.Nodes[def].Inputs[0]].Def
+		}
+		if int(def) < lo {
+			return i
+		}
+	}
+	return -1
 }
 
 func shapeText(s graph.Shape) string {
@@ -251,9 +302,15 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		}
 		c.Shapes, c.Types = append(c.Shapes, shape), append(c.Types, d)
 	}
+	before := len(b.e.P.Nodes)
 	outs, err := b.e.Run(c)
 	if err != nil {
 		return err
+	}
+	if len(b.e.P.Nodes) > before+1 { // the caller has what it calls with until the call returns
+		for _, id := range n.Inputs {
+			b.e.Hold(env[id])
+		}
 	}
 	for j, o := range n.Outputs {
 		if o >= 0 && j < len(outs) {
@@ -307,7 +364,7 @@ func (b *builder) value(n *graph.Node, id graph.ValueID, o *aten.Arg, env []*ate
 	}
 	v := &b.l.Graph.Values[id]
 	if v.Kind == graph.Initializer && v.Type.Elem == graph.Int64 && len(v.Type.Shape) == 0 && v.Const.Known() && len(v.Const.Ints) == 1 {
-		o.Kind, o.Int, o.T = graph.ArgInt, v.Const.Ints[0], aten.Host(v.Type.Elem, nil)
+		o.Kind, o.Int, o.T = graph.ArgInt, v.Const.Ints[0], aten.Host(v.Type.Elem, nil, float64(v.Const.Ints[0]))
 		return nil
 	}
 	shape, ok := v.Type.Shape.Static()
@@ -317,9 +374,35 @@ func (b *builder) value(n *graph.Node, id graph.ValueID, o *aten.Arg, env []*ate
 	if v.Kind == graph.Computed {
 		return fmt.Errorf("%s %q: operand %q was not computed", n.Op, n.Name, v.Name)
 	}
-	env[id] = aten.Host(b.stored(v.Type.Elem), shape)
+	env[id] = aten.Host(b.stored(v.Type.Elem), shape, elements(v.Const)...)
 	o.T = env[id]
 	return nil
+}
+
+// elements returns what a constant of the file holds, or nil where the file
+// was not read that far.
+func elements(t *graph.Tensor) []float64 {
+	if !t.Known() {
+		return nil
+	}
+	if t.Floats != nil {
+		return t.Floats
+	}
+	out := make([]float64, len(t.Ints))
+	for i, n := range t.Ints {
+		out[i] = float64(n)
+	}
+	return out
+}
+
+// returns notes what the forward pass returns.
+func (b *builder) returns() {
+	b.lastForward = int32(len(b.e.P.Nodes) - 1)
+	for _, id := range b.l.Graph.Outputs {
+		if id >= 0 && b.env[id] != nil {
+			b.returned = append(b.returned, Output{b.l.Graph.Values[id].Name, b.env[id].Tensor})
+		}
+	}
 }
 
 func (b *builder) outputs() []*aten.Tensor {

@@ -81,6 +81,9 @@ func breakdownHTML(w io.Writer, r *planner.Report) {
 		fmt.Fprintf(w, "<tr><td>%s</td><td class=n>%s</td></tr>\n", n[0], n[1])
 	}
 	fmt.Fprintln(w, "</table>")
+	if n := r.Peak.IdealArenaBytes; n > 0 {
+		fmt.Fprintf(w, "<p>%s</p>\n", idealArena(n, r))
+	}
 }
 
 func liveHTML(w io.Writer, r *planner.Report) {

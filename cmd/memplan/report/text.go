@@ -71,6 +71,14 @@ func numbersText(p *page, r *planner.Report) {
 		values.WriteString(left(n[1], column))
 	}
 	p.line("%s\n%s", names.String()[gap-2:], values.String()[gap-2:])
+	if n := r.Peak.IdealArenaBytes; n > 0 {
+		p.wrapped("  ", idealArena(n, r), "")
+	}
+}
+
+// idealArena compares the allocator with an arena planned ahead.
+func idealArena(n int64, r *planner.Report) string {
+	return fmt.Sprintf("an arena with offsets planned ahead could do with %s: %.1f%% less than reserved", size(n), 100*(1-float64(n)/float64(max(r.Peak.ReservedBytes, 1))))
 }
 
 // breakdownText lists the categories at the peak, the largest first.
