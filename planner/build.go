@@ -14,7 +14,7 @@ type Step struct {
 
 // Program builds the step that a fixed question is about: its batch is given
 // or fixed by the file, its checkpoints are Segments or those that all or sqrt
-// stand for.
+// stand for, or its Schedule is given.
 func (m *Model) Program(cfg Config) (*Step, error) {
 	j, err := cfg.resolve()
 	if err != nil {
@@ -40,7 +40,7 @@ func (m *Model) Program(cfg Config) (*Step, error) {
 			segs = s.problem.Sqrt()
 		}
 	}
-	b, err := m.build(j, batch, segs)
+	b, err := m.planned(j, batch, segs, cfg.Schedule)
 	if err != nil {
 		return nil, err
 	}

@@ -78,6 +78,16 @@ func scheduled(b *train.Build, g *checkpointsel.StepGraph, steps []remat.Step) (
 	}
 	out := *b
 	out.Program = p
+	first := int32(-1) // first runs keep their order
+	for i := range p.Nodes {
+		if !p.Nodes[i].Recompute {
+			first++
+		}
+		if first == b.Forward {
+			out.Forward = int32(i)
+			break
+		}
+	}
 	return &out, nil
 }
 

@@ -155,7 +155,7 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 	if err := v.timed(ctx, step, l); err != nil {
 		return nil, err
 	}
-	if len(step.Ranges) > 0 {
+	if len(step.Ranges) > 0 || len(q.Config.Schedule) > 0 {
 		if err := v.plain(ctx); err != nil {
 			return nil, err
 		}
@@ -354,7 +354,7 @@ func (v *validation) tolerance() float64 {
 // plain runs the step without checkpoints and compares.
 func (v *validation) plain(ctx context.Context) error {
 	cfg := v.q.Config
-	cfg.Segments, cfg.Checkpoint = nil, "none"
+	cfg.Segments, cfg.Schedule, cfg.Checkpoint = nil, nil, "none"
 	s, err := v.q.Model.Program(cfg)
 	if err != nil {
 		return err
