@@ -68,6 +68,9 @@ func (l *ladder) raise(ctx context.Context, target int64) {
 		l.singles = nil
 		l.idle = 0
 	}
+	if l.best == nil { // there was no time for any
+		return
+	}
 	idle := mostIdle
 	if len(l.best.open) == 0 { // branch and bound has come to its end
 		idle *= 4
@@ -75,7 +78,7 @@ func (l *ladder) raise(ctx context.Context, target int64) {
 	for steps := 0; steps < trialSteps && l.idle < idle && l.bound() < target && ctx.Err() == nil; {
 		steps += 50 + l.try(ctx, l.move(), target)
 	}
-	if l.best != nil && (l.idle >= mostIdle || len(l.best.open) < 2) {
+	if l.idle >= mostIdle || len(l.best.open) < 2 {
 		l.best.w.rounds = max(l.best.w.rounds, 10)
 		l.best.improve(ctx, target, raiseNodes)
 		l.keep(l.best)

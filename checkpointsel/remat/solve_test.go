@@ -26,6 +26,21 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
+// TestTimeout: a search that is given no time, or little, says what it has.
+func TestTimeout(t *testing.T) {
+	in := load(t, "checkmate_resnet50_b256.json")
+	for _, d := range []time.Duration{1, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond, 150 * time.Millisecond} {
+		r, err := Solve(context.Background(), in, Options{Budget: in.Peak() * 15 / 100, Timeout: d, Certificate: true})
+		if err != nil && !errors.Is(err, ErrNoPlan) {
+			t.Errorf("%v: %v", d, err)
+			continue
+		}
+		if _, err := VerifyCertificate(in, r.Certificate); err != nil || r.LowerBound > r.Cost || r.LowerBound < in.Total() {
+			t.Errorf("%v: cost %d, bound %d; %v", d, r.Cost, r.LowerBound, err)
+		}
+	}
+}
+
 // TestOpSet checks that plans of ClassOpSet execute nothing more than twice,
 // and nothing again before the backward pass.
 func TestOpSet(t *testing.T) {
