@@ -61,6 +61,33 @@ func frameHolds(l *lift.Lifted, holds [][]graph.ValueID) {
 	}
 }
 
+// windowed are the modules whose code names what it projects by a variable
+// until attention has multiplied the probabilities, all in one function
+// (torchvision/models/swin_transformer.py, shifted_window_attention).
+var windowed = []string{"torchvision.models.swin_transformer.ShiftedWindowAttention", "torchvision.models.swin_transformer.ShiftedWindowAttentionV2"}
+
+// windowHolds adds to holds what windowed modules project.
+func windowHolds(l *lift.Lifted, holds [][]graph.ValueID) {
+	g := l.Graph
+	for _, m := range l.Modules() {
+		if !slices.Contains(windowed, m.Class) {
+			continue
+		}
+		for _, span := range m.Calls {
+			last := span.Last
+			for last > span.First && !multiplies(&g.Nodes[last]) {
+				last--
+			}
+			for i := span.First; i < last; i++ {
+				n := &g.Nodes[i]
+				if n.Op == "linear.default" && n.Module == m.Name && g.Values[n.Inputs[0]].Def >= 0 {
+					holds[last] = append(holds[last], n.Inputs[0])
+				}
+			}
+		}
+	}
+}
+
 // A frame is one call of a module whose variables are known.
 type frame struct {
 	g     *graph.Graph
