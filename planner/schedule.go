@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/memplan/memplan/checkpointsel"
 	"github.com/memplan/memplan/checkpointsel/remat"
@@ -221,6 +222,9 @@ func (s *scheduleSearch) refine(ctx context.Context, low, high int64) error {
 // nil if no schedule fits, and has none where none was found.
 func (s *scheduleSearch) solve(ctx context.Context, budget int64) (*remat.Result, error) {
 	opt := remat.Options{Budget: budget, Class: s.class, Gap: scheduleGap, Patience: schedulePatience, PlanOnly: budget != s.a.j.cap}
+	if end, ok := ctx.Deadline(); ok { // other budgets want to be tried, too
+		opt.Timeout = max(time.Until(end)/3, time.Millisecond)
+	}
 	if p := s.a.m.Progress; p != nil {
 		total := float64(max(s.g.Instance.Total(), 1))
 		opt.Progress = func(cost, bound int64) {
