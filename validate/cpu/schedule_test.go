@@ -16,6 +16,9 @@ import (
 // budgets down to the least that one is found for: outputs, losses and
 // gradients have the same bits as without.
 func TestSchedules(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many runs")
+	}
 	again := 0
 	for _, name := range []string{"resnet", "mobile", "unet", "gpt", "llama", "convnext", "dropout"} {
 		t.Run(name, func(t *testing.T) {
