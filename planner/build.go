@@ -3,6 +3,7 @@ package planner
 import (
 	"fmt"
 
+	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 )
 
@@ -44,5 +45,19 @@ func (m *Model) Program(cfg Config) (*Step, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(cfg.Schedule) > 0 {
+		b.Forward = lastForward(b.Program)
+	}
 	return &Step{b, j.time}, nil
+}
+
+// lastForward is the last node before the loss.
+func lastForward(p *program.Program) int32 {
+	last := int32(len(p.Nodes) - 1)
+	for i := range p.Nodes {
+		if p.Nodes[i].Phase > program.Forward {
+			return int32(i - 1)
+		}
+	}
+	return last
 }

@@ -118,9 +118,11 @@ def products():
     a, b, c = rand(3, 4), rand(4, 5), rand(5)
     case("mm", [a, b], [a @ b])
     case("addmm", [c, a, b], [torch.addmm(c, a, b)])
+    case("addmm", [c, a, b], [torch.addmm(c, a, b, beta=0.5, alpha=-2)], scalars=[0.5, -2])
     a, b, c = rand(2, 3, 4), rand(2, 4, 5), rand(2, 3, 5)
     case("bmm", [a, b], [torch.bmm(a, b)])
     case("baddbmm", [c, a, b], [torch.baddbmm(c, a, b)])
+    case("baddbmm", [c, a, b], [torch.baddbmm(c, a, b, beta=1, alpha=0.125)], scalars=[1, 0.125])
     case("mv", [a[0], b[0, :, 0]], [torch.mv(a[0], b[0, :, 0])])
     case("dot", [a[0, 0], b[0, :, 0]], [torch.dot(a[0, 0], b[0, :, 0])])
 
@@ -130,6 +132,7 @@ def convolutions():
         ((2, 3, 9), (4, 3, 3), True, [2], [1], [1], [0], 1, False),
         ((2, 4, 7, 6), (6, 2, 3, 2), True, [1, 2], [2, 0], [1, 1], [0, 0], 2, False),
         ((1, 4, 9, 9), (4, 1, 3, 3), False, [1, 1], [2, 2], [2, 2], [0, 0], 4, False),
+        ((1, 2, 5, 4), (3, 2, 3, 3), True, [1, 1], [7, 6], [7, 6], [0, 0], 1, False),
         ((2, 3, 5, 5), (5, 3, 1, 1), True, [1, 1], [0, 0], [1, 1], [0, 0], 1, False),
         ((2, 3, 5, 5), (5, 3, 1, 1), True, [2, 3], [1, 0], [1, 1], [0, 0], 1, False),
         ((1, 2, 4, 5, 6), (3, 2, 2, 3, 2), True, [1, 2, 1], [1, 0, 1], [1, 1, 2], [0, 0, 0], 1, False),
@@ -166,7 +169,9 @@ def norms():
     for train in (1, 0):
         y = F.batch_norm(x, rm.clone(), rv.clone(), w, b, bool(train), 0.1, 1e-3)
         mean, rstd = x.mean((0, 2, 3)), 1 / torch.sqrt(x.var((0, 2, 3), correction=0) + 1e-3)
-        case("batch_norm", [x, w, b, rm, rv], [y] + [mean, rstd] * train, scalars=[1e-3, 0.1, train])
+        rm2, rv2 = rm.clone(), rv.clone()
+        F.batch_norm(x, rm2, rv2, w, b, bool(train), 0.1, 1e-3)
+        case("batch_norm", [x, w, b, rm, rv], [y] + [mean, rstd] * train, scalars=[1e-3, 0.1, train], after={"3": keep(rm2), "4": keep(rv2)})
         d = grads(lambda x, w, b: F.batch_norm(x, rm.clone(), rv.clone(), w, b, bool(train), 0.1, 1e-3), g, x, w, b)
         case("batch_norm_backward", [g, x, w, rm, rv] + [mean, rstd] * train, d, scalars=[1e-3, 0.1, train])
 
@@ -300,6 +305,15 @@ def moves():
     m = torch.tensor([[True, False, True], [False, False, True]])
     case("mask_bias", [m], [torch.zeros(2, 3).masked_fill(~m, float("-inf"))])
     case("causal_bias", [], [torch.zeros(3, 4).masked_fill(torch.ones(3, 4, dtype=torch.bool).triu(1), float("-inf"))])
+    case("roll", [x], [x.roll([2, -1], [0, 2])], dims=[0, 2], scalars=[2, -1])
+    image = rand(2, 3, 4, 5)
+    for mode, size, scale, align in (("nearest", (7, 10), None, None), ("nearest", None, (2.0, 1.5), None), ("bilinear", (7, 10), None, False), ("bilinear", (3, 8), None, True), ("bilinear", None, (1.5, 2.5), False)):
+        f = lambda image: F.interpolate(image, size=size, scale_factor=scale, mode=mode, align_corners=align)
+        y = f(image)
+        g = rand(*y.shape)
+        p = [int(bool(align))] + list(scale or (0, 0))
+        case(f"upsample_{mode}2d", [image], [y], scalars=p)
+        case(f"upsample_{mode}2d_backward", [g], grads(f, g, image), scalars=p)
     e = rand(3, 4)
     e[1] = float("-inf")
     p = e.softmax(-1)

@@ -26,6 +26,7 @@ type kernelCase struct {
 	Conv    *program.Conv
 	Pool    *program.Pool
 	Window  *program.Window
+	After   map[int]string // operands that the kernel updates
 
 	seed uint64
 }
@@ -180,6 +181,11 @@ func (c *kernelCase) run(t *testing.T, data map[string]*validate.Array, l layout
 	if err := d.Run(call); err != nil {
 		t.Fatal(err)
 	}
+	for i, name := range c.After {
+		if d := validate.Difference(b.fetch(&call.Args[i].Tensor), data[name]); d > 1e-5 {
+			t.Errorf("operand %d differs by %.3g of its largest number afterwards", i, d)
+		}
+	}
 	out := make([]*validate.Array, len(c.Results))
 	for i := range c.Results {
 		if call.Results[i].At >= 0 {
@@ -198,6 +204,33 @@ func (c *kernelCase) seeded(t *testing.T, seed uint64, data map[string]*validate
 func dropoutCall(x, mask, y validate.Tensor, p float64) *validate.Call {
 	n := &program.Node{Op: "native_dropout", Attrs: &program.Attrs{Scalars: []float64{p}}}
 	return &validate.Call{Node: n, Kernel: n.Op, Args: []validate.Operand{{Kind: validate.OnDevice, Tensor: x}}, Results: []validate.Tensor{mask, y}, Seed: 3}
+}
+
+// TestAgain: a batch norm that a schedule runs again leaves the running
+// statistics alone.
+func TestAgain(t *testing.T) {
+	ones, stat := &validate.Array{Shape: []int64{2, 2}, DType: graph.Float32, Values: []float32{1, 2, 3, 4}}, &validate.Array{Shape: []int64{2}, DType: graph.Float32, Values: []float32{1, 1}}
+	for _, again := range []bool{false, true} {
+		d := cpu.New()
+		if err := d.Reserve(1 << 16); err != nil {
+			t.Fatal(err)
+		}
+		b := &bench{t: t, d: d}
+		n := &program.Node{Op: "batch_norm", Attrs: &program.Attrs{Scalars: []float64{1e-5, 0.1, 1}}}
+		call := &validate.Call{Node: n, Kernel: n.Op, Again: again}
+		for _, a := range []*validate.Array{ones, stat, stat, stat, stat} {
+			call.Args = append(call.Args, validate.Operand{Kind: validate.OnDevice, Tensor: b.place(a, layouts[0], true)})
+		}
+		for _, a := range []*validate.Array{ones, stat, stat} {
+			call.Results = append(call.Results, b.place(a, layouts[0], false))
+		}
+		if err := d.Run(call); err != nil {
+			t.Fatal(err)
+		}
+		if same := slices.Equal(b.fetch(&call.Args[3].Tensor).Values, stat.Values); same != again {
+			t.Errorf("again: %v, statistics the same: %v", again, same)
+		}
+	}
 }
 
 // differ is the largest difference of two arrays where infinities and NaNs may
