@@ -18,6 +18,10 @@ data gradient (OP 1). A family is a base (bytes of operands' copies, or transfor
     2 m      m MiB
     3 i      partial sums of stream-K: the tiles of the last, partial wave over 132 multiprocessors, split along the inner dimension;
              i numbers tile, cluster and the least iterations of a split
+    4 m      m partial sums of the weight in fp32 with input channels padded to 32
+    5 m, 6 m and with input and output channels padded to 64, to 128
+
+and a constant, the most frequent one.
 
 Everything is integer arithmetic, the same in graph/cudnn/family.go.
 """
@@ -32,8 +36,9 @@ TILES = [(128, 128), (128, 64), (256, 128), (256, 64), (64, 64), (128, 256), (64
 CLUSTERS = [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2), (1, 5), (5, 1), (1, 6), (6, 1), (1, 7), (7, 1), (1, 8), (8, 1),
             (2, 4), (4, 2), (2, 3), (3, 2), (2, 8), (8, 2), (4, 4)]
 SPLITS = [7, 14, 24, 48, 100]  # iterations of a split, at least
-PARTS = list(range(1, 65)) + list(range(66, 129, 2)) + [132, 144, 160, 192, 255]
-WORTH = 0  # rows that a split must explain to stay
+PARTS = list(range(1, 65)) + list(range(66, 133, 2)) + [144, 160, 176, 192, 196, 208, 224, 256, 264, 288, 320, 352]
+SMALL = 4096  # bytes of constants, below
+WORTH = 1  # rows that a split must explain beyond those that its halves do alone
 MIB = [1, 2, 4, 8, 16, 24, 32, 64, 96, 128]
 
 
@@ -142,7 +147,8 @@ def bases(o):
     return [0 * x, xn + wn + yn, pad, px + pw + yn, xn + pw + py, x, w, y, x + w, x + y, w + y, x + w + y, xn + yn, xp + yp, xp + wp + yp, xp + wp, wp + yp, xp, yp, wp,
             xn + 2 * wn + yn, n * u * G * (hw + pq) * e + u * u * G * rs * e, n * u * G * (hw + pq) * e, (xp + wp + yp) * chunk // G, (xp + wp + yp) // G,
             f4 + K * cg * 144, f4 + K * cg * 72, f2 + K * cg * 64, up(C, 32) * up(K, 32) * rs * G // 128, up(C, 64) * up(K, 64) * rs * G // 16,
-            pad + y32, pad + 2 * y32, pad + 4 * y32, pad + 8 * y32, pad + x32, pad + 2 * x32, pad + 4 * x32, pad + 8 * x32]
+            pad + y32, pad + 2 * y32, pad + 4 * y32, pad + 8 * y32, pad + x32, pad + 2 * x32, pad + 4 * x32, pad + 8 * x32,
+            n * up(C, 32) * rs * 32]
 
 
 def stream_k(o, op, i):
@@ -165,8 +171,12 @@ def stream_k(o, op, i):
 
 
 def family(o, op, f, base):
-    b, kind, i = f
-    if kind == 1: return base[b] + i * o.K * (o.C // o.G) * o.R * o.S * 4
+    b, kind, i = f[:3]
+    cg, kg, rs = o.C // o.G, o.K // o.G, o.R * o.S
+    if kind == 1: return base[b] + i * o.K * cg * rs * 4
+    if kind == 4: return base[b] + i * up(cg, 32) * o.K * rs * 4
+    if kind == 5: return base[b] + i * up(cg, 64) * up(kg, 64) * o.G * rs * 4
+    if kind == 6: return base[b] + i * up(cg, 128) * up(kg, 128) * o.G * rs * 4
     if kind == 2: return base[b] + (i << 20)
     if kind == 3: return base[b] + stream_k(o, op, i)
     return base[b]
@@ -174,7 +184,7 @@ def family(o, op, f, base):
 
 def all_families(o):
     fs = [(b, 0, 0) for b in range(len(bases(o)))]
-    fs += [(b, 1, m) for b in (0, 1, 2, 9, 12, 21) for m in PARTS] + [(1, 2, m) for m in MIB]
+    fs += [(b, 1, m) for b in (0, 1, 2, 9, 12, 21) for m in PARTS] + [(1, 2, m) for m in MIB] + [(0, kind, m) for kind in (4, 5, 6) for m in PARTS]
     return fs + [(b, 3, i) for i in range(len(TILES) * len(CLUSTERS) * len(SPLITS)) for b in (1, 2, 21)]
 
 
@@ -272,7 +282,7 @@ class Tree:
             at = np.where(inner, np.where(low, self.left[at], self.right[at]), at)
 
     def pack(self, families):
-        """uvarints: families (base, kind, number), per feature its thresholds as increments, and the nodes in preorder as three sequences:
+        """uvarints: families (base, kind, number, constant), per feature its thresholds as increments, and the nodes in preorder as three sequences:
         bytes feature + 1 or 0 for a leaf, plus 64 where a bound follows; thresholds' numbers; families' numbers of leaves and bounds."""
         order, todo = [], [0]
         while todo:
@@ -289,7 +299,7 @@ class Tree:
             else: labels.append(self.label[i])
             if self.bound[i] >= 0: labels.append(self.bound[i])
         out = bytearray(cw.varint(len(families)))
-        for b, kind, i in families: out += bytes([b, kind]) + cw.varint(i)
+        for b, kind, i, plus in families: out += bytes([b, kind]) + cw.varint(i) + cw.varint(plus)
         out += cw.varint(max(used, default=-1) + 1)
         for f in range(max(used, default=-1) + 1):
             out += cw.varint(len(used[f])); last = 0
@@ -310,7 +320,15 @@ def grow(kind, op):
     o = Geometry(x)
     fs = choose(o, op, w, np.random.default_rng(1).choice(np.nonzero(~h)[0], min(40000, (~h).sum()), replace=False))
     base = bases(o)
-    values = np.stack([family(o, op, f, base).astype(np.float32) for f in fs], 1)
+    values = np.stack([family(o, op, f, base) for f in fs], 1)
+    label = np.where(near(values, w[:, None]).any(1), near(values, w[:, None]).argmax(1), -1)
+    for j, f in enumerate(fs):
+        rest = (w - values[:, j])[(label == j) & ~h]
+        rest = rest[rest >= 0]
+        plus = int(np.bincount(np.minimum(rest, SMALL))[:SMALL].argmax()) if len(rest) and rest.min() < SMALL else 0
+        fs[j] = (*f, plus)
+        values[:, j] += plus
+    values = values.astype(np.float32)
     hit = near(values, w[:, None])
     feats = features(o)
     known = hit.any(1) & ~h

@@ -16,7 +16,7 @@ import (
 // about on an H200. scripts/conv_families.py makes the file and says how.
 //
 //	per tree uint32 length and so many bytes, deflated uvarints and bytes:
-//	families (base, kind and number), per feature its thresholds as
+//	families (base, kind, number and constant), per feature its thresholds as
 //	increments, nodes in preorder (see tree)
 //
 //go:embed h200.trees
@@ -77,10 +77,10 @@ func (f *frame) features() [numFeatures]int64 {
 const multiprocessors = 132
 
 // A family is a formula of the shapes: a base, the bytes of operands in
-// another layout or of transforms, and a rest.
+// another layout or of transforms, a rest and a constant.
 type family struct {
-	base, kind uint8
-	number     int64
+	base, kind   uint8
+	number, plus int64
 }
 
 // The kinds of rests.
@@ -89,6 +89,9 @@ const (
 	parts   // as many partial sums of the weight in float32
 	mib     // as many MiB
 	streamK // tiles of the last wave that several thread blocks add up
+	parts32 // partial sums with input channels padded to 32
+	parts64 // and with input and output channels padded to 64
+	parts128
 )
 
 var (
@@ -100,10 +103,17 @@ var (
 
 // bytes are what a kernel of the family asks for.
 func (a family) bytes(f *frame) int64 {
-	n := f.baseBytes(a.base)
+	n := f.baseBytes(a.base) + a.plus
+	cg, kg, rs := f.c/f.g, f.k/f.g, f.r*f.s
 	switch a.kind {
 	case parts:
-		n += a.number * f.k * (f.c / f.g) * f.r * f.s * 4
+		n += a.number * f.k * cg * rs * 4
+	case parts32:
+		n += a.number * roundUp(cg, 32) * f.k * rs * 4
+	case parts64:
+		n += a.number * roundUp(cg, 64) * roundUp(kg, 64) * f.g * rs * 4
+	case parts128:
+		n += a.number * roundUp(cg, 128) * roundUp(kg, 128) * f.g * rs * 4
 	case mib:
 		n += a.number << 20
 	case streamK:
@@ -111,9 +121,6 @@ func (a family) bytes(f *frame) int64 {
 	}
 	return n
 }
-
-// numBases is how many baseBytes knows.
-const numBases = 38
 
 // baseBytes are the bytes of a base; equal to bases in
 // scripts/conv_families.py.
@@ -208,8 +215,10 @@ func (f *frame) baseBytes(base uint8) int64 {
 		return roundUp(f.c, 64) * roundUp(f.k, 64) * rs * f.g / 16
 	case 30, 31, 32, 33: // partial sums of y
 		return px + pw + py + n*roundUp(f.k, 32)*pq*4<<(base-30)
-	default: // and of x
+	case 34, 35, 36, 37: // and of x
 		return px + pw + py + n*roundUp(f.c, 32)*hw*4<<(base-34)
+	default: // partial sums of each image's weight gradient, depthwise
+		return n * roundUp(f.c, 32) * rs * 32
 	}
 }
 
@@ -305,7 +314,7 @@ func decodeTree(deflated []byte) *tree {
 	for i := range t.families {
 		base, kind := raw[0], raw[1]
 		raw = raw[2:]
-		t.families[i] = family{base, kind, next()}
+		t.families[i] = family{base, kind, next(), next()}
 	}
 	cuts := make([][]int64, next())
 	for i := range cuts {
