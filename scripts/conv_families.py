@@ -143,12 +143,17 @@ def bases(o):
     for b in range(3, 12): u = np.where((u < cg) | (u < kg), 2 << b, u)
     chunk = np.minimum(8, G)  # groups at a time
     f4, f2 = n * cdiv(o.P, 4) * cdiv(o.Q, 4) * 144 * (C + K), n * cdiv(o.P, 2) * cdiv(o.Q, 2) * 64 * (C + K)
+    f = np.full_like(n, 32)  # a power of two for Fourier transforms; in float32, out of place
+    reach = np.maximum(o.H + R, o.W + S) - 1
+    for b in range(6, 12): f = np.where(f < reach, 1 << b, f)
+    f = f * (f // 2 + 1) * 16
     y32, x32 = n * up(K, 32) * pq * 4, n * up(C, 32) * hw * 4
     return [0 * x, xn + wn + yn, pad, px + pw + yn, xn + pw + py, x, w, y, x + w, x + y, w + y, x + w + y, xn + yn, xp + yp, xp + wp + yp, xp + wp, wp + yp, xp, yp, wp,
             xn + 2 * wn + yn, n * u * G * (hw + pq) * e + u * u * G * rs * e, n * u * G * (hw + pq) * e, (xp + wp + yp) * chunk // G, (xp + wp + yp) // G,
             f4 + K * cg * 144, f4 + K * cg * 72, f2 + K * cg * 64, up(C, 32) * up(K, 32) * rs * G // 128, up(C, 64) * up(K, 64) * rs * G // 16,
             pad + y32, pad + 2 * y32, pad + 4 * y32, pad + 8 * y32, pad + x32, pad + 2 * x32, pad + 4 * x32, pad + 8 * x32,
-            n * up(C, 32) * rs * 32]
+            n * up(C, 32) * rs * 32,
+            w + np.maximum(K * cg + n * C, n * K) * f, w + np.maximum(K * cg + n * K, n * C) * f, y + np.maximum(n * C + n * K, K * cg) * f]
 
 
 def stream_k(o, op, i):

@@ -217,9 +217,24 @@ func (f *frame) baseBytes(base uint8) int64 {
 		return px + pw + py + n*roundUp(f.k, 32)*pq*4<<(base-30)
 	case 34, 35, 36, 37: // and of x
 		return px + pw + py + n*roundUp(f.c, 32)*hw*4<<(base-34)
-	default: // partial sums of each image's weight gradient, depthwise
+	case 38: // partial sums of each image's weight gradient, depthwise
 		return n * roundUp(f.c, 32) * rs * 32
+	case 39: // Fourier transforms for y, x and w
+		return w + max(f.k*cg+n*f.c, n*f.k)*f.spectrum()
+	case 40:
+		return w + max(f.k*cg+n*f.k, n*f.c)*f.spectrum()
+	default:
+		return y + max(n*f.c+n*f.k, f.k*cg)*f.spectrum()
 	}
+}
+
+// spectrum are the bytes of an image's and its Fourier transform's.
+func (f *frame) spectrum() int64 {
+	n := int64(32)
+	for n < max(f.h+f.r, f.w+f.s)-1 && n < 2048 {
+		n *= 2
+	}
+	return n * (n/2 + 1) * 16
 }
 
 // transforms are the bytes of x and y in float32 after Winograd's transforms
