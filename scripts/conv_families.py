@@ -4,12 +4,13 @@
     python scripts/conv_workspace.py measure ./conv_heuristic SHAPES.jsonl GRID.jsonl.xz
     python scripts/conv_families.py train MEASURED.jsonl.xz,GRID.jsonl.xz graph/cudnn/h200.trees
 
-(numpy and scikit-learn; ten minutes and 10 GB on one core, less with more PROCESSES, the last argument.) `grid` lists convolutions with usual extents (images of 4 to 256, 3 to 2048
-channels, kernels of 1, 3, 5 and 7 with stride 1 and 2, dilated, grouped, transposed, of patches) and, from the output of
-conv_workspace.py's `collect`, networks' convolutions with one or two extents changed. `train` explains each measured workspace by a
-formula (`family`), grows for each kind of type and each computation a decision tree that tells the formula from the geometry, and writes
-them. The committed trees were grown on the table's convolutions and 2,400,000 of such lists, as many as eleven minutes were enough for.
-Convolutions with fnv(geometry) % 10 == 0 are never trained on: the tests in Go and `train` measure with those.
+(numpy and scikit-learn; ten minutes and 10 GB on one core, less time with more processes, train's last argument.) `grid` lists
+convolutions with usual extents (images of 4 to 256, 3 to 2048 channels, kernels of 1, 3, 5 and 7 with stride 1 and 2, dilated, grouped,
+transposed, of patches) and, from the output of conv_workspace.py's `collect`, networks' convolutions with one or two extents changed.
+`train` explains each measured workspace by a formula (`family`), grows for each kind of types and each computation a decision tree that
+tells the formula from the geometry, and writes them. The committed trees were grown on the table's convolutions and 2,400,000 of such
+lists, as many as eleven minutes were enough for. Convolutions with fnv(geometry) % 10 == 0 are never trained on: the tests in Go and
+`train` measure with those.
 
 Convolutions are described as cuDNN computes them: x[n,C,H,W] * w[K,C/g,R,S] -> y[n,K,P,Q], so that a transposed one's forward is a
 data gradient (OP 1). A family is a base (bytes of operands' copies, or transforms) and a rest:
