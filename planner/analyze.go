@@ -396,7 +396,7 @@ func (a *answer) guesses() []graph.Warning {
 	d, r := a.j.device, a.j.runtime
 	named := a.j.cfg.GPU != ""
 	if a.guess > a.ev.res.Reserved/guessShare {
-		out = append(out, graph.Warning{Code: "workspace-guessed", Message: fmt.Sprintf("convolutions of shapes that nobody measured: their workspaces, up to %s, are those of the nearest that were", profile.FormatBytes(a.guess))})
+		out = append(out, graph.Warning{Code: "workspace-guessed", Message: fmt.Sprintf("convolutions of shapes that nobody measured: their workspaces, up to %s, are predicted from those of others", profile.FormatBytes(a.guess))})
 	}
 	if len(d.Estimated) > 0 && named {
 		out = append(out, graph.Warning{Code: "device-estimated", Message: fmt.Sprintf("nobody measured the %s of %s; they are estimates", strings.ToLower(strings.Join(d.Estimated, " and ")), d.Name)})

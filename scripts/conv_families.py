@@ -4,11 +4,13 @@
     python scripts/conv_workspace.py measure ./conv_heuristic SHAPES.jsonl GRID.jsonl.xz
     python scripts/conv_families.py train MEASURED.jsonl.xz,GRID.jsonl.xz graph/cudnn/h200.trees
 
-(numpy and scikit-learn; a quarter of an hour on two cores.) `grid` lists convolutions with usual extents (images of 4 to 256, 3 to 2048
-channels, kernels of 1, 3, 5 and 7 with stride 1 and 2, dilated, grouped, transposed, of patches) and, from the output of
-conv_workspace.py's `collect`, networks' convolutions with one or two extents changed. `train` explains each measured workspace by a
-formula (`family`), grows for each kind of type and each computation a decision tree that tells the formula from the geometry, and writes
-them. Convolutions with fnv(geometry) % 10 == 0 are never trained on: the tests in Go and `train` measure with those.
+(numpy and scikit-learn; ten minutes and 10 GB on one core, less time with more processes, train's last argument.) `grid` lists
+convolutions with usual extents (images of 4 to 256, 3 to 2048 channels, kernels of 1, 3, 5 and 7 with stride 1 and 2, dilated, grouped,
+transposed, of patches) and, from the output of conv_workspace.py's `collect`, networks' convolutions with one or two extents changed.
+`train` explains each measured workspace by a formula (`family`), grows for each kind of types and each computation a decision tree that
+tells the formula from the geometry, and writes them. The committed trees were grown on the table's convolutions and 2,400,000 of such
+lists, as many as eleven minutes were enough for. Convolutions with fnv(geometry) % 10 == 0 are never trained on: the tests in Go and
+`train` measure with those.
 
 Convolutions are described as cuDNN computes them: x[n,C,H,W] * w[K,C/g,R,S] -> y[n,K,P,Q], so that a transposed one's forward is a
 data gradient (OP 1). A family is a base (bytes of operands' copies, or transforms) and a rest:
@@ -83,14 +85,15 @@ def grid(networks, out):
         r, s = rng.choice([(1, 3), (1, 7), (3, 1), (7, 1)])
         add([rng.choice(tensor)], [rng.choice(batches)], rng.choice(channels), rng.choice(images), rng.choice(outputs), r, s, rng.choice([1, 1, 1, 2]))
     for k, _ in cw.read_lines(networks):
-        for _ in range(14):
+        for _ in range(64):
             q = list(k)
             for i in rng.sample([0, 1, 3], rng.choice([1, 1, 2])):
                 v = max(1, q[i] * rng.choice([1, 2, 3, 4, 5, 6, 7, 9, 10, 12]) // rng.choice([2, 4, 8]))
                 if i == 1: q[1] = q[2] = max(v, 2 * q[4])
                 elif q[12] == 1: q[i] = v if rng.random() < .3 or v < 16 else v // 8 * 8
-            t, n = rng.choice(tensor + ['tf32n', 'bf16n', 'fp16n']), rng.choice(batches + [12, 24, 48, 96, 192, 256])
-            if not cw.depthwise(q) and min(cw.out_size(q)) > 0: want[tuple(q)][t].add(n)
+            last = ['tf32n', 'bf16n', 'fp16n']
+            t, n = rng.choice(last if cw.depthwise(q) else tensor + last), rng.choice(batches + [12, 24, 48, 96, 192, 256])
+            if min(cw.out_size(q)) > 0: want[tuple(q)][t].add(n)
     with open(out, 'w') as f:
         for k, types in sorted(want.items()): f.write(json.dumps([k, 2, {t: sorted(ns) for t, ns in sorted(types.items())}], separators=(',', ':')) + '\n')
 
@@ -172,19 +175,21 @@ def stream_k(o, op, i):
     for p in (2, 4, 8, 16, 32, 64): s = np.where((its >= p * least) & (most >= p), p, s)
     s = np.where((most > s) & (its * 20 >= most * least * 21), most, s)
     s = cdiv(its, cdiv(its, s))
-    return np.where(s > 1, rest * s * tm * tn * 4, 0)
+    sums = rest * s
+    return np.where(s > 1, sums * tm * tn * 4 + 4 * (sums - rest) + 4 * (tiles > wave) + 159, np.where(tiles >= 2 * wave, 131, 0))
 
 
 def family(o, op, f, base):
-    b, kind, i = f[:3]
-    cg, kg, rs = o.C // o.G, o.K // o.G, o.R * o.S
-    if kind == 1: return base[b] + i * o.K * cg * rs * 4
-    if kind == 4: return base[b] + i * up(cg, 32) * o.K * rs * 4
-    if kind == 5: return base[b] + i * up(cg, 64) * up(kg, 64) * o.G * rs * 4
-    if kind == 6: return base[b] + i * up(cg, 128) * up(kg, 128) * o.G * rs * 4
-    if kind == 2: return base[b] + (i << 20)
-    if kind == 3: return base[b] + stream_k(o, op, i)
-    return base[b]
+    """Bytes of a family (base, kind, number and perhaps a constant)."""
+    b, kind, i, *plus = f
+    v, cg, kg, rs = base[b] + sum(plus), o.C // o.G, o.K // o.G, o.R * o.S
+    if kind == 1: v = v + i * o.K * cg * rs * 4
+    if kind == 2: v = v + (i << 20)
+    if kind == 3: v = v + stream_k(o, op, i)
+    if kind == 4: v = v + i * up(cg, 32) * o.K * rs * 4
+    if kind == 5: v = v + i * up(cg, 64) * up(kg, 64) * o.G * rs * 4
+    if kind == 6: v = v + i * up(cg, 128) * up(kg, 128) * o.G * rs * 4
+    return v
 
 
 def all_families(o):
@@ -233,10 +238,20 @@ def choose(o, op, ws, sub):
     return chosen
 
 
+def with_constants(fs, rests):
+    """The families with their most frequent constants, from what they leave of the rows that they explain."""
+    first, more = [], []
+    for f, rest in zip(fs, rests):
+        count = collections.Counter(rest[(rest >= 0) & (rest < SMALL)].tolist()).most_common(4) or [(0, 0)]
+        first.append((*f, count[0][0]))
+        more += [(n, (*f, plus)) for plus, n in count[1:] if n > max(20, len(rest) // 50)]
+    return first + [f for _, f in sorted(more, reverse=True)[:255 - len(first)]]
+
+
 class Tree:
     """A decision tree over families; nodes by number, -1 no child."""
 
-    def __init__(self, x, hit, label, worth):
+    def __init__(self, x, score, label, worth):
         from sklearn.tree import DecisionTreeClassifier
         t = DecisionTreeClassifier(criterion='entropy', random_state=1).fit(x, label).tree_
         self.left, self.right, self.feature = t.children_left.copy(), t.children_right, t.feature
@@ -244,22 +259,20 @@ class Tree:
         at = t.apply(x)
         order = np.argsort(at, kind='stable')
         start = np.concatenate([[0], np.nonzero(np.diff(at[order]))[0] + 1])
-        # how many rows of each node each family explains
-        self.count = np.zeros((t.node_count, hit.shape[1]), np.int32)
-        self.count[at[order][start]] = np.add.reduceat(hit[order], start, axis=0, dtype=np.int32)
-        self.rows = np.zeros(t.node_count, np.int64)
-        self.rows[at[order][start]] = np.diff(np.append(start, len(order)))
+        # the scores of each family in each node
+        self.count = np.zeros((t.node_count, score.shape[1]), np.int32)
+        self.count[at[order][start]] = np.add.reduceat(score[order], start, axis=0, dtype=np.int32)
         best = np.zeros(t.node_count, np.int64)
         for i in reversed(range(t.node_count)):  # a child's number is above its parent's
             l, r = self.left[i], self.right[i]
             if l < 0:
                 best[i] = self.count[i].max()
                 continue
-            self.count[i], self.rows[i] = self.count[l] + self.count[r], self.rows[l] + self.rows[r]
+            self.count[i] = self.count[l] + self.count[r]
             best[i] = best[l] + best[r]
             m = self.count[i].max()
             if m + worth >= best[i] and self.left[l] < 0 and self.left[r] < 0: self.left[i], best[i] = -1, m
-        self.label = (self.count + hit.mean(0)).argmax(1)
+        self.label = (self.count + score.mean(0) / 8).argmax(1)
 
     def mark_bounds(self, x, values, ws, most, cover):
         """For the topmost nodes of at most `most` rows the family whose bytes suffice for a share `cover` of their rows and are the fewest."""
@@ -325,27 +338,31 @@ def grow(kind, op):
     o = Geometry(x)
     fs = choose(o, op, w, np.random.default_rng(1).choice(np.nonzero(~h)[0], min(40000, (~h).sum()), replace=False))
     base = bases(o)
-    values = np.stack([family(o, op, f, base) for f in fs], 1)
-    label = np.where(near(values, w[:, None]).any(1), near(values, w[:, None]).argmax(1), -1)
+    left, rests = np.ones(len(w), bool), []
+    for f in fs:
+        v = family(o, op, f, base)
+        mine = left & near(v, w)
+        rests.append((w - v)[mine & ~h])
+        left &= ~mine
+    fs = with_constants(fs, rests)
+    # a family that gives the same number of 512-byte blocks, which the allocator counts, is better by a quarter than one within 1 %
+    score, values = np.zeros((len(w), len(fs)), np.uint8), np.zeros((len(w), len(fs)), np.float32)
     for j, f in enumerate(fs):
-        rest = (w - values[:, j])[(label == j) & ~h]
-        rest = rest[rest >= 0]
-        plus = int(np.bincount(np.minimum(rest, SMALL))[:SMALL].argmax()) if len(rest) and rest.min() < SMALL else 0
-        fs[j] = (*f, plus)
-        values[:, j] += plus
-    values = values.astype(np.float32)
-    hit = near(values, w[:, None])
+        v = family(o, op, f, base)
+        score[:, j] = np.where(near(v, w), np.where(cdiv(v, 512) == cdiv(w, 512), 5, 4), 0)
+        values[:, j] = v
+    explained = score.any(1)
     feats = features(o)
-    known = hit.any(1) & ~h
-    tree = Tree(feats[known], hit[known], hit[known].argmax(1), WORTH)
+    known = explained & ~h
+    tree = Tree(feats[known], score[known], score[known].argmax(1), 4 * WORTH)
     tree.mark_bounds(feats[~h], values[~h], w[~h], 1000, .998)
     label, bound = tree.walk(feats[h])
     at = np.nonzero(h)[0]
     z = zlib.compressobj(9, zlib.DEFLATED, -15)
     data = z.compress(tree.pack(fs)) + z.flush()
     top = np.maximum(values[at, bound], values[at, label]) * (65 / 64) + 512
-    return data, (f'{"+".join(kind)} {op}: {len(x)} rows, {len(fs)} families explain {hit.any(1).mean():.1%}, {len(data)} bytes; of {len(at)} held out '
-                  f'{hit[at, label].mean():.1%} within 1 %, bound too low for {(top < w[at]).mean():.2%}, {np.median(top / (w[at] + (1 << 20))):.2f} times')
+    return data, (f'{"+".join(kind)} {op}: {len(x)} rows, {len(fs)} families explain {explained.mean():.1%}, {len(data)} bytes; of {len(at)} held out '
+                  f'{(score[at, label] > 0).mean():.1%} within 1 %, {(score[at, label] == 5).mean():.1%} same blocks, bound too low for {(top < w[at]).mean():.2%}, {np.median(top / (w[at] + (1 << 20))):.2f} times')
 
 
 def train(measured, out, processes='2'):

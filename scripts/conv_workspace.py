@@ -26,6 +26,8 @@ a network at its own resolution, 1 at another, 2 a grid around them.
 The committed table holds, besides what `measure` gives now, rows of earlier lists of shapes (transformers' and segmentation models, more
 batches) in the same format, so that a new one differs in the shapes that it knows.
 
+conv_families.py learns from the same files what convolutions take that are not in the table.
+
 The table never sees the convolutions of `held_out`: `build` writes a sample of them, and of others, for the tests in Go.
 """
 import collections, json, lzma, random, struct, sys, zlib
@@ -135,9 +137,9 @@ def wanted(k, cls):
 def measure(program, shapes, out, processes=16):
     import concurrent.futures, subprocess
     rows = []
-    for k, cls in read_lines(shapes):
+    for k, cls, *types in read_lines(shapes):
         p, q = out_size(k)
-        for t, ns in wanted(k, cls).items():
+        for t, ns in (types[0] if types else wanted(k, cls)).items():
             for n in ns:
                 if max(n * k[0] * k[1] * k[2], n * k[3] * p * q) < 1 << 31: rows.append((tuple(k), cls, t, n))
     random.Random(1).shuffle(rows)

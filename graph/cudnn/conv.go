@@ -4,8 +4,9 @@
 //
 // Which kernel cuDNN takes is its own heuristic's choice and cannot be derived
 // from the graph; given the kernel, the size is a formula of the shapes. The
-// package holds both: the formulas, and what the heuristic chose for the
-// convolutions that were measured.
+// package holds what the heuristic chose for the convolutions that were
+// measured, the formulas, and for all others decision trees that tell which
+// formula holds.
 package cudnn
 
 import (

@@ -12,7 +12,7 @@ import (
 
 // h200Trees tells the formula of a workspace from the geometry, for
 // convolutions that are not in h200: a decision tree for each kind of type
-// and computation, grown on 2,400,000 convolutions that cuDNN 9.19 was asked
+// and computation, grown on 2,760,000 convolutions that cuDNN 9.19 was asked
 // about on an H200. scripts/conv_families.py makes the file and says how.
 //
 //	per tree uint32 length and so many bytes, deflated uvarints and bytes:
@@ -265,13 +265,13 @@ func (f *frame) streamK(i int64) int64 {
 	c := cluster[0] * cluster[1]
 	wave := c * (6*(18/c) + 16/c + 8/c)
 	all := roundUp(a, cluster[0]) * roundUp(b, cluster[1])
-	rest := all % wave
-	if rest == 0 {
-		return 0
+	rest, most, split, counter := all%wave, int64(1), int64(1), int64(0)
+	if rest > 0 {
+		most = wave / rest
 	}
-	most, split := wave/rest, int64(1)
 	if all > wave {
 		least /= 2
+		counter = 4
 	}
 	for p := int64(2); p <= 64; p *= 2 {
 		if its >= p*least && most >= p {
@@ -281,10 +281,15 @@ func (f *frame) streamK(i int64) int64 {
 	if most > split && its*20 >= most*least*21 {
 		split = most
 	}
-	if split = ceilDiv(its, ceilDiv(its, split)); split == 1 {
-		return 0
+	split = ceilDiv(its, ceilDiv(its, split))
+	switch {
+	case split > 1: // and semaphores
+		sums := rest * split
+		return sums*tile[0]*tile[1]*4 + 4*(sums-rest) + counter + 159
+	case all >= 2*wave:
+		return 131
 	}
-	return rest * split * tile[0] * tile[1] * 4
+	return 0
 }
 
 // A tree is a decision tree. Nodes are in preorder, so that the child for

@@ -1,0 +1,65 @@
+package cudnn
+
+import "testing"
+
+// TestTrees walks every node: each leaf has a family, and a bound above it.
+func TestTrees(t *testing.T) {
+	for i, load := range trees {
+		tr := load()
+		leaves := 0
+		type visit struct {
+			node  int32
+			bound int16
+		}
+		for todo := []visit{{0, -1}}; len(todo) > 0; {
+			v := todo[len(todo)-1]
+			todo = todo[:len(todo)-1]
+			if b := tr.bound[v.node]; b >= 0 {
+				v.bound = b
+			}
+			if tr.feature[v.node] > 0 {
+				if int(tr.feature[v.node]) > numFeatures {
+					t.Fatalf("tree %d: node %d asks for feature %d", i, v.node, tr.feature[v.node])
+				}
+				todo = append(todo, visit{v.node + 1, v.bound}, visit{tr.other[v.node], v.bound})
+				continue
+			}
+			leaves++
+			if int(tr.label[v.node]) >= len(tr.families) || v.bound < 0 || int(v.bound) >= len(tr.families) {
+				t.Fatalf("tree %d: leaf %d has family %d and bound %d of %d", i, v.node, tr.label[v.node], v.bound, len(tr.families))
+			}
+		}
+		if leaves < 100 || 2*leaves-1 != len(tr.feature) {
+			t.Errorf("tree %d: %d leaves of %d nodes", i, leaves, len(tr.feature))
+		}
+	}
+}
+
+// TestUnusualConvolutions predicts at the limits of the types.
+func TestUnusualConvolutions(t *testing.T) {
+	const most = 1<<31 - 1
+	for _, c := range []Conv{
+		{N: 1, C: 1, H: 1, W: 1, K: 1, R: 1, S: 1},
+		{N: most, C: 1, H: 1, W: 1, K: 1, R: 1, S: 1},
+		{N: 1, C: most, H: 1, W: 1, K: 1, R: 1, S: 1},
+		{N: 1, C: most, H: 1, W: 1, K: most, R: 1, S: 1, Groups: most},
+		{N: 1, C: 1, H: most, W: 1, K: 1, R: most, S: 1},
+		{N: 1, C: 1, H: 1 << 20, W: 1 << 20, K: 1, R: 3, S: 3},
+		{N: 1 << 20, C: 1 << 20, H: 1 << 10, W: 1 << 9, K: 1, R: 1, S: 1},
+	} {
+		c.StrideH, c.StrideW, c.DilH, c.DilW, c.Groups = 1, 1, 1, 1, max(c.Groups, 1)
+		if err := c.Check(); err != nil {
+			t.Fatal(err)
+		}
+		for ty := TF32; ty < numTypes; ty++ {
+			for _, c.ChannelsLast = range []bool{false, true} {
+				for p := Forward; p < numPasses; p++ {
+					c.Type = ty
+					if e := Workspace(c, p); e.Bytes < 0 || e.Bound < e.Bytes || e.Source == None {
+						t.Errorf("%+v, %v: %+v", c, p, e)
+					}
+				}
+			}
+		}
+	}
+}
