@@ -1,0 +1,77 @@
+// Command gen compiles the kernels: it writes the operator table as C and runs
+// nvcc (CUDA 11.8, Debian's nvidia-cuda-toolkit) on every file in kernels. Run
+// it through "go generate ./validate/cuda". NVCC names another compiler, and
+// NVCCFLAGS adds flags.
+package main
+
+import (
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/memplan/memplan/validate/cuda"
+)
+
+// tensorCores are the kernels that need instructions of compute capability 8.0;
+// every other file serves all cards from 5.2 on.
+const tensorCores = "_sm80.cu"
+
+func main() {
+	log.SetFlags(0)
+	if err := writeTables("kernels"); err != nil {
+		log.Fatal(err)
+	}
+	sources, err := filepath.Glob("kernels/*.cu")
+	if err != nil || len(sources) == 0 {
+		log.Fatalf("no kernels to compile: %v", err)
+	}
+	for _, src := range sources {
+		if err := compile(src); err != nil {
+			log.Fatal(err)
+		}
+	}
+}
+
+// writeTables writes the operators as the C files that pointwise.cu includes.
+func writeTables(dir string) error {
+	var reals, ints, hot strings.Builder
+	for code, op := range cuda.Operators {
+		fmt.Fprintf(&reals, "REAL(%d, %s)\n", code, op.Real)
+		if op.Int != "" {
+			fmt.Fprintf(&ints, "INTEGER(%d, %s)\n", code, op.Int)
+		}
+		if op.Hot {
+			fmt.Fprintf(&hot, "HOT(%s, %d, %d)\n", op.Name, code, op.Inputs)
+		}
+	}
+	for name, text := range map[string]string{"real": reals.String(), "int": ints.String(), "hot": hot.String()} {
+		if err := os.WriteFile(filepath.Join(dir, "pointwise_"+name+".inc"), []byte("// Written by go generate from pointwise.go.\n"+text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compile turns one file into PTX, which the driver compiles for the card it
+// finds.
+func compile(src string) error {
+	nvcc := os.Getenv("NVCC")
+	if nvcc == "" {
+		nvcc = "nvcc"
+	}
+	arch := "compute_52"
+	if strings.HasSuffix(src, tensorCores) {
+		arch = "compute_80"
+	}
+	args := []string{"-ptx", "-arch=" + arch, "-O3", "-std=c++14", "-allow-unsupported-compiler", "-Wno-deprecated-gpu-targets"}
+	args = append(args, strings.Fields(os.Getenv("NVCCFLAGS"))...)
+	cmd := exec.Command(nvcc, append(args, "-o", strings.TrimSuffix(src, ".cu")+".ptx", src)...)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(cmd.Args, " "), err)
+	}
+	return nil
+}
