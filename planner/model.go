@@ -286,6 +286,7 @@ func (m *Model) options(j *job, segs []train.Segment) (train.Options, error) {
 		o.Storage = j.precision.Storage
 	}
 	if opt := j.optimizer; opt != nil {
+		o.Rule = opt.Name
 		o.Update = func(ps []train.UpdateParam, first bool) []train.UpdateEvent {
 			return updateEvents(opt.Step(profileParams(ps, o.Config), first))
 		}

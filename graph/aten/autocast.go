@@ -85,7 +85,7 @@ func (e *Eager) ExitAutocast() {
 
 // toDType copies t into a new tensor of another type (aten::_to_copy).
 func (e *Eager) toDType(op string, t *Tensor, to graph.DType) *Tensor {
-	k := e.begin(op, t)
+	k := e.begin(op, t).does("copy")
 	o := k.alloc(t.Shape, t.denseStrides(), to)
 	k.end()
 	from := t.DType

@@ -245,7 +245,7 @@ func (en *engine) put(to edge, g *Tensor) {
 	}
 	e := en.e
 	if en.refs[old.Storage] == 1 && !old.based && old.dense() && old.Storage != g.Storage {
-		k := e.begin("add_", old, g)
+		k := e.begin("add_", old, g).does("add")
 		k.out(old)
 		k.end()
 		return
@@ -273,7 +273,7 @@ func (en *engine) accumulate(n *gradNode, g *Tensor) {
 	e, p := en.e, n.param
 	e.module, e.name = p.Name, p.Name
 	if n.grad != nil {
-		k := e.begin("add_", n.grad, g)
+		k := e.begin("add_", n.grad, g).does("add")
 		k.out(n.grad)
 		k.end()
 		e.hold(g)
@@ -281,7 +281,7 @@ func (en *engine) accumulate(n *gradNode, g *Tensor) {
 	}
 	layout := !p.dense() && g.contiguous() || p.dense() && sameLayout(g, p)
 	if en.refs[g.Storage] > 1 && !g.part || !layout {
-		k := e.begin("clone", g)
+		k := e.begin("clone", g).does("copy")
 		c := k.alloc(p.Shape, p.denseStrides(), g.DType)
 		k.end()
 		e.hold(g)

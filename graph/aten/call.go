@@ -184,6 +184,14 @@ func (c *Call) operand(i int, name string) (t *Tensor, scalar bool) {
 	if t := c.tensor(i, name); t != nil {
 		return t, false
 	}
+	if a := c.arg(i, name); a != nil {
+		switch a.Kind {
+		case graph.ArgInt, graph.ArgBool:
+			return number(graph.Undefined, float64(a.Int)), true
+		case graph.ArgFloat:
+			return number(graph.Undefined, a.F), true
+		}
+	}
 	return host(graph.Undefined, nil), true
 }
 
@@ -228,7 +236,7 @@ func reason(r any) string {
 // floating-point operands and results saved for backward, with a warning.
 // The error names the call when its operands do not fit it.
 func (e *Eager) Run(c *Call) (outs []*Tensor, err error) {
-	e.name, e.module, e.call = c.Name, c.Module, c.Index
+	e.name, e.module, e.call, e.draws = c.Name, c.Module, c.Index, 0
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%s %q: %s", c.Op, c.Name, reason(r))
@@ -251,7 +259,7 @@ func (e *Eager) Run(c *Call) (outs []*Tensor, err error) {
 func (e *Eager) unknown(c *Call) []*Tensor {
 	var ins []*Tensor
 	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })
-	k := e.begin(c.Op, ins...)
+	k := e.begin(c.Op, ins...).inexact("no entry in the operator table")
 	var outs []*Tensor
 	floats := false
 	for i := range c.Shapes {
@@ -273,7 +281,7 @@ func (e *Eager) unknown(c *Call) []*Tensor {
 		res := make([]*Tensor, len(need))
 		for i := range need {
 			if need[i] {
-				k := e.begin(c.Op+"_backward", append(append([]*Tensor{}, g...), s...)...)
+				k := e.begin(c.Op+"_backward", append(append([]*Tensor{}, g...), s...)...).inexact("no entry in the operator table")
 				k.alloc(s[i].Shape, nil, s[i].DType)
 				res[i] = k.end()
 			}
@@ -298,11 +306,12 @@ func eachTensor(args []Arg, f func(*Tensor)) {
 
 // Named starts a group of calls that stem from no lifted call: the loss, the
 // optimizer.
-func (e *Eager) Named(name, module string) { e.name, e.module, e.call = name, module, -1 }
+func (e *Eager) Named(name, module string) { e.name, e.module, e.call, e.draws = name, module, -1, 0 }
 
 // Alloc appends a node of op that only allocates: its outputs are returned.
-func (e *Eager) Alloc(op string, cat program.Category, life program.Lifetime, d graph.DType, shape []int64) *Tensor {
-	k := e.begin(op)
+// Scalars are the numbers that op fills them with.
+func (e *Eager) Alloc(op string, cat program.Category, life program.Lifetime, d graph.DType, shape []int64, scalars ...float64) *Tensor {
+	k := e.begin(op).scalars(scalars...).random()
 	t := k.alloc(shape, nil, d)
 	s := &e.P.Storages[t.Storage]
 	s.Category, s.Life = cat, life

@@ -54,6 +54,7 @@ type Eager struct {
 	inside   bool        // running a checkpointed segment's first forward: saved tensors are dropped
 	replay   *replay     // recomputing a segment
 	casts    []*Tensor   // parameters with a cached autocast copy
+	draws    uint32      // calls of random numbers that the lifted call has made
 	savedIDs map[program.StorageID]bool
 	fwdWS    program.StorageID
 	bwdWS    program.StorageID
@@ -127,10 +128,80 @@ func (e *Eager) begin(op string, in ...*Tensor) *kernel {
 	if e.replay != nil {
 		k.n.Recompute, k.n.Segment = true, e.segment
 	}
+	listed := true
 	for _, t := range in {
 		k.read(t)
+		listed = listed && t != nil && t.Storage != program.None
+	}
+	if !listed {
+		k.operands(in)
 	}
 	return k
+}
+
+// attrs returns the node's attributes to fill in.
+func (k *kernel) attrs() *program.Attrs {
+	if k.n.Attrs == nil {
+		k.n.Attrs = &program.Attrs{}
+	}
+	return k.n.Attrs
+}
+
+// does names what the call computes, where op names what asked for it.
+func (k *kernel) does(kernel string) *kernel { k.n.Kernel = kernel; return k }
+
+// scalars sets the call's numbers.
+func (k *kernel) scalars(v ...float64) *kernel { k.attrs().Scalars = v; return k }
+
+// dims sets the dims that the call works along.
+func (k *kernel) dims(dims ...int) *kernel {
+	a := k.attrs()
+	a.Dims = make([]int64, len(dims))
+	for i, d := range dims {
+		a.Dims[i] = int64(d)
+	}
+	return k
+}
+
+// inexact says that the node stands for other kernels than those named.
+func (k *kernel) inexact(why string) *kernel { k.attrs().Inexact = why; return k }
+
+// random gives the call random numbers of its own.
+func (k *kernel) random() *kernel {
+	k.e.draws++
+	k.attrs().Stream = uint32(k.e.call+1)<<8 | k.e.draws&0xff
+	return k
+}
+
+// operands lists the operands of a call that are not all on the device.
+func (k *kernel) operands(in []*Tensor) {
+	args, next := make([]program.Arg, len(in)), int32(0)
+	for i, t := range in {
+		switch {
+		case t == nil:
+			args[i].In = program.Absent
+		case t.Storage != program.None:
+			args[i].In = next
+			next++
+		default:
+			args[i] = t.onHost()
+		}
+	}
+	k.attrs().Args = args
+}
+
+// gives says which of a call's possible results it has.
+func (k *kernel) gives(results ...*Tensor) {
+	at, next := make([]int8, len(results)), int8(0)
+	for i, t := range results {
+		if at[i] = -1; t != nil {
+			at[i] = next
+			next++
+		}
+	}
+	if int(next) < len(results) {
+		k.attrs().Results = at
+	}
 }
 
 func (k *kernel) read(t *Tensor) {
@@ -283,7 +354,7 @@ func (e *Eager) inBackward() bool { return e.phase == program.Backward && e.repl
 
 // view returns another window on t's storage.
 func (e *Eager) view(t *Tensor, shape, strides []int64, offset int64) *Tensor {
-	return &Tensor{Name: t.Name, based: e.inBackward(), Tensor: program.Tensor{Storage: t.Storage, DType: t.DType, Shape: shape, Strides: strides, Offset: t.Offset + offset}}
+	return &Tensor{Name: t.Name, based: e.inBackward(), values: t.values, Tensor: program.Tensor{Storage: t.Storage, DType: t.DType, Shape: shape, Strides: strides, Offset: t.Offset + offset}}
 }
 
 // host returns a CPU tensor: it takes no device memory.
@@ -291,9 +362,32 @@ func host(d graph.DType, shape []int64) *Tensor {
 	return &Tensor{Tensor: program.Tensor{Storage: program.None, DType: d, Shape: shape, Strides: contiguousStrides(shape)}}
 }
 
+// number returns a CPU scalar of known value.
+func number(d graph.DType, v float64) *Tensor {
+	t := host(d, nil)
+	t.values = []float64{v}
+	return t
+}
+
+// onHost describes a host tensor as an operand.
+func (t *Tensor) onHost() program.Arg {
+	switch n := t.Numel(); {
+	case len(t.values) == 1:
+		return program.Arg{In: program.Number, Value: t.values[0]}
+	case t.values != nil && int64(len(t.values)) == n && t.contiguous():
+		return program.Arg{In: program.Array, Array: &program.HostArray{Shape: t.Shape, Values: t.values}}
+	}
+	return program.Arg{In: program.Unknown}
+}
+
 // unary appends one kernel that reads in and makes one output laid out by
 // TensorIterator; the output has type d, or that of the first input.
 func (e *Eager) unary(op string, d graph.DType, in ...*Tensor) *Tensor {
+	return e.elementwise(op, d, in...).end()
+}
+
+// elementwise is unary's kernel before its end.
+func (e *Eager) elementwise(op string, d graph.DType, in ...*Tensor) *kernel {
 	shape, ok := broadcast(in...)
 	if !ok {
 		fail("%s: operands do not broadcast", op)
@@ -303,7 +397,7 @@ func (e *Eager) unary(op string, d graph.DType, in ...*Tensor) *Tensor {
 		d = in[0].DType
 	}
 	k.alloc(shape, iteratorStrides(shape, in...), d)
-	return k.end()
+	return k
 }
 
 // contig returns t, or a contiguous copy made by op.
@@ -311,7 +405,7 @@ func (e *Eager) contig(op string, t *Tensor) *Tensor {
 	if t.contiguous() {
 		return t
 	}
-	k := e.begin(op, t)
+	k := e.begin(op, t).does("copy")
 	k.alloc(t.Shape, nil, t.DType)
 	return k.end()
 }

@@ -8,25 +8,42 @@ import (
 // CrossEntropy is torch.nn.functional.cross_entropy with class indices: the
 // logits are [N, C] or [N, C, d1, ..], the target has no class dim.
 func (e *Eager) CrossEntropy(x, target *Tensor) *Tensor {
-	ls := e.softmax(x, true, "log_softmax") // called with x's type, which autocast leaves alone
+	return e.crossEntropy(x, target, meanLoss)
+}
+
+// A lossKind says how a loss over classes adds up.
+type lossKind struct {
+	reduction int64 // 1 mean, 2 sum
+	ignore    int64 // class that does not count
+}
+
+// meanLoss are the defaults of torch.nn.functional's losses.
+var meanLoss = lossKind{1, -100}
+
+func (e *Eager) crossEntropy(x, target *Tensor, kind lossKind) *Tensor {
+	d := 1
+	if x.dim() == 1 {
+		d = 0
+	}
+	ls := e.softmax(x, true, "log_softmax", d) // called with x's type, which autocast leaves alone
 	if e.Autocast != graph.Undefined {
 		ls = e.castTo(ls, graph.Float32)
 	}
-	return e.nll(ls, target)
+	return e.nll(ls, target, kind)
 }
 
 // nll is nll_loss of log-probabilities: they, the target and the total weight
 // are saved.
-func (e *Eager) nll(ls, target *Tensor) *Tensor {
+func (e *Eager) nll(ls, target *Tensor, kind lossKind) *Tensor {
 	op, node, back := "nll_loss_forward", "NllLossBackward0", "nll_loss_backward"
 	if ls.dim() > 2 {
 		op, node, back = "nll_loss2d_forward", "NllLoss2DBackward0", "nll_loss2d_backward"
 	}
-	k := e.begin(op, ls, target)
+	k := e.begin(op, ls, target).scalars(float64(kind.reduction), float64(kind.ignore))
 	o, total := k.alloc(nil, nil, ls.DType), k.alloc(nil, nil, ls.DType)
 	k.end()
 	e.record(node, []*Tensor{o}, []*Tensor{ls}, []*Tensor{ls, target, total}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin(back, append([]*Tensor{g[0]}, s...)...)
+		k := e.begin(back, append([]*Tensor{g[0]}, s...)...).scalars(float64(kind.reduction), float64(kind.ignore))
 		k.alloc(ls.Shape, nil, ls.DType)
 		return []*Tensor{k.end()}
 	})
@@ -35,16 +52,22 @@ func (e *Eager) nll(ls, target *Tensor) *Tensor {
 
 // MSE is the mean squared error against a target of x's shape.
 func (e *Eager) MSE(x, target *Tensor) *Tensor {
+	return e.mse("mse_loss", x, target, meanLoss.reduction)
+}
+
+// mse reduces a loss of two tensors of one shape; reduction is 1 for the mean, 2
+// for the sum.
+func (e *Eager) mse(op string, x, target *Tensor, reduction int64) *Tensor {
 	if e.Autocast != graph.Undefined {
 		x = e.castTo(x, graph.Float32)
 	}
-	k := e.begin("mse_loss", x, target)
+	k := e.begin("mse_loss", x, target).does(op).scalars(float64(reduction))
 	t := k.temp(x.Bytes(), program.Temporaries)
 	o := k.alloc(nil, nil, x.DType)
 	k.free(t)
 	k.flops(3 * x.Numel()).end()
 	e.record("MseLossBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, target}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("mse_loss_backward", g[0], s[0], s[1])
+		k := e.begin("mse_loss_backward", g[0], s[0], s[1]).does(op + "_backward").scalars(float64(reduction))
 		k.alloc(x.Shape, nil, x.DType)
 		return []*Tensor{k.end()}
 	})
@@ -69,13 +92,18 @@ func (e *Eager) Float32(t *Tensor) *Tensor {
 
 // OnesLike makes backward's seed.
 func (e *Eager) OnesLike(t *Tensor) *Tensor {
-	k := e.begin("ones_like", t)
+	k := e.begin("ones_like", t).does("fill").scalars(1)
 	k.alloc(t.Shape, nil, t.DType)
 	return k.end()
 }
 
-// Host returns a CPU tensor: it takes no device memory.
-func Host(d graph.DType, shape []int64) *Tensor { return host(d, shape) }
+// Host returns a CPU tensor: it takes no device memory. Values are its elements,
+// if they are known.
+func Host(d graph.DType, shape []int64, values ...float64) *Tensor {
+	t := host(d, shape)
+	t.values = values
+	return t
+}
 
 // Mark appends a node that allocates nothing.
 func (e *Eager) Mark(op string) { e.begin(op).end() }
@@ -98,8 +126,9 @@ type Touched struct {
 }
 
 // Touch appends a node that reads and overwrites ts and runs through events.
-func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent) *Touched {
+func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent, rule *program.Rule) *Touched {
 	k := e.begin(op, ts...)
+	k.attrs().Rule = rule
 	k.n.Traffic *= 2
 	t := &Touched{e: e, node: len(e.P.Nodes)}
 	ids := map[int32]program.StorageID{}
@@ -121,7 +150,11 @@ func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent) *Touched {
 		}
 		if ev.State {
 			s.Category, s.Life = program.Optimizer, program.State
-			t.states = append(t.states, &Tensor{Tensor: program.Tensor{Storage: id, DType: graph.Uint8, Shape: []int64{ev.Bytes}, Strides: []int64{1}}})
+			name := ""
+			if ev.Param != nil {
+				name = ev.Param.Name
+			}
+			t.states = append(t.states, &Tensor{Name: name, Tensor: program.Tensor{Storage: id, DType: graph.Uint8, Shape: []int64{ev.Bytes}, Strides: []int64{1}}})
 		}
 	}
 	k.end()
@@ -134,6 +167,9 @@ func (t *Touched) First() []*Tensor {
 	t.e.P.Nodes[t.node].Only = program.FirstStep
 	return t.states
 }
+
+// Says sets what the optimizer's step computes.
+func (t *Touched) Says(r *program.Rule) { t.e.P.Nodes[t.node].Attrs.Rule = r }
 
 // Later makes the node run in all steps but the first.
 func (t *Touched) Later() { t.e.P.Nodes[t.node].Only = program.LaterSteps }

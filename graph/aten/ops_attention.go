@@ -1,6 +1,7 @@
 package aten
 
 import (
+	"math"
 	"slices"
 
 	"github.com/memplan/memplan/graph"
@@ -12,6 +13,7 @@ type attention struct {
 	q, k, v, mask *Tensor
 	dropout       float64
 	causal, gqa   bool
+	scale         float64 // of the products; 1/sqrt(head dim) unless given
 }
 
 // An AttentionKernel is one implementation of scaled_dot_product_attention.
@@ -39,6 +41,7 @@ func runAttention(e *Eager, c *Call) []*Tensor {
 	if a.q.dim() != a.k.dim() || a.q.dim() < 3 {
 		fail("query %v and key %v", a.q.Shape, a.k.Shape)
 	}
+	a.scale = c.float(-1, "scale", 1/math.Sqrt(float64(a.q.Shape[a.q.dim()-1])))
 	if a.q.dim() == 3 {
 		b := *a
 		b.q, b.k, b.v = e.unsqueeze(a.q, 0), e.unsqueeze(a.k, 0), e.unsqueeze(a.v, 0)
@@ -110,12 +113,28 @@ func (a *attention) outShape() []int64 {
 	return []int64{a.q.Shape[0], a.q.Shape[1], a.q.Shape[2], a.v.Shape[3]}
 }
 
+// attention sets what the fused kernels take beside tensors.
+func (k *kernel) attention(a *attention) *kernel {
+	causal := 0.0
+	if a.causal {
+		causal = 1
+	}
+	return k.scalars(a.scale, causal, a.dropout).random()
+}
+
+// repeats gives a backward the numbers, and the random ones, of its forward.
+func (k *kernel) repeats(at *program.Attrs) *kernel {
+	a := k.attrs()
+	a.Scalars, a.Stream = at.Scalars, at.Stream
+	return k
+}
+
 // bias turns a bool mask into an additive one (convert_boolean_attn_mask).
 func (e *Eager) bias(a *attention) *Tensor {
 	if a.mask == nil || a.mask.DType != graph.Bool {
 		return a.mask
 	}
-	k := e.begin("scaled_dot_product_attention", a.mask)
+	k := e.begin("scaled_dot_product_attention", a.mask).does("mask_bias")
 	x := k.temp(4, program.Temporaries)
 	y := k.temp(4, program.Temporaries)
 	o := k.alloc(a.mask.Shape, nil, a.q.DType)
@@ -130,13 +149,14 @@ func (e *Eager) bias(a *attention) *Tensor {
 func runEfficientAttention(e *Eager, a *attention) *Tensor {
 	b, h, m, _, d := a.dims()
 	mask := e.aligned16(e.bias(a))
-	k := e.begin("_scaled_dot_product_efficient_attention", a.q, a.k, a.v, mask)
+	k := e.begin("_scaled_dot_product_efficient_attention", a.q, a.k, a.v, mask).attention(a)
+	at := k.n.Attrs
 	o := k.alloc(a.outShape(), rowsFirst(a.outShape()), a.q.DType)
 	lse := k.alloc([]int64{b, h, ceilDiv(m, 32) * 32}, nil, graph.Float32)
 	k.flops(a.flops()).end()
 	e.record("ScaledDotProductEfficientAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v},
 		[]*Tensor{mask, a.k, a.q, a.v, lse, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-			k := e.begin("_scaled_dot_product_efficient_attention_backward", append(slices.Clone(g), s...)...)
+			k := e.begin("_scaled_dot_product_efficient_attention_backward", append(slices.Clone(g), s...)...).repeats(at)
 			rows := e.swap12(g[0])
 			copied := program.None
 			if !rows.contiguous() {
@@ -170,12 +190,14 @@ func (e *Eager) padLast(t *Tensor, to int64) *Tensor {
 	d := t.dim() - 1
 	wide := slices.Clone(t.Shape)
 	wide[d] = ceilDiv(t.Shape[d], to) * to
-	k := e.begin("constant_pad_nd", t)
+	k := e.begin("constant_pad_nd", t).scalars(0)
+	k.attrs().Window = &program.Window{Strides: contiguousStrides(wide)}
 	o := k.alloc(wide, iteratorStrides(wide, layoutOf(t)), t.DType)
 	k.end()
 	in := t.Shape
 	e.record("ConstantPadNdBackward0", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("constant_pad_nd", g[0])
+		k := e.begin("constant_pad_nd", g[0]).does("copy")
+		k.n.In[0] = e.view(g[0], in, g[0].Strides, 0).Tensor // what was not padded
 		k.alloc(in, nil, g[0].DType)
 		return []*Tensor{k.end()}
 	})
@@ -210,7 +232,8 @@ func (e *Eager) swap12(t *Tensor) *Tensor {
 func runCudnnAttention(e *Eager, a *attention) *Tensor {
 	b, h, m, _, d := a.dims()
 	mask := e.bias(a)
-	k := e.begin("_scaled_dot_product_cudnn_attention", a.q, a.k, a.v, mask)
+	k := e.begin("_scaled_dot_product_cudnn_attention", a.q, a.k, a.v, mask).attention(a)
+	at := k.n.Attrs
 	seed, offset := k.alloc(nil, nil, graph.Int64), k.alloc(nil, nil, graph.Int64)
 	o := k.alloc(a.outShape(), iteratorStrides(a.outShape(), layoutOf(a.q)), a.q.DType)
 	lse := k.alloc([]int64{b, h, m, 1}, nil, graph.Float32)
@@ -218,7 +241,7 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 	k.flops(a.flops()).end()
 	e.record("ScaledDotProductCudnnAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v},
 		[]*Tensor{mask, a.k, a.q, a.v, lse, o, offset, seed}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-			k := e.begin("_scaled_dot_product_cudnn_attention_backward", append(slices.Clone(g), s...)...)
+			k := e.begin("_scaled_dot_product_cudnn_attention_backward", append(slices.Clone(g), s...)...).repeats(at)
 			var outs []*Tensor
 			for _, t := range []*Tensor{s[2], s[1], s[3]} {
 				outs = append(outs, k.alloc(t.Shape, iteratorStrides(t.Shape, layoutOf(t)), t.DType))
@@ -248,7 +271,8 @@ func runFlashAttention(e *Eager, a *attention) *Tensor {
 		return e.slice(runFlashAttention(e, &wide), 3, 0, d, 1)
 	}
 	round := func(n, to int64) int64 { return ceilDiv(n, to) * to }
-	k := e.begin("_scaled_dot_product_flash_attention", a.q, a.k, a.v)
+	k := e.begin("_scaled_dot_product_flash_attention", a.q, a.k, a.v).attention(a)
+	at := k.n.Attrs
 	o := k.alloc(a.outShape(), rowsFirst(a.outShape()), a.q.DType)
 	lse := k.alloc([]int64{b, h, m}, nil, graph.Float32)
 	rng := k.alloc([]int64{2}, nil, graph.Uint64)
@@ -256,7 +280,7 @@ func runFlashAttention(e *Eager, a *attention) *Tensor {
 	k.flops(a.flops()).end()
 	e.record("ScaledDotProductFlashAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v},
 		[]*Tensor{a.k, a.q, a.v, lse, o, rng, unused}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-			k := e.begin("_scaled_dot_product_flash_attention_backward", append(slices.Clone(g), s...)...)
+			k := e.begin("_scaled_dot_product_flash_attention_backward", append(slices.Clone(g), s...)...).repeats(at)
 			outs := k.likes(s[1], s[0], s[2])
 			sums := k.temp(4*b*h*round(m, 128), program.Temporaries)
 			acc := k.temp(4*b*h*round(m, 128)*round(d, 32), program.Temporaries)
@@ -275,12 +299,17 @@ func runFlashAttention(e *Eager, a *attention) *Tensor {
 }
 
 // scaled multiplies by a Python number: nothing is saved.
-func (e *Eager) scaled(t *Tensor) *Tensor {
-	o := e.unary("mul", graph.Undefined, t)
+func (e *Eager) scaled(t *Tensor, by float64) *Tensor {
+	o := e.times(t, by)
 	e.record("MulBackward1", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{e.unary("mul", graph.Undefined, g[0])}
+		return []*Tensor{e.times(g[0], by)}
 	})
 	return o
+}
+
+// times appends a product with a number.
+func (e *Eager) times(t *Tensor, by float64) *Tensor {
+	return e.unary("mul", t.DType, t, number(graph.Undefined, by))
 }
 
 // repeatHeads brings grouped keys or values to h heads (repeat_interleave).
@@ -306,13 +335,14 @@ func runMathAttention(e *Eager, a *attention) *Tensor {
 		a = &wide
 	}
 	h := a.q.Shape[1]
-	q := e.scaled(a.q)
+	root := math.Sqrt(a.scale)
+	q := e.scaled(a.q, root)
 	mask := e.bias(a)
 	if a.causal {
 		mask = e.causalBias(a)
 	}
 	kk, vv := e.repeatHeads(a.k, h), e.repeatHeads(a.v, h)
-	ks := e.scaled(kk)
+	ks := e.scaled(kk, root)
 	attn := e.matmul(op, q, e.transpose(ks, 2, 3))
 	if mask != nil {
 		attn = e.addInto(attn, mask)
@@ -332,7 +362,7 @@ func runMathAttention(e *Eager, a *attention) *Tensor {
 // causalBias builds the additive lower-triangular mask of is_causal.
 func (e *Eager) causalBias(a *attention) *Tensor {
 	_, _, m, n, _ := a.dims()
-	k := e.begin("scaled_dot_product_attention")
+	k := e.begin("scaled_dot_product_attention").does("causal_bias")
 	ones := k.temp(m*n, program.Temporaries)
 	tril := k.temp(m*n, program.Temporaries)
 	k.free(ones)
@@ -360,10 +390,10 @@ func (e *Eager) addInto(a, b *Tensor) *Tensor {
 // takes a bool tensor of the input's size, where a mask can make such rows.
 func (e *Eager) safeSoftmax(x *Tensor, masked bool) *Tensor {
 	if !masked {
-		return e.softmax(x, false, "softmax")
+		return e.softmax(x, false, "softmax", x.dim()-1)
 	}
-	o := e.softmax(x, false, "_safe_softmax")
-	k := e.begin("_safe_softmax", x, o)
+	o := e.softmax(x, false, "_safe_softmax", x.dim()-1)
+	k := e.begin("_safe_softmax", x, o).does("empty_rows")
 	inf := k.temp(x.Numel(), program.Temporaries)
 	all := k.temp(x.Numel()/max(x.Shape[x.dim()-1], 1), program.Temporaries)
 	zero := k.temp(4, program.Temporaries)

@@ -62,7 +62,8 @@ func samePadding(kind string, kernel, dil []int64) []int64 {
 func (e *Eager) convolution(v *conv) *Tensor {
 	v.resolve(e)
 	x := e.formatted(v.x, v.last)
-	k := e.begin(map[bool]string{true: "cudnn_convolution_transpose", false: "cudnn_convolution"}[v.transposed], x, v.w, v.b)
+	k := e.begin(map[bool]string{true: "cudnn_convolution_transpose", false: "cudnn_convolution"}[v.transposed], x, v.w, v.b).does("convolution")
+	k.attrs().Conv = v.attrs()
 	if v.depthwise {
 		k.n.Op = "_conv_depthwise2d"
 	}
@@ -84,6 +85,11 @@ func (e *Eager) convolution(v *conv) *Tensor {
 	}
 	e.record("ConvolutionBackward0", []*Tensor{o}, []*Tensor{v.x, v.w, v.b}, []*Tensor{v.x, v.w}, v.backward)
 	return o
+}
+
+// attrs are the call's arguments as nodes keep them.
+func (v *conv) attrs() *program.Conv {
+	return &program.Conv{Stride: v.stride, Pad: v.pad, Dilation: v.dil, OutPad: v.outPad, Groups: v.groups, Transposed: v.transposed}
 }
 
 func (v *conv) resolve(e *Eager) {
@@ -144,7 +150,7 @@ func (e *Eager) formatted(t *Tensor, last bool) *Tensor {
 	if last {
 		st = channelsLastStrides(t.Shape)
 	}
-	k := e.begin("contiguous", t)
+	k := e.begin("contiguous", t).does("copy")
 	k.alloc(t.Shape, st, t.DType)
 	return k.end()
 }
@@ -211,6 +217,7 @@ func (e *Eager) cudnnConv(v *conv) (q cudnn.Conv, ok bool) {
 func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 	outs := make([]*Tensor, 3)
 	k := e.begin("convolution_backward", g[0], s[0], s[1])
+	k.attrs().Conv = v.attrs()
 	work := int64(0)
 	// A gradient in another format is copied once, for both passes; one of this
 	// format that is not dense, by each (cudnn_convolution_backward and
@@ -246,6 +253,7 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		sem := k.temp(r.semaphores, program.Temporaries)
 		k.free(sem, buf)
 	}
+	k.gives(outs...)
 	k.flops(work).end()
 	return outs
 }

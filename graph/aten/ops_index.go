@@ -18,7 +18,11 @@ func runEmbedding(e *Eager, c *Call) []*Tensor {
 	if w == nil || idx == nil || w.dim() != 2 {
 		return nil
 	}
-	k := e.begin("embedding", w, idx)
+	padding := float64(c.int(2, "padding_idx", -1))
+	k := e.begin("embedding", w, idx).scalars(padding)
+	if c.bool(3, "scale_grad_by_freq", false) {
+		k.inexact("a gradient by frequency")
+	}
 	copied := program.None
 	if _, ok := viewStrides(idx, []int64{idx.Numel()}); !ok {
 		// The flattened copy stands between the result's memory and its end.
@@ -28,7 +32,7 @@ func runEmbedding(e *Eager, c *Call) []*Tensor {
 	k.free(copied)
 	k.end()
 	e.record("EmbeddingBackward0", []*Tensor{o}, []*Tensor{w}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("embedding_dense_backward", g[0], s[0])
+		k := e.begin("embedding_dense_backward", g[0], s[0]).scalars(padding)
 		var temps []program.StorageID
 		if n := idx.Numel(); n > sortLimit {
 			temps = []program.StorageID{k.temp(8*n, program.Temporaries), k.temp(8*n, program.Temporaries)}
@@ -53,7 +57,8 @@ func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 		}
 		var idx []*Tensor
 		eachTensor(c.Args[1:], func(t *Tensor) { idx = append(idx, t) })
-		k := e.begin(c.Op, append([]*Tensor{x}, idx...)...)
+		dims := c.indexed(x)
+		k := e.begin(c.Op, append([]*Tensor{x}, idx...)...).does(picks[c.Op]).dims(dims...)
 		o := k.alloc(shape, nil, x.DType)
 		k.end()
 		in := x.Shape
@@ -62,12 +67,32 @@ func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 			saved = append([]*Tensor{x}, idx...)
 		}
 		e.record(node, []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-			k := e.begin(back, append(slices.Clone(g), s...)...)
+			k := e.begin(back, append(slices.Clone(g), s...)...).does(picks[c.Op] + "_backward").dims(dims...)
 			k.alloc(in, nil, g[0].DType)
 			return []*Tensor{k.end()}
 		})
 		return []*Tensor{o}
 	}
+}
+
+// picks names the kernels of operators that pick elements.
+var picks = map[string]string{"index": "index", "_unsafe_index": "index", "index_select": "index_select", "gather": "gather", "take_along_dim": "gather"}
+
+// indexed are the dims that a call picks along.
+func (c *Call) indexed(x *Tensor) []int {
+	if a := c.arg(1, "indices"); a != nil && a.Kind == graph.ArgList {
+		var dims []int
+		for i := range a.List {
+			if a.List[i].T != nil {
+				dims = append(dims, i)
+			}
+		}
+		return dims
+	}
+	if c.Op == "take_along_dim" {
+		return []int{wrap(c.int(2, "dim", 0), x.dim())}
+	}
+	return []int{wrap(c.int(1, "dim", 0), x.dim())}
 }
 
 // runTopK makes values and indices.
@@ -77,7 +102,7 @@ func runTopK(e *Eager, c *Call) []*Tensor {
 	if !ok {
 		return nil
 	}
-	k := e.begin(c.Op, x)
+	k := e.begin(c.Op, x).inexact("arguments of " + c.Op)
 	o, idx := k.alloc(shape, nil, x.DType), k.alloc(shape, nil, graph.Int64)
 	k.end()
 	in := x.Shape

@@ -3,7 +3,6 @@ package aten
 import (
 	"slices"
 
-	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 )
 
@@ -23,7 +22,12 @@ func (e *Eager) gemmKernel(op string, a, b, add *Tensor) *Tensor {
 	if b.dim() != n || a.Shape[n-1] != b.Shape[n-2] {
 		fail("inner dimensions differ: %v x %v", a.Shape, b.Shape)
 	}
-	k := e.begin(op, add, a, b)
+	var k *kernel
+	if add == nil {
+		k = e.begin(op, a, b)
+	} else {
+		k = e.begin(op, add, a, b)
+	}
 	shape := append(slices.Clone(a.Shape[:n-1]), b.Shape[n-1])
 	o := k.alloc(shape, nil, a.DType)
 	var copies []program.StorageID
@@ -274,13 +278,24 @@ func runMM(e *Eager, c *Call) []*Tensor {
 }
 
 func runAddmm(e *Eager, c *Call) []*Tensor {
-	return []*Tensor{e.addmm(c.tensor(0, "self"), c.tensor(1, "mat1"), c.tensor(2, "mat2"))}
+	o := e.addmm(c.tensor(0, "self"), c.tensor(1, "mat1"), c.tensor(2, "mat2"))
+	e.factors(c)
+	return []*Tensor{o}
+}
+
+// factors marks a product that was just added with factors other than 1, which
+// the gradients do not have.
+func (e *Eager) factors(c *Call) {
+	if n := len(e.P.Nodes); n > 0 && e.replay == nil && (c.float(-1, "beta", 1) != 1 || c.float(-1, "alpha", 1) != 1) {
+		e.P.Nodes[n-1].Attrs = &program.Attrs{Inexact: "factors beta and alpha"}
+	}
 }
 
 // runBaddbmm adds a batched product to a tensor.
 func runBaddbmm(e *Eager, c *Call) []*Tensor {
 	t, a, b := c.tensor(0, "self"), c.tensor(1, "batch1"), c.tensor(2, "batch2")
 	o := e.gemmKernel("baddbmm", a, b, t)
+	e.factors(c)
 	e.record("BaddbmmBackward0", []*Tensor{o}, []*Tensor{t, a, b}, gemmSaved(a, b), func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 3)
 		if need[1] {
@@ -290,7 +305,7 @@ func runBaddbmm(e *Eager, c *Call) []*Tensor {
 			outs[2] = e.gemmKernel("bmm", e.swap(s[1]), g[0], nil)
 		}
 		if need[0] {
-			outs[0] = e.unary("mul", graph.Undefined, g[0])
+			outs[0] = e.times(g[0], 1)
 		}
 		return outs
 	})

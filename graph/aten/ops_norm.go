@@ -22,8 +22,14 @@ func runLayerNorm(e *Eager, c *Call) []*Tensor {
 	if n == 0 || n > x.dim() {
 		fail("normalized_shape has %d dims, the input %v", n, x.Shape)
 	}
+	eps := c.float(4, "eps", 1e-5)
+	var normed []int
+	for i := x.dim() - n; i < x.dim(); i++ {
+		normed = append(normed, i)
+	}
 	src := e.contig(c.Op, x)
-	k := e.begin("native_layer_norm", src, w, b)
+	k := e.begin("native_layer_norm", src, w, b).scalars(eps).dims(normed...)
+	at := k.n.Attrs
 	o := k.alloc(x.Shape, nil, x.DType)
 	rows := slices.Clone(x.Shape)
 	for i := x.dim() - n; i < x.dim(); i++ {
@@ -36,7 +42,7 @@ func runLayerNorm(e *Eager, c *Call) []*Tensor {
 		e.hold(src)
 	}
 	e.record("NativeLayerNormBackward0", []*Tensor{o}, []*Tensor{x, w, b}, []*Tensor{b, x, w, mean, rstd}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		return e.normBackward("native_layer_norm_backward", g[0], s[1], s[2], s[0], s[3:], need)
+		return e.normBackward("native_layer_norm_backward", at, g[0], s[1], s[2], s[0], s[3:], need)
 	})
 	return []*Tensor{o, mean, rstd}
 }
@@ -44,8 +50,9 @@ func runLayerNorm(e *Eager, c *Call) []*Tensor {
 // normBackward is the backward of a normalisation: the input's gradient and,
 // where needed, those of weight and bias; operands that are not contiguous
 // are copied first.
-func (e *Eager) normBackward(op string, g, x, w, b *Tensor, stats []*Tensor, need []bool) []*Tensor {
-	k := e.begin(op, append([]*Tensor{g, x, w}, stats...)...)
+func (e *Eager) normBackward(op string, at *program.Attrs, g, x, w, b *Tensor, stats []*Tensor, need []bool) []*Tensor {
+	k := e.begin(op, append([]*Tensor{g, x, w}, stats...)...).scalars(at.Scalars...)
+	k.n.Attrs.Dims = at.Dims
 	var temps []program.StorageID
 	for _, t := range []*Tensor{g, x} {
 		if !t.contiguous() {
@@ -63,6 +70,7 @@ func (e *Eager) normBackward(op string, g, x, w, b *Tensor, stats []*Tensor, nee
 	}
 	slices.Reverse(temps)
 	k.free(temps...)
+	k.gives(outs...)
 	k.flops(12 * x.Numel()).end()
 	return outs
 }
@@ -72,12 +80,16 @@ func (e *Eager) normBackward(op string, g, x, w, b *Tensor, stats []*Tensor, nee
 func runBatchNorm(e *Eager, c *Call) []*Tensor {
 	x, w, b := c.tensor(0, "input"), c.tensor(1, "weight"), c.tensor(2, "bias")
 	mean, variance := c.tensor(3, "running_mean"), c.tensor(4, "running_var")
-	train := c.bool(5, "training", true)
+	train, at := c.bool(5, "training", true), 6
 	switch {
 	case c.Op == "_native_batch_norm_legit_no_training":
-		train = false
+		train, at = false, 5
 	case c.Over == "no_stats":
-		mean, variance, train = nil, nil, c.bool(3, "training", true)
+		mean, variance, train, at = nil, nil, c.bool(3, "training", true), 4
+	}
+	numbers := []float64{c.float(at+1, "eps", 1e-5), c.float(at, "momentum", 0.1), 0}
+	if train {
+		numbers[2] = 1
 	}
 	last := preferLast(x)
 	src := x
@@ -86,7 +98,7 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 	} else {
 		src = e.contig("contiguous", x)
 	}
-	k := e.begin("batch_norm", src, w, b, mean, variance)
+	k := e.begin("batch_norm", src, w, b, mean, variance).scalars(numbers...)
 	o := k.alloc(x.Shape, src.denseStrides(), x.DType)
 	ch := []int64{x.Shape[1]}
 	var stats []*Tensor
@@ -103,7 +115,7 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 		name, op = "NativeBatchNormBackward0", "native_batch_norm_backward"
 	}
 	e.record(name, []*Tensor{o}, []*Tensor{x, w, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		k := e.begin(op, append(slices.Clone(g), s...)...)
+		k := e.begin(op, append(slices.Clone(g), s...)...).does("batch_norm_backward").scalars(numbers...)
 		outs := make([]*Tensor, 3)
 		temp := program.None
 		if !inFormat(g[0], last) && x.dim() == 4 {
@@ -118,6 +130,7 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 			}
 		}
 		k.free(temp)
+		k.gives(outs...)
 		k.flops(12 * x.Numel()).end()
 		return outs
 	})
@@ -130,7 +143,11 @@ func runGroupNorm(e *Eager, c *Call) []*Tensor {
 	groups := c.int(1, "num_groups", 1)
 	w, b := c.tensor(2, "weight"), c.tensor(3, "bias")
 	src := e.contig(c.Op, x)
-	k := e.begin("native_group_norm", src, w, b)
+	k := e.begin("native_group_norm", src, w, b).scalars(c.float(4, "eps", 1e-5))
+	at := k.n.Attrs
+	if c.Op != "group_norm" {
+		k.inexact("arguments of " + c.Op)
+	}
 	o := k.alloc(x.Shape, nil, x.DType)
 	st := []int64{x.Shape[0], groups}
 	mean, rstd := k.alloc(st, nil, x.DType), k.alloc(st, nil, x.DType)
@@ -140,7 +157,7 @@ func runGroupNorm(e *Eager, c *Call) []*Tensor {
 	k.free(d, a)
 	k.flops(8 * x.Numel()).end()
 	e.record("NativeGroupNormBackward0", []*Tensor{o}, []*Tensor{x, w, b}, []*Tensor{src, w, mean, rstd}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		return e.normBackward("native_group_norm_backward", g[0], s[0], w, b, s[2:], need)
+		return e.normBackward("native_group_norm_backward", at, g[0], s[0], w, b, s[2:], need)
 	})
 	return []*Tensor{o, mean, rstd}
 }
@@ -175,7 +192,12 @@ func runRMSNorm(e *Eager, c *Call) []*Tensor {
 	x, w := c.tensor(0, "input"), c.tensor(2, "weight")
 	n := len(c.ints(1, "normalized_shape", 0, 0))
 	src := e.contig(c.Op, x)
-	k := e.begin("_fused_rms_norm", src, w)
+	normed := make([]int, 0, 1)
+	for i := max(x.dim()-n, 0); i < x.dim(); i++ {
+		normed = append(normed, i)
+	}
+	k := e.begin("_fused_rms_norm", src, w).scalars(c.float(3, "eps", epsilon(x.DType))).dims(normed...)
+	at := k.n.Attrs
 	o := k.alloc(x.Shape, nil, x.DType)
 	rows := slices.Clone(x.Shape)
 	for i := max(x.dim()-n, 0); i < x.dim(); i++ {
@@ -184,20 +206,34 @@ func runRMSNorm(e *Eager, c *Call) []*Tensor {
 	rstd := k.alloc(rows, nil, statistics(x.DType))
 	k.flops(6 * x.Numel()).end()
 	e.record("FusedRmsNormBackward0", []*Tensor{o}, []*Tensor{x, w}, []*Tensor{x, w, rstd}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		return e.normBackward("_fused_rms_norm_backward", g[0], s[0], w, nil, s[2:], need)[:2]
+		return e.normBackward("_fused_rms_norm_backward", at, g[0], s[0], w, nil, s[2:], need)[:2]
 	})
 	return []*Tensor{o}
+}
+
+// epsilon is torch.finfo(d).eps, the default of RMS norms.
+func epsilon(d graph.DType) float64 {
+	switch d {
+	case graph.Float16:
+		return 1.0 / (1 << 10)
+	case graph.BFloat16:
+		return 1.0 / (1 << 7)
+	case graph.Float64:
+		return 1.0 / (1 << 52)
+	}
+	return 1.0 / (1 << 23)
 }
 
 // runWeightNorm is the fused kernel of torch.nn.utils' weight normalisation:
 // g * v / |v|, the norms kept in float32.
 func runWeightNorm(e *Eager, c *Call) []*Tensor {
 	v, g := c.tensor(0, "v"), c.tensor(1, "g")
-	k := e.begin("_weight_norm_interface", v, g)
+	dim := wrap(c.int(2, "dim", 0), v.dim())
+	k := e.begin("_weight_norm_interface", v, g).dims(dim)
 	w, norms := k.like(v), k.alloc(g.Shape, nil, statistics(g.DType))
 	k.flops(3 * v.Numel()).end()
 	e.record("WeightNormInterfaceBackward0", []*Tensor{w}, []*Tensor{v, g}, []*Tensor{g, v, norms}, func(e *Eager, gs, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("_weight_norm_interface_backward", append(gs[:1:1], s...)...)
+		k := e.begin("_weight_norm_interface_backward", append(gs[:1:1], s...)...).dims(dim)
 		dv, dg := k.like(s[1]), k.like(s[0])
 		k.end()
 		return []*Tensor{dv, dg}

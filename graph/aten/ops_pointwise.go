@@ -1,10 +1,13 @@
 package aten
 
 import (
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
 )
 
 // A pointwise describes an elementwise operator of one differentiable input:
@@ -13,98 +16,209 @@ import (
 // C++ temporaries of one expression are.
 type pointwise struct {
 	name   string
-	node   string   // autograd node
-	saves  string   // "", "self" or "result"
-	back   []string // kernels of backward; none: the gradient passes through
+	node   string // autograd node
+	saves  string // "", "self" or "result"
+	back   []step // kernels of backward; none: the gradient passes through
 	cast   Cast
 	result bool // backward may use the result of the in-place form without a copy of its operand
 }
 
+// A step is one kernel of a backward function and what it computes from: "g"
+// is the gradient, "s" what was saved, "t1" the result of step 1, "p0" the
+// call's number 0, and numbers are themselves. A step without operands stands
+// for several kernels at once; what it computes is not said.
+type step struct {
+	op   string
+	args []stepArg
+}
+
+type stepArg struct {
+	from   byte // g, s, t, p, or # for a number
+	nr     int
+	number float64
+}
+
+// stepNumbers are numbers in derivatives.yaml by what they stand for.
+var stepNumbers = map[string]float64{"ln2": math.Ln2, "ln10": math.Ln10, "2/sqrtpi": 2 / math.Sqrt(math.Pi), "-2/sqrtpi": -2 / math.Sqrt(math.Pi), "sqrtpi/2": math.Sqrt(math.Pi) / 2}
+
+// steps reads a backward function: "pow s 2; neg t0; mul g t1".
+func steps(text string) []step {
+	var out []step
+	for _, line := range strings.Split(text, "; ") {
+		f := strings.Fields(line)
+		s := step{op: f[0]}
+		for _, w := range f[1:] {
+			a := stepArg{from: w[0]}
+			if v, ok := stepNumbers[w]; ok {
+				a = stepArg{from: '#', number: v}
+			} else if v, err := strconv.ParseFloat(w, 64); err == nil {
+				a = stepArg{from: '#', number: v}
+			} else if len(w) > 1 {
+				a.nr = int(w[1] - '0')
+			}
+			s.args = append(s.args, a)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
 // pointwises follows tools/autograd/derivatives.yaml.
 var pointwises = []pointwise{
-	{name: "relu", node: "ReluBackward0", saves: "result", back: []string{"threshold_backward"}},
-	{name: "relu6", node: "HardtanhBackward0", saves: "self", back: []string{"hardtanh_backward"}},
-	{name: "hardtanh", node: "HardtanhBackward0", saves: "self", back: []string{"hardtanh_backward"}},
-	{name: "threshold", node: "ThresholdBackward0", saves: "self", back: []string{"threshold_backward"}},
-	{name: "tanh", node: "TanhBackward0", saves: "result", back: []string{"tanh_backward"}},
-	{name: "sigmoid", node: "SigmoidBackward0", saves: "result", back: []string{"sigmoid_backward"}},
-	{name: "silu", node: "SiluBackward0", saves: "self", back: []string{"silu_backward"}},
-	{name: "gelu", node: "GeluBackward0", saves: "self", back: []string{"gelu_backward"}},
-	{name: "mish", node: "MishBackward0", saves: "self", back: []string{"mish_backward"}},
-	{name: "hardswish", node: "HardswishBackward0", saves: "self", back: []string{"hardswish_backward"}},
-	{name: "hardsigmoid", node: "HardsigmoidBackward0", saves: "self", back: []string{"hardsigmoid_backward"}},
-	{name: "leaky_relu", node: "LeakyReluBackward0", saves: "self", back: []string{"leaky_relu_backward"}, result: true},
-	{name: "elu", node: "EluBackward0", saves: "self", back: []string{"elu_backward"}, result: true},
-	{name: "celu", node: "CeluBackward0", saves: "self", back: []string{"elu_backward"}, result: true},
-	{name: "selu", node: "EluBackward0", saves: "self", back: []string{"elu_backward"}, result: true},
-	{name: "softplus", node: "SoftplusBackward0", saves: "self", back: []string{"softplus_backward"}, cast: Full},
-	{name: "log_sigmoid", node: "LogSigmoidBackward0", saves: "self", back: []string{"log_sigmoid_backward"}},
-	{name: "softsign", node: "DivBackward0", saves: "self", back: []string{"abs", "add", "div", "mul"}},
-	{name: "exp", node: "ExpBackward0", saves: "result", back: []string{"mul"}, cast: Full},
-	{name: "expm1", node: "Expm1Backward0", saves: "result", back: []string{"add", "mul"}, cast: Full},
-	{name: "log", node: "LogBackward0", saves: "self", back: []string{"div"}, cast: Full},
-	{name: "log2", node: "Log2Backward0", saves: "self", back: []string{"mul", "div"}, cast: Full},
-	{name: "log10", node: "Log10Backward0", saves: "self", back: []string{"mul", "div"}, cast: Full},
-	{name: "log1p", node: "Log1PBackward0", saves: "self", back: []string{"add", "div"}, cast: Full},
-	{name: "sqrt", node: "SqrtBackward0", saves: "result", back: []string{"mul", "div"}},
-	{name: "rsqrt", node: "RsqrtBackward0", saves: "result", back: []string{"pow", "mul", "mul"}, cast: Full},
-	{name: "reciprocal", node: "ReciprocalBackward0", saves: "result", back: []string{"neg", "mul", "mul"}, cast: Full},
-	{name: "square", node: "PowBackward0", saves: "self", back: []string{"pow", "mul", "mul"}, cast: Full},
-	{name: "sin", node: "SinBackward0", saves: "self", back: []string{"cos", "mul"}},
-	{name: "cos", node: "CosBackward0", saves: "self", back: []string{"sin", "neg", "mul"}},
-	{name: "tan", node: "TanBackward0", saves: "result", back: []string{"pow", "add", "mul"}, cast: Full},
-	{name: "atan", node: "AtanBackward0", saves: "self", back: []string{"mul", "add", "div"}},
-	{name: "sinh", node: "SinhBackward0", saves: "self", back: []string{"cosh", "mul"}, cast: Full},
-	{name: "cosh", node: "CoshBackward0", saves: "self", back: []string{"sinh", "mul"}, cast: Full},
-	{name: "erf", node: "ErfBackward0", saves: "self", back: []string{"pow", "neg", "exp", "mul", "mul"}},
-	{name: "abs", node: "AbsBackward0", saves: "self", back: []string{"sgn", "mul"}},
-	{name: "neg", node: "NegBackward0", back: []string{"neg"}},
-	{name: "floor", node: "FloorBackward0", back: []string{"zeros_like"}},
-	{name: "ceil", node: "CeilBackward0", back: []string{"zeros_like"}},
-	{name: "round", node: "RoundBackward0", back: []string{"zeros_like"}},
-	{name: "sign", node: "SignBackward0", back: []string{"zeros_like"}},
-	{name: "asin", node: "AsinBackward0", saves: "self", back: []string{"mul", "rsub", "rsqrt", "mul"}, cast: Full},
-	{name: "acos", node: "AcosBackward0", saves: "self", back: []string{"mul", "rsub", "rsqrt", "neg", "mul"}, cast: Full},
-	{name: "asinh", node: "AsinhBackward0", saves: "self", back: []string{"pow", "add", "rsqrt", "mul"}},
-	{name: "acosh", node: "AcoshBackward0", saves: "self", back: []string{"pow", "sub", "rsqrt", "mul"}},
-	{name: "atanh", node: "AtanhBackward0", saves: "self", back: []string{"pow", "rsub", "reciprocal", "mul"}},
-	{name: "erfc", node: "ErfcBackward0", saves: "self", back: []string{"pow", "neg", "exp", "mul", "mul"}},
-	{name: "erfinv", node: "ErfinvBackward0", saves: "self", back: []string{"erfinv", "pow", "exp", "mul", "mul"}, cast: Full},
-	{name: "exp2", node: "Exp2Backward0", saves: "result", back: []string{"mul", "mul"}},
-	{name: "logit", node: "LogitBackward0", saves: "self", back: []string{"logit_backward"}},
-	{name: "hardshrink", node: "HardshrinkBackward0", saves: "self", back: []string{"hardshrink_backward"}},
-	{name: "softshrink", node: "SoftshrinkBackward0", saves: "self", back: []string{"softshrink_backward"}},
-	{name: "nan_to_num", node: "NanToNumBackward0", saves: "self", back: []string{"isinf", "isnan", "logical_or", "logical_not", "mul"}},
+	{name: "relu", node: "ReluBackward0", saves: "result", back: steps("threshold_backward g s")},
+	{name: "relu6", node: "HardtanhBackward0", saves: "self", back: steps("hardtanh_backward g s")},
+	{name: "hardtanh", node: "HardtanhBackward0", saves: "self", back: steps("hardtanh_backward g s")},
+	{name: "threshold", node: "ThresholdBackward0", saves: "self", back: steps("threshold_backward g s")},
+	{name: "tanh", node: "TanhBackward0", saves: "result", back: steps("tanh_backward g s")},
+	{name: "sigmoid", node: "SigmoidBackward0", saves: "result", back: steps("sigmoid_backward g s")},
+	{name: "silu", node: "SiluBackward0", saves: "self", back: steps("silu_backward g s")},
+	{name: "gelu", node: "GeluBackward0", saves: "self", back: steps("gelu_backward g s")},
+	{name: "mish", node: "MishBackward0", saves: "self", back: steps("mish_backward g s")},
+	{name: "hardswish", node: "HardswishBackward0", saves: "self", back: steps("hardswish_backward g s")},
+	{name: "hardsigmoid", node: "HardsigmoidBackward0", saves: "self", back: steps("hardsigmoid_backward g s")},
+	{name: "leaky_relu", node: "LeakyReluBackward0", saves: "self", back: steps("leaky_relu_backward g s"), result: true},
+	{name: "elu", node: "EluBackward0", saves: "self", back: steps("elu_backward g s"), result: true},
+	{name: "celu", node: "CeluBackward0", saves: "self", back: steps("elu_backward g s"), result: true},
+	{name: "selu", node: "EluBackward0", saves: "self", back: steps("elu_backward g s"), result: true},
+	{name: "softplus", node: "SoftplusBackward0", saves: "self", back: steps("softplus_backward g s"), cast: Full},
+	{name: "log_sigmoid", node: "LogSigmoidBackward0", saves: "self", back: steps("log_sigmoid_backward g s")},
+	{name: "softsign", node: "DivBackward0", saves: "self", back: steps("abs; add; div; mul")},
+	{name: "exp", node: "ExpBackward0", saves: "result", back: steps("mul g s"), cast: Full},
+	{name: "expm1", node: "Expm1Backward0", saves: "result", back: steps("add s 1; mul g t0"), cast: Full},
+	{name: "log", node: "LogBackward0", saves: "self", back: steps("div g s"), cast: Full},
+	{name: "log2", node: "Log2Backward0", saves: "self", back: steps("mul s ln2; div g t0"), cast: Full},
+	{name: "log10", node: "Log10Backward0", saves: "self", back: steps("mul s ln10; div g t0"), cast: Full},
+	{name: "log1p", node: "Log1PBackward0", saves: "self", back: steps("add s 1; div g t0"), cast: Full},
+	{name: "sqrt", node: "SqrtBackward0", saves: "result", back: steps("mul s 2; div g t0")},
+	{name: "rsqrt", node: "RsqrtBackward0", saves: "result", back: steps("pow s 3; mul t0 -0.5; mul g t1"), cast: Full},
+	{name: "reciprocal", node: "ReciprocalBackward0", saves: "result", back: steps("neg s; mul t0 s; mul g t1"), cast: Full},
+	{name: "square", node: "PowBackward0", saves: "self", back: steps("pow s 1; mul t0 2; mul g t1"), cast: Full},
+	{name: "sin", node: "SinBackward0", saves: "self", back: steps("cos s; mul g t0")},
+	{name: "cos", node: "CosBackward0", saves: "self", back: steps("sin s; neg t0; mul g t1")},
+	{name: "tan", node: "TanBackward0", saves: "result", back: steps("pow s 2; add t0 1; mul g t1"), cast: Full},
+	{name: "atan", node: "AtanBackward0", saves: "self", back: steps("mul s s; add t0 1; div g t1")},
+	{name: "sinh", node: "SinhBackward0", saves: "self", back: steps("cosh s; mul g t0"), cast: Full},
+	{name: "cosh", node: "CoshBackward0", saves: "self", back: steps("sinh s; mul g t0"), cast: Full},
+	{name: "erf", node: "ErfBackward0", saves: "self", back: steps("pow s 2; neg t0; exp t1; mul t2 2/sqrtpi; mul g t3")},
+	{name: "abs", node: "AbsBackward0", saves: "self", back: steps("sgn s; mul g t0")},
+	{name: "neg", node: "NegBackward0", back: steps("neg g")},
+	{name: "floor", node: "FloorBackward0", back: steps("zeros_like g")},
+	{name: "ceil", node: "CeilBackward0", back: steps("zeros_like g")},
+	{name: "round", node: "RoundBackward0", back: steps("zeros_like g")},
+	{name: "sign", node: "SignBackward0", back: steps("zeros_like g")},
+	{name: "asin", node: "AsinBackward0", saves: "self", back: steps("mul s s; rsub t0 1; rsqrt t1; mul g t2"), cast: Full},
+	{name: "acos", node: "AcosBackward0", saves: "self", back: steps("mul s s; rsub t0 1; rsqrt t1; neg t2; mul g t3"), cast: Full},
+	{name: "asinh", node: "AsinhBackward0", saves: "self", back: steps("pow s 2; add t0 1; rsqrt t1; mul g t2")},
+	{name: "acosh", node: "AcoshBackward0", saves: "self", back: steps("pow s 2; sub t0 1; rsqrt t1; mul g t2")},
+	{name: "atanh", node: "AtanhBackward0", saves: "self", back: steps("pow s 2; rsub t0 1; reciprocal t1; mul g t2")},
+	{name: "erfc", node: "ErfcBackward0", saves: "self", back: steps("pow s 2; neg t0; exp t1; mul t2 -2/sqrtpi; mul g t3")},
+	{name: "erfinv", node: "ErfinvBackward0", saves: "self", back: steps("erfinv s; pow t0 2; exp t1; mul t2 sqrtpi/2; mul g t3"), cast: Full},
+	{name: "exp2", node: "Exp2Backward0", saves: "result", back: steps("mul s ln2; mul g t0")},
+	{name: "logit", node: "LogitBackward0", saves: "self", back: steps("logit_backward g s")},
+	{name: "hardshrink", node: "HardshrinkBackward0", saves: "self", back: steps("hardshrink_backward g s")},
+	{name: "softshrink", node: "SoftshrinkBackward0", saves: "self", back: steps("softshrink_backward g s")},
+	{name: "nan_to_num", node: "NanToNumBackward0", saves: "self", back: steps("isinf s; isnan s; logical_or t0 t1; logical_not t2; mul g t3")},
 	{name: "frac", node: "FracBackward0"},
-	{name: "trunc", node: "TruncBackward0", back: []string{"zeros_like"}},
-	{name: "lgamma", node: "LgammaBackward0", saves: "self", back: []string{"digamma", "mul"}},
-	{name: "sgn", node: "SgnBackward0", saves: "self", back: []string{"zeros_like"}},
-	{name: "clamp_min", node: "ClampMinBackward0", saves: "self", back: []string{"ge", "where"}},
-	{name: "clamp_max", node: "ClampMaxBackward0", saves: "self", back: []string{"le", "where"}},
+	{name: "trunc", node: "TruncBackward0", back: steps("zeros_like g")},
+	{name: "lgamma", node: "LgammaBackward0", saves: "self", back: steps("digamma s; mul g t0")},
+	{name: "sgn", node: "SgnBackward0", saves: "self", back: steps("zeros_like g s")},
+	{name: "clamp_min", node: "ClampMinBackward0", saves: "self", back: steps("ge s p0; where t0 g 0")},
+	{name: "clamp_max", node: "ClampMaxBackward0", saves: "self", back: steps("le s p0; where t0 g 0")},
 }
 
 // boolKernels make a bool result whatever they read.
 var boolKernels = []string{"ge", "le", "lt", "gt", "eq", "logical_and", "logical_or", "logical_not", "isinf", "isnan"}
 
-// unaryOp runs a pointwise operator, in place when the model's code does so.
+// kernel is the name of what the operator computes.
+func (p *pointwise) kernel() string {
+	switch p.name {
+	case "relu6":
+		return "hardtanh"
+	case "celu", "selu":
+		return "elu"
+	}
+	return p.name
+}
+
+// numbers are the call's own, as program.Attrs lists them.
+func (p *pointwise) numbers(c *Call) []float64 {
+	switch p.name {
+	case "relu":
+		return []float64{0}
+	case "relu6":
+		return []float64{0, 6}
+	case "hardtanh":
+		return []float64{c.float(1, "min_val", -1), c.float(2, "max_val", 1)}
+	case "threshold":
+		return []float64{c.float(1, "threshold", 0), c.float(2, "value", 0)}
+	case "leaky_relu":
+		return []float64{c.float(1, "negative_slope", 0.01)}
+	case "elu":
+		return []float64{c.float(1, "alpha", 1), c.float(2, "scale", 1), c.float(3, "input_scale", 1)}
+	case "celu":
+		a := c.float(1, "alpha", 1)
+		return []float64{a, 1, 1 / a}
+	case "selu": // aten/src/ATen/native/Activation.cpp, SELU_ALPHA and SELU_SCALE
+		return []float64{1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1}
+	case "softplus":
+		return []float64{c.float(1, "beta", 1), c.float(2, "threshold", 20)}
+	case "hardshrink", "softshrink":
+		return []float64{c.float(1, "lambd", 0.5)}
+	case "clamp_min", "clamp_max":
+		return []float64{c.float(1, "min", c.float(1, "max", 0))}
+	case "clamp":
+		return []float64{c.float(1, "min", math.Inf(-1)), c.float(2, "max", math.Inf(1))}
+	case "logit":
+		return []float64{c.float(1, "eps", -1)}
+	case "nan_to_num":
+		return []float64{c.float(1, "nan", 0), c.float(2, "posinf", math.NaN()), c.float(3, "neginf", math.NaN())}
+	}
+	return nil
+}
+
+// says sets what the operator, or a kernel of its backward, has beside tensors.
+func (p *pointwise) says(k *kernel, numbers []float64, mode string) {
+	if numbers != nil {
+		k.scalars(numbers...)
+	}
+	if mode != "" {
+		k.attrs().Mode = mode
+	}
+}
+
+// mode is GELU's approximation.
+func (p *pointwise) mode(c *Call) string {
+	if p.name == "gelu" {
+		if a := c.arg(-1, "approximate"); a != nil && a.S == "tanh" {
+			return "tanh"
+		}
+	}
+	return ""
+}
+
+// run runs a pointwise operator, in place when the model's code does so.
 func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "self")
 	if x == nil {
 		return nil
 	}
+	numbers, mode := p.numbers(c), p.mode(c)
 	if !x.DType.IsFloat() {
 		d := x.DType
 		if _, dt, ok := c.shape(0); ok {
 			d = dt
 		}
-		return []*Tensor{e.unary(p.name, d, x)}
+		return []*Tensor{p.forward(e, x, d, numbers, mode)}
 	}
 	var out *Tensor
 	saved := []*Tensor{x}
 	if c.InPlace && x.leaf == nil {
-		out = p.inPlace(e, x, &saved)
+		out = p.inPlace(e, x, &saved, numbers, mode)
+		if p.result {
+			mode = "result" // what backward reads
+		}
 	} else {
-		out = e.unary(p.name, graph.Undefined, x)
+		out = p.forward(e, x, x.DType, numbers, mode)
 		if p.saves == "result" {
 			saved = []*Tensor{out}
 		}
@@ -112,22 +226,31 @@ func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 	if p.saves == "" {
 		saved = nil
 	}
-	e.record(p.node, []*Tensor{out}, []*Tensor{x}, saved, p.backward)
+	e.record(p.node, []*Tensor{out}, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		return p.backward(e, g, s, numbers, mode)
+	})
 	return []*Tensor{out}
+}
+
+func (p *pointwise) forward(e *Eager, x *Tensor, d graph.DType, numbers []float64, mode string) *Tensor {
+	k := e.elementwise(p.name, d, x).does(p.kernel())
+	p.says(k, numbers, mode)
+	return k.end()
 }
 
 // inPlace overwrites x. When backward needs the operand, autograd saves a
 // copy of it (VariableType: original_self = self.clone()).
-func (p *pointwise) inPlace(e *Eager, x *Tensor, saved *[]*Tensor) *Tensor {
+func (p *pointwise) inPlace(e *Eager, x *Tensor, saved *[]*Tensor, numbers []float64, mode string) *Tensor {
 	out := &Tensor{Tensor: x.Tensor}
+	k := e.begin(p.name+"_", x).does(p.kernel())
+	p.says(k, numbers, mode)
 	if p.saves == "self" && !p.result && e.grad && x.RequiresGrad() {
-		k := e.begin(p.name+"_", x)
 		(*saved)[0] = k.like(x)
 		k.out(out)
+		k.attrs().Results = []int8{1, 0}
 		k.end()
 		return out
 	}
-	k := e.begin(p.name+"_", x)
 	k.out(out)
 	k.end()
 	if p.saves != "" {
@@ -136,35 +259,81 @@ func (p *pointwise) inPlace(e *Eager, x *Tensor, saved *[]*Tensor) *Tensor {
 	return out
 }
 
-func (p *pointwise) backward(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode string) []*Tensor {
 	if len(p.back) == 0 {
 		return g
 	}
-	if len(p.back) == 1 {
-		return []*Tensor{e.unary(p.back[0], graph.Undefined, append(slices.Clone(g), s...)...)}
-	}
-	cur := g[0]
-	if len(s) > 0 {
-		cur = s[0]
-	}
-	var temps []*Tensor
-	last := len(p.back) - 1
-	for i, op := range p.back[:last] {
-		d := graph.Undefined
-		if slices.Contains(boolKernels, op) {
+	temps := make([]*Tensor, 0, len(p.back))
+	for i := range p.back {
+		st := &p.back[i]
+		d := g[0].DType
+		switch {
+		case slices.Contains(boolKernels, st.op):
 			d = graph.Bool
+		case i < len(p.back)-1 && len(s) > 0:
+			d = s[0].DType
 		}
-		if i == 0 || d == graph.Bool {
-			cur = e.unary(op, d, first(s, g))
-		} else {
-			cur = e.unary(op, d, cur)
+		k := e.stepKernel(st, i, d, g[0], first(s, g), temps, numbers)
+		if len(p.back) == 1 {
+			p.says(k, numbers, mode)
 		}
-		temps = append(temps, cur)
+		temps = append(temps, k.end())
 	}
-	out := e.unary(p.back[last], g[0].DType, g[0], cur)
+	last := len(temps) - 1
+	out := temps[last]
+	temps = temps[:last]
 	slices.Reverse(temps)
 	e.hold(temps...)
 	return []*Tensor{out}
+}
+
+// stepKernel appends step i of a backward function. Its operands are read in
+// the order gradient, saved, results of steps; Attrs.Args has the kernel's.
+func (e *Eager) stepKernel(st *step, i int, d graph.DType, g, s *Tensor, temps []*Tensor, numbers []float64) *kernel {
+	if len(st.args) == 0 { // reads what its like reads
+		in := []*Tensor{s}
+		if i > 0 {
+			in[0] = temps[i-1]
+		}
+		return e.elementwise(st.op, d, in...).inexact("stands for several kernels")
+	}
+	var in [3]*Tensor
+	var list [3]program.Arg
+	n, plain := 0, true
+	for j, a := range st.args {
+		var t *Tensor
+		switch a.from {
+		case 'g':
+			t = g
+		case 's':
+			t = s
+		case 't':
+			t = temps[a.nr]
+		case 'p':
+			list[j] = program.Arg{In: program.Number, Value: numbers[a.nr]}
+		default:
+			list[j] = program.Arg{In: program.Number, Value: a.number}
+		}
+		if t == nil {
+			plain = false
+			continue
+		}
+		at := slices.Index(in[:n], t)
+		if at < 0 {
+			at, in[n] = n, t
+			n++
+		}
+		plain = plain && at == j
+		list[j].In = int32(at)
+	}
+	if st.op == "where" { // where(condition, g, 0) reads the gradient first
+		in[0], in[1], list[0].In, list[1].In = in[1], in[0], list[1].In, list[0].In
+	}
+	k := e.elementwise(st.op, d, in[:n]...)
+	if !plain {
+		k.attrs().Args = slices.Clone(list[:len(st.args)])
+	}
+	return k
 }
 
 func first(lists ...[]*Tensor) *Tensor {
@@ -211,47 +380,86 @@ func (c *Call) scalarType(i int, name string, d graph.DType) graph.DType {
 
 // binary appends one kernel of two operands; host scalars are not read.
 func (e *Eager) binary(op string, d graph.DType, a, b *Tensor) *Tensor {
+	return e.binaryKernel(op, d, a, b).end()
+}
+
+// binaryKernel is binary's kernel before its end.
+func (e *Eager) binaryKernel(op string, d graph.DType, a, b *Tensor) *kernel {
 	shape, ok := broadcast(a, b)
 	if !ok {
 		fail("shapes %v and %v do not broadcast", a.Shape, b.Shape)
 	}
 	k := e.begin(op, a, b)
 	k.alloc(shape, iteratorStrides(shape, a, b), d)
-	return k.end()
+	return k
 }
 
 // into appends an in-place kernel: a op= b.
 func (e *Eager) into(op string, a, b *Tensor) *Tensor {
 	out := &Tensor{Tensor: a.Tensor}
-	k := e.begin(op+"_", a, b)
-	k.out(out)
-	k.end()
+	e.intoKernel(op, a, b, out).end()
 	return out
 }
 
-func (e *Eager) addSub(op string, c *Call, a, b *Tensor, d graph.DType) *Tensor {
+// intoKernel is into's kernel before its end.
+func (e *Eager) intoKernel(op string, a, b, out *Tensor) *kernel {
+	k := e.begin(op+"_", a, b).does(op)
+	k.out(out)
+	return k
+}
+
+// addSub appends op on a and b, in place when the model's code does so; set adds
+// what the kernel has beside tensors.
+func (e *Eager) addSub(op string, c *Call, a, b *Tensor, d graph.DType, set func(*kernel)) *Tensor {
+	var k *kernel
+	out := (*Tensor)(nil)
 	if c.InPlace && a.leaf == nil && a.DType.IsFloat() && slices.Equal(a.Shape, shapeOf(a, b)) && a.Storage >= 0 {
-		return e.into(op, a, b)
+		out = &Tensor{Tensor: a.Tensor}
+		k = e.intoKernel(op, a, b, out)
+	} else {
+		k = e.binaryKernel(op, d, a, b)
+		out = k.outs[0]
 	}
-	return e.binary(op, d, a, b)
+	if set != nil {
+		set(k)
+	}
+	k.end()
+	return out
 }
 
 func shapeOf(a, b *Tensor) []int64 { s, _ := broadcast(a, b); return s }
 
 func runAdd(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
-	out := e.addSub(c.Op, c, a, b, d)
-	sub, scaled := c.Op == "sub" || c.Op == "rsub", c.float(2, "alpha", 1) != 1
+	alpha := c.float(2, "alpha", 1)
+	out := e.addSub(c.Op, c, a, b, d, func(k *kernel) {
+		if alpha != 1 {
+			k.scalars(alpha)
+		}
+	})
+	// The operand whose gradient is the result's as it is, and the other.
+	same, other := 0, 1
+	if c.Op == "rsub" {
+		same, other = 1, 0
+	}
+	sub, scaled := c.Op != "add", alpha != 1
 	fn := map[string]string{"add": "AddBackward0", "sub": "SubBackward0", "rsub": "RsubBackward1"}[c.Op]
 	e.record(fn, []*Tensor{out}, []*Tensor{a, b}, nil, func(e *Eager, g, _ []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
-		if need[1] {
-			if outs[1] = g[0]; sub || scaled {
-				outs[1] = e.unary(map[bool]string{true: "neg", false: "mul"}[sub && !scaled], graph.Undefined, g[0])
+		if need[other] {
+			switch {
+			case scaled && sub:
+				outs[other] = e.times(g[0], -alpha)
+			case scaled:
+				outs[other] = e.times(g[0], alpha)
+			case sub:
+				outs[other] = e.unary("neg", graph.Undefined, g[0])
+			default:
+				outs[other] = g[0]
 			}
 		}
-		if need[0] {
-			outs[0] = g[0]
+		if need[same] {
+			outs[same] = g[0]
 		}
 		return outs
 	})
@@ -260,7 +468,7 @@ func runAdd(e *Eager, c *Call) []*Tensor {
 
 func runMul(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
-	out := e.addSub("mul", c, a, b, d)
+	out := e.addSub("mul", c, a, b, d, nil)
 	saved := []*Tensor{nil, nil} // other, self
 	if a.RequiresGrad() {
 		saved[0] = b
@@ -286,7 +494,14 @@ func runDiv(e *Eager, c *Call) []*Tensor {
 	if !d.IsFloat() && c.arg(2, "rounding_mode") == nil {
 		d = graph.Float32
 	}
-	out := e.addSub("div", c, a, b, d)
+	out := e.addSub("div", c, a, b, d, func(k *kernel) {
+		if r := c.arg(2, "rounding_mode"); r != nil && r.Kind == graph.ArgString {
+			k.attrs().Mode = r.S
+			if a.RequiresGrad() || b.RequiresGrad() {
+				k.inexact("the gradient of a rounded quotient")
+			}
+		}
+	})
 	saved := []*Tensor{nil, nil}
 	if a.RequiresGrad() || b.RequiresGrad() {
 		saved[0] = b
@@ -311,6 +526,12 @@ func runDiv(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{out}
 }
 
+// powBack is the gradient of a power: exponent * self^(exponent-1).
+var (
+	powBack    = pointwise{back: steps("pow s p0; mul t0 p1; mul g t1")}
+	unknownPow = pointwise{back: steps("pow; mul; mul")}
+)
+
 // runPow is a tensor raised to a number, or to a tensor.
 func runPow(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
@@ -320,7 +541,8 @@ func runPow(e *Eager, c *Call) []*Tensor {
 			outs := make([]*Tensor, 2)
 			for i := range outs {
 				if need[i] {
-					t := e.binary("pow", d, s[1], s[0])
+					k := e.binaryKernel("pow", d, s[1], s[0]).inexact("stands for several kernels")
+					t := k.end()
 					m := e.binary("mul", d, t, s[i])
 					outs[i] = e.binary("mul", d, g[0], m)
 					e.hold(m, t)
@@ -330,8 +552,16 @@ func runPow(e *Eager, c *Call) []*Tensor {
 		})
 		return []*Tensor{out}
 	}
-	p := pointwise{back: []string{"pow", "mul", "mul"}}
-	e.record("PowBackward0", []*Tensor{out}, []*Tensor{a}, []*Tensor{a}, p.backward)
+	exp, known := 0.0, len(b.values) == 1
+	if known {
+		exp = b.values[0]
+	}
+	e.record("PowBackward0", []*Tensor{out}, []*Tensor{a}, []*Tensor{a}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		if !known {
+			return unknownPow.backward(e, g, s, nil, "")
+		}
+		return powBack.backward(e, g, s, []float64{exp - 1, exp}, "")
+	})
 	return []*Tensor{out}
 }
 
@@ -394,7 +624,11 @@ func runWhere(e *Eager, c *Call) []*Tensor {
 		outs := make([]*Tensor, 2)
 		for i := 1; i >= 0; i-- {
 			if need[i] {
-				outs[i] = e.binary("where", g[0].DType, g[0], s[0])
+				k := e.binaryKernel("where", g[0].DType, g[0], s[0])
+				args := []program.Arg{{In: 1}, {In: program.Number}, {In: program.Number}}
+				args[1+i].In = 0
+				k.attrs().Args = args
+				outs[i] = k.end()
 			}
 		}
 		return outs
@@ -404,9 +638,23 @@ func runWhere(e *Eager, c *Call) []*Tensor {
 
 func runMaskedFill(e *Eager, c *Call) []*Tensor {
 	x, mask := c.tensor(0, "self"), c.tensor(1, "mask")
-	o := e.binary("masked_fill", x.DType, x, mask)
-	e.record("MaskedFillBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{mask}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{e.binary("masked_fill", g[0].DType, g[0], s[0])}
+	value, number := program.Arg{In: program.Unknown}, true
+	if v, _ := c.operand(2, "value"); v.Storage == program.None {
+		value = v.onHost()
+	} else {
+		number = false
+	}
+	fill := func(t, mask *Tensor, v program.Arg) *Tensor {
+		k := e.binaryKernel("masked_fill", t.DType, t, mask)
+		k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, v}
+		if !number {
+			k.inexact("a value on the device")
+		}
+		return k.end()
+	}
+	o := fill(x, mask, value)
+	e.record("MaskedFillBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{mask}, func(_ *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{fill(g[0], s[0], program.Arg{In: program.Number})}
 	})
 	return []*Tensor{o}
 }
@@ -418,12 +666,16 @@ func runDropout(e *Eager, c *Call) []*Tensor {
 	if c.float(1, "p", 0.5) == 0 || !c.bool(2, "train", true) || !e.grad && e.replay == nil && !e.P.Train {
 		return []*Tensor{x, nil}
 	}
-	k := e.begin("native_dropout", x)
+	p := c.float(1, "p", 0.5)
+	k := e.begin("native_dropout", x).scalars(p).random()
+	if c.Op == "alpha_dropout" || c.Op == "feature_dropout" {
+		k.inexact("the kernels of " + c.Op)
+	}
 	mask := k.alloc(x.Shape, x.denseStrides(), graph.Bool)
 	o := k.alloc(x.Shape, x.denseStrides(), x.DType)
 	k.end()
 	e.record("NativeDropoutBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{mask}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{e.unary("native_dropout_backward", graph.Undefined, g[0], s[0])}
+		return []*Tensor{e.elementwise("native_dropout_backward", g[0].DType, g[0], s[0]).scalars(1 / (1 - p)).end()}
 	})
 	return []*Tensor{o, mask}
 }
@@ -444,14 +696,75 @@ func runFill(e *Eager, c *Call) []*Tensor {
 		d = like.DType
 	}
 	k := e.begin(c.Op)
+	c.filling(k)
 	k.alloc(shape, nil, d)
 	return []*Tensor{k.end()}
+}
+
+// filling says what a call fills new memory with.
+func (c *Call) filling(k *kernel) {
+	n := c.positional()
+	base := strings.TrimSuffix(strings.TrimPrefix(c.Op, "new_"), "_like")
+	switch base {
+	case "zeros":
+		k.does("fill").scalars(0)
+	case "ones":
+		k.does("fill").scalars(1)
+	case "full":
+		if v := c.arg(1, "fill_value"); v != nil && v.Kind != graph.ArgValue {
+			k.does("fill").scalars(c.float(1, "fill_value", float64(c.int(1, "fill_value", 0))))
+		}
+	case "scalar_tensor":
+		k.does("fill").scalars(c.float(0, "s", float64(c.int(0, "s", 0))))
+	case "empty":
+		k.does("empty")
+	case "arange":
+		start, step := 0.0, 1.0
+		if n > 1 {
+			start = c.float(0, "start", 0)
+		}
+		if n > 2 {
+			step = c.float(2, "step", 1)
+		}
+		k.does("arange").scalars(start, step)
+	case "rand":
+		k.does("uniform").scalars(0, 1).random()
+	case "randn":
+		k.does("normal").scalars(0, 1).random()
+	}
+}
+
+// positional counts the arguments without a name.
+func (c *Call) positional() int {
+	n := 0
+	for i := range c.Args {
+		if c.Args[i].Name == "" {
+			n++
+		}
+	}
+	return n
 }
 
 // runRandomFill overwrites its operand with random numbers (bernoulli_).
 func runRandomFill(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "self")
-	return []*Tensor{e.into(c.Op, x, nil)}
+	out := &Tensor{Tensor: x.Tensor}
+	k := e.intoKernel(c.Op, x, nil, out).random()
+	switch c.Op {
+	case "bernoulli":
+		k.scalars(c.float(1, "p", 0.5))
+		if a := c.arg(1, "p"); a != nil && a.Kind == graph.ArgValue {
+			k.inexact("probabilities on the device")
+		}
+	case "uniform":
+		k.scalars(c.float(1, "from", 0), c.float(2, "to", 1))
+	case "normal_functional":
+		k.does("normal").scalars(c.float(1, "mean", 0), c.float(2, "std", 1))
+	default:
+		k.inexact("numbers of another distribution")
+	}
+	k.end()
+	return []*Tensor{out}
 }
 
 // runPlain computes something no gradient passes through, in new memory of
@@ -459,7 +772,7 @@ func runRandomFill(e *Eager, c *Call) []*Tensor {
 func runPlain(e *Eager, c *Call) []*Tensor {
 	var ins []*Tensor
 	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })
-	k := e.begin(c.Op, ins...)
+	k := e.begin(c.Op, ins...).inexact("arguments of " + c.Op)
 	var outs []*Tensor
 	for i := range c.Shapes {
 		shape, d, ok := c.shape(i)

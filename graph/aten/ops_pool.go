@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
 )
 
 // poolSize is the output length of a pooling window.
@@ -21,7 +22,7 @@ func poolSize(in, kernel, pad, stride, dil int64, ceil bool) int64 {
 }
 
 // poolShape replaces the last n dims by what the windows leave.
-func (c *Call) poolShape(x *Tensor, n int, dilated bool) []int64 {
+func (c *Call) poolShape(x *Tensor, n int, dilated bool) ([]int64, *program.Pool) {
 	kernel := c.ints(1, "kernel_size", n, 1)
 	stride := kernel
 	if a := c.arg(2, "stride"); a != nil && (a.Kind == graph.ArgInt || len(a.List) > 0) {
@@ -44,7 +45,11 @@ func (c *Call) poolShape(x *Tensor, n int, dilated bool) []int64 {
 			fail("input %v is smaller than the window %v", x.Shape, kernel)
 		}
 	}
-	return shape
+	p := &program.Pool{Kernel: kernel, Stride: stride, Pad: pad, Dilation: dil}
+	if !dilated {
+		p.ExcludePad, p.Divisor = !c.bool(5, "count_include_pad", true), c.int(6, "divisor_override", 0)
+	}
+	return shape, p
 }
 
 func spatial(op string) int {
@@ -76,13 +81,14 @@ func lastOr(x *Tensor, shape []int64) []int64 {
 // runMaxPool makes values and indices; backward scatters through the indices.
 func runMaxPool(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "self")
-	shape := c.poolShape(x, spatial(c.Op), true)
+	shape, pool := c.poolShape(x, spatial(c.Op), true)
 	k := e.begin("max_pool_with_indices", x)
+	k.attrs().Pool = pool
 	o := k.alloc(shape, lastOr(x, shape), x.DType)
 	idx := k.alloc(shape, lastOr(x, shape), graph.Int64)
 	k.end()
 	e.record("MaxPool2DWithIndicesBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("max_pool2d_with_indices_backward", g[0], s[0], s[1])
+		k := e.begin("max_pool2d_with_indices_backward", g[0], s[0], s[1]).dims(spatialDims(x, len(pool.Kernel))...)
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
 		return []*Tensor{k.end()}
 	})
@@ -91,15 +97,28 @@ func runMaxPool(e *Eager, c *Call) []*Tensor {
 
 func runAvgPool(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "self")
-	return []*Tensor{e.avgPool("avg_pool2d", "AvgPool2DBackward0", x, c.poolShape(x, spatial(c.Op), false))}
+	shape, pool := c.poolShape(x, spatial(c.Op), false)
+	return []*Tensor{e.avgPool("avg_pool2d", "AvgPool2DBackward0", x, shape, pool)}
 }
 
-func (e *Eager) avgPool(op, node string, x *Tensor, shape []int64) *Tensor {
+// spatialDims are the last n dims of x.
+func spatialDims(x *Tensor, n int) []int {
+	dims := make([]int, n)
+	for i := range dims {
+		dims[i] = x.dim() - n + i
+	}
+	return dims
+}
+
+// avgPool averages over windows, or, without a pool, over what the sizes give.
+func (e *Eager) avgPool(op, node string, x *Tensor, shape []int64, pool *program.Pool) *Tensor {
 	k := e.begin(op, x)
+	k.attrs().Pool = pool
 	o := k.alloc(shape, lastOr(x, shape), x.DType)
 	k.flops(x.Numel()).end()
 	e.record(node, []*Tensor{o}, []*Tensor{x}, []*Tensor{x}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		k := e.begin(op+"_backward", g[0], s[0])
+		k.attrs().Pool = pool
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
 		return []*Tensor{k.end()}
 	})
@@ -118,7 +137,7 @@ func runAdaptiveAvgPool(e *Eager, c *Call) []*Tensor {
 		shape[x.dim()-n+i] = size[i]
 	}
 	if !one {
-		return []*Tensor{e.avgPool("adaptive_avg_pool2d", "AdaptiveAvgPool2DBackward0", x, shape)}
+		return []*Tensor{e.avgPool("adaptive_avg_pool2d", "AdaptiveAvgPool2DBackward0", x, shape, nil)}
 	}
 	dims := Arg{Kind: graph.ArgList}
 	for i := range n {
@@ -128,7 +147,7 @@ func runAdaptiveAvgPool(e *Eager, c *Call) []*Tensor {
 	o := runSum(e, m)
 	if preferLast(x) {
 		return e.viewOp("AsStridedBackward1", o[0], shape, channelsLastStrides(shape), 0, func(e *Eager, g *Tensor) *Tensor {
-			return e.zeros("new_zeros", shape, g)
+			return e.zeros("new_zeros", shape, g, channelsLastStrides(shape), 0)
 		})
 	}
 	return o
@@ -141,7 +160,7 @@ func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
 	for i, s := range c.ints(1, "output_size", n, 1) {
 		shape[x.dim()-n+i] = s
 	}
-	k := e.begin(c.Op, x)
+	k := e.begin(c.Op, x).inexact("windows of different sizes")
 	o, idx := k.alloc(shape, nil, x.DType), k.alloc(shape, nil, graph.Int64)
 	k.end()
 	e.record("AdaptiveMaxPool2DBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
@@ -161,6 +180,12 @@ func runResize(e *Eager, c *Call) []*Tensor {
 		return nil
 	}
 	k := e.begin(c.Op, x)
+	pad, padded := c.padding(x, shape)
+	if padded {
+		k.does("constant_pad_nd").scalars(c.float(-1, "value", c.float(2, "value", 0))).attrs().Window = pad
+	} else {
+		k.inexact("arguments of " + c.Op)
+	}
 	o := k.alloc(shape, lastOr(x, shape), x.DType)
 	k.flops(4 * o.Numel()).end()
 	saved := []*Tensor(nil)
@@ -171,9 +196,46 @@ func runResize(e *Eager, c *Call) []*Tensor {
 	}
 	op := c.Op + "_backward"
 	e.record("ResizeBackward", []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		k := e.begin(op, g[0])
+		k := e.begin(op, g[0]).does("copy")
+		if padded {
+			k.n.In[0] = e.view(g[0], x.Shape, g[0].Strides, dot(c.before(x), g[0].Strides)).Tensor
+		} else {
+			k.inexact("arguments of " + op)
+		}
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
 		return []*Tensor{k.end()}
 	})
 	return []*Tensor{o}
+}
+
+// padding is where x lies in the result of padding with a constant; ok is false
+// for other calls, and for padding that cuts.
+func (c *Call) padding(x *Tensor, shape []int64) (w *program.Window, ok bool) {
+	if c.Op != "constant_pad_nd" {
+		return nil, false
+	}
+	for _, n := range c.ints(1, "pad", 0, 0) {
+		if n < 0 {
+			return nil, false
+		}
+	}
+	st := contiguousStrides(shape)
+	return &program.Window{Strides: st, Offset: dot(c.before(x), st)}, true
+}
+
+// before is how many elements a padding adds before each dim of x.
+func (c *Call) before(x *Tensor) []int64 {
+	pad, out := c.ints(1, "pad", 0, 0), make([]int64, x.dim())
+	for i := 0; i+1 < len(pad) && i/2 < x.dim(); i += 2 {
+		out[x.dim()-1-i/2] = pad[i]
+	}
+	return out
+}
+
+func dot(a, b []int64) int64 {
+	var n int64
+	for i := range a {
+		n += a[i] * b[i]
+	}
+	return n
 }

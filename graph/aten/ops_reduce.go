@@ -23,7 +23,7 @@ func (e *Eager) reduced(op, node string, x *Tensor, dims []int, keep bool, d gra
 			if i > 0 {
 				temps = append(temps, cur)
 			}
-			cur = e.unary(name, g[0].DType, cur, r, w)
+			cur = e.elementwise(name, g[0].DType, cur, r, w).inexact("stands for several kernels").end()
 		}
 		slices.Reverse(temps)
 		e.hold(temps...)
@@ -47,7 +47,7 @@ func runLogSumExp(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "self")
 	dims := reduceDims(c, x, 1)
 	in := x.Shape
-	k := e.begin("logsumexp", x)
+	k := e.begin("logsumexp", x).dims(dims...)
 	big := k.temp(x.Bytes()/max(numel(pick(in, dims)), 1), program.Temporaries)
 	t := k.temp(x.Bytes(), program.Temporaries)
 	shape := slices.Clone(in)
@@ -139,7 +139,12 @@ func runCrossEntropy(e *Eager, c *Call) []*Tensor {
 	if c.tensor(2, "weight") != nil || target == nil || target.DType.IsFloat() || c.float(5, "label_smoothing", 0) != 0 || c.int(3, "reduction", 1) == 0 {
 		return nil
 	}
-	return []*Tensor{e.CrossEntropy(x, target)}
+	return []*Tensor{e.crossEntropy(x, target, c.lossKind())}
+}
+
+// lossKind reads reduction and ignore_index.
+func (c *Call) lossKind() lossKind {
+	return lossKind{c.int(3, "reduction", meanLoss.reduction), c.int(4, "ignore_index", meanLoss.ignore)}
 }
 
 // runNLL is nll_loss of log-probabilities.
@@ -148,14 +153,18 @@ func runNLL(e *Eager, c *Call) []*Tensor {
 	if c.tensor(2, "weight") != nil || c.int(3, "reduction", 1) == 0 {
 		return nil
 	}
-	return []*Tensor{e.nll(x, target)}
+	return []*Tensor{e.nll(x, target, c.lossKind())}
 }
 
 // runMSE is mse_loss; without a reduction the result has the operands' shape.
 func runMSE(e *Eager, c *Call) []*Tensor {
 	x, y := c.tensor(0, "self"), c.tensor(1, "target")
-	if c.int(2, "reduction", 1) != 0 {
-		return []*Tensor{e.MSE(x, y)}
+	at := 2
+	if c.Op != "mse_loss" {
+		at = 3 // after a weight
+	}
+	if r := c.int(at, "reduction", 1); r != 0 {
+		return []*Tensor{e.mse(c.Op, x, y, r)}
 	}
 	return []*Tensor{e.apply(c.Op, promoted(x, y), []*Tensor{x, y}, formula{node: "MseLossBackward0", saved: []*Tensor{x, y},
 		back: [][]string{{c.Op + "_backward"}, {c.Op + "_backward", "neg"}}})}

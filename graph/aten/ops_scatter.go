@@ -9,7 +9,7 @@ import (
 // runScatter writes src, or a number, into a copy of self at the indices.
 func runScatter(e *Eager, c *Call) []*Tensor {
 	x, idx, src := c.tensor(0, "self"), c.tensor(2, "index"), c.tensor(3, "src")
-	k := e.begin(c.Op, x, idx, src)
+	k := e.begin(c.Op, x, idx, src).inexact("arguments of " + c.Op)
 	o := k.like(x)
 	k.end()
 	node := map[string]string{"scatter": "ScatterBackward0", "scatter_add": "ScatterAddBackward0", "scatter_reduce": "ScatterReduceBackward0"}[c.Op]
@@ -22,11 +22,11 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 		outs := make([]*Tensor, 2)
 		if need[0] {
 			if outs[0] = g[0]; !add {
-				outs[0] = e.unary("scatter", graph.Undefined, g[0])
+				outs[0] = e.elementwise("scatter", graph.Undefined, g[0]).inexact("arguments of " + c.Op).end()
 			}
 		}
 		if need[1] {
-			k := e.begin("gather", g[0], s[0])
+			k := e.begin("gather", g[0], s[0]).inexact("arguments of " + c.Op)
 			k.alloc(s[0].Shape, nil, g[0].DType)
 			outs[1] = k.end()
 		}
@@ -38,7 +38,7 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 // runIndexAdd adds src into a copy of self.
 func runIndexAdd(e *Eager, c *Call) []*Tensor {
 	x, idx, src := c.tensor(0, "self"), c.tensor(2, "index"), c.tensor(3, "source")
-	k := e.begin(c.Op, x, idx, src)
+	k := e.begin(c.Op, x, idx, src).inexact("arguments of " + c.Op)
 	o := k.like(x)
 	k.end()
 	in := src.Shape
@@ -48,7 +48,7 @@ func runIndexAdd(e *Eager, c *Call) []*Tensor {
 			outs[0] = g[0]
 		}
 		if need[1] {
-			k := e.begin("index_select", g[0], s[0])
+			k := e.begin("index_select", g[0], s[0]).inexact("arguments of " + c.Op)
 			k.alloc(in, nil, g[0].DType)
 			outs[1] = k.end()
 		}
@@ -62,7 +62,7 @@ func runIndexAdd(e *Eager, c *Call) []*Tensor {
 func runIndexPut(e *Eager, c *Call) []*Tensor {
 	x, v := c.tensor(0, "self"), c.tensor(2, "values")
 	idx := present(c.tensors(1, "indices"))
-	k := e.begin(c.Op, append([]*Tensor{x, v}, idx...)...)
+	k := e.begin(c.Op, append([]*Tensor{x, v}, idx...)...).inexact("arguments of " + c.Op)
 	var o *Tensor
 	if x.leaf == nil && x.Storage >= 0 {
 		o = &Tensor{Tensor: x.Tensor}
@@ -75,12 +75,12 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 	e.record("IndexPutBackward0", []*Tensor{o}, []*Tensor{x, v}, idx, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
 		if need[1] {
-			k := e.begin("index", append(g[:1:1], s...)...)
+			k := e.begin("index", append(g[:1:1], s...)...).inexact("arguments of " + c.Op)
 			k.alloc(in, nil, g[0].DType)
 			outs[1] = k.end()
 		}
 		if need[0] {
-			outs[0] = e.unary("index_put", graph.Undefined, g[0])
+			outs[0] = e.elementwise("index_put", graph.Undefined, g[0]).inexact("arguments of " + c.Op).end()
 		}
 		return outs
 	})
@@ -91,7 +91,7 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 // the write itself, which makes nothing. runWindow puts the window back.
 func runCopyInto(e *Eager, c *Call) []*Tensor {
 	x, src := c.tensor(0, "self"), c.tensor(1, "src")
-	k := e.begin(c.Op+"_", x, src)
+	k := e.begin(c.Op+"_", x, src).inexact("arguments of " + c.Op)
 	o := &Tensor{Tensor: x.Tensor}
 	k.out(o)
 	k.end()
@@ -116,16 +116,16 @@ func runWindow(e *Eager, c *Call) []*Tensor {
 	x, src := c.tensor(0, "self"), c.tensor(1, "src")
 	o := &Tensor{Tensor: x.Tensor}
 	if x.leaf != nil || x.Storage < 0 {
-		k := e.begin(c.Op, x, src)
+		k := e.begin(c.Op, x, src).inexact("arguments of " + c.Op)
 		o = k.like(x)
 		k.end()
 	}
 	in := src.Shape
 	e.record("CopySlices", []*Tensor{o}, []*Tensor{x, src}, nil, func(e *Eager, g, _ []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
-		outs[0] = e.unary("new_empty_strided", graph.Undefined, g[0])
+		outs[0] = e.elementwise("new_empty_strided", graph.Undefined, g[0]).inexact("a gradient without the window of " + c.Op).end()
 		if need[1] {
-			k := e.begin("clone", outs[0])
+			k := e.begin("clone", outs[0]).inexact("the window of " + c.Op)
 			k.alloc(in, nil, g[0].DType)
 			outs[1] = k.end()
 		}
@@ -145,7 +145,10 @@ func runUnfold(e *Eager, c *Call) []*Tensor {
 	shape[d], st[d] = (shape[d]-size)/step+1, st[d]*step
 	in := t.Shape
 	return e.viewOp("UnfoldBackward0", t, append(shape, size), append(st, t.Strides[d]), 0, func(e *Eager, g *Tensor) *Tensor {
-		return e.zeros("unfold_backward", in, g)
+		w := contiguousStrides(in)
+		along := w[d]
+		w[d] *= step
+		return e.zeros("unfold_backward", in, g, append(w, along), 0)
 	})
 }
 
@@ -165,7 +168,18 @@ func runDiagonal(e *Eager, c *Call) []*Tensor {
 	}
 	in := t.Shape
 	return e.viewOp("DiagonalBackward0", t, append(shape, max(n, 0)), append(st, t.Strides[a]+t.Strides[b]), at, func(e *Eager, g *Tensor) *Tensor {
-		return e.zeros("diagonal_backward", in, g)
+		w := contiguousStrides(in)
+		var keep []int64
+		for i := range w {
+			if i != a && i != b {
+				keep = append(keep, w[i])
+			}
+		}
+		at := off * w[b]
+		if off < 0 {
+			at = -off * w[a]
+		}
+		return e.zeros("diagonal_backward", in, g, append(keep, w[a]+w[b]), at)
 	})
 }
 

@@ -11,9 +11,10 @@ import (
 // makes a tensor of the result's shape; the last one makes the gradient, which
 // the engine sums where the operand was broadcast.
 type formula struct {
-	node  string
-	saved []*Tensor
-	back  [][]string // kernels of each operand's gradient; none: it passes through
+	node    string
+	saved   []*Tensor
+	scalars []float64  // of the operator
+	back    [][]string // kernels of each operand's gradient; none: it passes through
 }
 
 // apply runs the operator on ins, which broadcast, and records its backward.
@@ -23,6 +24,9 @@ func (e *Eager) apply(op string, d graph.DType, ins []*Tensor, f formula) *Tenso
 		fail("operands do not broadcast")
 	}
 	k := e.begin(op, ins...)
+	if f.scalars != nil {
+		k.scalars(f.scalars...)
+	}
 	o := k.alloc(shape, iteratorStrides(shape, ins...), d)
 	k.end()
 	e.record(f.node, []*Tensor{o}, ins, f.saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
@@ -37,7 +41,7 @@ func (e *Eager) apply(op string, d graph.DType, ins []*Tensor, f formula) *Tenso
 				if j > 0 {
 					temps = append(temps, outs[i])
 				}
-				outs[i] = e.unary(name, boolOr(name, g[0].DType), append(g[:1:1], present(s)...)...)
+				outs[i] = e.elementwise(name, boolOr(name, g[0].DType), append(g[:1:1], present(s)...)...).inexact("stands for several kernels").end()
 			}
 			slices.Reverse(temps)
 			e.hold(temps...)
@@ -78,9 +82,10 @@ func promoted(ts ...*Tensor) graph.DType {
 // runAddc is addcmul and addcdiv: self + value * tensor1 */ tensor2.
 func runAddc(e *Eager, c *Call) []*Tensor {
 	x, a, b := c.tensor(0, "self"), c.tensor(1, "tensor1"), c.tensor(2, "tensor2")
-	f := formula{node: "AddcmulBackward0", saved: []*Tensor{onlyFor(b, a), onlyFor(a, b)}, back: [][]string{nil, {"mul", "mul"}, {"mul", "mul"}}}
+	value := []float64{c.float(-1, "value", 1)}
+	f := formula{scalars: value, node: "AddcmulBackward0", saved: []*Tensor{onlyFor(b, a), onlyFor(a, b)}, back: [][]string{nil, {"mul", "mul"}, {"mul", "mul"}}}
 	if c.Op == "addcdiv" {
-		f = formula{node: "AddcdivBackward0", saved: []*Tensor{onlyFor(b, a), b}, back: [][]string{nil, {"div", "mul"}, {"neg", "mul", "mul", "div", "mul"}}}
+		f = formula{scalars: value, node: "AddcdivBackward0", saved: []*Tensor{onlyFor(b, a), b}, back: [][]string{nil, {"div", "mul"}, {"neg", "mul", "mul", "div", "mul"}}}
 	}
 	return []*Tensor{e.apply(c.Op, promoted(x, a, b), []*Tensor{x, a, b}, f)}
 }
@@ -89,7 +94,7 @@ func runAddc(e *Eager, c *Call) []*Tensor {
 func runLerp(e *Eager, c *Call) []*Tensor {
 	x, end, w := c.tensor(0, "self"), c.tensor(1, "end"), c.tensor(2, "weight")
 	if w == nil {
-		return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end}, formula{node: "LerpBackward0", back: [][]string{{"mul"}, {"mul"}}})}
+		return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end}, formula{scalars: []float64{c.float(2, "weight", 0)}, node: "LerpBackward0", back: [][]string{{"mul"}, {"mul"}}})}
 	}
 	return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end, w}, formula{node: "LerpBackward1",
 		saved: []*Tensor{onlyFor(w, end), onlyFor(w, x), w}, back: [][]string{{"rsub", "mul"}, {"mul"}, {"sub", "mul"}}})}
@@ -125,11 +130,11 @@ func runModulo(e *Eager, c *Call) []*Tensor {
 func runClamp(e *Eager, c *Call) []*Tensor {
 	x, lo, hi := c.tensor(0, "self"), c.tensor(1, "min"), c.tensor(2, "max")
 	if lo == nil && hi == nil {
-		p := pointwise{name: "clamp", node: "ClampBackward1", saves: "self", back: []string{"ge", "le", "logical_and", "where"}}
+		p := pointwise{name: "clamp", node: "ClampBackward1", saves: "self", back: steps("ge s p0; le s p1; logical_and t0 t1; where t2 g 0")}
 		if a := c.arg(1, "min"); a == nil || a.Kind == graph.ArgNone {
-			p.back = []string{"le", "where"}
+			p.back = steps("le s p1; where t0 g 0")
 		} else if a := c.arg(2, "max"); a == nil || a.Kind == graph.ArgNone {
-			p.back = []string{"ge", "where"}
+			p.back = steps("ge s p0; where t0 g 0")
 		}
 		return p.run(e, c)
 	}
@@ -144,11 +149,11 @@ func runGLU(e *Eager, c *Call) []*Tensor {
 	d := wrap(c.int(1, "dim", -1), x.dim())
 	shape := slices.Clone(x.Shape)
 	shape[d] /= 2
-	k := e.begin("glu", x)
+	k := e.begin("glu", x).dims(d)
 	o := k.alloc(shape, nil, x.DType)
 	k.flops(4 * o.Numel()).end()
 	e.record("GluBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("glu_backward", g[0], s[0])
+		k := e.begin("glu_backward", g[0], s[0]).dims(d)
 		k.alloc(x.Shape, nil, x.DType)
 		return []*Tensor{k.end()}
 	})

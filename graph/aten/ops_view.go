@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
 )
 
 // viewOp records a view whose gradient is shown back by undo.
@@ -34,7 +35,7 @@ func (e *Eager) reshape(op string, t *Tensor, shape []int64) *Tensor {
 
 // clone copies t into new memory of the given strides.
 func (e *Eager) clone(op string, t *Tensor, strides []int64) *Tensor {
-	k := e.begin(op, t)
+	k := e.begin(op, t).does("copy")
 	o := k.alloc(t.Shape, strides, t.DType)
 	k.end()
 	e.record("CloneBackward0", []*Tensor{o}, []*Tensor{t}, nil, func(_ *Eager, g, _ []*Tensor, _ []bool) []*Tensor { return g[:1] })
@@ -125,7 +126,10 @@ func (e *Eager) slice(t *Tensor, d int, start, end, step int64) *Tensor {
 	st[d] *= step
 	in := t.Shape
 	return e.viewOp("SliceBackward0", t, shape, st, start*t.Strides[d], func(e *Eager, g *Tensor) *Tensor {
-		return e.zeros("slice_backward", in, g)
+		w := contiguousStrides(in)
+		at := start * w[d]
+		w[d] *= step
+		return e.zeros("slice_backward", in, g, w, at)
 	})[0]
 }
 
@@ -135,12 +139,18 @@ func (e *Eager) selectDim(t *Tensor, d int, i int64) *Tensor {
 	}
 	in := t.Shape
 	return e.viewOp("SelectBackward0", t, slices.Delete(slices.Clone(t.Shape), d, d+1), slices.Delete(slices.Clone(t.Strides), d, d+1), i*t.Strides[d],
-		func(e *Eager, g *Tensor) *Tensor { return e.zeros("select_backward", in, g) })[0]
+		func(e *Eager, g *Tensor) *Tensor {
+			w := contiguousStrides(in)
+			at := i * w[d]
+			return e.zeros("select_backward", in, g, slices.Delete(w, d, d+1), at)
+		})[0]
 }
 
-// zeros allocates a contiguous tensor of g's type and writes g into it.
-func (e *Eager) zeros(op string, shape []int64, g *Tensor) *Tensor {
-	k := e.begin(op, g)
+// zeros allocates a contiguous tensor of g's type and adds g into the window of
+// it that the strides and the offset show.
+func (e *Eager) zeros(op string, shape []int64, g *Tensor, strides []int64, offset int64) *Tensor {
+	k := e.begin(op, g).does("unview")
+	k.attrs().Window = &program.Window{Strides: strides, Offset: offset}
 	k.alloc(shape, nil, g.DType)
 	return k.end()
 }
@@ -171,12 +181,12 @@ func (e *Eager) joinSplit(g []*Tensor, in []int64, d int, sizes []int64, dt grap
 		if p == nil {
 			shape := slices.Clone(in)
 			shape[d] = sizes[i]
-			k := e.begin("zeros")
+			k := e.begin("zeros").does("fill").scalars(0)
 			k.alloc(shape, nil, dt)
 			parts[i] = k.end()
 		}
 	}
-	k := e.begin("cat", parts...)
+	k := e.begin("cat", parts...).dims(d)
 	k.alloc(in, nil, dt)
 	return k.end()
 }
@@ -299,7 +309,7 @@ func runUnbind(e *Eager, c *Call) []*Tensor {
 	}
 	in, dt := t.Shape, t.DType
 	e.record("UnbindBackward0", outs, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("stack", g...)
+		k := e.begin("stack", g...).dims(d)
 		k.alloc(in, nil, dt)
 		return []*Tensor{k.end()}
 	})
@@ -341,7 +351,13 @@ func runAsStrided(e *Eager, c *Call) []*Tensor {
 	shape, st := c.ints(1, "size", 0, 0), c.ints(2, "stride", 0, 0)
 	in := t.Shape
 	return e.viewOp("AsStridedBackward1", t, shape, st, c.int(3, "storage_offset", 0), func(e *Eager, g *Tensor) *Tensor {
-		return e.zeros("new_zeros", in, g)
+		k := e.begin("new_zeros", g).does("unview")
+		k.attrs().Window = &program.Window{Strides: st, Offset: c.int(3, "storage_offset", 0)}
+		if !t.contiguous() {
+			k.inexact("a new layout of what is not contiguous")
+		}
+		k.alloc(in, nil, g.DType)
+		return k.end()
 	})
 }
 
@@ -415,7 +431,7 @@ func runCat(e *Eager, c *Call) []*Tensor {
 	if last {
 		st = channelsLastStrides(shape)
 	}
-	k := e.begin("cat", in...)
+	k := e.begin("cat", in...).dims(d)
 	o := k.alloc(shape, st, dt)
 	k.end()
 	e.record("CatBackward0", []*Tensor{o}, in, nil, func(e *Eager, g, _ []*Tensor, need []bool) []*Tensor {
@@ -435,7 +451,7 @@ func runCat(e *Eager, c *Call) []*Tensor {
 func runStack(e *Eager, c *Call) []*Tensor {
 	ts := c.tensors(0, "tensors")
 	d := wrap(c.int(1, "dim", 0), ts[0].dim()+1)
-	k := e.begin("stack", ts...)
+	k := e.begin("stack", ts...).dims(d)
 	o := k.alloc(slices.Insert(slices.Clone(ts[0].Shape), d, int64(len(ts))), nil, ts[0].DType)
 	k.end()
 	e.record("StackBackward0", []*Tensor{o}, ts, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
@@ -467,7 +483,7 @@ func (e *Eager) repeat(t *Tensor, reps []int64) *Tensor {
 	k.end()
 	in := t.Shape
 	e.record("RepeatBackward0", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("sum", g[0])
+		k := e.begin("sum", g[0]).does("repeat_backward")
 		k.alloc(in, nil, g[0].DType)
 		return []*Tensor{k.end()}
 	})
@@ -478,8 +494,11 @@ func (e *Eager) repeat(t *Tensor, reps []int64) *Tensor {
 // same in backward.
 func runShuffle(e *Eager, c *Call) []*Tensor {
 	t := c.tensor(0, "self")
-	op := c.Op
-	k := e.begin(op, t)
+	op, what := c.Op, func(k *kernel) *kernel { return k.inexact("arguments of " + c.Op) }
+	if op == "triu" || op == "tril" {
+		what = func(k *kernel) *kernel { return k.scalars(float64(c.int(1, "diagonal", 0))) }
+	}
+	k := what(e.begin(op, t))
 	shape, _, ok := c.shape(0)
 	if !ok {
 		shape = t.Shape
@@ -488,7 +507,9 @@ func runShuffle(e *Eager, c *Call) []*Tensor {
 	k.end()
 	in := t.Shape
 	e.record(op+"Backward", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{e.zeros(op, in, g[0])}
+		k := what(e.begin(op, g[0]))
+		k.alloc(in, nil, g[0].DType)
+		return []*Tensor{k.end()}
 	})
 	return []*Tensor{o}
 }

@@ -31,6 +31,10 @@ func (e *Eager) sumTo(g *Tensor, shape []int64) *Tensor {
 // reduceKernel appends one reduction over dims. A reduction that is split
 // over thread blocks takes a buffer of partial results and semaphores.
 func (e *Eager) reduceKernel(op string, x *Tensor, dims []int, keep bool, d graph.DType) *Tensor {
+	return e.reducing(op, x, dims, reducedShape(x, dims, keep), d).end()
+}
+
+func reducedShape(x *Tensor, dims []int, keep bool) []int64 {
 	shape := make([]int64, 0, x.dim())
 	for i, n := range x.Shape {
 		switch {
@@ -40,15 +44,19 @@ func (e *Eager) reduceKernel(op string, x *Tensor, dims []int, keep bool, d grap
 			shape = append(shape, 1)
 		}
 	}
-	k := e.begin(op, x)
+	return shape
+}
+
+// reducing is reduceKernel's kernel before its end.
+func (e *Eager) reducing(op string, x *Tensor, dims []int, shape []int64, d graph.DType) *kernel {
+	k := e.begin(op, x).dims(dims...)
 	k.n.FLOPs = x.Numel()
-	o := k.alloc(shape, nil, d)
+	k.alloc(shape, nil, d)
 	r := e.reduction(x, dims)
 	buf := k.temp(r.buffer, program.Temporaries)
 	sem := k.temp(r.semaphores, program.Temporaries)
 	k.free(sem, buf)
-	k.end()
-	return o
+	return k
 }
 
 // A reduction is the scratch of one reduction kernel, in bytes.
@@ -241,7 +249,7 @@ func runSum(e *Eager, c *Call) []*Tensor {
 	e.record(fn, []*Tensor{o}, []*Tensor{x}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
 		w := e.expand(e.keepDims(g[0], in, dims), in)
 		if mean {
-			w = e.unary("div", graph.Undefined, w)
+			w = e.unary("div", w.DType, w, number(graph.Undefined, float64(numel(pick(in, dims)))))
 		}
 		return []*Tensor{w}
 	})
@@ -294,7 +302,15 @@ func runVar(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "self")
 	dims := reduceDims(c, x, 1)
 	keep := c.bool(3, "keepdim", false) || c.bool(2, "keepdim", false)
-	o := e.reduceKernel(c.Op, x, dims, keep, x.DType)
+	correction := c.float(-1, "correction", 1)
+	if c.Over == "dim" && !c.bool(2, "unbiased", true) {
+		correction = 0
+	}
+	k := e.reducing(c.Op, x, dims, reducedShape(x, dims, keep), x.DType).scalars(correction)
+	if c.Op != "var" {
+		k.inexact("two results, or the gradient of a root")
+	}
+	o := k.end()
 	outs := []*Tensor{o}
 	if c.Op == "var_mean" {
 		outs = append(outs, e.Alloc(c.Op, program.Activations, program.Step, x.DType, o.Shape))
@@ -303,7 +319,7 @@ func runVar(e *Eager, c *Call) []*Tensor {
 	e.record("VarBackward0", outs, []*Tensor{x}, []*Tensor{x}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		m := e.reduceKernel("mean", s[0], dims, true, s[0].DType)
 		d := e.binary("sub", s[0].DType, s[0], m)
-		f := e.unary("mul", graph.Undefined, e.keepDims(first(g), in, dims))
+		f := e.times(e.keepDims(first(g), in, dims), 2/(float64(numel(pick(in, dims)))-correction))
 		w := e.binary("mul", s[0].DType, f, d)
 		e.hold(f, d, m)
 		return []*Tensor{w}
@@ -321,17 +337,17 @@ func runSoftmax(e *Eager, c *Call) []*Tensor {
 			x = e.toDType("to", x, t)
 		}
 	}
-	return []*Tensor{e.softmaxTo(x, strings.HasSuffix(c.Op, "log_softmax"), c.Op, d)}
+	return []*Tensor{e.softmaxTo(x, strings.HasSuffix(c.Op, "log_softmax"), c.Op, d, wrap(c.int(1, "dim", -1), x.dim()))}
 }
 
-func (e *Eager) softmax(x *Tensor, log bool, op string) *Tensor {
-	return e.softmaxTo(x, log, op, x.DType)
+func (e *Eager) softmax(x *Tensor, log bool, op string, dim int) *Tensor {
+	return e.softmaxTo(x, log, op, x.DType, dim)
 }
 
 // softmaxTo makes a result of type d.
-func (e *Eager) softmaxTo(x *Tensor, log bool, op string, d graph.DType) *Tensor {
+func (e *Eager) softmaxTo(x *Tensor, log bool, op string, d graph.DType, dim int) *Tensor {
 	src := e.contig(op, x)
-	k := e.begin(op, src)
+	k := e.begin(op, src).does(map[bool]string{true: "log_softmax", false: "softmax"}[log]).dims(dim)
 	o := k.alloc(x.Shape, nil, d)
 	k.flops(5 * x.Numel()).end()
 	if src != x {
@@ -343,7 +359,7 @@ func (e *Eager) softmaxTo(x *Tensor, log bool, op string, d graph.DType) *Tensor
 	}
 	e.record(fn, []*Tensor{o}, []*Tensor{x}, []*Tensor{o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		name := map[bool]string{true: "_log_softmax_backward_data", false: "_softmax_backward_data"}[log]
-		k := e.begin(name, g[0], s[0])
+		k := e.begin(name, g[0], s[0]).dims(dim)
 		k.alloc(x.Shape, nil, x.DType)
 		if !log {
 			k.scratch(g[0].Bytes(), program.Temporaries)
@@ -362,7 +378,7 @@ func runCumprod(e *Eager, c *Call) []*Tensor {
 	if t := c.dtype(2, "dtype"); t != graph.Undefined {
 		d = t
 	}
-	o := e.unary("cumprod", d, x)
+	o := e.elementwise("cumprod", d, x).inexact("several kernels").end()
 	e.record("CumprodBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		m := e.unary("mul", graph.Undefined, s[1], g[0])
 		f := e.unary("flip", graph.Undefined, m)
@@ -382,11 +398,12 @@ func runCumsum(e *Eager, c *Call) []*Tensor {
 	} else if !d.IsFloat() {
 		d = graph.Int64
 	}
-	o := e.unary("cumsum", d, x)
+	dim := wrap(c.int(1, "dim", 0), x.dim())
+	o := e.elementwise("cumsum", d, x).dims(dim).end()
 	e.record("CumsumBackward0", []*Tensor{o}, []*Tensor{x}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		f := e.unary("flip", graph.Undefined, g[0])
-		s := e.unary("cumsum", graph.Undefined, f)
-		r := e.unary("flip", graph.Undefined, s)
+		f := e.elementwise("flip", graph.Undefined, g[0]).dims(dim).end()
+		s := e.elementwise("cumsum", graph.Undefined, f).dims(dim).end()
+		r := e.elementwise("flip", graph.Undefined, s).dims(dim).end()
 		e.hold(s, f)
 		return []*Tensor{r}
 	})

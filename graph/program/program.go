@@ -111,6 +111,8 @@ type Node struct {
 	Call     int32 // index of the lifted call, -1 for none
 
 	In, Out []Tensor
+	Kernel  string      // what it computes, where Op names the call that asks for it: "copy"
+	Attrs   *Attrs      // arguments that are no tensors, nil for none
 	Events  []Event     // allocations and frees inside the call, in order
 	Reads   []StorageID // storages that must be alive until the call returns
 	Holds   []StorageID // storages released right after the call, in this order, unless read again later

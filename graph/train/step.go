@@ -3,6 +3,7 @@ package train
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
@@ -85,7 +86,7 @@ func (b *builder) loss(out *aten.Tensor) (*aten.Tensor, error) {
 	case "cross-entropy":
 		return b.crossEntropy(out)
 	case "mse":
-		target := e.Alloc("randn", program.Inputs, program.Step, out.DType, out.Shape)
+		target := e.Alloc("randn", program.Inputs, program.Step, out.DType, out.Shape, 0, 1)
 		return e.MSE(out, target), nil
 	case "sum":
 		return e.Sum(out), nil
@@ -120,7 +121,7 @@ func (b *builder) crossEntropy(x *aten.Tensor) (*aten.Tensor, error) {
 	default:
 		target = append(slices.Clone(x.Shape[:1]), x.Shape[2:]...)
 	}
-	y := e.Alloc("randint", program.Inputs, program.Step, graph.Int64, target)
+	y := e.Alloc("randint", program.Inputs, program.Step, graph.Int64, target, 0, float64(x.Shape[1]))
 	return e.CrossEntropy(x, y), nil
 }
 
@@ -137,13 +138,29 @@ func (b *builder) update() {
 			list = append(list, UpdateParam{p.Numel(), p.DType, p.Shape})
 		}
 	}
+	rule := func(first bool, states []*aten.Tensor) *program.Rule {
+		r := &program.Rule{Optimizer: b.opt.Rule, First: first, Params: make([]program.RuleParam, len(params))}
+		at := map[string]*program.RuleParam{}
+		for i, p := range params {
+			r.Params[i] = program.RuleParam{Name: p.Name, Param: p.Tensor, Grad: p.Grad().Tensor}
+			at[p.Name] = &r.Params[i]
+		}
+		for _, s := range states {
+			if p := at[s.Name]; p != nil {
+				p.States = append(p.States, program.RuleState{Name: strings.TrimPrefix(e.P.Storages[s.Storage].Name, s.Name+"."), Storage: s.Storage, Bytes: s.Shape[0]})
+			}
+		}
+		return r
+	}
 	if b.opt.Update == nil {
-		e.Touch("step", touched, nil)
+		e.Touch("step", touched, nil, rule(false, nil))
 		return
 	}
 	first, later := b.opt.Update(list, true), b.opt.Update(list, false)
-	states := e.Touch("step", touched, b.updateEvents(first, params)).First()
-	e.Touch("step", append(touched, states...), b.updateEvents(later, params)).Later()
+	node := e.Touch("step", touched, b.updateEvents(first, params), nil)
+	states := slices.Concat(b.made, node.First())
+	node.Says(rule(true, states))
+	e.Touch("step", append(touched, node.First()...), b.updateEvents(later, params), rule(false, states)).Later()
 }
 
 func (b *builder) updateEvents(in []UpdateEvent, params []*aten.Tensor) []aten.UpdateEvent {

@@ -36,6 +36,7 @@ type UpdateEvent struct {
 // Options say what to build.
 type Options struct {
 	Train   bool
+	Rule    string      // the optimizer's name, for nodes to carry
 	Storage graph.DType // type of parameters and inputs; Undefined keeps the file's
 	Loss    string      // auto, cross-entropy, mse, sum, none
 	// Update returns what the optimizer's step allocates and frees; first says
@@ -134,6 +135,7 @@ type builder struct {
 	result *aten.Tensor      // the loss
 	lora   map[int]*adapter  // by the last call of the module
 	setup  []resident        // what exists before the first step
+	made   []*aten.Tensor    // optimizer state among it, each with its parameter's name
 }
 
 // segments finds the calls of each checkpointed region.
@@ -307,7 +309,7 @@ func (b *builder) value(n *graph.Node, id graph.ValueID, o *aten.Arg, env []*ate
 	}
 	v := &b.l.Graph.Values[id]
 	if v.Kind == graph.Initializer && v.Type.Elem == graph.Int64 && len(v.Type.Shape) == 0 && v.Const.Known() && len(v.Const.Ints) == 1 {
-		o.Kind, o.Int, o.T = graph.ArgInt, v.Const.Ints[0], aten.Host(v.Type.Elem, nil)
+		o.Kind, o.Int, o.T = graph.ArgInt, v.Const.Ints[0], aten.Host(v.Type.Elem, nil, float64(v.Const.Ints[0]))
 		return nil
 	}
 	shape, ok := v.Type.Shape.Static()
@@ -317,9 +319,25 @@ func (b *builder) value(n *graph.Node, id graph.ValueID, o *aten.Arg, env []*ate
 	if v.Kind == graph.Computed {
 		return fmt.Errorf("%s %q: operand %q was not computed", n.Op, n.Name, v.Name)
 	}
-	env[id] = aten.Host(b.stored(v.Type.Elem), shape)
+	env[id] = aten.Host(b.stored(v.Type.Elem), shape, elements(v.Const)...)
 	o.T = env[id]
 	return nil
+}
+
+// elements returns what a constant of the file holds, or nil where the file
+// was not read that far.
+func elements(t *graph.Tensor) []float64 {
+	if !t.Known() {
+		return nil
+	}
+	if t.Floats != nil {
+		return t.Floats
+	}
+	out := make([]float64, len(t.Ints))
+	for i, n := range t.Ints {
+		out[i] = float64(n)
+	}
+	return out
 }
 
 func (b *builder) outputs() []*aten.Tensor {

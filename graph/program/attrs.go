@@ -1,0 +1,165 @@
+package program
+
+// Attrs are the arguments of a call that are not tensors on the device. A
+// node's kernel (Node.Does), its tensors and its Attrs say exactly what is
+// computed; a nil *Attrs has none of them. What the list Scalars means is
+// the kernel's own, as the comment at the field says.
+type Attrs struct {
+	// Args are the operands in the kernel's order where they are not just In:
+	// some are absent, numbers, or in another order. Nil: they are In.
+	Args []Arg
+	// Results are the indices in Out of the kernel's results, -1 for one that
+	// is not wanted. Nil: they are Out. In-place kernels that also keep a copy
+	// of their operand have that copy as result 1.
+	Results []int8
+	// Dims are the dims a kernel works along, none negative: those reduced, the
+	// one of softmax, cat, stack, gather, cumsum, flip; the normalized ones of
+	// a layer norm; for index, the dims that have an index.
+	Dims []int64
+	// Scalars are numbers:
+	//   add, sub, rsub           alpha (1 if missing)
+	//   addmm, baddbmm           beta, alpha (1, 1 if missing)
+	//   addcmul, addcdiv         value; lerp: weight
+	//   layer, batch, group, RMS norms and their backward
+	//                            epsilon; batch_norm also momentum and 1 in training
+	//   native_dropout           probability p; its backward: scale 1/(1-p)
+	//   attention kernels        scale, 1 if causal, dropout probability
+	//   nll_loss*                1 mean or 2 sum, index ignored; mse_loss: 1 mean or 2 sum
+	//   hardtanh, threshold, leaky_relu, elu, softplus, shrinks, clamps and
+	//   their backward           their arguments in PyTorch's order; elu has
+	//                            alpha, scale, input scale
+	//   var                      correction
+	//   fill                     value; arange: start, step; randint: low, high
+	//   uniform, normal_         low, high; mean, deviation; bernoulli: p
+	//   embedding*               index without gradient, -1 for none
+	//   tril, triu               diagonal
+	//   constant_pad_nd          value
+	Scalars []float64
+	// Mode is "tanh" for that GELU, and div's rounding.
+	Mode   string
+	Conv   *Conv
+	Pool   *Pool
+	Window *Window
+	// Stream numbers the random numbers of a call: a call that runs again draws
+	// the same, another call draws others.
+	Stream uint32
+	Rule   *Rule
+	// Inexact says why the node stands for other kernels than those named:
+	// memory and time are theirs, what it computes is not said.
+	Inexact string
+}
+
+// What an Arg is, instead of an index in In.
+const (
+	Absent  = -1 // not given
+	Number  = -2 // Arg.Value
+	Array   = -3 // Arg.Array
+	Unknown = -4 // on the host, with elements that the file does not show
+)
+
+// An Arg is an operand: In[In], or what a negative In says.
+type Arg struct {
+	In    int32
+	Value float64
+	Array *HostArray
+}
+
+// A HostArray is a constant of more than one element, row-major.
+type HostArray struct {
+	Shape  []int64
+	Values []float64
+}
+
+// Conv are the arguments of a convolution and of its backward.
+type Conv struct {
+	Stride, Pad, Dilation, OutPad []int64 // one entry a spatial dim
+	Groups                        int64
+	Transposed                    bool
+}
+
+// Pool are the arguments of a pooling over windows and of its backward.
+type Pool struct {
+	Kernel, Stride, Pad, Dilation []int64 // one entry a spatial dim
+	ExcludePad                    bool    // averages leave padding out
+	Divisor                       int64   // of averages, 0 for the window's size
+}
+
+// A Window is where, in elements of the row-major result, the operand of the
+// backward of a view is added into zeros, or a padded operand lies.
+type Window struct {
+	Strides []int64
+	Offset  int64
+}
+
+// A Rule is what an optimizer's step does: Optimizer names its row in the table
+// of optimizers.
+type Rule struct {
+	Optimizer string
+	First     bool // the step that creates the state
+	Params    []RuleParam
+}
+
+// A RuleParam is one parameter with its gradient and what the optimizer
+// keeps for it, by name: "exp_avg", "exp_avg_sq", "momentum_buffer", "step".
+type RuleParam struct {
+	Name        string
+	Param, Grad Tensor
+	States      []RuleState
+}
+
+// A RuleState is one state tensor of a parameter: Bytes at a storage.
+type RuleState struct {
+	Name    string
+	Storage StorageID
+	Bytes   int64
+}
+
+// Does names the kernel that computes what the node says: Kernel where it is
+// set, else Op.
+func (n *Node) Does() string {
+	if n.Kernel != "" {
+		return n.Kernel
+	}
+	return n.Op
+}
+
+// Args returns how many operands the kernel has.
+func (n *Node) Args() int {
+	if n.Attrs == nil || n.Attrs.Args == nil {
+		return len(n.In)
+	}
+	return len(n.Attrs.Args)
+}
+
+// Arg returns operand i of the kernel; absent beyond the last.
+func (n *Node) Arg(i int) Arg {
+	switch {
+	case i >= n.Args():
+		return Arg{In: Absent}
+	case n.Attrs == nil || n.Attrs.Args == nil:
+		return Arg{In: int32(i)}
+	}
+	return n.Attrs.Args[i]
+}
+
+// Result returns the index in Out of result i, or -1.
+func (n *Node) Result(i int) int {
+	if n.Attrs == nil || n.Attrs.Results == nil {
+		if i < len(n.Out) {
+			return i
+		}
+		return -1
+	}
+	if i < len(n.Attrs.Results) {
+		return int(n.Attrs.Results[i])
+	}
+	return -1
+}
+
+// Scalar returns number i of the call, or def.
+func (n *Node) Scalar(i int, def float64) float64 {
+	if n.Attrs == nil || i >= len(n.Attrs.Scalars) {
+		return def
+	}
+	return n.Attrs.Scalars[i]
+}

@@ -1,0 +1,105 @@
+// Package validate executes a training step on a device, as its program says
+// node by node, and shows that the plan was right: every buffer lies in one
+// arena at its planned offset, the numbers are those of the step without
+// checkpoints, and memory and time are what was predicted.
+//
+// A device is a Device: package validate/cpu is one in plain Go.
+package validate
+
+import (
+	"time"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// A Device runs the calls of a step in one allocation of its memory. Calls
+// run in the order they are given; Sync waits for them. Offsets are bytes
+// from the start of the arena.
+type Device interface {
+	Info() Info
+	// Supports returns the error that running n would end with for what it is,
+	// not for its numbers: an unknown kernel, a type, a missing attribute. It
+	// needs no arena.
+	Supports(n *program.Node) error
+	// Memory returns what the driver says is free and in all, in bytes.
+	Memory() (free, total int64, err error)
+	// Reserve allocates the arena. It is called once, before any call.
+	Reserve(bytes int64) error
+	Upload(offset int64, data []byte) error
+	Download(data []byte, offset int64) error
+	// Fill sets bytes of the arena to a value.
+	Fill(offset, bytes int64, value byte) error
+	// Run starts a call. What is wrong with it may show in a later one or in Sync.
+	Run(c *Call) error
+	Sync() error
+	// Timing starts (on) or ends the measuring of calls: each Run after it adds
+	// one entry to Times.
+	Timing(on bool) error
+	// Times waits for all calls and returns the time of each since Timing(true).
+	Times() ([]time.Duration, error)
+	Close() error
+}
+
+// An Info says what a device is.
+type Info struct {
+	Name   string // "NVIDIA H200"
+	Kind   string // cuda, cpu
+	Driver string
+	// Exact is whether the same call always gives the same bits.
+	Exact bool
+}
+
+// A Call is one node with its memory resolved. Operands and results are in
+// the kernel's own order (program.Node.Arg and Result).
+type Call struct {
+	Node    *program.Node
+	Kernel  string // Node.Does()
+	Args    []Operand
+	Results []Tensor // without memory where a result is not wanted
+	Scratch []Span   // storages that the node allocates besides results, in order of allocation
+	States  [][]Span // optimizer's step: for each parameter of Node.Attrs.Rule its states
+	Seed    uint64   // of the call's random numbers: the same when the call runs again
+	Step    int      // 1 in the first training step
+}
+
+// An Operand is a tensor on the device, a number, a constant, or absent.
+type Operand struct {
+	Kind   OperandKind
+	Tensor Tensor    // OnDevice
+	Value  float64   // IsNumber
+	Shape  []int64   // IsArray
+	Values []float64 // IsArray, row-major
+}
+
+// An OperandKind says which.
+type OperandKind uint8
+
+// The kinds.
+const (
+	IsAbsent OperandKind = iota
+	OnDevice
+	IsNumber
+	IsArray
+)
+
+// A Tensor is a strided window of the arena. Strides count elements; At is
+// the byte offset of the element with all indices 0, -1 for no tensor.
+type Tensor struct {
+	At      int64
+	DType   graph.DType
+	Shape   []int64
+	Strides []int64
+}
+
+// A Span is a run of bytes of the arena.
+type Span struct{ At, Bytes int64 }
+
+// Elems returns the number of elements.
+func (t *Tensor) Elems() int64 {
+	n := int64(1)
+	for _, d := range t.Shape {
+		n *= d
+	}
+	return n
+}
