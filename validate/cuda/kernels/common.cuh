@@ -108,19 +108,22 @@ __device__ __forceinline__ float block_max(float v) {
   return part[32];
 }
 
-// philox is Philox4x32-10 (Salmon et al., 2011): four random words of counter
-// (c, d) under a 64-bit key.
-__device__ __forceinline__ uint4 philox(u64 key, u64 c, u64 d) {
-  u32 k0 = (u32)key, k1 = (u32)(key >> 32);
-  uint4 x = make_uint4((u32)c, (u32)(c >> 32), (u32)d, (u32)(d >> 32));
-  for (int i = 0; i < 10; i++) {
-    u32 h0 = __umulhi(0xD2511F53u, x.x), l0 = 0xD2511F53u * x.x;
-    u32 h1 = __umulhi(0xCD9E8D57u, x.z), l1 = 0xCD9E8D57u * x.z;
-    x = make_uint4(h1 ^ x.y ^ k0, l1, h0 ^ x.w ^ k1, l0);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return x;
+// mix and uniform are the random numbers of package validate: number i of a
+// seed, whatever came before, so that a call that runs again draws the same.
+__device__ __forceinline__ u64 mix(u64 z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
 }
+__device__ __forceinline__ float uniform(u64 seed, u64 i) { return (float)(mix(seed + (i + 1) * 0x9e3779b97f4a7c15ull) >> 40) * (1.f / 16777216.f); }
 
-__device__ __forceinline__ u32 word(uint4 x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }
+// place_of gives the place of element i, counted row by row.
+__device__ __forceinline__ i64 place_of(i64 i, int dims, const i64* size, const i64* stride) {
+  i64 off = 0;
+  for (int d = dims - 1; d > 0; d--) {
+    i64 q = i < 0x7fffffff && size[d] < 0x7fffffff ? (i64)((u32)i / (u32)size[d]) : i / size[d];
+    off += (i - q * size[d]) * stride[d];
+    i = q;
+  }
+  return dims ? off + i * stride[0] : off;
+}

@@ -12,6 +12,19 @@ template <typename C> __device__ __forceinline__ C softplus(C x, C beta, C limit
 }
 template <typename C> __device__ __forceinline__ C clamped(C x, C lo, C hi) { return x != x ? x : x < lo ? lo : x > hi ? hi : x; }
 
+// digamma is the derivative of lgamma: recurrence up to 10, then the asymptotic
+// series; negative numbers by reflection.
+template <typename C> __device__ C digamma(C x) {
+  C shift = 0;
+  if (x < 0) {
+    shift = -(C)3.14159265358979323846 / tan((C)3.14159265358979323846 * x);
+    x = (C)1 - x;
+  }
+  for (; x < (C)10; x += (C)1) shift -= (C)1 / x;
+  C q = (C)1 / (x * x);
+  return shift + log(x) - (C)0.5 / x - q * ((C)(1.0 / 12) - q * ((C)(1.0 / 120) - q * ((C)(1.0 / 252) - q * (C)(1.0 / 240))));
+}
+
 // gelu_slope is the derivative of GELU, of the tanh form where approx is set.
 template <typename C> __device__ __forceinline__ C gelu_slope(C x, bool approx) {
   if (!approx) return (C)0.5 * ((C)1 + erf(x * (C)0.7071067811865476)) + x * exp(x * x * (C)-0.5) * (C)0.3989422804014327;

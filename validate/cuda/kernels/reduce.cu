@@ -74,18 +74,6 @@ template <typename C> __device__ __forceinline__ void merge(int op, Acc<C>& a, c
   }
 }
 
-template <typename C> __device__ __forceinline__ i64 offset_of(i64 i, int dims, const i64* size, const i64* stride) {
-  i64 off = 0;
-  for (int d = dims - 1; d > 0; d--) {
-    i64 q;
-    if (i < 0x7fffffff && size[d] < 0x7fffffff) q = (u32)i / (u32)size[d];
-    else q = i / size[d];
-    off += (i - q * size[d]) * stride[d];
-    i = q;
-  }
-  return dims ? off + i * stride[0] : off;
-}
-
 // reduce gives each result a column of threads: x counts results, y the elements
 // reduced. With splits, a partial result of every split goes to scratch.
 template <typename C> __device__ void reduce(const Reduce& a) {
@@ -94,12 +82,12 @@ template <typename C> __device__ void reduce(const Reduce& a) {
   Acc<C> acc = neutral<C>(a.op);
   i64 base = 0;
   if (o < a.outs) {
-    base = offset_of<C>(o, a.out_dims, a.out_size, a.in_stride);
+    base = place_of(o, a.out_dims, a.out_size, a.in_stride);
     i64 each = (a.reds + a.splits - 1) / a.splits, from = blockIdx.y * each, to = min(from + each, a.reds);
     if (a.op == VAR) {
       // Two passes: the mean of the whole row, then the squared differences.
       C sum = 0;
-      for (i64 r = threadIdx.y; r < a.reds; r += blockDim.y) sum += load<C>(a.in, a.dtype, base + offset_of<C>(r, a.red_dims, a.red_size, a.red_stride));
+      for (i64 r = threadIdx.y; r < a.reds; r += blockDim.y) sum += load<C>(a.in, a.dtype, base + place_of(r, a.red_dims, a.red_size, a.red_stride));
       acc.w = sum;
     } else if (a.red_dims <= 1) {
       i64 s = a.red_dims ? a.red_stride[0] : 0;
@@ -107,7 +95,7 @@ template <typename C> __device__ void reduce(const Reduce& a) {
       for (i64 r = from + threadIdx.y; r < to; r += blockDim.y) take<C>(a.op, acc, load<C>(a.in, a.dtype, base + r * s), r);
     } else {
       for (i64 r = from + threadIdx.y; r < to; r += blockDim.y)
-        take<C>(a.op, acc, load<C>(a.in, a.dtype, base + offset_of<C>(r, a.red_dims, a.red_size, a.red_stride)), r);
+        take<C>(a.op, acc, load<C>(a.in, a.dtype, base + place_of(r, a.red_dims, a.red_size, a.red_stride)), r);
     }
   }
   int at = threadIdx.y * blockDim.x + threadIdx.x;
@@ -123,7 +111,7 @@ template <typename C> __device__ void reduce(const Reduce& a) {
     acc.v = 0;
     if (o < a.outs)
       for (i64 r = threadIdx.y; r < a.reds; r += blockDim.y) {
-        C d = load<C>(a.in, a.dtype, base + offset_of<C>(r, a.red_dims, a.red_size, a.red_stride)) - mean;
+        C d = load<C>(a.in, a.dtype, base + place_of(r, a.red_dims, a.red_size, a.red_stride)) - mean;
         acc.v += d * d;
       }
   }
@@ -140,7 +128,7 @@ template <typename C> __device__ void reduce(const Reduce& a) {
     ((C*)scratch)[blockIdx.y * a.outs + o] = v;
     return;
   }
-  i64 to = offset_of<C>(o, a.out_dims, a.out_size, a.out_stride);
+  i64 to = place_of(o, a.out_dims, a.out_size, a.out_stride);
   if (a.op == ARGMAX || a.op == ARGMIN) store<i64>(a.out, a.out_dtype, to, part[threadIdx.x].at);
   else if (a.op == MEAN) store<C>(a.out, a.out_dtype, to, (C)(v * a.param));
   else if (a.op == VAR) store<C>(a.out, a.out_dtype, to, (C)(v / a.param));
