@@ -1,0 +1,363 @@
+package cpu
+
+import "math"
+
+func init() {
+	kernels["native_layer_norm"], kernels["native_layer_norm_backward"] = layerNorm, layerNormBackward
+	kernels["_fused_rms_norm"], kernels["_fused_rms_norm_backward"] = rmsNorm, rmsNormBackward
+	kernels["native_group_norm"], kernels["native_group_norm_backward"] = groupNorm, groupNormBackward
+	kernels["batch_norm"], kernels["batch_norm_backward"] = batchNorm, batchNormBackward
+}
+
+// optional returns operand i, or nil where it is absent.
+func (r *run) optional(i int) []float32 {
+	if !r.has(i) {
+		return nil
+	}
+	return r.floats(i)
+}
+
+// at is w[i], or def without w.
+func at(w []float32, i int, def float64) float64 {
+	if w == nil {
+		return def
+	}
+	return float64(w[i])
+}
+
+// statistics are mean and inverse deviation of n numbers.
+func statistics(x []float32, eps float64) (mean, rstd float64) {
+	for _, v := range x {
+		mean += float64(v)
+	}
+	mean /= float64(len(x))
+	var sq float64
+	for _, v := range x {
+		d := float64(v) - mean
+		sq += d * d
+	}
+	return mean, 1 / math.Sqrt(sq/float64(len(x))+eps)
+}
+
+// outs returns memory for the results, nil for those not wanted, and what
+// stores them.
+func (r *run) outs(n int) (bufs [][]float32, done func()) {
+	bufs = make([][]float32, n)
+	var ends []func()
+	for i := range n {
+		if r.wants(i) {
+			var end func()
+			bufs[i], end = r.out(i)
+			ends = append(ends, end)
+		}
+	}
+	return bufs, func() {
+		for _, f := range ends {
+			f()
+		}
+	}
+}
+
+// rowLength is the product of the normalized dims.
+func (r *run) rowLength(operand int) int {
+	n := 1
+	for _, d := range r.attrs().Dims {
+		n *= int(r.shape(operand)[d])
+	}
+	return n
+}
+
+func layerNorm(r *run) error {
+	x, w, b := r.floats(0), r.optional(1), r.optional(2)
+	n, eps := r.rowLength(0), r.scalar(0, 1e-5)
+	o, done := r.outs(3)
+	r.parallel(len(x)/n, 16, func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			row := x[i*n : (i+1)*n]
+			mean, rstd := statistics(row, eps)
+			for j, v := range row {
+				o[0][i*n+j] = float32((float64(v)-mean)*rstd*at(w, j, 1) + at(b, j, 0))
+			}
+			o[1][i], o[2][i] = float32(mean), float32(rstd)
+		}
+	})
+	done()
+	return nil
+}
+
+// layerNormBackward reads gradient, input, weight, mean, inverse deviation.
+func layerNormBackward(r *run) error {
+	g, x, w, mean, rstd := r.floats(0), r.floats(1), r.optional(2), r.floats(3), r.floats(4)
+	n := r.rowLength(1)
+	o, done := r.outs(3)
+	if o[0] != nil {
+		r.parallel(len(x)/n, 16, func(lo, hi int) {
+			for i := lo; i < hi; i++ {
+				normGradient(o[0][i*n:(i+1)*n], g[i*n:(i+1)*n], x[i*n:(i+1)*n], func(j int) float64 { return at(w, j, 1) }, float64(mean[i]), float64(rstd[i]))
+			}
+		})
+	}
+	r.parallel(n, 64, func(lo, hi int) {
+		for j := lo; j < hi; j++ {
+			var dw, db float64
+			for i := range mean {
+				v := float64(g[i*n+j])
+				db += v
+				dw += v * (float64(x[i*n+j]) - float64(mean[i])) * float64(rstd[i])
+			}
+			if o[1] != nil {
+				o[1][j] = float32(dw)
+			}
+			if o[2] != nil {
+				o[2][j] = float32(db)
+			}
+		}
+	})
+	done()
+	return nil
+}
+
+// normGradient is the input's gradient of one normalized row.
+func normGradient(out, g, x []float32, w func(int) float64, mean, rstd float64) {
+	var s1, s2 float64
+	for j, v := range g {
+		d := float64(v) * w(j)
+		s1 += d
+		s2 += d * (float64(x[j]) - mean) * rstd
+	}
+	n := float64(len(x))
+	for j, v := range g {
+		h := (float64(x[j]) - mean) * rstd
+		out[j] = float32(rstd * (float64(v)*w(j) - s1/n - h*s2/n))
+	}
+}
+
+func rmsNorm(r *run) error {
+	x, w := r.floats(0), r.optional(1)
+	n, eps := r.rowLength(0), r.scalar(0, 1e-6)
+	o, done := r.outs(2)
+	for i := range len(x) / n {
+		var sq float64
+		for _, v := range x[i*n : (i+1)*n] {
+			sq += float64(v) * float64(v)
+		}
+		rstd := 1 / math.Sqrt(sq/float64(n)+eps)
+		for j := range n {
+			o[0][i*n+j] = float32(float64(x[i*n+j]) * rstd * at(w, j, 1))
+		}
+		o[1][i] = float32(rstd)
+	}
+	done()
+	return nil
+}
+
+func rmsNormBackward(r *run) error {
+	g, x, w, rstd := r.floats(0), r.floats(1), r.optional(2), r.floats(3)
+	n := r.rowLength(1)
+	o, done := r.outs(2)
+	dw := make([]float64, n)
+	for i := range rstd {
+		rs := float64(rstd[i])
+		var s float64
+		for j := range n {
+			s += float64(g[i*n+j]) * at(w, j, 1) * float64(x[i*n+j])
+			dw[j] += float64(g[i*n+j]) * float64(x[i*n+j]) * rs
+		}
+		if o[0] != nil {
+			for j := range n {
+				o[0][i*n+j] = float32(rs * (float64(g[i*n+j])*at(w, j, 1) - float64(x[i*n+j])*rs*rs*s/float64(n)))
+			}
+		}
+	}
+	if o[1] != nil {
+		for j, v := range dw {
+			o[1][j] = float32(v)
+		}
+	}
+	done()
+	return nil
+}
+
+func groupNorm(r *run) error {
+	x, w, b := r.floats(0), r.optional(1), r.optional(2)
+	o, done := r.outs(3)
+	s := r.shape(0)
+	per := len(x) / len(o[1])
+	plane := len(x) / int(s[0]*s[1])
+	for i := range o[1] {
+		mean, rstd := statistics(x[i*per:(i+1)*per], r.scalar(0, 1e-5))
+		for j := i * per; j < (i+1)*per; j++ {
+			c := j / plane % int(s[1])
+			o[0][j] = float32((float64(x[j])-mean)*rstd*at(w, c, 1) + at(b, c, 0))
+		}
+		o[1][i], o[2][i] = float32(mean), float32(rstd)
+	}
+	done()
+	return nil
+}
+
+func groupNormBackward(r *run) error {
+	g, x, w, mean, rstd := r.floats(0), r.floats(1), r.optional(2), r.floats(3), r.floats(4)
+	o, done := r.outs(3)
+	s := r.shape(1)
+	per := len(x) / len(mean)
+	plane := len(x) / int(s[0]*s[1])
+	dw, db := make([]float64, s[1]), make([]float64, s[1])
+	for i := range mean {
+		lo, hi := i*per, (i+1)*per
+		if o[0] != nil {
+			normGradient(o[0][lo:hi], g[lo:hi], x[lo:hi], func(j int) float64 { return at(w, (lo+j)/plane%int(s[1]), 1) }, float64(mean[i]), float64(rstd[i]))
+		}
+		for j := lo; j < hi; j++ {
+			c := j / plane % int(s[1])
+			db[c] += float64(g[j])
+			dw[c] += float64(g[j]) * (float64(x[j]) - float64(mean[i])) * float64(rstd[i])
+		}
+	}
+	for i, d := range [][]float64{dw, db} {
+		if o[i+1] != nil {
+			for c, v := range d {
+				o[i+1][c] = float32(v)
+			}
+		}
+	}
+	done()
+	return nil
+}
+
+// A channel calls f for every run of elements of channel c of [n, ch, plane].
+func channel(n, ch, plane, c int, f func(lo, hi int)) {
+	for i := range n {
+		lo := (i*ch + c) * plane
+		f(lo, lo+plane)
+	}
+}
+
+// batchNorm reads input, weight, bias, running mean and variance; in training it
+// updates the running ones and makes mean and inverse deviation.
+func batchNorm(r *run) error {
+	x, w, b := r.floats(0), r.optional(1), r.optional(2)
+	eps, momentum, train := r.scalar(0, 1e-5), r.scalar(1, 0.1), r.scalar(2, 1) != 0
+	s := r.shape(0)
+	n, ch := int(s[0]), int(s[1])
+	plane := len(x) / max(n*ch, 1)
+	var rm, rv []float32
+	if r.has(3) {
+		rm, rv = r.floats(3), r.floats(4)
+	}
+	o, done := r.outs(3)
+	means, vars := make([]float32, ch), make([]float32, ch)
+	r.parallel(ch, 1, func(from, to int) {
+		for c := from; c < to; c++ {
+			var mean, variance float64
+			if train {
+				mean, variance = moments(x, n, ch, plane, c)
+			} else {
+				mean, variance = at(rm, c, 0), at(rv, c, 1)
+			}
+			means[c], vars[c] = float32(mean), float32(variance)
+			rstd := 1 / math.Sqrt(variance+eps)
+			scale, shift := at(w, c, 1)*rstd, at(b, c, 0)
+			channel(n, ch, plane, c, func(lo, hi int) {
+				for j := lo; j < hi; j++ {
+					o[0][j] = float32((float64(x[j])-mean)*scale + shift)
+				}
+			})
+			if o[1] != nil {
+				o[1][c], o[2][c] = float32(mean), float32(rstd)
+			}
+		}
+	})
+	done()
+	if train && rm != nil {
+		count := float64(n * plane)
+		for c := range ch {
+			rm[c] = float32((1-momentum)*float64(rm[c]) + momentum*float64(means[c]))
+			rv[c] = float32((1-momentum)*float64(rv[c]) + momentum*float64(vars[c])*count/max(count-1, 1))
+		}
+		r.storeOperand(3, rm)
+		r.storeOperand(4, rv)
+	}
+	return nil
+}
+
+// moments are mean and variance of channel c.
+func moments(x []float32, n, ch, plane, c int) (mean, variance float64) {
+	channel(n, ch, plane, c, func(lo, hi int) {
+		for _, v := range x[lo:hi] {
+			mean += float64(v)
+		}
+	})
+	mean /= float64(n * plane)
+	channel(n, ch, plane, c, func(lo, hi int) {
+		for _, v := range x[lo:hi] {
+			d := float64(v) - mean
+			variance += d * d
+		}
+	})
+	return mean, variance / float64(n*plane)
+}
+
+// storeOperand writes an operand that the kernel updates.
+func (r *run) storeOperand(i int, vals []float32) {
+	t := &r.c.Args[i].Tensor
+	w := r.writer(t)
+	buf := make([]float64, len(vals))
+	for j, v := range vals {
+		buf[j] = float64(v)
+	}
+	w.write(buf, 0)
+}
+
+// batchNormBackward reads gradient, input, weight, running mean and variance
+// and, in training, mean and inverse deviation of the batch.
+func batchNormBackward(r *run) error {
+	g, x, w := r.floats(0), r.floats(1), r.optional(2)
+	eps, train := r.scalar(0, 1e-5), r.scalar(2, 1) != 0
+	s := r.shape(1)
+	n, ch := int(s[0]), int(s[1])
+	plane := len(x) / max(n*ch, 1)
+	var mean, second []float32
+	if train {
+		mean, second = r.floats(5), r.floats(6)
+	} else {
+		mean, second = r.floats(3), r.floats(4)
+	}
+	o, done := r.outs(3)
+	count := float64(n * plane)
+	r.parallel(ch, 1, func(from, to int) {
+		for c := from; c < to; c++ {
+			m, rstd := float64(mean[c]), float64(second[c])
+			if !train {
+				rstd = 1 / math.Sqrt(rstd+eps)
+			}
+			var sum, dot float64
+			channel(n, ch, plane, c, func(lo, hi int) {
+				for j := lo; j < hi; j++ {
+					sum += float64(g[j])
+					dot += float64(g[j]) * (float64(x[j]) - m) * rstd
+				}
+			})
+			scale := at(w, c, 1) * rstd
+			if o[0] != nil {
+				channel(n, ch, plane, c, func(lo, hi int) {
+					for j := lo; j < hi; j++ {
+						d := float64(g[j])
+						if train {
+							d -= sum/count + (float64(x[j])-m)*rstd*dot/count
+						}
+						o[0][j] = float32(d * scale)
+					}
+				})
+			}
+			if o[1] != nil {
+				o[1][c] = float32(dot)
+			}
+			if o[2] != nil {
+				o[2][c] = float32(sum)
+			}
+		}
+	})
+	done()
+	return nil
+}

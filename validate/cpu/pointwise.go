@@ -1,0 +1,496 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/memplan/memplan/validate"
+)
+
+// A kernel runs one call.
+type kernel func(*run) error
+
+// kernels are the kernels by name.
+var kernels = map[string]kernel{}
+
+func init() {
+	for name, f := range unaries {
+		kernels[name] = elementwise1(f)
+	}
+	for name, f := range binaries {
+		kernels[name] = elementwise2(f)
+	}
+	for name, f := range withNumbers {
+		kernels[name] = elementwiseN(1, f)
+	}
+	for name, f := range gradients {
+		kernels[name] = elementwiseN(2, f)
+	}
+	for name, f := range ternaries {
+		kernels[name] = elementwiseN(3, f)
+	}
+	for name, f := range map[string]kernel{
+		"gelu": gelu, "gelu_backward": geluBackward, "div": div, "copy": copyKernel, "fill": fill, "arange": arange, "empty": nothing, "zero_grad": nothing, "del": nothing,
+		"uniform": random(func(r *run, i uint64) float64 {
+			lo := r.scalar(0, 0)
+			return lo + (r.scalar(1, 1)-lo)*validate.Uniform(r.c.Seed, i)
+		}),
+		"normal": random(func(r *run, i uint64) float64 { return r.scalar(0, 0) + r.scalar(1, 1)*validate.Normal(r.c.Seed, i) }),
+		"randn":  random(func(r *run, i uint64) float64 { return r.scalar(0, 0) + r.scalar(1, 1)*validate.Normal(r.c.Seed, i) }),
+		"randint": random(func(r *run, i uint64) float64 {
+			lo := int64(r.scalar(0, 0))
+			return float64(lo + validate.Below(r.c.Seed, i, int64(r.scalar(1, 1))-lo))
+		}),
+		"bernoulli":      random(func(r *run, i uint64) float64 { return truth(validate.Uniform(r.c.Seed, i) < r.scalar(0, 0.5)) }),
+		"native_dropout": dropout, "mask_bias": maskBias, "causal_bias": causalBias, "empty_rows": emptyRows, "tril": triangle, "triu": triangle,
+	} {
+		kernels[name] = f
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+
+func softplus(x float64) float64 {
+	if x > 30 {
+		return x
+	}
+	return math.Log1p(math.Exp(x))
+}
+
+var unaries = map[string]func(float64) float64{
+	"neg": func(x float64) float64 { return -x }, "abs": math.Abs, "exp": math.Exp, "expm1": math.Expm1, "log": math.Log, "log2": math.Log2, "log10": math.Log10, "log1p": math.Log1p,
+	"sqrt": math.Sqrt, "rsqrt": func(x float64) float64 { return 1 / math.Sqrt(x) }, "reciprocal": func(x float64) float64 { return 1 / x }, "square": func(x float64) float64 { return x * x },
+	"sin": math.Sin, "cos": math.Cos, "tan": math.Tan, "atan": math.Atan, "sinh": math.Sinh, "cosh": math.Cosh, "tanh": math.Tanh, "asin": math.Asin, "acos": math.Acos,
+	"asinh": math.Asinh, "acosh": math.Acosh, "atanh": math.Atanh, "erf": math.Erf, "erfc": math.Erfc, "erfinv": math.Erfinv, "exp2": math.Exp2,
+	"floor": math.Floor, "ceil": math.Ceil, "round": math.RoundToEven, "trunc": math.Trunc, "frac": func(x float64) float64 { return x - math.Trunc(x) },
+	"sign": sign, "sgn": sign, "sigmoid": sigmoid, "silu": func(x float64) float64 { return x * sigmoid(x) },
+	"mish": func(x float64) float64 { return x * math.Tanh(softplus(x)) }, "hardswish": func(x float64) float64 { return x * min(max(x+3, 0), 6) / 6 },
+	"hardsigmoid": func(x float64) float64 { return min(max(x+3, 0), 6) / 6 }, "log_sigmoid": func(x float64) float64 { return -softplus(-x) },
+	"softsign": func(x float64) float64 { return x / (1 + math.Abs(x)) },
+	"relu": func(x float64) float64 {
+		if x > 0 || x != x {
+			return x
+		}
+		return 0
+	},
+	"isinf": func(x float64) float64 { return truth(math.IsInf(x, 0)) }, "isnan": func(x float64) float64 { return truth(x != x) },
+	"isfinite": func(x float64) float64 { return truth(!math.IsInf(x, 0) && x == x) }, "zeros_like": func(float64) float64 { return 0 },
+	"logical_not": func(x float64) float64 { return truth(x == 0) },
+	"lgamma":      func(x float64) float64 { y, _ := math.Lgamma(x); return y },
+}
+
+func sign(x float64) float64 {
+	switch {
+	case x > 0:
+		return 1
+	case x < 0:
+		return -1
+	}
+	return x * 0
+}
+
+// binaries get alpha, 1 unless the call has one.
+var binaries = map[string]func(a, b, alpha float64) float64{
+	"add": func(a, b, alpha float64) float64 { return a + alpha*b }, "sub": func(a, b, alpha float64) float64 { return a - alpha*b }, "rsub": func(a, b, alpha float64) float64 { return b - alpha*a },
+	"mul": func(a, b, _ float64) float64 { return a * b }, "pow": func(a, b, _ float64) float64 { return math.Pow(a, b) },
+	"maximum": func(a, b, _ float64) float64 { return max(a, b) }, "minimum": func(a, b, _ float64) float64 { return min(a, b) },
+	"eq": func(a, b, _ float64) float64 { return truth(a == b) }, "ne": func(a, b, _ float64) float64 { return truth(a != b) },
+	"lt": func(a, b, _ float64) float64 { return truth(a < b) }, "le": func(a, b, _ float64) float64 { return truth(a <= b) },
+	"gt": func(a, b, _ float64) float64 { return truth(a > b) }, "ge": func(a, b, _ float64) float64 { return truth(a >= b) },
+	"logical_and": func(a, b, _ float64) float64 { return truth(a != 0 && b != 0) }, "logical_or": func(a, b, _ float64) float64 { return truth(a != 0 || b != 0) },
+	"logical_xor": func(a, b, _ float64) float64 { return truth((a != 0) != (b != 0)) },
+	"bitwise_and": func(a, b, _ float64) float64 { return float64(int64(a) & int64(b)) }, "bitwise_or": func(a, b, _ float64) float64 { return float64(int64(a) | int64(b)) },
+	"bitwise_xor":  func(a, b, _ float64) float64 { return float64(int64(a) ^ int64(b)) },
+	"floor_divide": func(a, b, _ float64) float64 { return math.Floor(a / b) }, "fmod": func(a, b, _ float64) float64 { return math.Mod(a, b) },
+	"remainder": func(a, b, _ float64) float64 { return a - b*math.Floor(a/b) }, "atan2": func(a, b, _ float64) float64 { return math.Atan2(a, b) },
+}
+
+// withNumbers are elementwise kernels of one operand with numbers p.
+var withNumbers = map[string]func(x []float64, p []float64) float64{
+	"leaky_relu": func(x, p []float64) float64 {
+		if x[0] > 0 {
+			return x[0]
+		}
+		return x[0] * p[0]
+	},
+	"hardshrink": func(x, p []float64) float64 {
+		if math.Abs(x[0]) > p[0] {
+			return x[0]
+		}
+		return 0
+	},
+	"softshrink": func(x, p []float64) float64 { return sign(x[0]) * max(math.Abs(x[0])-p[0], 0) },
+	"clamp_min":  func(x, p []float64) float64 { return max(x[0], p[0]) }, "clamp_max": func(x, p []float64) float64 { return min(x[0], p[0]) },
+	"hardtanh": func(x, p []float64) float64 { return min(max(x[0], p[0]), p[1]) }, "clamp": func(x, p []float64) float64 { return min(max(x[0], p[0]), p[1]) },
+	"threshold": func(x, p []float64) float64 {
+		if x[0] > p[0] {
+			return x[0]
+		}
+		return p[1]
+	},
+	"softplus": func(x, p []float64) float64 {
+		if x[0]*p[0] > p[1] {
+			return x[0]
+		}
+		return math.Log1p(math.Exp(x[0]*p[0])) / p[0]
+	},
+	"elu": func(x, p []float64) float64 { // alpha, scale, input scale
+		if x[0] > 0 {
+			return x[0] * p[1]
+		}
+		return math.Expm1(x[0]*p[2]) * p[0] * p[1]
+	},
+}
+
+// gradients are elementwise kernels of a gradient x[0] and what was saved x[1],
+// with numbers p.
+var gradients = map[string]func(x []float64, p []float64) float64{
+	"tanh_backward":    func(x, _ []float64) float64 { return x[0] * (1 - x[1]*x[1]) },
+	"sigmoid_backward": func(x, _ []float64) float64 { return x[0] * x[1] * (1 - x[1]) },
+	"silu_backward":    func(x, _ []float64) float64 { s := sigmoid(x[1]); return x[0] * s * (1 + x[1]*(1-s)) },
+	"mish_backward": func(x, _ []float64) float64 {
+		t := math.Tanh(softplus(x[1]))
+		return x[0] * (t + x[1]*sigmoid(x[1])*(1-t*t))
+	},
+	"hardswish_backward": func(x, _ []float64) float64 {
+		switch {
+		case x[1] < -3:
+			return 0
+		case x[1] <= 3:
+			return x[0] * (x[1]/3 + 0.5)
+		}
+		return x[0]
+	},
+	"hardsigmoid_backward": func(x, _ []float64) float64 {
+		if x[1] > -3 && x[1] < 3 {
+			return x[0] / 6
+		}
+		return 0
+	},
+	"log_sigmoid_backward": func(x, _ []float64) float64 { return x[0] * sigmoid(-x[1]) },
+	"threshold_backward": func(x, p []float64) float64 {
+		if x[1] <= p[0] {
+			return 0
+		}
+		return x[0]
+	},
+	"leaky_relu_backward": func(x, p []float64) float64 {
+		if x[1] > 0 {
+			return x[0]
+		}
+		return x[0] * p[0]
+	},
+	"hardshrink_backward": func(x, p []float64) float64 {
+		if math.Abs(x[1]) > p[0] {
+			return x[0]
+		}
+		return 0
+	},
+	"softshrink_backward": func(x, p []float64) float64 {
+		if math.Abs(x[1]) > p[0] {
+			return x[0]
+		}
+		return 0
+	},
+	"native_dropout_backward": func(x, p []float64) float64 { return x[0] * x[1] * p[0] },
+	"hardtanh_backward": func(x, p []float64) float64 {
+		if x[1] <= p[0] || x[1] >= p[1] {
+			return 0
+		}
+		return x[0]
+	},
+	"softplus_backward": func(x, p []float64) float64 {
+		if x[1]*p[0] > p[1] {
+			return x[0]
+		}
+		return x[0] * sigmoid(x[1]*p[0])
+	},
+	"elu_backward": func(x, p []float64) float64 {
+		if x[1] > 0 {
+			return x[0] * p[1]
+		}
+		if p[3] != 0 { // x[1] is the result
+			return x[0] * p[2] * (x[1] + p[0]*p[1])
+		}
+		return x[0] * p[2] * p[0] * p[1] * math.Exp(x[1]*p[2])
+	},
+}
+
+// ternaries are elementwise kernels of three operands.
+var ternaries = map[string]func(x []float64, p []float64) float64{
+	"where": func(x, _ []float64) float64 {
+		if x[0] != 0 {
+			return x[1]
+		}
+		return x[2]
+	},
+	"masked_fill": func(x, _ []float64) float64 {
+		if x[1] != 0 {
+			return x[2]
+		}
+		return x[0]
+	},
+	"addcmul": func(x, p []float64) float64 { return x[0] + p[0]*x[1]*x[2] },
+	"addcdiv": func(x, p []float64) float64 { return x[0] + p[0]*x[1]/x[2] },
+}
+
+// each runs f over the elements of result 0 in chunks: in[i] are those of
+// operand i, out is to be filled. Operands are read before results are
+// written, so that a result may overwrite an operand. A result 1 is a copy of
+// operand 0 from before.
+func (r *run) each(operands int, f func(in [][]float64, out []float64)) error {
+	t := &r.c.Results[0]
+	readers := make([]reader, operands)
+	for i := range readers {
+		readers[i] = r.reader(i, t.Shape)
+	}
+	w := r.writer(t)
+	var kept *writer
+	if r.wants(1) {
+		k := r.writer(&r.c.Results[1])
+		kept = &k
+	}
+	r.parallel(int(t.Elems()), 1<<13, func(lo, hi int) {
+		bufs := make([]float64, chunk*(operands+1))
+		in := make([][]float64, operands)
+		for at := lo; at < hi; at += chunk {
+			n := min(chunk, hi-at)
+			for i := range readers {
+				in[i] = bufs[i*chunk : i*chunk+n]
+				readers[i].read(in[i], int64(at))
+			}
+			if kept != nil {
+				kept.write(in[0], int64(at))
+			}
+			out := bufs[operands*chunk : operands*chunk+n]
+			f(in, out)
+			w.write(out, int64(at))
+		}
+	})
+	return nil
+}
+
+func elementwise1(f func(float64) float64) kernel {
+	return func(r *run) error {
+		return r.each(1, func(in [][]float64, out []float64) {
+			for i, x := range in[0] {
+				out[i] = f(x)
+			}
+		})
+	}
+}
+
+func elementwise2(f func(a, b, alpha float64) float64) kernel {
+	return func(r *run) error {
+		alpha := r.scalar(0, 1)
+		return r.each(2, func(in [][]float64, out []float64) {
+			a, b := in[0], in[1]
+			for i := range out {
+				out[i] = f(a[i], b[i], alpha)
+			}
+		})
+	}
+}
+
+func elementwiseN(n int, f func(x, p []float64) float64) kernel {
+	return func(r *run) error {
+		var p []float64
+		if a := r.attrs(); a != nil {
+			p = a.Scalars
+			if r.c.Kernel == "elu_backward" {
+				p = append(p[:3:3], truth(a.Mode == "result"))
+			}
+		}
+		return r.each(n, func(in [][]float64, out []float64) {
+			x := make([]float64, n)
+			for i := range out {
+				for j := range x {
+					x[j] = in[j][i]
+				}
+				out[i] = f(x, p)
+			}
+		})
+	}
+}
+
+func copyKernel(r *run) error {
+	if a, b := r.c.Results[0].Shape, r.shape(0); len(b) > len(a) {
+		return fmt.Errorf("a copy of %v to %v", b, a)
+	}
+	return r.each(1, func(in [][]float64, out []float64) { copy(out, in[0]) })
+}
+
+func div(r *run) error {
+	round := func(x float64) float64 { return x }
+	switch r.mode() {
+	case "floor":
+		round = math.Floor
+	case "trunc":
+		round = math.Trunc
+	}
+	return r.each(2, func(in [][]float64, out []float64) {
+		for i := range out {
+			out[i] = round(in[0][i] / in[1][i])
+		}
+	})
+}
+
+func (r *run) mode() string {
+	if a := r.attrs(); a != nil {
+		return a.Mode
+	}
+	return ""
+}
+
+// The constants of GELU's approximation.
+const (
+	geluBeta  = math.Sqrt2 * 2 / math.SqrtPi / 2
+	geluKappa = 0.044715
+)
+
+func gelu(r *run) error {
+	tanh := r.mode() == "tanh"
+	return r.each(1, func(in [][]float64, out []float64) {
+		for i, x := range in[0] {
+			if tanh {
+				out[i] = 0.5 * x * (1 + math.Tanh(geluBeta*(x+geluKappa*x*x*x)))
+			} else {
+				out[i] = 0.5 * x * (1 + math.Erf(x/math.Sqrt2))
+			}
+		}
+	})
+}
+
+func geluBackward(r *run) error {
+	tanh := r.mode() == "tanh"
+	return r.each(2, func(in [][]float64, out []float64) {
+		for i, x := range in[1] {
+			var d float64
+			if tanh {
+				t := math.Tanh(geluBeta * (x + geluKappa*x*x*x))
+				d = 0.5*(1+t) + 0.5*x*(1-t*t)*geluBeta*(1+3*geluKappa*x*x)
+			} else {
+				d = 0.5*(1+math.Erf(x/math.Sqrt2)) + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
+			}
+			out[i] = in[0][i] * d
+		}
+	})
+}
+
+func nothing(*run) error { return nil }
+
+// generate fills result i with a function of the element's number.
+func (r *run) generate(i int, f func(i uint64) float64) error {
+	t := &r.c.Results[i]
+	w := r.writer(t)
+	r.parallel(int(t.Elems()), 1<<13, func(lo, hi int) {
+		var buf [chunk]float64
+		for at := lo; at < hi; at += chunk {
+			b := buf[:min(chunk, hi-at)]
+			for j := range b {
+				b[j] = f(uint64(at + j))
+			}
+			w.write(b, int64(at))
+		}
+	})
+	return nil
+}
+
+func fill(r *run) error { return r.generate(0, func(uint64) float64 { return r.scalar(0, 0) }) }
+
+func arange(r *run) error {
+	return r.generate(0, func(i uint64) float64 { return r.scalar(0, 0) + float64(i)*r.scalar(1, 1) })
+}
+
+func random(f func(r *run, i uint64) float64) kernel {
+	return func(r *run) error { return r.generate(0, func(i uint64) float64 { return f(r, i) }) }
+}
+
+// dropout makes the mask, result 0, and what it lets pass, result 1.
+func dropout(r *run) error {
+	p := r.scalar(0, 0.5)
+	x, mask, out := r.reader(0, r.shape(0)), r.writer(&r.c.Results[0]), r.writer(&r.c.Results[1])
+	scale := 1 / (1 - p)
+	r.parallel(int(numel(r.shape(0))), 1<<13, func(lo, hi int) {
+		var m, v [chunk]float64
+		for at := lo; at < hi; at += chunk {
+			n := min(chunk, hi-at)
+			x.read(v[:n], int64(at))
+			for j := range n {
+				m[j] = truth(validate.Uniform(r.c.Seed, uint64(at+j)) >= p)
+				v[j] *= m[j] * scale
+			}
+			mask.write(m[:n], int64(at))
+			out.write(v[:n], int64(at))
+		}
+	})
+	return nil
+}
+
+// maskBias is 0 where the mask is set and -inf elsewhere.
+func maskBias(r *run) error {
+	return r.each(1, func(in [][]float64, out []float64) {
+		for i, m := range in[0] {
+			if out[i] = 0; m == 0 {
+				out[i] = math.Inf(-1)
+			}
+		}
+	})
+}
+
+// causalBias is 0 on and below the diagonal and -inf above.
+func causalBias(r *run) error {
+	s := r.c.Results[0].Shape
+	n := uint64(s[len(s)-1])
+	return r.generate(0, func(i uint64) float64 {
+		if i%n > i/n {
+			return math.Inf(-1)
+		}
+		return 0
+	})
+}
+
+// emptyRows sets rows of a softmax to 0 whose scores are all -inf.
+func emptyRows(r *run) error {
+	s := r.shape(0)
+	n := int(s[len(s)-1])
+	x, y := r.floats(0), r.floats(1)
+	out, done := r.out(0)
+	r.parallel(len(x)/max(n, 1), 64, func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			empty := true
+			for _, v := range x[i*n : i*n+n] {
+				empty = empty && math.IsInf(float64(v), -1)
+			}
+			for j := i * n; j < i*n+n; j++ {
+				if out[j] = y[j]; empty {
+					out[j] = 0
+				}
+			}
+		}
+	})
+	done()
+	return nil
+}
+
+// triangle keeps what is below (tril) or above (triu) a diagonal.
+func triangle(r *run) error {
+	s := r.c.Results[0].Shape
+	rows, cols := s[len(s)-2], s[len(s)-1]
+	lower, k := r.c.Kernel == "tril", int64(r.scalar(0, 0))
+	x := r.floats(0)
+	return r.generate(0, func(i uint64) float64 {
+		d := int64(i)%cols - int64(i)/cols%rows
+		if lower && d <= k || !lower && d >= k {
+			return float64(x[i])
+		}
+		return 0
+	})
+}
