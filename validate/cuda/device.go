@@ -5,7 +5,9 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 	"unsafe"
@@ -38,11 +40,12 @@ type Device struct {
 	blas      *blas
 	dnn       *dnn
 	noDNN     error // why there is none
+	fallbacks map[string]int
 
 	arena  cu.DevicePtr
 	size   int64
-	before int64 // bytes in use on the card before the context
-	major  int   // compute capability
+	blasAt validate.Span // cuBLAS's workspace in the arena
+	major  int           // compute capability
 	sms    int64
 
 	timing bool
@@ -59,7 +62,7 @@ func Open(opt Options) (*Device, error) {
 	if opt.Ordinal < 0 || opt.Ordinal >= n {
 		return nil, fmt.Errorf("device %d: the driver shows %d; nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some", opt.Ordinal, n)
 	}
-	d := &Device{opt: opt, modules: map[string]cu.Module{}, functions: map[kernelID]cu.Function{}}
+	d := &Device{opt: opt, modules: map[string]cu.Module{}, functions: map[kernelID]cu.Function{}, fallbacks: map[string]int{}}
 	if d.dev, err = cu.GetDevice(opt.Ordinal); err != nil {
 		return nil, explain("opening the device", err)
 	}
@@ -107,10 +110,14 @@ func (d *Device) start() error {
 // Libraries says which libraries compute products and convolutions.
 func (d *Device) Libraries() []string {
 	out := []string{d.blas.String()}
-	if d.dnn != nil {
-		return append(out, d.dnn.String())
+	if d.dnn == nil {
+		return append(out, "convolutions by memplan's own kernels: "+d.noDNN.Error())
 	}
-	return append(out, "convolutions by memplan's own kernels: "+d.noDNN.Error())
+	out = append(out, d.dnn.String())
+	for _, why := range slices.Sorted(maps.Keys(d.fallbacks)) {
+		out = append(out, fmt.Sprintf("%d convolutions by memplan's own kernels: %s", d.fallbacks[why], why))
+	}
+	return out
 }
 
 // enter makes the context current on this thread until leave.
@@ -247,7 +254,7 @@ func (d *Device) Run(c *validate.Call) error {
 	if err := d.mark(); err != nil {
 		return err
 	}
-	if err := k.run(&run{d, c}); err != nil {
+	if err := k.run(&run{d: d, c: c}); err != nil {
 		return fmt.Errorf("%s %q: %w", c.Kernel, c.Node.Name, err)
 	}
 	return d.mark()
@@ -341,8 +348,9 @@ var dtypes = map[graph.DType]int32{graph.Float32: 0, graph.Float16: 1, graph.BFl
 
 // A run is one call on the device.
 type run struct {
-	d *Device
-	c *validate.Call
+	d     *Device
+	c     *validate.Call
+	taken uint64 // scratch in use, a bit each
 }
 
 // A kernel runs a call of one name.

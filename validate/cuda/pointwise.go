@@ -122,6 +122,9 @@ var Operators = []Operator{
 	{"softshrink_backward", 2, "b >= -(C)p[0] && b <= (C)p[0] ? (C)0 : a", "", false},
 	{"native_dropout_backward", 2, "a * b * (C)p[0]", "", false},
 	{"mse_loss_backward", 3, "(C)p[0] * (b - c) * a", "", false},
+	{"glu", 2, "a * sigmoid<C>(b)", "", false},
+	{"glu_value_backward", 2, "a * sigmoid<C>(b)", "", false},
+	{"glu_gate_backward", 3, "a * b * sigmoid<C>(c) * ((C)1 - sigmoid<C>(c))", "", false},
 	{"mse", 2, "(a - b) * (a - b)", "", false},
 }
 

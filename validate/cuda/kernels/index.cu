@@ -77,9 +77,8 @@ struct Index {
   void* base;
   void* value;
   int index_dtype[4];
-  int bytes, mode, dtype, pad;
+  int bytes, pad, dtype, dim; // scatter_add_lines: the dim that the index decides
 };
-enum { READ, WRITE, ADD };
 
 __device__ __forceinline__ void index_place(const Index& a, i64 i, i64& value, i64& base) {
   i64 at[4] = {0, 0, 0, 0};
@@ -111,12 +110,11 @@ extern "C" __global__ void index_move(Index a) {
   for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += (i64)gridDim.x * blockDim.x) {
     i64 v, b;
     index_place(a, i, v, b);
-    if (a.mode == READ) move(a.value, v, a.base, b, a.bytes);
-    else move(a.base, b, a.value, v, a.bytes);
+    move(a.value, v, a.base, b, a.bytes);
   }
 }
 
-// index_add adds every value to its place: element i of the values is added by
+// index_add_rows adds every value to its place: element i of the values is added by
 // the first element with the same place, together with all later ones. Quadratic
 // in the number of values with an index (the first `rows` of them), times the
 // width of what each moves.
@@ -124,7 +122,7 @@ struct IndexAdd {
   Index at;
   i64 rows, width; // n = rows * width; the first dims decide the place, the rest lie inside
 };
-extern "C" __global__ void index_add(IndexAdd s) {
+extern "C" __global__ void index_add_rows(IndexAdd s) {
   const Index& a = s.at;
   i64 r = blockIdx.x, v, b;
   __shared__ int seen;
@@ -154,7 +152,8 @@ extern "C" __global__ void index_add(IndexAdd s) {
 }
 
 // scatter_add along one dim: a thread owns a line of the base, so nothing races.
-extern "C" __global__ void scatter_add_lines(Index a, int dim) {
+extern "C" __global__ void scatter_add_lines(Index a) {
+  int dim = a.dim;
   i64 lines = a.n / a.size[dim];
   i64 line = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   if (line >= lines) return;

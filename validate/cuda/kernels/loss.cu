@@ -53,7 +53,7 @@ extern "C" __global__ void nll_backward(NLL a) {
 
 // An optimizer's step on up to 32 tensors: y counts tensors.
 struct Update {
-  int tensors, kind, dtype, flags; // flags: 1 nesterov, 2 the first step, 4 decoupled weight decay, 8 amsgrad
+  int tensors, kind, dtype, flags; // flags: 1 nesterov, 2 the first step, 4 decoupled weight decay
   float lr, beta1, beta2, eps, decay, momentum, dampening, correct1, correct2;
   int grad_dtype, state_dtype, pad;
   i64 n[32];
@@ -61,9 +61,8 @@ struct Update {
   const void* grad[32];
   void* state0[32];
   void* state1[32];
-  void* state2[32];
 };
-enum { SGD, ADAM, ADAGRAD, RMSPROP };
+enum { SGD, ADAM };
 
 extern "C" __global__ void optimizer_update(Update a) {
   int t = blockIdx.y;
@@ -88,24 +87,7 @@ extern "C" __global__ void optimizer_update(Update a) {
       v = a.beta2 * v + (1 - a.beta2) * g * g;
       store<float>(a.state0[t], a.state_dtype, i, m);
       store<float>(a.state1[t], a.state_dtype, i, v);
-      if (a.flags & 8) {
-        float w = first ? 0.f : loadf(a.state2[t], a.state_dtype, i);
-        v = fmaxf(v, w);
-        store<float>(a.state2[t], a.state_dtype, i, v);
-      }
       p -= a.lr / a.correct1 * m / (sqrtf(v) / sqrtf(a.correct2) + a.eps);
-      break;
-    }
-    case ADAGRAD: {
-      float s = (first ? 0.f : loadf(a.state0[t], a.state_dtype, i)) + g * g;
-      store<float>(a.state0[t], a.state_dtype, i, s);
-      p -= a.lr * g / (sqrtf(s) + a.eps);
-      break;
-    }
-    case RMSPROP: {
-      float s = a.beta2 * (first ? 0.f : loadf(a.state0[t], a.state_dtype, i)) + (1 - a.beta2) * g * g;
-      store<float>(a.state0[t], a.state_dtype, i, s);
-      p -= a.lr * g / (sqrtf(s) + a.eps);
       break;
     }
     }

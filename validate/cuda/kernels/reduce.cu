@@ -15,7 +15,7 @@ struct Reduce {
   void* out;
   double param; // mean: 1/n; var: n - correction; norm: the exponent
 };
-enum { SUM, MEAN, PROD, AMAX, AMIN, ANY, ALL, ARGMAX, ARGMIN, SUMSQ, VAR, COUNT };
+enum { SUM, MEAN, PROD, AMAX, AMIN, ANY, ALL, ARGMAX, ARGMIN, SUMSQ, VAR, COUNT, LOGSUMEXP };
 
 template <typename C> struct Acc { C v; C w; i64 at; };
 
@@ -35,6 +35,7 @@ template <typename C> __device__ __forceinline__ Acc<C> neutral(int op) {
   case ARGMAX: return {lowest<C>(), 0, -1};
   case AMIN: return {highest<C>(), 0, 0};
   case ARGMIN: return {highest<C>(), 0, -1};
+  case LOGSUMEXP: return {lowest<C>(), 0, 0};
   case ALL: return {(C)1, 0, 0};
   }
   return {(C)0, (C)0, 0};
@@ -49,6 +50,14 @@ template <typename C> __device__ __forceinline__ bool better(C x, i64 i, C y, i6
   return x == y ? i < j : most ? x > y : x < y;
 }
 
+// merge_exp adds w * exp(v) to a.w * exp(a.v), scaled by the larger exponential.
+template <typename C> __device__ __forceinline__ void merge_exp(Acc<C>& a, C v, C w) {
+  if (w == (C)0) return;
+  if (a.w == (C)0) a.v = v, a.w = w;
+  else if (v > a.v) a.w = a.w * (C)exp((double)(a.v - v)) + w, a.v = v;
+  else a.w += w * (C)exp((double)(v - a.v));
+}
+
 template <typename C> __device__ __forceinline__ void take(int op, Acc<C>& a, C v, i64 i) {
   switch (op) {
   case SUM: case MEAN: a.v += v; break;
@@ -59,6 +68,7 @@ template <typename C> __device__ __forceinline__ void take(int op, Acc<C>& a, C 
   case ALL: a.v = a.v != (C)0 && v != (C)0; break;
   case SUMSQ: a.v += v * v; break;
   case COUNT: a.v += v != (C)0; break;
+  case LOGSUMEXP: merge_exp<C>(a, v, (C)1); break;
   case ARGMAX: case ARGMIN:
     if (better<C>(v, i, a.v, a.at, op == ARGMAX)) a.v = v, a.at = i;
   }
@@ -70,6 +80,7 @@ template <typename C> __device__ __forceinline__ void merge(int op, Acc<C>& a, c
     if (better<C>(b.v, b.at, a.v, a.at, op == ARGMAX)) a = b;
     break;
   case SUMSQ: case COUNT: a.v += b.v; break;
+  case LOGSUMEXP: merge_exp<C>(a, b.v, b.w); break;
   default: take<C>(op, a, b.v, 0);
   }
 }
@@ -131,6 +142,7 @@ template <typename C> __device__ void reduce(const Reduce& a) {
   i64 to = place_of(o, a.out_dims, a.out_size, a.out_stride);
   if (a.op == ARGMAX || a.op == ARGMIN) store<i64>(a.out, a.out_dtype, to, part[threadIdx.x].at);
   else if (a.op == MEAN) store<C>(a.out, a.out_dtype, to, (C)(v * a.param));
+  else if (a.op == LOGSUMEXP) store<C>(a.out, a.out_dtype, to, (C)((double)v + log((double)part[threadIdx.x].w)));
   else if (a.op == VAR) store<C>(a.out, a.out_dtype, to, (C)(v / a.param));
   else store<C>(a.out, a.out_dtype, to, v);
 }

@@ -1,0 +1,109 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/validate"
+)
+
+// poolArgs is Pool of pool.cu.
+type poolArgs struct {
+	n, c, h, w, oh, ow               int64
+	inStride, outStride, indexStride [4]int64
+	in, out, index                   uint64
+	kh, kw, sh, sw, ph, pw, dh, dw   int32
+	divisor, excludePad, dtype, pad  int32
+}
+
+func init() {
+	flat := func(n *program.Node) error {
+		if a := n.Attrs; a != nil && a.Pool != nil && len(a.Pool.Kernel) > 2 || len(n.Out) > 0 && len(n.Out[0].Shape) > 4 {
+			return fmt.Errorf("%s: windows of three dims", n.Does())
+		}
+		return nil
+	}
+	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("max_pool_forward", r.arg(0), r.result(0), r.result(1), false) }}, "max_pool_with_indices")
+	register(kernel{accepts: flat, run: maxPoolBackward}, "max_pool2d_with_indices_backward")
+	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("avg_pool_forward", r.arg(0), r.result(0), nil, false) }}, "avg_pool2d")
+	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("avg_pool_backward", r.result(0), r.arg(0), nil, true) }}, "avg_pool2d_backward")
+	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("adaptive_avg_forward", r.arg(0), r.result(0), nil, false) }}, "adaptive_avg_pool2d")
+	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("adaptive_avg_backward", r.result(0), r.arg(0), nil, true) }}, "adaptive_avg_pool2d_backward")
+}
+
+// image shows a tensor with n spatial dims as [N, C, H, W].
+func image(t *validate.Tensor, spatial int) (size, stride [4]int64, err error) {
+	size, stride = [4]int64{1, 1, 1, 1}, [4]int64{}
+	n := len(t.Shape)
+	if spatial < 1 || spatial > 2 || n < spatial || n > spatial+2 {
+		return size, stride, fmt.Errorf("%v is no batch of images", t.Shape)
+	}
+	for i := range spatial {
+		size[4-spatial+i], stride[4-spatial+i] = t.Shape[n-spatial+i], t.Strides[n-spatial+i]
+	}
+	for i := range n - spatial {
+		size[2-(n-spatial)+i], stride[2-(n-spatial)+i] = t.Shape[i], t.Strides[i]
+	}
+	return size, stride, nil
+}
+
+// pool runs a pooling between the large tensor and the small one; back says that
+// it goes from the small to the large.
+func (r *run) pool(name string, large, small, index *validate.Tensor, back bool) error {
+	a := poolArgs{kh: 1, kw: 1, sh: 1, sw: 1, dh: 1, dw: 1, dtype: dtype(large), index: r.ptr(index)}
+	spatial := 2
+	if p := r.attrs().Pool; p != nil {
+		spatial = len(p.Kernel)
+		if spatial < 1 || spatial > 2 {
+			return fmt.Errorf("windows of %d dims", spatial)
+		}
+		get := func(v []int64, i int, def int64) int32 {
+			if j := i - (2 - spatial); j >= 0 && j < len(v) {
+				return int32(v[j])
+			}
+			return int32(def)
+		}
+		a.kh, a.kw, a.sh, a.sw = get(p.Kernel, 0, 1), get(p.Kernel, 1, 1), get(p.Stride, 0, 1), get(p.Stride, 1, 1)
+		a.ph, a.pw, a.dh, a.dw = get(p.Pad, 0, 0), get(p.Pad, 1, 0), get(p.Dilation, 0, 1), get(p.Dilation, 1, 1)
+		a.divisor = int32(p.Divisor)
+		if p.ExcludePad {
+			a.excludePad = 1
+		}
+	} else if n := len(r.attrs().Dims); n > 0 {
+		spatial = n
+	}
+	in, is, err := image(large, spatial)
+	if err != nil {
+		return err
+	}
+	out, os, err := image(small, spatial)
+	if err != nil {
+		return err
+	}
+	if !isTraining(large.DType) || small.DType != large.DType {
+		return fmt.Errorf("pooling of %v and %v", large.DType, small.DType)
+	}
+	a.n, a.c, a.h, a.w, a.oh, a.ow, a.inStride, a.outStride = in[0], in[1], in[2], in[3], out[2], out[3], is, os
+	if index != nil {
+		if _, a.indexStride, err = image(index, spatial); err != nil {
+			return err
+		}
+	}
+	if back {
+		a.in, a.out = r.ptr(small), r.ptr(large)
+		return launch(r.d, "pool", name, along(large.Elems()), &a)
+	}
+	a.in, a.out = r.ptr(large), r.ptr(small)
+	return launch(r.d, "pool", name, along(small.Elems()), &a)
+}
+
+// maxPoolBackward reads gradient, operand and indices.
+func maxPoolBackward(r *run) error {
+	if r.attrs().Pool == nil {
+		return errors.New("the windows are not said")
+	}
+	return r.pool("max_pool_backward", r.result(0), r.arg(0), r.arg(2), true)
+}
