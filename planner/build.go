@@ -6,9 +6,16 @@ import (
 	"github.com/memplan/memplan/graph/train"
 )
 
+// A Step is the program of a question, with the time model of its device.
+type Step struct {
+	*train.Build
+	Time TimeModel
+}
+
 // Program builds the step that a fixed question is about: its batch is given
-// or fixed by the file, its checkpoints are Segments.
-func (m *Model) Program(cfg Config) (*train.Build, error) {
+// or fixed by the file, its checkpoints are Segments or those that all or sqrt
+// stand for.
+func (m *Model) Program(cfg Config) (*Step, error) {
 	j, err := cfg.resolve()
 	if err != nil {
 		return nil, err
@@ -23,5 +30,19 @@ func (m *Model) Program(cfg Config) (*train.Build, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.build(j, batch, cfg.Segments)
+	segs := cfg.Segments
+	if j.train && (cfg.Checkpoint == "all" || cfg.Checkpoint == "sqrt") {
+		s, err := m.selector(j, batch)
+		if err != nil {
+			return nil, err
+		}
+		if segs = s.problem.All(); cfg.Checkpoint == "sqrt" {
+			segs = s.problem.Sqrt()
+		}
+	}
+	b, err := m.build(j, batch, segs)
+	if err != nil {
+		return nil, err
+	}
+	return &Step{b, j.time}, nil
 }

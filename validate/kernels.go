@@ -22,9 +22,11 @@ type Kernel struct {
 	Gradients bool // the backward of another row
 }
 
-func unary(names ...string) []Kernel { return rows(Kernel{Min: 1, Max: 1, Elements: true}, names...) }
+func unaries(names ...string) []Kernel { return rows(Kernel{Min: 1, Max: 1, Elements: true}, names...) }
 
-func binary(names ...string) []Kernel { return rows(Kernel{Min: 2, Max: 2, Elements: true}, names...) }
+func binaries(names ...string) []Kernel {
+	return rows(Kernel{Min: 2, Max: 2, Elements: true}, names...)
+}
 
 func rows(like Kernel, names ...string) []Kernel {
 	out := make([]Kernel, len(names))
@@ -38,14 +40,14 @@ func rows(like Kernel, names ...string) []Kernel {
 // Kernels lists all kernels that nodes can name completely.
 var Kernels = slices.Concat(
 	// Pointwise, without numbers of their own.
-	unary("copy", "neg", "abs", "exp", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "square", "sin", "cos", "tan", "atan",
+	unaries("copy", "neg", "abs", "exp", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "square", "sin", "cos", "tan", "atan",
 		"sinh", "cosh", "tanh", "asin", "acos", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "exp2", "floor", "ceil", "round", "trunc", "frac", "sign", "sgn",
 		"sigmoid", "silu", "gelu", "mish", "hardswish", "hardsigmoid", "log_sigmoid", "softsign", "relu", "lgamma", "digamma"),
 	rows(Kernel{Min: 1, Max: 2, Elements: true}, "zeros_like", "logical_not", "bitwise_not", "isinf", "isnan", "isfinite"),
 	rows(Kernel{Min: 1, Max: 1, Scalars: 1, Elements: true}, "leaky_relu", "hardshrink", "softshrink", "clamp_min", "clamp_max"),
 	rows(Kernel{Min: 1, Max: 1, Scalars: 2, Elements: true}, "hardtanh", "threshold", "clamp", "softplus"),
 	rows(Kernel{Min: 1, Max: 1, Scalars: 3, Elements: true}, "elu"),
-	binary("add", "sub", "rsub", "mul", "div", "pow", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor",
+	binaries("add", "sub", "rsub", "mul", "div", "pow", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor",
 		"bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "remainder", "fmod", "atan2"),
 	rows(Kernel{Min: 3, Max: 3, Elements: true}, "where", "masked_fill"),
 	rows(Kernel{Min: 3, Max: 3, Scalars: 1, Elements: true}, "addcmul", "addcdiv"),

@@ -183,7 +183,11 @@ func runResize(e *Eager, c *Call) []*Tensor {
 	k := e.begin(c.Op, x)
 	pad, padded := c.padding(x, shape)
 	if padded {
-		k.does("constant_pad_nd").scalars(c.float(-1, "value", c.float(2, "value", 0))).attrs().Window = pad
+		at := 2
+		if c.Op == "pad" {
+			at = 3 // after the mode
+		}
+		k.does("constant_pad_nd").scalars(c.float(at, "value", 0)).attrs().Window = pad
 	} else {
 		k.inexact("arguments of " + c.Op)
 	}
@@ -212,7 +216,8 @@ func runResize(e *Eager, c *Call) []*Tensor {
 // padding is where x lies in the result of padding with a constant; ok is false
 // for other calls, and for padding that cuts.
 func (c *Call) padding(x *Tensor, shape []int64) (w *program.Window, ok bool) {
-	if c.Op != "constant_pad_nd" {
+	mode := c.arg(2, "mode")
+	if c.Op != "constant_pad_nd" && (c.Op != "pad" || mode != nil && mode.S != "constant") {
 		return nil, false
 	}
 	for _, n := range c.ints(1, "pad", 0, 0) {

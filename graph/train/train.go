@@ -64,6 +64,16 @@ type Build struct {
 	Lifted *lift.Lifted
 	// Ranges are the lifted calls of each segment, half-open.
 	Ranges [][2]int
+	// Outputs are what the model returns, and Forward the last node of its
+	// (first) forward pass.
+	Outputs []Output
+	Forward int32
+}
+
+// An Output is a tensor that the model returns, as its file calls it.
+type Output struct {
+	Name   string
+	Tensor program.Tensor
 }
 
 // New builds the program. The error names the call whose operands do not fit,
@@ -91,7 +101,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	if err := b.run(); err != nil {
 		return nil, err
 	}
-	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges}, nil
+	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward}, nil
 }
 
 // run appends the step, or the inference.
@@ -102,6 +112,7 @@ func (b *builder) run() error {
 		if err := b.forward(); err != nil {
 			return err
 		}
+		b.returns()
 		b.e.ExitAutocast()
 		b.e.Hold(b.outputs()...)
 		return nil
@@ -116,6 +127,9 @@ func (b *builder) run() error {
 		if err := b.forward(); err != nil {
 			return err
 		}
+		if i == 0 {
+			b.returns()
+		}
 		if err := b.backward(); err != nil {
 			return err
 		}
@@ -125,17 +139,19 @@ func (b *builder) run() error {
 }
 
 type builder struct {
-	l      *lift.Lifted
-	opt    Options
-	e      *aten.Eager
-	env    []*aten.Tensor
-	params []*aten.Tensor
-	ranges [][2]int
-	holds  [][]graph.ValueID // values let go after each call
-	result *aten.Tensor      // the loss
-	lora   map[int]*adapter  // by the last call of the module
-	setup  []resident        // what exists before the first step
-	made   []*aten.Tensor    // optimizer state among it, each with its parameter's name
+	l           *lift.Lifted
+	opt         Options
+	e           *aten.Eager
+	env         []*aten.Tensor
+	params      []*aten.Tensor
+	ranges      [][2]int
+	holds       [][]graph.ValueID // values let go after each call
+	result      *aten.Tensor      // the loss
+	lora        map[int]*adapter  // by the last call of the module
+	setup       []resident        // what exists before the first step
+	returned    []Output
+	lastForward int32
+	made        []*aten.Tensor // optimizer state among it, each with its parameter's name
 }
 
 // segments finds the calls of each checkpointed region.
@@ -338,6 +354,16 @@ func elements(t *graph.Tensor) []float64 {
 		out[i] = float64(n)
 	}
 	return out
+}
+
+// returns notes what the forward pass returns.
+func (b *builder) returns() {
+	b.lastForward = int32(len(b.e.P.Nodes) - 1)
+	for _, id := range b.l.Graph.Outputs {
+		if id >= 0 && b.env[id] != nil {
+			b.returned = append(b.returned, Output{b.l.Graph.Values[id].Name, b.env[id].Tensor})
+		}
+	}
 }
 
 func (b *builder) outputs() []*aten.Tensor {

@@ -95,8 +95,11 @@ func (d *Device) Download(data []byte, offset int64) error {
 // Fill sets bytes of the arena.
 func (d *Device) Fill(offset, n int64, value byte) error {
 	to, err := d.span(offset, n)
-	for i := range to {
-		to[i] = value
+	if len(to) > 0 {
+		to[0] = value
+		for n := 1; n < len(to); n *= 2 {
+			copy(to[n:], to[:n])
+		}
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/validate"
 )
 
@@ -30,7 +31,7 @@ func init() {
 		kernels[name] = elementwiseN(3, f)
 	}
 	for name, f := range map[string]kernel{
-		"gelu": gelu, "gelu_backward": geluBackward, "div": div, "copy": copyKernel, "fill": fill, "arange": arange, "empty": nothing, "zero_grad": nothing, "del": nothing,
+		"bitwise_not": bitwiseNot, "gelu": gelu, "gelu_backward": geluBackward, "div": div, "copy": copyKernel, "fill": fill, "arange": arange, "empty": nothing, "zero_grad": nothing, "del": nothing,
 		"uniform": random(func(r *run, i uint64) float64 {
 			lo := r.scalar(0, 0)
 			return lo + (r.scalar(1, 1)-lo)*validate.Uniform(r.c.Seed, i)
@@ -338,6 +339,18 @@ func div(r *run) error {
 	return r.each(2, func(in [][]float64, out []float64) {
 		for i := range out {
 			out[i] = round(in[0][i] / in[1][i])
+		}
+	})
+}
+
+// bitwiseNot negates bools and complements integers.
+func bitwiseNot(r *run) error {
+	isBool := r.c.Results[0].DType == graph.Bool
+	return r.each(1, func(in [][]float64, out []float64) {
+		for i, x := range in[0] {
+			if out[i] = float64(^int64(x)); isBool {
+				out[i] = truth(x == 0)
+			}
 		}
 	})
 }

@@ -1,0 +1,304 @@
+package validate
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// An Array is a tensor in host memory: row-major elements as numbers. Integers
+// beyond 2^24 are not needed: they are indices and masks.
+type Array struct {
+	Shape  []int64
+	DType  graph.DType
+	Values []float32
+}
+
+// A Source gives the elements of parameters, buffers and inputs, by name: nil
+// where it has none and they are to be made from the seed.
+type Source func(name string) (*Array, error)
+
+// resident is a storage that exists before the first step, with the tensor
+// that shows all of it.
+type resident struct {
+	id     program.StorageID
+	tensor program.Tensor
+	rows   int64 // inputs that index tables: the least number of rows; else 0
+}
+
+// residents finds what is to be filled before the first step. What no node
+// reads is left as it is.
+func residents(p *program.Program) []resident {
+	at := make([]int32, len(p.Storages))
+	var out []resident
+	for _, id := range p.Statics {
+		s := &p.Storages[id]
+		if s.Category != program.Optimizer {
+			out = append(out, resident{id: id, tensor: program.Tensor{Storage: id, DType: graph.Undefined}})
+			at[id] = int32(len(out))
+		}
+	}
+	see := func(t *program.Tensor) {
+		if t.Storage < 0 || at[t.Storage] == 0 {
+			return
+		}
+		r := &out[at[t.Storage]-1]
+		if r.tensor.DType == graph.Undefined || len(r.tensor.Shape) == 1 && t.Offset == 0 && t.DType.Bytes(numel(t.Shape)) == p.Storages[t.Storage].Bytes && rowMajor(t) {
+			r.tensor = program.Tensor{Storage: t.Storage, DType: t.DType, Shape: []int64{p.Storages[t.Storage].Bytes / max(t.DType.Bytes(1), 1)}}
+			if t.Offset == 0 && t.DType.Bytes(numel(t.Shape)) == p.Storages[t.Storage].Bytes && rowMajor(t) {
+				r.tensor.Shape = t.Shape
+			}
+		}
+	}
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		for j := range n.In {
+			see(&n.In[j])
+		}
+		if n.Attrs != nil && n.Attrs.Rule != nil {
+			for _, q := range n.Attrs.Rule.Params {
+				if r := at[q.Param.Storage]; r > 0 {
+					out[r-1].tensor = q.Param
+				}
+			}
+		}
+		if n.Does() == "embedding" && len(n.In) == 2 && at[n.In[1].Storage] > 0 {
+			r := &out[at[n.In[1].Storage]-1]
+			if rows := n.In[0].Shape[0]; r.rows == 0 || rows < r.rows {
+				r.rows = rows
+			}
+		}
+	}
+	return out
+}
+
+func rowMajor(t *program.Tensor) bool {
+	n := int64(1)
+	for i := len(t.Shape) - 1; i >= 0; i-- {
+		if t.Shape[i] != 1 && t.Strides[i] != n {
+			return false
+		}
+		n *= t.Shape[i]
+	}
+	return true
+}
+
+func numel(shape []int64) int64 {
+	n := int64(1)
+	for _, d := range shape {
+		n *= d
+	}
+	return n
+}
+
+// values makes the elements of a resident: those of the source, or from the
+// seed. Element i of what is called name depends on nothing else.
+func (r *resident) values(s *program.Storage, src Source, seed uint64) (func(i uint64) float64, error) {
+	if src != nil {
+		a, err := src(s.Name)
+		if err != nil {
+			return nil, err
+		}
+		if a != nil {
+			if int64(len(a.Values)) != numel(r.tensor.Shape) {
+				return nil, fmt.Errorf("%s: %d elements for a tensor of %v", s.Name, len(a.Values), r.tensor.Shape)
+			}
+			return func(i uint64) float64 { return float64(a.Values[i]) }, nil
+		}
+	}
+	seed = nameSeed(seed, s.Name)
+	constant := func(v float64) func(uint64) float64 { return func(uint64) float64 { return v } }
+	shape := r.tensor.Shape
+	last := s.Name[strings.LastIndexByte(s.Name, '.')+1:]
+	switch {
+	case s.Category == program.Inputs && r.tensor.DType.IsFloat():
+		return func(i uint64) float64 { return Normal(seed, i) }, nil
+	case s.Category == program.Inputs && strings.Contains(s.Name, "mask"):
+		return constant(1), nil
+	case s.Category == program.Inputs:
+		return func(i uint64) float64 { return float64(Below(seed, i, max(r.rows, 2))) }, nil
+	case s.Category == program.Buffers && last == "running_var":
+		return constant(1), nil
+	case s.Category == program.Buffers && last == "position_ids":
+		n := uint64(max(shape[len(shape)-1], 1))
+		return func(i uint64) float64 { return float64(i % n) }, nil
+	case s.Category == program.Buffers && last == "inv_freq": // rotary embeddings: base^(-i/n)
+		n := float64(max(numel(shape), 1))
+		return func(i uint64) float64 { return math.Pow(10000, -float64(i)/n) }, nil
+	case s.Category != program.Parameters:
+		return constant(0), nil
+	case len(shape) < 2 && (strings.Contains(last, "bias") || strings.Contains(last, "beta")):
+		return constant(0), nil
+	case len(shape) < 2:
+		return constant(1), nil
+	case len(shape) == 2 && shape[0] > 8*shape[1]: // a table of embeddings
+		return func(i uint64) float64 { return 0.02 * Normal(seed, i) }, nil
+	}
+	// torch.nn.Linear and Conv: uniform within 1/sqrt(fan in).
+	bound := 1 / math.Sqrt(float64(max(numel(shape[1:]), 1)))
+	return func(i uint64) float64 { return bound * (2*Uniform(seed, i) - 1) }, nil
+}
+
+// encode writes numbers as elements of a type, row-major.
+func encode(t graph.DType, n int64, f func(i uint64) float64) ([]byte, error) {
+	out := make([]byte, t.Bytes(n))
+	le := binary.LittleEndian
+	for i := range uint64(n) {
+		v := f(i)
+		switch t {
+		case graph.Float32:
+			le.PutUint32(out[4*i:], math.Float32bits(float32(v)))
+		case graph.Float64:
+			le.PutUint64(out[8*i:], math.Float64bits(v))
+		case graph.BFloat16:
+			le.PutUint16(out[2*i:], bf16(float32(v)))
+		case graph.Float16:
+			le.PutUint16(out[2*i:], f16(v))
+		case graph.Int64, graph.Uint64:
+			le.PutUint64(out[8*i:], uint64(int64(v)))
+		case graph.Int32, graph.Uint32:
+			le.PutUint32(out[4*i:], uint32(int32(v)))
+		case graph.Int16, graph.Uint16:
+			le.PutUint16(out[2*i:], uint16(int16(v)))
+		case graph.Int8, graph.Uint8, graph.Bool:
+			out[i] = byte(int8(v))
+		default:
+			return nil, fmt.Errorf("elements of type %v", t)
+		}
+	}
+	return out, nil
+}
+
+func bf16(f float32) uint16 {
+	if f != f {
+		return 0x7fc0
+	}
+	b := math.Float32bits(f)
+	return uint16((b + 0x7fff + b>>16&1) >> 16)
+}
+
+// f16 rounds a number to the nearest half, ties to even.
+func f16(v float64) uint16 {
+	sign := uint16(0)
+	if math.Signbit(v) {
+		sign, v = 0x8000, -v
+	}
+	switch {
+	case v != v:
+		return sign | 0x7e00
+	case v >= 65520:
+		return sign | 0x7c00
+	case v < 1.0/(1<<14):
+		return sign | uint16(math.RoundToEven(v*(1<<24)))
+	}
+	e := math.Ilogb(v)
+	m := math.RoundToEven(math.Ldexp(v, 10-e)) // 1024 to 2048
+	return sign | (uint16(e+14)<<10 + uint16(m))
+}
+
+// decode reads a strided window of raw elements as a row-major array.
+func decode(raw []byte, t *program.Tensor) (*Array, error) {
+	a := &Array{Shape: t.Shape, DType: t.DType, Values: make([]float32, numel(t.Shape))}
+	le := binary.LittleEndian
+	get := func(i int64) (float64, error) {
+		switch t.DType {
+		case graph.Float32:
+			return float64(math.Float32frombits(le.Uint32(raw[4*i:]))), nil
+		case graph.Float64:
+			return math.Float64frombits(le.Uint64(raw[8*i:])), nil
+		case graph.BFloat16:
+			return float64(math.Float32frombits(uint32(le.Uint16(raw[2*i:])) << 16)), nil
+		case graph.Float16:
+			return fromF16(le.Uint16(raw[2*i:])), nil
+		case graph.Int64:
+			return float64(int64(le.Uint64(raw[8*i:]))), nil
+		case graph.Int32:
+			return float64(int32(le.Uint32(raw[4*i:]))), nil
+		case graph.Bool, graph.Uint8:
+			return float64(raw[i]), nil
+		}
+		return 0, fmt.Errorf("elements of type %v", t.DType)
+	}
+	idx := make([]int64, len(t.Shape))
+	at := int64(0)
+	for i := range a.Values {
+		v, err := get(at)
+		if err != nil {
+			return nil, err
+		}
+		a.Values[i] = float32(v)
+		for d := len(idx) - 1; d >= 0; d-- {
+			at += t.Strides[d]
+			if idx[d]++; idx[d] < t.Shape[d] {
+				break
+			}
+			at -= t.Strides[d] * t.Shape[d]
+			idx[d] = 0
+		}
+	}
+	return a, nil
+}
+
+func fromF16(h uint16) float64 {
+	sign := 1.0
+	if h&0x8000 != 0 {
+		sign = -1
+	}
+	e, m := int(h>>10&31), float64(h&1023)
+	switch e {
+	case 0:
+		return sign * math.Ldexp(m, -24)
+	case 31:
+		if m != 0 {
+			return math.NaN()
+		}
+		return sign * math.Inf(1)
+	}
+	return sign * math.Ldexp(1024+m, e-25)
+}
+
+// equalBits reports arrays of the same shape and bits.
+func equalBits(a, b *Array) bool {
+	if a == nil || b == nil || !slices.Equal(a.Shape, b.Shape) {
+		return a == b
+	}
+	for i, v := range a.Values {
+		if math.Float32bits(v) != math.Float32bits(b.Values[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// Difference is the largest absolute difference of two arrays relative to the
+// largest absolute value of the second; infinite where shapes or NaNs differ.
+func Difference(a, b *Array) float64 {
+	if a == nil || b == nil || len(a.Values) != len(b.Values) {
+		return math.Inf(1)
+	}
+	var worst, top float64
+	for i, v := range a.Values {
+		v, w := float64(v), float64(b.Values[i])
+		if v == w {
+			top = max(top, math.Abs(w))
+			continue
+		}
+		d := math.Abs(v - w)
+		if d != d {
+			return math.Inf(1)
+		}
+		worst, top = max(worst, d), max(top, math.Abs(w))
+	}
+	if worst == 0 {
+		return 0
+	}
+	if top == 0 {
+		return math.Inf(1)
+	}
+	return worst / top
+}

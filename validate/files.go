@@ -1,0 +1,283 @@
+package validate
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// maxArray bounds the elements of a file that is read.
+const maxArray = 1 << 31
+
+// npyTypes are the element types of NumPy's format that are read.
+var npyTypes = map[string]graph.DType{
+	"<f4": graph.Float32, "<f8": graph.Float64, "<f2": graph.Float16, "<i8": graph.Int64, "<i4": graph.Int32, "|b1": graph.Bool, "|u1": graph.Uint8,
+}
+
+var (
+	npyDescr = regexp.MustCompile(`'descr':\s*'([^']*)'`)
+	npyOrder = regexp.MustCompile(`'fortran_order':\s*(True|False)`)
+	npyShape = regexp.MustCompile(`'shape':\s*\(([^)]*)\)`)
+)
+
+// ReadNPY reads one array in NumPy's format (numpy.lib.format, version 1 to 3).
+func ReadNPY(r io.Reader) (*Array, error) {
+	head := make([]byte, 8)
+	if _, err := io.ReadFull(r, head); err != nil || string(head[:6]) != "\x93NUMPY" {
+		return nil, errors.New("not a .npy file")
+	}
+	size := make([]byte, 2)
+	if head[6] > 1 {
+		size = make([]byte, 4)
+	}
+	if _, err := io.ReadFull(r, size); err != nil {
+		return nil, err
+	}
+	n := uint32(binary.LittleEndian.Uint16(size))
+	if len(size) == 4 {
+		n = binary.LittleEndian.Uint32(size)
+	}
+	if n > 1<<16 {
+		return nil, fmt.Errorf("a .npy header of %d bytes", n)
+	}
+	text := make([]byte, n)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return nil, err
+	}
+	t, shape, err := npyHeader(string(text))
+	if err != nil {
+		return nil, err
+	}
+	raw := make([]byte, t.Bytes(numel(shape)))
+	if _, err := io.ReadFull(r, raw); err != nil {
+		return nil, fmt.Errorf("an array of %v: %w", shape, err)
+	}
+	return decode(raw, &program.Tensor{DType: t, Shape: shape, Strides: strides(shape)})
+}
+
+func npyHeader(text string) (graph.DType, []int64, error) {
+	descr, order, dims := npyDescr.FindStringSubmatch(text), npyOrder.FindStringSubmatch(text), npyShape.FindStringSubmatch(text)
+	if descr == nil || order == nil || dims == nil {
+		return 0, nil, fmt.Errorf("a .npy header that is not understood: %q", text)
+	}
+	t, ok := npyTypes[descr[1]]
+	if !ok {
+		return 0, nil, fmt.Errorf("elements of NumPy's type %q: only float16, float32, float64, int32, int64, uint8 and bool are read", descr[1])
+	}
+	if order[1] == "True" {
+		return 0, nil, errors.New("columns first: save a C-contiguous array")
+	}
+	var shape []int64
+	for _, f := range strings.Split(dims[1], ",") {
+		if f = strings.TrimSpace(f); f == "" {
+			continue
+		}
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil || n < 0 {
+			return 0, nil, fmt.Errorf("a .npy header with shape (%s)", dims[1])
+		}
+		shape = append(shape, n)
+	}
+	if n, ok := graph.Product(shape); !ok || n > maxArray {
+		return 0, nil, fmt.Errorf("an array of %v", shape)
+	}
+	return t, shape, nil
+}
+
+func strides(shape []int64) []int64 {
+	st := make([]int64, len(shape))
+	n := int64(1)
+	for i := len(shape) - 1; i >= 0; i-- {
+		st[i] = n
+		n *= max(shape[i], 1)
+	}
+	return st
+}
+
+// ReadNPZ reads all arrays of a .npz file by their names; those that are no
+// numbers are left out.
+func ReadNPZ(path string) (map[string]*Array, error) {
+	z, err := zip.OpenReader(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	defer z.Close()
+	out := map[string]*Array{}
+	for _, f := range z.File {
+		r, err := f.Open()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		a, err := ReadNPY(r)
+		r.Close()
+		name := strings.TrimSuffix(f.Name, ".npy")
+		if err == nil {
+			out[name] = a
+		}
+	}
+	return out, nil
+}
+
+// ReadArray reads a tensor from a .npy file or, as the ONNX project stores test
+// data, from a .pb file.
+func ReadArray(path string) (*Array, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var a *Array
+	switch strings.ToLower(filepath.Ext(path)) {
+	case ".npy":
+		a, err = ReadNPY(bytes.NewReader(data))
+	case ".pb":
+		a, err = readPB(data)
+	default:
+		err = errors.New("neither .npy nor .pb")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return a, nil
+}
+
+// readPB reads an onnx.TensorProto (onnx.proto: dims 1, data_type 2, float_data
+// 4, int32_data 5, int64_data 7, raw_data 9, double_data 10).
+func readPB(data []byte) (*Array, error) {
+	var shape []int64
+	var t graph.DType
+	var raw []byte
+	var typed []float64
+	for len(data) > 0 {
+		num, typ, n := protowire.ConsumeTag(data)
+		if n < 0 {
+			return nil, protowire.ParseError(n)
+		}
+		data = data[n:]
+		if n = protowire.ConsumeFieldValue(num, typ, data); n < 0 {
+			return nil, protowire.ParseError(n)
+		}
+		v := data[:n]
+		data = data[n:]
+		body := v
+		if typ == protowire.BytesType {
+			body, _ = protowire.ConsumeBytes(v)
+		}
+		switch num {
+		case 1:
+			each(body, func(x uint64) { shape = append(shape, int64(x)) })
+		case 2:
+			x, _ := protowire.ConsumeVarint(body)
+			t = graph.DType(x)
+		case 4:
+			for ; len(body) >= 4; body = body[4:] {
+				typed = append(typed, float64(math.Float32frombits(binary.LittleEndian.Uint32(body))))
+			}
+		case 5, 7:
+			each(body, func(x uint64) { typed = append(typed, float64(int64(x))) })
+		case 9:
+			raw = body
+		case 10:
+			for ; len(body) >= 8; body = body[8:] {
+				typed = append(typed, math.Float64frombits(binary.LittleEndian.Uint64(body)))
+			}
+		}
+	}
+	n, ok := graph.Product(shape)
+	switch {
+	case !ok || n > maxArray || t == graph.Undefined:
+		return nil, errors.New("not an onnx.TensorProto")
+	case raw != nil && int64(len(raw)) == t.Bytes(n):
+		return decode(raw, &program.Tensor{DType: t, Shape: shape, Strides: strides(shape)})
+	case int64(len(typed)) != n:
+		return nil, fmt.Errorf("%d elements of a tensor of %v", len(typed), shape)
+	}
+	a := &Array{Shape: shape, DType: t, Values: make([]float32, n)}
+	for i, v := range typed {
+		a.Values[i] = float32(v)
+	}
+	return a, nil
+}
+
+func each(b []byte, f func(uint64)) {
+	for len(b) > 0 {
+		x, n := protowire.ConsumeVarint(b)
+		if n < 0 {
+			return
+		}
+		f(x)
+		b = b[n:]
+	}
+}
+
+// ModelSource gives the initializers that a model's file, or the files beside
+// it, hold: the others are made from the seed.
+func ModelSource(g *graph.Graph, path string) Source {
+	at := map[string]*graph.Tensor{}
+	for i := range g.Values {
+		if v := &g.Values[i]; v.Kind == graph.Initializer && v.Const != nil {
+			at[v.Name] = v.Const
+		}
+	}
+	return func(name string) (*Array, error) {
+		t := at[name]
+		switch {
+		case t == nil || t.Sparse != nil:
+			return nil, nil
+		case t.Known():
+			a := &Array{Shape: t.Dims, DType: t.Type, Values: make([]float32, max(len(t.Ints), len(t.Floats)))}
+			for i := range a.Values {
+				if t.Floats != nil {
+					a.Values[i] = float32(t.Floats[i])
+				} else {
+					a.Values[i] = float32(t.Ints[i])
+				}
+			}
+			return a, nil
+		case t.Ref == nil:
+			return nil, nil
+		}
+		return readRef(t, path)
+	}
+}
+
+// readRef reads a tensor's bytes; nil where its file is not there.
+func readRef(t *graph.Tensor, path string) (*Array, error) {
+	file := path
+	if t.Ref.Location != "" {
+		if !filepath.IsLocal(t.Ref.Location) {
+			return nil, fmt.Errorf("%s: data outside the model's folder: %s", t.Name, t.Ref.Location)
+		}
+		file = filepath.Join(filepath.Dir(path), filepath.FromSlash(t.Ref.Location))
+	}
+	f, err := os.Open(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	n, ok := t.Bytes()
+	if !ok || n > 8*maxArray {
+		return nil, fmt.Errorf("%s: a tensor of %v", t.Name, t.Dims)
+	}
+	raw := make([]byte, n)
+	if _, err := f.ReadAt(raw, t.Ref.Offset); err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", t.Name, file, err)
+	}
+	return decode(raw, &program.Tensor{DType: t.Type, Shape: t.Dims, Strides: strides(t.Dims)})
+}

@@ -1,0 +1,475 @@
+package validate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/liveness"
+)
+
+// Options say how a program is run.
+type Options struct {
+	Seed   uint64
+	Steps  int    // at least 1
+	Source Source // parameters, buffers and inputs; nil: all from the seed
+	// Guarded fills every new buffer with NaNs, writes a pattern behind it and
+	// looks at the pattern when the buffer dies. Such a run is not timed.
+	Guarded bool
+	// Outputs are tensors to keep, each as it is when its node has run or, if it
+	// dies before, when it dies.
+	Outputs []Output
+	// Progress is called with the nodes that have run and those in all; nil: no.
+	Progress func(done, total int)
+	// Gradient is called with every parameter's gradient in every step, as the
+	// optimizer finds it; nil: no.
+	Gradient func(step int, name string, a *Array)
+}
+
+// An Output is a tensor that the model returns.
+type Output struct {
+	Name   string
+	Tensor program.Tensor
+	Node   int32
+}
+
+// A Result is what a run left.
+type Result struct {
+	Loss      []float64           // of each step
+	Outputs   []*Array            // of Options.Outputs, in the first step
+	Gradients []map[string]*Array // of each step, by parameter
+	Used      int64               // bytes from the arena's start to the end of the highest buffer that lived
+	Times     []time.Duration     // of each node in the last step; nil when guarded
+	Growth    int64               // bytes that the driver's free memory fell by when the arena was allocated
+	Broken    []string            // buffers whose guard was overwritten
+	Seconds   float64             // of the last step, by the clock
+	Device    Info
+}
+
+// ErrUnsupported is the error of a program that a device cannot run.
+var ErrUnsupported = errors.New("the device cannot run this")
+
+// An Unsupported is what a device cannot run, and where.
+type Unsupported struct {
+	Op, Node, Reason string
+	Count            int
+}
+
+// Unsupports lists what a device cannot run of a program, each reason once.
+func Unsupports(d Device, p *program.Program) []Unsupported {
+	var out []Unsupported
+	at := map[string]int{}
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		err := d.Supports(n)
+		if err == nil {
+			continue
+		}
+		key := n.Op + "\x00" + err.Error()
+		if j, ok := at[key]; ok {
+			out[j].Count++
+			continue
+		}
+		at[key] = len(out)
+		out = append(out, Unsupported{n.Op, n.Name, err.Error(), 1})
+	}
+	sort.SliceStable(out, func(i, j int) bool { return out[i].Op < out[j].Op })
+	return out
+}
+
+// guardByte is what guards hold; poison is what new buffers hold: NaN in any
+// floating-point type.
+const (
+	guardByte = 0xa5
+	poison    = 0xff
+)
+
+// A runner runs one program.
+type runner struct {
+	d      Device
+	p      *program.Program
+	l      *Layout
+	o      *Options
+	res    *Result
+	seed   *program.Node // the node that makes backward's seed: it reads the loss
+	update int           // first node of the optimizer
+	end    []int32       // last node that reads each storage
+	calls  []*Call
+	guard  []byte
+	done   int
+	total  int
+}
+
+// Execute runs the steps of a program in an arena of its own. The device's
+// arena is not there yet; it is the caller who closes the device.
+func Execute(ctx context.Context, d Device, p *program.Program, l *Layout, o Options) (*Result, error) {
+	if list := Unsupports(d, p); len(list) > 0 {
+		return nil, fmt.Errorf("%w: %s", ErrUnsupported, list[0].Reason)
+	}
+	r := &runner{d: d, p: p, l: l, o: &o, res: &Result{Device: d.Info()}, end: liveness.NewRanges(p).End, update: len(p.Nodes), calls: make([]*Call, len(p.Nodes)), guard: make([]byte, Guard)}
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		r.calls[i] = r.resolve(n)
+		if r.seed == nil && n.Phase == program.Backward && n.Op == "ones_like" {
+			r.seed = n
+		}
+		if n.Phase == program.Update && i < r.update {
+			r.update = i
+		}
+	}
+	before, _, err := d.Memory()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.Reserve(l.Bytes); err != nil {
+		return nil, err
+	}
+	after, _, err := d.Memory()
+	if err != nil {
+		return nil, err
+	}
+	r.res.Growth = before - after
+	if err := r.fill(); err != nil {
+		return nil, err
+	}
+	r.res.Outputs = make([]*Array, len(o.Outputs))
+	first, steady := liveness.Steps(p)
+	o.Steps = max(o.Steps, 1)
+	r.total = o.Steps * len(p.Nodes)
+	for s := 1; s <= o.Steps; s++ {
+		t := steady
+		if s == 1 {
+			t = first
+		}
+		if err := r.step(ctx, t, s); err != nil {
+			return nil, err
+		}
+	}
+	if err := d.Sync(); err != nil {
+		return nil, err
+	}
+	if o.Guarded {
+		for _, id := range p.Statics {
+			if err := r.inspect(id); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return r.res, nil
+}
+
+// fill uploads what exists before the first step.
+func (r *runner) fill() error {
+	for _, id := range r.p.Statics {
+		if err := r.born(id); err != nil {
+			return err
+		}
+		if r.p.Storages[id].Category == program.Optimizer { // state made with the optimizer starts at zero
+			if err := r.d.Fill(r.l.Offset[id], r.p.Storages[id].Bytes, 0); err != nil {
+				return err
+			}
+		}
+	}
+	for _, s := range residents(r.p) {
+		if numel(s.tensor.Shape) == 0 || s.tensor.DType == 0 {
+			continue
+		}
+		st := &r.p.Storages[s.id]
+		f, err := s.values(st, r.o.Source, r.o.Seed)
+		if err != nil {
+			return err
+		}
+		raw, err := encode(s.tensor.DType, numel(s.tensor.Shape), f)
+		if err != nil {
+			return fmt.Errorf("%s: %w", st.Name, err)
+		}
+		if err := r.d.Upload(r.l.Offset[s.id], raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// born readies the place of a new buffer.
+func (r *runner) born(id program.StorageID) error {
+	at, n := r.l.Offset[id], r.p.Storages[id].Bytes
+	r.res.Used = max(r.res.Used, at+roundUp(n+Guard))
+	if !r.o.Guarded {
+		return nil
+	}
+	if err := r.d.Fill(at, n, poison); err != nil {
+		return err
+	}
+	return r.d.Fill(at+n, Guard, guardByte)
+}
+
+// inspect looks at the guard behind a buffer.
+func (r *runner) inspect(id program.StorageID) error {
+	if err := r.d.Download(r.guard, r.l.Offset[id]+r.p.Storages[id].Bytes); err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(r.guard, func(b byte) bool { return b != guardByte }); i >= 0 {
+		r.res.Broken = append(r.res.Broken, fmt.Sprintf("storage %d (%s): byte %d behind it", id, r.p.Storages[id].Name, i))
+	}
+	return nil
+}
+
+// resolve gives a node's tensors their places.
+func (r *runner) resolve(n *program.Node) *Call {
+	c := &Call{Node: n, Kernel: n.Does()}
+	c.Args = make([]Operand, n.Args())
+	for i := range c.Args {
+		switch a := n.Arg(i); a.In {
+		case program.Absent, program.Unknown:
+		case program.Number:
+			c.Args[i] = Operand{Kind: IsNumber, Value: a.Value}
+		case program.Array:
+			c.Args[i] = Operand{Kind: IsArray, Shape: a.Array.Shape, Values: a.Array.Values}
+		default:
+			c.Args[i] = Operand{Kind: OnDevice, Tensor: r.tensor(&n.In[a.In])}
+		}
+	}
+	results := len(n.Out)
+	if n.Attrs != nil && n.Attrs.Results != nil {
+		results = len(n.Attrs.Results)
+	}
+	c.Results = make([]Tensor, results)
+	for i := range c.Results {
+		if at := n.Result(i); at >= 0 {
+			c.Results[i] = r.tensor(&n.Out[at])
+		} else {
+			c.Results[i].At = -1
+		}
+	}
+	for _, ev := range n.Events {
+		if !ev.Free && !slices.ContainsFunc(n.Out, func(t program.Tensor) bool { return t.Storage == ev.Storage }) {
+			c.Scratch = append(c.Scratch, Span{r.l.Offset[ev.Storage], r.p.Storages[ev.Storage].Bytes})
+		}
+	}
+	if n.Attrs != nil && n.Attrs.Rule != nil {
+		for _, q := range n.Attrs.Rule.Params {
+			spans := make([]Span, len(q.States))
+			for i, s := range q.States {
+				spans[i] = Span{r.l.Offset[s.Storage], s.Bytes}
+			}
+			c.States = append(c.States, spans)
+		}
+	}
+	return c
+}
+
+func (r *runner) tensor(t *program.Tensor) Tensor {
+	return Tensor{At: r.l.Offset[t.Storage] + t.DType.Bytes(t.Offset), DType: t.DType, Shape: t.Shape, Strides: t.Strides}
+}
+
+// step runs one step.
+func (r *runner) step(ctx context.Context, t *liveness.Timeline, s int) error {
+	events := make(map[int32][]liveness.Event, len(r.p.Nodes))
+	for _, e := range t.Events {
+		events[e.Node] = append(events[e.Node], e)
+	}
+	timed := !r.o.Guarded && s == r.o.Steps
+	if timed {
+		if err := r.d.Sync(); err != nil {
+			return err
+		}
+		if err := r.d.Timing(true); err != nil {
+			return err
+		}
+	}
+	start := time.Now()
+	var ran []int
+	for i := 0; i < len(r.p.Nodes); {
+		hi := i + 1
+		runs := r.p.Runs(&r.p.Nodes[i])
+		if runs > 1 { // the micro-batches that the last one built stands for
+			for hi < len(r.p.Nodes) && r.p.Runs(&r.p.Nodes[hi]) > 1 {
+				hi++
+			}
+		}
+		for micro := range runs {
+			for j := i; j < hi; j++ {
+				if err := r.node(ctx, j, micro, s, t.First, events[int32(j)], &ran); err != nil {
+					return err
+				}
+			}
+		}
+		i = hi
+	}
+	if err := r.d.Sync(); err != nil {
+		return err
+	}
+	r.res.Seconds = time.Since(start).Seconds()
+	if timed {
+		return r.times(ran)
+	}
+	return nil
+}
+
+func (r *runner) times(ran []int) error {
+	list, err := r.d.Times()
+	if err != nil {
+		return err
+	}
+	r.res.Times = make([]time.Duration, len(r.p.Nodes))
+	for k, i := range ran {
+		if k < len(list) {
+			r.res.Times[i] += list[k]
+		}
+	}
+	return r.d.Timing(false)
+}
+
+// node runs one node, with the births before and the deaths after it.
+func (r *runner) node(ctx context.Context, i, micro, step int, first bool, events []liveness.Event, ran *[]int) error {
+	n := &r.p.Nodes[i]
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if i == r.update { // reached in every step, whether or not the node runs in it
+		if err := r.gradients(step); err != nil {
+			return err
+		}
+	}
+	if n.Only == program.FirstStep && !first || n.Only == program.LaterSteps && first {
+		return nil
+	}
+	if n == r.seed {
+		a, err := r.download(&n.In[0])
+		if err != nil {
+			return err
+		}
+		r.res.Loss = append(r.res.Loss, float64(a.Values[0]))
+	}
+	for _, e := range events {
+		if !e.Free {
+			if err := r.born(e.Storage); err != nil {
+				return err
+			}
+		}
+	}
+	c := r.calls[i]
+	c.Step = step
+	c.Seed = r.callSeed(n, micro, step)
+	if err := r.d.Run(c); err != nil {
+		return fmt.Errorf("node %d: %w", i, err)
+	}
+	if n.Phase == program.Loss && len(n.In) == 0 {
+		if err := r.target(n); err != nil {
+			return err
+		}
+	}
+	*ran = append(*ran, i)
+	if step == 1 && micro == 0 {
+		if err := r.outputs(int32(i)); err != nil {
+			return err
+		}
+	}
+	if r.o.Guarded {
+		for _, e := range events {
+			if e.Free {
+				if err := r.inspect(e.Storage); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	r.done++
+	if r.o.Progress != nil {
+		r.o.Progress(r.done, max(r.total, r.done))
+	}
+	return nil
+}
+
+// TargetName is what sources call the loss's target.
+const TargetName = "target"
+
+// target overwrites the target that a node has drawn by the source's.
+func (r *runner) target(n *program.Node) error {
+	if r.o.Source == nil || len(n.Out) != 1 || r.p.Storages[n.Out[0].Storage].Category != program.Inputs {
+		return nil
+	}
+	t := &n.Out[0]
+	a, err := r.o.Source(TargetName)
+	if a == nil || err != nil {
+		return err
+	}
+	if int64(len(a.Values)) != numel(t.Shape) {
+		return fmt.Errorf("target: %v for a target of %v", a.Shape, t.Shape)
+	}
+	raw, err := encode(t.DType, numel(t.Shape), func(i uint64) float64 { return float64(a.Values[i]) })
+	if err != nil {
+		return err
+	}
+	if err := r.d.Sync(); err != nil {
+		return err
+	}
+	return r.d.Upload(r.l.Offset[t.Storage], raw)
+}
+
+// callSeed depends on the lifted call and the step, not on where in the program
+// the node stands: with checkpoints and without, a call draws the same numbers.
+func (r *runner) callSeed(n *program.Node, micro, step int) uint64 {
+	if n.Attrs == nil {
+		return 0
+	}
+	seed := Mix(r.o.Seed + uint64(step)*golden)
+	seed = Mix(seed + uint64(int(n.Micro)+micro)*golden)
+	return Mix(seed + uint64(n.Attrs.Stream)*golden)
+}
+
+// outputs keeps the model's outputs that are to be taken when node i has run.
+func (r *runner) outputs(i int32) error {
+	for k := range r.o.Outputs {
+		o := &r.o.Outputs[k]
+		if o.Tensor.Storage < 0 || min(o.Node, r.end[o.Tensor.Storage]) != i && (r.end[o.Tensor.Storage] >= 0 || o.Node != i) {
+			continue
+		}
+		a, err := r.download(&o.Tensor)
+		if err != nil {
+			return err
+		}
+		r.res.Outputs[k] = a
+	}
+	return nil
+}
+
+// gradients hands the gradients of a step on.
+func (r *runner) gradients(step int) error {
+	a := r.p.Nodes[r.update].Attrs
+	if r.o.Gradient == nil || a == nil || a.Rule == nil {
+		return nil
+	}
+	for i := range a.Rule.Params {
+		q := &a.Rule.Params[i]
+		g, err := r.download(&q.Grad)
+		if err != nil {
+			return err
+		}
+		r.o.Gradient(step, q.Name, g)
+	}
+	return nil
+}
+
+// download reads a tensor.
+func (r *runner) download(t *program.Tensor) (*Array, error) {
+	if err := r.d.Sync(); err != nil {
+		return nil, err
+	}
+	last := int64(1)
+	for i, n := range t.Shape {
+		if n == 0 {
+			return &Array{Shape: t.Shape, DType: t.DType}, nil
+		}
+		last += (n - 1) * t.Strides[i]
+	}
+	raw := make([]byte, t.DType.Bytes(last))
+	if err := r.d.Download(raw, r.l.Offset[t.Storage]+t.DType.Bytes(t.Offset)); err != nil {
+		return nil, err
+	}
+	return decode(raw, t)
+}
