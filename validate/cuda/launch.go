@@ -19,14 +19,17 @@ static CUresult allow_shared(CUfunction f, int bytes) {
 import "C"
 
 import (
+	"compress/gzip"
 	"embed"
+	"errors"
 	"fmt"
+	"io"
 	"unsafe"
 
 	"gorgonia.org/cu"
 )
 
-//go:embed kernels/*.ptx
+//go:embed kernels/*.ptx.gz
 var ptx embed.FS
 
 // A grid says how many threads run a kernel.
@@ -53,11 +56,11 @@ func (d *Device) function(file, name string) (cu.Function, error) {
 	}
 	mod, ok := d.modules[file]
 	if !ok {
-		image, err := ptx.ReadFile("kernels/" + file + ".ptx")
+		image, err := unpack(file)
 		if err != nil {
 			return cu.Function{}, err
 		}
-		if mod, err = cu.LoadData(string(image)); err != nil {
+		if mod, err = cu.LoadData(image); err != nil {
 			return cu.Function{}, explain("compiling the kernels of "+file, err)
 		}
 		d.modules[file] = mod
@@ -68,6 +71,20 @@ func (d *Device) function(file, name string) (cu.Function, error) {
 	}
 	d.functions[id] = f
 	return f, nil
+}
+
+// unpack returns the PTX of a file.
+func unpack(file string) (string, error) {
+	packed, err := ptx.Open("kernels/" + file + ".ptx.gz")
+	if err != nil {
+		return "", err
+	}
+	z, err := gzip.NewReader(packed)
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(z)
+	return string(text), errors.Join(err, z.Close(), packed.Close())
 }
 
 // launch starts a kernel; args points at its struct, of which the fields are

@@ -5,6 +5,8 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
 	"fmt"
 	"log"
 	"os"
@@ -56,7 +58,7 @@ func writeTables(dir string) error {
 }
 
 // compile turns one file into PTX, which the driver compiles for the card it
-// finds.
+// finds, and packs it.
 func compile(src string) error {
 	nvcc := os.Getenv("NVCC")
 	if nvcc == "" {
@@ -68,10 +70,22 @@ func compile(src string) error {
 	}
 	args := []string{"-ptx", "-arch=" + arch, "-O3", "-std=c++14", "-allow-unsupported-compiler", "-Wno-deprecated-gpu-targets"}
 	args = append(args, strings.Fields(os.Getenv("NVCCFLAGS"))...)
-	cmd := exec.Command(nvcc, append(args, "-o", strings.TrimSuffix(src, ".cu")+".ptx", src)...)
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	if err := cmd.Run(); err != nil {
+	cmd := exec.Command(nvcc, append(args, "-o", "-", src)...)
+	cmd.Stderr = os.Stderr
+	text, err := cmd.Output()
+	if err != nil {
 		return fmt.Errorf("%s: %w", strings.Join(cmd.Args, " "), err)
 	}
-	return nil
+	var packed bytes.Buffer
+	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	if _, err := z.Write(text); err != nil {
+		return err
+	}
+	if err := z.Close(); err != nil {
+		return err
+	}
+	return os.WriteFile(strings.TrimSuffix(src, ".cu")+".ptx.gz", packed.Bytes(), 0o644)
 }
