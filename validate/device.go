@@ -48,6 +48,11 @@ type Info struct {
 	Driver string
 	// Exact is whether the same call always gives the same bits.
 	Exact bool
+	// Extra is what the process takes of the device besides the arena, in bytes:
+	// the context and the libraries' workspaces, as far as they come with it.
+	Extra int64
+	// Granularity is how exactly Memory counts, in bytes.
+	Granularity int64
 }
 
 // A Call is one node with its memory resolved. Operands and results are in

@@ -56,8 +56,10 @@ func (d *Device) Supports(n *program.Node) error {
 	return nil
 }
 
-// Memory is not limited by a driver.
-func (d *Device) Memory() (free, total int64, err error) { return math.MaxInt64, math.MaxInt64, nil }
+// Memory counts the arena: the processor has no driver that limits it.
+func (d *Device) Memory() (free, total int64, err error) {
+	return math.MaxInt64 - int64(len(d.arena)), math.MaxInt64, nil
+}
 
 // Reserve allocates the arena.
 func (d *Device) Reserve(bytes int64) error {

@@ -1,0 +1,170 @@
+package report
+
+import (
+	"fmt"
+	"html"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/memplan/memplan/validate"
+)
+
+// Validations are the formats of validate.
+var Validations = []Format[*validate.Report]{
+	{"text", validationText},
+	{"json", func(w io.Writer, r *validate.Report, _ Style) error { return JSON(w, r) }},
+	{"html", validationHTML},
+}
+
+// validationLine is the answer in a sentence.
+func validationLine(r *validate.Report) string {
+	failed := 0
+	for _, c := range r.Checks {
+		if c.OK != nil && !*c.OK {
+			failed++
+		}
+	}
+	switch r.Verdict {
+	case validate.Validated:
+		return fmt.Sprintf("validated: %s passed on %s", Plural(len(r.Checks), "check", "checks"), deviceLine(r))
+	case validate.Refuted:
+		return fmt.Sprintf("refuted: %d of %s failed on %s", failed, Plural(len(r.Checks), "check", "checks"), deviceLine(r))
+	}
+	return "partial: no check failed, but not all could be made on " + deviceLine(r)
+}
+
+func deviceLine(r *validate.Report) string {
+	if r.Device.Name == "" {
+		return "no device"
+	}
+	return fmt.Sprintf("%s (%s, %s)", r.Device.Kind, r.Device.Name, r.Device.Driver)
+}
+
+// validationFacts are the numbers beside the checks.
+func validationFacts(r *validate.Report) [][2]string {
+	m := r.Model
+	batch := ""
+	if m.Batch > 0 {
+		batch = fmt.Sprintf("batch %d, ", m.Batch)
+	}
+	facts := [][2]string{
+		{"model", fmt.Sprintf("%s, %s%s, %s, %d nodes, %s", m.Path, batch, m.Precision, m.Optimizer, m.Nodes, Plural(m.Segments, "checkpointed segment", "checkpointed segments"))},
+		{"arena", fmt.Sprintf("%s planned, %s used, no layout below %s; placed by %s", size(r.Arena.PlannedBytes), size(r.Arena.UsedBytes), size(r.Arena.BoundBytes), r.Arena.Order)},
+		{"memory", fmt.Sprintf("%s predicted, %s measured", size(r.Memory.PredictedBytes), size(r.Memory.MeasuredBytes))},
+	}
+	if r.Time.MeasuredMs > 0 {
+		facts = append(facts, [2]string{"time", fmt.Sprintf("%.4g ms a step measured, %.4g ms predicted for the device profile", r.Time.MeasuredMs, r.Time.PredictedMs)})
+	}
+	if r.Recompute.Nodes > 0 {
+		facts = append(facts, [2]string{"again", fmt.Sprintf("%d nodes run again: %.1f%% of the rest measured, %.1f%% predicted", r.Recompute.Nodes, 100*r.Recompute.Measured, 100*r.Recompute.Predicted)})
+	}
+	if len(r.Loss) > 0 {
+		facts = append(facts, [2]string{"loss", fmt.Sprintf("%.6g in the first step, %.6g in the last", r.Loss[0], r.Loss[len(r.Loss)-1])})
+	}
+	return facts
+}
+
+// outcomeOf is a check's answer in a word.
+func outcomeOf(c *validate.Check) string {
+	switch {
+	case c.OK == nil:
+		return "not made"
+	case *c.OK:
+		return "ok"
+	}
+	return "failed"
+}
+
+// figureOf writes a check's value against its tolerance.
+func figureOf(c *validate.Check) string {
+	number := func(v float64) string {
+		switch {
+		case v == math.MaxFloat64:
+			return "infinite"
+		case v == math.Trunc(v) && math.Abs(v) < 1<<53:
+			return strconv.FormatInt(int64(v), 10)
+		}
+		return strconv.FormatFloat(v, 'g', 3, 64)
+	}
+	if c.OK == nil {
+		return ""
+	}
+	return number(c.Value) + " of " + number(c.Tolerance)
+}
+
+// An opSum is the time of all nodes of one operator.
+type opSum struct {
+	op                  string
+	nodes               int
+	measured, predicted float64
+}
+
+// slowest sums times by operator, the slowest first, at most n.
+func slowest(r *validate.Report, n int) []opSum {
+	at := map[string]int{}
+	var sums []opSum
+	for _, o := range r.Time.PerOp {
+		i, ok := at[o.Op]
+		if !ok {
+			i = len(sums)
+			at[o.Op] = i
+			sums = append(sums, opSum{op: o.Op})
+		}
+		sums[i].nodes++
+		sums[i].measured += o.MeasuredMs
+		sums[i].predicted += o.PredictedMs
+	}
+	slices.SortStableFunc(sums, func(a, b opSum) int { return int(math.Copysign(1, b.measured-a.measured)) })
+	return sums[:min(n, len(sums))]
+}
+
+// slowestShown is how many operators a report lists.
+const slowestShown = 10
+
+// validationText writes a report for a person.
+func validationText(w io.Writer, r *validate.Report, s Style) error {
+	p := newPage(w, s)
+	code := map[string]string{validate.Validated: green, validate.Refuted: red}[r.Verdict]
+	p.wrapped("", validationLine(r), code)
+	p.head("checks")
+	for i := range r.Checks {
+		c := &r.Checks[i]
+		p.wrapped("  "+pad(outcomeOf(c), 9)+pad(c.Name, 14)+pad(figureOf(c), 20), c.Detail, "")
+	}
+	if sums := slowest(r, slowestShown); len(sums) > 0 {
+		p.head("slowest operators")
+		p.line("  %s%s%s%s", pad("operator", 40), left("nodes", 7), left("measured", 13), left("predicted", 13))
+		for _, o := range sums {
+			p.line("  %s%s%s%s", pad(o.op, 40), left(strconv.Itoa(o.nodes), 7), left(fmt.Sprintf("%.3f ms", o.measured), 13), left(fmt.Sprintf("%.3f ms", o.predicted), 13))
+		}
+	}
+	p.line("")
+	for _, f := range validationFacts(r) {
+		p.labelled(f[0], f[1])
+	}
+	return nil
+}
+
+// validationHTML is one page that loads nothing.
+func validationHTML(w io.Writer, r *validate.Report, _ Style) error {
+	e := html.EscapeString
+	class := map[string]string{validate.Validated: "yes", validate.Refuted: "no", validate.Partial: "open"}[r.Verdict]
+	fmt.Fprintf(w, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>memplan validate: %s</title><style>%s\n</style></head><body>\n", e(r.Model.Path), pageStyle)
+	fmt.Fprintf(w, "<h1>%s</h1>\n<p class=\"%s\">%s</p>\n<table>\n", e(r.Model.Path), class, e(validationLine(r)))
+	for _, f := range validationFacts(r) {
+		fmt.Fprintf(w, "<tr><th>%s</th><td>%s</td></tr>\n", e(f[0]), e(f[1]))
+	}
+	fmt.Fprintln(w, "</table>\n<h2>checks</h2>\n<table><tr><th>check</th><th></th><th>value of tolerance</th><th></th></tr>")
+	for i := range r.Checks {
+		c := &r.Checks[i]
+		fmt.Fprintf(w, "<tr><td>%s</td><td>%s</td><td class=n>%s</td><td>%s</td></tr>\n", e(c.Name), outcomeOf(c), figureOf(c), e(c.Detail))
+	}
+	fmt.Fprintln(w, "</table>\n<h2>operators</h2>\n<table><tr><th>operator</th><th>nodes</th><th>measured</th><th>predicted</th></tr>")
+	for _, o := range slowest(r, len(r.Time.PerOp)) {
+		fmt.Fprintf(w, "<tr><td><code>%s</code></td><td class=n>%d</td><td class=n>%.3f ms</td><td class=n>%.3f ms</td></tr>\n", e(o.op), o.nodes, o.measured, o.predicted)
+	}
+	fmt.Fprintln(w, "</table>\n</body></html>")
+	return nil
+}

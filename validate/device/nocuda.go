@@ -1,0 +1,7 @@
+//go:build !cuda
+
+package device
+
+import "github.com/memplan/memplan/validate"
+
+func openCUDA() (validate.Device, error) { return nil, ErrNoCUDA }

@@ -1,0 +1,411 @@
+package validate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sort"
+	"strings"
+
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/planner"
+)
+
+// SchemaVersion is that of the report.
+const SchemaVersion = 1
+
+// A Question says what to run and what to hold it against.
+type Question struct {
+	Model  *planner.Model
+	Config planner.Config         // a fixed step: its batch, its checkpoints
+	Open   func() (Device, error) // opens the device, once for each run
+	Seed   uint64
+	Steps  int              // training steps of each run
+	Cap    int64            // bytes that the process may take of the device; 0: no limit
+	Source Source           // inputs and weights that are given; nil: none
+	Expect map[string]Array // outputs, and gradients as "grad:NAME", of the first step
+	// Tolerance is how far what is expected may be off, relative to the largest
+	// number of its tensor.
+	Tolerance float64
+	Progress  func(done, total int, what string) // nil: none
+}
+
+// A Report is what came of it. Times are milliseconds.
+type Report struct {
+	SchemaVersion int           `json:"schemaVersion"`
+	Model         ModelInfo     `json:"model"`
+	Device        DeviceInfo    `json:"device"`
+	Verdict       string        `json:"verdict"` // validated, refuted, partial
+	Unsupported   []string      `json:"unsupported"`
+	Arena         ArenaInfo     `json:"arena"`
+	Memory        MemoryInfo    `json:"memory"`
+	Checks        []Check       `json:"checks"`
+	Time          TimeInfo      `json:"time"`
+	Recompute     RecomputeInfo `json:"recompute"`
+	Loss          []float64     `json:"loss"` // of each step
+}
+
+// ModelInfo says what ran.
+type ModelInfo struct {
+	Path      string `json:"path"`
+	Batch     int64  `json:"batch"`
+	Precision string `json:"precision"`
+	Optimizer string `json:"optimizer"`
+	Nodes     int    `json:"nodes"`
+	Segments  int    `json:"segments"`
+}
+
+// DeviceInfo says where.
+type DeviceInfo struct {
+	Name   string `json:"name"`
+	Kind   string `json:"kind"`
+	Driver string `json:"driver"`
+}
+
+// ArenaInfo is about the one allocation.
+type ArenaInfo struct {
+	PlannedBytes int64  `json:"plannedBytes"`
+	UsedBytes    int64  `json:"usedBytes"`
+	BoundBytes   int64  `json:"boundBytes"` // no layout of these buffers is smaller
+	Order        string `json:"order"`
+}
+
+// MemoryInfo is what the process takes of the device.
+type MemoryInfo struct {
+	PredictedBytes int64 `json:"predictedBytes"`
+	MeasuredBytes  int64 `json:"measuredBytes"`
+}
+
+// A Check is one comparison: ok is nil where it could not be made.
+type Check struct {
+	Name      string  `json:"name"`
+	OK        *bool   `json:"ok"`
+	Value     float64 `json:"value"`
+	Tolerance float64 `json:"tolerance"`
+	Detail    string  `json:"detail"`
+}
+
+// TimeInfo compares times of a steady step.
+type TimeInfo struct {
+	PredictedMs float64  `json:"predictedMs"`
+	MeasuredMs  float64  `json:"measuredMs"`
+	PerOp       []OpTime `json:"perOp"`
+}
+
+// OpTime is one node.
+type OpTime struct {
+	Op          string  `json:"op"`
+	Node        string  `json:"node"`
+	Phase       string  `json:"phase"`
+	PredictedMs float64 `json:"predictedMs"`
+	MeasuredMs  float64 `json:"measuredMs"`
+}
+
+// RecomputeInfo is the share of a step's time that recomputation adds.
+type RecomputeInfo struct {
+	Nodes     int     `json:"nodes"`
+	Predicted float64 `json:"predicted"`
+	Measured  float64 `json:"measured"`
+}
+
+// Verdicts.
+const (
+	Validated = "validated"
+	Refuted   = "refuted"
+	Partial   = "partial"
+)
+
+// inexactTolerance is how far gradients may differ between two runs on a device
+// whose sums have no fixed order, relative to the largest number.
+const inexactTolerance = 1e-4
+
+// A validation is a question being worked on.
+type validation struct {
+	q     *Question
+	r     *Report
+	first map[string]*Array // gradients of the run with checkpoints, by step and name
+	run   *Result           // of the guarded run
+}
+
+// Validate runs the step as the plan says and checks it: once with guards and
+// poisoned buffers, once without and timed, and, where the plan recomputes,
+// once without checkpoints. The error is about what could not be run.
+func Validate(ctx context.Context, q *Question) (*Report, error) {
+	step, err := q.Model.Program(q.Config)
+	if err != nil {
+		return nil, err
+	}
+	v := &validation{q: q, r: &Report{SchemaVersion: SchemaVersion, Model: ModelInfo{Path: q.Model.Path, Batch: q.Config.Batch, Precision: q.Config.Precision, Optimizer: q.Config.Optimizer,
+		Nodes: len(step.Nodes), Segments: len(step.Ranges)}}, first: map[string]*Array{}}
+	l := NewLayout(step.Program)
+	if err := l.Check(step.Program); err != nil {
+		return nil, err
+	}
+	v.r.Arena = ArenaInfo{PlannedBytes: l.Bytes, BoundBytes: l.Bound, Order: l.Order}
+	v.check("layout", 0, 0, "no two live buffers overlap")
+	if q.Cap > 0 && l.Bytes > q.Cap {
+		v.check("cap", float64(l.Bytes), float64(q.Cap), "bytes of the arena: nothing was run")
+		v.r.Arena.UsedBytes = 0
+		return v.judged(), nil
+	}
+	if err := v.guarded(ctx, step, l); err != nil {
+		return nil, err
+	}
+	if err := v.timed(ctx, step, l); err != nil {
+		return nil, err
+	}
+	if len(step.Ranges) > 0 {
+		if err := v.plain(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return v.judged(), nil
+}
+
+// check notes a comparison: value may be at most tolerance.
+func (v *validation) check(name string, value, tolerance float64, detail string) {
+	ok := value <= tolerance
+	if value != value {
+		ok, value = false, math.MaxFloat64
+	}
+	if math.IsInf(value, 0) { // JSON has no infinity
+		value = math.MaxFloat64
+	}
+	v.r.Checks = append(v.r.Checks, Check{Name: name, OK: &ok, Value: value, Tolerance: tolerance, Detail: detail})
+}
+
+// judged decides the verdict.
+func (v *validation) judged() *Report {
+	v.r.Verdict = Validated
+	for _, c := range v.r.Checks {
+		switch {
+		case c.OK == nil && v.r.Verdict == Validated:
+			v.r.Verdict = Partial
+		case c.OK != nil && !*c.OK:
+			v.r.Verdict = Refuted
+		}
+	}
+	return v.r
+}
+
+// An UnsupportedError lists what a device cannot run.
+type UnsupportedError struct{ List []Unsupported }
+
+func (e *UnsupportedError) Error() string {
+	lines := make([]string, len(e.List))
+	for i, u := range e.List {
+		lines[i] = fmt.Sprintf("aten.%s (%s, and %d more): %s", u.Op, u.Node, u.Count-1, u.Reason)
+		if u.Count == 1 {
+			lines[i] = fmt.Sprintf("aten.%s (%s): %s", u.Op, u.Node, u.Reason)
+		}
+	}
+	return "the device cannot run " + strings.Join(lines, "; ")
+}
+
+func (e *UnsupportedError) Unwrap() error { return ErrUnsupported }
+
+// execute runs a program on a freshly opened device.
+func (v *validation) execute(ctx context.Context, what string, p *program.Program, l *Layout, o Options) (res *Result, err error) {
+	d, err := v.q.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	if list := Unsupports(d, p); len(list) > 0 {
+		return nil, &UnsupportedError{list}
+	}
+	o.Seed, o.Steps, o.Source = v.q.Seed, v.q.Steps, v.q.Source
+	if v.q.Progress != nil {
+		o.Progress = func(done, total int) { v.q.Progress(done, total, what) }
+	}
+	return Execute(ctx, d, p, l, o)
+}
+
+func gradientKey(step int, name string) string { return fmt.Sprintf("%d\x00%s", step, name) }
+
+func outputs(s *planner.Step) []Output {
+	out := make([]Output, len(s.Outputs))
+	for i, o := range s.Outputs {
+		out[i] = Output{o.Name, o.Tensor, s.Forward}
+	}
+	return out
+}
+
+// guarded is the run that is checked.
+func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) error {
+	keep := len(s.Ranges) > 0 || len(v.q.Expect) > 0
+	o := Options{Guarded: true, Outputs: outputs(s)}
+	finite := true
+	o.Gradient = func(step int, name string, a *Array) {
+		for _, x := range a.Values {
+			finite = finite && x-x == 0
+		}
+		if keep {
+			v.first[gradientKey(step, name)] = a
+		}
+	}
+	var err error
+	if v.run, err = v.execute(ctx, "guarded run", s.Program, l, o); err != nil {
+		return err
+	}
+	info := v.run.Device
+	v.r.Device = DeviceInfo{info.Name, info.Kind, info.Driver}
+	v.r.Arena.UsedBytes = v.run.Used
+	v.r.Memory = MemoryInfo{PredictedBytes: l.Bytes + info.Extra, MeasuredBytes: v.run.Growth}
+	v.r.Loss = v.run.Loss
+	v.check("arena", float64(abs(v.run.Used-l.Bytes)), 0, "bytes between the end of the highest buffer and that of the arena")
+	v.check("memory", float64(abs(v.run.Growth-v.r.Memory.PredictedBytes)), float64(info.Granularity), "bytes that the driver's count differs from the prediction")
+	v.check("guards", float64(len(v.run.Broken)), 0, firstOf(v.run.Broken, "buffers written beyond their ends"))
+	if v.q.Cap > 0 {
+		v.check("cap", float64(v.run.Growth), float64(v.q.Cap), "bytes taken of the device")
+	}
+	bad := 0
+	for _, x := range v.run.Loss {
+		if x-x != 0 {
+			bad++
+		}
+	}
+	if !finite {
+		bad++
+	}
+	v.check("finite", float64(bad), 0, "losses and gradients that are no numbers, where every buffer starts as NaN")
+	v.expected(s)
+	return nil
+}
+
+func abs(n int64) int64 { return max(n, -n) }
+
+func firstOf(list []string, otherwise string) string {
+	if len(list) > 0 {
+		return list[0]
+	}
+	return otherwise
+}
+
+// expected compares with what the caller knows.
+func (v *validation) expected(s *planner.Step) {
+	names := make([]string, 0, len(v.q.Expect))
+	for name := range v.q.Expect {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		want := v.q.Expect[name]
+		var got *Array
+		if p, ok := strings.CutPrefix(name, "grad:"); ok {
+			got = v.first[gradientKey(1, p)]
+		} else {
+			for i := range s.Outputs {
+				if s.Outputs[i].Name == name {
+					got = v.run.Outputs[i]
+				}
+			}
+		}
+		if got == nil {
+			v.r.Checks = append(v.r.Checks, Check{Name: "expected " + name, Tolerance: v.q.Tolerance, Detail: "the step has no such output or gradient"})
+			continue
+		}
+		v.check("expected "+name, Difference(got, &want), v.q.Tolerance, "largest difference, relative to the largest number")
+	}
+}
+
+// timed runs the step without guards and measures its nodes.
+func (v *validation) timed(ctx context.Context, s *planner.Step, l *Layout) error {
+	res, err := v.execute(ctx, "timed run", s.Program, l, Options{})
+	if err != nil {
+		return err
+	}
+	worst := 0.0
+	for i := range res.Loss {
+		worst = max(worst, math.Abs(res.Loss[i]-v.run.Loss[i])/max(math.Abs(v.run.Loss[i]), math.SmallestNonzeroFloat64))
+	}
+	v.check("repeated", worst, v.tolerance(), "difference of the losses in a run without poisoned buffers")
+	var redo, rest, redoPredicted, restPredicted float64
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if n.Only == program.FirstStep && v.q.Steps > 1 || n.Only == program.LaterSteps && v.q.Steps == 1 || n.Phase == program.ZeroGrad || n.Does() == "del" {
+			continue
+		}
+		predicted, measured := 1e3*float64(s.Runs(n))*s.Time.Seconds(n), 1e3*res.Times[i].Seconds()
+		v.r.Time.PerOp = append(v.r.Time.PerOp, OpTime{"aten." + n.Op, n.Name, n.Phase.String(), predicted, measured})
+		if n.Recompute {
+			v.r.Recompute.Nodes++
+			redo, redoPredicted = redo+measured, redoPredicted+predicted
+		} else {
+			rest, restPredicted = rest+measured, restPredicted+predicted
+		}
+	}
+	v.r.Time.PredictedMs, v.r.Time.MeasuredMs = redoPredicted+restPredicted, redo+rest
+	if restPredicted > 0 && rest > 0 {
+		v.r.Recompute.Predicted, v.r.Recompute.Measured = redoPredicted/restPredicted, redo/rest
+	}
+	return nil
+}
+
+// tolerance is how far two runs of the same step may differ.
+func (v *validation) tolerance() float64 {
+	if v.run.Device.Exact {
+		return 0
+	}
+	return inexactTolerance
+}
+
+// plain runs the step without checkpoints and compares.
+func (v *validation) plain(ctx context.Context) error {
+	cfg := v.q.Config
+	cfg.Segments, cfg.Checkpoint = nil, "none"
+	s, err := v.q.Model.Program(cfg)
+	if err != nil {
+		return err
+	}
+	l := NewLayout(s.Program)
+	if err := l.Check(s.Program); err != nil {
+		return err
+	}
+	if v.q.Cap > 0 && l.Bytes > v.q.Cap {
+		v.r.Checks = append(v.r.Checks, Check{Name: "gradients", Tolerance: v.tolerance(), Detail: fmt.Sprintf("without checkpoints the arena takes %d bytes, more than the cap", l.Bytes)})
+		return nil
+	}
+	worst, name, seen := 0.0, "", 0
+	o := Options{Guarded: true, Outputs: outputs(s), Gradient: func(step int, n string, a *Array) {
+		k := gradientKey(step, n)
+		b := v.first[k]
+		delete(v.first, k)
+		seen++
+		if d := bitwise(b, a); d > worst {
+			worst, name = d, n
+		}
+	}}
+	res, err := v.execute(ctx, "run without checkpoints", s.Program, l, o)
+	if err != nil {
+		return err
+	}
+	for i := range res.Outputs {
+		if d := bitwise(v.run.Outputs[i], res.Outputs[i]); d > worst {
+			worst, name = d, s.Outputs[i].Name
+		}
+	}
+	for i := range res.Loss {
+		if d := math.Abs(res.Loss[i] - v.run.Loss[i]); d > worst*math.Abs(res.Loss[i]) {
+			worst, name = d/math.Abs(res.Loss[i]), "the loss"
+		}
+	}
+	if len(v.first) > 0 {
+		worst, name = math.Inf(1), "a gradient that only one run has"
+	}
+	detail := fmt.Sprintf("largest difference of %d gradients, the outputs and the losses to the run without checkpoints", seen)
+	if name != "" {
+		detail += ": " + name
+	}
+	v.check("gradients", worst, v.tolerance(), detail)
+	return nil
+}
+
+// bitwise is 0 for arrays of the same bits, else their difference, which is never 0.
+func bitwise(a, b *Array) float64 {
+	if equalBits(a, b) {
+		return 0
+	}
+	return max(Difference(a, b), math.SmallestNonzeroFloat64)
+}
