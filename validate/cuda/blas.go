@@ -41,11 +41,12 @@ import (
 	"gorgonia.org/cu"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/validate/dl"
 )
 
 // blas is an opened cuBLAS with a handle on one stream.
 type blas struct {
-	lib                                      *library
+	lib                                      *dl.Opened
 	handle                                   unsafe.Pointer
 	version                                  int
 	destroy, setStream, setWorkspace, fnGemm unsafe.Pointer
@@ -56,24 +57,24 @@ type blas struct {
 var cudaTypes = map[graph.DType]C.int{graph.Float32: 0, graph.Float64: 1, graph.Float16: 2, graph.BFloat16: 14}
 
 func openBLAS(s cu.Stream) (*blas, error) {
-	lib, err := openLibrary("cublas")
+	lib, err := dl.Open("cublas")
 	if err != nil {
 		return nil, err
 	}
 	b := &blas{lib: lib}
 	var create, version unsafe.Pointer
-	if err := lib.symbols(map[string]*unsafe.Pointer{"cublasCreate_v2": &create, "cublasDestroy_v2": &b.destroy, "cublasSetStream_v2": &b.setStream,
+	if err := lib.Symbols(map[string]*unsafe.Pointer{"cublasCreate_v2": &create, "cublasDestroy_v2": &b.destroy, "cublasSetStream_v2": &b.setStream,
 		"cublasSetWorkspace_v2": &b.setWorkspace, "cublasGetVersion_v2": &version, "cublasGemmStridedBatchedEx": &b.fnGemm}); err != nil {
 		return nil, err
 	}
 	if rc := C.blas_create(create, &b.handle); rc != 0 {
-		return nil, fmt.Errorf("%s: status %d making a handle: free memory on the device, or install the version that the driver supports", lib.path, int(rc))
+		return nil, fmt.Errorf("%s: status %d making a handle: free memory on the device, or install the version that the driver supports", lib.Path, int(rc))
 	}
 	var v C.int
 	C.blas_version(version, b.handle, &v)
 	b.version = int(v)
 	if rc := C.blas_stream(b.setStream, b.handle, streamPointer(s)); rc != 0 {
-		return nil, fmt.Errorf("%s: status %d setting the stream", lib.path, int(rc))
+		return nil, fmt.Errorf("%s: status %d setting the stream", lib.Path, int(rc))
 	}
 	return b, nil
 }

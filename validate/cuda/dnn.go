@@ -69,11 +69,12 @@ import (
 	"gorgonia.org/cu"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/validate/dl"
 )
 
 // dnn is an opened cuDNN with a handle on one stream.
 type dnn struct {
-	lib     *library
+	lib     *dl.Opened
 	f       C.dnn_t
 	handle  unsafe.Pointer
 	version int
@@ -95,7 +96,7 @@ func (p pass) String() string { return [...]string{"forward", "data gradient", "
 var dnnTypes = map[graph.DType]C.int{graph.Float32: 0, graph.Float64: 1, graph.Float16: 2, graph.BFloat16: 9}
 
 func openDNN(s cu.Stream) (*dnn, error) {
-	lib, err := openLibrary("cudnn")
+	lib, err := dl.Open("cudnn")
 	if err != nil {
 		return nil, err
 	}
@@ -112,15 +113,15 @@ func openDNN(s cu.Stream) (*dnn, error) {
 		"cudnnGetConvolutionForwardWorkspaceSize":       &f.size_forward, "cudnnGetConvolutionBackwardDataWorkspaceSize": &f.size_data,
 		"cudnnGetConvolutionBackwardFilterWorkspaceSize": &f.size_filter,
 		"cudnnConvolutionForward":                        &f.forward, "cudnnConvolutionBackwardData": &f.data, "cudnnConvolutionBackwardFilter": &f.filter}
-	if err := lib.symbols(names); err != nil {
+	if err := lib.Symbols(names); err != nil {
 		return nil, err
 	}
 	d.version = int(C.dnn_version(f.version))
 	if rc := C.dnn_make(f.create, &d.handle); rc != 0 {
-		return nil, fmt.Errorf("%s: %s making a handle", lib.path, d.status(rc))
+		return nil, fmt.Errorf("%s: %s making a handle", lib.Path, d.status(rc))
 	}
 	if rc := C.dnn_stream(f.set_stream, d.handle, streamPointer(s)); rc != 0 {
-		return nil, fmt.Errorf("%s: %s setting the stream", lib.path, d.status(rc))
+		return nil, fmt.Errorf("%s: %s setting the stream", lib.Path, d.status(rc))
 	}
 	return d, nil
 }

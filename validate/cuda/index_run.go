@@ -69,13 +69,36 @@ func isIndex(t *validate.Tensor) bool {
 	return t != nil && (t.DType == graph.Int64 || t.DType == graph.Int32)
 }
 
+// rowsOf shows indices as rows: how many there are in a row, and the strides of
+// rows and of what is in them.
+func rowsOf(idx *validate.Tensor) (rows [3]int64, ok bool) {
+	if !isIndex(idx) {
+		return rows, false
+	}
+	strides := [][]int64{idx.Strides}
+	var kept []int
+	for d, n := range idx.Shape {
+		if n != 1 {
+			kept = append(kept, d)
+		}
+	}
+	switch size := join(idx.Shape, strides, kept); len(size) {
+	case 1:
+		return [3]int64{size[0], 0, strides[0][0]}, true
+	case 2:
+		return [3]int64{size[1], strides[0][0], strides[0][1]}, true
+	}
+	return rows, false
+}
+
 func embedding(r *run) error {
 	w, idx, out := r.arg(0), r.arg(1), r.result(0)
-	if !isIndex(idx) || !contiguous(idx) || !contiguous(out) || len(w.Shape) != 2 || w.Strides[1] != 1 && w.Shape[1] != 1 || !isTraining(w.DType) || out.DType != w.DType {
+	rows, ok := rowsOf(idx)
+	if !ok || !contiguous(out) || len(w.Shape) != 2 || w.Strides[1] != 1 && w.Shape[1] != 1 || !isTraining(w.DType) || out.DType != w.DType {
 		return fmt.Errorf("rows of %v %v with strides %v by indices with strides %v", w.DType, w.Shape, w.Strides, idx.Strides)
 	}
 	a := embeddingArgs{tokens: idx.Elems(), cols: w.Shape[1], rows: w.Shape[0], rowStride: w.Strides[0], index: r.ptr(idx), in: r.ptr(w), out: r.ptr(out), dtype: dtype(w),
-		indexDType: dtype(idx)}
+		indexDType: dtype(idx), indexCols: rows[0], indexRow: rows[1], indexCol: rows[2]}
 	return launch(r.d, "index", "embedding_forward", grid{x: min(a.tokens, 1<<20), tx: 256}, &a)
 }
 
@@ -85,14 +108,15 @@ func embeddingBackward(r *run) error {
 		return err
 	}
 	idx, out := r.arg(1), r.result(0)
-	if !isIndex(idx) || !contiguous(idx) || !contiguous(out) || len(out.Shape) != 2 || !isTraining(g.DType) || out.DType != g.DType || idx.Elems()*out.Shape[1] != g.Elems() {
+	rows, ok := rowsOf(idx)
+	if !ok || !contiguous(out) || len(out.Shape) != 2 || !isTraining(g.DType) || out.DType != g.DType || idx.Elems()*out.Shape[1] != g.Elems() {
 		return fmt.Errorf("the gradient %v %v of a table %v by %v indices", g.DType, g.Shape, out.Shape, idx.Shape)
 	}
 	if err := r.zero(out); err != nil {
 		return err
 	}
 	a := embeddingArgs{tokens: idx.Elems(), cols: out.Shape[1], rows: out.Shape[0], rowStride: out.Strides[0], index: r.ptr(idx), in: r.ptr(g), out: r.ptr(out),
-		skip: int64(r.scalar(0, -1)), dtype: dtype(g), indexDType: dtype(idx)}
+		skip: int64(r.scalar(0, -1)), dtype: dtype(g), indexDType: dtype(idx), indexCols: rows[0], indexRow: rows[1], indexCol: rows[2]}
 	return launch(r.d, "index", "embedding_backward", grid{x: a.tokens, tx: 256}, &a)
 }
 

@@ -24,11 +24,11 @@ const tensorsPerUpdate = 32
 
 // updateArgs is Update of loss.cu.
 type updateArgs struct {
-	tensors, kind, dtype, flags                                           int32
-	lr, beta1, beta2, eps, decay, momentum, dampening, correct1, correct2 float32
-	gradDType, stateDType, pad                                            int32
-	n                                                                     [tensorsPerUpdate]int64
-	param, grad, state0, state1                                           [tensorsPerUpdate]uint64
+	tensors, kind, dtype, flags                                       int32
+	lr, rest1, beta2, rest2, eps, decay, momentum, correct1, correct2 float32
+	gradDType, stateDType, pad                                        int32
+	n                                                                 [tensorsPerUpdate]int64
+	param, grad, state0, state1                                       [tensorsPerUpdate]uint64
 }
 
 // The kinds of updates and their flags, as loss.cu numbers them.
@@ -197,7 +197,7 @@ func sameDense(a, b *validate.Tensor) bool {
 
 // args are the numbers of an update in the given step, from 1.
 func (f *rule) args(step int, first bool) updateArgs {
-	a := updateArgs{kind: f.kind, flags: f.flags, lr: float32(f.lr), beta1: float32(f.beta1), beta2: float32(f.beta2), eps: float32(f.eps), decay: float32(f.decay),
+	a := updateArgs{kind: f.kind, flags: f.flags, lr: float32(f.lr), rest1: float32(1 - f.beta1), beta2: float32(f.beta2), rest2: float32(1 - f.beta2), eps: float32(f.eps), decay: float32(f.decay),
 		momentum: float32(f.momentum), correct1: float32(1 - math.Pow(f.beta1, float64(step))), correct2: float32(1 - math.Pow(f.beta2, float64(step)))}
 	if first {
 		a.flags |= flagFirst

@@ -11,12 +11,17 @@ struct Embedding {
   const void* in; // the table; backward: the gradient of the result
   void* out;      // the result; backward: the gradient of the table
   i64 skip;       // index whose row gets no gradient, or -1
+  i64 index_cols, index_row, index_col; // indices in a row, and the strides of rows and of what is in them
   int dtype, index_dtype;
 };
 
+__device__ __forceinline__ i64 token(const Embedding& a, i64 t) {
+  return index_at(a.index, a.index_dtype, t / a.index_cols * a.index_row + t % a.index_cols * a.index_col);
+}
+
 template <typename T> __device__ void embedding(const Embedding& a) {
   for (i64 t = blockIdx.x; t < a.tokens; t += gridDim.x) {
-    i64 r = index_at(a.index, a.index_dtype, t);
+    i64 r = token(a, t);
     if (r < 0) r += a.rows;
     for (i64 c = threadIdx.x; c < a.cols; c += blockDim.x) ((T*)a.out)[t * a.cols + c] = ((const T*)a.in)[r * a.row_stride + c];
   }
@@ -28,12 +33,12 @@ extern "C" __global__ void embedding_forward(Embedding a) { DISPATCH(a.dtype, em
 template <typename T> __device__ void embedding_back(const Embedding& a) {
   __shared__ int seen;
   __shared__ u32 found[32];
-  i64 t = blockIdx.x, r = index_at(a.index, a.index_dtype, t);
+  i64 t = blockIdx.x, r = token(a, t);
   if (r == a.skip) return;
   if (threadIdx.x == 0) seen = 0;
   __syncthreads();
   for (i64 u = threadIdx.x; u < t; u += blockDim.x)
-    if (index_at(a.index, a.index_dtype, u) == r) seen = 1;
+    if (token(a, u) == r) seen = 1;
   __syncthreads();
   if (seen) return;
   const int width = 4;
@@ -41,7 +46,7 @@ template <typename T> __device__ void embedding_back(const Embedding& a) {
     float sum[width] = {0, 0, 0, 0};
     for (i64 u0 = t; u0 < a.tokens; u0 += blockDim.x) {
       i64 u = u0 + threadIdx.x;
-      u32 hit = __ballot_sync(0xffffffffu, u < a.tokens && index_at(a.index, a.index_dtype, u) == r);
+      u32 hit = __ballot_sync(0xffffffffu, u < a.tokens && token(a, u) == r);
       if ((threadIdx.x & 31) == 0) found[threadIdx.x >> 5] = hit;
       __syncthreads();
       for (int w = 0; w < blockDim.x / 32; w++)

@@ -54,7 +54,7 @@ extern "C" __global__ void nll_backward(NLL a) {
 // An optimizer's step on up to 32 tensors: y counts tensors.
 struct Update {
   int tensors, kind, dtype, flags; // flags: 1 nesterov, 2 the first step, 4 decoupled weight decay
-  float lr, beta1, beta2, eps, decay, momentum, dampening, correct1, correct2;
+  float lr, rest1, beta2, rest2, eps, decay, momentum, correct1, correct2; // rest: 1 - beta, rounded once
   int grad_dtype, state_dtype, pad;
   i64 n[32];
   void* param[32];
@@ -74,7 +74,7 @@ extern "C" __global__ void optimizer_update(Update a) {
     switch (a.kind) {
     case SGD: {
       if (a.momentum != 0) {
-        float b = first ? g : a.momentum * loadf(a.state0[t], a.state_dtype, i) + (1 - a.dampening) * g;
+        float b = first ? g : a.momentum * loadf(a.state0[t], a.state_dtype, i) + g;
         store<float>(a.state0[t], a.state_dtype, i, b);
         g = a.flags & 1 ? g + a.momentum * b : b;
       }
@@ -83,8 +83,8 @@ extern "C" __global__ void optimizer_update(Update a) {
     }
     case ADAM: {
       float m = first ? 0.f : loadf(a.state0[t], a.state_dtype, i), v = first ? 0.f : loadf(a.state1[t], a.state_dtype, i);
-      m += (1 - a.beta1) * (g - m);
-      v = a.beta2 * v + (1 - a.beta2) * g * g;
+      m += a.rest1 * (g - m);
+      v = a.beta2 * v + a.rest2 * g * g;
       store<float>(a.state0[t], a.state_dtype, i, m);
       store<float>(a.state1[t], a.state_dtype, i, v);
       p -= a.lr / a.correct1 * m / (sqrtf(v) / sqrtf(a.correct2) + a.eps);

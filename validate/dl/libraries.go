@@ -1,4 +1,7 @@
-package cuda
+// Package dl opens shared libraries at run time, whichever major version is
+// installed: NVIDIA's, which no build needs. Opening is behind the build tag
+// cuda, since it needs cgo; finding is not.
+package dl
 
 import (
 	"fmt"
@@ -25,14 +28,14 @@ var Libraries = []Library{
 	{"nvidia-ml", []int{1}, "MEMPLAN_NVML", "install the NVIDIA driver"},
 }
 
-// findLibrary returns the row of a name.
-func findLibrary(name string) *Library {
+// find returns the row of a name.
+func find(name string) *Library {
 	for i := range Libraries {
 		if Libraries[i].Name == name {
 			return &Libraries[i]
 		}
 	}
-	panic("cuda: no library " + name)
+	panic("dl: no library " + name)
 }
 
 // candidates lists the files to try, in order: what the variable names, what

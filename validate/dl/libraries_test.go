@@ -1,4 +1,4 @@
-package cuda
+package dl
 
 import (
 	"os"
@@ -20,7 +20,7 @@ func TestCandidates(t *testing.T) {
 		}
 	}
 	env := map[string]string{"VIRTUAL_ENV": venv}
-	got := findLibrary("cublas").candidates(func(k string) string { return env[k] })
+	got := find("cublas").candidates(func(k string) string { return env[k] })
 	if !slices.Equal(got[:3], []string{"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"}) {
 		t.Errorf("the loader's own search does not come first: %q", got)
 	}
@@ -29,31 +29,20 @@ func TestCandidates(t *testing.T) {
 		t.Errorf("wheels: %q", got)
 	}
 	env["MEMPLAN_CUBLAS"] = lib
-	if got := findLibrary("cublas").candidates(func(k string) string { return env[k] }); got[0] != filepath.Join(lib, "libcublas.so.13") || len(got) != 3 {
+	if got := find("cublas").candidates(func(k string) string { return env[k] }); got[0] != filepath.Join(lib, "libcublas.so.13") || len(got) != 3 {
 		t.Errorf("a folder by variable: %q", got)
 	}
 	env["MEMPLAN_CUBLAS"] = "/opt/libcublas.so"
-	if got := findLibrary("cublas").candidates(func(k string) string { return env[k] }); !slices.Equal(got, []string{"/opt/libcublas.so"}) {
+	if got := find("cublas").candidates(func(k string) string { return env[k] }); !slices.Equal(got, []string{"/opt/libcublas.so"}) {
 		t.Errorf("a file by variable: %q", got)
 	}
 }
 
 func TestMissingLibrarySaysWhatToDo(t *testing.T) {
-	msg := findLibrary("cudnn").missing("not found").Error()
+	msg := find("cudnn").missing("not found").Error()
 	for _, want := range []string{"9, 8", "pip install", "MEMPLAN_CUDNN"} {
 		if !strings.Contains(msg, want) {
 			t.Errorf("%q lacks %q", msg, want)
-		}
-	}
-}
-
-func TestOperatorsAreUnique(t *testing.T) {
-	for i, op := range Operators {
-		if operatorCode(op.Name) != i {
-			t.Errorf("%s is listed twice", op.Name)
-		}
-		if op.Inputs < 1 || op.Inputs > 3 || op.Real == "" {
-			t.Errorf("%s: %d operands, %q", op.Name, op.Inputs, op.Real)
 		}
 	}
 }

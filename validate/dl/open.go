@@ -1,6 +1,6 @@
 //go:build cuda
 
-package cuda
+package dl
 
 /*
 #cgo linux LDFLAGS: -ldl
@@ -16,15 +16,15 @@ import (
 	"unsafe"
 )
 
-// An opened library.
-type library struct {
+// An Opened library.
+type Opened struct {
 	handle unsafe.Pointer
-	path   string
+	Path   string
 }
 
-// openLibrary opens the first of a library's candidates that can be.
-func openLibrary(name string) (*library, error) {
-	l := findLibrary(name)
+// Open opens the first file of a library that can be.
+func Open(name string) (*Opened, error) {
+	l := find(name)
 	last := "none found"
 	for _, file := range l.candidates(os.Getenv) {
 		if name == "cublas" && filepath.Dir(file) != "." { // its other half lies beside it, where the loader may not look
@@ -32,7 +32,7 @@ func openLibrary(name string) (*library, error) {
 		}
 		h, msg := dlopen(file)
 		if h != nil {
-			return &library{h, file}, nil
+			return &Opened{h, file}, nil
 		}
 		if filepath.Dir(file) != "." || last == "none found" {
 			last = msg
@@ -51,19 +51,18 @@ func dlopen(file string) (unsafe.Pointer, string) {
 	return h, ""
 }
 
-// symbol returns a function of the library.
-func (l *library) symbol(name string) (unsafe.Pointer, error) {
+func (l *Opened) symbol(name string) (unsafe.Pointer, error) {
 	s := C.CString(name)
 	defer C.free(unsafe.Pointer(s))
 	p := C.dlsym(l.handle, s)
 	if p == nil {
-		return nil, fmt.Errorf("%s has no function %s", l.path, name)
+		return nil, fmt.Errorf("%s has no function %s", l.Path, name)
 	}
 	return p, nil
 }
 
-// symbols fills in functions by name.
-func (l *library) symbols(to map[string]*unsafe.Pointer) error {
+// Symbols fills in functions by name.
+func (l *Opened) Symbols(to map[string]*unsafe.Pointer) error {
 	for name, p := range to {
 		f, err := l.symbol(name)
 		if err != nil {
