@@ -43,6 +43,11 @@ func Units(l *lift.Lifted, weight func(call int) int64) []Unit {
 	d := divider{l: l, weight: weight, limit: int64(float64(total) * share), ran: scopes(l)}
 	units := d.split("", 0, n)
 	for i := range units {
+		if u := &units[i]; u.Module != "" && train.Overwrites(l, u.Lo, u.Hi) >= 0 {
+			u.Module = "" // cannot be run again
+		}
+	}
+	for i := range units {
 		units[i].Chains = i > 0 && d.chains(units[i-1], units[i])
 	}
 	return units

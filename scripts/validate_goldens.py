@@ -15,6 +15,7 @@ NAME.onnx is the model and NAME.npz holds:
     grad1:PARAM, grad2:   gradients of the first and of the second step
     meta                  the optimizer
 
+Of dropout, whose numbers are random, there is only the model.
 Needs torch, onnx, onnxscript, onnxruntime, numpy.
 """
 import argparse
@@ -196,6 +197,26 @@ class Pointwise(nn.Module):
         return self.b(z)
 
 
+class Dropout(nn.Module):
+    """A transformer block that drops activations, probabilities and whole branches."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.qkv, self.o = nn.Linear(10, 16), nn.Linear(16, 48), nn.Linear(16, 16)
+        self.ln, self.up, self.dn, self.head = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16), nn.Linear(16, 5)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, x):
+        n = x.shape[0]
+        x = self.drop(F.relu(self.a(x)))
+        q, k, v = (t.view(n, 6, 4, 4).transpose(1, 2) for t in self.qkv(x).split(16, 2))
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=0.2)
+        x = x + self.drop(self.o(y.transpose(1, 2).reshape(n, 6, 16)))
+        keep = torch.empty(n, 1, 1).bernoulli_(0.8)
+        x = x + keep.div_(0.8) * self.dn(F.gelu(self.up(self.ln(x))))
+        return self.head(x.mean(1))
+
+
 MODELS = {
     "mlp": (MLP, lambda: torch.randn(BATCH, 12), 5, "sgd-momentum"),
     "resnet": (ResNet, lambda: torch.randn(BATCH, 3, 20, 20), 5, "adamw"),
@@ -204,6 +225,7 @@ MODELS = {
     "gpt": (GPT, lambda: torch.randint(0, 17, (BATCH, 6)), 17, "adamw"),
     "llama": (Llama, lambda: torch.randint(0, 19, (BATCH, 7)), 19, "adamw"),
     "convnext": (ConvNeXt, lambda: torch.randn(BATCH, 3, 16, 16), 5, "sgd-nesterov"),
+    "dropout": (Dropout, lambda: torch.randn(BATCH, 6, 10), 5, None),
     "pointwise": (Pointwise, lambda: torch.randn(BATCH, 10), 5, "adam-wd"),
 }
 
@@ -235,6 +257,9 @@ def make(name, out):
             node.metadata_props.extend(kept)
     with open(path, "wb") as f:
         f.write(proto.SerializeToString(deterministic=True))
+    if optimizer is None:  # random: there is nothing to compare with
+        print(f"{path}: {os.path.getsize(path)} bytes, {len(proto.graph.node)} nodes")
+        return
     data = {"input0": x.numpy(), "meta": np.array(optimizer)}
     try:
         options = onnxruntime.SessionOptions()

@@ -161,6 +161,9 @@ func (b *builder) segments() error {
 		if lo >= hi {
 			return fmt.Errorf("checkpoint: no calls in modules %v", s.Modules)
 		}
+		if i := Overwrites(b.l, lo, hi); i >= 0 {
+			b.e.Warn("recompute-overwrites", fmt.Sprintf("checkpoint %v: call %q updates in place what the modules before have computed: running it again gives wrong gradients", s.Modules, b.l.Graph.Nodes[i].Name))
+		}
 		b.ranges = append(b.ranges, [2]int{lo, hi})
 	}
 	order := slices.Clone(b.ranges)
@@ -189,6 +192,36 @@ func Range(l *lift.Lifted, modules []string) (lo, hi int) {
 		}
 	}
 	return lo, hi
+}
+
+// idempotent are operators that change nothing the second time, and whose
+// gradient can be told from their result.
+var idempotent = []string{"relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max", "threshold"}
+
+// Overwrites returns the first call of [lo, hi) that updates in place what was
+// computed before lo, other than by an operator that changes nothing the second
+// time; -1 for none. Such calls cannot be run again: the region's input is no
+// longer what it was, and gradients would be wrong.
+func Overwrites(l *lift.Lifted, lo, hi int) int {
+	g := l.Graph
+	for i := lo; i < hi; i++ {
+		op, _, _ := strings.Cut(g.Nodes[i].Op, ".")
+		if !l.InPlace[i] || len(g.Nodes[i].Args) == 0 || g.Nodes[i].Args[0].Kind != graph.ArgValue || slices.Contains(idempotent, op) {
+			continue
+		}
+		def := g.Values[g.Nodes[i].Args[0].Value].Def
+		for int(def) >= lo && len(g.Nodes[def].Inputs) > 0 { // a view of what was computed before
+			name, _, _ := strings.Cut(g.Nodes[def].Op, ".")
+			if o := aten.Lookup(name); o == nil || o.Kind != "view" {
+				break
+			}
+			def = g.Values[g.Nodes[def].Inputs[0]].Def
+		}
+		if int(def) < lo {
+			return i
+		}
+	}
+	return -1
 }
 
 func shapeText(s graph.Shape) string {

@@ -85,6 +85,24 @@ var unaries = map[string]func(float64) float64{
 	"isfinite": func(x float64) float64 { return truth(!math.IsInf(x, 0) && x == x) }, "zeros_like": func(float64) float64 { return 0 },
 	"logical_not": func(x float64) float64 { return truth(x == 0) },
 	"lgamma":      func(x float64) float64 { y, _ := math.Lgamma(x); return y },
+	"digamma":     digamma,
+}
+
+// digamma is the derivative of lgamma: by its recurrence up to 6, then by its
+// asymptotic series (Abramowitz and Stegun 6.3.5, 6.3.7, 6.3.18).
+func digamma(x float64) float64 {
+	if x <= 0 {
+		if x == math.Floor(x) {
+			return math.NaN()
+		}
+		return digamma(1-x) - math.Pi/math.Tan(math.Pi*x)
+	}
+	s := 0.0
+	for ; x < 6; x++ {
+		s -= 1 / x
+	}
+	y := 1 / (x * x)
+	return s + math.Log(x) - 0.5/x - y*(1.0/12-y*(1.0/120-y*(1.0/252-y*(1.0/240-y/132))))
 }
 
 func sign(x float64) float64 {

@@ -1,0 +1,263 @@
+package cpu_test
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/validate"
+	"github.com/memplan/memplan/validate/cpu"
+)
+
+// A kernelCase is one of scripts/kernel_goldens.py.
+type kernelCase struct {
+	Kernel  string
+	Args    []any // names of arrays, numbers, or nil
+	Results []*string
+	Scalars []float64
+	Dims    []int64
+	Mode    string
+	Conv    *program.Conv
+	Pool    *program.Pool
+	Window  *program.Window
+
+	seed uint64
+}
+
+// A layout gives strides to a tensor: kernels must not care.
+type layout struct {
+	name    string
+	strides func(shape []int64) []int64
+}
+
+var layouts = []layout{
+	{"row-major", func(s []int64) []int64 { return spread(s, 1, false) }},
+	{"columns first", func(s []int64) []int64 { return spread(s, 1, true) }},
+	{"with gaps", func(s []int64) []int64 { return spread(s, 2, false) }},
+}
+
+// spread returns strides whose innermost is step: the last dim's, or the first's.
+func spread(shape []int64, step int64, first bool) []int64 {
+	st := make([]int64, len(shape))
+	n := step
+	for k := range shape {
+		i := len(shape) - 1 - k
+		if first {
+			i = k
+		}
+		st[i] = n
+		n *= max(shape[i], 1)
+	}
+	return st
+}
+
+// A bench is a device with an arena that is filled tensor by tensor.
+type bench struct {
+	t   *testing.T
+	d   *cpu.Device
+	top int64
+}
+
+// each calls f with the number of every element and where it lies.
+func each(shape, strides []int64, f func(i int, at int64)) {
+	idx := make([]int64, len(shape))
+	n := int64(1)
+	for _, d := range shape {
+		n *= d
+	}
+	for i := range n {
+		at := int64(0)
+		for j := range idx {
+			at += idx[j] * strides[j]
+		}
+		f(int(i), at)
+		for j := len(idx) - 1; j >= 0; j-- {
+			if idx[j]++; idx[j] < shape[j] {
+				break
+			}
+			idx[j] = 0
+		}
+	}
+}
+
+// place puts an array into the arena; without values the place is full of NaNs.
+func (b *bench) place(a *validate.Array, l layout, values bool) validate.Tensor {
+	t := validate.Tensor{At: b.top, DType: a.DType, Shape: a.Shape, Strides: l.strides(a.Shape)}
+	size := a.DType.Bytes(1)
+	span := int64(1)
+	for i, n := range a.Shape {
+		span += (n - 1) * t.Strides[i]
+	}
+	raw := slices.Repeat([]byte{0xff}, int(span*size))
+	if values {
+		each(t.Shape, t.Strides, func(i int, at int64) { put(raw[at*size:], a.DType, float64(a.Values[i])) })
+	}
+	b.top += (span*size + 255) / 256 * 256
+	if err := b.d.Upload(t.At, raw); err != nil {
+		b.t.Fatal(err)
+	}
+	return t
+}
+
+func put(b []byte, t graph.DType, v float64) {
+	switch t {
+	case graph.Float32:
+		binary.LittleEndian.PutUint32(b, math.Float32bits(float32(v)))
+	case graph.Float64:
+		binary.LittleEndian.PutUint64(b, math.Float64bits(v))
+	case graph.Int64:
+		binary.LittleEndian.PutUint64(b, uint64(int64(v)))
+	default:
+		b[0] = byte(v)
+	}
+}
+
+func get(b []byte, t graph.DType) float32 {
+	switch t {
+	case graph.Float32:
+		return math.Float32frombits(binary.LittleEndian.Uint32(b))
+	case graph.Float64:
+		return float32(math.Float64frombits(binary.LittleEndian.Uint64(b)))
+	case graph.Int64:
+		return float32(int64(binary.LittleEndian.Uint64(b)))
+	}
+	return float32(b[0])
+}
+
+// fetch reads a tensor back.
+func (b *bench) fetch(t *validate.Tensor) *validate.Array {
+	a := &validate.Array{Shape: t.Shape, DType: t.DType, Values: make([]float32, t.Elems())}
+	size := t.DType.Bytes(1)
+	raw := make([]byte, size)
+	each(t.Shape, t.Strides, func(i int, at int64) {
+		if err := b.d.Download(raw, t.At+at*size); err != nil {
+			b.t.Fatal(err)
+		}
+		a.Values[i] = get(raw, t.DType)
+	})
+	return a
+}
+
+// run runs a case with operands and results laid out so, and returns the results.
+func (c *kernelCase) run(t *testing.T, data map[string]*validate.Array, l layout) []*validate.Array {
+	d := cpu.New()
+	defer d.Close()
+	if err := d.Reserve(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, d: d}
+	n := &program.Node{Op: c.Kernel, Kernel: c.Kernel, Attrs: &program.Attrs{Scalars: c.Scalars, Dims: c.Dims, Mode: c.Mode, Conv: c.Conv, Pool: c.Pool, Window: c.Window}}
+	call := &validate.Call{Node: n, Kernel: c.Kernel, Seed: c.seed}
+	for _, a := range c.Args {
+		switch a := a.(type) {
+		case string:
+			call.Args = append(call.Args, validate.Operand{Kind: validate.OnDevice, Tensor: b.place(data[a], l, true)})
+			n.Attrs.Args = append(n.Attrs.Args, program.Arg{In: int32(len(n.In))})
+			n.In = append(n.In, program.Tensor{DType: data[a].DType, Shape: data[a].Shape})
+		case float64:
+			call.Args = append(call.Args, validate.Operand{Kind: validate.IsNumber, Value: a})
+			n.Attrs.Args = append(n.Attrs.Args, program.Arg{In: program.Number, Value: a})
+		default:
+			call.Args = append(call.Args, validate.Operand{})
+			n.Attrs.Args = append(n.Attrs.Args, program.Arg{In: program.Absent})
+		}
+	}
+	for _, r := range c.Results {
+		if r == nil {
+			call.Results = append(call.Results, validate.Tensor{At: -1})
+			continue
+		}
+		call.Results = append(call.Results, b.place(data[*r], l, false))
+	}
+	if err := d.Supports(n); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Run(call); err != nil {
+		t.Fatal(err)
+	}
+	out := make([]*validate.Array, len(c.Results))
+	for i := range c.Results {
+		if call.Results[i].At >= 0 {
+			out[i] = b.fetch(&call.Results[i])
+		}
+	}
+	return out
+}
+
+// seeded runs a case that makes one result of random numbers.
+func (c *kernelCase) seeded(t *testing.T, seed uint64, data map[string]*validate.Array) []float32 {
+	c.seed = seed
+	return c.run(t, data, layouts[0])[0].Values
+}
+
+func dropoutCall(x, mask, y validate.Tensor, p float64) *validate.Call {
+	n := &program.Node{Op: "native_dropout", Attrs: &program.Attrs{Scalars: []float64{p}}}
+	return &validate.Call{Node: n, Kernel: n.Op, Args: []validate.Operand{{Kind: validate.OnDevice, Tensor: x}}, Results: []validate.Tensor{mask, y}, Seed: 3}
+}
+
+// differ is the largest difference of two arrays where infinities and NaNs may
+// stand in both.
+func differ(a, b *validate.Array) float64 {
+	x, y := &validate.Array{}, &validate.Array{}
+	for i := range b.Values {
+		v, w := a.Values[i], b.Values[i]
+		if v != v && w != w || v == w {
+			v, w = 0, 0
+		}
+		x.Values, y.Values = append(x.Values, v), append(y.Values, w)
+		if v == 0 && w == 0 && !math.IsInf(float64(b.Values[i]), 0) && b.Values[i] == b.Values[i] { // keeps the scale
+			x.Values, y.Values = append(x.Values, b.Values[i]), append(y.Values, b.Values[i])
+		}
+	}
+	return validate.Difference(x, y)
+}
+
+// TestKernels compares single kernels with PyTorch and its autograd, with
+// operands and results in several layouts.
+func TestKernels(t *testing.T) {
+	data, err := validate.ReadNPZ(filepath.Join("testdata", "kernels.npz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := make([]byte, len(data["cases"].Values))
+	for i, v := range data["cases"].Values {
+		text[i] = byte(v)
+	}
+	var cases []kernelCase
+	if err := json.Unmarshal(text, &cases); err != nil {
+		t.Fatal(err)
+	}
+	tested := map[string]bool{}
+	for i := range cases {
+		c := &cases[i]
+		tested[c.Kernel] = true
+		for _, l := range layouts {
+			t.Run(fmt.Sprintf("%s/%d/%s", c.Kernel, i, l.name), func(t *testing.T) {
+				for j, got := range c.run(t, data, l) {
+					if got == nil {
+						continue
+					}
+					if d := differ(got, data[*c.Results[j]]); d > 1e-5 {
+						t.Errorf("result %d differs by %.3g of its largest number:\n%v\nPyTorch:\n%v", j, d, got.Values, data[*c.Results[j]].Values)
+					}
+				}
+			})
+		}
+	}
+	for i := range validate.Kernels {
+		name := validate.Kernels[i].Name
+		if !tested[name] && !slices.Contains(elsewhere, name) {
+			t.Errorf("kernel %s has no case", name)
+		}
+	}
+}
+
+// elsewhere are the kernels without an answer to compare with here: random ones
+// (TestRandom), those that do nothing, and the optimizer's (TestGolden).
+var elsewhere = []string{"uniform", "normal", "randn", "randint", "bernoulli", "native_dropout", "empty", "zero_grad", "del", "step"}

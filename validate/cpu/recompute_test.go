@@ -1,0 +1,156 @@
+package cpu_test
+
+import (
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/validate"
+	"github.com/memplan/memplan/validate/cpu"
+)
+
+// TestRecompute trains with checkpoints and without: outputs, losses and
+// gradients of both steps have the same bits, whatever the precision, and with
+// dropout.
+func TestRecompute(t *testing.T) {
+	for _, name := range []string{"resnet", "mobile", "gpt", "llama", "convnext", "dropout"} {
+		for _, precision := range []string{"fp32", "amp-bf16", "amp-fp16", "bf16"} {
+			t.Run(name+"/"+precision, func(t *testing.T) {
+				path := filepath.Join("..", "testdata", "golden", name+".onnx")
+				cfg := planner.Config{Batch: 2, Precision: precision, Optimizer: "adamw", Checkpoint: "none"}
+				plain := train(t, path, cfg, nil)
+				for _, which := range []string{"all", "sqrt"} {
+					cfg.Checkpoint = which
+					got := train(t, path, cfg, nil)
+					if !slices.Equal(got.Loss, plain.Loss) || math.IsNaN(got.Loss[0]) {
+						t.Errorf("%s: losses %v, without checkpoints %v", which, got.Loss, plain.Loss)
+					}
+					for i := range plain.Outputs {
+						same(t, which+": output", got.Outputs[i], plain.Outputs[i])
+					}
+					for step := range plain.grads {
+						if len(got.grads[step]) != len(plain.grads[step]) || len(plain.grads[step]) == 0 {
+							t.Fatalf("%s: %d gradients, without checkpoints %d", which, len(got.grads[step]), len(plain.grads[step]))
+						}
+						for _, k := range slices.Sorted(maps.Keys(plain.grads[step])) {
+							same(t, which+": gradient of "+k, got.grads[step][k], plain.grads[step][k])
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+func same(t *testing.T, what string, a, b *validate.Array) {
+	t.Helper()
+	if !slices.EqualFunc(a.Values, b.Values, func(v, w float32) bool { return math.Float32bits(v) == math.Float32bits(w) }) {
+		t.Errorf("%s differs by %.3g of its largest number", what, validate.Difference(a, b))
+	}
+}
+
+// TestPrecisions: half types change a loss little. The bound is ten roundings
+// of the type, of the loss.
+func TestPrecisions(t *testing.T) {
+	for _, name := range []string{"mlp", "resnet", "gpt", "llama", "convnext", "unet"} {
+		path := filepath.Join("..", "testdata", "golden", name)
+		data, err := validate.ReadNPZ(path + ".npz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for precision, eps := range map[string]float64{"amp-bf16": 1.0 / (1 << 8), "bf16": 1.0 / (1 << 8), "amp-fp16": 1.0 / (1 << 11), "fp16": 1.0 / (1 << 11)} {
+			got := train(t, path+".onnx", planner.Config{Batch: 2, Precision: precision, Optimizer: "sgd"}, data)
+			if want := float64(data["loss"].Values[0]); math.Abs(got.Loss[0]-want) > 10*eps*want || got.Loss[0] == want {
+				t.Errorf("%s in %s: loss %v, in float32 %v", name, precision, got.Loss[0], want)
+			}
+		}
+	}
+}
+
+// TestMicroBatches: five micro-batches of the same inputs, of which three are
+// spelled out, give five times the gradients of one.
+func TestMicroBatches(t *testing.T) {
+	path := filepath.Join("..", "testdata", "golden", "mlp")
+	data, err := validate.ReadNPZ(path + ".npz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := train(t, path+".onnx", planner.Config{Batch: 2, Optimizer: "sgd", Accumulate: 5}, data)
+	for name, a := range got.grads[0] {
+		for i := range a.Values {
+			a.Values[i] /= 5
+		}
+		if d := validate.Difference(a, data["grad1:"+name]); d > tolerance {
+			t.Errorf("gradient of %s differs by %.3g of its largest number", name, d)
+		}
+	}
+	if len(got.Loss) != 2 {
+		t.Errorf("losses %v of two steps", got.Loss)
+	}
+}
+
+// TestRandom: random kernels have the moments of their distributions, give the
+// same numbers for the same seed and others for another.
+func TestRandom(t *testing.T) {
+	const n = 20000
+	for _, c := range []struct {
+		kernel         string
+		scalars        []float64
+		mean, variance float64
+	}{
+		{"uniform", []float64{-1, 3}, 1, 16.0 / 12}, {"normal", []float64{2, 3}, 2, 9}, {"randn", []float64{0, 1}, 0, 1}, {"bernoulli", []float64{0.3}, 0.3, 0.21}, {"randint", []float64{2, 7}, 4, 2},
+	} {
+		draw := func(seed uint64) []float32 {
+			k := kernelCase{Kernel: c.kernel, Scalars: c.scalars, Results: []*string{new(string)}}
+			if c.kernel == "bernoulli" {
+				k.Args = []any{""}
+			}
+			return k.seeded(t, seed, map[string]*validate.Array{"": {Shape: []int64{n}, DType: 1, Values: make([]float32, n)}})
+		}
+		x := draw(1)
+		var mean, sq float64
+		for _, v := range x {
+			mean += float64(v) / n
+			sq += float64(v) * float64(v) / n
+		}
+		// Four standard errors of the mean, and a twentieth of the variance.
+		if v := sq - mean*mean; math.Abs(mean-c.mean) > 4*math.Sqrt(c.variance/n) || math.Abs(v-c.variance) > c.variance/20 {
+			t.Errorf("%s: mean %.3f and variance %.3f, want %.3f and %.3f", c.kernel, mean, v, c.mean, c.variance)
+		}
+		if !slices.Equal(x, draw(1)) || slices.Equal(x, draw(2)) {
+			t.Errorf("%s: a seed does not say what is drawn", c.kernel)
+		}
+	}
+}
+
+// TestDropout: the mask has the right share of zeros, is what the result is
+// multiplied by, and follows the seed.
+func TestDropout(t *testing.T) {
+	const n, p = 20000, 0.25
+	d := cpu.New()
+	defer d.Close()
+	if err := d.Reserve(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, d: d}
+	x := &validate.Array{Shape: []int64{n}, DType: 1, Values: slices.Repeat([]float32{2}, n)}
+	mask := &validate.Array{Shape: []int64{n}, DType: 9}
+	call := dropoutCall(b.place(x, layouts[0], true), b.place(mask, layouts[0], false), b.place(x, layouts[0], false), p)
+	if err := d.Run(call); err != nil {
+		t.Fatal(err)
+	}
+	m, y := b.fetch(&call.Results[0]), b.fetch(&call.Results[1])
+	kept := 0.0
+	for i := range m.Values {
+		kept += float64(m.Values[i])
+		if want := m.Values[i] * 2 / (1 - p); y.Values[i] != want {
+			t.Fatalf("element %d is %v, want %v", i, y.Values[i], want)
+		}
+	}
+	if share := kept / n; math.Abs(share-(1-p)) > 4*math.Sqrt(p*(1-p)/n) {
+		t.Errorf("%.3f of the elements kept, want %.3f", share, 1-p)
+	}
+}

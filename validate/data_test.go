@@ -1,0 +1,156 @@
+package validate
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// TestHalves compares the rounding to half types with a search for the nearest
+// of all of their numbers, the one with the even code of two.
+func TestHalves(t *testing.T) {
+	for name, c := range map[string]struct {
+		decode func(uint16) float64
+		encode func(float64) uint16
+	}{
+		"float16":  {fromF16, f16},
+		"bfloat16": {func(b uint16) float64 { return float64(math.Float32frombits(uint32(b) << 16)) }, func(v float64) uint16 { return bf16(float32(v)) }},
+	} {
+		var all []float64 // not negative, finite, in the order of their codes
+		for code := range uint16(0x8000) {
+			v := c.decode(code)
+			if v-v != 0 {
+				continue
+			}
+			all = append(all, v)
+			if got := c.encode(v); got != code {
+				t.Fatalf("%s: %v is %04x and becomes %04x", name, v, code, got)
+			}
+			if got := c.encode(-v); got != code|0x8000 {
+				t.Fatalf("%s: %v becomes %04x", name, -v, got)
+			}
+		}
+		for i := 1; i < len(all); i++ {
+			mid := (all[i-1] + all[i]) / 2 // exact in float64
+			even := uint16(i-1) + uint16((i-1)&1)
+			if got := c.encode(mid); float64(float32(mid)) == mid && got != even {
+				t.Fatalf("%s: %v, between %04x and %04x, becomes %04x", name, mid, i-1, i, got)
+			}
+			if got := c.encode(all[i-1] + (all[i]-all[i-1])*0.75); got != uint16(i) {
+				t.Fatalf("%s: more than the middle of %04x and %04x becomes %04x", name, i-1, i, got)
+			}
+		}
+		if !math.IsNaN(c.decode(c.encode(math.NaN()))) || !math.IsInf(c.decode(c.encode(math.Inf(1))), 1) {
+			t.Errorf("%s: NaN or infinity is lost", name)
+		}
+	}
+}
+
+// npy writes an array as NumPy does.
+func npy(descr, shape string, order string, body []byte) []byte {
+	head := "{'descr': '" + descr + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }"
+	head += strings.Repeat(" ", 63-(len(head)+10)%64) + "\n"
+	b := append([]byte("\x93NUMPY\x01\x00"), byte(len(head)), byte(len(head)>>8))
+	return append(append(b, head...), body...)
+}
+
+func TestReadNPY(t *testing.T) {
+	body := binary.LittleEndian.AppendUint32(nil, math.Float32bits(1.5))
+	body = binary.LittleEndian.AppendUint32(body, math.Float32bits(-2))
+	a, err := ReadNPY(bytes.NewReader(npy("<f4", "(2, 1)", "False", body)))
+	if err != nil || !slices.Equal(a.Shape, []int64{2, 1}) || !slices.Equal(a.Values, []float32{1.5, -2}) {
+		t.Errorf("%v, %v", a, err)
+	}
+	for name, c := range map[string]struct {
+		data []byte
+		want string
+	}{
+		"no header":     {[]byte("PK\x03\x04 something else"), "not a .npy"},
+		"other type":    {npy("<c8", "(1,)", "False", make([]byte, 8)), "NumPy's type"},
+		"columns first": {npy("<f4", "(2, 2)", "True", make([]byte, 16)), "C-contiguous"},
+		"short":         {npy("<f4", "(3,)", "False", make([]byte, 8)), "EOF"},
+		"huge":          {npy("<f4", "(4294967296, 4294967296)", "False", nil), "an array of"},
+		"negative":      {npy("<f4", "(-1,)", "False", nil), "shape"},
+	} {
+		if _, err := ReadNPY(bytes.NewReader(c.data)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestReadPB(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.pb")
+	head := func() []byte {
+		b := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 2)
+		return protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.VarintType), uint64(graph.Float32))
+	}
+	raw := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, math.Float32bits(3)), math.Float32bits(4))
+	for name, field := range map[string]protowire.Number{"float_data": 4, "raw_data": 9} {
+		data := protowire.AppendBytes(protowire.AppendTag(head(), field, protowire.BytesType), raw)
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if a, err := ReadArray(file); err != nil || !slices.Equal(a.Values, []float32{3, 4}) {
+			t.Errorf("%s: %v, %v", name, a, err)
+		}
+	}
+	if err := os.WriteFile(file, head(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadArray(file); err == nil || !strings.Contains(err.Error(), "0 elements") {
+		t.Errorf("no elements: %v", err)
+	}
+}
+
+func FuzzReadPB(f *testing.F) {
+	f.Add([]byte{8, 2, 16, 1, 34, 8, 0, 0, 128, 63, 0, 0, 0, 64})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if a, err := readPB(data); err == nil && int64(len(a.Values)) != numel(a.Shape) {
+			t.Errorf("%d elements of %v", len(a.Values), a.Shape)
+		}
+	})
+}
+
+func FuzzReadNPY(f *testing.F) {
+	f.Add(npy("<f4", "(2,)", "False", make([]byte, 8)))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) > 1<<12 {
+			return
+		}
+		if a, err := ReadNPY(bytes.NewReader(data)); err == nil && int64(len(a.Values)) != numel(a.Shape) {
+			t.Errorf("%d elements of %v", len(a.Values), a.Shape)
+		}
+	})
+}
+
+// TestComplete: a node that does not say what it computes is refused.
+func TestComplete(t *testing.T) {
+	tensor := program.Tensor{DType: graph.Float32, Shape: []int64{2}, Strides: []int64{1}}
+	for name, n := range map[string]program.Node{
+		"no such kernel": {Op: "aten_magic", In: []program.Tensor{tensor}},
+		"operands":       {Op: "mul", In: []program.Tensor{tensor}},
+		"numbers":        {Op: "native_dropout", In: []program.Tensor{tensor}},
+		"no dims":        {Op: "softmax", In: []program.Tensor{tensor}},
+		"no attributes":  {Op: "convolution", In: []program.Tensor{tensor, tensor, tensor}},
+		"several":        {Op: "mul", In: []program.Tensor{tensor, tensor}, Attrs: &program.Attrs{Inexact: "stands for several kernels"}},
+		"does not show":  {Op: "mul", In: []program.Tensor{tensor}, Attrs: &program.Attrs{Args: []program.Arg{{In: 0}, {In: program.Unknown}}}},
+	} {
+		if err := Complete(&n); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	n := program.Node{Op: "mul", In: []program.Tensor{tensor, tensor}}
+	if err := Complete(&n); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,290 @@
+package validate_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/validate"
+	"github.com/memplan/memplan/validate/cpu"
+)
+
+func golden(name string) string { return filepath.Join("testdata", "golden", name) }
+
+func open(t *testing.T, path string) *planner.Model {
+	t.Helper()
+	m, err := planner.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func build(t *testing.T, path string, cfg planner.Config) *planner.Step {
+	t.Helper()
+	s, err := open(t, path).Program(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// steps are programs to lay out.
+func steps(t *testing.T) map[string]*planner.Step {
+	out := map[string]*planner.Step{}
+	for _, name := range []string{"resnet", "mobile", "gpt", "llama", "unet"} {
+		for _, checkpoint := range []string{"none", "all"} {
+			out[name+" "+checkpoint] = build(t, golden(name)+".onnx", planner.Config{Batch: 2, Checkpoint: checkpoint})
+		}
+	}
+	out["accumulated"] = build(t, golden("mlp")+".onnx", planner.Config{Batch: 2, Accumulate: 5, Optimizer: "sgd-momentum"})
+	out["inference"] = build(t, golden("gpt")+".onnx", planner.Config{Batch: 2, Mode: "infer"})
+	for _, name := range []string{"resnet50", "gpt2", "vit_b_16", "mlp"} {
+		out[name] = build(t, filepath.Join("..", "models", name+".onnx"), planner.Config{Batch: 4, Checkpoint: "sqrt"})
+	}
+	return out
+}
+
+// TestLayout: no layout is below its bound, the independent check passes, and it
+// finds any two buffers of one node that are moved onto each other.
+func TestLayout(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for name, s := range steps(t) {
+		p := s.Program
+		l := validate.NewLayout(p)
+		if err := l.Check(p); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if l.Bytes < l.Bound || float64(l.Bytes) > 1.1*float64(l.Bound) {
+			t.Errorf("%s: %d bytes, at least %d", name, l.Bytes, l.Bound)
+		}
+		t.Logf("%s: %d bytes by %s, %.3f %% above the bound", name, l.Bytes, l.Order, 100*(float64(l.Bytes)/float64(l.Bound)-1))
+		for range 20 {
+			n := &p.Nodes[rng.IntN(len(p.Nodes))]
+			if len(n.Reads) == 0 || len(n.Out) == 0 || n.Reads[0] == n.Out[0].Storage {
+				continue
+			}
+			a, b := n.Reads[0], n.Out[len(n.Out)-1].Storage
+			if a == b {
+				continue
+			}
+			moved := *l
+			moved.Offset = slices.Clone(l.Offset)
+			moved.Offset[b] = moved.Offset[a]
+			if err := moved.Check(p); err == nil {
+				t.Errorf("%s: node %s reads and writes the same place, and no fault is found", name, n.Op)
+			}
+		}
+	}
+}
+
+// TestOverlap runs layouts in which two buffers that live at once lie on each
+// other: guards, numbers that are none, or other gradients than in the clean run
+// show it every time.
+func TestOverlap(t *testing.T) {
+	s := build(t, golden("resnet")+".onnx", planner.Config{Batch: 2, Checkpoint: "all"})
+	p := s.Program
+	l := validate.NewLayout(p)
+	run := func(l *validate.Layout) (r *validate.Result, grads map[string][]float32) {
+		grads = map[string][]float32{}
+		d := cpu.New()
+		defer d.Close()
+		r, err := validate.Execute(context.Background(), d, p, l, validate.Options{Guarded: true, Steps: 1, Gradient: func(_ int, name string, a *validate.Array) { grads[name] = a.Values }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r, grads
+	}
+	clean, want := run(l)
+	if len(clean.Broken) > 0 {
+		t.Fatalf("the layout itself: %v", clean.Broken)
+	}
+	tried := 0
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if n.Phase == program.Update || n.Does() == "fill" || len(n.In) == 0 || len(n.Out) == 0 || n.In[0].Storage == n.Out[0].Storage || n.In[0].DType != n.Out[0].DType || p.Storages[n.In[0].Storage].Life != program.Step {
+			continue
+		}
+		moved := *l
+		moved.Offset = slices.Clone(l.Offset)
+		moved.Offset[n.Out[0].Storage] = moved.Offset[n.In[0].Storage]
+		if moved.Offset[n.Out[0].Storage]+p.Storages[n.Out[0].Storage].Bytes+validate.Guard > l.Bytes {
+			continue
+		}
+		tried++
+		if r, got := run(&moved); len(r.Broken) == 0 && maps.EqualFunc(got, want, slices.Equal[[]float32]) {
+			t.Errorf("node %d (%s): its result lies on its operand, and the run is as before", i, n.Op)
+		}
+	}
+	if tried < 20 {
+		t.Errorf("only %d overlaps tried", tried)
+	}
+}
+
+// clumsy is a device that writes a byte beyond what some calls make.
+type clumsy struct {
+	*cpu.Device
+	kernel string
+}
+
+func (d clumsy) Run(c *validate.Call) error {
+	err := d.Device.Run(c)
+	if c.Kernel == d.kernel {
+		r := &c.Results[0]
+		err = errors.Join(err, d.Fill(r.At+r.DType.Bytes(r.Elems()), 1, 0))
+	}
+	return err
+}
+
+// question is about a small model, on the processor.
+func question(t *testing.T, name string, cfg planner.Config) *validate.Question {
+	return &validate.Question{Model: open(t, golden(name)+".onnx"), Config: cfg, Open: func() (validate.Device, error) { return cpu.New(), nil }, Steps: 2, Tolerance: 1e-4}
+}
+
+func answer(t *testing.T, q *validate.Question) *validate.Report {
+	t.Helper()
+	r, err := validate.Validate(context.Background(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func failed(r *validate.Report) (names []string) {
+	for _, c := range r.Checks {
+		if c.OK != nil && !*c.OK {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+func TestValidated(t *testing.T) {
+	data, err := validate.ReadNPZ(golden("gpt") + ".npz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := question(t, "gpt", planner.Config{Batch: 2, Optimizer: "adamw", Checkpoint: "all"})
+	weights := validate.ModelSource(q.Model.Graph(), q.Model.Path)
+	q.Source = func(name string) (*validate.Array, error) {
+		if a := data[name]; a != nil {
+			return a, nil
+		}
+		return weights(name)
+	}
+	q.Expect = map[string]validate.Array{"output": *data["output0"], "grad:qkv.weight": *data["grad1:qkv.weight"]}
+	r := answer(t, q)
+	if r.Verdict != validate.Validated || len(failed(r)) > 0 {
+		t.Errorf("%s: %v", r.Verdict, failed(r))
+	}
+	for _, name := range []string{"layout", "arena", "memory", "guards", "finite", "repeated", "gradients", "expected output", "expected grad:qkv.weight"} {
+		if !slices.ContainsFunc(r.Checks, func(c validate.Check) bool { return c.Name == name }) {
+			t.Errorf("no check %s", name)
+		}
+	}
+	if r.Recompute.Nodes == 0 || r.Time.MeasuredMs <= 0 || len(r.Time.PerOp) == 0 || r.Arena.UsedBytes != r.Arena.PlannedBytes || len(r.Loss) != 2 {
+		t.Errorf("figures are missing: %+v", r)
+	}
+
+	q.Expect["output"].Values[3] += 0.01
+	if r := answer(t, q); r.Verdict != validate.Refuted || !slices.Equal(failed(r), []string{"expected output"}) {
+		t.Errorf("a wrong output: %s: %v", r.Verdict, failed(r))
+	}
+	q.Expect = map[string]validate.Array{"nonsense": *data["output0"]}
+	if r := answer(t, q); r.Verdict != validate.Partial {
+		t.Errorf("an output that is not there: %s", r.Verdict)
+	}
+}
+
+// TestRefuted: what is wrong is found, and what cannot be run is said.
+func TestRefuted(t *testing.T) {
+	q := question(t, "resnet", planner.Config{Batch: 2})
+	q.Open = func() (validate.Device, error) { return clumsy{cpu.New(), "convolution"}, nil }
+	if r := answer(t, q); r.Verdict != validate.Refuted || !slices.Contains(failed(r), "guards") {
+		t.Errorf("a kernel that writes too far: %s: %v", r.Verdict, failed(r))
+	}
+
+	// A region that updates its input in place cannot be run again.
+	q = question(t, "mobile", planner.Config{Batch: 2, Segments: []train.Segment{{Modules: []string{"b.2"}}}})
+	s, err := q.Model.Program(q.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(s.Warnings, func(w graph.Warning) bool { return w.Code == "recompute-overwrites" }) {
+		t.Error("no warning of it")
+	}
+	if r := answer(t, q); r.Verdict != validate.Refuted || !slices.Equal(failed(r), []string{"gradients"}) {
+		t.Errorf("a region that overwrites its input: %s: %v", r.Verdict, failed(r))
+	}
+
+	q = question(t, "resnet", planner.Config{Batch: 2})
+	q.Cap = 1 << 20
+	if r := answer(t, q); r.Verdict != validate.Refuted || !slices.Equal(failed(r), []string{"cap"}) {
+		t.Errorf("a cap: %s: %v", r.Verdict, failed(r))
+	}
+
+	q = question(t, "resnet", planner.Config{Batch: 2, Optimizer: "lion"})
+	_, err = validate.Validate(context.Background(), q)
+	if !errors.Is(err, validate.ErrUnsupported) || !strings.Contains(err.Error(), "lion") {
+		t.Errorf("an optimizer that the device lacks: %v", err)
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	q = question(t, "resnet", planner.Config{Batch: 2})
+	q.Progress = func(done, _ int, _ string) {
+		if done == 20 {
+			cancel()
+		}
+	}
+	if _, err := validate.Validate(ctx, q); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+}
+
+// TestSupported: every node of the sample models says what it computes, and the
+// processor can run it, in every precision and with every attention.
+func TestSupported(t *testing.T) {
+	d := cpu.New()
+	models, err := filepath.Glob(filepath.Join("..", "models", "*.onnx"))
+	if err != nil || len(models) == 0 {
+		t.Fatalf("no sample models: %v", err)
+	}
+	for _, path := range models {
+		for _, precision := range []string{"fp32", "amp-bf16", "bf16"} {
+			for _, attention := range []string{"auto", "eager", "efficient"} {
+				s := build(t, path, planner.Config{Batch: 2, Precision: precision, Attention: attention, Checkpoint: "sqrt"})
+				for _, u := range validate.Unsupports(d, s.Program) {
+					t.Errorf("%s, %s, %s: %s (%s): %s", filepath.Base(path), precision, attention, u.Op, u.Node, u.Reason)
+				}
+			}
+		}
+	}
+}
+
+// TestRandomNumbers: the counted numbers are uniform and normal by their
+// moments, and differ from name to name.
+func TestRandomNumbers(t *testing.T) {
+	const n = 1 << 16
+	var mean, sq, norm, normSq float64
+	for i := range uint64(n) {
+		u, g := validate.Uniform(7, i), validate.Normal(7, i)
+		if u < 0 || u >= 1 {
+			t.Fatalf("number %d is %v", i, u)
+		}
+		mean, sq, norm, normSq = mean+u/n, sq+u*u/n, norm+g/n, normSq+g*g/n
+	}
+	// Five standard errors.
+	if math.Abs(mean-0.5) > 5*math.Sqrt(1.0/12/n) || math.Abs(sq-1.0/3) > 0.01 || math.Abs(norm) > 5/math.Sqrt(n) || math.Abs(normSq-1) > 0.03 {
+		t.Errorf("moments %v %v, %v %v", mean, sq, norm, normSq)
+	}
+}
