@@ -59,6 +59,8 @@ It reads NVML in a build with CUDA, else through nvidia-smi.`,
 	fl.DurationVar(&o.interval, "interval", 500*time.Millisecond, "`TIME` between readings")
 	fl.DurationVar(&o.window, "window", 10*time.Second, "`TIME` whose peaks are compared; some training steps long")
 	fl.DurationVar(&o.duration, "duration", 0, "watch for this `TIME`; 0: until interrupted")
+	_ = c.RegisterFlagCompletionFunc("plan", completeFiles(1, "json")) // fails only for a flag that does not exist
+	_ = c.RegisterFlagCompletionFunc("csv", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
 	noFiles(c, "gpu", "pid", "interval", "window", "duration")
 	o.outputFlags.add(c, report.Names(report.Watches))
 	return c

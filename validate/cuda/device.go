@@ -53,6 +53,9 @@ type Device struct {
 	spare  []cu.Event
 }
 
+// granularity is what the driver rounds allocations up to.
+const granularity = 2 << 20
+
 // Open starts a context on a device, with no memory of its own yet.
 func Open(opt Options) (*Device, error) {
 	n, err := cu.NumDevices()
@@ -84,7 +87,7 @@ func (d *Device) start() error {
 		return explain("naming the device", err)
 	}
 	v := cu.Version()
-	d.info = validate.Info{Name: strings.TrimRight(name, "\x00"), Kind: "cuda", Driver: fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10), Exact: true}
+	d.info = validate.Info{Name: strings.TrimRight(name, "\x00"), Kind: "cuda", Driver: fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10), Exact: true, Granularity: granularity}
 	if d.major, err = d.dev.Attribute(cu.ComputeCapabilityMajor); err != nil {
 		return explain("asking for the compute capability", err)
 	}

@@ -16,6 +16,7 @@ type embeddingArgs struct {
 	tokens, cols, rows, rowStride int64
 	index, in, out                uint64
 	skip                          int64
+	indexCols, indexRow, indexCol int64
 	dtype, indexDType             int32
 }
 
