@@ -111,22 +111,22 @@ func strides(shape []int64) []int64 {
 // ReadNPZ reads all arrays of a .npz file by their names; those that are no
 // numbers are left out.
 func ReadNPZ(path string) (map[string]*Array, error) {
-	z, err := zip.OpenReader(path)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	defer z.Close()
 	out := map[string]*Array{}
 	for _, f := range z.File {
 		r, err := f.Open()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		a, err := ReadNPY(r)
-		r.Close()
-		name := strings.TrimSuffix(f.Name, ".npy")
-		if err == nil {
-			out[name] = a
+		if a, err := ReadNPY(r); err == nil {
+			out[strings.TrimSuffix(f.Name, ".npy")] = a
 		}
 	}
 	return out, nil

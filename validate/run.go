@@ -281,7 +281,7 @@ func (r *runner) step(ctx context.Context, t *liveness.Timeline, s int) error {
 			return err
 		}
 	}
-	start := time.Now()
+	start := time.Now() //nolint:forbidigo // steps are measured
 	var ran []int
 	for i := 0; i < len(r.p.Nodes); {
 		hi := i + 1

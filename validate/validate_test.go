@@ -98,7 +98,6 @@ func TestOverlap(t *testing.T) {
 	run := func(l *validate.Layout) (r *validate.Result, grads map[string][]float32) {
 		grads = map[string][]float32{}
 		d := cpu.New()
-		defer d.Close()
 		r, err := validate.Execute(context.Background(), d, p, l, validate.Options{Guarded: true, Steps: 1, Gradient: func(_ int, name string, a *validate.Array) { grads[name] = a.Values }})
 		if err != nil {
 			t.Fatal(err)

@@ -15,7 +15,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts pins exit codes, streams and formats; the sample models lie in
-// $MODELS, a calibration in $PROFILE.
+// $MODELS, small ones with weights in $SMALL, a calibration in $PROFILE.
 func TestScripts(t *testing.T) {
 	models, err := filepath.Abs(filepath.Join("..", "..", "models"))
 	if err != nil {
@@ -25,6 +25,7 @@ func TestScripts(t *testing.T) {
 		Dir: filepath.Join("testdata", "script"),
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("MODELS", models)
+			e.Setenv("SMALL", filepath.Join(filepath.Dir(models), "validate", "testdata", "golden"))
 			e.Setenv("PROFILE", filepath.Join(filepath.Dir(models), "planner", "profile", "testdata", "calibration-h200.json"))
 			return nil
 		},

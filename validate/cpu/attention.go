@@ -6,17 +6,16 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-func init() {
+// attentionKernels names the results of each kernel, the output and the
+// log-sum-exp (the rest is state of random numbers, which this device counts
+// instead), and the operands of each backward: the mask, the key, after which
+// come query, value, log-sum-exp and output.
+func attentionKernels() map[string]kernel {
 	const base = "_scaled_dot_product_"
-	// The results of each kernel: the output and the log-sum-exp; the rest is
-	// state of random numbers, which this device counts instead.
-	kernels[base+"efficient_attention"] = attentionKernel(0, 1)
-	kernels[base+"cudnn_attention"] = attentionKernel(2, 3)
-	kernels[base+"flash_attention"] = attentionKernel(0, 1)
-	// The operands of each backward: gradient, mask, key, query, value, lse, output.
-	kernels[base+"efficient_attention_backward"] = attentionBackward(1, 2)
-	kernels[base+"cudnn_attention_backward"] = attentionBackward(1, 2)
-	kernels[base+"flash_attention_backward"] = attentionBackward(-1, 1)
+	return map[string]kernel{
+		base + "efficient_attention": attentionKernel(0, 1), base + "cudnn_attention": attentionKernel(2, 3), base + "flash_attention": attentionKernel(0, 1),
+		base + "efficient_attention_backward": attentionBackward(1, 2), base + "cudnn_attention_backward": attentionBackward(1, 2), base + "flash_attention_backward": attentionBackward(-1, 1),
+	}
 }
 
 // A heads is one attention call: [b, h, m, d] queries, [b, hk, n, d] keys and

@@ -4,8 +4,11 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-func init() {
-	kernels["convolution"], kernels["convolution_backward"] = convolution, convolutionBackward
+func convKernels() map[string]kernel {
+	return map[string]kernel{
+		"convolution":          convolution,
+		"convolution_backward": convolutionBackward,
+	}
 }
 
 // A conv is a convolution of three spatial dims, the missing ones of size 1: from

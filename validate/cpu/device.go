@@ -112,7 +112,7 @@ func (d *Device) Run(c *validate.Call) (err error) {
 	if f == nil {
 		return fmt.Errorf("cpu: no kernel %s", c.Kernel)
 	}
-	start := time.Now()
+	start := time.Now() //nolint:forbidigo // calls are measured
 	if err := d.inside(c); err != nil {
 		return err
 	}

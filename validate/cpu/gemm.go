@@ -90,14 +90,10 @@ func swapLast(s []int64) []int64 {
 	return out
 }
 
-func init() {
-	for _, name := range []string{"mm", "bmm"} {
-		kernels[name] = func(r *run) error { return product(r, 0) }
-	}
-	for _, name := range []string{"addmm", "baddbmm"} {
-		kernels[name] = func(r *run) error { return product(r, 1) }
-	}
-	kernels["mv"], kernels["dot"] = matrixVector, dotProduct
+func productKernels() map[string]kernel {
+	plain := func(r *run) error { return product(r, 0) }
+	added := func(r *run) error { return product(r, 1) }
+	return map[string]kernel{"mm": plain, "bmm": plain, "addmm": added, "baddbmm": added, "mv": matrixVector, "dot": dotProduct}
 }
 
 // product multiplies the operands from number first; one before is added.

@@ -64,7 +64,6 @@ func train(t *testing.T, path string, cfg planner.Config, data map[string]*valid
 		o.Outputs = append(o.Outputs, validate.Output{Name: out.Name, Tensor: out.Tensor, Node: p.Forward})
 	}
 	d := cpu.New()
-	defer d.Close()
 	if r.Result, err = validate.Execute(context.Background(), d, p.Program, l, o); err != nil {
 		t.Fatal(err)
 	}

@@ -5,17 +5,29 @@ import (
 	"slices"
 )
 
-func init() {
-	kernels["cat"], kernels["stack"] = cat, stack
-	kernels["repeat"], kernels["repeat_backward"] = repeat, repeatBackward
-	kernels["unview"], kernels["constant_pad_nd"] = unview, pad
-	kernels["embedding"], kernels["embedding_dense_backward"] = embedding, embeddingBackward
-	kernels["index"], kernels["index_backward"] = index, indexBackward
-	kernels["index_select"], kernels["index_select_backward"] = indexSelect, indexSelectBackward
-	kernels["gather"], kernels["gather_backward"] = gatherKernel, gatherBackward
-	kernels["max_pool_with_indices"], kernels["max_pool2d_with_indices_backward"] = maxPool, maxPoolBackward
-	kernels["avg_pool2d"], kernels["avg_pool2d_backward"] = avgPool, avgPoolBackward
-	kernels["adaptive_avg_pool2d"], kernels["adaptive_avg_pool2d_backward"] = avgPool, avgPoolBackward
+func indexKernels() map[string]kernel {
+	return map[string]kernel{
+		"cat":                              cat,
+		"stack":                            stack,
+		"repeat":                           repeat,
+		"repeat_backward":                  repeatBackward,
+		"unview":                           unview,
+		"constant_pad_nd":                  pad,
+		"embedding":                        embedding,
+		"embedding_dense_backward":         embeddingBackward,
+		"index":                            index,
+		"index_backward":                   indexBackward,
+		"index_select":                     indexSelect,
+		"index_select_backward":            indexSelectBackward,
+		"gather":                           gatherKernel,
+		"gather_backward":                  gatherBackward,
+		"max_pool_with_indices":            maxPool,
+		"max_pool2d_with_indices_backward": maxPoolBackward,
+		"avg_pool2d":                       avgPool,
+		"avg_pool2d_backward":              avgPoolBackward,
+		"adaptive_avg_pool2d":              avgPool,
+		"adaptive_avg_pool2d_backward":     avgPoolBackward,
+	}
 }
 
 // move writes operand i, of the given shape, into a window of result 0.

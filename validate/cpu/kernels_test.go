@@ -147,7 +147,6 @@ func (b *bench) fetch(t *validate.Tensor) *validate.Array {
 // run runs a case with operands and results laid out so, and returns the results.
 func (c *kernelCase) run(t *testing.T, data map[string]*validate.Array, l layout) []*validate.Array {
 	d := cpu.New()
-	defer d.Close()
 	if err := d.Reserve(1 << 20); err != nil {
 		t.Fatal(err)
 	}

@@ -2,11 +2,17 @@ package cpu
 
 import "math"
 
-func init() {
-	kernels["native_layer_norm"], kernels["native_layer_norm_backward"] = layerNorm, layerNormBackward
-	kernels["_fused_rms_norm"], kernels["_fused_rms_norm_backward"] = rmsNorm, rmsNormBackward
-	kernels["native_group_norm"], kernels["native_group_norm_backward"] = groupNorm, groupNormBackward
-	kernels["batch_norm"], kernels["batch_norm_backward"] = batchNorm, batchNormBackward
+func normKernels() map[string]kernel {
+	return map[string]kernel{
+		"native_layer_norm":          layerNorm,
+		"native_layer_norm_backward": layerNormBackward,
+		"_fused_rms_norm":            rmsNorm,
+		"_fused_rms_norm_backward":   rmsNormBackward,
+		"native_group_norm":          groupNorm,
+		"native_group_norm_backward": groupNormBackward,
+		"batch_norm":                 batchNorm,
+		"batch_norm_backward":        batchNormBackward,
+	}
 }
 
 // optional returns operand i, or nil where it is absent.

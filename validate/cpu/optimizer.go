@@ -8,13 +8,12 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-func init() { kernels["step"] = step }
-
-// A rule updates the elements [lo, hi) of one parameter p with gradient g and
-// states s, which hold what names lists, in float32 or the parameter's type.
+// A rule is an optimizer: the states that it keeps, by name, in the parameter's
+// type, and the update of a step, which returns what becomes of an element p
+// with gradient g and updates its states s.
 type rule struct {
 	states []string
-	update func(step int, p, g float64, s []float64) float64
+	update func(step int) func(p, g float64, s []float64) float64
 }
 
 // PyTorch's defaults (torch/optim: sgd.py, adam.py, adamw.py).
@@ -29,13 +28,15 @@ const (
 // adam is Adam with its own decay (AdamW), with decay in the gradient (L2), or
 // without.
 func adam(decoupled, l2 float64) *rule {
-	return &rule{[]string{"exp_avg", "exp_avg_sq"}, func(step int, p, g float64, s []float64) float64 {
-		p *= 1 - adamRate*decoupled
-		g += l2 * p
-		s[0] += (g - s[0]) * (1 - beta1)
-		s[1] = s[1]*beta2 + (1-beta2)*g*g
-		c1, c2 := 1-math.Pow(beta1, float64(step)), 1-math.Pow(beta2, float64(step))
-		return p - adamRate/c1*s[0]/(math.Sqrt(s[1])/math.Sqrt(c2)+adamEps)
+	return &rule{[]string{"exp_avg", "exp_avg_sq"}, func(step int) func(p, g float64, s []float64) float64 {
+		rate, root := adamRate/(1-math.Pow(beta1, float64(step))), math.Sqrt(1-math.Pow(beta2, float64(step)))
+		return func(p, g float64, s []float64) float64 {
+			p *= 1 - adamRate*decoupled
+			g += l2 * p
+			s[0] += (g - s[0]) * (1 - beta1)
+			s[1] = s[1]*beta2 + (1-beta2)*g*g
+			return p - rate*s[0]/(math.Sqrt(s[1])/root+adamEps)
+		}
 	}}
 }
 
@@ -44,26 +45,28 @@ func sgd(momentum, l2 float64, nesterov bool) *rule {
 	if momentum != 0 {
 		r.states = []string{"momentum_buffer"}
 	}
-	r.update = func(step int, p, g float64, s []float64) float64 {
-		g += l2 * p
-		if momentum != 0 {
-			if s[0] = s[0]*momentum + g; step == 1 {
-				s[0] = g
+	r.update = func(step int) func(p, g float64, s []float64) float64 {
+		return func(p, g float64, s []float64) float64 {
+			g += l2 * p
+			if momentum != 0 {
+				if s[0] = s[0]*momentum + g; step == 1 {
+					s[0] = g
+				}
+				if nesterov {
+					g += momentum * s[0]
+				} else {
+					g = s[0]
+				}
 			}
-			if nesterov {
-				g += momentum * s[0]
-			} else {
-				g = s[0]
-			}
+			return p - sgdRate*g
 		}
-		return p - sgdRate*g
 	}
 	return r
 }
 
 // rules are the optimizers by their names in the table of optimizers.
 var rules = map[string]*rule{
-	"none":  {update: func(_ int, p, _ float64, _ []float64) float64 { return p }},
+	"none":  {update: func(int) func(p, _ float64, _ []float64) float64 { return func(p, _ float64, _ []float64) float64 { return p } }},
 	"adamw": adam(decay, 0), "adamw-fused": adam(decay, 0), "adamw-loop": adam(decay, 0), "adamw-capturable": adam(decay, 0),
 	"adam": adam(0, 0), "adam-fused": adam(0, 0), "adam-loop": adam(0, 0), "adam-wd": adam(0, decay),
 	"sgd": sgd(0, 0, false), "sgd-wd": sgd(0, decay, false), "sgd-momentum": sgd(momentum, 0, false), "sgd-momentum-wd": sgd(momentum, decay, false),
@@ -103,6 +106,7 @@ func (r *run) update(f *rule, p *program.RuleParam, param, grad validate.Tensor,
 			}
 		}
 	}
+	next := f.update(r.c.Step)
 	pr, pw, gr := r.tensorReader(&param, param.Shape), r.writer(&param), r.tensorReader(&grad, param.Shape)
 	r.parallel(int(param.Elems()), 1<<13, func(lo, hi int) {
 		ps, gs := make([]float64, chunk), make([]float64, chunk)
@@ -123,7 +127,7 @@ func (r *run) update(f *rule, p *program.RuleParam, param, grad validate.Tensor,
 				for i := range s {
 					s[i] = ss[i][j]
 				}
-				ps[j] = f.update(r.c.Step, ps[j], gs[j], s)
+				ps[j] = next(ps[j], gs[j], s)
 				for i := range s {
 					ss[i][j] = s[i]
 				}

@@ -12,25 +12,45 @@ import (
 type kernel func(*run) error
 
 // kernels are the kernels by name.
-var kernels = map[string]kernel{}
+var kernels = buildKernels()
 
-func init() {
+func buildKernels() map[string]kernel {
+	all := map[string]kernel{"step": step}
+	for _, part := range []map[string]kernel{elementwiseKernels(), otherKernels(), productKernels(), convKernels(), attentionKernels(), normKernels(), indexKernels(), reductionKernels()} {
+		for name, f := range part {
+			if all[name] != nil {
+				panic("cpu: kernel listed twice: " + name)
+			}
+			all[name] = f
+		}
+	}
+	return all
+}
+
+// elementwiseKernels are those that functions of numbers give.
+func elementwiseKernels() map[string]kernel {
+	all := map[string]kernel{}
 	for name, f := range unaries {
-		kernels[name] = elementwise1(f)
+		all[name] = elementwise1(f)
 	}
 	for name, f := range binaries {
-		kernels[name] = elementwise2(f)
+		all[name] = elementwise2(f)
 	}
 	for name, f := range withNumbers {
-		kernels[name] = elementwiseN(1, f)
+		all[name] = elementwiseN(1, f)
 	}
 	for name, f := range gradients {
-		kernels[name] = elementwiseN(2, f)
+		all[name] = elementwiseN(2, f)
 	}
 	for name, f := range ternaries {
-		kernels[name] = elementwiseN(3, f)
+		all[name] = elementwiseN(3, f)
 	}
-	for name, f := range map[string]kernel{
+	return all
+}
+
+// otherKernels are elementwise ones that need more, and what creates tensors.
+func otherKernels() map[string]kernel {
+	return map[string]kernel{
 		"bitwise_not": bitwiseNot, "gelu": gelu, "gelu_backward": geluBackward, "div": div, "copy": copyKernel, "fill": fill, "arange": arange, "empty": nothing, "zero_grad": nothing, "del": nothing,
 		"uniform": random(func(r *run, i uint64) float64 {
 			lo := r.scalar(0, 0)
@@ -44,8 +64,6 @@ func init() {
 		}),
 		"bernoulli":      random(func(r *run, i uint64) float64 { return truth(validate.Uniform(r.c.Seed, i) < r.scalar(0, 0.5)) }),
 		"native_dropout": dropout, "mask_bias": maskBias, "causal_bias": causalBias, "empty_rows": emptyRows, "tril": triangle, "triu": triangle,
-	} {
-		kernels[name] = f
 	}
 }
 

@@ -131,7 +131,6 @@ func TestRandom(t *testing.T) {
 func TestDropout(t *testing.T) {
 	const n, p = 20000, 0.25
 	d := cpu.New()
-	defer d.Close()
 	if err := d.Reserve(1 << 20); err != nil {
 		t.Fatal(err)
 	}

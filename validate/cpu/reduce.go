@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-func init() {
+func reductionKernels() map[string]kernel {
+	kernels := map[string]kernel{}
 	kernels["sum"] = reduction(func(x []float64) float64 { return total(x) })
 	kernels["mean"] = reduction(func(x []float64) float64 { return total(x) / float64(len(x)) })
 	kernels["amax"] = reduction(func(x []float64) float64 { return slices.Max(x) })
@@ -77,6 +78,7 @@ func init() {
 	kernels["nll_loss_forward"], kernels["nll_loss2d_forward"] = nll, nll
 	kernels["nll_loss_backward"], kernels["nll_loss2d_backward"] = nllBackward, nllBackward
 	kernels["mse_loss"], kernels["mse_loss_backward"] = mse, mseBackward
+	return kernels
 }
 
 func total(x []float64) float64 {
