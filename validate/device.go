@@ -63,6 +63,7 @@ type Call struct {
 	Args    []Operand
 	Results []Tensor // without memory where a result is not wanted
 	Scratch []Span   // storages that the node allocates besides results, in order of allocation
+	Gap     Span     // the widest run of the arena that holds nothing while the call runs
 	States  [][]Span // optimizer's step: for each parameter of Node.Attrs.Rule its states
 	Seed    uint64   // of the call's random numbers: the same when the call runs again
 	Step    int      // 1 in the first training step

@@ -176,6 +176,37 @@ func maxLive(list []block, nodes int) int64 {
 	return most
 }
 
+// Gaps returns for each node the widest run of the arena that no buffer holds
+// while it runs: what a library may work in without taking more memory.
+func (l *Layout) Gaps(p *program.Program) []Span {
+	list := blocks(p)
+	born := make([][]*block, len(p.Nodes)+1)
+	for i := range list {
+		born[list[i].first] = append(born[list[i].first], &list[i])
+	}
+	at := func(b *block) int64 { return l.Offset[b.id] }
+	var live []*block // by offset
+	out := make([]Span, len(p.Nodes))
+	for n := range out {
+		live = slices.DeleteFunc(live, func(b *block) bool { return b.last < int32(n) })
+		for _, b := range born[n] {
+			k := sort.Search(len(live), func(k int) bool { return at(live[k]) > at(b) })
+			live = slices.Insert(live, k, b)
+		}
+		end := int64(0)
+		for _, b := range live {
+			if free := at(b) - end; free > out[n].Bytes {
+				out[n] = Span{end, free}
+			}
+			end = max(end, at(b)+b.size)
+		}
+		if l.Bytes-end > out[n].Bytes {
+			out[n] = Span{end, l.Bytes - end}
+		}
+	}
+	return out
+}
+
 // Check verifies a layout without the ranges it was made from: it walks the
 // nodes, keeps who is there, and compares every new buffer with all of them.
 // It returns an error naming two that overlap, or one outside the arena.

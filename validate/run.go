@@ -111,9 +111,11 @@ func Execute(ctx context.Context, d Device, p *program.Program, l *Layout, o Opt
 		return nil, fmt.Errorf("%w: %s", ErrUnsupported, list[0].Reason)
 	}
 	r := &runner{d: d, p: p, l: l, o: &o, res: &Result{Device: d.Info()}, end: liveness.NewRanges(p).End, update: len(p.Nodes), calls: make([]*Call, len(p.Nodes)), guard: make([]byte, Guard)}
+	gaps := l.Gaps(p)
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		r.calls[i] = r.resolve(n)
+		r.calls[i].Gap = gaps[i]
 		if r.seed == nil && n.Phase == program.Backward && n.Op == "ones_like" {
 			r.seed = n
 		}
@@ -152,6 +154,7 @@ func Execute(ctx context.Context, d Device, p *program.Program, l *Layout, o Opt
 	if err := d.Sync(); err != nil {
 		return nil, err
 	}
+	r.res.Device = d.Info() // a device knows when it has run whether it is exact
 	if o.Guarded {
 		for _, id := range p.Statics {
 			if err := r.inspect(id); err != nil {

@@ -287,3 +287,46 @@ func TestRandomNumbers(t *testing.T) {
 		t.Errorf("moments %v %v, %v %v", mean, sq, norm, normSq)
 	}
 }
+
+// The gap of a node is in the arena and touches no buffer that lives there.
+func TestGaps(t *testing.T) {
+	p := program.Program{Nodes: make([]program.Node, 4)}
+	add := func(bytes int64, first, last int) {
+		id := program.StorageID(len(p.Storages))
+		p.Storages = append(p.Storages, program.Storage{Bytes: bytes})
+		p.Nodes[first].Events = append(p.Nodes[first].Events, program.Event{Storage: id})
+		p.Nodes[last].Reads = append(p.Nodes[last].Reads, id)
+	}
+	add(1000, 0, 1)
+	add(5000, 1, 2)
+	add(3000, 2, 3)
+	add(2000, 0, 3)
+	l := validate.NewLayout(&p)
+	for n, g := range l.Gaps(&p) {
+		if g.At < 0 || g.At+g.Bytes > l.Bytes {
+			t.Errorf("node %d: a gap of %d bytes at %d in an arena of %d", n, g.Bytes, g.At, l.Bytes)
+		}
+		for id := range p.Storages {
+			first, last := 0, 0
+			for i := range p.Nodes {
+				for _, e := range p.Nodes[i].Events {
+					if int(e.Storage) == id {
+						first = i
+					}
+				}
+				for _, r := range p.Nodes[i].Reads {
+					if int(r) == id {
+						last = i
+					}
+				}
+			}
+			at, end := l.Offset[id], l.Offset[id]+p.Storages[id].Bytes+validate.Guard
+			if first <= n && n <= last && at < g.At+g.Bytes && g.At < end {
+				t.Errorf("node %d: the gap of %d bytes at %d meets storage %d at %d", n, g.Bytes, g.At, id, at)
+			}
+		}
+	}
+	if gaps := l.Gaps(&p); gaps[0].Bytes < 5000 {
+		t.Errorf("gaps %v: what comes later is free at first", gaps)
+	}
+}

@@ -172,6 +172,9 @@ func (r *run) cudnn(p pass, x, w, y *validate.Tensor) error {
 	ws := r.largestScratch()
 	k.limit = ws.Bytes
 	plan := r.d.dnn.plan(&k)
+	if plan.limited {
+		r.d.byMemory = true
+	}
 	if plan.err != nil {
 		return plan.err
 	}
@@ -200,10 +203,11 @@ func dense(w *validate.Tensor) bool {
 	return len(size) == 1 && strides[0][0] == 1
 }
 
-// largestScratch is the widest run of scratch: storages that lie side by side in
-// the arena count as one.
+// largestScratch is the widest memory that the call may work in: a run of its
+// scratch, where storages that lie side by side in the arena count as one, or of
+// the arena where it holds nothing.
 func (r *run) largestScratch() validate.Span {
-	var best validate.Span
+	best := r.c.Gap
 	for _, s := range r.c.Scratch {
 		for grown := true; grown; {
 			grown = false

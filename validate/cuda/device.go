@@ -48,6 +48,8 @@ type Device struct {
 	major  int           // compute capability
 	sms    int64
 
+	byMemory bool // an algorithm was not the library's first choice for want of memory
+
 	timing bool
 	events []cu.Event // two for each call
 	spare  []cu.Event
@@ -87,7 +89,7 @@ func (d *Device) start() error {
 		return explain("naming the device", err)
 	}
 	v := cu.Version()
-	d.info = validate.Info{Name: strings.TrimRight(name, "\x00"), Kind: "cuda", Driver: fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10), Exact: true, Granularity: granularity}
+	d.info = validate.Info{Name: strings.TrimRight(name, "\x00"), Kind: "cuda", Driver: fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10), Granularity: granularity}
 	if d.major, err = d.dev.Attribute(cu.ComputeCapabilityMajor); err != nil {
 		return explain("asking for the compute capability", err)
 	}
@@ -131,8 +133,14 @@ func (d *Device) enter() error {
 
 func (d *Device) leave() { runtime.UnlockOSThread() }
 
-// Info describes the device.
-func (d *Device) Info() validate.Info { return d.info }
+// Info describes the device. It is exact until the memory that happened to be
+// free in the arena has kept a library from its first choice of algorithm: where
+// another layout leaves more, it picks another.
+func (d *Device) Info() validate.Info {
+	info := d.info
+	info.Exact = !d.byMemory
+	return info
+}
 
 // Memory returns what the driver says is free and in all.
 func (d *Device) Memory() (free, total int64, err error) {

@@ -64,6 +64,7 @@ import "C"
 
 import (
 	"fmt"
+	"strings"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -157,8 +158,9 @@ type convKey struct {
 // A convPlan is a pass ready to run.
 type convPlan struct {
 	x, w, y, conv unsafe.Pointer
-	algo          C.int
+	algo, math    C.int
 	bytes         C.size_t
+	limited       bool  // a faster algorithm needs more workspace than there is
 	err           error // why cuDNN cannot run it within its workspace
 }
 
@@ -267,31 +269,43 @@ func (d *dnn) choose(k *convKey, p *convPlan) error {
 	if rc := C.dnn_find(find, d.handle, a, b, p.conv, c, C.int(len(perf)), &got, &perf[0]); rc != 0 {
 		return fmt.Errorf("cuDNN: algorithms of the %v pass: %s", k.pass, d.status(rc))
 	}
-	least := C.size_t(0)
+	var refused []string
 	for i := range perf[:got] {
 		q := &perf[i]
-		if q.status != 0 || q.determinism != 1 {
-			continue
-		}
-		if k.dtype == graph.Float32 && k.full && q.math == 1 {
-			continue
-		}
-		if rc := C.dnn_set(d.f.set_math, p.conv, q.math); rc != 0 {
-			continue
-		}
-		var bytes C.size_t
-		if rc := C.dnn_size(size, d.handle, a, b, p.conv, c, q.algo, &bytes); rc != 0 {
-			continue
-		}
-		if int64(bytes) <= k.limit {
-			p.algo, p.bytes = q.algo, bytes
+		bytes, why := d.refuses(k, p, q, size)
+		if why == "" {
+			p.algo, p.bytes, p.math = q.algo, bytes, q.math
 			return nil
 		}
-		if least == 0 || bytes < least {
-			least = bytes
-		}
+		p.limited = p.limited || bytes > 0
+		refused = append(refused, fmt.Sprintf("%d %s", int(q.algo), why))
 	}
-	return fmt.Errorf("cuDNN: no deterministic algorithm of the %v pass in %d bytes of workspace (the smallest needs %d)", k.pass, k.limit, uint64(least))
+	return fmt.Errorf("cuDNN: no algorithm of the %v pass in %d bytes of workspace (%s)", k.pass, k.limit, strings.Join(refused, ", "))
+}
+
+// refuses says why an algorithm is not to be used, or how much workspace it
+// needs.
+func (d *dnn) refuses(k *convKey, p *convPlan, q *C.perf_t, size unsafe.Pointer) (C.size_t, string) {
+	switch {
+	case q.status != 0:
+		return 0, d.status(q.status)
+	case q.determinism != 1:
+		return 0, "is not deterministic"
+	case k.dtype == graph.Float32 && k.full && q.math == 1:
+		return 0, "computes in TF32"
+	}
+	if rc := C.dnn_set(d.f.set_math, p.conv, q.math); rc != 0 {
+		return 0, d.status(rc)
+	}
+	a, b, c := p.order(k.pass)
+	var bytes C.size_t
+	if rc := C.dnn_size(size, d.handle, a, b, p.conv, c, q.algo, &bytes); rc != 0 {
+		return 0, d.status(rc)
+	}
+	if int64(bytes) > k.limit {
+		return bytes, fmt.Sprintf("needs %d", uint64(bytes))
+	}
+	return bytes, ""
 }
 
 // run runs a planned pass.

@@ -347,14 +347,38 @@ func (r *run) window(fill float64) error {
 	if err := r.pointwise("copy", out, [4]float64{}, number(fill)); err != nil {
 		return err
 	}
-	if !contiguous(out) {
-		return fmt.Errorf("a window of a result with strides %v", out.Strides)
-	}
 	to := part(out, in.Shape, w.Strides, w.Offset)
+	if !contiguous(out) {
+		var ok bool
+		if to, ok = placed(out, in.Shape, w); !ok {
+			return fmt.Errorf("a window of a result with strides %v", out.Strides)
+		}
+	}
 	if !overlaps(in.Shape, w.Strides) {
 		return r.pointwise("copy", to, [4]float64{}, onDevice(in))
 	}
 	return r.addOverlapping(to, in)
+}
+
+// placed shows a window whose strides count elements of the result row by row as
+// it lies in a result with other strides: each dim of the window runs along one
+// of the result.
+func placed(out *validate.Tensor, shape []int64, w *program.Window) (*validate.Tensor, bool) {
+	rows := rowMajor(out.Shape)
+	strides := make([]int64, len(shape))
+	for i, s := range w.Strides {
+		d := slices.IndexFunc(rows, func(r int64) bool { return s >= r && s%r == 0 })
+		if d < 0 || s/rows[d]*(shape[i]-1) >= out.Shape[d] {
+			return nil, false
+		}
+		strides[i] = s / rows[d] * out.Strides[d]
+	}
+	at, rest := int64(0), w.Offset
+	for d, r := range rows {
+		at += rest / r * out.Strides[d]
+		rest %= r
+	}
+	return part(out, shape, strides, at), true
 }
 
 // overlaps reports whether some element has two places in a shape.
