@@ -89,7 +89,8 @@ type Check struct {
 // TimeInfo compares times of a steady step.
 type TimeInfo struct {
 	PredictedMs float64  `json:"predictedMs"`
-	MeasuredMs  float64  `json:"measuredMs"`
+	MeasuredMs  float64  `json:"measuredMs"` // of all nodes together
+	StepMs      float64  `json:"stepMs"`     // by the clock
 	PerOp       []OpTime `json:"perOp"`
 }
 
@@ -336,7 +337,7 @@ func (v *validation) timed(ctx context.Context, s *planner.Step, l *Layout) erro
 			rest, restPredicted = rest+measured, restPredicted+predicted
 		}
 	}
-	v.r.Time.PredictedMs, v.r.Time.MeasuredMs = redoPredicted+restPredicted, redo+rest
+	v.r.Time.PredictedMs, v.r.Time.MeasuredMs, v.r.Time.StepMs = redoPredicted+restPredicted, redo+rest, 1e3*res.Seconds
 	if restPredicted > 0 && rest > 0 {
 		v.r.Recompute.Predicted, v.r.Recompute.Measured = redoPredicted/restPredicted, redo/rest
 	}

@@ -207,7 +207,7 @@ func (d *dnn) describe(k *convKey, p *convPlan) error {
 		compute = 1
 	}
 	format := C.int(0)
-	if k.ws[1] == 1 && k.w[1] > 1 {
+	if k.ws[1] == 1 && k.w[1] > 1 && k.ws[0] != 1 && k.ws[n-1] != 1 {
 		format = 1 // the weight's channels lie side by side
 	}
 	math := C.int(0) // the default: TF32 for float32

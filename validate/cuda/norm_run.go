@@ -179,6 +179,23 @@ func (r *run) sumGrid(a *batchNormArgs) grid {
 	return g
 }
 
+// batchApply runs the kernel that takes four elements at a time where they lie
+// side by side in all tensors.
+func (r *run) batchApply(a *batchNormArgs, single, planes string) error {
+	fours := a.s%4 == 0
+	for _, t := range []struct {
+		ptr     uint64
+		n, c, s int64
+	}{{a.in, a.inN, a.inC, a.inS}, {a.out, a.outN, a.outC, a.outS}, {a.grad, a.gradN, a.gradC, a.gradS}} {
+		fours = fours && (t.ptr == 0 || t.s == 1 && t.n%4 == 0 && t.c%4 == 0 && t.ptr%16 == 0)
+	}
+	total := a.n * a.c * a.s
+	if fours {
+		return launch(r.d, "norm", planes, sweep(total/4), a)
+	}
+	return launch(r.d, "norm", single, sweep(total), a)
+}
+
 func batchNorm(r *run) error {
 	x, out := r.arg(0), r.result(0)
 	w, b, rm, rv := r.arg(1), r.arg(2), r.arg(3), r.arg(4)
@@ -200,7 +217,7 @@ func batchNorm(r *run) error {
 			return err
 		}
 	}
-	return launch(r.d, "norm", "batch_norm_apply", sweep(x.Elems()), &a)
+	return r.batchApply(&a, "batch_norm_apply", "batch_norm_planes")
 }
 
 func batchNormBackward(r *run) error {
@@ -228,7 +245,7 @@ func batchNormBackward(r *run) error {
 		return fmt.Errorf("the gradient of a batch norm with strides %v", out.Strides)
 	}
 	a.out = r.ptr(out)
-	return launch(r.d, "norm", "batch_norm_apply_backward", sweep(x.Elems()), &a)
+	return r.batchApply(&a, "batch_norm_apply_backward", "batch_norm_planes_backward")
 }
 
 func (r *run) groups(x, stat *validate.Tensor) (groupNormArgs, error) {

@@ -55,7 +55,7 @@ func validationFacts(r *validate.Report) [][2]string {
 		{"memory", fmt.Sprintf("%s predicted, %s measured", size(r.Memory.PredictedBytes), size(r.Memory.MeasuredBytes))},
 	}
 	if r.Time.MeasuredMs > 0 {
-		facts = append(facts, [2]string{"time", fmt.Sprintf("%.4g ms a step measured, %.4g ms predicted for the device profile", r.Time.MeasuredMs, r.Time.PredictedMs)})
+		facts = append(facts, [2]string{"time", fmt.Sprintf("%.4g ms a step by the clock; its nodes %.4g ms, %.4g ms predicted for the device profile", r.Time.StepMs, r.Time.MeasuredMs, r.Time.PredictedMs)})
 	}
 	if r.Recompute.Nodes > 0 {
 		facts = append(facts, [2]string{"again", fmt.Sprintf("%d nodes run again: %.1f%% of the rest measured, %.1f%% predicted", r.Recompute.Nodes, 100*r.Recompute.Measured, 100*r.Recompute.Predicted)})

@@ -123,10 +123,10 @@ template <typename T> __device__ void batch_sums(const BatchNorm& a) {
     const T* in = (const T*)a.in + c * a.in_c;
     const T* grad = (const T*)a.grad + c * a.grad_c;
     float shift = a.grad ? (a.train ? loadf(a.mean, a.stat_dtype, c) : loadf(a.running_mean, a.running_dtype, c)) : get<T>(in[0]);
-    u32 width = (u32)a.s;
-#pragma unroll 2
-    for (i64 i = from + threadIdx.y; i < to; i += blockDim.y) {
-      i64 n = i < 0x7fffffff ? (u32)i / width : i / a.s, p = i - n * a.s;
+    // Each thread steps through its channel's elements without dividing.
+    i64 i = from + threadIdx.y, n = i / a.s, p = i - n * a.s, step_n = blockDim.y / a.s, step_p = blockDim.y - step_n * a.s;
+#pragma unroll 4
+    for (; i < to; i += blockDim.y) {
       float x = get<T>(in[n * a.in_n + p * a.in_s]) - shift;
       if (a.grad) {
         float g = get<T>(grad[n * a.grad_n + p * a.grad_s]);
@@ -136,6 +136,9 @@ template <typename T> __device__ void batch_sums(const BatchNorm& a) {
         s0 += x;
         s1 += x * x;
       }
+      n += step_n;
+      p += step_p;
+      if (p >= a.s) p -= a.s, n++;
     }
   }
   int at = threadIdx.y * blockDim.x + threadIdx.x;
@@ -186,6 +189,37 @@ extern "C" __global__ void batch_norm_finish(BatchNorm a) {
   scratch[c] = (float)(s0 / m);
   scratch[(i64)a.splits * a.c + c] = (float)(s1 / m) * rstd * rstd;
 }
+
+// batch_apply_planes does what batch_apply does where the positions of a channel
+// lie side by side in fours: a channel's numbers are read once for four elements.
+template <typename T, bool BACK> __device__ void batch_apply_planes(const BatchNorm& a) {
+  struct alignas(4 * sizeof(T)) Four { T v[4]; };
+  i64 fours = a.n * a.c * a.s / 4;
+  u32 width = (u32)(a.s / 4);
+  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < fours; i += (i64)gridDim.x * blockDim.x) {
+    i64 plane = fours < 0x7fffffff ? (i64)((u32)i / width) : i / width, p = (i - plane * width) * 4;
+    i64 n = plane < 0x7fffffff ? (i64)((u32)plane / (u32)a.c) : plane / a.c, c = plane - n * a.c;
+    float mean, rstd, w = a.weight ? loadf(a.weight, a.weight_dtype, c) : 1.f;
+    if (a.train) mean = loadf(a.mean, a.stat_dtype, c), rstd = loadf(a.rstd, a.stat_dtype, c);
+    else mean = loadf(a.running_mean, a.running_dtype, c), rstd = rsqrtf(loadf(a.running_var, a.running_dtype, c) + a.eps);
+    Four x = *(const Four*)((const T*)a.in + n * a.in_n + c * a.in_c + p), g, y;
+    float base = 0, slope = 0, bias = 0;
+    if (BACK) {
+      g = *(const Four*)((const T*)a.grad + n * a.grad_n + c * a.grad_c + p);
+      if (a.train) base = scratch[c], slope = scratch[(i64)a.splits * a.c + c];
+    } else if (a.bias) {
+      bias = loadf(a.bias, a.weight_dtype, c);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      float v = get<T>(x.v[k]) - mean;
+      y.v[k] = put<T>(BACK ? (get<T>(g.v[k]) - base - v * slope) * (rstd * w) : v * rstd * w + bias);
+    }
+    *(Four*)((T*)a.out + n * a.out_n + c * a.out_c + p) = y;
+  }
+}
+extern "C" __global__ void batch_norm_planes(BatchNorm a) { DISPATCH(a.dtype, batch_apply_planes<T COMMA false>(a);) }
+extern "C" __global__ void batch_norm_planes_backward(BatchNorm a) { DISPATCH(a.dtype, batch_apply_planes<T COMMA true>(a);) }
 
 // batch_apply normalises, or makes the operand's gradient. Threads run along
 // whichever of channels and positions lie side by side in the result.

@@ -20,11 +20,23 @@ __device__ __forceinline__ i64 at(const i64* s, i64 n, i64 c, i64 y, i64 x) { re
   i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;                                              \
   if (i >= a.n * a.c * (H) * (W)) return;                                                          \
   i64 n, c, y, x;                                                                                  \
-  if ((S)[1] == 1 && a.c > 1) {                                                                    \
-    c = i % a.c; i /= a.c; x = i % (W); i /= (W); y = i % (H); n = i / (H);                        \
-  } else {                                                                                         \
-    x = i % (W); i /= (W); y = i % (H); i /= (H); c = i % a.c; n = i / a.c;                        \
+  bool last = (S)[1] == 1 && a.c > 1;                                                              \
+  if (a.n * a.c * (H) * (W) < 0x7fffffff) split<u32>(i, a.c, H, W, last, n, c, y, x);              \
+  else split<i64>(i, a.c, H, W, last, n, c, y, x);
+
+// split takes the number of an element apart; 32-bit divisions are the faster.
+template <typename I> __device__ __forceinline__ void split(i64 at, i64 channels, i64 height, i64 width, bool last, i64& n, i64& c, i64& y, i64& x) {
+  I i = (I)at, ch = (I)channels, h = (I)height, w = (I)width, q;
+  if (last) {
+    q = i / ch; c = i - q * ch; i = q;
+    q = i / w; x = i - q * w; i = q;
+    q = i / h; y = i - q * h; n = q;
+  } else {
+    q = i / w; x = i - q * w; i = q;
+    q = i / h; y = i - q * h; i = q;
+    q = i / ch; c = i - q * ch; n = q;
   }
+}
 
 template <typename T> __device__ void max_pool(const Pool& a) {
   PLACE(a.oh, a.ow, a.out_stride)
@@ -47,9 +59,9 @@ extern "C" __global__ void max_pool_forward(Pool a) { DISPATCH(a.dtype, max_pool
 
 // windows sets the results whose windows may cover position p of one dim.
 __device__ __forceinline__ void windows(i64 p, int k, int s, int pad, int d, i64 outs, i64& from, i64& to) {
-  i64 reach = (i64)(k - 1) * d, lo = p + pad - reach;
+  int reach = (k - 1) * d, at = (int)p + pad, lo = at - reach;
   from = lo <= 0 ? 0 : (lo + s - 1) / s;
-  to = min((p + pad) / s, outs - 1);
+  to = min((i64)(at / s), outs - 1);
 }
 
 template <typename T> __device__ void max_pool_back(const Pool& a) {
