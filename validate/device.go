@@ -51,6 +51,9 @@ type Info struct {
 	// Extra is what the process takes of the device besides the arena, in bytes:
 	// the context and the libraries' workspaces, as far as they come with it.
 	Extra int64
+	// Context is what the driver counted before the arena was there: the context
+	// and the libraries' handles, in bytes; 0 where that is not known.
+	Context int64
 	// Granularity is how exactly Memory counts, in bytes.
 	Granularity int64
 }

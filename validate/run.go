@@ -45,6 +45,8 @@ type Result struct {
 	Used      int64               // bytes from the arena's start to the end of the highest buffer that lived
 	Times     []time.Duration     // of each node in the last step; nil when guarded
 	Growth    int64               // bytes that the driver's free memory fell by when the arena was allocated
+	Besides   int64               // bytes that it fell by in the first step: code that was loaded, what libraries keep
+	Later     int64               // and in the steps after it
 	Broken    []string            // buffers whose guard was overwritten
 	Seconds   float64             // of a step by the clock: the fastest after the first in which nodes are not timed; of the only one, where there is no other
 	Device    Info
@@ -135,6 +137,7 @@ func Execute(ctx context.Context, d Device, p *program.Program, l *Layout, o Opt
 		return nil, err
 	}
 	r.res.Growth = before - after
+	settled := after
 	if err := r.fill(); err != nil {
 		return nil, err
 	}
@@ -150,10 +153,21 @@ func Execute(ctx context.Context, d Device, p *program.Program, l *Layout, o Opt
 		if err := r.step(ctx, t, s); err != nil {
 			return nil, err
 		}
+		if s == 1 {
+			if settled, _, err = d.Memory(); err != nil {
+				return nil, err
+			}
+			r.res.Besides = after - settled
+		}
 	}
 	if err := d.Sync(); err != nil {
 		return nil, err
 	}
+	left, _, err := d.Memory()
+	if err != nil {
+		return nil, err
+	}
+	r.res.Later = settled - left
 	r.res.Device = d.Info() // a device knows when it has run whether it is exact
 	if o.Guarded {
 		for _, id := range p.Statics {

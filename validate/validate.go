@@ -73,8 +73,10 @@ type ArenaInfo struct {
 
 // MemoryInfo is what the process takes of the device.
 type MemoryInfo struct {
-	PredictedBytes int64 `json:"predictedBytes"`
+	PredictedBytes int64 `json:"predictedBytes"` // the arena
 	MeasuredBytes  int64 `json:"measuredBytes"`
+	ContextBytes   int64 `json:"contextBytes"` // the context and the libraries' handles, 0 where it is not known
+	BesidesBytes   int64 `json:"besidesBytes"` // taken in the first step: code that was loaded, what libraries keep
 }
 
 // A Check is one comparison: ok is nil where it could not be made.
@@ -253,10 +255,11 @@ func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) er
 	info := v.run.Device
 	v.r.Device = DeviceInfo{info.Name, info.Kind, info.Driver}
 	v.r.Arena.UsedBytes = v.run.Used
-	v.r.Memory = MemoryInfo{PredictedBytes: l.Bytes + info.Extra, MeasuredBytes: v.run.Growth}
+	v.r.Memory = MemoryInfo{PredictedBytes: l.Bytes + info.Extra, MeasuredBytes: v.run.Growth, ContextBytes: info.Context, BesidesBytes: v.run.Besides}
 	v.r.Loss = v.run.Loss
 	v.check("arena", float64(abs(v.run.Used-l.Bytes)), 0, "bytes between the end of the highest buffer and that of the arena")
 	v.check("memory", float64(abs(v.run.Growth-v.r.Memory.PredictedBytes)), float64(info.Granularity), "bytes that the driver's count differs from the prediction")
+	v.check("steady", float64(max(v.run.Later, 0)), 0, "bytes taken of the device after the first step")
 	v.check("guards", float64(len(v.run.Broken)), 0, firstOf(v.run.Broken, "buffers written beyond their ends"))
 	if v.q.Cap > 0 {
 		v.check("cap", float64(v.run.Growth), float64(v.q.Cap), "bytes taken of the device")

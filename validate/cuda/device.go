@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
+	"github.com/memplan/memplan/validate/monitor"
 )
 
 // Options choose a device and how it computes.
@@ -67,6 +69,7 @@ func Open(opt Options) (*Device, error) {
 	if opt.Ordinal < 0 || opt.Ordinal >= n {
 		return nil, fmt.Errorf("device %d: the driver shows %d; nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some", opt.Ordinal, n)
 	}
+	before := used(opt.Ordinal)
 	d := &Device{opt: opt, modules: map[string]cu.Module{}, functions: map[kernelID]cu.Function{}, fallbacks: map[string]int{}}
 	if d.dev, err = cu.GetDevice(opt.Ordinal); err != nil {
 		return nil, explain("opening the device", err)
@@ -79,7 +82,27 @@ func Open(opt Options) (*Device, error) {
 	if err := d.start(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
+	if after := used(opt.Ordinal); before > 0 && after > before {
+		d.info.Context = after - before
+	}
 	return d, nil
+}
+
+// used asks NVML how much of a device is taken, 0 where it cannot say. It numbers
+// all devices, which is another number than the driver's where some are hidden.
+func used(ordinal int) int64 {
+	if os.Getenv("CUDA_VISIBLE_DEVICES") != "" {
+		return 0
+	}
+	src, err := monitor.Open(monitor.Target{GPU: ordinal})
+	if err != nil {
+		return 0
+	}
+	s, err := src.Sample()
+	if err = errors.Join(err, src.Close()); err != nil {
+		return 0
+	}
+	return s.Used
 }
 
 // start describes the device and opens the libraries.
