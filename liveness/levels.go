@@ -77,3 +77,46 @@ func LiveBound(t *Timeline) int64 {
 	}
 	return most
 }
+
+// Ideal returns the least bytes that the steps of p can do with when every
+// storage is let go after the last call that reads it, whoever else holds it,
+// and none is ever moved: what an arena with offsets planned ahead comes close
+// to. Storages are rounded up to Round; library scratch is included.
+func Ideal(p *program.Program) int64 {
+	r := Ranges{Start: make([]int32, len(p.Storages)), End: make([]int32, len(p.Storages))}
+	for i := range r.Start {
+		r.Start[i], r.End[i] = -1, -1
+	}
+	last := int32(len(p.Nodes) - 1)
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		for _, ev := range n.Events {
+			if r.End[ev.Storage] = int32(i); !ev.Free {
+				r.Start[ev.Storage] = int32(i)
+			}
+		}
+		for _, id := range n.Reads {
+			r.End[id] = int32(i)
+		}
+		for _, id := range n.Holds { // what is held to the end are the step's outputs
+			if int32(i) == last {
+				r.End[id] = last
+			}
+		}
+	}
+	var most int64
+	for _, first := range []bool{true, false} {
+		t := newTimeline(p, r, first)
+		cur := Resident(p, first)
+		most = max(most, cur)
+		for _, ev := range t.Events {
+			if n := Rounded(t.Bytes(ev)); ev.Free {
+				cur -= n
+			} else {
+				cur += n
+				most = max(most, cur)
+			}
+		}
+	}
+	return most
+}

@@ -149,3 +149,29 @@ func TestReplayRefused(t *testing.T) {
 		t.Errorf("scratch that is needed: %v", err)
 	}
 }
+
+// x, y and z are made one after the other, each from the one before; Python
+// holds x to the end. Without that, two of them live at once.
+func TestIdeal(t *testing.T) {
+	const w, x, y, z = 0, 1, 2, 3
+	ev := func(id program.StorageID) []program.Event { return []program.Event{{Storage: id}} }
+	p := &program.Program{
+		Storages: []program.Storage{
+			{Bytes: 512, Life: program.Static, Name: "w"}, {Bytes: 1000, Name: "x"}, {Bytes: 2000, Name: "y"}, {Bytes: 3000, Name: "z"},
+		},
+		Statics: []program.StorageID{w},
+		Setup:   ev(w),
+		Nodes: []program.Node{
+			{Phase: program.Forward, Reads: []program.StorageID{w}, Events: ev(x)},
+			{Phase: program.Forward, Reads: []program.StorageID{x}, Events: ev(y)},
+			{Phase: program.Forward, Reads: []program.StorageID{y}, Events: ev(z), Holds: []program.StorageID{x}},
+			{Phase: program.Update, Op: "del", Holds: []program.StorageID{z}},
+		},
+	}
+	if got, want := Ideal(p), int64(512+2048+3072); got != want {
+		t.Errorf("%d bytes, want %d", got, want)
+	}
+	if _, steady := Steps(p); LevelsOf(steady).Max != 512+1024+2048+3072 {
+		t.Errorf("with the hold: %d bytes", LevelsOf(steady).Max)
+	}
+}

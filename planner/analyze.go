@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/checkpointsel"
+	"github.com/memplan/memplan/checkpointsel/remat"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/graph/program"
@@ -29,14 +30,14 @@ func (m *Model) Analyze(ctx context.Context, cfg Config) (*Report, error) {
 
 // Plan answers the same question as a document for other commands to read.
 func (m *Model) Plan(ctx context.Context, cfg Config) (*Plan, error) {
-	if cfg.Checkpoint == "" && len(cfg.Segments) == 0 && cfg.Batch > 0 {
+	if cfg.Checkpoint == "" && len(cfg.Segments) == 0 && len(cfg.Schedule) == 0 && cfg.Batch > 0 {
 		cfg.Checkpoint = "auto"
 	}
 	a, err := m.answer(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Report: *a.report(), Selection: a.segs, Proof: a.proof}
+	p := &Plan{Report: *a.report(), Selection: a.segs, Schedule: a.steps, Proof: a.proof}
 	if p.Selection == nil {
 		p.Selection = []train.Segment{}
 	}
@@ -49,6 +50,7 @@ type answer struct {
 	j     *job
 	batch int64
 	segs  []train.Segment
+	steps []remat.Step // a schedule in place of segments; nil: none
 	ev    *evaluation
 	fits  *bool
 	max   *BatchInfo
@@ -67,14 +69,18 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if err := m.supported(j); err != nil {
 		return nil, err
 	}
-	a := &answer{m: m, j: j, segs: cfg.Segments}
+	a := &answer{m: m, j: j, segs: cfg.Segments, steps: cfg.Schedule}
 	if err := a.chooseBatch(ctx); err != nil {
 		return nil, err
 	}
 	if err := a.chooseSegments(ctx); err != nil {
 		return nil, err
 	}
-	if a.ev, err = m.evaluate(j, a.batch, a.segs, false); err != nil {
+	b, err := a.build()
+	if err != nil {
+		return nil, err
+	}
+	if a.ev, err = replay(b, j, false); err != nil {
 		return nil, err
 	}
 	a.guess = m.guess
@@ -127,7 +133,7 @@ func (a *answer) chooseBatch(ctx context.Context) error {
 
 // chooseSegments resolves --checkpoint; without it, the budget decides.
 func (a *answer) chooseSegments(ctx context.Context) error {
-	if !a.j.train || len(a.segs) > 0 {
+	if !a.j.train || len(a.segs) > 0 || len(a.steps) > 0 {
 		return nil
 	}
 	switch mode := a.j.cfg.Checkpoint; mode {
@@ -151,7 +157,12 @@ func (a *answer) chooseSegments(ctx context.Context) error {
 		}
 		return a.selectFor(ctx)
 	default:
-		return fmt.Errorf("unknown checkpoint selection %q (known: none, auto, all, sqrt, or a file)", mode)
+		for _, c := range scheduleClasses {
+			if mode == c.name {
+				return a.selectSchedule(ctx, c.name, c.class)
+			}
+		}
+		return fmt.Errorf("unknown checkpoint selection %q (known: %s, or a file)", mode, strings.Join(Checkpoints, ", "))
 	}
 }
 
@@ -178,7 +189,7 @@ func round(x float64) float64 { return float64(int64(x*1e6+0.5)) / 1e6 }
 // upperBound replays with every convolution's workspace at its bound.
 func (a *answer) upperBound() error {
 	a.m.atBound = true
-	b, err := a.m.build(a.j, a.batch, a.segs)
+	b, err := a.build()
 	a.m.atBound = false
 	if err != nil {
 		return err
@@ -239,6 +250,9 @@ func (a *answer) report() *Report {
 	res := a.ev.res
 	r.Peak = Peak{RequestedBytes: res.Requested, AllocatedBytes: res.Allocated, ReservedBytes: res.Reserved, ProcessBytes: res.Reserved + a.j.device.Context,
 		UpperBoundBytes: a.bound, Step: res.Step}
+	if !a.j.train {
+		r.Peak.IdealArenaBytes = liveness.Ideal(a.ev.Program)
+	}
 	s := res.Steps[len(res.Steps)-1]
 	r.Phases = Phases{s.Start, s.AfterForward, s.AfterBackward, s.AfterStep, s.ForwardPeak, s.BackwardPeak, s.OptimizerPeak}
 	a.atPeak(r)
@@ -257,7 +271,7 @@ func (t *TimeInfo) round() {
 
 func (a *answer) checkpointName() string {
 	switch c := a.j.cfg.Checkpoint; {
-	case len(a.j.cfg.Segments) > 0:
+	case len(a.j.cfg.Segments) > 0, len(a.j.cfg.Schedule) > 0:
 		return "file"
 	case c == "" && len(a.segs) > 0:
 		return "auto"

@@ -22,6 +22,12 @@ type truth struct {
 	Peak, Reserved              int64
 	CkptModules                 []string `json:"ckpt_modules"`
 	Saved                       int64    `json:"saved_unique_storage"`
+	Steady                      struct {
+		AfterForward  int64 `json:"after_fwd"`
+		ForwardPeak   int64 `json:"fwd_peak"`
+		BackwardPeak  int64 `json:"bwd_peak"`
+		OptimizerPeak int64 `json:"opt_peak"`
+	}
 }
 
 // optimizers maps the names of the measurements to ours.

@@ -196,7 +196,7 @@ var entryKeys = []yamlKey[Entry]{
 }
 
 // Checkpoints lists the names that checkpoint takes besides a file's.
-var Checkpoints = []string{"none", "auto", "all", "sqrt"}
+var Checkpoints = []string{"none", "auto", "all", "sqrt", "schedule", "ops"}
 
 // ParseBatch reads a batch size: a positive integer, or max for the largest
 // that fits.
@@ -322,12 +322,7 @@ func (f *draft) readCheckpoint(e *Entry) error {
 	if c.Checkpoint == "" || slices.Contains(Checkpoints, c.Checkpoint) {
 		return nil
 	}
-	segs, err := ReadSegments(f.resolve(c.Checkpoint))
-	c.Segments = segs
-	if c.Checkpoint = ""; len(segs) == 0 {
-		c.Checkpoint = "none"
-	}
-	return err
+	return ReadSelection(f.resolve(c.Checkpoint), c)
 }
 
 // resolve returns the place of a path that is relative to the configuration.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/memplan/memplan/checkpointsel/remat"
 	"github.com/memplan/memplan/graph/train"
 )
 
@@ -32,13 +33,17 @@ type TorchModel struct {
 // Frameworks lists the targets of config --to.
 var Frameworks = []string{"torch"}
 
-// ToTorch writes a plan's selection as a configuration.
-func (p *Plan) ToTorch() *TorchConfig {
+// ToTorch writes a plan's selection as a configuration. PyTorch checkpoints
+// modules: a schedule of single operations is not for it.
+func (p *Plan) ToTorch() (*TorchConfig, error) {
+	if len(p.Schedule) > 0 {
+		return nil, errors.New("the plan is a schedule of single operations, which PyTorch cannot run: make one with --checkpoint auto")
+	}
 	c := &TorchConfig{SchemaVersion: SchemaVersion, Framework: "torch", Model: TorchModel{p.Model.SHA256}, Checkpoint: p.Selection, Ops: []string{}}
 	if c.Checkpoint == nil {
 		c.Checkpoint = []train.Segment{}
 	}
-	return c
+	return c, nil
 }
 
 // maxDocument bounds the size of a document that is read, in bytes.
@@ -112,43 +117,48 @@ func OpenPlan(path string) (*Model, Config, error) {
 	return m, p.Question(), nil
 }
 
-// ReadSegments reads the checkpointed segments of a Plan or of a
-// configuration.
-func ReadSegments(path string) ([]train.Segment, error) {
+// ReadSelection adds to c what a Plan or a configuration recomputes, its
+// segments or its schedule.
+func ReadSelection(path string, c *Config) error {
 	data, err := readDocument(path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var d struct {
 		Selection  []train.Segment  `json:"selection"`
+		Schedule   []remat.Step     `json:"schedule"`
 		Framework  string           `json:"framework"`
 		Checkpoint *json.RawMessage `json:"checkpoint"`
 	}
 	if err := json.Unmarshal(data, &d); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	segs := d.Selection
 	if d.Framework != "" && d.Checkpoint != nil {
 		if err := json.Unmarshal(*d.Checkpoint, &segs); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	for _, s := range segs {
 		if len(s.Modules) == 0 {
-			return nil, fmt.Errorf("%s: a checkpointed region without modules", path)
+			return fmt.Errorf("%s: a checkpointed region without modules", path)
 		}
 	}
 	if segs == nil {
-		return nil, errors.New(path + ": neither a plan nor a checkpoint configuration")
+		return errors.New(path + ": neither a plan nor a checkpoint configuration")
 	}
-	return segs, nil
+	c.Segments, c.Schedule = segs, d.Schedule
+	if c.Checkpoint = ""; len(segs) == 0 && len(d.Schedule) == 0 { // a plan that recomputes nothing
+		c.Checkpoint = "none"
+	}
+	return nil
 }
 
 // Question returns the configuration that a plan answers.
 func (p *Plan) Question() Config {
 	c := &p.Config
 	q := Config{Batch: c.Batch, Dims: c.Dims, Mode: c.Mode, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: c.GPU, VRAM: c.VRAMBytes,
-		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: "none", Segments: p.Selection,
+		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: "none", Segments: p.Selection, Schedule: p.Schedule,
 		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf}
 	if q.Mode == "infer" {
 		q.Optimizer, q.Loss = "", ""

@@ -2,16 +2,18 @@ package planner
 
 import "testing"
 
+// measuredContext is what the measurements' caps left out of --vram.
+const measuredContext = 800 << 20
+
 // TestMaxBatch compares the largest batch under a cap with the true one, found
 // on a GPU by bisection: never above it, and not far below.
 func TestMaxBatch(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nothing here runs side by side; all searches run without -short")
 	}
-	const context = 800 << 20 // what the measurement's cap left out of --vram
 	for _, c := range collections(t) {
 		for _, r := range readLines[maxTruth](t, c.batches) {
-			rep, err := c.open(t, r.Name).Analyze(t.Context(), Config{BatchMax: true, VRAM: r.Cap + context, Precision: r.Prec, Optimizer: r.Opt, Checkpoint: "none"})
+			rep, err := c.open(t, r.Name).Analyze(t.Context(), Config{BatchMax: true, VRAM: r.Cap + measuredContext, Precision: r.Prec, Optimizer: r.Opt, Checkpoint: "none"})
 			if err != nil {
 				t.Errorf("%s: %v", r.Name, err)
 				continue

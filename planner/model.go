@@ -285,6 +285,7 @@ func (m *Model) options(j *job, segs []train.Segment) (train.Options, error) {
 	} else {
 		o.Storage = j.precision.Storage
 	}
+	o.Rule = "none"
 	if opt := j.optimizer; opt != nil {
 		o.Rule = opt.Name
 		o.Update = func(ps []train.UpdateParam, first bool) []train.UpdateEvent {

@@ -77,9 +77,9 @@ func (c *collection) options(t *testing.T) string {
 	b.WriteString("| option | runs | allocated: median | worst | reserved: median | worst | phases: median | worst |\n|---|---|---|---|---|---|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		g := groups[name]
-		am, aw := summary(g.allocated)
-		rm, rw := summary(g.reserved)
-		pm, pw := summary(g.phases)
+		am, _, aw := summary(g.allocated)
+		rm, _, rw := summary(g.reserved)
+		pm, _, pw := summary(g.phases)
 		fmt.Fprintf(&b, "| %s | %d | %.3f%% | %.2f%% | %.2f%% | %.2f%% | %.3f%% | %.2f%% |\n", name, len(g.allocated), 100*am, 100*aw, 100*rm, 100*rw, 100*pm, 100*pw)
 		if !strings.Contains(name, "tied") && (aw > 0.01 || pw > 0.03 || rw > 0.1) {
 			t.Errorf("%s: allocated %.2f%% of at most 1%%, phases %.2f%% of at most 3%%, reserved %.2f%% of at most 10%%", name, 100*aw, 100*pw, 100*rw)

@@ -1,6 +1,8 @@
 package planner
 
 import (
+	"github.com/memplan/memplan/checkpointsel"
+	"github.com/memplan/memplan/checkpointsel/remat"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/train"
 )
@@ -68,9 +70,10 @@ type Peak struct {
 	ReservedBytes   int64  `json:"reservedBytes"`
 	ProcessBytes    int64  `json:"processBytes"`
 	UpperBoundBytes int64  `json:"upperBoundBytes"`
-	Phase           string `json:"phase"` // forward, loss, backward, optimizer
-	Step            int    `json:"step"`  // 0 is the first
-	Node            string `json:"node"`  // the call that allocates at the peak
+	Phase           string `json:"phase"`                     // forward, loss, backward, optimizer
+	Step            int    `json:"step"`                      // 0 is the first
+	Node            string `json:"node"`                      // the call that allocates at the peak
+	IdealArenaBytes int64  `json:"idealArenaBytes,omitempty"` // inference: what an arena planned ahead comes close to (liveness.Ideal)
 }
 
 // Phases are allocated bytes of a steady step, which starts when zero_grad has
@@ -110,12 +113,19 @@ type BatchInfo struct {
 
 // CheckpointInfo is a selection.
 type CheckpointInfo struct {
-	Class             string          `json:"class"` // segments
+	Class             string          `json:"class"` // segments, schedule or ops
 	Segments          []train.Segment `json:"segments"`
 	RecomputeOverhead float64         `json:"recomputeOverhead"` // extra time over the step without, 0.05 is 5%
 	LowerBound        float64         `json:"lowerBound"`        // no plan of the class that fits has less overhead
 	Gap               float64         `json:"gap"`               // overhead less bound
 	Optimal           bool            `json:"optimal"`
+
+	// ScheduleBound is the least overhead of any schedule that fits, whatever
+	// it recomputes and when: RecomputeOverhead less this is what it costs at
+	// most that the class has no better plan.
+	ScheduleBound float64                 `json:"scheduleBound"`
+	Recomputed    []Recomputed            `json:"recomputed"` // of a schedule
+	Restore       []checkpointsel.Restore `json:"restore"`    // what must be as it was for operations to run again
 }
 
 // TimeInfo is the roofline estimate.
@@ -152,15 +162,17 @@ type Config struct {
 	LoRA       string          // adapters, as ParseLoRA reads them
 	Hold       bool            // the training loop holds the outputs during backward
 	AllocConf  string          // value of PYTORCH_ALLOC_CONF
-	Checkpoint string          // none, auto, all, sqrt; "" lets the budget decide
+	Checkpoint string          // one of Checkpoints; "" lets the budget decide
 	Segments   []train.Segment // explicit selection, from a Plan or a configuration
+	Schedule   []remat.Step    // explicit schedule, from a Plan
 }
 
 // A Plan is the document that plan writes and config, check and diff read.
 type Plan struct {
 	Report
 	Selection []train.Segment `json:"selection"`
-	Proof     string          `json:"proof"` // what the bound rests on, in words
+	Schedule  []remat.Step    `json:"schedule"` // of the operations of the step without checkpoints; empty: as they stand
+	Proof     string          `json:"proof"`    // what the bound rests on, in words
 }
 
 // A Verdict is the outcome of one rule on one model.

@@ -49,7 +49,10 @@ func (a *answer) selectFor(ctx context.Context) error {
 	}
 	a.segs = segs
 	a.proof = fmt.Sprintf("least recomputation of any choice of segments over %d module boundaries at %d bytes: %.6f s", len(s.problem.Units), a.j.cap, bound)
-	return a.describe(s, bound, true)
+	if err := a.describe(s, bound, true); err != nil {
+		return err
+	}
+	return a.price(ctx)
 }
 
 // levels is how finely the level of a selection is lowered until its replay

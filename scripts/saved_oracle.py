@@ -14,20 +14,23 @@ With --device fake (the default) the run happens under FakeTensorMode on tensors
 but have no elements: no GPU is needed. What PyTorch decides from the properties of the device is decided here as on a Hopper
 GPU (sdpa below). With --device cuda the same runs happen for real.
 
---golden gathers OUT/*.json into graph/train/testdata/saved.jsonl and copies the ONNX files of the small cases to
-graph/train/testdata/saved. Cases of kind "model" need torchvision, transformers or timm, and only their numbers are kept.
+--golden gathers all of OUT into graph/train/testdata/saved.tar.xz. Cases of kind "model" need torchvision, transformers, timm,
+diffusers or segmentation_models_pytorch.
 """
 import argparse
+import collections
 import contextlib
 import functools
 import gc
 import glob
 import hashlib
+import io
 import json
+import lzma
 import os
 import re
-import shutil
 import sys
+import tarfile
 import time
 import traceback
 import warnings
@@ -135,7 +138,8 @@ def sdpa_lowered(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa, ba
             return aten._scaled_dot_product_efficient_attention(q, k, v, mask, True, dropout_p, is_causal, scale=scale)[0]
         finally:
             STATE["efficient"] = False
-    return SDPA(q, k, v, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        return SDPA(q, k, v, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
 SDPA = F.scaled_dot_product_attention
@@ -1658,26 +1662,29 @@ def run(c, args):
 
 
 def golden(out):
-    """Gathers the results: numbers of all cases, files of the small ones."""
-    data = os.path.join(root(), "graph", "train", "testdata")
-    small = os.path.join(data, "saved")
-    shutil.rmtree(small, ignore_errors=True)
-    os.makedirs(small)
-    with open(os.path.join(data, "saved.jsonl"), "w") as f:
-        for name in CASES:
+    """Gathers the results of all cases into one archive: NAME.json, the sizes as [bytes, count], and NAME.onnx."""
+    path = os.path.join(root(), "graph", "train", "testdata", "saved.tar.xz")
+    with tarfile.open(path + ".new", "w:xz", preset=9 | lzma.PRESET_EXTREME, format=tarfile.USTAR_FORMAT) as archive:
+
+        def add(name, data):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+
+        for name in sorted(CASES):
             base = os.path.join(out, name.replace("/", "_"))
             if not os.path.exists(base + ".json") or not os.path.exists(base + ".onnx"):
                 continue
             r = json.load(open(base + ".json"))
-            if "runs" not in r:
+            if not r.get("runs"):
                 continue
             for run_ in r["runs"]:
                 rows = run_.pop("rows")
-                if r["kind"] != "model":
-                    run_["sizes"] = sorted(x[2] for x in rows if x[3] and x[2])
-            f.write(json.dumps({k: v for k, v in r.items() if v != []}, separators=(",", ":")) + "\n")
-            if r["kind"] != "model":
-                shutil.copy(base + ".onnx", os.path.join(small, name.replace("/", "_") + ".onnx"))
+                run_["sizes"] = sorted(collections.Counter(x[2] for x in rows if x[3] and x[2]).items())
+            flat = os.path.basename(base)
+            add(flat + ".json", json.dumps({k: v for k, v in r.items() if v != []}, separators=(",", ":")).encode())
+            add(flat + ".onnx", open(base + ".onnx", "rb").read())
+    os.replace(path + ".new", path)
 
 
 def main():
@@ -1685,7 +1692,7 @@ def main():
     ap.add_argument("patterns", nargs="*", metavar="REGEX", help="only cases whose name matches one of these")
     ap.add_argument("--out", default=os.path.join(root(), ".oracle"))
     ap.add_argument("--device", choices=("fake", "cuda"), default="fake")
-    ap.add_argument("--golden", action="store_true", help="write graph/train/testdata from OUT and exit")
+    ap.add_argument("--golden", action="store_true", help="write graph/train/testdata/saved.tar.xz from OUT and exit")
     ap.add_argument("--list", action="store_true")
     ap.add_argument("--force", action="store_true", help="run cases that OUT has already")
     ap.add_argument("--no-export", dest="export", action="store_false")

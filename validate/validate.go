@@ -21,10 +21,12 @@ type Question struct {
 	Config planner.Config         // a fixed step: its batch, its checkpoints
 	Open   func() (Device, error) // opens the device, once for each run
 	Seed   uint64
-	Steps  int              // training steps of each run
-	Cap    int64            // bytes that the process may take of the device; 0: no limit
-	Source Source           // inputs and weights that are given; nil: none
-	Expect map[string]Array // outputs, and gradients as "grad:NAME", of the first step
+	Steps  int // training steps of each run
+	// Framework is what PyTorch's allocator is predicted to reserve, in bytes.
+	Framework int64
+	Cap       int64            // bytes that the process may take of the device; 0: no limit
+	Source    Source           // inputs and weights that are given; nil: none
+	Expect    map[string]Array // outputs, and gradients as "grad:NAME", of the first step
 	// Tolerance is how far what is expected may be off, relative to the largest
 	// number of its tensor.
 	Tolerance float64
@@ -69,6 +71,9 @@ type ArenaInfo struct {
 	UsedBytes    int64  `json:"usedBytes"`
 	BoundBytes   int64  `json:"boundBytes"` // no layout of these buffers is smaller
 	Order        string `json:"order"`
+	// FrameworkBytes is what PyTorch's allocator is predicted to reserve for the
+	// same step, 0 where that is not known.
+	FrameworkBytes int64 `json:"frameworkBytes"`
 }
 
 // MemoryInfo is what the process takes of the device.
@@ -145,7 +150,7 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 	if err := l.Check(step.Program); err != nil {
 		return nil, err
 	}
-	v.r.Arena = ArenaInfo{PlannedBytes: l.Bytes, BoundBytes: l.Bound, Order: l.Order}
+	v.r.Arena = ArenaInfo{PlannedBytes: l.Bytes, BoundBytes: l.Bound, Order: l.Order, FrameworkBytes: q.Framework}
 	v.check("layout", 0, 0, "no two live buffers overlap")
 	if q.Cap > 0 && l.Bytes > q.Cap {
 		v.check("cap", float64(l.Bytes), float64(q.Cap), "bytes of the arena: nothing was run")

@@ -19,6 +19,7 @@ type search struct {
 type searchNode struct {
 	region
 	parent   int32
+	place    int32    // of the candidate that it was split on
 	children [2]int32 // the candidate kept, not kept; -1: empty region, 0: not split
 }
 
@@ -86,6 +87,7 @@ func (s *search) split(id int32, target int64) {
 		}
 	}
 	n = &s.nodes[id]
+	n.place = place
 	n.low, n.high, n.fixed = point{}, point{}, nil
 }
 

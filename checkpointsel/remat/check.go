@@ -4,8 +4,8 @@ import "fmt"
 
 // A Step is one execution of a node and what is freed after it.
 type Step struct {
-	Node int   // the node that is executed
-	Drop []int // nodes whose outputs are freed once it has finished
+	Node int   `json:"node"` // the node that is executed
+	Drop []int `json:"drop"` // nodes whose outputs are freed once it has finished
 }
 
 // Check replays a schedule and returns its peak memory, in bytes, and its
@@ -46,6 +46,7 @@ func Check(in *Instance, schedule []Step, budget int64) (peak, cost int64, err e
 			resident[d] = false
 			live -= in.Nodes[d].Size
 		}
+		peak = max(peak, live)
 	}
 	if next < len(in.Nodes) {
 		return peak, cost, fmt.Errorf("the schedule ends before %s", in.label(next))

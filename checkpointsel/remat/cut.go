@@ -34,7 +34,13 @@ type cut struct {
 	net  network
 	base []int64 // capacities that depend on no price
 	arcs []candidateArcs
+
+	implied []implication
 }
+
+// An implication is an arc that says that a recomputed candidate, by its
+// place, needs another one available.
+type implication struct{ arc, from, to int32 }
 
 // candidateArcs are the arcs of one candidate whose capacities change with
 // the price and with decisions; -1 where the candidate is needed and so has
@@ -89,6 +95,7 @@ func (p *problem) readWithin(u, at, until int32) bool {
 
 // build makes the network. All capacities that depend on the price are zero.
 func (c *cut) build() {
+	c.implied = nil
 	place := make([]int32, c.at)
 	for i := range place {
 		place[i] = -1
@@ -116,7 +123,7 @@ func (c *cut) build() {
 		}
 		for _, v := range c.p.preds[u] {
 			if j := place[v]; j >= 0 && !c.needed[j] {
-				g.arc(x.r, c.arcs[j].a, infinite)
+				c.implied = append(c.implied, implication{g.arc(x.r, c.arcs[j].a, infinite), int32(i), j})
 			}
 		}
 	}

@@ -17,6 +17,7 @@ type windowSearch struct {
 	closed  int64      // least bound among nodes that reached the target or are exact
 	plans   [][]repeat // what solutions ask for, and nobody has taken yet
 	count   int        // nodes solved
+	record  bool       // proofs
 }
 
 type windowNode struct {
@@ -25,6 +26,8 @@ type windowNode struct {
 	value  float64
 	bound  int64
 	basis  position
+	proved int64   // by proof, which is only recorded on request
+	proof  weights // without scale: there is no solution
 }
 
 // A repeat is an execution that a relaxation's solution asks for.
@@ -76,6 +79,9 @@ func (s *windowSearch) solve(ctx context.Context, id int32, target int64) int32 
 		}
 		n := &s.nodes[id]
 		n.bound = max(n.bound, bound)
+		if s.record && (bound > n.proved || n.proof.rows == nil) {
+			n.proved, n.proof = bound, w.last.clone()
+		}
 		if n.bound >= target {
 			s.closed = min(s.closed, n.bound)
 			return -1
@@ -214,6 +220,7 @@ func (w *windows) lagrangian(scale int64, multiplier func(r int) float64) int64 
 		}
 	}
 	var sum int64
+	w.last = weights{scale, w.last.rows[:0]}
 	budget := float64(1 << 61)
 	for r := range w.int {
 		m := math.Round(multiplier(r))
@@ -224,6 +231,7 @@ func (w *windows) lagrangian(scale int64, multiplier func(r int) float64) int64 
 			break
 		}
 		y := int64(m)
+		w.last.rows = append(w.last.rows, weight{int32(r), y})
 		sum += y * w.int[r].bound
 		for _, t := range w.int[r].terms {
 			w.reduced[t.x] -= y * t.a

@@ -24,6 +24,20 @@ type improver struct {
 
 	heat    float64 // how much dearer a round may make the plan, on average, as a fraction
 	crowded bool    // some place in the plan had no room for an execution
+	class   Class
+}
+
+// restrict keeps the improver to plans of a class.
+func (m *improver) restrict(c Class) { m.class = c }
+
+// admits reports whether the class of plans has a second execution of v at a
+// position.
+func (m *improver) admits(v, at int32) bool {
+	if m.class == ClassSchedule {
+		return true
+	}
+	b := m.pl.p.backward
+	return len(m.pl.runs[v]) == 1 && v < b && int(b) < m.pl.p.n && at > m.pl.runs[b][0]
 }
 
 func newImprover(p *problem, seed uint64) *improver {
@@ -54,7 +68,7 @@ func (m *improver) start(c *cut, s point) {
 			continue
 		}
 		at := m.pl.nextUse(u, m.pl.runs[c.at][0]+1)
-		if at < 0 {
+		if at < 0 || !m.admits(u, at) {
 			continue
 		}
 		spots, ok := m.pl.room(at, 1)
@@ -213,7 +227,7 @@ func (m *improver) chain(v, x, at int32, limit int64) (detour, bool) {
 	m.stamp[v] = m.chains
 	for i := 0; i < len(d.nodes); i++ {
 		w := d.nodes[i]
-		if d.cost += m.pl.p.cost[w]; d.cost >= limit || m.pl.p.once[w] {
+		if d.cost += m.pl.p.cost[w]; d.cost >= limit || m.pl.p.once[w] || !m.admits(w, at) {
 			return d, false
 		}
 		for _, u := range m.pl.p.preds[w] {

@@ -15,13 +15,15 @@ type Node struct {
 	Cost int64
 
 	Size int64 // bytes of the output, held from the execution to the last reader
-	Work int64 // bytes needed while the node executes and not after
+	// Work is bytes needed while the node executes and not after. It is
+	// -Size where the output takes the place of an input, in place.
+	Work int64
 
 	// Preds are the nodes whose outputs it reads, each once, all with lower
 	// numbers than the node's own.
 	Preds []int
 
-	Backward bool // belongs to the backward pass; the solver does not look at it
+	Backward bool // belongs to the backward pass, or is the loss before it; ClassOpSet alone looks at it
 
 	Keep bool // the output must be resident when the schedule ends
 	Once bool // the node cannot be executed again: a model's input, a random mask
@@ -48,13 +50,13 @@ func (in *Instance) Validate() error {
 	bytes, cost := in.Fixed, int64(0)
 	for v := range in.Nodes {
 		n := &in.Nodes[v]
-		for _, x := range [...]int64{n.Cost, n.Size, n.Work} {
+		for _, x := range [...]int64{n.Cost, n.Size, n.Size + n.Work} {
 			if x < 0 || x > limit {
 				return fmt.Errorf("%s: %s: cost %d, size %d, work %d: out of range", in.Name, in.label(v), n.Cost, n.Size, n.Work)
 			}
 		}
 		cost += n.Cost
-		bytes += n.Size + n.Work
+		bytes += n.Size + max(n.Work, 0)
 		if bytes > limit || cost > limit {
 			return fmt.Errorf("%s: %s: total cost or size exceeds %d", in.Name, in.label(v), int64(limit))
 		}

@@ -11,6 +11,8 @@ type ladder struct {
 	next  int     // in tries
 	idle  int     // tries since the set last grew
 
+	record bool // proofs
+
 	best  *windowSearch
 	proof *windowSearch // that of the highest bound
 	plans []windowPlan  // what solutions ask for, and nobody has taken yet
@@ -86,6 +88,7 @@ func (l *ladder) try(ctx context.Context, cuts []int32, target int64) {
 	w.rounds = 10
 	w.l.stop = func() bool { return ctx.Err() != nil }
 	s := newWindowSearch(w)
+	s.record = l.record
 	s.improve(ctx, target, trialNodes)
 	l.keep(s)
 	if b := s.bound(); l.best == nil || b > l.trial {

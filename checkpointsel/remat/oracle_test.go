@@ -60,7 +60,7 @@ func exhaustive(in *Instance, budget int64) int64 {
 		if r.cost > best[r.state] {
 			continue
 		}
-		if r.next == len(in.Nodes) && complete(in, r.resident) {
+		if r.next == len(in.Nodes) && complete(in, r.resident) && live(r.resident) <= budget {
 			return r.cost
 		}
 		for v := range in.Nodes {
@@ -108,7 +108,11 @@ func random(rng *rand.Rand) *Instance {
 		if rng.IntN(4) == 0 {
 			x.Work = int64(rng.IntN(6))
 		}
-		for u := range v {
+		if v > 0 && rng.IntN(5) == 0 { // in place
+			x.Size, x.Work = in.Nodes[v-1].Size, -in.Nodes[v-1].Size
+			x.Preds = append(x.Preds, v-1)
+		}
+		for u := range v - len(x.Preds) {
 			chain := u == v-1 || v >= n/2 && u == n-1-v
 			if mirrored && chain || !mirrored && rng.Float64()*float64(v-u) < density*1.5 {
 				x.Preds = append(x.Preds, u)

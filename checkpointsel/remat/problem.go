@@ -14,6 +14,7 @@ type problem struct {
 	preds      [][]int32
 	succs      [][]int32 // ascending
 	last       []int32   // last reader, or the node itself
+	backward   int32     // first node of the backward pass, n if there is none
 	cap        int64     // what the budget leaves beside the fixed bytes, in multiples of sizeUnit
 
 	costUnit, sizeUnit int64
@@ -22,11 +23,14 @@ type problem struct {
 
 // newProblem returns in with budget. The instance must be valid.
 func newProblem(in *Instance, budget int64) *problem {
-	p := &problem{n: len(in.Nodes)}
+	p := &problem{n: len(in.Nodes), backward: int32(len(in.Nodes))}
 	var keep []int32
 	for v := range in.Nodes {
 		n := &in.Nodes[v]
 		p.add(n)
+		if n.Backward {
+			p.backward = min(p.backward, int32(v))
+		}
 		if n.Keep {
 			keep = append(keep, int32(v))
 		}
@@ -95,5 +99,5 @@ func common(lists ...[]int64) int64 {
 			}
 		}
 	}
-	return max(g, 1)
+	return max(g, -g, 1)
 }

@@ -26,12 +26,13 @@ type simulation struct {
 	visits int32
 }
 
-// simulate returns a sequence whose plan fits, or nil if it finds none.
-func simulate(p *problem, rng *rand.Rand, noise float64) []int32 {
+// simulate returns a sequence of at most limit executions whose plan fits, or
+// nil if it finds none.
+func simulate(p *problem, rng *rand.Rand, noise float64, limit int) []int32 {
 	s := &simulation{
 		p: p, rng: rng, noise: noise,
 		resident: make([]bool, p.n), pinned: make([]int32, p.n), seen: make([]int32, p.n),
-		limit: 64*p.n + 256,
+		limit: limit,
 	}
 	for s.next < int32(p.n) {
 		if !s.execute(s.next) {

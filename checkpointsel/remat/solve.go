@@ -16,7 +16,15 @@ type Class int
 // ClassSchedule admits any node any number of times, and any output dropped at
 // any time; first executions keep the order of the nodes. This is the class of
 // Checkmate, and its lower bounds hold for every smaller class.
-const ClassSchedule Class = 0
+const (
+	ClassSchedule Class = iota
+
+	// ClassOpSet admits every node at most twice, the second time not before
+	// the backward pass: a set of operations is recomputed, each when its
+	// output is read next or as an input of another that is. The bound is
+	// that of ClassSchedule.
+	ClassOpSet
+)
 
 // Options say what Solve is to do.
 type Options struct {
@@ -31,8 +39,21 @@ type Options struct {
 	// from run to run.
 	Patience int
 
+	// Gap ends the search once Result.Gap is not more.
+	Gap float64
+
 	Seed  uint64 // of the random choices
 	Class Class
+
+	// PlanOnly leaves the bound at what a few cuts prove soon, and the time to
+	// the search for schedules.
+	PlanOnly bool
+
+	Certificate bool // of the lower bound is wanted
+
+	// Progress is told now and then the cost of the best schedule, which is
+	// math.MaxInt64 as long as there is none, and the bound. It may be nil.
+	Progress func(cost, bound int64)
 }
 
 // DefaultPatience is the number of rounds without progress after which Solve
@@ -49,6 +70,8 @@ type Result struct {
 	Optimal    bool    // Cost equals LowerBound
 	Peak       int64   // bytes, of the schedule
 	Schedule   []Step
+
+	Certificate *Certificate // of LowerBound, if it was wanted
 }
 
 // ErrInfeasible is matched by errors that prove that no schedule fits.
@@ -58,16 +81,21 @@ var ErrInfeasible = errors.New("no schedule fits the budget")
 // that there is one.
 var ErrNoPlan = errors.New("no schedule found within the budget")
 
-// An InfeasibleError is the proof that no schedule fits: the execution of one
-// node, or the outputs to keep if Node is the number of nodes, needs more
-// than the budget by itself.
+// An InfeasibleError says that no schedule fits: the execution of one node,
+// or the outputs to keep if Node is the number of nodes, needs more than the
+// budget by itself or with what must be resident beside it.
 type InfeasibleError struct {
-	Node         int
+	Node         int // -1 if it takes several nodes together to prove it
 	Name         string
 	Need, Budget int64 // bytes
+
+	Certificate *Certificate // if it was wanted
 }
 
 func (e *InfeasibleError) Error() string {
+	if e.Node < 0 {
+		return fmt.Sprintf("%s: no schedule fits the budget of %d bytes, by a proof over several moments of it", e.Name, e.Budget)
+	}
 	return fmt.Sprintf("%s needs at least %d bytes, more than the budget of %d", e.Name, e.Need, e.Budget)
 }
 
@@ -84,11 +112,15 @@ func Solve(ctx context.Context, in *Instance, opt Options) (*Result, error) {
 	if err := in.Validate(); err != nil {
 		return nil, err
 	}
-	if opt.Class != ClassSchedule {
+	if opt.Class != ClassSchedule && opt.Class != ClassOpSet {
 		return nil, fmt.Errorf("%s: unknown class of schedules %d", in.Name, opt.Class)
 	}
 	if need, v := in.WorkingSet(); need > opt.Budget {
-		return nil, in.infeasible(v, need, opt.Budget)
+		e := in.infeasible(v, need, opt.Budget)
+		if opt.Certificate && opt.Budget >= in.Fixed {
+			e.Certificate = newSolver(in, opt).certifyFloor(int32(v))
+		}
+		return nil, e
 	}
 	if opt.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -102,7 +134,30 @@ func Solve(ctx context.Context, in *Instance, opt Options) (*Result, error) {
 	return s.result()
 }
 
-func (in *Instance) infeasible(v int, need, budget int64) error {
+// Bound returns a cost that no schedule within the budget is below, from cuts
+// alone: in less time than Solve takes, the same from run to run. The error is
+// an InfeasibleError where none fits.
+func Bound(ctx context.Context, in *Instance, budget int64) (int64, error) {
+	if err := in.Validate(); err != nil {
+		return 0, err
+	}
+	if need, v := in.WorkingSet(); need > budget {
+		return 0, in.infeasible(v, need, budget)
+	}
+	s := newSolver(in, Options{Budget: budget})
+	if s.excessive() {
+		s.screen(ctx)
+	}
+	if s.dead >= 0 {
+		return 0, in.infeasible(int(s.dead), budget+1, budget)
+	}
+	return in.Total() + s.bound*s.p.costUnit, nil
+}
+
+// excessive reports whether the memory does not suffice without recomputation.
+func (s *solver) excessive() bool { return !newPlan(s.p, s.p.sequence()).fits() }
+
+func (in *Instance) infeasible(v int, need, budget int64) *InfeasibleError {
 	e := &InfeasibleError{Node: v, Name: in.Name + ": the outputs to keep", Need: need, Budget: budget}
 	if v >= 0 && v < len(in.Nodes) {
 		e.Name = in.Name + ": " + in.label(v)
@@ -143,7 +198,11 @@ func (s *solver) run(ctx context.Context) error {
 	}
 	s.screen(ctx)
 	if s.dead >= 0 {
-		return s.in.infeasible(int(s.dead), s.opt.Budget+1, s.opt.Budget)
+		e := s.in.infeasible(int(s.dead), s.opt.Budget+1, s.opt.Budget)
+		if s.opt.Certificate {
+			e.Certificate = s.certifyFloor(s.dead)
+		}
+		return e
 	}
 	s.start(ctx)
 	for stalled := 0; stalled < s.opt.Patience && !s.solved() && ctx.Err() == nil; stalled++ {
@@ -151,6 +210,7 @@ func (s *solver) run(ctx context.Context) error {
 		plans := s.plans()
 		both(func() { s.raise(ctx) }, func() { s.improve(ctx, plans) })
 		s.collect()
+		s.tell()
 		if s.bound > bound || s.cost < cost {
 			stalled = -1
 		}
@@ -158,7 +218,20 @@ func (s *solver) run(ctx context.Context) error {
 	return nil
 }
 
-func (s *solver) solved() bool { return s.bound >= s.cost }
+func (s *solver) tell() {
+	if s.opt.Progress == nil {
+		return
+	}
+	total, cost := s.in.Total(), int64(math.MaxInt64)
+	if s.best != nil {
+		cost = total + s.cost*s.p.costUnit
+	}
+	s.opt.Progress(cost, total+min(s.bound, s.cost)*s.p.costUnit)
+}
+
+func (s *solver) solved() bool {
+	return s.bound >= s.cost || s.best != nil && float64(s.cost-s.bound) <= s.opt.Gap*float64(s.p.total)
+}
 
 // both runs two functions at the same time.
 func both(f, g func()) {
@@ -239,7 +312,7 @@ func (s *solver) screen(ctx context.Context) {
 
 // climb sets up the relaxations of several cuts.
 func (s *solver) climb(excess []int64) {
-	if s.p.n > mostNodes || s.dead >= 0 || len(s.cuts) == 0 {
+	if s.p.n > mostNodes || s.dead >= 0 || len(s.cuts) == 0 || s.opt.PlanOnly {
 		return
 	}
 	var cuts, over []int32
@@ -252,6 +325,7 @@ func (s *solver) climb(excess []int64) {
 		}
 	}
 	s.windows = newLadder(s.p, cuts, spread(over, screened))
+	s.windows.record = s.opt.Certificate
 }
 
 // excess returns by how much the memory without recomputation exceeds the
@@ -316,10 +390,12 @@ func (s *solver) explore(ctx context.Context, at []int32) {
 // those for a smaller limit, and from nothing.
 func (s *solver) start(ctx context.Context) {
 	s.scout = newImprover(s.p, s.opt.Seed+uint64(len(heats)))
+	s.scout.restrict(s.opt.Class)
 	s.scout.heat = heats[0]
 	for i, heat := range heats {
 		m := newImprover(s.p, s.opt.Seed+uint64(i))
 		m.heat = heat
+		m.restrict(s.opt.Class)
 		s.improvers = append(s.improvers, m)
 	}
 	for i, c := range s.cuts {
@@ -331,10 +407,10 @@ func (s *solver) start(ctx context.Context) {
 	s.collect()
 	m := s.improvers[0]
 	for i := range 8 {
-		if ctx.Err() != nil || i >= 2 && s.cost < infinite {
+		if ctx.Err() != nil || i >= 2 && s.cost < infinite || s.opt.Class != ClassSchedule {
 			break
 		}
-		if sequence := simulate(s.p, m.rng, float64(i)*0.1); sequence != nil {
+		if sequence := simulate(s.p, m.rng, float64(i)*0.1, 64*s.p.n+256); sequence != nil {
 			m.pl.load(sequence)
 			m.finish(infinite)
 		}
@@ -347,6 +423,9 @@ var heats = [...]float64{0.02, 0.005, 0.05}
 
 // raise is one round of bounding.
 func (s *solver) raise(ctx context.Context) {
+	if s.opt.PlanOnly {
+		return
+	}
 	for _, c := range s.cuts {
 		c.improve(ctx, s.cost, 300)
 		if c.bound() >= s.cost {
@@ -373,7 +452,7 @@ func (s *solver) improve(ctx context.Context, plans []windowPlan) {
 
 // plans takes what the solutions of relaxations suggest, of the last few.
 func (s *solver) plans() []windowPlan {
-	if s.windows == nil {
+	if s.windows == nil || s.opt.Class != ClassSchedule {
 		return nil
 	}
 	plans := s.windows.plans
@@ -404,8 +483,18 @@ func (s *solver) try(ctx context.Context, plans []windowPlan) {
 
 // result puts together what was found.
 func (s *solver) result() (*Result, error) {
+	if s.best == nil && s.bound >= infinite {
+		e := &InfeasibleError{Node: -1, Name: s.in.Name, Need: s.opt.Budget + 1, Budget: s.opt.Budget}
+		if s.opt.Certificate {
+			e.Certificate = s.certificate(infinite)
+		}
+		return nil, e
+	}
 	unit, total := s.p.costUnit, s.in.Total()
 	r := &Result{LowerBound: total + min(s.bound, s.cost)*unit}
+	if s.opt.Certificate {
+		r.Certificate = s.certificate(min(s.bound, s.cost))
+	}
 	if s.best == nil {
 		r.Cost, r.Extra, r.Overhead, r.Gap = math.MaxInt64, math.MaxInt64, math.Inf(1), math.Inf(1)
 		return r, fmt.Errorf("%s: %w of %d bytes; its cost would be at least %d", s.in.Name, ErrNoPlan, s.opt.Budget, r.LowerBound)

@@ -54,6 +54,7 @@ type windows struct {
 	roundings []rounding
 
 	reduced []int64 // scratch
+	last    weights // the multipliers used last
 
 	rounds int // how many times rows may yet be derived
 

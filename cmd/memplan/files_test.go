@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -154,10 +153,9 @@ func TestDamagedFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, args := range [][]string{{"show", path}, {"show", path, "--format", "json", "--batch", "3"}, {"analyze", path, "--mode", "infer", "--batch", "2"}, {"analyze", path, "--batch", "1"}} {
-			start := time.Now()
 			code, out, errw := memplan(args...)
-			if took := time.Since(start); took > 10*time.Second || code > exitUnknown || code == exitUnknown && out != "" || strings.Contains(errw, "internal error") {
-				t.Fatalf("copy %d, %s: code %d after %v\n%s", i, args[0], code, took, errw)
+			if code > exitUnknown || code == exitUnknown && out != "" || strings.Contains(errw, "internal error") {
+				t.Fatalf("copy %d, %s: code %d\n%s", i, args[0], code, errw)
 			}
 			if args[0] == "show" && code == exitYes {
 				shown++

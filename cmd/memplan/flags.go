@@ -60,7 +60,7 @@ func (f *modelFlags) add(c *cobra.Command) {
 	fl.StringVar(&f.lora, "lora", "", "low-rank adapters on a frozen model, `r=16,target=q_proj,v_proj` (or target=all-linear), as PEFT attaches them")
 	fl.BoolVar(&f.hold, "hold-outputs", false, "the training loop holds the model's outputs until the update")
 	fl.StringVar(&f.allocConf, "alloc-conf", "", "PyTorch's allocator options, as in PYTORCH_ALLOC_CONF: `expandable_segments:True,..`")
-	fl.StringVar(&f.checkpoint, "checkpoint", "", "what is recomputed, `none|auto|all|sqrt|FILE`, FILE a plan or a configuration (what the budget asks for)")
+	fl.StringVar(&f.checkpoint, "checkpoint", "", "what is recomputed, `none|auto|all|sqrt|schedule|ops|FILE`: auto for PyTorch, schedule and ops for memplan's executor, FILE a plan or a configuration (what the budget asks for)")
 	fl.DurationVar(&f.timeout, "timeout", 0, "limit on a search, a `DURATION` such as 30s (none)")
 	noFiles(c, "vram", "accumulate", "timeout", "freeze", "lora", "alloc-conf")
 	_ = c.RegisterFlagCompletionFunc("checkpoint", completeNames(planner.Checkpoints...)) // fails only for a flag that does not exist
@@ -117,11 +117,8 @@ func (f *modelFlags) config() (planner.Config, error) {
 		c.Checkpoint = f.checkpoint
 		return c, nil
 	}
-	if c.Segments, err = planner.ReadSegments(f.checkpoint); err != nil {
+	if err := planner.ReadSelection(f.checkpoint, &c); err != nil {
 		return c, fmt.Errorf("--checkpoint: %w", err)
-	}
-	if len(c.Segments) == 0 { // a plan that recomputes nothing
-		c.Checkpoint = "none"
 	}
 	return c, nil
 }

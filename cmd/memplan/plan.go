@@ -108,5 +108,9 @@ func configRun(s *streams, o *configOptions) error {
 	if err != nil {
 		return err
 	}
-	return emit(s, &o.outputFlags, configs, p.ToTorch())
+	t, err := p.ToTorch()
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.path, err)
+	}
+	return emit(s, &o.outputFlags, configs, t)
 }

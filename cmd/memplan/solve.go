@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -46,7 +47,7 @@ type rematClass struct {
 var rematClasses = []rematClass{
 	{name: "schedule", class: remat.ClassSchedule},
 	{name: "segments", err: "segments are runs of a model's modules, which a bare instance does not have: use memplan plan on the model, or --class schedule"},
-	{name: "opset", err: "there is no solver for sets of operations yet: use --class schedule, whose lower bound holds for them too"},
+	{name: "opset", class: remat.ClassOpSet},
 }
 
 func rematClassNames() []string {
@@ -62,6 +63,9 @@ type solveRematOptions struct {
 	path, budget, class string
 	ratio               float64
 	timeout             time.Duration
+	certificate, verify string
+	frontier            bool
+	points              int
 }
 
 func newSolveRematCmd(s *streams, run func(context.Context, *streams, *solveRematOptions) error) *cobra.Command {
@@ -73,9 +77,16 @@ func newSolveRematCmd(s *streams, run func(context.Context, *streams, *solveRema
 least cost whose memory stays within the budget. It ends when it has proved that
 nothing is better, when it no longer makes progress, or after --timeout, and
 prints the best schedule with the bound that no schedule can go below.
-It exits 1 if it proves that no schedule fits the budget.`,
+It exits 1 if it proves that no schedule fits the budget.
+
+--certificate writes the proof of the bound, --verify checks such a proof
+against the graph without the solver. --frontier shows what every byte costs:
+overhead and bound at budgets down to the least that is known to suffice.`,
 		Example: `  memplan solve remat graph.json --budget 12G
-  memplan solve remat graph.json --budget-ratio 0.8 --timeout 60s --format json`,
+  memplan solve remat graph.json --budget-ratio 0.8 --timeout 60s --format json
+  memplan solve remat graph.json --budget-ratio 0.5 --certificate proof.json
+  memplan solve remat graph.json --verify proof.json
+  memplan solve remat graph.json --frontier --format svg -o frontier.svg`,
 		Args:              exactly(1, "one graph"),
 		ValidArgsFunction: completeFiles(1, "json"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -87,8 +98,15 @@ It exits 1 if it proves that no schedule fits the budget.`,
 	c.Flags().Float64Var(&o.ratio, "budget-ratio", 0, "the budget as a part `R` of the memory without recomputation, such as 0.8")
 	addEnum(c, c.Flags(), &o.class, "class", rematClasses[0].name, "`CLASS` of schedules that are admitted", rematClassNames(), nil)
 	c.Flags().DurationVar(&o.timeout, "timeout", 0, "limit on the search, a `DURATION` such as 30s (none)")
-	o.outputFlags.add(c, report.Names(rematSolutions))
-	noFiles(c, "budget", "budget-ratio", "timeout")
+	c.Flags().StringVar(&o.certificate, "certificate", "", "write the proof of the bound to `FILE`")
+	c.Flags().StringVar(&o.verify, "verify", "", "check the proof in `FILE` instead of solving")
+	c.Flags().BoolVar(&o.frontier, "frontier", false, "overhead against memory, at many budgets")
+	c.Flags().IntVar(&o.points, "points", 24, "`N` budgets of --frontier")
+	o.outputFlags.add(c, rematFormats())
+	noFiles(c, "budget", "budget-ratio", "timeout", "points")
+	for _, name := range []string{"certificate", "verify"} {
+		_ = c.RegisterFlagCompletionFunc(name, completeFiles(2, "json")) // fails only for a flag that does not exist
+	}
 	return c
 }
 
@@ -153,13 +171,19 @@ func solveRematRun(ctx context.Context, s *streams, o *solveRematOptions) error 
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.path, err)
 	}
+	switch {
+	case o.verify != "":
+		return verifyRemat(s, o, in)
+	case o.frontier:
+		return traceRemat(ctx, s, o, in)
+	}
 	budget, err := o.bytes(in)
 	if err != nil {
 		return err
 	}
-	_, stop := s.progress("solve remat")
+	show, stop := s.progress("solve remat")
 	start := time.Now() //nolint:forbidigo // the time that the search took is part of the answer
-	r, err := remat.Solve(ctx, in, remat.Options{Budget: budget, Timeout: o.timeout, Class: class})
+	r, err := remat.Solve(ctx, in, remat.Options{Budget: budget, Timeout: o.timeout, Class: class, Certificate: o.certificate != "", Progress: searchProgress(show, in)})
 	out := &rematSolution{SchemaVersion: 1, Name: in.Name, Class: o.class, Budget: budget, Seconds: math.Round(time.Since(start).Seconds()*1e3) / 1e3}
 	stop()
 	switch {
@@ -172,6 +196,9 @@ func solveRematRun(ctx context.Context, s *streams, o *solveRematOptions) error 
 	default:
 		out.fill(in, r)
 	}
+	if err := o.prove(r, err); err != nil {
+		return err
+	}
 	if err := emit(s, &o.outputFlags, rematSolutions, out); err != nil {
 		return err
 	}
@@ -182,6 +209,18 @@ func solveRematRun(ctx context.Context, s *streams, o *solveRematOptions) error 
 func (o *solveRematOptions) wanted() (remat.Class, error) {
 	if o.timeout < 0 {
 		return 0, fmt.Errorf("--timeout %v: want a positive duration such as 30s", o.timeout)
+	}
+	switch {
+	case o.verify != "" && (o.frontier || o.budget != "" || o.ratio != 0 || o.certificate != ""):
+		return 0, errors.New("--verify checks a proof, which says its budget: leave out --budget, --budget-ratio, --certificate and --frontier")
+	case o.frontier && (o.budget != "" || o.ratio != 0 || o.certificate != ""):
+		return 0, errors.New("--frontier looks at many budgets: leave out --budget, --budget-ratio and --certificate")
+	case o.frontier && o.points < 2:
+		return 0, fmt.Errorf("--points %d: want at least 2", o.points)
+	case !o.frontier && !slices.Contains(report.Names(rematSolutions), o.format):
+		return 0, fmt.Errorf("--format %s is for --frontier: want %s", o.format, report.Either(report.Names(rematSolutions)))
+	case o.verify != "" || o.frontier:
+		return remat.ClassSchedule, nil
 	}
 	switch given := o.ratio != 0; {
 	case given == (o.budget != ""):

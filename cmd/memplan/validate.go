@@ -93,7 +93,7 @@ func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
 	}
 	ctx, cancel := limited(ctx, o.timeout)
 	defer cancel()
-	if q.Model, q.Config, err = o.question(ctx, s); err != nil {
+	if err = o.question(ctx, s, q); err != nil {
 		return err
 	}
 	if q.Config.Mode == "infer" {
@@ -135,36 +135,41 @@ func opens(open func() (validate.Device, error)) error {
 }
 
 // question is what a plan answers, or what the flags ask of a model.
-func (o *validateOptions) question(ctx context.Context, s *streams) (*planner.Model, planner.Config, error) {
+func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.Question) error {
 	if strings.EqualFold(filepath.Ext(o.path), ".json") {
 		for _, name := range planFlags {
 			if o.given[name] {
-				return nil, planner.Config{}, fmt.Errorf("--%s: the plan has decided that", name)
+				return fmt.Errorf("--%s: the plan has decided that", name)
 			}
 		}
-		return planner.OpenPlan(o.path)
+		p, err := planner.ReadPlan(o.path)
+		if err != nil {
+			return err
+		}
+		q.Framework = p.Peak.ReservedBytes
+		q.Model, q.Config, err = planner.OpenPlan(o.path)
+		return err
 	}
 	cfg, err := o.config()
 	if err != nil {
-		return nil, cfg, err
+		return err
 	}
-	m, err := s.open(o.path, &cfg)
-	if err != nil {
-		return nil, cfg, err
+	if q.Model, err = s.open(o.path, &cfg); err != nil {
+		return err
 	}
 	if cfg.VRAM == 0 && cfg.GPU == "" && cfg.Checkpoint == "" {
 		cfg.Checkpoint = "none"
 	}
 	show, clear := s.progress(filepath.Base(o.path))
-	m.Progress = show
-	p, err := m.Plan(ctx, cfg)
+	q.Model.Progress = show
+	p, err := q.Model.Plan(ctx, cfg)
 	clear()
 	if err != nil {
-		return nil, cfg, err
+		return err
 	}
-	fixed := p.Question()
-	fixed.Shapes = cfg.Shapes
-	return m, fixed, nil
+	q.Framework, q.Config = p.Peak.ReservedBytes, p.Question()
+	q.Config.Shapes = cfg.Shapes
+	return nil
 }
 
 // files reads the weights that the model has, and the arrays that the flags name.

@@ -176,9 +176,16 @@ func (en *engine) run(n *gradNode) {
 		out = make([]*Tensor, len(n.next))
 	}
 	e.autograd = ""
-	hooks := n.seg != nil || e.Hooks
-	if hooks {
-		e.hold(saved...) // unpacked by hooks, only the function's variables own them
+	// Unpacked by hooks, only the function's variables own what was saved: it
+	// goes as variables do, the last first. What a segment was called with lives
+	// on in its frame.
+	inFunction := func(t *Tensor) bool {
+		return n.seg == nil && e.Hooks || n.seg != nil && t != nil && t.Storage >= n.seg.fresh
+	}
+	for _, t := range slices.Backward(saved) {
+		if inFunction(t) {
+			e.hold(t)
+		}
 	}
 	for i, g := range out {
 		if g != nil && n.next[i].node != nil {
@@ -186,8 +193,10 @@ func (en *engine) run(n *gradNode) {
 		}
 	}
 	e.hold(grads...)
-	if !hooks {
-		e.hold(saved...)
+	for _, t := range saved {
+		if !inFunction(t) {
+			e.hold(t)
+		}
 	}
 	n.saved, n.apply = nil, nil
 	for _, g := range grads {

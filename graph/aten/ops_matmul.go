@@ -108,13 +108,15 @@ func (e *Eager) swap(t *Tensor) *Tensor {
 
 func (e *Eager) addmm(bias, a, b *Tensor) *Tensor {
 	o := e.gemmKernel("addmm", a, b, bias)
-	e.record("AddmmBackward0", []*Tensor{o}, []*Tensor{bias, a, b}, gemmSaved(a, b), func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+	saved := gemmSaved(a, b)
+	saved[0], saved[1] = saved[1], saved[0] // autograd lets go of mat1 before mat2
+	e.record("AddmmBackward0", []*Tensor{o}, []*Tensor{bias, a, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 3)
 		if need[1] {
-			outs[1] = e.mat1Grad(g[0], s[0], a)
+			outs[1] = e.mat1Grad(g[0], s[1], a)
 		}
 		if need[2] {
-			outs[2] = e.mat2Grad(g[0], s[1], b)
+			outs[2] = e.mat2Grad(g[0], s[0], b)
 		}
 		if need[0] {
 			outs[0] = g[0]

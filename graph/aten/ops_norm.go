@@ -54,11 +54,12 @@ func (e *Eager) normBackward(op string, at *program.Attrs, g, x, w, b *Tensor, s
 	k := e.begin(op, append([]*Tensor{g, x, w}, stats...)...).scalars(at.Scalars...)
 	k.n.Attrs.Dims = at.Dims
 	var temps []program.StorageID
-	for _, t := range []*Tensor{g, x} {
+	contiguous := func(t *Tensor) {
 		if !t.contiguous() {
 			temps = append(temps, k.temp(t.Bytes(), program.Temporaries))
 		}
 	}
+	contiguous(x)
 	outs := make([]*Tensor, 3)
 	if need[0] {
 		outs[0] = k.alloc(x.Shape, nil, x.DType)
@@ -68,6 +69,7 @@ func (e *Eager) normBackward(op string, at *program.Attrs, g, x, w, b *Tensor, s
 			outs[i+1] = k.alloc(p.Shape, nil, p.DType)
 		}
 	}
+	contiguous(g)
 	slices.Reverse(temps)
 	k.free(temps...)
 	k.gives(outs...)
@@ -86,6 +88,9 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 		train, at = false, 5
 	case c.Over == "no_stats":
 		mean, variance, train, at = nil, nil, c.bool(3, "training", true), 4
+	}
+	if !e.P.Train && mean != nil {
+		train = false // an inference runs the model in evaluation, however it was exported
 	}
 	numbers := []float64{c.float(at+1, "eps", 1e-5), c.float(at, "momentum", 0.1), 0}
 	if train {

@@ -10,6 +10,7 @@ type Segment struct {
 	again func() // runs the calls once more on the segment's inputs
 	tape  []*gradNode
 	done  bool
+	fresh program.StorageID // storages from here on were made by the recomputation or later
 }
 
 // replay collects what a recomputation packs.
@@ -52,6 +53,7 @@ func (e *Eager) unpack(n *gradNode) []*Tensor {
 
 func (e *Eager) recompute(s *Segment) {
 	s.done = true
+	s.fresh = program.StorageID(len(e.P.Storages))
 	r := &replay{seg: s, last: -1}
 	for i, n := range s.tape {
 		if len(n.saved) > 0 {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -288,11 +287,7 @@ func TestBoundedWork(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		start := time.Now()
 		_, err = Infer(g, Options{})
-		if took := time.Since(start); took > 20*time.Second {
-			t.Errorf("%s: %v", name, took)
-		}
 		if err == nil || !strings.Contains(err.Error(), "too much work") {
 			t.Errorf("%s: error %v", name, err)
 		}

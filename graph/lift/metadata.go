@@ -391,3 +391,43 @@ func (b *builder) keep(n *graph.Node) {
 	}
 	b.l.Unlifted = append(b.l.Unlifted, n.Op)
 }
+
+// A Span is a range of calls, both ends included.
+type Span struct{ First, Last int }
+
+// A Module is a module of the model and the calls made inside it.
+type Module struct {
+	Name, Class string
+	Calls       []Span // in order, apart from each other
+}
+
+// Modules lists the modules whose classes the metadata names, in order of
+// their first calls.
+func (l *Lifted) Modules() []Module {
+	var list []Module
+	at := map[string]int{}
+	var scopes, classes []string
+	before := ""
+	for i := range l.Graph.Nodes {
+		n := &l.Graph.Nodes[i]
+		text := n.MetaValue(keyScopes)
+		if text != before || i == 0 {
+			scopes, classes = pyList(text), pyList(n.MetaValue(keyClasses))
+			before = text
+		}
+		for k := 0; k+1 < len(scopes) && k+1 < len(classes); k++ {
+			j, ok := at[scopes[k]]
+			if !ok {
+				j = len(list)
+				at[scopes[k]] = j
+				list = append(list, Module{Name: scopes[k], Class: classes[k]})
+			}
+			if s := list[j].Calls; len(s) > 0 && s[len(s)-1].Last >= i-1 {
+				s[len(s)-1].Last = i
+			} else {
+				list[j].Calls = append(list[j].Calls, Span{i, i})
+			}
+		}
+	}
+	return list
+}

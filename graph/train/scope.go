@@ -2,6 +2,7 @@ package train
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -15,7 +16,11 @@ import (
 //   - what a module is called with stays alive until the call returns: the
 //     caller's variable and the callee's parameter name it;
 //   - query, key and value, and the probabilities, are variables of the
-//     attention module's forward and live until it returns;
+//     attention module's forward and live until it returns; attention modules
+//     of transformers return the probabilities too, and the block that calls
+//     them keeps these;
+//   - in the forward functions of well-known modules, variables live as their
+//     code says (frames.txt);
 //   - in inference, where autograd holds nothing, what skips past a module, as
 //     in a U-Net, is a variable of its own and lives until the function that
 //     computed it returns (see skips).
@@ -25,7 +30,7 @@ import (
 func scopeHolds(l *lift.Lifted) [][]graph.ValueID {
 	g := l.Graph
 	holds := make([][]graph.ValueID, len(g.Nodes))
-	ends := callEnds(g)
+	ends, inner := callEnds(g), callees(l)
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		for _, id := range n.Inputs {
@@ -34,17 +39,22 @@ func scopeHolds(l *lift.Lifted) [][]graph.ValueID {
 				continue
 			}
 			if d := commonDepth(g.Nodes[def].Module, n.Module); d < depth(n.Module) {
-				at := ends(i, d+1)
+				at := ends(i, inner(n.Module, d))
 				if at > i && !slices.Contains(holds[at], id) {
 					holds[at] = append(holds[at], id)
 				}
 			} else if multiplies(n) && n.Module != "" {
-				if at := ends(i, depth(n.Module)); !slices.Contains(holds[at], id) {
+				at := ends(i, depth(n.Module))
+				if probabilities(g, id) && strings.Contains(l.Classes[i], "transformers.") {
+					at = untilAgain(g, at, ends(i, blockDepth(n.Module)))
+				}
+				if !slices.Contains(holds[at], id) {
 					holds[at] = append(holds[at], id)
 				}
 			}
 		}
 	}
+	frameHolds(l, holds)
 	return holds
 }
 
@@ -66,7 +76,7 @@ func skips(l *lift.Lifted) [][]graph.ValueID {
 		end    int
 	}
 	frames := map[frame][]skip{}
-	ends := callEnds(g)
+	ends, inner := callEnds(g), callees(l)
 	first, last := make([]int, len(g.Values)), make([]int, len(g.Values))
 	common := make([]int, len(g.Values))
 	for i := range g.Nodes {
@@ -88,7 +98,7 @@ func skips(l *lift.Lifted) [][]graph.ValueID {
 	}
 	item := func(i, d int) int { // last call of the frame's statement that call i is a part of
 		if depth(g.Nodes[i].Module) > d {
-			return ends(i, d+1)
+			return ends(i, inner(g.Nodes[i].Module, d))
 		}
 		return i
 	}
@@ -130,6 +140,55 @@ func multiplies(n *graph.Node) bool {
 	return op == "matmul" || op == "bmm" || op == "baddbmm" || op == "scaled_dot_product_attention"
 }
 
+// probabilities reports whether a value is a softmax, or one that was cast,
+// dropped out or viewed since, of the same module.
+func probabilities(g *graph.Graph, id graph.ValueID) bool {
+	for range 6 {
+		def := g.Values[id].Def
+		if def < 0 {
+			return false
+		}
+		n := &g.Nodes[def]
+		switch op, _, _ := strings.Cut(n.Op, "."); op {
+		case "softmax", "_softmax", "_safe_softmax":
+			return true
+		case "dropout", "native_dropout", "type_as", "to", "_to_copy", "view", "expand", "reshape", "where":
+		default:
+			return false
+		}
+		if len(n.Inputs) == 0 {
+			return false
+		}
+		id = n.Inputs[0]
+	}
+	return false
+}
+
+// untilAgain is the last call, from call i on and up to call end, before the
+// module of call i is called again: where all blocks of a model are one, they
+// follow each other within it.
+func untilAgain(g *graph.Graph, i, end int) int {
+	for j := i + 1; j <= end; j++ {
+		if g.Nodes[j].Module == g.Nodes[i].Module {
+			return j - 1
+		}
+	}
+	return end
+}
+
+// blockDepth is the depth of the innermost module around a module, or itself,
+// that stands in a list: whose name is a number. It is the module's own where
+// there is none.
+func blockDepth(module string) int {
+	for m, d := module, depth(module); d > 0; m, d = parent(m), d-1 {
+		last := m[strings.LastIndexByte(m, '.')+1:]
+		if _, err := strconv.Atoi(last); err == nil {
+			return d
+		}
+	}
+	return depth(module)
+}
+
 func depth(module string) int {
 	if module == "" {
 		return 0
@@ -168,6 +227,26 @@ func prefix(module string, n int) string {
 		at += j + 1
 	}
 	return module[:max(at-1, 0)]
+}
+
+// callees returns a function that gives the depth of the module that a frame at
+// depth d calls on the way to a module: a list of modules is none.
+func callees(l *lift.Lifted) func(module string, d int) int {
+	called := map[string]bool{}
+	for _, m := range l.Modules() {
+		called[m.Name] = true
+	}
+	return func(module string, d int) int {
+		for k := d + 1; k < depth(module); k++ {
+			if called[prefix(module, k)] {
+				return k
+			}
+		}
+		if called[module] {
+			return depth(module)
+		}
+		return d + 1
+	}
 }
 
 // callEnds returns a function that gives the last call of the run of calls

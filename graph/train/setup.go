@@ -33,6 +33,7 @@ func (b *builder) add(name string, t *aten.Tensor, d graph.DType) {
 func (b *builder) resident() error {
 	g := b.l.Graph
 	var inputs []int
+	var params []resident
 	for i := range g.Values {
 		v := &g.Values[i]
 		var cat program.Category
@@ -66,11 +67,15 @@ func (b *builder) resident() error {
 		}
 		b.add(v.Name, t, v.Type.Elem)
 		if cat == program.Parameters {
-			b.params = append(b.params, t)
+			params = append(params, resident{name: v.Name, t: t})
 		}
 	}
+	for _, r := range inModuleOrder(params, true) {
+		b.params = append(b.params, r.t)
+	}
 	b.batchCounters()
-	b.place(inModuleOrder(b.setup))
+	b.rotaryCopies()
+	b.place(inModuleOrder(b.setup, false))
 	b.setup = nil
 	if err := b.adapters(); err != nil {
 		return err
@@ -109,10 +114,11 @@ func (b *builder) place(list []resident) {
 	}
 }
 
-// inModuleOrder sorts a model's tensors as Module._apply visits them: those of
-// child modules before a module's own, parameters before buffers. Modules and
-// tensors keep the order in which they first stand in the list.
-func inModuleOrder(list []resident) []resident {
+// inModuleOrder sorts a model's tensors by module: a module's own first, as
+// Module.parameters lists them, or those of its children first, as
+// Module._apply visits them. Modules and tensors keep the order in which they
+// first stand in the list.
+func inModuleOrder(list []resident, ownFirst bool) []resident {
 	type module struct {
 		children []string
 		own      []resident
@@ -134,14 +140,24 @@ func inModuleOrder(list []resident) []resident {
 	for _, r := range list {
 		m := get(parent(r.name))
 		m.own = append(m.own, r)
+		// The modules of torch.nn have a weight and then a bias, whichever the
+		// file names first.
+		if n := len(m.own); n > 1 && strings.HasSuffix(r.name, ".weight") && strings.HasSuffix(m.own[n-2].name, ".bias") {
+			m.own[n-2], m.own[n-1] = m.own[n-1], m.own[n-2]
+		}
 	}
 	out := make([]resident, 0, len(list))
 	var visit func(m *module)
 	visit = func(m *module) {
+		if ownFirst {
+			out = append(out, m.own...)
+		}
 		for _, c := range m.children {
 			visit(tree[c])
 		}
-		out = append(out, m.own...)
+		if !ownFirst {
+			out = append(out, m.own...)
+		}
 	}
 	visit(get(""))
 	return out
@@ -179,6 +195,22 @@ func (b *builder) batchCounters() {
 		if strings.Contains(b.l.Classes[i], "batchnorm.BatchNorm") && strings.Contains(n.Op, "batch_norm") {
 			name := n.Module + ".num_batches_tracked"
 			b.add(name, b.e.Resident(name, n.Module, program.Buffers, graph.Int64, nil, false), graph.Int64)
+		}
+	}
+}
+
+// rotaryCopies adds original_inv_freq, the copy of inv_freq that the rotary
+// embeddings of transformers 5 keep and no graph reads.
+func (b *builder) rotaryCopies() {
+	classes := map[string]string{}
+	for _, m := range b.l.Modules() {
+		classes[m.Name] = m.Class
+	}
+	for _, r := range b.setup {
+		module := parent(r.name)
+		if c := classes[module]; strings.HasSuffix(r.name, ".inv_freq") && strings.HasPrefix(c, "transformers.") && strings.HasSuffix(c, "RotaryEmbedding") {
+			name := module + ".original_inv_freq"
+			b.add(name, b.e.Resident(name, module, program.Buffers, r.t.DType, r.t.Shape, false), r.t.DType)
 		}
 	}
 }

@@ -302,9 +302,15 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		}
 		c.Shapes, c.Types = append(c.Shapes, shape), append(c.Types, d)
 	}
+	before := len(b.e.P.Nodes)
 	outs, err := b.e.Run(c)
 	if err != nil {
 		return err
+	}
+	if len(b.e.P.Nodes) > before+1 { // the caller has what it calls with until the call returns
+		for _, id := range n.Inputs {
+			b.e.Hold(env[id])
+		}
 	}
 	for j, o := range n.Outputs {
 		if o >= 0 && j < len(outs) {

@@ -26,6 +26,7 @@ type kernelCase struct {
 	Conv    *program.Conv
 	Pool    *program.Pool
 	Window  *program.Window
+	After   map[int]string // operands that the kernel updates
 
 	seed uint64
 }
@@ -179,6 +180,11 @@ func (c *kernelCase) run(t *testing.T, data map[string]*validate.Array, l layout
 	}
 	if err := d.Run(call); err != nil {
 		t.Fatal(err)
+	}
+	for i, name := range c.After {
+		if d := validate.Difference(b.fetch(&call.Args[i].Tensor), data[name]); d > 1e-5 {
+			t.Errorf("operand %d differs by %.3g of its largest number afterwards", i, d)
+		}
 	}
 	out := make([]*validate.Array, len(c.Results))
 	for i := range c.Results {

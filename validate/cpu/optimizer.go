@@ -66,7 +66,9 @@ func sgd(momentum, l2 float64, nesterov bool) *rule {
 
 // rules are the optimizers by their names in the table of optimizers.
 var rules = map[string]*rule{
-	"none":  {update: func(int) func(p, _ float64, _ []float64) float64 { return func(p, _ float64, _ []float64) float64 { return p } }},
+	"none": {update: func(int) func(p, _ float64, _ []float64) float64 {
+		return func(p, _ float64, _ []float64) float64 { return p }
+	}},
 	"adamw": adam(decay, 0), "adamw-fused": adam(decay, 0), "adamw-loop": adam(decay, 0), "adamw-capturable": adam(decay, 0),
 	"adam": adam(0, 0), "adam-fused": adam(0, 0), "adam-loop": adam(0, 0), "adam-wd": adam(0, decay),
 	"sgd": sgd(0, 0, false), "sgd-wd": sgd(0, decay, false), "sgd-momentum": sgd(momentum, 0, false), "sgd-momentum-wd": sgd(momentum, decay, false),

@@ -52,6 +52,46 @@ func same(t *testing.T, what string, a, b *validate.Array) {
 	}
 }
 
+// TestSlope: the loss of a model that drops activations, probabilities and whole
+// branches falls along its gradient as fast as the gradient says: backward
+// knows what forward dropped.
+func TestSlope(t *testing.T) {
+	path := filepath.Join("..", "testdata", "golden", "dropout.onnx")
+	m, err := planner.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights := validate.ModelSource(m.Graph(), path)
+	for _, attention := range []string{"efficient", "eager"} {
+		cfg := planner.Config{Batch: 2, Optimizer: "none", Attention: attention, Checkpoint: "all"}
+		grads := train(t, path, cfg, nil).grads[0]
+		var slope float64
+		for _, g := range grads {
+			for _, v := range g.Values {
+				slope += float64(v) * float64(v)
+			}
+		}
+		const step = 1e-3 // of the gradient: small against it, large against float32's roundings
+		at := func(by float32) float64 {
+			moved := map[string]*validate.Array{}
+			for name, g := range grads {
+				w, err := weights(name)
+				if err != nil || w == nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				moved[name] = &validate.Array{Shape: w.Shape, DType: w.DType, Values: slices.Clone(w.Values)}
+				for i := range moved[name].Values {
+					moved[name].Values[i] += by * g.Values[i]
+				}
+			}
+			return train(t, path, cfg, moved).Loss[0]
+		}
+		if got := (at(step) - at(-step)) / (2 * step); math.Abs(got-slope) > 0.01*slope {
+			t.Errorf("%s: the loss changes by %.5g along the gradient, whose square is %.5g", attention, got, slope)
+		}
+	}
+}
+
 // TestPrecisions: half types change a loss little. The bound is ten roundings
 // of the type, of the loss.
 func TestPrecisions(t *testing.T) {

@@ -87,6 +87,13 @@ func liveMarkdown(w io.Writer, r *planner.Report) {
 
 func checkpointMarkdown(w io.Writer, r *planner.Report) {
 	segs := segments(r)
+	if n := recomputed(r); n > 0 {
+		fmt.Fprintf(w, "\n<details><summary>%s run again: +%.2f%% time; %s</summary>\n\n", Plural(n, "operation", "operations"), 100*r.Checkpoint.RecomputeOverhead, proof(r.Checkpoint))
+		for _, line := range recomputedLines(r) {
+			fmt.Fprintf(w, "- %s\n", line)
+		}
+		fmt.Fprintf(w, "\n</details>\n")
+	}
 	if len(segs) == 0 {
 		return
 	}

@@ -81,6 +81,9 @@ func breakdownHTML(w io.Writer, r *planner.Report) {
 		fmt.Fprintf(w, "<tr><td>%s</td><td class=n>%s</td></tr>\n", n[0], n[1])
 	}
 	fmt.Fprintln(w, "</table>")
+	if n := r.Peak.IdealArenaBytes; n > 0 {
+		fmt.Fprintf(w, "<p>%s</p>\n", idealArena(n, r))
+	}
 }
 
 func liveHTML(w io.Writer, r *planner.Report) {
@@ -97,10 +100,17 @@ func liveHTML(w io.Writer, r *planner.Report) {
 
 func checkpointHTML(w io.Writer, r *planner.Report) {
 	segs := segments(r)
+	e := html.EscapeString
+	if recomputed(r) > 0 {
+		fmt.Fprintf(w, "<h2>run these operations again</h2>\n<p>+%.2f%% time; %s</p>\n<ul>\n", 100*r.Checkpoint.RecomputeOverhead, e(proof(r.Checkpoint)))
+		for _, line := range recomputedLines(r) {
+			fmt.Fprintf(w, "<li>%s</li>\n", e(line))
+		}
+		fmt.Fprintln(w, "</ul>")
+	}
 	if len(segs) == 0 {
 		return
 	}
-	e := html.EscapeString
 	fmt.Fprintf(w, "<h2>checkpoint these modules</h2>\n<p>+%.2f%% time; %s</p>\n<ul>\n", 100*r.Checkpoint.RecomputeOverhead, e(proof(r.Checkpoint)))
 	for _, s := range segs {
 		fmt.Fprintf(w, "<li><code>%s</code></li>\n", e(joined(s.Modules)))

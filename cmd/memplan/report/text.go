@@ -71,6 +71,14 @@ func numbersText(p *page, r *planner.Report) {
 		values.WriteString(left(n[1], column))
 	}
 	p.line("%s\n%s", names.String()[gap-2:], values.String()[gap-2:])
+	if n := r.Peak.IdealArenaBytes; n > 0 {
+		p.wrapped("  ", idealArena(n, r), "")
+	}
+}
+
+// idealArena compares the allocator with an arena planned ahead.
+func idealArena(n int64, r *planner.Report) string {
+	return fmt.Sprintf("an arena with offsets planned ahead could do with %s: %.1f%% less than reserved", size(n), 100*(1-float64(n)/float64(max(r.Peak.ReservedBytes, 1))))
 }
 
 // breakdownText lists the categories at the peak, the largest first.
@@ -114,6 +122,9 @@ const mostSegments = 16
 // checkpointText says what to checkpoint, what it costs and how to apply it.
 func checkpointText(p *page, r *planner.Report) {
 	segs := segments(r)
+	if recomputed(r) > 0 {
+		scheduleText(p, r)
+	}
 	if len(segs) == 0 {
 		return
 	}
@@ -127,6 +138,38 @@ func checkpointText(p *page, r *planner.Report) {
 		p.line("  and %d more: the plan lists them", more)
 	}
 	p.line("apply it:\n  %s -o plan.json\n  memplan config plan.json --to torch", PlanCommand(r))
+}
+
+// scheduleText says what a schedule runs again, by operator, and what that
+// takes.
+func scheduleText(p *page, r *planner.Report) {
+	p.head("run these operations again (memplan's executor)")
+	p.wrapped("", fmt.Sprintf("+%.2f%% time; %s", 100*r.Checkpoint.RecomputeOverhead, proof(r.Checkpoint)), "")
+	for _, line := range recomputedLines(r) {
+		p.line("  • %s", line)
+	}
+	for _, x := range r.Checkpoint.Restore {
+		p.wrapped("  ! ", fmt.Sprintf("%s: restore %s", x.Op, x.What), "")
+	}
+}
+
+// recomputedLines counts what a schedule runs again by operator, in the order
+// of their first runs.
+func recomputedLines(r *planner.Report) []string {
+	var ops []string
+	times := map[string]int{}
+	for i := range r.Checkpoint.Recomputed {
+		x := &r.Checkpoint.Recomputed[i]
+		if times[x.Op] == 0 {
+			ops = append(ops, x.Op)
+		}
+		times[x.Op] += x.Times
+	}
+	lines := make([]string, len(ops))
+	for i, op := range ops {
+		lines[i] = fmt.Sprintf("%d × %s", times[op], op)
+	}
+	return lines
 }
 
 // segmentLines describes segments, those of one module that follow each other

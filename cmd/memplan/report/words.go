@@ -36,6 +36,9 @@ func outcome(r *planner.Report) string {
 	if n := len(segments(r)); n > 0 {
 		at += fmt.Sprintf(" with %s, for %.1f%% more time", Plural(n, "checkpointed segment", "checkpointed segments"), 100*r.Checkpoint.RecomputeOverhead)
 	}
+	if n := recomputed(r); n > 0 {
+		at += fmt.Sprintf(" with %s run again, for %.1f%% more time", Plural(n, "operation", "operations"), 100*r.Checkpoint.RecomputeOverhead)
+	}
 	return fmt.Sprintf("fits %s%s", card, at)
 }
 
@@ -74,6 +77,17 @@ func segments(r *planner.Report) []train.Segment {
 		return nil
 	}
 	return r.Checkpoint.Segments
+}
+
+// recomputed counts the operations that a schedule runs again.
+func recomputed(r *planner.Report) (n int) {
+	if r.Checkpoint == nil {
+		return 0
+	}
+	for i := range r.Checkpoint.Recomputed {
+		n += r.Checkpoint.Recomputed[i].Times
+	}
+	return n
 }
 
 func peakLine(r *planner.Report) string {
@@ -207,13 +221,23 @@ func numbers(r *planner.Report) [][2]string {
 }
 
 func proof(c *planner.CheckpointInfo) string {
+	if c.Class != "segments" {
+		if c.Optimal {
+			return "optimal: no schedule that fits costs less"
+		}
+		return fmt.Sprintf("no schedule that fits costs less than %.2f%%", 100*c.LowerBound)
+	}
+	price := ""
+	if c.RecomputeOverhead > 0 && c.ScheduleBound > 0 {
+		price = fmt.Sprintf("; any schedule of operations costs at least %.2f%%", 100*c.ScheduleBound)
+	}
 	switch {
 	case c.Optimal:
-		return "optimal among choices of segments"
+		return "optimal among choices of segments" + price
 	case c.LowerBound > 0:
-		return fmt.Sprintf("no choice of segments that fits costs less than %.2f%%", 100*c.LowerBound)
+		return fmt.Sprintf("no choice of segments that fits costs less than %.2f%%", 100*c.LowerBound) + price
 	}
-	return "no bound on what another choice would cost"
+	return "no bound on what another choice would cost" + price
 }
 
 // advice names what could make a step fit that does not.

@@ -1,0 +1,96 @@
+package train
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/lift"
+)
+
+// Every line of the table is found, and the lines are in order.
+func TestFrameTable(t *testing.T) {
+	lines := strings.Split(strings.TrimSuffix(frames, "\n"), "\n")
+	if len(lines) < 1000 {
+		t.Fatalf("%d lines", len(lines))
+	}
+	before := ""
+	for _, line := range lines {
+		fields := strings.Fields(line)
+		if fields[0] <= before {
+			t.Fatalf("%s stands after %s", fields[0], before)
+		}
+		before = fields[0]
+		if got := frameOf(fields[0]); !slices.Equal(got, fields[1:]) {
+			t.Fatalf("%s: %v, want %v", fields[0], got, fields[1:])
+		}
+		for _, v := range fields[1:] {
+			if what, until, ok := strings.Cut(v, ">"); !ok || strings.TrimPrefix(what, "<") == "" || until == "" {
+				t.Errorf("%s: %s", fields[0], v)
+			}
+		}
+	}
+	for _, name := range []string{"", "a", "zzz", "torchvision.models.densenet._DenseLaye", "torchvision.models.densenet._DenseLayers"} {
+		if got := frameOf(name); got != nil {
+			t.Errorf("%q: %v", name, got)
+		}
+	}
+}
+
+func TestMatchChild(t *testing.T) {
+	for _, tt := range []struct {
+		module  string
+		depth   int
+		pattern string
+		want    string
+	}{
+		{"m.h.0.attn.c_attn", 3, "attn", "attn"},
+		{"m.h.0.attn.c_attn", 2, "*", "0"},
+		{"m.h.0.attn.c_attn", 1, "h.*", "h.0"},
+		{"m.h.0.attn", 3, "mlp", ""},
+		{"m.h", 1, "h.*", ""},
+		{"m", 1, "h", ""},
+		{"attn", 0, "attn", "attn"},
+		{"m.h.10.attn", 1, "h.1", ""},
+	} {
+		if got := matchChild(tt.module, tt.depth, tt.pattern); got != tt.want {
+			t.Errorf("%s at %d, %s: %q, want %q", tt.module, tt.depth, tt.pattern, got, tt.want)
+		}
+	}
+}
+
+// A block of GPT-2: the result of attn lives until the block returns, although
+// the sum reads it last.
+func TestFrameHolds(t *testing.T) {
+	const block = "transformers.models.gpt2.modeling_gpt2.GPT2Block"
+	g := &graph.Graph{}
+	l := &lift.Lifted{Graph: g}
+	scopes := "['', 'h.0', 'h.0.%s', 'x']"
+	classes := "['Model', '" + block + "', 'Child', 'aten.x']"
+	call := func(module string, in ...graph.ValueID) graph.ValueID {
+		id := graph.ValueID(len(g.Values))
+		g.Values = append(g.Values, graph.Value{ID: id, Def: int32(len(g.Nodes))})
+		s, c := strings.ReplaceAll(scopes, "%s", strings.TrimPrefix(module, "h.0.")), classes
+		if module == "h.0" {
+			s, c = "['', 'h.0', 'x']", "['Model', '"+block+"', 'aten.x']"
+		}
+		g.Nodes = append(g.Nodes, graph.Node{Module: module, Inputs: in, Outputs: []graph.ValueID{id},
+			Meta: []graph.Prop{{Key: "pkg.torch.onnx.name_scopes", Value: s}, {Key: "pkg.torch.onnx.class_hierarchy", Value: c}}})
+		return id
+	}
+	x := call("h.0.ln_1")
+	a := call("h.0.attn", x)
+	sum := call("h.0", a)
+	y := call("h.0.ln_2", sum)
+	z := call("h.0.mlp", y)
+	call("h.0", sum, z)
+	holds := make([][]graph.ValueID, len(g.Nodes))
+	frameHolds(l, holds)
+	if end := holds[5]; !slices.Contains(end, a) || !slices.Contains(end, z) || slices.Contains(end, x) || slices.Contains(end, y) {
+		t.Errorf("let go at the end: %v, want %d (attn) and %d (mlp), not %d or %d", end, a, z, x, y)
+	}
+	if len(holds[2]) > 0 {
+		t.Errorf("let go after the sum: %v", holds[2])
+	}
+}

@@ -1,0 +1,287 @@
+package planner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/memplan/memplan/checkpointsel"
+	"github.com/memplan/memplan/checkpointsel/remat"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/planner/profile"
+)
+
+// scheduleClasses are the values of --checkpoint that any operation may be
+// recomputed for, which memplan's own executor runs and PyTorch does not.
+var scheduleClasses = []struct {
+	name  string
+	class remat.Class
+}{
+	{"schedule", remat.ClassSchedule},
+	{"ops", remat.ClassOpSet},
+}
+
+// Effort of the searches: they end at a gap of so much of the step, or after
+// so many rounds without progress, and not by the clock, so that they give the
+// same from run to run.
+const (
+	scheduleGap      = 2e-4
+	schedulePatience = 3
+	scheduleTries    = 16 // budgets until the replay fits
+	floorExecutions  = 8  // per node, in schedules for the least budget
+)
+
+// A Recomputed is one operation that a schedule runs again.
+type Recomputed struct {
+	Op     string `json:"op"`
+	Node   string `json:"node"`
+	Module string `json:"module"`
+	Times  int    `json:"times"`
+}
+
+// stepGraph builds the step without checkpoints, and its instance.
+func (a *answer) stepGraph() (*train.Build, *checkpointsel.StepGraph, error) {
+	b, err := a.m.build(a.j, a.batch, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	g, err := checkpointsel.NewStepGraph(b.Program, a.j.time.Seconds)
+	return b, g, err
+}
+
+// build makes the program of the answer: with its segments, or its schedule.
+func (a *answer) build() (*train.Build, error) {
+	if len(a.steps) == 0 {
+		return a.m.build(a.j, a.batch, a.segs)
+	}
+	b, g, err := a.stepGraph()
+	if err != nil {
+		return nil, err
+	}
+	return scheduled(b, g, a.steps)
+}
+
+// scheduled returns the build with a schedule applied to its program.
+func scheduled(b *train.Build, g *checkpointsel.StepGraph, steps []remat.Step) (*train.Build, error) {
+	if _, _, err := remat.Check(g.Instance, steps, math.MaxInt64); err != nil {
+		return nil, fmt.Errorf("the schedule is of another step: %w", err)
+	}
+	p, err := g.Apply(steps)
+	if err != nil {
+		return nil, err
+	}
+	out := *b
+	out.Program = p
+	return &out, nil
+}
+
+// selectSchedule finds the schedule of least recomputation whose replay fits
+// the cap. The instance counts no more than the allocator does, so its bound
+// at the cap holds for every schedule; when the replay of a schedule does not
+// fit, the instance's budget is lowered until one does.
+func (a *answer) selectSchedule(ctx context.Context, name string, class remat.Class) error {
+	b, g, err := a.stepGraph()
+	if err != nil {
+		return err
+	}
+	if a.j.cap == 0 {
+		return fmt.Errorf("--checkpoint %s needs a budget: give --vram SIZE or --gpu NAME", name)
+	}
+	a.check = &CheckpointInfo{Class: name, Segments: []train.Segment{}, Optimal: true}
+	if plain, err := replay(b, a.j, true); err != nil || plain.fail == nil {
+		return err
+	}
+	s := &scheduleSearch{a: a, b: b, g: g, class: class, bound: g.Instance.Total()}
+	if err := s.run(ctx); err != nil {
+		return err
+	}
+	if s.steps == nil {
+		a.check = nil
+		return a.noSchedule(ctx, g, s.reason)
+	}
+	a.steps = s.steps
+	a.proof = fmt.Sprintf("least recomputation of any schedule over %d operations at %d bytes: %.6f s", len(g.Instance.Nodes), a.j.cap, float64(s.bound-g.Instance.Total())/1e9)
+	done, err := scheduled(b, g, a.steps)
+	if err != nil {
+		return err
+	}
+	a.describeSchedule(s, done.Program)
+	return nil
+}
+
+// describeSchedule fills in the checkpoint section.
+func (a *answer) describeSchedule(s *scheduleSearch, p *program.Program) {
+	total := s.g.Instance.Total()
+	o := overhead(p, &a.j.time)
+	lb := min(float64(s.bound-total)/float64(max(total, 1)), o)
+	c := a.check
+	c.RecomputeOverhead, c.LowerBound, c.Gap, c.ScheduleBound = round(o), round(lb), round(o-lb), round(lb)
+	c.Optimal = o-lb < 1e-6
+	c.Restore = s.g.Restores(a.steps)
+	at := map[Recomputed]int{}
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if !n.Recompute {
+			continue
+		}
+		key := Recomputed{n.Op, callName(n), n.Module, 0}
+		if _, ok := at[key]; !ok {
+			at[key] = len(c.Recomputed)
+			c.Recomputed = append(c.Recomputed, key)
+		}
+		c.Recomputed[at[key]].Times++
+	}
+}
+
+// A scheduleSearch looks for a schedule whose replay fits.
+type scheduleSearch struct {
+	a     *answer
+	b     *train.Build
+	g     *checkpointsel.StepGraph
+	class remat.Class
+
+	steps  []remat.Step
+	cost   int64
+	bound  int64
+	reason *remat.InfeasibleError // proof that nothing fits
+}
+
+func (s *scheduleSearch) run(ctx context.Context) error {
+	limit := s.a.j.cap
+	budget, high := limit, limit // high: the least budget whose schedule is too large
+	for try := range scheduleTries {
+		r, err := s.solve(ctx, budget)
+		if err != nil || r == nil {
+			return err
+		}
+		if budget == limit {
+			s.bound = max(s.bound, r.LowerBound)
+		}
+		if r.Schedule == nil {
+			return nil
+		}
+		over, err := s.excess(r)
+		if err != nil {
+			return err
+		}
+		if over <= 0 {
+			s.steps, s.cost = r.Schedule, r.Cost
+			return s.refine(ctx, budget, high)
+		}
+		high = budget
+		budget = min(budget, r.Peak) - max(over, limit>>8<<min(try/2, 3))
+	}
+	return nil
+}
+
+// refine tries budgets between one that fits and one that does not.
+func (s *scheduleSearch) refine(ctx context.Context, low, high int64) error {
+	for range 3 {
+		if high-low < s.a.j.cap/256 || ctx.Err() != nil {
+			return nil
+		}
+		mid := low + (high-low)/2
+		r, err := s.solve(ctx, mid)
+		if err != nil || r == nil || r.Schedule == nil {
+			return err
+		}
+		over, err := s.excess(r)
+		if err != nil {
+			return err
+		}
+		if over > 0 {
+			high = mid
+			continue
+		}
+		low = mid
+		if r.Cost < s.cost {
+			s.steps, s.cost = r.Schedule, r.Cost
+		}
+	}
+	return nil
+}
+
+// solve returns the best schedule of the instance at a budget. The result is
+// nil if no schedule fits, and has none where none was found.
+func (s *scheduleSearch) solve(ctx context.Context, budget int64) (*remat.Result, error) {
+	opt := remat.Options{Budget: budget, Class: s.class, Gap: scheduleGap, Patience: schedulePatience, PlanOnly: budget != s.a.j.cap}
+	if p := s.a.m.Progress; p != nil {
+		total := float64(max(s.g.Instance.Total(), 1))
+		opt.Progress = func(cost, bound int64) {
+			p(0, 0, fmt.Sprintf("schedule: best +%.2f%%, bound +%.2f%%", 100*(float64(cost)/total-1), 100*(float64(bound)/total-1)))
+		}
+	}
+	r, err := remat.Solve(ctx, s.g.Instance, opt)
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return nil, ctx.Err()
+	case errors.Is(err, remat.ErrInfeasible):
+		errors.As(err, &s.reason)
+		return nil, nil //nolint:nilnil // no schedule fits
+	case errors.Is(err, remat.ErrNoPlan):
+		return r, nil
+	}
+	return r, err
+}
+
+// excess returns by how many bytes the replay of a schedule exceeds the cap,
+// not more than 0 if it fits.
+func (s *scheduleSearch) excess(r *remat.Result) (int64, error) {
+	b, err := scheduled(s.b, s.g, r.Schedule)
+	if err != nil {
+		return 0, err
+	}
+	ev, err := replay(b, s.a.j, true)
+	if err != nil || ev.fail == nil {
+		return 0, err
+	}
+	if ev, err = replay(b, s.a.j, false); err != nil {
+		return 0, err
+	}
+	return max(ev.res.Allocated-s.a.j.cap, 1), nil
+}
+
+// noSchedule says what the smallest budget would be, and what holds it there.
+func (a *answer) noSchedule(ctx context.Context, g *checkpointsel.StepGraph, reason *remat.InfeasibleError) error {
+	f, err := remat.Least(ctx, g.Instance, 0, floorExecutions)
+	if err != nil {
+		return err
+	}
+	card := func(n int64) string { return profile.FormatBytes(n + a.j.device.Context) }
+	text := fmt.Sprintf("no schedule was found that fits; the least that one is known to need is about %s of the card's memory", card(f.Budget))
+	if reason != nil {
+		text = fmt.Sprintf("no schedule fits, whatever it recomputes; the least that one is known to need is about %s of the card's memory", card(f.Budget))
+	}
+	what := "what must be kept to the end"
+	if f.Node < len(g.Instance.Nodes) {
+		what = g.Instance.Nodes[f.Node].Name
+	}
+	alone := "with its inputs and outputs alone"
+	if !f.Alone {
+		alone = "with what must be there beside it"
+	}
+	a.note("no-schedule", "%s; none needs less than %s: %s needs it, %s", text, card(f.Bound), what, alone)
+	return nil
+}
+
+// price sets what it costs that PyTorch can only checkpoint modules: the
+// overhead above the least that any schedule has.
+func (a *answer) price(ctx context.Context) error {
+	_, g, err := a.stepGraph()
+	if errors.Is(err, checkpointsel.ErrMicros) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	bound, err := remat.Bound(ctx, g.Instance, a.j.cap)
+	if err != nil {
+		return err
+	}
+	total := g.Instance.Total()
+	lb := min(float64(bound-total)/float64(max(total, 1)), a.check.RecomputeOverhead)
+	a.check.ScheduleBound = round(lb)
+	return nil
+}
