@@ -19,6 +19,7 @@ const Guard = 256
 // A Layout gives every storage of a program its place in one arena.
 type Layout struct {
 	Offset []int64 // of each storage, -1 for one that never exists
+	Work   []Span  // of each node: memory for a library of the device while it runs
 	Bytes  int64   // the arena's
 	Bound  int64   // most bytes that live at once, guards included: no layout is smaller
 	Order  string  // the greedy order that gave it
@@ -100,9 +101,18 @@ var orders = []struct {
 	{"death", func(a, b *block) bool { return a.last > b.last }},
 }
 
-// NewLayout places all storages: the best of the greedy orders.
-func NewLayout(p *program.Program) *Layout {
+// NewLayout places all storages.
+func NewLayout(p *program.Program) *Layout { return NewLayoutFor(p, make([]int64, len(p.Nodes))) }
+
+// NewLayoutFor places all storages, and for each node as many bytes of work as
+// are given: the best of the greedy orders.
+func NewLayoutFor(p *program.Program, work []int64) *Layout {
 	list := blocks(p)
+	for n, bytes := range work {
+		if bytes > 0 {
+			list = append(list, block{id: program.StorageID(len(p.Storages) + n), first: int32(n), last: int32(n), size: roundUp(bytes + Guard)})
+		}
+	}
 	best := &Layout{Bytes: -1}
 	bound := maxLive(list, len(p.Nodes))
 	for _, o := range orders {
@@ -117,7 +127,7 @@ func NewLayout(p *program.Program) *Layout {
 			}
 			return a.size > b.size
 		})
-		offset, bytes := place(sorted, len(p.Storages))
+		offset, bytes := place(sorted, len(p.Storages)+len(work))
 		if best.Bytes < 0 || bytes < best.Bytes {
 			best = &Layout{Offset: offset, Bytes: bytes, Order: o.name}
 		}
@@ -126,6 +136,13 @@ func NewLayout(p *program.Program) *Layout {
 		}
 	}
 	best.Bound = bound
+	best.Work = make([]Span, len(work))
+	for n, bytes := range work {
+		if bytes > 0 {
+			best.Work[n] = Span{best.Offset[len(p.Storages)+n], bytes}
+		}
+	}
+	best.Offset = best.Offset[:len(p.Storages)]
 	return best
 }
 
@@ -176,37 +193,6 @@ func maxLive(list []block, nodes int) int64 {
 	return most
 }
 
-// Gaps returns for each node the widest run of the arena that no buffer holds
-// while it runs: what a library may work in without taking more memory.
-func (l *Layout) Gaps(p *program.Program) []Span {
-	list := blocks(p)
-	born := make([][]*block, len(p.Nodes)+1)
-	for i := range list {
-		born[list[i].first] = append(born[list[i].first], &list[i])
-	}
-	at := func(b *block) int64 { return l.Offset[b.id] }
-	var live []*block // by offset
-	out := make([]Span, len(p.Nodes))
-	for n := range out {
-		live = slices.DeleteFunc(live, func(b *block) bool { return b.last < int32(n) })
-		for _, b := range born[n] {
-			k := sort.Search(len(live), func(k int) bool { return at(live[k]) > at(b) })
-			live = slices.Insert(live, k, b)
-		}
-		end := int64(0)
-		for _, b := range live {
-			if free := at(b) - end; free > out[n].Bytes {
-				out[n] = Span{end, free}
-			}
-			end = max(end, at(b)+b.size)
-		}
-		if l.Bytes-end > out[n].Bytes {
-			out[n] = Span{end, l.Bytes - end}
-		}
-	}
-	return out
-}
-
 // Check verifies a layout without the ranges it was made from: it walks the
 // nodes, keeps who is there, and compares every new buffer with all of them.
 // It returns an error naming two that overlap, or one outside the arena.
@@ -241,6 +227,9 @@ func (l *Layout) Check(p *program.Program) error {
 					}
 				}
 			}
+			if err := l.checkWork(p, int(node), there); err != nil {
+				return err
+			}
 			for ; i < j; i++ {
 				if e := t.Events[i]; e.Free {
 					delete(there, e.Storage)
@@ -249,4 +238,33 @@ func (l *Layout) Check(p *program.Program) error {
 		}
 	}
 	return nil
+}
+
+// checkWork looks for a live buffer in a node's work.
+func (l *Layout) checkWork(p *program.Program, node int, there map[program.StorageID]bool) error {
+	w := l.Work[node]
+	if w.Bytes == 0 {
+		return nil
+	}
+	if w.At < 0 || w.At%Align != 0 || w.At+w.Bytes+Guard > l.Bytes {
+		return fmt.Errorf("layout: node %d: %d bytes of work at %d in an arena of %d", node, w.Bytes, w.At, l.Bytes)
+	}
+	for o := range there {
+		if from, to := l.Offset[o], l.Offset[o]+p.Storages[o].Bytes+Guard; w.At < to && from < w.At+w.Bytes+Guard {
+			return fmt.Errorf("layout: node %d: its work and storage %d (%s) overlap", node, o, p.Storages[o].Name)
+		}
+	}
+	return nil
+}
+
+// Works asks a device how many bytes it wants to work in for each node.
+func Works(d Device, p *program.Program) ([]int64, error) {
+	out := make([]int64, len(p.Nodes))
+	for i := range p.Nodes {
+		var err error
+		if out[i], err = d.Work(&p.Nodes[i]); err != nil {
+			return nil, fmt.Errorf("node %d (%s): %w", i, p.Nodes[i].Op, err)
+		}
+	}
+	return out, nil
 }

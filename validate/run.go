@@ -113,11 +113,10 @@ func Execute(ctx context.Context, d Device, p *program.Program, l *Layout, o Opt
 		return nil, fmt.Errorf("%w: %s", ErrUnsupported, list[0].Reason)
 	}
 	r := &runner{d: d, p: p, l: l, o: &o, res: &Result{Device: d.Info()}, end: liveness.NewRanges(p).End, update: len(p.Nodes), calls: make([]*Call, len(p.Nodes)), guard: make([]byte, Guard)}
-	gaps := l.Gaps(p)
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		r.calls[i] = r.resolve(n)
-		r.calls[i].Gap = gaps[i]
+		r.calls[i].Work = l.Work[i]
 		if r.seed == nil && n.Phase == program.Backward && n.Op == "ones_like" {
 			r.seed = n
 		}
@@ -138,6 +137,9 @@ func Execute(ctx context.Context, d Device, p *program.Program, l *Layout, o Opt
 	}
 	r.res.Growth = before - after
 	settled := after
+	if err := d.Prepare(r.calls); err != nil {
+		return nil, err
+	}
 	if err := r.fill(); err != nil {
 		return nil, err
 	}
@@ -213,7 +215,13 @@ func (r *runner) fill() error {
 
 // born readies the place of a new buffer.
 func (r *runner) born(id program.StorageID) error {
-	at, n := r.l.Offset[id], r.p.Storages[id].Bytes
+	return r.bornAt(r.l.Offset[id], r.p.Storages[id].Bytes)
+}
+
+func (r *runner) bornAt(at, n int64) error {
+	if n == 0 {
+		return nil
+	}
 	r.res.Used = max(r.res.Used, at+roundUp(n+Guard))
 	if !r.o.Guarded {
 		return nil
@@ -226,11 +234,18 @@ func (r *runner) born(id program.StorageID) error {
 
 // inspect looks at the guard behind a buffer.
 func (r *runner) inspect(id program.StorageID) error {
-	if err := r.d.Download(r.guard, r.l.Offset[id]+r.p.Storages[id].Bytes); err != nil {
+	return r.inspectAt(r.l.Offset[id], r.p.Storages[id].Bytes, fmt.Sprintf("storage %d (%s)", id, r.p.Storages[id].Name))
+}
+
+func (r *runner) inspectAt(at, n int64, what string) error {
+	if n == 0 {
+		return nil
+	}
+	if err := r.d.Download(r.guard, at+n); err != nil {
 		return err
 	}
 	if i := slices.IndexFunc(r.guard, func(b byte) bool { return b != guardByte }); i >= 0 {
-		r.res.Broken = append(r.res.Broken, fmt.Sprintf("storage %d (%s): byte %d behind it", id, r.p.Storages[id].Name, i))
+		r.res.Broken = append(r.res.Broken, fmt.Sprintf("%s: byte %d behind it", what, i))
 	}
 	return nil
 }
@@ -374,6 +389,9 @@ func (r *runner) node(ctx context.Context, i, micro, step int, first bool, event
 		}
 	}
 	c := r.calls[i]
+	if err := r.bornAt(c.Work.At, c.Work.Bytes); err != nil {
+		return err
+	}
 	c.Step = step
 	c.Seed = r.callSeed(n, micro, step)
 	if err := r.d.Run(c); err != nil {
@@ -391,6 +409,9 @@ func (r *runner) node(ctx context.Context, i, micro, step int, first bool, event
 		}
 	}
 	if r.o.Guarded {
+		if err := r.inspectAt(c.Work.At, c.Work.Bytes, "work of "+n.Op); err != nil {
+			return err
+		}
 		for _, e := range events {
 			if e.Free {
 				if err := r.inspect(e.Storage); err != nil {

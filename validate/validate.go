@@ -63,6 +63,8 @@ type DeviceInfo struct {
 	Name   string `json:"name"`
 	Kind   string `json:"kind"`
 	Driver string `json:"driver"`
+	// Notes are versions of libraries, and what ran otherwise than it usually does.
+	Notes []string `json:"notes"`
 }
 
 // ArenaInfo is about the one allocation.
@@ -146,8 +148,8 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 	}
 	v := &validation{q: q, r: &Report{SchemaVersion: SchemaVersion, Model: ModelInfo{Path: q.Model.Path, Batch: q.Config.Batch, Precision: q.Config.Precision, Optimizer: q.Config.Optimizer,
 		Nodes: len(step.Nodes), Segments: len(step.Ranges)}}, first: map[string]*Array{}}
-	l := NewLayout(step.Program)
-	if err := l.Check(step.Program); err != nil {
+	l, err := v.layout(step.Program)
+	if err != nil {
 		return nil, err
 	}
 	v.r.Arena = ArenaInfo{PlannedBytes: l.Bytes, BoundBytes: l.Bound, Order: l.Order, FrameworkBytes: q.Framework}
@@ -169,6 +171,24 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 		}
 	}
 	return v.judged(), nil
+}
+
+// layout places a program's storages and what the device's libraries work in.
+func (v *validation) layout(p *program.Program) (l *Layout, err error) {
+	d, err := v.q.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	if list := Unsupports(d, p); len(list) > 0 {
+		return nil, &UnsupportedError{list}
+	}
+	work, err := Works(d, p)
+	if err != nil {
+		return nil, err
+	}
+	l = NewLayoutFor(p, work)
+	return l, l.Check(p)
 }
 
 // check notes a comparison: value may be at most tolerance.
@@ -258,7 +278,7 @@ func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) er
 		return err
 	}
 	info := v.run.Device
-	v.r.Device = DeviceInfo{info.Name, info.Kind, info.Driver}
+	v.r.Device = DeviceInfo{info.Name, info.Kind, info.Driver, append([]string{}, info.Notes...)}
 	v.r.Arena.UsedBytes = v.run.Used
 	v.r.Memory = MemoryInfo{PredictedBytes: l.Bytes + info.Extra, MeasuredBytes: v.run.Growth, ContextBytes: info.Context, BesidesBytes: v.run.Besides}
 	v.r.Loss = v.run.Loss
@@ -368,8 +388,8 @@ func (v *validation) plain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l := NewLayout(s.Program)
-	if err := l.Check(s.Program); err != nil {
+	l, err := v.layout(s.Program)
+	if err != nil {
 		return err
 	}
 	if v.q.Cap > 0 && l.Bytes > v.q.Cap {

@@ -56,6 +56,12 @@ func (d *Device) Supports(n *program.Node) error {
 	return nil
 }
 
+// Work is none: no library runs here.
+func (d *Device) Work(*program.Node) (int64, error) { return 0, nil }
+
+// Prepare has nothing to do.
+func (d *Device) Prepare([]*validate.Call) error { return nil }
+
 // Memory counts the arena: the processor has no driver that limits it.
 func (d *Device) Memory() (free, total int64, err error) {
 	return math.MaxInt64 - int64(len(d.arena)), math.MaxInt64, nil

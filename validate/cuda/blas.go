@@ -50,7 +50,6 @@ type blas struct {
 	handle                                   unsafe.Pointer
 	version                                  int
 	destroy, setStream, setWorkspace, fnGemm unsafe.Pointer
-	workspace, workspaceBytes                uint64
 }
 
 // The types of cudaDataType that products take.
@@ -90,13 +89,9 @@ func (b *blas) close() { C.blas_destroy(b.destroy, b.handle) }
 
 // use makes the library work in the given memory and allocate none itself.
 func (b *blas) use(ptr, bytes uint64) error {
-	if b.workspace == ptr && b.workspaceBytes == bytes {
-		return nil
-	}
 	if rc := C.blas_workspace(b.setWorkspace, b.handle, C.uintptr_t(ptr), C.size_t(bytes)); rc != 0 {
 		return fmt.Errorf("cuBLAS: status %d for a workspace of %d bytes", int(rc), bytes)
 	}
-	b.workspace, b.workspaceBytes = ptr, bytes
 	return nil
 }
 

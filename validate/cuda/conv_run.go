@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/memplan/memplan/graph/program"
@@ -102,24 +101,28 @@ func convolutionBackward(r *run) error {
 // conv runs one pass between operand x, weight w and result y, one of which it
 // computes.
 func (r *run) conv(p pass, x, w, y, out *validate.Tensor) error {
-	if r.d.dnn != nil {
-		err := r.cudnn(p, x, w, y)
-		if err == nil {
-			return nil
-		}
-		if r.spatial() > 2 || errors.Is(err, errRunning) {
-			return err
-		}
-		r.d.fellBack(err)
+	if r.d.dnn == nil || depthwise(r.attrs().Conv, w) {
+		return r.ownConv(p, x, w, y, out)
 	}
+	k, err := r.d.convKey(r.attrs().Conv, p, x, w, y)
+	if err == nil {
+		plan := r.d.dnn.plan(&k)
+		if err = plan.err; err == nil {
+			return r.cudnn(&k, plan, x, w, y)
+		}
+	}
+	if r.spatial() > 2 {
+		return err
+	}
+	r.d.fallbacks[err.Error()]++
 	return r.ownConv(p, x, w, y, out)
 }
 
-// errRunning is what fails once cuDNN has started.
-var errRunning = errors.New("cuDNN failed")
-
-// fellBack notes why a convolution ran without cuDNN.
-func (d *Device) fellBack(err error) { d.fallbacks[err.Error()]++ }
+// depthwise reports a convolution of every channel by itself: cuDNN is slower at
+// it than a kernel that does nothing else.
+func depthwise(c *program.Conv, w *validate.Tensor) bool {
+	return !c.Transposed && c.Groups > 1 && w.Shape[0] == c.Groups && w.Shape[1] == 1 && len(c.Stride) <= 2 && isTraining(w.DType)
+}
 
 // sized shows a tensor with n dims as cuDNN counts them: a vector of positions
 // has a height of 1.
@@ -143,52 +146,97 @@ func sized(t *validate.Tensor, spatial int) (size, stride [5]int32, dims int8, e
 	return size, stride, int8(at), nil
 }
 
-// cudnn runs a pass within the largest scratch that the plan has for the call.
-func (r *run) cudnn(p pass, x, w, y *validate.Tensor) error {
-	c := r.attrs().Conv
+// convKey describes a pass to cuDNN.
+func (d *Device) convKey(c *program.Conv, p pass, x, w, y *validate.Tensor) (convKey, error) {
+	k := convKey{pass: p, dtype: x.DType, groups: int32(c.Groups), full: d.opt.FP32}
 	if _, ok := dnnTypes[x.DType]; !ok || w.DType != x.DType || y.DType != x.DType {
-		return fmt.Errorf("cuDNN: types %v, %v, %v", x.DType, w.DType, y.DType)
+		return k, fmt.Errorf("cuDNN: types %v, %v, %v", x.DType, w.DType, y.DType)
 	}
-	k := convKey{pass: p, dtype: x.DType, groups: int32(c.Groups), full: r.d.opt.FP32}
+	n := len(c.Stride)
 	var err error
 	for _, s := range []struct {
 		t            *validate.Tensor
 		size, stride *[5]int32
 	}{{x, &k.x, &k.xs}, {w, &k.w, &k.ws}, {y, &k.y, &k.ys}} {
-		if *s.size, *s.stride, k.dims, err = sized(s.t, r.spatial()); err != nil {
-			return err
+		if *s.size, *s.stride, k.dims, err = sized(s.t, n); err != nil {
+			return k, err
 		}
 	}
 	if !dense(w) {
-		return fmt.Errorf("cuDNN: a weight with strides %v", w.Strides)
+		return k, fmt.Errorf("cuDNN: a weight with strides %v", w.Strides)
 	}
 	lead := 0
-	if r.spatial() == 1 {
+	if n == 1 {
 		k.stride[0], k.dil[0], lead = 1, 1, 1
 	}
-	for i := range r.spatial() {
+	for i := range n {
 		k.pad[lead+i], k.stride[lead+i], k.dil[lead+i] = int32(c.Pad[i]), int32(c.Stride[i]), int32(c.Dilation[i])
 	}
-	ws := r.largestScratch()
-	k.limit = ws.Bytes
-	plan := r.d.dnn.plan(&k)
-	if plan.limited {
-		r.d.byMemory = true
-	}
-	if plan.err != nil {
-		return plan.err
+	return k, nil
+}
+
+// cudnn runs a planned pass in the memory that Work asked for.
+func (r *run) cudnn(k *convKey, plan *convPlan, x, w, y *validate.Tensor) error {
+	if int64(plan.bytes) > r.c.Work.Bytes {
+		return fmt.Errorf("cuDNN: the %v pass needs %d bytes to work in, the layout has %d", k.pass, uint64(plan.bytes), r.c.Work.Bytes)
 	}
 	a, b, out := r.ptr(x), r.ptr(w), r.ptr(y)
-	switch p {
+	switch k.pass {
 	case dataPass:
 		a, b, out = r.ptr(w), r.ptr(y), r.ptr(x)
 	case filterPass:
 		a, b, out = r.ptr(x), r.ptr(y), r.ptr(w)
 	}
-	if err := r.d.dnn.run(&k, plan, a, b, out, uint64(r.d.at(ws.At))); err != nil {
-		return fmt.Errorf("%w: %w", errRunning, err)
+	return r.d.dnn.run(k, plan, a, b, out, uint64(r.d.at(r.c.Work.At)))
+}
+
+// Work is what the passes of a convolution need beyond nothing: of one that runs
+// several, the most.
+func (d *Device) Work(n *program.Node) (int64, error) {
+	c := n.Attrs
+	if d.dnn == nil || c == nil || c.Conv == nil {
+		return 0, nil
 	}
-	return nil
+	defer d.leave()
+	if err := d.enter(); err != nil {
+		return 0, err
+	}
+	arg := func(i int) *validate.Tensor { return shown(n.In, int(n.Arg(i).In)) }
+	result := func(i int) *validate.Tensor { return shown(n.Out, n.Result(i)) }
+	most := int64(0)
+	add := func(p pass, x, w, y *validate.Tensor) {
+		if x == nil || w == nil || y == nil || depthwise(c.Conv, w) {
+			return
+		}
+		if k, err := d.convKey(c.Conv, p, x, w, y); err == nil {
+			if plan := d.dnn.plan(&k); plan.err == nil {
+				most = max(most, int64(plan.bytes))
+			}
+		}
+	}
+	g, x, w := arg(0), arg(1), arg(2)
+	switch back := n.Does() == "convolution_backward"; {
+	case !back && c.Conv.Transposed:
+		add(dataPass, result(0), x, g)
+	case !back:
+		add(forwardPass, g, x, result(0))
+	case c.Conv.Transposed:
+		add(forwardPass, g, w, result(0))
+		add(filterPass, g, result(1), x)
+	default:
+		add(dataPass, result(0), w, g)
+		add(filterPass, x, result(1), g)
+	}
+	return most, nil
+}
+
+// shown is a node's tensor as calls have it, without an address.
+func shown(list []program.Tensor, i int) *validate.Tensor {
+	if i < 0 || i >= len(list) {
+		return nil
+	}
+	t := &list[i]
+	return &validate.Tensor{DType: t.DType, Shape: t.Shape, Strides: t.Strides}
 }
 
 // dense reports a weight that lies in order, or with its channels innermost.
@@ -201,27 +249,6 @@ func dense(w *validate.Tensor) bool {
 	strides := [][]int64{w.Strides}
 	size := join(w.Shape, strides, append(order, 1))
 	return len(size) == 1 && strides[0][0] == 1
-}
-
-// largestScratch is the widest memory that the call may work in: a run of its
-// scratch, where storages that lie side by side in the arena count as one, or of
-// the arena where it holds nothing.
-func (r *run) largestScratch() validate.Span {
-	best := r.c.Gap
-	for _, s := range r.c.Scratch {
-		for grown := true; grown; {
-			grown = false
-			for _, t := range r.c.Scratch {
-				if t.At <= s.At+s.Bytes && t.At+t.Bytes > s.At+s.Bytes && t.At >= s.At {
-					s.Bytes, grown = t.At+t.Bytes-s.At, true
-				}
-			}
-		}
-		if s.Bytes > best.Bytes {
-			best = s
-		}
-	}
-	return best
 }
 
 // ownConv runs a pass by memplan's own kernels.
@@ -251,14 +278,24 @@ func (r *run) ownConv(p pass, x, w, y, out *validate.Tensor) error {
 	a := convArgs{n: xs[0], c: xs[1], h: xs[2], w: xs[3], k: ys[1], oh: ys[2], ow: ys[3], inStride: xst, outStride: yst, weightStride: wst, r: int32(ws[2]), s: int32(ws[3]),
 		sh: get(c.Stride, 0, 1), sw: get(c.Stride, 1, 1), ph: get(c.Pad, 0, 0), pw: get(c.Pad, 1, 0), dh: get(c.Dilation, 0, 1), dw: get(c.Dilation, 1, 1),
 		groups: int32(c.Groups), dtype: dtype(x), out: r.ptr(out)}
+	small := depthwise(c, w) && x.Elems() < 1<<31 && y.Elems() < 1<<31
 	switch p {
 	case forwardPass:
 		a.in, a.weight = r.ptr(x), r.ptr(w)
+		if small {
+			return launch(r.d, "conv", "depthwise_forward", along(y.Elems()), &a)
+		}
 		return launch(r.d, "conv", "conv_forward", sweep(y.Elems()), &a)
 	case dataPass:
 		a.in, a.weight = r.ptr(y), r.ptr(w)
+		if small {
+			return launch(r.d, "conv", "depthwise_data", along(x.Elems()), &a)
+		}
 		return launch(r.d, "conv", "conv_backward_data", sweep(x.Elems()), &a)
 	}
 	a.in, a.weight = r.ptr(x), r.ptr(y)
+	if small {
+		return launch(r.d, "conv", "depthwise_filter", grid{x: w.Elems(), tx: 256}, &a)
+	}
 	return launch(r.d, "conv", "conv_backward_filter", grid{x: w.Elems(), tx: 256}, &a)
 }

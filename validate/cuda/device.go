@@ -50,8 +50,6 @@ type Device struct {
 	major  int           // compute capability
 	sms    int64
 
-	byMemory bool // an algorithm was not the library's first choice for want of memory
-
 	timing bool
 	events []cu.Event // two for each call
 	spare  []cu.Event
@@ -112,7 +110,7 @@ func (d *Device) start() error {
 		return explain("naming the device", err)
 	}
 	v := cu.Version()
-	d.info = validate.Info{Name: strings.TrimRight(name, "\x00"), Kind: "cuda", Driver: fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10), Granularity: granularity}
+	d.info = validate.Info{Name: strings.TrimRight(name, "\x00"), Kind: "cuda", Driver: fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10), Exact: true, Granularity: granularity}
 	if d.major, err = d.dev.Attribute(cu.ComputeCapabilityMajor); err != nil {
 		return explain("asking for the compute capability", err)
 	}
@@ -156,12 +154,10 @@ func (d *Device) enter() error {
 
 func (d *Device) leave() { runtime.UnlockOSThread() }
 
-// Info describes the device. It is exact until the memory that happened to be
-// free in the arena has kept a library from its first choice of algorithm: where
-// another layout leaves more, it picks another.
+// Info describes the device.
 func (d *Device) Info() validate.Info {
 	info := d.info
-	info.Exact = !d.byMemory
+	info.Notes = d.Libraries()
 	return info
 }
 

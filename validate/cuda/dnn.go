@@ -151,8 +151,7 @@ type convKey struct {
 	pad, stride, dil    [3]int32
 	dims                int8
 	groups              int32
-	limit               int64 // bytes of workspace there are
-	full                bool  // float32 in full precision
+	full                bool // float32 in full precision
 }
 
 // A convPlan is a pass ready to run.
@@ -160,7 +159,6 @@ type convPlan struct {
 	x, w, y, conv unsafe.Pointer
 	algo, math    C.int
 	bytes         C.size_t
-	limited       bool  // a faster algorithm needs more workspace than there is
 	err           error // why cuDNN cannot run it within its workspace
 }
 
@@ -186,8 +184,13 @@ func ints(v []int32) []C.int {
 	return out
 }
 
+// mostWork is more workspace than an algorithm is worth, in bytes.
+const mostWork = 1 << 30
+
 // plan describes a pass and picks the fastest algorithm that always gives the
-// same bits and whose workspace is within the limit.
+// same bits. What it picks depends on the pass alone, not on how much memory
+// happens to be free: a call that runs again, and a plan with other checkpoints,
+// compute the same.
 func (d *dnn) plan(k *convKey) *convPlan {
 	if p, ok := d.plans[*k]; ok {
 		return p
@@ -277,10 +280,9 @@ func (d *dnn) choose(k *convKey, p *convPlan) error {
 			p.algo, p.bytes, p.math = q.algo, bytes, q.math
 			return nil
 		}
-		p.limited = p.limited || bytes > 0
 		refused = append(refused, fmt.Sprintf("%d %s", int(q.algo), why))
 	}
-	return fmt.Errorf("cuDNN: no algorithm of the %v pass in %d bytes of workspace (%s)", k.pass, k.limit, strings.Join(refused, ", "))
+	return fmt.Errorf("cuDNN: no algorithm of the %v pass (%s)", k.pass, strings.Join(refused, ", "))
 }
 
 // refuses says why an algorithm is not to be used, or how much workspace it
@@ -302,8 +304,8 @@ func (d *dnn) refuses(k *convKey, p *convPlan, q *C.perf_t, size unsafe.Pointer)
 	if rc := C.dnn_size(size, d.handle, a, b, p.conv, c, q.algo, &bytes); rc != 0 {
 		return 0, d.status(rc)
 	}
-	if int64(bytes) > k.limit {
-		return bytes, fmt.Sprintf("needs %d", uint64(bytes))
+	if bytes > mostWork {
+		return 0, fmt.Sprintf("needs %d", uint64(bytes))
 	}
 	return bytes, ""
 }

@@ -76,9 +76,6 @@ func (r *run) multiply(add, a, b, out *validate.Tensor) error {
 	if !typed || a.DType != b.DType || a.DType != out.DType || !ok1 || !ok2 || !ok3 || k == 0 {
 		return r.multiplyAny(add, x, y, z)
 	}
-	if err := r.workspace(); err != nil {
-		return err
-	}
 	beta := 0.0
 	if add != nil {
 		if err := r.pointwise("copy", out, [4]float64{}, onDevice(add)); err != nil {
@@ -129,15 +126,27 @@ func (r *run) multiplyAny(add, x, y, z *validate.Tensor) error {
 	return launch(r.d, "fill", "matmul_any", sweep(z.Elems()), &p)
 }
 
-// workspace gives cuBLAS the memory that the plan has for it: a storage that a
-// product allocates and keeps. Before there is one, and on plans without, it
-// works in none.
-func (r *run) workspace() error {
-	if s, ok := kept(r.c); ok {
-		r.d.blasAt = s
+// Prepare looks for the memory that the plan has for cuBLAS: the widest storage
+// that a product allocates and keeps. It is there in every step, so that all
+// products work in it and the same one always in the same way.
+func (d *Device) Prepare(calls []*validate.Call) error {
+	for _, c := range calls {
+		if !products[c.Kernel] {
+			continue
+		}
+		if s, ok := kept(c); ok && s.Bytes > d.blasAt.Bytes {
+			d.blasAt = s
+		}
 	}
-	return r.d.blas.use(uint64(r.d.at(r.d.blasAt.At)), uint64(r.d.blasAt.Bytes))
+	defer d.leave()
+	if err := d.enter(); err != nil {
+		return err
+	}
+	return d.blas.use(uint64(d.at(d.blasAt.At)), uint64(d.blasAt.Bytes))
 }
+
+// products are the kernels that multiply matrices.
+var products = map[string]bool{"mm": true, "bmm": true, "addmm": true, "baddbmm": true}
 
 // kept is the largest scratch of a call that the call does not free.
 func kept(c *validate.Call) (validate.Span, bool) {

@@ -41,6 +41,8 @@ func (d *tandem) Supports(n *program.Node) error {
 	return d.gpu.Supports(n)
 }
 
+func (d *tandem) Prepare(calls []*validate.Call) error { return d.gpu.Prepare(calls) }
+
 func (d *tandem) Reserve(bytes int64) error {
 	if err := d.gpu.Reserve(bytes); err != nil {
 		return err
@@ -292,7 +294,6 @@ func runTandem(t *testing.T, file, precision string, own bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := validate.NewLayout(p.Program)
 	gpu, err := Open(Options{FP32: true, NoDNN: own})
 	if err != nil {
 		t.Fatal(err)
@@ -306,6 +307,11 @@ func runTandem(t *testing.T, file, precision string, own bool) {
 	if list := validate.Unsupports(d, p.Program); len(list) > 0 {
 		t.Skipf("neither device runs it: %v", list)
 	}
+	work, err := validate.Works(gpu, p.Program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := validate.NewLayoutFor(p.Program, work)
 	if _, err := validate.Execute(context.Background(), d, p.Program, l, validate.Options{Seed: 3, Steps: 2}); err != nil {
 		t.Error(err)
 	}
@@ -317,35 +323,4 @@ func runTandem(t *testing.T, file, precision string, own bool) {
 		n += c
 	}
 	t.Logf("%d calls of %d kernels in %v with %v", n, len(d.calls), time.Since(start).Round(time.Millisecond), gpu.Libraries())
-}
-
-// TestChoices shows what cuDNN picks for the convolutions of a ResNet, in as much
-// workspace as it likes and in none.
-func TestChoices(t *testing.T) {
-	d, err := Open(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	if d.dnn == nil {
-		t.Skip(d.noDNN)
-	}
-	if err := d.enter(); err != nil {
-		t.Fatal(err)
-	}
-	defer d.leave()
-	for _, c := range []struct{ ch, k, h, r, stride int32 }{{3, 64, 224, 7, 2}, {64, 64, 56, 1, 1}, {64, 64, 56, 3, 1}, {256, 128, 56, 1, 1}, {512, 512, 7, 3, 1}, {1024, 2048, 14, 1, 2}} {
-		for _, dt := range []graph.DType{graph.Float32, graph.BFloat16} {
-			for _, limit := range []int64{0, 1 << 30} {
-				for p := forwardPass; p <= filterPass; p++ {
-					o := (c.h-1)/c.stride + 1
-					k := convKey{pass: p, dtype: dt, groups: 1, dims: 4, limit: limit, x: [5]int32{32, c.ch, c.h, c.h}, w: [5]int32{c.k, c.ch, c.r, c.r}, y: [5]int32{32, c.k, o, o},
-						xs: [5]int32{c.ch * c.h * c.h, c.h * c.h, c.h, 1}, ws: [5]int32{c.ch * c.r * c.r, c.r * c.r, c.r, 1}, ys: [5]int32{c.k * o * o, o * o, o, 1},
-						pad: [3]int32{c.r / 2, c.r / 2}, stride: [3]int32{c.stride, c.stride}, dil: [3]int32{1, 1}}
-					plan := d.dnn.plan(&k)
-					t.Logf("%d->%d %dx%d %dx%d/%d %v %v in %d: algorithm %d, math %d, %d bytes, %v", c.ch, c.k, c.h, c.h, c.r, c.r, c.stride, dt, p, limit, plan.algo, plan.math, plan.bytes, plan.err)
-				}
-			}
-		}
-	}
 }

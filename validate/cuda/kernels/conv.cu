@@ -74,3 +74,71 @@ template <typename T> __device__ void conv_filter(const Conv& a) {
     ((T*)a.out)[k * a.weight_stride[0] + c * a.weight_stride[1] + r * a.weight_stride[2] + s * a.weight_stride[3]] = put<T>(sum);
 }
 extern "C" __global__ void conv_backward_filter(Conv a) { DISPATCH(a.dtype, conv_filter<T>(a);) }
+
+// Convolutions of every channel by itself, of fewer than 2^31 elements.
+template <typename T> __device__ void depthwise(const Conv& a) {
+  u32 i = blockIdx.x * blockDim.x + threadIdx.x, oh = (u32)a.oh, ow = (u32)a.ow, channels = (u32)a.k;
+  if (i >= (u32)a.n * channels * oh * ow) return;
+  u32 q = i / ow, x = i - q * ow, p = q / oh, y = q - p * oh, n = p / channels, k = p - n * channels;
+  u32 c = k / (channels / (u32)a.c);
+  const T* in = (const T*)a.in + n * a.in_stride[0] + c * a.in_stride[1];
+  const T* w = (const T*)a.weight + k * a.weight_stride[0];
+  float sum = 0;
+  for (int r = 0; r < a.r; r++) {
+    int iy = (int)y * a.sh - a.ph + r * a.dh;
+    if (iy < 0 || iy >= a.h) continue;
+    for (int s = 0; s < a.s; s++) {
+      int ix = (int)x * a.sw - a.pw + s * a.dw;
+      if (ix >= 0 && ix < a.w) sum += get<T>(in[iy * a.in_stride[2] + ix * a.in_stride[3]]) * get<T>(w[r * a.weight_stride[2] + s * a.weight_stride[3]]);
+    }
+  }
+  ((T*)a.out)[n * a.out_stride[0] + k * a.out_stride[1] + y * a.out_stride[2] + x * a.out_stride[3]] = put<T>(sum);
+}
+extern "C" __global__ void depthwise_forward(Conv a) { DISPATCH(a.dtype, depthwise<T>(a);) }
+
+template <typename T> __device__ void depthwise_gradient(const Conv& a) {
+  u32 i = blockIdx.x * blockDim.x + threadIdx.x, h = (u32)a.h, width = (u32)a.w, channels = (u32)a.c;
+  if (i >= (u32)a.n * channels * h * width) return;
+  u32 q = i / width, x = i - q * width, p = q / h, y = q - p * h, n = p / channels, c = p - n * channels, per = (u32)a.k / channels;
+  float sum = 0;
+  for (u32 k = c * per; k < (c + 1) * per; k++) {
+    const T* g = (const T*)a.in + n * a.out_stride[0] + k * a.out_stride[1];
+    const T* w = (const T*)a.weight + k * a.weight_stride[0];
+    for (int r = 0; r < a.r; r++) {
+      int ty = (int)y + a.ph - r * a.dh, oy = ty / a.sh;
+      if (ty < 0 || oy * a.sh != ty || oy >= a.oh) continue;
+      for (int s = 0; s < a.s; s++) {
+        int tx = (int)x + a.pw - s * a.dw, ox = tx / a.sw;
+        if (tx >= 0 && ox * a.sw == tx && ox < a.ow) sum += get<T>(g[oy * a.out_stride[2] + ox * a.out_stride[3]]) * get<T>(w[r * a.weight_stride[2] + s * a.weight_stride[3]]);
+      }
+    }
+  }
+  ((T*)a.out)[n * a.in_stride[0] + c * a.in_stride[1] + y * a.in_stride[2] + x * a.in_stride[3]] = put<T>(sum);
+}
+extern "C" __global__ void depthwise_data(Conv a) { DISPATCH(a.dtype, depthwise_gradient<T>(a);) }
+
+// The weight's gradient: a block an element; a thread steps through the images'
+// positions without dividing.
+template <typename T> __device__ void depthwise_weights(const Conv& a) {
+  u32 i = blockIdx.x, taps = (u32)(a.r * a.s), k = i / taps, tap = i - k * taps, c = k / ((u32)a.k / (u32)a.c);
+  int r = tap / a.s, s = tap - r * a.s;
+  const T* in = (const T*)a.in + c * a.in_stride[1];
+  const T* g = (const T*)a.weight + k * a.out_stride[1];
+  int ow = (int)a.ow, oh = (int)a.oh, x = threadIdx.x % ow, q = threadIdx.x / ow, y = q % oh;
+  i64 n = q / oh;
+  int step_x = blockDim.x % ow, step_q = blockDim.x / ow, step_y = step_q % oh, step_n = step_q / oh;
+  float sum = 0;
+  while (n < a.n) {
+    int iy = y * a.sh - a.ph + r * a.dh, ix = x * a.sw - a.pw + s * a.dw;
+    if (iy >= 0 && iy < a.h && ix >= 0 && ix < a.w)
+      sum += get<T>(in[n * a.in_stride[0] + iy * a.in_stride[2] + ix * a.in_stride[3]]) * get<T>(g[n * a.out_stride[0] + y * a.out_stride[2] + x * a.out_stride[3]]);
+    x += step_x;
+    y += step_y;
+    n += step_n;
+    if (x >= ow) x -= ow, y++;
+    if (y >= oh) y -= oh, n++;
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) ((T*)a.out)[k * a.weight_stride[0] + r * a.weight_stride[2] + s * a.weight_stride[3]] = put<T>(sum);
+}
+extern "C" __global__ void depthwise_filter(Conv a) { DISPATCH(a.dtype, depthwise_weights<T>(a);) }
