@@ -22,7 +22,7 @@ type attentionArgs struct {
 	lseRows                                        int64
 	seed                                           uint64
 	scale, drop                                    float32
-	causal, dtype, maskDType, pad                  int32
+	causal, dtype, maskDType, _                    int32
 }
 
 // attentionTiles are the tiles of attention_*.cu by the width of a head: queries
@@ -31,7 +31,8 @@ var attentionTiles = []struct{ width, rows, cols, backRows, backCols int64 }{
 	{32, 64, 64, 64, 64}, {64, 64, 64, 64, 64}, {128, 64, 32, 32, 32}, {256, 32, 16, 16, 16},
 }
 
-func init() {
+// attentionKernels are those of this file.
+func attentionKernels(register func(k kernel, names ...string)) {
 	const base = "_scaled_dot_product_"
 	narrow := func(n *program.Node) error {
 		for _, t := range n.In[:min(3, len(n.In))] {

@@ -13,12 +13,13 @@ import (
 type convArgs struct {
 	n, c, h, w, k, oh, ow                int64
 	inStride, outStride, weightStride    [4]int64
-	in, weight, bias, out                uint64
+	in, weight, out                      uint64
 	r, s, sh, sw, ph, pw, dh, dw, groups int32
 	dtype                                int32
 }
 
-func init() {
+// convKernels are those of this file.
+func convKernels(register func(k kernel, names ...string)) {
 	few := func(n *program.Node) error {
 		if s := len(n.Attrs.Conv.Stride); s > 3 {
 			return fmt.Errorf("%s: %d spatial dims", n.Does(), s)

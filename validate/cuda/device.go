@@ -390,16 +390,22 @@ type kernel struct {
 	accepts func(*program.Node) error
 }
 
-var kernels = map[string]kernel{}
+var kernels = collect(attentionKernels, convKernels, fillKernels, indexKernels, lossKernels, matmulKernels, normKernels, pointwiseKernels, poolKernels, reduceKernels)
 
-// register adds kernels of several names.
-func register(k kernel, names ...string) {
-	for _, n := range names {
-		if _, ok := kernels[n]; ok {
-			panic("cuda: kernel registered twice: " + n)
-		}
-		kernels[n] = k
+// collect makes one table of the files' own.
+func collect(files ...func(register func(k kernel, names ...string))) map[string]kernel {
+	all := map[string]kernel{}
+	for _, f := range files {
+		f(func(k kernel, names ...string) {
+			for _, n := range names {
+				if _, ok := all[n]; ok {
+					panic("cuda: kernel registered twice: " + n)
+				}
+				all[n] = k
+			}
+		})
 	}
+	return all
 }
 
 // arg is operand i where it is on the device, else nil.

@@ -20,7 +20,7 @@ var minusInf = math.Inf(-1)
 type fillArgs struct {
 	n, rows, cols, diagonal int64
 	out, in                 uint64
-	dtype, kind, dims, pad  int32
+	dtype, kind, dims, _    int32
 	size, stride            [maxDims]int64
 	a, b                    float64
 	seed                    uint64
@@ -38,7 +38,8 @@ const (
 	fillCausal
 )
 
-func init() {
+// fillKernels are those of this file.
+func fillKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(*run) error { return nil }}, "empty", "zero_grad", "del")
 	register(kernel{run: func(r *run) error { return r.pointwise("copy", r.result(0), [4]float64{}, number(r.scalar(0, 0))) }}, "fill")
 	for name, kind := range map[string]int32{"arange": fillArange, "uniform": fillUniform, "normal": fillNormal, "randn": fillNormal, "randint": fillBelow, "bernoulli": fillBernoulli} {

@@ -34,7 +34,7 @@ type indexArgs struct {
 	index                   [maxIndices]uint64
 	base, value             uint64
 	indexDType              [maxIndices]int32
-	bytes, pad, dtype, dim  int32
+	bytes, _, dtype, dim    int32
 }
 
 // indexAddArgs is IndexAdd of index.cu.
@@ -43,7 +43,8 @@ type indexAddArgs struct {
 	rows, width int64
 }
 
-func init() {
+// indexKernels are those of this file.
+func indexKernels(register func(k kernel, names ...string)) {
 	few := func(n *program.Node) error {
 		if n.Attrs != nil && len(n.Attrs.Dims) > maxIndices {
 			return fmt.Errorf("%s: %d indices, at most %d", n.Does(), len(n.Attrs.Dims), maxIndices)

@@ -26,7 +26,7 @@ const tensorsPerUpdate = 32
 type updateArgs struct {
 	tensors, kind, dtype, flags                                       int32
 	lr, rest1, beta2, rest2, eps, decay, momentum, correct1, correct2 float32
-	gradDType, stateDType, pad                                        int32
+	gradDType, stateDType, _                                          int32
 	n                                                                 [tensorsPerUpdate]int64
 	param, grad, state0, state1                                       [tensorsPerUpdate]uint64
 }
@@ -41,7 +41,8 @@ const (
 	flagDecoupled = 4
 )
 
-func init() {
+// lossKernels are those of this file.
+func lossKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: nll}, "nll_loss_forward", "nll_loss2d_forward")
 	register(kernel{run: nllBackward}, "nll_loss_backward", "nll_loss2d_backward")
 	register(kernel{run: step, accepts: knownRule}, "step")

@@ -17,7 +17,8 @@ type matmulArgs struct {
 	aDType, bDType, cDType, addDType     int32
 }
 
-func init() {
+// matmulKernels are those of this file.
+func matmulKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(r *run) error { return r.product(nil, r.arg(0), r.arg(1)) }}, "mm", "bmm")
 	register(kernel{run: func(r *run) error { return r.product(r.arg(0), r.arg(1), r.arg(2)) }}, "addmm", "baddbmm")
 	register(kernel{run: func(r *run) error { return r.vectors(r.arg(0), column(r.arg(1))) }}, "mv")

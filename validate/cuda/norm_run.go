@@ -10,11 +10,11 @@ import (
 
 // rowNormArgs is RowNorm of norm.cu.
 type rowNormArgs struct {
-	rows, cols                                 int64
-	in, weight, bias, out, mean, rstd, grad    uint64
-	weightGrad, biasGrad                       uint64
-	eps                                        float32
-	dtype, weightDType, statDType, splits, pad int32
+	rows, cols                               int64
+	in, weight, bias, out, mean, rstd, grad  uint64
+	weightGrad, biasGrad                     uint64
+	eps                                      float32
+	dtype, weightDType, statDType, splits, _ int32
 }
 
 // batchNormArgs is BatchNorm of norm.cu.
@@ -37,7 +37,8 @@ type groupNormArgs struct {
 	dtype, weightDType, statDType           int32
 }
 
-func init() {
+// normKernels are those of this file.
+func normKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(r *run) error { return r.rowNorm(2, 1, 2) }}, "native_layer_norm")
 	register(kernel{run: func(r *run) error { return r.rowNorm(-1, -1, 1) }}, "_fused_rms_norm")
 	register(kernel{run: func(r *run) error { return r.rowNormBackward(3, 4) }}, "native_layer_norm_backward")

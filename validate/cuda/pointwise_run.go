@@ -12,13 +12,13 @@ import (
 
 // pointwiseArgs is Pointwise of pointwise.cu.
 type pointwiseArgs struct {
-	n                     int64
-	op, dims, inputs, pad int32
-	size                  [maxDims]int64
-	stride                [4][maxDims]int64
-	ptr                   [4]uint64
-	dtype                 [4]int32
-	scalar, param         [4]float64
+	n                   int64
+	op, dims, inputs, _ int32
+	size                [maxDims]int64
+	stride              [4][maxDims]int64
+	ptr                 [4]uint64
+	dtype               [4]int32
+	scalar, param       [4]float64
 }
 
 // denseArgs is Dense of dense.cu.
@@ -28,7 +28,8 @@ type denseArgs struct {
 	scalar, param [4]float64
 }
 
-func init() {
+// pointwiseKernels are those of this file.
+func pointwiseKernels(register func(k kernel, names ...string)) {
 	for i := range Operators {
 		switch op := &Operators[i]; op.Name {
 		case "copy", "native_dropout_backward", "mse", "mse_loss_backward", "glu", "glu_value_backward", "glu_gate_backward", "div_trunc":
@@ -273,7 +274,7 @@ type transposeArgs struct {
 	batch, rows, cols                int64
 	inBatch, inCol, outBatch, outRow int64
 	in, out                          uint64
-	bytes, pad                       int32
+	bytes, _                         int32
 }
 
 // transposed makes a copy whose operand and result have different dims lie side
@@ -311,7 +312,7 @@ type dropoutArgs struct {
 	p             float64
 	scale         float32
 	dtype, dims   int32
-	pad           int32
+	_             int32
 	size          [maxDims]int64
 	stride        [3][maxDims]int64
 }

@@ -16,10 +16,11 @@ type poolArgs struct {
 	inStride, outStride, indexStride [4]int64
 	in, out, index                   uint64
 	kh, kw, sh, sw, ph, pw, dh, dw   int32
-	divisor, excludePad, dtype, pad  int32
+	divisor, excludePad, dtype, _    int32
 }
 
-func init() {
+// poolKernels are those of this file.
+func poolKernels(register func(k kernel, names ...string)) {
 	flat := func(n *program.Node) error {
 		if a := n.Attrs; a != nil && a.Pool != nil && len(a.Pool.Kernel) > 2 || len(n.Out) > 0 && len(n.Out[0].Shape) > 4 {
 			return fmt.Errorf("%s: windows of three dims", n.Does())

@@ -41,7 +41,8 @@ const (
 // scratchFloats is how many numbers the modules' staging areas hold.
 const scratchFloats = 1 << 20
 
-func init() {
+// reduceKernels are those of this file.
+func reduceKernels(register func(k kernel, names ...string)) {
 	for name, op := range map[string]int32{"sum": redSum, "mean": redMean, "amax": redMax, "amin": redMin, "argmax": redArgMax, "argmin": redArgMin, "var": redVar} {
 		register(kernel{run: func(r *run) error { return r.reduce(op, r.result(0), r.arg(0), r.attrs().Dims) }}, name)
 	}
@@ -181,9 +182,9 @@ func ascending(n int) []int {
 
 // softmaxArgs is Softmax of reduce.cu.
 type softmaxArgs struct {
-	rows, cols, inner         int64
-	in, out, grad             uint64
-	dtype, outDType, log, pad int32
+	rows, cols, inner       int64
+	in, out, grad           uint64
+	dtype, outDType, log, _ int32
 }
 
 // lines splits a contiguous tensor at a dim: lines outside it, its length, and
@@ -286,9 +287,9 @@ func rowMajor(shape []int64) []int64 {
 
 // scanArgs is Scan of reduce.cu.
 type scanArgs struct {
-	outer, length, inner     int64
-	in, out                  uint64
-	op, dtype, outDType, pad int32
+	outer, length, inner   int64
+	in, out                uint64
+	op, dtype, outDType, _ int32
 }
 
 func cumsum(r *run) error {

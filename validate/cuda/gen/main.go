@@ -7,8 +7,9 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"fmt"
-	"log"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,19 +23,27 @@ import (
 const tensorCores = "_sm80.cu"
 
 func main() {
-	log.SetFlags(0)
-	if err := writeTables("kernels"); err != nil {
-		log.Fatal(err)
+	if err := generate("kernels"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
-	sources, err := filepath.Glob("kernels/*.cu")
+}
+
+// generate writes the tables and compiles every file of a folder.
+func generate(dir string) error {
+	if err := writeTables(dir); err != nil {
+		return err
+	}
+	sources, err := filepath.Glob(filepath.Join(dir, "*.cu"))
 	if err != nil || len(sources) == 0 {
-		log.Fatalf("no kernels to compile: %v", err)
+		return fmt.Errorf("no kernels in %s: %w", dir, errors.Join(err, fs.ErrNotExist))
 	}
 	for _, src := range sources {
 		if err := compile(src); err != nil {
-			log.Fatal(err)
+			return err
 		}
 	}
+	return nil
 }
 
 // writeTables writes the operators as the C files that pointwise.cu includes.

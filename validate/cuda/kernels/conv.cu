@@ -5,7 +5,7 @@
 struct Conv {
   i64 n, c, h, w, k, oh, ow; // operand [N, C, H, W], result [N, K, OH, OW]
   i64 in_stride[4], out_stride[4], weight_stride[4]; // weight [K, C/groups, R, S]
-  const void *in, *weight, *bias;
+  const void *in, *weight;
   void* out;
   int r, s, sh, sw, ph, pw, dh, dw, groups, dtype;
 };
@@ -15,7 +15,7 @@ template <typename T> __device__ void conv(const Conv& a) {
     i64 x = i % a.ow, q = i / a.ow, y = q % a.oh;
     q /= a.oh;
     i64 k = q % a.k, n = q / a.k, cg = a.c / a.groups, c0 = k / (a.k / a.groups) * cg;
-    float sum = a.bias ? loadf(a.bias, a.dtype, k) : 0.f;
+    float sum = 0;
     for (int r = 0; r < a.r; r++) {
       i64 iy = y * a.sh - a.ph + (i64)r * a.dh;
       if (iy < 0 || iy >= a.h) continue;
@@ -39,7 +39,7 @@ template <typename T> __device__ void conv_data(const Conv& a) {
     i64 x = i % a.w, q = i / a.w, y = q % a.h;
     q /= a.h;
     i64 c = q % a.c, n = q / a.c, cg = a.c / a.groups, kg = a.k / a.groups, g = c / cg;
-    float sum = a.bias ? loadf(a.bias, a.dtype, c) : 0.f;
+    float sum = 0;
     for (int r = 0; r < a.r; r++) {
       i64 ty = y + a.ph - (i64)r * a.dh;
       if (ty < 0 || ty % a.sh || ty / a.sh >= a.oh) continue;
