@@ -104,6 +104,10 @@ func (r *run) attention(output, lse int) error {
 		}
 	}
 	a.out, a.oStride = r.ptr(out), [4]int64(out.Strides)
+	if width := r.cores(&a, r.arg(0), r.arg(1), r.arg(2), out); width > 0 {
+		g := grid{x: (a.m + coreTile - 1) / coreTile, y: a.b * a.h, tx: 128, attribute: true, shared: int(2 * 3 * coreTile * (width + 8))}
+		return launch(r.d, "attention_sm80", "attention_forward_"+strconv.Itoa(int(width)), g, &a)
+	}
 	i, err := a.tiles()
 	if err != nil {
 		return err
@@ -138,6 +142,9 @@ func (r *run) attentionBackward(mask, key int) error {
 	if a.delta == 0 {
 		return fmt.Errorf("the plan has no memory for the row sums of attention's gradient")
 	}
+	if width := r.cores(&a, g, r.arg(key), r.arg(key+1), r.arg(key+2), o, dq, dk, dv); width > 0 {
+		return r.coresBackward(&a, width)
+	}
 	i, err := a.tiles()
 	if err != nil {
 		return err
@@ -152,4 +159,38 @@ func (r *run) attentionBackward(mask, key int) error {
 		return err
 	}
 	return launch(r.d, file, "attention_queries", grid{x: (a.m + t.backRows - 1) / t.backRows, y: a.b * a.h, tx: 256, attribute: true, shared: shared}, &a)
+}
+
+// coreTile is how many queries, or keys, a block of attention_sm80.cu holds on to.
+const coreTile = 64
+
+// cores returns for which width of heads the kernels on tensor cores take a call,
+// 0 for none: half types in rows of sixteen bytes, on a card that has such cores.
+func (r *run) cores(a *attentionArgs, list ...*validate.Tensor) int64 {
+	if r.d.major < 8 || a.dtype == dtypes[graph.Float32] || a.d%8 != 0 || a.dv%8 != 0 || max(a.d, a.dv) > 128 {
+		return 0
+	}
+	for _, t := range list {
+		if t.Strides[3] != 1 || t.Strides[0]%8 != 0 || t.Strides[1]%8 != 0 || t.Strides[2]%8 != 0 || r.ptr(t)%16 != 0 {
+			return 0
+		}
+	}
+	if max(a.d, a.dv) <= 64 {
+		return 64
+	}
+	return 128
+}
+
+func (r *run) coresBackward(a *attentionArgs, width int64) error {
+	const file = "attention_sm80"
+	if err := launch(r.d, file, "attention_delta", grid{x: (a.b*a.h*a.m + 7) / 8, tx: 256}, a); err != nil {
+		return err
+	}
+	other := coreTile * 64 / width // of what passes by
+	g := grid{x: (a.n + coreTile - 1) / coreTile, y: a.b * a.hk, tx: 128, attribute: true, shared: int(2 * 2 * (coreTile + other) * (width + 8))}
+	if err := launch(r.d, file, "attention_keys_"+strconv.Itoa(int(width)), g, a); err != nil {
+		return err
+	}
+	g.x, g.y = (a.m+coreTile-1)/coreTile, a.b*a.h
+	return launch(r.d, file, "attention_queries_"+strconv.Itoa(int(width)), g, a)
 }
