@@ -3,6 +3,7 @@ package planner
 import (
 	"fmt"
 
+	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 )
 
@@ -13,8 +14,8 @@ type Step struct {
 }
 
 // Program builds the step that a fixed question is about: its batch is given
-// or fixed by the file, its checkpoints are Segments or those that all or sqrt
-// stand for.
+// or fixed by the file, what it recomputes are Segments, those that all or sqrt
+// stand for, or what a Schedule says.
 func (m *Model) Program(cfg Config) (*Step, error) {
 	j, err := cfg.resolve()
 	if err != nil {
@@ -40,9 +41,24 @@ func (m *Model) Program(cfg Config) (*Step, error) {
 			segs = s.problem.Sqrt()
 		}
 	}
-	b, err := m.build(j, batch, segs)
+	a := &answer{m: m, j: j, batch: batch, segs: segs, steps: cfg.Schedule}
+	b, err := a.build()
 	if err != nil {
 		return nil, err
 	}
+	if len(cfg.Schedule) > 0 {
+		b.Forward = lastForward(b.Program)
+	}
 	return &Step{b, j.time}, nil
+}
+
+// lastForward is the last node before the loss.
+func lastForward(p *program.Program) int32 {
+	last := int32(len(p.Nodes) - 1)
+	for i := range p.Nodes {
+		if p.Nodes[i].Phase > program.Forward {
+			return int32(i - 1)
+		}
+	}
+	return last
 }

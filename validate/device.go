@@ -78,6 +78,10 @@ type Call struct {
 	States  [][]Span // optimizer's step: for each parameter of Node.Attrs.Rule its states
 	Seed    uint64   // of the call's random numbers: the same when the call runs again
 	Step    int      // 1 in the first training step
+	// Again is whether the call has run before in the step, in a schedule that
+	// must leave everything as if it had not: running statistics stay as they are.
+	// Calls of checkpointed modules update them once more, as PyTorch does.
+	Again bool
 }
 
 // An Operand is a tensor on the device, a number, a constant, or absent.

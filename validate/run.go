@@ -252,7 +252,7 @@ func (r *runner) inspectAt(at, n int64, what string) error {
 
 // resolve gives a node's tensors their places.
 func (r *runner) resolve(n *program.Node) *Call {
-	c := &Call{Node: n, Kernel: n.Does()}
+	c := &Call{Node: n, Kernel: n.Does(), Again: n.Recompute && n.Segment < 0}
 	c.Args = make([]Operand, n.Args())
 	for i := range c.Args {
 		switch a := n.Arg(i); a.In {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 	"strings"
 
@@ -165,7 +166,7 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 	if err := v.timed(ctx, step, l); err != nil {
 		return nil, err
 	}
-	if len(step.Ranges) > 0 {
+	if recomputes(step.Program) {
 		if err := v.plain(ctx); err != nil {
 			return nil, err
 		}
@@ -189,6 +190,11 @@ func (v *validation) layout(p *program.Program) (l *Layout, err error) {
 	}
 	l = NewLayoutFor(p, work)
 	return l, l.Check(p)
+}
+
+// recomputes reports a program in which something runs again.
+func recomputes(p *program.Program) bool {
+	return slices.ContainsFunc(p.Nodes, func(n program.Node) bool { return n.Recompute })
 }
 
 // check notes a comparison: value may be at most tolerance.
@@ -262,7 +268,7 @@ func outputs(s *planner.Step) []Output {
 
 // guarded is the run that is checked.
 func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) error {
-	keep := len(s.Ranges) > 0 || len(v.q.Expect) > 0
+	keep := recomputes(s.Program) || len(v.q.Expect) > 0
 	o := Options{Guarded: true, Outputs: outputs(s)}
 	finite := true
 	o.Gradient = func(step int, name string, a *Array) {
@@ -383,7 +389,7 @@ func (v *validation) tolerance() float64 {
 // plain runs the step without checkpoints and compares.
 func (v *validation) plain(ctx context.Context) error {
 	cfg := v.q.Config
-	cfg.Segments, cfg.Checkpoint = nil, "none"
+	cfg.Segments, cfg.Schedule, cfg.Checkpoint = nil, nil, "none"
 	s, err := v.q.Model.Program(cfg)
 	if err != nil {
 		return err

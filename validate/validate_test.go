@@ -92,6 +92,9 @@ func TestLayout(t *testing.T) {
 // other: guards, numbers that are none, or other gradients than in the clean run
 // show it every time.
 func TestOverlap(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many runs")
+	}
 	s := build(t, golden("resnet")+".onnx", planner.Config{Batch: 2, Checkpoint: "all"})
 	p := s.Program
 	l := validate.NewLayout(p)

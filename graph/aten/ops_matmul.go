@@ -18,6 +18,16 @@ func blasReady(t *Tensor) bool {
 // gemmKernel appends op, a product of a [.., m, k] and b [.., k, n], and
 // copies operands that cuBLAS cannot read.
 func (e *Eager) gemmKernel(op string, a, b, add *Tensor) *Tensor {
+	return e.gemmScaled(op, a, b, add, factors{1, 1})
+}
+
+// factors are what addmm and baddbmm multiply the addend and the product by.
+type factors struct{ beta, alpha float64 }
+
+func (c *Call) factors() factors { return factors{c.float(-1, "beta", 1), c.float(-1, "alpha", 1)} }
+
+// gemmScaled is gemmKernel with factors.
+func (e *Eager) gemmScaled(op string, a, b, add *Tensor, f factors) *Tensor {
 	n := a.dim()
 	if b.dim() != n || a.Shape[n-1] != b.Shape[n-2] {
 		fail("inner dimensions differ: %v x %v", a.Shape, b.Shape)
@@ -27,6 +37,9 @@ func (e *Eager) gemmKernel(op string, a, b, add *Tensor) *Tensor {
 		k = e.begin(op, a, b)
 	} else {
 		k = e.begin(op, add, a, b)
+	}
+	if f != (factors{1, 1}) {
+		k.scalars(f.beta, f.alpha)
 	}
 	shape := append(slices.Clone(a.Shape[:n-1]), b.Shape[n-1])
 	o := k.alloc(shape, nil, a.DType)
@@ -106,19 +119,33 @@ func (e *Eager) swap(t *Tensor) *Tensor {
 	return e.view(t, shape, st, 0)
 }
 
-func (e *Eager) addmm(bias, a, b *Tensor) *Tensor {
-	o := e.gemmKernel("addmm", a, b, bias)
+// scale multiplies a gradient that was just made, unless by 1 (maybe_multiply in
+// torch/csrc/autograd/FunctionsManual.cpp).
+func (e *Eager) scale(g *Tensor, by float64) *Tensor {
+	if by == 1 {
+		return g
+	}
+	o := e.times(g, by)
+	e.hold(g)
+	return o
+}
+
+func (e *Eager) addmm(bias, a, b *Tensor, f factors) *Tensor {
+	o := e.gemmScaled("addmm", a, b, bias, f)
 	saved := gemmSaved(a, b)
 	saved[0], saved[1] = saved[1], saved[0] // autograd lets go of mat1 before mat2
 	e.record("AddmmBackward0", []*Tensor{o}, []*Tensor{bias, a, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 3)
 		if need[1] {
-			outs[1] = e.mat1Grad(g[0], s[1], a)
+			outs[1] = e.scale(e.mat1Grad(g[0], s[1], a), f.alpha)
 		}
 		if need[2] {
-			outs[2] = e.mat2Grad(g[0], s[0], b)
+			outs[2] = e.scale(e.mat2Grad(g[0], s[0], b), f.alpha)
 		}
-		if need[0] {
+		switch {
+		case need[0] && f.beta != 1:
+			outs[0] = e.times(g[0], f.beta)
+		case need[0]:
 			outs[0] = g[0]
 		}
 		return outs
@@ -239,11 +266,11 @@ func (e *Eager) linear(op string, x, w, b *Tensor) *Tensor {
 	wt := e.transpose(w, 0, 1)
 	switch {
 	case b != nil && x.dim() == 2:
-		return e.addmm(b, x, wt)
+		return e.addmm(b, x, wt, factors{1, 1})
 	case b != nil && x.dim() > 2 && x.contiguous():
 		k := x.Shape[x.dim()-1]
 		flat := e.reshape(op, x, []int64{x.Numel() / max(k, 1), k})
-		o := e.addmm(b, flat, wt)
+		o := e.addmm(b, flat, wt, factors{1, 1})
 		return e.reshape(op, o, append(slices.Clone(x.Shape[:x.dim()-1]), w.Shape[0]))
 	}
 	o := e.matmul(op, x, wt)
@@ -280,34 +307,24 @@ func runMM(e *Eager, c *Call) []*Tensor {
 }
 
 func runAddmm(e *Eager, c *Call) []*Tensor {
-	o := e.addmm(c.tensor(0, "self"), c.tensor(1, "mat1"), c.tensor(2, "mat2"))
-	e.factors(c)
-	return []*Tensor{o}
-}
-
-// factors marks a product that was just added with factors other than 1, which
-// the gradients do not have.
-func (e *Eager) factors(c *Call) {
-	if n := len(e.P.Nodes); n > 0 && e.replay == nil && (c.float(-1, "beta", 1) != 1 || c.float(-1, "alpha", 1) != 1) {
-		e.P.Nodes[n-1].Attrs = &program.Attrs{Inexact: "factors beta and alpha"}
-	}
+	return []*Tensor{e.addmm(c.tensor(0, "self"), c.tensor(1, "mat1"), c.tensor(2, "mat2"), c.factors())}
 }
 
 // runBaddbmm adds a batched product to a tensor.
 func runBaddbmm(e *Eager, c *Call) []*Tensor {
 	t, a, b := c.tensor(0, "self"), c.tensor(1, "batch1"), c.tensor(2, "batch2")
-	o := e.gemmKernel("baddbmm", a, b, t)
-	e.factors(c)
+	f := c.factors()
+	o := e.gemmScaled("baddbmm", a, b, t, f)
 	e.record("BaddbmmBackward0", []*Tensor{o}, []*Tensor{t, a, b}, gemmSaved(a, b), func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 3)
 		if need[1] {
-			outs[1] = e.gemmKernel("bmm", g[0], e.swap(s[0]), nil)
+			outs[1] = e.scale(e.gemmKernel("bmm", g[0], e.swap(s[0]), nil), f.alpha)
 		}
 		if need[2] {
-			outs[2] = e.gemmKernel("bmm", e.swap(s[1]), g[0], nil)
+			outs[2] = e.scale(e.gemmKernel("bmm", e.swap(s[1]), g[0], nil), f.alpha)
 		}
 		if need[0] {
-			outs[0] = e.times(g[0], 1)
+			outs[0] = e.times(g[0], f.beta)
 		}
 		return outs
 	})

@@ -189,8 +189,9 @@ func runResize(e *Eager, c *Call) []*Tensor {
 		}
 		k.does("constant_pad_nd").scalars(c.float(at, "value", 0)).attrs().Window = pad
 	} else {
-		k.inexact("arguments of " + c.Op)
+		c.resized(k)
 	}
+	resized := k.n.Attrs
 	o := k.alloc(shape, lastOr(x, shape), x.DType)
 	k.flops(4 * o.Numel()).end()
 	saved := []*Tensor(nil)
@@ -201,16 +202,46 @@ func runResize(e *Eager, c *Call) []*Tensor {
 	}
 	op := c.Op + "_backward"
 	e.record("ResizeBackward", []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		k := e.begin(op, g[0]).does("copy")
+		k := e.begin(op, g[0])
 		if padded {
-			k.n.In[0] = e.view(g[0], x.Shape, g[0].Strides, dot(c.before(x), g[0].Strides)).Tensor
+			k.does("copy").n.In[0] = e.view(g[0], x.Shape, g[0].Strides, dot(c.before(x), g[0].Strides)).Tensor
 		} else {
-			k.inexact("arguments of " + op)
+			k.attrs().Scalars, k.n.Attrs.Inexact = resized.Scalars, resized.Inexact
 		}
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
 		return []*Tensor{k.end()}
 	})
 	return []*Tensor{o}
+}
+
+// resized says how a call interpolates: whether corners are aligned, and the
+// scales that it gives for the last two dims, 0 where the sizes say.
+func (c *Call) resized(k *kernel) {
+	at, align := 2, 0.0
+	switch c.Op {
+	case "upsample_bilinear2d":
+		at = 3
+		if c.bool(2, "align_corners", false) {
+			align = 1
+		}
+	case "upsample_nearest2d":
+	default:
+		k.inexact("arguments of " + c.Op)
+		return
+	}
+	scales := []float64{0, 0}
+	switch a := c.arg(at, "scale_factors"); {
+	case c.Over == "vec" && a != nil && a.Kind == graph.ArgList && len(a.List) == 2:
+		for i, s := range a.List {
+			scales[i] = s.F
+		}
+	case c.Over == "vec":
+	case c.Over == "default" && c.positional() > at:
+		scales[0], scales[1] = c.float(at, "scales_h", 0), c.float(at+1, "scales_w", 0)
+	default: // made from another file's operator, whose coordinates may be others
+		k.inexact("coordinates of " + c.Op)
+	}
+	k.scalars(align, scales[0], scales[1])
 }
 
 // padding is where x lies in the result of padding with a constant; ok is false

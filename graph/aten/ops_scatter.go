@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
 )
 
 // runScatter writes src, or a number, into a copy of self at the indices.
@@ -91,7 +92,15 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 // the write itself, which makes nothing. runWindow puts the window back.
 func runCopyInto(e *Eager, c *Call) []*Tensor {
 	x, src := c.tensor(0, "self"), c.tensor(1, "src")
-	k := e.begin(c.Op+"_", x, src).inexact("arguments of " + c.Op)
+	k := e.begin(c.Op+"_", x, src)
+	switch v := c.arg(1, "value"); {
+	case src != nil && src.Storage != program.None:
+		k.does("copy").attrs().Args = []program.Arg{{In: 1}}
+	case c.Op == "fill" && v != nil && (v.Kind == graph.ArgInt || v.Kind == graph.ArgFloat):
+		k.does("fill").scalars(c.float(1, "value", 0))
+	default:
+		k.inexact("arguments of " + c.Op)
+	}
 	o := &Tensor{Tensor: x.Tensor}
 	k.out(o)
 	k.end()

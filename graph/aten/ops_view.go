@@ -498,6 +498,19 @@ func runShuffle(e *Eager, c *Call) []*Tensor {
 	if op == "triu" || op == "tril" {
 		what = func(k *kernel) *kernel { return k.scalars(float64(c.int(1, "diagonal", 0))) }
 	}
+	back := what
+	if shifts, dims := c.ints(1, "shifts", 0, 0), c.ints(2, "dims", 0, 0); op == "roll" && len(dims) > 0 && len(shifts) == len(dims) {
+		by := func(sign float64) func(k *kernel) *kernel {
+			return func(k *kernel) *kernel {
+				a := k.attrs()
+				for i, s := range shifts {
+					a.Scalars, a.Dims = append(a.Scalars, sign*float64(s)), append(a.Dims, int64(wrap(dims[i], t.dim())))
+				}
+				return k
+			}
+		}
+		what, back = by(1), by(-1)
+	}
 	k := what(e.begin(op, t))
 	shape, _, ok := c.shape(0)
 	if !ok {
@@ -507,7 +520,7 @@ func runShuffle(e *Eager, c *Call) []*Tensor {
 	k.end()
 	in := t.Shape
 	e.record(op+"Backward", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		k := what(e.begin(op, g[0]))
+		k := back(e.begin(op, g[0]))
 		k.alloc(in, nil, g[0].DType)
 		return []*Tensor{k.end()}
 	})

@@ -33,6 +33,9 @@ type Attrs struct {
 	//   uniform, normal_         low, high; mean, deviation; bernoulli: p
 	//   embedding*               index without gradient, -1 for none
 	//   tril, triu               diagonal
+	//   roll                     the shift along each of Dims
+	//   upsample_*               1 if corners are aligned, the scales of height and
+	//                            width that the call gives, 0 for those of the sizes
 	//   constant_pad_nd          value
 	Scalars []float64
 	// Mode is "tanh" for that GELU, and div's rounding.

@@ -100,13 +100,13 @@ func productKernels() map[string]kernel {
 func product(r *run, first int) error {
 	a, b := r.matrices(first), r.matrices(first+1)
 	out, done := r.out(0)
-	beta := float32(0)
+	beta, alpha := float32(0), float32(1)
 	if first == 1 {
 		copy(out, r.floatsIn(0, r.c.Results[0].Shape))
-		beta = 1
+		beta, alpha = float32(r.scalar(0, 1)), float32(r.scalar(1, 1))
 	}
 	rows, cols := a[0].rows, b[0].cols
-	one := func(n int) { gemm(1, a[n], b[n], beta, dense(out[n*rows*cols:(n+1)*rows*cols], rows, cols)) }
+	one := func(n int) { gemm(alpha, a[n], b[n], beta, dense(out[n*rows*cols:(n+1)*rows*cols], rows, cols)) }
 	if len(a) == 1 {
 		one(0)
 	} else {

@@ -7,10 +7,12 @@ import (
 
 func indexKernels() map[string]kernel {
 	return map[string]kernel{
-		"cat":                              cat,
-		"stack":                            stack,
-		"repeat":                           repeat,
-		"repeat_backward":                  repeatBackward,
+		"cat":             cat,
+		"stack":           stack,
+		"repeat":          repeat,
+		"repeat_backward": repeatBackward,
+		"roll":            roll, "upsample_bilinear2d": upsample(bilinear), "upsample_nearest2d": upsample(nearest),
+		"upsample_bilinear2d_backward": upsampleBackward(bilinear), "upsample_nearest2d_backward": upsampleBackward(nearest),
 		"unview":                           unview,
 		"constant_pad_nd":                  pad,
 		"embedding":                        embedding,
@@ -343,6 +345,100 @@ func gatherKernel(r *run) error {
 func gatherBackward(r *run) error {
 	idx := r.ints(len(r.c.Args)-1, r.shape(0))
 	return r.unpick(func(i int) int64 { return idx[i] })
+}
+
+// roll moves elements along dims, those beyond the end to the start.
+func roll(r *run) error {
+	a, s := r.attrs(), r.shape(0)
+	st := rowMajor(s)
+	x := r.floats(0)
+	return r.generate(0, func(i uint64) float64 {
+		at := int64(i)
+		for j, d := range a.Dims {
+			k := at / st[d] % s[d]
+			from := ((k-int64(a.Scalars[j]))%s[d] + s[d]) % s[d]
+			at += (from - k) * st[d]
+		}
+		return float64(x[at])
+	})
+}
+
+// A sampler gives the elements of a line of n that element o of a line of m is
+// mixed from, with their weights.
+type sampler func(o, n, m int, align bool, scale float64) (at [2]int, weight [2]float64)
+
+// ratio is the distance of neighbouring samples (aten/src/ATen/native/UpSample.h,
+// area_pixel_compute_scale).
+func ratio(n, m int, align bool, scale float64) float64 {
+	switch {
+	case align && m > 1:
+		return float64(n-1) / float64(m-1)
+	case align:
+		return 0
+	case scale > 0:
+		return 1 / scale
+	}
+	return float64(n) / float64(m)
+}
+
+func nearest(o, n, m int, _ bool, scale float64) (at [2]int, weight [2]float64) {
+	return [2]int{min(int(float64(float32(o)*float32(ratio(n, m, false, scale)))), n-1)}, [2]float64{1}
+}
+
+func bilinear(o, n, m int, align bool, scale float64) (at [2]int, weight [2]float64) {
+	x := ratio(n, m, align, scale)
+	if align {
+		x *= float64(o)
+	} else {
+		x = max(x*(float64(o)+0.5)-0.5, 0)
+	}
+	lo := min(int(x), n-1)
+	w := min(x-float64(lo), 1)
+	return [2]int{lo, min(lo+1, n-1)}, [2]float64{1 - w, w}
+}
+
+// samples calls f for each element of [.., h, w] planes of out with an element
+// of those of in, and its weight.
+func (r *run) samples(in, out []int64, s sampler, f func(o, i int, weight float64)) {
+	n := len(in)
+	ih, iw, oh, ow := int(in[n-2]), int(in[n-1]), int(out[n-2]), int(out[n-1])
+	align := r.scalar(0, 0) != 0
+	planes := int(numel(in[:n-2]))
+	r.parallel(planes, 1, func(lo, hi int) {
+		for p := lo; p < hi; p++ {
+			for y := range oh {
+				ys, wy := s(y, ih, oh, align, r.scalar(1, 0))
+				for x := range ow {
+					xs, wx := s(x, iw, ow, align, r.scalar(2, 0))
+					for a := range 2 {
+						for b := range 2 {
+							if w := wy[a] * wx[b]; w != 0 {
+								f((p*oh+y)*ow+x, (p*ih+ys[a])*iw+xs[b], w)
+							}
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
+func upsample(s sampler) kernel {
+	return func(r *run) error {
+		x := r.floats(0)
+		return r.accumulate(func(sum []float64) {
+			r.samples(r.shape(0), r.c.Results[0].Shape, s, func(o, i int, w float64) { sum[o] += w * float64(x[i]) })
+		})
+	}
+}
+
+func upsampleBackward(s sampler) kernel {
+	return func(r *run) error {
+		g := r.floats(0)
+		return r.accumulate(func(sum []float64) {
+			r.samples(r.c.Results[0].Shape, r.shape(0), s, func(o, i int, w float64) { sum[i] += w * float64(g[o]) })
+		})
+	}
 }
 
 // A pool is a pooling over windows of up to three dims.

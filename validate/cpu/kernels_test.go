@@ -206,6 +206,33 @@ func dropoutCall(x, mask, y validate.Tensor, p float64) *validate.Call {
 	return &validate.Call{Node: n, Kernel: n.Op, Args: []validate.Operand{{Kind: validate.OnDevice, Tensor: x}}, Results: []validate.Tensor{mask, y}, Seed: 3}
 }
 
+// TestAgain: a batch norm that a schedule runs again leaves the running
+// statistics alone.
+func TestAgain(t *testing.T) {
+	ones, stat := &validate.Array{Shape: []int64{2, 2}, DType: graph.Float32, Values: []float32{1, 2, 3, 4}}, &validate.Array{Shape: []int64{2}, DType: graph.Float32, Values: []float32{1, 1}}
+	for _, again := range []bool{false, true} {
+		d := cpu.New()
+		if err := d.Reserve(1 << 16); err != nil {
+			t.Fatal(err)
+		}
+		b := &bench{t: t, d: d}
+		n := &program.Node{Op: "batch_norm", Attrs: &program.Attrs{Scalars: []float64{1e-5, 0.1, 1}}}
+		call := &validate.Call{Node: n, Kernel: n.Op, Again: again}
+		for _, a := range []*validate.Array{ones, stat, stat, stat, stat} {
+			call.Args = append(call.Args, validate.Operand{Kind: validate.OnDevice, Tensor: b.place(a, layouts[0], true)})
+		}
+		for _, a := range []*validate.Array{ones, stat, stat} {
+			call.Results = append(call.Results, b.place(a, layouts[0], false))
+		}
+		if err := d.Run(call); err != nil {
+			t.Fatal(err)
+		}
+		if same := slices.Equal(b.fetch(&call.Args[3].Tensor).Values, stat.Values); same != again {
+			t.Errorf("again: %v, statistics the same: %v", again, same)
+		}
+	}
+}
+
 // differ is the largest difference of two arrays where infinities and NaNs may
 // stand in both.
 func differ(a, b *validate.Array) float64 {

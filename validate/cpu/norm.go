@@ -275,7 +275,7 @@ func batchNorm(r *run) error {
 		}
 	})
 	done()
-	if train && rm != nil {
+	if train && rm != nil && !r.c.Again {
 		count := float64(n * plane)
 		for c := range ch {
 			rm[c] = float32((1-momentum)*float64(rm[c]) + momentum*float64(means[c]))

@@ -18,6 +18,9 @@ import (
 func TestRecompute(t *testing.T) {
 	for _, name := range []string{"resnet", "mobile", "gpt", "llama", "convnext", "dropout"} {
 		for _, precision := range []string{"fp32", "amp-bf16", "amp-fp16", "bf16"} {
+			if testing.Short() && precision != "amp-bf16" {
+				continue
+			}
 			t.Run(name+"/"+precision, func(t *testing.T) {
 				path := filepath.Join("..", "testdata", "golden", name+".onnx")
 				cfg := planner.Config{Batch: 2, Precision: precision, Optimizer: "adamw", Checkpoint: "none"}
@@ -95,6 +98,9 @@ func TestSlope(t *testing.T) {
 // TestPrecisions: half types change a loss little. The bound is ten roundings
 // of the type, of the loss.
 func TestPrecisions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many runs")
+	}
 	for _, name := range []string{"mlp", "resnet", "gpt", "llama", "convnext", "unet"} {
 		path := filepath.Join("..", "testdata", "golden", name)
 		data, err := validate.ReadNPZ(path + ".npz")
