@@ -63,6 +63,7 @@ func indexKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: stack}, "stack")
 	register(kernel{run: repeat}, "repeat")
 	register(kernel{run: flip}, "flip")
+	register(kernel{run: roll}, "roll")
 	register(kernel{run: func(r *run) error { return r.window(0) }}, "unview")
 	register(kernel{run: func(r *run) error { return r.window(r.scalar(0, 0)) }}, "constant_pad_nd")
 }
@@ -338,6 +339,31 @@ func flip(r *run) error {
 		out.Strides[d] = -out.Strides[d]
 	}
 	return r.pointwise("copy", part(&out, out.Shape, out.Strides, at), [4]float64{}, onDevice(in))
+}
+
+// roll moves elements along dims and brings those that fall off in at the other
+// end: two copies for each dim.
+func roll(r *run) error {
+	var move func(in, out *validate.Tensor, dims []int64, shifts []float64) error
+	move = func(in, out *validate.Tensor, dims []int64, shifts []float64) error {
+		if len(dims) == 0 || in.Elems() == 0 {
+			return r.pointwise("copy", out, [4]float64{}, onDevice(in))
+		}
+		d, n := dims[0], in.Shape[dims[0]]
+		s := (int64(shifts[0])%n + n) % n
+		for _, cut := range [2]struct{ from, to, n int64 }{{0, s, n - s}, {n - s, 0, s}} {
+			if cut.n == 0 {
+				continue
+			}
+			shape := slices.Clone(in.Shape)
+			shape[d] = cut.n
+			if err := move(part(in, shape, in.Strides, cut.from*in.Strides[d]), part(out, shape, out.Strides, cut.to*out.Strides[d]), dims[1:], shifts[1:]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return move(r.arg(0), r.result(0), r.attrs().Dims, r.attrs().Scalars)
 }
 
 // window fills the result with a number and adds the operand in a window of it.

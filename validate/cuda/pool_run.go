@@ -28,11 +28,66 @@ func poolKernels(register func(k kernel, names ...string)) {
 		return nil
 	}
 	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("max_pool_forward", r.arg(0), r.result(0), r.result(1), false) }}, "max_pool_with_indices")
+	register(kernel{run: func(r *run) error { return r.resize(true, false) }}, "upsample_bilinear2d")
+	register(kernel{run: func(r *run) error { return r.resize(false, false) }}, "upsample_nearest2d")
+	register(kernel{run: func(r *run) error { return r.resize(true, true) }}, "upsample_bilinear2d_backward")
+	register(kernel{run: func(r *run) error { return r.resize(false, true) }}, "upsample_nearest2d_backward")
 	register(kernel{accepts: flat, run: maxPoolBackward}, "max_pool2d_with_indices_backward")
 	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("avg_pool_forward", r.arg(0), r.result(0), nil, false) }}, "avg_pool2d")
 	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("avg_pool_backward", r.result(0), r.arg(0), nil, true) }}, "avg_pool2d_backward")
 	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("adaptive_avg_forward", r.arg(0), r.result(0), nil, false) }}, "adaptive_avg_pool2d")
 	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("adaptive_avg_backward", r.result(0), r.arg(0), nil, true) }}, "adaptive_avg_pool2d_backward")
+}
+
+// resizeArgs is Resize of pool.cu.
+type resizeArgs struct {
+	n, c, h, w, oh, ow        int64
+	inStride, outStride       [4]int64
+	in, out                   uint64
+	scaleH, scaleW            float32
+	linear, corners, dtype, _ int32
+}
+
+// resize interpolates between the plane that is read in the forward and the one
+// that is written; back says that it goes the other way.
+func (r *run) resize(linear, back bool) error {
+	from, to := r.arg(0), r.result(0)
+	name := "resize_forward"
+	if back {
+		from, to, name = to, from, "resize_backward"
+	}
+	in, is, err := image(from, 2)
+	if err != nil {
+		return err
+	}
+	out, os, err := image(to, 2)
+	if err != nil {
+		return err
+	}
+	if !isTraining(from.DType) || from.DType != to.DType {
+		return fmt.Errorf("interpolation between %v and %v", from.DType, to.DType)
+	}
+	a := resizeArgs{n: in[0], c: in[1], h: in[2], w: in[3], oh: out[2], ow: out[3], inStride: is, outStride: os, in: r.ptr(r.arg(0)), out: r.ptr(r.result(0)),
+		corners: int32(r.scalar(0, 0)), dtype: dtype(from)}
+	a.scaleH, a.scaleW = ratio(a.h, a.oh, a.corners, r.scalar(1, 0)), ratio(a.w, a.ow, a.corners, r.scalar(2, 0))
+	if linear {
+		a.linear = 1
+	}
+	return launch(r.d, "pool", name, along(r.result(0).Elems()), &a)
+}
+
+// ratio is the distance of neighbouring samples, in elements of the operand
+// (aten/src/ATen/native/UpSample.h, area_pixel_compute_scale).
+func ratio(in, out int64, corners int32, scale float64) float32 {
+	switch {
+	case corners != 0 && out > 1:
+		return float32(float64(in-1) / float64(out-1))
+	case corners != 0:
+		return 0
+	case scale > 0:
+		return float32(1 / scale)
+	}
+	return float32(float64(in) / float64(out))
 }
 
 // image shows a tensor with n spatial dims as [N, C, H, W].
