@@ -97,7 +97,7 @@ func runCopyInto(e *Eager, c *Call) []*Tensor {
 	case src != nil && src.Storage != program.None:
 		k.does("copy").attrs().Args = []program.Arg{{In: 1}}
 	case c.Op == "fill" && v != nil && (v.Kind == graph.ArgInt || v.Kind == graph.ArgFloat):
-		k.does("fill").scalars(c.float(1, "value", 0))
+		k.does("fill").scalars(c.float(1, "value", 0)).attrs().Args = []program.Arg{{In: 0}}
 	default:
 		k.inexact("arguments of " + c.Op)
 	}

@@ -51,54 +51,97 @@ func frameHolds(l *lift.Lifted, holds [][]graph.ValueID) {
 		if len(vars) == 0 {
 			continue
 		}
-		d := depth(m.Name)
-		for _, v := range vars {
-			what, until, _ := strings.Cut(v, ">")
-			argument := strings.HasPrefix(what, "<")
-			what = strings.TrimPrefix(what, "<")
-			for _, span := range m.Calls {
-				runs := childRuns(g, span, d, what)
-				for k, r := range runs {
-					at := untilOf(g, span, d, until, r.last)
-					if k+1 < len(runs) { // the variable is given a value again
-						at = min(at, runs[k+1].last)
-					}
-					for _, id := range named(g, uses, m.Name, r, argument) {
-						if at > r.last && !slices.Contains(holds[at], id) {
-							holds[at] = append(holds[at], id)
-						}
-					}
+		f := frame{g: g, name: m.Name, depth: depth(m.Name), uses: uses}
+		for _, span := range m.Calls {
+			f.span = span
+			for _, v := range vars {
+				f.hold(v, holds)
+			}
+		}
+	}
+}
+
+// windowed are the modules whose code names what it projects by a variable
+// until attention has multiplied the probabilities, all in one function
+// (torchvision/models/swin_transformer.py, shifted_window_attention).
+var windowed = []string{"torchvision.models.swin_transformer.ShiftedWindowAttention", "torchvision.models.swin_transformer.ShiftedWindowAttentionV2"}
+
+// windowHolds adds to holds what windowed modules project.
+func windowHolds(l *lift.Lifted, holds [][]graph.ValueID) {
+	g := l.Graph
+	for _, m := range l.Modules() {
+		if !slices.Contains(windowed, m.Class) {
+			continue
+		}
+		for _, span := range m.Calls {
+			last := span.Last
+			for last > span.First && !multiplies(&g.Nodes[last]) {
+				last--
+			}
+			for i := span.First; i < last; i++ {
+				n := &g.Nodes[i]
+				if n.Op == "linear.default" && n.Module == m.Name && g.Values[n.Inputs[0]].Def >= 0 {
+					holds[last] = append(holds[last], n.Inputs[0])
 				}
 			}
 		}
 	}
 }
 
-// untilOf is the last call before the variable goes that names something since
-// call i: the end of the first of the children that is called at all, or of
-// the module.
-func untilOf(g *graph.Graph, span lift.Span, d int, until string, i int) int {
-	for until != "" {
-		var child string
-		if child, until, _ = strings.Cut(until, "|"); child == "$" {
-			return span.Last
-		}
-		if at := endAfter(childRuns(g, span, d, child), i); at >= 0 {
-			return at
+// A frame is one call of a module whose variables are known.
+type frame struct {
+	g     *graph.Graph
+	name  string
+	depth int
+	span  lift.Span
+	uses  []int // last call that reads each value, -1 for none
+}
+
+// hold adds what one variable names.
+func (f *frame) hold(variable string, holds [][]graph.ValueID) {
+	what, until, _ := strings.Cut(variable, ">")
+	argument := strings.HasPrefix(what, "<")
+	runs := f.runs(strings.TrimPrefix(what, "<"))
+	if len(runs) == 0 {
+		return
+	}
+	ends := make([][]childRun, 0, 2)
+	for _, child := range strings.Split(until, "|") {
+		if child == "$" {
+			ends = append(ends, []childRun{{f.span.Last + 1, f.span.Last}})
+		} else {
+			ends = append(ends, f.runs(child))
 		}
 	}
-	return -1
+	for k, r := range runs {
+		at := -1
+		for _, e := range ends {
+			if at = endAfter(e, r.last); at >= 0 {
+				break
+			}
+		}
+		if k+1 < len(runs) { // the variable is given a value again
+			at = min(at, runs[k+1].last)
+		}
+		if at <= r.last {
+			continue
+		}
+		for _, id := range f.named(r, argument) {
+			if !slices.Contains(holds[at], id) {
+				holds[at] = append(holds[at], id)
+			}
+		}
+	}
 }
 
 // endAfter is the last call of the first run that begins after call i, -1 for
 // none.
 func endAfter(runs []childRun, i int) int {
-	for _, r := range runs {
-		if r.first > i {
-			return r.last
-		}
+	k, _ := slices.BinarySearchFunc(runs, i+1, func(r childRun, first int) int { return r.first - first })
+	if k == len(runs) {
+		return -1
 	}
-	return -1
+	return runs[k].last
 }
 
 // lastUses is the last call that reads each value, -1 for none.
@@ -118,19 +161,20 @@ func lastUses(g *graph.Graph) []int {
 // named lists the values that the variable names: those that a run computes
 // for others, or the first that it reads of what the module's own code has
 // computed.
-func named(g *graph.Graph, uses []int, module string, r childRun, argument bool) (out []graph.ValueID) {
+func (f *frame) named(r childRun, argument bool) (out []graph.ValueID) {
+	g := f.g
 	for i := r.first; i <= r.last; i++ {
 		n := &g.Nodes[i]
 		if argument {
 			for _, id := range n.Inputs {
-				if def := g.Values[id].Def; def >= 0 && int(def) < r.first && g.Nodes[def].Module == module {
+				if def := g.Values[id].Def; def >= 0 && int(def) < r.first && g.Nodes[def].Module == f.name {
 					return []graph.ValueID{id}
 				}
 			}
 			continue
 		}
 		for _, id := range n.Outputs {
-			if id >= 0 && uses[id] > r.last {
+			if id >= 0 && f.uses[id] > r.last {
 				out = append(out, id)
 			}
 		}
@@ -138,12 +182,12 @@ func named(g *graph.Graph, uses []int, module string, r childRun, argument bool)
 	return out
 }
 
-// childRuns lists the calls of the child that a pattern names, of a module at
-// depth d: components of its name, * for any.
-func childRuns(g *graph.Graph, span lift.Span, d int, pattern string) (runs []childRun) {
+// runs lists the calls of the child that a pattern names: components of its
+// name, * for any.
+func (f *frame) runs(pattern string) (runs []childRun) {
 	before := ""
-	for i := span.First; i <= span.Last; i++ {
-		name := matchChild(g.Nodes[i].Module, d, pattern)
+	for i := f.span.First; i <= f.span.Last; i++ {
+		name := matchChild(f.g.Nodes[i].Module, f.depth, pattern)
 		switch {
 		case name == "":
 		case name == before && runs[len(runs)-1].last == i-1:

@@ -55,6 +55,7 @@ func scopeHolds(l *lift.Lifted) [][]graph.ValueID {
 		}
 	}
 	frameHolds(l, holds)
+	windowHolds(l, holds)
 	return holds
 }
 

@@ -6,8 +6,7 @@ import (
 
 func convKernels() map[string]kernel {
 	return map[string]kernel{
-		"convolution":          convolution,
-		"convolution_backward": convolutionBackward,
+		"convolution": convolution, "convolution_backward": convolutionBackward,
 	}
 }
 
@@ -89,8 +88,8 @@ func (v *conv) columns(r *run, image, cols []float32, cg int) {
 				d := cols[row*v.position+col : row*v.position+col+v.out[2]]
 				clear(d[:lo])
 				clear(d[hi:])
-				if v.stride[2] == 1 {
-					copy(d[lo:hi], image[at+lo:max(at+hi, at+lo)])
+				if v.stride[2] == 1 && lo < hi {
+					copy(d[lo:hi], image[at+lo:at+hi])
 					return
 				}
 				for x := lo; x < hi; x++ {
@@ -101,7 +100,7 @@ func (v *conv) columns(r *run, image, cols []float32, cg int) {
 	})
 }
 
-// image adds columns back into an image.
+// fold adds columns back into an image.
 func (v *conv) fold(r *run, cols, image []float32, cg int) {
 	r.parallel(cg, 1, func(from, to int) {
 		for c := from; c < to; c++ {
@@ -120,7 +119,7 @@ func (v *conv) pointwise() bool {
 	return v.kernel == 1 && v.stride == [3]int{1, 1, 1} && v.pad == [3]int{}
 }
 
-// groups calls f for each image and group with the group's parts.
+// each calls f for each image and group with the group's parts.
 func (v *conv) each(image, weight, positions []float32, f func(image, weight, positions []float32)) {
 	cg, og := v.ci/v.groups, v.co/v.groups
 	for n := range v.n {

@@ -222,7 +222,6 @@ func (r *run) parallel(n, grain int, f func(lo, hi int)) {
 	wg.Wait()
 }
 
-// half types
 func fromBF16(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
 // toBF16 rounds to nearest, ties to even.

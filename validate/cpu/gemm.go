@@ -45,8 +45,8 @@ func gemm(alpha float32, a, b matrix, beta float32, c matrix) {
 	gonum.Implementation{}.Sgemm(flag(a), flag(b), c.rows, c.cols, a.cols, alpha, a.data, max(a.stride, 1), b.data, max(b.stride, 1), beta, c.data, c.stride)
 }
 
-// matrixOf returns the last two dims of operand i at batch n as a matrix, without
-// a copy where they lie row-major or transposed in float32.
+// matrices returns the last two dims of operand i as matrices, one for each
+// batch, without a copy where they lie row-major or transposed in float32.
 func (r *run) matrices(i int) []matrix {
 	s := r.shape(i)
 	rows, cols := int(s[len(s)-2]), int(s[len(s)-1])

@@ -4,14 +4,10 @@ import "math"
 
 func normKernels() map[string]kernel {
 	return map[string]kernel{
-		"native_layer_norm":          layerNorm,
-		"native_layer_norm_backward": layerNormBackward,
-		"_fused_rms_norm":            rmsNorm,
-		"_fused_rms_norm_backward":   rmsNormBackward,
-		"native_group_norm":          groupNorm,
-		"native_group_norm_backward": groupNormBackward,
-		"batch_norm":                 batchNorm,
-		"batch_norm_backward":        batchNormBackward,
+		"native_layer_norm": layerNorm, "native_layer_norm_backward": layerNormBackward,
+		"_fused_rms_norm": rmsNorm, "_fused_rms_norm_backward": rmsNormBackward,
+		"native_group_norm": groupNorm, "native_group_norm_backward": groupNormBackward,
+		"batch_norm": batchNorm, "batch_norm_backward": batchNormBackward,
 	}
 }
 
@@ -231,7 +227,7 @@ func groupNormBackward(r *run) error {
 	return nil
 }
 
-// A channel calls f for every run of elements of channel c of [n, ch, plane].
+// channel calls f for every run of elements of channel c of [n, ch, plane].
 func channel(n, ch, plane, c int, f func(lo, hi int)) {
 	for i := range n {
 		lo := (i*ch + c) * plane

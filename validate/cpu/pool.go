@@ -1,0 +1,243 @@
+package cpu
+
+func poolKernels() map[string]kernel {
+	return map[string]kernel{
+		"max_pool_with_indices": maxPool, "max_pool2d_with_indices_backward": maxPoolBackward, "avg_pool2d": avgPool, "avg_pool2d_backward": avgPoolBackward,
+		"adaptive_avg_pool2d": avgPool, "adaptive_avg_pool2d_backward": avgPoolBackward,
+		"upsample_bilinear2d": upsample(bilinear), "upsample_bilinear2d_backward": upsampleBackward(bilinear),
+		"upsample_nearest2d": upsample(nearest), "upsample_nearest2d_backward": upsampleBackward(nearest),
+	}
+}
+
+// A sampler gives the elements of a line of n that element o of a line of m is
+// mixed from, with their weights.
+type sampler func(o, n, m int, align bool, scale float64) (at [2]int, weight [2]float64)
+
+// ratio is the distance of neighbouring samples (aten/src/ATen/native/UpSample.h,
+// area_pixel_compute_scale).
+func ratio(n, m int, align bool, scale float64) float64 {
+	switch {
+	case align && m > 1:
+		return float64(n-1) / float64(m-1)
+	case align:
+		return 0
+	case scale > 0:
+		return 1 / scale
+	}
+	return float64(n) / float64(m)
+}
+
+func nearest(o, n, m int, _ bool, scale float64) (at [2]int, weight [2]float64) {
+	return [2]int{min(int(float64(float32(o)*float32(ratio(n, m, false, scale)))), n-1)}, [2]float64{1}
+}
+
+func bilinear(o, n, m int, align bool, scale float64) (at [2]int, weight [2]float64) {
+	x := ratio(n, m, align, scale)
+	if align {
+		x *= float64(o)
+	} else {
+		x = max(x*(float64(o)+0.5)-0.5, 0)
+	}
+	lo := min(int(x), n-1)
+	w := min(x-float64(lo), 1)
+	return [2]int{lo, min(lo+1, n-1)}, [2]float64{1 - w, w}
+}
+
+// samples calls f for each element of [.., h, w] planes of out with an element
+// of those of in, and its weight.
+func (r *run) samples(in, out []int64, s sampler, f func(o, i int, weight float64)) {
+	n := len(in)
+	ih, iw, oh, ow := int(in[n-2]), int(in[n-1]), int(out[n-2]), int(out[n-1])
+	align := r.scalar(0, 0) != 0
+	planes := int(numel(in[:n-2]))
+	r.parallel(planes, 1, func(lo, hi int) {
+		for p := lo; p < hi; p++ {
+			for y := range oh {
+				ys, wy := s(y, ih, oh, align, r.scalar(1, 0))
+				for x := range ow {
+					xs, wx := s(x, iw, ow, align, r.scalar(2, 0))
+					for a := range 2 {
+						for b := range 2 {
+							if w := wy[a] * wx[b]; w != 0 {
+								f((p*oh+y)*ow+x, (p*ih+ys[a])*iw+xs[b], w)
+							}
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
+func upsample(s sampler) kernel {
+	return func(r *run) error {
+		x := r.floats(0)
+		return r.accumulate(func(sum []float64) {
+			r.samples(r.shape(0), r.c.Results[0].Shape, s, func(o, i int, w float64) { sum[o] += w * float64(x[i]) })
+		})
+	}
+}
+
+func upsampleBackward(s sampler) kernel {
+	return func(r *run) error {
+		g := r.floats(0)
+		return r.accumulate(func(sum []float64) {
+			r.samples(r.c.Results[0].Shape, r.shape(0), s, func(o, i int, w float64) { sum[i] += w * float64(g[o]) })
+		})
+	}
+}
+
+// A pool is a pooling over windows of up to three dims.
+type pool struct {
+	planes               int
+	in, out              [3]int
+	k, stride, pad, dil  [3]int
+	excludePad           bool
+	divisor              int
+	adaptive             bool
+	imageSize, positions int
+}
+
+func (r *run) newPool(in, out []int64) *pool {
+	p := &pool{}
+	n := 2
+	if a := r.attrs(); a != nil && a.Pool != nil {
+		n = len(a.Pool.Kernel)
+		p.k, p.stride, p.dil = spatial3(a.Pool.Kernel), spatial3(a.Pool.Stride), spatial3(a.Pool.Dilation)
+		for i, v := range a.Pool.Pad {
+			p.pad[3-n+i] = int(v)
+		}
+		p.excludePad, p.divisor = a.Pool.ExcludePad, int(a.Pool.Divisor)
+	} else {
+		p.adaptive = true
+	}
+	p.in, p.out = spatial3(in[len(in)-n:]), spatial3(out[len(out)-n:])
+	p.planes = int(numel(in[:len(in)-n]))
+	p.imageSize, p.positions = p.in[0]*p.in[1]*p.in[2], p.out[0]*p.out[1]*p.out[2]
+	return p
+}
+
+// window is the inputs, from lo to hi in steps, of position o along dim d, and
+// how many there are with padding.
+func (p *pool) window(d, o int) (lo, hi, step, full int) {
+	if p.adaptive {
+		lo, hi = o*p.in[d]/p.out[d], ((o+1)*p.in[d]+p.out[d]-1)/p.out[d]
+		return lo, hi, 1, hi - lo
+	}
+	start := o*p.stride[d] - p.pad[d]
+	end := min(start+p.k[d]*p.dil[d], p.in[d]+p.pad[d])
+	full = (end - start + p.dil[d] - 1) / p.dil[d]
+	lo = start
+	for lo < 0 {
+		lo += p.dil[d]
+	}
+	return lo, min(end, p.in[d]), p.dil[d], full
+}
+
+// each calls f for every position of a plane with the inputs of its window, by
+// number in the plane, and the count that an average divides by.
+func (p *pool) each(f func(o int, at []int, count int)) {
+	var at []int
+	for z := range p.out[0] {
+		z0, z1, zs, zf := p.window(0, z)
+		for y := range p.out[1] {
+			y0, y1, ys, yf := p.window(1, y)
+			for x := range p.out[2] {
+				x0, x1, xs, xf := p.window(2, x)
+				at = at[:0]
+				for i := z0; i < z1; i += zs {
+					for j := y0; j < y1; j += ys {
+						for k := x0; k < x1; k += xs {
+							at = append(at, (i*p.in[1]+j)*p.in[2]+k)
+						}
+					}
+				}
+				count := zf * yf * xf
+				if p.excludePad {
+					count = len(at)
+				}
+				if p.divisor != 0 {
+					count = p.divisor
+				}
+				f((z*p.out[1]+y)*p.out[2]+x, at, count)
+			}
+		}
+	}
+}
+
+func maxPool(r *run) error {
+	x := r.floats(0)
+	p := r.newPool(r.shape(0), r.c.Results[0].Shape)
+	out, done := r.out(0)
+	idx := make([]float64, len(out))
+	r.parallel(p.planes, 1, func(lo, hi int) {
+		for n := lo; n < hi; n++ {
+			plane := x[n*p.imageSize : (n+1)*p.imageSize]
+			p.each(func(o int, at []int, _ int) {
+				best := at[0]
+				for _, i := range at[1:] {
+					if plane[i] > plane[best] || plane[i] != plane[i] {
+						best = i
+					}
+				}
+				out[n*p.positions+o], idx[n*p.positions+o] = plane[best], float64(best)
+			})
+		}
+	})
+	done()
+	if r.wants(1) {
+		w := r.writer(&r.c.Results[1])
+		w.write(idx, 0)
+	}
+	return nil
+}
+
+// maxPoolBackward reads gradient, input, indices.
+func maxPoolBackward(r *run) error {
+	g, idx := r.floats(0), r.ints(2, r.shape(2))
+	n := len(r.attrs().Dims)
+	s := r.shape(1)
+	image, per := int(numel(s[len(s)-n:])), int(numel(r.shape(0)[len(s)-n:]))
+	return r.accumulate(func(sum []float64) {
+		for i, v := range g {
+			sum[i/per*image+int(idx[i])] += float64(v)
+		}
+	})
+}
+
+func avgPool(r *run) error {
+	x := r.floats(0)
+	p := r.newPool(r.shape(0), r.c.Results[0].Shape)
+	out, done := r.out(0)
+	r.parallel(p.planes, 1, func(lo, hi int) {
+		for n := lo; n < hi; n++ {
+			plane := x[n*p.imageSize : (n+1)*p.imageSize]
+			p.each(func(o int, at []int, count int) {
+				var s float64
+				for _, i := range at {
+					s += float64(plane[i])
+				}
+				out[n*p.positions+o] = float32(s / float64(count))
+			})
+		}
+	})
+	done()
+	return nil
+}
+
+func avgPoolBackward(r *run) error {
+	g := r.floats(0)
+	p := r.newPool(r.c.Results[0].Shape, r.shape(0))
+	return r.accumulate(func(sum []float64) {
+		r.parallel(p.planes, 1, func(lo, hi int) {
+			for n := lo; n < hi; n++ {
+				p.each(func(o int, at []int, count int) {
+					v := float64(g[n*p.positions+o]) / float64(count)
+					for _, i := range at {
+						sum[n*p.imageSize+i] += v
+					}
+				})
+			}
+		})
+	})
+}
