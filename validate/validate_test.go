@@ -322,3 +322,27 @@ func TestWork(t *testing.T) {
 		t.Error("work beyond the arena passes")
 	}
 }
+
+// A greedy device asks for memory to work in at every convolution.
+type greedy struct{ *cpu.Device }
+
+func (greedy) Work(n *program.Node) (int64, error) {
+	if n.Does() == "convolution" {
+		return 256 << 20, nil
+	}
+	return 0, nil
+}
+
+// Under a cap, what libraries want to work in gives way to the plan.
+func TestCapBeforeWork(t *testing.T) {
+	q := question(t, "resnet", planner.Config{Batch: 2})
+	q.Open = func() (validate.Device, error) { return greedy{cpu.New()}, nil }
+	free := answer(t, q)
+	if free.Verdict != validate.Validated || free.Arena.PlannedBytes < 256<<20 {
+		t.Fatalf("%s in %d bytes: %v", free.Verdict, free.Arena.PlannedBytes, failed(free))
+	}
+	q.Cap = 128 << 20
+	if r := answer(t, q); r.Verdict != validate.Validated || r.Arena.PlannedBytes > q.Cap {
+		t.Errorf("%s in %d bytes: %v", r.Verdict, r.Arena.PlannedBytes, failed(r))
+	}
+}

@@ -108,8 +108,10 @@ func (r *run) conv(p pass, x, w, y, out *validate.Tensor) error {
 	k, err := r.d.convKey(r.attrs().Conv, p, x, w, y)
 	if err == nil {
 		plan := r.d.dnn.plan(&k)
-		if err = plan.err; err == nil {
+		if err = plan.err; err == nil && int64(plan.bytes) <= r.c.Work.Bytes {
 			return r.cudnn(&k, plan, x, w, y)
+		} else if err == nil {
+			err = fmt.Errorf("cuDNN: under the cap there is no room for the %d bytes that the %v pass works in", uint64(plan.bytes), p)
 		}
 	}
 	if r.spatial() > 2 {
@@ -178,9 +180,6 @@ func (d *Device) convKey(c *program.Conv, p pass, x, w, y *validate.Tensor) (con
 
 // cudnn runs a planned pass in the memory that Work asked for.
 func (r *run) cudnn(k *convKey, plan *convPlan, x, w, y *validate.Tensor) error {
-	if int64(plan.bytes) > r.c.Work.Bytes {
-		return fmt.Errorf("cuDNN: the %v pass needs %d bytes to work in, the layout has %d", k.pass, uint64(plan.bytes), r.c.Work.Bytes)
-	}
 	a, b, out := r.ptr(x), r.ptr(w), r.ptr(y)
 	switch k.pass {
 	case dataPass:
