@@ -24,9 +24,8 @@ import (
 // Options choose a device and how it computes.
 type Options struct {
 	Ordinal int
-	Cap     int64 // largest arena that is reserved, with the context; 0: the card's memory
-	FP32    bool  // convolutions of float32 in full precision, not in TF32 as PyTorch's default
-	NoDNN   bool  // convolutions by memplan's own kernels, as where cuDNN is missing
+	FP32    bool // convolutions of float32 in full precision, not in TF32 as PyTorch's default
+	NoDNN   bool // convolutions by memplan's own kernels, as where cuDNN is missing
 }
 
 // Device is an NVIDIA GPU. Its methods may be called from any goroutine, one
@@ -175,9 +174,6 @@ func (d *Device) Memory() (free, total int64, err error) {
 func (d *Device) Reserve(bytes int64) error {
 	if d.size != 0 {
 		return errors.New("cuda: the arena is there already")
-	}
-	if d.opt.Cap > 0 && bytes > d.opt.Cap {
-		return fmt.Errorf("an arena of %d bytes is over the cap of %d", bytes, d.opt.Cap)
 	}
 	defer d.leave()
 	if err := d.enter(); err != nil {

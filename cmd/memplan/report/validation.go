@@ -66,6 +66,9 @@ func validationFacts(r *validate.Report) [][2]string {
 	if len(r.Loss) > 0 {
 		facts = append(facts, [2]string{"loss", fmt.Sprintf("%.6g in the first step, %.6g in the last", r.Loss[0], r.Loss[len(r.Loss)-1])})
 	}
+	for _, n := range r.Device.Notes {
+		facts = append(facts, [2]string{"note", n})
+	}
 	return facts
 }
 
