@@ -24,12 +24,13 @@ import (
 type StepGraph struct {
 	Instance *remat.Instance
 
-	p     *program.Program
-	parts []part          // by node of the instance
-	first []int32         // by node of the program: its first part, -1 if it does not run in a steady step
-	reads [][]version     // by node of the program: the versions it reads, residents left out
-	minor []bool          // by storage: too small to be an output of the instance
-	inout []map[int32]int // by node of the program: version before, by part that is written in place
+	p       *program.Program
+	parts   []part          // by node of the instance
+	first   []int32         // by node of the program: its first part, -1 if it does not run in a steady step
+	reads   [][]version     // by node of the program: the versions it reads, residents left out
+	forward []bool          // by storage: made by a node of forward or the loss
+	minor   []bool          // by storage: too small to be an output of the instance
+	inout   []map[int32]int // by node of the program: version before, by part that is written in place
 }
 
 // A part is an output of a node of the program.
@@ -62,6 +63,12 @@ func NewStepGraph(p *program.Program, cost func(*program.Node) float64) (*StepGr
 	for i := range p.Storages {
 		if s := &p.Storages[i]; s.Life == program.Static || s.Life == program.State {
 			g.Instance.Fixed += liveness.Rounded(s.Bytes)
+		}
+	}
+	g.forward = make([]bool, len(p.Storages))
+	for i := range p.Nodes {
+		for _, ev := range p.Nodes[i].Events {
+			g.forward[ev.Storage] = g.forward[ev.Storage] || p.Nodes[i].Phase <= program.Loss
 		}
 	}
 	b := stepGraphBuilder{StepGraph: g, now: make([]int, len(p.Storages)), inPlace: g.writtenInPlace()}
@@ -108,6 +115,20 @@ func (g *StepGraph) bytes(id program.StorageID) int64 {
 	return liveness.Rounded(g.p.Storages[id].Bytes)
 }
 
+// held lists what a node holds for whoever runs the step: the outputs and the
+// loss. What autograd and Python's variables hold elsewhere is theirs.
+func (g *StepGraph) held(i int) []program.StorageID {
+	n := &g.p.Nodes[i]
+	last := n.Phase == program.Backward && (i+1 == len(g.p.Nodes) || g.p.Nodes[i+1].Phase != program.Backward)
+	var out []program.StorageID
+	for _, id := range n.Holds {
+		if (n.Phase == program.Loss || n.Phase == program.Update || last) && g.forward[id] {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
 type stepGraphBuilder struct {
 	*StepGraph
 	now     []int // by storage: the node of the instance that wrote it last
@@ -131,6 +152,12 @@ func (b *stepGraphBuilder) node(i int, cost int64) {
 	}
 	for _, id := range n.Reads {
 		use(id)
+	}
+	for _, id := range b.held(i) {
+		use(id)
+		if v := b.now[id]; v >= 0 {
+			b.Instance.Nodes[v].Once = true // it is looked at where it is
+		}
 	}
 	for _, t := range n.Out {
 		if t.Storage != program.None && !allocates(n, t.Storage) {
@@ -415,7 +442,7 @@ func (a *applier) run(steps []remat.Step, k int) error {
 		}
 		return in(id)
 	})
-	n.Holds = nil // of autograd and Python, which do not run a schedule
+	n.Holds = mapped(a.held(i), in) // not what autograd and Python hold, which do not run a schedule
 	a.out.Nodes = append(a.out.Nodes, n)
 	return nil
 }

@@ -76,7 +76,7 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if err := a.chooseSegments(ctx); err != nil {
 		return nil, err
 	}
-	b, err := a.build()
+	b, err := m.planned(j, a.batch, a.segs, a.steps)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func round(x float64) float64 { return float64(int64(x*1e6+0.5)) / 1e6 }
 // upperBound replays with every convolution's workspace at its bound.
 func (a *answer) upperBound() error {
 	a.m.atBound = true
-	b, err := a.build()
+	b, err := a.m.planned(a.j, a.batch, a.segs, a.steps)
 	a.m.atBound = false
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (a *answer) margin() float64 {
 // report writes the answer down.
 func (a *answer) report() *Report {
 	r := &Report{SchemaVersion: SchemaVersion, Model: a.m.modelInfo(a.ev), Fits: a.fits, Batch: a.max, Checkpoint: a.check,
-		Time: timeOf(a.ev.Program, &a.j.time, max(a.batch, 1)), Warnings: a.warnings()}
+		steps: a.steps, Time: timeOf(a.ev.Program, &a.j.time, max(a.batch, 1)), Warnings: a.warnings()}
 	c := &a.j.cfg
 	r.Config = ConfigInfo{Mode: c.Mode, Batch: a.batch, Dims: c.Dims, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: c.GPU,
 		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: a.checkpointName(), VRAMBytes: a.j.vram,

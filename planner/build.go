@@ -14,8 +14,8 @@ type Step struct {
 }
 
 // Program builds the step that a fixed question is about: its batch is given
-// or fixed by the file, what it recomputes are Segments, those that all or sqrt
-// stand for, or what a Schedule says.
+// or fixed by the file, its checkpoints are Segments or those that all or sqrt
+// stand for, or its Schedule is given.
 func (m *Model) Program(cfg Config) (*Step, error) {
 	j, err := cfg.resolve()
 	if err != nil {
@@ -41,8 +41,7 @@ func (m *Model) Program(cfg Config) (*Step, error) {
 			segs = s.problem.Sqrt()
 		}
 	}
-	a := &answer{m: m, j: j, batch: batch, segs: segs, steps: cfg.Schedule}
-	b, err := a.build()
+	b, err := m.planned(j, batch, segs, cfg.Schedule)
 	if err != nil {
 		return nil, err
 	}

@@ -195,8 +195,26 @@ var entryKeys = []yamlKey[Entry]{
 	}},
 }
 
-// Checkpoints lists the names that checkpoint takes besides a file's.
-var Checkpoints = []string{"none", "auto", "all", "sqrt", "schedule", "ops"}
+// Selections are what checkpoint may name besides a file.
+var Selections = []struct{ Name, Doc string }{
+	{"none", "nothing is recomputed"},
+	{"auto", "least recomputation that fits the budget, of runs of modules, for PyTorch"},
+	{"all", "every module that saves anything"},
+	{"sqrt", "runs of about the square root of the number of modules"},
+	{"schedule", "least recomputation of operations at any time, for memplan's executor"},
+	{"ops", "the same, each at most once and in the backward pass"},
+}
+
+// Checkpoints lists the names of Selections.
+var Checkpoints = selectionNames()
+
+func selectionNames() []string {
+	names := make([]string, len(Selections))
+	for i := range Selections {
+		names[i] = Selections[i].Name
+	}
+	return names
+}
 
 // ParseBatch reads a batch size: a positive integer, or max for the largest
 // that fits.

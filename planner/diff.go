@@ -111,7 +111,7 @@ func Settled(cfg Config, r *Report) Config {
 		cfg.Batch = r.Config.Batch
 	}
 	if r.Checkpoint != nil {
-		cfg.Segments = r.Checkpoint.Segments
+		cfg.Segments, cfg.Schedule = r.Checkpoint.Segments, r.steps
 	}
 	return cfg
 }

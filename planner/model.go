@@ -345,7 +345,7 @@ func (m *Model) convWorkspace(c cudnn.Conv, p cudnn.Pass) int64 {
 		w = m.scratch.Workspace(c, p)
 		m.conv[k] = w
 	}
-	if w.Source == cudnn.Neighbour {
+	if w.Source == cudnn.Family {
 		m.guess = max(m.guess, w.Bound)
 	}
 	if m.atBound {

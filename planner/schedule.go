@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/memplan/memplan/checkpointsel"
 	"github.com/memplan/memplan/checkpointsel/remat"
@@ -51,16 +52,20 @@ func (a *answer) stepGraph() (*train.Build, *checkpointsel.StepGraph, error) {
 	return b, g, err
 }
 
-// build makes the program of the answer: with its segments, or its schedule.
-func (a *answer) build() (*train.Build, error) {
-	if len(a.steps) == 0 {
-		return a.m.build(a.j, a.batch, a.segs)
+// planned makes the program of a step with its segments, or its schedule.
+func (m *Model) planned(j *job, batch int64, segs []train.Segment, steps []remat.Step) (*train.Build, error) {
+	if len(steps) == 0 {
+		return m.build(j, batch, segs)
 	}
-	b, g, err := a.stepGraph()
+	b, err := m.build(j, batch, nil)
 	if err != nil {
 		return nil, err
 	}
-	return scheduled(b, g, a.steps)
+	g, err := checkpointsel.NewStepGraph(b.Program, j.time.Seconds)
+	if err != nil {
+		return nil, err
+	}
+	return scheduled(b, g, steps)
 }
 
 // scheduled returns the build with a schedule applied to its program.
@@ -74,6 +79,16 @@ func scheduled(b *train.Build, g *checkpointsel.StepGraph, steps []remat.Step) (
 	}
 	out := *b
 	out.Program = p
+	first := int32(-1) // first runs keep their order
+	for i := range p.Nodes {
+		if !p.Nodes[i].Recompute {
+			first++
+		}
+		if first == b.Forward {
+			out.Forward = int32(i)
+			break
+		}
+	}
 	return &out, nil
 }
 
@@ -207,6 +222,9 @@ func (s *scheduleSearch) refine(ctx context.Context, low, high int64) error {
 // nil if no schedule fits, and has none where none was found.
 func (s *scheduleSearch) solve(ctx context.Context, budget int64) (*remat.Result, error) {
 	opt := remat.Options{Budget: budget, Class: s.class, Gap: scheduleGap, Patience: schedulePatience, PlanOnly: budget != s.a.j.cap}
+	if end, ok := ctx.Deadline(); ok { // other budgets want to be tried, too
+		opt.Timeout = max(time.Until(end)/3, time.Millisecond)
+	}
 	if p := s.a.m.Progress; p != nil {
 		total := float64(max(s.g.Instance.Total(), 1))
 		opt.Progress = func(cost, bound int64) {
@@ -264,6 +282,28 @@ func (a *answer) noSchedule(ctx context.Context, g *checkpointsel.StepGraph, rea
 	}
 	a.note("no-schedule", "%s; none needs less than %s: %s needs it, %s", text, card(f.Bound), what, alone)
 	return nil
+}
+
+// noSegments says what a schedule of operations could do where segments
+// cannot: nothing, if one operation needs more than there is.
+func (a *answer) noSegments(ctx context.Context) error {
+	_, g, err := a.stepGraph()
+	if errors.Is(err, checkpointsel.ErrMicros) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = remat.Bound(ctx, g.Instance, a.j.cap)
+	var reason *remat.InfeasibleError
+	switch {
+	case errors.As(err, &reason):
+		a.note("no-schedule", "nor does any schedule of operations: %s needs more with what must be there beside it", reason.Name)
+		return nil
+	case err == nil:
+		a.note("schedule-may-fit", "a schedule of operations may fit, for memplan's executor: try --checkpoint schedule")
+	}
+	return err
 }
 
 // price sets what it costs that PyTorch can only checkpoint modules: the

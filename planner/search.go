@@ -45,7 +45,7 @@ func (a *answer) selectFor(ctx context.Context) error {
 	if segs == nil {
 		least := s.problem.MinBudget(checkpointsel.Hoped)
 		a.note("no-selection", "no selection of segments fits: the least that any needs is about %s of the card's memory", profile.FormatBytes(least+a.j.device.Context))
-		return nil
+		return a.noSegments(ctx)
 	}
 	a.segs = segs
 	a.proof = fmt.Sprintf("least recomputation of any choice of segments over %d module boundaries at %d bytes: %.6f s", len(s.problem.Units), a.j.cap, bound)

@@ -39,7 +39,7 @@ func (m *Model) Stack(cfg Config) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := m.build(j, batch, cfg.Segments)
+	b, err := m.planned(j, batch, cfg.Segments, cfg.Schedule)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ func (m *Model) Timeline(cfg Config) ([]TimelineEvent, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := m.build(j, batch, cfg.Segments)
+	b, err := m.planned(j, batch, cfg.Segments, cfg.Schedule)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +172,11 @@ func (m *Model) Attribution(cfg Config) (*Attribution, error) {
 	if err != nil {
 		return nil, err
 	}
-	ev, err := m.evaluate(j, batch, cfg.Segments, false)
+	b, err := m.planned(j, batch, cfg.Segments, cfg.Schedule)
+	if err != nil {
+		return nil, err
+	}
+	ev, err := replay(b, j, false)
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ type improver struct {
 	across []int32 // scratch: nodes resident across a position
 	stamp  []int32 // scratch: by node, the last chain that has it
 	chains int32
+	again  []edit // scratch
 
 	heat    float64 // how much dearer a round may make the plan, on average, as a fraction
 	crowded bool    // some place in the plan had no room for an execution
@@ -253,32 +254,26 @@ func (m *improver) chain(v, x, at int32, limit int64) (detour, bool) {
 // dearest first.
 func (m *improver) prune() {
 	pl := m.pl
-	for _, r := range m.extra() {
-		i := pl.run(r.node, r.at)
-		if pl.mem.max(pl.end(r.node, i)+1, r.at)+pl.p.size[r.node] <= pl.p.cap {
-			pl.remove(r.node, r.at)
+	for _, v := range pl.p.dearest {
+		for i := 1; i < len(pl.runs[v]); i++ {
+			at := pl.runs[v][i]
+			if pl.mem.max(pl.end(v, i-1)+1, at)+pl.p.size[v] <= pl.p.cap {
+				pl.remove(v, at)
+				i--
+			}
 		}
 	}
 }
 
-// extra lists all executions but the first ones, the dearest first.
+// extra lists all executions but the first ones.
 func (m *improver) extra() []edit {
-	var list []edit
+	m.again = m.again[:0]
 	for v, runs := range m.pl.runs {
 		for _, at := range runs[1:] {
-			list = append(list, edit{node: int32(v), at: at})
+			m.again = append(m.again, edit{node: int32(v), at: at})
 		}
 	}
-	slices.SortStableFunc(list, func(a, b edit) int {
-		switch ca, cb := m.pl.p.cost[a.node], m.pl.p.cost[b.node]; {
-		case ca > cb:
-			return -1
-		case ca < cb:
-			return 1
-		}
-		return int(a.at - b.at)
-	})
-	return list
+	return m.again
 }
 
 // keep records the current plan if it is the best so far.
@@ -349,16 +344,21 @@ func (m *improver) round() {
 // ruin takes back one random recomputation and a few close to it.
 func (m *improver) ruin(extra []edit) {
 	center := extra[m.rng.IntN(len(extra))].at
-	slices.SortFunc(extra, func(a, b edit) int {
-		return int(distance(a.at, center) - distance(b.at, center))
-	})
-	k := 1
-	for k < len(extra) && m.rng.IntN(3) > 0 {
-		k++
-	}
-	for _, r := range extra[:k] {
+	for {
+		near := 0
+		for i := range extra {
+			if distance(extra[i].at, center) < distance(extra[near].at, center) {
+				near = i
+			}
+		}
+		r := extra[near]
 		if m.rng.IntN(4) > 0 {
 			m.pl.remove(r.node, r.at)
+		}
+		extra[near] = extra[len(extra)-1]
+		extra = extra[:len(extra)-1]
+		if len(extra) == 0 || m.rng.IntN(3) == 0 {
+			return
 		}
 	}
 }

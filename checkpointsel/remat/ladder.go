@@ -1,22 +1,27 @@
 package remat
 
-import "context"
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+)
 
-// A ladder raises the bound with windows relaxations of more and more cuts: a
-// cut is added to the best set so far if with it the same effort proves more.
+// A ladder raises the bound with windows relaxations. It first climbs: it
+// changes the set of cuts, one cut at a time, as long as the linear program
+// proves more; then it goes on with branch and bound on the best set.
 type ladder struct {
-	p     *problem
-	cuts  []int32 // to begin with, one at a time
-	tries []int32 // to be added, in this order
-	next  int     // in tries
-	idle  int     // tries since the set last grew
-
-	record bool // proofs
+	p       *problem
+	rng     *rand.Rand
+	singles []int32 // cuts to begin with, one at a time
+	hints   []int32 // where the best plan recomputes, the dearest first
+	pool    []int32 // other cuts to try
+	record  bool    // proofs
 
 	best  *windowSearch
-	proof *windowSearch // that of the highest bound
-	plans []windowPlan  // what solutions ask for, and nobody has taken yet
-	trial int64         // what best had proved after its trial
+	score int64 // what best had proved after its trial
+	idle  int   // trials since best last changed
+	proof *windowSearch
+	plans []windowPlan // what solutions ask for, and nobody has taken yet
 }
 
 // A windowPlan is what one solution executes again.
@@ -26,16 +31,17 @@ type windowPlan struct {
 }
 
 const (
-	trialNodes = 24
-	raiseNodes = 96
-	mostCuts   = 16
+	trialSteps = 3000 // of the simplex method, in the trials of one round
+	raiseNodes = 192  // of branch and bound, in one round
+	mostIdle   = 60   // trials without success that end the climb
+	mostCuts   = 24
 	mostNodes  = 4096 // larger instances have too large programs
 )
 
-// newLadder returns a ladder that begins with each of cuts and then adds
-// from tries.
-func newLadder(p *problem, cuts, tries []int32) *ladder {
-	return &ladder{p: p, cuts: cuts, tries: tries}
+// newLadder returns a ladder that begins with each of singles and then adds
+// cuts from pool, and from hints.
+func newLadder(p *problem, singles, pool []int32, seed uint64) *ladder {
+	return &ladder{p: p, rng: rand.New(rand.NewPCG(seed, 0x2545f4914f6cdd1d)), singles: singles, pool: pool}
 }
 
 func (l *ladder) bound() int64 {
@@ -47,11 +53,7 @@ func (l *ladder) bound() int64 {
 
 // done reports whether more rounds cannot raise the bound.
 func (l *ladder) done() bool {
-	return len(l.cuts) == 0 && (l.best == nil || len(l.best.open) == 0 && !l.growing())
-}
-
-func (l *ladder) growing() bool {
-	return l.idle < len(l.tries) && len(l.best.w.cuts) < mostCuts
+	return len(l.singles) == 0 && (l.best == nil || len(l.best.open) == 0 && l.idle >= 4*mostIdle)
 }
 
 // raise is one round; bounds need not be raised beyond target.
@@ -59,41 +61,73 @@ func (l *ladder) raise(ctx context.Context, target int64) {
 	switch {
 	case l.bound() >= target || l.done():
 		return
-	case len(l.cuts) > 0:
-		for _, t := range l.cuts {
+	case len(l.singles) > 0:
+		for _, t := range l.singles {
 			l.try(ctx, []int32{t}, target)
 		}
-		l.cuts, l.idle = nil, 0
+		l.singles = nil
+		l.idle = 0
+	}
+	if l.best == nil { // there was no time for any
 		return
 	}
-	l.best.improve(ctx, target, raiseNodes)
-	l.keep(l.best)
-	for range 4 {
-		if !l.growing() || l.bound() >= target || ctx.Err() != nil {
-			return
-		}
-		t := l.tries[l.next%len(l.tries)]
-		l.next++
-		l.idle++
-		l.try(ctx, with(l.best.w.cuts, t), target)
+	idle := mostIdle
+	if len(l.best.open) == 0 { // branch and bound has come to its end
+		idle *= 4
+	}
+	for steps := 0; steps < trialSteps && l.idle < idle && l.bound() < target && ctx.Err() == nil; {
+		steps += 50 + l.try(ctx, l.move(), target)
+	}
+	if l.idle >= mostIdle || len(l.best.open) < 2 {
+		l.best.w.rounds = max(l.best.w.rounds, 10)
+		l.best.improve(ctx, target, raiseNodes)
+		l.keep(l.best)
 	}
 }
 
-// try bounds the problem at a set of cuts for a while.
-func (l *ladder) try(ctx context.Context, cuts []int32, target int64) {
-	if cuts == nil || ctx.Err() != nil {
-		return
+// move returns a set of cuts that differs from the best in one.
+func (l *ladder) move() []int32 {
+	cuts := l.best.w.cuts
+	i := l.rng.IntN(len(cuts))
+	others := slices.Delete(slices.Clone(cuts), i, i+1)
+	switch k := l.rng.IntN(20); {
+	case k < 3 && len(cuts) > 1:
+		return others
+	case k < 9:
+		d := 1 + l.rng.Int32N(3)
+		if l.rng.IntN(2) == 0 {
+			d = -d
+		}
+		if t := cuts[i] + d; t > 0 && int(t) < l.p.n {
+			return with(others, t)
+		}
+		return others
+	case len(cuts) >= mostCuts:
+		return others
+	case k < 16 && len(l.hints) > 0:
+		return with(cuts, l.hints[min(l.rng.IntN(len(l.hints)), l.rng.IntN(len(l.hints)))])
+	}
+	return with(cuts, l.pool[l.rng.IntN(len(l.pool))])
+}
+
+// try bounds the problem at a set of cuts by its linear program, and returns
+// the steps it took.
+func (l *ladder) try(ctx context.Context, cuts []int32, target int64) int {
+	l.idle++
+	if len(cuts) == 0 || ctx.Err() != nil || l.best != nil && slices.Equal(cuts, l.best.w.cuts) {
+		return 0
 	}
 	w := newWindows(l.p, cuts, 256)
-	w.rounds = 10
+	w.rounds = 4
 	w.l.stop = func() bool { return ctx.Err() != nil }
 	s := newWindowSearch(w)
 	s.record = l.record
-	s.improve(ctx, target, trialNodes)
+	s.improve(ctx, target, 1)
 	l.keep(s)
-	if b := s.bound(); l.best == nil || b > l.trial {
-		l.best, l.trial, l.idle = s, b, 0
+	if b := s.bound(); l.best == nil || b > l.score || b == l.score && len(cuts) < len(l.best.w.cuts) {
+		l.best, l.score, l.idle = s, b, 0
 	}
+	return w.l.steps
 }
 
 // keep takes over what a search has found.
@@ -107,22 +141,11 @@ func (l *ladder) keep(s *windowSearch) {
 	}
 }
 
-// with returns the set of cuts with t in its place, nil if it is there.
-func with(cuts []int32, t int32) []int32 {
-	out := make([]int32, 0, len(cuts)+1)
-	for _, c := range cuts {
-		if c == t {
-			return nil
-		}
-		if c > t && (len(out) == 0 || out[len(out)-1] < t) {
-			out = append(out, t)
-		}
-		out = append(out, c)
-	}
-	if out[len(out)-1] < t {
-		out = append(out, t)
-	}
-	return out
+// with returns the set of cuts with others added.
+func with(cuts []int32, others ...int32) []int32 {
+	out := append(slices.Clone(cuts), others...)
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // spread returns up to k of the numbers, far apart from each other first.

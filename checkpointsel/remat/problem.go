@@ -13,6 +13,7 @@ type problem struct {
 	once       []bool
 	preds      [][]int32
 	succs      [][]int32 // ascending
+	dearest    []int32   // all nodes, the dearest first
 	last       []int32   // last reader, or the node itself
 	backward   int32     // first node of the backward pass, n if there is none
 	cap        int64     // what the budget leaves beside the fixed bytes, in multiples of sizeUnit
@@ -48,6 +49,10 @@ func newProblem(in *Instance, budget int64) *problem {
 		p.total += p.cost[v]
 	}
 	p.cap = (budget - in.Fixed) / p.sizeUnit
+	for v := range int32(p.n) {
+		p.dearest = append(p.dearest, v)
+	}
+	slices.SortStableFunc(p.dearest, func(a, b int32) int { return -compare(p.cost[a], p.cost[b]) })
 	p.link()
 	return p
 }

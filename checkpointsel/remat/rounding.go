@@ -15,43 +15,40 @@ import (
 type rounding struct {
 	base       int32 // the row
 	divisor    int64
-	complement []int32 // x, ascending
+	complement []int32 // x
 }
 
-// derive applies a rounding to a row. It reports false if the rounding gives
-// nothing.
-func (d *rounding) derive(row integerRow) (integerRow, bool) {
-	out := integerRow{unit: row.unit, terms: make([]term, len(row.terms))}
+// derive applies a rounding to a row, with the terms of out as room for the
+// new ones. flip says which terms are complemented. It reports false if the
+// rounding gives nothing.
+func derive(row integerRow, divisor int64, flip []bool, out *integerRow) bool {
 	b := row.bound
-	for _, t := range row.terms {
-		if d.complements(t.x) {
+	for i, t := range row.terms {
+		if flip[i] {
 			b -= t.a
 		}
 	}
-	whole, f := floorDiv(b, d.divisor)
+	whole, f := floorDiv(b, divisor)
 	if f == 0 {
-		return out, false
+		return false
 	}
-	out.bound = (whole + 1) * f
+	out.unit, out.bound, out.terms = row.unit, (whole+1)*f, out.terms[:0]
 	for i, t := range row.terms {
 		sign := int64(1)
-		if d.complements(t.x) {
+		if flip[i] {
 			sign = -1
 		}
-		whole, r := floorDiv(sign*t.a, d.divisor)
+		whole, r := floorDiv(sign*t.a, divisor)
 		c := whole*f + min(r, f)
-		out.terms[i] = term{t.x, sign * c}
+		if c == 0 {
+			continue
+		}
+		out.terms = append(out.terms, term{t.x, sign * c})
 		if sign < 0 {
 			out.bound -= c
 		}
 	}
-	out.terms = slices.DeleteFunc(out.terms, func(t term) bool { return t.a == 0 })
-	return out, true
-}
-
-func (d *rounding) complements(x int32) bool {
-	_, ok := slices.BinarySearch(d.complement, x)
-	return ok
+	return true
 }
 
 // floorDiv returns the quotient, rounded down, and the remainder, not
@@ -68,39 +65,41 @@ func floorDiv(a, b int64) (quotient, remainder int64) {
 // row r, if there is one.
 func (w *windows) round(r int32) bool {
 	row := w.int[r]
-	d := rounding{base: r}
+	flip := make([]bool, len(row.terms))
 	var divisors []int64
-	for _, t := range row.terms {
+	for i, t := range row.terms {
 		x := w.l.at(t.x)
-		if x > 0.5 {
-			d.complement = append(d.complement, t.x)
-		}
+		flip[i] = x > 0.5
 		if x > 1e-6 && x < 1-1e-6 {
 			divisors = append(divisors, max(t.a, -t.a))
 		}
 	}
-	slices.Sort(d.complement)
-	d.complement = slices.Compact(d.complement)
 	slices.SortFunc(divisors, func(a, b int64) int { return cmp.Compare(b, a) })
 	divisors = slices.Compact(divisors)
-	best, depth, found := rounding{}, 1e-3, integerRow{}
+	divisor, depth := int64(0), 1e-3
 	for _, a := range divisors[:min(len(divisors), 8)] {
 		for _, by := range [...]int64{1, 2, 3, 4} {
-			if d.divisor = a / by; d.divisor < 2 {
-				continue
-			}
-			if out, ok := d.derive(row); ok {
-				if v := w.depth(out); v > depth {
-					best, depth, found = d, v, out
+			if d := a / by; d >= 2 && derive(row, d, flip, &w.derived) {
+				if v := w.depth(w.derived); v > depth {
+					divisor, depth = d, v
 				}
 			}
 		}
 	}
-	if found.terms == nil {
+	if divisor == 0 {
 		return false
 	}
+	d := rounding{base: r, divisor: divisor}
+	for i, t := range row.terms {
+		if flip[i] {
+			d.complement = append(d.complement, t.x)
+		}
+	}
+	derive(row, divisor, flip, &w.derived)
+	found := w.derived
+	found.terms = slices.Clone(found.terms)
 	w.append(rule{kind: roundedRule, other: int32(len(w.roundings))}, found)
-	w.roundings = append(w.roundings, best)
+	w.roundings = append(w.roundings, d)
 	return true
 }
 

@@ -413,6 +413,7 @@ func (l *program) ratioTest(sign, gap float64) (enter int32, flips []candidate) 
 		}
 	}
 	l.candidates = list
+	list = l.foremost(list, gap)
 	slices.SortFunc(list, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.ratio, b.ratio), cmp.Compare(b.alpha, a.alpha), cmp.Compare(a.j, b.j))
 	})
@@ -435,6 +436,49 @@ func (l *program) ratioTest(sign, gap float64) (enter int32, flips []candidate) 
 		}
 	}
 	return list[best].j, list[:first]
+}
+
+// foremost returns the part of the list, which it reorders, with the least
+// ratios: as many as together span the gap, and those of nearly the same ratio.
+func (l *program) foremost(list []candidate, gap float64) []candidate {
+	const few = 48
+	lo, hi := 0, len(list)
+	for hi-lo > few {
+		a, b, c := list[lo].ratio, list[lo+(hi-lo)/2].ratio, list[hi-1].ratio
+		pivot := max(min(a, b), min(max(a, b), c))
+		m := lo + within(list[lo:hi], pivot)
+		var sum float64
+		for _, c := range list[lo:m] {
+			sum += l.span(c)
+		}
+		switch {
+		case m == hi:
+			return list[:hi+within(list[hi:], pivot+dualTol)]
+		case sum > gap:
+			hi = m
+		default:
+			gap -= sum
+			lo = m
+		}
+	}
+	most := 0.0
+	for _, c := range list[:hi] {
+		most = max(most, c.ratio)
+	}
+	return list[:hi+within(list[hi:], most+dualTol)]
+}
+
+// within moves the candidates whose ratio is at most r to the front and
+// returns how many there are.
+func within(list []candidate, r float64) int {
+	n := 0
+	for i := range list {
+		if list[i].ratio <= r {
+			list[n], list[i] = list[i], list[n]
+			n++
+		}
+	}
+	return n
 }
 
 // span returns how far the leaving variable moves when c goes from one bound

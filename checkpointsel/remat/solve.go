@@ -178,6 +178,7 @@ type solver struct {
 	bound     int64     // on the cost of recomputation
 	cost      int64     // of the best plan's recomputation, infinite if there is none
 	best      []int32
+	rounds    int   // so far
 	dead      int32 // a cut that no schedule can pass, or -1
 }
 
@@ -208,7 +209,10 @@ func (s *solver) run(ctx context.Context) error {
 	for stalled := 0; stalled < s.opt.Patience && !s.solved() && ctx.Err() == nil; stalled++ {
 		bound, cost := s.bound, s.cost
 		plans := s.plans()
+		s.hint()
+
 		both(func() { s.raise(ctx) }, func() { s.improve(ctx, plans) })
+		s.rounds++
 		s.collect()
 		s.tell()
 		if s.bound > bound || s.cost < cost {
@@ -216,6 +220,29 @@ func (s *solver) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// hint tells the relaxations where the best plan recomputes.
+func (s *solver) hint() {
+	if s.windows == nil || s.best == nil {
+		return
+	}
+	paid := make([]int64, s.p.n)
+	var since int64 // cost of recomputation since the last first execution
+	next := int32(0)
+	var hints []int32
+	for _, v := range s.best {
+		if v != next {
+			since += s.p.cost[v]
+			continue
+		}
+		if paid[v] = since; since > 0 {
+			hints = append(hints, v)
+		}
+		next, since = next+1, 0
+	}
+	slices.SortStableFunc(hints, func(a, b int32) int { return -compare(paid[a], paid[b]) })
+	s.windows.hints = hints
 }
 
 func (s *solver) tell() {
@@ -324,7 +351,7 @@ func (s *solver) climb(excess []int64) {
 			over = append(over, int32(v))
 		}
 	}
-	s.windows = newLadder(s.p, cuts, spread(over, screened))
+	s.windows = newLadder(s.p, cuts, spread(over, 4*screened), s.opt.Seed)
 	s.windows.record = s.opt.Certificate
 }
 
@@ -405,17 +432,56 @@ func (s *solver) start(ctx context.Context) {
 		m.finish(infinite)
 	}
 	s.collect()
+	s.startBelow(ctx)
 	m := s.improvers[0]
 	for i := range 8 {
+		limit := 64*s.p.n + 256
+		if s.cost < infinite { // something to do without
+			limit = 3*s.p.n + 256
+		}
 		if ctx.Err() != nil || i >= 2 && s.cost < infinite || s.opt.Class != ClassSchedule {
 			break
 		}
-		if sequence := simulate(s.p, m.rng, float64(i)*0.1, 64*s.p.n+256); sequence != nil {
+		if sequence := simulate(s.p, m.rng, float64(i)*0.1, limit); sequence != nil {
 			m.pl.load(sequence)
 			m.finish(infinite)
 		}
 	}
 	s.collect()
+}
+
+// margins are parts of the memory that plans leave free at the best cut, for
+// recomputation to work in, in the attempts of startBelow.
+var margins = [...]float64{0.04, 0.08, 0.13, 0.19, 0.26, 0.35, 0.45}
+
+// startBelow makes plans from solutions of the best cut for a smaller limit.
+// The improvers begin with the best of them.
+func (s *solver) startBelow(ctx context.Context) {
+	if len(s.cuts) == 0 || s.solved() {
+		return
+	}
+	defer s.collect()
+	least := s.cost
+	for i, part := range margins {
+		c := newCut(s.p, s.cuts[0].cut.at, int32(s.p.n))
+		c.cap -= int64(part * float64(s.p.cap))
+		below := newSearch(c, infinite)
+		if below == nil || ctx.Err() != nil {
+			return
+		}
+		below.improve(ctx, infinite, 50)
+		m := s.scout
+		m.cost, m.best = infinite, nil
+		m.start(c, below.best)
+		m.finish(min(least, infinite/2) * 3 / 2)
+		if m.best == nil && least < infinite {
+			return
+		}
+		least = min(least, m.cost)
+		if t := s.improvers[i%len(s.improvers)]; m.cost < t.cost {
+			t.cost, t.best = m.cost, m.best
+		}
+	}
 }
 
 // heats are those of the improvers that work in turn.
@@ -445,7 +511,7 @@ func (s *solver) improve(ctx context.Context, plans []windowPlan) {
 			m.cost, m.best = s.cost, s.best
 		}
 		if m.best != nil {
-			m.anneal(ctx, 1000)
+			m.anneal(ctx, min(1000+s.rounds*500, 4000))
 		}
 	}
 }

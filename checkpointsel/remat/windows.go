@@ -55,6 +55,7 @@ type windows struct {
 
 	reduced []int64 // scratch
 	last    weights // the multipliers used last
+	derived integerRow
 
 	rounds int // how many times rows may yet be derived
 

@@ -42,10 +42,7 @@ var listings = []listing{
 	}},
 	{"layouts", "arena layouts", []string{"layout", "what it is"}, func() [][]string { return nil }},
 	{"selectors", "checkpoint selections", []string{"selection", "what it is"}, func() [][]string {
-		return [][]string{
-			{"none", "nothing is recomputed"}, {"auto", "least recomputation that fits the budget"},
-			{"all", "every module that saves anything"}, {"sqrt", "runs of about the square root of the number of modules"},
-		}
+		return rows(planner.Selections, func(x *struct{ Name, Doc string }) []string { return []string{x.Name, x.Doc} })
 	}},
 	{"rules", "rules of check", []string{"rule", "a limit is", "what it limits"}, func() [][]string {
 		return rows(planner.Rules, func(r *planner.Rule) []string { return []string{r.Name, r.Form, r.Doc} })

@@ -66,6 +66,7 @@ type solveRematOptions struct {
 	certificate, verify string
 	frontier            bool
 	points              int
+	seed                uint64
 }
 
 func newSolveRematCmd(s *streams, run func(context.Context, *streams, *solveRematOptions) error) *cobra.Command {
@@ -101,9 +102,10 @@ overhead and bound at budgets down to the least that is known to suffice.`,
 	c.Flags().StringVar(&o.certificate, "certificate", "", "write the proof of the bound to `FILE`")
 	c.Flags().StringVar(&o.verify, "verify", "", "check the proof in `FILE` instead of solving")
 	c.Flags().BoolVar(&o.frontier, "frontier", false, "overhead against memory, at many budgets")
+	c.Flags().Uint64Var(&o.seed, "seed", 0, "`N` that the search's random choices come from")
 	c.Flags().IntVar(&o.points, "points", 24, "`N` budgets of --frontier")
 	o.outputFlags.add(c, rematFormats())
-	noFiles(c, "budget", "budget-ratio", "timeout", "points")
+	noFiles(c, "budget", "budget-ratio", "timeout", "points", "seed")
 	for _, name := range []string{"certificate", "verify"} {
 		_ = c.RegisterFlagCompletionFunc(name, completeFiles(2, "json")) // fails only for a flag that does not exist
 	}
@@ -183,7 +185,7 @@ func solveRematRun(ctx context.Context, s *streams, o *solveRematOptions) error 
 	}
 	show, stop := s.progress("solve remat")
 	start := time.Now() //nolint:forbidigo // the time that the search took is part of the answer
-	r, err := remat.Solve(ctx, in, remat.Options{Budget: budget, Timeout: o.timeout, Class: class, Certificate: o.certificate != "", Progress: searchProgress(show, in)})
+	r, err := remat.Solve(ctx, in, remat.Options{Budget: budget, Timeout: o.timeout, Class: class, Seed: o.seed, Certificate: o.certificate != "", Progress: searchProgress(show, in)})
 	out := &rematSolution{SchemaVersion: 1, Name: in.Name, Class: o.class, Budget: budget, Seconds: math.Round(time.Since(start).Seconds()*1e3) / 1e3}
 	stop()
 	switch {

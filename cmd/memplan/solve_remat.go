@@ -128,7 +128,7 @@ func verifyRemat(s *streams, o *solveRematOptions, in *remat.Instance) error {
 // traceRemat answers --frontier.
 func traceRemat(ctx context.Context, s *streams, o *solveRematOptions, in *remat.Instance) error {
 	show, stop := s.progress("solve remat --frontier")
-	f, err := remat.Trace(ctx, in, remat.Options{Timeout: o.timeout, Progress: searchProgress(show, in)}, o.points)
+	f, err := remat.Trace(ctx, in, remat.Options{Timeout: o.timeout, Seed: o.seed, Progress: searchProgress(show, in)}, o.points)
 	stop()
 	switch {
 	case ctx.Err() != nil:

@@ -7,14 +7,14 @@ type Source uint8
 
 // The sources, from the surest to the least.
 const (
-	None      Source = iota // the convolution fails Check
-	Rule                    // PyTorch or cuDNN takes none: it runs another kernel
-	Measured                // this very convolution was measured
-	Formula                 // the kernel is certain enough, its formula gives the bytes
-	Neighbour               // the kernel is that of the nearest measured convolutions
+	None     Source = iota // the convolution fails Check
+	Rule                   // PyTorch or cuDNN takes none: it runs another kernel
+	Measured               // this very convolution was measured
+	Formula                // between or beyond measured batches of this geometry
+	Family                 // the kernel that a decision tree tells for this geometry
 )
 
-var sourceNames = [...]string{"none", "rule", "measured", "formula", "neighbour"}
+var sourceNames = [...]string{"none", "rule", "measured", "formula", "family"}
 
 // String returns the source's name.
 func (s Source) String() string {
@@ -31,8 +31,7 @@ type Estimate struct {
 	Source Source
 }
 
-// Workspace predicts the bytes that pass p of c requests, without memory of
-// earlier calls; a Predictor is faster for many.
+// Workspace predicts the bytes that pass p of c requests.
 func Workspace(c Conv, p Pass) Estimate { return NewPredictor().Workspace(c, p) }
 
 // tensorBytes returns the bytes of input, weight and output in c's type.

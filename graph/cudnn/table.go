@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"encoding/binary"
 	"io"
-	"math"
 	"slices"
 	"sort"
 	"sync"
@@ -202,17 +201,14 @@ func (t *table) samples(i int) []sample {
 	return out
 }
 
-// A Predictor predicts workspaces and remembers which measured geometry is
-// nearest to one that was not measured. It is not safe for concurrent use.
+// A Predictor predicts workspaces. It is safe for concurrent use.
 type Predictor struct {
 	t     *table
-	near  map[key][]int
-	class map[[6]int32][]int32 // groups by class
-	blind bool                 // tests: a geometry is predicted as if the table lacked it
+	blind bool // tests: a geometry is predicted as if the table lacked it
 }
 
 // NewPredictor returns a Predictor on the embedded table.
-func NewPredictor() *Predictor { return &Predictor{t: loaded(), near: map[key][]int{}} }
+func NewPredictor() *Predictor { return &Predictor{t: loaded()} }
 
 // small is the size below which a workspace is a constant, in bytes.
 const small int64 = 4096
@@ -237,7 +233,7 @@ func (pr *Predictor) Workspace(c Conv, p Pass) Estimate {
 			return e
 		}
 	}
-	return pr.neighbour(c, &k, p)
+	return c.predict(&k, p)
 }
 
 // interpolate gives the bytes at c's batch from the samples of its geometry:
@@ -284,66 +280,6 @@ func (r regime) of(c *Conv) int64 {
 	return baseBytes(r.base, c) + r.rest
 }
 
-// neighbour takes the regime of the nearest measured geometry; the bound
-// covers what those next to it would give as well.
-func (pr *Predictor) neighbour(c Conv, k *key, p Pass) Estimate {
-	near, ok := pr.near[*k]
-	if !ok {
-		near = pr.nearest(k)
-		pr.near[*k] = near
-	}
-	x, w, y := c.tensorBytes()
-	if len(near) == 0 {
-		n := x + w + y + 147
-		if c.Type == Float32 {
-			n = 0
-		}
-		return Estimate{Bytes: n, Bound: c.bound(p, n), Source: Formula}
-	}
-	e := Estimate{Source: Neighbour}
-	for j, i := range near {
-		n := pr.carry(i, &c, p)
-		if j == 0 {
-			e.Bytes, e.Bound = n, c.bound(p, n)
-		}
-		e.Bound = max(e.Bound, n)
-	}
-	if e.Bound += e.Bound / 2; p == WeightGrad {
-		e.Bound += e.Bound / 3
-	}
-	e.Bound += 36 << 20 // too low for one in a hundred random convolutions (TestRandomConvolutions)
-	return e
-}
-
-// carry applies to c the regime that group i has at c's batch.
-func (pr *Predictor) carry(i int, c *Conv, p Pass) int64 {
-	d := pr.t.keys[i].conv(c.N)
-	n, _, _ := interpolate(pr.t.samples(i), &d, p)
-	if n < small {
-		return n
-	}
-	r := regimeOf(n, &d)
-	if r.rest > small { // partial sums: as many weights
-		_, w, _ := c.tensorBytes()
-		_, dw, _ := d.tensorBytes()
-		if m := float64(r.rest) / float64(max(dw, 1)); m < 400 {
-			r.rest = int64(m * float64(w))
-		}
-	}
-	return baseBytes(r.base, c) + r.rest
-}
-
-// regimeOf finds the base that leaves the least rest.
-func regimeOf(n int64, c *Conv) regime {
-	best := regime{base: int8(len(bases) - 1), rest: n, bytes: n}
-	for i := range bases {
-		if rest := n - baseBytes(int8(i), c); rest >= 0 && rest < best.rest {
-			best = regime{int8(i), rest, n}
-		}
-	}
-	return best
-}
-
 // bound is the largest usual workspace: all operands in another layout with
 // padded channels, and for the weight gradient partial sums as well.
 func (c *Conv) bound(p Pass, n int64) int64 {
@@ -356,76 +292,4 @@ func (c *Conv) bound(p Pass, n int64) int64 {
 		all += 20*s[1][1] + 32<<20
 	}
 	return max(all, n+n/64)
-}
-
-// classOf groups geometries between which regimes carry over.
-func classOf(k *key) [6]int32 {
-	area := k[5] * k[6]
-	switch {
-	case area > 25:
-		area = 49
-	case area > 9:
-		area = 25
-	}
-	groups := min(k[13], 2)
-	if groups > 1 && k[13] == k[1] {
-		groups = 3 // depthwise
-	}
-	return [6]int32{k[0], area, k[7], k[14], groups, min(k[11], 2)}
-}
-
-// neighbours is how many geometries the bound of one not measured covers.
-const neighbours = 6
-
-// nearest returns the groups of the same class whose channels and image are
-// most alike, the nearest first.
-func (pr *Predictor) nearest(k *key) []int {
-	if pr.class == nil {
-		pr.class = map[[6]int32][]int32{}
-		for i := range pr.t.keys {
-			cl := classOf(&pr.t.keys[i])
-			pr.class[cl] = append(pr.class[cl], int32(i))
-		}
-	}
-	var best []int
-	var dist []float64
-	for _, i := range pr.class[classOf(k)] {
-		if pr.blind && pr.t.keys[i] == *k {
-			continue
-		}
-		d := distance(&pr.t.keys[i], k)
-		if len(best) == neighbours && d >= dist[neighbours-1] {
-			continue
-		}
-		j, _ := slices.BinarySearch(dist, math.Nextafter(d, math.Inf(1))) // behind equals
-		best, dist = slices.Insert(best, j, int(i)), slices.Insert(dist, j, d)
-		if len(best) > neighbours {
-			best, dist = best[:neighbours], dist[:neighbours]
-		}
-	}
-	return best
-}
-
-// distance compares channels, image size and what kernels care about most,
-// whether channels are multiples of 4 and 8.
-func distance(a, b *key) float64 {
-	ratio := func(x, y int32) float64 { return math.Abs(math.Log2(float64(x) / float64(y))) }
-	d := ratio(a[1], b[1]) + ratio(a[4], b[4]) + 0.5*math.Abs(math.Log2(float64(a[2])*float64(a[3])/(float64(b[2])*float64(b[3]))))
-	if align(a[1]) != align(b[1]) {
-		d += 1.5
-	}
-	if align(a[4]) != align(b[4]) {
-		d += 1.5
-	}
-	return d
-}
-
-func align(n int32) int {
-	switch {
-	case n%8 == 0:
-		return 0
-	case n%4 == 0:
-		return 1
-	}
-	return 2
 }

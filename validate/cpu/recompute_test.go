@@ -1,20 +1,23 @@
 package cpu_test
 
 import (
+	"context"
 	"maps"
 	"math"
 	"path/filepath"
 	"slices"
 	"testing"
 
+	"github.com/memplan/memplan/checkpointsel"
+	"github.com/memplan/memplan/checkpointsel/remat"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/cpu"
 )
 
-// TestRecompute trains with checkpoints and without: outputs, losses and
-// gradients of both steps have the same bits, whatever the precision, and with
-// dropout.
+// TestRecompute trains with checkpoints, by a schedule of operations, and
+// without: outputs, losses and gradients of both steps have the same bits,
+// whatever the precision, and with dropout.
 func TestRecompute(t *testing.T) {
 	for _, name := range []string{"resnet", "mobile", "gpt", "llama", "convnext", "dropout"} {
 		for _, precision := range []string{"fp32", "amp-bf16", "amp-fp16", "bf16"} {
@@ -25,8 +28,10 @@ func TestRecompute(t *testing.T) {
 				path := filepath.Join("..", "testdata", "golden", name+".onnx")
 				cfg := planner.Config{Batch: 2, Precision: precision, Optimizer: "adamw", Checkpoint: "none"}
 				plain := train(t, path, cfg, nil)
-				for _, which := range []string{"all", "sqrt"} {
-					cfg.Checkpoint = which
+				for _, which := range []string{"all", "sqrt", "schedule"} {
+					if cfg.Checkpoint = which; which == "schedule" {
+						cfg.Schedule = schedule(t, path, cfg)
+					}
 					got := train(t, path, cfg, nil)
 					if !slices.Equal(got.Loss, plain.Loss) || math.IsNaN(got.Loss[0]) {
 						t.Errorf("%s: losses %v, without checkpoints %v", which, got.Loss, plain.Loss)
@@ -46,6 +51,44 @@ func TestRecompute(t *testing.T) {
 			})
 		}
 	}
+}
+
+// schedule returns a schedule with operations that run again: one for little
+// more memory than any needs, if activations were larger. In these small
+// models they are nothing beside parameters and workspaces.
+func schedule(t *testing.T, path string, cfg planner.Config) []remat.Step {
+	t.Helper()
+	m, err := planner.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Checkpoint = "none"
+	s, err := m.Program(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := checkpointsel.NewStepGraph(s.Program, s.Time.Seconds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := &remat.Instance{Name: path, Nodes: slices.Clone(g.Instance.Nodes)}
+	for i := range in.Nodes {
+		if n := &in.Nodes[i]; n.Backward {
+			n.Work = min(n.Work, 0)
+		} else {
+			n.Size, n.Work = 64*n.Size, 64*min(n.Work, 0)
+		}
+	}
+	need, _ := in.WorkingSet()
+	for _, part := range []int64{16, 8, 4, 3, 2} {
+		r, err := remat.Solve(context.Background(), in, remat.Options{Budget: need + (in.Peak()-need)/part, PlanOnly: true, Patience: 1})
+		if err == nil && len(r.Schedule) > len(in.Nodes) {
+			t.Logf("%d operations run again", len(r.Schedule)-len(in.Nodes))
+			return r.Schedule
+		}
+	}
+	t.Fatalf("%s: no schedule with recomputation", path)
+	return nil
 }
 
 func same(t *testing.T, what string, a, b *validate.Array) {

@@ -1,0 +1,410 @@
+package cudnn
+
+import (
+	"bytes"
+	"compress/flate"
+	_ "embed"
+	"encoding/binary"
+	"io"
+	"slices"
+	"sync"
+)
+
+// h200Trees tells the formula of a workspace from the geometry, for
+// convolutions that are not in h200: a decision tree for each kind of type
+// and computation, grown on 2,400,000 convolutions that cuDNN 9.19 was asked
+// about on an H200. scripts/conv_families.py makes the file and says how.
+//
+//	per tree uint32 length and so many bytes, deflated uvarints and bytes:
+//	families (base, kind, number and constant), per feature its thresholds as
+//	increments, nodes in preorder (see tree)
+//
+//go:embed h200.trees
+var h200Trees []byte
+
+// A frame is a convolution as cuDNN computes it: x[n,c,h,w] * w[k,c/g,r,s] ->
+// y[n,k,p,q]. A transposed convolution's input is y, so that its forward pass
+// is a data gradient.
+type frame struct {
+	n, c, h, w, k, p, q, r, s, g int64
+	stride, dil, pad             int64
+	size                         int64 // bytes of an element
+	half, last                   bool  // float16; channels last
+	pass                         Pass  // what is computed: y, x or w
+}
+
+func (c *Conv) frame(pass Pass) frame {
+	p, q := c.OutSize()
+	f := frame{n: c.N, c: c.C, h: c.H, w: c.W, k: c.K, p: p, q: q, r: c.R, s: c.S, g: c.Groups, stride: c.StrideH, dil: max(c.DilH, c.DilW), pad: c.PadH,
+		size: types[c.Type].size, half: c.Type == Float16, last: c.ChannelsLast && c.Type != Float32, pass: pass}
+	if c.Transposed {
+		f.c, f.h, f.w, f.k, f.p, f.q = c.K, p, q, c.C, c.H, c.W
+		f.pass = [numPasses]Pass{DataGrad, Forward, WeightGrad}[pass]
+	}
+	return f
+}
+
+func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
+
+func roundUp(a, b int64) int64 { return ceilDiv(a, b) * b }
+
+// A feature is what a node of a tree asks for, the file's numbers.
+const numFeatures = 39
+
+// features computes them; equal to features in scripts/conv_families.py.
+func (f *frame) features() [numFeatures]int64 {
+	low := func(v int64) int64 { return min(64, v&-v) }
+	flag := func(b bool) int64 {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	tiles := func(m, k, a, b int64) int64 { return ceilDiv(m, a) * ceilDiv(k, b) }
+	hw, pq, cg, kg, rs := f.h*f.w, f.p*f.q, f.c/f.g, f.k/f.g, f.r*f.s
+	n := f.n
+	v := [numFeatures]int64{n, f.c, f.k, hw, pq, n * pq, n * hw, f.r, f.s, rs, f.stride, f.dil, f.g, cg, kg, low(cg), low(kg), low(hw), low(pq), f.w, f.q,
+		tiles(n*pq, f.k, 128, 128), tiles(n*hw, f.c, 128, 128), tiles(cg, kg, 128, 128) * rs, tiles(cg*rs, kg, 128, 128), cg * rs, kg * rs,
+		flag(f.pad*2+1 == f.r), cg * kg * rs, n * pq * cg * kg * rs / 1000, n * pq / (cg * rs), n * pq * 1024 / kg,
+		cg * 1024 / kg, tiles(n*pq, f.k, 64, 64), tiles(n*hw, f.c, 64, 64), tiles(n*pq, f.k, 128, 128) % multiprocessors, tiles(cg, kg, 64, 64) * rs, flag(f.half), f.pad}
+	for i := range v {
+		v[i] = int64(float32(v[i])) // the trees were grown on those
+	}
+	return v
+}
+
+// multiprocessors of an H200.
+const multiprocessors = 132
+
+// A family is a formula of the shapes: a base, the bytes of operands in
+// another layout or of transforms, a rest and a constant.
+type family struct {
+	base, kind   uint8
+	number, plus int64
+}
+
+// The kinds of rests.
+const (
+	nothing = iota
+	parts   // as many partial sums of the weight in float32
+	mib     // as many MiB
+	streamK // tiles of the last wave that several thread blocks add up
+	parts32 // partial sums with input channels padded to 32
+	parts64 // and with input and output channels padded to 64
+	parts128
+)
+
+var (
+	tiles    = [...][2]int64{{128, 128}, {128, 64}, {256, 128}, {256, 64}, {64, 64}, {128, 256}, {64, 128}, {64, 256}}
+	clusters = [...][2]int64{{1, 1}, {1, 2}, {2, 1}, {1, 3}, {3, 1}, {1, 4}, {4, 1}, {2, 2}, {1, 5}, {5, 1}, {1, 6}, {6, 1}, {1, 7}, {7, 1}, {1, 8}, {8, 1},
+		{2, 4}, {4, 2}, {2, 3}, {3, 2}, {2, 8}, {8, 2}, {4, 4}}
+	splits = [...]int64{7, 14, 24, 48, 100} // iterations of a split, at least
+)
+
+// bytes are what a kernel of the family asks for.
+func (a family) bytes(f *frame) int64 {
+	n := f.baseBytes(a.base) + a.plus
+	cg, kg, rs := f.c/f.g, f.k/f.g, f.r*f.s
+	switch a.kind {
+	case parts:
+		n += a.number * f.k * cg * rs * 4
+	case parts32:
+		n += a.number * roundUp(cg, 32) * f.k * rs * 4
+	case parts64:
+		n += a.number * roundUp(cg, 64) * roundUp(kg, 64) * f.g * rs * 4
+	case parts128:
+		n += a.number * roundUp(cg, 128) * roundUp(kg, 128) * f.g * rs * 4
+	case mib:
+		n += a.number << 20
+	case streamK:
+		n += f.streamK(a.number)
+	}
+	return n
+}
+
+// baseBytes are the bytes of a base; equal to bases in
+// scripts/conv_families.py.
+func (f *frame) baseBytes(base uint8) int64 {
+	hw, pq, rs, cg, kg, n, size := f.h*f.w, f.p*f.q, f.r*f.s, f.c/f.g, f.k/f.g, f.n, f.size
+	al := 16 / size
+	x, w, y := n*f.c*hw*size, f.k*cg*rs*size, n*f.k*pq*size
+	xp, yp, wp := n*roundUp(f.c, al)*hw*size, n*roundUp(f.k, al)*pq*size, roundUp(cg, al)*roundUp(kg, al)*f.g*rs*size // padded channels
+	xn, wn, yn := x, w, y                                                                                             // copies into channels-last order
+	if f.last || hw == 1 || f.c == 1 {
+		xn = 0
+	}
+	if f.last || rs == 1 || cg == 1 {
+		wn = 0
+	}
+	if f.last || pq == 1 || f.k == 1 {
+		yn = 0
+	}
+	px, pw, py := xn, wn, yn // copies, padded where channels need it
+	if cg%al != 0 {
+		px, pw = xp, wp
+	}
+	if kg%al != 0 {
+		py, pw = yp, wp
+	}
+	switch base {
+	case 0:
+		return 0
+	case 1:
+		return xn + wn + yn
+	case 2:
+		return px + pw + py
+	case 3:
+		return px + pw + yn
+	case 4:
+		return xn + pw + py
+	case 5:
+		return x
+	case 6:
+		return w
+	case 7:
+		return y
+	case 8:
+		return x + w
+	case 9:
+		return x + y
+	case 10:
+		return w + y
+	case 11:
+		return x + w + y
+	case 12:
+		return xn + yn
+	case 13:
+		return xp + yp
+	case 14:
+		return xp + wp + yp
+	case 15:
+		return xp + wp
+	case 16:
+		return wp + yp
+	case 17:
+		return xp
+	case 18:
+		return yp
+	case 19:
+		return wp
+	case 20:
+		return xn + 2*wn + yn
+	case 21, 22: // channels of a group padded to one power of two
+		u := int64(8)
+		for u < max(cg, kg) && u < 4096 {
+			u *= 2
+		}
+		n = n * u * f.g * (hw + pq) * size
+		if base == 21 {
+			n += u * u * f.g * rs * size
+		}
+		return n
+	case 23: // eight groups at a time
+		return (xp + wp + yp) * min(8, f.g) / f.g
+	case 24:
+		return (xp + wp + yp) / f.g
+	case 25: // Winograd's transforms for 4 x 4 outputs
+		return f.transforms(4) + f.k*cg*144
+	case 26:
+		return f.transforms(4) + f.k*cg*72
+	case 27:
+		return f.transforms(2) + f.k*cg*64
+	case 28: // semaphores
+		return roundUp(f.c, 32) * roundUp(f.k, 32) * rs * f.g / 128
+	case 29:
+		return roundUp(f.c, 64) * roundUp(f.k, 64) * rs * f.g / 16
+	case 30, 31, 32, 33: // partial sums of y
+		return px + pw + py + n*roundUp(f.k, 32)*pq*4<<(base-30)
+	case 34, 35, 36, 37: // and of x
+		return px + pw + py + n*roundUp(f.c, 32)*hw*4<<(base-34)
+	case 38: // partial sums of each image's weight gradient, depthwise
+		return n * roundUp(f.c, 32) * rs * 32
+	case 39: // Fourier transforms for y, x and w
+		return w + max(f.k*cg+n*f.c, n*f.k)*f.spectrum()
+	case 40:
+		return w + max(f.k*cg+n*f.k, n*f.c)*f.spectrum()
+	default:
+		return y + max(n*f.c+n*f.k, f.k*cg)*f.spectrum()
+	}
+}
+
+// spectrum are the bytes of an image's and its Fourier transform's.
+func (f *frame) spectrum() int64 {
+	n := int64(32)
+	for n < max(f.h+f.r, f.w+f.s)-1 && n < 2048 {
+		n *= 2
+	}
+	return n * (n/2 + 1) * 16
+}
+
+// transforms are the bytes of x and y in float32 after Winograd's transforms
+// for m x m outputs of a 3 x 3 kernel.
+func (f *frame) transforms(m int64) int64 {
+	return f.n * ceilDiv(f.p, m) * ceilDiv(f.q, m) * (m + 2) * (m + 2) * 4 * (f.c + f.k)
+}
+
+// streamK are the bytes of partial sums of the last, partial wave of tiles,
+// each of which several thread blocks compute along the inner dimension;
+// equal to stream_k in scripts/conv_families.py.
+func (f *frame) streamK(i int64) int64 {
+	least := splits[i%int64(len(splits))]
+	i /= int64(len(splits))
+	tile, cluster := tiles[i/int64(len(clusters))], clusters[i%int64(len(clusters))]
+	inner := 128 / f.size
+	var a, b, its int64
+	switch f.pass {
+	case Forward:
+		a, b, its = ceilDiv(f.n*f.p*f.q, tile[0]), ceilDiv(f.k, tile[1]), f.r*f.s*ceilDiv(f.c, inner)
+	case DataGrad:
+		a, b, its = ceilDiv(f.n*f.h*f.w, tile[0]), ceilDiv(f.c, tile[1]), f.r*f.s*ceilDiv(f.k, inner)
+	default:
+		a, b, its = ceilDiv(f.k, tile[0]), f.r*f.s*ceilDiv(f.c, tile[1]), ceilDiv(f.n*f.p*f.q, inner)
+	}
+	// the thread blocks that run at once: whole clusters on the graphics
+	// processing clusters of 18, 16 and 8 multiprocessors
+	c := cluster[0] * cluster[1]
+	wave := c * (6*(18/c) + 16/c + 8/c)
+	all := roundUp(a, cluster[0]) * roundUp(b, cluster[1])
+	rest := all % wave
+	if rest == 0 {
+		return 0
+	}
+	most, split := wave/rest, int64(1)
+	if all > wave {
+		least /= 2
+	}
+	for p := int64(2); p <= 64; p *= 2 {
+		if its >= p*least && most >= p {
+			split = p
+		}
+	}
+	if most > split && its*20 >= most*least*21 {
+		split = most
+	}
+	if split = ceilDiv(its, ceilDiv(its, split)); split == 1 {
+		return 0
+	}
+	return rest * split * tile[0] * tile[1] * 4
+}
+
+// A tree is a decision tree. Nodes are in preorder, so that the child for
+// features of at most the threshold is the next one.
+type tree struct {
+	families  []family
+	feature   []uint8 // plus one, 0 for a leaf
+	threshold []int64 // of inner nodes
+	other     []int32 // inner nodes: the other child
+	label     []uint8 // leaves: the family
+	bound     []int16 // the family that is enough for nearly all below, or -1
+}
+
+const boundMark = 64
+
+// kindOf numbers the types that share trees.
+var kindOf = map[int32]int{0: 0, 1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4}
+
+// trees are decoded one by one, at first use.
+var trees = func() (t [5 * numPasses]func() *tree) {
+	raw := h200Trees
+	for i := range t {
+		n := binary.LittleEndian.Uint32(raw)
+		part := raw[4 : 4+n]
+		raw = raw[4+n:]
+		t[i] = sync.OnceValue(func() *tree { return decodeTree(part) })
+	}
+	return t
+}()
+
+func decodeTree(deflated []byte) *tree {
+	raw, err := io.ReadAll(flate.NewReader(bytes.NewReader(deflated)))
+	if err != nil {
+		panic("cudnn: the embedded trees are broken: " + err.Error())
+	}
+	next := func() int64 {
+		v, n := binary.Uvarint(raw)
+		raw = raw[n:]
+		return int64(v)
+	}
+	t := &tree{families: make([]family, next())}
+	for i := range t.families {
+		base, kind := raw[0], raw[1]
+		raw = raw[2:]
+		t.families[i] = family{base, kind, next(), next()}
+	}
+	cuts := make([][]int64, next())
+	for i := range cuts {
+		cuts[i] = make([]int64, next())
+		last := int64(0)
+		for j := range cuts[i] {
+			last += next()
+			cuts[i][j] = last
+		}
+	}
+	n := next()
+	marks := raw[:n]
+	raw = raw[n:]
+	t.feature, t.threshold, t.other, t.label, t.bound = make([]uint8, n), make([]int64, n), make([]int32, n), make([]uint8, n), make([]int16, n)
+	for i, m := range marks {
+		if t.feature[i] = m % boundMark; t.feature[i] > 0 {
+			t.threshold[i] = cuts[t.feature[i]-1][next()]
+		}
+	}
+	var open []int // inner nodes whose other child is to come
+	for i, m := range marks {
+		t.bound[i] = -1
+		if t.feature[i] > 0 {
+			open = append(open, i)
+		} else {
+			t.label[i], raw = raw[0], raw[1:]
+			if len(open) > 0 {
+				t.other[open[len(open)-1]] = int32(i + 1)
+				open = open[:len(open)-1]
+			}
+		}
+		if m >= boundMark {
+			t.bound[i], raw = int16(raw[0]), raw[1:]
+		}
+	}
+	return t
+}
+
+// find returns the family of a convolution and the one of its bound.
+func (t *tree) find(f *frame) (likely, bound family) {
+	v := f.features()
+	i, b := int32(0), int16(-1)
+	for {
+		if t.bound[i] >= 0 {
+			b = t.bound[i]
+		}
+		switch ft := t.feature[i]; {
+		case ft == 0:
+			return t.families[t.label[i]], t.families[b]
+		case v[ft-1] <= t.threshold[i]:
+			i++
+		default:
+			i = t.other[i]
+		}
+	}
+}
+
+// largest is how many elements a tensor has at most in convolutions that the
+// trees were grown on; PyTorch splits larger ones.
+const largest = 1 << 31
+
+// predict gives the bytes of a convolution that was not measured.
+func (c *Conv) predict(k *key, p Pass) Estimate {
+	x, w, y := c.tensorBytes()
+	if slices.Max([]int64{x, w, y}) >= largest*types[c.Type].size {
+		n := x + w + y
+		if c.Type == Float32 {
+			n = 0
+		}
+		return Estimate{Bytes: n, Bound: max(x+w+y, c.bound(p, n)), Source: Formula}
+	}
+	f := c.frame(p)
+	likely, bound := trees[kindOf[k[0]]*numPasses+int(f.pass)]().find(&f)
+	e := Estimate{Bytes: likely.bytes(&f), Source: Family}
+	e.Bound = max(e.Bytes, bound.bytes(&f))
+	e.Bound += e.Bound/64 + 512
+	return e
+}
