@@ -203,6 +203,9 @@ func batchNorm(r *run) error {
 	a := batchNormArgs{in: r.ptr(x), weight: r.ptr(w), bias: r.ptr(b), runningMean: r.ptr(rm), runningVar: r.ptr(rv), mean: r.ptr(r.result(1)), rstd: r.ptr(r.result(2)),
 		out: r.ptr(out), eps: float32(r.scalar(0, 1e-5)), momentum: float32(r.scalar(1, 0.1)), train: int32(r.scalar(2, 1)), dtype: dtype(x), weightDType: dtype(first(w, b)),
 		statDType: dtype(r.result(1)), runningDType: dtype(rm)}
+	if r.c.Again && a.train != 0 { // the running statistics have moved already
+		a.runningMean, a.runningVar = 0, 0
+	}
 	var ok, ok2 bool
 	a.n, a.c, a.s, a.inN, a.inC, a.inS, ok = planes(x)
 	_, _, _, a.outN, a.outC, a.outS, ok2 = planes(out)
