@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/memplan/memplan/graph/program"
@@ -32,7 +31,12 @@ func poolKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(r *run) error { return r.resize(false, false) }}, "upsample_nearest2d")
 	register(kernel{run: func(r *run) error { return r.resize(true, true) }}, "upsample_bilinear2d_backward")
 	register(kernel{run: func(r *run) error { return r.resize(false, true) }}, "upsample_nearest2d_backward")
-	register(kernel{accepts: flat, run: maxPoolBackward}, "max_pool2d_with_indices_backward")
+	register(kernel{run: func(r *run) error { return r.pool("max_pool_backward", r.result(0), r.arg(0), r.arg(2), true) }, accepts: func(n *program.Node) error {
+		if n.Attrs.Pool == nil {
+			return fmt.Errorf("%s: the windows are not said", n.Does())
+		}
+		return flat(n)
+	}}, "max_pool2d_with_indices_backward")
 	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("avg_pool_forward", r.arg(0), r.result(0), nil, false) }}, "avg_pool2d")
 	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("avg_pool_backward", r.result(0), r.arg(0), nil, true) }}, "avg_pool2d_backward")
 	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("adaptive_avg_forward", r.arg(0), r.result(0), nil, false) }}, "adaptive_avg_pool2d")
@@ -154,12 +158,4 @@ func (r *run) pool(name string, large, small, index *validate.Tensor, back bool)
 	}
 	a.in, a.out = r.ptr(large), r.ptr(small)
 	return launch(r.d, "pool", name, along(small.Elems()), &a)
-}
-
-// maxPoolBackward reads gradient, operand and indices.
-func maxPoolBackward(r *run) error {
-	if r.attrs().Pool == nil {
-		return errors.New("the windows are not said")
-	}
-	return r.pool("max_pool_backward", r.result(0), r.arg(0), r.arg(2), true)
 }
