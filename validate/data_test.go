@@ -154,3 +154,34 @@ func TestComplete(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestModelSource: initializers come from the model's file, or from one beside
+// it; what is not there is to be made from the seed.
+func TestModelSource(t *testing.T) {
+	dir := t.TempDir()
+	raw := binary.LittleEndian.AppendUint32([]byte{0, 0, 0, 0}, math.Float32bits(2.5))
+	if err := os.WriteFile(filepath.Join(dir, "weights.bin"), raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	beside := func(location string, offset int64) *graph.Tensor {
+		return &graph.Tensor{Type: graph.Float32, Dims: []int64{1}, Ref: &graph.DataRef{Location: location, Offset: offset, Length: 4}}
+	}
+	g := &graph.Graph{}
+	for name, c := range map[string]*graph.Tensor{
+		"held": {Type: graph.Int64, Dims: []int64{2}, Ints: []int64{3, 4}}, "beside": beside("weights.bin", 4), "missing": beside("other.bin", 0), "short": beside("weights.bin", 6), "outside": beside("../weights.bin", 0),
+	} {
+		g.Values = append(g.Values, graph.Value{Name: name, Kind: graph.Initializer, Const: c})
+	}
+	src := ModelSource(g, filepath.Join(dir, "model.onnx"))
+	for name, want := range map[string][]float32{"held": {3, 4}, "beside": {2.5}, "missing": nil, "unknown": nil} {
+		a, err := src(name)
+		if err != nil || (a == nil) != (want == nil) || a != nil && !slices.Equal(a.Values, want) {
+			t.Errorf("%s: %v, %v", name, a, err)
+		}
+	}
+	for _, name := range []string{"short", "outside"} {
+		if _, err := src(name); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

@@ -22,6 +22,11 @@ type Device interface {
 	// not for its numbers: an unknown kernel, a type, a missing attribute. It
 	// needs no arena.
 	Supports(n *program.Node) error
+	// Work returns how many bytes a library of the device wants to work in while
+	// n runs, besides what n allocates itself. It needs no arena.
+	Work(n *program.Node) (int64, error)
+	// Prepare is told all calls before the first of them runs.
+	Prepare(calls []*Call) error
 	// Memory returns what the driver says is free and in all, in bytes.
 	Memory() (free, total int64, err error)
 	// Reserve allocates the arena. It is called once, before any call.
@@ -51,6 +56,12 @@ type Info struct {
 	// Extra is what the process takes of the device besides the arena, in bytes:
 	// the context and the libraries' workspaces, as far as they come with it.
 	Extra int64
+	// Context is what the driver counted before the arena was there: the context
+	// and the libraries' handles, in bytes; 0 where that is not known.
+	Context int64
+	// Notes are what else there is to know: versions of libraries, and what ran
+	// otherwise than it usually does.
+	Notes []string
 	// Granularity is how exactly Memory counts, in bytes.
 	Granularity int64
 }
@@ -63,6 +74,7 @@ type Call struct {
 	Args    []Operand
 	Results []Tensor // without memory where a result is not wanted
 	Scratch []Span   // storages that the node allocates besides results, in order of allocation
+	Work    Span     // what Device.Work asked for
 	States  [][]Span // optimizer's step: for each parameter of Node.Attrs.Rule its states
 	Seed    uint64   // of the call's random numbers: the same when the call runs again
 	Step    int      // 1 in the first training step

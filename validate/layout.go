@@ -19,6 +19,7 @@ const Guard = 256
 // A Layout gives every storage of a program its place in one arena.
 type Layout struct {
 	Offset []int64 // of each storage, -1 for one that never exists
+	Work   []Span  // of each node: memory for a library of the device while it runs
 	Bytes  int64   // the arena's
 	Bound  int64   // most bytes that live at once, guards included: no layout is smaller
 	Order  string  // the greedy order that gave it
@@ -100,9 +101,18 @@ var orders = []struct {
 	{"death", func(a, b *block) bool { return a.last > b.last }},
 }
 
-// NewLayout places all storages: the best of the greedy orders.
-func NewLayout(p *program.Program) *Layout {
+// NewLayout places all storages.
+func NewLayout(p *program.Program) *Layout { return NewLayoutFor(p, make([]int64, len(p.Nodes))) }
+
+// NewLayoutFor places all storages, and for each node as many bytes of work as
+// are given: the best of the greedy orders.
+func NewLayoutFor(p *program.Program, work []int64) *Layout {
 	list := blocks(p)
+	for n, bytes := range work {
+		if bytes > 0 {
+			list = append(list, block{id: program.StorageID(len(p.Storages) + n), first: int32(n), last: int32(n), size: roundUp(bytes + Guard)})
+		}
+	}
 	best := &Layout{Bytes: -1}
 	bound := maxLive(list, len(p.Nodes))
 	for _, o := range orders {
@@ -117,7 +127,7 @@ func NewLayout(p *program.Program) *Layout {
 			}
 			return a.size > b.size
 		})
-		offset, bytes := place(sorted, len(p.Storages))
+		offset, bytes := place(sorted, len(p.Storages)+len(work))
 		if best.Bytes < 0 || bytes < best.Bytes {
 			best = &Layout{Offset: offset, Bytes: bytes, Order: o.name}
 		}
@@ -126,6 +136,13 @@ func NewLayout(p *program.Program) *Layout {
 		}
 	}
 	best.Bound = bound
+	best.Work = make([]Span, len(work))
+	for n, bytes := range work {
+		if bytes > 0 {
+			best.Work[n] = Span{best.Offset[len(p.Storages)+n], bytes}
+		}
+	}
+	best.Offset = best.Offset[:len(p.Storages)]
 	return best
 }
 
@@ -210,6 +227,9 @@ func (l *Layout) Check(p *program.Program) error {
 					}
 				}
 			}
+			if err := l.checkWork(p, int(node), there); err != nil {
+				return err
+			}
 			for ; i < j; i++ {
 				if e := t.Events[i]; e.Free {
 					delete(there, e.Storage)
@@ -218,4 +238,33 @@ func (l *Layout) Check(p *program.Program) error {
 		}
 	}
 	return nil
+}
+
+// checkWork looks for a live buffer in a node's work.
+func (l *Layout) checkWork(p *program.Program, node int, there map[program.StorageID]bool) error {
+	w := l.Work[node]
+	if w.Bytes == 0 {
+		return nil
+	}
+	if w.At < 0 || w.At%Align != 0 || w.At+w.Bytes+Guard > l.Bytes {
+		return fmt.Errorf("layout: node %d: %d bytes of work at %d in an arena of %d", node, w.Bytes, w.At, l.Bytes)
+	}
+	for o := range there {
+		if from, to := l.Offset[o], l.Offset[o]+p.Storages[o].Bytes+Guard; w.At < to && from < w.At+w.Bytes+Guard {
+			return fmt.Errorf("layout: node %d: its work and storage %d (%s) overlap", node, o, p.Storages[o].Name)
+		}
+	}
+	return nil
+}
+
+// Works asks a device how many bytes it wants to work in for each node.
+func Works(d Device, p *program.Program) ([]int64, error) {
+	out := make([]int64, len(p.Nodes))
+	for i := range p.Nodes {
+		var err error
+		if out[i], err = d.Work(&p.Nodes[i]); err != nil {
+			return nil, fmt.Errorf("node %d (%s): %w", i, p.Nodes[i].Op, err)
+		}
+	}
+	return out, nil
 }

@@ -64,6 +64,8 @@ type DeviceInfo struct {
 	Name   string `json:"name"`
 	Kind   string `json:"kind"`
 	Driver string `json:"driver"`
+	// Notes are versions of libraries, and what ran otherwise than it usually does.
+	Notes []string `json:"notes"`
 }
 
 // ArenaInfo is about the one allocation.
@@ -79,8 +81,10 @@ type ArenaInfo struct {
 
 // MemoryInfo is what the process takes of the device.
 type MemoryInfo struct {
-	PredictedBytes int64 `json:"predictedBytes"`
+	PredictedBytes int64 `json:"predictedBytes"` // the arena
 	MeasuredBytes  int64 `json:"measuredBytes"`
+	ContextBytes   int64 `json:"contextBytes"` // the context and the libraries' handles, 0 where it is not known
+	BesidesBytes   int64 `json:"besidesBytes"` // taken in the first step: code that was loaded, what libraries keep
 }
 
 // A Check is one comparison: ok is nil where it could not be made.
@@ -95,7 +99,8 @@ type Check struct {
 // TimeInfo compares times of a steady step.
 type TimeInfo struct {
 	PredictedMs float64  `json:"predictedMs"`
-	MeasuredMs  float64  `json:"measuredMs"`
+	MeasuredMs  float64  `json:"measuredMs"` // of all nodes together
+	StepMs      float64  `json:"stepMs"`     // by the clock
 	PerOp       []OpTime `json:"perOp"`
 }
 
@@ -128,10 +133,11 @@ const inexactTolerance = 1e-4
 
 // A validation is a question being worked on.
 type validation struct {
-	q     *Question
-	r     *Report
-	first map[string]*Array // gradients of the run with checkpoints, by step and name
-	run   *Result           // of the guarded run
+	q       *Question
+	r       *Report
+	first   map[string]*Array // gradients of the run with checkpoints, by step and name
+	run     *Result           // of the guarded run
+	clipped bool              // libraries work in less than they asked for, to stay under the cap
 }
 
 // Validate runs the step as the plan says and checks it: once with guards and
@@ -144,8 +150,8 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 	}
 	v := &validation{q: q, r: &Report{SchemaVersion: SchemaVersion, Model: ModelInfo{Path: q.Model.Path, Batch: q.Config.Batch, Precision: q.Config.Precision, Optimizer: q.Config.Optimizer,
 		Nodes: len(step.Nodes), Segments: len(step.Ranges)}}, first: map[string]*Array{}}
-	l := NewLayout(step.Program)
-	if err := l.Check(step.Program); err != nil {
+	l, err := v.layout(step.Program)
+	if err != nil {
 		return nil, err
 	}
 	v.r.Arena = ArenaInfo{PlannedBytes: l.Bytes, BoundBytes: l.Bound, Order: l.Order, FrameworkBytes: q.Framework}
@@ -167,6 +173,36 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 		}
 	}
 	return v.judged(), nil
+}
+
+// layout places a program's storages and what the device's libraries work in.
+func (v *validation) layout(p *program.Program) (l *Layout, err error) {
+	d, err := v.q.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	if list := Unsupports(d, p); len(list) > 0 {
+		return nil, &UnsupportedError{list}
+	}
+	work, err := Works(d, p)
+	if err != nil {
+		return nil, err
+	}
+	l = NewLayoutFor(p, work)
+	// Under a cap libraries work in less, the widest first, before the plan itself
+	// is said not to fit.
+	room := v.q.Cap - d.Info().Context
+	for limit := slices.Max(append(work, 0)) / 2; v.q.Cap > 0 && l.Bytes > room && limit > 0; limit /= 2 {
+		v.clipped = true
+		for i, n := range work {
+			if n > limit {
+				work[i] = 0
+			}
+		}
+		l = NewLayoutFor(p, work)
+	}
+	return l, l.Check(p)
 }
 
 // recomputes reports a program in which something runs again.
@@ -261,15 +297,16 @@ func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) er
 		return err
 	}
 	info := v.run.Device
-	v.r.Device = DeviceInfo{info.Name, info.Kind, info.Driver}
+	v.r.Device = DeviceInfo{info.Name, info.Kind, info.Driver, append([]string{}, info.Notes...)}
 	v.r.Arena.UsedBytes = v.run.Used
-	v.r.Memory = MemoryInfo{PredictedBytes: l.Bytes + info.Extra, MeasuredBytes: v.run.Growth}
+	v.r.Memory = MemoryInfo{PredictedBytes: l.Bytes + info.Extra, MeasuredBytes: v.run.Growth, ContextBytes: info.Context, BesidesBytes: v.run.Besides}
 	v.r.Loss = v.run.Loss
 	v.check("arena", float64(abs(v.run.Used-l.Bytes)), 0, "bytes between the end of the highest buffer and that of the arena")
 	v.check("memory", float64(abs(v.run.Growth-v.r.Memory.PredictedBytes)), float64(info.Granularity), "bytes that the driver's count differs from the prediction")
+	v.check("steady", float64(max(v.run.Later, 0)), 0, "bytes taken of the device after the first step")
 	v.check("guards", float64(len(v.run.Broken)), 0, firstOf(v.run.Broken, "buffers written beyond their ends"))
 	if v.q.Cap > 0 {
-		v.check("cap", float64(v.run.Growth), float64(v.q.Cap), "bytes taken of the device")
+		v.check("cap", float64(v.run.Growth+info.Context+v.run.Besides), float64(v.q.Cap), "bytes taken of the device, with the context")
 	}
 	bad := 0
 	for _, x := range v.run.Loss {
@@ -347,7 +384,7 @@ func (v *validation) timed(ctx context.Context, s *planner.Step, l *Layout) erro
 			rest, restPredicted = rest+measured, restPredicted+predicted
 		}
 	}
-	v.r.Time.PredictedMs, v.r.Time.MeasuredMs = redoPredicted+restPredicted, redo+rest
+	v.r.Time.PredictedMs, v.r.Time.MeasuredMs, v.r.Time.StepMs = redoPredicted+restPredicted, redo+rest, 1e3*res.Seconds
 	if restPredicted > 0 && rest > 0 {
 		v.r.Recompute.Predicted, v.r.Recompute.Measured = redoPredicted/restPredicted, redo/rest
 	}
@@ -370,9 +407,13 @@ func (v *validation) plain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l := NewLayout(s.Program)
-	if err := l.Check(s.Program); err != nil {
+	l, err := v.layout(s.Program)
+	if err != nil {
 		return err
+	}
+	if v.clipped {
+		v.r.Checks = append(v.r.Checks, Check{Name: "gradients", Tolerance: v.tolerance(), Detail: "under the cap libraries have too little to work in to compute both steps alike"})
+		return nil
 	}
 	if v.q.Cap > 0 && l.Bytes > v.q.Cap {
 		v.r.Checks = append(v.r.Checks, Check{Name: "gradients", Tolerance: v.tolerance(), Detail: fmt.Sprintf("without checkpoints the arena takes %d bytes, more than the cap", l.Bytes)})

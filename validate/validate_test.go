@@ -290,3 +290,59 @@ func TestRandomNumbers(t *testing.T) {
 		t.Errorf("moments %v %v, %v %v", mean, sq, norm, normSq)
 	}
 }
+
+// What a node's library works in lies in the arena and touches no buffer that
+// lives there, and the check sees it when it does.
+func TestWork(t *testing.T) {
+	p := program.Program{Nodes: make([]program.Node, 4)}
+	add := func(bytes int64, first, last int) {
+		id := program.StorageID(len(p.Storages))
+		p.Storages = append(p.Storages, program.Storage{Bytes: bytes})
+		p.Nodes[first].Events = append(p.Nodes[first].Events, program.Event{Storage: id})
+		p.Nodes[last].Reads = append(p.Nodes[last].Reads, id)
+	}
+	add(1000, 0, 1)
+	add(5000, 1, 2)
+	add(3000, 2, 3)
+	add(2000, 0, 3)
+	plain := validate.NewLayout(&p)
+	l := validate.NewLayoutFor(&p, []int64{4000, 0, 7000, 0})
+	if err := l.Check(&p); err != nil {
+		t.Fatal(err)
+	}
+	if l.Work[0].Bytes != 4000 || l.Work[2].Bytes != 7000 || l.Work[1].Bytes != 0 || l.Bytes < plain.Bytes+7000 || l.Bytes < l.Bound {
+		t.Errorf("%+v in %d bytes, %d without", l.Work, l.Bytes, plain.Bytes)
+	}
+	l.Work[2].At = l.Offset[1]
+	if l.Check(&p) == nil {
+		t.Error("work in a live buffer passes")
+	}
+	l.Work[2].At = l.Bytes - 7000
+	if l.Check(&p) == nil {
+		t.Error("work beyond the arena passes")
+	}
+}
+
+// A greedy device asks for memory to work in at every convolution.
+type greedy struct{ *cpu.Device }
+
+func (greedy) Work(n *program.Node) (int64, error) {
+	if n.Does() == "convolution" {
+		return 256 << 20, nil
+	}
+	return 0, nil
+}
+
+// Under a cap, what libraries want to work in gives way to the plan.
+func TestCapBeforeWork(t *testing.T) {
+	q := question(t, "resnet", planner.Config{Batch: 2})
+	q.Open = func() (validate.Device, error) { return greedy{cpu.New()}, nil }
+	free := answer(t, q)
+	if free.Verdict != validate.Validated || free.Arena.PlannedBytes < 256<<20 {
+		t.Fatalf("%s in %d bytes: %v", free.Verdict, free.Arena.PlannedBytes, failed(free))
+	}
+	q.Cap = 128 << 20
+	if r := answer(t, q); r.Verdict != validate.Validated || r.Arena.PlannedBytes > q.Cap {
+		t.Errorf("%s in %d bytes: %v", r.Verdict, r.Arena.PlannedBytes, failed(r))
+	}
+}

@@ -89,6 +89,7 @@ func runMaxPool(e *Eager, c *Call) []*Tensor {
 	k.end()
 	e.record("MaxPool2DWithIndicesBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		k := e.begin("max_pool2d_with_indices_backward", g[0], s[0], s[1]).dims(spatialDims(x, len(pool.Kernel))...)
+		k.attrs().Pool = pool
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
 		return []*Tensor{k.end()}
 	})

@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/planner/profile"
 	"github.com/memplan/memplan/validate"
 )
 
@@ -56,6 +59,12 @@ func (d *Device) Supports(n *program.Node) error {
 	return nil
 }
 
+// Work is none: no library runs here.
+func (d *Device) Work(*program.Node) (int64, error) { return 0, nil }
+
+// Prepare has nothing to do.
+func (d *Device) Prepare([]*validate.Call) error { return nil }
+
 // Memory counts the arena: the processor has no driver that limits it.
 func (d *Device) Memory() (free, total int64, err error) {
 	return math.MaxInt64 - int64(len(d.arena)), math.MaxInt64, nil
@@ -66,11 +75,23 @@ func (d *Device) Reserve(bytes int64) error {
 	if d.arena != nil {
 		return errors.New("cpu: the arena is there already")
 	}
-	if bytes > math.MaxInt-8 {
-		return fmt.Errorf("cpu: an arena of %d bytes", bytes)
+	if free := available(); bytes > math.MaxInt-8 || free > 0 && bytes > free {
+		return fmt.Errorf("cpu: the arena takes %s, and %s of memory are free: take a smaller batch", profile.FormatBytes(bytes), profile.FormatBytes(free))
 	}
 	d.arena = aligned(bytes)
 	return nil
+}
+
+// available is what Linux says may be allocated, in bytes; 0 elsewhere.
+func available() int64 {
+	text, _ := os.ReadFile("/proc/meminfo")
+	for line := range strings.Lines(string(text)) {
+		var kib int64
+		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); n == 1 {
+			return kib << 10
+		}
+	}
+	return 0
 }
 
 func (d *Device) span(offset, n int64) ([]byte, error) {

@@ -201,6 +201,11 @@ func (c *kernelCase) seeded(t *testing.T, seed uint64, data map[string]*validate
 	return c.run(t, data, layouts[0])[0].Values
 }
 
+// call is the case on one tensor.
+func (c *kernelCase) call(x validate.Tensor) *validate.Call {
+	return &validate.Call{Node: &program.Node{Op: c.Kernel}, Kernel: c.Kernel, Args: []validate.Operand{{Kind: validate.OnDevice, Tensor: x}}, Results: []validate.Tensor{x}}
+}
+
 func dropoutCall(x, mask, y validate.Tensor, p float64) *validate.Call {
 	n := &program.Node{Op: "native_dropout", Attrs: &program.Attrs{Scalars: []float64{p}}}
 	return &validate.Call{Node: n, Kernel: n.Op, Args: []validate.Operand{{Kind: validate.OnDevice, Tensor: x}}, Results: []validate.Tensor{mask, y}, Seed: 3}

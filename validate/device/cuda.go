@@ -2,7 +2,9 @@
 
 package device
 
-import "github.com/memplan/memplan/validate"
+import (
+	"github.com/memplan/memplan/validate"
+	"github.com/memplan/memplan/validate/cuda"
+)
 
-// The CUDA device is not written yet: a build with the tag says the same.
-func openCUDA() (validate.Device, error) { return nil, ErrNoCUDA }
+func openCUDA() (validate.Device, error) { return cuda.Open(cuda.Options{}) }

@@ -58,13 +58,16 @@ func validationFacts(r *validate.Report) [][2]string {
 		facts = append(facts, [2]string{"PyTorch", fmt.Sprintf("its allocator is predicted to reserve %s for this step: the arena is %.1f%% of that", size(f), share(r.Arena.PlannedBytes, f))})
 	}
 	if r.Time.MeasuredMs > 0 {
-		facts = append(facts, [2]string{"time", fmt.Sprintf("%.4g ms a step measured, %.4g ms predicted for the device profile", r.Time.MeasuredMs, r.Time.PredictedMs)})
+		facts = append(facts, [2]string{"time", fmt.Sprintf("%.4g ms a step by the clock; its nodes %.4g ms, %.4g ms predicted for the device profile", r.Time.StepMs, r.Time.MeasuredMs, r.Time.PredictedMs)})
 	}
 	if r.Recompute.Nodes > 0 {
 		facts = append(facts, [2]string{"again", fmt.Sprintf("%d nodes run again: %.1f%% of the rest measured, %.1f%% predicted", r.Recompute.Nodes, 100*r.Recompute.Measured, 100*r.Recompute.Predicted)})
 	}
 	if len(r.Loss) > 0 {
 		facts = append(facts, [2]string{"loss", fmt.Sprintf("%.6g in the first step, %.6g in the last", r.Loss[0], r.Loss[len(r.Loss)-1])})
+	}
+	for _, n := range r.Device.Notes {
+		facts = append(facts, [2]string{"note", n})
 	}
 	return facts
 }

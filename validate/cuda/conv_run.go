@@ -1,0 +1,301 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/validate"
+)
+
+// convArgs is Conv of conv.cu.
+type convArgs struct {
+	n, c, h, w, k, oh, ow                int64
+	inStride, outStride, weightStride    [4]int64
+	in, weight, out                      uint64
+	r, s, sh, sw, ph, pw, dh, dw, groups int32
+	dtype                                int32
+}
+
+// convKernels are those of this file.
+func convKernels(register func(k kernel, names ...string)) {
+	few := func(n *program.Node) error {
+		if s := len(n.Attrs.Conv.Stride); s > 3 {
+			return fmt.Errorf("%s: %d spatial dims", n.Does(), s)
+		}
+		return nil
+	}
+	register(kernel{run: convolution, accepts: few}, "convolution")
+	register(kernel{run: convolutionBackward, accepts: few}, "convolution_backward")
+}
+
+// convolution is a forward pass, of a transposed one the data gradient's, with
+// the bias added after.
+func convolution(r *run) error {
+	x, w, b, out := r.arg(0), r.arg(1), r.arg(2), r.result(0)
+	var err error
+	if r.attrs().Conv.Transposed {
+		err = r.conv(dataPass, out, w, x, out)
+	} else {
+		err = r.conv(forwardPass, x, w, out, out)
+	}
+	if err != nil || b == nil {
+		return err
+	}
+	return r.pointwise("add", out, [4]float64{1}, onDevice(out), onDevice(channels(b, r.spatial())))
+}
+
+// spatial is how many dims the call's windows have.
+func (r *run) spatial() int { return len(r.attrs().Conv.Stride) }
+
+// channels shows a vector of channels as it lies along an image with spatial
+// dims behind them.
+func channels(b *validate.Tensor, spatial int) *validate.Tensor {
+	shape, strides := []int64{b.Shape[0]}, []int64{b.Strides[0]}
+	for range spatial {
+		shape, strides = append(shape, 1), append(strides, 1)
+	}
+	return part(b, shape, strides, 0)
+}
+
+// convolutionBackward makes the gradients of operand, weight and bias.
+func convolutionBackward(r *run) error {
+	g, x, w := r.arg(0), r.arg(1), r.arg(2)
+	dx, dw, db := r.result(0), r.result(1), r.result(2)
+	transposed := r.attrs().Conv.Transposed
+	if dx != nil {
+		var err error
+		if transposed {
+			err = r.conv(forwardPass, g, w, dx, dx)
+		} else {
+			err = r.conv(dataPass, dx, w, g, dx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if dw != nil {
+		var err error
+		if transposed {
+			err = r.conv(filterPass, g, dw, x, dw)
+		} else {
+			err = r.conv(filterPass, x, dw, g, dw)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if db == nil {
+		return nil
+	}
+	var dims []int64
+	at := int64(len(g.Shape) - r.spatial() - 1) // the channels' dim
+	for d := range g.Shape {
+		if int64(d) != at {
+			dims = append(dims, int64(d))
+		}
+	}
+	return r.reduce(redSum, db, g, dims)
+}
+
+// conv runs one pass between operand x, weight w and result y, one of which it
+// computes.
+func (r *run) conv(p pass, x, w, y, out *validate.Tensor) error {
+	if r.d.dnn == nil || depthwise(r.attrs().Conv, w) {
+		return r.ownConv(p, x, w, y, out)
+	}
+	k, err := r.d.convKey(r.attrs().Conv, p, x, w, y)
+	if err == nil {
+		plan := r.d.dnn.plan(&k)
+		if err = plan.err; err == nil && int64(plan.bytes) <= r.c.Work.Bytes {
+			return r.cudnn(&k, plan, x, w, y)
+		} else if err == nil {
+			err = fmt.Errorf("cuDNN: under the cap there is no room for the %d bytes that the %v pass works in", uint64(plan.bytes), p)
+		}
+	}
+	if r.spatial() > 2 {
+		return err
+	}
+	r.d.fallbacks[err.Error()]++
+	return r.ownConv(p, x, w, y, out)
+}
+
+// depthwise reports a convolution of every channel by itself: cuDNN is slower at
+// it than a kernel that does nothing else.
+func depthwise(c *program.Conv, w *validate.Tensor) bool {
+	return !c.Transposed && c.Groups > 1 && w.Shape[0] == c.Groups && w.Shape[1] == 1 && len(c.Stride) <= 2 && isTraining(w.DType)
+}
+
+// sized shows a tensor with n dims as cuDNN counts them: a vector of positions
+// has a height of 1.
+func sized(t *validate.Tensor, spatial int) (size, stride [5]int32, dims int8, err error) {
+	n := len(t.Shape)
+	if n != spatial+2 {
+		return size, stride, 0, fmt.Errorf("%v has not %d spatial dims", t.Shape, spatial)
+	}
+	at := 0
+	for d := range n {
+		if d == 2 && spatial == 1 {
+			size[at], stride[at] = 1, int32(t.Shape[2]*t.Strides[2])
+			at++
+		}
+		if t.Shape[d] >= 1<<31 || t.Strides[d] >= 1<<31 {
+			return size, stride, 0, fmt.Errorf("%v is too large for cuDNN", t.Shape)
+		}
+		size[at], stride[at] = int32(t.Shape[d]), int32(t.Strides[d])
+		at++
+	}
+	return size, stride, int8(at), nil
+}
+
+// convKey describes a pass to cuDNN.
+func (d *Device) convKey(c *program.Conv, p pass, x, w, y *validate.Tensor) (convKey, error) {
+	k := convKey{pass: p, dtype: x.DType, groups: int32(c.Groups), full: d.opt.FP32}
+	if _, ok := dnnTypes[x.DType]; !ok || w.DType != x.DType || y.DType != x.DType {
+		return k, fmt.Errorf("cuDNN: types %v, %v, %v", x.DType, w.DType, y.DType)
+	}
+	n := len(c.Stride)
+	var err error
+	for _, s := range []struct {
+		t            *validate.Tensor
+		size, stride *[5]int32
+	}{{x, &k.x, &k.xs}, {w, &k.w, &k.ws}, {y, &k.y, &k.ys}} {
+		if *s.size, *s.stride, k.dims, err = sized(s.t, n); err != nil {
+			return k, err
+		}
+	}
+	if !dense(w) {
+		return k, fmt.Errorf("cuDNN: a weight with strides %v", w.Strides)
+	}
+	lead := 0
+	if n == 1 {
+		k.stride[0], k.dil[0], lead = 1, 1, 1
+	}
+	for i := range n {
+		k.pad[lead+i], k.stride[lead+i], k.dil[lead+i] = int32(c.Pad[i]), int32(c.Stride[i]), int32(c.Dilation[i])
+	}
+	return k, nil
+}
+
+// cudnn runs a planned pass in the memory that Work asked for.
+func (r *run) cudnn(k *convKey, plan *convPlan, x, w, y *validate.Tensor) error {
+	a, b, out := r.ptr(x), r.ptr(w), r.ptr(y)
+	switch k.pass {
+	case dataPass:
+		a, b, out = r.ptr(w), r.ptr(y), r.ptr(x)
+	case filterPass:
+		a, b, out = r.ptr(x), r.ptr(y), r.ptr(w)
+	}
+	return r.d.dnn.run(k, plan, a, b, out, uint64(r.d.at(r.c.Work.At)))
+}
+
+// Work is what the passes of a convolution need beyond nothing: of one that runs
+// several, the most.
+func (d *Device) Work(n *program.Node) (int64, error) {
+	c := n.Attrs
+	if d.dnn == nil || c == nil || c.Conv == nil {
+		return 0, nil
+	}
+	defer d.leave()
+	if err := d.enter(); err != nil {
+		return 0, err
+	}
+	arg := func(i int) *validate.Tensor { return shown(n.In, int(n.Arg(i).In)) }
+	result := func(i int) *validate.Tensor { return shown(n.Out, n.Result(i)) }
+	most := int64(0)
+	add := func(p pass, x, w, y *validate.Tensor) {
+		if x == nil || w == nil || y == nil || depthwise(c.Conv, w) {
+			return
+		}
+		if k, err := d.convKey(c.Conv, p, x, w, y); err == nil {
+			if plan := d.dnn.plan(&k); plan.err == nil {
+				most = max(most, int64(plan.bytes))
+			}
+		}
+	}
+	g, x, w := arg(0), arg(1), arg(2)
+	switch back := n.Does() == "convolution_backward"; {
+	case !back && c.Conv.Transposed:
+		add(dataPass, result(0), x, g)
+	case !back:
+		add(forwardPass, g, x, result(0))
+	case c.Conv.Transposed:
+		add(forwardPass, g, w, result(0))
+		add(filterPass, g, result(1), x)
+	default:
+		add(dataPass, result(0), w, g)
+		add(filterPass, x, result(1), g)
+	}
+	return most, nil
+}
+
+// shown is a node's tensor as calls have it, without an address.
+func shown(list []program.Tensor, i int) *validate.Tensor {
+	if i < 0 || i >= len(list) {
+		return nil
+	}
+	t := &list[i]
+	return &validate.Tensor{DType: t.DType, Shape: t.Shape, Strides: t.Strides}
+}
+
+// dense reports a weight that lies in order, or with its channels innermost.
+func dense(w *validate.Tensor) bool {
+	if contiguous(w) {
+		return true
+	}
+	n := len(w.Shape)
+	order := append([]int{0}, ascending(n)[2:]...)
+	strides := [][]int64{w.Strides}
+	size := join(w.Shape, strides, append(order, 1))
+	return len(size) == 1 && strides[0][0] == 1
+}
+
+// ownConv runs a pass by memplan's own kernels.
+func (r *run) ownConv(p pass, x, w, y, out *validate.Tensor) error {
+	c, n := r.attrs().Conv, r.spatial()
+	if n > 2 || !isTraining(x.DType) || w.DType != x.DType || y.DType != x.DType {
+		return fmt.Errorf("no own kernel for a convolution of %v with %d spatial dims", x.DType, n)
+	}
+	xs, xst, err := image(x, n)
+	if err != nil {
+		return err
+	}
+	ws, wst, err := image(w, n)
+	if err != nil {
+		return err
+	}
+	ys, yst, err := image(y, n)
+	if err != nil {
+		return err
+	}
+	get := func(v []int64, i int, def int32) int32 {
+		if j := i - (2 - n); j >= 0 {
+			return int32(v[j])
+		}
+		return def
+	}
+	a := convArgs{n: xs[0], c: xs[1], h: xs[2], w: xs[3], k: ys[1], oh: ys[2], ow: ys[3], inStride: xst, outStride: yst, weightStride: wst, r: int32(ws[2]), s: int32(ws[3]),
+		sh: get(c.Stride, 0, 1), sw: get(c.Stride, 1, 1), ph: get(c.Pad, 0, 0), pw: get(c.Pad, 1, 0), dh: get(c.Dilation, 0, 1), dw: get(c.Dilation, 1, 1),
+		groups: int32(c.Groups), dtype: dtype(x), out: r.ptr(out)}
+	small := depthwise(c, w) && x.Elems() < 1<<31 && y.Elems() < 1<<31
+	switch p {
+	case forwardPass:
+		a.in, a.weight = r.ptr(x), r.ptr(w)
+		if small {
+			return launch(r.d, "conv", "depthwise_forward", along(y.Elems()), &a)
+		}
+		return launch(r.d, "conv", "conv_forward", sweep(y.Elems()), &a)
+	case dataPass:
+		a.in, a.weight = r.ptr(y), r.ptr(w)
+		if small {
+			return launch(r.d, "conv", "depthwise_data", along(x.Elems()), &a)
+		}
+		return launch(r.d, "conv", "conv_backward_data", sweep(x.Elems()), &a)
+	}
+	a.in, a.weight = r.ptr(x), r.ptr(y)
+	if small {
+		return launch(r.d, "conv", "depthwise_filter", grid{x: w.Elems(), tx: 256}, &a)
+	}
+	return launch(r.d, "conv", "conv_backward_filter", grid{x: w.Elems(), tx: 256}, &a)
+}

@@ -1,0 +1,127 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/validate"
+)
+
+var minusInf = math.Inf(-1)
+
+// fillArgs is Fill of fill.cu.
+type fillArgs struct {
+	n, rows, cols, diagonal int64
+	out, in                 uint64
+	dtype, kind, dims, _    int32
+	size, stride            [maxDims]int64
+	a, b                    float64
+	seed                    uint64
+}
+
+// The kinds of fills, as fill.cu numbers them.
+const (
+	fillArange = iota
+	fillTril
+	fillTriu
+	fillUniform
+	fillNormal
+	fillBelow
+	fillBernoulli
+	fillCausal
+)
+
+// fillKernels are those of this file.
+func fillKernels(register func(k kernel, names ...string)) {
+	register(kernel{run: func(*run) error { return nil }}, "empty", "zero_grad", "del")
+	register(kernel{run: func(r *run) error { return r.pointwise("copy", r.result(0), [4]float64{}, number(r.scalar(0, 0))) }}, "fill")
+	for name, kind := range map[string]int32{"arange": fillArange, "uniform": fillUniform, "normal": fillNormal, "randn": fillNormal, "randint": fillBelow, "bernoulli": fillBernoulli} {
+		register(kernel{run: func(r *run) error { return r.fill(r.result(0), kind, nil) }}, name)
+	}
+	register(kernel{run: func(r *run) error { return r.fill(r.result(0), fillTril, r.arg(0)) }}, "tril")
+	register(kernel{run: func(r *run) error { return r.fill(r.result(0), fillTriu, r.arg(0)) }}, "triu")
+	register(kernel{run: func(r *run) error { return r.fill(r.result(0), fillCausal, nil) }}, "causal_bias")
+	register(kernel{run: dropout}, "native_dropout")
+	register(kernel{run: emptyRows}, "empty_rows")
+}
+
+// fill makes elements from their numbers, counted row by row.
+func (r *run) fill(out *validate.Tensor, kind int32, in *validate.Tensor) error {
+	a := fillArgs{n: out.Elems(), out: r.ptr(out), in: r.ptr(in), dtype: dtype(out), kind: kind, dims: int32(len(out.Shape)), a: r.scalar(0, 0), b: r.scalar(1, 1), seed: r.c.Seed}
+	if n := len(out.Shape); n >= 2 {
+		a.rows, a.cols = out.Shape[n-2], out.Shape[n-1]
+	}
+	if kind == fillTril || kind == fillTriu {
+		a.diagonal = int64(r.scalar(0, 0))
+	}
+	if in != nil && (!contiguous(in) || in.DType != out.DType) {
+		return fmt.Errorf("a triangle of %v with strides %v", in.Shape, in.Strides)
+	}
+	copy(a.size[:], out.Shape)
+	copy(a.stride[:], out.Strides)
+	return launch(r.d, "fill", "fill_index", sweep(a.n), &a)
+}
+
+// constant brings an array that the file holds to the device.
+func (r *run) constant(out *validate.Tensor, shape []int64, values []float64) error {
+	if int64(len(values)) != out.Elems() || !contiguous(out) {
+		return fmt.Errorf("a constant of %v for %v with strides %v", shape, out.Shape, out.Strides)
+	}
+	data, err := encode(out.DType, values)
+	if err != nil || len(data) == 0 {
+		return err
+	}
+	if err := r.d.stream.Synchronize(); err != nil {
+		return explain("running the step", err)
+	}
+	return explain("copying to the device", cu.MemcpyHtoD(r.d.at(out.At), unsafe.Pointer(&data[0]), int64(len(data))))
+}
+
+// encode lays out numbers as a type does.
+func encode(d graph.DType, values []float64) ([]byte, error) {
+	var out []byte
+	for _, v := range values {
+		switch d {
+		case graph.Float32:
+			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(v)))
+		case graph.BFloat16:
+			b := math.Float32bits(float32(v))
+			out = binary.LittleEndian.AppendUint16(out, uint16((b+0x7fff+b>>16&1)>>16))
+		case graph.Float64:
+			out = binary.LittleEndian.AppendUint64(out, math.Float64bits(v))
+		case graph.Int64:
+			out = binary.LittleEndian.AppendUint64(out, uint64(int64(v)))
+		case graph.Int32:
+			out = binary.LittleEndian.AppendUint32(out, uint32(int32(v)))
+		case graph.Bool, graph.Uint8:
+			out = append(out, uint8(v))
+		default:
+			return nil, fmt.Errorf("a constant of type %v", d)
+		}
+	}
+	return out, nil
+}
+
+// emptyRowsArgs is EmptyRows of fill.cu.
+type emptyRowsArgs struct {
+	rows, cols      int64
+	scores, out     uint64
+	dtype, outDType int32
+}
+
+func emptyRows(r *run) error {
+	x, out := r.arg(0), r.result(0)
+	cols := x.Shape[len(x.Shape)-1]
+	if !contiguous(x) || !contiguous(out) {
+		return fmt.Errorf("rows with strides %v", x.Strides)
+	}
+	a := emptyRowsArgs{rows: x.Elems() / max(cols, 1), cols: cols, scores: r.ptr(x), out: r.ptr(out), dtype: dtype(x), outDType: dtype(out)}
+	return launch(r.d, "fill", "empty_rows", grid{x: a.rows, tx: 256}, &a)
+}

@@ -1,0 +1,450 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/validate"
+)
+
+// embeddingArgs is Embedding of index.cu.
+type embeddingArgs struct {
+	tokens, cols, rows, rowStride int64
+	index, in, out                uint64
+	skip                          int64
+	indexCols, indexRow, indexCol int64
+	dtype, indexDType             int32
+}
+
+// maxIndices is how many index tensors a call may have.
+const maxIndices = 4
+
+// indexArgs is Index of index.cu.
+type indexArgs struct {
+	n                       int64
+	dims, indices           int32
+	size                    [maxDims]int64
+	valueStride, baseStride [maxDims]int64
+	indexStride             [maxIndices][maxDims]int64
+	step, limit             [maxIndices]int64
+	index                   [maxIndices]uint64
+	base, value             uint64
+	indexDType              [maxIndices]int32
+	bytes, _, dtype, dim    int32
+}
+
+// indexAddArgs is IndexAdd of index.cu.
+type indexAddArgs struct {
+	at          indexArgs
+	rows, width int64
+}
+
+// indexKernels are those of this file.
+func indexKernels(register func(k kernel, names ...string)) {
+	few := func(n *program.Node) error {
+		if n.Attrs != nil && len(n.Attrs.Dims) > maxIndices {
+			return fmt.Errorf("%s: %d indices, at most %d", n.Does(), len(n.Attrs.Dims), maxIndices)
+		}
+		return nil
+	}
+	register(kernel{run: embedding}, "embedding")
+	register(kernel{run: embeddingBackward}, "embedding_dense_backward")
+	register(kernel{run: index, accepts: few}, "index")
+	register(kernel{run: indexBackward, accepts: few}, "index_backward")
+	register(kernel{run: func(r *run) error { return r.pick(false, false) }}, "index_select")
+	register(kernel{run: func(r *run) error { return r.pick(true, false) }}, "gather")
+	register(kernel{run: func(r *run) error { return r.pick(false, true) }}, "index_select_backward")
+	register(kernel{run: func(r *run) error { return r.pick(true, true) }}, "gather_backward")
+	register(kernel{run: cat}, "cat")
+	register(kernel{run: stack}, "stack")
+	register(kernel{run: repeat}, "repeat")
+	register(kernel{run: flip}, "flip")
+	register(kernel{run: roll}, "roll")
+	register(kernel{run: func(r *run) error { return r.window(0) }}, "unview")
+	register(kernel{run: func(r *run) error { return r.window(r.scalar(0, 0)) }}, "constant_pad_nd")
+}
+
+func isIndex(t *validate.Tensor) bool {
+	return t != nil && (t.DType == graph.Int64 || t.DType == graph.Int32)
+}
+
+// rowsOf shows indices as rows: how many there are in a row, and the strides of
+// rows and of what is in them.
+func rowsOf(idx *validate.Tensor) (rows [3]int64, ok bool) {
+	if !isIndex(idx) {
+		return rows, false
+	}
+	strides := [][]int64{idx.Strides}
+	var kept []int
+	for d, n := range idx.Shape {
+		if n != 1 {
+			kept = append(kept, d)
+		}
+	}
+	switch size := join(idx.Shape, strides, kept); len(size) {
+	case 1:
+		return [3]int64{size[0], 0, strides[0][0]}, true
+	case 2:
+		return [3]int64{size[1], strides[0][0], strides[0][1]}, true
+	}
+	return rows, false
+}
+
+func embedding(r *run) error {
+	w, idx, out := r.arg(0), r.arg(1), r.result(0)
+	rows, ok := rowsOf(idx)
+	if !ok || !contiguous(out) || len(w.Shape) != 2 || w.Strides[1] != 1 && w.Shape[1] != 1 || !isTraining(w.DType) || out.DType != w.DType {
+		return fmt.Errorf("rows of %v %v with strides %v by indices with strides %v", w.DType, w.Shape, w.Strides, idx.Strides)
+	}
+	a := embeddingArgs{tokens: idx.Elems(), cols: w.Shape[1], rows: w.Shape[0], rowStride: w.Strides[0], index: r.ptr(idx), in: r.ptr(w), out: r.ptr(out), dtype: dtype(w),
+		indexDType: dtype(idx), indexCols: rows[0], indexRow: rows[1], indexCol: rows[2]}
+	return launch(r.d, "index", "embedding_forward", grid{x: min(a.tokens, 1<<20), tx: 256}, &a)
+}
+
+func embeddingBackward(r *run) error {
+	g, err := r.inOrder(0)
+	if err != nil {
+		return err
+	}
+	idx, out := r.arg(1), r.result(0)
+	rows, ok := rowsOf(idx)
+	if !ok || !contiguous(out) || len(out.Shape) != 2 || !isTraining(g.DType) || out.DType != g.DType || idx.Elems()*out.Shape[1] != g.Elems() {
+		return fmt.Errorf("the gradient %v %v of a table %v by %v indices", g.DType, g.Shape, out.Shape, idx.Shape)
+	}
+	if err := r.zero(out); err != nil {
+		return err
+	}
+	a := embeddingArgs{tokens: idx.Elems(), cols: out.Shape[1], rows: out.Shape[0], rowStride: out.Strides[0], index: r.ptr(idx), in: r.ptr(g), out: r.ptr(out),
+		skip: int64(r.scalar(0, -1)), dtype: dtype(g), indexDType: dtype(idx), indexCols: rows[0], indexRow: rows[1], indexCol: rows[2]}
+	return launch(r.d, "index", "embedding_backward", grid{x: a.tokens, tx: 256}, &a)
+}
+
+// zero fills a tensor's elements with zeros.
+func (r *run) zero(t *validate.Tensor) error {
+	return r.pointwise("copy", t, [4]float64{}, number(0))
+}
+
+// base fills in the tensor that is indexed.
+func (a *indexArgs) setBase(r *run, t *validate.Tensor) {
+	a.base, a.bytes, a.dtype = r.ptr(t), int32(t.DType.Bytes(1)), dtype(t)
+}
+
+// values fills in the tensor of values, whose elements are counted.
+func (a *indexArgs) setValues(r *run, t *validate.Tensor) {
+	a.n, a.dims, a.value = t.Elems(), int32(len(t.Shape)), r.ptr(t)
+	copy(a.size[:], t.Shape)
+	copy(a.valueStride[:], t.Strides)
+}
+
+// addIndex adds an index tensor that decides dim d of the base.
+func (a *indexArgs) addIndex(r *run, idx, base *validate.Tensor, d int64, strides []int64, from int) error {
+	if !isIndex(idx) {
+		return fmt.Errorf("indices that are not whole numbers on the device")
+	}
+	k := a.indices
+	a.indices++
+	a.index[k], a.indexDType[k], a.step[k], a.limit[k] = r.ptr(idx), dtype(idx), base.Strides[d], base.Shape[d]
+	copy(a.indexStride[k][from:], strides)
+	return nil
+}
+
+// advanced describes an index call between its base and its values; the first
+// index is operand 1. lead is how many dims come before those of the indices,
+// wide how many the indices have.
+func (r *run) advanced(base, values *validate.Tensor) (a indexArgs, lead, wide int, err error) {
+	dims := r.attrs().Dims
+	wide = -1
+	for i := range dims {
+		if t := r.arg(1 + i); t != nil {
+			wide = max(wide, len(t.Shape))
+		}
+	}
+	together := true
+	for i := 1; i < len(dims); i++ {
+		together = together && dims[i] == dims[i-1]+1
+	}
+	if together {
+		lead = int(dims[0])
+	}
+	a.setBase(r, base)
+	a.setValues(r, values)
+	shape := values.Shape[lead : lead+wide]
+	for i, d := range dims {
+		t := r.arg(1 + i)
+		if t == nil {
+			return a, 0, 0, fmt.Errorf("index %d is not on the device", i)
+		}
+		s, err := broadcast(t, shape)
+		if err != nil {
+			return a, 0, 0, err
+		}
+		if err := a.addIndex(r, t, base, d, s, lead); err != nil {
+			return a, 0, 0, err
+		}
+	}
+	at := 0
+	for d := range base.Shape {
+		if slices.Contains(dims, int64(d)) {
+			continue
+		}
+		if at == lead {
+			at += wide
+		}
+		a.baseStride[at] = base.Strides[d]
+		at++
+	}
+	return a, lead, wide, nil
+}
+
+func index(r *run) error {
+	a, _, _, err := r.advanced(r.arg(0), r.result(0))
+	if err != nil {
+		return err
+	}
+	return launch(r.d, "index", "index_move", sweep(a.n), &a)
+}
+
+// indexBackward adds the gradient to zeros where the indices say. The places of
+// all dims up to the last index's must be looked at; what lies behind them moves
+// as a whole.
+func indexBackward(r *run) error {
+	g, out := r.arg(0), r.result(0)
+	if err := r.zero(out); err != nil {
+		return err
+	}
+	a, lead, wide, err := r.advanced(out, g)
+	if err != nil {
+		return err
+	}
+	s := indexAddArgs{at: a, rows: 1, width: 1}
+	for d, n := range g.Shape {
+		if d < lead+wide {
+			s.rows *= n
+		} else {
+			s.width *= n
+		}
+	}
+	return launch(r.d, "index", "index_add_rows", grid{x: s.rows, tx: 128}, &s)
+}
+
+// pick takes elements along one dim: by an index for every element (gather), or
+// one for every place along the dim. Backward adds to zeros.
+func (r *run) pick(every, back bool) error {
+	base, values, idx := r.arg(0), r.result(0), r.arg(1)
+	if back {
+		base, values, idx = r.result(0), r.arg(0), r.arg(len(r.c.Args)-1)
+		if err := r.zero(base); err != nil {
+			return err
+		}
+	}
+	d := r.attrs().Dims[0]
+	var a indexArgs
+	a.setBase(r, base)
+	a.setValues(r, values)
+	a.dim = int32(d)
+	copy(a.baseStride[:], base.Strides)
+	a.baseStride[d] = 0
+	var err error
+	if every {
+		var s []int64
+		if s, err = broadcast(idx, values.Shape); err == nil {
+			err = a.addIndex(r, idx, base, d, s, 0)
+		}
+	} else {
+		step := int64(0)
+		if len(idx.Shape) > 0 {
+			step = idx.Strides[0]
+		}
+		err = a.addIndex(r, idx, base, d, []int64{step}, int(d))
+	}
+	if err != nil {
+		return err
+	}
+	if back {
+		return launch(r.d, "index", "scatter_add_lines", along(a.n/max(a.size[d], 1)), &a)
+	}
+	return launch(r.d, "index", "index_move", sweep(a.n), &a)
+}
+
+// part shows a window of a tensor.
+func part(t *validate.Tensor, shape, strides []int64, offset int64) *validate.Tensor {
+	return &validate.Tensor{At: t.At + t.DType.Bytes(1)*offset, DType: t.DType, Shape: shape, Strides: strides}
+}
+
+func cat(r *run) error {
+	out, d := r.result(0), r.attrs().Dims[0]
+	at := int64(0)
+	for i := range r.c.Args {
+		t := r.arg(i)
+		if t == nil {
+			return fmt.Errorf("operand %d is not on the device", i)
+		}
+		if len(t.Shape) != len(out.Shape) || t.Elems() == 0 {
+			continue // an empty list
+		}
+		if err := r.pointwise("copy", part(out, t.Shape, out.Strides, at*out.Strides[d]), [4]float64{}, r.c.Args[i]); err != nil {
+			return err
+		}
+		at += t.Shape[d]
+	}
+	return nil
+}
+
+// stack lays operands beside each other along a new dim; absent ones are zeros.
+func stack(r *run) error {
+	out, d := r.result(0), int(r.attrs().Dims[0])
+	shape, strides := slices.Delete(slices.Clone(out.Shape), d, d+1), slices.Delete(slices.Clone(out.Strides), d, d+1)
+	for i, in := range r.c.Args {
+		if in.Kind == validate.IsAbsent {
+			in = number(0)
+		}
+		if err := r.pointwise("copy", part(out, shape, strides, int64(i)*out.Strides[d]), [4]float64{}, in); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// repeat lays copies beside each other: each of the result's dims counts copies
+// and what is copied.
+func repeat(r *run) error {
+	in, out := r.arg(0), r.result(0)
+	lead := len(out.Shape) - len(in.Shape)
+	var shape, to, from []int64
+	for d, n := range out.Shape {
+		own, s := int64(1), int64(0)
+		if d >= lead {
+			own, s = in.Shape[d-lead], in.Strides[d-lead]
+		}
+		shape, to, from = append(shape, n/max(own, 1), own), append(to, out.Strides[d]*own, out.Strides[d]), append(from, 0, s)
+	}
+	strides := [][]int64{to, from}
+	size := fold(shape, strides)
+	if len(size) > maxDims {
+		return fmt.Errorf("repeating %v to %v", in.Shape, out.Shape)
+	}
+	return r.pointwise("copy", part(out, size, strides[0], 0), [4]float64{}, onDevice(part(in, size, strides[1], 0)))
+}
+
+func flip(r *run) error {
+	in, out := r.arg(0), *r.result(0)
+	out.Strides = slices.Clone(out.Strides)
+	at := int64(0)
+	for _, d := range r.attrs().Dims {
+		at += (out.Shape[d] - 1) * out.Strides[d]
+		out.Strides[d] = -out.Strides[d]
+	}
+	return r.pointwise("copy", part(&out, out.Shape, out.Strides, at), [4]float64{}, onDevice(in))
+}
+
+// roll moves elements along dims and brings those that fall off in at the other
+// end: two copies for each dim.
+func roll(r *run) error {
+	var move func(in, out *validate.Tensor, dims []int64, shifts []float64) error
+	move = func(in, out *validate.Tensor, dims []int64, shifts []float64) error {
+		if len(dims) == 0 || in.Elems() == 0 {
+			return r.pointwise("copy", out, [4]float64{}, onDevice(in))
+		}
+		d, n := dims[0], in.Shape[dims[0]]
+		s := (int64(shifts[0])%n + n) % n
+		for _, cut := range [2]struct{ from, to, n int64 }{{0, s, n - s}, {n - s, 0, s}} {
+			if cut.n == 0 {
+				continue
+			}
+			shape := slices.Clone(in.Shape)
+			shape[d] = cut.n
+			if err := move(part(in, shape, in.Strides, cut.from*in.Strides[d]), part(out, shape, out.Strides, cut.to*out.Strides[d]), dims[1:], shifts[1:]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return move(r.arg(0), r.result(0), r.attrs().Dims, r.attrs().Scalars)
+}
+
+// window fills the result with a number and adds the operand in a window of it.
+// A window in which elements overlap is added one of its widest dims after the
+// other, where that tells them apart.
+func (r *run) window(fill float64) error {
+	in, out, w := r.arg(0), r.result(0), r.attrs().Window
+	if err := r.pointwise("copy", out, [4]float64{}, number(fill)); err != nil {
+		return err
+	}
+	to := part(out, in.Shape, w.Strides, w.Offset)
+	if !contiguous(out) {
+		var ok bool
+		if to, ok = placed(out, in.Shape, w); !ok {
+			return fmt.Errorf("a window of a result with strides %v", out.Strides)
+		}
+	}
+	if !overlaps(in.Shape, w.Strides) {
+		return r.pointwise("copy", to, [4]float64{}, onDevice(in))
+	}
+	return r.addOverlapping(to, in)
+}
+
+// placed shows a window whose strides count elements of the result row by row as
+// it lies in a result with other strides: each dim of the window runs along one
+// of the result.
+func placed(out *validate.Tensor, shape []int64, w *program.Window) (*validate.Tensor, bool) {
+	rows := rowMajor(out.Shape)
+	strides := make([]int64, len(shape))
+	for i, s := range w.Strides {
+		d := slices.IndexFunc(rows, func(r int64) bool { return s >= r && s%r == 0 })
+		if d < 0 || s/rows[d]*(shape[i]-1) >= out.Shape[d] {
+			return nil, false
+		}
+		strides[i] = s / rows[d] * out.Strides[d]
+	}
+	at, rest := int64(0), w.Offset
+	for d, r := range rows {
+		at += rest / r * out.Strides[d]
+		rest %= r
+	}
+	return part(out, shape, strides, at), true
+}
+
+// overlaps reports whether some element has two places in a shape.
+func overlaps(shape, strides []int64) bool {
+	order := make([]int, 0, len(shape))
+	for d, n := range shape {
+		if n != 1 {
+			order = append(order, d)
+		}
+	}
+	slices.SortFunc(order, func(x, y int) int { return int(sign(strides[x] - strides[y])) })
+	end := int64(0) // of what the narrower dims cover
+	for _, d := range order {
+		if strides[d] <= end {
+			return true
+		}
+		end += (shape[d] - 1) * strides[d]
+	}
+	return false
+}
+
+// addOverlapping adds in to a window whose dims overlap: slices along the dim of
+// most overlap one after the other.
+func (r *run) addOverlapping(to, in *validate.Tensor) error {
+	if !overlaps(to.Shape, to.Strides) {
+		return r.pointwise("add", to, [4]float64{1}, onDevice(to), onDevice(in))
+	}
+	d := -1
+	for i, n := range to.Shape {
+		if n > 1 && (d < 0 || n < to.Shape[d]) {
+			d = i
+		}
+	}
+	for i := range to.Shape[d] {
+		shape := slices.Clone(to.Shape)
+		shape[d] = 1
+		if err := r.addOverlapping(part(to, shape, to.Strides, i*to.Strides[d]), part(in, shape, in.Strides, i*in.Strides[d])); err != nil {
+			return err
+		}
+	}
+	return nil
+}

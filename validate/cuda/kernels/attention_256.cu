@@ -1,0 +1,3 @@
+#include "attention.cuh"
+
+WIDTH(256, 32, 16, 16, 16)

@@ -1,0 +1,3 @@
+#include "attention.cuh"
+
+WIDTH(32, 64, 64, 64, 64)

@@ -1,0 +1,3 @@
+#include "attention.cuh"
+
+WIDTH(64, 64, 64, 64, 64)

@@ -1,0 +1,313 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/memplan/memplan/validate"
+)
+
+// rowNormArgs is RowNorm of norm.cu.
+type rowNormArgs struct {
+	rows, cols                               int64
+	in, weight, bias, out, mean, rstd, grad  uint64
+	weightGrad, biasGrad                     uint64
+	eps                                      float32
+	dtype, weightDType, statDType, splits, _ int32
+}
+
+// batchNormArgs is BatchNorm of norm.cu.
+type batchNormArgs struct {
+	n, c, s                                              int64
+	inN, inC, inS, outN, outC, outS, gradN, gradC, gradS int64
+	in, weight, bias, grad, runningMean, runningVar      uint64
+	mean, rstd, out, weightGrad, biasGrad                uint64
+	eps, momentum                                        float32
+	dtype, weightDType, statDType, runningDType, splits  int32
+	train                                                int32
+}
+
+// groupNormArgs is GroupNorm of norm.cu.
+type groupNormArgs struct {
+	n, c, s, groups                         int64
+	in, weight, bias, grad, mean, rstd, out uint64
+	weightGrad, biasGrad                    uint64
+	eps                                     float32
+	dtype, weightDType, statDType           int32
+}
+
+// normKernels are those of this file.
+func normKernels(register func(k kernel, names ...string)) {
+	register(kernel{run: func(r *run) error { return r.rowNorm(2, 1, 2) }}, "native_layer_norm")
+	register(kernel{run: func(r *run) error { return r.rowNorm(-1, -1, 1) }}, "_fused_rms_norm")
+	register(kernel{run: func(r *run) error { return r.rowNormBackward(3, 4) }}, "native_layer_norm_backward")
+	register(kernel{run: func(r *run) error { return r.rowNormBackward(-1, 3) }}, "_fused_rms_norm_backward")
+	register(kernel{run: batchNorm}, "batch_norm")
+	register(kernel{run: batchNormBackward}, "batch_norm_backward")
+	register(kernel{run: groupNorm}, "native_group_norm")
+	register(kernel{run: groupNormBackward}, "native_group_norm_backward")
+}
+
+// operand is operand i, or nil where i is negative or the operand absent.
+func (r *run) operand(i int) *validate.Tensor {
+	if i < 0 {
+		return nil
+	}
+	return r.arg(i)
+}
+
+// rowNorm normalises rows; bias is an operand, mean and rstd are results, -1
+// where the norm has none.
+func (r *run) rowNorm(bias, mean, rstd int) error {
+	x, err := r.inOrder(0)
+	if err != nil {
+		return err
+	}
+	w, b, out, st := r.arg(1), r.operand(bias), r.result(0), r.result(rstd)
+	a := rowNormArgs{rows: 1, cols: 1, in: r.ptr(x), weight: r.ptr(w), bias: r.ptr(b), out: r.ptr(out), rstd: r.ptr(st), eps: float32(r.scalar(0, 1e-5)),
+		dtype: dtype(x), weightDType: dtype(first(w, b)), statDType: dtype(st)}
+	if mean >= 0 {
+		a.mean = r.ptr(r.result(mean))
+		if a.mean == 0 {
+			return fmt.Errorf("a layer norm without its mean")
+		}
+	}
+	if !isTraining(x.DType) || out.DType != x.DType || !contiguous(out) {
+		return fmt.Errorf("a norm of %v to %v with strides %v", x.DType, out.DType, out.Strides)
+	}
+	a.rows, a.cols = r.rowsOf(x)
+	return launch(r.d, "norm", "row_norm_forward", rowGrid(a.rows, a.cols), &a)
+}
+
+func first(ts ...*validate.Tensor) *validate.Tensor {
+	for _, t := range ts {
+		if t != nil {
+			return t
+		}
+	}
+	return nil
+}
+
+// rowsOf counts rows and columns: the call's dims are the columns.
+func (r *run) rowsOf(x *validate.Tensor) (rows, cols int64) {
+	cols = 1
+	for _, d := range r.attrs().Dims {
+		cols *= x.Shape[d]
+	}
+	return x.Elems() / max(cols, 1), cols
+}
+
+// rowGrid gives each row a block as wide as the row makes use of.
+func rowGrid(rows, cols int64) grid {
+	t := 64
+	for ; t < 1024 && int64(t)*4 < cols; t *= 2 {
+	}
+	return grid{x: min(rows, 1<<20), tx: t}
+}
+
+func (r *run) rowNormBackward(mean, rstd int) error {
+	g, err := r.inOrder(0)
+	if err != nil {
+		return err
+	}
+	x, err := r.inOrder(1)
+	if err != nil {
+		return err
+	}
+	w, dw, db := r.arg(2), r.result(1), r.result(2)
+	a := rowNormArgs{in: r.ptr(x), grad: r.ptr(g), weight: r.ptr(w), mean: r.ptr(r.operand(mean)), rstd: r.ptr(r.arg(rstd)), weightGrad: r.ptr(dw), biasGrad: r.ptr(db),
+		dtype: dtype(x), weightDType: dtype(first(w, dw, db)), statDType: dtype(r.arg(rstd))}
+	if !isTraining(x.DType) || g.DType != x.DType {
+		return fmt.Errorf("the gradient %v of a norm of %v", g.DType, x.DType)
+	}
+	a.rows, a.cols = r.rowsOf(x)
+	if out := r.result(0); out != nil {
+		if out.DType != x.DType || !contiguous(out) {
+			return fmt.Errorf("the gradient of a norm with strides %v", out.Strides)
+		}
+		a.out = r.ptr(out)
+		if err := launch(r.d, "norm", "row_norm_backward", rowGrid(a.rows, a.cols), &a); err != nil {
+			return err
+		}
+	}
+	if dw == nil && db == nil {
+		return nil
+	}
+	blocks := (a.cols + 31) / 32
+	splits := min((a.rows+63)/64, (4*r.d.sms+blocks-1)/blocks, scratchFloats/(2*a.cols))
+	if splits < 1 {
+		return fmt.Errorf("a norm over %d columns", a.cols)
+	}
+	a.splits = int32(splits)
+	if err := launch(r.d, "norm", "row_norm_weights_partial", grid{x: blocks, y: splits, tx: 32, ty: 16}, &a); err != nil {
+		return err
+	}
+	return launch(r.d, "norm", "row_norm_weights_finish", along(a.cols), &a)
+}
+
+// planes shows [N, C, ...] as [N, C, S] with one stride for all positions.
+func planes(t *validate.Tensor) (n, c, s, sn, sc, ss int64, ok bool) {
+	if len(t.Shape) < 2 {
+		return 0, 0, 0, 0, 0, 0, false
+	}
+	strides := [][]int64{t.Strides[2:]}
+	order := ascending(len(t.Shape) - 2)
+	kept := order[:0]
+	for _, d := range order {
+		if t.Shape[2+d] != 1 {
+			kept = append(kept, d)
+		}
+	}
+	size := join(t.Shape[2:], strides, kept)
+	if len(size) > 1 {
+		return 0, 0, 0, 0, 0, 0, false
+	}
+	return t.Shape[0], t.Shape[1], size[0], t.Strides[0], t.Strides[1], strides[0][0], true
+}
+
+// sumGrid shares the channels' elements among threads: along the channels where
+// those lie side by side.
+func (r *run) sumGrid(a *batchNormArgs) grid {
+	g := grid{tx: 1, ty: 512}
+	if a.inC == 1 && a.c > 1 && a.s > 1 || a.s == 1 {
+		g.tx, g.ty = 32, 16
+	}
+	g.x = (a.c + int64(g.tx) - 1) / int64(g.tx)
+	splits := min((4*r.d.sms+g.x-1)/g.x, (a.n*a.s+int64(g.ty)*4-1)/(int64(g.ty)*4), scratchFloats/(2*a.c), 65535)
+	g.y = max(splits, 1)
+	a.splits = int32(g.y)
+	return g
+}
+
+// batchApply runs the kernel that takes four elements at a time where they lie
+// side by side in all tensors.
+func (r *run) batchApply(a *batchNormArgs, single, planes string) error {
+	fours := a.s%4 == 0
+	for _, t := range []struct {
+		ptr     uint64
+		n, c, s int64
+	}{{a.in, a.inN, a.inC, a.inS}, {a.out, a.outN, a.outC, a.outS}, {a.grad, a.gradN, a.gradC, a.gradS}} {
+		fours = fours && (t.ptr == 0 || t.s == 1 && t.n%4 == 0 && t.c%4 == 0 && t.ptr%16 == 0)
+	}
+	total := a.n * a.c * a.s
+	if fours {
+		return launch(r.d, "norm", planes, sweep(total/4), a)
+	}
+	return launch(r.d, "norm", single, sweep(total), a)
+}
+
+func batchNorm(r *run) error {
+	x, out := r.arg(0), r.result(0)
+	w, b, rm, rv := r.arg(1), r.arg(2), r.arg(3), r.arg(4)
+	a := batchNormArgs{in: r.ptr(x), weight: r.ptr(w), bias: r.ptr(b), runningMean: r.ptr(rm), runningVar: r.ptr(rv), mean: r.ptr(r.result(1)), rstd: r.ptr(r.result(2)),
+		out: r.ptr(out), eps: float32(r.scalar(0, 1e-5)), momentum: float32(r.scalar(1, 0.1)), train: int32(r.scalar(2, 1)), dtype: dtype(x), weightDType: dtype(first(w, b)),
+		statDType: dtype(r.result(1)), runningDType: dtype(rm)}
+	if r.c.Again && a.train != 0 { // the running statistics have moved already
+		a.runningMean, a.runningVar = 0, 0
+	}
+	var ok, ok2 bool
+	a.n, a.c, a.s, a.inN, a.inC, a.inS, ok = planes(x)
+	_, _, _, a.outN, a.outC, a.outS, ok2 = planes(out)
+	if !ok || !ok2 || !isTraining(x.DType) || out.DType != x.DType {
+		return fmt.Errorf("a batch norm of %v %v with strides %v to %v", x.DType, x.Shape, x.Strides, out.Strides)
+	}
+	if a.train != 0 {
+		g := r.sumGrid(&a)
+		if err := launch(r.d, "norm", "batch_norm_sums", g, &a); err != nil {
+			return err
+		}
+		if err := launch(r.d, "norm", "batch_norm_finish", along(a.c), &a); err != nil {
+			return err
+		}
+	}
+	return r.batchApply(&a, "batch_norm_apply", "batch_norm_planes")
+}
+
+func batchNormBackward(r *run) error {
+	g, x, w, rm, rv, mean, rstd := r.arg(0), r.arg(1), r.arg(2), r.arg(3), r.arg(4), r.arg(5), r.arg(6)
+	out, dw, db := r.result(0), r.result(1), r.result(2)
+	a := batchNormArgs{in: r.ptr(x), grad: r.ptr(g), weight: r.ptr(w), runningMean: r.ptr(rm), runningVar: r.ptr(rv), mean: r.ptr(mean), rstd: r.ptr(rstd), weightGrad: r.ptr(dw),
+		biasGrad: r.ptr(db), eps: float32(r.scalar(0, 1e-5)), train: int32(r.scalar(2, 1)), dtype: dtype(x), weightDType: dtype(first(w, dw, db)), statDType: dtype(mean),
+		runningDType: dtype(rm)}
+	var ok, ok2 bool
+	a.n, a.c, a.s, a.inN, a.inC, a.inS, ok = planes(x)
+	_, _, _, a.gradN, a.gradC, a.gradS, ok2 = planes(g)
+	if !ok || !ok2 || !isTraining(x.DType) || g.DType != x.DType {
+		return fmt.Errorf("the gradient %v of a batch norm of %v with strides %v, %v", g.DType, x.DType, g.Strides, x.Strides)
+	}
+	if err := launch(r.d, "norm", "batch_norm_sums", r.sumGrid(&a), &a); err != nil {
+		return err
+	}
+	if err := launch(r.d, "norm", "batch_norm_finish", along(a.c), &a); err != nil {
+		return err
+	}
+	if out == nil {
+		return nil
+	}
+	if _, _, _, a.outN, a.outC, a.outS, ok = planes(out); !ok || out.DType != x.DType {
+		return fmt.Errorf("the gradient of a batch norm with strides %v", out.Strides)
+	}
+	a.out = r.ptr(out)
+	return r.batchApply(&a, "batch_norm_apply_backward", "batch_norm_planes_backward")
+}
+
+func (r *run) groups(x, stat *validate.Tensor) (groupNormArgs, error) {
+	a := groupNormArgs{n: x.Shape[0], c: x.Shape[1], s: 1, groups: 1, eps: float32(r.scalar(0, 1e-5)), dtype: dtype(x), statDType: dtype(stat), in: r.ptr(x)}
+	for _, n := range x.Shape[2:] {
+		a.s *= n
+	}
+	if stat == nil || !isTraining(x.DType) {
+		return a, fmt.Errorf("a group norm of %v without its mean", x.DType)
+	}
+	a.groups = stat.Elems() / max(a.n, 1)
+	return a, nil
+}
+
+func groupNorm(r *run) error {
+	x, err := r.inOrder(0)
+	if err != nil {
+		return err
+	}
+	w, b, out := r.arg(1), r.arg(2), r.result(0)
+	a, err := r.groups(x, r.result(1))
+	if err != nil {
+		return err
+	}
+	if !contiguous(out) || out.DType != x.DType {
+		return fmt.Errorf("a group norm with strides %v", out.Strides)
+	}
+	a.weight, a.bias, a.weightDType, a.out, a.mean, a.rstd = r.ptr(w), r.ptr(b), dtype(first(w, b)), r.ptr(out), r.ptr(r.result(1)), r.ptr(r.result(2))
+	return launch(r.d, "norm", "group_norm_run", grid{x: a.n * a.groups, tx: 512}, &a)
+}
+
+func groupNormBackward(r *run) error {
+	g, err := r.inOrder(0)
+	if err != nil {
+		return err
+	}
+	x, err := r.inOrder(1)
+	if err != nil {
+		return err
+	}
+	w, dw, db := r.arg(2), r.result(1), r.result(2)
+	a, err := r.groups(x, r.arg(3))
+	if err != nil {
+		return err
+	}
+	a.grad, a.weight, a.weightDType, a.mean, a.rstd = r.ptr(g), r.ptr(w), dtype(first(w, dw, db)), r.ptr(r.arg(3)), r.ptr(r.arg(4))
+	a.weightGrad, a.biasGrad = r.ptr(dw), r.ptr(db)
+	if out := r.result(0); out != nil {
+		if !contiguous(out) || out.DType != x.DType || g.DType != x.DType {
+			return fmt.Errorf("the gradient of a group norm with strides %v", out.Strides)
+		}
+		a.out = r.ptr(out)
+		if err := launch(r.d, "norm", "group_norm_run", grid{x: a.n * a.groups, tx: 512}, &a); err != nil {
+			return err
+		}
+	}
+	if dw == nil && db == nil {
+		return nil
+	}
+	return launch(r.d, "norm", "group_norm_weights", grid{x: a.c, tx: 256}, &a)
+}

@@ -1,0 +1,360 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/validate"
+)
+
+// pointwiseArgs is Pointwise of pointwise.cu.
+type pointwiseArgs struct {
+	n                   int64
+	op, dims, inputs, _ int32
+	size                [maxDims]int64
+	stride              [4][maxDims]int64
+	ptr                 [4]uint64
+	dtype               [4]int32
+	scalar, param       [4]float64
+}
+
+// denseArgs is Dense of dense.cu.
+type denseArgs struct {
+	n             int64
+	ptr           [4]uint64
+	scalar, param [4]float64
+}
+
+// pointwiseKernels are those of this file.
+func pointwiseKernels(register func(k kernel, names ...string)) {
+	for i := range Operators {
+		switch op := &Operators[i]; op.Name {
+		case "copy", "native_dropout_backward", "mse", "mse_loss_backward", "glu", "glu_value_backward", "glu_gate_backward", "div_trunc":
+		default:
+			register(kernel{run: func(r *run) error { return r.elementwise(op, r.params(op)) }}, op.Name)
+		}
+	}
+	register(kernel{run: copyKernel}, "copy")
+	register(kernel{run: dropoutBackward}, "native_dropout_backward")
+	register(kernel{run: mseBackward}, "mse_loss_backward")
+	register(kernel{run: maskBias}, "mask_bias")
+}
+
+// params are the numbers that an operator's expression calls p.
+func (r *run) params(op *Operator) [4]float64 {
+	p := [4]float64{}
+	copy(p[:], r.attrs().Scalars)
+	switch op.Name {
+	case "add", "sub", "rsub":
+		p[0] = r.scalar(0, 1)
+	case "gelu", "gelu_backward":
+		if r.attrs().Mode == "tanh" {
+			p[0] = 1
+		}
+	case "elu_backward":
+		if r.attrs().Mode == "result" {
+			p[3] = 1
+		}
+	}
+	return p
+}
+
+// elementwise runs the call's operator on its operands. A result 1 is a copy of
+// the operand that result 0 overwrites.
+func (r *run) elementwise(op *Operator, p [4]float64) error {
+	name := op.Name
+	if name == "div" && r.attrs().Mode != "" {
+		name = map[string]string{"floor": "floor_divide", "trunc": "div_trunc"}[r.attrs().Mode]
+	}
+	if kept := r.result(1); kept != nil {
+		if err := r.pointwise("copy", kept, [4]float64{}, r.c.Args[0]); err != nil {
+			return err
+		}
+	}
+	return r.pointwise(name, r.result(0), p, r.c.Args[:min(op.Inputs, len(r.c.Args))]...)
+}
+
+// copyKernel copies, converts and broadcasts; constants of the file come from
+// the host.
+func copyKernel(r *run) error {
+	out := r.result(0)
+	if a := &r.c.Args[0]; a.Kind == validate.IsArray {
+		return r.constant(out, a.Shape, a.Values)
+	}
+	if done, err := r.transposed(out, r.arg(0)); done || err != nil {
+		return err
+	}
+	return r.pointwise("copy", out, [4]float64{}, r.c.Args[0])
+}
+
+func maskBias(r *run) error {
+	return r.pointwise("where", r.result(0), [4]float64{}, r.c.Args[0], number(0), number(minusInf))
+}
+
+func number(v float64) validate.Operand { return validate.Operand{Kind: validate.IsNumber, Value: v} }
+
+func onDevice(t *validate.Tensor) validate.Operand {
+	return validate.Operand{Kind: validate.OnDevice, Tensor: *t}
+}
+
+// pointwise computes an elementwise operator into out.
+func (r *run) pointwise(name string, out *validate.Tensor, param [4]float64, in ...validate.Operand) error {
+	code := operatorCode(name)
+	if code < 0 || out == nil {
+		return fmt.Errorf("no elementwise operator %s", name)
+	}
+	a := pointwiseArgs{n: out.Elems(), op: int32(code), inputs: int32(len(in)), param: param}
+	strides := make([][]int64, 1+len(in))
+	strides[0] = out.Strides
+	a.ptr[0], a.dtype[0] = r.ptr(out), dtype(out)
+	for i := range in {
+		o := &in[i]
+		switch o.Kind {
+		case validate.OnDevice:
+			s, err := broadcast(&o.Tensor, out.Shape)
+			if err != nil {
+				return err
+			}
+			strides[i+1], a.ptr[i+1], a.dtype[i+1] = s, r.ptr(&o.Tensor), dtype(&o.Tensor)
+		case validate.IsNumber:
+			strides[i+1], a.scalar[i+1] = make([]int64, len(out.Shape)), o.Value
+		default:
+			return fmt.Errorf("%s: operand %d is missing", name, i)
+		}
+	}
+	size := fold(out.Shape, strides)
+	a.dims = int32(len(size))
+	copy(a.size[:], size)
+	for i := range strides {
+		copy(a.stride[i][:], strides[i])
+	}
+	if dense, ok := r.vector(&a, &Operators[code], in); ok {
+		return dense
+	}
+	return launch(r.d, "pointwise", computeKernel(&a, &Operators[code]), grid{x: (a.n + 1023) / 1024, tx: 256}, &a)
+}
+
+// computeKernel picks the type that an operator is computed in.
+func computeKernel(a *pointwiseArgs, op *Operator) string {
+	float, double, whole := false, false, true
+	for i := range int(a.inputs) + 1 {
+		if a.ptr[i] == 0 {
+			whole = whole && a.scalar[i] == float64(int64(a.scalar[i]))
+			continue
+		}
+		float = float || a.dtype[i] <= 2
+		double = double || a.dtype[i] == 3
+	}
+	for _, p := range a.param {
+		whole = whole && p == float64(int64(p))
+	}
+	switch {
+	case double || !float && (!whole || op.Int == ""):
+		return "pointwise_f64"
+	case !float:
+		return "pointwise_i64"
+	case a.n >= 1<<31:
+		return "pointwise_f32_long"
+	}
+	return "pointwise_f32"
+}
+
+// vector runs an operator's vector kernel where it has one for these operands:
+// of one type, dense, in one order, and aligned.
+func (r *run) vector(a *pointwiseArgs, op *Operator, in []validate.Operand) (error, bool) {
+	if a.dims != 1 || a.stride[0][0] != 1 || a.dtype[0] > 2 {
+		return nil, false
+	}
+	d := denseArgs{n: a.n, ptr: a.ptr, scalar: a.scalar, param: a.param}
+	names := [...]string{"f32", "f16", "bf16"}
+	same := op.Hot
+	for i := range in {
+		if a.ptr[i+1] == 0 {
+			continue
+		}
+		if a.stride[i+1][0] != 1 || a.ptr[i+1]%16 != 0 {
+			return nil, false
+		}
+		same = same && a.dtype[i+1] == a.dtype[0]
+	}
+	if a.ptr[0]%16 != 0 {
+		return nil, false
+	}
+	if same {
+		width := int64(4)
+		if a.dtype[0] != 0 {
+			width = 8
+		}
+		return launch(r.d, "dense", "dense_"+op.Name+"_"+names[a.dtype[0]], along((a.n+width-1)/width), &d), true
+	}
+	if op.Name != "copy" || a.ptr[1] == 0 || a.dtype[1] > 2 || a.dtype[1] != 0 && a.dtype[0] != 0 {
+		return nil, false
+	}
+	return launch(r.d, "dense", "cast_"+names[a.dtype[1]]+"_"+names[a.dtype[0]], along((a.n+3)/4), &d), true
+}
+
+// broadcast gives a tensor's strides along a larger shape.
+func broadcast(t *validate.Tensor, shape []int64) ([]int64, error) {
+	out := make([]int64, len(shape))
+	lead := len(shape) - len(t.Shape)
+	for i, n := range t.Shape {
+		j := lead + i
+		switch {
+		case j < 0 && n == 1:
+		case j < 0 || n != shape[j] && n != 1:
+			return nil, fmt.Errorf("%v does not broadcast to %v", t.Shape, shape)
+		case n != 1 || shape[j] == 1:
+			out[j] = t.Strides[i]
+		}
+	}
+	return out, nil
+}
+
+// fold orders dims from the widest stride of the first operand to the narrowest,
+// drops those of one element and joins those that lie side by side in all
+// operands. It changes the strides and returns the sizes.
+func fold(shape []int64, strides [][]int64) []int64 {
+	order := make([]int, 0, len(shape))
+	for d, n := range shape {
+		if n != 1 {
+			order = append(order, d)
+		}
+	}
+	slices.SortStableFunc(order, func(x, y int) int { return int(sign(strides[0][y] - strides[0][x])) })
+	return join(shape, strides, order)
+}
+
+func sign(v int64) int64 {
+	switch {
+	case v < 0:
+		return -1
+	case v > 0:
+		return 1
+	}
+	return 0
+}
+
+// join takes dims in the given order, outermost first, and joins neighbours.
+func join(shape []int64, strides [][]int64, order []int) []int64 {
+	var size []int64
+	out := make([][]int64, len(strides))
+	for _, d := range order {
+		joins := len(size) > 0
+		for o := range strides {
+			joins = joins && out[o][len(size)-1] == strides[o][d]*shape[d]
+		}
+		for o := range strides {
+			if joins {
+				out[o][len(size)-1] = strides[o][d]
+			} else {
+				out[o] = append(out[o], strides[o][d])
+			}
+		}
+		if joins {
+			size[len(size)-1] *= shape[d]
+		} else {
+			size = append(size, shape[d])
+		}
+	}
+	if len(size) == 0 {
+		size = []int64{1}
+		for o := range out {
+			out[o] = []int64{1}
+		}
+	}
+	copy(strides, out)
+	return size
+}
+
+// transposeArgs is Transpose of fill.cu.
+type transposeArgs struct {
+	batch, rows, cols                int64
+	inBatch, inCol, outBatch, outRow int64
+	in, out                          uint64
+	bytes, _                         int32
+}
+
+// transposed makes a copy whose operand and result have different dims lie side
+// by side through shared memory, where the dims fold to a matrix, or many.
+func (r *run) transposed(out, in *validate.Tensor) (bool, error) {
+	if in == nil || in.DType != out.DType {
+		return false, nil
+	}
+	bytes := in.DType.Bytes(1)
+	s, err := broadcast(in, out.Shape)
+	if err != nil || bytes != 2 && bytes != 4 {
+		return false, err
+	}
+	strides := [][]int64{out.Strides, s}
+	size := fold(out.Shape, strides)
+	n := len(size)
+	if n < 2 || n > 3 || strides[0][n-1] != 1 || strides[1][n-2] != 1 || strides[1][n-1] <= 1 {
+		return false, nil
+	}
+	a := transposeArgs{batch: 1, rows: size[n-2], cols: size[n-1], inCol: strides[1][n-1], outRow: strides[0][n-2], in: r.ptr(in), out: r.ptr(out), bytes: int32(bytes)}
+	if n == 3 {
+		a.batch, a.inBatch, a.outBatch = size[0], strides[1][0], strides[0][0]
+	}
+	if (a.rows+31)/32 > 65535 {
+		return false, nil
+	}
+	return true, launch(r.d, "fill", "transpose_tiles", grid{x: (a.cols + 31) / 32, y: (a.rows + 31) / 32, z: min(a.batch, 65535), tx: 32, ty: 8}, &a)
+}
+
+// dropoutArgs and dropoutBackArgs are Dropout and DropoutBack of fill.cu.
+type dropoutArgs struct {
+	n             int64
+	in, out, mask uint64
+	seed          uint64
+	p             float64
+	scale         float32
+	dtype, dims   int32
+	_             int32
+	size          [maxDims]int64
+	stride        [3][maxDims]int64
+}
+
+type dropoutBackArgs struct {
+	n               int64
+	grad, out, mask uint64
+	scale           float32
+	dtype           int32
+}
+
+func dropout(r *run) error {
+	x, mask, out := r.arg(0), r.result(0), r.result(1)
+	p := r.scalar(0, 0.5)
+	a := dropoutArgs{n: x.Elems(), in: r.ptr(x), out: r.ptr(out), mask: r.ptr(mask), seed: r.c.Seed, p: p, scale: float32(1 / (1 - p)), dtype: dtype(x)}
+	if !isTraining(x.DType) || out.DType != x.DType || mask.DType != graph.Bool {
+		return fmt.Errorf("dropout of %v to %v", x.DType, out.DType)
+	}
+	if !contiguous(x) || !contiguous(out) || !contiguous(mask) {
+		a.dims = int32(len(x.Shape))
+		copy(a.size[:], x.Shape)
+		for i, t := range []*validate.Tensor{x, out, mask} {
+			copy(a.stride[i][:], t.Strides)
+		}
+	}
+	return launch(r.d, "fill", "dropout_forward", grid{x: (a.n + 1023) / 1024, tx: 256}, &a)
+}
+
+func dropoutBackward(r *run) error {
+	g, mask, out := r.arg(0), r.arg(1), r.result(0)
+	same := slices.Equal(g.Shape, mask.Shape) && slices.Equal(g.Shape, out.Shape)
+	if !same || !contiguous(g) || !contiguous(mask) || !contiguous(out) || g.DType != out.DType || !isTraining(g.DType) || mask.DType != graph.Bool {
+		return r.pointwise("native_dropout_backward", out, [4]float64{r.scalar(0, 1)}, r.c.Args[0], r.c.Args[1])
+	}
+	a := dropoutBackArgs{n: g.Elems(), grad: r.ptr(g), out: r.ptr(out), mask: r.ptr(mask), scale: float32(r.scalar(0, 1)), dtype: dtype(g)}
+	return launch(r.d, "fill", "dropout_backward", grid{x: (a.n + 1023) / 1024, tx: 256}, &a)
+}
+
+func mseBackward(r *run) error {
+	f := 2.0
+	if r.scalar(0, 1) == 1 {
+		f /= float64(max(r.arg(1).Elems(), 1))
+	}
+	return r.pointwise("mse_loss_backward", r.result(0), [4]float64{f}, r.c.Args...)
+}

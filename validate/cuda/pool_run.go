@@ -1,0 +1,161 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/validate"
+)
+
+// poolArgs is Pool of pool.cu.
+type poolArgs struct {
+	n, c, h, w, oh, ow               int64
+	inStride, outStride, indexStride [4]int64
+	in, out, index                   uint64
+	kh, kw, sh, sw, ph, pw, dh, dw   int32
+	divisor, excludePad, dtype, _    int32
+}
+
+// poolKernels are those of this file.
+func poolKernels(register func(k kernel, names ...string)) {
+	flat := func(n *program.Node) error {
+		if a := n.Attrs; a != nil && a.Pool != nil && len(a.Pool.Kernel) > 2 || len(n.Out) > 0 && len(n.Out[0].Shape) > 4 {
+			return fmt.Errorf("%s: windows of three dims", n.Does())
+		}
+		return nil
+	}
+	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("max_pool_forward", r.arg(0), r.result(0), r.result(1), false) }}, "max_pool_with_indices")
+	register(kernel{run: func(r *run) error { return r.resize(true, false) }}, "upsample_bilinear2d")
+	register(kernel{run: func(r *run) error { return r.resize(false, false) }}, "upsample_nearest2d")
+	register(kernel{run: func(r *run) error { return r.resize(true, true) }}, "upsample_bilinear2d_backward")
+	register(kernel{run: func(r *run) error { return r.resize(false, true) }}, "upsample_nearest2d_backward")
+	register(kernel{run: func(r *run) error { return r.pool("max_pool_backward", r.result(0), r.arg(0), r.arg(2), true) }, accepts: func(n *program.Node) error {
+		if n.Attrs.Pool == nil {
+			return fmt.Errorf("%s: the windows are not said", n.Does())
+		}
+		return flat(n)
+	}}, "max_pool2d_with_indices_backward")
+	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("avg_pool_forward", r.arg(0), r.result(0), nil, false) }}, "avg_pool2d")
+	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("avg_pool_backward", r.result(0), r.arg(0), nil, true) }}, "avg_pool2d_backward")
+	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("adaptive_avg_forward", r.arg(0), r.result(0), nil, false) }}, "adaptive_avg_pool2d")
+	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("adaptive_avg_backward", r.result(0), r.arg(0), nil, true) }}, "adaptive_avg_pool2d_backward")
+}
+
+// resizeArgs is Resize of pool.cu.
+type resizeArgs struct {
+	n, c, h, w, oh, ow        int64
+	inStride, outStride       [4]int64
+	in, out                   uint64
+	scaleH, scaleW            float32
+	linear, corners, dtype, _ int32
+}
+
+// resize interpolates between the plane that is read in the forward and the one
+// that is written; back says that it goes the other way.
+func (r *run) resize(linear, back bool) error {
+	from, to := r.arg(0), r.result(0)
+	name := "resize_forward"
+	if back {
+		from, to, name = to, from, "resize_backward"
+	}
+	in, is, err := image(from, 2)
+	if err != nil {
+		return err
+	}
+	out, os, err := image(to, 2)
+	if err != nil {
+		return err
+	}
+	if !isTraining(from.DType) || from.DType != to.DType {
+		return fmt.Errorf("interpolation between %v and %v", from.DType, to.DType)
+	}
+	a := resizeArgs{n: in[0], c: in[1], h: in[2], w: in[3], oh: out[2], ow: out[3], inStride: is, outStride: os, in: r.ptr(r.arg(0)), out: r.ptr(r.result(0)),
+		corners: int32(r.scalar(0, 0)), dtype: dtype(from)}
+	a.scaleH, a.scaleW = ratio(a.h, a.oh, a.corners, r.scalar(1, 0)), ratio(a.w, a.ow, a.corners, r.scalar(2, 0))
+	if linear {
+		a.linear = 1
+	}
+	return launch(r.d, "pool", name, along(r.result(0).Elems()), &a)
+}
+
+// ratio is the distance of neighbouring samples, in elements of the operand
+// (aten/src/ATen/native/UpSample.h, area_pixel_compute_scale).
+func ratio(in, out int64, corners int32, scale float64) float32 {
+	switch {
+	case corners != 0 && out > 1:
+		return float32(float64(in-1) / float64(out-1))
+	case corners != 0:
+		return 0
+	case scale > 0:
+		return float32(1 / scale)
+	}
+	return float32(float64(in) / float64(out))
+}
+
+// image shows a tensor with n spatial dims as [N, C, H, W].
+func image(t *validate.Tensor, spatial int) (size, stride [4]int64, err error) {
+	size, stride = [4]int64{1, 1, 1, 1}, [4]int64{}
+	n := len(t.Shape)
+	if spatial < 1 || spatial > 2 || n < spatial || n > spatial+2 {
+		return size, stride, fmt.Errorf("%v is no batch of images", t.Shape)
+	}
+	for i := range spatial {
+		size[4-spatial+i], stride[4-spatial+i] = t.Shape[n-spatial+i], t.Strides[n-spatial+i]
+	}
+	for i := range n - spatial {
+		size[2-(n-spatial)+i], stride[2-(n-spatial)+i] = t.Shape[i], t.Strides[i]
+	}
+	return size, stride, nil
+}
+
+// pool runs a pooling between the large tensor and the small one; back says that
+// it goes from the small to the large.
+func (r *run) pool(name string, large, small, index *validate.Tensor, back bool) error {
+	a := poolArgs{kh: 1, kw: 1, sh: 1, sw: 1, dh: 1, dw: 1, dtype: dtype(large), index: r.ptr(index)}
+	spatial := 2
+	if p := r.attrs().Pool; p != nil {
+		spatial = len(p.Kernel)
+		if spatial < 1 || spatial > 2 {
+			return fmt.Errorf("windows of %d dims", spatial)
+		}
+		get := func(v []int64, i int, def int64) int32 {
+			if j := i - (2 - spatial); j >= 0 && j < len(v) {
+				return int32(v[j])
+			}
+			return int32(def)
+		}
+		a.kh, a.kw, a.sh, a.sw = get(p.Kernel, 0, 1), get(p.Kernel, 1, 1), get(p.Stride, 0, 1), get(p.Stride, 1, 1)
+		a.ph, a.pw, a.dh, a.dw = get(p.Pad, 0, 0), get(p.Pad, 1, 0), get(p.Dilation, 0, 1), get(p.Dilation, 1, 1)
+		a.divisor = int32(p.Divisor)
+		if p.ExcludePad {
+			a.excludePad = 1
+		}
+	} else if n := len(r.attrs().Dims); n > 0 {
+		spatial = n
+	}
+	in, is, err := image(large, spatial)
+	if err != nil {
+		return err
+	}
+	out, os, err := image(small, spatial)
+	if err != nil {
+		return err
+	}
+	if !isTraining(large.DType) || small.DType != large.DType {
+		return fmt.Errorf("pooling of %v and %v", large.DType, small.DType)
+	}
+	a.n, a.c, a.h, a.w, a.oh, a.ow, a.inStride, a.outStride = in[0], in[1], in[2], in[3], out[2], out[3], is, os
+	if index != nil {
+		if _, a.indexStride, err = image(index, spatial); err != nil {
+			return err
+		}
+	}
+	if back {
+		a.in, a.out = r.ptr(small), r.ptr(large)
+		return launch(r.d, "pool", name, along(large.Elems()), &a)
+	}
+	a.in, a.out = r.ptr(large), r.ptr(small)
+	return launch(r.d, "pool", name, along(small.Elems()), &a)
+}

@@ -1,0 +1,350 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/validate"
+)
+
+// reduceArgs is Reduce of reduce.cu.
+type reduceArgs struct {
+	outs, reds                   int64
+	op, dtype, outDType, splits  int32
+	outDims, redDims             int32
+	outSize, outStride, inStride [6]int64
+	redSize, redStride           [6]int64
+	in, out                      uint64
+	param                        float64
+}
+
+// The reductions, as reduce.cu numbers them.
+const (
+	redSum = iota
+	redMean
+	redProd
+	redMax
+	redMin
+	redAny
+	redAll
+	redArgMax
+	redArgMin
+	redSumSq
+	redVar
+	redCount
+	redLogSumExp
+)
+
+// scratchFloats is how many numbers the modules' staging areas hold.
+const scratchFloats = 1 << 20
+
+// reduceKernels are those of this file.
+func reduceKernels(register func(k kernel, names ...string)) {
+	for name, op := range map[string]int32{"sum": redSum, "mean": redMean, "amax": redMax, "amin": redMin, "argmax": redArgMax, "argmin": redArgMin, "var": redVar} {
+		register(kernel{run: func(r *run) error { return r.reduce(op, r.result(0), r.arg(0), r.attrs().Dims) }}, name)
+	}
+	register(kernel{run: logSumExp}, "logsumexp")
+	register(kernel{run: func(r *run) error { return r.softmax(0) }}, "softmax")
+	register(kernel{run: func(r *run) error { return r.softmax(1) }}, "log_softmax")
+	register(kernel{run: func(r *run) error { return r.softmaxBackward(0) }}, "_softmax_backward_data")
+	register(kernel{run: func(r *run) error { return r.softmaxBackward(1) }}, "_log_softmax_backward_data")
+	register(kernel{run: cumsum}, "cumsum")
+	register(kernel{run: mseLoss}, "mse_loss")
+	register(kernel{run: repeatBackward}, "repeat_backward")
+}
+
+// reduce reduces dims of in to out, which has them with one element or not at
+// all.
+func (r *run) reduce(op int32, out, in *validate.Tensor, dims []int64) error {
+	a := reduceArgs{op: op, dtype: dtype(in), outDType: dtype(out), in: r.ptr(in), out: r.ptr(out), splits: 1, reds: 1}
+	if len(dims) == 0 && out.Elems() == 1 {
+		for d := range in.Shape {
+			dims = append(dims, int64(d))
+		}
+	}
+	var keepShape, keepIn, redShape, redIn []int64
+	for d, n := range in.Shape {
+		if slices.Contains(dims, int64(d)) {
+			redShape, redIn = append(redShape, n), append(redIn, in.Strides[d])
+			a.reds *= n
+		} else {
+			keepShape, keepIn = append(keepShape, n), append(keepIn, in.Strides[d])
+		}
+	}
+	var keepOut []int64
+	for d, n := range out.Shape {
+		if len(out.Shape) == len(in.Shape) && slices.Contains(dims, int64(d)) {
+			continue
+		}
+		if len(keepOut) < len(keepShape) && keepShape[len(keepOut)] == n {
+			keepOut = append(keepOut, out.Strides[d])
+		}
+	}
+	if len(keepOut) != len(keepShape) {
+		return fmt.Errorf("reducing %v of %v to %v", dims, in.Shape, out.Shape)
+	}
+	a.outs = out.Elems()
+	a.param = 1 / float64(max(a.reds, 1))
+	if op == redVar {
+		a.param = float64(a.reds) - r.scalar(0, 1)
+	}
+	return r.runReduce(&a, keepShape, keepIn, keepOut, redShape, redIn)
+}
+
+// runReduce folds the dims, shares the work among threads and starts the kernel:
+// twice where the reduced elements are split.
+func (r *run) runReduce(a *reduceArgs, keepShape, keepIn, keepOut, redShape, redIn []int64) error {
+	keep := [][]int64{keepIn, keepOut}
+	keepSize := fold(keepShape, keep)
+	red := [][]int64{redIn}
+	redSize := fold(redShape, red)
+	if a.op == redArgMax || a.op == redArgMin { // positions count in the dims' own order
+		red = [][]int64{redIn}
+		redSize = join(redShape, red, ascending(len(redShape)))
+	}
+	if len(keepSize) > len(a.outSize) || len(redSize) > len(a.redSize) {
+		return fmt.Errorf("a reduction over %v and %v", keepShape, redShape)
+	}
+	a.outDims, a.redDims = int32(len(keepSize)), int32(len(redSize))
+	copy(a.outSize[:], keepSize)
+	copy(a.inStride[:], keep[0])
+	copy(a.outStride[:], keep[1])
+	copy(a.redSize[:], redSize)
+	copy(a.redStride[:], red[0])
+	// Where neighbouring results read neighbouring elements, a warp takes 32 of
+	// them; else a block takes one.
+	g := grid{tx: 1, ty: 256}
+	if a.reds < 256 {
+		for g.ty = 32; int64(g.ty) < a.reds; g.ty *= 2 {
+		}
+	}
+	if n := len(keepSize) - 1; a.outs > 1 && keep[0][n] == 1 && !(len(redSize) == 1 && red[0][0] == 1 && a.reds > 1) {
+		g.tx, g.ty = 32, 16
+		for g.ty > 1 && int64(g.ty/2) >= a.reds {
+			g.ty /= 2
+		}
+	} else if a.reds <= 8 {
+		g.tx, g.ty = 64, 1
+	}
+	g.x = (a.outs + int64(g.tx) - 1) / int64(g.tx)
+	name := "reduce_f32"
+	switch whole := a.dtype >= dtypes[graph.Int64] && a.dtype != dtypes[graph.Float64]; {
+	case whole && a.op != redMean && a.op != redVar:
+		name = "reduce_i64"
+	case whole || a.dtype == dtypes[graph.Float64]:
+		name = "reduce_f64"
+	}
+	once := a.op == redArgMax || a.op == redArgMin || a.op == redVar || a.op == redLogSumExp || name != "reduce_f32"
+	if per := int64(g.ty) * 16; !once && g.x < 2*r.d.sms && a.reds > 2*per {
+		a.splits = int32(min((a.reds+per-1)/per, (4*r.d.sms+g.x-1)/g.x, scratchFloats/max(a.outs, 1), 65535))
+	}
+	if a.splits < 2 {
+		a.splits = 1
+		return launch(r.d, "reduce", name, g, a)
+	}
+	g.y = int64(a.splits)
+	if err := launch(r.d, "reduce", name, g, a); err != nil {
+		return err
+	}
+	b := reduceArgs{outs: a.outs, reds: int64(a.splits), op: a.op, outDType: a.outDType, splits: 1, outDims: a.outDims, redDims: 1, outSize: a.outSize,
+		outStride: a.outStride, out: a.out, param: a.param}
+	if a.op == redSumSq || a.op == redCount {
+		b.op = redSum
+	}
+	n := int64(1)
+	for d := int(a.outDims) - 1; d >= 0; d-- {
+		b.inStride[d] = n
+		n *= a.outSize[d]
+	}
+	b.redSize[0], b.redStride[0] = int64(a.splits), a.outs
+	at, _, err := r.d.modules["reduce"].Global("scratch")
+	if err != nil {
+		return explain("finding the staging area", err)
+	}
+	b.in = uint64(at)
+	second := grid{x: (a.outs + 31) / 32, tx: 32, ty: 8}
+	if a.outs == 1 {
+		second = grid{x: 1, tx: 1, ty: 256}
+	}
+	return launch(r.d, "reduce", "reduce_f32", second, &b)
+}
+
+func ascending(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
+// softmaxArgs is Softmax of reduce.cu.
+type softmaxArgs struct {
+	rows, cols, inner       int64
+	in, out, grad           uint64
+	dtype, outDType, log, _ int32
+}
+
+// lines splits a contiguous tensor at a dim: lines outside it, its length, and
+// what lies inside.
+func lines(t *validate.Tensor, dim int64) (outer, length, inner int64) {
+	outer, length, inner = 1, 1, 1
+	for d, n := range t.Shape {
+		switch {
+		case int64(d) < dim:
+			outer *= n
+		case int64(d) == dim:
+			length = n
+		default:
+			inner *= n
+		}
+	}
+	return outer, length, inner
+}
+
+func (r *run) softmaxRun(name string, a *softmaxArgs) error {
+	if a.inner == 1 {
+		t := 128
+		for ; t < 1024 && int64(t)*4 < a.cols; t *= 2 {
+		}
+		return launch(r.d, "reduce", name+"_rows", grid{x: min(a.rows, 1<<20), tx: t}, a)
+	}
+	return launch(r.d, "reduce", name+"_lines", along(a.rows*a.inner), a)
+}
+
+func (r *run) softmax(log int32) error {
+	out := r.result(0)
+	in, err := r.inOrder(0)
+	if err != nil {
+		return err
+	}
+	if !contiguous(out) || !isTraining(in.DType) || in.DType != out.DType && out.DType != graph.Float32 {
+		return fmt.Errorf("softmax of %v to %v with strides %v", in.DType, out.DType, out.Strides)
+	}
+	a := softmaxArgs{in: r.ptr(in), out: r.ptr(out), dtype: dtype(in), outDType: dtype(out), log: log}
+	a.rows, a.cols, a.inner = lines(in, r.attrs().Dims[0])
+	return r.softmaxRun("softmax", &a)
+}
+
+func (r *run) softmaxBackward(log int32) error {
+	out := r.result(0)
+	g, err := r.inOrder(0)
+	if err != nil {
+		return err
+	}
+	y, err := r.inOrder(1)
+	if err != nil {
+		return err
+	}
+	if !contiguous(out) || !isTraining(y.DType) || g.DType != y.DType || out.DType != y.DType && y.DType != graph.Float32 {
+		return fmt.Errorf("the gradient %v of a softmax %v to %v with strides %v", g.DType, y.DType, out.DType, out.Strides)
+	}
+	a := softmaxArgs{in: r.ptr(y), grad: r.ptr(g), out: r.ptr(out), dtype: dtype(y), outDType: dtype(out), log: log}
+	a.rows, a.cols, a.inner = lines(y, r.attrs().Dims[0])
+	return r.softmaxRun("softmax_backward", &a)
+}
+
+// logSumExp is max + log(sum(exp(x - max))) in one sweep of a row.
+func logSumExp(r *run) error {
+	return r.reduce(redLogSumExp, r.result(0), r.arg(0), r.attrs().Dims)
+}
+
+// inOrder is operand i row-major: itself, or copied to a scratch that the plan
+// has for it.
+func (r *run) inOrder(i int) (*validate.Tensor, error) {
+	t := r.arg(i)
+	if t == nil {
+		return nil, fmt.Errorf("operand %d is not on the device", i)
+	}
+	if contiguous(t) {
+		return t, nil
+	}
+	bytes := t.DType.Bytes(t.Elems())
+	for j := range r.c.Scratch {
+		s := &r.c.Scratch[j]
+		if r.taken&(1<<j) != 0 || s.Bytes < bytes {
+			continue
+		}
+		r.taken |= 1 << j
+		u := *t
+		u.At, u.Strides = s.At, rowMajor(t.Shape)
+		return &u, r.pointwise("copy", &u, [4]float64{}, onDevice(t))
+	}
+	return nil, fmt.Errorf("operand %d has strides %v, and the plan has no memory for a copy", i, t.Strides)
+}
+
+func rowMajor(shape []int64) []int64 {
+	out := make([]int64, len(shape))
+	n := int64(1)
+	for i := len(shape) - 1; i >= 0; i-- {
+		out[i] = n
+		n *= max(shape[i], 1)
+	}
+	return out
+}
+
+// scanArgs is Scan of reduce.cu.
+type scanArgs struct {
+	outer, length, inner   int64
+	in, out                uint64
+	op, dtype, outDType, _ int32
+}
+
+func cumsum(r *run) error {
+	in, err := r.inOrder(0)
+	if err != nil {
+		return err
+	}
+	out := r.result(0)
+	if !contiguous(out) {
+		return fmt.Errorf("a running sum with strides %v", out.Strides)
+	}
+	a := scanArgs{in: r.ptr(in), out: r.ptr(out), op: redSum, dtype: dtype(in), outDType: dtype(out)}
+	a.outer, a.length, a.inner = lines(in, r.attrs().Dims[0])
+	return launch(r.d, "reduce", "scan_lines", along(a.outer*a.inner), &a)
+}
+
+// mseLoss adds squared differences, which lie in the scratch that the plan has
+// for them.
+func mseLoss(r *run) error {
+	x := r.arg(0)
+	if len(r.c.Scratch) == 0 || r.c.Scratch[0].Bytes < x.DType.Bytes(x.Elems()) {
+		return fmt.Errorf("the plan has no memory for the differences of %v", x.Shape)
+	}
+	d := *x
+	d.At, d.Strides = r.c.Scratch[0].At, rowMajor(x.Shape)
+	if err := r.pointwise("mse", &d, [4]float64{}, r.c.Args[0], r.c.Args[1]); err != nil {
+		return err
+	}
+	op := int32(redMean)
+	if r.scalar(0, 1) == 2 {
+		op = redSum
+	}
+	return r.reduce(op, r.result(0), &d, nil)
+}
+
+// repeatBackward adds the gradients of all copies: a reduction over the dims that
+// count them.
+func repeatBackward(r *run) error {
+	g, out := r.arg(0), r.result(0)
+	v := validate.Tensor{At: g.At, DType: g.DType}
+	lead := len(g.Shape) - len(out.Shape)
+	var dims []int64
+	var keep validate.Tensor = *out
+	keep.Shape, keep.Strides = nil, nil
+	for d, n := range g.Shape {
+		own := int64(1)
+		if d >= lead {
+			own = out.Shape[d-lead]
+		}
+		dims = append(dims, int64(len(v.Shape)))
+		v.Shape, v.Strides = append(v.Shape, n/max(own, 1)), append(v.Strides, g.Strides[d]*own)
+		if d >= lead {
+			v.Shape, v.Strides = append(v.Shape, own), append(v.Strides, g.Strides[d])
+			keep.Shape, keep.Strides = append(keep.Shape, own), append(keep.Strides, out.Strides[d-lead])
+		}
+	}
+	return r.reduce(redSum, &keep, &v, dims)
+}

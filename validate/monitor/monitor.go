@@ -1,0 +1,59 @@
+// Package monitor watches how much memory a GPU, or a process on it, holds, and
+// compares it with a plan. It reads NVML where the build opens libraries (tag
+// cuda), else the program nvidia-smi, which comes with every driver.
+package monitor
+
+import (
+	"errors"
+	"time"
+)
+
+// ErrGone is the error of a process that has ended, or holds no memory yet.
+var ErrGone = errors.New("the process holds no memory of this GPU")
+
+// A Target is what is watched.
+type Target struct {
+	GPU int
+	PID int // 0: the whole device
+}
+
+// A Sample is what a source read at one time.
+type Sample struct {
+	At    time.Time
+	Used  int64 // of the process, or of the device where no process is watched
+	Total int64 // of the device
+}
+
+// A Source reads memory.
+type Source interface {
+	Device() string
+	Sample() (Sample, error)
+	Close() error
+}
+
+// sources are the ways to read, the best first.
+var sources = []struct {
+	name string
+	open func(Target) (Source, error)
+}{
+	{"NVML", openNVML},
+	{"nvidia-smi", openSMI},
+}
+
+// errNotBuilt is why a source is missing from this build.
+var errNotBuilt = errors.New("not in this build")
+
+// Open opens the first source that can be; the error is that of the last.
+func Open(t Target) (Source, error) {
+	var last error
+	for _, s := range sources {
+		src, err := s.open(t)
+		if err == nil {
+			return src, nil
+		}
+		if !errors.Is(err, errNotBuilt) {
+			last = err
+		}
+	}
+	return nil, last
+}
