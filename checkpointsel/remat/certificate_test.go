@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"testing"
-	"time"
 )
 
 // TestCertificate solves instances with certificates, which the checker must
@@ -24,7 +23,7 @@ func TestCertificate(t *testing.T) {
 		{"checkmate_mobilenet_b512.json", 25, "windows"},
 	} {
 		in := load(t, tt.file)
-		r, err := Solve(context.Background(), in, Options{Budget: in.Peak() * tt.ratio / 100, Timeout: 2 * time.Second, Certificate: true})
+		r, err := Solve(context.Background(), in, Options{Budget: in.Peak() * tt.ratio / 100, Patience: 1, Certificate: true})
 		var c *Certificate
 		if e, ok := err.(*InfeasibleError); ok { //nolint:errorlint // it is returned as it is
 			c = e.Certificate
