@@ -44,6 +44,9 @@ func (p *patLift) mask(m *match) (mask graph.Arg, causal bool) {
 			return argNone(), true
 		}
 	}
+	if len(where.Inputs) != 3 {
+		return argOf(p.value(id)), false
+	}
 	if f, ok := p.number(where.Inputs[1]); ok && f == 0 && m.value("p") >= 0 {
 		return argOf(p.value(where.Inputs[0])), false
 	}
