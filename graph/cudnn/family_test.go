@@ -11,9 +11,9 @@ func TestTrees(t *testing.T) {
 			node  int32
 			bound int16
 		}
-		for todo := []visit{{0, -1}}; len(todo) > 0; {
-			v := todo[len(todo)-1]
-			todo = todo[:len(todo)-1]
+		for stack := []visit{{0, -1}}; len(stack) > 0; {
+			v := stack[len(stack)-1]
+			stack = stack[:len(stack)-1]
 			if b := tr.bound[v.node]; b >= 0 {
 				v.bound = b
 			}
@@ -21,7 +21,7 @@ func TestTrees(t *testing.T) {
 				if int(tr.feature[v.node]) > numFeatures {
 					t.Fatalf("tree %d: node %d asks for feature %d", i, v.node, tr.feature[v.node])
 				}
-				todo = append(todo, visit{v.node + 1, v.bound}, visit{tr.other[v.node], v.bound})
+				stack = append(stack, visit{v.node + 1, v.bound}, visit{tr.other[v.node], v.bound})
 				continue
 			}
 			leaves++

@@ -43,10 +43,9 @@ type childRun struct{ first, last int }
 // frameHolds adds to holds what variables of modules of known classes name:
 // the result of a child, or what one is called with, until another child has
 // returned or the module itself has.
-func frameHolds(l *lift.Lifted, holds [][]graph.ValueID) {
-	g := l.Graph
+func frameHolds(g *graph.Graph, modules []lift.Module, holds [][]graph.ValueID) {
 	uses := lastUses(g)
-	for _, m := range l.Modules() {
+	for _, m := range modules {
 		vars := frameOf(m.Class)
 		if len(vars) == 0 {
 			continue
@@ -67,9 +66,8 @@ func frameHolds(l *lift.Lifted, holds [][]graph.ValueID) {
 var windowed = []string{"torchvision.models.swin_transformer.ShiftedWindowAttention", "torchvision.models.swin_transformer.ShiftedWindowAttentionV2"}
 
 // windowHolds adds to holds what windowed modules project.
-func windowHolds(l *lift.Lifted, holds [][]graph.ValueID) {
-	g := l.Graph
-	for _, m := range l.Modules() {
+func windowHolds(g *graph.Graph, modules []lift.Module, holds [][]graph.ValueID) {
+	for _, m := range modules {
 		if !slices.Contains(windowed, m.Class) {
 			continue
 		}

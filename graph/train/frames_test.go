@@ -86,7 +86,7 @@ func TestFrameHolds(t *testing.T) {
 	z := call("h.0.mlp", y)
 	call("h.0", sum, z)
 	holds := make([][]graph.ValueID, len(g.Nodes))
-	frameHolds(l, holds)
+	frameHolds(g, l.Modules(), holds)
 	if end := holds[5]; !slices.Contains(end, a) || !slices.Contains(end, z) || slices.Contains(end, x) || slices.Contains(end, y) {
 		t.Errorf("let go at the end: %v, want %d (attn) and %d (mlp), not %d or %d", end, a, z, x, y)
 	}

@@ -27,10 +27,10 @@ import (
 
 // scopeHolds returns, for every call, the values that are let go after it
 // and not earlier.
-func scopeHolds(l *lift.Lifted) [][]graph.ValueID {
+func scopeHolds(l *lift.Lifted, modules []lift.Module) [][]graph.ValueID {
 	g := l.Graph
 	holds := make([][]graph.ValueID, len(g.Nodes))
-	ends, inner := callEnds(g), callees(l)
+	ends, inner := callEnds(g), callees(modules)
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		for _, id := range n.Inputs {
@@ -54,8 +54,8 @@ func scopeHolds(l *lift.Lifted) [][]graph.ValueID {
 			}
 		}
 	}
-	frameHolds(l, holds)
-	windowHolds(l, holds)
+	frameHolds(g, modules, holds)
+	windowHolds(g, modules, holds)
 	return holds
 }
 
@@ -70,14 +70,14 @@ type skip struct {
 // after it. A variable lives until its frame returns, or until the frame gives
 // a value to a variable again: which of them, the file does not say, and the
 // first that is not needed any more is taken to be overwritten.
-func skips(l *lift.Lifted) [][]graph.ValueID {
+func skips(l *lift.Lifted, modules []lift.Module) [][]graph.ValueID {
 	g := l.Graph
 	type frame struct {
 		module string
 		end    int
 	}
 	frames := map[frame][]skip{}
-	ends, inner := callEnds(g), callees(l)
+	ends, inner := callEnds(g), callees(modules)
 	first, last := make([]int, len(g.Values)), make([]int, len(g.Values))
 	common := make([]int, len(g.Values))
 	for i := range g.Nodes {
@@ -232,9 +232,9 @@ func prefix(module string, n int) string {
 
 // callees returns a function that gives the depth of the module that a frame at
 // depth d calls on the way to a module: a list of modules is none.
-func callees(l *lift.Lifted) func(module string, d int) int {
+func callees(modules []lift.Module) func(module string, d int) int {
 	called := map[string]bool{}
-	for _, m := range l.Modules() {
+	for _, m := range modules {
 		called[m.Name] = true
 	}
 	return func(module string, d int) int {

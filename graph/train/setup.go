@@ -50,7 +50,7 @@ func (b *builder) resident() error {
 		shape, ok := v.Type.Shape.Static()
 		if !ok {
 			if cat == program.Inputs {
-				return fmt.Errorf("input %q has the unbound shape %v: bind its dimensions", v.Name, shapeText(v.Type.Shape))
+				return fmt.Errorf("input %q has the unbound shape %v: bind its dimensions, as --dim NAME=N", v.Name, shapeText(v.Type.Shape))
 			}
 			continue
 		}
@@ -203,7 +203,7 @@ func (b *builder) batchCounters() {
 // embeddings of transformers 5 keep and no graph reads.
 func (b *builder) rotaryCopies() {
 	classes := map[string]string{}
-	for _, m := range b.l.Modules() {
+	for _, m := range b.modules {
 		classes[m.Name] = m.Class
 	}
 	for _, r := range b.setup {

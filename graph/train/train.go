@@ -80,12 +80,12 @@ type Output struct {
 // or the symbolic dimension that is unbound.
 func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	defer aten.Recover(&err)
-	b := &builder{l: l, opt: opt, e: aten.New(opt.Config), env: make([]*aten.Tensor, len(l.Graph.Values))}
+	b := &builder{l: l, modules: l.Modules(), opt: opt, e: aten.New(opt.Config), env: make([]*aten.Tensor, len(l.Graph.Values))}
 	b.e.P.Train = opt.Train
 	b.e.P.Warnings = slices.Concat(l.Warnings, opt.Warnings)
-	b.holds = scopeHolds(l)
+	b.holds = scopeHolds(l, b.modules)
 	if !opt.Train {
-		for i, ids := range skips(l) {
+		for i, ids := range skips(l, b.modules) {
 			b.holds[i] = append(b.holds[i], ids...)
 		}
 	}
@@ -145,6 +145,7 @@ type builder struct {
 	env         []*aten.Tensor
 	params      []*aten.Tensor
 	ranges      [][2]int
+	modules     []lift.Module     // those whose classes the file names
 	holds       [][]graph.ValueID // values let go after each call
 	result      *aten.Tensor      // the loss
 	lora        map[int]*adapter  // by the last call of the module
