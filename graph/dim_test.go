@@ -355,7 +355,7 @@ func TestDimRingLaws(t *testing.T) {
 }
 
 func FuzzParseDim(f *testing.F) {
-	for _, s := range []string{"batch", "floor(H/2 - 1/2) + 1", "2*s0//3", "Max(1, s0)", "`a b`**2 % -3", "(((a", "1.5*x/(y - 2)", "-9223372036854775808"} {
+	for _, s := range []string{"batch", "floor(H/2 - 1/2) + 1", "2*s0//3", "Max(1, s0)", "`a b`**2 % -3", "(((a", "1.5*x/(y - 2)", "A/2/A%A/200", "-9223372036854775808"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

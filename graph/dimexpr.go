@@ -274,16 +274,17 @@ func floorDivPoly(p, q poly) Dim {
 		return whole
 	}
 	r, q = cancel(r, q)
-	if len(q) == 1 && len(q[0].m) == 0 {
+	if q.constant() {
 		return whole.Add(floorDivConst(r, q[0].c))
 	}
 	return whole.Add(newFloor(fromPoly(r, true), fromPoly(q, true)))
 }
 
 // cancel divides both by their common integer and monomial factor. When q is
-// a constant, p's constant term is rounded down, which floor(p/q) allows.
+// a constant, or becomes one, p's constant term is rounded down, which
+// floor(p/q) allows.
 func cancel(p, q poly) (poly, poly) {
-	constant := len(q) == 1 && len(q[0].m) == 0
+	constant := q.constant()
 	g, m := int64(0), q[0].m
 	for _, t := range q {
 		g, m = gcd(g, t.c), gcdMono(m, t.m)
@@ -296,8 +297,15 @@ func cancel(p, q poly) (poly, poly) {
 	if g == 1 && len(m) == 0 {
 		return p, q
 	}
-	return p.over(g, m), q.over(g, m)
+	p, q = p.over(g, m), q.over(g, m)
+	if !constant && q.constant() {
+		return cancel(p, q)
+	}
+	return p, q
 }
+
+// constant reports whether p is one constant term.
+func (p poly) constant() bool { return len(p) == 1 && len(p[0].m) == 0 }
 
 // over divides every term by g*m, rounding coefficients down.
 func (p poly) over(g int64, m []factor) poly {
@@ -342,7 +350,7 @@ func floorDivConst(p poly, c int64) Dim {
 	if c == 1 {
 		return fromPoly(p, true)
 	}
-	if len(p) == 1 && len(p[0].m) == 0 {
+	if p.constant() {
 		return Int(floorDiv(p[0].c, c))
 	}
 	if d := mergeFloor(p, c); d.Known() {
