@@ -13,6 +13,7 @@ import (
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/planner/layout"
 	"github.com/memplan/memplan/planner/profile"
 )
 
@@ -40,7 +41,9 @@ var listings = []listing{
 			return []string{x.Name, x.CUDA, x.CuDNN, strconv.FormatBool(x.Measured)}
 		})
 	}},
-	{"layouts", "arena layouts", []string{"layout", "what it is"}, func() [][]string { return nil }},
+	{"layouts", "arena layouts", []string{"layout", "what it is"}, func() [][]string {
+		return rows(layout.Methods, func(m *layout.Method) []string { return []string{m.Name, m.Doc} })
+	}},
 	{"selectors", "checkpoint selections", []string{"selection", "what it is"}, func() [][]string {
 		return rows(planner.Selections, func(x *struct{ Name, Doc string }) []string { return []string{x.Name, x.Doc} })
 	}},

@@ -33,7 +33,7 @@ func newSolveCmd(s *streams) *cobra.Command {
 			return fmt.Errorf("solve %q: %w", args[0], oneOf(args[0], known))
 		},
 	}
-	c.AddCommand(newSolveRematCmd(s, solveRematRun))
+	c.AddCommand(newSolveRematCmd(s, solveRematRun), newSolveLayoutCmd(s, solveLayoutRun))
 	return c
 }
 
