@@ -26,7 +26,7 @@ func (b *builder) backward() error {
 	e.Named("loss", "")
 	out := b.logits()
 	if out == nil {
-		return fmt.Errorf("no floating-point output to train on: outputs %v", b.outputs())
+		return fmt.Errorf("nothing to train: none of the model's outputs %v is of floating-point numbers that depend on a trained parameter (for an inference give --mode infer)", b.outputs())
 	}
 	loss, err := b.loss(out)
 	if err != nil {
