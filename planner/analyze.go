@@ -256,11 +256,21 @@ func (a *answer) report() *Report {
 	s := res.Steps[len(res.Steps)-1]
 	r.Phases = Phases{s.Start, s.AfterForward, s.AfterBackward, s.AfterStep, s.ForwardPeak, s.BackwardPeak, s.OptimizerPeak}
 	a.atPeak(r)
-	for _, id := range a.ev.Saved {
-		r.SavedBytes += a.ev.Storages[id].Bytes
-	}
+	r.SavedBytes = a.ev.savedBytes()
 	r.Time.round()
 	return r
+}
+
+// savedBytes adds up what autograd holds when the forward pass ends. What it
+// saved for results that nobody holds any more went with them.
+func (ev *evaluation) savedBytes() (n int64) {
+	last := liveness.NewRanges(ev.Program).End
+	for _, id := range ev.Saved {
+		if s := &ev.Storages[id]; last[id] > ev.Forward || s.Life == program.Static || s.Life == program.State {
+			n += s.Bytes
+		}
+	}
+	return n
 }
 
 func (t *TimeInfo) round() {
@@ -296,7 +306,8 @@ func (a *answer) atPeak(r *Report) {
 	ev := a.ev
 	t := ev.peakTimeline()
 	at := ev.res.Event
-	if at >= len(t.Events) {
+	if at >= len(t.Events) { // nothing is computed
+		r.Peak.Phase, r.Breakdown = program.Forward.String(), ev.breakdown(nil)
 		return
 	}
 	n := &ev.Nodes[t.Events[at].Node]

@@ -5,7 +5,6 @@
 package planner
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -432,5 +431,3 @@ func (m *Model) leadingDim() int64 {
 	}
 	return 0
 }
-
-func canceled(ctx context.Context) bool { return ctx != nil && ctx.Err() != nil }

@@ -112,6 +112,9 @@ func (a *answer) selectSchedule(ctx context.Context, name string, class remat.Cl
 	if err := s.run(ctx); err != nil {
 		return err
 	}
+	if s.steps == nil && s.reason == nil && ctx.Err() != nil { // neither a schedule nor a proof
+		return ctx.Err()
+	}
 	if s.steps == nil {
 		a.check = nil
 		return a.noSchedule(ctx, g, s.reason)
@@ -236,7 +239,9 @@ func (s *scheduleSearch) solve(ctx context.Context, budget int64) (*remat.Result
 	case errors.Is(ctx.Err(), context.Canceled):
 		return nil, ctx.Err()
 	case errors.Is(err, remat.ErrInfeasible):
-		errors.As(err, &s.reason)
+		if budget == s.a.j.cap {
+			errors.As(err, &s.reason)
+		}
 		return nil, nil //nolint:nilnil // no schedule fits
 	case errors.Is(err, remat.ErrNoPlan):
 		return r, nil
@@ -265,7 +270,7 @@ func (s *scheduleSearch) excess(r *remat.Result) (int64, error) {
 func (a *answer) noSchedule(ctx context.Context, g *checkpointsel.StepGraph, reason *remat.InfeasibleError) error {
 	f, err := remat.Least(ctx, g.Instance, 0, floorExecutions)
 	if err != nil {
-		return err
+		return a.unlessLate(ctx, err)
 	}
 	card := func(n int64) string { return profile.FormatBytes(n + a.j.device.Context) }
 	text := fmt.Sprintf("no schedule was found that fits; the least that one is known to need is about %s of the card's memory", card(f.Budget))
@@ -282,6 +287,15 @@ func (a *answer) noSchedule(ctx context.Context, g *checkpointsel.StepGraph, rea
 	}
 	a.note("no-schedule", "%s; none needs less than %s: %s needs it, %s", text, card(f.Bound), what, alone)
 	return nil
+}
+
+// unlessLate passes an error on, but for that of a bound that --timeout left no
+// time for: the report goes without.
+func (a *answer) unlessLate(ctx context.Context, err error) error {
+	if a.late(ctx) {
+		return nil
+	}
+	return err
 }
 
 // noSegments says what a schedule of operations could do where segments
@@ -302,8 +316,9 @@ func (a *answer) noSegments(ctx context.Context) error {
 		return nil
 	case err == nil:
 		a.note("schedule-may-fit", "a schedule of operations may fit, for memplan's executor: try --checkpoint schedule")
+		return nil
 	}
-	return err
+	return a.unlessLate(ctx, err)
 }
 
 // price sets what it costs that PyTorch can only checkpoint modules: the
@@ -318,7 +333,7 @@ func (a *answer) price(ctx context.Context) error {
 	}
 	bound, err := remat.Bound(ctx, g.Instance, a.j.cap)
 	if err != nil {
-		return err
+		return a.unlessLate(ctx, err)
 	}
 	total := g.Instance.Total()
 	lb := min(float64(bound-total)/float64(max(total, 1)), a.check.RecomputeOverhead)

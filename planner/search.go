@@ -3,6 +3,7 @@ package planner
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -80,6 +81,9 @@ func (a *answer) fitting(ctx context.Context, s *selector) (segs []train.Segment
 	}
 	tried := map[string]bool{fmt.Sprint(least): true}
 	for i := range int64(levels) {
+		if a.late(ctx) {
+			return best, bound, nil
+		}
 		segs, _, _ := p.Solve(hi-(hi-lo)*i/levels, checkpointsel.Sure)
 		key := fmt.Sprint(segs)
 		if tried[key] {
@@ -99,9 +103,22 @@ func (a *answer) fitting(ctx context.Context, s *selector) (segs []train.Segment
 	return best, bound, err
 }
 
-// replays reports whether a selection fits under the cap.
+// late reports that --timeout has passed, and notes that the answer is the best
+// so far.
+func (a *answer) late(ctx context.Context) bool {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return false
+	}
+	if !slices.ContainsFunc(a.notes, func(w graph.Warning) bool { return w.Code == "timeout" }) {
+		a.note("timeout", "the search ended at --timeout: this is the best it had found")
+	}
+	return true
+}
+
+// replays reports whether a selection fits under the cap. It is an error that
+// the command was interrupted, not that its time is up.
 func (a *answer) replays(ctx context.Context, segs []train.Segment) (bool, error) {
-	if canceled(ctx) {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return false, ctx.Err()
 	}
 	ev, err := a.m.evaluate(a.j, a.batch, segs, true)
@@ -130,6 +147,9 @@ func (a *answer) thin(ctx context.Context, p *checkpointsel.Problem, segs []trai
 	}
 	slices.SortStableFunc(order, func(x, y train.Segment) int { return cmp.Compare(cost(y), cost(x)) })
 	for _, s := range order {
+		if a.late(ctx) {
+			break
+		}
 		rest := slices.DeleteFunc(slices.Clone(segs), func(x train.Segment) bool { return slices.Equal(x.Modules, s.Modules) })
 		ok, err := a.replays(ctx, rest)
 		if err != nil {
@@ -166,7 +186,7 @@ func (a *answer) searchBatch(ctx context.Context) error {
 	tight := *a.j
 	tight.cap -= tight.cap / spread
 	fits := func(b int64) (bool, error) {
-		if canceled(ctx) {
+		if errors.Is(ctx.Err(), context.Canceled) {
 			return false, ctx.Err()
 		}
 		ev, err := a.m.evaluate(&tight, b, a.j.cfg.Segments, true)
@@ -187,6 +207,12 @@ func (a *answer) searchBatch(ctx context.Context) error {
 		if lo > 0 || mid <= lo {
 			mid = lo + (hi-lo)/2
 		}
+		if a.late(ctx) {
+			if lo > 0 {
+				break
+			}
+			mid = max(hi/2, 1)
+		}
 		ok, err := fits(mid)
 		if err != nil {
 			return err
@@ -198,12 +224,18 @@ func (a *answer) searchBatch(ctx context.Context) error {
 			step *= 2
 		}
 	}
-	if lo, hi, err = a.solid(lo, hi, fits); err != nil {
-		return err
+	if !a.late(ctx) {
+		if lo, hi, err = a.solid(lo, hi, fits); err != nil {
+			return err
+		}
 	}
 	a.max.Max = lo
 	if a.batch = lo; lo == 0 {
 		a.batch = 1 // report what the smallest batch would need
+	}
+	if hi > lo+1 {
+		a.max.LimitedBy = "timeout"
+		return nil
 	}
 	return a.limit(&tight, hi)
 }
