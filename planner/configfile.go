@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -185,8 +186,13 @@ var entryKeys = []yamlKey[Entry]{
 	})},
 	{"vram", func(e *Entry, v yamlValue) error {
 		return e.set("vram", v, func(s string) (err error) {
-			e.Config.VRAM, err = profile.ParseSize(s)
-			return err
+			if e.Config.VRAM, err = profile.ParseSize(s); err == nil && e.Config.VRAM == 0 {
+				err = errors.New("want a positive size")
+			}
+			if err != nil {
+				return fmt.Errorf("vram: %w", err)
+			}
+			return nil
 		})
 	}},
 	{"rules", func(e *Entry, v yamlValue) (err error) {
