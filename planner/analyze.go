@@ -80,23 +80,30 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.ev, err = replay(b, j, false); err != nil {
+	if a.ev, a.fits, err = settled(b, j); err != nil {
 		return nil, err
 	}
 	a.guess = m.guess
-	if j.cap > 0 {
-		capped, err := replay(a.ev.Build, j, true)
-		if err != nil {
-			return nil, err
-		}
-		ok := capped.fail == nil
-		a.fits = &ok
-		if ok { // what the process would show under the cap
-			a.ev = capped
-			a.refused()
-		}
+	if a.fits != nil && *a.fits {
+		a.refused()
 	}
 	return a, a.upperBound()
+}
+
+// settled replays a step: under the cap where there is one and it fits, which
+// is what the process would show.
+func settled(b *train.Build, j *job) (ev *evaluation, fits *bool, err error) {
+	if j.cap > 0 {
+		if ev, err = replay(b, j, true); err != nil {
+			return nil, nil, err
+		}
+		ok := ev.fail == nil
+		if fits = &ok; ok {
+			return ev, fits, nil
+		}
+	}
+	ev, err = replay(b, j, false)
+	return ev, fits, err
 }
 
 // refused says what runs slower for want of memory.
