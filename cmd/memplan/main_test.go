@@ -99,6 +99,12 @@ func TestListings(t *testing.T) {
 		if items, ok := doc[l.name].([]any); !ok || len(items) != len(l.rows()) {
 			t.Errorf("list %s has %d items, want %d", l.name, len(items), len(l.rows()))
 		}
+		if l.items == nil && len(l.keys) != len(l.head) {
+			t.Errorf("list %s: keys %q for %q", l.name, l.keys, l.head)
+		}
+		for _, fault := range spelling(doc, "") {
+			t.Errorf("list %s: %s", l.name, fault)
+		}
 	}
 }
 

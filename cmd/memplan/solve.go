@@ -170,6 +170,9 @@ func solveRematRun(ctx context.Context, s *streams, o *solveRematOptions) error 
 	}
 	defer f.Close()
 	in, err := remat.ReadJSON(f)
+	if errors.Is(err, io.EOF) {
+		err = errors.New("the file is empty: want a graph in networkx's node-link form")
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.path, err)
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // ErrNoCUDA is what a build without CUDA answers.
-var ErrNoCUDA = errors.New("built without CUDA; build with: go install -tags cuda github.com/memplan/memplan/cmd/memplan")
+var ErrNoCUDA = errors.New("built without CUDA; build with: go install -tags cuda github.com/memplan/memplan/cmd/memplan; or give --device cpu")
 
 // An Entry is one kind of device.
 type Entry struct {
