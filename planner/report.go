@@ -60,8 +60,9 @@ type ConfigInfo struct {
 	Freeze     []string         `json:"freeze"`
 	LoRA       string           `json:"lora"` // "" without adapters
 	Hold       bool             `json:"holdOutputs"`
-	AllocConf  string           `json:"allocConf"` // PYTORCH_ALLOC_CONF, "" for its defaults
-	VRAMBytes  int64            `json:"vramBytes"` // the card's memory; 0 when neither --vram nor --gpu was given
+	AllocConf  string           `json:"allocConf"`       // PYTORCH_ALLOC_CONF, "" for its defaults
+	VRAMBytes  int64            `json:"vramBytes"`       // the card's memory; 0 when neither --vram nor --gpu was given
+	Times      string           `json:"times,omitempty"` // the file of measured operator times; "" without
 }
 
 // Peak is the largest need of the first steps.
@@ -129,13 +130,15 @@ type CheckpointInfo struct {
 	Restore       []checkpointsel.Restore `json:"restore"`    // what must be as it was for operations to run again
 }
 
-// TimeInfo is the roofline estimate.
+// TimeInfo is the roofline estimate, or made of measured times.
 type TimeInfo struct {
 	ForwardMs        float64 `json:"forwardMs"`
 	BackwardMs       float64 `json:"backwardMs"` // with recomputation
 	OptimizerMs      float64 `json:"optimizerMs"`
 	StepMs           float64 `json:"stepMs"`
 	SamplesPerSecond float64 `json:"samplesPerSecond"`
+	// Sources says which operations' times were measured; nil: none were given.
+	Sources *TimeSources `json:"sources,omitempty"`
 }
 
 // A CurvePoint is allocated bytes after an event of the peak's step.
@@ -163,6 +166,7 @@ type Config struct {
 	LoRA       string          // adapters, as ParseLoRA reads them
 	Hold       bool            // the training loop holds the outputs during backward
 	AllocConf  string          // value of PYTORCH_ALLOC_CONF
+	Times      string          // file of measured operator times, as ReadTimes reads it
 	Checkpoint string          // one of Checkpoints; "" lets the budget decide
 	Segments   []train.Segment // explicit selection, from a Plan or a configuration
 	Schedule   []remat.Step    // explicit schedule, from a Plan

@@ -9,10 +9,12 @@ import (
 )
 
 // A TimeModel estimates how long a node runs on a device: a roofline over
-// arithmetic and memory traffic, above the time that a launch takes.
+// arithmetic and memory traffic, above the time that a launch takes, or what
+// was measured where Times has it.
 type TimeModel struct {
 	Device *profile.Device
-	TF32   bool // float32 products other than convolutions use TF32
+	TF32   bool   // float32 products other than convolutions use TF32
+	Times  *Times // nil: nothing was measured
 }
 
 // Efficiencies of the roofline: the part of a device's peak that kernels
@@ -50,9 +52,21 @@ func passesOf(op string) float64 {
 	return 1
 }
 
-// Seconds returns the estimated device time of one node. Library workspaces
-// hold operands in another layout: they are written and read once.
+// Seconds returns the device time of one node: measured, or estimated.
 func (m *TimeModel) Seconds(n *program.Node) float64 {
+	t := m.roofline(n)
+	if m.Times == nil || t == 0 {
+		return t
+	}
+	if s, from := m.Times.seconds(m, n); from != fromRoofline {
+		return s
+	}
+	return t
+}
+
+// roofline returns the estimated device time of one node. Library workspaces
+// hold operands in another layout: they are written and read once.
+func (m *TimeModel) roofline(n *program.Node) float64 {
 	if len(n.Out) == 0 && len(n.Events) == 0 && n.Traffic == 0 {
 		return 0
 	}
@@ -66,12 +80,7 @@ func (m *TimeModel) Seconds(n *program.Node) float64 {
 
 // rate is the device's peak for the node's arithmetic, in operations a second.
 func (m *TimeModel) rate(n *program.Node) float64 {
-	d := graph.Float32
-	for _, t := range n.In {
-		if t.DType.IsFloat() {
-			d = t.DType
-		}
-	}
+	d := arithmetic(n)
 	product := strings.Contains(n.Op, "mm") || strings.Contains(n.Op, "attention")
 	conv := strings.Contains(n.Op, "conv")
 	switch {
@@ -116,6 +125,7 @@ func timeOf(p *program.Program, m *TimeModel, batch int64) TimeInfo {
 		t.OptimizerMs = 1e3 * (device[program.Update] + updateStart + updateHost*float64(len(p.Carried)))
 	}
 	t.StepMs = t.ForwardMs + t.BackwardMs + t.OptimizerMs
+	t.Sources = m.sources(p)
 	if t.StepMs > 0 && batch > 0 {
 		t.SamplesPerSecond = float64(batch*int64(max(p.Micros, 1))) / t.StepMs * 1e3
 	}

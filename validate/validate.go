@@ -47,6 +47,8 @@ type Report struct {
 	Time          TimeInfo      `json:"time"`
 	Recompute     RecomputeInfo `json:"recompute"`
 	Loss          []float64     `json:"loss"` // of each step
+	// Profile is what the planner reads as measured times (planner.ReadTimes).
+	Profile []planner.MeasuredNode `json:"-"`
 }
 
 // ModelInfo says what ran.
@@ -377,6 +379,7 @@ func (v *validation) timed(ctx context.Context, s *planner.Step, l *Layout) erro
 		}
 		predicted, measured := 1e3*float64(s.Runs(n))*s.Time.Seconds(n), 1e3*res.Times[i].Seconds()
 		v.r.Time.PerOp = append(v.r.Time.PerOp, OpTime{"aten." + n.Op, n.Name, n.Phase.String(), predicted, measured})
+		v.r.Profile = append(v.r.Profile, planner.Measure(n, s.Runs(n), predicted, measured))
 		if n.Recompute {
 			v.r.Recompute.Nodes++
 			redo, redoPredicted = redo+measured, redoPredicted+predicted

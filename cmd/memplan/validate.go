@@ -65,14 +65,14 @@ its name, or a gradient as grad:PARAMETER, both of the first step.`,
 	fl.Float64Var(&o.tolerance, "tolerance", 1e-4, "how far what is expected may be off, relative to the largest number")
 	fl.Uint64Var(&o.seed, "seed", 0, "`N` of which weights, inputs and dropout are made")
 	fl.IntVar(&o.steps, "steps", 2, "training steps of each run, `N`")
-	fl.StringVar(&o.profile, "profile", "", "write the measured times of all nodes to `FILE`, as JSON")
+	fl.StringVar(&o.profile, "profile", "", "write the measured times of all nodes to `FILE`, for --times to read")
 	noFiles(c, "cap", "tolerance", "seed", "steps")
 	o.outputFlags.add(c, report.Names(report.Validations))
 	return c
 }
 
 // planFlags are the flags that a plan has answered.
-var planFlags = []string{"vram", "gpu", "batch", "dim", "shape", "mode", "precision", "optimizer", "loss", "attention", "accumulate", "checkpoint", "runtime", "freeze", "lora", "hold-outputs", "alloc-conf"}
+var planFlags = []string{"vram", "gpu", "batch", "dim", "shape", "mode", "precision", "optimizer", "loss", "attention", "accumulate", "checkpoint", "runtime", "freeze", "lora", "hold-outputs", "alloc-conf", "times"}
 
 func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
 	q := &validate.Question{Open: device.Find(o.device).Open, Seed: o.seed, Steps: o.steps, Tolerance: o.tolerance}
@@ -234,16 +234,16 @@ func readArrays(flag string, list []string) (map[string]validate.Array, error) {
 
 // A measuredProfile is what --profile writes.
 type measuredProfile struct {
-	SchemaVersion int                 `json:"schemaVersion"`
-	Device        validate.DeviceInfo `json:"device"`
-	Model         validate.ModelInfo  `json:"model"`
-	StepMs        float64             `json:"stepMs"`
-	Nodes         []validate.OpTime   `json:"nodes"`
+	SchemaVersion int                    `json:"schemaVersion"`
+	Device        validate.DeviceInfo    `json:"device"`
+	Model         validate.ModelInfo     `json:"model"`
+	StepMs        float64                `json:"stepMs"`
+	Nodes         []planner.MeasuredNode `json:"nodes"`
 }
 
 func writeProfile(file string, r *validate.Report) error {
 	var b bytes.Buffer
-	if err := report.JSON(&b, measuredProfile{r.SchemaVersion, r.Device, r.Model, r.Time.MeasuredMs, r.Time.PerOp}); err != nil {
+	if err := report.JSON(&b, measuredProfile{r.SchemaVersion, r.Device, r.Model, r.Time.MeasuredMs, r.Profile}); err != nil {
 		return err
 	}
 	return writeFile(file, b.Bytes())
