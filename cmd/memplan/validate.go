@@ -35,7 +35,7 @@ func newValidateCmd(s *streams, run func(context.Context, *streams, *validateOpt
 		Use:   "validate <plan.json|model.onnx>",
 		Short: "Run it on a device, predicted against measured",
 		Long: `validate runs training steps on a device as the plan's schedule says, in one
-arena at the planned offsets, and checks: no buffer is written beyond its end,
+arena, at the offsets of the plan, and checks: no buffer is written beyond its end,
 every byte planned was enough, gradients with checkpoints are those without,
 memory and time are as predicted. A model file is run as analyze would count
 it; a plan as it was made. Weights are the file's own, or made from the seed
@@ -146,7 +146,7 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 		if err != nil {
 			return err
 		}
-		q.Framework = p.Peak.ReservedBytes
+		q.Framework, q.Arena = p.Peak.ReservedBytes, p.Arena
 		q.Model, q.Config, err = planner.OpenPlan(o.path)
 		return err
 	}
