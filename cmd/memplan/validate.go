@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/planner"
@@ -45,6 +46,7 @@ where it has none. What the device cannot run is listed; nothing is left out.
 its name, or a gradient as grad:PARAMETER, both of the first step.`,
 		Example: `  memplan validate plan.json --device cuda --cap 16G
   memplan validate models/mlp.onnx --batch 2 --device cpu
+  memplan validate models/mlp.onnx --batch 64 --device cuda:1
   memplan validate small.onnx --device cpu --input input0=x.npy --input target=y.npy --expect output0=out.npy`,
 		Args:              exactly(1, "one plan or model file"),
 		ValidArgsFunction: completeFiles(1, "json", "onnx"),
@@ -58,7 +60,7 @@ its name, or a gradient as grad:PARAMETER, both of the first step.`,
 	}
 	o.modelFlags.add(c)
 	fl := c.Flags()
-	addEnum(c, fl, &o.device, "device", device.Names()[0], "`DEVICE` to run on", device.Names(), nil)
+	addDevice(c, fl, &o.device)
 	fl.StringVar(&o.cap, "cap", "", "take no more than `SIZE` of the device's memory")
 	fl.StringArrayVar(&o.inputs, "input", nil, "elements of an input, a weight or the loss's target from a .npy or .pb file, `NAME=FILE`; repeatable")
 	fl.StringArrayVar(&o.expect, "expect", nil, "what an output, or a gradient as grad:NAME, should be, `NAME=FILE`; repeatable")
@@ -71,12 +73,26 @@ its name, or a gradient as grad:PARAMETER, both of the first step.`,
 	return c
 }
 
+// addDevice adds the flag that names a device of the table, or one of several.
+func addDevice(c *cobra.Command, fl *pflag.FlagSet, at *string) {
+	addEnum(c, fl, at, "device", device.Names()[0], "`DEVICE` to run on, cuda:1 for the second GPU", device.Names(), func(s string) error {
+		_, err := device.Find(s)
+		if errors.Is(err, device.ErrUnknown) {
+			return oneOf(s, device.Names())
+		}
+		return err
+	})
+}
+
 // planFlags are the flags that a plan has answered.
 var planFlags = []string{"vram", "gpu", "batch", "dim", "shape", "mode", "precision", "optimizer", "loss", "attention", "accumulate", "checkpoint", "runtime", "freeze", "lora", "hold-outputs", "alloc-conf", "times"}
 
 func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
-	q := &validate.Question{Open: device.Find(o.device).Open, Seed: o.seed, Steps: o.steps, Tolerance: o.tolerance}
-	var err error
+	open, err := device.Find(o.device)
+	if err != nil {
+		return fmt.Errorf("--device %s: %w", o.device, err)
+	}
+	q := &validate.Question{Open: open, Seed: o.seed, Steps: o.steps, Tolerance: o.tolerance}
 	if o.cap != "" {
 		if q.Cap, err = positiveSize("cap", o.cap); err != nil {
 			return err
