@@ -6,7 +6,9 @@
 Writes one .npz: cases, the UTF-8 bytes of a JSON list, and the arrays that it names.
 A case is a kernel with its operands (names of arrays, numbers, or null), its
 attributes as program.Attrs has them, and its results (names, or null where one is
-not wanted), computed by PyTorch and its autograd. Needs torch and numpy.
+not wanted), computed by PyTorch and its autograd. Beside it optimizers.npz: for
+each optimizer NAME and parameter I, NAME:I:T is the parameter after some steps T, with
+the gradients grad:I:T. Needs torch, numpy and lion-pytorch.
 """
 import argparse
 import json
@@ -322,6 +324,43 @@ def moves():
     case("fill", [], [torch.full((2, 3), 1.5)], scalars=[1.5])
 
 
+# The rows of the table of optimizers, as its column Class has them.
+OPTIMIZERS = {
+    "adamw": lambda p: torch.optim.AdamW(p), "adamw-fused": lambda p: torch.optim.AdamW(p, fused=True), "adamw-loop": lambda p: torch.optim.AdamW(p, foreach=False),
+    "adamw-capturable": lambda p: torch.optim.AdamW(p), "adamw-amsgrad": lambda p: torch.optim.AdamW(p, amsgrad=True),
+    "adam": lambda p: torch.optim.Adam(p), "adam-wd": lambda p: torch.optim.Adam(p, weight_decay=1e-2), "adam-fused": lambda p: torch.optim.Adam(p, fused=True),
+    "adam-loop": lambda p: torch.optim.Adam(p, foreach=False), "adam-amsgrad": lambda p: torch.optim.Adam(p, amsgrad=True),
+    "sgd": lambda p: torch.optim.SGD(p), "sgd-wd": lambda p: torch.optim.SGD(p, weight_decay=1e-2), "sgd-momentum": lambda p: torch.optim.SGD(p, momentum=0.9),
+    "sgd-momentum-wd": lambda p: torch.optim.SGD(p, momentum=0.9, weight_decay=1e-2), "sgd-nesterov": lambda p: torch.optim.SGD(p, momentum=0.9, nesterov=True),
+    "sgd-loop": lambda p: torch.optim.SGD(p, momentum=0.9, foreach=False), "sgd-fused": lambda p: torch.optim.SGD(p, momentum=0.9, fused=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p), "rmsprop": lambda p: torch.optim.RMSprop(p), "rmsprop-momentum": lambda p: torch.optim.RMSprop(p, momentum=0.9),
+    "rmsprop-centered": lambda p: torch.optim.RMSprop(p, centered=True), "adadelta": lambda p: torch.optim.Adadelta(p), "adafactor": lambda p: torch.optim.Adafactor(p),
+    "lion": lambda p: __import__("lion_pytorch").Lion(p), "adamax": lambda p: torch.optim.Adamax(p), "nadam": lambda p: torch.optim.NAdam(p), "radam": lambda p: torch.optim.RAdam(p),
+}
+STEPS, KEPT = 8, (1, 2, 6, 8)  # RAdam rectifies from the sixth
+
+
+def optimizers():
+    """Steps of every optimizer on a matrix, a vector and the weight of a convolution."""
+    torch.manual_seed(1)
+    start = [rand(5, 7), rand(6), rand(4, 3, 2, 3)]
+    gradients = [[rand(*p.shape) * 10 ** -t for p in start] if t == 2 else [rand(*p.shape) for p in start] for t in range(STEPS)]
+    out = {f"start:{i}": p.numpy().copy() for i, p in enumerate(start)}
+    for t, gs in enumerate(gradients):
+        for i, g in enumerate(gs):
+            out[f"grad:{i}:{t + 1}"] = g.numpy()
+    for name, make in OPTIMIZERS.items():
+        params = [torch.nn.Parameter(p.clone()) for p in start]
+        optimizer = make(params)
+        for t, gs in enumerate(gradients):
+            for p, g in zip(params, gs):
+                p.grad = g.clone()
+            optimizer.step()
+            if t + 1 in KEPT:
+                out.update({f"{name}:{i}:{t + 1}": p.detach().numpy().copy() for i, p in enumerate(params)})
+    return out
+
+
 def main():
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -332,6 +371,9 @@ def main():
     ARRAYS["cases"] = np.frombuffer(json.dumps(CASES).encode(), dtype=np.uint8)
     os.makedirs(os.path.dirname(args.out), exist_ok=True)
     np.savez_compressed(args.out, **ARRAYS)
+    beside = os.path.join(os.path.dirname(args.out), "optimizers.npz")
+    np.savez_compressed(beside, **optimizers())
+    print(f"{beside}: {len(OPTIMIZERS)} optimizers, {os.path.getsize(beside)} bytes")
     print(f"{args.out}: {len(CASES)} cases of {len({c['kernel'] for c in CASES})} kernels, {os.path.getsize(args.out)} bytes")
 
 
