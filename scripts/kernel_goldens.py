@@ -98,6 +98,8 @@ def binaries():
     case("fmod", [a, b], [torch.fmod(a, b)])
     case("floor_divide", [a, b], [torch.floor_divide(a, b)])
     case("div", [a, b], [torch.div(a, b, rounding_mode="trunc")], mode="trunc")
+    holed = b * (b > 0)
+    case("div_or_zero", [a, holed], [(a / holed).masked_fill(holed == 0, 0)])
     case("div", [a, b], [torch.div(a, b, rounding_mode="floor")], mode="floor")
     case("pow", [a.abs() + 0.1, b], [torch.pow(a.abs() + 0.1, b)])
     case("pow", [a, 3.0], [a ** 3])
@@ -241,6 +243,9 @@ def reductions():
     case("var", [x], [x.var(2, correction=0)], dims=[2], scalars=[0])
     case("cumsum", [x], [x.cumsum(1)], dims=[1])
     case("flip", [x], [x.flip(1)], dims=[1])
+    case("flip", [x], [x.flip(2, 0)], dims=[2, 0])
+    for dims, keepdim in (([1], False), ([0, 2], True)):
+        case("euclidean_norm", [x], [torch.linalg.vector_norm(x, 2, dims, keepdim)], dims=dims)
     g = rand(2, 3, 4)
     for d in (0, 1, 2):
         y, ly = x.softmax(d), x.log_softmax(d)
@@ -298,6 +303,18 @@ def moves():
     y, g = x.gather(1, k), rand(4, 2, 6)
     case("gather", [x, k], [y], dims=[1])
     case("gather_backward", [g, x, k], grads(lambda x: x.gather(1, k), g, x), dims=[1])
+    once = torch.rand(4, 5, 6).argsort(1)[:, :3]
+    src = rand(4, 4, 6)
+    case("scatter", [x, once, src], [x.scatter(1, once, src)], dims=[1])
+    case("scatter", [x, once, None], [x.scatter(1, once, 1.5)], dims=[1], scalars=[1.5])
+    case("scatter_add", [x, k, src], [x.scatter_add(1, k, src)], dims=[1])
+    case("index_add", [x, s, src[:, :3]], [x.index_add(1, s, src[:, :3])], dims=[1])
+    one, other = torch.tensor([[0], [-1]]), torch.tensor([1, 3, 4])
+    for dims, at, v in (([0, 1], (one, other), rand(2, 3, 6)), ([1, 2], (slice(None), one, other), rand(3)), ([0, 2], (one, slice(None), other), rand(1, 3, 5))):
+        for accumulate in (False, True):
+            y = torch.ops.aten.index_put(x, [None if isinstance(i, slice) else i for i in at], v, accumulate)
+            case("index_put", [x, v] + [i for i in at if not isinstance(i, slice)], [y], dims=dims, scalars=[int(accumulate)])
+    case("index_put", [x, 0.0, s], [x.index_fill(1, s, 0.0)], dims=[1], scalars=[0])
     g = rand(4, 2, 6)
     case("unview", [g], grads(lambda x: x[:, 1:5:3], g, x), window={"strides": [30, 18, 1], "offset": 6})
     y = x.unfold(2, 3, 2)
@@ -309,13 +326,24 @@ def moves():
     case("causal_bias", [], [torch.zeros(3, 4).masked_fill(torch.ones(3, 4, dtype=torch.bool).triu(1), float("-inf"))])
     case("roll", [x], [x.roll([2, -1], [0, 2])], dims=[0, 2], scalars=[2, -1])
     image = rand(2, 3, 4, 5)
-    for mode, size, scale, align in (("nearest", (7, 10), None, None), ("nearest", None, (2.0, 1.5), None), ("bilinear", (7, 10), None, False), ("bilinear", (3, 8), None, True), ("bilinear", None, (1.5, 2.5), False)):
+    for mode, size, scale, align in (("nearest", (7, 10), None, None), ("nearest", None, (2.0, 1.5), None), ("bilinear", (7, 10), None, False), ("bilinear", (3, 8), None, True), ("bilinear", None, (1.5, 2.5), False),
+                                    ("bicubic", (7, 10), None, False), ("bicubic", (3, 8), None, True), ("bicubic", None, (1.5, 2.5), False)):
         f = lambda image: F.interpolate(image, size=size, scale_factor=scale, mode=mode, align_corners=align)
         y = f(image)
         g = rand(*y.shape)
         p = [int(bool(align))] + list(scale or (0, 0))
         case(f"upsample_{mode}2d", [image], [y], scalars=p)
         case(f"upsample_{mode}2d_backward", [g], grads(f, g, image), scalars=p)
+    grid = rand(2, 6, 5, 2, lo=-1.4, hi=1.4)
+    for mode, name in enumerate(("bilinear", "nearest")):
+        for padding, edge in enumerate(("zeros", "border", "reflection")):
+            for align in (False, True):
+                f = lambda image, grid: F.grid_sample(image, grid, name, edge, align)
+                y = f(image, grid)
+                g = rand(*y.shape)
+                dx, dg = grads(f, g, image, grid)
+                case("grid_sampler_2d", [image, grid], [y], scalars=[mode, padding, int(align)])
+                case("grid_sampler_2d_backward", [g, grid, image], [dg, dx], scalars=[mode, padding, int(align)])
     e = rand(3, 4)
     e[1] = float("-inf")
     p = e.softmax(-1)

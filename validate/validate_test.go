@@ -236,9 +236,9 @@ func TestRefuted(t *testing.T) {
 		t.Errorf("a cap: %s: %v", r.Verdict, failed(r))
 	}
 
-	q = question(t, "resnet", planner.Config{Batch: 2, Optimizer: "lion"})
+	q = question(t, "resnet", planner.Config{Batch: 2, Optimizer: "adamw-8bit"})
 	_, err = validate.Validate(context.Background(), q)
-	if !errors.Is(err, validate.ErrUnsupported) || !strings.Contains(err.Error(), "lion") {
+	if !errors.Is(err, validate.ErrUnsupported) || !strings.Contains(err.Error(), "adamw-8bit") {
 		t.Errorf("an optimizer that the device lacks: %v", err)
 	}
 
