@@ -241,7 +241,7 @@ func (a *answer) report() *Report {
 	c := &a.j.cfg
 	r.Config = ConfigInfo{Mode: c.Mode, Batch: a.batch, Dims: c.Dims, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: c.GPU,
 		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: a.checkpointName(), VRAMBytes: a.j.vram,
-		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf}
+		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf, Times: c.Times}
 	if r.Config.Freeze == nil {
 		r.Config.Freeze = []string{}
 	}

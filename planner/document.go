@@ -114,7 +114,25 @@ func OpenPlan(path string) (*Model, Config, error) {
 	if m.info.SHA256 != p.Model.SHA256 {
 		return nil, Config{}, fmt.Errorf("%s: its model %s has changed since: make the plan again", path, p.Model.Path)
 	}
-	return m, p.Question(), nil
+	q := p.Question()
+	if q.Times, err = findTimes(path, q.Times); err != nil {
+		return nil, Config{}, err
+	}
+	return m, q, nil
+}
+
+// findTimes looks for the measured times that a plan was made with, where they
+// were then, or likewise beside the plan.
+func findTimes(plan, file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	for _, f := range []string{file, filepath.Join(filepath.Dir(plan), file)} {
+		if _, err := os.Stat(f); err == nil {
+			return f, nil
+		}
+	}
+	return "", fmt.Errorf("%s: the measured times that it was made with, %s, are not there: bring the file back, or make the plan again without --times", plan, file)
 }
 
 // ReadSelection adds to c what a Plan or a configuration recomputes, its
@@ -159,7 +177,7 @@ func (p *Plan) Question() Config {
 	c := &p.Config
 	q := Config{Batch: c.Batch, Dims: c.Dims, Mode: c.Mode, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: c.GPU, VRAM: c.VRAMBytes,
 		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: "none", Segments: p.Selection, Schedule: p.Schedule,
-		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf}
+		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf, Times: c.Times}
 	if q.Mode == "infer" {
 		q.Optimizer, q.Loss = "", ""
 	}

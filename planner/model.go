@@ -213,6 +213,9 @@ func (c Config) resolve() (*job, error) {
 		}
 	}
 	j.time = TimeModel{Device: j.device, TF32: j.runtime.MatmulTF32}
+	if j.time.Times, err = times(j.cfg.Times); err != nil {
+		return nil, err
+	}
 	return j, j.budget()
 }
 

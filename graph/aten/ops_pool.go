@@ -219,7 +219,7 @@ func runResize(e *Eager, c *Call) []*Tensor {
 func (c *Call) resized(k *kernel) {
 	at, align := 2, 0.0
 	switch c.Op {
-	case "upsample_bilinear2d":
+	case "upsample_bilinear2d", "upsample_bicubic2d":
 		at = 3
 		if c.bool(2, "align_corners", false) {
 			align = 1

@@ -511,6 +511,16 @@ func runShuffle(e *Eager, c *Call) []*Tensor {
 		}
 		what, back = by(1), by(-1)
 	}
+	if dims := c.ints(1, "dims", 0, 0); op == "flip" && len(dims) > 0 {
+		what = func(k *kernel) *kernel {
+			at := make([]int, len(dims))
+			for i, d := range dims {
+				at[i] = wrap(d, t.dim())
+			}
+			return k.dims(at...)
+		}
+		back = what
+	}
 	k := what(e.begin(op, t))
 	shape, _, ok := c.shape(0)
 	if !ok {

@@ -64,7 +64,7 @@ func Open(opt Options) (*Device, error) {
 		return nil, explain("counting the devices", err)
 	}
 	if opt.Ordinal < 0 || opt.Ordinal >= n {
-		return nil, fmt.Errorf("device %d: the driver shows %d; nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some", opt.Ordinal, n)
+		return nil, fmt.Errorf("there is no device %d: the driver shows %d, counted from 0; nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some", opt.Ordinal, n)
 	}
 	before := used(opt.Ordinal)
 	d := &Device{opt: opt, modules: map[string]cu.Module{}, functions: map[kernelID]cu.Function{}, fallbacks: map[string]int{}}

@@ -144,7 +144,22 @@ func timeLine(r *planner.Report) string {
 	if t.SamplesPerSecond > 0 {
 		line += fmt.Sprintf("; %s samples/s", millis(t.SamplesPerSecond))
 	}
-	return line + " (roofline estimate)"
+	return line + " (" + timeSource(t.Sources) + ")"
+}
+
+// timeSource says where times are from.
+func timeSource(s *planner.TimeSources) string {
+	if s == nil {
+		return "roofline estimate"
+	}
+	text := fmt.Sprintf("%d of %s measured on %s", s.Measured, Plural(s.Measured+s.Nearest+s.Estimated, "operation", "operations"), s.Device)
+	if s.Nearest > 0 {
+		text += fmt.Sprintf(", %d from the nearest size that was", s.Nearest)
+	}
+	if s.Estimated > 0 {
+		text += fmt.Sprintf(", %d by the roofline", s.Estimated)
+	}
+	return text
 }
 
 // millis writes a number with three significant digits or more.
@@ -292,6 +307,7 @@ func PlanCommand(r *planner.Report) string {
 		parts = append(parts, "--hold-outputs")
 	}
 	add("alloc-conf", c.AllocConf, "")
+	add("times", c.Times, "")
 	if c.Checkpoint == "all" || c.Checkpoint == "sqrt" {
 		add("checkpoint", c.Checkpoint, "")
 	}
