@@ -43,7 +43,7 @@ type childRun struct{ first, last int }
 // frameHolds adds to holds what variables of modules of known classes name:
 // the result of a child, or what one is called with, until another child has
 // returned or the module itself has.
-func frameHolds(g *graph.Graph, modules []lift.Module, holds [][]graph.ValueID) {
+func frameHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	uses := lastUses(g)
 	for _, m := range modules {
 		vars := frameOf(m.Class)
@@ -66,7 +66,7 @@ func frameHolds(g *graph.Graph, modules []lift.Module, holds [][]graph.ValueID) 
 var windowed = []string{"torchvision.models.swin_transformer.ShiftedWindowAttention", "torchvision.models.swin_transformer.ShiftedWindowAttentionV2"}
 
 // windowHolds adds to holds what windowed modules project.
-func windowHolds(g *graph.Graph, modules []lift.Module, holds [][]graph.ValueID) {
+func windowHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	for _, m := range modules {
 		if !slices.Contains(windowed, m.Class) {
 			continue
@@ -79,7 +79,7 @@ func windowHolds(g *graph.Graph, modules []lift.Module, holds [][]graph.ValueID)
 			for i := span.First; i < last; i++ {
 				n := &g.Nodes[i]
 				if n.Op == "linear.default" && n.Module == m.Name && g.Values[n.Inputs[0]].Def >= 0 {
-					holds[last] = append(holds[last], n.Inputs[0])
+					holds.add(last, n.Inputs[0], depth(m.Name), false)
 				}
 			}
 		}
@@ -96,7 +96,7 @@ type frame struct {
 }
 
 // hold adds what one variable names.
-func (f *frame) hold(variable string, holds [][]graph.ValueID) {
+func (f *frame) hold(variable string, holds holder) {
 	what, until, _ := strings.Cut(variable, ">")
 	argument := strings.HasPrefix(what, "<")
 	runs := f.runs(strings.TrimPrefix(what, "<"))
@@ -125,9 +125,7 @@ func (f *frame) hold(variable string, holds [][]graph.ValueID) {
 			continue
 		}
 		for _, id := range f.named(r, argument) {
-			if !slices.Contains(holds[at], id) {
-				holds[at] = append(holds[at], id)
-			}
+			holds.add(at, id, f.depth, at < f.span.Last)
 		}
 	}
 }
