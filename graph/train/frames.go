@@ -79,11 +79,88 @@ func windowHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 			for i := span.First; i < last; i++ {
 				n := &g.Nodes[i]
 				if n.Op == "linear.default" && n.Module == m.Name && g.Values[n.Inputs[0]].Def >= 0 {
-					holds.add(last, n.Inputs[0], depth(m.Name), false)
+					holds.add(last, n.Inputs[0], depth(m.Name), local)
 				}
 			}
 		}
 	}
+}
+
+// locals are operators whose results the forward of well-known modules names by
+// a variable until it returns (RMSNorm's variance, frequencies and their
+// concatenation in rotary embeddings, of transformers).
+// but are classes that do without the variable.
+var locals = []struct{ suffix, but, op string }{{"RMSNorm", "GemmaRMSNorm", "mean."}, {"RotaryEmbedding", "-", "matmul."}, {"RotaryEmbedding", "-", "cat."}}
+
+// localHolds adds to holds what locals are about.
+func localHolds(g *graph.Graph, modules []lift.Module, holds holder) {
+	for _, m := range modules {
+		if !strings.HasPrefix(m.Class, "transformers.") {
+			continue
+		}
+		for _, v := range locals {
+			if !strings.HasSuffix(m.Class, v.suffix) || strings.HasSuffix(m.Class, v.but) {
+				continue
+			}
+			for _, span := range m.Calls {
+				for i := span.First; i < span.Last; i++ {
+					if n := &g.Nodes[i]; n.Module == m.Name && strings.HasPrefix(n.Op, v.op) {
+						holds.add(span.Last, n.Outputs[0], depth(m.Name), local)
+					}
+				}
+			}
+		}
+	}
+}
+
+// rotaryHolds adds to holds the queries and keys that rotary embeddings turn:
+// they are parameters of one function, x cos + turned(x) sin of both, and live
+// until it returns (apply_rotary_pos_emb of transformers and its likes).
+func rotaryHolds(g *graph.Graph, holds holder) {
+	var turned []graph.ValueID
+	last := -1
+	flush := func() {
+		for _, id := range turned {
+			holds.add(last, id, depth(g.Nodes[last].Module)+1, local)
+		}
+		turned = turned[:0]
+	}
+	for i := range g.Nodes {
+		x := rotated(g, i)
+		if x < 0 {
+			continue
+		}
+		if len(turned) == 2 || len(turned) == 1 && g.Nodes[last].Module != g.Nodes[i].Module {
+			flush()
+		}
+		turned, last = append(turned, x), i
+	}
+	flush()
+}
+
+// rotated returns x of a call x cos + cat(-x2, x1) sin, or NoValue.
+func rotated(g *graph.Graph, i int) graph.ValueID {
+	sum := &g.Nodes[i]
+	if sum.Op != "add.Tensor" || len(sum.Inputs) != 2 {
+		return graph.NoValue
+	}
+	straight, turned := maker(g, sum.Inputs[0], "mul.Tensor"), maker(g, sum.Inputs[1], "mul.Tensor")
+	if straight == nil || turned == nil || len(turned.Inputs) != 2 {
+		return graph.NoValue
+	}
+	cat := maker(g, turned.Inputs[0], "cat.default")
+	if cat == nil || len(cat.Inputs) != 2 || maker(g, cat.Inputs[0], "neg.default") == nil {
+		return graph.NoValue
+	}
+	return straight.Inputs[0]
+}
+
+// maker is the call that computes a value, if it is of op.
+func maker(g *graph.Graph, id graph.ValueID, op string) *graph.Node {
+	if def := g.Values[id].Def; def >= 0 && g.Nodes[def].Op == op {
+		return &g.Nodes[def]
+	}
+	return nil
 }
 
 // A frame is one call of a module whose variables are known.
@@ -124,8 +201,12 @@ func (f *frame) hold(variable string, holds holder) {
 		if at <= r.last {
 			continue
 		}
+		how := local
+		if at < f.span.Last {
+			how = store
+		}
 		for _, id := range f.named(r, argument) {
-			holds.add(at, id, f.depth, at < f.span.Last)
+			holds.add(at, id, f.depth, how)
 		}
 	}
 }

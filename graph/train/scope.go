@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,32 +34,37 @@ type holder [][]held
 type held struct {
 	id    graph.ValueID
 	depth int // of the module whose frame the variable is in
-	store bool
+	how   release
 }
 
-// add notes that a variable of a frame lets a value go after a call: store says
-// that it is given another value then, else its frame returns.
-func (h holder) add(at int, id graph.ValueID, depth int, store bool) {
+// A release is how a variable lets go.
+type release int
+
+// Ways to let go, the later ones first where frames are alike. Parameters are
+// often given a frame's first results, which then go before what its other
+// parameters name.
+const (
+	parameter release = iota // the frame returns to the caller that made the value
+	local                    // the frame returns
+	store                    // the variable is given another value
+)
+
+// add notes that a variable of a frame lets a value go after a call.
+func (h holder) add(at int, id graph.ValueID, depth int, how release) {
 	for _, v := range h[at] {
 		if v.id == id && v.depth == depth {
 			return
 		}
 	}
-	h[at] = append(h[at], held{id, depth, store})
+	h[at] = append(h[at], held{id, depth, how})
 }
 
 // values lists what is let go after each call, in the order that it goes: with
 // the last of the variables that name it.
 func (h holder) values() [][]graph.ValueID {
 	out := make([][]graph.ValueID, len(h))
-	rank := func(v held) int {
-		if v.store {
-			return 2*v.depth + 1
-		}
-		return 2 * v.depth
-	}
 	for at, list := range h {
-		slices.SortStableFunc(list, func(a, b held) int { return rank(b) - rank(a) })
+		slices.SortStableFunc(list, func(a, b held) int { return cmp.Or(b.depth-a.depth, int(b.how-a.how)) })
 		for i, v := range list {
 			if !slices.ContainsFunc(list[i+1:], func(w held) bool { return w.id == v.id }) {
 				out[at] = append(out[at], v.id)
@@ -83,19 +89,21 @@ func scopeHolds(l *lift.Lifted, modules []lift.Module) holder {
 			}
 			if d := commonDepth(g.Nodes[def].Module, n.Module); d < depth(n.Module) {
 				callee := inner(n.Module, d)
-				holds.add(ends(i, callee), id, callee, false)
+				holds.add(ends(i, callee), id, callee, parameter)
 			} else if multiplies(n) && n.Module != "" {
 				at, frame := ends(i, depth(n.Module)), depth(n.Module)
 				if probabilities(g, id) && strings.Contains(l.Classes[i], "transformers.") {
 					frame = blockDepth(n.Module)
 					at = untilAgain(g, at, ends(i, frame))
 				}
-				holds.add(at, id, frame, false)
+				holds.add(at, id, frame, local)
 			}
 		}
 	}
 	frameHolds(g, modules, holds)
 	windowHolds(g, modules, holds)
+	rotaryHolds(g, holds)
+	localHolds(g, modules, holds)
 	return holds
 }
 
@@ -173,7 +181,11 @@ func skips(l *lift.Lifted, modules []lift.Module, holds holder) {
 					at = min(at, o.born)
 				}
 			}
-			holds.add(at, s.id, f.depth, at < f.end)
+			how := local
+			if at < f.end {
+				how = store
+			}
+			holds.add(at, s.id, f.depth, how)
 		}
 	}
 }
