@@ -90,7 +90,8 @@ func windowHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 // a variable until it returns (RMSNorm's variance, frequencies and their
 // concatenation in rotary embeddings, of transformers).
 // but are classes that do without the variable.
-var locals = []struct{ suffix, but, op string }{{"RMSNorm", "GemmaRMSNorm", "mean."}, {"RotaryEmbedding", "-", "matmul."}, {"RotaryEmbedding", "-", "cat."}}
+var locals = []struct{ suffix, but, op string }{{"RMSNorm", "GemmaRMSNorm", "mean."}, {"RotaryEmbedding", "-", "matmul."}, {"RotaryEmbedding", "-", "cat."},
+	{"BloomAttention", "-", "baddbmm."}, {"BloomAttention", "-", "add."}}
 
 // localHolds adds to holds what locals are about.
 func localHolds(g *graph.Graph, modules []lift.Module, holds holder) {
