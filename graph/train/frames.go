@@ -86,30 +86,62 @@ func windowHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	}
 }
 
-// locals are operators whose results the forward of well-known modules names by
-// a variable until it returns (RMSNorm's variance, frequencies and their
-// concatenation in rotary embeddings, of transformers).
-// but are classes that do without the variable.
-var locals = []struct{ suffix, but, op string }{{"RMSNorm", "GemmaRMSNorm", "mean."}, {"RotaryEmbedding", "-", "matmul."}, {"RotaryEmbedding", "-", "cat."},
-	{"BloomAttention", "-", "baddbmm."}, {"BloomAttention", "-", "add."}}
+// A named operator is one whose results a variable of a module's forward names.
+type named struct {
+	class, but string // suffixes of classes, and of those that do without
+	op, until  string // prefixes of operators; until the call of one, "" until the forward returns
+	first      bool   // the first call of op alone
+}
+
+// locals are variables of forward functions of transformers (RMSNorm's variance,
+// frequencies and their concatenation in rotary embeddings, scores before and
+// after the mask) and of torchvision's vision transformers (position biases, masks).
+var locals = []named{
+	{class: "RMSNorm", but: "GemmaRMSNorm", op: "mean."},
+	{class: "RotaryEmbedding", op: "matmul."},
+	{class: "RotaryEmbedding", op: "cat."},
+	{class: "BloomAttention", op: "baddbmm."},
+	{class: "BloomAttention", op: "add."},
+	{class: "RelativePositionalMultiHeadAttention", op: "mul.", first: true},
+	{class: "RelativePositionalMultiHeadAttention", op: "clone.", first: true},
+	{class: "RelativePositionalMultiHeadAttention", op: "einsum.", until: "softmax.", first: true},
+	{class: "ShiftedWindowAttention", op: "clone.", first: true},
+	{class: "ShiftedWindowAttention", op: "mul."},
+}
 
 // localHolds adds to holds what locals are about.
 func localHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	for _, m := range modules {
-		if !strings.HasPrefix(m.Class, "transformers.") {
+		if !strings.HasPrefix(m.Class, "transformers.") && !strings.HasPrefix(m.Class, "torchvision.models.") {
 			continue
 		}
 		for _, v := range locals {
-			if !strings.HasSuffix(m.Class, v.suffix) || strings.HasSuffix(m.Class, v.but) {
+			if !strings.HasSuffix(m.Class, v.class) || v.but != "" && strings.HasSuffix(m.Class, v.but) {
 				continue
 			}
 			for _, span := range m.Calls {
-				for i := span.First; i < span.Last; i++ {
-					if n := &g.Nodes[i]; n.Module == m.Name && strings.HasPrefix(n.Op, v.op) {
-						holds.add(span.Last, n.Outputs[0], depth(m.Name), local)
-					}
-				}
+				v.hold(g, &m, span, holds)
 			}
+		}
+	}
+}
+
+// hold adds what the variable names in one call of its module.
+func (v *named) hold(g *graph.Graph, m *lift.Module, span lift.Span, holds holder) {
+	for i := span.First; i < span.Last; i++ {
+		if n := &g.Nodes[i]; n.Module != m.Name || !strings.HasPrefix(n.Op, v.op) {
+			continue
+		}
+		at, how := span.Last, local
+		for j := i + 1; v.until != "" && j < span.Last; j++ {
+			if strings.HasPrefix(g.Nodes[j].Op, v.until) {
+				at, how = j, store
+				break
+			}
+		}
+		holds.add(at, g.Nodes[i].Outputs[0], depth(m.Name), how)
+		if v.first {
+			return
 		}
 	}
 }
