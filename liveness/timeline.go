@@ -11,6 +11,8 @@
 package liveness
 
 import (
+	"slices"
+
 	"github.com/memplan/memplan/graph/program"
 )
 
@@ -105,6 +107,13 @@ func (t *Timeline) node(i int32, n *program.Node, r *Ranges, freed []bool) {
 	}
 	for _, ev := range n.Events { // results that nobody took
 		free(ev.Storage)
+	}
+	if n.Phase != program.Backward || n.Recompute {
+		for _, id := range n.Reads { // what no variable names goes when the call returns
+			if !slices.Contains(n.Holds, id) {
+				free(id)
+			}
+		}
 	}
 	for _, id := range n.Holds {
 		free(id)

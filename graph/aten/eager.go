@@ -324,6 +324,8 @@ func (k *kernel) end() *Tensor {
 	e := k.e
 	if e.replay == nil || !e.replay.stopped {
 		e.P.Nodes = append(e.P.Nodes, k.n)
+	} else {
+		e.holdStorages(k.n.Reads...) // what would have been read on is named by variables of the frames that are left
 	}
 	if len(k.outs) == 0 {
 		return nil
@@ -334,13 +336,23 @@ func (k *kernel) end() *Tensor {
 // hold keeps storages alive until the last node appended so far has run; they
 // are then released in the order given.
 func (e *Eager) hold(ts ...*Tensor) {
-	if len(e.P.Nodes) == 0 || e.replay != nil && e.replay.stopped {
+	for _, t := range ts {
+		if t != nil && t.Storage != program.None {
+			e.holdStorages(t.Storage)
+		}
+	}
+}
+
+// holdStorages is hold of storages. Once a recomputation has stopped, it is of
+// those that exist: the frames are left all at once.
+func (e *Eager) holdStorages(ids ...program.StorageID) {
+	if len(e.P.Nodes) == 0 {
 		return
 	}
 	n := &e.P.Nodes[len(e.P.Nodes)-1]
-	for _, t := range ts {
-		if t != nil && t.Storage != program.None {
-			n.Holds = append(n.Holds, t.Storage)
+	for _, id := range ids {
+		if e.replay == nil || !e.replay.stopped || id < e.replay.end {
+			n.Holds = append(n.Holds, id)
 		}
 	}
 }

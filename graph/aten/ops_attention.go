@@ -355,7 +355,7 @@ func runMathAttention(e *Eager, a *attention) *Tensor {
 	if o.DType != d {
 		o = e.toDType("to", o, d)
 	}
-	e.hold(kk, q, mask)
+	e.hold(kk, q, mask, p) // the probabilities are a second result
 	return o
 }
 

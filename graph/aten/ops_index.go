@@ -69,10 +69,58 @@ func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 		e.record(node, []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 			k := e.begin(back, append(slices.Clone(g), s...)...).does(picks[c.Op] + "_backward").dims(dims...)
 			k.alloc(in, nil, g[0].DType)
+			if back == "index_put" {
+				k.sortedPut(g[0], s[len(s)-len(idx):])
+			}
 			return []*Tensor{k.end()}
 		})
 		return []*Tensor{o}
 	}
+}
+
+// sortTile is the number of keys that a radix sort does at once, in the thread
+// block's own memory; a larger one takes its histograms from the allocator
+// (cub::DeviceRadixSort, as the measured steps show it).
+const (
+	sortTile    = 2048
+	sortScratch = 3583 // bytes
+)
+
+// sortedPut adds the scratch of index_put_ with accumulate: linear indices, the
+// values in one piece, and the sort of the former (index_put_with_sort_kernel in
+// aten/src/ATen/native/cuda/Indexing.cu).
+func (k *kernel) sortedPut(values *Tensor, idx []*Tensor) {
+	shape, ok := broadcast(idx...)
+	if !ok || len(idx) == 0 {
+		return
+	}
+	n := numel(shape)
+	if n == 0 {
+		return
+	}
+	list := func() program.StorageID { return k.temp(8*n, program.Temporaries) }
+	var linear program.StorageID
+	for i := range idx {
+		wrapped := list()
+		times := list()
+		k.free(wrapped)
+		if i == 0 {
+			linear = times
+		} else {
+			k.free(times)
+		}
+	}
+	whole := program.None
+	if !values.contiguous() {
+		whole = k.temp(values.Bytes(), program.Temporaries)
+	}
+	from, sorted := list(), list()
+	order := list()
+	scratch := int64(1)
+	if n > sortTile {
+		scratch = sortScratch
+	}
+	k.free(k.temp(scratch, program.Temporaries), order, sorted, from, whole, linear)
 }
 
 // picks names the kernels of operators that pick elements.

@@ -70,11 +70,27 @@ func (e *Eager) normBackward(op string, at *program.Attrs, g, x, w, b *Tensor, s
 		}
 	}
 	contiguous(g)
+	if op == "native_group_norm_backward" && need[0] {
+		k.groupSums(x, stats[0].Numel())
+	}
 	slices.Reverse(temps)
 	k.free(temps...)
 	k.gives(outs...)
 	k.flops(12 * x.Numel()).end()
 	return outs
+}
+
+// groupSums adds the scratch of group normalisation's backward: two sums and a
+// factor for every channel, two coefficients for every group
+// (GroupNormBackwardKernelImplInternal in
+// aten/src/ATen/native/cuda/group_norm_kernel.cu).
+func (k *kernel) groupSums(x *Tensor, groups int64) {
+	d := statistics(x.DType)
+	channel, group := d.Bytes(x.Shape[0]*x.Shape[1]), d.Bytes(groups)
+	ds, db := k.temp(channel, program.Temporaries), k.temp(channel, program.Temporaries)
+	c2, c3 := k.temp(group, program.Temporaries), k.temp(group, program.Temporaries)
+	c1 := k.temp(channel, program.Temporaries)
+	k.free(c3, c2, c1, db, ds)
 }
 
 // runBatchNorm is cuDNN's batch normalisation in training: it saves its input

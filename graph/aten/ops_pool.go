@@ -209,6 +209,9 @@ func runResize(e *Eager, c *Call) []*Tensor {
 			k.attrs().Scalars, k.n.Attrs.Inexact = resized.Scalars, resized.Inexact
 		}
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
+		if strings.Contains(op, "upsample") && !inFormat(g[0], g[0].channelsLast()) {
+			k.scratch(g[0].Bytes(), program.Temporaries) // the gradient in one piece
+		}
 		return []*Tensor{k.end()}
 	})
 	return []*Tensor{o}

@@ -19,6 +19,7 @@ type replay struct {
 	next    int
 	last    int // ordinal of the last node that saves anything: the run stops there
 	stopped bool
+	end     program.StorageID // where it stopped: storages from here on are not made
 }
 
 // Checkpoint runs the calls of a segment and remembers how to run them again.
@@ -82,7 +83,7 @@ func (r *replay) pack(e *Eager, n *gradNode) {
 			e.unmake(&e.P.Nodes[end])
 			e.P.Nodes = e.P.Nodes[:end]
 		}
-		r.stopped = true
+		r.stopped, r.end = true, program.StorageID(len(e.P.Storages))
 	}
 	r.next++
 }

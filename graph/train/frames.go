@@ -43,7 +43,7 @@ type childRun struct{ first, last int }
 // frameHolds adds to holds what variables of modules of known classes name:
 // the result of a child, or what one is called with, until another child has
 // returned or the module itself has.
-func frameHolds(g *graph.Graph, modules []lift.Module, holds [][]graph.ValueID) {
+func frameHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	uses := lastUses(g)
 	for _, m := range modules {
 		vars := frameOf(m.Class)
@@ -66,7 +66,7 @@ func frameHolds(g *graph.Graph, modules []lift.Module, holds [][]graph.ValueID) 
 var windowed = []string{"torchvision.models.swin_transformer.ShiftedWindowAttention", "torchvision.models.swin_transformer.ShiftedWindowAttentionV2"}
 
 // windowHolds adds to holds what windowed modules project.
-func windowHolds(g *graph.Graph, modules []lift.Module, holds [][]graph.ValueID) {
+func windowHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	for _, m := range modules {
 		if !slices.Contains(windowed, m.Class) {
 			continue
@@ -79,11 +79,121 @@ func windowHolds(g *graph.Graph, modules []lift.Module, holds [][]graph.ValueID)
 			for i := span.First; i < last; i++ {
 				n := &g.Nodes[i]
 				if n.Op == "linear.default" && n.Module == m.Name && g.Values[n.Inputs[0]].Def >= 0 {
-					holds[last] = append(holds[last], n.Inputs[0])
+					holds.add(last, n.Inputs[0], depth(m.Name), local)
 				}
 			}
 		}
 	}
+}
+
+// A named operator is one whose results a variable of a module's forward names.
+type named struct {
+	class, but string // suffixes of classes, and of those that do without
+	op, until  string // prefixes of operators; until the call of one, "" until the forward returns
+	first      bool   // the first call of op alone
+}
+
+// locals are variables of forward functions of transformers (RMSNorm's variance,
+// frequencies and their concatenation in rotary embeddings, scores before and
+// after the mask) and of torchvision's vision transformers (position biases, masks).
+var locals = []named{
+	{class: "RMSNorm", but: "GemmaRMSNorm", op: "mean."},
+	{class: "RotaryEmbedding", op: "matmul."},
+	{class: "RotaryEmbedding", op: "cat."},
+	{class: "BloomAttention", op: "baddbmm."},
+	{class: "BloomAttention", op: "add."},
+	{class: "RelativePositionalMultiHeadAttention", op: "mul.", first: true},
+	{class: "RelativePositionalMultiHeadAttention", op: "clone.", first: true},
+	{class: "RelativePositionalMultiHeadAttention", op: "einsum.", until: "softmax.", first: true},
+	{class: "ShiftedWindowAttention", op: "clone.", first: true},
+	{class: "ShiftedWindowAttention", op: "mul."},
+}
+
+// localHolds adds to holds what locals are about.
+func localHolds(g *graph.Graph, modules []lift.Module, holds holder) {
+	for _, m := range modules {
+		if !strings.HasPrefix(m.Class, "transformers.") && !strings.HasPrefix(m.Class, "torchvision.models.") {
+			continue
+		}
+		for _, v := range locals {
+			if !strings.HasSuffix(m.Class, v.class) || v.but != "" && strings.HasSuffix(m.Class, v.but) {
+				continue
+			}
+			for _, span := range m.Calls {
+				v.hold(g, &m, span, holds)
+			}
+		}
+	}
+}
+
+// hold adds what the variable names in one call of its module.
+func (v *named) hold(g *graph.Graph, m *lift.Module, span lift.Span, holds holder) {
+	for i := span.First; i < span.Last; i++ {
+		if n := &g.Nodes[i]; n.Module != m.Name || !strings.HasPrefix(n.Op, v.op) {
+			continue
+		}
+		at, how := span.Last, local
+		for j := i + 1; v.until != "" && j < span.Last; j++ {
+			if strings.HasPrefix(g.Nodes[j].Op, v.until) {
+				at, how = j, store
+				break
+			}
+		}
+		holds.add(at, g.Nodes[i].Outputs[0], depth(m.Name), how)
+		if v.first {
+			return
+		}
+	}
+}
+
+// rotaryHolds adds to holds the queries and keys that rotary embeddings turn:
+// they are parameters of one function, x cos + turned(x) sin of both, and live
+// until it returns (apply_rotary_pos_emb of transformers and its likes).
+func rotaryHolds(g *graph.Graph, holds holder) {
+	var turned []graph.ValueID
+	last := -1
+	flush := func() {
+		for _, id := range turned {
+			holds.add(last, id, depth(g.Nodes[last].Module)+1, local)
+		}
+		turned = turned[:0]
+	}
+	for i := range g.Nodes {
+		x := rotated(g, i)
+		if x < 0 {
+			continue
+		}
+		if len(turned) == 2 || len(turned) == 1 && g.Nodes[last].Module != g.Nodes[i].Module {
+			flush()
+		}
+		turned, last = append(turned, x), i
+	}
+	flush()
+}
+
+// rotated returns x of a call x cos + cat(-x2, x1) sin, or NoValue.
+func rotated(g *graph.Graph, i int) graph.ValueID {
+	sum := &g.Nodes[i]
+	if sum.Op != "add.Tensor" || len(sum.Inputs) != 2 {
+		return graph.NoValue
+	}
+	straight, turned := maker(g, sum.Inputs[0], "mul.Tensor"), maker(g, sum.Inputs[1], "mul.Tensor")
+	if straight == nil || turned == nil || len(turned.Inputs) != 2 {
+		return graph.NoValue
+	}
+	cat := maker(g, turned.Inputs[0], "cat.default")
+	if cat == nil || len(cat.Inputs) != 2 || maker(g, cat.Inputs[0], "neg.default") == nil {
+		return graph.NoValue
+	}
+	return straight.Inputs[0]
+}
+
+// maker is the call that computes a value, if it is of op.
+func maker(g *graph.Graph, id graph.ValueID, op string) *graph.Node {
+	if def := g.Values[id].Def; def >= 0 && g.Nodes[def].Op == op {
+		return &g.Nodes[def]
+	}
+	return nil
 }
 
 // A frame is one call of a module whose variables are known.
@@ -96,7 +206,7 @@ type frame struct {
 }
 
 // hold adds what one variable names.
-func (f *frame) hold(variable string, holds [][]graph.ValueID) {
+func (f *frame) hold(variable string, holds holder) {
 	what, until, _ := strings.Cut(variable, ">")
 	argument := strings.HasPrefix(what, "<")
 	runs := f.runs(strings.TrimPrefix(what, "<"))
@@ -124,10 +234,12 @@ func (f *frame) hold(variable string, holds [][]graph.ValueID) {
 		if at <= r.last {
 			continue
 		}
+		how := local
+		if at < f.span.Last {
+			how = store
+		}
 		for _, id := range f.named(r, argument) {
-			if !slices.Contains(holds[at], id) {
-				holds[at] = append(holds[at], id)
-			}
+			holds.add(at, id, f.depth, how)
 		}
 	}
 }

@@ -85,8 +85,9 @@ func TestFrameHolds(t *testing.T) {
 	y := call("h.0.ln_2", sum)
 	z := call("h.0.mlp", y)
 	call("h.0", sum, z)
-	holds := make([][]graph.ValueID, len(g.Nodes))
-	frameHolds(g, l.Modules(), holds)
+	kept := make(holder, len(g.Nodes))
+	frameHolds(g, l.Modules(), kept)
+	holds := kept.values()
 	if end := holds[5]; !slices.Contains(end, a) || !slices.Contains(end, z) || slices.Contains(end, x) || slices.Contains(end, y) {
 		t.Errorf("let go at the end: %v, want %d (attn) and %d (mlp), not %d or %d", end, a, z, x, y)
 	}

@@ -122,7 +122,9 @@ func (b *builder) crossEntropy(x *aten.Tensor) (*aten.Tensor, error) {
 		target = append(slices.Clone(x.Shape[:1]), x.Shape[2:]...)
 	}
 	y := e.Alloc("randint", program.Inputs, program.Step, graph.Int64, target, 0, float64(x.Shape[1]))
-	return e.CrossEntropy(x, y), nil
+	loss := e.CrossEntropy(x, y)
+	e.Hold(x) // the caller has its argument until the call returns
+	return loss, nil
 }
 
 // update appends the optimizer's step: what its first call does, and what

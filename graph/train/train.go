@@ -83,12 +83,11 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	b := &builder{l: l, modules: l.Modules(), opt: opt, e: aten.New(opt.Config), env: make([]*aten.Tensor, len(l.Graph.Values))}
 	b.e.P.Train = opt.Train
 	b.e.P.Warnings = slices.Concat(l.Warnings, opt.Warnings)
-	b.holds = scopeHolds(l, b.modules)
+	holds := scopeHolds(l, b.modules)
 	if !opt.Train {
-		for i, ids := range skips(l, b.modules) {
-			b.holds[i] = append(b.holds[i], ids...)
-		}
+		skips(l, b.modules, holds)
 	}
+	b.holds = holds.values()
 	if err := b.segments(); err != nil {
 		return nil, err
 	}
