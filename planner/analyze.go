@@ -443,9 +443,10 @@ func once(list []graph.Warning) []graph.Warning {
 
 // A selector holds the segment problem of one batch.
 type selector struct {
-	problem *checkpointsel.Problem
-	base    *train.Build
-	step    float64 // seconds of the step without checkpoints
+	problem   *checkpointsel.Problem
+	selective *checkpointsel.Selective
+	base      *train.Build
+	step      float64 // seconds of the step without checkpoints
 }
 
 // selector measures the step without checkpoints.
@@ -472,6 +473,7 @@ func (m *Model) selector(j *job, batch int64) (*selector, error) {
 	}
 	units := checkpointsel.Units(m.lifted, func(call int) int64 { return saved[call] })
 	s := &selector{problem: checkpointsel.NewProblem(b, hooked, units, liveness.Rounded(o.Config.LtWorkspace), j.time.Seconds), base: b}
+	s.selective = checkpointsel.NewSelective(s.problem, b, j.time.Seconds)
 	for i := range b.Nodes {
 		if b.Nodes[i].Only != program.FirstStep {
 			s.step += float64(b.Runs(&b.Nodes[i])) * j.time.Seconds(&b.Nodes[i])
