@@ -298,7 +298,7 @@ type cell struct {
 // stay within budget bytes, that cost, and whether any exist. In hope, the cost
 // is a lower bound of that of every choice.
 func (s *Selective) Solve(budget int64, v View) (segs []train.Segment, cost float64, ok bool) {
-	if s.without() <= budget {
+	if s.Without() <= budget {
 		return nil, 0, true
 	}
 	if v == Sure {
@@ -510,6 +510,88 @@ func (s *Selective) Sample(rng *rand.Rand) []train.Segment {
 		segs[i].Save = s.saved(u, keep)
 	}
 	return segs
+}
+
+// Rates lists, in falling order, the time that each item saves for its bytes:
+// the rates at which Alike's choice changes.
+func (s *Selective) Rates() (out []float64) {
+	for u := range s.items {
+		for i := range s.items[u] {
+			out = append(out, s.items[u][i].rate())
+		}
+	}
+	slices.SortFunc(out, func(a, b float64) int { return cmp.Compare(b, a) })
+	return slices.Compact(out)
+}
+
+// rate is the time saved for each byte kept.
+func (it *item) rate() float64 { return it.cost / float64(max(it.bytes[Sure], 1)) }
+
+// Alike checkpoints every unit and keeps the calls that save at least so much
+// time for each byte.
+func (s *Selective) Alike(rate float64) []train.Segment {
+	out := s.All()
+	for i := range out {
+		u := s.unitOf(&out[i])
+		var keep []int
+		for k := range s.items[u] {
+			if s.items[u][k].rate() >= rate {
+				keep = append(keep, k)
+			}
+		}
+		out[i].Save = s.saved(u, keep)
+	}
+	return out
+}
+
+// unitOf is the first unit of a segment.
+func (s *Selective) unitOf(seg *train.Segment) int {
+	return slices.IndexFunc(s.Units, func(x Unit) bool { return x.Module == seg.Modules[0] })
+}
+
+// A Move changes one segment of a choice so that it costs less time and more
+// memory: it keeps one call more, or is left out.
+type Move struct {
+	s          *Selective
+	unit, item int // item -1: the segment is left out
+	rate       float64
+}
+
+// Moves lists what can be done to a choice, the most time for the bytes first.
+func (s *Selective) Moves(segs []train.Segment) (out []Move) {
+	for i := range segs {
+		if len(segs[i].Modules) > 1 {
+			continue
+		}
+		u := s.unitOf(&segs[i])
+		kept := s.kept(u, &segs[i])
+		for k := range s.items[u] {
+			if !slices.Contains(kept, k) {
+				out = append(out, Move{s, u, k, s.items[u][k].rate()})
+			}
+		}
+		if x, _, ok := s.find(u, &segs[i], Hoped); ok {
+			out = append(out, Move{s, u, -1, x.cost / float64(max(x.drop, 1))})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Move) int { return cmp.Compare(b.rate, a.rate) })
+	return out
+}
+
+// Apply returns the choice with the move made, nil if its segment is gone.
+func (m Move) Apply(segs []train.Segment) []train.Segment {
+	i := slices.IndexFunc(segs, func(x train.Segment) bool { return m.s.Units[m.unit].Module == x.Modules[0] })
+	if i < 0 {
+		return nil
+	}
+	out := slices.Clone(segs)
+	if m.item < 0 {
+		return slices.Delete(out, i, i+1)
+	}
+	keep := append(m.s.kept(m.unit, &segs[i]), m.item)
+	slices.Sort(keep)
+	out[i].Save = m.s.saved(m.unit, keep)
+	return out
 }
 
 // saved writes a choice of items down, by operator.

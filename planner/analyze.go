@@ -148,10 +148,10 @@ func (a *answer) chooseSegments(ctx context.Context) error {
 			a.segs = s.problem.Sqrt()
 		}
 		return a.describe(s, 0, false)
-	case "", "auto":
+	case "", "auto", "segments":
 		if a.j.cap == 0 {
-			if mode == "auto" {
-				return fmt.Errorf("--checkpoint auto needs a budget: give --vram SIZE or --gpu NAME")
+			if mode != "" {
+				return fmt.Errorf("--checkpoint %s needs a budget: give --vram SIZE or --gpu NAME", mode)
 			}
 			return nil
 		}

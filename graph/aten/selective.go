@@ -32,6 +32,7 @@ var dispatched = []struct{ kernel, aten string }{
 	{"batch_norm", "cudnn_batch_norm"},
 	{"softmax", "_softmax"},
 	{"log_softmax", "_log_softmax"},
+	{"pad", "constant_pad_nd"},
 }
 
 // Dispatched returns the operator that a policy is asked about for a kernel.
