@@ -22,6 +22,7 @@ type Problem struct {
 	loss  int64    // highest level of the loss and of the start of backward
 	segs  []option // feasible segments, by first slot
 	from  [][]int  // indices into segs, by first slot
+	m     *measure
 }
 
 // A slot is a unit or gap with its levels in the program without checkpoints.
@@ -35,6 +36,7 @@ type option struct {
 	lo, hi int       // half-open range of units
 	cost   float64   // time of recomputation
 	by     [2]effect // indexed by View
+	again  int64     // bytes made anew that a later unit held forward
 }
 
 // An effect is what a segment does to memory, bytes.
@@ -65,7 +67,7 @@ const maxRun = 24
 func NewProblem(b, hooked *train.Build, units []Unit, extra int64, cost func(*program.Node) float64) *Problem {
 	m := newMeasure(b, units, cost)
 	m.unpacked(hooked)
-	p := &Problem{Units: units, Fixed: m.fixed, Extra: extra, slots: m.slots, loss: m.loss, from: make([][]int, len(units))}
+	p := &Problem{Units: units, Fixed: m.fixed, Extra: extra, slots: m.slots, loss: m.loss, from: make([][]int, len(units)), m: m}
 	for lo := range units {
 		if units[lo].Module == "" {
 			continue
@@ -96,7 +98,7 @@ type label struct {
 // O(units² · labels) time, where labels are the undominated pairs of bytes
 // and time.
 func (p *Problem) Solve(budget int64, v View) (segs []train.Segment, cost float64, ok bool) {
-	if p.without() <= budget {
+	if p.Without() <= budget {
 		return nil, 0, true
 	}
 	if v == Sure {
@@ -142,8 +144,8 @@ func (p *Problem) Solve(budget int64, v View) (segs []train.Segment, cost float6
 	return p.trace(all, best), all[best].cost, true
 }
 
-// without is the highest level of the step without segments.
-func (p *Problem) without() int64 {
+// Without is the highest level of the step without segments.
+func (p *Problem) Without() int64 {
 	most := max(p.Fixed, p.loss)
 	for _, s := range p.slots {
 		most = max(most, s.forward, s.backward)
@@ -201,7 +203,7 @@ func (p *Problem) trace(all []label, at int32) []train.Segment {
 // MinBudget returns the least budget at which Solve finds a choice in the
 // given view, by bisection. Below the hoped one, no choice fits.
 func (p *Problem) MinBudget(v View) int64 {
-	lo, hi := p.Fixed, p.without()
+	lo, hi := p.Fixed, p.Without()
 	for lo < hi {
 		mid := lo + (hi-lo)/2
 		if _, _, ok := p.Solve(mid, v); ok {
@@ -397,7 +399,6 @@ func (m *measure) use(s *use, id int32, i, u int, back bool) {
 // nothing.
 func (m *measure) option(lo, hi int) (option, bool) {
 	o := option{lo: lo, hi: hi}
-	var again int64 // held by a later unit forward, made anew for the segment's own backward
 	var dropped [2]map[int32]bool
 	for v := range dropped {
 		dropped[v] = map[int32]bool{}
@@ -409,7 +410,7 @@ func (m *measure) option(lo, hi int) (option, bool) {
 			case !s.saved || s.backLo < lo || s.backLo >= hi:
 				continue
 			case s.backHi >= hi:
-				again += liveness.Rounded(m.b.Storages[id].Bytes)
+				o.again += liveness.Rounded(m.b.Storages[id].Bytes)
 				continue
 			}
 			dropped[Hoped][id] = true
@@ -427,7 +428,7 @@ func (m *measure) option(lo, hi int) (option, bool) {
 	for v := range o.by {
 		e := &o.by[v]
 		e.forward = m.firstRun(lo, hi, dropped[v])
-		e.redo = m.secondRun(lo, hi, e.drop+again)
+		e.redo = m.secondRun(lo, hi, e.drop+o.again)
 	}
 	o.cost = m.redoCost(lo, hi)
 	return o, true

@@ -71,7 +71,7 @@ func NewStepGraph(p *program.Program, cost func(*program.Node) float64) (*StepGr
 			g.forward[ev.Storage] = g.forward[ev.Storage] || p.Nodes[i].Phase <= program.Loss
 		}
 	}
-	b := stepGraphBuilder{StepGraph: g, now: make([]int, len(p.Storages)), inPlace: g.writtenInPlace()}
+	b := stepGraphBuilder{StepGraph: g, now: make([]int, len(p.Storages)), inPlace: writtenInPlace(p)}
 	for i := range b.now {
 		b.now[i] = -1
 	}
@@ -84,21 +84,6 @@ func NewStepGraph(p *program.Program, cost func(*program.Node) float64) (*StepGr
 		}
 	}
 	return g, g.Instance.Validate()
-}
-
-// writtenInPlace marks the storages that a node writes to without allocating
-// them.
-func (g *StepGraph) writtenInPlace() []bool {
-	written := make([]bool, len(g.p.Storages))
-	for i := range g.p.Nodes {
-		n := &g.p.Nodes[i]
-		for _, t := range n.Out {
-			if t.Storage != program.None && !allocates(n, t.Storage) {
-				written[t.Storage] = true
-			}
-		}
-	}
-	return written
 }
 
 func allocates(n *program.Node, id program.StorageID) bool {

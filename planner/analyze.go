@@ -155,10 +155,10 @@ func (a *answer) chooseSegments(ctx context.Context) error {
 			a.segs = s.problem.Sqrt()
 		}
 		return a.describe(s, 0, false)
-	case "", "auto":
+	case "", "auto", "segments":
 		if a.j.cap == 0 {
-			if mode == "auto" {
-				return fmt.Errorf("--checkpoint auto needs a budget: give --vram SIZE or --gpu NAME")
+			if mode != "" {
+				return fmt.Errorf("--checkpoint %s needs a budget: give --vram SIZE or --gpu NAME", mode)
 			}
 			return nil
 		}
@@ -461,9 +461,10 @@ func once(list []graph.Warning) []graph.Warning {
 
 // A selector holds the segment problem of one batch.
 type selector struct {
-	problem *checkpointsel.Problem
-	base    *train.Build
-	step    float64 // seconds of the step without checkpoints
+	problem   *checkpointsel.Problem
+	selective *checkpointsel.Selective
+	base      *train.Build
+	step      float64 // seconds of the step without checkpoints
 }
 
 // selector measures the step without checkpoints.
@@ -490,6 +491,7 @@ func (m *Model) selector(j *job, batch int64) (*selector, error) {
 	}
 	units := checkpointsel.Units(m.lifted, func(call int) int64 { return saved[call] })
 	s := &selector{problem: checkpointsel.NewProblem(b, hooked, units, liveness.Rounded(o.Config.LtWorkspace), j.time.Seconds), base: b}
+	s.selective = checkpointsel.NewSelective(s.problem, b, j.time.Seconds)
 	for i := range b.Nodes {
 		if b.Nodes[i].Only != program.FirstStep {
 			s.step += float64(b.Runs(&b.Nodes[i])) * j.time.Seconds(&b.Nodes[i])

@@ -204,7 +204,8 @@ var entryKeys = []yamlKey[Entry]{
 // Selections are what checkpoint may name besides a file.
 var Selections = []struct{ Name, Doc string }{
 	{"none", "nothing is recomputed"},
-	{"auto", "least recomputation that fits the budget, of runs of modules, for PyTorch"},
+	{"auto", "least recomputation that fits the budget, of what PyTorch can do: runs of modules, in which the results of some operators are kept"},
+	{"segments", "the same of whole runs of modules, for PyTorch before 2.4"},
 	{"all", "every module that saves anything"},
 	{"sqrt", "runs of about the square root of the number of modules"},
 	{"schedule", "least recomputation of operations at any time, for memplan's executor"},

@@ -22,7 +22,14 @@ type TorchConfig struct {
 	Framework     string          `json:"framework"`
 	Model         TorchModel      `json:"model"`
 	Checkpoint    []train.Segment `json:"checkpoint"`
-	Ops           []string        `json:"ops"`
+	Ops           []TorchOps      `json:"ops"`
+}
+
+// TorchOps are calls of one operator within a region whose outputs a policy
+// keeps (torch.utils.checkpoint.create_selective_checkpoint_contexts).
+type TorchOps struct {
+	Region int `json:"region"` // index of Checkpoint
+	train.Saved
 }
 
 // TorchModel names the file that the configuration was made for.
@@ -39,9 +46,12 @@ func (p *Plan) ToTorch() (*TorchConfig, error) {
 	if len(p.Schedule) > 0 {
 		return nil, errors.New("the plan is a schedule of single operations, which PyTorch cannot run: make one with --checkpoint auto")
 	}
-	c := &TorchConfig{SchemaVersion: SchemaVersion, Framework: "torch", Model: TorchModel{p.Model.SHA256}, Checkpoint: p.Selection, Ops: []string{}}
-	if c.Checkpoint == nil {
-		c.Checkpoint = []train.Segment{}
+	c := &TorchConfig{SchemaVersion: SchemaVersion, Framework: "torch", Model: TorchModel{p.Model.SHA256}, Checkpoint: []train.Segment{}, Ops: []TorchOps{}}
+	for i, s := range p.Selection {
+		c.Checkpoint = append(c.Checkpoint, train.Segment{Modules: s.Modules})
+		for _, o := range s.Save {
+			c.Ops = append(c.Ops, TorchOps{i, o})
+		}
 	}
 	return c, nil
 }
@@ -147,6 +157,7 @@ func ReadSelection(path string, c *Config) error {
 		Schedule   []remat.Step     `json:"schedule"`
 		Framework  string           `json:"framework"`
 		Checkpoint *json.RawMessage `json:"checkpoint"`
+		Ops        []TorchOps       `json:"ops"`
 	}
 	if err := json.Unmarshal(data, &d); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -157,9 +168,15 @@ func ReadSelection(path string, c *Config) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	for _, s := range segs {
-		if len(s.Modules) == 0 {
-			return fmt.Errorf("%s: a checkpointed region without modules", path)
+	for _, o := range d.Ops {
+		if o.Region < 0 || o.Region >= len(segs) {
+			return fmt.Errorf("%s: calls of %s in region %d, of %d", path, o.Op, o.Region, len(segs))
+		}
+		segs[o.Region].Save = append(segs[o.Region].Save, o.Saved)
+	}
+	for i := range segs {
+		if err := segs[i].Check(); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	if segs == nil {

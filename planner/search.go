@@ -24,7 +24,7 @@ func (a *answer) selectFor(ctx context.Context) error {
 		return err
 	}
 	if plain.fail == nil {
-		if a.j.cfg.Checkpoint == "auto" {
+		if mode := a.j.cfg.Checkpoint; mode == "auto" || mode == "segments" {
 			s := &selector{step: 1}
 			return a.describe(s, 0, true)
 		}
@@ -43,16 +43,26 @@ func (a *answer) selectFor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	class := "segments"
+	a.proof = fmt.Sprintf("least recomputation of any choice of segments over %d module boundaries at %d bytes: %.6f s", len(s.problem.Units), a.j.cap, bound)
+	if a.j.cfg.Checkpoint != class {
+		if segs, bound, err = a.selectCalls(ctx, s, segs); err != nil {
+			return err
+		}
+		class = "selective"
+		a.proof = fmt.Sprintf("least recomputation of any choice of segments over %d module boundaries, and of the calls that they keep, at %d bytes: %.6f s", len(s.problem.Units), a.j.cap, bound)
+	}
 	if segs == nil {
 		least := s.problem.MinBudget(checkpointsel.Hoped)
+		a.proof = ""
 		a.note("no-selection", "no selection of segments fits: the least that any needs is about %s of the card's memory", profile.FormatBytes(least+a.j.device.Context))
 		return a.noSegments(ctx)
 	}
 	a.segs = segs
-	a.proof = fmt.Sprintf("least recomputation of any choice of segments over %d module boundaries at %d bytes: %.6f s", len(s.problem.Units), a.j.cap, bound)
 	if err := a.describe(s, bound, true); err != nil {
 		return err
 	}
+	a.check.Class = class
 	return a.price(ctx)
 }
 

@@ -373,9 +373,9 @@ func (e *Eager) causalBias(a *attention) *Tensor {
 	return o
 }
 
-// addInto adds b to a result in place; the gradient passes through.
+// addInto adds b to a result; the gradient passes through.
 func (e *Eager) addInto(a, b *Tensor) *Tensor {
-	o := e.into("add", a, b)
+	o := e.addTo(a, b)
 	e.record("AddBackward0", []*Tensor{o}, []*Tensor{a, b}, nil, func(_ *Eager, g, _ []*Tensor, need []bool) []*Tensor {
 		outs := []*Tensor{g[0], nil}
 		if need[1] {

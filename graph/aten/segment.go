@@ -7,10 +7,28 @@ import "github.com/memplan/memplan/graph/program"
 // first backward node that needs any of it runs the calls again.
 type Segment struct {
 	ID    int32
-	again func() // runs the calls once more on the segment's inputs
+	Name  string    // for messages
+	Save  []Kept    // calls whose outputs are kept; nil: plain checkpointing
+	Args  []*Tensor // what it is called with: the frame has them as long as it lives
+	again func()    // runs the calls once more on the segment's inputs
 	tape  []*gradNode
 	done  bool
 	fresh program.StorageID // storages from here on were made by the recomputation or later
+	sel   selection
+	open  int // nodes of the tape that hold what they saved
+}
+
+// release notes that backward has passed a node that saved something; with the
+// last of them the region's frame goes, and what it still keeps.
+func (s *Segment) release(e *Eager) {
+	if s.open--; s.open > 0 {
+		return
+	}
+	e.hold(s.Args...)
+	for _, id := range s.sel.left() {
+		delete(e.keeping, id)
+		e.hold(&Tensor{Tensor: program.Tensor{Storage: id}})
+	}
 }
 
 // replay collects what a recomputation packs.
@@ -27,9 +45,10 @@ type replay struct {
 func (e *Eager) Checkpoint(s *Segment, run, again func()) {
 	s.again = again
 	e.segment, e.inside, e.tape = s.ID, true, nil
+	e.sel = s.sel.start(s.Save)
 	run()
 	s.tape = e.tape
-	e.segment, e.inside, e.tape = -1, false, nil
+	e.segment, e.inside, e.tape, e.sel = -1, false, nil, nil
 	for _, n := range s.tape {
 		for i, t := range n.saved {
 			if t != nil {
@@ -37,6 +56,9 @@ func (e *Eager) Checkpoint(s *Segment, run, again func()) {
 			}
 		}
 		n.seg = s
+		if len(n.saved) > 0 {
+			s.open++
+		}
 	}
 }
 
@@ -63,8 +85,9 @@ func (e *Eager) recompute(s *Segment) {
 	}
 	module, name, call, auto := e.module, e.name, e.call, e.autograd
 	e.replay, e.segment, e.grad, e.autograd = r, s.ID, true, ""
+	e.sel = s.sel.restart()
 	s.again()
-	e.replay, e.segment, e.grad = nil, -1, false
+	e.replay, e.segment, e.grad, e.sel = nil, -1, false, nil
 	e.module, e.name, e.call, e.autograd = module, name, call, auto
 }
 
@@ -79,7 +102,7 @@ func (r *replay) pack(e *Eager, n *gradNode) {
 	orig := r.seg.tape[r.next]
 	copy(orig.saved, n.saved)
 	if r.next == r.last {
-		if end := len(e.P.Nodes) - 1; end >= 0 && !makes(&e.P.Nodes[end], n.saved) {
+		if end := len(e.P.Nodes) - 1; !e.sel.untake(n.saved) && end >= 0 && !makes(&e.P.Nodes[end], n.saved) {
 			e.unmake(&e.P.Nodes[end])
 			e.P.Nodes = e.P.Nodes[:end]
 		}

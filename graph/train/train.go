@@ -4,6 +4,7 @@
 package train
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -56,6 +57,45 @@ type Options struct {
 // A Segment is one checkpointed region: modules that run one after the other.
 type Segment struct {
 	Modules []string `json:"modules"`
+	Save    []Saved  `json:"save,omitempty"` // calls whose outputs are kept; all others run again
+}
+
+// Saved names calls of one ATen operator within a region, counted from 0 in
+// the order in which the region makes them. Of is how many it makes, 0 for
+// unknown.
+type Saved struct {
+	Op    string `json:"op"` // "aten.addmm", without overload
+	Calls []int  `json:"calls"`
+	Of    int    `json:"of,omitempty"`
+}
+
+// Check returns an error for a region without modules, and for calls to keep
+// that no region can make.
+func (s *Segment) Check() error {
+	if len(s.Modules) == 0 {
+		return errors.New("a checkpointed region without modules")
+	}
+	for _, o := range s.Save {
+		if !strings.HasPrefix(o.Op, "aten.") || len(o.Calls) == 0 {
+			return fmt.Errorf("checkpoint %v: an operator to keep is named as aten.addmm, with the indices of its calls; not %q with %v", s.Modules, o.Op, o.Calls)
+		}
+		for i, n := range o.Calls {
+			if n < 0 || o.Of > 0 && n >= o.Of || slices.Contains(o.Calls[:i], n) {
+				return fmt.Errorf("checkpoint %v: calls %v of %s: want distinct indices from 0 to the number of calls, %d", s.Modules, o.Calls, o.Op, o.Of)
+			}
+		}
+	}
+	return nil
+}
+
+// kept lists the calls for package aten.
+func (s *Segment) kept() (out []aten.Kept) {
+	for _, o := range s.Save {
+		for _, i := range o.Calls {
+			out = append(out, aten.Kept{Op: strings.TrimPrefix(o.Op, "aten."), Call: i, Of: o.Of})
+		}
+	}
+	return out
 }
 
 // A Build is a program with what it was built from.
@@ -251,7 +291,8 @@ func (b *builder) forward() error {
 			continue
 		}
 		r := b.ranges[si]
-		if err := b.checkpoint(&aten.Segment{ID: int32(si)}, r); err != nil {
+		from := &b.opt.Segments[si]
+		if err := b.checkpoint(&aten.Segment{ID: int32(si), Name: strings.Join(from.Modules, " "), Save: from.kept()}, r); err != nil {
 			return err
 		}
 		i = r[1]
@@ -271,11 +312,28 @@ func (b *builder) checkpoint(s *aten.Segment, r [2]int) error {
 		return first
 	}
 	inputs := slices.Clone(b.env)
+	s.Args = b.arguments(r)
 	b.e.Checkpoint(s, func() { run(b.env) }, func() {
 		run(inputs)
 		b.e.ExitAutocast()
 	})
-	return first
+	if first != nil {
+		return first
+	}
+	return s.Check()
+}
+
+// arguments lists what the calls of a region read of what was there before.
+func (b *builder) arguments(r [2]int) (out []*aten.Tensor) {
+	g := b.l.Graph
+	for i := r[0]; i < r[1]; i++ {
+		for _, id := range g.Nodes[i].Inputs {
+			if t := b.env[id]; int(g.Values[id].Def) >= 0 && int(g.Values[id].Def) < r[0] && t != nil && !slices.Contains(out, t) {
+				out = append(out, t)
+			}
+		}
+	}
+	return out
 }
 
 // call runs one lifted call on env.
