@@ -214,7 +214,11 @@ func again(b *train.Build, seg int) (ran []string, peak, end int64) {
 		}
 		last = int32(i)
 		if slices.ContainsFunc(n.Events, func(ev program.Event) bool { return !ev.Free && counted(&p.Storages[ev.Storage]) }) {
-			ran = append(ran, operatorOf(n))
+			op := operatorOf(n)
+			if strings.HasSuffix(op, "_") { // in place, it makes only the copy of its operand that backward needs
+				op = "clone"
+			}
+			ran = append(ran, op)
 		}
 	}
 	_, steady := liveness.Steps(p)
