@@ -176,8 +176,11 @@ func (a *answer) note(code, format string, args ...any) {
 	a.notes = append(a.notes, graph.Warning{Code: code, Message: fmt.Sprintf(format, args...)})
 }
 
-// largest bounds a batch search.
-const largest = 1 << 20
+// largest bounds a batch search, and beyond the upper bounds on batches.
+const (
+	largest = 1 << 20
+	beyond  = 1 << 40
+)
 
 // spread is the part of the cap that a batch search leaves free, 0.4%: where
 // the driver places segments differs from run to run, and with it the reserved
@@ -202,7 +205,7 @@ func (a *answer) searchBatch(ctx context.Context) error {
 		ev, err := a.m.evaluate(&tight, b, a.j.cfg.Segments, true)
 		return err == nil && ev.fail == nil, err
 	}
-	upper, err := a.liveLimit()
+	upper, err := a.liveLimit(ctx)
 	if err != nil {
 		return err
 	}
@@ -210,9 +213,10 @@ func (a *answer) searchBatch(ctx context.Context) error {
 		tight.cap -= a.j.cap / guessSpread
 	}
 	a.max = &BatchInfo{UpperBound: upper, Checkpoint: "none"}
-	a.batch = max(upper, 1)
-	lo, hi := int64(0), upper+1
-	for step := max(upper/64, 1); hi-lo > 1; {
+	top := min(upper, largest)
+	a.batch = max(top, 1)
+	lo, hi := int64(0), top+1
+	for step := max(top/64, 1); hi-lo > 1; {
 		mid := hi - step
 		if lo > 0 || mid <= lo {
 			mid = lo + (hi-lo)/2
@@ -234,27 +238,35 @@ func (a *answer) searchBatch(ctx context.Context) error {
 			step *= 2
 		}
 	}
-	if !a.late(ctx) {
-		if lo, hi, err = a.solid(lo, hi, fits); err != nil {
-			return err
-		}
+	cut := hi-lo > 1
+	if lo, hi, err = a.solid(ctx, lo, hi, fits); err != nil {
+		return err
 	}
 	a.max.Max = lo
 	if a.batch = lo; lo == 0 {
 		a.batch = 1 // report what the smallest batch would need
 	}
-	if hi > lo+1 {
+	switch {
+	case cut:
 		a.max.LimitedBy = "timeout"
+		return nil
+	case lo == largest:
+		a.max.LimitedBy = "no larger one was tried"
 		return nil
 	}
 	return a.limit(&tight, hi)
 }
 
+// neighbours is how many smaller batches solid looks at, at most.
+const neighbours = 48
+
 // solid steps down from a batch that fits to one whose smaller neighbours,
-// within 2% and at least two, fit too. Close to the cap fragmentation decides,
-// and a batch can fit by luck where a smaller one does not.
-func (a *answer) solid(lo, hi int64, fits func(int64) (bool, error)) (int64, int64, error) {
-	for b := lo - 1; b >= 1 && b >= lo-max(lo/50, 2); b-- {
+// within 2% and at least two, fit too, or those that it looks at where there
+// are many. Close to the cap fragmentation decides, and a batch can fit by luck
+// where a smaller one does not.
+func (a *answer) solid(ctx context.Context, lo, hi int64, fits func(int64) (bool, error)) (int64, int64, error) {
+	stride := func() int64 { return max(lo/50/neighbours, 1) }
+	for b := lo - 1; b >= 1 && b >= lo-max(lo/50, 2) && !a.late(ctx); b -= stride() {
 		ok, err := fits(b)
 		if err != nil {
 			return 0, 0, err
@@ -265,7 +277,8 @@ func (a *answer) solid(lo, hi int64, fits func(int64) (bool, error)) (int64, int
 				if ok, err = fits(lo); err != nil || ok {
 					break
 				}
-				lo, hi = lo-1, lo
+				hi = lo
+				lo = max(lo-stride(), 0)
 			}
 			if err != nil {
 				return 0, 0, err
@@ -295,8 +308,9 @@ func (a *answer) limit(j *job, batch int64) error {
 }
 
 // liveLimit is the largest batch whose live bytes fit the cap, workspaces
-// aside: cuDNN takes smaller ones when it must. No larger batch can run.
-func (a *answer) liveLimit() (int64, error) {
+// aside: cuDNN takes smaller ones when it must. No larger batch can run. When
+// time is up it is a larger one.
+func (a *answer) liveLimit(ctx context.Context) (int64, error) {
 	need := func(b int64) (int64, error) {
 		bd, err := a.m.build(a.j, b, a.j.cfg.Segments)
 		if err != nil {
@@ -313,16 +327,19 @@ func (a *answer) liveLimit() (int64, error) {
 	// not fit either.
 	exceeds := func(n int64, err error) bool { return err != nil || n > a.j.cap }
 	lo, hi := int64(1), int64(2)
-	for hi <= largest {
+	for hi <= beyond {
 		n, err := need(hi)
 		if exceeds(n, err) {
 			break
 		}
 		// Two points give the slope: jump near the limit, then close in.
 		slope := max((n-at1)/(hi-1), 1)
-		lo, hi = hi, min(max(hi+(a.j.cap-n)/slope*9/8+1, hi*2), hi*8, largest+1)
+		lo, hi = hi, min(max(hi+(a.j.cap-n)/slope*9/8+1, hi*2), hi*8, beyond+1)
 	}
-	for hi-lo > 1 && lo < largest {
+	for hi-lo > 1 && lo < beyond {
+		if a.late(ctx) {
+			return hi - 1, nil
+		}
 		mid := lo + (hi-lo)/2
 		if exceeds(need(mid)) {
 			hi = mid
