@@ -348,9 +348,6 @@ func (a *answer) unlessLate(ctx context.Context, err error) error {
 // cannot: nothing, if one operation needs more than there is.
 func (a *answer) noSegments(ctx context.Context) error {
 	_, g, err := a.stepGraph()
-	if errors.Is(err, checkpointsel.ErrMicros) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}
@@ -371,9 +368,6 @@ func (a *answer) noSegments(ctx context.Context) error {
 // overhead above the least that any schedule has.
 func (a *answer) price(ctx context.Context) error {
 	_, g, err := a.stepGraph()
-	if errors.Is(err, checkpointsel.ErrMicros) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}
