@@ -188,13 +188,12 @@ func (s *scheduleSearch) run(ctx context.Context) error {
 	if over <= 0 { // no fragments: the budget itself
 		return s.finish(ctx, limit)
 	}
-	budget, high := limit, limit // high: the least budget whose schedule is too large
-	step := limit / budgetSteps
+	budget, step := limit, limit/budgetSteps
 	for range scheduleTries {
-		if r.Schedule == nil || ctx.Err() != nil {
+		if r.Schedule == nil {
 			return nil
 		}
-		high = budget
+		high := budget // the least whose schedule is too large
 		budget = min(budget, r.Peak) - max(over, step)
 		step *= 2
 		if r, err = s.solve(ctx, budget, rough); err != nil || r == nil {
