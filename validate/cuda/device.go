@@ -445,18 +445,6 @@ func (r *run) attrs() *program.Attrs {
 	return r.c.Node.Attrs
 }
 
-// contiguous reports row-major order; dims of size 1 do not count.
-func contiguous(t *validate.Tensor) bool {
-	n := int64(1)
-	for i := len(t.Shape) - 1; i >= 0; i-- {
-		if t.Shape[i] != 1 && t.Strides[i] != n {
-			return t.Elems() == 0
-		}
-		n *= t.Shape[i]
-	}
-	return true
-}
-
 // isTraining reports one of the types that most kernels compute with.
 func isTraining(d graph.DType) bool {
 	return d == graph.Float32 || d == graph.Float16 || d == graph.BFloat16
