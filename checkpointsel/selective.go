@@ -527,19 +527,21 @@ func (s *Selective) Rates() (out []float64) {
 // rate is the time saved for each byte kept.
 func (it *item) rate() float64 { return it.cost / float64(max(it.bytes[Sure], 1)) }
 
-// Alike checkpoints every unit and keeps the calls that save at least so much
-// time for each byte.
-func (s *Selective) Alike(rate float64) []train.Segment {
-	out := s.All()
-	for i := range out {
-		u := s.unitOf(&out[i])
+// Alike checkpoints every unit that it gains memory from, and keeps the calls
+// that save at least so much time for each byte.
+func (s *Selective) Alike(rate float64) (out []train.Segment) {
+	for _, seg := range s.All() {
+		u := s.unitOf(&seg)
 		var keep []int
 		for k := range s.items[u] {
 			if s.items[u][k].rate() >= rate {
 				keep = append(keep, k)
 			}
 		}
-		out[i].Save = s.saved(u, keep)
+		seg.Save = s.saved(u, keep)
+		if x, _, ok := s.find(u, &seg, Sure); ok && x.drop > 0 {
+			out = append(out, seg)
+		}
 	}
 	return out
 }
