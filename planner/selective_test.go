@@ -56,7 +56,11 @@ func (w *selectiveTruth) segments() []train.Segment {
 // and backward, which operators they run again and by how many bytes memory
 // grows meanwhile with PyTorch's own run.
 func TestSelectiveOracle(t *testing.T) {
-	lines := readLines[selectiveTruth](t, filepath.Join("testdata", "selective.jsonl"))
+	path := filepath.Join(t.TempDir(), "selective.jsonl")
+	if err := os.WriteFile(path, unpacked(t, filepath.Join("testdata", "selective.jsonl.xz")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lines := readLines[selectiveTruth](t, path)
 	byName := map[string][]selectiveTruth{}
 	for _, w := range lines {
 		byName[w.Name] = append(byName[w.Name], w)
@@ -69,7 +73,7 @@ func TestSelectiveOracle(t *testing.T) {
 	})
 	t.Logf("%d runs of %d models: kept bytes equal in %d; of %d regions the operators that run again are equal in %d, what they leave in %d, their peak within 10%% in %d",
 		n.lines, len(byName), n.kept, n.regions, n.ran, n.end, n.peak)
-	if n.kept*100 < n.lines*90 || n.ran*100 < n.regions*75 || n.end*100 < n.regions*80 || n.peak*100 < n.regions*70 {
+	if n.kept*100 < n.lines*98 || n.ran*100 < n.regions*78 || n.end*100 < n.regions*86 || n.peak*100 < n.regions*80 {
 		t.Error("it got worse")
 	}
 }
@@ -86,7 +90,8 @@ var unlike = map[string]string{
 	"hf/t5_encoder":                "the mask is added where the file has it, not in the block",
 	"net/transformer_encoder none": "a sum with a bias is in place unless a policy watches, which it does in all of the oracle's regions",
 	"tv/vit_b_32 none":             "likewise",
-	"net/unet_bilinear":            "an activation in place where nothing shows it",
+	"net/unet_bilinear":            "an activation is taken to be in place where nothing shows that it is not",
+	"tv/mobilenet_v3_small":        "likewise",
 }
 
 // unread is the most that a region is called with and does not read: positions,
@@ -329,6 +334,20 @@ func TestApplied(t *testing.T) {
 // openPacked opens a model that is compressed.
 func openPacked(t *testing.T, path string) *Model {
 	t.Helper()
+	plain := filepath.Join(t.TempDir(), "m.onnx")
+	if err := os.WriteFile(plain, unpacked(t, path), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Open(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// unpacked reads a compressed file.
+func unpacked(t *testing.T, path string) []byte {
+	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -342,13 +361,5 @@ func openPacked(t *testing.T, path string) *Model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain := filepath.Join(t.TempDir(), "m.onnx")
-	if err := os.WriteFile(plain, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	m, err := Open(plain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return data
 }

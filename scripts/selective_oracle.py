@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What selective activation checkpointing keeps and runs again, from PyTorch itself: the oracle of planner's TestSelectiveOracle.
 
-    python3 scripts/selective_oracle.py [REGEX] > planner/testdata/selective.jsonl
+    python3 scripts/selective_oracle.py [REGEX] | xz > planner/testdata/selective.jsonl.xz
     python3 scripts/selective_oracle.py --apply ./memplan
 
 Runs models of saved_oracle.py with modules checkpointed (use_reentrant=False) under FakeTensorMode on tensors of device type cuda, and
