@@ -3,11 +3,13 @@ package planner
 import (
 	"archive/tar"
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +21,7 @@ import (
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/liveness"
 )
 
@@ -362,4 +365,122 @@ func unpacked(t *testing.T, path string) []byte {
 		t.Fatal(err)
 	}
 	return data
+}
+
+// TestSelectivePlans asks for plans under falling budgets: each fits when it is
+// replayed, costs no more than one of whole segments and no less than any
+// bound, and none is faster under a smaller budget. Nor is any choice faster
+// than the bound that fits.
+func TestSelectivePlans(t *testing.T) {
+	for _, x := range []struct {
+		name    string
+		batch   int64
+		budgets []int64 // MiB
+	}{{"gpt2", 16, []int64{16000, 9000, 8400, 7500, 6000, 5600}}, {"resnet50", 64, []int64{6000, 4500, 4000, 3500}}} {
+		m, err := Open(testdata.Shared(t, "models", x.name+".dyn-train.onnx"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, keeping := -1.0, 0
+		for _, b := range x.budgets {
+			cfg := Config{Batch: x.batch, VRAM: b << 20, Checkpoint: "auto"}
+			p, err := m.Plan(context.Background(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := p.Checkpoint
+			if c == nil || !*p.Fits || p.Peak.ProcessBytes > cfg.VRAM {
+				t.Fatalf("%s in %d MiB: %+v, fits %v, notes %v", x.name, b, c, *p.Fits, p.Warnings)
+			}
+			whole := cfg
+			whole.Checkpoint = "segments"
+			w, err := m.Analyze(context.Background(), whole)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := c.RecomputeOverhead
+			t.Logf("%s in %d MiB: overhead %.4f, bound %.4f, any schedule %.4f, whole segments %.4f", x.name, b, o, c.LowerBound, c.ScheduleBound, w.Checkpoint.RecomputeOverhead)
+			if o < before || o > w.Checkpoint.RecomputeOverhead || o < c.LowerBound || c.LowerBound > w.Checkpoint.RecomputeOverhead || o < c.ScheduleBound {
+				t.Errorf("%s in %d MiB: overhead %v, %v with more memory; %+v", x.name, b, o, before, w.Checkpoint)
+			}
+			before = o
+			for _, s := range p.Selection {
+				keeping += len(s.Save)
+			}
+			sameAsConfigured(t, m, p, cfg)
+			noneBelow(t, m, cfg, c.LowerBound)
+		}
+		if keeping == 0 {
+			t.Errorf("%s: no plan keeps anything", x.name)
+		}
+	}
+}
+
+// sameAsConfigured checks that the configuration of a plan is read as the plan.
+func sameAsConfigured(t *testing.T, m *Model, p *Plan, cfg Config) {
+	t.Helper()
+	torch, err := p.ToTorch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(torch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "config.json")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := cfg
+	if err := ReadSelection(path, &again); err != nil {
+		t.Fatal(err)
+	}
+	r, err := m.Analyze(context.Background(), again)
+	if err != nil || r.Peak != p.Peak || r.Time != p.Time {
+		t.Errorf("the configuration has peak %+v, the plan %+v; %v", r.Peak, p.Peak, err)
+	}
+}
+
+// noneBelow tries choices at random under the budget.
+func noneBelow(t *testing.T, m *Model, cfg Config, bound float64) {
+	t.Helper()
+	j, err := cfg.resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := m.selector(j, cfg.Batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 20 {
+		segs := s.selective.Sample(rng)
+		ev, err := m.evaluate(j, cfg.Batch, segs, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := overhead(ev.Program, &j.time); ev.fail == nil && o < bound-1e-6 {
+			t.Errorf("%v costs %v, less than the bound %v", segs, o, bound)
+		}
+	}
+}
+
+// TestReadSelectionRefuses reads configurations that no region can follow.
+func TestReadSelectionRefuses(t *testing.T) {
+	for ops, want := range map[string]string{
+		`{"region": 1, "op": "aten.mm", "calls": [0], "of": 1}`:    "in region 1, of 1",
+		`{"region": 0, "op": "mm", "calls": [0], "of": 1}`:         "named as aten.addmm",
+		`{"region": 0, "op": "aten.mm", "calls": [], "of": 1}`:     "named as aten.addmm",
+		`{"region": 0, "op": "aten.mm", "calls": [1], "of": 1}`:    "want distinct indices",
+		`{"region": 0, "op": "aten.mm", "calls": [0, 0], "of": 2}`: "want distinct indices",
+	} {
+		path := filepath.Join(t.TempDir(), "config.json")
+		text := `{"schemaVersion": 1, "framework": "torch", "checkpoint": [{"modules": ["a"]}], "ops": [` + ops + `]}`
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := ReadSelection(path, &Config{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", ops, err, want)
+		}
+	}
 }
