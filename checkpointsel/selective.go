@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/program"
@@ -13,21 +14,25 @@ import (
 )
 
 // A plan of class (c), for PyTorch's selective activation checkpointing, is one
-// of class (b) in which segments of one unit keep the outputs of some operator
-// calls. Eager mode runs every other call of such a segment again, whether its
-// result is read or not, so that calls do not depend on each other: what a
-// call costs in memory and saves in time does not change with the choice of
-// others, and the choices for a unit are the undominated sums of a knapsack.
+// of class (b) in which segments of a few units keep the outputs of some
+// operator calls. Eager mode runs every other call of such a segment again,
+// whether its result is read or not, so that calls do not depend on each other:
+// what a call costs in memory and saves in time does not change with the choice
+// of others, and the choices for a segment are the undominated sums of a
+// knapsack.
 //
 // A Selective problem is solved by dynamic programming over the same slots as
 // class (b), on a grid of bytes dropped so far.
 type Selective struct {
 	*Problem
-	variants [2][][]variant // by View and unit: choices of calls, the fewest bytes first
-	items    [][]item       // by unit
+	variants [2][][]variant // by View and segment: choices of calls, the fewest bytes first
+	items    [][]item       // by segment
 }
 
-// An item is a call that a segment of its unit may keep.
+// keepMost is how many units a segment that keeps calls has at most.
+const keepMost = 6
+
+// An item is a call that a segment may keep.
 type item struct {
 	call  aten.Kept
 	node  int      // of the program without checkpoints
@@ -36,35 +41,34 @@ type item struct {
 	outs  []program.StorageID
 }
 
-// A variant is a segment of one unit with the calls that it keeps.
+// A variant is a segment with the calls that it keeps.
 type variant struct {
-	keep []int // indices of the unit's items
+	keep []int // indices of the segment's items
 	cost float64
 	effect
 }
 
 // Resolutions: how finely bytes are counted where sums of them are searched.
 const (
-	itemGrains = 4096 // of what a unit may keep
+	itemGrains = 4096 // of what a segment may keep
 	dropGrains = 8192 // of what a step may drop
-	sureMost   = 24   // variants of a unit from which plans are made
 )
+
+// most is how many variants a segment of one unit, and of several, has at most.
+var most = [2]struct{ one, several int }{Sure: {24, 12}, Hoped: {512, 48}}
 
 // NewSelective adds to p, the problem of the step b, the choice of calls to
 // keep. cost gives the time of a program node.
 func NewSelective(p *Problem, b *train.Build, cost func(*program.Node) float64) *Selective {
-	m := p.m
-	s := &Selective{Problem: p, items: make([][]item, len(p.Units))}
+	s := &Selective{Problem: p, items: make([][]item, len(p.segs))}
 	for v := range s.variants {
-		s.variants[v] = make([][]variant, len(p.Units))
+		s.variants[v] = make([][]variant, len(p.segs))
 	}
 	written := writtenInPlace(b.Program)
-	for u := range p.Units {
-		for _, oi := range p.from[u] {
-			if o := &p.segs[oi]; o.hi == u+1 {
-				s.items[u] = m.items(u, written, cost)
-				s.unit(m, u, o)
-			}
+	for oi := range p.segs {
+		if o := &p.segs[oi]; o.hi-o.lo <= keepMost {
+			s.items[oi] = p.m.items(o, written, cost)
+			s.segment(oi)
 		}
 	}
 	return s
@@ -85,22 +89,27 @@ func writtenInPlace(p *program.Program) []bool {
 	return written
 }
 
-// items lists the calls of a unit that recomputation runs and a policy can
+// items lists the calls of a segment that recomputation runs and a policy can
 // keep.
-func (m *measure) items(u int, written []bool, cost func(*program.Node) float64) (out []item) {
-	end := m.lastSaving(u, u+1)
+func (m *measure) items(o *option, written []bool, cost func(*program.Node) float64) (out []item) {
+	end := m.lastSaving(o.lo, o.hi)
 	calls := map[string]int{}
-	for _, i := range m.nodes[u] {
-		n := &m.b.Nodes[i]
-		op := aten.Dispatched(n.Op)
-		at := calls[op]
-		calls[op]++
-		if i > end || !aten.Selectable(op) {
-			continue
-		}
-		it := item{call: aten.Kept{Op: op, Call: at}, node: i, cost: cost(n) * float64(max(m.b.Micros, 1))}
-		if m.keepable(&it, n, u, written) {
-			out = append(out, it)
+	for u := o.lo; u < o.hi; u++ {
+		for k, i := range m.nodes[u] {
+			n := &m.b.Nodes[i]
+			op := aten.Dispatched(n.Op)
+			at := calls[op]
+			calls[op]++
+			if i > end || !aten.Selectable(op) {
+				continue
+			}
+			it := item{call: aten.Kept{Op: op, Call: at}, node: i, cost: cost(n) * float64(max(m.b.Micros, 1))}
+			if k > 0 && copiesFor(&m.b.Nodes[m.nodes[u][k-1]], n) {
+				it.cost += cost(&m.b.Nodes[m.nodes[u][k-1]]) * float64(max(m.b.Micros, 1))
+			}
+			if m.keepable(&it, n, o, written) {
+				out = append(out, it)
+			}
 		}
 	}
 	for i := range out {
@@ -109,9 +118,15 @@ func (m *measure) items(u int, written []bool, cost func(*program.Node) float64)
 	return out
 }
 
+// copiesFor reports a copy of an operand that a call makes inside, which goes
+// with it.
+func copiesFor(c, n *program.Node) bool {
+	return c.Kernel == "copy" && c.Call == n.Call && (c.Op == "contiguous" || strings.HasSuffix(c.Op, "_norm"))
+}
+
 // keepable reports whether the outputs of a call can be kept, and counts what
 // they take beyond what is held anyway.
-func (m *measure) keepable(it *item, n *program.Node, u int, written []bool) bool {
+func (m *measure) keepable(it *item, n *program.Node, o *option, written []bool) bool {
 	for _, ev := range n.Events {
 		st := &m.b.Storages[ev.Storage]
 		if ev.Free || st.Life != program.Step || slices.Contains(n.Events, program.Event{Storage: ev.Storage, Free: true}) {
@@ -123,9 +138,9 @@ func (m *measure) keepable(it *item, n *program.Node, u int, written []bool) boo
 		it.outs = append(it.outs, ev.Storage)
 		size := liveness.Rounded(st.Bytes)
 		s := &m.live[ev.Storage]
-		later := s.lastForward > u // a call of a later unit holds it for a while
+		later := s.lastForward >= o.hi // a call of a later unit holds it for a while
 		switch {
-		case s.saved && (s.backLo != u || s.backHi > u): // held for a later unit's backward
+		case s.saved && (s.backLo < o.lo || s.backLo >= o.hi || s.backHi >= o.hi): // held for another unit's backward
 		case s.saved:
 			it.bytes[Hoped] += size
 			if !later {
@@ -141,47 +156,62 @@ func (m *measure) keepable(it *item, n *program.Node, u int, written []bool) boo
 	return len(it.outs) > 0
 }
 
-// unit makes the variants of a unit whose plain segment is o.
-func (s *Selective) unit(m *measure, u int, o *option) {
+// segment makes the variants of a segment.
+func (s *Selective) segment(oi int) {
+	o := &s.segs[oi]
 	for v := range s.variants {
-		for _, keep := range frontier(s.items[u], View(v)) {
-			s.variants[v][u] = append(s.variants[v][u], s.variant(u, keep, o, View(v)))
+		var list []variant
+		for _, keep := range frontier(s.items[oi], View(v)) {
+			list = append(list, s.variant(oi, keep, View(v)))
 		}
+		n := most[v].one
+		if o.hi-o.lo > 1 {
+			n = most[v].several
+		}
+		s.variants[v][oi] = spread(list, n, View(v))
 	}
-	s.variants[Sure][u] = spread(s.variants[Sure][u])
-	for i := range s.variants[Sure][u] {
-		m.levelsOf(&s.variants[Sure][u][i], u, s.items[u], o)
+	for i := range s.variants[Sure][oi] {
+		s.m.levelsOf(&s.variants[Sure][oi][i], s.items[oi], o)
 	}
 }
 
-// variant returns the segment o of unit u with items kept. Its levels are not
-// above what any such choice has: whatever is kept, the first run keeps no
-// less, and backward needs what it unpacks.
-func (s *Selective) variant(u int, keep []int, o *option, v View) variant {
+// variant returns a segment with items kept. Its levels are not above what any
+// such choice has: whatever is kept, the first run keeps no less, and backward
+// needs what it unpacks.
+func (s *Selective) variant(oi int, keep []int, v View) variant {
+	o := &s.segs[oi]
 	x := variant{keep: keep, cost: o.cost, effect: o.by[v]}
 	for _, k := range keep {
-		x.cost -= s.items[u][k].cost
-		x.drop -= s.items[u][k].bytes[v]
+		x.cost -= s.items[oi][k].cost
+		x.drop -= s.items[oi][k].bytes[v]
 	}
-	x.cost, x.redo = max(x.cost, 0), s.m.slots[u].unpacked
+	x.cost, x.redo = max(x.cost, 0), 0
+	for _, sl := range s.slots[o.lo:o.hi] {
+		x.redo = max(x.redo, sl.unpacked)
+	}
 	return x
 }
 
-// spread keeps some of the variants, evenly by cost.
-func spread(list []variant) []variant {
-	if len(list) <= sureMost {
+// spread leaves n of the variants. In hope, each that is left stands for those
+// before it: as cheap as the cheapest and as small as the smallest of them.
+func spread(list []variant, n int, v View) []variant {
+	if len(list) <= n {
 		return list
 	}
-	var out []variant
-	for i := range sureMost {
-		out = append(out, list[i*(len(list)-1)/(sureMost-1)])
+	out := make([]variant, 0, n)
+	for i := range n {
+		x := list[i*(len(list)-1)/(n-1)]
+		if v == Hoped && i > 0 {
+			x.drop = list[(i-1)*(len(list)-1)/(n-1)+1].drop
+		}
+		out = append(out, x)
 	}
 	return out
 }
 
 // levelsOf sets the levels of a variant's first run and recomputation: what is
 // kept is not let go in the first, and is there from the start of the second.
-func (m *measure) levelsOf(x *variant, u int, items []item, o *option) {
+func (m *measure) levelsOf(x *variant, items []item, o *option) {
 	kept := make(map[int]int64, len(x.keep)) // by node
 	outs := map[program.StorageID]bool{}
 	later := int64(0) // kept, and not made yet in a first run
@@ -192,10 +222,12 @@ func (m *measure) levelsOf(x *variant, u int, items []item, o *option) {
 			outs[id] = true
 		}
 	}
-	x.forward = m.firstRunKeeping(u, outs)
-	x.redo = m.slots[u].unpacked
-	start, base := m.first[u], int64(-1)
-	m.again(u, u+1, func(i int) {
+	x.forward = m.firstRunKeeping(o, outs)
+	start, base := int64(-1), int64(-1)
+	for u := o.hi - 1; u >= o.lo && start < 0; u-- {
+		start = m.first[u]
+	}
+	m.again(o.lo, o.hi, func(i int) {
 		if base < 0 {
 			base = m.levels.Before[i]
 		}
@@ -207,26 +239,32 @@ func (m *measure) levelsOf(x *variant, u int, items []item, o *option) {
 	})
 }
 
-// firstRunKeeping is the level of the forward run of a unit that lets go of what
-// it need not keep, and of what is kept not even where no backward reads it.
-func (m *measure) firstRunKeeping(u int, kept map[program.StorageID]bool) int64 {
+// firstRunKeeping is the level of the forward run of a segment that lets go of
+// what it need not keep, and of what is kept not even where no backward reads
+// it.
+func (m *measure) firstRunKeeping(o *option, kept map[program.StorageID]bool) int64 {
 	change := map[int]int64{} // by the node after which it happens
-	for _, id := range m.byUnit[u] {
-		s := &m.live[id]
-		size := liveness.Rounded(m.b.Storages[id].Bytes)
-		switch saved := s.saved && s.backLo == u && s.backHi == u && s.lastForward <= u; {
-		case saved && !kept[program.StorageID(id)]:
-			change[s.death] -= size
-		case !s.saved && kept[program.StorageID(id)]:
-			change[s.death] += size
+	for u := o.lo; u < o.hi; u++ {
+		for _, id := range m.byUnit[u] {
+			s := &m.live[id]
+			size := liveness.Rounded(m.b.Storages[id].Bytes)
+			own := s.saved && s.backLo >= o.lo && s.backLo < o.hi && s.backHi < o.hi && s.lastForward < o.hi
+			switch {
+			case own && !kept[program.StorageID(id)]:
+				change[s.death] -= size
+			case !s.saved && kept[program.StorageID(id)]:
+				change[s.death] += size
+			}
 		}
 	}
-	now, most := int64(0), int64(0)
-	for _, i := range m.nodes[u] {
-		most = max(most, m.levels.Peak[i]+now)
-		now += change[i]
+	now, high := int64(0), int64(0)
+	for u := o.lo; u < o.hi; u++ {
+		for _, i := range m.nodes[u] {
+			high = max(high, m.levels.Peak[i]+now)
+			now += change[i]
+		}
 	}
-	return most
+	return high
 }
 
 // A sum is a choice of items.
@@ -291,7 +329,8 @@ type cell struct {
 	drop int64
 	prev int32 // cell before, by grain
 	from int32 // slot that it left
-	by   int32 // variant of that unit, or below -1 a segment: -2-index; -1: an ordinary slot
+	by   int32 // segment, -1 for an ordinary slot
+	kind int32 // its variant, -1 for the plain segment
 }
 
 // Solve returns the segments of least cost whose levels, in the given view,
@@ -341,19 +380,14 @@ func newTable(s *Selective, budget int64, v View) *table {
 		var most, least int64
 		for _, oi := range s.from[u] {
 			o := &s.segs[oi]
-			if d := o.by[v].drop / int64(o.hi-o.lo); d > most {
-				most = d
+			most, least = max(most, o.by[v].drop), min(least, o.by[v].drop)
+			for i := range s.variants[v][oi] {
+				most, least = max(most, s.variants[v][oi][i].drop), min(least, s.variants[v][oi][i].drop)
 			}
-			least = min(least, o.by[v].drop)
-		}
-		for i := range s.variants[v][u] {
-			least = min(least, s.variants[v][u][i].drop)
-		}
-		for _, oi := range s.from[u] {
-			most = max(most, s.segs[oi].by[v].drop)
 		}
 		high, low = high+most, low+least
 	}
+	high = min(high, s.Without()-low) // nobody needs more
 	t := &table{s: s, budget: budget, v: v, lowest: low, grain: max((high-low)/dropGrains, liveness.Round), at: make([][]cell, len(s.slots)+1)}
 	n := int((high-low)/t.grain) + 2
 	for i := range t.at {
@@ -362,14 +396,14 @@ func newTable(s *Selective, budget int64, v View) *table {
 			t.at[i][k].cost = math.Inf(1)
 		}
 	}
-	t.put(0, cell{prev: -1, from: -1, by: -1})
+	t.put(0, cell{prev: -1, from: -1, by: -1, kind: -1})
 	return t
 }
 
 // put enters a state. In hope, a cell has the least cost and the most bytes
 // dropped of all its states.
 func (t *table) put(slot int, c cell) {
-	old := &t.at[slot][(c.drop-t.lowest)/t.grain]
+	old := &t.at[slot][min(int((c.drop-t.lowest)/t.grain), len(t.at[slot])-1)]
 	drop := c.drop
 	if t.v == Hoped && !math.IsInf(old.cost, 1) {
 		drop = max(drop, old.drop)
@@ -399,16 +433,17 @@ func (t *table) leave(i int) {
 func (t *table) from(i int, k int32, c cell) {
 	fits := func(e *effect) bool { return e.forward-c.drop <= t.budget && e.redo-c.drop <= t.budget }
 	if sl := t.s.slots[i]; sl.forward-c.drop <= t.budget && sl.backward-c.drop <= t.budget {
-		t.put(i+1, cell{c.cost, c.drop, k, int32(i), -1})
+		t.put(i+1, cell{c.cost, c.drop, k, int32(i), -1, -1})
 	}
 	for _, oi := range t.s.from[i] {
-		if o := &t.s.segs[oi]; fits(&o.by[t.v]) {
-			t.put(o.hi, cell{c.cost + o.cost, c.drop + o.by[t.v].drop, k, int32(i), int32(-2 - oi)})
+		o := &t.s.segs[oi]
+		if fits(&o.by[t.v]) {
+			t.put(o.hi, cell{c.cost + o.cost, c.drop + o.by[t.v].drop, k, int32(i), int32(oi), -1})
 		}
-	}
-	for x := range t.s.variants[t.v][i] {
-		if w := &t.s.variants[t.v][i][x]; fits(&w.effect) {
-			t.put(i+1, cell{c.cost + w.cost, c.drop + w.drop, k, int32(i), int32(x)})
+		for x := range t.s.variants[t.v][oi] {
+			if w := &t.s.variants[t.v][oi][x]; fits(&w.effect) {
+				t.put(o.hi, cell{c.cost + w.cost, c.drop + w.drop, k, int32(i), int32(oi), int32(x)})
+			}
 		}
 	}
 }
@@ -418,15 +453,10 @@ func (t *table) trace(slot int, k int32) []train.Segment {
 	var out []train.Segment
 	for slot > 0 {
 		c := t.at[slot][k]
-		switch {
-		case c.by >= 0:
-			u := int(c.from)
-			out = append(out, train.Segment{Modules: []string{t.s.Units[u].Module}, Save: t.s.saved(u, t.s.variants[t.v][u][c.by].keep)})
-		case c.by < -1:
-			o := t.s.segs[-2-c.by]
-			var seg train.Segment
-			for _, u := range t.s.Units[o.lo:o.hi] {
-				seg.Modules = append(seg.Modules, u.Module)
+		if c.by >= 0 {
+			seg := t.s.modules(int(c.by))
+			if c.kind >= 0 {
+				seg.Save = t.s.saved(int(c.by), t.s.variants[t.v][c.by][c.kind].keep)
 			}
 			out = append(out, seg)
 		}
@@ -434,6 +464,15 @@ func (t *table) trace(slot int, k int32) []train.Segment {
 	}
 	slices.Reverse(out)
 	return out
+}
+
+// modules returns a segment that keeps nothing.
+func (s *Selective) modules(oi int) (seg train.Segment) {
+	o := &s.segs[oi]
+	for _, u := range s.Units[o.lo:o.hi] {
+		seg.Modules = append(seg.Modules, u.Module)
+	}
+	return seg
 }
 
 // Levels predicts the highest live bytes of forward and backward with the given
@@ -445,8 +484,9 @@ func (s *Selective) Levels(segs []train.Segment, v View) (peak int64, cost float
 	for i := 0; i < len(s.slots); {
 		x, hi := effect{0, s.slots[i].forward, s.slots[i].backward}, i+1
 		if next < len(segs) {
-			if w, end, ok := s.find(i, &segs[next], v); ok {
-				x, hi = w.effect, end
+			if oi := s.find(i, &segs[next]); oi >= 0 {
+				w := s.priced(oi, &segs[next], v)
+				x, hi = w.effect, s.segs[oi].hi
 				cost += w.cost
 				next++
 			}
@@ -462,29 +502,43 @@ func (s *Selective) Levels(segs []train.Segment, v View) (peak int64, cost float
 	return peak, cost, next == len(segs)
 }
 
-// find returns a segment's effect if it begins at unit u, and the unit after it.
-func (s *Selective) find(u int, seg *train.Segment, v View) (variant, int, bool) {
+// find returns the index of a segment if it begins at unit u, else -1.
+func (s *Selective) find(u int, seg *train.Segment) int {
 	for _, oi := range s.from[u] {
 		o := &s.segs[oi]
-		if o.hi-o.lo != len(seg.Modules) || !slices.EqualFunc(s.Units[o.lo:o.hi], seg.Modules, func(x Unit, name string) bool { return x.Module == name }) {
-			continue
+		if o.hi-o.lo == len(seg.Modules) && slices.EqualFunc(s.Units[o.lo:o.hi], seg.Modules, func(x Unit, name string) bool { return x.Module == name }) {
+			return oi
 		}
-		if len(seg.Save) == 0 {
-			return variant{cost: o.cost, effect: o.by[v]}, o.hi, true
-		}
-		x := s.variant(u, s.kept(u, seg), o, v)
-		if v == Sure {
-			s.m.levelsOf(&x, u, s.items[u], o)
-		}
-		return x, o.hi, true
 	}
-	return variant{}, 0, false
+	return -1
 }
 
-// kept lists the items that a segment of unit u keeps.
-func (s *Selective) kept(u int, seg *train.Segment) (keep []int) {
-	for i := range s.items[u] {
-		c := s.items[u][i].call
+// index returns the index of a segment, -1 if it is none of the problem's.
+func (s *Selective) index(seg *train.Segment) int {
+	u := slices.IndexFunc(s.Units, func(x Unit) bool { return x.Module == seg.Modules[0] })
+	if u < 0 {
+		return -1
+	}
+	return s.find(u, seg)
+}
+
+// priced returns what a segment costs and does to memory.
+func (s *Selective) priced(oi int, seg *train.Segment, v View) variant {
+	o := &s.segs[oi]
+	if len(seg.Save) == 0 {
+		return variant{cost: o.cost, effect: o.by[v]}
+	}
+	x := s.variant(oi, s.kept(oi, seg), v)
+	if v == Sure {
+		s.m.levelsOf(&x, s.items[oi], o)
+	}
+	return x
+}
+
+// kept lists the items that a segment keeps.
+func (s *Selective) kept(oi int, seg *train.Segment) (keep []int) {
+	for i := range s.items[oi] {
+		c := s.items[oi][i].call
 		if slices.ContainsFunc(seg.Save, func(o train.Saved) bool { return o.Op == "aten."+c.Op && slices.Contains(o.Calls, c.Call) }) {
 			keep = append(keep, i)
 		}
@@ -496,18 +550,14 @@ func (s *Selective) kept(u int, seg *train.Segment) (keep []int) {
 func (s *Selective) Sample(rng *rand.Rand) []train.Segment {
 	segs := s.Problem.Sample(rng)
 	for i := range segs {
-		u := slices.IndexFunc(s.Units, func(x Unit) bool { return x.Module == segs[i].Modules[0] })
-		if len(segs[i].Modules) > 1 {
-			continue
-		}
-		part := rng.Float64()
+		oi, part := s.index(&segs[i]), rng.Float64()
 		var keep []int
-		for k := range s.items[u] {
+		for k := range s.items[oi] {
 			if rng.Float64() < part {
 				keep = append(keep, k)
 			}
 		}
-		segs[i].Save = s.saved(u, keep)
+		segs[i].Save = s.saved(oi, keep)
 	}
 	return segs
 }
@@ -515,9 +565,11 @@ func (s *Selective) Sample(rng *rand.Rand) []train.Segment {
 // Rates lists, in falling order, the time that each item saves for its bytes:
 // the rates at which Alike's choice changes.
 func (s *Selective) Rates() (out []float64) {
-	for u := range s.items {
-		for i := range s.items[u] {
-			out = append(out, s.items[u][i].rate())
+	for oi := range s.items {
+		for i := range s.items[oi] {
+			if o := &s.segs[oi]; o.hi-o.lo == 1 {
+				out = append(out, s.items[oi][i].rate())
+			}
 		}
 	}
 	slices.SortFunc(out, func(a, b float64) int { return cmp.Compare(b, a) })
@@ -527,52 +579,49 @@ func (s *Selective) Rates() (out []float64) {
 // rate is the time saved for each byte kept.
 func (it *item) rate() float64 { return it.cost / float64(max(it.bytes[Sure], 1)) }
 
-// Alike checkpoints every unit and keeps the calls that save at least so much
-// time for each byte.
-func (s *Selective) Alike(rate float64) []train.Segment {
-	out := s.All()
-	for i := range out {
-		u := s.unitOf(&out[i])
+// Alike checkpoints every unit that it gains memory from, and keeps the calls
+// that save at least so much time for each byte.
+func (s *Selective) Alike(rate float64) (out []train.Segment) {
+	for _, seg := range s.All() {
+		oi := s.index(&seg)
 		var keep []int
-		for k := range s.items[u] {
-			if s.items[u][k].rate() >= rate {
+		for k := range s.items[oi] {
+			if s.items[oi][k].rate() >= rate {
 				keep = append(keep, k)
 			}
 		}
-		out[i].Save = s.saved(u, keep)
+		seg.Save = s.saved(oi, keep)
+		if s.priced(oi, &seg, Sure).drop > 0 {
+			out = append(out, seg)
+		}
 	}
 	return out
-}
-
-// unitOf is the first unit of a segment.
-func (s *Selective) unitOf(seg *train.Segment) int {
-	return slices.IndexFunc(s.Units, func(x Unit) bool { return x.Module == seg.Modules[0] })
 }
 
 // A Move changes one segment of a choice so that it costs less time and more
 // memory: it keeps one call more, or is left out.
 type Move struct {
-	s          *Selective
-	unit, item int // item -1: the segment is left out
-	rate       float64
+	s    *Selective
+	oi   int
+	item int // -1: the segment is left out
+	rate float64
 }
 
 // Moves lists what can be done to a choice, the most time for the bytes first.
 func (s *Selective) Moves(segs []train.Segment) (out []Move) {
 	for i := range segs {
-		if len(segs[i].Modules) > 1 {
+		oi := s.index(&segs[i])
+		if oi < 0 {
 			continue
 		}
-		u := s.unitOf(&segs[i])
-		kept := s.kept(u, &segs[i])
-		for k := range s.items[u] {
+		kept := s.kept(oi, &segs[i])
+		for k := range s.items[oi] {
 			if !slices.Contains(kept, k) {
-				out = append(out, Move{s, u, k, s.items[u][k].rate()})
+				out = append(out, Move{s, oi, k, s.items[oi][k].rate()})
 			}
 		}
-		if x, _, ok := s.find(u, &segs[i], Hoped); ok {
-			out = append(out, Move{s, u, -1, x.cost / float64(max(x.drop, 1))})
-		}
+		x := s.priced(oi, &segs[i], Hoped)
+		out = append(out, Move{s, oi, -1, x.cost / float64(max(x.drop, 1))})
 	}
 	slices.SortStableFunc(out, func(a, b Move) int { return cmp.Compare(b.rate, a.rate) })
 	return out
@@ -580,7 +629,7 @@ func (s *Selective) Moves(segs []train.Segment) (out []Move) {
 
 // Apply returns the choice with the move made, nil if its segment is gone.
 func (m Move) Apply(segs []train.Segment) []train.Segment {
-	i := slices.IndexFunc(segs, func(x train.Segment) bool { return m.s.Units[m.unit].Module == x.Modules[0] })
+	i := slices.IndexFunc(segs, func(x train.Segment) bool { return m.s.index(&x) == m.oi })
 	if i < 0 {
 		return nil
 	}
@@ -588,16 +637,16 @@ func (m Move) Apply(segs []train.Segment) []train.Segment {
 	if m.item < 0 {
 		return slices.Delete(out, i, i+1)
 	}
-	keep := append(m.s.kept(m.unit, &segs[i]), m.item)
+	keep := append(m.s.kept(m.oi, &segs[i]), m.item)
 	slices.Sort(keep)
-	out[i].Save = m.s.saved(m.unit, keep)
+	out[i].Save = m.s.saved(m.oi, keep)
 	return out
 }
 
 // saved writes a choice of items down, by operator.
-func (s *Selective) saved(u int, keep []int) (out []train.Saved) {
+func (s *Selective) saved(oi int, keep []int) (out []train.Saved) {
 	for _, k := range keep {
-		c := s.items[u][k].call
+		c := s.items[oi][k].call
 		op := "aten." + c.Op
 		i := slices.IndexFunc(out, func(o train.Saved) bool { return o.Op == op })
 		if i < 0 {

@@ -13,7 +13,7 @@ import (
 const (
 	ladder     = 128 // levels of bytes at which choices are made
 	alikeTries = 10  // of choices that keep the same calls in all units alike
-	fillTries  = 64  // of choices with one call more, or one segment less
+	fillTries  = 96  // of choices with one call more, or one segment less
 )
 
 // A callSearch looks for segments, and calls that they keep, whose replay fits.

@@ -3,10 +3,13 @@ package planner
 import (
 	"archive/tar"
 	"bufio"
+	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +21,7 @@ import (
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/liveness"
 )
 
@@ -55,7 +59,11 @@ func (w *selectiveTruth) segments() []train.Segment {
 // and backward, which operators they run again and by how many bytes memory
 // grows meanwhile with PyTorch's own run.
 func TestSelectiveOracle(t *testing.T) {
-	lines := readLines[selectiveTruth](t, filepath.Join("testdata", "selective.jsonl"))
+	path := filepath.Join(t.TempDir(), "selective.jsonl")
+	if err := os.WriteFile(path, unpacked(t, filepath.Join("testdata", "selective.jsonl.xz")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lines := readLines[selectiveTruth](t, path)
 	byName := map[string][]selectiveTruth{}
 	for _, w := range lines {
 		byName[w.Name] = append(byName[w.Name], w)
@@ -68,7 +76,7 @@ func TestSelectiveOracle(t *testing.T) {
 	})
 	t.Logf("%d runs of %d models: kept bytes equal in %d; of %d regions the operators that run again are equal in %d, what they leave in %d, their peak within 10%% in %d",
 		n.lines, len(byName), n.kept, n.regions, n.ran, n.end, n.peak)
-	if n.kept*100 < n.lines*90 || n.ran*100 < n.regions*75 || n.end*100 < n.regions*80 || n.peak*100 < n.regions*70 {
+	if n.kept*100 < n.lines*98 || n.ran*100 < n.regions*78 || n.end*100 < n.regions*86 || n.peak*100 < n.regions*80 {
 		t.Error("it got worse")
 	}
 }
@@ -83,8 +91,10 @@ var unlike = map[string]string{
 	"hf/llama_sdpa fp32":           "the mask of is_causal is one node",
 	"hf/qwen2_sdpa fp32":           "the mask of is_causal is one node",
 	"hf/t5_encoder":                "the mask is added where the file has it, not in the block",
-	"net/transformer_encoder none": "a sum with a bias is in place unless a policy watches",
-	"net/unet_bilinear":            "an activation in place where nothing shows it",
+	"net/transformer_encoder none": "a sum with a bias is in place unless a policy watches, which it does in all of the oracle's regions",
+	"tv/vit_b_32 none":             "likewise",
+	"net/unet_bilinear":            "an activation is taken to be in place where nothing shows that it is not",
+	"tv/mobilenet_v3_small":        "likewise",
 }
 
 // unread is the most that a region is called with and does not read: positions,
@@ -100,14 +110,10 @@ func (n *selectiveCount) compare(t *testing.T, m *Model, w *selectiveTruth) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	saves := 0
-	for _, r := range w.Regions {
-		saves += len(r.Save)
-	}
 	_, differs := unlike[w.Name]
 	_, also := unlike[id]
 	_, plain := unlike[w.Name+" none"]
-	differs = differs || also || plain && saves == 0
+	differs = differs || also
 	b, err := m.build(j, w.Batch, w.segments())
 	if err == nil {
 		err = b.Check()
@@ -141,7 +147,7 @@ func (n *selectiveCount) compare(t *testing.T, m *Model, w *selectiveTruth) {
 		n.regions++
 		if slices.Equal(ran, a.Ran) {
 			n.ran++
-		} else if !differs {
+		} else if !differs && !(plain && len(w.Regions[si].Save) == 0) {
 			t.Errorf("%s %s runs again\n%v, PyTorch\n%v", id, w.Regions[si].Modules, ran, a.Ran)
 		}
 		if end == a.End {
@@ -165,9 +171,12 @@ func callsIn(b *train.Build, r [2]int) map[string]int {
 	return out
 }
 
-// operatorOf is the operator that PyTorch's dispatcher sees.
+// operatorOf is the operator that PyTorch's dispatcher sees, "" for a copy that
+// another makes inside.
 func operatorOf(n *program.Node) string {
 	switch {
+	case n.Kernel == "copy" && strings.HasSuffix(n.Op, "_norm"):
+		return ""
 	case n.Kernel == "copy" && slices.Contains([]string{"to", "type_as", "_to_copy"}, n.Op):
 		return "_to_copy"
 	case n.Kernel == "copy":
@@ -218,7 +227,9 @@ func again(b *train.Build, seg int) (ran []string, peak, end int64) {
 			if strings.HasSuffix(op, "_") { // in place, it makes only the copy of its operand that backward needs
 				op = "clone"
 			}
-			ran = append(ran, op)
+			if op != "" {
+				ran = append(ran, op)
+			}
 		}
 	}
 	_, steady := liveness.Steps(p)
@@ -279,5 +290,201 @@ func eachArchived(t *testing.T, want func(string) bool, do func(string, *Model))
 			t.Fatal(err)
 		}
 		do(name, m)
+	}
+}
+
+// TestApplied compares the bytes that live between forward and backward of
+// steps to which the function of memplan help torch has applied a configuration,
+// on the CPU, with those predicted. scripts/selective_oracle.py --apply ran
+// them, and saw the gradients of the steps without checkpoints.
+func TestApplied(t *testing.T) {
+	dir := filepath.Join("testdata", "applied")
+	models := map[string]*Model{}
+	calls := 0
+	for _, r := range readLines[struct {
+		Name        string
+		Batch, Kept int64
+		Config      json.RawMessage
+	}](t, filepath.Join(dir, "runs.jsonl")) {
+		if models[r.Name] == nil {
+			models[r.Name] = openPacked(t, filepath.Join(dir, r.Name+".onnx.xz"))
+		}
+		path := filepath.Join(t.TempDir(), "config.json")
+		if err := os.WriteFile(path, r.Config, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg := Config{Batch: r.Batch, Optimizer: "none"}
+		if err := ReadSelection(path, &cfg); err != nil {
+			t.Fatal(err)
+		}
+		s, err := models[r.Name].Program(cfg)
+		if err != nil {
+			t.Errorf("%s: %v", r.Name, err)
+			continue
+		}
+		n := 0
+		for _, seg := range cfg.Segments {
+			for _, o := range seg.Save {
+				n += len(o.Calls)
+			}
+		}
+		calls += n
+		if d := r.Kept - keptBytes(s.Program); d < 0 || d > unread {
+			t.Errorf("%s: %d segments keep %d calls: %d bytes between forward and backward, PyTorch has %+d", r.Name, len(cfg.Segments), n, r.Kept-d, d)
+		}
+	}
+	if len(models) < 3 || calls < 300 {
+		t.Errorf("%d models, %d calls", len(models), calls)
+	}
+}
+
+// openPacked opens a model that is compressed.
+func openPacked(t *testing.T, path string) *Model {
+	t.Helper()
+	plain := filepath.Join(t.TempDir(), "m.onnx")
+	if err := os.WriteFile(plain, unpacked(t, path), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Open(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// unpacked reads a compressed file.
+func unpacked(t *testing.T, path string) []byte {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := xz.NewReader(bufio.NewReader(f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// TestSelectivePlans asks for plans under falling budgets: each fits when it is
+// replayed, costs no more than one of whole segments and no less than any
+// bound, and none is faster under a smaller budget. Nor is any choice faster
+// than the bound that fits.
+func TestSelectivePlans(t *testing.T) {
+	for _, x := range []struct {
+		name    string
+		batch   int64
+		budgets []int64 // MiB
+	}{{"gpt2", 16, []int64{16000, 9000, 8400, 7500, 6000, 5600}}, {"resnet50", 64, []int64{6000, 4500, 4000, 3500}}} {
+		m, err := Open(testdata.Shared(t, "models", x.name+".dyn-train.onnx"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, keeping := -1.0, 0
+		for _, b := range x.budgets {
+			cfg := Config{Batch: x.batch, VRAM: b << 20, Checkpoint: "auto"}
+			p, err := m.Plan(context.Background(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := p.Checkpoint
+			if c == nil || !*p.Fits || p.Peak.ProcessBytes > cfg.VRAM {
+				t.Fatalf("%s in %d MiB: %+v, fits %v, notes %v", x.name, b, c, *p.Fits, p.Warnings)
+			}
+			whole := cfg
+			whole.Checkpoint = "segments"
+			w, err := m.Analyze(context.Background(), whole)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := c.RecomputeOverhead
+			t.Logf("%s in %d MiB: overhead %.4f, bound %.4f, any schedule %.4f, whole segments %.4f", x.name, b, o, c.LowerBound, c.ScheduleBound, w.Checkpoint.RecomputeOverhead)
+			if o < before || o > w.Checkpoint.RecomputeOverhead || o < c.LowerBound || c.LowerBound > w.Checkpoint.RecomputeOverhead || o < c.ScheduleBound {
+				t.Errorf("%s in %d MiB: overhead %v, %v with more memory; %+v", x.name, b, o, before, w.Checkpoint)
+			}
+			before = o
+			for _, s := range p.Selection {
+				keeping += len(s.Save)
+			}
+			sameAsConfigured(t, m, p, cfg)
+			noneBelow(t, m, cfg, c.LowerBound)
+		}
+		if keeping == 0 {
+			t.Errorf("%s: no plan keeps anything", x.name)
+		}
+	}
+}
+
+// sameAsConfigured checks that the configuration of a plan is read as the plan.
+func sameAsConfigured(t *testing.T, m *Model, p *Plan, cfg Config) {
+	t.Helper()
+	torch, err := p.ToTorch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(torch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "config.json")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := cfg
+	if err := ReadSelection(path, &again); err != nil {
+		t.Fatal(err)
+	}
+	r, err := m.Analyze(context.Background(), again)
+	if err != nil || r.Peak != p.Peak || r.Time != p.Time {
+		t.Errorf("the configuration has peak %+v, the plan %+v; %v", r.Peak, p.Peak, err)
+	}
+}
+
+// noneBelow tries choices at random under the budget.
+func noneBelow(t *testing.T, m *Model, cfg Config, bound float64) {
+	t.Helper()
+	j, err := cfg.resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := m.selector(j, cfg.Batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 20 {
+		segs := s.selective.Sample(rng)
+		ev, err := m.evaluate(j, cfg.Batch, segs, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := overhead(ev.Program, &j.time); ev.fail == nil && o < bound-1e-6 {
+			t.Errorf("%v costs %v, less than the bound %v", segs, o, bound)
+		}
+	}
+}
+
+// TestReadSelectionRefuses reads configurations that no region can follow.
+func TestReadSelectionRefuses(t *testing.T) {
+	for ops, want := range map[string]string{
+		`{"region": 1, "op": "aten.mm", "calls": [0], "of": 1}`:    "in region 1, of 1",
+		`{"region": 0, "op": "mm", "calls": [0], "of": 1}`:         "named as aten.addmm",
+		`{"region": 0, "op": "aten.mm", "calls": [], "of": 1}`:     "named as aten.addmm",
+		`{"region": 0, "op": "aten.mm", "calls": [1], "of": 1}`:    "want distinct indices",
+		`{"region": 0, "op": "aten.mm", "calls": [0, 0], "of": 2}`: "want distinct indices",
+	} {
+		path := filepath.Join(t.TempDir(), "config.json")
+		text := `{"schemaVersion": 1, "framework": "torch", "checkpoint": [{"modules": ["a"]}], "ops": [` + ops + `]}`
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := ReadSelection(path, &Config{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", ops, err, want)
+		}
 	}
 }

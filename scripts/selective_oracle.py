@@ -1,23 +1,32 @@
 #!/usr/bin/env python3
-"""What selective activation checkpointing keeps and runs again, from PyTorch itself: the oracle of graph/train's TestSelectiveOracle.
+"""What selective activation checkpointing keeps and runs again, from PyTorch itself: the oracle of planner's TestSelectiveOracle.
 
-    python3 scripts/selective_oracle.py [REGEX] > graph/train/testdata/selective.jsonl
-    python3 scripts/selective_oracle.py --apply MODELS     what the function of `memplan help torch` does, on the CPU
+    python3 scripts/selective_oracle.py [REGEX] | xz > planner/testdata/selective.jsonl.xz
+    python3 scripts/selective_oracle.py --apply ./memplan
 
 Runs models of saved_oracle.py with modules checkpointed (use_reentrant=False) under FakeTensorMode on tensors of device type cuda, and
 saves the outputs of operators' calls by several policies. A line of the result has, for each region, the calls of every operator that
 makes storage; the calls that were saved; the bytes that live between forward and backward, parameters, buffers and inputs aside; and
 for each region, the last first, what runs again when one of its saved tensors is asked for, and by how many bytes memory grows.
 Autograd's engine does not run on fake tensors of a device that is not there: the first tensor that a region saved is asked for here.
+
+With --apply, small models train a step on the CPU as a plan says: they are exported, the memplan that is named plans them for less
+memory than they need, and the function of `memplan help torch` applies its configuration. Gradients must be those of the step without
+checkpoints to the last bit; the bytes between forward and backward are compared with memplan's by planner's TestApplied. The files,
+the configurations and the bytes go to planner/testdata/applied.
 """
 import argparse
 import collections
 import contextlib
 import gc
 import json
+import lzma
+import os
 import random
 import re
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 import weakref
@@ -65,8 +74,9 @@ gelu silu tanh sigmoid hardswish hardsigmoid pow rsqrt mul sub div neg cat mean"
 class Live(TorchDispatchMode):
     """Follows the storages that operators make, and lists the operators that make any."""
 
-    def __init__(self, known):
+    def __init__(self, known, device="cuda"):
         super().__init__()
+        self.device = device
         self.known, self.now, self.peak, self.ran = set(known), 0, 0, []
 
     def gone(self, key, size):
@@ -77,7 +87,7 @@ class Live(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         made = False
         for t in torch.utils._pytree.tree_leaves(out):
-            if not isinstance(t, torch.Tensor) or t.device.type != "cuda":
+            if not isinstance(t, torch.Tensor) or t.device.type != self.device:
                 continue
             storage = t.untyped_storage()
             key, size = storage._cdata, storage.nbytes()
@@ -100,8 +110,8 @@ def name(func):
 class Region:
     """Counts the calls of one region and says which of them are saved."""
 
-    def __init__(self, save):
-        self.save, self.calls, self.outs = save, collections.Counter(), []
+    def __init__(self, save, device="cuda"):
+        self.save, self.device, self.calls, self.outs = save, device, collections.Counter(), []
 
     def policy(self, ctx, func, *args, **kwargs):
         n = name(func)
@@ -112,16 +122,16 @@ class Region:
         if self.save is None:
             inputs = {t.untyped_storage()._cdata for t in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
             for t in torch.utils._pytree.tree_leaves(ctx.op_output):
-                if isinstance(t, torch.Tensor) and t.device.type == "cuda" and t.untyped_storage().nbytes():
+                if isinstance(t, torch.Tensor) and t.device.type == self.device and t.untyped_storage().nbytes():
                     self.outs.append((n, i, cp._VersionWrapper(cp._detach_helper(t)), t.untyped_storage()._cdata in inputs))
         return cp.CheckpointPolicy.MUST_SAVE if self.save and (n, i) in self.save else cp.CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def wrap(module, names, saves):
+def wrap(module, names, saves, device="cuda"):
     """Checkpoints modules; saves are the calls of each that keep their outputs, None to look at them."""
     modules, regions = dict(module.named_modules()), []
     for n, save in zip(names, saves):
-        r = Region(save)
+        r = Region(save, device)
         regions.append(r)
 
         def checkpointed(*args, _r=r, _f=modules[n].forward, **kwargs):
@@ -230,10 +240,136 @@ def grouped(save):
     return dict(out)
 
 
+# ---- applying plans ------------------------------------------------------------------------------------------------------
+
+
+class Logits(torch.nn.Module):
+    def __init__(self, m):
+        super().__init__()
+        self.m = m
+
+    def forward(self, ids):
+        return self.m(input_ids=ids, use_cache=False).logits
+
+
+def gpt2():
+    import transformers
+
+    c = transformers.GPT2Config(n_layer=4, n_embd=128, n_head=4, vocab_size=500, n_positions=64, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, use_cache=False)
+    return Logits(transformers.GPT2LMHeadModel._from_config(c, attn_implementation="eager"))
+
+
+def llama():
+    import transformers
+
+    c = transformers.LlamaConfig(num_hidden_layers=4, hidden_size=128, intermediate_size=256, num_attention_heads=4, num_key_value_heads=4, vocab_size=500, use_cache=False)
+    return Logits(transformers.LlamaForCausalLM._from_config(c, attn_implementation="eager"))
+
+
+def resnet18():
+    import torchvision
+
+    return torchvision.models.resnet18(num_classes=100)
+
+
+APPLIED_IN = os.path.join(oracle.root(), "planner", "testdata", "applied")
+APPLIED = [  # model, example input for a batch, batch, modules to checkpoint
+    ("gpt2", gpt2, lambda b: torch.randint(0, 500, (b, 64)), 64, r"m.transformer.h.\d"),
+    ("llama", llama, lambda b: torch.randint(0, 500, (b, 64)), 64, r"m.model.layers.\d"),
+    ("resnet18", resnet18, lambda b: torch.randn(b, 3, 64, 64), 64, r"layer\d.\d"),
+]
+
+
+def step(module, x, device):
+    """One forward and backward pass: the bytes kept between them, the gradients, and how often regions ran again."""
+    loss = gradients = None
+    known = {t.untyped_storage()._cdata for t in [*module.parameters(), *module.buffers(), x]}
+    torch.manual_seed(1)
+    with Live(known, device) as live:
+        out = module(x)
+        target = torch.randint(0, out.shape[-1], (out.shape[0] * (out.shape[1] if out.dim() == 3 else 1),))
+        loss = torch.nn.functional.cross_entropy(out.reshape(-1, out.shape[-1]), target)
+        del out, target
+        kept = live.now
+        loss.backward()
+    gradients = {n: p.grad for n, p in module.named_parameters()}
+    return kept, loss.item(), gradients
+
+
+def command(args, codes=(0, 1)):
+    r = subprocess.run(args, capture_output=True, text=True)
+    if r.returncode not in codes:
+        raise RuntimeError(" ".join(args) + ": " + r.stderr)
+    return r.stdout
+
+
+def planned(memplan, path, batch, folder):
+    """The configuration of a plan for 80% less than what checkpoints can save."""
+    ask = [memplan, "analyze", path, "--batch", str(batch), "--optimizer", "none", "--format", "json"]
+    high, low = (json.loads(command([*ask, "--checkpoint", how]))["peak"]["processBytes"] for how in ("none", "all"))
+    plan = os.path.join(folder, "plan.json")
+    command([memplan, "plan", path, "--batch", str(batch), "--optimizer", "none", "--vram", str(int(high - 0.8 * (high - low))), "-o", plan])
+    return json.loads(command([memplan, "config", plan, "--to", "torch"]))
+
+
+def chosen(first, build, x, pattern):
+    """Configurations that checkpoint every module of a pattern and keep calls at random, or all products."""
+    module = build().train()
+    names = [n for n, _ in module.named_modules() if re.fullmatch(pattern, n)]
+    regions = wrap(module, names, [None] * len(names), "cpu")
+    out = module(x)
+    cands = candidates(regions)
+    del out
+    for saves in list(policies(cands, first))[1:]:
+        ops = [{"region": i, "op": "aten." + n, "calls": calls, "of": r.calls[n]} for i, (r, s) in enumerate(zip(regions, saves)) for n, calls in grouped(s).items()]
+        yield {"schemaVersion": 1, "framework": "torch", "checkpoint": [{"modules": [n]} for n in names], "ops": ops}
+
+
+def applied(memplan, name, build, inputs, batch, pattern):
+    """Plans, applies and compares; yields a line for each configuration."""
+    scope = {}
+    exec(open(os.path.join(oracle.root(), "cmd", "memplan", "apply.py")).read(), scope)
+    torch.manual_seed(0)
+    first = build().train()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, name + ".onnx")
+        program = torch.onnx.export(first, (inputs(2),), dynamo=True, optimize=False, verbose=False, dynamic_shapes=({0: torch.export.Dim("batch")},))
+        oracle.strip(oracle.proto_of(program), path)
+        with lzma.open(os.path.join(APPLIED_IN, name + ".onnx.xz"), "wb") as f:
+            f.write(open(path, "rb").read())
+        x = inputs(batch)
+        configs = [planned(memplan, path, batch, folder), *chosen(name, build, x, pattern)]
+        plain, loss, want = step(fresh(build, first), x, "cpu")
+        for c in configs:
+            kept, again, got = step(scope["apply"](fresh(build, first), c), x, "cpu")
+            if loss != again or not all(torch.equal(want[n], got[n]) for n in want):
+                raise RuntimeError(f"{name}: gradients differ from those without checkpoints")
+            print(f"{name}: {len(c['checkpoint'])} regions keep {sum(len(o['calls']) for o in c['ops'])} calls: the same gradients; {kept} bytes kept of {plain}", file=sys.stderr)
+            yield {"name": name, "batch": batch, "kept": kept, "plain": plain, "config": c}
+
+
+def fresh(build, like):
+    torch.manual_seed(0)
+    m = build().train()
+    m.load_state_dict(like.state_dict())
+    return m
+
+
+def apply_all(memplan):
+    with open(os.path.join(APPLIED_IN, "runs.jsonl"), "w") as f:
+        for name, *how in APPLIED:
+            for line in applied(memplan, name, *how):
+                f.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("pattern", nargs="?", default="", metavar="REGEX", help="only models whose name matches")
+    ap.add_argument("--apply", metavar="MEMPLAN", help="apply plans of this memplan on the CPU")
     args = ap.parse_args()
+    if args.apply:
+        apply_all(args.apply)
+        return
     oracle.register()
     gc.collect()
     gc.freeze()

@@ -1,5 +1,10 @@
 package main
 
+import _ "embed"
+
+//go:embed apply.py
+var applyPython string
+
 // topics are the help texts that belong to no command.
 var topics = []struct{ name, short, text string }{
 	{"config-file", "The configuration file .memplan.yaml", configTopic},
@@ -24,6 +29,7 @@ CLICOLOR=0      turns colour off
 CLICOLOR_FORCE  any value but 0 turns colour on
 COLUMNS         width of the text where the output is no terminal (80)
 `},
+	{"torch", "How a training script applies a plan", torchTopic + "\n" + applyPython},
 	{"memory", "The four memory numbers", `requested  bytes of live tensors
 allocated  what torch.cuda.max_memory_allocated shows: block sizes after rounding and splitting
 reserved   what torch.cuda.max_memory_reserved shows: segments held by the caching allocator
@@ -54,4 +60,16 @@ or the nearest folder above it. Paths in it are relative to its own folder.
 Only path is needed. memplan list rules says what each rule limits; a model with a
 card must fit it, whatever the rules. max-peak and max-increase look at reserved
 bytes. A key that is not known is an error, with its line.
+`
+
+const torchTopic = `memplan config plan.json --to torch writes what a plan checkpoints. Each entry of
+checkpoint is one region, its modules run one after the other (use_reentrant=False);
+each of ops names calls of one operator in one region, counted from 0, whose results
+are kept (create_selective_checkpoint_contexts, PyTorch 2.4 or newer); the region runs
+all others again in the backward pass. Its random numbers are those of the first run;
+running statistics of a BatchNorm that runs again are updated twice.
+
+    apply(model, json.load(open("checkpoint.json")))
+
+before the first step, with this function:
 `

@@ -63,7 +63,7 @@ func samePadding(kind string, kernel, dil []int64) []int64 {
 // kernel and records its backward.
 func (e *Eager) convolution(v *conv) *Tensor {
 	v.resolve(e)
-	x := e.formatted(v.x, v.last)
+	x := e.operand("cudnn_convolution", v.x, func(t *Tensor) *Tensor { return e.formatted(t, v.last) })
 	k := e.begin(map[bool]string{true: "cudnn_convolution_transpose", false: "cudnn_convolution"}[v.transposed], x, v.w, v.b).does("convolution")
 	k.attrs().Conv = v.attrs()
 	if v.depthwise {

@@ -27,7 +27,7 @@ func runLayerNorm(e *Eager, c *Call) []*Tensor {
 	for i := x.dim() - n; i < x.dim(); i++ {
 		normed = append(normed, i)
 	}
-	src := e.contig(c.Op, x)
+	src := e.operand("native_layer_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
 	k := e.begin("native_layer_norm", src, w, b).scalars(eps).dims(normed...)
 	at := k.n.Attrs
 	o := k.alloc(x.Shape, nil, x.DType)
@@ -163,7 +163,7 @@ func runGroupNorm(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "input")
 	groups := c.int(1, "num_groups", 1)
 	w, b := c.tensor(2, "weight"), c.tensor(3, "bias")
-	src := e.contig(c.Op, x)
+	src := e.operand("native_group_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
 	k := e.begin("native_group_norm", src, w, b).scalars(c.float(4, "eps", 1e-5))
 	at := k.n.Attrs
 	if c.Op != "group_norm" {
@@ -212,7 +212,7 @@ func runInstanceNorm(e *Eager, c *Call) []*Tensor {
 func runRMSNorm(e *Eager, c *Call) []*Tensor {
 	x, w := c.tensor(0, "input"), c.tensor(2, "weight")
 	n := len(c.ints(1, "normalized_shape", 0, 0))
-	src := e.contig(c.Op, x)
+	src := e.operand("_fused_rms_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
 	normed := make([]int, 0, 1)
 	for i := max(x.dim()-n, 0); i < x.dim(); i++ {
 		normed = append(normed, i)

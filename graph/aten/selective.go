@@ -107,6 +107,24 @@ func (s *selection) begin(kernel string) *keptCall {
 // operators avoid in-place updates.
 func (s *selection) watches() bool { return s != nil && len(s.keep) > 0 }
 
+// reuses reports that the next call of a kernel was kept, so that nothing of it
+// runs again, neither what it copies first.
+func (s *selection) reuses(kernel string) bool {
+	if !s.watches() || !s.again {
+		return false
+	}
+	op := Dispatched(kernel)
+	return slices.ContainsFunc(s.keep, func(c *keptCall) bool { return c.call.Op == op && c.call.Call == s.calls[op] })
+}
+
+// operand returns t as a kernel wants it, made by a copy inside the call.
+func (e *Eager) operand(kernel string, t *Tensor, copied func(*Tensor) *Tensor) *Tensor {
+	if e.sel.reuses(kernel) {
+		return t
+	}
+	return copied(t)
+}
+
 // owns reports a storage that the recomputation has taken.
 func (s *selection) owns(id program.StorageID) bool {
 	return slices.ContainsFunc(s.keep, func(c *keptCall) bool { return c.popped && slices.Contains(c.outs, id) })

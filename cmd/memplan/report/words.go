@@ -236,7 +236,13 @@ func numbers(r *planner.Report) [][2]string {
 }
 
 func proof(c *planner.CheckpointInfo) string {
-	if c.Class != "segments" {
+	what := ""
+	switch c.Class {
+	case "segments":
+		what = "segments"
+	case "selective":
+		what = "segments and of what they keep"
+	default:
 		if c.Optimal {
 			return "optimal: no schedule that fits costs less"
 		}
@@ -248,9 +254,9 @@ func proof(c *planner.CheckpointInfo) string {
 	}
 	switch {
 	case c.Optimal:
-		return "optimal among choices of segments" + price
+		return "optimal among choices of " + what + price
 	case c.LowerBound > 0:
-		return fmt.Sprintf("no choice of segments that fits costs less than %.2f%%", 100*c.LowerBound) + price
+		return fmt.Sprintf("no choice of %s that fits costs less than %.2f%%", what, 100*c.LowerBound) + price
 	}
 	return "no bound on what another choice would cost" + price
 }
