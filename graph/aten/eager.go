@@ -54,6 +54,7 @@ type Eager struct {
 	inside   bool        // running a checkpointed segment's first forward: saved tensors are dropped
 	replay   *replay     // recomputing a segment
 	casts    []*Tensor   // parameters with a cached autocast copy
+	called   []*Tensor   // other copies that autocast made for the call being run
 	draws    uint32      // calls of random numbers that the lifted call has made
 	savedIDs map[program.StorageID]bool
 	fwdWS    program.StorageID
