@@ -55,6 +55,7 @@ type Eager struct {
 	replay   *replay     // recomputing a segment
 	sel      *selection  // of the segment being run, nil outside
 	casts    []*Tensor   // parameters with a cached autocast copy
+	called   []*Tensor   // other copies that autocast made for the call being run
 	draws    uint32      // calls of random numbers that the lifted call has made
 	savedIDs map[program.StorageID]bool
 	keeping  map[program.StorageID]string // outputs that a region's recomputation will take, and of which call

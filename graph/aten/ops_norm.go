@@ -38,9 +38,6 @@ func runLayerNorm(e *Eager, c *Call) []*Tensor {
 	mean := k.alloc(rows, nil, statistics(x.DType))
 	rstd := k.alloc(rows, nil, statistics(x.DType))
 	k.flops(8 * x.Numel()).end()
-	if src != x {
-		e.hold(src)
-	}
 	e.record("NativeLayerNormBackward0", []*Tensor{o}, []*Tensor{x, w, b}, []*Tensor{b, x, w, mean, rstd}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		return e.normBackward("native_layer_norm_backward", at, g[0], s[1], s[2], s[0], s[3:], need)
 	})

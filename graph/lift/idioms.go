@@ -31,6 +31,7 @@ var idioms = []idiom{
 	{"rms-norm", "torch.nn.RMSNorm is decomposed", decomposedRMSNorm},
 	{"rms-norm-type", "transformers normalises in float32; casts of a float32 model leave no trace", wideRMSNorm},
 	{"softmax-type", "transformers casts probabilities back to the query's type", narrowSoftmax},
+	{"probabilities-type", "GPT-2 and its likes cast probabilities to the values' type", valueSoftmax},
 	{"scores-type", "GPT-Neo and CodeGen multiply query and key in float32", wideScores},
 	{"rotary-type", "transformers casts rotary tables to the hidden states' type", rotaryType},
 	{"noise-type", "the noise of dropped paths has its input's type", noiseType},

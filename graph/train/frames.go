@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/lift"
 )
 
@@ -208,23 +209,24 @@ type frame struct {
 // hold adds what one variable names.
 func (f *frame) hold(variable string, holds holder) {
 	what, until, _ := strings.Cut(variable, ">")
+	if what == "%softmax" {
+		f.holdScores(holds)
+		return
+	}
 	argument := strings.HasPrefix(what, "<")
-	runs := f.runs(strings.TrimPrefix(what, "<"))
+	what = strings.TrimPrefix(what, "<")
+	runs := f.runs(what)
 	if len(runs) == 0 {
 		return
 	}
-	ends := make([][]childRun, 0, 2)
+	var ends []func(childRun) (at, read int)
 	for _, child := range strings.Split(until, "|") {
-		if child == "$" {
-			ends = append(ends, []childRun{{f.span.Last + 1, f.span.Last}})
-		} else {
-			ends = append(ends, f.runs(child))
-		}
+		ends = append(ends, f.end(what, child))
 	}
 	for k, r := range runs {
-		at := -1
-		for _, e := range ends {
-			if at = endAfter(e, r.last); at >= 0 {
+		at, read := -1, -1
+		for _, end := range ends {
+			if at, read = end(r); at >= 0 {
 				break
 			}
 		}
@@ -239,19 +241,97 @@ func (f *frame) hold(variable string, holds holder) {
 			how = store
 		}
 		for _, id := range f.named(r, argument) {
-			holds.add(at, id, f.depth, how)
+			if read == len(f.g.Nodes) || f.lastRead(id) <= read {
+				holds.add(at, id, f.depth, how)
+			}
 		}
 	}
 }
 
-// endAfter is the last call of the first run that begins after call i, -1 for
-// none.
-func endAfter(runs []childRun, i int) int {
-	k, _ := slices.BinarySearchFunc(runs, i+1, func(r childRun, first int) int { return r.first - first })
-	if k == len(runs) {
-		return -1
+// end returns the function that gives the last call until which a run's result
+// lives, -1 for none: "$", that of the frame; a child, that of its first run
+// after it; a child with "+", the frame's own that reads what it returns. The
+// latter is for what is read last by call read at the latest: of what the
+// frame's own code reads after that, the calls themselves tell.
+func (f *frame) end(what, until string) func(childRun) (at, read int) {
+	last := f.span.Last
+	if until == "$" {
+		return func(childRun) (int, int) { return last, len(f.g.Nodes) }
 	}
-	return runs[k].last
+	child, own := strings.CutSuffix(until, "+")
+	runs := f.runs(child)
+	return func(r childRun) (int, int) {
+		if !own || child != what {
+			k, _ := slices.BinarySearchFunc(runs, r.last+1, func(r childRun, first int) int { return r.first - first })
+			if k == len(runs) {
+				return -1, -1
+			}
+			r = runs[k]
+		}
+		if own {
+			return f.reader(r), r.last
+		}
+		return r.last, len(f.g.Nodes)
+	}
+}
+
+// lastRead is the frame's last call that reads a value or a view of it.
+func (f *frame) lastRead(id graph.ValueID) int {
+	last, made := -1, map[graph.ValueID]bool{id: true}
+	for i := int(f.g.Values[id].Def) + 1; i <= f.span.Last; i++ {
+		if f.reads(i, made) {
+			last = i
+		}
+	}
+	return last
+}
+
+// reads tells whether a call reads one of the values made; what it gives is
+// made as well where it is a view.
+func (f *frame) reads(i int, made map[graph.ValueID]bool) bool {
+	n := &f.g.Nodes[i]
+	if !slices.ContainsFunc(n.Inputs, func(id graph.ValueID) bool { return made[id] }) {
+		return false
+	}
+	if views(n) {
+		for _, id := range n.Outputs {
+			made[id] = true
+		}
+	}
+	return true
+}
+
+// views reports a call that makes no tensor of its own.
+func views(n *graph.Node) bool {
+	name, _, _ := strings.Cut(n.Op, ".")
+	op := aten.Lookup(name)
+	return op != nil && op.Kind == "view"
+}
+
+// reader is the first of the frame's own calls that reads what a run computes
+// and is no view of it, -1 for none.
+func (f *frame) reader(r childRun) int {
+	made := map[graph.ValueID]bool{}
+	for i := r.first; i <= r.last; i++ {
+		for _, id := range f.g.Nodes[i].Outputs {
+			made[id] = true
+		}
+	}
+	for i := r.last + 1; i <= f.span.Last; i++ {
+		if n := &f.g.Nodes[i]; n.Module == f.name && f.reads(i, made) && !views(n) {
+			return i
+		}
+	}
+	return -1
+}
+
+// holdScores adds what the frame's own softmax is called with.
+func (f *frame) holdScores(holds holder) {
+	for i := f.span.First; i < f.span.Last; i++ {
+		if n := &f.g.Nodes[i]; n.Module == f.name && strings.HasPrefix(n.Op, "softmax.") && f.g.Values[n.Inputs[0]].Def >= 0 {
+			holds.add(f.span.Last, n.Inputs[0], f.depth, local)
+		}
+	}
 }
 
 // lastUses is the last call that reads each value, -1 for none.
