@@ -191,6 +191,7 @@ type builder struct {
 	setup       []resident        // what exists before the first step
 	returned    []Output
 	lastForward int32
+	rerun       int            // first call of the region that is run again, 0 for none
 	made        []*aten.Tensor // optimizer state among it, each with its parameter's name
 }
 
@@ -314,7 +315,9 @@ func (b *builder) checkpoint(s *aten.Segment, r [2]int) error {
 	inputs := slices.Clone(b.env)
 	s.Args = b.arguments(r)
 	b.e.Checkpoint(s, func() { run(b.env) }, func() {
+		b.rerun = r[0]
 		run(inputs)
+		b.rerun = 0
 		b.e.ExitAutocast()
 	})
 	if first != nil {
@@ -382,7 +385,9 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		return err
 	}
 	for _, id := range b.holds[i] {
-		b.e.Hold(env[id])
+		if int(b.l.Graph.Values[id].Def) >= b.rerun { // frames around the region returned in forward
+			b.e.Hold(env[id])
+		}
 	}
 	return nil
 }
