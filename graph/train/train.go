@@ -186,6 +186,7 @@ type builder struct {
 	ranges      [][2]int
 	modules     []lift.Module     // those whose classes the file names
 	holds       [][]graph.ValueID // values let go after each call
+	from        int               // first call of the region that runs again: the variables around it are gone
 	result      *aten.Tensor      // the loss
 	lora        map[int]*adapter  // by the last call of the module
 	setup       []resident        // what exists before the first step
@@ -314,7 +315,9 @@ func (b *builder) checkpoint(s *aten.Segment, r [2]int) error {
 	inputs := slices.Clone(b.env)
 	s.Args = b.arguments(r)
 	b.e.Checkpoint(s, func() { run(b.env) }, func() {
+		b.from = r[0]
 		run(inputs)
+		b.from = 0
 		b.e.ExitAutocast()
 	})
 	if first != nil {
@@ -382,7 +385,9 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		return err
 	}
 	for _, id := range b.holds[i] {
-		b.e.Hold(env[id])
+		if int(b.l.Graph.Values[id].Def) >= b.from {
+			b.e.Hold(env[id])
+		}
 	}
 	return nil
 }
