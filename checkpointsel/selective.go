@@ -13,16 +13,16 @@ import (
 	"github.com/memplan/memplan/liveness"
 )
 
-// A plan of class (c), for PyTorch's selective activation checkpointing, is one
-// of class (b) in which segments of a few units keep the outputs of some
-// operator calls. Eager mode runs every other call of such a segment again,
-// whether its result is read or not, so that calls do not depend on each other:
-// what a call costs in memory and saves in time does not change with the choice
-// of others, and the choices for a segment are the undominated sums of a
-// knapsack.
+// A Selective problem is the choice of a plan of class (c) for PyTorch's
+// selective activation checkpointing: one of class (b) in which segments of a few
+// units keep the outputs of some operator calls. Eager mode runs every other
+// call of such a segment again, whether its result is read or not, so that calls
+// do not depend on each other: what a call costs in memory and saves in time
+// does not change with the choice of others, and the choices for a segment are
+// the undominated sums of a knapsack.
 //
-// A Selective problem is solved by dynamic programming over the same slots as
-// class (b), on a grid of bytes dropped so far.
+// It is solved by dynamic programming over the same slots as class (b), on a
+// grid of bytes dropped so far.
 type Selective struct {
 	*Problem
 	variants [2][][]variant // by View and segment: choices of calls, the fewest bytes first

@@ -376,6 +376,10 @@ func (a *answer) price(ctx context.Context) error {
 	}
 	total := g.Instance.Total()
 	lb := min(float64(bound-total)/float64(max(total, 1)), a.check.RecomputeOverhead)
-	a.check.ScheduleBound = round(lb)
+	c := a.check
+	if c.ScheduleBound = round(lb); c.ScheduleBound > c.LowerBound { // a plan for PyTorch is a schedule, too
+		c.LowerBound = c.ScheduleBound
+		c.Gap = round(c.RecomputeOverhead - c.LowerBound)
+	}
 	return nil
 }

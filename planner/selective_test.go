@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"math"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ulikunitz/xz"
 
@@ -68,7 +70,7 @@ func TestSelectiveOracle(t *testing.T) {
 	for _, w := range lines {
 		byName[w.Name] = append(byName[w.Name], w)
 	}
-	var n selectiveCount
+	n := selectiveCount{used: map[string]bool{}}
 	eachArchived(t, func(name string) bool { return byName[name] != nil }, func(name string, m *Model) {
 		for i := range byName[name] {
 			n.compare(t, m, &byName[name][i])
@@ -76,8 +78,13 @@ func TestSelectiveOracle(t *testing.T) {
 	})
 	t.Logf("%d runs of %d models: kept bytes equal in %d; of %d regions the operators that run again are equal in %d, what they leave in %d, their peak within 10%% in %d",
 		n.lines, len(byName), n.kept, n.regions, n.ran, n.end, n.peak)
-	if n.kept*100 < n.lines*98 || n.ran*100 < n.regions*78 || n.end*100 < n.regions*86 || n.peak*100 < n.regions*80 {
+	if n.kept < n.lines || n.ran*100 < n.regions*84 || n.end*100 < n.regions*86 || n.peak*100 < n.regions*88 {
 		t.Error("it got worse")
+	}
+	for key := range unlike {
+		if !n.used[key] {
+			t.Errorf("%s is as PyTorch has it: it is no longer one of those that differ", key)
+		}
 	}
 }
 
@@ -85,7 +92,6 @@ func TestSelectiveOracle(t *testing.T) {
 // more, than the file shows.
 var unlike = map[string]string{
 	"hf/bloom":                     "a GELU of its own, which is recognised as PyTorch's",
-	"hf/gpt2_eager amp-bf16":       "the code casts the probabilities to the type of the values, which is bfloat16 under autocast and float32 in the file",
 	"hf/gpt_neox_sdpa amp-bf16":    "the code casts to the type of an activation, which is bfloat16 under autocast and float32 in the file",
 	"hf/phi_sdpa amp-bf16":         "the code casts to the type of an activation, which is bfloat16 under autocast and float32 in the file",
 	"hf/llama_sdpa fp32":           "the mask of is_causal is one node",
@@ -94,7 +100,6 @@ var unlike = map[string]string{
 	"net/transformer_encoder none": "a sum with a bias is in place unless a policy watches, which it does in all of the oracle's regions",
 	"tv/vit_b_32 none":             "likewise",
 	"net/unet_bilinear":            "an activation is taken to be in place where nothing shows that it is not",
-	"tv/mobilenet_v3_small":        "likewise",
 }
 
 // unread is the most that a region is called with and does not read: positions,
@@ -102,7 +107,10 @@ var unlike = map[string]string{
 const unread = 4096
 
 // selectiveCount is how many regions are as PyTorch has them.
-type selectiveCount struct{ regions, ran, end, peak, lines, kept int }
+type selectiveCount struct {
+	regions, ran, end, peak, lines, kept int
+	used                                 map[string]bool // what differs
+}
 
 func (n *selectiveCount) compare(t *testing.T, m *Model, w *selectiveTruth) {
 	id := w.Name + " " + w.Prec
@@ -110,33 +118,37 @@ func (n *selectiveCount) compare(t *testing.T, m *Model, w *selectiveTruth) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, differs := unlike[w.Name]
-	_, also := unlike[id]
+	key := w.Name
+	if _, ok := unlike[id]; ok {
+		key = id
+	}
+	_, differs := unlike[key]
 	_, plain := unlike[w.Name+" none"]
-	differs = differs || also
+	wrong := func(format string, args ...any) {
+		if n.used[key] = true; !differs {
+			t.Errorf(id+" "+format, args...)
+		}
+	}
 	b, err := m.build(j, w.Batch, w.segments())
 	if err == nil {
 		err = b.Check()
 	}
 	if err != nil {
-		if !differs {
-			t.Errorf("%s: %v", id, err)
-		}
+		wrong("%v", err)
 		return
 	}
 	for i, r := range w.Regions {
 		for op, k := range callsIn(b, b.Ranges[i]) {
-			if aten.Selectable(op) && r.Calls[op] != k && !differs {
-				t.Errorf("%s %s: %d calls of %s, PyTorch makes %d", id, r.Modules, k, op, r.Calls[op])
+			if aten.Selectable(op) && r.Calls[op] != k {
+				wrong("%s: %d calls of %s, PyTorch makes %d", r.Modules, k, op, r.Calls[op])
 			}
 		}
 	}
 	n.lines++
-	switch d := w.Kept - keptBytes(b.Program); {
-	case d >= 0 && d <= unread:
+	if d := w.Kept - keptBytes(b.Program); d >= 0 && d <= unread {
 		n.kept++
-	case !differs:
-		t.Errorf("%s: %d bytes kept, PyTorch %+d", id, w.Kept-d, d)
+	} else {
+		wrong("%d bytes kept, PyTorch %+d", w.Kept-d, d)
 	}
 	for i, a := range w.Again {
 		si := len(w.Regions) - 1 - i
@@ -145,10 +157,13 @@ func (n *selectiveCount) compare(t *testing.T, m *Model, w *selectiveTruth) {
 			a.Ran[k] = strings.Replace(op, "native_batch_norm", "cudnn_batch_norm", 1)
 		}
 		n.regions++
-		if slices.Equal(ran, a.Ran) {
+		switch {
+		case slices.Equal(ran, a.Ran):
 			n.ran++
-		} else if !differs && !(plain && len(w.Regions[si].Save) == 0) {
-			t.Errorf("%s %s runs again\n%v, PyTorch\n%v", id, w.Regions[si].Modules, ran, a.Ran)
+		case plain && len(w.Regions[si].Save) == 0:
+			n.used[w.Name+" none"] = true
+		default:
+			wrong("%s runs again\n%v, PyTorch\n%v", w.Regions[si].Modules, ran, a.Ran)
 		}
 		if end == a.End {
 			n.end++
@@ -380,7 +395,7 @@ func TestSelectivePlans(t *testing.T) {
 		name    string
 		batch   int64
 		budgets []int64 // MiB
-	}{{"gpt2", 16, []int64{16000, 9000, 8400, 7500, 6000, 5600}}, {"resnet50", 64, []int64{6000, 4500, 4000, 3500}}} {
+	}{{"gpt2", 16, []int64{16000, 8400, 6000}}, {"resnet50", 64, []int64{4500, 3500}}} {
 		m, err := Open(testdata.Shared(t, "models", x.name+".dyn-train.onnx"))
 		if err != nil {
 			t.Fatal(err)
@@ -487,4 +502,59 @@ func TestReadSelectionRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", ops, err, want)
 		}
 	}
+}
+
+// TestSelectiveDoc measures plans for PyTorch and writes their section of
+// docs/selection.md.
+func TestSelectiveDoc(t *testing.T) {
+	if !*update {
+		t.Skip("writes docs/selection.md; run with -update")
+	}
+	var text strings.Builder
+	text.WriteString("\n| model, batch | activations left | segments: overhead, % | selective: overhead, % | bound, % | gap, points | any schedule: bound, % | seconds |\n|---|---|---|---|---|---|---|---|\n")
+	for _, x := range []struct {
+		name  string
+		batch int64
+	}{{"gpt2", 16}, {"bert_base_mlm", 16}, {"vit_b_16", 64}, {"llama_250m", 8}, {"resnet50", 64}, {"densenet121", 64}} {
+		m, err := Open(testdata.Shared(t, "models", x.name+".dyn-train.onnx"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		free, err := m.Analyze(context.Background(), Config{Batch: x.batch, Checkpoint: "none"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range []int64{50, 25} {
+			cfg := Config{Batch: x.batch, VRAM: free.Peak.ProcessBytes - free.SavedBytes*(100-part)/100}
+			fmt.Fprintf(&text, "| %s, %d | %d%% | %s |\n", x.name, x.batch, part, strings.Join(planRow(t, m, cfg), " | "))
+		}
+	}
+	testdata.WriteSection(t, "selection.md", "selective", text.String())
+}
+
+// planRow plans whole segments and selective ones, and returns their overheads,
+// the bounds and the time of the second.
+func planRow(t *testing.T, m *Model, cfg Config) []string {
+	t.Helper()
+	row := make([]string, 6)
+	for i, mode := range []string{"segments", "auto"} {
+		cfg.Checkpoint = mode
+		start, cpu := time.Now(), testdata.CPU()
+		r, err := m.Analyze(context.Background(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		took := min(time.Since(start), testdata.CPU()-cpu)
+		row[5] = fmt.Sprintf("%.1f", took.Seconds())
+		c := r.Checkpoint
+		if c == nil || !*r.Fits {
+			row[i] = "none fits"
+			continue
+		}
+		row[i] = fmt.Sprintf("%.2f", 100*c.RecomputeOverhead)
+		if i == 1 {
+			row[2], row[3], row[4] = fmt.Sprintf("%.2f", 100*c.LowerBound), fmt.Sprintf("%.2f", 100*c.Gap), fmt.Sprintf("%.2f", 100*c.ScheduleBound)
+		}
+	}
+	return row
 }

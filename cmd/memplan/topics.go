@@ -50,7 +50,7 @@ or the nearest folder above it. Paths in it are relative to its own folder.
       mode: train                 # or infer
       precision: amp-bf16
       optimizer: sgd-momentum
-      checkpoint: auto            # none, all, sqrt, schedule, ops, or a file
+      checkpoint: auto            # none, segments, all, sqrt, schedule, ops, or a file
       gpu: t4                     # or vram: 16G
       rules: {max-peak: 12G}      # this model's, before those of the file
   rules:

@@ -186,12 +186,12 @@ type builder struct {
 	ranges      [][2]int
 	modules     []lift.Module     // those whose classes the file names
 	holds       [][]graph.ValueID // values let go after each call
+	from        int               // first call of the region that runs again: the variables around it are gone
 	result      *aten.Tensor      // the loss
 	lora        map[int]*adapter  // by the last call of the module
 	setup       []resident        // what exists before the first step
 	returned    []Output
 	lastForward int32
-	rerun       int            // first call of the region that is run again, 0 for none
 	made        []*aten.Tensor // optimizer state among it, each with its parameter's name
 }
 
@@ -315,9 +315,9 @@ func (b *builder) checkpoint(s *aten.Segment, r [2]int) error {
 	inputs := slices.Clone(b.env)
 	s.Args = b.arguments(r)
 	b.e.Checkpoint(s, func() { run(b.env) }, func() {
-		b.rerun = r[0]
+		b.from = r[0]
 		run(inputs)
-		b.rerun = 0
+		b.from = 0
 		b.e.ExitAutocast()
 	})
 	if first != nil {
@@ -385,7 +385,7 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		return err
 	}
 	for _, id := range b.holds[i] {
-		if int(b.l.Graph.Values[id].Def) >= b.rerun { // frames around the region returned in forward
+		if int(b.l.Graph.Values[id].Def) >= b.from {
 			b.e.Hold(env[id])
 		}
 	}
