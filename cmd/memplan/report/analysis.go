@@ -101,5 +101,8 @@ func checkpointMarkdown(w io.Writer, r *planner.Report) {
 	for _, s := range segs {
 		fmt.Fprintf(w, "- %s\n", code(joined(s.Modules)))
 	}
+	if kept := keptLine(segs); kept != "" {
+		fmt.Fprintf(w, "\n%s\n", kept)
+	}
 	fmt.Fprintf(w, "\n```sh\n%s -o plan.json\nmemplan config plan.json --to torch\n```\n\n</details>\n", PlanCommand(r))
 }

@@ -115,5 +115,5 @@ func checkpointHTML(w io.Writer, r *planner.Report) {
 	for _, s := range segs {
 		fmt.Fprintf(w, "<li><code>%s</code></li>\n", e(joined(s.Modules)))
 	}
-	fmt.Fprintf(w, "</ul>\n<pre>%s -o plan.json\nmemplan config plan.json --to torch</pre>\n", e(PlanCommand(r)))
+	fmt.Fprintf(w, "</ul>\n<p>%s</p>\n<pre>%s -o plan.json\nmemplan config plan.json --to torch</pre>\n", e(keptLine(segs)), e(PlanCommand(r)))
 }

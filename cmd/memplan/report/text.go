@@ -137,6 +137,9 @@ func checkpointText(p *page, r *planner.Report) {
 	if more := len(lines) - mostSegments; more > 0 {
 		p.line("  and %d more: the plan lists them", more)
 	}
+	if kept := keptLine(segs); kept != "" {
+		p.wrapped("", kept, "")
+	}
 	p.line("apply it:\n  %s -o plan.json\n  memplan config plan.json --to torch", PlanCommand(r))
 }
 

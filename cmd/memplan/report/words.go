@@ -235,8 +235,35 @@ func numbers(r *planner.Report) [][2]string {
 	}
 }
 
+// keptLine says what checkpointed segments keep, by operator in the order in
+// which they first make it; "" where they keep nothing.
+func keptLine(segs []train.Segment) string {
+	var ops []string
+	calls := map[string]int{}
+	for _, s := range segs {
+		for _, k := range s.Save {
+			if calls[k.Op] == 0 {
+				ops = append(ops, k.Op)
+			}
+			calls[k.Op] += len(k.Calls)
+		}
+	}
+	if len(ops) == 0 {
+		return ""
+	}
+	for i, op := range ops {
+		ops[i] = fmt.Sprintf("%s (%d)", op, calls[op])
+	}
+	return "they keep the results of " + strings.Join(ops, ", ") + ": selective checkpointing, ops in the configuration"
+}
+
 func proof(c *planner.CheckpointInfo) string {
-	if c.Class != "segments" {
+	class := "segments"
+	switch c.Class {
+	case "segments":
+	case "selective":
+		class = "segments and of what they keep"
+	default:
 		if c.Optimal {
 			return "optimal: no schedule that fits costs less"
 		}
@@ -248,9 +275,9 @@ func proof(c *planner.CheckpointInfo) string {
 	}
 	switch {
 	case c.Optimal:
-		return "optimal among choices of segments" + price
+		return "optimal among choices of " + class + price
 	case c.LowerBound > 0:
-		return fmt.Sprintf("no choice of segments that fits costs less than %.2f%%", 100*c.LowerBound) + price
+		return fmt.Sprintf("no choice of %s that fits costs less than %.2f%%", class, 100*c.LowerBound) + price
 	}
 	return "no bound on what another choice would cost" + price
 }
