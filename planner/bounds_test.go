@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/memplan/memplan/graph/train"
 )
 
 // tiny writes a model x[N,8] -> Tanh.. -> MatMul whose batches can be enormous.
@@ -82,4 +84,36 @@ func TestLate(t *testing.T) {
 	if _, err := m.Analyze(stopped, Config{VRAM: 4 << 30}); err == nil {
 		t.Error("an interrupted search answers")
 	}
+}
+
+// The largest batch with checkpoints fits, its upper bound holds for every
+// selection, and neither is less than without.
+func TestBatchWithCheckpoints(t *testing.T) {
+	m := sample(t, "resnet50.onnx")
+	last := int64(0)
+	for _, mode := range []string{"none", "sqrt", "all", "auto"} {
+		r, err := m.Analyze(t.Context(), Config{VRAM: 6 << 30, Checkpoint: mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := r.Batch
+		if !*r.Fits || b.Checkpoint != mode || b.Max > b.UpperBound || r.Config.Batch != b.Max || (mode != "none") != (len(r.Checkpoint.segments()) > 0) {
+			t.Errorf("%s: fits %v, %+v", mode, *r.Fits, *b)
+		}
+		if b.Max < last && mode != "all" || b.Max < last/2 {
+			t.Errorf("%s: batch %d, %d before", mode, b.Max, last)
+		}
+		last = b.Max
+		over, err := m.Analyze(t.Context(), Config{VRAM: 6 << 30, Checkpoint: mode, Batch: b.UpperBound + 1})
+		if err != nil || *over.Fits {
+			t.Errorf("%s: batch %d above the bound: %v", mode, b.UpperBound+1, err)
+		}
+	}
+}
+
+func (c *CheckpointInfo) segments() []train.Segment {
+	if c == nil {
+		return nil
+	}
+	return c.Segments
 }

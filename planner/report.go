@@ -110,7 +110,7 @@ type BatchInfo struct {
 	Max        int64  `json:"max"`        // largest batch whose replay fits
 	UpperBound int64  `json:"upperBound"` // no larger batch can fit
 	LimitedBy  string `json:"limitedBy"`  // "backward (layer4.2.conv3)", "optimizer", ..
-	Checkpoint string `json:"checkpoint"` // what the search ran with: none, or the segments of Report.Checkpoint
+	Checkpoint string `json:"checkpoint"` // what the search ran with: none, file (segments that were given), all, sqrt, or auto (any segments)
 }
 
 // CheckpointInfo is a selection.

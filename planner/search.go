@@ -198,13 +198,7 @@ const guessSpread = 12
 func (a *answer) searchBatch(ctx context.Context) error {
 	tight := *a.j
 	tight.cap -= tight.cap / spread
-	fits := func(b int64) (bool, error) {
-		if errors.Is(ctx.Err(), context.Canceled) {
-			return false, ctx.Err()
-		}
-		ev, err := a.m.evaluate(&tight, b, a.j.cfg.Segments, true)
-		return err == nil && ev.fail == nil, err
-	}
+	fits := func(b int64) (bool, error) { return a.fitsUnder(ctx, &tight, b) }
 	upper, err := a.liveLimit(ctx)
 	if err != nil {
 		return err
@@ -212,7 +206,7 @@ func (a *answer) searchBatch(ctx context.Context) error {
 	if a.m.guess > a.j.cap/guessShare {
 		tight.cap -= a.j.cap / guessSpread
 	}
-	a.max = &BatchInfo{UpperBound: upper, Checkpoint: "none"}
+	a.max = &BatchInfo{UpperBound: upper, Checkpoint: a.searchMode()}
 	top := min(upper, largest)
 	a.batch = max(top, 1)
 	lo, hi := int64(0), top+1
@@ -239,8 +233,20 @@ func (a *answer) searchBatch(ctx context.Context) error {
 		}
 	}
 	cut := hi-lo > 1
-	if lo, hi, err = a.solid(ctx, lo, hi, fits); err != nil {
-		return err
+	if a.searchMode() != "auto" { // which has more than one way to fit
+		if lo, hi, err = a.solid(ctx, lo, hi, fits); err != nil {
+			return err
+		}
+	}
+	for lo > 0 { // a layout that fits less memory need not fit more: the allocator takes other ways
+		ok, err := a.fitsUnder(ctx, a.j, lo)
+		if err != nil {
+			return err
+		}
+		if ok {
+			break
+		}
+		lo, hi = lo-1, lo
 	}
 	a.max.Max = lo
 	if a.batch = lo; lo == 0 {
@@ -255,6 +261,57 @@ func (a *answer) searchBatch(ctx context.Context) error {
 		return nil
 	}
 	return a.limit(&tight, hi)
+}
+
+// fitsUnder reports whether a batch fits the cap of a job, with any of the
+// segments that the search tries.
+func (a *answer) fitsUnder(ctx context.Context, j *job, batch int64) (bool, error) {
+	list, err := a.tried(batch)
+	for _, segs := range list {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return false, ctx.Err()
+		}
+		ev, err := a.m.evaluate(j, batch, segs, true)
+		if err != nil || ev.fail == nil {
+			return err == nil, err
+		}
+	}
+	return false, err
+}
+
+// searchMode is what a search for a batch checkpoints: nothing, segments that
+// are given, or those of --checkpoint, if that was asked for.
+func (a *answer) searchMode() string {
+	switch mode := a.j.cfg.Checkpoint; {
+	case len(a.j.cfg.Segments) > 0:
+		return "file"
+	case a.j.train && (mode == "all" || mode == "sqrt"):
+		return mode
+	case a.j.train && (mode == "auto" || mode == "segments"):
+		return "auto"
+	}
+	return "none"
+}
+
+// tried lists the segments that a search for a batch tries at one.
+func (a *answer) tried(batch int64) ([][]train.Segment, error) {
+	mode := a.searchMode()
+	if mode == "none" || mode == "file" {
+		return [][]train.Segment{a.j.cfg.Segments}, nil
+	}
+	s, err := a.m.selector(a.j, batch)
+	if err != nil {
+		return nil, err
+	}
+	p := s.problem
+	switch mode {
+	case "all":
+		return [][]train.Segment{p.All()}, nil
+	case "sqrt":
+		return [][]train.Segment{p.Sqrt()}, nil
+	}
+	least, _, _ := p.Solve(p.MinBudget(checkpointsel.Sure), checkpointsel.Sure)
+	return [][]train.Segment{nil, least, p.All(), p.Sqrt()}, nil
 }
 
 // neighbours is how many smaller batches solid looks at, at most.
@@ -291,7 +348,11 @@ func (a *answer) solid(ctx context.Context, lo, hi int64, fits func(int64) (bool
 
 // limit names what stops the first batch that does not fit.
 func (a *answer) limit(j *job, batch int64) error {
-	ev, err := a.m.evaluate(j, batch, j.cfg.Segments, true)
+	list, err := a.tried(batch)
+	if err != nil {
+		return err
+	}
+	ev, err := a.m.evaluate(j, batch, list[len(list)-1], true)
 	if err != nil || ev.fail == nil {
 		return err
 	}
@@ -312,7 +373,18 @@ func (a *answer) limit(j *job, batch int64) error {
 // time is up it is a larger one.
 func (a *answer) liveLimit(ctx context.Context) (int64, error) {
 	need := func(b int64) (int64, error) {
-		bd, err := a.m.build(a.j, b, a.j.cfg.Segments)
+		if a.searchMode() == "auto" {
+			s, err := a.m.selector(a.j, b)
+			if err != nil {
+				return 0, err
+			}
+			return s.problem.MinBudget(checkpointsel.Hoped), nil
+		}
+		list, err := a.tried(b)
+		if err != nil {
+			return 0, err
+		}
+		bd, err := a.m.build(a.j, b, list[0])
 		if err != nil {
 			return 0, err
 		}

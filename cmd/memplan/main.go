@@ -63,8 +63,22 @@ func exitFor(err error, errw io.Writer) exitCode {
 	case errors.Is(err, context.DeadlineExceeded):
 		err = errors.New("no answer within --timeout: give it more time")
 	}
-	fmt.Fprintf(errw, "memplan: %s\n", oneLine(err.Error()))
+	fmt.Fprintf(errw, "memplan: %s\n", shortened(oneLine(err.Error())))
 	return exitUnknown
+}
+
+// longest is how many characters of a message are printed: names in a file can
+// be of any length.
+const longest = 1200
+
+// shortened leaves out the middle of a long message, which says where at its
+// beginning and what at its end.
+func shortened(s string) string {
+	r := []rune(s)
+	if len(r) <= longest {
+		return s
+	}
+	return string(r[:longest/2]) + " ... " + string(r[len(r)-longest/2:])
 }
 
 // oneLine joins the lines of a message.

@@ -337,3 +337,12 @@ func replayRemat(t *testing.T, path string, schedule []rematStep) (peak, cost, t
 	}
 	return peak, cost, total
 }
+
+// A message is never longer than a screen, and keeps both its ends.
+func TestLongMessage(t *testing.T) {
+	var b bytes.Buffer
+	code := exitFor(fmt.Errorf("model.onnx: %s: unknown operator", strings.Repeat("Rélu", 1<<20)), &b)
+	if got := b.String(); code != exitUnknown || len(got) > 2*longest || !strings.HasPrefix(got, "memplan: model.onnx: ") || !strings.HasSuffix(got, ": unknown operator\n") {
+		t.Errorf("code %d, %d bytes: %.60q", code, len(got), got)
+	}
+}

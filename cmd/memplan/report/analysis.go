@@ -99,7 +99,7 @@ func checkpointMarkdown(w io.Writer, r *planner.Report) {
 	}
 	fmt.Fprintf(w, "\n<details><summary>checkpoint %s: +%.2f%% time; %s</summary>\n\n", Plural(len(segs), "segment", "segments"), 100*r.Checkpoint.RecomputeOverhead, proof(r.Checkpoint))
 	for _, s := range segs {
-		fmt.Fprintf(w, "- %s\n", code(joined(s.Modules)))
+		fmt.Fprintf(w, "- %s%s\n", code(joined(s.Modules)), keeping(s.Save))
 	}
 	fmt.Fprintf(w, "\n```sh\n%s -o plan.json\nmemplan config plan.json --to torch\n```\n\n</details>\n", PlanCommand(r))
 }

@@ -113,7 +113,7 @@ func checkpointHTML(w io.Writer, r *planner.Report) {
 	}
 	fmt.Fprintf(w, "<h2>checkpoint these modules</h2>\n<p>+%.2f%% time; %s</p>\n<ul>\n", 100*r.Checkpoint.RecomputeOverhead, e(proof(r.Checkpoint)))
 	for _, s := range segs {
-		fmt.Fprintf(w, "<li><code>%s</code></li>\n", e(joined(s.Modules)))
+		fmt.Fprintf(w, "<li><code>%s</code>%s</li>\n", e(joined(s.Modules)), e(keeping(s.Save)))
 	}
 	fmt.Fprintf(w, "</ul>\n<pre>%s -o plan.json\nmemplan config plan.json --to torch</pre>\n", e(PlanCommand(r)))
 }

@@ -127,7 +127,14 @@ func batchLines(r *planner.Report) []string {
 	case b.Max == 0:
 		return []string{"not even batch 1 fits; what stops it: " + b.LimitedBy}
 	}
-	line := fmt.Sprintf("largest batch that fits: %d (proven: none above %d can)", b.Max, b.UpperBound)
+	with := ""
+	switch {
+	case b.Checkpoint != "none":
+		with = " with checkpoints"
+	case r.Config.Mode != "infer":
+		with = " without checkpoints"
+	}
+	line := fmt.Sprintf("largest batch that fits%s: %d (proven: none above %d can)", with, b.Max, b.UpperBound)
 	if b.LimitedBy != "" {
 		line += "; what stops the next: " + b.LimitedBy
 	}
