@@ -211,6 +211,31 @@ def attentions():
         case("_scaled_dot_product_cudnn_attention_backward", [g, mask, k, q, v, lse.unsqueeze(-1), y, zero, zero], [dq, dk, dv], scalars=p)
 
 
+def recurrents():
+    for cell, (build, states) in enumerate(((torch.nn.LSTM, 2), (torch.nn.GRU, 1), (torch.nn.RNN, 1), (lambda *a, **k: torch.nn.RNN(*a, nonlinearity="relu", **k), 1))):
+        for layers, two, bias, first in ((1, False, True, False), (2, True, False, True), (2, True, True, False)):
+            net = build(3, 4, layers, bias=bias, batch_first=first, bidirectional=two)
+            dirs = 1 + two
+            x, h = rand(2, 5, 3) if first else rand(5, 2, 3), [rand(layers * dirs, 2, 4) for _ in range(states)]
+            params = [p.detach() * 1.5 for p in net.parameters()]
+
+            def f(x, *rest):
+                named = dict(zip([n for n, _ in net.named_parameters()], rest[states:]))
+                y, end = torch.func.functional_call(net, named, (x, tuple(rest[:states]) if states == 2 else rest[0]))
+                return (y, *(end if states == 2 else (end,)))
+
+            y, *ends = f(x, *h, *params)
+            said = {"scalars": [cell, layers, dirs, int(bias), int(first)]}
+            turn = lambda t: t.transpose(0, 1).contiguous() if first else t  # cuDNN's result has the time first
+            case("_cudnn_rnn", [x, *h, *params], [turn(y), *ends], **said)
+            for with_ends in (False, True):
+                g, gs = rand(*y.shape), [rand(*e.shape) for e in ends]
+                loss = lambda *xs: sum((a * b).sum() for a, b in list(zip(f(*xs), (g, *gs)))[:None if with_ends else 1])
+                d = grads(loss, torch.tensor(1.0), x, *h, *params)
+                d = [torch.zeros_like(v) if w is None else w for v, w in zip((x, *h, *params), d)]
+                case("_cudnn_rnn_backward", [turn(g), *(gs if with_ends else [None] * states), x, *h, *params], [*d[:1 + states], torch.cat([p.flatten() for p in d[1 + states:]])], **said)
+
+
 def pools():
     x = rand(2, 3, 7, 8)
     for kernel, stride, pad, dil, ceil in (([3, 2], [2, 2], [1, 0], [1, 1], False), ([2, 2], [3, 2], [0, 1], [2, 1], True)):
@@ -394,7 +419,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", default=os.path.join(here, "validate", "cpu", "testdata", "kernels.npz"), help="file to write")
     args = parser.parse_args()
-    for f in (unaries, binaries, products, convolutions, norms, attentions, pools, reductions, moves):
+    for f in (unaries, binaries, products, convolutions, norms, attentions, pools, reductions, moves, recurrents):
         f()
     ARRAYS["cases"] = np.frombuffer(json.dumps(CASES).encode(), dtype=np.uint8)
     os.makedirs(os.path.dirname(args.out), exist_ok=True)

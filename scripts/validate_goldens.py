@@ -231,6 +231,18 @@ class Video(nn.Module):
         return self.f(x)
 
 
+class Recurrent(nn.Module):
+    """A bidirectional LSTM of two layers and a GRU after one another."""
+
+    def __init__(self):
+        super().__init__()
+        self.e, self.a = nn.Embedding(17, 6), nn.LSTM(6, 5, 2, batch_first=True, bidirectional=True)
+        self.b, self.out = nn.GRU(10, 6, batch_first=True), nn.Linear(6, 17)
+
+    def forward(self, ids):
+        return self.out(self.b(self.a(self.e(ids))[0])[0])
+
+
 class Dropout(nn.Module):
     """A transformer block that drops activations, probabilities and whole branches."""
 
@@ -261,6 +273,7 @@ MODELS = {
     "convnext": (ConvNeXt, lambda: torch.randn(BATCH, 3, 16, 16), 5, "sgd-nesterov"),
     "places": (Places, lambda: torch.randn(BATCH, 3, 8, 8), 5, "adagrad"),
     "video": (Video, lambda: torch.randn(BATCH, 2, 4, 8, 8), 5, "rmsprop"),
+    "recurrent": (Recurrent, lambda: torch.randint(0, 17, (BATCH, 5)), 17, "adamw"),
     "dropout": (Dropout, lambda: torch.randn(BATCH, 6, 10), 5, None),
     "pointwise": (Pointwise, lambda: torch.randn(BATCH, 10), 5, "adam-wd"),
 }

@@ -95,6 +95,8 @@ var Kernels = slices.Concat(
 	rows(Kernel{Min: 7, Max: 7, Scalars: 3, Gradients: true}, "_scaled_dot_product_efficient_attention_backward"),
 	rows(Kernel{Min: 9, Max: 9, Scalars: 3, Gradients: true}, "_scaled_dot_product_cudnn_attention_backward"),
 	rows(Kernel{Min: 8, Max: 8, Scalars: 3, Gradients: true}, "_scaled_dot_product_flash_attention_backward"),
+	rows(Kernel{Min: 3, Max: 1 << 20, Scalars: 5}, "_cudnn_rnn"),
+	rows(Kernel{Min: 5, Max: 1 << 20, Scalars: 5, Gradients: true}, "_cudnn_rnn_backward"),
 	// Normalisation, pooling.
 	rows(Kernel{Min: 3, Max: 3, Scalars: 1, Dims: true}, "native_layer_norm"),
 	rows(Kernel{Min: 2, Max: 2, Scalars: 1, Dims: true}, "_fused_rms_norm"),

@@ -14,7 +14,34 @@ type rnn struct {
 	layers, hidden, input, time, batch int64
 	directions                         int64 // 1 or 2
 	bias, dropout                      bool
+	first, relu                        bool // the batch is the input's first dim; the cell is rnn_relu
 	d                                  graph.DType
+}
+
+// said describes the network to a kernel, with operands at the given places in
+// the node's In.
+func (r *rnn) said(k *kernel, args []program.Arg) {
+	cell := map[string]float64{"lstm": program.CellLSTM, "gru": program.CellGRU, "rnn": program.CellTanh}[r.cell]
+	if r.relu {
+		cell = program.CellReLU
+	}
+	flag := map[bool]float64{true: 1}
+	k.scalars(cell, float64(r.layers), float64(r.directions), flag[r.bias], flag[r.first]).attrs().Args = args
+	if r.dropout {
+		k.inexact("dropout between recurrent layers")
+	}
+}
+
+// places returns where each tensor of a call's list stands in its node's In.
+func places(list []*Tensor) []program.Arg {
+	out, next := make([]program.Arg, len(list)), int32(0)
+	for i, t := range list {
+		if out[i].In = program.Absent; t != nil && t.Storage != program.None {
+			out[i].In = next
+			next++
+		}
+	}
+	return out
 }
 
 // gates is the number of matrices that a cell multiplies its input with.
@@ -104,7 +131,7 @@ func runRNN(e *Eager, c *Call) []*Tensor {
 	}
 	first := c.bool(8, "batch_first", false)
 	r := &rnn{cell: rnnCells[c.Op], layers: c.int(4, "num_layers", 1), hidden: states[0].Shape[len(states[0].Shape)-1], input: x.Shape[2], time: x.Shape[0], batch: x.Shape[1],
-		directions: 1, bias: c.bool(3, "has_biases", true), dropout: c.float(5, "dropout", 0) > 0 && c.bool(6, "train", true) && e.grad, d: x.DType}
+		directions: 1, bias: c.bool(3, "has_biases", true), dropout: c.float(5, "dropout", 0) > 0 && c.bool(6, "train", true) && e.grad, d: x.DType, first: first, relu: c.Op == "rnn_relu"}
 	if c.bool(7, "bidirectional", false) {
 		r.directions = 2
 	}
@@ -141,7 +168,12 @@ func (e *Eager) rnn(r *rnn, x, weights *Tensor, states, params []*Tensor, first 
 	gather := weights == nil && r.d == graph.BFloat16
 	// A batch-first input is transposed, and then made contiguous for cuDNN.
 	copied := first && r.time > 1 && r.batch > 1
-	k := e.begin("_cudnn_rnn", slices.Concat([]*Tensor{x, weights}, states, params)...)
+	list := slices.Concat([]*Tensor{x, weights}, states, params)
+	k := e.begin("_cudnn_rnn", list...)
+	r.said(k, slices.Delete(places(list), 1, 2))
+	if weights != nil {
+		k.inexact("parameters that autocast has put into one buffer")
+	}
 	xc := program.None
 	if copied {
 		xc = k.temp(x.Bytes(), program.Temporaries)
@@ -160,6 +192,7 @@ func (e *Eager) rnn(r *rnn, x, weights *Tensor, states, params []*Tensor, first 
 		keep = k.alloc([]int64{r.reserve()}, nil, graph.Uint8)
 	}
 	k.free(work, xc)
+	k.attrs().Results = []int8{0, 1, 2}[:1+len(states)] // what backward keeps is no result: it can be computed again
 	k.flops(2 * r.time * r.batch * r.weights())
 	k.end()
 	saved := []*Tensor{x, y, keep, weights}
@@ -199,11 +232,33 @@ func (r *rnn) elements(params []*Tensor) int64 {
 	return n
 }
 
+// backwardArgs puts the operands of backward in the kernel's order: gradients of
+// result and last states, input, first states, parameters. Saved are the first
+// states, the last one first, input, result, what the forward pass kept, the
+// buffer of all parameters and the parameters.
+func (r *rnn) backwardArgs(at []program.Arg, grads, states, params int) []program.Arg {
+	out := slices.Clone(at[:grads])
+	for range 1 + states - grads {
+		out = append(out, program.Arg{In: program.Absent})
+	}
+	saved := at[grads:]
+	out = append(out, saved[states])
+	for i := range states {
+		out = append(out, saved[states-1-i])
+	}
+	return append(out, saved[max(len(saved)-params, 0):]...)
+}
+
 // rnnBackward is _cudnn_rnn_backward: the gradients of input and states, then
 // those of the parameters, which are views of one buffer.
 func (e *Eager) rnnBackward(r *rnn, g, s []*Tensor, need []bool, x *Tensor, states, params []*Tensor, ws int64, copied bool) []*Tensor {
 	outs := make([]*Tensor, 1+len(states)+len(params))
-	k := e.begin("_cudnn_rnn_backward", slices.Concat(g, s)...)
+	list := slices.Concat(g, s)
+	k := e.begin("_cudnn_rnn_backward", list...)
+	r.said(k, r.backwardArgs(places(list), len(g), len(states), len(params)))
+	if len(s) != len(states)+4+len(params) {
+		k.inexact("parameters that autocast has put into one buffer")
+	}
 	var zeros []program.StorageID
 	for i, t := range states {
 		if g[1+i] == nil {
@@ -225,6 +280,7 @@ func (e *Eager) rnnBackward(r *rnn, g, s []*Tensor, need []bool, x *Tensor, stat
 	if copied {
 		st := contiguousStrides([]int64{x.Shape[1], x.Shape[0], x.Shape[2]})
 		dx.Strides = []int64{st[1], st[0], st[2]}
+		k.n.Out[0].Strides = dx.Strides
 	}
 	outs[0] = dx
 	for i, t := range states {
@@ -244,6 +300,10 @@ func (e *Eager) rnnBackward(r *rnn, g, s []*Tensor, need []bool, x *Tensor, stat
 	}
 	slices.Reverse(zeros)
 	k.free(zeros...)
+	k.attrs().Results = []int8{0, 1, 2, 3}[:len(k.outs)]
+	if len(k.outs) == 1+len(states) { // no parameter wants a gradient
+		k.attrs().Results = append(k.attrs().Results, -1)
+	}
 	k.flops(4 * r.time * r.batch * r.weights())
 	k.end()
 	return outs

@@ -37,6 +37,8 @@ type Attrs struct {
 	//   upsample_*               1 if corners are aligned, the scales of height and
 	//                            width that the call gives, 0 for those of the sizes
 	//   constant_pad_nd          value
+	//   _cudnn_rnn*              the cell, layers, directions, 1 with biases, 1 if the batch
+	//                            is the input's first dim
 	//   scatter                  the value, where no operand is
 	//   index_put                1 if it adds
 	//   grid_sampler_2d*         1 nearest or 0 bilinear; 0 zeros, 1 the border, 2 reflection
@@ -120,6 +122,14 @@ type RuleState struct {
 	Storage StorageID
 	Bytes   int64
 }
+
+// Cells of recurrent networks.
+const (
+	CellLSTM = iota
+	CellGRU
+	CellTanh
+	CellReLU
+)
 
 // Does names the kernel that computes what the node says: Kernel where it is
 // set, else Op.

@@ -16,7 +16,7 @@ var kernels = buildKernels()
 
 func buildKernels() map[string]kernel {
 	all := map[string]kernel{"step": step}
-	for _, part := range []map[string]kernel{elementwiseKernels(), otherKernels(), productKernels(), convKernels(), attentionKernels(), normKernels(), indexKernels(), poolKernels(), sampleKernels(), reductionKernels()} {
+	for _, part := range []map[string]kernel{elementwiseKernels(), otherKernels(), productKernels(), convKernels(), attentionKernels(), normKernels(), indexKernels(), poolKernels(), sampleKernels(), recurrentKernels(), reductionKernels()} {
 		for name, f := range part {
 			if all[name] != nil {
 				panic("cpu: kernel listed twice: " + name)

@@ -24,7 +24,7 @@ func TestSchedules(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		micros int
-	}{{"resnet", 1}, {"mobile", 1}, {"unet", 1}, {"gpt", 1}, {"llama", 1}, {"convnext", 1}, {"dropout", 1}, {"places", 1}, {"resnet", 2}, {"dropout", 3}, {"convnext", 5}} {
+	}{{"resnet", 1}, {"mobile", 1}, {"unet", 1}, {"gpt", 1}, {"llama", 1}, {"convnext", 1}, {"dropout", 1}, {"places", 1}, {"recurrent", 1}, {"resnet", 2}, {"dropout", 3}, {"convnext", 5}} {
 		t.Run(fmt.Sprintf("%s/%d", tt.name, tt.micros), func(t *testing.T) {
 			path := filepath.Join("..", "testdata", "golden", tt.name+".onnx")
 			cfg := planner.Config{Batch: 16, Optimizer: "adamw", Accumulate: tt.micros}

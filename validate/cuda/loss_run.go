@@ -132,7 +132,7 @@ var rules = map[string]*rule{
 }
 
 func knownRule(n *program.Node) error {
-	if _, ok := rules[n.Attrs.Rule.Optimizer]; !ok {
+	if _, ok := rules[n.Attrs.Rule.Optimizer]; !ok && moreRules[n.Attrs.Rule.Optimizer] == nil {
 		return fmt.Errorf("step: optimizer %s", n.Attrs.Rule.Optimizer)
 	}
 	return nil
@@ -141,6 +141,9 @@ func knownRule(n *program.Node) error {
 // step updates all parameters, as many at a time as a launch takes.
 func step(r *run) error {
 	o := r.attrs().Rule
+	if m := moreRules[o.Optimizer]; m != nil {
+		return r.stepMore(m)
+	}
 	f := rules[o.Optimizer]
 	if f == nil {
 		return nil
@@ -178,6 +181,62 @@ func step(r *run) error {
 		a.n[k], a.param[k], a.grad[k] = p.Elems(), r.ptr(p), r.ptr(g)
 		for j, s := range states {
 			*[]*uint64{&a.state0[k], &a.state1[k]}[j] = s
+		}
+		most = max(most, a.n[k])
+		a.tensors++
+	}
+	return flush()
+}
+
+// moreArgs is More of loss.cu.
+type moreArgs struct {
+	tensors, kind, dtype, gradDType, first, states int32
+	c                                              [8]float32
+	n                                              [tensorsPerUpdate]int64
+	param, grad                                    [tensorsPerUpdate]uint64
+	state                                          [3][tensorsPerUpdate]uint64
+}
+
+// stepMore is step by one of moreRules.
+func (r *run) stepMore(m *moreRule) error {
+	o := r.attrs().Rule
+	f := &rule{states: m.states}
+	fresh := moreArgs{kind: m.kind, states: int32(len(m.states))}
+	if o.First {
+		fresh.first = 1
+	}
+	for i, x := range m.numbers(r.c.Step) {
+		fresh.c[i] = float32(x)
+	}
+	a, most := fresh, int64(0)
+	flush := func() error {
+		if a.tensors == 0 {
+			return nil
+		}
+		g := grid{x: min((most+255)/256, 4096), y: int64(a.tensors), tx: 256}
+		err := launch(r.d, "loss", "optimizer_more", g, &a)
+		a, most = fresh, 0
+		return err
+	}
+	for i := range o.Params {
+		p, g := &r.c.Args[2*i].Tensor, &r.c.Args[2*i+1].Tensor
+		states, err := r.states(f, &o.Params[i], r.c.States[i], p)
+		if err != nil {
+			return err
+		}
+		if !sameDense(p, g) {
+			return fmt.Errorf("%s: strides %v of the parameter, %v of its gradient", o.Params[i].Name, p.Strides, g.Strides)
+		}
+		if a.tensors == tensorsPerUpdate || a.tensors > 0 && (a.dtype != dtype(p) || a.gradDType != dtype(g)) {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		k := a.tensors
+		a.dtype, a.gradDType = dtype(p), dtype(g)
+		a.n[k], a.param[k], a.grad[k] = p.Elems(), r.ptr(p), r.ptr(g)
+		for j, s := range states {
+			a.state[j][k] = s
 		}
 		most = max(most, a.n[k])
 		a.tensors++

@@ -1,5 +1,6 @@
 // Losses over class indices and the optimizers' updates.
 #include "common.cuh"
+#include "optimizer.cuh"
 
 __device__ float scratch[1 << 12];
 
@@ -91,6 +92,28 @@ extern "C" __global__ void optimizer_update(Update a) {
       break;
     }
     }
+    store<float>(a.param[t], a.dtype, i, p);
+  }
+}
+
+// Optimizers of optimizer.cuh: numbers, and up to three states of the parameter's
+// size.
+struct More {
+  int tensors, kind, dtype, grad_dtype, first, states;
+  float c[8];
+  i64 n[32];
+  void* param[32];
+  const void* grad[32];
+  void* state[3][32];
+};
+
+extern "C" __global__ void optimizer_more(More a) {
+  int t = blockIdx.y;
+  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n[t]; i += (i64)gridDim.x * blockDim.x) {
+    float s[3];
+    for (int k = 0; k < 3; k++) s[k] = a.first || k >= a.states ? 0.f : loadf(a.state[k][t], a.dtype, i);
+    float p = optimizer_step(a.kind, a.c, loadf(a.param[t], a.dtype, i), loadf(a.grad[t], a.grad_dtype, i), s);
+    for (int k = 0; k < a.states; k++) store<float>(a.state[k][t], a.dtype, i, s[k]);
     store<float>(a.param[t], a.dtype, i, p);
   }
 }

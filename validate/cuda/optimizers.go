@@ -1,0 +1,75 @@
+package cuda
+
+import "math"
+
+// A moreRule is an optimizer besides SGD and Adam: its states, and the numbers
+// of a step, from 1, as its case in optimizer.cuh reads them. They are
+// PyTorch's defaults (torch/optim) and lion_pytorch's.
+type moreRule struct {
+	kind    int32
+	states  []string
+	numbers func(step int) []float64
+}
+
+// The kinds, as optimizer.cuh numbers them.
+const (
+	kindAMSGrad = iota
+	kindAdagrad
+	kindRMSProp
+	kindRMSPropMomentum
+	kindRMSPropCentered
+	kindAdadelta
+	kindLion
+	kindAdamax
+	kindNAdam
+	kindRAdam
+)
+
+const moreBeta1, moreBeta2, moreEps = 0.9, 0.999, 1e-8
+
+// always are numbers that do not depend on the step.
+func always(c ...float64) func(int) []float64 { return func(int) []float64 { return c } }
+
+// left is 1 less beta to the power of the step: Adam's correction of a moment.
+func left(beta float64, step int) float64 { return 1 - math.Pow(beta, float64(step)) }
+
+func amsgradNumbers(decay float64) func(int) []float64 {
+	return func(step int) []float64 {
+		return []float64{1e-3 / left(moreBeta1, step), math.Sqrt(left(moreBeta2, step)), moreEps, 1 - 1e-3*decay, 1 - moreBeta1, moreBeta2, 1 - moreBeta2}
+	}
+}
+
+func nadamNumbers(step int) []float64 {
+	mu := func(t int) float64 { return moreBeta1 * (1 - 0.5*math.Pow(0.96, 4e-3*float64(t))) }
+	product := 1.0
+	for t := 1; t <= step; t++ {
+		product *= mu(t)
+	}
+	return []float64{2e-3 * (1 - mu(step)) / (1 - product), 2e-3 * mu(step+1) / (1 - product*mu(step+1)), math.Sqrt(left(moreBeta2, step)), moreEps, 1 - moreBeta1, moreBeta2, 1 - moreBeta2}
+}
+
+func radamNumbers(step int) []float64 {
+	power, limit := math.Pow(moreBeta2, float64(step)), 2/(1-moreBeta2)-1
+	length, rectified := limit-2*float64(step)*power/(1-power), 0.0
+	if length > 5 {
+		rectified = math.Sqrt((length-4)*(length-2)*limit/((limit-4)*(limit-2)*length)) * math.Sqrt(1-power)
+	}
+	return []float64{1e-3 / left(moreBeta1, step), rectified, moreEps, 0, 1 - moreBeta1, moreBeta2, 1 - moreBeta2}
+}
+
+// moreRules are by their names in the table of optimizers.
+var moreRules = map[string]*moreRule{
+	"adamw-amsgrad":    {kindAMSGrad, []string{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, amsgradNumbers(1e-2)},
+	"adam-amsgrad":     {kindAMSGrad, []string{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, amsgradNumbers(0)},
+	"adagrad":          {kindAdagrad, []string{"sum"}, always(1e-2, 1e-10)},
+	"rmsprop":          {kindRMSProp, []string{"square_avg"}, always(1e-2, 0.99, 1-0.99, 1e-8)},
+	"rmsprop-momentum": {kindRMSPropMomentum, []string{"square_avg", "momentum_buffer"}, always(1e-2, 0.99, 1-0.99, 1e-8, 0.9)},
+	"rmsprop-centered": {kindRMSPropCentered, []string{"square_avg", "grad_avg"}, always(1e-2, 0.99, 1-0.99, 1e-8)},
+	"adadelta":         {kindAdadelta, []string{"square_avg", "acc_delta"}, always(1, 0.9, 1-0.9, 1e-6)},
+	"lion":             {kindLion, []string{"exp_avg"}, always(1e-4, 0.9, 1-0.9, 0.99, 1-0.99)},
+	"adamax": {kindAdamax, []string{"exp_avg", "exp_inf"}, func(step int) []float64 {
+		return []float64{2e-3 / left(moreBeta1, step), 1 - moreBeta1, moreBeta2, moreEps}
+	}},
+	"nadam": {kindNAdam, []string{"exp_avg", "exp_avg_sq"}, nadamNumbers},
+	"radam": {kindRAdam, []string{"exp_avg", "exp_avg_sq"}, radamNumbers},
+}
