@@ -202,6 +202,9 @@ func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 	if x == nil {
 		return nil
 	}
+	if c.bool(-1, byFormula, false) && x.DType.IsFloat() {
+		return runFormulaGELU(e, x)
+	}
 	numbers, mode := p.numbers(c), p.mode(c)
 	if !x.DType.IsFloat() {
 		d := x.DType
@@ -228,6 +231,52 @@ func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 	}
 	e.record(p.node, []*Tensor{out}, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		return p.backward(e, g, s, numbers, mode)
+	})
+	return []*Tensor{out}
+}
+
+// byFormula is the argument that package lift gives a gelu that Python code
+// spells out, term by term.
+const byFormula = "formula"
+
+// The terms of BLOOM's GELU and of its derivative: + makes the result that the
+// letter names, - lets go of it; the result is made at the dot
+// (transformers/models/bloom/modeling_bloom.py, bloom_gelu_forward and
+// bloom_gelu_back).
+const (
+	geluTerms     = "+a+b+c+d-c+e-d+f-b-e+g-f+h-g.-a-h"
+	geluBackTerms = "+a+b+c-b+d-c+e-a-d+t-e+f+g+h-g+i+j-i+k-j+l-h-k+m-f-l+n+o-n+p-m-o.-t-p"
+)
+
+// terms allocates and frees temporaries like t, and the result.
+func (k *kernel) terms(list string, t *Tensor) *Tensor {
+	made := map[byte]program.StorageID{}
+	var out *Tensor
+	for i := 0; i < len(list); i += 2 {
+		switch list[i] {
+		case '+':
+			made[list[i+1]] = k.temp(t.Bytes(), program.Temporaries)
+		case '-':
+			k.free(made[list[i+1]])
+		default:
+			out = k.like(t)
+			i--
+		}
+	}
+	return out
+}
+
+// runFormulaGELU is a gelu by its formula, which saves its operand alone.
+func runFormulaGELU(e *Eager, x *Tensor) []*Tensor {
+	forward := func(k *kernel) *kernel { k.attrs().Mode = "tanh"; return k.does("gelu") }
+	k := forward(e.begin("gelu", x))
+	out := k.terms(geluTerms, x)
+	k.end()
+	e.record("GeluBackward0", []*Tensor{out}, []*Tensor{x}, []*Tensor{x}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		k := e.begin("gelu_backward", g[0], s[0])
+		k.attrs().Mode = "tanh"
+		k.terms(geluBackTerms, g[0])
+		return []*Tensor{k.end()}
 	})
 	return []*Tensor{out}
 }

@@ -381,7 +381,8 @@ func frozenPositions(r *rewriter, i int) bool {
 }
 
 // customGELU turns BLOOM's own function, of which the export shows the
-// formula, into the operator: both save their input alone.
+// formula, into the operator: both save their input alone. The argument formula
+// says that Python code makes every term.
 func customGELU(r *rewriter, i int) bool {
 	n := r.node(i)
 	if opName(n) != "mul" || !strings.HasSuffix(r.l.Classes[i], ".BloomGelu") || len(n.Args) < 2 {
@@ -391,7 +392,7 @@ func customGELU(r *rewriter, i int) bool {
 	if half == nil || gate == nil || opName(half) != "mul" || opName(gate) != "add" || half.Args[0].Kind != graph.ArgValue {
 		return false
 	}
-	n.Op, n.Args = "gelu.default", []graph.Arg{half.Args[0], {Name: "approximate", Kind: graph.ArgString, Str: "tanh"}}
+	n.Op, n.Args = "gelu.default", []graph.Arg{half.Args[0], {Name: "approximate", Kind: graph.ArgString, Str: "tanh"}, {Name: "formula", Kind: graph.ArgBool, Int: 1}}
 	r.relink(n)
 	return true
 }

@@ -149,8 +149,9 @@ func (v *named) hold(g *graph.Graph, m *lift.Module, span lift.Span, holds holde
 
 // rotaryHolds adds to holds the queries and keys that rotary embeddings turn:
 // they are parameters of one function, x cos + turned(x) sin of both, and live
-// until it returns (apply_rotary_pos_emb of transformers and its likes).
-func rotaryHolds(g *graph.Graph, holds holder) {
+// until it returns (apply_rotary_pos_emb of transformers and its likes). Where
+// only a part is turned, the module names both parts that it concatenates.
+func rotaryHolds(g *graph.Graph, modules []lift.Module, ends func(i, d int) int, holds holder) {
 	var turned []graph.ValueID
 	last := -1
 	flush := func() {
@@ -168,8 +169,37 @@ func rotaryHolds(g *graph.Graph, holds holder) {
 			flush()
 		}
 		turned, last = append(turned, x), i
+		if partly(modules, g.Nodes[i].Module) {
+			parts(g, i, ends, holds)
+		}
 	}
 	flush()
+}
+
+// partly tells whether a module's own code concatenates the parts, rather than
+// the function that turns one of them.
+func partly(modules []lift.Module, name string) bool {
+	for i := range modules {
+		if m := &modules[i]; m.Name == name {
+			return slices.ContainsFunc([]string{".PhiAttention", ".StableLmAttention", ".PersimmonAttention"}, func(s string) bool { return strings.HasSuffix(m.Class, s) })
+		}
+	}
+	return false
+}
+
+// parts holds what the call that concatenates the result of call i reads.
+func parts(g *graph.Graph, i int, ends func(i, d int) int, holds holder) {
+	module := g.Nodes[i].Module
+	end := ends(i, depth(module))
+	for j := i + 1; j <= end; j++ {
+		n := &g.Nodes[j]
+		if n.Op == "cat.default" && n.Module == module && slices.Contains(n.Inputs, g.Nodes[i].Outputs[0]) {
+			for _, id := range n.Inputs {
+				holds.add(end, id, depth(module), local)
+			}
+			return
+		}
+	}
 }
 
 // rotated returns x of a call x cos + cat(-x2, x1) sin, or NoValue.
@@ -241,6 +271,9 @@ func (f *frame) hold(variable string, holds holder) {
 			how = store
 		}
 		for _, id := range f.named(r, argument) {
+			if !argument && f.g.Nodes[f.g.Values[id].Def].Op == "linear.default" { // a projection, laid out for heads
+				id = f.copied(id)
+			}
 			if read == len(f.g.Nodes) || f.lastRead(id) <= read {
 				holds.add(at, id, f.depth, how)
 			}
@@ -301,6 +334,39 @@ func (f *frame) reads(i int, made map[graph.ValueID]bool) bool {
 	return true
 }
 
+// copied returns the copy of a value, or of a view of it, where nothing else
+// reads it: what code such as x.view(s).contiguous() then names.
+func (f *frame) copied(id graph.ValueID) graph.ValueID {
+	at := id
+	for range 6 {
+		n := f.onlyReader(at)
+		switch {
+		case n == nil || n.Module != f.name || len(n.Outputs) != 1:
+			return id
+		case strings.HasPrefix(n.Op, "clone."), strings.HasPrefix(n.Op, "contiguous."):
+			return n.Outputs[0]
+		case !views(n):
+			return id
+		}
+		at = n.Outputs[0]
+	}
+	return id
+}
+
+// onlyReader is the one call of the frame that reads a value, nil if there are
+// more or none.
+func (f *frame) onlyReader(id graph.ValueID) (only *graph.Node) {
+	for i := int(f.g.Values[id].Def) + 1; i <= min(f.uses[id], f.span.Last); i++ {
+		if n := &f.g.Nodes[i]; slices.Contains(n.Inputs, id) {
+			if only != nil {
+				return nil
+			}
+			only = n
+		}
+	}
+	return only
+}
+
 // views reports a call that makes no tensor of its own.
 func views(n *graph.Node) bool {
 	name, _, _ := strings.Cut(n.Op, ".")
@@ -308,8 +374,9 @@ func views(n *graph.Node) bool {
 	return op != nil && op.Kind == "view"
 }
 
-// reader is the first of the frame's own calls that reads what a run computes
-// and is no view of it, -1 for none.
+// reader is the last of the frame's own calls in a row that read what a run
+// computes, or what the calls before make of it: one expression, or a method of
+// the class. -1 is none.
 func (f *frame) reader(r childRun) int {
 	made := map[graph.ValueID]bool{}
 	for i := r.first; i <= r.last; i++ {
@@ -317,12 +384,21 @@ func (f *frame) reader(r childRun) int {
 			made[id] = true
 		}
 	}
+	at := -1
 	for i := r.last + 1; i <= f.span.Last; i++ {
-		if n := &f.g.Nodes[i]; n.Module == f.name && f.reads(i, made) && !views(n) {
-			return i
+		n := &f.g.Nodes[i]
+		own := n.Module == f.name && f.reads(i, made)
+		switch {
+		case at >= 0 && !own:
+			return at
+		case own && !views(n):
+			at = i
+			for _, id := range n.Outputs {
+				made[id] = true
+			}
 		}
 	}
-	return -1
+	return at
 }
 
 // holdScores adds what the frame's own softmax is called with.

@@ -102,7 +102,7 @@ func scopeHolds(l *lift.Lifted, modules []lift.Module) holder {
 	}
 	frameHolds(g, modules, holds)
 	windowHolds(g, modules, holds)
-	rotaryHolds(g, holds)
+	rotaryHolds(g, modules, ends, holds)
 	localHolds(g, modules, holds)
 	return holds
 }
