@@ -10,12 +10,15 @@ import (
 
 	"github.com/memplan/memplan/checkpointsel"
 	"github.com/memplan/memplan/checkpointsel/remat"
+	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/program"
+	gt "github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/cpu"
 )
 
-// TestRecompute trains with checkpoints, by a schedule of operations, and
+// TestRecompute trains with checkpoints, some of which keep results, by a schedule of operations, and
 // without: outputs, losses and gradients of both steps have the same bits,
 // whatever the precision, and with dropout.
 func TestRecompute(t *testing.T) {
@@ -28,8 +31,11 @@ func TestRecompute(t *testing.T) {
 				path := filepath.Join("..", "testdata", "golden", name+".onnx")
 				cfg := planner.Config{Batch: 2, Precision: precision, Optimizer: "adamw", Checkpoint: "none"}
 				plain := train(t, path, cfg, nil)
-				for _, which := range []string{"all", "sqrt", "schedule"} {
-					if cfg.Checkpoint = which; which == "schedule" {
+				for _, which := range []string{"all", "sqrt", "selective", "schedule"} {
+					switch cfg.Checkpoint, cfg.Segments = which, nil; which {
+					case "selective":
+						cfg.Checkpoint, cfg.Segments = "", selective(t, path, cfg)
+					case "schedule":
 						cfg.Schedule = schedule(t, path, cfg)
 					}
 					got := train(t, path, cfg, nil)
@@ -51,6 +57,61 @@ func TestRecompute(t *testing.T) {
 			})
 		}
 	}
+}
+
+// selective returns all segments, of whose calls every second is kept that can
+// be.
+func selective(t *testing.T, path string, cfg planner.Config) []gt.Segment {
+	t.Helper()
+	m, err := planner.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Checkpoint = "all"
+	r, err := m.Analyze(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := m.Program(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	segs, kept := r.Checkpoint.Segments, 0
+	for i, calls := range s.Ranges {
+		count, can := map[string]int{}, map[string][]int{}
+		for k := range s.Nodes {
+			n := &s.Nodes[k]
+			if n.Phase != program.Forward || int(n.Call) < calls[0] || int(n.Call) >= calls[1] {
+				continue
+			}
+			op := aten.Dispatched(n.Op)
+			if aten.Selectable(op) && count[op]%2 == 0 && !rewritten(s.Nodes[k+1:], n) {
+				can[op] = append(can[op], count[op])
+			}
+			count[op]++
+		}
+		for _, op := range slices.Sorted(maps.Keys(can)) {
+			segs[i].Save = append(segs[i].Save, gt.Saved{Op: "aten." + op, Calls: can[op], Of: count[op]})
+			kept += len(can[op])
+		}
+	}
+	if kept == 0 {
+		t.Fatalf("%s: nothing is kept", path)
+	}
+	t.Logf("%d calls kept", kept)
+	return segs
+}
+
+// rewritten reports that later nodes write to what n makes.
+func rewritten(later []program.Node, n *program.Node) bool {
+	for i := range later {
+		for _, o := range later[i].Out {
+			if o.Storage != program.None && slices.ContainsFunc(n.Events, func(ev program.Event) bool { return ev.Storage == o.Storage }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // schedule returns a schedule with operations that run again: one for little
