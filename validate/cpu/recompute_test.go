@@ -95,7 +95,7 @@ func selective(t *testing.T, path string, cfg planner.Config) []gt.Segment {
 			kept += len(can[op])
 		}
 	}
-	if kept == 0 {
+	if kept == 0 && cfg.Precision == "amp-bf16" { // else some models have segments of a call alone
 		t.Fatalf("%s: nothing is kept", path)
 	}
 	t.Logf("%d calls kept", kept)
