@@ -130,6 +130,9 @@ func (d *decoder) tolerate(f *file) {
 		d.warn("no-opset", "the file imports no version of the default operator set; version %d is assumed", v)
 		m.Opsets = append(m.Opsets, graph.Opset{Version: v})
 	}
+	if v, newest := m.Opset(""), opsets[len(opsets)-1]; v > newest {
+		d.warn("newer-opset", "version %d of the default operator set is newer than %d, the last that memplan knows: operators that changed since are taken as they were", v, newest)
+	}
 	if f.training {
 		d.warn("training-info", "the file's training_info is ignored")
 	}

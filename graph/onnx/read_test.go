@@ -193,6 +193,7 @@ func TestTolerance(t *testing.T) {
 			func(g *graph.Graph) bool { return g.Model.Opset("") == 1 }},
 		{"no opset, future IR", pb{}.int(1, 99).msg(7, io(pb{}.msg(1, relu))), "no-opset",
 			func(g *graph.Graph) bool { return g.Model.Opset("") == 28 }},
+		{"future opset", pb{}.int(1, 14).msg(8, pb{}.int(2, 9999)).msg(7, io(pb{}.msg(1, relu))), "newer-opset", nil},
 		{"no ir_version", pb{}.msg(8, pb{}.int(2, 17)).msg(7, io(pb{}.msg(1, relu))), "no-ir-version",
 			func(g *graph.Graph) bool { return g.Model.IRVersion == 0 && g.Model.Opset("") == 17 }},
 		{"ai.onnx spelled out", pb{}.int(1, 8).msg(8, pb{}.str(1, "ai.onnx").int(2, 17)).msg(7, io(pb{}.msg(1, relu.str(7, "ai.onnx")))), "",
