@@ -49,12 +49,12 @@ type Eager struct {
 
 	grad     bool // autograd records
 	seq      int64
-	tape     []*gradNode // nodes recorded, in order, of the segment being run
-	segment  int32       // checkpointed segment being run, or -1
-	inside   bool        // running a checkpointed segment's first forward: saved tensors are dropped
-	replay   *replay     // recomputing a segment
-	casts    []*Tensor   // parameters with a cached autocast copy
-	draws    uint32      // calls of random numbers that the lifted call has made
+	tape     []saver   // what saves, in order, in the segment being run
+	segment  int32     // segment being recomputed, or -1
+	inside   *Segment  // segment whose first forward runs: saved tensors are dropped
+	replay   *replay   // recomputing a segment
+	casts    []*Tensor // parameters with a cached autocast copy
+	draws    uint32    // calls of random numbers that the lifted call has made
 	savedIDs map[program.StorageID]bool
 	fwdWS    program.StorageID
 	bwdWS    program.StorageID
@@ -322,7 +322,9 @@ func (k *kernel) library(name string, bytes int64) program.StorageID {
 // end appends the node and returns its first output.
 func (k *kernel) end() *Tensor {
 	e := k.e
-	if e.replay == nil || !e.replay.stopped {
+	if e.Stopped() {
+		e.unmake(&k.n)
+	} else {
 		e.P.Nodes = append(e.P.Nodes, k.n)
 	}
 	if len(k.outs) == 0 {

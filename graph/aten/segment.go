@@ -1,70 +1,126 @@
 package aten
 
-import "github.com/memplan/memplan/graph/program"
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph/program"
+)
 
 // A Segment is a checkpointed run of calls (torch.utils.checkpoint with
 // use_reentrant=False): its first forward drops what autograd would save; the
 // first backward node that needs any of it runs the calls again.
+//
+// Segments nest. What is saved inside an inner segment is the inner one's
+// affair alone, and the tensors that it is called with count as saved by the
+// outer one. So the outer segment is run again first, keeping for an inner one
+// what it is called with; the inner one when its own backward comes
+// (torch/utils/checkpoint.py, Nestable Checkpoint).
 type Segment struct {
-	ID    int32
-	again func() // runs the calls once more on the segment's inputs
-	tape  []*gradNode
-	done  bool
-	fresh program.StorageID // storages from here on were made by the recomputation or later
+	ID     int32
+	parent *Segment // segment that it stands in, or nil
+	again  func()   // runs the calls once more on what the segment was called with
+	tape   []saver
+	done   bool
+	fresh  program.StorageID // storages from here on were made by the recomputation or later
+}
+
+// A saver is what a segment's recomputation finds saved tensors for: a node of
+// the autograd graph, or an inner segment.
+type saver struct {
+	node  *gradNode
+	inner *Segment
 }
 
 // replay collects what a recomputation packs.
 type replay struct {
 	seg     *Segment
-	next    int
-	last    int // ordinal of the last node that saves anything: the run stops there
-	stopped bool
+	next    int  // in seg.tape
+	inner   int  // inner segments being run: what they pack is dropped again
+	stopped bool // nothing is left to pack
 }
 
 // Checkpoint runs the calls of a segment and remembers how to run them again.
-// again must run the same calls on the same inputs.
+// again must run the same calls on the same inputs. Where an outer segment is
+// being recomputed, s is the segment that its first run made.
 func (e *Eager) Checkpoint(s *Segment, run, again func()) {
-	s.again = again
-	e.segment, e.inside, e.tape = s.ID, true, nil
+	if r := e.replay; r != nil {
+		r.enter(s, again)
+		r.inner++
+		run()
+		r.inner--
+		return
+	}
+	s.again, s.parent = again, e.inside
+	outer := e.tape
+	e.inside, e.tape = s, nil
 	run()
 	s.tape = e.tape
-	e.segment, e.inside, e.tape = -1, false, nil
-	for _, n := range s.tape {
-		for i, t := range n.saved {
-			if t != nil {
-				n.saved[i] = nil // recomputed when asked for
-			}
-		}
-		n.seg = s
+	e.inside, e.tape = s.parent, outer
+	if s.parent != nil {
+		e.tape = append(e.tape, saver{inner: s})
 	}
+	for _, t := range s.tape {
+		if t.node != nil {
+			clear(t.node.saved) // recomputed when asked for
+		}
+	}
+}
+
+// Recomputing reports whether a segment is being run again.
+func (e *Eager) Recomputing() bool { return e.replay != nil }
+
+// Stopped reports whether a recomputation has all that it was run for: calls
+// after that do not run.
+func (e *Eager) Stopped() bool { return e.replay != nil && e.replay.stopped }
+
+// drop leaves a node without what it saves until its segment is recomputed.
+func (s *Segment) drop(n *gradNode) saver {
+	n.seg = s
+	return saver{node: n}
+}
+
+// saves reports whether a node saves any tensor.
+func (n *gradNode) saves() bool {
+	return slices.ContainsFunc(n.saved, func(t *Tensor) bool { return t != nil })
 }
 
 // unpack returns what a node saved, recomputing its segment at first need.
 func (e *Eager) unpack(n *gradNode) []*Tensor {
-	s := n.seg
-	if s == nil || len(n.saved) == 0 {
-		return n.saved
-	}
-	if !s.done {
-		e.recompute(s)
+	if n.seg != nil {
+		e.recompute(n.seg)
 	}
 	return n.saved
 }
 
+// recompute runs a segment again, after those that it stands in.
 func (e *Eager) recompute(s *Segment) {
+	if s.done {
+		return
+	}
+	if s.parent != nil {
+		e.recompute(s.parent)
+	}
 	s.done = true
 	s.fresh = program.StorageID(len(e.P.Storages))
-	r := &replay{seg: s, last: -1}
-	for i, n := range s.tape {
-		if len(n.saved) > 0 {
-			r.last = i
-		}
+	if s.parent != nil { // what it is called with has no other owner either
+		s.fresh = s.parent.fresh
 	}
 	module, name, call, auto := e.module, e.name, e.call, e.autograd
-	e.replay, e.segment, e.grad, e.autograd = r, s.ID, true, ""
+	e.replay, e.segment, e.grad, e.autograd = &replay{seg: s}, s.ID, true, ""
 	s.again()
 	e.replay, e.segment, e.grad = nil, -1, false
 	e.module, e.name, e.call, e.autograd = module, name, call, auto
+}
+
+// enter keeps what an inner segment is called with. Where nothing else is
+// left to keep, the run ends before the inner segment begins.
+func (r *replay) enter(s *Segment, again func()) {
+	if r.inner > 0 || r.stopped || r.next >= len(r.seg.tape) {
+		return
+	}
+	s.again = again
+	r.next++
+	r.stopped = r.next == len(r.seg.tape)
 }
 
 // pack gives the tensors that a recomputed call saves to the node of the
@@ -72,19 +128,22 @@ func (e *Eager) recompute(s *Segment) {
 // only operands packs them before its kernel starts, so that the last such
 // kernel does not run again.
 func (r *replay) pack(e *Eager, n *gradNode) {
-	if r.stopped || r.next >= len(r.seg.tape) {
+	if r.inner > 0 || r.stopped || r.next >= len(r.seg.tape) || !n.saves() {
 		return
 	}
-	orig := r.seg.tape[r.next]
+	orig := r.seg.tape[r.next].node
+	if orig == nil {
+		panic("aten: a recomputation saves where its first run called a segment")
+	}
 	copy(orig.saved, n.saved)
-	if r.next == r.last {
+	r.next++
+	if r.next == len(r.seg.tape) {
 		if end := len(e.P.Nodes) - 1; end >= 0 && !makes(&e.P.Nodes[end], n.saved) {
 			e.unmake(&e.P.Nodes[end])
 			e.P.Nodes = e.P.Nodes[:end]
 		}
 		r.stopped = true
 	}
-	r.next++
 }
 
 // unmake takes back the library workspaces that a node allocates which will
