@@ -19,6 +19,7 @@ type Segment struct {
 	ID     int32
 	parent *Segment // segment that it stands in, or nil
 	again  func()   // runs the calls once more on what the segment was called with
+	args   []*Tensor
 	tape   []saver
 	done   bool
 	fresh  program.StorageID // storages from here on were made by the recomputation or later
@@ -40,20 +41,23 @@ type replay struct {
 }
 
 // Checkpoint runs the calls of a segment and remembers how to run them again.
-// again must run the same calls on the same inputs. Where an outer segment is
-// being recomputed, s is the segment that its first run made.
-func (e *Eager) Checkpoint(s *Segment, run, again func()) {
+// again must run the same calls on the same inputs; args live until they have
+// run. Where an outer segment is being recomputed, s is the segment that its
+// first run made.
+func (e *Eager) Checkpoint(s *Segment, args []*Tensor, run, again func()) {
 	if r := e.replay; r != nil {
-		r.enter(s, again)
+		r.enter(s, args, again)
 		r.inner++
 		run()
 		r.inner--
+		e.hold(args...)
 		return
 	}
-	s.again, s.parent = again, e.inside
+	s.again, s.args, s.parent = again, args, e.inside
 	outer := e.tape
 	e.inside, e.tape = s, nil
 	run()
+	e.hold(args...)
 	s.tape = e.tape
 	e.inside, e.tape = s.parent, outer
 	if s.parent != nil {
@@ -109,16 +113,17 @@ func (e *Eager) recompute(s *Segment) {
 	e.replay, e.segment, e.grad, e.autograd = &replay{seg: s}, s.ID, true, ""
 	s.again()
 	e.replay, e.segment, e.grad = nil, -1, false
+	e.hold(s.args...)
 	e.module, e.name, e.call, e.autograd = module, name, call, auto
 }
 
 // enter keeps what an inner segment is called with. Where nothing else is
 // left to keep, the run ends before the inner segment begins.
-func (r *replay) enter(s *Segment, again func()) {
+func (r *replay) enter(s *Segment, args []*Tensor, again func()) {
 	if r.inner > 0 || r.stopped || r.next >= len(r.seg.tape) {
 		return
 	}
-	s.again = again
+	s.again, s.args = again, args
 	r.next++
 	r.stopped = r.next == len(r.seg.tape)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
 )
 
@@ -12,7 +13,8 @@ type region struct {
 	id     int32 // index of Options.Segments
 	lo, hi int   // half-open range of calls
 	inner  []*region
-	seg    *aten.Segment // of the forward pass that runs, or ran last
+	reads  []graph.ValueID // what others have computed, of a nested region
+	seg    *aten.Segment   // of the forward pass that runs, or ran last
 }
 
 // segments finds the calls of each checkpointed region, and which stands in
@@ -48,11 +50,25 @@ func (b *builder) segments() error {
 				return fmt.Errorf("checkpoint: regions %v and %v overlap at call %q, and neither lies within the other", b.opt.Segments[outer.id].Modules, b.opt.Segments[r.id].Modules, b.l.Graph.Nodes[r.lo].Name)
 			}
 			in = &outer.inner
+			r.reads = b.readsOf(r.lo, r.hi)
 		}
 		*in = append(*in, r)
 		open = append(open, r)
 	}
 	return nil
+}
+
+// readsOf lists the values that calls [lo, hi) read and calls before compute.
+func (b *builder) readsOf(lo, hi int) (ids []graph.ValueID) {
+	g := b.l.Graph
+	for i := lo; i < hi; i++ {
+		for _, id := range g.Nodes[i].Inputs {
+			if def := int(g.Values[id].Def); def >= 0 && def < lo && !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
 }
 
 // calls runs the calls [lo, hi) on env, the given regions among them as
@@ -84,8 +100,12 @@ func (b *builder) checkpoint(r *region, env []*aten.Tensor) error {
 		r.seg = &aten.Segment{ID: r.id}
 	}
 	inputs := slices.Clone(env)
+	args := make([]*aten.Tensor, len(r.reads)) // which the code that calls the region holds until it returns
+	for i, id := range r.reads {
+		args[i] = env[id]
+	}
 	var err error
-	b.e.Checkpoint(r.seg, func() { err = b.calls(r.lo, r.hi, r.inner, env) }, func() {
+	b.e.Checkpoint(r.seg, args, func() { err = b.calls(r.lo, r.hi, r.inner, env) }, func() {
 		if e := b.calls(r.lo, r.hi, r.inner, inputs); e != nil && b.redo == nil {
 			b.redo = e
 		}
