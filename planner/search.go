@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/memplan/memplan/checkpointsel"
@@ -14,7 +15,8 @@ import (
 )
 
 // selectFor finds the segments of least recomputation whose replay fits the
-// cap. The levels that the selection works on are a lower bound of what the
+// cap: segments side by side, or nested ones where those do not fit or cost
+// more. The levels that the selection works on are a lower bound of what the
 // allocator shows, so the least cost at the cap itself bounds every plan of
 // the class; when its replay does not fit, the level is lowered until one does.
 func (a *answer) selectFor(ctx context.Context) error {
@@ -38,17 +40,31 @@ func (a *answer) selectFor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	segs, bound, err := a.fitting(ctx, s)
+	segs, cost, err := a.fitting(ctx, s.problem, a.flatCost(s), math.Inf(1), s.problem.All(), s.problem.Sqrt())
 	if err != nil {
 		return err
 	}
+	n := s.nested()
+	_, bound, ok := n.Solve(a.j.cap, checkpointsel.Hoped)
+	if _, b, flat := s.problem.Solve(a.j.cap, checkpointsel.Hoped); flat {
+		bound = min(bound, b)
+	}
+	if ok && cost > bound { // nested segments may do better
+		inner, c, err := a.fitting(ctx, n, a.nestedCost(n), cost)
+		if err != nil {
+			return err
+		}
+		if c < cost*(1-leastGain) {
+			segs = inner
+		}
+	}
 	if segs == nil {
-		least := s.problem.MinBudget(checkpointsel.Hoped)
+		least := min(n.MinBudget(checkpointsel.Hoped), s.problem.MinBudget(checkpointsel.Hoped))
 		a.note("no-selection", "no selection of segments fits: the least that any needs is about %s of the card's memory", profile.FormatBytes(least+a.j.device.Context))
 		return a.noSegments(ctx)
 	}
 	a.segs = segs
-	a.proof = fmt.Sprintf("least recomputation of any choice of segments over %d module boundaries at %d bytes: %.6f s", len(s.problem.Units), a.j.cap, bound)
+	a.proof = fmt.Sprintf("least recomputation of any choice of segments, nested ones among them, over %d module boundaries at %d bytes: %.6f s", len(n.Units), a.j.cap, bound)
 	if err := a.describe(s, bound, true); err != nil {
 		return err
 	}
@@ -59,44 +75,75 @@ func (a *answer) selectFor(ctx context.Context) error {
 // fits.
 const levels = 48
 
-// fitting finds a selection whose replay fits: first the one that would be
-// optimal if every segment freed as much as hoped; else the selection of the
-// highest level whose replay fits, less the segments that turn out not to be
-// needed. bound is the least cost at the cap in hope, which
-// no fitting choice undercuts.
-func (a *answer) fitting(ctx context.Context, s *selector) (segs []train.Segment, bound float64, err error) {
-	p := s.problem
+// leastGain is the part of recomputation that nesting must save to be worth
+// its regions.
+const leastGain = 1e-3
+
+// A choice is a class of selections: a problem of checkpointsel.
+type choice interface {
+	Solve(budget int64, v checkpointsel.View) (segs []train.Segment, cost float64, ok bool)
+	MinBudget(v checkpointsel.View) int64
+}
+
+// fitting finds a selection whose replay fits and that costs less than most:
+// first the one that would be optimal if every segment freed as much as hoped;
+// else the selection of the highest level whose replay fits, less the segments
+// that turn out not to be needed. Others are tried if that of the least level
+// does not fit. The cost is in seconds, +Inf if nothing fits; costOf gives
+// that of a selection.
+func (a *answer) fitting(ctx context.Context, p choice, costOf func([]train.Segment) float64, most float64, others ...[]train.Segment) ([]train.Segment, float64, error) {
+	none := math.Inf(1)
 	best, bound, ok := p.Solve(a.j.cap, checkpointsel.Hoped)
-	if !ok {
-		return nil, bound, nil
+	if !ok || bound >= most {
+		return nil, none, nil
 	}
 	if ok, err := a.replays(ctx, best); ok || err != nil {
-		return best, bound, err
+		return best, costOf(best), err
 	}
 	lo, hi := p.MinBudget(checkpointsel.Sure), a.j.cap
 	least, _, _ := p.Solve(lo, checkpointsel.Sure)
-	if best, ok, err = a.anyFits(ctx, least, p.All(), p.Sqrt()); !ok {
-		return nil, bound, err
+	best, ok, err := a.anyFits(ctx, append([][]train.Segment{least}, others...)...)
+	if !ok {
+		return nil, none, err
 	}
 	tried := map[string]bool{fmt.Sprint(least): true}
 	for i := range int64(levels) {
-		segs, _, _ := p.Solve(hi-(hi-lo)*i/levels, checkpointsel.Sure)
+		segs, cost, _ := p.Solve(hi-(hi-lo)*i/levels, checkpointsel.Sure)
 		key := fmt.Sprint(segs)
 		if tried[key] {
 			continue
 		}
+		if cost >= most {
+			break
+		}
 		tried[key] = true
 		ok, err := a.replays(ctx, segs)
 		if err != nil {
-			return nil, bound, err
+			return nil, none, err
 		}
 		if ok {
 			best = segs
 			break
 		}
 	}
-	best, err = a.thin(ctx, p, best)
-	return best, bound, err
+	if best, err = a.thin(ctx, costOf, best); err != nil {
+		return nil, none, err
+	}
+	return best, costOf(best), nil
+}
+
+func (a *answer) flatCost(s *selector) func([]train.Segment) float64 {
+	return func(segs []train.Segment) float64 {
+		_, c, _ := s.problem.Levels(segs, checkpointsel.Hoped)
+		return c
+	}
+}
+
+func (a *answer) nestedCost(n *checkpointsel.Nested) func([]train.Segment) float64 {
+	return func(segs []train.Segment) float64 {
+		_, c, _ := n.Levels(a.m.lifted, segs, checkpointsel.Hoped)
+		return c
+	}
 }
 
 // replays reports whether a selection fits under the cap.
@@ -121,16 +168,19 @@ func (a *answer) anyFits(ctx context.Context, list ...[]train.Segment) ([]train.
 	return nil, false, nil
 }
 
+// mostThinned bounds how many segments are tried to be removed.
+const mostThinned = 32
+
 // thin removes segments that the selection fits without, the dearest first.
-func (a *answer) thin(ctx context.Context, p *checkpointsel.Problem, segs []train.Segment) ([]train.Segment, error) {
+func (a *answer) thin(ctx context.Context, costOf func([]train.Segment) float64, segs []train.Segment) ([]train.Segment, error) {
 	order := slices.Clone(segs)
-	cost := func(s train.Segment) float64 {
-		_, c, _ := p.Levels([]train.Segment{s}, checkpointsel.Hoped)
-		return c
-	}
+	cost := func(s train.Segment) float64 { return costOf([]train.Segment{s}) }
 	slices.SortStableFunc(order, func(x, y train.Segment) int { return cmp.Compare(cost(y), cost(x)) })
-	for _, s := range order {
+	for _, s := range order[:min(len(order), mostThinned)] {
 		rest := slices.DeleteFunc(slices.Clone(segs), func(x train.Segment) bool { return slices.Equal(x.Modules, s.Modules) })
+		if costOf(rest) >= costOf(segs) { // what stood in it runs again all the same
+			continue
+		}
 		ok, err := a.replays(ctx, rest)
 		if err != nil {
 			return nil, err
