@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
-	"time"
 )
 
 // randomNested makes a problem that no model produced. With kinds > 0 units
@@ -190,18 +189,66 @@ func chainProblem(n, kinds int) *Nested {
 	return p
 }
 
-func TestNestedIsQuick(t *testing.T) {
-	for _, tt := range []struct{ n, kinds int }{{200, 1}, {200, 4}, {48, 0}, {100, 0}, {200, 0}} {
-		for _, part := range []int64{100, 50, 25, 12} {
-			p := chainProblem(tt.n, tt.kinds)
-			start := time.Now()
-			_, c1, _ := p.Solve(p.without()*part/100, Sure)
-			took := time.Since(start)
-			_, c2, _ := p.Solve(p.without()*part/100, Hoped)
-			f := p.results[Sure]
-			if f != nil {
-				t.Log(tt, part, took, f.grid, f.best.work, c1, c2, len(f.top[0]))
+// Rounded levels give costs that bound the exact ones: from above at Sure
+// levels, from below at Hoped ones, closer the finer the grid.
+func TestRounded(t *testing.T) {
+	for seed := range 4 {
+		p := chainProblem(12+seed, seed)
+		for _, v := range []View{Sure, Hoped} {
+			exact := solveOn(p, v, 1, p.without(), math.MaxInt)
+			for grid := int64(1 << 20); grid <= 1<<28; grid <<= 4 {
+				rough := solveOn(p.rounded(v, grid), v, grid, p.without(), math.MaxInt)
+				for part := range int64(40) {
+					b := p.without() * part / 40
+					got, want := costAt(rough.top[0], floorDiv(b, grid)), costAt(exact.top[0], b)
+					if v == Sure && got < want || v == Hoped && got > want {
+						t.Fatalf("view %d, grid %d, budget %d: cost %v, exactly %v", v, grid, b, got, want)
+					}
+					if grid == 1<<20 && got != want { // all sizes are multiples of it
+						t.Fatalf("budget %d: cost %v on a grid that rounds nothing, exactly %v", b, got, want)
+					}
+				}
 			}
 		}
+	}
+}
+
+// costAt is the least cost at levels up to peak, +Inf for none.
+func costAt(list []step, peak int64) float64 {
+	cost := math.Inf(1)
+	for _, s := range list {
+		if s.peak <= peak {
+			cost = s.cost
+		}
+	}
+	return cost
+}
+
+// Equal blocks are solved once: chains of one kind have as many lists as
+// lengths. Too much work is given up.
+func TestEqualBlocks(t *testing.T) {
+	for _, tt := range []struct{ n, kinds, lists int }{{200, 1, 200}, {100, 4, 400}} {
+		p := chainProblem(tt.n, tt.kinds)
+		if _, _, ok := p.Solve(p.without()/5, Sure); !ok {
+			t.Fatal("nothing fits")
+		}
+		if f := p.results[Sure]; len(f.known) > tt.lists || f.grid != 1 {
+			t.Errorf("%d kinds: %d lists on a grid of %d", tt.kinds, len(f.known), f.grid)
+		}
+		if solveOn(p, Sure, 1, p.without(), 1000) != nil {
+			t.Error("more work than asked for")
+		}
+	}
+}
+
+// BenchmarkNested solves chains of blocks at a quarter of their levels.
+func BenchmarkNested(b *testing.B) {
+	for _, bb := range []struct{ n, kinds int }{{50, 1}, {100, 1}, {200, 1}, {50, 0}, {200, 0}} {
+		b.Run(fmt.Sprintf("%d,%d", bb.n, bb.kinds), func(b *testing.B) {
+			for b.Loop() {
+				p := chainProblem(bb.n, bb.kinds)
+				p.Solve(p.without()/4, Sure)
+			}
+		})
 	}
 }

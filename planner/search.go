@@ -102,8 +102,8 @@ func (a *answer) fitting(ctx context.Context, p choice, costOf func([]train.Segm
 	}
 	lo, hi := p.MinBudget(checkpointsel.Sure), a.j.cap
 	least, _, _ := p.Solve(lo, checkpointsel.Sure)
-	best, ok, err := a.anyFits(ctx, append([][]train.Segment{least}, others...)...)
-	if !ok {
+	best, err := a.anyFits(ctx, append([][]train.Segment{least}, others...)...)
+	if err != nil {
 		return nil, none, err
 	}
 	tried := map[string]bool{fmt.Sprint(least): true}
@@ -125,6 +125,9 @@ func (a *answer) fitting(ctx context.Context, p choice, costOf func([]train.Segm
 			best = segs
 			break
 		}
+	}
+	if best == nil {
+		return nil, none, nil
 	}
 	if best, err = a.thin(ctx, costOf, best); err != nil {
 		return nil, none, err
@@ -155,17 +158,17 @@ func (a *answer) replays(ctx context.Context, segs []train.Segment) (bool, error
 	return err == nil && ev.fail == nil, err
 }
 
-// anyFits returns the first selection that fits.
-func (a *answer) anyFits(ctx context.Context, list ...[]train.Segment) ([]train.Segment, bool, error) {
+// anyFits returns the first selection that fits, nil if none does.
+func (a *answer) anyFits(ctx context.Context, list ...[]train.Segment) ([]train.Segment, error) {
 	for _, segs := range list {
 		if len(segs) == 0 {
 			continue
 		}
 		if ok, err := a.replays(ctx, segs); ok || err != nil {
-			return segs, ok, err
+			return segs, err
 		}
 	}
-	return nil, false, nil
+	return nil, nil
 }
 
 // mostThinned bounds how many segments are tried to be removed.

@@ -6,7 +6,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def apply_checkpoints(model, path):
-    """Checkpoints model as a configuration says that memplan config --to torch wrote. Call it once, before training."""
+    """Checkpoints model as a configuration of memplan config --to torch says. Call it once, before training."""
     with open(path) as f:
         regions = json.load(f)["checkpoint"]
     for region in reversed(regions):  # an outer region is listed before those inside it, and wraps them
@@ -14,15 +14,21 @@ def apply_checkpoints(model, path):
 
 
 def wrap(modules):
-    """Makes one checkpoint of modules that run one after the other: the first call runs them all, the others pass on what it returned."""
+    """Makes one checkpoint of modules that run one after the other.
+
+    The call of the first runs them all; those of the others pass on what it returned. Modules of the first one's class are
+    called with all that it is called with, others with what the one before returns alone.
+    """
     forwards = [m.forward for m in modules]
     tupled = [False] * len(modules)
 
-    def run(x, *args, **kwargs):
-        for i, forward in enumerate(forwards):
-            y = forward(x, *args, **kwargs)
+    def run(*args, **kwargs):
+        y = forwards[0](*args, **kwargs)
+        for i in range(1, len(modules)):
+            alike = type(modules[i]) is type(modules[0])
+            x = y[0] if isinstance(y, tuple) else y
+            y = forwards[i](x, *args[1:], **kwargs) if alike else forwards[i](x)
             tupled[i] = isinstance(y, tuple)
-            x = y[0] if tupled[i] else y
         return y
 
     def first(*args, **kwargs):
@@ -37,7 +43,7 @@ def wrap(modules):
 
 
 def statistics_kept(modules):
-    """A second run updates no running statistics: the first one has. Random numbers are restored by checkpoint itself."""
+    """Contexts in which running statistics are not updated again. Random numbers are restored by checkpoint itself."""
     norms = [n for m in modules for n in m.modules() if isinstance(n, torch.nn.modules.batchnorm._BatchNorm)]
 
     @contextlib.contextmanager

@@ -1,7 +1,26 @@
 package main
 
+import _ "embed"
+
+// checkpointsPython is tested by scripts/nested_oracle.py.
+//
+//go:embed checkpoints.py
+var checkpointsPython string
+
+const checkpointsTopic = `memplan config --to torch lists checkpointed regions: modules that run one after
+the other, as torch.utils.checkpoint runs them with use_reentrant=False. A region
+whose modules all lie in those of one listed before it is nested in that: layer1
+and layer1.0, or blocks.0 to blocks.5 and blocks.2 with blocks.3. The outer one is
+then run again first, and keeps what the inner one is called with. This applies
+such a file, before training:
+
+    apply_checkpoints(model, "checkpoint.json")
+
+` + "\n"
+
 // topics are the help texts that belong to no command.
 var topics = []struct{ name, short, text string }{
+	{"checkpoints", "Python that applies a checkpoint configuration", checkpointsTopic + checkpointsPython},
 	{"config-file", "The configuration file .memplan.yaml", configTopic},
 	{"exit-codes", "What memplan's exit codes mean", `0  yes: it fits, no regression, validated
 1  no: it does not fit, a rule failed, a prediction was refuted

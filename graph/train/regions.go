@@ -113,3 +113,25 @@ func (b *builder) checkpoint(r *region, env []*aten.Tensor) error {
 	})
 	return err
 }
+
+// Depths says of each segment how many others it is nested in, by the names of
+// their modules: outer segments stand before inner ones.
+func Depths(segs []Segment) []int {
+	out := make([]int, len(segs))
+	var open []int
+	for i := range segs {
+		for len(open) > 0 && !inside(segs[i].Modules, segs[open[len(open)-1]].Modules) {
+			open = open[:len(open)-1]
+		}
+		out[i] = len(open)
+		open = append(open, i)
+	}
+	return out
+}
+
+// inside reports whether every one of modules is one of others, or in one.
+func inside(modules, others []string) bool {
+	return !slices.ContainsFunc(modules, func(m string) bool {
+		return !slices.ContainsFunc(others, func(o string) bool { return Within(m, o) })
+	})
+}
