@@ -83,7 +83,7 @@ func solveNested(p *Nested, v View, limit int64) *frontier {
 	f := solveOn(p, v, 1, limit, mostWork)
 	for lines := int64(finestGrid); f == nil; lines /= 4 {
 		grid := int64(1)
-		for lines*grid < p.without() {
+		for lines*grid < p.Without() {
 			grid *= 2
 		}
 		most := mostWork

@@ -4,8 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
-	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 )
@@ -37,7 +37,8 @@ type Nested struct {
 	spans   []span // by first unit, then by end
 	from    [][]int32
 	loss    int64
-	results [2]*frontier // by View
+	named   map[string]int32 // spans by their modules
+	results [2]*frontier     // by View
 }
 
 // A nestedSlot is a unit that is kept, with its levels.
@@ -158,7 +159,7 @@ func (m *measure) span(r run) (span, bool) {
 // stay within budget bytes, outer before inner, that cost, and whether any
 // exist.
 func (p *Nested) Solve(budget int64, v View) (segs []train.Segment, cost float64, ok bool) {
-	if p.without() <= budget {
+	if p.Without() <= budget {
 		return nil, 0, true
 	}
 	if v == Sure {
@@ -181,8 +182,8 @@ func (p *Nested) Solve(budget int64, v View) (segs []train.Segment, cost float64
 	return f.trace(best), f.top[0][best].cost * float64(p.Micros), true
 }
 
-// without is the highest level of the step without segments.
-func (p *Nested) without() int64 {
+// Without is the highest level of the step without segments.
+func (p *Nested) Without() int64 {
 	most := max(p.Fixed, p.loss)
 	for i := range p.slots {
 		most = max(most, p.slots[i].forward, p.slots[i].backward)
@@ -193,12 +194,12 @@ func (p *Nested) without() int64 {
 // MinBudget returns the least budget at which Solve finds a choice in the
 // given view. Below the hoped one, no choice fits.
 func (p *Nested) MinBudget(v View) int64 {
-	f := p.frontier(v, p.without())
+	f := p.frontier(v, p.Without())
 	least := f.top[0][0].peak * f.grid
 	if least = max(least, p.Fixed); v == Sure {
 		least += p.Extra
 	}
-	return min(least, p.without())
+	return min(least, p.Without())
 }
 
 // frontier solves the problem for budgets up to the given one, which later
@@ -223,15 +224,20 @@ type planNode struct {
 
 // plan finds the spans of segments and how they nest; false when one is none
 // of the problem's.
-func (p *Nested) plan(l *lift.Lifted, segs []train.Segment) (out []*planNode, ok bool) {
+func (p *Nested) plan(segs []train.Segment) (out []*planNode, ok bool) {
+	if p.named == nil {
+		p.named = make(map[string]int32, len(p.spans))
+		for i := range p.spans {
+			p.named[strings.Join(p.spans[i].modules, " ")] = int32(i)
+		}
+	}
 	var open []*planNode
 	for _, s := range segs {
-		lo, hi := train.Range(l, s.Modules)
-		at := slices.IndexFunc(p.spans, func(x span) bool { return p.Units[x.lo].Lo == lo && p.Units[x.hi-1].Hi == hi })
-		if at < 0 {
+		at, ok := p.named[strings.Join(s.Modules, " ")]
+		if !ok {
 			return nil, false
 		}
-		nd := &planNode{span: int32(at)}
+		nd := &planNode{span: at}
 		for len(open) > 0 && p.spans[open[len(open)-1].span].hi <= p.spans[at].lo {
 			open = open[:len(open)-1]
 		}
@@ -249,8 +255,8 @@ func (p *Nested) plan(l *lift.Lifted, segs []train.Segment) (out []*planNode, ok
 // Levels predicts the highest live bytes of forward and backward with the
 // given segments, in execution order and outer before inner, and the time of
 // recomputation; false when a segment is none of the problem's.
-func (p *Nested) Levels(l *lift.Lifted, segs []train.Segment, v View) (peak int64, cost float64, ok bool) {
-	nodes, ok := p.plan(l, segs)
+func (p *Nested) Levels(segs []train.Segment, v View) (peak int64, cost float64, ok bool) {
+	nodes, ok := p.plan(segs)
 	if !ok {
 		return 0, 0, false
 	}

@@ -108,7 +108,7 @@ func TestNestedIsOptimal(t *testing.T) {
 					want = min(want, o.cost*float64(p.Micros))
 				}
 			}
-			if p.without() <= budget {
+			if p.Without() <= budget {
 				want = 0
 			}
 			segs, cost, ok := p.Solve(budget, v)
@@ -195,11 +195,11 @@ func TestRounded(t *testing.T) {
 	for seed := range 4 {
 		p := chainProblem(12+seed, seed)
 		for _, v := range []View{Sure, Hoped} {
-			exact := solveOn(p, v, 1, p.without(), math.MaxInt)
+			exact := solveOn(p, v, 1, p.Without(), math.MaxInt)
 			for grid := int64(1 << 20); grid <= 1<<28; grid <<= 4 {
-				rough := solveOn(p.rounded(v, grid), v, grid, p.without(), math.MaxInt)
+				rough := solveOn(p.rounded(v, grid), v, grid, p.Without(), math.MaxInt)
 				for part := range int64(40) {
-					b := p.without() * part / 40
+					b := p.Without() * part / 40
 					got, want := costAt(rough.top[0], floorDiv(b, grid)), costAt(exact.top[0], b)
 					if v == Sure && got < want || v == Hoped && got > want {
 						t.Fatalf("view %d, grid %d, budget %d: cost %v, exactly %v", v, grid, b, got, want)
@@ -229,13 +229,13 @@ func costAt(list []step, peak int64) float64 {
 func TestEqualBlocks(t *testing.T) {
 	for _, tt := range []struct{ n, kinds, lists int }{{200, 1, 200}, {100, 4, 400}} {
 		p := chainProblem(tt.n, tt.kinds)
-		if _, _, ok := p.Solve(p.without()/5, Sure); !ok {
+		if _, _, ok := p.Solve(p.Without()/5, Sure); !ok {
 			t.Fatal("nothing fits")
 		}
 		if f := p.results[Sure]; len(f.known) > tt.lists || f.grid != 1 {
 			t.Errorf("%d kinds: %d lists on a grid of %d", tt.kinds, len(f.known), f.grid)
 		}
-		if solveOn(p, Sure, 1, p.without(), 1000) != nil {
+		if solveOn(p, Sure, 1, p.Without(), 1000) != nil {
 			t.Error("more work than asked for")
 		}
 	}
@@ -247,7 +247,7 @@ func BenchmarkNested(b *testing.B) {
 		b.Run(fmt.Sprintf("%d,%d", bb.n, bb.kinds), func(b *testing.B) {
 			for b.Loop() {
 				p := chainProblem(bb.n, bb.kinds)
-				p.Solve(p.without()/4, Sure)
+				p.Solve(p.Without()/4, Sure)
 			}
 		})
 	}

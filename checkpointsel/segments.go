@@ -96,7 +96,7 @@ type label struct {
 // O(units² · labels) time, where labels are the undominated pairs of bytes
 // and time.
 func (p *Problem) Solve(budget int64, v View) (segs []train.Segment, cost float64, ok bool) {
-	if p.without() <= budget {
+	if p.Without() <= budget {
 		return nil, 0, true
 	}
 	if v == Sure {
@@ -142,8 +142,8 @@ func (p *Problem) Solve(budget int64, v View) (segs []train.Segment, cost float6
 	return p.trace(all, best), all[best].cost, true
 }
 
-// without is the highest level of the step without segments.
-func (p *Problem) without() int64 {
+// Without is the highest level of the step without segments.
+func (p *Problem) Without() int64 {
 	most := max(p.Fixed, p.loss)
 	for _, s := range p.slots {
 		most = max(most, s.forward, s.backward)
@@ -201,7 +201,7 @@ func (p *Problem) trace(all []label, at int32) []train.Segment {
 // MinBudget returns the least budget at which Solve finds a choice in the
 // given view, by bisection. Below the hoped one, no choice fits.
 func (p *Problem) MinBudget(v View) int64 {
-	lo, hi := p.Fixed, p.without()
+	lo, hi := p.Fixed, p.Without()
 	for lo < hi {
 		mid := lo + (hi-lo)/2
 		if _, _, ok := p.Solve(mid, v); ok {

@@ -51,8 +51,8 @@ func TestNestedLevels(t *testing.T) {
 // forward and backward.
 func compareLevels(t *testing.T, m *Model, j *job, name string, n *checkpointsel.Nested, segs []train.Segment) int64 {
 	t.Helper()
-	low, cost, ok := n.Levels(m.lifted, segs, checkpointsel.Hoped)
-	high, _, _ := n.Levels(m.lifted, segs, checkpointsel.Sure)
+	low, cost, ok := n.Levels(segs, checkpointsel.Hoped)
+	high, _, _ := n.Levels(segs, checkpointsel.Sure)
 	if !ok {
 		t.Fatalf("%s: a sample is no choice of spans", name)
 	}

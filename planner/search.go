@@ -3,6 +3,7 @@ package planner
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -18,7 +19,7 @@ import (
 // cap: segments side by side, or nested ones where those do not fit or cost
 // more. The levels that the selection works on are a lower bound of what the
 // allocator shows, so the least cost at the cap itself bounds every plan of
-// the class; when its replay does not fit, the level is lowered until one does.
+// the class; plans are sought at many levels, and the cheapest whose replay fits is taken.
 func (a *answer) selectFor(ctx context.Context) error {
 	plain, err := a.m.evaluate(a.j, a.batch, nil, true)
 	if err != nil {
@@ -40,7 +41,7 @@ func (a *answer) selectFor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	segs, cost, err := a.fitting(ctx, s.problem, a.flatCost(s), math.Inf(1), s.problem.All(), s.problem.Sqrt())
+	segs, cost, err := a.flatFitting(ctx, s.problem)
 	if err != nil {
 		return err
 	}
@@ -50,11 +51,11 @@ func (a *answer) selectFor(ctx context.Context) error {
 		bound = min(bound, b)
 	}
 	if ok && cost > bound { // nested segments may do better
-		inner, c, err := a.fitting(ctx, n, a.nestedCost(n), cost)
-		if err != nil {
+		inner, c, err := a.nestedFitting(ctx, n, cost)
+		if err != nil && (segs == nil || !errors.Is(err, context.DeadlineExceeded)) {
 			return err
 		}
-		if c < cost*(1-leastGain) {
+		if c < cost {
 			segs = inner
 		}
 	}
@@ -71,117 +72,115 @@ func (a *answer) selectFor(ctx context.Context) error {
 	return a.price(ctx)
 }
 
-// levels is how finely the level of a selection is lowered until its replay
-// fits.
-const levels = 48
-
-// leastGain is the part of recomputation that nesting must save to be worth
-// its regions.
-const leastGain = 1e-3
-
 // A choice is a class of selections: a problem of checkpointsel.
 type choice interface {
 	Solve(budget int64, v checkpointsel.View) (segs []train.Segment, cost float64, ok bool)
 	MinBudget(v checkpointsel.View) int64
+	Without() int64
 }
 
-// fitting finds a selection whose replay fits and that costs less than most:
-// first the one that would be optimal if every segment freed as much as hoped;
-// else the selection of the highest level whose replay fits, less the segments
-// that turn out not to be needed. Others are tried if that of the least level
-// does not fit. The cost is in seconds, +Inf if nothing fits; costOf gives
-// that of a selection.
-func (a *answer) fitting(ctx context.Context, p choice, costOf func([]train.Segment) float64, most float64, others ...[]train.Segment) ([]train.Segment, float64, error) {
+// Numbers of levels at which selections are sought, between the least that any
+// needs and that of the step without.
+const (
+	flatLevels   = 64
+	nestedLevels = 1024
+)
+
+// A candidate is a selection with its cost in seconds.
+type candidate struct {
+	segs []train.Segment
+	cost float64
+}
+
+// candidates are the selections of n levels in both views, the cheapest first.
+// They do not depend on the budget, so that a larger one never gets a dearer
+// plan.
+func candidates(p choice, n int64) []candidate {
+	var out []candidate
+	seen := map[string]bool{}
+	lo, hi := p.MinBudget(checkpointsel.Hoped), p.Without()
+	for i := range n + 1 {
+		for _, v := range []checkpointsel.View{checkpointsel.Hoped, checkpointsel.Sure} {
+			segs, cost, ok := p.Solve(hi-(hi-lo)*i/n, v)
+			if key := fmt.Sprint(segs); ok && !seen[key] {
+				seen[key] = true
+				out = append(out, candidate{segs, cost})
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(x, y candidate) int { return cmp.Compare(x.cost, y.cost) })
+	return out
+}
+
+// An estimate is what a problem says of a selection in hope: the highest level
+// and the cost.
+type estimate func(segs []train.Segment) (peak int64, cost float64)
+
+// fitting returns the cheapest candidate that costs less than most and whose
+// replay fits, less the segments that turn out not to be needed, and the cost;
+// +Inf if there is none. Those that even in hope need more than there is are
+// not replayed.
+func (a *answer) fitting(ctx context.Context, list []candidate, hope estimate, most float64) ([]train.Segment, float64, error) {
 	none := math.Inf(1)
-	best, bound, ok := p.Solve(a.j.cap, checkpointsel.Hoped)
-	if !ok || bound >= most {
-		return nil, none, nil
-	}
-	if ok, err := a.replays(ctx, best); ok || err != nil {
-		return best, costOf(best), err
-	}
-	lo, hi := p.MinBudget(checkpointsel.Sure), a.j.cap
-	least, _, _ := p.Solve(lo, checkpointsel.Sure)
-	best, err := a.anyFits(ctx, append([][]train.Segment{least}, others...)...)
-	if err != nil {
-		return nil, none, err
-	}
-	tried := map[string]bool{fmt.Sprint(least): true}
-	for i := range int64(levels) {
-		segs, cost, _ := p.Solve(hi-(hi-lo)*i/levels, checkpointsel.Sure)
-		key := fmt.Sprint(segs)
-		if tried[key] {
-			continue
-		}
-		if cost >= most {
+	for _, c := range list {
+		if c.cost >= most {
 			break
 		}
-		tried[key] = true
-		ok, err := a.replays(ctx, segs)
-		if err != nil {
+		if peak, _ := hope(c.segs); peak > a.j.cap {
+			continue
+		}
+		switch ok, err := a.replays(ctx, c.segs); {
+		case err != nil:
 			return nil, none, err
-		}
-		if ok {
-			best = segs
-			break
-		}
-	}
-	if best == nil {
-		return nil, none, nil
-	}
-	if best, err = a.thin(ctx, costOf, best); err != nil {
-		return nil, none, err
-	}
-	return best, costOf(best), nil
-}
-
-func (a *answer) flatCost(s *selector) func([]train.Segment) float64 {
-	return func(segs []train.Segment) float64 {
-		_, c, _ := s.problem.Levels(segs, checkpointsel.Hoped)
-		return c
-	}
-}
-
-func (a *answer) nestedCost(n *checkpointsel.Nested) func([]train.Segment) float64 {
-	return func(segs []train.Segment) float64 {
-		_, c, _ := n.Levels(a.m.lifted, segs, checkpointsel.Hoped)
-		return c
-	}
-}
-
-// replays reports whether a selection fits under the cap.
-func (a *answer) replays(ctx context.Context, segs []train.Segment) (bool, error) {
-	if canceled(ctx) {
-		return false, ctx.Err()
-	}
-	ev, err := a.m.evaluate(a.j, a.batch, segs, true)
-	return err == nil && ev.fail == nil, err
-}
-
-// anyFits returns the first selection that fits, nil if none does.
-func (a *answer) anyFits(ctx context.Context, list ...[]train.Segment) ([]train.Segment, error) {
-	for _, segs := range list {
-		if len(segs) == 0 {
-			continue
-		}
-		if ok, err := a.replays(ctx, segs); ok || err != nil {
-			return segs, err
+		case ok:
+			segs, err := a.thin(ctx, hope, c.segs)
+			_, cost := hope(segs)
+			return segs, cost, err
 		}
 	}
-	return nil, nil
+	return nil, none, nil
+}
+
+// flatFitting is fitting of segments side by side.
+func (a *answer) flatFitting(ctx context.Context, p *checkpointsel.Problem) ([]train.Segment, float64, error) {
+	hope := func(segs []train.Segment) (int64, float64) {
+		peak, cost, _ := p.Levels(segs, checkpointsel.Hoped)
+		return peak, cost
+	}
+	list := candidates(p, flatLevels)
+	for _, segs := range [][]train.Segment{p.All(), p.Sqrt()} {
+		if _, cost := hope(segs); len(segs) > 0 {
+			list = append(list, candidate{segs, cost})
+		}
+	}
+	slices.SortStableFunc(list, func(x, y candidate) int { return cmp.Compare(x.cost, y.cost) })
+	return a.fitting(ctx, list, hope, math.Inf(1))
+}
+
+// nestedFitting is fitting of nested segments.
+func (a *answer) nestedFitting(ctx context.Context, n *checkpointsel.Nested, most float64) ([]train.Segment, float64, error) {
+	hope := func(segs []train.Segment) (int64, float64) {
+		peak, cost, _ := n.Levels(segs, checkpointsel.Hoped)
+		return peak, cost
+	}
+	return a.fitting(ctx, candidates(n, nestedLevels), hope, most)
 }
 
 // mostThinned bounds how many segments are tried to be removed.
 const mostThinned = 32
 
 // thin removes segments that the selection fits without, the dearest first.
-func (a *answer) thin(ctx context.Context, costOf func([]train.Segment) float64, segs []train.Segment) ([]train.Segment, error) {
+func (a *answer) thin(ctx context.Context, hope estimate, segs []train.Segment) ([]train.Segment, error) {
+	saves := func(s train.Segment) float64 {
+		_, with := hope(segs)
+		_, without := hope(omit(segs, s))
+		return with - without
+	}
 	order := slices.Clone(segs)
-	cost := func(s train.Segment) float64 { return costOf([]train.Segment{s}) }
-	slices.SortStableFunc(order, func(x, y train.Segment) int { return cmp.Compare(cost(y), cost(x)) })
+	slices.SortStableFunc(order, func(x, y train.Segment) int { return cmp.Compare(saves(y), saves(x)) })
 	for _, s := range order[:min(len(order), mostThinned)] {
-		rest := slices.DeleteFunc(slices.Clone(segs), func(x train.Segment) bool { return slices.Equal(x.Modules, s.Modules) })
-		if costOf(rest) >= costOf(segs) { // what stood in it runs again all the same
+		rest := omit(segs, s)
+		if peak, _ := hope(rest); peak > a.j.cap || saves(s) <= 0 {
 			continue
 		}
 		ok, err := a.replays(ctx, rest)
@@ -193,6 +192,20 @@ func (a *answer) thin(ctx context.Context, costOf func([]train.Segment) float64,
 		}
 	}
 	return segs, nil
+}
+
+// omit returns the segments but one.
+func omit(segs []train.Segment, one train.Segment) []train.Segment {
+	return slices.DeleteFunc(slices.Clone(segs), func(x train.Segment) bool { return slices.Equal(x.Modules, one.Modules) })
+}
+
+// replays reports whether a selection fits under the cap.
+func (a *answer) replays(ctx context.Context, segs []train.Segment) (bool, error) {
+	if canceled(ctx) {
+		return false, ctx.Err()
+	}
+	ev, err := a.m.evaluate(a.j, a.batch, segs, true)
+	return err == nil && ev.fail == nil, err
 }
 
 func (a *answer) note(code, format string, args ...any) {
