@@ -38,7 +38,7 @@ type Nested struct {
 	from    [][]int32
 	loss    int64
 	named   map[string]int32 // spans by their modules
-	results [2]*frontier     // by View
+	results [2]*curve        // by View
 }
 
 // A nestedSlot is a unit that is kept, with its levels.
@@ -168,7 +168,7 @@ func (p *Nested) Solve(budget int64, v View) (segs []train.Segment, cost float64
 	if p.Fixed > budget {
 		return nil, 0, false
 	}
-	f := p.frontier(v, budget)
+	f := p.curve(v, budget)
 	best := -1
 	for i, pt := range f.top[0] {
 		if pt.peak*f.grid > budget {
@@ -194,7 +194,7 @@ func (p *Nested) Without() int64 {
 // MinBudget returns the least budget at which Solve finds a choice in the
 // given view. Below the hoped one, no choice fits.
 func (p *Nested) MinBudget(v View) int64 {
-	f := p.frontier(v, p.Without())
+	f := p.curve(v, p.Without())
 	least := f.top[0][0].peak * f.grid
 	if least = max(least, p.Fixed); v == Sure {
 		least += p.Extra
@@ -202,9 +202,9 @@ func (p *Nested) MinBudget(v View) int64 {
 	return min(least, p.Without())
 }
 
-// frontier solves the problem for budgets up to the given one, which later
+// curve solves the problem for budgets up to the given one, which later
 // calls with smaller ones share.
-func (p *Nested) frontier(v View, budget int64) *frontier {
+func (p *Nested) curve(v View, budget int64) *curve {
 	if f := p.results[v]; f == nil || f.limit < budget {
 		p.results[v] = solveNested(p, v, budget)
 	}

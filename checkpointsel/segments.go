@@ -22,6 +22,7 @@ type Problem struct {
 	loss  int64    // highest level of the loss and of the start of backward
 	segs  []option // feasible segments, by first slot
 	from  [][]int  // indices into segs, by first slot
+	m     *measure
 }
 
 // A slot is a unit or gap with its levels in the program without checkpoints.
@@ -35,6 +36,7 @@ type option struct {
 	lo, hi int       // half-open range of units
 	cost   float64   // time of recomputation
 	by     [2]effect // indexed by View
+	again  int64     // bytes made anew that a later unit held forward
 }
 
 // An effect is what a segment does to memory, bytes.
@@ -65,7 +67,7 @@ const maxRun = 24
 func NewProblem(b, hooked *train.Build, units []Unit, extra int64, cost func(*program.Node) float64) *Problem {
 	m := newMeasure(b, units, cost)
 	m.unpacked(hooked)
-	p := &Problem{Units: units, Fixed: m.fixed, Extra: extra, slots: m.slots, loss: m.loss, from: make([][]int, len(units))}
+	p := &Problem{Units: units, Fixed: m.fixed, Extra: extra, slots: m.slots, loss: m.loss, from: make([][]int, len(units)), m: m}
 	for lo := range units {
 		if units[lo].Module == "" {
 			continue
@@ -400,6 +402,7 @@ func (m *measure) use(s *use, id int32, i, u int, back bool) {
 func (m *measure) option(lo, hi int) (option, bool) {
 	o := option{lo: lo, hi: hi}
 	dropped, drop, again := m.dropped(lo, hi)
+	o.again = again
 	if drop[Hoped] == 0 {
 		return o, false
 	}

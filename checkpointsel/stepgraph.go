@@ -1,7 +1,6 @@
 package checkpointsel
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -49,15 +48,11 @@ type version struct {
 // another must be not to be an output of the instance.
 const minorShare = 64
 
-// ErrMicros says that a schedule was asked for of a step with micro-batches.
-var ErrMicros = errors.New("schedules of steps with several micro-batches are not supported: leave out --accumulate, or use segments")
-
 // NewStepGraph returns the instance of p, which must be a training step without
-// checkpoints. cost gives the time of a node in seconds.
+// checkpoints. cost gives the time of a node in seconds. Micro-batches follow
+// each other as the program spells them out; what runs in the last one costs as
+// much as in all those that it stands for.
 func NewStepGraph(p *program.Program, cost func(*program.Node) float64) (*StepGraph, error) {
-	if p.Micros > 1 {
-		return nil, ErrMicros
-	}
 	g := &StepGraph{p: p, Instance: &remat.Instance{Name: "training step"}, first: make([]int32, len(p.Nodes)), reads: make([][]version, len(p.Nodes)),
 		minor: make([]bool, len(p.Storages)), inout: make([]map[int32]int, len(p.Nodes))}
 	for i := range p.Storages {
@@ -71,12 +66,12 @@ func NewStepGraph(p *program.Program, cost func(*program.Node) float64) (*StepGr
 			g.forward[ev.Storage] = g.forward[ev.Storage] || p.Nodes[i].Phase <= program.Loss
 		}
 	}
-	b := stepGraphBuilder{StepGraph: g, now: make([]int, len(p.Storages)), inPlace: g.writtenInPlace()}
+	b := stepGraphBuilder{StepGraph: g, now: make([]int, len(p.Storages)), inPlace: writtenInPlace(p)}
 	for i := range b.now {
 		b.now[i] = -1
 	}
 	for i := range p.Nodes {
-		b.node(i, int64(math.Round(cost(&p.Nodes[i])*1e9)))
+		b.node(i, int64(math.Round(float64(p.Runs(&p.Nodes[i]))*cost(&p.Nodes[i])*1e9)))
 	}
 	for id, v := range b.now {
 		if p.Storages[id].Life == program.Carried && v >= 0 {
@@ -84,21 +79,6 @@ func NewStepGraph(p *program.Program, cost func(*program.Node) float64) (*StepGr
 		}
 	}
 	return g, g.Instance.Validate()
-}
-
-// writtenInPlace marks the storages that a node writes to without allocating
-// them.
-func (g *StepGraph) writtenInPlace() []bool {
-	written := make([]bool, len(g.p.Storages))
-	for i := range g.p.Nodes {
-		n := &g.p.Nodes[i]
-		for _, t := range n.Out {
-			if t.Storage != program.None && !allocates(n, t.Storage) {
-				written[t.Storage] = true
-			}
-		}
-	}
-	return written
 }
 
 func allocates(n *program.Node, id program.StorageID) bool {
@@ -375,7 +355,8 @@ func (a *applier) run(steps []remat.Step, k int) error {
 	n := a.p.Nodes[i]
 	again := a.ran[i]
 	if again {
-		n.Recompute, n.Segment, n.Phase = true, -1, a.phaseAfter(steps, k)
+		n.Recompute, n.Segment = true, -1
+		n.Phase, n.Micro = a.after(steps, k, n.Micro)
 	} else {
 		a.setup(i)
 	}
@@ -461,14 +442,15 @@ func (a *applier) setup(i int) {
 	}
 }
 
-// phaseAfter is the phase of the next node that runs for the first time.
-func (a *applier) phaseAfter(steps []remat.Step, k int) program.Phase {
+// after is the phase and the micro-batch of the next node that runs for the
+// first time.
+func (a *applier) after(steps []remat.Step, k int, micro int32) (program.Phase, int32) {
 	for _, s := range steps[k:] {
 		if i := a.parts[s.Node].node; !a.ran[i] {
-			return a.p.Nodes[i].Phase
+			return a.p.Nodes[i].Phase, a.p.Nodes[i].Micro
 		}
 	}
-	return program.Update
+	return program.Update, micro
 }
 
 func mapped(ids []program.StorageID, to func(program.StorageID) program.StorageID) []program.StorageID {

@@ -11,6 +11,8 @@
 package liveness
 
 import (
+	"slices"
+
 	"github.com/memplan/memplan/graph/program"
 )
 
@@ -85,7 +87,9 @@ func newTimeline(p *program.Program, r Ranges, first bool) *Timeline {
 }
 
 // node appends the events of one node: those inside the call, then the frees
-// of what nobody reads any more, in the order the node lists them.
+// of what nobody reads any more: operands that the call made for itself, results
+// that nobody took, operands that no variable names, and what variables let go,
+// in the order the node lists them.
 func (t *Timeline) node(i int32, n *program.Node, r *Ranges, freed []bool) {
 	p := t.Program
 	for _, ev := range n.Events {
@@ -103,13 +107,21 @@ func (t *Timeline) node(i int32, n *program.Node, r *Ranges, freed []bool) {
 			t.Events = append(t.Events, Event{Storage: id, Node: i, Free: true})
 		}
 	}
+	within := func(id program.StorageID) bool { return n.Call >= 0 && r.Start[id] >= 0 && p.Nodes[r.Start[id]].Call == n.Call }
+	for _, id := range n.Reads { // what the call made for itself
+		if within(id) && !slices.Contains(n.Holds, id) {
+			free(id)
+		}
+	}
 	for _, ev := range n.Events { // results that nobody took
 		free(ev.Storage)
 	}
-	for _, id := range n.Holds {
-		free(id)
+	for _, id := range n.Reads { // what no variable names goes when the call returns
+		if !slices.Contains(n.Holds, id) {
+			free(id)
+		}
 	}
-	for _, id := range n.Reads {
+	for _, id := range n.Holds {
 		free(id)
 	}
 }

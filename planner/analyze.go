@@ -81,23 +81,30 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.ev, err = replay(b, j, false); err != nil {
+	if a.ev, a.fits, err = settled(b, j); err != nil {
 		return nil, err
 	}
 	a.guess = m.guess
-	if j.cap > 0 {
-		capped, err := replay(a.ev.Build, j, true)
-		if err != nil {
-			return nil, err
-		}
-		ok := capped.fail == nil
-		a.fits = &ok
-		if ok { // what the process would show under the cap
-			a.ev = capped
-			a.refused()
-		}
+	if a.fits != nil && *a.fits {
+		a.refused()
 	}
 	return a, a.upperBound()
+}
+
+// settled replays a step: under the cap where there is one and it fits, which
+// is what the process would show.
+func settled(b *train.Build, j *job) (ev *evaluation, fits *bool, err error) {
+	if j.cap > 0 {
+		if ev, err = replay(b, j, true); err != nil {
+			return nil, nil, err
+		}
+		ok := ev.fail == nil
+		if fits = &ok; ok {
+			return ev, fits, nil
+		}
+	}
+	ev, err = replay(b, j, false)
+	return ev, fits, err
 }
 
 // refused says what runs slower for want of memory.
@@ -149,10 +156,10 @@ func (a *answer) chooseSegments(ctx context.Context) error {
 			a.segs = s.problem.Sqrt()
 		}
 		return a.describe(s, 0, false)
-	case "", "auto":
+	case "", "auto", "segments":
 		if a.j.cap == 0 {
-			if mode == "auto" {
-				return fmt.Errorf("--checkpoint auto needs a budget: give --vram SIZE or --gpu NAME")
+			if mode != "" {
+				return fmt.Errorf("--checkpoint %s needs a budget: give --vram SIZE or --gpu NAME", mode)
 			}
 			return nil
 		}
@@ -235,7 +242,7 @@ func (a *answer) report() *Report {
 	c := &a.j.cfg
 	r.Config = ConfigInfo{Mode: c.Mode, Batch: a.batch, Dims: c.Dims, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: c.GPU,
 		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: a.checkpointName(), VRAMBytes: a.j.vram,
-		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf}
+		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf, Times: c.Times}
 	if r.Config.Freeze == nil {
 		r.Config.Freeze = []string{}
 	}
@@ -257,11 +264,21 @@ func (a *answer) report() *Report {
 	s := res.Steps[len(res.Steps)-1]
 	r.Phases = Phases{s.Start, s.AfterForward, s.AfterBackward, s.AfterStep, s.ForwardPeak, s.BackwardPeak, s.OptimizerPeak}
 	a.atPeak(r)
-	for _, id := range a.ev.Saved {
-		r.SavedBytes += a.ev.Storages[id].Bytes
-	}
+	r.SavedBytes = a.ev.savedBytes()
 	r.Time.round()
 	return r
+}
+
+// savedBytes adds up what autograd holds when the forward pass ends. What it
+// saved for results that nobody holds any more went with them.
+func (ev *evaluation) savedBytes() (n int64) {
+	last := liveness.NewRanges(ev.Program).End
+	for _, id := range ev.Saved {
+		if s := &ev.Storages[id]; last[id] > ev.Forward || s.Life == program.Static || s.Life == program.State {
+			n += s.Bytes
+		}
+	}
+	return n
 }
 
 func (t *TimeInfo) round() {
@@ -297,7 +314,8 @@ func (a *answer) atPeak(r *Report) {
 	ev := a.ev
 	t := ev.peakTimeline()
 	at := ev.res.Event
-	if at >= len(t.Events) {
+	if at >= len(t.Events) { // nothing is computed
+		r.Peak.Phase, r.Breakdown = program.Forward.String(), ev.breakdown(nil)
 		return
 	}
 	n := &ev.Nodes[t.Events[at].Node]
@@ -444,10 +462,11 @@ func once(list []graph.Warning) []graph.Warning {
 
 // A selector holds the segment problem of one batch.
 type selector struct {
-	problem *checkpointsel.Problem
-	nested  func() *checkpointsel.Nested // of the same step, more finely divided; measured once
-	base    *train.Build
-	step    float64 // seconds of the step without checkpoints
+	problem   *checkpointsel.Problem
+	selective *checkpointsel.Selective
+	nested    func() *checkpointsel.Nested // of the same step, more finely divided; measured once
+	base      *train.Build
+	step      float64 // seconds of the step without checkpoints
 }
 
 // selector measures the step without checkpoints.
@@ -478,6 +497,7 @@ func (m *Model) selector(j *job, batch int64) (*selector, error) {
 		nested: sync.OnceValue(func() *checkpointsel.Nested {
 			return checkpointsel.NewNested(b, hooked, weight, extra, j.time.Seconds)
 		})}
+	s.selective = checkpointsel.NewSelective(s.problem, b, j.time.Seconds)
 	for i := range b.Nodes {
 		if b.Nodes[i].Only != program.FirstStep {
 			s.step += float64(b.Runs(&b.Nodes[i])) * j.time.Seconds(&b.Nodes[i])

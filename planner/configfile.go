@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -185,8 +186,13 @@ var entryKeys = []yamlKey[Entry]{
 	})},
 	{"vram", func(e *Entry, v yamlValue) error {
 		return e.set("vram", v, func(s string) (err error) {
-			e.Config.VRAM, err = profile.ParseSize(s)
-			return err
+			if e.Config.VRAM, err = profile.ParseSize(s); err == nil && e.Config.VRAM == 0 {
+				err = errors.New("want a positive size")
+			}
+			if err != nil {
+				return fmt.Errorf("vram: %w", err)
+			}
+			return nil
 		})
 	}},
 	{"rules", func(e *Entry, v yamlValue) (err error) {
@@ -198,7 +204,8 @@ var entryKeys = []yamlKey[Entry]{
 // Selections are what checkpoint may name besides a file.
 var Selections = []struct{ Name, Doc string }{
 	{"none", "nothing is recomputed"},
-	{"auto", "least recomputation that fits the budget, of runs of modules, for PyTorch"},
+	{"auto", "least recomputation that fits the budget, of what PyTorch can do: runs of modules, in which the results of some operators are kept"},
+	{"segments", "the same of whole runs of modules, for PyTorch before 2.4"},
 	{"all", "every module that saves anything"},
 	{"sqrt", "runs of about the square root of the number of modules"},
 	{"schedule", "least recomputation of operations at any time, for memplan's executor"},

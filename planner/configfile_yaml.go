@@ -13,7 +13,8 @@ import (
 // line, and the anchors that aliases in it may name.
 type yamlValue struct {
 	node    ast.Node
-	line    int // from 1
+	key     string // that it is the value of, "" for others
+	line    int    // from 1
 	anchors map[string]ast.Node
 }
 
@@ -42,7 +43,7 @@ func parseYAML(data []byte) (v yamlValue, err error) {
 	}
 	var bodies []ast.Node
 	for _, d := range f.Docs {
-		if d.Body != nil && d.Body.Type() != ast.CommentType {
+		if d.Body != nil && d.Body.Type() != ast.CommentType && d.Body.Type() != ast.DirectiveType {
 			bodies = append(bodies, d.Body)
 		}
 	}
@@ -50,7 +51,7 @@ func parseYAML(data []byte) (v yamlValue, err error) {
 	case 0:
 		return v, fmt.Errorf("1: the file is empty: want models and rules (see memplan help config-file)")
 	case 1:
-		v = yamlValue{bodies[0], lineOf(bodies[0]), map[string]ast.Node{}}
+		v = yamlValue{bodies[0], "", lineOf(bodies[0]), map[string]ast.Node{}}
 		ast.Walk(anchorVisitor{v.anchors}, bodies[0])
 		return v, nil
 	}
@@ -101,14 +102,22 @@ func (v yamlValue) at(n ast.Node) yamlValue {
 		case *ast.AliasNode:
 			n = v.anchors[x.Value.String()]
 		default:
-			return yamlValue{n, line, v.anchors}
+			return yamlValue{n, "", line, v.anchors}
 		}
 	}
-	return yamlValue{nil, line, v.anchors}
+	return yamlValue{nil, "", line, v.anchors}
 }
 
 func (v yamlValue) errorf(format string, args ...any) error {
 	return fmt.Errorf("%d: %w", v.line, fmt.Errorf(format, args...))
+}
+
+// wrong is the error of a value that is not what its key takes.
+func (v yamlValue) wrong(format string, args ...any) error {
+	if v.key != "" {
+		format, args = "%s: "+format, append([]any{v.key}, args...)
+	}
+	return v.errorf(format, args...)
 }
 
 // text returns a scalar as it is written, without quotes.
@@ -121,16 +130,16 @@ func (v yamlValue) text() (string, error) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		return strings.TrimSpace(x.GetToken().Value), nil
 	case nil, *ast.NullNode:
-		return "", v.errorf("no value")
+		return "", v.wrong("no value")
 	}
-	return "", v.errorf("want a single value, not a %s", strings.ToLower(v.node.Type().String()))
+	return "", v.wrong("want a single value, not a %s", strings.ToLower(v.node.Type().String()))
 }
 
 // list returns the elements of a sequence.
 func (v yamlValue) list() ([]yamlValue, error) {
 	seq, ok := v.node.(*ast.SequenceNode)
 	if !ok {
-		return nil, v.errorf("want a list")
+		return nil, v.wrong("want a list")
 	}
 	var out []yamlValue
 	for _, n := range seq.Values {
@@ -154,13 +163,13 @@ func (v yamlValue) pairsTo(depth int) ([]yamlPair, error) {
 	case *ast.MappingValueNode:
 		values = []*ast.MappingValueNode{x}
 	default:
-		return nil, v.errorf("want a mapping")
+		return nil, v.wrong("want a mapping")
 	}
 	var out, merged []yamlPair
 	seen := map[string]bool{}
 	for _, m := range values {
 		value := v.at(m.Value)
-		value.line = lineOf(m.Key)
+		value.line, value.key = lineOf(m.Key), keyText(m.Key)
 		if m.Key.IsMergeKey() {
 			if depth == 0 {
 				return nil, value.errorf("<<: merged too deep")

@@ -109,3 +109,20 @@ func TestMonotone(t *testing.T) {
 		t.Error("nothing fits 24 GiB")
 	}
 }
+
+// A comparison speaks of the peak that analyze reports, under a cap, too.
+func TestDiffUnderCap(t *testing.T) {
+	for _, name := range []string{"resnet50.onnx", "mlp.onnx"} {
+		for _, vram := range []int64{4 << 30, 8 << 30} {
+			c := Config{VRAM: vram}
+			r, err := sample(t, name).Analyze(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := Compare(t.Context(), sample(t, name), sample(t, name), c, c)
+			if err != nil || d.Base.AllocatedBytes != r.Peak.AllocatedBytes || d.DeltaBytes != 0 {
+				t.Errorf("%s in %d: %d, %+v, %v", name, vram, r.Peak.AllocatedBytes, d, err)
+			}
+		}
+	}
+}

@@ -22,7 +22,14 @@ type TorchConfig struct {
 	Framework     string          `json:"framework"`
 	Model         TorchModel      `json:"model"`
 	Checkpoint    []train.Segment `json:"checkpoint"`
-	Ops           []string        `json:"ops"`
+	Ops           []TorchOps      `json:"ops"`
+}
+
+// TorchOps are calls of one operator within a region whose outputs a policy
+// keeps (torch.utils.checkpoint.create_selective_checkpoint_contexts).
+type TorchOps struct {
+	Region int `json:"region"` // index of Checkpoint
+	train.Saved
 }
 
 // TorchModel names the file that the configuration was made for.
@@ -39,9 +46,12 @@ func (p *Plan) ToTorch() (*TorchConfig, error) {
 	if len(p.Schedule) > 0 {
 		return nil, errors.New("the plan is a schedule of single operations, which PyTorch cannot run: make one with --checkpoint auto")
 	}
-	c := &TorchConfig{SchemaVersion: SchemaVersion, Framework: "torch", Model: TorchModel{p.Model.SHA256}, Checkpoint: p.Selection, Ops: []string{}}
-	if c.Checkpoint == nil {
-		c.Checkpoint = []train.Segment{}
+	c := &TorchConfig{SchemaVersion: SchemaVersion, Framework: "torch", Model: TorchModel{p.Model.SHA256}, Checkpoint: []train.Segment{}, Ops: []TorchOps{}}
+	for i, s := range p.Selection {
+		c.Checkpoint = append(c.Checkpoint, train.Segment{Modules: s.Modules})
+		for _, o := range s.Save {
+			c.Ops = append(c.Ops, TorchOps{i, o})
+		}
 	}
 	return c, nil
 }
@@ -114,7 +124,25 @@ func OpenPlan(path string) (*Model, Config, error) {
 	if m.info.SHA256 != p.Model.SHA256 {
 		return nil, Config{}, fmt.Errorf("%s: its model %s has changed since: make the plan again", path, p.Model.Path)
 	}
-	return m, p.Question(), nil
+	q := p.Question()
+	if q.Times, err = findTimes(path, q.Times); err != nil {
+		return nil, Config{}, err
+	}
+	return m, q, nil
+}
+
+// findTimes looks for the measured times that a plan was made with, where they
+// were then, or likewise beside the plan.
+func findTimes(plan, file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	for _, f := range []string{file, filepath.Join(filepath.Dir(plan), file)} {
+		if _, err := os.Stat(f); err == nil {
+			return f, nil
+		}
+	}
+	return "", fmt.Errorf("%s: the measured times that it was made with, %s, are not there: bring the file back, or make the plan again without --times", plan, file)
 }
 
 // ReadSelection adds to c what a Plan or a configuration recomputes, its
@@ -129,6 +157,7 @@ func ReadSelection(path string, c *Config) error {
 		Schedule   []remat.Step     `json:"schedule"`
 		Framework  string           `json:"framework"`
 		Checkpoint *json.RawMessage `json:"checkpoint"`
+		Ops        []TorchOps       `json:"ops"`
 	}
 	if err := json.Unmarshal(data, &d); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -139,9 +168,15 @@ func ReadSelection(path string, c *Config) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	for _, s := range segs {
-		if len(s.Modules) == 0 {
-			return fmt.Errorf("%s: a checkpointed region without modules", path)
+	for _, o := range d.Ops {
+		if o.Region < 0 || o.Region >= len(segs) {
+			return fmt.Errorf("%s: calls of %s in region %d, of %d", path, o.Op, o.Region, len(segs))
+		}
+		segs[o.Region].Save = append(segs[o.Region].Save, o.Saved)
+	}
+	for i := range segs {
+		if err := segs[i].Check(); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	if segs == nil {
@@ -159,7 +194,7 @@ func (p *Plan) Question() Config {
 	c := &p.Config
 	q := Config{Batch: c.Batch, Dims: c.Dims, Mode: c.Mode, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: c.GPU, VRAM: c.VRAMBytes,
 		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: "none", Segments: p.Selection, Schedule: p.Schedule,
-		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf}
+		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf, Times: c.Times}
 	if q.Mode == "infer" {
 		q.Optimizer, q.Loss = "", ""
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/memplan/memplan/checkpointsel"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/liveness"
 )
@@ -28,10 +29,17 @@ func TestSegmentLevels(t *testing.T) {
 		}
 		rng := rand.New(rand.NewPCG(1, 2))
 		worst := 0.0
-		for range 20 {
-			segs := s.problem.Sample(rng)
-			want, cost, ok := s.problem.Levels(segs, checkpointsel.Sure)
-			low, _, _ := s.problem.Levels(segs, checkpointsel.Hoped)
+		var p interface {
+			Sample(*rand.Rand) []train.Segment
+			Levels([]train.Segment, checkpointsel.View) (int64, float64, bool)
+		}
+		for k := range 40 {
+			if p = s.problem; k >= 20 {
+				p = s.selective
+			}
+			segs := p.Sample(rng)
+			want, cost, ok := p.Levels(segs, checkpointsel.Sure)
+			low, _, _ := p.Levels(segs, checkpointsel.Hoped)
 			if !ok {
 				t.Fatalf("%s: a sample is no choice of options", name)
 			}

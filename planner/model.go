@@ -5,7 +5,6 @@
 package planner
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -214,6 +213,9 @@ func (c Config) resolve() (*job, error) {
 		}
 	}
 	j.time = TimeModel{Device: j.device, TF32: j.runtime.MatmulTF32}
+	if j.time.Times, err = times(j.cfg.Times); err != nil {
+		return nil, err
+	}
 	return j, j.budget()
 }
 
@@ -432,5 +434,3 @@ func (m *Model) leadingDim() int64 {
 	}
 	return 0
 }
-
-func canceled(ctx context.Context) bool { return ctx != nil && ctx.Err() != nil }

@@ -60,8 +60,9 @@ type ConfigInfo struct {
 	Freeze     []string         `json:"freeze"`
 	LoRA       string           `json:"lora"` // "" without adapters
 	Hold       bool             `json:"holdOutputs"`
-	AllocConf  string           `json:"allocConf"` // PYTORCH_ALLOC_CONF, "" for its defaults
-	VRAMBytes  int64            `json:"vramBytes"` // the card's memory; 0 when neither --vram nor --gpu was given
+	AllocConf  string           `json:"allocConf"`       // PYTORCH_ALLOC_CONF, "" for its defaults
+	VRAMBytes  int64            `json:"vramBytes"`       // the card's memory; 0 when neither --vram nor --gpu was given
+	Times      string           `json:"times,omitempty"` // the file of measured operator times; "" without
 }
 
 // Peak is the largest need of the first steps.
@@ -129,13 +130,15 @@ type CheckpointInfo struct {
 	Restore       []checkpointsel.Restore `json:"restore"`    // what must be as it was for operations to run again
 }
 
-// TimeInfo is the roofline estimate.
+// TimeInfo is the roofline estimate, or made of measured times.
 type TimeInfo struct {
 	ForwardMs        float64 `json:"forwardMs"`
 	BackwardMs       float64 `json:"backwardMs"` // with recomputation
 	OptimizerMs      float64 `json:"optimizerMs"`
 	StepMs           float64 `json:"stepMs"`
 	SamplesPerSecond float64 `json:"samplesPerSecond"`
+	// Sources says which operations' times were measured; nil: none were given.
+	Sources *TimeSources `json:"sources,omitempty"`
 }
 
 // A CurvePoint is allocated bytes after an event of the peak's step.
@@ -163,6 +166,7 @@ type Config struct {
 	LoRA       string          // adapters, as ParseLoRA reads them
 	Hold       bool            // the training loop holds the outputs during backward
 	AllocConf  string          // value of PYTORCH_ALLOC_CONF
+	Times      string          // file of measured operator times, as ReadTimes reads it
 	Checkpoint string          // one of Checkpoints; "" lets the budget decide
 	Segments   []train.Segment // explicit selection, from a Plan or a configuration
 	Schedule   []remat.Step    // explicit schedule, from a Plan
@@ -174,6 +178,19 @@ type Plan struct {
 	Selection []train.Segment `json:"selection"`
 	Schedule  []remat.Step    `json:"schedule"` // of the operations of the step without checkpoints; empty: as they stand
 	Proof     string          `json:"proof"`    // what the bound rests on, in words
+	Arena     *Arena          `json:"arena,omitempty"`
+}
+
+// An Arena says where every storage of a plan's step lies in one allocation.
+// Package validate makes and reads it. Plans of versions that did not have it,
+// and of steps without a batch that fits, have none.
+type Arena struct {
+	Bytes      int64  `json:"bytes"`
+	BoundBytes int64  `json:"boundBytes"` // no layout of these storages is smaller
+	GuardBytes int64  `json:"guardBytes"` // behind every storage, included in its size
+	Order      string `json:"order"`      // the greedy order that gave it
+	Program    string `json:"program"`    // fingerprint of the storages and of when they live
+	Offsets    string `json:"offsets"`    // of each storage in units of 256 bytes, - for one that never exists
 }
 
 // A Verdict is the outcome of one rule on one model.

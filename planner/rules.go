@@ -26,6 +26,7 @@ type Rule struct {
 	// cannot tell.
 	value func(ctx context.Context, s *subject) (float64, error)
 	text  func(v float64) string // a value for people
+	unit  string                 // of a limit without one, for messages
 	// limit is an implied rule's, and whether the rule applies at all.
 	limit func(s *subject) (float64, bool)
 	// note adds to the message what the value is compared with.
@@ -52,7 +53,7 @@ var Rules = []Rule{
 		text:  bytesText,
 	},
 	{
-		Name: "max-peak", Doc: "most bytes that the step may reserve", Form: "a size such as 12G",
+		Name: "max-peak", Doc: "most bytes that the step may reserve", Form: "a size such as 12G", unit: " B",
 		parse: sizeLimit, value: reserved, text: bytesText,
 	},
 	{
@@ -173,7 +174,8 @@ type Finding struct {
 	Verdict
 	Measured float64 `json:"measured"` // in the rule's unit: bytes, percent, a count; 0 where it could not tell
 	Allowed  float64 `json:"allowed"`
-	Line     int     `json:"line"` // of the rule in the configuration, or of the model
+	Line     int     `json:"line"`     // of the rule in the configuration, or of the model
+	Settings string  `json:"settings"` // the entry's, by which those of the same model differ
 }
 
 // Check applies a configuration's rules to its models. An error means that a
@@ -244,9 +246,17 @@ func (s *subject) findings(ctx context.Context) ([]Finding, error) {
 	return out, ctx.Err()
 }
 
+// missing is the unit that a limit is written without.
+func (r *Rule) missing(text string) string {
+	if strings.Trim(text, "0123456789") != "" {
+		return ""
+	}
+	return r.unit
+}
+
 // apply compares a model with a limit.
 func (r *Rule) apply(ctx context.Context, s *subject, l Limit) Finding {
-	f := Finding{Verdict: Verdict{Model: s.entry.Path, Rule: r.Name, Limit: l.Text}, Allowed: l.Value, Line: l.Line}
+	f := Finding{Verdict: Verdict{Model: s.entry.Path, Rule: r.Name, Limit: l.Text + r.missing(l.Text)}, Allowed: l.Value, Line: l.Line, Settings: s.entry.Settings()}
 	v, err := r.value(ctx, s)
 	if err != nil {
 		f.Message = err.Error()
@@ -265,6 +275,6 @@ func (r *Rule) apply(ctx context.Context, s *subject, l Limit) Finding {
 		note = r.note(s)
 	}
 	f.OK, f.Measured, f.Value = &ok, v, r.text(v)
-	f.Message = fmt.Sprintf("%s%s, %s %s allowed", f.Value, note, bound, l.Text)
+	f.Message = fmt.Sprintf("%s%s, %s %s allowed", f.Value, note, bound, f.Limit)
 	return f
 }

@@ -28,10 +28,14 @@ var scheduleClasses = []struct {
 // so many rounds without progress, and not by the clock, so that they give the
 // same from run to run.
 const (
-	scheduleGap      = 2e-4
-	schedulePatience = 3
-	scheduleTries    = 16 // budgets until the replay fits
-	floorExecutions  = 8  // per node, in schedules for the least budget
+	scheduleTries   = 12  // budgets until the replay fits, by steps that double
+	budgetSteps     = 256 // the first step, and the last, as a part of the budget
+	floorExecutions = 8   // per node, in schedules for the least budget
+)
+
+var (
+	thorough = effort{2e-4, 3}
+	rough    = effort{5e-3, 1}
 )
 
 // A Recomputed is one operation that a schedule runs again.
@@ -112,6 +116,9 @@ func (a *answer) selectSchedule(ctx context.Context, name string, class remat.Cl
 	if err := s.run(ctx); err != nil {
 		return err
 	}
+	if s.steps == nil && s.reason == nil && ctx.Err() != nil { // neither a schedule nor a proof
+		return ctx.Err()
+	}
 	if s.steps == nil {
 		a.check = nil
 		return a.noSchedule(ctx, g, s.reason)
@@ -163,65 +170,103 @@ type scheduleSearch struct {
 	reason *remat.InfeasibleError // proof that nothing fits
 }
 
+// run looks for a budget of the instance at which a schedule's replay fits. The
+// allocator's fragments are not in the instance, and how much they take shows in
+// the replay alone: budgets are lowered by steps that double until one fits, and
+// halved back to where it is as large as may be. These searches may be rough:
+// the last one, at the budget found, is not.
 func (s *scheduleSearch) run(ctx context.Context) error {
 	limit := s.a.j.cap
-	budget, high := limit, limit // high: the least budget whose schedule is too large
-	for try := range scheduleTries {
-		r, err := s.solve(ctx, budget)
-		if err != nil || r == nil {
-			return err
-		}
-		if budget == limit {
-			s.bound = max(s.bound, r.LowerBound)
-		}
+	r, err := s.solve(ctx, limit, rough)
+	if err != nil || r == nil {
+		return err
+	}
+	over, err := s.taken(r)
+	if err != nil {
+		return err
+	}
+	if over <= 0 { // no fragments: the budget itself
+		return s.finish(ctx, limit)
+	}
+	budget, step := limit, limit/budgetSteps
+	for range scheduleTries {
 		if r.Schedule == nil {
 			return nil
 		}
-		over, err := s.excess(r)
-		if err != nil {
+		high := budget // the least whose schedule is too large
+		budget = min(budget, r.Peak) - max(over, step)
+		step *= 2
+		if r, err = s.solve(ctx, budget, rough); err != nil || r == nil {
+			return err
+		}
+		if over, err = s.taken(r); err != nil {
 			return err
 		}
 		if over <= 0 {
-			s.steps, s.cost = r.Schedule, r.Cost
 			return s.refine(ctx, budget, high)
 		}
-		high = budget
-		budget = min(budget, r.Peak) - max(over, limit>>8<<min(try/2, 3))
 	}
 	return nil
 }
 
-// refine tries budgets between one that fits and one that does not.
+// refine tries budgets between one that fits and one that does not, and ends
+// with a thorough search at the largest that fits.
 func (s *scheduleSearch) refine(ctx context.Context, low, high int64) error {
-	for range 3 {
-		if high-low < s.a.j.cap/256 || ctx.Err() != nil {
-			return nil
-		}
+	for high-low >= s.a.j.cap/budgetSteps && ctx.Err() == nil {
 		mid := low + (high-low)/2
-		r, err := s.solve(ctx, mid)
+		r, err := s.solve(ctx, mid, rough)
 		if err != nil || r == nil || r.Schedule == nil {
 			return err
 		}
-		over, err := s.excess(r)
+		over, err := s.taken(r)
 		if err != nil {
 			return err
 		}
 		if over > 0 {
 			high = mid
-			continue
-		}
-		low = mid
-		if r.Cost < s.cost {
-			s.steps, s.cost = r.Schedule, r.Cost
+		} else {
+			low = mid
 		}
 	}
-	return nil
+	return s.finish(ctx, low)
+}
+
+// finish searches thoroughly at a budget at which a replay has fitted.
+func (s *scheduleSearch) finish(ctx context.Context, budget int64) error {
+	r, err := s.solve(ctx, budget, thorough)
+	if err != nil || r == nil {
+		return err
+	}
+	_, err = s.taken(r)
+	return err
+}
+
+// taken takes a schedule whose replay fits if it is cheaper than the one so
+// far. It returns by how many bytes the replay exceeds the cap, not more than 0
+// if it fits.
+func (s *scheduleSearch) taken(r *remat.Result) (over int64, err error) {
+	if r.Schedule == nil {
+		return 1, nil
+	}
+	if over, err = s.excess(r); err != nil || over > 0 {
+		return over, err
+	}
+	if s.steps == nil || r.Cost < s.cost {
+		s.steps, s.cost = r.Schedule, r.Cost
+	}
+	return over, nil
+}
+
+// An effort is how much a search for a schedule is worth.
+type effort struct {
+	gap      float64
+	patience int
 }
 
 // solve returns the best schedule of the instance at a budget. The result is
 // nil if no schedule fits, and has none where none was found.
-func (s *scheduleSearch) solve(ctx context.Context, budget int64) (*remat.Result, error) {
-	opt := remat.Options{Budget: budget, Class: s.class, Gap: scheduleGap, Patience: schedulePatience, PlanOnly: budget != s.a.j.cap}
+func (s *scheduleSearch) solve(ctx context.Context, budget int64, e effort) (*remat.Result, error) {
+	opt := remat.Options{Budget: budget, Class: s.class, Gap: e.gap, Patience: e.patience, PlanOnly: budget != s.a.j.cap}
 	if end, ok := ctx.Deadline(); ok { // other budgets want to be tried, too
 		opt.Timeout = max(time.Until(end)/3, time.Millisecond)
 	}
@@ -236,10 +281,15 @@ func (s *scheduleSearch) solve(ctx context.Context, budget int64) (*remat.Result
 	case errors.Is(ctx.Err(), context.Canceled):
 		return nil, ctx.Err()
 	case errors.Is(err, remat.ErrInfeasible):
-		errors.As(err, &s.reason)
+		if budget == s.a.j.cap {
+			errors.As(err, &s.reason)
+		}
 		return nil, nil //nolint:nilnil // no schedule fits
 	case errors.Is(err, remat.ErrNoPlan):
 		return r, nil
+	}
+	if r != nil && budget == s.a.j.cap { // of every schedule that fits
+		s.bound = max(s.bound, r.LowerBound)
 	}
 	return r, err
 }
@@ -265,7 +315,7 @@ func (s *scheduleSearch) excess(r *remat.Result) (int64, error) {
 func (a *answer) noSchedule(ctx context.Context, g *checkpointsel.StepGraph, reason *remat.InfeasibleError) error {
 	f, err := remat.Least(ctx, g.Instance, 0, floorExecutions)
 	if err != nil {
-		return err
+		return a.unlessLate(ctx, err)
 	}
 	card := func(n int64) string { return profile.FormatBytes(n + a.j.device.Context) }
 	text := fmt.Sprintf("no schedule was found that fits; the least that one is known to need is about %s of the card's memory", card(f.Budget))
@@ -284,13 +334,19 @@ func (a *answer) noSchedule(ctx context.Context, g *checkpointsel.StepGraph, rea
 	return nil
 }
 
+// unlessLate passes an error on, but for that of a bound that --timeout left no
+// time for: the report goes without.
+func (a *answer) unlessLate(ctx context.Context, err error) error {
+	if a.late(ctx) {
+		return nil
+	}
+	return err
+}
+
 // noSegments says what a schedule of operations could do where segments
 // cannot: nothing, if one operation needs more than there is.
 func (a *answer) noSegments(ctx context.Context) error {
 	_, g, err := a.stepGraph()
-	if errors.Is(err, checkpointsel.ErrMicros) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}
@@ -302,23 +358,21 @@ func (a *answer) noSegments(ctx context.Context) error {
 		return nil
 	case err == nil:
 		a.note("schedule-may-fit", "a schedule of operations may fit, for memplan's executor: try --checkpoint schedule")
+		return nil
 	}
-	return err
+	return a.unlessLate(ctx, err)
 }
 
 // price sets what it costs that PyTorch can only checkpoint modules: the
 // overhead above the least that any schedule has.
 func (a *answer) price(ctx context.Context) error {
 	_, g, err := a.stepGraph()
-	if errors.Is(err, checkpointsel.ErrMicros) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}
 	bound, err := remat.Bound(ctx, g.Instance, a.j.cap)
 	if err != nil {
-		return err
+		return a.unlessLate(ctx, err)
 	}
 	total := g.Instance.Total()
 	lb := min(float64(bound-total)/float64(max(total, 1)), a.check.RecomputeOverhead)

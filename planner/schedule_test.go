@@ -3,13 +3,13 @@ package planner
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/memplan/memplan/checkpointsel"
 	"github.com/memplan/memplan/checkpointsel/remat"
+	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/liveness"
 	"github.com/memplan/memplan/planner/profile"
@@ -111,8 +111,39 @@ func TestSchedule(t *testing.T) {
 	if err != nil || r.Checkpoint != nil || *r.Fits || !hasWarning(r, "no-schedule") {
 		t.Errorf("too small a budget: %+v, %v", r, err)
 	}
-	if _, err := m.Plan(context.Background(), Config{Batch: 64, VRAM: 3 << 30, Checkpoint: "schedule", Accumulate: 2}); !errors.Is(err, checkpointsel.ErrMicros) {
-		t.Errorf("with micro-batches: %v", err)
+}
+
+// TestScheduleMicros: schedules of steps with micro-batches fit when they are
+// replayed, and cost in proportion to how often what runs again is run.
+func TestScheduleMicros(t *testing.T) {
+	m, err := Open(testdata.Shared(t, "models", "resnet18.dyn-train.onnx"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, micros := range []int{2, 3, 8} {
+		const vram = 2400 << 20
+		p, err := m.Plan(context.Background(), Config{Batch: 64, VRAM: vram, Checkpoint: "schedule", Accumulate: micros})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := p.Checkpoint
+		if c == nil || *p.Fits != true || len(c.Recomputed) == 0 || p.Peak.ProcessBytes > vram || c.LowerBound > c.RecomputeOverhead {
+			t.Fatalf("%d micro-batches: %+v, fits %v, %s", micros, c, *p.Fits, profile.FormatBytes(p.Peak.ProcessBytes))
+		}
+		s, err := m.Program(p.Question())
+		if err != nil {
+			t.Fatal(err)
+		}
+		redo := make([]int, program.MicrosBuilt)
+		for i := range s.Nodes {
+			if n := &s.Nodes[i]; n.Recompute {
+				redo[n.Micro] += s.Runs(n)
+			}
+		}
+		t.Logf("%d micro-batches: overhead %.4f, bound %.4f, operations again by micro-batch %v", micros, c.RecomputeOverhead, c.LowerBound, redo)
+		if built := min(micros, program.MicrosBuilt); redo[0] == 0 || redo[built-1] == 0 || micros > built && redo[built-1]%(micros-built+1) != 0 {
+			t.Errorf("%d micro-batches: operations again by micro-batch %v", micros, redo)
+		}
 	}
 }
 

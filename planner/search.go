@@ -41,35 +41,60 @@ func (a *answer) selectFor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	segs, cost, err := a.flatFitting(ctx, s.problem)
+	segs, bound, err := a.bestSegments(ctx, s)
 	if err != nil {
 		return err
 	}
-	n := s.nested()
-	_, bound, ok := n.Solve(a.j.cap, checkpointsel.Hoped)
-	if _, b, flat := s.problem.Solve(a.j.cap, checkpointsel.Hoped); flat {
-		bound = min(bound, b)
-	}
-	if ok && cost > bound { // nested segments may do better
-		inner, c, err := a.nestedFitting(ctx, n, cost)
-		if err != nil && (segs == nil || !errors.Is(err, context.DeadlineExceeded)) {
-			return err
-		}
-		if c < cost {
-			segs = inner
-		}
-	}
 	if segs == nil {
-		least := min(n.MinBudget(checkpointsel.Hoped), s.problem.MinBudget(checkpointsel.Hoped))
+		least := min(s.nested().MinBudget(checkpointsel.Hoped), s.problem.MinBudget(checkpointsel.Hoped))
 		a.note("no-selection", "no selection of segments fits: the least that any needs is about %s of the card's memory", profile.FormatBytes(least+a.j.device.Context))
 		return a.noSegments(ctx)
 	}
 	a.segs = segs
-	a.proof = fmt.Sprintf("least recomputation of any choice of segments, nested ones among them, over %d module boundaries at %d bytes: %.6f s", len(n.Units), a.j.cap, bound)
+	kind, class := "", "segments"
+	if a.j.cfg.Checkpoint != class {
+		kind, class = ", and of the calls that they keep,", "selective"
+	}
+	a.proof = fmt.Sprintf("least recomputation of any choice of segments over %d module boundaries%s and of nested ones over %d, at %d bytes: %.6f s", len(s.problem.Units), kind, len(s.nested().Units), a.j.cap, bound)
 	if err := a.describe(s, bound, true); err != nil {
 		return err
 	}
+	a.check.Class = class
 	return a.price(ctx)
+}
+
+// bestSegments finds the cheapest selection of those side by side, those that
+// keep results of calls, and nested ones. bound is the least cost of any of
+// them, if every segment freed as much as hoped.
+func (a *answer) bestSegments(ctx context.Context, s *selector) (segs []train.Segment, bound float64, err error) {
+	flat, cost, err := a.flatFitting(ctx, s.problem)
+	if err != nil {
+		return nil, 0, err
+	}
+	segs, bound = flat, math.Inf(1)
+	if _, b, ok := s.problem.Solve(a.j.cap, checkpointsel.Hoped); ok {
+		bound = b
+	}
+	if a.j.cfg.Checkpoint != "segments" {
+		kept, b, err := a.selectCalls(ctx, s, flat)
+		if err != nil {
+			return nil, 0, err
+		}
+		if kept != nil {
+			_, cost, _ = s.selective.Levels(kept, checkpointsel.Hoped)
+			segs, bound = kept, min(bound, b)
+		}
+	}
+	n := s.nested()
+	_, b, ok := n.Solve(a.j.cap, checkpointsel.Hoped)
+	if !ok || b >= cost {
+		return segs, min(bound, cost), nil
+	}
+	nested, c, err := a.nestedFitting(ctx, n, cost)
+	if c < cost {
+		segs = nested
+	}
+	return segs, min(bound, b), err
 }
 
 // A choice is a class of selections: a problem of checkpointsel.
@@ -123,7 +148,7 @@ type estimate func(segs []train.Segment) (peak int64, cost float64)
 func (a *answer) fitting(ctx context.Context, list []candidate, hope estimate, most float64) ([]train.Segment, float64, error) {
 	none := math.Inf(1)
 	for _, c := range list {
-		if c.cost >= most {
+		if c.cost >= most || a.late(ctx) {
 			break
 		}
 		if peak, _ := hope(c.segs); peak > a.j.cap {
@@ -179,6 +204,9 @@ func (a *answer) thin(ctx context.Context, hope estimate, segs []train.Segment) 
 	order := slices.Clone(segs)
 	slices.SortStableFunc(order, func(x, y train.Segment) int { return cmp.Compare(saves(y), saves(x)) })
 	for _, s := range order[:min(len(order), mostThinned)] {
+		if a.late(ctx) {
+			break
+		}
 		rest := omit(segs, s)
 		if peak, _ := hope(rest); peak > a.j.cap || saves(s) <= 0 {
 			continue
@@ -199,9 +227,22 @@ func omit(segs []train.Segment, one train.Segment) []train.Segment {
 	return slices.DeleteFunc(slices.Clone(segs), func(x train.Segment) bool { return slices.Equal(x.Modules, one.Modules) })
 }
 
-// replays reports whether a selection fits under the cap.
+// late reports that --timeout has passed, and notes that the answer is the best
+// so far.
+func (a *answer) late(ctx context.Context) bool {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return false
+	}
+	if !slices.ContainsFunc(a.notes, func(w graph.Warning) bool { return w.Code == "timeout" }) {
+		a.note("timeout", "the search ended at --timeout: this is the best it had found")
+	}
+	return true
+}
+
+// replays reports whether a selection fits under the cap. It is an error that
+// the command was interrupted, not that its time is up.
 func (a *answer) replays(ctx context.Context, segs []train.Segment) (bool, error) {
-	if canceled(ctx) {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return false, ctx.Err()
 	}
 	ev, err := a.m.evaluate(a.j, a.batch, segs, true)
@@ -212,8 +253,11 @@ func (a *answer) note(code, format string, args ...any) {
 	a.notes = append(a.notes, graph.Warning{Code: code, Message: fmt.Sprintf(format, args...)})
 }
 
-// largest bounds a batch search.
-const largest = 1 << 20
+// largest bounds a batch search, and beyond the upper bounds on batches.
+const (
+	largest = 1 << 20
+	beyond  = 1 << 40
+)
 
 // spread is the part of the cap that a batch search leaves free, 0.4%: where
 // the driver places segments differs from run to run, and with it the reserved
@@ -232,13 +276,13 @@ func (a *answer) searchBatch(ctx context.Context) error {
 	tight := *a.j
 	tight.cap -= tight.cap / spread
 	fits := func(b int64) (bool, error) {
-		if canceled(ctx) {
+		if errors.Is(ctx.Err(), context.Canceled) {
 			return false, ctx.Err()
 		}
 		ev, err := a.m.evaluate(&tight, b, a.j.cfg.Segments, true)
 		return err == nil && ev.fail == nil, err
 	}
-	upper, err := a.liveLimit()
+	upper, err := a.liveLimit(ctx)
 	if err != nil {
 		return err
 	}
@@ -246,12 +290,19 @@ func (a *answer) searchBatch(ctx context.Context) error {
 		tight.cap -= a.j.cap / guessSpread
 	}
 	a.max = &BatchInfo{UpperBound: upper, Checkpoint: "none"}
-	a.batch = max(upper, 1)
-	lo, hi := int64(0), upper+1
-	for step := max(upper/64, 1); hi-lo > 1; {
+	top := min(upper, largest)
+	a.batch = max(top, 1)
+	lo, hi := int64(0), top+1
+	for step := max(top/64, 1); hi-lo > 1; {
 		mid := hi - step
 		if lo > 0 || mid <= lo {
 			mid = lo + (hi-lo)/2
+		}
+		if a.late(ctx) {
+			if lo > 0 {
+				break
+			}
+			mid = max(hi/2, 1)
 		}
 		ok, err := fits(mid)
 		if err != nil {
@@ -264,21 +315,35 @@ func (a *answer) searchBatch(ctx context.Context) error {
 			step *= 2
 		}
 	}
-	if lo, hi, err = a.solid(lo, hi, fits); err != nil {
+	cut := hi-lo > 1
+	if lo, hi, err = a.solid(ctx, lo, hi, fits); err != nil {
 		return err
 	}
 	a.max.Max = lo
 	if a.batch = lo; lo == 0 {
 		a.batch = 1 // report what the smallest batch would need
 	}
+	switch {
+	case cut:
+		a.max.LimitedBy = "timeout"
+		return nil
+	case lo == largest:
+		a.max.LimitedBy = "no larger one was tried"
+		return nil
+	}
 	return a.limit(&tight, hi)
 }
 
+// neighbours is how many smaller batches solid looks at, at most.
+const neighbours = 48
+
 // solid steps down from a batch that fits to one whose smaller neighbours,
-// within 2% and at least two, fit too. Close to the cap fragmentation decides,
-// and a batch can fit by luck where a smaller one does not.
-func (a *answer) solid(lo, hi int64, fits func(int64) (bool, error)) (int64, int64, error) {
-	for b := lo - 1; b >= 1 && b >= lo-max(lo/50, 2); b-- {
+// within 2% and at least two, fit too, or those that it looks at where there
+// are many. Close to the cap fragmentation decides, and a batch can fit by luck
+// where a smaller one does not.
+func (a *answer) solid(ctx context.Context, lo, hi int64, fits func(int64) (bool, error)) (int64, int64, error) {
+	stride := func() int64 { return max(lo/50/neighbours, 1) }
+	for b := lo - 1; b >= 1 && b >= lo-max(lo/50, 2) && !a.late(ctx); b -= stride() {
 		ok, err := fits(b)
 		if err != nil {
 			return 0, 0, err
@@ -289,7 +354,8 @@ func (a *answer) solid(lo, hi int64, fits func(int64) (bool, error)) (int64, int
 				if ok, err = fits(lo); err != nil || ok {
 					break
 				}
-				lo, hi = lo-1, lo
+				hi = lo
+				lo = max(lo-stride(), 0)
 			}
 			if err != nil {
 				return 0, 0, err
@@ -319,8 +385,9 @@ func (a *answer) limit(j *job, batch int64) error {
 }
 
 // liveLimit is the largest batch whose live bytes fit the cap, workspaces
-// aside: cuDNN takes smaller ones when it must. No larger batch can run.
-func (a *answer) liveLimit() (int64, error) {
+// aside: cuDNN takes smaller ones when it must. No larger batch can run. When
+// time is up it is a larger one.
+func (a *answer) liveLimit(ctx context.Context) (int64, error) {
 	need := func(b int64) (int64, error) {
 		bd, err := a.m.build(a.j, b, a.j.cfg.Segments)
 		if err != nil {
@@ -337,16 +404,19 @@ func (a *answer) liveLimit() (int64, error) {
 	// not fit either.
 	exceeds := func(n int64, err error) bool { return err != nil || n > a.j.cap }
 	lo, hi := int64(1), int64(2)
-	for hi <= largest {
+	for hi <= beyond {
 		n, err := need(hi)
 		if exceeds(n, err) {
 			break
 		}
 		// Two points give the slope: jump near the limit, then close in.
 		slope := max((n-at1)/(hi-1), 1)
-		lo, hi = hi, min(max(hi+(a.j.cap-n)/slope*9/8+1, hi*2), hi*8, largest+1)
+		lo, hi = hi, min(max(hi+(a.j.cap-n)/slope*9/8+1, hi*2), hi*8, beyond+1)
 	}
-	for hi-lo > 1 && lo < largest {
+	for hi-lo > 1 && lo < beyond {
+		if a.late(ctx) {
+			return hi - 1, nil
+		}
 		mid := lo + (hi-lo)/2
 		if exceeds(need(mid)) {
 			hi = mid

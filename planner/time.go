@@ -9,10 +9,12 @@ import (
 )
 
 // A TimeModel estimates how long a node runs on a device: a roofline over
-// arithmetic and memory traffic, above the time that a launch takes.
+// arithmetic and memory traffic, above the time that a launch takes, or what
+// was measured where Times has it.
 type TimeModel struct {
 	Device *profile.Device
-	TF32   bool // float32 products other than convolutions use TF32
+	TF32   bool   // float32 products other than convolutions use TF32
+	Times  *Times // nil: nothing was measured
 }
 
 // Efficiencies of the roofline: the part of a device's peak that kernels
@@ -23,7 +25,7 @@ type TimeModel struct {
 const (
 	computeEfficiency = 0.65
 	memoryEfficiency  = 0.75
-	launchSeconds     = 3e-6  // device time that a kernel takes at least
+	launchSeconds     = 6e-6  // device time that a kernel takes at least: docs/validation.jsonl has 6 to 7 µs for sums and fills of a few bytes
 	forwardHost       = 28e-6 // host time of an operator called from Python
 	backwardHost      = 16e-6 // host time of an operator called by autograd
 	updateHost        = 12e-6 // host time that an optimizer takes per parameter
@@ -32,32 +34,76 @@ const (
 
 // passes says how often a kernel goes over its operands, where that is more
 // than once: statistics need one pass before the other, and cuDNN's
-// convolutions read their inputs by tiles that overlap.
+// convolutions read their inputs by tiles that overlap. depthwise is that of
+// convolutions of single channels, which have one multiply-add for each element
+// read and no kernels that reuse what they have loaded: measured with the
+// others, on the steps of MobileNetV2 and ConvNeXt.
 var passes = []struct {
-	op string
-	n  float64
+	op           string
+	n, depthwise float64
 }{
-	{"convolution_backward", 2.2}, {"cudnn_convolution", 1.6}, {"cudnn_convolution_transpose", 1.6}, {"_conv_depthwise2d", 2},
-	{"batch_norm", 1.5}, {"cudnn_batch_norm_backward", 1.7}, {"native_layer_norm_backward", 1.6}, {"native_group_norm_backward", 1.6},
+	{"convolution_backward", 2.2, 18}, {"cudnn_convolution", 1.6, 8}, {"cudnn_convolution_transpose", 1.6, 8}, {"_conv_depthwise2d", 2, 10},
+	{"batch_norm", 1.5, 0}, {"cudnn_batch_norm_backward", 1.7, 0}, {"native_layer_norm_backward", 1.6, 0}, {"native_group_norm_backward", 1.6, 0},
 }
 
-func passesOf(op string) float64 {
+func passesOf(n *program.Node) float64 {
 	for i := range passes {
-		if passes[i].op == op {
-			return passes[i].n
+		switch p := &passes[i]; {
+		case p.op != n.Op:
+		case depthwise(n):
+			return p.depthwise
+		default:
+			return p.n
 		}
 	}
 	return 1
 }
 
-// Seconds returns the estimated device time of one node. Library workspaces
-// hold operands in another layout: they are written and read once.
+// depthwise reports a convolution, or the backward of one, whose groups have one
+// channel each.
+func depthwise(n *program.Node) bool {
+	if n.Attrs == nil || n.Attrs.Conv == nil || n.Attrs.Conv.Groups < 2 {
+		return false
+	}
+	for _, t := range n.In { // the weight is the operand of one channel
+		if len(t.Shape) > 2 && t.Shape[1] == 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// elementBytes are the bytes that a memory-bound kernel's rate is told by for
+// each byte of its operands: normalisations compute in float32 element by
+// element, and take as long for elements of half the size (docs/validation.jsonl:
+// 264 batch norms in 9.5 ms in float32, in 10.8 ms in bfloat16).
+func elementBytes(n *program.Node) float64 {
+	if d := arithmetic(n); strings.Contains(n.Op, "norm") && (d == graph.Float16 || d == graph.BFloat16) {
+		return 2
+	}
+	return 1
+}
+
+// Seconds returns the device time of one node: measured, or estimated.
 func (m *TimeModel) Seconds(n *program.Node) float64 {
+	t := m.roofline(n)
+	if m.Times == nil || t == 0 {
+		return t
+	}
+	if s, from := m.Times.seconds(m, n); from != fromRoofline {
+		return s
+	}
+	return t
+}
+
+// roofline returns the estimated device time of one node. Library workspaces
+// hold operands in another layout: they are written and read once.
+func (m *TimeModel) roofline(n *program.Node) float64 {
 	if len(n.Out) == 0 && len(n.Events) == 0 && n.Traffic == 0 {
 		return 0
 	}
 	t := launchSeconds
-	mem := float64(n.Traffic+2*n.Scratch) * passesOf(n.Op) / (m.Device.Bandwidth * memoryEfficiency)
+	mem := float64(n.Traffic+2*n.Scratch) * passesOf(n) * elementBytes(n) / (m.Device.Bandwidth * memoryEfficiency)
 	if rate := m.rate(n); rate > 0 && n.FLOPs > 0 {
 		return t + max(mem, float64(n.FLOPs)/(rate*computeEfficiency))
 	}
@@ -66,12 +112,7 @@ func (m *TimeModel) Seconds(n *program.Node) float64 {
 
 // rate is the device's peak for the node's arithmetic, in operations a second.
 func (m *TimeModel) rate(n *program.Node) float64 {
-	d := graph.Float32
-	for _, t := range n.In {
-		if t.DType.IsFloat() {
-			d = t.DType
-		}
-	}
+	d := arithmetic(n)
 	product := strings.Contains(n.Op, "mm") || strings.Contains(n.Op, "attention")
 	conv := strings.Contains(n.Op, "conv")
 	switch {
@@ -116,6 +157,7 @@ func timeOf(p *program.Program, m *TimeModel, batch int64) TimeInfo {
 		t.OptimizerMs = 1e3 * (device[program.Update] + updateStart + updateHost*float64(len(p.Carried)))
 	}
 	t.StepMs = t.ForwardMs + t.BackwardMs + t.OptimizerMs
+	t.Sources = m.sources(p)
 	if t.StepMs > 0 && batch > 0 {
 		t.SamplesPerSecond = float64(batch*int64(max(p.Micros, 1))) / t.StepMs * 1e3
 	}

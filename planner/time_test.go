@@ -10,8 +10,8 @@ import (
 )
 
 // TestTimes prints the roofline's estimate beside the measured times. It is an
-// estimate: a step may come out four times too short (small kernels, depthwise
-// convolutions), never much too long.
+// estimate: a step may come out at 0.39 of its time (small kernels in mixed
+// precision), never much too long.
 func TestTimes(t *testing.T) {
 	f, err := os.Open(testdata.Shared(t, "truth", "step_memory.jsonl"))
 	if err != nil {
@@ -46,7 +46,7 @@ func TestTimes(t *testing.T) {
 		ms := r.Ms[len(r.Ms)-1]
 		t.Logf("%-14s %5d %-9s %-7s forward %7.1f of %7.1f  backward %7.1f of %7.1f  optimizer %6.2f of %6.2f  step x%.2f", r.Name, r.Batch, r.Prec, r.Ckpt,
 			rep.Time.ForwardMs, ms[0], rep.Time.BackwardMs, ms[1], rep.Time.OptimizerMs, ms[2], rep.Time.StepMs/(ms[0]+ms[1]+ms[2]))
-		if x := rep.Time.StepMs / (ms[0] + ms[1] + ms[2]); x < 0.24 || x > 1.3 {
+		if x := rep.Time.StepMs / (ms[0] + ms[1] + ms[2]); x < 0.38 || x > 1.2 {
 			t.Errorf("%s: the estimate is x%.2f of the measured step", r.Name, x)
 		}
 	}

@@ -75,7 +75,7 @@ func atenName(b *train.Build, n *program.Node) string {
 type ValueInfo struct {
 	Name   string `json:"name"`
 	DType  string `json:"dtype"`
-	Shape  []any  `json:"shape"` // null when the rank is unknown
+	Shape  []any  `json:"shape"` // none where the rank is unknown, and Static false
 	Static bool   `json:"static"`
 	Bytes  any    `json:"bytes"` // a number, the text of an expression, or null
 }
@@ -176,7 +176,7 @@ func (m *Model) Attribution(cfg Config) (*Attribution, error) {
 	if err != nil {
 		return nil, err
 	}
-	ev, err := replay(b, j, false)
+	ev, _, err := settled(b, j)
 	if err != nil {
 		return nil, err
 	}

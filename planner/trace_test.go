@@ -74,11 +74,15 @@ func pct(a, b int64) float64 { return 100 * float64(a) / float64(b) }
 // before, and what the loop does after the step.
 func traceEvents(tr *trace.Trace) []ev {
 	var out []ev
+	maker := map[int]string{} // of a free: what allocated it
 	for _, e := range tr.Events {
 		if e.Phase == 'Z' || e.Phase == 'E' || e.ID < 0 {
 			continue
 		}
-		out = append(out, ev{e.Phase, e.Free, e.Bytes, e.Op + "/" + e.Inner + " " + e.Node})
+		if !e.Free {
+			maker[e.ID] = e.Op + "/" + e.Inner + " " + e.Node
+		}
+		out = append(out, ev{e.Phase, e.Free, e.Bytes, maker[e.ID]})
 	}
 	return out
 }

@@ -10,8 +10,9 @@ keeps alive for longer than the calls that read it:
     transformers.models.gpt2.modeling_gpt2.GPT2Block attn>$ ln_1>attn
 
 says that the result of the child module attn lives until forward returns ($), and that of ln_1 until attn has returned; X>Y|Z until Y has, or
-until Z has where Y is not called. <X stands
-for the first argument that child X is called with. A child in a list is called by its pattern: layers.* . What the code of a class leaves open
+until Z has where Y is not called; X>Y+ until forward's own code has read what Y returned. <X stands
+for the first argument that child X is called with, %softmax for what forward's own softmax is called with. A child in a list is called by its
+pattern: layers.* . What the code of a class leaves open
 (conditions, loops) is read in the order in which it stands; where that is wrong, the calls that read a tensor still bound its life from below.
 
 Releases differ; a file does not say which runs it. OTHER is a table of other releases, for classes that those installed lack. The
@@ -63,16 +64,19 @@ class Frame(ast.NodeVisitor):
         v.last = now
         return v
 
-    def dies(self, v, at):
-        """The last variable that names v goes after event at; END for the return of forward."""
+    def dies(self, v, at, own=False):
+        """The last variable that names v goes after event at, or after the forward's own code has read what that returned; END for
+        the return of forward."""
         others, v.others = v.others, []
         for other in others:
-            self.dies(other, at)
+            self.dies(other, at, own)
         if v.param:
             return
         ends = [self.events[e] for e in v.maybe if e >= max(v.last, 0)]
         if at == END:
             ends.append(END)
+        elif own and at >= max(v.last, 0):
+            ends.append(self.events[at] + "+")
         elif at > v.last:
             ends.append(self.events[at])
         else:
@@ -82,10 +86,10 @@ class Frame(ast.NodeVisitor):
             if entry not in self.out:
                 self.out.append(entry)
 
-    def drop(self, name, at=None):
+    def drop(self, name, at=None, own=False):
         v = self.env.pop(name, None)
         if isinstance(v, Value) and not any(o is v for o in self.env.values()):
-            self.dies(v, len(self.events) - 1 if at is None else at)
+            self.dies(v, len(self.events) - 1 if at is None else at, own)
 
     def assign(self, target, v):
         if isinstance(target, (ast.Tuple, ast.List)):
@@ -102,7 +106,7 @@ class Frame(ast.NodeVisitor):
                     old.maybe.append(len(self.events) - 1)
                     v.others.append(old)
             elif old is not v or v is None:
-                self.drop(target.id)
+                self.drop(target.id, own=isinstance(v, Value) and v.child is None and not v.param)
             if isinstance(v, Value):
                 self.env[target.id] = v
             self.aliases.pop(target.id, None)
@@ -315,7 +319,24 @@ def frame(cls):
     for n in list(f.env):
         if f.env.get(n) is not result:
             f.drop(n, END)
+    if scores(tree):
+        f.out.append("%softmax>" + END)
     return f.out
+
+
+def scores(tree):
+    """Whether the scores that softmax is called with have a variable of their own, as in probs = softmax(scores)."""
+    kept = False
+    for s in ast.walk(tree):
+        if not isinstance(s, ast.Assign) or not isinstance(s.value, ast.Call) or not isinstance(s.targets[0], ast.Name):
+            continue
+        f = s.value.func
+        if isinstance(f, ast.Attribute) and f.attr in ("softmax", "Softmax") or isinstance(f, ast.Call) and isinstance(f.func, ast.Attribute) and f.func.attr == "Softmax":
+            at = s.value.args[0] if s.value.args else None
+            if isinstance(at, ast.Name):
+                later = [a for a in ast.walk(tree) if isinstance(a, ast.Assign) and a.lineno > s.lineno and any(isinstance(t, ast.Name) and t.id == at.id for t in a.targets)]
+                kept = kept or at.id != s.targets[0].id and not later
+    return kept
 
 
 def classes():

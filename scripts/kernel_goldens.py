@@ -6,7 +6,9 @@
 Writes one .npz: cases, the UTF-8 bytes of a JSON list, and the arrays that it names.
 A case is a kernel with its operands (names of arrays, numbers, or null), its
 attributes as program.Attrs has them, and its results (names, or null where one is
-not wanted), computed by PyTorch and its autograd. Needs torch and numpy.
+not wanted), computed by PyTorch and its autograd. Beside it optimizers.npz: for
+each optimizer NAME and parameter I, NAME:I:T is the parameter after some steps T, with
+the gradients grad:I:T. Needs torch, numpy and lion-pytorch.
 """
 import argparse
 import json
@@ -96,6 +98,8 @@ def binaries():
     case("fmod", [a, b], [torch.fmod(a, b)])
     case("floor_divide", [a, b], [torch.floor_divide(a, b)])
     case("div", [a, b], [torch.div(a, b, rounding_mode="trunc")], mode="trunc")
+    holed = b * (b > 0)
+    case("div_or_zero", [a, holed], [(a / holed).masked_fill(holed == 0, 0)])
     case("div", [a, b], [torch.div(a, b, rounding_mode="floor")], mode="floor")
     case("pow", [a.abs() + 0.1, b], [torch.pow(a.abs() + 0.1, b)])
     case("pow", [a, 3.0], [a ** 3])
@@ -239,6 +243,9 @@ def reductions():
     case("var", [x], [x.var(2, correction=0)], dims=[2], scalars=[0])
     case("cumsum", [x], [x.cumsum(1)], dims=[1])
     case("flip", [x], [x.flip(1)], dims=[1])
+    case("flip", [x], [x.flip(2, 0)], dims=[2, 0])
+    for dims, keepdim in (([1], False), ([0, 2], True)):
+        case("euclidean_norm", [x], [torch.linalg.vector_norm(x, 2, dims, keepdim)], dims=dims)
     g = rand(2, 3, 4)
     for d in (0, 1, 2):
         y, ly = x.softmax(d), x.log_softmax(d)
@@ -296,6 +303,18 @@ def moves():
     y, g = x.gather(1, k), rand(4, 2, 6)
     case("gather", [x, k], [y], dims=[1])
     case("gather_backward", [g, x, k], grads(lambda x: x.gather(1, k), g, x), dims=[1])
+    once = torch.rand(4, 5, 6).argsort(1)[:, :3]
+    src = rand(4, 4, 6)
+    case("scatter", [x, once, src], [x.scatter(1, once, src)], dims=[1])
+    case("scatter", [x, once, None], [x.scatter(1, once, 1.5)], dims=[1], scalars=[1.5])
+    case("scatter_add", [x, k, src], [x.scatter_add(1, k, src)], dims=[1])
+    case("index_add", [x, s, src[:, :3]], [x.index_add(1, s, src[:, :3])], dims=[1])
+    one, other = torch.tensor([[0], [-1]]), torch.tensor([1, 3, 4])
+    for dims, at, v in (([0, 1], (one, other), rand(2, 3, 6)), ([1, 2], (slice(None), one, other), rand(3)), ([0, 2], (one, slice(None), other), rand(1, 3, 5))):
+        for accumulate in (False, True):
+            y = torch.ops.aten.index_put(x, [None if isinstance(i, slice) else i for i in at], v, accumulate)
+            case("index_put", [x, v] + [i for i in at if not isinstance(i, slice)], [y], dims=dims, scalars=[int(accumulate)])
+    case("index_put", [x, 0.0, s], [x.index_fill(1, s, 0.0)], dims=[1], scalars=[0])
     g = rand(4, 2, 6)
     case("unview", [g], grads(lambda x: x[:, 1:5:3], g, x), window={"strides": [30, 18, 1], "offset": 6})
     y = x.unfold(2, 3, 2)
@@ -307,19 +326,67 @@ def moves():
     case("causal_bias", [], [torch.zeros(3, 4).masked_fill(torch.ones(3, 4, dtype=torch.bool).triu(1), float("-inf"))])
     case("roll", [x], [x.roll([2, -1], [0, 2])], dims=[0, 2], scalars=[2, -1])
     image = rand(2, 3, 4, 5)
-    for mode, size, scale, align in (("nearest", (7, 10), None, None), ("nearest", None, (2.0, 1.5), None), ("bilinear", (7, 10), None, False), ("bilinear", (3, 8), None, True), ("bilinear", None, (1.5, 2.5), False)):
+    for mode, size, scale, align in (("nearest", (7, 10), None, None), ("nearest", None, (2.0, 1.5), None), ("bilinear", (7, 10), None, False), ("bilinear", (3, 8), None, True), ("bilinear", None, (1.5, 2.5), False),
+                                    ("bicubic", (7, 10), None, False), ("bicubic", (3, 8), None, True), ("bicubic", None, (1.5, 2.5), False)):
         f = lambda image: F.interpolate(image, size=size, scale_factor=scale, mode=mode, align_corners=align)
         y = f(image)
         g = rand(*y.shape)
         p = [int(bool(align))] + list(scale or (0, 0))
         case(f"upsample_{mode}2d", [image], [y], scalars=p)
         case(f"upsample_{mode}2d_backward", [g], grads(f, g, image), scalars=p)
+    grid = rand(2, 6, 5, 2, lo=-1.4, hi=1.4)
+    for mode, name in enumerate(("bilinear", "nearest")):
+        for padding, edge in enumerate(("zeros", "border", "reflection")):
+            for align in (False, True):
+                f = lambda image, grid: F.grid_sample(image, grid, name, edge, align)
+                y = f(image, grid)
+                g = rand(*y.shape)
+                dx, dg = grads(f, g, image, grid)
+                case("grid_sampler_2d", [image, grid], [y], scalars=[mode, padding, int(align)])
+                case("grid_sampler_2d_backward", [g, grid, image], [dg, dx], scalars=[mode, padding, int(align)])
     e = rand(3, 4)
     e[1] = float("-inf")
     p = e.softmax(-1)
     case("empty_rows", [e, p], [torch.nan_to_num(p, 0.0)])
     case("arange", [], [torch.arange(3, 10, 2)], scalars=[3, 2])
     case("fill", [], [torch.full((2, 3), 1.5)], scalars=[1.5])
+
+
+# The rows of the table of optimizers, as its column Class has them.
+OPTIMIZERS = {
+    "adamw": lambda p: torch.optim.AdamW(p), "adamw-fused": lambda p: torch.optim.AdamW(p, fused=True), "adamw-loop": lambda p: torch.optim.AdamW(p, foreach=False),
+    "adamw-capturable": lambda p: torch.optim.AdamW(p), "adamw-amsgrad": lambda p: torch.optim.AdamW(p, amsgrad=True),
+    "adam": lambda p: torch.optim.Adam(p), "adam-wd": lambda p: torch.optim.Adam(p, weight_decay=1e-2), "adam-fused": lambda p: torch.optim.Adam(p, fused=True),
+    "adam-loop": lambda p: torch.optim.Adam(p, foreach=False), "adam-amsgrad": lambda p: torch.optim.Adam(p, amsgrad=True),
+    "sgd": lambda p: torch.optim.SGD(p), "sgd-wd": lambda p: torch.optim.SGD(p, weight_decay=1e-2), "sgd-momentum": lambda p: torch.optim.SGD(p, momentum=0.9),
+    "sgd-momentum-wd": lambda p: torch.optim.SGD(p, momentum=0.9, weight_decay=1e-2), "sgd-nesterov": lambda p: torch.optim.SGD(p, momentum=0.9, nesterov=True),
+    "sgd-loop": lambda p: torch.optim.SGD(p, momentum=0.9, foreach=False), "sgd-fused": lambda p: torch.optim.SGD(p, momentum=0.9, fused=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p), "rmsprop": lambda p: torch.optim.RMSprop(p), "rmsprop-momentum": lambda p: torch.optim.RMSprop(p, momentum=0.9),
+    "rmsprop-centered": lambda p: torch.optim.RMSprop(p, centered=True), "adadelta": lambda p: torch.optim.Adadelta(p), "adafactor": lambda p: torch.optim.Adafactor(p),
+    "lion": lambda p: __import__("lion_pytorch").Lion(p), "adamax": lambda p: torch.optim.Adamax(p), "nadam": lambda p: torch.optim.NAdam(p), "radam": lambda p: torch.optim.RAdam(p),
+}
+STEPS, KEPT = 8, (1, 2, 6, 8)  # RAdam rectifies from the sixth
+
+
+def optimizers():
+    """Steps of every optimizer on a matrix, a vector and the weight of a convolution."""
+    torch.manual_seed(1)
+    start = [rand(5, 7), rand(6), rand(4, 3, 2, 3)]
+    gradients = [[rand(*p.shape) * 10 ** -t for p in start] if t == 2 else [rand(*p.shape) for p in start] for t in range(STEPS)]
+    out = {f"start:{i}": p.numpy().copy() for i, p in enumerate(start)}
+    for t, gs in enumerate(gradients):
+        for i, g in enumerate(gs):
+            out[f"grad:{i}:{t + 1}"] = g.numpy()
+    for name, make in OPTIMIZERS.items():
+        params = [torch.nn.Parameter(p.clone()) for p in start]
+        optimizer = make(params)
+        for t, gs in enumerate(gradients):
+            for p, g in zip(params, gs):
+                p.grad = g.clone()
+            optimizer.step()
+            if t + 1 in KEPT:
+                out.update({f"{name}:{i}:{t + 1}": p.detach().numpy().copy() for i, p in enumerate(params)})
+    return out
 
 
 def main():
@@ -332,6 +399,9 @@ def main():
     ARRAYS["cases"] = np.frombuffer(json.dumps(CASES).encode(), dtype=np.uint8)
     os.makedirs(os.path.dirname(args.out), exist_ok=True)
     np.savez_compressed(args.out, **ARRAYS)
+    beside = os.path.join(os.path.dirname(args.out), "optimizers.npz")
+    np.savez_compressed(beside, **optimizers())
+    print(f"{beside}: {len(OPTIMIZERS)} optimizers, {os.path.getsize(beside)} bytes")
     print(f"{args.out}: {len(CASES)} cases of {len({c['kernel'] for c in CASES})} kernels, {os.path.getsize(args.out)} bytes")
 
 

@@ -4,7 +4,7 @@
     python3 scripts/nested_oracle.py [-o graph/train/testdata/nested.tar.xz]
 
 A case is a small module on the CPU and the regions that it is checkpointed in, outer before inner. They are applied by
-cmd/memplan/checkpoints.py, the code that memplan help checkpoints prints. For each case one step runs (forward, sum of the outputs,
+cmd/memplan/apply.py, the code that memplan help torch prints. For each case one step runs (forward, sum of the outputs,
 backward), and this script records
 
   - the operators of each recomputation, in order, with the module that calls them;
@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "cmd", "memplan")]
-from checkpoints import apply_checkpoints  # noqa: E402
+import apply as applied  # noqa: E402
 from saved_oracle import proto_of, strip  # noqa: E402
 
 # ---- models --------------------------------------------------------------------------------------------------------------
@@ -171,10 +171,7 @@ class Recorder(TorchDispatchMode):
 
 
 def apply(model, regions):
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
-        json.dump({"checkpoint": [{"modules": r} for r in regions]}, f)
-        f.flush()
-        apply_checkpoints(model, f.name)
+    return applied.apply(model, {"checkpoint": [{"modules": r} for r in regions], "ops": []})
 
 
 def record(model, regions, x):

@@ -197,6 +197,40 @@ class Pointwise(nn.Module):
         return self.b(z)
 
 
+class Places(nn.Module):
+    """Elements that are looked up, put elsewhere and resampled: grids, cubics, scattering, writes into windows, norms, sums along a dim."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.loc, self.w, self.out = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4, 6), nn.Parameter(torch.randn(4, 3)), nn.Linear(144, 5)
+
+    def forward(self, x):
+        y = F.interpolate(F.normalize(self.a(x), dim=1), scale_factor=1.5, mode="bicubic", align_corners=False)
+        grid = F.affine_grid(torch.tanh(self.loc(y.mean((2, 3)))).view(-1, 2, 3), (x.shape[0], 4, 6, 6), align_corners=False)
+        z = F.grid_sample(y, grid, align_corners=False).flatten(2).flip(2)
+        z = z + z.cumsum(2) / 36
+        z[:, 1:3, 4:12:2] = 0.5
+        z[:, :, 20:24] = z[:, :, :4] * 2
+        at = torch.arange(36).flip(0).view(1, 1, 36).expand(z.shape[0], 4, 36)
+        z = z.scatter_add(2, at, z * z)
+        z = z.scatter(2, at[:, :, :5], z[:, :, 7:12])
+        z = z.index_add(2, torch.tensor([1, 1, 9]), z[:, :, 30:33])
+        z = torch.ops.aten.index_put(z, [None, None, torch.tensor([3, 30, 8])], self.w)
+        return self.out(z.flatten(1))
+
+
+class Video(nn.Module):
+    """Convolutions, norms and pooling in three dims."""
+
+    def __init__(self):
+        super().__init__()
+        self.f = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.BatchNorm3d(4), nn.ReLU(), nn.MaxPool3d(2), nn.Conv3d(4, 6, (1, 3, 3), stride=(1, 2, 2), padding=(0, 1, 1)), nn.GELU(), nn.AvgPool3d((2, 1, 1)),
+                               nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, 5))
+
+    def forward(self, x):
+        return self.f(x)
+
+
 class Dropout(nn.Module):
     """A transformer block that drops activations, probabilities and whole branches."""
 
@@ -225,6 +259,8 @@ MODELS = {
     "gpt": (GPT, lambda: torch.randint(0, 17, (BATCH, 6)), 17, "adamw"),
     "llama": (Llama, lambda: torch.randint(0, 19, (BATCH, 7)), 19, "adamw"),
     "convnext": (ConvNeXt, lambda: torch.randn(BATCH, 3, 16, 16), 5, "sgd-nesterov"),
+    "places": (Places, lambda: torch.randn(BATCH, 3, 8, 8), 5, "adagrad"),
+    "video": (Video, lambda: torch.randn(BATCH, 2, 4, 8, 8), 5, "rmsprop"),
     "dropout": (Dropout, lambda: torch.randn(BATCH, 6, 10), 5, None),
     "pointwise": (Pointwise, lambda: torch.randn(BATCH, 10), 5, "adam-wd"),
 }
@@ -236,6 +272,8 @@ OPTIMIZERS = {
     "adam": lambda p: torch.optim.Adam(p),
     "adam-wd": lambda p: torch.optim.Adam(p, weight_decay=1e-2),
     "adamw": lambda p: torch.optim.AdamW(p),
+    "adagrad": lambda p: torch.optim.Adagrad(p),
+    "rmsprop": lambda p: torch.optim.RMSprop(p),
 }
 
 

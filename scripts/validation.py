@@ -11,8 +11,11 @@ blocks checkpointed, by memplan and by PyTorch eager; three train under a cap of
 docs/validation.jsonl, the tables made of them to docs/validation.md.
 
     python3 scripts/validation.py --tables
+    python3 scripts/validation.py --predict --memplan ./memplan --models DIR
 
-makes the tables again. Needs torch, torchvision and transformers.
+make the tables again: the first from the results alone, the second with what
+this memplan predicts of the same steps, without a GPU. Measuring needs torch,
+torchvision and transformers.
 """
 import argparse
 import datetime
@@ -91,6 +94,19 @@ def find(models, name):
     sys.exit("no model %s in %s" % (name, models))
 
 
+def prediction(a, name, precision, batch, times=None):
+    """What memplan predicts of a step with all blocks checkpointed: from the roofline, or from the times of the step without."""
+    r = memplan(a.memplan, ["analyze", find(a.models, name), "--batch", str(batch), "--precision", precision, "--checkpoint", "all", "--format", "json", *(["--times", times] if times else [])])
+    return {"kind": "prediction", "name": name, "precision": precision, "batch": batch, "source": "times" if times else "roofline",
+            "recomputeOverhead": r["checkpoint"]["recomputeOverhead"], "stepMs": r["time"]["stepMs"], **({"sources": r["time"]["sources"]} if times else {})}
+
+
+def predicted(a, rows):
+    """The results with the roofline's predictions replaced by what memplan says now."""
+    rows = [r for r in rows if not (r["kind"] == "prediction" and r["source"] == "roofline")]
+    return rows + [prediction(a, r["name"], r["precision"], r["batch"]) for r in rows if r["kind"] == "step" and r["checkpoint"] == "all"]
+
+
 def measure(a, out):
     def write(row):
         out.write(json.dumps(row) + "\n")
@@ -108,10 +124,14 @@ def measure(a, out):
             write(torch_step(name, precision))
             gc.collect()
             torch.cuda.empty_cache()
-            for checkpoint in ("none", "all"):
-                r = memplan(a.memplan, ["validate", find(a.models, name), "--batch", str(ZOO[name][3]), "--precision", precision, "--checkpoint", checkpoint, "--steps", "4",
-                                        "--device", "cuda", "--format", "json"])
-                write({"kind": "step", "name": name, "precision": precision, "checkpoint": checkpoint, "batch": ZOO[name][3], **trimmed(r)})
+            with tempfile.NamedTemporaryFile(suffix=".json") as times:
+                for checkpoint in ("none", "all"):
+                    r = memplan(a.memplan, ["validate", find(a.models, name), "--batch", str(ZOO[name][3]), "--precision", precision, "--checkpoint", checkpoint, "--steps", "4",
+                                            "--device", "cuda", "--format", "json", *(["--profile", times.name] if checkpoint == "none" else [])])
+                    write({"kind": "step", "name": name, "precision": precision, "checkpoint": checkpoint, "batch": ZOO[name][3], **trimmed(r)})
+                for t in (None, times.name):
+                    if os.path.getsize(times.name) > 0:
+                        write(prediction(a, name, precision, ZOO[name][3], t))
     for name, largest in LARGEST.items():
         if a.only and name not in a.only:
             continue
@@ -175,8 +195,16 @@ def tables(rows):
         worst = max(have, key=lambda m: ratio(m, p), default=None)
         return "%d of %d" % (len(good), len(have)) + (", at worst %.2fx (%s)" % (ratio(worst, p), worst) if worst else "")
 
-    over = [(m, p, r["recompute"]) for (m, p, c), r in steps.items() if c == "all" and r.get("recompute", {}).get("nodes")]
-    points = [100 * abs(o["measured"] - o["predicted"]) for _, _, o in over]
+    guess = {(r["name"], r["precision"], r["source"]): r["recomputeOverhead"] for r in rows if r["kind"] == "prediction"}
+    over = {(m, p): r["recompute"] for (m, p, c), r in steps.items() if c == "all" and r.get("recompute", {}).get("nodes")}
+
+    def points(source):
+        """How far predictions of the overhead are off."""
+        have = [100 * abs(over[k]["measured"] - guess[k + (source,)]) for k in over if k + (source,) in guess]
+        return "%d of %d runs, %.1f points on average, at worst %.1f" % (sum(p <= 5 for p in have), len(have), sum(have) / len(have), max(have)) if have else "not measured"
+
+    for (m, p), o in over.items():
+        guess[m, p, "then"] = o["predicted"]
     both = [(m, p) for m in names for p in PRECISIONS if "arena" in steps.get((m, p, "none"), {}) and (m, p) in torch]
     smaller = [(m, p) for m, p in both if steps[m, p, "none"]["arena"]["plannedBytes"] < torch[m, p]["reservedBytes"]]
     saving = [1 - steps[k + ("none",)]["arena"]["plannedBytes"] / torch[k]["reservedBytes"] for k in both]
@@ -185,7 +213,9 @@ def tables(rows):
         ["arena used / planned", "exactly 1", "%d of %d runs" % (sum(r["arena"]["plannedBytes"] == r["arena"]["usedBytes"] for r in arenas), len(arenas))],
         ["step time against PyTorch eager, fp32", "at most 1.2x", within("fp32", 1.2)],
         ["step time against PyTorch eager, bf16", "at most 1.5x", within("bf16", 1.5)],
-        ["recomputation overhead, predicted against measured", "within 5 points", "%d of %d runs, at worst %.1f points" % (sum(p <= 5 for p in points), len(points), max(points, default=0))],
+        ["recomputation overhead, predicted by the roofline, against measured", "within 5 points", points("roofline")],
+        ["the same by the roofline as it was when this was measured", "", points("then")],
+        ["the same from the operator times of the step without checkpoints (`--times`)", "within 5 points", points("times")],
         ["arena against PyTorch's reserved memory, same step", "smaller on all", "%d of %d, by %.0f%% to %.0f%%" % (len(smaller), len(both), 100 * min(saving), 100 * max(saving)) if both else "-"],
         ["a plan for 16 GiB at PyTorch's largest batch + 50%", "runs under the cap", "%d of %d" % (sum(capped(r) for r in caps), len(LARGEST))],
     ]))
@@ -207,11 +237,16 @@ def tables(rows):
         for p in PRECISIONS:
             r, n = steps.get((m, p, "all"), {}), steps.get((m, p, "none"), {})
             if "time" not in r:
-                rows_.append([m, p, failed(r) if r else "not measured", "", "", "", ""])
+                rows_.append([m, p, failed(r) if r else "not measured", "", "", "", "", "", ""])
                 continue
             o = r["recompute"]
-            rows_.append([m, p, failed(r), mib(r["arena"]["plannedBytes"]), mib(n["arena"]["plannedBytes"]) if "arena" in n else "", "%.1f%%" % (100 * o["predicted"]), "%.1f%%" % (100 * o["measured"])])
-    text.append(table(["model", "precision", "verdict", "arena, MiB", "without, MiB", "overhead predicted", "measured"], rows_))
+            rows_.append([m, p, failed(r), mib(r["arena"]["plannedBytes"]), mib(n["arena"]["plannedBytes"]) if "arena" in n else "",
+                          *("%.1f%%" % (100 * guess[m, p, s]) if (m, p, s) in guess else "" for s in ("roofline", "then", "times")), "%.1f%%" % (100 * o["measured"])])
+    text.append(table(["model", "precision", "verdict", "arena, MiB", "without, MiB", "overhead predicted by the roofline", "as it was then", "from operator times", "measured"], rows_))
+    if any(abs(guess.get(k + ("roofline",), guess[k + ("then",)]) - guess[k + ("then",)]) > 1e-3 for k in over):
+        text.append("Since then the roofline has three more terms, set by the times of single operators in these runs: a longer launch, depthwise convolutions, and normalisations, which\n"
+                    "take as long in bfloat16 as in float32. These overheads were looked at when the terms were chosen, so they are no independent test of them; PyTorch's steps, which\n"
+                    "were not, are (`TestTimes`). ConvNeXt's convolutions run by memplan's own kernels, which are slower than PyTorch's: the roofline is of PyTorch.\n")
     text.append("## The driver's count\n")
     text.append(table(["model", "precision", "arena, MiB", "driver's count of it, MiB", "context and handles, MiB", "code and libraries, first step, MiB", "later steps, bytes"],
                       [[m, p, mib(r["arena"]["plannedBytes"]), mib(r["memory"]["measuredBytes"]), mib(r["memory"].get("contextBytes", 0)), mib(r["memory"].get("besidesBytes", 0)),
@@ -232,9 +267,15 @@ def main():
     p.add_argument("--date", default=datetime.date.today().isoformat())
     p.add_argument("--docs", default=DOCS, help="folder that the results go to")
     p.add_argument("--tables", action="store_true", help="make the tables from the results that are there")
+    p.add_argument("--predict", action="store_true", help="predict the steps of the results again, and make the tables")
     a = p.parse_args()
     data = os.path.join(a.docs, "validation.jsonl")
-    if not a.tables:
+    if a.predict:
+        with open(data) as f:
+            rows = predicted(a, [json.loads(l) for l in f])
+        with open(data, "w") as out:
+            out.writelines(json.dumps(r) + "\n" for r in rows)
+    elif not a.tables:
         with open(data, "w") as out:
             measure(a, out)
     with open(data) as f, open(os.path.join(a.docs, "validation.md"), "w") as out:

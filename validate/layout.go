@@ -107,12 +107,7 @@ func NewLayout(p *program.Program) *Layout { return NewLayoutFor(p, make([]int64
 // NewLayoutFor places all storages, and for each node as many bytes of work as
 // are given: the best of the greedy orders.
 func NewLayoutFor(p *program.Program, work []int64) *Layout {
-	list := blocks(p)
-	for n, bytes := range work {
-		if bytes > 0 {
-			list = append(list, block{id: program.StorageID(len(p.Storages) + n), first: int32(n), last: int32(n), size: roundUp(bytes + Guard)})
-		}
-	}
+	list := append(blocks(p), workBlocks(p, work)...)
 	best := &Layout{Bytes: -1}
 	bound := maxLive(list, len(p.Nodes))
 	for _, o := range orders {
@@ -136,14 +131,30 @@ func NewLayoutFor(p *program.Program, work []int64) *Layout {
 		}
 	}
 	best.Bound = bound
-	best.Work = make([]Span, len(work))
-	for n, bytes := range work {
-		if bytes > 0 {
-			best.Work[n] = Span{best.Offset[len(p.Storages)+n], bytes}
-		}
-	}
+	best.Work = workSpans(best.Offset[len(p.Storages):], work)
 	best.Offset = best.Offset[:len(p.Storages)]
 	return best
+}
+
+// workBlocks are what libraries work in, numbered behind the storages.
+func workBlocks(p *program.Program, work []int64) []block {
+	var list []block
+	for n, bytes := range work {
+		if bytes > 0 {
+			list = append(list, block{id: program.StorageID(len(p.Storages) + n), first: int32(n), last: int32(n), size: roundUp(bytes + Guard)})
+		}
+	}
+	return list
+}
+
+func workSpans(offset, work []int64) []Span {
+	out := make([]Span, len(work))
+	for n, bytes := range work {
+		if bytes > 0 {
+			out[n] = Span{offset[n], bytes}
+		}
+	}
+	return out
 }
 
 func always(b *block, p *program.Program) bool {
@@ -153,29 +164,49 @@ func always(b *block, p *program.Program) bool {
 // place gives each block the lowest offset where no earlier one lives at the
 // same time.
 func place(list []block, storages int) (offset []int64, bytes int64) {
-	offset = make([]int64, storages)
-	for i := range offset {
-		offset[i] = -1
-	}
-	placed := make([]*block, 0, len(list)) // by offset
+	in := newArea(storages)
 	for i := range list {
-		b := &list[i]
-		at := int64(0)
-		for _, o := range placed {
-			if o.last < b.first || b.last < o.first {
-				continue
-			}
-			if offset[o.id]-at >= b.size {
-				break
-			}
-			at = max(at, offset[o.id]+o.size)
-		}
-		offset[b.id] = at
-		bytes = max(bytes, at+b.size)
-		k := sort.Search(len(placed), func(k int) bool { return offset[placed[k].id] > at })
-		placed = slices.Insert(placed, k, b)
+		in.put(&list[i], in.lowest(&list[i]))
 	}
-	return offset, bytes
+	return in.offset, in.bytes
+}
+
+// An area is an arena that fills.
+type area struct {
+	offset []int64  // of each block by its id, -1: not there
+	placed []*block // by offset
+	bytes  int64
+}
+
+func newArea(blocks int) *area {
+	a := &area{offset: make([]int64, blocks)}
+	for i := range a.offset {
+		a.offset[i] = -1
+	}
+	return a
+}
+
+// lowest returns the lowest offset at which a block touches none that lives at
+// the same time.
+func (a *area) lowest(b *block) int64 {
+	at := int64(0)
+	for _, o := range a.placed {
+		if o.last < b.first || b.last < o.first {
+			continue
+		}
+		if a.offset[o.id]-at >= b.size {
+			break
+		}
+		at = max(at, a.offset[o.id]+o.size)
+	}
+	return at
+}
+
+func (a *area) put(b *block, at int64) {
+	a.offset[b.id] = at
+	a.bytes = max(a.bytes, at+b.size)
+	k := sort.Search(len(a.placed), func(k int) bool { return a.offset[a.placed[k].id] > at })
+	a.placed = slices.Insert(a.placed, k, b)
 }
 
 // maxLive is the most bytes that live at one node.

@@ -20,6 +20,7 @@ const SchemaVersion = 1
 type Question struct {
 	Model  *planner.Model
 	Config planner.Config         // a fixed step: its batch, its checkpoints
+	Arena  *planner.Arena         // where the plan places its storages; nil: they are placed here
 	Open   func() (Device, error) // opens the device, once for each run
 	Seed   uint64
 	Steps  int // training steps of each run
@@ -47,6 +48,8 @@ type Report struct {
 	Time          TimeInfo      `json:"time"`
 	Recompute     RecomputeInfo `json:"recompute"`
 	Loss          []float64     `json:"loss"` // of each step
+	// Profile is what the planner reads as measured times (planner.ReadTimes).
+	Profile []planner.MeasuredNode `json:"-"`
 }
 
 // ModelInfo says what ran.
@@ -150,7 +153,12 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 	}
 	v := &validation{q: q, r: &Report{SchemaVersion: SchemaVersion, Model: ModelInfo{Path: q.Model.Path, Batch: q.Config.Batch, Precision: q.Config.Precision, Optimizer: q.Config.Optimizer,
 		Nodes: len(step.Nodes), Segments: len(step.Ranges)}}, first: map[string]*Array{}}
-	l, err := v.layout(step.Program)
+	l, err := v.layout(step.Program, q.Arena)
+	if errors.Is(err, errOverlap) {
+		v.r.Checks = append(v.r.Checks, Check{Name: "offsets", OK: new(bool), Value: 1, Detail: err.Error() + ": nothing was run"})
+		v.r.Arena = ArenaInfo{PlannedBytes: q.Arena.Bytes, BoundBytes: q.Arena.BoundBytes, Order: q.Arena.Order, FrameworkBytes: q.Framework}
+		return v.judged(), nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -175,8 +183,9 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 	return v.judged(), nil
 }
 
-// layout places a program's storages and what the device's libraries work in.
-func (v *validation) layout(p *program.Program) (l *Layout, err error) {
+// layout places a program's storages and what the device's libraries work in:
+// where the plan's arena says, if there is one.
+func (v *validation) layout(p *program.Program, planned *planner.Arena) (l *Layout, err error) {
 	d, err := v.q.Open()
 	if err != nil {
 		return nil, err
@@ -189,20 +198,68 @@ func (v *validation) layout(p *program.Program) (l *Layout, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l = NewLayoutFor(p, work)
-	// Under a cap libraries work in less, the widest first, before the plan itself
-	// is said not to fit.
-	room := v.q.Cap - d.Info().Context
-	for limit := slices.Max(append(work, 0)) / 2; v.q.Cap > 0 && l.Bytes > room && limit > 0; limit /= 2 {
+	room := int64(math.MaxInt64)
+	if v.q.Cap > 0 {
+		room = v.q.Cap - d.Info().Context
+	}
+	if planned != nil {
+		if l, err = v.arranged(p, planned, work, room); l != nil || err != nil {
+			return l, err
+		}
+	}
+	l, err = v.within(work, room, func(work []int64) (*Layout, error) { return NewLayoutFor(p, work), nil })
+	if err != nil {
+		return nil, err
+	}
+	return l, l.Check(p)
+}
+
+// within lays out under a cap: libraries work in less, the widest first, before
+// the plan itself is said not to fit.
+func (v *validation) within(work []int64, room int64, place func(work []int64) (*Layout, error)) (*Layout, error) {
+	work = slices.Clone(work)
+	l, err := place(work)
+	for limit := slices.Max(append(work, 0)) / 2; err == nil && l.Bytes > room && limit > 0; limit /= 2 {
 		v.clipped = true
 		for i, n := range work {
 			if n > limit {
 				work[i] = 0
 			}
 		}
-		l = NewLayoutFor(p, work)
+		l, err = place(work)
 	}
-	return l, l.Check(p)
+	return l, err
+}
+
+// errOverlap is the error of a plan whose offsets are wrong.
+var errOverlap = errors.New("the plan's offsets are wrong")
+
+// arranged places storages as the plan says. It returns no layout, and notes
+// why, where the plan is of another program or leaves no room for the device's
+// libraries under the cap.
+func (v *validation) arranged(p *program.Program, planned *planner.Arena, work []int64, room int64) (*Layout, error) {
+	note := func(ok *bool, detail string) {
+		v.r.Checks = append(v.r.Checks, Check{Name: "offsets", OK: ok, Detail: detail})
+	}
+	l, err := v.within(work, room, func(work []int64) (*Layout, error) { return Arranged(planned, p, work) })
+	switch {
+	case errors.Is(err, ErrOtherProgram):
+		note(nil, err.Error()+", made by another version: its storages are placed anew")
+		return nil, nil //nolint:nilnil // noted
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", errOverlap, err)
+	}
+	if err := l.Check(p); err != nil {
+		return nil, fmt.Errorf("%w: %w", errOverlap, err)
+	}
+	if l.Bytes > room {
+		v.clipped = false
+		note(nil, fmt.Sprintf("with what libraries work in the plan's arena takes %d bytes, more than the cap: its storages are placed anew", l.Bytes))
+		return nil, nil //nolint:nilnil // noted
+	}
+	ok := true
+	note(&ok, fmt.Sprintf("every buffer lies where the plan says, in %d bytes; %d more for what libraries work in", planned.Bytes, l.Bytes-planned.Bytes))
+	return l, nil
 }
 
 // recomputes reports a program in which something runs again.
@@ -377,6 +434,7 @@ func (v *validation) timed(ctx context.Context, s *planner.Step, l *Layout) erro
 		}
 		predicted, measured := 1e3*float64(s.Runs(n))*s.Time.Seconds(n), 1e3*res.Times[i].Seconds()
 		v.r.Time.PerOp = append(v.r.Time.PerOp, OpTime{"aten." + n.Op, n.Name, n.Phase.String(), predicted, measured})
+		v.r.Profile = append(v.r.Profile, planner.Measure(n, s.Runs(n), predicted, measured))
 		if n.Recompute {
 			v.r.Recompute.Nodes++
 			redo, redoPredicted = redo+measured, redoPredicted+predicted
@@ -407,7 +465,7 @@ func (v *validation) plain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := v.layout(s.Program)
+	l, err := v.layout(s.Program, nil)
 	if err != nil {
 		return err
 	}

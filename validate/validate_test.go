@@ -15,6 +15,7 @@ import (
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/planner/profile"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/cpu"
 )
@@ -235,9 +236,9 @@ func TestRefuted(t *testing.T) {
 		t.Errorf("a cap: %s: %v", r.Verdict, failed(r))
 	}
 
-	q = question(t, "resnet", planner.Config{Batch: 2, Optimizer: "lion"})
+	q = question(t, "resnet", planner.Config{Batch: 2, Optimizer: "adamw-8bit"})
 	_, err = validate.Validate(context.Background(), q)
-	if !errors.Is(err, validate.ErrUnsupported) || !strings.Contains(err.Error(), "lion") {
+	if !errors.Is(err, validate.ErrUnsupported) || !strings.Contains(err.Error(), "adamw-8bit") {
 		t.Errorf("an optimizer that the device lacks: %v", err)
 	}
 
@@ -344,5 +345,25 @@ func TestCapBeforeWork(t *testing.T) {
 	q.Cap = 128 << 20
 	if r := answer(t, q); r.Verdict != validate.Validated || r.Arena.PlannedBytes > q.Cap {
 		t.Errorf("%s in %d bytes: %v", r.Verdict, r.Arena.PlannedBytes, failed(r))
+	}
+}
+
+// TestOptimizerSteps: steps with every optimizer of the table run at their plan,
+// but for the one whose states the device does not have.
+func TestOptimizerSteps(t *testing.T) {
+	for _, name := range profile.OptimizerNames() {
+		q := question(t, "resnet", planner.Config{Batch: 2, Optimizer: name})
+		q.Steps = 3
+		r, err := validate.Validate(context.Background(), q)
+		switch {
+		case name == "adamw-8bit":
+			if !errors.Is(err, validate.ErrUnsupported) {
+				t.Errorf("%s: %v", name, err)
+			}
+		case err != nil || r.Verdict != validate.Validated:
+			t.Errorf("%s: %v %+v", name, err, r)
+		case name != "none" && r.Loss[2] == r.Loss[0]:
+			t.Errorf("%s: the loss stays at %v", name, r.Loss[0])
+		}
 	}
 }

@@ -46,6 +46,9 @@ func calibrateRun(c *cobra.Command, s *streams, o *calibrateOptions) error {
 			return fmt.Errorf("%w: give the interpreter that has torch with --python", err)
 		}
 		lines := strings.Split(strings.TrimSpace(errs.String()), "\n")
+		if lines[0] == "" {
+			return fmt.Errorf("%s: %w, and it says nothing: give the interpreter that has torch with --python", o.python, err)
+		}
 		return fmt.Errorf("%s: %s", o.python, lines[len(lines)-1])
 	}
 	cal, err := profile.ParseCalibration(out.Bytes())

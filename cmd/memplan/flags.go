@@ -23,7 +23,7 @@ type modelFlags struct {
 	accumulate                                                                  int
 	timeout                                                                     time.Duration
 	freeze                                                                      []string
-	lora, allocConf                                                             string
+	lora, allocConf, times                                                      string
 	hold                                                                        bool
 }
 
@@ -61,6 +61,7 @@ func (f *modelFlags) add(c *cobra.Command) {
 	fl.BoolVar(&f.hold, "hold-outputs", false, "the training loop holds the model's outputs until the update")
 	fl.StringVar(&f.allocConf, "alloc-conf", "", "PyTorch's allocator options, as in PYTORCH_ALLOC_CONF: `expandable_segments:True,..`")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "what is recomputed, `none|auto|all|sqrt|schedule|ops|FILE`: auto for PyTorch, schedule and ops for memplan's executor, FILE a plan or a configuration (what the budget asks for)")
+	fl.StringVar(&f.times, "times", "", "measured operator times, a `FILE` that validate --profile wrote: predict times and recomputation from them (the roofline)")
 	fl.DurationVar(&f.timeout, "timeout", 0, "limit on a search, a `DURATION` such as 30s (none)")
 	noFiles(c, "vram", "accumulate", "timeout", "freeze", "lora", "alloc-conf")
 	_ = c.RegisterFlagCompletionFunc("checkpoint", completeNames(planner.Checkpoints...)) // fails only for a flag that does not exist
@@ -98,7 +99,7 @@ func (f *graphFlags) apply(c *planner.Config) (err error) {
 // config turns the flags into a configuration.
 func (f *modelFlags) config() (planner.Config, error) {
 	c := planner.Config{Mode: f.mode, Precision: f.precision, Optimizer: f.optimizer, Loss: f.loss, GPU: f.gpu, Runtime: f.runtime, Attention: f.attention, Accumulate: f.accumulate,
-		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf}
+		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf, Times: f.times}
 	err := f.apply(&c)
 	if err != nil {
 		return c, err

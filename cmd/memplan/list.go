@@ -13,40 +13,45 @@ import (
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/planner/layout"
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// A listing is one table that list prints.
+// A listing is one table that list prints. As JSON, its items have a key for
+// each heading; items, where there is any, gives them as numbers.
 type listing struct {
 	name, short string
-	head        []string
+	head, keys  []string
 	rows        func() [][]string
+	items       func() any
 }
 
 // listings are the tables.
 var listings = []listing{
-	{"ops", "framework operators that memplan models", []string{"operator", "kind", "autocast", "saved for backward"}, opRows},
-	{"gpus", "cards", []string{"gpu", "memory", "GB/s", "fp32 TFLOP/s", "half TFLOP/s", "CUDA context"}, gpuRows},
-	{"optimizers", "optimizers", []string{"optimizer", "PyTorch", "what it is"}, func() [][]string {
+	{"ops", "framework operators that memplan models", []string{"operator", "kind", "autocast", "saved for backward"}, []string{"operator", "kind", "autocast", "saved"}, opRows, nil},
+	{"gpus", "cards", []string{"gpu", "memory", "GB/s", "fp32 TFLOP/s", "half TFLOP/s", "CUDA context"}, nil, gpuRows, gpuItems},
+	{"optimizers", "optimizers", []string{"optimizer", "PyTorch", "what it is"}, []string{"optimizer", "class", "doc"}, func() [][]string {
 		return rows(profile.Optimizers, func(x *profile.Optimizer) []string {
 			return []string{strings.Join(append([]string{x.Name}, x.Aliases...), ", "), x.Class, x.Doc}
 		})
-	}},
-	{"precisions", "precisions", []string{"precision", "what it is"}, func() [][]string {
+	}, nil},
+	{"precisions", "precisions", []string{"precision", "what it is"}, []string{"precision", "doc"}, func() [][]string {
 		return rows(profile.Precisions, func(x *profile.Precision) []string { return []string{x.Name, x.Doc} })
-	}},
-	{"runtimes", "runtimes", []string{"runtime", "CUDA", "cuDNN", "measured"}, func() [][]string {
+	}, nil},
+	{"runtimes", "runtimes", []string{"runtime", "CUDA", "cuDNN", "measured"}, []string{"runtime", "cuda", "cudnn", "measured"}, func() [][]string {
 		return rows(profile.Runtimes, func(x *profile.Runtime) []string {
 			return []string{x.Name, x.CUDA, x.CuDNN, strconv.FormatBool(x.Measured)}
 		})
-	}},
-	{"layouts", "arena layouts", []string{"layout", "what it is"}, func() [][]string { return nil }},
-	{"selectors", "checkpoint selections", []string{"selection", "what it is"}, func() [][]string {
+	}, nil},
+	{"layouts", "arena layouts", []string{"layout", "what it is"}, []string{"layout", "doc"}, func() [][]string {
+		return rows(layout.Methods, func(m *layout.Method) []string { return []string{m.Name, m.Doc} })
+	}, nil},
+	{"selectors", "checkpoint selections", []string{"selection", "what it is"}, []string{"selection", "doc"}, func() [][]string {
 		return rows(planner.Selections, func(x *struct{ Name, Doc string }) []string { return []string{x.Name, x.Doc} })
-	}},
-	{"rules", "rules of check", []string{"rule", "a limit is", "what it limits"}, func() [][]string {
+	}, nil},
+	{"rules", "rules of check", []string{"rule", "a limit is", "what it limits"}, []string{"rule", "form", "doc"}, func() [][]string {
 		return rows(planner.Rules, func(r *planner.Rule) []string { return []string{r.Name, r.Form, r.Doc} })
-	}},
+	}, nil},
 }
 
 // rows writes each entry of a table as a row.
@@ -74,6 +79,27 @@ func gpuRows() [][]string {
 	})
 }
 
+// A gpuItem is a card as JSON.
+type gpuItem struct {
+	GPU            string  `json:"gpu"`
+	Title          string  `json:"title"`
+	MemoryBytes    int64   `json:"memoryBytes"`
+	ContextBytes   int64   `json:"contextBytes"`
+	BytesPerSecond float64 `json:"bytesPerSecond"`
+	FP32           float64 `json:"fp32FlopsPerSecond"`
+	Half           float64 `json:"halfFlopsPerSecond"` // of tensor cores; 0 without
+	BF16           bool    `json:"bf16"`
+}
+
+func gpuItems() any {
+	var out []gpuItem
+	for i := range profile.Devices {
+		d := &profile.Devices[i]
+		out = append(out, gpuItem{d.Name, d.Title, d.Memory, d.Context, d.Bandwidth, d.FP32, d.Half, d.BF16})
+	}
+	return out
+}
+
 // listed are the formats of list.
 var listed = []report.Format[*listing]{
 	{Name: "text", Write: func(w io.Writer, l *listing, _ report.Style) error {
@@ -85,16 +111,24 @@ var listed = []report.Format[*listing]{
 		return t.Flush()
 	}},
 	{Name: "json", Write: func(w io.Writer, l *listing, _ report.Style) error {
-		items := []map[string]string{}
-		for _, r := range l.rows() {
-			m := map[string]string{}
-			for i, h := range l.head {
-				m[h] = r[i]
-			}
-			items = append(items, m)
-		}
-		return report.JSON(w, map[string]any{"schemaVersion": planner.SchemaVersion, l.name: items})
+		return report.JSON(w, map[string]any{"schemaVersion": planner.SchemaVersion, l.name: l.document()})
 	}},
+}
+
+// document is the rows as JSON.
+func (l *listing) document() any {
+	if l.items != nil {
+		return l.items()
+	}
+	items := []map[string]string{}
+	for _, r := range l.rows() {
+		m := map[string]string{}
+		for i, k := range l.keys {
+			m[k] = r[i]
+		}
+		items = append(items, m)
+	}
+	return items
 }
 
 // opSupports are the formats of list ops --model.

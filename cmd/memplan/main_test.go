@@ -42,7 +42,7 @@ func TestHelp(t *testing.T) {
 			if f.Usage == "" {
 				t.Errorf("%s --%s: no help", c.CommandPath(), f.Name)
 			}
-			if _, ok := c.GetFlagCompletionFunc(f.Name); !ok && !strings.Contains("help version output timeline model input expect profile", f.Name) && f.Value.Type() != "bool" {
+			if _, ok := c.GetFlagCompletionFunc(f.Name); !ok && !strings.Contains("help version output timeline model input expect profile times", f.Name) && f.Value.Type() != "bool" {
 				t.Errorf("%s --%s: no completion", c.CommandPath(), f.Name)
 			}
 		})
@@ -61,7 +61,7 @@ func TestSurface(t *testing.T) {
 	root := newRootCmd(newStreams(&bytes.Buffer{}, &bytes.Buffer{}))
 	model := "vram gpu batch dim mode precision optimizer loss attention accumulate checkpoint runtime format output timeout"
 	for name, flags := range map[string]string{
-		"analyze": model + " timeline", "plan": model, "diff": model, "show": model + " timeline", "config": "to format output", "check": "format output", "baseline": "output",
+		"analyze": model + " timeline times", "plan": model + " times", "diff": model, "show": model + " timeline", "config": "to format output", "check": "format output", "baseline": "output",
 		"validate": model + " device cap input expect tolerance seed steps profile", "list": "format output model", "version": "", "completion": "", "solve remat": "budget budget-ratio class format output timeout",
 	} {
 		c, rest, err := root.Find(strings.Fields(name))
@@ -98,6 +98,12 @@ func TestListings(t *testing.T) {
 		}
 		if items, ok := doc[l.name].([]any); !ok || len(items) != len(l.rows()) {
 			t.Errorf("list %s has %d items, want %d", l.name, len(items), len(l.rows()))
+		}
+		if l.items == nil && len(l.keys) != len(l.head) {
+			t.Errorf("list %s: keys %q for %q", l.name, l.keys, l.head)
+		}
+		for _, fault := range spelling(doc, "") {
+			t.Errorf("list %s: %s", l.name, fault)
 		}
 	}
 }

@@ -45,6 +45,9 @@ It reads NVML in a build with CUDA, else through nvidia-smi.`,
 			if o.target.PID < 0 || c.Flags().Changed("pid") && o.target.PID == 0 {
 				return fmt.Errorf("--pid %d: want a positive integer", o.target.PID)
 			}
+			if o.target.GPU < 0 {
+				return fmt.Errorf("--gpu %d: want the number of a device, from 0", o.target.GPU)
+			}
 			if o.interval <= 0 || o.window < o.interval || o.duration < 0 {
 				return errors.New("--interval and --window want positive durations, the window the longer, and --duration none below 0")
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/validate"
 )
 
 type planOptions struct {
@@ -29,7 +30,8 @@ func newPlanCmd(s *streams, run func(context.Context, *streams, *planOptions) er
 		Use:   "plan <model.onnx>",
 		Short: "The same search as analyze; writes the Plan document",
 		Long: `plan answers the question that analyze answers and writes the answer as a
-document, for config, check, diff and validate to read.`,
+document, for config, check, diff and validate to read. The document also says
+where every buffer of the step lies in one arena, for an executor.`,
 		Example: `  memplan plan models/gpt2.onnx --batch 48 --vram 16G -o plan.json
   memplan config plan.json --to torch`,
 		Args:              exactly(1, "one model file"),
@@ -65,11 +67,30 @@ func planRun(ctx context.Context, s *streams, o *planOptions) error {
 	if err != nil {
 		return err
 	}
+	if err := arrange(m, p, &cfg); err != nil {
+		return err
+	}
 	if err := emit(s, &o.outputFlags, plans, p); err != nil {
 		return err
 	}
 	fmt.Fprintln(s.err, report.Verdict(&p.Report))
 	return answer(p.Fits)
+}
+
+// arrange places the storages of a plan's step; there is none where not even
+// batch 1 fits.
+func arrange(m *planner.Model, p *planner.Plan, cfg *planner.Config) error {
+	if p.Batch != nil && p.Batch.Max == 0 {
+		return nil
+	}
+	q := p.Question()
+	q.Shapes = cfg.Shapes
+	step, err := m.Program(q)
+	if err != nil {
+		return err
+	}
+	p.Arena = validate.Arrange(step.Program)
+	return nil
 }
 
 type configOptions struct {

@@ -45,6 +45,7 @@ in CI on machines without a GPU.`,
 		}
 		return c.Help()
 	}
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return emptyValue(c) }
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	root.SetFlagErrorFunc(flagError)
@@ -139,6 +140,17 @@ func flagError(c *cobra.Command, err error) error {
 		return fmt.Errorf("--%s needs a value: %s", missing.GetFlag().Name, see)
 	}
 	return fmt.Errorf("%w: %s", err, see)
+}
+
+// emptyValue is the error of a flag that was given nothing, as from a variable
+// of a script that is not set: that is not the same as leaving it out.
+func emptyValue(c *cobra.Command) (err error) {
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if err == nil && f.Value.Type() == "string" && f.Value.String() == "" && f.Name != "alloc-conf" { // PyTorch takes "" for its defaults
+			err = fmt.Errorf("--%s \"\": give it a value or leave it out: see %s --help", f.Name, c.CommandPath())
+		}
+	})
+	return err
 }
 
 // wanted says what flags of a type take, for those whose own errors do not.

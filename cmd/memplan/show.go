@@ -26,8 +26,8 @@ type shown struct {
 	nodes  []planner.NodeInfo
 }
 
-// showDocument is the JSON form. A value's shape is null where its rank is
-// not known.
+// showDocument is the JSON form. Where the rank of a value is not known its
+// shape is empty, and static false.
 type showDocument struct {
 	SchemaVersion int                 `json:"schemaVersion"`
 	Values        []planner.ValueInfo `json:"values"`

@@ -33,7 +33,7 @@ func newSolveCmd(s *streams) *cobra.Command {
 			return fmt.Errorf("solve %q: %w", args[0], oneOf(args[0], known))
 		},
 	}
-	c.AddCommand(newSolveRematCmd(s, solveRematRun))
+	c.AddCommand(newSolveRematCmd(s, solveRematRun), newSolveLayoutCmd(s, solveLayoutRun))
 	return c
 }
 
@@ -170,6 +170,9 @@ func solveRematRun(ctx context.Context, s *streams, o *solveRematOptions) error 
 	}
 	defer f.Close()
 	in, err := remat.ReadJSON(f)
+	if errors.Is(err, io.EOF) {
+		err = errors.New("the file is empty: want a graph in networkx's node-link form")
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.path, err)
 	}

@@ -2,25 +2,11 @@ package main
 
 import _ "embed"
 
-// checkpointsPython is tested by scripts/nested_oracle.py.
-//
-//go:embed checkpoints.py
-var checkpointsPython string
-
-const checkpointsTopic = `memplan config --to torch lists checkpointed regions: modules that run one after
-the other, as torch.utils.checkpoint runs them with use_reentrant=False. A region
-whose modules all lie in those of one listed before it is nested in that: layer1
-and layer1.0, or blocks.0 to blocks.5 and blocks.2 with blocks.3. The outer one is
-then run again first, and keeps what the inner one is called with. This applies
-such a file, before training:
-
-    apply_checkpoints(model, "checkpoint.json")
-
-` + "\n"
+//go:embed apply.py
+var applyPython string
 
 // topics are the help texts that belong to no command.
 var topics = []struct{ name, short, text string }{
-	{"checkpoints", "Python that applies a checkpoint configuration", checkpointsTopic + checkpointsPython},
 	{"config-file", "The configuration file .memplan.yaml", configTopic},
 	{"exit-codes", "What memplan's exit codes mean", `0  yes: it fits, no regression, validated
 1  no: it does not fit, a rule failed, a prediction was refuted
@@ -43,6 +29,7 @@ CLICOLOR=0      turns colour off
 CLICOLOR_FORCE  any value but 0 turns colour on
 COLUMNS         width of the text where the output is no terminal (80)
 `},
+	{"torch", "How a training script applies a plan", torchTopic + "\n" + applyPython},
 	{"memory", "The four memory numbers", `requested  bytes of live tensors
 allocated  what torch.cuda.max_memory_allocated shows: block sizes after rounding and splitting
 reserved   what torch.cuda.max_memory_reserved shows: segments held by the caching allocator
@@ -73,4 +60,19 @@ or the nearest folder above it. Paths in it are relative to its own folder.
 Only path is needed. memplan list rules says what each rule limits; a model with a
 card must fit it, whatever the rules. max-peak and max-increase look at reserved
 bytes. A key that is not known is an error, with its line.
+`
+
+const torchTopic = `memplan config plan.json --to torch writes what a plan checkpoints. Each entry of
+checkpoint is one region, its modules run one after the other (use_reentrant=False).
+An entry whose modules all lie in those of one before it is nested in that, as layer1.0
+in layer1, or blocks.2 with blocks.3 in blocks.0 to blocks.5: the outer one is run
+again first, and keeps what the inner one is called with;
+each of ops names calls of one operator in one region, counted from 0, whose results
+are kept (create_selective_checkpoint_contexts, PyTorch 2.4 or newer); the region runs
+all others again in the backward pass. Its random numbers are those of the first run,
+and running statistics of a BatchNorm that runs again are not updated again.
+
+    apply(model, json.load(open("checkpoint.json")))
+
+before the first step, with this function:
 `

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/planner"
@@ -35,7 +36,7 @@ func newValidateCmd(s *streams, run func(context.Context, *streams, *validateOpt
 		Use:   "validate <plan.json|model.onnx>",
 		Short: "Run it on a device, predicted against measured",
 		Long: `validate runs training steps on a device as the plan's schedule says, in one
-arena at the planned offsets, and checks: no buffer is written beyond its end,
+arena, at the offsets of the plan, and checks: no buffer is written beyond its end,
 every byte planned was enough, gradients with checkpoints are those without,
 memory and time are as predicted. A model file is run as analyze would count
 it; a plan as it was made. Weights are the file's own, or made from the seed
@@ -45,6 +46,7 @@ where it has none. What the device cannot run is listed; nothing is left out.
 its name, or a gradient as grad:PARAMETER, both of the first step.`,
 		Example: `  memplan validate plan.json --device cuda --cap 16G
   memplan validate models/mlp.onnx --batch 2 --device cpu
+  memplan validate models/mlp.onnx --batch 64 --device cuda:1
   memplan validate small.onnx --device cpu --input input0=x.npy --input target=y.npy --expect output0=out.npy`,
 		Args:              exactly(1, "one plan or model file"),
 		ValidArgsFunction: completeFiles(1, "json", "onnx"),
@@ -58,25 +60,39 @@ its name, or a gradient as grad:PARAMETER, both of the first step.`,
 	}
 	o.modelFlags.add(c)
 	fl := c.Flags()
-	addEnum(c, fl, &o.device, "device", device.Names()[0], "`DEVICE` to run on", device.Names(), nil)
+	addDevice(c, fl, &o.device)
 	fl.StringVar(&o.cap, "cap", "", "take no more than `SIZE` of the device's memory")
 	fl.StringArrayVar(&o.inputs, "input", nil, "elements of an input, a weight or the loss's target from a .npy or .pb file, `NAME=FILE`; repeatable")
 	fl.StringArrayVar(&o.expect, "expect", nil, "what an output, or a gradient as grad:NAME, should be, `NAME=FILE`; repeatable")
 	fl.Float64Var(&o.tolerance, "tolerance", 1e-4, "how far what is expected may be off, relative to the largest number")
 	fl.Uint64Var(&o.seed, "seed", 0, "`N` of which weights, inputs and dropout are made")
 	fl.IntVar(&o.steps, "steps", 2, "training steps of each run, `N`")
-	fl.StringVar(&o.profile, "profile", "", "write the measured times of all nodes to `FILE`, as JSON")
+	fl.StringVar(&o.profile, "profile", "", "write the measured times of all nodes to `FILE`, for --times to read")
 	noFiles(c, "cap", "tolerance", "seed", "steps")
 	o.outputFlags.add(c, report.Names(report.Validations))
 	return c
 }
 
+// addDevice adds the flag that names a device of the table, or one of several.
+func addDevice(c *cobra.Command, fl *pflag.FlagSet, at *string) {
+	addEnum(c, fl, at, "device", device.Names()[0], "`DEVICE` to run on, cuda:1 for the second GPU", device.Names(), func(s string) error {
+		_, err := device.Find(s)
+		if errors.Is(err, device.ErrUnknown) {
+			return oneOf(s, device.Names())
+		}
+		return err
+	})
+}
+
 // planFlags are the flags that a plan has answered.
-var planFlags = []string{"vram", "gpu", "batch", "dim", "shape", "mode", "precision", "optimizer", "loss", "attention", "accumulate", "checkpoint", "runtime", "freeze", "lora", "hold-outputs", "alloc-conf"}
+var planFlags = []string{"vram", "gpu", "batch", "dim", "shape", "mode", "precision", "optimizer", "loss", "attention", "accumulate", "checkpoint", "runtime", "freeze", "lora", "hold-outputs", "alloc-conf", "times"}
 
 func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
-	q := &validate.Question{Open: device.Find(o.device).Open, Seed: o.seed, Steps: o.steps, Tolerance: o.tolerance}
-	var err error
+	open, err := device.Find(o.device)
+	if err != nil {
+		return fmt.Errorf("--device %s: %w", o.device, err)
+	}
+	q := &validate.Question{Open: open, Seed: o.seed, Steps: o.steps, Tolerance: o.tolerance}
 	if o.cap != "" {
 		if q.Cap, err = positiveSize("cap", o.cap); err != nil {
 			return err
@@ -146,7 +162,7 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 		if err != nil {
 			return err
 		}
-		q.Framework = p.Peak.ReservedBytes
+		q.Framework, q.Arena = p.Peak.ReservedBytes, p.Arena
 		q.Model, q.Config, err = planner.OpenPlan(o.path)
 		return err
 	}
@@ -234,16 +250,16 @@ func readArrays(flag string, list []string) (map[string]validate.Array, error) {
 
 // A measuredProfile is what --profile writes.
 type measuredProfile struct {
-	SchemaVersion int                 `json:"schemaVersion"`
-	Device        validate.DeviceInfo `json:"device"`
-	Model         validate.ModelInfo  `json:"model"`
-	StepMs        float64             `json:"stepMs"`
-	Nodes         []validate.OpTime   `json:"nodes"`
+	SchemaVersion int                    `json:"schemaVersion"`
+	Device        validate.DeviceInfo    `json:"device"`
+	Model         validate.ModelInfo     `json:"model"`
+	StepMs        float64                `json:"stepMs"`
+	Nodes         []planner.MeasuredNode `json:"nodes"`
 }
 
 func writeProfile(file string, r *validate.Report) error {
 	var b bytes.Buffer
-	if err := report.JSON(&b, measuredProfile{r.SchemaVersion, r.Device, r.Model, r.Time.MeasuredMs, r.Time.PerOp}); err != nil {
+	if err := report.JSON(&b, measuredProfile{r.SchemaVersion, r.Device, r.Model, r.Time.MeasuredMs, r.Profile}); err != nil {
 		return err
 	}
 	return writeFile(file, b.Bytes())

@@ -70,6 +70,8 @@ func (e *Eager) castTo(t *Tensor, to graph.DType) *Tensor {
 	if cache {
 		t.cast = c
 		e.casts = append(e.casts, t)
+	} else {
+		e.called = append(e.called, c)
 	}
 	return c
 }

@@ -182,7 +182,7 @@ func (en *engine) run(n *gradNode) {
 	// goes as variables do, the last first. What a segment was called with lives
 	// on in its frame.
 	inFunction := func(t *Tensor) bool {
-		return n.seg == nil && e.Hooks || n.seg != nil && t != nil && t.Storage >= n.seg.fresh
+		return n.seg == nil && e.Hooks || n.seg != nil && t != nil && (t.Storage >= n.seg.fresh || n.seg.sel.owns(t.Storage))
 	}
 	for _, t := range slices.Backward(saved) {
 		if inFunction(t) {
@@ -199,6 +199,9 @@ func (en *engine) run(n *gradNode) {
 		if !inFunction(t) {
 			e.hold(t)
 		}
+	}
+	if n.seg != nil && len(n.saved) > 0 {
+		n.seg.release(e)
 	}
 	n.saved, n.apply = nil, nil
 	for _, g := range grads {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -246,12 +247,16 @@ func (e *Eager) Run(c *Call) (outs []*Tensor, err error) {
 	if op == nil {
 		return e.unknown(c), nil
 	}
+	e.called = e.called[:0]
 	if e.Autocast != graph.Undefined {
 		e.autocast(op, c)
 	}
+	casts := slices.Clone(e.called)
 	if outs = op.run(e, c); outs == nil {
 		return e.unknown(c), nil
 	}
+	slices.Reverse(casts) // they go as C++ lets go of arguments: what was made last, first
+	e.hold(casts...)
 	return outs, nil
 }
 

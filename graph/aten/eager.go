@@ -49,13 +49,16 @@ type Eager struct {
 
 	grad     bool // autograd records
 	seq      int64
-	tape     []saver   // what saves, in order, in the segment being run
-	segment  int32     // segment being recomputed, or -1
-	inside   *Segment  // segment whose first forward runs: saved tensors are dropped
-	replay   *replay   // recomputing a segment
-	casts    []*Tensor // parameters with a cached autocast copy
-	draws    uint32    // calls of random numbers that the lifted call has made
+	tape     []saver    // what saves, in order, in the segment being run
+	segment  int32      // segment being recomputed, or -1
+	inside   *Segment   // segment whose first forward runs: saved tensors are dropped
+	replay   *replay    // recomputing a segment
+	sel      *selection // of the segment being run, nil outside
+	casts    []*Tensor  // parameters with a cached autocast copy
+	called   []*Tensor  // other copies that autocast made for the call being run
+	draws    uint32     // calls of random numbers that the lifted call has made
 	savedIDs map[program.StorageID]bool
+	keeping  map[program.StorageID]string // outputs that a region's recomputation will take, and of which call
 	fwdWS    program.StorageID
 	bwdWS    program.StorageID
 	ltWS     program.StorageID
@@ -65,7 +68,7 @@ type Eager struct {
 // New returns an Eager that appends to an empty program.
 func New(cfg Config) *Eager {
 	return &Eager{Config: cfg, P: &program.Program{}, segment: -1, call: -1, fwdWS: program.None, bwdWS: program.None, ltWS: program.None, ltBackWS: program.None,
-		savedIDs: map[program.StorageID]bool{}}
+		savedIDs: map[program.StorageID]bool{}, keeping: map[program.StorageID]string{}}
 }
 
 // Warn records something guessed or not modelled, once per code and node.
@@ -120,6 +123,7 @@ type kernel struct {
 	e    *Eager
 	n    program.Node
 	outs []*Tensor
+	kept *keptCall // its outputs are kept, or were; nil for most
 }
 
 // begin starts a call of op that reads in; nil and host tensors are skipped.
@@ -128,6 +132,7 @@ func (e *Eager) begin(op string, in ...*Tensor) *kernel {
 	if e.replay != nil {
 		k.n.Recompute, k.n.Segment = true, e.segment
 	}
+	k.kept = e.sel.begin(op)
 	listed := true
 	for _, t := range in {
 		k.read(t)
@@ -230,14 +235,25 @@ func (k *kernel) alloc(shape, strides []int64, d graph.DType) *Tensor {
 		fail("a result of shape %v: more bytes than any device has", shape)
 	}
 	t := &Tensor{Tensor: program.Tensor{DType: d, Shape: slices.Clone(shape), Strides: strides}}
+	if k.reuses() {
+		t.Storage = k.kept.outs[len(k.outs)]
+		k.outs = append(k.outs, t)
+		return t
+	}
 	t.Storage = k.e.newStorage(program.Storage{Bytes: t.Bytes(), Category: k.e.category(), Name: k.e.name, Module: k.e.module})
 	k.event(t.Storage, false)
 	k.out(t)
+	if k.kept != nil {
+		k.kept.outs = append(k.kept.outs, t.Storage)
+	}
 	return t
 }
 
 // out adds an output whose storage exists.
 func (k *kernel) out(t *Tensor) {
+	if what := k.e.keeping[t.Storage]; what != "" {
+		fail("it writes to the result of %s, which is kept: PyTorch refuses to recompute from it", what)
+	}
 	k.outs = append(k.outs, t)
 	k.n.Out = append(k.n.Out, t.Tensor)
 	k.n.Traffic += t.Bytes()
@@ -252,7 +268,7 @@ func (k *kernel) event(id program.StorageID, free bool) {
 
 // temp allocates scratch that the call frees itself; 0 bytes is no allocation.
 func (k *kernel) temp(bytes int64, cat program.Category) program.StorageID {
-	if bytes <= 0 {
+	if bytes <= 0 || k.reuses() {
 		return program.None
 	}
 	if cat == program.Workspace {
@@ -314,6 +330,9 @@ func (k *kernel) lt() {
 
 // library allocates a library's workspace, which lives as long as the process.
 func (k *kernel) library(name string, bytes int64) program.StorageID {
+	if k.reuses() {
+		return program.None
+	}
 	id := k.e.newStorage(program.Storage{Bytes: bytes, Category: program.Workspace, Life: program.State, Name: name})
 	k.event(id, false)
 	return id
@@ -322,10 +341,20 @@ func (k *kernel) library(name string, bytes int64) program.StorageID {
 // end appends the node and returns its first output.
 func (k *kernel) end() *Tensor {
 	e := k.e
-	if e.Stopped() {
-		e.unmake(&k.n)
-	} else {
+	switch {
+	case k.reuses():
+		k.take()
+	case e.replay == nil || !e.replay.stopped:
 		e.P.Nodes = append(e.P.Nodes, k.n)
+		if k.kept != nil {
+			k.keep()
+		}
+		if e.sel != nil {
+			e.sel.latest = nil
+		}
+	default:
+		e.unmake(&k.n)
+		e.holdStorages(k.n.Reads...) // what would have been read on is named by variables of the frames that are left
 	}
 	if len(k.outs) == 0 {
 		return nil
@@ -336,13 +365,23 @@ func (k *kernel) end() *Tensor {
 // hold keeps storages alive until the last node appended so far has run; they
 // are then released in the order given.
 func (e *Eager) hold(ts ...*Tensor) {
-	if len(e.P.Nodes) == 0 || e.replay != nil && e.replay.stopped {
+	for _, t := range ts {
+		if t != nil && t.Storage != program.None {
+			e.holdStorages(t.Storage)
+		}
+	}
+}
+
+// holdStorages is hold of storages. Once a recomputation has stopped, it is of
+// those that exist: the frames are left all at once.
+func (e *Eager) holdStorages(ids ...program.StorageID) {
+	if len(e.P.Nodes) == 0 {
 		return
 	}
 	n := &e.P.Nodes[len(e.P.Nodes)-1]
-	for _, t := range ts {
-		if t != nil && t.Storage != program.None {
-			n.Holds = append(n.Holds, t.Storage)
+	for _, id := range ids {
+		if e.replay == nil || !e.replay.stopped || id < e.replay.end {
+			n.Holds = append(n.Holds, id)
 		}
 	}
 }

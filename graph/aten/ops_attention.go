@@ -227,8 +227,9 @@ func (e *Eager) swap12(t *Tensor) *Tensor {
 }
 
 // runCudnnAttention is cuDNN's fused kernel: seed and offset of the random
-// numbers, the result, the log-sum-exp; its backward takes float accumulators
-// of the query gradient twice and one float a row.
+// numbers, the result, the log-sum-exp; its backward takes a float accumulator
+// of the query gradient, two where it is causal, and one float a row (as
+// measured for one shape of each).
 func runCudnnAttention(e *Eager, a *attention) *Tensor {
 	b, h, m, _, d := a.dims()
 	mask := e.bias(a)
@@ -246,7 +247,11 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 			for _, t := range []*Tensor{s[2], s[1], s[3]} {
 				outs = append(outs, k.alloc(t.Shape, iteratorStrides(t.Shape, layoutOf(t)), t.DType))
 			}
-			k.scratch(2*4*b*h*m*d+4*b*h*m+256, program.Workspace)
+			sums := int64(1)
+			if a.causal {
+				sums = 2
+			}
+			k.scratch(sums*4*b*h*m*d+4*b*h*m+256, program.Workspace)
 			k.flops(5 * a.flops() / 2).end()
 			return outs
 		})
@@ -355,7 +360,7 @@ func runMathAttention(e *Eager, a *attention) *Tensor {
 	if o.DType != d {
 		o = e.toDType("to", o, d)
 	}
-	e.hold(kk, q, mask)
+	e.hold(kk, q, mask, p) // the probabilities are a second result
 	return o
 }
 
@@ -373,9 +378,9 @@ func (e *Eager) causalBias(a *attention) *Tensor {
 	return o
 }
 
-// addInto adds b to a result in place; the gradient passes through.
+// addInto adds b to a result; the gradient passes through.
 func (e *Eager) addInto(a, b *Tensor) *Tensor {
-	o := e.into("add", a, b)
+	o := e.addTo(a, b)
 	e.record("AddBackward0", []*Tensor{o}, []*Tensor{a, b}, nil, func(_ *Eager, g, _ []*Tensor, need []bool) []*Tensor {
 		outs := []*Tensor{g[0], nil}
 		if need[1] {

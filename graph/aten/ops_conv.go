@@ -1,6 +1,8 @@
 package aten
 
 import (
+	"slices"
+
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/cudnn"
 	"github.com/memplan/memplan/graph/program"
@@ -61,7 +63,7 @@ func samePadding(kind string, kernel, dil []int64) []int64 {
 // kernel and records its backward.
 func (e *Eager) convolution(v *conv) *Tensor {
 	v.resolve(e)
-	x := e.formatted(v.x, v.last)
+	x := e.operand("cudnn_convolution", v.x, func(t *Tensor) *Tensor { return e.formatted(t, v.last) })
 	k := e.begin(map[bool]string{true: "cudnn_convolution_transpose", false: "cudnn_convolution"}[v.transposed], x, v.w, v.b).does("convolution")
 	k.attrs().Conv = v.attrs()
 	if v.depthwise {
@@ -223,11 +225,22 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 	// format that is not dense, by each (cudnn_convolution_backward and
 	// cudnn_convolution_transpose_backward, aten/src/ATen/native/cudnn/ConvShared.cpp).
 	ready, copied := inFormat(g[0], v.last), program.None
+	input := program.None
+	if !inFormat(s[0], v.last) && !v.depthwise {
+		input = k.temp(s[0].Bytes(), program.Temporaries)
+	}
 	if !ready && (v.transposed || g[0].channelsLast() != v.last) {
 		copied, ready = k.temp(g[0].Bytes(), program.Temporaries), true
 	}
+	if v.depthwise && need[1] { // the kernel of the weight comes first (native/cuda/DepthwiseConv2d.cu)
+		outs[1] = k.alloc(v.w.Shape, v.strides(v.w), v.w.DType)
+	}
 	if need[0] {
 		outs[0] = k.alloc(v.x.Shape, v.strides(v.x), v.x.DType)
+		if outs[1] != nil { // results stand in their order, whichever was made first
+			slices.Reverse(k.outs)
+			slices.Reverse(k.n.Out)
+		}
 		v.pass(k, cudnn.DataGrad, ready, g[0], s[1])
 		work += v.flops()
 	}
@@ -236,12 +249,14 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		if !ready {
 			dense = k.temp(g[0].Bytes(), program.Temporaries)
 		}
-		outs[1] = k.alloc(v.w.Shape, v.strides(v.w), v.w.DType)
+		if outs[1] == nil {
+			outs[1] = k.alloc(v.w.Shape, v.strides(v.w), v.w.DType)
+		}
 		k.convScratch(v, cudnn.WeightGrad)
 		k.free(dense)
 		work += v.flops()
 	}
-	k.free(copied)
+	k.free(copied, input)
 	if need[2] {
 		outs[2] = k.alloc([]int64{v.outShape[1]}, nil, v.x.DType)
 		dims := []int{0}

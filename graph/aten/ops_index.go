@@ -33,16 +33,42 @@ func runEmbedding(e *Eager, c *Call) []*Tensor {
 	k.end()
 	e.record("EmbeddingBackward0", []*Tensor{o}, []*Tensor{w}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		k := e.begin("embedding_dense_backward", g[0], s[0]).scalars(padding)
-		var temps []program.StorageID
-		if n := idx.Numel(); n > sortLimit {
-			temps = []program.StorageID{k.temp(8*n, program.Temporaries), k.temp(8*n, program.Temporaries)}
+		temps := []program.StorageID{k.whole(g[0]), k.whole(s[0])}
+		sorts := idx.Numel() > sortLimit
+		if sorts {
+			temps = append(temps, k.sortIndices(idx.Numel())...)
 		}
 		d := k.alloc(w.Shape, nil, w.DType)
+		if sorts { // where each row's indices begin, twice, and blocks of them
+			list := 8 * idx.Numel()
+			starts := k.temp(list, program.Temporaries)
+			k.scratch(list, program.Temporaries)
+			temps = append(temps, starts)
+		}
+		slices.Reverse(temps)
 		k.free(temps...)
 		k.end()
 		return []*Tensor{d}
 	})
 	return []*Tensor{o}
+}
+
+// whole allocates the copy of a tensor that is not in one piece, if it is not.
+func (k *kernel) whole(t *Tensor) program.StorageID {
+	if t.contiguous() {
+		return program.None
+	}
+	return k.temp(t.Bytes(), program.Temporaries)
+}
+
+// sortIndices adds the sort of n indices, with their places, by all bits, and
+// returns the two results. The sort's own scratch is as measured for 4,096 and
+// 16,384 indices: both lists once more, histograms and a quarter byte an index.
+func (k *kernel) sortIndices(n int64) []program.StorageID {
+	sorted, order := k.temp(8*n, program.Temporaries), k.temp(8*n, program.Temporaries)
+	places := k.temp(8*n, program.Temporaries)
+	k.free(k.temp(16*n+n/4+16895, program.Temporaries), places)
+	return []program.StorageID{sorted, order}
 }
 
 // gathered is an operator that picks elements of its first operand by
@@ -69,10 +95,55 @@ func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 		e.record(node, []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 			k := e.begin(back, append(slices.Clone(g), s...)...).does(picks[c.Op] + "_backward").dims(dims...)
 			k.alloc(in, nil, g[0].DType)
+			if back == "index_put" {
+				k.sortedPut(g[0], s[len(s)-len(idx):])
+			}
 			return []*Tensor{k.end()}
 		})
 		return []*Tensor{o}
 	}
+}
+
+// sortTile is the number of keys that a radix sort does at once, in the thread
+// block's own memory; a larger one takes its histograms from the allocator
+// (cub::DeviceRadixSort, as the measured steps show it).
+const (
+	sortTile    = 2048
+	sortScratch = 3583 // bytes
+)
+
+// sortedPut adds the scratch of index_put_ with accumulate: linear indices, the
+// values in one piece, and the sort of the former (index_put_with_sort_kernel in
+// aten/src/ATen/native/cuda/Indexing.cu).
+func (k *kernel) sortedPut(values *Tensor, idx []*Tensor) {
+	shape, ok := broadcast(idx...)
+	if !ok || len(idx) == 0 {
+		return
+	}
+	n := numel(shape)
+	if n == 0 {
+		return
+	}
+	list := func() program.StorageID { return k.temp(8*n, program.Temporaries) }
+	var linear program.StorageID
+	for i := range idx {
+		wrapped := list()
+		times := list()
+		k.free(wrapped)
+		if i == 0 {
+			linear = times
+		} else {
+			k.free(times)
+		}
+	}
+	whole := k.whole(values)
+	from, sorted := list(), list()
+	order := list()
+	scratch := int64(1)
+	if n > sortTile {
+		scratch = sortScratch
+	}
+	k.free(k.temp(scratch, program.Temporaries), order, sorted, from, whole, linear)
 }
 
 // picks names the kernels of operators that pick elements.

@@ -277,7 +277,7 @@ func (e *Eager) linear(op string, x, w, b *Tensor) *Tensor {
 	if b == nil {
 		return o
 	}
-	sum := e.into("add", o, b)
+	sum := e.addTo(o, b)
 	e.record("AddBackward0", []*Tensor{sum}, []*Tensor{o, b}, nil, func(_ *Eager, g, _ []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
 		for i := range outs {
@@ -287,6 +287,17 @@ func (e *Eager) linear(op string, x, w, b *Tensor) *Tensor {
 		}
 		return outs
 	})
+	return sum
+}
+
+// addTo adds b to a result that was just made, in place unless a dispatch mode
+// watches, for which isTensorSubclassLike is true of every tensor.
+func (e *Eager) addTo(o, b *Tensor) *Tensor {
+	if !e.sel.watches() {
+		return e.into("add", o, b)
+	}
+	sum := e.unary("add", o.DType, o, b)
+	e.hold(o)
 	return sum
 }
 

@@ -27,7 +27,7 @@ func runLayerNorm(e *Eager, c *Call) []*Tensor {
 	for i := x.dim() - n; i < x.dim(); i++ {
 		normed = append(normed, i)
 	}
-	src := e.contig(c.Op, x)
+	src := e.operand("native_layer_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
 	k := e.begin("native_layer_norm", src, w, b).scalars(eps).dims(normed...)
 	at := k.n.Attrs
 	o := k.alloc(x.Shape, nil, x.DType)
@@ -38,9 +38,6 @@ func runLayerNorm(e *Eager, c *Call) []*Tensor {
 	mean := k.alloc(rows, nil, statistics(x.DType))
 	rstd := k.alloc(rows, nil, statistics(x.DType))
 	k.flops(8 * x.Numel()).end()
-	if src != x {
-		e.hold(src)
-	}
 	e.record("NativeLayerNormBackward0", []*Tensor{o}, []*Tensor{x, w, b}, []*Tensor{b, x, w, mean, rstd}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		return e.normBackward("native_layer_norm_backward", at, g[0], s[1], s[2], s[0], s[3:], need)
 	})
@@ -70,11 +67,27 @@ func (e *Eager) normBackward(op string, at *program.Attrs, g, x, w, b *Tensor, s
 		}
 	}
 	contiguous(g)
+	if op == "native_group_norm_backward" && need[0] {
+		k.groupSums(x, stats[0].Numel())
+	}
 	slices.Reverse(temps)
 	k.free(temps...)
 	k.gives(outs...)
 	k.flops(12 * x.Numel()).end()
 	return outs
+}
+
+// groupSums adds the scratch of group normalisation's backward: two sums and a
+// factor for every channel, two coefficients for every group
+// (GroupNormBackwardKernelImplInternal in
+// aten/src/ATen/native/cuda/group_norm_kernel.cu).
+func (k *kernel) groupSums(x *Tensor, groups int64) {
+	d := statistics(x.DType)
+	channel, group := d.Bytes(x.Shape[0]*x.Shape[1]), d.Bytes(groups)
+	ds, db := k.temp(channel, program.Temporaries), k.temp(channel, program.Temporaries)
+	c2, c3 := k.temp(group, program.Temporaries), k.temp(group, program.Temporaries)
+	c1 := k.temp(channel, program.Temporaries)
+	k.free(c3, c2, c1, db, ds)
 }
 
 // runBatchNorm is cuDNN's batch normalisation in training: it saves its input
@@ -147,7 +160,7 @@ func runGroupNorm(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "input")
 	groups := c.int(1, "num_groups", 1)
 	w, b := c.tensor(2, "weight"), c.tensor(3, "bias")
-	src := e.contig(c.Op, x)
+	src := e.operand("native_group_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
 	k := e.begin("native_group_norm", src, w, b).scalars(c.float(4, "eps", 1e-5))
 	at := k.n.Attrs
 	if c.Op != "group_norm" {
@@ -196,7 +209,7 @@ func runInstanceNorm(e *Eager, c *Call) []*Tensor {
 func runRMSNorm(e *Eager, c *Call) []*Tensor {
 	x, w := c.tensor(0, "input"), c.tensor(2, "weight")
 	n := len(c.ints(1, "normalized_shape", 0, 0))
-	src := e.contig(c.Op, x)
+	src := e.operand("_fused_rms_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
 	normed := make([]int, 0, 1)
 	for i := max(x.dim()-n, 0); i < x.dim(); i++ {
 		normed = append(normed, i)

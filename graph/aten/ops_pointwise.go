@@ -727,11 +727,22 @@ func (c *Call) filling(k *kernel) {
 			step = c.float(2, "step", 1)
 		}
 		k.does("arange").scalars(start, step)
+	case "linspace":
+		if steps := c.int(2, "steps", 0); steps > 0 && c.known(0) && c.known(1) {
+			from, to := c.float(0, "start", 0), c.float(1, "end", 0)
+			k.does("arange").scalars(from, (to-from)/float64(max(steps-1, 1)))
+		}
 	case "rand":
 		k.does("uniform").scalars(0, 1).random()
 	case "randn":
 		k.does("normal").scalars(0, 1).random()
 	}
+}
+
+// known reports an argument that is a number of the file.
+func (c *Call) known(i int) bool {
+	a := c.arg(i, "")
+	return a != nil && (a.Kind == graph.ArgInt || a.Kind == graph.ArgFloat)
 }
 
 // positional counts the arguments without a name.

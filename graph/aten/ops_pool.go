@@ -209,6 +209,9 @@ func runResize(e *Eager, c *Call) []*Tensor {
 			k.attrs().Scalars, k.n.Attrs.Inexact = resized.Scalars, resized.Inexact
 		}
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
+		if strings.Contains(op, "upsample") && !inFormat(g[0], g[0].channelsLast()) {
+			k.scratch(g[0].Bytes(), program.Temporaries) // the gradient in one piece
+		}
 		return []*Tensor{k.end()}
 	})
 	return []*Tensor{o}
@@ -219,7 +222,7 @@ func runResize(e *Eager, c *Call) []*Tensor {
 func (c *Call) resized(k *kernel) {
 	at, align := 2, 0.0
 	switch c.Op {
-	case "upsample_bilinear2d":
+	case "upsample_bilinear2d", "upsample_bicubic2d":
 		at = 3
 		if c.bool(2, "align_corners", false) {
 			align = 1

@@ -8,12 +8,18 @@ import (
 )
 
 // reduced is a reduction that saves its operand and its result; backward runs
-// the kernels one after the other, each of the operand's shape.
-func (e *Eager) reduced(op, node string, x *Tensor, dims []int, keep bool, d graph.DType, back ...string) *Tensor {
+// the kernels one after the other, each of the operand's shape. exact says what
+// kernel i computes of what the one before made, the result and the gradient,
+// of an operator that is euclidean_norm; nil: that is not said.
+func (e *Eager) reduced(op, node string, x *Tensor, dims []int, keep bool, d graph.DType, exact func(k *kernel, i int), back ...string) *Tensor {
 	if d == graph.Undefined {
 		d = x.DType
 	}
-	o := e.reduceKernel(op, x, dims, keep, d)
+	k := e.reducing(op, x, dims, reducedShape(x, dims, keep), d)
+	if exact != nil {
+		k.does("euclidean_norm")
+	}
+	o := k.end()
 	in := x.Shape
 	e.record(node, []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		w, r := e.keepDims(g[0], in, dims), e.keepDims(s[1], in, dims)
@@ -23,7 +29,13 @@ func (e *Eager) reduced(op, node string, x *Tensor, dims []int, keep bool, d gra
 			if i > 0 {
 				temps = append(temps, cur)
 			}
-			cur = e.elementwise(name, g[0].DType, cur, r, w).inexact("stands for several kernels").end()
+			k := e.elementwise(name, g[0].DType, cur, r, w)
+			if exact != nil {
+				exact(k, i)
+			} else {
+				k.inexact("stands for several kernels")
+			}
+			cur = k.end()
 		}
 		slices.Reverse(temps)
 		e.hold(temps...)
@@ -37,10 +49,20 @@ func runVectorNorm(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "self")
 	dims, keep := reduceDims(c, x, 2), c.bool(3, "keepdim", false)
 	back := []string{"div", "mul"}
-	if c.float(1, "ord", 2) != 2 {
-		back = []string{"sgn", "mul"}
+	exact := normBackward
+	if c.float(1, "ord", float64(c.int(1, "ord", 2))) != 2 {
+		back, exact = []string{"sgn", "mul"}, nil
 	}
-	return []*Tensor{e.reduced("linalg_vector_norm", "LinalgVectorNormBackward0", x, dims, keep, c.dtype(-1, "dtype"), back...)}
+	return []*Tensor{e.reduced("linalg_vector_norm", "LinalgVectorNormBackward0", x, dims, keep, c.dtype(-1, "dtype"), exact, back...)}
+}
+
+// normBackward says what the two kernels of a Euclidean norm's backward compute:
+// the operand over the norm, 0 where the norm is, times the gradient.
+func normBackward(k *kernel, i int) {
+	k.attrs().Args = []program.Arg{{In: 0}, {In: int32(1 + i)}}
+	if i == 0 {
+		k.does("div_or_zero")
+	}
 }
 
 func runLogSumExp(e *Eager, c *Call) []*Tensor {
@@ -90,7 +112,7 @@ func without(shape []int64, dims []int) []int64 {
 
 func runProd(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "self")
-	return []*Tensor{e.reduced("prod", "ProdBackward0", x, reduceDims(c, x, 1), c.bool(2, "keepdim", false), c.dtype(3, "dtype"), "mul", "div")}
+	return []*Tensor{e.reduced("prod", "ProdBackward0", x, reduceDims(c, x, 1), c.bool(2, "keepdim", false), c.dtype(3, "dtype"), nil, "mul", "div")}
 }
 
 // runMv and dot multiply with vectors.
@@ -175,15 +197,27 @@ func runGridSample(e *Eager, c *Call) []*Tensor {
 	x, grid := c.tensor(0, "input"), c.tensor(1, "grid")
 	n := x.dim()
 	shape := append(slices.Clone(x.Shape[:2]), grid.Shape[1:n-1]...)
-	k := e.begin(c.Op, x, grid)
+	k := e.begin(c.Op, x, grid).does("grid_sampler_2d")
+	sampling := []float64{float64(c.int(2, "interpolation_mode", 0)), float64(c.int(3, "padding_mode", 0)), 0}
+	if c.bool(4, "align_corners", false) {
+		sampling[2] = 1
+	}
+	exact := n == 4 && sampling[0] < 2
+	if k.scalars(sampling...); !exact {
+		k.inexact("sampling in three dims, or by cubics")
+	}
 	o := k.alloc(shape, nil, x.DType)
 	k.flops(8 * o.Numel()).end()
 	e.record("GridSampler2DBackward0", []*Tensor{o}, []*Tensor{x, grid}, []*Tensor{grid, x}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		k := e.begin("grid_sampler_2d_backward", g[0], s[0], s[1])
+		k := e.begin("grid_sampler_2d_backward", g[0], s[0], s[1]).scalars(sampling...)
+		if !exact {
+			k.inexact("sampling in three dims, or by cubics")
+		}
 		outs := []*Tensor{nil, k.like(s[0])}
 		if need[0] {
 			outs[0] = k.like(s[1])
 		}
+		k.gives(outs[1], outs[0])
 		k.end()
 		return outs
 	})

@@ -10,7 +10,21 @@ import (
 // runScatter writes src, or a number, into a copy of self at the indices.
 func runScatter(e *Eager, c *Call) []*Tensor {
 	x, idx, src := c.tensor(0, "self"), c.tensor(2, "index"), c.tensor(3, "src")
-	k := e.begin(c.Op, x, idx, src).inexact("arguments of " + c.Op)
+	dim := wrap(c.int(1, "dim", 0), x.dim())
+	// A number in place of src; other forms reduce.
+	value := c.arg(3, "value")
+	number := c.Op == "scatter" && src == nil && value != nil && (value.Kind == graph.ArgInt || value.Kind == graph.ArgFloat)
+	exact := c.Op != "scatter_reduce" && c.arg(4, "reduce") == nil && (number || src != nil)
+	said := func(k *kernel) *kernel {
+		if !exact {
+			k.inexact("arguments of " + c.Op)
+		}
+		return k.dims(dim)
+	}
+	k := said(e.begin(c.Op, x, idx, src))
+	if number {
+		k.scalars(c.float(3, "value", 0))
+	}
 	o := k.like(x)
 	k.end()
 	node := map[string]string{"scatter": "ScatterBackward0", "scatter_add": "ScatterAddBackward0", "scatter_reduce": "ScatterReduceBackward0"}[c.Op]
@@ -23,11 +37,13 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 		outs := make([]*Tensor, 2)
 		if need[0] {
 			if outs[0] = g[0]; !add {
-				outs[0] = e.elementwise("scatter", graph.Undefined, g[0]).inexact("arguments of " + c.Op).end()
+				k := said(e.begin("scatter", g[0], s[0], nil)).scalars(0)
+				k.alloc(g[0].Shape, iteratorStrides(g[0].Shape, g[0]), g[0].DType)
+				outs[0] = k.end()
 			}
 		}
 		if need[1] {
-			k := e.begin("gather", g[0], s[0]).inexact("arguments of " + c.Op)
+			k := said(e.begin("gather", g[0], s[0]))
 			k.alloc(s[0].Shape, nil, g[0].DType)
 			outs[1] = k.end()
 		}
@@ -39,7 +55,11 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 // runIndexAdd adds src into a copy of self.
 func runIndexAdd(e *Eager, c *Call) []*Tensor {
 	x, idx, src := c.tensor(0, "self"), c.tensor(2, "index"), c.tensor(3, "source")
-	k := e.begin(c.Op, x, idx, src).inexact("arguments of " + c.Op)
+	dim := wrap(c.int(1, "dim", 0), x.dim())
+	k := e.begin(c.Op, x, idx, src).dims(dim)
+	if alpha := c.float(-1, "alpha", 1); alpha != 1 {
+		k.inexact("arguments of " + c.Op)
+	}
 	o := k.like(x)
 	k.end()
 	in := src.Shape
@@ -49,7 +69,7 @@ func runIndexAdd(e *Eager, c *Call) []*Tensor {
 			outs[0] = g[0]
 		}
 		if need[1] {
-			k := e.begin("index_select", g[0], s[0]).inexact("arguments of " + c.Op)
+			k := e.begin("index_select", g[0], s[0]).dims(dim)
 			k.alloc(in, nil, g[0].DType)
 			outs[1] = k.end()
 		}
@@ -63,7 +83,18 @@ func runIndexAdd(e *Eager, c *Call) []*Tensor {
 func runIndexPut(e *Eager, c *Call) []*Tensor {
 	x, v := c.tensor(0, "self"), c.tensor(2, "values")
 	idx := present(c.tensors(1, "indices"))
-	k := e.begin(c.Op, append([]*Tensor{x, v}, idx...)...).inexact("arguments of " + c.Op)
+	dims, shape, exact := c.putAt(x, v, idx)
+	said := func(k *kernel) *kernel {
+		if !exact {
+			k.inexact("arguments of " + c.Op)
+		}
+		return k.dims(dims...)
+	}
+	add := 0.0
+	if c.bool(3, "accumulate", false) {
+		add = 1
+	}
+	k := said(e.begin(c.Op, append([]*Tensor{x, v}, idx...)...)).does("index_put").scalars(add)
 	var o *Tensor
 	if x.leaf == nil && x.Storage >= 0 {
 		o = &Tensor{Tensor: x.Tensor}
@@ -76,16 +107,60 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 	e.record("IndexPutBackward0", []*Tensor{o}, []*Tensor{x, v}, idx, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
 		if need[1] {
-			k := e.begin("index", append(g[:1:1], s...)...).inexact("arguments of " + c.Op)
-			k.alloc(in, nil, g[0].DType)
-			outs[1] = k.end()
+			k := said(e.begin("index", append(g[:1:1], s...)...))
+			if shape == nil {
+				shape = in
+			}
+			k.alloc(shape, nil, g[0].DType)
+			outs[1] = e.sumTo(k.end(), in) // of values that were broadcast
 		}
-		if need[0] {
-			outs[0] = e.elementwise("index_put", graph.Undefined, g[0]).inexact("arguments of " + c.Op).end()
+		switch {
+		case !need[0]:
+		case add != 0:
+			outs[0] = g[0]
+		default:
+			k := said(e.begin("index_put", append([]*Tensor{g[0], number(g[0].DType, 0)}, s...)...)).scalars(0)
+			k.alloc(g[0].Shape, iteratorStrides(g[0].Shape, g[0]), g[0].DType)
+			outs[0] = k.end()
 		}
 		return outs
 	})
 	return []*Tensor{o}
+}
+
+// putAt are the dims that have an index, and the shape of what is put there;
+// exact is whether the values broadcast to it and no index is a mask.
+func (c *Call) putAt(x, v *Tensor, idx []*Tensor) (dims []int, shape []int64, exact bool) {
+	dims = c.indexed(x)
+	if len(dims) != len(idx) || v == nil {
+		return dims, nil, false
+	}
+	for _, t := range idx {
+		if t.DType != graph.Int64 && t.DType != graph.Int32 {
+			return dims, nil, false
+		}
+	}
+	at, ok := broadcast(idx...)
+	if !ok {
+		return dims, nil, false
+	}
+	lead := dims[0]
+	for i := range dims {
+		if dims[i] != dims[0]+i { // dims between them: what is indexed comes first
+			lead = 0
+		}
+	}
+	for d, n := range x.Shape {
+		if d == lead {
+			shape = append(shape, at...)
+		}
+		if !slices.Contains(dims, d) {
+			shape = append(shape, n)
+		}
+	}
+	whole := &Tensor{Tensor: program.Tensor{Shape: shape}}
+	sum, ok := broadcast(whole, v)
+	return dims, shape, ok && slices.Equal(sum, shape)
 }
 
 // runCopyInto is the export of copy_ and fill_ on a window of another tensor:
@@ -130,17 +205,47 @@ func runWindow(e *Eager, c *Call) []*Tensor {
 		k.end()
 	}
 	in := src.Shape
+	window := c.window(x)
 	e.record("CopySlices", []*Tensor{o}, []*Tensor{x, src}, nil, func(e *Eager, g, _ []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
-		outs[0] = e.elementwise("new_empty_strided", graph.Undefined, g[0]).inexact("a gradient without the window of " + c.Op).end()
+		outs[0] = e.elementwise("new_empty_strided", graph.Undefined, g[0]).does("copy").end()
+		at := window(e, outs[0])
 		if need[1] {
-			k := e.begin("clone", outs[0]).inexact("the window of " + c.Op)
+			k := e.begin("clone", at).does("copy")
 			k.alloc(in, nil, g[0].DType)
 			outs[1] = k.end()
 		}
+		k := e.begin("zero_", at).does("fill").scalars(0) // what was overwritten has no gradient
+		k.out(at)
+		k.end()
 		return outs
 	})
 	return []*Tensor{o}
+}
+
+// window returns what shows the part of a tensor of x's shape that slice_scatter
+// or select_scatter writes.
+func (c *Call) window(x *Tensor) func(e *Eager, t *Tensor) *Tensor {
+	d := wrap(c.int(2, "dim", 0), x.dim())
+	clip := func(i int64) int64 {
+		if i < 0 {
+			i += x.Shape[d]
+		}
+		return min(max(i, 0), x.Shape[d])
+	}
+	from, to, step := clip(c.int(3, "start", 0)), clip(c.int(4, "end", x.Shape[d])), max(c.int(5, "step", 1), 1)
+	if c.Op == "select_scatter" {
+		from = clip(c.int(3, "index", 0))
+	}
+	return func(e *Eager, t *Tensor) *Tensor {
+		shape, st := slices.Clone(t.Shape), slices.Clone(t.Strides)
+		at := from * st[d]
+		if c.Op == "select_scatter" {
+			return e.view(t, slices.Delete(shape, d, d+1), slices.Delete(st, d, d+1), at)
+		}
+		shape[d], st[d] = max(to-from+step-1, 0)/step, step*st[d]
+		return e.view(t, shape, st, at)
+	}
 }
 
 // runUnfold shows windows along a dim: a view with one more dim.

@@ -511,18 +511,39 @@ func runShuffle(e *Eager, c *Call) []*Tensor {
 		}
 		what, back = by(1), by(-1)
 	}
-	k := what(e.begin(op, t))
+	if dims := c.ints(1, "dims", 0, 0); op == "flip" && len(dims) > 0 {
+		what = func(k *kernel) *kernel {
+			at := make([]int, len(dims))
+			for i, d := range dims {
+				at[i] = wrap(d, t.dim())
+			}
+			return k.dims(at...)
+		}
+		back = what
+	}
 	shape, _, ok := c.shape(0)
 	if !ok {
 		shape = t.Shape
 	}
-	o := k.alloc(shape, nil, t.DType)
-	k.end()
-	in := t.Shape
-	e.record(op+"Backward", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		k := back(e.begin(op, g[0]))
-		k.alloc(in, nil, g[0].DType)
-		return []*Tensor{k.end()}
+	in, rolls := t.Shape, 1
+	if op == "roll" {
+		rolls = max(len(c.ints(2, "dims", 0, 0)), 1)
+	}
+	run := func(t *Tensor, out []int64, what func(*kernel) *kernel) *Tensor {
+		k := what(e.begin(op, t))
+		last := program.None
+		for range rolls - 1 { // one dim after the other (roll_common)
+			next := k.temp(t.Bytes(), program.Temporaries)
+			k.free(last)
+			last = next
+		}
+		k.alloc(out, nil, t.DType)
+		k.free(last)
+		return k.end()
+	}
+	o := run(t, shape, what)
+	e.record(op+"Backward", []*Tensor{o}, []*Tensor{t}, nil, func(_ *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{run(g[0], in, back)}
 	})
 	return []*Tensor{o}
 }

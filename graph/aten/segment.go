@@ -17,12 +17,16 @@ import (
 // (torch/utils/checkpoint.py, Nestable Checkpoint).
 type Segment struct {
 	ID     int32
-	parent *Segment // segment that it stands in, or nil
-	again  func()   // runs the calls once more on what the segment was called with
-	args   []*Tensor
+	Name   string // for messages
+	Save   []Kept // calls whose outputs are kept; nil: plain checkpointing
+	parent *Segment
+	args   []*Tensor // what it is called with: the frame of an outermost segment has them as long as it lives
+	again  func()    // runs the calls once more on that
 	tape   []saver
 	done   bool
 	fresh  program.StorageID // storages from here on were made by the recomputation or later
+	sel    selection
+	open   int // savers of the tape that hold what they saved
 }
 
 // A saver is what a segment's recomputation finds saved tensors for: a node of
@@ -32,13 +36,35 @@ type saver struct {
 	inner *Segment
 }
 
+// release notes that backward has passed a node that saved something, or an
+// inner segment; with the last of them the region's frame goes, and what it
+// still keeps.
+func (s *Segment) release(e *Eager) {
+	if s.open--; s.open > 0 {
+		return
+	}
+	if s.parent != nil {
+		s.parent.release(e)
+		return
+	}
+	e.hold(s.args...)
+	for _, id := range s.sel.left() {
+		delete(e.keeping, id)
+		e.hold(&Tensor{Tensor: program.Tensor{Storage: id}})
+	}
+}
+
 // replay collects what a recomputation packs.
 type replay struct {
 	seg     *Segment
-	next    int  // in seg.tape
-	inner   int  // inner segments being run: what they pack is dropped again
-	stopped bool // nothing is left to pack
+	next    int               // in seg.tape
+	inner   int               // inner segments being run: what they pack is dropped again
+	stopped bool              // nothing is left to pack
+	end     program.StorageID // where it stopped: storages from here on are not made
 }
+
+// stop ends the run: nothing after it does.
+func (r *replay) stop(e *Eager) { r.stopped, r.end = true, program.StorageID(len(e.P.Storages)) }
 
 // Checkpoint runs the calls of a segment and remembers how to run them again.
 // again must run the same calls on the same inputs; args live until they have
@@ -46,7 +72,7 @@ type replay struct {
 // first run made.
 func (e *Eager) Checkpoint(s *Segment, args []*Tensor, run, again func()) {
 	if r := e.replay; r != nil {
-		r.enter(s, args, again)
+		r.enter(e, s, args, again)
 		r.inner++
 		run()
 		r.inner--
@@ -54,12 +80,12 @@ func (e *Eager) Checkpoint(s *Segment, args []*Tensor, run, again func()) {
 		return
 	}
 	s.again, s.args, s.parent = again, args, e.inside
-	outer := e.tape
-	e.inside, e.tape = s, nil
+	outer, sel := e.tape, e.sel
+	e.inside, e.tape, e.sel = s, nil, s.sel.start(s.Save)
 	run()
 	e.hold(args...)
 	s.tape = e.tape
-	e.inside, e.tape = s.parent, outer
+	e.inside, e.tape, e.sel = s.parent, outer, sel
 	if s.parent != nil {
 		e.tape = append(e.tape, saver{inner: s})
 	}
@@ -67,15 +93,14 @@ func (e *Eager) Checkpoint(s *Segment, args []*Tensor, run, again func()) {
 		if t.node != nil {
 			clear(t.node.saved) // recomputed when asked for
 		}
+		if t.node != nil || t.inner.open > 0 {
+			s.open++
+		}
 	}
 }
 
 // Recomputing reports whether a segment is being run again.
 func (e *Eager) Recomputing() bool { return e.replay != nil }
-
-// Stopped reports whether a recomputation has all that it was run for: calls
-// after that do not run.
-func (e *Eager) Stopped() bool { return e.replay != nil && e.replay.stopped }
 
 // drop leaves a node without what it saves until its segment is recomputed.
 func (s *Segment) drop(n *gradNode) saver {
@@ -111,21 +136,25 @@ func (e *Eager) recompute(s *Segment) {
 	}
 	module, name, call, auto := e.module, e.name, e.call, e.autograd
 	e.replay, e.segment, e.grad, e.autograd = &replay{seg: s}, s.ID, true, ""
+	e.sel = s.sel.restart()
 	s.again()
-	e.replay, e.segment, e.grad = nil, -1, false
-	e.hold(s.args...)
+	e.replay, e.segment, e.grad, e.sel = nil, -1, false, nil
+	if s.parent != nil {
+		e.hold(s.args...)
+	}
 	e.module, e.name, e.call, e.autograd = module, name, call, auto
 }
 
 // enter keeps what an inner segment is called with. Where nothing else is
 // left to keep, the run ends before the inner segment begins.
-func (r *replay) enter(s *Segment, args []*Tensor, again func()) {
+func (r *replay) enter(e *Eager, s *Segment, args []*Tensor, again func()) {
 	if r.inner > 0 || r.stopped || r.next >= len(r.seg.tape) {
 		return
 	}
 	s.again, s.args = again, args
-	r.next++
-	r.stopped = r.next == len(r.seg.tape)
+	if r.next++; r.next == len(r.seg.tape) {
+		r.stop(e)
+	}
 }
 
 // pack gives the tensors that a recomputed call saves to the node of the
@@ -143,11 +172,11 @@ func (r *replay) pack(e *Eager, n *gradNode) {
 	copy(orig.saved, n.saved)
 	r.next++
 	if r.next == len(r.seg.tape) {
-		if end := len(e.P.Nodes) - 1; end >= 0 && !makes(&e.P.Nodes[end], n.saved) {
+		if end := len(e.P.Nodes) - 1; !e.sel.untake(n.saved) && end >= 0 && !makes(&e.P.Nodes[end], n.saved) {
 			e.unmake(&e.P.Nodes[end])
 			e.P.Nodes = e.P.Nodes[:end]
 		}
-		r.stopped = true
+		r.stop(e)
 	}
 }
 

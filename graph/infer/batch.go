@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -74,7 +75,8 @@ type leading struct {
 }
 
 // leading finds the batch of a graph: the symbols that lead inputs and stand
-// nowhere else in inputs, or the integer that leads the first input.
+// nowhere else in inputs, or are called batch (the state of a recurrent network
+// has it second); or the integer that leads the first input.
 func (e *engine) leading(g *graph.Graph) (leading, error) {
 	var out leading
 	var inner, other []string
@@ -106,17 +108,29 @@ func (e *engine) leading(g *graph.Graph) (leading, error) {
 		}
 	}
 	led := len(out.symbols) > 0
-	out.symbols = slices.DeleteFunc(out.symbols, func(s string) bool { return slices.Contains(inner, s) })
+	out.symbols = slices.DeleteFunc(out.symbols, func(s string) bool {
+		return slices.Contains(inner, s) && !strings.Contains(strings.ToLower(s), "batch")
+	})
 	switch {
 	case len(out.symbols) > 0:
 		return out, nil
 	case led || len(other) > 0:
-		return out, fmt.Errorf("batch %d: the leading dims of the inputs are not free symbols; bind %v instead", e.opt.Batch, append(inner, other...))
+		return out, fmt.Errorf("batch %d: the leading dims of the inputs are not free symbols; bind %s instead", e.opt.Batch, flags(append(inner, other...)))
 	case !found:
 		return out, fmt.Errorf("batch %d: no input has a leading dim", e.opt.Batch)
 	}
 	out.symbols = nil
 	return out, nil
+}
+
+// flags is how the command line binds symbols.
+func flags(symbols []string) string {
+	slices.Sort(symbols)
+	list := slices.Compact(symbols)
+	for i, s := range list {
+		list[i] = "--dim " + s + "=N"
+	}
+	return strings.Join(list, " ")
 }
 
 // dimName is the symbol for an unknown dim of an input.

@@ -33,7 +33,8 @@ func TestBatch(t *testing.T) {
 		{"(float[B,S] x, float[S] m) => (y) { y = Add(x, m) }", 4, "float[4,S]", ""},
 		{"(float[?,3] x) => (y) { y = Relu(x) }", 4, "float[4,3]", ""},
 		{"(float[A,3] x, float[B,3] z) => (y) { y = Add(x, z) }", 4, "float[4,3]", ""},
-		{"(float[S,B] x, float[B,S] y) => (z) { z = MatMul(x, y) }", 4, "", "not free symbols; bind [B S]"},
+		{"(float[S,B] x, float[B,S] y) => (z) { z = MatMul(x, y) }", 4, "", "not free symbols; bind --dim B=N --dim S=N instead"},
+		{"(float[batch,S] x, float[2,batch,S] y) => (z) { z = Add (x, y) }", 4, "float[2,4,S]", ""},
 		{"(float x) => (y) { y = Relu(x) }", 4, "", "no input has a leading dim"},
 		// the same as in the file
 		{"(float[2,3] x) => (y) <int64[2] s = {2, 3}> { y = Reshape(x, s) }", 2, "float[2,3]", ""},

@@ -31,6 +31,7 @@ var idioms = []idiom{
 	{"rms-norm", "torch.nn.RMSNorm is decomposed", decomposedRMSNorm},
 	{"rms-norm-type", "transformers normalises in float32; casts of a float32 model leave no trace", wideRMSNorm},
 	{"softmax-type", "transformers casts probabilities back to the query's type", narrowSoftmax},
+	{"probabilities-type", "GPT-2 and its likes cast probabilities to the values' type", valueSoftmax},
 	{"scores-type", "GPT-Neo and CodeGen multiply query and key in float32", wideScores},
 	{"rotary-type", "transformers casts rotary tables to the hidden states' type", rotaryType},
 	{"noise-type", "the noise of dropped paths has its input's type", noiseType},
@@ -179,12 +180,38 @@ func inPlaceActivation(r *rewriter, i int) bool {
 	if p == nil || !overwritable(p) {
 		return false
 	}
-	if strings.HasPrefix(r.root, "torchvision.models.") && !strings.Contains(r.root, "vision_transformer") ||
-		strings.HasPrefix(r.root, "timm.models.") || strings.Contains(opName(p), "batch_norm") {
-		r.l.InPlace[i] = true
-		return true
+	r.l.InPlace[i] = overwrites(r, n, p)
+	return r.l.InPlace[i]
+}
+
+// overwrites tells whether the code of the class that owns an activation asks
+// for it in place; p computes what it is applied to. Nobody's own classes do so
+// after batch normalisation, as nearly all published networks.
+func overwrites(r *rewriter, n, p *graph.Node) bool {
+	owner := ownerClass(n)
+	switch {
+	case strings.HasSuffix(owner, ".SqueezeExcitation"): // torchvision.ops: ReLU() by default, EfficientNet gives SiLU(inplace=True)
+		return opName(n) == "silu" && !strings.Contains(n.MetaValue(keyClasses), "maxvit")
+	case strings.HasPrefix(owner, "torchvision.models.segmentation."): // heads; backbones are classes of their own
+		return strings.Contains(owner, ".lraspp.")
+	case strings.HasPrefix(owner, "transformers."), strings.HasPrefix(owner, "diffusers."):
+		return false
+	case strings.HasPrefix(owner, "torchvision.models."), strings.HasPrefix(owner, "torchvision.ops."), strings.HasPrefix(r.root, "torchvision.models."):
+		return !strings.Contains(owner+r.root, "vision_transformer")
 	}
-	return false
+	return strings.HasPrefix(owner, "timm.models.") || strings.HasPrefix(r.root, "timm.models.") || strings.Contains(opName(p), "batch_norm")
+}
+
+// ownerClass is the innermost class around a call that is not PyTorch's own,
+// "" where the file names none.
+func ownerClass(n *graph.Node) string {
+	list := strings.FieldsFunc(n.MetaValue(keyClasses), func(c rune) bool { return strings.ContainsRune("[]', ", c) })
+	for i := len(list) - 2; i >= 0; i-- { // the last is the operator
+		if !strings.HasPrefix(list[i], "torch.nn.") {
+			return list[i]
+		}
+	}
+	return ""
 }
 
 // overwritable reports calls that do not save their result for backward.

@@ -229,6 +229,41 @@ func narrowSoftmax(r *rewriter, i int) bool {
 	return false
 }
 
+// typedProbabilities are the classes whose attention casts probabilities to the
+// type of the values, whatever type softmax computes them in.
+var typedProbabilities = []string{".GPT2Attention", ".DecisionTransformerGPT2Attention", ".ImageGPTAttention", ".GPTJAttention", ".GPTNeoXJapaneseAttention", ".BarkSelfAttention"}
+
+// valueSoftmax puts that cast back.
+func valueSoftmax(r *rewriter, i int) bool {
+	n := r.node(i)
+	class := r.l.Classes[i]
+	if opName(n) != "softmax" || !fromTransformers(r, i) || !slices.ContainsFunc(typedProbabilities, func(s string) bool { return strings.HasSuffix(class, s) }) {
+		return false
+	}
+	a := &n.Args[0]
+	for range 6 {
+		p := r.producer(a)
+		if p == nil || len(p.Args) < 2 {
+			return false
+		}
+		switch opName(p) {
+		case "matmul":
+			if p.Args[0].Kind != graph.ArgValue {
+				return false
+			}
+			r.typedAs(i, p.Args[0].Value)
+			return true
+		case "add", "div", "mul":
+			a = &p.Args[0]
+		case "where":
+			a = &p.Args[1]
+		default:
+			return false
+		}
+	}
+	return false
+}
+
 // wideScores puts the casts back into attention that multiplies query and key
 // in float32 and casts the probabilities to the value's type.
 func wideScores(r *rewriter, i int) bool {

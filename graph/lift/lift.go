@@ -120,7 +120,17 @@ func newBuilder(g *graph.Graph, s Source) *builder {
 	for i := range b.to {
 		b.to[i] = graph.NoValue
 	}
+	b.initializers() // in the file's order, which is that of the model's tensors
 	return b
+}
+
+// initializers brings in what the file stores.
+func (b *builder) initializers() {
+	for i := range b.src.Values {
+		if b.src.Values[i].Kind == graph.Initializer {
+			b.value(graph.ValueID(i))
+		}
+	}
 }
 
 // value returns the lifted value of a source value.
@@ -176,15 +186,9 @@ func collect(args []graph.Arg, out *[]graph.ValueID) {
 	}
 }
 
-// finish fills inputs and outputs, brings in initializers that no call reads,
-// and checks the result. What no call computes (sizes, folded constants) is
+// finish fills inputs and outputs and checks the result. What no call computes (sizes, folded constants) is
 // constant to the lifted graph.
 func (b *builder) finish() (*Lifted, error) {
-	for i := range b.src.Values {
-		if b.src.Values[i].Kind == graph.Initializer {
-			b.value(graph.ValueID(i))
-		}
-	}
 	for _, id := range b.src.Inputs {
 		b.l.Graph.Inputs = append(b.l.Graph.Inputs, b.value(id))
 	}

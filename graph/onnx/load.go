@@ -60,24 +60,29 @@ func SHA256(path string) (string, error) {
 	return hash(f, size)
 }
 
-// open opens a regular file and returns its size in bytes.
+// open opens a regular file and returns its size in bytes. It looks before it
+// opens, since that waits for a writer where the file is a pipe.
 func open(path string) (*os.File, int64, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		var pe *os.PathError
-		if errors.As(err, &pe) {
-			err = pe.Err
-		}
-		return nil, 0, fmt.Errorf("%s: %w", path, err)
-	}
-	info, err := f.Stat()
+	info, err := os.Stat(path)
 	if err == nil && info.IsDir() {
 		err = errors.New("is a directory, not an ONNX file")
 	} else if err == nil && !info.Mode().IsRegular() {
 		err = errors.New("is not a regular file")
 	}
+	var f *os.File
+	if err == nil {
+		f, err = os.Open(path)
+	}
+	if err == nil {
+		if info, err = f.Stat(); err != nil {
+			f.Close()
+		}
+	}
 	if err != nil {
-		f.Close()
+		var pe *os.PathError
+		if errors.As(err, &pe) {
+			err = pe.Err
+		}
 		return nil, 0, fmt.Errorf("%s: %w", path, err)
 	}
 	return f, info.Size(), nil

@@ -37,6 +37,10 @@ type Attrs struct {
 	//   upsample_*               1 if corners are aligned, the scales of height and
 	//                            width that the call gives, 0 for those of the sizes
 	//   constant_pad_nd          value
+	//   scatter                  the value, where no operand is
+	//   index_put                1 if it adds
+	//   grid_sampler_2d*         1 nearest or 0 bilinear; 0 zeros, 1 the border, 2 reflection
+	//                            beyond the edges; 1 if corners are aligned
 	Scalars []float64
 	// Mode is "tanh" for that GELU, and div's rounding.
 	Mode   string

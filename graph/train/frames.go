@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/lift"
 )
 
@@ -43,7 +44,7 @@ type childRun struct{ first, last int }
 // frameHolds adds to holds what variables of modules of known classes name:
 // the result of a child, or what one is called with, until another child has
 // returned or the module itself has.
-func frameHolds(g *graph.Graph, modules []lift.Module, holds [][]graph.ValueID) {
+func frameHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	uses := lastUses(g)
 	for _, m := range modules {
 		vars := frameOf(m.Class)
@@ -66,7 +67,7 @@ func frameHolds(g *graph.Graph, modules []lift.Module, holds [][]graph.ValueID) 
 var windowed = []string{"torchvision.models.swin_transformer.ShiftedWindowAttention", "torchvision.models.swin_transformer.ShiftedWindowAttentionV2"}
 
 // windowHolds adds to holds what windowed modules project.
-func windowHolds(g *graph.Graph, modules []lift.Module, holds [][]graph.ValueID) {
+func windowHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	for _, m := range modules {
 		if !slices.Contains(windowed, m.Class) {
 			continue
@@ -79,11 +80,121 @@ func windowHolds(g *graph.Graph, modules []lift.Module, holds [][]graph.ValueID)
 			for i := span.First; i < last; i++ {
 				n := &g.Nodes[i]
 				if n.Op == "linear.default" && n.Module == m.Name && g.Values[n.Inputs[0]].Def >= 0 {
-					holds[last] = append(holds[last], n.Inputs[0])
+					holds.add(last, n.Inputs[0], depth(m.Name), local)
 				}
 			}
 		}
 	}
+}
+
+// A named operator is one whose results a variable of a module's forward names.
+type named struct {
+	class, but string // suffixes of classes, and of those that do without
+	op, until  string // prefixes of operators; until the call of one, "" until the forward returns
+	first      bool   // the first call of op alone
+}
+
+// locals are variables of forward functions of transformers (RMSNorm's variance,
+// frequencies and their concatenation in rotary embeddings, scores before and
+// after the mask) and of torchvision's vision transformers (position biases, masks).
+var locals = []named{
+	{class: "RMSNorm", but: "GemmaRMSNorm", op: "mean."},
+	{class: "RotaryEmbedding", op: "matmul."},
+	{class: "RotaryEmbedding", op: "cat."},
+	{class: "BloomAttention", op: "baddbmm."},
+	{class: "BloomAttention", op: "add."},
+	{class: "RelativePositionalMultiHeadAttention", op: "mul.", first: true},
+	{class: "RelativePositionalMultiHeadAttention", op: "clone.", first: true},
+	{class: "RelativePositionalMultiHeadAttention", op: "einsum.", until: "softmax.", first: true},
+	{class: "ShiftedWindowAttention", op: "clone.", first: true},
+	{class: "ShiftedWindowAttention", op: "mul."},
+}
+
+// localHolds adds to holds what locals are about.
+func localHolds(g *graph.Graph, modules []lift.Module, holds holder) {
+	for _, m := range modules {
+		if !strings.HasPrefix(m.Class, "transformers.") && !strings.HasPrefix(m.Class, "torchvision.models.") {
+			continue
+		}
+		for _, v := range locals {
+			if !strings.HasSuffix(m.Class, v.class) || v.but != "" && strings.HasSuffix(m.Class, v.but) {
+				continue
+			}
+			for _, span := range m.Calls {
+				v.hold(g, &m, span, holds)
+			}
+		}
+	}
+}
+
+// hold adds what the variable names in one call of its module.
+func (v *named) hold(g *graph.Graph, m *lift.Module, span lift.Span, holds holder) {
+	for i := span.First; i < span.Last; i++ {
+		if n := &g.Nodes[i]; n.Module != m.Name || !strings.HasPrefix(n.Op, v.op) {
+			continue
+		}
+		at, how := span.Last, local
+		for j := i + 1; v.until != "" && j < span.Last; j++ {
+			if strings.HasPrefix(g.Nodes[j].Op, v.until) {
+				at, how = j, store
+				break
+			}
+		}
+		holds.add(at, g.Nodes[i].Outputs[0], depth(m.Name), how)
+		if v.first {
+			return
+		}
+	}
+}
+
+// rotaryHolds adds to holds the queries and keys that rotary embeddings turn:
+// they are parameters of one function, x cos + turned(x) sin of both, and live
+// until it returns (apply_rotary_pos_emb of transformers and its likes).
+func rotaryHolds(g *graph.Graph, holds holder) {
+	var turned []graph.ValueID
+	last := -1
+	flush := func() {
+		for _, id := range turned {
+			holds.add(last, id, depth(g.Nodes[last].Module)+1, local)
+		}
+		turned = turned[:0]
+	}
+	for i := range g.Nodes {
+		x := rotated(g, i)
+		if x < 0 {
+			continue
+		}
+		if len(turned) == 2 || len(turned) == 1 && g.Nodes[last].Module != g.Nodes[i].Module {
+			flush()
+		}
+		turned, last = append(turned, x), i
+	}
+	flush()
+}
+
+// rotated returns x of a call x cos + cat(-x2, x1) sin, or NoValue.
+func rotated(g *graph.Graph, i int) graph.ValueID {
+	sum := &g.Nodes[i]
+	if sum.Op != "add.Tensor" || len(sum.Inputs) != 2 {
+		return graph.NoValue
+	}
+	straight, turned := maker(g, sum.Inputs[0], "mul.Tensor"), maker(g, sum.Inputs[1], "mul.Tensor")
+	if straight == nil || turned == nil || len(turned.Inputs) != 2 {
+		return graph.NoValue
+	}
+	cat := maker(g, turned.Inputs[0], "cat.default")
+	if cat == nil || len(cat.Inputs) != 2 || maker(g, cat.Inputs[0], "neg.default") == nil {
+		return graph.NoValue
+	}
+	return straight.Inputs[0]
+}
+
+// maker is the call that computes a value, if it is of op.
+func maker(g *graph.Graph, id graph.ValueID, op string) *graph.Node {
+	if def := g.Values[id].Def; def >= 0 && g.Nodes[def].Op == op {
+		return &g.Nodes[def]
+	}
+	return nil
 }
 
 // A frame is one call of a module whose variables are known.
@@ -96,25 +207,26 @@ type frame struct {
 }
 
 // hold adds what one variable names.
-func (f *frame) hold(variable string, holds [][]graph.ValueID) {
+func (f *frame) hold(variable string, holds holder) {
 	what, until, _ := strings.Cut(variable, ">")
+	if what == "%softmax" {
+		f.holdScores(holds)
+		return
+	}
 	argument := strings.HasPrefix(what, "<")
-	runs := f.runs(strings.TrimPrefix(what, "<"))
+	what = strings.TrimPrefix(what, "<")
+	runs := f.runs(what)
 	if len(runs) == 0 {
 		return
 	}
-	ends := make([][]childRun, 0, 2)
+	var ends []func(childRun) (at, read int)
 	for _, child := range strings.Split(until, "|") {
-		if child == "$" {
-			ends = append(ends, []childRun{{f.span.Last + 1, f.span.Last}})
-		} else {
-			ends = append(ends, f.runs(child))
-		}
+		ends = append(ends, f.end(what, child))
 	}
 	for k, r := range runs {
-		at := -1
-		for _, e := range ends {
-			if at = endAfter(e, r.last); at >= 0 {
+		at, read := -1, -1
+		for _, end := range ends {
+			if at, read = end(r); at >= 0 {
 				break
 			}
 		}
@@ -124,22 +236,102 @@ func (f *frame) hold(variable string, holds [][]graph.ValueID) {
 		if at <= r.last {
 			continue
 		}
+		how := local
+		if at < f.span.Last {
+			how = store
+		}
 		for _, id := range f.named(r, argument) {
-			if !slices.Contains(holds[at], id) {
-				holds[at] = append(holds[at], id)
+			if read == len(f.g.Nodes) || f.lastRead(id) <= read {
+				holds.add(at, id, f.depth, how)
 			}
 		}
 	}
 }
 
-// endAfter is the last call of the first run that begins after call i, -1 for
-// none.
-func endAfter(runs []childRun, i int) int {
-	k, _ := slices.BinarySearchFunc(runs, i+1, func(r childRun, first int) int { return r.first - first })
-	if k == len(runs) {
-		return -1
+// end returns the function that gives the last call until which a run's result
+// lives, -1 for none: "$", that of the frame; a child, that of its first run
+// after it; a child with "+", the frame's own that reads what it returns. The
+// latter is for what is read last by call read at the latest: of what the
+// frame's own code reads after that, the calls themselves tell.
+func (f *frame) end(what, until string) func(childRun) (at, read int) {
+	last := f.span.Last
+	if until == "$" {
+		return func(childRun) (int, int) { return last, len(f.g.Nodes) }
 	}
-	return runs[k].last
+	child, own := strings.CutSuffix(until, "+")
+	runs := f.runs(child)
+	return func(r childRun) (int, int) {
+		if !own || child != what {
+			k, _ := slices.BinarySearchFunc(runs, r.last+1, func(r childRun, first int) int { return r.first - first })
+			if k == len(runs) {
+				return -1, -1
+			}
+			r = runs[k]
+		}
+		if own {
+			return f.reader(r), r.last
+		}
+		return r.last, len(f.g.Nodes)
+	}
+}
+
+// lastRead is the frame's last call that reads a value or a view of it.
+func (f *frame) lastRead(id graph.ValueID) int {
+	last, made := -1, map[graph.ValueID]bool{id: true}
+	for i := int(f.g.Values[id].Def) + 1; i <= f.span.Last; i++ {
+		if f.reads(i, made) {
+			last = i
+		}
+	}
+	return last
+}
+
+// reads tells whether a call reads one of the values made; what it gives is
+// made as well where it is a view.
+func (f *frame) reads(i int, made map[graph.ValueID]bool) bool {
+	n := &f.g.Nodes[i]
+	if !slices.ContainsFunc(n.Inputs, func(id graph.ValueID) bool { return made[id] }) {
+		return false
+	}
+	if views(n) {
+		for _, id := range n.Outputs {
+			made[id] = true
+		}
+	}
+	return true
+}
+
+// views reports a call that makes no tensor of its own.
+func views(n *graph.Node) bool {
+	name, _, _ := strings.Cut(n.Op, ".")
+	op := aten.Lookup(name)
+	return op != nil && op.Kind == "view"
+}
+
+// reader is the first of the frame's own calls that reads what a run computes
+// and is no view of it, -1 for none.
+func (f *frame) reader(r childRun) int {
+	made := map[graph.ValueID]bool{}
+	for i := r.first; i <= r.last; i++ {
+		for _, id := range f.g.Nodes[i].Outputs {
+			made[id] = true
+		}
+	}
+	for i := r.last + 1; i <= f.span.Last; i++ {
+		if n := &f.g.Nodes[i]; n.Module == f.name && f.reads(i, made) && !views(n) {
+			return i
+		}
+	}
+	return -1
+}
+
+// holdScores adds what the frame's own softmax is called with.
+func (f *frame) holdScores(holds holder) {
+	for i := f.span.First; i < f.span.Last; i++ {
+		if n := &f.g.Nodes[i]; n.Module == f.name && strings.HasPrefix(n.Op, "softmax.") && f.g.Values[n.Inputs[0]].Def >= 0 {
+			holds.add(f.span.Last, n.Inputs[0], f.depth, local)
+		}
+	}
 }
 
 // lastUses is the last call that reads each value, -1 for none.

@@ -220,10 +220,11 @@ func TestRegions(t *testing.T) {
 		regions []Segment
 		want    string
 	}{
-		{[]Segment{{[]string{"0", "1"}}, {[]string{"1", "2"}}}, "neither lies within the other"},
-		{[]Segment{{[]string{"1", "2", "3"}}, {[]string{"1"}}, {[]string{"3", "4"}}}, "neither lies within the other"},
-		{[]Segment{{[]string{"1"}}, {[]string{"17"}}}, "no calls"},
-		{[]Segment{{[]string{"1"}}, {[]string{"3"}}, {[]string{"2.0"}}, {[]string{"1", "2"}}}, ""},
+		{[]Segment{{Modules: []string{"0", "1"}}, {Modules: []string{"1", "2"}}}, "neither lies within the other"},
+		{[]Segment{{Modules: []string{"1", "2", "3"}}, {Modules: []string{"1"}}, {Modules: []string{"3", "4"}}}, "neither lies within the other"},
+		{[]Segment{{Modules: []string{"1"}}, {Modules: []string{"17"}}}, "no calls"},
+		{[]Segment{{Modules: []string{"1", "2"}}, {Modules: []string{"2"}, Save: []Saved{{Op: "aten.addmm", Calls: []int{0}}}}}, "keeps results"},
+		{[]Segment{{Modules: []string{"1"}}, {Modules: []string{"3"}}, {Modules: []string{"2.0"}}, {Modules: []string{"1", "2"}}}, ""},
 	} {
 		o := Options{Train: true, Loss: "sum", Segments: tt.regions}
 		switch _, err := New(l, o); {

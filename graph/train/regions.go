@@ -3,8 +3,8 @@ package train
 import (
 	"fmt"
 	"slices"
+	"strings"
 
-	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
 )
 
@@ -13,8 +13,7 @@ type region struct {
 	id     int32 // index of Options.Segments
 	lo, hi int   // half-open range of calls
 	inner  []*region
-	reads  []graph.ValueID // what others have computed, of a nested region
-	seg    *aten.Segment   // of the forward pass that runs, or ran last
+	seg    *aten.Segment // of the forward pass that runs, or ran last
 }
 
 // segments finds the calls of each checkpointed region, and which stands in
@@ -50,7 +49,11 @@ func (b *builder) segments() error {
 				return fmt.Errorf("checkpoint: regions %v and %v overlap at call %q, and neither lies within the other", b.opt.Segments[outer.id].Modules, b.opt.Segments[r.id].Modules, b.l.Graph.Nodes[r.lo].Name)
 			}
 			in = &outer.inner
-			r.reads = b.readsOf(r.lo, r.hi)
+			for _, x := range []*region{outer, r} {
+				if s := &b.opt.Segments[x.id]; len(s.Save) > 0 {
+					return fmt.Errorf("checkpoint %v: a region that keeps results of calls has no others in it and stands in none", s.Modules)
+				}
+			}
 		}
 		*in = append(*in, r)
 		open = append(open, r)
@@ -58,23 +61,23 @@ func (b *builder) segments() error {
 	return nil
 }
 
-// readsOf lists the values that calls [lo, hi) read and calls before compute.
-func (b *builder) readsOf(lo, hi int) (ids []graph.ValueID) {
+// arguments lists what the calls of a region read of what was there before.
+func (b *builder) arguments(r *region, env []*aten.Tensor) (out []*aten.Tensor) {
 	g := b.l.Graph
-	for i := lo; i < hi; i++ {
+	for i := r.lo; i < r.hi; i++ {
 		for _, id := range g.Nodes[i].Inputs {
-			if def := int(g.Values[id].Def); def >= 0 && def < lo && !slices.Contains(ids, id) {
-				ids = append(ids, id)
+			if t := env[id]; int(g.Values[id].Def) >= 0 && int(g.Values[id].Def) < r.lo && t != nil && !slices.Contains(out, t) {
+				out = append(out, t)
 			}
 		}
 	}
-	return ids
+	return out
 }
 
 // calls runs the calls [lo, hi) on env, the given regions among them as
-// checkpoints. A recomputation that has what it needs ends early.
+// checkpoints.
 func (b *builder) calls(lo, hi int, regions []*region, env []*aten.Tensor) error {
-	for i := lo; i < hi && !b.e.Stopped(); {
+	for i := lo; i < hi; {
 		if len(regions) > 0 && regions[0].lo == i {
 			if err := b.checkpoint(regions[0], env); err != nil {
 				return err
@@ -96,22 +99,24 @@ func (b *builder) checkpoint(r *region, env []*aten.Tensor) error {
 	if !b.opt.Train {
 		return b.calls(r.lo, r.hi, r.inner, env)
 	}
-	if !b.e.Recomputing() {
-		r.seg = &aten.Segment{ID: r.id}
+	again := b.e.Recomputing()
+	if from := &b.opt.Segments[r.id]; !again {
+		r.seg = &aten.Segment{ID: r.id, Name: strings.Join(from.Modules, " "), Save: from.kept()}
 	}
 	inputs := slices.Clone(env)
-	args := make([]*aten.Tensor, len(r.reads)) // which the code that calls the region holds until it returns
-	for i, id := range r.reads {
-		args[i] = env[id]
-	}
 	var err error
-	b.e.Checkpoint(r.seg, args, func() { err = b.calls(r.lo, r.hi, r.inner, env) }, func() {
+	b.e.Checkpoint(r.seg, b.arguments(r, env), func() { err = b.calls(r.lo, r.hi, r.inner, env) }, func() {
+		b.rerun = r.lo
 		if e := b.calls(r.lo, r.hi, r.inner, inputs); e != nil && b.redo == nil {
 			b.redo = e
 		}
+		b.rerun = 0
 		b.e.ExitAutocast()
 	})
-	return err
+	if err != nil || again {
+		return err
+	}
+	return r.seg.Check()
 }
 
 // Depths says of each segment how many others it is nested in, by the names of

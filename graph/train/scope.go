@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,11 +26,59 @@ import (
 //     in a U-Net, is a variable of its own and lives until the function that
 //     computed it returns (see skips).
 
-// scopeHolds returns, for every call, the values that are let go after it
-// and not earlier.
-func scopeHolds(l *lift.Lifted, modules []lift.Module) [][]graph.ValueID {
+// A holder collects the values that are let go after each call.
+type holder [][]held
+
+// held is a value and the variable that lets it go: the innermost frames return
+// first, and a variable is given another value before its frame returns.
+type held struct {
+	id    graph.ValueID
+	depth int // of the module whose frame the variable is in
+	how   release
+}
+
+// A release is how a variable lets go.
+type release int
+
+// Ways to let go, the later ones first where frames are alike. Parameters are
+// often given a frame's first results, which then go before what its other
+// parameters name.
+const (
+	parameter release = iota // the frame returns to the caller that made the value
+	local                    // the frame returns
+	store                    // the variable is given another value
+)
+
+// add notes that a variable of a frame lets a value go after a call.
+func (h holder) add(at int, id graph.ValueID, depth int, how release) {
+	for _, v := range h[at] {
+		if v.id == id && v.depth == depth {
+			return
+		}
+	}
+	h[at] = append(h[at], held{id, depth, how})
+}
+
+// values lists what is let go after each call, in the order that it goes: with
+// the last of the variables that name it.
+func (h holder) values() [][]graph.ValueID {
+	out := make([][]graph.ValueID, len(h))
+	for at, list := range h {
+		slices.SortStableFunc(list, func(a, b held) int { return cmp.Or(b.depth-a.depth, int(b.how-a.how)) })
+		for i, v := range list {
+			if !slices.ContainsFunc(list[i+1:], func(w held) bool { return w.id == v.id }) {
+				out[at] = append(out[at], v.id)
+			}
+		}
+	}
+	return out
+}
+
+// scopeHolds notes, for every call, the values that are let go after it and not
+// earlier.
+func scopeHolds(l *lift.Lifted, modules []lift.Module) holder {
 	g := l.Graph
-	holds := make([][]graph.ValueID, len(g.Nodes))
+	holds := make(holder, len(g.Nodes))
 	ends, inner := callEnds(g), callees(modules)
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
@@ -39,23 +88,22 @@ func scopeHolds(l *lift.Lifted, modules []lift.Module) [][]graph.ValueID {
 				continue
 			}
 			if d := commonDepth(g.Nodes[def].Module, n.Module); d < depth(n.Module) {
-				at := ends(i, inner(n.Module, d))
-				if at > i && !slices.Contains(holds[at], id) {
-					holds[at] = append(holds[at], id)
-				}
+				callee := inner(n.Module, d)
+				holds.add(ends(i, callee), id, callee, parameter)
 			} else if multiplies(n) && n.Module != "" {
-				at := ends(i, depth(n.Module))
+				at, frame := ends(i, depth(n.Module)), depth(n.Module)
 				if probabilities(g, id) && strings.Contains(l.Classes[i], "transformers.") {
-					at = untilAgain(g, at, ends(i, blockDepth(n.Module)))
+					frame = blockDepth(n.Module)
+					at = untilAgain(g, at, ends(i, frame))
 				}
-				if !slices.Contains(holds[at], id) {
-					holds[at] = append(holds[at], id)
-				}
+				holds.add(at, id, frame, local)
 			}
 		}
 	}
 	frameHolds(g, modules, holds)
 	windowHolds(g, modules, holds)
+	rotaryHolds(g, holds)
+	localHolds(g, modules, holds)
 	return holds
 }
 
@@ -66,17 +114,18 @@ type skip struct {
 	born, last int // calls that return it, and read it last
 }
 
-// skips returns, for every call, the values that variables of a frame let go
-// after it. A variable lives until its frame returns, or until the frame gives
+// skips adds to holds, for every call, the values that variables of a frame let
+// go after it. A variable lives until its frame returns, or until the frame gives
 // a value to a variable again: which of them, the file does not say, and the
 // first that is not needed any more is taken to be overwritten.
-func skips(l *lift.Lifted, modules []lift.Module) [][]graph.ValueID {
+func skips(l *lift.Lifted, modules []lift.Module, holds holder) {
 	g := l.Graph
 	type frame struct {
-		module string
-		end    int
+		module     string
+		depth, end int
 	}
 	frames := map[frame][]skip{}
+	var order []frame
 	ends, inner := callEnds(g), callees(modules)
 	first, last := make([]int, len(g.Values)), make([]int, len(g.Values))
 	common := make([]int, len(g.Values))
@@ -117,11 +166,14 @@ func skips(l *lift.Lifted, modules []lift.Module) [][]graph.ValueID {
 		if last[id] > end || last[id] <= item(first[id], d) || depth(g.Nodes[first[id]].Module) <= d {
 			continue
 		}
-		f := frame{prefix(g.Nodes[def].Module, d), end}
+		f := frame{prefix(g.Nodes[def].Module, d), d, end}
+		if frames[f] == nil {
+			order = append(order, f)
+		}
 		frames[f] = append(frames[f], skip{graph.ValueID(id), born, last[id]})
 	}
-	holds := make([][]graph.ValueID, len(g.Nodes))
-	for f, list := range frames {
+	for _, f := range order {
+		list := frames[f]
 		for _, s := range list {
 			at := f.end
 			for _, o := range list {
@@ -129,10 +181,13 @@ func skips(l *lift.Lifted, modules []lift.Module) [][]graph.ValueID {
 					at = min(at, o.born)
 				}
 			}
-			holds[at] = append(holds[at], s.id)
+			how := local
+			if at < f.end {
+				how = store
+			}
+			holds.add(at, s.id, f.depth, how)
 		}
 	}
-	return holds
 }
 
 // multiplies reports a product of two activations.

@@ -2,6 +2,7 @@ package train
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -70,12 +71,13 @@ func (b *builder) resident() error {
 			params = append(params, resident{name: v.Name, t: t})
 		}
 	}
-	for _, r := range inModuleOrder(params, true) {
+	first := b.firstNames()
+	for _, r := range inModuleOrder(params, first, true) {
 		b.params = append(b.params, r.t)
 	}
 	b.batchCounters()
 	b.rotaryCopies()
-	b.place(inModuleOrder(b.setup, false))
+	b.place(inModuleOrder(b.setup, first, false))
 	b.setup = nil
 	if err := b.adapters(); err != nil {
 		return err
@@ -114,11 +116,62 @@ func (b *builder) place(list []resident) {
 	}
 }
 
+// firstNames are other names of tied parameters, which a file calls by the last
+// of their names and a model lists at the first: that of the module that reads
+// them first. A module that reads another's parameter, such as attention that of
+// its projection, does not make a tie: nobody else reads it.
+func (b *builder) firstNames() map[string]string {
+	names, first := map[string]string{}, map[graph.ValueID]string{}
+	for i := range b.l.Graph.Nodes {
+		n := &b.l.Graph.Nodes[i]
+		for _, id := range n.Inputs {
+			v := &b.l.Graph.Values[id]
+			if b.l.Roles[id] != lift.Parameter || n.Module == "" {
+				continue
+			}
+			if first[id] == "" {
+				first[id] = n.Module
+			}
+			if own := parent(v.Name); first[id] != own && n.Module == own {
+				names[v.Name] = first[id] + v.Name[len(own):]
+			}
+		}
+	}
+	return names
+}
+
+// rename gives tied parameters their first names and places: that of a module
+// whose siblings the list has stands before them, as embeddings do, any other
+// where it stands.
+func rename(list []resident, first map[string]string) []resident {
+	out := make([]resident, 0, len(list))
+	var tied []resident
+	for _, r := range list {
+		if name := first[r.name]; name != "" {
+			r.name = name
+			tied = append(tied, r)
+		} else {
+			out = append(out, r)
+		}
+	}
+	for _, r := range tied {
+		at := -1
+		for up := parent(parent(r.name)); at < 0; up = parent(up) {
+			if at = slices.IndexFunc(out, func(o resident) bool { return up == "" || Within(o.name, up) }); up == "" {
+				break
+			}
+		}
+		out = slices.Insert(out, max(at, 0), r)
+	}
+	return out
+}
+
 // inModuleOrder sorts a model's tensors by module: a module's own first, as
 // Module.parameters lists them, or those of its children first, as
 // Module._apply visits them. Modules and tensors keep the order in which they
-// first stand in the list.
-func inModuleOrder(list []resident, ownFirst bool) []resident {
+// first stand in the list. first are other names of tied parameters.
+func inModuleOrder(list []resident, first map[string]string, ownFirst bool) []resident {
+	list = rename(list, first)
 	type module struct {
 		children []string
 		own      []resident

@@ -26,7 +26,7 @@ func (b *builder) backward() error {
 	e.Named("loss", "")
 	out := b.logits()
 	if out == nil {
-		return fmt.Errorf("no floating-point output to train on: outputs %v", b.outputs())
+		return fmt.Errorf("nothing to train: none of the model's outputs %v is of floating-point numbers that depend on a trained parameter (for an inference give --mode infer)", b.outputs())
 	}
 	loss, err := b.loss(out)
 	if err != nil {
@@ -122,7 +122,9 @@ func (b *builder) crossEntropy(x *aten.Tensor) (*aten.Tensor, error) {
 		target = append(slices.Clone(x.Shape[:1]), x.Shape[2:]...)
 	}
 	y := e.Alloc("randint", program.Inputs, program.Step, graph.Int64, target, 0, float64(x.Shape[1]))
-	return e.CrossEntropy(x, y), nil
+	loss := e.CrossEntropy(x, y)
+	e.Hold(x) // the caller has its argument until the call returns
+	return loss, nil
 }
 
 // update appends the optimizer's step: what its first call does, and what

@@ -5,6 +5,7 @@ package train
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,6 +60,45 @@ type Options struct {
 // checkpointed again where the outer one runs.
 type Segment struct {
 	Modules []string `json:"modules"`
+	Save    []Saved  `json:"save,omitempty"` // calls whose outputs are kept; all others run again
+}
+
+// Saved names calls of one ATen operator within a region, counted from 0 in
+// the order in which the region makes them. Of is how many it makes, 0 for
+// unknown.
+type Saved struct {
+	Op    string `json:"op"` // "aten.addmm", without overload
+	Calls []int  `json:"calls"`
+	Of    int    `json:"of,omitempty"`
+}
+
+// Check returns an error for a region without modules, and for calls to keep
+// that no region can make.
+func (s *Segment) Check() error {
+	if len(s.Modules) == 0 {
+		return errors.New("a checkpointed region without modules")
+	}
+	for _, o := range s.Save {
+		if !strings.HasPrefix(o.Op, "aten.") || len(o.Calls) == 0 {
+			return fmt.Errorf("checkpoint %v: an operator to keep is named as aten.addmm, with the indices of its calls; not %q with %v", s.Modules, o.Op, o.Calls)
+		}
+		for i, n := range o.Calls {
+			if n < 0 || o.Of > 0 && n >= o.Of || slices.Contains(o.Calls[:i], n) {
+				return fmt.Errorf("checkpoint %v: calls %v of %s: want distinct indices from 0 to the number of calls, %d", s.Modules, o.Calls, o.Op, o.Of)
+			}
+		}
+	}
+	return nil
+}
+
+// kept lists the calls for package aten.
+func (s *Segment) kept() (out []aten.Kept) {
+	for _, o := range s.Save {
+		for _, i := range o.Calls {
+			out = append(out, aten.Kept{Op: strings.TrimPrefix(o.Op, "aten."), Call: i, Of: o.Of})
+		}
+	}
+	return out
 }
 
 // A Build is a program with what it was built from.
@@ -87,12 +127,11 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	b := &builder{l: l, modules: l.Modules(), opt: opt, e: aten.New(opt.Config), env: make([]*aten.Tensor, len(l.Graph.Values))}
 	b.e.P.Train = opt.Train
 	b.e.P.Warnings = slices.Concat(l.Warnings, opt.Warnings)
-	b.holds = scopeHolds(l, b.modules)
+	holds := scopeHolds(l, b.modules)
 	if !opt.Train {
-		for i, ids := range skips(l, b.modules) {
-			b.holds[i] = append(b.holds[i], ids...)
-		}
+		skips(l, b.modules, holds)
 	}
+	b.holds = holds.values()
 	if err := b.segments(); err != nil {
 		return nil, err
 	}
@@ -158,6 +197,7 @@ type builder struct {
 	setup       []resident        // what exists before the first step
 	returned    []Output
 	lastForward int32
+	rerun       int            // first call of the region that is run again, 0 for none
 	made        []*aten.Tensor // optimizer state among it, each with its parameter's name
 }
 
@@ -275,7 +315,9 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		return err
 	}
 	for _, id := range b.holds[i] {
-		b.e.Hold(env[id])
+		if int(b.l.Graph.Values[id].Def) >= b.rerun { // frames around the region returned in forward
+			b.e.Hold(env[id])
+		}
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ var Order = []string{
 	"graph", "graph/cudnn", "graph/program", "graph/onnx", "graph/infer", "graph/aten", "graph/lift", "graph/train",
 	"liveness/alloc", "liveness",
 	"checkpointsel/remat", "checkpointsel",
-	"planner/profile", "planner",
+	"planner/profile", "planner/layout", "planner",
 	"validate",
 	"cmd/memplan",
 }

@@ -10,6 +10,7 @@ func indexKernels() map[string]kernel {
 		"cat": cat, "stack": stack, "repeat": repeat, "repeat_backward": repeatBackward, "roll": roll, "unview": unview, "constant_pad_nd": pad,
 		"embedding": embedding, "embedding_dense_backward": embeddingBackward,
 		"index": index, "index_backward": indexBackward, "index_select": indexSelect, "index_select_backward": indexSelectBackward, "gather": gatherKernel, "gather_backward": gatherBackward,
+		"scatter": scattered(false), "scatter_add": scattered(true), "index_add": indexAdd, "index_put": indexPut, "flip": flip,
 	}
 }
 
@@ -179,14 +180,7 @@ func (r *run) indexed(x []int64, first int, f func(i, at int)) error {
 		}
 	}
 	st := rowMajor(x)
-	together := true
-	for i := 1; i < len(dims); i++ {
-		together = together && dims[i] == dims[i-1]+1
-	}
-	lead := int64(0)
-	if together {
-		lead = dims[0]
-	}
+	lead := leads(dims)
 	var before, beforeSt, after, afterSt []int64
 	for d := range x {
 		switch {
@@ -212,6 +206,35 @@ func (r *run) indexed(x []int64, first int, f func(i, at int)) error {
 		}
 	}
 	return nil
+}
+
+// leads is the dim where what is indexed stands: the first indexed one, or the
+// first of all where others lie between.
+func leads(dims []int64) int64 {
+	for i := 1; i < len(dims); i++ {
+		if dims[i] != dims[i-1]+1 {
+			return 0
+		}
+	}
+	return dims[0]
+}
+
+// indexedShape is the shape of an index call's result.
+func (r *run) indexedShape(x []int64, first int) []int64 {
+	dims := r.attrs().Dims
+	var at, out []int64
+	for i := range dims {
+		at = broadcastShape(at, r.shape(first+i))
+	}
+	for d, n := range x {
+		if int64(d) == leads(dims) {
+			out = append(out, at...)
+		}
+		if !slices.Contains(dims, int64(d)) {
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 func broadcastShape(a, b []int64) []int64 {
@@ -326,6 +349,89 @@ func gatherKernel(r *run) error {
 func gatherBackward(r *run) error {
 	idx := r.ints(len(r.c.Args)-1, r.shape(0))
 	return r.unpick(func(i int) int64 { return idx[i] })
+}
+
+// scattered writes operand 2, or a number, into a copy of operand 0 at the indices
+// of operand 1 along a dim, or adds it there. Of indices that are equal the last
+// counts.
+func scattered(add bool) kernel {
+	return func(r *run) error {
+		shape := r.shape(1)
+		idx := r.ints(1, shape)
+		from := func(int) float64 { return r.scalar(0, 0) }
+		if r.has(2) {
+			src, own, st := r.all(2), rowMajor(shape), rowMajor(r.shape(2))
+			from = func(i int) float64 { // the source may be larger than the indices
+				at := int64(0)
+				for j := range shape {
+					at += int64(i) / own[j] % shape[j] * st[j]
+				}
+				return src[at]
+			}
+		}
+		out := r.all(0)
+		err := picked(r.shape(0), shape, r.attrs().Dims[0], func(i int) int64 { return idx[i] }, func(i, at int) { put(&out[at], from(i), add) })
+		r.save(&r.c.Results[0], out)
+		return err
+	}
+}
+
+func put(to *float64, v float64, add bool) {
+	if add {
+		v += *to
+	}
+	*to = v
+}
+
+// indexAdd adds the slices of operand 2 into a copy of operand 0, where the
+// indices of operand 1 say.
+func indexAdd(r *run) error {
+	d, shape := r.attrs().Dims[0], r.shape(2)
+	out, src := r.all(0), r.all(2)
+	err := picked(r.shape(0), shape, d, along(r.ints(1, r.shape(1)), shape, d), func(i, at int) { out[at] += src[i] })
+	r.save(&r.c.Results[0], out)
+	return err
+}
+
+// indexPut writes operand 1 into a copy of operand 0 at indices, or adds it.
+func indexPut(r *run) error {
+	x := r.shape(0)
+	out, at := r.all(0), []int(nil)
+	if err := r.indexed(x, 2, func(_, to int) { at = append(at, to) }); err != nil {
+		return err
+	}
+	values := make([]float64, len(at))
+	rd := r.reader(1, r.indexedShape(x, 2))
+	rd.read(values, 0)
+	for i, to := range at {
+		put(&out[to], values[i], r.scalar(0, 0) != 0)
+	}
+	r.save(&r.c.Results[0], out)
+	return nil
+}
+
+// all reads operand i, row-major.
+func (r *run) all(i int) []float64 {
+	out := make([]float64, numel(r.shape(i)))
+	rd := r.reader(i, r.shape(i))
+	rd.read(out, 0)
+	return out
+}
+
+// flip turns dims around.
+func flip(r *run) error {
+	x, s := r.all(0), r.shape(0)
+	st := rowMajor(s)
+	out := make([]float64, len(x))
+	for i := range out {
+		at := int64(i)
+		for _, d := range r.attrs().Dims {
+			at += (s[d] - 1 - 2*(int64(i)/st[d]%s[d])) * st[d]
+		}
+		out[i] = x[at]
+	}
+	r.save(&r.c.Results[0], out)
+	return nil
 }
 
 // roll moves elements along dims, those beyond the end to the start.

@@ -16,7 +16,7 @@ var kernels = buildKernels()
 
 func buildKernels() map[string]kernel {
 	all := map[string]kernel{"step": step}
-	for _, part := range []map[string]kernel{elementwiseKernels(), otherKernels(), productKernels(), convKernels(), attentionKernels(), normKernels(), indexKernels(), poolKernels(), reductionKernels()} {
+	for _, part := range []map[string]kernel{elementwiseKernels(), otherKernels(), productKernels(), convKernels(), attentionKernels(), normKernels(), indexKernels(), poolKernels(), sampleKernels(), reductionKernels()} {
 		for name, f := range part {
 			if all[name] != nil {
 				panic("cpu: kernel listed twice: " + name)
@@ -147,6 +147,12 @@ var binaries = map[string]func(a, b, alpha float64) float64{
 	"bitwise_xor":  func(a, b, _ float64) float64 { return float64(int64(a) ^ int64(b)) },
 	"floor_divide": func(a, b, _ float64) float64 { return math.Floor(a / b) }, "fmod": func(a, b, _ float64) float64 { return math.Mod(a, b) },
 	"remainder": func(a, b, _ float64) float64 { return a - b*math.Floor(a/b) }, "atan2": func(a, b, _ float64) float64 { return math.Atan2(a, b) },
+	"div_or_zero": func(a, b, _ float64) float64 {
+		if b == 0 {
+			return 0
+		}
+		return a / b
+	},
 }
 
 // withNumbers are elementwise kernels of one operand with numbers p.

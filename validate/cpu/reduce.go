@@ -13,6 +13,7 @@ func reductionKernels() map[string]kernel {
 	kernels["amin"] = reduction(func(x []float64) float64 { return slices.Min(x) })
 	kernels["argmax"] = reduction(func(x []float64) float64 { return float64(slices.Index(x, slices.Max(x))) })
 	kernels["argmin"] = reduction(func(x []float64) float64 { return float64(slices.Index(x, slices.Min(x))) })
+	kernels["euclidean_norm"] = reduction(norm)
 	kernels["logsumexp"] = reduction(func(x []float64) float64 {
 		top := slices.Max(x)
 		if math.IsInf(top, 0) {
@@ -52,11 +53,6 @@ func reductionKernels() map[string]kernel {
 		for i, v := range x {
 			s += v
 			y[i] = s
-		}
-	})
-	kernels["flip"] = rows1(func(x, y []float64) {
-		for i, v := range x {
-			y[len(x)-1-i] = v
 		}
 	})
 	kernels["_softmax_backward_data"] = rows2(func(g, y, out []float64) {

@@ -2,6 +2,7 @@ package cpu_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -14,16 +15,19 @@ import (
 
 // TestSchedules trains by schedules that run any operation again at any time, for
 // budgets down to the least that one is found for: outputs, losses and
-// gradients have the same bits as without.
+// gradients have the same bits as without, with micro-batches too.
 func TestSchedules(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many runs")
 	}
 	again := 0
-	for _, name := range []string{"resnet", "mobile", "unet", "gpt", "llama", "convnext", "dropout"} {
-		t.Run(name, func(t *testing.T) {
-			path := filepath.Join("..", "testdata", "golden", name+".onnx")
-			cfg := planner.Config{Batch: 16, Optimizer: "adamw"}
+	for _, tt := range []struct {
+		name   string
+		micros int
+	}{{"resnet", 1}, {"mobile", 1}, {"unet", 1}, {"gpt", 1}, {"llama", 1}, {"convnext", 1}, {"dropout", 1}, {"places", 1}, {"resnet", 2}, {"dropout", 3}, {"convnext", 5}} {
+		t.Run(fmt.Sprintf("%s/%d", tt.name, tt.micros), func(t *testing.T) {
+			path := filepath.Join("..", "testdata", "golden", tt.name+".onnx")
+			cfg := planner.Config{Batch: 16, Optimizer: "adamw", Accumulate: tt.micros}
 			m, err := planner.Open(path)
 			if err != nil {
 				t.Fatal(err)

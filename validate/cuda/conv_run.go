@@ -99,26 +99,88 @@ func convolutionBackward(r *run) error {
 	return r.reduce(redSum, db, g, dims)
 }
 
+// A way is how a pass runs: by cuDNN, where there is a plan, else by an own
+// kernel, on the tensors as they lie or on copies.
+type way struct {
+	key    convKey
+	plan   *convPlan
+	copies *copies
+	bytes  int64 // of work: the copies, and what cuDNN works in behind them
+	err    error // why cuDNN does not run what it should
+}
+
+// ways lists how a pass can run, the best first; the last needs no work. What
+// there is depends on the call alone, not on how much memory there happens to be.
+func (d *Device) ways(c *program.Conv, p pass, x, w, y *validate.Tensor) []way {
+	if d.dnn == nil {
+		return []way{{}}
+	}
+	if depthwise(c, w) {
+		if to := copiesOf(x, w, y); to.needed() && relays(relayDepthwise) {
+			return []way{{copies: to, bytes: to.bytes}, {}}
+		}
+		return []way{{}}
+	}
+	as := func(x, w, y *validate.Tensor) (out way) {
+		if out.key, out.err = d.convKey(c, p, x, w, y); out.err != nil {
+			return out
+		}
+		plan := d.dnn.plan(&out.key)
+		if out.err = plan.err; out.err == nil {
+			out.plan, out.bytes = plan, int64(plan.bytes)
+		}
+		return out
+	}
+	direct := as(x, w, y)
+	if direct.plan != nil {
+		return []way{direct, {err: fmt.Errorf("cuDNN: under the cap there is no room for the %d bytes that the %v pass works in", direct.bytes, p)}}
+	}
+	if to := copiesOf(x, w, y); to.needed() && relays(relayRefused) {
+		t := to.tensors
+		if on := as(&t[0], &t[1], &t[2]); on.plan != nil {
+			on.copies = to
+			on.bytes += to.bytes
+			return []way{on, {err: direct.err}}
+		}
+	}
+	return []way{{err: direct.err}}
+}
+
 // conv runs one pass between operand x, weight w and result y, one of which it
 // computes.
 func (r *run) conv(p pass, x, w, y, out *validate.Tensor) error {
-	if r.d.dnn == nil || depthwise(r.attrs().Conv, w) {
+	list := r.d.ways(r.attrs().Conv, p, x, w, y)
+	at := 0
+	for at+1 < len(list) && list[at].bytes > r.c.Work.Bytes {
+		at++
+	}
+	v := &list[at]
+	if v.plan == nil && v.err != nil { // an own kernel in cuDNN's place
+		if r.spatial() > 2 {
+			return v.err
+		}
+		r.d.fallbacks[v.err.Error()]++
+	}
+	if v.copies == nil {
+		return r.pass(v, p, x, w, y, out)
+	}
+	return v.copies.run(r.c.Work.At, resultOf[p], func(to, from *validate.Tensor) error { return r.pointwise("copy", to, [4]float64{}, onDevice(from)) },
+		func(t []validate.Tensor) error { return r.pass(v, p, &t[0], &t[1], &t[2], &t[resultOf[p]]) })
+}
+
+// resultOf is which of operand, weight and result a pass computes.
+var resultOf = [...]int{forwardPass: 2, dataPass: 0, filterPass: 1}
+
+// pass runs a pass on tensors that lie as they are to.
+func (r *run) pass(v *way, p pass, x, w, y, out *validate.Tensor) error {
+	if v.plan == nil {
 		return r.ownConv(p, x, w, y, out)
 	}
-	k, err := r.d.convKey(r.attrs().Conv, p, x, w, y)
-	if err == nil {
-		plan := r.d.dnn.plan(&k)
-		if err = plan.err; err == nil && int64(plan.bytes) <= r.c.Work.Bytes {
-			return r.cudnn(&k, plan, x, w, y)
-		} else if err == nil {
-			err = fmt.Errorf("cuDNN: under the cap there is no room for the %d bytes that the %v pass works in", uint64(plan.bytes), p)
-		}
+	at := r.c.Work.At
+	if v.copies != nil {
+		at += v.copies.bytes
 	}
-	if r.spatial() > 2 {
-		return err
-	}
-	r.d.fallbacks[err.Error()]++
-	return r.ownConv(p, x, w, y, out)
+	return r.cudnn(&v.key, v.plan, x, w, y, at)
 }
 
 // depthwise reports a convolution of every channel by itself: cuDNN is slower at
@@ -178,8 +240,9 @@ func (d *Device) convKey(c *program.Conv, p pass, x, w, y *validate.Tensor) (con
 	return k, nil
 }
 
-// cudnn runs a planned pass in the memory that Work asked for.
-func (r *run) cudnn(k *convKey, plan *convPlan, x, w, y *validate.Tensor) error {
+// cudnn runs a planned pass in memory that Work asked for, at an offset of the
+// arena.
+func (r *run) cudnn(k *convKey, plan *convPlan, x, w, y *validate.Tensor, at int64) error {
 	a, b, out := r.ptr(x), r.ptr(w), r.ptr(y)
 	switch k.pass {
 	case dataPass:
@@ -187,7 +250,7 @@ func (r *run) cudnn(k *convKey, plan *convPlan, x, w, y *validate.Tensor) error 
 	case filterPass:
 		a, b, out = r.ptr(x), r.ptr(y), r.ptr(w)
 	}
-	return r.d.dnn.run(k, plan, a, b, out, uint64(r.d.at(r.c.Work.At)))
+	return r.d.dnn.run(k, plan, a, b, out, uint64(r.d.at(at)))
 }
 
 // Work is what the passes of a convolution need beyond nothing: of one that runs
@@ -205,13 +268,8 @@ func (d *Device) Work(n *program.Node) (int64, error) {
 	result := func(i int) *validate.Tensor { return shown(n.Out, n.Result(i)) }
 	most := int64(0)
 	add := func(p pass, x, w, y *validate.Tensor) {
-		if x == nil || w == nil || y == nil || depthwise(c.Conv, w) {
-			return
-		}
-		if k, err := d.convKey(c.Conv, p, x, w, y); err == nil {
-			if plan := d.dnn.plan(&k); plan.err == nil {
-				most = max(most, int64(plan.bytes))
-			}
+		if x != nil && w != nil && y != nil {
+			most = max(most, d.ways(c.Conv, p, x, w, y)[0].bytes)
 		}
 	}
 	g, x, w := arg(0), arg(1), arg(2)

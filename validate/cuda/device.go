@@ -64,7 +64,7 @@ func Open(opt Options) (*Device, error) {
 		return nil, explain("counting the devices", err)
 	}
 	if opt.Ordinal < 0 || opt.Ordinal >= n {
-		return nil, fmt.Errorf("device %d: the driver shows %d; nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some", opt.Ordinal, n)
+		return nil, fmt.Errorf("there is no device %d: the driver shows %d, counted from 0; nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some", opt.Ordinal, n)
 	}
 	before := used(opt.Ordinal)
 	d := &Device{opt: opt, modules: map[string]cu.Module{}, functions: map[kernelID]cu.Function{}, fallbacks: map[string]int{}}
@@ -443,18 +443,6 @@ func (r *run) attrs() *program.Attrs {
 		return &program.Attrs{}
 	}
 	return r.c.Node.Attrs
-}
-
-// contiguous reports row-major order; dims of size 1 do not count.
-func contiguous(t *validate.Tensor) bool {
-	n := int64(1)
-	for i := len(t.Shape) - 1; i >= 0; i-- {
-		if t.Shape[i] != 1 && t.Strides[i] != n {
-			return t.Elems() == 0
-		}
-		n *= t.Shape[i]
-	}
-	return true
 }
 
 // isTraining reports one of the types that most kernels compute with.

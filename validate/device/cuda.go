@@ -7,4 +7,6 @@ import (
 	"github.com/memplan/memplan/validate/cuda"
 )
 
-func openCUDA() (validate.Device, error) { return cuda.Open(cuda.Options{}) }
+func openCUDA(ordinal int) (validate.Device, error) {
+	return cuda.Open(cuda.Options{Ordinal: ordinal})
+}

@@ -3,25 +3,32 @@ package device
 
 import (
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/cpu"
 )
 
 // ErrNoCUDA is what a build without CUDA answers.
-var ErrNoCUDA = errors.New("built without CUDA; build with: go install -tags cuda github.com/memplan/memplan/cmd/memplan")
+var ErrNoCUDA = errors.New("built without CUDA; build with: go install -tags cuda github.com/memplan/memplan/cmd/memplan; or give --device cpu")
+
+// ErrUnknown is the error of a name that is in no row of the table.
+var ErrUnknown = errors.New("unknown device")
 
 // An Entry is one kind of device.
 type Entry struct {
 	Name string
 	Doc  string
-	Open func() (validate.Device, error)
+	Many bool // a machine can have several, which are numbered from 0: NAME:1
+	Open func(ordinal int) (validate.Device, error)
 }
 
 // Table lists the devices, the default first.
 var Table = []Entry{
-	{"cuda", "an NVIDIA GPU", openCUDA},
-	{"cpu", "the processor, in plain Go: slow, with every kernel, for small models", func() (validate.Device, error) { return cpu.New(), nil }},
+	{"cuda", "an NVIDIA GPU", true, openCUDA},
+	{"cpu", "the processor, in plain Go: slow, with every kernel, for small models", false, func(int) (validate.Device, error) { return cpu.New(), nil }},
 }
 
 // Names lists the table's names in its order.
@@ -33,12 +40,26 @@ func Names() []string {
 	return out
 }
 
-// Find returns an entry by its name, or nil.
-func Find(name string) *Entry {
+// Find reads NAME or NAME:N and returns what opens that device. Whether there
+// are so many shows when it is opened. The error is ErrUnknown for a name that
+// the table lacks, or says what is wrong with N.
+func Find(text string) (open func() (validate.Device, error), err error) {
+	name, number, numbered := strings.Cut(text, ":")
 	for i := range Table {
-		if Table[i].Name == name {
-			return &Table[i]
+		e := &Table[i]
+		if e.Name != name {
+			continue
 		}
+		n := 0
+		if numbered {
+			if !e.Many {
+				return nil, fmt.Errorf("there is one %s: leave :%s out", name, number)
+			}
+			if n, err = strconv.Atoi(number); err != nil || n < 0 {
+				return nil, fmt.Errorf("want %s:N, N counting devices from 0 as the driver does", name)
+			}
+		}
+		return func() (validate.Device, error) { return e.Open(n) }, nil
 	}
-	return nil
+	return nil, ErrUnknown
 }

@@ -4,4 +4,4 @@ package device
 
 import "github.com/memplan/memplan/validate"
 
-func openCUDA() (validate.Device, error) { return nil, ErrNoCUDA }
+func openCUDA(int) (validate.Device, error) { return nil, ErrNoCUDA }

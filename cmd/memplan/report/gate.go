@@ -47,6 +47,25 @@ func (g *Gate) Summary() string {
 	return fmt.Sprintf("%d of %s failed", failed, rules)
 }
 
+// labels names the models of the findings, with their settings where the
+// configuration lists a model more than once.
+func (g *Gate) labels() []string {
+	settings := map[string]map[string]bool{}
+	for _, f := range g.Findings {
+		if settings[f.Model] == nil {
+			settings[f.Model] = map[string]bool{}
+		}
+		settings[f.Model][f.Settings] = true
+	}
+	out := make([]string, len(g.Findings))
+	for i, f := range g.Findings {
+		if out[i] = f.Model; len(settings[f.Model]) > 1 && f.Settings != "" {
+			out[i] += " (" + f.Settings + ")"
+		}
+	}
+	return out
+}
+
 // word is a finding's outcome for people.
 func word(f *planner.Finding) string {
 	switch {
@@ -61,9 +80,9 @@ func word(f *planner.Finding) string {
 func gateText(w io.Writer, g *Gate, s Style) error {
 	fmt.Fprintln(w, paint(s.Color, map[bool]string{true: green, false: red}[g.Failed() == 0], g.Summary()))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for i := range g.Findings {
+	for i, model := range g.labels() {
 		f := &g.Findings[i]
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", word(f), f.Model, f.Rule, f.Message)
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", word(f), model, f.Rule, f.Message)
 	}
 	return t.Flush()
 }
@@ -85,15 +104,15 @@ const mostRows = 200
 func gateMarkdown(w io.Writer, g *Gate, _ Style) error {
 	tag(w, "check")
 	fmt.Fprintf(w, "**memplan: %s**\n\n| | model | rule | value | limit |\n|---|---|---|---:|---:|\n", g.Summary())
-	rows := 0
+	rows, models := 0, g.labels()
 	for _, failures := range []bool{true, false} { // failures first
-		for i := range g.Findings {
+		for i, model := range models {
 			f := &g.Findings[i]
 			if (word(f) != "ok") != failures {
 				continue
 			}
 			if rows++; rows <= mostRows {
-				fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", word(f), code(f.Model), f.Rule, f.Value, cell(f.Limit))
+				fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", word(f), code(model), f.Rule, f.Value, cell(f.Limit))
 			}
 		}
 	}
@@ -101,9 +120,9 @@ func gateMarkdown(w io.Writer, g *Gate, _ Style) error {
 		fmt.Fprintf(w, "\nand %d more\n", rows-mostRows)
 	}
 	fmt.Fprintf(w, "\n<details><summary>details</summary>\n\n")
-	for i := range g.Findings {
+	for i, model := range models {
 		if f := &g.Findings[i]; word(f) != "ok" && i < mostRows {
-			fmt.Fprintf(w, "- %s %s: %s\n", code(f.Model), f.Rule, cell(f.Message))
+			fmt.Fprintf(w, "- %s %s: %s\n", code(model), f.Rule, cell(f.Message))
 		}
 	}
 	fmt.Fprintf(w, "\n</details>\n")

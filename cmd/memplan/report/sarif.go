@@ -57,12 +57,13 @@ func findingsSARIF(w io.Writer, g *Gate, _ Style) error {
 	for i := range planner.Rules {
 		run.AddRule(ruleID(planner.Rules[i].Name)).WithDescription(planner.Rules[i].Doc)
 	}
-	for _, f := range g.Findings {
+	models := g.labels()
+	for i, f := range g.Findings {
 		if f.OK == nil || *f.OK {
 			continue
 		}
-		x := sarifResult{rule: f.Rule, level: "error", message: f.Model + ": " + f.Rule + ": " + f.Message, file: g.Path, line: f.Line,
-			logical: f.Model, kind: "module", fingerprint: f.Rule + ":" + f.Model}
+		x := sarifResult{rule: f.Rule, level: "error", message: models[i] + ": " + f.Rule + ": " + f.Message, file: g.Path, line: f.Line,
+			logical: f.Model, kind: "module", fingerprint: f.Rule + ":" + models[i]}
 		x.add(run)
 	}
 	return writeSARIF(w, run)

@@ -137,7 +137,7 @@ func checkpointText(p *page, r *planner.Report) {
 	if more := len(lines) - mostSegments; more > 0 {
 		p.line("  and %d more: the plan lists them", more)
 	}
-	p.line("apply it:\n  %s -o plan.json\n  memplan config plan.json --to torch", PlanCommand(r))
+	p.line("apply it, as memplan help torch shows:\n  %s -o plan.json\n  memplan config plan.json --to torch", PlanCommand(r))
 }
 
 // scheduleText says what a schedule runs again, by operator, and what that
@@ -189,20 +189,32 @@ func segmentLines(segs []train.Segment) []segmentLine {
 			j++
 		}
 		if j-i > 2 {
-			out = append(out, segmentLine{depths[i], fmt.Sprintf("%s to %s, %d segments of one module each", segs[i].Modules[0], segs[j-1].Modules[0], j-i)})
+			out = append(out, segmentLine{depths[i], fmt.Sprintf("%s to %s, %d segments of one module each", segs[i].Modules[0], segs[j-1].Modules[0], j-i) + keeping(segs[i].Save)})
 			i = j
 			continue
 		}
-		out = append(out, segmentLine{depths[i], joined(segs[i].Modules)})
+		out = append(out, segmentLine{depths[i], joined(segs[i].Modules) + keeping(segs[i].Save)})
 		i++
 	}
 	return out
 }
 
+// keeping says the results of which operators' calls a segment keeps.
+func keeping(save []train.Saved) string {
+	parts := make([]string, len(save))
+	for i, o := range save {
+		parts[i] = fmt.Sprintf("%d of %d %s", len(o.Calls), o.Of, strings.TrimPrefix(o.Op, "aten."))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "; it keeps " + strings.Join(parts, ", ")
+}
+
 // follows reports whether two segments are one module each, of which the
-// second has the next number: blocks.3 and blocks.4.
+// second has the next number, and that keep the same: blocks.3 and blocks.4.
 func follows(a, b train.Segment) bool {
-	if len(a.Modules) != 1 || len(b.Modules) != 1 {
+	if len(a.Modules) != 1 || len(b.Modules) != 1 || fmt.Sprint(a.Save) != fmt.Sprint(b.Save) {
 		return false
 	}
 	parent, n, ok := numbered(a.Modules[0])

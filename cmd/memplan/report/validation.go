@@ -137,7 +137,7 @@ func validationText(w io.Writer, r *validate.Report, s Style) error {
 	p.head("checks")
 	for i := range r.Checks {
 		c := &r.Checks[i]
-		p.wrapped("  "+pad(outcomeOf(c), 9)+pad(c.Name, 14)+pad(figureOf(c), 20), c.Detail, "")
+		p.wrapped("  "+pad(outcomeOf(c), 9)+pad(c.Name, 14)+pad(figureOf(c), 19)+" ", c.Detail, "")
 	}
 	if sums := slowest(r, slowestShown); len(sums) > 0 {
 		p.head("slowest operators")

@@ -144,7 +144,22 @@ func timeLine(r *planner.Report) string {
 	if t.SamplesPerSecond > 0 {
 		line += fmt.Sprintf("; %s samples/s", millis(t.SamplesPerSecond))
 	}
-	return line + " (roofline estimate)"
+	return line + " (" + timeSource(t.Sources) + ")"
+}
+
+// timeSource says where times are from.
+func timeSource(s *planner.TimeSources) string {
+	if s == nil {
+		return "roofline estimate"
+	}
+	text := fmt.Sprintf("%d of %s measured on %s", s.Measured, Plural(s.Measured+s.Nearest+s.Estimated, "operation", "operations"), s.Device)
+	if s.Nearest > 0 {
+		text += fmt.Sprintf(", %d from the nearest size that was", s.Nearest)
+	}
+	if s.Estimated > 0 {
+		text += fmt.Sprintf(", %d by the roofline", s.Estimated)
+	}
+	return text
 }
 
 // millis writes a number with three significant digits or more.
@@ -221,7 +236,13 @@ func numbers(r *planner.Report) [][2]string {
 }
 
 func proof(c *planner.CheckpointInfo) string {
-	if c.Class != "segments" {
+	what := ""
+	switch c.Class {
+	case "segments":
+		what = "segments"
+	case "selective":
+		what = "segments and of what they keep"
+	default:
 		if c.Optimal {
 			return "optimal: no schedule that fits costs less"
 		}
@@ -233,9 +254,9 @@ func proof(c *planner.CheckpointInfo) string {
 	}
 	switch {
 	case c.Optimal:
-		return "optimal among choices of segments" + price
+		return "optimal among choices of " + what + price
 	case c.LowerBound > 0:
-		return fmt.Sprintf("no choice of segments that fits costs less than %.2f%%", 100*c.LowerBound) + price
+		return fmt.Sprintf("no choice of %s that fits costs less than %.2f%%", what, 100*c.LowerBound) + price
 	}
 	return "no bound on what another choice would cost" + price
 }
@@ -292,6 +313,7 @@ func PlanCommand(r *planner.Report) string {
 		parts = append(parts, "--hold-outputs")
 	}
 	add("alloc-conf", c.AllocConf, "")
+	add("times", c.Times, "")
 	if c.Checkpoint == "all" || c.Checkpoint == "sqrt" {
 		add("checkpoint", c.Checkpoint, "")
 	}

@@ -45,8 +45,8 @@ type context struct {
 	class  []int32 // of each list: lists of one class are equal
 }
 
-// A frontier is C for all units, in one view.
-type frontier struct {
+// A curve is C for all units, in one view.
+type curve struct {
 	p       *Nested
 	v       View
 	grid    int64      // bytes that levels are rounded to
@@ -79,7 +79,7 @@ type chainKey struct {
 }
 
 // solveNested finds C for budgets up to limit, as exactly as the work allows.
-func solveNested(p *Nested, v View, limit int64) *frontier {
+func solveNested(p *Nested, v View, limit int64) *curve {
 	f := solveOn(p, v, 1, limit, mostWork)
 	for lines := int64(finestGrid); f == nil; lines /= 4 {
 		grid := int64(1)
@@ -129,9 +129,9 @@ func floorDiv(a, b int64) int64 {
 }
 
 // solveOn finds C of a rounded problem, or nil if it takes more work than most.
-func solveOn(p *Nested, v View, grid, limit int64, most int) *frontier {
+func solveOn(p *Nested, v View, grid, limit int64, most int) *curve {
 	n := len(p.slots)
-	f := &frontier{p: p, v: v, grid: grid, limit: limit, of: make([]*context, len(p.spans)), chain: make([]int32, n), classes: map[classKey]int32{}, chains: map[chainKey]int32{}, known: map[int32][]step{}}
+	f := &curve{p: p, v: v, grid: grid, limit: limit, of: make([]*context, len(p.spans)), chain: make([]int32, n), classes: map[classKey]int32{}, chains: map[chainKey]int32{}, known: map[int32][]step{}}
 	byEnd := make([][]int32, n+1)
 	for i := range p.spans {
 		byEnd[p.spans[i].hi] = append(byEnd[p.spans[i].hi], int32(i))
@@ -161,7 +161,7 @@ func (p *Nested) start(v View) int64 {
 }
 
 // contexts solves the segments that end at one unit.
-func (f *frontier) contexts(spans []int32) {
+func (f *curve) contexts(spans []int32) {
 	var list []*context
 	for _, s := range spans {
 		sp := &f.p.spans[s]
@@ -185,7 +185,7 @@ func (f *frontier) contexts(spans []int32) {
 }
 
 // solve finds the steps of C(i, c.hi), or those of an equal list.
-func (f *frontier) solve(c *context, i int) {
+func (f *curve) solve(c *context, i int) {
 	p := f.p
 	at := i - c.lo
 	ref := c.offset + p.slots[i].before
@@ -230,7 +230,7 @@ func (f *frontier) solve(c *context, i int) {
 }
 
 // link notes a span that has been solved with its first unit.
-func (f *frontier) link(s int32) {
+func (f *curve) link(s int32) {
 	sp := &f.p.spans[s]
 	e, in := &sp.by[f.v], f.of[s]
 	k := chainKey{before: f.chain[sp.lo], inner: in.class[sp.lo-in.lo], len: int32(sp.hi - sp.lo), drop: e.drop, forward: e.forward - f.p.slots[sp.lo].before, up: in.offset, cost: sp.cost}
@@ -246,7 +246,7 @@ func (f *frontier) link(s int32) {
 }
 
 // whole finds the steps of the step itself, whose units are run once.
-func (f *frontier) whole() {
+func (f *curve) whole() {
 	p := f.p
 	n := len(p.slots)
 	f.top = make([][]step, n+1)
@@ -361,7 +361,7 @@ func merge(out, a, b []step) []step {
 }
 
 // trace reads the segments off a step, outer before inner.
-func (f *frontier) trace(at int) []train.Segment {
+func (f *curve) trace(at int) []train.Segment {
 	var out []train.Segment
 	i := 0
 	for k := int32(at); i < len(f.p.slots); {
@@ -380,7 +380,7 @@ func (f *frontier) trace(at int) []train.Segment {
 }
 
 // inside appends the segments of C(i, c.hi).
-func (f *frontier) inside(out []train.Segment, c *context, i int, k int32) []train.Segment {
+func (f *curve) inside(out []train.Segment, c *context, i int, k int32) []train.Segment {
 	for i < c.hi {
 		s := c.steps[i-c.lo][k]
 		k = s.rest
@@ -397,7 +397,7 @@ func (f *frontier) inside(out []train.Segment, c *context, i int, k int32) []tra
 }
 
 // spanAt is the span of so many units from unit lo.
-func (f *frontier) spanAt(lo, n int) int32 {
+func (f *curve) spanAt(lo, n int) int32 {
 	for _, s := range f.p.from[lo] {
 		if f.p.spans[s].hi == lo+n {
 			return s

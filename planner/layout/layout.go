@@ -1,0 +1,153 @@
+// Package layout gives buffers of known lifetimes their offsets in one arena:
+// static memory allocation, the problem of google/minimalloc. Times are
+// half-open, sizes and offsets bytes or any other unit.
+package layout
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// A Buffer takes Size units from time Lower up to, not including, Upper.
+type Buffer struct {
+	ID           string
+	Lower, Upper int64
+	Size         int64
+}
+
+// Options limit a search. The zero value looks for the least height with the
+// default effort.
+type Options struct {
+	Capacity int64 // height that must suffice, the search ends at the first such layout; 0: the least
+	Effort   int64 // steps of the exact search before it gives up, some 10^9 a second; 0: DefaultEffort
+}
+
+// DefaultEffort is some ten seconds.
+const DefaultEffort = 5_000_000_000
+
+// A Result is a layout.
+type Result struct {
+	Offset  []int64 // of each buffer
+	Height  int64   // end of the highest buffer
+	Bound   int64   // no layout is lower
+	Optimal bool    // Height is Bound
+	Method  string  // what found it
+	Refuted bool    // Options.Capacity is less than Bound: no layout fits it
+}
+
+// Solve places the buffers, which Validate must accept: greedily in several
+// orders, then by an exact search (see search), first at the bound, then ever
+// lower than the best. When ctx ends or the effort is spent it returns the
+// best layout so far.
+func Solve(ctx context.Context, list []Buffer, o Options) (*Result, error) {
+	if err := Validate(list); err != nil {
+		return nil, err
+	}
+	p := newProblem(list)
+	r := &Result{Offset: make([]int64, len(list)), Bound: p.bound}
+	target := p.bound
+	if o.Capacity > 0 {
+		target = max(target, o.Capacity/p.unit)
+	}
+	refuted := o.Capacity > 0 && o.Capacity/p.unit < p.bound
+	p.greedy(ctx, r, target, refuted)
+	if !refuted && r.Height > target {
+		p.exact(ctx, r, target, cmp.Or(o.Effort, DefaultEffort))
+	}
+	r.Height *= p.unit
+	r.Bound *= p.unit
+	for i := range r.Offset {
+		r.Offset[i] *= p.unit
+	}
+	r.Optimal = r.Height == r.Bound
+	r.Refuted = o.Capacity > 0 && o.Capacity < r.Bound
+	return r, Check(list, r.Offset, r.Height)
+}
+
+// A Method is a way in which layouts are found.
+type Method struct{ Name, Doc string }
+
+// Methods lists them in the order in which Solve takes them; Result.Method adds
+// the order of the buffers, by the letters of weight.
+var Methods = []Method{
+	{firstFit, "each buffer at the lowest gap that holds it, in several orders"},
+	{bestFit, "each buffer at the tightest gap that holds it, in the same orders"},
+	{exactSearch, "branches over places by ascending offset; proves that none is lower"},
+}
+
+const (
+	firstFit    = "first fit"
+	bestFit     = "best fit"
+	exactSearch = "search"
+)
+
+// Validate returns an error for a buffer of negative size or lifetime, and for
+// sizes that do not fit into 62 bits together.
+func Validate(list []Buffer) error {
+	total := int64(0)
+	for i := range list {
+		b := &list[i]
+		switch {
+		case b.Size < 0:
+			return fmt.Errorf("buffer %q: size %d is negative", b.ID, b.Size)
+		case b.Upper < b.Lower:
+			return fmt.Errorf("buffer %q: it ends at %d, before it begins at %d", b.ID, b.Upper, b.Lower)
+		case b.Size > math.MaxInt64/2-total:
+			return fmt.Errorf("buffer %q: size %d: all sizes together are more than 2^62", b.ID, b.Size)
+		}
+		total += b.Size
+	}
+	return nil
+}
+
+// Check returns an error naming two buffers that live at the same time and
+// overlap, or one outside [0, height). It sweeps over time and keeps what is
+// alive by offset: O(n log n) and one insertion for each buffer.
+func Check(list []Buffer, offset []int64, height int64) error {
+	type event struct {
+		at    int64
+		start bool
+		i     int
+	}
+	var events []event
+	for i := range list {
+		b := &list[i]
+		if offset[i] < 0 || offset[i]+b.Size > height {
+			return fmt.Errorf("buffer %q: [%d,%d) is not within [0,%d)", b.ID, offset[i], offset[i]+b.Size, height)
+		}
+		if b.Size > 0 && b.Upper > b.Lower {
+			events = append(events, event{b.Lower, true, i}, event{b.Upper, false, i})
+		}
+	}
+	slices.SortFunc(events, func(x, y event) int {
+		if x.at == y.at && x.start != y.start { // what ends makes room
+			if y.start {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(x.at, y.at)
+	})
+	var live []int // by offset; they do not overlap
+	for _, e := range events {
+		k, _ := slices.BinarySearchFunc(live, offset[e.i], func(j int, at int64) int { return cmp.Compare(offset[j], at) })
+		if !e.start {
+			live = slices.Delete(live, k, k+1)
+			continue
+		}
+		for _, n := range [2]int{k - 1, k} {
+			if n < 0 || n >= len(live) {
+				continue
+			}
+			j := live[n]
+			if offset[j] < offset[e.i]+list[e.i].Size && offset[e.i] < offset[j]+list[j].Size {
+				return fmt.Errorf("buffers %q and %q overlap at time %d", list[j].ID, list[e.i].ID, e.at)
+			}
+		}
+		live = slices.Insert(live, k, e.i)
+	}
+	return nil
+}

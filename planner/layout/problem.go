@@ -1,0 +1,231 @@
+package layout
+
+import (
+	"cmp"
+	"context"
+	"slices"
+)
+
+// A problem is the buffers that need a place, their times reduced to sections:
+// the largest sets of buffers that live at the same time, in order. Sizes are
+// divided by their greatest common divisor.
+type problem struct {
+	unit  int64
+	index []int32 // into the caller's list
+	size  []int64
+	life  []float64
+	a, b  []int32 // the sections [a,b) that a buffer lives in
+	total []int64 // of each section: the sizes that live in it
+	bound int64   // the largest of total
+}
+
+func newProblem(list []Buffer) *problem {
+	p := &problem{unit: 1}
+	g := int64(0)
+	for i := range list {
+		if b := &list[i]; b.Size > 0 && b.Upper > b.Lower {
+			p.index = append(p.index, int32(i))
+			g = gcd(g, b.Size)
+		}
+	}
+	p.unit = max(g, 1)
+	for _, i := range p.index {
+		p.size = append(p.size, list[i].Size/p.unit)
+		p.life = append(p.life, float64(list[i].Upper-list[i].Lower))
+	}
+	p.sections(list)
+	return p
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// sections begins a new section where a buffer starts after one has ended.
+func (p *problem) sections(list []Buffer) {
+	n := len(p.index)
+	starts, ends := make([]int32, n), make([]int32, n)
+	for i := range n {
+		starts[i], ends[i] = int32(i), int32(i)
+	}
+	slices.SortFunc(starts, func(x, y int32) int { return cmp.Compare(list[p.index[x]].Lower, list[p.index[y]].Lower) })
+	slices.SortFunc(ends, func(x, y int32) int { return cmp.Compare(list[p.index[x]].Upper, list[p.index[y]].Upper) })
+	p.a, p.b = make([]int32, n), make([]int32, n)
+	section, ended, live := int32(0), false, int64(0)
+	for e, s := 0, 0; e < n; {
+		if s < n && list[p.index[starts[s]]].Lower < list[p.index[ends[e]]].Upper {
+			if ended {
+				p.total = append(p.total, live)
+				section, ended = section+1, false
+			}
+			p.a[starts[s]] = section
+			live += p.size[starts[s]]
+			s++
+			continue
+		}
+		if !ended { // the section is complete
+			p.bound, ended = max(p.bound, live), true
+		}
+		p.b[ends[e]] = section + 1
+		live -= p.size[ends[e]]
+		e++
+	}
+	if n > 0 {
+		p.total = append(p.total, 0)
+	}
+	clear(p.total)
+	for i := range n {
+		for s := p.a[i]; s < p.b[i]; s++ {
+			p.total[s] += p.size[i]
+		}
+	}
+}
+
+// peak returns the most that lives in one of a buffer's sections.
+func (p *problem) peak(total []int64, i int32) int64 {
+	return slices.Max(total[p.a[i]:p.b[i]])
+}
+
+// A weight is what buffers are ordered by, the largest first: the most that
+// lives beside it (T), how long it lives (W), the product with its size (A), its size (Z), when it begins (B).
+type weight struct {
+	t       int64
+	w, z, b float64
+}
+
+func (p *problem) weigh(total []int64, i int32) weight {
+	return weight{p.peak(total, i), p.life[i], float64(p.size[i]), -float64(p.a[i])}
+}
+
+// An order sorts by the letters of its name.
+type order string
+
+func (o order) compare(x, y *weight) int {
+	for _, letter := range o {
+		c := 0
+		switch letter {
+		case 'T':
+			c = cmp.Compare(y.t, x.t)
+		case 'W':
+			c = cmp.Compare(y.w, x.w)
+		case 'A':
+			c = cmp.Compare(y.w*y.z, x.w*x.z)
+		case 'Z':
+			c = cmp.Compare(y.z, x.z)
+		case 'B':
+			c = cmp.Compare(y.b, x.b)
+		}
+		if c != 0 {
+			return c
+		}
+	}
+	return 0
+}
+
+// sort orders part; weights are by buffer.
+func (o order) sort(part []int32, weights []weight) {
+	slices.SortStableFunc(part, func(x, y int32) int { return o.compare(&weights[x], &weights[y]) })
+}
+
+// greedyOrders are the orders of first and best fit, the most useful first.
+var greedyOrders = []order{"TW", "TA", "TZ", "Z", "ZB", "A", "W", "B"}
+
+// greedy keeps in r the best layout of the greedy orders; it stops at one
+// that is no higher than target, and after the first if only that is asked for.
+func (p *problem) greedy(ctx context.Context, r *Result, target int64, once bool) {
+	n := len(p.index)
+	weights := make([]weight, n)
+	part := make([]int32, n)
+	for i := range part {
+		part[i] = int32(i)
+		weights[i] = p.weigh(p.total, int32(i))
+	}
+	first := true
+	for _, o := range greedyOrders {
+		sorted := slices.Clone(part)
+		o.sort(sorted, weights)
+		for _, best := range []bool{false, true} {
+			if !first && (once || ctx.Err() != nil || r.Height <= target) {
+				return
+			}
+			method := firstFit
+			if best {
+				method = bestFit
+			}
+			off, height := p.fit(sorted, best)
+			p.keep(r, off, height, method+" "+string(o), first)
+			first = false
+		}
+	}
+}
+
+// keep takes a layout into the result if it is lower.
+func (p *problem) keep(r *Result, off []int64, height int64, method string, first bool) {
+	if !first && height >= r.Height {
+		return
+	}
+	r.Height, r.Method = height, method
+	for k, i := range p.index {
+		r.Offset[i] = off[k]
+	}
+}
+
+// A shelf is placed buffers by offset.
+type shelf []int32
+
+func (h *shelf) insert(off []int64, i int32) {
+	k, _ := slices.BinarySearchFunc(*h, off[i], func(j int32, at int64) int { return cmp.Compare(off[j], at) })
+	*h = slices.Insert(*h, k, i)
+}
+
+// spans is how many pieces time is cut into, so that a buffer of a short life is
+// compared with those of its piece alone.
+const spans = 64
+
+// fit places buffers in order, each at the lowest gap that holds it, or in the
+// tightest one.
+func (p *problem) fit(sorted []int32, best bool) (off []int64, height int64) {
+	off = make([]int64, len(p.index))
+	var all shelf
+	pieces := make([]shelf, spans)
+	piece := func(section int32) int { return int(int64(section) * spans / int64(len(p.total))) }
+	for _, i := range sorted {
+		from, to := piece(p.a[i]), piece(p.b[i]-1)
+		beside := all
+		if from == to {
+			beside = pieces[from]
+		}
+		off[i] = p.gap(i, beside, off, best)
+		height = max(height, off[i]+p.size[i])
+		all.insert(off, i)
+		for k := from; k <= to; k++ {
+			pieces[k].insert(off, i)
+		}
+	}
+	return off, height
+}
+
+// gap returns where a buffer goes among those that are placed.
+func (p *problem) gap(i int32, placed shelf, off []int64, best bool) int64 {
+	at, room := int64(-1), int64(0)
+	top := int64(0) // end of what lies under the gap
+	for _, j := range placed {
+		if p.b[j] <= p.a[i] || p.b[i] <= p.a[j] {
+			continue
+		}
+		if free := off[j] - top; free >= p.size[i] && (at < 0 || free < room) {
+			at, room = top, free
+			if !best {
+				break
+			}
+		}
+		top = max(top, off[j]+p.size[j])
+	}
+	if at < 0 {
+		return top
+	}
+	return at
+}

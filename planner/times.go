@@ -1,0 +1,238 @@
+package planner
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// A MeasuredNode is a row of the document that validate --profile writes: one
+// node of a step, what makes its time what it is, and that time, in
+// milliseconds of all its runs in a step.
+type MeasuredNode struct {
+	Op          string  `json:"op"`
+	Node        string  `json:"node"`
+	Phase       string  `json:"phase"`
+	Kind        string  `json:"kind"`  // KindOf the node
+	DType       string  `json:"dtype"` // that the roofline counts its arithmetic in
+	Runs        int     `json:"runs"`
+	FLOPs       int64   `json:"flops"`
+	Traffic     int64   `json:"traffic"` // bytes
+	Scratch     int64   `json:"scratch"` // bytes
+	PredictedMs float64 `json:"predictedMs"`
+	MeasuredMs  float64 `json:"measuredMs"`
+}
+
+// Measure makes the row of a node that took so many milliseconds.
+func Measure(n *program.Node, runs int, predictedMs, measuredMs float64) MeasuredNode {
+	return MeasuredNode{Op: "aten." + n.Op, Node: n.Name, Phase: n.Phase.String(), Kind: KindOf(n), DType: arithmetic(n).String(), Runs: runs,
+		FLOPs: n.FLOPs, Traffic: n.Traffic, Scratch: n.Scratch, PredictedMs: predictedMs, MeasuredMs: measuredMs}
+}
+
+// KindOf names what decides how long a node runs: its operator, the types,
+// shapes and strides of its operands and results, and the geometry of a
+// convolution or a pooling. Nodes of one kind differ in their numbers alone.
+func KindOf(n *program.Node) string {
+	var b strings.Builder
+	b.WriteString(n.Op)
+	if k := n.Does(); k != n.Op {
+		b.WriteString("=" + k)
+	}
+	for i := range n.In {
+		writeTensor(&b, " ", &n.In[i])
+	}
+	for i := range n.Out {
+		writeTensor(&b, " >", &n.Out[i])
+	}
+	if a := n.Attrs; a != nil {
+		if c := a.Conv; c != nil {
+			fmt.Fprintf(&b, " conv s%v p%v d%v o%v g%d t%t", c.Stride, c.Pad, c.Dilation, c.OutPad, c.Groups, c.Transposed)
+		}
+		if p := a.Pool; p != nil {
+			fmt.Fprintf(&b, " pool k%v s%v p%v d%v", p.Kernel, p.Stride, p.Pad, p.Dilation)
+		}
+		if len(a.Dims) > 0 {
+			fmt.Fprintf(&b, " dims%v", a.Dims)
+		}
+		if r := a.Rule; r != nil {
+			fmt.Fprintf(&b, " %s %d parameters %d bytes", r.Optimizer, len(r.Params), n.Traffic)
+		}
+	}
+	return b.String()
+}
+
+// writeTensor writes a type, a shape, and strides that are not row-major.
+func writeTensor(b *strings.Builder, before string, t *program.Tensor) {
+	fmt.Fprintf(b, "%s%v%v", before, t.DType, t.Shape)
+	want := int64(1)
+	for i := len(t.Shape) - 1; i >= 0; i-- {
+		if i < len(t.Strides) && t.Shape[i] > 1 && t.Strides[i] != want {
+			fmt.Fprintf(b, "/%v", t.Strides)
+			return
+		}
+		want *= t.Shape[i]
+	}
+}
+
+// Times are operator times that a device was measured to take.
+type Times struct {
+	Path   string
+	Device string // its name
+	exact  map[string]meanTime
+	rows   map[opType][]MeasuredNode // in the order of the file
+}
+
+// meanTime is the sum of several times, in seconds.
+type meanTime struct {
+	sum float64
+	n   int
+}
+
+type opType struct{ op, dtype string }
+
+// ReadTimes reads a document that validate --profile wrote.
+func ReadTimes(path string) (*Times, error) {
+	data, err := readDocument(path)
+	if err != nil {
+		return nil, err
+	}
+	t, err := parseTimes(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	t.Path = path
+	return t, nil
+}
+
+func parseTimes(data []byte) (*Times, error) {
+	var d struct {
+		Device struct {
+			Name string `json:"name"`
+		} `json:"device"`
+		Nodes []MeasuredNode `json:"nodes"`
+	}
+	if err := json.Unmarshal(data, &d); err != nil {
+		return nil, err
+	}
+	if len(d.Nodes) == 0 {
+		return nil, errors.New("has no measured nodes: make one with memplan validate --profile FILE")
+	}
+	t := &Times{Device: d.Device.Name, exact: map[string]meanTime{}, rows: map[opType][]MeasuredNode{}}
+	for i := range d.Nodes {
+		n := &d.Nodes[i]
+		switch {
+		case n.Kind == "" || n.Runs < 1:
+			return nil, fmt.Errorf("node %d (%s) has no kind: an older memplan wrote it; make it again with memplan validate --profile FILE", i, n.Node)
+		case n.MeasuredMs < 0 || n.FLOPs < 0 || n.Traffic < 0 || n.Scratch < 0:
+			return nil, fmt.Errorf("node %d (%s): negative figures", i, n.Node)
+		}
+		n.Op = strings.TrimPrefix(n.Op, "aten.")
+		m := t.exact[n.Kind]
+		t.exact[n.Kind] = meanTime{m.sum + n.MeasuredMs/1e3/float64(n.Runs), m.n + 1}
+		k := opType{n.Op, n.DType}
+		t.rows[k] = append(t.rows[k], *n)
+	}
+	return t, nil
+}
+
+// A source says where a node's time is from.
+type source int
+
+const (
+	fromRoofline source = iota // nothing like it was measured
+	fromNearest                // another size of the same operator and type was
+	fromKind                   // its very kind was
+)
+
+// seconds returns a node's measured time. A size that was not measured takes the
+// efficiency over the roofline of the nearest one that was.
+func (t *Times) seconds(m *TimeModel, n *program.Node) (float64, source) {
+	if e, ok := t.exact[KindOf(n)]; ok {
+		return e.sum / float64(e.n), fromKind
+	}
+	d := arithmetic(n)
+	var best *MeasuredNode
+	least := math.Inf(1)
+	rows := t.rows[opType{n.Op, d.String()}]
+	for i := range rows {
+		if x := apart(&rows[i], n); x < least {
+			best, least = &rows[i], x
+		}
+	}
+	if best == nil {
+		return 0, fromRoofline
+	}
+	like := &program.Node{Op: n.Op, In: []program.Tensor{{DType: d}}, Out: n.Out, Events: n.Events, FLOPs: best.FLOPs, Traffic: best.Traffic, Scratch: best.Scratch}
+	return best.MeasuredMs / 1e3 / float64(best.Runs) * m.roofline(n) / max(m.roofline(like), 1e-12), fromNearest
+}
+
+// apart is how far two sizes of an operator lie apart: by how many powers of e
+// their arithmetic and their traffic differ.
+func apart(a *MeasuredNode, n *program.Node) float64 {
+	ln := func(x, y int64) float64 { return math.Abs(math.Log(float64(x+1) / float64(y+1))) }
+	return ln(a.FLOPs, n.FLOPs) + ln(a.Traffic+a.Scratch, n.Traffic+n.Scratch)
+}
+
+// arithmetic is the type that a node's operands have: that of its last
+// floating-point one.
+func arithmetic(n *program.Node) graph.DType {
+	d := graph.Float32
+	for _, t := range n.In {
+		if t.DType.IsFloat() {
+			d = t.DType
+		}
+	}
+	return d
+}
+
+// TimeSources counts the operations of a step by where their times are from.
+type TimeSources struct {
+	Device    string `json:"device"`    // that was measured
+	Measured  int    `json:"measured"`  // their kind and size was
+	Nearest   int    `json:"nearest"`   // the time of another size, by the roofline's ratio
+	Estimated int    `json:"estimated"` // the roofline alone
+}
+
+// sources counts; it is nil where nothing was measured.
+func (m *TimeModel) sources(p *program.Program) *TimeSources {
+	if m.Times == nil {
+		return nil
+	}
+	out := &TimeSources{Device: m.Times.Device}
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if n.Only == program.FirstStep || m.roofline(n) == 0 {
+			continue
+		}
+		switch _, from := m.Times.seconds(m, n); from {
+		case fromKind:
+			out.Measured++
+		case fromNearest:
+			out.Nearest++
+		default:
+			out.Estimated++
+		}
+	}
+	return out
+}
+
+// times reads the measured times that a question names.
+func times(path string) (*Times, error) {
+	if path == "" {
+		return nil, nil //nolint:nilnil // none asked for
+	}
+	t, err := ReadTimes(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("--times: no such file %s: make it with memplan validate --profile FILE", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--times: %w", err)
+	}
+	return t, nil
+}

@@ -1,0 +1,98 @@
+package cuda
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/validate"
+)
+
+// A Relayout is a kind of convolution pass that runs on row-major copies of the
+// tensors that lie otherwise, in memory that Work asks for. Without the memory,
+// or switched off, it runs on the tensors as they lie.
+type Relayout struct {
+	Name string
+	On   bool
+	Doc  string
+}
+
+// The kinds.
+const (
+	relayDepthwise = "depthwise"
+	relayRefused   = "refused"
+)
+
+// Relayouts lists the kinds.
+var Relayouts = []Relayout{
+	{relayDepthwise, true, "convolutions of single channels whose channels lie innermost: neighbouring threads of the own kernels read neighbouring columns, which are a whole pixel apart there"},
+	{relayRefused, true, "passes that cuDNN has no algorithm for as the tensors lie, operand and gradient in different orders: the own kernels for them are slow"},
+}
+
+// relays reports whether a kind is switched on.
+func relays(name string) bool {
+	i := slices.IndexFunc(Relayouts, func(r Relayout) bool { return r.Name == name })
+	return i >= 0 && Relayouts[i].On
+}
+
+// copies are tensors as a pass is to see them.
+type copies struct {
+	given   []*validate.Tensor
+	tensors []validate.Tensor // row-major; At counts from the start of the copies where one is made
+	made    []bool            // whether tensors[i] is a copy
+	bytes   int64             // of all copies, a multiple of validate.Align
+}
+
+// copiesOf plans copies of the tensors that are not row-major.
+func copiesOf(list ...*validate.Tensor) *copies {
+	c := &copies{given: list}
+	for _, t := range list {
+		to, made := *t, !contiguous(t)
+		if made {
+			to.Strides, to.At = make([]int64, len(t.Shape)), c.bytes
+			n := int64(1)
+			for i := len(t.Shape) - 1; i >= 0; i-- {
+				to.Strides[i] = n
+				n *= t.Shape[i]
+			}
+			c.bytes += (t.DType.Bytes(n) + validate.Align - 1) / validate.Align * validate.Align
+		}
+		c.tensors, c.made = append(c.tensors, to), append(c.made, made)
+	}
+	return c
+}
+
+// needed reports whether any tensor lies otherwise.
+func (c *copies) needed() bool { return slices.Contains(c.made, true) }
+
+// run makes the copies at an offset of the arena, runs the pass on them and
+// brings its result back. result is its place among the tensors.
+func (c *copies) run(at int64, result int, move func(to, from *validate.Tensor) error, pass func(list []validate.Tensor) error) error {
+	list := slices.Clone(c.tensors)
+	for i := range list {
+		if !c.made[i] {
+			continue
+		}
+		list[i].At += at
+		if i != result {
+			if err := move(&list[i], c.given[i]); err != nil {
+				return err
+			}
+		}
+	}
+	if err := pass(list); err != nil || !c.made[result] {
+		return err
+	}
+	return move(c.given[result], &list[result])
+}
+
+// contiguous reports a tensor whose elements lie in row-major order without
+// holes.
+func contiguous(t *validate.Tensor) bool {
+	n := int64(1)
+	for i := len(t.Shape) - 1; i >= 0; i-- {
+		if t.Shape[i] != 1 && t.Strides[i] != n {
+			return t.Elems() == 0
+		}
+		n *= t.Shape[i]
+	}
+	return true
+}
