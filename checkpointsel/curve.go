@@ -115,7 +115,7 @@ func (p *Nested) rounded(v View, grid int64) *Nested {
 	}
 	for i := range q.spans {
 		e := &q.spans[i].by[v]
-		e.drop, e.forward, e.offset = drop(e.drop), level(e.forward), level(e.offset)
+		e.drop, e.forward, e.offset, e.held = drop(e.drop), level(e.forward), level(e.offset), level(e.held)
 	}
 	return &q
 }
@@ -257,7 +257,7 @@ func (f *curve) whole() {
 			sp := &p.spans[s]
 			e, in := &sp.by[f.v], f.of[s]
 			o := step{peak: e.forward, len: int32(sp.hi - i)}
-			f.best.add(o, f.top[sp.hi], -e.drop, in.steps[i-in.lo], in.offset+p.slots[i].before)
+			f.best.add(o, f.top[sp.hi], -e.drop, in.steps[i-in.lo], in.offset+p.slots[i].before+e.held)
 		}
 		f.top[i] = below(f.best.list, floorDiv(f.limit, f.grid)+slack+p.slots[i].before-p.slots[0].before)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/liveness"
 )
 
 // Nested is the choice of segments within segments for one training step,
@@ -69,6 +70,7 @@ type spanEffect struct {
 	drop    int64 // not held between forward and backward
 	forward int64 // highest level of a run that drops it
 	offset  int64 // by how much its recomputation is above the first run, all of it dropped
+	held    int64 // what it is called with and nothing else holds: an outermost one does until its backward ends
 }
 
 // NewNested measures the step of b; the arguments are those of NewProblem.
@@ -152,7 +154,24 @@ func (m *measure) span(r run) (span, bool) {
 	for v := range s.by {
 		s.by[v] = spanEffect{drop: drop[v], forward: m.firstRun(r.lo, r.hi, dropped[v]), offset: start - drop[v] - again - base}
 	}
+	s.by[Sure].held = m.held(r.lo, r.hi)
 	return s, true
+}
+
+// held is what the segment reads from before it and backward would let go
+// before it comes to the segment's first unit.
+func (m *measure) held(lo, hi int) (n int64) {
+	seen := map[int32]bool{}
+	for u := lo; u < hi; u++ {
+		for _, id := range m.reads[u] {
+			s := &m.live[id]
+			if s.born >= 0 && s.born < lo && (!s.saved || s.backLo > lo) && !seen[id] && m.b.Storages[id].Life == program.Step {
+				seen[id] = true
+				n += liveness.Rounded(m.b.Storages[id].Bytes)
+			}
+		}
+	}
+	return n
 }
 
 // Solve returns the segments of least cost whose levels, in the given view,
@@ -265,7 +284,7 @@ func (p *Nested) Levels(segs []train.Segment, v View) (peak int64, cost float64,
 		if len(nodes) > 0 && p.spans[nodes[0].span].lo == i {
 			s := &p.spans[nodes[0].span]
 			in, c := p.levels(nodes[0], v)
-			peak = max(peak, s.by[v].forward-drop, in-drop)
+			peak = max(peak, s.by[v].forward-drop, in+s.by[v].held-drop)
 			cost, drop, i = cost+c, drop+s.by[v].drop, s.hi
 			nodes = nodes[1:]
 			continue

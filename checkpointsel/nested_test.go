@@ -30,7 +30,7 @@ func randomNested(rng *rand.Rand, n, kinds int) *Nested {
 			}
 			s := span{run: run{lo: lo, hi: hi, modules: []string{fmt.Sprintf("u%d-%d", lo, hi)}}, cost: float64(1 + rng.IntN(9))}
 			for v := range s.by {
-				s.by[v] = spanEffect{drop: int64(rng.IntN(40) - 5), forward: int64(rng.IntN(100)), offset: int64(rng.IntN(20) - 10)}
+				s.by[v] = spanEffect{drop: int64(rng.IntN(40) - 5), forward: int64(rng.IntN(100)), offset: int64(rng.IntN(20) - 10), held: int64(rng.IntN(3) * rng.IntN(9))}
 			}
 			p.from[lo] = append(p.from[lo], int32(len(p.spans)))
 			p.spans = append(p.spans, s)
@@ -81,6 +81,9 @@ func within(p *Nested, v View, s *span, i, hi int) (out []outcome) {
 			}
 		}
 		for _, inside := range within(p, v, in, in.lo, in.hi) {
+			if s == nil {
+				inside.peak += in.by[v].held
+			}
 			for _, rest := range within(p, v, s, in.hi, hi) {
 				out = append(out, outcome{max(first.peak, inside.peak, rest.peak-in.by[v].drop), first.cost + inside.cost + rest.cost})
 			}

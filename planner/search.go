@@ -26,7 +26,7 @@ func (a *answer) selectFor(ctx context.Context) error {
 		return err
 	}
 	if plain.fail == nil {
-		if a.j.cfg.Checkpoint == "auto" {
+		if mode := a.j.cfg.Checkpoint; mode == "auto" || mode == "segments" {
 			s := &selector{step: 1}
 			return a.describe(s, 0, true)
 		}
