@@ -142,9 +142,8 @@ func candidates(p choice, n int64) []candidate {
 type estimate func(segs []train.Segment) (peak int64, cost float64)
 
 // fitting returns the cheapest candidate that costs less than most and whose
-// replay fits, less the segments that turn out not to be needed, and the cost;
-// +Inf if there is none. Those that even in hope need more than there is are
-// not replayed.
+// replay fits, and its cost; +Inf if there is none. Those that even in hope
+// need more than there is are not replayed.
 func (a *answer) fitting(ctx context.Context, list []candidate, hope estimate, most float64) ([]train.Segment, float64, error) {
 	none := math.Inf(1)
 	for _, c := range list {
@@ -158,15 +157,14 @@ func (a *answer) fitting(ctx context.Context, list []candidate, hope estimate, m
 		case err != nil:
 			return nil, none, err
 		case ok:
-			segs, err := a.thin(ctx, hope, c.segs)
-			_, cost := hope(segs)
-			return segs, cost, err
+			return c.segs, c.cost, nil
 		}
 	}
 	return nil, none, nil
 }
 
-// flatFitting is fitting of segments side by side.
+// flatFitting is fitting of segments side by side, less those that turn out not
+// to be needed.
 func (a *answer) flatFitting(ctx context.Context, p *checkpointsel.Problem) ([]train.Segment, float64, error) {
 	hope := func(segs []train.Segment) (int64, float64) {
 		peak, cost, _ := p.Levels(segs, checkpointsel.Hoped)
@@ -179,10 +177,18 @@ func (a *answer) flatFitting(ctx context.Context, p *checkpointsel.Problem) ([]t
 		}
 	}
 	slices.SortStableFunc(list, func(x, y candidate) int { return cmp.Compare(x.cost, y.cost) })
-	return a.fitting(ctx, list, hope, math.Inf(1))
+	segs, _, err := a.fitting(ctx, list, hope, math.Inf(1))
+	if err != nil || segs == nil {
+		return nil, math.Inf(1), err
+	}
+	segs, err = a.thin(ctx, hope, segs)
+	_, cost := hope(segs)
+	return segs, cost, err
 }
 
-// nestedFitting is fitting of nested segments.
+// nestedFitting is fitting of nested segments. They are not thinned: what could
+// be left out under one budget might be needed under a larger one, whose plan
+// would be slower.
 func (a *answer) nestedFitting(ctx context.Context, n *checkpointsel.Nested, most float64) ([]train.Segment, float64, error) {
 	hope := func(segs []train.Segment) (int64, float64) {
 		peak, cost, _ := n.Levels(segs, checkpointsel.Hoped)
