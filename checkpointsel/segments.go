@@ -280,6 +280,7 @@ type measure struct {
 	live   []use   // by storage
 	byUnit [][]int32
 	reads  [][]int32
+	takes  []bool // units whose backward reads what forward made
 }
 
 // A use says where a storage is made and read, in units; -1 for nowhere.
@@ -296,7 +297,7 @@ func newMeasure(b *train.Build, units []Unit, cost func(*program.Node) float64) 
 	_, steady := liveness.Steps(b.Program)
 	n := len(units)
 	m := &measure{b: b, units: units, cost: cost, levels: liveness.LevelsOf(steady), at: -1, slots: make([]slot, n), nodes: make([][]int, n),
-		first: make([]int64, n), unitOf: make([]int, len(b.Lifted.Graph.Nodes)), live: make([]use, len(b.Storages)), byUnit: make([][]int32, n), reads: make([][]int32, n)}
+		first: make([]int64, n), unitOf: make([]int, len(b.Lifted.Graph.Nodes)), live: make([]use, len(b.Storages)), byUnit: make([][]int32, n), reads: make([][]int32, n), takes: make([]bool, n)}
 	for u := range units {
 		for c := units[u].Lo; c < units[u].Hi; c++ {
 			m.unitOf[c] = u
@@ -381,6 +382,7 @@ func (m *measure) use(s *use, id int32, i, u int, back bool) {
 	s.last = i
 	switch {
 	case back && u >= 0:
+		m.takes[u] = m.takes[u] || s.born >= 0
 		s.backLo, s.backHi, s.saved = min(s.backLo, u), max(s.backHi, u), true
 	case back:
 		s.backHi, s.saved = len(m.units), true
@@ -399,39 +401,50 @@ func (m *measure) use(s *use, id int32, i, u int, back bool) {
 // nothing.
 func (m *measure) option(lo, hi int) (option, bool) {
 	o := option{lo: lo, hi: hi}
-	var dropped [2]map[int32]bool
+	dropped, drop, again := m.dropped(lo, hi)
+	o.again = again
+	if drop[Hoped] == 0 {
+		return o, false
+	}
+	for v := range o.by {
+		e := &o.by[v]
+		e.drop = drop[v]
+		e.forward = m.firstRun(lo, hi, dropped[v])
+		e.redo = m.secondRun(lo, hi, e.drop+again)
+	}
+	o.cost = m.redoCost(lo, hi)
+	return o, true
+}
+
+// dropped lists, for each view, what the segment does not hold between its
+// forward and its backward, and sums its bytes, less those that are held for
+// it. again are the bytes that a later unit holds forward and that are made
+// anew for the segment's own backward.
+func (m *measure) dropped(lo, hi int) (dropped [2]map[int32]bool, drop [2]int64, again int64) {
 	for v := range dropped {
 		dropped[v] = map[int32]bool{}
 	}
 	for u := lo; u < hi; u++ {
 		for _, id := range m.byUnit[u] {
 			s := &m.live[id]
+			bytes := liveness.Rounded(m.b.Storages[id].Bytes)
 			switch {
 			case !s.saved || s.backLo < lo || s.backLo >= hi:
 				continue
 			case s.backHi >= hi:
-				o.again += liveness.Rounded(m.b.Storages[id].Bytes)
+				again += bytes
 				continue
 			}
 			dropped[Hoped][id] = true
-			o.by[Hoped].drop += liveness.Rounded(m.b.Storages[id].Bytes)
+			drop[Hoped] += bytes
 			if s.lastForward < hi { // else a later call holds it for a while
 				dropped[Sure][id] = true
-				o.by[Sure].drop += liveness.Rounded(m.b.Storages[id].Bytes)
+				drop[Sure] += bytes
 			}
 		}
 	}
-	o.by[Sure].drop -= m.keep(lo, hi)
-	if o.by[Hoped].drop == 0 {
-		return o, false
-	}
-	for v := range o.by {
-		e := &o.by[v]
-		e.forward = m.firstRun(lo, hi, dropped[v])
-		e.redo = m.secondRun(lo, hi, e.drop+o.again)
-	}
-	o.cost = m.redoCost(lo, hi)
-	return o, true
+	drop[Sure] -= m.keep(lo, hi)
+	return dropped, drop, again
 }
 
 // keep is what the segment reads from before it and would not otherwise be

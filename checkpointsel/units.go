@@ -34,14 +34,12 @@ const share = 0.12
 // Units divides the calls of a model into checkpointable modules and gaps, in
 // order. weight gives what a call contributes to memory (saved bytes); large
 // modules are split into their children.
-func Units(l *lift.Lifted, weight func(call int) int64) []Unit {
-	n := len(l.Graph.Nodes)
-	var total int64
-	for i := range n {
-		total += weight(i)
-	}
-	d := divider{l: l, weight: weight, limit: int64(float64(total) * share), ran: scopes(l)}
-	units := d.split("", 0, n)
+func Units(l *lift.Lifted, weight func(call int) int64) []Unit { return divide(l, weight, share) }
+
+// divide is Units where modules above the given part are split.
+func divide(l *lift.Lifted, weight func(call int) int64, part float64) []Unit {
+	d := newDivider(l, weight, part)
+	units := d.split("", 0, len(l.Graph.Nodes))
 	for i := range units {
 		if u := &units[i]; u.Module != "" && train.Overwrites(l, u.Lo, u.Hi) >= 0 {
 			u.Module = "" // cannot be run again
@@ -58,6 +56,14 @@ type divider struct {
 	weight func(int) int64
 	limit  int64
 	ran    map[string]bool // modules whose forward runs
+}
+
+func newDivider(l *lift.Lifted, weight func(call int) int64, part float64) *divider {
+	var total int64
+	for i := range l.Graph.Nodes {
+		total += weight(i)
+	}
+	return &divider{l: l, weight: weight, limit: int64(float64(total) * part), ran: scopes(l)}
 }
 
 // split divides calls [lo, hi), all within module, into the module's children.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 
 	"github.com/memplan/memplan/checkpointsel"
 	"github.com/memplan/memplan/checkpointsel/remat"
@@ -463,6 +464,7 @@ func once(list []graph.Warning) []graph.Warning {
 type selector struct {
 	problem   *checkpointsel.Problem
 	selective *checkpointsel.Selective
+	nested    func() *checkpointsel.Nested // of the same step, more finely divided; measured once
 	base      *train.Build
 	step      float64 // seconds of the step without checkpoints
 }
@@ -489,8 +491,12 @@ func (m *Model) selector(j *job, batch int64) (*selector, error) {
 			saved[b.Nodes[mk].Call] += b.Storages[id].Bytes
 		}
 	}
-	units := checkpointsel.Units(m.lifted, func(call int) int64 { return saved[call] })
-	s := &selector{problem: checkpointsel.NewProblem(b, hooked, units, liveness.Rounded(o.Config.LtWorkspace), j.time.Seconds), base: b}
+	weight := func(call int) int64 { return saved[call] }
+	extra := liveness.Rounded(o.Config.LtWorkspace)
+	s := &selector{problem: checkpointsel.NewProblem(b, hooked, checkpointsel.Units(m.lifted, weight), extra, j.time.Seconds), base: b,
+		nested: sync.OnceValue(func() *checkpointsel.Nested {
+			return checkpointsel.NewNested(b, hooked, weight, extra, j.time.Seconds)
+		})}
 	s.selective = checkpointsel.NewSelective(s.problem, b, j.time.Seconds)
 	for i := range b.Nodes {
 		if b.Nodes[i].Only != program.FirstStep {

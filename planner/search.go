@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/memplan/memplan/checkpointsel"
@@ -15,9 +16,10 @@ import (
 )
 
 // selectFor finds the segments of least recomputation whose replay fits the
-// cap. The levels that the selection works on are a lower bound of what the
+// cap: segments side by side, or nested ones where those do not fit or cost
+// more. The levels that the selection works on are a lower bound of what the
 // allocator shows, so the least cost at the cap itself bounds every plan of
-// the class; when its replay does not fit, the level is lowered until one does.
+// the class; plans are sought at many levels, and the cheapest whose replay fits is taken.
 func (a *answer) selectFor(ctx context.Context) error {
 	plain, err := a.m.evaluate(a.j, a.batch, nil, true)
 	if err != nil {
@@ -39,26 +41,21 @@ func (a *answer) selectFor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	segs, bound, err := a.fitting(ctx, s)
+	segs, bound, err := a.bestSegments(ctx, s)
 	if err != nil {
 		return err
 	}
-	class := "segments"
-	a.proof = fmt.Sprintf("least recomputation of any choice of segments over %d module boundaries at %d bytes: %.6f s", len(s.problem.Units), a.j.cap, bound)
-	if a.j.cfg.Checkpoint != class {
-		if segs, bound, err = a.selectCalls(ctx, s, segs); err != nil {
-			return err
-		}
-		class = "selective"
-		a.proof = fmt.Sprintf("least recomputation of any choice of segments over %d module boundaries, and of the calls that they keep, at %d bytes: %.6f s", len(s.problem.Units), a.j.cap, bound)
-	}
 	if segs == nil {
-		least := s.problem.MinBudget(checkpointsel.Hoped)
-		a.proof = ""
+		least := min(s.nested().MinBudget(checkpointsel.Hoped), s.problem.MinBudget(checkpointsel.Hoped))
 		a.note("no-selection", "no selection of segments fits: the least that any needs is about %s of the card's memory", profile.FormatBytes(least+a.j.device.Context))
 		return a.noSegments(ctx)
 	}
 	a.segs = segs
+	kind, class := "", "segments"
+	if a.j.cfg.Checkpoint != class {
+		kind, class = ", and of the calls that they keep,", "selective"
+	}
+	a.proof = fmt.Sprintf("least recomputation of any choice of segments over %d module boundaries%s and of nested ones over %d, at %d bytes: %.6f s", len(s.problem.Units), kind, len(s.nested().Units), a.j.cap, bound)
 	if err := a.describe(s, bound, true); err != nil {
 		return err
 	}
@@ -66,51 +63,174 @@ func (a *answer) selectFor(ctx context.Context) error {
 	return a.price(ctx)
 }
 
-// levels is how finely the level of a selection is lowered until its replay
-// fits.
-const levels = 48
-
-// fitting finds a selection whose replay fits: first the one that would be
-// optimal if every segment freed as much as hoped; else the selection of the
-// highest level whose replay fits, less the segments that turn out not to be
-// needed. bound is the least cost at the cap in hope, which
-// no fitting choice undercuts.
-func (a *answer) fitting(ctx context.Context, s *selector) (segs []train.Segment, bound float64, err error) {
-	p := s.problem
-	best, bound, ok := p.Solve(a.j.cap, checkpointsel.Hoped)
-	if !ok {
-		return nil, bound, nil
+// bestSegments finds the cheapest selection of those side by side, those that
+// keep results of calls, and nested ones. bound is the least cost of any of
+// them, if every segment freed as much as hoped.
+func (a *answer) bestSegments(ctx context.Context, s *selector) (segs []train.Segment, bound float64, err error) {
+	flat, cost, err := a.flatFitting(ctx, s.problem)
+	if err != nil {
+		return nil, 0, err
 	}
-	if ok, err := a.replays(ctx, best); ok || err != nil {
-		return best, bound, err
+	segs, bound = flat, math.Inf(1)
+	if _, b, ok := s.problem.Solve(a.j.cap, checkpointsel.Hoped); ok {
+		bound = b
 	}
-	lo, hi := p.MinBudget(checkpointsel.Sure), a.j.cap
-	least, _, _ := p.Solve(lo, checkpointsel.Sure)
-	if best, ok, err = a.anyFits(ctx, least, p.All(), p.Sqrt()); !ok {
-		return nil, bound, err
-	}
-	tried := map[string]bool{fmt.Sprint(least): true}
-	for i := range int64(levels) {
-		if a.late(ctx) {
-			return best, bound, nil
-		}
-		segs, _, _ := p.Solve(hi-(hi-lo)*i/levels, checkpointsel.Sure)
-		key := fmt.Sprint(segs)
-		if tried[key] {
-			continue
-		}
-		tried[key] = true
-		ok, err := a.replays(ctx, segs)
+	if a.j.cfg.Checkpoint != "segments" {
+		kept, b, err := a.selectCalls(ctx, s, flat)
 		if err != nil {
-			return nil, bound, err
+			return nil, 0, err
 		}
-		if ok {
-			best = segs
+		if kept != nil {
+			_, cost, _ = s.selective.Levels(kept, checkpointsel.Hoped)
+			segs, bound = kept, min(bound, b)
+		}
+	}
+	n := s.nested()
+	_, b, ok := n.Solve(a.j.cap, checkpointsel.Hoped)
+	if !ok || b >= cost {
+		return segs, min(bound, cost), nil
+	}
+	nested, c, err := a.nestedFitting(ctx, n, cost)
+	if c < cost {
+		segs = nested
+	}
+	return segs, min(bound, b), err
+}
+
+// A choice is a class of selections: a problem of checkpointsel.
+type choice interface {
+	Solve(budget int64, v checkpointsel.View) (segs []train.Segment, cost float64, ok bool)
+	MinBudget(v checkpointsel.View) int64
+	Without() int64
+}
+
+// Numbers of levels at which selections are sought, between the least that any
+// needs and that of the step without.
+const (
+	flatLevels   = 64
+	nestedLevels = 1024
+)
+
+// A candidate is a selection with its cost in seconds.
+type candidate struct {
+	segs []train.Segment
+	cost float64
+}
+
+// candidates are the selections of n levels in both views, the cheapest first.
+// They do not depend on the budget, so that a larger one never gets a dearer
+// plan.
+func candidates(p choice, n int64) []candidate {
+	var out []candidate
+	seen := map[string]bool{}
+	lo, hi := p.MinBudget(checkpointsel.Hoped), p.Without()
+	for i := range n + 1 {
+		for _, v := range []checkpointsel.View{checkpointsel.Hoped, checkpointsel.Sure} {
+			segs, cost, ok := p.Solve(hi-(hi-lo)*i/n, v)
+			if key := fmt.Sprint(segs); ok && !seen[key] {
+				seen[key] = true
+				out = append(out, candidate{segs, cost})
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(x, y candidate) int { return cmp.Compare(x.cost, y.cost) })
+	return out
+}
+
+// An estimate is what a problem says of a selection in hope: the highest level
+// and the cost.
+type estimate func(segs []train.Segment) (peak int64, cost float64)
+
+// fitting returns the cheapest candidate that costs less than most and whose
+// replay fits, and its cost; +Inf if there is none. Those that even in hope
+// need more than there is are not replayed.
+func (a *answer) fitting(ctx context.Context, list []candidate, hope estimate, most float64) ([]train.Segment, float64, error) {
+	none := math.Inf(1)
+	for _, c := range list {
+		if c.cost >= most || a.late(ctx) {
 			break
 		}
+		if peak, _ := hope(c.segs); peak > a.j.cap {
+			continue
+		}
+		switch ok, err := a.replays(ctx, c.segs); {
+		case err != nil:
+			return nil, none, err
+		case ok:
+			return c.segs, c.cost, nil
+		}
 	}
-	best, err = a.thin(ctx, p, best)
-	return best, bound, err
+	return nil, none, nil
+}
+
+// flatFitting is fitting of segments side by side, less those that turn out not
+// to be needed.
+func (a *answer) flatFitting(ctx context.Context, p *checkpointsel.Problem) ([]train.Segment, float64, error) {
+	hope := func(segs []train.Segment) (int64, float64) {
+		peak, cost, _ := p.Levels(segs, checkpointsel.Hoped)
+		return peak, cost
+	}
+	list := candidates(p, flatLevels)
+	for _, segs := range [][]train.Segment{p.All(), p.Sqrt()} {
+		if _, cost := hope(segs); len(segs) > 0 {
+			list = append(list, candidate{segs, cost})
+		}
+	}
+	slices.SortStableFunc(list, func(x, y candidate) int { return cmp.Compare(x.cost, y.cost) })
+	segs, _, err := a.fitting(ctx, list, hope, math.Inf(1))
+	if err != nil || segs == nil {
+		return nil, math.Inf(1), err
+	}
+	segs, err = a.thin(ctx, hope, segs)
+	_, cost := hope(segs)
+	return segs, cost, err
+}
+
+// nestedFitting is fitting of nested segments. They are not thinned: what could
+// be left out under one budget might be needed under a larger one, whose plan
+// would be slower.
+func (a *answer) nestedFitting(ctx context.Context, n *checkpointsel.Nested, most float64) ([]train.Segment, float64, error) {
+	hope := func(segs []train.Segment) (int64, float64) {
+		peak, cost, _ := n.Levels(segs, checkpointsel.Hoped)
+		return peak, cost
+	}
+	return a.fitting(ctx, candidates(n, nestedLevels), hope, most)
+}
+
+// mostThinned bounds how many segments are tried to be removed.
+const mostThinned = 32
+
+// thin removes segments that the selection fits without, the dearest first.
+func (a *answer) thin(ctx context.Context, hope estimate, segs []train.Segment) ([]train.Segment, error) {
+	saves := func(s train.Segment) float64 {
+		_, with := hope(segs)
+		_, without := hope(omit(segs, s))
+		return with - without
+	}
+	order := slices.Clone(segs)
+	slices.SortStableFunc(order, func(x, y train.Segment) int { return cmp.Compare(saves(y), saves(x)) })
+	for _, s := range order[:min(len(order), mostThinned)] {
+		if a.late(ctx) {
+			break
+		}
+		rest := omit(segs, s)
+		if peak, _ := hope(rest); peak > a.j.cap || saves(s) <= 0 {
+			continue
+		}
+		ok, err := a.replays(ctx, rest)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			segs = rest
+		}
+	}
+	return segs, nil
+}
+
+// omit returns the segments but one.
+func omit(segs []train.Segment, one train.Segment) []train.Segment {
+	return slices.DeleteFunc(slices.Clone(segs), func(x train.Segment) bool { return slices.Equal(x.Modules, one.Modules) })
 }
 
 // late reports that --timeout has passed, and notes that the answer is the best
@@ -133,43 +253,6 @@ func (a *answer) replays(ctx context.Context, segs []train.Segment) (bool, error
 	}
 	ev, err := a.m.evaluate(a.j, a.batch, segs, true)
 	return err == nil && ev.fail == nil, err
-}
-
-// anyFits returns the first selection that fits.
-func (a *answer) anyFits(ctx context.Context, list ...[]train.Segment) ([]train.Segment, bool, error) {
-	for _, segs := range list {
-		if len(segs) == 0 {
-			continue
-		}
-		if ok, err := a.replays(ctx, segs); ok || err != nil {
-			return segs, ok, err
-		}
-	}
-	return nil, false, nil
-}
-
-// thin removes segments that the selection fits without, the dearest first.
-func (a *answer) thin(ctx context.Context, p *checkpointsel.Problem, segs []train.Segment) ([]train.Segment, error) {
-	order := slices.Clone(segs)
-	cost := func(s train.Segment) float64 {
-		_, c, _ := p.Levels([]train.Segment{s}, checkpointsel.Hoped)
-		return c
-	}
-	slices.SortStableFunc(order, func(x, y train.Segment) int { return cmp.Compare(cost(y), cost(x)) })
-	for _, s := range order {
-		if a.late(ctx) {
-			break
-		}
-		rest := slices.DeleteFunc(slices.Clone(segs), func(x train.Segment) bool { return slices.Equal(x.Modules, s.Modules) })
-		ok, err := a.replays(ctx, rest)
-		if err != nil {
-			return nil, err
-		}
-		if ok {
-			segs = rest
-		}
-	}
-	return segs, nil
 }
 
 func (a *answer) note(code, format string, args ...any) {

@@ -110,7 +110,9 @@ func newConfigCmd(s *streams, run func(*streams, *configOptions) error) *cobra.C
 		Short: "Checkpoint configuration for a training framework",
 		Long: `config writes what a plan checkpoints as a configuration that a training script
 applies: each entry is one checkpointed region, its modules run one after the
-other, named as in named_modules().`,
+other, named as in named_modules(). An entry whose modules lie in those of one
+before it is nested in that. memplan help checkpoints prints Python that applies
+the file.`,
 		Example:           "  memplan config plan.json --to torch -o checkpoint.json",
 		Args:              exactly(1, "one plan, as memplan plan writes it"),
 		ValidArgsFunction: completeFiles(1, "json"),

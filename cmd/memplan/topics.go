@@ -63,11 +63,14 @@ bytes. A key that is not known is an error, with its line.
 `
 
 const torchTopic = `memplan config plan.json --to torch writes what a plan checkpoints. Each entry of
-checkpoint is one region, its modules run one after the other (use_reentrant=False);
+checkpoint is one region, its modules run one after the other (use_reentrant=False).
+An entry whose modules all lie in those of one before it is nested in that, as layer1.0
+in layer1, or blocks.2 with blocks.3 in blocks.0 to blocks.5: the outer one is run
+again first, and keeps what the inner one is called with;
 each of ops names calls of one operator in one region, counted from 0, whose results
 are kept (create_selective_checkpoint_contexts, PyTorch 2.4 or newer); the region runs
-all others again in the backward pass. Its random numbers are those of the first run;
-running statistics of a BatchNorm that runs again are updated twice.
+all others again in the backward pass. Its random numbers are those of the first run,
+and running statistics of a BatchNorm that runs again are not updated again.
 
     apply(model, json.load(open("checkpoint.json")))
 

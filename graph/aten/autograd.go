@@ -77,8 +77,10 @@ func (e *Eager) pack(n *gradNode) {
 	switch {
 	case e.replay != nil:
 		e.replay.pack(e, n)
-	case e.inside:
-		e.tape = append(e.tape, n)
+	case e.inside != nil:
+		if n.saves() {
+			e.tape = append(e.tape, e.inside.drop(n))
+		}
 	default:
 		for _, t := range n.saved {
 			e.noteSaved(t)

@@ -49,14 +49,14 @@ type Eager struct {
 
 	grad     bool // autograd records
 	seq      int64
-	tape     []*gradNode // nodes recorded, in order, of the segment being run
-	segment  int32       // checkpointed segment being run, or -1
-	inside   bool        // running a checkpointed segment's first forward: saved tensors are dropped
-	replay   *replay     // recomputing a segment
-	sel      *selection  // of the segment being run, nil outside
-	casts    []*Tensor   // parameters with a cached autocast copy
-	called   []*Tensor   // other copies that autocast made for the call being run
-	draws    uint32      // calls of random numbers that the lifted call has made
+	tape     []saver    // what saves, in order, in the segment being run
+	segment  int32      // segment being recomputed, or -1
+	inside   *Segment   // segment whose first forward runs: saved tensors are dropped
+	replay   *replay    // recomputing a segment
+	sel      *selection // of the segment being run, nil outside
+	casts    []*Tensor  // parameters with a cached autocast copy
+	called   []*Tensor  // other copies that autocast made for the call being run
+	draws    uint32     // calls of random numbers that the lifted call has made
 	savedIDs map[program.StorageID]bool
 	keeping  map[program.StorageID]string // outputs that a region's recomputation will take, and of which call
 	fwdWS    program.StorageID
@@ -353,6 +353,7 @@ func (k *kernel) end() *Tensor {
 			e.sel.latest = nil
 		}
 	default:
+		e.unmake(&k.n)
 		e.holdStorages(k.n.Reads...) // what would have been read on is named by variables of the frames that are left
 	}
 	if len(k.outs) == 0 {

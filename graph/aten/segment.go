@@ -1,30 +1,53 @@
 package aten
 
-import "github.com/memplan/memplan/graph/program"
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph/program"
+)
 
 // A Segment is a checkpointed run of calls (torch.utils.checkpoint with
 // use_reentrant=False): its first forward drops what autograd would save; the
 // first backward node that needs any of it runs the calls again.
+//
+// Segments nest. What is saved inside an inner segment is the inner one's
+// affair alone, and the tensors that it is called with count as saved by the
+// outer one. So the outer segment is run again first, keeping for an inner one
+// what it is called with; the inner one when its own backward comes
+// (torch/utils/checkpoint.py, Nestable Checkpoint).
 type Segment struct {
-	ID    int32
-	Name  string    // for messages
-	Save  []Kept    // calls whose outputs are kept; nil: plain checkpointing
-	Args  []*Tensor // what it is called with: the frame has them as long as it lives
-	again func()    // runs the calls once more on the segment's inputs
-	tape  []*gradNode
-	done  bool
-	fresh program.StorageID // storages from here on were made by the recomputation or later
-	sel   selection
-	open  int // nodes of the tape that hold what they saved
+	ID     int32
+	Name   string // for messages
+	Save   []Kept // calls whose outputs are kept; nil: plain checkpointing
+	parent *Segment
+	args   []*Tensor // what it is called with: the frame of an outermost segment has them as long as it lives
+	again  func()    // runs the calls once more on that
+	tape   []saver
+	done   bool
+	fresh  program.StorageID // storages from here on were made by the recomputation or later
+	sel    selection
+	open   int // savers of the tape that hold what they saved
 }
 
-// release notes that backward has passed a node that saved something; with the
-// last of them the region's frame goes, and what it still keeps.
+// A saver is what a segment's recomputation finds saved tensors for: a node of
+// the autograd graph, or an inner segment.
+type saver struct {
+	node  *gradNode
+	inner *Segment
+}
+
+// release notes that backward has passed a node that saved something, or an
+// inner segment; with the last of them the region's frame goes, and what it
+// still keeps.
 func (s *Segment) release(e *Eager) {
 	if s.open--; s.open > 0 {
 		return
 	}
-	e.hold(s.Args...)
+	if s.parent != nil {
+		s.parent.release(e)
+		return
+	}
+	e.hold(s.args...)
 	for _, id := range s.sel.left() {
 		delete(e.keeping, id)
 		e.hold(&Tensor{Tensor: program.Tensor{Storage: id}})
@@ -34,61 +57,104 @@ func (s *Segment) release(e *Eager) {
 // replay collects what a recomputation packs.
 type replay struct {
 	seg     *Segment
-	next    int
-	last    int // ordinal of the last node that saves anything: the run stops there
-	stopped bool
+	next    int               // in seg.tape
+	inner   int               // inner segments being run: what they pack is dropped again
+	stopped bool              // nothing is left to pack
 	end     program.StorageID // where it stopped: storages from here on are not made
 }
 
+// stop ends the run: nothing after it does.
+func (r *replay) stop(e *Eager) { r.stopped, r.end = true, program.StorageID(len(e.P.Storages)) }
+
 // Checkpoint runs the calls of a segment and remembers how to run them again.
-// again must run the same calls on the same inputs.
-func (e *Eager) Checkpoint(s *Segment, run, again func()) {
-	s.again = again
-	e.segment, e.inside, e.tape = s.ID, true, nil
-	e.sel = s.sel.start(s.Save)
+// again must run the same calls on the same inputs; args live until they have
+// run. Where an outer segment is being recomputed, s is the segment that its
+// first run made.
+func (e *Eager) Checkpoint(s *Segment, args []*Tensor, run, again func()) {
+	if r := e.replay; r != nil {
+		r.enter(e, s, args, again)
+		r.inner++
+		run()
+		r.inner--
+		e.hold(args...)
+		return
+	}
+	s.again, s.args, s.parent = again, args, e.inside
+	outer, sel := e.tape, e.sel
+	e.inside, e.tape, e.sel = s, nil, s.sel.start(s.Save)
 	run()
+	e.hold(args...)
 	s.tape = e.tape
-	e.segment, e.inside, e.tape, e.sel = -1, false, nil, nil
-	for _, n := range s.tape {
-		for i, t := range n.saved {
-			if t != nil {
-				n.saved[i] = nil // recomputed when asked for
-			}
+	e.inside, e.tape, e.sel = s.parent, outer, sel
+	if s.parent != nil {
+		e.tape = append(e.tape, saver{inner: s})
+	}
+	for _, t := range s.tape {
+		if t.node != nil {
+			clear(t.node.saved) // recomputed when asked for
 		}
-		n.seg = s
-		if len(n.saved) > 0 {
+		if t.node != nil || t.inner.open > 0 {
 			s.open++
 		}
 	}
 }
 
+// Recomputing reports whether a segment is being run again.
+func (e *Eager) Recomputing() bool { return e.replay != nil }
+
+// drop leaves a node without what it saves until its segment is recomputed.
+func (s *Segment) drop(n *gradNode) saver {
+	n.seg = s
+	return saver{node: n}
+}
+
+// saves reports whether a node saves any tensor.
+func (n *gradNode) saves() bool {
+	return slices.ContainsFunc(n.saved, func(t *Tensor) bool { return t != nil })
+}
+
 // unpack returns what a node saved, recomputing its segment at first need.
 func (e *Eager) unpack(n *gradNode) []*Tensor {
-	s := n.seg
-	if s == nil || len(n.saved) == 0 {
-		return n.saved
-	}
-	if !s.done {
-		e.recompute(s)
+	if n.seg != nil {
+		e.recompute(n.seg)
 	}
 	return n.saved
 }
 
+// recompute runs a segment again, after those that it stands in.
 func (e *Eager) recompute(s *Segment) {
+	if s.done {
+		return
+	}
+	if s.parent != nil {
+		e.recompute(s.parent)
+	}
 	s.done = true
 	s.fresh = program.StorageID(len(e.P.Storages))
-	r := &replay{seg: s, last: -1}
-	for i, n := range s.tape {
-		if len(n.saved) > 0 {
-			r.last = i
-		}
+	if s.parent != nil { // what it is called with has no other owner either
+		s.fresh = s.parent.fresh
 	}
 	module, name, call, auto := e.module, e.name, e.call, e.autograd
-	e.replay, e.segment, e.grad, e.autograd = r, s.ID, true, ""
+	e.replay, e.segment, e.grad, e.autograd = &replay{seg: s}, s.ID, true, ""
 	e.sel = s.sel.restart()
 	s.again()
 	e.replay, e.segment, e.grad, e.sel = nil, -1, false, nil
+	if s.parent != nil {
+		e.hold(s.args...)
+	}
 	e.module, e.name, e.call, e.autograd = module, name, call, auto
+}
+
+// enter keeps what an inner segment is called with. Where nothing else is
+// left to keep, the run ends before the inner segment begins.
+func (r *replay) enter(e *Eager, s *Segment, args []*Tensor, again func()) {
+	if r.inner > 0 || r.stopped || r.next >= len(r.seg.tape) {
+		return
+	}
+	s.again, s.args = again, args
+	if r.next++; r.next == len(r.seg.tape) {
+		r.stop(e)
+	}
 }
 
 // pack gives the tensors that a recomputed call saves to the node of the
@@ -96,19 +162,22 @@ func (e *Eager) recompute(s *Segment) {
 // only operands packs them before its kernel starts, so that the last such
 // kernel does not run again.
 func (r *replay) pack(e *Eager, n *gradNode) {
-	if r.stopped || r.next >= len(r.seg.tape) {
+	if r.inner > 0 || r.stopped || r.next >= len(r.seg.tape) || !n.saves() {
 		return
 	}
-	orig := r.seg.tape[r.next]
+	orig := r.seg.tape[r.next].node
+	if orig == nil {
+		panic("aten: a recomputation saves where its first run called a segment")
+	}
 	copy(orig.saved, n.saved)
-	if r.next == r.last {
+	r.next++
+	if r.next == len(r.seg.tape) {
 		if end := len(e.P.Nodes) - 1; !e.sel.untake(n.saved) && end >= 0 && !makes(&e.P.Nodes[end], n.saved) {
 			e.unmake(&e.P.Nodes[end])
 			e.P.Nodes = e.P.Nodes[:end]
 		}
-		r.stopped, r.end = true, program.StorageID(len(e.P.Storages))
+		r.stop(e)
 	}
-	r.next++
 }
 
 // unmake takes back the library workspaces that a node allocates which will

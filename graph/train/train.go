@@ -4,6 +4,7 @@
 package train
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -46,7 +47,7 @@ type Options struct {
 	// Construct returns the state that making the optimizer allocates. Nil: none.
 	Construct func(params []UpdateParam) []UpdateEvent
 	Config    aten.Config
-	Segments  []Segment         // checkpointed regions, in execution order
+	Segments  []Segment         // checkpointed regions, in any order; of two with the same calls the first is the outer one
 	Frozen    func(string) bool // parameters that require no gradient; nil: none
 	Warnings  []graph.Warning   // what the caller found, for the program
 	Hold      bool              // the caller holds the outputs during backward
@@ -55,6 +56,8 @@ type Options struct {
 }
 
 // A Segment is one checkpointed region: modules that run one after the other.
+// One whose calls all lie within those of another is nested in it: it is
+// checkpointed again where the outer one runs.
 type Segment struct {
 	Modules []string `json:"modules"`
 	Save    []Saved  `json:"save,omitempty"` // calls whose outputs are kept; all others run again
@@ -102,7 +105,8 @@ func (s *Segment) kept() (out []aten.Kept) {
 type Build struct {
 	*program.Program
 	Lifted *lift.Lifted
-	// Ranges are the lifted calls of each segment, half-open.
+	// Ranges are the lifted calls of each segment, half-open, in the order of
+	// Options.Segments.
 	Ranges [][2]int
 	// Outputs are what the model returns, and Forward the last node of its
 	// (first) forward pass.
@@ -169,7 +173,7 @@ func (b *builder) run() error {
 		if i == 0 {
 			b.returns()
 		}
-		if err := b.backward(); err != nil {
+		if err := cmp.Or(b.backward(), b.redo); err != nil {
 			return err
 		}
 	}
@@ -184,6 +188,8 @@ type builder struct {
 	env         []*aten.Tensor
 	params      []*aten.Tensor
 	ranges      [][2]int
+	redo        error             // of a call that ran again
+	regions     []*region         // those that stand in no other, in execution order
 	modules     []lift.Module     // those whose classes the file names
 	holds       [][]graph.ValueID // values let go after each call
 	from        int               // first call of the region that runs again: the variables around it are gone
@@ -193,28 +199,6 @@ type builder struct {
 	returned    []Output
 	lastForward int32
 	made        []*aten.Tensor // optimizer state among it, each with its parameter's name
-}
-
-// segments finds the calls of each checkpointed region.
-func (b *builder) segments() error {
-	for _, s := range b.opt.Segments {
-		lo, hi := Range(b.l, s.Modules)
-		if lo >= hi {
-			return fmt.Errorf("checkpoint: no calls in modules %v", s.Modules)
-		}
-		if i := Overwrites(b.l, lo, hi); i >= 0 {
-			b.e.Warn("recompute-overwrites", fmt.Sprintf("checkpoint %v: call %q updates in place what the modules before have computed: running it again gives wrong gradients", s.Modules, b.l.Graph.Nodes[i].Name))
-		}
-		b.ranges = append(b.ranges, [2]int{lo, hi})
-	}
-	order := slices.Clone(b.ranges)
-	slices.SortFunc(order, func(x, y [2]int) int { return x[0] - y[0] })
-	for i := 1; i < len(order); i++ {
-		if order[i][0] < order[i-1][1] {
-			return fmt.Errorf("checkpoint: regions overlap at call %q", b.l.Graph.Nodes[order[i][0]].Name)
-		}
-	}
-	return nil
 }
 
 // Within reports whether module is name or a part of it.
@@ -282,61 +266,7 @@ func (b *builder) zeroGrad() {
 
 // forward runs all calls, checkpointed regions as such.
 func (b *builder) forward() error {
-	for i := 0; i < len(b.l.Graph.Nodes); {
-		si := slices.IndexFunc(b.ranges, func(r [2]int) bool { return r[0] == i })
-		if si < 0 {
-			if err := b.call(i, b.env); err != nil {
-				return err
-			}
-			i++
-			continue
-		}
-		r := b.ranges[si]
-		from := &b.opt.Segments[si]
-		if err := b.checkpoint(&aten.Segment{ID: int32(si), Name: strings.Join(from.Modules, " "), Save: from.kept()}, r); err != nil {
-			return err
-		}
-		i = r[1]
-	}
-	return nil
-}
-
-func (b *builder) checkpoint(s *aten.Segment, r [2]int) error {
-	var first error
-	run := func(env []*aten.Tensor) {
-		for i := r[0]; i < r[1] && first == nil; i++ {
-			first = b.call(i, env)
-		}
-	}
-	if !b.opt.Train {
-		run(b.env)
-		return first
-	}
-	inputs := slices.Clone(b.env)
-	s.Args = b.arguments(r)
-	b.e.Checkpoint(s, func() { run(b.env) }, func() {
-		b.from = r[0]
-		run(inputs)
-		b.from = 0
-		b.e.ExitAutocast()
-	})
-	if first != nil {
-		return first
-	}
-	return s.Check()
-}
-
-// arguments lists what the calls of a region read of what was there before.
-func (b *builder) arguments(r [2]int) (out []*aten.Tensor) {
-	g := b.l.Graph
-	for i := r[0]; i < r[1]; i++ {
-		for _, id := range g.Nodes[i].Inputs {
-			if t := b.env[id]; int(g.Values[id].Def) >= 0 && int(g.Values[id].Def) < r[0] && t != nil && !slices.Contains(out, t) {
-				out = append(out, t)
-			}
-		}
-	}
-	return out
+	return b.calls(0, len(b.l.Graph.Nodes), b.regions, b.env)
 }
 
 // call runs one lifted call on env.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner"
 )
 
@@ -98,8 +99,8 @@ func checkpointMarkdown(w io.Writer, r *planner.Report) {
 		return
 	}
 	fmt.Fprintf(w, "\n<details><summary>checkpoint %s: +%.2f%% time; %s</summary>\n\n", Plural(len(segs), "segment", "segments"), 100*r.Checkpoint.RecomputeOverhead, proof(r.Checkpoint))
-	for _, s := range segs {
-		fmt.Fprintf(w, "- %s%s\n", code(joined(s.Modules)), keeping(s.Save))
+	for i, depth := range train.Depths(segs) {
+		fmt.Fprintf(w, "%s- %s%s\n", strings.Repeat("  ", depth), code(joined(segs[i].Modules)), keeping(segs[i].Save))
 	}
 	fmt.Fprintf(w, "\n```sh\n%s -o plan.json\nmemplan config plan.json --to torch\n```\n\n</details>\n", PlanCommand(r))
 }

@@ -6,6 +6,7 @@ import (
 	"html"
 	"io"
 
+	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner"
 )
 
@@ -112,8 +113,12 @@ func checkpointHTML(w io.Writer, r *planner.Report) {
 		return
 	}
 	fmt.Fprintf(w, "<h2>checkpoint these modules</h2>\n<p>+%.2f%% time; %s</p>\n<ul>\n", 100*r.Checkpoint.RecomputeOverhead, e(proof(r.Checkpoint)))
-	for _, s := range segs {
-		fmt.Fprintf(w, "<li><code>%s</code>%s</li>\n", e(joined(s.Modules)), e(keeping(s.Save)))
+	for i, depth := range train.Depths(segs) {
+		style := ""
+		if depth > 0 {
+			style = fmt.Sprintf(` style="margin-left:%dem"`, 2*depth)
+		}
+		fmt.Fprintf(w, "<li%s><code>%s</code>%s</li>\n", style, e(joined(segs[i].Modules)), e(keeping(segs[i].Save)))
 	}
 	fmt.Fprintf(w, "</ul>\n<pre>%s -o plan.json\nmemplan config plan.json --to torch</pre>\n", e(PlanCommand(r)))
 }

@@ -406,9 +406,15 @@ func TestSegmentLines(t *testing.T) {
 		{one("a.0", "a.1", "a.2", "a.4", "b.5"), "a.0 to a.2, 3 segments of one module each; a.4; b.5"},
 		{one("a.0+a.1", "a.2", "x", "y."), "a.0 + a.1; a.2; x; y."},
 		{one("0", "1", "2"), "0 to 2, 3 segments of one module each"},
+		{one("a", "a.0", "a.1", "a.2", "b"), "a; .a.0 to a.2, 3 segments of one module each; b"},
+		{one("a.0+a.1+a.2", "a.0+a.1", "a.1.c", "a.2", "a.3"), "a.0 + a.1 + a.2; .a.0 + a.1; ..a.1.c; .a.2; a.3"},
 		{nil, ""},
 	} {
-		if got := strings.Join(segmentLines(tt.segs), "; "); got != tt.want {
+		var lines []string
+		for _, l := range segmentLines(tt.segs) {
+			lines = append(lines, strings.Repeat(".", l.depth)+l.text)
+		}
+		if got := strings.Join(lines, "; "); got != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)
 		}
 	}

@@ -132,7 +132,7 @@ func checkpointText(p *page, r *planner.Report) {
 	p.wrapped("", fmt.Sprintf("+%.2f%% time; %s", 100*r.Checkpoint.RecomputeOverhead, proof(r.Checkpoint)), "")
 	lines := segmentLines(segs)
 	for _, line := range lines[:min(len(lines), mostSegments)] {
-		p.wrapped("  • ", line, "")
+		p.wrapped(strings.Repeat("  ", line.depth+1)+"• ", line.text, "")
 	}
 	if more := len(lines) - mostSegments; more > 0 {
 		p.line("  and %d more: the plan lists them", more)
@@ -172,21 +172,28 @@ func recomputedLines(r *planner.Report) []string {
 	return lines
 }
 
+// A segmentLine is a line about segments, depth others around them.
+type segmentLine struct {
+	depth int
+	text  string
+}
+
 // segmentLines describes segments, those of one module that follow each other
 // by number on one line.
-func segmentLines(segs []train.Segment) []string {
-	var out []string
+func segmentLines(segs []train.Segment) []segmentLine {
+	var out []segmentLine
+	depths := train.Depths(segs)
 	for i := 0; i < len(segs); {
 		j := i + 1
-		for j < len(segs) && follows(segs[j-1], segs[j]) {
+		for j < len(segs) && depths[j] == depths[i] && follows(segs[j-1], segs[j]) {
 			j++
 		}
 		if j-i > 2 {
-			out = append(out, fmt.Sprintf("%s to %s, %d segments of one module each", segs[i].Modules[0], segs[j-1].Modules[0], j-i)+keeping(segs[i].Save))
+			out = append(out, segmentLine{depths[i], fmt.Sprintf("%s to %s, %d segments of one module each", segs[i].Modules[0], segs[j-1].Modules[0], j-i) + keeping(segs[i].Save)})
 			i = j
 			continue
 		}
-		out = append(out, joined(segs[i].Modules)+keeping(segs[i].Save))
+		out = append(out, segmentLine{depths[i], joined(segs[i].Modules) + keeping(segs[i].Save)})
 		i++
 	}
 	return out

@@ -1,0 +1,142 @@
+package train
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph/aten"
+)
+
+// A region is a checkpointed segment with those that are nested in it.
+type region struct {
+	id     int32 // index of Options.Segments
+	lo, hi int   // half-open range of calls
+	inner  []*region
+	seg    *aten.Segment // of the forward pass that runs, or ran last
+}
+
+// segments finds the calls of each checkpointed region, and which stands in
+// which: of two with the same calls, the one listed first is the outer one.
+func (b *builder) segments() error {
+	order := make([]*region, 0, len(b.opt.Segments))
+	for i, s := range b.opt.Segments {
+		lo, hi := Range(b.l, s.Modules)
+		if lo >= hi {
+			return fmt.Errorf("checkpoint: no calls in modules %v", s.Modules)
+		}
+		if i := Overwrites(b.l, lo, hi); i >= 0 {
+			b.e.Warn("recompute-overwrites", fmt.Sprintf("checkpoint %v: call %q updates in place what the modules before have computed: running it again gives wrong gradients", s.Modules, b.l.Graph.Nodes[i].Name))
+		}
+		b.ranges = append(b.ranges, [2]int{lo, hi})
+		order = append(order, &region{id: int32(i), lo: lo, hi: hi})
+	}
+	slices.SortStableFunc(order, func(x, y *region) int {
+		if x.lo != y.lo {
+			return x.lo - y.lo
+		}
+		return y.hi - x.hi
+	})
+	var open []*region // the last region, behind those that it stands in
+	for _, r := range order {
+		for len(open) > 0 && open[len(open)-1].hi <= r.lo {
+			open = open[:len(open)-1]
+		}
+		in := &b.regions
+		if len(open) > 0 {
+			outer := open[len(open)-1]
+			if r.hi > outer.hi {
+				return fmt.Errorf("checkpoint: regions %v and %v overlap at call %q, and neither lies within the other", b.opt.Segments[outer.id].Modules, b.opt.Segments[r.id].Modules, b.l.Graph.Nodes[r.lo].Name)
+			}
+			in = &outer.inner
+			for _, x := range []*region{outer, r} {
+				if s := &b.opt.Segments[x.id]; len(s.Save) > 0 {
+					return fmt.Errorf("checkpoint %v: a region that keeps results of calls has no others in it and stands in none", s.Modules)
+				}
+			}
+		}
+		*in = append(*in, r)
+		open = append(open, r)
+	}
+	return nil
+}
+
+// arguments lists what the calls of a region read of what was there before.
+func (b *builder) arguments(r *region, env []*aten.Tensor) (out []*aten.Tensor) {
+	g := b.l.Graph
+	for i := r.lo; i < r.hi; i++ {
+		for _, id := range g.Nodes[i].Inputs {
+			if t := env[id]; int(g.Values[id].Def) >= 0 && int(g.Values[id].Def) < r.lo && t != nil && !slices.Contains(out, t) {
+				out = append(out, t)
+			}
+		}
+	}
+	return out
+}
+
+// calls runs the calls [lo, hi) on env, the given regions among them as
+// checkpoints.
+func (b *builder) calls(lo, hi int, regions []*region, env []*aten.Tensor) error {
+	for i := lo; i < hi; {
+		if len(regions) > 0 && regions[0].lo == i {
+			if err := b.checkpoint(regions[0], env); err != nil {
+				return err
+			}
+			i = regions[0].hi
+			regions = regions[1:]
+			continue
+		}
+		if err := b.call(i, env); err != nil {
+			return err
+		}
+		i++
+	}
+	return nil
+}
+
+// checkpoint runs a region's calls so that backward runs them again.
+func (b *builder) checkpoint(r *region, env []*aten.Tensor) error {
+	if !b.opt.Train {
+		return b.calls(r.lo, r.hi, r.inner, env)
+	}
+	again := b.e.Recomputing()
+	if from := &b.opt.Segments[r.id]; !again {
+		r.seg = &aten.Segment{ID: r.id, Name: strings.Join(from.Modules, " "), Save: from.kept()}
+	}
+	inputs := slices.Clone(env)
+	var err error
+	b.e.Checkpoint(r.seg, b.arguments(r, env), func() { err = b.calls(r.lo, r.hi, r.inner, env) }, func() {
+		b.from = r.lo
+		if e := b.calls(r.lo, r.hi, r.inner, inputs); e != nil && b.redo == nil {
+			b.redo = e
+		}
+		b.from = 0
+		b.e.ExitAutocast()
+	})
+	if err != nil || again {
+		return err
+	}
+	return r.seg.Check()
+}
+
+// Depths says of each segment how many others it is nested in, by the names of
+// their modules: outer segments stand before inner ones.
+func Depths(segs []Segment) []int {
+	out := make([]int, len(segs))
+	var open []int
+	for i := range segs {
+		for len(open) > 0 && !inside(segs[i].Modules, segs[open[len(open)-1]].Modules) {
+			open = open[:len(open)-1]
+		}
+		out[i] = len(open)
+		open = append(open, i)
+	}
+	return out
+}
+
+// inside reports whether every one of modules is one of others, or in one.
+func inside(modules, others []string) bool {
+	return !slices.ContainsFunc(modules, func(m string) bool {
+		return !slices.ContainsFunc(others, func(o string) bool { return Within(m, o) })
+	})
+}
