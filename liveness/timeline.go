@@ -107,7 +107,9 @@ func (t *Timeline) node(i int32, n *program.Node, r *Ranges, freed []bool) {
 			t.Events = append(t.Events, Event{Storage: id, Node: i, Free: true})
 		}
 	}
-	within := func(id program.StorageID) bool { return n.Call >= 0 && r.Start[id] >= 0 && p.Nodes[r.Start[id]].Call == n.Call }
+	within := func(id program.StorageID) bool {
+		return n.Call >= 0 && r.Start[id] >= 0 && p.Nodes[r.Start[id]].Call == n.Call
+	}
 	for _, id := range n.Reads { // what the call made for itself
 		if within(id) && !slices.Contains(n.Holds, id) {
 			free(id)

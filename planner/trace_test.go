@@ -61,8 +61,8 @@ func TestTraces(t *testing.T) {
 				}
 			}
 			t.Logf("%d traces: %.2f%% of events, %.2f%% of bytes matched; the rise of %d is exact to the byte", len(files), pct(matched, events), pct(matchedBytes, bytes), exact)
-			if pct(matched, events) < 92 || exact*100 < int64(len(files))*60 {
-				t.Errorf("the timeline got worse: %.2f%% of events matched, %d rises exact", pct(matched, events), exact)
+			if pct(matched, events) < 98.5 || pct(matchedBytes, bytes) < 99.3 || exact*100 < int64(len(files))*90 {
+				t.Errorf("the timeline got worse: %.2f%% of events, %.2f%% of bytes matched, %d rises exact", pct(matched, events), pct(matchedBytes, bytes), exact)
 			}
 		})
 	}

@@ -90,8 +90,8 @@ func windowHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 // A named operator is one whose results a variable of a module's forward names.
 type named struct {
 	class, but string // suffixes of classes, and of those that do without
-	op, until  string // prefixes of operators; until the call of one, "" until the forward returns
-	first      bool   // the first call of op alone
+	op, until  string // prefixes of operators; until the last call of one, "" until the forward returns
+	which      int    // 1: the first call of op alone, -1: the last
 }
 
 // locals are variables of forward functions of transformers (RMSNorm's variance,
@@ -103,11 +103,15 @@ var locals = []named{
 	{class: "RotaryEmbedding", op: "cat."},
 	{class: "BloomAttention", op: "baddbmm."},
 	{class: "BloomAttention", op: "add."},
-	{class: "RelativePositionalMultiHeadAttention", op: "mul.", first: true},
-	{class: "RelativePositionalMultiHeadAttention", op: "clone.", first: true},
-	{class: "RelativePositionalMultiHeadAttention", op: "einsum.", until: "softmax.", first: true},
-	{class: "ShiftedWindowAttention", op: "clone.", first: true},
+	{class: "RelativePositionalMultiHeadAttention", op: "mul.", which: 1},
+	{class: "RelativePositionalMultiHeadAttention", op: "clone.", which: 1},
+	{class: "RelativePositionalMultiHeadAttention", op: "einsum.", until: "softmax.", which: 1},
+	{class: "ShiftedWindowAttention", op: "clone.", which: 1},
 	{class: "ShiftedWindowAttention", op: "mul."},
+	{class: "ShiftedWindowAttention", op: "sub.", until: "masked_fill."},
+	{class: "ShiftedWindowAttention", op: "masked_fill.", which: -1},
+	{class: "ShiftedWindowAttentionV2", op: "sub.", until: "masked_fill."},
+	{class: "ShiftedWindowAttentionV2", op: "masked_fill.", which: -1},
 }
 
 // localHolds adds to holds what locals are about.
@@ -129,20 +133,26 @@ func localHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 
 // hold adds what the variable names in one call of its module.
 func (v *named) hold(g *graph.Graph, m *lift.Module, span lift.Span, holds holder) {
+	is := func(i int, op string) bool {
+		return g.Nodes[i].Module == m.Name && strings.HasPrefix(g.Nodes[i].Op, op)
+	}
+	var calls []int
+	at, how := span.Last, local
 	for i := span.First; i < span.Last; i++ {
-		if n := &g.Nodes[i]; n.Module != m.Name || !strings.HasPrefix(n.Op, v.op) {
-			continue
+		if is(i, v.op) {
+			calls = append(calls, i)
+		} else if v.until != "" && is(i, v.until) {
+			at, how = i, store
 		}
-		at, how := span.Last, local
-		for j := i + 1; v.until != "" && j < span.Last; j++ {
-			if strings.HasPrefix(g.Nodes[j].Op, v.until) {
-				at, how = j, store
-				break
-			}
-		}
-		holds.add(at, g.Nodes[i].Outputs[0], depth(m.Name), how)
-		if v.first {
-			return
+	}
+	if n := len(calls); n > 0 && v.which > 0 {
+		calls = calls[:1]
+	} else if n > 0 && v.which < 0 {
+		calls = calls[n-1:]
+	}
+	for _, i := range calls {
+		if i < at {
+			holds.add(at, g.Nodes[i].Outputs[0], depth(m.Name), how)
 		}
 	}
 }
@@ -249,62 +259,62 @@ func (f *frame) hold(variable string, holds holder) {
 	if len(runs) == 0 {
 		return
 	}
-	var ends []func(childRun) (at, read int)
+	var ends []func(childRun) bound
 	for _, child := range strings.Split(until, "|") {
 		ends = append(ends, f.end(what, child))
 	}
 	for k, r := range runs {
-		at, read := -1, -1
+		e := bound{at: -1}
 		for _, end := range ends {
-			if at, read = end(r); at >= 0 {
+			if e = end(r); e.at >= 0 {
 				break
 			}
 		}
-		if k+1 < len(runs) { // the variable is given a value again
-			at = min(at, runs[k+1].last)
+		if k+1 < len(runs) && runs[k+1].last < e.at { // the variable is given a value again
+			e.at, e.how = runs[k+1].last, store
 		}
-		if at <= r.last {
+		if e.at <= r.last {
 			continue
-		}
-		how := local
-		if at < f.span.Last {
-			how = store
 		}
 		for _, id := range f.named(r, argument) {
 			if !argument && f.g.Nodes[f.g.Values[id].Def].Op == "linear.default" { // a projection, laid out for heads
 				id = f.copied(id)
 			}
-			if read == len(f.g.Nodes) || f.lastRead(id) <= read {
-				holds.add(at, id, f.depth, how)
+			if e.read == 0 || f.lastRead(id) <= e.read {
+				holds.add(e.at, id, f.depth, e.how)
 			}
 		}
 	}
 }
 
-// end returns the function that gives the last call until which a run's result
-// lives, -1 for none: "$", that of the frame; a child, that of its first run
-// after it; a child with "+", the frame's own that reads what it returns. The
-// latter is for what is read last by call read at the latest: of what the
-// frame's own code reads after that, the calls themselves tell.
-func (f *frame) end(what, until string) func(childRun) (at, read int) {
-	last := f.span.Last
+// A bound is when a variable lets go.
+type bound struct {
+	at   int // the last call before, -1 for none
+	how  release
+	read int // not of what is read after this call, 0 for none: the calls themselves tell
+}
+
+// end returns the function that bounds the life of a run's result: "$", by the
+// frame; a child, by its first run after it; a child with "+", by the frame's
+// own calls that read what it returns.
+func (f *frame) end(what, until string) func(childRun) bound {
 	if until == "$" {
-		return func(childRun) (int, int) { return last, len(f.g.Nodes) }
+		return func(childRun) bound { return bound{at: f.span.Last, how: local} }
 	}
 	child, own := strings.CutSuffix(until, "+")
 	runs := f.runs(child)
-	return func(r childRun) (int, int) {
+	return func(r childRun) bound {
 		if !own || child != what {
 			k, _ := slices.BinarySearchFunc(runs, r.last+1, func(r childRun, first int) int { return r.first - first })
 			if k == len(runs) {
-				return -1, -1
+				return bound{at: -1}
 			}
 			r = runs[k]
 		}
 		if own {
-			return f.reader(r), r.last
+			return bound{f.reader(r), store, r.last}
 		}
-		return r.last, len(f.g.Nodes)
+		return bound{at: r.last, how: store}
 	}
 }
 
