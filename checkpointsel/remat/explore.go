@@ -71,7 +71,8 @@ func (s *windowSearch) solve(ctx context.Context, id int32, target int64) int32 
 	s.enter(id)
 	w := s.w
 	out := unfinished
-	for range 30 {
+	pace := pacer{least: w.p.total / 50000}
+	for range mostRounds {
 		out = w.l.solve(5000, float64(target)/w.scale)
 		bound := w.proved()
 		if out == empty && w.contradiction() {
@@ -86,7 +87,7 @@ func (s *windowSearch) solve(ctx context.Context, id int32, target int64) int32 
 			s.closed = min(s.closed, n.bound)
 			return -1
 		}
-		if out != optimal || w.separate() == 0 || ctx.Err() != nil {
+		if out != optimal || pace.slow(s.nodes[id].bound) || w.separate() == 0 || ctx.Err() != nil {
 			break
 		}
 	}
@@ -102,6 +103,25 @@ func (s *windowSearch) solve(ctx context.Context, id int32, target int64) int32 
 		s.solution()
 	}
 	return s.split(id, x)
+}
+
+// mostRounds is how often rows are added at one node.
+const mostRounds = 300
+
+// A pacer says when more rows do not pay any longer: when the bound has risen
+// by less than a part of the whole cost in a number of rounds.
+type pacer struct {
+	least, bound int64
+	rounds       int
+}
+
+func (p *pacer) slow(bound int64) bool {
+	const enough = 12
+	if bound > p.bound+p.least {
+		p.bound, p.rounds = bound, 0
+	}
+	p.rounds++
+	return p.rounds > enough
 }
 
 // enter makes the program hold the decisions of a node.

@@ -15,7 +15,11 @@ type ladder struct {
 	singles []int32 // cuts to begin with, one at a time
 	hints   []int32 // where the best plan recomputes, the dearest first
 	pool    []int32 // other cuts to try
+	paid    []int64 // by node, what the best plan recomputes directly before its first execution
+	layouts []int   // numbers of cuts that have yet to be laid out along the best plan
 	record  bool    // proofs
+
+	rounds int
 
 	best  *windowSearch
 	score int64 // what best had proved after its trial
@@ -41,7 +45,7 @@ const (
 // newLadder returns a ladder that begins with each of singles and then adds
 // cuts from pool, and from hints.
 func newLadder(p *problem, singles, pool []int32, seed uint64) *ladder {
-	return &ladder{p: p, rng: rand.New(rand.NewPCG(seed, 0x2545f4914f6cdd1d)), singles: singles, pool: pool}
+	return &ladder{p: p, layouts: []int{4, 8, 12}, rng: rand.New(rand.NewPCG(seed, 0x2545f4914f6cdd1d)), singles: singles, pool: pool}
 }
 
 func (l *ladder) bound() int64 {
@@ -58,6 +62,7 @@ func (l *ladder) done() bool {
 
 // raise is one round; bounds need not be raised beyond target.
 func (l *ladder) raise(ctx context.Context, target int64) {
+	l.rounds++
 	switch {
 	case l.bound() >= target || l.done():
 		return
@@ -75,6 +80,10 @@ func (l *ladder) raise(ctx context.Context, target int64) {
 	if len(l.best.open) == 0 { // branch and bound has come to its end
 		idle *= 4
 	}
+	if len(l.layouts) > 0 && l.best.count > 0 && l.paid != nil && l.rounds > 1 {
+		l.try(ctx, l.layout(l.layouts[0]), target)
+		l.layouts = l.layouts[1:]
+	}
 	for steps := 0; steps < trialSteps && l.idle < idle && l.bound() < target && ctx.Err() == nil; {
 		steps += 50 + l.try(ctx, l.move(), target)
 	}
@@ -83,6 +92,31 @@ func (l *ladder) raise(ctx context.Context, target int64) {
 		l.best.improve(ctx, target, raiseNodes)
 		l.keep(l.best)
 	}
+}
+
+// layout returns a set of about k cuts between which the best plan
+// recomputes about as much, each where an execution needs most memory.
+func (l *ladder) layout(k int) []int32 {
+	var total int64
+	for _, x := range l.paid {
+		total += x
+	}
+	cuts := []int32{l.best.w.cuts[0]}
+	var sum int64
+	part, top := int64(0), int32(-1)
+	for t, x := range l.paid {
+		sum += x
+		if now := sum * int64(k) / max(total, 1); now != part {
+			if top > cuts[0] {
+				cuts = with(cuts, top)
+			}
+			part, top = now, -1
+		}
+		if t := int32(t); sum > 0 && (top < 0 || l.p.need(t) > l.p.need(top)) {
+			top = t
+		}
+	}
+	return cuts
 }
 
 // move returns a set of cuts that differs from the best in one.

@@ -242,7 +242,7 @@ func (s *solver) hint() {
 		next, since = next+1, 0
 	}
 	slices.SortStableFunc(hints, func(a, b int32) int { return -compare(paid[a], paid[b]) })
-	s.windows.hints = hints
+	s.windows.hints, s.windows.paid = hints, paid
 }
 
 func (s *solver) tell() {
