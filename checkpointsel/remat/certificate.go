@@ -39,7 +39,7 @@ type Certificate struct {
 //	hold     what is read after the first execution of Other and not executed again is resident
 //	when     Node, not resident at cut Window, is executed in some stage before its next reader
 //	room     the same as hold, when Node is executed in stage Other
-//	path     where none of Path is resident at cut Window, its last node is executed
+//	path     where none of Nodes is resident at cut Window, its last node is executed
 //	         again by the end of window Until: the first is read by then, or resident
 //	         at the next cut (Carried), and each of the others is an input of the one before
 //	rounded  of the earlier row Other, by mixed-integer rounding
@@ -50,7 +50,7 @@ type CertRow struct {
 	Other      int       `json:"other"`
 	Until      int       `json:"until,omitempty"`      // of a path
 	Carried    bool      `json:"carried,omitempty"`    // of a path
-	Path       []int     `json:"path,omitempty"`       // of a path
+	Nodes      []int     `json:"nodes,omitempty"`      // of a path
 	Divisor    int64     `json:"divisor,omitempty"`    // of a rounding
 	Complement []CertVar `json:"complement,omitempty"` // of a rounding: numbers x that 1 - x stands for
 }
@@ -276,7 +276,7 @@ func (w *windows) certRow(r int32) CertRow {
 		d := &w.paths[u.other]
 		row.Other, row.Until, row.Carried = 0, int(d.until), d.carried
 		for _, v := range d.nodes {
-			row.Path = append(row.Path, int(v))
+			row.Nodes = append(row.Nodes, int(v))
 		}
 	}
 	if u.kind == roundedRule {

@@ -114,6 +114,9 @@ func (f *pathFinder) span(w *windows, i, j int, sum []float64, found []lack) []l
 		if d > sum[u]+minLack {
 			found = append(found, f.lack(i, j, u, (d-sum[u])*float64(1+w.p.cost[u])))
 		}
+		if w.p.once[u] { // it is never executed again: what it reads may be of no use, and without variables
+			continue
+		}
 		for _, v := range w.p.preds[u] {
 			if d > f.demand[v] {
 				f.demand[v], f.from[v] = d, u

@@ -308,16 +308,16 @@ func (v *verifier) held(row *verifiedRow, s, u, reads int, itself bool) {
 func (v *verifier) path(r *CertRow) (verifiedRow, error) {
 	row := verifiedRow{terms: map[CertVar]int64{}, bound: 1}
 	t := v.cuts[r.Window]
-	if r.Until < r.Window || r.Until >= len(v.cuts) || len(r.Path) == 0 {
+	if r.Until < r.Window || r.Until >= len(v.cuts) || len(r.Nodes) == 0 {
 		return row, errRow
 	}
-	for k, u := range r.Path {
-		if u < 0 || u >= t || k > 0 && !v.reads(r.Path[k-1], u) {
+	for k, u := range r.Nodes {
+		if u < 0 || u >= t || k > 0 && !v.reads(r.Nodes[k-1], u) {
 			return row, errRow
 		}
 		row.terms[CertVar{Kind: "resident", Window: r.Window, Node: u}]++
 	}
-	first, last := r.Path[0], r.Path[len(r.Path)-1]
+	first, last := r.Nodes[0], r.Nodes[len(r.Nodes)-1]
 	switch next := v.nextReader(first, t+1); {
 	case r.Carried && r.Until+1 < len(v.cuts):
 		row.bound = 0

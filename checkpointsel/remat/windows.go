@@ -60,7 +60,8 @@ type windows struct {
 	last    weights // the multipliers used last
 	derived integerRow
 
-	rounds int // how many times rows may yet be derived
+	rounds int  // how many times rows may yet be derived
+	plain  bool // leaves out the path rows, and looks for others less long
 
 	scale float64 // cost units per unit of cost in the program
 }
@@ -339,7 +340,9 @@ func (w *windows) stages() {
 func (w *windows) separate() int {
 	before := len(w.rules)
 	w.separateFlows()
-	w.separatePaths()
+	if !w.plain {
+		w.separatePaths()
+	}
 	for _, s := range w.held {
 		r := rule{kind: holdRule, other: s}
 		if !w.have[r] && w.violated(w.occupied(s, w.p.preds[s], s+1, w.p.cap-w.p.need(s))) {
