@@ -39,12 +39,18 @@ type Certificate struct {
 //	hold     what is read after the first execution of Other and not executed again is resident
 //	when     Node, not resident at cut Window, is executed in some stage before its next reader
 //	room     the same as hold, when Node is executed in stage Other
+//	path     where none of Nodes is resident at cut Window, its last node is executed
+//	         again by the end of window Until: the first is read by then, or resident
+//	         at the next cut (Carried), and each of the others is an input of the one before
 //	rounded  of the earlier row Other, by mixed-integer rounding
 type CertRow struct {
 	Rule       string    `json:"rule"`
 	Window     int       `json:"window"`
 	Node       int       `json:"node"`
 	Other      int       `json:"other"`
+	Until      int       `json:"until,omitempty"`      // of a path
+	Carried    bool      `json:"carried,omitempty"`    // of a path
+	Nodes      []int     `json:"nodes,omitempty"`      // of a path
 	Divisor    int64     `json:"divisor,omitempty"`    // of a rounding
 	Complement []CertVar `json:"complement,omitempty"` // of a rounding: numbers x that 1 - x stands for
 }
@@ -75,7 +81,7 @@ const CertificateVersion = 1
 var varKinds = [...]string{residentVar: "resident", againVar: "again", eventVar: "event"}
 
 var ruleKinds = [...]string{memoryRule: "memory", needRule: "need", carryRule: "carry", inputRule: "input", holdRule: "hold",
-	whenRule: "when", roomRule: "room", roundedRule: "rounded"}
+	whenRule: "when", roomRule: "room", roundedRule: "rounded", pathRule: "path"}
 
 // weights are the multipliers that prove a bound: of rows, in ascending order.
 type weights struct {
@@ -266,6 +272,13 @@ func (w *windows) certVar(x int32) CertVar {
 func (w *windows) certRow(r int32) CertRow {
 	u := w.rules[r]
 	row := CertRow{Rule: ruleKinds[u.kind], Window: int(u.window), Node: int(u.node), Other: int(u.other)}
+	if u.kind == pathRule {
+		d := &w.paths[u.other]
+		row.Other, row.Until, row.Carried = 0, int(d.until), d.carried
+		for _, v := range d.nodes {
+			row.Nodes = append(row.Nodes, int(v))
+		}
+	}
 	if u.kind == roundedRule {
 		d := &w.roundings[u.other]
 		row.Other, row.Divisor = int(d.base), d.divisor

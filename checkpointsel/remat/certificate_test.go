@@ -128,6 +128,9 @@ func tampered(t *testing.T, rng *rand.Rand, c *Certificate) *Certificate {
 	case k == 5 && len(bad.Rows) > 0:
 		r := &bad.Rows[rng.IntN(len(bad.Rows))]
 		r.Node, r.Other = rng.IntN(10), rng.IntN(10)
+		if len(r.Nodes) > 0 {
+			r.Nodes[rng.IntN(len(r.Nodes))], r.Until = rng.IntN(10), rng.IntN(3)
+		}
 	case k == 6:
 		bad.Cuts[rng.IntN(len(bad.Cuts))] = rng.IntN(10)
 	default:

@@ -71,11 +71,23 @@ func (s *windowSearch) solve(ctx context.Context, id int32, target int64) int32 
 	s.enter(id)
 	w := s.w
 	out := unfinished
-	for range 30 {
+	pace := pacer{least: w.p.total / 50000, enough: 12}
+	if s.count > 1 {
+		pace.enough = 3
+	}
+	rounds := mostRounds
+	if w.plain {
+		pace.enough, rounds = fewRounds, fewRounds
+	}
+	for range rounds {
 		out = w.l.solve(5000, float64(target)/w.scale)
 		bound := w.proved()
-		if out == empty && w.contradiction() {
-			bound = infinite
+		if out == empty {
+			if proof := w.last.clone(); w.contradiction() {
+				bound = infinite
+			} else {
+				w.last = proof
+			}
 		}
 		n := &s.nodes[id]
 		n.bound = max(n.bound, bound)
@@ -86,7 +98,7 @@ func (s *windowSearch) solve(ctx context.Context, id int32, target int64) int32 
 			s.closed = min(s.closed, n.bound)
 			return -1
 		}
-		if out != optimal || w.separate() == 0 || ctx.Err() != nil {
+		if out != optimal || pace.slow(s.nodes[id].bound) || w.separate() == 0 || ctx.Err() != nil {
 			break
 		}
 	}
@@ -102,6 +114,27 @@ func (s *windowSearch) solve(ctx context.Context, id int32, target int64) int32 
 		s.solution()
 	}
 	return s.split(id, x)
+}
+
+// How often rows are added at one node, at most.
+const (
+	mostRounds = 300
+	fewRounds  = 30
+)
+
+// A pacer says when more rows do not pay any longer: when the bound has risen
+// by less than a part of the whole cost in a number of rounds.
+type pacer struct {
+	least, bound   int64
+	rounds, enough int
+}
+
+func (p *pacer) slow(bound int64) bool {
+	if bound > p.bound+p.least {
+		p.bound, p.rounds = bound, 0
+	}
+	p.rounds++
+	return p.rounds > p.enough
 }
 
 // enter makes the program hold the decisions of a node.

@@ -251,18 +251,29 @@ func (m *improver) chain(v, x, at int32, limit int64) (detour, bool) {
 }
 
 // prune takes back recomputations that the limit does not require, the
-// dearest first.
-func (m *improver) prune() {
+// dearest first and one of them last, or after none if its node is -1.
+func (m *improver) prune(last edit) {
 	pl := m.pl
 	for _, v := range pl.p.dearest {
 		for i := 1; i < len(pl.runs[v]); i++ {
 			at := pl.runs[v][i]
-			if pl.mem.max(pl.end(v, i-1)+1, at)+pl.p.size[v] <= pl.p.cap {
+			if at != last.at && m.unnecessary(v, i) {
 				pl.remove(v, at)
 				i--
 			}
 		}
 	}
+	if last.node >= 0 {
+		if i := pl.run(last.node, last.at) + 1; m.unnecessary(last.node, i) {
+			pl.remove(last.node, last.at)
+		}
+	}
+}
+
+// unnecessary reports whether the output can stay resident instead of run i.
+func (m *improver) unnecessary(v int32, i int) bool {
+	pl := m.pl
+	return pl.mem.max(pl.end(v, i-1)+1, pl.runs[v][i])+pl.p.size[v] <= pl.p.cap
 }
 
 // extra lists all executions but the first ones.
@@ -286,7 +297,7 @@ func (m *improver) keep() {
 // finish repairs the current plan and takes back what it does not need.
 func (m *improver) finish(limit int64) {
 	if m.repair(limit, true) {
-		m.prune()
+		m.prune(edit{node: -1})
 		m.keep()
 	}
 	m.pl.commit()
@@ -330,13 +341,56 @@ func (m *improver) round() {
 		return
 	}
 	before := m.pl.cost
-	m.ruin(extra)
 	allowed := before + int64(m.heat*float64(before)*m.rng.ExpFloat64())
+	if m.rng.IntN(2) == 0 {
+		m.exchange(extra, allowed)
+		return
+	}
+	m.ruin(extra)
 	if !m.repair(allowed+1, false) {
 		m.pl.rollback(0)
 		return
 	}
-	m.prune()
+	m.prune(edit{node: -1})
+	m.pl.commit()
+	m.keep()
+}
+
+// exchange is one round that recomputes more, in some place before a random
+// recomputation, and then takes back what the memory gained there has made
+// unnecessary; what it added itself only last.
+func (m *improver) exchange(extra []edit, allowed int64) {
+	e := extra[m.rng.IntN(len(extra))]
+	from := m.pl.end(e.node, m.pl.run(e.node, e.at)) // its output is not resident from here to e.at
+	if from+1 >= e.at {
+		return
+	}
+	x := from + 1 + m.rng.Int32N(e.at-from-1)
+	if m.rng.IntN(2) == 0 {
+		x = m.pl.mem.argmaxIn(from+1, e.at)
+	}
+	m.resident(x)
+	if len(m.across) == 0 {
+		return
+	}
+	d, ok := m.around(m.across[m.rng.IntN(len(m.across))], x, m.pl.cost)
+	if !ok {
+		return
+	}
+	spots, ok := m.pl.room(d.at, len(d.nodes))
+	if !ok {
+		m.crowded = true
+		return
+	}
+	for i, v := range d.nodes {
+		m.pl.insert(v, spots[i])
+	}
+	last := len(d.nodes) - 1
+	m.prune(edit{node: d.nodes[last], at: spots[last]})
+	if m.pl.cost > allowed || !m.pl.fits() && !m.repair(allowed+1, false) {
+		m.pl.rollback(0)
+		return
+	}
 	m.pl.commit()
 	m.keep()
 }

@@ -15,7 +15,12 @@ type ladder struct {
 	singles []int32 // cuts to begin with, one at a time
 	hints   []int32 // where the best plan recomputes, the dearest first
 	pool    []int32 // other cuts to try
+	paid    []int64 // by node, what the best plan recomputes directly before its first execution
+	layouts []int   // numbers of cuts that have yet to be laid out along the best plan
 	record  bool    // proofs
+
+	rounds int
+	steps  int // of the simplex method, in the last round
 
 	best  *windowSearch
 	score int64 // what best had proved after its trial
@@ -35,13 +40,14 @@ const (
 	raiseNodes = 192  // of branch and bound, in one round
 	mostIdle   = 60   // trials without success that end the climb
 	mostCuts   = 24
+	evenly     = 12   // how many cuts are also tried evenly spread
 	mostNodes  = 4096 // larger instances have too large programs
 )
 
 // newLadder returns a ladder that begins with each of singles and then adds
 // cuts from pool, and from hints.
 func newLadder(p *problem, singles, pool []int32, seed uint64) *ladder {
-	return &ladder{p: p, rng: rand.New(rand.NewPCG(seed, 0x2545f4914f6cdd1d)), singles: singles, pool: pool}
+	return &ladder{p: p, layouts: []int{4, 8, 12}, rng: rand.New(rand.NewPCG(seed, 0x2545f4914f6cdd1d)), singles: singles, pool: pool}
 }
 
 func (l *ladder) bound() int64 {
@@ -58,12 +64,14 @@ func (l *ladder) done() bool {
 
 // raise is one round; bounds need not be raised beyond target.
 func (l *ladder) raise(ctx context.Context, target int64) {
+	l.rounds++
+	l.steps = 0
 	switch {
 	case l.bound() >= target || l.done():
 		return
 	case len(l.singles) > 0:
 		for _, t := range l.singles {
-			l.try(ctx, []int32{t}, target)
+			l.try(ctx, []int32{t}, target, true)
 		}
 		l.singles = nil
 		l.idle = 0
@@ -75,14 +83,53 @@ func (l *ladder) raise(ctx context.Context, target int64) {
 	if len(l.best.open) == 0 { // branch and bound has come to its end
 		idle *= 4
 	}
-	for steps := 0; steps < trialSteps && l.idle < idle && l.bound() < target && ctx.Err() == nil; {
-		steps += 50 + l.try(ctx, l.move(), target)
+	// Near the target many quick trials do more than few thorough ones.
+	near := l.best.w.plain && target-l.bound() < l.p.total/400
+	if !near && len(l.layouts) > 0 && l.paid != nil && l.rounds > 1 {
+		k := l.layouts[0]
+		l.steps += l.try(ctx, l.layout(k), target, false)
+		if k == evenly {
+			l.steps += l.try(ctx, with(l.pool[:min(len(l.pool), k)], l.best.w.cuts[0]), target, false)
+		}
+		if l.layouts = l.layouts[1:]; l.steps > 2*trialSteps {
+			l.layouts = nil // larger ones take too long
+		}
+	}
+	for l.steps < trialSteps && l.idle < idle && l.bound() < target && ctx.Err() == nil {
+		l.steps += 50 + l.try(ctx, l.move(), target, near)
 	}
 	if l.idle >= mostIdle || len(l.best.open) < 2 {
 		l.best.w.rounds = max(l.best.w.rounds, 10)
+		before := l.best.w.l.steps
 		l.best.improve(ctx, target, raiseNodes)
+		l.steps += l.best.w.l.steps - before
 		l.keep(l.best)
 	}
+}
+
+// layout returns a set of about k cuts between which the best plan
+// recomputes about as much, each where an execution needs most memory.
+func (l *ladder) layout(k int) []int32 {
+	var total int64
+	for _, x := range l.paid {
+		total += x
+	}
+	cuts := []int32{l.best.w.cuts[0]}
+	var sum int64
+	part, top := int64(0), int32(-1)
+	for t, x := range l.paid {
+		sum += x
+		if now := sum * int64(k) / max(total, 1); now != part {
+			if top > cuts[0] {
+				cuts = with(cuts, top)
+			}
+			part, top = now, -1
+		}
+		if t := int32(t); sum > 0 && (top < 0 || l.p.need(t) > l.p.need(top)) {
+			top = t
+		}
+	}
+	return cuts
 }
 
 // move returns a set of cuts that differs from the best in one.
@@ -111,14 +158,14 @@ func (l *ladder) move() []int32 {
 }
 
 // try bounds the problem at a set of cuts by its linear program, and returns
-// the steps it took.
-func (l *ladder) try(ctx context.Context, cuts []int32, target int64) int {
+// the steps it took. Plain relaxations are solved sooner but prove less.
+func (l *ladder) try(ctx context.Context, cuts []int32, target int64, plain bool) int {
 	l.idle++
 	if len(cuts) == 0 || ctx.Err() != nil || l.best != nil && slices.Equal(cuts, l.best.w.cuts) {
 		return 0
 	}
 	w := newWindows(l.p, cuts, 256)
-	w.rounds = 4
+	w.rounds, w.plain = 4, plain
 	w.l.stop = func() bool { return ctx.Err() != nil }
 	s := newWindowSearch(w)
 	s.record = l.record

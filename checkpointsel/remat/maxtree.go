@@ -82,3 +82,17 @@ func (t *maxTree) argmax() int32 {
 	}
 	return int32(i - t.size)
 }
+
+// argmaxIn returns the first position in [from, to), which is not empty, that
+// holds the maximum there.
+func (t *maxTree) argmaxIn(from, to int32) int32 {
+	for to-from > 1 {
+		mid := from + (to-from)/2
+		if t.max(from, mid) >= t.max(mid, to) {
+			to = mid
+		} else {
+			from = mid
+		}
+	}
+	return from
+}

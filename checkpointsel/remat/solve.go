@@ -211,7 +211,12 @@ func (s *solver) run(ctx context.Context) error {
 		plans := s.plans()
 		s.hint()
 
-		both(func() { s.raise(ctx) }, func() { s.improve(ctx, plans) })
+		more := 0
+		if s.windows != nil && s.cost-s.bound > s.p.total/250 {
+			more = min(3*s.windows.steps, 40000) // the bound will take as long as it took
+		}
+
+		both(func() { s.raise(ctx) }, func() { s.improve(ctx, plans, more) })
 		s.rounds++
 		s.collect()
 		s.tell()
@@ -242,7 +247,7 @@ func (s *solver) hint() {
 		next, since = next+1, 0
 	}
 	slices.SortStableFunc(hints, func(a, b int32) int { return -compare(paid[a], paid[b]) })
-	s.windows.hints = hints
+	s.windows.hints, s.windows.paid = hints, paid
 }
 
 func (s *solver) tell() {
@@ -485,7 +490,7 @@ func (s *solver) startBelow(ctx context.Context) {
 }
 
 // heats are those of the improvers that work in turn.
-var heats = [...]float64{0.02, 0.005, 0.05}
+var heats = [...]float64{0.005, 0.001, 0.02}
 
 // raise is one round of bounding.
 func (s *solver) raise(ctx context.Context) {
@@ -503,15 +508,16 @@ func (s *solver) raise(ctx context.Context) {
 	}
 }
 
-// improve is one round of improving.
-func (s *solver) improve(ctx context.Context, plans []windowPlan) {
+// improve is one round of improving: by more than is usual by so many rounds
+// of each improver.
+func (s *solver) improve(ctx context.Context, plans []windowPlan, rounds int) {
 	s.try(ctx, plans)
 	for _, m := range s.improvers {
 		if m.cost > s.cost+s.cost/50 {
 			m.cost, m.best = s.cost, s.best
 		}
 		if m.best != nil {
-			m.anneal(ctx, min(1000+s.rounds*500, 4000))
+			m.anneal(ctx, min(1000+s.rounds*500, 4000)+rounds)
 		}
 	}
 }

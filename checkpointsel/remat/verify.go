@@ -278,6 +278,8 @@ func (v *verifier) row(r *CertRow) (verifiedRow, error) {
 		v.held(&row, r.Other, u, r.Other, true)
 		row.terms[CertVar{"event", i, u, r.Other}] = -row.bound
 		row.bound = 0
+	case "path":
+		return v.path(r)
 	case "rounded":
 		return v.rounded(r)
 	default:
@@ -300,6 +302,33 @@ func (v *verifier) held(row *verifiedRow, s, u, reads int, itself bool) {
 			row.terms[CertVar{Kind: "again", Window: j, Node: p}] += v.nodes[p].Size
 		}
 	}
+}
+
+// path derives the row of a chain of inputs, the first of which is needed.
+func (v *verifier) path(r *CertRow) (verifiedRow, error) {
+	row := verifiedRow{terms: map[CertVar]int64{}, bound: 1}
+	t := v.cuts[r.Window]
+	if r.Until < r.Window || r.Until >= len(v.cuts) || len(r.Nodes) == 0 {
+		return row, errRow
+	}
+	for k, u := range r.Nodes {
+		if u < 0 || u >= t || k > 0 && !v.reads(r.Nodes[k-1], u) {
+			return row, errRow
+		}
+		row.terms[CertVar{Kind: "resident", Window: r.Window, Node: u}]++
+	}
+	first, last := r.Nodes[0], r.Nodes[len(r.Nodes)-1]
+	switch next := v.nextReader(first, t+1); {
+	case r.Carried && r.Until+1 < len(v.cuts):
+		row.bound = 0
+		row.terms[CertVar{Kind: "resident", Window: r.Until + 1, Node: first}]--
+	case r.Carried || next == len(v.nodes) || next > v.end(r.Until):
+		return row, errRow
+	}
+	for j := r.Window; j <= r.Until; j++ {
+		row.terms[CertVar{Kind: "again", Window: j, Node: last}]++
+	}
+	return row, nil
 }
 
 // rounded derives a row by mixed-integer rounding: with y for x, or for 1 - x

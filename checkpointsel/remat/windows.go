@@ -35,6 +35,8 @@ import (
 //	               stages s up to the first reader of u after cut i
 //	room(u, i, s)  sum of size held(v, s) <= what an execution of u leaves,
 //	               if event(u, i, s), over all other v < s read from s on
+//	path           1 <= sum of resident(v, i) over a path of inputs + sum of
+//	               again(u, j) over windows, for the path's end u; see there
 type windows struct {
 	p    *problem
 	cuts []int32
@@ -52,12 +54,14 @@ type windows struct {
 	quiet map[rule]bool
 
 	roundings []rounding
+	paths     []path
 
 	reduced []int64 // scratch
 	last    weights // the multipliers used last
 	derived integerRow
 
-	rounds int // how many times rows may yet be derived
+	rounds int  // how many times rows may yet be derived
+	plain  bool // leaves out the path rows, and looks for others less long
 
 	scale float64 // cost units per unit of cost in the program
 }
@@ -95,6 +99,7 @@ const (
 	whenRule
 	roomRule
 	roundedRule // other: which rounding
+	pathRule    // other: which path
 )
 
 // An integerRow is a row as it is, before it is scaled for the program:
@@ -240,6 +245,8 @@ func (w *windows) add(r rule) {
 		row.bound = 1
 	case roomRule:
 		row = w.room(r)
+	case pathRule:
+		row = w.along(i, &w.paths[r.other])
 	}
 	w.append(r, row)
 }
@@ -333,6 +340,9 @@ func (w *windows) stages() {
 func (w *windows) separate() int {
 	before := len(w.rules)
 	w.separateFlows()
+	if !w.plain {
+		w.separatePaths()
+	}
 	for _, s := range w.held {
 		r := rule{kind: holdRule, other: s}
 		if !w.have[r] && w.violated(w.occupied(s, w.p.preds[s], s+1, w.p.cap-w.p.need(s))) {
