@@ -255,7 +255,7 @@ highest of forward, backward and the update.
 %s
 Reserved memory follows from the order of every allocation and free, and from the addresses at which the driver puts segments, which differ
 from process to process: where two free blocks are of one size, the lower is taken. A third of the runs with more than 4%% are those of the two
-networks whose convolutions nobody measured; many of the rest are exact under another order of addresses.
+networks whose convolutions nobody measured; some of the rest are exact under another order of addresses.
 
 ## Twelve models
 
