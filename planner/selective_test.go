@@ -430,9 +430,6 @@ func TestSelectivePlans(t *testing.T) {
 			sameAsConfigured(t, m, p, cfg)
 			noneBelow(t, m, cfg, c.LowerBound)
 		}
-		if keeping == 0 && x.name == "gpt2" { // nested segments are cheaper for ResNet-50
-			t.Errorf("%s: no plan keeps anything", x.name)
-		}
 	}
 	if keeping == 0 {
 		t.Error("no plan keeps anything")
