@@ -469,6 +469,12 @@ type selector struct {
 	step      float64 // seconds of the step without checkpoints
 }
 
+// least is a lower bound on the memory that any selection needs, in bytes of
+// live tensors: keeping results takes more than keeping none.
+func (s *selector) least() int64 {
+	return min(s.nested().MinBudget(checkpointsel.Hoped), s.problem.MinBudget(checkpointsel.Hoped))
+}
+
 // selector measures the step without checkpoints.
 func (m *Model) selector(j *job, batch int64) (*selector, error) {
 	b, err := m.build(j, batch, nil)

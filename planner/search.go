@@ -46,8 +46,7 @@ func (a *answer) selectFor(ctx context.Context) error {
 		return err
 	}
 	if segs == nil {
-		least := min(s.nested().MinBudget(checkpointsel.Hoped), s.problem.MinBudget(checkpointsel.Hoped))
-		a.note("no-selection", "no selection of segments fits: the least that any needs is about %s of the card's memory", profile.FormatBytes(least+a.j.device.Context))
+		a.note("no-selection", "no selection of segments fits: the least that any needs is about %s of the card's memory", profile.FormatBytes(s.least()+a.j.device.Context))
 		return a.noSegments(ctx)
 	}
 	a.segs = segs
@@ -123,16 +122,19 @@ type candidate struct {
 func candidates(p choice, n int64) []candidate {
 	var out []candidate
 	seen := map[string]bool{}
-	lo, hi := p.MinBudget(checkpointsel.Hoped), p.Without()
-	for i := range n + 1 {
-		for _, v := range []checkpointsel.View{checkpointsel.Hoped, checkpointsel.Sure} {
-			segs, cost, ok := p.Solve(hi-(hi-lo)*i/n, v)
-			if key := fmt.Sprint(segs); ok && !seen[key] {
-				seen[key] = true
-				out = append(out, candidate{segs, cost})
-			}
+	add := func(budget int64, v checkpointsel.View) {
+		segs, cost, ok := p.Solve(budget, v)
+		if key := fmt.Sprint(segs); ok && !seen[key] {
+			seen[key] = true
+			out = append(out, candidate{segs, cost})
 		}
 	}
+	lo, hi := p.MinBudget(checkpointsel.Hoped), p.Without()
+	for i := range n + 1 {
+		add(hi-(hi-lo)*i/n, checkpointsel.Hoped)
+		add(hi-(hi-lo)*i/n, checkpointsel.Sure)
+	}
+	add(p.MinBudget(checkpointsel.Sure), checkpointsel.Sure)
 	slices.SortStableFunc(out, func(x, y candidate) int { return cmp.Compare(x.cost, y.cost) })
 	return out
 }
@@ -393,8 +395,10 @@ func (a *answer) tried(batch int64) ([][]train.Segment, error) {
 	case "sqrt":
 		return [][]train.Segment{p.Sqrt()}, nil
 	}
+	n := s.nested()
 	least, _, _ := p.Solve(p.MinBudget(checkpointsel.Sure), checkpointsel.Sure)
-	return [][]train.Segment{nil, least, p.All(), p.Sqrt()}, nil
+	nested, _, _ := n.Solve(n.MinBudget(checkpointsel.Sure), checkpointsel.Sure)
+	return [][]train.Segment{nil, least, p.All(), p.Sqrt(), nested}, nil
 }
 
 // neighbours is how many smaller batches solid looks at, at most.
@@ -461,7 +465,7 @@ func (a *answer) liveLimit(ctx context.Context) (int64, error) {
 			if err != nil {
 				return 0, err
 			}
-			return s.problem.MinBudget(checkpointsel.Hoped), nil
+			return s.least(), nil
 		}
 		list, err := a.tried(b)
 		if err != nil {
@@ -478,29 +482,57 @@ func (a *answer) liveLimit(ctx context.Context) (int64, error) {
 	if err != nil || at1 > a.j.cap {
 		return 0, err
 	}
-	// A batch that cannot even be built (tensors larger than any device) does
-	// not fit either.
-	exceeds := func(n int64, err error) bool { return err != nil || n > a.j.cap }
-	lo, hi := int64(1), int64(2)
-	for hi <= beyond {
-		n, err := need(hi)
-		if exceeds(n, err) {
-			break
-		}
+	b := bracket{need: need, cap: a.j.cap, lo: 1, hi: 2, atLo: at1}
+	for b.hi <= beyond && b.try(b.hi) {
 		// Two points give the slope: jump near the limit, then close in.
-		slope := max((n-at1)/(hi-1), 1)
-		lo, hi = hi, min(max(hi+(a.j.cap-n)/slope*9/8+1, hi*2), hi*8, beyond+1)
+		slope := max((b.atLo-at1)/max(b.lo-1, 1), 1)
+		b.hi = min(max(b.lo+(b.cap-b.atLo)/slope*9/8+1, b.lo*2), b.lo*8, beyond+1)
 	}
-	for hi-lo > 1 && lo < beyond {
+	for k := 0; b.hi-b.lo > 1 && b.lo < beyond; k++ {
 		if a.late(ctx) {
-			return hi - 1, nil
+			return b.hi - 1, nil
 		}
-		mid := lo + (hi-lo)/2
-		if exceeds(need(mid)) {
-			hi = mid
-		} else {
-			lo = mid
-		}
+		b.try(b.guess(k))
 	}
-	return lo, nil
+	return b.lo, nil
+}
+
+// A bracket is batches lo, which fits, and hi, which does not or is the next to
+// try.
+type bracket struct {
+	need       func(batch int64) (int64, error)
+	cap        int64
+	lo, hi     int64
+	atLo, atHi int64 // what they need in bytes; 0 where that is not known
+	fits       bool  // the last one tried
+}
+
+// try narrows the bracket. A batch that cannot even be built (tensors larger
+// than any device) does not fit either.
+func (b *bracket) try(batch int64) bool {
+	n, err := b.need(batch)
+	if b.fits = err == nil && n <= b.cap; b.fits {
+		b.lo, b.atLo = batch, n
+		return true
+	}
+	b.hi, b.atHi = batch, n
+	if err != nil {
+		b.atHi = 0
+	}
+	return false
+}
+
+// guess is the batch to try next: where the line through both ends meets the
+// cap, then the neighbour that would settle it, then the middle.
+func (b *bracket) guess(k int) int64 {
+	switch {
+	case k%3 == 0 && b.atHi > b.atLo:
+		at := float64(b.hi-b.lo) * float64(b.cap-b.atLo) / float64(b.atHi-b.atLo)
+		return min(max(b.lo+int64(at), b.lo+1), b.hi-1)
+	case k%3 == 1 && b.fits:
+		return b.lo + 1
+	case k%3 == 1:
+		return b.hi - 1
+	}
+	return b.lo + (b.hi-b.lo)/2
 }
