@@ -72,6 +72,9 @@ func TestReportsAddUp(t *testing.T) {
 // More of the same never needs less: a larger batch, and a budget that a
 // smaller one satisfied.
 func TestMonotone(t *testing.T) {
+	if testing.Short() { // nothing here runs side by side
+		t.Skip("long")
+	}
 	m := sample(t, "gpt2.onnx")
 	var last int64
 	for b := int64(1); b <= 16; b *= 2 {

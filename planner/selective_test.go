@@ -61,6 +61,9 @@ func (w *selectiveTruth) segments() []train.Segment {
 // and backward, which operators they run again and by how many bytes memory
 // grows meanwhile with PyTorch's own run.
 func TestSelectiveOracle(t *testing.T) {
+	if testing.Short() { // nothing here runs side by side
+		t.Skip("long")
+	}
 	path := filepath.Join(t.TempDir(), "selective.jsonl")
 	if err := os.WriteFile(path, unpacked(t, filepath.Join("testdata", "selective.jsonl.xz")), 0o600); err != nil {
 		t.Fatal(err)
@@ -391,6 +394,9 @@ func unpacked(t *testing.T, path string) []byte {
 // bound, and none is faster under a smaller budget. Nor is any choice faster
 // than the bound that fits.
 func TestSelectivePlans(t *testing.T) {
+	if testing.Short() { // nothing here runs side by side
+		t.Skip("long")
+	}
 	keeping := 0
 	for _, x := range []struct {
 		name    string

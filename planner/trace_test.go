@@ -25,6 +25,9 @@ type ev struct {
 // with the allocations and frees of real ones. SHOW=name prints the first
 // differences of the traces whose name has that prefix.
 func TestTraces(t *testing.T) {
+	if testing.Short() { // nothing here runs side by side
+		t.Skip("long")
+	}
 	for _, c := range collections(t) {
 		t.Run(c.name, func(t *testing.T) {
 			files, err := filepath.Glob(filepath.Join(c.traces, "*.trace.xz"))

@@ -10,6 +10,9 @@ import (
 // What the README shows under a command is what the command prints, in that
 // order, "..." standing for lines left out.
 func TestReadme(t *testing.T) {
+	if testing.Short() { // nothing here runs side by side
+		t.Skip("long")
+	}
 	data, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
 	if err != nil {
 		t.Fatal(err)
