@@ -14,8 +14,8 @@ With --device fake (the default) the run happens under FakeTensorMode on tensors
 but have no elements: no GPU is needed. What PyTorch decides from the properties of the device is decided here as on a Hopper
 GPU (sdpa below). With --device cuda the same runs happen for real.
 
---golden gathers all of OUT into graph/train/testdata/saved.tar.xz. Cases of kind "model" need torchvision, transformers, timm,
-diffusers or segmentation_models_pytorch.
+--golden puts all of OUT into graph/train/testdata/saved.tar.xz; the archive's other cases stay. Cases of kind "model" need
+torchvision, transformers, timm, diffusers or segmentation_models_pytorch.
 """
 import argparse
 import collections
@@ -91,8 +91,9 @@ def efficient_mask(mask, q, k):
     return mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
 
 
-def sdpa(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, backend="auto"):
+def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, backend="auto"):
     """scaled_dot_product_attention with the choice of kernel that sdp_utils.cpp makes on compute capability 9.0."""
+    q, k, v = query, key, value
     if torch.is_autocast_enabled("cuda"):
         low = lambda t: t if t is None or not t.is_floating_point() else t.to(torch.get_autocast_dtype("cuda"))
         q, k, v, attn_mask = low(q), low(k), low(v), low(attn_mask)
@@ -242,7 +243,8 @@ def saved(c, module, batch, prec, device):
             self.t = t
 
     def pack(t):
-        p = Packed(t)
+        # Without hooks a node holds its own result without the way back to itself; t would keep a branch that leads nowhere.
+        p = Packed(t.detach())
         # The state of the efficient kernel's random numbers is on the CPU; the fake kernel says otherwise.
         if t.device.type == "cuda" and not (STATE["efficient"] and t.dtype == torch.int64):
             s = t.untyped_storage()
@@ -1662,28 +1664,36 @@ def run(c, args):
 
 
 def golden(out):
-    """Gathers the results of all cases into one archive: NAME.json, the sizes as [bytes, count], and NAME.onnx."""
+    """Gathers the results of all cases into one archive: NAME.json, the sizes as [bytes, count], and NAME.onnx.
+
+    A case that OUT lacks keeps what the archive has.
+    """
     path = os.path.join(root(), "graph", "train", "testdata", "saved.tar.xz")
+    files = {}
+    if os.path.exists(path):
+        with tarfile.open(path) as archive:
+            files = {m.name: archive.extractfile(m).read() for m in archive}
+    for name in CASES:
+        flat = name.replace("/", "_")
+        base = os.path.join(out, flat)
+        if not os.path.exists(base + ".json"):
+            continue
+        r = json.load(open(base + ".json"))
+        if not r.get("runs") or not (os.path.exists(base + ".onnx") or flat + ".onnx" in files):
+            continue
+        for run_ in r["runs"]:
+            rows = run_.pop("rows")
+            run_["sizes"] = sorted(collections.Counter(x[2] for x in rows if x[3] and x[2]).items())
+        files[flat + ".json"] = json.dumps({k: v for k, v in r.items() if v != []}, separators=(",", ":")).encode()
+        if os.path.exists(base + ".onnx"):
+            files[flat + ".onnx"] = open(base + ".onnx", "rb").read()
     with tarfile.open(path + ".new", "w:xz", preset=9 | lzma.PRESET_EXTREME, format=tarfile.USTAR_FORMAT) as archive:
-
-        def add(name, data):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-
-        for name in sorted(CASES):
-            base = os.path.join(out, name.replace("/", "_"))
-            if not os.path.exists(base + ".json") or not os.path.exists(base + ".onnx"):
-                continue
-            r = json.load(open(base + ".json"))
-            if not r.get("runs"):
-                continue
-            for run_ in r["runs"]:
-                rows = run_.pop("rows")
-                run_["sizes"] = sorted(collections.Counter(x[2] for x in rows if x[3] and x[2]).items())
-            flat = os.path.basename(base)
-            add(flat + ".json", json.dumps({k: v for k, v in r.items() if v != []}, separators=(",", ":")).encode())
-            add(flat + ".onnx", open(base + ".onnx", "rb").read())
+        for name in sorted(n.replace("/", "_") for n in CASES):
+            for suffix in (".json", ".onnx"):
+                if name + suffix in files:
+                    info = tarfile.TarInfo(name + suffix)
+                    info.size = len(files[name + suffix])
+                    archive.addfile(info, io.BytesIO(files[name + suffix]))
     os.replace(path + ".new", path)
 
 
@@ -1692,7 +1702,7 @@ def main():
     ap.add_argument("patterns", nargs="*", metavar="REGEX", help="only cases whose name matches one of these")
     ap.add_argument("--out", default=os.path.join(root(), ".oracle"))
     ap.add_argument("--device", choices=("fake", "cuda"), default="fake")
-    ap.add_argument("--golden", action="store_true", help="write graph/train/testdata/saved.tar.xz from OUT and exit")
+    ap.add_argument("--golden", action="store_true", help="put OUT into graph/train/testdata/saved.tar.xz and exit")
     ap.add_argument("--list", action="store_true")
     ap.add_argument("--force", action="store_true", help="run cases that OUT has already")
     ap.add_argument("--no-export", dest="export", action="store_false")

@@ -26,6 +26,8 @@ var idioms = []idiom{
 	{"in-place-noise", "stochastic depth draws and scales its noise in place", inPlaceNoise},
 	{"frozen-positions", "tables of sinusoids are parameters that require no gradient", frozenPositions},
 	{"weight-norm", "the fused weight normalisation is decomposed", weightNorm},
+	{"cosine-similarity", "a function of its own, in float32 under autocast, that bounds the norms in place without gradients", cosineSimilarity},
+	{"power-iteration", "spectral normalisation estimates its two vectors without gradients", powerIteration},
 	{"adaptive-pool", "adaptive pooling to sizes that do not divide is decomposed", adaptivePool},
 	{"custom-gelu", "an autograd function of its own that saves its input", customGELU},
 	{"rms-norm", "torch.nn.RMSNorm is decomposed", decomposedRMSNorm},
@@ -380,16 +382,32 @@ func (r *rewriter) withinWindow(c cone, key *graph.Arg) bool {
 }
 
 // unrepeated returns what _unsafe_view(clone(expand(unsqueeze(x)))) repeats,
-// or NoValue.
+// or NoValue. A single head is expanded without a copy.
 func (r *rewriter) unrepeated(a *graph.Arg) graph.ValueID {
 	for _, op := range [][]string{{"_unsafe_view", "view", "reshape"}, {"clone"}, {"expand"}, {"unsqueeze"}} {
 		p := r.producer(a)
-		if p == nil || !slices.Contains(op, opName(p)) {
+		switch {
+		case p != nil && slices.Contains(op, opName(p)):
+			a = &p.Args[0]
+		case op[0] != "clone":
 			return graph.NoValue
 		}
-		a = &p.Args[0]
 	}
 	return a.Value
+}
+
+// powerIteration cuts the products that estimate the two vectors of the largest
+// singular value out of the backward graph: torch.nn.utils.parametrizations
+// makes them under no_grad, of which the file has no trace. Each is read twice,
+// to be divided by its norm; the product that gives the value is read once.
+func powerIteration(r *rewriter, i int) bool {
+	n := r.node(i)
+	if opName(n) != "mv" || !strings.HasSuffix(r.l.Classes[i], "parametrizations._SpectralNorm") || r.uses[n.Outputs[0]] != 2 {
+		return false
+	}
+	n.Args[0].Value = r.insert(r.before, i, "detach.default", n.Args[0])
+	r.relink(n)
+	return true
 }
 
 func (r *rewriter) relink(n *graph.Node) {

@@ -457,3 +457,45 @@ func adaptivePool(r *rewriter, i int) bool {
 	r.relink(n)
 	return true
 }
+
+// cosineSimilarity matches clamp_min(clone(norm(x))) of one of the operands of
+// torch.cosine_similarity (ATen/native/Distance.cpp): clamp_min_ runs under
+// no_grad on the copy of the norm, and autocast casts the operands, before they
+// are expanded to a common shape, for all that the function does.
+func cosineSimilarity(r *rewriter, i int) bool {
+	n := r.node(i)
+	if opName(n) != "clamp_min" || len(n.Args) == 0 {
+		return false
+	}
+	copied := r.producer(&n.Args[0])
+	if copied == nil || opName(copied) != "clone" {
+		return false
+	}
+	norm := r.producer(&copied.Args[0])
+	if norm == nil || opName(norm) != "linalg_vector_norm" {
+		return false
+	}
+	x := norm.Args[0].Value
+	if e := r.producer(&norm.Args[0]); e != nil && opName(e) == "expand" {
+		e.Args[0].Value = r.widened(int(e.ID), e.Args[0].Value)
+		r.relink(e)
+	} else if div := r.quotient(x, n.Outputs[0]); div != nil {
+		w := r.widened(int(norm.ID), x)
+		norm.Args[0].Value, div.Args[0].Value = w, w
+		r.relink(norm)
+		r.relink(div)
+	}
+	n.Op, n.Args = "identity.default", n.Args[:1]
+	r.relink(n)
+	return true
+}
+
+// quotient returns the call that divides x by y, or nil.
+func (r *rewriter) quotient(x, y graph.ValueID) *graph.Node {
+	for j := range r.l.Graph.Nodes {
+		if n := r.node(j); opName(n) == "div" && slices.Equal(n.Inputs, []graph.ValueID{x, y}) {
+			return n
+		}
+	}
+	return nil
+}
