@@ -168,6 +168,7 @@ func buildTable() []Op {
 		{names("index_add"), "indexing", Keep, "index", "the gradient at the indices", runIndexAdd},
 		{names("index_put", "_unsafe_index_put"), "indexing", Promote, "indices", "a copy of the gradient and its values", runIndexPut},
 		{names("embedding"), "indexing", Keep, "indices", "the whole table's gradient", runEmbedding},
+		{names("embedding_bag", "_embedding_bag"), "indexing", Keep, "indices, offsets, the bag of each index, sizes of bags", "the whole table's gradient", runEmbeddingBag},
 		{names("index", "_unsafe_index"), "indexing", Keep, "indices", "zeros of the operand's size", gathered("IndexBackward0", "index_put", false)},
 		{names("index_select"), "indexing", Keep, "indices", "zeros of the operand's size", gathered("IndexSelectBackward0", "index_add", false)},
 		{names("gather", "take_along_dim"), "indexing", Keep, "self, indices", "zeros of the operand's size", gathered("GatherBackward0", "gather_backward", true)},

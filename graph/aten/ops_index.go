@@ -53,6 +53,55 @@ func runEmbedding(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
+// runEmbeddingBag runs embedding_bag (aten/src/ATen/native/cuda/EmbeddingBag.cu).
+// Indices of two dims come flat, a row of them each bag.
+func runEmbeddingBag(e *Eager, c *Call) []*Tensor {
+	const modeMax = 2
+	w, idx, offsets := c.tensor(0, "weight"), c.tensor(1, "indices"), c.tensor(2, "offsets")
+	mode, factors := c.int(4, "mode", 0), c.tensor(6, "per_sample_weights")
+	if w == nil || idx == nil || offsets == nil || w.dim() != 2 {
+		return nil
+	}
+	bags := offsets.Numel()
+	if c.bool(7, "include_last_offset", false) {
+		bags--
+	}
+	k := e.begin("embedding_bag", w, idx, offsets)
+	k.inexact("sums of rows in bags")
+	bagOf := k.alloc([]int64{idx.Numel()}, nil, graph.Int64)
+	sizes := k.alloc(offsets.Shape, nil, graph.Int64)
+	largest := k.alloc([]int64{0}, nil, graph.Int64)
+	if mode == modeMax {
+		largest = k.alloc([]int64{bags, w.Shape[1]}, nil, graph.Int64)
+	}
+	o := k.alloc([]int64{bags, w.Shape[1]}, nil, w.DType)
+	k.end()
+	inputs, saved := []*Tensor{w}, []*Tensor{idx, offsets, bagOf, sizes, largest}
+	if factors != nil {
+		inputs, saved = append(inputs, factors), append(saved, factors)
+		if factors.RequiresGrad() {
+			saved = append(saved, w)
+		}
+	}
+	e.record("EmbeddingBagBackward0", []*Tensor{o}, inputs, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		k := e.begin("_embedding_bag_dense_backward", g[0], s[0], s[2], s[3])
+		k.inexact("a gradient of bags")
+		var temps []program.StorageID
+		if mode != modeMax {
+			temps = k.sortIndices(idx.Numel())
+		}
+		d := k.alloc(w.Shape, nil, w.DType)
+		k.free(temps...)
+		grads := []*Tensor{d}
+		if factors != nil {
+			grads = append(grads, k.alloc(factors.Shape, nil, factors.DType))
+		}
+		k.end()
+		return grads
+	})
+	return []*Tensor{o, bagOf, sizes, largest}
+}
+
 // whole allocates the copy of a tensor that is not in one piece, if it is not.
 func (k *kernel) whole(t *Tensor) program.StorageID {
 	if t.contiguous() {

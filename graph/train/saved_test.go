@@ -141,7 +141,6 @@ var differs = map[string]string{
 	"op/cross_entropy_smooth":      "label smoothing",
 	"op/diag_embed":                "the exporter spells it out",
 	"op/dropout_one":               "dropout of everything",
-	"op/embedding_bag":             "offsets are int64",
 	"op/floor_div":                 "PyTorch saves the integers of a division too",
 	"op/gru_cell":                  "the exporter spells the cell out",
 	"op/hardshrink":                "the exporter spells it out",
