@@ -29,6 +29,7 @@ var idioms = []idiom{
 	{"cosine-similarity", "a function of its own, in float32 under autocast, that bounds the norms in place without gradients", cosineSimilarity},
 	{"power-iteration", "spectral normalisation estimates its two vectors without gradients", powerIteration},
 	{"adaptive-pool", "adaptive pooling to sizes that do not divide is decomposed", adaptivePool},
+	{"global-max-pool", "adaptive maximum pooling of images to one pixel is exported as amax over [-2, -1]", globalMaxPool},
 	{"custom-gelu", "an autograd function of its own that saves its input", customGELU},
 	{"rms-norm", "torch.nn.RMSNorm is decomposed", decomposedRMSNorm},
 	{"rms-norm-type", "transformers normalises in float32; casts of a float32 model leave no trace", wideRMSNorm},

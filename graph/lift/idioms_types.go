@@ -458,6 +458,23 @@ func adaptivePool(r *rewriter, i int) bool {
 	return true
 }
 
+// globalMaxPool undoes the decomposition of adaptive_max_pool2d(x, 1), which
+// keeps the maximum's places where amax keeps the maxima. Code of its own
+// counts dims from the front: x.amax((2, 3), keepdim=True).
+func globalMaxPool(r *rewriter, i int) bool {
+	n := r.node(i)
+	if opName(n) != "amax" || len(n.Args) != 3 || n.Args[0].Kind != graph.ArgValue || len(r.l.Graph.Values[n.Args[0].Value].Type.Shape) != 4 {
+		return false
+	}
+	dims, keep := n.Args[1].List, n.Args[2]
+	if len(dims) != 2 || dims[0].Int != -2 || dims[1].Int != -1 || keep.Int != 1 {
+		return false
+	}
+	one := graph.Arg{Kind: graph.ArgInt, Int: 1}
+	n.Op, n.Args = "adaptive_max_pool2d.default", []graph.Arg{n.Args[0], {Kind: graph.ArgList, List: []graph.Arg{one, one}}}
+	return true
+}
+
 // cosineSimilarity matches clamp_min(clone(norm(x))) of one of the operands of
 // torch.cosine_similarity (ATen/native/Distance.cpp): clamp_min_ runs under
 // no_grad on the copy of the norm, and autocast casts the operands, before they
