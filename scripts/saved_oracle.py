@@ -1163,6 +1163,41 @@ def net_cases():
     net("two_towers", Towers, lambda b: (torch.randn(b, 3, 16, 16), torch.randint(0, 50, (b, 12))))
     net("weight_shared", Shared, shaped((16,)))
     net("ssm", SSM, shaped((12, 8)))
+    conv = lambda *fn, **mods: lambda: Between(nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 1), *fn, **mods)
+    lin = lambda *fn, **mods: lambda: Between(nn.Linear(16, 16), nn.Linear(16, 4), *fn, **mods)
+    tokens = shaped((6, 16))
+    net("spectral_norm", lambda: nn.Sequential(*(nn.utils.parametrizations.spectral_norm(m) for m in (nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))), nn.Flatten(), nn.utils.parametrizations.spectral_norm(nn.Linear(1152, 5))), img)
+    net("cosine_scores", lin(lambda m, x: F.cosine_similarity(x.unsqueeze(1), x.unsqueeze(2), dim=-1) @ x), tokens)
+    net("max_gate", conv(lambda m, x: x * (F.adaptive_avg_pool2d(x, 1) + F.adaptive_max_pool2d(x, 1)).sigmoid()), img)
+    net("spatial_gate", conv(lambda m, x: x * m.c(torch.cat([x.mean(1, keepdim=True), x.max(1, keepdim=True)[0]], 1)).sigmoid(), c=lambda: nn.Conv2d(2, 1, 7, padding=3)), img)
+    net("generalized_mean", conv(lambda m, x: F.avg_pool2d(x.clamp(min=1e-6).pow(3), 2).pow(1 / 3)), img)
+    net("minibatch_std", conv(lambda m, x: x + x.std(0, unbiased=False).mean()), img)
+    net("cast_mask", lin(lambda m, x: x * (x > 0).to(x.dtype)), tokens)
+    net("stop_gradient", conv(lambda m, x: m.n(x).detach() + x, n=lambda: nn.BatchNorm2d(8)), img)
+    net("bags", lin(lambda m, x, i: x + m.e(i).unsqueeze(1), e=lambda: nn.EmbeddingBag(50, 16, mode="sum")), lambda b: (torch.randn(b, 6, 16), torch.randint(0, 50, (b, 5))))
+    net("bags_max", lin(lambda m, x, i: x + m.e(i).unsqueeze(1), e=lambda: nn.EmbeddingBag(50, 16, mode="max")), lambda b: (torch.randn(b, 6, 16), torch.randint(0, 50, (b, 5))))
+    net("cross_padding", lin(lambda m, x, k: m.a(x, x[:, :4], x[:, :4], key_padding_mask=k, need_weights=False)[0], a=lambda: nn.MultiheadAttention(16, 4, dropout=0.1, batch_first=True)), shaped((6, 16), (4,), dtypes=(torch.float32, torch.bool)))
+
+
+class Between(nn.Module):
+    """fn(module, activation, other inputs) between two layers; mods makes the modules that fn calls."""
+
+    def __new__(cls, first, last, fn, **mods):
+        return super().__new__(Between2 if fn.__code__.co_argcount > 2 else cls)
+
+    def __init__(self, first, last, fn, **mods):
+        super().__init__()
+        self.first, self.last, self.fn = first, last, fn
+        for k, build in mods.items():
+            setattr(self, k, build())
+
+    def forward(self, x):
+        return self.last(self.fn(self, self.first(x)))
+
+
+class Between2(Between):
+    def forward(self, x, y):
+        return self.last(self.fn(self, self.first(x), y))
 
 
 class Mean(nn.Module):
@@ -1540,6 +1575,77 @@ def diffusers_cases():
           lambda b: (torch.randn(b, 4, 16, 16), steps(b), torch.randn(b, 7, 64)), **kw)
 
 
+def latest_cases():
+    """Families that came later."""
+    import diffusers
+    import torchvision.models as tv
+    import transformers
+
+    s = dict(hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256)
+    w, g = dict(s, vocab_size=512), dict(s, vocab_size=512, num_key_value_heads=2)
+    v = dict(s, image_size=64, patch_size=8)
+    for n, cls, conf in (("bert_lm", "BertLMHeadModel", dict(w, is_decoder=True)), ("ernie4_5", "Ernie4_5ForCausalLM", dict(g, head_dim=32)), ("olmo3", "Olmo3ForCausalLM", g), ("phi4", "Phi3ForCausalLM", dict(g, pad_token_id=0, partial_rotary_factor=0.5)),
+                         ("layoutlm", "LayoutLMForTokenClassification", w), ("roberta_cls", "RobertaForSequenceClassification", w), ("roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", w)):
+        text(n, cls, lambda t, c=cls, k=conf: getattr(t, c).config_class(**k), attn=("sdpa",))
+    for n, cls, conf, a, shape in (("vit_mae", "ViTMAEModel", v, "sdpa", None), ("donut_swin", "DonutSwinModel", dict(image_size=64, embed_dim=32, depths=[2, 2], num_heads=[2, 4], window_size=4), "eager", None),
+                                   ("sam_vision", "SamVisionModel", dict(hidden_size=128, num_hidden_layers=2, num_attention_heads=4, image_size=64, patch_size=8, window_size=4, global_attn_indexes=[1], output_channels=32, mlp_dim=256), "eager", None),
+                                   ("segformer_cls", "SegformerForImageClassification", dict(hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 3, 4]), "eager", None),
+                                   ("videomae", "VideoMAEForVideoClassification", dict(s, image_size=32, patch_size=8, num_frames=4), "sdpa", (4, 3, 32, 32)), ("timesformer", "TimesformerForVideoClassification", dict(s, image_size=32, patch_size=8, num_frames=4), "eager", (4, 3, 32, 32))):
+        image(n, cls, lambda t, c=cls, k=conf: getattr(t, c).config_class(**k), attn=(a,), shape=shape)
+
+    def pairs(name, build, f, inputs, **kw):
+        model(name, lambda: Given(build(), f), inputs, **kw)
+
+    images = lambda b: (torch.randint(0, 400, (b, 12)), torch.randn(b, 3, 64, 64))
+    captions = lambda b: (torch.randn(b, 3, 64, 64), torch.randint(0, 400, (b, 12)))
+    pairs("hf/siglip", lambda: hf("SiglipModel", text_config=dict(w, max_position_embeddings=64), vision_config=v).m, lambda m, i, x: m(input_ids=i, pixel_values=x).logits_per_image, images)
+
+    def blip():
+        c = transformers.BlipConfig(text_config=dict(w, encoder_hidden_size=128, bos_token_id=1, sep_token_id=2, pad_token_id=0), vision_config=v)
+        return transformers.BlipForConditionalGeneration._from_config(c, attn_implementation="eager")
+
+    def vision_text():
+        e = transformers.ViTConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=128, image_size=64, patch_size=8)
+        d = transformers.TrOCRConfig(d_model=64, decoder_layers=1, decoder_attention_heads=4, decoder_ffn_dim=128, vocab_size=512, max_position_embeddings=64, cross_attention_hidden_size=64)
+        return transformers.VisionEncoderDecoderModel(config=transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(e, d))
+
+    pairs("hf/blip_caption", blip, lambda m, x, i: m(pixel_values=x, input_ids=i).logits, captions)
+    pairs("hf/vision_encoder_decoder", vision_text, lambda m, x, i: m(pixel_values=x, decoder_input_ids=i, use_cache=False).logits, lambda b: (torch.randn(b, 3, 64, 64), torch.randint(0, 400, (b, 16))))
+
+    class SSD(nn.Module):
+        def __init__(self):
+            super().__init__()
+            m = tv.detection.ssd300_vgg16(weights=None, weights_backbone=None, num_classes=5)
+            self.b, self.h = m.backbone, m.head
+
+        def forward(self, x):
+            return self.h(list(self.b(x).values()))["cls_logits"]
+
+    model("tv/ssd300", SSD, shaped((3, 300, 300)), loss="sum")
+    model("diffusers/flux", lambda: Flux(diffusers.FluxTransformer2DModel(patch_size=1, in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2, joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8),
+                                                                         guidance_embeds=False)), lambda b: (torch.randn(b, 16, 4), torch.randn(b, 7, 32), torch.randn(b, 32), torch.rand(b)), loss="sum")
+
+
+class Given(nn.Module):
+    """f(model, two inputs)."""
+
+    def __init__(self, m, f):
+        super().__init__()
+        self.m, self.f = m, f
+
+    def forward(self, a, b):
+        return self.f(self.m, a, b)
+
+
+class Flux(nn.Module):
+    def __init__(self, m):
+        super().__init__()
+        self.m = m
+
+    def forward(self, x, c, p, t):
+        return self.m(hidden_states=x, encoder_hidden_states=c, pooled_projections=p, timestep=t, img_ids=torch.zeros(16, 3, device=x.device), txt_ids=torch.zeros(7, 3, device=x.device)).sample
+
+
 def pair(name, cls, config, attn=("sdpa", "eager")):
     """An encoder-decoder of transformers: ids and decoder ids."""
 
@@ -1617,7 +1723,7 @@ def register(models=True):
     for f in (pointwise_cases, reduction_cases, view_cases, index_cases, matmul_cases, conv_cases, norm_cases, pool_cases, rnn_cases, net_cases):
         f()
     if models:
-        for f in (torchvision_cases, transformers_cases, timm_cases, smp_cases, diffusers_cases):
+        for f in (torchvision_cases, transformers_cases, timm_cases, smp_cases, diffusers_cases, latest_cases):
             f()
 
 

@@ -82,10 +82,31 @@ func (e *Eager) pack(n *gradNode) {
 			e.tape = append(e.tape, e.inside.drop(n))
 		}
 	default:
+		e.noted = append(e.noted, n)
 		for _, t := range n.saved {
 			e.noteSaved(t)
 		}
 	}
+}
+
+// dropUnreached takes back what is saved only by nodes that backward does not
+// reach: those before a detach, whose nodes die with the variables. Call it
+// once dependencies are counted.
+func (e *Eager) dropUnreached(root *gradNode) {
+	reached, unreached := map[program.StorageID]bool{}, map[program.StorageID]bool{}
+	for _, n := range e.noted {
+		set := unreached
+		if n == root || n.deps > 0 {
+			set = reached
+		}
+		for _, t := range n.saved {
+			if t != nil {
+				set[t.Storage] = true
+			}
+		}
+	}
+	e.noted = nil
+	e.P.Saved = slices.DeleteFunc(e.P.Saved, func(id program.StorageID) bool { return unreached[id] && !reached[id] })
 }
 
 func (e *Eager) noteSaved(t *Tensor) {
@@ -125,6 +146,7 @@ func (e *Eager) Backward(root, seed *Tensor) {
 	e.grad = false
 	en := &engine{e: e, refs: map[program.StorageID]int{}}
 	countDeps(root.fn)
+	e.dropUnreached(root.fn)
 	en.put(edge{root.fn, root.outNr}, seed)
 	en.q = readyQueue{root.fn}
 	for en.q.Len() > 0 {

@@ -58,6 +58,7 @@ type Eager struct {
 	called   []*Tensor  // other copies that autocast made for the call being run
 	draws    uint32     // calls of random numbers that the lifted call has made
 	savedIDs map[program.StorageID]bool
+	noted    []*gradNode                  // nodes outside of segments whose saved tensors are listed
 	keeping  map[program.StorageID]string // outputs that a region's recomputation will take, and of which call
 	fwdWS    program.StorageID
 	bwdWS    program.StorageID
@@ -86,7 +87,7 @@ func (e *Eager) SetPhase(p program.Phase) { e.phase = p }
 // of later ones are added to those of the first.
 func (e *Eager) SetMicro(i int) {
 	e.micro = int32(i)
-	e.P.Saved = nil
+	e.P.Saved, e.noted = nil, nil
 	clear(e.savedIDs)
 }
 

@@ -134,6 +134,8 @@ var differs = map[string]string{
 	"hf/gptj":                      "a table that the code makes in the type of an activation, which is bfloat16 under autocast and float32 in the file",
 	"hf/mamba":                     "the code casts to the type of an activation, which is bfloat16 under autocast and float32 in the file",
 	"hf/nemotron":                  "the code casts the operands of its norm to the type of autocast, which the file has not",
+	"hf/sam_vision":                "a linear interpolation of constants, which the exporter spells out",
+	"net/cast_mask":                "a mask cast to the type of an activation, which is bfloat16 under autocast and float32 in the file, as for .float()",
 	"smp/pspnet":                   "nearest to one pixel: the exporter spells the interpolation out",
 	"net/gan_d":                    "an activation in place where nothing shows it",
 	"op/affine_grid":               "the exporter spells it out",
