@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,7 +62,7 @@ func (f *modelFlags) add(c *cobra.Command) {
 	fl.StringVar(&f.lora, "lora", "", "low-rank adapters on a frozen model, `r=16,target=q_proj,v_proj` (or target=all-linear), as PEFT attaches them")
 	fl.BoolVar(&f.hold, "hold-outputs", false, "the training loop holds the model's outputs until the update")
 	fl.StringVar(&f.allocConf, "alloc-conf", "", "PyTorch's allocator options, as in PYTORCH_ALLOC_CONF: `expandable_segments:True,..`")
-	fl.StringVar(&f.checkpoint, "checkpoint", "", "what is recomputed, `none|auto|all|sqrt|schedule|ops|FILE`: auto for PyTorch, schedule and ops for memplan's executor, FILE a plan or a configuration (what the budget asks for)")
+	fl.StringVar(&f.checkpoint, "checkpoint", "", "what is recomputed, `HOW`: "+strings.Join(planner.Checkpoints, "|")+", or a file, a plan or a configuration; auto, and segments, which keep nothing, for PyTorch, schedule and ops for memplan's executor (what the budget asks for)")
 	fl.StringVar(&f.times, "times", "", "measured operator times, a `FILE` that validate --profile wrote: predict times and recomputation from them (the roofline)")
 	fl.DurationVar(&f.timeout, "timeout", 0, "limit on a search, a `DURATION` such as 30s (none)")
 	noFiles(c, "vram", "accumulate", "timeout", "freeze", "lora", "alloc-conf")
@@ -118,7 +120,9 @@ func (f *modelFlags) config() (planner.Config, error) {
 		c.Checkpoint = f.checkpoint
 		return c, nil
 	}
-	if err := planner.ReadSelection(f.checkpoint, &c); err != nil {
+	if err := planner.ReadSelection(f.checkpoint, &c); errors.Is(err, fs.ErrNotExist) {
+		return c, fmt.Errorf("--checkpoint %s: neither one of %s nor a file that exists", f.checkpoint, strings.Join(planner.Checkpoints, ", "))
+	} else if err != nil {
 		return c, fmt.Errorf("--checkpoint: %w", err)
 	}
 	return c, nil
