@@ -362,21 +362,7 @@ func merge(out, a, b []step) []step {
 
 // trace reads the segments off a step, outer before inner.
 func (f *curve) trace(at int) []train.Segment {
-	var out []train.Segment
-	i := 0
-	for k := int32(at); i < len(f.p.slots); {
-		s := f.top[i][k]
-		k = s.rest
-		if s.len == 0 {
-			i++
-			continue
-		}
-		sp := f.spanAt(i, int(s.len))
-		out = append(out, f.p.segment(sp))
-		out = f.inside(out, f.of[sp], i, s.inner)
-		i += int(s.len)
-	}
-	return out
+	return f.inside(nil, &context{hi: len(f.p.slots), steps: f.top}, 0, int32(at))
 }
 
 // inside appends the segments of C(i, c.hi).

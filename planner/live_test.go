@@ -1,17 +1,9 @@
 package planner
 
 import (
-	"archive/tar"
-	"bufio"
-	"errors"
-	"io"
 	"math"
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
-
-	"github.com/ulikunitz/xz"
 
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/liveness"
@@ -31,40 +23,14 @@ func TestLive(t *testing.T) {
 	}
 	want := map[string]truth{}
 	for _, r := range readLines[truth](t, filepath.Join("testdata", "live.jsonl")) {
-		want[strings.ReplaceAll(r.Name, "/", "_")] = r
-	}
-	f, err := os.Open(filepath.Join("..", "graph", "train", "testdata", "saved.tar.xz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := xz.NewReader(bufio.NewReader(f))
-	if err != nil {
-		t.Fatal(err)
+		want[r.Name] = r
 	}
 	var n, near, low int
 	var errs []float64
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, ok := want[strings.TrimSuffix(h.Name, ".onnx")]
-		if !ok {
-			continue
-		}
-		path := filepath.Join(t.TempDir(), "m.onnx")
-		data, err := io.ReadAll(r)
-		if err == nil {
-			err = os.WriteFile(path, data, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		e := relative(livePeak(t, path, w.Batch), w.Peak)
+	listed := func(name string) bool { return want[name].Peak > 0 }
+	eachArchived(t, listed, func(name string, m *Model) {
+		w := want[name]
+		e := relative(livePeak(t, m, w.Batch), w.Peak)
 		t.Logf("%-32s %+7.2f%%", w.Name, 100*e)
 		errs = append(errs, e)
 		n++
@@ -74,7 +40,7 @@ func TestLive(t *testing.T) {
 		if e < -0.05 {
 			low++
 		}
-	}
+	})
 	median, p95, worst := summary(errs)
 	t.Logf("%d models: %d within 1%%, %d more than 5%% too low; median %.2f%%, 95%% of them %.1f%%, worst %.1f%%", n, near, low, 100*median, 100*p95, 100*worst)
 	if n < 150 || near*100 < n*70 || low*100 > n*20 {
@@ -84,18 +50,14 @@ func TestLive(t *testing.T) {
 
 // livePeak is the highest sum of what an inference allocates and holds,
 // without library scratch.
-func livePeak(t *testing.T, path string, batch int64) int64 {
-	m, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+func livePeak(t *testing.T, m *Model, batch int64) int64 {
 	j, err := Config{Batch: batch, Mode: "infer", Precision: "fp32"}.resolve()
 	if err != nil {
 		t.Fatal(err)
 	}
 	b, err := m.build(j, batch, nil)
 	if err != nil {
-		t.Fatalf("%s: %v", path, err)
+		t.Fatal(err)
 	}
 	_, steady := liveness.Steps(b.Program)
 	var now, most int64

@@ -50,14 +50,20 @@ func TestNestedLevels(t *testing.T) {
 	}
 }
 
-// compareLevels builds a step with segments and returns its highest level in
-// forward and backward.
-func compareLevels(t *testing.T, m *Model, j *job, name string, n *checkpointsel.Nested, segs []train.Segment) int64 {
+// leveled is a problem that predicts levels and cost of a choice.
+type leveled interface {
+	Sample(*rand.Rand) []train.Segment
+	Levels([]train.Segment, checkpointsel.View) (peak int64, cost float64, ok bool)
+}
+
+// compareLevels builds a step with segments, compares it with what the problem
+// predicts and returns its highest level in forward and backward.
+func compareLevels(t *testing.T, m *Model, j *job, name string, n leveled, segs []train.Segment) int64 {
 	t.Helper()
 	low, cost, ok := n.Levels(segs, checkpointsel.Hoped)
 	high, _, _ := n.Levels(segs, checkpointsel.Sure)
 	if !ok {
-		t.Fatalf("%s: a sample is no choice of spans", name)
+		t.Fatalf("%s: a sample is no choice of the problem", name)
 	}
 	b, err := m.build(j, 16, segs)
 	if err != nil {

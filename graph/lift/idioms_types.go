@@ -240,28 +240,35 @@ func valueSoftmax(r *rewriter, i int) bool {
 	if opName(n) != "softmax" || !fromTransformers(r, i) || !slices.ContainsFunc(typedProbabilities, func(s string) bool { return strings.HasSuffix(class, s) }) {
 		return false
 	}
-	a := &n.Args[0]
+	p := r.scores(n)
+	if p == nil || p.Args[0].Kind != graph.ArgValue {
+		return false
+	}
+	r.typedAs(i, p.Args[0].Value)
+	return true
+}
+
+// scores is the product of query and key that a softmax is taken of, scaled
+// and masked; nil for none.
+func (r *rewriter) scores(softmax *graph.Node) *graph.Node {
+	a := &softmax.Args[0]
 	for range 6 {
 		p := r.producer(a)
 		if p == nil || len(p.Args) < 2 {
-			return false
+			return nil
 		}
 		switch opName(p) {
 		case "matmul":
-			if p.Args[0].Kind != graph.ArgValue {
-				return false
-			}
-			r.typedAs(i, p.Args[0].Value)
-			return true
+			return p
 		case "add", "div", "mul":
 			a = &p.Args[0]
 		case "where":
 			a = &p.Args[1]
 		default:
-			return false
+			return nil
 		}
 	}
-	return false
+	return nil
 }
 
 // wideScores puts the casts back into attention that multiplies query and key
@@ -272,32 +279,19 @@ func wideScores(r *rewriter, i int) bool {
 	if opName(n) != "softmax" || !fromTransformers(r, i) || !strings.HasSuffix(class, "GPTNeoSelfAttention") && !strings.HasSuffix(class, "CodeGenAttention") {
 		return false
 	}
-	a := &n.Args[0]
-	for range 6 {
-		p := r.producer(a)
-		if p == nil || len(p.Args) < 2 {
-			return false
-		}
-		switch opName(p) {
-		case "matmul":
-			q, k := &p.Args[0], &p.Args[1]
-			if q.Kind != graph.ArgValue || k.Kind != graph.ArgValue {
-				return false
-			}
-			like := q.Value
-			q.Value, k.Value = r.widened(int(p.ID), q.Value), r.widened(int(p.ID), k.Value)
-			r.relink(p)
-			r.typedAs(i, like)
-			return true
-		case "add", "div":
-			a = &p.Args[0]
-		case "where":
-			a = &p.Args[1]
-		default:
-			return false
-		}
+	p := r.scores(n)
+	if p == nil {
+		return false
 	}
-	return false
+	q, k := &p.Args[0], &p.Args[1]
+	if q.Kind != graph.ArgValue || k.Kind != graph.ArgValue {
+		return false
+	}
+	like := q.Value
+	q.Value, k.Value = r.widened(int(p.ID), q.Value), r.widened(int(p.ID), k.Value)
+	r.relink(p)
+	r.typedAs(i, like)
+	return true
 }
 
 // rotaryType casts the tables of rotary positions to the type of the hidden
