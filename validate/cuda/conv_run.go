@@ -99,53 +99,6 @@ func convolutionBackward(r *run) error {
 	return r.reduce(redSum, db, g, dims)
 }
 
-// A way is how a pass runs: by cuDNN, where there is a plan, else by an own
-// kernel, on the tensors as they lie or on copies.
-type way struct {
-	key    convKey
-	plan   *convPlan
-	copies *copies
-	bytes  int64 // of work: the copies, and what cuDNN works in behind them
-	err    error // why cuDNN does not run what it should
-}
-
-// ways lists how a pass can run, the best first; the last needs no work. What
-// there is depends on the call alone, not on how much memory there happens to be.
-func (d *Device) ways(c *program.Conv, p pass, x, w, y *validate.Tensor) []way {
-	if d.dnn == nil {
-		return []way{{}}
-	}
-	if depthwise(c, w) {
-		if to := copiesOf(x, w, y); to.needed() && relays(relayDepthwise) {
-			return []way{{copies: to, bytes: to.bytes}, {}}
-		}
-		return []way{{}}
-	}
-	as := func(x, w, y *validate.Tensor) (out way) {
-		if out.key, out.err = d.convKey(c, p, x, w, y); out.err != nil {
-			return out
-		}
-		plan := d.dnn.plan(&out.key)
-		if out.err = plan.err; out.err == nil {
-			out.plan, out.bytes = plan, int64(plan.bytes)
-		}
-		return out
-	}
-	direct := as(x, w, y)
-	if direct.plan != nil {
-		return []way{direct, {err: fmt.Errorf("cuDNN: under the cap there is no room for the %d bytes that the %v pass works in", direct.bytes, p)}}
-	}
-	if to := copiesOf(x, w, y); to.needed() && relays(relayRefused) {
-		t := to.tensors
-		if on := as(&t[0], &t[1], &t[2]); on.plan != nil {
-			on.copies = to
-			on.bytes += to.bytes
-			return []way{on, {err: direct.err}}
-		}
-	}
-	return []way{{err: direct.err}}
-}
-
 // conv runs one pass between operand x, weight w and result y, one of which it
 // computes.
 func (r *run) conv(p pass, x, w, y, out *validate.Tensor) error {
@@ -155,7 +108,7 @@ func (r *run) conv(p pass, x, w, y, out *validate.Tensor) error {
 		at++
 	}
 	v := &list[at]
-	if v.plan == nil && v.err != nil { // an own kernel in cuDNN's place
+	if v.own() && v.err != nil { // an own kernel in cuDNN's place
 		if r.spatial() > 2 {
 			return v.err
 		}
@@ -173,14 +126,17 @@ var resultOf = [...]int{forwardPass: 2, dataPass: 0, filterPass: 1}
 
 // pass runs a pass on tensors that lie as they are to.
 func (r *run) pass(v *way, p pass, x, w, y, out *validate.Tensor) error {
-	if v.plan == nil {
-		return r.ownConv(p, x, w, y, out)
-	}
 	at := r.c.Work.At
 	if v.copies != nil {
 		at += v.copies.bytes
 	}
-	return r.cudnn(&v.key, v.plan, x, w, y, at)
+	switch {
+	case v.graph != nil:
+		return r.d.dnn.graphs.Run(v.graph, r.ptr(x), r.ptr(w), r.ptr(y), uint64(r.d.at(at)))
+	case v.plan != nil:
+		return r.cudnn(&v.key, v.plan, x, w, y, at)
+	}
+	return r.ownConv(p, x, w, y, out)
 }
 
 // depthwise reports a convolution of every channel by itself: cuDNN is slower at
@@ -226,9 +182,6 @@ func (d *Device) convKey(c *program.Conv, p pass, x, w, y *validate.Tensor) (con
 		if *s.size, *s.stride, k.dims, err = sized(s.t, n); err != nil {
 			return k, err
 		}
-	}
-	if !dense(w) {
-		return k, fmt.Errorf("cuDNN: a weight with strides %v", w.Strides)
 	}
 	lead := 0
 	if n == 1 {
@@ -288,13 +241,14 @@ func (d *Device) Work(n *program.Node) (int64, error) {
 	return most, nil
 }
 
-// shown is a node's tensor as calls have it, without an address.
+// shown is a node's tensor as calls have it; of its address, what is known: how
+// far it is from the start of a buffer.
 func shown(list []program.Tensor, i int) *validate.Tensor {
 	if i < 0 || i >= len(list) {
 		return nil
 	}
 	t := &list[i]
-	return &validate.Tensor{DType: t.DType, Shape: t.Shape, Strides: t.Strides}
+	return &validate.Tensor{At: t.DType.Bytes(t.Offset), DType: t.DType, Shape: t.Shape, Strides: t.Strides}
 }
 
 // dense reports a weight that lies in order, or with its channels innermost.

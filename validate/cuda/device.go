@@ -42,6 +42,7 @@ type Device struct {
 	dnn       *dnn
 	noDNN     error // why there is none
 	fallbacks map[string]int
+	paths     []string // how convolutions run, names of Paths
 
 	arena  cu.DevicePtr
 	size   int64
@@ -66,8 +67,12 @@ func Open(opt Options) (*Device, error) {
 	if opt.Ordinal < 0 || opt.Ordinal >= n {
 		return nil, fmt.Errorf("there is no device %d: the driver shows %d, counted from 0; nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some", opt.Ordinal, n)
 	}
+	paths, err := pathsOn(os.Getenv)
+	if err != nil {
+		return nil, err
+	}
 	before := used(opt.Ordinal)
-	d := &Device{opt: opt, modules: map[string]cu.Module{}, functions: map[kernelID]cu.Function{}, fallbacks: map[string]int{}}
+	d := &Device{paths: paths, opt: opt, modules: map[string]cu.Module{}, functions: map[kernelID]cu.Function{}, fallbacks: map[string]int{}}
 	if d.dev, err = cu.GetDevice(opt.Ordinal); err != nil {
 		return nil, explain("opening the device", err)
 	}
@@ -139,6 +144,15 @@ func (d *Device) Libraries() []string {
 		return append(out, "convolutions by memplan's own kernels: "+d.noDNN.Error())
 	}
 	out = append(out, d.dnn.String())
+	if d.dnn.graphs == nil {
+		out = append(out, "convolutions without cuDNN's graphs: "+d.dnn.noGraphs.Error())
+	}
+	if n := d.dnn.compiled(); n > 0 {
+		out = append(out, fmt.Sprintf("%d kinds of convolutions by engines that cuDNN compiles at run time", n))
+	}
+	if v := os.Getenv(pathsEnv); v != "" {
+		out = append(out, "convolutions by "+pathsEnv+"="+v)
+	}
 	for _, why := range slices.Sorted(maps.Keys(d.fallbacks)) {
 		out = append(out, fmt.Sprintf("%d convolutions by memplan's own kernels: %s", d.fallbacks[why], why))
 	}

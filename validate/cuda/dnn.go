@@ -7,8 +7,7 @@ package cuda
 #include <stdint.h>
 #include <stdlib.h>
 
-// The part of cuDNN that is used: the interface of version 7, which 8 and 9
-// have too.
+// The interface of version 7, which 8 and 9 have too.
 typedef struct {
 	int algo, status;
 	float time;
@@ -71,6 +70,7 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/validate/dl"
+	"github.com/memplan/memplan/validate/dnngraph"
 )
 
 // dnn is an opened cuDNN with a handle on one stream.
@@ -80,6 +80,10 @@ type dnn struct {
 	handle  unsafe.Pointer
 	version int
 	plans   map[convKey]*convPlan
+
+	graphs    *dnngraph.Backend // nil: cuDNN is too old for it
+	noGraphs  error             // why
+	graphPlan map[convKey]*graphPlan
 }
 
 // A pass is one of a convolution's three.
@@ -101,7 +105,7 @@ func openDNN(s cu.Stream) (*dnn, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &dnn{lib: lib, plans: map[convKey]*convPlan{}}
+	d := &dnn{lib: lib, plans: map[convKey]*convPlan{}, graphPlan: map[convKey]*graphPlan{}}
 	f := &d.f
 	names := map[string]*unsafe.Pointer{
 		"cudnnCreate": &f.create, "cudnnDestroy": &f.destroy, "cudnnSetStream": &f.set_stream, "cudnnGetVersion": &f.version, "cudnnGetErrorString": &f.error_string,
@@ -124,6 +128,7 @@ func openDNN(s cu.Stream) (*dnn, error) {
 	if rc := C.dnn_stream(f.set_stream, d.handle, streamPointer(s)); rc != 0 {
 		return nil, fmt.Errorf("%s: %s setting the stream", lib.Path, d.status(rc))
 	}
+	d.graphs, d.noGraphs = dnngraph.Open(lib, d.handle)
 	return d, nil
 }
 
@@ -140,6 +145,7 @@ func (d *dnn) close() {
 	for _, p := range d.plans {
 		p.free(d)
 	}
+	d.closeGraphs()
 	C.dnn_free(d.f.destroy, d.handle)
 }
 
@@ -151,7 +157,8 @@ type convKey struct {
 	pad, stride, dil    [3]int32
 	dims                int8
 	groups              int32
-	full                bool // float32 in full precision
+	full                bool    // float32 in full precision
+	align               [3]int8 // bytes that the addresses are multiples of, for graphs
 }
 
 // A convPlan is a pass ready to run.

@@ -6,9 +6,9 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// A Relayout is a kind of convolution pass that runs on row-major copies of the
-// tensors that lie otherwise, in memory that Work asks for. Without the memory,
-// or switched off, it runs on the tensors as they lie.
+// A Relayout is a kind of convolution pass that runs on copies of the tensors
+// that lie in another order than it wants, in memory that Work asks for. Without
+// the memory, or switched off, it runs on the tensors as they lie.
 type Relayout struct {
 	Name string
 	On   bool
@@ -18,14 +18,16 @@ type Relayout struct {
 // The kinds.
 const (
 	relayDepthwise = "depthwise"
+	relayFormat    = "format"
 	relayRefused   = "refused"
 )
 
 // Relayouts lists the kinds. On an H200 they took ConvNeXt's step at batch 16
 // from 65 to 35 ms in float32.
 var Relayouts = []Relayout{
-	{relayDepthwise, true, "convolutions of single channels whose channels lie innermost: neighbouring threads of the own kernels read neighbouring columns, which are a whole pixel apart there"},
-	{relayRefused, true, "passes that cuDNN has no algorithm for as the tensors lie, operand and gradient in different orders: the own kernels for them are slow"},
+	{relayFormat, true, "passes by cuDNN's graphs whose tensors lie in different orders: PyTorch brings all three to one, and cuDNN's fast engines want that"},
+	{relayDepthwise, true, "convolutions of single channels whose channels lie innermost, by own kernels on row-major copies: neighbouring threads of the own kernels read neighbouring columns, which are a whole pixel apart there"},
+	{relayRefused, true, "passes that cuDNN has neither a graph nor an algorithm for as the tensors lie, on row-major copies: the own kernels for them are slow"},
 }
 
 // relays reports whether a kind is switched on.
@@ -37,24 +39,20 @@ func relays(name string) bool {
 // copies are tensors as a pass is to see them.
 type copies struct {
 	given   []*validate.Tensor
-	tensors []validate.Tensor // row-major; At counts from the start of the copies where one is made
+	tensors []validate.Tensor // in the order that is wanted; At counts from the start of the copies where one is made
 	made    []bool            // whether tensors[i] is a copy
 	bytes   int64             // of all copies, a multiple of validate.Align
 }
 
-// copiesOf plans copies of the tensors that are not row-major.
-func copiesOf(list ...*validate.Tensor) *copies {
+// copiesOf plans copies of the tensors that do not lie in a format.
+func copiesOf(f format, list ...*validate.Tensor) *copies {
 	c := &copies{given: list}
 	for _, t := range list {
-		to, made := *t, !contiguous(t)
+		to, made := *t, !f.holds(t)
+		to.Strides = f.strides(t.Shape)
 		if made {
-			to.Strides, to.At = make([]int64, len(t.Shape)), c.bytes
-			n := int64(1)
-			for i := len(t.Shape) - 1; i >= 0; i-- {
-				to.Strides[i] = n
-				n *= t.Shape[i]
-			}
-			c.bytes += (t.DType.Bytes(n) + validate.Align - 1) / validate.Align * validate.Align
+			to.At = c.bytes
+			c.bytes += (t.DType.Bytes(t.Elems()) + validate.Align - 1) / validate.Align * validate.Align
 		}
 		c.tensors, c.made = append(c.tensors, to), append(c.made, made)
 	}

@@ -105,7 +105,7 @@ func TestRelayout(t *testing.T) {
 					if err := b.d.Upload(list[result].At, nan); err != nil {
 						t.Fatal(err)
 					}
-					c := copiesOf(list...)
+					c := copiesOf(formatNCHW, list...)
 					if c.needed() != (xo != "rows" || yo != "rows") || c.bytes%validate.Align != 0 {
 						t.Fatalf("%s: copies %v in %d bytes", name, c.made, c.bytes)
 					}
@@ -137,5 +137,26 @@ func TestRelayouts(t *testing.T) {
 	}
 	if relays("other") {
 		t.Error("a kind that is not listed is on")
+	}
+}
+
+// TestCopiesOf: only what lies otherwise is copied, and what does not is shown
+// with the format's own strides.
+func TestCopiesOf(t *testing.T) {
+	s := []int64{2, 6, 7, 5}
+	last := &validate.Tensor{At: 512, DType: graph.BFloat16, Shape: s, Strides: channelsLast(s)}
+	rows := &validate.Tensor{At: 4096, DType: graph.BFloat16, Shape: s, Strides: straight(s)}
+	filter := &validate.Tensor{At: 8192, DType: graph.BFloat16, Shape: []int64{6, 1, 3, 3}, Strides: []int64{9, 9, 3, 1}}
+	c := copiesOf(formatNHWC, last, filter, rows)
+	if !slices.Equal(c.made, []bool{false, false, true}) || c.bytes != 1024 { // 840 bytes
+		t.Errorf("copies %v in %d bytes", c.made, c.bytes)
+	}
+	for i, want := range []struct {
+		at      int64
+		strides []int64
+	}{{512, channelsLast(s)}, {8192, []int64{9, 1, 3, 1}}, {0, channelsLast(s)}} {
+		if got := c.tensors[i]; got.At != want.at || !slices.Equal(got.Strides, want.strides) {
+			t.Errorf("tensor %d at %d with strides %v, want %v", i, got.At, got.Strides, want)
+		}
 	}
 }

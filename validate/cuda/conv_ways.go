@@ -1,0 +1,153 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/cudnn"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/validate"
+	"github.com/memplan/memplan/validate/dnngraph"
+)
+
+// A way is how a pass runs: by cuDNN, where there is a plan, else by an own
+// kernel, on the tensors as they lie or on copies.
+type way struct {
+	key    convKey
+	graph  *dnngraph.Plan
+	plan   *convPlan
+	copies *copies
+	bytes  int64 // of work: the copies, and what cuDNN works in behind them
+	err    error // why cuDNN does not run what it should
+}
+
+// own reports a way by an own kernel.
+func (v *way) own() bool { return v.graph == nil && v.plan == nil }
+
+// A convQuery is a pass that looks for a way.
+type convQuery struct {
+	c       *program.Conv
+	p       pass
+	x, w, y *validate.Tensor
+}
+
+func (q *convQuery) format() format { return formatOf(q.c, q.x, q.w, q.y) }
+
+// errNotMine is a path's answer for a pass that is none of its kind.
+var errNotMine = errors.New("not of this kind")
+
+// pathWays are how the paths run a pass; an error says why one does not.
+var pathWays = map[string]func(d *Device, q *convQuery) (way, error){
+	pathDepthwise: func(_ *Device, q *convQuery) (way, error) {
+		if !torchDepthwise(q) {
+			return way{}, errNotMine
+		}
+		return ownWay(q), nil
+	},
+	pathFilter: func(_ *Device, q *convQuery) (way, error) {
+		if q.p != filterPass || q.x.DType != graph.Float32 || !depthwise(q.c, q.w) {
+			return way{}, errNotMine
+		}
+		return ownWay(q), nil
+	},
+	pathGraph: (*Device).graphWay,
+	pathLegacy: func(d *Device, q *convQuery) (way, error) {
+		if depthwise(q.c, q.w) { // its algorithms are slower at these than own kernels
+			return way{}, errNotMine
+		}
+		return d.legacyWay(q)
+	},
+}
+
+// ways lists how a pass can run, the best first; the last needs no work. What
+// there is depends on the call alone, not on how much memory there happens to be.
+func (d *Device) ways(c *program.Conv, p pass, x, w, y *validate.Tensor) []way {
+	q := &convQuery{c, p, x, w, y}
+	if d.dnn == nil {
+		return []way{{}}
+	}
+	var why error
+	for _, name := range d.paths {
+		v, err := pathWays[name](d, q)
+		switch {
+		case err == nil && v.bytes == 0:
+			return []way{v}
+		case err == nil && v.own():
+			return []way{v, {}}
+		case err == nil:
+			return []way{v, {err: fmt.Errorf("cuDNN: under the cap there is no room for the %d bytes that the %v pass works in", v.bytes, p)}}
+		case !errors.Is(err, errNotMine):
+			why = err
+		}
+	}
+	if !depthwise(c, w) {
+		return []way{{err: why}}
+	}
+	if v := ownWay(q); v.bytes > 0 {
+		return []way{v, {err: why}}
+	}
+	return []way{{err: why}}
+}
+
+// ownWay runs a depthwise pass by an own kernel, on row-major copies where those
+// are faster.
+func ownWay(q *convQuery) way {
+	if to := copiesOf(formatNCHW, q.x, q.w, q.y); to.needed() && relays(relayDepthwise) {
+		return way{copies: to, bytes: to.bytes}
+	}
+	return way{}
+}
+
+// legacyWay runs a pass by cuDNN's interface of version 7, on row-major copies
+// where it has no algorithm for the tensors as they lie.
+func (d *Device) legacyWay(q *convQuery) (way, error) {
+	direct, err := d.legacyOn(q, q.x, q.w, q.y)
+	if err == nil {
+		return direct, nil
+	}
+	to := copiesOf(formatNCHW, q.x, q.w, q.y)
+	if !to.needed() || !relays(relayRefused) {
+		return way{}, err
+	}
+	on, other := d.legacyOn(q, &to.tensors[0], &to.tensors[1], &to.tensors[2])
+	if other != nil {
+		return way{}, err
+	}
+	on.copies = to
+	on.bytes += to.bytes
+	return on, nil
+}
+
+func (d *Device) legacyOn(q *convQuery, x, w, y *validate.Tensor) (out way, err error) {
+	if out.key, err = d.convKey(q.c, q.p, x, w, y); err != nil {
+		return out, err
+	}
+	if !dense(w) {
+		return out, fmt.Errorf("cuDNN: a weight with strides %v", w.Strides)
+	}
+	if out.plan = d.dnn.plan(&out.key); out.plan.err != nil {
+		return out, out.plan.err
+	}
+	out.bytes = int64(out.plan.bytes)
+	return out, nil
+}
+
+// torchDepthwise reports a depthwise convolution that PyTorch runs by a kernel of
+// its own.
+func torchDepthwise(q *convQuery) bool {
+	c, x, w := q.c, q.x, q.w
+	if !depthwise(c, w) {
+		return false
+	}
+	k := cudnn.Conv{N: x.Shape[0], C: x.Shape[1], K: q.y.Shape[1], Groups: c.Groups, ChannelsLast: q.format() == formatNHWC, H: 1, R: 1, StrideH: 1, DilH: 1}
+	i := len(c.Stride) - 1
+	if i > 0 {
+		k.H, k.R, k.StrideH, k.PadH, k.DilH = x.Shape[2], w.Shape[2], c.Stride[0], c.Pad[0], c.Dilation[0]
+	}
+	k.W, k.S, k.StrideW, k.PadW, k.DilW = x.Shape[2+i], w.Shape[2+i], c.Stride[i], c.Pad[i], c.Dilation[i]
+	k.Type = map[graph.DType]cudnn.Type{graph.Float16: cudnn.Float16, graph.BFloat16: cudnn.BFloat16, graph.Float32: cudnn.Float32}[x.DType]
+	return k.OwnDepthwise()
+}

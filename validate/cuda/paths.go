@@ -1,0 +1,141 @@
+package cuda
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/validate"
+)
+
+// A Path is a way for convolutions to run. Of those that are on, the first of
+// Paths that takes a pass runs it; memplan's own kernels take what is left.
+type Path struct {
+	Name string
+	On   bool
+	Doc  string
+}
+
+// The paths.
+const (
+	pathDepthwise = "depthwise"
+	pathFilter    = "depthwise-filter"
+	pathGraph     = "graph"
+	pathLegacy    = "legacy"
+)
+
+// Paths lists the paths, the best first.
+var Paths = []Path{
+	{pathDepthwise, true, "depthwise convolutions that PyTorch runs by a kernel of its own, mostly those of row-major tensors: by memplan's own kernel"},
+	{pathFilter, true, "weight gradients of depthwise convolutions in float32: by memplan's own kernel; cuDNN's engines take 8.5 of the 30 ms of ConvNeXt-Tiny's step at batch 16 on an H200"},
+	{pathGraph, true, "cuDNN's graph interface, by the engine that PyTorch takes"},
+	{pathLegacy, true, "cuDNN's interface of version 7: where cuDNN is too old to have graphs, or has no engine for one"},
+}
+
+// pathsEnv names paths, with commas between them, that are on in place of the
+// table's, to measure or to test one alone: own is none of them.
+const pathsEnv = "MEMPLAN_CONV"
+
+// pathsOn are the names of the paths that are on, in their order.
+func pathsOn(getenv func(string) string) ([]string, error) {
+	var on, known []string
+	for _, p := range Paths {
+		known = append(known, p.Name)
+		if p.On {
+			on = append(on, p.Name)
+		}
+	}
+	v := getenv(pathsEnv)
+	if v == "" {
+		return on, nil
+	}
+	on = nil
+	asked := strings.Split(v, ",")
+	for _, name := range asked {
+		if name != "own" && !slices.Contains(known, name) {
+			return nil, fmt.Errorf("%s=%s: no path %q for convolutions; there are %s and own", pathsEnv, v, name, strings.Join(known, ", "))
+		}
+	}
+	for _, name := range known {
+		if slices.Contains(asked, name) {
+			on = append(on, name)
+		}
+	}
+	return on, nil
+}
+
+// A format is an order in memory of an image's dims.
+type format int
+
+// The formats.
+const (
+	formatNCHW format = iota // row-major, of any number of dims
+	formatNHWC
+)
+
+// strides are those of a shape that lies so.
+func (f format) strides(shape []int64) []int64 {
+	out, n := make([]int64, len(shape)), int64(1)
+	put := func(i int) {
+		out[i] = n
+		n *= max(shape[i], 1)
+	}
+	if f == formatNHWC {
+		put(1)
+	}
+	for i := len(shape) - 1; i >= 0; i-- {
+		if i != 1 || f != formatNHWC {
+			put(i)
+		}
+	}
+	return out
+}
+
+// holds reports a tensor that lies so; dims of 1 do not count.
+func (f format) holds(t *validate.Tensor) bool {
+	if t.Elems() == 0 {
+		return true
+	}
+	for i, s := range f.strides(t.Shape) {
+		if t.Shape[i] != 1 && t.Strides[i] != s {
+			return false
+		}
+	}
+	return true
+}
+
+// formatOf is the order in which PyTorch has all three tensors of a convolution
+// when it calls cuDNN (cudnn_conv_suggest_memory_format,
+// aten/src/ATen/native/ConvUtils.h): that of operand or weight where either's
+// channels lie innermost. Images of three dims are row-major.
+func formatOf(c *program.Conv, x, w, y *validate.Tensor) format {
+	if c.Transposed {
+		x = y
+	}
+	if len(c.Stride) == 2 && x.DType != graph.Float64 && (prefersChannels(x) || prefersChannels(w)) {
+		return formatNHWC
+	}
+	return formatNCHW
+}
+
+// prefersChannels reports an image whose channels lie innermost by PyTorch's rule
+// (c10/core/MemoryFormat.h, is_channels_last_strides_2d), and that is not also
+// row-major.
+func prefersChannels(t *validate.Tensor) bool {
+	if len(t.Shape) != 4 || t.Strides[1] == 0 || contiguous(t) {
+		return false
+	}
+	least := int64(0)
+	for _, d := range [...]int{1, 3, 2, 0} {
+		if t.Shape[d] == 0 || t.Strides[d] < least || d == 0 && least == t.Strides[1] {
+			return false
+		}
+		least = t.Strides[d]
+		if t.Shape[d] > 1 {
+			least *= t.Shape[d]
+		}
+	}
+	return true
+}
