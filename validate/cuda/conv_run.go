@@ -132,7 +132,7 @@ func (r *run) pass(v *way, p pass, x, w, y, out *validate.Tensor) error {
 	}
 	switch {
 	case v.graph != nil:
-		return r.d.dnn.graphs.Run(v.graph, r.ptr(x), r.ptr(w), r.ptr(y), uint64(r.d.at(at)))
+		return r.graph(v.graph, p, x, w, y, at)
 	case v.plan != nil:
 		return r.cudnn(&v.key, v.plan, x, w, y, at)
 	}

@@ -104,3 +104,16 @@ func (d *Device) graphWay(q *convQuery) (way, error) {
 	out.bytes += out.graph.Bytes
 	return out, nil
 }
+
+// graph runs a planned pass in memory that Work asked for, at an offset of the
+// arena.
+func (r *run) graph(plan *dnngraph.Plan, p pass, x, w, y *validate.Tensor, at int64) error {
+	workspace := uint64(0)
+	if plan.Bytes > 0 {
+		workspace = uint64(r.d.at(at))
+	}
+	if err := r.d.dnn.graphs.Run(plan, r.ptr(x), r.ptr(w), r.ptr(y), workspace); err != nil {
+		return fmt.Errorf("%v pass by engine %d: %w; %s=%s runs convolutions without cuDNN's graphs", p, plan.Engine, err, pathsEnv, pathLegacy)
+	}
+	return nil
+}

@@ -1,3 +1,5 @@
+//go:build cuda
+
 package dnngraph
 
 // What cudnn_graph.h of cuDNN 9.28 calls these numbers; 8 and 9 have the same

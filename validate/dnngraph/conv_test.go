@@ -62,7 +62,7 @@ func lines(t *testing.T, log, word string) []string {
 // channels innermost.
 func grouped(p Pass, d graph.DType) *Conv {
 	return &Conv{Pass: p, Type: d, X: Tensor{[]int64{2, 6, 7, 5}, []int64{210, 1, 30, 6}, 16}, W: Tensor{[]int64{9, 2, 3, 1}, []int64{6, 3, 1, 1}, 8},
-		Y: Tensor{[]int64{2, 9, 4, 7}, []int64{252, 28, 7, 1}, 4}, Pad: []int64{1, 2}, Stride: []int64{2, 1}, Dilation: []int64{1, 3}}
+		Y: Tensor{[]int64{2, 9, 4, 9}, []int64{324, 36, 9, 1}, 4}, Pad: []int64{1, 2}, Stride: []int64{2, 1}, Dilation: []int64{1, 3}}
 }
 
 // TestGraph: the objects of a pass have the attributes that cudnn_graph.h asks
@@ -87,7 +87,7 @@ func TestGraph(t *testing.T) {
 			want := []string{
 				fmt.Sprintf("finish 1 kind 17 901:1=%d 902:3=2,6,7,5 903:3=210,1,30,6 906:3=120 900:3=16", c.number),
 				fmt.Sprintf("finish 2 kind 17 901:1=%d 902:3=9,2,3,1 903:3=6,3,1,1 906:3=119 900:3=8", c.number),
-				fmt.Sprintf("finish 3 kind 17 901:1=%d 902:3=2,9,4,7 903:3=252,28,7,1 906:3=121 900:3=4", c.number),
+				fmt.Sprintf("finish 3 kind 17 901:1=%d 902:3=2,9,4,9 903:3=324,36,9,1 906:3=121 900:3=4", c.number),
 				fmt.Sprintf("finish 4 kind 1 100:1=%d 101:7=1 106:3=2 103:3=2,1 105:3=1,2 104:3=1,2 102:3=1,3", c.compute),
 				"finish 5 kind " + c.operation + " " + c.scales,
 				"finish 6 kind 15 800:0=77 801:15=#5",
