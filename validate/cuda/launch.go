@@ -32,14 +32,6 @@ import (
 //go:embed kernels/*.ptx.gz
 var ptx embed.FS
 
-// A grid says how many threads run a kernel.
-type grid struct {
-	x, y, z   int64 // blocks
-	tx, ty    int   // threads of a block
-	shared    int   // bytes of dynamic shared memory
-	attribute bool  // more shared memory than a kernel gets without asking
-}
-
 // along is the grid of one thread for each of n elements.
 func along(n int64) grid { return grid{x: (n + 255) / 256, tx: 256} }
 

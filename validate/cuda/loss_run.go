@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 
+	"gorgonia.org/cu"
+
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
@@ -84,7 +86,7 @@ func nll(r *run) error {
 	if err := launch(r.d, "loss", "nll_partial", g, &a); err != nil {
 		return err
 	}
-	return launch(r.d, "loss", "nll_finish", grid{x: 1, tx: 1}, &a)
+	return launch(r.d, "loss", "nll_finish", grid{x: 1, tx: 32}, &a)
 }
 
 func nllBackward(r *run) error {
@@ -97,7 +99,13 @@ func nllBackward(r *run) error {
 		return fmt.Errorf("the gradient of a loss with strides %v", out.Strides)
 	}
 	a.grad, a.total, a.out = r.ptr(r.arg(0)), r.ptr(r.arg(3)), r.ptr(out)
-	return launch(r.d, "loss", "nll_backward", sweep(a.rows*a.classes), &a)
+	// One element of a row is not zero, at most.
+	if bytes := out.DType.Bytes(out.Elems()); bytes > 0 {
+		if err := cu.MemsetD8Async(r.d.at(out.At), 0, bytes, r.d.stream); err != nil {
+			return explain("filling memory", err)
+		}
+	}
+	return launch(r.d, "loss", "nll_backward", along(a.rows), &a)
 }
 
 // A rule is an optimizer's update with PyTorch's defaults (torch/optim: sgd.py,

@@ -77,7 +77,7 @@ func (r *run) rowNorm(bias, mean, rstd int) error {
 		return fmt.Errorf("a norm of %v to %v with strides %v", x.DType, out.DType, out.Strides)
 	}
 	a.rows, a.cols = r.rowsOf(x)
-	return launch(r.d, "norm", "row_norm_forward", rowGrid(a.rows, a.cols), &a)
+	return r.rowNormLaunch(&a, "row_norm_forward")
 }
 
 func first(ts ...*validate.Tensor) *validate.Tensor {
@@ -106,6 +106,16 @@ func rowGrid(rows, cols int64) grid {
 	return grid{x: min(rows, 1<<20), tx: t}
 }
 
+// rowNormLaunch runs a kernel on rows: by teams where they are made of whole
+// packs and weights have their type.
+func (r *run) rowNormLaunch(a *rowNormArgs, name string) error {
+	wide := wideOf(a.dtype)
+	if t := team(a.cols, wide); t > 0 && a.cols%wide == 0 && aligned(a.in, a.out, a.grad, a.weight, a.bias) && (a.weight|a.bias == 0 || a.weightDType == a.dtype) {
+		return launch(r.d, "norm", name+"_teams", teamGrid(a.rows, t), a)
+	}
+	return launch(r.d, "norm", name, rowGrid(a.rows, a.cols), a)
+}
+
 func (r *run) rowNormBackward(mean, rstd int) error {
 	g, err := r.inOrder(0)
 	if err != nil {
@@ -127,23 +137,32 @@ func (r *run) rowNormBackward(mean, rstd int) error {
 			return fmt.Errorf("the gradient of a norm with strides %v", out.Strides)
 		}
 		a.out = r.ptr(out)
-		if err := launch(r.d, "norm", "row_norm_backward", rowGrid(a.rows, a.cols), &a); err != nil {
+		if err := r.rowNormLaunch(&a, "row_norm_backward"); err != nil {
 			return err
 		}
 	}
 	if dw == nil && db == nil {
 		return nil
 	}
-	blocks := (a.cols + 31) / 32
-	splits := min((a.rows+63)/64, (4*r.d.sms+blocks-1)/blocks, scratchFloats/(2*a.cols))
-	if splits < 1 {
+	return r.rowNormWeights(&a)
+}
+
+// rowNormWeights adds the gradients of weight and bias over the rows, in two
+// passes.
+func (r *run) rowNormWeights(a *rowNormArgs) error {
+	name, wide := "row_norm_weights_partial", int64(1)
+	if v := wideOf(a.dtype); a.cols%v == 0 && aligned(a.in, a.grad) {
+		name, wide = "row_norm_weights_wide", v
+	}
+	g, splits := columnGrid(a.rows, a.cols, wide, 3*r.d.sms)
+	if splits = min(splits, scratchFloats/(2*max(a.cols, 1))); splits < 1 {
 		return fmt.Errorf("a norm over %d columns", a.cols)
 	}
-	a.splits = int32(splits)
-	if err := launch(r.d, "norm", "row_norm_weights_partial", grid{x: blocks, y: splits, tx: 32, ty: 16}, &a); err != nil {
+	g.y, a.splits = splits, int32(splits)
+	if err := launch(r.d, "norm", name, g, a); err != nil {
 		return err
 	}
-	return launch(r.d, "norm", "row_norm_weights_finish", along(a.cols), &a)
+	return launch(r.d, "norm", "row_norm_weights_finish", grid{x: (a.cols + 15) / 16, y: 2, tx: 16, ty: 16}, a)
 }
 
 // planes shows [N, C, ...] as [N, C, S] with one stride for all positions.
@@ -166,32 +185,61 @@ func planes(t *validate.Tensor) (n, c, s, sn, sc, ss int64, ok bool) {
 	return t.Shape[0], t.Shape[1], size[0], t.Strides[0], t.Strides[1], strides[0][0], true
 }
 
-// sumGrid shares the channels' elements among threads: along the channels where
-// those lie side by side.
-func (r *run) sumGrid(a *batchNormArgs) grid {
-	g := grid{tx: 1, ty: 512}
-	if a.inC == 1 && a.c > 1 && a.s > 1 || a.s == 1 {
+// batchSums adds up what the channels need, in two passes; without training,
+// forward, the second alone.
+func (r *run) batchSums(a *batchNormArgs) error {
+	if a.train != 0 || a.grad != 0 {
+		name, g := a.sumGrid(r.d.sms)
+		if err := launch(r.d, "norm", name, g, a); err != nil {
+			return err
+		}
+	}
+	return launch(r.d, "norm", "batch_norm_finish", along(a.c*32), a)
+}
+
+// sumGrid shares the channels' elements among threads: a block for a part of a
+// channel where its positions lie side by side, else along the channels where
+// those do.
+func (a *batchNormArgs) sumGrid(sms int64) (string, grid) {
+	name, g, blocks, each := "batch_norm_sums", grid{tx: 1, ty: 512}, 4*sms, int64(4)
+	switch {
+	case a.inS == 1 && a.s > 1 && (a.grad == 0 || a.gradS == 1):
+		name, g, blocks = "batch_norm_sums_planes", grid{tx: 256, ty: 1}, 16*sms
+		if a.fours() {
+			name, each = "batch_norm_sums_wide", 16
+		}
+	case a.inC == 1 && a.c > 1 && a.s > 1 || a.s == 1:
 		g.tx, g.ty = 32, 16
 	}
+	share := int64(max(g.ty, 1)) * each
 	g.x = (a.c + int64(g.tx) - 1) / int64(g.tx)
-	splits := min((4*r.d.sms+g.x-1)/g.x, (a.n*a.s+int64(g.ty)*4-1)/(int64(g.ty)*4), scratchFloats/(2*a.c), 65535)
+	if name != "batch_norm_sums" {
+		share, g.x = int64(g.tx)*each, a.c
+	}
+	// Four numbers of each channel lie before the two of each split.
+	splits := min((blocks+g.x-1)/g.x, (a.n*a.s+share-1)/share, (scratchFloats-4*a.c)/(2*a.c), 65535)
 	g.y = max(splits, 1)
 	a.splits = int32(g.y)
-	return g
+	return name, g
+}
+
+// fours reports elements that lie side by side in fours in all tensors.
+func (a *batchNormArgs) fours() bool {
+	ok := a.s%4 == 0
+	for _, t := range []struct {
+		ptr     uint64
+		n, c, s int64
+	}{{a.in, a.inN, a.inC, a.inS}, {a.out, a.outN, a.outC, a.outS}, {a.grad, a.gradN, a.gradC, a.gradS}} {
+		ok = ok && (t.ptr == 0 || t.s == 1 && t.n%4 == 0 && t.c%4 == 0 && t.ptr%16 == 0)
+	}
+	return ok
 }
 
 // batchApply runs the kernel that takes four elements at a time where they lie
 // side by side in all tensors.
 func (r *run) batchApply(a *batchNormArgs, single, planes string) error {
-	fours := a.s%4 == 0
-	for _, t := range []struct {
-		ptr     uint64
-		n, c, s int64
-	}{{a.in, a.inN, a.inC, a.inS}, {a.out, a.outN, a.outC, a.outS}, {a.grad, a.gradN, a.gradC, a.gradS}} {
-		fours = fours && (t.ptr == 0 || t.s == 1 && t.n%4 == 0 && t.c%4 == 0 && t.ptr%16 == 0)
-	}
 	total := a.n * a.c * a.s
-	if fours {
+	if a.fours() {
 		return launch(r.d, "norm", planes, sweep(total/4), a)
 	}
 	return launch(r.d, "norm", single, sweep(total), a)
@@ -212,14 +260,8 @@ func batchNorm(r *run) error {
 	if !ok || !ok2 || !isTraining(x.DType) || out.DType != x.DType {
 		return fmt.Errorf("a batch norm of %v %v with strides %v to %v", x.DType, x.Shape, x.Strides, out.Strides)
 	}
-	if a.train != 0 {
-		g := r.sumGrid(&a)
-		if err := launch(r.d, "norm", "batch_norm_sums", g, &a); err != nil {
-			return err
-		}
-		if err := launch(r.d, "norm", "batch_norm_finish", along(a.c), &a); err != nil {
-			return err
-		}
+	if err := r.batchSums(&a); err != nil {
+		return err
 	}
 	return r.batchApply(&a, "batch_norm_apply", "batch_norm_planes")
 }
@@ -236,10 +278,7 @@ func batchNormBackward(r *run) error {
 	if !ok || !ok2 || !isTraining(x.DType) || g.DType != x.DType {
 		return fmt.Errorf("the gradient %v of a batch norm of %v with strides %v, %v", g.DType, x.DType, g.Strides, x.Strides)
 	}
-	if err := launch(r.d, "norm", "batch_norm_sums", r.sumGrid(&a), &a); err != nil {
-		return err
-	}
-	if err := launch(r.d, "norm", "batch_norm_finish", along(a.c), &a); err != nil {
+	if err := r.batchSums(&a); err != nil {
 		return err
 	}
 	if out == nil {

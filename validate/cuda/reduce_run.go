@@ -114,6 +114,9 @@ func (r *run) runReduce(a *reduceArgs, keepShape, keepIn, keepOut, redShape, red
 	copy(a.outStride[:], keep[1])
 	copy(a.redSize[:], redSize)
 	copy(a.redStride[:], red[0])
+	if done, err := r.runSum(a); done || err != nil {
+		return err
+	}
 	// Where neighbouring results read neighbouring elements, a warp takes 32 of
 	// them; else a block takes one.
 	g := grid{tx: 1, ty: 256}
@@ -149,7 +152,22 @@ func (r *run) runReduce(a *reduceArgs, keepShape, keepIn, keepOut, redShape, red
 	if err := launch(r.d, "reduce", name, g, a); err != nil {
 		return err
 	}
-	b := reduceArgs{outs: a.outs, reds: int64(a.splits), op: a.op, outDType: a.outDType, splits: 1, outDims: a.outDims, redDims: 1, outSize: a.outSize,
+	return r.finishSplits(a, int64(a.splits))
+}
+
+// staging is the address of the module's scratch.
+func (d *Device) staging(file, name string) (uint64, error) {
+	if _, err := d.function(file, name); err != nil {
+		return 0, err
+	}
+	at, _, err := d.modules[file].Global("scratch")
+	return uint64(at), explain("finding the staging area", err)
+}
+
+// finishSplits reduces the partial results in scratch, those of one part beside
+// each other in the order of the results.
+func (r *run) finishSplits(a *reduceArgs, parts int64) error {
+	b := reduceArgs{outs: a.outs, reds: parts, op: a.op, outDType: a.outDType, splits: 1, outDims: a.outDims, redDims: 1, outSize: a.outSize,
 		outStride: a.outStride, out: a.out, param: a.param}
 	if a.op == redSumSq || a.op == redCount {
 		b.op = redSum
@@ -159,13 +177,12 @@ func (r *run) runReduce(a *reduceArgs, keepShape, keepIn, keepOut, redShape, red
 		b.inStride[d] = n
 		n *= a.outSize[d]
 	}
-	b.redSize[0], b.redStride[0] = int64(a.splits), a.outs
-	at, _, err := r.d.modules["reduce"].Global("scratch")
-	if err != nil {
-		return explain("finding the staging area", err)
+	b.redSize[0], b.redStride[0] = parts, a.outs
+	var err error
+	if b.in, err = r.d.staging("reduce", "reduce_f32"); err != nil {
+		return err
 	}
-	b.in = uint64(at)
-	second := grid{x: (a.outs + 31) / 32, tx: 32, ty: 8}
+	second := grid{x: (a.outs + 31) / 32, tx: 32, ty: 16}
 	if a.outs == 1 {
 		second = grid{x: 1, tx: 1, ty: 256}
 	}
@@ -204,14 +221,32 @@ func lines(t *validate.Tensor, dim int64) (outer, length, inner int64) {
 	return outer, length, inner
 }
 
+// softmaxRun runs a softmax or its backward: by teams that keep their row, by
+// blocks that read a row twice, or by threads along the lines.
 func (r *run) softmaxRun(name string, a *softmaxArgs) error {
-	if a.inner == 1 {
-		t := 128
-		for ; t < 1024 && int64(t)*4 < a.cols; t *= 2 {
-		}
-		return launch(r.d, "reduce", name+"_rows", grid{x: min(a.rows, 1<<20), tx: t}, a)
+	if a.inner != 1 {
+		return launch(r.d, "reduce", name+"_lines", along(a.rows*a.inner), a)
 	}
-	return launch(r.d, "reduce", name+"_lines", along(a.rows*a.inner), a)
+	wide := min(wideOf(a.dtype), wideOf(a.outDType))
+	whole := aligned(a.in, a.out, a.grad)
+	switch {
+	case whole && a.cols%wide == 0 && a.cols <= 32*teamElements:
+		return launch(r.d, "reduce", name+"_teams_wide", teamGrid(a.rows, team(a.cols, wide)), a)
+	case a.cols <= 256: // a thread keeps eight
+		t := 4
+		for ; t < 32 && int64(t)*4 < a.cols; t *= 2 {
+		}
+		return launch(r.d, "reduce", name+"_teams", teamGrid(a.rows, t), a)
+	}
+	g := grid{x: a.rows, tx: 128}
+	for ; g.tx < 1024 && int64(g.tx)*16 < a.cols; g.tx *= 2 {
+	}
+	if whole {
+		name += "_rows_wide"
+	} else {
+		name += "_rows"
+	}
+	return launch(r.d, "reduce", name, g, a)
 }
 
 func (r *run) softmax(log int32) error {

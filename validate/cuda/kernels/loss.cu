@@ -32,24 +32,32 @@ extern "C" __global__ void nll_partial(NLL a) {
     scratch[2 * blockIdx.x + 1] = count;
   }
 }
+// nll_finish adds the blocks' sums: one warp.
 extern "C" __global__ void nll_finish(NLL a) {
   double sum = 0, count = 0;
-  for (int b = 0; b < a.blocks; b++) {
+  for (int b = threadIdx.x; b < a.blocks; b += 32) {
     sum += scratch[2 * b];
     count += scratch[2 * b + 1];
   }
+  for (int o = 16; o; o >>= 1) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    count += __shfl_xor_sync(0xffffffffu, count, o);
+  }
+  if (threadIdx.x) return;
   store<double>(a.out, a.dtype, 0, a.mean ? sum / count : sum);
   store<double>(a.weight, a.dtype, 0, count);
 }
+
+// nll_backward writes the one element of each row that is not zero; the others
+// are there already.
 extern "C" __global__ void nll_backward(NLL a) {
-  i64 n = a.rows * a.classes;
+  i64 r = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+  if (r >= a.rows) return;
+  i64 t = nll_target(a, r), n = r / a.inner, p = r - n * a.inner;
+  if (t == a.ignore || t < 0 || t >= a.classes) return;
   float g = -loadf(a.grad, a.dtype, 0);
   if (a.mean) g /= loadf(a.total, a.dtype, 0);
-  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (i64)gridDim.x * blockDim.x) {
-    i64 q = i / a.inner, p = i - q * a.inner, b = q / a.classes, c = q - b * a.classes;
-    i64 t = nll_target(a, b * a.inner + p);
-    store<float>(a.out, a.dtype, i, t != a.ignore && t == c ? g : 0.f);
-  }
+  store<float>(a.out, a.dtype, (n * a.classes + t) * a.inner + p, g);
 }
 
 // An optimizer's step on up to 32 tensors: y counts tensors.

@@ -1,9 +1,9 @@
 // Reductions over any dims of a strided operand.
-#include "common.cuh"
+#include "vector.cuh"
 
 // The staging area of reductions in two passes: part of the module, so nothing
 // is allocated for it while a program runs.
-__device__ float scratch[1 << 20];
+__device__ alignas(16) float scratch[1 << 20];
 
 struct Reduce {
   i64 outs, reds; // results, and elements reduced to each
@@ -150,6 +150,55 @@ extern "C" __global__ void reduce_f32(Reduce a) { reduce<float>(a); }
 extern "C" __global__ void reduce_f64(Reduce a) { reduce<double>(a); }
 extern "C" __global__ void reduce_i64(Reduce a) { reduce<i64>(a); }
 
+// reduce_columns sums rows of neighbouring columns, V of them a thread: the last
+// kept dim is the columns, z counts the one before it, and threads along y and the
+// splits share the one reduced dim.
+template <typename T, int V> __device__ void reduce_column(const Reduce& a) {
+  int last = a.out_dims - 1;
+  i64 left = (i64)blockIdx.x * blockDim.x * V, c = left + (i64)threadIdx.x * V, cols = a.out_size[last], z = blockIdx.z;
+  i64 each = (a.reds + a.splits - 1) / a.splits, from = blockIdx.y * each, to = min(from + each, a.reds);
+  const T* in = (const T*)a.in + (last ? z * a.in_stride[0] : 0) + c;
+  float acc[1][V];
+#pragma unroll
+  for (int i = 0; i < V; i++) acc[0][i] = 0;
+  if (c < cols) {
+#pragma unroll 4
+    for (i64 r = from + threadIdx.y; r < to; r += blockDim.y) {
+      Pack<T, V> x = read_pack<T, V>(in + r * a.red_stride[0]);
+#pragma unroll
+      for (int i = 0; i < V; i++) acc[0][i] += x[i];
+    }
+  }
+  fold_columns<1, V>(acc, [&](int, int at, float sum) {
+    i64 o = left + at;
+    if (o >= cols) return;
+    if (a.splits > 1) scratch[(i64)blockIdx.y * a.outs + z * cols + o] = sum;
+    else store<float>(a.out, a.out_dtype, (last ? z * a.out_stride[0] : 0) + o * a.out_stride[last], a.op == MEAN ? (float)(sum * a.param) : sum);
+  });
+}
+extern "C" __global__ void reduce_columns(Reduce a) { DISPATCH(a.dtype, reduce_column<T COMMA 1>(a);) }
+extern "C" __global__ void reduce_columns_wide(Reduce a) { DISPATCH(a.dtype, reduce_column<T COMMA WIDE(T)>(a);) }
+
+// reduce_rows sums elements that lie side by side, a team for each result.
+template <typename T, int V> __device__ void reduce_row(const Reduce& a) {
+  i64 o = (i64)blockIdx.x * blockDim.y + threadIdx.y;
+  bool there = o < a.outs;
+  float sum = 0;
+  if (there) {
+    const T* in = (const T*)a.in + place_of(o, a.out_dims, a.out_size, a.in_stride);
+#pragma unroll 4
+    for (i64 c = (i64)threadIdx.x * V; c < a.reds; c += blockDim.x * V) {
+      Pack<T, V> x = read_pack<T, V>(in + c);
+#pragma unroll
+      for (int i = 0; i < V; i++) sum += x[i];
+    }
+  }
+  sum = team_sum(sum);
+  if (there && threadIdx.x == 0) store<float>(a.out, a.out_dtype, place_of(o, a.out_dims, a.out_size, a.out_stride), a.op == MEAN ? (float)(sum * a.param) : sum);
+}
+extern "C" __global__ void reduce_rows(Reduce a) { DISPATCH(a.dtype, reduce_row<T COMMA 1>(a);) }
+extern "C" __global__ void reduce_rows_wide(Reduce a) { DISPATCH(a.dtype, reduce_row<T COMMA WIDE(T)>(a);) }
+
 // Running sums and products along one dim: a thread a line.
 struct Scan {
   i64 outer, length, inner; // contiguous: element (o, l, i) lies at (o*length + l)*inner + i
@@ -177,8 +226,7 @@ extern "C" __global__ void scan_lines(Scan a) {
   }
 }
 
-// Softmax and log-softmax over rows whose elements lie side by side: a block a
-// row.
+// Softmax and log-softmax over rows whose elements lie side by side.
 struct Softmax {
   i64 rows, cols, inner;
   const void* in;
@@ -187,30 +235,99 @@ struct Softmax {
   int dtype, out_dtype, log, pad;
 };
 
-template <typename A, typename B> __device__ void softmax_row(const Softmax& a) {
-  for (i64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
-    const A* in = (const A*)a.in + r * a.cols;
-    B* out = (B*)a.out + r * a.cols;
-    float most = -INFINITY, sum = 0;
-    for (i64 c = threadIdx.x; c < a.cols; c += blockDim.x) {
-      float x = get<A>(in[c]);
-      if (x > most) sum = sum * __expf(most - x) + 1, most = x;
-      else if (x != -INFINITY) sum += __expf(x - most);
+// PACK is how many elements fill 16 bytes of the longer of two types, KEPT how
+// many packs a thread of a team keeps.
+#define PACK(A, B) (16 / (int)(sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B)))
+#define KEPT(V) (V == 1 ? 8 : 32 / V)
+
+// softmax_team keeps a row in the registers of a team of up to 32 threads.
+template <typename A, typename B, int V> __device__ void softmax_team(const Softmax& a) {
+  const int K = KEPT(V);
+  i64 r = (i64)blockIdx.x * blockDim.y + threadIdx.y;
+  int packs = r < a.rows ? (int)a.cols / V : 0;
+  float x[K][V], most = -INFINITY, sum = 0;
+#pragma unroll
+  for (int k = 0; k < K; k++) {
+    int c = threadIdx.x + k * blockDim.x;
+    if (c >= packs) continue;
+    Pack<A, V> p = read_pack<A, V>((const A*)a.in + r * a.cols + c * V);
+#pragma unroll
+    for (int i = 0; i < V; i++) x[k][i] = p[i], most = fmaxf(most, x[k][i]);
+  }
+  most = team_max(most);
+#pragma unroll
+  for (int k = 0; k < K; k++) {
+    if (threadIdx.x + k * blockDim.x >= packs) continue;
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+      float e = expf(x[k][i] - most);
+      sum += e;
+      if (!a.log) x[k][i] = e;
     }
-    float top = block_max(most);
-    sum = block_sum(most == -INFINITY ? 0.f : sum * expf(most - top));
-    if (a.log) {
-      float shift = top + logf(sum);
-      for (i64 c = threadIdx.x; c < a.cols; c += blockDim.x) out[c] = put<B>(get<A>(in[c]) - shift);
-    } else {
-      float scale = 1.f / sum;
-      for (i64 c = threadIdx.x; c < a.cols; c += blockDim.x) out[c] = put<B>(expf(get<A>(in[c]) - top) * scale);
+  }
+  sum = team_sum(sum);
+  float shift = a.log ? most + logf(sum) : 0.f, scale = a.log ? 1.f : 1.f / sum;
+#pragma unroll
+  for (int k = 0; k < K; k++) {
+    int c = threadIdx.x + k * blockDim.x;
+    if (c >= packs) continue;
+    Pack<B, V> p;
+#pragma unroll
+    for (int i = 0; i < V; i++) p.set(i, (x[k][i] - shift) * scale);
+    write_pack<B, V>((B*)a.out + r * a.cols + c * V, p);
+  }
+}
+
+// softmax_row has a block for a row of any length: elements before the first
+// whole pack of the row and after its last are taken one by one.
+template <typename A, typename B, int V> __device__ void softmax_row(const Softmax& a) {
+  i64 at = blockIdx.x * a.cols;
+  const A* in = (const A*)a.in + at;
+  B* out = (B*)a.out + at;
+  int head = (int)min((V - at % V) % V, a.cols), tid = threadIdx.x;
+  i64 packs = (a.cols - head) / V, tail = head + packs * V;
+  float most = -INFINITY, sum = 0;
+  // online adds exp(x) to a sum that is scaled by the largest exponential so far.
+  auto online = [&](float x) {
+    if (x > most) sum = sum * __expf(most - x) + 1, most = x;
+    else if (x != -INFINITY) sum += __expf(x - most);
+  };
+  if (V > 1 && tid < head) online(get<A>(in[tid]));
+  if (V > 1 && tail + tid < a.cols) online(get<A>(in[tail + tid]));
+#pragma unroll 2
+  for (i64 c = tid; c < packs; c += blockDim.x) {
+    Pack<A, V> p = read_pack<A, V>(in + head + c * V);
+    if (V == 1) {
+      online(p[0]);
+      continue;
     }
+    float top = most, add = 0;
+#pragma unroll
+    for (int i = 0; i < V; i++) top = fmaxf(top, p[i]);
+    float base = top == -INFINITY ? 0.f : top;
+#pragma unroll
+    for (int i = 0; i < V; i++) add += __expf(p[i] - base);
+    sum = sum * __expf(most - base) + add;
+    most = top;
+  }
+  float top = block_max(most);
+  sum = block_sum(most == -INFINITY ? sum : sum * expf(most - top));
+  float shift = a.log ? top + logf(sum) : top, scale = 1.f / sum;
+  auto value = [&](float x) { return a.log ? x - shift : expf(x - shift) * scale; };
+  if (V > 1 && tid < head) out[tid] = put<B>(value(get<A>(in[tid])));
+  if (V > 1 && tail + tid < a.cols) out[tail + tid] = put<B>(value(get<A>(in[tail + tid])));
+#pragma unroll 2
+  for (i64 c = tid; c < packs; c += blockDim.x) {
+    Pack<A, V> p = read_pack<A, V>(in + head + c * V);
+    Pack<B, V> y;
+#pragma unroll
+    for (int i = 0; i < V; i++) y.set(i, value(p[i]));
+    write_pack<B, V>(out + head + c * V, y);
   }
 }
 
 // softmax_line is the same along a dim with others inside it: a thread a line.
-template <typename A, typename B> __device__ void softmax_line(const Softmax& a) {
+template <typename A, typename B, int> __device__ void softmax_line(const Softmax& a) {
   i64 k = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   if (k >= a.rows * a.inner) return;
   i64 at = k / a.inner * a.cols * a.inner + k % a.inner;
@@ -225,28 +342,84 @@ template <typename A, typename B> __device__ void softmax_line(const Softmax& a)
     out[c * a.inner] = put<B>(a.log ? x - l : expf(x) / sum);
   }
 }
-#define PAIRS(f)                                                                          \
-  if (a.dtype == a.out_dtype) { DISPATCH(a.dtype, typedef T TT; f<TT COMMA TT>(a);) }     \
-  else { DISPATCH(a.dtype, typedef T TT; f<TT COMMA float>(a);) }
-extern "C" __global__ void softmax_rows(Softmax a) { PAIRS(softmax_row) }
-extern "C" __global__ void softmax_lines(Softmax a) { PAIRS(softmax_line) }
+// The result may be wider than the operand; its gradient is narrowed again.
+#define FORWARD(f, wide)                                                                                          \
+  if (a.dtype == a.out_dtype) { DISPATCH(a.dtype, f<T COMMA T COMMA (wide ? PACK(T, T) : 1)>(a);) }               \
+  else { DISPATCH(a.dtype, f<T COMMA float COMMA (wide ? PACK(T, float) : 1)>(a);) }
+#define BACKWARD(f, wide)                                                                                         \
+  if (a.dtype == a.out_dtype) { DISPATCH(a.dtype, f<T COMMA T COMMA (wide ? PACK(T, T) : 1)>(a);) }               \
+  else { DISPATCH(a.out_dtype, f<float COMMA T COMMA (wide ? PACK(T, float) : 1)>(a);) }
+extern "C" __global__ void softmax_teams(Softmax a) { FORWARD(softmax_team, false) }
+extern "C" __global__ void softmax_teams_wide(Softmax a) { FORWARD(softmax_team, true) }
+extern "C" __global__ void softmax_rows(Softmax a) { FORWARD(softmax_row, false) }
+extern "C" __global__ void softmax_rows_wide(Softmax a) { FORWARD(softmax_row, true) }
+extern "C" __global__ void softmax_lines(Softmax a) { FORWARD(softmax_line, false) }
 
 // Backward: y the forward's result, g its gradient of the same type.
 // softmax: y * (g - sum(g*y)); log-softmax: g - exp(y) * sum(g).
-template <typename A, typename B> __device__ void softmax_back_row(const Softmax& a) {
-  for (i64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
-    const A *y = (const A*)a.in + r * a.cols, *g = (const A*)a.grad + r * a.cols;
-    B* out = (B*)a.out + r * a.cols;
-    float sum = 0;
-    for (i64 c = threadIdx.x; c < a.cols; c += blockDim.x) sum += a.log ? get<A>(g[c]) : get<A>(g[c]) * get<A>(y[c]);
-    sum = block_sum(sum);
-    for (i64 c = threadIdx.x; c < a.cols; c += blockDim.x) {
-      float gy = get<A>(g[c]), yy = get<A>(y[c]);
-      out[c] = put<B>(a.log ? gy - expf(yy) * sum : yy * (gy - sum));
-    }
+__device__ __forceinline__ float softmax_slope(bool log, float y, float g, float sum) { return log ? g - expf(y) * sum : y * (g - sum); }
+
+template <typename A, typename B, int V> __device__ void softmax_back_team(const Softmax& a) {
+  const int K = KEPT(V);
+  i64 r = (i64)blockIdx.x * blockDim.y + threadIdx.y;
+  int packs = r < a.rows ? (int)a.cols / V : 0;
+  Pack<A, V> y[K], g[K];
+  float sum = 0;
+#pragma unroll
+  for (int k = 0; k < K; k++) {
+    int c = threadIdx.x + k * blockDim.x;
+    if (c >= packs) continue;
+    y[k] = read_pack<A, V>((const A*)a.in + r * a.cols + c * V);
+    g[k] = read_pack<A, V>((const A*)a.grad + r * a.cols + c * V);
+  }
+#pragma unroll
+  for (int k = 0; k < K; k++) {
+    if (threadIdx.x + k * blockDim.x >= packs) continue;
+#pragma unroll
+    for (int i = 0; i < V; i++) sum += a.log ? g[k][i] : g[k][i] * y[k][i];
+  }
+  sum = team_sum(sum);
+#pragma unroll
+  for (int k = 0; k < K; k++) {
+    int c = threadIdx.x + k * blockDim.x;
+    if (c >= packs) continue;
+    Pack<B, V> p;
+#pragma unroll
+    for (int i = 0; i < V; i++) p.set(i, softmax_slope(a.log, y[k][i], g[k][i], sum));
+    write_pack<B, V>((B*)a.out + r * a.cols + c * V, p);
   }
 }
-template <typename A, typename B> __device__ void softmax_back_line(const Softmax& a) {
+
+template <typename A, typename B, int V> __device__ void softmax_back_row(const Softmax& a) {
+  i64 at = blockIdx.x * a.cols;
+  const A *y = (const A*)a.in + at, *g = (const A*)a.grad + at;
+  B* out = (B*)a.out + at;
+  int head = (int)min((V - at % V) % V, a.cols), tid = threadIdx.x;
+  i64 packs = (a.cols - head) / V, tail = head + packs * V;
+  float sum = 0;
+  auto term = [&](i64 c) { return a.log ? get<A>(g[c]) : get<A>(g[c]) * get<A>(y[c]); };
+  if (V > 1 && tid < head) sum += term(tid);
+  if (V > 1 && tail + tid < a.cols) sum += term(tail + tid);
+#pragma unroll 4
+  for (i64 c = tid; c < packs; c += blockDim.x) {
+    Pack<A, V> p = read_pack<A, V>(g + head + c * V), q;
+    if (!a.log) q = read_pack<A, V>(y + head + c * V);
+#pragma unroll
+    for (int i = 0; i < V; i++) sum += a.log ? p[i] : p[i] * q[i];
+  }
+  sum = block_sum(sum);
+  if (V > 1 && tid < head) out[tid] = put<B>(softmax_slope(a.log, get<A>(y[tid]), get<A>(g[tid]), sum));
+  if (V > 1 && tail + tid < a.cols) out[tail + tid] = put<B>(softmax_slope(a.log, get<A>(y[tail + tid]), get<A>(g[tail + tid]), sum));
+#pragma unroll 2
+  for (i64 c = tid; c < packs; c += blockDim.x) {
+    Pack<A, V> p = read_pack<A, V>(g + head + c * V), q = read_pack<A, V>(y + head + c * V);
+    Pack<B, V> x;
+#pragma unroll
+    for (int i = 0; i < V; i++) x.set(i, softmax_slope(a.log, q[i], p[i], sum));
+    write_pack<B, V>(out + head + c * V, x);
+  }
+}
+template <typename A, typename B, int> __device__ void softmax_back_line(const Softmax& a) {
   i64 k = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   if (k >= a.rows * a.inner) return;
   i64 at = k / a.inner * a.cols * a.inner + k % a.inner;
@@ -259,9 +432,8 @@ template <typename A, typename B> __device__ void softmax_back_line(const Softma
     out[c * a.inner] = put<B>(a.log ? gy - expf(yy) * sum : yy * (gy - sum));
   }
 }
-// The gradient of a softmax that widened its operand is narrowed again.
-#define BACK_PAIRS(f)                                                                     \
-  if (a.dtype == a.out_dtype) { DISPATCH(a.dtype, typedef T TT; f<TT COMMA TT>(a);) }     \
-  else { DISPATCH(a.out_dtype, typedef T TT; f<float COMMA TT>(a);) }
-extern "C" __global__ void softmax_backward_rows(Softmax a) { BACK_PAIRS(softmax_back_row) }
-extern "C" __global__ void softmax_backward_lines(Softmax a) { BACK_PAIRS(softmax_back_line) }
+extern "C" __global__ void softmax_backward_teams(Softmax a) { BACKWARD(softmax_back_team, false) }
+extern "C" __global__ void softmax_backward_teams_wide(Softmax a) { BACKWARD(softmax_back_team, true) }
+extern "C" __global__ void softmax_backward_rows(Softmax a) { BACKWARD(softmax_back_row, false) }
+extern "C" __global__ void softmax_backward_rows_wide(Softmax a) { BACKWARD(softmax_back_row, true) }
+extern "C" __global__ void softmax_backward_lines(Softmax a) { BACKWARD(softmax_back_line, false) }
