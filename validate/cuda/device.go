@@ -379,9 +379,6 @@ func (d *Device) broken(doing string, status int) error {
 	return fmt.Errorf("%s: driver error %d", doing, status)
 }
 
-// maxDims is how many dims kernels count.
-const maxDims = 8
-
 // dtypes are the element types as kernels number them (common.cuh).
 var dtypes = map[graph.DType]int32{graph.Float32: 0, graph.Float16: 1, graph.BFloat16: 2, graph.Float64: 3, graph.Int64: 4, graph.Int32: 5, graph.Int16: 6,
 	graph.Int8: 7, graph.Uint8: 8, graph.Bool: 9, graph.Uint64: 4}
@@ -400,7 +397,7 @@ type kernel struct {
 	accepts func(*program.Node) error
 }
 
-var kernels = collect(attentionKernels, convKernels, fillKernels, indexKernels, lossKernels, matmulKernels, normKernels, pointwiseKernels, poolKernels, reduceKernels)
+var kernels = collect(attentionKernels, convKernels, fillKernels, indexKernels, lossKernels, matmulKernels, normKernels, pointwiseKernels, poolKernels, reduceKernels, stepKernels)
 
 // collect makes one table of the files' own.
 func collect(files ...func(register func(k kernel, names ...string))) map[string]kernel {

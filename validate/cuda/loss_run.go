@@ -4,12 +4,10 @@ package cuda
 
 import (
 	"fmt"
-	"math"
 
 	"gorgonia.org/cu"
 
 	"github.com/memplan/memplan/graph"
-	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
 )
 
@@ -21,33 +19,10 @@ type nllArgs struct {
 	dtype, targetDType, mean, blocks int32
 }
 
-// tensorsPerUpdate is how many parameters one launch of an update takes.
-const tensorsPerUpdate = 32
-
-// updateArgs is Update of loss.cu.
-type updateArgs struct {
-	tensors, kind, dtype, flags                                       int32
-	lr, rest1, beta2, rest2, eps, decay, momentum, correct1, correct2 float32
-	gradDType, stateDType, _                                          int32
-	n                                                                 [tensorsPerUpdate]int64
-	param, grad, state0, state1                                       [tensorsPerUpdate]uint64
-}
-
-// The kinds of updates and their flags, as loss.cu numbers them.
-const (
-	updateSGD = iota
-	updateAdam
-
-	flagNesterov  = 1
-	flagFirst     = 2
-	flagDecoupled = 4
-)
-
 // lossKernels are those of this file.
 func lossKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: nll}, "nll_loss_forward", "nll_loss2d_forward")
 	register(kernel{run: nllBackward}, "nll_loss_backward", "nll_loss2d_backward")
-	register(kernel{run: step, accepts: knownRule}, "step")
 	register(kernel{run: glu}, "glu")
 	register(kernel{run: gluBackward}, "glu_backward")
 }
@@ -108,150 +83,6 @@ func nllBackward(r *run) error {
 	return launch(r.d, "loss", "nll_backward", along(a.rows), &a)
 }
 
-// A rule is an optimizer's update with PyTorch's defaults (torch/optim: sgd.py,
-// adam.py, adamw.py).
-type rule struct {
-	kind, flags                            int32
-	lr, beta1, beta2, eps, decay, momentum float64
-	states                                 []string
-}
-
-func adamRule(flags int32, decay float64) *rule {
-	return &rule{kind: updateAdam, flags: flags, lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, decay: decay, states: []string{"exp_avg", "exp_avg_sq"}}
-}
-
-func sgdRule(flags int32, momentum, decay float64) *rule {
-	r := &rule{kind: updateSGD, flags: flags, lr: 1e-3, momentum: momentum, decay: decay}
-	if momentum != 0 {
-		r.states = []string{"momentum_buffer"}
-	}
-	return r
-}
-
-// rules are the optimizers by their names in the table of optimizers; nil does
-// nothing.
-var rules = map[string]*rule{
-	"none":  nil,
-	"adamw": adamRule(flagDecoupled, 1e-2), "adamw-fused": adamRule(flagDecoupled, 1e-2), "adamw-loop": adamRule(flagDecoupled, 1e-2),
-	"adamw-capturable": adamRule(flagDecoupled, 1e-2),
-	"adam":             adamRule(0, 0), "adam-fused": adamRule(0, 0), "adam-loop": adamRule(0, 0), "adam-wd": adamRule(0, 1e-2),
-	"sgd": sgdRule(0, 0, 0), "sgd-wd": sgdRule(0, 0, 1e-2), "sgd-momentum": sgdRule(0, 0.9, 0), "sgd-momentum-wd": sgdRule(0, 0.9, 1e-2),
-	"sgd-nesterov": sgdRule(flagNesterov, 0.9, 0), "sgd-loop": sgdRule(0, 0.9, 0), "sgd-fused": sgdRule(0, 0.9, 0),
-}
-
-func knownRule(n *program.Node) error {
-	if _, ok := rules[n.Attrs.Rule.Optimizer]; !ok && moreRules[n.Attrs.Rule.Optimizer] == nil {
-		return fmt.Errorf("step: optimizer %s", n.Attrs.Rule.Optimizer)
-	}
-	return nil
-}
-
-// step updates all parameters, as many at a time as a launch takes.
-func step(r *run) error {
-	o := r.attrs().Rule
-	if m := moreRules[o.Optimizer]; m != nil {
-		return r.stepMore(m)
-	}
-	f := rules[o.Optimizer]
-	if f == nil {
-		return nil
-	}
-	var a updateArgs
-	most := int64(0)
-	flush := func() error {
-		if a.tensors == 0 {
-			return nil
-		}
-		g := grid{x: min((most+255)/256, 4096), y: int64(a.tensors), tx: 256}
-		err := launch(r.d, "loss", "optimizer_update", g, &a)
-		a.tensors, most = 0, 0
-		return err
-	}
-	for i := range o.Params {
-		p, g := &r.c.Args[2*i].Tensor, &r.c.Args[2*i+1].Tensor
-		states, err := r.states(f, &o.Params[i], r.c.States[i], p)
-		if err != nil {
-			return err
-		}
-		if a.tensors == tensorsPerUpdate || a.tensors > 0 && (a.dtype != dtype(p) || a.gradDType != dtype(g)) {
-			if err := flush(); err != nil {
-				return err
-			}
-		}
-		if a.tensors == 0 {
-			a = f.args(r.c.Step, o.First)
-			a.dtype, a.gradDType, a.stateDType = dtype(p), dtype(g), dtype(p)
-		}
-		if !sameDense(p, g) {
-			return fmt.Errorf("%s: strides %v of the parameter, %v of its gradient", o.Params[i].Name, p.Strides, g.Strides)
-		}
-		k := a.tensors
-		a.n[k], a.param[k], a.grad[k] = p.Elems(), r.ptr(p), r.ptr(g)
-		for j, s := range states {
-			*[]*uint64{&a.state0[k], &a.state1[k]}[j] = s
-		}
-		most = max(most, a.n[k])
-		a.tensors++
-	}
-	return flush()
-}
-
-// moreArgs is More of loss.cu.
-type moreArgs struct {
-	tensors, kind, dtype, gradDType, first, states int32
-	c                                              [8]float32
-	n                                              [tensorsPerUpdate]int64
-	param, grad                                    [tensorsPerUpdate]uint64
-	state                                          [3][tensorsPerUpdate]uint64
-}
-
-// stepMore is step by one of moreRules.
-func (r *run) stepMore(m *moreRule) error {
-	o := r.attrs().Rule
-	f := &rule{states: m.states}
-	fresh := moreArgs{kind: m.kind, states: int32(len(m.states))}
-	if o.First {
-		fresh.first = 1
-	}
-	for i, x := range m.numbers(r.c.Step) {
-		fresh.c[i] = float32(x)
-	}
-	a, most := fresh, int64(0)
-	flush := func() error {
-		if a.tensors == 0 {
-			return nil
-		}
-		g := grid{x: min((most+255)/256, 4096), y: int64(a.tensors), tx: 256}
-		err := launch(r.d, "loss", "optimizer_more", g, &a)
-		a, most = fresh, 0
-		return err
-	}
-	for i := range o.Params {
-		p, g := &r.c.Args[2*i].Tensor, &r.c.Args[2*i+1].Tensor
-		states, err := r.states(f, &o.Params[i], r.c.States[i], p)
-		if err != nil {
-			return err
-		}
-		if !sameDense(p, g) {
-			return fmt.Errorf("%s: strides %v of the parameter, %v of its gradient", o.Params[i].Name, p.Strides, g.Strides)
-		}
-		if a.tensors == tensorsPerUpdate || a.tensors > 0 && (a.dtype != dtype(p) || a.gradDType != dtype(g)) {
-			if err := flush(); err != nil {
-				return err
-			}
-		}
-		k := a.tensors
-		a.dtype, a.gradDType = dtype(p), dtype(g)
-		a.n[k], a.param[k], a.grad[k] = p.Elems(), r.ptr(p), r.ptr(g)
-		for j, s := range states {
-			a.state[j][k] = s
-		}
-		most = max(most, a.n[k])
-		a.tensors++
-	}
-	return flush()
-}
-
 // sameDense reports two tensors whose elements lie in the same order without
 // holes.
 func sameDense(a, b *validate.Tensor) bool {
@@ -261,32 +92,6 @@ func sameDense(a, b *validate.Tensor) bool {
 	strides := [][]int64{a.Strides, b.Strides}
 	size := fold(a.Shape, strides)
 	return len(size) == 1 && strides[0][0] == 1 && strides[1][0] == 1
-}
-
-// args are the numbers of an update in the given step, from 1.
-func (f *rule) args(step int, first bool) updateArgs {
-	a := updateArgs{kind: f.kind, flags: f.flags, lr: float32(f.lr), rest1: float32(1 - f.beta1), beta2: float32(f.beta2), rest2: float32(1 - f.beta2), eps: float32(f.eps), decay: float32(f.decay),
-		momentum: float32(f.momentum), correct1: float32(1 - math.Pow(f.beta1, float64(step))), correct2: float32(1 - math.Pow(f.beta2, float64(step)))}
-	if first {
-		a.flags |= flagFirst
-	}
-	return a
-}
-
-// states finds a parameter's states by name.
-func (r *run) states(f *rule, p *program.RuleParam, spans []validate.Span, param *validate.Tensor) ([]uint64, error) {
-	out := make([]uint64, len(f.states))
-	for i, name := range f.states {
-		for j := range p.States {
-			if p.States[j].Name == name && j < len(spans) && spans[j].Bytes == param.DType.Bytes(param.Elems()) {
-				out[i] = uint64(r.d.at(spans[j].At))
-			}
-		}
-		if out[i] == 0 {
-			return nil, fmt.Errorf("%s has no state %s of its size", p.Name, name)
-		}
-	}
-	return out, nil
 }
 
 // half shows one half of a tensor along a dim.

@@ -2,11 +2,12 @@ package cuda
 
 import "math"
 
-// A moreRule is an optimizer besides SGD and Adam: its states, and the numbers
-// of a step, from 1, as its case in optimizer.cuh reads them. They are
-// PyTorch's defaults (torch/optim) and lion_pytorch's.
+// A moreRule is an optimizer besides SGD and Adam: its kernel, its states, and
+// the numbers of a step, from 1, as its case in optimizer.cuh reads them. They
+// are PyTorch's defaults (torch/optim) and lion_pytorch's.
 type moreRule struct {
 	kind    int32
+	kernel  string // optimizer_ and this, in optimizer.cu
 	states  []string
 	numbers func(step int) []float64
 }
@@ -59,17 +60,17 @@ func radamNumbers(step int) []float64 {
 
 // moreRules are by their names in the table of optimizers.
 var moreRules = map[string]*moreRule{
-	"adamw-amsgrad":    {kindAMSGrad, []string{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, amsgradNumbers(1e-2)},
-	"adam-amsgrad":     {kindAMSGrad, []string{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, amsgradNumbers(0)},
-	"adagrad":          {kindAdagrad, []string{"sum"}, always(1e-2, 1e-10)},
-	"rmsprop":          {kindRMSProp, []string{"square_avg"}, always(1e-2, 0.99, 1-0.99, 1e-8)},
-	"rmsprop-momentum": {kindRMSPropMomentum, []string{"square_avg", "momentum_buffer"}, always(1e-2, 0.99, 1-0.99, 1e-8, 0.9)},
-	"rmsprop-centered": {kindRMSPropCentered, []string{"square_avg", "grad_avg"}, always(1e-2, 0.99, 1-0.99, 1e-8)},
-	"adadelta":         {kindAdadelta, []string{"square_avg", "acc_delta"}, always(1, 0.9, 1-0.9, 1e-6)},
-	"lion":             {kindLion, []string{"exp_avg"}, always(1e-4, 0.9, 1-0.9, 0.99, 1-0.99)},
-	"adamax": {kindAdamax, []string{"exp_avg", "exp_inf"}, func(step int) []float64 {
+	"adamw-amsgrad":    {kindAMSGrad, "amsgrad", []string{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, amsgradNumbers(1e-2)},
+	"adam-amsgrad":     {kindAMSGrad, "amsgrad", []string{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, amsgradNumbers(0)},
+	"adagrad":          {kindAdagrad, "adagrad", []string{"sum"}, always(1e-2, 1e-10)},
+	"rmsprop":          {kindRMSProp, "rmsprop", []string{"square_avg"}, always(1e-2, 0.99, 1-0.99, 1e-8)},
+	"rmsprop-momentum": {kindRMSPropMomentum, "rmsprop_momentum", []string{"square_avg", "momentum_buffer"}, always(1e-2, 0.99, 1-0.99, 1e-8, 0.9)},
+	"rmsprop-centered": {kindRMSPropCentered, "rmsprop_centered", []string{"square_avg", "grad_avg"}, always(1e-2, 0.99, 1-0.99, 1e-8)},
+	"adadelta":         {kindAdadelta, "adadelta", []string{"square_avg", "acc_delta"}, always(1, 0.9, 1-0.9, 1e-6)},
+	"lion":             {kindLion, "lion", []string{"exp_avg"}, always(1e-4, 0.9, 1-0.9, 0.99, 1-0.99)},
+	"adamax": {kindAdamax, "adamax", []string{"exp_avg", "exp_inf"}, func(step int) []float64 {
 		return []float64{2e-3 / left(moreBeta1, step), 1 - moreBeta1, moreBeta2, moreEps}
 	}},
-	"nadam": {kindNAdam, []string{"exp_avg", "exp_avg_sq"}, nadamNumbers},
-	"radam": {kindRAdam, []string{"exp_avg", "exp_avg_sq"}, radamNumbers},
+	"nadam": {kindNAdam, "nadam", []string{"exp_avg", "exp_avg_sq"}, nadamNumbers},
+	"radam": {kindRAdam, "radam", []string{"exp_avg", "exp_avg_sq"}, radamNumbers},
 }

@@ -19,6 +19,7 @@ type pointwiseArgs struct {
 	ptr                 [4]uint64
 	dtype               [4]int32
 	scalar, param       [4]float64
+	by                  [maxDims]divider // where 32 bits count the elements
 }
 
 // denseArgs is Dense of dense.cu.
@@ -84,9 +85,6 @@ func copyKernel(r *run) error {
 	if a := &r.c.Args[0]; a.Kind == validate.IsArray {
 		return r.constant(out, a.Shape, a.Values)
 	}
-	if done, err := r.transposed(out, r.arg(0)); done || err != nil {
-		return err
-	}
 	return r.pointwise("copy", out, [4]float64{}, r.c.Args[0])
 }
 
@@ -131,10 +129,34 @@ func (r *run) pointwise(name string, out *validate.Tensor, param [4]float64, in 
 	for i := range strides {
 		copy(a.stride[i][:], strides[i])
 	}
-	if dense, ok := r.vector(&a, &Operators[code], in); ok {
+	return r.strided(&a, &Operators[code], in, size, strides)
+}
+
+// strided picks the kernel that takes an operator on such operands.
+func (r *run) strided(a *pointwiseArgs, op *Operator, in []validate.Operand, size []int64, strides [][]int64) error {
+	if a.n == 0 {
+		return nil
+	}
+	if dense, ok := r.vector(a, op, in); ok {
 		return dense
 	}
-	return launch(r.d, "pointwise", computeKernel(&a, &Operators[code]), grid{x: (a.n + 1023) / 1024, tx: 256}, &a)
+	if op.Name == "copy" && a.ptr[1] != 0 && a.dtype[0] == a.dtype[1] {
+		if done, err := r.move(a, size, strides, in[0].Tensor.DType.Bytes(1)); done || err != nil {
+			return err
+		}
+	}
+	name := computeKernel(a, op)
+	if op.Wide && name == "pointwise_f32" {
+		if done, err := r.wide(a, size, strides); done || err != nil {
+			return err
+		}
+	}
+	if name == "pointwise_f32" {
+		for d, n := range size {
+			a.by[d] = divideBy(n)
+		}
+	}
+	return launch(r.d, "pointwise", name, grid{x: (a.n + 1023) / 1024, tx: 256}, a)
 }
 
 // computeKernel picks the type that an operator is computed in.
@@ -196,112 +218,29 @@ func (r *run) vector(a *pointwiseArgs, op *Operator, in []validate.Operand) (err
 	return launch(r.d, "dense", "cast_"+names[a.dtype[1]]+"_"+names[a.dtype[0]], along((a.n+3)/4), &d), true
 }
 
-// broadcast gives a tensor's strides along a larger shape.
-func broadcast(t *validate.Tensor, shape []int64) ([]int64, error) {
-	out := make([]int64, len(shape))
-	lead := len(shape) - len(t.Shape)
-	for i, n := range t.Shape {
-		j := lead + i
-		switch {
-		case j < 0 && n == 1:
-		case j < 0 || n != shape[j] && n != 1:
-			return nil, fmt.Errorf("%v does not broadcast to %v", t.Shape, shape)
-		case n != 1 || shape[j] == 1:
-			out[j] = t.Strides[i]
-		}
+// move copies without a conversion.
+func (r *run) move(a *pointwiseArgs, size []int64, strides [][]int64, bytes int64) (bool, error) {
+	if t, ok := transposeOf(size, strides, a.ptr[0], a.ptr[1], bytes); ok {
+		return true, launch(r.d, "wide", fmt.Sprint("transpose_", bytes), grid{x: int64(t.tiles), tx: 32, ty: 8}, &t)
 	}
-	return out, nil
-}
-
-// fold orders dims from the widest stride of the first operand to the narrowest,
-// drops those of one element and joins those that lie side by side in all
-// operands. It changes the strides and returns the sizes.
-func fold(shape []int64, strides [][]int64) []int64 {
-	order := make([]int, 0, len(shape))
-	for d, n := range shape {
-		if n != 1 {
-			order = append(order, d)
-		}
-	}
-	slices.SortStableFunc(order, func(x, y int) int { return int(sign(strides[0][y] - strides[0][x])) })
-	return join(shape, strides, order)
-}
-
-func sign(v int64) int64 {
-	switch {
-	case v < 0:
-		return -1
-	case v > 0:
-		return 1
-	}
-	return 0
-}
-
-// join takes dims in the given order, outermost first, and joins neighbours.
-func join(shape []int64, strides [][]int64, order []int) []int64 {
-	var size []int64
-	out := make([][]int64, len(strides))
-	for _, d := range order {
-		joins := len(size) > 0
-		for o := range strides {
-			joins = joins && out[o][len(size)-1] == strides[o][d]*shape[d]
-		}
-		for o := range strides {
-			if joins {
-				out[o][len(size)-1] = strides[o][d]
-			} else {
-				out[o] = append(out[o], strides[o][d])
-			}
-		}
-		if joins {
-			size[len(size)-1] *= shape[d]
-		} else {
-			size = append(size, shape[d])
-		}
-	}
-	if len(size) == 0 {
-		size = []int64{1}
-		for o := range out {
-			out[o] = []int64{1}
-		}
-	}
-	copy(strides, out)
-	return size
-}
-
-// transposeArgs is Transpose of fill.cu.
-type transposeArgs struct {
-	batch, rows, cols                int64
-	inBatch, inCol, outBatch, outRow int64
-	in, out                          uint64
-	bytes, _                         int32
-}
-
-// transposed makes a copy whose operand and result have different dims lie side
-// by side through shared memory, where the dims fold to a matrix, or many.
-func (r *run) transposed(out, in *validate.Tensor) (bool, error) {
-	if in == nil || in.DType != out.DType {
+	m, ok := moveOf(size, strides, a.ptr[0], a.ptr[1], bytes)
+	if !ok {
 		return false, nil
 	}
-	bytes := in.DType.Bytes(1)
-	s, err := broadcast(in, out.Shape)
-	if err != nil || bytes != 2 && bytes != 4 {
-		return false, err
+	return true, launch(r.d, "wide", fmt.Sprint("move_", m.bytes), grid{x: (int64(m.n) + 1023) / 1024, tx: 256}, &m)
+}
+
+// wide runs an operator that is cheap on groups of elements.
+func (r *run) wide(a *pointwiseArgs, size []int64, strides [][]int64) (bool, error) {
+	w := wideArgs{op: a.op, inputs: a.inputs, ptr: a.ptr, dtype: a.dtype, param: a.param}
+	for i, x := range a.scalar {
+		w.scalar[i] = float32(x)
 	}
-	strides := [][]int64{out.Strides, s}
-	size := fold(out.Shape, strides)
-	n := len(size)
-	if n < 2 || n > 3 || strides[0][n-1] != 1 || strides[1][n-2] != 1 || strides[1][n-1] <= 1 {
+	n, ok := widen(&w, size, strides)
+	if !ok {
 		return false, nil
 	}
-	a := transposeArgs{batch: 1, rows: size[n-2], cols: size[n-1], inCol: strides[1][n-1], outRow: strides[0][n-2], in: r.ptr(in), out: r.ptr(out), bytes: int32(bytes)}
-	if n == 3 {
-		a.batch, a.inBatch, a.outBatch = size[0], strides[1][0], strides[0][0]
-	}
-	if (a.rows+31)/32 > 65535 {
-		return false, nil
-	}
-	return true, launch(r.d, "fill", "transpose_tiles", grid{x: (a.cols + 31) / 32, y: (a.rows + 31) / 32, z: min(a.batch, 65535), tx: 32, ty: 8}, &a)
+	return true, launch(r.d, "wide", fmt.Sprint("wide_", n), along(int64(w.n)), &w)
 }
 
 // dropoutArgs and dropoutBackArgs are Dropout and DropoutBack of fill.cu.

@@ -48,7 +48,7 @@ func generate(dir string) error {
 
 // writeTables writes the operators as the C files that pointwise.cu includes.
 func writeTables(dir string) error {
-	var reals, ints, hot strings.Builder
+	var reals, ints, hot, wide strings.Builder
 	for code, op := range cuda.Operators {
 		fmt.Fprintf(&reals, "REAL(%d, %s)\n", code, op.Real)
 		if op.Int != "" {
@@ -57,8 +57,11 @@ func writeTables(dir string) error {
 		if op.Hot {
 			fmt.Fprintf(&hot, "HOT(%s, %d, %d)\n", op.Name, code, op.Inputs)
 		}
+		if op.Wide {
+			fmt.Fprintf(&wide, "WIDE(%d)\n", code)
+		}
 	}
-	for name, text := range map[string]string{"real": reals.String(), "int": ints.String(), "hot": hot.String()} {
+	for name, text := range map[string]string{"real": reals.String(), "int": ints.String(), "hot": hot.String(), "wide": wide.String()} {
 		if err := os.WriteFile(filepath.Join(dir, "pointwise_"+name+".inc"), []byte("// Written by go generate from pointwise.go.\n"+text), 0o644); err != nil {
 			return err
 		}

@@ -1,35 +1,5 @@
-// Copies, fills and random numbers.
+// Fills and random numbers.
 #include "common.cuh"
-
-// A matrix, or many, transposed through shared memory: the copy that makes a
-// permuted view contiguous. Elements of 2 or 4 bytes.
-struct Transpose {
-  i64 batch, rows, cols; // of the result
-  i64 in_batch, in_col;  // strides of the operand; its rows lie side by side
-  i64 out_batch, out_row;
-  const void* in;
-  void* out;
-  int bytes, pad;
-};
-
-template <typename T> __device__ void transpose(const Transpose& a) {
-  __shared__ T tile[32][33];
-  i64 r0 = (i64)blockIdx.y * 32, c0 = (i64)blockIdx.x * 32;
-  for (i64 b = blockIdx.z; b < a.batch; b += gridDim.z) {
-    const T* in = (const T*)a.in + b * a.in_batch;
-    T* out = (T*)a.out + b * a.out_batch;
-    for (int k = threadIdx.y; k < 32; k += blockDim.y)
-      if (c0 + k < a.cols && r0 + threadIdx.x < a.rows) tile[k][threadIdx.x] = in[(c0 + k) * a.in_col + r0 + threadIdx.x];
-    __syncthreads();
-    for (int k = threadIdx.y; k < 32; k += blockDim.y)
-      if (r0 + k < a.rows && c0 + threadIdx.x < a.cols) out[(r0 + k) * a.out_row + c0 + threadIdx.x] = tile[threadIdx.x][k];
-    __syncthreads();
-  }
-}
-extern "C" __global__ void transpose_tiles(Transpose a) {
-  if (a.bytes == 4) transpose<u32>(a);
-  else transpose<unsigned short>(a);
-}
 
 // Fills whose elements depend on their place, counted row by row.
 struct Fill {

@@ -1,6 +1,5 @@
-// Losses over class indices and the optimizers' updates.
+// Losses over class indices.
 #include "common.cuh"
-#include "optimizer.cuh"
 
 __device__ float scratch[1 << 12];
 
@@ -58,70 +57,4 @@ extern "C" __global__ void nll_backward(NLL a) {
   float g = -loadf(a.grad, a.dtype, 0);
   if (a.mean) g /= loadf(a.total, a.dtype, 0);
   store<float>(a.out, a.dtype, (n * a.classes + t) * a.inner + p, g);
-}
-
-// An optimizer's step on up to 32 tensors: y counts tensors.
-struct Update {
-  int tensors, kind, dtype, flags; // flags: 1 nesterov, 2 the first step, 4 decoupled weight decay
-  float lr, rest1, beta2, rest2, eps, decay, momentum, correct1, correct2; // rest: 1 - beta, rounded once
-  int grad_dtype, state_dtype, pad;
-  i64 n[32];
-  void* param[32];
-  const void* grad[32];
-  void* state0[32];
-  void* state1[32];
-};
-enum { SGD, ADAM };
-
-extern "C" __global__ void optimizer_update(Update a) {
-  int t = blockIdx.y;
-  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n[t]; i += (i64)gridDim.x * blockDim.x) {
-    float p = loadf(a.param[t], a.dtype, i), g = loadf(a.grad[t], a.grad_dtype, i);
-    bool first = a.flags & 2;
-    if (a.kind == ADAM && a.flags & 4) p *= 1 - a.lr * a.decay;
-    else if (a.decay != 0) g += a.decay * p;
-    switch (a.kind) {
-    case SGD: {
-      if (a.momentum != 0) {
-        float b = first ? g : a.momentum * loadf(a.state0[t], a.state_dtype, i) + g;
-        store<float>(a.state0[t], a.state_dtype, i, b);
-        g = a.flags & 1 ? g + a.momentum * b : b;
-      }
-      p -= a.lr * g;
-      break;
-    }
-    case ADAM: {
-      float m = first ? 0.f : loadf(a.state0[t], a.state_dtype, i), v = first ? 0.f : loadf(a.state1[t], a.state_dtype, i);
-      m += a.rest1 * (g - m);
-      v = a.beta2 * v + a.rest2 * g * g;
-      store<float>(a.state0[t], a.state_dtype, i, m);
-      store<float>(a.state1[t], a.state_dtype, i, v);
-      p -= a.lr / a.correct1 * m / (sqrtf(v) / sqrtf(a.correct2) + a.eps);
-      break;
-    }
-    }
-    store<float>(a.param[t], a.dtype, i, p);
-  }
-}
-
-// Optimizers of optimizer.cuh: numbers, and up to three states of the parameter's
-// size.
-struct More {
-  int tensors, kind, dtype, grad_dtype, first, states;
-  float c[8];
-  i64 n[32];
-  void* param[32];
-  const void* grad[32];
-  void* state[3][32];
-};
-
-extern "C" __global__ void optimizer_more(More a) {
-  int t = blockIdx.y;
-  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n[t]; i += (i64)gridDim.x * blockDim.x) {
-    float s[3];
-    for (int k = 0; k < 3; k++) s[k] = a.first || k >= a.states ? 0.f : loadf(a.state[k][t], a.dtype, i);
-    float p = optimizer_step(a.kind, a.c, loadf(a.param[t], a.dtype, i), loadf(a.grad[t], a.grad_dtype, i), s);
-    for (int k = 0; k < a.states; k++) store<float>(a.state[k][t], a.dtype, i, s[k]);
-    store<float>(a.param[t], a.dtype, i, p);
-  }
 }

@@ -1,5 +1,6 @@
 // Elementwise operators over strided operands: one kernel for each compute
 // type, the operator chosen at run time.
+#include "divide.cuh"
 #include "real.cuh"
 
 struct Pointwise {
@@ -11,6 +12,7 @@ struct Pointwise {
   int dtype[4];
   double scalar[4];
   double param[4];
+  Divider by[8]; // size, where I has 32 bits
 };
 
 __device__ __forceinline__ i64 floor_div(i64 a, i64 b) {
@@ -50,7 +52,7 @@ template <typename C, typename I> __device__ void run(const Pointwise& a) {
     i64 off[4] = {0, 0, 0, 0};
     I rest = i;
     for (int d = a.dims - 1; d > 0; d--) {
-      I size = (I)a.size[d], q = rest / size, r = rest - q * size;
+      I size = (I)a.size[d], q = sizeof(I) == 4 ? (I)quotient((u32)rest, a.by[d]) : rest / size, r = rest - q * size;
       rest = q;
       for (int o = 0; o < 4; o++) off[o] += (i64)r * a.stride[o][d];
     }

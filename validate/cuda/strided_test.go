@@ -1,0 +1,184 @@
+package cuda
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestDividers divides by what numbers of 32 bits there are at the ends and in
+// between.
+func TestDividers(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	const top = 1<<31 - 1
+	by := []int64{1, 2, 3, 7, 10, 641, 1 << 16, 1<<30 - 1, 1 << 30, 1<<30 + 1, top - 1, top}
+	for range 1000 {
+		by = append(by, 1+rng.Int64N(top)>>rng.IntN(31))
+	}
+	for _, d := range by {
+		for _, n := range []int64{0, 1, d - 1, d, min(d+1, top), top / d * d, top/d*d - 1, top, rng.Int64N(top)} {
+			if got := int64(divideBy(d).quotient(uint32(n))); got != n/d {
+				t.Fatalf("%d / %d is %d", n, d, got)
+			}
+		}
+	}
+}
+
+// layout makes strides for a shape: dims in any order, some of them with holes.
+func layout(rng *rand.Rand, shape []int64, unit int64) []int64 {
+	strides, at := make([]int64, len(shape)), int64(1)
+	for i, d := range rng.Perm(len(shape)) {
+		if rng.IntN(2) == 0 {
+			at = (at + unit - 1) / unit * unit
+		}
+		strides[d] = at
+		at *= shape[d]
+		if i == 0 && rng.IntN(3) == 0 {
+			at += unit
+		}
+	}
+	return strides
+}
+
+func lattice(shape []int64, strides ...[]int64) [][]int64 {
+	out := make([][]int64, len(strides))
+	index := make([]int64, len(shape))
+	for {
+		for o, s := range strides {
+			at := int64(0)
+			for d, i := range index {
+				at += i * s[d]
+			}
+			out[o] = append(out[o], at)
+		}
+		d := len(shape) - 1
+		for ; d >= 0; d-- {
+			if index[d]++; index[d] < shape[d] {
+				break
+			}
+			index[d] = 0
+		}
+		if d < 0 {
+			return out
+		}
+	}
+}
+
+// spread is what dims and dividers make of a thread's number.
+func spread(i uint32, dims int32, size [maxDims]divider, strides ...[maxDims]int32) []int64 {
+	at := make([]int64, len(strides))
+	for d := dims - 1; d >= 0; d-- {
+		q := uint32(0)
+		if d > 0 {
+			q = size[d].quotient(i)
+		}
+		for o := range strides {
+			at[o] += int64(i-q*size[d].by) * int64(strides[o][d])
+		}
+		i = q
+	}
+	return at
+}
+
+// TestStrided follows the plans of copies and operators thread by thread: they
+// reach every element once, in both tensors at once.
+func TestStrided(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	words, kinds := map[int32]bool{}, map[string]int{}
+	for range 2000 {
+		bytes := int64(1) << rng.IntN(4)
+		shape := make([]int64, 1+rng.IntN(3))
+		for d := range shape {
+			shape[d] = []int64{1, 2, 3, 8, 16, 17, 24, 40, 65}[rng.IntN(9)]
+		}
+		out, in := layout(rng, shape, 16/bytes), layout(rng, shape, 16/bytes)
+		if rng.IntN(3) == 0 {
+			in = slices.Clone(out)
+		}
+		if d := rng.IntN(len(shape)); rng.IntN(4) == 0 {
+			in[d] = 0
+		}
+		want := map[[2]int64]int{}
+		both := lattice(shape, out, in)
+		for i := range both[0] {
+			want[[2]int64{both[0][i], both[1][i]}]++
+		}
+		strides := [][]int64{out, in}
+		size := fold(shape, strides)
+		at, got := []uint64{4096 + uint64(bytes)*rng.Uint64N(2), 8192 + 4*uint64(bytes)*rng.Uint64N(3)}, map[[2]int64]int{}
+		if a, ok := transposeOf(size, strides, at[0], at[1], bytes); ok {
+			kinds["transposed"]++
+			follow(t, &a, bytes, got)
+		} else if m, ok := moveOf(size, strides, at[0], at[1], bytes); ok {
+			words[m.bytes] = true
+			kinds["moved"]++
+			n := int64(m.bytes) / bytes
+			for i := range m.n {
+				p := spread(i, m.dims, m.size, m.stride[:]...)
+				if n > 1 && ((at[0]+uint64(p[0]*n*bytes))%uint64(m.bytes) != 0 || (at[1]+uint64(p[1]*n*bytes))%uint64(m.bytes) != 0) {
+					t.Fatalf("%v %v: a word of %d bytes lies askew", size, strides, m.bytes)
+				}
+				for k := range n {
+					got[[2]int64{p[0]*n + k, p[1]*n + k}]++
+				}
+			}
+		}
+		if !maps.Equal(got, want) {
+			t.Fatalf("shape %v, strides %v: the plan reaches other elements", shape, strides)
+		}
+		p := wideArgs{ptr: [4]uint64{at[0], at[1]}, dtype: [4]int32{2, 2}}
+		if w, ok := widen(&p, size, strides); ok && bytes == 2 {
+			kinds["widened"]++
+			clear(got)
+			for i := range p.n {
+				q := spread(i, p.dims, p.size, p.stride[:2]...)
+				for k := range w {
+					got[[2]int64{q[0] + k, q[1] + k*int64(1-p.single[1])}]++
+				}
+			}
+			if !maps.Equal(got, want) {
+				t.Fatalf("shape %v, strides %v: the plan of %d at a time reaches other elements", shape, strides, w)
+			}
+		}
+	}
+	if len(words) != 5 || kinds["transposed"] < 10 || kinds["moved"] < 10 || kinds["widened"] < 10 {
+		t.Errorf("words of %v bytes, %v", slices.Sorted(maps.Keys(words)), kinds)
+	}
+}
+
+// follow counts the elements that a plan of transposed matrices reaches.
+func follow(t *testing.T, a *transposeArgs, bytes int64, got map[[2]int64]int) {
+	t.Helper()
+	side := uint32(32)
+	if bytes == 2 {
+		side = 64
+	}
+	for i := range a.tiles {
+		q := a.across.quotient(i)
+		c0, rest := (i-q*a.across.by)*side, a.down.quotient(q)
+		r0 := (q - rest*a.down.by) * side
+		base := spread(rest, a.dims, a.size, a.stride[:]...)
+		for r := r0; r < min(a.rows, r0+side); r++ {
+			for c := c0; c < min(a.cols, c0+side); c++ {
+				got[[2]int64{base[0] + int64(r)*int64(a.outRow) + int64(c), base[1] + int64(c)*int64(a.inCol) + int64(r)}]++
+			}
+		}
+		if a.outPairs != 0 && (base[0]%2 != 0 || a.out%4 != 0 || a.outRow%2 != 0) || a.inPairs != 0 && (base[1]%2 != 0 || a.in%4 != 0 || a.inCol%2 != 0) {
+			t.Fatalf("pairs of %+v lie askew", *a)
+		}
+	}
+}
+
+// TestNarrow: more than 2^31 elements, or places further apart, are not for
+// plans of 32 bits.
+func TestNarrow(t *testing.T) {
+	for _, c := range []struct {
+		size, stride []int64
+		want         bool
+	}{{[]int64{1 << 16, 1 << 14}, []int64{1 << 14, 1}, true}, {[]int64{1 << 16, 1 << 15}, []int64{1 << 15, 1}, false}, {[]int64{3, 8}, []int64{1 << 30, 1}, false}, {[]int64{3, 8}, []int64{-1 << 30, 1}, false}, {[]int64{2, 8}, []int64{-1 << 30, 1}, true}} {
+		if got := narrow(c.size, [][]int64{c.stride}); got != c.want {
+			t.Errorf("%v %v: %v", c.size, c.stride, got)
+		}
+	}
+}
