@@ -69,9 +69,9 @@ func long(v []int32) []int64 {
 	return out
 }
 
-// aligned is how many bytes an address is a multiple of, 32 at most, as PyTorch
+// alignment is how many bytes an address is a multiple of, 32 at most, as PyTorch
 // tells cuDNN (getAlignment, Conv_v8.cpp).
-func aligned(at int64) int8 {
+func alignment(at int64) int8 {
 	n := int8(1)
 	for n < 32 && at%(2*int64(n)) == 0 {
 		n *= 2
@@ -96,7 +96,7 @@ func (d *Device) graphWay(q *convQuery) (way, error) {
 		return out, err
 	}
 	for i, t := range []*validate.Tensor{x, w, y} {
-		out.key.align[i] = aligned(t.At)
+		out.key.align[i] = alignment(t.At)
 	}
 	if out.graph, err = d.dnn.graphFor(&out.key); err != nil {
 		return out, fmt.Errorf("%v pass: %w", q.p, err)

@@ -115,12 +115,12 @@ func copied(v *way) string {
 // TestAligned: what an address is a multiple of.
 func TestAligned(t *testing.T) {
 	for at, want := range map[int64]int8{0: 32, 2: 2, 4: 4, 6: 2, 48: 16, 64: 32, 33: 1} {
-		if got := aligned(at); got != want {
+		if got := alignment(at); got != want {
 			t.Errorf("%d: %d, want %d", at, got, want)
 		}
 	}
 	n := shown([]program.Tensor{{DType: graph.BFloat16, Offset: 3}}, 0)
-	if got := aligned(n.At); got != 2 {
+	if got := alignment(n.At); got != 2 {
 		t.Errorf("a view that starts at the third number: %d", got)
 	}
 }
