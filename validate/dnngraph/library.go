@@ -97,7 +97,8 @@ func (m *builder) make(doing string, kind int) descriptor {
 		return 0
 	}
 	var d C.uintptr_t
-	if m.err = m.b.check("making "+doing, C.graph_create(&m.b.f, C.int(kind), &d)); m.err != nil {
+	if rc := C.graph_create(&m.b.f, C.int(kind), &d); rc != 0 {
+		m.err = m.b.check("making "+doing, rc)
 		return 0
 	}
 	m.made = append(m.made, descriptor(d))
@@ -113,8 +114,11 @@ func (m *builder) finish(doing string, d descriptor) {
 
 // set gives an attribute its values, which lie in memory as cuDNN counts them.
 func set[T any](m *builder, d descriptor, name, kind int, values ...T) {
-	if m.err == nil {
-		m.err = m.b.check(fmt.Sprintf("attribute %d", name), C.graph_set(&m.b.f, C.uintptr_t(d), C.int(name), C.int(kind), C.int64_t(len(values)), unsafe.Pointer(unsafe.SliceData(values))))
+	if m.err != nil {
+		return
+	}
+	if rc := C.graph_set(&m.b.f, C.uintptr_t(d), C.int(name), C.int(kind), C.int64_t(len(values)), unsafe.Pointer(unsafe.SliceData(values))); rc != 0 {
+		m.err = m.b.check(fmt.Sprintf("attribute %d", name), rc)
 	}
 }
 
