@@ -187,6 +187,20 @@ func TestSums(t *testing.T) {
 	})
 }
 
+// TestRunningSums: lines of a thread and of a warp, of numbers and of whole ones.
+func TestRunningSums(t *testing.T) {
+	onDesk(t, func(k *desk, dt graph.DType) {
+		for _, s := range [][]int64{{8, 256}, {3, 70}, {5, 1000}, {40, 7}} {
+			for dim := range int64(2) {
+				for d, limit := range map[graph.DType]int{dt: 0, graph.Int64: 9} {
+					k.top = 0
+					k.run("cumsum", &program.Attrs{Dims: []int64{dim}}, []*validate.Tensor{k.place(d, nil, s...)}, k.tensor(d, limit, nil, s...))
+				}
+			}
+		}
+	})
+}
+
 // TestSoftmaxes: rows that teams keep, and longer ones, of which each starts
 // elsewhere between two packs.
 func TestSoftmaxes(t *testing.T) {

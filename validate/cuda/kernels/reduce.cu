@@ -226,6 +226,31 @@ extern "C" __global__ void scan_lines(Scan a) {
   }
 }
 
+// scan_rows does the same where a line's elements lie side by side: a warp a
+// line, 32 elements at a time.
+template <typename C> __device__ void scan_row(const Scan& a, i64 line) {
+  int lane = threadIdx.x & 31;
+  bool product = a.op == PROD;
+  C before = (C)product;
+  for (i64 l = lane; l - lane < a.length; l += 32) {
+    i64 at = line * a.length + l;
+    C v = l < a.length ? load<C>(a.in, a.dtype, at) : (C)product;
+    for (int o = 1; o < 32; o *= 2) {
+      C w = __shfl_up_sync(0xffffffffu, v, o);
+      if (lane >= o) v = product ? w * v : w + v;
+    }
+    v = product ? before * v : before + v;
+    if (l < a.length) store<C>(a.out, a.out_dtype, at, v);
+    before = __shfl_sync(0xffffffffu, v, 31);
+  }
+}
+extern "C" __global__ void scan_rows(Scan a) {
+  i64 line = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+  if (line >= a.outer) return;
+  if (a.dtype >= I64) scan_row<i64>(a, line);
+  else scan_row<double>(a, line);
+}
+
 // Softmax and log-softmax over rows whose elements lie side by side.
 struct Softmax {
   i64 rows, cols, inner;
