@@ -47,7 +47,7 @@ func TestColumnGrid(t *testing.T) {
 	}
 }
 
-func TestAligned(t *testing.T) {
+func TestPacks(t *testing.T) {
 	if !aligned(0, 256, 16) || aligned(256, 8) {
 		t.Error("addresses that packs may start at")
 	}
