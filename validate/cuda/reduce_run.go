@@ -338,6 +338,9 @@ func cumsum(r *run) error {
 	}
 	a := scanArgs{in: r.ptr(in), out: r.ptr(out), op: redSum, dtype: dtype(in), outDType: dtype(out)}
 	a.outer, a.length, a.inner = lines(in, r.attrs().Dims[0])
+	if a.inner == 1 && a.length >= 64 {
+		return launch(r.d, "reduce", "scan_rows", along(a.outer*32), &a)
+	}
 	return launch(r.d, "reduce", "scan_lines", along(a.outer*a.inner), &a)
 }
 

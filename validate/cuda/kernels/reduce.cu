@@ -226,6 +226,31 @@ extern "C" __global__ void scan_lines(Scan a) {
   }
 }
 
+// scan_rows does the same where a line's elements lie side by side: a warp a
+// line, 32 elements at a time.
+template <typename C> __device__ void scan_row(const Scan& a, i64 line) {
+  int lane = threadIdx.x & 31;
+  bool product = a.op == PROD;
+  C before = (C)product;
+  for (i64 l = lane; l - lane < a.length; l += 32) {
+    i64 at = line * a.length + l;
+    C v = l < a.length ? load<C>(a.in, a.dtype, at) : (C)product;
+    for (int o = 1; o < 32; o *= 2) {
+      C w = __shfl_up_sync(0xffffffffu, v, o);
+      if (lane >= o) v = product ? w * v : w + v;
+    }
+    v = product ? before * v : before + v;
+    if (l < a.length) store<C>(a.out, a.out_dtype, at, v);
+    before = __shfl_sync(0xffffffffu, v, 31);
+  }
+}
+extern "C" __global__ void scan_rows(Scan a) {
+  i64 line = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+  if (line >= a.outer) return;
+  if (a.dtype >= I64) scan_row<i64>(a, line);
+  else scan_row<double>(a, line);
+}
+
 // Softmax and log-softmax over rows whose elements lie side by side.
 struct Softmax {
   i64 rows, cols, inner;
@@ -240,8 +265,12 @@ struct Softmax {
 #define PACK(A, B) (16 / (int)(sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B)))
 #define KEPT(V) (V == 1 ? 8 : 32 / V)
 
+// exponential is as exact as a result of type B can show.
+template <typename B> __device__ __forceinline__ float exponential(float x) { return __expf(x); }
+template <> __device__ __forceinline__ float exponential<float>(float x) { return expf(x); }
+
 // softmax_team keeps a row in the registers of a team of up to 32 threads.
-template <typename A, typename B, int V> __device__ void softmax_team(const Softmax& a) {
+template <typename A, typename B, int V, bool LOG> __device__ void softmax_team(const Softmax& a) {
   const int K = KEPT(V);
   i64 r = (i64)blockIdx.x * blockDim.y + threadIdx.y;
   int packs = r < a.rows ? (int)a.cols / V : 0;
@@ -260,13 +289,13 @@ template <typename A, typename B, int V> __device__ void softmax_team(const Soft
     if (threadIdx.x + k * blockDim.x >= packs) continue;
 #pragma unroll
     for (int i = 0; i < V; i++) {
-      float e = expf(x[k][i] - most);
+      float e = exponential<B>(x[k][i] - most);
       sum += e;
-      if (!a.log) x[k][i] = e;
+      if (!LOG) x[k][i] = e;
     }
   }
   sum = team_sum(sum);
-  float shift = a.log ? most + logf(sum) : 0.f, scale = a.log ? 1.f : 1.f / sum;
+  float shift = LOG ? most + logf(sum) : 0.f, scale = LOG ? 1.f : 1.f / sum;
 #pragma unroll
   for (int k = 0; k < K; k++) {
     int c = threadIdx.x + k * blockDim.x;
@@ -280,7 +309,7 @@ template <typename A, typename B, int V> __device__ void softmax_team(const Soft
 
 // softmax_row has a block for a row of any length: elements before the first
 // whole pack of the row and after its last are taken one by one.
-template <typename A, typename B, int V> __device__ void softmax_row(const Softmax& a) {
+template <typename A, typename B, int V, bool LOG> __device__ void softmax_row(const Softmax& a) {
   i64 at = blockIdx.x * a.cols;
   const A* in = (const A*)a.in + at;
   B* out = (B*)a.out + at;
@@ -312,8 +341,8 @@ template <typename A, typename B, int V> __device__ void softmax_row(const Softm
   }
   float top = block_max(most);
   sum = block_sum(most == -INFINITY ? sum : sum * expf(most - top));
-  float shift = a.log ? top + logf(sum) : top, scale = 1.f / sum;
-  auto value = [&](float x) { return a.log ? x - shift : expf(x - shift) * scale; };
+  float shift = LOG ? top + logf(sum) : top, scale = 1.f / sum;
+  auto value = [&](float x) { return LOG ? x - shift : exponential<B>(x - shift) * scale; };
   if (V > 1 && tid < head) out[tid] = put<B>(value(get<A>(in[tid])));
   if (V > 1 && tail + tid < a.cols) out[tail + tid] = put<B>(value(get<A>(in[tail + tid])));
 #pragma unroll 2
@@ -327,7 +356,7 @@ template <typename A, typename B, int V> __device__ void softmax_row(const Softm
 }
 
 // softmax_line is the same along a dim with others inside it: a thread a line.
-template <typename A, typename B, int> __device__ void softmax_line(const Softmax& a) {
+template <typename A, typename B, int, bool LOG> __device__ void softmax_line(const Softmax& a) {
   i64 k = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   if (k >= a.rows * a.inner) return;
   i64 at = k / a.inner * a.cols * a.inner + k % a.inner;
@@ -339,16 +368,19 @@ template <typename A, typename B, int> __device__ void softmax_line(const Softma
   float l = logf(sum);
   for (i64 c = 0; c < a.cols; c++) {
     float x = get<A>(in[c * a.inner]) - most;
-    out[c * a.inner] = put<B>(a.log ? x - l : expf(x) / sum);
+    out[c * a.inner] = put<B>(LOG ? x - l : expf(x) / sum);
   }
 }
 // The result may be wider than the operand; its gradient is narrowed again.
-#define FORWARD(f, wide)                                                                                          \
-  if (a.dtype == a.out_dtype) { DISPATCH(a.dtype, f<T COMMA T COMMA (wide ? PACK(T, T) : 1)>(a);) }               \
-  else { DISPATCH(a.dtype, f<T COMMA float COMMA (wide ? PACK(T, float) : 1)>(a);) }
-#define BACKWARD(f, wide)                                                                                         \
-  if (a.dtype == a.out_dtype) { DISPATCH(a.dtype, f<T COMMA T COMMA (wide ? PACK(T, T) : 1)>(a);) }               \
-  else { DISPATCH(a.out_dtype, f<float COMMA T COMMA (wide ? PACK(T, float) : 1)>(a);) }
+#define PAIR(f, A, B, wide)                                                      \
+  if (a.log) f<A COMMA B COMMA (wide ? PACK(A, B) : 1) COMMA true>(a);           \
+  else f<A COMMA B COMMA (wide ? PACK(A, B) : 1) COMMA false>(a);
+#define FORWARD(f, wide)                                                         \
+  if (a.dtype == a.out_dtype) { DISPATCH(a.dtype, PAIR(f, T, T, wide)) }         \
+  else { DISPATCH(a.dtype, PAIR(f, T, float, wide)) }
+#define BACKWARD(f, wide)                                                        \
+  if (a.dtype == a.out_dtype) { DISPATCH(a.dtype, PAIR(f, T, T, wide)) }         \
+  else { DISPATCH(a.out_dtype, PAIR(f, float, T, wide)) }
 extern "C" __global__ void softmax_teams(Softmax a) { FORWARD(softmax_team, false) }
 extern "C" __global__ void softmax_teams_wide(Softmax a) { FORWARD(softmax_team, true) }
 extern "C" __global__ void softmax_rows(Softmax a) { FORWARD(softmax_row, false) }
@@ -357,9 +389,11 @@ extern "C" __global__ void softmax_lines(Softmax a) { FORWARD(softmax_line, fals
 
 // Backward: y the forward's result, g its gradient of the same type.
 // softmax: y * (g - sum(g*y)); log-softmax: g - exp(y) * sum(g).
-__device__ __forceinline__ float softmax_slope(bool log, float y, float g, float sum) { return log ? g - expf(y) * sum : y * (g - sum); }
+template <typename B, bool LOG> __device__ __forceinline__ float softmax_slope(float y, float g, float sum) {
+  return LOG ? g - exponential<B>(y) * sum : y * (g - sum);
+}
 
-template <typename A, typename B, int V> __device__ void softmax_back_team(const Softmax& a) {
+template <typename A, typename B, int V, bool LOG> __device__ void softmax_back_team(const Softmax& a) {
   const int K = KEPT(V);
   i64 r = (i64)blockIdx.x * blockDim.y + threadIdx.y;
   int packs = r < a.rows ? (int)a.cols / V : 0;
@@ -376,7 +410,7 @@ template <typename A, typename B, int V> __device__ void softmax_back_team(const
   for (int k = 0; k < K; k++) {
     if (threadIdx.x + k * blockDim.x >= packs) continue;
 #pragma unroll
-    for (int i = 0; i < V; i++) sum += a.log ? g[k][i] : g[k][i] * y[k][i];
+    for (int i = 0; i < V; i++) sum += LOG ? g[k][i] : g[k][i] * y[k][i];
   }
   sum = team_sum(sum);
 #pragma unroll
@@ -385,51 +419,51 @@ template <typename A, typename B, int V> __device__ void softmax_back_team(const
     if (c >= packs) continue;
     Pack<B, V> p;
 #pragma unroll
-    for (int i = 0; i < V; i++) p.set(i, softmax_slope(a.log, y[k][i], g[k][i], sum));
+    for (int i = 0; i < V; i++) p.set(i, softmax_slope<B, LOG>(y[k][i], g[k][i], sum));
     write_pack<B, V>((B*)a.out + r * a.cols + c * V, p);
   }
 }
 
-template <typename A, typename B, int V> __device__ void softmax_back_row(const Softmax& a) {
+template <typename A, typename B, int V, bool LOG> __device__ void softmax_back_row(const Softmax& a) {
   i64 at = blockIdx.x * a.cols;
   const A *y = (const A*)a.in + at, *g = (const A*)a.grad + at;
   B* out = (B*)a.out + at;
   int head = (int)min((V - at % V) % V, a.cols), tid = threadIdx.x;
   i64 packs = (a.cols - head) / V, tail = head + packs * V;
   float sum = 0;
-  auto term = [&](i64 c) { return a.log ? get<A>(g[c]) : get<A>(g[c]) * get<A>(y[c]); };
+  auto term = [&](i64 c) { return LOG ? get<A>(g[c]) : get<A>(g[c]) * get<A>(y[c]); };
   if (V > 1 && tid < head) sum += term(tid);
   if (V > 1 && tail + tid < a.cols) sum += term(tail + tid);
 #pragma unroll 4
   for (i64 c = tid; c < packs; c += blockDim.x) {
     Pack<A, V> p = read_pack<A, V>(g + head + c * V), q;
-    if (!a.log) q = read_pack<A, V>(y + head + c * V);
+    if (!LOG) q = read_pack<A, V>(y + head + c * V);
 #pragma unroll
-    for (int i = 0; i < V; i++) sum += a.log ? p[i] : p[i] * q[i];
+    for (int i = 0; i < V; i++) sum += LOG ? p[i] : p[i] * q[i];
   }
   sum = block_sum(sum);
-  if (V > 1 && tid < head) out[tid] = put<B>(softmax_slope(a.log, get<A>(y[tid]), get<A>(g[tid]), sum));
-  if (V > 1 && tail + tid < a.cols) out[tail + tid] = put<B>(softmax_slope(a.log, get<A>(y[tail + tid]), get<A>(g[tail + tid]), sum));
+  if (V > 1 && tid < head) out[tid] = put<B>(softmax_slope<B, LOG>(get<A>(y[tid]), get<A>(g[tid]), sum));
+  if (V > 1 && tail + tid < a.cols) out[tail + tid] = put<B>(softmax_slope<B, LOG>(get<A>(y[tail + tid]), get<A>(g[tail + tid]), sum));
 #pragma unroll 2
   for (i64 c = tid; c < packs; c += blockDim.x) {
     Pack<A, V> p = read_pack<A, V>(g + head + c * V), q = read_pack<A, V>(y + head + c * V);
     Pack<B, V> x;
 #pragma unroll
-    for (int i = 0; i < V; i++) x.set(i, softmax_slope(a.log, q[i], p[i], sum));
+    for (int i = 0; i < V; i++) x.set(i, softmax_slope<B, LOG>(q[i], p[i], sum));
     write_pack<B, V>(out + head + c * V, x);
   }
 }
-template <typename A, typename B, int> __device__ void softmax_back_line(const Softmax& a) {
+template <typename A, typename B, int, bool LOG> __device__ void softmax_back_line(const Softmax& a) {
   i64 k = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   if (k >= a.rows * a.inner) return;
   i64 at = k / a.inner * a.cols * a.inner + k % a.inner;
   const A *y = (const A*)a.in + at, *g = (const A*)a.grad + at;
   B* out = (B*)a.out + at;
   float sum = 0;
-  for (i64 c = 0; c < a.cols; c++) sum += a.log ? get<A>(g[c * a.inner]) : get<A>(g[c * a.inner]) * get<A>(y[c * a.inner]);
+  for (i64 c = 0; c < a.cols; c++) sum += LOG ? get<A>(g[c * a.inner]) : get<A>(g[c * a.inner]) * get<A>(y[c * a.inner]);
   for (i64 c = 0; c < a.cols; c++) {
     float gy = get<A>(g[c * a.inner]), yy = get<A>(y[c * a.inner]);
-    out[c * a.inner] = put<B>(a.log ? gy - expf(yy) * sum : yy * (gy - sum));
+    out[c * a.inner] = put<B>(LOG ? gy - expf(yy) * sum : yy * (gy - sum));
   }
 }
 extern "C" __global__ void softmax_backward_teams(Softmax a) { BACKWARD(softmax_back_team, false) }
