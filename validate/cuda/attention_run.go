@@ -165,9 +165,10 @@ func (r *run) attentionBackward(mask, key int) error {
 const coreTile = 64
 
 // cores returns for which width of heads the kernels on tensor cores take a call,
-// 0 for none: half types in rows of sixteen bytes, on a card that has such cores.
+// 0 for none: half types in rows of sixteen bytes and a mask of a training type,
+// on a card that has such cores.
 func (r *run) cores(a *attentionArgs, list ...*validate.Tensor) int64 {
-	if r.d.major < 8 || a.dtype == dtypes[graph.Float32] || a.d%8 != 0 || a.dv%8 != 0 || max(a.d, a.dv) > 128 {
+	if r.d.major < 8 || a.dtype == dtypes[graph.Float32] || a.d%8 != 0 || a.dv%8 != 0 || max(a.d, a.dv) > 128 || a.maskDType > 2 {
 		return 0
 	}
 	for _, t := range list {

@@ -371,6 +371,9 @@ func roll(r *run) error {
 // other, where that tells them apart.
 func (r *run) window(fill float64) error {
 	in, out, w := r.arg(0), r.result(0), r.attrs().Window
+	if d, from, ok := slab(out.Shape, in.Shape, w); ok {
+		return r.beside(in, out, d, from, fill)
+	}
 	if err := r.pointwise("copy", out, [4]float64{}, number(fill)); err != nil {
 		return err
 	}
@@ -385,6 +388,29 @@ func (r *run) window(fill float64) error {
 		return r.pointwise("copy", to, [4]float64{}, onDevice(in))
 	}
 	return r.addOverlapping(to, in)
+}
+
+// beside copies the operand to where it lies along dim d of the result, and
+// fills what is before and behind it.
+func (r *run) beside(in, out *validate.Tensor, d int, from int64, fill float64) error {
+	n := in.Elems() * out.Shape[d] / out.Elems() // of in along d
+	for _, cut := range [3]struct {
+		from, n int64
+		in      validate.Operand
+	}{{0, from, number(fill)}, {from, n, onDevice(in)}, {from + n, out.Shape[d] - from - n, number(fill)}} {
+		shape := slices.Clone(out.Shape)
+		if shape[d] = cut.n; cut.n == 0 {
+			continue
+		}
+		to := part(out, shape, out.Strides, cut.from*out.Strides[d])
+		if cut.in.Kind == validate.OnDevice && len(in.Shape) < len(shape) { // a dim of one element
+			to.Shape, to.Strides = slices.Delete(shape, d, d+1), slices.Delete(slices.Clone(out.Strides), d, d+1)
+		}
+		if err := r.pointwise("copy", to, [4]float64{}, cut.in); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // placed shows a window whose strides count elements of the result row by row as

@@ -215,7 +215,7 @@ func (r *run) vector(a *pointwiseArgs, op *Operator, in []validate.Operand) (err
 	if op.Name != "copy" || a.ptr[1] == 0 || a.dtype[1] > 2 || a.dtype[1] != 0 && a.dtype[0] != 0 {
 		return nil, false
 	}
-	return launch(r.d, "dense", "cast_"+names[a.dtype[1]]+"_"+names[a.dtype[0]], along((a.n+3)/4), &d), true
+	return launch(r.d, "dense", "cast_"+names[a.dtype[1]]+"_"+names[a.dtype[0]], along((a.n+7)/8), &d), true
 }
 
 // move copies without a conversion.
@@ -230,11 +230,14 @@ func (r *run) move(a *pointwiseArgs, size []int64, strides [][]int64, bytes int6
 	return true, launch(r.d, "wide", fmt.Sprint("move_", m.bytes), grid{x: (int64(m.n) + 1023) / 1024, tx: 256}, &m)
 }
 
-// wide runs an operator that is cheap on groups of elements.
+// wide runs an operator that is cheap on tiles or groups of elements.
 func (r *run) wide(a *pointwiseArgs, size []int64, strides [][]int64) (bool, error) {
 	w := wideArgs{op: a.op, inputs: a.inputs, ptr: a.ptr, dtype: a.dtype, param: a.param}
 	for i, x := range a.scalar {
 		w.scalar[i] = float32(x)
+	}
+	if t, ok := tile(&w, size, strides); ok {
+		return true, launch(r.d, "wide", "tiled", grid{x: int64(t.tiles), tx: 32, ty: 8}, &t)
 	}
 	n, ok := widen(&w, size, strides)
 	if !ok {
@@ -277,6 +280,9 @@ func dropout(r *run) error {
 			copy(a.stride[i][:], t.Strides)
 		}
 	}
+	if a.dims == 0 && a.in%16 == 0 && a.out%16 == 0 && a.mask%8 == 0 {
+		return launch(r.d, "fill", "dropout_forward_8", along((a.n+7)/8), &a)
+	}
 	return launch(r.d, "fill", "dropout_forward", grid{x: (a.n + 1023) / 1024, tx: 256}, &a)
 }
 
@@ -287,6 +293,9 @@ func dropoutBackward(r *run) error {
 		return r.pointwise("native_dropout_backward", out, [4]float64{r.scalar(0, 1)}, r.c.Args[0], r.c.Args[1])
 	}
 	a := dropoutBackArgs{n: g.Elems(), grad: r.ptr(g), out: r.ptr(out), mask: r.ptr(mask), scale: float32(r.scalar(0, 1)), dtype: dtype(g)}
+	if a.grad%16 == 0 && a.out%16 == 0 && a.mask%8 == 0 {
+		return launch(r.d, "fill", "dropout_backward_8", along((a.n+7)/8), &a)
+	}
 	return launch(r.d, "fill", "dropout_backward", grid{x: (a.n + 1023) / 1024, tx: 256}, &a)
 }
 

@@ -4,19 +4,11 @@ package cuda
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
 )
-
-// poolArgs is Pool of pool.cu.
-type poolArgs struct {
-	n, c, h, w, oh, ow               int64
-	inStride, outStride, indexStride [4]int64
-	in, out, index                   uint64
-	kh, kw, sh, sw, ph, pw, dh, dw   int32
-	divisor, excludePad, dtype, _    int32
-}
 
 // poolKernels are those of this file.
 func poolKernels(register func(k kernel, names ...string)) {
@@ -152,10 +144,17 @@ func (r *run) pool(name string, large, small, index *validate.Tensor, back bool)
 			return err
 		}
 	}
+	a.in, a.out = r.ptr(large), r.ptr(small)
 	if back {
-		a.in, a.out = r.ptr(small), r.ptr(large)
+		a.in, a.out = a.out, a.in
+	}
+	if strings.HasPrefix(name, "max_pool_") {
+		if w, kind, ok := a.windows(back, uint64(large.DType.Bytes(1))); ok {
+			return launch(r.d, "pool_fast", fmt.Sprintf("max_%s_%d", strings.TrimPrefix(name, "max_pool_"), kind), along(int64(w.n)), &w)
+		}
+	}
+	if back {
 		return launch(r.d, "pool", name, along(large.Elems()), &a)
 	}
-	a.in, a.out = r.ptr(large), r.ptr(small)
 	return launch(r.d, "pool", name, along(small.Elems()), &a)
 }

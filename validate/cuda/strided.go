@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
 )
 
@@ -83,6 +84,35 @@ func join(shape []int64, strides [][]int64, order []int) []int64 {
 	}
 	copy(strides, out)
 	return size
+}
+
+// slab finds the one dim along which a window, whose strides count elements row
+// by row, is shorter than the tensor it lies in, and where it starts there. The
+// window may lack that dim.
+func slab(shape, in []int64, w *program.Window) (d int, from int64, ok bool) {
+	rows, n := make([]int64, len(shape)), int64(1)
+	for i := len(shape) - 1; i >= 0; i-- {
+		rows[i] = n
+		n *= shape[i]
+	}
+	if n == 0 || len(w.Strides) != len(in) || slices.Contains(in, 0) || len(in) != len(shape) && len(in) != len(shape)-1 {
+		return 0, 0, false
+	}
+	for d = range shape {
+		at, strides, length := slices.Clone(in), w.Strides, int64(1)
+		if len(in) == len(shape) {
+			length = in[d]
+			at, strides = slices.Delete(at, d, d+1), slices.Delete(slices.Clone(strides), d, d+1)
+			if length > 1 && w.Strides[d] != rows[d] {
+				continue
+			}
+		}
+		from = w.Offset / rows[d]
+		if slices.Equal(at, slices.Delete(slices.Clone(shape), d, d+1)) && slices.Equal(strides, slices.Delete(slices.Clone(rows), d, d+1)) && w.Offset%rows[d] == 0 && from+length <= shape[d] {
+			return d, from, true
+		}
+	}
+	return 0, 0, false
 }
 
 // A divider is Divider of divide.cuh: what divides numbers below 2^31.
@@ -309,3 +339,63 @@ func widen(p *wideArgs, size []int64, strides [][]int64) (w int64, ok bool) {
 
 // wideBytes are the types that wide.cu reads, as common.cuh numbers them.
 var wideBytes = map[int32]int64{0: 4, 1: 2, 2: 2, 8: 1, 9: 1}
+
+// tiledArgs is Tiled of wide.cu.
+type tiledArgs struct {
+	rows, cols, tiles uint32
+	op, dims, inputs  int32
+	across, down      divider
+	size              [maxDims]divider
+	stride            [4][maxDims]int32
+	row, col          [4]int32
+	ptr               [4]uint64
+	dtype, turned     [4]int32
+	scalar            [4]float32
+	param             [4]float64
+}
+
+// tile plans an operator of which an operand lies side by side along another dim
+// than the result, or says that there is none such.
+func tile(p *wideArgs, size []int64, strides [][]int64) (tiledArgs, bool) {
+	a := tiledArgs{op: p.op, inputs: p.inputs, ptr: p.ptr, dtype: p.dtype, scalar: p.scalar, param: p.param}
+	last, row := len(size)-1, -1
+	if strides[0][last] != 1 || size[last] < minTransposed || !narrow(size, strides) {
+		return a, false
+	}
+	for o, s := range strides {
+		if p.ptr[o] == 0 {
+			continue
+		}
+		if _, ok := wideBytes[p.dtype[o]]; !ok || o == 0 && p.dtype[0] > 2 {
+			return a, false
+		}
+		if o == 0 || s[last] <= 1 {
+			continue
+		}
+		if d := slices.Index(s, 1); d >= 0 && size[d] >= minTransposed && (row < 0 || row == d) {
+			row, a.turned[o] = d, 1
+		}
+	}
+	if row < 0 {
+		return a, false
+	}
+	across, down := (size[last]+31)/32, (size[row]+31)/32
+	a.rows, a.cols, a.across, a.down = uint32(size[row]), uint32(size[last]), divideBy(across), divideBy(down)
+	tiles := across * down
+	for o, s := range strides {
+		a.row[o], a.col[o] = int32(s[row]), int32(s[last])
+	}
+	for d, n := range size {
+		if d == row || d == last {
+			continue
+		}
+		a.size[a.dims] = divideBy(n)
+		for o, s := range strides {
+			a.stride[o][a.dims] = int32(s[d])
+		}
+		tiles *= n
+		a.dims++
+	}
+	a.tiles = uint32(tiles)
+	return a, true
+}

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/memplan/memplan/graph/program"
 )
 
 // TestDividers divides by what numbers of 32 bits there are at the ends and in
@@ -179,6 +181,43 @@ func TestNarrow(t *testing.T) {
 	}{{[]int64{1 << 16, 1 << 14}, []int64{1 << 14, 1}, true}, {[]int64{1 << 16, 1 << 15}, []int64{1 << 15, 1}, false}, {[]int64{3, 8}, []int64{1 << 30, 1}, false}, {[]int64{3, 8}, []int64{-1 << 30, 1}, false}, {[]int64{2, 8}, []int64{-1 << 30, 1}, true}} {
 		if got := narrow(c.size, [][]int64{c.stride}); got != c.want {
 			t.Errorf("%v %v: %v", c.size, c.stride, got)
+		}
+	}
+}
+
+// TestSlab takes windows out of a tensor along one dim, as slices and as
+// selected elements, and finds them again.
+func TestSlab(t *testing.T) {
+	shape, rows := []int64{4, 3, 5}, []int64{15, 5, 1}
+	for d, size := range shape {
+		for from := range size {
+			for n := int64(1); from+n <= size; n++ {
+				in := slices.Clone(shape)
+				in[d] = n
+				w := &program.Window{Strides: rows, Offset: from * rows[d]}
+				if at, start, ok := slab(shape, in, w); !ok || at != d && n < size || start != from {
+					t.Errorf("dim %d from %d, %d long: dim %d from %d, %v", d, from, n, at, start, ok)
+				}
+			}
+			w := &program.Window{Strides: slices.Delete(slices.Clone(rows), d, d+1), Offset: from * rows[d]}
+			if at, start, ok := slab(shape, slices.Delete(slices.Clone(shape), d, d+1), w); !ok || at != d || start != from {
+				t.Errorf("element %d of dim %d: dim %d from %d, %v", from, d, at, start, ok)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		in     []int64
+		window program.Window
+	}{
+		"every other": {[]int64{2, 3, 5}, program.Window{Strides: []int64{30, 5, 1}}},
+		"two dims":    {[]int64{2, 2, 5}, program.Window{Strides: rows}},
+		"diagonal":    {[]int64{3, 5}, program.Window{Strides: []int64{20, 1}}},
+		"turned":      {[]int64{3, 4, 5}, program.Window{Strides: []int64{5, 15, 1}}},
+		"spread":      {[]int64{4, 3, 5, 1}, program.Window{Strides: []int64{15, 5, 1, 1}}},
+		"askew":       {[]int64{4, 3, 2}, program.Window{Strides: rows, Offset: 4}},
+	} {
+		if d, from, ok := slab(shape, c.in, &c.window); ok {
+			t.Errorf("%s: dim %d from %d", name, d, from)
 		}
 	}
 }

@@ -81,20 +81,73 @@ template <typename T, int K, int D> __device__ __forceinline__ void by_columns(f
   }
 }
 
-// put_rows writes 16 rows of registers.
+// put_rows writes 16 rows of registers; cols is a multiple of eight.
 template <typename T, int D> __device__ void put_rows(void* to, const i64* st, i64 b, i64 h, i64 row, i64 rows, i64 cols, const float (&c)[D / 8][4], float s0, float s1) {
   T* p = (T*)to + b * st[0] + h * st[1];
   int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
-    i64 r = row + g + i / 2 * 8;
+  for (int i = 0; i < 2; i++) {
+    i64 r = row + g + i * 8;
     if (r >= rows) continue;
+    float by = i ? s1 : s0;
 #pragma unroll
     for (int j = 0; j < D / 8; j++) {
-      int col = j * 8 + 2 * t + i % 2;
-      if (col < cols) p[r * st[2] + col] = put<T>(c[j][i] * (i < 2 ? s0 : s1));
+      int col = j * 8 + 2 * t;
+      if (col < cols) *(u32*)(p + r * st[2] + col) = pair(c[j][2 * i] * by, c[j][2 * i + 1] * by, T());
     }
   }
+}
+
+// in_turn keeps the compiler from overlapping what is before and behind it, which
+// takes registers: for code that few calls run.
+__device__ __forceinline__ void in_turn() { asm volatile("" ::: "memory"); }
+
+// here keeps what is computed from a number from being computed ahead of a loop.
+__device__ __forceinline__ i64 here(i64 v) {
+  asm volatile("" : "+l"(v));
+  return v;
+}
+
+// add_mask adds the mask to scores; what lies outside is left as it is.
+template <typename M, int N, bool KEYS> __device__ __forceinline__ void add_mask(const Attention& a, i64 b, i64 h, i64 row0, i64 col0, int rows, int cols, float (&s)[N][4]) {
+  int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  i64 down = here(a.mask_stride[KEYS ? 3 : 2]), across = here(a.mask_stride[KEYS ? 2 : 3]);
+  const M* p = (const M*)a.mask + (b * a.mask_stride[0] + h * a.mask_stride[1] + row0 * down + col0 * across);
+#pragma unroll
+  for (int j = 0; j < N; j++) {
+    in_turn();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      int r = g + i / 2 * 8, c = j * 8 + 2 * t + i % 2;
+      if (r < rows && c < cols) s[j][i] += get<M>(p[r * down + c * across]);
+    }
+  }
+}
+
+// scores turns a tile of products into scores: scale, mask, and minus infinity
+// outside. Element i of column tile j lies i / 2 * 8 rows and i % 2 columns from
+// the thread's first; KEYS says that rows are keys. What few calls need is apart,
+// so that the others' code fits the instruction cache.
+template <int N, bool KEYS> __device__ __forceinline__ void scores(const Attention& a, i64 b, i64 h, i64 row0, i64 col0, float (&s)[N][4]) {
+  int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  int rows = (int)((KEYS ? a.n : a.m) - row0), cols = (int)((KEYS ? a.m : a.n) - col0), ahead = (int)(col0 - row0);
+#pragma unroll
+  for (int j = 0; j < N; j++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[j][i] *= a.scale;
+  if (a.mask) switch (a.mask_dtype) {
+    case F32: add_mask<float, N, KEYS>(a, b, h, row0, col0, rows, cols, s); break;
+    case F16: add_mask<__half, N, KEYS>(a, b, h, row0, col0, rows, cols, s); break;
+    case BF16: add_mask<__nv_bfloat16, N, KEYS>(a, b, h, row0, col0, rows, cols, s); break;
+    }
+  if (rows >= 16 && cols >= 8 * N && !a.causal) return;
+#pragma unroll
+  for (int j = 0; j < N; j++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      int r = g + i / 2 * 8, c = j * 8 + 2 * t + i % 2, past = KEYS ? r - c - ahead : c - r + ahead; // keys behind the query
+      if (r >= rows || c >= cols || (a.causal && past > 0)) s[j][i] = -INFINITY;
+    }
 }
 
 template <typename T, int D> __device__ void forward_cores(const Attention& a) {
@@ -116,15 +169,13 @@ template <typename T, int D> __device__ void forward_cores(const Attention& a) {
     __syncthreads();
     float s[8][4];
     by_rows<T, 64, D>(s, q + warp * 16 * (D + 8), k);
-    bool inside = !a.mask && y0 + 64 <= a.m && x0 + 64 <= a.n && (!a.causal || x0 + 63 <= y0);
+    scores<8, false>(a, b, h, y0 + warp * 16, x0, s);
     float most[2] = {top[0], top[1]};
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        s[j][i] = inside ? s[j][i] * a.scale : score(a, b, h, y0 + warp * 16 + g + i / 2 * 8, x0 + j * 8 + 2 * t + i % 2, s[j][i]);
+      for (int i = 0; i < 4; i++)
         most[i / 2] = fmaxf(most[i / 2], s[j][i]);
-      }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 1));
@@ -137,7 +188,7 @@ template <typename T, int D> __device__ void forward_cores(const Attention& a) {
         for (int i = 2 * r; i < 2 * r + 2; i++) {
           float e = most[r] == -INFINITY ? 0.f : __expf(s[j][i] - most[r]);
           add += e;
-          s[j][i] = a.drop == 0 ? e : e * kept(a, head, y0 + warp * 16 + g + r * 8, x0 + j * 8 + 2 * t + i % 2);
+          s[j][i] = e;
         }
       add += __shfl_xor_sync(0xffffffffu, add, 1);
       add += __shfl_xor_sync(0xffffffffu, add, 2);
@@ -145,6 +196,13 @@ template <typename T, int D> __device__ void forward_cores(const Attention& a) {
 #pragma unroll
       for (int j = 0; j < D / 8; j++) o[j][2 * r] *= fade, o[j][2 * r + 1] *= fade;
     }
+    if (a.drop != 0)
+#pragma unroll
+      for (int j = 0; j < 8; j++) {
+        in_turn();
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[j][i] *= kept(a, head, here(y0) + warp * 16 + g + i / 2 * 8, x0 + j * 8 + 2 * t + i % 2);
+      }
     by_columns<T, 64, D>(o, s, v);
   }
   put_rows<T, D>(a.out, a.o_stride, b, h, y0 + warp * 16, a.m, a.dv, o, sum[0] > 0 ? 1.f / sum[0] : 0.f, sum[1] > 0 ? 1.f / sum[1] : 0.f);
@@ -161,17 +219,33 @@ template <typename T, int D> __device__ void forward_cores(const Attention& a) {
 template <int COLS, bool KEYS> __device__ __forceinline__ void grads(const Attention& a, i64 b, i64 h, i64 head, i64 row0, i64 col0, const float* lse, const float* delta,
                                                                      float (&p)[COLS / 8][4], float (&s)[COLS / 8][4]) {
   int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  scores<COLS / 8, KEYS>(a, b, h, row0, col0, p);
 #pragma unroll
   for (int j = 0; j < COLS / 8; j++)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      i64 row = row0 + g + i / 2 * 8, col = col0 + j * 8 + 2 * t + i % 2, y = KEYS ? col : row, x = KEYS ? row : col;
       int at = KEYS ? j * 8 + 2 * t + i % 2 : i / 2;
-      float v = score(a, b, h, y, x, p[j][i]), keep = a.drop == 0 ? 1.f : kept(a, head, y, x);
-      float e = v == -INFINITY || lse[at] == -INFINITY ? 0.f : __expf(v - lse[at]);
-      p[j][i] = e * keep;
-      s[j][i] = e * (s[j][i] * keep - delta[at]) * a.scale;
+      p[j][i] = p[j][i] == -INFINITY || lse[at] == -INFINITY ? 0.f : __expf(p[j][i] - lse[at]);
     }
+  if (a.drop != 0) {
+#pragma unroll
+    for (int j = 0; j < COLS / 8; j++) {
+      in_turn();
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        i64 row = here(row0) + g + i / 2 * 8, col = here(col0) + j * 8 + 2 * t + i % 2;
+        int at = KEYS ? j * 8 + 2 * t + i % 2 : i / 2;
+        float keep = kept(a, head, KEYS ? col : row, KEYS ? row : col), e = p[j][i];
+        p[j][i] = e * keep;
+        s[j][i] = e * (s[j][i] * keep - delta[at]) * a.scale;
+      }
+    }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < COLS / 8; j++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[j][i] = p[j][i] * (s[j][i] - delta[KEYS ? j * 8 + 2 * t + i % 2 : i / 2]) * a.scale;
 }
 
 template <typename T, int D, int QUERIES> __device__ void keys_cores(const Attention& a) {

@@ -1,5 +1,6 @@
 // Fills and random numbers.
 #include "common.cuh"
+#include "group.cuh"
 
 // Fills whose elements depend on their place, counted row by row.
 struct Fill {
@@ -68,6 +69,38 @@ template <typename T> __device__ void dropout(const Dropout& a) {
     ((T*)a.out)[y] = put<T>(keep ? get<T>(((const T*)a.in)[x]) * a.scale : 0.f);
   }
 }
+// dropout_by_eight is dropout of contiguous operands at multiples of sixteen
+// bytes, eight elements a thread.
+template <typename T> __device__ void dropout_by_eight(const Dropout& a) {
+  const u64 step = 0x9e3779b97f4a7c15ull; // of uniform
+  i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 8;
+  if (i >= a.n) return;
+  const T* in = (const T*)a.in + i;
+  T* out = (T*)a.out + i;
+  unsigned char* mask = a.mask + i;
+  u64 z = a.seed + (u64)(i + 1) * step;
+  float p = (float)a.p;
+  if (i + 8 > a.n) {
+    for (int k = 0; k < a.n - i; k++, z += step) {
+      bool keep = (float)(mix(z) >> 40) * (1.f / 16777216.f) >= p;
+      mask[k] = keep;
+      out[k] = put<T>(keep ? get<T>(in[k]) * a.scale : 0.f);
+    }
+    return;
+  }
+  Group<T, 8> x = *(const Group<T, 8>*)in;
+  Group<unsigned char, 8> m;
+#pragma unroll
+  for (int k = 0; k < 8; k++, z += step) {
+    bool keep = (float)(mix(z) >> 40) * (1.f / 16777216.f) >= p;
+    m.v[k] = keep;
+    x.v[k] = put<T>(keep ? get<T>(x.v[k]) * a.scale : 0.f);
+  }
+  *(Group<T, 8>*)out = x;
+  *(Group<unsigned char, 8>*)mask = m;
+}
+extern "C" __global__ void dropout_forward_8(Dropout a) { DISPATCH(a.dtype, dropout_by_eight<T>(a);) }
+
 extern "C" __global__ void dropout_forward(Dropout a) { DISPATCH(a.dtype, dropout<T>(a);) }
 
 struct DropoutBack {
@@ -86,6 +119,20 @@ template <typename T> __device__ void dropout_back(const DropoutBack& a) {
     if (i < a.n) ((T*)a.out)[i] = put<T>(a.mask[i] ? get<T>(((const T*)a.grad)[i]) * a.scale : 0.f);
   }
 }
+template <typename T> __device__ void dropout_back_by_eight(const DropoutBack& a) {
+  i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 8;
+  if (i + 8 <= a.n) {
+    Group<T, 8> x = *(const Group<T, 8>*)((const T*)a.grad + i);
+    Group<unsigned char, 8> m = *(const Group<unsigned char, 8>*)(a.mask + i);
+#pragma unroll
+    for (int k = 0; k < 8; k++) x.v[k] = put<T>(m.v[k] ? get<T>(x.v[k]) * a.scale : 0.f);
+    *(Group<T, 8>*)((T*)a.out + i) = x;
+    return;
+  }
+  for (; i < a.n; i++) ((T*)a.out)[i] = put<T>(a.mask[i] ? get<T>(((const T*)a.grad)[i]) * a.scale : 0.f);
+}
+extern "C" __global__ void dropout_backward_8(DropoutBack a) { DISPATCH(a.dtype, dropout_back_by_eight<T>(a);) }
+
 extern "C" __global__ void dropout_backward(DropoutBack a) { DISPATCH(a.dtype, dropout_back<T>(a);) }
 
 // Rows of scores without a finite number: their softmax is 0.

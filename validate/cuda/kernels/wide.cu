@@ -1,6 +1,7 @@
 // Elementwise operators and copies over strided operands whose elements lie side
 // by side, or are one, along the innermost dim: several elements a thread.
 #include "divide.cuh"
+#include "group.cuh"
 #include "real.cuh"
 
 struct Wide {
@@ -14,9 +15,6 @@ struct Wide {
   float scalar[4];
   double param[4];
 };
-
-// A Group is W elements; it is read in pieces of up to sixteen bytes.
-template <typename T, int W> struct alignas(W * sizeof(T) < 16 ? W * sizeof(T) : 16) Group { T v[W]; };
 
 template <typename T, int W> __device__ __forceinline__ void take(const void* p, int at, bool single, float (&v)[W]) {
   const T* q = (const T*)p + at;
@@ -173,3 +171,53 @@ extern "C" __global__ void __launch_bounds__(256) transpose_1(Transpose a) { tra
 extern "C" __global__ void __launch_bounds__(256) transpose_2(Transpose a) { transpose<unsigned short, 64>(a); }
 extern "C" __global__ void __launch_bounds__(256) transpose_4(Transpose a) { transpose<u32, 32>(a); }
 extern "C" __global__ void __launch_bounds__(256) transpose_8(Transpose a) { transpose<u64, 32>(a); }
+
+// Operators whose operands lie side by side along different dims: tiles of the
+// result's matrices, and of the operands that run the other way, through shared
+// memory.
+struct Tiled {
+  u32 rows, cols, tiles; // of a matrix; of all
+  int op, dims, inputs;
+  Divider across, down; // tiles of a matrix
+  Divider size[8];      // of the dims that count matrices
+  int stride[4][8], row[4], col[4];
+  void* ptr[4]; // null: the operand is the number in scalar
+  int dtype[4], turned[4];
+  float scalar[4];
+  double param[4];
+};
+
+extern "C" __global__ void __launch_bounds__(256) tiled(Tiled a) {
+  __shared__ float tile[3][32][33];
+  u32 i = blockIdx.x, c0 = split_off(i, a.across) * 32, r0 = split_off(i, a.down) * 32;
+  int at[4] = {0, 0, 0, 0};
+  for (int d = a.dims - 1; d >= 0; d--) {
+    int r = d ? (int)split_off(i, a.size[d]) : (int)i;
+#pragma unroll
+    for (int o = 0; o < 4; o++) at[o] += r * a.stride[o][d];
+  }
+  u32 r = r0 + threadIdx.x, c = c0 + threadIdx.x;
+#pragma unroll
+  for (int o = 0; o < 3; o++)
+    if (o < a.inputs && a.turned[o + 1])
+#pragma unroll
+      for (int k = 0; k < 32; k += 8) {
+        u32 y = c0 + k + threadIdx.y;
+        if (y < a.cols && r < a.rows) tile[o][k + threadIdx.y][threadIdx.x] = loadf(a.ptr[o + 1], a.dtype[o + 1], at[o + 1] + (int)r * a.row[o + 1] + (int)y * a.col[o + 1]);
+      }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < 32; k += 8) {
+    u32 y = r0 + k + threadIdx.y;
+    if (y >= a.rows || c >= a.cols) continue;
+    float x[3][1], z[1];
+#pragma unroll
+    for (int o = 0; o < 3; o++) {
+      x[o][0] = a.scalar[o + 1];
+      if (o >= a.inputs || !a.ptr[o + 1]) continue;
+      x[o][0] = a.turned[o + 1] ? tile[o][threadIdx.x][k + threadIdx.y] : loadf(a.ptr[o + 1], a.dtype[o + 1], at[o + 1] + (int)y * a.row[o + 1] + (int)c * a.col[o + 1]);
+    }
+    apply_group<1>(a.op, x, a.param, z);
+    store<float>(a.ptr[0], a.dtype[0], at[0] + (int)y * a.row[0] + (int)c, z[0]);
+  }
+}
