@@ -275,6 +275,9 @@ func (d *Device) Supports(n *program.Node) error {
 			return fmt.Errorf("%s: operand %d is a constant array", name, i)
 		}
 	}
+	if a := n.Attrs; a != nil && a.Conv != nil && len(a.Conv.Stride) > 2 && d.dnn == nil {
+		return fmt.Errorf("%s: %d spatial dims: %w", name, len(a.Conv.Stride), d.noDNN)
+	}
 	if k.accepts != nil {
 		return k.accepts(n)
 	}
@@ -406,7 +409,7 @@ type kernel struct {
 }
 
 var kernels = collect(attentionKernels, composedKernels, convKernels, fillKernels, indexKernels, lossKernels, matmulKernels, normKernels, pointwiseKernels, poolKernels,
-	reduceKernels, sampleKernels, scatterKernels, stepKernels)
+	recurrentKernels, reduceKernels, sampleKernels, scatterKernels, stepKernels)
 
 // collect makes one table of the files' own.
 func collect(files ...func(register func(k kernel, names ...string))) map[string]kernel {

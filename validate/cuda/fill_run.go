@@ -122,6 +122,11 @@ func emptyRows(r *run) error {
 	if !contiguous(x) || !contiguous(out) {
 		return fmt.Errorf("rows with strides %v", x.Strides)
 	}
+	if p := r.arg(1); p != nil && p.At != out.At { // what is not zeroed stays
+		if err := r.pointwise("copy", out, [4]float64{}, onDevice(p)); err != nil {
+			return err
+		}
+	}
 	a := emptyRowsArgs{rows: x.Elems() / max(cols, 1), cols: cols, scores: r.ptr(x), out: r.ptr(out), dtype: dtype(x), outDType: dtype(out)}
 	return launch(r.d, "fill", "empty_rows", grid{x: a.rows, tx: 256}, &a)
 }

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
@@ -95,11 +96,13 @@ func (r *run) multiply(add addend, a, b, out *validate.Tensor) error {
 		return r.multiplyAny(add, x, y, z)
 	}
 	beta := 0.0
-	if add.tensor != nil {
-		if err := r.pointwise("copy", out, [4]float64{}, onDevice(add.tensor)); err != nil {
-			return err
-		}
+	if t := add.tensor; t != nil {
 		beta = add.beta
+		if t.At != out.At || !slices.Equal(t.Strides, out.Strides) { // it is not there already
+			if err := r.pointwise("copy", out, [4]float64{}, onDevice(t)); err != nil {
+				return err
+			}
+		}
 	}
 	if fc.transposed { // the result's rows lie side by side: c' = b' * a'
 		fc.transposed = false
