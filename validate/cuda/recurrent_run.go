@@ -20,9 +20,10 @@ type recurrentArgs struct {
 // recurrentKernels are those of this file.
 func recurrentKernels(register func(k kernel, names ...string)) {
 	typed := func(n *program.Node) error {
-		for _, t := range n.In {
-			if t.DType != n.In[0].DType || !isTraining(t.DType) {
-				return fmt.Errorf("%s: operands of %v and %v", n.Does(), n.In[0].DType, t.DType)
+		d := n.Out[0].DType
+		for i, o := range sketch(n).Args { // what the forward pass kept is no operand
+			if o.Kind == validate.OnDevice && o.Tensor.DType != d || !isTraining(d) {
+				return fmt.Errorf("%s: operand %d of %v for results of %v", n.Does(), i, o.Tensor.DType, d)
 			}
 		}
 		return nil
