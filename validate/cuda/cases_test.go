@@ -51,7 +51,7 @@ func runCase(t *testing.T, c *cases.Case, d *tandem, data map[string]*validate.A
 			}
 		}
 		raw := cases.Bytes(a, x.Strides, values) // results start as NaNs
-		top += aligned(int64(len(raw)))
+		top += padded(int64(len(raw)))
 		if err := d.Device.Upload(x.At, raw); err != nil {
 			t.Fatal(err)
 		}

@@ -139,7 +139,7 @@ func TestRelayoutInPlace(t *testing.T) {
 	x := b.tensor(shape, channelsLast(shape), func() float32 { n++; return n })
 	y := b.tensor(shape, straight(shape), func() float32 { return 100 })
 	first, second := b.tensor(shape, straight(shape), func() float32 { return -1 }), b.tensor(shape, straight(shape), func() float32 { return -1 })
-	c := copiesOf(x, y, x) // x and y are read, x is written
+	c := copiesOf(formatNCHW, x, y, x) // x and y are read, x is written
 	if want := []bool{true, false, true}; !slices.Equal(c.made, want) {
 		t.Fatalf("copies %v, want %v", c.made, want)
 	}
