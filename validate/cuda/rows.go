@@ -49,12 +49,12 @@ func (k *kernel) relaid(r *run) *relaid {
 	args, results := k.rows(r)
 	var list []*validate.Tensor
 	for _, i := range args {
-		if t := r.arg(i); t != nil {
+		if t := r.arg(i); t != nil && !contiguous(t) {
 			list, l.args = append(list, t), append(l.args, i)
 		}
 	}
 	for _, i := range results {
-		if t := r.result(i); t != nil {
+		if t := r.result(i); t != nil && !contiguous(t) {
 			list, l.results = append(list, t), append(l.results, i)
 		}
 	}
@@ -99,9 +99,6 @@ func (k *kernel) place(r *run, l *relaid) ([]validate.Tensor, error) {
 	}
 	list := slices.Clone(l.tensors)
 	for i := range list {
-		if !l.made[i] {
-			continue
-		}
 		t := &list[i]
 		bytes := t.DType.Bytes(t.Elems())
 		if k.spare && !l.isResult(i) {
@@ -148,9 +145,9 @@ func (d *Device) Work(n *program.Node) (int64, error) {
 		bytes = padded(k.work(r))
 	}
 	l := k.relaid(r)
-	spare := k.spare && scratches(n) >= l.operands()
+	spare := k.spare && scratches(n) >= len(l.args)
 	for i, t := range l.tensors {
-		if l.made[i] && (!spare || l.isResult(i)) {
+		if !spare || l.isResult(i) {
 			bytes += padded(t.DType.Bytes(t.Elems()))
 		}
 	}
@@ -164,17 +161,6 @@ func (d *Device) Needs(n *program.Node) (int64, error) {
 		return 0, nil
 	}
 	return d.Work(n)
-}
-
-// operands counts the operands that are copied.
-func (l *relaid) operands() int {
-	n := 0
-	for _, made := range l.made[:len(l.args)] {
-		if made {
-			n++
-		}
-	}
-	return n
 }
 
 // scratches counts what a node allocates besides its results.
