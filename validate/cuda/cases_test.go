@@ -13,7 +13,7 @@ import (
 )
 
 // TestCases runs the single kernels that the CPU device compares with PyTorch, in
-// both orders of dims, on the GPU and on the processor.
+// several layouts, on the GPU and on the processor.
 func TestCases(t *testing.T) {
 	list, data, err := cases.Read(filepath.Join("..", "cpu", "testdata", "kernels.npz"))
 	if err != nil {
@@ -33,23 +33,40 @@ func TestCases(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range list {
-		for _, swapped := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/%d/swapped=%v", list[i].Kernel, i, swapped), func(t *testing.T) { runCase(t, &list[i], d, data, swapped) })
+		for _, l := range caseLayouts {
+			t.Run(fmt.Sprintf("%s/%d/%s", list[i].Kernel, i, l.name), func(t *testing.T) { runCase(t, &list[i], d, data, l.strides) })
 		}
 	}
 }
 
-func runCase(t *testing.T, c *cases.Case, d *tandem, data map[string]*validate.Array, swapped bool) {
+// caseLayouts are orders of dims in memory: row-major, the first dim innermost,
+// and row-major with a gap behind every element.
+var caseLayouts = []struct {
+	name    string
+	strides func(shape []int64) []int64
+}{
+	{"rows", rowMajor},
+	{"swapped", func(shape []int64) []int64 {
+		out, n := make([]int64, len(shape)), int64(1)
+		for k := range shape {
+			out[k] = n
+			n *= max(shape[k], 1)
+		}
+		return out
+	}},
+	{"gaps", func(shape []int64) []int64 {
+		out := rowMajor(shape)
+		for k := range out {
+			out[k] *= 2
+		}
+		return out
+	}},
+}
+
+func runCase(t *testing.T, c *cases.Case, d *tandem, data map[string]*validate.Array, strides func([]int64) []int64) {
 	top := int64(0)
 	call := c.Call(data, func(a *validate.Array, values bool) validate.Tensor {
-		x := validate.Tensor{At: top, DType: a.DType, Shape: a.Shape, Strides: rowMajor(a.Shape)}
-		if swapped { // the first dim innermost
-			n := int64(1)
-			for k := range a.Shape {
-				x.Strides[k] = n
-				n *= max(a.Shape[k], 1)
-			}
-		}
+		x := validate.Tensor{At: top, DType: a.DType, Shape: a.Shape, Strides: strides(a.Shape)}
 		raw := cases.Bytes(a, x.Strides, values) // results start as NaNs
 		top += padded(int64(len(raw)))
 		if err := d.Device.Upload(x.At, raw); err != nil {

@@ -401,6 +401,8 @@ type kernel struct {
 	// rows says which tensors the kernel takes row-major only; nil: none. They
 	// are copied where they lie otherwise (rows.go).
 	rows rows
+	// updates are the operands that the kernel also writes.
+	updates []int
 	// spare says that the plan has memory for row-major operands, as PyTorch's
 	// operator makes them contiguous: copies go there first.
 	spare bool

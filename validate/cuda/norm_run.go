@@ -43,8 +43,8 @@ func normKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.rowNorm(-1, -1, 1) }}, "_fused_rms_norm")
 	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.rowNormBackward(3, 4) }}, "native_layer_norm_backward")
 	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.rowNormBackward(-1, 3) }}, "_fused_rms_norm_backward")
-	register(kernel{rows: unless(flatImages, only([]int{0}, []int{0})), run: batchNorm}, "batch_norm")
-	register(kernel{rows: unless(flatImages, only([]int{0, 1}, []int{0})), run: batchNormBackward}, "batch_norm_backward")
+	register(kernel{rows: both(only([]int{1, 2, 3, 4}, []int{1, 2}), unless(flatImages, only([]int{0}, []int{0}))), updates: []int{3, 4}, run: batchNorm}, "batch_norm")
+	register(kernel{rows: both(only([]int{2, 3, 4, 5, 6}, []int{1, 2}), unless(flatImages, only([]int{0, 1}, []int{0}))), run: batchNormBackward}, "batch_norm_backward")
 	register(kernel{rows: all, spare: true, run: groupNorm}, "native_group_norm")
 	register(kernel{rows: all, spare: true, run: groupNormBackward}, "native_group_norm_backward")
 }

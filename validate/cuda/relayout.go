@@ -82,15 +82,15 @@ func (c *copies) run(at int64, result int, move moveFunc, pass func(list []valid
 			list[i].At += at
 		}
 	}
-	return c.runOn(list, func(i int) bool { return i == result }, move, pass)
+	return c.runOn(list, func(i int) bool { return i != result }, func(i int) bool { return i == result }, move, pass)
 }
 
 // runOn is run on a list of the tensors whose copies lie where the caller has
-// room for them. All operands are copied before the pass and all results after
-// it, so a result may lie where an operand does.
-func (c *copies) runOn(list []validate.Tensor, result func(i int) bool, move moveFunc, pass func(list []validate.Tensor) error) error {
+// room for them. What the pass reads is copied before it and what it writes after
+// it, so a result may lie where an operand does, and a tensor may be both.
+func (c *copies) runOn(list []validate.Tensor, reads, writes func(i int) bool, move moveFunc, pass func(list []validate.Tensor) error) error {
 	for i := range list {
-		if c.made[i] && !result(i) {
+		if c.made[i] && reads(i) {
 			if err := move(&list[i], c.given[i]); err != nil {
 				return err
 			}
@@ -100,7 +100,7 @@ func (c *copies) runOn(list []validate.Tensor, result func(i int) bool, move mov
 		return err
 	}
 	for i := range list {
-		if c.made[i] && result(i) {
+		if c.made[i] && writes(i) {
 			if err := move(c.given[i], &list[i]); err != nil {
 				return err
 			}

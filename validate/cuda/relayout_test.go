@@ -146,7 +146,7 @@ func TestRelayoutInPlace(t *testing.T) {
 	list := slices.Clone(c.tensors)
 	list[0].At, list[2].At = second.At, first.At
 	move := func(to, from *validate.Tensor) error { return b.call("copy", nil, []*validate.Tensor{to}, from) }
-	if err := c.runOn(list, func(i int) bool { return i == 2 }, move, func(l []validate.Tensor) error {
+	if err := c.runOn(list, func(i int) bool { return i < 2 }, func(i int) bool { return i == 2 }, move, func(l []validate.Tensor) error {
 		return b.call("add", nil, []*validate.Tensor{&l[2]}, &l[0], &l[1])
 	}); err != nil {
 		t.Fatal(err)

@@ -22,6 +22,15 @@ func only(args, results []int) rows {
 	return func(*run) ([]int, []int) { return args, results }
 }
 
+// both is what two say.
+func both(a, b rows) rows {
+	return func(r *run) (args, results []int) {
+		args, results = a(r)
+		more, further := b(r)
+		return slices.Concat(args, more), slices.Concat(results, further)
+	}
+}
+
 // unless is what another says, but nothing where the kernel serves the tensors as
 // they lie.
 func unless(native func(*run) bool, what rows) rows {
@@ -76,7 +85,9 @@ func (k *kernel) start(r *run) error {
 		return err
 	}
 	move := func(to, from *validate.Tensor) error { return r.pointwise("copy", to, [4]float64{}, onDevice(from)) }
-	return l.runOn(list, l.isResult, move, func(list []validate.Tensor) error {
+	reads := func(i int) bool { return !l.isResult(i) }
+	writes := func(i int) bool { return l.isResult(i) || slices.Contains(k.updates, l.args[i]) }
+	return l.runOn(list, reads, writes, move, func(list []validate.Tensor) error {
 		c := *r.c
 		c.Args, c.Results = slices.Clone(c.Args), slices.Clone(c.Results)
 		for i := range list {
