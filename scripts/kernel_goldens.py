@@ -243,7 +243,7 @@ def pools():
         y, idx = F.max_pool2d(x, kernel, stride, pad, dil, ceil, return_indices=True)
         g = rand(*y.shape)
         case("max_pool_with_indices", [x], [y, idx], pool=pool)
-        case("max_pool2d_with_indices_backward", [g, x, idx], grads(lambda x: F.max_pool2d(x, kernel, stride, pad, dil, ceil), g, x), dims=[2, 3])
+        case("max_pool2d_with_indices_backward", [g, x, idx], grads(lambda x: F.max_pool2d(x, kernel, stride, pad, dil, ceil), g, x), dims=[2, 3], pool=pool)
     for kernel, stride, pad, ceil, include, divisor in (([3, 2], [2, 2], [1, 0], False, True, None), ([3, 3], [2, 3], [1, 1], True, False, None), ([2, 3], [2, 2], [1, 1], True, True, 5)):
         f = lambda x: F.avg_pool2d(x, kernel, stride, pad, ceil, include, divisor)
         pool = {"kernel": kernel, "stride": stride, "pad": pad, "dilation": [1, 1], "excludePad": not include, "divisor": divisor or 0}

@@ -25,6 +25,9 @@ type Device interface {
 	// Work returns how many bytes a library of the device wants to work in while
 	// n runs, besides what n allocates itself. It needs no arena.
 	Work(n *program.Node) (int64, error)
+	// Needs returns how many bytes of Work n cannot run without: the rest only
+	// makes it faster. It needs no arena.
+	Needs(n *program.Node) (int64, error)
 	// Prepare is told all calls before the first of them runs.
 	Prepare(calls []*Call) error
 	// Memory returns what the driver says is free and in all, in bytes.

@@ -289,11 +289,16 @@ func (l *Layout) checkWork(p *program.Program, node int, there map[program.Stora
 }
 
 // Works asks a device how many bytes it wants to work in for each node.
-func Works(d Device, p *program.Program) ([]int64, error) {
+func Works(d Device, p *program.Program) ([]int64, error) { return asked(d.Work, p) }
+
+// needs is how much of its work each node cannot run without.
+func needs(d Device, p *program.Program) ([]int64, error) { return asked(d.Needs, p) }
+
+func asked(ask func(*program.Node) (int64, error), p *program.Program) ([]int64, error) {
 	out := make([]int64, len(p.Nodes))
 	for i := range p.Nodes {
 		var err error
-		if out[i], err = d.Work(&p.Nodes[i]); err != nil {
+		if out[i], err = ask(&p.Nodes[i]); err != nil {
 			return nil, fmt.Errorf("node %d (%s): %w", i, p.Nodes[i].Op, err)
 		}
 	}

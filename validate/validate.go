@@ -198,32 +198,36 @@ func (v *validation) layout(p *program.Program, planned *planner.Arena) (l *Layo
 	if err != nil {
 		return nil, err
 	}
+	least, err := needs(d, p)
+	if err != nil {
+		return nil, err
+	}
 	room := int64(math.MaxInt64)
 	if v.q.Cap > 0 {
 		room = v.q.Cap - d.Info().Context
 	}
 	if planned != nil {
-		if l, err = v.arranged(p, planned, work, room); l != nil || err != nil {
+		if l, err = v.arranged(p, planned, work, least, room); l != nil || err != nil {
 			return l, err
 		}
 	}
-	l, err = v.within(work, room, func(work []int64) (*Layout, error) { return NewLayoutFor(p, work), nil })
+	l, err = v.within(work, least, room, func(work []int64) (*Layout, error) { return NewLayoutFor(p, work), nil })
 	if err != nil {
 		return nil, err
 	}
 	return l, l.Check(p)
 }
 
-// within lays out under a cap: libraries work in less, the widest first, before
-// the plan itself is said not to fit.
-func (v *validation) within(work []int64, room int64, place func(work []int64) (*Layout, error)) (*Layout, error) {
+// within lays out under a cap: libraries work in less, the widest first and none
+// in less than it cannot run without, before the plan itself is said not to fit.
+func (v *validation) within(work, least []int64, room int64, place func(work []int64) (*Layout, error)) (*Layout, error) {
 	work = slices.Clone(work)
 	l, err := place(work)
 	for limit := slices.Max(append(work, 0)) / 2; err == nil && l.Bytes > room && limit > 0; limit /= 2 {
 		v.clipped = true
 		for i, n := range work {
 			if n > limit {
-				work[i] = 0
+				work[i] = least[i]
 			}
 		}
 		l, err = place(work)
@@ -237,11 +241,11 @@ var errOverlap = errors.New("the plan's offsets are wrong")
 // arranged places storages as the plan says. It returns no layout, and notes
 // why, where the plan is of another program or leaves no room for the device's
 // libraries under the cap.
-func (v *validation) arranged(p *program.Program, planned *planner.Arena, work []int64, room int64) (*Layout, error) {
+func (v *validation) arranged(p *program.Program, planned *planner.Arena, work, least []int64, room int64) (*Layout, error) {
 	note := func(ok *bool, detail string) {
 		v.r.Checks = append(v.r.Checks, Check{Name: "offsets", OK: ok, Detail: detail})
 	}
-	l, err := v.within(work, room, func(work []int64) (*Layout, error) { return Arranged(planned, p, work) })
+	l, err := v.within(work, least, room, func(work []int64) (*Layout, error) { return Arranged(planned, p, work) })
 	switch {
 	case errors.Is(err, ErrOtherProgram):
 		note(nil, err.Error()+", made by another version: its storages are placed anew")

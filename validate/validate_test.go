@@ -367,3 +367,24 @@ func TestOptimizerSteps(t *testing.T) {
 		}
 	}
 }
+
+// A strict device cannot run convolutions without its memory.
+type strict struct{ greedy }
+
+func (s strict) Needs(n *program.Node) (int64, error) { return s.Work(n) }
+
+// Under a cap a plan does not fit where a kernel cannot do without its memory:
+// nothing runs.
+func TestCapBelowNeeds(t *testing.T) {
+	q := question(t, "resnet", planner.Config{Batch: 2})
+	q.Open = func() (validate.Device, error) { return strict{greedy{cpu.New()}}, nil }
+	q.Cap = 128 << 20
+	r := answer(t, q)
+	if r.Verdict == validate.Validated || r.Arena.PlannedBytes <= q.Cap || r.Arena.UsedBytes != 0 {
+		t.Errorf("%s in %d bytes, %d used: %v", r.Verdict, r.Arena.PlannedBytes, r.Arena.UsedBytes, failed(r))
+	}
+	q.Cap = 1 << 30
+	if r := answer(t, q); r.Verdict != validate.Validated || r.Arena.PlannedBytes < 256<<20 {
+		t.Errorf("with room: %s in %d bytes: %v", r.Verdict, r.Arena.PlannedBytes, failed(r))
+	}
+}

@@ -62,6 +62,9 @@ func (d *Device) Supports(n *program.Node) error {
 // Work is none: no library runs here.
 func (d *Device) Work(*program.Node) (int64, error) { return 0, nil }
 
+// Needs is none.
+func (d *Device) Needs(*program.Node) (int64, error) { return 0, nil }
+
 // Prepare has nothing to do.
 func (d *Device) Prepare([]*validate.Call) error { return nil }
 

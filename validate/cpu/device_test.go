@@ -6,6 +6,7 @@ import (
 
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/cpu"
+	"github.com/memplan/memplan/validate/internal/cases"
 )
 
 // TestArena: what lies outside the arena is an error, not a crash.
@@ -27,7 +28,7 @@ func TestArena(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	c := kernelCase{Kernel: "neg"}
+	c := kernelCase{Case: cases.Case{Kernel: "neg"}}
 	far := validate.Tensor{At: 1000, DType: 1, Shape: []int64{16}, Strides: []int64{1}}
 	if err := d.Run(c.call(far)); err == nil || !strings.Contains(err.Error(), "outside the arena") {
 		t.Errorf("a tensor that reaches out: %v", err)

@@ -2,7 +2,6 @@ package cpu_test
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -13,21 +12,12 @@ import (
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/cpu"
+	"github.com/memplan/memplan/validate/internal/cases"
 )
 
-// A kernelCase is one of scripts/kernel_goldens.py.
+// A kernelCase is a case with a seed for its random numbers.
 type kernelCase struct {
-	Kernel  string
-	Args    []any // names of arrays, numbers, or nil
-	Results []*string
-	Scalars []float64
-	Dims    []int64
-	Mode    string
-	Conv    *program.Conv
-	Pool    *program.Pool
-	Window  *program.Window
-	After   map[int]string // operands that the kernel updates
-
+	cases.Case
 	seed uint64
 }
 
@@ -65,58 +55,15 @@ type bench struct {
 	top int64
 }
 
-// each calls f with the number of every element and where it lies.
-func each(shape, strides []int64, f func(i int, at int64)) {
-	idx := make([]int64, len(shape))
-	n := int64(1)
-	for _, d := range shape {
-		n *= d
-	}
-	for i := range n {
-		at := int64(0)
-		for j := range idx {
-			at += idx[j] * strides[j]
-		}
-		f(int(i), at)
-		for j := len(idx) - 1; j >= 0; j-- {
-			if idx[j]++; idx[j] < shape[j] {
-				break
-			}
-			idx[j] = 0
-		}
-	}
-}
-
 // place puts an array into the arena; without values the place is full of NaNs.
 func (b *bench) place(a *validate.Array, l layout, values bool) validate.Tensor {
 	t := validate.Tensor{At: b.top, DType: a.DType, Shape: a.Shape, Strides: l.strides(a.Shape)}
-	size := a.DType.Bytes(1)
-	span := int64(1)
-	for i, n := range a.Shape {
-		span += (n - 1) * t.Strides[i]
-	}
-	raw := slices.Repeat([]byte{0xff}, int(span*size))
-	if values {
-		each(t.Shape, t.Strides, func(i int, at int64) { put(raw[at*size:], a.DType, float64(a.Values[i])) })
-	}
-	b.top += (span*size + 255) / 256 * 256
+	raw := cases.Bytes(a, t.Strides, values)
+	b.top += (int64(len(raw)) + 255) / 256 * 256
 	if err := b.d.Upload(t.At, raw); err != nil {
 		b.t.Fatal(err)
 	}
 	return t
-}
-
-func put(b []byte, t graph.DType, v float64) {
-	switch t {
-	case graph.Float32:
-		binary.LittleEndian.PutUint32(b, math.Float32bits(float32(v)))
-	case graph.Float64:
-		binary.LittleEndian.PutUint64(b, math.Float64bits(v))
-	case graph.Int64:
-		binary.LittleEndian.PutUint64(b, uint64(int64(v)))
-	default:
-		b[0] = byte(v)
-	}
 }
 
 func get(b []byte, t graph.DType) float32 {
@@ -136,7 +83,7 @@ func (b *bench) fetch(t *validate.Tensor) *validate.Array {
 	a := &validate.Array{Shape: t.Shape, DType: t.DType, Values: make([]float32, t.Elems())}
 	size := t.DType.Bytes(1)
 	raw := make([]byte, size)
-	each(t.Shape, t.Strides, func(i int, at int64) {
+	cases.Each(t.Shape, t.Strides, func(i int, at int64) {
 		if err := b.d.Download(raw, t.At+at*size); err != nil {
 			b.t.Fatal(err)
 		}
@@ -152,30 +99,9 @@ func (c *kernelCase) run(t *testing.T, data map[string]*validate.Array, l layout
 		t.Fatal(err)
 	}
 	b := &bench{t: t, d: d}
-	n := &program.Node{Op: c.Kernel, Kernel: c.Kernel, Attrs: &program.Attrs{Scalars: c.Scalars, Dims: c.Dims, Mode: c.Mode, Conv: c.Conv, Pool: c.Pool, Window: c.Window}}
-	call := &validate.Call{Node: n, Kernel: c.Kernel, Seed: c.seed}
-	for _, a := range c.Args {
-		switch a := a.(type) {
-		case string:
-			call.Args = append(call.Args, validate.Operand{Kind: validate.OnDevice, Tensor: b.place(data[a], l, true)})
-			n.Attrs.Args = append(n.Attrs.Args, program.Arg{In: int32(len(n.In))})
-			n.In = append(n.In, program.Tensor{DType: data[a].DType, Shape: data[a].Shape})
-		case float64:
-			call.Args = append(call.Args, validate.Operand{Kind: validate.IsNumber, Value: a})
-			n.Attrs.Args = append(n.Attrs.Args, program.Arg{In: program.Number, Value: a})
-		default:
-			call.Args = append(call.Args, validate.Operand{})
-			n.Attrs.Args = append(n.Attrs.Args, program.Arg{In: program.Absent})
-		}
-	}
-	for _, r := range c.Results {
-		if r == nil {
-			call.Results = append(call.Results, validate.Tensor{At: -1})
-			continue
-		}
-		call.Results = append(call.Results, b.place(data[*r], l, false))
-	}
-	if err := d.Supports(n); err != nil {
+	call := c.Call(data, func(a *validate.Array, values bool) validate.Tensor { return b.place(a, l, values) })
+	call.Seed = c.seed
+	if err := d.Supports(call.Node); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Run(call); err != nil {
@@ -258,21 +184,13 @@ func differ(a, b *validate.Array) float64 {
 // TestKernels compares single kernels with PyTorch and its autograd, with
 // operands and results in several layouts.
 func TestKernels(t *testing.T) {
-	data, err := validate.ReadNPZ(filepath.Join("testdata", "kernels.npz"))
+	list, data, err := cases.Read(filepath.Join("testdata", "kernels.npz"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := make([]byte, len(data["cases"].Values))
-	for i, v := range data["cases"].Values {
-		text[i] = byte(v)
-	}
-	var cases []kernelCase
-	if err := json.Unmarshal(text, &cases); err != nil {
-		t.Fatal(err)
-	}
 	tested := map[string]bool{}
-	for i := range cases {
-		c := &cases[i]
+	for i := range list {
+		c := &kernelCase{Case: list[i]}
 		tested[c.Kernel] = true
 		for _, l := range layouts {
 			t.Run(fmt.Sprintf("%s/%d/%s", c.Kernel, i, l.name), func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/cpu"
+	"github.com/memplan/memplan/validate/internal/cases"
 )
 
 // notRun are the optimizers of the table that the device does not have.
@@ -75,9 +76,9 @@ func optimize(t *testing.T, o *profile.Optimizer, n *program.Node, data map[stri
 		for i := range n.Attrs.Rule.Params {
 			g := &call.Args[2*i+1].Tensor
 			values := data[fmt.Sprintf("grad:%d:%d", i, step)].Values
-			each(g.Shape, g.Strides, func(j int, at int64) {
+			cases.Each(g.Shape, g.Strides, func(j int, at int64) {
 				raw := make([]byte, 4)
-				put(raw, g.DType, float64(values[j]))
+				cases.Put(raw, g.DType, float64(values[j]))
 				if err := d.Upload(g.At+4*at, raw); err != nil {
 					t.Fatal(err)
 				}

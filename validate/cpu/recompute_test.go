@@ -16,6 +16,7 @@ import (
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/cpu"
+	"github.com/memplan/memplan/validate/internal/cases"
 )
 
 // TestRecompute trains with checkpoints, some of which keep results, by a schedule of operations, and
@@ -254,7 +255,7 @@ func TestRandom(t *testing.T) {
 		{"uniform", []float64{-1, 3}, 1, 16.0 / 12}, {"normal", []float64{2, 3}, 2, 9}, {"randn", []float64{0, 1}, 0, 1}, {"bernoulli", []float64{0.3}, 0.3, 0.21}, {"randint", []float64{2, 7}, 4, 2},
 	} {
 		draw := func(seed uint64) []float32 {
-			k := kernelCase{Kernel: c.kernel, Scalars: c.scalars, Results: []*string{new(string)}}
+			k := kernelCase{Case: cases.Case{Kernel: c.kernel, Scalars: c.scalars, Results: []*string{new(string)}}}
 			if c.kernel == "bernoulli" {
 				k.Args = []any{""}
 			}

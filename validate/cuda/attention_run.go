@@ -44,10 +44,10 @@ func attentionKernels(register func(k kernel, names ...string)) {
 	}
 	// Results: the output and the log-sum-exp. Operands of the backward:
 	// gradient, mask, key, query, value, log-sum-exp, output.
-	register(kernel{accepts: narrow, run: func(r *run) error { return r.attention(0, 1) }}, base+"efficient_attention", base+"flash_attention")
-	register(kernel{accepts: narrow, run: func(r *run) error { return r.attention(2, 3) }}, base+"cudnn_attention")
-	register(kernel{accepts: narrow, run: func(r *run) error { return r.attentionBackward(1, 2) }}, base+"efficient_attention_backward", base+"cudnn_attention_backward")
-	register(kernel{accepts: narrow, run: func(r *run) error { return r.attentionBackward(-1, 1) }}, base+"flash_attention_backward")
+	register(kernel{accepts: narrow, rows: only(nil, []int{1}), run: func(r *run) error { return r.attention(0, 1) }}, base+"efficient_attention", base+"flash_attention")
+	register(kernel{accepts: narrow, rows: only(nil, []int{3}), run: func(r *run) error { return r.attention(2, 3) }}, base+"cudnn_attention")
+	register(kernel{accepts: narrow, rows: only([]int{5}, nil), run: func(r *run) error { return r.attentionBackward(1, 2) }}, base+"efficient_attention_backward", base+"cudnn_attention_backward")
+	register(kernel{accepts: narrow, rows: only([]int{4}, nil), run: func(r *run) error { return r.attentionBackward(-1, 1) }}, base+"flash_attention_backward")
 }
 
 // heads describes queries, keys, values and mask.

@@ -109,15 +109,15 @@ func (f factor) op() C.int {
 	return 0
 }
 
-// gemm computes c = a*b + beta*c for a batch of column-major matrices of one
+// gemm computes c = alpha*a*b + beta*c for a batch of column-major matrices of one
 // type; c is m by n.
-func (b *blas) gemm(d graph.DType, m, n, k, batch int64, x, y, c factor, beta float64) error {
+func (b *blas) gemm(d graph.DType, m, n, k, batch int64, x, y, c factor, alpha, beta float64) error {
 	compute := C.int(68)
 	if d == graph.Float64 {
 		compute = 70
 	}
 	t := cudaTypes[d]
-	rc := C.blas_gemm(b.fnGemm, b.handle, x.op(), y.op(), C.int(m), C.int(n), C.int(k), 1, C.uintptr_t(x.ptr), t, C.int(x.ld), C.longlong(x.stride),
+	rc := C.blas_gemm(b.fnGemm, b.handle, x.op(), y.op(), C.int(m), C.int(n), C.int(k), C.double(alpha), C.uintptr_t(x.ptr), t, C.int(x.ld), C.longlong(x.stride),
 		C.uintptr_t(y.ptr), t, C.int(y.ld), C.longlong(y.stride), C.double(beta), C.uintptr_t(c.ptr), t, C.int(c.ld), C.longlong(c.stride), C.int(batch), compute)
 	if rc != 0 {
 		return fmt.Errorf("cuBLAS: status %d for a product of %d x %d x %d, batch %d", int(rc), m, n, k, batch)

@@ -206,9 +206,9 @@ func (r *run) cudnn(k *convKey, plan *convPlan, x, w, y *validate.Tensor, at int
 	return r.d.dnn.run(k, plan, a, b, out, uint64(r.d.at(at)))
 }
 
-// Work is what the passes of a convolution need beyond nothing: of one that runs
+// convWork is what the passes of a convolution need beyond nothing: of one that runs
 // several, the most.
-func (d *Device) Work(n *program.Node) (int64, error) {
+func (d *Device) convWork(n *program.Node) (int64, error) {
 	c := n.Attrs
 	if d.dnn == nil || c == nil || c.Conv == nil {
 		return 0, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/cpu"
+	"github.com/memplan/memplan/validate/internal/cases"
 )
 
 // A convCase is a convolution of some kind; orders are those of operand, weight
@@ -124,7 +125,7 @@ func (b *convBoard) operand(shape []int64, order byte) validate.Tensor {
 		}
 		switch bits := math.Float32bits(v); b.dtype {
 		case graph.Float32:
-			set(raw, b.dtype, i, v)
+			cases.Put(raw[4*i:], b.dtype, float64(v))
 		case graph.BFloat16:
 			raw[2*i], raw[2*i+1] = byte(bits>>16), byte(bits>>24)
 		case graph.Float16: // sixteenths are normal there, and exact

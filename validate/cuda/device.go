@@ -275,6 +275,9 @@ func (d *Device) Supports(n *program.Node) error {
 			return fmt.Errorf("%s: operand %d is a constant array", name, i)
 		}
 	}
+	if a := n.Attrs; a != nil && a.Conv != nil && len(a.Conv.Stride) > 2 && d.dnn == nil {
+		return fmt.Errorf("%s: %d spatial dims: %w", name, len(a.Conv.Stride), d.noDNN)
+	}
 	if k.accepts != nil {
 		return k.accepts(n)
 	}
@@ -294,7 +297,7 @@ func (d *Device) Run(c *validate.Call) error {
 	if err := d.mark(); err != nil {
 		return err
 	}
-	if err := k.run(&run{d: d, c: c}); err != nil {
+	if err := k.start(&run{d: d, c: c}); err != nil {
 		return fmt.Errorf("%s %q: %w", c.Kernel, c.Node.Name, err)
 	}
 	return d.mark()
@@ -395,9 +398,20 @@ type kernel struct {
 	run func(*run) error
 	// accepts says why a node cannot run though it is complete; nil: none.
 	accepts func(*program.Node) error
+	// rows says which tensors the kernel takes row-major only; nil: none. They
+	// are copied where they lie otherwise (rows.go).
+	rows rows
+	// updates are the operands that the kernel also writes.
+	updates []int
+	// spare says that the plan has memory for row-major operands, as PyTorch's
+	// operator makes them contiguous: copies go there first.
+	spare bool
+	// work is how many bytes the kernel itself works in; nil: none.
+	work func(*run) int64
 }
 
-var kernels = collect(attentionKernels, convKernels, fillKernels, indexKernels, lossKernels, matmulKernels, normKernels, pointwiseKernels, poolKernels, reduceKernels, stepKernels)
+var kernels = collect(attentionKernels, composedKernels, convKernels, fillKernels, indexKernels, lossKernels, matmulKernels, normKernels, pointwiseKernels, poolKernels,
+	recurrentKernels, reduceKernels, sampleKernels, scatterKernels, stepKernels)
 
 // collect makes one table of the files' own.
 func collect(files ...func(register func(k kernel, names ...string))) map[string]kernel {

@@ -45,11 +45,11 @@ func fillKernels(register func(k kernel, names ...string)) {
 	for name, kind := range map[string]int32{"arange": fillArange, "uniform": fillUniform, "normal": fillNormal, "randn": fillNormal, "randint": fillBelow, "bernoulli": fillBernoulli} {
 		register(kernel{run: func(r *run) error { return r.fill(r.result(0), kind, nil) }}, name)
 	}
-	register(kernel{run: func(r *run) error { return r.fill(r.result(0), fillTril, r.arg(0)) }}, "tril")
-	register(kernel{run: func(r *run) error { return r.fill(r.result(0), fillTriu, r.arg(0)) }}, "triu")
+	register(kernel{rows: only([]int{0}, nil), run: func(r *run) error { return r.fill(r.result(0), fillTril, r.arg(0)) }}, "tril")
+	register(kernel{rows: only([]int{0}, nil), run: func(r *run) error { return r.fill(r.result(0), fillTriu, r.arg(0)) }}, "triu")
 	register(kernel{run: func(r *run) error { return r.fill(r.result(0), fillCausal, nil) }}, "causal_bias")
 	register(kernel{run: dropout}, "native_dropout")
-	register(kernel{run: emptyRows}, "empty_rows")
+	register(kernel{rows: all, run: emptyRows}, "empty_rows")
 }
 
 // fill makes elements from their numbers, counted row by row.
@@ -121,6 +121,11 @@ func emptyRows(r *run) error {
 	cols := x.Shape[len(x.Shape)-1]
 	if !contiguous(x) || !contiguous(out) {
 		return fmt.Errorf("rows with strides %v", x.Strides)
+	}
+	if p := r.arg(1); p != nil && p.At != out.At { // what is not zeroed stays
+		if err := r.pointwise("copy", out, [4]float64{}, onDevice(p)); err != nil {
+			return err
+		}
 	}
 	a := emptyRowsArgs{rows: x.Elems() / max(cols, 1), cols: cols, scores: r.ptr(x), out: r.ptr(out), dtype: dtype(x), outDType: dtype(out)}
 	return launch(r.d, "fill", "empty_rows", grid{x: a.rows, tx: 256}, &a)

@@ -51,8 +51,8 @@ func indexKernels(register func(k kernel, names ...string)) {
 		}
 		return nil
 	}
-	register(kernel{run: embedding}, "embedding")
-	register(kernel{run: embeddingBackward}, "embedding_dense_backward")
+	register(kernel{rows: tableRows, run: embedding}, "embedding")
+	register(kernel{rows: gradientRows, spare: true, run: embeddingBackward}, "embedding_dense_backward")
 	register(kernel{run: index, accepts: few}, "index")
 	register(kernel{run: indexBackward, accepts: few}, "index_backward")
 	register(kernel{run: func(r *run) error { return r.pick(false, false) }}, "index_select")
@@ -64,8 +64,8 @@ func indexKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: repeat}, "repeat")
 	register(kernel{run: flip}, "flip")
 	register(kernel{run: roll}, "roll")
-	register(kernel{run: func(r *run) error { return r.window(0) }}, "unview")
-	register(kernel{run: func(r *run) error { return r.window(r.scalar(0, 0)) }}, "constant_pad_nd")
+	register(kernel{rows: unless(openWindow, only(nil, []int{0})), run: func(r *run) error { return r.window(0) }}, "unview")
+	register(kernel{rows: unless(openWindow, only(nil, []int{0})), run: func(r *run) error { return r.window(r.scalar(0, 0)) }}, "constant_pad_nd")
 }
 
 func isIndex(t *validate.Tensor) bool {
@@ -92,6 +92,37 @@ func rowsOf(idx *validate.Tensor) (rows [3]int64, ok bool) {
 		return [3]int64{size[1], strides[0][0], strides[0][1]}, true
 	}
 	return rows, false
+}
+
+// tableRows are what embedding takes row-major only: its result, a table whose
+// rows are not dense, and indices that are no rows of rows.
+func tableRows(r *run) (args, results []int) {
+	if w := r.arg(0); len(w.Shape) == 2 && w.Strides[1] != 1 && w.Shape[1] != 1 {
+		args = append(args, 0)
+	}
+	if _, ok := rowsOf(r.arg(1)); !ok {
+		args = append(args, 1)
+	}
+	return args, []int{0}
+}
+
+// gradientRows are what embedding_dense_backward takes so.
+func gradientRows(r *run) (args, results []int) {
+	args = []int{0}
+	if _, ok := rowsOf(r.arg(1)); !ok {
+		args = append(args, 1)
+	}
+	return args, []int{0}
+}
+
+// openWindow reports a result in which the call's window can be shown.
+func openWindow(r *run) bool {
+	out, in := r.result(0), r.arg(0)
+	if contiguous(out) {
+		return true
+	}
+	_, ok := placed(out, in.Shape, r.attrs().Window)
+	return ok
 }
 
 func embedding(r *run) error {
@@ -153,13 +184,13 @@ func (a *indexArgs) addIndex(r *run, idx, base *validate.Tensor, d int64, stride
 }
 
 // advanced describes an index call between its base and its values; the first
-// index is operand 1. lead is how many dims come before those of the indices,
+// index is operand first. lead is how many dims come before those of the indices,
 // wide how many the indices have.
-func (r *run) advanced(base, values *validate.Tensor) (a indexArgs, lead, wide int, err error) {
+func (r *run) advanced(base, values *validate.Tensor, first int) (a indexArgs, lead, wide int, err error) {
 	dims := r.attrs().Dims
 	wide = -1
 	for i := range dims {
-		if t := r.arg(1 + i); t != nil {
+		if t := r.arg(first + i); t != nil {
 			wide = max(wide, len(t.Shape))
 		}
 	}
@@ -174,7 +205,7 @@ func (r *run) advanced(base, values *validate.Tensor) (a indexArgs, lead, wide i
 	a.setValues(r, values)
 	shape := values.Shape[lead : lead+wide]
 	for i, d := range dims {
-		t := r.arg(1 + i)
+		t := r.arg(first + i)
 		if t == nil {
 			return a, 0, 0, fmt.Errorf("index %d is not on the device", i)
 		}
@@ -201,7 +232,7 @@ func (r *run) advanced(base, values *validate.Tensor) (a indexArgs, lead, wide i
 }
 
 func index(r *run) error {
-	a, _, _, err := r.advanced(r.arg(0), r.result(0))
+	a, _, _, err := r.advanced(r.arg(0), r.result(0), 1)
 	if err != nil {
 		return err
 	}
@@ -216,7 +247,7 @@ func indexBackward(r *run) error {
 	if err := r.zero(out); err != nil {
 		return err
 	}
-	a, lead, wide, err := r.advanced(out, g)
+	a, lead, wide, err := r.advanced(out, g, 1)
 	if err != nil {
 		return err
 	}

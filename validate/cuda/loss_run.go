@@ -21,8 +21,8 @@ type nllArgs struct {
 
 // lossKernels are those of this file.
 func lossKernels(register func(k kernel, names ...string)) {
-	register(kernel{run: nll}, "nll_loss_forward", "nll_loss2d_forward")
-	register(kernel{run: nllBackward}, "nll_loss_backward", "nll_loss2d_backward")
+	register(kernel{rows: all, run: nll}, "nll_loss_forward", "nll_loss2d_forward")
+	register(kernel{rows: all, run: nllBackward}, "nll_loss_backward", "nll_loss2d_backward")
 	register(kernel{run: glu}, "glu")
 	register(kernel{run: gluBackward}, "glu_backward")
 }

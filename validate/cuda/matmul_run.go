@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
@@ -19,8 +20,8 @@ type matmulArgs struct {
 
 // matmulKernels are those of this file.
 func matmulKernels(register func(k kernel, names ...string)) {
-	register(kernel{run: func(r *run) error { return r.product(nil, r.arg(0), r.arg(1)) }}, "mm", "bmm")
-	register(kernel{run: func(r *run) error { return r.product(r.arg(0), r.arg(1), r.arg(2)) }}, "addmm", "baddbmm")
+	register(kernel{run: func(r *run) error { return r.product(addend{alpha: 1}, r.arg(0), r.arg(1)) }}, "mm", "bmm")
+	register(kernel{run: func(r *run) error { return r.product(r.addend(), r.arg(1), r.arg(2)) }}, "addmm", "baddbmm")
 	register(kernel{run: func(r *run) error { return r.vectors(r.arg(0), column(r.arg(1))) }}, "mv")
 	register(kernel{run: func(r *run) error { return r.vectors(row(r.arg(0)), column(r.arg(1))) }}, "dot")
 }
@@ -41,7 +42,7 @@ func (r *run) vectors(a, b *validate.Tensor) error {
 	if len(out.Shape) > 0 {
 		stride = out.Strides[0]
 	}
-	return r.multiply(nil, a, b, part(out, []int64{a.Shape[0], b.Shape[1]}, []int64{stride, 1}, 0))
+	return r.multiply(addend{alpha: 1}, a, b, part(out, []int64{a.Shape[0], b.Shape[1]}, []int64{stride, 1}, 0))
 }
 
 // batched shows a matrix, or a batch of them, with three dims.
@@ -52,7 +53,7 @@ func batched(t *validate.Tensor) *validate.Tensor {
 	return part(t, append([]int64{1}, t.Shape...), append([]int64{0}, t.Strides...), 0)
 }
 
-func (r *run) product(add, a, b *validate.Tensor) error {
+func (r *run) product(add addend, a, b *validate.Tensor) error {
 	out := r.result(0)
 	if a == nil || b == nil || len(a.Shape) < 2 || len(a.Shape) > 3 {
 		return fmt.Errorf("a product of operands that are no matrices on the device")
@@ -60,8 +61,25 @@ func (r *run) product(add, a, b *validate.Tensor) error {
 	return r.multiply(add, a, b, out)
 }
 
-// multiply computes out = a*b + add.
-func (r *run) multiply(add, a, b, out *validate.Tensor) error {
+// An addend says what comes to a product: alpha times the product and beta times
+// a tensor, nil for none.
+type addend struct {
+	tensor      *validate.Tensor
+	beta, alpha float64
+}
+
+// addend is operand 0 with the call's factors. As in PyTorch a beta of 0 hides
+// what the tensor holds.
+func (r *run) addend() addend {
+	a := addend{tensor: r.arg(0), beta: r.scalar(0, 1), alpha: r.scalar(1, 1)}
+	if a.beta == 0 {
+		a.tensor = nil
+	}
+	return a
+}
+
+// multiply computes out = alpha*a*b + beta*tensor.
+func (r *run) multiply(add addend, a, b, out *validate.Tensor) error {
 	x, y, z := batched(a), batched(b), batched(out)
 	batch, m, k, n := z.Shape[0], x.Shape[1], x.Shape[2], y.Shape[2]
 	if y.Shape[1] != k || z.Shape[1] != m || z.Shape[2] != n || z.Elems() == 0 {
@@ -78,17 +96,19 @@ func (r *run) multiply(add, a, b, out *validate.Tensor) error {
 		return r.multiplyAny(add, x, y, z)
 	}
 	beta := 0.0
-	if add != nil {
-		if err := r.pointwise("copy", out, [4]float64{}, onDevice(add)); err != nil {
-			return err
+	if t := add.tensor; t != nil {
+		beta = add.beta
+		if t.At != out.At || !slices.Equal(t.Strides, out.Strides) { // it is not there already
+			if err := r.pointwise("copy", out, [4]float64{}, onDevice(t)); err != nil {
+				return err
+			}
 		}
-		beta = 1
 	}
 	if fc.transposed { // the result's rows lie side by side: c' = b' * a'
 		fc.transposed = false
-		return r.d.blas.gemm(a.DType, n, m, k, batch, fb.flipped(), fa.flipped(), fc, beta)
+		return r.d.blas.gemm(a.DType, n, m, k, batch, fb.flipped(), fa.flipped(), fc, add.alpha, beta)
 	}
-	return r.d.blas.gemm(a.DType, m, n, k, batch, fa, fb, fc, beta)
+	return r.d.blas.gemm(a.DType, m, n, k, batch, fa, fb, fc, add.alpha, beta)
 }
 
 // asFactor shows a batch of matrices as cuBLAS takes them: column-major, or
@@ -114,7 +134,21 @@ func (f factor) flipped() factor {
 }
 
 // multiplyAny multiplies what cuBLAS does not take.
-func (r *run) multiplyAny(add, x, y, z *validate.Tensor) error {
+func (r *run) multiplyAny(add addend, x, y, z *validate.Tensor) error {
+	if add.alpha == 1 && (add.tensor == nil || add.beta == 1) {
+		return r.multiplyPlain(add.tensor, x, y, z)
+	}
+	if err := r.multiplyPlain(nil, x, y, z); err != nil {
+		return err
+	}
+	if err := r.pointwise("mul", z, [4]float64{}, onDevice(z), number(add.alpha)); err != nil || add.tensor == nil {
+		return err
+	}
+	return r.pointwise("add", z, [4]float64{add.beta}, onDevice(z), onDevice(add.tensor))
+}
+
+// multiplyPlain is multiplyAny with both factors 1.
+func (r *run) multiplyPlain(add, x, y, z *validate.Tensor) error {
 	p := matmulArgs{batch: z.Shape[0], m: z.Shape[1], n: z.Shape[2], k: x.Shape[2], aStride: [3]int64(x.Strides), bStride: [3]int64(y.Strides), cStride: [3]int64(z.Strides),
 		a: r.ptr(x), b: r.ptr(y), c: r.ptr(z), aDType: dtype(x), bDType: dtype(y), cDType: dtype(z)}
 	if add != nil {

@@ -39,14 +39,14 @@ type groupNormArgs struct {
 
 // normKernels are those of this file.
 func normKernels(register func(k kernel, names ...string)) {
-	register(kernel{run: func(r *run) error { return r.rowNorm(2, 1, 2) }}, "native_layer_norm")
-	register(kernel{run: func(r *run) error { return r.rowNorm(-1, -1, 1) }}, "_fused_rms_norm")
-	register(kernel{run: func(r *run) error { return r.rowNormBackward(3, 4) }}, "native_layer_norm_backward")
-	register(kernel{run: func(r *run) error { return r.rowNormBackward(-1, 3) }}, "_fused_rms_norm_backward")
-	register(kernel{run: batchNorm}, "batch_norm")
-	register(kernel{run: batchNormBackward}, "batch_norm_backward")
-	register(kernel{run: groupNorm}, "native_group_norm")
-	register(kernel{run: groupNormBackward}, "native_group_norm_backward")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.rowNorm(2, 1, 2) }}, "native_layer_norm")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.rowNorm(-1, -1, 1) }}, "_fused_rms_norm")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.rowNormBackward(3, 4) }}, "native_layer_norm_backward")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.rowNormBackward(-1, 3) }}, "_fused_rms_norm_backward")
+	register(kernel{rows: both(only([]int{1, 2, 3, 4}, []int{1, 2}), unless(flatImages, only([]int{0}, []int{0}))), updates: []int{3, 4}, run: batchNorm}, "batch_norm")
+	register(kernel{rows: both(only([]int{2, 3, 4, 5, 6}, []int{1, 2}), unless(flatImages, only([]int{0, 1}, []int{0}))), run: batchNormBackward}, "batch_norm_backward")
+	register(kernel{rows: all, spare: true, run: groupNorm}, "native_group_norm")
+	register(kernel{rows: all, spare: true, run: groupNormBackward}, "native_group_norm_backward")
 }
 
 // operand is operand i, or nil where i is negative or the operand absent.
@@ -183,6 +183,23 @@ func planes(t *validate.Tensor) (n, c, s, sn, sc, ss int64, ok bool) {
 		return 0, 0, 0, 0, 0, 0, false
 	}
 	return t.Shape[0], t.Shape[1], size[0], t.Strides[0], t.Strides[1], strides[0][0], true
+}
+
+// flatImages reports a batch norm whose images have one stride for all positions.
+func flatImages(r *run) bool {
+	list := []*validate.Tensor{r.arg(0), r.result(0)}
+	if r.c.Kernel == "batch_norm_backward" {
+		list = append(list, r.arg(1))
+	}
+	for _, t := range list {
+		if t == nil {
+			continue
+		}
+		if _, _, _, _, _, _, ok := planes(t); !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // batchSums adds up what the channels need, in two passes; without training,

@@ -47,11 +47,11 @@ func reduceKernels(register func(k kernel, names ...string)) {
 		register(kernel{run: func(r *run) error { return r.reduce(op, r.result(0), r.arg(0), r.attrs().Dims) }}, name)
 	}
 	register(kernel{run: logSumExp}, "logsumexp")
-	register(kernel{run: func(r *run) error { return r.softmax(0) }}, "softmax")
-	register(kernel{run: func(r *run) error { return r.softmax(1) }}, "log_softmax")
-	register(kernel{run: func(r *run) error { return r.softmaxBackward(0) }}, "_softmax_backward_data")
-	register(kernel{run: func(r *run) error { return r.softmaxBackward(1) }}, "_log_softmax_backward_data")
-	register(kernel{run: cumsum}, "cumsum")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.softmax(0) }}, "softmax")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.softmax(1) }}, "log_softmax")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.softmaxBackward(0) }}, "_softmax_backward_data")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.softmaxBackward(1) }}, "_log_softmax_backward_data")
+	register(kernel{rows: all, spare: true, run: cumsum}, "cumsum")
 	register(kernel{run: mseLoss}, "mse_loss")
 	register(kernel{run: repeatBackward}, "repeat_backward")
 }
@@ -308,16 +308,6 @@ func (r *run) inOrder(i int) (*validate.Tensor, error) {
 		return &u, r.pointwise("copy", &u, [4]float64{}, onDevice(t))
 	}
 	return nil, fmt.Errorf("operand %d has strides %v, and the plan has no memory for a copy", i, t.Strides)
-}
-
-func rowMajor(shape []int64) []int64 {
-	out := make([]int64, len(shape))
-	n := int64(1)
-	for i := len(shape) - 1; i >= 0; i-- {
-		out[i] = n
-		n *= max(shape[i], 1)
-	}
-	return out
 }
 
 // scanArgs is Scan of reduce.cu.

@@ -52,7 +52,7 @@ func copiesOf(f format, list ...*validate.Tensor) *copies {
 		to.Strides = f.strides(t.Shape)
 		if made {
 			to.At = c.bytes
-			c.bytes += (t.DType.Bytes(t.Elems()) + validate.Align - 1) / validate.Align * validate.Align
+			c.bytes += padded(t.DType.Bytes(t.Elems()))
 		}
 		c.tensors, c.made = append(c.tensors, to), append(c.made, made)
 	}
@@ -62,25 +62,51 @@ func copiesOf(f format, list ...*validate.Tensor) *copies {
 // needed reports whether any tensor lies otherwise.
 func (c *copies) needed() bool { return slices.Contains(c.made, true) }
 
+// padded is how far the next copy starts behind one of so many bytes.
+func padded(bytes int64) int64 {
+	return (bytes + validate.Align - 1) / validate.Align * validate.Align
+}
+
+// rowMajor are the strides of a tensor that lies row by row without holes.
+func rowMajor(shape []int64) []int64 { return formatNCHW.strides(shape) }
+
+// moveFunc copies a tensor to one of the same shape.
+type moveFunc func(to, from *validate.Tensor) error
+
 // run makes the copies at an offset of the arena, runs the pass on them and
 // brings its result back. result is its place among the tensors.
-func (c *copies) run(at int64, result int, move func(to, from *validate.Tensor) error, pass func(list []validate.Tensor) error) error {
+func (c *copies) run(at int64, result int, move moveFunc, pass func(list []validate.Tensor) error) error {
 	list := slices.Clone(c.tensors)
 	for i := range list {
-		if !c.made[i] {
-			continue
+		if c.made[i] {
+			list[i].At += at
 		}
-		list[i].At += at
-		if i != result {
+	}
+	return c.runOn(list, func(i int) bool { return i != result }, func(i int) bool { return i == result }, move, pass)
+}
+
+// runOn is run on a list of the tensors whose copies lie where the caller has
+// room for them. What the pass reads is copied before it and what it writes after
+// it, so a result may lie where an operand does, and a tensor may be both.
+func (c *copies) runOn(list []validate.Tensor, reads, writes func(i int) bool, move moveFunc, pass func(list []validate.Tensor) error) error {
+	for i := range list {
+		if c.made[i] && reads(i) {
 			if err := move(&list[i], c.given[i]); err != nil {
 				return err
 			}
 		}
 	}
-	if err := pass(list); err != nil || !c.made[result] {
+	if err := pass(list); err != nil {
 		return err
 	}
-	return move(c.given[result], &list[result])
+	for i := range list {
+		if c.made[i] && writes(i) {
+			if err := move(c.given[i], &list[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // contiguous reports a tensor whose elements lie in row-major order without

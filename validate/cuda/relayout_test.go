@@ -128,6 +128,36 @@ func TestRelayout(t *testing.T) {
 	}
 }
 
+// TestRelayoutInPlace: a result that lies where an operand does is written after
+// the operand was read, in its own order, and copies may lie apart.
+func TestRelayoutInPlace(t *testing.T) {
+	b := &board{t: t, d: cpu.New()}
+	if err := b.d.Reserve(1 << 16); err != nil {
+		t.Fatal(err)
+	}
+	shape, n := []int64{2, 3, 2, 2}, float32(0)
+	x := b.tensor(shape, channelsLast(shape), func() float32 { n++; return n })
+	y := b.tensor(shape, straight(shape), func() float32 { return 100 })
+	first, second := b.tensor(shape, straight(shape), func() float32 { return -1 }), b.tensor(shape, straight(shape), func() float32 { return -1 })
+	c := copiesOf(formatNCHW, x, y, x) // x and y are read, x is written
+	if want := []bool{true, false, true}; !slices.Equal(c.made, want) {
+		t.Fatalf("copies %v, want %v", c.made, want)
+	}
+	list := slices.Clone(c.tensors)
+	list[0].At, list[2].At = second.At, first.At
+	move := func(to, from *validate.Tensor) error { return b.call("copy", nil, []*validate.Tensor{to}, from) }
+	if err := c.runOn(list, func(i int) bool { return i < 2 }, func(i int) bool { return i == 2 }, move, func(l []validate.Tensor) error {
+		return b.call("add", nil, []*validate.Tensor{&l[2]}, &l[0], &l[1])
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i, raw := 0, b.bytes(x); i < len(raw); i += 4 {
+		if got, want := math.Float32frombits(binary.LittleEndian.Uint32(raw[i:])), float32(i/4+1+100); got != want {
+			t.Fatalf("element %d is %v, want %v", i/4, got, want)
+		}
+	}
+}
+
 // TestRelayouts: every kind has a reason, and is found by its name.
 func TestRelayouts(t *testing.T) {
 	for _, r := range Relayouts {

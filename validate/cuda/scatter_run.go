@@ -1,0 +1,203 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/validate"
+)
+
+// scatterArgs is Scatter of scatter.cu.
+type scatterArgs struct {
+	at          indexArgs
+	rows, width int64
+	number      float64
+	add, _      int32
+}
+
+// scatterKernels are those of this file.
+func scatterKernels(register func(k kernel, names ...string)) {
+	few := func(n *program.Node) error {
+		if n.Attrs != nil && len(n.Attrs.Dims) > maxIndices {
+			return fmt.Errorf("%s: %d indices, at most %d", n.Does(), len(n.Attrs.Dims), maxIndices)
+		}
+		return nil
+	}
+	register(kernel{run: func(r *run) error { return r.scatter(true, false) }}, "scatter")
+	register(kernel{run: func(r *run) error { return r.scatter(true, true) }}, "scatter_add")
+	register(kernel{run: func(r *run) error { return r.scatter(false, true) }}, "index_add")
+	register(kernel{run: indexPut, accepts: few}, "index_put")
+}
+
+// based copies operand 0 to the result, where the values then go.
+func (r *run) based() (*validate.Tensor, error) {
+	out, base := r.result(0), r.arg(0)
+	if base == nil || base.DType != out.DType {
+		return nil, fmt.Errorf("a base that is not of the result's type")
+	}
+	if base.At == out.At && slices.Equal(base.Strides, out.Strides) {
+		return out, nil
+	}
+	return out, r.pointwise("copy", out, [4]float64{}, onDevice(base))
+}
+
+// setFrom says what is written: an operand, or a number.
+func (s *scatterArgs) setFrom(r *run, values *validate.Tensor, from validate.Operand) error {
+	s.at.setValues(r, values)
+	switch from.Kind {
+	case validate.OnDevice:
+		if s.at.dtype != dtype(&from.Tensor) {
+			return fmt.Errorf("values of %v for %v", from.Tensor.DType, values.DType)
+		}
+	case validate.IsNumber:
+		s.number, s.at.value = from.Value, 0
+	default:
+		s.number, s.at.value = r.scalar(0, 0), 0
+	}
+	return nil
+}
+
+// kernelName is the kernel for the type of what is written to.
+func (s *scatterArgs) kernelName(kind string, t *validate.Tensor) string {
+	if t.DType.IsFloat() {
+		return "scatter_" + kind + "_real"
+	}
+	return "scatter_" + kind + "_int"
+}
+
+// scatter writes operand 2 along a dim: by an index for every element, or by one
+// for every place along the dim.
+func (r *run) scatter(every, add bool) error {
+	out, err := r.based()
+	if err != nil {
+		return err
+	}
+	idx, from, d := r.arg(1), r.c.Args[2], r.attrs().Dims[0]
+	if !isIndex(idx) {
+		return fmt.Errorf("indices that are not whole numbers on the device")
+	}
+	values := *out
+	if from.Kind == validate.OnDevice {
+		values = from.Tensor
+	}
+	if every { // the source may be larger than the indices
+		values.Shape = idx.Shape
+	}
+	if len(values.Shape) == 0 { // one number, as a line of one
+		values, out = *part(&values, []int64{1}, []int64{1}, 0), part(out, []int64{1}, []int64{1}, 0)
+	}
+	s := scatterArgs{}
+	if add {
+		s.add = 1
+	}
+	s.at.setBase(r, out)
+	if err := s.setFrom(r, &values, from); err != nil {
+		return err
+	}
+	s.at.dim = int32(d)
+	copy(s.at.baseStride[:], out.Strides)
+	s.at.baseStride[d] = 0
+	strides, first := []int64{1}, int(d)
+	switch {
+	case every && len(idx.Shape) > 0:
+		strides, first = idx.Strides, 0
+	case len(idx.Shape) > 0:
+		strides = idx.Strides[:1]
+	}
+	if err := s.at.addIndex(r, idx, out, d, strides, first); err != nil {
+		return err
+	}
+	return launch(r.d, "scatter", s.kernelName("lines", out), along(s.at.n/max(s.at.size[d], 1)), &s)
+}
+
+// indexPut writes operand 1, broadcast, where the indices from operand 2 say.
+func indexPut(r *run) error {
+	out, err := r.based()
+	if err != nil {
+		return err
+	}
+	shape, err := r.indexedShape(out, 2)
+	if err != nil {
+		return err
+	}
+	values := &validate.Tensor{DType: out.DType, Shape: shape, Strides: make([]int64, len(shape))}
+	from := r.c.Args[1]
+	if from.Kind == validate.OnDevice {
+		values.At = from.Tensor.At
+		if values.Strides, err = broadcast(&from.Tensor, shape); err != nil {
+			return err
+		}
+	}
+	a, lead, wide, err := r.advanced(out, values, 2)
+	if err != nil {
+		return err
+	}
+	s := scatterArgs{at: a, rows: 1, width: 1}
+	if err := s.setFrom(r, values, from); err != nil {
+		return err
+	}
+	for d, n := range shape {
+		if d < lead+wide {
+			s.rows *= n
+		} else {
+			s.width *= n
+		}
+	}
+	if r.scalar(0, 0) != 0 {
+		s.add = 1
+	}
+	return launch(r.d, "scatter", s.kernelName("rows", out), grid{x: min(s.rows, 1<<20), tx: 128}, &s)
+}
+
+// indexedShape is the shape of what the indices from operand first pick of a
+// tensor: theirs in place of the indexed dims, or before all others where such
+// lie between.
+func (r *run) indexedShape(base *validate.Tensor, first int) ([]int64, error) {
+	var picked []int64
+	dims := r.attrs().Dims
+	for i := range dims {
+		t := r.arg(first + i)
+		if t == nil {
+			return nil, fmt.Errorf("index %d is not on the device", i)
+		}
+		picked = broadcastShapes(picked, t.Shape)
+	}
+	var out []int64
+	for d, n := range base.Shape {
+		if int64(d) == leads(dims) {
+			out = append(out, picked...)
+		}
+		if !slices.Contains(dims, int64(d)) {
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
+
+// leads is the dim where what is indexed stands: the first indexed one, or the
+// first of all where others lie between.
+func leads(dims []int64) int64 {
+	for i := 1; i < len(dims); i++ {
+		if dims[i] != dims[i-1]+1 {
+			return 0
+		}
+	}
+	return dims[0]
+}
+
+// broadcastShapes is the shape that two broadcast to.
+func broadcastShapes(a, b []int64) []int64 {
+	if len(a) < len(b) {
+		a, b = b, a
+	}
+	out := slices.Clone(a)
+	for i, n := range b {
+		if j := len(a) - len(b) + i; out[j] == 1 {
+			out[j] = n
+		}
+	}
+	return out
+}
