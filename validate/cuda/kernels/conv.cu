@@ -75,7 +75,8 @@ template <typename T> __device__ void conv_filter(const Conv& a) {
 }
 extern "C" __global__ void conv_backward_filter(Conv a) { DISPATCH(a.dtype, conv_filter<T>(a);) }
 
-// Convolutions of every channel by itself, of fewer than 2^31 elements.
+// Convolutions of every channel by itself, of fewer than 2^31 elements, that
+// depthwise.cuh has no kernel for.
 template <typename T> __device__ void depthwise(const Conv& a) {
   u32 i = blockIdx.x * blockDim.x + threadIdx.x, oh = (u32)a.oh, ow = (u32)a.ow, channels = (u32)a.k;
   if (i >= (u32)a.n * channels * oh * ow) return;

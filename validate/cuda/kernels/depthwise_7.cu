@@ -1,0 +1,2 @@
+#include "depthwise.cuh"
+KERNELS(7, 512)
