@@ -125,7 +125,7 @@ func ReadNPZ(path string) (map[string]*Array, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer z.Close()
+	defer func() { _ = z.Close() }() // it is only read
 	out := map[string]*Array{}
 	for _, name := range z.Names() {
 		if a, err := z.Read(name); err == nil {

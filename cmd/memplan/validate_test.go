@@ -17,7 +17,7 @@ func entries(t *testing.T, path string) map[string][]byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer z.Close()
+	defer func() { _ = z.Close() }() // it is only read
 	out := map[string][]byte{}
 	for _, f := range z.File {
 		r, err := f.Open()
