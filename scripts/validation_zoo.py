@@ -102,13 +102,18 @@ def in_double(model):
     return model
 
 
-def away_from_kinks(model):
-    """Shift batch norms by 3 and -3, every other channel, so that hardly an activation is so close to
-    0 that rounding decides on which side of ReLU it falls, as it does for some without."""
-    for m in model.modules():
-        if isinstance(m, nn.BatchNorm2d):
-            with torch.no_grad():
+def comparable(model):
+    """Weights with which a step's numbers say something. Batch norms are shifted by 3 and -3, every other
+    channel, so that hardly an activation is so close to 0 that rounding decides on which side of ReLU it
+    falls, as it does for some without. Matrices of zeros (ViT's head), behind which all gradients are 0,
+    become random."""
+    with torch.no_grad():
+        for m in model.modules():
+            if isinstance(m, nn.BatchNorm2d):
                 m.bias.copy_(3 - 6 * (torch.arange(len(m.bias)) % 2))
+        for p in model.parameters():
+            if p.dim() > 1 and not p.any():
+                p.normal_(0, 0.02)
     return model
 
 
