@@ -6,18 +6,29 @@
 
 DIR has NAME.onnx or NAME.dyn-train.onnx for every model of validation_zoo.py.
 Each model trains in float32 and in bfloat16, without checkpoints and with all
-blocks checkpointed, by memplan and by PyTorch eager; three train under a cap of
-16 GiB at half again the batch that PyTorch can do. Raw results go to
-docs/validation.jsonl, the tables made of them to docs/validation.md.
+blocks checkpointed, by memplan and by PyTorch eager; those without randomness
+train for a step on PyTorch's weights, and their outputs and gradients are
+compared with PyTorch's and onnxruntime's (validation_numbers.py); three train
+under a cap of 16 GiB at half again the batch that PyTorch can do, and by the
+same plan without the cap. Raw results go to docs/validation.jsonl, the tables
+made of them to docs/validation.md.
+
+    python3 scripts/validation.py --part 1/2 --memplan ./memplan --models DIR
+
+measures every second model. Its results, as those of --only and --kinds, replace
+the same ones of earlier calls and leave the others.
 
     python3 scripts/validation.py --tables
     python3 scripts/validation.py --predict --memplan ./memplan --models DIR
 
 make the tables again: the first from the results alone, the second with what
 this memplan predicts of the same steps, without a GPU. Measuring needs torch,
-torchvision and transformers.
+torchvision and transformers; onnx and onnxruntime for its outputs. With
+--device cpu the flow runs without a GPU, on the processor device: there is no
+time of PyTorch and no cap then.
 """
 import argparse
+import concurrent.futures
 import datetime
 import gc
 import json
@@ -31,6 +42,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 DOCS = os.path.join(os.path.dirname(HERE), "docs")
 PRECISIONS = ("fp32", "bf16")
+KINDS = ("steps", "numbers", "caps")
 MODELS = ["mlp", "resnet18", "resnet50", "vgg16", "mobilenet_v2", "densenet121", "convnext_tiny", "vit_b_16", "unet", "bert_base_mlm", "gpt2", "llama_250m"]
 # PyTorch's largest batch under a cap of 16 GiB less the context, AdamW, float32, measured on an H200.
 LARGEST = {"resnet50": 180, "gpt2": 27, "vit_b_16": 114}
@@ -40,8 +52,9 @@ GIB = 1 << 30
 def torch_step(name, precision):
     """A training step's time and memory in PyTorch eager."""
     import torch
-    from validation_zoo import ZOO
-    build, inputs, loss, batch = ZOO[name]
+    import torch.nn.functional as F
+    from validation_zoo import ZOO, target
+    build, inputs, logits, batch = ZOO[name]
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -55,7 +68,9 @@ def torch_step(name, precision):
         torch.cuda.synchronize()
         t = time.perf_counter()
         opt.zero_grad(set_to_none=True)
-        loss(model(x)).backward()
+        out = logits(model(x))
+        F.cross_entropy(out, target(out)).backward()
+        del out
         opt.step()
         torch.cuda.synchronize()
         times.append(1e3 * (time.perf_counter() - t))
@@ -63,13 +78,18 @@ def torch_step(name, precision):
             "reservedBytes": torch.cuda.max_memory_reserved()}
 
 
-def memplan(binary, args, seconds=300):
-    """Run memplan and return its JSON, or what it said instead."""
+def memplan(binary, args, seconds=300, env=None):
+    """Run memplan and return its JSON, with the time that it took, or what it said instead."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        p = subprocess.run([binary, *args, "-o", out.name], capture_output=True, text=True, timeout=seconds)
+        start = time.perf_counter()
+        try:
+            p = subprocess.run([binary, *args, "-o", out.name], capture_output=True, text=True, timeout=seconds, env={**os.environ, **(env or {})})
+        except subprocess.TimeoutExpired:
+            return {"error": "took more than %d s" % seconds}
+        took = time.perf_counter() - start
         text = open(out.name).read()
     if text:
-        return json.loads(text)
+        return {**json.loads(text), "wallSeconds": round(took, 2)}
     return {"error": (p.stderr.strip().splitlines() or ["exit %d" % p.returncode])[-1]}
 
 
@@ -97,8 +117,10 @@ def find(models, name):
 def prediction(a, name, precision, batch, times=None):
     """What memplan predicts of a step with all blocks checkpointed: from the roofline, or from the times of the step without."""
     r = memplan(a.memplan, ["analyze", find(a.models, name), "--batch", str(batch), "--precision", precision, "--checkpoint", "all", "--format", "json", *(["--times", times] if times else [])])
-    return {"kind": "prediction", "name": name, "precision": precision, "batch": batch, "source": "times" if times else "roofline",
-            "recomputeOverhead": r["checkpoint"]["recomputeOverhead"], "stepMs": r["time"]["stepMs"], **({"sources": r["time"]["sources"]} if times else {})}
+    row = {"kind": "prediction", "name": name, "precision": precision, "batch": batch, "source": "times" if times else "roofline"}
+    if "error" in r:
+        return {**row, "error": r["error"]}
+    return {**row, "recomputeOverhead": r["checkpoint"]["recomputeOverhead"], "stepMs": r["time"]["stepMs"], **({"sources": r["time"]["sources"]} if times else {})}
 
 
 def predicted(a, rows):
@@ -107,42 +129,79 @@ def predicted(a, rows):
     return rows + [prediction(a, r["name"], r["precision"], r["batch"]) for r in rows if r["kind"] == "step" and r["checkpoint"] == "all"]
 
 
+def merged(rows):
+    """Of results of the same thing the last."""
+    return list({(r["kind"], r.get("name", r.get("model")), r.get("precision"), r.get("checkpoint"), r.get("source")): r for r in rows}.values())
+
+
+def environment(a, torch):
+    card = platform.processor() or platform.machine()
+    if a.device.startswith("cuda"):
+        card = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"], capture_output=True, text=True).stdout.splitlines()[0]
+    return {"kind": "environment", "date": a.date, "card": card, "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "python": platform.python_version(),
+            "command": "python3 scripts/validation.py --memplan ./memplan --models DIR"}
+
+
+def validate(a, path, *args, env=None):
+    return memplan(a.memplan, ["validate", path, *args, "--device", a.device, "--format", "json"], env=env)
+
+
+def measure_steps(a, name, batch, pool):
+    """Rows of a model's steps, PyTorch's where there is a GPU, and of what is predicted of them."""
+    import torch
+    jobs = []
+    with tempfile.TemporaryDirectory() as tmp:
+        for precision in PRECISIONS:
+            if a.device.startswith("cuda") and torch.cuda.is_available() and not a.batch:
+                yield torch_step(name, precision)
+                gc.collect()
+                torch.cuda.empty_cache()
+            times = os.path.join(tmp, precision + ".json")
+            for checkpoint in ("none", "all"):
+                r = validate(a, find(a.models, name), "--batch", str(batch), "--precision", precision, "--checkpoint", checkpoint, "--steps", "4", *(["--profile", times] if checkpoint == "none" else []))
+                yield {"kind": "step", "name": name, "precision": precision, "checkpoint": checkpoint, "batch": batch, **trimmed(r)}
+            jobs += [(a, name, precision, batch, t) for t in (None, times) if t is None or os.path.exists(t)]
+        yield from pool.map(lambda job: prediction(*job), jobs)  # nothing is measured meanwhile
+
+
+def measure_caps(a, names, pool):
+    """Rows of steps under a cap, and by the same plan without it, where gradients can be compared with the step without checkpoints."""
+    with tempfile.TemporaryDirectory() as tmp:
+        def plan(name):
+            return subprocess.run([a.memplan, "plan", find(a.models, name), "--batch", str(LARGEST[name] * 3 // 2), "--vram", "16G", "--timeout", "20s", "-o", os.path.join(tmp, name + ".json")],
+                                  capture_output=True, text=True, timeout=300)
+
+        for name, p in zip(names, pool.map(plan, names)):
+            row = {"name": name, "precision": "fp32", "batch": LARGEST[name] * 3 // 2, "torchBatch": LARGEST[name]}
+            for kind, cap in (("cap", ["--cap", "16G"]), ("cap-gradients", [])):
+                r = trimmed(validate(a, os.path.join(tmp, name + ".json"), *cap, "--steps", "2")) if p.returncode == 0 else {"error": p.stderr.strip()}
+                yield {"kind": kind, **row, **({"vramBytes": 16 * GIB} if cap else {}), **r}
+
+
 def measure(a, out):
+    start = time.perf_counter()
+
     def write(row):
         out.write(json.dumps(row) + "\n")
         out.flush()
-        print(row.get("kind"), row.get("name", row.get("model", "")), row.get("precision", ""), row.get("checkpoint", ""), row.get("verdict", row.get("error", "")), file=sys.stderr)
+        print("%4.0f s" % (time.perf_counter() - start), row["kind"], row.get("name", row.get("model", "")), row.get("precision", ""), row.get("checkpoint", ""), row.get("verdict", row.get("error", "")), file=sys.stderr)
 
     import torch
     sys.path.insert(0, HERE)
-    from validation_zoo import ZOO
-    card = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"], capture_output=True, text=True).stdout.splitlines()[0]
-    write({"kind": "environment", "date": a.date, "card": card, "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "python": platform.python_version(),
-           "command": "python3 scripts/validation.py --memplan ./memplan --models DIR"})
-    for name in a.only or MODELS:
-        for precision in PRECISIONS:
-            write(torch_step(name, precision))
-            gc.collect()
-            torch.cuda.empty_cache()
-            with tempfile.NamedTemporaryFile(suffix=".json") as times:
-                for checkpoint in ("none", "all"):
-                    r = memplan(a.memplan, ["validate", find(a.models, name), "--batch", str(ZOO[name][3]), "--precision", precision, "--checkpoint", checkpoint, "--steps", "4",
-                                            "--device", "cuda", "--format", "json", *(["--profile", times.name] if checkpoint == "none" else [])])
-                    write({"kind": "step", "name": name, "precision": precision, "checkpoint": checkpoint, "batch": ZOO[name][3], **trimmed(r)})
-                for t in (None, times.name):
-                    if os.path.getsize(times.name) > 0:
-                        write(prediction(a, name, precision, ZOO[name][3], t))
-    for name, largest in LARGEST.items():
-        if a.only and name not in a.only:
-            continue
-        batch = largest * 3 // 2
-        with tempfile.TemporaryDirectory() as tmp:
-            plan = os.path.join(tmp, "plan.json")
-            p = subprocess.run([a.memplan, "plan", find(a.models, name), "--batch", str(batch), "--vram", "16G", "--timeout", "20s", "-o", plan], capture_output=True, text=True, timeout=300)
-            r = {"error": p.stderr.strip()}
-            if p.returncode == 0:
-                r = trimmed(memplan(a.memplan, ["validate", plan, "--cap", "16G", "--steps", "2", "--device", "cuda", "--format", "json"]))
-        write({"kind": "cap", "name": name, "precision": "fp32", "batch": batch, "torchBatch": largest, "vramBytes": 16 * GIB, **r})
+    from validation_numbers import numbers
+    from validation_zoo import EXACT, ZOO
+    write(environment(a, torch))
+    names = [m for i, m in enumerate(MODELS) if (not a.only or m in a.only) and i % a.part[1] == a.part[0] - 1]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for name in names:
+            if "steps" in a.kinds:
+                for row in measure_steps(a, name, a.batch or ZOO[name][3], pool):
+                    write(row)
+            if "numbers" in a.kinds and name in EXACT:
+                write(numbers(lambda args, env: validate(a, *args[1:], env=env), find(a.models, name), name, a.batch))
+        if "caps" in a.kinds and a.device.startswith("cuda"):
+            for row in measure_caps(a, [m for m in LARGEST if m in names], pool):
+                write(row)
 
 
 def mib(n):
@@ -170,6 +229,74 @@ def failed(r):
     return r.get("verdict", "?") + (": " + ", ".join(bad) if bad else "")
 
 
+def check(r, name):
+    """A check of a run by its name; empty where there is none."""
+    return next((c for c in r.get("checks", []) if c["name"] == name), {})
+
+
+def compared(r):
+    """What a run with checkpoints says of the gradients of the run without."""
+    c = check(r, "gradients")
+    return "" if not c else "not compared" if c["ok"] is None else "equal" if c["value"] == 0 else "%.1e off" % c["value"]
+
+
+def order(x):
+    return MODELS.index(x["name"])
+
+
+def off(v):
+    return "" if v is None else "%.1e" % v if v else "0"
+
+
+def within_numbers(n):
+    """Whether our float32 is no further from float64 than twice PyTorch's."""
+    return n["gradients"]["double"]["worst"] <= 2 * n["gradients"]["torchDouble"]["worst"]
+
+
+def summary_of_numbers(numbers):
+    """Rows of the first table about outputs and gradients against other programs."""
+    have = [n for n in numbers if "error" not in n]
+    runtime = [n for n in have if "onnxruntime" in n["outputs"]]
+
+    def line(list_, value, ok):
+        if not list_:
+            return "not measured"
+        worst = max(list_, key=value)
+        return "%d of %d models, at worst %s (%s)" % (sum(ok(n) for n in list_), len(numbers), off(value(worst)), worst["name"])
+
+    def under(value, tolerance="outputTolerance"):
+        return lambda n: value(n) <= n[tolerance]
+
+    ort, out, grad = (lambda n: n["outputs"]["onnxruntime"]), (lambda n: n["outputs"]["torch"]), (lambda n: n["gradients"]["torch"]["worst"])
+    outputs, gradients = ("at most %s of the largest number" % off(numbers[0][k]) if numbers else "" for k in ("outputTolerance", "tolerance"))
+    return [
+        ["outputs against onnxruntime, float32, same weights and inputs", outputs, line(runtime, ort, under(ort))],
+        ["outputs against PyTorch, float32", outputs, line(have, out, under(out))],
+        ["gradients of the checkpointed step against PyTorch autograd, float32", gradients, line(have, grad, under(grad, "tolerance"))],
+        ["the same gradients against float64, beside PyTorch's float32", "at most twice as far off", "%d of %d models" % (sum(within_numbers(n) for n in have), len(numbers)) if have else "not measured"],
+    ]
+
+
+def table_of_numbers(numbers):
+    rows = []
+    for n in sorted(numbers, key=order):
+        if "error" in n:
+            rows.append([n["name"], n["batch"], n["error"]] + [""] * 9)
+            continue
+        o, g = n["outputs"], n["gradients"]
+        rows.append([n["name"], n["batch"], n["verdict"], off(o["onnxruntime"]) if "onnxruntime" in o else o["onnxruntimeLacks"], off(o["torch"]), off(o["torchDouble"]), g["torch"]["count"], off(g["torch"]["worst"]),
+                     g["torch"]["worstName"], off(g["double"]["worst"]), off(g["torchDouble"]["worst"]), off(n["checkpointed"]) if n["segments"] else "no blocks"])
+    return "## Numbers against PyTorch and onnxruntime\n\n" + table(
+        ["model", "batch", "verdict", "output, from onnxruntime", "from PyTorch", "PyTorch from float64", "gradients", "worst, from PyTorch", "of", "worst, from float64", "PyTorch's worst, from float64", "from the step without checkpoints"],
+        rows) + """
+The models whose training step has no randomness, on PyTorch's initial weights, inputs and targets, one step in float32 with every block checkpointed; TF32 is off in both.
+A difference is the largest of a tensor relative to its largest number; of the gradients the tensor that is furthest off. Float64 is PyTorch's of the same step. onnxruntime
+runs the file on the processor, batch norms in training mode. Every other channel of a batch norm is shifted by 3 and the others by -3 instead of by 0: at 0 some activations are so
+close to the kink of ReLU that rounding decides about their gradients, and even PyTorch's float32 is percents off its float64 (18% for ResNet-50 at batch 2, 0.006% with the shifts, on a processor).
+The head of ViT is random instead of 0, with which all other gradients are 0.
+"""
+
+
 def tables(rows):
     env = next(r for r in rows if r["kind"] == "environment")
     torch = {}
@@ -177,7 +304,9 @@ def tables(rows):
         if r["kind"] == "torch" and r["ms"] < torch.get((r["model"], r["precision"]), {"ms": 1e9})["ms"]:
             torch[r["model"], r["precision"]] = r
     steps = {(r["name"], r["precision"], r["checkpoint"]): r for r in rows if r["kind"] == "step"}
-    caps = [r for r in rows if r["kind"] == "cap"]
+    caps = sorted((r for r in rows if r["kind"] == "cap"), key=order)
+    free = {r["name"]: r for r in rows if r["kind"] == "cap-gradients"}
+    numbers = [r for r in rows if r["kind"] == "numbers"]
     names = [m for m in MODELS if any(k[0] == m for k in steps)]
     text = ["# Validation on a GPU\n",
             "Measured on %s: %s, PyTorch %s, cuDNN %s. Written by `%s` from `validation.jsonl`, which has every number behind these tables.\n" %
@@ -185,6 +314,7 @@ def tables(rows):
     ok = [m for m in names if all(passed(steps.get((m, p, c), {})) for p in PRECISIONS for c in ("none", "all"))]
     plain = [m for m in names if all(passed(steps.get((m, p, "none"), {})) for p in PRECISIONS)]
     arenas = [r for r in steps.values() if "arena" in r]
+    redone = [r for (m, p, c), r in steps.items() if c == "all" and check(r, "gradients")]
 
     def ratio(m, p):
         return steps[m, p, "none"]["time"]["stepMs"] / torch[m, p]["ms"]
@@ -195,7 +325,7 @@ def tables(rows):
         worst = max(have, key=lambda m: ratio(m, p), default=None)
         return "%d of %d" % (len(good), len(have)) + (", at worst %.2fx (%s)" % (ratio(worst, p), worst) if worst else "")
 
-    guess = {(r["name"], r["precision"], r["source"]): r["recomputeOverhead"] for r in rows if r["kind"] == "prediction"}
+    guess = {(r["name"], r["precision"], r["source"]): r["recomputeOverhead"] for r in rows if r["kind"] == "prediction" and "recomputeOverhead" in r}
     over = {(m, p): r["recompute"] for (m, p, c), r in steps.items() if c == "all" and r.get("recompute", {}).get("nodes")}
 
     def points(source):
@@ -203,21 +333,27 @@ def tables(rows):
         have = [100 * abs(over[k]["measured"] - guess[k + (source,)]) for k in over if k + (source,) in guess]
         return "%d of %d runs, %.1f points on average, at worst %.1f" % (sum(p <= 5 for p in have), len(have), sum(have) / len(have), max(have)) if have else "not measured"
 
-    for (m, p), o in over.items():
-        guess[m, p, "then"] = o["predicted"]
+    # Steps that an older roofline predicted: --predict has what it says now.
+    older = any(abs(guess[k + ("roofline",)] - o["predicted"]) > 1e-3 for k, o in over.items() if k + ("roofline",) in guess)
+    if older:
+        guess.update({k + ("then",): o["predicted"] for k, o in over.items()})
     both = [(m, p) for m in names for p in PRECISIONS if "arena" in steps.get((m, p, "none"), {}) and (m, p) in torch]
     smaller = [(m, p) for m, p in both if steps[m, p, "none"]["arena"]["plannedBytes"] < torch[m, p]["reservedBytes"]]
     saving = [1 - steps[k + ("none",)]["arena"]["plannedBytes"] / torch[k]["reservedBytes"] for k in both]
+    walls = [r["wallSeconds"] for r in steps.values() if "wallSeconds" in r]
     text.append(table(["what", "target", "measured"], [
         ["models whose training step runs and passes all checks, in both precisions, with and without checkpoints", "12 of 12", "%d of %d; without checkpoints %d" % (len(ok), len(MODELS), len(plain))],
+        ["gradients with every block checkpointed against the step without", "equal", "equal bits in %d of %d runs" % (sum(check(r, "gradients")["value"] == 0 and check(r, "gradients")["ok"] for r in redone), len(redone))],
+        *summary_of_numbers(numbers),
         ["arena used / planned", "exactly 1", "%d of %d runs" % (sum(r["arena"]["plannedBytes"] == r["arena"]["usedBytes"] for r in arenas), len(arenas))],
         ["step time against PyTorch eager, fp32", "at most 1.2x", within("fp32", 1.2)],
         ["step time against PyTorch eager, bf16", "at most 1.5x", within("bf16", 1.5)],
         ["recomputation overhead, predicted by the roofline, against measured", "within 5 points", points("roofline")],
-        ["the same by the roofline as it was when this was measured", "", points("then")],
+        *([["the same by the roofline as it was when this was measured", "", points("then")]] if older else []),
         ["the same from the operator times of the step without checkpoints (`--times`)", "within 5 points", points("times")],
         ["arena against PyTorch's reserved memory, same step", "smaller on all", "%d of %d, by %.0f%% to %.0f%%" % (len(smaller), len(both), 100 * min(saving), 100 * max(saving)) if both else "-"],
         ["a plan for 16 GiB at PyTorch's largest batch + 50%", "runs under the cap", "%d of %d" % (sum(capped(r) for r in caps), len(LARGEST))],
+        *([["time that `validate` takes", "", "%.1f s in the middle, at most %.1f s" % (sorted(walls)[len(walls) // 2], max(walls))]] if walls else []),
     ]))
     text.append("## Steps without checkpoints\n")
     rows_ = []
@@ -225,45 +361,74 @@ def tables(rows):
         for p in PRECISIONS:
             r, t = steps.get((m, p, "none"), {}), torch.get((m, p))
             if "time" not in r:
-                rows_.append([m, p, r.get("batch", ""), failed(r), "", "", "", "", "", ""])
+                rows_.append([m, p, r.get("batch", ""), failed(r), "", "", "", "", "", "", ""])
                 continue
-            rows_.append([m + ("*" if "earlier" in r else ""), p, r["batch"], failed(r), "%.2f" % r["time"]["stepMs"], "%.2f" % t["ms"], "%.2f" % ratio(m, p), "%.2f" % r["time"]["predictedMs"],
-                          mib(r["arena"]["plannedBytes"]), mib(t["reservedBytes"])])
-    text.append(table(["model", "precision", "batch", "verdict", "step, ms", "PyTorch, ms", "ratio", "predicted, ms", "arena, MiB", "PyTorch reserved, MiB"], rows_))
-    text.append("`predicted` is what the planner says of PyTorch on this card." + "".join("\n\n\\* " + e + "." for e in sorted({r["earlier"] for r in steps.values() if "earlier" in r})) +
-                "\n\n## Steps with every block checkpointed\n")
+            rows_.append([m + ("*" if "earlier" in r else ""), p, r["batch"], failed(r), "%.2f" % r["time"]["stepMs"], "%.2f" % t["ms"] if t else "", "%.2f" % ratio(m, p) if t else "",
+                          "%.2f" % r["time"]["predictedMs"], mib(r["arena"]["plannedBytes"]), mib(t["reservedBytes"]) if t else "", r.get("wallSeconds", "")])
+    text.append(table(["model", "precision", "batch", "verdict", "step, ms", "PyTorch, ms", "ratio", "predicted, ms", "arena, MiB", "PyTorch reserved, MiB", "validate, s"], rows_))
+    text.append("`predicted` is what the planner says of PyTorch on this card; `validate` is the time of the whole command." +
+                "".join("\n\n\\* " + e + "." for e in sorted({r["earlier"] for r in steps.values() if "earlier" in r})) + "\n\n## Steps with every block checkpointed\n")
     rows_ = []
+    sources = ("roofline", "then", "times") if older else ("roofline", "times")
     for m in names:
         for p in PRECISIONS:
             r, n = steps.get((m, p, "all"), {}), steps.get((m, p, "none"), {})
             if "time" not in r:
-                rows_.append([m, p, failed(r) if r else "not measured", "", "", "", "", "", ""])
+                rows_.append([m, p, failed(r) if r else "not measured"] + [""] * (5 + len(sources)))
                 continue
             o = r["recompute"]
-            rows_.append([m, p, failed(r), mib(r["arena"]["plannedBytes"]), mib(n["arena"]["plannedBytes"]) if "arena" in n else "",
-                          *("%.1f%%" % (100 * guess[m, p, s]) if (m, p, s) in guess else "" for s in ("roofline", "then", "times")), "%.1f%%" % (100 * o["measured"])])
-    text.append(table(["model", "precision", "verdict", "arena, MiB", "without, MiB", "overhead predicted by the roofline", "as it was then", "from operator times", "measured"], rows_))
-    if any(abs(guess.get(k + ("roofline",), guess[k + ("then",)]) - guess[k + ("then",)]) > 1e-3 for k in over):
+            rows_.append([m, p, failed(r), compared(r), mib(r["arena"]["plannedBytes"]), mib(n["arena"]["plannedBytes"]) if "arena" in n else "",
+                          *("%.1f%%" % (100 * guess[m, p, s]) if (m, p, s) in guess else "" for s in sources), "%.1f%%" % (100 * o["measured"]), r.get("wallSeconds", "")])
+    text.append(table(["model", "precision", "verdict", "gradients", "arena, MiB", "without, MiB", "overhead predicted by the roofline", *(["as it was then"] if older else []), "from operator times", "measured", "validate, s"], rows_))
+    if older:
         text.append("Since then the roofline has three more terms, set by the times of single operators in these runs: a longer launch, depthwise convolutions, and normalisations, which\n"
                     "take as long in bfloat16 as in float32. These overheads were looked at when the terms were chosen, so they are no independent test of them; PyTorch's steps, which\n"
                     "were not, are (`TestTimes`). ConvNeXt's convolutions run by memplan's own kernels, which are slower than PyTorch's: the roofline is of PyTorch.\n")
+    if numbers:
+        text.append(table_of_numbers(numbers))
     text.append("## The driver's count\n")
     text.append(table(["model", "precision", "arena, MiB", "driver's count of it, MiB", "context and handles, MiB", "code and libraries, first step, MiB", "later steps, bytes"],
                       [[m, p, mib(r["arena"]["plannedBytes"]), mib(r["memory"]["measuredBytes"]), mib(r["memory"].get("contextBytes", 0)), mib(r["memory"].get("besidesBytes", 0)),
-                        "%d" % next((c["value"] for c in r["checks"] if c["name"] == "steady"), -1)] if "contextBytes" in r["memory"] else [m + "*", p, mib(r["arena"]["plannedBytes"]), mib(r["memory"]["measuredBytes"]), "", "", ""]
-                       for (m, p, c), r in steps.items() if c == "none" and "memory" in r]))
-    text.append("## Under a cap of 16 GiB\n\nA verdict is partial where the step without checkpoints, which gradients are compared with, does not fit under the cap.\n")
-    text.append(table(["model", "batch", "PyTorch's largest", "verdict", "arena, MiB", "recomputation"],
-                      [[r["name"], r["batch"], r["torchBatch"], failed(r), mib(r["arena"]["plannedBytes"]) if "arena" in r else "",
-                        "%.1f%%" % (100 * r["recompute"]["measured"]) if "recompute" in r else ""] for r in caps]))
+                        "%d" % check(r, "steady").get("value", -1)] if "contextBytes" in r["memory"] else [m + "*", p, mib(r["arena"]["plannedBytes"]), mib(r["memory"]["measuredBytes"]), "", "", ""]
+                       for (m, p, c), r in sorted(steps.items(), key=lambda e: (MODELS.index(e[0][0]), e[0][1:])) if c == "none" and "memory" in r]))
+    if caps:
+        text.append("## Under a cap of 16 GiB\n\nA verdict is partial where the step without checkpoints, which gradients are compared with, does not fit under the cap.\n" +
+                    ("The same plan runs again without the cap, where it does.\n" if free else ""))
+        more = ["without the cap", "gradients there"] if free else []
+        text.append(table(["model", "batch", "PyTorch's largest", "verdict", "arena, MiB", "recomputation", *more],
+                          [[r["name"], r["batch"], r["torchBatch"], failed(r), mib(r["arena"]["plannedBytes"]) if "arena" in r else "", "%.1f%%" % (100 * r["recompute"]["measured"]) if "recompute" in r else "",
+                            *([failed(free.get(r["name"], {})), compared(free.get(r["name"], {}))] if free else [])] for r in caps]))
     return "\n".join(text)
+
+
+def part(text):
+    i, n = (int(v) for v in text.split("/"))
+    if not 1 <= i <= n:
+        raise ValueError(text)
+    return i, n
+
+
+def read(data):
+    if not os.path.exists(data):
+        return []
+    with open(data) as f:
+        return merged(json.loads(l) for l in f)
+
+
+def write_all(data, rows):
+    with open(data, "w") as out:
+        out.writelines(json.dumps(r) + "\n" for r in rows)
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--memplan", default="./memplan", help="the binary, built with -tags cuda")
     p.add_argument("--models", default="models", help="folder of the models")
+    p.add_argument("--device", default="cuda", help="device that memplan runs on")
     p.add_argument("--only", nargs="*", help="these models alone")
+    p.add_argument("--part", type=part, default=(1, 1), metavar="I/N", help="the I-th of N parts of the models")
+    p.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS, help="what to measure")
+    p.add_argument("--batch", type=int, help="another batch for all models; PyTorch's time is not measured then")
     p.add_argument("--date", default=datetime.date.today().isoformat())
     p.add_argument("--docs", default=DOCS, help="folder that the results go to")
     p.add_argument("--tables", action="store_true", help="make the tables from the results that are there")
@@ -271,15 +436,14 @@ def main():
     a = p.parse_args()
     data = os.path.join(a.docs, "validation.jsonl")
     if a.predict:
-        with open(data) as f:
-            rows = predicted(a, [json.loads(l) for l in f])
-        with open(data, "w") as out:
-            out.writelines(json.dumps(r) + "\n" for r in rows)
+        write_all(data, predicted(a, read(data)))
     elif not a.tables:
-        with open(data, "w") as out:
+        whole = not a.only and a.part[1] == 1 and len(a.kinds) == len(KINDS)
+        with open(data, "w" if whole else "a") as out:
             measure(a, out)
-    with open(data) as f, open(os.path.join(a.docs, "validation.md"), "w") as out:
-        out.write(tables([json.loads(l) for l in f]))
+        write_all(data, read(data))
+    with open(os.path.join(a.docs, "validation.md"), "w") as out:
+        out.write(tables(read(data)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
-"""The models that are validated on a GPU, as PyTorch builds them: name -> (build, inputs, loss, batch)."""
+"""The models that are validated on a GPU, as PyTorch builds them: name -> (build, inputs, logits, batch).
+
+The loss is the cross entropy of logits(output) and random classes.
+"""
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class MLP(nn.Module):
@@ -68,19 +72,49 @@ def vision(name, batch):
 
 
 def image(size):
-    return lambda b: torch.randn(b, 3, size, size, device="cuda")
+    return lambda b: torch.randn(b, 3, size, size, device=DEVICE)
 
 
 def ids(length):
-    return lambda b: torch.randint(0, 1000, (b, length), device="cuda")
+    return lambda b: torch.randint(0, 1000, (b, length), device=DEVICE)
 
 
 def classes(out):
-    return F.cross_entropy(out, torch.randint(0, out.shape[1], (out.shape[0],) + tuple(out.shape[2:]), device="cuda"))
+    return out
 
 
 def tokens(out):
-    return F.cross_entropy(out.view(-1, out.shape[-1]).float(), torch.randint(0, 1000, (out.shape[0] * out.shape[1],), device="cuda"))
+    flat = out.view(-1, out.shape[-1])
+    return flat if flat.dtype == torch.float64 else flat.float()
+
+
+def target(logits):
+    """A random class for each sample, pixel or token."""
+    return torch.randint(0, logits.shape[1], (logits.shape[0],) + tuple(logits.shape[2:]), device=logits.device)
+
+
+def in_double(model):
+    """The model with all of its sums in float64; the angles of rotary positions stay float32, which is how they are defined."""
+    model = model.double()
+    for m in model.modules():
+        if type(m).__name__ == "LlamaRMSNorm":  # it computes in float32 whatever it is given
+            m.forward = lambda x, m=m: m.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + m.variance_epsilon))
+    return model
+
+
+def comparable(model):
+    """Weights with which a step's numbers say something. Batch norms are shifted by 3 and -3, every other
+    channel, so that hardly an activation is so close to 0 that rounding decides on which side of ReLU it
+    falls, as it does for some without. Matrices of zeros (ViT's head), behind which all gradients are 0,
+    become random."""
+    with torch.no_grad():
+        for m in model.modules():
+            if isinstance(m, nn.BatchNorm2d):
+                m.bias.copy_(3 - 6 * (torch.arange(len(m.bias)) % 2))
+        for p in model.parameters():
+            if p.dim() > 1 and not p.any():
+                p.normal_(0, 0.02)
+    return model
 
 
 def llama(t):
@@ -88,7 +122,7 @@ def llama(t):
 
 
 ZOO = {
-    "mlp": (MLP, lambda b: torch.randn(b, 4096, device="cuda"), classes, 256),
+    "mlp": (MLP, lambda b: torch.randn(b, 4096, device=DEVICE), classes, 256),
     "resnet18": vision("resnet18", 64),
     "resnet50": vision("resnet50", 32),
     "vgg16": vision("vgg16", 16),
@@ -101,3 +135,6 @@ ZOO = {
     "gpt2": (lambda: Tokens(lambda t: t.GPT2Config(), "GPT2LMHeadModel", "eager", True), ids(256), tokens, 8),
     "llama_250m": (lambda: Tokens(llama, "LlamaForCausalLM", "sdpa", True), ids(512), tokens, 4),
 }
+
+# Models whose training step has no randomness, so that its numbers can be compared, with the batch at which they are.
+EXACT = {"mlp": 32, "resnet18": 4, "resnet50": 4, "densenet121": 4, "vit_b_16": 4, "unet": 2, "llama_250m": 1}

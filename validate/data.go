@@ -23,6 +23,10 @@ type Array struct {
 // where it has none and they are to be made from the seed.
 type Source func(name string) (*Array, error)
 
+// A Reader gives an array when it is needed, so that not all of a large file
+// lies in memory at a time.
+type Reader func() (*Array, error)
+
 // resident is a storage that exists before the first step, with the tensor
 // that shows all of it.
 type resident struct {
@@ -205,6 +209,12 @@ func f16(v float64) uint16 {
 func decode(raw []byte, t *program.Tensor) (*Array, error) {
 	a := &Array{Shape: t.Shape, DType: t.DType, Values: make([]float32, numel(t.Shape))}
 	le := binary.LittleEndian
+	if t.DType == graph.Float32 && rowMajor(t) { // nearly all, and some have 10^8 elements
+		for i := range a.Values {
+			a.Values[i] = math.Float32frombits(le.Uint32(raw[4*i:]))
+		}
+		return a, nil
+	}
 	get := func(i int64) (float64, error) {
 		switch t.DType {
 		case graph.Float32:

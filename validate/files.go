@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -36,29 +39,7 @@ var (
 
 // ReadNPY reads one array in NumPy's format (numpy.lib.format, version 1 to 3).
 func ReadNPY(r io.Reader) (*Array, error) {
-	head := make([]byte, 8)
-	if _, err := io.ReadFull(r, head); err != nil || string(head[:6]) != "\x93NUMPY" {
-		return nil, errors.New("not a .npy file")
-	}
-	size := make([]byte, 2)
-	if head[6] > 1 {
-		size = make([]byte, 4)
-	}
-	if _, err := io.ReadFull(r, size); err != nil {
-		return nil, err
-	}
-	n := uint32(binary.LittleEndian.Uint16(size))
-	if len(size) == 4 {
-		n = binary.LittleEndian.Uint32(size)
-	}
-	if n > 1<<16 {
-		return nil, fmt.Errorf("a .npy header of %d bytes", n)
-	}
-	text := make([]byte, n)
-	if _, err := io.ReadFull(r, text); err != nil {
-		return nil, err
-	}
-	t, shape, err := npyHeader(string(text))
+	t, shape, _, err := npyHead(r)
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +48,35 @@ func ReadNPY(r io.Reader) (*Array, error) {
 		return nil, fmt.Errorf("an array of %v: %w", shape, err)
 	}
 	return decode(raw, &program.Tensor{DType: t, Shape: shape, Strides: strides(shape)})
+}
+
+// npyHead reads what stands before the elements: their type, the shape, and
+// how many bytes it took.
+func npyHead(r io.Reader) (graph.DType, []int64, int64, error) {
+	head := make([]byte, 8)
+	if _, err := io.ReadFull(r, head); err != nil || string(head[:6]) != "\x93NUMPY" {
+		return 0, nil, 0, errors.New("not a .npy file")
+	}
+	size := make([]byte, 2)
+	if head[6] > 1 {
+		size = make([]byte, 4)
+	}
+	if _, err := io.ReadFull(r, size); err != nil {
+		return 0, nil, 0, err
+	}
+	n := uint32(binary.LittleEndian.Uint16(size))
+	if len(size) == 4 {
+		n = binary.LittleEndian.Uint32(size)
+	}
+	if n > 1<<16 {
+		return 0, nil, 0, fmt.Errorf("a .npy header of %d bytes", n)
+	}
+	text := make([]byte, n)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return 0, nil, 0, err
+	}
+	t, shape, err := npyHeader(string(text))
+	return t, shape, int64(len(head)+len(size)) + int64(n), err
 }
 
 func npyHeader(text string) (graph.DType, []int64, error) {
@@ -111,25 +121,94 @@ func strides(shape []int64) []int64 {
 // ReadNPZ reads all arrays of a .npz file by their names; those that are no
 // numbers are left out.
 func ReadNPZ(path string) (map[string]*Array, error) {
-	data, err := os.ReadFile(path)
+	z, err := OpenNPZ(path)
 	if err != nil {
 		return nil, err
 	}
-	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
+	defer func() { _ = z.Close() }() // it is only read
 	out := map[string]*Array{}
-	for _, f := range z.File {
-		r, err := f.Open()
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		if a, err := ReadNPY(r); err == nil {
-			out[strings.TrimSuffix(f.Name, ".npy")] = a
+	for _, name := range z.Names() {
+		if a, err := z.Read(name); err == nil {
+			out[name] = a
 		}
 	}
 	return out, nil
+}
+
+// An Archive is an open .npz file: arrays by name, read one at a time.
+type Archive struct {
+	path string
+	zip  *zip.ReadCloser
+	at   map[string]*zip.File
+}
+
+// OpenNPZ opens a .npz file, as numpy.savez or numpy.savez_compressed write it.
+// The arrays' elements are not read yet.
+func OpenNPZ(path string) (*Archive, error) {
+	z, err := zip.OpenReader(path)
+	var missing *fs.PathError
+	if errors.As(err, &missing) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: not a .npz file: %w", path, err)
+	}
+	out := &Archive{path: path, zip: z, at: make(map[string]*zip.File, len(z.File))}
+	for _, f := range z.File {
+		out.at[strings.TrimSuffix(f.Name, ".npy")] = f
+	}
+	return out, nil
+}
+
+// Close closes the file.
+func (z *Archive) Close() error { return z.zip.Close() }
+
+// Names lists the arrays, sorted.
+func (z *Archive) Names() []string { return slices.Sorted(maps.Keys(z.at)) }
+
+// Check reads an array's header, and is what is wrong with it: not an array of
+// numbers that can be read, or not as many bytes as its shape asks for.
+func (z *Archive) Check(name string) error {
+	return z.open(name, func(r io.Reader, size int64) error {
+		t, shape, head, err := npyHead(r)
+		if err == nil && size != head+t.Bytes(numel(shape)) {
+			err = fmt.Errorf("%d bytes, which are no array of %v", size, shape)
+		}
+		return err
+	})
+}
+
+// Read reads one array.
+func (z *Archive) Read(name string) (a *Array, err error) {
+	err = z.open(name, func(r io.Reader, _ int64) error {
+		if a, err = ReadNPY(r); err == nil {
+			_, err = io.Copy(io.Discard, r) // at the end the checksum is looked at
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// open calls f with an entry and its size in bytes.
+func (z *Archive) open(name string, f func(r io.Reader, size int64) error) error {
+	e := z.at[name]
+	if e == nil {
+		return fmt.Errorf("%s: no array %s", z.path, name)
+	}
+	r, err := e.Open()
+	if err == nil {
+		err = f(r, int64(e.UncompressedSize64))
+		if e := r.Close(); err == nil {
+			err = e
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", z.path, name, err)
+	}
+	return nil
 }
 
 // ReadArray reads a tensor from a .npy file or, as the ONNX project stores test
@@ -145,6 +224,8 @@ func ReadArray(path string) (*Array, error) {
 		a, err = ReadNPY(bytes.NewReader(data))
 	case ".pb":
 		a, err = readPB(data)
+	case ".npz":
+		err = errors.New("an archive names its arrays itself: give the file alone, without NAME=")
 	default:
 		err = errors.New("neither .npy nor .pb")
 	}

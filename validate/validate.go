@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/memplan/memplan/graph/program"
@@ -26,9 +26,11 @@ type Question struct {
 	Steps  int // training steps of each run
 	// Framework is what PyTorch's allocator is predicted to reserve, in bytes.
 	Framework int64
-	Cap       int64            // bytes that the process may take of the device; 0: no limit
-	Source    Source           // inputs and weights that are given; nil: none
-	Expect    map[string]Array // outputs, and gradients as "grad:NAME", of the first step
+	Cap       int64  // bytes that the process may take of the device; 0: no limit
+	Source    Source // inputs and weights that are given; nil: none
+	// Expect is outputs, and gradients as "grad:NAME", of the first step. They
+	// are read one after another, when the step has run.
+	Expect map[string]Reader
 	// Tolerance is how far what is expected may be off, relative to the largest
 	// number of its tensor.
 	Tolerance float64
@@ -149,6 +151,9 @@ type validation struct {
 func Validate(ctx context.Context, q *Question) (*Report, error) {
 	step, err := q.Model.Program(q.Config)
 	if err != nil {
+		return nil, err
+	}
+	if err := q.expects(step); err != nil {
 		return nil, err
 	}
 	v := &validation{q: q, r: &Report{SchemaVersion: SchemaVersion, Model: ModelInfo{Path: q.Model.Path, Batch: q.Config.Batch, Precision: q.Config.Precision, Optimizer: q.Config.Optimizer,
@@ -379,8 +384,7 @@ func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) er
 		bad++
 	}
 	v.check("finite", float64(bad), 0, "losses and gradients that are no numbers, where every buffer starts as NaN")
-	v.expected(s)
-	return nil
+	return v.expected(s)
 }
 
 func abs(n int64) int64 { return max(n, -n) }
@@ -393,16 +397,10 @@ func firstOf(list []string, otherwise string) string {
 }
 
 // expected compares with what the caller knows.
-func (v *validation) expected(s *planner.Step) {
-	names := make([]string, 0, len(v.q.Expect))
-	for name := range v.q.Expect {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
-		want := v.q.Expect[name]
+func (v *validation) expected(s *planner.Step) error {
+	for _, name := range slices.Sorted(maps.Keys(v.q.Expect)) {
 		var got *Array
-		if p, ok := strings.CutPrefix(name, "grad:"); ok {
+		if p, ok := strings.CutPrefix(name, gradientPrefix); ok {
 			got = v.first[gradientKey(1, p)]
 		} else {
 			for i := range s.Outputs {
@@ -415,8 +413,45 @@ func (v *validation) expected(s *planner.Step) {
 			v.r.Checks = append(v.r.Checks, Check{Name: "expected " + name, Tolerance: v.q.Tolerance, Detail: "the step has no such output or gradient"})
 			continue
 		}
-		v.check("expected "+name, Difference(got, &want), v.q.Tolerance, "largest difference, relative to the largest number")
+		want, err := v.q.Expect[name]()
+		if err != nil {
+			return err
+		}
+		v.check("expected "+name, Difference(got, want), v.q.Tolerance, "largest difference, relative to the largest number")
 	}
+	return nil
+}
+
+// gradientPrefix is before a parameter's name where its gradient is meant.
+const gradientPrefix = "grad:"
+
+// An UnknownError is about something to expect that a step does not compute.
+type UnknownError struct {
+	Name  string
+	Known []string // what it does: outputs, then gradients in the optimizer's order
+}
+
+func (e *UnknownError) Error() string {
+	return fmt.Sprintf("the step has no output or gradient %s", e.Name)
+}
+
+// expects is an UnknownError where something else is expected than the step computes.
+func (q *Question) expects(s *planner.Step) error {
+	var known []string
+	for i := range s.Outputs {
+		known = append(known, s.Outputs[i].Name)
+	}
+	if i := slices.IndexFunc(s.Nodes, func(n program.Node) bool { return n.Phase == program.Update }); i >= 0 && s.Nodes[i].Attrs != nil && s.Nodes[i].Attrs.Rule != nil {
+		for _, p := range s.Nodes[i].Attrs.Rule.Params {
+			known = append(known, gradientPrefix+p.Name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(q.Expect)) {
+		if !slices.Contains(known, name) {
+			return &UnknownError{name, known}
+		}
+	}
+	return nil
 }
 
 // timed runs the step without guards and measures its nodes.

@@ -185,7 +185,8 @@ func TestValidated(t *testing.T) {
 		}
 		return weights(name)
 	}
-	q.Expect = map[string]validate.Array{"output": *data["output0"], "grad:qkv.weight": *data["grad1:qkv.weight"]}
+	given := func(name string) validate.Reader { return func() (*validate.Array, error) { return data[name], nil } }
+	q.Expect = map[string]validate.Reader{"output": given("output0"), "grad:qkv.weight": given("grad1:qkv.weight")}
 	r := answer(t, q)
 	if r.Verdict != validate.Validated || len(failed(r)) > 0 {
 		t.Errorf("%s: %v", r.Verdict, failed(r))
@@ -199,13 +200,19 @@ func TestValidated(t *testing.T) {
 		t.Errorf("figures are missing: %+v", r)
 	}
 
-	q.Expect["output"].Values[3] += 0.01
+	data["output0"].Values[3] += 0.01
 	if r := answer(t, q); r.Verdict != validate.Refuted || !slices.Equal(failed(r), []string{"expected output"}) {
 		t.Errorf("a wrong output: %s: %v", r.Verdict, failed(r))
 	}
-	q.Expect = map[string]validate.Array{"nonsense": *data["output0"]}
-	if r := answer(t, q); r.Verdict != validate.Partial {
-		t.Errorf("an output that is not there: %s", r.Verdict)
+	q.Expect = map[string]validate.Reader{"nonsense": given("output0")}
+	var unknown *validate.UnknownError
+	if _, err := validate.Validate(t.Context(), q); !errors.As(err, &unknown) || unknown.Name != "nonsense" || !slices.Contains(unknown.Known, "output") || !slices.Contains(unknown.Known, "grad:qkv.weight") {
+		t.Errorf("an output that is not there: %v", err)
+	}
+	broken := errors.New("cannot be read")
+	q.Expect = map[string]validate.Reader{"output": func() (*validate.Array, error) { return nil, broken }}
+	if _, err := validate.Validate(t.Context(), q); !errors.Is(err, broken) {
+		t.Errorf("a file that cannot be read: %v", err)
 	}
 }
 

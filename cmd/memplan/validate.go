@@ -8,12 +8,14 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/device"
@@ -43,11 +45,16 @@ it; a plan as it was made. Weights are the file's own, or made from the seed
 where it has none. What the device cannot run is listed; nothing is left out.
 
 --expect compares with what another program computed: an output of the model by
-its name, or a gradient as grad:PARAMETER, both of the first step.`,
+its name, or a gradient as grad:PARAMETER, both of the first step. --input gives
+an input, a weight, a buffer or the loss's target (target). Both take one array as
+NAME=FILE, or FILE.npz alone: an archive as numpy.savez writes it, of which every
+array counts by its name. Save float32 (integers as they are): where the step
+has another precision, values are rounded to it when they are uploaded.`,
 		Example: `  memplan validate plan.json --device cuda --cap 16G
   memplan validate models/mlp.onnx --batch 2 --device cpu
   memplan validate models/mlp.onnx --batch 64 --device cuda:1
-  memplan validate small.onnx --device cpu --input input0=x.npy --input target=y.npy --expect output0=out.npy`,
+  memplan validate small.onnx --device cpu --input input0=x.npy --input target=y.npy --expect output=out.npy
+  memplan validate models/mlp.onnx --batch 2 --device cpu --input given.npz --expect computed.npz --tolerance 1e-3`,
 		Args:              exactly(1, "one plan or model file"),
 		ValidArgsFunction: completeFiles(1, "json", "onnx"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -62,8 +69,8 @@ its name, or a gradient as grad:PARAMETER, both of the first step.`,
 	fl := c.Flags()
 	addDevice(c, fl, &o.device)
 	fl.StringVar(&o.cap, "cap", "", "take no more than `SIZE` of the device's memory")
-	fl.StringArrayVar(&o.inputs, "input", nil, "elements of an input, a weight or the loss's target from a .npy or .pb file, `NAME=FILE`; repeatable")
-	fl.StringArrayVar(&o.expect, "expect", nil, "what an output, or a gradient as grad:NAME, should be, `NAME=FILE`; repeatable")
+	fl.StringArrayVar(&o.inputs, "input", nil, "elements of an input, a weight or the loss's target from a .npy or .pb file, `NAME=FILE`, or of all in a FILE.npz; repeatable")
+	fl.StringArrayVar(&o.expect, "expect", nil, "what an output, or a gradient as grad:NAME, should be, `NAME=FILE`, or all in a FILE.npz; repeatable")
 	fl.Float64Var(&o.tolerance, "tolerance", 1e-4, "how far what is expected may be off, relative to the largest number")
 	fl.Uint64Var(&o.seed, "seed", 0, "`N` of which weights, inputs and dropout are made")
 	fl.IntVar(&o.steps, "steps", 2, "training steps of each run, `N`")
@@ -115,7 +122,9 @@ func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
 	if q.Config.Mode == "infer" {
 		q.Steps = 1
 	}
-	if err := o.files(q); err != nil {
+	given, err := o.files(q)
+	defer given.close()
+	if err != nil {
 		return err
 	}
 	show, clear := s.progress(filepath.Base(o.path))
@@ -124,6 +133,10 @@ func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
 	}
 	r, err := validate.Validate(ctx, q)
 	clear()
+	var unknown *validate.UnknownError
+	if errors.As(err, &unknown) {
+		return fmt.Errorf("--expect %s: %w%s", unknown.Name, err, suggestion(unknown.Name, unknown.Known, "it has "+some(unknown.Known)))
+	}
 	if err != nil {
 		return err
 	}
@@ -188,64 +201,115 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 	return nil
 }
 
-// files reads the weights that the model has, and the arrays that the flags name.
-func (o *validateOptions) files(q *validate.Question) error {
-	inputs, err := readArrays("input", o.inputs)
+// files finds the weights that the model has, and the arrays that the flags
+// name. The archives stay open, also with an error.
+func (o *validateOptions) files(q *validate.Question) (*arrays, error) {
+	given := &arrays{}
+	inputs, err := given.read("input", o.inputs)
 	if err != nil {
-		return err
+		return given, err
 	}
-	if q.Expect, err = readArrays("expect", o.expect); err != nil {
-		return err
+	if q.Expect, err = given.read("expect", o.expect); err != nil {
+		return given, err
 	}
 	if err := known(q.Model, inputs); err != nil {
-		return err
+		return given, err
 	}
 	weights := validate.ModelSource(q.Model.Graph(), q.Model.Path)
 	q.Source = func(name string) (*validate.Array, error) {
-		if a, ok := inputs[name]; ok {
-			return &a, nil
+		if read, ok := inputs[name]; ok {
+			return read()
 		}
 		return weights(name)
 	}
-	return nil
+	return given, nil
 }
 
 // known reports arrays that the model has no place for.
-func known(m *planner.Model, inputs map[string]validate.Array) error {
-	rest := maps.Clone(inputs)
-	delete(rest, validate.TargetName)
-	g := m.Graph()
+func known(m *planner.Model, inputs map[string]validate.Reader) error {
 	names := []string{validate.TargetName}
-	for i := range g.Values {
-		delete(rest, g.Values[i].Name)
-	}
+	g := m.Graph()
 	for _, id := range g.Inputs {
 		names = append(names, g.Values[id].Name)
 	}
-	for name := range rest {
-		return fmt.Errorf("--input %s: the model has no such input or weight%s", name, suggestion(name, names, "its inputs are "+strings.Join(names[1:], ", ")))
+	for i := range g.Values {
+		if g.Values[i].Kind == graph.Initializer {
+			names = append(names, g.Values[i].Name)
+		}
+	}
+	rest := maps.Clone(inputs)
+	for _, name := range names {
+		delete(rest, name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(rest)) {
+		return fmt.Errorf("--input %s: the model has no such input or weight%s", name, suggestion(name, names, "it has "+some(names[1:])))
 	}
 	return nil
 }
 
-// readArrays reads NAME=FILE.
-func readArrays(flag string, list []string) (map[string]validate.Array, error) {
-	out := map[string]validate.Array{}
+// some is the first of many names.
+func some(names []string) string {
+	const enough = 4
+	if len(names) <= enough {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:enough], ", "), len(names)-enough)
+}
+
+// arrays are the archives that flags name, open until they have been used.
+type arrays struct{ open []*validate.Archive }
+
+func (a *arrays) close() {
+	for _, z := range a.open {
+		_ = z.Close() // it was only read
+	}
+}
+
+// read reads NAME=FILE and finds the arrays of FILE.npz. Of arrays of one name
+// the last counts.
+func (a *arrays) read(flag string, list []string) (map[string]validate.Reader, error) {
+	out := map[string]validate.Reader{}
 	for _, s := range list {
 		name, file, ok := strings.Cut(s, "=")
-		if !ok || name == "" || file == "" {
-			return nil, fmt.Errorf("--%s %q: want NAME=FILE", flag, s)
+		switch {
+		case !ok && strings.EqualFold(filepath.Ext(s), ".npz"):
+			if err := a.archive(s, out); err != nil {
+				return nil, fileError("--"+flag, s, err)
+			}
+			continue
+		case !ok || name == "" || file == "":
+			return nil, fmt.Errorf("--%s %q: want NAME=FILE or FILE.npz", flag, s)
 		}
-		a, err := validate.ReadArray(file)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("--%s %s: no such file %s", flag, name, file)
-		}
+		array, err := validate.ReadArray(file)
 		if err != nil {
-			return nil, fmt.Errorf("--%s %s: %w", flag, name, err)
+			return nil, fileError("--"+flag+" "+name, file, err)
 		}
-		out[name] = *a
+		out[name] = func() (*validate.Array, error) { return array, nil }
 	}
 	return out, nil
+}
+
+// archive looks at the arrays of a .npz file; they are read when they are needed.
+func (a *arrays) archive(file string, out map[string]validate.Reader) error {
+	z, err := validate.OpenNPZ(file)
+	if err != nil {
+		return err
+	}
+	a.open = append(a.open, z)
+	for _, name := range z.Names() {
+		if err := z.Check(name); err != nil {
+			return err
+		}
+		out[name] = func() (*validate.Array, error) { return z.Read(name) }
+	}
+	return nil
+}
+
+func fileError(flag, file string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: no such file %s", flag, file)
+	}
+	return fmt.Errorf("%s: %w", flag, err)
 }
 
 // A measuredProfile is what --profile writes.
