@@ -15,6 +15,7 @@ import (
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/cpu"
+	"github.com/memplan/memplan/validate/internal/cases"
 )
 
 // A desk runs calls on tensors of its own on both devices.
@@ -56,7 +57,7 @@ func bitsOf(d graph.DType, b []byte, v float64) {
 	case d == graph.BFloat16:
 		binary.LittleEndian.PutUint16(b, uint16(f>>16))
 	default:
-		set(b, d, 0, float32(v))
+		cases.Put(b, d, v)
 	}
 }
 

@@ -14,10 +14,11 @@ import (
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/cpu"
+	"github.com/memplan/memplan/validate/internal/cases"
 )
 
-// A desk lays tensors into the arenas of both devices and runs calls on them.
-type desk struct {
+// A stand lays tensors into the arenas of both devices and runs calls on them.
+type stand struct {
 	t     *testing.T
 	d     *tandem
 	rng   *rand.Rand
@@ -38,11 +39,11 @@ func real(b []byte, d graph.DType, i int64, v float32) {
 		}
 		binary.LittleEndian.PutUint16(b[2*i:], h)
 	default:
-		set(b, d, i, v)
+		cases.Put(b[d.Bytes(i):], d, float64(v))
 	}
 }
 
-func (k *desk) place(dt graph.DType, strides []int64, shape ...int64) *validate.Tensor {
+func (k *stand) place(dt graph.DType, strides []int64, shape ...int64) *validate.Tensor {
 	if strides == nil {
 		strides = rowMajor(shape)
 	}
@@ -53,7 +54,7 @@ func (k *desk) place(dt graph.DType, strides []int64, shape ...int64) *validate.
 
 // tensor makes one of numbers from -1 to 1, and of classes below limit where
 // that is more than 0.
-func (k *desk) tensor(dt graph.DType, limit int, strides []int64, shape ...int64) *validate.Tensor {
+func (k *stand) tensor(dt graph.DType, limit int, strides []int64, shape ...int64) *validate.Tensor {
 	x := k.place(dt, strides, shape...)
 	raw := make([]byte, extent(x))
 	for i := range int64(len(raw)) / dt.Bytes(1) {
@@ -71,7 +72,7 @@ func (k *desk) tensor(dt graph.DType, limit int, strides []int64, shape ...int64
 
 // run runs a call on both devices, and once more on the GPU: results must agree,
 // and have the same bits again. It returns the results.
-func (k *desk) run(kernel string, a *program.Attrs, results []*validate.Tensor, args ...*validate.Tensor) []*validate.Tensor {
+func (k *stand) run(kernel string, a *program.Attrs, results []*validate.Tensor, args ...*validate.Tensor) []*validate.Tensor {
 	k.t.Helper()
 	c := &validate.Call{Node: &program.Node{Op: kernel, Kernel: kernel, Name: kernel, Attrs: a}, Kernel: kernel}
 	for _, x := range args {
@@ -114,7 +115,7 @@ func (k *desk) run(kernel string, a *program.Attrs, results []*validate.Tensor, 
 }
 
 // onDesk runs a test for every training type, aligned and not.
-func onDesk(t *testing.T, test func(k *desk, dt graph.DType)) {
+func onDesk(t *testing.T, test func(k *stand, dt graph.DType)) {
 	gpu, err := Open(Options{FP32: true})
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +132,7 @@ func onDesk(t *testing.T, test func(k *desk, dt graph.DType)) {
 	for _, dt := range []graph.DType{graph.Float32, graph.Float16, graph.BFloat16} {
 		for shift := range int64(2) {
 			t.Run(fmt.Sprintf("%v/%d", dt, shift), func(t *testing.T) {
-				test(&desk{t: t, d: d, rng: rand.New(rand.NewPCG(1, 2)), shift: shift}, dt)
+				test(&stand{t: t, d: d, rng: rand.New(rand.NewPCG(1, 2)), shift: shift}, dt)
 			})
 		}
 	}
@@ -141,7 +142,7 @@ func onDesk(t *testing.T, test func(k *desk, dt graph.DType)) {
 // TestRowNorms: rows of teams of every size, of more elements than those keep,
 // and of odd ones; few rows and many.
 func TestRowNorms(t *testing.T) {
-	onDesk(t, func(k *desk, dt graph.DType) {
+	onDesk(t, func(k *stand, dt graph.DType) {
 		for _, s := range [][]int64{{1, 8}, {197, 768}, {1500, 96}, {37, 192}, {3, 1280}, {5, 3072}, {2, 16384}, {1, 20000}, {70, 33}, {3000, 16}, {9, 1}} {
 			k.top = 0
 			a := &program.Attrs{Dims: []int64{1}, Scalars: []float64{1e-5}}
@@ -158,7 +159,7 @@ func TestRowNorms(t *testing.T) {
 // TestSums: columns and rows, in one pass and two, in both orders of an image's
 // dims.
 func TestSums(t *testing.T) {
-	onDesk(t, func(k *desk, dt graph.DType) {
+	onDesk(t, func(k *stand, dt graph.DType) {
 		image := []int64{8, 96, 14, 14}
 		for _, s := range []struct {
 			shape, strides, dims, out []int64
@@ -189,7 +190,7 @@ func TestSums(t *testing.T) {
 
 // TestRunningSums: lines of a thread and of a warp, of numbers and of whole ones.
 func TestRunningSums(t *testing.T) {
-	onDesk(t, func(k *desk, dt graph.DType) {
+	onDesk(t, func(k *stand, dt graph.DType) {
 		for _, s := range [][]int64{{8, 256}, {3, 70}, {5, 1000}, {40, 7}} {
 			for dim := range int64(2) {
 				for d, limit := range map[graph.DType]int{dt: 0, graph.Int64: 9} {
@@ -204,7 +205,7 @@ func TestRunningSums(t *testing.T) {
 // TestSoftmaxes: rows that teams keep, and longer ones, of which each starts
 // elsewhere between two packs.
 func TestSoftmaxes(t *testing.T) {
-	onDesk(t, func(k *desk, dt graph.DType) {
+	onDesk(t, func(k *stand, dt graph.DType) {
 		for _, s := range [][]int64{{200, 256}, {33, 197}, {3, 50257}, {5, 5021}, {4, 1024}, {7, 1000}, {70, 8}, {2, 300}, {9, 1}, {3, 1100}} {
 			for _, name := range []string{"softmax", "log_softmax"} {
 				for _, wide := range []graph.DType{dt, graph.Float32} {
@@ -222,7 +223,7 @@ func TestSoftmaxes(t *testing.T) {
 // TestBatchNorms: planes in packs and odd ones, channels innermost, and no planes;
 // channels that are split and that are not.
 func TestBatchNorms(t *testing.T) {
-	onDesk(t, func(k *desk, dt graph.DType) {
+	onDesk(t, func(k *stand, dt graph.DType) {
 		for _, s := range [][]int64{{8, 64, 14, 14}, {4, 33, 7, 7}, {3, 2, 60, 64}, {2, 3, 1, 3}, {40, 50, 1, 1}} {
 			for order, strides := range map[string][]int64{"rows": nil, "channels": channelsLast(s)} {
 				for train := range 2 {
@@ -249,7 +250,7 @@ func TestBatchNorms(t *testing.T) {
 
 // TestLosses: classes of rows, some of them ignored, and of images.
 func TestLosses(t *testing.T) {
-	onDesk(t, func(k *desk, dt graph.DType) {
+	onDesk(t, func(k *stand, dt graph.DType) {
 		for name, s := range map[string][]int64{"nll_loss": {700, 301}, "nll_loss2d": {3, 21, 30, 31}} {
 			for _, reduction := range []float64{1, 2} {
 				k.top = 0

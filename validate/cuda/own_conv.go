@@ -27,7 +27,7 @@ func (r *run) ownConv(p pass, x, w, y, out *validate.Tensor) error {
 		return err
 	}
 	if lonely(c, x, w, y) {
-		spare := r.spare(x, w, y)
+		spare := r.workBehind(x, w, y)
 		if l, ok := loneOf(p, &a, spare.Bytes); ok {
 			return r.lone(p, &l, spare.At, x, w, y, out)
 		}
@@ -100,9 +100,9 @@ func ownLikes(c *program.Conv, p pass, x, w, y *validate.Tensor) (bytes int64, o
 	return l.bytes, ok && l.well
 }
 
-// spare is the work that no tensor of the pass lies in: row-major copies lie at
+// workBehind is the work that no tensor of the pass lies in: row-major copies lie at
 // its start.
-func (r *run) spare(list ...*validate.Tensor) validate.Span {
+func (r *run) workBehind(list ...*validate.Tensor) validate.Span {
 	s := r.c.Work
 	end := s.At + s.Bytes
 	for _, t := range list {
