@@ -95,15 +95,22 @@ __device__ __forceinline__ void roll(const Depthwise& a, const T* in, T* out, co
     for (int j = 0; j < W; j++) row[j] = get<T>(ahead[j]);
     in += in_y;
     read<T, W, UNIT>(ahead, in, in_x, iy < last && (u32)(iy + 1) < (u32)a.h ? inside : 0);
+    if ((u32)iy < (u32)a.h) {
 #pragma unroll
-    for (int j = 0; j < R; j++)
+      for (int j = 0; j < R; j++)
 #pragma unroll
-      for (int t = 0; t < TX; t++) {
-        float v = j + 1 < R ? sum[j + 1 < R ? j + 1 : j][t] : 0.f;
+        for (int t = 0; t < TX; t++) {
+          float v = j + 1 < R ? sum[j + 1 < R ? j + 1 : j][t] : 0.f;
 #pragma unroll
-        for (int s = 0; s < R; s++) v += row[s + t] * w[R - 1 - j][s];
-        sum[j][t] = v;
-      }
+          for (int s = 0; s < R; s++) v += row[s + t] * w[R - 1 - j][s];
+          sum[j][t] = v;
+        }
+    } else { // above or below the image
+#pragma unroll
+      for (int j = 0; j < R; j++)
+#pragma unroll
+        for (int t = 0; t < TX; t++) sum[j][t] = j + 1 < R ? sum[j + 1 < R ? j + 1 : j][t] : 0.f;
+    }
     if (oy >= y0) {
 #pragma unroll
       for (int t = 0; t < TX; t++)
@@ -241,12 +248,14 @@ __device__ __forceinline__ void gather(const Depthwise& a, float (&sum)[R][R], c
     g += g_y;
     read<T, W, UNIT>(ahead, in, in_x, iy < last && (u32)(iy + 1) < (u32)a.h ? inside : 0);
     read<T, TX, UNIT>(below, g, g_x, oy < y1 ? given : 0);
+    if ((u32)iy < (u32)a.h) {
 #pragma unroll
-    for (int r = 0; r < R; r++)
+      for (int r = 0; r < R; r++)
 #pragma unroll
-      for (int s = 0; s < R; s++)
+        for (int s = 0; s < R; s++)
 #pragma unroll
-        for (int t = 0; t < TX; t++) sum[r][s] += row[s + t] * window[r][t];
+          for (int t = 0; t < TX; t++) sum[r][s] += row[s + t] * window[r][t];
+    }
   }
 }
 
