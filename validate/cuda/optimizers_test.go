@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/memplan/memplan/planner/profile"
@@ -106,6 +107,19 @@ func hostStep(t *testing.T, program string, m *moreRule, step int, p, g []float3
 		}
 		if _, err := fmt.Fscan(r, to...); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestMoreKernels: every update has its kernel, with as many states.
+func TestMoreKernels(t *testing.T) {
+	source, err := os.ReadFile(filepath.Join("kernels", "optimizer.cu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range moreRules {
+		if k := regexp.MustCompile(fmt.Sprintf(`(?m)^MORE\(%s, \w+, %d\)$`, m.kernel, len(m.states))); !k.Match(source) {
+			t.Errorf("%s: no kernel %s of %d states", name, m.kernel, len(m.states))
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/validate"
 )
 
 // TestDividers divides by what numbers of 32 bits there are at the ends and in
@@ -146,6 +147,65 @@ func TestStrided(t *testing.T) {
 	}
 	if len(words) != 5 || kinds["transposed"] < 10 || kinds["moved"] < 10 || kinds["widened"] < 10 {
 		t.Errorf("words of %v bytes, %v", slices.Sorted(maps.Keys(words)), kinds)
+	}
+}
+
+// TestTiled follows the plans of operators whose second operand lies the other
+// way.
+func TestTiled(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	found := 0
+	for range 300 {
+		shape := make([]int64, 2+rng.IntN(2))
+		for d := range shape {
+			shape[d] = []int64{2, 3, 16, 33, 40}[rng.IntN(5)]
+		}
+		one, err := broadcast(&validate.Tensor{Shape: shape[1:], Strides: layout(rng, shape[1:], 1)}, shape)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := [][]int64{layout(rng, shape, 8), layout(rng, shape, 8), one}
+		want := lattice(shape, all...)
+		p := wideArgs{op: 1, inputs: 2, ptr: [4]uint64{256, 512, 1024}, dtype: [4]int32{2, 0, 1}, scalar: [4]float32{3: 2}, param: [4]float64{1}}
+		size := fold(shape, all)
+		a, ok := tile(&p, size, all)
+		if !ok {
+			continue
+		}
+		found++
+		if a.op != p.op || a.inputs != p.inputs || a.ptr != p.ptr || a.dtype != p.dtype || a.scalar != p.scalar || a.param != p.param || a.turned[1]+a.turned[2] == 0 {
+			t.Fatalf("%+v", a)
+		}
+		count := map[[3]int64]int{}
+		for i := range want[0] {
+			count[[3]int64{want[0][i], want[1][i], want[2][i]}]++
+		}
+		for i := range a.tiles {
+			q := a.across.quotient(i)
+			rest := a.down.quotient(q)
+			c0, r0 := (i-q*a.across.by)*32, (q-rest*a.down.by)*32
+			base := spread(rest, a.dims, a.size, a.stride[:]...)
+			for r := r0; r < min(a.rows, r0+32); r++ {
+				for c := c0; c < min(a.cols, c0+32); c++ {
+					var at [3]int64
+					for o := range at {
+						at[o] = base[o] + int64(r)*int64(a.row[o]) + int64(c)*int64(a.col[o])
+					}
+					count[at]--
+				}
+			}
+		}
+		for at, n := range count {
+			if n != 0 {
+				t.Fatalf("shape %v, strides %v: elements %v %d times too few", shape, all, at, n)
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("%d of 300 are tiled", found)
+	}
+	if _, err := broadcast(&validate.Tensor{Shape: []int64{3}, Strides: []int64{1}}, []int64{4}); err == nil {
+		t.Error("3 elements spread to 4")
 	}
 }
 
