@@ -16,8 +16,9 @@ import torch.nn.functional as F
 
 from validation_zoo import EXACT, ZOO, comparable, in_double, target
 
-# How far an output and a gradient may be off. PyTorch's own float32 is up to 1.5e-4 off its
-# float64 in these models at batch 2 on a processor (DenseNet-121); every row has that beside it.
+# How far an output and a gradient may be off; a gradient also 3 times what PyTorch's float32 is off
+# its float64, which is the distance of two programs of which one is twice as far off as the other.
+# On a processor that is up to 1.5e-4 at batch 2 (DenseNet-121) and 2.5e-3 at batch 4, which rounding decides.
 OUTPUT_TOLERANCE, TOLERANCE = 1e-4, 1e-3
 # TF32 is off in the libraries of both.
 PLAIN = {"NVIDIA_TF32_OVERRIDE": "0"}
@@ -113,14 +114,15 @@ def gradients(found):
 def numbers(run, path, name, batch=None):
     """A row of results; run runs memplan with arguments and an environment and returns its JSON."""
     batch = batch or EXACT[name]
-    row = {"kind": "numbers", "name": name, "batch": batch, "precision": "fp32", "outputTolerance": OUTPUT_TOLERANCE, "tolerance": TOLERANCE, "torch": torch.__version__, "torchDevice": "cuda" if torch.cuda.is_available() else "cpu"}
+    row = {"kind": "numbers", "name": name, "batch": batch, "precision": "fp32", "outputTolerance": OUTPUT_TOLERANCE, "torch": torch.__version__, "torchDevice": "cuda" if torch.cuda.is_available() else "cpu"}
     with tempfile.TemporaryDirectory() as folder:
         own = reference(name, batch, folder)
+        row["tolerance"] = max(TOLERANCE, 3 * own["gradient"])
         gc.collect()
         torch.cuda.empty_cache()
         lacks = runtime(path, folder)
         at = lambda f: os.path.join(folder, f + ".npz")
-        common = [path, "--batch", str(batch), "--steps", "1", "--input", at("given"), "--tolerance", str(TOLERANCE)]
+        common = [path, "--batch", str(batch), "--steps", "1", "--input", at("given"), "--tolerance", str(row["tolerance"])]
         r = run(["validate", *common, "--checkpoint", "all", "--expect", at("torch")], PLAIN)
         if "error" in r:
             return {**row, "error": r["error"]}
