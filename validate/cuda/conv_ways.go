@@ -92,13 +92,16 @@ func (d *Device) ways(c *program.Conv, p pass, x, w, y *validate.Tensor) []way {
 	return []way{{err: why}}
 }
 
-// ownWay runs a depthwise pass by an own kernel, on row-major copies where those
-// are faster.
+// ownWay runs a depthwise pass by an own kernel, on row-major copies where none
+// serves the tensors as they lie.
 func ownWay(q *convQuery) way {
-	if to := copiesOf(formatNCHW, q.x, q.w, q.y); to.needed() && relays(relayDepthwise) {
-		return way{copies: to, bytes: to.bytes}
+	direct, well := ownLikes(q.c, q.p, q.x, q.w, q.y)
+	if to := copiesOf(formatNCHW, q.x, q.w, q.y); !well && to.needed() && relays(relayDepthwise) {
+		t := to.tensors
+		behind, _ := ownLikes(q.c, q.p, &t[0], &t[1], &t[2]) // ownConv finds it behind the copies
+		return way{copies: to, bytes: to.bytes + behind}
 	}
-	return way{}
+	return way{bytes: direct}
 }
 
 // legacyWay runs a pass by cuDNN's interface of version 7, on row-major copies

@@ -26,7 +26,7 @@ const (
 // from 65 to 35 ms in float32.
 var Relayouts = []Relayout{
 	{relayFormat, true, "passes by cuDNN's graphs whose tensors lie in different orders: PyTorch brings all three to one, and cuDNN's fast engines want that"},
-	{relayDepthwise, true, "convolutions of single channels whose channels lie innermost, by own kernels on row-major copies: neighbouring threads of the own kernels read neighbouring columns, which are a whole pixel apart there"},
+	{relayDepthwise, true, "convolutions of single channels whose channels lie innermost and that have a stride, a dilation or another filter than 3x3, 5x5 and 7x7, by own kernels on row-major copies: neighbouring threads of these kernels read neighbouring columns, which are a whole pixel apart there"},
 	{relayRefused, true, "passes that cuDNN has neither a graph nor an algorithm for as the tensors lie, on row-major copies: the own kernels for them are slow"},
 }
 
