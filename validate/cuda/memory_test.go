@@ -85,7 +85,8 @@ func (b *desk) rows(d graph.DType, shape ...int64) validate.Tensor {
 	return b.tensor(d, shape, rowMajor(shape), 0)
 }
 
-// call runs a kernel on both devices and fails where they differ.
+// call runs a kernel on both devices and fails where they differ. Tensors made
+// after it take the place of those before.
 func (b *desk) call(kernel string, a *program.Attrs, results []validate.Tensor, args ...validate.Operand) {
 	b.t.Helper()
 	b.d.faults = nil
@@ -221,8 +222,8 @@ func TestDropouts(t *testing.T) {
 			for skip := range int64(2) {
 				a := &program.Attrs{Scalars: []float64{0.3}}
 				x, mask, out := b.tensor(dt, []int64{n}, []int64{1}, skip), b.tensor(graph.Bool, []int64{n}, []int64{1}, 0), b.tensor(dt, []int64{n}, []int64{1}, 0)
-				b.call("native_dropout", a, []validate.Tensor{mask, out}, onDevice(&x))
 				g, dx := b.tensor(dt, []int64{n}, []int64{1}, skip), b.tensor(dt, []int64{n}, []int64{1}, 0)
+				b.call("native_dropout", a, []validate.Tensor{mask, out}, onDevice(&x))
 				b.call("native_dropout_backward", a, []validate.Tensor{dx}, onDevice(&g), onDevice(&mask))
 				for _, to := range trainingTypes {
 					from, out := b.tensor(dt, []int64{n}, []int64{1}, skip), b.tensor(to, []int64{n}, []int64{1}, 0)

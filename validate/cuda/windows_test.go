@@ -12,7 +12,7 @@ func TestCells(t *testing.T) {
 	some := func(low, high int32) int32 { return low + rng.Int32N(high-low+1) }
 	for range 500 {
 		a := &poolArgs{n: 2, c: 3, h: int64(some(4, 20)), w: int64(some(4, 20)), kh: some(1, 5), kw: some(1, 5), sh: some(1, 3), dh: some(1, 2), dw: some(1, 2), index: 512, in: 1024, out: 2048}
-		a.divisor = 4 // of averages: no plan depends on it
+		a.divisor, a.excludePad = 4, 1 // of averages: no plan depends on them
 		a.sw, a.ph, a.pw = a.sh, some(0, a.kh/2), some(0, a.kw/2)
 		a.oh = int64(floorDiv(int32(a.h)+2*a.ph-(a.kh-1)*a.dh-1, a.sh)) + 1
 		a.ow = int64(floorDiv(int32(a.w)+2*a.pw-(a.kw-1)*a.dw-1, a.sw)) + 1
