@@ -404,9 +404,12 @@ def tables(rows):
 
 
 def part(text):
-    i, n = (int(v) for v in text.split("/"))
+    try:
+        i, n = (int(v) for v in text.split("/"))
+    except ValueError:
+        i, n = 0, 0
     if not 1 <= i <= n:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError("%s: want I/N, as 1/2" % text)
     return i, n
 
 

@@ -60,13 +60,13 @@ def reference(name, batch, folder):
     x = inputs(batch)
     model = comparable(build()).to(x.device).train()
     twin = in_double(copy.deepcopy(model))
-    given = host({k: v for k, v in [*model.named_parameters(), *model.named_buffers()] if not k.endswith(("num_batches_tracked", "original_inv_freq"))})
     with torch.no_grad():  # a step of its own: it moves running statistics
         labels = target(logits(copy.deepcopy(model)(x)))
+    state = {k: v for k, v in [*model.named_parameters(), *model.named_buffers()] if not k.endswith(("num_batches_tracked", "original_inv_freq"))}
+    np.savez(os.path.join(folder, "given.npz"), input0=x.cpu().numpy(), target=labels.cpu().numpy(), **host(state))
     with Float32():
         out, grads = step(model, x, logits, labels)
     out64, grads64 = step(twin, x.double() if x.is_floating_point() else x, logits, labels)
-    np.savez(os.path.join(folder, "given.npz"), input0=x.cpu().numpy(), target=labels.cpu().numpy(), **given)
     np.savez(os.path.join(folder, "torch.npz"), **host({"output": out, **{"grad:" + k: g for k, g in grads.items()}}))
     np.savez(os.path.join(folder, "double.npz"), **host({"grad:" + k: g for k, g in grads64.items()}))
     own = {k: difference(g, grads64[k]) for k, g in grads.items()}
