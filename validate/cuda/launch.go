@@ -32,6 +32,17 @@ import (
 //go:embed kernels/*.ptx.gz
 var ptx embed.FS
 
+// A grid says how many threads run a kernel.
+type grid struct {
+	x, y, z   int64 // blocks
+	tx, ty    int   // threads of a block
+	shared    int   // bytes of dynamic shared memory
+	attribute bool  // more shared memory than a kernel gets without asking
+}
+
+// grid splits the blocks along y and z too.
+func (s share) grid(y, z int64) grid { return grid{x: s.x, y: y, z: z, tx: s.tx, ty: s.ty} }
+
 // along is the grid of one thread for each of n elements.
 func along(n int64) grid { return grid{x: (n + 255) / 256, tx: 256} }
 

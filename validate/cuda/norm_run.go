@@ -111,7 +111,7 @@ func rowGrid(rows, cols int64) grid {
 func (r *run) rowNormLaunch(a *rowNormArgs, name string) error {
 	wide := wideOf(a.dtype)
 	if t := team(a.cols, wide); t > 0 && a.cols%wide == 0 && aligned(a.in, a.out, a.grad, a.weight, a.bias) && (a.weight|a.bias == 0 || a.weightDType == a.dtype) {
-		return launch(r.d, "norm", name+"_teams", teamGrid(a.rows, t), a)
+		return launch(r.d, "norm", name+"_teams", teamGrid(a.rows, t).grid(1, 1), a)
 	}
 	return launch(r.d, "norm", name, rowGrid(a.rows, a.cols), a)
 }
@@ -154,12 +154,12 @@ func (r *run) rowNormWeights(a *rowNormArgs) error {
 	if v := wideOf(a.dtype); a.cols%v == 0 && aligned(a.in, a.grad) {
 		name, wide = "row_norm_weights_wide", v
 	}
-	g, splits := columnGrid(a.rows, a.cols, wide, 3*r.d.sms)
+	s, splits := columnGrid(a.rows, a.cols, wide, 3*r.d.sms)
 	if splits = min(splits, scratchFloats/(2*max(a.cols, 1))); splits < 1 {
 		return fmt.Errorf("a norm over %d columns", a.cols)
 	}
-	g.y, a.splits = splits, int32(splits)
-	if err := launch(r.d, "norm", name, g, a); err != nil {
+	a.splits = int32(splits)
+	if err := launch(r.d, "norm", name, s.grid(splits, 1), a); err != nil {
 		return err
 	}
 	return launch(r.d, "norm", "row_norm_weights_finish", grid{x: (a.cols + 15) / 16, y: 2, tx: 16, ty: 16}, a)

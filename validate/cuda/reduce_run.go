@@ -231,12 +231,12 @@ func (r *run) softmaxRun(name string, a *softmaxArgs) error {
 	whole := aligned(a.in, a.out, a.grad)
 	switch {
 	case whole && a.cols%wide == 0 && a.cols <= 32*teamElements:
-		return launch(r.d, "reduce", name+"_teams_wide", teamGrid(a.rows, team(a.cols, wide)), a)
+		return launch(r.d, "reduce", name+"_teams_wide", teamGrid(a.rows, team(a.cols, wide)).grid(1, 1), a)
 	case a.cols <= 256: // a thread keeps eight
 		t := 4
 		for ; t < 32 && int64(t)*4 < a.cols; t *= 2 {
 		}
-		return launch(r.d, "reduce", name+"_teams", teamGrid(a.rows, t), a)
+		return launch(r.d, "reduce", name+"_teams", teamGrid(a.rows, t).grid(1, 1), a)
 	}
 	g := grid{x: a.rows, tx: 128}
 	for ; g.tx < 1024 && int64(g.tx)*16 < a.cols; g.tx *= 2 {

@@ -48,13 +48,13 @@ func (r *run) sumColumns(a *reduceArgs) error {
 	if v := wideOf(a.dtype); aligned(a.in) && multiples(v, a.outSize[last], a.redStride[0]) && (last == 0 || multiples(v, a.inStride[0])) {
 		name, wide = "reduce_columns_wide", v
 	}
-	g, splits := columnGrid(a.reds, a.outSize[last], wide, (3*r.d.sms+outer-1)/outer)
+	s, splits := columnGrid(a.reds, a.outSize[last], wide, (3*r.d.sms+outer-1)/outer)
 	splits = min(splits, scratchFloats/a.outs)
 	if splits < 2 {
 		splits = 1
 	}
-	g.y, g.z, a.splits = splits, outer, int32(splits)
-	if err := launch(r.d, "reduce", name, g, a); err != nil || splits == 1 {
+	a.splits = int32(splits)
+	if err := launch(r.d, "reduce", name, s.grid(splits, outer), a); err != nil || splits == 1 {
 		return err
 	}
 	return r.finishSplits(a, splits)
@@ -73,7 +73,7 @@ func (r *run) sumLines(a *reduceArgs) error {
 		t = 256
 	}
 	if last == 0 {
-		return launch(r.d, "reduce", name, teamGrid(a.outs, t), a)
+		return launch(r.d, "reduce", name, teamGrid(a.outs, t).grid(1, 1), a)
 	}
 	first := *a
 	first.op, first.outDType, first.outs, first.reds, first.redDims, first.outDims = redSum, 0, a.outs*(a.reds/n), n, 1, a.outDims+last
@@ -89,7 +89,7 @@ func (r *run) sumLines(a *reduceArgs) error {
 	if first.out, err = r.d.staging("reduce", name); err != nil {
 		return err
 	}
-	if err := launch(r.d, "reduce", name, teamGrid(first.outs, t), &first); err != nil {
+	if err := launch(r.d, "reduce", name, teamGrid(first.outs, t).grid(1, 1), &first); err != nil {
 		return err
 	}
 	return r.finishSplits(a, a.reds/n)

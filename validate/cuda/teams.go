@@ -1,11 +1,9 @@
 package cuda
 
-// A grid says how many threads run a kernel.
-type grid struct {
-	x, y, z   int64 // blocks
-	tx, ty    int   // threads of a block
-	shared    int   // bytes of dynamic shared memory
-	attribute bool  // more shared memory than a kernel gets without asking
+// A share is how blocks are laid along rows or columns.
+type share struct {
+	x      int64 // blocks
+	tx, ty int   // threads of a block
 }
 
 // wideOf is how many elements of a training type, as kernels number it, fill the
@@ -50,19 +48,19 @@ func team(cols, wide int64) int {
 
 // teamGrid gives blocks to the teams of rows: of 128 threads, or a team that is
 // more than a warp.
-func teamGrid(rows int64, t int) grid {
+func teamGrid(rows int64, t int) share {
 	each := 1
 	if t <= 32 {
 		each = 128 / t
 	}
-	return grid{x: (rows + int64(each) - 1) / int64(each), tx: t, ty: each}
+	return share{x: (rows + int64(each) - 1) / int64(each), tx: t, ty: each}
 }
 
 // columnGrid shares a matrix that is summed over its rows among blocks of 256
 // threads, each with wide columns: along x for neighbouring columns, along y for
 // rows. The rows are split among blocks where the columns alone make fewer than
 // blocks of them, so that a thread still has four rows.
-func columnGrid(rows, cols, wide, blocks int64) (grid, int64) {
+func columnGrid(rows, cols, wide, blocks int64) (share, int64) {
 	packs := (cols + wide - 1) / wide
 	tx := int64(4)
 	for tx < 32 && tx < packs || tx < 256 && tx < packs && rows*tx < 1024 {
@@ -72,7 +70,7 @@ func columnGrid(rows, cols, wide, blocks int64) (grid, int64) {
 	for ty > 1 && tx*ty > 64 && 2*rows < 4*ty {
 		ty /= 2
 	}
-	g := grid{x: (packs + tx - 1) / tx, tx: int(tx), ty: int(ty)}
+	g := share{x: (packs + tx - 1) / tx, tx: int(tx), ty: int(ty)}
 	splits := min((blocks+g.x-1)/max(g.x, 1), (rows+4*ty-1)/(4*ty), 65535)
 	return g, max(splits, 1)
 }
