@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
@@ -148,34 +149,51 @@ func (r *resident) values(s *program.Storage, src Source, seed uint64) (func(i u
 	return func(i uint64) float64 { return bound * (2*Uniform(seed, i) - 1) }, nil
 }
 
-// encode writes numbers as elements of a type, row-major.
+// encode writes numbers as elements of a type, row-major. f is called side by
+// side.
 func encode(t graph.DType, n int64, f func(i uint64) float64) ([]byte, error) {
-	out := make([]byte, t.Bytes(n))
-	le := binary.LittleEndian
-	for i := range uint64(n) {
-		v := f(i)
-		switch t {
-		case graph.Float32:
-			le.PutUint32(out[4*i:], math.Float32bits(float32(v)))
-		case graph.Float64:
-			le.PutUint64(out[8*i:], math.Float64bits(v))
-		case graph.BFloat16:
-			le.PutUint16(out[2*i:], bf16(float32(v)))
-		case graph.Float16:
-			le.PutUint16(out[2*i:], f16(v))
-		case graph.Int64, graph.Uint64:
-			le.PutUint64(out[8*i:], uint64(int64(v)))
-		case graph.Int32, graph.Uint32:
-			le.PutUint32(out[4*i:], uint32(int32(v)))
-		case graph.Int16, graph.Uint16:
-			le.PutUint16(out[2*i:], uint16(int16(v)))
-		case graph.Int8, graph.Uint8, graph.Bool:
-			out[i] = byte(int8(v))
-		default:
-			return nil, fmt.Errorf("elements of type %v", t)
-		}
+	put, ok := puts[t]
+	if !ok {
+		return nil, fmt.Errorf("elements of type %v", t)
 	}
+	out, size := make([]byte, t.Bytes(n)), int(t.Bytes(1))
+	spread(int(n), func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			put(out[i*size:], f(uint64(i)))
+		}
+	})
 	return out, nil
+}
+
+var le = binary.LittleEndian
+
+// puts write a number as an element of a type.
+var puts = map[graph.DType]func(b []byte, v float64){
+	graph.Float32:  func(b []byte, v float64) { le.PutUint32(b, math.Float32bits(float32(v))) },
+	graph.Float64:  func(b []byte, v float64) { le.PutUint64(b, math.Float64bits(v)) },
+	graph.BFloat16: func(b []byte, v float64) { le.PutUint16(b, bf16(float32(v))) },
+	graph.Float16:  func(b []byte, v float64) { le.PutUint16(b, f16(v)) },
+	graph.Int64:    putInt64, graph.Uint64: putInt64,
+	graph.Int32: putInt32, graph.Uint32: putInt32,
+	graph.Int16: putInt16, graph.Uint16: putInt16,
+	graph.Int8: putInt8, graph.Uint8: putInt8, graph.Bool: putInt8,
+}
+
+func putInt64(b []byte, v float64) { le.PutUint64(b, uint64(int64(v))) }
+func putInt32(b []byte, v float64) { le.PutUint32(b, uint32(int32(v))) }
+func putInt16(b []byte, v float64) { le.PutUint16(b, uint16(int16(v))) }
+func putInt8(b []byte, v float64)  { b[0] = byte(int8(v)) }
+
+// gets read element i of a type.
+var gets = map[graph.DType]func(b []byte, i int64) float32{
+	graph.Float32:  func(b []byte, i int64) float32 { return math.Float32frombits(le.Uint32(b[4*i:])) },
+	graph.Float64:  func(b []byte, i int64) float32 { return float32(math.Float64frombits(le.Uint64(b[8*i:]))) },
+	graph.BFloat16: func(b []byte, i int64) float32 { return math.Float32frombits(uint32(le.Uint16(b[2*i:])) << 16) },
+	graph.Float16:  func(b []byte, i int64) float32 { return float32(fromF16(le.Uint16(b[2*i:]))) },
+	graph.Int64:    func(b []byte, i int64) float32 { return float32(int64(le.Uint64(b[8*i:]))) },
+	graph.Int32:    func(b []byte, i int64) float32 { return float32(int32(le.Uint32(b[4*i:]))) },
+	graph.Bool:     func(b []byte, i int64) float32 { return float32(b[i]) },
+	graph.Uint8:    func(b []byte, i int64) float32 { return float32(b[i]) },
 }
 
 func bf16(f float32) uint16 {
@@ -207,41 +225,23 @@ func f16(v float64) uint16 {
 
 // decode reads a strided window of raw elements as a row-major array.
 func decode(raw []byte, t *program.Tensor) (*Array, error) {
-	a := &Array{Shape: t.Shape, DType: t.DType, Values: make([]float32, numel(t.Shape))}
-	le := binary.LittleEndian
-	if t.DType == graph.Float32 && rowMajor(t) { // nearly all, and some have 10^8 elements
-		for i := range a.Values {
-			a.Values[i] = math.Float32frombits(le.Uint32(raw[4*i:]))
-		}
-		return a, nil
+	get, ok := gets[t.DType]
+	if !ok {
+		return nil, fmt.Errorf("elements of type %v", t.DType)
 	}
-	get := func(i int64) (float64, error) {
-		switch t.DType {
-		case graph.Float32:
-			return float64(math.Float32frombits(le.Uint32(raw[4*i:]))), nil
-		case graph.Float64:
-			return math.Float64frombits(le.Uint64(raw[8*i:])), nil
-		case graph.BFloat16:
-			return float64(math.Float32frombits(uint32(le.Uint16(raw[2*i:])) << 16)), nil
-		case graph.Float16:
-			return fromF16(le.Uint16(raw[2*i:])), nil
-		case graph.Int64:
-			return float64(int64(le.Uint64(raw[8*i:]))), nil
-		case graph.Int32:
-			return float64(int32(le.Uint32(raw[4*i:]))), nil
-		case graph.Bool, graph.Uint8:
-			return float64(raw[i]), nil
-		}
-		return 0, fmt.Errorf("elements of type %v", t.DType)
+	a := &Array{Shape: t.Shape, DType: t.DType, Values: make([]float32, numel(t.Shape))}
+	if rowMajor(t) {
+		spread(len(a.Values), func(lo, hi int) {
+			for i := lo; i < hi; i++ {
+				a.Values[i] = get(raw, int64(i))
+			}
+		})
+		return a, nil
 	}
 	idx := make([]int64, len(t.Shape))
 	at := int64(0)
 	for i := range a.Values {
-		v, err := get(at)
-		if err != nil {
-			return nil, err
-		}
-		a.Values[i] = float32(v)
+		a.Values[i] = get(raw, at)
 		for d := len(idx) - 1; d >= 0; d-- {
 			at += t.Strides[d]
 			if idx[d]++; idx[d] < t.Shape[d] {
@@ -277,12 +277,31 @@ func equalBits(a, b *Array) bool {
 	if a == nil || b == nil || !slices.Equal(a.Shape, b.Shape) {
 		return a == b
 	}
-	for i, v := range a.Values {
-		if math.Float32bits(v) != math.Float32bits(b.Values[i]) {
-			return false
+	var differ atomic.Bool
+	spread(len(a.Values), func(lo, hi int) {
+		other := b.Values[lo:hi]
+		for i, v := range a.Values[lo:hi] {
+			if math.Float32bits(v) != math.Float32bits(other[i]) {
+				differ.Store(true)
+				return
+			}
 		}
-	}
-	return true
+	})
+	return !differ.Load()
+}
+
+// finite reports an array without NaNs and infinities.
+func (a *Array) finite() bool {
+	var bad atomic.Bool
+	spread(len(a.Values), func(lo, hi int) {
+		for _, x := range a.Values[lo:hi] {
+			if x-x != 0 {
+				bad.Store(true)
+				return
+			}
+		}
+	})
+	return !bad.Load()
 }
 
 // Difference is the largest absolute difference of two arrays relative to the

@@ -185,3 +185,35 @@ func TestModelSource(t *testing.T) {
 		}
 	}
 }
+
+// TestSpread: every element is in one part, and only in one.
+func TestSpread(t *testing.T) {
+	for _, n := range []int{0, 1, spreadLeast - 1, 2 * spreadLeast, 5*spreadLeast + 7} {
+		seen := make([]int8, n)
+		spread(n, func(lo, hi int) {
+			for i := lo; i < hi; i++ {
+				seen[i]++
+			}
+		})
+		if i := slices.IndexFunc(seen, func(k int8) bool { return k != 1 }); i >= 0 {
+			t.Errorf("of %d elements number %d is in %d parts", n, i, seen[i])
+		}
+	}
+}
+
+// TestFinite: the last element counts as the first does.
+func TestFinite(t *testing.T) {
+	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		for _, at := range []int{0, 3*spreadLeast - 1} {
+			a := &Array{Values: make([]float32, 3*spreadLeast)}
+			if !a.finite() {
+				t.Fatal("zeros are finite")
+			}
+			b := &Array{Values: slices.Clone(a.Values)}
+			b.Values[at] = float32(bad)
+			if b.finite() || equalBits(a, b) || !equalBits(a, a) {
+				t.Errorf("%v at %d is not seen", bad, at)
+			}
+		}
+	}
+}

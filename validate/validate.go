@@ -351,9 +351,7 @@ func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) er
 	o := Options{Guarded: true, Outputs: outputs(s)}
 	finite := true
 	o.Gradient = func(step int, name string, a *Array) {
-		for _, x := range a.Values {
-			finite = finite && x-x == 0
-		}
+		finite = finite && a.finite()
 		if keep {
 			v.first[gradientKey(step, name)] = a
 		}

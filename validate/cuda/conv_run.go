@@ -195,7 +195,7 @@ func (r *run) cudnn(k *convKey, plan *convPlan, x, w, y *validate.Tensor, at int
 // several, the most.
 func (d *Device) convWork(n *program.Node) (int64, error) {
 	c := n.Attrs
-	if d.dnn == nil || c == nil || c.Conv == nil {
+	if c == nil || c.Conv == nil {
 		return 0, nil
 	}
 	defer d.leave()

@@ -42,16 +42,17 @@ var errNotMine = errors.New("not of this kind")
 // pathWays are how the paths run a pass; an error says why one does not.
 var pathWays = map[string]func(d *Device, q *convQuery) (way, error){
 	pathDepthwise: func(_ *Device, q *convQuery) (way, error) {
-		if !torchDepthwise(q) {
-			return way{}, errNotMine
+		if v, well := ownWay(q); well || torchDepthwise(q) {
+			return v, nil
 		}
-		return ownWay(q), nil
+		return way{}, errNotMine
 	},
 	pathFilter: func(_ *Device, q *convQuery) (way, error) {
 		if q.p != filterPass || q.x.DType != graph.Float32 || !depthwise(q.c, q.w) {
 			return way{}, errNotMine
 		}
-		return ownWay(q), nil
+		v, _ := ownWay(q)
+		return v, nil
 	},
 	pathGraph: (*Device).graphWay,
 	pathLegacy: func(d *Device, q *convQuery) (way, error) {
@@ -66,11 +67,12 @@ var pathWays = map[string]func(d *Device, q *convQuery) (way, error){
 // there is depends on the call alone, not on how much memory there happens to be.
 func (d *Device) ways(c *program.Conv, p pass, x, w, y *validate.Tensor) []way {
 	q := &convQuery{c, p, x, w, y}
+	paths := d.paths
 	if d.dnn == nil {
-		return []way{{}}
+		paths = nil
 	}
 	var why error
-	for _, name := range d.paths {
+	for _, name := range paths {
 		v, err := pathWays[name](d, q)
 		switch {
 		case err == nil && v.bytes == 0:
@@ -86,22 +88,26 @@ func (d *Device) ways(c *program.Conv, p pass, x, w, y *validate.Tensor) []way {
 	if !depthwise(c, w) {
 		return []way{{err: why}}
 	}
-	if v := ownWay(q); v.bytes > 0 {
+	if v, _ := ownWay(q); v.bytes > 0 {
 		return []way{v, {err: why}}
 	}
 	return []way{{err: why}}
 }
 
 // ownWay runs a depthwise pass by an own kernel, on row-major copies where none
-// serves the tensors as they lie.
-func ownWay(q *convQuery) way {
+// serves the tensors as they lie, and reports whether one of the fast kernels
+// does.
+func ownWay(q *convQuery) (way, bool) {
+	if !depthwise(q.c, q.w) {
+		return way{}, false
+	}
 	direct, well := ownLikes(q.c, q.p, q.x, q.w, q.y)
 	if to := copiesOf(formatNCHW, q.x, q.w, q.y); !well && to.needed() && relays(relayDepthwise) {
 		t := to.tensors
-		behind, _ := ownLikes(q.c, q.p, &t[0], &t[1], &t[2]) // ownConv finds it behind the copies
-		return way{copies: to, bytes: to.bytes + behind}
+		behind, well := ownLikes(q.c, q.p, &t[0], &t[1], &t[2]) // ownConv finds it behind the copies
+		return way{copies: to, bytes: to.bytes + behind}, well
 	}
-	return way{bytes: direct}
+	return way{bytes: direct}, well
 }
 
 // legacyWay runs a pass by cuDNN's interface of version 7, on row-major copies

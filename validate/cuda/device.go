@@ -210,19 +210,21 @@ func (d *Device) span(offset, n int64) error {
 
 func (d *Device) at(offset int64) cu.DevicePtr { return d.arena + cu.DevicePtr(offset) }
 
-// Upload copies data into the arena.
+// Upload copies data into the arena, in the order of the calls: a copy outside
+// the stream may end after the call behind it has begun (CUDA driver API, API
+// synchronization behavior).
 func (d *Device) Upload(offset int64, data []byte) error {
 	if err := d.span(offset, int64(len(data))); err != nil || len(data) == 0 {
-		return err
-	}
-	if err := d.Sync(); err != nil {
 		return err
 	}
 	defer d.leave()
 	if err := d.enter(); err != nil {
 		return err
 	}
-	return explain("copying to the device", cu.MemcpyHtoD(d.at(offset), unsafe.Pointer(&data[0]), int64(len(data))))
+	if err := cu.MemcpyHtoDAsync(d.at(offset), unsafe.Pointer(&data[0]), int64(len(data)), d.stream); err != nil {
+		return explain("copying to the device", err)
+	}
+	return explain("copying to the device", d.stream.Synchronize())
 }
 
 // Download waits for all calls and copies from the arena.

@@ -31,9 +31,11 @@ func TestWays(t *testing.T) {
 		{"", false, graph.Float32, "rrc", dataPass, pathGraph, "cc-", true},
 		{"legacy", false, graph.Float32, "rrr", forwardPass, pathLegacy, "", false},
 		{"own", false, graph.Float32, "rrr", forwardPass, "own", "", false},
-		{"", true, graph.BFloat16, "crc", forwardPass, pathGraph, "", false}, // the weight lies both ways
-		{"", true, graph.BFloat16, "crr", filterPass, pathGraph, "--c", false},
-		{"", true, graph.Float32, "crc", dataPass, pathGraph, "", false},
+		{"", true, graph.BFloat16, "crc", forwardPass, "own", "", false}, // the weight lies both ways
+		{"", true, graph.BFloat16, "crr", filterPass, "own", "r--", false},
+		{"", true, graph.Float32, "crc", dataPass, "own", "", false},
+		{"graph", true, graph.BFloat16, "crc", forwardPass, pathGraph, "", false},
+		{"graph", true, graph.BFloat16, "crr", filterPass, pathGraph, "--c", false},
 		{"", true, graph.Float32, "crc", filterPass, "own", "", false},
 		{"", true, graph.Float32, "rrr", forwardPass, "own", "", false},
 		{"", true, graph.BFloat16, "rrr", filterPass, "own", "", false},
