@@ -23,6 +23,8 @@ OUTPUT_TOLERANCE, TOLERANCE = 1e-4, 1e-3
 # TF32 is off in the libraries of both.
 PLAIN = {"NVIDIA_TF32_OVERRIDE": "0"}
 EXPECTED = "expected "
+# The models with batch norms and ReLU.
+NORMED = ("resnet18", "resnet50", "densenet121", "unet")
 
 
 class Float32:
@@ -53,12 +55,12 @@ def host(tensors):
     return {k: v.detach().to(torch.float32 if v.is_floating_point() else v.dtype).cpu().contiguous().numpy() for k, v in tensors.items()}
 
 
-def reference(name, batch, folder):
+def reference(name, batch, folder, shift=True):
     """One step in PyTorch: writes given.npz, torch.npz and double.npz, and says how far float32 is off float64."""
     build, inputs, logits, _ = ZOO[name]
     torch.manual_seed(0)
     x = inputs(batch)
-    model = comparable(build()).to(x.device).train()
+    model = comparable(build(), shift).to(x.device).train()
     twin = in_double(copy.deepcopy(model))
     with torch.no_grad():  # a step of its own: it moves running statistics
         labels = target(logits(copy.deepcopy(model)(x)))
@@ -111,8 +113,26 @@ def gradients(found):
     return {"count": len(found), "worst": found[worst], "worstName": worst}
 
 
-def numbers(run, path, name, batch=None):
-    """A row of results; run runs memplan with arguments and an environment and returns its JSON."""
+def initial(run, path, name, batch):
+    """The same on the batch norms that PyTorch starts with, where rounding decides about some activations: what came of it, without a verdict."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = reference(name, batch, folder, shift=False)
+        gc.collect()
+        torch.cuda.empty_cache()
+        out = {"torchDouble": own["gradient"]}
+        for source in ("torch", "double"):
+            r = run(["validate", path, "--batch", str(batch), "--steps", "1", "--input", os.path.join(folder, "given.npz"), "--checkpoint", "none", "--expect", os.path.join(folder, source + ".npz")], PLAIN)
+            if "error" in r:
+                return {**out, "error": r["error"]}
+            found = expected(r)
+            if source == "torch":
+                out["output"] = found.pop("output")
+            out[source] = gradients(found)["worst"]
+    return out
+
+
+def numbers(run, path, name, how="all", batch=None):
+    """A row of results, with checkpoints as how says; run runs memplan with arguments and an environment and returns its JSON."""
     batch = batch or EXACT[name]
     row = {"kind": "numbers", "name": name, "batch": batch, "precision": "fp32", "outputTolerance": OUTPUT_TOLERANCE, "torch": torch.__version__, "torchDevice": "cuda" if torch.cuda.is_available() else "cpu"}
     with tempfile.TemporaryDirectory() as folder:
@@ -123,7 +143,7 @@ def numbers(run, path, name, batch=None):
         lacks = runtime(path, folder)
         at = lambda f: os.path.join(folder, f + ".npz")
         common = [path, "--batch", str(batch), "--steps", "1", "--input", at("given"), "--tolerance", str(row["tolerance"])]
-        r = run(["validate", *common, "--checkpoint", "all", "--expect", at("torch")], PLAIN)
+        r = run(["validate", *common, "--checkpoint", how, "--expect", at("torch")], PLAIN)
         if "error" in r:
             return {**row, "error": r["error"]}
         double = run(["validate", *common, "--checkpoint", "none", "--expect", at("double"), *([] if lacks else ["--expect", at("runtime")])], PLAIN)
@@ -136,5 +156,7 @@ def numbers(run, path, name, batch=None):
     bad = {c["name"] for c in r["checks"] if c["ok"] is False} | {c["name"] for c in double["checks"] if c["ok"] is False and not c["name"].startswith(EXPECTED)}
     bad |= {"output, from " + k for k in ("torch", "onnxruntime") if row["outputs"].get(k, 0) > OUTPUT_TOLERANCE}
     recomputed = next((c for c in r["checks"] if c["name"] == "gradients"), {})
+    if name in NORMED:
+        row["initial"] = initial(run, path, name, batch)
     return {**row, "verdict": "refuted" if bad else "validated", "failed": sorted(bad), "checkpointed": recomputed.get("value"), "nodesAgain": r.get("recompute", {}).get("nodes", 0), "segments": r["model"]["segments"],
             "device": r["device"], "wallSeconds": r["wallSeconds"]}

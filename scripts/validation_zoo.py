@@ -102,14 +102,14 @@ def in_double(model):
     return model
 
 
-def comparable(model):
+def comparable(model, shift=True):
     """Weights with which a step's numbers say something. Batch norms are shifted by 3 and -3, every other
     channel, so that hardly an activation is so close to 0 that rounding decides on which side of ReLU it
     falls, as it does for some without. Matrices of zeros (ViT's head), behind which all gradients are 0,
     become random."""
     with torch.no_grad():
         for m in model.modules():
-            if isinstance(m, nn.BatchNorm2d):
+            if shift and isinstance(m, nn.BatchNorm2d):
                 m.bias.copy_(3 - 6 * (torch.arange(len(m.bias)) % 2))
         for p in model.parameters():
             if p.dim() > 1 and not p.any():

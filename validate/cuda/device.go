@@ -18,6 +18,7 @@ import (
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
+	_ "github.com/memplan/memplan/validate/driver" // before cu
 	"github.com/memplan/memplan/validate/monitor"
 )
 
