@@ -65,18 +65,27 @@ def torch_step(name, precision):
         model = model.to(torch.bfloat16)
         x = x.to(torch.bfloat16) if x.is_floating_point() else x
     opt = torch.optim.AdamW(model.parameters())
-    times = []
-    for _ in range(13):
+
+    def loss():  # the logits are gone when backward begins
+        out = logits(model(x))
+        return F.cross_entropy(out, target(out))
+
+    def step():
+        opt.zero_grad(set_to_none=True)
+        loss().backward()
+        opt.step()
+
+    def took(steps):
         torch.cuda.synchronize()
         t = time.perf_counter()
-        opt.zero_grad(set_to_none=True)
-        out = logits(model(x))
-        F.cross_entropy(out, target(out)).backward()
-        del out
-        opt.step()
+        for _ in range(steps):
+            step()
         torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - t))
-    return {"kind": "torch", "model": name, "precision": precision, "batch": batch, "ms": sorted(times[3:])[5], "allocatedBytes": torch.cuda.max_memory_allocated(),
+        return 1e3 * (time.perf_counter() - t) / steps
+
+    took(3)
+    alone, queued = sorted(took(1) for _ in range(10))[5], took(10)
+    return {"kind": "torch", "model": name, "precision": precision, "batch": batch, "ms": min(alone, queued), "aloneMs": alone, "queuedMs": queued, "allocatedBytes": torch.cuda.max_memory_allocated(),
             "reservedBytes": torch.cuda.max_memory_reserved()}
 
 
@@ -164,11 +173,12 @@ def measure_steps(a, name, batch, pool):
                 gc.collect()
                 torch.cuda.empty_cache()
             times = os.path.join(tmp, precision + ".json")
-            for checkpoint in ("none", "all"):
+            for checkpoint in ("none", "all")[:1 if a.plain else 2]:
                 r = validate(a, find(a.models, name), "--batch", str(batch), "--precision", precision, "--checkpoint", how(name, checkpoint), "--steps", "4", *(["--profile", times] if checkpoint == "none" else []))
                 yield {"kind": "step", "name": name, "precision": precision, "checkpoint": checkpoint, "batch": batch, **trimmed(r)}
             jobs += [(a, name, precision, batch, t) for t in (None, times) if t is None or os.path.exists(t)]
-        yield from pool.map(lambda job: prediction(*job), jobs)  # nothing is measured meanwhile
+        if not a.plain:
+            yield from pool.map(lambda job: prediction(*job), jobs)  # nothing is measured meanwhile
 
 
 def measure_caps(a, names, pool):
@@ -384,7 +394,7 @@ def tables(rows):
             rows_.append([m + ("*" if "earlier" in r else ""), p, r["batch"], failed(r), "%.2f" % r["time"]["stepMs"], "%.2f" % t["ms"] if t else "", "%.2f" % ratio(m, p) if t else "",
                           "%.2f" % r["time"]["predictedMs"], mib(r["arena"]["plannedBytes"]), mib(t["reservedBytes"]) if t else "", r.get("wallSeconds", "")])
     text.append(table(["model", "precision", "batch", "verdict", "step, ms", "PyTorch, ms", "ratio", "predicted, ms", "arena, MiB", "PyTorch reserved, MiB", "validate, s"], rows_))
-    text.append("`predicted` is what the planner says of PyTorch on this card; `validate` is the time of the whole command." +
+    text.append("PyTorch's time is the better of a step that is waited for and ten that are queued; a host that is slow at launching kernels holds it up more than memplan, whose steps are waited for. `predicted` is what the planner says of PyTorch on this card; `validate` is the time of the whole command." +
                 "".join("\n\n\\* " + e + "." for e in sorted({r["earlier"] for r in steps.values() if "earlier" in r})) + "\n\n## Steps with every block checkpointed\n\nThe MLP and VGG-16 have no repeated blocks: theirs are parts of the sequence (`--checkpoint sqrt`).\n")
     rows_ = []
     sources = ("roofline", "then", "times") if older else ("roofline", "times")
@@ -449,6 +459,7 @@ def main():
     p.add_argument("--only", nargs="*", help="these models alone")
     p.add_argument("--part", type=part, default=(1, 1), metavar="I/N", help="the I-th of N parts of the models")
     p.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS, help="what to measure")
+    p.add_argument("--plain", action="store_true", help="of the steps only those without checkpoints, beside PyTorch's")
     p.add_argument("--batch", type=int, help="another batch for all models; PyTorch's time is not measured then")
     p.add_argument("--date", default=datetime.date.today().isoformat())
     p.add_argument("--docs", default=DOCS, help="folder that the results go to")

@@ -5,11 +5,23 @@ package monitor
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"syscall"
 	"time"
 )
 
 // ErrGone is the error of a process that has ended, or holds no memory yet.
 var ErrGone = errors.New("the process holds no memory of this GPU")
+
+// unlisted is the error of a process that is not among those which the driver
+// lists on a device.
+func unlisted(t Target, listed int) error {
+	if p, err := os.FindProcess(t.PID); err == nil && p.Signal(syscall.Signal(0)) == nil {
+		return fmt.Errorf("process %d runs, and is none of the %d that the driver lists on GPU %d: it has not used that GPU yet, or a container or virtual machine hides processes; watch the device with --gpu: %w", t.PID, listed, t.GPU, ErrGone)
+	}
+	return fmt.Errorf("process %d: %w", t.PID, ErrGone)
+}
 
 // A Target is what is watched.
 type Target struct {

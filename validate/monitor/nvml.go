@@ -13,7 +13,19 @@ static const char *nvml_error(void *f, int rc) { return ((const char *(*)(int))f
 static int nvml_count(void *f, unsigned *n) { return ((int (*)(unsigned *))f)(n); }
 static int nvml_handle(void *f, unsigned i, void **d) { return ((int (*)(unsigned, void **))f)(i, d); }
 static int nvml_name(void *f, void *d, char *s, unsigned n) { return ((int (*)(void *, char *, unsigned))f)(d, s, n); }
-static int nvml_memory(void *f, void *d, memory_t *m) { return ((int (*)(void *, memory_t *))f)(d, m); }
+
+// What the driver keeps for itself (600 MiB on an H200) is in use by the first
+// version of the call, and by itself in the second.
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory2_t;
+static int nvml_memory(void *f, void *f2, void *d, memory_t *m) {
+	memory2_t b = {sizeof b | 2 << 24};
+	if (!f2) return ((int (*)(void *, memory_t *))f)(d, m);
+	int rc = ((int (*)(void *, memory2_t *))f2)(d, &b);
+	m->total = b.total;
+	m->free = b.free;
+	m->used = b.used;
+	return rc;
+}
 static int nvml_processes(void *f, void *d, unsigned *n, process_t *p) { return ((int (*)(void *, unsigned *, process_t *))f)(d, n, p); }
 */
 import "C"
@@ -33,6 +45,7 @@ type nvml struct {
 	device                                                               unsafe.Pointer
 	name                                                                 string
 	initialize, shutdown, text, count, handle, nameOf, memory, processes unsafe.Pointer
+	memory2                                                              unsafe.Pointer // drivers before 510 lack it
 }
 
 func openNVML(t Target) (Source, error) {
@@ -45,6 +58,9 @@ func openNVML(t Target) (Source, error) {
 		"nvmlDeviceGetHandleByIndex_v2": &n.handle, "nvmlDeviceGetName": &n.nameOf, "nvmlDeviceGetMemoryInfo": &n.memory,
 		"nvmlDeviceGetComputeRunningProcesses_v3": &n.processes}); err != nil {
 		return nil, err
+	}
+	if err := lib.Symbols(map[string]*unsafe.Pointer{"nvmlDeviceGetMemoryInfo_v2": &n.memory2}); err != nil {
+		n.memory2 = nil
 	}
 	if err := n.check("starting", C.nvml_call(n.initialize)); err != nil {
 		return nil, err
@@ -84,7 +100,7 @@ func (n *nvml) Close() error   { return n.check("ending", C.nvml_call(n.shutdown
 // Sample reads once.
 func (n *nvml) Sample() (Sample, error) {
 	var m C.memory_t
-	if err := n.check("reading the device's memory", C.nvml_memory(n.memory, n.device, &m)); err != nil {
+	if err := n.check("reading the device's memory", C.nvml_memory(n.memory, n.memory2, n.device, &m)); err != nil {
 		return Sample{}, err
 	}
 	out := Sample{At: time.Now(), Used: int64(m.used), Total: int64(m.total)} //nolint:forbidigo // readings have their time
@@ -115,5 +131,5 @@ func (n *nvml) Sample() (Sample, error) {
 			return out, nil
 		}
 	}
-	return out, fmt.Errorf("process %d: %w", n.t.PID, ErrGone)
+	return out, unlisted(n.t, len(list))
 }

@@ -4,6 +4,7 @@ package monitor
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -11,14 +12,14 @@ import (
 )
 
 // fakeNVML compiles a library with NVML's functions and makes Open find it.
-func fakeNVML(t *testing.T) {
+func fakeNVML(t *testing.T, flags ...string) {
 	t.Helper()
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
 		t.Skip("no gcc to compile the library with")
 	}
 	lib := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-o", lib, filepath.Join("testdata", "nvml.c")).CombinedOutput(); err != nil {
+	if out, err := exec.Command(gcc, append(flags, "-shared", "-fPIC", "-o", lib, filepath.Join("testdata", "nvml.c"))...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	t.Setenv("MEMPLAN_NVML", lib)
@@ -58,6 +59,29 @@ func TestNVML(t *testing.T) {
 	}
 	if _, err := openNVML(Target{GPU: 1}); err == nil || !strings.Contains(err.Error(), "NVML shows 1") {
 		t.Errorf("a device that is not there: %v", err)
+	}
+}
+
+// TestNVMLReserved: what the driver keeps for itself is not in use, where the
+// driver tells them apart.
+func TestNVMLReserved(t *testing.T) {
+	for _, flags := range [][]string{nil, {"-DSECOND"}} {
+		fakeNVML(t, flags...)
+		src, err := openNVML(Target{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := src.Sample(); err != nil || s.Used > 10<<20 || s.Used < 1<<20 || s.Total != 16<<30 {
+			t.Errorf("%v: %+v, %v", flags, s, err)
+		}
+	}
+}
+
+// TestNVMLUnlisted: a process that runs and is not listed may be hidden.
+func TestNVMLUnlisted(t *testing.T) {
+	fakeNVML(t)
+	if _, err := openNVML(Target{PID: os.Getpid()}); !errors.Is(err, ErrGone) || !strings.Contains(err.Error(), "none of the 100") || !strings.Contains(err.Error(), "--gpu") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -67,7 +67,7 @@ func (s *smi) Sample() (Sample, error) {
 			return out, err
 		}
 	}
-	return out, fmt.Errorf("process %d: %w", s.t.PID, ErrGone)
+	return out, unlisted(s.t, len(rows))
 }
 
 func mebibytes(s string) (int64, error) {

@@ -23,9 +23,23 @@ int nvmlDeviceGetName(void *d, char *s, unsigned n) { return snprintf(s, n, "Fak
 int nvmlDeviceGetMemoryInfo(void *d, memory_t *m) {
 	m->total = 16ull << 30;
 	m->used = ++readings << 20;
+#ifdef SECOND // what the driver keeps counts as used
+	m->used += 600 << 20;
+#endif
 	m->free = m->total - m->used;
 	return 0;
 }
+#ifdef SECOND
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory2_t;
+int nvmlDeviceGetMemoryInfo_v2(void *d, memory2_t *m) {
+	if (m->version != 0x2000028) return 25; // NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+	m->total = 16ull << 30;
+	m->reserved = 600 << 20;
+	m->used = ++readings << 20;
+	m->free = m->total - m->reserved - m->used;
+	return 0;
+}
+#endif
 int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, process_t *p) {
 	unsigned have = *n;
 	*n = 100;
