@@ -146,8 +146,8 @@ def predicted(a, rows):
 
 
 def merged(rows):
-    """Of results of the same thing the last."""
-    return list({(r["kind"], r.get("name", r.get("model")), r.get("precision"), r.get("checkpoint"), r.get("source")): r for r in rows}.values())
+    """Of results of the same thing the last; of PyTorch's all, as its steps depend on the host."""
+    return list({(r["kind"], r.get("name", r.get("model")), r.get("precision"), r.get("checkpoint"), r.get("source"), r["ms"] if r["kind"] == "torch" else None): r for r in rows}.values())
 
 
 def environment(a, torch):
@@ -339,6 +339,8 @@ def tables(rows):
     text = ["# Validation on a GPU\n",
             "Measured on %s: %s, PyTorch %s, cuDNN %s. Written by `%s` from `validation.jsonl`, which has every number behind these tables.\n" %
             (env["date"], env["card"], env["torch"], env["cudnn"], "python3 scripts/validation.py")]
+    if env.get("parts"):
+        text.append("It was run in parts, as machines were to be had: %s. The steps without checkpoints are those of the last.\n" % ", ".join("`%s`" % p for p in env["parts"]))
     ok = [m for m in names if all(passed(steps.get((m, p, c), {})) for p in PRECISIONS for c in ("none", "all"))]
     plain = [m for m in names if all(passed(steps.get((m, p, "none"), {})) for p in PRECISIONS)]
     arenas = [r for r in steps.values() if "arena" in r]
@@ -394,7 +396,7 @@ def tables(rows):
             rows_.append([m + ("*" if "earlier" in r else ""), p, r["batch"], failed(r), "%.2f" % r["time"]["stepMs"], "%.2f" % t["ms"] if t else "", "%.2f" % ratio(m, p) if t else "",
                           "%.2f" % r["time"]["predictedMs"], mib(r["arena"]["plannedBytes"]), mib(t["reservedBytes"]) if t else "", r.get("wallSeconds", "")])
     text.append(table(["model", "precision", "batch", "verdict", "step, ms", "PyTorch, ms", "ratio", "predicted, ms", "arena, MiB", "PyTorch reserved, MiB", "validate, s"], rows_))
-    text.append("PyTorch's time is the better of a step that is waited for and ten that are queued; a host that is slow at launching kernels holds it up more than memplan, whose steps are waited for. `predicted` is what the planner says of PyTorch on this card; `validate` is the time of the whole command." +
+    text.append("PyTorch's time is the fastest of its measurements on several hosts with such a card: launching kernels takes its steps up to twice as long on a slow one, and memplan's time is that of the last host. `predicted` is what the planner says of PyTorch on this card; `validate` is the time of the whole command." +
                 "".join("\n\n\\* " + e + "." for e in sorted({r["earlier"] for r in steps.values() if "earlier" in r})) + "\n\n## Steps with every block checkpointed\n\nThe MLP and VGG-16 have no repeated blocks: theirs are parts of the sequence (`--checkpoint sqrt`).\n")
     rows_ = []
     sources = ("roofline", "then", "times") if older else ("roofline", "times")
