@@ -340,7 +340,7 @@ def tables(rows):
             "Measured on %s: %s, PyTorch %s, cuDNN %s. Written by `%s` from `validation.jsonl`, which has every number behind these tables.\n" %
             (env["date"], env["card"], env["torch"], env["cudnn"], "python3 scripts/validation.py")]
     if env.get("parts"):
-        text.append("It was run in parts, as machines were to be had: %s. The steps without checkpoints are those of the last.\n" % ", ".join("`%s`" % p for p in env["parts"]))
+        text.append("It was run in parts: %s. The steps without checkpoints are those of the last.\n" % ", ".join("`%s`" % p for p in env["parts"]))
     ok = [m for m in names if all(passed(steps.get((m, p, c), {})) for p in PRECISIONS for c in ("none", "all"))]
     plain = [m for m in names if all(passed(steps.get((m, p, "none"), {})) for p in PRECISIONS)]
     arenas = [r for r in steps.values() if "arena" in r]
