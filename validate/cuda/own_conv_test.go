@@ -37,7 +37,7 @@ func (c loneCase) tensors(d graph.DType, x, y func([]int64) []int64) [3]*validat
 	tensor := func(order func([]int64) []int64, shape ...int64) *validate.Tensor {
 		return &validate.Tensor{DType: d, Shape: shape, Strides: order(shape)}
 	}
-	return [3]*validate.Tensor{tensor(x, c.n, c.c, c.h, c.w), tensor(straight, c.c*c.by, 1, c.r, c.s), tensor(y, c.n, c.c*c.by, size(c.h, c.r), size(c.w, c.s))}
+	return [3]*validate.Tensor{tensor(x, c.n, c.c, c.h, c.w), tensor(rowMajor, c.c*c.by, 1, c.r, c.s), tensor(y, c.n, c.c*c.by, size(c.h, c.r), size(c.w, c.s))}
 }
 
 // loneCases are the depthwise convolutions of ConvNeXt, MobileNet and
@@ -73,7 +73,7 @@ var loneCases = []loneCase{
 var loneOrders = []struct {
 	name string
 	x, y func([]int64) []int64
-}{{"rows", straight, straight}, {"channels", channelsLast, channelsLast}, {"rows to channels", straight, channelsLast}, {"channels to rows", channelsLast, straight}}
+}{{"rows", rowMajor, rowMajor}, {"channels", channelsLast, channelsLast}, {"rows to channels", rowMajor, channelsLast}, {"channels to rows", channelsLast, rowMajor}}
 
 // TestDepthwise compares the own kernels with the CPU device's, in every order
 // and type, with work and without, and with themselves.

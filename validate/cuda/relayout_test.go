@@ -16,8 +16,6 @@ import (
 // channelsLast are the strides of an image whose channels lie innermost.
 func channelsLast(s []int64) []int64 { return []int64{s[1] * s[2] * s[3], 1, s[1] * s[3], s[1]} }
 
-func straight(s []int64) []int64 { return []int64{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1} }
-
 // A board is a CPU device with tensors laid into its arena.
 type board struct {
 	t   *testing.T
@@ -67,7 +65,7 @@ func (b *board) call(kernel string, a *program.Attrs, results []*validate.Tensor
 // device's kernels: the result has the bits of the pass on the tensors as they
 // lie, operands are as they were, and nothing outside the copies is written.
 func TestRelayout(t *testing.T) {
-	orders := map[string]func([]int64) []int64{"rows": straight, "channels": channelsLast}
+	orders := map[string]func([]int64) []int64{"rows": rowMajor, "channels": channelsLast}
 	for _, groups := range []int64{1, 6} {
 		for xo, xs := range orders {
 			for yo, ys := range orders {
@@ -81,7 +79,7 @@ func TestRelayout(t *testing.T) {
 					}
 					shape, weight := []int64{2, 6, 7, 5}, []int64{6, 6 / groups, 3, 3}
 					number := func() float32 { return rng.Float32() - 0.5 }
-					list := []*validate.Tensor{b.tensor(shape, xs(shape), number), b.tensor(weight, straight(weight), number), b.tensor(shape, ys(shape), number)}
+					list := []*validate.Tensor{b.tensor(shape, xs(shape), number), b.tensor(weight, rowMajor(weight), number), b.tensor(shape, ys(shape), number)}
 					run := func(l []validate.Tensor) error {
 						switch result {
 						case 2:
@@ -137,8 +135,8 @@ func TestRelayoutInPlace(t *testing.T) {
 	}
 	shape, n := []int64{2, 3, 2, 2}, float32(0)
 	x := b.tensor(shape, channelsLast(shape), func() float32 { n++; return n })
-	y := b.tensor(shape, straight(shape), func() float32 { return 100 })
-	first, second := b.tensor(shape, straight(shape), func() float32 { return -1 }), b.tensor(shape, straight(shape), func() float32 { return -1 })
+	y := b.tensor(shape, rowMajor(shape), func() float32 { return 100 })
+	first, second := b.tensor(shape, rowMajor(shape), func() float32 { return -1 }), b.tensor(shape, rowMajor(shape), func() float32 { return -1 })
 	c := copiesOf(formatNCHW, x, y, x) // x and y are read, x is written
 	if want := []bool{true, false, true}; !slices.Equal(c.made, want) {
 		t.Fatalf("copies %v, want %v", c.made, want)
@@ -175,7 +173,7 @@ func TestRelayouts(t *testing.T) {
 func TestCopiesOf(t *testing.T) {
 	s := []int64{2, 6, 7, 5}
 	last := &validate.Tensor{At: 512, DType: graph.BFloat16, Shape: s, Strides: channelsLast(s)}
-	rows := &validate.Tensor{At: 4096, DType: graph.BFloat16, Shape: s, Strides: straight(s)}
+	rows := &validate.Tensor{At: 4096, DType: graph.BFloat16, Shape: s, Strides: rowMajor(s)}
 	filter := &validate.Tensor{At: 8192, DType: graph.BFloat16, Shape: []int64{6, 1, 3, 3}, Strides: []int64{9, 9, 3, 1}}
 	c := copiesOf(formatNHWC, last, filter, rows)
 	if !slices.Equal(c.made, []bool{false, false, true}) || c.bytes != 1024 { // 840 bytes
