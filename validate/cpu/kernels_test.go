@@ -1,7 +1,6 @@
 package cpu_test
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -66,18 +65,6 @@ func (b *bench) place(a *validate.Array, l layout, values bool) validate.Tensor 
 	return t
 }
 
-func get(b []byte, t graph.DType) float32 {
-	switch t {
-	case graph.Float32:
-		return math.Float32frombits(binary.LittleEndian.Uint32(b))
-	case graph.Float64:
-		return float32(math.Float64frombits(binary.LittleEndian.Uint64(b)))
-	case graph.Int64:
-		return float32(int64(binary.LittleEndian.Uint64(b)))
-	}
-	return float32(b[0])
-}
-
 // fetch reads a tensor back.
 func (b *bench) fetch(t *validate.Tensor) *validate.Array {
 	a := &validate.Array{Shape: t.Shape, DType: t.DType, Values: make([]float32, t.Elems())}
@@ -87,7 +74,7 @@ func (b *bench) fetch(t *validate.Tensor) *validate.Array {
 		if err := b.d.Download(raw, t.At+at*size); err != nil {
 			b.t.Fatal(err)
 		}
-		a.Values[i] = get(raw, t.DType)
+		a.Values[i] = float32(cases.Number(raw, t.DType, 0))
 	})
 	return a
 }

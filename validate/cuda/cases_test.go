@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/memplan/memplan/validate"
-	"github.com/memplan/memplan/validate/cpu"
 	"github.com/memplan/memplan/validate/internal/cases"
 )
 
@@ -19,22 +18,10 @@ func TestCases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gpu, err := Open(Options{FP32: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := gpu.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	d := &tandem{Device: cpu.New(), gpu: gpu, worst: map[string]float64{}, calls: map[string]int{}}
-	if err := d.Reserve(64 << 20); err != nil {
-		t.Fatal(err)
-	}
+	bench, d := onBoth(t, Options{FP32: true}, 64<<20)
 	for i := range list {
 		for _, l := range caseLayouts {
-			t.Run(fmt.Sprintf("%s/%d/%s", list[i].Kernel, i, l.name), func(t *testing.T) { runCase(t, &list[i], d, data, l.strides) })
+			t.Run(fmt.Sprintf("%s/%d/%s", list[i].Kernel, i, l.name), func(t *testing.T) { runCase(bench.in(t), d, &list[i], data, l.strides) })
 		}
 	}
 }
@@ -63,34 +50,15 @@ var caseLayouts = []struct {
 	}},
 }
 
-func runCase(t *testing.T, c *cases.Case, d *tandem, data map[string]*validate.Array, strides func([]int64) []int64) {
-	top := int64(0)
+func runCase(b *bench, d *tandem, c *cases.Case, data map[string]*validate.Array, strides func([]int64) []int64) {
 	call := c.Call(data, func(a *validate.Array, values bool) validate.Tensor {
-		x := validate.Tensor{At: top, DType: a.DType, Shape: a.Shape, Strides: strides(a.Shape)}
-		raw := cases.Bytes(a, x.Strides, values) // results start as NaNs
-		top += padded(int64(len(raw)))
-		if err := d.Device.Upload(x.At, raw); err != nil {
-			t.Fatal(err)
-		}
-		return x
+		x := b.place(a.DType, strides(a.Shape), a.Shape)
+		b.upload(x.At, cases.Bytes(a, x.Strides, values)) // results start as NaNs
+		return *x
 	})
-	for range 4 { // more than any plan gives
-		call.Scratch = append(call.Scratch, validate.Span{At: top, Bytes: 1 << 20})
-		top += 1 << 20
-	}
 	if err := d.gpu.Supports(call.Node); err != nil {
-		t.Skip(err)
+		b.t.Skip(err)
 	}
-	work, err := d.gpu.Work(call.Node)
-	if err != nil {
-		t.Fatal(err)
-	}
-	call.Work = validate.Span{At: top, Bytes: work}
-	d.faults = nil
-	if err := d.Run(call); err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range d.faults {
-		t.Error(f)
-	}
+	d.room(b.t, call, b.top)
+	b.do(b, call)
 }

@@ -3,17 +3,12 @@
 package cuda
 
 import (
-	"bytes"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
-	"github.com/memplan/memplan/validate/cpu"
-	"github.com/memplan/memplan/validate/internal/cases"
 )
 
 // A convCase is a convolution of some kind; orders are those of operand, weight
@@ -23,15 +18,6 @@ type convCase struct {
 	x, w   []int64
 	conv   program.Conv
 	orders []string
-}
-
-// window are a convolution's numbers for square windows of a number of dims.
-func window(dims int, stride, pad, dil, groups int64) program.Conv {
-	c := program.Conv{Groups: groups}
-	for range dims {
-		c.Stride, c.Pad, c.Dilation, c.OutPad = append(c.Stride, stride), append(c.Pad, pad), append(c.Dilation, dil), append(c.OutPad, 0)
-	}
-	return c
 }
 
 func transposed(c program.Conv, outPad int64) program.Conv {
@@ -95,126 +81,30 @@ func (c *convCase) out() []int64 {
 	return s
 }
 
-// A convBoard lays a call's tensors into the arena of both devices.
-type convBoard struct {
-	t     *testing.T
-	d     *tandem
-	rng   *rand.Rand
-	dtype graph.DType
-	tf32  bool // numbers that TF32 holds
-	top   int64
-}
-
-func (b *convBoard) tensor(shape []int64, order byte) validate.Tensor {
-	x := validate.Tensor{At: b.top, DType: b.dtype, Shape: shape, Strides: formatNCHW.strides(shape)}
-	if order == 'c' {
-		x.Strides = formatNHWC.strides(shape)
-	}
-	b.top += (extent(&x) + validate.Align - 1) / validate.Align * validate.Align
-	return x
-}
-
-// operand is a tensor of random numbers.
-func (b *convBoard) operand(shape []int64, order byte) validate.Tensor {
-	x := b.tensor(shape, order)
-	raw := make([]byte, extent(&x))
-	for i := range x.Elems() {
-		v := float32(b.rng.IntN(17)-8) / 16
-		if b.dtype == graph.Float32 && !b.tf32 {
-			v = b.rng.Float32() - 0.5
+// both runs a convolution and its backward, with scratch and work.
+func (c *convCase) both(b *bench, d *tandem, dtype graph.DType, order string) {
+	strides := func(order byte, shape []int64) []int64 {
+		if order == 'c' {
+			return formatNHWC.strides(shape)
 		}
-		switch bits := math.Float32bits(v); b.dtype {
-		case graph.Float32:
-			cases.Put(raw[4*i:], b.dtype, float64(v))
-		case graph.BFloat16:
-			raw[2*i], raw[2*i+1] = byte(bits>>16), byte(bits>>24)
-		case graph.Float16: // sixteenths are normal there, and exact
-			if v != 0 {
-				h := bits>>16&0x8000 | (bits>>23&255-112)<<10 | bits>>13&1023
-				raw[2*i], raw[2*i+1] = byte(h), byte(h>>8)
-			}
-		}
+		return nil
 	}
-	if err := b.d.Device.Upload(x.At, raw); err != nil {
-		b.t.Fatal(err)
+	operand := func(order byte, shape []int64) *validate.Tensor {
+		return b.tensor(dtype, strides(order, shape), shape...)
 	}
-	return x
-}
-
-// result is a tensor of NaNs: all of it must be written.
-func (b *convBoard) result(shape []int64, order byte) validate.Tensor {
-	x := b.tensor(shape, order)
-	if err := b.d.Device.Upload(x.At, bytes.Repeat([]byte{0xff}, int(extent(&x)))); err != nil {
-		b.t.Fatal(err)
+	result := func(order byte, shape []int64) *validate.Tensor {
+		return b.result(dtype, strides(order, shape), shape...)
 	}
-	return x
-}
-
-// run compares a call on both devices, and a second run of it on the GPU with the
-// first, bit by bit.
-func (b *convBoard) run(kernel string, conv *program.Conv, args, results []validate.Tensor) {
-	n := &program.Node{Op: kernel, Name: "conv", Kernel: kernel, Attrs: &program.Attrs{Conv: conv}}
-	call := &validate.Call{Node: n, Kernel: kernel, Results: results}
-	for i := range args {
-		call.Args = append(call.Args, onDevice(&args[i]))
-		n.Attrs.Args = append(n.Attrs.Args, program.Arg{In: int32(i)})
-		n.In = append(n.In, program.Tensor{DType: b.dtype, Shape: args[i].Shape, Strides: args[i].Strides})
+	run := func(kernel string, results []*validate.Tensor, args ...*validate.Tensor) {
+		call := newCall(kernel, &program.Attrs{Conv: &c.conv}, results, args)
+		d.room(b.t, call, b.top)
+		b.do(b, call)
 	}
-	for i := range results {
-		n.Attrs.Results = append(n.Attrs.Results, int8(i))
-		n.Out = append(n.Out, program.Tensor{DType: b.dtype, Shape: results[i].Shape, Strides: results[i].Strides})
-	}
-	top := b.top
-	for range 4 {
-		call.Scratch = append(call.Scratch, validate.Span{At: top, Bytes: 1 << 20})
-		top += 1 << 20
-	}
-	work, err := b.d.gpu.Work(n)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if top+work > b.d.size {
-		b.t.Fatalf("%s works in %d bytes", kernel, work)
-	}
-	call.Work = validate.Span{At: top, Bytes: work}
-	b.d.faults = nil
-	if err := b.d.Run(call); err != nil {
-		b.t.Fatal(err)
-	}
-	for _, f := range b.d.faults {
-		b.t.Error(f)
-	}
-	first := b.gpuBytes(results)
-	if err := b.d.gpu.Run(call); err != nil {
-		b.t.Fatal(err)
-	}
-	for i, again := range b.gpuBytes(results) {
-		if !bytes.Equal(first[i], again) {
-			b.t.Errorf("%s: result %d has other bits the second time", kernel, i)
-		}
-	}
-}
-
-func (b *convBoard) gpuBytes(list []validate.Tensor) [][]byte {
-	var out [][]byte
-	for i := range list {
-		raw := make([]byte, extent(&list[i]))
-		if err := b.d.gpu.Download(raw, list[i].At); err != nil {
-			b.t.Fatal(err)
-		}
-		out = append(out, raw)
-	}
-	return out
-}
-
-// both runs a convolution and its backward.
-func (c *convCase) both(t *testing.T, d *tandem, dtype graph.DType, order string, tf32 bool) {
-	b := &convBoard{t: t, d: d, rng: rand.New(rand.NewPCG(1, 2)), dtype: dtype, tf32: tf32}
 	out := c.out()
-	x, w, bias := b.operand(c.x, order[0]), b.operand(c.w, order[1]), b.operand(out[1:2], 'r')
-	b.run("convolution", &c.conv, []validate.Tensor{x, w, bias}, []validate.Tensor{b.result(out, order[2])})
-	g := b.operand(out, order[2])
-	b.run("convolution_backward", &c.conv, []validate.Tensor{g, x, w}, []validate.Tensor{b.result(c.x, order[0]), b.result(c.w, order[1]), b.result(out[1:2], 'r')})
+	x, w, bias := operand(order[0], c.x), operand(order[1], c.w), operand('r', out[1:2])
+	run("convolution", []*validate.Tensor{result(order[2], out)}, x, w, bias)
+	g := operand(order[2], out)
+	run("convolution_backward", []*validate.Tensor{result(order[0], c.x), result(order[1], c.w), result('r', out[1:2])}, g, x, w)
 }
 
 // TestConvolutions runs convolutions of all kinds on both devices, by every path
@@ -232,20 +122,8 @@ func TestConvolutions(t *testing.T) {
 
 func runConvolutions(t *testing.T, paths string, full bool) {
 	t.Setenv(pathsEnv, paths)
-	gpu, err := Open(Options{FP32: full})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := gpu.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	d := &tandem{Device: cpu.New(), gpu: gpu, worst: map[string]float64{}, calls: map[string]int{}}
-	if err := d.Reserve(1 << 30); err != nil {
-		t.Fatal(err)
-	}
-	dtypes := []graph.DType{graph.Float32, graph.BFloat16, graph.Float16}
+	bench, d := onBoth(t, Options{FP32: full}, 1<<30)
+	dtypes := trainingTypes
 	if !full { // halves have no TF32
 		dtypes = dtypes[:1]
 	}
@@ -256,10 +134,15 @@ func runConvolutions(t *testing.T, paths string, full bool) {
 		for _, dtype := range dtypes {
 			for _, order := range c.orders {
 				t.Run(fmt.Sprintf("%s/%v/%s", c.name, dtype, order), func(t *testing.T) {
-					clear(gpu.fallbacks)
-					c.both(t, d, dtype, order, !full)
+					clear(d.gpu.fallbacks)
+					b := bench.in(t)
+					b.number = units(8, 1./16) // TF32 holds them
+					if dtype == graph.Float32 && full {
+						b.number = fractions
+					}
+					c.both(b, d, dtype, order)
 					if paths == "" || paths == pathGraph {
-						for why, n := range gpu.fallbacks {
+						for why, n := range d.gpu.fallbacks {
 							t.Errorf("%d by own kernels: %s", n, why)
 						}
 					}
@@ -267,5 +150,5 @@ func runConvolutions(t *testing.T, paths string, full bool) {
 			}
 		}
 	}
-	t.Log(gpu.Libraries(), d.worst)
+	t.Log(d.gpu.Libraries(), d.worst)
 }

@@ -27,15 +27,7 @@ func TestEngines(t *testing.T) {
 	predictor := cudnn.NewPredictor()
 	same, all := 0, 0
 	for _, full := range []bool{false, true} {
-		d, err := Open(Options{FP32: full})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() {
-			if err := d.Close(); err != nil {
-				t.Error(err)
-			}
-		}()
+		d := open(t, Options{FP32: full})
 		if d.dnn == nil || d.dnn.version/100 != 919 || !strings.Contains(d.info.Name, "H200") {
 			t.Skipf("the table is that of cuDNN 9.19 on an H200, not of %v on %s", d.Libraries(), d.info.Name)
 		}

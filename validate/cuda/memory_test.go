@@ -3,108 +3,47 @@
 package cuda
 
 import (
-	"encoding/binary"
 	"fmt"
 	"maps"
-	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
-	"github.com/memplan/memplan/validate/cpu"
-	"github.com/memplan/memplan/validate/internal/cases"
 )
 
-// A desk runs calls on tensors of its own on both devices.
-type desk struct {
-	t   *testing.T
-	d   *tandem
-	rng *rand.Rand
-	top int64
+// memoryBench is a bench of numbers that often repeat.
+func memoryBench(t *testing.T) *bench {
+	b, _ := onBoth(t, Options{FP32: true}, 64<<20)
+	b.number = units(15, 1./8)
+	return b
 }
 
-func newDesk(t *testing.T) *desk {
-	t.Helper()
-	gpu, err := Open(Options{FP32: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := gpu.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	d := &tandem{Device: cpu.New(), gpu: gpu, worst: map[string]float64{}, calls: map[string]int{}}
-	if err := d.Reserve(64 << 20); err != nil {
-		t.Fatal(err)
-	}
-	return &desk{t: t, d: d, rng: rand.New(rand.NewPCG(7, 8))}
-}
-
-var trainingTypes = []graph.DType{graph.Float32, graph.Float16, graph.BFloat16}
-
-// bitsOf encodes a number that the type holds exactly: eighths up to 16.
-func bitsOf(d graph.DType, b []byte, v float64) {
-	f := math.Float32bits(float32(v))
-	switch {
-	case d == graph.Float16 && v == 0:
-		binary.LittleEndian.PutUint16(b, 0)
-	case d == graph.Float16:
-		binary.LittleEndian.PutUint16(b, uint16(f>>16&0x8000)|uint16((f>>23&255)-112)<<10|uint16(f>>13&1023))
-	case d == graph.BFloat16:
-		binary.LittleEndian.PutUint16(b, uint16(f>>16))
-	default:
-		cases.Put(b, d, v)
-	}
-}
-
-// tensor lays a tensor of random eighths, or zeros and ones, skip elements
-// behind a multiple of 256 bytes.
-func (b *desk) tensor(d graph.DType, shape, strides []int64, skip int64) validate.Tensor {
-	x := validate.Tensor{At: b.top + d.Bytes(skip), DType: d, Shape: shape, Strides: strides}
-	raw := make([]byte, extent(&x))
-	for i := int64(0); i < int64(len(raw)); i += d.Bytes(1) {
-		v := float64(b.rng.IntN(31)-15) / 8
-		if !d.IsFloat() {
-			v = float64(b.rng.IntN(2))
-		}
-		bitsOf(d, raw[i:], v)
-	}
-	if err := b.d.Device.Upload(x.At, raw); err != nil {
-		b.t.Fatal(err)
-	}
-	b.top = (x.At + int64(len(raw)) + 255) / 256 * 256
+// tensorAt lays a tensor skip elements behind a multiple of validate.Align.
+func (b *bench) tensorAt(skip int64, d graph.DType, strides []int64, shape ...int64) *validate.Tensor {
+	at := *b
+	at.shift = skip
+	x := at.tensor(d, strides, shape...)
+	b.top = at.top
 	return x
 }
 
-// rows is tensor with row-major strides.
-func (b *desk) rows(d graph.DType, shape ...int64) validate.Tensor {
-	return b.tensor(d, shape, rowMajor(shape), 0)
-}
-
-// call runs a kernel on both devices and fails where they differ. Tensors made
-// after it take the place of those before.
-func (b *desk) call(kernel string, a *program.Attrs, results []validate.Tensor, args ...validate.Operand) {
-	b.t.Helper()
-	b.d.faults = nil
-	c := &validate.Call{Node: &program.Node{Op: kernel, Attrs: a}, Kernel: kernel, Args: args, Results: results, Seed: 0x9876543210abcdef}
-	if err := b.d.Run(c); err != nil {
-		b.t.Fatal(err)
-	}
-	for _, f := range b.d.faults {
-		b.t.Error(f)
-	}
-	b.top = 0
+// resultAt is tensorAt for results.
+func (b *bench) resultAt(skip int64, d graph.DType, strides []int64, shape ...int64) *validate.Tensor {
+	at := *b
+	at.shift = skip
+	x := at.result(d, strides, shape...)
+	b.top = at.top
+	return x
 }
 
 // TestStridedOperators runs operators and copies on tensors whose dims lie in
 // any order, with holes, broadcast, and at any address.
 func TestStridedOperators(t *testing.T) {
-	b := newDesk(t)
+	b := memoryBench(t)
 	for range 900 {
+		b.clear()
 		kernel := []string{"copy", "copy", "add", "mul", "where", "masked_fill", "neg", "native_dropout_backward", "exp"}[b.rng.IntN(9)]
 		shape := make([]int64, 1+b.rng.IntN(4))
 		for d := range shape {
@@ -130,8 +69,8 @@ func TestStridedOperators(t *testing.T) {
 				types[0], types[1] = graph.Int64, graph.Int64
 			}
 		}
-		out := b.tensor(types[0], shape, layout(b.rng, shape, 8), b.rng.Int64N(2))
-		var args []validate.Operand
+		out := b.resultAt(b.rng.Int64N(2), types[0], layout(b.rng, shape, 8), shape...)
+		var args []*validate.Tensor
 		for i := range Operators[operatorCode(kernel)].Inputs {
 			s, wide := layout(b.rng, shape, 8), slices.Clone(shape)
 			if b.rng.IntN(2) == 0 {
@@ -140,21 +79,20 @@ func TestStridedOperators(t *testing.T) {
 			if d := b.rng.IntN(len(shape)); i > 0 && b.rng.IntN(2) == 0 {
 				wide[d] = 1
 			}
-			x := b.tensor(types[i+1], wide, s, b.rng.Int64N(2))
-			args = append(args, onDevice(&x))
+			args = append(args, b.tensorAt(b.rng.Int64N(2), types[i+1], s, wide...))
 		}
 		a := &program.Attrs{}
 		if kernel == "add" || kernel == "native_dropout_backward" {
 			a.Scalars = []float64{2}
 		}
-		b.call(kernel, a, []validate.Tensor{out}, args...)
+		b.run(kernel, a, []*validate.Tensor{out}, args...)
 	}
 }
 
 // TestWindows: slices and selected elements of gradients, padded tensors, and
 // tensors beside each other of which some are turned.
 func TestWindows(t *testing.T) {
-	b := newDesk(t)
+	b := memoryBench(t)
 	shape, rows := []int64{5, 24, 40}, []int64{960, 40, 1}
 	for _, dt := range trainingTypes {
 		for d := range shape {
@@ -163,26 +101,27 @@ func TestWindows(t *testing.T) {
 				in[d] = cut[1]
 				a := &program.Attrs{Window: &program.Window{Strides: rows, Offset: cut[0] * rows[d]}, Scalars: []float64{1.5}}
 				for _, kernel := range []string{"unview", "constant_pad_nd"} {
-					x, out := b.tensor(dt, in, layout(b.rng, in, 8), 0), b.rows(dt, shape...)
-					b.call(kernel, a, []validate.Tensor{out}, onDevice(&x))
+					b.clear()
+					x := b.tensor(dt, layout(b.rng, in, 8), in...)
+					b.run(kernel, a, []*validate.Tensor{b.result(dt, nil, shape...)}, x)
 				}
 				if cut[1] == 1 {
 					in = slices.Delete(in, d, d+1)
-					x, out := b.rows(dt, in...), b.rows(dt, shape...)
-					b.call("unview", &program.Attrs{Window: &program.Window{Strides: slices.Delete(slices.Clone(rows), d, d+1), Offset: cut[0] * rows[d]}}, []validate.Tensor{out}, onDevice(&x))
+					a := &program.Attrs{Window: &program.Window{Strides: slices.Delete(slices.Clone(rows), d, d+1), Offset: cut[0] * rows[d]}}
+					b.clear()
+					b.run("unview", a, []*validate.Tensor{b.result(dt, nil, shape...)}, b.tensor(dt, nil, in...))
 				}
 			}
-			parts, whole := [3]validate.Operand{}, slices.Clone(shape)
+			b.clear()
+			parts, whole := [3]*validate.Tensor{}, slices.Clone(shape)
 			for i := range parts {
 				s := rows
 				if i == 1 {
 					s = []int64{960, 1, 24}
 				}
-				x := b.tensor(dt, shape, s, 0)
-				parts[i], whole[d] = onDevice(&x), 3*shape[d]
+				parts[i], whole[d] = b.tensor(dt, s, shape...), 3*shape[d]
 			}
-			out := b.rows(dt, whole...)
-			b.call("cat", &program.Attrs{Dims: []int64{int64(d)}}, []validate.Tensor{out}, parts[:]...)
+			b.run("cat", &program.Attrs{Dims: []int64{int64(d)}}, []*validate.Tensor{b.result(dt, nil, whole...)}, parts[:]...)
 		}
 	}
 }
@@ -190,8 +129,8 @@ func TestWindows(t *testing.T) {
 // TestMaxPools runs max pooling and its backward with windows that overlap, that
 // lie apart, and that hang over the edges, in all orders of dims.
 func TestMaxPools(t *testing.T) {
-	b := newDesk(t)
-	orders := []func([]int64) []int64{rowMajor, channelsLast}
+	b := memoryBench(t)
+	orders := []func([]int64) []int64{formatNCHW.strides, formatNHWC.strides}
 	for _, dt := range trainingTypes {
 		for _, p := range []struct{ k, s, pad, d int64 }{{2, 2, 0, 1}, {3, 2, 1, 1}, {3, 3, 0, 1}, {3, 1, 1, 1}, {2, 1, 0, 1}, {2, 3, 1, 1}, {3, 2, 1, 2}, {5, 4, 2, 1}, {1, 2, 0, 1}} {
 			for _, size := range [][]int64{{2, 5, 14, 16}, {1, 8, 15, 13}} {
@@ -202,11 +141,12 @@ func TestMaxPools(t *testing.T) {
 					}
 					two := func(v int64) []int64 { return []int64{v, v} }
 					a := &program.Attrs{Pool: &program.Pool{Kernel: two(p.k), Stride: two(p.s), Pad: two(p.pad), Dilation: two(p.d)}, Dims: []int64{2, 3}}
-					x := b.tensor(dt, size, orders[i%2](size), int64(i/4))
-					y, index := b.tensor(dt, small, orders[i/2%2](small), 0), b.tensor(graph.Int64, small, orders[i/4](small), 0)
-					g, dx := b.tensor(dt, small, orders[i/4](small), 0), b.tensor(dt, size, orders[i/2%2](size), int64(i%2))
-					b.call("max_pool_with_indices", a, []validate.Tensor{y, index}, onDevice(&x))
-					b.call("max_pool2d_with_indices_backward", a, []validate.Tensor{dx}, onDevice(&g), onDevice(&x), onDevice(&index))
+					b.clear()
+					x := b.tensorAt(int64(i/4), dt, orders[i%2](size), size...)
+					y, index := b.result(dt, orders[i/2%2](small), small...), b.result(graph.Int64, orders[i/4](small), small...)
+					g, dx := b.tensor(dt, orders[i/4](small), small...), b.resultAt(int64(i%2), dt, orders[i/2%2](size), size...)
+					b.run("max_pool_with_indices", a, []*validate.Tensor{y, index}, x)
+					b.run("max_pool2d_with_indices_backward", a, []*validate.Tensor{dx}, g, x, index)
 				}
 			}
 		}
@@ -216,18 +156,19 @@ func TestMaxPools(t *testing.T) {
 // TestDropouts: the numbers of an element are the same on both devices, in
 // whole groups and behind them.
 func TestDropouts(t *testing.T) {
-	b := newDesk(t)
+	b := memoryBench(t)
 	for _, dt := range trainingTypes {
 		for _, n := range []int64{1, 7, 8, 9, 4096, 5003} {
 			for skip := range int64(2) {
 				a := &program.Attrs{Scalars: []float64{0.3}}
-				x, mask, out := b.tensor(dt, []int64{n}, []int64{1}, skip), b.tensor(graph.Bool, []int64{n}, []int64{1}, 0), b.tensor(dt, []int64{n}, []int64{1}, 0)
-				g, dx := b.tensor(dt, []int64{n}, []int64{1}, skip), b.tensor(dt, []int64{n}, []int64{1}, 0)
-				b.call("native_dropout", a, []validate.Tensor{mask, out}, onDevice(&x))
-				b.call("native_dropout_backward", a, []validate.Tensor{dx}, onDevice(&g), onDevice(&mask))
+				b.clear()
+				x, mask, out := b.tensorAt(skip, dt, nil, n), b.result(graph.Bool, nil, n), b.result(dt, nil, n)
+				g, dx := b.tensorAt(skip, dt, nil, n), b.result(dt, nil, n)
+				b.run("native_dropout", a, []*validate.Tensor{mask, out}, x)
+				b.run("native_dropout_backward", a, []*validate.Tensor{dx}, g, mask)
 				for _, to := range trainingTypes {
-					from, out := b.tensor(dt, []int64{n}, []int64{1}, skip), b.tensor(to, []int64{n}, []int64{1}, 0)
-					b.call("copy", nil, []validate.Tensor{out}, onDevice(&from))
+					b.clear()
+					b.run("copy", nil, []*validate.Tensor{b.result(to, nil, n)}, b.tensorAt(skip, dt, nil, n))
 				}
 			}
 		}
@@ -246,41 +187,35 @@ func TestSteps(t *testing.T) {
 	for name, m := range moreRules {
 		states[name] = m.states
 	}
-	b := newDesk(t)
+	bench, d := onBoth(t, Options{FP32: true}, 64<<20)
+	bench.number = units(15, 1./8)
 	for _, name := range slices.Sorted(maps.Keys(states)) {
 		for _, dt := range trainingTypes {
-			t.Run(fmt.Sprintf("%s/%v", name, dt), func(t *testing.T) {
-				b.t = t
-				b.steps(name, dt, states[name])
-			})
+			t.Run(fmt.Sprintf("%s/%v", name, dt), func(t *testing.T) { takeSteps(bench.in(t), d, name, dt, states[name]) })
 		}
 	}
 }
 
-func (b *desk) steps(name string, dt graph.DType, states []string) {
+// takeSteps steps twice, each time once: a step changes its operands.
+func takeSteps(b *bench, d *tandem, name string, dt graph.DType, states []string) {
 	rule := &program.Rule{Optimizer: name}
-	c := &validate.Call{Node: &program.Node{Op: "step", Attrs: &program.Attrs{Rule: rule}}, Kernel: "step"}
-	b.top = 0
+	var args []*validate.Tensor
+	var spans [][]validate.Span
 	for i := range int64(35) { // more than a launch takes
 		n := []int64{1, 7, 8, 2048, 2049, 3 * 2048, 5003}[i%7]
-		p, g := b.tensor(dt, []int64{n}, []int64{1}, i/7%2), b.tensor(dt, []int64{n}, []int64{1}, 0)
-		c.Args = append(c.Args, onDevice(&p), onDevice(&g))
-		param := program.RuleParam{Name: fmt.Sprint("p", i)}
-		var spans []validate.Span
+		args = append(args, b.tensorAt(i/7%2, dt, nil, n), b.tensor(dt, nil, n))
+		param, own := program.RuleParam{Name: fmt.Sprint("p", i)}, []validate.Span(nil)
 		for _, s := range states {
 			param.States = append(param.States, program.RuleState{Name: s, Bytes: dt.Bytes(n)})
-			spans = append(spans, validate.Span{At: b.top, Bytes: dt.Bytes(n)})
-			b.top = (b.top + dt.Bytes(n) + 255) / 256 * 256
+			own = append(own, validate.Span{At: b.top, Bytes: dt.Bytes(n)})
+			b.top = padded(b.top + dt.Bytes(n))
 		}
-		rule.Params, c.States = append(rule.Params, param), append(c.States, spans)
+		rule.Params, spans = append(rule.Params, param), append(spans, own)
 	}
+	c := newCall("step", &program.Attrs{Rule: rule}, nil, args)
+	c.States = spans
 	for c.Step = 1; c.Step <= 2; c.Step++ {
-		rule.First, b.d.faults = c.Step == 1, nil
-		if err := b.d.Run(c); err != nil {
-			b.t.Fatal(err)
-		}
-		for _, f := range b.d.faults {
-			b.t.Error(f)
-		}
+		rule.First = c.Step == 1
+		d.compared(b.t, c)
 	}
 }

@@ -3,17 +3,13 @@
 package cuda
 
 import (
-	"bytes"
-	"encoding/binary"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
-	"github.com/memplan/memplan/validate/cpu"
 )
 
 // A loneCase is a convolution of single channels; of a result with more
@@ -32,12 +28,12 @@ func (c loneCase) conv() *program.Conv {
 }
 
 // tensors are operand, weight and result, without addresses.
-func (c loneCase) tensors(d graph.DType, x, y func([]int64) []int64) [3]*validate.Tensor {
+func (c loneCase) tensors(d graph.DType, x, y format) [3]*validate.Tensor {
 	size := func(in, taps int64) int64 { return (in+2*c.pad-c.dilation*(taps-1)-1)/c.stride + 1 }
-	tensor := func(order func([]int64) []int64, shape ...int64) *validate.Tensor {
-		return &validate.Tensor{DType: d, Shape: shape, Strides: order(shape)}
+	tensor := func(f format, shape ...int64) *validate.Tensor {
+		return &validate.Tensor{DType: d, Shape: shape, Strides: f.strides(shape)}
 	}
-	return [3]*validate.Tensor{tensor(x, c.n, c.c, c.h, c.w), tensor(rowMajor, c.c*c.by, 1, c.r, c.s), tensor(y, c.n, c.c*c.by, size(c.h, c.r), size(c.w, c.s))}
+	return [3]*validate.Tensor{tensor(x, c.n, c.c, c.h, c.w), tensor(formatNCHW, c.c*c.by, 1, c.r, c.s), tensor(y, c.n, c.c*c.by, size(c.h, c.r), size(c.w, c.s))}
 }
 
 // loneCases are the depthwise convolutions of ConvNeXt, MobileNet and
@@ -72,133 +68,59 @@ var loneCases = []loneCase{
 
 var loneOrders = []struct {
 	name string
-	x, y func([]int64) []int64
-}{{"rows", rowMajor, rowMajor}, {"channels", channelsLast, channelsLast}, {"rows to channels", rowMajor, channelsLast}, {"channels to rows", channelsLast, rowMajor}}
+	x, y format
+}{{"rows", formatNCHW, formatNCHW}, {"channels", formatNHWC, formatNHWC}, {"rows to channels", formatNCHW, formatNHWC}, {"channels to rows", formatNHWC, formatNCHW}}
 
 // TestDepthwise compares the own kernels with the CPU device's, in every order
 // and type, with work and without, and with themselves.
 func TestDepthwise(t *testing.T) {
-	gpu, err := Open(Options{FP32: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := gpu.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	d := &tandem{Device: cpu.New(), gpu: gpu, worst: map[string]float64{}, calls: map[string]int{}}
-	if err := d.Reserve(64 << 20); err != nil {
-		t.Fatal(err)
-	}
+	bench, d := onBoth(t, Options{FP32: true}, 64<<20)
 	for _, c := range loneCases {
 		for _, o := range loneOrders {
-			for _, dt := range []graph.DType{graph.Float32, graph.Float16, graph.BFloat16} {
+			for _, dt := range trainingTypes {
 				for p := range pass(len(resultOf)) {
-					t.Run(fmt.Sprintf("%v/%v/%s/%v", c, p, o.name, dt), func(t *testing.T) { c.run(t, d, p, c.tensors(dt, o.x, o.y)) })
+					t.Run(fmt.Sprintf("%v/%v/%s/%v", c, p, o.name, dt), func(t *testing.T) { c.run(bench.in(t), d, p, c.tensors(dt, o.x, o.y)) })
 				}
 			}
 		}
 	}
 }
 
-// run compares a pass.
-func (c loneCase) run(t *testing.T, d *tandem, p pass, l [3]*validate.Tensor) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	top := int64(0)
-	for _, x := range l {
-		raw := make([]byte, extent(x))
-		for i := range x.Elems() {
-			eighths(raw, x.DType, i, float32(rng.IntN(17)-8)/8)
-		}
-		x.At = top
-		if err := d.Device.Upload(x.At, raw); err != nil {
-			t.Fatal(err)
-		}
-		top += (extent(x) + 255) / 256 * 256
+// run compares a pass by the own kernels, without work and with what they ask for,
+// which holds NaNs.
+func (c loneCase) run(b *bench, d *tandem, p pass, like [3]*validate.Tensor) {
+	var l [3]*validate.Tensor
+	for i, x := range like {
+		l[i] = b.tensor(x.DType, x.Strides, x.Shape...)
 	}
-	call := c.call(p, l)
-	if err := d.Device.Run(call); err != nil {
-		t.Fatal(err)
+	out := b.result(l[resultOf[p]].DType, l[resultOf[p]].Strides, l[resultOf[p]].Shape...)
+	call := c.call(p, l, out)
+	d.by = func(call *validate.Call) error {
+		if err := d.gpu.enter(); err != nil {
+			return err
+		}
+		defer d.gpu.leave()
+		return (&run{d: d.gpu, c: call}).ownConv(p, l[0], l[1], l[2], out)
 	}
 	want, _ := ownLikes(c.conv(), p, l[0], l[1], l[2])
 	for _, work := range []int64{0, want} {
-		call.Work = validate.Span{At: top, Bytes: work}
-		first := c.own(t, d, p, call, l)
-		if !bytes.Equal(first, c.own(t, d, p, call, l)) {
-			t.Errorf("with %d bytes of work, two runs differ", work)
+		call.Work = validate.Span{At: b.top, Bytes: work}
+		if err := d.gpu.Upload(b.top, nans(work)); err != nil {
+			b.t.Fatal(err)
 		}
+		b.do(b, call)
 	}
 }
 
 // call is the pass as the CPU device runs it.
-func (c loneCase) call(p pass, l [3]*validate.Tensor) *validate.Call {
-	call := &validate.Call{Node: &program.Node{Op: "convolution", Attrs: &program.Attrs{Conv: c.conv()}}, Kernel: "convolution"}
+func (c loneCase) call(p pass, l [3]*validate.Tensor, out *validate.Tensor) *validate.Call {
+	a := &program.Attrs{Conv: c.conv()}
 	if p == forwardPass {
-		call.Args = []validate.Operand{onDevice(l[0]), onDevice(l[1])}
-		call.Results = []validate.Tensor{*l[2]}
-		return call
+		return newCall("convolution", a, []*validate.Tensor{out}, []*validate.Tensor{l[0], l[1]})
 	}
-	call.Node.Op, call.Kernel = "convolution_backward", "convolution_backward"
-	call.Args = []validate.Operand{onDevice(l[2]), onDevice(l[0]), onDevice(l[1])}
-	call.Results = []validate.Tensor{{At: -1}, {At: -1}, {At: -1}}
-	call.Results[resultOf[p]] = *l[resultOf[p]]
-	return call
-}
-
-// own runs the pass by the own kernels, over numbers that are none, compares it
-// with what the processor made and returns its bytes.
-func (c loneCase) own(t *testing.T, d *tandem, p pass, call *validate.Call, l [3]*validate.Tensor) []byte {
-	out := l[resultOf[p]]
-	for _, x := range l {
-		if err := d.share(x); err != nil {
-			t.Fatal(err)
-		}
-	}
-	raw := bytes.Repeat([]byte{0xff}, int(extent(out)))
-	if err := d.gpu.Upload(out.At, raw); err != nil {
-		t.Fatal(err)
-	}
-	if call.Work.Bytes > 0 {
-		if err := d.gpu.Upload(call.Work.At, bytes.Repeat([]byte{0xff}, int(call.Work.Bytes))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := d.gpu.enter(); err != nil {
-		t.Fatal(err)
-	}
-	err := (&run{d: d.gpu, c: call}).ownConv(p, l[0], l[1], l[2], out)
-	d.gpu.leave()
-	if err == nil {
-		err = d.gpu.Sync()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.faults = nil
-	if err := d.compare(call, out); err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range d.faults {
-		t.Error(f)
-	}
-	if err := d.gpu.Download(raw, out.At); err != nil {
-		t.Fatal(err)
-	}
-	return raw
-}
-
-// eighths writes a number that every type holds: a multiple of an eighth up to 1.
-func eighths(b []byte, d graph.DType, i int64, v float32) {
-	f := math.Float32bits(v)
-	switch {
-	case d == graph.Float32:
-		binary.LittleEndian.PutUint32(b[4*i:], f)
-	case d == graph.BFloat16 || v == 0:
-		binary.LittleEndian.PutUint16(b[2*i:], uint16(f>>16))
-	default: // another bias of the exponent
-		binary.LittleEndian.PutUint16(b[2*i:], uint16(f>>16&0x8000|(f>>23&255-112)<<10|f>>13&1023))
-	}
+	results := make([]*validate.Tensor, 3)
+	results[resultOf[p]] = out
+	return newCall("convolution_backward", a, results, []*validate.Tensor{l[2], l[0], l[1]})
 }
 
 // TestLonePlans: every plan covers its images, and the models' convolutions run

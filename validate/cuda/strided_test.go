@@ -8,6 +8,7 @@ import (
 
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
+	"github.com/memplan/memplan/validate/internal/cases"
 )
 
 // TestDividers divides by what numbers of 32 bits there are at the ends and in
@@ -44,28 +45,13 @@ func layout(rng *rand.Rand, shape []int64, unit int64) []int64 {
 	return strides
 }
 
+// lattice is where the elements of tensors lie, in elements.
 func lattice(shape []int64, strides ...[]int64) [][]int64 {
 	out := make([][]int64, len(strides))
-	index := make([]int64, len(shape))
-	for {
-		for o, s := range strides {
-			at := int64(0)
-			for d, i := range index {
-				at += i * s[d]
-			}
-			out[o] = append(out[o], at)
-		}
-		d := len(shape) - 1
-		for ; d >= 0; d-- {
-			if index[d]++; index[d] < shape[d] {
-				break
-			}
-			index[d] = 0
-		}
-		if d < 0 {
-			return out
-		}
+	for o, s := range strides {
+		cases.Each(shape, s, func(_ int, at int64) { out[o] = append(out[o], at) })
 	}
+	return out
 }
 
 // spread is what dims and dividers make of a thread's number.

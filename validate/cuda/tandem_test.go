@@ -3,8 +3,8 @@
 package cuda
 
 import (
+	"bytes"
 	"context"
-	"encoding/binary"
 	"flag"
 	"fmt"
 	"math"
@@ -18,6 +18,7 @@ import (
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/cpu"
+	"github.com/memplan/memplan/validate/internal/cases"
 )
 
 var modelDir = flag.String("models", filepath.Join("..", "testdata", "golden"), "folder of the models that run on both devices")
@@ -28,10 +29,139 @@ var modelDir = flag.String("models", filepath.Join("..", "testdata", "golden"), 
 type tandem struct {
 	*cpu.Device
 	gpu    *Device
-	size   int64
-	worst  map[string]float64 // largest difference of each kernel, relative to its tolerance
+	by     func(c *validate.Call) error // what runs a call on the GPU
+	size   int64                        // of the arena, bytes
+	worst  map[string]float64           // largest difference of each kernel, relative to its tolerance
 	calls  map[string]int
 	faults []string
+}
+
+// open opens the GPU for as long as a test runs.
+func open(t *testing.T, o Options) *Device {
+	t.Helper()
+	d, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// newTandem makes a tandem for as long as a test runs.
+func newTandem(t *testing.T, o Options) *tandem {
+	t.Helper()
+	gpu := open(t, o)
+	return &tandem{Device: cpu.New(), gpu: gpu, by: gpu.Run, worst: map[string]float64{}, calls: map[string]int{}}
+}
+
+// onBoth makes a bench of so many bytes on both devices. Each of its calls must
+// give the same on both, and the same bits when the GPU runs it again.
+func onBoth(t *testing.T, o Options, bytes int64) (*bench, *tandem) {
+	t.Helper()
+	d := newTandem(t, o)
+	if err := d.Reserve(bytes); err != nil {
+		t.Fatal(err)
+	}
+	do := func(b *bench, c *validate.Call) {
+		b.t.Helper()
+		if d.compared(b.t, c) {
+			d.again(b.t, c)
+		}
+	}
+	return (&bench{memory: d, do: do, number: units(8, 1./8)}).in(t), d
+}
+
+var trainingTypes = []graph.DType{graph.Float32, graph.Float16, graph.BFloat16}
+
+// eachType runs a test on both devices for every training type, with tensors
+// where packs may start and one element behind.
+func eachType(t *testing.T, test func(b *bench, dt graph.DType)) {
+	bench, d := onBoth(t, Options{FP32: true}, 256<<20)
+	bench.number = units(64, 1./64)
+	for _, dt := range trainingTypes {
+		for shift := range int64(2) {
+			t.Run(fmt.Sprintf("%v/%d", dt, shift), func(t *testing.T) {
+				b := bench.in(t)
+				b.shift = shift
+				test(b, dt)
+			})
+		}
+	}
+	t.Logf("largest differences, relative to what is allowed: %v", d.worst)
+}
+
+// compared runs a call on both devices and reports whether they agree; where they
+// do not, the test fails.
+func (d *tandem) compared(t *testing.T, c *validate.Call) bool {
+	t.Helper()
+	d.faults = nil
+	if err := d.Run(c); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range d.faults {
+		t.Error(f)
+	}
+	return len(d.faults) == 0
+}
+
+// again runs a call on the GPU once more, as a recomputation that finds NaNs
+// where the results go: they must have the bits of the first run.
+func (d *tandem) again(t *testing.T, c *validate.Call) {
+	t.Helper()
+	first := d.results(t, c)
+	for i := range c.Results {
+		if x := &c.Results[i]; x.At >= 0 {
+			if err := d.gpu.Upload(x.At, nans(extent(x))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	recomputed := *c
+	recomputed.Again = true
+	if err := d.by(&recomputed); err != nil {
+		t.Fatal(err)
+	}
+	for i, bits := range d.results(t, c) {
+		if !bytes.Equal(first[i], bits) {
+			t.Errorf("%s: result %d has other bits when it runs again (%s)", c.Kernel, i, operands(c))
+		}
+	}
+}
+
+// results are the bytes of a call's results on the GPU.
+func (d *tandem) results(t *testing.T, c *validate.Call) [][]byte {
+	out := make([][]byte, len(c.Results))
+	for i := range c.Results {
+		if x := &c.Results[i]; x.At >= 0 {
+			out[i] = make([]byte, extent(x))
+			if err := d.gpu.Download(out[i], x.At); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return out
+}
+
+// room gives a call scratch, more than any plan does, and the work that the GPU
+// asks for, from an address of the arena on.
+func (d *tandem) room(t *testing.T, c *validate.Call, at int64) {
+	t.Helper()
+	for range 4 {
+		c.Scratch = append(c.Scratch, validate.Span{At: at, Bytes: 1 << 20})
+		at += 1 << 20
+	}
+	work, err := d.gpu.Work(c.Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at+work > d.size {
+		t.Fatalf("%s works in %d bytes", c.Kernel, work)
+	}
+	c.Work = validate.Span{At: at, Bytes: work}
 }
 
 func (d *tandem) Supports(n *program.Node) error {
@@ -69,7 +199,7 @@ func within(kernel string, d graph.DType) float64 {
 	return 0
 }
 
-// tensors are what a call may write: in-place kernels their operands, an
+// written are the tensors that a call may write: in-place kernels their operands, an
 // optimizer parameters and states.
 func written(c *validate.Call) []validate.Tensor {
 	var out []validate.Tensor
@@ -101,17 +231,6 @@ func written(c *validate.Call) []validate.Tensor {
 	return out
 }
 
-func extent(t *validate.Tensor) int64 {
-	n := int64(1)
-	for i := range t.Shape {
-		if t.Shape[i] == 0 {
-			return 0
-		}
-		n += (t.Shape[i] - 1) * t.Strides[i]
-	}
-	return t.DType.Bytes(n)
-}
-
 // share brings a tensor's bytes from the processor to the GPU.
 func (d *tandem) share(t *validate.Tensor) error {
 	buf := make([]byte, extent(t))
@@ -135,7 +254,7 @@ func (d *tandem) Run(c *validate.Call) error {
 			return err
 		}
 	}
-	if err := d.gpu.Run(c); err != nil {
+	if err := d.by(c); err != nil {
 		d.faults = append(d.faults, err.Error())
 		return d.Device.Run(c)
 	}
@@ -166,13 +285,8 @@ func (d *tandem) compare(c *validate.Call, t *validate.Tensor) error {
 		return nil
 	}
 	top, far, at := 0.0, 0.0, -1
-	index := make([]int64, len(t.Shape))
-	for i := range int(t.Elems()) {
-		off := int64(0)
-		for k, v := range index {
-			off += v * t.Strides[k]
-		}
-		x, y := element(t.DType, a, off), element(t.DType, b, off)
+	cases.Each(t.Shape, t.Strides, func(i int, off int64) {
+		x, y := cases.Number(a, t.DType, off), cases.Number(b, t.DType, off)
 		if !math.IsInf(x, 0) {
 			top = max(top, math.Abs(x))
 		}
@@ -182,13 +296,7 @@ func (d *tandem) compare(c *validate.Call, t *validate.Tensor) error {
 				far = math.Inf(1)
 			}
 		}
-		for k := len(index) - 1; k >= 0; k-- {
-			if index[k]++; index[k] < t.Shape[k] {
-				break
-			}
-			index[k] = 0
-		}
-	}
+	})
 	if far == 0 {
 		return nil
 	}
@@ -216,7 +324,7 @@ func (d *tandem) largest(t *validate.Tensor) float64 {
 	}
 	top := 0.0
 	for i := range int64(len(buf)) / t.DType.Bytes(1) {
-		if x := math.Abs(element(t.DType, buf, i)); !math.IsInf(x, 0) && x == x {
+		if x := math.Abs(cases.Number(buf, t.DType, i)); !math.IsInf(x, 0) && x == x {
 			top = max(top, x)
 		}
 	}
@@ -231,39 +339,6 @@ func operands(c *validate.Call) string {
 		}
 	}
 	return strings.Join(s, " ")
-}
-
-// element reads one number.
-func element(d graph.DType, b []byte, i int64) float64 {
-	switch d {
-	case graph.Float32:
-		return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
-	case graph.Float64:
-		return math.Float64frombits(binary.LittleEndian.Uint64(b[8*i:]))
-	case graph.BFloat16:
-		return float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(b[2*i:])) << 16))
-	case graph.Float16:
-		h := binary.LittleEndian.Uint16(b[2*i:])
-		s, e, m := 1.0, int(h>>10&31), float64(h&1023)
-		if h>>15 != 0 {
-			s = -1
-		}
-		switch e {
-		case 0:
-			return s * math.Ldexp(m, -24)
-		case 31:
-			if m != 0 {
-				return math.NaN()
-			}
-			return math.Inf(int(s))
-		}
-		return s * math.Ldexp(1024+m, e-25)
-	case graph.Int64, graph.Uint64:
-		return float64(int64(binary.LittleEndian.Uint64(b[8*i:])))
-	case graph.Int32:
-		return float64(int32(binary.LittleEndian.Uint32(b[4*i:])))
-	}
-	return float64(b[i])
 }
 
 // TestTandem runs training steps call by call on the GPU and on the processor.
@@ -294,20 +369,11 @@ func runTandem(t *testing.T, file, precision string, own bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gpu, err := Open(Options{FP32: true, NoDNN: own})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := gpu.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	d := &tandem{Device: cpu.New(), gpu: gpu, worst: map[string]float64{}, calls: map[string]int{}}
+	d := newTandem(t, Options{FP32: true, NoDNN: own})
 	if list := validate.Unsupports(d, p.Program); len(list) > 0 {
 		t.Skipf("neither device runs it: %v", list)
 	}
-	work, err := validate.Works(gpu, p.Program)
+	work, err := validate.Works(d.gpu, p.Program)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,5 +388,5 @@ func runTandem(t *testing.T, file, precision string, own bool) {
 	for _, c := range d.calls {
 		n += c
 	}
-	t.Logf("%d calls of %d kernels in %v with %v", n, len(d.calls), time.Since(start).Round(time.Millisecond), gpu.Libraries())
+	t.Logf("%d calls of %d kernels in %v with %v", n, len(d.calls), time.Since(start).Round(time.Millisecond), d.gpu.Libraries())
 }

@@ -44,15 +44,7 @@ func TestWays(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.paths, c.depth, c.dtype, c.order, " ", c.p), func(t *testing.T) {
 			t.Setenv(pathsEnv, c.paths)
-			d, err := Open(Options{FP32: true})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := d.Close(); err != nil {
-					t.Error(err)
-				}
-			}()
+			d := open(t, Options{FP32: true})
 			tensor := func(shape []int64, order byte) *validate.Tensor {
 				f := formatNCHW
 				if order == 'c' {

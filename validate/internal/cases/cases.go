@@ -55,38 +55,57 @@ type Placer func(a *validate.Array, values bool) validate.Tensor
 // Call makes the call of a case, with its node, of tensors that place has put
 // into memory.
 func (c *Case) Call(data map[string]*validate.Array, place Placer) *validate.Call {
-	n := &program.Node{Op: c.Kernel, Kernel: c.Kernel, Attrs: &program.Attrs{Scalars: c.Scalars, Dims: c.Dims, Mode: c.Mode, Conv: c.Conv, Pool: c.Pool, Window: c.Window}}
-	call := &validate.Call{Node: n, Kernel: c.Kernel}
-	shown := func(t *validate.Tensor) program.Tensor {
-		return program.Tensor{DType: t.DType, Shape: t.Shape, Strides: t.Strides}
-	}
+	var args []validate.Operand
 	for _, a := range c.Args {
 		switch a := a.(type) {
 		case string:
-			x := place(data[a], true)
-			call.Args = append(call.Args, validate.Operand{Kind: validate.OnDevice, Tensor: x})
-			n.Attrs.Args = append(n.Attrs.Args, program.Arg{In: int32(len(n.In))})
-			n.In = append(n.In, shown(&x))
+			args = append(args, validate.Operand{Kind: validate.OnDevice, Tensor: place(data[a], true)})
 		case float64:
-			call.Args = append(call.Args, validate.Operand{Kind: validate.IsNumber, Value: a})
-			n.Attrs.Args = append(n.Attrs.Args, program.Arg{In: program.Number, Value: a})
+			args = append(args, validate.Operand{Kind: validate.IsNumber, Value: a})
 		default:
-			call.Args = append(call.Args, validate.Operand{})
-			n.Attrs.Args = append(n.Attrs.Args, program.Arg{In: program.Absent})
+			args = append(args, validate.Operand{})
 		}
 	}
+	var results []validate.Tensor
 	for _, r := range c.Results {
 		if r == nil {
-			call.Results = append(call.Results, validate.Tensor{At: -1})
-			n.Attrs.Results = append(n.Attrs.Results, -1)
+			results = append(results, validate.Tensor{At: -1})
 			continue
 		}
-		x := place(data[*r], false)
-		call.Results = append(call.Results, x)
-		n.Attrs.Results = append(n.Attrs.Results, int8(len(n.Out)))
-		n.Out = append(n.Out, shown(&x))
+		results = append(results, place(data[*r], false))
 	}
-	return call
+	return NewCall(c.Kernel, program.Attrs{Scalars: c.Scalars, Dims: c.Dims, Mode: c.Mode, Conv: c.Conv, Pool: c.Pool, Window: c.Window}, args, results)
+}
+
+// NewCall makes a call of a kernel and its node, whose tensors lie as those of
+// the call do. An operand of no kind is absent, a result at -1 is not wanted; the
+// attributes' own operands and results follow from the lists.
+func NewCall(kernel string, a program.Attrs, args []validate.Operand, results []validate.Tensor) *validate.Call {
+	n := &program.Node{Op: kernel, Name: kernel, Kernel: kernel, Attrs: &a}
+	shown := func(t *validate.Tensor) program.Tensor {
+		return program.Tensor{DType: t.DType, Shape: t.Shape, Strides: t.Strides}
+	}
+	a.Args, a.Results = nil, nil
+	for i := range args {
+		switch args[i].Kind {
+		case validate.OnDevice:
+			a.Args = append(a.Args, program.Arg{In: int32(len(n.In))})
+			n.In = append(n.In, shown(&args[i].Tensor))
+		case validate.IsNumber:
+			a.Args = append(a.Args, program.Arg{In: program.Number, Value: args[i].Value})
+		default:
+			a.Args = append(a.Args, program.Arg{In: program.Absent})
+		}
+	}
+	for i := range results {
+		if results[i].At < 0 {
+			a.Results = append(a.Results, -1)
+			continue
+		}
+		a.Results = append(a.Results, int8(len(n.Out)))
+		n.Out = append(n.Out, shown(&results[i]))
+	}
+	return &validate.Call{Node: n, Kernel: kernel, Args: args, Results: results}
 }
 
 // Each calls f with the number of every element, counted row by row, and where it
@@ -112,18 +131,68 @@ func Each(shape, strides []int64, f func(i int, at int64)) {
 	}
 }
 
-// Put writes one number as a type has it.
+// Put writes one number as a type has it. It panics for a number that is no
+// half of the type.
 func Put(b []byte, t graph.DType, v float64) {
+	bits := math.Float32bits(float32(v))
 	switch t {
 	case graph.Float32:
-		binary.LittleEndian.PutUint32(b, math.Float32bits(float32(v)))
+		binary.LittleEndian.PutUint32(b, bits)
 	case graph.Float64:
 		binary.LittleEndian.PutUint64(b, math.Float64bits(v))
+	case graph.BFloat16:
+		binary.LittleEndian.PutUint16(b, uint16(bits>>16))
+	case graph.Float16:
+		h := uint16(bits >> 16 & 0x8000)
+		if v != 0 { // another bias of the exponent
+			h |= uint16((bits>>23&255)-112)<<10 | uint16(bits>>13&1023)
+		}
+		binary.LittleEndian.PutUint16(b, h)
 	case graph.Int64:
 		binary.LittleEndian.PutUint64(b, uint64(int64(v)))
 	default:
 		b[0] = byte(v)
 	}
+	if (t == graph.BFloat16 || t == graph.Float16) && Number(b, t, 0) != v {
+		panic(fmt.Sprintf("%v is no %v", v, t))
+	}
+}
+
+// Number reads element i of a type.
+func Number(b []byte, t graph.DType, i int64) float64 {
+	switch t {
+	case graph.Float32:
+		return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
+	case graph.Float64:
+		return math.Float64frombits(binary.LittleEndian.Uint64(b[8*i:]))
+	case graph.BFloat16:
+		return float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(b[2*i:])) << 16))
+	case graph.Float16:
+		return half(binary.LittleEndian.Uint16(b[2*i:]))
+	case graph.Int64, graph.Uint64:
+		return float64(int64(binary.LittleEndian.Uint64(b[8*i:])))
+	case graph.Int32:
+		return float64(int32(binary.LittleEndian.Uint32(b[4*i:])))
+	}
+	return float64(b[i])
+}
+
+// half is the number that a float16 stands for.
+func half(h uint16) float64 {
+	s, e, m := 1.0, int(h>>10&31), float64(h&1023)
+	if h>>15 != 0 {
+		s = -1
+	}
+	switch e {
+	case 0:
+		return s * math.Ldexp(m, -24)
+	case 31:
+		if m != 0 {
+			return math.NaN()
+		}
+		return math.Inf(int(s))
+	}
+	return s * math.Ldexp(1024+m, e-25)
 }
 
 // Bytes lays out an array with strides; without values every byte is 0xff, which
