@@ -53,9 +53,9 @@ func residents(p *program.Program) []resident {
 			return
 		}
 		r := &out[at[t.Storage]-1]
-		if r.tensor.DType == graph.Undefined || len(r.tensor.Shape) == 1 && t.Offset == 0 && t.DType.Bytes(numel(t.Shape)) == p.Storages[t.Storage].Bytes && rowMajor(t) {
+		if r.tensor.DType == graph.Undefined || len(r.tensor.Shape) == 1 && t.Offset == 0 && t.DType.Bytes(Elems(t.Shape)) == p.Storages[t.Storage].Bytes && IsRowMajor(t.Shape, t.Strides) {
 			r.tensor = program.Tensor{Storage: t.Storage, DType: t.DType, Shape: []int64{p.Storages[t.Storage].Bytes / max(t.DType.Bytes(1), 1)}}
-			if t.Offset == 0 && t.DType.Bytes(numel(t.Shape)) == p.Storages[t.Storage].Bytes && rowMajor(t) {
+			if t.Offset == 0 && t.DType.Bytes(Elems(t.Shape)) == p.Storages[t.Storage].Bytes && IsRowMajor(t.Shape, t.Strides) {
 				r.tensor.Shape = t.Shape
 			}
 		}
@@ -82,25 +82,6 @@ func residents(p *program.Program) []resident {
 	return out
 }
 
-func rowMajor(t *program.Tensor) bool {
-	n := int64(1)
-	for i := len(t.Shape) - 1; i >= 0; i-- {
-		if t.Shape[i] != 1 && t.Strides[i] != n {
-			return false
-		}
-		n *= t.Shape[i]
-	}
-	return true
-}
-
-func numel(shape []int64) int64 {
-	n := int64(1)
-	for _, d := range shape {
-		n *= d
-	}
-	return n
-}
-
 // values makes the elements of a resident: those of the source, or from the
 // seed. Element i of what is called name depends on nothing else.
 func (r *resident) values(s *program.Storage, src Source, seed uint64) (func(i uint64) float64, error) {
@@ -110,7 +91,7 @@ func (r *resident) values(s *program.Storage, src Source, seed uint64) (func(i u
 			return nil, err
 		}
 		if a != nil {
-			if int64(len(a.Values)) != numel(r.tensor.Shape) {
+			if int64(len(a.Values)) != Elems(r.tensor.Shape) {
 				return nil, fmt.Errorf("%s: %d elements for a tensor of %v", s.Name, len(a.Values), r.tensor.Shape)
 			}
 			return func(i uint64) float64 { return float64(a.Values[i]) }, nil
@@ -133,7 +114,7 @@ func (r *resident) values(s *program.Storage, src Source, seed uint64) (func(i u
 		n := uint64(max(shape[len(shape)-1], 1))
 		return func(i uint64) float64 { return float64(i % n) }, nil
 	case s.Category == program.Buffers && last == "inv_freq": // rotary embeddings: base^(-i/n)
-		n := float64(max(numel(shape), 1))
+		n := float64(max(Elems(shape), 1))
 		return func(i uint64) float64 { return math.Pow(10000, -float64(i)/n) }, nil
 	case s.Category != program.Parameters:
 		return constant(0), nil
@@ -145,7 +126,7 @@ func (r *resident) values(s *program.Storage, src Source, seed uint64) (func(i u
 		return func(i uint64) float64 { return 0.02 * Normal(seed, i) }, nil
 	}
 	// torch.nn.Linear and Conv: uniform within 1/sqrt(fan in).
-	bound := 1 / math.Sqrt(float64(max(numel(shape[1:]), 1)))
+	bound := 1 / math.Sqrt(float64(max(Elems(shape[1:]), 1)))
 	return func(i uint64) float64 { return bound * (2*Uniform(seed, i) - 1) }, nil
 }
 
@@ -229,8 +210,8 @@ func decode(raw []byte, t *program.Tensor) (*Array, error) {
 	if !ok {
 		return nil, fmt.Errorf("elements of type %v", t.DType)
 	}
-	a := &Array{Shape: t.Shape, DType: t.DType, Values: make([]float32, numel(t.Shape))}
-	if rowMajor(t) {
+	a := &Array{Shape: t.Shape, DType: t.DType, Values: make([]float32, Elems(t.Shape))}
+	if IsRowMajor(t.Shape, t.Strides) {
 		spread(len(a.Values), func(lo, hi int) {
 			for i := lo; i < hi; i++ {
 				a.Values[i] = get(raw, int64(i))

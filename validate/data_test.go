@@ -115,7 +115,7 @@ func TestReadPB(t *testing.T) {
 func FuzzReadPB(f *testing.F) {
 	f.Add([]byte{8, 2, 16, 1, 34, 8, 0, 0, 128, 63, 0, 0, 0, 64})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if a, err := readPB(data); err == nil && int64(len(a.Values)) != numel(a.Shape) {
+		if a, err := readPB(data); err == nil && int64(len(a.Values)) != Elems(a.Shape) {
 			t.Errorf("%d elements of %v", len(a.Values), a.Shape)
 		}
 	})
@@ -127,7 +127,7 @@ func FuzzReadNPY(f *testing.F) {
 		if len(data) > 1<<12 {
 			return
 		}
-		if a, err := ReadNPY(bytes.NewReader(data)); err == nil && int64(len(a.Values)) != numel(a.Shape) {
+		if a, err := ReadNPY(bytes.NewReader(data)); err == nil && int64(len(a.Values)) != Elems(a.Shape) {
 			t.Errorf("%d elements of %v", len(a.Values), a.Shape)
 		}
 	})

@@ -120,10 +120,4 @@ type Tensor struct {
 type Span struct{ At, Bytes int64 }
 
 // Elems returns the number of elements.
-func (t *Tensor) Elems() int64 {
-	n := int64(1)
-	for _, d := range t.Shape {
-		n *= d
-	}
-	return n
-}
+func (t *Tensor) Elems() int64 { return Elems(t.Shape) }

@@ -43,11 +43,11 @@ func ReadNPY(r io.Reader) (*Array, error) {
 	if err != nil {
 		return nil, err
 	}
-	raw := make([]byte, t.Bytes(numel(shape)))
+	raw := make([]byte, t.Bytes(Elems(shape)))
 	if _, err := io.ReadFull(r, raw); err != nil {
 		return nil, fmt.Errorf("an array of %v: %w", shape, err)
 	}
-	return decode(raw, &program.Tensor{DType: t, Shape: shape, Strides: strides(shape)})
+	return decode(raw, &program.Tensor{DType: t, Shape: shape, Strides: RowMajor(shape)})
 }
 
 // npyHead reads what stands before the elements: their type, the shape, and
@@ -108,16 +108,6 @@ func npyHeader(text string) (graph.DType, []int64, error) {
 	return t, shape, nil
 }
 
-func strides(shape []int64) []int64 {
-	st := make([]int64, len(shape))
-	n := int64(1)
-	for i := len(shape) - 1; i >= 0; i-- {
-		st[i] = n
-		n *= max(shape[i], 1)
-	}
-	return st
-}
-
 // ReadNPZ reads all arrays of a .npz file by their names; those that are no
 // numbers are left out.
 func ReadNPZ(path string) (map[string]*Array, error) {
@@ -171,7 +161,7 @@ func (z *Archive) Names() []string { return slices.Sorted(maps.Keys(z.at)) }
 func (z *Archive) Check(name string) error {
 	return z.open(name, func(r io.Reader, size int64) error {
 		t, shape, head, err := npyHead(r)
-		if err == nil && size != head+t.Bytes(numel(shape)) {
+		if err == nil && size != head+t.Bytes(Elems(shape)) {
 			err = fmt.Errorf("%d bytes, which are no array of %v", size, shape)
 		}
 		return err
@@ -282,7 +272,7 @@ func readPB(data []byte) (*Array, error) {
 	case !ok || n > maxArray || t == graph.Undefined:
 		return nil, errors.New("not an onnx.TensorProto")
 	case raw != nil && int64(len(raw)) == t.Bytes(n):
-		return decode(raw, &program.Tensor{DType: t, Shape: shape, Strides: strides(shape)})
+		return decode(raw, &program.Tensor{DType: t, Shape: shape, Strides: RowMajor(shape)})
 	case int64(len(typed)) != n:
 		return nil, fmt.Errorf("%d elements of a tensor of %v", len(typed), shape)
 	}
@@ -360,5 +350,5 @@ func readRef(t *graph.Tensor, path string) (*Array, error) {
 	if _, err := f.ReadAt(raw, t.Ref.Offset); err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", t.Name, file, err)
 	}
-	return decode(raw, &program.Tensor{DType: t.Type, Shape: t.Dims, Strides: strides(t.Dims)})
+	return decode(raw, &program.Tensor{DType: t.Type, Shape: t.Dims, Strides: RowMajor(t.Dims)})
 }

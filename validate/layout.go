@@ -33,8 +33,6 @@ type block struct {
 	size        int64
 }
 
-func roundUp(n int64) int64 { return (n + Align - 1) / Align * Align }
-
 // blocks lists what lives when. A buffer lives through whole nodes: those that a
 // node allocates inside share nothing, as its kernel may use them all at once.
 // What outlives a step lives always.
@@ -44,7 +42,7 @@ func blocks(p *program.Program) []block {
 	var out []block
 	for i := range p.Storages {
 		s := &p.Storages[i]
-		b := block{id: program.StorageID(i), first: r.Start[i], last: r.End[i], size: roundUp(s.Bytes + Guard)}
+		b := block{id: program.StorageID(i), first: r.Start[i], last: r.End[i], size: RoundUp(s.Bytes + Guard)}
 		switch s.Life {
 		case program.Static:
 			b.first, b.last = 0, end
@@ -141,7 +139,7 @@ func workBlocks(p *program.Program, work []int64) []block {
 	var list []block
 	for n, bytes := range work {
 		if bytes > 0 {
-			list = append(list, block{id: program.StorageID(len(p.Storages) + n), first: int32(n), last: int32(n), size: roundUp(bytes + Guard)})
+			list = append(list, block{id: program.StorageID(len(p.Storages) + n), first: int32(n), last: int32(n), size: RoundUp(bytes + Guard)})
 		}
 	}
 	return list

@@ -19,10 +19,10 @@ func (r *runner) target(n *program.Node) error {
 	if a == nil || err != nil {
 		return err
 	}
-	if int64(len(a.Values)) != numel(t.Shape) {
+	if int64(len(a.Values)) != Elems(t.Shape) {
 		return fmt.Errorf("target: %v for a target of %v", a.Shape, t.Shape)
 	}
-	raw, err := encode(t.DType, numel(t.Shape), func(i uint64) float64 { return float64(a.Values[i]) })
+	raw, err := encode(t.DType, Elems(t.Shape), func(i uint64) float64 { return float64(a.Values[i]) })
 	if err != nil {
 		return err
 	}

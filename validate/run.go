@@ -194,7 +194,7 @@ func (r *runner) fill() error {
 		}
 	}
 	for _, s := range residents(r.p) {
-		if numel(s.tensor.Shape) == 0 || s.tensor.DType == 0 {
+		if Elems(s.tensor.Shape) == 0 || s.tensor.DType == 0 {
 			continue
 		}
 		st := &r.p.Storages[s.id]
@@ -202,7 +202,7 @@ func (r *runner) fill() error {
 		if err != nil {
 			return err
 		}
-		raw, err := encode(s.tensor.DType, numel(s.tensor.Shape), f)
+		raw, err := encode(s.tensor.DType, Elems(s.tensor.Shape), f)
 		if err != nil {
 			return fmt.Errorf("%s: %w", st.Name, err)
 		}
@@ -222,7 +222,7 @@ func (r *runner) bornAt(at, n int64) error {
 	if n == 0 {
 		return nil
 	}
-	r.res.Used = max(r.res.Used, at+roundUp(n+Guard))
+	r.res.Used = max(r.res.Used, at+RoundUp(n+Guard))
 	if !r.o.Guarded {
 		return nil
 	}

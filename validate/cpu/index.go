@@ -3,6 +3,8 @@ package cpu
 import (
 	"fmt"
 	"slices"
+
+	"github.com/memplan/memplan/validate"
 )
 
 func indexKernels() map[string]kernel {
@@ -19,7 +21,7 @@ func (r *run) move(i int, shape, strides []int64, at int64) {
 	t := r.c.Results[0]
 	t.Shape, t.Strides, t.At = shape, strides, t.At+t.DType.Bytes(1)*at
 	rd, w := r.reader(i, shape), r.writer(&t)
-	r.parallel(int(numel(shape)), 1<<14, func(lo, hi int) {
+	r.parallel(int(validate.Elems(shape)), 1<<14, func(lo, hi int) {
 		var buf [chunk]float64
 		for at := lo; at < hi; at += chunk {
 			b := buf[:min(chunk, hi-at)]
@@ -63,8 +65,8 @@ func repeat(r *run) error {
 // wrapped maps the row-major number of an element of a shape to that of the
 // element of a smaller one that repeats in it.
 func wrapped(shape, in []int64) func(int) int {
-	st := rowMajor(shape)
-	inSt := rowMajor(in)
+	st := validate.RowMajor(shape)
+	inSt := validate.RowMajor(in)
 	lead := len(shape) - len(in)
 	return func(i int) int {
 		at := 0
@@ -179,7 +181,7 @@ func (r *run) indexed(x []int64, first int, f func(i, at int)) error {
 			}
 		}
 	}
-	st := rowMajor(x)
+	st := validate.RowMajor(x)
 	lead := leads(dims)
 	var before, beforeSt, after, afterSt []int64
 	for d := range x {
@@ -194,7 +196,7 @@ func (r *run) indexed(x []int64, first int, f func(i, at int)) error {
 	i := 0
 	tail := positions(after, afterSt)
 	for _, b := range positions(before, beforeSt) {
-		for k := range numel(shape) {
+		for k := range validate.Elems(shape) {
 			at := b
 			for j, d := range dims {
 				at += idx[j][k] * st[d]
@@ -253,7 +255,7 @@ func broadcastShape(a, b []int64) []int64 {
 
 func index(r *run) error {
 	rd := r.reader(0, r.shape(0))
-	x := make([]float64, numel(r.shape(0)))
+	x := make([]float64, validate.Elems(r.shape(0)))
 	rd.read(x, 0)
 	out := make([]float64, r.c.Results[0].Elems())
 	if err := r.indexed(r.shape(0), 1, func(i, at int) { out[i] = x[at] }); err != nil {
@@ -284,8 +286,8 @@ func firstError(errs ...error) error {
 // picked calls f for every element of a shape with its number and the number
 // of the element that takes index idx along dim d of a tensor of shape x.
 func picked(x, shape []int64, d int64, idx func(i int) int64, f func(i, at int)) error {
-	st, own := rowMajor(x), rowMajor(shape)
-	for i := range int(numel(shape)) {
+	st, own := validate.RowMajor(x), validate.RowMajor(shape)
+	for i := range int(validate.Elems(shape)) {
 		at := int64(0)
 		for j := range shape {
 			k := int64(i) / own[j] % shape[j]
@@ -306,7 +308,7 @@ func picked(x, shape []int64, d int64, idx func(i int) int64, f func(i, at int))
 
 func (r *run) pick(idx func(i int) int64) error {
 	rd := r.reader(0, r.shape(0))
-	x := make([]float64, numel(r.shape(0)))
+	x := make([]float64, validate.Elems(r.shape(0)))
 	rd.read(x, 0)
 	t := &r.c.Results[0]
 	out := make([]float64, t.Elems())
@@ -328,7 +330,7 @@ func (r *run) unpick(idx func(i int) int64) error {
 
 // along returns the index that element i of a shape takes from a list along d.
 func along(list, shape []int64, d int64) func(int) int64 {
-	st := rowMajor(shape)
+	st := validate.RowMajor(shape)
 	return func(i int) int64 { return list[int64(i)/st[d]%shape[d]] }
 }
 
@@ -360,7 +362,7 @@ func scattered(add bool) kernel {
 		idx := r.ints(1, shape)
 		from := func(int) float64 { return r.scalar(0, 0) }
 		if r.has(2) {
-			src, own, st := r.all(2), rowMajor(shape), rowMajor(r.shape(2))
+			src, own, st := r.all(2), validate.RowMajor(shape), validate.RowMajor(r.shape(2))
 			from = func(i int) float64 { // the source may be larger than the indices
 				at := int64(0)
 				for j := range shape {
@@ -412,7 +414,7 @@ func indexPut(r *run) error {
 
 // all reads operand i, row-major.
 func (r *run) all(i int) []float64 {
-	out := make([]float64, numel(r.shape(i)))
+	out := make([]float64, validate.Elems(r.shape(i)))
 	rd := r.reader(i, r.shape(i))
 	rd.read(out, 0)
 	return out
@@ -421,7 +423,7 @@ func (r *run) all(i int) []float64 {
 // flip turns dims around.
 func flip(r *run) error {
 	x, s := r.all(0), r.shape(0)
-	st := rowMajor(s)
+	st := validate.RowMajor(s)
 	out := make([]float64, len(x))
 	for i := range out {
 		at := int64(i)
@@ -437,7 +439,7 @@ func flip(r *run) error {
 // roll moves elements along dims, those beyond the end to the start.
 func roll(r *run) error {
 	a, s := r.attrs(), r.shape(0)
-	st := rowMajor(s)
+	st := validate.RowMajor(s)
 	x := r.floats(0)
 	return r.generate(0, func(i uint64) float64 {
 		at := int64(i)

@@ -94,24 +94,6 @@ func broadcastStrides(tshape, tstrides, shape []int64) []int64 {
 	return out
 }
 
-func rowMajor(shape []int64) []int64 {
-	st := make([]int64, len(shape))
-	n := int64(1)
-	for i := len(shape) - 1; i >= 0; i-- {
-		st[i] = n
-		n *= max(shape[i], 1)
-	}
-	return st
-}
-
-func numel(shape []int64) int64 {
-	n := int64(1)
-	for _, d := range shape {
-		n *= d
-	}
-	return n
-}
-
 func gather[T any](dst []float64, src []T, at, n, stride int64, conv func(T) float64) {
 	for j := range n {
 		dst[j] = conv(src[at+j*stride])
@@ -202,7 +184,7 @@ func (r *run) reader(i int, shape []int64) reader {
 	case validate.OnDevice:
 		return r.tensorReader(&a.Tensor, shape)
 	case validate.IsArray:
-		return reader{kind: a.Kind, list: a.Values, walk: newWalk(shape, broadcastStrides(a.Shape, rowMajor(a.Shape), shape))}
+		return reader{kind: a.Kind, list: a.Values, walk: newWalk(shape, broadcastStrides(a.Shape, validate.RowMajor(a.Shape), shape))}
 	}
 	return reader{kind: validate.IsNumber, value: a.Value}
 }
@@ -247,25 +229,10 @@ func (w *writer) write(src []float64, lo int64) {
 // chunk is how many elements elementwise kernels take at once.
 const chunk = 2048
 
-// contiguous reports a row-major tensor.
-func contiguous(t *validate.Tensor) bool {
-	n := int64(1)
-	for i := len(t.Shape) - 1; i >= 0; i-- {
-		if t.Shape[i] == 1 {
-			continue
-		}
-		if t.Strides[i] != n {
-			return false
-		}
-		n *= t.Shape[i]
-	}
-	return true
-}
-
 // floats returns operand i row-major in float32: its own memory where it lies so.
 func (r *run) floats(i int) []float32 {
 	a := &r.c.Args[i]
-	if a.Kind == validate.OnDevice && a.Tensor.DType == graph.Float32 && contiguous(&a.Tensor) {
+	if a.Kind == validate.OnDevice && a.Tensor.DType == graph.Float32 && a.Tensor.RowMajor() {
 		return as[float32](r.d.arena[a.Tensor.At:])[:a.Tensor.Elems()]
 	}
 	return r.floatsIn(i, r.shape(i))
@@ -274,7 +241,7 @@ func (r *run) floats(i int) []float32 {
 // floatsIn returns a float32 copy of operand i, broadcast to shape.
 func (r *run) floatsIn(i int, shape []int64) []float32 {
 	rd := r.reader(i, shape)
-	out := make([]float32, numel(shape))
+	out := make([]float32, validate.Elems(shape))
 	r.parallel(len(out), 1<<15, func(lo, hi int) {
 		var buf [chunk]float64
 		for at := lo; at < hi; at += chunk {
@@ -291,7 +258,7 @@ func (r *run) floatsIn(i int, shape []int64) []float32 {
 // ints returns operand i row-major as integers.
 func (r *run) ints(i int, shape []int64) []int64 {
 	rd := r.reader(i, shape)
-	vals := make([]float64, numel(shape))
+	vals := make([]float64, validate.Elems(shape))
 	rd.read(vals, 0)
 	out := make([]int64, len(vals))
 	for j, v := range vals {
@@ -305,7 +272,7 @@ func (r *run) ints(i int, shape []int64) []int64 {
 // cleared.
 func (r *run) out(i int) (buf []float32, done func()) {
 	t := &r.c.Results[i]
-	if t.DType == graph.Float32 && contiguous(t) {
+	if t.DType == graph.Float32 && t.RowMajor() {
 		return as[float32](r.d.arena[t.At:])[:t.Elems()], func() {}
 	}
 	buf = make([]float32, t.Elems())

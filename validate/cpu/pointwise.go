@@ -473,7 +473,7 @@ func dropout(r *run) error {
 	p := r.scalar(0, 0.5)
 	x, mask, out := r.reader(0, r.shape(0)), r.writer(&r.c.Results[0]), r.writer(&r.c.Results[1])
 	scale := 1 / (1 - p)
-	r.parallel(int(numel(r.shape(0))), 1<<13, func(lo, hi int) {
+	r.parallel(int(validate.Elems(r.shape(0))), 1<<13, func(lo, hi int) {
 		var m, v [chunk]float64
 		for at := lo; at < hi; at += chunk {
 			n := min(chunk, hi-at)

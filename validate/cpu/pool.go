@@ -1,5 +1,7 @@
 package cpu
 
+import "github.com/memplan/memplan/validate"
+
 func poolKernels() map[string]kernel {
 	return map[string]kernel{
 		"max_pool_with_indices": maxPool, "max_pool2d_with_indices_backward": maxPoolBackward, "avg_pool2d": avgPool, "avg_pool2d_backward": avgPoolBackward,
@@ -32,7 +34,7 @@ func (r *run) newPool(in, out []int64) *pool {
 		p.adaptive = true
 	}
 	p.in, p.out = spatial3(in[len(in)-n:]), spatial3(out[len(out)-n:])
-	p.planes = int(numel(in[:len(in)-n]))
+	p.planes = int(validate.Elems(in[:len(in)-n]))
 	p.imageSize, p.positions = p.in[0]*p.in[1]*p.in[2], p.out[0]*p.out[1]*p.out[2]
 	return p
 }
@@ -117,7 +119,7 @@ func maxPoolBackward(r *run) error {
 	g, idx := r.floats(0), r.ints(2, r.shape(2))
 	n := len(r.attrs().Dims)
 	s := r.shape(1)
-	image, per := int(numel(s[len(s)-n:])), int(numel(r.shape(0)[len(s)-n:]))
+	image, per := int(validate.Elems(s[len(s)-n:])), int(validate.Elems(r.shape(0)[len(s)-n:]))
 	return r.accumulate(func(sum []float64) {
 		for i, v := range g {
 			sum[i/per*image+int(idx[i])] += float64(v)

@@ -3,6 +3,8 @@ package cpu
 import (
 	"math"
 	"slices"
+
+	"github.com/memplan/memplan/validate"
 )
 
 func reductionKernels() map[string]kernel {
@@ -88,7 +90,7 @@ func total(x []float64) float64 {
 // byDims splits a shape: the kept dims, with the strides of a row-major tensor,
 // and the reduced ones.
 func byDims(shape []int64, dims []int64) (keep, keepSt, red, redSt []int64) {
-	st := rowMajor(shape)
+	st := validate.RowMajor(shape)
 	for i := range shape {
 		if slices.Contains(dims, int64(i)) {
 			red, redSt = append(red, shape[i]), append(redSt, st[i])
@@ -133,7 +135,7 @@ func reduction(f func([]float64) float64) kernel {
 			})
 			return nil
 		}
-		x := make([]float64, numel(shape))
+		x := make([]float64, validate.Elems(shape))
 		r.parallel(len(x), 1<<14, func(lo, hi int) { rd.read(x[lo:hi], int64(lo)) })
 		r.parallel(len(outer), 1+4096/len(inner), func(lo, hi int) {
 			buf, one := make([]float64, len(inner)), make([]float64, 1)
@@ -172,8 +174,8 @@ func (r *run) lines(shape []int64, dim int64, f func(start, step, n int)) {
 		return
 	}
 	n := int(shape[dim])
-	step := int(numel(shape[dim+1:]))
-	outer := int(numel(shape[:dim]))
+	step := int(validate.Elems(shape[dim+1:]))
+	outer := int(validate.Elems(shape[:dim]))
 	r.parallel(outer*step, 1+4096/max(n, 1), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			f(i/step*n*step+i%step, step, n)
@@ -230,9 +232,9 @@ func rows2(f func(x, y, out []float64)) kernel {
 // halves calls f for element i of the result of a gated unit: where value and
 // gate lie in the operand.
 func halves(shape []int64, dim int64, f func(i, value, gate int)) {
-	inner := int(numel(shape[dim+1:]))
+	inner := int(validate.Elems(shape[dim+1:]))
 	half := int(shape[dim]) / 2 * inner
-	for o := range int(numel(shape[:dim])) {
+	for o := range int(validate.Elems(shape[:dim])) {
 		for j := range half {
 			f(o*half+j, 2*o*half+j, (2*o+1)*half+j)
 		}
@@ -266,7 +268,7 @@ func (r *run) classes(ls, target int, f func(at int)) {
 	ignore := int64(r.scalar(1, -100))
 	c, inner := int(s[0]), 1
 	if len(s) > 1 {
-		c, inner = int(s[1]), int(numel(s[2:]))
+		c, inner = int(s[1]), int(validate.Elems(s[2:]))
 	}
 	for i, t := range r.ints(target, r.shape(target)) {
 		if t != ignore && t >= 0 && int(t) < c {

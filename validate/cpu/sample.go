@@ -1,6 +1,10 @@
 package cpu
 
-import "math"
+import (
+	"math"
+
+	"github.com/memplan/memplan/validate"
+)
 
 func sampleKernels() map[string]kernel {
 	return map[string]kernel{
@@ -77,7 +81,7 @@ func (r *run) samples(in, out []int64, s sampler, f func(o, i int, weight float6
 	n := len(in)
 	ih, iw, oh, ow := int(in[n-2]), int(in[n-1]), int(out[n-2]), int(out[n-1])
 	align := r.scalar(0, 0) != 0
-	planes := int(numel(in[:n-2]))
+	planes := int(validate.Elems(in[:n-2]))
 	r.parallel(planes, 1, func(lo, hi int) {
 		for p := lo; p < hi; p++ {
 			for y := range oh {

@@ -70,7 +70,7 @@ func (r *run) heads(q, k, v, mask *validate.Tensor) (attentionArgs, error) {
 
 // sums sets the log-sum-exp, of which each head has a row.
 func (a *attentionArgs) sums(r *run, lse *validate.Tensor) error {
-	if lse == nil || lse.DType != graph.Float32 || !contiguous(lse) || a.b*a.h == 0 {
+	if lse == nil || lse.DType != graph.Float32 || !lse.RowMajor() || a.b*a.h == 0 {
 		return fmt.Errorf("attention without its log-sum-exp")
 	}
 	a.lse, a.lseRows = r.ptr(lse), lse.Elems()/(a.b*a.h)
@@ -172,7 +172,7 @@ func (r *run) cores(a *attentionArgs, list ...*validate.Tensor) int64 {
 		return 0
 	}
 	for _, t := range list {
-		if t.Strides[3] != 1 || t.Strides[0]%8 != 0 || t.Strides[1]%8 != 0 || t.Strides[2]%8 != 0 || r.ptr(t)%16 != 0 {
+		if t.Strides[3] != 1 || t.Strides[0]%8 != 0 || t.Strides[1]%8 != 0 || t.Strides[2]%8 != 0 || !aligned(r.ptr(t)) {
 			return 0
 		}
 	}

@@ -106,7 +106,7 @@ func nans(n int64) []byte { return bytes.Repeat([]byte{0xff}, int(n)) }
 
 func (b *bench) place(d graph.DType, strides, shape []int64) *validate.Tensor {
 	if strides == nil {
-		strides = rowMajor(shape)
+		strides = validate.RowMajor(shape)
 	}
 	x := &validate.Tensor{At: b.top + d.Bytes(b.shift), DType: d, Shape: shape, Strides: strides}
 	b.top = padded(x.At + extent(x))

@@ -32,7 +32,7 @@ var caseLayouts = []struct {
 	name    string
 	strides func(shape []int64) []int64
 }{
-	{"rows", rowMajor},
+	{"rows", validate.RowMajor},
 	{"swapped", func(shape []int64) []int64 {
 		out, n := make([]int64, len(shape)), int64(1)
 		for k := range shape {
@@ -42,7 +42,7 @@ var caseLayouts = []struct {
 		return out
 	}},
 	{"gaps", func(shape []int64) []int64 {
-		out := rowMajor(shape)
+		out := validate.RowMajor(shape)
 		for k := range out {
 			out[k] *= 2
 		}

@@ -48,7 +48,7 @@ func euclideanNorm(r *run) error {
 		if need := normWork(r); r.c.Work.Bytes < need {
 			return fmt.Errorf("a norm works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", need, r.c.Work.Bytes)
 		}
-		sums = validate.Tensor{At: r.c.Work.At, DType: graph.Float32, Shape: out.Shape, Strides: rowMajor(out.Shape)}
+		sums = validate.Tensor{At: r.c.Work.At, DType: graph.Float32, Shape: out.Shape, Strides: validate.RowMajor(out.Shape)}
 	}
 	if err := r.reduce(redSumSq, &sums, r.arg(0), r.attrs().Dims); err != nil {
 		return err

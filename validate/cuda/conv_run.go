@@ -108,7 +108,7 @@ func (r *run) conv(p pass, x, w, y, out *validate.Tensor) error {
 	if v.copies == nil {
 		return r.pass(v, p, x, w, y, out)
 	}
-	return v.copies.run(r.c.Work.At, resultOf[p], func(to, from *validate.Tensor) error { return r.pointwise("copy", to, [4]float64{}, onDevice(from)) },
+	return v.copies.run(r.c.Work.At, resultOf[p], r.copyTo,
 		func(t []validate.Tensor) error { return r.pass(v, p, &t[0], &t[1], &t[2], &t[resultOf[p]]) })
 }
 
@@ -117,17 +117,18 @@ var resultOf = [...]int{forwardPass: 2, dataPass: 0, filterPass: 1}
 
 // pass runs a pass on tensors that lie as they are to.
 func (r *run) pass(v *way, p pass, x, w, y, out *validate.Tensor) error {
-	at := r.c.Work.At
-	if v.copies != nil {
-		at += v.copies.bytes
+	work := r.c.Work
+	if v.copies != nil { // they lie at its start
+		work.At += v.copies.bytes
+		work.Bytes -= v.copies.bytes
 	}
 	switch {
 	case v.graph != nil:
-		return r.graph(v.graph, p, x, w, y, at)
+		return r.graph(v.graph, p, x, w, y, work.At)
 	case v.plan != nil:
-		return r.cudnn(&v.key, v.plan, x, w, y, at)
+		return r.cudnn(&v.key, v.plan, x, w, y, work.At)
 	}
-	return r.ownConv(p, x, w, y, out)
+	return r.ownConv(p, x, w, y, out, work)
 }
 
 // sized shows a tensor with n dims as cuDNN counts them: a vector of positions
@@ -238,7 +239,7 @@ func shown(list []program.Tensor, i int) *validate.Tensor {
 
 // dense reports a weight that lies in order, or with its channels innermost.
 func dense(w *validate.Tensor) bool {
-	if contiguous(w) {
+	if w.RowMajor() {
 		return true
 	}
 	n := len(w.Shape)

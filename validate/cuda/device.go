@@ -391,9 +391,8 @@ var dtypes = map[graph.DType]int32{graph.Float32: 0, graph.Float16: 1, graph.BFl
 
 // A run is one call on the device.
 type run struct {
-	d     *Device
-	c     *validate.Call
-	taken uint64 // scratch in use, a bit each
+	d *Device
+	c *validate.Call
 }
 
 // A kernel runs a call of one name.

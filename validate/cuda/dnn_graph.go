@@ -69,16 +69,6 @@ func long(v []int32) []int64 {
 	return out
 }
 
-// alignment is how many bytes an address is a multiple of, 32 at most, as PyTorch
-// tells cuDNN (getAlignment, Conv_v8.cpp).
-func alignment(at int64) int8 {
-	n := int8(1)
-	for n < 32 && at%(2*int64(n)) == 0 {
-		n *= 2
-	}
-	return n
-}
-
 // graphWay runs a pass by cuDNN's graph interface, with its tensors in one format
 // as PyTorch has them.
 func (d *Device) graphWay(q *convQuery) (way, error) {

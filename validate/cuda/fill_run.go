@@ -41,7 +41,7 @@ const (
 // fillKernels are those of this file.
 func fillKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(*run) error { return nil }}, "empty", "zero_grad", "del")
-	register(kernel{run: func(r *run) error { return r.pointwise("copy", r.result(0), [4]float64{}, number(r.scalar(0, 0))) }}, "fill")
+	register(kernel{run: func(r *run) error { return r.set(r.result(0), r.scalar(0, 0)) }}, "fill")
 	for name, kind := range map[string]int32{"arange": fillArange, "uniform": fillUniform, "normal": fillNormal, "randn": fillNormal, "randint": fillBelow, "bernoulli": fillBernoulli} {
 		register(kernel{run: func(r *run) error { return r.fill(r.result(0), kind, nil) }}, name)
 	}
@@ -61,7 +61,7 @@ func (r *run) fill(out *validate.Tensor, kind int32, in *validate.Tensor) error 
 	if kind == fillTril || kind == fillTriu {
 		a.diagonal = int64(r.scalar(0, 0))
 	}
-	if in != nil && (!contiguous(in) || in.DType != out.DType) {
+	if in != nil && (!in.RowMajor() || in.DType != out.DType) {
 		return fmt.Errorf("a triangle of %v with strides %v", in.Shape, in.Strides)
 	}
 	copy(a.size[:], out.Shape)
@@ -71,7 +71,7 @@ func (r *run) fill(out *validate.Tensor, kind int32, in *validate.Tensor) error 
 
 // constant brings an array that the file holds to the device.
 func (r *run) constant(out *validate.Tensor, shape []int64, values []float64) error {
-	if int64(len(values)) != out.Elems() || !contiguous(out) {
+	if int64(len(values)) != out.Elems() || !out.RowMajor() {
 		return fmt.Errorf("a constant of %v for %v with strides %v", shape, out.Shape, out.Strides)
 	}
 	data, err := encode(out.DType, values)
@@ -119,11 +119,11 @@ type emptyRowsArgs struct {
 func emptyRows(r *run) error {
 	x, out := r.arg(0), r.result(0)
 	cols := x.Shape[len(x.Shape)-1]
-	if !contiguous(x) || !contiguous(out) {
+	if !x.RowMajor() || !out.RowMajor() {
 		return fmt.Errorf("rows with strides %v", x.Strides)
 	}
 	if p := r.arg(1); p != nil && p.At != out.At { // what is not zeroed stays
-		if err := r.pointwise("copy", out, [4]float64{}, onDevice(p)); err != nil {
+		if err := r.copyTo(out, p); err != nil {
 			return err
 		}
 	}

@@ -118,7 +118,7 @@ func gradientRows(r *run) (args, results []int) {
 // openWindow reports a result in which the call's window can be shown.
 func openWindow(r *run) bool {
 	out, in := r.result(0), r.arg(0)
-	if contiguous(out) {
+	if out.RowMajor() {
 		return true
 	}
 	_, ok := placed(out, in.Shape, r.attrs().Window)
@@ -128,7 +128,7 @@ func openWindow(r *run) bool {
 func embedding(r *run) error {
 	w, idx, out := r.arg(0), r.arg(1), r.result(0)
 	rows, ok := rowsOf(idx)
-	if !ok || !contiguous(out) || len(w.Shape) != 2 || w.Strides[1] != 1 && w.Shape[1] != 1 || !isTraining(w.DType) || out.DType != w.DType {
+	if !ok || !out.RowMajor() || len(w.Shape) != 2 || w.Strides[1] != 1 && w.Shape[1] != 1 || !isTraining(w.DType) || out.DType != w.DType {
 		return fmt.Errorf("rows of %v %v with strides %v by indices with strides %v", w.DType, w.Shape, w.Strides, idx.Strides)
 	}
 	a := embeddingArgs{tokens: idx.Elems(), cols: w.Shape[1], rows: w.Shape[0], rowStride: w.Strides[0], index: r.ptr(idx), in: r.ptr(w), out: r.ptr(out), dtype: dtype(w),
@@ -143,7 +143,7 @@ func embeddingBackward(r *run) error {
 	}
 	idx, out := r.arg(1), r.result(0)
 	rows, ok := rowsOf(idx)
-	if !ok || !contiguous(out) || len(out.Shape) != 2 || !isTraining(g.DType) || out.DType != g.DType || idx.Elems()*out.Shape[1] != g.Elems() {
+	if !ok || !out.RowMajor() || len(out.Shape) != 2 || !isTraining(g.DType) || out.DType != g.DType || idx.Elems()*out.Shape[1] != g.Elems() {
 		return fmt.Errorf("the gradient %v %v of a table %v by %v indices", g.DType, g.Shape, out.Shape, idx.Shape)
 	}
 	if err := r.zero(out); err != nil {
@@ -156,7 +156,7 @@ func embeddingBackward(r *run) error {
 
 // zero fills a tensor's elements with zeros.
 func (r *run) zero(t *validate.Tensor) error {
-	return r.pointwise("copy", t, [4]float64{}, number(0))
+	return r.set(t, 0)
 }
 
 // base fills in the tensor that is indexed.
@@ -358,7 +358,7 @@ func repeat(r *run) error {
 	if len(size) > maxDims {
 		return fmt.Errorf("repeating %v to %v", in.Shape, out.Shape)
 	}
-	return r.pointwise("copy", part(out, size, strides[0], 0), [4]float64{}, onDevice(part(in, size, strides[1], 0)))
+	return r.copyTo(part(out, size, strides[0], 0), part(in, size, strides[1], 0))
 }
 
 func flip(r *run) error {
@@ -369,7 +369,7 @@ func flip(r *run) error {
 		at += (out.Shape[d] - 1) * out.Strides[d]
 		out.Strides[d] = -out.Strides[d]
 	}
-	return r.pointwise("copy", part(&out, out.Shape, out.Strides, at), [4]float64{}, onDevice(in))
+	return r.copyTo(part(&out, out.Shape, out.Strides, at), in)
 }
 
 // roll moves elements along dims and brings those that fall off in at the other
@@ -378,7 +378,7 @@ func roll(r *run) error {
 	var move func(in, out *validate.Tensor, dims []int64, shifts []float64) error
 	move = func(in, out *validate.Tensor, dims []int64, shifts []float64) error {
 		if len(dims) == 0 || in.Elems() == 0 {
-			return r.pointwise("copy", out, [4]float64{}, onDevice(in))
+			return r.copyTo(out, in)
 		}
 		d, n := dims[0], in.Shape[dims[0]]
 		s := (int64(shifts[0])%n + n) % n
@@ -405,18 +405,18 @@ func (r *run) window(fill float64) error {
 	if d, from, ok := slab(out.Shape, in.Shape, w); ok {
 		return r.beside(in, out, d, from, fill)
 	}
-	if err := r.pointwise("copy", out, [4]float64{}, number(fill)); err != nil {
+	if err := r.set(out, fill); err != nil {
 		return err
 	}
 	to := part(out, in.Shape, w.Strides, w.Offset)
-	if !contiguous(out) {
+	if !out.RowMajor() {
 		var ok bool
 		if to, ok = placed(out, in.Shape, w); !ok {
 			return fmt.Errorf("a window of a result with strides %v", out.Strides)
 		}
 	}
 	if !overlaps(in.Shape, w.Strides) {
-		return r.pointwise("copy", to, [4]float64{}, onDevice(in))
+		return r.copyTo(to, in)
 	}
 	return r.addOverlapping(to, in)
 }
@@ -448,7 +448,7 @@ func (r *run) beside(in, out *validate.Tensor, d int, from int64, fill float64) 
 // it lies in a result with other strides: each dim of the window runs along one
 // of the result.
 func placed(out *validate.Tensor, shape []int64, w *program.Window) (*validate.Tensor, bool) {
-	rows := rowMajor(out.Shape)
+	rows := validate.RowMajor(out.Shape)
 	strides := make([]int64, len(shape))
 	for i, s := range w.Strides {
 		d := slices.IndexFunc(rows, func(r int64) bool { return s >= r && s%r == 0 })

@@ -33,7 +33,7 @@ func (r *run) nllOf(ls, target *validate.Tensor) (nllArgs, error) {
 	if r.scalar(0, 1) == 1 {
 		a.mean = 1
 	}
-	if !contiguous(ls) || !contiguous(target) || !isIndex(target) {
+	if !ls.RowMajor() || !target.RowMajor() || !isIndex(target) {
 		return a, fmt.Errorf("a loss of strides %v by classes of strides %v", ls.Strides, target.Strides)
 	}
 	if len(ls.Shape) == 1 {
@@ -70,7 +70,7 @@ func nllBackward(r *run) error {
 		return err
 	}
 	out := r.result(0)
-	if !contiguous(out) || out.DType != r.arg(1).DType || r.arg(0).DType != out.DType {
+	if !out.RowMajor() || out.DType != r.arg(1).DType || r.arg(0).DType != out.DType {
 		return fmt.Errorf("the gradient of a loss with strides %v", out.Strides)
 	}
 	a.grad, a.total, a.out = r.ptr(r.arg(0)), r.ptr(r.arg(3)), r.ptr(out)
@@ -86,7 +86,7 @@ func nllBackward(r *run) error {
 // sameDense reports two tensors whose elements lie in the same order without
 // holes.
 func sameDense(a, b *validate.Tensor) bool {
-	if contiguous(a) && contiguous(b) {
+	if a.RowMajor() && b.RowMajor() {
 		return true
 	}
 	strides := [][]int64{a.Strides, b.Strides}

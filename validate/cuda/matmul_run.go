@@ -99,7 +99,7 @@ func (r *run) multiply(add addend, a, b, out *validate.Tensor) error {
 	if t := add.tensor; t != nil {
 		beta = add.beta
 		if t.At != out.At || !slices.Equal(t.Strides, out.Strides) { // it is not there already
-			if err := r.pointwise("copy", out, [4]float64{}, onDevice(t)); err != nil {
+			if err := r.copyTo(out, t); err != nil {
 				return err
 			}
 		}

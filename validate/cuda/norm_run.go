@@ -73,7 +73,7 @@ func (r *run) rowNorm(bias, mean, rstd int) error {
 			return fmt.Errorf("a layer norm without its mean")
 		}
 	}
-	if !isTraining(x.DType) || out.DType != x.DType || !contiguous(out) {
+	if !isTraining(x.DType) || out.DType != x.DType || !out.RowMajor() {
 		return fmt.Errorf("a norm of %v to %v with strides %v", x.DType, out.DType, out.Strides)
 	}
 	a.rows, a.cols = r.rowsOf(x)
@@ -117,11 +117,7 @@ func (r *run) rowNormLaunch(a *rowNormArgs, name string) error {
 }
 
 func (r *run) rowNormBackward(mean, rstd int) error {
-	g, err := r.inOrder(0)
-	if err != nil {
-		return err
-	}
-	x, err := r.inOrder(1)
+	g, x, err := r.inOrders()
 	if err != nil {
 		return err
 	}
@@ -133,7 +129,7 @@ func (r *run) rowNormBackward(mean, rstd int) error {
 	}
 	a.rows, a.cols = r.rowsOf(x)
 	if out := r.result(0); out != nil {
-		if out.DType != x.DType || !contiguous(out) {
+		if out.DType != x.DType || !out.RowMajor() {
 			return fmt.Errorf("the gradient of a norm with strides %v", out.Strides)
 		}
 		a.out = r.ptr(out)
@@ -247,7 +243,7 @@ func (a *batchNormArgs) fours() bool {
 		ptr     uint64
 		n, c, s int64
 	}{{a.in, a.inN, a.inC, a.inS}, {a.out, a.outN, a.outC, a.outS}, {a.grad, a.gradN, a.gradC, a.gradS}} {
-		ok = ok && (t.ptr == 0 || t.s == 1 && t.n%4 == 0 && t.c%4 == 0 && t.ptr%16 == 0)
+		ok = ok && (t.ptr == 0 || t.s == 1 && t.n%4 == 0 && t.c%4 == 0 && aligned(t.ptr))
 	}
 	return ok
 }
@@ -330,7 +326,7 @@ func groupNorm(r *run) error {
 	if err != nil {
 		return err
 	}
-	if !contiguous(out) || out.DType != x.DType {
+	if !out.RowMajor() || out.DType != x.DType {
 		return fmt.Errorf("a group norm with strides %v", out.Strides)
 	}
 	a.weight, a.bias, a.weightDType, a.out, a.mean, a.rstd = r.ptr(w), r.ptr(b), dtype(first(w, b)), r.ptr(out), r.ptr(r.result(1)), r.ptr(r.result(2))
@@ -338,11 +334,7 @@ func groupNorm(r *run) error {
 }
 
 func groupNormBackward(r *run) error {
-	g, err := r.inOrder(0)
-	if err != nil {
-		return err
-	}
-	x, err := r.inOrder(1)
+	g, x, err := r.inOrders()
 	if err != nil {
 		return err
 	}
@@ -354,7 +346,7 @@ func groupNormBackward(r *run) error {
 	a.grad, a.weight, a.weightDType, a.mean, a.rstd = r.ptr(g), r.ptr(w), dtype(first(w, dw, db)), r.ptr(r.arg(3)), r.ptr(r.arg(4))
 	a.weightGrad, a.biasGrad = r.ptr(dw), r.ptr(db)
 	if out := r.result(0); out != nil {
-		if !contiguous(out) || out.DType != x.DType || g.DType != x.DType {
+		if !out.RowMajor() || out.DType != x.DType || g.DType != x.DType {
 			return fmt.Errorf("the gradient of a group norm with strides %v", out.Strides)
 		}
 		a.out = r.ptr(out)

@@ -19,17 +19,17 @@ type convArgs struct {
 	dtype                                int32
 }
 
-// ownConv runs a pass by memplan's own kernels.
-func (r *run) ownConv(p pass, x, w, y, out *validate.Tensor) error {
+// ownConv runs a pass by memplan's own kernels, in work that may be less than
+// ownLikes says, or none.
+func (r *run) ownConv(p pass, x, w, y, out *validate.Tensor, work validate.Span) error {
 	c := r.attrs().Conv
 	a, err := convOf(c, x, w, y)
 	if err != nil {
 		return err
 	}
 	if lonely(c, x, w, y) {
-		spare := r.workBehind(x, w, y)
-		if l, ok := loneOf(p, &a, spare.Bytes); ok {
-			return r.lone(p, &l, spare.At, x, w, y, out)
+		if l, ok := loneOf(p, &a, work.Bytes); ok {
+			return r.lone(p, &l, work.At, x, w, y, out)
 		}
 	}
 	a.out = r.ptr(out)
@@ -98,20 +98,6 @@ func ownLikes(c *program.Conv, p pass, x, w, y *validate.Tensor) (bytes int64, o
 	}
 	l, ok := loneOf(p, &a, math.MaxInt64)
 	return l.bytes, ok && l.well
-}
-
-// workBehind is the work that no tensor of the pass lies in: row-major copies lie at
-// its start.
-func (r *run) workBehind(list ...*validate.Tensor) validate.Span {
-	s := r.c.Work
-	end := s.At + s.Bytes
-	for _, t := range list {
-		if t.At >= s.At && t.At < end {
-			s.At = max(s.At, t.At+(t.DType.Bytes(t.Elems())+validate.Align-1)/validate.Align*validate.Align)
-		}
-	}
-	s.Bytes = max(end-s.At, 0)
-	return s
 }
 
 // loneArgs is Depthwise of depthwise.cuh.

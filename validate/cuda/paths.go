@@ -124,7 +124,7 @@ func formatOf(c *program.Conv, x, w, y *validate.Tensor) format {
 // (c10/core/MemoryFormat.h, is_channels_last_strides_2d), and that is not also
 // row-major.
 func prefersChannels(t *validate.Tensor) bool {
-	if len(t.Shape) != 4 || t.Strides[1] == 0 || contiguous(t) {
+	if len(t.Shape) != 4 || t.Strides[1] == 0 || t.RowMajor() {
 		return false
 	}
 	least := int64(0)

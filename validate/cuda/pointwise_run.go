@@ -101,6 +101,16 @@ func onDevice(t *validate.Tensor) validate.Operand {
 	return validate.Operand{Kind: validate.OnDevice, Tensor: *t}
 }
 
+// copyTo copies a tensor, to another type or from a smaller shape if need be.
+func (r *run) copyTo(to, from *validate.Tensor) error {
+	return r.pointwise("copy", to, [4]float64{}, onDevice(from))
+}
+
+// set makes every element of a tensor one number.
+func (r *run) set(to *validate.Tensor, v float64) error {
+	return r.pointwise("copy", to, [4]float64{}, number(v))
+}
+
 // pointwise computes an elementwise operator into out.
 func (r *run) pointwise(name string, out *validate.Tensor, param [4]float64, in ...validate.Operand) error {
 	code := operatorCode(name)
@@ -200,12 +210,12 @@ func (r *run) vector(a *pointwiseArgs, op *Operator, in []validate.Operand) (err
 		if a.ptr[i+1] == 0 {
 			continue
 		}
-		if a.stride[i+1][0] != 1 || a.ptr[i+1]%16 != 0 {
+		if a.stride[i+1][0] != 1 || !aligned(a.ptr[i+1]) {
 			return nil, false
 		}
 		same = same && a.dtype[i+1] == a.dtype[0]
 	}
-	if a.ptr[0]%16 != 0 {
+	if !aligned(a.ptr[0]) {
 		return nil, false
 	}
 	if same {
@@ -276,14 +286,14 @@ func dropout(r *run) error {
 	if !isTraining(x.DType) || out.DType != x.DType || mask.DType != graph.Bool {
 		return fmt.Errorf("dropout of %v to %v", x.DType, out.DType)
 	}
-	if !contiguous(x) || !contiguous(out) || !contiguous(mask) {
+	if !x.RowMajor() || !out.RowMajor() || !mask.RowMajor() {
 		a.dims = int32(len(x.Shape))
 		copy(a.size[:], x.Shape)
 		for i, t := range []*validate.Tensor{x, out, mask} {
 			copy(a.stride[i][:], t.Strides)
 		}
 	}
-	if a.dims == 0 && a.in%16 == 0 && a.out%16 == 0 && a.mask%8 == 0 {
+	if a.dims == 0 && aligned(a.in, a.out) && a.mask%8 == 0 {
 		return launch(r.d, "fill", "dropout_forward_8", along((a.n+7)/8), &a)
 	}
 	return launch(r.d, "fill", "dropout_forward", grid{x: (a.n + 1023) / 1024, tx: 256}, &a)
@@ -292,11 +302,11 @@ func dropout(r *run) error {
 func dropoutBackward(r *run) error {
 	g, mask, out := r.arg(0), r.arg(1), r.result(0)
 	same := slices.Equal(g.Shape, mask.Shape) && slices.Equal(g.Shape, out.Shape)
-	if !same || !contiguous(g) || !contiguous(mask) || !contiguous(out) || g.DType != out.DType || !isTraining(g.DType) || mask.DType != graph.Bool {
+	if !same || !g.RowMajor() || !mask.RowMajor() || !out.RowMajor() || g.DType != out.DType || !isTraining(g.DType) || mask.DType != graph.Bool {
 		return r.pointwise("native_dropout_backward", out, [4]float64{r.scalar(0, 1)}, r.c.Args[0], r.c.Args[1])
 	}
 	a := dropoutBackArgs{n: g.Elems(), grad: r.ptr(g), out: r.ptr(out), mask: r.ptr(mask), scale: float32(r.scalar(0, 1)), dtype: dtype(g)}
-	if a.grad%16 == 0 && a.out%16 == 0 && a.mask%8 == 0 {
+	if aligned(a.grad, a.out) && a.mask%8 == 0 {
 		return launch(r.d, "fill", "dropout_backward_8", along((a.n+7)/8), &a)
 	}
 	return launch(r.d, "fill", "dropout_backward", grid{x: (a.n + 1023) / 1024, tx: 256}, &a)

@@ -52,24 +52,34 @@ func (r *run) resize(linear, back bool) error {
 	if back {
 		from, to, name = to, from, "resize_backward"
 	}
-	in, is, err := image(from, 2)
+	p, err := resamplingOf(from, to)
 	if err != nil {
 		return err
 	}
-	out, os, err := image(to, 2)
-	if err != nil {
-		return err
-	}
-	if !isTraining(from.DType) || from.DType != to.DType {
-		return fmt.Errorf("interpolation between %v and %v", from.DType, to.DType)
-	}
-	a := resizeArgs{n: in[0], c: in[1], h: in[2], w: in[3], oh: out[2], ow: out[3], inStride: is, outStride: os, in: r.ptr(r.arg(0)), out: r.ptr(r.result(0)),
+	a := resizeArgs{n: p.in[0], c: p.in[1], h: p.in[2], w: p.in[3], oh: p.out[2], ow: p.out[3], inStride: p.inStride, outStride: p.outStride, in: r.ptr(r.arg(0)), out: r.ptr(r.result(0)),
 		corners: int32(r.scalar(0, 0)), dtype: dtype(from)}
 	a.scaleH, a.scaleW = ratio(a.h, a.oh, a.corners, r.scalar(1, 0)), ratio(a.w, a.ow, a.corners, r.scalar(2, 0))
 	if linear {
 		a.linear = 1
 	}
 	return launch(r.d, "pool", name, along(r.result(0).Elems()), &a)
+}
+
+// A resampling is the images between which an interpolation goes: sizes and strides of
+// batch, channels, rows and columns.
+type resampling struct{ in, out, inStride, outStride [4]int64 }
+
+func resamplingOf(from, to *validate.Tensor) (p resampling, err error) {
+	if p.in, p.inStride, err = image(from, 2); err != nil {
+		return p, err
+	}
+	if p.out, p.outStride, err = image(to, 2); err != nil {
+		return p, err
+	}
+	if !isTraining(from.DType) || from.DType != to.DType {
+		return p, fmt.Errorf("interpolation between %v and %v", from.DType, to.DType)
+	}
+	return p, nil
 }
 
 // ratio is the distance of neighbouring samples, in elements of the operand

@@ -68,7 +68,7 @@ type rnnSweep struct {
 
 // room takes memory for a row-major tensor.
 func (n *network) room(shape ...int64) *validate.Tensor {
-	t := &validate.Tensor{At: n.r.c.Work.At + n.bytes, DType: n.dtype, Shape: shape, Strides: rowMajor(shape)}
+	t := &validate.Tensor{At: n.r.c.Work.At + n.bytes, DType: n.dtype, Shape: shape, Strides: validate.RowMajor(shape)}
 	n.bytes += padded(t.DType.Bytes(t.Elems()))
 	return t
 }
@@ -89,7 +89,7 @@ func straightened(t *validate.Tensor) *validate.Tensor {
 	if t == nil {
 		return nil
 	}
-	return part(t, t.Shape, rowMajor(t.Shape), 0)
+	return part(t, t.Shape, validate.RowMajor(t.Shape), 0)
 }
 
 func (n *network) arg(i int) *validate.Tensor    { return straightened(n.r.arg(i)) }
@@ -256,7 +256,7 @@ func (n *network) ends(i int64, s *rnnSweep, y *validate.Tensor) error {
 	last, _ := n.place(s, n.time-1)
 	for j, from := range []*validate.Tensor{y, s.c}[:n.states] {
 		if to := n.result(1 + j); to != nil {
-			if err := n.r.pointwise("copy", at(to, i), [4]float64{}, onDevice(at(from, last))); err != nil {
+			if err := n.r.copyTo(at(to, i), at(from, last)); err != nil {
 				return err
 			}
 		}
@@ -339,7 +339,7 @@ func (n *network) gateGradients(layer int64) *validate.Tensor {
 	if layer == 0 && n.r.scalar(4, 0) != 0 {
 		t := *n.da
 		t.Shape = []int64{n.batch, n.time, n.da.Shape[2]}
-		t.Strides = rowMajor(t.Shape)
+		t.Strides = validate.RowMajor(t.Shape)
 		return turned(&t)
 	}
 	return n.da
@@ -377,7 +377,7 @@ func (n *network) backward(i int64, dy, dx *validate.Tensor) error {
 	}
 	for j, from := range []*validate.Tensor{n.dh, n.dc}[:n.states] {
 		if to := n.result(1 + j); to != nil {
-			if err := r.pointwise("copy", at(to, i), [4]float64{}, onDevice(from)); err != nil {
+			if err := r.copyTo(at(to, i), from); err != nil {
 				return err
 			}
 		}
@@ -409,7 +409,7 @@ func (n *network) weights(i, offset int64) error {
 		return nil
 	}
 	next := func(shape []int64) *validate.Tensor {
-		t := part(out, shape, rowMajor(shape), offset)
+		t := part(out, shape, validate.RowMajor(shape), offset)
 		offset += t.Elems()
 		return t
 	}

@@ -255,7 +255,7 @@ func (r *run) softmax(log int32) error {
 	if err != nil {
 		return err
 	}
-	if !contiguous(out) || !isTraining(in.DType) || in.DType != out.DType && out.DType != graph.Float32 {
+	if !out.RowMajor() || !isTraining(in.DType) || in.DType != out.DType && out.DType != graph.Float32 {
 		return fmt.Errorf("softmax of %v to %v with strides %v", in.DType, out.DType, out.Strides)
 	}
 	a := softmaxArgs{in: r.ptr(in), out: r.ptr(out), dtype: dtype(in), outDType: dtype(out), log: log}
@@ -265,15 +265,11 @@ func (r *run) softmax(log int32) error {
 
 func (r *run) softmaxBackward(log int32) error {
 	out := r.result(0)
-	g, err := r.inOrder(0)
+	g, y, err := r.inOrders()
 	if err != nil {
 		return err
 	}
-	y, err := r.inOrder(1)
-	if err != nil {
-		return err
-	}
-	if !contiguous(out) || !isTraining(y.DType) || g.DType != y.DType || out.DType != y.DType && y.DType != graph.Float32 {
+	if !out.RowMajor() || !isTraining(y.DType) || g.DType != y.DType || out.DType != y.DType && y.DType != graph.Float32 {
 		return fmt.Errorf("the gradient %v of a softmax %v to %v with strides %v", g.DType, y.DType, out.DType, out.Strides)
 	}
 	a := softmaxArgs{in: r.ptr(y), grad: r.ptr(g), out: r.ptr(out), dtype: dtype(y), outDType: dtype(out), log: log}
@@ -286,28 +282,22 @@ func logSumExp(r *run) error {
 	return r.reduce(redLogSumExp, r.result(0), r.arg(0), r.attrs().Dims)
 }
 
-// inOrder is operand i row-major: itself, or copied to a scratch that the plan
-// has for it.
+// inOrder is operand i of a kernel that takes it row-major only: start has made
+// it so.
 func (r *run) inOrder(i int) (*validate.Tensor, error) {
 	t := r.arg(i)
-	if t == nil {
-		return nil, fmt.Errorf("operand %d is not on the device", i)
+	if t == nil || !t.RowMajor() {
+		return nil, fmt.Errorf("operand %d is not row-major on the device", i)
 	}
-	if contiguous(t) {
-		return t, nil
+	return t, nil
+}
+
+// inOrders are a gradient, operand 0, and the operand of the forward, 1.
+func (r *run) inOrders() (g, x *validate.Tensor, err error) {
+	if g, err = r.inOrder(0); err == nil {
+		x, err = r.inOrder(1)
 	}
-	bytes := t.DType.Bytes(t.Elems())
-	for j := range r.c.Scratch {
-		s := &r.c.Scratch[j]
-		if r.taken&(1<<j) != 0 || s.Bytes < bytes {
-			continue
-		}
-		r.taken |= 1 << j
-		u := *t
-		u.At, u.Strides = s.At, rowMajor(t.Shape)
-		return &u, r.pointwise("copy", &u, [4]float64{}, onDevice(t))
-	}
-	return nil, fmt.Errorf("operand %d has strides %v, and the plan has no memory for a copy", i, t.Strides)
+	return g, x, err
 }
 
 // scanArgs is Scan of reduce.cu.
@@ -323,7 +313,7 @@ func cumsum(r *run) error {
 		return err
 	}
 	out := r.result(0)
-	if !contiguous(out) {
+	if !out.RowMajor() {
 		return fmt.Errorf("a running sum with strides %v", out.Strides)
 	}
 	a := scanArgs{in: r.ptr(in), out: r.ptr(out), op: redSum, dtype: dtype(in), outDType: dtype(out)}
@@ -342,7 +332,7 @@ func mseLoss(r *run) error {
 		return fmt.Errorf("the plan has no memory for the differences of %v", x.Shape)
 	}
 	d := *x
-	d.At, d.Strides = r.c.Scratch[0].At, rowMajor(x.Shape)
+	d.At, d.Strides = r.c.Scratch[0].At, validate.RowMajor(x.Shape)
 	if err := r.pointwise("mse", &d, [4]float64{}, r.c.Args[0], r.c.Args[1]); err != nil {
 		return err
 	}

@@ -63,12 +63,7 @@ func copiesOf(f format, list ...*validate.Tensor) *copies {
 func (c *copies) needed() bool { return slices.Contains(c.made, true) }
 
 // padded is how far the next copy starts behind one of so many bytes.
-func padded(bytes int64) int64 {
-	return (bytes + validate.Align - 1) / validate.Align * validate.Align
-}
-
-// rowMajor are the strides of a tensor that lies row by row without holes.
-func rowMajor(shape []int64) []int64 { return formatNCHW.strides(shape) }
+func padded(bytes int64) int64 { return validate.RoundUp(bytes) }
 
 // moveFunc copies a tensor to one of the same shape.
 type moveFunc func(to, from *validate.Tensor) error
@@ -107,17 +102,4 @@ func (c *copies) runOn(list []validate.Tensor, reads, writes func(i int) bool, m
 		}
 	}
 	return nil
-}
-
-// contiguous reports a tensor whose elements lie in row-major order without
-// holes.
-func contiguous(t *validate.Tensor) bool {
-	n := int64(1)
-	for i := len(t.Shape) - 1; i >= 0; i-- {
-		if t.Shape[i] != 1 && t.Strides[i] != n {
-			return t.Elems() == 0
-		}
-		n *= t.Shape[i]
-	}
-	return true
 }

@@ -58,12 +58,12 @@ func (k *kernel) relaid(r *run) *relaid {
 	args, results := k.rows(r)
 	var list []*validate.Tensor
 	for _, i := range args {
-		if t := r.arg(i); t != nil && !contiguous(t) {
+		if t := r.arg(i); t != nil && !t.RowMajor() {
 			list, l.args = append(list, t), append(l.args, i)
 		}
 	}
 	for _, i := range results {
-		if t := r.result(i); t != nil && !contiguous(t) {
+		if t := r.result(i); t != nil && !t.RowMajor() {
 			list, l.results = append(list, t), append(l.results, i)
 		}
 	}
@@ -84,10 +84,9 @@ func (k *kernel) start(r *run) error {
 	if err != nil {
 		return err
 	}
-	move := func(to, from *validate.Tensor) error { return r.pointwise("copy", to, [4]float64{}, onDevice(from)) }
 	reads := func(i int) bool { return !l.isResult(i) }
 	writes := func(i int) bool { return l.isResult(i) || slices.Contains(k.updates, l.args[i]) }
-	return l.runOn(list, reads, writes, move, func(list []validate.Tensor) error {
+	return l.runOn(list, reads, writes, r.copyTo, func(list []validate.Tensor) error {
 		c := *r.c
 		c.Args, c.Results = slices.Clone(c.Args), slices.Clone(c.Results)
 		for i := range list {
@@ -97,7 +96,7 @@ func (k *kernel) start(r *run) error {
 				c.Args[l.args[i]].Tensor = list[i]
 			}
 		}
-		return k.run(&run{d: r.d, c: &c, taken: r.taken})
+		return k.run(&run{d: r.d, c: &c})
 	})
 }
 
@@ -109,12 +108,13 @@ func (k *kernel) place(r *run, l *relaid) ([]validate.Tensor, error) {
 		at = padded(k.work(r))
 	}
 	list := slices.Clone(l.tensors)
+	taken := uint64(0) // scratch in use, a bit each
 	for i := range list {
 		t := &list[i]
 		bytes := t.DType.Bytes(t.Elems())
 		if k.spare && !l.isResult(i) {
-			if j := r.spare(bytes); j >= 0 {
-				r.taken |= 1 << j
+			if j := r.spare(bytes, taken); j >= 0 {
+				taken |= 1 << j
 				t.At = r.c.Scratch[j].At
 				continue
 			}
@@ -131,9 +131,9 @@ func (k *kernel) place(r *run, l *relaid) ([]validate.Tensor, error) {
 
 // spare is the first scratch of a call with so many bytes that nothing has taken,
 // or -1.
-func (r *run) spare(bytes int64) int {
+func (r *run) spare(bytes int64, taken uint64) int {
 	for j := range r.c.Scratch {
-		if r.taken&(1<<j) == 0 && r.c.Scratch[j].Bytes >= bytes {
+		if taken&(1<<j) == 0 && r.c.Scratch[j].Bytes >= bytes {
 			return j
 		}
 	}

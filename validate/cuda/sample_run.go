@@ -50,21 +50,14 @@ func (r *run) bicubic(back bool) error {
 	if back {
 		from, to, name = to, from, "bicubic_backward"
 	}
-	in, is, err := image(from, 2)
+	p, err := resamplingOf(from, to)
 	if err != nil {
 		return err
 	}
-	out, os, err := image(to, 2)
-	if err != nil {
-		return err
-	}
-	if !isTraining(from.DType) || from.DType != to.DType {
-		return fmt.Errorf("interpolation between %v and %v", from.DType, to.DType)
-	}
-	a := bicubicArgs{n: in[0], c: in[1], h: in[2], w: in[3], oh: out[2], ow: out[3], inStride: is, outStride: os, in: r.ptr(r.arg(0)), out: r.ptr(r.result(0)),
+	a := bicubicArgs{n: p.in[0], c: p.in[1], h: p.in[2], w: p.in[3], oh: p.out[2], ow: p.out[3], inStride: p.inStride, outStride: p.outStride, in: r.ptr(r.arg(0)), out: r.ptr(r.result(0)),
 		corners: int32(r.scalar(0, 0)), dtype: dtype(from)}
 	if back {
-		a.inStride, a.outStride = os, is
+		a.inStride, a.outStride = p.outStride, p.inStride
 	}
 	a.scaleH, a.scaleW = spacing(a.h, a.oh, a.corners, r.scalar(1, 0)), spacing(a.w, a.ow, a.corners, r.scalar(2, 0))
 	return launch(r.d, "sample", name, along(r.result(0).Elems()), &a)

@@ -15,10 +15,20 @@ func wideOf(dtype int32) int64 {
 	return 8
 }
 
+// alignment is how many bytes an address is a multiple of, 32 at most, as PyTorch
+// tells cuDNN (getAlignment, Conv_v8.cpp).
+func alignment(at int64) int8 {
+	n := int8(1)
+	for n < 32 && at%(2*int64(n)) == 0 {
+		n *= 2
+	}
+	return n
+}
+
 // aligned reports addresses that packs of 16 bytes may start at; 0 is none.
 func aligned(addresses ...uint64) bool {
 	for _, p := range addresses {
-		if p%16 != 0 {
+		if alignment(int64(p)) < 16 {
 			return false
 		}
 	}

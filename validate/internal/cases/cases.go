@@ -112,11 +112,7 @@ func NewCall(kernel string, a program.Attrs, args []validate.Operand, results []
 // lies, in elements.
 func Each(shape, strides []int64, f func(i int, at int64)) {
 	idx := make([]int64, len(shape))
-	n := int64(1)
-	for _, d := range shape {
-		n *= d
-	}
-	for i := range n {
+	for i := range validate.Elems(shape) {
 		at := int64(0)
 		for j := range idx {
 			at += idx[j] * strides[j]
