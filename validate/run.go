@@ -106,13 +106,10 @@ type runner struct {
 	total  int
 }
 
-// Execute runs the steps of a program in an arena of its own. The device's
-// arena is not there yet; it is the caller who closes the device.
-func Execute(ctx context.Context, d Device, p *program.Program, l *Layout, o Options) (*Result, error) {
-	if list := Unsupports(d, p); len(list) > 0 {
-		return nil, fmt.Errorf("%w: %s", ErrUnsupported, list[0].Reason)
-	}
-	r := &runner{d: d, p: p, l: l, o: &o, res: &Result{Device: d.Info()}, end: liveness.NewRanges(p).End, update: len(p.Nodes), calls: make([]*Call, len(p.Nodes)), guard: make([]byte, Guard)}
+// newRunner readies the calls of a program.
+func newRunner(d Device, p *program.Program, l *Layout, o *Options) *runner {
+	r := &runner{d: d, p: p, l: l, o: o, res: &Result{Device: d.Info(), Outputs: make([]*Array, len(o.Outputs))},
+		end: liveness.NewRanges(p).End, update: len(p.Nodes), calls: make([]*Call, len(p.Nodes)), guard: make([]byte, Guard), total: o.Steps * len(p.Nodes)}
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		r.calls[i] = r.resolve(n)
@@ -124,52 +121,30 @@ func Execute(ctx context.Context, d Device, p *program.Program, l *Layout, o Opt
 			r.update = i
 		}
 	}
-	before, _, err := d.Memory()
+	return r
+}
+
+// Execute runs the steps of a program in an arena of its own. The device's
+// arena is not there yet; it is the caller who closes the device.
+func Execute(ctx context.Context, d Device, p *program.Program, l *Layout, o Options) (*Result, error) {
+	if list := Unsupports(d, p); len(list) > 0 {
+		return nil, fmt.Errorf("%w: %s", ErrUnsupported, list[0].Reason)
+	}
+	o.Steps = max(o.Steps, 1)
+	r := newRunner(d, p, l, &o)
+	free, err := r.reserve()
 	if err != nil {
 		return nil, err
 	}
-	if err := d.Reserve(l.Bytes); err != nil {
-		return nil, err
-	}
-	after, _, err := d.Memory()
-	if err != nil {
-		return nil, err
-	}
-	r.res.Growth = before - after
-	settled := after
 	if err := d.Prepare(r.calls); err != nil {
 		return nil, err
 	}
 	if err := r.fill(); err != nil {
 		return nil, err
 	}
-	r.res.Outputs = make([]*Array, len(o.Outputs))
-	first, steady := liveness.Steps(p)
-	o.Steps = max(o.Steps, 1)
-	r.total = o.Steps * len(p.Nodes)
-	for s := 1; s <= o.Steps; s++ {
-		t := steady
-		if s == 1 {
-			t = first
-		}
-		if err := r.step(ctx, t, s); err != nil {
-			return nil, err
-		}
-		if s == 1 {
-			if settled, _, err = d.Memory(); err != nil {
-				return nil, err
-			}
-			r.res.Besides = after - settled
-		}
-	}
-	if err := d.Sync(); err != nil {
+	if err := r.steps(ctx, free); err != nil {
 		return nil, err
 	}
-	left, _, err := d.Memory()
-	if err != nil {
-		return nil, err
-	}
-	r.res.Later = settled - left
 	r.res.Device = d.Info() // a device knows when it has run whether it is exact
 	if o.Guarded {
 		for _, id := range p.Statics {
@@ -179,6 +154,45 @@ func Execute(ctx context.Context, d Device, p *program.Program, l *Layout, o Opt
 		}
 	}
 	return r.res, nil
+}
+
+// reserve allocates the arena and returns the bytes that are free then.
+func (r *runner) reserve() (free int64, err error) {
+	before, _, err := r.d.Memory()
+	if err != nil {
+		return 0, err
+	}
+	if err := r.d.Reserve(r.l.Bytes); err != nil {
+		return 0, err
+	}
+	free, _, err = r.d.Memory()
+	r.res.Growth = before - free
+	return free, err
+}
+
+// steps runs all steps, and counts what the first and the later ones take besides
+// the arena of so many bytes that were free.
+func (r *runner) steps(ctx context.Context, free int64) error {
+	first, steady := liveness.Steps(r.p)
+	if err := r.step(ctx, first, 1); err != nil {
+		return err
+	}
+	settled, _, err := r.d.Memory()
+	if err != nil {
+		return err
+	}
+	r.res.Besides = free - settled
+	for s := 2; s <= r.o.Steps; s++ {
+		if err := r.step(ctx, steady, s); err != nil {
+			return err
+		}
+	}
+	if err := r.d.Sync(); err != nil {
+		return err
+	}
+	left, _, err := r.d.Memory()
+	r.res.Later = settled - left
+	return err
 }
 
 // fill uploads what exists before the first step.
@@ -381,19 +395,11 @@ func (r *runner) node(ctx context.Context, i, micro, step int, first bool, event
 		}
 		r.res.Loss = append(r.res.Loss, float64(a.Values[0]))
 	}
-	for _, e := range events {
-		if !e.Free {
-			if err := r.born(e.Storage); err != nil {
-				return err
-			}
-		}
-	}
-	c := r.calls[i]
-	if err := r.bornAt(c.Work.At, c.Work.Bytes); err != nil {
+	if err := r.births(i, events); err != nil {
 		return err
 	}
-	c.Step = step
-	c.Seed = r.callSeed(n, micro, step)
+	c := r.calls[i]
+	c.Step, c.Seed = step, r.callSeed(n, micro, step)
 	if err := r.d.Run(c); err != nil {
 		return fmt.Errorf("node %d: %w", i, err)
 	}
@@ -408,21 +414,44 @@ func (r *runner) node(ctx context.Context, i, micro, step int, first bool, event
 			return err
 		}
 	}
-	if r.o.Guarded {
-		if err := r.inspectAt(c.Work.At, c.Work.Bytes, "work of "+n.Op); err != nil {
-			return err
-		}
-		for _, e := range events {
-			if e.Free {
-				if err := r.inspect(e.Storage); err != nil {
-					return err
-				}
-			}
-		}
+	if err := r.deaths(i, events); err != nil {
+		return err
 	}
 	r.done++
 	if r.o.Progress != nil {
 		r.o.Progress(r.done, max(r.total, r.done))
+	}
+	return nil
+}
+
+// births readies the buffers that a node allocates and its work.
+func (r *runner) births(i int, events []liveness.Event) error {
+	for _, e := range events {
+		if !e.Free {
+			if err := r.born(e.Storage); err != nil {
+				return err
+			}
+		}
+	}
+	work := r.calls[i].Work
+	return r.bornAt(work.At, work.Bytes)
+}
+
+// deaths looks at the guards of a node's work and of the buffers that die with it.
+func (r *runner) deaths(i int, events []liveness.Event) error {
+	if !r.o.Guarded {
+		return nil
+	}
+	work := r.calls[i].Work
+	if err := r.inspectAt(work.At, work.Bytes, "work of "+r.p.Nodes[i].Op); err != nil {
+		return err
+	}
+	for _, e := range events {
+		if e.Free {
+			if err := r.inspect(e.Storage); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -102,16 +102,7 @@ func TestStrided(t *testing.T) {
 		} else if m, ok := moveOf(size, strides, at[0], at[1], bytes); ok {
 			words[m.bytes] = true
 			kinds["moved"]++
-			n := int64(m.bytes) / bytes
-			for i := range m.n {
-				p := spread(i, m.dims, m.size, m.stride[:]...)
-				if n > 1 && ((at[0]+uint64(p[0]*n*bytes))%uint64(m.bytes) != 0 || (at[1]+uint64(p[1]*n*bytes))%uint64(m.bytes) != 0) {
-					t.Fatalf("%v %v: a word of %d bytes lies askew", size, strides, m.bytes)
-				}
-				for k := range n {
-					got[[2]int64{p[0]*n + k, p[1]*n + k}]++
-				}
-			}
+			followWords(t, &m, at, bytes, got)
 		}
 		if !maps.Equal(got, want) {
 			t.Fatalf("shape %v, strides %v: the plan reaches other elements", shape, strides)
@@ -120,12 +111,7 @@ func TestStrided(t *testing.T) {
 		if w, ok := widen(&p, size, strides); ok && bytes == 2 {
 			kinds["widened"]++
 			clear(got)
-			for i := range p.n {
-				q := spread(i, p.dims, p.size, p.stride[:2]...)
-				for k := range w {
-					got[[2]int64{q[0] + k, q[1] + k*int64(1-p.single[1])}]++
-				}
-			}
+			followPacks(&p, w, got)
 			if !maps.Equal(got, want) {
 				t.Fatalf("shape %v, strides %v: the plan of %d at a time reaches other elements", shape, strides, w)
 			}
@@ -133,6 +119,32 @@ func TestStrided(t *testing.T) {
 	}
 	if len(words) != 5 || kinds["transposed"] < 10 || kinds["moved"] < 10 || kinds["widened"] < 10 {
 		t.Errorf("words of %v bytes, %v", slices.Sorted(maps.Keys(words)), kinds)
+	}
+}
+
+// followWords counts the pairs of elements that a plan moves by words of several.
+func followWords(t *testing.T, m *moveArgs, at []uint64, bytes int64, got map[[2]int64]int) {
+	t.Helper()
+	n := int64(m.bytes) / bytes
+	for i := range m.n {
+		p := spread(i, m.dims, m.size, m.stride[:]...)
+		if n > 1 && ((at[0]+uint64(p[0]*n*bytes))%uint64(m.bytes) != 0 || (at[1]+uint64(p[1]*n*bytes))%uint64(m.bytes) != 0) {
+			t.Fatalf("%+v: a word of %d bytes lies askew", m, m.bytes)
+		}
+		for k := range n {
+			got[[2]int64{p[0]*n + k, p[1]*n + k}]++
+		}
+	}
+}
+
+// followPacks counts the pairs of elements of an operator's result and operand
+// that threads of so many elements reach.
+func followPacks(p *wideArgs, each int64, got map[[2]int64]int) {
+	for i := range p.n {
+		q := spread(i, p.dims, p.size, p.stride[:2]...)
+		for k := range each {
+			got[[2]int64{q[0] + k, q[1] + k*int64(1-p.single[1])}]++
+		}
 	}
 }
 

@@ -11,18 +11,21 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
+// A wayCase is a pass with the paths that are on, and the first way that it has.
+type wayCase struct {
+	paths          string
+	depth          bool
+	dtype          graph.DType
+	order          string // of operand, weight and result
+	p              pass
+	path           string
+	made           string // r or c for the order of a copy, - for none
+	transposedConv bool
+}
+
 // TestWays: which path takes a pass, and which of its tensors it copies.
 func TestWays(t *testing.T) {
-	for _, c := range []struct {
-		paths          string
-		depth          bool
-		dtype          graph.DType
-		order          string // of operand, weight and result
-		p              pass
-		path           string
-		made           string // r or c for the order of a copy, - for none
-		transposedConv bool
-	}{
+	for _, c := range []wayCase{
 		{"", false, graph.BFloat16, "ccc", forwardPass, pathGraph, "", false},
 		{"", false, graph.BFloat16, "crc", forwardPass, pathGraph, "-c-", false},
 		{"", false, graph.Float32, "ccr", dataPass, pathGraph, "--c", false},
@@ -42,38 +45,41 @@ func TestWays(t *testing.T) {
 		{"graph", true, graph.Float32, "crc", filterPass, pathGraph, "", false},
 		{"legacy", true, graph.BFloat16, "crc", forwardPass, "own", "", false},
 	} {
-		t.Run(fmt.Sprint(c.paths, c.depth, c.dtype, c.order, " ", c.p), func(t *testing.T) {
-			t.Setenv(pathsEnv, c.paths)
-			d := open(t, Options{FP32: true})
-			tensor := func(shape []int64, order byte) *validate.Tensor {
-				f := formatNCHW
-				if order == 'c' {
-					f = formatNHWC
-				}
-				return &validate.Tensor{DType: c.dtype, Shape: shape, Strides: f.strides(shape)}
-			}
-			conv, weight := window(2, 1, 1, 1, 1), []int64{16, 16, 3, 3}
-			if c.depth {
-				conv, weight = window(2, 1, 1, 1, 16), []int64{16, 1, 3, 3}
-			}
-			conv.Transposed = c.transposedConv
-			image := []int64{2, 16, 12, 10}
-			if err := d.enter(); err != nil {
-				t.Fatal(err)
-			}
-			defer d.leave()
-			list := d.ways(&conv, c.p, tensor(image, c.order[0]), tensor(weight, c.order[1]), tensor(image, c.order[2]))
-			v := &list[0]
-			if got := wayName(v); got != c.path {
-				t.Errorf("by %s (%v), want %s", got, v.err, c.path)
-			}
-			if got := copied(v); got != c.made {
-				t.Errorf("copies %q, want %q", got, c.made)
-			}
-			if last := &list[len(list)-1]; last.bytes != 0 {
-				t.Errorf("the last way needs %d bytes", last.bytes)
-			}
-		})
+		t.Run(fmt.Sprint(c.paths, c.depth, c.dtype, c.order, " ", c.p), func(t *testing.T) { c.check(t) })
+	}
+}
+
+// check looks for the ways of a pass, and compares the first.
+func (c *wayCase) check(t *testing.T) {
+	t.Setenv(pathsEnv, c.paths)
+	d := open(t, Options{FP32: true})
+	tensor := func(shape []int64, order byte) *validate.Tensor {
+		f := formatNCHW
+		if order == 'c' {
+			f = formatNHWC
+		}
+		return &validate.Tensor{DType: c.dtype, Shape: shape, Strides: f.strides(shape)}
+	}
+	conv, weight := window(2, 1, 1, 1, 1), []int64{16, 16, 3, 3}
+	if c.depth {
+		conv, weight = window(2, 1, 1, 1, 16), []int64{16, 1, 3, 3}
+	}
+	conv.Transposed = c.transposedConv
+	image := []int64{2, 16, 12, 10}
+	if err := d.enter(); err != nil {
+		t.Fatal(err)
+	}
+	defer d.leave()
+	list := d.ways(&conv, c.p, tensor(image, c.order[0]), tensor(weight, c.order[1]), tensor(image, c.order[2]))
+	v := &list[0]
+	if got := wayName(v); got != c.path {
+		t.Errorf("by %s (%v), want %s", got, v.err, c.path)
+	}
+	if got := copied(v); got != c.made {
+		t.Errorf("copies %q, want %q", got, c.made)
+	}
+	if last := &list[len(list)-1]; last.bytes != 0 {
+		t.Errorf("the last way needs %d bytes", last.bytes)
 	}
 }
 
