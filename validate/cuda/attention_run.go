@@ -87,6 +87,8 @@ func (a *attentionArgs) tiles() (i int, err error) {
 	return 0, fmt.Errorf("heads of %d columns", max(a.d, a.dv))
 }
 
+// attention runs the forward; output and lse are results: the output and the
+// logarithms of the sums of exponentials.
 func (r *run) attention(output, lse int) error {
 	a, err := r.heads(r.arg(0), r.arg(1), r.arg(2), r.arg(3))
 	if err != nil {
@@ -117,6 +119,8 @@ func (r *run) attention(output, lse int) error {
 	return launch(r.d, "attention_"+strconv.Itoa(int(t.width)), "attention_forward", g, &a)
 }
 
+// attentionBackward makes the gradients of query, key and value. mask, -1 for
+// none, and key are operands; query, value, sums and output follow the key.
 func (r *run) attentionBackward(mask, key int) error {
 	a, err := r.heads(r.arg(key+1), r.arg(key), r.arg(key+2), r.operand(mask))
 	if err != nil {
@@ -182,6 +186,8 @@ func (r *run) cores(a *attentionArgs, list ...*validate.Tensor) int64 {
 	return 128
 }
 
+// coresBackward is the backward on tensor cores, for heads of at most width
+// columns.
 func (r *run) coresBackward(a *attentionArgs, width int64) error {
 	const file = "attention_sm80"
 	if err := launch(r.d, file, "attention_delta", grid{x: (a.b*a.h*a.m + 7) / 8, tx: 256}, a); err != nil {

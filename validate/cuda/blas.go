@@ -55,6 +55,7 @@ type blas struct {
 // The types of cudaDataType that products take.
 var cudaTypes = map[graph.DType]C.int{graph.Float32: 0, graph.Float64: 1, graph.Float16: 2, graph.BFloat16: 14}
 
+// openBLAS opens cuBLAS and makes a handle on a stream.
 func openBLAS(s cu.Stream) (*blas, error) {
 	lib, err := dl.Open("cublas")
 	if err != nil {
@@ -81,6 +82,7 @@ func openBLAS(s cu.Stream) (*blas, error) {
 // streamPointer is the driver's handle: cu.Stream is a struct of that one field.
 func streamPointer(s cu.Stream) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&s)) }
 
+// String is the library with its version.
 func (b *blas) String() string {
 	return fmt.Sprintf("cuBLAS %d.%d.%d", b.version/10000, b.version/100%100, b.version%100)
 }
@@ -102,6 +104,7 @@ type factor struct {
 	transposed bool
 }
 
+// op is the factor's operation as cuBLAS numbers them.
 func (f factor) op() C.int {
 	if f.transposed {
 		return 1

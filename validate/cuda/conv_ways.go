@@ -34,6 +34,7 @@ type convQuery struct {
 	x, w, y *validate.Tensor
 }
 
+// format is the order in which PyTorch has all three tensors.
 func (q *convQuery) format() format { return formatOf(q.c, q.x, q.w, q.y) }
 
 // errNotMine is a path's answer for a pass that is none of its kind.
@@ -130,6 +131,7 @@ func (d *Device) legacyWay(q *convQuery) (way, error) {
 	return on, nil
 }
 
+// legacyOn plans a pass by version 7 on tensors as they are given.
 func (d *Device) legacyOn(q *convQuery, x, w, y *validate.Tensor) (out way, err error) {
 	if out.key, err = d.convKey(q.c, q.p, x, w, y); err != nil {
 		return out, err

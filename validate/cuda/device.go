@@ -166,6 +166,7 @@ func (d *Device) enter() error {
 	return explain("entering the context", cu.SetCurrentContext(d.ctx))
 }
 
+// leave lets go of the thread that enter took.
 func (d *Device) leave() { runtime.UnlockOSThread() }
 
 // Info describes the device.
@@ -202,6 +203,7 @@ func (d *Device) Reserve(bytes int64) error {
 	return nil
 }
 
+// span returns an error for bytes outside the arena.
 func (d *Device) span(offset, n int64) error {
 	if offset < 0 || n < 0 || offset+n > d.size {
 		return fmt.Errorf("cuda: bytes %d to %d are outside the arena of %d", offset, offset+n, d.size)
@@ -209,6 +211,7 @@ func (d *Device) span(offset, n int64) error {
 	return nil
 }
 
+// at is the address of an offset of the arena.
 func (d *Device) at(offset int64) cu.DevicePtr { return d.arena + cu.DevicePtr(offset) }
 
 // Upload copies data into the arena, in the order of the calls: a copy outside
@@ -455,6 +458,7 @@ func (r *run) ptr(t *validate.Tensor) uint64 {
 	return uint64(r.d.at(t.At))
 }
 
+// dtype is a tensor's type as kernels number it, float32 for no tensor.
 func dtype(t *validate.Tensor) int32 {
 	if t == nil {
 		return 0
@@ -465,6 +469,7 @@ func dtype(t *validate.Tensor) int32 {
 // scalar is number i of the call.
 func (r *run) scalar(i int, def float64) float64 { return r.c.Node.Scalar(i, def) }
 
+// attrs are those of the node, empty where it has none.
 func (r *run) attrs() *program.Attrs {
 	if r.c.Node.Attrs == nil {
 		return &program.Attrs{}

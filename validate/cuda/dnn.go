@@ -100,6 +100,7 @@ func (p pass) String() string { return [...]string{"forward", "data gradient", "
 // The types of cudnnDataType_t.
 var dnnTypes = map[graph.DType]C.int{graph.Float32: 0, graph.Float64: 1, graph.Float16: 2, graph.BFloat16: 9}
 
+// openDNN opens cuDNN and makes a handle on a stream.
 func openDNN(s cu.Stream) (*dnn, error) {
 	lib, err := dl.Open("cudnn")
 	if err != nil {
@@ -132,8 +133,10 @@ func openDNN(s cu.Stream) (*dnn, error) {
 	return d, nil
 }
 
+// status is the library's word for a status.
 func (d *dnn) status(rc C.int) string { return C.GoString(C.dnn_error(d.f.error_string, rc)) }
 
+// String is the library with its version.
 func (d *dnn) String() string {
 	if d.version >= 90000 {
 		return fmt.Sprintf("cuDNN %d.%d.%d", d.version/10000, d.version/100%100, d.version%100)
@@ -210,6 +213,7 @@ func (d *dnn) plan(k *convKey) *convPlan {
 	return p
 }
 
+// describe makes a plan's descriptors.
 func (d *dnn) describe(k *convKey, p *convPlan) error {
 	n, sp, t := int(k.dims), int(k.dims)-2, dnnTypes[k.dtype]
 	compute := C.int(0)
@@ -270,6 +274,7 @@ func (p *convPlan) order(w pass) (a, b, c unsafe.Pointer) {
 	return p.x, p.y, p.w
 }
 
+// choose picks the algorithm of a plan whose descriptors are made.
 func (d *dnn) choose(k *convKey, p *convPlan) error {
 	find := [...]unsafe.Pointer{d.f.find_forward, d.f.find_data, d.f.find_filter}[k.pass]
 	size := [...]unsafe.Pointer{d.f.size_forward, d.f.size_data, d.f.size_filter}[k.pass]

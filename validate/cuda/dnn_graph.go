@@ -61,6 +61,7 @@ func (k *convKey) graph() *dnngraph.Conv {
 		Pad: long(k.pad[:sp]), Stride: long(k.stride[:sp]), Dilation: long(k.dil[:sp]), Full: k.full}
 }
 
+// long widens numbers.
 func long(v []int32) []int64 {
 	out := make([]int64, len(v))
 	for i, n := range v {

@@ -116,6 +116,7 @@ type emptyRowsArgs struct {
 	dtype, outDType int32
 }
 
+// emptyRows sets the rows of a softmax to 0 whose scores are all minus infinity.
 func emptyRows(r *run) error {
 	x, out := r.arg(0), r.result(0)
 	cols := x.Shape[len(x.Shape)-1]

@@ -23,7 +23,7 @@ type embeddingArgs struct {
 // maxIndices is how many index tensors a call may have.
 const maxIndices = 4
 
-// indexArgs is Index of index.cu.
+// indexArgs is Index of index.cuh.
 type indexArgs struct {
 	n                       int64
 	dims, indices           int32
@@ -68,6 +68,7 @@ func indexKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: unless(openWindow, only(nil, []int{0})), run: func(r *run) error { return r.window(r.scalar(0, 0)) }}, "constant_pad_nd")
 }
 
+// isIndex reports a tensor of indices.
 func isIndex(t *validate.Tensor) bool {
 	return t != nil && (t.DType == graph.Int64 || t.DType == graph.Int32)
 }
@@ -125,6 +126,7 @@ func openWindow(r *run) bool {
 	return ok
 }
 
+// embedding picks rows of a table.
 func embedding(r *run) error {
 	w, idx, out := r.arg(0), r.arg(1), r.result(0)
 	rows, ok := rowsOf(idx)
@@ -136,6 +138,8 @@ func embedding(r *run) error {
 	return launch(r.d, "index", "embedding_forward", grid{x: min(a.tokens, 1<<20), tx: 256}, &a)
 }
 
+// embeddingBackward is the gradient of the table: each of its rows gathers what
+// was picked of it.
 func embeddingBackward(r *run) error {
 	g, err := r.inOrder(0)
 	if err != nil {
@@ -231,6 +235,7 @@ func (r *run) advanced(base, values *validate.Tensor, first int) (a indexArgs, l
 	return a, lead, wide, nil
 }
 
+// index picks elements by one or several tensors of indices.
 func index(r *run) error {
 	a, _, _, err := r.advanced(r.arg(0), r.result(0), 1)
 	if err != nil {
@@ -306,6 +311,7 @@ func part(t *validate.Tensor, shape, strides []int64, offset int64) *validate.Te
 	return &validate.Tensor{At: t.At + t.DType.Bytes(1)*offset, DType: t.DType, Shape: shape, Strides: strides}
 }
 
+// cat lays tensors beside each other along a dim.
 func cat(r *run) error {
 	out, d := r.result(0), r.attrs().Dims[0]
 	at := int64(0)
@@ -361,6 +367,7 @@ func repeat(r *run) error {
 	return r.copyTo(part(out, size, strides[0], 0), part(in, size, strides[1], 0))
 }
 
+// flip reads dims backwards.
 func flip(r *run) error {
 	in, out := r.arg(0), *r.result(0)
 	out.Strides = slices.Clone(out.Strides)

@@ -49,6 +49,7 @@ func along(n int64) grid { return grid{x: (n + 255) / 256, tx: 256} }
 // sweep is a grid whose threads walk over n elements.
 func sweep(n int64) grid { return grid{x: min((n+255)/256, 132*16), tx: 256} }
 
+// A kernelID is a kernel in a file of kernels.
 type kernelID struct{ file, name string }
 
 // function returns a kernel, compiling its file on first use.

@@ -47,6 +47,7 @@ func (r *run) nllOf(ls, target *validate.Tensor) (nllArgs, error) {
 	return a, nil
 }
 
+// nll is the loss of log-probabilities, reduced, and the weight of all targets.
 func nll(r *run) error {
 	a, err := r.nllOf(r.arg(0), r.arg(1))
 	if err != nil {
@@ -64,6 +65,7 @@ func nll(r *run) error {
 	return launch(r.d, "loss", "nll_finish", grid{x: 1, tx: 32}, &a)
 }
 
+// nllBackward is the gradient of the log-probabilities.
 func nllBackward(r *run) error {
 	a, err := r.nllOf(r.arg(1), r.arg(2))
 	if err != nil {
@@ -111,6 +113,7 @@ func glu(r *run) error {
 	return r.pointwise("glu", out, [4]float64{}, onDevice(half(x, d, false)), onDevice(half(x, d, true)))
 }
 
+// gluBackward makes both halves of the gradient.
 func gluBackward(r *run) error {
 	g, x, d, out := r.arg(0), r.arg(1), r.attrs().Dims[0], r.result(0)
 	if out.DType != graph.Float32 && out.DType != x.DType {

@@ -53,6 +53,7 @@ func batched(t *validate.Tensor) *validate.Tensor {
 	return part(t, append([]int64{1}, t.Shape...), append([]int64{0}, t.Strides...), 0)
 }
 
+// product multiplies matrices, or batches of them, into result 0.
 func (r *run) product(add addend, a, b *validate.Tensor) error {
 	out := r.result(0)
 	if a == nil || b == nil || len(a.Shape) < 2 || len(a.Shape) > 3 {

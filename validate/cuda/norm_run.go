@@ -80,6 +80,7 @@ func (r *run) rowNorm(bias, mean, rstd int) error {
 	return r.rowNormLaunch(&a, "row_norm_forward")
 }
 
+// first is the first tensor that is there, or nil.
 func first(ts ...*validate.Tensor) *validate.Tensor {
 	for _, t := range ts {
 		if t != nil {
@@ -116,6 +117,8 @@ func (r *run) rowNormLaunch(a *rowNormArgs, name string) error {
 	return launch(r.d, "norm", name, rowGrid(a.rows, a.cols), a)
 }
 
+// rowNormBackward makes the gradients of operand, weight and bias; mean and rstd
+// are operands, mean -1 where the norm has none.
 func (r *run) rowNormBackward(mean, rstd int) error {
 	g, x, err := r.inOrders()
 	if err != nil {
@@ -258,6 +261,8 @@ func (r *run) batchApply(a *batchNormArgs, single, planes string) error {
 	return launch(r.d, "norm", single, sweep(total), a)
 }
 
+// batchNorm normalises channels, in training by their own mean, which it also
+// keeps.
 func batchNorm(r *run) error {
 	x, out := r.arg(0), r.result(0)
 	w, b, rm, rv := r.arg(1), r.arg(2), r.arg(3), r.arg(4)
@@ -279,6 +284,7 @@ func batchNorm(r *run) error {
 	return r.batchApply(&a, "batch_norm_apply", "batch_norm_planes")
 }
 
+// batchNormBackward makes the gradients of operand, weight and bias.
 func batchNormBackward(r *run) error {
 	g, x, w, rm, rv, mean, rstd := r.arg(0), r.arg(1), r.arg(2), r.arg(3), r.arg(4), r.arg(5), r.arg(6)
 	out, dw, db := r.result(0), r.result(1), r.result(2)
@@ -304,6 +310,7 @@ func batchNormBackward(r *run) error {
 	return r.batchApply(&a, "batch_norm_apply_backward", "batch_norm_planes_backward")
 }
 
+// groups describes a group norm by its operand and the groups' means.
 func (r *run) groups(x, stat *validate.Tensor) (groupNormArgs, error) {
 	a := groupNormArgs{n: x.Shape[0], c: x.Shape[1], s: 1, groups: 1, eps: float32(r.scalar(0, 1e-5)), dtype: dtype(x), statDType: dtype(stat), in: r.ptr(x)}
 	for _, n := range x.Shape[2:] {
@@ -316,6 +323,7 @@ func (r *run) groups(x, stat *validate.Tensor) (groupNormArgs, error) {
 	return a, nil
 }
 
+// groupNorm normalises groups of channels.
 func groupNorm(r *run) error {
 	x, err := r.inOrder(0)
 	if err != nil {
@@ -333,6 +341,7 @@ func groupNorm(r *run) error {
 	return launch(r.d, "norm", "group_norm_run", grid{x: a.n * a.groups, tx: 512}, &a)
 }
 
+// groupNormBackward makes the gradients of operand, weight and bias.
 func groupNormBackward(r *run) error {
 	g, x, err := r.inOrders()
 	if err != nil {

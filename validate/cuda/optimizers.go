@@ -34,12 +34,14 @@ func always(c ...float64) func(int) []float64 { return func(int) []float64 { ret
 // left is 1 less beta to the power of the step: Adam's correction of a moment.
 func left(beta float64, step int) float64 { return 1 - math.Pow(beta, float64(step)) }
 
+// amsgradNumbers are those of Adam with amsgrad.
 func amsgradNumbers(decay float64) func(int) []float64 {
 	return func(step int) []float64 {
 		return []float64{1e-3 / left(moreBeta1, step), math.Sqrt(left(moreBeta2, step)), moreEps, 1 - 1e-3*decay, 1 - moreBeta1, moreBeta2, 1 - moreBeta2}
 	}
 }
 
+// nadamNumbers are those of NAdam, whose momentum rises with the steps.
 func nadamNumbers(step int) []float64 {
 	mu := func(t int) float64 { return moreBeta1 * (1 - 0.5*math.Pow(0.96, 4e-3*float64(t))) }
 	product := 1.0
@@ -49,6 +51,7 @@ func nadamNumbers(step int) []float64 {
 	return []float64{2e-3 * (1 - mu(step)) / (1 - product), 2e-3 * mu(step+1) / (1 - product*mu(step+1)), math.Sqrt(left(moreBeta2, step)), moreEps, 1 - moreBeta1, moreBeta2, 1 - moreBeta2}
 }
 
+// radamNumbers are those of RAdam, which is rectified from the sixth step on.
 func radamNumbers(step int) []float64 {
 	power, limit := math.Pow(moreBeta2, float64(step)), 2/(1-moreBeta2)-1
 	length, rectified := limit-2*float64(step)*power/(1-power), 0.0

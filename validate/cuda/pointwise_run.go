@@ -91,12 +91,15 @@ func copyKernel(r *run) error {
 	return r.pointwise("copy", out, [4]float64{}, r.c.Args[0])
 }
 
+// maskBias makes 0 of what may be attended to, and minus infinity of the rest.
 func maskBias(r *run) error {
 	return r.pointwise("where", r.result(0), [4]float64{}, r.c.Args[0], number(0), number(minusInf))
 }
 
+// number is an operand that is a number.
 func number(v float64) validate.Operand { return validate.Operand{Kind: validate.IsNumber, Value: v} }
 
+// onDevice is an operand that is a tensor.
 func onDevice(t *validate.Tensor) validate.Operand {
 	return validate.Operand{Kind: validate.OnDevice, Tensor: *t}
 }
@@ -272,6 +275,7 @@ type dropoutArgs struct {
 	stride        [3][maxDims]int64
 }
 
+// dropoutBackArgs is DropoutBack of fill.cu.
 type dropoutBackArgs struct {
 	n               int64
 	grad, out, mask uint64
@@ -279,6 +283,7 @@ type dropoutBackArgs struct {
 	dtype           int32
 }
 
+// dropout draws the mask, result 0, and scales what stays.
 func dropout(r *run) error {
 	x, mask, out := r.arg(0), r.result(0), r.result(1)
 	p := r.scalar(0, 0.5)
@@ -299,6 +304,7 @@ func dropout(r *run) error {
 	return launch(r.d, "fill", "dropout_forward", grid{x: (a.n + 1023) / 1024, tx: 256}, &a)
 }
 
+// dropoutBackward scales the gradient where the mask says.
 func dropoutBackward(r *run) error {
 	g, mask, out := r.arg(0), r.arg(1), r.result(0)
 	same := slices.Equal(g.Shape, mask.Shape) && slices.Equal(g.Shape, out.Shape)
@@ -312,6 +318,7 @@ func dropoutBackward(r *run) error {
 	return launch(r.d, "fill", "dropout_backward", grid{x: (a.n + 1023) / 1024, tx: 256}, &a)
 }
 
+// mseBackward is the gradient of the mean squared error.
 func mseBackward(r *run) error {
 	f := 2.0
 	if r.scalar(0, 1) == 1 {

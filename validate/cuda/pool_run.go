@@ -58,7 +58,7 @@ func (r *run) resize(linear, back bool) error {
 	}
 	a := resizeArgs{n: p.in[0], c: p.in[1], h: p.in[2], w: p.in[3], oh: p.out[2], ow: p.out[3], inStride: p.inStride, outStride: p.outStride, in: r.ptr(r.arg(0)), out: r.ptr(r.result(0)),
 		corners: int32(r.scalar(0, 0)), dtype: dtype(from)}
-	a.scaleH, a.scaleW = ratio(a.h, a.oh, a.corners, r.scalar(1, 0)), ratio(a.w, a.ow, a.corners, r.scalar(2, 0))
+	a.scaleH, a.scaleW = float32(spacing(a.h, a.oh, a.corners, r.scalar(1, 0))), float32(spacing(a.w, a.ow, a.corners, r.scalar(2, 0)))
 	if linear {
 		a.linear = 1
 	}
@@ -69,6 +69,7 @@ func (r *run) resize(linear, back bool) error {
 // batch, channels, rows and columns.
 type resampling struct{ in, out, inStride, outStride [4]int64 }
 
+// resamplingOf shows two images of one training type.
 func resamplingOf(from, to *validate.Tensor) (p resampling, err error) {
 	if p.in, p.inStride, err = image(from, 2); err != nil {
 		return p, err
@@ -82,18 +83,18 @@ func resamplingOf(from, to *validate.Tensor) (p resampling, err error) {
 	return p, nil
 }
 
-// ratio is the distance of neighbouring samples, in elements of the operand
+// spacing is the distance of neighbouring samples, in elements of the operand
 // (aten/src/ATen/native/UpSample.h, area_pixel_compute_scale).
-func ratio(in, out int64, corners int32, scale float64) float32 {
+func spacing(in, out int64, corners int32, scale float64) float64 {
 	switch {
 	case corners != 0 && out > 1:
-		return float32(float64(in-1) / float64(out-1))
+		return float64(in-1) / float64(out-1)
 	case corners != 0:
 		return 0
 	case scale > 0:
-		return float32(1 / scale)
+		return 1 / scale
 	}
-	return float32(float64(in) / float64(out))
+	return float64(in) / float64(out)
 }
 
 // image shows a tensor with n spatial dims as [N, C, H, W].

@@ -239,6 +239,7 @@ func (n *network) args(s *rnnSweep, y *validate.Tensor, k int64) (a recurrentArg
 	return a, before
 }
 
+// step runs step k of a sweep and writes its output to y.
 func (n *network) step(s *rnnSweep, y *validate.Tensor, k int64) error {
 	a, before := n.args(s, y, k)
 	now, _ := n.place(s, k)

@@ -189,6 +189,7 @@ func (r *run) finishSplits(a *reduceArgs, parts int64) error {
 	return launch(r.d, "reduce", "reduce_f32", second, &b)
 }
 
+// ascending is 0 to n-1.
 func ascending(n int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -249,6 +250,7 @@ func (r *run) softmaxRun(name string, a *softmaxArgs) error {
 	return launch(r.d, "reduce", name, g, a)
 }
 
+// softmax is that, or its logarithm where log is 1.
 func (r *run) softmax(log int32) error {
 	out := r.result(0)
 	in, err := r.inOrder(0)
@@ -263,6 +265,7 @@ func (r *run) softmax(log int32) error {
 	return r.softmaxRun("softmax", &a)
 }
 
+// softmaxBackward is the gradient, of the logarithm where log is 1.
 func (r *run) softmaxBackward(log int32) error {
 	out := r.result(0)
 	g, y, err := r.inOrders()
@@ -307,6 +310,7 @@ type scanArgs struct {
 	op, dtype, outDType, _ int32
 }
 
+// cumsum adds up along a dim.
 func cumsum(r *run) error {
 	in, err := r.inOrder(0)
 	if err != nil {

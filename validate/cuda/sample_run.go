@@ -63,19 +63,6 @@ func (r *run) bicubic(back bool) error {
 	return launch(r.d, "sample", name, along(r.result(0).Elems()), &a)
 }
 
-// spacing is ratio in double precision.
-func spacing(in, out int64, corners int32, scale float64) float64 {
-	switch {
-	case corners != 0 && out > 1:
-		return float64(in-1) / float64(out-1)
-	case corners != 0:
-		return 0
-	case scale > 0:
-		return 1 / scale
-	}
-	return float64(in) / float64(out)
-}
-
 // grid describes a call by its image, grid and result, or that one's gradient.
 func (r *run) grid(image, places, out *validate.Tensor) (gridArgs, error) {
 	if image == nil || places == nil || out == nil || !isTraining(image.DType) || out.DType != image.DType {
@@ -86,6 +73,7 @@ func (r *run) grid(image, places, out *validate.Tensor) (gridArgs, error) {
 		nearest: int32(r.scalar(0, 0)), padding: int32(r.scalar(1, 0)), corners: int32(r.scalar(2, 0)), dtype: dtype(image), gridDType: dtype(places)}, nil
 }
 
+// gridSample reads an image at places.
 func gridSample(r *run) error {
 	a, err := r.grid(r.arg(0), r.arg(1), r.result(0))
 	if err != nil {

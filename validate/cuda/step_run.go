@@ -60,10 +60,12 @@ type rule struct {
 	states                                 []string
 }
 
+// adamRule is Adam with a weight decay, decoupled or not as the flags say.
 func adamRule(flags int32, decay float64) *rule {
 	return &rule{kind: updateAdam, flags: flags, lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, decay: decay, states: []string{"exp_avg", "exp_avg_sq"}}
 }
 
+// sgdRule is SGD; without momentum it keeps no state.
 func sgdRule(flags int32, momentum, decay float64) *rule {
 	r := &rule{kind: updateSGD, flags: flags, lr: 1e-3, momentum: momentum, decay: decay}
 	if momentum != 0 {
@@ -83,6 +85,7 @@ var rules = map[string]*rule{
 	"sgd-nesterov": sgdRule(flagNesterov, 0.9, 0), "sgd-loop": sgdRule(0, 0.9, 0), "sgd-fused": sgdRule(0, 0.9, 0),
 }
 
+// knownRule returns an error for an optimizer without an update here.
 func knownRule(n *program.Node) error {
 	if _, ok := rules[n.Attrs.Rule.Optimizer]; !ok && moreRules[n.Attrs.Rule.Optimizer] == nil {
 		return fmt.Errorf("step: optimizer %s", n.Attrs.Rule.Optimizer)

@@ -44,6 +44,7 @@ func fold(shape []int64, strides [][]int64) []int64 {
 	return join(shape, strides, order)
 }
 
+// sign is -1, 0 or 1.
 func sign(v int64) int64 {
 	switch {
 	case v < 0:
@@ -124,6 +125,7 @@ func divideBy(n int64) divider {
 	return divider{uint32(n), uint32((1<<32)*(1<<shift-n)/n + 1), uint32(shift)}
 }
 
+// quotient is n divided, rounded down; n is below 2^31.
 func (d divider) quotient(n uint32) uint32 {
 	high, _ := bits.Mul32(n, d.factor)
 	return (high + n) >> d.shift

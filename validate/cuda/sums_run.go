@@ -40,6 +40,8 @@ func multiples(wide int64, strides ...int64) bool {
 	return !slices.ContainsFunc(strides, func(s int64) bool { return s%wide != 0 })
 }
 
+// sumColumns sums over one dim for neighbouring results; where they are few, in
+// parts.
 func (r *run) sumColumns(a *reduceArgs) error {
 	name, last, outer, wide := "reduce_columns", a.outDims-1, int64(1), int64(1)
 	if last == 1 {
@@ -60,6 +62,7 @@ func (r *run) sumColumns(a *reduceArgs) error {
 	return r.finishSplits(a, splits)
 }
 
+// sumLines sums over neighbouring elements, a team for each result.
 func (r *run) sumLines(a *reduceArgs) error {
 	last, name, wide := a.redDims-1, "reduce_rows", int64(1)
 	n := a.redSize[last]
