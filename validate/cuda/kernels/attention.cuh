@@ -65,6 +65,23 @@ template <int RM, int RN, int D> __device__ __forceinline__ void dots(const floa
   }
 }
 
+// add_product adds a tile of COLS columns times COLS rows to a thread's part of
+// the sums.
+template <typename X, int COLS> __device__ __forceinline__ void add_product(const float* p, const float* v, int ty, int tx, float (&o)[X::RM][X::RD]) {
+#pragma unroll 4
+  for (int x = 0; x < COLS; x++) {
+    float u[X::RM], w[X::RD];
+#pragma unroll
+    for (int i = 0; i < X::RM; i++) u[i] = p[(ty * X::RM + i) * X::S + x];
+#pragma unroll
+    for (int j = 0; j < X::RD; j++) w[j] = v[x * X::W + tx + 16 * j];
+#pragma unroll
+    for (int i = 0; i < X::RM; i++)
+#pragma unroll
+      for (int j = 0; j < X::RD; j++) o[i][j] += u[i] * w[j];
+  }
+}
+
 template <typename T, int ROWS, int COLS, int D> __device__ void forward(const Attention& a) {
   typedef Tile<ROWS, COLS, D> X;
   extern __shared__ float memory[];
@@ -110,18 +127,7 @@ template <typename T, int ROWS, int COLS, int D> __device__ void forward(const A
       for (int j = 0; j < X::RD; j++) o[i][j] *= fade;
     }
     __syncthreads();
-#pragma unroll 4
-    for (int x = 0; x < COLS; x++) {
-      float u[X::RM], w[X::RD];
-#pragma unroll
-      for (int i = 0; i < X::RM; i++) u[i] = p[(ty * X::RM + i) * X::S + x];
-#pragma unroll
-      for (int j = 0; j < X::RD; j++) w[j] = v[x * X::W + tx + 16 * j];
-#pragma unroll
-      for (int i = 0; i < X::RM; i++)
-#pragma unroll
-        for (int j = 0; j < X::RD; j++) o[i][j] += u[i] * w[j];
-    }
+    add_product<X, COLS>(p, v, ty, tx, o);
   }
   T* out = (T*)a.out + b * a.o_stride[0] + h * a.o_stride[1];
   for (int i = 0; i < X::RM; i++) {
@@ -235,18 +241,7 @@ template <typename T, int ROWS, int COLS, int D> __device__ void backward_querie
     __syncthreads();
     slopes<ROWS, COLS, D>(a, b, h, head, y0, x0, q, k, g, v, p, s, ty, tx);
     __syncthreads();
-#pragma unroll 4
-    for (int x = 0; x < COLS; x++) {
-      float u[X::RM], w[X::RD];
-#pragma unroll
-      for (int i = 0; i < X::RM; i++) u[i] = s[(ty * X::RM + i) * X::S + x];
-#pragma unroll
-      for (int j = 0; j < X::RD; j++) w[j] = k[x * X::W + tx + 16 * j];
-#pragma unroll
-      for (int i = 0; i < X::RM; i++)
-#pragma unroll
-        for (int j = 0; j < X::RD; j++) dq[i][j] += u[i] * w[j];
-    }
+    add_product<X, COLS>(s, k, ty, tx, dq);
   }
   for (int i = 0; i < X::RM; i++) {
     i64 y = y0 + ty * X::RM + i;

@@ -1,5 +1,6 @@
 // Types, conversions and block-wide sums that the kernels share. Every kernel
-// takes one struct by value; its Go twin in args.go has the same fields.
+// takes one struct by value; its Go twin has its name, with Args behind it, and
+// the same fields.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -9,7 +10,7 @@ typedef long long i64;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// The element types, numbered as in types.go.
+// The element types, numbered as dtypes in device.go.
 enum { F32, F16, BF16, F64, I64, I32, I16, I8, U8, BOOL };
 
 template <typename T> __device__ __forceinline__ float get(T v) { return (float)v; }
