@@ -191,14 +191,11 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 // layout places a program's storages and what the device's libraries work in:
 // where the plan's arena says, if there is one.
 func (v *validation) layout(p *program.Program, planned *planner.Arena) (l *Layout, err error) {
-	d, err := v.q.Open()
+	d, err := v.open(p)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	if list := Unsupports(d, p); len(list) > 0 {
-		return nil, &UnsupportedError{list}
-	}
 	work, err := Works(d, p)
 	if err != nil {
 		return nil, err
@@ -318,16 +315,26 @@ func (e *UnsupportedError) Error() string {
 
 func (e *UnsupportedError) Unwrap() error { return ErrUnsupported }
 
-// execute runs a program on a freshly opened device.
-func (v *validation) execute(ctx context.Context, what string, p *program.Program, l *Layout, o Options) (res *Result, err error) {
+// open opens a device that can run a program; an *UnsupportedError says what it
+// cannot.
+func (v *validation) open(p *program.Program) (Device, error) {
 	d, err := v.q.Open()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
 	if list := Unsupports(d, p); len(list) > 0 {
-		return nil, &UnsupportedError{list}
+		return nil, errors.Join(&UnsupportedError{list}, d.Close())
 	}
+	return d, nil
+}
+
+// execute runs a program on a freshly opened device.
+func (v *validation) execute(ctx context.Context, what string, p *program.Program, l *Layout, o Options) (res *Result, err error) {
+	d, err := v.open(p)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
 	o.Seed, o.Steps, o.Source = v.q.Seed, v.q.Steps, v.q.Source
 	if v.q.Progress != nil {
 		o.Progress = func(done, total int) { v.q.Progress(done, total, what) }

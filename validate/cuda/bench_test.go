@@ -24,7 +24,7 @@ type bench struct {
 	do     func(b *bench, c *validate.Call) // runs a call, and fails the test where that goes wrong
 	rng    *rand.Rand
 	number func(rng *rand.Rand) float64 // an element of a tensor of floating-point numbers
-	top    int64                        // where the next tensor goes, in bytes
+	top    *int64                       // where the next tensor goes, in bytes
 	shift  int64                        // elements that tensors lie behind a multiple of validate.Align
 }
 
@@ -47,13 +47,9 @@ func newBench(t *testing.T, bytes int64) *bench {
 // their start, so that it does the same when it runs alone.
 func (b *bench) in(t *testing.T) *bench {
 	sub := *b
-	sub.t, sub.rng = t, rand.New(rand.NewPCG(1, 2))
-	sub.clear()
+	sub.t, sub.top, sub.rng = t, new(int64), rand.New(rand.NewPCG(1, 2))
 	return &sub
 }
-
-// clear gives the place of all tensors to those that come.
-func (b *bench) clear() { b.top = 0 }
 
 // units makes numbers from -n to n units. Powers of two up to 1/64 and n up
 // to 64 of them make numbers that all types hold exactly.
@@ -108,8 +104,8 @@ func (b *bench) place(d graph.DType, strides, shape []int64) *validate.Tensor {
 	if strides == nil {
 		strides = validate.RowMajor(shape)
 	}
-	x := &validate.Tensor{At: b.top + d.Bytes(b.shift), DType: d, Shape: shape, Strides: strides}
-	b.top = padded(x.At + extent(x))
+	x := &validate.Tensor{At: *b.top + d.Bytes(b.shift), DType: d, Shape: shape, Strides: strides}
+	*b.top = padded(x.At + extent(x))
 	return x
 }
 

@@ -59,6 +59,6 @@ func runCase(b *bench, d *tandem, c *cases.Case, data map[string]*validate.Array
 	if err := d.gpu.Supports(call.Node); err != nil {
 		b.t.Skip(err)
 	}
-	d.room(b.t, call, b.top)
+	d.room(b.t, call, *b.top)
 	b.do(b, call)
 }

@@ -97,7 +97,7 @@ func (c *convCase) both(b *bench, d *tandem, dtype graph.DType, order string) {
 	}
 	run := func(kernel string, results []*validate.Tensor, args ...*validate.Tensor) {
 		call := newCall(kernel, &program.Attrs{Conv: &c.conv}, results, args)
-		d.room(b.t, call, b.top)
+		d.room(b.t, call, *b.top)
 		b.do(b, call)
 	}
 	out := c.out()

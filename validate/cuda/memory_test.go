@@ -20,24 +20,6 @@ func memoryBench(t *testing.T) *bench {
 	return b
 }
 
-// tensorAt lays a tensor skip elements behind a multiple of validate.Align.
-func (b *bench) tensorAt(skip int64, d graph.DType, strides []int64, shape ...int64) *validate.Tensor {
-	at := *b
-	at.shift = skip
-	x := at.tensor(d, strides, shape...)
-	b.top = at.top
-	return x
-}
-
-// resultAt is tensorAt for results.
-func (b *bench) resultAt(skip int64, d graph.DType, strides []int64, shape ...int64) *validate.Tensor {
-	at := *b
-	at.shift = skip
-	x := at.result(d, strides, shape...)
-	b.top = at.top
-	return x
-}
-
 // TestStridedOperators runs operators and copies on tensors whose dims lie in
 // any order, with holes, broadcast, and at any address.
 func TestStridedOperators(t *testing.T) {
@@ -69,7 +51,7 @@ func TestStridedOperators(t *testing.T) {
 				types[0], types[1] = graph.Int64, graph.Int64
 			}
 		}
-		out := b.resultAt(b.rng.Int64N(2), types[0], layout(b.rng, shape, 8), shape...)
+		out := b.shifted(b.rng.Int64N(2)).result(types[0], layout(b.rng, shape, 8), shape...)
 		var args []*validate.Tensor
 		for i := range Operators[operatorCode(kernel)].Inputs {
 			s, wide := layout(b.rng, shape, 8), slices.Clone(shape)
@@ -79,7 +61,7 @@ func TestStridedOperators(t *testing.T) {
 			if d := b.rng.IntN(len(shape)); i > 0 && b.rng.IntN(2) == 0 {
 				wide[d] = 1
 			}
-			args = append(args, b.tensorAt(b.rng.Int64N(2), types[i+1], s, wide...))
+			args = append(args, b.shifted(b.rng.Int64N(2)).tensor(types[i+1], s, wide...))
 		}
 		a := &program.Attrs{}
 		if kernel == "add" || kernel == "native_dropout_backward" {
@@ -142,9 +124,9 @@ func TestMaxPools(t *testing.T) {
 					two := func(v int64) []int64 { return []int64{v, v} }
 					a := &program.Attrs{Pool: &program.Pool{Kernel: two(p.k), Stride: two(p.s), Pad: two(p.pad), Dilation: two(p.d)}, Dims: []int64{2, 3}}
 					b.clear()
-					x := b.tensorAt(int64(i/4), dt, orders[i%2](size), size...)
+					x := b.shifted(int64(i/4)).tensor(dt, orders[i%2](size), size...)
 					y, index := b.result(dt, orders[i/2%2](small), small...), b.result(graph.Int64, orders[i/4](small), small...)
-					g, dx := b.tensor(dt, orders[i/4](small), small...), b.resultAt(int64(i%2), dt, orders[i/2%2](size), size...)
+					g, dx := b.tensor(dt, orders[i/4](small), small...), b.shifted(int64(i%2)).result(dt, orders[i/2%2](size), size...)
 					b.run("max_pool_with_indices", a, []*validate.Tensor{y, index}, x)
 					b.run("max_pool2d_with_indices_backward", a, []*validate.Tensor{dx}, g, x, index)
 				}
@@ -162,13 +144,13 @@ func TestDropouts(t *testing.T) {
 			for skip := range int64(2) {
 				a := &program.Attrs{Scalars: []float64{0.3}}
 				b.clear()
-				x, mask, out := b.tensorAt(skip, dt, nil, n), b.result(graph.Bool, nil, n), b.result(dt, nil, n)
-				g, dx := b.tensorAt(skip, dt, nil, n), b.result(dt, nil, n)
+				x, mask, out := b.shifted(skip).tensor(dt, nil, n), b.result(graph.Bool, nil, n), b.result(dt, nil, n)
+				g, dx := b.shifted(skip).tensor(dt, nil, n), b.result(dt, nil, n)
 				b.run("native_dropout", a, []*validate.Tensor{mask, out}, x)
 				b.run("native_dropout_backward", a, []*validate.Tensor{dx}, g, mask)
 				for _, to := range trainingTypes {
 					b.clear()
-					b.run("copy", nil, []*validate.Tensor{b.result(to, nil, n)}, b.tensorAt(skip, dt, nil, n))
+					b.run("copy", nil, []*validate.Tensor{b.result(to, nil, n)}, b.shifted(skip).tensor(dt, nil, n))
 				}
 			}
 		}
@@ -203,12 +185,12 @@ func takeSteps(b *bench, d *tandem, name string, dt graph.DType, states []string
 	var spans [][]validate.Span
 	for i := range int64(35) { // more than a launch takes
 		n := []int64{1, 7, 8, 2048, 2049, 3 * 2048, 5003}[i%7]
-		args = append(args, b.tensorAt(i/7%2, dt, nil, n), b.tensor(dt, nil, n))
+		args = append(args, b.shifted(i/7%2).tensor(dt, nil, n), b.tensor(dt, nil, n))
 		param, own := program.RuleParam{Name: fmt.Sprint("p", i)}, []validate.Span(nil)
 		for _, s := range states {
 			param.States = append(param.States, program.RuleState{Name: s, Bytes: dt.Bytes(n)})
-			own = append(own, validate.Span{At: b.top, Bytes: dt.Bytes(n)})
-			b.top = padded(b.top + dt.Bytes(n))
+			own = append(own, validate.Span{At: *b.top, Bytes: dt.Bytes(n)})
+			*b.top = padded(*b.top + dt.Bytes(n))
 		}
 		rule.Params, spans = append(rule.Params, param), append(spans, own)
 	}

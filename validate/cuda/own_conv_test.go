@@ -108,8 +108,8 @@ func (c loneCase) run(b *bench, d *tandem, p pass, like [3]*validate.Tensor) {
 	}
 	want, _ := ownLikes(c.conv(), p, l[0], l[1], l[2])
 	for _, work := range []int64{0, want} {
-		call.Work = validate.Span{At: b.top, Bytes: work}
-		if err := d.gpu.Upload(b.top, nans(work)); err != nil {
+		call.Work = validate.Span{At: *b.top, Bytes: work}
+		if err := d.gpu.Upload(*b.top, nans(work)); err != nil {
 			b.t.Fatal(err)
 		}
 		b.do(b, call)

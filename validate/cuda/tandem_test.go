@@ -75,6 +75,17 @@ func onBoth(t *testing.T, o Options, bytes int64) (*bench, *tandem) {
 	return (&bench{memory: d, do: do, number: units(8, 1./8)}).in(t), d
 }
 
+// shifted is the same bench for tensors that lie some elements behind a multiple
+// of validate.Align.
+func (b *bench) shifted(elements int64) *bench {
+	sub := *b
+	sub.shift = elements
+	return &sub
+}
+
+// clear gives the place of all tensors to those that come.
+func (b *bench) clear() { *b.top = 0 }
+
 var trainingTypes = []graph.DType{graph.Float32, graph.Float16, graph.BFloat16}
 
 // eachType runs a test on both devices for every training type, with tensors
