@@ -180,7 +180,7 @@ def summary(r):
     arenas = [s["arena"] for s in r.steps.values() if "arena" in s]
     walls = sorted(s["wallSeconds"] for s in r.steps.values() if "wallSeconds" in s)
     return table(["what", "target", "measured"], [
-        ["models whose training step runs and passes all checks, in both precisions, with and without checkpoints", "12 of 12",
+        ["models whose training step runs and passes all checks, in both precisions, with and without checkpoints", "%d of %d" % (len(MODELS), len(MODELS)),
          "%d of %d; without checkpoints %d" % (r.passing("none", "all"), len(MODELS), r.passing("none"))],
         ["gradients with every block checkpointed against the step without", "equal", "equal bits in %d of %d runs" % (sum(bool(c["value"] == 0 and c["ok"]) for c in redone), len(redone))],
         *summary_of_numbers(r.numbers),

@@ -342,8 +342,10 @@ func (v *validation) execute(ctx context.Context, what string, p *program.Progra
 	return Execute(ctx, d, p, l, o)
 }
 
+// gradientKey is a parameter's gradient in a step, as a key of maps.
 func gradientKey(step int, name string) string { return fmt.Sprintf("%d\x00%s", step, name) }
 
+// outputs are what a step returns, as runs keep them.
 func outputs(s *planner.Step) []Output {
 	out := make([]Output, len(s.Outputs))
 	for i, o := range s.Outputs {
@@ -392,8 +394,10 @@ func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) er
 	return v.expected(s)
 }
 
+// abs is the absolute value.
 func abs(n int64) int64 { return max(n, -n) }
 
+// firstOf is the first of a list, or what stands for an empty one.
 func firstOf(list []string, otherwise string) string {
 	if len(list) > 0 {
 		return list[0]

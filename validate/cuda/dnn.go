@@ -172,6 +172,7 @@ type convPlan struct {
 	err           error // why cuDNN cannot run it within its workspace
 }
 
+// free destroys the descriptors that were made.
 func (p *convPlan) free(d *dnn) {
 	for _, t := range []unsafe.Pointer{p.x, p.y} {
 		if t != nil {

@@ -92,6 +92,7 @@ func straightened(t *validate.Tensor) *validate.Tensor {
 	return part(t, t.Shape, validate.RowMajor(t.Shape), 0)
 }
 
+// arg and result are those of the call with row-major strides.
 func (n *network) arg(i int) *validate.Tensor    { return straightened(n.r.arg(i)) }
 func (n *network) result(i int) *validate.Tensor { return straightened(n.r.result(i)) }
 

@@ -126,6 +126,7 @@ func (m *builder) graph(c *Conv) descriptor {
 	return g
 }
 
+// tensor describes a tensor of a convolution by its number in the graph.
 func (m *builder) tensor(what string, id int64, c *Conv, t *Tensor) descriptor {
 	kind, ok := types[c.Type]
 	if !ok && m.err == nil {

@@ -64,6 +64,7 @@ func (b *Backend) check(doing string, rc C.int) error {
 	return fmt.Errorf("cuDNN: %s: %s", doing, C.GoString(C.graph_error(&b.f, rc)))
 }
 
+// destroy frees descriptors; those that were never made are passed over.
 func (b *Backend) destroy(list ...descriptor) {
 	for _, d := range list {
 		if d != 0 {
@@ -72,6 +73,7 @@ func (b *Backend) destroy(list ...descriptor) {
 	}
 }
 
+// execute runs a plan on the pointers of a pack.
 func (b *Backend) execute(plan, pack descriptor) error {
 	return b.check("running a plan", C.graph_execute(&b.f, C.uintptr_t(b.handle), C.uintptr_t(plan), C.uintptr_t(pack)))
 }
