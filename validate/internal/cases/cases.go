@@ -127,8 +127,8 @@ func Each(shape, strides []int64, f func(i int, at int64)) {
 	}
 }
 
-// Put writes one number as a type has it. It panics for a number that is no
-// half of the type.
+// Put writes one number as a type has it. It panics for one that a half type does
+// not hold.
 func Put(b []byte, t graph.DType, v float64) {
 	bits := math.Float32bits(float32(v))
 	switch t {
@@ -146,6 +146,8 @@ func Put(b []byte, t graph.DType, v float64) {
 		binary.LittleEndian.PutUint16(b, h)
 	case graph.Int64:
 		binary.LittleEndian.PutUint64(b, uint64(int64(v)))
+	case graph.Int32:
+		binary.LittleEndian.PutUint32(b, uint32(int32(v)))
 	default:
 		b[0] = byte(v)
 	}
