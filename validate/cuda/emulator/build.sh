@@ -3,7 +3,7 @@
 # kernels in ../kernels compiled for it, each source one library.
 #
 #   bash validate/cuda/emulator/build.sh DIR
-#   LD_LIBRARY_PATH=DIR MEMPLAN_CUDNN=DIR MEMPLAN_EMULATOR=DIR go test -tags cuda ./validate/cuda
+#   LD_LIBRARY_PATH=DIR MEMPLAN_CUBLAS=DIR MEMPLAN_CUDNN=DIR MEMPLAN_EMULATOR=DIR go test -tags cuda ./validate/cuda
 #
 # Needs g++ and the headers of CUDA 11 or newer: CPATH names their folder. Only
 # what is older than its sources is built again.

@@ -81,6 +81,11 @@ template <typename T, typename U> T atomicMax(T* p, U v) {
   *p = std::max(old, (T)v);
   return old;
 }
+template <typename T, typename U> T atomicOr(T* p, U v) {
+  T old = *p;
+  *p = old | v;
+  return old;
+}
 
 using std::max;
 using std::min;
