@@ -123,6 +123,9 @@ func TestConvolutions(t *testing.T) {
 func runConvolutions(t *testing.T, paths string, full bool) {
 	t.Setenv(pathsEnv, paths)
 	bench, d := onBoth(t, Options{FP32: full}, 1<<30)
+	if paths != "own" {
+		needsDNN(t, d.gpu)
+	}
 	dtypes := trainingTypes
 	if !full { // halves have no TF32
 		dtypes = dtypes[:1]

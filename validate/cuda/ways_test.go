@@ -70,6 +70,9 @@ func (c *wayCase) check(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.leave()
+	if c.path != "own" {
+		needsDNN(t, d)
+	}
 	list := d.ways(&conv, c.p, tensor(image, c.order[0]), tensor(weight, c.order[1]), tensor(image, c.order[2]))
 	v := &list[0]
 	if got := wayName(v); got != c.path {
