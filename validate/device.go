@@ -90,10 +90,11 @@ type Call struct {
 // An Operand is a tensor on the device, a number, a constant, or absent.
 type Operand struct {
 	Kind   OperandKind
-	Tensor Tensor    // OnDevice
-	Value  float64   // IsNumber
-	Shape  []int64   // IsArray
-	Values []float64 // IsArray, row-major
+	Tensor Tensor      // OnDevice
+	Value  float64     // IsNumber
+	DType  graph.DType // IsArray
+	Shape  []int64     // IsArray
+	Values []float64   // IsArray, row-major
 }
 
 // An OperandKind says which.

@@ -417,7 +417,7 @@ func (t *Tensor) onHost() program.Arg {
 	case len(t.values) == 1:
 		return program.Arg{In: program.Number, Value: t.values[0]}
 	case t.values != nil && int64(len(t.values)) == n && t.contiguous():
-		return program.Arg{In: program.Array, Array: &program.HostArray{Shape: t.Shape, Values: t.values}}
+		return program.Arg{In: program.Array, Array: &program.HostArray{DType: t.DType, Shape: t.Shape, Values: t.values}}
 	}
 	return program.Arg{In: program.Unknown}
 }

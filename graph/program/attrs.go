@@ -1,5 +1,7 @@
 package program
 
+import "github.com/memplan/memplan/graph"
+
 // Attrs are the arguments of a call that are not tensors on the device. A
 // node's kernel (Node.Does), its tensors and its Attrs say exactly what is
 // computed; a nil *Attrs has none of them. What the list Scalars means is
@@ -75,6 +77,7 @@ type Arg struct {
 
 // A HostArray is a constant of more than one element, row-major.
 type HostArray struct {
+	DType  graph.DType
 	Shape  []int64
 	Values []float64
 }
