@@ -75,11 +75,13 @@ type Arg struct {
 	Array *HostArray
 }
 
-// A HostArray is a constant of more than one element, row-major.
+// A HostArray is a constant of more than one element. Strides count elements of
+// Values: row-major ones, but 0 along a dim in which all are the same.
 type HostArray struct {
-	DType  graph.DType
-	Shape  []int64
-	Values []float64
+	DType   graph.DType
+	Shape   []int64
+	Strides []int64
+	Values  []float64
 }
 
 // Conv are the arguments of a convolution and of its backward.

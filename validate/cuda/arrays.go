@@ -14,7 +14,7 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// Operands that the file holds (validate.IsArray) lie row-major at the start of a
+// Operands that the file holds (validate.IsArray) lie at the start of a
 // call's work while it runs: kernels see tensors.
 
 // An arrayID tells constants apart: programs share their numbers.
@@ -29,7 +29,7 @@ func constants(n *program.Node) []program.Tensor {
 	var out []program.Tensor
 	for i := range n.Args() {
 		if a := n.Arg(i); a.In == program.Array {
-			out = append(out, program.Tensor{Storage: program.None, DType: a.Array.DType, Shape: a.Array.Shape, Strides: rowMajor(a.Array.Shape)})
+			out = append(out, program.Tensor{Storage: program.None, DType: a.Array.DType, Shape: a.Array.Shape, Strides: a.Array.Strides})
 		}
 	}
 	return out
@@ -60,7 +60,7 @@ func withArrays(c *validate.Call) *validate.Call {
 		if a.Kind != validate.IsArray {
 			continue
 		}
-		out.Args[i] = onDevice(&validate.Tensor{At: out.Work.At, DType: a.DType, Shape: a.Shape, Strides: rowMajor(a.Shape)})
+		out.Args[i] = onDevice(&validate.Tensor{At: out.Work.At, DType: a.DType, Shape: a.Shape, Strides: a.Strides})
 		bytes := padded(a.DType.Bytes(int64(len(a.Values))))
 		out.Work.At += bytes
 		out.Work.Bytes -= bytes

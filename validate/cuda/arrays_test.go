@@ -13,7 +13,7 @@ import (
 
 // constant is an operand that the file holds.
 func constant(d graph.DType, shape []int64, values ...float64) validate.Operand {
-	return validate.Operand{Kind: validate.IsArray, DType: d, Shape: shape, Values: values}
+	return validate.Operand{Kind: validate.IsArray, DType: d, Shape: shape, Strides: rowMajor(shape), Values: values}
 }
 
 // TestArrays runs kernels with operands that the file holds, twice: constants
@@ -21,6 +21,8 @@ func constant(d graph.DType, shape []int64, values ...float64) validate.Operand 
 func TestArrays(t *testing.T) {
 	picks := constant(graph.Int64, []int64{2, 3}, 4, 0, 2, 2, 4, 4)
 	rows := constant(graph.Int32, []int64{4}, 3, 1, 1, 0)
+	same := constant(graph.Int64, []int64{2, 3}, 4, 0, 2) // for both rows
+	same.Strides = []int64{0, 1}
 	half := []int64{4, 6}
 	for _, dt := range trainingTypes {
 		b := newDesk(t)
@@ -35,6 +37,8 @@ func TestArrays(t *testing.T) {
 			{"embedding", program.Attrs{Scalars: []float64{-1}}, to(dt, 2, 3, 7), []validate.Operand{on(dt, 5, 7), picks}},
 			{"embedding_dense_backward", program.Attrs{Scalars: []float64{-1}}, to(dt, 5, 7), []validate.Operand{on(dt, 2, 3, 7), picks}},
 			{"embedding_dense_backward", program.Attrs{Scalars: []float64{2}}, to(dt, 5, 7), []validate.Operand{on(dt, 2, 3, 7), picks}},
+			{"embedding", program.Attrs{Scalars: []float64{-1}}, to(dt, 2, 3, 7), []validate.Operand{on(dt, 5, 7), same}},
+			{"embedding_dense_backward", program.Attrs{Scalars: []float64{-1}}, to(dt, 5, 7), []validate.Operand{on(dt, 2, 3, 7), same}},
 			{"index_select", program.Attrs{Dims: []int64{0}}, to(dt, 4, 6), []validate.Operand{on(dt, 4, 6), rows}},
 			{"index_select_backward", program.Attrs{Dims: []int64{0}}, to(dt, 4, 6), []validate.Operand{on(dt, 4, 6), rows}},
 			{"add", program.Attrs{}, to(dt, 4, 4), []validate.Operand{on(dt, 4, 4), constant(dt, []int64{4, 1}, 1, 2, -3, 0.5)}},
@@ -83,7 +87,7 @@ func node(kernel string, a *program.Attrs, args []validate.Operand, results []va
 	for i := range args {
 		switch o := &args[i]; o.Kind {
 		case validate.IsArray:
-			a.Args = append(a.Args, program.Arg{In: program.Array, Array: &program.HostArray{DType: o.DType, Shape: o.Shape, Values: o.Values}})
+			a.Args = append(a.Args, program.Arg{In: program.Array, Array: &program.HostArray{DType: o.DType, Shape: o.Shape, Strides: o.Strides, Values: o.Values}})
 		case validate.IsNumber:
 			a.Args = append(a.Args, program.Arg{In: program.Number, Value: o.Value})
 		case validate.OnDevice:

@@ -197,7 +197,7 @@ func sketch(n *program.Node) *validate.Call {
 		case program.Number:
 			c.Args[i] = number(a.Value)
 		case program.Array:
-			c.Args[i] = validate.Operand{Kind: validate.IsArray, DType: a.Array.DType, Shape: a.Array.Shape, Values: a.Array.Values}
+			c.Args[i] = validate.Operand{Kind: validate.IsArray, DType: a.Array.DType, Shape: a.Array.Shape, Strides: a.Array.Strides, Values: a.Array.Values}
 		default:
 			c.Args[i] = onDevice(shown(n.In, int(a.In)))
 		}
