@@ -1,0 +1,70 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/validate"
+)
+
+// reversed are strides with the first dim innermost.
+func reversed(shape []int64) []int64 {
+	back := slices.Clone(shape)
+	slices.Reverse(back)
+	out := rowMajor(back)
+	slices.Reverse(out)
+	return out
+}
+
+// TestVolumes pools over windows of three dims, which overlap, lie apart or hang
+// over the edges, on tensors in two orders of dims.
+func TestVolumes(t *testing.T) {
+	for _, p := range []program.Pool{
+		{Kernel: []int64{2, 2, 2}, Stride: []int64{2, 2, 2}, Pad: []int64{0, 0, 0}, Dilation: []int64{1, 1, 1}},
+		{Kernel: []int64{3, 1, 2}, Stride: []int64{1, 2, 3}, Pad: []int64{1, 0, 1}, Dilation: []int64{1, 1, 1}, ExcludePad: true},
+		{Kernel: []int64{1, 3, 3}, Stride: []int64{1, 2, 2}, Pad: []int64{0, 1, 1}, Dilation: []int64{1, 1, 1}},
+		{Kernel: []int64{2, 2, 3}, Stride: []int64{1, 2, 1}, Pad: []int64{1, 1, 1}, Dilation: []int64{1, 1, 1}, Divisor: 5},
+		{Kernel: []int64{2, 3, 2}, Stride: []int64{2, 1, 1}, Pad: []int64{1, 1, 0}, Dilation: []int64{2, 1, 3}},
+	} {
+		small := []int64{2, 3, 0, 0, 0}
+		size := []int64{2, 3, 5, 6, 7}
+		for d := range 3 {
+			small[d+2] = (size[d+2]+2*p.Pad[d]-p.Dilation[d]*(p.Kernel[d]-1)-1)/p.Stride[d] + 1
+		}
+		volumes(t, fmt.Sprint(p), &program.Attrs{Pool: &p, Dims: []int64{2, 3, 4}}, size, small)
+	}
+	for _, small := range [][]int64{{3, 2, 3}, {1, 1, 1}, {5, 7, 2}, {9, 6, 7}} {
+		volumes(t, fmt.Sprint(small), &program.Attrs{Dims: []int64{2, 3, 4}}, []int64{2, 3, 5, 6, 7}, append([]int64{2, 3}, small...))
+	}
+	volumes(t, "a volume alone", &program.Attrs{Dims: []int64{1, 2, 3}}, []int64{3, 5, 6, 7}, []int64{3, 2, 2, 3})
+}
+
+// volumes runs all poolings that attributes describe.
+func volumes(t *testing.T, name string, a *program.Attrs, size, small []int64) {
+	t.Run(name, func(t *testing.T) {
+		b := newDesk(t)
+		for i, dt := range trainingTypes {
+			for _, order := range []func([]int64) []int64{rowMajor, reversed} {
+				x, y := b.tensor(dt, size, order(size), int64(i)), b.tensor(dt, small, rowMajor(small), 0)
+				g, dx := b.tensor(dt, small, order(small), 0), b.tensor(dt, size, order(size), 0)
+				index := b.tensor(graph.Int64, small, order(small), 0)
+				if a.Pool == nil {
+					b.call("adaptive_avg_pool2d", a, []validate.Tensor{y}, onDevice(&x))
+					b.call("adaptive_avg_pool2d_backward", a, []validate.Tensor{dx}, onDevice(&g), onDevice(&x))
+					continue
+				}
+				b.call("max_pool_with_indices", a, []validate.Tensor{y, index}, onDevice(&x))
+				b.call("max_pool2d_with_indices_backward", a, []validate.Tensor{dx}, onDevice(&g), onDevice(&x), onDevice(&index))
+				if !slices.ContainsFunc(a.Pool.Dilation, func(d int64) bool { return d != 1 }) {
+					b.call("avg_pool2d", a, []validate.Tensor{y}, onDevice(&x))
+					b.call("avg_pool2d_backward", a, []validate.Tensor{dx}, onDevice(&g), onDevice(&x))
+				}
+			}
+		}
+	})
+}
