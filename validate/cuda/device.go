@@ -279,9 +279,6 @@ func (d *Device) Supports(n *program.Node) error {
 			return fmt.Errorf("%s: %d dims, at most %d", name, len(t.Shape), maxDims)
 		}
 	}
-	if a := n.Attrs; a != nil && a.Conv != nil && len(a.Conv.Stride) > 2 && d.dnn == nil {
-		return fmt.Errorf("%s: %d spatial dims: %w", name, len(a.Conv.Stride), d.noDNN)
-	}
 	if k.accepts != nil {
 		return k.accepts(n)
 	}

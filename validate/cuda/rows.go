@@ -171,7 +171,7 @@ func (d *Device) Work(n *program.Node) (int64, error) {
 // Needs is how much of its work a node cannot run without: all of it, but where
 // memplan's own kernels for convolutions can stand in for cuDNN's.
 func (d *Device) Needs(n *program.Node) (int64, error) {
-	if a := n.Attrs; a != nil && a.Conv != nil && len(a.Conv.Stride) <= 2 {
+	if a := n.Attrs; a != nil && a.Conv != nil {
 		return arrayBytes(sketch(n)), nil
 	}
 	return d.Work(n)

@@ -11,11 +11,11 @@ import (
 
 // volumesArgs is Volumes of pool_deep.cu.
 type volumesArgs struct {
-	n, c                                    int64
-	inStride, outStride, indexStride        [5]int64
-	in, out, index                          uint64
-	size, outs                              [3]int32
-	k, s, p, d                              [3]int32
+	n, c                                 int64
+	inStride, outStride, indexStride     [5]int64
+	in, out, index                       uint64
+	size, outs                           [3]int32
+	k, s, p, d                           [3]int32
 	adaptive, divisor, excludePad, dtype int32
 }
 
@@ -75,4 +75,49 @@ func (r *run) volumes(name string, large, small, index *validate.Tensor, back bo
 		return launch(r.d, "pool_deep", name+"_backward", along(large.Elems()), &a)
 	}
 	return launch(r.d, "pool_deep", name+"_forward", along(small.Elems()), &a)
+}
+
+// deepArgs is Deep of conv_deep.cu.
+type deepArgs struct {
+	n, c, k                           int64
+	inStride, outStride, weightStride [5]int64
+	in, weight, out                   uint64
+	size, outs, taps                  [3]int32
+	s, p, d                           [3]int32
+	groups, dtype                     int32
+}
+
+// deepConv runs a pass of a convolution over three dims by memplan's own kernels.
+func (r *run) deepConv(p pass, x, w, y, out *validate.Tensor) error {
+	c := r.attrs().Conv
+	if !isTraining(x.DType) || w.DType != x.DType || y.DType != x.DType {
+		return fmt.Errorf("no own kernel for a convolution of %v, %v and %v", x.DType, w.DType, y.DType)
+	}
+	a := deepArgs{groups: int32(c.Groups), dtype: dtype(x), out: r.ptr(out)}
+	var lead [2]int64
+	var err error
+	if lead, a.size, a.inStride, err = volume(x); err != nil {
+		return err
+	}
+	a.n, a.c = lead[0], lead[1]
+	if lead, a.outs, a.outStride, err = volume(y); err != nil {
+		return err
+	}
+	a.k = lead[1]
+	if _, a.taps, a.weightStride, err = volume(w); err != nil {
+		return err
+	}
+	for i := range 3 {
+		a.s[i], a.p[i], a.d[i] = int32(c.Stride[i]), int32(c.Pad[i]), int32(c.Dilation[i])
+	}
+	switch p {
+	case forwardPass:
+		a.in, a.weight = r.ptr(x), r.ptr(w)
+		return launch(r.d, "conv_deep", "deep_forward", sweep(y.Elems()), &a)
+	case dataPass:
+		a.in, a.weight = r.ptr(y), r.ptr(w)
+		return launch(r.d, "conv_deep", "deep_data", sweep(x.Elems()), &a)
+	}
+	a.in, a.weight = r.ptr(x), r.ptr(y)
+	return launch(r.d, "conv_deep", "deep_filter", grid{x: w.Elems(), tx: 256}, &a)
 }
