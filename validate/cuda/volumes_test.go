@@ -68,3 +68,35 @@ func volumes(t *testing.T, name string, a *program.Attrs, size, small []int64) {
 		}
 	})
 }
+
+// TestDeepConvolutions runs own kernels for convolutions over three dims: groups,
+// strides, dilation, padding, transposed ones, and tensors in two orders of dims.
+func TestDeepConvolutions(t *testing.T) {
+	t.Setenv(pathsEnv, "own")
+	for _, c := range []struct {
+		name       string
+		conv       program.Conv
+		x, w, y    []int64
+		reversedIn bool
+	}{
+		{"groups", program.Conv{Stride: []int64{1, 2, 1}, Pad: []int64{0, 1, 2}, Dilation: []int64{1, 1, 2}, OutPad: []int64{0, 0, 0}, Groups: 2}, []int64{2, 4, 3, 5, 6}, []int64{6, 2, 2, 3, 3}, []int64{2, 6, 2, 3, 6}, false},
+		{"one group", program.Conv{Stride: []int64{2, 1, 3}, Pad: []int64{1, 0, 1}, Dilation: []int64{2, 1, 1}, OutPad: []int64{0, 0, 0}, Groups: 1}, []int64{1, 3, 6, 4, 8}, []int64{5, 3, 3, 2, 4}, []int64{1, 5, 2, 3, 3}, true},
+		{"transposed", program.Conv{Stride: []int64{2, 1, 2}, Pad: []int64{1, 0, 0}, Dilation: []int64{1, 1, 1}, OutPad: []int64{1, 0, 0}, Groups: 1, Transposed: true}, []int64{2, 3, 2, 3, 2}, []int64{3, 4, 3, 2, 2}, []int64{2, 4, 4, 4, 4}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newDesk(t)
+			a := &program.Attrs{Conv: &c.conv}
+			for _, dt := range trainingTypes {
+				order := rowMajor
+				if c.reversedIn {
+					order = reversed
+				}
+				x, w, y := b.tensor(dt, c.x, order(c.x), 1), b.tensor(dt, c.w, order(c.w), 0), b.tensor(dt, c.y, rowMajor(c.y), 0)
+				channels := b.rows(dt, c.y[1])
+				g, dx, dw, db := b.tensor(dt, c.y, order(c.y), 0), b.tensor(dt, c.x, rowMajor(c.x), 0), b.tensor(dt, c.w, order(c.w), 0), b.rows(dt, c.y[1])
+				b.call("convolution", a, []validate.Tensor{y}, onDevice(&x), onDevice(&w), onDevice(&channels))
+				b.call("convolution_backward", a, []validate.Tensor{dx, dw, db}, onDevice(&g), onDevice(&x), onDevice(&w))
+			}
+		})
+	}
+}
