@@ -16,7 +16,7 @@ import (
 func reversed(shape []int64) []int64 {
 	back := slices.Clone(shape)
 	slices.Reverse(back)
-	out := rowMajor(back)
+	out := validate.RowMajor(back)
 	slices.Reverse(out)
 	return out
 }
@@ -47,22 +47,23 @@ func TestVolumes(t *testing.T) {
 // volumes runs all poolings that attributes describe.
 func volumes(t *testing.T, name string, a *program.Attrs, size, small []int64) {
 	t.Run(name, func(t *testing.T) {
-		b := newDesk(t)
+		b := memoryBench(t)
 		for i, dt := range trainingTypes {
-			for _, order := range []func([]int64) []int64{rowMajor, reversed} {
-				x, y := b.tensor(dt, size, order(size), int64(i)), b.tensor(dt, small, rowMajor(small), 0)
-				g, dx := b.tensor(dt, small, order(small), 0), b.tensor(dt, size, order(size), 0)
-				index := b.tensor(graph.Int64, small, order(small), 0)
+			for _, order := range []func([]int64) []int64{validate.RowMajor, reversed} {
+				b.clear()
+				x, y := b.tensorAt(int64(i), dt, order(size), size...), b.result(dt, nil, small...)
+				g, dx := b.tensor(dt, order(small), small...), b.result(dt, order(size), size...)
+				index := b.result(graph.Int64, order(small), small...)
 				if a.Pool == nil {
-					b.call("adaptive_avg_pool2d", a, []validate.Tensor{y}, onDevice(&x))
-					b.call("adaptive_avg_pool2d_backward", a, []validate.Tensor{dx}, onDevice(&g), onDevice(&x))
+					b.run("adaptive_avg_pool2d", a, []*validate.Tensor{y}, x)
+					b.run("adaptive_avg_pool2d_backward", a, []*validate.Tensor{dx}, g, x)
 					continue
 				}
-				b.call("max_pool_with_indices", a, []validate.Tensor{y, index}, onDevice(&x))
-				b.call("max_pool2d_with_indices_backward", a, []validate.Tensor{dx}, onDevice(&g), onDevice(&x), onDevice(&index))
+				b.run("max_pool_with_indices", a, []*validate.Tensor{y, index}, x)
+				b.run("max_pool2d_with_indices_backward", a, []*validate.Tensor{dx}, g, x, index)
 				if !slices.ContainsFunc(a.Pool.Dilation, func(d int64) bool { return d != 1 }) {
-					b.call("avg_pool2d", a, []validate.Tensor{y}, onDevice(&x))
-					b.call("avg_pool2d_backward", a, []validate.Tensor{dx}, onDevice(&g), onDevice(&x))
+					b.run("avg_pool2d", a, []*validate.Tensor{y}, x)
+					b.run("avg_pool2d_backward", a, []*validate.Tensor{dx}, g, x)
 				}
 			}
 		}
@@ -84,18 +85,18 @@ func TestDeepConvolutions(t *testing.T) {
 		{"transposed", program.Conv{Stride: []int64{2, 1, 2}, Pad: []int64{1, 0, 0}, Dilation: []int64{1, 1, 1}, OutPad: []int64{1, 0, 0}, Groups: 1, Transposed: true}, []int64{2, 3, 2, 3, 2}, []int64{3, 4, 3, 2, 2}, []int64{2, 4, 4, 4, 4}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := newDesk(t)
+			b := memoryBench(t)
 			a := &program.Attrs{Conv: &c.conv}
 			for _, dt := range trainingTypes {
-				order := rowMajor
+				order := validate.RowMajor
 				if c.reversedIn {
 					order = reversed
 				}
-				x, w, y := b.tensor(dt, c.x, order(c.x), 1), b.tensor(dt, c.w, order(c.w), 0), b.tensor(dt, c.y, rowMajor(c.y), 0)
-				channels := b.rows(dt, c.y[1])
-				g, dx, dw, db := b.tensor(dt, c.y, order(c.y), 0), b.tensor(dt, c.x, rowMajor(c.x), 0), b.tensor(dt, c.w, order(c.w), 0), b.rows(dt, c.y[1])
-				b.call("convolution", a, []validate.Tensor{y}, onDevice(&x), onDevice(&w), onDevice(&channels))
-				b.call("convolution_backward", a, []validate.Tensor{dx, dw, db}, onDevice(&g), onDevice(&x), onDevice(&w))
+				b.clear()
+				x, w, y := b.tensorAt(1, dt, order(c.x), c.x...), b.tensor(dt, order(c.w), c.w...), b.result(dt, nil, c.y...)
+				g, dx, dw := b.tensor(dt, order(c.y), c.y...), b.result(dt, nil, c.x...), b.result(dt, order(c.w), c.w...)
+				b.run("convolution", a, []*validate.Tensor{y}, x, w, b.tensor(dt, nil, c.y[1]))
+				b.run("convolution_backward", a, []*validate.Tensor{dx, dw, b.result(dt, nil, c.y[1])}, g, x, w)
 			}
 		})
 	}
