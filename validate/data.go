@@ -130,6 +130,11 @@ func (r *resident) values(s *program.Storage, src Source, seed uint64) (func(i u
 	return func(i uint64) float64 { return bound * (2*Uniform(seed, i) - 1) }, nil
 }
 
+// Encode writes row-major numbers as elements of a type.
+func Encode(t graph.DType, values []float64) ([]byte, error) {
+	return encode(t, int64(len(values)), func(i uint64) float64 { return values[i] })
+}
+
 // encode writes numbers as elements of a type, row-major. f is called side by
 // side.
 func encode(t graph.DType, n int64, f func(i uint64) float64) ([]byte, error) {

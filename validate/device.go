@@ -89,11 +89,13 @@ type Call struct {
 
 // An Operand is a tensor on the device, a number, a constant, or absent.
 type Operand struct {
-	Kind   OperandKind
-	Tensor Tensor    // OnDevice
-	Value  float64   // IsNumber
-	Shape  []int64   // IsArray
-	Values []float64 // IsArray, row-major
+	Kind    OperandKind
+	Tensor  Tensor      // OnDevice
+	Value   float64     // IsNumber
+	DType   graph.DType // IsArray
+	Shape   []int64     // IsArray
+	Strides []int64     // IsArray, in elements of Values
+	Values  []float64   // IsArray
 }
 
 // An OperandKind says which.

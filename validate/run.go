@@ -274,7 +274,7 @@ func (r *runner) resolve(n *program.Node) *Call {
 		case program.Number:
 			c.Args[i] = Operand{Kind: IsNumber, Value: a.Value}
 		case program.Array:
-			c.Args[i] = Operand{Kind: IsArray, Shape: a.Array.Shape, Values: a.Array.Values}
+			c.Args[i] = Operand{Kind: IsArray, DType: a.Array.DType, Shape: a.Array.Shape, Strides: a.Array.Strides, Values: a.Array.Values}
 		default:
 			c.Args[i] = Operand{Kind: OnDevice, Tensor: r.tensor(&n.In[a.In])}
 		}

@@ -413,13 +413,52 @@ func number(d graph.DType, v float64) *Tensor {
 
 // onHost describes a host tensor as an operand.
 func (t *Tensor) onHost() program.Arg {
-	switch n := t.Numel(); {
-	case len(t.values) == 1:
+	if len(t.values) == 1 {
 		return program.Arg{In: program.Number, Value: t.values[0]}
-	case t.values != nil && int64(len(t.values)) == n && t.contiguous():
-		return program.Arg{In: program.Array, Array: &program.HostArray{Shape: t.Shape, Values: t.values}}
+	}
+	if a := t.seen(); a != nil {
+		return program.Arg{In: program.Array, Array: a}
 	}
 	return program.Arg{In: program.Unknown}
+}
+
+// seen is what a window shows of a CPU tensor's elements, nil if those are not
+// known. Along a dim in which all are the same they are listed once.
+func (t *Tensor) seen() *program.HostArray {
+	a := &program.HostArray{DType: t.DType, Shape: t.Shape}
+	if t.contiguous() && t.Offset == 0 && int64(len(t.values)) == t.Numel() {
+		a.Strides, a.Values = contiguousStrides(t.Shape), t.values
+		return a
+	}
+	once := slices.Clone(t.Shape)
+	for d, stride := range t.Strides {
+		if stride == 0 {
+			once[d] = min(once[d], 1)
+		}
+	}
+	if a.Strides = contiguousStrides(once); numel(once) > int64(len(t.values)) {
+		return nil
+	}
+	places := []int64{t.Offset}
+	for d, n := range once {
+		if once[d] != t.Shape[d] {
+			a.Strides[d] = 0
+		}
+		next := make([]int64, 0, int64(len(places))*n)
+		for _, at := range places {
+			for i := range n {
+				next = append(next, at+i*t.Strides[d])
+			}
+		}
+		places = next
+	}
+	for _, at := range places {
+		if at < 0 || at >= int64(len(t.values)) {
+			return nil
+		}
+		a.Values = append(a.Values, t.values[at])
+	}
+	return a
 }
 
 // unary appends one kernel that reads in and makes one output laid out by

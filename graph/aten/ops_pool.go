@@ -99,7 +99,7 @@ func runMaxPool(e *Eager, c *Call) []*Tensor {
 func runAvgPool(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "self")
 	shape, pool := c.poolShape(x, spatial(c.Op), false)
-	return []*Tensor{e.avgPool("avg_pool2d", "AvgPool2DBackward0", x, shape, pool)}
+	return []*Tensor{e.avgPool("avg_pool2d", "AvgPool2DBackward0", x, len(pool.Kernel), shape, pool)}
 }
 
 // spatialDims are the last n dims of x.
@@ -111,15 +111,21 @@ func spatialDims(x *Tensor, n int) []int {
 	return dims
 }
 
-// avgPool averages over windows, or, without a pool, over what the sizes give.
-func (e *Eager) avgPool(op, node string, x *Tensor, shape []int64, pool *program.Pool) *Tensor {
+// avgPool averages over windows of n dims, or, without a pool, over what the sizes
+// give.
+func (e *Eager) avgPool(op, node string, x *Tensor, n int, shape []int64, pool *program.Pool) *Tensor {
+	windows := func(k *kernel) {
+		if k.attrs().Pool = pool; pool == nil {
+			k.dims(spatialDims(x, n)...)
+		}
+	}
 	k := e.begin(op, x)
-	k.attrs().Pool = pool
+	windows(k)
 	o := k.alloc(shape, lastOr(x, shape), x.DType)
 	k.flops(x.Numel()).end()
 	e.record(node, []*Tensor{o}, []*Tensor{x}, []*Tensor{x}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		k := e.begin(op+"_backward", g[0], s[0])
-		k.attrs().Pool = pool
+		windows(k)
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
 		return []*Tensor{k.end()}
 	})
@@ -138,7 +144,7 @@ func runAdaptiveAvgPool(e *Eager, c *Call) []*Tensor {
 		shape[x.dim()-n+i] = size[i]
 	}
 	if !one {
-		return []*Tensor{e.avgPool("adaptive_avg_pool2d", "AdaptiveAvgPool2DBackward0", x, shape, nil)}
+		return []*Tensor{e.avgPool("adaptive_avg_pool2d", "AdaptiveAvgPool2DBackward0", x, n, shape, nil)}
 	}
 	dims := Arg{Kind: graph.ArgList}
 	for i := range n {

@@ -15,6 +15,7 @@ type rnn struct {
 	directions                         int64 // 1 or 2
 	bias, dropout                      bool
 	first, relu                        bool // the batch is the input's first dim; the cell is rnn_relu
+	foreign                            bool // states or parameters are not as PyTorch's modules have them
 	d                                  graph.DType
 }
 
@@ -27,8 +28,11 @@ func (r *rnn) said(k *kernel, args []program.Arg) {
 	}
 	flag := map[bool]float64{true: 1}
 	k.scalars(cell, float64(r.layers), float64(r.directions), flag[r.bias], flag[r.first]).attrs().Args = args
-	if r.dropout {
+	switch {
+	case r.dropout:
 		k.inexact("dropout between recurrent layers")
+	case r.foreign:
+		k.inexact("states or parameters that are no PyTorch module's: a recurrent operator of ONNX orders gates and stacks directions in its own way")
 	}
 }
 
@@ -132,6 +136,10 @@ func runRNN(e *Eager, c *Call) []*Tensor {
 	first := c.bool(8, "batch_first", false)
 	r := &rnn{cell: rnnCells[c.Op], layers: c.int(4, "num_layers", 1), hidden: states[0].Shape[len(states[0].Shape)-1], input: x.Shape[2], time: x.Shape[0], batch: x.Shape[1],
 		directions: 1, bias: c.bool(3, "has_biases", true), dropout: c.float(5, "dropout", 0) > 0 && c.bool(6, "train", true) && e.grad, d: x.DType, first: first, relu: c.Op == "rnn_relu"}
+	for _, t := range slices.Concat(states, params) {
+		r.foreign = r.foreign || t.Storage == program.None
+	}
+	r.foreign = r.foreign || params[0].dim() != 2
 	if c.bool(7, "bidirectional", false) {
 		r.directions = 2
 	}

@@ -312,7 +312,7 @@ func (p *patLift) single(table *rules, i int32) {
 		p.to[n.Outputs[0]] = p.value(id)
 		return
 	}
-	if p.allHost(n) {
+	if p.allHost(n) && !p.repeats(n) {
 		return
 	}
 	for _, r := range table.single[p.ops[i]] {
@@ -324,6 +324,16 @@ func (p *patLift) single(table *rules, i int32) {
 		}
 	}
 	p.unlifted(n)
+}
+
+// repeats reports a node that shows a known constant so often that inference does
+// not list its elements: a call of it does.
+func (p *patLift) repeats(n *graph.Node) bool {
+	if n.Op != "Expand" || !p.src.Values[p.resolve(n.Inputs[0])].Const.Known() || p.src.Values[n.Outputs[0]].Const.Known() {
+		return false
+	}
+	_, ok := p.size(n.Outputs[0])
+	return ok
 }
 
 // vague reports a node that reads a tensor of unknown size in a graph whose

@@ -1,5 +1,7 @@
 package program
 
+import "github.com/memplan/memplan/graph"
+
 // Attrs are the arguments of a call that are not tensors on the device. A
 // node's kernel (Node.Does), its tensors and its Attrs say exactly what is
 // computed; a nil *Attrs has none of them. What the list Scalars means is
@@ -73,10 +75,13 @@ type Arg struct {
 	Array *HostArray
 }
 
-// A HostArray is a constant of more than one element, row-major.
+// A HostArray is a constant of more than one element. Strides count elements of
+// Values: row-major ones, but 0 along a dim in which all are the same.
 type HostArray struct {
-	Shape  []int64
-	Values []float64
+	DType   graph.DType
+	Shape   []int64
+	Strides []int64
+	Values  []float64
 }
 
 // Conv are the arguments of a convolution and of its backward.

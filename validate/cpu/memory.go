@@ -184,7 +184,7 @@ func (r *run) reader(i int, shape []int64) reader {
 	case validate.OnDevice:
 		return r.tensorReader(&a.Tensor, shape)
 	case validate.IsArray:
-		return reader{kind: a.Kind, list: a.Values, walk: newWalk(shape, broadcastStrides(a.Shape, validate.RowMajor(a.Shape), shape))}
+		return reader{kind: a.Kind, list: a.Values, walk: newWalk(shape, broadcastStrides(a.Shape, a.Strides, shape))}
 	}
 	return reader{kind: validate.IsNumber, value: a.Value}
 }

@@ -32,6 +32,9 @@ func (r *run) newPool(in, out []int64) *pool {
 		p.excludePad, p.divisor = a.Pool.ExcludePad, int(a.Pool.Divisor)
 	} else {
 		p.adaptive = true
+		if a != nil && len(a.Dims) > 0 {
+			n = len(a.Dims)
+		}
 	}
 	p.in, p.out = spatial3(in[len(in)-n:]), spatial3(out[len(out)-n:])
 	p.planes = int(validate.Elems(in[:len(in)-n]))

@@ -54,6 +54,9 @@ type Device struct {
 	timing bool
 	events []cu.Event // two for each call
 	spare  []cu.Event
+
+	arrays map[arrayID][]byte // constants as the driver copies them
+	pinned runtime.Pinner     // what of them it may read from
 }
 
 // granularity is what the driver rounds allocations up to.
@@ -73,7 +76,7 @@ func Open(opt Options) (*Device, error) {
 		return nil, err
 	}
 	before := used(opt.Ordinal)
-	d := &Device{paths: paths, opt: opt, modules: map[string]cu.Module{}, functions: map[kernelID]cu.Function{}, fallbacks: map[string]int{}}
+	d := &Device{paths: paths, opt: opt, modules: map[string]cu.Module{}, functions: map[kernelID]cu.Function{}, fallbacks: map[string]int{}, arrays: map[arrayID][]byte{}}
 	if d.dev, err = cu.GetDevice(opt.Ordinal); err != nil {
 		return nil, explain("opening the device", err)
 	}
@@ -268,21 +271,13 @@ func (d *Device) Supports(n *program.Node) error {
 	if !ok {
 		return fmt.Errorf("%s: not on this device", name)
 	}
-	for _, t := range append(n.In[:len(n.In):len(n.In)], n.Out...) {
+	for _, t := range slices.Concat(n.In, n.Out, constants(n)) {
 		if _, ok := dtypes[t.DType]; !ok && name != "step" {
 			return fmt.Errorf("%s: elements of type %v", name, t.DType)
 		}
 		if len(t.Shape) > maxDims {
 			return fmt.Errorf("%s: %d dims, at most %d", name, len(t.Shape), maxDims)
 		}
-	}
-	for i := range n.Args() {
-		if n.Arg(i).In == program.Array && name != "copy" {
-			return fmt.Errorf("%s: operand %d is a constant array", name, i)
-		}
-	}
-	if a := n.Attrs; a != nil && a.Conv != nil && len(a.Conv.Stride) > 2 && d.dnn == nil {
-		return fmt.Errorf("%s: %d spatial dims: %w", name, len(a.Conv.Stride), d.noDNN)
 	}
 	if k.accepts != nil {
 		return k.accepts(n)
@@ -303,7 +298,11 @@ func (d *Device) Run(c *validate.Call) error {
 	if err := d.mark(); err != nil {
 		return err
 	}
-	if err := k.start(&run{d: d, c: c}); err != nil {
+	given, err := d.bring(c)
+	if err == nil {
+		err = k.start(&run{d: d, c: given})
+	}
+	if err != nil {
 		return fmt.Errorf("%s %q: %w", c.Kernel, c.Node.Name, err)
 	}
 	return d.mark()
@@ -377,7 +376,9 @@ func (d *Device) Close() error {
 		err = errors.Join(err, cu.MemFree(d.arena))
 		d.size = 0
 	}
-	return errors.Join(err, d.ctx.Destroy())
+	err = errors.Join(err, d.ctx.Destroy())
+	d.pinned.Unpin()
+	return err
 }
 
 // broken describes a driver's status by number.

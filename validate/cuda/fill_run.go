@@ -3,14 +3,9 @@
 package cuda
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
-	"unsafe"
 
-	"gorgonia.org/cu"
-
-	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/validate"
 )
 
@@ -67,46 +62,6 @@ func (r *run) fill(out *validate.Tensor, kind int32, in *validate.Tensor) error 
 	copy(a.size[:], out.Shape)
 	copy(a.stride[:], out.Strides)
 	return launch(r.d, "fill", "fill_index", sweep(a.n), &a)
-}
-
-// constant brings an array that the file holds to the device.
-func (r *run) constant(out *validate.Tensor, shape []int64, values []float64) error {
-	if int64(len(values)) != out.Elems() || !out.RowMajor() {
-		return fmt.Errorf("a constant of %v for %v with strides %v", shape, out.Shape, out.Strides)
-	}
-	data, err := encode(out.DType, values)
-	if err != nil || len(data) == 0 {
-		return err
-	}
-	if err := r.d.stream.Synchronize(); err != nil {
-		return explain("running the step", err)
-	}
-	return explain("copying to the device", cu.MemcpyHtoD(r.d.at(out.At), unsafe.Pointer(&data[0]), int64(len(data))))
-}
-
-// encode lays out numbers as a type does.
-func encode(d graph.DType, values []float64) ([]byte, error) {
-	var out []byte
-	for _, v := range values {
-		switch d {
-		case graph.Float32:
-			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(v)))
-		case graph.BFloat16:
-			b := math.Float32bits(float32(v))
-			out = binary.LittleEndian.AppendUint16(out, uint16((b+0x7fff+b>>16&1)>>16))
-		case graph.Float64:
-			out = binary.LittleEndian.AppendUint64(out, math.Float64bits(v))
-		case graph.Int64:
-			out = binary.LittleEndian.AppendUint64(out, uint64(int64(v)))
-		case graph.Int32:
-			out = binary.LittleEndian.AppendUint32(out, uint32(int32(v)))
-		case graph.Bool, graph.Uint8:
-			out = append(out, uint8(v))
-		default:
-			return nil, fmt.Errorf("a constant of type %v", d)
-		}
-	}
-	return out, nil
 }
 
 // emptyRowsArgs is EmptyRows of fill.cu.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"gorgonia.org/cu"
+
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
@@ -17,7 +19,9 @@ type embeddingArgs struct {
 	index, in, out                uint64
 	skip                          int64
 	indexCols, indexRow, indexCol int64
-	dtype, indexDType             int32
+	chunks                        uint64
+	chunk                         int64
+	words, dtype, indexDType, _   int32
 }
 
 // maxIndices is how many index tensors a call may have.
@@ -52,7 +56,7 @@ func indexKernels(register func(k kernel, names ...string)) {
 		return nil
 	}
 	register(kernel{rows: tableRows, run: embedding}, "embedding")
-	register(kernel{rows: gradientRows, spare: true, run: embeddingBackward}, "embedding_dense_backward")
+	register(kernel{rows: gradientRows, spare: true, run: embeddingBackward, work: func(r *run) int64 { return chunksOf(r).bytes() }}, "embedding_dense_backward")
 	register(kernel{run: index, accepts: few}, "index")
 	register(kernel{run: indexBackward, accepts: few}, "index_backward")
 	register(kernel{run: func(r *run) error { return r.pick(false, false) }}, "index_select")
@@ -155,8 +159,48 @@ func embeddingBackward(r *run) error {
 	}
 	a := embeddingArgs{tokens: idx.Elems(), cols: out.Shape[1], rows: out.Shape[0], rowStride: out.Strides[0], index: r.ptr(idx), in: r.ptr(g), out: r.ptr(out),
 		skip: int64(r.scalar(0, -1)), dtype: dtype(g), indexDType: dtype(idx), indexCols: rows[0], indexRow: rows[1], indexCol: rows[2]}
+	if c := chunksOf(r); c.words > 0 && r.c.Work.Bytes >= c.bytes() {
+		a.chunks, a.chunk, a.words = uint64(r.d.at(r.c.Work.At)), c.tokens, int32(c.words)
+		if err := cu.MemsetD8Async(r.d.at(r.c.Work.At), 0, c.bytes(), r.d.stream); err != nil {
+			return explain("filling memory", err)
+		}
+		if err := launch(r.d, "index", "embedding_mark", along(a.tokens), &a); err != nil {
+			return err
+		}
+	}
 	return launch(r.d, "index", "embedding_backward", grid{x: a.tokens, tx: 256}, &a)
 }
+
+// chunks say for each row of a table which chunks of the tokens have it, a bit
+// each, so that the row's sum reads those alone: without, it reads all tokens.
+type chunks struct {
+	rows, words int64 // of bits for a row; 0: there are too few tokens
+	tokens      int64 // of a chunk
+}
+
+// The chunks of a table's gradient: of at least as many tokens as a block reads at
+// once, and as few as make no row longer than the most words.
+const (
+	fewTokens   = 2048
+	leastChunk  = 256
+	mostWords   = 8
+	bitsOfAWord = 32
+)
+
+func chunksOf(r *run) chunks {
+	idx, out := r.arg(1), r.result(0)
+	if idx == nil || out == nil || len(out.Shape) != 2 || idx.Elems() < fewTokens {
+		return chunks{}
+	}
+	c := chunks{rows: out.Shape[0], tokens: leastChunk}
+	for c.tokens*mostWords*bitsOfAWord < idx.Elems() {
+		c.tokens *= 2
+	}
+	c.words = (idx.Elems() + c.tokens*bitsOfAWord - 1) / (c.tokens * bitsOfAWord)
+	return c
+}
+
+func (c chunks) bytes() int64 { return 4 * c.rows * c.words }
 
 // zero fills a tensor's elements with zeros.
 func (r *run) zero(t *validate.Tensor) error {

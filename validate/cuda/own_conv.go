@@ -23,6 +23,9 @@ type convArgs struct {
 // ownLikes says, or none.
 func (r *run) ownConv(p pass, x, w, y, out *validate.Tensor, work validate.Span) error {
 	c := r.attrs().Conv
+	if len(c.Stride) == 3 {
+		return r.deepConv(p, x, w, y, out)
+	}
 	a, err := convOf(c, x, w, y)
 	if err != nil {
 		return err

@@ -33,12 +33,11 @@ type denseArgs struct {
 func pointwiseKernels(register func(k kernel, names ...string)) {
 	for i := range Operators {
 		switch op := &Operators[i]; op.Name {
-		case "copy", "native_dropout_backward", "mse", "mse_loss_backward", "glu", "glu_value_backward", "glu_gate_backward", "div_trunc", "bitwise_not":
+		case "native_dropout_backward", "mse", "mse_loss_backward", "glu", "glu_value_backward", "glu_gate_backward", "div_trunc", "bitwise_not":
 		default:
 			register(kernel{run: func(r *run) error { return r.elementwise(op, r.params(op)) }}, op.Name)
 		}
 	}
-	register(kernel{rows: unless(fromDevice, only(nil, []int{0})), run: copyKernel}, "copy")
 	register(kernel{run: dropoutBackward}, "native_dropout_backward")
 	register(kernel{run: mseBackward}, "mse_loss_backward")
 	register(kernel{run: maskBias}, "mask_bias")
@@ -76,19 +75,6 @@ func (r *run) elementwise(op *Operator, p [4]float64) error {
 		}
 	}
 	return r.pointwise(name, r.result(0), p, r.c.Args[:min(op.Inputs, len(r.c.Args))]...)
-}
-
-// fromDevice reports a call whose first operand the file does not hold.
-func fromDevice(r *run) bool { return r.c.Args[0].Kind != validate.IsArray }
-
-// copyKernel copies, converts and broadcasts; constants of the file come from
-// the host.
-func copyKernel(r *run) error {
-	out := r.result(0)
-	if a := &r.c.Args[0]; a.Kind == validate.IsArray {
-		return r.constant(out, a.Shape, a.Values)
-	}
-	return r.pointwise("copy", out, [4]float64{}, r.c.Args[0])
 }
 
 // maskBias makes 0 of what may be attended to, and minus infinity of the rest.

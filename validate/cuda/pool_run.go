@@ -12,13 +12,7 @@ import (
 
 // poolKernels are those of this file.
 func poolKernels(register func(k kernel, names ...string)) {
-	flat := func(n *program.Node) error {
-		if a := n.Attrs; a != nil && a.Pool != nil && len(a.Pool.Kernel) > 2 || len(n.Out) > 0 && len(n.Out[0].Shape) > 4 {
-			return fmt.Errorf("%s: windows of three dims", n.Does())
-		}
-		return nil
-	}
-	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("max_pool_forward", r.arg(0), r.result(0), r.result(1), false) }}, "max_pool_with_indices")
+	register(kernel{run: func(r *run) error { return r.pool("max_pool_forward", r.arg(0), r.result(0), r.result(1), false) }}, "max_pool_with_indices")
 	register(kernel{run: func(r *run) error { return r.resize(true, false) }}, "upsample_bilinear2d")
 	register(kernel{run: func(r *run) error { return r.resize(false, false) }}, "upsample_nearest2d")
 	register(kernel{run: func(r *run) error { return r.resize(true, true) }}, "upsample_bilinear2d_backward")
@@ -27,12 +21,12 @@ func poolKernels(register func(k kernel, names ...string)) {
 		if n.Attrs.Pool == nil {
 			return fmt.Errorf("%s: the windows are not said", n.Does())
 		}
-		return flat(n)
+		return nil
 	}}, "max_pool2d_with_indices_backward")
-	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("avg_pool_forward", r.arg(0), r.result(0), nil, false) }}, "avg_pool2d")
-	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("avg_pool_backward", r.result(0), r.arg(0), nil, true) }}, "avg_pool2d_backward")
-	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("adaptive_avg_forward", r.arg(0), r.result(0), nil, false) }}, "adaptive_avg_pool2d")
-	register(kernel{accepts: flat, run: func(r *run) error { return r.pool("adaptive_avg_backward", r.result(0), r.arg(0), nil, true) }}, "adaptive_avg_pool2d_backward")
+	register(kernel{run: func(r *run) error { return r.pool("avg_pool_forward", r.arg(0), r.result(0), nil, false) }}, "avg_pool2d")
+	register(kernel{run: func(r *run) error { return r.pool("avg_pool_backward", r.result(0), r.arg(0), nil, true) }}, "avg_pool2d_backward")
+	register(kernel{run: func(r *run) error { return r.pool("adaptive_avg_forward", r.arg(0), r.result(0), nil, false) }}, "adaptive_avg_pool2d")
+	register(kernel{run: func(r *run) error { return r.pool("adaptive_avg_backward", r.result(0), r.arg(0), nil, true) }}, "adaptive_avg_pool2d_backward")
 }
 
 // resizeArgs is Resize of pool.cu.
@@ -113,16 +107,30 @@ func image(t *validate.Tensor, spatial int) (size, stride [4]int64, err error) {
 	return size, stride, nil
 }
 
+// windowDims is how many dims the call's windows have.
+func (r *run) windowDims() int {
+	if p := r.attrs().Pool; p != nil {
+		return len(p.Kernel)
+	}
+	if n := len(r.attrs().Dims); n > 0 {
+		return n
+	}
+	return 2
+}
+
 // pool runs a pooling between the large tensor and the small one; back says that
 // it goes from the small to the large.
 func (r *run) pool(name string, large, small, index *validate.Tensor, back bool) error {
 	a := poolArgs{kh: 1, kw: 1, sh: 1, sw: 1, dh: 1, dw: 1, dtype: dtype(large), index: r.ptr(index)}
-	spatial := 2
-	if p := r.attrs().Pool; p != nil {
-		spatial = len(p.Kernel)
-		if spatial < 1 || spatial > 2 {
-			return fmt.Errorf("windows of %d dims", spatial)
+	spatial := r.windowDims()
+	if spatial == 3 {
+		kind := "average"
+		if strings.HasPrefix(name, "max_pool_") {
+			kind = "max"
 		}
+		return r.volumes(kind, large, small, index, back)
+	}
+	if p := r.attrs().Pool; p != nil {
 		get := func(v []int64, i int, def int64) int32 {
 			if j := i - (2 - spatial); j >= 0 && j < len(v) {
 				return int32(v[j])
@@ -135,8 +143,6 @@ func (r *run) pool(name string, large, small, index *validate.Tensor, back bool)
 		if p.ExcludePad {
 			a.excludePad = 1
 		}
-	} else if n := len(r.attrs().Dims); n > 0 {
-		spatial = n
 	}
 	in, is, err := image(large, spatial)
 	if err != nil {

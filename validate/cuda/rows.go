@@ -140,20 +140,23 @@ func (r *run) spare(bytes int64, taken uint64) int {
 	return -1
 }
 
-// Work is how many bytes a node's kernel wants to work in: a convolution's
-// passes, or row-major copies and what the kernel itself needs.
+// Work is how many bytes a node's kernel wants to work in: its constant operands
+// first (arrays.go), then a convolution's passes, or row-major copies and what
+// the kernel itself needs.
 func (d *Device) Work(n *program.Node) (int64, error) {
+	c := sketch(n)
+	bytes := arrayBytes(c)
 	if n.Attrs != nil && n.Attrs.Conv != nil {
-		return d.convWork(n)
+		more, err := d.convWork(n)
+		return bytes + more, err
 	}
 	k, ok := kernels[n.Does()]
 	if !ok || k.rows == nil && k.work == nil {
-		return 0, nil
+		return bytes, nil
 	}
-	r := &run{d: d, c: sketch(n)}
-	bytes := int64(0)
+	r := &run{d: d, c: withArrays(c)}
 	if k.work != nil {
-		bytes = padded(k.work(r))
+		bytes += padded(k.work(r))
 	}
 	l := k.relaid(r)
 	spare := k.spare && scratches(n) >= len(l.args)
@@ -168,8 +171,8 @@ func (d *Device) Work(n *program.Node) (int64, error) {
 // Needs is how much of its work a node cannot run without: all of it, but where
 // memplan's own kernels for convolutions can stand in for cuDNN's.
 func (d *Device) Needs(n *program.Node) (int64, error) {
-	if a := n.Attrs; a != nil && a.Conv != nil && len(a.Conv.Stride) <= 2 {
-		return 0, nil
+	if a := n.Attrs; a != nil && a.Conv != nil {
+		return arrayBytes(sketch(n)), nil
 	}
 	return d.Work(n)
 }
@@ -194,7 +197,7 @@ func sketch(n *program.Node) *validate.Call {
 		case program.Number:
 			c.Args[i] = number(a.Value)
 		case program.Array:
-			c.Args[i] = validate.Operand{Kind: validate.IsArray, Shape: a.Array.Shape, Values: a.Array.Values}
+			c.Args[i] = validate.Operand{Kind: validate.IsArray, DType: a.Array.DType, Shape: a.Array.Shape, Strides: a.Array.Strides, Values: a.Array.Values}
 		default:
 			c.Args[i] = onDevice(shown(n.In, int(a.In)))
 		}

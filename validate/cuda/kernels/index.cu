@@ -10,7 +10,9 @@ struct Embedding {
   void* out;      // the result; backward: the gradient of the table
   i64 skip;       // index whose row gets no gradient, or -1
   i64 index_cols, index_row, index_col; // indices in a row, and the strides of rows and of what is in them
-  int dtype, index_dtype;
+  u32* chunks; // backward: for each row `words` of bits, which chunks of tokens have it; or null
+  i64 chunk;   // tokens of a chunk
+  int words, dtype, index_dtype, pad;
 };
 
 __device__ __forceinline__ i64 token(const Embedding& a, i64 t) {
@@ -26,23 +28,57 @@ template <typename T> __device__ void embedding(const Embedding& a) {
 }
 extern "C" __global__ void embedding_forward(Embedding a) { DISPATCH(a.dtype, embedding<T>(a);) }
 
+__device__ __forceinline__ bool gets_none(const Embedding& a, i64 r) { return r == a.skip || r < 0 || r >= a.rows; }
+
+// embedding_mark sets the bits of the chunks that have each row. The order in which
+// bits are set makes no difference.
+extern "C" __global__ void embedding_mark(Embedding a) {
+  i64 t = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+  if (t >= a.tokens) return;
+  i64 r = token(a, t), c = t / a.chunk;
+  if (gets_none(a, r)) return;
+  u32 *word = a.chunks + r * a.words + c / 32, bit = 1u << c % 32;
+  if (!(*(volatile u32*)word & bit)) atomicOr(word, bit);
+}
+
+// next_chunk is token u, or the start of the next chunk with row r where u's has none
+// of it.
+__device__ __forceinline__ i64 next_chunk(const Embedding& a, i64 r, i64 u) {
+  if (!a.chunks || u >= a.tokens) return u;
+  i64 c = u / a.chunk;
+  for (int w = (int)(c / 32); w < a.words; w++) {
+    u32 bits = a.chunks[r * a.words + w];
+    if (w == c / 32) bits &= ~0u << c % 32;
+    if (!bits) continue;
+    i64 first = (i64)w * 32 + __ffs(bits) - 1;
+    return first == c ? u : first * a.chunk;
+  }
+  return a.tokens;
+}
+
 // The first token of each index adds the gradients of all tokens with it, in
 // their order, in float32. The table's gradient was zeroed before.
 template <typename T> __device__ void embedding_back(const Embedding& a) {
   __shared__ int seen;
   __shared__ u32 found[32];
   i64 t = blockIdx.x, r = token(a, t);
-  if (r == a.skip) return;
+  if (gets_none(a, r)) return;
   if (threadIdx.x == 0) seen = 0;
   __syncthreads();
-  for (i64 u = threadIdx.x; u < t; u += blockDim.x)
+  i64 own = a.chunks ? t / a.chunk : 0;
+  if (a.chunks && threadIdx.x <= own / 32) {
+    u32 bits = a.chunks[r * a.words + threadIdx.x];
+    if (threadIdx.x == own / 32) bits &= ~(~0u << own % 32);
+    if (bits) seen = 1;
+  }
+  for (i64 u = own * a.chunk + threadIdx.x; u < t; u += blockDim.x)
     if (token(a, u) == r) seen = 1;
   __syncthreads();
   if (seen) return;
   const int width = 4;
   for (i64 base = 0; base < a.cols; base += (i64)blockDim.x * width) {
     float sum[width] = {0, 0, 0, 0};
-    for (i64 u0 = t; u0 < a.tokens; u0 += blockDim.x) {
+    for (i64 u0 = t; u0 < a.tokens; u0 = next_chunk(a, r, u0 + blockDim.x)) {
       i64 u = u0 + threadIdx.x;
       u32 hit = __ballot_sync(0xffffffffu, u < a.tokens && token(a, u) == r);
       if ((threadIdx.x & 31) == 0) found[threadIdx.x >> 5] = hit;

@@ -93,6 +93,9 @@ func NewCall(kernel string, a program.Attrs, args []validate.Operand, results []
 			n.In = append(n.In, shown(&args[i].Tensor))
 		case validate.IsNumber:
 			a.Args = append(a.Args, program.Arg{In: program.Number, Value: args[i].Value})
+		case validate.IsArray:
+			o := &args[i]
+			a.Args = append(a.Args, program.Arg{In: program.Array, Array: &program.HostArray{DType: o.DType, Shape: o.Shape, Strides: o.Strides, Values: o.Values}})
 		default:
 			a.Args = append(a.Args, program.Arg{In: program.Absent})
 		}

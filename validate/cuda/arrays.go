@@ -1,0 +1,115 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/validate"
+)
+
+// Operands that the file holds (validate.IsArray) lie at the start of a
+// call's work while it runs: kernels see tensors.
+
+// An arrayID tells constants apart: programs share their numbers.
+type arrayID struct {
+	values *float64
+	n      int
+	dtype  graph.DType
+}
+
+// constants are a node's operands that the file holds, as tensors nowhere.
+func constants(n *program.Node) []program.Tensor {
+	var out []program.Tensor
+	for i := range n.Args() {
+		if a := n.Arg(i); a.In == program.Array {
+			out = append(out, program.Tensor{Storage: program.None, DType: a.Array.DType, Shape: a.Array.Shape, Strides: a.Array.Strides})
+		}
+	}
+	return out
+}
+
+// arrayBytes is what a call's constants take of its work, a multiple of
+// validate.Align.
+func arrayBytes(c *validate.Call) int64 {
+	bytes := int64(0)
+	for i := range c.Args {
+		if a := &c.Args[i]; a.Kind == validate.IsArray {
+			bytes += padded(a.DType.Bytes(int64(len(a.Values))))
+		}
+	}
+	return bytes
+}
+
+// withArrays is a call whose constants are tensors and whose work is what they
+// leave of it.
+func withArrays(c *validate.Call) *validate.Call {
+	if !slices.ContainsFunc(c.Args, func(a validate.Operand) bool { return a.Kind == validate.IsArray }) {
+		return c
+	}
+	out := *c
+	out.Args = slices.Clone(c.Args)
+	for i := range c.Args {
+		a := &c.Args[i]
+		if a.Kind != validate.IsArray {
+			continue
+		}
+		out.Args[i] = onDevice(&validate.Tensor{At: out.Work.At, DType: a.DType, Shape: a.Shape, Strides: a.Strides})
+		bytes := padded(a.DType.Bytes(int64(len(a.Values))))
+		out.Work.At += bytes
+		out.Work.Bytes -= bytes
+	}
+	return &out
+}
+
+// bring copies a call's constants to the device, behind the calls before it, and
+// returns the call as its kernel takes it.
+func (d *Device) bring(c *validate.Call) (*validate.Call, error) {
+	out := withArrays(c)
+	if out == c {
+		return c, nil
+	}
+	if out.Work.Bytes < 0 {
+		return nil, fmt.Errorf("the constant operands take %d bytes of work, and the plan has %d for the call: give it what Device.Needs asks for", arrayBytes(c), c.Work.Bytes)
+	}
+	for i := range c.Args {
+		if c.Args[i].Kind != validate.IsArray {
+			continue
+		}
+		data, err := d.encoded(&c.Args[i])
+		if err != nil {
+			return nil, fmt.Errorf("operand %d: %w", i, err)
+		}
+		if len(data) == 0 {
+			continue
+		}
+		if err := cu.MemcpyHtoDAsync(d.at(out.Args[i].Tensor.At), unsafe.Pointer(&data[0]), int64(len(data)), d.stream); err != nil {
+			return nil, explain("copying a constant to the device", err)
+		}
+	}
+	return out, nil
+}
+
+// encoded is a constant as the device has it. It stays where it is until the
+// device is closed: the copy may begin when the call that asked for it is over.
+func (d *Device) encoded(a *validate.Operand) ([]byte, error) {
+	id := arrayID{unsafe.SliceData(a.Values), len(a.Values), a.DType}
+	if data, ok := d.arrays[id]; ok {
+		return data, nil
+	}
+	data, err := validate.Encode(a.DType, a.Values)
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > 0 {
+		d.pinned.Pin(&data[0])
+	}
+	d.arrays[id] = data
+	return data, nil
+}
