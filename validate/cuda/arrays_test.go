@@ -45,7 +45,7 @@ func TestArrays(t *testing.T) {
 			{"index_select_backward", program.Attrs{Dims: []int64{0}}, to(dt, 4, 6), []validate.Operand{on(dt, 4, 6), rows}},
 			{"add", program.Attrs{}, to(dt, 4, 4), []validate.Operand{on(dt, 4, 4), constant(dt, []int64{4, 1}, 1, 2, -3, 0.5)}},
 			{"where", program.Attrs{}, to(dt, 4, 4), []validate.Operand{constant(graph.Bool, []int64{4}, 1, 0, 0, 1), on(dt, 4, 4), number(2)}},
-			{"copy", program.Attrs{}, *b.resultAt(3, dt, []int64{1, 4}, half...), []validate.Operand{constant(graph.Float32, []int64{6}, 1, 2, 3, -4, 5, 0.25)}},
+			{"copy", program.Attrs{}, *b.shifted(3).result(dt, []int64{1, 4}, half...), []validate.Operand{constant(graph.Float32, []int64{6}, 1, 2, 3, -4, 5, 0.25)}},
 			{"cat", program.Attrs{Dims: []int64{0}}, to(dt, 5, 2), []validate.Operand{constant(dt, []int64{2, 2}, 1, 2, 3, 4), on(dt, 3, 2)}},
 			{"mm", program.Attrs{}, to(dt, 2, 3), []validate.Operand{constant(dt, []int64{2, 2}, 1, 2, 3, 4), on(dt, 2, 3)}},
 			{"sum", program.Attrs{Dims: []int64{1}}, to(graph.Float32, 2), []validate.Operand{constant(graph.Float32, []int64{2, 3}, 1, 2, 3, 4, 5, 7)}},

@@ -51,7 +51,7 @@ func volumes(t *testing.T, name string, a *program.Attrs, size, small []int64) {
 		for i, dt := range trainingTypes {
 			for _, order := range []func([]int64) []int64{validate.RowMajor, reversed} {
 				b.clear()
-				x, y := b.tensorAt(int64(i), dt, order(size), size...), b.result(dt, nil, small...)
+				x, y := b.shifted(int64(i)).tensor(dt, order(size), size...), b.result(dt, nil, small...)
 				g, dx := b.tensor(dt, order(small), small...), b.result(dt, order(size), size...)
 				index := b.result(graph.Int64, order(small), small...)
 				if a.Pool == nil {
@@ -93,7 +93,7 @@ func TestDeepConvolutions(t *testing.T) {
 					order = reversed
 				}
 				b.clear()
-				x, w, y := b.tensorAt(1, dt, order(c.x), c.x...), b.tensor(dt, order(c.w), c.w...), b.result(dt, nil, c.y...)
+				x, w, y := b.shifted(1).tensor(dt, order(c.x), c.x...), b.tensor(dt, order(c.w), c.w...), b.result(dt, nil, c.y...)
 				g, dx, dw := b.tensor(dt, order(c.y), c.y...), b.result(dt, nil, c.x...), b.result(dt, order(c.w), c.w...)
 				b.run("convolution", a, []*validate.Tensor{y}, x, w, b.tensor(dt, nil, c.y[1]))
 				b.run("convolution_backward", a, []*validate.Tensor{dx, dw, b.result(dt, nil, c.y[1])}, g, x, w)
