@@ -126,6 +126,9 @@ func slowest(r *validate.Report, n int) []opSum {
 	return sums[:min(n, len(sums))]
 }
 
+// longestCheck is how many columns of a check's name are printed.
+const longestCheck = 44
+
 // slowestShown is how many operators a report lists.
 const slowestShown = 10
 
@@ -135,9 +138,13 @@ func validationText(w io.Writer, r *validate.Report, s Style) error {
 	code := map[string]string{validate.Validated: green, validate.Refuted: red}[r.Verdict]
 	p.wrapped("", validationLine(r), code)
 	p.head("checks")
+	names, figures := 13, 19
+	for i := range r.Checks {
+		names, figures = max(names, min(widest(r.Checks[i].Name), longestCheck)), max(figures, widest(figureOf(&r.Checks[i])))
+	}
 	for i := range r.Checks {
 		c := &r.Checks[i]
-		p.wrapped("  "+pad(outcomeOf(c), 9)+pad(c.Name, 14)+pad(figureOf(c), 19)+" ", c.Detail, "")
+		p.wrapped("  "+pad(outcomeOf(c), 9)+pad(clip(c.Name, names), names+1)+pad(figureOf(c), figures)+" ", c.Detail, "")
 	}
 	if sums := slowest(r, slowestShown); len(sums) > 0 {
 		p.head("slowest operators")
