@@ -55,6 +55,9 @@ type Report struct {
 	Loss          []float64     `json:"loss"` // of each step
 	// Profile is what the planner reads as measured times (planner.ReadTimes).
 	Profile []planner.MeasuredNode `json:"-"`
+	// Buffers are where the plan places what, and Phases which nodes are whose.
+	Buffers []Buffer    `json:"-"`
+	Phases  []PhaseSpan `json:"-"`
 }
 
 // ModelInfo says what ran.
@@ -176,6 +179,7 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 		return nil, err
 	}
 	v.r.Arena = ArenaInfo{PlannedBytes: l.Bytes, BoundBytes: l.Bound, Order: l.Order, FrameworkBytes: q.Framework}
+	v.r.Buffers, v.r.Phases = drawn(step.Program, l), phases(step.Program)
 	v.check("layout", 0, 0, "no two live buffers overlap")
 	if q.Cap > 0 && l.Bytes > q.Cap {
 		v.check("cap", float64(l.Bytes), float64(q.Cap), "bytes of the arena: nothing was run")

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/memplan/memplan/validate"
 )
@@ -61,7 +62,7 @@ func validationFacts(r *validate.Report) [][2]string {
 		facts = append(facts, [2]string{"time", fmt.Sprintf("%.4g ms a step by the clock; its nodes %.4g ms, %.4g ms predicted for the device profile", r.Time.StepMs, r.Time.MeasuredMs, r.Time.PredictedMs)})
 	}
 	if r.Recompute.Nodes > 0 {
-		facts = append(facts, [2]string{"again", fmt.Sprintf("%d nodes run again: %.1f%% of the rest measured, %.1f%% predicted", r.Recompute.Nodes, 100*r.Recompute.Measured, 100*r.Recompute.Predicted)})
+		facts = append(facts, [2]string{"again", fmt.Sprintf("%s again: %.1f%% of the rest measured, %.1f%% predicted", Plural(r.Recompute.Nodes, "node runs", "nodes run"), 100*r.Recompute.Measured, 100*r.Recompute.Predicted)})
 	}
 	if len(r.Loss) > 0 {
 		facts = append(facts, [2]string{"loss", fmt.Sprintf("%.6g in the first step, %.6g in the last", r.Loss[0], r.Loss[len(r.Loss)-1])})
@@ -172,12 +173,23 @@ func validationHTML(w io.Writer, r *validate.Report, _ Style) error {
 	fmt.Fprintln(w, "</table>\n<h2>checks</h2>\n<table><tr><th>check</th><th></th><th>value of tolerance</th><th></th></tr>")
 	for i := range r.Checks {
 		c := &r.Checks[i]
-		fmt.Fprintf(w, "<tr><td>%s</td><td>%s</td><td class=n>%s</td><td>%s</td></tr>\n", e(c.Name), outcomeOf(c), figureOf(c), e(c.Detail))
+		fmt.Fprintf(w, "<tr><td>%s</td><td>%s</td><td class=n>%s</td><td>%s</td></tr>\n", strings.ReplaceAll(e(c.Name), ".", ".<wbr>"), outcomeOf(c), figureOf(c), e(c.Detail))
 	}
-	fmt.Fprintln(w, "</table>\n<h2>operators</h2>\n<table><tr><th>operator</th><th>nodes</th><th>measured</th><th>predicted</th></tr>")
+	fmt.Fprintln(w, "</table>")
+	arenaHTML(w, r)
+	if len(r.Time.PerOp) > 0 {
+		timesHTML(w, r)
+	}
+	fmt.Fprintln(w, "</body></html>")
+	return nil
+}
+
+// timesHTML lists the operators' times, the slowest first, and the whole step's.
+func timesHTML(w io.Writer, r *validate.Report) {
+	e := html.EscapeString
+	fmt.Fprintln(w, "<h2>operators</h2>\n<table><tr><th>operator</th><th>nodes</th><th>measured</th><th>predicted</th></tr>")
 	for _, o := range slowest(r, len(r.Time.PerOp)) {
 		fmt.Fprintf(w, "<tr><td><code>%s</code></td><td class=n>%d</td><td class=n>%.3f ms</td><td class=n>%.3f ms</td></tr>\n", e(o.op), o.nodes, o.measured, o.predicted)
 	}
-	fmt.Fprintln(w, "</table>\n</body></html>")
-	return nil
+	fmt.Fprintf(w, "<tr><th>all</th><td class=n>%d</td><td class=n>%.3f ms</td><td class=n>%.3f ms</td></tr>\n</table>\n", len(r.Time.PerOp), r.Time.MeasuredMs, r.Time.PredictedMs)
 }
