@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/cpu"
@@ -74,8 +76,8 @@ func TestUnread(t *testing.T) {
 func TestExpectedShape(t *testing.T) {
 	q := question(t, "mlp", planner.Config{Batch: 2})
 	q.Tolerance = 1e300
-	for shape, verdict := range map[[2]int64]string{{2, 5}: validate.Validated, {5, 2}: validate.Refuted} {
-		q.Expect = map[string]validate.Reader{"output": array(1, shape[0], shape[1])}
+	for shape, verdict := range map[[3]int64]string{{1, 2, 5}: validate.Validated, {2, 5, 1}: validate.Validated, {5, 2, 1}: validate.Refuted, {1, 1, 10}: validate.Refuted} {
+		q.Expect = map[string]validate.Reader{"output": array(1, shape[:]...)}
 		if r := answer(t, q); r.Verdict != verdict {
 			t.Errorf("%v: %s: %v", shape, r.Verdict, failed(r))
 		}
@@ -129,5 +131,16 @@ func TestDifference(t *testing.T) {
 		if got := validate.Difference(&validate.Array{Values: c.a}, &validate.Array{Values: c.b}); got != c.want {
 			t.Errorf("%v and %v: %v, want %v", c.a, c.b, got, c.want)
 		}
+	}
+}
+
+// TestEmptyBuffer: a buffer without bytes has a place, which counts as used.
+func TestEmptyBuffer(t *testing.T) {
+	p := &program.Program{Storages: make([]program.Storage, 1), Nodes: []program.Node{{Op: "empty",
+		Out: []program.Tensor{{DType: graph.Float32, Shape: []int64{0}, Strides: []int64{1}}}, Events: []program.Event{{Storage: 0}}}}}
+	l := validate.NewLayout(p)
+	r, err := validate.Execute(t.Context(), cpu.New(), p, l, validate.Options{Guarded: true})
+	if err != nil || r.Used != l.Bytes || l.Bytes == 0 {
+		t.Errorf("%d bytes of %d used: %v", r.Used, l.Bytes, err)
 	}
 }
