@@ -40,15 +40,18 @@ func newValidateCmd(s *streams, run func(context.Context, *streams, *validateOpt
 		Long: `validate runs training steps on a device as the plan's schedule says, in one
 arena, at the offsets of the plan, and checks: no buffer is written beyond its end,
 every byte planned was enough, gradients with checkpoints are those without,
-memory and time are as predicted. A model file is run as analyze would count
-it; a plan as it was made. Weights are the file's own, or made from the seed
-where it has none. What the device cannot run is listed; nothing is left out.
+memory is as predicted; where there is no loss, outputs come out alike in two
+runs. Measured times stand beside predicted ones, and refute nothing. A model
+file is run as analyze would count it; a plan as it was made. Weights are the
+file's own, or made from the seed where it has none. What the device cannot run
+is listed; nothing is left out.
 
 --expect compares with what another program computed: an output of the model by
 its name, or a gradient as grad:PARAMETER, both of the first step. --input gives
 an input, a weight, a buffer or the loss's target (target). Both take one array as
 NAME=FILE, or FILE.npz alone: an archive as numpy.savez writes it, of which every
-array counts by its name. Save float32 (integers as they are): where the step
+array counts by its name. Shapes are the model's, a target's classes those of its
+output; of inputs of one name the last counts. Save float32 (integers as they are): where the step
 has another precision, values are rounded to it when they are uploaded.`,
 		Example: `  memplan validate plan.json --device cuda --cap 16G
   memplan validate models/mlp.onnx --batch 2 --device cpu
@@ -71,7 +74,7 @@ has another precision, values are rounded to it when they are uploaded.`,
 	fl.StringVar(&o.cap, "cap", "", "take no more than `SIZE` of the device's memory")
 	fl.StringArrayVar(&o.inputs, "input", nil, "elements of an input, a weight or the loss's target from a .npy or .pb file, `NAME=FILE`, or of all in a FILE.npz; repeatable")
 	fl.StringArrayVar(&o.expect, "expect", nil, "what an output, or a gradient as grad:NAME, should be, `NAME=FILE`, or all in a FILE.npz; repeatable")
-	fl.Float64Var(&o.tolerance, "tolerance", 1e-4, "how far what is expected may be off, relative to the largest number")
+	fl.Float64Var(&o.tolerance, "tolerance", 1e-4, "how far what is expected may be off, a `NUMBER` relative to the largest of its array")
 	fl.Uint64Var(&o.seed, "seed", 0, "`N` of which weights, inputs and dropout are made")
 	fl.IntVar(&o.steps, "steps", 2, "training steps of each run, `N`")
 	fl.StringVar(&o.profile, "profile", "", "write the measured times of all nodes to `FILE`, for --times to read")
