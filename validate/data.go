@@ -92,7 +92,12 @@ func (r *resident) values(s *program.Storage, src Source, seed uint64) (func(i u
 		}
 		if a != nil {
 			if int64(len(a.Values)) != Elems(r.tensor.Shape) {
-				return nil, fmt.Errorf("%s: %d elements for a tensor of %v", s.Name, len(a.Values), r.tensor.Shape)
+				return nil, fmt.Errorf("%s: an array of shape %v, the step takes %v", s.Name, a.Shape, r.tensor.Shape)
+			}
+			if !r.tensor.DType.IsFloat() {
+				if err := a.integers(r.rows, 0); err != nil {
+					return nil, fmt.Errorf("%s: %w", s.Name, err)
+				}
 			}
 			return func(i uint64) float64 { return float64(a.Values[i]) }, nil
 		}
@@ -168,7 +173,7 @@ var puts = map[graph.DType]func(b []byte, v float64){
 func putInt64(b []byte, v float64) { le.PutUint64(b, uint64(int64(v))) }
 func putInt32(b []byte, v float64) { le.PutUint32(b, uint32(int32(v))) }
 func putInt16(b []byte, v float64) { le.PutUint16(b, uint16(int16(v))) }
-func putInt8(b []byte, v float64)  { b[0] = byte(int8(v)) }
+func putInt8(b []byte, v float64)  { b[0] = byte(int64(v)) }
 
 // gets read element i of a type.
 var gets = map[graph.DType]func(b []byte, i int64) float32{
@@ -290,8 +295,14 @@ func (a *Array) finite() bool {
 	return !bad.Load()
 }
 
+// nans reports an array with NaNs.
+func (a *Array) nans() bool {
+	return slices.ContainsFunc(a.Values, func(x float32) bool { return x != x })
+}
+
 // Difference is the largest absolute difference of two arrays relative to the
-// largest absolute value of the second; infinite where shapes or NaNs differ.
+// largest finite absolute value of the second; infinite where their lengths
+// differ, or where either has a NaN.
 func Difference(a, b *Array) float64 {
 	if a == nil || b == nil || len(a.Values) != len(b.Values) {
 		return math.Inf(1)
@@ -299,15 +310,15 @@ func Difference(a, b *Array) float64 {
 	var worst, top float64
 	for i, v := range a.Values {
 		v, w := float64(v), float64(b.Values[i])
-		if v == w {
+		if d := math.Abs(v - w); v != w {
+			if d != d {
+				return math.Inf(1)
+			}
+			worst = max(worst, d)
+		}
+		if !math.IsInf(w, 0) { // equal ones must not make all else small
 			top = max(top, math.Abs(w))
-			continue
 		}
-		d := math.Abs(v - w)
-		if d != d {
-			return math.Inf(1)
-		}
-		worst, top = max(worst, d), max(top, math.Abs(w))
 	}
 	if worst == 0 {
 		return 0

@@ -145,7 +145,11 @@ func OpenNPZ(path string) (*Archive, error) {
 	}
 	out := &Archive{path: path, zip: z, at: make(map[string]*zip.File, len(z.File))}
 	for _, f := range z.File {
-		out.at[strings.TrimSuffix(f.Name, ".npy")] = f
+		name := strings.TrimSuffix(f.Name, ".npy")
+		if out.at[name] != nil {
+			return nil, errors.Join(fmt.Errorf("%s: two arrays are called %s", path, name), z.Close())
+		}
+		out.at[name] = f
 	}
 	return out, nil
 }
@@ -161,10 +165,10 @@ func (z *Archive) Names() []string { return slices.Sorted(maps.Keys(z.at)) }
 func (z *Archive) Check(name string) error {
 	return z.open(name, func(r io.Reader, size int64) error {
 		t, shape, head, err := npyHead(r)
-		if err == nil && size != head+t.Bytes(Elems(shape)) {
-			err = fmt.Errorf("%d bytes, which are no array of %v", size, shape)
+		if err != nil {
+			return err
 		}
-		return err
+		return npySize(size, head, t, shape)
 	})
 }
 
@@ -211,7 +215,7 @@ func ReadArray(path string) (*Array, error) {
 	var a *Array
 	switch strings.ToLower(filepath.Ext(path)) {
 	case ".npy":
-		a, err = ReadNPY(bytes.NewReader(data))
+		a, err = wholeNPY(data)
 	case ".pb":
 		a, err = readPB(data)
 	case ".npz":
@@ -223,6 +227,27 @@ func ReadArray(path string) (*Array, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return a, nil
+}
+
+// wholeNPY reads the bytes of a .npy file, which end with the array.
+func wholeNPY(data []byte) (*Array, error) {
+	t, shape, head, err := npyHead(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	if err := npySize(int64(len(data)), head, t, shape); err != nil {
+		return nil, err
+	}
+	return ReadNPY(bytes.NewReader(data))
+}
+
+// npySize is an error where a file of size bytes does not hold an array after
+// its header.
+func npySize(size, head int64, t graph.DType, shape []int64) error {
+	if want := head + t.Bytes(Elems(shape)); size != want {
+		return fmt.Errorf("%d bytes, and an array of shape %v takes %d: is the file whole?", size, shape, want)
+	}
+	return nil
 }
 
 // readPB reads an onnx.TensorProto (onnx.proto: dims 1, data_type 2, float_data

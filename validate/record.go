@@ -2,6 +2,7 @@ package validate
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/memplan/memplan/graph/program"
 )
@@ -11,7 +12,7 @@ const TargetName = "target"
 
 // target overwrites the target that a node has drawn by the source's.
 func (r *runner) target(n *program.Node) error {
-	if r.o.Source == nil || len(n.Out) != 1 || r.p.Storages[n.Out[0].Storage].Category != program.Inputs {
+	if r.o.Source == nil || !takesTarget(r.p, n) {
 		return nil
 	}
 	t := &n.Out[0]
@@ -20,7 +21,12 @@ func (r *runner) target(n *program.Node) error {
 		return err
 	}
 	if int64(len(a.Values)) != Elems(t.Shape) {
-		return fmt.Errorf("target: %v for a target of %v", a.Shape, t.Shape)
+		return fmt.Errorf("%s: an array of shape %v, the step takes %v", TargetName, a.Shape, t.Shape)
+	}
+	if !t.DType.IsFloat() { // drawn from 0 to the number of classes
+		if err := a.integers(int64(n.Scalar(1, 0)), ignored); err != nil {
+			return fmt.Errorf("%s: %w", TargetName, err)
+		}
 	}
 	raw, err := encode(t.DType, Elems(t.Shape), func(i uint64) float64 { return float64(a.Values[i]) })
 	if err != nil {
@@ -39,10 +45,15 @@ func (r *runner) outputs(i int32) error {
 		if o.Tensor.Storage < 0 || min(o.Node, r.end[o.Tensor.Storage]) != i && (r.end[o.Tensor.Storage] >= 0 || o.Node != i) {
 			continue
 		}
+		if err := r.d.Sync(); err != nil {
+			return err
+		}
+		start := time.Now() //nolint:forbidigo // steps are measured, without this
 		a, err := r.download(&o.Tensor)
 		if err != nil {
 			return err
 		}
+		r.aside += time.Since(start)
 		r.res.Outputs[k] = a
 	}
 	return nil

@@ -27,7 +27,10 @@ type Question struct {
 	// Framework is what PyTorch's allocator is predicted to reserve, in bytes.
 	Framework int64
 	Cap       int64  // bytes that the process may take of the device; 0: no limit
-	Source    Source // inputs and weights that are given; nil: none
+	Source    Source // weights that the model has; nil: none
+	// Inputs are inputs, weights, and the loss's target by TargetName, that are
+	// given: they come before Source. They are read when they are needed.
+	Inputs map[string]Reader
 	// Expect is outputs, and gradients as "grad:NAME", of the first step. They
 	// are read one after another, when the step has run.
 	Expect map[string]Reader
@@ -52,6 +55,9 @@ type Report struct {
 	Loss          []float64     `json:"loss"` // of each step
 	// Profile is what the planner reads as measured times (planner.ReadTimes).
 	Profile []planner.MeasuredNode `json:"-"`
+	// Buffers are where the plan places what, and Phases which nodes are whose.
+	Buffers []Buffer    `json:"-"`
+	Phases  []PhaseSpan `json:"-"`
 }
 
 // ModelInfo says what ran.
@@ -142,6 +148,7 @@ type validation struct {
 	r       *Report
 	first   map[string]*Array // gradients of the run with checkpoints, by step and name
 	run     *Result           // of the guarded run
+	source  Source            // of all runs
 	clipped bool              // libraries work in less than they asked for, to stay under the cap
 }
 
@@ -156,7 +163,11 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 	if err := q.expects(step); err != nil {
 		return nil, err
 	}
-	v := &validation{q: q, r: &Report{SchemaVersion: SchemaVersion, Model: ModelInfo{Path: q.Model.Path, Batch: q.Config.Batch, Precision: q.Config.Precision, Optimizer: q.Config.Optimizer,
+	source, unread, err := q.given(step)
+	if err != nil {
+		return nil, err
+	}
+	v := &validation{q: q, source: source, r: &Report{SchemaVersion: SchemaVersion, Model: ModelInfo{Path: q.Model.Path, Batch: q.Config.Batch, Precision: q.Config.Precision, Optimizer: q.Config.Optimizer,
 		Nodes: len(step.Nodes), Segments: len(step.Ranges)}}, first: map[string]*Array{}}
 	l, err := v.layout(step.Program, q.Arena)
 	if errors.Is(err, errOverlap) {
@@ -168,6 +179,7 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 		return nil, err
 	}
 	v.r.Arena = ArenaInfo{PlannedBytes: l.Bytes, BoundBytes: l.Bound, Order: l.Order, FrameworkBytes: q.Framework}
+	v.r.Buffers, v.r.Phases = drawn(step.Program, l), phases(step.Program)
 	v.check("layout", 0, 0, "no two live buffers overlap")
 	if q.Cap > 0 && l.Bytes > q.Cap {
 		v.check("cap", float64(l.Bytes), float64(q.Cap), "bytes of the arena: nothing was run")
@@ -185,6 +197,9 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 			return nil, err
 		}
 	}
+	for _, name := range unread {
+		v.r.Device.Notes = append(v.r.Device.Notes, name+" was given, and no node of the step reads it")
+	}
 	return v.judged(), nil
 }
 
@@ -196,6 +211,9 @@ func (v *validation) layout(p *program.Program, planned *planner.Arena) (l *Layo
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
+	if v.run == nil {
+		v.on(d.Info())
+	}
 	work, err := Works(d, p)
 	if err != nil {
 		return nil, err
@@ -268,6 +286,11 @@ func (v *validation) arranged(p *program.Program, planned *planner.Arena, work, 
 	return l, nil
 }
 
+// on notes the device. After a run more is known of it than before.
+func (v *validation) on(info Info) {
+	v.r.Device = DeviceInfo{info.Name, info.Kind, info.Driver, append([]string{}, info.Notes...)}
+}
+
 // recomputes reports a program in which something runs again.
 func recomputes(p *program.Program) bool {
 	return slices.ContainsFunc(p.Nodes, func(n program.Node) bool { return n.Recompute })
@@ -335,7 +358,7 @@ func (v *validation) execute(ctx context.Context, what string, p *program.Progra
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	o.Seed, o.Steps, o.Source = v.q.Seed, v.q.Steps, v.q.Source
+	o.Seed, o.Steps, o.Source = v.q.Seed, v.q.Steps, v.source
 	if v.q.Progress != nil {
 		o.Progress = func(done, total int) { v.q.Progress(done, total, what) }
 	}
@@ -356,12 +379,12 @@ func outputs(s *planner.Step) []Output {
 
 // guarded is the run that is checked.
 func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) error {
-	keep := recomputes(s.Program) || len(v.q.Expect) > 0
+	keep, expects := recomputes(s.Program), len(v.q.Expect) > 0
 	o := Options{Guarded: true, Outputs: outputs(s)}
 	finite := true
 	o.Gradient = func(step int, name string, a *Array) {
 		finite = finite && a.finite()
-		if keep {
+		if keep || expects && step == 1 {
 			v.first[gradientKey(step, name)] = a
 		}
 	}
@@ -370,7 +393,7 @@ func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) er
 		return err
 	}
 	info := v.run.Device
-	v.r.Device = DeviceInfo{info.Name, info.Kind, info.Driver, append([]string{}, info.Notes...)}
+	v.on(info)
 	v.r.Arena.UsedBytes = v.run.Used
 	v.r.Memory = MemoryInfo{PredictedBytes: l.Bytes + info.Extra, MeasuredBytes: v.run.Growth, ContextBytes: info.Context, BesidesBytes: v.run.Besides}
 	v.r.Loss = v.run.Loss
@@ -381,17 +404,40 @@ func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) er
 	if v.q.Cap > 0 {
 		v.check("cap", float64(v.run.Growth+info.Context+v.run.Besides), float64(v.q.Cap), "bytes taken of the device, with the context")
 	}
+	v.finite(finite)
+	return v.expected(s)
+}
+
+// finite checks for what is left of the NaNs that every buffer starts with: in
+// the losses and gradients, and where there is no loss in the outputs.
+func (v *validation) finite(gradients bool) {
 	bad := 0
-	for _, x := range v.run.Loss {
-		if x-x != 0 {
+	if len(v.run.Loss) > 0 {
+		for _, x := range v.run.Loss {
+			if x-x != 0 {
+				bad++
+			}
+		}
+		if !gradients {
 			bad++
 		}
+		v.check("finite", float64(bad), 0, "losses and gradients that are no numbers, where every buffer starts as NaN")
+		return
 	}
-	if !finite {
-		bad++
+	taken := 0
+	for _, a := range v.run.Outputs {
+		if a != nil {
+			taken++
+			if a.nans() {
+				bad++
+			}
+		}
 	}
-	v.check("finite", float64(bad), 0, "losses and gradients that are no numbers, where every buffer starts as NaN")
-	return v.expected(s)
+	if taken == 0 {
+		v.r.Checks = append(v.r.Checks, Check{Name: "finite", Detail: "the step has no loss, and no output that can be read"})
+		return
+	}
+	v.check("finite", float64(bad), 0, fmt.Sprintf("of %d outputs those with NaNs, where every buffer starts as NaN", taken))
 }
 
 // abs is the absolute value.
@@ -419,16 +465,29 @@ func (v *validation) expected(s *planner.Step) error {
 			}
 		}
 		if got == nil {
-			v.r.Checks = append(v.r.Checks, Check{Name: "expected " + name, Tolerance: v.q.Tolerance, Detail: "the step has no such output or gradient"})
+			v.r.Checks = append(v.r.Checks, Check{Name: "expected " + name, Tolerance: v.q.Tolerance, Detail: "no node of the step computes it: there is nothing to compare"})
 			continue
 		}
 		want, err := v.q.Expect[name]()
 		if err != nil {
 			return err
 		}
-		v.check("expected "+name, Difference(got, want), v.q.Tolerance, "largest difference, relative to the largest number")
+		if !slices.Equal(wide(got.Shape), wide(want.Shape)) {
+			v.check("expected "+name, math.Inf(1), v.q.Tolerance, fmt.Sprintf("the array given has shape %v, the step's %v", want.Shape, got.Shape))
+			continue
+		}
+		detail := "largest difference, relative to the largest number"
+		if want.nans() {
+			detail = "the array given has NaNs, which nothing equals"
+		}
+		v.check("expected "+name, Difference(got, want), v.q.Tolerance, detail)
 	}
 	return nil
+}
+
+// wide is a shape without its dims of 1, which programs write differently.
+func wide(shape []int64) []int64 {
+	return slices.DeleteFunc(slices.Clone(shape), func(n int64) bool { return n == 1 })
 }
 
 // gradientPrefix is before a parameter's name where its gradient is meant.
@@ -465,15 +524,15 @@ func (q *Question) expects(s *planner.Step) error {
 
 // timed runs the step without guards and measures its nodes.
 func (v *validation) timed(ctx context.Context, s *planner.Step, l *Layout) error {
-	res, err := v.execute(ctx, "timed run", s.Program, l, Options{})
+	o := Options{}
+	if len(v.run.Loss) == 0 { // there is nothing else to compare
+		o.Outputs = outputs(s)
+	}
+	res, err := v.execute(ctx, "timed run", s.Program, l, o)
 	if err != nil {
 		return err
 	}
-	worst := 0.0
-	for i := range res.Loss {
-		worst = max(worst, math.Abs(res.Loss[i]-v.run.Loss[i])/max(math.Abs(v.run.Loss[i]), math.SmallestNonzeroFloat64))
-	}
-	v.check("repeated", worst, v.tolerance(), "difference of the losses in a run without poisoned buffers")
+	v.repeated(res)
 	var redo, rest, redoPredicted, restPredicted float64
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
@@ -495,6 +554,42 @@ func (v *validation) timed(ctx context.Context, s *planner.Step, l *Layout) erro
 		v.r.Recompute.Predicted, v.r.Recompute.Measured = redoPredicted/restPredicted, redo/rest
 	}
 	return nil
+}
+
+// repeated checks that another run, of buffers that hold something else at
+// first, came to the same.
+func (v *validation) repeated(res *Result) {
+	worst, taken := 0.0, 0
+	for i, want := range v.run.Loss {
+		worst = max(worst, apart(res.Loss[i], want))
+	}
+	for i, a := range res.Outputs {
+		if a != nil {
+			taken++
+			worst = max(worst, bitwise(a, v.run.Outputs[i]))
+		}
+	}
+	switch {
+	case len(v.run.Loss) > 0:
+		v.check("repeated", worst, v.tolerance(), "difference of the losses in a run without poisoned buffers")
+	case taken > 0:
+		v.check("repeated", worst, v.tolerance(), fmt.Sprintf("largest difference of %d outputs in a run without poisoned buffers", taken))
+	default:
+		v.r.Checks = append(v.r.Checks, Check{Name: "repeated", Tolerance: v.tolerance(), Detail: "the step has no loss, and no output that can be read"})
+	}
+}
+
+// apart is how far two losses differ, relative to the second: infinite where
+// one is no number.
+func apart(a, b float64) float64 {
+	d := math.Abs(a - b)
+	switch {
+	case a == b:
+		return 0
+	case d != d:
+		return math.Inf(1)
+	}
+	return d / max(math.Abs(b), math.SmallestNonzeroFloat64)
 }
 
 // tolerance is how far two runs of the same step may differ.
@@ -545,9 +640,13 @@ func (v *validation) plain(ctx context.Context) error {
 		}
 	}
 	for i := range res.Loss {
-		if d := math.Abs(res.Loss[i] - v.run.Loss[i]); d > worst*math.Abs(res.Loss[i]) {
-			worst, name = d/math.Abs(res.Loss[i]), "the loss"
+		if d := apart(v.run.Loss[i], res.Loss[i]); d > worst {
+			worst, name = d, "the loss"
 		}
+	}
+	if seen == 0 {
+		v.r.Checks = append(v.r.Checks, Check{Name: "gradients", Tolerance: v.tolerance(), Detail: "the step has no gradients to compare"})
+		return nil
 	}
 	if len(v.first) > 0 {
 		worst, name = math.Inf(1), "a gradient that only one run has"

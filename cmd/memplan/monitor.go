@@ -1,13 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
+	"io"
+	"io/fs"
+	"os"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -78,28 +79,23 @@ func monitorRun(ctx context.Context, s *streams, o *monitorOptions) error {
 		}
 		w.Band = monitor.Band{Peak: p.Peak.ProcessBytes, Bound: p.Peak.ProcessBytes - p.Peak.ReservedBytes + p.Peak.UpperBoundBytes}
 	}
-	src, err := monitor.Open(o.target)
-	if err != nil {
-		return err
-	}
 	if o.duration > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, o.duration)
 		defer cancel()
 	}
-	var csv bytes.Buffer
-	fmt.Fprintln(&csv, "seconds,usedBytes,totalBytes")
-	err = watch(ctx, s, o, src, w, &csv)
-	if e := src.Close(); err == nil {
-		err = e
+	src, err := monitor.OpenContext(ctx, o.target)
+	if err == nil {
+		err = recorded(ctx, s, o, src, w)
+		if e := src.Close(); err == nil {
+			err = e
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("no reading within --duration %v: give it more time", o.duration)
 	}
 	if err != nil {
 		return err
-	}
-	if o.csv != "" {
-		if err := writeFile(o.csv, csv.Bytes()); err != nil {
-			return err
-		}
 	}
 	sum := w.Summary(o.target, src.Device())
 	if err := emit(s, &o.outputFlags, report.Watches, sum); err != nil {
@@ -111,8 +107,32 @@ func monitorRun(ctx context.Context, s *streams, o *monitorOptions) error {
 	return nil
 }
 
+// recorded watches and writes the readings to the file of --csv as they come:
+// it has them all however the watch ends.
+func recorded(ctx context.Context, s *streams, o *monitorOptions, src monitor.Source, w *monitor.Watcher) (err error) {
+	if o.csv == "" {
+		return watch(ctx, s, o, src, w, io.Discard)
+	}
+	f, err := os.Create(o.csv)
+	if p := new(fs.PathError); errors.As(err, &p) {
+		return fmt.Errorf("--csv %s: %w", o.csv, p.Err)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := f.Close(); err == nil {
+			err = e
+		}
+	}()
+	return watch(ctx, s, o, src, w, f)
+}
+
 // watch reads until the context ends or the process has.
-func watch(ctx context.Context, s *streams, o *monitorOptions, src monitor.Source, w *monitor.Watcher, csv *bytes.Buffer) error {
+func watch(ctx context.Context, s *streams, o *monitorOptions, src monitor.Source, w *monitor.Watcher, csv io.Writer) error {
+	if _, err := fmt.Fprintln(csv, "seconds,usedBytes,totalBytes"); err != nil {
+		return err
+	}
 	chart := &memoryChart{s: s}
 	defer chart.end()
 	tick := time.NewTicker(o.interval)
@@ -120,7 +140,7 @@ func watch(ctx context.Context, s *streams, o *monitorOptions, src monitor.Sourc
 	var start time.Time
 	for {
 		r, err := src.Sample()
-		if errors.Is(err, monitor.ErrGone) && !start.IsZero() {
+		if !start.IsZero() && (errors.Is(err, monitor.ErrGone) || ctx.Err() != nil) {
 			return nil
 		}
 		if err != nil {
@@ -129,7 +149,9 @@ func watch(ctx context.Context, s *streams, o *monitorOptions, src monitor.Sourc
 		if start.IsZero() {
 			start = r.At
 		}
-		fmt.Fprintf(csv, "%s,%d,%d\n", strconv.FormatFloat(r.At.Sub(start).Seconds(), 'f', 3, 64), r.Used, r.Total)
+		if _, err := fmt.Fprintf(csv, "%.3f,%d,%d\n", r.At.Sub(start).Seconds(), r.Used, r.Total); err != nil {
+			return err
+		}
 		for _, warning := range w.Add(r) {
 			chart.end()
 			fmt.Fprintf(s.err, "warning: %s\n", warning.Message)
@@ -170,11 +192,20 @@ func (c *memoryChart) draw(r monitor.Sample, band monitor.Band) {
 	for _, u := range c.used {
 		top = max(top, u)
 	}
-	var b strings.Builder
+	var b []rune
 	for _, u := range c.used {
-		b.WriteRune(bars[u*int64(len(bars)-1)/top])
+		level := int(float64(u) / float64(top) * float64(len(bars)-1))
+		if u > 0 { // what little is used is seen too
+			level = max(level, 1)
+		}
+		b = append(b, bars[level])
 	}
-	fmt.Fprintf(c.s.err, "\r\x1b[K%s %s", b.String(), report.Watched(r.Used, r.Total, band.Peak))
+	text := report.Watched(r.Used, r.Total, band.Peak)
+	if width := c.s.errWidth(); width > 0 { // what wraps would not be cleared
+		text = fitting(text, width-2)
+		b = b[max(0, len(b)-max(0, width-2-utf8.RuneCountInString(text))):]
+	}
+	fmt.Fprintf(c.s.err, "\r\x1b[K%s %s", string(b), text)
 	c.drawn = true
 }
 

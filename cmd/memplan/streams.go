@@ -65,6 +65,25 @@ func (s *streams) colored(file bool, env func(string) string) bool {
 	return s.outTTY && !file
 }
 
+// errWidth is how many columns the terminal at err has now; 0: not known.
+func (s *streams) errWidth() int {
+	f, ok := s.err.(*os.File)
+	if !ok || !s.errTTY {
+		return 0
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
+// fitting is the beginning of a text that has so many columns.
+func fitting(text string, columns int) string {
+	r := []rune(text)
+	return string(r[:max(0, min(len(r), columns))])
+}
+
 // patience is how long a command may take before it shows progress.
 const patience = 500 * time.Millisecond
 
@@ -75,7 +94,7 @@ func (s *streams) progress(what string) (show func(done, total int, message stri
 	if !s.errTTY {
 		return nil, func() {}
 	}
-	p := &progressLine{w: s.err, what: what, done: make(chan struct{})}
+	p := &progressLine{w: s.err, width: s.errWidth, what: what, done: make(chan struct{})}
 	var wait sync.WaitGroup
 	wait.Go(p.run)
 	return p.set, func() {
@@ -86,9 +105,10 @@ func (s *streams) progress(what string) (show func(done, total int, message stri
 
 // A progressLine is one line of a terminal that is written again and again.
 type progressLine struct {
-	w    io.Writer
-	what string
-	done chan struct{}
+	w     io.Writer
+	width func() int // columns of the terminal, 0: not known
+	what  string
+	done  chan struct{}
 
 	mu      sync.Mutex
 	message string
@@ -121,6 +141,10 @@ func (p *progressLine) run() {
 		p.mu.Lock()
 		message := p.message
 		p.mu.Unlock()
-		fmt.Fprintf(p.w, "%s%s: %.0f s  %s", clear, p.what, (time.Duration(ticks) * patience).Seconds(), message)
+		line := fmt.Sprintf("%s: %.0f s  %s", p.what, (time.Duration(ticks) * patience).Seconds(), message)
+		if width := p.width(); width > 0 { // what wraps would not be cleared
+			line = fitting(line, width-1)
+		}
+		fmt.Fprint(p.w, clear+line)
 	}
 }

@@ -40,15 +40,18 @@ func newValidateCmd(s *streams, run func(context.Context, *streams, *validateOpt
 		Long: `validate runs training steps on a device as the plan's schedule says, in one
 arena, at the offsets of the plan, and checks: no buffer is written beyond its end,
 every byte planned was enough, gradients with checkpoints are those without,
-memory and time are as predicted. A model file is run as analyze would count
-it; a plan as it was made. Weights are the file's own, or made from the seed
-where it has none. What the device cannot run is listed; nothing is left out.
+memory is as predicted; where there is no loss, outputs come out alike in two
+runs. Measured times stand beside predicted ones, and refute nothing. A model
+file is run as analyze would count it; a plan as it was made. Weights are the
+file's own, or made from the seed where it has none. What the device cannot run
+is listed; nothing is left out.
 
 --expect compares with what another program computed: an output of the model by
 its name, or a gradient as grad:PARAMETER, both of the first step. --input gives
 an input, a weight, a buffer or the loss's target (target). Both take one array as
 NAME=FILE, or FILE.npz alone: an archive as numpy.savez writes it, of which every
-array counts by its name. Save float32 (integers as they are): where the step
+array counts by its name. Shapes are the model's, a target's classes those of its
+output; of inputs of one name the last counts. Save float32 (integers as they are): where the step
 has another precision, values are rounded to it when they are uploaded.`,
 		Example: `  memplan validate plan.json --device cuda --cap 16G
   memplan validate models/mlp.onnx --batch 2 --device cpu
@@ -71,7 +74,7 @@ has another precision, values are rounded to it when they are uploaded.`,
 	fl.StringVar(&o.cap, "cap", "", "take no more than `SIZE` of the device's memory")
 	fl.StringArrayVar(&o.inputs, "input", nil, "elements of an input, a weight or the loss's target from a .npy or .pb file, `NAME=FILE`, or of all in a FILE.npz; repeatable")
 	fl.StringArrayVar(&o.expect, "expect", nil, "what an output, or a gradient as grad:NAME, should be, `NAME=FILE`, or all in a FILE.npz; repeatable")
-	fl.Float64Var(&o.tolerance, "tolerance", 1e-4, "how far what is expected may be off, relative to the largest number")
+	fl.Float64Var(&o.tolerance, "tolerance", 1e-4, "how far what is expected may be off, a `NUMBER` relative to the largest of its array")
 	fl.Uint64Var(&o.seed, "seed", 0, "`N` of which weights, inputs and dropout are made")
 	fl.IntVar(&o.steps, "steps", 2, "training steps of each run, `N`")
 	fl.StringVar(&o.profile, "profile", "", "write the measured times of all nodes to `FILE`, for --times to read")
@@ -108,8 +111,8 @@ func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
 	switch {
 	case o.steps < 1:
 		return fmt.Errorf("--steps %d: want a positive integer", o.steps)
-	case o.tolerance < 0 || o.tolerance != o.tolerance:
-		return fmt.Errorf("--tolerance %v: want a number that is not negative", o.tolerance)
+	case o.tolerance < 0 || o.tolerance-o.tolerance != 0:
+		return fmt.Errorf("--tolerance %v: want a number from 0", o.tolerance)
 	}
 	if err := opens(q.Open); err != nil {
 		return err
@@ -140,7 +143,10 @@ func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
 	if err != nil {
 		return err
 	}
-	if o.profile != "" {
+	switch {
+	case o.profile != "" && len(r.Profile) == 0:
+		fmt.Fprintf(s.err, "warning: --profile: nothing was run, and %s is not written\n", o.profile)
+	case o.profile != "":
 		if err := writeProfile(o.profile, r); err != nil {
 			return err
 		}
@@ -205,24 +211,15 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 // name. The archives stay open, also with an error.
 func (o *validateOptions) files(q *validate.Question) (*arrays, error) {
 	given := &arrays{}
-	inputs, err := given.read("input", o.inputs)
-	if err != nil {
+	var err error
+	if q.Inputs, err = given.read("input", o.inputs, false); err != nil {
 		return given, err
 	}
-	if q.Expect, err = given.read("expect", o.expect); err != nil {
+	if q.Expect, err = given.read("expect", o.expect, true); err != nil {
 		return given, err
 	}
-	if err := known(q.Model, inputs); err != nil {
-		return given, err
-	}
-	weights := validate.ModelSource(q.Model.Graph(), q.Model.Path)
-	q.Source = func(name string) (*validate.Array, error) {
-		if read, ok := inputs[name]; ok {
-			return read()
-		}
-		return weights(name)
-	}
-	return given, nil
+	q.Source = validate.ModelSource(q.Model.Graph(), q.Model.Path)
+	return given, known(q.Model, q.Inputs)
 }
 
 // known reports arrays that the model has no place for.
@@ -265,15 +262,22 @@ func (a *arrays) close() {
 	}
 }
 
-// read reads NAME=FILE and finds the arrays of FILE.npz. Of arrays of one name
-// the last counts.
-func (a *arrays) read(flag string, list []string) (map[string]validate.Reader, error) {
+// read reads NAME=FILE and finds the arrays of FILE.npz. Of inputs of one name
+// the last counts; what is expected is all compared, so each name is there once.
+func (a *arrays) read(flag string, list []string, once bool) (map[string]validate.Reader, error) {
 	out := map[string]validate.Reader{}
+	add := func(name string, f validate.Reader) error {
+		if once && out[name] != nil {
+			return fmt.Errorf("%s: given twice", name)
+		}
+		out[name] = f
+		return nil
+	}
 	for _, s := range list {
 		name, file, ok := strings.Cut(s, "=")
 		switch {
 		case !ok && strings.EqualFold(filepath.Ext(s), ".npz"):
-			if err := a.archive(s, out); err != nil {
+			if err := a.archive(s, add); err != nil {
 				return nil, fileError("--"+flag, s, err)
 			}
 			continue
@@ -284,23 +288,30 @@ func (a *arrays) read(flag string, list []string) (map[string]validate.Reader, e
 		if err != nil {
 			return nil, fileError("--"+flag+" "+name, file, err)
 		}
-		out[name] = func() (*validate.Array, error) { return array, nil }
+		if err := add(name, func() (*validate.Array, error) { return array, nil }); err != nil {
+			return nil, fmt.Errorf("--%s %w", flag, err)
+		}
 	}
 	return out, nil
 }
 
 // archive looks at the arrays of a .npz file; they are read when they are needed.
-func (a *arrays) archive(file string, out map[string]validate.Reader) error {
+func (a *arrays) archive(file string, add func(string, validate.Reader) error) error {
 	z, err := validate.OpenNPZ(file)
 	if err != nil {
 		return err
 	}
 	a.open = append(a.open, z)
+	if len(z.Names()) == 0 {
+		return fmt.Errorf("%s: holds no arrays", file)
+	}
 	for _, name := range z.Names() {
 		if err := z.Check(name); err != nil {
 			return err
 		}
-		out[name] = func() (*validate.Array, error) { return z.Read(name) }
+		if err := add(name, func() (*validate.Array, error) { return z.Read(name) }); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
 	}
 	return nil
 }

@@ -110,20 +110,44 @@ func TestBadArchives(t *testing.T) {
 		"no archive":          {"--expect", file(data["input0"]), "not a .npz file"},
 		"cut":                 {"--input", file(whole[:len(whole)/2]), "not a .npz file"},
 		"a bit flipped":       {"--input", file(flipped), "input0: zip: checksum error"},
-		"short array":         {"--input", npz(t, map[string][]byte{"input0": data["input0"][:len(data["input0"])-4]}), "no array of [2 6]"},
+		"short array":         {"--input", npz(t, map[string][]byte{"input0": data["input0"][:len(data["input0"])-4]}), "an array of shape [2 6] takes 224: is the file whole?"},
 		"no numbers":          {"--input", npz(t, map[string][]byte{"input0": data["meta"]}), "NumPy's type"},
 		"no .npy":             {"--expect", npz(t, map[string][]byte{"output": []byte("text")}), "output: not a .npy file"},
-		"other size":          {"--input", npz(t, map[string][]byte{"input0": data["grad1:up.bias"]}), "24 elements for a tensor of"},
+		"other size":          {"--input", npz(t, map[string][]byte{"input0": data["grad1:up.bias"]}), "input0: an array of shape [24], the model takes [2 6]"},
 		"other input":         {"--input", npz(t, map[string][]byte{"tokens": data["input0"]}), "--input tokens: the model has no such input or weight: it has input0, "},
 		"an inner value":      {"--input", npz(t, map[string][]byte{"output": data["output0"]}), "--input output: the model has no such input or weight"},
 		"misspelled gradient": {"--expect", npz(t, map[string][]byte{"grad:ln3.wieght": data["grad1:ln3.weight"]}), "did you mean grad:ln3.weight?"},
 		"other gradient":      {"--expect", npz(t, map[string][]byte{"grad:nothing/like:it": data["grad1:ln3.weight"]}), "the step has no output or gradient grad:nothing/like:it: it has output, grad:tok.weight"},
 		"named archive":       {"--expect", "output=" + file(whole), "give the file alone"},
+		"no arrays":           {"--expect", npz(t, nil), "holds no arrays"},
 		"neither":             {"--expect", "output.npy", "want NAME=FILE or FILE.npz"},
 	} {
 		code, out, errw := memplan("validate", golden+".onnx", "--batch", "2", "--device", "cpu", c.flag, c.file)
 		if code != exitUnknown || out != "" || strings.Count(errw, "\n") != 1 || !strings.Contains(errw, c.want) {
 			t.Errorf("%s: code %d\n%s%s", name, code, out, errw)
 		}
+	}
+
+	// Of two arrays of one name only one would be compared.
+	output := npz(t, map[string][]byte{"output": data["output0"]})
+	code, out, errw := memplan("validate", golden+".onnx", "--batch", "2", "--device", "cpu", "--expect", output, "--expect", output)
+	if code != exitUnknown || out != "" || !strings.Contains(errw, "output: given twice") {
+		t.Errorf("twice: code %d\n%s%s", code, out, errw)
+	}
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	for range 2 {
+		if e, err := w.Create("output.npy"); err != nil {
+			t.Fatal(err)
+		} else if _, err := e.Write(data["output0"]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errw = memplan("validate", golden+".onnx", "--batch", "2", "--device", "cpu", "--expect", file(b.Bytes()))
+	if code != exitUnknown || out != "" || !strings.Contains(errw, "two arrays are called output") {
+		t.Errorf("an archive with two: code %d\n%s%s", code, out, errw)
 	}
 }

@@ -39,6 +39,9 @@ type Call struct {
 	InPlace bool // the model's code updates its first operand in place
 	// HostOut marks a result that lives on the CPU.
 	HostOut bool
+	// Inexact says why the call computes other numbers than the model's code does,
+	// in the same memory and time; empty where it does not.
+	Inexact string
 }
 
 // arg returns positional argument i, or the keyword argument called name.
@@ -243,6 +246,7 @@ func (e *Eager) Run(c *Call) (outs []*Tensor, err error) {
 			err = fmt.Errorf("%s %q: %s", c.Op, c.Name, reason(r))
 		}
 	}()
+	first := len(e.P.Nodes)
 	op := Lookup(c.Op)
 	if op == nil {
 		return e.unknown(c), nil
@@ -255,9 +259,25 @@ func (e *Eager) Run(c *Call) (outs []*Tensor, err error) {
 	if outs = op.run(e, c); outs == nil {
 		return e.unknown(c), nil
 	}
+	e.mark(first, c.Inexact)
 	slices.Reverse(casts) // they go as C++ lets go of arguments: what was made last, first
 	e.hold(casts...)
 	return outs, nil
+}
+
+// mark says of the nodes from the first why they are inexact.
+func (e *Eager) mark(first int, why string) {
+	if why == "" {
+		return
+	}
+	for i := first; i < len(e.P.Nodes); i++ {
+		a := program.Attrs{}
+		if n := &e.P.Nodes[i]; n.Attrs != nil {
+			a = *n.Attrs
+		}
+		a.Inexact = why
+		e.P.Nodes[i].Attrs = &a
+	}
 }
 
 // unknown runs an operator that the table lacks.

@@ -293,7 +293,9 @@ func (p *patLift) node(table *rules, i int32) {
 		p.single(table, i)
 		return
 	}
+	since := len(p.l.Graph.Nodes)
 	if m.rule.run(p, m) {
+		p.marked(since, m)
 		return
 	}
 	inner := slices.Clone(m.nodes)
@@ -319,7 +321,9 @@ func (p *patLift) single(table *rules, i int32) {
 		if p.vague(n) {
 			break
 		}
+		since := len(p.l.Graph.Nodes)
 		if m := p.try(r, r.terms, i); m != nil && r.run(p, m) {
+			p.marked(since, m)
 			return
 		}
 	}

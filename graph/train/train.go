@@ -272,7 +272,7 @@ func (b *builder) forward() error {
 // call runs one lifted call on env.
 func (b *builder) call(i int, env []*aten.Tensor) error {
 	n := &b.l.Graph.Nodes[i]
-	c := &aten.Call{Index: int32(i), Name: n.Name, Module: n.Module, Class: b.l.Classes[i], InPlace: b.l.InPlace[i]}
+	c := &aten.Call{Index: int32(i), Name: n.Name, Module: n.Module, Class: b.l.Classes[i], InPlace: b.l.InPlace[i], Inexact: n.MetaValue(lift.InexactKey)}
 	c.Op, c.Over, _ = strings.Cut(n.Op, ".")
 	if c.Op == "onnx" {
 		c.Op, c.Over = n.Op, ""

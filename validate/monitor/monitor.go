@@ -4,6 +4,7 @@
 package monitor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -46,9 +47,9 @@ type Source interface {
 // sources are the ways to read, the best first.
 var sources = []struct {
 	name string
-	open func(Target) (Source, error)
+	open func(context.Context, Target) (Source, error)
 }{
-	{"NVML", openNVML},
+	{"NVML", func(_ context.Context, t Target) (Source, error) { return openNVML(t) }},
 	{"nvidia-smi", openSMI},
 }
 
@@ -56,10 +57,14 @@ var sources = []struct {
 var errNotBuilt = errors.New("not in this build")
 
 // Open opens the first source that can be; the error is that of the last.
-func Open(t Target) (Source, error) {
+func Open(t Target) (Source, error) { return OpenContext(context.Background(), t) }
+
+// OpenContext is Open for a source whose samples end with the context, with its
+// error.
+func OpenContext(ctx context.Context, t Target) (Source, error) {
 	var last error
 	for _, s := range sources {
-		src, err := s.open(t)
+		src, err := s.open(ctx, t)
 		if err == nil {
 			return src, nil
 		}

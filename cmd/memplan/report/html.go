@@ -17,8 +17,8 @@ body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding
 h1{font-size:1.25rem}h2{font-size:1rem;margin:1.6rem 0 .4rem}
 .yes,.no,.open{padding:.5rem .8rem;border-left:.3rem solid #888;font-weight:600}.yes{border-color:#2a8a3e}.no{border-color:#c62f2f}
 table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left;border-bottom:1px solid #8884}
-td.n{text-align:right;font-variant-numeric:tabular-nums}
-figure{margin:1rem 0;background:#fff}svg{width:100%;height:auto}
+td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}h1,td:last-child{overflow-wrap:anywhere}
+figure{margin:1rem 0;background:#fff}.arena{background:none}.arena rect:hover{stroke:currentColor}svg{width:100%;height:auto}
 code,pre{font:13px/1.45 ui-monospace,monospace}pre{overflow-x:auto;padding:.6rem;background:#8881}`
 
 // analysisHTML is one page that loads nothing.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/memplan/memplan/validate"
 )
@@ -61,7 +62,7 @@ func validationFacts(r *validate.Report) [][2]string {
 		facts = append(facts, [2]string{"time", fmt.Sprintf("%.4g ms a step by the clock; its nodes %.4g ms, %.4g ms predicted for the device profile", r.Time.StepMs, r.Time.MeasuredMs, r.Time.PredictedMs)})
 	}
 	if r.Recompute.Nodes > 0 {
-		facts = append(facts, [2]string{"again", fmt.Sprintf("%d nodes run again: %.1f%% of the rest measured, %.1f%% predicted", r.Recompute.Nodes, 100*r.Recompute.Measured, 100*r.Recompute.Predicted)})
+		facts = append(facts, [2]string{"again", fmt.Sprintf("%s again: %.1f%% of the rest measured, %.1f%% predicted", Plural(r.Recompute.Nodes, "node runs", "nodes run"), 100*r.Recompute.Measured, 100*r.Recompute.Predicted)})
 	}
 	if len(r.Loss) > 0 {
 		facts = append(facts, [2]string{"loss", fmt.Sprintf("%.6g in the first step, %.6g in the last", r.Loss[0], r.Loss[len(r.Loss)-1])})
@@ -126,6 +127,9 @@ func slowest(r *validate.Report, n int) []opSum {
 	return sums[:min(n, len(sums))]
 }
 
+// longestCheck is how many columns of a check's name are printed.
+const longestCheck = 44
+
 // slowestShown is how many operators a report lists.
 const slowestShown = 10
 
@@ -135,9 +139,13 @@ func validationText(w io.Writer, r *validate.Report, s Style) error {
 	code := map[string]string{validate.Validated: green, validate.Refuted: red}[r.Verdict]
 	p.wrapped("", validationLine(r), code)
 	p.head("checks")
+	names, figures := 13, 19
+	for i := range r.Checks {
+		names, figures = max(names, min(widest(r.Checks[i].Name), longestCheck)), max(figures, widest(figureOf(&r.Checks[i])))
+	}
 	for i := range r.Checks {
 		c := &r.Checks[i]
-		p.wrapped("  "+pad(outcomeOf(c), 9)+pad(c.Name, 14)+pad(figureOf(c), 19)+" ", c.Detail, "")
+		p.wrapped("  "+pad(outcomeOf(c), 9)+pad(clip(c.Name, names), names+1)+pad(figureOf(c), figures)+" ", c.Detail, "")
 	}
 	if sums := slowest(r, slowestShown); len(sums) > 0 {
 		p.head("slowest operators")
@@ -165,12 +173,23 @@ func validationHTML(w io.Writer, r *validate.Report, _ Style) error {
 	fmt.Fprintln(w, "</table>\n<h2>checks</h2>\n<table><tr><th>check</th><th></th><th>value of tolerance</th><th></th></tr>")
 	for i := range r.Checks {
 		c := &r.Checks[i]
-		fmt.Fprintf(w, "<tr><td>%s</td><td>%s</td><td class=n>%s</td><td>%s</td></tr>\n", e(c.Name), outcomeOf(c), figureOf(c), e(c.Detail))
+		fmt.Fprintf(w, "<tr><td>%s</td><td>%s</td><td class=n>%s</td><td>%s</td></tr>\n", strings.ReplaceAll(e(c.Name), ".", ".<wbr>"), outcomeOf(c), figureOf(c), e(c.Detail))
 	}
-	fmt.Fprintln(w, "</table>\n<h2>operators</h2>\n<table><tr><th>operator</th><th>nodes</th><th>measured</th><th>predicted</th></tr>")
+	fmt.Fprintln(w, "</table>")
+	arenaHTML(w, r)
+	if len(r.Time.PerOp) > 0 {
+		timesHTML(w, r)
+	}
+	fmt.Fprintln(w, "</body></html>")
+	return nil
+}
+
+// timesHTML lists the operators' times, the slowest first, and the whole step's.
+func timesHTML(w io.Writer, r *validate.Report) {
+	e := html.EscapeString
+	fmt.Fprintln(w, "<h2>operators</h2>\n<table><tr><th>operator</th><th>nodes</th><th>measured</th><th>predicted</th></tr>")
 	for _, o := range slowest(r, len(r.Time.PerOp)) {
 		fmt.Fprintf(w, "<tr><td><code>%s</code></td><td class=n>%d</td><td class=n>%.3f ms</td><td class=n>%.3f ms</td></tr>\n", e(o.op), o.nodes, o.measured, o.predicted)
 	}
-	fmt.Fprintln(w, "</table>\n</body></html>")
-	return nil
+	fmt.Fprintf(w, "<tr><th>all</th><td class=n>%d</td><td class=n>%.3f ms</td><td class=n>%.3f ms</td></tr>\n</table>\n", len(r.Time.PerOp), r.Time.MeasuredMs, r.Time.PredictedMs)
 }

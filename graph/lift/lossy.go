@@ -1,0 +1,136 @@
+package lift
+
+import (
+	"math"
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// InexactKey is the property of a lifted call that takes the memory and the
+// time of the ONNX nodes it stands for, but not all of their attributes, so that
+// it computes other numbers. Its value says which.
+const InexactKey = "memplan.inexact"
+
+// lossy lists, by ONNX operator, what calls made by patterns leave out.
+var lossy = map[string]func(p *patLift, n *graph.Node) bool{
+	"Attention": func(p *patLift, n *graph.Node) bool {
+		past := input(n, 4) >= 0 || input(n, 5) >= 0
+		return attrFloat(n, "softcap", 0) != 0 || past && attrInt(n, "is_causal", 0) != 0 || p.scaled(n)
+	},
+	"AveragePool": oddPadding,
+	"MaxPool": func(p *patLift, n *graph.Node) bool { // torch's indices are those of a plane
+		return oddPadding(p, n) || len(n.Outputs) > 1 && n.Outputs[1] >= 0
+	},
+	"ConvTranspose": func(_ *patLift, n *graph.Node) bool {
+		return same(n) || n.Attr("output_shape") != nil
+	},
+	"CumSum": func(p *patLift, n *graph.Node) bool {
+		axis, ok := p.number(input(n, 1))
+		return !ok || axis != 0 || attrInt(n, "exclusive", 0)+attrInt(n, "reverse", 0) != 0
+	},
+	"GatherND": func(*patLift, *graph.Node) bool { return true },
+	"Gemm": func(_ *patLift, n *graph.Node) bool {
+		beta := input(n, 2) >= 0 && attrFloat(n, "beta", 1) != 1
+		return attrFloat(n, "alpha", 1) != 1 || beta || attrInt(n, "transA", 0) != 0
+	},
+	"GridSample": func(_ *patLift, n *graph.Node) bool {
+		bilinear := slices.Contains([]string{"bilinear", "linear"}, attrStr(n, "mode", "linear"))
+		return !bilinear || attrStr(n, "padding_mode", "zeros") != "zeros" || attrInt(n, "align_corners", 0) != 0
+	},
+	"HardSigmoid": func(_ *patLift, n *graph.Node) bool { // torch's is x/6 + 1/2
+		return !near(attrFloat(n, "alpha", 0.2), 1.0/6) || !near(attrFloat(n, "beta", 0.5), 0.5)
+	},
+	"InstanceNormalization": func(_ *patLift, n *graph.Node) bool { return !near(attrFloat(n, "epsilon", 1e-5), 1e-5) },
+	"Pad":                   func(_ *patLift, n *graph.Node) bool { return attrFloat(n, "value", 0) != 0 },
+	"Selu": func(_ *patLift, n *graph.Node) bool { // the defaults of opset 6, which are torch's
+		return !near(attrFloat(n, "alpha", 1.67326324), 1.67326324) || !near(attrFloat(n, "gamma", 1.05070098), 1.05070098)
+	},
+	"Trilu": func(p *patLift, n *graph.Node) bool {
+		_, ok := p.ints(input(n, 1))
+		return !ok && input(n, 1) >= 0
+	},
+}
+
+// near reports numbers that differ by what attributes are rounded by.
+func near(a, b float64) bool { return math.Abs(a-b) <= 1e-4*math.Abs(b) }
+
+// same reports padding that depends on the input's size.
+func same(n *graph.Node) bool {
+	mode := attrStr(n, "auto_pad", "NOTSET")
+	return mode == "SAME_UPPER" || mode == "SAME_LOWER"
+}
+
+// oddPadding reports a pool whose sides differ, before which a call pads with
+// zeros that ONNX does not count.
+func oddPadding(_ *patLift, n *graph.Node) bool {
+	pads := attrInts(n, "pads", nil)
+	return same(n) || !slices.Equal(pads[:len(pads)/2], pads[len(pads)/2:])
+}
+
+// scaled reports an attention whose scale is not that of its heads' size.
+func (p *patLift) scaled(n *graph.Node) bool {
+	scale := attrFloat(n, "scale", 0)
+	if scale == 0 {
+		return false
+	}
+	q := p.dims(n.Inputs[0])
+	if len(q) == 0 {
+		return true
+	}
+	size := float64(q[len(q)-1])
+	if len(q) == 3 {
+		size /= float64(max(attrInt(n, "q_num_heads", 1), 1))
+	}
+	return !near(scale, 1/math.Sqrt(size))
+}
+
+// marked notes which of the calls made since there were so many do not compute
+// what the nodes do that they were made of.
+func (p *patLift) marked(since int, m *match) {
+	why := ""
+	if p.otherScale(m) {
+		why = "the scale of attention"
+	}
+	for _, i := range m.nodes {
+		if f := lossy[p.ops[i]]; f != nil && f(p, &p.src.Nodes[i]) {
+			why = "attributes of " + p.src.Nodes[i].Op
+		}
+	}
+	if why == "" {
+		return
+	}
+	for j := since; j < len(p.l.Graph.Nodes); j++ {
+		c := &p.l.Graph.Nodes[j]
+		c.Meta = append(slices.Clone(c.Meta), graph.Prop{Key: InexactKey, Value: why})
+	}
+}
+
+// otherScale reports attention that is written out with scales in the file, s
+// of the query and t of the key, whose product is not what the call takes. A
+// scale that shapes decide is that.
+func (p *patLift) otherScale(m *match) bool {
+	if m.rule.name != "attention" {
+		return false
+	}
+	product := 1.0
+	for _, name := range []string{"s", "t"} {
+		id := m.value(name)
+		x, ok := 0.0, false
+		if id >= 0 {
+			x, ok = p.number(id)
+		}
+		if !ok {
+			return false
+		}
+		if slices.ContainsFunc(m.nodes, func(i int32) bool {
+			n := &p.src.Nodes[i]
+			return p.ops[i] == "Div" && p.resolve(n.Inputs[1]) == p.resolve(id)
+		}) {
+			x = 1 / x
+		}
+		product *= x
+	}
+	q := p.dims(m.value("q"))
+	return len(q) == 0 || !near(product, 1/math.Sqrt(float64(q[len(q)-1])))
+}
