@@ -230,7 +230,7 @@ func (r *runner) fill() error {
 
 // born readies the place of a new buffer.
 func (r *runner) born(id program.StorageID) error {
-	r.res.Used = max(r.res.Used, r.l.Offset[id]+roundUp(r.p.Storages[id].Bytes+Guard)) // an empty one has a place too
+	r.res.Used = max(r.res.Used, r.l.Offset[id]+RoundUp(r.p.Storages[id].Bytes+Guard)) // an empty one has a place too
 	return r.bornAt(r.l.Offset[id], r.p.Storages[id].Bytes)
 }
 

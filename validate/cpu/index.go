@@ -258,7 +258,7 @@ func index(r *run) error {
 	x := make([]float64, validate.Elems(r.shape(0)))
 	rd.read(x, 0)
 	out := make([]float64, r.c.Results[0].Elems())
-	if want := r.indexedShape(r.shape(0), 1); numel(want) != int64(len(out)) {
+	if want := r.indexedShape(r.shape(0), 1); validate.Elems(want) != int64(len(out)) {
 		return fmt.Errorf("what is indexed has shape %v, the result %v", want, r.c.Results[0].Shape)
 	}
 	if err := r.indexed(r.shape(0), 1, func(i, at int) { out[i] = x[at] }); err != nil {
