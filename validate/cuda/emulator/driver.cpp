@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <string>
 
 namespace {
@@ -31,7 +32,9 @@ struct Function {
   size_t shared = emulator::kSharedFree; // that a launch may ask for
 };
 
-std::mutex one; // launches, and loading modules
+std::mutex one; // launches, loading modules and counting memory
+std::map<void*, size_t> sizes; // of what is allocated, in bytes
+size_t held; // their sum
 
 CUresult refuse(CUresult rc, const std::string& why) {
   fprintf(stderr, "emulator: %s\n", why.c_str());
@@ -112,14 +115,31 @@ CUresult cuStreamCreate(CUstream* s, unsigned) { return *s = (CUstream)&stream, 
 CUresult cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
 CUresult cuStreamDestroy(CUstream) { return CUDA_SUCCESS; }
 
-CUresult cuMemGetInfo(size_t* free, size_t* total) { return *free = *total = (size_t)8 << 30, CUDA_SUCCESS; }
+CUresult cuEventCreate(CUevent* e, unsigned) { return *e = (CUevent) new timespec{}, CUDA_SUCCESS; }
+CUresult cuEventRecord(CUevent e, CUstream) { return clock_gettime(CLOCK_MONOTONIC, (timespec*)e), CUDA_SUCCESS; }
+CUresult cuEventElapsedTime(float* ms, CUevent from, CUevent to) {
+  const timespec *a = (const timespec*)from, *b = (const timespec*)to;
+  return *ms = 1e3 * (b->tv_sec - a->tv_sec) + 1e-6 * (b->tv_nsec - a->tv_nsec), CUDA_SUCCESS;
+}
+
+CUresult cuMemGetInfo(size_t* free, size_t* total) {
+  std::lock_guard<std::mutex> lock(one);
+  return *total = (size_t)8 << 30, *free = *total - held, CUDA_SUCCESS;
+}
 CUresult cuMemAlloc(CUdeviceptr* p, size_t n) {
   void* got = aligned_alloc(512, (n + 511) / 512 * 512);
   if (!got) return CUDA_ERROR_OUT_OF_MEMORY;
   memset(got, 0xff, n); // NaNs
+  std::lock_guard<std::mutex> lock(one);
+  held += sizes[got] = n;
   return *p = (CUdeviceptr)got, CUDA_SUCCESS;
 }
-CUresult cuMemFree(CUdeviceptr p) { return free((void*)p), CUDA_SUCCESS; }
+CUresult cuMemFree(CUdeviceptr p) {
+  std::lock_guard<std::mutex> lock(one);
+  held -= sizes[(void*)p];
+  sizes.erase((void*)p);
+  return free((void*)p), CUDA_SUCCESS;
+}
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t n) { return memcpy((void*)to, from, n), CUDA_SUCCESS; }
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t n, CUstream) { return cuMemcpyHtoD(to, from, n); }
 CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t n) { return memcpy(to, (void*)from, n), CUDA_SUCCESS; }
