@@ -197,9 +197,9 @@ func runInstanceNorm(e *Eager, c *Call) []*Tensor {
 	flat := append([]int64{1, n * ch}, x.Shape[2:]...)
 	in := e.reshape(c.Op, x, flat)
 	bn.Args = []Arg{tensorArg(in), rep(c.tensor(1, "weight")), rep(c.tensor(2, "bias")), rep(c.tensor(3, "running_mean")), rep(c.tensor(4, "running_var")),
-		{Kind: graph.ArgBool, Int: 1}}
+		{Kind: graph.ArgBool, Int: 1}, {Kind: graph.ArgFloat, F: c.float(6, "momentum", 0.1)}, {Kind: graph.ArgFloat, F: c.float(7, "eps", 1e-5)}}
 	o := runBatchNorm(e, &bn)[0]
-	for i := 1; i < len(bn.Args)-1; i++ {
+	for i := 1; i <= 4; i++ {
 		e.hold(bn.Args[i].T)
 	}
 	return []*Tensor{e.reshape(c.Op, o, x.Shape)}

@@ -26,8 +26,8 @@ var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 		return same(n) || n.Attr("output_shape") != nil
 	},
 	"CumSum": func(p *patLift, n *graph.Node) bool {
-		axis, ok := p.number(input(n, 1))
-		return !ok || axis != 0 || attrInt(n, "exclusive", 0)+attrInt(n, "reverse", 0) != 0
+		_, ok := p.number(input(n, 1))
+		return !ok || attrInt(n, "exclusive", 0)+attrInt(n, "reverse", 0) != 0
 	},
 	"GatherND": func(*patLift, *graph.Node) bool { return true },
 	"Gemm": func(_ *patLift, n *graph.Node) bool {
@@ -41,8 +41,7 @@ var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 	"HardSigmoid": func(_ *patLift, n *graph.Node) bool { // torch's is x/6 + 1/2
 		return !near(attrFloat(n, "alpha", 0.2), 1.0/6) || !near(attrFloat(n, "beta", 0.5), 0.5)
 	},
-	"InstanceNormalization": func(_ *patLift, n *graph.Node) bool { return !near(attrFloat(n, "epsilon", 1e-5), 1e-5) },
-	"Pad":                   func(_ *patLift, n *graph.Node) bool { return attrFloat(n, "value", 0) != 0 },
+	"Pad": func(_ *patLift, n *graph.Node) bool { return attrFloat(n, "value", 0) != 0 },
 	"Selu": func(_ *patLift, n *graph.Node) bool { // the defaults of opset 6, which are torch's
 		return !near(attrFloat(n, "alpha", 1.67326324), 1.67326324) || !near(attrFloat(n, "gamma", 1.05070098), 1.05070098)
 	},

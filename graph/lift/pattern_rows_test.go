@@ -177,7 +177,7 @@ var patternRows = []patternRow{
 	{"cast", `(float[2] x) => (int64[2] y) { y = Cast<to = 7>(x) }`, "_to_copy.default(x, dtype='torch.int64') -> y"},
 	{"dropout", `(float[2] x) => (float[2] y) { r = Constant<value = float {0.25}>() y = Dropout(x, r) }`, "native_dropout.default(x, 0.25, True) -> y, y/mask"},
 	{"tile", `(float[2,3] x) => (float[4,3] y) { r = Constant<value = int64[2] {2,1}>() y = Tile(x, r) }`, "repeat.default(x, [2, 1]) -> y"},
-	{"cumsum", `(float[2,3] x) => (float[2,3] y) { a = Constant<value = int64 {1}>() y = CumSum(x, a) }`, "cumsum.default(x, 0) -> y"},
+	{"cumsum", `(float[2,3] x) => (float[2,3] y) { a = Constant<value = int64 {1}>() y = CumSum(x, a) }`, "cumsum.default(x, 1) -> y"},
 	{"topk", `(float[2,9] x) => (float[2,3] v, int64[2,3] i) { k = Constant<value = int64[1] {3}>() v, i = TopK(x, k) }`, "topk.default(x, 3, 1) -> v, i"},
 	{"trilu", `(float[3,3] x) => (float[3,3] y) { k = Constant<value = int64 {1}>() y = Trilu<upper = 0>(x, k) }`, "tril.default(x, 1) -> y"},
 	{"pixel-shuffle", `(float[1,8,3,3] x) => (float[1,2,6,6] y) { y = DepthToSpace<blocksize = 2>(x) }`, "pixel_shuffle.default(x, 2) -> y"},

@@ -246,7 +246,7 @@ var calledRules = []rule{
 	{name: "cast", doc: "_to_copy", from: []string{"Cast", "CastLike"}, build: castCall},
 	{name: "dropout", doc: "native_dropout, which a training step runs whatever the mode of the file", from: []string{"Dropout"}, build: dropoutCall},
 	{name: "tile", doc: "repeat", from: []string{"Tile"}, build: tileCall},
-	{name: "cumsum", doc: "cumsum", from: []string{"CumSum(x, i)"}, to: "cumsum.default(x, 0)"},
+	{name: "cumsum", doc: "cumsum", from: []string{"CumSum(x, i)"}, build: cumsumCall},
 	{name: "topk", doc: "topk", from: []string{"TopK"}, build: topkCall},
 	{name: "trilu", doc: "triu, tril", from: []string{"Trilu"}, build: triluCall},
 	{name: "pixel-shuffle", doc: "pixel_shuffle, pixel_unshuffle", from: []string{"DepthToSpace", "SpaceToDepth"}, build: pixelCall},

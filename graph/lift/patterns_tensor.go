@@ -484,6 +484,13 @@ func triluCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
+// cumsumCall adds along the dim that the file shows, or the first.
+func cumsumCall(p *patLift, n *graph.Node, _ *match) bool {
+	axis, _ := p.number(n.Inputs[1])
+	p.emit(n, "cumsum.default", []graph.Arg{p.in(n, 0), argInt(int64(axis))}, p.value(n.Outputs[0]))
+	return true
+}
+
 // lossCall is SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss: what
 // cross_entropy and nll_loss run.
 func lossCall(p *patLift, n *graph.Node, _ *match) bool {
