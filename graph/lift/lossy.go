@@ -12,6 +12,10 @@ import (
 // it computes other numbers. Its value says which.
 const InexactKey = "memplan.inexact"
 
+// InexactTrainKey is that of a call that is exact in an inference: its gradients,
+// in the memory and the time that are predicted, leave attributes out.
+const InexactTrainKey = "memplan.inexact.train"
+
 // lossy lists, by ONNX operator, what calls made by patterns leave out.
 var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 	"Attention": func(p *patLift, n *graph.Node) bool {
@@ -30,10 +34,7 @@ var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 		return !ok || attrInt(n, "exclusive", 0)+attrInt(n, "reverse", 0) != 0
 	},
 	"GatherND": func(*patLift, *graph.Node) bool { return true },
-	"Gemm": func(_ *patLift, n *graph.Node) bool {
-		beta := input(n, 2) >= 0 && attrFloat(n, "beta", 1) != 1
-		return attrFloat(n, "alpha", 1) != 1 || beta || attrInt(n, "transA", 0) != 0
-	},
+	"Gemm":     lostFactors, "com.microsoft.FusedGemm": lostFactors,
 	"GridSample": func(_ *patLift, n *graph.Node) bool {
 		bilinear := slices.Contains([]string{"bilinear", "linear"}, attrStr(n, "mode", "linear"))
 		return !bilinear || attrStr(n, "padding_mode", "zeros") != "zeros" || attrInt(n, "align_corners", 0) != 0
@@ -50,6 +51,22 @@ var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 		return !ok && input(n, 1) >= 0
 	},
 }
+
+// lossyTrained lists, by ONNX operator, what only the gradients of calls leave out.
+var lossyTrained = map[string]func(n *graph.Node) bool{"Gemm": scaledSum, "com.microsoft.FusedGemm": scaledSum}
+
+// lostFactors reports factors of a Gemm that is not an addmm: mm and linear take
+// none, and autocast takes another way through an addmm than through a linear.
+func lostFactors(p *patLift, n *graph.Node) bool {
+	if input(n, 2) < 0 {
+		return attrFloat(n, "alpha", 1) != 1
+	}
+	return p.asLinear(n) && len(gemmFactors(n)) > 0
+}
+
+// scaledSum reports factors that an addmm takes; in a training step they are left
+// out, since its backward would run products with them.
+func scaledSum(n *graph.Node) bool { return input(n, 2) >= 0 && len(gemmFactors(n)) > 0 }
 
 // near reports numbers that differ by what attributes are rounded by.
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-4*math.Abs(b) }
@@ -91,17 +108,29 @@ func (p *patLift) marked(since int, m *match) {
 	if p.otherScale(m) {
 		why = "the scale of attention"
 	}
+	trained := ""
 	for _, i := range m.nodes {
-		if f := lossy[p.ops[i]]; f != nil && f(p, &p.src.Nodes[i]) {
-			why = "attributes of " + p.src.Nodes[i].Op
+		n := &p.src.Nodes[i]
+		if f := lossy[p.ops[i]]; f != nil && f(p, n) {
+			why = "attributes of " + n.Op
+		}
+		if f := lossyTrained[p.ops[i]]; f != nil && f(n) {
+			trained = "attributes of " + n.Op + " in training"
 		}
 	}
+	p.mark(since, InexactKey, why)
+	p.mark(since, InexactTrainKey, trained)
+}
+
+// mark gives the calls made since there were so many a property; none where why
+// is empty.
+func (p *patLift) mark(since int, key, why string) {
 	if why == "" {
 		return
 	}
 	for j := since; j < len(p.l.Graph.Nodes); j++ {
 		c := &p.l.Graph.Nodes[j]
-		c.Meta = append(slices.Clone(c.Meta), graph.Prop{Key: InexactKey, Value: why})
+		c.Meta = append(slices.Clone(c.Meta), graph.Prop{Key: key, Value: why})
 	}
 }
 

@@ -40,8 +40,11 @@ func TestInexact(t *testing.T) {
 		{cumsum("-1", "<exclusive = 1>"), "attributes of CumSum"},
 		{cumsum("0", "<reverse = 1>"), "attributes of CumSum"},
 		{`(float[2,3] a, float[3,4] b, float[4] c) => (float[2,4] y) { y = Gemm(a, b, c) }`, ""},
-		{`(float[2,3] a, float[3,4] b, float[4] c) => (float[2,4] y) { y = Gemm<alpha = 0.5>(a, b, c) }`, "attributes of Gemm"},
-		{`(float[3,2] a, float[3,4] b) => (float[2,4] y) { y = Gemm<transA = 1>(a, b) }`, "attributes of Gemm"},
+		{`(float[2,3] a, float[3,4] b, float[4] c) => (float[2,4] y) { y = Gemm<alpha = 0.5>(a, b, c) }`, ""},
+		{`(float[2,3] a, float[3,4] b) => (float[2,4] y) { y = Gemm<alpha = 0.5>(a, b) }`, "attributes of Gemm"},
+		{`(float[2,3] a, float[3,4] b) => (float[2,4] y) { y = Gemm<beta = 0.5>(a, b) }`, ""},
+		{`(float[2,3] a, float[4,3] b, float[4] c) => (float[2,4] y) { y = Gemm<beta = 0.5, transB = 1>(a, b, c) }`, "attributes of Gemm"},
+		{`(float[3,2] a, float[3,4] b) => (float[2,4] y) { y = Gemm<transA = 1>(a, b) }`, ""},
 	} {
 		l := liftText(t, strings.ReplaceAll(c.graph, "A,A", "6,6"))
 		got := ""

@@ -147,7 +147,7 @@ func (p *patLift) gemm(n *graph.Node, out graph.ValueID) bool {
 	if attrInt(n, "transA", 0) != 0 {
 		a = p.swapLast(n, "a", a, n.Inputs[0])
 	}
-	if attrInt(n, "transB", 0) != 0 && (c < 0 || len(p.dims(c)) == 1) {
+	if p.asLinear(n) {
 		p.emit(n, "linear.default", []graph.Arg{a, b, bias}, out)
 		return true
 	}
@@ -158,8 +158,26 @@ func (p *patLift) gemm(n *graph.Node, out graph.ValueID) bool {
 		p.emit(n, "mm.default", []graph.Arg{a, b}, out)
 		return true
 	}
-	p.emit(n, "addmm.default", []graph.Arg{bias, a, b}, out)
+	p.emit(n, "addmm.default", append([]graph.Arg{bias, a, b}, gemmFactors(n)...), out)
 	return true
+}
+
+// asLinear reports a Gemm that is a linear: the matrix lies [out, in], and what is
+// added is a row.
+func (p *patLift) asLinear(n *graph.Node) bool {
+	c := input(n, 2)
+	return attrInt(n, "transB", 0) != 0 && (c < 0 || len(p.dims(c)) == 1)
+}
+
+// gemmFactors are the factors of a Gemm that are not 1, as addmm takes them.
+func gemmFactors(n *graph.Node) []graph.Arg {
+	var out []graph.Arg
+	for _, name := range []string{"beta", "alpha"} {
+		if f := attrFloat(n, name, 1); f != 1 {
+			out = append(out, named(name, argFloat(f)))
+		}
+	}
+	return out
 }
 
 func fusedGemmCall(p *patLift, n *graph.Node, _ *match) bool {

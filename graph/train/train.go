@@ -273,6 +273,9 @@ func (b *builder) forward() error {
 func (b *builder) call(i int, env []*aten.Tensor) error {
 	n := &b.l.Graph.Nodes[i]
 	c := &aten.Call{Index: int32(i), Name: n.Name, Module: n.Module, Class: b.l.Classes[i], InPlace: b.l.InPlace[i], Inexact: n.MetaValue(lift.InexactKey)}
+	if b.e.P.Train && c.Inexact == "" {
+		c.Inexact = n.MetaValue(lift.InexactTrainKey)
+	}
 	c.Op, c.Over, _ = strings.Cut(n.Op, ".")
 	if c.Op == "onnx" {
 		c.Op, c.Over = n.Op, ""
