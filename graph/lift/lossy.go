@@ -22,10 +22,8 @@ var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 		past := input(n, 4) >= 0 || input(n, 5) >= 0
 		return attrFloat(n, "softcap", 0) != 0 || past && attrInt(n, "is_causal", 0) != 0 || p.scaled(n)
 	},
-	"AveragePool": oddPadding,
-	"MaxPool": func(p *patLift, n *graph.Node) bool { // torch's indices are those of a plane
-		return oddPadding(p, n) || len(n.Outputs) > 1 && n.Outputs[1] >= 0
-	},
+	"AveragePool": oddAverage,
+	"MaxPool":     oddMax,
 	"ConvTranspose": func(_ *patLift, n *graph.Node) bool {
 		return same(n) || n.Attr("output_shape") != nil
 	},
@@ -43,9 +41,6 @@ var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 		return !near(attrFloat(n, "alpha", 0.2), 1.0/6) || !near(attrFloat(n, "beta", 0.5), 0.5)
 	},
 	"Pad": func(_ *patLift, n *graph.Node) bool { return attrFloat(n, "value", 0) != 0 },
-	"Selu": func(_ *patLift, n *graph.Node) bool { // the defaults of opset 6, which are torch's
-		return !near(attrFloat(n, "alpha", 1.67326324), 1.67326324) || !near(attrFloat(n, "gamma", 1.05070098), 1.05070098)
-	},
 	"Trilu": func(p *patLift, n *graph.Node) bool {
 		_, ok := p.ints(input(n, 1))
 		return !ok && input(n, 1) >= 0
@@ -77,11 +72,26 @@ func same(n *graph.Node) bool {
 	return mode == "SAME_UPPER" || mode == "SAME_LOWER"
 }
 
-// oddPadding reports a pool whose sides differ, before which a call pads with
-// zeros that ONNX does not count.
-func oddPadding(_ *patLift, n *graph.Node) bool {
-	pads := attrInts(n, "pads", nil)
-	return same(n) || !slices.Equal(pads[:len(pads)/2], pads[len(pads)/2:])
+// padsBefore reports a pool whose sides differ, so that a call pads before it.
+func (p *patLift) padsBefore(n *graph.Node) bool {
+	w, ok := p.window(n, attrInts(n, "kernel_shape", nil), p.dims(n.Inputs[0]))
+	return !ok || !slices.Equal(w.begin, w.end)
+}
+
+// oddMax reports a pool before which a call pads, where the last window may begin
+// in the padding, or where no element is below all others. Torch's indices are
+// those of a plane.
+func oddMax(p *patLift, n *graph.Node) bool {
+	if len(n.Outputs) > 1 && n.Outputs[1] >= 0 {
+		return true
+	}
+	return p.padsBefore(n) && (attrInt(n, "ceil_mode", 0) != 0 || !p.typeOf(n.Inputs[0]).Elem.IsFloat())
+}
+
+// oddAverage reports a pool before which a call pads with zeros that ONNX does not
+// count, or where the last window may reach beyond them.
+func oddAverage(p *patLift, n *graph.Node) bool {
+	return p.padsBefore(n) && (attrInt(n, "ceil_mode", 0) != 0 || attrInt(n, "count_include_pad", 0) == 0)
 }
 
 // scaled reports an attention whose scale is not that of its heads' size.

@@ -1,6 +1,7 @@
 package lift
 
 import (
+	"math"
 	"slices"
 	"strings"
 
@@ -47,8 +48,8 @@ func (p *patLift) window(n *graph.Node, kernel, in []int64) (window, bool) {
 }
 
 // padded returns the operand of a window with the same padding on both sides:
-// where the sides differ, a constant_pad_nd goes before it.
-func (p *patLift) padded(n *graph.Node, w *window) graph.Arg {
+// where the sides differ, a constant_pad_nd with value goes before it.
+func (p *patLift) padded(n *graph.Node, w *window, value float64) graph.Arg {
 	x := p.in(n, 0)
 	if slices.Equal(w.begin, w.end) {
 		return x
@@ -62,7 +63,7 @@ func (p *patLift) padded(n *graph.Node, w *window) graph.Arg {
 		}
 		w.begin[i], w.end[i] = 0, 0
 	}
-	return p.step(n, "pad", shaped(p.typeOf(n.Inputs[0]), dims...), "constant_pad_nd.default", x, argInts(pads...), argFloat(0))
+	return p.step(n, "pad", shaped(p.typeOf(n.Inputs[0]), dims...), "constant_pad_nd.default", x, argInts(pads...), argFloat(value))
 }
 
 // spatialOp appends the number of spatial dims to an operator's name.
@@ -163,7 +164,7 @@ func (p *patLift) conv(n *graph.Node, out graph.ValueID) bool {
 	}
 	p.weight(n.Inputs[1])
 	p.weight(input(n, 2))
-	x := p.padded(n, &win)
+	x := p.padded(n, &win, 0)
 	p.emit(n, spatialOp("conv", k)+".default", []graph.Arg{x, p.in(n, 1), p.in(n, 2), argInts(win.stride...), argInts(win.begin...),
 		argInts(win.dil...), argInt(attrInt(n, "group", 1))}, out)
 	return true
@@ -257,10 +258,18 @@ func maxPoolCall(p *patLift, n *graph.Node, _ *match) bool {
 	if !ok {
 		return false
 	}
-	x := p.padded(n, &w)
+	x := p.padded(n, &w, lowest(p.typeOf(n.Inputs[0]).Elem))
 	p.emit(n, spatialOp("max_pool", k)+".default", []graph.Arg{x, argInts(kernel...), argInts(w.stride...), argInts(w.begin...), argInts(w.dil...),
 		argBool(attrInt(n, "ceil_mode", 0) != 0)}, p.outs(n)...)
 	return true
+}
+
+// lowest is what no maximum is below: the padding of a pool.
+func lowest(d graph.DType) float64 {
+	if d.IsFloat() {
+		return math.Inf(-1)
+	}
+	return 0
 }
 
 func avgPoolCall(p *patLift, n *graph.Node, _ *match) bool {
@@ -273,7 +282,7 @@ func avgPoolCall(p *patLift, n *graph.Node, _ *match) bool {
 	if !ok || slices.Max(w.dil) != 1 {
 		return false
 	}
-	x := p.padded(n, &w)
+	x := p.padded(n, &w, 0)
 	p.emit(n, spatialOp("avg_pool", k)+".default", []graph.Arg{x, argInts(kernel...), argInts(w.stride...), argInts(w.begin...),
 		argBool(attrInt(n, "ceil_mode", 0) != 0), argBool(attrInt(n, "count_include_pad", 0) != 0)}, p.value(n.Outputs[0]))
 	return true

@@ -484,6 +484,18 @@ func triluCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
+// seluCall is selu with torch's constants, which are the defaults since opset 6, or
+// elu with its alpha and its scale.
+func seluCall(p *patLift, n *graph.Node, _ *match) bool {
+	alpha, gamma := attrFloat(n, "alpha", 1.67326324), attrFloat(n, "gamma", 1.05070098)
+	if near(alpha, 1.67326324) && near(gamma, 1.05070098) {
+		p.emit(n, "selu.default", []graph.Arg{p.in(n, 0)}, p.value(n.Outputs[0]))
+		return true
+	}
+	p.emit(n, "elu.default", []graph.Arg{p.in(n, 0), argFloat(alpha), argFloat(gamma)}, p.value(n.Outputs[0]))
+	return true
+}
+
 // cumsumCall adds along the dim that the file shows, or the first.
 func cumsumCall(p *patLift, n *graph.Node, _ *match) bool {
 	axis, _ := p.number(n.Inputs[1])
