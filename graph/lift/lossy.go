@@ -20,7 +20,7 @@ const InexactTrainKey = "memplan.inexact.train"
 var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 	"Attention": func(p *patLift, n *graph.Node) bool {
 		past := input(n, 4) >= 0 || input(n, 5) >= 0
-		return attrFloat(n, "softcap", 0) != 0 || past && attrInt(n, "is_causal", 0) != 0 || p.scaled(n)
+		return attrFloat(n, "softcap", 0) != 0 || past && attrInt(n, "is_causal", 0) != 0 || p.scaled(n) && attrFloat(n, "scale", 0) < 0
 	},
 	"AveragePool": oddAverage,
 	"MaxPool":     oddMax,
@@ -115,7 +115,7 @@ func (p *patLift) scaled(n *graph.Node) bool {
 // what the nodes do that they were made of.
 func (p *patLift) marked(since int, m *match) {
 	why := ""
-	if p.otherScale(m) {
+	if scale, other := p.otherScale(m); other && scale <= 0 {
 		why = "the scale of attention"
 	}
 	trained := ""
@@ -144,22 +144,22 @@ func (p *patLift) mark(since int, key, why string) {
 	}
 }
 
-// otherScale reports attention that is written out with scales in the file, s
-// of the query and t of the key, whose product is not what the call takes. A
-// scale that shapes decide is that.
-func (p *patLift) otherScale(m *match) bool {
+// otherScale returns the scale of attention that is written out with scales in the
+// file, s of the query and t of the key, and whether their product is another than
+// the call takes by itself. A scale that shapes decide is that.
+func (p *patLift) otherScale(m *match) (scale float64, other bool) {
 	if m.rule.name != "attention" {
-		return false
+		return 0, false
 	}
-	product := 1.0
+	scale = 1
 	for _, name := range []string{"s", "t"} {
 		id := m.value(name)
-		x, ok := 0.0, false
-		if id >= 0 {
-			x, ok = p.number(id)
+		if id < 0 {
+			return 0, false
 		}
+		x, ok := p.number(id)
 		if !ok {
-			return false
+			return 0, false
 		}
 		if slices.ContainsFunc(m.nodes, func(i int32) bool {
 			n := &p.src.Nodes[i]
@@ -167,8 +167,8 @@ func (p *patLift) otherScale(m *match) bool {
 		}) {
 			x = 1 / x
 		}
-		product *= x
+		scale *= x
 	}
 	q := p.dims(m.value("q"))
-	return len(q) == 0 || !near(product, 1/math.Sqrt(float64(q[len(q)-1])))
+	return scale, len(q) == 0 || !near(scale, 1/math.Sqrt(float64(q[len(q)-1])))
 }

@@ -24,6 +24,9 @@ func attentionCall(p *patLift, n *graph.Node, m *match) bool {
 	if causal {
 		args = append(args, argBool(true))
 	}
+	if scale, other := p.otherScale(m); other && scale > 0 {
+		args = append(args, named("scale", argFloat(scale)))
+	}
 	p.emit(n, "scaled_dot_product_attention.default", args, p.value(n.Outputs[0]))
 	return true
 }
@@ -120,6 +123,9 @@ func attentionOp(p *patLift, n *graph.Node, _ *match) bool {
 	}
 	q, k, v := p.dims(n.Inputs[0]), p.dims(n.Inputs[1]), p.dims(n.Inputs[2])
 	args := []graph.Arg{p.in(n, 0), p.in(n, 1), p.in(n, 2), p.in(n, 3), argFloat(0), argBool(attrInt(n, "is_causal", 0) != 0)}
+	if p.scaled(n) {
+		args = append(args, named("scale", argFloat(attrFloat(n, "scale", 0))))
+	}
 	t := p.typeOf(n.Outputs[0])
 	if len(q) < 3 || len(k) != len(q) || len(v) != len(q) || q[0] != k[0] || q[0] != v[0] {
 		return false
