@@ -31,7 +31,7 @@ var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 		_, ok := p.number(input(n, 1))
 		return !ok || attrInt(n, "exclusive", 0)+attrInt(n, "reverse", 0) != 0
 	},
-	"GatherND": func(*patLift, *graph.Node) bool { return true },
+	"GatherND": func(p *patLift, n *graph.Node) bool { return !p.indexes(n) },
 	"Gemm":     lostFactors, "com.microsoft.FusedGemm": lostFactors,
 	"GridSample": func(_ *patLift, n *graph.Node) bool {
 		bilinear := slices.Contains([]string{"bilinear", "linear"}, attrStr(n, "mode", "linear"))
@@ -40,7 +40,11 @@ var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 	"HardSigmoid": func(_ *patLift, n *graph.Node) bool { // torch's is x/6 + 1/2
 		return !near(attrFloat(n, "alpha", 0.2), 1.0/6) || !near(attrFloat(n, "beta", 0.5), 0.5)
 	},
-	"Pad": func(_ *patLift, n *graph.Node) bool { return attrFloat(n, "value", 0) != 0 },
+	"Pad": func(p *patLift, n *graph.Node) bool {
+		_, ok := p.pads(n)
+		_, known := p.padValue(n)
+		return !ok || !known
+	},
 	"Trilu": func(p *patLift, n *graph.Node) bool {
 		_, ok := p.ints(input(n, 1))
 		return !ok && input(n, 1) >= 0

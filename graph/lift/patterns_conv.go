@@ -312,16 +312,51 @@ func padCall(p *patLift, n *graph.Node, _ *match) bool {
 	case mode != "constant":
 		return false
 	}
+	list, _ := p.pads(n)
+	args := []graph.Arg{p.in(n, 0), argInts(list...)}
+	if f, _ := p.padValue(n); f != 0 && op == "constant_pad_nd.default" {
+		args = append(args, argFloat(f))
+	}
+	p.emit(n, op, args, p.value(n.Outputs[0]))
+	return true
+}
+
+// pads is how many elements a Pad adds before and after each dim, the innermost
+// first as torch has it; it fails where the file does not show it.
+func (p *patLift) pads(n *graph.Node) ([]int64, bool) {
 	pads, ok := p.ints(input(n, 1))
 	if !ok {
 		pads = attrInts(n, "pads", attrInts(n, "paddings", nil))
 	}
-	var list []int64 // innermost dim first, as torch has it
-	for i := len(pads)/2 - 1; i >= 0; i-- {
-		list = append(list, pads[i], pads[len(pads)/2+i])
+	half, rank := len(pads)/2, len(p.dims(n.Inputs[0]))
+	dim := func(i int) int { return i }
+	if id := input(n, 3); id >= 0 {
+		axes, ok := p.ints(id)
+		if !ok || len(axes) != half {
+			return nil, false
+		}
+		dim = func(i int) int { return (int(axes[i]) + rank) % max(rank, 1) }
+		rank = max(rank, 1)
+	} else {
+		rank = half
 	}
-	p.emit(n, op, []graph.Arg{p.in(n, 0), argInts(list...)}, p.value(n.Outputs[0]))
-	return true
+	list := make([]int64, 2*rank)
+	for i := range half {
+		at := 2 * (rank - 1 - dim(i))
+		if at < 0 || at >= len(list) {
+			return nil, false
+		}
+		list[at], list[at+1] = pads[i], pads[half+i]
+	}
+	return list, len(pads) > 0
+}
+
+// padValue is what a Pad fills with; it fails where the file does not show it.
+func (p *patLift) padValue(n *graph.Node) (float64, bool) {
+	if id := input(n, 2); id >= 0 {
+		return p.number(id)
+	}
+	return attrFloat(n, "value", 0), true
 }
 
 // resizeNames are the operators by interpolation and number of spatial dims.

@@ -2,6 +2,7 @@ package lift
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -284,7 +285,31 @@ func scatterElementsCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
+// indexes reports a GatherND without batch dims by a tensor on the device. Where it
+// picks from several dims of numbers with gradients, the scratch of its backward is
+// counted by the tensor of all indices as it lies.
+func (p *patLift) indexes(n *graph.Node) bool {
+	i := p.dims(n.Inputs[1])
+	if len(i) == 0 || attrInt(n, "batch_dims", 0) != 0 || p.constant(n.Inputs[1]) {
+		return false
+	}
+	k := i[len(i)-1]
+	return k == 1 || k > 1 && k <= int64(len(p.dims(n.Inputs[0]))) && !p.typeOf(n.Inputs[0]).Elem.IsFloat()
+}
+
+// gatherNDCall is index by the last dim's elements, one index for each dim of the
+// operand that they pick from.
 func gatherNDCall(p *patLift, n *graph.Node, _ *match) bool {
+	if p.indexes(n) {
+		i, dims := p.in(n, 1), p.dims(n.Inputs[1])
+		list, rank := graph.Arg{Kind: graph.ArgList}, len(dims)-1
+		t := shaped(p.typeOf(n.Inputs[1]), dims[:rank]...)
+		for j := range dims[rank] {
+			list.List = append(list.List, p.step(n, "index"+strconv.FormatInt(j, 10), t, "select.int", i, argInt(-1), argInt(j)))
+		}
+		p.emit(n, "index.Tensor", []graph.Arg{p.in(n, 0), list}, p.value(n.Outputs[0]))
+		return true
+	}
 	p.emit(n, "index.Tensor", []graph.Arg{p.in(n, 0), {Kind: graph.ArgList, List: []graph.Arg{p.in(n, 1)}}}, p.value(n.Outputs[0]))
 	return true
 }
