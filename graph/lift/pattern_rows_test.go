@@ -144,6 +144,7 @@ var patternRows = []patternRow{
 	{"global-pool", `(float[1,2,8,8] x) => (float[1,2,1,1] y) { y = GlobalAveragePool(x) }`, "adaptive_avg_pool2d.default(x, [1, 1]) -> y"},
 	{"global-pool", `(float[1,2,8] x) => (float[1,2,1] y) { y = GlobalMaxPool(x) }`, "adaptive_max_pool1d.default(x, [1]) -> y"},
 	{"pad", `(float[1,2,4,4] x) => (float[1,2,5,7] y) { p = Constant<value = int64[8] {0,0,0,1,0,0,1,2}>() y = Pad<mode = "reflect">(x, p) }`, "reflection_pad2d.default(x, [1, 2, 0, 1, 0, 0, 0, 0]) -> y"},
+	{"pad", `(float[3,2] x) => (float[3,5] y) { p = Constant<value = int64[2] {1,2}>() v = Constant<value = float {2.5}>() a = Constant<value = int64[1] {-1}>() y = Pad(x, p, v, a) }`, "constant_pad_nd.default(x, [1, 2, 0, 0], 2.5) -> y"},
 	{"resize", `(float[1,2,4,4] x) => (float[1,2,8,8] y) { s = Constant<value = float[4] {1.0,1.0,2.0,2.0}>() y = Resize<mode = "linear">(x, , s) }`, "upsample_bilinear2d.default(x, [8, 8]) -> y"},
 	{"transpose", `(float[2,3] x) => (float[3,2] y) { y = Transpose(x) }`, "t.default(x) -> y"},
 	{"transpose", `(float[2,3,4] x) => (float[4,2,3] y) { y = Transpose<perm = [2,0,1]>(x) }`, "permute.default(x, [2, 0, 1]) -> y"},
