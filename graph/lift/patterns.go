@@ -333,7 +333,7 @@ func (p *patLift) single(table *rules, i int32) {
 // repeats reports a node that shows a known constant so often that inference does
 // not list its elements: a call of it does.
 func (p *patLift) repeats(n *graph.Node) bool {
-	if n.Op != "Expand" || len(n.Inputs) == 0 || len(n.Outputs) == 0 || !p.src.Values[p.resolve(n.Inputs[0])].Const.Known() || p.src.Values[n.Outputs[0]].Const.Known() {
+	if n.Op != "Expand" || len(n.Inputs) == 0 || len(n.Outputs) == 0 || n.Inputs[0] < 0 || n.Outputs[0] < 0 || !p.src.Values[p.resolve(n.Inputs[0])].Const.Known() || p.src.Values[n.Outputs[0]].Const.Known() {
 		return false
 	}
 	_, ok := p.size(n.Outputs[0])
