@@ -78,7 +78,7 @@ func same(n *graph.Node) bool {
 
 // padsBefore reports a pool whose sides differ, so that a call pads before it.
 func (p *patLift) padsBefore(n *graph.Node) bool {
-	w, ok := p.window(n, attrInts(n, "kernel_shape", nil), p.dims(n.Inputs[0]))
+	w, ok := p.window(n, attrInts(n, "kernel_shape", nil), p.dims(input(n, 0)))
 	return !ok || !slices.Equal(w.begin, w.end)
 }
 
@@ -89,7 +89,7 @@ func oddMax(p *patLift, n *graph.Node) bool {
 	if len(n.Outputs) > 1 && n.Outputs[1] >= 0 {
 		return true
 	}
-	return p.padsBefore(n) && (attrInt(n, "ceil_mode", 0) != 0 || !p.typeOf(n.Inputs[0]).Elem.IsFloat())
+	return p.padsBefore(n) && (attrInt(n, "ceil_mode", 0) != 0 || !p.typeOf(input(n, 0)).Elem.IsFloat())
 }
 
 // oddAverage reports a pool before which a call pads with zeros that ONNX does not
@@ -104,7 +104,7 @@ func (p *patLift) scaled(n *graph.Node) bool {
 	if scale == 0 {
 		return false
 	}
-	q := p.dims(n.Inputs[0])
+	q := p.dims(input(n, 0))
 	if len(q) == 0 {
 		return true
 	}

@@ -219,12 +219,18 @@ func (p *patLift) stored(id graph.ValueID) bool {
 
 // constant reports a value that is stored or known.
 func (p *patLift) constant(id graph.ValueID) bool {
+	if id < 0 {
+		return false
+	}
 	id = p.resolve(id)
 	return p.src.Values[id].Kind == graph.Initializer || p.host[id]
 }
 
 // number returns a known scalar.
 func (p *patLift) number(id graph.ValueID) (float64, bool) {
+	if id < 0 {
+		return 0, false
+	}
 	id = p.resolve(id)
 	t := p.src.Values[id].Const
 	if !t.Known() || p.elems(id) != 1 || !p.src.Values[id].Type.Shape.Ranked() {
@@ -484,7 +490,13 @@ func (p *patLift) dims(v graph.ValueID) []int64 {
 	return out
 }
 
-func (p *patLift) typeOf(v graph.ValueID) graph.Type { return p.src.Values[p.resolve(v)].Type }
+// typeOf is the type of a source value, none of an absent one.
+func (p *patLift) typeOf(v graph.ValueID) graph.Type {
+	if v < 0 {
+		return graph.Type{}
+	}
+	return p.src.Values[p.resolve(v)].Type
+}
 
 func argOf(v graph.ValueID) graph.Arg {
 	if v < 0 {

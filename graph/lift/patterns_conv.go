@@ -20,7 +20,7 @@ func (p *patLift) window(n *graph.Node, kernel, in []int64) (window, bool) {
 	ones, zeros := slices.Repeat([]int64{1}, k), make([]int64, 2*k)
 	w := window{kernel: kernel, stride: attrInts(n, "strides", ones), dil: attrInts(n, "dilations", ones)}
 	pads := attrInts(n, "pads", zeros)
-	if len(w.stride) != k || len(w.dil) != k || len(pads) != 2*k || len(in) != k+2 || slices.Min(w.stride) < 1 {
+	if k == 0 || len(w.stride) != k || len(w.dil) != k || len(pads) != 2*k || len(in) != k+2 || slices.Min(w.stride) < 1 {
 		return w, false
 	}
 	w.begin, w.end = slices.Clone(pads[:k]), slices.Clone(pads[k:])
