@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/memplan/memplan/quote"
 )
 
 // Format writes g in ONNX's text syntax (docs/Syntax.md of onnx), one line a
@@ -31,7 +33,8 @@ import (
 // The syntax is extended where ONNX's does not reach:
 //
 //   - names that are not identifiers, of ops and domains too, stand in double
-//     quotes with the escapes \" \\ \n \r \t \xHH;
+//     quotes with the escapes \" \\ \n \r \t \xHH \uHHHH \UHHHHHHHH, which
+//     stand for all that quote.Text escapes;
 //   - elements of 16-bit and smaller floating-point tensors are numbers with a
 //     decimal point, not bit patterns; Parse reads both;
 //   - a tensor whose elements are unknown has none: float[2] w = {}, and a
@@ -120,7 +123,7 @@ func (f *formatter) header(m *Model) {
 		lines = append(lines, "opset_import: "+opsetList(m.Opsets))
 	}
 	if m.Producer != "" {
-		lines = append(lines, "producer_name: "+quote(m.Producer))
+		lines = append(lines, "producer_name: "+quoted(m.Producer))
 	}
 	f.print("<\n  ", strings.Join(lines, ",\n  "), "\n>\n")
 }
@@ -128,15 +131,15 @@ func (f *formatter) header(m *Model) {
 func opsetList(opsets []Opset) string {
 	parts := make([]string, len(opsets))
 	for i, o := range opsets {
-		parts[i] = fmt.Sprintf("%s : %d", quote(o.Domain), o.Version)
+		parts[i] = fmt.Sprintf("%s : %d", quoted(o.Domain), o.Version)
 	}
 	return "[" + strings.Join(parts, ", ") + "]"
 }
 
 func (f *formatter) function(fn *Function) {
-	f.print("\n<\n  domain: ", quote(fn.Domain))
+	f.print("\n<\n  domain: ", quoted(fn.Domain))
 	if fn.Overload != "" {
-		f.print(",\n  overload: ", quote(fn.Overload))
+		f.print(",\n  overload: ", quoted(fn.Overload))
 	}
 	if len(fn.Opsets) > 0 {
 		f.print(",\n  opset_import: ", opsetList(fn.Opsets))
@@ -391,7 +394,7 @@ func attrParts(a *Attr) (parts []string, list bool) {
 	case AttrInt:
 		return []string{strconv.FormatInt(a.I, 10)}, false
 	case AttrString:
-		return []string{quote(a.S)}, false
+		return []string{quoted(a.S)}, false
 	case AttrTensor, AttrSparseTensor:
 		return []string{tensorText(a.Tensor)}, false
 	case AttrType:
@@ -403,7 +406,7 @@ func attrParts(a *Attr) (parts []string, list bool) {
 	case AttrInts:
 		parts = each(a.Ints, func(n int64) string { return strconv.FormatInt(n, 10) })
 	case AttrStrings:
-		parts = each(a.Strings, quote)
+		parts = each(a.Strings, quoted)
 	case AttrTensors, AttrSparseTensors:
 		parts = each(a.Tensors, tensorText)
 	case AttrTypes:
@@ -440,7 +443,7 @@ func (f *formatter) comment(g *Graph, n *Node) string {
 		}
 	}
 	if ns := n.MetaValue("namespace"); ns != "" {
-		parts = append(parts, escape(ns[strings.LastIndexByte(ns, '/')+1:], 0))
+		parts = append(parts, quote.Text(ns[strings.LastIndexByte(ns, '/')+1:]))
 	}
 	if len(parts) == 0 {
 		return ""
@@ -455,7 +458,7 @@ func sizeText(t *Type) string {
 		return "?"
 	}
 	if b := t.Bytes(); b.Known() {
-		text += " " + b.String() + " B"
+		text += " " + quote.Text(b.String()) + " B"
 	}
 	return text
 }
@@ -544,7 +547,7 @@ func elementText(t *Tensor) string {
 		}
 		parts = each(t.Floats, func(v float64) string { return floatText(v, bits) })
 	case t.Strings != nil:
-		parts = each(t.Strings, quote)
+		parts = each(t.Strings, quoted)
 	case t.Ref != nil:
 		return refText(t.Ref)
 	}
@@ -552,7 +555,7 @@ func elementText(t *Tensor) string {
 }
 
 func refText(r *DataRef) string {
-	s := fmt.Sprintf(`["location": %s, "offset": "%d"`, quote(r.Location), r.Offset)
+	s := fmt.Sprintf(`["location": %s, "offset": "%d"`, quoted(r.Location), r.Offset)
 	if r.Length >= 0 {
 		s += fmt.Sprintf(`, "length": "%d"`, r.Length)
 	}
@@ -582,7 +585,7 @@ func id(name string) string {
 	if isID(name) && !isKeyword(name) {
 		return name
 	}
-	return quote(name)
+	return quoted(name)
 }
 
 // dotted returns a name of components joined by dots; it is quoted as a whole
@@ -590,7 +593,7 @@ func id(name string) string {
 func dotted(name string) string {
 	for part := range strings.SplitSeq(name, ".") {
 		if !isID(part) || isKeyword(part) {
-			return quote(name)
+			return quoted(name)
 		}
 	}
 	return name
@@ -621,20 +624,19 @@ func isKeyword(s string) bool {
 	return ok || isFloatWord(s)
 }
 
-func quote(s string) string { return `"` + escape(s, '"') + `"` }
+func quoted(s string) string { return `"` + escape(s, '"') + `"` }
 
 // plain reports whether escape changes nothing, for ASCII.
 func plain(s string, delimiter byte) bool {
 	for i := range len(s) {
-		if c := s[i]; c < ' ' || c >= 0x7f || delimiter != 0 && (c == delimiter || c == '\\') {
+		if c := s[i]; c < ' ' || c >= 0x7f || c == delimiter || c == '\\' {
 			return false
 		}
 	}
 	return true
 }
 
-// escape replaces what may not stand in one line of valid UTF-8, the
-// delimiter and the backslash; with delimiter 0 only the former.
+// escape replaces what quote.Text does, the delimiter and the backslash.
 func escape(s string, delimiter byte) string {
 	if plain(s, delimiter) {
 		return s
@@ -643,19 +645,15 @@ func escape(s string, delimiter byte) string {
 	for len(s) > 0 {
 		r, n := utf8.DecodeRuneInString(s)
 		switch {
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\r':
-			b.WriteString(`\r`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case delimiter != 0 && (s[0] == delimiter || s[0] == '\\'):
+		case s[0] == delimiter || s[0] == '\\':
 			b.WriteByte('\\')
 			b.WriteByte(s[0])
-		case r < ' ' || r == 0x7f || r == utf8.RuneError && n == 1:
+		case r == utf8.RuneError && n == 1:
 			fmt.Fprintf(&b, `\x%02x`, s[0])
-		default:
+		case strconv.IsPrint(r):
 			b.WriteString(s[:n])
+		default:
+			b.WriteString(quote.Escape(r))
 		}
 		s = s[n:]
 	}

@@ -2,6 +2,7 @@ package graph
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -42,7 +43,7 @@ func (t token) String() string {
 	case tokEnd:
 		return "the end"
 	case tokQuoted:
-		return quote(t.text)
+		return quoted(t.text)
 	case tokSingle:
 		return "'" + escape(t.text, '\'') + "'"
 	}
@@ -191,16 +192,38 @@ func unescape(b *strings.Builder, s string) int {
 	case 't':
 		b.WriteByte('\t')
 	case 'x':
-		if len(s) >= 3 && hexDigit(s[1]) >= 0 && hexDigit(s[2]) >= 0 {
-			b.WriteByte(byte(hexDigit(s[1])<<4 | hexDigit(s[2])))
+		if n, ok := hexNumber(s[1:], 2); ok {
+			b.WriteByte(byte(n))
 			return 2
 		}
 		b.WriteByte('x')
+	case 'u':
+		return unescapeRune(b, s, 4)
+	case 'U':
+		return unescapeRune(b, s, 8)
 	default:
 		b.WriteByte(s[0])
 	}
 	return 0
 }
 
-// hexDigit returns the value of a hexadecimal digit, else -1.
-func hexDigit(c byte) int { return strings.IndexByte("0123456789abcdef", c|' ') }
+// unescapeRune appends the character whose number stands in so many digits
+// behind the first letter of s; where there is none, that letter.
+func unescapeRune(b *strings.Builder, s string, digits int) int {
+	n, ok := hexNumber(s[1:], digits)
+	if !ok || n > utf8.MaxRune || !utf8.ValidRune(rune(n)) {
+		b.WriteByte(s[0])
+		return 0
+	}
+	b.WriteRune(rune(n))
+	return digits
+}
+
+// hexNumber reads the digits that s must begin with.
+func hexNumber(s string, digits int) (uint32, bool) {
+	if len(s) < digits {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(s[:digits], 16, 32)
+	return uint32(n), err == nil
+}

@@ -90,7 +90,7 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 func (s *streams) open(path string, cfg *planner.Config) (*planner.Model, error) {
 	m, warnings, err := planner.OpenFor(path, cfg)
 	for _, text := range warnings {
-		fmt.Fprintf(s.err, "warning: --dim: %s\n", text)
+		s.err.line("warning: --dim: %s", text)
 	}
 	return m, err
 }

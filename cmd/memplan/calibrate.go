@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/memplan/memplan/planner/profile"
+	"github.com/memplan/memplan/quote"
 )
 
 type calibrateOptions struct {
@@ -37,7 +38,7 @@ and 2 GiB of the card's memory, which nothing else should use meanwhile.`,
 }
 
 func calibrateRun(c *cobra.Command, s *streams, o *calibrateOptions) error {
-	fmt.Fprintln(s.err, "measuring; this takes a few seconds")
+	s.err.line("measuring; this takes a few seconds")
 	cmd := exec.CommandContext(c.Context(), o.python, "-")
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(profile.CalibrateScript), &out, &errs
@@ -56,7 +57,7 @@ func calibrateRun(c *cobra.Command, s *streams, o *calibrateOptions) error {
 		return fmt.Errorf("what the script printed is %w", err)
 	}
 	if r, known := cal.Runtime(); !known {
-		fmt.Fprintf(s.err, "warning: %s is not among the releases memplan knows: the allocator of %s is assumed\n", r.Name, profile.Runtimes[0].Name)
+		s.err.line("warning: %s is not among the releases memplan knows: the allocator of %s is assumed", r.Name, profile.Runtimes[0].Name)
 	}
-	return (&outputFlags{file: o.file}).write(s, out.Bytes())
+	return (&outputFlags{file: o.file}).write(s, quote.JSON(out.Bytes()))
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -104,7 +103,7 @@ func newBaselineCmd(s *streams, run func(context.Context, *streams, *baselineOpt
 
 // baselines are the formats of baseline.
 var baselines = []report.Format[*planner.Baseline]{
-	{Name: "json", Write: func(w io.Writer, b *planner.Baseline, _ report.Style) error { return report.JSON(w, b) }},
+	report.AsJSON(report.Itself[*planner.Baseline]),
 }
 
 func baselineRun(ctx context.Context, s *streams, o *baselineOptions) error {
@@ -125,6 +124,6 @@ func baselineRun(ctx context.Context, s *streams, o *baselineOptions) error {
 	if err := emit(s, &out, baselines, b); err != nil || !out.toFile() {
 		return err
 	}
-	fmt.Fprintf(s.err, "wrote %s: %s\n", out.file, report.Plural(len(b.Models), "model", "models"))
+	s.err.line("wrote %s: %s", out.file, report.Plural(len(b.Models), "model", "models"))
 	return nil
 }

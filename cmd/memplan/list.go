@@ -100,7 +100,7 @@ func gpuItems() any {
 	return out
 }
 
-// listed are the formats of list.
+// listed are the formats of list; its tables are memplan's own, and nothing in them needs quoting.
 var listed = []report.Format[*listing]{
 	{Name: "text", Write: func(w io.Writer, l *listing, _ report.Style) error {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -109,10 +109,10 @@ var listed = []report.Format[*listing]{
 			fmt.Fprintln(t, strings.Join(r, "\t"))
 		}
 		return t.Flush()
-	}},
-	{Name: "json", Write: func(w io.Writer, l *listing, _ report.Style) error {
-		return report.JSON(w, map[string]any{"schemaVersion": planner.SchemaVersion, l.name: l.document()})
-	}},
+	}, Exact: true},
+	report.AsJSON(func(l *listing) any {
+		return map[string]any{"schemaVersion": planner.SchemaVersion, l.name: l.document()}
+	}),
 }
 
 // document is the rows as JSON.
@@ -141,12 +141,12 @@ var opSupports = []report.Format[[]planner.OpSupport]{
 		}
 		return t.Flush()
 	}},
-	{Name: "json", Write: func(w io.Writer, ops []planner.OpSupport, _ report.Style) error {
-		return report.JSON(w, struct {
+	report.AsJSON(func(ops []planner.OpSupport) any {
+		return struct {
 			SchemaVersion int                 `json:"schemaVersion"`
 			Ops           []planner.OpSupport `json:"ops"`
-		}{planner.SchemaVersion, ops})
-	}},
+		}{planner.SchemaVersion, ops}
+	}),
 }
 
 type listOptions struct {

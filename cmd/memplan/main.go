@@ -11,6 +11,8 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"strings"
+
+	"github.com/memplan/memplan/quote"
 )
 
 // An exitCode is what a process ends with: the same for every command and
@@ -44,7 +46,8 @@ func run(args []string, out, errw io.Writer) exitCode {
 func guarded(errw io.Writer, f func() exitCode) (code exitCode) {
 	defer func() {
 		if r := recover(); r != nil {
-			fmt.Fprintf(errw, "memplan: internal error: %v: please report it with these lines\n%s", r, debug.Stack())
+			messages{errw}.line("memplan: internal error: %v: please report it with these lines", r)
+			fmt.Fprintf(errw, "%s", debug.Stack())
 			code = exitUnknown
 		}
 	}()
@@ -63,7 +66,7 @@ func exitFor(err error, errw io.Writer) exitCode {
 	case errors.Is(err, context.DeadlineExceeded):
 		err = errors.New("no answer within --timeout: give it more time")
 	}
-	fmt.Fprintf(errw, "memplan: %s\n", shortened(oneLine(err.Error())))
+	messages{errw}.line("memplan: %s", shortened(quote.Text(oneLine(err.Error()))))
 	return exitUnknown
 }
 

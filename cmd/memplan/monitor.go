@@ -154,7 +154,7 @@ func watch(ctx context.Context, s *streams, o *monitorOptions, src monitor.Sourc
 		}
 		for _, warning := range w.Add(r) {
 			chart.end()
-			fmt.Fprintf(s.err, "warning: %s\n", warning.Message)
+			s.err.line("warning: %s", warning.Message)
 		}
 		chart.draw(r, w.Band)
 		select {
@@ -205,13 +205,13 @@ func (c *memoryChart) draw(r monitor.Sample, band monitor.Band) {
 		text = fitting(text, width-2)
 		b = b[max(0, len(b)-max(0, width-2-utf8.RuneCountInString(text))):]
 	}
-	fmt.Fprintf(c.s.err, "\r\x1b[K%s %s", string(b), text)
+	c.s.err.redraw(string(b) + " " + text)
 	c.drawn = true
 }
 
 func (c *memoryChart) end() {
 	if c.drawn {
-		fmt.Fprintln(c.s.err)
+		c.s.err.line("")
 		c.drawn = false
 	}
 }

@@ -11,7 +11,7 @@ import (
 // TestMemoryChart: bars are within their scale, and little use is not drawn as none.
 func TestMemoryChart(t *testing.T) {
 	var b bytes.Buffer
-	c := &memoryChart{s: &streams{err: &b, errTTY: true}}
+	c := &memoryChart{s: &streams{err: messages{&b}, errTTY: true}}
 	for _, used := range []int64{0, 1, 1 << 62, 50, 1 << 61} {
 		c.draw(monitor.Sample{Used: used, Total: 100}, monitor.Band{})
 	}
@@ -19,7 +19,7 @@ func TestMemoryChart(t *testing.T) {
 	if last := lines[len(lines)-1]; !strings.HasPrefix(last, " ▁█▁▄ ") {
 		t.Errorf("%q", last)
 	}
-	c = &memoryChart{s: &streams{err: &b}}
+	c = &memoryChart{s: &streams{err: messages{&b}}}
 	b.Reset()
 	if c.draw(monitor.Sample{Used: 1, Total: 2}, monitor.Band{}); b.Len() > 0 {
 		t.Errorf("%q where there is no terminal", b.String())

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -21,7 +20,7 @@ type planOptions struct {
 
 // plans are the formats of plan.
 var plans = []report.Format[*planner.Plan]{
-	{Name: "json", Write: func(w io.Writer, p *planner.Plan, _ report.Style) error { return report.JSON(w, p) }},
+	report.AsJSON(report.Itself[*planner.Plan]),
 }
 
 func newPlanCmd(s *streams, run func(context.Context, *streams, *planOptions) error) *cobra.Command {
@@ -73,7 +72,7 @@ func planRun(ctx context.Context, s *streams, o *planOptions) error {
 	if err := emit(s, &o.outputFlags, plans, p); err != nil {
 		return err
 	}
-	fmt.Fprintln(s.err, report.Verdict(&p.Report))
+	s.err.line("%s", report.Verdict(&p.Report))
 	return answer(p.Fits)
 }
 
@@ -100,7 +99,7 @@ type configOptions struct {
 
 // configs are the formats of config.
 var configs = []report.Format[*planner.TorchConfig]{
-	{Name: "json", Write: func(w io.Writer, t *planner.TorchConfig, _ report.Style) error { return report.JSON(w, t) }},
+	report.AsJSON(report.Itself[*planner.TorchConfig]),
 }
 
 func newConfigCmd(s *streams, run func(*streams, *configOptions) error) *cobra.Command {

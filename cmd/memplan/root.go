@@ -11,6 +11,7 @@ import (
 
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/quote"
 )
 
 // The groups of commands in help.
@@ -47,7 +48,7 @@ in CI on machines without a GPU.`,
 	}
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return emptyValue(c) }
 	root.SetOut(s.out)
-	root.SetErr(s.err)
+	root.SetErr(quote.NewWriter(s.err.w))
 	root.SetFlagErrorFunc(flagError)
 	root.SetUsageFunc(func(c *cobra.Command) error { return usage(c.OutOrStdout(), c) })
 	addEnum(root, root.PersistentFlags(), &s.color, "color", "auto", "colour `WHEN`", colors, nil)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -36,10 +35,8 @@ type showDocument struct {
 
 // shows are the formats of show.
 var shows = []report.Format[*shown]{
-	{Name: "text", Write: func(w io.Writer, s *shown, _ report.Style) error { return graph.FormatSizes(w, s.graph) }},
-	{Name: "json", Write: func(w io.Writer, s *shown, _ report.Style) error {
-		return report.JSON(w, showDocument{planner.SchemaVersion, s.values, s.nodes})
-	}},
+	{Name: "text", Write: func(w io.Writer, s *shown, _ report.Style) error { return graph.FormatSizes(w, s.graph) }, Exact: true},
+	report.AsJSON(func(s *shown) any { return showDocument{planner.SchemaVersion, s.values, s.nodes} }),
 }
 
 func newShowCmd(s *streams, run func(context.Context, *streams, *showOptions) error) *cobra.Command {
@@ -100,7 +97,7 @@ func showRun(ctx context.Context, s *streams, o *showOptions) error {
 		return err
 	}
 	for _, text := range report.Warnings(m.Warnings()) {
-		fmt.Fprintf(s.err, "warning: %s\n", text)
+		s.err.line("warning: %s", text)
 	}
 	return emit(s, &o.outputFlags, shows, v)
 }

@@ -142,7 +142,7 @@ type rematStep struct {
 // rematSolutions are the formats of solve remat.
 var rematSolutions = []report.Format[*rematSolution]{
 	{Name: "text", Write: rematText},
-	{Name: "json", Write: func(w io.Writer, r *rematSolution, _ report.Style) error { return report.JSON(w, r) }},
+	report.AsJSON(report.Itself[*rematSolution]),
 }
 
 func rematText(w io.Writer, r *rematSolution, _ report.Style) error {

@@ -64,8 +64,8 @@ type layoutSolution struct {
 	Seconds       float64        `json:"seconds"`
 	Layout        []placedBuffer `json:"layout"` // empty where the capacity does not suffice
 
-	list   []layout.Buffer
-	offset []int64
+	Given   []layout.Buffer `json:"-"`
+	Offsets []int64         `json:"-"` // of those that are given
 }
 
 type placedBuffer struct {
@@ -76,13 +76,13 @@ type placedBuffer struct {
 // layouts are the formats of solve layout.
 var layouts = []report.Format[*layoutSolution]{
 	{Name: "csv", Write: func(w io.Writer, l *layoutSolution, _ report.Style) error {
-		return layout.WriteCSV(w, l.list, l.offset)
+		return layout.WriteCSV(w, l.Given, l.Offsets)
 	}},
 	{Name: "text", Write: func(w io.Writer, l *layoutSolution, _ report.Style) error {
 		_, err := fmt.Fprintln(w, l.verdict())
 		return err
 	}},
-	{Name: "json", Write: func(w io.Writer, l *layoutSolution, _ report.Style) error { return report.JSON(w, l) }},
+	report.AsJSON(report.Itself[*layoutSolution]),
 }
 
 // verdict is the answer in a line.
@@ -122,7 +122,7 @@ func solveLayoutRun(ctx context.Context, s *streams, o *solveLayoutOptions) erro
 		return fmt.Errorf("%s: no layout within %d found (the lowest is %d), nor a proof that there is none: give it more time with --timeout", o.path, opt.Capacity, r.Height)
 	}
 	out := &layoutSolution{SchemaVersion: 1, Buffers: len(list), Capacity: opt.Capacity, Feasible: !r.Refuted, Height: r.Height, LowerBound: r.Bound,
-		Optimal: r.Optimal, Method: r.Method, Seconds: math.Round(seconds*1e3) / 1e3, list: list, offset: r.Offset}
+		Optimal: r.Optimal, Method: r.Method, Seconds: math.Round(seconds*1e3) / 1e3, Given: list, Offsets: r.Offset}
 	return out.emit(s, o)
 }
 
@@ -132,8 +132,8 @@ func (l *layoutSolution) emit(s *streams, o *solveLayoutOptions) error {
 		l.Gap = float64(l.Height-l.LowerBound) / float64(l.LowerBound)
 	}
 	if l.Feasible {
-		for i := range l.list {
-			l.Layout = append(l.Layout, placedBuffer{l.list[i].ID, l.offset[i]})
+		for i := range l.Given {
+			l.Layout = append(l.Layout, placedBuffer{l.Given[i].ID, l.Offsets[i]})
 		}
 	}
 	table := o.format == "csv"
@@ -143,7 +143,7 @@ func (l *layoutSolution) emit(s *streams, o *solveLayoutOptions) error {
 		}
 	}
 	if table {
-		fmt.Fprintln(s.err, l.verdict())
+		s.err.line("%s", l.verdict())
 	}
 	return answer(&l.Feasible)
 }

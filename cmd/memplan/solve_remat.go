@@ -17,14 +17,13 @@ import (
 	"github.com/memplan/memplan/cmd/memplan/frontier"
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/planner/profile"
+	"github.com/memplan/memplan/quote"
 )
 
 // rematFrontiers are the formats of solve remat --frontier.
 var rematFrontiers = []report.Format[*remat.Frontier]{
 	{Name: "text", Write: frontierText},
-	{Name: "json", Write: func(w io.Writer, f *remat.Frontier, _ report.Style) error {
-		return report.JSON(w, newFrontierDocument(f))
-	}},
+	report.AsJSON(func(f *remat.Frontier) any { return newFrontierDocument(f) }),
 	{Name: "csv", Write: frontierCSV},
 	{Name: "svg", Write: func(w io.Writer, f *remat.Frontier, _ report.Style) error { return frontier.SVG(w, f) }},
 	{Name: "png", Write: func(w io.Writer, f *remat.Frontier, _ report.Style) error { return frontier.PNG(w, f) }},
@@ -75,7 +74,7 @@ func (o *solveRematOptions) prove(r *remat.Result, err error) error {
 	if err := json.NewEncoder(&b).Encode(c); err != nil {
 		return err
 	}
-	return writeFile(o.certificate, b.Bytes())
+	return writeFile(o.certificate, quote.JSON(b.Bytes()))
 }
 
 // A verification is what solve remat --verify writes.
@@ -101,7 +100,7 @@ var verifications = []report.Format[*verification]{
 		_, err := fmt.Fprintln(w, text)
 		return err
 	}},
-	{Name: "json", Write: func(w io.Writer, v *verification, _ report.Style) error { return report.JSON(w, v) }},
+	report.AsJSON(report.Itself[*verification]),
 }
 
 // verifyRemat checks a certificate: exit 1 if it does not prove what it says.

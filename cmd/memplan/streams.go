@@ -11,18 +11,35 @@ import (
 	"golang.org/x/term"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/quote"
 )
 
 // streams are where commands write: out takes the result alone, err all else.
 type streams struct {
-	out, err       io.Writer
+	out            io.Writer
+	err            messages
 	outTTY, errTTY bool
 	width          int    // columns of the terminal at out, or what COLUMNS says; 0: not known
 	color          string // auto, always, never
 }
 
+// messages are what is said on stderr, whole lines, in which what came from a
+// file is text. It is no io.Writer: nothing is said past that.
+type messages struct{ w io.Writer }
+
+// line writes a line.
+func (m messages) line(format string, args ...any) {
+	fmt.Fprintln(m.w, quote.Text(fmt.Sprintf(format, args...)))
+}
+
+// clearLine goes to the beginning of a terminal's line and empties it.
+const clearLine = "\r\x1b[K"
+
+// redraw writes text over the line of a terminal that it wrote before.
+func (m messages) redraw(text string) { fmt.Fprint(m.w, clearLine+quote.Text(text)) }
+
 func newStreams(out, errw io.Writer) *streams {
-	s := &streams{out: out, err: errw, color: "auto"}
+	s := &streams{out: out, err: messages{errw}, color: "auto"}
 	s.width, _ = strconv.Atoi(os.Getenv("COLUMNS")) // 0 where it is no number
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		s.outTTY = true
@@ -67,7 +84,7 @@ func (s *streams) colored(file bool, env func(string) string) bool {
 
 // errWidth is how many columns the terminal at err has now; 0: not known.
 func (s *streams) errWidth() int {
-	f, ok := s.err.(*os.File)
+	f, ok := s.err.w.(*os.File)
 	if !ok || !s.errTTY {
 		return 0
 	}
@@ -105,7 +122,7 @@ func (s *streams) progress(what string) (show func(done, total int, message stri
 
 // A progressLine is one line of a terminal that is written again and again.
 type progressLine struct {
-	w     io.Writer
+	w     messages
 	width func() int // columns of the terminal, 0: not known
 	what  string
 	done  chan struct{}
@@ -126,14 +143,13 @@ func (p *progressLine) set(done, total int, message string) {
 
 // run draws the line until the work is done.
 func (p *progressLine) run() {
-	const clear = "\r\x1b[K"
 	tick := time.NewTicker(patience)
 	defer tick.Stop()
 	for ticks := 1; ; ticks++ {
 		select {
 		case <-p.done:
 			if ticks > 1 {
-				fmt.Fprint(p.w, clear)
+				p.w.redraw("")
 			}
 			return
 		case <-tick.C:
@@ -141,10 +157,10 @@ func (p *progressLine) run() {
 		p.mu.Lock()
 		message := p.message
 		p.mu.Unlock()
-		line := fmt.Sprintf("%s: %.0f s  %s", p.what, (time.Duration(ticks) * patience).Seconds(), message)
+		line := quote.Text(fmt.Sprintf("%s: %.0f s  %s", p.what, (time.Duration(ticks) * patience).Seconds(), message))
 		if width := p.width(); width > 0 { // what wraps would not be cleared
 			line = fitting(line, width-1)
 		}
-		fmt.Fprint(p.w, clear+line)
+		p.w.redraw(line)
 	}
 }

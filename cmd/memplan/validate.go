@@ -145,7 +145,7 @@ func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
 	}
 	switch {
 	case o.profile != "" && len(r.Profile) == 0:
-		fmt.Fprintf(s.err, "warning: --profile: nothing was run, and %s is not written\n", o.profile)
+		s.err.line("warning: --profile: nothing was run, and %s is not written", o.profile)
 	case o.profile != "":
 		if err := writeProfile(o.profile, r); err != nil {
 			return err

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/memplan/memplan/quote"
 )
 
 // A column is a column of an instance, by the names that collections give it.
@@ -118,11 +120,12 @@ func header(head []string) ([]*column, error) {
 }
 
 // WriteCSV writes an instance with its offsets, in the instance's order.
+// Identifiers are quoted for spreadsheets (quote.CSV).
 func WriteCSV(w io.Writer, list []Buffer, offset []int64) error {
 	c := csv.NewWriter(w)
 	rows := [][]string{{"id", "lower", "upper", "size", "offset"}}
 	for i, b := range list {
-		rows = append(rows, []string{b.ID, strconv.FormatInt(b.Lower, 10), strconv.FormatInt(b.Upper, 10), strconv.FormatInt(b.Size, 10), strconv.FormatInt(offset[i], 10)})
+		rows = append(rows, []string{quote.CSV(b.ID), strconv.FormatInt(b.Lower, 10), strconv.FormatInt(b.Upper, 10), strconv.FormatInt(b.Size, 10), strconv.FormatInt(offset[i], 10)})
 	}
 	return c.WriteAll(rows)
 }

@@ -5,10 +5,10 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
-	"unicode"
 
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/quote"
 )
 
 // An Analysis is what analyze writes.
@@ -19,88 +19,64 @@ type Analysis struct {
 
 // Analyses are the formats of analyze.
 var Analyses = []Format[*Analysis]{
-	{"text", analysisText},
-	{"json", func(w io.Writer, a *Analysis, _ Style) error { return JSON(w, a.Report) }},
-	{"markdown", analysisMarkdown},
-	{"sarif", analysisSARIF},
-	{"html", analysisHTML},
-}
-
-// cell escapes a text for a cell of a Markdown table.
-func cell(s string) string {
-	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(s)
-}
-
-// code marks a name in Markdown.
-func code(s string) string {
-	if s == "" {
-		return ""
-	}
-	return "`" + strings.ReplaceAll(cell(s), "`", "'") + "`"
-}
-
-// tag is the hidden first line by which a comment is found and updated.
-func tag(w io.Writer, kind string) {
-	plain := func(r rune) rune {
-		if unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("._/:", r) {
-			return r
-		}
-		return '_'
-	}
-	fmt.Fprintf(w, "<!-- memplan:%s -->\n", strings.Map(plain, kind))
+	{Name: "text", Write: analysisText},
+	AsJSON(func(a *Analysis) any { return a.Report }),
+	{Name: "markdown", Write: analysisMarkdown},
+	{Name: "sarif", Write: analysisSARIF, Exact: true},
+	{Name: "html", Write: analysisHTML},
 }
 
 // analysisMarkdown is the report as a comment on a pull request.
 func analysisMarkdown(w io.Writer, a *Analysis, _ Style) error {
-	r := a.Report
-	tag(w, "analyze:"+filepath.ToSlash(r.Model.Path))
-	fmt.Fprintf(w, "**%s: %s**\n\n%s\n\n", cell(filepath.Base(r.Model.Path)), Verdict(r), cell(peakLine(r)))
-	for _, line := range batchLines(r) {
-		fmt.Fprintf(w, "%s\n\n", cell(line))
+	r, m := a.Report, markdown{w}
+	m.tag("analyze:" + filepath.ToSlash(r.Model.Path))
+	m.printf("**%s: %s**\n\n%s\n\n", filepath.Base(r.Model.Path), own(Verdict(r)), own(peakLine(r, quote.Code)))
+	for _, line := range batchLines(r, quote.Code) {
+		m.printf("%s\n\n", own(line))
 	}
-	fmt.Fprintf(w, "| at the peak | bytes | share |\n|---|---:|---:|\n")
+	m.printf("| at the peak | bytes | share |\n|---|---:|---:|\n")
 	for _, c := range r.Breakdown {
 		if c.Bytes != 0 {
-			fmt.Fprintf(w, "| %s | %s | %.1f%% |\n", c.Category, size(c.Bytes), share(c.Bytes, r.Peak.AllocatedBytes))
+			m.row(own(c.Category), own(size(c.Bytes)), own(fmt.Sprintf("%.1f%%", share(c.Bytes, r.Peak.AllocatedBytes))))
 		}
 	}
 	for _, n := range numbers(r) {
-		fmt.Fprintf(w, "| **%s** | **%s** | |\n", n[0], n[1])
+		m.row(own("**"+n[0]+"**"), own("**"+n[1]+"**"), own(""))
 	}
-	liveMarkdown(w, r)
-	checkpointMarkdown(w, r)
+	liveMarkdown(m, r)
+	checkpointMarkdown(m, r)
 	for _, g := range grouped(r) {
-		fmt.Fprintf(w, "\nwarning: %s\n", cell(g.String()))
+		m.printf("\nwarning: %s%s\n", g.first(), own(g.others()))
 	}
 	return nil
 }
 
-func liveMarkdown(w io.Writer, r *planner.Report) {
+func liveMarkdown(m markdown, r *planner.Report) {
 	if len(r.Live) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\n<details><summary>largest at the peak</summary>\n\n| bytes | category | value | module |\n|---:|---|---|---|\n")
+	m.printf("\n<details><summary>largest at the peak</summary>\n\n| bytes | category | value | module |\n|---:|---|---|---|\n")
 	for _, l := range r.Live {
-		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", size(l.Bytes), l.Category, code(l.Value), code(l.Module))
+		m.row(own(size(l.Bytes)), own(l.Category), l.Value, l.Module)
 	}
-	fmt.Fprintf(w, "\n</details>\n")
+	m.printf("\n</details>\n")
 }
 
-func checkpointMarkdown(w io.Writer, r *planner.Report) {
+func checkpointMarkdown(m markdown, r *planner.Report) {
 	segs := segments(r)
 	if n := recomputed(r); n > 0 {
-		fmt.Fprintf(w, "\n<details><summary>%s run again: +%.2f%% time; %s</summary>\n\n", Plural(n, "operation", "operations"), 100*r.Checkpoint.RecomputeOverhead, proof(r.Checkpoint))
-		for _, line := range recomputedLines(r) {
-			fmt.Fprintf(w, "- %s\n", line)
+		m.printf("\n<details><summary>%s run again: +%.2f%% time; %s</summary>\n\n", own(Plural(n, "operation", "operations")), 100*r.Checkpoint.RecomputeOverhead, own(proof(r.Checkpoint)))
+		for _, line := range recomputedLines(r, quote.Code) {
+			m.printf("- %s\n", own(line))
 		}
-		fmt.Fprintf(w, "\n</details>\n")
+		m.printf("\n</details>\n")
 	}
 	if len(segs) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\n<details><summary>checkpoint %s: +%.2f%% time; %s</summary>\n\n", Plural(len(segs), "segment", "segments"), 100*r.Checkpoint.RecomputeOverhead, proof(r.Checkpoint))
+	m.printf("\n<details><summary>checkpoint %s: +%.2f%% time; %s</summary>\n\n", own(Plural(len(segs), "segment", "segments")), 100*r.Checkpoint.RecomputeOverhead, own(proof(r.Checkpoint)))
 	for i, depth := range train.Depths(segs) {
-		fmt.Fprintf(w, "%s- %s%s\n", strings.Repeat("  ", depth), code(joined(segs[i].Modules)), keeping(segs[i].Save))
+		m.printf("%s- %s%s\n", own(strings.Repeat("  ", depth)), joined(segs[i].Modules), own(keeping(segs[i].Save, quote.Code)))
 	}
-	fmt.Fprintf(w, "\n```sh\n%s -o plan.json\nmemplan config plan.json --to torch\n```\n\n</details>\n", PlanCommand(r))
+	m.printf("\n```sh\n%s -o plan.json\nmemplan config plan.json --to torch\n```\n\n</details>\n", own(PlanCommand(r)))
 }

@@ -9,9 +9,9 @@ import (
 
 // Diffs are the formats of diff.
 var Diffs = []Format[*planner.Diff]{
-	{"text", diffText},
-	{"json", func(w io.Writer, d *planner.Diff, _ Style) error { return JSON(w, d) }},
-	{"markdown", diffMarkdown},
+	{Name: "text", Write: diffText},
+	AsJSON(Itself[*planner.Diff]),
+	{Name: "markdown", Write: diffMarkdown},
 }
 
 // mostDeltas bounds the lists for people; JSON has everything.
@@ -127,24 +127,25 @@ func opLists(d *planner.Diff) []opList {
 }
 
 func diffMarkdown(w io.Writer, d *planner.Diff, _ Style) error {
-	tag(w, "diff")
-	fmt.Fprintf(w, "**memplan: %s**\n\n| at the peak | base | head | change |\n|---|---:|---:|---:|\n", diffHead(d, "→"))
+	m := markdown{w}
+	m.tag("diff")
+	m.printf("**memplan: %s**\n\n| at the peak | base | head | change |\n|---|---:|---:|---:|\n", own(diffHead(d, "→")))
 	for _, c := range d.Categories {
 		if c.Base != 0 || c.Head != 0 {
-			fmt.Fprintf(w, "| %s | %s | %s | %s |\n", c.Category, size(c.Base), size(c.Head), change(c.Delta, c.Base))
+			m.row(own(c.Category), own(size(c.Base)), own(size(c.Head)), own(change(c.Delta, c.Base)))
 		}
 	}
-	fmt.Fprintf(w, "| **allocated** | **%s** | **%s** | **%s** |\n", size(d.Base.AllocatedBytes), size(d.Head.AllocatedBytes), change(d.DeltaBytes, d.Base.AllocatedBytes))
-	fmt.Fprintf(w, "\n<details><summary>%s, operators: %d added, %d removed, %d changed</summary>\n\n", Plural(len(d.Modules), "module", "modules"), len(d.Ops.Added), len(d.Ops.Removed), len(d.Ops.Changed))
-	for _, m := range d.Modules[:min(len(d.Modules), mostDeltas)] {
-		fmt.Fprintf(w, "- %s %s\n", code(moduleName(m.Module)), signed(m.Delta))
+	m.printf("| **allocated** | **%s** | **%s** | **%s** |\n", own(size(d.Base.AllocatedBytes)), own(size(d.Head.AllocatedBytes)), own(change(d.DeltaBytes, d.Base.AllocatedBytes)))
+	m.printf("\n<details><summary>%s, operators: %d added, %d removed, %d changed</summary>\n\n", own(Plural(len(d.Modules), "module", "modules")), len(d.Ops.Added), len(d.Ops.Removed), len(d.Ops.Changed))
+	for _, x := range d.Modules[:min(len(d.Modules), mostDeltas)] {
+		m.printf("- %s %s\n", moduleName(x.Module), own(signed(x.Delta)))
 	}
 	for _, list := range opLists(d) {
-		fmt.Fprintf(w, "\n%s:\n\n", list.name)
+		m.printf("\n%s:\n\n", own(list.name))
 		for _, o := range list.ops[:min(len(list.ops), mostDeltas)] {
-			fmt.Fprintf(w, "- %s %s %s\n", code(o.Op), code(o.Module), cell(opTypes(&o)))
+			m.printf("- %s %s %s\n", o.Op, o.Module, opTypes(&o))
 		}
 	}
-	fmt.Fprintf(w, "\n</details>\n")
+	m.printf("\n</details>\n")
 	return nil
 }

@@ -16,10 +16,10 @@ type Gate struct {
 
 // Gates are the formats of check.
 var Gates = []Format[*Gate]{
-	{"text", gateText},
-	{"json", gateJSON},
-	{"markdown", gateMarkdown},
-	{"sarif", findingsSARIF},
+	{Name: "text", Write: gateText},
+	AsJSON(gateDocument),
+	{Name: "markdown", Write: gateMarkdown},
+	{Name: "sarif", Write: findingsSARIF, Exact: true},
 }
 
 // Failed counts the rules that do not hold.
@@ -87,8 +87,8 @@ func gateText(w io.Writer, g *Gate, s Style) error {
 	return t.Flush()
 }
 
-func gateJSON(w io.Writer, g *Gate, _ Style) error {
-	return JSON(w, GateDocument{planner.SchemaVersion, g.Failed() == 0, g.Findings})
+func gateDocument(g *Gate) any {
+	return GateDocument{planner.SchemaVersion, g.Failed() == 0, g.Findings}
 }
 
 // A GateDocument is what check --format json prints.
@@ -102,8 +102,9 @@ type GateDocument struct {
 const mostRows = 200
 
 func gateMarkdown(w io.Writer, g *Gate, _ Style) error {
-	tag(w, "check")
-	fmt.Fprintf(w, "**memplan: %s**\n\n| | model | rule | value | limit |\n|---|---|---|---:|---:|\n", g.Summary())
+	m := markdown{w}
+	m.tag("check")
+	m.printf("**memplan: %s**\n\n| | model | rule | value | limit |\n|---|---|---|---:|---:|\n", own(g.Summary()))
 	rows, models := 0, g.labels()
 	for _, failures := range []bool{true, false} { // failures first
 		for i, model := range models {
@@ -112,19 +113,19 @@ func gateMarkdown(w io.Writer, g *Gate, _ Style) error {
 				continue
 			}
 			if rows++; rows <= mostRows {
-				fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", word(f), code(model), f.Rule, f.Value, cell(f.Limit))
+				m.row(own(word(f)), model, own(f.Rule), own(f.Value), f.Limit)
 			}
 		}
 	}
 	if rows > mostRows {
-		fmt.Fprintf(w, "\nand %d more\n", rows-mostRows)
+		m.printf("\nand %d more\n", rows-mostRows)
 	}
-	fmt.Fprintf(w, "\n<details><summary>details</summary>\n\n")
+	m.printf("\n<details><summary>details</summary>\n\n")
 	for i, model := range models {
 		if f := &g.Findings[i]; word(f) != "ok" && i < mostRows {
-			fmt.Fprintf(w, "- %s %s: %s\n", code(model), f.Rule, cell(f.Message))
+			m.printf("- %s %s: %s\n", model, own(f.Rule), f.Message)
 		}
 	}
-	fmt.Fprintf(w, "\n</details>\n")
+	m.printf("\n</details>\n")
 	return nil
 }

@@ -26,8 +26,8 @@ func analysisHTML(w io.Writer, a *Analysis, _ Style) error {
 	r := a.Report
 	e := html.EscapeString
 	fmt.Fprintf(w, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>memplan: %s</title><style>%s\n</style></head><body>\n", e(r.Model.Path), pageStyle)
-	fmt.Fprintf(w, "<h1>%s</h1>\n<p class=\"%s\">%s</p>\n<p>%s</p>\n", e(r.Model.Path), verdictClass(r), e(Verdict(r)), e(peakLine(r)))
-	for _, line := range batchLines(r) {
+	fmt.Fprintf(w, "<h1>%s</h1>\n<p class=\"%s\">%s</p>\n<p>%s</p>\n", e(r.Model.Path), verdictClass(r), e(Verdict(r)), e(peakLine(r, plain)))
+	for _, line := range batchLines(r, plain) {
 		fmt.Fprintf(w, "<p>%s</p>\n", e(line))
 	}
 	if a.Chart != nil {
@@ -104,7 +104,7 @@ func checkpointHTML(w io.Writer, r *planner.Report) {
 	e := html.EscapeString
 	if recomputed(r) > 0 {
 		fmt.Fprintf(w, "<h2>run these operations again</h2>\n<p>+%.2f%% time; %s</p>\n<ul>\n", 100*r.Checkpoint.RecomputeOverhead, e(proof(r.Checkpoint)))
-		for _, line := range recomputedLines(r) {
+		for _, line := range recomputedLines(r, plain) {
 			fmt.Fprintf(w, "<li>%s</li>\n", e(line))
 		}
 		fmt.Fprintln(w, "</ul>")
@@ -118,7 +118,7 @@ func checkpointHTML(w io.Writer, r *planner.Report) {
 		if depth > 0 {
 			style = fmt.Sprintf(` style="margin-left:%dem"`, 2*depth)
 		}
-		fmt.Fprintf(w, "<li%s><code>%s</code>%s</li>\n", style, e(joined(segs[i].Modules)), e(keeping(segs[i].Save)))
+		fmt.Fprintf(w, "<li%s><code>%s</code>%s</li>\n", style, e(joined(segs[i].Modules)), e(keeping(segs[i].Save, plain)))
 	}
 	fmt.Fprintf(w, "</ul>\n<pre>%s -o plan.json\nmemplan config plan.json --to torch</pre>\n", e(PlanCommand(r)))
 }

@@ -3,6 +3,7 @@
 package report
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"maps"
@@ -13,6 +14,7 @@ import (
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/planner/profile"
+	"github.com/memplan/memplan/quote"
 )
 
 // A Style says how text for people may look.
@@ -21,11 +23,22 @@ type Style struct {
 	Width int // columns; 0: what fits most terminals
 }
 
-// A Format is one way to write a T.
+// A Format is one way to write a T. What it gets is a copy in which every
+// text has been quoted for a line of text (quote.All), unless it is Exact: then
+// it gets the value itself, and quotes what came from files by its own rules.
 type Format[T any] struct {
 	Name  string
 	Write func(w io.Writer, v T, s Style) error
+	Exact bool
 }
+
+// AsJSON is the format that writes a document: names in it are exact.
+func AsJSON[T any](document func(v T) any) Format[T] {
+	return Format[T]{Name: "json", Write: func(w io.Writer, v T, _ Style) error { return JSON(w, document(v)) }, Exact: true}
+}
+
+// Itself is the document of a type that is one.
+func Itself[T any](v T) any { return v }
 
 // Names lists the formats of a table in order, the default first.
 func Names[T any](table []Format[T]) []string {
@@ -39,20 +52,30 @@ func Names[T any](table []Format[T]) []string {
 // Write writes v in the format of that name, which the table must have.
 func Write[T any](w io.Writer, table []Format[T], name string, v T, s Style) error {
 	for i := range table {
-		if table[i].Name == name {
-			return table[i].Write(w, v, s)
+		if table[i].Name != name {
+			continue
 		}
+		if !table[i].Exact {
+			v = quote.All(v)
+		}
+		return table[i].Write(w, v, s)
 	}
 	panic("report: format " + name + " is not in the table")
 }
 
 // JSON writes a document: indented, without escapes for HTML, and with empty
-// arrays and objects where v has nil slices and maps.
+// arrays and objects where v has nil slices and maps. Strings are exact, but
+// for bytes that are not UTF-8.
 func JSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	return enc.Encode(filled(reflect.ValueOf(v)).Interface())
+	if err := enc.Encode(filled(reflect.ValueOf(v)).Interface()); err != nil {
+		return err
+	}
+	_, err := w.Write(quote.JSON(b.Bytes()))
+	return err
 }
 
 // filled returns a copy of v in which no slice and no map is nil, but for
@@ -194,10 +217,15 @@ func Warnings(list []graph.Warning) []string {
 }
 
 // String is the group in one line.
-func (g *warningGroup) String() string {
-	s := g.text + " [" + g.code + "]"
-	if g.count > 1 {
-		s += " and " + itoa(g.count-1) + " more like it"
+func (g *warningGroup) String() string { return g.first() + g.others() }
+
+// first is the group's first warning.
+func (g *warningGroup) first() string { return g.text + " [" + g.code + "]" }
+
+// others counts the rest.
+func (g *warningGroup) others() string {
+	if g.count < 2 {
+		return ""
 	}
-	return s
+	return " and " + itoa(g.count-1) + " more like it"
 }

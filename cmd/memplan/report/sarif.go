@@ -1,15 +1,19 @@
 package report
 
 import (
+	"bytes"
+	"fmt"
 	"io"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/owenrumney/go-sarif/v3/pkg/report"
 	"github.com/owenrumney/go-sarif/v3/pkg/report/v210/sarif"
 
 	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/quote"
 )
 
 // home is where SARIF readers learn about the tool.
@@ -37,17 +41,21 @@ func (x *sarifResult) add(run *sarif.Run) {
 	if x.logical != "" {
 		where.AddLogicalLocation(sarif.NewLogicalLocation().WithFullyQualifiedName(x.logical).WithKind(x.kind))
 	}
-	run.CreateResultForRule(ruleID(x.rule)).WithLevel(x.level).WithMessage(sarif.NewTextMessage(x.message)).
+	run.CreateResultForRule(ruleID(x.rule)).WithLevel(x.level).WithMessage(sarif.NewTextMessage(sarifText(x.message))).
 		WithLocations([]*sarif.Location{where}).WithPartialFingerprints(map[string]string{"memplan/v1": x.fingerprint})
 }
+
+// sarifText is a message as SARIF has them: "[text](place)" would be a link.
+func sarifText(s string) string { return strings.ReplaceAll(quote.Text(s), "](", "] (") }
 
 func writeSARIF(w io.Writer, run *sarif.Run) error {
 	r := report.NewV210Report()
 	r.AddRun(run)
-	if err := r.PrettyWrite(w); err != nil {
+	var b bytes.Buffer
+	if err := r.PrettyWrite(&b); err != nil {
 		return err
 	}
-	_, err := io.WriteString(w, "\n")
+	_, err := fmt.Fprintf(w, "%s\n", quote.JSON(b.Bytes()))
 	return err
 }
 

@@ -23,7 +23,7 @@ func analysisText(w io.Writer, a *Analysis, s Style) error {
 		head, rest = Verdict(r), ""
 	}
 	p.wrapped("", head, code)
-	for _, line := range append([]string{rest, peakLine(r)}, batchLines(r)...) {
+	for _, line := range append([]string{rest, peakLine(r, plain)}, batchLines(r, plain)...) {
 		if line != "" {
 			p.wrapped("", line, "")
 		}
@@ -145,7 +145,7 @@ func checkpointText(p *page, r *planner.Report) {
 func scheduleText(p *page, r *planner.Report) {
 	p.head("run these operations again (memplan's executor)")
 	p.wrapped("", fmt.Sprintf("+%.2f%% time; %s", 100*r.Checkpoint.RecomputeOverhead, proof(r.Checkpoint)), "")
-	for _, line := range recomputedLines(r) {
+	for _, line := range recomputedLines(r, plain) {
 		p.line("  • %s", line)
 	}
 	for _, x := range r.Checkpoint.Restore {
@@ -155,7 +155,7 @@ func scheduleText(p *page, r *planner.Report) {
 
 // recomputedLines counts what a schedule runs again by operator, in the order
 // of their first runs.
-func recomputedLines(r *planner.Report) []string {
+func recomputedLines(r *planner.Report, name namer) []string {
 	var ops []string
 	times := map[string]int{}
 	for i := range r.Checkpoint.Recomputed {
@@ -167,7 +167,7 @@ func recomputedLines(r *planner.Report) []string {
 	}
 	lines := make([]string, len(ops))
 	for i, op := range ops {
-		lines[i] = fmt.Sprintf("%d × %s", times[op], op)
+		lines[i] = fmt.Sprintf("%d × %s", times[op], name(op))
 	}
 	return lines
 }
@@ -189,21 +189,21 @@ func segmentLines(segs []train.Segment) []segmentLine {
 			j++
 		}
 		if j-i > 2 {
-			out = append(out, segmentLine{depths[i], fmt.Sprintf("%s to %s, %d segments of one module each", segs[i].Modules[0], segs[j-1].Modules[0], j-i) + keeping(segs[i].Save)})
+			out = append(out, segmentLine{depths[i], fmt.Sprintf("%s to %s, %d segments of one module each", segs[i].Modules[0], segs[j-1].Modules[0], j-i) + keeping(segs[i].Save, plain)})
 			i = j
 			continue
 		}
-		out = append(out, segmentLine{depths[i], joined(segs[i].Modules) + keeping(segs[i].Save)})
+		out = append(out, segmentLine{depths[i], joined(segs[i].Modules) + keeping(segs[i].Save, plain)})
 		i++
 	}
 	return out
 }
 
 // keeping says the results of which operators' calls a segment keeps.
-func keeping(save []train.Saved) string {
+func keeping(save []train.Saved, name namer) string {
 	parts := make([]string, len(save))
 	for i, o := range save {
-		parts[i] = fmt.Sprintf("%d of %d %s", len(o.Calls), o.Of, strings.TrimPrefix(o.Op, "aten."))
+		parts[i] = fmt.Sprintf("%d of %d %s", len(o.Calls), o.Of, name(strings.TrimPrefix(o.Op, "aten.")))
 	}
 	if len(parts) == 0 {
 		return ""

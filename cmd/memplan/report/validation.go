@@ -14,9 +14,9 @@ import (
 
 // Validations are the formats of validate.
 var Validations = []Format[*validate.Report]{
-	{"text", validationText},
-	{"json", func(w io.Writer, r *validate.Report, _ Style) error { return JSON(w, r) }},
-	{"html", validationHTML},
+	{Name: "text", Write: validationText},
+	AsJSON(Itself[*validate.Report]),
+	{Name: "html", Write: validationHTML},
 }
 
 // validationLine is the answer in a sentence.

@@ -9,8 +9,8 @@ import (
 
 // Watches are the formats of monitor.
 var Watches = []Format[*monitor.Summary]{
-	{"text", watchText},
-	{"json", func(w io.Writer, s *monitor.Summary, _ Style) error { return JSON(w, s) }},
+	{Name: "text", Write: watchText},
+	AsJSON(Itself[*monitor.Summary]),
 }
 
 // Watched writes one reading in words.

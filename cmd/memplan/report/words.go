@@ -90,14 +90,20 @@ func recomputed(r *planner.Report) (n int) {
 	return n
 }
 
-func peakLine(r *planner.Report) string {
+// A namer writes what came from a file into a sentence: as it is where the
+// whole sentence is text (plain), as code in Markdown.
+type namer func(name string) string
+
+func plain(name string) string { return name }
+
+func peakLine(r *planner.Report, name namer) string {
 	line := fmt.Sprintf("peak %s allocated in the %s", size(r.Peak.AllocatedBytes), phaseName(r.Peak.Phase))
 	if r.Peak.Node != "" {
-		line += " at " + r.Peak.Node
+		line += " at " + name(r.Peak.Node)
 	}
 	for _, l := range r.Live {
 		if l.Node == r.Peak.Node && l.Module != "" && !strings.Contains(line, l.Module) {
-			line += ", module " + l.Module
+			line += ", module " + name(l.Module)
 			break
 		}
 	}
@@ -119,13 +125,13 @@ func phaseName(p string) string {
 	return p + " pass"
 }
 
-func batchLines(r *planner.Report) []string {
+func batchLines(r *planner.Report, name namer) []string {
 	b := r.Batch
 	switch {
 	case b == nil:
 		return nil
 	case b.Max == 0:
-		return []string{"not even batch 1 fits; what stops it: " + b.LimitedBy}
+		return []string{"not even batch 1 fits; what stops it: " + name(b.LimitedBy)}
 	}
 	with := ""
 	switch {
@@ -136,7 +142,7 @@ func batchLines(r *planner.Report) []string {
 	}
 	line := fmt.Sprintf("largest batch that fits%s: %d (proven: none above %d can)", with, b.Max, b.UpperBound)
 	if b.LimitedBy != "" {
-		line += "; what stops the next: " + b.LimitedBy
+		line += "; what stops the next: " + name(b.LimitedBy)
 	}
 	return []string{line}
 }

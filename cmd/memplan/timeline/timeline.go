@@ -12,6 +12,7 @@ import (
 
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/quote"
 )
 
 // A Step is a steady step as files have it.
@@ -21,20 +22,30 @@ type Step struct {
 	Stack  *planner.Stack
 }
 
-// A Format is one kind of file.
+// A Format is one kind of file. What its function gets is quoted for a line of
+// text, as report.Format says, unless it is exact.
 type Format struct {
 	Ending string // of the file's name, which decides
 	Doc    string
-	Write  func(w io.Writer, s *Step) error
+	write  func(w io.Writer, s *Step) error
+	exact  bool
+}
+
+// Write writes a step.
+func (f *Format) Write(w io.Writer, s *Step) error {
+	if !f.exact {
+		s = quote.All(s)
+	}
+	return f.write(w, s)
 }
 
 // Formats lists the kinds of file.
 var Formats = []Format{
-	{".json", "the events in order", writeJSON},
-	{".csv", "the events in order, one a line", writeCSV},
-	{".svg", "a chart of live bytes by category", SVG},
-	{".png", "the same chart as pixels", PNG},
-	{".pickle", "a snapshot for PyTorch's memory_viz (python -m torch.cuda._memory_viz trace_plot FILE)", writePickle},
+	{".json", "the events in order", writeJSON, true},
+	{".csv", "the events in order, one a line", writeCSV, false},
+	{".svg", "a chart of live bytes by category", SVG, false},
+	{".png", "the same chart as pixels", PNG, false},
+	{".pickle", "a snapshot for PyTorch's memory_viz (python -m torch.cuda._memory_viz trace_plot FILE)", writePickle, false},
 }
 
 // FormatOf returns the format that a file's ending asks for.
@@ -73,7 +84,7 @@ func writeCSV(w io.Writer, s *Step) error {
 	}
 	for i := range s.Events {
 		e := &s.Events[i]
-		if err := c.Write([]string{e.Phase, e.Kind, strconv.FormatInt(e.ID, 10), strconv.FormatInt(e.Bytes, 10), e.Op, e.Node, e.Module}); err != nil {
+		if err := c.Write([]string{e.Phase, e.Kind, strconv.FormatInt(e.ID, 10), strconv.FormatInt(e.Bytes, 10), quote.CSV(e.Op), quote.CSV(e.Node), quote.CSV(e.Module)}); err != nil {
 			return err
 		}
 	}
