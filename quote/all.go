@@ -12,9 +12,9 @@ import (
 // been through Text; v stays as it is. Strings that it could not change, in
 // fields that are not exported, are a mistake of the type, and it panics.
 func All[T any](v T) T {
-	out := reflect.New(reflect.TypeFor[T]()).Elem()
-	out.Set(copied(reflect.ValueOf(&v).Elem()))
-	return out.Interface().(T)
+	var out T
+	reflect.ValueOf(&out).Elem().Set(copied(reflect.ValueOf(&v).Elem()))
+	return out
 }
 
 // copied returns a value of v's type.

@@ -22,7 +22,6 @@
 package quote
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"strconv"
@@ -61,15 +60,12 @@ func escaped(s, keep string) string {
 
 // plain reports whether escaped would change nothing.
 func plain(s, keep string) bool {
-	for i, r := range s {
-		if r == utf8.RuneError && s[i] != 0xef { // not U+FFFD itself, but a byte that is not UTF-8
-			return false
-		}
+	for _, r := range s {
 		if !strconv.IsPrint(r) && !strings.ContainsRune(keep, r) {
 			return false
 		}
 	}
-	return true
+	return utf8.ValidString(s)
 }
 
 // Escape writes a character as an escape of ASCII characters: \n, \r, \t, or
@@ -164,7 +160,7 @@ func NewWriter(w io.Writer) io.Writer { return writer{w} }
 type writer struct{ w io.Writer }
 
 func (w writer) Write(p []byte) (int, error) {
-	if _, err := io.Copy(w.w, bytes.NewReader([]byte(escaped(string(p), "\n")))); err != nil {
+	if _, err := io.WriteString(w.w, escaped(string(p), "\n")); err != nil {
 		return 0, err
 	}
 	return len(p), nil

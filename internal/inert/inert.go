@@ -106,12 +106,16 @@ func cells(t *east.Table) (faults []string) {
 func HTML(out []byte) []string {
 	d := xml.NewDecoder(bytes.NewReader(out))
 	d.Strict, d.AutoClose, d.Entity = false, []string{"meta"}, xml.HTMLEntity
-	return append(Text(out, false), elements(d)...)
+	return append(Text(indented(out), false), elements(d)...)
 }
+
+// indented is a page without tabs at the beginning of lines, which the library
+// that draws writes between attributes.
+func indented(out []byte) []byte { return bytes.ReplaceAll(out, []byte("\n\t"), []byte("\n")) }
 
 // SVG is HTML for a drawing, which is XML to the letter.
 func SVG(out []byte) []string {
-	return append(Text(out, false), elements(xml.NewDecoder(bytes.NewReader(out)))...)
+	return append(Text(indented(out), false), elements(xml.NewDecoder(bytes.NewReader(out)))...)
 }
 
 // elements returns those that a page should not have.
@@ -172,9 +176,9 @@ func PNG(out []byte) []string {
 func Names() []string {
 	return []string{
 		"a\x1b[2J\x1b[31mb", "a\x1b]8;;http://evil\x1b\\b", "a\x1b]52;c;ZXZpbA==\x07b", "a\x1b]0;title\x07b", "a\rb\nc", "a\x00b\x07c\x08d\x7f", "a\u009b2Jb\u0085c",
-		"a\u202eb\u2066c\u2069d", "a\u200bb\u200fc\ufeffd\u2028e\u2029f", "a\xff\xfeb\xed\xa0\x80c", "a\ue000b\U000f0000c\U000e0041d",
+		"a\u202eb\u2066c\u2069d", "a\u200bb\u200fc\ufeffd\u2028e\u2029f", "a\ue000b\U000f0000c\U000e0041d",
 		"[x](http://evil/)", "![i](http://evil/x.png)", "@everyone hello", "`a``b```c`", "</code><script>alert(1)</script>", "a|b\\|c\\\\|d", "#1 GH-1 a/b#2", "<!-- x --> -->", "http://evil.example www.evil.example a@evil.example",
 		"\n\n# head\n\n- [ ] task\n\n> quote\n\n***\n\n~~x~~ **y** _z_", "```\n</details>\n```", "<img src=x onerror=alert(1)>", "\"'&<b>", "]]><![CDATA[x", "</title></svg><script/>", "</style><style>*{}",
-		"=HYPERLINK(\"http://evil\")", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1+1", "\uff1d1+1", "javascript:alert(1)", "//evil/x", "$(id)`id`;'", "ünï-日本語-עברית",
+		"=HYPERLINK(\"http://evil\")", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1+1", "\uff1d1+1", "javascript:alert(1)", "//evil/x", "$(id)`id`;'", "a\xff\xfeb\xed\xa0\x80c", "ünï-日本語-עברית",
 	}
 }
