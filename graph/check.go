@@ -187,7 +187,7 @@ func checkProducers(g *Graph) error {
 			case g.Values[id].Kind != Computed:
 				err = fmt.Errorf("value %d (%q) is %s", id, g.Values[id].Name, g.Values[id].Kind)
 			case int(g.Values[id].Def) != i:
-				err = fmt.Errorf("value %d (%q) has Def %d", id, g.Values[id].Name, g.Values[id].Def)
+				err = fmt.Errorf("value %d (%q) is said to come from node %d", id, g.Values[id].Name, g.Values[id].Def)
 			}
 			if err != nil {
 				return fmt.Errorf("node %d (%s): output %d: %w", i, g.Nodes[i].Label(), j, err)

@@ -33,7 +33,7 @@ func TestCheckFindsDamage(t *testing.T) {
 		{"Def of no node", func(g *Graph) { g.Values[3].Def = 3 }, `value 3 ("a"): Def 3 is no node`},
 		{"negative Def", func(g *Graph) { g.Values[3].Def = -1 }, `Def -1 is no node`},
 		{"Def of an input", func(g *Graph) { g.Values[0].Def = 0 }, `input with Def 0`},
-		{"Def of another node", func(g *Graph) { g.Values[3].Def = 1 }, `node 0 (Split (node 0)): output 0: value 3 ("a") has Def 1`},
+		{"Def of another node", func(g *Graph) { g.Values[3].Def = 1 }, `node 0 (Split (node 0)): output 0: value 3 ("a") is said to come from node 1`},
 		{"initializer without tensor", func(g *Graph) { g.Values[2].Const = nil }, `initializer without a tensor`},
 		{"captured in a main graph", func(g *Graph) { g.Values[0].Kind = Captured }, `captured, but the graph has no parent`},
 		{"type kind", func(g *Graph) { g.Values[0].Type.Kind = 99 }, `type kind is 99`},

@@ -201,7 +201,7 @@ func (b *builder) finish() (*Lifted, error) {
 		}
 	}
 	if err := graph.Check(b.l.Graph); err != nil {
-		return nil, fmt.Errorf("lift: %w", err)
+		return nil, fmt.Errorf("the framework operators that this graph was taken for contradict each other (%w): check the attributes of that node, or report it with the model", err)
 	}
 	return b.l, nil
 }

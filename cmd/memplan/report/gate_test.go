@@ -117,3 +117,14 @@ func TestChange(t *testing.T) {
 		}
 	}
 }
+
+// A message in SARIF that has the syntax of a link has it no longer.
+func TestSARIFText(t *testing.T) {
+	g := gate(1)
+	g.Findings[0].Message, g.Findings[0].Model = "see [here](http://evil)", "[m](http://evil)\x1b[2J"
+	text := written(t, Gates, "sarif", g, Style{})
+	checkSARIF(t, "links", text)
+	if !strings.Contains(text, "[here] (http://evil)") || !strings.Contains(text, `[m] (http://evil)\\x1b[2J`) {
+		t.Error(text)
+	}
+}
