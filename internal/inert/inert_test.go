@@ -13,7 +13,7 @@ func TestFinds(t *testing.T) {
 		fine   string // with HERE where a fault goes
 		faults []string
 	}{
-		{"text", func(b []byte) []string { return Text(b, false) }, "line\nöther § HERE\n", []string{"\x1b[31m", "\r", "\x00", "\x7f", "\u0085", "\u202e", "\u200b", "\ufeff", "\xff", "\ue000", "\t", "\u2028"}},
+		{"text", func(b []byte) []string { return Text(b, false) }, "line\ngröße § HERE\n", []string{"\x1b[31m", "\r", "\x00", "\x7f", "\u0085", "\u202e", "\u200b", "\ufeff", "\xff", "\ue000", "\t", "\u2028"}},
 		{"colours", func(b []byte) []string { return Text(b, true) }, "\x1b[32;1mok\x1b[0m HERE\n", []string{"\x1b[2J", "\x1b]0;x\x07", "\x1b"}},
 		{"JSON", JSON, "{\"a\": \"bHERE\"}", []string{"\"", "\u202e"}},
 		{"Markdown", Markdown, "<!-- memplan:x -->\n**a: `b`**\n\nHERE\n\n| a | b |\n|---|---|\n| 1 | `[x](y)` |\n\n<details><summary>s</summary>\n\n- `@x`\n\n</details>\n", []string{
