@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strconv"
 	"sync"
@@ -17,8 +18,10 @@ import (
 type streams struct {
 	out, err       io.Writer
 	outTTY, errTTY bool
-	width          int    // columns of the terminal at out, or what COLUMNS says; 0: not known
-	color          string // auto, always, never
+	width          int           // columns of the terminal at out, or what COLUMNS says; 0: not known
+	color          string        // auto, always, never
+	written        []string      // files that flags say to write
+	kept           []fs.FileInfo // regular files that are read, and so not written over
 }
 
 func newStreams(out, errw io.Writer) *streams {
