@@ -77,7 +77,7 @@ func TestBeside(t *testing.T) {
 	if err != nil {
 		t.Logf("no socket here: %v", err) // its path may be too long
 	} else {
-		defer l.Close()
+		defer func() { _ = l.Close() }()
 	}
 	outside, irregular := "leads out of "+in, "is not a regular file"
 	for _, tt := range []struct{ name, want, err string }{
@@ -254,7 +254,7 @@ func TestReplace(t *testing.T) {
 	} {
 		in := place(t)
 		if tt.old != "" {
-			if err := os.WriteFile(filepath.Join(in, tt.name), []byte(tt.old), 0o640); err != nil { //nolint:gosec // the mode is looked at
+			if err := os.WriteFile(filepath.Join(in, tt.name), []byte(tt.old), 0o640); err != nil {
 				t.Fatal(err)
 			}
 		}

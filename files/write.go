@@ -16,7 +16,7 @@ func Write(path string, data []byte) error {
 	info, err := os.Stat(path)
 	switch {
 	case err == nil && !info.Mode().IsRegular():
-		err = os.WriteFile(path, data, 0o644) //nolint:gosec // not created
+		err = os.WriteFile(path, data, 0o644)
 	case err == nil:
 		var target string
 		if target, err = filepath.EvalSymlinks(path); err == nil {

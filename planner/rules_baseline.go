@@ -92,7 +92,7 @@ func ownBaseline(data []byte) error {
 	b := &Baseline{}
 	err := d.Decode(b)
 	if err == nil {
-		if _, end := d.Token(); end != io.EOF { //nolint:errorlint // Token returns it as it is
+		if _, end := d.Token(); !errors.Is(end, io.EOF) {
 			err = errNoBaseline
 		}
 	}

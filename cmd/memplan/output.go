@@ -114,7 +114,7 @@ func (s *streams) keep(paths ...string) error {
 func (s *streams) spared(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil //nolint:nilerr // nothing is there, or writing will tell
+		return nil // nothing is there, or writing will tell
 	}
 	for _, k := range s.kept {
 		if os.SameFile(info, k) {
