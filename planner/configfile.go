@@ -3,13 +3,13 @@ package planner
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/planner/profile"
 )
 
@@ -19,6 +19,9 @@ type ConfigFile struct {
 	Path     string // of the file itself
 	Entries  []Entry
 	Baseline string // path of the baseline, relative to the working directory like Path
+
+	door     files.Door // that what the file names goes through
+	baseline string     // as written
 }
 
 // An Entry is one model of a ConfigFile. A file may be listed more than once
@@ -64,8 +67,18 @@ const (
 	ConfigVersion = "1"
 )
 
-// maxConfig bounds the size of a configuration file in bytes.
-const maxConfig = 1 << 20
+// Files lists the files that a configuration is made of, where they are: its own,
+// its models and what they are checkpointed with.
+func (f *ConfigFile) Files() []string {
+	out := []string{f.Path}
+	for i := range f.Entries {
+		e := &f.Entries[i]
+		if out = append(out, e.File); e.Config.Made.Document != "" {
+			out = append(out, f.resolve(e.Config.Made.Document))
+		}
+	}
+	return out
+}
 
 // FindConfigFile returns the path of ConfigFileName in dir or the nearest
 // folder above it.
@@ -76,7 +89,7 @@ func FindConfigFile(dir string) (string, error) {
 	}
 	for d := dir; ; d = filepath.Dir(d) {
 		p := filepath.Join(d, ConfigFileName)
-		if info, err := os.Stat(p); err == nil && !info.IsDir() {
+		if info, err := os.Lstat(p); err == nil && !info.IsDir() {
 			return p, nil
 		}
 		if d == filepath.Dir(d) {
@@ -85,32 +98,39 @@ func FindConfigFile(dir string) (string, error) {
 	}
 }
 
-// ReadConfigFile reads a configuration. Errors begin with path:line: and name
-// the key; an unknown key comes with the nearest known one.
-func ReadConfigFile(path string) (*ConfigFile, error) {
-	f, err := os.Open(path)
+// ReadConfigFile reads a configuration that the user names. What it names lies
+// in its own folder, unless outside is set. Errors begin with path:line: and
+// name the key; an unknown key comes with the nearest known one.
+func ReadConfigFile(path string, outside bool) (*ConfigFile, error) {
+	return readConfigFile(files.Door{Outside: outside}, path, path)
+}
+
+// ReadFoundConfigFile reads a configuration that FindConfigFile found: it must
+// lie in its folder itself, so a symbolic link may not lead out of it.
+func ReadFoundConfigFile(path string, outside bool) (*ConfigFile, error) {
+	return readConfigFile(files.Beside(path, outside), filepath.Base(path), path)
+}
+
+func readConfigFile(d files.Door, name, path string) (*ConfigFile, error) {
+	data, err := d.Read(name, files.Config)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxConfig {
-		return nil, fmt.Errorf("%s: larger than %d bytes: not a memplan configuration", path, maxConfig)
-	}
-	return ParseConfigFile(path, data)
+	return parseConfigFile(path, data, d.Outside)
 }
 
 // ParseConfigFile reads a configuration from data; path is where it lies, for
 // messages and to find the models.
 func ParseConfigFile(path string, data []byte) (*ConfigFile, error) {
+	return parseConfigFile(path, data, false)
+}
+
+func parseConfigFile(path string, data []byte, outside bool) (*ConfigFile, error) {
 	root, err := parseYAML(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s:%w", path, err)
 	}
-	f := &draft{ConfigFile: ConfigFile{Path: path, Baseline: BaselineFileName}}
+	f := &draft{ConfigFile: ConfigFile{Path: path, baseline: BaselineFileName, door: files.Beside(path, outside)}}
 	if err := decodeMap(root, "the configuration", fileKeys, f); err != nil {
 		return nil, fmt.Errorf("%s:%w", path, err)
 	}
@@ -151,7 +171,7 @@ var fileKeys = []yamlKey[draft]{
 		return err
 	}},
 	{"baseline", func(f *draft, v yamlValue) (err error) {
-		f.Baseline, err = v.text()
+		f.baseline, err = v.text()
 		return err
 	}},
 }
@@ -320,14 +340,14 @@ func (f *draft) finish() error {
 	if len(f.Entries) == 0 {
 		return fmt.Errorf("1: no models: list at least one under models, as - path: model.onnx")
 	}
-	f.Baseline = f.resolve(f.Baseline)
+	f.Baseline = f.resolve(f.baseline)
 	first := map[string]int{}
 	for i := range f.Entries {
 		e := &f.Entries[i]
 		if e.Path == "" {
 			return fmt.Errorf("%d: models[%d]: no path", e.Line, i)
 		}
-		e.File = f.resolve(e.Path)
+		e.File, e.Config.Files = f.resolve(e.Path), f.door
 		if err := f.readCheckpoint(e); err != nil {
 			return fmt.Errorf("%d: models[%d]: checkpoint: %w", e.Line, i, err)
 		}
@@ -347,11 +367,11 @@ func (f *draft) readCheckpoint(e *Entry) error {
 	if c.Checkpoint == "" || slices.Contains(Checkpoints, c.Checkpoint) {
 		return nil
 	}
-	return ReadSelection(f.resolve(c.Checkpoint), c)
+	return ReadSelection(c.Checkpoint, c)
 }
 
 // resolve returns the place of a path that is relative to the configuration.
-func (f *draft) resolve(p string) string {
+func (f *ConfigFile) resolve(p string) string {
 	if filepath.IsAbs(p) {
 		return p
 	}

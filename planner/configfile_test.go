@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/memplan/memplan/files"
 )
 
 const wholeConfig = `# what CI holds the models to
@@ -133,14 +135,14 @@ func TestConfigFileErrors(t *testing.T) {
 
 func TestReadConfigFile(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := ReadConfigFile(dir); err == nil {
+	if _, err := ReadConfigFile(dir, false); err == nil {
 		t.Error("a directory was read")
 	}
 	large := filepath.Join(dir, "large.yaml")
-	if err := os.WriteFile(large, make([]byte, maxConfig+1), 0o600); err != nil {
+	if err := os.WriteFile(large, make([]byte, files.Config.Limit+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadConfigFile(large); err == nil || !strings.Contains(err.Error(), "larger than") {
+	if _, err := ReadConfigFile(large, false); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("a large file: %v", err)
 	}
 	below := filepath.Join(dir, "a", "b")

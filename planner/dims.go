@@ -61,10 +61,10 @@ func (m *Model) contradiction(c *Config) error {
 	return nil
 }
 
-// OpenFor opens a model for a question, and says what of the question is not
-// about it.
+// OpenFor opens a model for a question, through its door, and says what of the
+// question is not about it.
 func OpenFor(path string, c *Config) (m *Model, warnings []string, err error) {
-	if m, err = Open(path); err != nil {
+	if m, err = OpenFrom(c.Files, path); err != nil {
 		return nil, nil, err
 	}
 	if err := m.contradiction(c); err != nil {

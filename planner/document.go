@@ -5,12 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
+	"strings"
 
 	"github.com/memplan/memplan/checkpointsel/remat"
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph/train"
 )
 
@@ -56,68 +55,71 @@ func (p *Plan) ToTorch() (*TorchConfig, error) {
 	return c, nil
 }
 
-// maxDocument bounds the size of a document that is read, in bytes.
-const maxDocument = 64 << 20
-
 // readDocument reads a JSON document of a version that this program knows.
-func readDocument(path string) ([]byte, error) {
-	f, err := os.Open(path)
+func readDocument(d files.Door, path string) ([]byte, error) {
+	data, err := d.Read(path, files.Document)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxDocument+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxDocument {
-		return nil, fmt.Errorf("%s: larger than %d bytes: not a memplan document", path, maxDocument)
-	}
-	var head struct {
-		SchemaVersion *int `json:"schemaVersion"`
-	}
-	if err := json.Unmarshal(data, &head); err != nil {
-		return nil, fmt.Errorf("%s: not a JSON document: %w", path, err)
-	}
-	switch v := head.SchemaVersion; {
-	case v == nil:
-		return nil, fmt.Errorf("%s: no schemaVersion: not a memplan document", path)
-	case *v != SchemaVersion:
-		return nil, fmt.Errorf("%s: schemaVersion %d: this memplan reads version %d", path, *v, SchemaVersion)
+	if err := checkVersion(data); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return data, nil
 }
 
-// ReadPlan reads a Plan document.
+// checkVersion is an error for what is no document of the known version.
+func checkVersion(data []byte) error {
+	var head struct {
+		SchemaVersion *int `json:"schemaVersion"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return fmt.Errorf("not a JSON document: %w", err)
+	}
+	switch v := head.SchemaVersion; {
+	case v == nil:
+		return errors.New("no schemaVersion: not a memplan document")
+	case *v != SchemaVersion:
+		return fmt.Errorf("schemaVersion %d: this memplan reads version %d", *v, SchemaVersion)
+	}
+	return nil
+}
+
+// ReadPlan reads a Plan document of the user's.
 func ReadPlan(path string) (*Plan, error) {
-	data, err := readDocument(path)
+	data, err := readDocument(files.Door{}, path)
 	if err != nil {
 		return nil, err
 	}
-	if !bytes.Contains(data, []byte(`"selection"`)) {
-		return nil, fmt.Errorf("%s: has no selection: not a plan (make one with memplan plan)", path)
-	}
-	p := &Plan{}
-	if err := json.Unmarshal(data, p); err != nil {
+	p, err := parsePlan(data)
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return p, nil
 }
 
+func parsePlan(data []byte) (*Plan, error) {
+	if !bytes.Contains(data, []byte(`"selection"`)) {
+		return nil, errors.New("has no selection: not a plan (make one with memplan plan)")
+	}
+	p := &Plan{}
+	if err := json.Unmarshal(data, p); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
 // OpenPlan opens the model of a plan, and returns it with the question that
-// the plan answers. The model lies where it was when the plan was made, or
-// likewise beside the plan, and must not have changed.
-func OpenPlan(path string) (*Model, Config, error) {
+// the plan answers. The model, like the other files that the plan names, lies
+// where it was when the plan was made, seen from the working directory, or
+// likewise from the plan's folder, and within one of the two unless outside is
+// set (files.OfPlan). The model must not have changed.
+func OpenPlan(path string, outside bool) (*Model, Config, error) {
 	p, err := ReadPlan(path)
 	if err != nil {
 		return nil, Config{}, err
 	}
-	m, err := Open(p.Model.Path)
-	if errors.Is(err, fs.ErrNotExist) && !filepath.IsAbs(p.Model.Path) {
-		if beside, e := Open(filepath.Join(filepath.Dir(path), p.Model.Path)); e == nil {
-			m, err = beside, nil
-		}
-	}
+	door := files.OfPlan(path, outside)
+	m, err := OpenFrom(door, p.Model.Path)
 	if err != nil {
 		return nil, Config{}, fmt.Errorf("%s: its model: %w", path, err)
 	}
@@ -125,68 +127,94 @@ func OpenPlan(path string) (*Model, Config, error) {
 		return nil, Config{}, fmt.Errorf("%s: its model %s has changed since: make the plan again", path, p.Model.Path)
 	}
 	q := p.Question()
-	if q.Times, err = findTimes(path, q.Times); err != nil {
+	q.Files = door
+	if err := findTimes(door, path, q.Times); err != nil {
 		return nil, Config{}, err
 	}
 	return m, q, nil
 }
 
-// findTimes looks for the measured times that a plan was made with, where they
-// were then, or likewise beside the plan.
-func findTimes(plan, file string) (string, error) {
+// findTimes is an error where the measured times that a plan was made with are
+// not there.
+func findTimes(d files.Door, plan, file string) error {
 	if file == "" {
-		return "", nil
+		return nil
 	}
-	for _, f := range []string{file, filepath.Join(filepath.Dir(plan), file)} {
-		if _, err := os.Stat(f); err == nil {
-			return f, nil
-		}
+	f, err := d.Open(file, files.Document)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s: the measured times that it was made with, %s, are not there: bring the file back, or make the plan again without --times", plan, file)
+	case err != nil:
+		return fmt.Errorf("%s: its measured times: %w", plan, err)
 	}
-	return "", fmt.Errorf("%s: the measured times that it was made with, %s, are not there: bring the file back, or make the plan again without --times", plan, file)
+	return f.Close()
 }
 
 // ReadSelection adds to c what a Plan or a configuration recomputes, its
-// segments or its schedule.
+// segments or its schedule, and what that was made for. The document is opened
+// through the question's door.
 func ReadSelection(path string, c *Config) error {
-	data, err := readDocument(path)
-	if err != nil {
-		return err
+	data, err := readDocument(c.Files, path)
+	if err == nil {
+		if err = parseSelection(data, c); err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
 	}
+	c.Made.Document = path
+	return err
+}
+
+func parseSelection(data []byte, c *Config) error {
 	var d struct {
-		Selection  []train.Segment  `json:"selection"`
-		Schedule   []remat.Step     `json:"schedule"`
-		Framework  string           `json:"framework"`
-		Checkpoint *json.RawMessage `json:"checkpoint"`
-		Ops        []TorchOps       `json:"ops"`
+		Model      struct{ Path, SHA256 string } `json:"model"`
+		Selection  []train.Segment               `json:"selection"`
+		Schedule   []remat.Step                  `json:"schedule"`
+		Framework  string                        `json:"framework"`
+		Checkpoint *json.RawMessage              `json:"checkpoint"`
+		Ops        []TorchOps                    `json:"ops"`
 	}
 	if err := json.Unmarshal(data, &d); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return err
 	}
 	segs := d.Selection
 	if d.Framework != "" && d.Checkpoint != nil {
 		if err := json.Unmarshal(*d.Checkpoint, &segs); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+			return err
 		}
 	}
 	for _, o := range d.Ops {
 		if o.Region < 0 || o.Region >= len(segs) {
-			return fmt.Errorf("%s: calls of %s in region %d, of %d", path, o.Op, o.Region, len(segs))
+			return fmt.Errorf("calls of %s in region %d, of %d", o.Op, o.Region, len(segs))
 		}
 		segs[o.Region].Save = append(segs[o.Region].Save, o.Saved)
 	}
 	for i := range segs {
 		if err := segs[i].Check(); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+			return err
 		}
 	}
 	if segs == nil {
-		return errors.New(path + ": neither a plan nor a checkpoint configuration")
+		return errors.New("neither a plan nor a checkpoint configuration")
 	}
-	c.Segments, c.Schedule = segs, d.Schedule
+	c.Segments, c.Schedule, c.Made = segs, d.Schedule, Origin{Path: d.Model.Path, SHA256: d.Model.SHA256}
 	if c.Checkpoint = ""; len(segs) == 0 && len(d.Schedule) == 0 { // a plan that recomputes nothing
 		c.Checkpoint = "none"
 	}
 	return nil
+}
+
+// Matches is an error where the selection of a question was made for another
+// model than this one, by their hashes.
+func (m *Model) Matches(c *Config) error {
+	made := &c.Made
+	if made.SHA256 == "" || strings.EqualFold(made.SHA256, m.info.SHA256) {
+		return nil
+	}
+	of := "a model"
+	if made.Path != "" {
+		of = made.Path
+	}
+	return fmt.Errorf("--checkpoint %s: was made for %s with SHA-256 %.12s, and %s has %.12s: make it again for this model", made.Document, of, made.SHA256, m.Path, m.info.SHA256)
 }
 
 // Question returns the configuration that a plan answers.

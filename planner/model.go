@@ -7,9 +7,11 @@ package planner
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/cudnn"
@@ -33,6 +35,9 @@ const steps = 4
 type Model struct {
 	Path     string
 	Progress func(done, total int, message string) // of long searches; nil: none
+
+	door files.Door // that it was opened through
+	name string     // that it was opened by
 
 	g       *graph.Graph
 	lifted  *lift.Lifted
@@ -58,13 +63,17 @@ type binding struct {
 	shapes string
 }
 
-// Open loads a model file without reading its weights.
-func Open(path string) (*Model, error) {
-	g, err := onnx.Load(path)
+// Open loads a model file of the user's without reading its weights.
+func Open(path string) (*Model, error) { return OpenFrom(files.Door{}, path) }
+
+// OpenFrom is Open through the door of a document that names the model.
+func OpenFrom(d files.Door, name string) (*Model, error) {
+	g, err := onnx.LoadFrom(d, name)
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Path: path, g: g, conv: map[convKey]cudnn.Estimate{}}
+	path := g.Model.Path
+	m := &Model{Path: path, door: d, name: name, g: g, conv: map[convKey]cudnn.Estimate{}}
 	m.info = ModelInfo{Path: path, SHA256: g.Model.SHA256, IRVersion: g.Model.IRVersion, Producer: g.Model.Producer,
 		Nodes: len(g.Nodes), Opsets: map[string]int64{}}
 	for _, o := range g.Model.Opsets {
@@ -75,11 +84,27 @@ func Open(path string) (*Model, error) {
 		m.info.Opsets[d] = o.Version
 	}
 	if m.info.SHA256 == "" {
-		if m.info.SHA256, err = onnx.SHA256(path); err != nil {
+		if m.info.SHA256, err = onnx.SHA256(d, name); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
+}
+
+// File opens the model's file again.
+func (m *Model) File() (*files.File, error) { return m.door.Open(m.name, files.Model) }
+
+// Files lists the model's file and those of external data that its tensors name,
+// where they would be: some need not exist.
+func (m *Model) Files() []string {
+	out := []string{m.Path}
+	for i := range m.g.Values {
+		if t := m.g.Values[i].Const; t != nil && t.Ref != nil && t.Ref.Location != "" {
+			out = append(out, filepath.Join(filepath.Dir(m.Path), filepath.FromSlash(t.Ref.Location)))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // Graph returns the graph with its shapes inferred as far as it is bound.
@@ -181,10 +206,10 @@ func (c Config) resolve() (*job, error) {
 	def(&gpu, profile.Devices[0].Name)
 	j.cfg.Accumulate = max(j.cfg.Accumulate, 1)
 	var err error
-	if j.device, err = device(gpu); err != nil {
+	if j.device, err = device(j.cfg.Files, gpu); err != nil {
 		return nil, err
 	}
-	if j.runtime, err = runtime(j.cfg.Runtime); err != nil {
+	if j.runtime, err = runtime(j.cfg.Files, j.cfg.Runtime); err != nil {
 		return nil, err
 	}
 	if j.precision, err = profile.FindPrecision(j.cfg.Precision); err != nil {
@@ -213,18 +238,18 @@ func (c Config) resolve() (*job, error) {
 		}
 	}
 	j.time = TimeModel{Device: j.device, TF32: j.runtime.MatmulTF32}
-	if j.time.Times, err = times(j.cfg.Times); err != nil {
+	if j.time.Times, err = times(j.cfg.Files, j.cfg.Times); err != nil {
 		return nil, err
 	}
 	return j, j.budget()
 }
 
 // device finds a row of the table, or reads a calibration.
-func device(name string) (*profile.Device, error) {
+func device(d files.Door, name string) (*profile.Device, error) {
 	if !profile.IsCalibration(name) {
 		return profile.FindDevice(name)
 	}
-	c, err := profile.ReadCalibration(name)
+	c, err := profile.ReadCalibration(d, name)
 	if err != nil {
 		return nil, fmt.Errorf("--gpu: %w", err)
 	}
@@ -232,11 +257,11 @@ func device(name string) (*profile.Device, error) {
 }
 
 // runtime finds a row of the table, or reads a calibration.
-func runtime(name string) (*profile.Runtime, error) {
+func runtime(d files.Door, name string) (*profile.Runtime, error) {
 	if !profile.IsCalibration(name) {
 		return profile.FindRuntime(name)
 	}
-	c, err := profile.ReadCalibration(name)
+	c, err := profile.ReadCalibration(d, name)
 	if err != nil {
 		return nil, fmt.Errorf("--runtime: %w", err)
 	}

@@ -3,6 +3,7 @@ package planner
 import (
 	"github.com/memplan/memplan/checkpointsel"
 	"github.com/memplan/memplan/checkpointsel/remat"
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/train"
 )
@@ -170,6 +171,15 @@ type Config struct {
 	Checkpoint string          // one of Checkpoints; "" lets the budget decide
 	Segments   []train.Segment // explicit selection, from a Plan or a configuration
 	Schedule   []remat.Step    // explicit schedule, from a Plan
+	Files      files.Door      // that GPU, Runtime and Times go through where they name files, and the model
+	Made       Origin          // what Segments and Schedule were made for
+}
+
+// An Origin says which document a selection is from, and for which model it was made.
+type Origin struct {
+	Document string // its path
+	Path     string // of the model, where the document says so
+	SHA256   string // of the model; "": not said
 }
 
 // A Plan is the document that plan writes and config, check and diff read.

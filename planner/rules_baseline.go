@@ -1,11 +1,15 @@
 package planner
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+
+	"github.com/memplan/memplan/files"
 )
 
 // A Baseline is the document that max-increase compares with: what each model
@@ -43,21 +47,59 @@ func (f *ConfigFile) NewBaseline(ctx context.Context) (*Baseline, error) {
 
 // readBaseline reads the configuration's baseline, nil where there is none.
 func (f *ConfigFile) readBaseline() (*Baseline, error) {
-	data, err := readDocument(f.Baseline)
+	data, err := readDocument(f.door, f.baseline)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	b := &Baseline{}
-	if err := json.Unmarshal(data, b); err != nil {
-		return nil, fmt.Errorf("%s: not a baseline: %w", f.Baseline, err)
-	}
-	if b.Models == nil {
-		return nil, fmt.Errorf("%s: no models: not a baseline (make one with memplan baseline)", f.Baseline)
+	b, err := parseBaseline(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Baseline, err)
 	}
 	return b, nil
+}
+
+func parseBaseline(data []byte) (*Baseline, error) {
+	b := &Baseline{}
+	if err := json.Unmarshal(data, b); err != nil {
+		return nil, fmt.Errorf("not a baseline: %w", err)
+	}
+	if b.Models == nil {
+		return nil, errors.New("no models: not a baseline (make one with memplan baseline)")
+	}
+	return b, nil
+}
+
+// ReplaceBaseline writes the document of a baseline where the configuration
+// wants it. A file that is there already is replaced only if it is a baseline
+// and has nothing else in it.
+func (f *ConfigFile) ReplaceBaseline(data []byte) error {
+	path, err := f.door.Replace(f.baseline, data, files.Document, ownBaseline)
+	if errors.Is(err, errNoBaseline) {
+		return fmt.Errorf("%s: exists and is no baseline of memplan: remove it, or name another file with -o", path)
+	}
+	return err
+}
+
+var errNoBaseline = errors.New("no baseline")
+
+// ownBaseline is an error for what memplan baseline does not write.
+func ownBaseline(data []byte) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	b := &Baseline{}
+	err := d.Decode(b)
+	if err == nil {
+		if _, end := d.Token(); !errors.Is(end, io.EOF) {
+			err = errNoBaseline
+		}
+	}
+	if err != nil || b.SchemaVersion < 1 || b.Models == nil {
+		return errNoBaseline
+	}
+	return nil
 }
 
 // find returns the numbers that an entry is compared with: those of the same

@@ -4,10 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
-	"os"
 	"strings"
 
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 )
@@ -97,16 +98,18 @@ type meanTime struct {
 type opType struct{ op, dtype string }
 
 // ReadTimes reads a document that validate --profile wrote.
-func ReadTimes(path string) (*Times, error) {
-	data, err := readDocument(path)
+func ReadTimes(path string) (*Times, error) { return readTimes(files.Door{}, path) }
+
+func readTimes(d files.Door, name string) (*Times, error) {
+	data, err := readDocument(d, name)
 	if err != nil {
 		return nil, err
 	}
 	t, err := parseTimes(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	t.Path = path
+	t.Path = name
 	return t, nil
 }
 
@@ -223,12 +226,12 @@ func (m *TimeModel) sources(p *program.Program) *TimeSources {
 }
 
 // times reads the measured times that a question names.
-func times(path string) (*Times, error) {
+func times(d files.Door, path string) (*Times, error) {
 	if path == "" {
 		return nil, nil //nolint:nilnil // none asked for
 	}
-	t, err := ReadTimes(path)
-	if errors.Is(err, os.ErrNotExist) {
+	t, err := readTimes(d, path)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("--times: no such file %s: make it with memplan validate --profile FILE", path)
 	}
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 )
@@ -172,7 +173,11 @@ func TestModelSource(t *testing.T) {
 	} {
 		g.Values = append(g.Values, graph.Value{Name: name, Kind: graph.Initializer, Const: c})
 	}
-	src := ModelSource(g, filepath.Join(dir, "model.onnx"))
+	model := filepath.Join(dir, "model.onnx")
+	if err := os.WriteFile(model, []byte("graph"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	src := ModelSource(g, func() (*files.File, error) { return files.Door{}.Open(model, files.Model) })
 	for name, want := range map[string][]float32{"held": {3, 4}, "beside": {2.5}, "missing": nil, "unknown": nil} {
 		a, err := src(name)
 		if err != nil || (a == nil) != (want == nil) || a != nil && !slices.Equal(a.Values, want) {

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,6 +18,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 )
@@ -128,26 +128,27 @@ func ReadNPZ(path string) (map[string]*Array, error) {
 // An Archive is an open .npz file: arrays by name, read one at a time.
 type Archive struct {
 	path string
-	zip  *zip.ReadCloser
+	file *files.File
 	at   map[string]*zip.File
 }
 
 // OpenNPZ opens a .npz file, as numpy.savez or numpy.savez_compressed write it.
 // The arrays' elements are not read yet.
 func OpenNPZ(path string) (*Archive, error) {
-	z, err := zip.OpenReader(path)
-	var missing *fs.PathError
-	if errors.As(err, &missing) {
+	file, err := files.Door{}.Open(path, files.Archive)
+	if err != nil {
 		return nil, err
 	}
+	z, err := zip.NewReader(file, file.Size)
 	if err != nil {
+		file.Close()
 		return nil, fmt.Errorf("%s: not a .npz file: %w", path, err)
 	}
-	out := &Archive{path: path, zip: z, at: make(map[string]*zip.File, len(z.File))}
+	out := &Archive{path: path, file: file, at: make(map[string]*zip.File, len(z.File))}
 	for _, f := range z.File {
 		name := strings.TrimSuffix(f.Name, ".npy")
 		if out.at[name] != nil {
-			return nil, errors.Join(fmt.Errorf("%s: two arrays are called %s", path, name), z.Close())
+			return nil, errors.Join(fmt.Errorf("%s: two arrays are called %s", path, name), out.Close())
 		}
 		out.at[name] = f
 	}
@@ -155,7 +156,7 @@ func OpenNPZ(path string) (*Archive, error) {
 }
 
 // Close closes the file.
-func (z *Archive) Close() error { return z.zip.Close() }
+func (z *Archive) Close() error { return z.file.Close() }
 
 // Names lists the arrays, sorted.
 func (z *Archive) Names() []string { return slices.Sorted(maps.Keys(z.at)) }
@@ -208,7 +209,7 @@ func (z *Archive) open(name string, f func(r io.Reader, size int64) error) error
 // ReadArray reads a tensor from a .npy file or, as the ONNX project stores test
 // data, from a .pb file.
 func ReadArray(path string) (*Array, error) {
-	data, err := os.ReadFile(path)
+	data, err := files.Door{}.Read(path, files.Array)
 	if err != nil {
 		return nil, err
 	}
@@ -319,9 +320,9 @@ func each(b []byte, f func(uint64)) {
 	}
 }
 
-// ModelSource gives the initializers that a model's file, or the files beside
-// it, hold: the others are made from the seed.
-func ModelSource(g *graph.Graph, path string) Source {
+// ModelSource gives the initializers that a model's file, which open opens, or
+// the files beside it hold: the others are made from the seed.
+func ModelSource(g *graph.Graph, open func() (*files.File, error)) Source {
 	at := map[string]*graph.Tensor{}
 	for i := range g.Values {
 		if v := &g.Values[i]; v.Kind == graph.Initializer && v.Const != nil {
@@ -346,25 +347,24 @@ func ModelSource(g *graph.Graph, path string) Source {
 		case t.Ref == nil:
 			return nil, nil
 		}
-		return readRef(t, path)
+		return readRef(t, open)
 	}
 }
 
-// readRef reads a tensor's bytes; nil where its file is not there.
-func readRef(t *graph.Tensor, path string) (*Array, error) {
-	file := path
-	if t.Ref.Location != "" {
-		if !filepath.IsLocal(t.Ref.Location) {
-			return nil, fmt.Errorf("%s: data outside the model's folder: %s", t.Name, t.Ref.Location)
-		}
-		file = filepath.Join(filepath.Dir(path), filepath.FromSlash(t.Ref.Location))
+// readRef reads a tensor's bytes from the model, or from the file beside it that
+// the tensor names; nil where that is not there.
+func readRef(t *graph.Tensor, open func() (*files.File, error)) (*Array, error) {
+	f, err := open()
+	if err == nil && t.Ref.Location != "" {
+		door := f.Beside()
+		f.Close()
+		f, err = door.Open(t.Ref.Location, files.ExternalData)
 	}
-	f, err := os.Open(file)
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", t.Name, err)
 	}
 	defer f.Close()
 	n, ok := t.Bytes()
@@ -373,7 +373,7 @@ func readRef(t *graph.Tensor, path string) (*Array, error) {
 	}
 	raw := make([]byte, n)
 	if _, err := f.ReadAt(raw, t.Ref.Offset); err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", t.Name, file, err)
+		return nil, fmt.Errorf("%s: %s: %w", t.Name, f.Path, err)
 	}
 	return decode(raw, &program.Tensor{DType: t.Type, Shape: t.Dims, Strides: RowMajor(t.Dims)})
 }

@@ -46,7 +46,7 @@ func TestGivenWrong(t *testing.T) {
 		{"gpt", "", "input0", array(0.5, 2, 6), "want integers"},
 	} {
 		q := question(t, c.model, planner.Config{Batch: 2, Loss: c.loss})
-		q.Source = validate.ModelSource(q.Model.Graph(), q.Model.Path)
+		q.Source = validate.ModelSource(q.Model.Graph(), q.Model.File)
 		q.Inputs = map[string]validate.Reader{c.name: c.given}
 		r, err := validate.Validate(t.Context(), q)
 		switch {

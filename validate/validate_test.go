@@ -178,7 +178,7 @@ func TestValidated(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := question(t, "gpt", planner.Config{Batch: 2, Optimizer: "adamw", Checkpoint: "all"})
-	weights := validate.ModelSource(q.Model.Graph(), q.Model.Path)
+	weights := validate.ModelSource(q.Model.Graph(), q.Model.File)
 	q.Source = func(name string) (*validate.Array, error) {
 		if a := data[name]; a != nil {
 			return a, nil

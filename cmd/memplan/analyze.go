@@ -70,7 +70,7 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 		return err
 	}
 	cfg = planner.Settled(cfg, r)
-	if err := writeTimeline(m, cfg, r, o.timeline); err != nil {
+	if err := s.writeTimeline(m, cfg, r, o.timeline); err != nil {
 		return err
 	}
 	chart := func(w io.Writer) error {
@@ -86,13 +86,25 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 	return answer(r.Fits)
 }
 
-// open opens a model for a question.
+// open opens a model for a question, whose selection was made for it.
 func (s *streams) open(path string, cfg *planner.Config) (*planner.Model, error) {
+	m, err := s.openAny(path, cfg)
+	if err == nil {
+		err = m.Matches(cfg)
+	}
+	return m, err
+}
+
+// openAny opens a model for a question, whatever its selection was made for.
+func (s *streams) openAny(path string, cfg *planner.Config) (*planner.Model, error) {
 	m, warnings, err := planner.OpenFor(path, cfg)
 	for _, text := range warnings {
 		s.err.line("warning: --dim: %s", text)
 	}
-	return m, err
+	if err != nil {
+		return nil, err
+	}
+	return m, s.keep(m.Files()...)
 }
 
 // analyzed answers a question about a model, showing progress where it takes
@@ -125,7 +137,7 @@ func checkTimeline(file string) error {
 }
 
 // writeTimeline writes the events of the step that a report is about.
-func writeTimeline(m *planner.Model, cfg planner.Config, r *planner.Report, file string) error {
+func (s *streams) writeTimeline(m *planner.Model, cfg planner.Config, r *planner.Report, file string) error {
 	if file == "" {
 		return nil
 	}
@@ -144,7 +156,7 @@ func writeTimeline(m *planner.Model, cfg planner.Config, r *planner.Report, file
 	if err := f.Write(&b, step); err != nil {
 		return err
 	}
-	return writeFile(file, b.Bytes())
+	return s.writeFile(file, b.Bytes())
 }
 
 // title names a step in a drawing.

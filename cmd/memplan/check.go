@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -13,7 +14,8 @@ import (
 
 type checkOptions struct {
 	outputFlags
-	args []string // the configuration, if it is named
+	args    []string // the configuration, if it is named
+	outside bool
 }
 
 func newCheckCmd(s *streams, run func(context.Context, *streams, *checkOptions) error) *cobra.Command {
@@ -34,13 +36,14 @@ memplan help config-file describes the file.`,
 		},
 	}
 	o.outputFlags.add(c, report.Names(report.Gates))
+	addOutside(c, &o.outside)
 	return c
 }
 
 // configFile reads the file named, or the one found upward.
-func configFile(args []string) (*planner.ConfigFile, error) {
+func configFile(args []string, outside bool) (*planner.ConfigFile, error) {
 	if len(args) == 1 {
-		return planner.ReadConfigFile(args[0])
+		return planner.ReadConfigFile(args[0], outside)
 	}
 	dir, err := os.Getwd()
 	if err != nil {
@@ -50,12 +53,15 @@ func configFile(args []string) (*planner.ConfigFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return planner.ReadConfigFile(path)
+	return planner.ReadFoundConfigFile(path, outside)
 }
 
 func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
-	f, err := configFile(o.args)
+	f, err := configFile(o.args, o.outside)
 	if err != nil {
+		return err
+	}
+	if err := s.keep(append(f.Files(), f.Baseline)...); err != nil {
 		return err
 	}
 	_, clear := s.progress(f.Path)
@@ -80,15 +86,19 @@ func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
 }
 
 type baselineOptions struct {
-	file string
-	args []string // the configuration, if it is named
+	file    string
+	args    []string // the configuration, if it is named
+	outside bool
 }
 
 func newBaselineCmd(s *streams, run func(context.Context, *streams, *baselineOptions) error) *cobra.Command {
 	o := &baselineOptions{}
 	c := &cobra.Command{
-		Use:               "baseline [config file]",
-		Short:             "Write the baseline that check compares with",
+		Use:   "baseline [config file]",
+		Short: "Write the baseline that check compares with",
+		Long: `baseline writes what each model of .memplan.yaml (found upward from the working
+directory) needs now, to the file that the configuration names, in its own folder.
+A file that is there already is replaced if it is a baseline, and else left alone.`,
 		Example:           "  memplan baseline && git add .memplan-baseline.json",
 		Args:              atMost(1, "one configuration"),
 		ValidArgsFunction: completeFiles(1, "yaml", "yml"),
@@ -98,6 +108,7 @@ func newBaselineCmd(s *streams, run func(context.Context, *streams, *baselineOpt
 		},
 	}
 	c.Flags().StringVarP(&o.file, "output", "o", "", "write to `FILE` (- is stdout) instead of the configuration's baseline")
+	addOutside(c, &o.outside)
 	return c
 }
 
@@ -107,8 +118,11 @@ var baselines = []report.Format[*planner.Baseline]{
 }
 
 func baselineRun(ctx context.Context, s *streams, o *baselineOptions) error {
-	f, err := configFile(o.args)
+	f, err := configFile(o.args, o.outside)
 	if err != nil {
+		return err
+	}
+	if err := s.keep(f.Files()...); err != nil {
 		return err
 	}
 	_, clear := s.progress(f.Path)
@@ -118,12 +132,24 @@ func baselineRun(ctx context.Context, s *streams, o *baselineOptions) error {
 		return err
 	}
 	out := outputFlags{format: "json", file: o.file}
-	if o.file == "" {
+	if o.file != "" {
+		err = emit(s, &out, baselines, b)
+	} else {
 		out.file = f.Baseline
+		err = replaceBaseline(f, b)
 	}
-	if err := emit(s, &out, baselines, b); err != nil || !out.toFile() {
+	if err != nil || !out.toFile() {
 		return err
 	}
 	s.err.line("wrote %s: %s", out.file, report.Plural(len(b.Models), "model", "models"))
 	return nil
+}
+
+// replaceBaseline writes a baseline where the configuration wants it.
+func replaceBaseline(f *planner.ConfigFile, b *planner.Baseline) error {
+	var data bytes.Buffer
+	if err := report.JSON(&data, b); err != nil {
+		return err
+	}
+	return f.ReplaceBaseline(data.Bytes())
 }

@@ -41,10 +41,19 @@ brings its own configuration; a model takes the flags.`,
 // opened opens a model, or the model and configuration of a plan.
 func opened(s *streams, path string, cfg planner.Config) (*planner.Model, planner.Config, error) {
 	if !strings.HasSuffix(strings.ToLower(path), ".json") {
-		m, err := s.open(path, &cfg)
+		m, err := s.openAny(path, &cfg)
 		return m, cfg, err
 	}
-	return planner.OpenPlan(path)
+	return s.openPlan(path, cfg.Files.Outside)
+}
+
+// openPlan opens a plan's model for the plan's question.
+func (s *streams) openPlan(path string, outside bool) (*planner.Model, planner.Config, error) {
+	m, cfg, err := planner.OpenPlan(path, outside)
+	if err != nil {
+		return nil, cfg, err
+	}
+	return m, cfg, s.keep(m.Files()...)
 }
 
 func diffRun(ctx context.Context, s *streams, o *diffOptions) error {
@@ -60,6 +69,9 @@ func diffRun(ctx context.Context, s *streams, o *diffOptions) error {
 	}
 	head, headCfg, err := opened(s, o.head, cfg)
 	if err != nil {
+		return err
+	}
+	if err := base.Matches(&cfg); err != nil && head.Matches(&cfg) != nil { // both take it, and it was made for one
 		return err
 	}
 	show, clear := s.progress("diff")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner"
@@ -26,7 +27,7 @@ type modelFlags struct {
 	timeout                                                                     time.Duration
 	freeze                                                                      []string
 	lora, allocConf, times                                                      string
-	hold                                                                        bool
+	hold, outside                                                               bool
 }
 
 // graphFlags bind the dimensions of a graph.
@@ -65,8 +66,14 @@ func (f *modelFlags) add(c *cobra.Command) {
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "what is recomputed, `HOW`: "+strings.Join(planner.Checkpoints, "|")+", or a file, a plan or a configuration; auto, and segments, which keep nothing, for PyTorch, schedule and ops for memplan's executor (what the budget asks for)")
 	fl.StringVar(&f.times, "times", "", "measured operator times, a `FILE` that validate --profile wrote: predict times and recomputation from them (the roofline)")
 	fl.DurationVar(&f.timeout, "timeout", 0, "limit on a search, a `DURATION` such as 30s (none)")
+	addOutside(c, &f.outside)
 	noFiles(c, "vram", "accumulate", "timeout", "freeze", "lora", "alloc-conf")
 	_ = c.RegisterFlagCompletionFunc("checkpoint", completeNames(planner.Checkpoints...)) // fails only for a flag that does not exist
+}
+
+// addOutside adds the flag that lets documents name files anywhere.
+func addOutside(c *cobra.Command, at *bool) {
+	c.Flags().BoolVar(at, "allow-outside", false, "what a document names (models, external data, baselines, ...) may lie outside its folder: only for files that you trust")
 }
 
 // noFiles keeps the shell from offering files as values of flags.
@@ -101,7 +108,7 @@ func (f *graphFlags) apply(c *planner.Config) (err error) {
 // config turns the flags into a configuration.
 func (f *modelFlags) config() (planner.Config, error) {
 	c := planner.Config{Mode: f.mode, Precision: f.precision, Optimizer: f.optimizer, Loss: f.loss, GPU: f.gpu, Runtime: f.runtime, Attention: f.attention, Accumulate: f.accumulate,
-		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf, Times: f.times}
+		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf, Times: f.times, Files: files.Door{Outside: f.outside}}
 	err := f.apply(&c)
 	if err != nil {
 		return c, err

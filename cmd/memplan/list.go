@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/planner/layout"
@@ -152,6 +153,7 @@ var opSupports = []report.Format[[]planner.OpSupport]{
 type listOptions struct {
 	outputFlags
 	what, model string
+	outside     bool
 }
 
 func newListCmd(s *streams, run func(*streams, *listOptions) error) *cobra.Command {
@@ -176,6 +178,7 @@ func newListCmd(s *streams, run func(*streams, *listOptions) error) *cobra.Comma
 		},
 	}
 	c.Flags().StringVar(&o.model, "model", "", "with ops: the operators of this model `FILE`, and which of them are not supported")
+	addOutside(c, &o.outside)
 	o.outputFlags.add(c, report.Names(listed))
 	return c
 }
@@ -185,8 +188,11 @@ func listRun(s *streams, o *listOptions) error {
 		if o.what != "ops" {
 			return errors.New("--model goes with list ops")
 		}
-		m, err := planner.Open(o.model)
+		m, err := planner.OpenFrom(files.Door{Outside: o.outside}, o.model)
 		if err != nil {
+			return err
+		}
+		if err := s.keep(m.Files()...); err != nil {
 			return err
 		}
 		return emit(s, &o.outputFlags, opSupports, m.Ops())

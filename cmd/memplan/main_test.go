@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/planner"
 )
@@ -153,7 +154,7 @@ func TestWriteFile(t *testing.T) {
 	if err := os.Symlink("a", link); err != nil {
 		t.Skip(err)
 	}
-	if err := writeFile(link, []byte("new")); err != nil {
+	if err := files.Write(link, []byte("new")); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(file)
@@ -164,13 +165,13 @@ func TestWriteFile(t *testing.T) {
 	if l, err := os.Readlink(link); err != nil || l != "a" {
 		t.Errorf("the link is %q, %v", l, err)
 	}
-	if err := writeFile(os.DevNull, []byte("x")); err != nil {
+	if err := files.Write(os.DevNull, []byte("x")); err != nil {
 		t.Error(err)
 	}
 	if info, err := os.Stat(os.DevNull); err != nil || info.Mode().IsRegular() {
 		t.Errorf("%s is a file now", os.DevNull)
 	}
-	if err := writeFile(dir, nil); err == nil {
+	if err := files.Write(dir, nil); err == nil {
 		t.Error("wrote a directory")
 	}
 	if list, _ := os.ReadDir(dir); len(list) != 2 {

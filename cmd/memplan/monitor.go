@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/validate/monitor"
 )
@@ -113,12 +112,9 @@ func recorded(ctx context.Context, s *streams, o *monitorOptions, src monitor.So
 	if o.csv == "" {
 		return watch(ctx, s, o, src, w, io.Discard)
 	}
-	f, err := os.Create(o.csv)
-	if p := new(fs.PathError); errors.As(err, &p) {
-		return fmt.Errorf("--csv %s: %w", o.csv, p.Err)
-	}
+	f, err := files.Create(o.csv)
 	if err != nil {
-		return err
+		return fmt.Errorf("--csv %w", err)
 	}
 	defer func() {
 		if e := f.Close(); err == nil {

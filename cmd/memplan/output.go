@@ -2,15 +2,16 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/files"
 )
 
 // outputFlags say where and how a result is written.
@@ -38,47 +39,87 @@ func emit[T any](s *streams, o *outputFlags, table []report.Format[T], v T) erro
 // write sends a finished result to the file or to stdout.
 func (o *outputFlags) write(s *streams, data []byte) error {
 	if o.toFile() {
-		return writeFile(o.file, data)
+		return s.writeFile(o.file, data)
 	}
 	_, err := s.out.Write(data)
 	return err
 }
 
-// writeFile replaces a file as a whole, or leaves it as it was. What is no
-// regular file, such as /dev/stdout, is written to.
-func writeFile(path string, data []byte) error {
-	err := replace(path, data)
-	var p *fs.PathError
-	if errors.As(err, &p) { // which may name a file beside it
-		return fmt.Errorf("%s: %w", path, p.Err)
+// writeFile writes a finished file, unless something that was read would be lost.
+func (s *streams) writeFile(path string, data []byte) error {
+	if err := s.spared(path); err != nil {
+		return err
 	}
-	return err
+	return files.Write(path, data)
 }
 
-func replace(path string, data []byte) (err error) {
-	mode := fs.FileMode(0o644)
-	if info, err := os.Stat(path); err == nil {
-		if !info.Mode().IsRegular() {
-			return os.WriteFile(path, data, mode)
+// outputs are the flags, of all commands, whose values name files to write.
+var outputs = []string{"output", "timeline", "profile", "certificate", "csv"}
+
+// inputs are the flags that name files to read, after NAME= where they have one.
+// Values that are no files are not found on the disk, and so do not matter.
+var inputs = []string{"checkpoint", "times", "gpu", "runtime", "plan", "model", "verify", "input", "expect"}
+
+// spare remembers what a command line says to read and to write, and is an error
+// where one is the other.
+func (s *streams) spare(c *cobra.Command, args []string) error {
+	for _, name := range outputs {
+		if f := c.Flags().Lookup(name); f != nil && f.Value.Type() == "string" && f.Changed {
+			s.written = append(s.written, f.Value.String())
 		}
-		mode = info.Mode().Perm()
-		if path, err = filepath.EvalSymlinks(path); err != nil {
+	}
+	var read []string
+	if len(c.ValidArgs) == 0 { // else they are names
+		read = slices.Clone(args)
+	}
+	for _, name := range inputs {
+		f := c.Flags().Lookup(name)
+		if f == nil || !f.Changed {
+			continue
+		}
+		list := []string{f.Value.String()}
+		if v, ok := f.Value.(pflag.SliceValue); ok {
+			list = v.GetSlice()
+		}
+		for _, text := range list {
+			if _, file, ok := strings.Cut(text, "="); ok {
+				read = append(read, file)
+			}
+			read = append(read, text)
+		}
+	}
+	return s.keep(read...)
+}
+
+// keep remembers files that are read: nothing is written over them. It is an
+// error where the command line asks for that.
+func (s *streams) keep(paths ...string) error {
+	if len(s.written) == 0 {
+		return nil
+	}
+	for _, p := range paths {
+		if info, err := os.Stat(p); err == nil && info.Mode().IsRegular() {
+			s.kept = append(s.kept, info)
+		}
+	}
+	for _, p := range s.written {
+		if err := s.spared(p); err != nil {
 			return err
 		}
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	return nil
+}
+
+// spared is an error for a file that is read.
+func (s *streams) spared(path string) error {
+	info, err := os.Stat(path)
 	if err != nil {
-		return err
+		return nil // nothing is there, or writing will tell
 	}
-	defer os.Remove(tmp.Name())
-	if _, err = tmp.Write(data); err == nil {
-		err = tmp.Chmod(mode)
+	for _, k := range s.kept {
+		if os.SameFile(info, k) {
+			return fmt.Errorf("%s: is read here, and would be written over: name another file", path)
+		}
 	}
-	if e := tmp.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
+	return nil
 }

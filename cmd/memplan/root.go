@@ -46,7 +46,12 @@ in CI on machines without a GPU.`,
 		}
 		return c.Help()
 	}
-	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return emptyValue(c) }
+	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
+		if err := emptyValue(c); err != nil {
+			return err
+		}
+		return s.spare(c, args)
+	}
 	root.SetOut(s.out)
 	root.SetErr(quote.NewWriter(s.err.w))
 	root.SetFlagErrorFunc(flagError)

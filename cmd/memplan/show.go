@@ -88,7 +88,7 @@ func showRun(ctx context.Context, s *streams, o *showOptions) error {
 		if cfg = planner.Settled(cfg, r); cfg.Batch == 0 {
 			cfg.Batch = r.Config.Batch
 		}
-		if err := writeTimeline(m, cfg, r, o.timeline); err != nil {
+		if err := s.writeTimeline(m, cfg, r, o.timeline); err != nil {
 			return err
 		}
 	}

@@ -1,12 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"time"
 
@@ -14,6 +14,7 @@ import (
 
 	"github.com/memplan/memplan/checkpointsel/remat"
 	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/files"
 )
 
 func newSolveCmd(s *streams) *cobra.Command {
@@ -164,12 +165,11 @@ func solveRematRun(ctx context.Context, s *streams, o *solveRematOptions) error 
 	if err != nil {
 		return err
 	}
-	f, err := os.Open(o.path)
+	data, err := files.Door{}.Read(o.path, files.Instance)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	in, err := remat.ReadJSON(f)
+	in, err := remat.ReadJSON(bytes.NewReader(data))
 	if errors.Is(err, io.EOF) {
 		err = errors.New("the file is empty: want a graph in networkx's node-link form")
 	}
@@ -201,7 +201,7 @@ func solveRematRun(ctx context.Context, s *streams, o *solveRematOptions) error 
 	default:
 		out.fill(in, r)
 	}
-	if err := o.prove(r, err); err != nil {
+	if err := o.prove(s, r, err); err != nil {
 		return err
 	}
 	if err := emit(s, &o.outputFlags, rematSolutions, out); err != nil {

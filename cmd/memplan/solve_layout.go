@@ -1,16 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/planner/layout"
 )
 
@@ -163,12 +164,11 @@ func (o *solveLayoutOptions) options() (opt layout.Options, err error) {
 
 // readBuffers reads an instance.
 func readBuffers(path string) ([]layout.Buffer, error) {
-	f, err := os.Open(path)
+	data, err := files.Door{}.Read(path, files.Instance)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	list, err := layout.ReadCSV(f)
+	list, err := layout.ReadCSV(bytes.NewReader(data))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

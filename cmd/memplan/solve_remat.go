@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 
 	"github.com/memplan/memplan/checkpointsel/remat"
 	"github.com/memplan/memplan/cmd/memplan/frontier"
 	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/planner/profile"
 	"github.com/memplan/memplan/quote"
 )
@@ -57,7 +57,7 @@ func searchProgress(show func(done, total int, message string), in *remat.Instan
 }
 
 // prove writes the certificate of an answer, if it is wanted.
-func (o *solveRematOptions) prove(r *remat.Result, err error) error {
+func (o *solveRematOptions) prove(s *streams, r *remat.Result, err error) error {
 	if o.certificate == "" {
 		return nil
 	}
@@ -74,7 +74,7 @@ func (o *solveRematOptions) prove(r *remat.Result, err error) error {
 	if err := json.NewEncoder(&b).Encode(c); err != nil {
 		return err
 	}
-	return writeFile(o.certificate, quote.JSON(b.Bytes()))
+	return s.writeFile(o.certificate, quote.JSON(b.Bytes()))
 }
 
 // A verification is what solve remat --verify writes.
@@ -105,7 +105,7 @@ var verifications = []report.Format[*verification]{
 
 // verifyRemat checks a certificate: exit 1 if it does not prove what it says.
 func verifyRemat(s *streams, o *solveRematOptions, in *remat.Instance) error {
-	data, err := os.ReadFile(o.verify)
+	data, err := files.Door{}.Read(o.verify, files.Certificate)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strconv"
 	"sync"
@@ -19,8 +20,10 @@ type streams struct {
 	out            io.Writer
 	err            messages
 	outTTY, errTTY bool
-	width          int    // columns of the terminal at out, or what COLUMNS says; 0: not known
-	color          string // auto, always, never
+	width          int           // columns of the terminal at out, or what COLUMNS says; 0: not known
+	color          string        // auto, always, never
+	written        []string      // files that flags say to write
+	kept           []fs.FileInfo // regular files that are read, and so not written over
 }
 
 // messages are what is said on stderr, whole lines, in which what came from a

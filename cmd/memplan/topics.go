@@ -57,6 +57,11 @@ or the nearest folder above it. Paths in it are relative to its own folder.
     max-increase: 2%
   baseline: .memplan-baseline.json
 
+Paths lie in that folder or below it: one that leads out, by ../, as an absolute path
+or through a symbolic link, is an error unless --allow-outside is given, which is
+for files that you trust. memplan baseline replaces nothing but a baseline, and
+does not write through a link.
+
 Only path is needed. memplan list rules says what each rule limits; a model with a
 card must fit it, whatever the rules. max-peak and max-increase look at reserved
 bytes. A key that is not known is an error, with its line.

@@ -147,7 +147,7 @@ func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
 	case o.profile != "" && len(r.Profile) == 0:
 		s.err.line("warning: --profile: nothing was run, and %s is not written", o.profile)
 	case o.profile != "":
-		if err := writeProfile(o.profile, r); err != nil {
+		if err := s.writeProfile(o.profile, r); err != nil {
 			return err
 		}
 	}
@@ -182,7 +182,7 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 			return err
 		}
 		q.Framework, q.Arena = p.Peak.ReservedBytes, p.Arena
-		q.Model, q.Config, err = planner.OpenPlan(o.path)
+		q.Model, q.Config, err = s.openPlan(o.path, o.outside)
 		return err
 	}
 	cfg, err := o.config()
@@ -218,7 +218,7 @@ func (o *validateOptions) files(q *validate.Question) (*arrays, error) {
 	if q.Expect, err = given.read("expect", o.expect, true); err != nil {
 		return given, err
 	}
-	q.Source = validate.ModelSource(q.Model.Graph(), q.Model.Path)
+	q.Source = validate.ModelSource(q.Model.Graph(), q.Model.File)
 	return given, known(q.Model, q.Inputs)
 }
 
@@ -332,10 +332,10 @@ type measuredProfile struct {
 	Nodes         []planner.MeasuredNode `json:"nodes"`
 }
 
-func writeProfile(file string, r *validate.Report) error {
+func (s *streams) writeProfile(file string, r *validate.Report) error {
 	var b bytes.Buffer
 	if err := report.JSON(&b, measuredProfile{r.SchemaVersion, r.Device, r.Model, r.Time.MeasuredMs, r.Profile}); err != nil {
 		return err
 	}
-	return writeFile(file, b.Bytes())
+	return s.writeFile(file, b.Bytes())
 }

@@ -1,10 +1,10 @@
 package onnx
 
 import (
+	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
 )
 
@@ -14,24 +14,21 @@ const maxSideFloats = 64
 
 // A sideReader reads small tensors from the files beside a model: a shape kept
 // in external data decides shapes like any other. Large tensors, and files
-// that are absent or lie outside the model's directory, are left alone.
+// that are absent, are left alone; files that lie outside the model's folder,
+// too, with a warning.
 type sideReader struct {
-	dir   string
-	model *graph.Model
-	files map[string]*os.File // nil for one that cannot be read
+	door   files.Door // of the model's folder
+	model  *graph.Model
+	at     string          // location of the file that is open
+	open   *files.File     // nil: none, or one that cannot be read
+	warned map[string]bool // locations outside the folder
 }
 
 // readBeside decodes the small external tensors of g, its subgraphs and
-// functions that files in dir hold.
-func readBeside(g *graph.Graph, dir string) {
-	s := &sideReader{dir: dir, model: g.Model, files: map[string]*os.File{}}
-	defer func() {
-		for _, f := range s.files {
-			if f != nil {
-				f.Close()
-			}
-		}
-	}()
+// functions that files beside the model hold.
+func readBeside(g *graph.Graph, door files.Door) {
+	s := &sideReader{door: door, model: g.Model, warned: map[string]bool{}}
+	defer s.close()
 	s.graph(g)
 	for _, fn := range g.Model.Functions {
 		s.graph(fn.Body)
@@ -71,31 +68,41 @@ func (s *sideReader) tensor(t *graph.Tensor) {
 	if n == 0 || n > limit(t.Type) || t.Type.IsFloat() && n > maxSideFloats {
 		return
 	}
-	f := s.open(t.Ref.Location)
+	f := s.file(t)
 	if f == nil {
 		return
 	}
 	raw := make([]byte, size)
 	if _, err := f.ReadAt(raw, t.Ref.Offset); err != nil || t.Ref.Length != -1 && t.Ref.Length != size {
-		s.model.Warnings = append(s.model.Warnings, graph.Warning{
-			Code:    "external-data",
-			Message: fmt.Sprintf("tensor %q: %s does not hold its %d bytes at %d", t.Name, t.Ref.Location, size, t.Ref.Offset),
-		})
+		s.warn("tensor %q: %s does not hold its %d bytes at %d", t.Name, t.Ref.Location, size, t.Ref.Offset)
 		return
 	}
 	decodeRaw(t, n, raw)
 }
 
-// open returns the file at location, or nil.
-func (s *sideReader) open(location string) *os.File {
-	f, known := s.files[location]
-	if known || !filepath.IsLocal(location) {
-		return f
+// file returns the file that holds a tensor, or nil. One is open at a time:
+// tensors name theirs one after the other.
+func (s *sideReader) file(t *graph.Tensor) *files.File {
+	location := t.Ref.Location
+	if s.at == location {
+		return s.open
 	}
-	f, _, err := open(filepath.Join(s.dir, filepath.FromSlash(location)))
-	if err != nil {
-		f = nil
+	s.close()
+	f, err := s.door.Open(location, files.ExternalData)
+	s.at, s.open = location, f
+	if out := new(files.OutsideError); errors.As(err, &out) && !s.warned[location] {
+		s.warned[location] = true
+		s.warn("tensor %q: %s leads out of the model's folder and is not read: --allow-outside reads it", t.Name, location)
 	}
-	s.files[location] = f
 	return f
+}
+
+func (s *sideReader) close() {
+	if s.open != nil {
+		s.open.Close()
+	}
+}
+
+func (s *sideReader) warn(format string, args ...any) {
+	s.model.Warnings = append(s.model.Warnings, graph.Warning{Code: "external-data", Message: fmt.Sprintf(format, args...)})
 }

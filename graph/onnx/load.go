@@ -6,12 +6,10 @@ package onnx
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
 )
 
@@ -22,12 +20,17 @@ const maxHashed = 64 << 20
 // Load reads the model in the file at path, and small tensors from the files
 // of external data beside it, which need not exist. Model.SHA256 is set for
 // files smaller than 64 MiB.
-func Load(path string) (*graph.Graph, error) {
-	f, size, err := open(path)
+func Load(path string) (*graph.Graph, error) { return LoadFrom(files.Door{}, path) }
+
+// LoadFrom is Load through the door of a document that names the model. External
+// data lies in the model's folder, unless the door is open to the outside.
+func LoadFrom(d files.Door, name string) (*graph.Graph, error) {
+	f, err := d.Open(name, files.Model)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	path, size := f.Path, f.Size
 	var sum string
 	var failed error
 	hashed := make(chan struct{})
@@ -46,46 +49,22 @@ func Load(path string) (*graph.Graph, error) {
 		return nil, fmt.Errorf("%s: %w", path, failed)
 	}
 	g.Model.SHA256 = sum
-	readBeside(g, filepath.Dir(path))
+	readBeside(g, f.Beside())
 	return g, nil
 }
 
-// SHA256 returns the hash of the file at path in lower-case hex.
-func SHA256(path string) (string, error) {
-	f, size, err := open(path)
+// SHA256 returns the hash of a file, opened through the door, in lower-case hex.
+func SHA256(d files.Door, name string) (string, error) {
+	f, err := d.Open(name, files.Model)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	return hash(f, size)
-}
-
-// open opens a regular file and returns its size in bytes. It looks before it
-// opens, since that waits for a writer where the file is a pipe.
-func open(path string) (*os.File, int64, error) {
-	info, err := os.Stat(path)
-	if err == nil && info.IsDir() {
-		err = errors.New("is a directory, not an ONNX file")
-	} else if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("is not a regular file")
-	}
-	var f *os.File
-	if err == nil {
-		f, err = os.Open(path)
-	}
-	if err == nil {
-		if info, err = f.Stat(); err != nil {
-			f.Close()
-		}
-	}
+	sum, err := hash(f, f.Size)
 	if err != nil {
-		var pe *os.PathError
-		if errors.As(err, &pe) {
-			err = pe.Err
-		}
-		return nil, 0, fmt.Errorf("%s: %w", path, err)
+		return "", fmt.Errorf("%s: %w", f.Path, err)
 	}
-	return f, info.Size(), nil
+	return sum, nil
 }
 
 func hash(r io.ReaderAt, size int64) (string, error) {

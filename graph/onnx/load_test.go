@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/internal/testdata"
@@ -116,10 +117,10 @@ func TestSHA256(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-	if got, err := onnx.SHA256(path); got != want || err != nil {
+	if got, err := onnx.SHA256(files.Door{}, path); got != want || err != nil {
 		t.Errorf("SHA256 = %s, %v; want %s", got, err, want)
 	}
-	if _, err := onnx.SHA256(path + ".no"); err == nil {
+	if _, err := onnx.SHA256(files.Door{}, path+".no"); err == nil {
 		t.Error("no error for a missing file")
 	}
 }

@@ -27,7 +27,9 @@ var columns = []column{
 	{[]string{"size"}, func(b *Buffer, text string) error { return number(&b.Size, text) }},
 	{[]string{"end"}, func(b *Buffer, text string) error { // the last time, included
 		err := number(&b.Upper, text)
-		b.Upper++
+		if b.Upper++; err == nil && b.Upper > maxTime {
+			err = fmt.Errorf("%q: want a whole number", text)
+		}
 		return err
 	}},
 	{[]string{"alignment"}, func(_ *Buffer, text string) error {

@@ -4,10 +4,10 @@ import (
 	_ "embed" // the script
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
+
+	"github.com/memplan/memplan/files"
 )
 
 // CalibrateScript is the Python program that measures a machine; what it
@@ -42,29 +42,22 @@ type Calibration struct {
 // taken are the sizes of allocations that stayed, and of those that did not.
 type taken [2][]int64
 
-// maxCalibration bounds the size of a calibration file in bytes.
-const maxCalibration = 1 << 20
-
 // IsCalibration reports whether the value of a flag names a file rather than
 // a row of a table.
 func IsCalibration(name string) bool {
 	return strings.HasSuffix(name, ".json") || strings.ContainsAny(name, `/\`)
 }
 
-// ReadCalibration reads a file that memplan calibrate wrote.
-func ReadCalibration(path string) (*Calibration, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxCalibration+1))
+// ReadCalibration reads a file that memplan calibrate wrote, through the door of
+// whoever names it.
+func ReadCalibration(d files.Door, name string) (*Calibration, error) {
+	data, err := d.Read(name, files.Calibration)
 	if err != nil {
 		return nil, err
 	}
 	c, err := ParseCalibration(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return c, nil
 }
@@ -72,8 +65,8 @@ func ReadCalibration(path string) (*Calibration, error) {
 // ParseCalibration reads what calibrate.py prints.
 func ParseCalibration(data []byte) (*Calibration, error) {
 	c := &Calibration{}
-	if len(data) > maxCalibration {
-		return nil, fmt.Errorf("no calibration has more than %d bytes", maxCalibration)
+	if int64(len(data)) > files.Calibration.Limit {
+		return nil, fmt.Errorf("no calibration has more than %d bytes", files.Calibration.Limit)
 	}
 	if err := json.Unmarshal(data, c); err != nil {
 		return nil, fmt.Errorf("no calibration: %w", err)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/memplan/memplan/files"
 )
 
 // calibrated was written by memplan calibrate on an H200 with PyTorch 2.11 on
@@ -13,7 +15,7 @@ const calibrated = "testdata/calibration-h200.json"
 
 // A machine that the tables know measures what they say of it.
 func TestCalibration(t *testing.T) {
-	c, err := ReadCalibration(calibrated)
+	c, err := ReadCalibration(files.Door{}, calibrated)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +61,7 @@ func TestCalibrationErrors(t *testing.T) {
 			t.Errorf("%s for %s: %v, want %q", x.new, x.old, err, x.want)
 		}
 	}
-	if _, err := ReadCalibration("testdata/none.json"); err == nil {
+	if _, err := ReadCalibration(files.Door{}, "testdata/none.json"); err == nil {
 		t.Error("a missing file is no error")
 	}
 }

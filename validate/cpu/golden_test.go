@@ -52,7 +52,7 @@ func train(t *testing.T, path string, cfg planner.Config, data map[string]*valid
 	if err := l.Check(p.Program); err != nil {
 		t.Fatal(err)
 	}
-	weights := validate.ModelSource(m.Graph(), path)
+	weights := validate.ModelSource(m.Graph(), m.File)
 	r := &trained{grads: []map[string]*validate.Array{{}, {}}}
 	o := validate.Options{Seed: 1, Steps: 2, Guarded: true, Gradient: func(step int, name string, a *validate.Array) { r.grads[step-1][name] = a },
 		Source: func(name string) (*validate.Array, error) {

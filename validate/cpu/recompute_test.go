@@ -169,7 +169,7 @@ func TestSlope(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	weights := validate.ModelSource(m.Graph(), path)
+	weights := validate.ModelSource(m.Graph(), m.File)
 	for _, attention := range []string{"efficient", "eager"} {
 		cfg := planner.Config{Batch: 2, Optimizer: "none", Attention: attention, Checkpoint: "all"}
 		grads := train(t, path, cfg, nil).grads[0]

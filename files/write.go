@@ -1,0 +1,150 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+)
+
+// Write replaces the file at a path of the user's own as a whole, or leaves it
+// as it was. It keeps the file's mode and follows links; what is no regular
+// file, such as /dev/stdout, is written to.
+func Write(path string, data []byte) error {
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && !info.Mode().IsRegular():
+		err = os.WriteFile(path, data, 0o644)
+	case err == nil:
+		var target string
+		if target, err = filepath.EvalSymlinks(path); err == nil {
+			err = replaceAt(target, data, info.Mode().Perm())
+		}
+	default:
+		err = replaceAt(path, data, 0o644)
+	}
+	if err != nil {
+		return named(path, err)
+	}
+	return nil
+}
+
+// Create opens a file of the user's own to write to as results come; what it
+// held is lost.
+func Create(path string) (*os.File, error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, named(path, err)
+	}
+	return f, nil
+}
+
+// Replace writes a file that a document names, as a whole, and returns where it
+// is. What stands there already must be a regular file that ours takes for one
+// that memplan wrote, and is then replaced: a symbolic link is not followed,
+// even within the folder, because its target is somebody's. With --allow-outside
+// the name may lead anywhere; the rest holds.
+func (d Door) Replace(name string, data []byte, k *Kind, ours func(old []byte) error) (string, error) {
+	path := d.candidates(name)[0]
+	if err := d.refused(name); err != nil {
+		return path, err
+	}
+	root, base, err := d.writable(path)
+	if err != nil {
+		return path, err
+	}
+	defer root.Close()
+	mode, err := replaceable(root, base, path, k, ours)
+	if err == nil {
+		err = replaceIn(root, base, data, mode)
+	}
+	switch {
+	case err != nil && escaped(err):
+		err = d.outside(path)
+	case err != nil:
+		err = named(path, err)
+	}
+	return path, err
+}
+
+// writable opens the folder that a name is written in, and returns the name
+// relative to it.
+func (d Door) writable(path string) (*os.Root, string, error) {
+	if d.free() {
+		root, err := os.OpenRoot(filepath.Dir(path))
+		if err != nil {
+			return nil, "", named(path, err)
+		}
+		return root, filepath.Base(path), nil
+	}
+	f := &d.folders[0]
+	rel, ok := d.within(f, path)
+	if !ok {
+		return nil, "", d.outside(path)
+	}
+	root, err := f.open()
+	if err != nil {
+		return nil, "", named(path, err)
+	}
+	return root, rel, nil
+}
+
+// replaceable returns the mode that the new file gets, or why there may be none.
+func replaceable(root *os.Root, base, path string, k *Kind, ours func([]byte) error) (fs.FileMode, error) {
+	info, err := root.Lstat(base)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0o644, nil
+	case err != nil:
+		return 0, err
+	case info.Mode()&fs.ModeSymlink != 0:
+		return 0, errors.New("is a symbolic link, which is not written through: remove it")
+	}
+	f, err := regular(path, k, func(string) (fs.FileInfo, error) { return info, nil },
+		func(_ string, flag int, perm fs.FileMode) (*os.File, error) { return root.OpenFile(base, flag, perm) })
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	old, err := f.ReadAll()
+	if err != nil {
+		return 0, err
+	}
+	return info.Mode().Perm(), ours(old)
+}
+
+// replaceAt replaces the file at a path.
+func replaceAt(path string, data []byte, mode fs.FileMode) error {
+	root, err := os.OpenRoot(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return replaceIn(root, filepath.Base(path), data, mode)
+}
+
+// replaceIn writes a temporary file beside the target and puts it in its place.
+func replaceIn(root *os.Root, name string, data []byte, mode fs.FileMode) (err error) {
+	tmp := filepath.Join(filepath.Dir(name), fmt.Sprintf(".memplan-%016x.tmp", rand.Uint64()))
+	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = root.Remove(tmp) // the first error is the one to tell
+		}
+	}()
+	if _, err = f.Write(data); err == nil {
+		err = f.Chmod(mode)
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return err
+	}
+	return root.Rename(tmp, name)
+}
