@@ -348,12 +348,12 @@ func npzBytes(b *builder) {
 	}
 	var out bytes.Buffer
 	z := zip.NewWriter(&out)
-	members := 1 + b.r.IntN(4)
+	members := 1 + b.r.IntN(2)
 	if b.chance(20) {
 		members = 66_000
 	}
 	for i := range members {
-		name := pick(b.r, []string{"input0.npy", "output0.npy", "target.npy", "../../outside/new.npy", b.w.path("outside/new.npy"), "input0", hostileName(b.r) + ".npy"})
+		name := pick(b.r, []string{"input0.npy", "input0.npy", "output.npy", "grad:net.0.bias.npy", "target.npy", "../../outside/new.npy", b.w.path("outside/new.npy"), "input0", hostileName(b.r) + ".npy"})
 		if members > 4 {
 			name = fmt.Sprintf("a%d.npy", i)
 		}

@@ -49,9 +49,10 @@ type options struct {
 	binary  string
 	only    string // KIND:SEED
 	kind    string
-	keep    string // where a case's folder stays
-	report  string // JSON
-	doc     string // Markdown
+	limit   time.Duration // after which no case is begun; 0: none
+	keep    string        // where a case's folder stays
+	report  string        // JSON
+	doc     string        // Markdown
 }
 
 func main() {
@@ -70,6 +71,7 @@ func main() {
 	flag.StringVar(&o.keep, "keep", "", "copy the folder of each case that breaks a promise, or of -only, into this one")
 	flag.StringVar(&o.report, "report", "", "write the report as JSON to this file")
 	flag.StringVar(&o.doc, "doc", "", "write the report as a page, such as docs/hostile.md, to this file")
+	flag.DurationVar(&o.limit, "for", 0, "begin no case after this time")
 	flag.DurationVar(&killAfter, "kill", killAfter, "when a process that does not end is ended")
 	flag.Parse()
 	failed, err := run(o, os.Stdout)
@@ -182,7 +184,7 @@ func runAll(o options, binary string, s *samples, dir string) (*report, error) {
 		mu.Lock()
 		stop := first != nil
 		mu.Unlock()
-		if stop {
+		if stop || o.limit > 0 && time.Since(rep.start) > o.limit {
 			break
 		}
 		seeds <- o.seed + uint64(i)

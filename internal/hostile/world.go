@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -298,6 +299,9 @@ func (w *world) close() {
 // surroundings.
 func (w *world) seen() {
 	read, written := w.fetch()
+	read = slices.DeleteFunc(read, func(text string) bool { // opened to be written
+		return slices.Contains(written, "wrote "+strings.TrimPrefix(text, "read "))
+	})
 	w.pending = [2][]string{read, written}
 	w.reads = len(read)
 }
