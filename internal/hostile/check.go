@@ -205,7 +205,7 @@ func (b *builder) formatOf(name string) string {
 	}
 	for i, arg := range b.args[:max(0, len(b.args)-1)] {
 		if arg == "--format" && (name == "stdout" || strings.HasPrefix(name, "out.")) {
-			return b.args[i+1]
+			return strings.Replace(b.args[i+1], "svg", "html", 1)
 		}
 	}
 	return "text"

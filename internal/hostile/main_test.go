@@ -193,7 +193,7 @@ func TestSurroundingsComeBack(t *testing.T) {
 // TestSameSeedSameCase builds cases twice and compares folders and command
 // lines.
 func TestSameSeedSameCase(t *testing.T) {
-	_, s, w := real(t)
+	_, s, w := workshop(t)
 	for seed := range uint64(150) {
 		g := chosen(seed)
 		var got [2]string
@@ -234,8 +234,8 @@ func tree(t *testing.T, dir string) string {
 	return out.String()
 }
 
-// real is memplan with its samples and a world.
-func real(t *testing.T) (binary string, s *samples, w *world) {
+// workshop is memplan with its samples and a world.
+func workshop(t *testing.T) (binary string, s *samples, w *world) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("builds memplan")
