@@ -21,7 +21,6 @@ const (
 	attrFloat  = 1
 	attrInt    = 2
 	attrString = 3
-	attrTensor = 4
 	attrGraph  = 5
 	attrInts   = 7
 )
@@ -57,12 +56,6 @@ func floatAttr(name string, v float32) *field {
 
 func stringAttr(name, v string) *field {
 	return msg(5, "Attribute", str(1, name), str(4, v), num(20, attrString))
-}
-
-func tensorAttr(name string, t *field) *field {
-	c := t.clone()
-	c.num = 5
-	return msg(5, "Attribute", str(1, name), c, num(20, attrTensor))
 }
 
 func graphAttr(name string, sub ...*field) *field {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -20,13 +21,7 @@ type generator struct {
 }
 
 // generators is the table of kinds.
-var generators []generator
-
-func init() {
-	generators = append(generators, modelGenerators...)
-	generators = append(generators, documentGenerators...)
-	generators = append(generators, placeGenerators...)
-}
+var generators = slices.Concat(modelGenerators, documentGenerators, placeGenerators)
 
 // generatorNamed finds a kind.
 func generatorNamed(name string) (generator, error) {

@@ -91,7 +91,7 @@ func run(o options, out io.Writer) (failed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	if err := os.Chmod(dir, 0o755); err != nil { // nobody must pass
 		return false, err
 	}

@@ -25,11 +25,11 @@ func TestMain(m *testing.M) {
 // lab is a world with a launcher of a shell script in place of memplan.
 func lab(t *testing.T, script string) (*world, *launcher) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "hostile") // t.TempDir lets nobody pass
+	dir, err := os.MkdirTemp("", "hostile") //nolint:usetesting // t.TempDir lets nobody pass
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -240,11 +240,11 @@ func workshop(t *testing.T) (binary string, s *samples, w *world) {
 	if testing.Short() {
 		t.Skip("builds memplan")
 	}
-	dir, err := os.MkdirTemp("", "hostile")
+	dir, err := os.MkdirTemp("", "hostile") //nolint:usetesting // t.TempDir lets nobody pass
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ var modelGenerators = []generator{
 // modelBytes mutates a sample model as bytes.
 func modelBytes(b *builder) {
 	data := b.s.data(pick(b.r, smallModels))
-	for range 1 + b.r.IntN(4) {
+	for range 1 + b.r.IntN(2) {
 		data = mutateBytes(b.r, data)
 	}
 	b.file("m.onnx", data)
@@ -189,7 +189,7 @@ func (b *builder) someDims() []int64 {
 	dims := make([]int64, rank)
 	for i := range dims {
 		dims[i] = int64(1 + b.r.IntN(5))
-		if b.chance(15) {
+		if b.chance(40) {
 			dims[i] = pick(b.r, hostileInts)
 		}
 	}
@@ -205,7 +205,7 @@ func modelOperators(b *builder) {
 		values = append(values, name)
 		graph = append(graph, b.someValue(name))
 	}
-	for i := range 1 + b.r.IntN(5) {
+	for i := range 1 + b.r.IntN(2) {
 		n := b.someNode(i, values)
 		graph = append(graph, n)
 		values = append(values, fmt.Sprintf("y%d", i))
@@ -247,7 +247,7 @@ func (b *builder) someNode(i int, values []string) *field {
 		out = append(out, fmt.Sprintf("y%d_%d", i, j))
 	}
 	n := node(pick(b.r, operators), in, out)
-	for range b.r.IntN(5) {
+	for range b.r.IntN(3) {
 		n.sub = append(n.sub, b.someAttribute(i))
 	}
 	if b.chance(5) {

@@ -109,14 +109,13 @@ func (s *samples) arrays() error {
 		return err
 	}
 	for _, f := range z.File {
-		if !strings.Contains(f.Name, "input") && !strings.Contains(f.Name, "x") {
+		if f.Name != "input0.npy" {
 			continue
 		}
 		r, err := f.Open()
 		if err != nil {
 			return err
 		}
-		defer r.Close()
 		var b bytes.Buffer
 		if _, err := b.ReadFrom(r); err != nil {
 			return err
@@ -126,6 +125,6 @@ func (s *samples) arrays() error {
 	if s.files["input.npy"] == nil {
 		return fmt.Errorf("mlp.npz has no input among %d arrays", len(z.File))
 	}
-	s.files["tensor.pb"] = encode([]*field{num(1, 4), num(1, 10), num(2, 1), str(8, "input"), str(9, make([]byte, 160))})
+	s.files["tensor.pb"] = encode([]*field{num(1, 2), num(1, 12), num(2, 1), str(8, "input0"), str(9, make([]byte, 96))})
 	return nil
 }

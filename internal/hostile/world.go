@@ -290,7 +290,7 @@ func (w *world) open() (err error) {
 
 func (w *world) close() {
 	if w.watch >= 0 {
-		syscall.Close(w.watch)
+		_ = syscall.Close(w.watch)
 		w.watch = -1
 	}
 }
