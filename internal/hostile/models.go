@@ -17,6 +17,7 @@ var modelGenerators = []generator{
 	{"model-fields", 20, modelFields},
 	{"model-values", 20, modelValues},
 	{"model-names", 20, modelNames},
+	{"model-markup", 8, modelMarkup},
 	{"model-operators", 26, modelOperators},
 	{"model-structure", 14, modelStructure},
 	{"model-scaled", 3, modelScaled},
@@ -124,6 +125,31 @@ func modelNames(b *builder) {
 	}
 	b.file("m.onnx", encode(m))
 	b.model("m.onnx")
+}
+
+// modelMarkup gives every weight a name that a page would obey, and asks for a
+// page.
+func modelMarkup(b *builder) {
+	m := parse("Model", b.s.data("mlp.onnx"))
+	var live []string
+	for _, name := range hostileNames {
+		if strings.Contains(name, marker) {
+			live = append(live, name)
+		}
+	}
+	prefix := pick(b.r, live) + pick(b.r, []string{"", "."})
+	for _, p := range places("Model", &m) {
+		if f := p.field(); f.kind == "" && f.typ == protowire.BytesType && nameClass(p.kind, f.num) == 0 {
+			f.data = []byte(strings.Replace(string(f.data), "net", prefix+"net", 1))
+		}
+	}
+	b.file("m.onnx", encode(m))
+	b.sample("mlp.onnx")
+	b.run(pick(b.r, [][]string{{"analyze", "m.onnx", "--batch", "2"}, {"analyze", "m.onnx", "--batch", "2", "--vram", "1G"}, {"diff", "mlp.onnx", "m.onnx", "--batch", "2"}})...)
+	b.run("--format", "markdown")
+	if b.args[0] == "analyze" && b.chance(2) {
+		b.args[len(b.args)-1] = "html"
+	}
 }
 
 // nameClass sorts the strings of a model: 0 names of values, 1 of operators
