@@ -14,7 +14,8 @@ import (
 
 type checkOptions struct {
 	outputFlags
-	args []string // the configuration, if it is named
+	strict bool
+	args   []string // the configuration, if it is named
 }
 
 func newCheckCmd(s *streams, run func(context.Context, *streams, *checkOptions) error) *cobra.Command {
@@ -35,6 +36,7 @@ memplan help config-file describes the file.`,
 		},
 	}
 	o.outputFlags.add(c, report.Names(report.Gates))
+	addStrict(c, &o.strict)
 	return c
 }
 
@@ -59,6 +61,7 @@ func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
 	if err != nil {
 		return err
 	}
+	f.Strict(o.strict)
 	_, clear := s.progress(f.Path)
 	found, err := f.Check(ctx)
 	clear()
@@ -81,8 +84,9 @@ func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
 }
 
 type baselineOptions struct {
-	file string
-	args []string // the configuration, if it is named
+	file   string
+	strict bool
+	args   []string // the configuration, if it is named
 }
 
 func newBaselineCmd(s *streams, run func(context.Context, *streams, *baselineOptions) error) *cobra.Command {
@@ -98,6 +102,7 @@ func newBaselineCmd(s *streams, run func(context.Context, *streams, *baselineOpt
 			return run(c.Context(), s, o)
 		},
 	}
+	addStrict(c, &o.strict)
 	c.Flags().StringVarP(&o.file, "output", "o", "", "write to `FILE` (- is stdout) instead of the configuration's baseline")
 	return c
 }
@@ -112,6 +117,7 @@ func baselineRun(ctx context.Context, s *streams, o *baselineOptions) error {
 	if err != nil {
 		return err
 	}
+	f.Strict(o.strict)
 	_, clear := s.progress(f.Path)
 	b, err := f.NewBaseline(ctx)
 	clear()

@@ -44,7 +44,9 @@ func opened(s *streams, path string, cfg planner.Config) (*planner.Model, planne
 		m, err := s.open(path, &cfg)
 		return m, cfg, err
 	}
-	return planner.OpenPlan(path)
+	m, asked, err := planner.OpenPlan(path)
+	asked.Strict = cfg.Strict
+	return m, asked, err
 }
 
 func diffRun(ctx context.Context, s *streams, o *diffOptions) error {

@@ -181,6 +181,11 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 		if err != nil {
 			return err
 		}
+		if o.strict {
+			if err := planner.Strictly(p.Model.Path, p.Warnings, p.Config.Mode == "train"); err != nil {
+				return fmt.Errorf("%s: %w", o.path, err)
+			}
+		}
 		q.Framework, q.Arena = p.Peak.ReservedBytes, p.Arena
 		q.Model, q.Config, err = planner.OpenPlan(o.path)
 		return err
