@@ -34,7 +34,8 @@ var InvalidCodes = []string{
 // functions with ONNX's schemas of their operators: attributes, numbers of
 // inputs and outputs, and, as far as Infer has found them, types. It returns a
 // warning for everything that breaks a rule, in node order. Operators of other
-// domains than ONNX's own, and calls of the model's functions, it passes over.
+// domains than ONNX's own, of versions newer than the schemas, and calls of the
+// model's functions, it passes over.
 //
 // It takes time linear in the number of nodes, their operands and attributes.
 func Conform(g *graph.Graph) []graph.Warning {
@@ -95,6 +96,9 @@ func (c *conformance) lookup(opsets []graph.Opset) bool {
 		domain = ""
 	}
 	key := opVersion{domain, n.Op, max(1, (&graph.Model{Opsets: opsets}).Opset(domain))}
+	if key.version > c.catalog.newest[domain] { // the rules may have changed since
+		return false
+	}
 	s, ok := c.known[key]
 	if !ok {
 		s, _ = c.catalog.find(key.domain, key.name, key.version)

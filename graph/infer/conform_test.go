@@ -22,6 +22,8 @@ func TestConform(t *testing.T) {
 	}{
 		{"(float[2] x) => (y) { y = Relu(x) }", 17, ""},
 		{"(float[2] x) => (y) { y = Relu<slope = 1.0>(x) }", 17, `unknown-attribute: Relu has no attribute "slope" in version 14`},
+		{"(float[2] x) => (y) { y = Relu<slope = 1.0>(x) }", 28, "unknown-attribute"},
+		{"(float[2] x) => (y) { y = Relu<slope = 1.0>(x) }", 29, ""}, // newer than the schemas
 		{"(float[2] x) => (y) { y = Relu<__tool = 1.0>(x) }", 17, ""},
 		{"(float[2] x) => (y) { y = Relu(x, x) }", 17, "input-count: Relu has 2 inputs and takes 1 at most in version 14"},
 		{"(float[2] x) => (y) { y = Add(x) }", 17, "missing-input: Add needs input 1 (B), which is missing"},

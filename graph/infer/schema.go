@@ -51,15 +51,17 @@ type typeSet struct {
 	others  []string
 }
 
-// A catalog has the lines of schemaText by operator, oldest version first, and
-// the sets of types.
+// A catalog has the lines of schemaText by operator, oldest version first, the
+// sets of types, and the newest version of each domain that an operator came
+// with.
 type catalog struct {
-	lines map[string][]string
-	sets  []typeSet
+	lines  map[string][]string
+	sets   []typeSet
+	newest map[string]int64
 }
 
 var schemas = sync.OnceValue(func() *catalog {
-	c := &catalog{lines: map[string][]string{}}
+	c := &catalog{lines: map[string][]string{}, newest: map[string]int64{}}
 	for line := range strings.Lines(schemaText) {
 		line = strings.TrimSuffix(line, "\n")
 		switch name, rest, _ := strings.Cut(line, " "); {
@@ -67,6 +69,9 @@ var schemas = sync.OnceValue(func() *catalog {
 			c.sets = append(c.sets, parseTypes(strings.Fields(rest)))
 		case name != "#":
 			c.lines[name] = append(c.lines[name], rest)
+			domain := name[:max(strings.LastIndexByte(name, '.'), 0)]
+			since, _ := sinceOf(rest)
+			c.newest[domain] = max(c.newest[domain], since)
 		}
 	}
 	return c
