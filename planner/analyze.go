@@ -88,7 +88,13 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if a.fits != nil && *a.fits {
 		a.refused()
 	}
-	return a, a.upperBound()
+	if err := a.upperBound(); err != nil {
+		return nil, err
+	}
+	if cfg.Strict {
+		return a, Strictly(m.Path, a.warnings(), j.train)
+	}
+	return a, nil
 }
 
 // settled replays a step: under the cap where there is one and it fits, which
@@ -395,7 +401,7 @@ func (m *Model) modelInfo(ev *evaluation) ModelInfo {
 // warnings gathers what reading, inference, lift and the search tolerated or
 // guessed, each once.
 func (a *answer) warnings() []graph.Warning {
-	out := slices.Concat(a.m.g.Model.Warnings, a.m.infer, a.ev.Warnings, a.notes)
+	out := slices.Concat(a.m.Warnings(), a.ev.Warnings, a.notes)
 	if a.m.lifted.Source != lift.Metadata {
 		out = append(out, graph.Warning{Code: "no-metadata", Message: "the file does not say which framework operators it was exported from; they were recognised by patterns or counted conservatively"})
 	}

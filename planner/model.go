@@ -48,6 +48,9 @@ type Model struct {
 	atBound bool  // workspaces are counted at their bounds
 	guess   int64 // largest bound of a workspace in the last build that no measurement stands for, bytes
 	infer   []graph.Warning
+
+	conformed bool
+	invalid   []graph.Warning // of nodes that break ONNX's rules
 }
 
 type convKey struct {
@@ -132,6 +135,7 @@ func (m *Model) bind(batch int64, dims map[string]int64, shapes map[string]graph
 		}
 		m.infer = append(res.Warnings, graph.Warning{Code: "data-dependent", Message: "dimensions that depend on data are counted at their upper bounds: " + strings.Join(added(more, dims), ", ")})
 	}
+	m.conform()
 	if m.lifted == nil {
 		if m.lifted, err = lift.Lift(m.g); err != nil {
 			return err

@@ -173,6 +173,7 @@ type Config struct {
 	Schedule   []remat.Step    // explicit schedule, from a Plan
 	Files      files.Door      // that GPU, Runtime and Times go through where they name files, and the model
 	Made       Origin          // what Segments and Schedule were made for
+	Strict     bool            // a file that breaks ONNX's rules, or does not show the training step, is an error
 }
 
 // An Origin says which document a selection is from, and for which model it was made.

@@ -82,7 +82,9 @@ type ValueInfo struct {
 
 // Warnings returns what reading the file and the last inference of shapes
 // found strange.
-func (m *Model) Warnings() []graph.Warning { return slices.Concat(m.g.Model.Warnings, m.infer) }
+func (m *Model) Warnings() []graph.Warning {
+	return slices.Concat(m.g.Model.Warnings, m.invalid, m.infer)
+}
 
 // A NodeInfo describes one node of the graph by the names of its values; ""
 // stands for one that is left out.
@@ -120,6 +122,11 @@ func (m *Model) Values(c Config) ([]ValueInfo, error) {
 		return nil, err
 	}
 	m.infer, m.bound = r.Warnings, binding{}
+	if m.conform(); c.Strict {
+		if err := Strictly(m.Path, m.Warnings(), false); err != nil {
+			return nil, err
+		}
+	}
 	out := make([]ValueInfo, 0, len(m.g.Values))
 	for i := range m.g.Values {
 		v := &m.g.Values[i]

@@ -16,6 +16,7 @@ type checkOptions struct {
 	outputFlags
 	args    []string // the configuration, if it is named
 	outside bool
+	strict  bool
 }
 
 func newCheckCmd(s *streams, run func(context.Context, *streams, *checkOptions) error) *cobra.Command {
@@ -37,6 +38,7 @@ memplan help config-file describes the file.`,
 	}
 	o.outputFlags.add(c, report.Names(report.Gates))
 	addOutside(c, &o.outside)
+	addStrict(c, &o.strict)
 	return c
 }
 
@@ -64,6 +66,7 @@ func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
 	if err := s.keep(append(f.Files(), f.Baseline)...); err != nil {
 		return err
 	}
+	f.Strict(o.strict)
 	_, clear := s.progress(f.Path)
 	found, err := f.Check(ctx)
 	clear()
@@ -89,6 +92,7 @@ type baselineOptions struct {
 	file    string
 	args    []string // the configuration, if it is named
 	outside bool
+	strict  bool
 }
 
 func newBaselineCmd(s *streams, run func(context.Context, *streams, *baselineOptions) error) *cobra.Command {
@@ -107,6 +111,7 @@ A file that is there already is replaced if it is a baseline, and else left alon
 			return run(c.Context(), s, o)
 		},
 	}
+	addStrict(c, &o.strict)
 	c.Flags().StringVarP(&o.file, "output", "o", "", "write to `FILE` (- is stdout) instead of the configuration's baseline")
 	addOutside(c, &o.outside)
 	return c
@@ -125,6 +130,7 @@ func baselineRun(ctx context.Context, s *streams, o *baselineOptions) error {
 	if err := s.keep(f.Files()...); err != nil {
 		return err
 	}
+	f.Strict(o.strict)
 	_, clear := s.progress(f.Path)
 	b, err := f.NewBaseline(ctx)
 	clear()

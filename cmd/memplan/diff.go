@@ -44,15 +44,17 @@ func opened(s *streams, path string, cfg planner.Config) (*planner.Model, planne
 		m, err := s.openAny(path, &cfg)
 		return m, cfg, err
 	}
-	return s.openPlan(path, cfg.Files.Outside)
+	return s.openPlan(path, &cfg)
 }
 
-// openPlan opens a plan's model for the plan's question.
-func (s *streams) openPlan(path string, outside bool) (*planner.Model, planner.Config, error) {
-	m, cfg, err := planner.OpenPlan(path, outside)
+// openPlan opens a plan's model for the plan's question, with what asked says
+// of files and warnings.
+func (s *streams) openPlan(path string, asked *planner.Config) (*planner.Model, planner.Config, error) {
+	m, cfg, err := planner.OpenPlan(path, asked.Files.Outside)
 	if err != nil {
 		return nil, cfg, err
 	}
+	cfg.Strict = asked.Strict
 	return m, cfg, s.keep(m.Files()...)
 }
 

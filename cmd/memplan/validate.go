@@ -16,6 +16,7 @@ import (
 
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/device"
@@ -181,8 +182,13 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 		if err != nil {
 			return err
 		}
+		if o.strict {
+			if err := planner.Strictly(p.Model.Path, p.Warnings, p.Config.Mode == "train"); err != nil {
+				return fmt.Errorf("%s: %w", o.path, err)
+			}
+		}
 		q.Framework, q.Arena = p.Peak.ReservedBytes, p.Arena
-		q.Model, q.Config, err = s.openPlan(o.path, o.outside)
+		q.Model, q.Config, err = s.openPlan(o.path, &planner.Config{Files: files.Door{Outside: o.outside}})
 		return err
 	}
 	cfg, err := o.config()

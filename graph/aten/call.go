@@ -71,6 +71,36 @@ func (c *Call) tensor(i int, name string) *Tensor {
 	return nil
 }
 
+// need is tensor for an operand that the call cannot do without. A number is
+// a tensor on the CPU; where there is neither, the call fails.
+func (c *Call) need(i int, name string) *Tensor {
+	if t := c.tensor(i, name); t != nil {
+		return t
+	}
+	if a := c.arg(i, name); a != nil {
+		switch a.Kind {
+		case graph.ArgBool:
+			return number(graph.Bool, float64(a.Int))
+		case graph.ArgInt:
+			return number(graph.Int64, float64(a.Int))
+		case graph.ArgFloat:
+			return number(graph.Float32, a.F)
+		}
+	}
+	fail("operand %q is missing", name)
+	return nil
+}
+
+// needs is tensors for a list of operands, one or more, none of which may be
+// left out.
+func (c *Call) needs(i int, name string) []*Tensor {
+	ts := c.tensors(i, name)
+	if len(ts) == 0 || slices.Contains(ts, nil) {
+		fail("an operand of %q is missing", name)
+	}
+	return ts
+}
+
 // tensors returns a list argument's tensors.
 func (c *Call) tensors(i int, name string) []*Tensor {
 	a := c.arg(i, name)
@@ -219,20 +249,31 @@ func fail(format string, args ...any) { panic(mismatch{fmt.Sprintf(format, args.
 // it with the address of the error that is returned.
 func Recover(err *error) {
 	if r := recover(); r != nil {
-		*err = errors.New(reason(r))
+		*err = errors.New(reason(r, "the loss or the backward pass meets shapes that memplan cannot work with"))
 	}
 }
 
-// reason is the text of a recovered panic.
-func reason(r any) string {
+// reason is the text of a recovered panic; unforeseen is that of one which the
+// runtime raised.
+func reason(r any, unforeseen string) string {
 	switch r := r.(type) {
 	case mismatch:
 		return r.msg
 	case runtime.Error:
-		return "operands that the operator table does not foresee: " + r.Error()
+		return unforeseen
 	default:
 		panic(r)
 	}
+}
+
+// operands lists the types of the call's tensors.
+func (c *Call) operands() string {
+	var list []string
+	eachTensor(c.Args, func(t *Tensor) { list = append(list, fmt.Sprintf("%s%v", t.DType, t.Shape)) })
+	if list == nil {
+		return "no tensors"
+	}
+	return strings.Join(list, ", ")
 }
 
 // Run executes one call and returns its outputs. An operator that the table
@@ -243,7 +284,7 @@ func (e *Eager) Run(c *Call) (outs []*Tensor, err error) {
 	e.name, e.module, e.call, e.draws = c.Name, c.Module, c.Index, 0
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("%s %q: %s", c.Op, c.Name, reason(r))
+			err = fmt.Errorf("%s %q: %s", c.Op, c.Name, reason(r, "memplan cannot work with its operands: "+c.operands()))
 		}
 	}()
 	first := len(e.P.Nodes)
@@ -292,6 +333,10 @@ func (e *Eager) unknown(c *Call) []*Tensor {
 		if !ok {
 			e.Warn("unknown-shape", fmt.Sprintf("%s %q: output %d has no known shape; it is counted as empty", c.Op, c.Name, i))
 			shape, d = []int64{0}, graph.Float32
+		}
+		if !d.Valid() {
+			e.Warn("unknown-type", fmt.Sprintf("%s %q: output %d has no known element type; it is counted as float", c.Op, c.Name, i))
+			d = graph.Float32
 		}
 		floats = floats || d.IsFloat()
 		outs = append(outs, k.alloc(shape, nil, d))

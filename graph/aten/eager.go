@@ -232,6 +232,9 @@ func (k *kernel) alloc(shape, strides []int64, d graph.DType) *Tensor {
 	if strides == nil {
 		strides = contiguousStrides(shape)
 	}
+	if !d.Valid() {
+		fail("the element type of a result of shape %v is not known", shape)
+	}
 	if n, ok := graph.Product(shape); !ok || n > MaxBytes/max(d.Bytes(1), 1) {
 		fail("a result of shape %v: more bytes than any device has", shape)
 	}

@@ -36,7 +36,7 @@ func AttentionKernels() []AttentionKernel {
 }
 
 func runAttention(e *Eager, c *Call) []*Tensor {
-	a := &attention{q: c.tensor(0, "query"), k: c.tensor(1, "key"), v: c.tensor(2, "value"), mask: c.tensor(3, "attn_mask"),
+	a := &attention{q: c.need(0, "query"), k: c.need(1, "key"), v: c.need(2, "value"), mask: c.tensor(3, "attn_mask"),
 		dropout: c.float(4, "dropout_p", 0), causal: c.bool(5, "is_causal", false), gqa: c.bool(-1, "enable_gqa", false)}
 	if a.q.dim() != a.k.dim() || a.q.dim() < 3 {
 		fail("query %v and key %v", a.q.Shape, a.k.Shape)

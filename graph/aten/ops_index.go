@@ -125,7 +125,7 @@ func (k *kernel) sortIndices(n int64) []program.StorageID {
 // says whether the operand is saved too.
 func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 	return func(e *Eager, c *Call) []*Tensor {
-		x := c.tensor(0, "self")
+		x := c.need(0, "self")
 		shape, _, ok := c.shape(0)
 		if x == nil || !ok {
 			return nil
@@ -217,7 +217,7 @@ func (c *Call) indexed(x *Tensor) []int {
 
 // runTopK makes values and indices.
 func runTopK(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	shape, _, ok := c.shape(0)
 	if !ok {
 		return nil

@@ -197,18 +197,13 @@ func (e *Eager) matmul(op string, a, b *Tensor) *Tensor {
 		return e.squeeze(e.matmul(op, a, e.unsqueeze(b, 1)), da-1)
 	case da >= 3 && db <= 2 && foldable(a, b):
 		return e.foldLeft(op, a, b)
-	case db >= 3 && da <= 2 && foldable(b, a):
-		t := e.foldLeft(op, e.transpose(b, db-2, db-1), e.transpose(atLeast2(e, a), 0, 1))
+	case db >= 3 && da == 1 && foldable(b, a):
+		return e.foldLeft(op, e.transpose(b, db-2, db-1), a)
+	case db >= 3 && da == 2 && foldable(b, a):
+		t := e.foldLeft(op, e.transpose(b, db-2, db-1), e.transpose(a, 0, 1))
 		return e.transpose(t, t.dim()-2, t.dim()-1)
 	}
 	return e.batched(op, a, b)
-}
-
-func atLeast2(e *Eager, t *Tensor) *Tensor {
-	if t.dim() == 1 {
-		return e.unsqueeze(t, 0)
-	}
-	return t
 }
 
 func (e *Eager) foldLeft(op string, a, b *Tensor) *Tensor {
@@ -302,15 +297,15 @@ func (e *Eager) addTo(o, b *Tensor) *Tensor {
 }
 
 func runLinear(e *Eager, c *Call) []*Tensor {
-	return []*Tensor{e.linear(c.Op, c.tensor(0, "input"), c.tensor(1, "weight"), c.tensor(2, "bias"))}
+	return []*Tensor{e.linear(c.Op, c.need(0, "input"), c.need(1, "weight"), c.tensor(2, "bias"))}
 }
 
 func runMatmul(e *Eager, c *Call) []*Tensor {
-	return []*Tensor{e.matmul(c.Op, c.tensor(0, "self"), c.tensor(1, "other"))}
+	return []*Tensor{e.matmul(c.Op, c.need(0, "self"), c.need(1, "other"))}
 }
 
 func runMM(e *Eager, c *Call) []*Tensor {
-	a, b := c.tensor(0, "self"), c.tensor(1, "mat2")
+	a, b := c.need(0, "self"), c.need(1, "mat2")
 	if c.Op == "bmm" {
 		return []*Tensor{e.bmm(a, b)}
 	}
@@ -322,12 +317,12 @@ func runAddmm(e *Eager, c *Call) []*Tensor {
 	if c.Inexact != "" { // in the memory and the time of one without
 		f = factors{1, 1}
 	}
-	return []*Tensor{e.addmm(c.tensor(0, "self"), c.tensor(1, "mat1"), c.tensor(2, "mat2"), f)}
+	return []*Tensor{e.addmm(c.need(0, "self"), c.need(1, "mat1"), c.need(2, "mat2"), f)}
 }
 
 // runBaddbmm adds a batched product to a tensor.
 func runBaddbmm(e *Eager, c *Call) []*Tensor {
-	t, a, b := c.tensor(0, "self"), c.tensor(1, "batch1"), c.tensor(2, "batch2")
+	t, a, b := c.need(0, "self"), c.need(1, "batch1"), c.need(2, "batch2")
 	f := c.factors()
 	o := e.gemmScaled("baddbmm", a, b, t, f)
 	e.record("BaddbmmBackward0", []*Tensor{o}, []*Tensor{t, a, b}, gemmSaved(a, b), func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {

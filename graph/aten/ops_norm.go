@@ -17,7 +17,7 @@ func statistics(d graph.DType) graph.DType {
 
 // runLayerNorm saves its input and the statistics of every row.
 func runLayerNorm(e *Eager, c *Call) []*Tensor {
-	x, w, b := c.tensor(0, "input"), c.tensor(2, "weight"), c.tensor(3, "bias")
+	x, w, b := c.need(0, "input"), c.tensor(2, "weight"), c.tensor(3, "bias")
 	n := len(c.ints(1, "normalized_shape", 0, 0))
 	if n == 0 || n > x.dim() {
 		fail("normalized_shape has %d dims, the input %v", n, x.Shape)
@@ -93,7 +93,7 @@ func (k *kernel) groupSums(x *Tensor, groups int64) {
 // runBatchNorm is cuDNN's batch normalisation in training: it saves its input
 // and the batch statistics. In evaluation it saves nothing but its input.
 func runBatchNorm(e *Eager, c *Call) []*Tensor {
-	x, w, b := c.tensor(0, "input"), c.tensor(1, "weight"), c.tensor(2, "bias")
+	x, w, b := c.need(0, "input"), c.tensor(1, "weight"), c.tensor(2, "bias")
 	mean, variance := c.tensor(3, "running_mean"), c.tensor(4, "running_var")
 	train, at := c.bool(5, "training", true), 6
 	switch {
@@ -157,7 +157,7 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 
 // runGroupNorm saves its input and the statistics of every group.
 func runGroupNorm(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "input")
+	x := c.need(0, "input")
 	groups := c.int(1, "num_groups", 1)
 	w, b := c.tensor(2, "weight"), c.tensor(3, "bias")
 	src := e.operand("native_group_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
@@ -184,7 +184,7 @@ func runGroupNorm(e *Eager, c *Call) []*Tensor {
 // of one image, with weight, bias and statistics repeated
 // (aten/src/ATen/native/Normalization.cpp, instance_norm).
 func runInstanceNorm(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "input")
+	x := c.need(0, "input")
 	n, ch := x.Shape[0], x.Shape[1]
 	bn := *c
 	bn.Op = "batch_norm"
@@ -207,7 +207,7 @@ func runInstanceNorm(e *Eager, c *Call) []*Tensor {
 
 // runRMSNorm is the fused normalisation by the root of the mean square.
 func runRMSNorm(e *Eager, c *Call) []*Tensor {
-	x, w := c.tensor(0, "input"), c.tensor(2, "weight")
+	x, w := c.need(0, "input"), c.tensor(2, "weight")
 	n := len(c.ints(1, "normalized_shape", 0, 0))
 	src := e.operand("_fused_rms_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
 	normed := make([]int, 0, 1)
@@ -245,7 +245,7 @@ func epsilon(d graph.DType) float64 {
 // runWeightNorm is the fused kernel of torch.nn.utils' weight normalisation:
 // g * v / |v|, the norms kept in float32.
 func runWeightNorm(e *Eager, c *Call) []*Tensor {
-	v, g := c.tensor(0, "v"), c.tensor(1, "g")
+	v, g := c.need(0, "v"), c.need(1, "g")
 	dim := wrap(c.int(2, "dim", 0), v.dim())
 	k := e.begin("_weight_norm_interface", v, g).dims(dim)
 	w, norms := k.like(v), k.alloc(g.Shape, nil, statistics(g.DType))

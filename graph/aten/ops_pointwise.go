@@ -198,7 +198,7 @@ func (p *pointwise) mode(c *Call) string {
 
 // run runs a pointwise operator, in place when the model's code does so.
 func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	if x == nil {
 		return nil
 	}
@@ -650,7 +650,7 @@ func runBitwise(e *Eager, c *Call) []*Tensor {
 }
 
 func runWhere(e *Eager, c *Call) []*Tensor {
-	cond := c.tensor(0, "condition")
+	cond := c.need(0, "condition")
 	a, as := c.operand(1, "self")
 	b, bs := c.operand(2, "other")
 	d := a.DType
@@ -686,7 +686,7 @@ func runWhere(e *Eager, c *Call) []*Tensor {
 }
 
 func runMaskedFill(e *Eager, c *Call) []*Tensor {
-	x, mask := c.tensor(0, "self"), c.tensor(1, "mask")
+	x, mask := c.need(0, "self"), c.need(1, "mask")
 	value, number := program.Arg{In: program.Unknown}, true
 	if v, _ := c.operand(2, "value"); v.Storage == program.None {
 		value = v.onHost()
@@ -711,7 +711,7 @@ func runMaskedFill(e *Eager, c *Call) []*Tensor {
 // runDropout is native_dropout: a bool mask and the result. With p = 0, or
 // outside training, the operand itself is returned.
 func runDropout(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "input")
+	x := c.need(0, "input")
 	if c.float(1, "p", 0.5) == 0 || !c.bool(2, "train", true) || !e.grad && e.replay == nil && !e.P.Train {
 		return []*Tensor{x, nil}
 	}
@@ -739,7 +739,7 @@ func runFill(e *Eager, c *Call) []*Tensor {
 	}
 	like := c.tensor(-1, "like") // an idiom says whose type it has
 	if like == nil && c.dtype(-1, "dtype") == graph.Undefined && (strings.HasSuffix(c.Op, "_like") || strings.HasPrefix(c.Op, "new_")) {
-		like = c.tensor(0, "self")
+		like = c.need(0, "self")
 	}
 	if like != nil {
 		d = like.DType
@@ -807,7 +807,7 @@ func (c *Call) positional() int {
 
 // runRandomFill overwrites its operand with random numbers (bernoulli_).
 func runRandomFill(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	out := &Tensor{Tensor: x.Tensor}
 	k := e.intoKernel(c.Op, x, nil, out).random()
 	switch c.Op {

@@ -80,7 +80,7 @@ func lastOr(x *Tensor, shape []int64) []int64 {
 
 // runMaxPool makes values and indices; backward scatters through the indices.
 func runMaxPool(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	shape, pool := c.poolShape(x, spatial(c.Op), true)
 	k := e.begin("max_pool_with_indices", x)
 	k.attrs().Pool = pool
@@ -97,7 +97,7 @@ func runMaxPool(e *Eager, c *Call) []*Tensor {
 }
 
 func runAvgPool(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	shape, pool := c.poolShape(x, spatial(c.Op), false)
 	return []*Tensor{e.avgPool("avg_pool2d", "AvgPool2DBackward0", x, len(pool.Kernel), shape, pool)}
 }
@@ -134,7 +134,7 @@ func (e *Eager) avgPool(op, node string, x *Tensor, n int, shape []int64, pool *
 
 // runAdaptiveAvgPool is a mean over the spatial dims when the output is 1x1.
 func runAdaptiveAvgPool(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	n := spatial(c.Op)
 	size := c.ints(1, "output_size", n, 1)
 	shape := slices.Clone(x.Shape)
@@ -161,7 +161,7 @@ func runAdaptiveAvgPool(e *Eager, c *Call) []*Tensor {
 }
 
 func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	n := spatial(c.Op)
 	shape := slices.Clone(x.Shape)
 	for i, s := range c.ints(1, "output_size", n, 1) {
@@ -181,7 +181,7 @@ func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
 // runResize is interpolation and padding: new memory of inference's shape,
 // nothing saved but sizes, the input's gradient in new memory.
 func runResize(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	shape, _, ok := c.shape(0)
 	if !ok {
 		return nil

@@ -46,7 +46,7 @@ func (e *Eager) reduced(op, node string, x *Tensor, dims []int, keep bool, d gra
 
 // runVectorNorm is linalg_vector_norm: operand and result are saved.
 func runVectorNorm(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	dims, keep := reduceDims(c, x, 2), c.bool(3, "keepdim", false)
 	back := []string{"div", "mul"}
 	exact := normBackward
@@ -66,7 +66,7 @@ func normBackward(k *kernel, i int) {
 }
 
 func runLogSumExp(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	dims := reduceDims(c, x, 1)
 	in := x.Shape
 	k := e.begin("logsumexp", x).dims(dims...)
@@ -111,13 +111,13 @@ func without(shape []int64, dims []int) []int64 {
 }
 
 func runProd(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	return []*Tensor{e.reduced("prod", "ProdBackward0", x, reduceDims(c, x, 1), c.bool(2, "keepdim", false), c.dtype(3, "dtype"), nil, "mul", "div")}
 }
 
 // runMv and dot multiply with vectors.
 func runMv(e *Eager, c *Call) []*Tensor {
-	return []*Tensor{e.mv(c.tensor(0, "self"), c.tensor(1, "vec"))}
+	return []*Tensor{e.mv(c.need(0, "self"), c.need(1, "vec"))}
 }
 
 func (e *Eager) mv(a, v *Tensor) *Tensor {
@@ -139,7 +139,7 @@ func (e *Eager) mv(a, v *Tensor) *Tensor {
 }
 
 func runDot(e *Eager, c *Call) []*Tensor {
-	a, b := c.tensor(0, "self"), c.tensor(1, "tensor")
+	a, b := c.need(0, "self"), c.need(1, "tensor")
 	k := e.begin("dot", a, b)
 	o := k.alloc(nil, nil, a.DType)
 	k.flops(2 * a.Numel()).end()
@@ -157,7 +157,7 @@ func runDot(e *Eager, c *Call) []*Tensor {
 
 // runCrossEntropy is cross_entropy_loss with class indices.
 func runCrossEntropy(e *Eager, c *Call) []*Tensor {
-	x, target := c.tensor(0, "self"), c.tensor(1, "target")
+	x, target := c.need(0, "self"), c.tensor(1, "target")
 	if c.tensor(2, "weight") != nil || target == nil || target.DType.IsFloat() || c.float(5, "label_smoothing", 0) != 0 || c.int(3, "reduction", 1) == 0 {
 		return nil
 	}
@@ -171,7 +171,7 @@ func (c *Call) lossKind() lossKind {
 
 // runNLL is nll_loss of log-probabilities.
 func runNLL(e *Eager, c *Call) []*Tensor {
-	x, target := c.tensor(0, "self"), c.tensor(1, "target")
+	x, target := c.need(0, "self"), c.need(1, "target")
 	if c.tensor(2, "weight") != nil || c.int(3, "reduction", 1) == 0 {
 		return nil
 	}
@@ -180,7 +180,7 @@ func runNLL(e *Eager, c *Call) []*Tensor {
 
 // runMSE is mse_loss; without a reduction the result has the operands' shape.
 func runMSE(e *Eager, c *Call) []*Tensor {
-	x, y := c.tensor(0, "self"), c.tensor(1, "target")
+	x, y := c.need(0, "self"), c.need(1, "target")
 	at := 2
 	if c.Op != "mse_loss" {
 		at = 3 // after a weight
@@ -194,7 +194,7 @@ func runMSE(e *Eager, c *Call) []*Tensor {
 
 // runGridSample saves the image and the grid.
 func runGridSample(e *Eager, c *Call) []*Tensor {
-	x, grid := c.tensor(0, "input"), c.tensor(1, "grid")
+	x, grid := c.need(0, "input"), c.need(1, "grid")
 	n := x.dim()
 	shape := append(slices.Clone(x.Shape[:2]), grid.Shape[1:n-1]...)
 	k := e.begin(c.Op, x, grid).does("grid_sampler_2d")

@@ -9,7 +9,7 @@ import (
 
 // runScatter writes src, or a number, into a copy of self at the indices.
 func runScatter(e *Eager, c *Call) []*Tensor {
-	x, idx, src := c.tensor(0, "self"), c.tensor(2, "index"), c.tensor(3, "src")
+	x, idx, src := c.need(0, "self"), c.need(2, "index"), c.tensor(3, "src")
 	dim := wrap(c.int(1, "dim", 0), x.dim())
 	// A number in place of src; other forms reduce.
 	value := c.arg(3, "value")
@@ -54,7 +54,7 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 
 // runIndexAdd adds src into a copy of self.
 func runIndexAdd(e *Eager, c *Call) []*Tensor {
-	x, idx, src := c.tensor(0, "self"), c.tensor(2, "index"), c.tensor(3, "source")
+	x, idx, src := c.need(0, "self"), c.need(2, "index"), c.need(3, "source")
 	dim := wrap(c.int(1, "dim", 0), x.dim())
 	k := e.begin(c.Op, x, idx, src).dims(dim)
 	if alpha := c.float(-1, "alpha", 1); alpha != 1 {
@@ -81,7 +81,7 @@ func runIndexAdd(e *Eager, c *Call) []*Tensor {
 // runIndexPut writes values at the indices. Models write x[i] = v, which
 // overwrites x unless x is a leaf.
 func runIndexPut(e *Eager, c *Call) []*Tensor {
-	x, v := c.tensor(0, "self"), c.tensor(2, "values")
+	x, v := c.need(0, "self"), c.need(2, "values")
 	idx := present(c.tensors(1, "indices"))
 	dims, shape, exact := c.putAt(x, v, idx)
 	said := func(k *kernel) *kernel {
@@ -166,7 +166,7 @@ func (c *Call) putAt(x, v *Tensor, idx []*Tensor) (dims []int, shape []int64, ex
 // runCopyInto is the export of copy_ and fill_ on a window of another tensor:
 // the write itself, which makes nothing. runWindow puts the window back.
 func runCopyInto(e *Eager, c *Call) []*Tensor {
-	x, src := c.tensor(0, "self"), c.tensor(1, "src")
+	x, src := c.need(0, "self"), c.tensor(1, "src")
 	k := e.begin(c.Op+"_", x, src)
 	switch v := c.arg(1, "value"); {
 	case src != nil && src.Storage != program.None:
@@ -197,7 +197,7 @@ func runCopyInto(e *Eager, c *Call) []*Tensor {
 // view: the base itself, with a history that leads through the window
 // (torch/csrc/autograd/functions/tensor.cpp, CopySlices).
 func runWindow(e *Eager, c *Call) []*Tensor {
-	x, src := c.tensor(0, "self"), c.tensor(1, "src")
+	x, src := c.need(0, "self"), c.need(1, "src")
 	o := &Tensor{Tensor: x.Tensor}
 	if x.leaf != nil || x.Storage < 0 {
 		k := e.begin(c.Op, x, src).inexact("arguments of " + c.Op)
@@ -250,7 +250,7 @@ func (c *Call) window(x *Tensor) func(e *Eager, t *Tensor) *Tensor {
 
 // runUnfold shows windows along a dim: a view with one more dim.
 func runUnfold(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	d, size, step := wrap(c.int(1, "dimension", 0), t.dim()), c.int(2, "size", 1), max(c.int(3, "step", 1), 1)
 	shape, st := slices.Clone(t.Shape), slices.Clone(t.Strides)
 	if size > shape[d] {
@@ -268,7 +268,7 @@ func runUnfold(e *Eager, c *Call) []*Tensor {
 
 // runDiagonal shows a diagonal of two dims as the last dim.
 func runDiagonal(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	off, a, b := c.int(1, "offset", 0), wrap(c.int(2, "dim1", 0), t.dim()), wrap(c.int(3, "dim2", 1), t.dim())
 	n, at := min(t.Shape[a], t.Shape[b]-off), off*t.Strides[b]
 	if off < 0 {
@@ -300,7 +300,7 @@ func runDiagonal(e *Eager, c *Call) []*Tensor {
 // runBroadcastIn is prims.broadcast_in_dim: dims of the operand stand where
 // the list says, the others are new.
 func runBroadcastIn(e *Eager, c *Call) []*Tensor {
-	t, shape := c.tensor(0, "a"), c.ints(1, "shape", 0, 0)
+	t, shape := c.need(0, "a"), c.ints(1, "shape", 0, 0)
 	at := c.ints(2, "broadcast_dimensions", 0, 0)
 	if len(at) != t.dim() {
 		fail("%d dims for %v", len(at), t.Shape)

@@ -81,7 +81,7 @@ func promoted(ts ...*Tensor) graph.DType {
 
 // runAddc is addcmul and addcdiv: self + value * tensor1 */ tensor2.
 func runAddc(e *Eager, c *Call) []*Tensor {
-	x, a, b := c.tensor(0, "self"), c.tensor(1, "tensor1"), c.tensor(2, "tensor2")
+	x, a, b := c.need(0, "self"), c.need(1, "tensor1"), c.need(2, "tensor2")
 	value := []float64{c.float(-1, "value", 1)}
 	f := formula{scalars: value, node: "AddcmulBackward0", saved: []*Tensor{onlyFor(b, a), onlyFor(a, b)}, back: [][]string{nil, {"mul", "mul"}, {"mul", "mul"}}}
 	if c.Op == "addcdiv" {
@@ -92,7 +92,7 @@ func runAddc(e *Eager, c *Call) []*Tensor {
 
 // runLerp interpolates; a weight that is a number is not saved.
 func runLerp(e *Eager, c *Call) []*Tensor {
-	x, end, w := c.tensor(0, "self"), c.tensor(1, "end"), c.tensor(2, "weight")
+	x, end, w := c.need(0, "self"), c.need(1, "end"), c.tensor(2, "weight")
 	if w == nil {
 		return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end}, formula{scalars: []float64{c.float(2, "weight", 0)}, node: "LerpBackward0", back: [][]string{{"mul"}, {"mul"}}})}
 	}
@@ -128,7 +128,7 @@ func runModulo(e *Eager, c *Call) []*Tensor {
 // runClamp is clamp with bounds that are numbers or tensors; tensors are
 // saved with self.
 func runClamp(e *Eager, c *Call) []*Tensor {
-	x, lo, hi := c.tensor(0, "self"), c.tensor(1, "min"), c.tensor(2, "max")
+	x, lo, hi := c.need(0, "self"), c.tensor(1, "min"), c.tensor(2, "max")
 	if lo == nil && hi == nil {
 		p := pointwise{name: "clamp", node: "ClampBackward1", saves: "self", back: steps("ge s p0; le s p1; logical_and t0 t1; where t2 g 0")}
 		if a := c.arg(1, "min"); a == nil || a.Kind == graph.ArgNone {
@@ -145,7 +145,7 @@ func runClamp(e *Eager, c *Call) []*Tensor {
 
 // runGLU halves a dim: gated by the sigmoid of the other half.
 func runGLU(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	d := wrap(c.int(1, "dim", -1), x.dim())
 	shape := slices.Clone(x.Shape)
 	shape[d] /= 2
@@ -160,12 +160,15 @@ func runGLU(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// runPReLU shows the weight with the operand's dims and saves both.
+// runPReLU shows the weight with the operand's dims and saves both
+// (aten/src/ATen/native/Activation.cpp, prelu).
 func runPReLU(e *Eager, c *Call) []*Tensor {
-	x, w := c.tensor(0, "self"), c.tensor(1, "weight")
-	if w.dim() == 1 && x.dim() > 1 && w.Numel() > 1 {
+	x, w := c.need(0, "self"), c.need(1, "weight")
+	if channels := w.Numel(); w.dim() != x.dim() && (channels == 1 || x.dim() > 1 && channels == x.Shape[1]) {
 		shape := repeat(1, x.dim())
-		shape[1] = w.Numel()
+		if x.dim() > 1 {
+			shape[1] = channels
+		}
 		w = e.reshape("prelu", w, shape)
 	}
 	k := e.begin("_prelu_kernel", x, w)
@@ -182,7 +185,7 @@ func runPReLU(e *Eager, c *Call) []*Tensor {
 
 // runTypeAs casts self to other's type.
 func runTypeAs(e *Eager, c *Call) []*Tensor {
-	x, y := c.tensor(0, "self"), c.tensor(1, "other")
+	x, y := c.need(0, "self"), c.need(1, "other")
 	if x.DType == y.DType {
 		return []*Tensor{x}
 	}

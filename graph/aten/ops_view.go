@@ -192,7 +192,7 @@ func (e *Eager) joinSplit(g []*Tensor, in []int64, d int, sizes []int64, dt grap
 }
 
 func runView(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	shape, ok := inferSize(c.ints(1, "size", 0, 0), t.Numel())
 	if !ok {
 		fail("cannot show %v as %v", t.Shape, c.ints(1, "size", 0, 0))
@@ -201,7 +201,7 @@ func runView(e *Eager, c *Call) []*Tensor {
 }
 
 func runFlatten(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	a, b := wrap(c.int(1, "start_dim", 0), t.dim()), wrap(c.int(2, "end_dim", -1), t.dim())
 	if t.dim() == 0 {
 		return []*Tensor{e.reshape(c.Op, t, []int64{1})}
@@ -211,7 +211,7 @@ func runFlatten(e *Eager, c *Call) []*Tensor {
 }
 
 func runUnflatten(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	d := wrap(c.int(1, "dim", 0), t.dim())
 	sizes, ok := inferSize(c.ints(2, "sizes", 0, 0), t.Shape[d])
 	if !ok {
@@ -222,7 +222,7 @@ func runUnflatten(e *Eager, c *Call) []*Tensor {
 }
 
 func runTranspose(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	if t.dim() < 2 {
 		return e.viewOp("TransposeBackward0", t, t.Shape, t.Strides, 0, func(_ *Eager, g *Tensor) *Tensor { return g })
 	}
@@ -233,26 +233,29 @@ func runTranspose(e *Eager, c *Call) []*Tensor {
 }
 
 func runPermute(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	dims := c.ints(1, "dims", 0, 0)
 	order := make([]int, len(dims))
 	for i, d := range dims {
 		order[i] = wrap(d, t.dim())
 	}
+	if sorted := slices.Sorted(slices.Values(order)); len(order) != t.dim() || len(order) > 0 && (sorted[0] < 0 || sorted[len(order)-1] >= t.dim()) {
+		fail("dims %v do not reorder a tensor %v", dims, t.Shape)
+	}
 	return []*Tensor{e.permute(t, order)}
 }
 
 func runExpand(e *Eager, c *Call) []*Tensor {
-	return []*Tensor{e.expand(c.tensor(0, "self"), c.ints(1, "size", 0, 0))}
+	return []*Tensor{e.expand(c.need(0, "self"), c.ints(1, "size", 0, 0))}
 }
 
 func runUnsqueeze(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	return []*Tensor{e.unsqueeze(t, wrap(c.int(1, "dim", 0), t.dim()+1))}
 }
 
 func runSqueeze(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	var dims []int
 	for _, d := range c.ints(1, "dim", 0, 0) {
 		dims = append(dims, wrap(d, t.dim()))
@@ -266,24 +269,24 @@ func runSqueeze(e *Eager, c *Call) []*Tensor {
 }
 
 func runSlice(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	d := wrap(c.int(1, "dim", 0), t.dim())
 	return []*Tensor{e.slice(t, d, c.int(2, "start", 0), c.int(3, "end", 1<<62), c.int(4, "step", 1))}
 }
 
 func runNarrow(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	start := c.int(2, "start", 0)
 	return []*Tensor{e.slice(t, wrap(c.int(1, "dim", 0), t.dim()), start, start+c.int(3, "length", 0), 1)}
 }
 
 func runSelect(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	return []*Tensor{e.selectDim(t, wrap(c.int(1, "dim", 0), t.dim()), c.int(2, "index", 0))}
 }
 
 func runSplit(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	d := wrap(c.int(2, "dim", 0), t.dim())
 	a := c.arg(1, "split_size")
 	if a != nil && a.Kind == graph.ArgList {
@@ -301,7 +304,7 @@ func runSplit(e *Eager, c *Call) []*Tensor {
 }
 
 func runUnbind(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	d := wrap(c.int(1, "dim", 0), t.dim())
 	outs := make([]*Tensor, t.Shape[d])
 	for i := range outs {
@@ -317,15 +320,15 @@ func runUnbind(e *Eager, c *Call) []*Tensor {
 }
 
 func runAlias(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	return e.viewOp("AliasBackward0", t, t.Shape, t.Strides, 0, func(_ *Eager, g *Tensor) *Tensor { return g })
 }
 
 // runAtLeast returns operands that have the dims already.
 func runAtLeast(_ *Eager, c *Call) []*Tensor {
-	ts := c.tensors(0, "tensors")
-	if t := c.tensor(0, "self"); t != nil {
-		ts = []*Tensor{t}
+	ts := []*Tensor{c.tensor(0, "self")}
+	if ts[0] == nil {
+		ts = c.needs(0, "tensors")
 	}
 	for _, t := range ts {
 		if t.dim() < int(c.Op[len("atleast_")]-'0') {
@@ -336,10 +339,10 @@ func runAtLeast(_ *Eager, c *Call) []*Tensor {
 }
 
 // runIdentity returns its operand itself: the call does nothing.
-func runIdentity(_ *Eager, c *Call) []*Tensor { return []*Tensor{c.tensor(0, "self")} }
+func runIdentity(_ *Eager, c *Call) []*Tensor { return []*Tensor{c.need(0, "self")} }
 
 func runDetach(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	v := e.view(t, t.Shape, t.Strides, 0)
 	return []*Tensor{v}
 }
@@ -347,7 +350,7 @@ func runDetach(e *Eager, c *Call) []*Tensor {
 // runAsStrided restrides in place: the export of as_strided_ on a result that
 // was just made. Its gradient goes through a zeroed buffer of the base.
 func runAsStrided(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	shape, st := c.ints(1, "size", 0, 0), c.ints(2, "stride", 0, 0)
 	in := t.Shape
 	return e.viewOp("AsStridedBackward1", t, shape, st, c.int(3, "storage_offset", 0), func(e *Eager, g *Tensor) *Tensor {
@@ -362,7 +365,7 @@ func runAsStrided(e *Eager, c *Call) []*Tensor {
 }
 
 func runClone(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	st := t.denseStrides()
 	if a := c.arg(1, "memory_format"); a != nil {
 		switch a.S {
@@ -384,7 +387,7 @@ func runClone(e *Eager, c *Call) []*Tensor {
 }
 
 func runContiguous(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	if t.contiguous() {
 		return []*Tensor{t}
 	}
@@ -392,7 +395,7 @@ func runContiguous(e *Eager, c *Call) []*Tensor {
 }
 
 func runToCopy(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	d := c.dtype(-1, "dtype")
 	if d == graph.Undefined {
 		d = c.dtype(1, "dtype")
@@ -407,7 +410,7 @@ func runToCopy(e *Eager, c *Call) []*Tensor {
 }
 
 func runCat(e *Eager, c *Call) []*Tensor {
-	ts := c.tensors(0, "tensors")
+	ts := c.needs(0, "tensors")
 	var in []*Tensor
 	for _, t := range ts {
 		if t.dim() != 1 || t.Shape[0] != 0 {
@@ -418,6 +421,11 @@ func runCat(e *Eager, c *Call) []*Tensor {
 		in = ts
 	}
 	d := wrap(c.int(1, "dim", 0), in[0].dim())
+	for _, t := range in {
+		if t.dim() != in[0].dim() || d < 0 || d >= t.dim() {
+			fail("shapes %v and %v cannot be joined along dim %d", in[0].Shape, t.Shape, d)
+		}
+	}
 	shape, dt, last := slices.Clone(in[0].Shape), in[0].DType, true
 	shape[d] = 0
 	sizes := make([]int64, len(in))
@@ -449,7 +457,7 @@ func runCat(e *Eager, c *Call) []*Tensor {
 }
 
 func runStack(e *Eager, c *Call) []*Tensor {
-	ts := c.tensors(0, "tensors")
+	ts := c.needs(0, "tensors")
 	d := wrap(c.int(1, "dim", 0), ts[0].dim()+1)
 	k := e.begin("stack", ts...).dims(d)
 	o := k.alloc(slices.Insert(slices.Clone(ts[0].Shape), d, int64(len(ts))), nil, ts[0].DType)
@@ -465,7 +473,7 @@ func runStack(e *Eager, c *Call) []*Tensor {
 }
 
 func runRepeat(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	reps := c.ints(1, "repeats", 0, 0)
 	for len(reps) < t.dim() {
 		reps = slices.Insert(reps, 0, 1)
@@ -493,7 +501,7 @@ func (e *Eager) repeat(t *Tensor, reps []int64) *Tensor {
 // runRoll and its like move elements: one new tensor, nothing saved, and the
 // same in backward.
 func runShuffle(e *Eager, c *Call) []*Tensor {
-	t := c.tensor(0, "self")
+	t := c.need(0, "self")
 	op, what := c.Op, func(k *kernel) *kernel { return k.inexact("arguments of " + c.Op) }
 	if op == "triu" || op == "tril" {
 		what = func(k *kernel) *kernel { return k.scalars(float64(c.int(1, "diagonal", 0))) }

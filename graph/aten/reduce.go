@@ -234,7 +234,7 @@ func reduceDims(c *Call, x *Tensor, i int) []int {
 
 // runSum is sum and mean: backward spreads the gradient, mean divides it.
 func runSum(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	dims := reduceDims(c, x, 1)
 	d := x.DType
 	if t := c.dtype(3, "dtype"); t != graph.Undefined {
@@ -268,7 +268,7 @@ func (e *Eager) keepDims(g *Tensor, in []int64, dims []int) *Tensor {
 // runExtreme is max and min along a dim (values and indices, which backward
 // scatters through), amax and amin, and argmax.
 func runExtreme(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	dims := reduceDims(c, x, 1)
 	keep := c.bool(2, "keepdim", false)
 	if c.Op == "argmax" || c.Op == "argmin" {
@@ -299,7 +299,7 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 
 // runVar is var, std and var_mean over dims.
 func runVar(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	dims := reduceDims(c, x, 1)
 	keep := c.bool(3, "keepdim", false) || c.bool(2, "keepdim", false)
 	correction := c.float(-1, "correction", 1)
@@ -330,7 +330,7 @@ func runVar(e *Eager, c *Call) []*Tensor {
 // runSoftmax is _softmax and _log_softmax: the result is saved; softmax's
 // backward first multiplies gradient and result into scratch.
 func runSoftmax(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	d := x.DType
 	if t := c.dtype(2, "dtype"); t != graph.Undefined && t != d {
 		if d = t; x.DType != graph.Float16 || t != graph.Float32 { // the kernel reads float16 itself (SoftMax.cpp, half_to_float)
@@ -373,7 +373,7 @@ func (e *Eager) softmaxTo(x *Tensor, log bool, op string, d graph.DType, dim int
 
 // runCumprod multiplies along a dim; operand and result are saved.
 func runCumprod(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	d := x.DType
 	if t := c.dtype(2, "dtype"); t != graph.Undefined {
 		d = t
@@ -391,7 +391,7 @@ func runCumprod(e *Eager, c *Call) []*Tensor {
 
 // runCumsum adds along a dim; backward flips, adds and flips.
 func runCumsum(e *Eager, c *Call) []*Tensor {
-	x := c.tensor(0, "self")
+	x := c.need(0, "self")
 	d := x.DType
 	if t := c.dtype(2, "dtype"); t != graph.Undefined {
 		d = t

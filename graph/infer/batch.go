@@ -11,7 +11,7 @@ import (
 
 // inferBatch infers g with Options.Batch as the leading dim of its inputs.
 func inferBatch(g *graph.Graph, ops map[opKey]*Op, opt Options) (*Result, error) {
-	lead, err := newEngine(g, ops, opt).leading(g)
+	lead, err := newEngine(g, ops, opt).leading(g, roles(g))
 	if err != nil {
 		return nil, err
 	}
@@ -38,13 +38,17 @@ func inferBatch(g *graph.Graph, ops map[opKey]*Op, opt Options) (*Result, error)
 	if err := e.graph(g); err != nil {
 		return nil, err
 	}
+	roles := roles(g) // again, now that ranks are known
+	if lead, err = newEngine(g, ops, opt).leading(g, roles); err != nil {
+		return nil, err
+	}
 	failed := e.failed
 	name := newEngine(g, ops, opt).unused("batch")
-	for _, r := range []rebinding{{lead.fixed, graph.Sym(name), name}, {lead.fixed, graph.Int(opt.Batch), ""}} {
+	for _, r := range []rebinding{{lead.fixed, graph.Sym(name), name, roles}, {lead.fixed, graph.Int(opt.Batch), "", roles}} {
 		e = newEngine(g, ops, opt)
 		e.rebind, e.failed = &r, failed
 		if err := e.graph(g); err != nil {
-			return nil, fmt.Errorf("batch %d: the inputs' leading dim %d is fixed: %w", opt.Batch, lead.fixed, err)
+			return nil, fmt.Errorf("batch %d: the inputs' batch dim %d is fixed: %w", opt.Batch, lead.fixed, err)
 		}
 	}
 	return e.result(nil)
@@ -59,12 +63,13 @@ func (e *engine) unused(stem string) string {
 	return stem
 }
 
-// A rebinding replaces a fixed leading dim of the inputs. While a symbol
-// stands for the batch, uses of it are checked.
+// A rebinding replaces a fixed batch of the inputs. While a symbol stands for
+// it, uses of it are checked.
 type rebinding struct {
 	from   int64
 	to     graph.Dim
 	symbol string // "" when to is an integer
+	roles  []role // of the main graph's values
 }
 
 // leading says what the leading dims of a graph's inputs are: symbols, or an
@@ -74,10 +79,10 @@ type leading struct {
 	fixed   int64
 }
 
-// leading finds the batch of a graph: the symbols that lead inputs and stand
-// nowhere else in inputs, or are called batch (the state of a recurrent network
-// has it second); or the integer that leads the first input.
-func (e *engine) leading(g *graph.Graph) (leading, error) {
+// leading finds the batch of a graph: the symbols that stand where inputs hold
+// it, most of them first, and nowhere else in inputs, or are called batch; or
+// the integer that stands there in the first input that may hold one.
+func (e *engine) leading(g *graph.Graph, roles []role) (leading, error) {
 	var out leading
 	var inner, other []string
 	found := false
@@ -90,17 +95,26 @@ func (e *engine) leading(g *graph.Graph) (leading, error) {
 		if t.Kind != graph.TensorType || len(t.Shape) == 0 {
 			continue
 		}
-		for _, d := range t.Shape[1:] {
-			inner = append(inner, d.Symbols()...)
+		at := roles[id].axis()
+		if _, isSym := t.Shape[0].Symbol(); at < 0 && isSym { // the name decides
+			at = 0
 		}
-		d := t.Shape[0]
+		for i, d := range t.Shape {
+			if i != at {
+				inner = append(inner, d.Symbols()...)
+			}
+		}
+		if at < 0 || at >= len(t.Shape) {
+			continue
+		}
+		d := t.Shape[at]
 		n, isInt := d.Int()
 		name, isSym := d.Symbol()
 		switch {
 		case isSym:
 			out.symbols = append(out.symbols, name)
 		case !d.Known():
-			out.symbols = append(out.symbols, dimName(v.Name, 0))
+			out.symbols = append(out.symbols, dimName(v.Name, at))
 		case !isInt:
 			other = append(other, d.String())
 		case !found:
@@ -136,11 +150,12 @@ func flags(symbols []string) string {
 // dimName is the symbol for an unknown dim of an input.
 func dimName(input string, axis int) string { return fmt.Sprintf("%s_dim_%d", input, axis) }
 
-// input replaces the leading dim of an input's type.
-func (r *rebinding) input(t graph.Type) graph.Type {
-	if t.Kind == graph.TensorType && len(t.Shape) > 0 {
-		if n, ok := t.Shape[0].Int(); ok && n == r.from {
-			t.Shape = with(t.Shape, 0, r.to)
+// input replaces the batch in the type of an input.
+func (r *rebinding) input(id graph.ValueID, t graph.Type) graph.Type {
+	at := r.roles[id].axis()
+	if t.Kind == graph.TensorType && at >= 0 && at < len(t.Shape) {
+		if n, ok := t.Shape[at].Int(); ok && n == r.from {
+			t.Shape = with(t.Shape, at, r.to)
 		}
 	}
 	return t

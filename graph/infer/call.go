@@ -2,6 +2,7 @@ package infer
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -179,12 +180,24 @@ func (c *call) float(name string, def float64) float64 {
 	return def
 }
 
-// dtype returns an attribute that holds an element type, or def.
+// dtype returns an attribute that holds an element type, or def; a number that
+// is none of them is Undefined.
 func (c *call) dtype(name string, def graph.DType) graph.DType {
-	if n := c.int(name, 0); n > 0 {
+	switch n := c.int(name, 0); {
+	case n <= 0:
+		return def
+	case n <= math.MaxInt32 && graph.DType(n).Valid():
 		return graph.DType(n)
 	}
-	return def
+	return graph.Undefined
+}
+
+// need returns an error unless input i is there; what is its name in ONNX.
+func (c *call) need(i int, what string) error {
+	if c.has(i) {
+		return nil
+	}
+	return fmt.Errorf("input %d (%s) is missing", i, what)
 }
 
 // axis normalises an axis of a tensor of the given rank.

@@ -117,7 +117,10 @@ func msAttention(c *call) error {
 	c.out(0, c.elem(0), graph.Shape{b, s, hidden})
 	heads := graph.Int(c.int("num_heads", 0))
 	total := s
-	if c.has(4) {
+	switch {
+	case c.has(4) && c.int("past_present_share_buffer", 0) != 0:
+		total = c.dim(4, 3)
+	case c.has(4):
 		total = total.Add(c.dim(4, 3))
 	}
 	c.out(1, c.elem(0), graph.Shape{graph.Int(2), b, heads, total, hidden.FloorDiv(heads)})
@@ -140,16 +143,49 @@ func multiHeadAttention(c *call) error {
 	case c.rank(1) == 5: // packed key and value [B,S,heads,2,head]
 		hidden = c.dim(1, 2).Mul(c.dim(1, 4))
 	}
-	total := kv
-	if c.has(6) {
-		total = total.Add(c.dim(6, 2))
+	c.out(0, c.elem(0), graph.Shape{b, s, hidden})
+	c.cached(6, c.has(8), graph.Shape{b, heads, kv, hidden.FloorDiv(heads)}, s)
+	return nil
+}
+
+// decoderAttention is DecoderMaskedMultiHeadAttention: query, key, value [B,S,H]
+// or packed in the first; mask, attention bias, past key and value
+// [B,heads,P,head], past length, beams, bias.
+func decoderAttention(c *call) error {
+	b, s := c.dim(0, 0), c.dim(0, 1)
+	heads := graph.Int(c.int("num_heads", 0))
+	hidden, kv := c.dim(0, 2), c.dim(1, 1)
+	switch {
+	case !c.has(1): // query, key and value in one
+		hidden, kv = hidden.FloorDiv(graph.Int(3)), s
+	case c.rank(2) == 3:
+		hidden = c.dim(2, 2)
+	case c.rank(2) == 4: // [B,heads,S,head]: those of an encoder, which do not grow
+		hidden, kv = c.dim(2, 1).Mul(c.dim(2, 3)), c.dim(2, 2)
 	}
 	c.out(0, c.elem(0), graph.Shape{b, s, hidden})
-	for i := 1; i < 3; i++ {
-		c.out(i, c.elem(0), graph.Shape{b, heads, total, hidden.FloorDiv(heads)})
-	}
-	c.out(3, c.elem(0), graph.Shape{b, heads, s, total})
+	c.cached(5, c.int("past_present_share_buffer", 0) != 0, graph.Shape{b, heads, kv, hidden.FloorDiv(heads)}, s)
 	return nil
+}
+
+// cached sets outputs 1 and 2, the key and value [B,heads,P+kv,head] after
+// those in input past, and output 3, the scores. now is their shape without a
+// past. A shared buffer is as long as it was, and the scores are of what is in
+// it (bert_defs.cc of ONNX Runtime).
+func (c *call) cached(past int, shared bool, now graph.Shape, queries graph.Dim) {
+	total := now[2]
+	if c.has(past) {
+		total = total.Add(c.dim(past, 2))
+	}
+	present := with(now, 2, total)
+	if shared = shared && c.has(past); shared {
+		c.bound(3, 3, c.dim(past, 2))
+		present, total = with(now, 2, c.dim(past, 2)), graph.Dim{}
+	}
+	for i := 1; i < 3; i++ {
+		c.out(i, c.elem(0), present)
+	}
+	c.out(3, c.elem(0), graph.Shape{now[0], now[1], queries, total})
 }
 
 // groupQueryAttention: query [B,S,H], or packed with key and value when those

@@ -308,7 +308,21 @@ func (l *loop) iteration(number item, cond *bool, carried []item) ([]item, error
 	if cond != nil {
 		condition.vals = &vals{dims: []int64{}, elems: []elem{boolElem(*cond)}}
 	}
-	return l.c.subgraph(l.body, "body", append([]item{number, condition}, carried...))
+	return l.c.subgraph(l.body, "body", append([]item{l.asDeclared(0, number), l.asDeclared(1, condition)}, carried...))
+}
+
+// asDeclared gives the iteration number or the condition the shape [1] where
+// the body declares its input i so. ONNX asks for scalars; its checker and
+// ONNX Runtime take both.
+func (l *loop) asDeclared(i int, it item) item {
+	if len(l.body.Values[l.body.Inputs[i]].Decl.Shape) != 1 {
+		return it
+	}
+	it.typ.Shape = graph.Shape{graph.Int(1)}
+	if it.vals != nil {
+		it.vals = &vals{dims: []int64{1}, elems: it.vals.elems}
+	}
+	return it
 }
 
 func scalar(n int64) item {

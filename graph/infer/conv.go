@@ -462,6 +462,9 @@ func col2im(c *call) error {
 
 // gridSample: X [N,C,D...], grid [N,E...,r].
 func gridSample(c *call) error {
+	if err := c.need(1, "grid"); err != nil {
+		return err
+	}
 	s, grid := c.shape(0), c.shape(1)
 	if s != nil && grid != nil && len(s) != len(grid) {
 		return fmt.Errorf("input %s and grid %s differ in rank", text(s), text(grid))

@@ -49,13 +49,37 @@ func (c *call) firstElem() graph.DType {
 func broadcastTo(c *call, elem graph.DType) error {
 	if c.n.Domain == "" && c.ver < 7 && oldBroadcast(c.n.Op) {
 		c.out(0, elem, c.shape(0)) // the second operand adapts to the first
-		return nil
+		return c.adapts()
 	}
 	shape, err := c.broadcastInputs(0, c.arity())
 	if err != nil {
 		return err
 	}
 	c.out(0, elem, shape)
+	return nil
+}
+
+// adapts returns an error unless the second operand can be brought to the
+// shape of the first, as operators before opset 7 do: its dims are those of the
+// first from attribute axis on, by default the last ones, or 1.
+func (c *call) adapts() error {
+	a, b := c.shape(0), c.shape(1)
+	if a == nil || b == nil {
+		return nil
+	}
+	at := c.int("axis", int64(len(a)-len(b)))
+	if at < 0 && c.attr("axis") != nil {
+		at += int64(len(a))
+	}
+	fits := at >= 0 && at <= int64(len(a)-len(b))
+	for i, d := range b {
+		if n, ok := d.Int(); fits && !(ok && n == 1) {
+			_, fits = mergeDim(a[int(at)+i], d)
+		}
+	}
+	if !fits {
+		return fmt.Errorf("%s cannot be brought to the shape %s", text(b), text(a))
+	}
 	return nil
 }
 
@@ -152,8 +176,12 @@ func where(c *call) error {
 
 // cast: the element type is attribute "to".
 func cast(c *call) error {
+	a := c.attr("to")
+	if a == nil {
+		return fmt.Errorf("attribute to, the element type of the result, is missing")
+	}
 	to := c.dtype("to", graph.Undefined)
-	if a := c.attr("to"); a != nil && a.Kind == graph.AttrString { // opset 1 to 5
+	if a.Kind == graph.AttrString { // opset 1 to 5
 		to = oldDType(a.S)
 	}
 	c.out(0, to, c.shape(0))

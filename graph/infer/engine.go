@@ -169,7 +169,7 @@ func (s *scope) input(id graph.ValueID) error {
 		return fmt.Errorf("input %q: %w", v.Name, err)
 	}
 	if s.e.rebind != nil {
-		t = s.e.rebind.input(t)
+		t = s.e.rebind.input(id, t)
 	}
 	if t.Kind == graph.TensorType && t.Shape != nil {
 		shape := t.Shape

@@ -18,9 +18,12 @@ type Options struct {
 	// up (Result.Bounds and Unbound list them).
 	Dims map[string]int64
 
-	// Batch, unless 0, becomes the leading dim of the graph's inputs: a
+	// Batch, unless 0, becomes the leading dim of the graph's inputs that may
+	// hold a batch, the second one of recurrent networks that have it there: a
 	// symbolic one is bound, a fixed one is replaced where every node
 	// provably treats it as a batch; an error names the first that does not.
+	// Inputs that only serve as weights, sizes, axes, conditions or trip counts
+	// keep their dims.
 	Batch int64
 
 	// Shapes gives shapes of values by name, for inputs without one and for

@@ -53,6 +53,16 @@ func TestBatch(t *testing.T) {
 		{"(float[2,6] x) => (y) <int64[1] a = {0}, int64[1] b = {1}> { y = Slice(x, a, b) }", 5, "", "Slice (node 0): a dim of"},
 		{"(float[2,6] x) => (a, b) { a, b = Split<num_outputs = 2>(x) }", 5, "", "Split (node 0): a dim of"},
 		{"(float[2,6] x) => (y) <float[2,3] w = {}> { t = Transpose(x) y = MatMul(t, w) }", 5, "", "inner dimensions differ: [6,5] x [2,3]"},
+		// what holds no batch keeps its dims, though they are as long
+		{"(float[1,3,2] x, float[1,12,2] w, float[1,12,3] r, float[1,24] b, float[1,3,3] h) => (y) { y = LSTM<hidden_size = 3>(x, w, r, b, , h) }", 5, "float[1,1,5,3]", ""},
+		{"(float[2,3,2] x, float[2,9,2] w, float[2,9,3] r) => (y) { y = GRU<hidden_size = 3, direction = \"bidirectional\", layout = 1>(x, w, r) }", 5, "float[5,3,2,3]", ""},
+		{"(float[T,B,2] x, float[1,3,2] w, float[1,3,3] r) => (y) { y = RNN<hidden_size = 3>(x, w, r) }", 5, "float[T,1,5,3]", ""},
+		{"(bool[1] c, float[1,4] x) => (y) { y = If(c)<then_branch = a () => (p) { p = Relu(x) }, else_branch = b () => (q) { q = Neg(x) }> }", 5, "float[5,4]", ""},
+		{"(int64[1] m, float[1,4] x) => (y) { y = Loop(m, , x)<body = b (int64 i, bool c, float[K,4] h) => (c2, h2) { c2 = Identity(c) h2 = Relu(h) }> }", 5, "float[5,4]", ""},
+		{"(float[3,3] x, float[3,3] w, float[3] b) => (y) { y = Gemm(x, w, b) }", 5, "float[5,3]", ""},
+		{"(float[4,4] x, float[4,4] w, float[4] b) => (y) { v = Identity(w) m = MatMul(x, v) y = Add(m, b) }", 5, "float[5,4]", ""},
+		{"(float[3,3] w, int64[3,2] i) => (y) { y = Gather(w, i) }", 5, "float[5,2,3]", ""},
+		{"(float[1,3,8,8] x, float[1,3,3,3] w, float[1] b) => (y) { y = Conv(x, w, b) }", 5, "float[5,1,6,6]", ""},
 		{"(float[2,6] x) => (y) { y = local.Odd(x) }", 5, "", "no rule for operator local.Odd"},
 		{"(float[2,6] x) => (y, z) { y = Relu(x) z = NonZero(x) }", 5, "float[5,6]; int64[2,nonzero0]", ""},
 	} {

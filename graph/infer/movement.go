@@ -176,7 +176,7 @@ func squeeze(c *call) error {
 		c.out(0, c.elem(0), nil)
 		return nil
 	}
-	if !given {
+	if !given || len(axes) == 0 { // ONNX leaves no axes open; ONNX Runtime reads them as all
 		return c.squeezeOnes(s)
 	}
 	at, err := axesOf(axes, len(s))

@@ -53,8 +53,16 @@ func instanceNorm(c *call) error {
 
 // layerNorm also yields the mean and the inverse deviation, in the precision
 // of attribute stash_type, with the normalised axes kept as 1.
+//
+// Before it was ONNX's, LayerNormalization was ONNX Runtime's own, in ONNX's
+// domain: there, as in SimplifiedLayerNormalization, the result has the scale's
+// element type. Since version 17 both have to be the same.
 func layerNorm(c *call) error {
-	c.outType(0, c.typ(0))
+	t := c.typ(0)
+	if e := c.elem(1); e != graph.Undefined && t.Kind == graph.TensorType {
+		t.Elem = e
+	}
+	c.outType(0, t)
 	stash := c.dtype("stash_type", graph.Float32)
 	s := c.shape(0)
 	if s == nil {
@@ -148,15 +156,21 @@ func logLikelihood(c *call) error {
 	if t == nil && x != nil {
 		t = concat(x[:1], x[2:])
 	}
-	c.out(0, c.elem(0), lossShape(c, t))
-	return nil
+	return c.loss(t)
 }
 
-func lossShape(c *call, t graph.Shape) graph.Shape {
-	if c.str("reduction", "mean") == "none" {
-		return t
+// loss sets output 0 to the losses of a target's shape, or to their mean or
+// sum.
+func (c *call) loss(t graph.Shape) error {
+	switch how := c.str("reduction", "mean"); how {
+	case "none":
+		c.out(0, c.elem(0), t)
+	case "mean", "sum":
+		c.out(0, c.elem(0), graph.Shape{})
+	default:
+		return fmt.Errorf("attribute reduction is %q, which is none of none, mean and sum", how)
 	}
-	return graph.Shape{}
+	return nil
 }
 
 // crossEntropy is SoftmaxCrossEntropyLoss; it also yields log probabilities.
@@ -175,7 +189,6 @@ func crossEntropy(c *call) error {
 	if err := c.wantRank(2, 1); err != nil {
 		return err
 	}
-	c.out(0, c.elem(0), lossShape(c, t))
 	c.out(1, c.elem(0), x)
-	return nil
+	return c.loss(t)
 }

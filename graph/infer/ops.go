@@ -281,7 +281,7 @@ var Ops = []Op{
 	{"com.microsoft", "CausalConvWithState", []int{1}, causalConv, nil},
 	{"com.microsoft", "ConcatTraining", []int{1}, concatTraining, nil},
 	{"com.microsoft", "ConvGrad", []int{1}, convGrad, nil},
-	{"com.microsoft", "DecoderMaskedMultiHeadAttention", []int{1}, multiHeadAttention, nil},
+	{"com.microsoft", "DecoderMaskedMultiHeadAttention", []int{1}, decoderAttention, nil},
 	{"com.microsoft", "DequantizeLinear", []int{1}, dequantize, dequantizeVals},
 	{"com.microsoft", "DropoutGrad", []int{1}, same, nil},
 	{"com.microsoft", "DynamicQuantizeLSTM", []int{1}, dynamicQuantizeLSTM, nil},

@@ -185,6 +185,22 @@ func TestPatternRoles(t *testing.T) {
 	}
 }
 
+// TestPatternRolesBehindViews: what exporters give other dims before it is used
+// is a parameter all the same, though its elements are known.
+func TestPatternRolesBehindViews(t *testing.T) {
+	l := liftText(t, `(float[2,3,4,4] x) => (float[2,3,4,4] y) <float[3] "a.weight" = {1,1,1}, float[1] "p.weight" = {0.25}, float[3] "s.gamma" = {1,2,3}, int64[3] dims = {3,1,1}> {
+		axes = Constant<value_ints = [1, 2]>() w = Unsqueeze("a.weight", axes) a = PRelu(x, w) b = PRelu(a, "p.weight") g = Reshape("s.gamma", dims) y = Mul(b, g) }`)
+	got := map[string]lift.Role{}
+	for i, v := range l.Graph.Values {
+		got[v.Name] = l.Roles[i]
+	}
+	for _, name := range []string{"a.weight", "p.weight", "s.gamma"} {
+		if got[name] != lift.Parameter {
+			t.Errorf("%s has role %v", name, got[name])
+		}
+	}
+}
+
 // TestPatternModules inverts the names of the TorchScript exporter.
 func TestPatternModules(t *testing.T) {
 	l := liftText(t, `(float[2] x) => (float[2] y) {

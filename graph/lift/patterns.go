@@ -178,6 +178,8 @@ func (p *patLift) onHost(n *graph.Node, o graph.ValueID) bool {
 	switch {
 	case n.Op == "Constant":
 		return true
+	case p.ofState(o):
+		return false
 	case v.Const.Known() && small:
 		return true
 	case n.Op == "Shape" || n.Op == "Size":
@@ -217,6 +219,33 @@ func (p *patLift) stored(id graph.ValueID) bool {
 	return from && v.Type.Elem.IsFloat() && len(v.Type.Shape) > 0
 }
 
+// shapeOps show a tensor with other dims, all elements in their order.
+var shapeOps = []string{"Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten"}
+
+// base follows a value through operators that only give it other dims, to what
+// they show: exporters bring parameters to the dims that broadcasting wants.
+func (p *patLift) base(id graph.ValueID) graph.ValueID {
+	for {
+		id = p.resolve(id)
+		if p.def[id] < 0 {
+			return id
+		}
+		n := &p.src.Nodes[p.def[id]]
+		if !slices.Contains(shapeOps, qualified(n)) || len(n.Inputs) == 0 || n.Inputs[0] < 0 || p.elems(id) != p.elems(n.Inputs[0]) {
+			return id
+		}
+		id = n.Inputs[0]
+	}
+}
+
+// ofState reports a view of a tensor that the file stores under the name of a
+// parameter or a buffer: though its elements are known, it is none of a
+// constant.
+func (p *patLift) ofState(o graph.ValueID) bool {
+	b := p.base(o)
+	return b != p.resolve(o) && p.src.Values[b].Kind == graph.Initializer && p.stored(b) && stateName(p.src.Values[b].Name)
+}
+
 // constant reports a value that is stored or known.
 func (p *patLift) constant(id graph.ValueID) bool {
 	if id < 0 {
@@ -251,7 +280,7 @@ func (p *patLift) ints(id graph.ValueID) ([]int64, bool) {
 		return nil, false
 	}
 	t := p.src.Values[p.resolve(id)].Const
-	if !t.Known() || t.Ints == nil {
+	if !t.Known() || t.Floats != nil || t.Strings != nil {
 		return nil, false
 	}
 	return t.Ints, true
@@ -469,6 +498,17 @@ func (p *patLift) operandArg(v graph.ValueID) graph.Arg {
 		return argFloat(f)
 	}
 	return argInt(int64(f))
+}
+
+// operandBeside is operandArg for one of two operands, but a tensor where a
+// number would leave the result with too few dims: beside one of less dims, or
+// a number too.
+func (p *patLift) operandBeside(v, other graph.ValueID) graph.Arg {
+	a, b := p.dims(v), p.dims(other)
+	if _, known := p.number(other); v >= 0 && other >= 0 && a != nil && (len(a) > len(b) || known && len(a) == len(b)) {
+		return argOf(p.value(v))
+	}
+	return p.operandArg(v)
 }
 
 // dims are the dims of a value, -1 where one is unknown; nil for no rank.

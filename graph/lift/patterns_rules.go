@@ -150,7 +150,7 @@ var pointwiseRules = []rule{
 	unary("Sinh", "sinh"),
 	unary("Cosh", "cosh"), unary("Floor", "floor"), unary("Ceil", "ceil"), unary("Round", "round"), unary("Sign", "sign"), unary("Softsign", "softsign"),
 	unary("Softplus", "softplus"), unary("Not", "logical_not"), unary("IsNaN", "isnan"), unary("IsInf", "isinf"), unary("BitwiseNot", "bitwise_not"),
-	{name: "prelu", doc: "PReLU", from: []string{"PRelu(x, %w)"}, to: "prelu.default(x, w)"},
+	{name: "prelu", doc: "PReLU; its slope, as the file stores it, where the exporter gives it the input's dims", from: []string{"PRelu"}, build: preluCall},
 	{name: "leaky-relu", doc: "LeakyReLU", from: []string{"LeakyRelu"}, to: "leaky_relu.default($0, @alpha=0.01)"},
 	{name: "selu", doc: "selu; elu where the constants are others", from: []string{"Selu"}, build: seluCall},
 	{name: "elu", doc: "ELU", from: []string{"Elu"}, to: "elu.default($0, @alpha=1.0)"},
@@ -186,9 +186,29 @@ func binary(onnx, aten string) rule {
 			return false
 		}
 		p.addend(n)
-		p.emit(n, aten, []graph.Arg{p.operandArg(n.Inputs[0]), p.operandArg(n.Inputs[1])}, p.value(n.Outputs[0]))
+		args := []graph.Arg{p.operandBeside(n.Inputs[0], n.Inputs[1]), p.operandBeside(n.Inputs[1], n.Inputs[0])}
+		if args[1].Kind == graph.ArgValue {
+			args[1] = p.along(n, args[1])
+		}
+		p.emit(n, aten, args, p.value(n.Outputs[0]))
 		return true
 	}}
+}
+
+// along gives the second operand of an operator before opset 7, the dims of
+// which are those of the first from attribute axis on, dims of 1 behind them.
+func (p *patLift) along(n *graph.Node, y graph.Arg) graph.Arg {
+	a, b := p.dims(n.Inputs[0]), p.dims(n.Inputs[1])
+	at := attrInt(n, "axis", int64(len(a)-len(b)))
+	if at < 0 {
+		at += int64(len(a))
+	}
+	behind := len(a) - len(b) - int(at)
+	if n.Attr("axis") == nil || behind <= 0 || behind > len(a) {
+		return y
+	}
+	dims := append(b, slices.Repeat([]int64{1}, behind)...)
+	return p.step(n, "view", shaped(p.typeOf(n.Inputs[1]), dims...), "view.default", y, argInts(dims...))
 }
 
 // addend notes stored tensors in arithmetic, which are parameters unless

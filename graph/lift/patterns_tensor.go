@@ -83,7 +83,7 @@ func squeezeCall(p *patLift, n *graph.Node, m *match) bool {
 	if !ok || in == nil {
 		return reshapeCall(p, n, m)
 	}
-	if axes == nil {
+	if len(axes) == 0 { // as inference reads it
 		for i, d := range in {
 			if d == 1 {
 				axes = append(axes, int64(i))
@@ -430,11 +430,8 @@ func reduceCall(p *patLift, n *graph.Node, _ *match) bool {
 	if !ok {
 		return false
 	}
-	if attrInt(n, "noop_with_empty_axes", 0) != 0 && n.Attr("axes") == nil {
-		if given, ok := p.ints(input(n, 1)); !ok || len(given) == 0 {
-			p.emit(n, "alias.default", []graph.Arg{p.in(n, 0)}, p.value(n.Outputs[0]))
-			return true
-		}
+	if p.reducesNothing(n) {
+		return true
 	}
 	dims := argInts(axes...)
 	if n.Op == "ReduceProd" {
@@ -447,10 +444,24 @@ func reduceCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
+// reducesNothing lifts a reduction that leaves its operand as it is because it
+// has no axes.
+func (p *patLift) reducesNothing(n *graph.Node) bool {
+	given, ok := p.ints(input(n, 1))
+	if attrInt(n, "noop_with_empty_axes", 0) == 0 || n.Attr("axes") != nil || ok && len(given) > 0 {
+		return false
+	}
+	p.emit(n, "alias.default", []graph.Arg{p.in(n, 0)}, p.value(n.Outputs[0]))
+	return true
+}
+
 func normCall(p *patLift, n *graph.Node, _ *match) bool {
 	axes, ok := p.reduced(n)
 	if !ok || len(axes) == 0 {
 		return false
+	}
+	if p.reducesNothing(n) {
+		return true
 	}
 	ord := map[string]int64{"ReduceL1": 1, "ReduceL2": 2}[n.Op]
 	p.emit(n, "linalg_vector_norm.default", []graph.Arg{p.in(n, 0), argInt(ord), argInts(axes...), argBool(attrInt(n, "keepdims", 1) != 0)}, p.value(n.Outputs[0]))
@@ -509,6 +520,24 @@ func triluCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
+// preluCall gives PReLU its slope as the file stores it: exporters add dims to
+// it, as the call itself does.
+func preluCall(p *patLift, n *graph.Node, _ *match) bool {
+	if len(n.Inputs) != 2 || n.Inputs[0] < 0 || n.Inputs[1] < 0 {
+		return false
+	}
+	w := p.base(n.Inputs[1])
+	if !p.constant(w) || !p.src.Values[w].Type.Elem.IsFloat() {
+		return false
+	}
+	if len(p.dims(w)) > 1 {
+		w = p.resolve(n.Inputs[1])
+	}
+	p.weight(w)
+	p.emit(n, "prelu.default", []graph.Arg{p.in(n, 0), argOf(p.value(w))}, p.value(n.Outputs[0]))
+	return true
+}
+
 // seluCall is selu with torch's constants, which are the defaults since opset 6, or
 // elu with its alpha and its scale.
 func seluCall(p *patLift, n *graph.Node, _ *match) bool {
@@ -531,7 +560,8 @@ func cumsumCall(p *patLift, n *graph.Node, _ *match) bool {
 // lossCall is SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss: what
 // cross_entropy and nll_loss run.
 func lossCall(p *patLift, n *graph.Node, _ *match) bool {
-	if input(n, 1) < 0 {
+	reduction, ok := map[string]int64{"none": 0, "mean": 1, "sum": 2}[attrStr(n, "reduction", "mean")]
+	if !ok || input(n, 1) < 0 {
 		return false
 	}
 	x := p.in(n, 0)
@@ -542,10 +572,6 @@ func lossCall(p *patLift, n *graph.Node, _ *match) bool {
 		}
 		p.emit(n, "log_softmax.int", []graph.Arg{x, argInt(1)}, ls)
 		x = argOf(ls)
-	}
-	reduction, ok := map[string]int64{"none": 0, "mean": 1, "sum": 2}[attrStr(n, "reduction", "mean")]
-	if !ok {
-		return false
 	}
 	p.emit(n, "nll_loss_nd.default", []graph.Arg{x, p.in(n, 1), p.in(n, 2), argInt(reduction)}, p.value(n.Outputs[0]))
 	return true

@@ -154,7 +154,6 @@ var differs = map[string]string{
 	"op/interpolate_nearest-exact": "the exporter spells it out",
 	"op/kl_div":                    "the exporter makes a tensor of a number",
 	"op/lstm_cell":                 "the exporter spells the cell out",
-	"op/matmul_13":                 "the exporter keeps a dimension that it squeezes later",
 	"op/max_dim_both":              "two calls where PyTorch makes one",
 	"op/max_pool2d_indices":        "the exporter computes the indices a second time",
 	"op/nan_to_num":                "the exporter spells it out",
