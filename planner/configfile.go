@@ -18,6 +18,7 @@ import (
 type ConfigFile struct {
 	Path     string // of the file itself
 	Entries  []Entry
+	Memory   int64  // bytes that reading one model may take; 0: onnx.DefaultMemory
 	Baseline string // path of the baseline, relative to the working directory like Path
 }
 
@@ -65,7 +66,7 @@ const (
 )
 
 // maxConfig bounds the size of a configuration file in bytes.
-const maxConfig = 1 << 20
+const maxConfig = 512 << 10
 
 // FindConfigFile returns the path of ConfigFileName in dir or the nearest
 // folder above it.

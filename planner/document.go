@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/memplan/memplan/checkpointsel/remat"
+	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/graph/train"
 )
 
@@ -107,14 +108,14 @@ func ReadPlan(path string) (*Plan, error) {
 // OpenPlan opens the model of a plan, and returns it with the question that
 // the plan answers. The model lies where it was when the plan was made, or
 // likewise beside the plan, and must not have changed.
-func OpenPlan(path string) (*Model, Config, error) {
+func OpenPlan(path string, opts ...onnx.Option) (*Model, Config, error) {
 	p, err := ReadPlan(path)
 	if err != nil {
 		return nil, Config{}, err
 	}
-	m, err := Open(p.Model.Path)
+	m, err := Open(p.Model.Path, opts...)
 	if errors.Is(err, fs.ErrNotExist) && !filepath.IsAbs(p.Model.Path) {
-		if beside, e := Open(filepath.Join(filepath.Dir(path), p.Model.Path)); e == nil {
+		if beside, e := Open(filepath.Join(filepath.Dir(path), p.Model.Path), opts...); e == nil {
 			m, err = beside, nil
 		}
 	}

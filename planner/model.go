@@ -59,8 +59,8 @@ type binding struct {
 }
 
 // Open loads a model file without reading its weights.
-func Open(path string) (*Model, error) {
-	g, err := onnx.Load(path)
+func Open(path string, opts ...onnx.Option) (*Model, error) {
+	g, err := onnx.Load(path, opts...)
 	if err != nil {
 		return nil, err
 	}

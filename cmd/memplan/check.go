@@ -14,6 +14,7 @@ import (
 
 type checkOptions struct {
 	outputFlags
+	limitFlags
 	args []string // the configuration, if it is named
 }
 
@@ -34,6 +35,7 @@ memplan help config-file describes the file.`,
 			return run(c.Context(), s, o)
 		},
 	}
+	o.limitFlags.add(c, boundedRun)
 	o.outputFlags.add(c, report.Names(report.Gates))
 	return c
 }
@@ -59,6 +61,7 @@ func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
 	if err != nil {
 		return err
 	}
+	f.Memory = o.reading()
 	_, clear := s.progress(f.Path)
 	found, err := f.Check(ctx)
 	clear()
@@ -81,6 +84,7 @@ func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
 }
 
 type baselineOptions struct {
+	limitFlags
 	file string
 	args []string // the configuration, if it is named
 }
@@ -98,6 +102,7 @@ func newBaselineCmd(s *streams, run func(context.Context, *streams, *baselineOpt
 			return run(c.Context(), s, o)
 		},
 	}
+	o.limitFlags.add(c, boundedRun)
 	c.Flags().StringVarP(&o.file, "output", "o", "", "write to `FILE` (- is stdout) instead of the configuration's baseline")
 	return c
 }
@@ -112,6 +117,7 @@ func baselineRun(ctx context.Context, s *streams, o *baselineOptions) error {
 	if err != nil {
 		return err
 	}
+	f.Memory = o.reading()
 	_, clear := s.progress(f.Path)
 	b, err := f.NewBaseline(ctx)
 	clear()

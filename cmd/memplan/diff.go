@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/planner"
 )
 
@@ -34,6 +35,7 @@ brings its own configuration; a model takes the flags.`,
 		},
 	}
 	o.modelFlags.add(c)
+	o.limitFlags.add(c, boundedSearch)
 	o.outputFlags.add(c, report.Names(report.Diffs))
 	return c
 }
@@ -44,7 +46,7 @@ func opened(s *streams, path string, cfg planner.Config) (*planner.Model, planne
 		m, err := s.open(path, &cfg)
 		return m, cfg, err
 	}
-	return planner.OpenPlan(path)
+	return planner.OpenPlan(path, onnx.Within(cfg.Memory))
 }
 
 func diffRun(ctx context.Context, s *streams, o *diffOptions) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/planner/layout"
 	"github.com/memplan/memplan/planner/profile"
@@ -151,6 +152,7 @@ var opSupports = []report.Format[[]planner.OpSupport]{
 
 type listOptions struct {
 	outputFlags
+	limitFlags
 	what, model string
 }
 
@@ -176,6 +178,7 @@ func newListCmd(s *streams, run func(*streams, *listOptions) error) *cobra.Comma
 		},
 	}
 	c.Flags().StringVar(&o.model, "model", "", "with ops: the operators of this model `FILE`, and which of them are not supported")
+	o.limitFlags.add(c, boundedRun)
 	o.outputFlags.add(c, report.Names(listed))
 	return c
 }
@@ -185,7 +188,7 @@ func listRun(s *streams, o *listOptions) error {
 		if o.what != "ops" {
 			return errors.New("--model goes with list ops")
 		}
-		m, err := planner.Open(o.model)
+		m, err := planner.Open(o.model, onnx.Within(o.reading()))
 		if err != nil {
 			return err
 		}

@@ -37,6 +37,7 @@ func emit[T any](s *streams, o *outputFlags, table []report.Format[T], v T) erro
 
 // write sends a finished result to the file or to stdout.
 func (o *outputFlags) write(s *streams, data []byte) error {
+	s.watch.disarm()
 	if o.toFile() {
 		return writeFile(o.file, data)
 	}
@@ -47,6 +48,8 @@ func (o *outputFlags) write(s *streams, data []byte) error {
 // writeFile replaces a file as a whole, or leaves it as it was. What is no
 // regular file, such as /dev/stdout, is written to.
 func writeFile(path string, data []byte) error {
+	writing.Lock()
+	defer writing.Unlock()
 	err := replace(path, data)
 	var p *fs.PathError
 	if errors.As(err, &p) { // which may name a file beside it

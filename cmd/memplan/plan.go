@@ -42,6 +42,7 @@ where every buffer of the step lies in one arena, for an executor.`,
 		},
 	}
 	o.modelFlags.add(c)
+	o.limitFlags.add(c, boundedSearch)
 	o.outputFlags.add(c, report.Names(plans))
 	return c
 }
@@ -95,6 +96,7 @@ func arrange(m *planner.Model, p *planner.Plan, cfg *planner.Config) error {
 
 type configOptions struct {
 	outputFlags
+	limitFlags
 	path, to string
 }
 
@@ -122,6 +124,7 @@ the file.`,
 		},
 	}
 	addEnum(c, c.Flags(), &o.to, "to", planner.Frameworks[0], "`FRAMEWORK`", planner.Frameworks, nil)
+	o.limitFlags.add(c, boundedRun)
 	o.outputFlags.add(c, report.Names(configs))
 	return c
 }

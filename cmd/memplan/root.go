@@ -45,7 +45,16 @@ in CI on machines without a GPU.`,
 		}
 		return c.Help()
 	}
-	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return emptyValue(c) }
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
+		if err := emptyValue(c); err != nil {
+			return err
+		}
+		l, err := limitsOf(c)
+		if err == nil {
+			s.watch.start(l)
+		}
+		return err
+	}
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	root.SetFlagErrorFunc(flagError)

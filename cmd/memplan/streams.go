@@ -19,10 +19,11 @@ type streams struct {
 	outTTY, errTTY bool
 	width          int    // columns of the terminal at out, or what COLUMNS says; 0: not known
 	color          string // auto, always, never
+	watch          *watchdog
 }
 
 func newStreams(out, errw io.Writer) *streams {
-	s := &streams{out: out, err: errw, color: "auto"}
+	s := &streams{out: out, err: errw, color: "auto", watch: newWatchdog(errw)}
 	s.width, _ = strconv.Atoi(os.Getenv("COLUMNS")) // 0 where it is no number
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		s.outTTY = true

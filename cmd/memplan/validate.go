@@ -16,6 +16,7 @@ import (
 
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/device"
@@ -69,6 +70,7 @@ has another precision, values are rounded to it when they are uploaded.`,
 		},
 	}
 	o.modelFlags.add(c)
+	o.limitFlags.add(c, boundedDevice)
 	fl := c.Flags()
 	addDevice(c, fl, &o.device)
 	fl.StringVar(&o.cap, "cap", "", "take no more than `SIZE` of the device's memory")
@@ -182,7 +184,7 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 			return err
 		}
 		q.Framework, q.Arena = p.Peak.ReservedBytes, p.Arena
-		q.Model, q.Config, err = planner.OpenPlan(o.path)
+		q.Model, q.Config, err = planner.OpenPlan(o.path, onnx.Within(o.reading()))
 		return err
 	}
 	cfg, err := o.config()

@@ -130,6 +130,9 @@ func (d *decoder) opset(list *[]graph.Opset, f field) error {
 			return err
 		}
 	}
+	if len(*list) >= maxOpsets {
+		return d.fail(f.off, "imports of more than %d operator sets", maxOpsets)
+	}
 	*list = append(*list, o)
 	return err
 }
