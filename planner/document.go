@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/memplan/memplan/checkpointsel/remat"
+	"github.com/memplan/memplan/graph/bounded"
 	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/graph/train"
 )
@@ -73,6 +74,9 @@ func readDocument(path string) ([]byte, error) {
 	}
 	if len(data) > maxDocument {
 		return nil, fmt.Errorf("%s: larger than %d bytes: not a memplan document", path, maxDocument)
+	}
+	if err := bounded.JSON(data, bounded.Decoded); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	var head struct {
 		SchemaVersion *int `json:"schemaVersion"`

@@ -152,28 +152,34 @@ type growth struct {
 	ext  string   // of the file; "" is onnx
 	args []string // command line before the file; nil: analyze --mode infer
 	make func(n int) []byte
+	want string // part of the refusal, or answered; "": either
+	most int64  // bytes of memory; 0: 500 MB
 }
+
+// answered says that an input is valid, and must be.
+const answered = "an answer"
 
 func args(s string) []string { return strings.Fields(s) }
 
 // growths are inputs that once took, or could take, more than linear time.
 var growths = []growth{
-	{name: "chain-show", n: 100_000, args: args("show --format json"), make: relus},
-	{name: "chain-infer", n: 100_000, make: relus},
-	{name: "chain-train", n: 100_000, args: args("analyze --loss sum"), make: relus},
+	{name: "chain-show", want: answered, n: 100_000, args: args("show --format json"), make: relus},
+	{name: "chain-infer", want: answered, n: 100_000, make: relus},
+	{name: "chain-train", want: answered, most: 1200 << 20, n: 100_000, args: args("analyze --loss sum"), make: relus},
+	{name: "chain-longer", want: answered, most: 1200 << 20, n: 200_000, make: relus},
 	{name: "chain-vram", n: 20_000, args: args("analyze --loss sum --vram 4G"), make: relus},
 	{name: "matmuls-train", n: 20_000, args: args("analyze --loss sum"), make: matmuls},
 	{name: "matmuls-vram", n: 5_000, args: args("analyze --loss sum --vram 1G"), make: matmuls},
-	{name: "dots", n: 50_000, make: func(n int) []byte {
+	{name: "dots", want: answered, n: 50_000, make: func(n int) []byte {
 		return around(pb{}.msg(5, weight(strings.Repeat("a.", n)+"w", 4, 4)).msg(1, node("MatMul", []string{"x", strings.Repeat("a.", n) + "w"}, []string{"y"})))
 	}},
-	{name: "dots-train", n: 50_000, args: args("analyze --loss sum"), make: func(n int) []byte {
+	{name: "dots-train", want: answered, n: 50_000, args: args("analyze --loss sum"), make: func(n int) []byte {
 		return around(pb{}.msg(5, weight(strings.Repeat("a.", n)+"w", 4, 4)).msg(1, node("MatMul", []string{"x", strings.Repeat("a.", n) + "w"}, []string{"y"})))
 	}},
-	{name: "dots-vram", n: 50_000, args: args("analyze --loss sum --vram 1G"), make: func(n int) []byte {
+	{name: "dots-vram", want: answered, n: 50_000, args: args("analyze --loss sum --vram 1G"), make: func(n int) []byte {
 		return around(pb{}.msg(5, weight(strings.Repeat("a.", n)+"w", 4, 4)).msg(1, node("MatMul", []string{"x", strings.Repeat("a.", n) + "w"}, []string{"y"})))
 	}},
-	{name: "slashes-train", n: 50_000, args: args("analyze --loss sum"), make: func(n int) []byte {
+	{name: "slashes-train", want: answered, n: 50_000, args: args("analyze --loss sum"), make: func(n int) []byte {
 		return around(pb{}.msg(5, weight("w", 4, 4)).msg(1, node("MatMul", []string{"x", "w"}, []string{"y"}).str(3, strings.Repeat("/a", n)+"/MatMul")))
 	}},
 	{name: "deep-modules", n: 300, args: args("analyze --loss sum"), make: func(n int) []byte {
@@ -201,11 +207,11 @@ var growths = []growth{
 		s := strings.Repeat("  File \"/a/b.py\", line 7, in forward\n    x = self.relu(x)\n", n)
 		return around(pb{}.msg(1, node("Relu", []string{"x"}, []string{"y"}).msg(9, pb{}.str(1, "pkg.torch.onnx.stack_trace").str(2, s), pb{}.str(1, "namespace").str(2, "m: a/relu: aten.relu.default"))))
 	}},
-	{name: "sum-same", n: 1_000_000, make: sums("Sum")},
-	{name: "max-same", n: 1_000_000, make: sums("Max")},
-	{name: "sum-train", n: 1_000_000, args: args("analyze --loss sum"), make: sums("Sum")},
-	{name: "sum-show", n: 1_000_000, args: args("show"), make: sums("Sum")},
-	{name: "sum-json", n: 1_000_000, args: args("show --format json"), make: sums("Sum")},
+	{name: "sum-same", want: "inputs and outputs, more than the 262144", n: 1_000_000, make: sums("Sum")},
+	{name: "max-same", want: "inputs and outputs, more than the 262144", n: 1_000_000, make: sums("Max")},
+	{name: "sum-train", want: "inputs and outputs, more than the 262144", n: 1_000_000, args: args("analyze --loss sum"), make: sums("Sum")},
+	{name: "sum-show", want: answered, n: 1_000_000, args: args("show"), make: sums("Sum")},
+	{name: "sum-json", want: answered, n: 1_000_000, args: args("show --format json"), make: sums("Sum")},
 	{name: "concat-same", n: 1_000_000, make: sums("Concat", intAttr("axis", 0))},
 	{name: "einsum-same", n: 100_000, make: func(n int) []byte { return sums("Einsum", text("equation", strings.Repeat("ab,", n-1)+"ab->ab"))(n) }},
 	{name: "einsum-letters", n: 100_000, make: func(n int) []byte { return sums("Einsum", text("equation", strings.Repeat("ab", n)+"->ab"))(1) }},
@@ -217,7 +223,7 @@ var growths = []growth{
 		}
 		return around(g)
 	}},
-	{name: "sum-weights", n: 50_000, args: args("analyze --loss sum"), make: func(n int) []byte {
+	{name: "sum-weights", n: 20_000, args: args("analyze --loss sum"), make: func(n int) []byte {
 		names := seq(n, short)
 		g := pb{}.msg(1, node("Sum", append(names, "x"), []string{"y"}))
 		for _, s := range names {
@@ -228,7 +234,7 @@ var growths = []growth{
 	{name: "split-many", n: 50_000, make: func(n int) []byte {
 		return model(pb{}.msg(11, value("x", n)).msg(12, value("1")).msg(1, node("Split", []string{"x"}, seq(n, short))))
 	}},
-	{name: "fan", n: 50_000, make: fan},
+	{name: "fan", want: answered, n: 50_000, make: fan},
 	{name: "fan-train", n: 50_000, args: args("analyze --loss sum"), make: fan},
 	{name: "adds-shared", n: 50_000, args: args("analyze --loss sum"), make: func(n int) []byte {
 		g, last := pb{}, "x"
@@ -382,7 +388,7 @@ var growths = []growth{
 		}
 		return m
 	}},
-	{name: "opsets", n: 30_000, make: func(n int) []byte {
+	{name: "opsets", want: "imports of more than 256 operator sets", n: 30_000, make: func(n int) []byte {
 		m := around(chain(pb{}, 1, "Relu"))
 		for i := range n {
 			m = pb(m).msg(8, pb{}.str(1, "d"+short(i)).int(2, 1))
@@ -396,14 +402,14 @@ var growths = []growth{
 		}
 		return around(chain(pb{}, 1, "Relu", attrs...))
 	}},
-	{name: "attributes-same", n: 100_000, make: func(n int) []byte {
+	{name: "attributes-same", want: answered, n: 100_000, make: func(n int) []byte {
 		var attrs []pb
 		for range n {
 			attrs = append(attrs, intAttr("a", 1))
 		}
 		return around(chain(pb{}, 1, "Relu", attrs...))
 	}},
-	{name: "props-same", n: 50_000, make: func(n int) []byte {
+	{name: "props-same", want: answered, n: 50_000, make: func(n int) []byte {
 		v := value("y")
 		for i := range n {
 			v = v.msg(4, pb{}.str(1, short(i)).str(2, "v"))
@@ -436,9 +442,9 @@ var growths = []growth{
 	{name: "tensor-dims", n: 4_000_000, make: func(n int) []byte {
 		return around(chain(pb{}, 1, "Relu").msg(5, pb{}.packed(1, make([]int64, n)).int(2, 1).str(8, "w")))
 	}},
-	{name: "yaml-brackets", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("models: " + strings.Repeat("[", n)) }},
-	{name: "yaml-braces", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("models: " + strings.Repeat("{a: ", n)) }},
-	{name: "yaml-dashes", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("models:\n  " + strings.Repeat("- ", n)) }},
+	{name: "yaml-brackets", want: "nested more than 64 deep", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("models: " + strings.Repeat("[", n)) }},
+	{name: "yaml-braces", want: "nested more than 64 deep", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("models: " + strings.Repeat("{a: ", n)) }},
+	{name: "yaml-dashes", want: "nested more than 64 deep", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("models:\n  " + strings.Repeat("- ", n)) }},
 	{name: "yaml-questions", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte(strings.Repeat("? ", n)) }},
 	{name: "yaml-indents", n: 1_000, ext: "yaml", args: args("check"), make: func(n int) []byte {
 		return []byte(strings.Join(seq(n, func(i int) string { return strings.Repeat(" ", i) + "a:" }), "\n"))
@@ -463,7 +469,7 @@ var growths = []growth{
 	{name: "yaml-anchors", n: 50_000, ext: "yaml", args: args("check"), make: func(n int) []byte {
 		return []byte("models:\n" + strings.Join(seq(n, func(i int) string { return "- &a" + short(i) + " x" }), "\n"))
 	}},
-	{name: "yaml-keys", n: 50_000, ext: "yaml", args: args("check"), make: func(n int) []byte {
+	{name: "yaml-keys", want: "more than 20000 words and signs", n: 50_000, ext: "yaml", args: args("check"), make: func(n int) []byte {
 		return []byte(strings.Join(seq(n, func(i int) string { return short(i) + "k: 1" }), "\n"))
 	}},
 	{name: "yaml-dims", n: 50_000, ext: "yaml", args: args("check"), make: func(n int) []byte {
@@ -478,15 +484,15 @@ var growths = []growth{
 	{name: "yaml-folded", n: 200_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("baseline: a\n" + strings.Repeat("  a\n", n)) }},
 	{name: "yaml-comments", n: 200_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte(strings.Repeat("#a\n", n) + "models: []") }},
 	{name: "yaml-comments-between", n: 50_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("models:\n" + strings.Repeat("#a\n- x\n", n)) }},
-	{name: "yaml-tags", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("models: " + strings.Repeat("!a ", n)) }},
-	{name: "yaml-documents", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte(strings.Repeat("---\na\n", n)) }},
+	{name: "yaml-tags", want: "nested more than 64 deep", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("models: " + strings.Repeat("!a ", n)) }},
+	{name: "yaml-documents", want: "more than 20000 words and signs", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte(strings.Repeat("---\na\n", n)) }},
 	{name: "yaml-colons", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte(strings.Repeat("a: ", n)) }},
 	{name: "yaml-spaces", n: 500_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("a:" + strings.Repeat(" ", n) + "\n" + strings.Repeat("\n", n/2)) }},
 	{name: "yaml-ampersands", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("a: " + strings.Repeat("&a ", n)) }},
 	{name: "yaml-stars", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("a: " + strings.Repeat("*a ", n)) }},
 	{name: "yaml-commas", n: 200_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("a: [" + strings.Repeat("1,", n)) }},
 	{name: "yaml-pipes", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte(strings.Repeat("a: |\n", n)) }},
-	{name: "json-nest", n: 1_000_000, ext: "json", args: args("config"), make: func(n int) []byte {
+	{name: "json-nest", want: "nested more than 128 deep", n: 1_000_000, ext: "json", args: args("config"), make: func(n int) []byte {
 		return []byte(`{"schemaVersion":1,"selection":` + strings.Repeat("[", n))
 	}},
 	{name: "json-selection", n: 1_000_000, ext: "json", args: args("config"), make: func(n int) []byte {
@@ -646,7 +652,7 @@ func rematGraph(n, reads int, size int64) []byte {
 	var b bytes.Buffer
 	b.WriteString(`{"directed":true,"multigraph":false,"graph":{"name":"g"},"nodes":[`)
 	for i := range n {
-		fmt.Fprintf(&b, `{"id":%d,"cost":%d,"size":%d,"weight":%d,"memory":%d,"time":%d}`, i, 1+i%7, size, size, size, 1+i%7)
+		fmt.Fprintf(&b, `{"id":%d,"cost_cpu":%d,"cost_ram":%d}`, i, 1+i%7, size)
 		if i < n-1 {
 			b.WriteByte(',')
 		}
@@ -737,6 +743,34 @@ func (g *growth) measured(tb testing.TB, n int) cost {
 	}
 	use := c.ProcessState.SysUsage().(*syscall.Rusage)
 	return cost{time.Duration(use.Utime.Nano() + use.Stime.Nano()), use.Maxrss << 10, c.ProcessState.ExitCode(), out.Len(), errs.String()}
+}
+
+// TestHostile runs every kind of input once: it is answered or refused with one
+// line and nothing on stdout, within the memory that small files may take and
+// a time that even a busy machine keeps.
+func TestHostile(t *testing.T) {
+	for i := range growths {
+		g := &growths[i]
+		t.Run(g.name, func(t *testing.T) {
+			c := g.measured(t, g.n)
+			most := g.most
+			if most == 0 {
+				most = 500 << 20
+			}
+			if c.rss > most || c.time > 30*time.Second {
+				t.Errorf("%d took %v and %d MiB", g.n, c.time, c.rss>>20)
+			}
+			switch {
+			case c.code < 0 || c.code > 2:
+				t.Errorf("exit %d: %.500s", c.code, c.stderr)
+			case c.code == 2 && (c.stdout > 0 || strings.Count(c.stderr, "\n") != 1 || !strings.HasPrefix(c.stderr, "memplan: ")):
+				t.Errorf("exit 2 with %d bytes on stdout and %.500q", c.stdout, c.stderr)
+			}
+			if refused := c.code == 2; g.want != "" && refused != (g.want != answered) || g.want != "" && g.want != answered && !strings.Contains(c.stderr, g.want) {
+				t.Errorf("exit %d, %.300q: want %s", c.code, c.stderr, g.want)
+			}
+		})
+	}
 }
 
 // BenchmarkGrowth measures how time and memory grow: each input at a quarter,

@@ -35,18 +35,18 @@ type limitFlags struct {
 	memory  string        // as given
 }
 
-// A bounded says what --timeout means to a command.
-type bounded int
+// A limitKind says what --timeout means to a command.
+type limitKind int
 
 const (
-	boundedSearch  bounded = iota // it searches, and ends with the best it has
-	boundedRun                    // its answer is whole or none
-	boundedDevice                 // a search, and then a step that runs on a device, in memory that the plan names
-	boundedMeasure                // it measures, or watches: memory alone is bounded
+	boundedSearch  limitKind = iota // it searches, and ends with the best it has
+	boundedRun                      // its answer is whole or none
+	boundedDevice                   // a search, and then a step that runs on a device, in memory that the plan names
+	boundedMeasure                  // it measures, or watches: memory alone is bounded
 )
 
 // add defines the flags on a command.
-func (f *limitFlags) add(c *cobra.Command, kind bounded) {
+func (f *limitFlags) add(c *cobra.Command, kind limitKind) {
 	if kind != boundedMeasure {
 		c.Flags().DurationVar(&f.timeout, "timeout", 0, timeoutHelp(kind))
 		noFiles(c, "timeout")
@@ -61,7 +61,7 @@ func (f *limitFlags) add(c *cobra.Command, kind bounded) {
 	annotate(c, kind)
 }
 
-func timeoutHelp(kind bounded) string {
+func timeoutHelp(kind limitKind) string {
 	if kind == boundedRun {
 		return "limit on the run, a `DURATION` such as 30s, then exit 2; 0 for none (30m)"
 	}
@@ -71,7 +71,7 @@ func timeoutHelp(kind bounded) string {
 // boundedKey is where a command says what its limits mean.
 const boundedKey = "memplan.bounded"
 
-func annotate(c *cobra.Command, kind bounded) {
+func annotate(c *cobra.Command, kind limitKind) {
 	if c.Annotations == nil {
 		c.Annotations = map[string]string{}
 	}

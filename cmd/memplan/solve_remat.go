@@ -16,6 +16,7 @@ import (
 	"github.com/memplan/memplan/checkpointsel/remat"
 	"github.com/memplan/memplan/cmd/memplan/frontier"
 	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/graph/bounded"
 	"github.com/memplan/memplan/planner/profile"
 )
 
@@ -104,9 +105,29 @@ var verifications = []report.Format[*verification]{
 	{Name: "json", Write: func(w io.Writer, v *verification, _ report.Style) error { return report.JSON(w, v) }},
 }
 
+// maxProof bounds the size of a certificate's file, in bytes.
+const maxProof = 256 << 20
+
+// readProof reads a certificate's file.
+func readProof(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := bounded.ReadAll(f, maxProof)
+	if err == nil {
+		err = bounded.JSON(data, bounded.Decoded)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, nil
+}
+
 // verifyRemat checks a certificate: exit 1 if it does not prove what it says.
 func verifyRemat(s *streams, o *solveRematOptions, in *remat.Instance) error {
-	data, err := os.ReadFile(o.verify)
+	data, err := readProof(o.verify)
 	if err != nil {
 		return err
 	}

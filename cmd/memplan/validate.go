@@ -212,7 +212,7 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 // files finds the weights that the model has, and the arrays that the flags
 // name. The archives stay open, also with an error.
 func (o *validateOptions) files(q *validate.Question) (*arrays, error) {
-	given := &arrays{}
+	given := &arrays{memory: o.reading()}
 	var err error
 	if q.Inputs, err = given.read("input", o.inputs, false); err != nil {
 		return given, err
@@ -256,7 +256,10 @@ func some(names []string) string {
 }
 
 // arrays are the archives that flags name, open until they have been used.
-type arrays struct{ open []*validate.Archive }
+type arrays struct {
+	open   []*validate.Archive
+	memory int64 // bytes that reading one may take
+}
 
 func (a *arrays) close() {
 	for _, z := range a.open {
@@ -286,7 +289,7 @@ func (a *arrays) read(flag string, list []string, once bool) (map[string]validat
 		case !ok || name == "" || file == "":
 			return nil, fmt.Errorf("--%s %q: want NAME=FILE or FILE.npz", flag, s)
 		}
-		array, err := validate.ReadArray(file)
+		array, err := validate.ReadArray(file, a.memory)
 		if err != nil {
 			return nil, fileError("--"+flag+" "+name, file, err)
 		}
@@ -303,6 +306,7 @@ func (a *arrays) archive(file string, add func(string, validate.Reader) error) e
 	if err != nil {
 		return err
 	}
+	z.Memory = a.memory
 	a.open = append(a.open, z)
 	if len(z.Names()) == 0 {
 		return fmt.Errorf("%s: holds no arrays", file)

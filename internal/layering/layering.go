@@ -24,7 +24,7 @@ const Module = "github.com/memplan/memplan"
 // graph, the IR, comes first of its rooms, the roots of liveness,
 // checkpointsel and planner come after theirs.
 var Order = []string{
-	"graph", "graph/cudnn", "graph/program", "graph/onnx", "graph/infer", "graph/aten", "graph/lift", "graph/train",
+	"graph", "graph/bounded", "graph/cudnn", "graph/program", "graph/onnx", "graph/infer", "graph/aten", "graph/lift", "graph/train",
 	"liveness/alloc", "liveness",
 	"checkpointsel/remat", "checkpointsel",
 	"planner/profile", "planner/layout", "planner",

@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/memplan/memplan/graph/bounded"
 )
 
 // CalibrateScript is the Python program that measures a machine; what it
@@ -74,6 +76,9 @@ func ParseCalibration(data []byte) (*Calibration, error) {
 	c := &Calibration{}
 	if len(data) > maxCalibration {
 		return nil, fmt.Errorf("no calibration has more than %d bytes", maxCalibration)
+	}
+	if err := bounded.JSON(data, bounded.Decoded); err != nil {
+		return nil, err
 	}
 	if err := json.Unmarshal(data, c); err != nil {
 		return nil, fmt.Errorf("no calibration: %w", err)
