@@ -235,7 +235,7 @@ var growths = []growth{
 		return model(pb{}.msg(11, value("x", n)).msg(12, value("1")).msg(1, node("Split", []string{"x"}, seq(n, short))))
 	}},
 	{name: "fan", want: answered, n: 50_000, make: fan},
-	{name: "fan-train", n: 50_000, args: args("analyze --loss sum"), make: fan},
+	{name: "fan-train", want: answered, most: 1200 << 20, n: 50_000, args: args("analyze --loss sum"), make: fan},
 	{name: "adds-shared", n: 50_000, args: args("analyze --loss sum"), make: func(n int) []byte {
 		g, last := pb{}, "x"
 		for i := range n {
@@ -485,7 +485,7 @@ var growths = []growth{
 	{name: "yaml-comments", n: 200_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte(strings.Repeat("#a\n", n) + "models: []") }},
 	{name: "yaml-comments-between", n: 50_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("models:\n" + strings.Repeat("#a\n- x\n", n)) }},
 	{name: "yaml-tags", want: "nested more than 64 deep", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("models: " + strings.Repeat("!a ", n)) }},
-	{name: "yaml-documents", want: "more than 20000 words and signs", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte(strings.Repeat("---\na\n", n)) }},
+	{name: "yaml-documents", want: "more than 20000 words and signs", n: 60_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte(strings.Repeat("---\na\n", n)) }},
 	{name: "yaml-colons", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte(strings.Repeat("a: ", n)) }},
 	{name: "yaml-spaces", n: 500_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("a:" + strings.Repeat(" ", n) + "\n" + strings.Repeat("\n", n/2)) }},
 	{name: "yaml-ampersands", n: 100_000, ext: "yaml", args: args("check"), make: func(n int) []byte { return []byte("a: " + strings.Repeat("&a ", n)) }},
@@ -531,10 +531,10 @@ var growths = []growth{
 	{name: "npy-claims", n: 2_000_000_000, ext: "npy", args: validating("x"), make: func(n int) []byte { return npy(fmt.Sprintf("(%d,)", n)) }},
 	{name: "npy-dims", n: 20_000, ext: "npy", args: validating("x"), make: func(n int) []byte { return npy("(" + strings.Repeat("1,", n) + ")") }},
 	{name: "npz-claims", n: 2_000_000_000, ext: "npz", args: validating(""), make: func(n int) []byte { return bomb("x.npy", npy(fmt.Sprintf("(%d,)", n)), 0) }},
-	{name: "npz-bomb", n: 2_000_000_000, ext: "npz", args: validating(""), make: func(n int) []byte { return bomb("x.npy", npy(fmt.Sprintf("(%d,)", n/4)), n) }},
-	{name: "npz-other", n: 2_000_000_000, ext: "npz", args: validating(""), make: func(n int) []byte { return bomb("x.npy", npy("(4, 4)"), n) }},
-	{name: "pb-dims", n: 5_000_000, ext: "pb", args: validating("x"), make: func(n int) []byte { return pb{}.packed(1, make([]int64, n)).int(2, 1) }},
-	{name: "pb-typed", n: 5_000_000, ext: "pb", args: validating("x"), make: func(n int) []byte { return pb{}.int(1, 4, 4).int(2, 7).packed(7, make([]int64, n)) }},
+	{name: "npz-bomb", n: 200_000_000, ext: "npz", args: validating(""), make: func(n int) []byte { return bomb("x.npy", npy(fmt.Sprintf("(%d,)", n/4)), n) }},
+	{name: "npz-other", n: 200_000_000, ext: "npz", args: validating(""), make: func(n int) []byte { return bomb("x.npy", npy("(4, 4)"), n) }},
+	{name: "pb-dims", n: 2_000_000, ext: "pb", args: validating("x"), make: func(n int) []byte { return pb{}.packed(1, make([]int64, n)).int(2, 1) }},
+	{name: "pb-typed", n: 2_000_000, ext: "pb", args: validating("x"), make: func(n int) []byte { return pb{}.int(1, 4, 4).int(2, 7).packed(7, make([]int64, n)) }},
 }
 
 func relus(n int) []byte { return around(chain(pb{}, n, "Relu")) }
