@@ -30,11 +30,11 @@ type Kind struct {
 var (
 	Model        = &Kind{Name: "an ONNX file"}
 	ExternalData = &Kind{Name: "external data"}
-	Config       = &Kind{"a memplan configuration", 1 << 20}
+	Config       = &Kind{"a memplan configuration", 512 << 10}
 	Document     = &Kind{"a memplan document", 64 << 20}
 	Calibration  = &Kind{"a calibration", 1 << 20}
 	Instance     = &Kind{"an instance of a solver", 256 << 20}
-	Certificate  = &Kind{"a certificate", 1 << 30}
+	Certificate  = &Kind{"a certificate", 256 << 20}
 	Array        = &Kind{"an array", 16 << 30}
 	Archive      = &Kind{Name: "an archive of arrays"}
 )

@@ -10,8 +10,9 @@ import (
 )
 
 // Write replaces the file at a path of the user's own as a whole, or leaves it
-// as it was. It keeps the file's mode and follows links; what is no regular
-// file, such as /dev/stdout, is written to.
+// as it was. It keeps the file's mode; what is no regular file, such as
+// /dev/stdout, is written to. A link is followed to a file of its own folder
+// alone: a pull request can put a link where a workflow writes its results.
 func Write(path string, data []byte) error {
 	info, err := os.Stat(path)
 	switch {
@@ -19,9 +20,14 @@ func Write(path string, data []byte) error {
 		err = os.WriteFile(path, data, 0o644)
 	case err == nil:
 		var target string
-		if target, err = filepath.EvalSymlinks(path); err == nil {
+		if target, err = ownTarget(path); err == nil {
 			err = replaceAt(target, data, info.Mode().Perm())
 		}
+	case errors.Is(err, fs.ErrNotExist):
+		if _, e := os.Lstat(path); e == nil {
+			return fmt.Errorf("%s: is a link to a file that does not exist: remove it, or name another file", path)
+		}
+		err = replaceAt(path, data, 0o644)
 	default:
 		err = replaceAt(path, data, 0o644)
 	}
@@ -31,9 +37,39 @@ func Write(path string, data []byte) error {
 	return nil
 }
 
+// ownTarget follows a link at path to a file within the link's own folder, and
+// is an error for one that leads out of it.
+func ownTarget(path string) (string, error) {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		return path, err
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	target, err := filepath.EvalSymlinks(abs)
+	if err != nil {
+		return "", err
+	}
+	folder, err := filepath.EvalSymlinks(filepath.Dir(abs))
+	if err != nil {
+		return "", err
+	}
+	if rel, err := filepath.Rel(folder, target); err != nil || !filepath.IsLocal(rel) {
+		return "", fmt.Errorf("is a link that leads out of its folder, to %s: name that file, or remove the link", target)
+	}
+	return target, nil
+}
+
 // Create opens a file of the user's own to write to as results come; what it
 // held is lost.
 func Create(path string) (*os.File, error) {
+	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+		if path, err = ownTarget(path); err != nil {
+			return nil, named(path, err)
+		}
+	}
 	f, err := os.Create(path)
 	if err != nil {
 		return nil, named(path, err)

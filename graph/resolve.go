@@ -300,14 +300,19 @@ func (r *resolver) arrange(n *Node) {
 	if !slices.IsSortedFunc(n.Attrs, byName) {
 		slices.SortStableFunc(n.Attrs, byName)
 	}
-	for i := 0; i+1 < len(n.Attrs); {
-		if n.Attrs[i].Name != n.Attrs[i+1].Name {
-			i++
+	kept := n.Attrs[:0]
+	for i := range n.Attrs {
+		a := n.Attrs[i]
+		if last := len(kept) - 1; last < 0 || kept[last].Name != a.Name {
+			kept = append(kept, a)
 			continue
+		} else if i+1 == len(n.Attrs) || n.Attrs[i+1].Name != a.Name { // the last of them
+			r.warn("duplicate-attribute", n.Name, "%s: attribute %q is given more than once; the last counts", n.Label(), a.Name)
 		}
-		r.warn("duplicate-attribute", n.Name, "%s: attribute %q is given twice; the last counts", n.Label(), n.Attrs[i].Name)
-		n.Attrs = slices.Delete(n.Attrs, i, i+1)
+		kept[len(kept)-1] = a
 	}
+	clear(n.Attrs[len(kept):])
+	n.Attrs = kept
 	bindArgs(n.Args, n.Inputs)
 }
 
@@ -346,8 +351,17 @@ func (v *Value) declare(d DraftValue) {
 	if v.Decl.Kind == NoType && v.Kind != Captured {
 		v.Type, v.Decl = d.Type, d.Type
 	}
+	if len(v.Meta) == 0 || len(d.Meta) == 0 {
+		v.Meta = append(v.Meta, d.Meta...)
+		return
+	}
+	known := make(map[string]bool, len(v.Meta)+len(d.Meta))
+	for _, p := range v.Meta {
+		known[p.Key] = true
+	}
 	for _, p := range d.Meta {
-		if !slices.ContainsFunc(v.Meta, func(q Prop) bool { return q.Key == p.Key }) {
+		if !known[p.Key] {
+			known[p.Key] = true
 			v.Meta = append(v.Meta, p)
 		}
 	}

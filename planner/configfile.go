@@ -18,6 +18,7 @@ import (
 type ConfigFile struct {
 	Path     string // of the file itself
 	Entries  []Entry
+	Memory   int64  // bytes that reading one model may take; 0: onnx.DefaultMemory
 	Baseline string // path of the baseline, relative to the working directory like Path
 
 	door     files.Door // that what the file names goes through

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 )
 
@@ -37,7 +38,11 @@ func parseYAML(data []byte) (v yamlValue, err error) {
 			err = fmt.Errorf("1: not YAML: %v", r)
 		}
 	}()
-	f, err := parser.ParseBytes(data, 0)
+	tokens := lexer.Tokenize(string(data))
+	if err := boundYAML(tokens); err != nil {
+		return v, err
+	}
+	f, err := parser.Parse(tokens, 0)
 	if err != nil {
 		return v, positioned(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph/infer"
+	"github.com/memplan/memplan/graph/onnx"
 )
 
 // unknownDims says which of the dimensions that a configuration binds the
@@ -64,7 +65,7 @@ func (m *Model) contradiction(c *Config) error {
 // OpenFor opens a model for a question, through its door, and says what of the
 // question is not about it.
 func OpenFor(path string, c *Config) (m *Model, warnings []string, err error) {
-	if m, err = OpenFrom(c.Files, path); err != nil {
+	if m, err = OpenFrom(c.Files, path, onnx.Within(c.Memory)); err != nil {
 		return nil, nil, err
 	}
 	if err := m.contradiction(c); err != nil {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/memplan/memplan/checkpointsel/remat"
 	"github.com/memplan/memplan/files"
+	"github.com/memplan/memplan/graph/bounded"
+	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/graph/train"
 )
 
@@ -61,6 +63,9 @@ func readDocument(d files.Door, path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := bounded.JSON(data, bounded.Decoded); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
 	if err := checkVersion(data); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -72,7 +77,7 @@ func checkVersion(data []byte) error {
 	var head struct {
 		SchemaVersion *int `json:"schemaVersion"`
 	}
-	if err := json.Unmarshal(data, &head); err != nil {
+	if err := bounded.Explain(json.Unmarshal(data, &head)); err != nil {
 		return fmt.Errorf("not a JSON document: %w", err)
 	}
 	switch v := head.SchemaVersion; {
@@ -102,7 +107,7 @@ func parsePlan(data []byte) (*Plan, error) {
 		return nil, errors.New("has no selection: not a plan (make one with memplan plan)")
 	}
 	p := &Plan{}
-	if err := json.Unmarshal(data, p); err != nil {
+	if err := bounded.Decode(data, p); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -113,13 +118,13 @@ func parsePlan(data []byte) (*Plan, error) {
 // where it was when the plan was made, seen from the working directory, or
 // likewise from the plan's folder, and within one of the two unless outside is
 // set (files.OfPlan). The model must not have changed.
-func OpenPlan(path string, outside bool) (*Model, Config, error) {
+func OpenPlan(path string, outside bool, opts ...onnx.Option) (*Model, Config, error) {
 	p, err := ReadPlan(path)
 	if err != nil {
 		return nil, Config{}, err
 	}
 	door := files.OfPlan(path, outside)
-	m, err := OpenFrom(door, p.Model.Path)
+	m, err := OpenFrom(door, p.Model.Path, opts...)
 	if err != nil {
 		return nil, Config{}, fmt.Errorf("%s: its model: %w", path, err)
 	}
@@ -173,12 +178,12 @@ func parseSelection(data []byte, c *Config) error {
 		Checkpoint *json.RawMessage              `json:"checkpoint"`
 		Ops        []TorchOps                    `json:"ops"`
 	}
-	if err := json.Unmarshal(data, &d); err != nil {
+	if err := bounded.Decode(data, &d); err != nil {
 		return err
 	}
 	segs := d.Selection
 	if d.Framework != "" && d.Checkpoint != nil {
-		if err := json.Unmarshal(*d.Checkpoint, &segs); err != nil {
+		if err := bounded.Decode(*d.Checkpoint, &segs); err != nil {
 			return err
 		}
 	}

@@ -67,11 +67,13 @@ type binding struct {
 }
 
 // Open loads a model file of the user's without reading its weights.
-func Open(path string) (*Model, error) { return OpenFrom(files.Door{}, path) }
+func Open(path string, opts ...onnx.Option) (*Model, error) {
+	return OpenFrom(files.Door{}, path, opts...)
+}
 
 // OpenFrom is Open through the door of a document that names the model.
-func OpenFrom(d files.Door, name string) (*Model, error) {
-	g, err := onnx.LoadFrom(d, name)
+func OpenFrom(d files.Door, name string, opts ...onnx.Option) (*Model, error) {
+	g, err := onnx.LoadFrom(d, name, opts...)
 	if err != nil {
 		return nil, err
 	}

@@ -167,6 +167,7 @@ type Config struct {
 	LoRA       string          // adapters, as ParseLoRA reads them
 	Hold       bool            // the training loop holds the outputs during backward
 	AllocConf  string          // value of PYTORCH_ALLOC_CONF
+	Memory     int64           // bytes that reading one file may take; 0: onnx.DefaultMemory
 	Times      string          // file of measured operator times, as ReadTimes reads it
 	Checkpoint string          // one of Checkpoints; "" lets the budget decide
 	Segments   []train.Segment // explicit selection, from a Plan or a configuration

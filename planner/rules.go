@@ -206,6 +206,7 @@ func (f *ConfigFile) Check(ctx context.Context) ([]Finding, error) {
 
 // analyze answers an entry's question.
 func (f *ConfigFile) analyze(ctx context.Context, e *Entry) (*Model, *Report, error) {
+	e.Config.Memory = f.Memory
 	m, unknown, err := OpenFor(e.Path, &e.Config)
 	if err == nil && len(unknown) > 0 {
 		err = errors.New("dims: " + unknown[0])

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 
 	"github.com/memplan/memplan/files"
+	"github.com/memplan/memplan/graph/bounded"
 )
 
 // A Baseline is the document that max-increase compares with: what each model
@@ -63,7 +64,7 @@ func (f *ConfigFile) readBaseline() (*Baseline, error) {
 
 func parseBaseline(data []byte) (*Baseline, error) {
 	b := &Baseline{}
-	if err := json.Unmarshal(data, b); err != nil {
+	if err := bounded.Decode(data, b); err != nil {
 		return nil, fmt.Errorf("not a baseline: %w", err)
 	}
 	if b.Models == nil {

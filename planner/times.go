@@ -1,7 +1,6 @@
 package planner
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/bounded"
 	"github.com/memplan/memplan/graph/program"
 )
 
@@ -120,7 +120,7 @@ func parseTimes(data []byte) (*Times, error) {
 		} `json:"device"`
 		Nodes []MeasuredNode `json:"nodes"`
 	}
-	if err := json.Unmarshal(data, &d); err != nil {
+	if err := bounded.Decode(data, &d); err != nil {
 		return nil, err
 	}
 	if len(d.Nodes) == 0 {

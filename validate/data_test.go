@@ -101,14 +101,14 @@ func TestReadPB(t *testing.T) {
 		if err := os.WriteFile(file, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if a, err := ReadArray(file); err != nil || !slices.Equal(a.Values, []float32{3, 4}) {
+		if a, err := ReadArray(file, 0); err != nil || !slices.Equal(a.Values, []float32{3, 4}) {
 			t.Errorf("%s: %v, %v", name, a, err)
 		}
 	}
 	if err := os.WriteFile(file, head(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadArray(file); err == nil || !strings.Contains(err.Error(), "0 elements") {
+	if _, err := ReadArray(file, 0); err == nil || !strings.Contains(err.Error(), "0 elements") {
 		t.Errorf("no elements: %v", err)
 	}
 }
@@ -116,7 +116,7 @@ func TestReadPB(t *testing.T) {
 func FuzzReadPB(f *testing.F) {
 	f.Add([]byte{8, 2, 16, 1, 34, 8, 0, 0, 128, 63, 0, 0, 0, 64})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if a, err := readPB(data); err == nil && int64(len(a.Values)) != Elems(a.Shape) {
+		if a, err := readPB(data, arrayMemory); err == nil && int64(len(a.Values)) != Elems(a.Shape) {
 			t.Errorf("%d elements of %v", len(a.Values), a.Shape)
 		}
 	})

@@ -20,11 +20,31 @@ import (
 
 	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/bounded"
 	"github.com/memplan/memplan/graph/program"
 )
 
 // maxArray bounds the elements of a file that is read.
 const maxArray = 1 << 31
+
+// maxRank bounds the dimensions of an array: NumPy's own bound is 64.
+const maxRank = 64
+
+// arrayMemory is how many bytes of memory reading one array may take unless
+// the caller says otherwise.
+const arrayMemory int64 = 4 << 30
+
+// affordable is an error for an array that takes more than so many bytes of
+// memory: as it is stored, and as numbers. It is asked before either is made.
+func affordable(t graph.DType, shape []int64, memory int64) error {
+	if memory <= 0 {
+		memory = arrayMemory
+	}
+	if n := Elems(shape); t.Bytes(n)+4*n > memory {
+		return fmt.Errorf("an array of %v takes %d bytes to read, more than --max-memory %d", shape, t.Bytes(n)+4*n, memory)
+	}
+	return nil
+}
 
 // npyTypes are the element types of NumPy's format that are read.
 var npyTypes = map[string]graph.DType{
@@ -38,16 +58,42 @@ var (
 )
 
 // ReadNPY reads one array in NumPy's format (numpy.lib.format, version 1 to 3).
-func ReadNPY(r io.Reader) (*Array, error) {
+func ReadNPY(r io.Reader) (*Array, error) { return readNPY(r, arrayMemory) }
+
+func readNPY(r io.Reader, memory int64) (*Array, error) {
 	t, shape, _, err := npyHead(r)
 	if err != nil {
 		return nil, err
 	}
-	raw := make([]byte, t.Bytes(Elems(shape)))
-	if _, err := io.ReadFull(r, raw); err != nil {
+	if err := affordable(t, shape, memory); err != nil {
+		return nil, err
+	}
+	raw, err := exactly(r, t.Bytes(Elems(shape)))
+	if err != nil {
 		return nil, fmt.Errorf("an array of %v: %w", shape, err)
 	}
 	return decode(raw, &program.Tensor{DType: t, Shape: shape, Strides: RowMajor(shape)})
+}
+
+// exactly reads n bytes. Memory grows with what is there: a header that claims
+// more than its file has costs nothing.
+func exactly(r io.Reader, n int64) ([]byte, error) {
+	const first = 1 << 20
+	raw := make([]byte, 0, min(n, first))
+	for {
+		at := len(raw)
+		raw = raw[:cap(raw)]
+		if k, err := io.ReadFull(r, raw[at:]); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return raw[:at+k], err
+		}
+		if int64(len(raw)) == n {
+			return raw, nil
+		}
+		raw = append(make([]byte, 0, min(n, 2*int64(len(raw)))), raw...)
+	}
 }
 
 // npyHead reads what stands before the elements: their type, the shape, and
@@ -82,11 +128,11 @@ func npyHead(r io.Reader) (graph.DType, []int64, int64, error) {
 func npyHeader(text string) (graph.DType, []int64, error) {
 	descr, order, dims := npyDescr.FindStringSubmatch(text), npyOrder.FindStringSubmatch(text), npyShape.FindStringSubmatch(text)
 	if descr == nil || order == nil || dims == nil {
-		return 0, nil, fmt.Errorf("a .npy header that is not understood: %q", text)
+		return 0, nil, fmt.Errorf("a .npy header that is not understood: %.200q", text)
 	}
 	t, ok := npyTypes[descr[1]]
 	if !ok {
-		return 0, nil, fmt.Errorf("elements of NumPy's type %q: only float16, float32, float64, int32, int64, uint8 and bool are read", descr[1])
+		return 0, nil, fmt.Errorf("elements of NumPy's type %.40q: only float16, float32, float64, int32, int64, uint8 and bool are read", descr[1])
 	}
 	if order[1] == "True" {
 		return 0, nil, errors.New("columns first: save a C-contiguous array")
@@ -100,7 +146,9 @@ func npyHeader(text string) (graph.DType, []int64, error) {
 		if err != nil || n < 0 {
 			return 0, nil, fmt.Errorf("a .npy header with shape (%s)", dims[1])
 		}
-		shape = append(shape, n)
+		if shape = append(shape, n); len(shape) > maxRank {
+			return 0, nil, fmt.Errorf("a .npy header with a shape of more than %d dimensions", maxRank)
+		}
 	}
 	if n, ok := graph.Product(shape); !ok || n > maxArray {
 		return 0, nil, fmt.Errorf("an array of %v", shape)
@@ -127,10 +175,16 @@ func ReadNPZ(path string) (map[string]*Array, error) {
 
 // An Archive is an open .npz file: arrays by name, read one at a time.
 type Archive struct {
+	// Memory is how many bytes of memory reading one array may take; 0: 4 GiB.
+	Memory int64
+
 	path string
 	file *files.File
 	at   map[string]*zip.File
 }
+
+// maxEntries bounds the entries of an archive.
+const maxEntries = 1 << 20
 
 // OpenNPZ opens a .npz file, as numpy.savez or numpy.savez_compressed write it.
 // The arrays' elements are not read yet.
@@ -143,6 +197,10 @@ func OpenNPZ(path string) (*Archive, error) {
 	if err != nil {
 		file.Close()
 		return nil, fmt.Errorf("%s: not a .npz file: %w", path, err)
+	}
+	if len(z.File) > maxEntries {
+		file.Close()
+		return nil, fmt.Errorf("%s: an archive of %d entries, more than %d", path, len(z.File), maxEntries)
 	}
 	out := &Archive{path: path, file: file, at: make(map[string]*zip.File, len(z.File))}
 	for _, f := range z.File {
@@ -169,14 +227,17 @@ func (z *Archive) Check(name string) error {
 		if err != nil {
 			return err
 		}
-		return npySize(size, head, t, shape)
+		if err := npySize(size, head, t, shape); err != nil {
+			return err
+		}
+		return affordable(t, shape, z.Memory)
 	})
 }
 
 // Read reads one array.
 func (z *Archive) Read(name string) (a *Array, err error) {
 	err = z.open(name, func(r io.Reader, _ int64) error {
-		if a, err = ReadNPY(r); err == nil {
+		if a, err = readNPY(r, z.Memory); err == nil {
 			_, err = io.Copy(io.Discard, r) // at the end the checksum is looked at
 		}
 		return err
@@ -207,18 +268,21 @@ func (z *Archive) open(name string, f func(r io.Reader, size int64) error) error
 }
 
 // ReadArray reads a tensor from a .npy file or, as the ONNX project stores test
-// data, from a .pb file.
-func ReadArray(path string) (*Array, error) {
-	data, err := files.Door{}.Read(path, files.Array)
+// data, from a .pb file, in no more than so many bytes of memory; 0: 4 GiB.
+func ReadArray(path string, memory int64) (*Array, error) {
+	if memory <= 0 {
+		memory = arrayMemory
+	}
+	data, err := readWhole(path, memory/2)
 	if err != nil {
 		return nil, err
 	}
 	var a *Array
 	switch strings.ToLower(filepath.Ext(path)) {
 	case ".npy":
-		a, err = wholeNPY(data)
+		a, err = wholeNPY(data, memory)
 	case ".pb":
-		a, err = readPB(data)
+		a, err = readPB(data, memory)
 	case ".npz":
 		err = errors.New("an archive names its arrays itself: give the file alone, without NAME=")
 	default:
@@ -230,8 +294,22 @@ func ReadArray(path string) (*Array, error) {
 	return a, nil
 }
 
+// readWhole reads a file of at most so many bytes.
+func readWhole(path string, most int64) ([]byte, error) {
+	f, err := files.Door{}.Open(path, files.Array)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := bounded.ReadAll(f, most)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, nil
+}
+
 // wholeNPY reads the bytes of a .npy file, which end with the array.
-func wholeNPY(data []byte) (*Array, error) {
+func wholeNPY(data []byte, memory int64) (*Array, error) {
 	t, shape, head, err := npyHead(bytes.NewReader(data))
 	if err != nil {
 		return nil, err
@@ -239,7 +317,7 @@ func wholeNPY(data []byte) (*Array, error) {
 	if err := npySize(int64(len(data)), head, t, shape); err != nil {
 		return nil, err
 	}
-	return ReadNPY(bytes.NewReader(data))
+	return readNPY(bytes.NewReader(data), memory)
 }
 
 // npySize is an error where a file of size bytes does not hold an array after
@@ -253,7 +331,7 @@ func npySize(size, head int64, t graph.DType, shape []int64) error {
 
 // readPB reads an onnx.TensorProto (onnx.proto: dims 1, data_type 2, float_data
 // 4, int32_data 5, int64_data 7, raw_data 9, double_data 10).
-func readPB(data []byte) (*Array, error) {
+func readPB(data []byte, memory int64) (*Array, error) {
 	var shape []int64
 	var t graph.DType
 	var raw []byte
@@ -273,8 +351,14 @@ func readPB(data []byte) (*Array, error) {
 		if typ == protowire.BytesType {
 			body, _ = protowire.ConsumeBytes(v)
 		}
+		if spare := 16 * int64(len(body)); num != 9 && spare+16*int64(len(typed)) > memory { // a byte may be a number of eight, in a list that grows
+			return nil, fmt.Errorf("more than --max-memory %d to read", memory)
+		}
 		switch num {
 		case 1:
+			if len(shape)+len(body) > 10*maxRank {
+				return nil, errors.New("not an onnx.TensorProto: too many dimensions")
+			}
 			each(body, func(x uint64) { shape = append(shape, int64(x)) })
 		case 2:
 			x, _ := protowire.ConsumeVarint(body)

@@ -7,6 +7,8 @@ import (
 	"io"
 	"math/big"
 	"slices"
+
+	"github.com/memplan/memplan/graph/bounded"
 )
 
 // ReadJSON reads an instance in networkx's node-link form, as the public
@@ -24,9 +26,16 @@ import (
 // count once.
 func ReadJSON(r io.Reader) (*Instance, error) {
 	var doc jsonDoc
-	dec := json.NewDecoder(r)
+	data, err := bounded.ReadAll(r, maxJSON)
+	if err == nil {
+		err = bounded.JSON(data, bounded.Decoded)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rematerialization graph: %w", err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
-	if err := dec.Decode(&doc); err != nil {
+	if err := bounded.Explain(dec.Decode(&doc)); err != nil {
 		return nil, fmt.Errorf("rematerialization graph: %w", err)
 	}
 	if doc.Nodes == nil {
@@ -34,6 +43,9 @@ func ReadJSON(r io.Reader) (*Instance, error) {
 	}
 	return doc.instance()
 }
+
+// maxJSON bounds the size of a graph's file, in bytes.
+const maxJSON = 256 << 20
 
 type jsonDoc struct {
 	Graph struct {

@@ -48,8 +48,8 @@ func TestPublishedPeaks(t *testing.T) {
 func TestReadJSONRejects(t *testing.T) {
 	for _, tt := range []struct{ doc, want string }{
 		{``, "EOF"},
-		{`{`, "unexpected"},
-		{`[]`, "cannot unmarshal"},
+		{`{`, "ends early"},
+		{`[]`, "is a JSON array, want an object"},
 		{`{"links":[]}`, `no "nodes"`},
 		{`{"nodes":[{}]}`, "neither id nor name"},
 		{`{"nodes":[{"id":1},{"id":"1"}]}`, "also that of nodes[0]"},

@@ -41,6 +41,7 @@ asked for does not fit, it chooses the modules to checkpoint so that it does.`,
 		},
 	}
 	o.modelFlags.add(c)
+	o.limitFlags.add(c, boundedSearch)
 	o.outputFlags.add(c, report.Names(report.Analyses))
 	addTimeline(c, &o.timeline)
 	return c

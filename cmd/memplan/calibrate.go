@@ -14,6 +14,7 @@ import (
 )
 
 type calibrateOptions struct {
+	limitFlags
 	python, file string
 }
 
@@ -31,6 +32,7 @@ and 2 GiB of the card's memory, which nothing else should use meanwhile.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return run(c, s, o) },
 	}
+	o.limitFlags.add(c, boundedRun)
 	c.Flags().StringVar(&o.python, "python", "python3", "the interpreter `PROGRAM`, which has torch")
 	c.Flags().StringVarP(&o.file, "output", "o", "", "write the profile to `FILE` instead of stdout")
 	_ = c.RegisterFlagCompletionFunc("python", cobra.NoFileCompletions) // fails only for a flag that does not exist

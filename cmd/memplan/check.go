@@ -14,6 +14,7 @@ import (
 
 type checkOptions struct {
 	outputFlags
+	limitFlags
 	args    []string // the configuration, if it is named
 	outside bool
 	strict  bool
@@ -36,6 +37,7 @@ memplan help config-file describes the file.`,
 			return run(c.Context(), s, o)
 		},
 	}
+	o.limitFlags.add(c, boundedRun)
 	o.outputFlags.add(c, report.Names(report.Gates))
 	addOutside(c, &o.outside)
 	addStrict(c, &o.strict)
@@ -67,6 +69,7 @@ func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
 		return err
 	}
 	f.Strict(o.strict)
+	f.Memory = o.reading()
 	_, clear := s.progress(f.Path)
 	found, err := f.Check(ctx)
 	clear()
@@ -89,6 +92,7 @@ func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
 }
 
 type baselineOptions struct {
+	limitFlags
 	file    string
 	args    []string // the configuration, if it is named
 	outside bool
@@ -112,6 +116,7 @@ A file that is there already is replaced if it is a baseline, and else left alon
 		},
 	}
 	addStrict(c, &o.strict)
+	o.limitFlags.add(c, boundedRun)
 	c.Flags().StringVarP(&o.file, "output", "o", "", "write to `FILE` (- is stdout) instead of the configuration's baseline")
 	addOutside(c, &o.outside)
 	return c
@@ -131,6 +136,7 @@ func baselineRun(ctx context.Context, s *streams, o *baselineOptions) error {
 		return err
 	}
 	f.Strict(o.strict)
+	f.Memory = o.reading()
 	_, clear := s.progress(f.Path)
 	b, err := f.NewBaseline(ctx)
 	clear()
@@ -142,6 +148,7 @@ func baselineRun(ctx context.Context, s *streams, o *baselineOptions) error {
 		err = emit(s, &out, baselines, b)
 	} else {
 		out.file = f.Baseline
+		s.watch.disarm()
 		err = replaceBaseline(f, b)
 	}
 	if err != nil || !out.toFile() {
@@ -157,5 +164,7 @@ func replaceBaseline(f *planner.ConfigFile, b *planner.Baseline) error {
 	if err := report.JSON(&data, b); err != nil {
 		return err
 	}
+	writing.Lock()
+	defer writing.Unlock()
 	return f.ReplaceBaseline(data.Bytes())
 }

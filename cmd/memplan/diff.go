@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/planner"
 )
 
@@ -34,6 +35,7 @@ brings its own configuration; a model takes the flags.`,
 		},
 	}
 	o.modelFlags.add(c)
+	o.limitFlags.add(c, boundedSearch)
 	o.outputFlags.add(c, report.Names(report.Diffs))
 	return c
 }
@@ -48,13 +50,13 @@ func opened(s *streams, path string, cfg planner.Config) (*planner.Model, planne
 }
 
 // openPlan opens a plan's model for the plan's question, with what asked says
-// of files and warnings.
+// of files, memory and warnings.
 func (s *streams) openPlan(path string, asked *planner.Config) (*planner.Model, planner.Config, error) {
-	m, cfg, err := planner.OpenPlan(path, asked.Files.Outside)
+	m, cfg, err := planner.OpenPlan(path, asked.Files.Outside, onnx.Within(asked.Memory))
 	if err != nil {
 		return nil, cfg, err
 	}
-	cfg.Strict = asked.Strict
+	cfg.Strict, cfg.Memory = asked.Strict, asked.Memory
 	return m, cfg, s.keep(m.Files()...)
 }
 

@@ -22,9 +22,9 @@ import (
 // modelFlags are the flags of every command that looks at a model.
 type modelFlags struct {
 	graphFlags
+	limitFlags
 	vram, gpu, mode, precision, optimizer, loss, attention, runtime, checkpoint string
 	accumulate                                                                  int
-	timeout                                                                     time.Duration
 	freeze                                                                      []string
 	lora, allocConf, times                                                      string
 	hold, outside, strict                                                       bool
@@ -66,9 +66,8 @@ func (f *modelFlags) add(c *cobra.Command) {
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "what is recomputed, `HOW`: "+strings.Join(planner.Checkpoints, "|")+", or a file, a plan or a configuration; auto, and segments, which keep nothing, for PyTorch, schedule and ops for memplan's executor (what the budget asks for)")
 	fl.StringVar(&f.times, "times", "", "measured operator times, a `FILE` that validate --profile wrote: predict times and recomputation from them (the roofline)")
 	addStrict(c, &f.strict)
-	fl.DurationVar(&f.timeout, "timeout", 0, "limit on a search, a `DURATION` such as 30s (none)")
 	addOutside(c, &f.outside)
-	noFiles(c, "vram", "accumulate", "timeout", "freeze", "lora", "alloc-conf")
+	noFiles(c, "vram", "accumulate", "freeze", "lora", "alloc-conf")
 	_ = c.RegisterFlagCompletionFunc("checkpoint", completeNames(planner.Checkpoints...)) // fails only for a flag that does not exist
 }
 
@@ -114,7 +113,7 @@ func (f *graphFlags) apply(c *planner.Config) (err error) {
 // config turns the flags into a configuration.
 func (f *modelFlags) config() (planner.Config, error) {
 	c := planner.Config{Mode: f.mode, Precision: f.precision, Optimizer: f.optimizer, Loss: f.loss, GPU: f.gpu, Runtime: f.runtime, Attention: f.attention, Accumulate: f.accumulate,
-		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf, Times: f.times, Strict: f.strict, Files: files.Door{Outside: f.outside}}
+		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf, Times: f.times, Strict: f.strict, Memory: f.reading(), Files: files.Door{Outside: f.outside}}
 	err := f.apply(&c)
 	if err != nil {
 		return c, err
@@ -127,8 +126,6 @@ func (f *modelFlags) config() (planner.Config, error) {
 	switch {
 	case f.accumulate < 1:
 		return c, fmt.Errorf("--accumulate %d: want a positive integer", f.accumulate)
-	case f.timeout < 0:
-		return c, fmt.Errorf("--timeout %v: want a positive duration such as 30s", f.timeout)
 	case f.checkpoint == "" || slices.Contains(planner.Checkpoints, f.checkpoint):
 		c.Checkpoint = f.checkpoint
 		return c, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/planner/layout"
 	"github.com/memplan/memplan/planner/profile"
@@ -152,6 +153,7 @@ var opSupports = []report.Format[[]planner.OpSupport]{
 
 type listOptions struct {
 	outputFlags
+	limitFlags
 	what, model string
 	outside     bool
 }
@@ -179,6 +181,7 @@ func newListCmd(s *streams, run func(*streams, *listOptions) error) *cobra.Comma
 	}
 	c.Flags().StringVar(&o.model, "model", "", "with ops: the operators of this model `FILE`, and which of them are not supported")
 	addOutside(c, &o.outside)
+	o.limitFlags.add(c, boundedRun)
 	o.outputFlags.add(c, report.Names(listed))
 	return c
 }
@@ -188,7 +191,7 @@ func listRun(s *streams, o *listOptions) error {
 		if o.what != "ops" {
 			return errors.New("--model goes with list ops")
 		}
-		m, err := planner.OpenFrom(files.Door{Outside: o.outside}, o.model)
+		m, err := planner.OpenFrom(files.Door{Outside: o.outside}, o.model, onnx.Within(o.reading()))
 		if err != nil {
 			return err
 		}

@@ -36,7 +36,9 @@ func run(args []string, out, errw io.Writer) exitCode {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 		defer stop()
 		context.AfterFunc(ctx, stop) // a second interrupt ends the process
-		root := newRootCmd(newStreams(out, errw))
+		s := newStreams(out, errw)
+		defer s.watch.end()
+		root := newRootCmd(s)
 		root.SetArgs(args)
 		return exitFor(root.ExecuteContext(ctx), errw)
 	})

@@ -182,7 +182,7 @@ func TestWriteFile(t *testing.T) {
 // Progress appears on terminals only, late, and leaves nothing.
 func TestProgress(t *testing.T) {
 	var b bytes.Buffer
-	s := &streams{err: messages{&b}}
+	s := &streams{err: messages{&b}, watch: newWatchdog(&b)}
 	show, stop := s.progress("work")
 	stop()
 	if show != nil || b.Len() != 0 {

@@ -17,6 +17,7 @@ import (
 )
 
 type monitorOptions struct {
+	limitFlags
 	outputFlags
 	target                     monitor.Target
 	plan, csv                  string
@@ -65,6 +66,7 @@ It reads NVML in a build with CUDA, else through nvidia-smi.`,
 	_ = c.RegisterFlagCompletionFunc("plan", completeFiles(1, "json")) // fails only for a flag that does not exist
 	_ = c.RegisterFlagCompletionFunc("csv", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
 	noFiles(c, "gpu", "pid", "interval", "window", "duration")
+	o.limitFlags.add(c, boundedMeasure)
 	o.outputFlags.add(c, report.Names(report.Watches))
 	return c
 }

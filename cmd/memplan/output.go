@@ -38,6 +38,7 @@ func emit[T any](s *streams, o *outputFlags, table []report.Format[T], v T) erro
 
 // write sends a finished result to the file or to stdout.
 func (o *outputFlags) write(s *streams, data []byte) error {
+	s.watch.disarm()
 	if o.toFile() {
 		return s.writeFile(o.file, data)
 	}
@@ -50,6 +51,8 @@ func (s *streams) writeFile(path string, data []byte) error {
 	if err := s.spared(path); err != nil {
 		return err
 	}
+	writing.Lock()
+	defer writing.Unlock()
 	return files.Write(path, data)
 }
 

@@ -41,6 +41,7 @@ where every buffer of the step lies in one arena, for an executor.`,
 		},
 	}
 	o.modelFlags.add(c)
+	o.limitFlags.add(c, boundedSearch)
 	o.outputFlags.add(c, report.Names(plans))
 	return c
 }
@@ -94,6 +95,7 @@ func arrange(m *planner.Model, p *planner.Plan, cfg *planner.Config) error {
 
 type configOptions struct {
 	outputFlags
+	limitFlags
 	path, to string
 }
 
@@ -121,6 +123,7 @@ the file.`,
 		},
 	}
 	addEnum(c, c.Flags(), &o.to, "to", planner.Frameworks[0], "`FRAMEWORK`", planner.Frameworks, nil)
+	o.limitFlags.add(c, boundedRun)
 	o.outputFlags.add(c, report.Names(configs))
 	return c
 }

@@ -50,6 +50,11 @@ in CI on machines without a GPU.`,
 		if err := emptyValue(c); err != nil {
 			return err
 		}
+		l, err := limitsOf(c)
+		if err != nil {
+			return err
+		}
+		s.watch.start(l)
 		return s.spare(c, args)
 	}
 	root.SetOut(s.out)

@@ -58,6 +58,7 @@ steady step, under the same flags as analyze.`,
 		},
 	}
 	o.modelFlags.add(c)
+	o.limitFlags.add(c, boundedSearch)
 	o.outputFlags.add(c, report.Names(shows))
 	addTimeline(c, &o.timeline)
 	return c

@@ -61,9 +61,9 @@ func rematClassNames() []string {
 
 type solveRematOptions struct {
 	outputFlags
+	limitFlags
 	path, budget, class string
 	ratio               float64
-	timeout             time.Duration
 	certificate, verify string
 	frontier            bool
 	points              int
@@ -99,14 +99,14 @@ overhead and bound at budgets down to the least that is known to suffice.`,
 	c.Flags().StringVar(&o.budget, "budget", "", "memory that must suffice, `BYTES` or a size such as 12G")
 	c.Flags().Float64Var(&o.ratio, "budget-ratio", 0, "the budget as a part `R` of the memory without recomputation, such as 0.8")
 	addEnum(c, c.Flags(), &o.class, "class", rematClasses[0].name, "`CLASS` of schedules that are admitted", rematClassNames(), nil)
-	c.Flags().DurationVar(&o.timeout, "timeout", 0, "limit on the search, a `DURATION` such as 30s (none)")
+	o.limitFlags.add(c, boundedSearch)
 	c.Flags().StringVar(&o.certificate, "certificate", "", "write the proof of the bound to `FILE`")
 	c.Flags().StringVar(&o.verify, "verify", "", "check the proof in `FILE` instead of solving")
 	c.Flags().BoolVar(&o.frontier, "frontier", false, "overhead against memory, at many budgets")
 	c.Flags().Uint64Var(&o.seed, "seed", 0, "`N` that the search's random choices come from")
 	c.Flags().IntVar(&o.points, "points", 24, "`N` budgets of --frontier")
 	o.outputFlags.add(c, rematFormats())
-	noFiles(c, "budget", "budget-ratio", "timeout", "points", "seed")
+	noFiles(c, "budget", "budget-ratio", "points", "seed")
 	for _, name := range []string{"certificate", "verify"} {
 		_ = c.RegisterFlagCompletionFunc(name, completeFiles(2, "json")) // fails only for a flag that does not exist
 	}
@@ -212,9 +212,6 @@ func solveRematRun(ctx context.Context, s *streams, o *solveRematOptions) error 
 
 // wanted checks what does not depend on the instance.
 func (o *solveRematOptions) wanted() (remat.Class, error) {
-	if o.timeout < 0 {
-		return 0, fmt.Errorf("--timeout %v: want a positive duration such as 30s", o.timeout)
-	}
 	switch {
 	case o.verify != "" && (o.frontier || o.budget != "" || o.ratio != 0 || o.certificate != ""):
 		return 0, errors.New("--verify checks a proof, which says its budget: leave out --budget, --budget-ratio, --certificate and --frontier")

@@ -17,8 +17,8 @@ import (
 
 type solveLayoutOptions struct {
 	outputFlags
+	limitFlags
 	path, capacity string
-	timeout        time.Duration
 }
 
 func newSolveLayoutCmd(s *streams, run func(context.Context, *streams, *solveLayoutOptions) error) *cobra.Command {
@@ -45,9 +45,9 @@ proves that there is none, 2 if it finds neither.`,
 		},
 	}
 	c.Flags().StringVar(&o.capacity, "capacity", "", "height that must suffice, `N` or a size such as 16M (the least)")
-	c.Flags().DurationVar(&o.timeout, "timeout", 0, "limit on the search, a `DURATION` such as 30s (a fixed effort)")
+	o.limitFlags.add(c, boundedSearch)
 	o.outputFlags.add(c, report.Names(layouts))
-	noFiles(c, "capacity", "timeout")
+	noFiles(c, "capacity")
 	return c
 }
 
@@ -150,9 +150,6 @@ func (l *layoutSolution) emit(s *streams, o *solveLayoutOptions) error {
 }
 
 func (o *solveLayoutOptions) options() (opt layout.Options, err error) {
-	if o.timeout < 0 {
-		return opt, fmt.Errorf("--timeout %v: want a positive duration such as 30s", o.timeout)
-	}
 	if o.timeout > 0 { // time alone ends the search
 		opt.Effort = math.MaxInt64
 	}

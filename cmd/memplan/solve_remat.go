@@ -16,6 +16,7 @@ import (
 	"github.com/memplan/memplan/cmd/memplan/frontier"
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/files"
+	"github.com/memplan/memplan/graph/bounded"
 	"github.com/memplan/memplan/planner/profile"
 	"github.com/memplan/memplan/quote"
 )
@@ -110,7 +111,7 @@ func verifyRemat(s *streams, o *solveRematOptions, in *remat.Instance) error {
 		return err
 	}
 	c := &remat.Certificate{}
-	if err := json.Unmarshal(data, c); err != nil {
+	if err := bounded.Decode(data, c); err != nil {
 		return fmt.Errorf("%s: %w", o.verify, err)
 	}
 	v := &verification{SchemaVersion: 1, Name: in.Name, Budget: c.Budget, Infeasible: c.Infeasible}

@@ -24,6 +24,7 @@ type streams struct {
 	color          string        // auto, always, never
 	written        []string      // files that flags say to write
 	kept           []fs.FileInfo // regular files that are read, and so not written over
+	watch          *watchdog
 }
 
 // messages are what is said on stderr, whole lines, in which what came from a
@@ -42,7 +43,7 @@ const clearLine = "\r\x1b[K"
 func (m messages) redraw(text string) { fmt.Fprint(m.w, clearLine+quote.Text(text)) }
 
 func newStreams(out, errw io.Writer) *streams {
-	s := &streams{out: out, err: messages{errw}, color: "auto"}
+	s := &streams{out: out, err: messages{errw}, color: "auto", watch: newWatchdog(errw)}
 	s.width, _ = strconv.Atoi(os.Getenv("COLUMNS")) // 0 where it is no number
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		s.outTTY = true

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
-	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/files"
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/device"
@@ -70,6 +70,7 @@ has another precision, values are rounded to it when they are uploaded.`,
 		},
 	}
 	o.modelFlags.add(c)
+	o.limitFlags.add(c, boundedDevice)
 	fl := c.Flags()
 	addDevice(c, fl, &o.device)
 	fl.StringVar(&o.cap, "cap", "", "take no more than `SIZE` of the device's memory")
@@ -188,7 +189,7 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 			}
 		}
 		q.Framework, q.Arena = p.Peak.ReservedBytes, p.Arena
-		q.Model, q.Config, err = s.openPlan(o.path, &planner.Config{Files: files.Door{Outside: o.outside}})
+		q.Model, q.Config, err = s.openPlan(o.path, &planner.Config{Files: files.Door{Outside: o.outside}, Memory: o.reading()})
 		return err
 	}
 	cfg, err := o.config()
@@ -216,7 +217,7 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 // files finds the weights that the model has, and the arrays that the flags
 // name. The archives stay open, also with an error.
 func (o *validateOptions) files(q *validate.Question) (*arrays, error) {
-	given := &arrays{}
+	given := &arrays{memory: o.reading()}
 	var err error
 	if q.Inputs, err = given.read("input", o.inputs, false); err != nil {
 		return given, err
@@ -260,7 +261,10 @@ func some(names []string) string {
 }
 
 // arrays are the archives that flags name, open until they have been used.
-type arrays struct{ open []*validate.Archive }
+type arrays struct {
+	open   []*validate.Archive
+	memory int64 // bytes that reading one may take
+}
 
 func (a *arrays) close() {
 	for _, z := range a.open {
@@ -290,7 +294,7 @@ func (a *arrays) read(flag string, list []string, once bool) (map[string]validat
 		case !ok || name == "" || file == "":
 			return nil, fmt.Errorf("--%s %q: want NAME=FILE or FILE.npz", flag, s)
 		}
-		array, err := validate.ReadArray(file)
+		array, err := validate.ReadArray(file, a.memory)
 		if err != nil {
 			return nil, fileError("--"+flag+" "+name, file, err)
 		}
@@ -307,6 +311,7 @@ func (a *arrays) archive(file string, add func(string, validate.Reader) error) e
 	if err != nil {
 		return err
 	}
+	z.Memory = a.memory
 	a.open = append(a.open, z)
 	if len(z.Names()) == 0 {
 		return fmt.Errorf("%s: holds no arrays", file)

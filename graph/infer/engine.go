@@ -171,6 +171,9 @@ func (s *scope) input(id graph.ValueID) error {
 	if s.e.rebind != nil {
 		t = s.e.rebind.input(id, t)
 	}
+	if len(t.Shape) > maxRank {
+		return fmt.Errorf("input %q has rank %d", v.Name, len(t.Shape))
+	}
 	if t.Kind == graph.TensorType && t.Shape != nil {
 		shape := t.Shape
 		for i, d := range shape {
@@ -183,9 +186,6 @@ func (s *scope) input(id graph.ValueID) error {
 		}
 	}
 	v.Type = t
-	if len(t.Shape) > maxRank {
-		return fmt.Errorf("input %q has rank %d", v.Name, len(t.Shape))
-	}
 	if err := s.e.checkSize(t); err != nil {
 		return fmt.Errorf("input %q: %w", v.Name, err)
 	}

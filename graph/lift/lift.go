@@ -9,6 +9,7 @@ package lift
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -61,6 +62,9 @@ const (
 
 // Lift lifts a graph that shape inference has run on.
 func Lift(g *graph.Graph) (*Lifted, error) {
+	if err := checkWidth(g); err != nil {
+		return nil, err
+	}
 	n := 0
 	for i := range g.Nodes {
 		if g.Nodes[i].MetaValue(keyFX) != "" {
@@ -162,6 +166,9 @@ func (b *builder) fresh(name string, t graph.Type) graph.ValueID {
 func (b *builder) call(n graph.Node, class string) *graph.Node {
 	n.ID, n.Domain = int32(len(b.l.Graph.Nodes)), "aten"
 	n.Inputs = nil
+	if tooDeep(n.Module) {
+		n.Module = ""
+	}
 	collect(n.Args, &n.Inputs)
 	for _, o := range n.Outputs {
 		if o >= 0 {
@@ -246,7 +253,7 @@ func owner(n *graph.Node) (module, class string) {
 	if len(classes) >= 2 {
 		class = classes[len(classes)-2]
 	}
-	if strings.HasPrefix(module, "_empty_nn_module_stack") {
+	if strings.HasPrefix(module, "_empty_nn_module_stack") || tooDeep(module) {
 		module, class = "", ""
 	}
 	return module, class
@@ -257,7 +264,7 @@ func owner(n *graph.Node) (module, class string) {
 // included; nil when the file does not say.
 func Scopes(n *graph.Node) []string {
 	s := pyList(n.MetaValue(keyScopes))
-	if len(s) == 0 {
+	if len(s) == 0 || len(s) > maxScopes+1 || slices.ContainsFunc(s, tooDeep) {
 		return nil
 	}
 	return s[:len(s)-1]

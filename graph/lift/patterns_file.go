@@ -63,6 +63,10 @@ func namespaceOwner(s string) (module, class string) {
 // maxScopes bounds how deep modules nest; longer names are not ones of modules.
 const maxScopes = 64
 
+// tooDeep reports a name that is none of a module: what follows looks at every
+// module around a module, and would take quadratic time in its length.
+func tooDeep(module string) bool { return strings.Count(module, ".") >= maxScopes }
+
 // A scopeNames reads the modules off the node names of the TorchScript
 // exporter.
 type scopeNames struct {
@@ -85,7 +89,7 @@ func newScopeNames(g *graph.Graph) *scopeNames {
 	}
 	for i := range g.Values {
 		name := g.Values[i].Name
-		if g.Values[i].Kind != graph.Initializer || !stateName(name) || strings.Count(name, ".") >= maxScopes {
+		if g.Values[i].Kind != graph.Initializer || !stateName(name) || tooDeep(name) {
 			continue
 		}
 		for at := strings.LastIndexByte(name, '.'); at >= 0 && !s.stores[name[:at]]; at = strings.LastIndexByte(name, '.') {

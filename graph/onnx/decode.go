@@ -130,6 +130,9 @@ func (d *decoder) opset(list *[]graph.Opset, f field) error {
 			return err
 		}
 	}
+	if len(*list) >= maxOpsets {
+		return d.fail(f.off, "imports of more than %d operator sets", maxOpsets)
+	}
 	*list = append(*list, o)
 	return err
 }
@@ -243,6 +246,9 @@ func (d *decoder) valueInfo(list *[]graph.DraftValue, f field, part string) erro
 		return err
 	})
 	v.Meta = d.props.take(props)
+	if err == nil && v.Name == "" && part == "value_info" {
+		return nil // it declares nothing
+	}
 	*list = append(*list, v)
 	return within(err, part, len(*list)-1)
 }

@@ -133,12 +133,18 @@ func (d *decoder) attrValue(a *graph.Attr, bodies *[]*graph.Draft, f field) (kin
 		kind, err = graph.AttrGraph, d.body(bodies, f, "g")
 	case 7:
 		kind = graph.AttrFloats
+		if err = d.list(f); err != nil {
+			break
+		}
 		err = d.numbers(f, protowire.Fixed32Type, func(v uint64) bool {
 			a.Floats = append(a.Floats, math.Float32frombits(uint32(v)))
 			return true
 		})
 	case 8:
 		kind = graph.AttrInts
+		if err = d.list(f); err != nil {
+			break
+		}
 		err = d.numbers(f, protowire.VarintType, func(v uint64) bool {
 			a.Ints = append(a.Ints, int64(v))
 			return true

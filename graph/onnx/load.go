@@ -17,14 +17,36 @@ import (
 // hashing a file of many gigabytes takes seconds. SHA256 hashes any file.
 const maxHashed = 64 << 20
 
+// DefaultMemory is how many bytes of memory a file may take unless Within says
+// otherwise.
+const DefaultMemory int64 = 4 << 30
+
+// An Option changes how a file is read.
+type Option func(*options)
+
+type options struct{ memory int64 }
+
+// Within bounds the memory that what is built from a file takes, and what is
+// then made of it: a file that asks for more is an error. 0 stands for
+// DefaultMemory.
+func Within(bytes int64) Option {
+	return func(o *options) {
+		if bytes > 0 {
+			o.memory = bytes
+		}
+	}
+}
+
 // Load reads the model in the file at path, and small tensors from the files
 // of external data beside it, which need not exist. Model.SHA256 is set for
 // files smaller than 64 MiB.
-func Load(path string) (*graph.Graph, error) { return LoadFrom(files.Door{}, path) }
+func Load(path string, opts ...Option) (*graph.Graph, error) {
+	return LoadFrom(files.Door{}, path, opts...)
+}
 
 // LoadFrom is Load through the door of a document that names the model. External
 // data lies in the model's folder, unless the door is open to the outside.
-func LoadFrom(d files.Door, name string) (*graph.Graph, error) {
+func LoadFrom(d files.Door, name string, opts ...Option) (*graph.Graph, error) {
 	f, err := d.Open(name, files.Model)
 	if err != nil {
 		return nil, err
@@ -40,7 +62,7 @@ func LoadFrom(d files.Door, name string) (*graph.Graph, error) {
 			sum, failed = hash(f, size)
 		}
 	}()
-	g, err := Read(f, size, path)
+	g, err := Read(f, size, path, opts...)
 	<-hashed
 	if err != nil {
 		return nil, err
@@ -77,12 +99,16 @@ func hash(r io.ReaderAt, size int64) (string, error) {
 
 // Read reads a model of size bytes, without the files beside it. path names it
 // in errors and in Model.Path. Model.SHA256 is left empty.
-func Read(r io.ReaderAt, size int64, path string) (*graph.Graph, error) {
+func Read(r io.ReaderAt, size int64, path string, opts ...Option) (*graph.Graph, error) {
+	o := options{memory: DefaultMemory}
+	for _, set := range opts {
+		set(&o)
+	}
 	if size == 0 {
 		return nil, fmt.Errorf("%s: the file is empty", path)
 	}
 	m := &graph.Model{Path: path}
-	d := &decoder{reader: newReader(r, size, path), model: m, strings: map[string]string{}}
+	d := &decoder{reader: newReader(r, size, path, o.memory), model: m, strings: map[string]string{}}
 	f, err := d.decode()
 	if err == nil && f.graph == nil {
 		err = fmt.Errorf("%s: not an ONNX model: it holds no graph", path)

@@ -68,6 +68,9 @@ func (d *decoder) tensor(f field) (*graph.Tensor, []graph.Prop, error) {
 // dims reads the repeated field dims.
 func (d *decoder) dims(t *graph.Tensor, f field) error {
 	bad := false
+	if err := d.list(f); err != nil {
+		return err
+	}
 	err := d.numbers(f, protowire.VarintType, func(v uint64) bool {
 		t.Dims = append(t.Dims, int64(v))
 		bad = bad || int64(v) < 0

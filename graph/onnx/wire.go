@@ -12,6 +12,7 @@ const (
 	windowSize = 256 << 10 // bytes of the file held at once
 	maxString  = 64 << 20  // bytes of one string field
 	maxDepth   = 64        // nested graphs or types
+	maxOpsets  = 256       // operator sets that a model, or a function, imports
 )
 
 // A FormatError says where a file departs from ONNX's wire format.
@@ -68,8 +69,9 @@ type reader struct {
 }
 
 // Bytes that messages take in memory, roughly. A message may have two bytes
-// in a hostile file, so what is built from a file is bounded by its size:
-// real models take less than half of it.
+// in a hostile file, so what is built from a file is bounded by its size as
+// well as by the memory that the caller grants: real models take a tenth of
+// that, and nodes of a dozen bytes, with names of a letter, are within it.
 const (
 	costNode   = 1024
 	costAttr   = 320
@@ -80,15 +82,19 @@ const (
 	costProp   = 64
 	costString = 32
 
-	budgetBase  = 64 << 20
-	budgetRatio = 16 // times the file's size
-	budgetMost  = 2 << 30
+	costInt   = 16 // of a list: an element, and what a growing list has to spare
+	costOther = 2  // bytes that the stages behind the reader take for one of its own
+
+	budgetBase  = 96 << 20
+	budgetRatio = 96 // times the file's size
 )
 
-func newReader(src io.ReaderAt, size int64, path string) *reader {
-	budget := int64(budgetMost)
-	if size < budgetMost/budgetRatio {
-		budget = min(budgetMost, budgetBase+size*budgetRatio)
+// newReader reads a file, of which no more may be built than leaves the
+// stages behind it enough of so many bytes of memory.
+func newReader(src io.ReaderAt, size int64, path string, memory int64) *reader {
+	budget := memory / (1 + costOther)
+	if size < budget/budgetRatio {
+		budget = min(budget, budgetBase+size*budgetRatio)
 	}
 	return &reader{src: src, size: size, path: path, budget: budget, buf: make([]byte, 0, min(size, windowSize))}
 }
@@ -266,10 +272,13 @@ func (r *reader) open(f field, cost int64) error {
 // charge takes cost from the budget.
 func (r *reader) charge(f field, cost int64) error {
 	if r.budget -= cost; r.budget < 0 {
-		return r.fail(f.off, "too many nodes, values and attributes for a file of %d bytes", r.size)
+		return r.fail(f.off, "too many nodes, values and attributes for a file of %d bytes, or for --max-memory", r.size)
 	}
 	return nil
 }
+
+// list charges for the elements of a repeated number, of a byte at least.
+func (r *reader) list(f field) error { return r.charge(f, costInt*max(f.end-f.off, 1)) }
 
 // bytes returns the payload of f, valid until the next read.
 func (r *reader) bytes(f field) ([]byte, error) {

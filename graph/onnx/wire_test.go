@@ -38,7 +38,7 @@ func TestWindows(t *testing.T) {
 // decodeWith decodes through a window of size bytes, compared without NaNs.
 func decodeWith(t *testing.T, data []byte, size int) *file {
 	t.Helper()
-	r := newReader(bytes.NewReader(data), int64(len(data)), "m.onnx")
+	r := newReader(bytes.NewReader(data), int64(len(data)), "m.onnx", DefaultMemory)
 	r.buf = make([]byte, 0, size)
 	d := &decoder{reader: r, model: &graph.Model{}, strings: map[string]string{}}
 	f, err := d.decode()
@@ -60,7 +60,7 @@ func TestBudget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := newReader(bytes.NewReader(data), int64(len(data)), path)
+		r := newReader(bytes.NewReader(data), int64(len(data)), path, DefaultMemory)
 		whole := r.budget
 		d := &decoder{reader: r, model: &graph.Model{}, strings: map[string]string{}}
 		if _, err := d.decode(); err != nil {

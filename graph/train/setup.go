@@ -276,8 +276,15 @@ func (b *builder) stored(d graph.DType) graph.DType {
 	return d
 }
 
+// deepest is how many modules may stand around a tensor. A longer name is none
+// of a module's: the tree of its prefixes would take quadratic time.
+const deepest = 64
+
 // parent is the module that owns a parameter.
 func parent(name string) string {
+	if strings.Count(name, ".") > deepest {
+		return ""
+	}
 	if i := strings.LastIndexByte(name, '.'); i >= 0 {
 		return name[:i]
 	}

@@ -25,7 +25,7 @@ const Module = "github.com/memplan/memplan"
 // checkpointsel and planner come after theirs.
 var Order = []string{
 	"quote", "files",
-	"graph", "graph/cudnn", "graph/program", "graph/onnx", "graph/infer", "graph/aten", "graph/lift", "graph/train",
+	"graph", "graph/bounded", "graph/cudnn", "graph/program", "graph/onnx", "graph/infer", "graph/aten", "graph/lift", "graph/train",
 	"liveness/alloc", "liveness",
 	"checkpointsel/remat", "checkpointsel",
 	"planner/profile", "planner/layout", "planner",

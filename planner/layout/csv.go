@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/memplan/memplan/graph/bounded"
 	"github.com/memplan/memplan/quote"
 )
 
@@ -47,6 +48,10 @@ var columns = []column{
 	{[]string{"offset", "hint"}, func(*Buffer, string) error { return nil }},
 }
 
+// maxCSV bounds the size of an instance's file, in bytes: some ten million
+// buffers.
+const maxCSV = 256 << 20
+
 // maxTime bounds the times of an instance.
 const maxTime = 1 << 62
 
@@ -60,7 +65,7 @@ func number(n *int64, text string) (err error) {
 // ReadCSV reads an instance: a header line, then a buffer a line. Errors name
 // the line.
 func ReadCSV(r io.Reader) ([]Buffer, error) {
-	c := csv.NewReader(r)
+	c := csv.NewReader(bounded.Reader(r, maxCSV))
 	c.TrimLeadingSpace, c.LazyQuotes = true, true
 	head, err := c.Read()
 	if errors.Is(err, io.EOF) {

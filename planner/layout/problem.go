@@ -155,7 +155,7 @@ func (p *problem) greedy(ctx context.Context, r *Result, target int64, once bool
 			if best {
 				method = bestFit
 			}
-			off, height := p.fit(sorted, best)
+			off, height := p.fit(ctx, sorted, best)
 			p.keep(r, off, height, method+" "+string(o), first)
 			first = false
 		}
@@ -185,14 +185,25 @@ func (h *shelf) insert(off []int64, i int32) {
 // compared with those of its piece alone.
 const spans = 64
 
+// unhurried is how many buffers are placed whatever the time, in some
+// milliseconds.
+const unhurried = 4096
+
 // fit places buffers in order, each at the lowest gap that holds it, or in the
-// tightest one.
-func (p *problem) fit(sorted []int32, best bool) (off []int64, height int64) {
+// tightest one. Once ctx ends, what is left after the first some thousand lies
+// on top of all, each on the one before: a layout, though a high one.
+func (p *problem) fit(ctx context.Context, sorted []int32, best bool) (off []int64, height int64) {
 	off = make([]int64, len(p.index))
 	var all shelf
 	pieces := make([]shelf, spans)
 	piece := func(section int32) int { return int(int64(section) * spans / int64(len(p.total))) }
-	for _, i := range sorted {
+	late := false
+	for n, i := range sorted {
+		if late = late || n > 0 && n%unhurried == 0 && ctx.Err() != nil; late {
+			off[i] = height
+			height += p.size[i]
+			continue
+		}
 		from, to := piece(p.a[i]), piece(p.b[i]-1)
 		beside := all
 		if from == to {

@@ -2,12 +2,12 @@ package profile
 
 import (
 	_ "embed" // the script
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/files"
+	"github.com/memplan/memplan/graph/bounded"
 )
 
 // CalibrateScript is the Python program that measures a machine; what it
@@ -68,7 +68,7 @@ func ParseCalibration(data []byte) (*Calibration, error) {
 	if int64(len(data)) > files.Calibration.Limit {
 		return nil, fmt.Errorf("no calibration has more than %d bytes", files.Calibration.Limit)
 	}
-	if err := json.Unmarshal(data, c); err != nil {
+	if err := bounded.Decode(data, c); err != nil {
 		return nil, fmt.Errorf("no calibration: %w", err)
 	}
 	d := &c.Device

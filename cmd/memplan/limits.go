@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/memplan/memplan/graph/onnx"
+	"github.com/memplan/memplan/planner/profile"
+)
+
+// What a run takes at most unless --timeout and --max-memory say otherwise:
+// docs/adr/0012-limits.md has the reasons.
+const (
+	defaultRun    = 30 * time.Minute
+	defaultMemory = "4G"
+)
+
+// After a search has ended at --timeout, its answer must be built and written
+// within a quarter of that, or this.
+const leastGrace = 15 * time.Second
+
+// limitFlags bound what a run takes, whatever its files say.
+type limitFlags struct {
+	timeout time.Duration // of a search, and of the run; 0: see the flag
+	memory  string        // as given
+}
+
+// A limitKind says what --timeout means to a command.
+type limitKind int
+
+const (
+	boundedSearch  limitKind = iota // it searches, and ends with the best it has
+	boundedRun                      // its answer is whole or none
+	boundedDevice                   // a search, and then a step that runs on a device, in memory that the plan names
+	boundedMeasure                  // it measures, or watches: memory alone is bounded
+)
+
+// add defines the flags on a command.
+func (f *limitFlags) add(c *cobra.Command, kind limitKind) {
+	if kind != boundedMeasure {
+		c.Flags().DurationVar(&f.timeout, "timeout", 0, timeoutHelp(kind))
+		noFiles(c, "timeout")
+	}
+	memory := defaultMemory
+	help := "most memory that memplan itself may take, a `SIZE`, 0 for no limit; more is exit 2"
+	if kind == boundedDevice {
+		memory, help = "0", "most memory that memplan itself may take, a `SIZE`, the step on a processor included; more is exit 2 (no limit on the step, "+defaultMemory+" to read files)"
+	}
+	c.Flags().StringVar(&f.memory, "max-memory", memory, help)
+	noFiles(c, "max-memory")
+	annotate(c, kind)
+}
+
+func timeoutHelp(kind limitKind) string {
+	if kind == boundedRun {
+		return "limit on the run, a `DURATION` such as 30s, then exit 2; 0 for none (30m)"
+	}
+	return "limit on a search, a `DURATION` such as 30s, which then ends with the best it has; a run without an answer a quarter later, 15s at least, is exit 2; 0 for none (no limit on a search, 30m on the run)"
+}
+
+// boundedKey is where a command says what its limits mean.
+const boundedKey = "memplan.bounded"
+
+func annotate(c *cobra.Command, kind limitKind) {
+	if c.Annotations == nil {
+		c.Annotations = map[string]string{}
+	}
+	c.Annotations[boundedKey] = fmt.Sprint(int(kind))
+}
+
+// reading is how many bytes of memory what is read from one file may take.
+func (f *limitFlags) reading() int64 {
+	n, err := profile.ParseSize(f.memory)
+	if err != nil || n <= 0 {
+		return onnx.DefaultMemory
+	}
+	return n
+}
+
+// limits are what one run may take.
+type limits struct {
+	run    time.Duration // 0: no limit
+	memory int64         // bytes; 0: no limit
+	said   string        // --timeout as given, for the message
+}
+
+// limitsOf reads the flags of a command; it has no limits where it reads no
+// files.
+func limitsOf(c *cobra.Command) (l limits, err error) {
+	kind, has := c.Annotations[boundedKey]
+	if !has {
+		return l, nil
+	}
+	text, err := c.Flags().GetString("max-memory")
+	if err != nil {
+		return l, err
+	}
+	if l.memory, err = profile.ParseSize(text); err != nil {
+		return l, fmt.Errorf("--max-memory: %w", err)
+	}
+	if l.memory > 0 && l.memory < leastMemory {
+		return l, fmt.Errorf("--max-memory %s: memplan itself takes %s: want more", text, profile.FormatBytes(leastMemory))
+	}
+	if kind == fmt.Sprint(int(boundedMeasure)) {
+		return l, nil
+	}
+	d, err := c.Flags().GetDuration("timeout")
+	switch {
+	case err != nil:
+		return l, err
+	case d < 0:
+		return l, fmt.Errorf("--timeout %v: want a positive duration such as 30s", d)
+	case !c.Flags().Changed("timeout"):
+		l.run, l.said = defaultRun, defaultRun.String()
+	case kind == fmt.Sprint(int(boundedRun)) || d == 0:
+		l.run, l.said = d, d.String()
+	default:
+		l.run, l.said = d+max(d/4, leastGrace), d.String()
+		if l.run < 0 { // beyond what a duration counts
+			l.run = math.MaxInt64
+		}
+	}
+	return l, nil
+}
+
+// leastMemory is what a run takes that does nothing: tables and the runtime's
+// own.
+const leastMemory = 64 << 20
+
+// A watchdog ends the process when a run takes more than its limits. It is
+// the second line of defence: readers count what they build and refuse before
+// that.
+type watchdog struct {
+	limits
+	errw io.Writer
+	exit func(code int)
+	stop context.CancelFunc
+	done sync.WaitGroup
+	held atomic.Bool // the result is being written: too late to end without one
+}
+
+// writing is held while a file is replaced, so that the process does not end
+// in between and leave half of one.
+var writing sync.Mutex
+
+// poll is how often memory is looked at: at some gigabytes a second that new
+// memory can be touched, a run overshoots by little.
+const poll = 10 * time.Millisecond
+
+// start begins to watch. The collector works harder as the limit comes near.
+func (w *watchdog) start(l limits) {
+	w.limits = l
+	if l.memory > 0 {
+		debug.SetMemoryLimit(l.memory - l.memory/8)
+	}
+	if l.run == 0 && l.memory == 0 {
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	w.stop = stop
+	w.done.Go(func() { w.watch(ctx) })
+}
+
+// end stops watching.
+func (w *watchdog) end() {
+	if w.stop == nil {
+		return
+	}
+	w.stop()
+	w.done.Wait()
+	debug.SetMemoryLimit(math.MaxInt64)
+}
+
+// disarm is called once the result is there and is being written.
+func (w *watchdog) disarm() { w.held.Store(true) }
+
+func (w *watchdog) watch(ctx context.Context) {
+	over := make(<-chan time.Time)
+	if w.run > 0 {
+		timer := time.NewTimer(w.run)
+		defer timer.Stop()
+		over = timer.C
+	}
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-over:
+			w.give(fmt.Sprintf("no answer within --timeout %s: give it more time", w.said))
+		case <-tick.C:
+			if n := inUse(); w.memory > 0 && n > w.memory {
+				w.give(fmt.Sprintf("no answer within --max-memory %s: give it more", profile.FormatBytes(w.memory)))
+			}
+		}
+	}
+}
+
+// give ends the process with one line, unless its result is being written.
+func (w *watchdog) give(line string) {
+	writing.Lock()
+	defer writing.Unlock()
+	if w.held.Load() {
+		return
+	}
+	fmt.Fprintf(w.errw, "memplan: %s\n", line)
+	w.exit(int(exitUnknown))
+}
+
+// inUse returns the bytes of memory that the Go runtime has and has not given
+// back.
+func inUse() int64 {
+	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(samples)
+	return int64(samples[0].Value.Uint64() - samples[1].Value.Uint64())
+}
+
+func newWatchdog(errw io.Writer) *watchdog { return &watchdog{errw: errw, exit: os.Exit} }
