@@ -6,13 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ulikunitz/xz"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/liveness"
 )
@@ -130,21 +134,133 @@ func paired(got, want []life) []int {
 	return out
 }
 
+// agree counts the storages that both lists have, and those of them that go at
+// the same time: between the same two that both make.
+func agree(got, want []life) (both, exact int) {
+	pairs := paired(got, want)
+	before, after := make([]int, len(got)+1), make([]int, len(got)+1) // of want, around the k-th of got
+	after[len(got)] = len(want)
+	for i := range got {
+		before[i+1] = before[i]
+		if pairs[i] >= 0 {
+			before[i+1] = pairs[i] + 1
+		}
+	}
+	for i := len(got) - 1; i >= 0; i-- {
+		after[i] = after[i+1]
+		if pairs[i] >= 0 {
+			after[i] = pairs[i]
+		}
+	}
+	for i, j := range pairs {
+		if j < 0 {
+			continue
+		}
+		both++
+		gone, is := got[i].gone, want[j].gone
+		if gone < 0 {
+			gone = len(got)
+		}
+		if is < 0 {
+			is = len(want)
+		}
+		if before[gone] <= is && is <= after[gone] {
+			exact++
+		}
+	}
+	return both, exact
+}
+
+// peakOf is the most bytes that live at once.
 func peakOf(list []life) int64 {
+	goes := make([][]int64, len(list)+1)
+	for _, l := range list {
+		if l.gone >= 0 {
+			goes[l.gone] = append(goes[l.gone], l.bytes)
+		}
+	}
 	var now, most int64
-	for k := range list {
-		now += list[k].bytes
+	for k, l := range list {
+		now += l.bytes
 		most = max(most, now)
-		for i := range list[:k+1] {
-			if list[i].gone == k+1 {
-				now -= list[i].bytes
-			}
+		for _, b := range goes[k+1] {
+			now -= b
 		}
 	}
 	return most
 }
 
-func eachPacked(t *testing.T, path string, do func(name string, model, truth []byte)) {
+// A tallyOfLives adds up what models of one kind show.
+type tallyOfLives struct {
+	models, near, both, exact int
+	errs                      []float64
+}
+
+func (s *tallyOfLives) add(got, want []life) {
+	both, exact := agree(got, want)
+	e := relative(peakOf(got), peakOf(want))
+	s.models++
+	s.both += both
+	s.exact += exact
+	s.errs = append(s.errs, e)
+	if math.Abs(e) <= 0.01 {
+		s.near++
+	}
+}
+
+// TestLines compares when storages of an inference go with PyTorch's own run of
+// the model (scripts/lines_oracle.py), of files that hold their source lines
+// and of the same without. The models are plain code in many habits
+// (scripts/lines_styles.py), and some of libraries; where both make the same
+// storage, it has to go between the same two others.
+func TestLines(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing here runs side by side")
+	}
+	sums := map[string]*tallyOfLives{}
+	eachPacked(t, filepath.Join("testdata", "lines.tar.xz"), func(w *lives, path string) {
+		kind := "libraries"
+		if strings.HasPrefix(w.Name, "style/") {
+			kind = "styles"
+		}
+		for _, how := range []string{"lines", "stripped"} {
+			m, err := Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if how == "stripped" {
+				for i := range m.g.Nodes {
+					n := &m.g.Nodes[i]
+					n.Meta = slices.DeleteFunc(slices.Clone(n.Meta), func(p graph.Prop) bool { return p.Key == "pkg.torch.onnx.stack_trace" })
+				}
+			}
+			s := sums[kind+" "+how]
+			if s == nil {
+				s = &tallyOfLives{}
+				sums[kind+" "+how] = s
+			}
+			got, want := predictedLives(t, m, w.Batch), w.list()
+			s.add(got, want)
+			both, exact := agree(got, want)
+			t.Logf("%-26s %-8s %4d of %4d exact, peak %+6.2f%%", w.Name, how, exact, both, 100*s.errs[len(s.errs)-1])
+		}
+	})
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		s := sums[name]
+		med, p95, worst := summary(s.errs)
+		t.Logf("%s: %d models, %d of %d storages exact (%.1f%%); peaks of %d within 1%%, median %.2f%%, 95%% of them %.1f%%, worst %.1f%%",
+			name, s.models, s.exact, s.both, 100*float64(s.exact)/float64(s.both), s.near, 100*med, 100*p95, 100*worst)
+	}
+	for name, least := range map[string]struct{ models, exact, near int }{"styles lines": {24, 94, 80}, "libraries lines": {22, 94, 75}} {
+		s := sums[name]
+		if s == nil || s.models < least.models || 100*s.exact < least.exact*s.both || 100*s.near < least.near*s.models {
+			t.Errorf("%s: it got worse: want %d models, %d%% exact, %d%% of peaks within 1%%", name, least.models, least.exact, least.near)
+		}
+	}
+}
+
+// eachPacked opens the models of an archive, each with what PyTorch did.
+func eachPacked(t *testing.T, path string, do func(w *lives, path string)) {
 	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
@@ -155,7 +271,7 @@ func eachPacked(t *testing.T, path string, do func(name string, model, truth []b
 	if err != nil {
 		t.Fatal(err)
 	}
-	truths := map[string][]byte{}
+	truths := map[string]*lives{}
 	for r := tar.NewReader(z); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -168,98 +284,17 @@ func eachPacked(t *testing.T, path string, do func(name string, model, truth []b
 		if err != nil {
 			t.Fatal(err)
 		}
-		if name, ok := strings.CutSuffix(h.Name, ".json"); ok {
-			truths[name] = data
-		} else if name, ok := strings.CutSuffix(h.Name, ".onnx"); ok {
-			do(name, data, truths[name])
-		}
-	}
-}
-
-func TestLinesDev(t *testing.T) {
-	dir := os.Getenv("LINES_DIR")
-	if dir == "" {
-		t.Skip()
-	}
-	pat := os.Getenv("LINES_PAT")
-	files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
-	var exactAll, nAll, matchedPeak int
-	var errs []float64
-	for _, p := range files {
-		if pat != "" && !strings.Contains(p, pat) {
+		if name, ok := strings.CutSuffix(h.Name, ".json"); ok { // it comes before the model
+			truths[name] = &lives{}
+			if err := json.Unmarshal(data, truths[name]); err != nil {
+				t.Fatal(err)
+			}
 			continue
 		}
-		base := strings.TrimSuffix(p, ".json")
-		var w lives
-		if err := json.Unmarshal(readFile(t, p), &w); err != nil {
+		model := filepath.Join(t.TempDir(), "m.onnx")
+		if err := os.WriteFile(model, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := os.Stat(base + ".onnx"); err != nil {
-			continue
-		}
-		m, err := Open(base + ".onnx")
-		if err != nil {
-			t.Logf("%s: %v", w.Name, err)
-			continue
-		}
-		got, want := predictedLives(t, m, w.Batch), w.list()
-		pairs := paired(got, want)
-		ok := func(gone, is int) bool { // between the same two that both have made
-			lo, hi := 0, len(want)
-			if gone < 0 {
-				gone = len(got)
-			}
-			if is < 0 {
-				is = len(want)
-			}
-			for i := gone - 1; i >= 0; i-- {
-				if pairs[i] >= 0 {
-					lo = pairs[i] + 1
-					break
-				}
-			}
-			for i := gone; i < len(got); i++ {
-				if pairs[i] >= 0 {
-					hi = pairs[i]
-					break
-				}
-			}
-			return lo <= is && is <= hi
-		}
-		exact, found := 0, 0
-		for i, g := range got {
-			j := pairs[i]
-			if j >= 0 {
-				found++
-			}
-			if j >= 0 && ok(g.gone, want[j].gone) {
-				exact++
-			} else if pat != "" {
-				if j < 0 {
-					t.Logf("  %3d %9d %-40s unpaired %d", i, g.bytes, g.op, g.gone)
-				} else {
-					t.Logf("  %3d %9d %-40s gone %d, %d is %d %s", i, g.bytes, g.op, g.gone, j, want[j].gone, want[j].op)
-				}
-			}
-		}
-		if pat != "" {
-			for _, g := range got {
-				t.Log(g)
-			}
-			for _, g := range want {
-				t.Log("want", g)
-			}
-		}
-		e := relative(peakOf(got), peakOf(want))
-		errs = append(errs, e)
-		if e < 0.01 && e > -0.01 {
-			matchedPeak++
-		}
-		n := found
-		exactAll += exact
-		nAll += n
-		t.Logf("%-36s %4d of %4d exact %5.1f%%  peak %+6.2f%% unpaired %d %d", w.Name, exact, n, 100*float64(exact)/float64(n), 100*e, len(got)-found, len(want)-found)
+		do(truths[strings.TrimSuffix(h.Name, ".onnx")], model)
 	}
-	med, p95, worst := summary(errs)
-	t.Logf("TOTAL %d models, %d of %d = %.1f%%; peaks within 1%%: %d, median %.2f%% p95 %.1f%% worst %.1f%%", len(errs), exactAll, nAll, 100*float64(exactAll)/float64(nAll), matchedPeak, 100*med, 100*p95, 100*worst)
 }

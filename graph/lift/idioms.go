@@ -262,11 +262,21 @@ var savesResult = []string{"relu", "sigmoid", "tanh", "softmax", "exp", "sqrt"}
 func inPlaceAdd(r *rewriter, i int) bool {
 	n := r.node(i)
 	p := r.producer(argAt(n, 0, "self"))
-	if opName(n) != "add" || p == nil || slices.Contains(savesResult, opName(p)) || !slices.Contains(addsInPlace, r.l.Classes[i]) && !r.addsTo(i) {
+	if opName(n) != "add" || p == nil || slices.Contains(savesResult, opName(p)) || sums(n) || !slices.Contains(addsInPlace, r.l.Classes[i]) && !r.addsTo(i) {
 		return false
 	}
 	r.l.InPlace[i] = true
 	return true
+}
+
+// sums tells whether the source line of a call has a sum and no "+=".
+func sums(n *graph.Node) bool {
+	lines := Lines(n)
+	if len(lines) == 0 {
+		return false
+	}
+	text := lines[len(lines)-1].Text
+	return strings.Contains(text, " + ") && !strings.Contains(text, "+=")
 }
 
 // addsTo tells whether the source line of a call is "x += y", and the call the

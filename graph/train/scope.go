@@ -235,7 +235,7 @@ func probabilities(g *graph.Graph, id graph.ValueID) bool {
 		switch op, _, _ := strings.Cut(n.Op, "."); op {
 		case "softmax", "_softmax", "_safe_softmax":
 			return true
-		case "dropout", "native_dropout", "type_as", "to", "_to_copy", "view", "expand", "reshape", "where":
+		case "dropout", "native_dropout", "clone", "identity", "type_as", "to", "_to_copy", "view", "expand", "reshape", "where":
 		default:
 			return false
 		}
