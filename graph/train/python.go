@@ -257,7 +257,7 @@ func readStatement(text string, tokens []pyToken, depth int) statement {
 		s.list = true
 	}
 	for _, t := range value {
-		if t.kind == pyOp && t.text == "," && t.depth == depth {
+		if t.kind == pyOp && t.text == "," && t.depth == depth && !s.inner {
 			s.list = true
 		}
 	}
@@ -370,10 +370,10 @@ func (s *statement) name(tokens []pyToken, i int, bound map[string]bool) {
 		return j >= 0 && j < len(tokens) && tokens[j].kind == pyOp && tokens[j].text == text
 	}
 	if is(i-1, ".") {
-		if i == 1 { // a method on what stands above
+		if i == 1 || tokens[i-2].kind == pyOp { // a method on an expression, or on what stands above
 			s.called(tokens, i, ".")
 		}
-		return // its path has been read
+		return // else its path has been read
 	}
 	if is(i+1, "=") && tokens[i].depth > tokens[0].depth { // an argument by name
 		return
@@ -393,11 +393,10 @@ func (s *statement) name(tokens []pyToken, i int, bound map[string]bool) {
 			s.calls = append(s.calls, callee{path: path, item: true})
 		}
 	}
-	s.chain(tokens, j)
 	if bound[name] || name == "self" || is(j, "(") && !method || library(name) {
 		return
 	}
-	r := read{name: name, element: is(i+1, "[") || is(i-1, "*") || i > 0 && tokens[i-1].text == "in"}
+	r := read{name: name, element: is(i+1, "[") || is(i-1, "*") && (i < 2 || tokens[i-2].kind == pyOp && !closing(tokens[i-2].text)) || i > 0 && tokens[i-1].text == "in"}
 	if method && is(j, "(") && strings.HasPrefix(path, name+".pop") && path[len(name)+1:] != "" {
 		r.element, r.pop = true, true
 	}
@@ -422,17 +421,6 @@ func library(name string) bool {
 		return true
 	}
 	return false
-}
-
-// chain notes the methods called one after another on what ends before token j.
-func (s *statement) chain(tokens []pyToken, j int) {
-	for j < len(tokens) && tokens[j].kind == pyOp && (tokens[j].text == "(" || tokens[j].text == "[") {
-		j = skipBrackets(tokens, j)
-		if j+1 < len(tokens) && tokens[j].text == "." && tokens[j+1].kind == pyName {
-			s.called(tokens, j+1, ".")
-			j += 2
-		}
-	}
 }
 
 // called notes a method on an expression, if it is called.

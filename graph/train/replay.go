@@ -125,9 +125,9 @@ func (r *replay) reads(e *execution) {
 				b.ids = slices.DeleteFunc(b.ids, func(id graph.ValueID) bool { return explained[id] })
 			}
 		}
-		if b != nil && !hit && !b.container && !n.element && len(b.ids) > 0 && len(e.items) > 0 && !e.s.loops && !e.hidden {
+		if b != nil && !hit && !n.element && len(b.ids) > 0 && !e.s.loops && !e.hidden {
 			r.drop(b, r.when(e, b, graph.NoValue)) // it was given another value meanwhile
-			b.ids = nil
+			b.ids, b.container = nil, false
 		}
 		if !hit || b.container || n.element {
 			open = append(open, n)

@@ -2,7 +2,6 @@ package train
 
 import (
 	"cmp"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,8 +11,9 @@ import (
 )
 
 // Python keeps a tensor alive for as long as a variable names it, which is
-// often longer than the graph reads it. The exported graph has no variables,
-// but the module tree bounds them:
+// often longer than the graph reads it. The exported graph has no variables.
+// Source lines in the file say how long they live (source.go); where there are
+// none, or a line leaves it open, the module tree bounds them:
 //
 //   - what a module is called with stays alive until the call returns: the
 //     caller's variable and the callee's parameter name it;
@@ -91,9 +91,7 @@ func (h holder) values() [][]graph.ValueID {
 func variableHolds(l *lift.Lifted, modules []lift.Module, training bool) (holder, Variables) {
 	holds := holder{after: make([][]held, len(l.Graph.Nodes))}
 	var vars Variables
-	if dev := os.Getenv("MEMPLAN_VARS"); dev != "table" && dev != "none" {
-		holds.settled, vars = sourceHolds(l, modules, holds)
-	}
+	holds.settled, vars = sourceHolds(l, modules, holds)
 	scopeHolds(l, modules, holds)
 	if !training {
 		skips(l, modules, holds)
@@ -124,9 +122,6 @@ func scopeHolds(l *lift.Lifted, modules []lift.Module, holds holder) {
 				holds.guess(at, id, frame, local)
 			}
 		}
-	}
-	if dev := os.Getenv("MEMPLAN_VARS"); dev == "lines" || dev == "none" {
-		return
 	}
 	frameHolds(g, modules, holds)
 	windowHolds(g, modules, holds)
