@@ -133,9 +133,10 @@ func (r *replay) reads(e *execution) {
 			open = append(open, n)
 		}
 	}
+	hidden := e.s.open // it has arguments on lines that no call stands in
 	var left []graph.ValueID
 	for _, id := range values {
-		if !explained[id] {
+		if !explained[id] && !(hidden && r.bound(id)) {
 			left = append(left, id)
 		}
 	}
@@ -143,6 +144,16 @@ func (r *replay) reads(e *execution) {
 		return
 	}
 	r.infer(e, left, open)
+}
+
+// bound tells whether a variable names a value.
+func (r *replay) bound(id graph.ValueID) bool {
+	for _, name := range r.order {
+		if slices.Contains(r.names[name].ids, id) {
+			return true
+		}
+	}
+	return false
 }
 
 // readNames lists the variables that the lines of an execution read.
@@ -261,6 +272,9 @@ func (r *replay) drop(b *binding, at int) {
 }
 
 func (r *replay) hold(at int, id graph.ValueID, how release) {
+	if id < 0 {
+		return
+	}
 	if def := int(r.g.Values[id].Def); def >= r.first && def <= at && at >= 0 {
 		r.holds.add(at, id, r.depth, how)
 	}
