@@ -283,8 +283,8 @@ models were compared, these included, and what PyTorch's code, autograd and allo
 reserved memory these are no unseen models any more.
 
 %s
-Inference runs without saved tensors, so that what Python variables keep alive decides the peak. The file does not show variables; for the
-modules of torchvision, timm, transformers and diffusers memplan knows the code (` + "`graph/train/frames.txt`, which `scripts/frames.py` reads from it" + `).
+Inference runs without saved tensors, so that what Python variables keep alive decides the peak. Files with the exporter's
+source lines show it (` + "`planner/testdata/lines.tar.xz`" + `); these here are stripped of them, and memplan knows the code of torchvision, timm, transformers and diffusers (` + "`graph/train/frames.txt`, which `scripts/frames.py` reads from it" + `).
 
 ## Options
 

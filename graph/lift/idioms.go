@@ -22,7 +22,7 @@ var idioms = []idiom{
 	{"promotion", "the exporter inserts casts and scalar tensors where PyTorch promotes types by itself", promotion},
 	{"dropout-off", "a Dropout with p = 0 returns its input; the export shows a clone", dropoutOff},
 	{"in-place-activation", "activations of torchvision models, and those after a batch normalisation, update in place", inPlaceActivation},
-	{"in-place-add", "residual blocks written with +=", inPlaceAdd},
+	{"in-place-add", "residual blocks written with +=, and what the source lines show", inPlaceAdd},
 	{"in-place-noise", "stochastic depth draws and scales its noise in place", inPlaceNoise},
 	{"frozen-positions", "tables of sinusoids are parameters that require no gradient", frozenPositions},
 	{"weight-norm", "the fused weight normalisation is decomposed", weightNorm},
@@ -180,11 +180,22 @@ func inPlaceActivation(r *rewriter, i int) bool {
 		return false
 	}
 	p := r.producer(&n.Args[0])
-	if p == nil || !overwritable(p) {
+	if p == nil || !overwritable(p) || plainly(n) {
 		return false
 	}
 	r.l.InPlace[i] = overwrites(r, n, p)
 	return r.l.InPlace[i]
+}
+
+// plainly tells whether the source line of an activation calls the function
+// that makes a new tensor: "F.relu(x)".
+func plainly(n *graph.Node) bool {
+	lines := Lines(n)
+	if len(lines) == 0 {
+		return false
+	}
+	text := lines[len(lines)-1].Text
+	return strings.Contains(text, opName(n)+"(") && !strings.Contains(text, "inplace") && strings.Count(text, "(") == strings.Count(text, ")")
 }
 
 // overwrites tells whether the code of the class that owns an activation asks
@@ -251,11 +262,33 @@ var savesResult = []string{"relu", "sigmoid", "tanh", "softmax", "exp", "sqrt"}
 func inPlaceAdd(r *rewriter, i int) bool {
 	n := r.node(i)
 	p := r.producer(argAt(n, 0, "self"))
-	if opName(n) != "add" || !slices.Contains(addsInPlace, r.l.Classes[i]) || p == nil || slices.Contains(savesResult, opName(p)) {
+	if opName(n) != "add" || p == nil || slices.Contains(savesResult, opName(p)) || sums(n) || !slices.Contains(addsInPlace, r.l.Classes[i]) && !r.addsTo(i) {
 		return false
 	}
 	r.l.InPlace[i] = true
 	return true
+}
+
+// sums tells whether the source line of a call has a sum and no "+=".
+func sums(n *graph.Node) bool {
+	lines := Lines(n)
+	if len(lines) == 0 {
+		return false
+	}
+	text := lines[len(lines)-1].Text
+	return strings.Contains(text, " + ") && !strings.Contains(text, "+=")
+}
+
+// addsTo tells whether the source line of a call is "x += y", and the call the
+// last of it.
+func (r *rewriter) addsTo(i int) bool {
+	trace := r.node(i).MetaValue(keyLines)
+	lines := Lines(r.node(i))
+	if len(lines) == 0 || i+1 < len(r.l.Graph.Nodes) && r.node(i+1).MetaValue(keyLines) == trace {
+		return false
+	}
+	target, value, ok := strings.Cut(lines[len(lines)-1].Text, " += ")
+	return ok && !strings.ContainsAny(target, " .([,") && !strings.HasPrefix(value, "[")
 }
 
 func inPlaceNoise(r *rewriter, i int) bool {

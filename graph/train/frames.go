@@ -80,7 +80,7 @@ func windowHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 			for i := span.First; i < last; i++ {
 				n := &g.Nodes[i]
 				if n.Op == "linear.default" && n.Module == m.Name && g.Values[n.Inputs[0]].Def >= 0 {
-					holds.add(last, n.Inputs[0], depth(m.Name), local)
+					holds.guess(last, n.Inputs[0], depth(m.Name), local)
 				}
 			}
 		}
@@ -152,7 +152,7 @@ func (v *named) hold(g *graph.Graph, m *lift.Module, span lift.Span, holds holde
 	}
 	for _, i := range calls {
 		if i < at {
-			holds.add(at, g.Nodes[i].Outputs[0], depth(m.Name), how)
+			holds.guess(at, g.Nodes[i].Outputs[0], depth(m.Name), how)
 		}
 	}
 }
@@ -205,7 +205,7 @@ func parts(g *graph.Graph, i int, ends func(i, d int) int, holds holder) {
 		n := &g.Nodes[j]
 		if n.Op == "cat.default" && n.Module == module && slices.Contains(n.Inputs, g.Nodes[i].Outputs[0]) {
 			for _, id := range n.Inputs {
-				holds.add(end, id, depth(module), local)
+				holds.guess(end, id, depth(module), local)
 			}
 			return
 		}
@@ -281,7 +281,7 @@ func (f *frame) hold(variable string, holds holder) {
 				id = f.copied(id)
 			}
 			if e.read == 0 || f.lastRead(id) <= e.read {
-				holds.add(e.at, id, f.depth, e.how)
+				holds.guess(e.at, id, f.depth, e.how)
 			}
 		}
 	}
@@ -415,7 +415,7 @@ func (f *frame) reader(r childRun) int {
 func (f *frame) holdScores(holds holder) {
 	for i := f.span.First; i < f.span.Last; i++ {
 		if n := &f.g.Nodes[i]; n.Module == f.name && strings.HasPrefix(n.Op, "softmax.") && f.g.Values[n.Inputs[0]].Def >= 0 {
-			holds.add(f.span.Last, n.Inputs[0], f.depth, local)
+			holds.guess(f.span.Last, n.Inputs[0], f.depth, local)
 		}
 	}
 }

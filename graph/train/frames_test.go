@@ -85,7 +85,7 @@ func TestFrameHolds(t *testing.T) {
 	y := call("h.0.ln_2", sum)
 	z := call("h.0.mlp", y)
 	call("h.0", sum, z)
-	kept := make(holder, len(g.Nodes))
+	kept := holder{after: make([][]held, len(g.Nodes))}
 	frameHolds(g, l.Modules(), kept)
 	holds := kept.values()
 	if end := holds[5]; !slices.Contains(end, a) || !slices.Contains(end, z) || slices.Contains(end, x) {

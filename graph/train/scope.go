@@ -11,8 +11,9 @@ import (
 )
 
 // Python keeps a tensor alive for as long as a variable names it, which is
-// often longer than the graph reads it. The exported graph has no variables,
-// but the module tree bounds them:
+// often longer than the graph reads it. The exported graph has no variables.
+// Source lines in the file say how long they live (source.go); where there are
+// none, or a line leaves it open, the module tree bounds them:
 //
 //   - what a module is called with stays alive until the call returns: the
 //     caller's variable and the callee's parameter name it;
@@ -27,7 +28,10 @@ import (
 //     computed it returns (see skips).
 
 // A holder collects the values that are let go after each call.
-type holder [][]held
+type holder struct {
+	after   [][]held
+	settled map[settled]bool // nil: rules say it
+}
 
 // held is a value and the variable that lets it go: the innermost frames return
 // first, and a variable is given another value before its frame returns.
@@ -51,19 +55,26 @@ const (
 
 // add notes that a variable of a frame lets a value go after a call.
 func (h holder) add(at int, id graph.ValueID, depth int, how release) {
-	for _, v := range h[at] {
+	for _, v := range h.after[at] {
 		if v.id == id && v.depth == depth {
 			return
 		}
 	}
-	h[at] = append(h[at], held{id, depth, how})
+	h.after[at] = append(h.after[at], held{id, depth, how})
+}
+
+// guess adds what a rule says of a variable, unless source lines tell better.
+func (h holder) guess(at int, id graph.ValueID, depth int, how release) {
+	if !h.settled[settled{id, depth}] {
+		h.add(at, id, depth, how)
+	}
 }
 
 // values lists what is let go after each call, in the order that it goes: with
 // the last of the variables that name it.
 func (h holder) values() [][]graph.ValueID {
-	out := make([][]graph.ValueID, len(h))
-	for at, list := range h {
+	out := make([][]graph.ValueID, len(h.after))
+	for at, list := range h.after {
 		slices.SortStableFunc(list, func(a, b held) int { return cmp.Or(b.depth-a.depth, int(b.how-a.how)) })
 		for i, v := range list {
 			if !slices.ContainsFunc(list[i+1:], func(w held) bool { return w.id == v.id }) {
@@ -74,11 +85,23 @@ func (h holder) values() [][]graph.ValueID {
 	return out
 }
 
-// scopeHolds notes, for every call, the values that are let go after it and not
-// earlier.
-func scopeHolds(l *lift.Lifted, modules []lift.Module) holder {
+// variableHolds notes, for every call, the values that variables let go after
+// it and not earlier: as the source lines in the file say, and by rules where
+// they do not.
+func variableHolds(l *lift.Lifted, modules []lift.Module, training bool) (holder, Variables) {
+	holds := holder{after: make([][]held, len(l.Graph.Nodes))}
+	var vars Variables
+	holds.settled, vars = sourceHolds(l, modules, holds)
+	scopeHolds(l, modules, holds)
+	if !training {
+		skips(l, modules, holds)
+	}
+	return holds, vars
+}
+
+// scopeHolds adds what follows from the module tree and the classes.
+func scopeHolds(l *lift.Lifted, modules []lift.Module, holds holder) {
 	g := l.Graph
-	holds := make(holder, len(g.Nodes))
 	ends, inner := callEnds(g), callees(modules)
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
@@ -96,7 +119,7 @@ func scopeHolds(l *lift.Lifted, modules []lift.Module) holder {
 					frame = blockDepth(n.Module)
 					at = untilAgain(g, at, ends(i, frame))
 				}
-				holds.add(at, id, frame, local)
+				holds.guess(at, id, frame, local)
 			}
 		}
 	}
@@ -104,7 +127,6 @@ func scopeHolds(l *lift.Lifted, modules []lift.Module) holder {
 	windowHolds(g, modules, holds)
 	rotaryHolds(g, modules, ends, holds)
 	localHolds(g, modules, holds)
-	return holds
 }
 
 // A skip is a value that a frame calls a module with and reads again after
@@ -185,7 +207,7 @@ func skips(l *lift.Lifted, modules []lift.Module, holds holder) {
 			if at < f.end {
 				how = store
 			}
-			holds.add(at, s.id, f.depth, how)
+			holds.guess(at, s.id, f.depth, how)
 		}
 	}
 }
@@ -208,7 +230,7 @@ func probabilities(g *graph.Graph, id graph.ValueID) bool {
 		switch op, _, _ := strings.Cut(n.Op, "."); op {
 		case "softmax", "_softmax", "_safe_softmax":
 			return true
-		case "dropout", "native_dropout", "type_as", "to", "_to_copy", "view", "expand", "reshape", "where":
+		case "dropout", "native_dropout", "clone", "identity", "type_as", "to", "_to_copy", "view", "expand", "reshape", "where":
 		default:
 			return false
 		}

@@ -112,6 +112,8 @@ type Build struct {
 	// (first) forward pass.
 	Outputs []Output
 	Forward int32
+	// Variables says how long Python's variables were found to keep tensors.
+	Variables Variables
 }
 
 // An Output is a tensor that the model returns, as its file calls it.
@@ -127,10 +129,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	b := &builder{l: l, modules: l.Modules(), opt: opt, e: aten.New(opt.Config), env: make([]*aten.Tensor, len(l.Graph.Values))}
 	b.e.P.Train = opt.Train
 	b.e.P.Warnings = slices.Concat(l.Warnings, opt.Warnings)
-	holds := scopeHolds(l, b.modules)
-	if !opt.Train {
-		skips(l, b.modules, holds)
-	}
+	holds, vars := variableHolds(l, b.modules, opt.Train)
 	b.holds = holds.values()
 	if err := b.segments(); err != nil {
 		return nil, err
@@ -144,7 +143,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	if err := b.run(); err != nil {
 		return nil, err
 	}
-	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward}, nil
+	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars}, nil
 }
 
 // run appends the step, or the inference.

@@ -1,0 +1,442 @@
+package train
+
+import "strings"
+
+// A statement is what one line of Python tells about variables. The exporter
+// writes the line that a call stands in, which may be a part of a statement
+// over several lines.
+type statement struct {
+	targets []target // what is given a value, in order; of a = b = c those of both
+	chained bool     // more than one "="
+	augment bool     // += and its like
+	returns bool
+	adds    string   // variable of a list or dict that a method adds to: "feats" of feats.append(x)
+	reads   []read   // variables whose values it reads, in order
+	calls   []callee // what it calls, in the order of the text
+	ops     map[string]int
+	loops   bool // a comprehension: its parts run any number of times
+	list    bool // what it assigns is written as a list, tuple or dict
+	open    bool // brackets stay open: the statement goes on below
+	comma   bool // it is an argument on a line of its own
+	inner   bool // it begins within brackets or an expression: the statement began above
+	head    bool // it tells what becomes of the value: an assignment, return, or a call that adds
+}
+
+// A target is one name, element or attribute that an assignment stores to.
+type target struct {
+	name string // "x"; of an element or attribute, the variable before it
+	text string // as written
+	kind targetKind
+}
+
+type targetKind int
+
+const (
+	plainName   targetKind = iota
+	starredName            // takes any number of values
+	element                // x[...]
+	attribute              // x.y
+)
+
+// A read is a variable that a statement reads.
+type read struct {
+	name    string
+	element bool // an element of it, or an iteration over it
+	pop     bool // the element is taken out
+	shape   bool // no more than its shape, type or device
+}
+
+// A callee is what a statement calls: "self.conv", "F.relu", "layer", ".view".
+type callee struct {
+	path string // dotted; "" in front of a dot is an expression: ".view"
+	item bool   // an element is called: self.layers[i](x)
+}
+
+// token kinds of a line of Python.
+type pyKind byte
+
+const (
+	pyName pyKind = iota
+	pyValue
+	pyOp
+)
+
+type pyToken struct {
+	kind  pyKind
+	text  string
+	depth int // brackets open before it; of a closing bracket, after it
+	at    int // offset in the line
+}
+
+// longest line that is read; what is behind it is cut off.
+const maxStatement = 1024
+
+// pyTokens splits a line into tokens, comments left out. low is the least
+// depth: negative where brackets close that opened above; end is the depth at
+// the end, counted from there.
+func pyTokens(s string) (out []pyToken, low, end int) {
+	s = s[:min(len(s), maxStatement)]
+	depth := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		switch {
+		case c == '#':
+			i = len(s)
+		case c == ' ' || c == '\t' || c == '\f' || c == '\\':
+			i++
+		case c == '"' || c == '\'':
+			j := stringEnd(s, i)
+			out = append(out, pyToken{pyValue, s[i:j], depth, i})
+			i = j
+		case nameByte(c):
+			j := i
+			for j < len(s) && (nameByte(s[j]) || digit(c) && s[j] == '.') {
+				j++
+			}
+			kind := pyName
+			if digit(c) {
+				kind = pyValue
+			} else if j < len(s) && (s[j] == '"' || s[j] == '\'') && j-i <= 2 { // r"", f"", rb""
+				j = stringEnd(s, j)
+				kind = pyValue
+			}
+			out = append(out, pyToken{kind, s[i:j], depth, i})
+			i = j
+		default:
+			op := operator(s[i:])
+			t := pyToken{pyOp, op, depth, i}
+			switch op {
+			case "(", "[", "{":
+				depth++
+			case ")", "]", "}":
+				depth--
+				t.depth = depth
+				low = min(low, depth)
+			}
+			out = append(out, t)
+			i += len(op)
+		}
+	}
+	return out, low, depth - low
+}
+
+func digit(c byte) bool { return c >= '0' && c <= '9' }
+
+func nameByte(c byte) bool {
+	return c == '_' || digit(c) || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80
+}
+
+// stringEnd is the offset behind the string that begins at i, which may be
+// left open.
+func stringEnd(s string, i int) int {
+	q := s[i : i+1]
+	if strings.HasPrefix(s[i:], strings.Repeat(q, 3)) {
+		if j := strings.Index(s[i+3:], strings.Repeat(q, 3)); j >= 0 {
+			return i + j + 6
+		}
+		return len(s)
+	}
+	for j := i + 1; j < len(s); j++ {
+		switch {
+		case s[j] == '\\':
+			j++
+		case s[j] == q[0]:
+			return j + 1
+		}
+	}
+	return len(s)
+}
+
+// operators of more than one byte, the longer ones first.
+var operators = []string{"**=", "//=", ">>=", "<<=", "...", "**", "//", ">>", "<<", "<=", ">=", "==", "!=", "->", ":=", "+=", "-=", "*=", "/=", "@=", "&=", "|=", "^=", "%="}
+
+func operator(s string) string {
+	for _, op := range operators {
+		if strings.HasPrefix(s, op) {
+			return op
+		}
+	}
+	return s[:1]
+}
+
+// keywords are no variables; the first of them may begin a statement.
+var keywords = map[string]bool{
+	"False": true, "None": true, "True": true, "and": true, "as": true, "assert": true, "async": true, "await": true, "break": true,
+	"class": true, "continue": true, "def": true, "del": true, "elif": true, "else": true, "except": true, "finally": true, "for": true,
+	"from": true, "global": true, "if": true, "import": true, "in": true, "is": true, "lambda": true, "nonlocal": true, "not": true,
+	"or": true, "pass": true, "raise": true, "return": true, "try": true, "while": true, "with": true, "yield": true,
+}
+
+// readLine reads the statements of a line: those between semicolons, and what
+// stands behind the colon of if, for and their like. Names that del lets go are
+// in dels.
+func readLine(text string) (list []statement, dels []string) {
+	tokens, low, open := pyTokens(text)
+	base := min(low, 0)
+	for len(tokens) > 0 {
+		n := len(tokens)
+		for i, t := range tokens {
+			if t.depth == base && t.kind == pyOp && (t.text == ";" || t.text == ":" && i > 0 && compound(tokens[0].text) && !lambda(tokens[:i])) {
+				n = i
+				break
+			}
+		}
+		part := tokens[:n]
+		tokens = tokens[min(n+1, len(tokens)):]
+		if len(part) == 0 {
+			continue
+		}
+		if part[0].kind == pyName && part[0].text == "del" {
+			for _, t := range part[1:] {
+				if t.kind == pyName && t.depth == base {
+					dels = append(dels, t.text)
+				}
+			}
+			continue
+		}
+		list = append(list, readStatement(text, part, base))
+	}
+	if n := len(list); n > 0 {
+		list[n-1].open = open > 0
+		list[0].inner = list[0].inner || low < 0
+	}
+	return list, dels
+}
+
+func compound(word string) bool {
+	switch word {
+	case "if", "elif", "else", "for", "while", "with", "try", "except", "finally", "async", "def", "class":
+		return true
+	}
+	return false
+}
+
+// lambda tells whether the colon behind the tokens is a lambda's.
+func lambda(tokens []pyToken) bool {
+	n := 0
+	for _, t := range tokens {
+		if t.kind == pyName && t.text == "lambda" {
+			n++
+		}
+	}
+	return n > 0
+}
+
+// readStatement reads one statement; depth is that of its own brackets.
+func readStatement(text string, tokens []pyToken, depth int) statement {
+	s := statement{ops: map[string]int{}}
+	first := tokens[0]
+	switch {
+	case first.kind == pyOp && strings.ContainsAny(first.text[:1], ".)]}+-*/@%|&^<>=,!:"):
+		s.inner = true
+	case first.kind == pyName && (first.text == "and" || first.text == "or" || first.text == "else" || first.text == "in" || first.text == "for" && depth < 0):
+		s.inner = first.text != "else" || len(tokens) > 1
+	case first.kind == pyName && (first.text == "if" || first.text == "for" || first.text == "while" || first.text == "with" || first.text == "elif"):
+		s.head = true // its values are for itself
+	}
+	if last := tokens[len(tokens)-1]; last.text == "," && depth == last.depth && !s.inner {
+		s.inner, s.comma = true, true
+	}
+	from := 0
+	if first.kind == pyName && (first.text == "return" || first.text == "yield") {
+		s.returns, s.head, from = true, true, 1
+	}
+	for i, t := range tokens {
+		if t.kind != pyOp || t.depth != depth || s.returns || s.inner {
+			continue
+		}
+		if t.text == "=" || len(t.text) > 1 && t.text[len(t.text)-1] == '=' && !strings.Contains("<=>===!=:=", t.text) {
+			s.chained = s.chained || s.head
+			s.augment, s.head = t.text != "=", true
+			s.targets = append(s.targets, readTargets(text, tokens[from:i], depth)...)
+			from = i + 1
+		}
+	}
+	value := tokens[min(from, len(tokens)):]
+	if len(value) > 0 && value[0].kind == pyOp && (value[0].text == "[" || value[0].text == "{") {
+		s.list = true
+	}
+	for _, t := range value {
+		if t.kind == pyOp && t.text == "," && t.depth == depth && !s.inner {
+			s.list = true
+		}
+	}
+	if s.augment { // what stands before is read, too
+		value = tokens
+	}
+	s.expression(tokens, value)
+	return s
+}
+
+// readTargets reads what stands before a "=".
+func readTargets(text string, tokens []pyToken, depth int) (out []target) {
+	for len(tokens) > 0 {
+		n := len(tokens)
+		for i, t := range tokens {
+			if t.kind == pyOp && t.text == "," && (t.depth == depth || t.depth == depth+1 && tokens[0].text == "(") {
+				n = i
+				break
+			}
+		}
+		if x, ok := readTarget(text, tokens[:n]); ok {
+			out = append(out, x)
+		}
+		tokens = tokens[min(n+1, len(tokens)):]
+	}
+	return out
+}
+
+// readTarget reads one target, brackets around it left out.
+func readTarget(text string, tokens []pyToken) (target, bool) {
+	for len(tokens) > 0 && tokens[0].kind == pyOp && (tokens[0].text == "(" || tokens[0].text == "[") {
+		tokens = tokens[1:]
+	}
+	t := target{}
+	if len(tokens) > 0 && tokens[0].text == "*" {
+		t.kind, tokens = starredName, tokens[1:]
+	}
+	if len(tokens) == 0 || tokens[0].kind != pyName {
+		return t, false
+	}
+	t.name = tokens[0].text
+	last := tokens[len(tokens)-1]
+	t.text = strings.TrimRight(text[tokens[0].at:last.at+len(last.text)], ") ")
+	for _, x := range tokens[1:] {
+		switch {
+		case x.text == ":": // a type
+			return t, true
+		case x.text == "[":
+			t.kind = element
+			return t, true
+		case x.text == ".":
+			t.kind = attribute
+		}
+	}
+	return t, true
+}
+
+// expression notes what a statement's expression reads and calls.
+func (s *statement) expression(all, tokens []pyToken) {
+	bound := map[string]bool{} // variables of comprehensions, lambdas and :=
+	for i, t := range tokens {
+		if t.kind != pyName {
+			continue
+		}
+		switch {
+		case (t.text == "for" || t.text == "lambda") && (i > 0 || s.inner):
+			s.loops = s.loops || t.text == "for"
+			for _, x := range tokens[i+1:] {
+				if x.text == "in" || x.text == ":" {
+					break
+				}
+				if x.kind == pyName {
+					bound[x.text] = true
+				}
+			}
+		case i+1 < len(tokens) && tokens[i+1].text == ":=":
+			s.targets = append(s.targets, target{name: t.text, text: t.text})
+			bound[t.text] = true
+		}
+	}
+	for i, t := range tokens {
+		switch {
+		case t.kind == pyOp:
+			if i > 0 && !(tokens[i-1].kind == pyOp && !closing(tokens[i-1].text)) {
+				s.ops[strings.TrimSuffix(t.text, "=")]++
+			}
+		case t.kind == pyName && !keywords[t.text]:
+			s.name(tokens, i, bound)
+		}
+	}
+	if len(all) > 3 && all[0].kind == pyName && all[1].text == "." && all[2].kind == pyName && all[3].text == "(" && adding(all[2].text) && all[0].text != "self" {
+		s.adds, s.head = all[0].text, true
+	}
+}
+
+// adding are the methods by which lists, dicts and sets take more.
+func adding(method string) bool {
+	switch method {
+	case "append", "extend", "insert", "appendleft", "update", "add", "setdefault":
+		return true
+	}
+	return false
+}
+
+func closing(op string) bool { return op == ")" || op == "]" || op == "}" }
+
+// name notes the name at token i: of a variable, or of what is called.
+func (s *statement) name(tokens []pyToken, i int, bound map[string]bool) {
+	is := func(j int, text string) bool {
+		return j >= 0 && j < len(tokens) && tokens[j].kind == pyOp && tokens[j].text == text
+	}
+	if is(i-1, ".") {
+		if i == 1 || tokens[i-2].kind == pyOp { // a method on an expression, or on what stands above
+			s.called(tokens, i, ".")
+		}
+		return // else its path has been read
+	}
+	if is(i+1, "=") && tokens[i].depth > tokens[0].depth { // an argument by name
+		return
+	}
+	path, j := tokens[i].text, i+1
+	for is(j, ".") && j+1 < len(tokens) && tokens[j+1].kind == pyName {
+		path += "." + tokens[j+1].text
+		j += 2
+	}
+	name := tokens[i].text
+	method := path != name
+	switch {
+	case is(j, "("):
+		s.calls = append(s.calls, callee{path: path})
+	case is(j, "["):
+		if k := skipBrackets(tokens, j); is(k, "(") {
+			s.calls = append(s.calls, callee{path: path, item: true})
+		}
+	}
+	if bound[name] || name == "self" || is(j, "(") && !method || library(name) {
+		return
+	}
+	r := read{name: name, element: is(i+1, "[") || is(i-1, "*") && (i < 2 || tokens[i-2].kind == pyOp && !closing(tokens[i-2].text)) || i > 0 && tokens[i-1].text == "in"}
+	if method && is(j, "(") && strings.HasPrefix(path, name+".pop") && path[len(name)+1:] != "" {
+		r.element, r.pop = true, true
+	}
+	r.shape = method && shapely(path[len(name)+1:])
+	s.reads = append(s.reads, r)
+}
+
+// shapely are attributes and methods of a tensor that read no element of it.
+func shapely(path string) bool {
+	first, _, _ := strings.Cut(path, ".")
+	switch first {
+	case "shape", "size", "dim", "ndim", "device", "dtype", "numel", "is_cuda", "new_zeros", "new_ones", "new_full", "new_empty", "requires_grad", "stride":
+		return true
+	}
+	return false
+}
+
+// library are names of modules of functions.
+func library(name string) bool {
+	switch name {
+	case "torch", "F", "nn", "np", "math", "functional", "ops", "einops", "torchvision":
+		return true
+	}
+	return false
+}
+
+// called notes a method on an expression, if it is called.
+func (s *statement) called(tokens []pyToken, i int, prefix string) {
+	if i+1 < len(tokens) && tokens[i+1].text == "(" {
+		s.calls = append(s.calls, callee{path: prefix + tokens[i].text})
+	}
+}
+
+// skipBrackets returns the token behind the bracket that opens at j.
+func skipBrackets(tokens []pyToken, j int) int {
+	d := tokens[j].depth
+	for k := j + 1; k < len(tokens); k++ {
+		if tokens[k].kind == pyOp && closing(tokens[k].text) && tokens[k].depth == d {
+			return k + 1
+		}
+	}
+	return len(tokens)
+}

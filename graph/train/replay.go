@@ -1,0 +1,479 @@
+package train
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// A replay follows the variables of one frame.
+type replay struct {
+	*sources
+	module      string
+	class       string
+	depth       int
+	first, last int
+	names       map[string]*binding
+	order       []string
+	jump        int // last call before the line last went backwards
+	line        int
+	execs       []*execution
+}
+
+// A binding is what a variable names.
+type binding struct {
+	ids       []graph.ValueID
+	container bool
+	read      int // last call of the execution that read it last
+}
+
+// run replays one execution.
+func (r *replay) run(e *execution) {
+	e.first = e.items[0].first
+	if n := e.items[0].line.Number; n != 0 {
+		if n < r.line && e.s != nil && !e.s.inner {
+			r.jump = e.first - 1
+		}
+		r.line = n
+	}
+	if e.s == nil {
+		e.s = &statement{}
+	}
+	r.reads(e)
+	if e.hidden {
+		r.parameters(e)
+	}
+	r.stores(e)
+	for _, d := range e.dels {
+		r.release(d, e.last)
+	}
+}
+
+// parameters holds what a function that the file does not show reads more than
+// once until it returns: a variable of its own names it.
+func (r *replay) parameters(e *execution) {
+	if e.s.returns && len(e.items) > maxHidden {
+		return // the whole of a class's code
+	}
+	readers := map[graph.ValueID]int{}
+	for _, it := range e.items {
+		if it.child != "" {
+			continue
+		}
+		for _, id := range r.g.Nodes[it.first].Inputs {
+			if id >= 0 && int(r.g.Values[id].Def) >= r.first {
+				readers[id]++
+			}
+		}
+	}
+	for _, it := range e.items {
+		for _, id := range r.g.Nodes[it.last].Inputs {
+			if id >= 0 && readers[id] > 1 {
+				r.hold(e.last, id, local)
+				readers[id] = 0
+			}
+		}
+	}
+}
+
+// maxHidden is how many calls a function has at most that computes one thing.
+const maxHidden = 24
+
+// values lists what an execution reads that was computed before it, weights
+// left out.
+func (r *replay) values(e *execution) (out []graph.ValueID) {
+	seen := map[graph.ValueID]bool{}
+	for i := e.first; i <= e.last; i++ {
+		for _, id := range r.g.Nodes[i].Inputs {
+			if id < 0 || seen[id] {
+				continue
+			}
+			v := &r.g.Values[id]
+			if int(v.Def) >= e.first || v.Def < 0 && v.Kind != graph.Input {
+				continue
+			}
+			seen[id] = true
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// reads finds which variables name what the execution reads.
+func (r *replay) reads(e *execution) {
+	values := r.values(e)
+	names := r.readNames(e)
+	explained := map[graph.ValueID]bool{}
+	var open []read
+	for _, n := range names {
+		if n.shape {
+			continue
+		}
+		b := r.names[n.name]
+		hit := false
+		if b != nil {
+			for _, id := range b.ids {
+				if slices.Contains(values, id) {
+					explained[id], hit = true, true
+				}
+			}
+		}
+		if hit {
+			b.read = e.last
+			if n.pop {
+				b.ids = slices.DeleteFunc(b.ids, func(id graph.ValueID) bool { return explained[id] })
+			}
+		}
+		if b != nil && !hit && !n.element && len(b.ids) > 0 && !e.s.loops && !e.hidden {
+			r.drop(b, r.when(e, b, graph.NoValue)) // it was given another value meanwhile
+			b.ids, b.container = nil, false
+		}
+		if !hit || b.container || n.element {
+			open = append(open, n)
+		}
+	}
+	hidden := e.s.open // it has arguments on lines that no call stands in
+	var left []graph.ValueID
+	for _, id := range values {
+		if !explained[id] && !(hidden && r.bound(id)) {
+			left = append(left, id)
+		}
+	}
+	if len(left) == 0 {
+		return
+	}
+	r.infer(e, left, open)
+}
+
+// bound tells whether a variable names a value.
+func (r *replay) bound(id graph.ValueID) bool {
+	for _, name := range r.order {
+		if slices.Contains(r.names[name].ids, id) {
+			return true
+		}
+	}
+	return false
+}
+
+// readNames lists the variables that the lines of an execution read.
+func (r *replay) readNames(e *execution) (out []read) {
+	seen := map[string]bool{}
+	done := map[string]bool{}
+	for _, it := range e.items {
+		if done[it.line.Text] {
+			continue
+		}
+		done[it.line.Text] = true
+		list, _ := r.statements(it.line.Text)
+		for i := range list {
+			for _, n := range list[i].reads {
+				if !seen[n.name] {
+					seen[n.name] = true
+					out = append(out, n)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// infer says which of the variables names are those that name the values:
+// assigned on lines that no call stands in.
+func (r *replay) infer(e *execution, values []graph.ValueID, names []read) {
+	fresh := slices.DeleteFunc(slices.Clone(names), func(n read) bool { return r.names[n.name] != nil })
+	pick := names
+	switch {
+	case len(names) == 0:
+		r.unsettle(e, values, "reads what no variable on the line names")
+		return
+	case len(names) == 1 || len(names) == len(values):
+	case len(fresh) == 1 || len(fresh) == len(values):
+		pick = fresh
+	default:
+		// those that have named values before, or the first of all
+		var old []read
+		for _, n := range names {
+			if r.names[n.name] != nil {
+				old = append(old, n)
+			}
+		}
+		if len(old) != 1 && len(old) != len(values) {
+			r.unsettle(e, values, "several variables may name what it reads")
+			return
+		}
+		pick = old
+	}
+	for i, id := range values {
+		n := pick[0]
+		if len(pick) == len(values) {
+			n = pick[i]
+		}
+		r.alias(e, n, id, len(pick) == 1 && len(values) > 1)
+	}
+}
+
+// alias binds a value to a variable that was given it before, unseen.
+func (r *replay) alias(e *execution, n read, id graph.ValueID, several bool) {
+	b := r.names[n.name]
+	if b != nil && len(b.ids) > 0 && !b.container && !n.element && !several && !slices.Contains(b.ids, id) {
+		r.drop(b, r.when(e, b, id)) // it was given another value meanwhile
+		b = nil
+	}
+	if b == nil {
+		b = &binding{}
+		r.bind(n.name, b)
+	}
+	b.container = b.container || n.element || several
+	b.read = e.last
+	if !n.pop && !slices.Contains(b.ids, id) {
+		b.ids = append(b.ids, id)
+	}
+}
+
+// when is after which call a variable was given a value on a line that no call
+// stands in: once the value was computed and the variable was read. Where it
+// was computed before the loop that the code is in began again, a line without
+// a call says when: the last that may lie between.
+func (r *replay) when(e *execution, b *binding, id graph.ValueID) int {
+	at := max(b.read, r.first)
+	if id >= 0 {
+		def := int(r.g.Values[id].Def)
+		i, _ := slices.BinarySearchFunc(r.execs, def, func(e *execution, def int) int { return e.last - def })
+		if i < len(r.execs) {
+			at = max(at, r.execs[i].last)
+		}
+	}
+	if r.jump <= at {
+		return at
+	}
+	next := e
+	for i := len(r.execs) - 1; i >= 0 && r.execs[i].last > r.jump; i-- {
+		if next.items[0].line.Number > r.execs[i].items[len(r.execs[i].items)-1].line.Number+1 {
+			return r.execs[i].last
+		}
+		next = r.execs[i]
+	}
+	return r.jump
+}
+
+func (r *replay) bind(name string, b *binding) {
+	if r.names[name] == nil {
+		r.order = append(r.order, name)
+	}
+	r.names[name] = b
+}
+
+// drop lets go of what a binding names after a call.
+func (r *replay) drop(b *binding, at int) {
+	for _, id := range b.ids {
+		r.hold(at, id, store)
+	}
+}
+
+func (r *replay) hold(at int, id graph.ValueID, how release) {
+	if id < 0 {
+		return
+	}
+	if def := int(r.g.Values[id].Def); def >= r.first && def <= at && at >= 0 {
+		r.holds.add(at, id, r.depth, how)
+	}
+}
+
+// release is what del does.
+func (r *replay) release(name string, at int) {
+	if b := r.names[name]; b != nil {
+		r.drop(b, at)
+		delete(r.names, name)
+		r.order = slices.DeleteFunc(r.order, func(s string) bool { return s == name })
+	}
+}
+
+// results lists what an execution computes for those after it, or the last
+// that it computes if nobody reads it.
+func (r *replay) results(e *execution) (out []graph.ValueID) {
+	for i := e.first; i <= e.last; i++ {
+		for _, id := range r.g.Nodes[i].Outputs {
+			if id >= 0 && (r.uses[id] > e.last || slices.Contains(r.g.Outputs, id)) {
+				out = append(out, id)
+			}
+		}
+	}
+	if len(out) == 0 {
+		for _, id := range r.g.Nodes[e.last].Outputs {
+			if id >= 0 {
+				return []graph.ValueID{id}
+			}
+		}
+	}
+	return out
+}
+
+// stores binds what the execution computes.
+func (r *replay) stores(e *execution) {
+	r.execs = append(r.execs, e)
+	out := r.results(e)
+	r.settle(e, out)
+	st := e.s
+	switch {
+	case st.adds != "":
+		r.grow(st.adds, out)
+	case st.returns, len(st.targets) == 0:
+	case st.augment && st.list:
+		r.grow(st.targets[0].name, out)
+	case len(st.targets) == 1 || st.chained:
+		for _, t := range st.targets {
+			r.assign(e, t, out, len(out) > 1 || st.list || st.loops)
+		}
+	default:
+		r.unpack(e, st.targets, out)
+	}
+}
+
+// grow adds values to a list or dict.
+func (r *replay) grow(name string, ids []graph.ValueID) {
+	b := r.names[name]
+	if b == nil {
+		b = &binding{}
+		r.bind(name, b)
+	}
+	b.container = true
+	b.ids = append(b.ids, ids...)
+}
+
+// assign gives a target values.
+func (r *replay) assign(e *execution, t target, ids []graph.ValueID, container bool) {
+	switch t.kind {
+	case attribute:
+		for _, id := range ids {
+			r.hold(len(r.g.Nodes)-1, id, local)
+		}
+		return
+	case element:
+		r.overwrite(e, t)
+		r.grow(t.name, ids)
+		return
+	}
+	if b := r.names[t.name]; b != nil {
+		r.drop(b, e.last)
+	}
+	r.bind(t.name, &binding{ids: slices.Clone(ids), container: container || t.kind == starredName, read: e.last})
+}
+
+// overwrite lets go of the element that x[i] = f(x[i]) replaces: the first that
+// the statement reads where it reads elements of nothing else.
+func (r *replay) overwrite(e *execution, t target) {
+	b := r.names[t.name]
+	_, value, _ := strings.Cut(e.text(), "=")
+	at := strings.Index(value, t.text)
+	if b == nil || at < 0 {
+		return
+	}
+	before := strings.Count(value[:at], t.name+"[")
+	for _, id := range r.values(e) {
+		if !slices.Contains(b.ids, id) {
+			continue
+		}
+		if before == 0 {
+			r.hold(e.last, id, store)
+			b.ids = slices.DeleteFunc(b.ids, func(x graph.ValueID) bool { return x == id })
+			return
+		}
+		before--
+	}
+}
+
+// text is the line that says what becomes of the value.
+func (e *execution) text() string {
+	for _, it := range e.items {
+		if strings.Contains(it.line.Text, "=") {
+			return it.line.Text
+		}
+	}
+	return ""
+}
+
+// unpack gives several targets a value each.
+func (r *replay) unpack(e *execution, targets []target, ids []graph.ValueID) {
+	if outs := r.g.Nodes[e.last].Outputs; len(outs) == len(targets) && len(outs) > 1 {
+		ids = outs
+	}
+	if len(ids) != len(targets) {
+		r.guess(e, ids, "assigns another number of values than it computes")
+	}
+	for i, t := range targets {
+		switch {
+		case i >= len(ids):
+			r.assign(e, t, nil, false)
+		case i == len(targets)-1 && len(ids) > len(targets):
+			r.assign(e, t, ids[i:], true)
+		case ids[i] < 0:
+			r.assign(e, t, nil, false)
+		default:
+			r.assign(e, t, ids[i:i+1], false)
+		}
+	}
+}
+
+// settle notes of which values the lines tell how long the frame keeps them.
+func (r *replay) settle(e *execution, out []graph.ValueID) {
+	if e.items[0].line.Text == "" {
+		return
+	}
+	for _, id := range out {
+		if !e.hidden || e.s.head && !e.s.returns {
+			r.settled[settled{id, r.depth}] = true
+		}
+	}
+	if e.hidden {
+		return
+	}
+	for _, it := range e.items {
+		if it.child == "" {
+			for _, id := range r.g.Nodes[it.first].Outputs {
+				r.settled[settled{id, r.depth}] = true
+			}
+			continue
+		}
+		for i := it.first; i <= it.last; i++ {
+			for _, id := range r.g.Nodes[i].Outputs {
+				if id >= 0 && r.uses[id] > it.last {
+					r.settled[settled{id, r.depth}] = true
+				}
+			}
+		}
+	}
+}
+
+// unsettle leaves values to the rules.
+func (r *replay) unsettle(e *execution, ids []graph.ValueID, why string) {
+	if e.hidden && e.s.returns {
+		return // a function that the file does not show has its own variables
+	}
+	for _, id := range ids {
+		delete(r.settled, settled{id, r.depth})
+	}
+	r.guess(e, ids, why)
+}
+
+func (r *replay) guess(e *execution, ids []graph.ValueID, why string) {
+	if len(r.vars.Guesses) >= maxGuesses {
+		r.vars.More++
+		return
+	}
+	id := graph.NoValue
+	if len(ids) > 0 {
+		id = ids[0]
+	}
+	l := e.items[0].line
+	r.vars.Guesses = append(r.vars.Guesses, Guess{r.module, l.File, l.Number, why, id})
+}
+
+// finish lets go of what the frame's variables name when it returns.
+func (r *replay) finish() {
+	for _, name := range r.order {
+		for _, id := range r.names[name].ids {
+			r.hold(r.last, id, local)
+		}
+	}
+}

@@ -1,0 +1,273 @@
+package train
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/lift"
+)
+
+// How long Python's variables keep tensors alive, from the source lines that
+// the exporter wrote beside every call.
+//
+// A frame is one run of a forward function. Its items are the calls that its
+// own code makes and the runs of modules that it calls, in order; each item
+// has the line that it stands in. Items of one line, or of lines of one
+// statement, are an execution of the statement. The frame is replayed
+// execution by execution: an assignment's target names what the execution
+// computes, and lets go of what it named before, after the last item; the rest
+// goes when the frame returns. What a variable names that was assigned on a
+// line without a call (x = y, list.append(x)) shows when a statement that reads
+// it reads a value that no other variable names.
+//
+// The exporter keeps frames of functions named forward alone: what a method or
+// function that forward calls names is not to be seen. Such values keep the
+// rules of scope.go and frames.go.
+
+// Variables says what the lifetimes of Python's variables rest on.
+type Variables struct {
+	Source  VariableSource
+	Known   int     // frames whose source lines are known
+	Guesses []Guess // places where the lines leave open what a variable names, at most maxGuesses
+	More    int     // further guesses
+}
+
+// A VariableSource is what says how long variables live.
+type VariableSource string
+
+// The sources.
+const (
+	FromLines VariableSource = "lines" // source lines in the file
+	FromTable VariableSource = "table" // the table of known classes
+	FromNone  VariableSource = "none"  // rules that hold for any Python code
+)
+
+// A Guess is a line of source that leaves open how long a value lives.
+type Guess struct {
+	Module, File string
+	Line         int
+	Why          string
+	Value        graph.ValueID // one that it is about
+}
+
+const maxGuesses = 200
+
+// sources is the state of reading a graph's source lines.
+type sources struct {
+	g       *graph.Graph
+	chains  [][]link          // of each call: the frames it is in, outermost first
+	uses    []int             // last call that reads each value, -1 for none
+	modules map[string]string // class of each module, by name
+	read    map[string][]statement
+	dels    map[string][]string
+	holds   holder
+	settled map[settled]bool
+	vars    *Variables
+}
+
+// settled says that the lines of the frame at a depth tell how long it keeps a
+// value: rules need not guess it.
+type settled struct {
+	id    graph.ValueID
+	depth int
+}
+
+// A link is a call's way through one frame.
+type link struct {
+	module string
+	line   lift.Line
+}
+
+// An item is a call of a frame's own code, or the run of a module that it calls.
+type item struct {
+	first, last int
+	child       string // the module's name behind the frame's, "" for a call
+	line        lift.Line
+}
+
+// An execution is one run of a statement.
+type execution struct {
+	items       []item
+	s           *statement
+	dels        []string
+	first, last int
+	hidden      bool // a function whose lines the file does not show computes a part of it
+}
+
+// sourceHolds adds to holds what the lines of the source say, and returns
+// which values they settle.
+func sourceHolds(l *lift.Lifted, modules []lift.Module, holds holder) (map[settled]bool, Variables) {
+	vars := Variables{Source: FromNone}
+	s := &sources{g: l.Graph, holds: holds, settled: map[settled]bool{}, vars: &vars, read: map[string][]statement{}, dels: map[string][]string{}, modules: map[string]string{}}
+	for _, m := range modules {
+		s.modules[m.Name] = m.Class
+		if vars.Source == FromNone && len(frameOf(m.Class)) > 0 {
+			vars.Source = FromTable
+		}
+	}
+	if !s.readChains() {
+		return s.settled, vars
+	}
+	vars.Source = FromLines
+	s.uses = lastUses(s.g)
+	for lo := 0; lo < len(s.chains); { // calls without lines stand apart
+		hi := lo + 1
+		for hi < len(s.chains) && (len(s.chains[hi]) > 0) == (len(s.chains[lo]) > 0) {
+			hi++
+		}
+		if len(s.chains[lo]) > 0 {
+			s.frame(lo, hi-1, 0)
+		}
+		lo = hi
+	}
+	return s.settled, vars
+}
+
+// readChains reads the lines of every call and tells whether there are any.
+func (s *sources) readChains() bool {
+	s.chains = make([][]link, len(s.g.Nodes))
+	any := false
+	memo := map[string][]link{}
+	for i := range s.g.Nodes {
+		n := &s.g.Nodes[i]
+		scopes := lift.Scopes(n)
+		lines := lift.Lines(n)
+		if len(scopes) == 0 {
+			continue
+		}
+		lines = slices.DeleteFunc(lines, func(l lift.Line) bool { return strings.HasPrefix(l.File, "<") }) // code that PyTorch made
+		if len(lines) == 0 {
+			if s.chains[i] = inherited(scopes, nil); i > 0 {
+				s.chains[i] = inherited(scopes, s.chains[i-1])
+			}
+			continue
+		}
+		key := fmt.Sprint(scopes, lines)
+		chain, ok := memo[key]
+		if !ok {
+			chain = chainOf(scopes, lines)
+			memo[key] = chain
+		}
+		s.chains[i] = chain
+		any = any || len(lines) > 0
+	}
+	return any
+}
+
+// inherited is the chain of a call without lines, as those within no_grad are:
+// it stands in the frames that it shares with the call before.
+func inherited(scopes []string, before []link) []link {
+	out := make([]link, len(scopes))
+	for i, m := range scopes {
+		out[i].module = m
+		if i < len(before) && before[i].module == m && (i+1 < len(scopes) && i+1 < len(before) && before[i+1].module == scopes[i+1]) {
+			out[i].line = before[i].line
+		}
+	}
+	return out
+}
+
+// chainOf pairs modules with frames, from the outside: a module with two frames
+// calls its base class's forward, and where frames are fewer, the innermost
+// modules have a forward of another name.
+func chainOf(scopes []string, lines []lift.Line) []link {
+	var out []link
+	m := 0
+	for at, l := range lines {
+		if at > 0 && m < len(scopes)-1 && !(len(lines)-at > len(scopes)-1-m && basic(lines[at-1].Text)) {
+			m++
+		}
+		out = append(out, link{scopes[m], l})
+	}
+	for len(lines) > 0 && m+1 < len(scopes) {
+		m++
+		out = append(out, link{module: scopes[m]})
+	}
+	return out
+}
+
+// basic tells whether a line calls a forward by name: that of a base class.
+func basic(text string) bool {
+	return strings.Contains(text, "super()") || strings.Contains(text, ".forward(")
+}
+
+// statements reads a line, once.
+func (s *sources) statements(text string) ([]statement, []string) {
+	list, ok := s.read[text]
+	if !ok {
+		list, s.dels[text] = readLine(text)
+		s.read[text] = list
+	}
+	return list, s.dels[text]
+}
+
+// frame replays the frame that calls first to last are in, the k-th of their
+// chains.
+func (s *sources) frame(first, last, k int) {
+	module := s.chains[first][k].module
+	var items []item
+	for i := first; i <= last; {
+		it := s.item(i, last, k)
+		if it.child != "" {
+			s.frame(it.first, it.last, k+1)
+		}
+		items = append(items, it)
+		i = it.last + 1
+	}
+	known := false
+	for _, it := range items {
+		known = known || it.line.Text != ""
+	}
+	if !known {
+		return
+	}
+	s.vars.Known++
+	r := replay{sources: s, module: module, class: s.modules[module], depth: depth(module), first: first, last: last, names: map[string]*binding{}}
+	for _, e := range s.executions(items) {
+		r.run(&e)
+	}
+	r.finish()
+}
+
+// item is the item of frame k that begins with call i.
+func (s *sources) item(i, last, k int) item {
+	c := s.chains[i]
+	it := item{first: i, last: i, line: c[k].line}
+	if len(c) == k+1 {
+		return it
+	}
+	it.child = strings.TrimPrefix(strings.TrimPrefix(c[k+1].module, c[k].module), ".")
+	if it.child == "" {
+		it.child = "."
+	}
+	start := c[k+1].line
+	for j := i + 1; j <= last; j++ {
+		d := s.chains[j]
+		if len(d) <= k+1 || d[k+1].module != c[k+1].module || d[k].line != c[k].line {
+			break
+		}
+		before, now := s.chains[j-1][k+1].line, d[k+1].line
+		if before.Text != "" && now.Number != before.Number && now.Number <= start.Number && s.returns(before.Text) {
+			break // the frame before has returned
+		}
+		if inner := s.chains[j-1]; len(inner) > k+2 && len(d) > k+2 && inner[k+2].module == d[k+2].module && now == before && s.returns(before.Text) && s.again(j, k+2) {
+			break
+		}
+		it.last = j
+	}
+	return it
+}
+
+// returns tells whether a line ends its frame.
+func (s *sources) returns(text string) bool {
+	list, _ := s.statements(text)
+	return len(list) > 0 && list[len(list)-1].returns
+}
+
+// again tells whether call j begins a run of frame k anew.
+func (s *sources) again(j, k int) bool {
+	before, now := s.chains[j-1][k].line, s.chains[j][k].line
+	return before.Text != "" && s.returns(before.Text) && now.Number < before.Number
+}

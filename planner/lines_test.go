@@ -1,0 +1,345 @@
+package planner
+
+import (
+	"archive/tar"
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ulikunitz/xz"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/liveness"
+)
+
+// A lives is what PyTorch made in an inference of a model, as scripts/lines_oracle.py
+// writes it.
+type lives struct {
+	Name     string
+	Batch    int64
+	Storages [][3]any // bytes, how many there were when it went, operator
+}
+
+// A life is a storage: its bytes, and how many had been made when it went, -1
+// if it outlived the inference.
+type life struct {
+	bytes int64
+	gone  int
+	op    string
+}
+
+func (l *lives) list() (out []life) {
+	for _, s := range l.Storages {
+		out = append(out, life{int64(s[0].(float64)), int(s[1].(float64)), s[2].(string)})
+	}
+	return out
+}
+
+// predictedLives are the storages of a predicted inference, without library
+// scratch.
+func predictedLives(t *testing.T, m *Model, batch int64) []life {
+	j, err := Config{Batch: batch, Mode: "infer", Precision: "fp32"}.resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := m.build(j, batch, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, steady := liveness.Steps(b.Program)
+	var out []life
+	at := map[program.StorageID]int{}
+	for _, ev := range steady.Events {
+		s := &b.Storages[ev.Storage]
+		if s.Category == program.Workspace || s.Life != program.Step || s.Bytes == 0 || b.Nodes[ev.Node].Phase != program.Forward {
+			continue
+		}
+		if ev.Free {
+			if i, ok := at[ev.Storage]; ok {
+				out[i].gone = len(out)
+			}
+			continue
+		}
+		at[ev.Storage] = len(out)
+		n := &b.Nodes[ev.Node]
+		out = append(out, life{s.Bytes, -1, n.Op + " " + n.Name})
+	}
+	return out
+}
+
+// alike tells whether two storages may be the same one.
+func alike(a, b life) bool { return a.bytes == b.bytes && kindOf(a.op) == kindOf(b.op) }
+
+// kinds are parts of the names of operators that are one.
+var kinds = []string{"conv", "norm", "scaled_dot_product", "upsample", "pool", "softmax", "pow", "gelu", "mm", "cat", "pad"}
+
+// kindOf is what an operator is, under PyTorch's name or memplan's.
+func kindOf(op string) string {
+	op, _, _ = strings.Cut(strings.TrimPrefix(op, "aten."), " ")
+	op, _, _ = strings.Cut(op, ".")
+	switch op {
+	case "contiguous", "reshape", "matmul", "einsum", "layer_norm", "copy", "_to_copy": // the copies that these make of operands
+		return "clone"
+	}
+	for _, k := range kinds {
+		if strings.Contains(op, k) {
+			return k
+		}
+	}
+	return strings.Trim(op, "_")
+}
+
+// paired aligns two lists by their bytes: for each of got the index of its
+// partner in want, -1 for none.
+func paired(got, want []life) []int {
+	n, m := len(got), len(want)
+	table := make([][]int, n+1)
+	for i := range table {
+		table[i] = make([]int, m+1)
+	}
+	for i := n - 1; i >= 0; i-- {
+		for j := m - 1; j >= 0; j-- {
+			table[i][j] = max(table[i+1][j], table[i][j+1])
+			if alike(got[i], want[j]) {
+				table[i][j] = max(table[i][j], table[i+1][j+1]+1)
+			}
+		}
+	}
+	out := make([]int, n)
+	for i, j := 0, 0; i < n; {
+		switch {
+		case j == m || table[i+1][j] == table[i][j] && (j == m || !alike(got[i], want[j])):
+			out[i] = -1
+			i++
+		case alike(got[i], want[j]) && table[i][j] == table[i+1][j+1]+1:
+			out[i] = j
+			i++
+			j++
+		case table[i][j] == table[i][j+1]:
+			j++
+		default:
+			out[i] = -1
+			i++
+		}
+	}
+	return out
+}
+
+// agree counts the storages that both lists have, and those of them that go at
+// the same time: between the same two that both make.
+func agree(got, want []life) (both, exact int) {
+	pairs := paired(got, want)
+	before, after := make([]int, len(got)+1), make([]int, len(got)+1) // of want, around the k-th of got
+	after[len(got)] = len(want)
+	for i := range got {
+		before[i+1] = before[i]
+		if pairs[i] >= 0 {
+			before[i+1] = pairs[i] + 1
+		}
+	}
+	for i := len(got) - 1; i >= 0; i-- {
+		after[i] = after[i+1]
+		if pairs[i] >= 0 {
+			after[i] = pairs[i]
+		}
+	}
+	for i, j := range pairs {
+		if j < 0 {
+			continue
+		}
+		both++
+		gone, is := got[i].gone, want[j].gone
+		if gone < 0 {
+			gone = len(got)
+		}
+		if is < 0 {
+			is = len(want)
+		}
+		if before[gone] <= is && is <= after[gone] {
+			exact++
+		}
+	}
+	return both, exact
+}
+
+// peakOf is the most bytes that live at once.
+func peakOf(list []life) int64 {
+	goes := make([][]int64, len(list)+1)
+	for _, l := range list {
+		if l.gone >= 0 {
+			goes[l.gone] = append(goes[l.gone], l.bytes)
+		}
+	}
+	var now, most int64
+	for k, l := range list {
+		now += l.bytes
+		most = max(most, now)
+		for _, b := range goes[k+1] {
+			now -= b
+		}
+	}
+	return most
+}
+
+// A tallyOfLives adds up what models of one kind show.
+type tallyOfLives struct {
+	models, near, both, exact int
+	errs                      []float64
+}
+
+func (s *tallyOfLives) add(got, want []life) {
+	both, exact := agree(got, want)
+	e := relative(peakOf(got), peakOf(want))
+	s.models++
+	s.both += both
+	s.exact += exact
+	s.errs = append(s.errs, e)
+	if math.Abs(e) <= 0.01 {
+		s.near++
+	}
+}
+
+// TestLines compares when storages of an inference go with PyTorch's own run of
+// the model (scripts/lines_oracle.py), of files that hold their source lines
+// and of the same without. The models are plain code in many habits
+// (scripts/lines_styles.py), and some of libraries; where both make the same
+// storage, it has to go between the same two others.
+func TestLines(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing here runs side by side")
+	}
+	sums := map[string]*tallyOfLives{}
+	eachPacked(t, filepath.Join("testdata", "lines.tar.xz"), func(w *lives, path string) {
+		kind := "libraries"
+		if strings.HasPrefix(w.Name, "style/") {
+			kind = "styles"
+		}
+		for _, how := range []string{"lines", "stripped"} {
+			m, err := Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if how == "stripped" {
+				for i := range m.g.Nodes {
+					n := &m.g.Nodes[i]
+					n.Meta = slices.DeleteFunc(slices.Clone(n.Meta), func(p graph.Prop) bool { return p.Key == "pkg.torch.onnx.stack_trace" })
+				}
+			}
+			s := sums[kind+" "+how]
+			if s == nil {
+				s = &tallyOfLives{}
+				sums[kind+" "+how] = s
+			}
+			got, want := predictedLives(t, m, w.Batch), w.list()
+			s.add(got, want)
+			both, exact := agree(got, want)
+			t.Logf("%-26s %-8s %4d of %4d exact, peak %+6.2f%%", w.Name, how, exact, both, 100*s.errs[len(s.errs)-1])
+		}
+	})
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		s := sums[name]
+		med, p95, worst := summary(s.errs)
+		t.Logf("%s: %d models, %d of %d storages exact (%.1f%%); peaks of %d within 1%%, median %.2f%%, 95%% of them %.1f%%, worst %.1f%%",
+			name, s.models, s.exact, s.both, 100*float64(s.exact)/float64(s.both), s.near, 100*med, 100*p95, 100*worst)
+	}
+	for name, least := range map[string]struct{ models, exact, near int }{"styles lines": {24, 94, 80}, "libraries lines": {22, 94, 80}} {
+		s := sums[name]
+		if s == nil || s.models < least.models || 100*s.exact < least.exact*s.both || 100*s.near < least.near*s.models {
+			t.Errorf("%s: it got worse: want %d models, %d%% exact, %d%% of peaks within 1%%", name, least.models, least.exact, least.near)
+		}
+	}
+}
+
+// TestLinesShuffled gives every call the source lines of another: what they say
+// is nonsense, but the model is analyzed.
+func TestLinesShuffled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing here runs side by side")
+	}
+	var seed uint64
+	eachPacked(t, filepath.Join("testdata", "lines.tar.xz"), func(w *lives, path string) {
+		if len(w.Storages) > 60 {
+			return
+		}
+		want := int64(-1)
+		for range 4 {
+			m, err := Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if seed++; want >= 0 {
+				shuffleLines(m.g, rand.New(rand.NewPCG(seed, 0)))
+			}
+			list := predictedLives(t, m, w.Batch)
+			if want < 0 {
+				want = int64(len(list))
+			}
+			if got := int64(len(list)); got < want*3/4 || got > want*4/3 { // lines also tell what is updated in place
+				t.Errorf("%s: %d storages, %d with lines in order", w.Name, got, want)
+			}
+		}
+	})
+}
+
+// shuffleLines exchanges the nodes' stack traces.
+func shuffleLines(g *graph.Graph, r *rand.Rand) {
+	var traces []*graph.Prop
+	for i := range g.Nodes {
+		for k := range g.Nodes[i].Meta {
+			if p := &g.Nodes[i].Meta[k]; p.Key == "pkg.torch.onnx.stack_trace" {
+				traces = append(traces, p)
+			}
+		}
+	}
+	r.Shuffle(len(traces), func(i, j int) { traces[i].Value, traces[j].Value = traces[j].Value, traces[i].Value })
+}
+
+// eachPacked opens the models of an archive, each with what PyTorch did.
+func eachPacked(t *testing.T, path string, do func(w *lives, path string)) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := xz.NewReader(bufio.NewReader(f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	truths := map[string]*lives{}
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name, ok := strings.CutSuffix(h.Name, ".json"); ok { // it comes before the model
+			truths[name] = &lives{}
+			if err := json.Unmarshal(data, truths[name]); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		model := filepath.Join(t.TempDir(), "m.onnx")
+		if err := os.WriteFile(model, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		do(truths[strings.TrimSuffix(h.Name, ".onnx")], model)
+	}
+}
