@@ -63,7 +63,7 @@ type answer struct {
 }
 
 func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
-	j, err := cfg.resolve()
+	j, err := m.resolve(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -255,9 +255,7 @@ func (a *answer) report() *Report {
 	if r.Config.Dims == nil {
 		r.Config.Dims = map[string]int64{}
 	}
-	if c.GPU == "" && a.j.vram == 0 {
-		r.Config.GPU = a.j.device.Name
-	}
+	r.Config.GPU, r.Config.GPUAssumed = a.j.device.Name, c.GPU == ""
 	if !a.j.train {
 		r.Config.Optimizer, r.Config.Loss = "none", "none"
 	}
@@ -425,6 +423,9 @@ func (a *answer) guesses() []graph.Warning {
 	}
 	if len(d.Estimated) > 0 && named {
 		out = append(out, graph.Warning{Code: "device-estimated", Message: fmt.Sprintf("nobody measured the %s of %s; they are estimates", strings.ToLower(strings.Join(d.Estimated, " and ")), d.Name)})
+	}
+	if a.j.assumed != "" {
+		out = append(out, graph.Warning{Code: "runtime-assumed", Message: a.j.assumed})
 	}
 	if !r.Measured {
 		out = append(out, graph.Warning{Code: "runtime-not-measured", Message: r.Name + " was read from its sources, not measured; memplan calibrate measures a machine"})

@@ -17,7 +17,7 @@ type Step struct {
 // or fixed by the file, its checkpoints are Segments or those that all or sqrt
 // stand for, or its Schedule is given.
 func (m *Model) Program(cfg Config) (*Step, error) {
-	j, err := cfg.resolve()
+	j, err := m.resolve(cfg)
 	if err != nil {
 		return nil, err
 	}

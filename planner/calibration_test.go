@@ -15,7 +15,7 @@ func TestCalibration(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cfg := Config{Batch: 4, Precision: precision, GPU: "h200"}
+			cfg := Config{Batch: 4, Precision: precision, GPU: "h200", Runtime: measuredRelease}
 			table, err := m.Analyze(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)

@@ -34,7 +34,7 @@ type truth struct {
 var optimizers = map[string]string{"sgdm": "sgd-momentum"}
 
 func (r *truth) config() Config {
-	c := Config{Batch: r.Batch, Mode: r.Mode, Precision: r.Prec, Optimizer: r.Opt, Checkpoint: "none"}
+	c := Config{Batch: r.Batch, Mode: r.Mode, Precision: r.Prec, Optimizer: r.Opt, Checkpoint: "none", Runtime: measuredRelease}
 	if o := optimizers[r.Opt]; o != "" {
 		c.Optimizer = o
 	}

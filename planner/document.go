@@ -225,7 +225,11 @@ func (m *Model) Matches(c *Config) error {
 // Question returns the configuration that a plan answers.
 func (p *Plan) Question() Config {
 	c := &p.Config
-	q := Config{Batch: c.Batch, Dims: c.Dims, Mode: c.Mode, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: c.GPU, VRAM: c.VRAMBytes,
+	gpu := c.GPU
+	if c.GPUAssumed {
+		gpu = ""
+	}
+	q := Config{Batch: c.Batch, Dims: c.Dims, Mode: c.Mode, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: gpu, VRAM: c.VRAMBytes,
 		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: "none", Segments: p.Selection, Schedule: p.Schedule,
 		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf, Times: c.Times}
 	if q.Mode == "infer" {

@@ -19,7 +19,7 @@ func TestSegmentLevels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		j, err := Config{Batch: 16, Accumulate: 1 + i%5}.resolve()
+		j, err := Config{Batch: 16, Accumulate: 1 + i%5, Runtime: measuredRelease}.resolve()
 		if err != nil {
 			t.Fatal(err)
 		}

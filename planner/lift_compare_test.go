@@ -29,7 +29,7 @@ var liftPairs = []struct {
 // TestLiftCompare predicts the same training step from exports with and
 // without metadata.
 func TestLiftCompare(t *testing.T) {
-	cfg := Config{Batch: 8, Mode: "train", Precision: "fp32", Optimizer: "adamw", Checkpoint: "none"}
+	cfg := Config{Batch: 8, Runtime: measuredRelease, Mode: "train", Precision: "fp32", Optimizer: "adamw", Checkpoint: "none"}
 	for _, p := range liftPairs {
 		want := analyzeShared(t, p.model+".dyn-train.onnx", cfg)
 		got := analyzeShared(t, p.model+"."+p.kind+".onnx", cfg)
@@ -94,7 +94,7 @@ func TestLiftBackend(t *testing.T) {
 // analyzeInfer analyses an inference at batch 1, or, where the file's batch is
 // fixed or other dims are free, with every free dim at 64, or at 512.
 func analyzeInfer(t *testing.T, m *Model) error {
-	cfg := Config{Batch: 1, Mode: "infer", Precision: "fp32", Optimizer: "none", Checkpoint: "none"}
+	cfg := Config{Batch: 1, Runtime: measuredRelease, Mode: "infer", Precision: "fp32", Optimizer: "none", Checkpoint: "none"}
 	_, first := m.Analyze(t.Context(), cfg)
 	if first == nil {
 		return nil

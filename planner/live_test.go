@@ -51,7 +51,7 @@ func TestLive(t *testing.T) {
 // livePeak is the highest sum of what an inference allocates and holds,
 // without library scratch.
 func livePeak(t *testing.T, m *Model, batch int64) int64 {
-	j, err := Config{Batch: batch, Mode: "infer", Precision: "fp32"}.resolve()
+	j, err := Config{Batch: batch, Mode: "infer", Precision: "fp32", Runtime: measuredRelease}.resolve()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,10 @@ import "testing"
 // measuredContext is what the measurements' caps left out of --vram.
 const measuredContext = 800 << 20
 
+// measuredRelease is what the measurements ran on, whichever release exported
+// the files.
+const measuredRelease = "torch-2.11"
+
 // TestMaxBatch compares the largest batch under a cap with the true one, found
 // on a GPU by bisection: never above it, and not far below.
 func TestMaxBatch(t *testing.T) {
@@ -13,7 +17,7 @@ func TestMaxBatch(t *testing.T) {
 	}
 	for _, c := range collections(t) {
 		for _, r := range readLines[maxTruth](t, c.batches) {
-			rep, err := c.open(t, r.Name).Analyze(t.Context(), Config{BatchMax: true, VRAM: r.Cap + measuredContext, Precision: r.Prec, Optimizer: r.Opt, Checkpoint: "none"})
+			rep, err := c.open(t, r.Name).Analyze(t.Context(), Config{BatchMax: true, VRAM: r.Cap + measuredContext, Precision: r.Prec, Optimizer: r.Opt, Checkpoint: "none", Runtime: measuredRelease})
 			if err != nil {
 				t.Errorf("%s: %v", r.Name, err)
 				continue

@@ -192,6 +192,23 @@ type job struct {
 	time      TimeModel
 	conf      alloc.Conf
 	lora      *train.LoRA
+	assumed   string // why the runtime is not that of the file's producer; "" where it is
+}
+
+// resolve is Config.resolve for this model: the release that exported the file
+// is the default runtime.
+func (m *Model) resolve(c Config) (*job, error) {
+	assumed := ""
+	if c.Runtime == "" {
+		r, why := profile.RuntimeOf(m.info.Producer)
+		c.Runtime, assumed = r.Name, why
+	}
+	j, err := c.resolve()
+	if err != nil {
+		return nil, err
+	}
+	j.assumed = assumed
+	return j, nil
 }
 
 // resolve looks all names up and fills in defaults.
@@ -310,7 +327,7 @@ func attentionOrder(name string, r *profile.Runtime, d *profile.Device) ([]strin
 func (m *Model) options(j *job, segs []train.Segment) (train.Options, error) {
 	o := train.Options{Train: j.train, Loss: j.cfg.Loss, Segments: segs, Micros: j.cfg.Accumulate, Hold: j.cfg.Hold, LoRA: j.lora, Config: aten.Config{
 		TF32: j.runtime.ConvTF32, GemmWorkspace: j.runtime.CuBLASBytes(j.device.Compute),
-		LtWorkspace: j.runtime.LtBytes, LtPerCall: j.runtime.Lt == profile.LtPerCall, SMs: j.device.SMs, ThreadsPerSM: threadsPerSM(j.device),
+		LtWorkspace: j.runtime.LtBytes, LtPerCall: j.runtime.Lt == profile.LtPerCall, GemmPerCall: j.runtime.CuBLASPerCall, SMs: j.device.SMs, ThreadsPerSM: threadsPerSM(j.device),
 		Major: j.device.Compute.Major, Attention: j.order, ConvWorkspace: m.convWorkspace,
 	}}
 	if j.precision.Autocast {

@@ -22,7 +22,7 @@ func TestNestedLevels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		j, err := Config{Batch: 16, Accumulate: 1 + i%5}.resolve()
+		j, err := Config{Batch: 16, Accumulate: 1 + i%5, Runtime: measuredRelease}.resolve()
 		if err != nil {
 			t.Fatal(err)
 		}

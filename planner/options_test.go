@@ -49,7 +49,7 @@ type optionErrors struct{ allocated, reserved, phases []float64 }
 func (c *collection) options(t *testing.T) string {
 	groups := map[string]*optionErrors{}
 	for _, r := range readLines[optionTruth](t, filepath.Join("testdata", "zoo", "options.jsonl.xz")) {
-		rep, err := c.open(t, r.Name).Analyze(t.Context(), Config{Batch: r.Batch, Precision: r.Precision, Optimizer: r.Optimizer, Accumulate: r.Accumulate, Checkpoint: "none",
+		rep, err := c.open(t, r.Name).Analyze(t.Context(), Config{Batch: r.Batch, Precision: r.Precision, Optimizer: r.Optimizer, Accumulate: r.Accumulate, Checkpoint: "none", Runtime: measuredRelease,
 			Freeze: r.Freeze, LoRA: r.LoRA, Hold: r.HoldOutputs, AllocConf: r.AllocConf})
 		if err != nil {
 			t.Errorf("%+v: %v", r, err)

@@ -53,7 +53,8 @@ type ConfigInfo struct {
 	Precision  string           `json:"precision"`
 	Optimizer  string           `json:"optimizer"`
 	Loss       string           `json:"loss"`
-	GPU        string           `json:"gpu"` // "" when only --vram was given
+	GPU        string           `json:"gpu"`
+	GPUAssumed bool             `json:"gpuAssumed,omitempty"` // nobody named the card: its context, workspaces, kernels and rates are the default's
 	Runtime    string           `json:"runtime"`
 	Attention  string           `json:"attention"`
 	Accumulate int              `json:"accumulate"`

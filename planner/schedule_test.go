@@ -24,7 +24,7 @@ func TestStepGraph(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		j, err := Config{Batch: 16}.resolve()
+		j, err := Config{Batch: 16, Runtime: measuredRelease}.resolve()
 		if err != nil {
 			t.Fatal(err)
 		}

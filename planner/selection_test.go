@@ -42,7 +42,7 @@ func TestSelectionDoc(t *testing.T) {
 // saves, or the least that any schedule needs and one percent more.
 func modelRow(t *testing.T, m *Model, name string, batch, part int64) string {
 	t.Helper()
-	j, err := Config{Batch: batch}.resolve()
+	j, err := Config{Batch: batch, Runtime: measuredRelease}.resolve()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -117,7 +117,7 @@ type selectiveCount struct {
 
 func (n *selectiveCount) compare(t *testing.T, m *Model, w *selectiveTruth) {
 	id := w.Name + " " + w.Prec
-	j, err := Config{Batch: w.Batch, Precision: w.Prec, Optimizer: "none"}.resolve()
+	j, err := Config{Batch: w.Batch, Precision: w.Prec, Optimizer: "none", Runtime: measuredRelease}.resolve()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func TestApplied(t *testing.T) {
 		if err := os.WriteFile(path, r.Config, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cfg := Config{Batch: r.Batch, Optimizer: "none"}
+		cfg := Config{Batch: r.Batch, Optimizer: "none", Runtime: measuredRelease}
 		if err := ReadSelection(path, &cfg); err != nil {
 			t.Fatal(err)
 		}
@@ -409,7 +409,7 @@ func TestSelectivePlans(t *testing.T) {
 		}
 		before := -1.0
 		for _, b := range x.budgets {
-			cfg := Config{Batch: x.batch, VRAM: b << 20, Checkpoint: "auto"}
+			cfg := Config{Batch: x.batch, Runtime: measuredRelease, VRAM: b << 20, Checkpoint: "auto"}
 			p, err := m.Plan(context.Background(), cfg)
 			if err != nil {
 				t.Fatal(err)
@@ -527,12 +527,12 @@ func TestSelectiveDoc(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		free, err := m.Analyze(context.Background(), Config{Batch: x.batch, Checkpoint: "none"})
+		free, err := m.Analyze(context.Background(), Config{Batch: x.batch, Checkpoint: "none", Runtime: measuredRelease})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, part := range []int64{50, 25} {
-			cfg := Config{Batch: x.batch, VRAM: free.Peak.ProcessBytes - free.SavedBytes*(100-part)/100}
+			cfg := Config{Batch: x.batch, Runtime: measuredRelease, VRAM: free.Peak.ProcessBytes - free.SavedBytes*(100-part)/100}
 			fmt.Fprintf(&text, "| %s, %d | %d%% | %s |\n", x.name, x.batch, part, strings.Join(planRow(t, m, cfg), " | "))
 		}
 	}

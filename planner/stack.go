@@ -31,7 +31,7 @@ func (p *StackPoint) Total() int64 {
 // Stack returns the levels of a steady step, one point for each event of its
 // timeline and one for the start.
 func (m *Model) Stack(cfg Config) (*Stack, error) {
-	j, err := cfg.resolve()
+	j, err := m.resolve(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func othersTable(t *testing.T) string {
 		Batch, Peak, Reserved int64
 		Hold                  bool
 	}](t, filepath.Join(dir, "runs.jsonl")) {
-		rep, err := c.open(t, r.Name).Analyze(t.Context(), Config{Batch: r.Batch, Precision: "amp-bf16", GPU: "t4", Loss: r.Loss, Hold: r.Hold, Checkpoint: "none"})
+		rep, err := c.open(t, r.Name).Analyze(t.Context(), Config{Batch: r.Batch, Precision: "amp-bf16", GPU: "t4", Loss: r.Loss, Hold: r.Hold, Checkpoint: "none", Runtime: measuredRelease})
 		if err != nil {
 			t.Fatal(err)
 		}

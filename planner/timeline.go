@@ -25,7 +25,7 @@ type TimelineEvent struct {
 
 // Timeline returns the events of a steady step in order.
 func (m *Model) Timeline(cfg Config) ([]TimelineEvent, error) {
-	j, err := cfg.resolve()
+	j, err := m.resolve(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ type ModuleBytes struct {
 
 // Attribution analyzes a model for a comparison with another.
 func (m *Model) Attribution(cfg Config) (*Attribution, error) {
-	j, err := cfg.resolve()
+	j, err := m.resolve(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -92,7 +92,7 @@ func traceEvents(tr *trace.Trace) []ev {
 
 // predicted is the timeline of the same step as memplan sees it.
 func predicted(m *Model, tr *trace.Trace, modules []string) ([]ev, error) {
-	j, err := Config{Batch: tr.Batch, Precision: tr.Prec, Optimizer: tr.Opt}.resolve()
+	j, err := Config{Batch: tr.Batch, Precision: tr.Prec, Optimizer: tr.Opt, Runtime: measuredRelease}.resolve()
 	if err != nil {
 		return nil, err
 	}

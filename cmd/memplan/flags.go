@@ -57,7 +57,7 @@ func (f *modelFlags) add(c *cobra.Command) {
 	addEnum(c, fl, &f.optimizer, "optimizer", profile.Optimizers[0].Name, "optimizer `NAME`", profile.OptimizerNames(), found(profile.FindOptimizer))
 	addEnum(c, fl, &f.loss, "loss", "auto", "loss function `NAME`", lossNames(), nil)
 	addEnum(c, fl, &f.attention, "attention", "auto", "`KERNEL` of attention", planner.Attentions, nil)
-	addEnum(c, fl, &f.runtime, "runtime", profile.Runtimes[0].Name, "what PyTorch and its libraries do, `NAME` or a file that calibrate wrote", profile.RuntimeNames(), orFile(found(profile.FindRuntime)))
+	addEnum(c, fl, &f.runtime, "runtime", "", "what PyTorch and its libraries do, `NAME` or a file that calibrate wrote (the release that exported the model)", profile.RuntimeNames(), orFile(found(profile.FindRuntime)))
 	fl.IntVar(&f.accumulate, "accumulate", 1, "gradient accumulation over `N` batches a step")
 	fl.StringArrayVar(&f.freeze, "freeze", nil, "parameters that are not trained: a name, a module, or a `PATTERN` such as '*.bias'; repeatable")
 	fl.StringVar(&f.lora, "lora", "", "low-rank adapters on a frozen model, `r=16,target=q_proj,v_proj` (or target=all-linear), as PEFT attaches them")

@@ -23,6 +23,7 @@ type Config struct {
 	GemmWorkspace int64       // bytes of a cuBLAS workspace, one per thread that multiplies
 	LtWorkspace   int64       // bytes of a cuBLASLt workspace, which products with a bias use
 	LtPerCall     bool        // that workspace lives as long as the call, not as long as its thread
+	GemmPerCall   bool        // a cuBLAS workspace lives as long as its call; products with a bias take cuBLASLt's alone
 	SMs           int         // streaming multiprocessors
 	ThreadsPerSM  int         // resident threads per multiprocessor
 	Major         int         // compute capability, major
@@ -299,11 +300,17 @@ func (k *kernel) scratch(bytes int64, cat program.Category) { k.free(k.temp(byte
 func (k *kernel) flops(n int64) *kernel { k.n.FLOPs = n; return k }
 
 // gemm notes that the call multiplies through cuBLAS: the first such call of
-// a thread allocates that thread's workspace, which stays
+// a thread allocates that thread's workspace, which stays, or each call its own
 // (aten/src/ATen/cuda/CublasHandlePool.cpp: handles are thread-local, and
 // autograd runs backward in a thread of its own).
 func (k *kernel) gemm() *kernel {
 	e := k.e
+	if e.GemmPerCall {
+		if e.GemmWorkspace > 0 {
+			k.scratch(e.GemmWorkspace, program.Workspace)
+		}
+		return k
+	}
 	ws := &e.fwdWS
 	if e.phase == program.Backward {
 		ws = &e.bwdWS

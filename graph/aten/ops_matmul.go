@@ -49,8 +49,11 @@ func (e *Eager) gemmScaled(op string, a, b, add *Tensor, f factors) *Tensor {
 			copies = append(copies, k.temp(t.Bytes(), program.Temporaries))
 		}
 	}
-	k.gemm()
-	if add != nil && add.dim() == 1 {
+	biased := add != nil && add.dim() == 1
+	if !biased || !e.GemmPerCall {
+		k.gemm()
+	}
+	if biased {
 		k.lt()
 	}
 	slices.Reverse(copies)

@@ -1,6 +1,9 @@
 package profile
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // A Capability is a CUDA compute capability: {9, 0} is sm_90.
 type Capability struct{ Major, Minor int }
@@ -60,6 +63,7 @@ const (
 	contextHopper = "estimate: the H200's"
 	properties    = "torch.cuda.get_device_properties"
 	oomMessage    = "total capacity in an out-of-memory message"
+	memory16      = "estimate: the RTX A4000's of 16 GB, 15.61 GiB in an out-of-memory message"
 )
 
 // Devices lists the GPUs, the default first.
@@ -150,12 +154,72 @@ var Devices = []Device{
 		Memory: 11931 * MiB, Bandwidth: 360 * giga, FP32: 12.7 * tera, TF32: 12.7 * tera, Half: 25.5 * tera, BF16: true, Context: 450 * MiB,
 		Source: "NVIDIA GA102 architecture whitepaper, scaled by multiprocessors and clock", MemorySource: properties + ", torch 2.4.1+cu124; other drivers 11938 to 12044 MiB", ContextSource: contextAmpere, Estimated: []string{"Context"},
 	},
+	{
+		Name: "gh200", Aliases: []string{"gh200-96gb"}, Title: "NVIDIA GH200 Grace Hopper 96 GB", Compute: Capability{9, 0}, SMs: 132, L2: 50 * MiB,
+		Memory: 97306 * MiB, Bandwidth: 4 * tera, FP32: 67 * tera, TF32: 494 * tera, Half: 990 * tera, BF16: true, Context: 800 * MiB,
+		Source: "NVIDIA GH200 datasheet", MemorySource: "estimate: nvidia-smi's 97871 MiB less the share that the H100 loses", ContextSource: contextHopper, Estimated: []string{"Memory", "Context"},
+	},
+	{
+		Name: "a40", Title: "NVIDIA A40 48 GB", Compute: Capability{8, 6}, SMs: 84, L2: 6 * MiB,
+		Memory: 45589 * MiB, Bandwidth: 696 * giga, FP32: 37.4 * tera, TF32: 74.8 * tera, Half: 149.7 * tera, BF16: true, Context: 450 * MiB,
+		Source: "NVIDIA A40 datasheet", MemorySource: "estimate: the L40S's, which has as much with ECC", ContextSource: contextAmpere, Estimated: []string{"Memory", "Context"},
+	},
+	{
+		Name: "a6000", Aliases: []string{"rtx-a6000", "rtxa6000"}, Title: "NVIDIA RTX A6000 48 GB", Compute: Capability{8, 6}, SMs: 84, L2: 6 * MiB,
+		Memory: 48599 * MiB, Bandwidth: 768 * giga, FP32: 38.7 * tera, TF32: 77.4 * tera, Half: 154.8 * tera, BF16: true, Context: 450 * MiB,
+		Source: "NVIDIA RTX A6000 datasheet", MemorySource: "estimate: the Quadro RTX 8000's, 47.46 GiB in an out-of-memory message, without ECC", ContextSource: contextAmpere, Estimated: []string{"Memory", "Context"},
+	},
+	{
+		Name: "l40", Title: "NVIDIA L40 48 GB", Compute: Capability{8, 9}, SMs: 142, L2: 96 * MiB,
+		Memory: 45589 * MiB, Bandwidth: 864 * giga, FP32: 90.5 * tera, TF32: 90.5 * tera, Half: 181 * tera, BF16: true, Context: 450 * MiB,
+		Source: "NVIDIA L40 datasheet", MemorySource: "estimate: the L40S's", ContextSource: contextAmpere, Estimated: []string{"Memory", "Context"},
+	},
+	{
+		Name: "p100", Aliases: []string{"p100-16gb", "tesla-p100"}, Title: "NVIDIA P100 PCIe 16 GB", Compute: Capability{6, 0}, SMs: 56, L2: 4 * MiB,
+		Memory: 16130 * MiB, Bandwidth: 732 * giga, FP32: 9.3 * tera, Half: 18.7 * tera, Context: 450 * MiB,
+		Source: "NVIDIA P100 datasheet; no tensor cores, float16 at twice the rate of float32", MemorySource: "estimate: the V100's of 16 GB, least of several drivers", ContextSource: contextAmpere, Estimated: []string{"Memory", "Context"},
+	},
+	{
+		Name: "rtx5080", Title: "NVIDIA GeForce RTX 5080 16 GB", Compute: Capability{12, 0}, SMs: 84, L2: 64 * MiB,
+		Memory: 15985 * MiB, Bandwidth: 960 * giga, FP32: 56.3 * tera, TF32: 56.3 * tera, Half: 112.6 * tera, BF16: true, Context: 800 * MiB,
+		Source: "NVIDIA RTX Blackwell architecture whitepaper", MemorySource: memory16, ContextSource: contextHopper, Estimated: []string{"Memory", "Context"},
+	},
+	{
+		Name: "rtx4080", Title: "NVIDIA GeForce RTX 4080 16 GB", Compute: Capability{8, 9}, SMs: 76, L2: 64 * MiB,
+		Memory: 15985 * MiB, Bandwidth: 716.8 * giga, FP32: 48.7 * tera, TF32: 48.7 * tera, Half: 97.5 * tera, BF16: true, Context: 450 * MiB,
+		Source: "NVIDIA Ada architecture whitepaper", MemorySource: memory16, ContextSource: contextAmpere, Estimated: []string{"Memory", "Context"},
+	},
+	{
+		Name: "rtx4070", Title: "NVIDIA GeForce RTX 4070 12 GB", Compute: Capability{8, 9}, SMs: 46, L2: 36 * MiB,
+		Memory: 11931 * MiB, Bandwidth: 504 * giga, FP32: 29.1 * tera, TF32: 29.1 * tera, Half: 58.3 * tera, BF16: true, Context: 450 * MiB,
+		Source: "NVIDIA Ada architecture whitepaper, scaled by multiprocessors and clock", MemorySource: "estimate: the RTX 3060's of 12 GB", ContextSource: contextAmpere, Estimated: []string{"Memory", "Context"},
+	},
+	{
+		Name: "rtx3080", Aliases: []string{"rtx3080-10gb"}, Title: "NVIDIA GeForce RTX 3080 10 GB", Compute: Capability{8, 6}, SMs: 68, L2: 5 * MiB,
+		Memory: 10014 * MiB, Bandwidth: 760 * giga, FP32: 29.8 * tera, TF32: 29.8 * tera, Half: 59.5 * tera, BF16: true, Context: 450 * MiB,
+		Source: "NVIDIA GA102 architecture whitepaper", MemorySource: oomMessage + ", 9.78 GiB", ContextSource: contextAmpere, Estimated: []string{"Context"},
+	},
 }
 
 func deviceNames(d *Device) []string { return append([]string{d.Name}, d.Aliases...) }
 
+// unsupported are cards that people ask for and memplan cannot answer for.
+var unsupported = []struct{ prefix, why string }{
+	{"mi300", "AMD's MI300 runs PyTorch for ROCm, whose libraries take other workspaces; memplan knows PyTorch for CUDA alone"},
+	{"mi250", "AMD's MI250 runs PyTorch for ROCm, whose libraries take other workspaces; memplan knows PyTorch for CUDA alone"},
+	{"gaudi", "Intel's Gaudi runs no CUDA; memplan knows PyTorch for CUDA alone"},
+	{"tpu", "a TPU runs XLA; memplan knows PyTorch for CUDA alone"},
+}
+
 // FindDevice returns the GPU called name.
-func FindDevice(name string) (*Device, error) { return find("gpu", Devices, deviceNames, name) }
+func FindDevice(name string) (*Device, error) {
+	for _, u := range unsupported {
+		if strings.HasPrefix(strings.ToLower(name), u.prefix) {
+			return nil, fmt.Errorf("unsupported gpu %q: %s", name, u.why)
+		}
+	}
+	return find("gpu", Devices, deviceNames, name)
+}
 
 // DeviceNames returns the names of Devices in order.
 func DeviceNames() []string { return ownNames(Devices, deviceNames) }

@@ -75,7 +75,7 @@ func TestUnknownNames(t *testing.T) {
 		{"optimizer", "adma", `unknown optimizer "adma" (known: adamw, `},
 		{"precision", "bf17", `unknown precision "bf17": did you mean bf16?`},
 		{"precision", "int8", `unknown precision "int8" (known: fp32, amp-bf16, amp-fp16, bf16, fp16)`},
-		{"runtime", "torch-2.12", `unknown runtime "torch-2.12": did you mean torch-2.11?`},
+		{"runtime", "torch-2.16", `unknown runtime "torch-2.16": did you mean torch-2.15?`},
 		{"gpu", "", `unknown gpu "" (known: h200, `},
 		{"gpu", strings.Repeat("h", 1000), `unknown gpu "hhh`},
 	} {
@@ -105,7 +105,7 @@ func TestDistance(t *testing.T) {
 func TestPromisedNames(t *testing.T) {
 	for kind, names := range map[string]string{
 		"gpu":       "h200 h100 h100-pcie a100-40gb a100-80gb a10 l4 l40s t4 v100-16gb v100-32gb rtx3060 rtx3090 rtx4060 rtx4090 rtx5090 b200",
-		"runtime":   "torch-2.6 torch-2.7 torch-2.8 torch-2.9 torch-2.10 torch-2.11",
+		"runtime":   "torch-2.6 torch-2.7 torch-2.8 torch-2.9 torch-2.10 torch-2.11 torch-2.12 torch-2.13 torch-2.14 torch-2.15",
 		"optimizer": "sgd sgd-momentum adam adamw adamw-fused adamw-foreach adamw-loop none",
 		"precision": "fp32 amp-bf16 amp-fp16 bf16 fp16",
 	} {
@@ -120,7 +120,7 @@ func TestPromisedNames(t *testing.T) {
 			}
 		}
 	}
-	if Devices[0].Name != "h200" || Runtimes[0].Name != "torch-2.11" || Optimizers[0].Name != "adamw" || Precisions[0].Name != "fp32" {
+	if Devices[0].Name != "h200" || Runtimes[0].Name != "torch-2.15" || Optimizers[0].Name != "adamw" || Precisions[0].Name != "fp32" {
 		t.Error("a table does not begin with its default")
 	}
 }
@@ -161,8 +161,12 @@ func TestRuntimes(t *testing.T) {
 	sm80, sm90, sm100, sm120 := Capability{8, 0}, Capability{9, 0}, Capability{10, 0}, Capability{12, 0}
 	for i := range Runtimes {
 		r := &Runtimes[i]
-		if r.CuBLASBytes(sm80) != 8_519_680 || r.CuBLASBytes(sm90) != 33_554_432 || r.CuBLASBytes(sm100) != 8_519_680 || r.CuBLASBytes(sm120) != 8_519_680 {
-			t.Errorf("%s: cuBLAS workspaces %d, %d", r.Name, r.CuBLASBytes(sm80), r.CuBLASBytes(sm90))
+		blackwell := int64(8_519_680) // from 2.12 on as large as Hopper's
+		if r.Lt == LtShared || r.CuBLASPerCall {
+			blackwell = 33_554_432
+		}
+		if r.CuBLASBytes(sm80) != 8_519_680 || r.CuBLASBytes(sm90) != 33_554_432 || r.CuBLASBytes(sm100) != blackwell || r.CuBLASBytes(sm120) != blackwell {
+			t.Errorf("%s: cuBLAS workspaces %d, %d, %d, %d", r.Name, r.CuBLASBytes(sm80), r.CuBLASBytes(sm90), r.CuBLASBytes(sm100), r.CuBLASBytes(sm120))
 		}
 		if r.Source == "" || r.CUDA == "" || r.CuDNN == "" || !r.ConvTF32 || r.MatmulTF32 || !r.Foreach {
 			t.Errorf("%s: %+v", r.Name, r)
@@ -178,6 +182,7 @@ func TestRuntimes(t *testing.T) {
 	}{
 		{"torch-2.6", LtPerCall, Flash}, {"torch-2.7", LtPerCall, Flash}, {"torch-2.8", LtPerCall, Flash},
 		{"torch-2.9", LtPersistent, CuDNN}, {"torch-2.10", LtPersistent, Flash}, {"torch-2.11", LtPersistent, CuDNN},
+		{"torch-2.12", LtShared, CuDNN}, {"torch-2.13", LtShared, CuDNN}, {"torch-2.14", LtShared, CuDNN}, {"torch-2.15", LtPerCall, CuDNN},
 	} {
 		r, err := FindRuntime(tt.name)
 		if err != nil {

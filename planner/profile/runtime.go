@@ -1,7 +1,10 @@
 package profile
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -35,10 +38,12 @@ const (
 	// cuBLASLt call, right after the cuBLAS workspace of the same thread if
 	// that did not exist, and keeps it.
 	LtPersistent
+	// LtShared takes the cuBLAS workspace of the same (thread, stream).
+	LtShared
 )
 
-// String returns "per call" or "persistent".
-func (r LtRegime) String() string { return [...]string{"per call", "persistent"}[r] }
+// String returns "per call", "persistent" or "shared".
+func (r LtRegime) String() string { return [...]string{"per call", "persistent", "shared"}[r] }
 
 // Kernels of scaled_dot_product_attention, as the values of --attention.
 // Math is what "eager" runs: separate products and softmax.
@@ -60,9 +65,11 @@ type Runtime struct {
 	// CuBLAS is the workspace in bytes of a (thread, stream) that ran a matrix
 	// product, kept until the process ends: one in inference, two in training,
 	// where the backward pass has a thread of its own. CuBLASLarge holds on the
-	// capabilities in LargeOn.
+	// capabilities in LargeOn. Where CuBLASPerCall is set, each product takes
+	// its own instead and gives it back when it has been launched.
 	CuBLAS, CuBLASLarge int64
 	LargeOn             []Capability
+	CuBLASPerCall       bool
 	// Lt is cuBLASLt's regime, LtBytes the size of its workspace. Only the
 	// forward thread of a usual model calls cuBLASLt.
 	Lt      LtRegime
@@ -91,13 +98,41 @@ const (
 var (
 	hopper    = []Capability{{9, 0}}
 	hopperOn  = []Capability{{9, 0}, {10, 0}}
+	ultraOn   = []Capability{{9, 0}, {10, 0}, {10, 3}} // with GB300 and B300
+	largeOn   = []Capability{{9, 0}, {10, 0}, {10, 3}, {12, 0}, {12, 1}}
+	largeAll  = []Capability{{9, 0}, {10, 0}, {10, 3}, {11, 0}, {12, 0}, {12, 1}}
 	poolFile  = "aten/src/ATen/cuda/CublasHandlePool.cpp"
 	sdpaFile  = "aten/src/ATen/native/transformers/cuda/sdp_utils.cpp"
 	wheelNote = "; CUDA and cuDNN from the wheel's requirements"
+	unchanged = "; the allocator's constants and the optimizers' code are those of 2.11; attention: pytorch#170800" + wheelNote
 )
 
-// Runtimes lists the releases, the newest, which is the default, first.
+// Runtimes lists the releases, the newest first.
 var Runtimes = []Runtime{
+	{
+		Name: "torch-2.15", Aliases: []string{"torch-2.15.0"}, CUDA: "13.2", CuDNN: "9.26.0", Allocator: allocator,
+		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeAll, CuBLASPerCall: true, Lt: LtPerCall, LtBytes: 1 * MiB, CuDNNFirst: ultraOn,
+		ConvTF32: true, Foreach: true,
+		Source: "workspaces of an operation: pytorch#194311 (August 2026), in the headers and libtorch_cuda of the wheel, " + poolFile + unchanged,
+	},
+	{
+		Name: "torch-2.14", Aliases: []string{"torch-2.14.0"}, CUDA: "13.0", CuDNN: "9.24.0", Allocator: allocator,
+		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeAll, Lt: LtShared, CuDNNFirst: ultraOn,
+		ConvTF32: true, Foreach: true,
+		Source: "32 MiB on capabilities 9 to 12, one workspace for cuBLAS and cuBLASLt: libtorch_cuda of the wheel, parseChosenWorkspaceSize" + unchanged,
+	},
+	{
+		Name: "torch-2.13", Aliases: []string{"torch-2.13.0"}, CUDA: "13.0", CuDNN: "9.20.0", Allocator: allocator,
+		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeOn, Lt: LtShared, CuDNNFirst: ultraOn,
+		ConvTF32: true, Foreach: true,
+		Source: "32 MiB on capabilities 9, 10 and 12, one workspace for cuBLAS and cuBLASLt: libtorch_cuda of the wheel, parseChosenWorkspaceSize" + unchanged,
+	},
+	{
+		Name: "torch-2.12", Aliases: []string{"torch-2.12.0"}, CUDA: "13.0", CuDNN: "9.20.0", Allocator: allocator,
+		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeOn, Lt: LtShared, CuDNNFirst: ultraOn,
+		ConvTF32: true, Foreach: true,
+		Source: "32 MiB on capabilities 9, 10 and 12 (pytorch#175344), one workspace for cuBLAS and cuBLASLt (pytorch#168175, #175879): libtorch_cuda of the wheel, parseChosenWorkspaceSize and unified_cublas_and_lt_workspaces" + unchanged,
+	},
 	{
 		Name: "torch-2.11", Aliases: []string{"torch-2.11.0"}, CUDA: "13.0", CuDNN: "9.19.0", Allocator: allocator,
 		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: hopper, Lt: LtPersistent, LtBytes: 1 * MiB, CuDNNFirst: hopperOn,
@@ -141,6 +176,45 @@ func runtimeNames(r *Runtime) []string { return append([]string{r.Name}, r.Alias
 // FindRuntime returns the runtime called name.
 func FindRuntime(name string) (*Runtime, error) {
 	return find("runtime", Runtimes, runtimeNames, name)
+}
+
+// RuntimeOf returns the release that a model's producer, such as "pytorch
+// 2.11.0+cu130", names: the row of its version, or the nearest row where the
+// version lies outside the table. assumed says so in words; it is "" where the
+// row is the release's own. A producer other than PyTorch, or one without a
+// version, gets the newest row.
+func RuntimeOf(producer string) (r *Runtime, assumed string) {
+	name, version, _ := strings.Cut(producer, " ")
+	newest, oldest := &Runtimes[0], &Runtimes[len(Runtimes)-1]
+	v, ok := release(version)
+	if name != "pytorch" || !ok {
+		return newest, ""
+	}
+	for i := range Runtimes {
+		if at, _ := release(strings.TrimPrefix(Runtimes[i].Name, "torch-")); at == v {
+			return &Runtimes[i], ""
+		}
+	}
+	if at, _ := release(strings.TrimPrefix(oldest.Name, "torch-")); v[0] < at[0] || v[0] == at[0] && v[1] < at[1] {
+		return oldest, fmt.Sprintf("the file was exported by PyTorch %d.%d, which is older than %s, the oldest release that memplan knows; that one is assumed", v[0], v[1], oldest.Name)
+	}
+	return newest, fmt.Sprintf("the file was exported by PyTorch %d.%d, which is newer than %s, the newest release that memplan knows; that one is assumed", v[0], v[1], newest.Name)
+}
+
+// release reads the first two numbers of a version such as "2.11.0+cu130".
+func release(version string) (v [2]int, ok bool) {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) < 2 {
+		return v, false
+	}
+	for i := range v {
+		n, err := strconv.Atoi(parts[i])
+		if err != nil || n < 0 {
+			return v, false
+		}
+		v[i] = n
+	}
+	return v, true
 }
 
 // RuntimeNames returns the names of Runtimes in order.

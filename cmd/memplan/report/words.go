@@ -45,7 +45,11 @@ func outcome(r *planner.Report) string {
 // needs are the numbers behind the answer.
 func needs(r *planner.Report) string {
 	p := &r.Peak
-	s := fmt.Sprintf("needs %s (%s reserved and %s of CUDA context)", size(p.ProcessBytes), size(p.ReservedBytes), size(p.ProcessBytes-p.ReservedBytes))
+	assumed := ""
+	if r.Config.GPUAssumed && r.Config.VRAMBytes > 0 {
+		assumed = " as on an " + deviceName(r)
+	}
+	s := fmt.Sprintf("needs %s (%s reserved and %s of CUDA context%s)", size(p.ProcessBytes), size(p.ReservedBytes), size(p.ProcessBytes-p.ReservedBytes), assumed)
 	switch {
 	case r.Fits == nil:
 		return s
@@ -316,7 +320,8 @@ func PlanCommand(r *planner.Report) string {
 		add("loss", c.Loss, "auto")
 	}
 	add("attention", c.Attention, "auto")
-	add("runtime", c.Runtime, profile.Runtimes[0].Name)
+	exported, _ := profile.RuntimeOf(r.Model.Producer)
+	add("runtime", c.Runtime, exported.Name)
 	add("accumulate", itoa(c.Accumulate), "1")
 	for _, p := range c.Freeze {
 		add("freeze", p, "")
@@ -330,8 +335,10 @@ func PlanCommand(r *planner.Report) string {
 	if c.Checkpoint == "all" || c.Checkpoint == "sqrt" {
 		add("checkpoint", c.Checkpoint, "")
 	}
-	add("gpu", c.GPU, "")
-	if d, err := profile.FindDevice(c.GPU); err != nil || d.Memory != c.VRAMBytes {
+	if !c.GPUAssumed {
+		add("gpu", c.GPU, "")
+	}
+	if d, err := profile.FindDevice(c.GPU); c.GPUAssumed || err != nil || d.Memory != c.VRAMBytes {
 		add("vram", sizeFlag(c.VRAMBytes), "0")
 	}
 	return strings.Join(parts, " ")
