@@ -88,7 +88,13 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if a.fits != nil && *a.fits {
 		a.refused()
 	}
-	return a, a.upperBound()
+	if err := a.upperBound(); err != nil {
+		return nil, err
+	}
+	if cfg.Strict {
+		return a, Strictly(m.Path, a.warnings(), j.train)
+	}
+	return a, nil
 }
 
 // settled replays a step: under the cap where there is one and it fits, which
@@ -406,7 +412,7 @@ func (a *answer) warnings() []graph.Warning {
 	if !a.j.train {
 		out = append(out, graph.Warning{Code: "python-variables", Message: "an inference keeps what variables of the model's code name; the file does not show them, and where they keep large tensors the peak is higher than predicted"})
 	}
-	return once(out)
+	return once(doubtsFirst(out, a.j.train))
 }
 
 // guesses says which figures of the device and the runtime nobody measured.

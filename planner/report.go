@@ -170,6 +170,7 @@ type Config struct {
 	Checkpoint string          // one of Checkpoints; "" lets the budget decide
 	Segments   []train.Segment // explicit selection, from a Plan or a configuration
 	Schedule   []remat.Step    // explicit schedule, from a Plan
+	Strict     bool            // a file that does not hold the answer is an error
 }
 
 // A Plan is the document that plan writes and config, check and diff read.

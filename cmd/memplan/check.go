@@ -14,7 +14,8 @@ import (
 
 type checkOptions struct {
 	outputFlags
-	args []string // the configuration, if it is named
+	strict bool
+	args   []string // the configuration, if it is named
 }
 
 func newCheckCmd(s *streams, run func(context.Context, *streams, *checkOptions) error) *cobra.Command {
@@ -35,6 +36,7 @@ memplan help config-file describes the file.`,
 		},
 	}
 	o.outputFlags.add(c, report.Names(report.Gates))
+	addStrict(c, &o.strict)
 	return c
 }
 
@@ -59,6 +61,7 @@ func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
 	if err != nil {
 		return err
 	}
+	f.Strict(o.strict)
 	_, clear := s.progress(f.Path)
 	found, err := f.Check(ctx)
 	clear()

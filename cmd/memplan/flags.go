@@ -26,7 +26,7 @@ type modelFlags struct {
 	timeout                                                                     time.Duration
 	freeze                                                                      []string
 	lora, allocConf, times                                                      string
-	hold                                                                        bool
+	hold, strict                                                                bool
 }
 
 // graphFlags bind the dimensions of a graph.
@@ -64,9 +64,15 @@ func (f *modelFlags) add(c *cobra.Command) {
 	fl.StringVar(&f.allocConf, "alloc-conf", "", "PyTorch's allocator options, as in PYTORCH_ALLOC_CONF: `expandable_segments:True,..`")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "what is recomputed, `HOW`: "+strings.Join(planner.Checkpoints, "|")+", or a file, a plan or a configuration; auto, and segments, which keep nothing, for PyTorch, schedule and ops for memplan's executor (what the budget asks for)")
 	fl.StringVar(&f.times, "times", "", "measured operator times, a `FILE` that validate --profile wrote: predict times and recomputation from them (the roofline)")
+	addStrict(c, &f.strict)
 	fl.DurationVar(&f.timeout, "timeout", 0, "limit on a search, a `DURATION` such as 30s (none)")
 	noFiles(c, "vram", "accumulate", "timeout", "freeze", "lora", "alloc-conf")
 	_ = c.RegisterFlagCompletionFunc("checkpoint", completeNames(planner.Checkpoints...)) // fails only for a flag that does not exist
+}
+
+// addStrict defines the flag that turns some warnings into errors.
+func addStrict(c *cobra.Command, at *bool) {
+	c.Flags().BoolVar(at, "strict", false, "no answer (exit 2) about a training step that the file does not show")
 }
 
 // noFiles keeps the shell from offering files as values of flags.
@@ -101,7 +107,7 @@ func (f *graphFlags) apply(c *planner.Config) (err error) {
 // config turns the flags into a configuration.
 func (f *modelFlags) config() (planner.Config, error) {
 	c := planner.Config{Mode: f.mode, Precision: f.precision, Optimizer: f.optimizer, Loss: f.loss, GPU: f.gpu, Runtime: f.runtime, Attention: f.attention, Accumulate: f.accumulate,
-		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf, Times: f.times}
+		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf, Times: f.times, Strict: f.strict}
 	err := f.apply(&c)
 	if err != nil {
 		return c, err

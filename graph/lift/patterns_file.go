@@ -303,7 +303,7 @@ func (p *patLift) warn() {
 func (p *patLift) warnNorm(bn, evalBN, dropout, folded int) {
 	switch {
 	case p.restored > 0:
-		p.note("folded-batchnorm", "", "exported in evaluation mode: %d batch normalisations were folded into convolutions; they are counted as the file's metadata names them", p.restored)
+		p.note("restored-batchnorm", "", "optimised after export: %d batch normalisations were folded into convolutions; they are counted as the file's metadata names them", p.restored)
 	case bn == 0 && dropout == 0 && folded >= 3:
 		p.note("folded-batchnorm", "", "%d convolutions with a bias are followed by an activation, and there is no batch normalisation: it may have been folded into them, and a training step would keep its operands", folded)
 	}

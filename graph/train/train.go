@@ -284,6 +284,9 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 	if c.Args, err = b.args(n, n.Args, env); err != nil {
 		return err
 	}
+	if b.opt.Train && b.l.Eval {
+		trained(c)
+	}
 	for _, o := range n.Outputs {
 		var shape []int64
 		d := graph.Float32

@@ -54,6 +54,9 @@ func tag(w io.Writer, kind string) {
 func analysisMarkdown(w io.Writer, a *Analysis, _ Style) error {
 	r := a.Report
 	tag(w, "analyze:"+filepath.ToSlash(r.Model.Path))
+	for _, line := range doubtLines(r) {
+		fmt.Fprintf(w, "**%s**\n\n", cell(line))
+	}
 	fmt.Fprintf(w, "**%s: %s**\n\n%s\n\n", cell(filepath.Base(r.Model.Path)), Verdict(r), cell(peakLine(r)))
 	for _, line := range batchLines(r) {
 		fmt.Fprintf(w, "%s\n\n", cell(line))
@@ -69,7 +72,7 @@ func analysisMarkdown(w io.Writer, a *Analysis, _ Style) error {
 	}
 	liveMarkdown(w, r)
 	checkpointMarkdown(w, r)
-	for _, g := range grouped(r) {
+	for _, g := range others(r) {
 		fmt.Fprintf(w, "\nwarning: %s\n", cell(g.String()))
 	}
 	return nil
