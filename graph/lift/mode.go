@@ -38,6 +38,7 @@ func evalMode(g *graph.Graph) []string {
 		text := n.MetaValue(keyFX)
 		if text == "" {
 			m.onnx(n)
+			m.named(n.Name)
 		} else if text != last {
 			m.call(n, text)
 		}
@@ -192,12 +193,29 @@ func (m *mode) modules(scopes, classes []string) {
 		}
 		tail := scopes[i][strings.LastIndexByte(scopes[i], '.')+1:]
 		if k, err := strconv.Atoi(tail); err == nil && k >= 0 {
-			if m.numbers[scopes[i-1]] == nil {
-				m.numbers[scopes[i-1]] = map[int]bool{}
-			}
-			m.numbers[scopes[i-1]][k] = true
+			m.child(scopes[i-1], k)
 		}
 	}
+}
+
+// named notes the children that a Sequential calls by the names of nodes, as the
+// TorchScript exporter joins those of modules: /net/net.3/Gemm.
+func (m *mode) named(node string) {
+	parts := strings.Split(node, "/")
+	for i := 1; i+1 < len(parts); i++ {
+		tail, ok := strings.CutPrefix(parts[i], parts[i-1]+".")
+		if k, err := strconv.Atoi(tail); ok && err == nil && k >= 0 && parts[i-1] != "" {
+			m.child(strings.Join(parts[1:i], "/"), k)
+		}
+	}
+}
+
+// child notes that a Sequential calls its child of a number.
+func (m *mode) child(sequential string, k int) {
+	if m.numbers[sequential] == nil {
+		m.numbers[sequential] = map[int]bool{}
+	}
+	m.numbers[sequential][k] = true
 }
 
 // conclude turns what was seen into signs.

@@ -138,12 +138,14 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	if err := b.resident(); err != nil {
 		return nil, err
 	}
+	b.narrow = newNarrowing(b)
 	if opt.Train {
 		b.zeroGrad()
 	}
 	if err := b.run(); err != nil {
 		return nil, err
 	}
+	b.narrow.warn(b)
 	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward}, nil
 }
 
@@ -198,6 +200,7 @@ type builder struct {
 	setup       []resident        // what exists before the first step
 	returned    []Output
 	lastForward int32
+	narrow      *narrowing     // casts that the file does not show, nil without parameters of half precision
 	made        []*aten.Tensor // optimizer state among it, each with its parameter's name
 }
 
@@ -279,6 +282,9 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 	c.Op, c.Over, _ = strings.Cut(n.Op, ".")
 	if c.Op == "onnx" {
 		c.Op, c.Over = n.Op, ""
+	}
+	if b.narrow != nil {
+		b.narrow.before(b, n, c, env)
 	}
 	var err error
 	if c.Args, err = b.args(n, n.Args, env); err != nil {
