@@ -95,7 +95,7 @@ func (w *narrowing) backward(g *graph.Graph, n *graph.Node) {
 func (w *narrowing) before(b *builder, n *graph.Node, c *aten.Call, env []*aten.Tensor) {
 	op := c.Op
 	wide := func(id graph.ValueID) bool { return floating(env[id], graph.Float32) }
-	half := slices.ContainsFunc(n.Inputs, func(id graph.ValueID) bool { return floating(env[id], w.half) })
+	half := slices.ContainsFunc(n.Inputs, func(id graph.ValueID) bool { return w.derived[id] && floating(env[id], w.half) })
 	if !half || !slices.ContainsFunc(n.Inputs, wide) {
 		return
 	}
