@@ -63,6 +63,7 @@ func (l *Lifted) idioms() {
 			r.root = cl[0]
 		}
 	}
+	r.sourceCasts()
 	for i := range l.Graph.Nodes {
 		for _, id := range idioms {
 			if id.apply(r, i) {

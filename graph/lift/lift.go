@@ -20,6 +20,7 @@ const (
 	keyScopes  = "pkg.torch.onnx.name_scopes"
 	keyClasses = "pkg.torch.onnx.class_hierarchy"
 	keyOrigin  = "pkg.torch.onnx.original_node_name"
+	keyLines   = "pkg.torch.onnx.stack_trace"
 )
 
 // A Source says what a lift rests on.

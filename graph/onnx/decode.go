@@ -6,9 +6,13 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// stackTrace is a metadata key that is not kept: its values are long and say
-// nothing about the graph.
-const stackTrace = "pkg.torch.onnx.stack_trace"
+// stackTrace is the metadata key of the Python source lines of a node. Of one
+// longer than maxTrace bytes, which code that programs write has, nothing is
+// kept.
+const (
+	stackTrace = "pkg.torch.onnx.stack_trace"
+	maxTrace   = 16 << 10
+)
 
 // A decoder turns the messages of one file into drafts. Field numbers are
 // those of onnx.proto, IR 14.
@@ -143,26 +147,22 @@ func domain(s string) string {
 }
 
 // prop reads a StringStringEntryProto and pushes it, unless it is a stack
-// trace.
+// trace that is too long.
 func (d *decoder) prop(f field) error {
 	if err := d.open(f, costProp); err != nil {
 		return within(err, "metadata_props", single)
 	}
 	var p graph.Prop
-	drop := false
 	err := d.message(f.end, func(f field) (err error) {
 		switch f.num {
 		case 1:
 			err = d.set(&p.Key, f)
-			drop = p.Key == stackTrace
 		case 2:
-			if !drop {
-				err = d.set(&p.Value, f)
-			}
+			err = d.set(&p.Value, f)
 		}
 		return err
 	})
-	if !drop {
+	if p.Key != stackTrace || len(p.Value) <= maxTrace {
 		d.props.push(p)
 	}
 	return within(err, "metadata_props", single)

@@ -238,6 +238,9 @@ func num(f float64) string {
 func props(list []graph.Prop) string {
 	var b strings.Builder
 	for _, p := range list {
+		if p.Key == "pkg.torch.onnx.stack_trace" { // digest.py leaves it out
+			continue
+		}
 		fmt.Fprintf(&b, " %s=%x", esc(p.Key), p.Value)
 	}
 	return b.String()

@@ -493,7 +493,7 @@ func TestFunctions(t *testing.T) {
 func TestMetadata(t *testing.T) {
 	p := func(v string) pb { return entry("k", v) }
 	g := mustRead(t, model(pb{}.
-		msg(1, node("Add", in("x", "w"), in("y")).msg(9, p("node"), entry("pkg.torch.onnx.stack_trace", "long"))).
+		msg(1, node("Add", in("x", "w"), in("y")).msg(9, p("node"), entry("pkg.torch.onnx.stack_trace", "line"), entry("pkg.torch.onnx.stack_trace", strings.Repeat("long", 5000)))).
 		msg(5, pb{}.int(1, 1).int(2, 1).str(8, "w").str(9, "abcd").msg(16, p("init"))).
 		msg(11, value("x", 1).msg(4, p("in"))).msg(12, value("y", 1).msg(4, p("out"))).
 		msg(13, value("w", 1).msg(4, entry("k2", "info"))).msg(16, p("graph"))).msg(14, p("model")))
@@ -501,7 +501,7 @@ func TestMetadata(t *testing.T) {
 		meta []graph.Prop
 		want string
 	}{
-		{g.Model.Meta, "[{k model}]"}, {g.Meta, "[{k graph}]"}, {g.Nodes[0].Meta, "[{k node}]"},
+		{g.Model.Meta, "[{k model}]"}, {g.Meta, "[{k graph}]"}, {g.Nodes[0].Meta, "[{k node} {pkg.torch.onnx.stack_trace line}]"},
 		{find(t, g, "x").Meta, "[{k in}]"}, {find(t, g, "y").Meta, "[{k out}]"}, {find(t, g, "w").Meta, "[{k init} {k2 info}]"},
 	} {
 		if got := fmt.Sprint(c.meta); got != c.want {

@@ -45,7 +45,9 @@ var refusesWide = []string{"group_norm", "native_group_norm", "batch_norm", "nat
 // typed are operators whose result has a type of its own, whatever their operand's.
 var typed = []string{"to", "_to_copy", "type_as", "prims.convert_element_type"}
 
-func refuses(op string) bool { return slices.Contains(refusing, op) || slices.Contains(refusesWide, op) }
+func refuses(op string) bool {
+	return slices.Contains(refusing, op) || slices.Contains(refusesWide, op)
+}
 
 // newNarrowing looks at the graph for parameters of type half; nil where the
 // parameters have no such type, or autocast converts operands.
