@@ -15,11 +15,11 @@ type pyExpr struct {
 	bound bool
 }
 
-// pyOperators are Python's binary operators by what they call, the weakest first.
+// pyOperators are binary operators by what they call, the weakest first; powers
+// bind tighter than a sign.
 var pyOperators = [][]struct{ sign, op string }{
 	{{"+", "add"}, {"-", "sub"}},
 	{{"*", "mul"}, {"/", "div"}, {"@", "matmul"}},
-	{{"**", "pow"}},
 }
 
 // libraries are modules whose functions are called with their operands alone.
@@ -72,9 +72,15 @@ func (e *pyExpr) makes(op string) bool {
 	return e.call && e.cast() == "" && (name == op || "_"+name == op)
 }
 
+// maxLine bounds a line that is parsed: longer ones are data.
+const maxLine = 1 << 10
+
 // parsePy parses what a line of Python assigns or returns; nil where it is no
 // whole expression.
 func parsePy(line string) *pyExpr {
+	if len(line) > maxLine {
+		return nil
+	}
 	line = strings.TrimSpace(line)
 	if _, body, ok := strings.Cut(line, "): "); ok && strings.HasPrefix(line, "def ") {
 		line = body
@@ -140,7 +146,12 @@ func (p *pyParser) sum(level int) *pyExpr {
 	return nil
 }
 
+// unary parses a sign, or a power.
 func (p *pyParser) unary() *pyExpr {
+	if p.depth++; p.depth > 32 {
+		return nil
+	}
+	defer func() { p.depth-- }()
 	p.space()
 	if p.at < len(p.s) && p.s[p.at] == '-' {
 		p.at++
@@ -150,15 +161,19 @@ func (p *pyParser) unary() *pyExpr {
 		}
 		return &pyExpr{text: "neg", call: true, kids: []*pyExpr{e}}
 	}
-	return p.postfix()
+	base := p.postfix()
+	if p.space(); base == nil || !p.eat("**") {
+		return base
+	}
+	exponent := p.unary()
+	if exponent == nil {
+		return nil
+	}
+	return &pyExpr{text: "pow", call: true, kids: []*pyExpr{base, exponent}}
 }
 
 // postfix parses an atom with what follows it: attributes, calls and indices.
 func (p *pyParser) postfix() *pyExpr {
-	if p.depth++; p.depth > 32 {
-		return nil
-	}
-	defer func() { p.depth-- }()
 	e := p.atom()
 	for e != nil && p.at < len(p.s) {
 		switch p.s[p.at] {
