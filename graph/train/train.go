@@ -50,6 +50,7 @@ type Options struct {
 	Segments  []Segment         // checkpointed regions, in any order; of two with the same calls the first is the outer one
 	Frozen    func(string) bool // parameters that require no gradient; nil: none
 	Warnings  []graph.Warning   // what the caller found, for the program
+	Retrain   bool              // batch normalisations by running statistics run as in training
 	Hold      bool              // the caller holds the outputs during backward
 	LoRA      *LoRA             // low-rank adapters; nil: none
 	Micros    int               // micro-batches whose gradients a step adds up; 0 is 1
@@ -290,7 +291,7 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 	if c.Args, err = b.args(n, n.Args, env); err != nil {
 		return err
 	}
-	if b.opt.Train && b.l.Eval {
+	if b.opt.Train && b.opt.Retrain {
 		trained(c)
 	}
 	for _, o := range n.Outputs {
