@@ -410,7 +410,7 @@ func (a *answer) warnings() []graph.Warning {
 	if !a.j.train {
 		out = append(out, graph.Warning{Code: "python-variables", Message: "an inference keeps what variables of the model's code name; the file does not show them, and where they keep large tensors the peak is higher than predicted"})
 	}
-	return once(out)
+	return once(doubtsFirst(out, a.j.train))
 }
 
 // guesses says which figures of the device and the runtime nobody measured.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/planner/profile"
 )
 
@@ -176,6 +177,10 @@ type Finding struct {
 	Allowed  float64 `json:"allowed"`
 	Line     int     `json:"line"`     // of the rule in the configuration, or of the model
 	Settings string  `json:"settings"` // the entry's, by which those of the same model differ
+
+	// Doubts are the warnings of the model that say that its file does not hold the
+	// answer.
+	Doubts []graph.Warning `json:"doubts"`
 }
 
 // Check applies a configuration's rules to its models. An error means that a
@@ -257,7 +262,7 @@ func (r *Rule) missing(text string) string {
 
 // apply compares a model with a limit.
 func (r *Rule) apply(ctx context.Context, s *subject, l Limit) Finding {
-	f := Finding{Verdict: Verdict{Model: s.entry.Path, Rule: r.Name, Limit: l.Text + r.missing(l.Text)}, Allowed: l.Value, Line: l.Line, Settings: s.entry.Settings()}
+	f := Finding{Verdict: Verdict{Model: s.entry.Path, Rule: r.Name, Limit: l.Text + r.missing(l.Text)}, Allowed: l.Value, Line: l.Line, Settings: s.entry.Settings(), Doubts: s.report.Doubts()}
 	v, err := r.value(ctx, s)
 	if err != nil {
 		f.Message = err.Error()

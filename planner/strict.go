@@ -8,26 +8,22 @@ import (
 	"github.com/memplan/memplan/graph/infer"
 )
 
-// notShown are the codes of warnings which say that a file does not show the
-// training step.
-var notShown = []string{"no-metadata", "metadata-incomplete"}
-
 // strict reports whether Config.Strict turns a warning into an error: the file
-// breaks the rules of ONNX, or a training step was asked for that it does not
-// show.
-func strict(w graph.Warning, train bool) bool {
-	return slices.Contains(infer.InvalidCodes, w.Code) || train && slices.Contains(notShown, w.Code)
+// breaks the rules of ONNX, or does not hold what was asked about (Doubts).
+func strict(w graph.Warning) bool {
+	return slices.Contains(infer.InvalidCodes, w.Code) || IsDoubt(w.Code)
 }
 
 // Strictly returns an error for warnings that --strict does not tolerate; it
-// names the first.
+// names the first. An inference has no doubts that are about training.
 func Strictly(path string, warnings []graph.Warning, train bool) error {
 	var first *graph.Warning
 	more := -1
-	for i := range warnings {
-		if strict(warnings[i], train) {
+	list := doubtsFirst(warnings, train)
+	for i := range list {
+		if strict(list[i]) {
 			if more++; first == nil {
-				first = &warnings[i]
+				first = &list[i]
 			}
 		}
 	}
@@ -37,6 +33,9 @@ func Strictly(path string, warnings []graph.Warning, train bool) error {
 	text := first.Message
 	if first.Node != "" {
 		text = first.Node + ": " + text
+	}
+	if IsDoubt(first.Code) {
+		text = "cannot tell: " + text
 	}
 	if more > 0 {
 		return fmt.Errorf("%s: --strict: %s [%s] and %d more", path, text, first.Code, more)

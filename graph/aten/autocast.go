@@ -85,6 +85,13 @@ func (e *Eager) ExitAutocast() {
 	e.casts = e.casts[:0]
 }
 
+// Cast appends the copy of a tensor in another type that the code makes before a
+// call.
+func (e *Eager) Cast(c *Call, t *Tensor, to graph.DType) *Tensor {
+	e.name, e.module, e.call, e.draws = c.Name, c.Module, c.Index, 0
+	return e.toDType("to", t, to)
+}
+
 // toDType copies t into a new tensor of another type (aten::_to_copy).
 func (e *Eager) toDType(op string, t *Tensor, to graph.DType) *Tensor {
 	k := e.begin(op, t).does("copy")

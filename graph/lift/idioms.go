@@ -2,6 +2,7 @@ package lift
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -62,6 +63,7 @@ func (l *Lifted) idioms() {
 			r.root = cl[0]
 		}
 	}
+	r.sourceCasts()
 	for i := range l.Graph.Nodes {
 		for _, id := range idioms {
 			if id.apply(r, i) {
@@ -164,12 +166,55 @@ func (r *rewriter) operands(args []graph.Arg, f func(*graph.Arg)) {
 
 func dropoutOff(r *rewriter, i int) bool {
 	n := r.node(i)
-	if opName(n) != "clone" || !strings.HasPrefix(r.l.Classes[i], "torch.nn.modules.dropout.") {
+	if opName(n) != "clone" || !strings.HasPrefix(r.l.Classes[i], "torch.nn.modules.dropout.") && !r.clonesForDropout(i) {
 		return false
 	}
 	n.Op, n.Args = "identity.default", n.Args[:1]
 	return true
 }
+
+// seldomClone are libraries whose forward functions call dropout, and clone nothing
+// that they do not write to afterwards.
+var seldomClone = []string{"transformers.", "timm.", "diffusers.", "torchvision.", "torch.nn."}
+
+// clonesForDropout reports a copy that the decomposition of a function call,
+// dropout(x, 0.0), makes in some versions (dropoutClones), and the call itself does not
+// (torch/_decomp/decompositions.py against ATen/native/Dropout.cpp): of a softmax,
+// or in a library that copies nothing else, unless the copy is written to.
+func (r *rewriter) clonesForDropout(i int) bool {
+	n := r.node(i)
+	if len(n.Args) != 1 || n.Args[0].Kind != graph.ArgValue || !dropoutClones(r.l.Graph.Model.Producer) || r.def[n.Args[0].Value] < 0 || !r.l.Graph.Values[n.Args[0].Value].Type.Elem.IsFloat() {
+		return false
+	}
+	p := r.producer(&n.Args[0])
+	library := slices.ContainsFunc(seldomClone, func(s string) bool { return strings.HasPrefix(r.l.Classes[i], s) })
+	if opName(p) != "softmax" && !library {
+		return false
+	}
+	for j := i + 1; j < len(r.l.Graph.Nodes); j++ {
+		if m := r.node(j); slices.Contains(m.Inputs, n.Outputs[0]) && slices.Contains(writes, opName(m)) {
+			return false
+		}
+	}
+	return true
+}
+
+// writes are calls that stand for writing to their first operand, or to a window of
+// it.
+var writes = []string{"copy", "fill", "slice", "select", "slice_scatter", "select_scatter", "index_put", "_unsafe_index_put", "masked_fill", "masked_scatter", "scatter", "index_add"}
+
+// dropoutClones reports a version of PyTorch whose export writes a dropout with
+// p = 0 as a copy.
+func dropoutClones(producer string) bool {
+	version, ok := strings.CutPrefix(producer, "pytorch 2.")
+	minor, _, _ := strings.Cut(version, ".")
+	k, err := strconv.Atoi(minor)
+	return ok && err == nil && k < firstWithout
+}
+
+// firstWithout is the minor version of PyTorch 2 whose export leaves such a dropout
+// out: 2.11 copies, 2.15 does not.
+const firstWithout = 15
 
 // activations are the operators whose modules take inplace=True.
 var activations = []string{"relu", "relu6", "hardtanh", "hardswish", "silu", "leaky_relu", "elu", "mish"}

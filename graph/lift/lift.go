@@ -44,6 +44,7 @@ type Lifted struct {
 	InPlace  []bool   // the model's code updates the first operand in place, a node each
 	Warnings []graph.Warning
 	Unlifted []string // ONNX operators kept as they are, each once, in order
+	Eval     bool     // exported in evaluation mode, as far as the file says
 
 	Roles []Role // of Graph.Values
 
@@ -66,6 +67,19 @@ func Lift(g *graph.Graph) (*Lifted, error) {
 	if err := checkWidth(g); err != nil {
 		return nil, err
 	}
+	l, err := lift(g)
+	if err != nil {
+		return nil, err
+	}
+	if signs := evalMode(g); len(signs) > 0 {
+		l.Eval = true
+		l.Warnings = append([]graph.Warning{{Code: EvalMode, Message: "exported in evaluation mode: " + strings.Join(signs, "; ") + ". The file does not show the training step: export model.train() with optimize=False"}}, l.Warnings...)
+	}
+	return l, nil
+}
+
+// lift is Lift without the question in which mode the model was exported.
+func lift(g *graph.Graph) (*Lifted, error) {
 	n := 0
 	for i := range g.Nodes {
 		if g.Nodes[i].MetaValue(keyFX) != "" {

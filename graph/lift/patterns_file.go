@@ -307,7 +307,7 @@ func (p *patLift) warn() {
 func (p *patLift) warnNorm(bn, evalBN, dropout, folded int) {
 	switch {
 	case p.restored > 0:
-		p.note("folded-batchnorm", "", "exported in evaluation mode: %d batch normalisations were folded into convolutions; they are counted as the file's metadata names them", p.restored)
+		p.note("restored-batchnorm", "", "optimised after export: %d batch normalisations were folded into convolutions; they are counted as the file's metadata names them", p.restored)
 	case bn == 0 && dropout == 0 && folded >= 3:
 		p.note("folded-batchnorm", "", "%d convolutions with a bias are followed by an activation, and there is no batch normalisation: it may have been folded into them, and a training step would keep its operands", folded)
 	}
@@ -319,11 +319,22 @@ func (p *patLift) warnNorm(bn, evalBN, dropout, folded int) {
 // maybeFolded reports a convolution with a bias whose result goes through an
 // activation: what folding a batch normalisation leaves.
 func (p *patLift) maybeFolded(n *graph.Node) bool {
-	if input(n, 2) < 0 || len(n.Outputs) == 0 || n.Outputs[0] < 0 {
+	if input(n, 2) < 0 || len(n.Outputs) == 0 || n.Outputs[0] < 0 || p.ownBias(n) {
 		return false
 	}
 	r := p.reader[n.Outputs[0]]
 	return r >= 0 && slices.Contains([]string{"Relu", "Clip", "Sigmoid", "LeakyRelu", "HardSwish", "HardSigmoid", "Add"}, p.src.Nodes[r].Op)
+}
+
+// ownBias reports a convolution whose module has a bias, as the call in its
+// metadata says, or as the name of its weight does: PyTorch's exporters name what
+// they compute from a weight themselves.
+func (p *patLift) ownBias(n *graph.Node) bool {
+	if fx, err := parseFX(n.MetaValue(keyFX)); err == nil && strings.Contains(fx.target, "conv") {
+		return len(fx.args) > 2 && fx.args[2].kind == graph.ArgValue
+	}
+	weight := input(n, 1)
+	return weight >= 0 && strings.HasPrefix(p.src.Model.Producer, "pytorch") && !p.exporterName(p.src.Values[weight].Name)
 }
 
 // eagerAttention reports a Softmax between two matrix products that no rule

@@ -50,6 +50,7 @@ type Options struct {
 	Segments  []Segment         // checkpointed regions, in any order; of two with the same calls the first is the outer one
 	Frozen    func(string) bool // parameters that require no gradient; nil: none
 	Warnings  []graph.Warning   // what the caller found, for the program
+	Retrain   bool              // batch normalisations by running statistics run as in training
 	Hold      bool              // the caller holds the outputs during backward
 	LoRA      *LoRA             // low-rank adapters; nil: none
 	Micros    int               // micro-batches whose gradients a step adds up; 0 is 1
@@ -137,12 +138,14 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	if err := b.resident(); err != nil {
 		return nil, err
 	}
+	b.narrow = newNarrowing(b)
 	if opt.Train {
 		b.zeroGrad()
 	}
 	if err := b.run(); err != nil {
 		return nil, err
 	}
+	b.narrow.warn(b)
 	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars}, nil
 }
 
@@ -197,6 +200,7 @@ type builder struct {
 	setup       []resident        // what exists before the first step
 	returned    []Output
 	lastForward int32
+	narrow      *narrowing     // casts that the file does not show, nil without parameters of half precision
 	made        []*aten.Tensor // optimizer state among it, each with its parameter's name
 }
 
@@ -279,9 +283,15 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 	if c.Op == "onnx" {
 		c.Op, c.Over = n.Op, ""
 	}
+	if b.narrow != nil {
+		b.narrow.before(b, n, c, env)
+	}
 	var err error
 	if c.Args, err = b.args(n, n.Args, env); err != nil {
 		return err
+	}
+	if b.opt.Train && b.opt.Retrain {
+		trained(c)
 	}
 	for _, o := range n.Outputs {
 		var shape []int64

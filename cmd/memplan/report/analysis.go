@@ -30,6 +30,9 @@ var Analyses = []Format[*Analysis]{
 func analysisMarkdown(w io.Writer, a *Analysis, _ Style) error {
 	r, m := a.Report, markdown{w}
 	m.tag("analyze:" + filepath.ToSlash(r.Model.Path))
+	for _, line := range doubtLines(r) {
+		m.printf("%s\n\n", line)
+	}
 	m.printf("**%s: %s**\n\n%s\n\n", filepath.Base(r.Model.Path), own(Verdict(r)), own(peakLine(r, quote.Code)))
 	for _, line := range batchLines(r, quote.Code) {
 		m.printf("%s\n\n", own(line))
@@ -45,7 +48,7 @@ func analysisMarkdown(w io.Writer, a *Analysis, _ Style) error {
 	}
 	liveMarkdown(m, r)
 	checkpointMarkdown(m, r)
-	for _, g := range grouped(r) {
+	for _, g := range others(r) {
 		m.printf("\nwarning: %s%s\n", g.first(), own(g.others()))
 	}
 	return nil

@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/memplan/memplan/planner"
@@ -36,13 +37,17 @@ func (g *Gate) Failed() int {
 // Summary is the outcome in one line.
 func (g *Gate) Summary() string {
 	rules, failed := Plural(len(g.Findings), "rule", "rules"), g.Failed()
+	but := ""
+	if len(g.doubts()) > 0 {
+		but = ", as far as the files tell"
+	}
 	switch {
 	case len(g.Findings) == 0:
 		return "no rules apply"
 	case failed == 0 && len(g.Findings) == 1:
-		return "1 rule holds"
+		return "1 rule holds" + but
 	case failed == 0:
-		return "all " + rules + " hold"
+		return "all " + rules + " hold" + but
 	}
 	return fmt.Sprintf("%d of %s failed", failed, rules)
 }
@@ -66,6 +71,20 @@ func (g *Gate) labels() []string {
 	return out
 }
 
+// doubts are the lines that say of which models the file does not hold the answer,
+// one for each model and doubt.
+func (g *Gate) doubts() []string {
+	var out []string
+	for i, model := range g.labels() {
+		for _, d := range g.Findings[i].Doubts {
+			if line := model + ": " + cannotTell + ": " + d.Message + " [" + d.Code + "]"; !slices.Contains(out, line) {
+				out = append(out, line)
+			}
+		}
+	}
+	return out
+}
+
 // word is a finding's outcome for people.
 func word(f *planner.Finding) string {
 	switch {
@@ -78,6 +97,9 @@ func word(f *planner.Finding) string {
 }
 
 func gateText(w io.Writer, g *Gate, s Style) error {
+	for _, line := range g.doubts() {
+		fmt.Fprintln(w, paint(s.Color, red, line))
+	}
 	fmt.Fprintln(w, paint(s.Color, map[bool]string{true: green, false: red}[g.Failed() == 0], g.Summary()))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for i, model := range g.labels() {
@@ -104,6 +126,9 @@ const mostRows = 200
 func gateMarkdown(w io.Writer, g *Gate, _ Style) error {
 	m := markdown{w}
 	m.tag("check")
+	for _, line := range g.doubts() {
+		m.printf("%s\n\n", line)
+	}
 	m.printf("**memplan: %s**\n\n| | model | rule | value | limit |\n|---|---|---|---:|---:|\n", own(g.Summary()))
 	rows, models := 0, g.labels()
 	for _, failures := range []bool{true, false} { // failures first

@@ -26,7 +26,11 @@ func analysisHTML(w io.Writer, a *Analysis, _ Style) error {
 	r := a.Report
 	e := html.EscapeString
 	fmt.Fprintf(w, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>memplan: %s</title><style>%s\n</style></head><body>\n", e(r.Model.Path), pageStyle)
-	fmt.Fprintf(w, "<h1>%s</h1>\n<p class=\"%s\">%s</p>\n<p>%s</p>\n", e(r.Model.Path), verdictClass(r), e(Verdict(r)), e(peakLine(r, plain)))
+	fmt.Fprintf(w, "<h1>%s</h1>\n", e(r.Model.Path))
+	for _, line := range doubtLines(r) {
+		fmt.Fprintf(w, "<p class=\"no\">%s</p>\n", e(line))
+	}
+	fmt.Fprintf(w, "<p class=\"%s\">%s</p>\n<p>%s</p>\n", verdictClass(r), e(Verdict(r)), e(peakLine(r, plain)))
 	for _, line := range batchLines(r, plain) {
 		fmt.Fprintf(w, "<p>%s</p>\n", e(line))
 	}
@@ -39,7 +43,7 @@ func analysisHTML(w io.Writer, a *Analysis, _ Style) error {
 	liveHTML(w, r)
 	checkpointHTML(w, r)
 	fmt.Fprintf(w, "<h2>configuration</h2>\n<p>%s</p>\n<p>%s</p>\n<p>%s</p>\n", e(modelLine(r)), e(configLine(r)), e(timeLine(r)))
-	for _, g := range grouped(r) {
+	for _, g := range others(r) {
 		fmt.Fprintf(w, "<p>warning: %s</p>\n", e(g.String()))
 	}
 	fmt.Fprintln(w, "</body></html>")

@@ -207,6 +207,11 @@ func grouped(r *planner.Report) []warningGroup {
 	return out
 }
 
+// others groups the warnings that a report does not begin with.
+func others(r *planner.Report) []warningGroup {
+	return slices.DeleteFunc(grouped(r), func(g warningGroup) bool { return planner.IsDoubt(g.code) })
+}
+
 // Warnings returns warnings as lines, one for each code.
 func Warnings(list []graph.Warning) []string {
 	var out []string

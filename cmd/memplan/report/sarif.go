@@ -67,6 +67,15 @@ func findingsSARIF(w io.Writer, g *Gate, _ Style) error {
 	}
 	models := g.labels()
 	for i, f := range g.Findings {
+		for _, d := range f.Doubts {
+			if i > 0 && models[i-1] == models[i] {
+				continue
+			}
+			run.AddRule(ruleID(d.Code))
+			x := sarifResult{rule: d.Code, level: "warning", message: models[i] + ": " + cannotTell + ": " + d.Message, file: g.Path, line: f.Line,
+				logical: f.Model, kind: "module", fingerprint: d.Code + ":" + models[i]}
+			x.add(run)
+		}
 		if f.OK == nil || *f.OK {
 			continue
 		}
@@ -91,10 +100,19 @@ func analysisSARIF(w io.Writer, a *Analysis, _ Style) error {
 		run.AddRule(ruleID(g.code))
 	}
 	for _, m := range r.Warnings {
-		x := sarifResult{rule: m.Code, level: "note", message: m.Message, file: r.Model.Path, logical: m.Node, kind: "member", fingerprint: m.Code + ":" + m.Node + ":" + r.Model.Path}
+		x := sarifResult{rule: m.Code, level: level(m.Code), message: m.Message, file: r.Model.Path, logical: m.Node, kind: "member", fingerprint: m.Code + ":" + m.Node + ":" + r.Model.Path}
 		x.add(run)
 	}
 	return writeSARIF(w, run)
+}
+
+// level is how serious a warning is: a note, but for one that says that the answer
+// cannot be told.
+func level(code string) string {
+	if planner.IsDoubt(code) {
+		return "warning"
+	}
+	return "note"
 }
 
 // repoPath writes a path relative to the repository that it lies in, as code

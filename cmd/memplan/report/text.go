@@ -18,7 +18,10 @@ func analysisText(w io.Writer, a *Analysis, s Style) error {
 	if r.Fits != nil {
 		code = map[bool]string{true: green, false: red}[*r.Fits]
 	}
-	head, rest := outcome(r), needs(r)
+	for _, line := range doubtLines(r) {
+		p.wrapped("", line, red)
+	}
+	head, rest := shown(r)+outcome(r), needs(r)
 	if r.Fits == nil {
 		head, rest = Verdict(r), ""
 	}
@@ -41,7 +44,7 @@ func analysisText(w io.Writer, a *Analysis, s Style) error {
 	p.labelled("time", timeLine(r))
 	p.labelled("model", modelLine(r))
 	p.labelled("config", configLine(r))
-	for _, g := range grouped(r) {
+	for _, g := range others(r) {
 		p.labelled("warning", g.String())
 	}
 	return nil

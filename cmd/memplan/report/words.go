@@ -15,9 +15,29 @@ func itoa(n int) string { return strconv.Itoa(n) }
 // Verdict is the sentence that a person acts on.
 func Verdict(r *planner.Report) string {
 	if r.Fits == nil {
-		return outcome(r) + " " + needs(r)
+		return shown(r) + outcome(r) + " " + needs(r)
 	}
-	return outcome(r) + ": " + needs(r)
+	return shown(r) + outcome(r) + ": " + needs(r)
+}
+
+// cannotTell begins the first line of a report whose file does not hold the answer.
+const cannotTell = "cannot tell for training"
+
+// doubtLines are the first lines of a report whose file does not hold the answer.
+func doubtLines(r *planner.Report) []string {
+	var out []string
+	for _, d := range r.Doubts() {
+		out = append(out, cannotTell+": "+d.Message+" ["+d.Code+"]")
+	}
+	return out
+}
+
+// shown limits a verdict to what the file shows, where that is not the answer.
+func shown(r *planner.Report) string {
+	if len(r.Doubts()) == 0 {
+		return ""
+	}
+	return cannotTell + "; what the file shows: "
 }
 
 // outcome is the answer without its numbers.
@@ -144,7 +164,11 @@ func batchLines(r *planner.Report, name namer) []string {
 	case r.Config.Mode != "infer":
 		with = " without checkpoints"
 	}
-	line := fmt.Sprintf("largest batch that fits%s: %d (proven: none above %d can)", with, b.Max, b.UpperBound)
+	known := fmt.Sprintf("proven: none above %d can", b.UpperBound)
+	if len(r.Doubts()) > 0 {
+		known = "of the step that the file shows"
+	}
+	line := fmt.Sprintf("largest batch that fits%s: %d (%s)", with, b.Max, known)
 	if b.LimitedBy != "" {
 		line += "; what stops the next: " + name(b.LimitedBy)
 	}

@@ -1,0 +1,171 @@
+package lift
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// A cast of float32 to float32 leaves no call in a file, so that x.float() and
+// x.to(y.dtype) are gone from the export of a float32 model, and do something where
+// the model runs in half precision. The source lines of the calls around them still
+// have them. sourceCasts puts them back where a line shows which call's operand, or
+// whose result, they stand at; what it cannot tell it leaves alone.
+func (r *rewriter) sourceCasts() {
+	wide := map[string]graph.ValueID{} // what a module widened last
+	for i := 0; i < len(r.l.Graph.Nodes); {
+		trace := r.node(i).MetaValue(keyLines)
+		j := i + 1
+		for j < len(r.l.Graph.Nodes) && trace != "" && r.node(j).MetaValue(keyLines) == trace && r.node(j).Module == r.node(i).Module {
+			j++
+		}
+		if lines := Lines(r.node(i)); len(lines) > 0 && !normalises(r.l.Classes[i]) {
+			if e := parsePy(lines[len(lines)-1].Text); e != nil && e.casts() {
+				s := &castLine{r: r, at: i, end: j, wide: wide}
+				s.line(e)
+			}
+		}
+		i = j
+	}
+}
+
+// normalises are the classes of transformers whose casts wideRMSNorm knows, also
+// those that no line shows.
+func normalises(class string) bool {
+	return strings.HasPrefix(class, "transformers.") && (strings.HasSuffix(class, "RMSNorm") || strings.HasSuffix(class, "T5LayerNorm"))
+}
+
+// A castLine puts back the casts of one statement, whose calls are [at, end).
+type castLine struct {
+	r       *rewriter
+	at, end int
+	wide    map[string]graph.ValueID
+	named   map[string]graph.ValueID // values by the variables that the line widens
+}
+
+// line binds the expression's operators to calls, in the order that Python
+// evaluates them, and puts the casts at their operands and results back.
+func (s *castLine) line(e *pyExpr) {
+	s.named = map[string]graph.ValueID{}
+	calls := e.calls(nil)
+	k := s.at
+	for n, c := range calls {
+		switch {
+		case c.cast() != "":
+			continue
+		case k < s.end && c.makes(opName(s.r.node(k))):
+			c.node, c.bound = k, true
+			k++
+		default: // a function or module of the model's: its calls are those up to the next that the line names
+			from := k
+			for k < s.end && !slices.ContainsFunc(calls[n+1:], func(o *pyExpr) bool { return o.makes(opName(s.r.node(k))) }) {
+				k++
+			}
+			s.within(c, from, k)
+		}
+		if c.bound {
+			s.operands(c)
+		}
+	}
+	for last := e; last != nil; {
+		to := last.cast()
+		if to == "" || len(last.kids) == 0 {
+			break
+		}
+		if inner := last.kids[0]; inner.bound && to != "float32" {
+			s.r.typedAs(inner.node, s.like(to, inner.node))
+			break
+		}
+		last = last.kids[0]
+	}
+}
+
+// operands puts back the casts at the operands of a call.
+func (s *castLine) operands(c *pyExpr) {
+	n := s.r.node(c.node)
+	for j, kid := range c.kids {
+		to := kid.cast()
+		if to == "" || j >= len(n.Args) || n.Args[j].Kind != graph.ArgValue || n.Args[j].Name != "" || !s.float32(n.Args[j].Value) {
+			continue
+		}
+		id := n.Args[j].Value
+		if to == "float32" {
+			s.note(kid, n.Module, id)
+			n.Args[j].Value = s.r.widened(c.node, id)
+		} else {
+			n.Args[j].Value = s.r.insert(s.r.before, c.node, "type_as.default", valueArg(id), valueArg(s.like(to, c.node)))
+		}
+		s.r.relink(n)
+	}
+}
+
+// within puts back the cast of the one tensor that a function of the model's is
+// called with.
+func (s *castLine) within(c *pyExpr, from, to int) {
+	var arg *pyExpr
+	for _, kid := range c.kids {
+		if kid.cast() == "float32" {
+			arg = kid
+		}
+	}
+	if arg == nil || from >= to {
+		return
+	}
+	id := graph.NoValue
+	for i := from; i < to; i++ {
+		for _, in := range s.r.node(i).Inputs {
+			if d := s.r.def[in]; s.float32(in) && s.r.l.Roles[in] == Unknown && (d < 0 || int(d) < from) && in != id {
+				if id >= 0 {
+					return
+				}
+				id = in
+			}
+		}
+	}
+	if id < 0 {
+		return
+	}
+	s.note(arg, s.r.node(from).Module, id)
+	w := s.r.widened(from, id)
+	for i := from; i < to; i++ {
+		n := s.r.node(i)
+		s.r.operands(n.Args, func(a *graph.Arg) {
+			if a.Value == id {
+				a.Value = w
+			}
+		})
+		s.r.relink(n)
+	}
+}
+
+// note remembers what was widened, by its variable and by its module.
+func (s *castLine) note(kid *pyExpr, module string, id graph.ValueID) {
+	if s.r.l.Roles[id] == Unknown {
+		s.wide[module] = id
+	}
+	if len(kid.kids) > 0 {
+		s.named[kid.kids[0].text] = id
+	}
+}
+
+// like is a value of the type that a cast names: of the variable x in x.dtype, of
+// what the module widened, or of a parameter.
+func (s *castLine) like(to string, call int) graph.ValueID {
+	if id, ok := s.named[strings.TrimSuffix(to, ".dtype")]; ok {
+		return id
+	}
+	if id, ok := s.wide[s.r.node(call).Module]; ok && !strings.HasPrefix(to, "self.") {
+		return id
+	}
+	for id, role := range s.r.l.Roles {
+		if role == Parameter && s.float32(graph.ValueID(id)) {
+			return graph.ValueID(id)
+		}
+	}
+	return s.r.node(call).Outputs[0]
+}
+
+func (s *castLine) float32(id graph.ValueID) bool {
+	return id >= 0 && s.r.l.Graph.Values[id].Type.Elem == graph.Float32
+}

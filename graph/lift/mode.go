@@ -1,0 +1,323 @@
+package lift
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// EvalMode is the code of the warning that a file does not show the training step:
+// the model was exported in evaluation mode, as far as the file says.
+const EvalMode = "eval-mode"
+
+// A mode collects what a file says of the mode that its model was exported in.
+// What only a training step computes settles it; without that, anything that only
+// an inference computes, or that a training step of these classes would not lack,
+// speaks for evaluation mode.
+type mode struct {
+	g       *graph.Graph
+	trained bool
+	signs   []string       // of evaluation mode, for the message
+	norms   map[string]int // batch normalisations with running statistics, by what says so
+	idle    []string       // modules of a Dropout class that compute nothing
+	class   []string       // libraries' models that drop out by default, of which the file has calls
+	made    map[string]bool
+	numbers map[string]map[int]bool // children called of each torch.nn.Sequential
+}
+
+// evalMode returns the signs that a model was exported in evaluation mode; none
+// where a call of the file is a training step's, or where nothing tells.
+func evalMode(g *graph.Graph) []string {
+	m := &mode{g: g, norms: map[string]int{}, made: map[string]bool{}, numbers: map[string]map[int]bool{}}
+	last := ""
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		text := n.MetaValue(keyFX)
+		if text == "" {
+			m.onnx(n)
+			m.named(n.Name)
+		} else if text != last {
+			m.call(n, text)
+		}
+		last = text
+		if m.trained {
+			return nil
+		}
+	}
+	m.conclude()
+	return m.signs
+}
+
+// onnx reads a node without metadata.
+func (m *mode) onnx(n *graph.Node) {
+	opset := m.g.Model.Opset("")
+	switch {
+	case n.Op == "BatchNormalization" && opset >= 14 && attrInt(n, "training_mode", 0) == 0, n.Op == "BatchNormalization" && opset < 14 && len(n.Outputs) == 1:
+		m.norms["BatchNormalization"]++
+	case n.Op == "BatchNormalization":
+		m.trained = true
+	case n.Op == "Dropout":
+		m.trained = m.trained || m.drops(n)
+	case n.Op == "Bernoulli":
+		m.trained = true
+	}
+}
+
+// drops reports a Dropout that drops; before opset 12 the file does not say.
+func (m *mode) drops(n *graph.Node) bool {
+	if m.g.Model.Opset("") < 12 {
+		return true
+	}
+	id := input(n, 2)
+	if id < 0 {
+		return false
+	}
+	c := m.g.Values[id].Const
+	return !c.Known() || len(c.Ints) != 1 || c.Ints[0] != 0
+}
+
+// flags are the positions of the arguments of ATen calls that are true in training.
+var flags = map[string]int{
+	"batch_norm": 5, "native_batch_norm": 5, "cudnn_batch_norm": 5, "_native_batch_norm_legit": 5, "_native_batch_norm_legit_functional": 5,
+	"dropout": 2, "native_dropout": 2, "feature_dropout": 2, "alpha_dropout": 2, "lstm": 6, "gru": 6, "rnn_tanh": 6, "rnn_relu": 6,
+}
+
+// call reads the call that a node was made of, and the modules it stands in.
+func (m *mode) call(n *graph.Node, text string) {
+	scopes, classes := pyList(n.MetaValue(keyScopes)), pyList(n.MetaValue(keyClasses))
+	m.modules(scopes, classes)
+	op := fxOp(text)
+	m.dropout(op, scopes, classes)
+	switch at, flag := flags[op]; {
+	case op == "_native_batch_norm_legit_no_training", op == "_batch_norm_no_update":
+		m.norms["aten."+op]++
+	case op == "_batch_norm_with_update", op == "_batch_norm_with_update_functional", op == "bernoulli":
+		m.trained = true
+	case op == "scaled_dot_product_attention":
+		p := m.argument(text, 4)
+		m.trained = m.trained || p != nil && p.kind == graph.ArgFloat && p.f > 0
+	case flag:
+		m.flagged(op, m.argument(text, at), m.argument(text, 3))
+	}
+}
+
+// flagged reads the argument of a call that says whether it trains. A
+// normalisation without running statistics computes them in either mode.
+func (m *mode) flagged(op string, train, stats *fxArg) {
+	norm := strings.Contains(op, "batch_norm")
+	switch {
+	case train == nil || train.kind != graph.ArgBool:
+	case train.i == 0 && norm:
+		m.norms["aten."+op]++
+	case train.i == 0:
+		m.signs = append(m.signs, "aten."+op+" with train=False")
+	case !norm || stats != nil && stats.kind == graph.ArgValue:
+		m.trained = true
+	}
+}
+
+// argument returns a positional argument of a call, or nil.
+func (m *mode) argument(text string, i int) *fxArg {
+	fx, err := parseFX(text)
+	if err != nil {
+		return nil
+	}
+	for j := range fx.args {
+		if fx.args[j].name != "" {
+			return nil
+		}
+		if j == i {
+			return &fx.args[j]
+		}
+	}
+	return nil
+}
+
+// fxOp is the operator that an FX node's text calls, without namespace and
+// overload; "" where it calls none of ATen's.
+func fxOp(text string) string {
+	_, rest, ok := strings.Cut(text, "[target=torch.ops.aten.")
+	if !ok {
+		return ""
+	}
+	op, _, _ := strings.Cut(rest, ".")
+	return op
+}
+
+// dropout notes a module of a Dropout class that copies its operand: torch.export
+// writes so what drops nothing, in evaluation mode or with p = 0.
+func (m *mode) dropout(op string, scopes, classes []string) {
+	k := min(len(scopes), len(classes)) - 2
+	if op != "clone" || k < 0 || !strings.HasPrefix(classes[k], "torch.nn.modules.dropout.") {
+		return
+	}
+	if !slices.Contains(m.idle, scopes[k]) && !seldomDrops(classes[:k]) {
+		m.idle = append(m.idle, scopes[k])
+	}
+}
+
+// seldom are the libraries whose Dropout modules have p = 0 unless one asks for
+// more; of transformers, those models that dropsOut does not list.
+var seldom = []string{"timm.", "diffusers.", "torchvision.models.vision_transformer.", "transformers."}
+
+// seldomDrops reports a Dropout within the innermost of classes that has p = 0 by
+// default.
+func seldomDrops(classes []string) bool {
+	for i := len(classes) - 1; i >= 0; i-- {
+		c := classes[i]
+		if strings.HasPrefix(c, "torch.nn.") {
+			continue
+		}
+		return !dropsOut(c) && slices.ContainsFunc(seldom, func(s string) bool { return strings.HasPrefix(c, s) })
+	}
+	return false
+}
+
+// modules notes classes that drop out by default, and the children that a
+// Sequential calls.
+func (m *mode) modules(scopes, classes []string) {
+	for i := 0; i+1 < len(scopes) && i+1 < len(classes); i++ {
+		c := classes[i]
+		if m.made[scopes[i]] {
+			continue
+		}
+		m.made[scopes[i]] = true
+		if name := modelName(c); dropsOut(c) && !slices.Contains(m.class, name) {
+			m.class = append(m.class, name)
+		}
+		if i == 0 || classes[i-1] != "torch.nn.modules.container.Sequential" {
+			continue
+		}
+		tail := scopes[i][strings.LastIndexByte(scopes[i], '.')+1:]
+		if k, err := strconv.Atoi(tail); err == nil && k >= 0 {
+			m.child(scopes[i-1], k)
+		}
+	}
+}
+
+// named notes the children that a Sequential calls by the names of nodes, as the
+// TorchScript exporter joins those of modules: /net/net.3/Gemm.
+func (m *mode) named(node string) {
+	parts := strings.Split(node, "/")
+	for i := 1; i+1 < len(parts); i++ {
+		tail, ok := strings.CutPrefix(parts[i], parts[i-1]+".")
+		if k, err := strconv.Atoi(tail); ok && err == nil && k >= 0 && parts[i-1] != "" {
+			m.child(strings.Join(parts[1:i], "/"), k)
+		}
+	}
+}
+
+// child notes that a Sequential calls its child of a number.
+func (m *mode) child(sequential string, k int) {
+	if m.numbers[sequential] == nil {
+		m.numbers[sequential] = map[int]bool{}
+	}
+	m.numbers[sequential][k] = true
+}
+
+// conclude turns what was seen into signs.
+func (m *mode) conclude() {
+	for _, what := range []string{"aten._native_batch_norm_legit_no_training", "aten._batch_norm_no_update", "aten.batch_norm", "aten.native_batch_norm",
+		"aten.cudnn_batch_norm", "aten._native_batch_norm_legit", "aten._native_batch_norm_legit_functional", "BatchNormalization"} {
+		if k := m.norms[what]; k > 0 {
+			m.signs = append(m.signs, fmt.Sprintf("%d batch normalisations use running statistics (%s)", k, what))
+		}
+	}
+	if len(m.idle) > 0 {
+		m.signs = append(m.signs, fmt.Sprintf("%d Dropout modules drop nothing (%s)", len(m.idle), m.idle[0]))
+	}
+	if len(m.class) > 0 && len(m.idle) == 0 {
+		m.signs = append(m.signs, fmt.Sprintf("no call drops out, as %s does unless told not to", m.class[0]))
+	}
+	if folded := m.foldedByScript(); folded != "" {
+		m.signs = append(m.signs, fmt.Sprintf("the TorchScript exporter folded weights (%s), as it does in evaluation mode alone", folded))
+	}
+	if gap := m.gap(); gap != "" && len(m.signs) == 0 {
+		m.signs = append(m.signs, fmt.Sprintf("%s calls nothing, as a Dropout does in evaluation mode", gap))
+	}
+}
+
+// foldedByScript is the name of a weight that the TorchScript exporter computed
+// from others: a transposed matrix, or a convolution with the normalisation after
+// it.
+func (m *mode) foldedByScript() string {
+	if !strings.HasPrefix(m.g.Model.Producer, "pytorch") {
+		return ""
+	}
+	for i := range m.g.Values {
+		v := &m.g.Values[i]
+		if v.Kind != graph.Initializer || len(v.Type.Shape) < 2 {
+			continue
+		}
+		if op, ok := strings.CutPrefix(v.Name, "onnx::"); ok && (strings.HasPrefix(op, "MatMul_") || strings.HasPrefix(op, "Conv")) {
+			return v.Name
+		}
+	}
+	return ""
+}
+
+// gap is the first child of a Sequential that no call stems from, though calls of
+// its neighbours do.
+func (m *mode) gap() string {
+	first := ""
+	for name, called := range m.numbers {
+		last := 0
+		for k := range called {
+			last = max(last, k)
+		}
+		for k := range last {
+			if child := fmt.Sprintf("%s.%d", name, k); !called[k] && (first == "" || child < first) {
+				first = child
+			}
+		}
+	}
+	return first
+}
+
+// modelName is the library and the model of a class, such as "transformers bert".
+func modelName(class string) string {
+	parts := strings.Split(class, ".")
+	if len(parts) > 2 && parts[1] == "models" {
+		return parts[0] + "' " + parts[2]
+	}
+	return class
+}
+
+// dropsOut reports a class whose model drops out unless its configuration says
+// otherwise.
+func dropsOut(class string) bool {
+	if slices.Contains(droppingClasses, class) {
+		return true
+	}
+	if rest, ok := strings.CutPrefix(class, "transformers.models."); ok {
+		model, _, _ := strings.Cut(rest, ".")
+		return slices.Contains(droppingModels, model)
+	}
+	return false
+}
+
+// droppingClasses are classes that drop out by default, or in all published
+// sizes.
+var droppingClasses = []string{
+	"torch.nn.modules.transformer.TransformerEncoderLayer", "torch.nn.modules.transformer.TransformerDecoderLayer",
+	"torchvision.models.alexnet.AlexNet", "torchvision.models.vgg.VGG", "torchvision.models.squeezenet.SqueezeNet",
+	"torchvision.models.swin_transformer.SwinTransformer", "torchvision.models.convnext.ConvNeXt",
+}
+
+// droppingModels are the models of transformers (5.23) whose default
+// configuration has a probability of dropout above 0.
+var droppingModels = strings.Fields(`
+align autoformer bart bert bert_generation big_bird bigbird_pegasus biogpt blenderbot blenderbot_small bros camembert canine clap clvp
+conditional_detr convbert ctrl dab_detr deberta deberta_v2 decision_transformer deformable_detr detr distilbert dpr efficientnet electra
+encoder_decoder ernie esm esmfold2 evolla flaubert fnet fsmt fun_asr_nano funnel gpt2 gpt_bigcode gpt_neox_japanese granite_speech granite_speech_plus
+grounding_dino gte higgs_audio_v2_tokenizer hubert ibert imagegpt informer jina_embeddings_v3 lasr layoutlm layoutlmv2 layoutlmv3 layoutxlm led lilt
+longformer longt5 luke lxmert m2m_100 marian markuplm mbart megatron_bert mm_grounding_dino mobilebert mobilevit mobilevitv2 mpnet mra mt5 musicgen
+musicgen_melody mvp nemotron3_5_asr nemotron_asr_streaming neucodec nllb_moe nystromformer oneformer openai opt parakeet patchtsmixer pegasus
+pegasus_x perceiver plbart pop2piano pp_doclayout_v2 pp_doclayout_v3 pp_doclayout_v4 pp_lcnet prophetnet rag reformer roberta roberta_prelayernorm
+roc_bert roformer sam3_video seamless_m4t seamless_m4t_v2 seed_oss sew sew_d slanet speech_encoder_decoder speech_to_text splinter squeezebert
+switch_transformers t5 table_transformer tapas time_series_transformer trocr tvp udop umt5 unispeech unispeech_sat vision_encoder_decoder
+vision_text_dual_encoder visual_bert vits wav2vec2 wav2vec2_bert wav2vec2_conformer wavlm xcodec xcodec2 xglm xlm xlm_roberta xlm_roberta_xl xlnet
+xmod yoso`)

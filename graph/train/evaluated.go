@@ -1,0 +1,24 @@
+package train
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
+)
+
+// trained turns a batch normalisation by running statistics, of a file that was
+// exported in evaluation mode, into what a training step runs: the file has all
+// that it takes.
+func trained(c *aten.Call) {
+	switch c.Op {
+	case "_native_batch_norm_legit_no_training":
+		if len(c.Args) >= 5 {
+			c.Op, c.Args = "_native_batch_norm_legit_functional", slices.Insert(slices.Clone(c.Args), 5, aten.Arg{Kind: graph.ArgBool, Int: 1})
+		}
+	case "batch_norm", "native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional":
+		if len(c.Args) > 5 && c.Args[5].Kind == graph.ArgBool {
+			c.Args[5].Int = 1
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package train
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// Code casts to the type of its parameters: x.to(self.weight.dtype). A file of
+// float32 shows nothing of that, and with parameters of half precision what is
+// computed in float32 (positions, embeddings of time steps) would spread through
+// the network. PyTorch refuses to multiply, convolve or normalise tensors of
+// different types, so that such a call proves a cast before it: of what float32
+// code computes from no parameter and no input, where it meets what is computed
+// from them; else of the operand that is refused.
+type narrowing struct {
+	half    graph.DType
+	derived []bool // the value is computed from parameters, buffers or inputs of floating-point type
+	refused []bool // it reaches a call that refuses float32 beside such a value
+	casts   int
+	bytes   int64  // of the float32 tensors that were cast
+	first   string // call before which the first cast stands
+}
+
+// refusing are the operators whose floating-point operands must have one type
+// (aten/src/ATen/native: addmm_out_cuda_impl, convolution's check_input_same_type_as_parameters,
+// layer_norm_cuda's data pointers, sdp_utils' check_for_dtype, RNN.cpp's check_attributes, _prelu_kernel,
+// grid_sampler's check_grid_sampler_common, TensorAdvancedIndexing.cpp).
+var refusing = []string{
+	"linear", "addmm", "mm", "bmm", "baddbmm", "addbmm", "matmul", "addmv", "mv", "dot", "einsum", "bilinear",
+	"conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+	"layer_norm", "native_layer_norm", "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu", "prelu", "_prelu_kernel",
+	"grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "index_put", "_unsafe_index_put", "index_add", "scatter", "scatter_add",
+}
+
+// refusesWide are operators that take parameters of float32 beside an input of half
+// precision, and not the other way round.
+var refusesWide = []string{"group_norm", "native_group_norm", "batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
+	"_native_batch_norm_legit_no_training", "cudnn_batch_norm", "instance_norm"}
+
+// typed are operators whose result has a type of its own, whatever their operand's.
+var typed = []string{"to", "_to_copy", "type_as", "prims.convert_element_type"}
+
+func refuses(op string) bool {
+	return slices.Contains(refusing, op) || slices.Contains(refusesWide, op)
+}
+
+// newNarrowing looks at the graph for parameters of type half; nil where the
+// parameters have no such type, or autocast converts operands.
+func newNarrowing(b *builder) *narrowing {
+	half := b.opt.Storage
+	if half == graph.Undefined || half == graph.Float32 || b.opt.Config.Autocast != graph.Undefined {
+		return nil
+	}
+	g := b.l.Graph
+	w := &narrowing{half: half, derived: make([]bool, len(g.Values)), refused: make([]bool, len(g.Values))}
+	for id := range g.Values {
+		w.derived[id] = b.env[id] != nil && b.env[id].DType == half
+	}
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		from := slices.ContainsFunc(n.Inputs, func(id graph.ValueID) bool { return w.derived[id] })
+		for _, o := range n.Outputs {
+			if o >= 0 {
+				w.derived[o] = from && g.Values[o].Type.Elem.IsFloat()
+			}
+		}
+	}
+	for i := len(g.Nodes) - 1; i >= 0; i-- {
+		w.backward(g, &g.Nodes[i])
+	}
+	return w
+}
+
+// backward notes which operands of a call reach one that refuses them.
+func (w *narrowing) backward(g *graph.Graph, n *graph.Node) {
+	op, _, _ := strings.Cut(n.Op, ".")
+	strict := refuses(op)
+	passes := !slices.Contains(typed, op) && !slices.ContainsFunc(n.Args, func(a graph.Arg) bool { return strings.HasPrefix(a.Str, "torch.float") })
+	reached := slices.ContainsFunc(n.Outputs, func(o graph.ValueID) bool { return o >= 0 && w.refused[o] })
+	for _, id := range n.Inputs {
+		if !g.Values[id].Type.Elem.IsFloat() {
+			continue
+		}
+		beside := strict && slices.ContainsFunc(n.Inputs, func(o graph.ValueID) bool { return o != id && w.derived[o] })
+		if beside || passes && reached {
+			w.refused[id] = true
+		}
+	}
+}
+
+// before casts the operands that a call cannot have as they are.
+func (w *narrowing) before(b *builder, n *graph.Node, c *aten.Call, env []*aten.Tensor) {
+	op := c.Op
+	wide := func(id graph.ValueID) bool { return floating(env[id], graph.Float32) }
+	half := slices.ContainsFunc(n.Inputs, func(id graph.ValueID) bool { return w.derived[id] && floating(env[id], w.half) })
+	if !half || !slices.ContainsFunc(n.Inputs, wide) {
+		return
+	}
+	reached := slices.ContainsFunc(n.Outputs, func(o graph.ValueID) bool { return o >= 0 && w.refused[o] })
+	for k, id := range n.Inputs {
+		switch {
+		case !wide(id), slices.Contains(n.Inputs[:k], id):
+		case slices.Contains(refusing, op), slices.Contains(refusesWide, op) && k == 0, reached && !w.derived[id] && len(env[id].Shape) > 0 && !slices.Contains(typed, op):
+			w.casts++
+			w.bytes += env[id].Bytes()
+			if w.first == "" {
+				w.first = n.Name
+			}
+			env[id] = b.e.Cast(c, env[id], w.half)
+		}
+	}
+}
+
+// floating reports a tensor of the device that has an element type.
+func floating(t *aten.Tensor, d graph.DType) bool {
+	return t != nil && t.Storage != program.None && t.DType == d
+}
+
+// warn says how many casts were assumed.
+func (w *narrowing) warn(b *builder) {
+	if w == nil || w.casts == 0 {
+		return
+	}
+	b.e.P.Warnings = append(b.e.P.Warnings, graph.Warning{Code: "cast-assumed", Node: w.first, Message: fmt.Sprintf(
+		"%d casts to the parameters' type are assumed, where PyTorch would refuse tensors of two types and a file of float32 shows no cast: %d bytes of float32 if the code casts earlier, as much more if later", w.casts, w.bytes)})
+}

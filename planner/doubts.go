@@ -1,0 +1,61 @@
+package planner
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/lift"
+)
+
+// A Doubt is a kind of warning that says that the answer cannot be told: the file
+// does not hold what was asked about. Such a warning is the first line of a report,
+// nothing in the report is called proven, and --strict makes it an error.
+type Doubt struct {
+	Code string // of the warning
+	Doc  string
+	// Train is set where an inference has the answer nevertheless.
+	Train bool
+}
+
+// Doubts lists them, the most serious first.
+var Doubts = []Doubt{
+	{Code: lift.EvalMode, Train: true, Doc: "the model was exported in evaluation mode: what training alone computes and keeps is not in the file"},
+	{Code: "folded-batchnorm", Train: true, Doc: "batch normalisations were folded into convolutions: a training step runs them, and keeps their operands"},
+}
+
+// trainOnly are further codes of warnings that are about training steps alone.
+var trainOnly = []string{"eval-batchnorm", "no-dropout"}
+
+// IsDoubt reports the code of a warning that says that the answer cannot be told.
+func IsDoubt(code string) bool {
+	return slices.ContainsFunc(Doubts, func(d Doubt) bool { return d.Code == code })
+}
+
+// Doubtful returns the warnings that say that the answer cannot be told.
+func Doubtful(list []graph.Warning) []graph.Warning {
+	var out []graph.Warning
+	for _, d := range Doubts {
+		for _, w := range list {
+			if w.Code == d.Code {
+				out = append(out, w)
+			}
+		}
+	}
+	return out
+}
+
+// Doubts returns the report's warnings for which its question cannot be answered
+// from the file.
+func (r *Report) Doubts() []graph.Warning { return Doubtful(r.Warnings) }
+
+// doubtsFirst moves the warnings of the table to the front; an inference has none
+// that are about training steps.
+func doubtsFirst(list []graph.Warning, training bool) []graph.Warning {
+	if !training {
+		list = slices.DeleteFunc(slices.Clone(list), func(w graph.Warning) bool {
+			return slices.Contains(trainOnly, w.Code) || slices.ContainsFunc(Doubts, func(d Doubt) bool { return d.Train && d.Code == w.Code })
+		})
+	}
+	doubts := Doubtful(list)
+	return slices.Concat(doubts, slices.DeleteFunc(slices.Clone(list), func(w graph.Warning) bool { return slices.Contains(doubts, w) }))
+}
