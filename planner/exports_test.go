@@ -113,7 +113,7 @@ func (x *export) analyze(t *testing.T) *Report {
 		t.Errorf("%s.%s.%s: %v", x.model, x.version, x.way, err)
 		return nil
 	}
-	rep, err := m.Analyze(t.Context(), Config{Batch: 64, Precision: "fp32", Optimizer: "sgd", Checkpoint: "none"})
+	rep, err := m.Analyze(t.Context(), Config{Batch: 64, Precision: "fp32", Optimizer: "sgd", Checkpoint: "none", Runtime: measuredRelease})
 	if err != nil {
 		t.Errorf("%s.%s.%s: %v", x.model, x.version, x.way, err)
 		return nil

@@ -48,7 +48,7 @@ func (l *lives) list() (out []life) {
 // predictedLives are the storages of a predicted inference, without library
 // scratch.
 func predictedLives(t *testing.T, m *Model, batch int64) []life {
-	j, err := Config{Batch: batch, Mode: "infer", Precision: "fp32"}.resolve()
+	j, err := Config{Batch: batch, Mode: "infer", Precision: "fp32", Runtime: measuredRelease}.resolve()
 	if err != nil {
 		t.Fatal(err)
 	}

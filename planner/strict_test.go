@@ -1,27 +1,29 @@
 package planner
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/lift"
 )
 
-// A training step of a file that does not show it is a guess, which a strict
-// question does not take; an inference is none.
+// A training step of a file that was exported in evaluation mode cannot be told,
+// which a strict question does not take; its inference can, and so can a training
+// step of a file without metadata, whose operators patterns recognise.
 func TestStrictTraining(t *testing.T) {
+	eval := []graph.Warning{{Code: lift.EvalMode, Message: "a"}, {Code: "no-metadata", Message: "b"}}
+	if err := Strictly("m.onnx", eval, true); err == nil || err.Error() != "m.onnx: --strict: cannot tell: a ["+lift.EvalMode+"]" {
+		t.Errorf("a strict training step: %v", err)
+	}
+	if err := Strictly("m.onnx", eval, false); err != nil {
+		t.Errorf("a strict inference: %v", err)
+	}
 	m, err := Open(tiny(t, 3))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Analyze(t.Context(), Config{Batch: 2}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := m.Analyze(t.Context(), Config{Batch: 2, Strict: true}); err == nil || !strings.Contains(err.Error(), "--strict") || !strings.Contains(err.Error(), "[no-metadata]") {
-		t.Errorf("a strict training step: %v", err)
-	}
-	if _, err := m.Analyze(t.Context(), Config{Batch: 2, Mode: "infer", Strict: true}); err != nil {
-		t.Errorf("a strict inference: %v", err)
+	if _, err := m.Analyze(t.Context(), Config{Batch: 2, Strict: true}); err != nil {
+		t.Errorf("a file without metadata: %v", err)
 	}
 }
 

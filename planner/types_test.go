@@ -46,7 +46,7 @@ func TestTypes(t *testing.T) {
 			t.Fatal(err)
 		}
 		for precision, bytes := range runs {
-			cfg := Config{Precision: precision, Loss: "sum", Attention: "eager", Optimizer: "none", Checkpoint: "none"}
+			cfg := Config{Precision: precision, Loss: "sum", Attention: "eager", Optimizer: "none", Checkpoint: "none", Runtime: measuredRelease}
 			for _, stripped := range []bool{false, true} {
 				m, err := Open(path)
 				if err != nil {

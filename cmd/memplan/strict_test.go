@@ -16,7 +16,7 @@ func TestStrict(t *testing.T) {
 	if err := os.WriteFile(config, []byte("models:\n  - path: m.onnx\n    mode: infer\nrules:\n  max-peak: 1G\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	plan := filepath.Join(t.TempDir(), "plan.json")
+	plan := filepath.Join(filepath.Dir(bad), "plan.json")
 	if code, _, errw := memplan("plan", bad, "--mode", "infer", "-o", plan); code != exitYes {
 		t.Fatalf("plan: code %d\n%s", code, errw)
 	}

@@ -739,7 +739,7 @@ func runFill(e *Eager, c *Call) []*Tensor {
 	}
 	like := c.tensor(-1, "like") // an idiom says whose type it has
 	if like == nil && c.dtype(-1, "dtype") == graph.Undefined && (strings.HasSuffix(c.Op, "_like") || strings.HasPrefix(c.Op, "new_")) {
-		like = c.need(0, "self")
+		like = c.tensor(0, "self") // nil where a pattern knows the shape alone
 	}
 	if like != nil {
 		d = like.DType

@@ -24,8 +24,8 @@ func Explain(err error) error {
 	var syntax *json.SyntaxError
 	var mismatch *json.UnmarshalTypeError
 	switch {
-	case err == nil:
-		return nil
+	case err == nil, errors.Is(err, io.EOF): // which says that there is no document at all
+		return err
 	case errors.As(err, &syntax):
 		return fmt.Errorf("byte %d: %s", syntax.Offset, strings.TrimPrefix(syntax.Error(), "json: "))
 	case errors.Is(err, io.ErrUnexpectedEOF):

@@ -66,6 +66,10 @@ var patternRows = []patternRow{
 	{"group-norm", `(float[2,8,4,4] x) => (float[2,8,4,4] y) <float[4] one = {1,1,1,1}, float[4] zero = {0,0,0,0}, float[8,1,1] w = {1,1,1,1,1,1,1,1}, float[8,1,1] b = {0,0,0,0,0,0,0,0}> {
 		s = Constant<value = int64[3] {0,4,-1}>() t = Shape(x) r = Reshape(x, s) i = InstanceNormalization(r, one, zero) u = Reshape(i, t) v = Mul(u, w) y = Add(v, b) }`,
 		"group_norm.default(x, 4, w, b, 1e-05) -> y"},
+	{"group-norm", `(float[2,8,4,4] x) => (float[2,8,4,4] y) <float[4] one = {1,1,1,1}, float[4] zero = {0,0,0,0}, float[8] "n.weight" = {1,1,1,1,1,1,1,1}, float[8] "n.bias" = {0,0,0,0,0,0,0,0}> {
+		s = Constant<value = int64[3] {0,4,-1}>() a = Constant<value = int64[2] {1,2}>() w = Unsqueeze("n.weight", a) b = Unsqueeze("n.bias", a)
+		t = Shape(x) r = Reshape(x, s) i = InstanceNormalization(r, one, zero) u = Reshape(i, t) v = Mul(u, w) y = Add(v, b) }`,
+		"group_norm.default(x, 4, n.weight, n.bias, 1e-05) -> y"},
 	{"layer-norm", `(float[2,4] x) => (float[2,4] y) <float[4] w = {1,1,1,1}, float[4] b = {0,0,0,0}> {
 		two = Constant<value = float {2.0}>() e = Constant<value = float {0.5}>() m = ReduceMean<axes = [-1]>(x) d = Sub(x, m) q = Pow(d, two) v = ReduceMean<axes = [-1]>(q)
 		f = Add(v, e) s = Sqrt(f) n = Div(d, s) g = Mul(n, w) y = Add(g, b) }`, "layer_norm.default(x, [4], w, b, 0.5) -> y"},

@@ -266,7 +266,7 @@ func (p *patLift) operand(m *match, t *term, id graph.ValueID) bool {
 	case termAny:
 		return m.bind(t.bind, id)
 	case termStored:
-		return p.stored(id) && m.bind(t.bind, id)
+		return (p.stored(id) || p.ofState(id)) && m.bind(t.bind, id)
 	case termScalar:
 		_, known := p.number(id)
 		return (known || p.host[id] && p.elems(id) == 1) && m.bind(t.bind, id)

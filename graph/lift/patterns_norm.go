@@ -151,10 +151,11 @@ func groupShape(p *patLift, m *match) bool {
 }
 
 func groupNormCall(p *patLift, n *graph.Node, m *match) bool {
-	p.weight(m.value("w"))
-	p.weight(m.value("b"))
-	p.emit(n, "group_norm.default", []graph.Arg{argOf(p.value(m.value("x"))), argInt(p.dims(m.value("i"))[1]), argOf(p.value(m.value("w"))),
-		argOf(p.value(m.value("b"))), argFloat(1e-5)}, p.value(n.Outputs[0]))
+	w, b := p.base(m.value("w")), p.base(m.value("b")) // as the file stores them, without the dims that broadcasting wants
+	p.weight(w)
+	p.weight(b)
+	p.emit(n, "group_norm.default", []graph.Arg{argOf(p.value(m.value("x"))), argInt(p.dims(m.value("i"))[1]), argOf(p.value(w)), argOf(p.value(b)), argFloat(1e-5)},
+		p.value(n.Outputs[0]))
 	return true
 }
 
