@@ -243,8 +243,8 @@ func (c *atlasCase) replayed(cfg aten.Config) (events []atlasEvent, what string,
 			loose = append(loose, o)
 		}
 	}
-	slices.Reverse(loose)
-	e.Hold(loose...)
+	e.Named("del", "")
+	e.Drop(loose...)
 	if len(taken) > 0 {
 		loss := e.Tail(taken, c.Grad)
 		slices.Reverse(taken)

@@ -27,7 +27,15 @@ func (e *Eager) Place(p Placed, parameter bool) *Tensor {
 func (e *Eager) Head(t *Tensor) {
 	e.seq++
 	t.fn = &gradNode{name: "Head", seq: e.seq, next: []edge{{}}, outs: []outMeta{{t.Shape, t.DType}}, call: -1,
-		apply: func(*Eager, []*Tensor, []*Tensor, []bool) []*Tensor { return make([]*Tensor, 1) }}
+		apply: func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor { e.Drop(g...); return make([]*Tensor, 1) }}
+}
+
+// Drop appends a node that takes tensors and lets go of the last first.
+func (e *Eager) Drop(ts ...*Tensor) {
+	e.begin("del", ts...).end()
+	for i := len(ts) - 1; i >= 0; i-- {
+		e.hold(ts[i])
+	}
 }
 
 // Tail takes results and returns a loss whose node makes their gradients: laid
