@@ -143,6 +143,18 @@ func channelsLastBySize(t *Tensor) bool {
 	return true
 }
 
+// inOrder is formatted as a call of its own, which autograd follows.
+func (e *Eager) inOrder(t *Tensor, last bool) *Tensor {
+	if inFormat(t, last) {
+		return t
+	}
+	st := contiguousStrides(t.Shape)
+	if last {
+		st = channelsLastStrides(t.Shape)
+	}
+	return e.clone("contiguous", t, st)
+}
+
 // formatted returns t in NCHW or NHWC order, copied where it is in neither.
 func (e *Eager) formatted(t *Tensor, last bool) *Tensor {
 	if inFormat(t, last) {

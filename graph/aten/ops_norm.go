@@ -90,8 +90,8 @@ func (k *kernel) groupSums(x *Tensor, groups int64) {
 	k.free(c3, c2, c1, db, ds)
 }
 
-// runBatchNorm is cuDNN's batch normalisation in training: it saves its input
-// and the batch statistics. In evaluation it saves nothing but its input.
+// runBatchNorm is batch normalisation: it saves its input and, in training, the
+// batch statistics. In evaluation cuDNN's saves nothing but its input.
 func runBatchNorm(e *Eager, c *Call) []*Tensor {
 	x, w, b := c.tensor(0, "input"), c.tensor(1, "weight"), c.tensor(2, "bias")
 	mean, variance := c.tensor(3, "running_mean"), c.tensor(4, "running_var")
@@ -109,13 +109,11 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 	if train {
 		numbers[2] = 1
 	}
-	last := preferLast(x)
-	src := x
-	if x.dim() == 4 {
-		src = e.formatted(x, last)
-	} else {
-		src = e.contig("contiguous", x)
+	if !cudnnNormalizes(x, w, b, mean, variance, train) {
+		return e.nativeBatchNorm(x, w, b, mean, variance, numbers)
 	}
+	last := preferLast(x)
+	src := e.inOrder(x, last)
 	k := e.begin("batch_norm", src, w, b, mean, variance).scalars(numbers...)
 	o := k.alloc(x.Shape, src.denseStrides(), x.DType)
 	ch := []int64{x.Shape[1]}
@@ -127,26 +125,23 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 	if src != x {
 		e.hold(src)
 	}
-	saved := append([]*Tensor{x, w, mean, variance}, stats...)
+	saved := append([]*Tensor{src, w, mean, variance}, stats...)
 	name, op := "CudnnBatchNormBackward0", "cudnn_batch_norm_backward"
 	if !train {
 		name, op = "NativeBatchNormBackward0", "native_batch_norm_backward"
 	}
-	e.record(name, []*Tensor{o}, []*Tensor{x, w, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+	e.record(name, []*Tensor{o}, []*Tensor{src, w, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		k := e.begin(op, append(slices.Clone(g), s...)...).does("batch_norm_backward").scalars(numbers...)
+		if !train {
+			return k.evalBackward(g[0], s[0], w, b, mean, need)
+		}
 		outs := make([]*Tensor, 3)
 		temp := program.None
-		if !inFormat(g[0], last) && x.dim() == 4 {
+		if !inFormat(g[0], last) {
 			temp = k.temp(g[0].Bytes(), program.Temporaries)
 		}
-		if need[0] || train {
-			outs[0] = k.alloc(x.Shape, src.denseStrides(), x.DType)
-		}
-		for i, p := range []*Tensor{w, b} {
-			if p != nil && need[i+1] {
-				outs[i+1] = k.alloc(p.Shape, nil, p.DType)
-			}
-		}
+		outs[0] = k.alloc(x.Shape, src.denseStrides(), x.DType)
+		outs[1], outs[2] = k.alloc(w.Shape, nil, w.DType), k.alloc(b.Shape, nil, b.DType)
 		k.free(temp)
 		k.gives(outs...)
 		k.flops(12 * x.Numel()).end()
