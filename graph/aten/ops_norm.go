@@ -67,8 +67,8 @@ func (e *Eager) normBackward(op string, at *program.Attrs, g, x, w, b *Tensor, s
 		}
 	}
 	contiguous(g)
-	if op == "native_group_norm_backward" && need[0] {
-		k.groupSums(x, stats[0].Numel())
+	if op == "native_group_norm_backward" {
+		k.groupSums(x, w, stats[0].Numel(), need[0])
 	}
 	slices.Reverse(temps)
 	k.free(temps...)
@@ -77,15 +77,22 @@ func (e *Eager) normBackward(op string, at *program.Attrs, g, x, w, b *Tensor, s
 	return outs
 }
 
-// groupSums adds the scratch of group normalisation's backward: two sums and a
-// factor for every channel, two coefficients for every group
+// groupSums adds the scratch of group normalisation's backward: two sums for
+// every channel and, for the input's gradient, two coefficients for every group
+// and a factor for every channel that has a weight and more than one element
 // (GroupNormBackwardKernelImplInternal in
 // aten/src/ATen/native/cuda/group_norm_kernel.cu).
-func (k *kernel) groupSums(x *Tensor, groups int64) {
+func (k *kernel) groupSums(x, w *Tensor, groups int64, input bool) {
 	d := statistics(x.DType)
 	channel, group := d.Bytes(x.Shape[0]*x.Shape[1]), d.Bytes(groups)
 	ds, db := k.temp(channel, program.Temporaries), k.temp(channel, program.Temporaries)
+	if !input {
+		group = 0
+	}
 	c2, c3 := k.temp(group, program.Temporaries), k.temp(group, program.Temporaries)
+	if w == nil || !input || x.Numel() == x.Shape[0]*x.Shape[1] {
+		channel = 0
+	}
 	c1 := k.temp(channel, program.Temporaries)
 	k.free(c3, c2, c1, db, ds)
 }
@@ -165,8 +172,12 @@ func runGroupNorm(e *Eager, c *Call) []*Tensor {
 	st := []int64{x.Shape[0], groups}
 	mean, rstd := k.alloc(st, nil, x.DType), k.alloc(st, nil, x.DType)
 	// Scale and shift of every channel, in the statistics' type.
-	a := k.temp(statistics(x.DType).Bytes(x.Shape[0]*x.Shape[1]), program.Temporaries)
-	d := k.temp(statistics(x.DType).Bytes(x.Shape[0]*x.Shape[1]), program.Temporaries)
+	channels := statistics(x.DType).Bytes(x.Shape[0] * x.Shape[1])
+	if x.Numel() == x.Shape[0]*x.Shape[1] || w == nil && b == nil {
+		channels = 0
+	}
+	a := k.temp(channels, program.Temporaries)
+	d := k.temp(channels, program.Temporaries)
 	k.free(d, a)
 	k.flops(8 * x.Numel()).end()
 	e.record("NativeGroupNormBackward0", []*Tensor{o}, []*Tensor{x, w, b}, []*Tensor{src, w, mean, rstd}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
