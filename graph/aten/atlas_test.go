@@ -247,8 +247,9 @@ func (c *atlasCase) replayed(cfg aten.Config) (events []atlasEvent, what string,
 	e.Drop(loose...)
 	if len(taken) > 0 {
 		loss := e.Tail(taken, c.Grad)
-		slices.Reverse(taken)
-		e.Hold(taken...)
+		held := slices.Clone(taken)
+		slices.Reverse(held)
+		e.Hold(held...)
 		e.SetPhase(program.Backward)
 		e.Backward(loss, aten.Host(graph.Float32, nil))
 	}

@@ -157,6 +157,9 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 	if e.records(a.q, a.k, a.v, mask) {
 		lse = k.alloc([]int64{b, h, ceilDiv(m, 32) * 32}, nil, graph.Float32)
 	}
+	if half(a.q) && a.v.Shape[3] > 128 { // rows longer than a tile are summed in float32
+		k.scratch(graph.Float32.Bytes(o.Numel()), program.Temporaries)
+	}
 	k.flops(a.flops()).end()
 	e.record("ScaledDotProductEfficientAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v, mask},
 		[]*Tensor{mask, a.k, a.q, a.v, lse, o}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
@@ -307,11 +310,16 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 			for _, t := range []*Tensor{s[2], s[1], s[3]} {
 				outs = append(outs, k.alloc(t.Shape, iteratorStrides(t.Shape, layoutOf(t)), t.DType))
 			}
+			copied := program.None
+			if !sameLayout(g[0], o) { // permute_to_matching_layout
+				copied = k.temp(o.Bytes(), program.Temporaries)
+			}
 			wide := int64(0)
 			if a.k.Shape[1] != h {
 				wide = a.k.DType.Bytes(b * h * n * (d + a.v.Shape[3]))
 			}
 			k.scratch(4*b*h*m*d+4*b*h*m+wide+256, program.Workspace)
+			k.free(copied)
 			k.flops(5 * a.flops() / 2).end()
 			return outs
 		})

@@ -56,7 +56,11 @@ func (e *Eager) normBackward(op string, at *program.Attrs, g, x, w, b *Tensor, s
 			temps = append(temps, k.temp(t.Bytes(), program.Temporaries))
 		}
 	}
+	group := op == "native_group_norm_backward"
 	contiguous(x)
+	if group {
+		contiguous(g)
+	}
 	outs := make([]*Tensor, 3)
 	if need[0] {
 		outs[0] = k.alloc(x.Shape, nil, x.DType)
@@ -66,8 +70,9 @@ func (e *Eager) normBackward(op string, at *program.Attrs, g, x, w, b *Tensor, s
 			outs[i+1] = k.alloc(p.Shape, nil, p.DType)
 		}
 	}
-	contiguous(g)
-	if op == "native_group_norm_backward" {
+	if !group {
+		contiguous(g)
+	} else {
 		k.groupSums(x, w, stats[0].Numel(), need[0])
 	}
 	slices.Reverse(temps)

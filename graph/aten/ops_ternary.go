@@ -13,6 +13,7 @@ import (
 type formula struct {
 	node    string
 	saved   []*Tensor
+	result  bool       // backward reads the result, too
 	scalars []float64  // of the operator
 	back    [][]string // kernels of each operand's gradient; none: it passes through
 }
@@ -29,6 +30,9 @@ func (e *Eager) apply(op string, d graph.DType, ins []*Tensor, f formula) *Tenso
 	}
 	o := k.alloc(shape, iteratorStrides(shape, ins...), d)
 	k.end()
+	if f.result {
+		f.saved = append(f.saved, o)
+	}
 	e.record(f.node, []*Tensor{o}, ins, f.saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, len(need))
 		for i := range need {
@@ -106,7 +110,7 @@ func runBinarySaved(e *Eager, c *Call) []*Tensor {
 	if !d.IsFloat() {
 		d = graph.Float32
 	}
-	f := formula{saved: []*Tensor{b, a}}
+	f := formula{saved: []*Tensor{b, a}, result: c.Op == "hypot"}
 	switch c.Op {
 	case "xlogy":
 		f.node, f.back = "XlogyBackward0", [][]string{{"xlogy", "eq", "le", "logical_and", "masked_fill"}, {"mul", "div"}}
