@@ -203,7 +203,11 @@ func (c *atlasCase) replayed(cfg aten.Config) (events []atlasEvent, what string,
 	cfg.Autocast = atlasTypes[c.AC]
 	e := aten.New(cfg)
 	e.P.Train = true
-	call := &aten.Call{Op: c.Op, Over: c.Over, Name: c.Op, InPlace: c.In == 1}
+	op := c.Op
+	if op == "normal" { // its functional name is the table's
+		op = "normal_functional"
+	}
+	call := &aten.Call{Op: op, Over: c.Over, Name: c.Op, InPlace: c.In == 1}
 	for _, a := range c.Args {
 		call.Args = append(call.Args, c.arg(e, a))
 	}

@@ -158,7 +158,7 @@ func runDot(e *Eager, c *Call) []*Tensor {
 // runCrossEntropy is cross_entropy_loss with class indices.
 func runCrossEntropy(e *Eager, c *Call) []*Tensor {
 	x, target := c.tensor(0, "self"), c.tensor(1, "target")
-	if c.tensor(2, "weight") != nil || target == nil || target.DType.IsFloat() || c.float(5, "label_smoothing", 0) != 0 || c.int(3, "reduction", 1) == 0 {
+	if target == nil || target.DType.IsFloat() || c.float(5, "label_smoothing", 0) != 0 {
 		return nil
 	}
 	return []*Tensor{e.crossEntropy(x, target, c.lossKind())}
@@ -166,15 +166,12 @@ func runCrossEntropy(e *Eager, c *Call) []*Tensor {
 
 // lossKind reads reduction and ignore_index.
 func (c *Call) lossKind() lossKind {
-	return lossKind{c.int(3, "reduction", meanLoss.reduction), c.int(4, "ignore_index", meanLoss.ignore)}
+	return lossKind{c.int(3, "reduction", meanLoss.reduction), c.int(4, "ignore_index", meanLoss.ignore), c.tensor(2, "weight")}
 }
 
 // runNLL is nll_loss of log-probabilities.
 func runNLL(e *Eager, c *Call) []*Tensor {
 	x, target := c.tensor(0, "self"), c.tensor(1, "target")
-	if c.tensor(2, "weight") != nil || c.int(3, "reduction", 1) == 0 {
-		return nil
-	}
 	return []*Tensor{e.nll(x, target, c.lossKind())}
 }
 
