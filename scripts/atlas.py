@@ -933,16 +933,6 @@ def repeat_interleave(r, op):
 def triu(r, op): return call(op, 'default', r.T(r.shape(r.randint(2, 4))), r.choice([0, 1, -1]))
 
 
-@row('slice_scatter', 10)
-def slice_scatter(r, op):
-    s = r.shape(3, low=3); t = list(s); t[1] = s[1] - 1
-    return call(op, 'default', r.T(s), r.T(t), 1, 1, s[1])
-
-
-@row('select_scatter', 8)
-def select_scatter(r, op): s = r.shape(3); return call(op, 'default', r.T(s), r.T([s[0], s[2]]), 1, 0)
-
-
 # -- compositions -----------------------------------------------------------------------------------------------------------------------------
 class Program:
     """A random composition: calls on the results of earlier ones, {"v": [call, result]}."""

@@ -116,10 +116,8 @@ func (v *conv) resolve(e *Eager) {
 		v.outShape = append(v.outShape, out)
 	}
 	v.last = n > 1 && (preferLast(v.x) || preferLast(v.w))
-	if n > 1 {
-		q, _ := e.cudnnConv(v)
-		v.depthwise = q.OwnDepthwise()
-	}
+	q, _ := e.cudnnConv(v)
+	v.depthwise = q.OwnDepthwise()
 }
 
 // preferLast reports a tensor that is NHWC and not also NCHW.
@@ -242,7 +240,10 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 	// cudnn_convolution_transpose_backward, aten/src/ATen/native/cudnn/ConvShared.cpp).
 	ready, copied := inFormat(g[0], v.last), program.None
 	input := program.None
-	if !inFormat(s[0], v.last) && !v.depthwise {
+	if v.depthwise && !ready {
+		copied, ready = k.temp(g[0].Bytes(), program.Temporaries), true
+	}
+	if !inFormat(s[0], v.last) {
 		input = k.temp(s[0].Bytes(), program.Temporaries)
 	}
 	if !ready && (v.transposed || g[0].channelsLast() != v.last) {
