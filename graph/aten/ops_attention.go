@@ -214,11 +214,11 @@ func (k *kernel) maskGrad(mask *Tensor) *Tensor {
 }
 
 // delta is the sum of each row's gradient times its result: half types' kernels
-// compute it themselves, for float32 it comes of a product, a sum and, unless
+// compute it themselves from compute capability 8 on, else it comes of a product, a sum and, unless
 // the sum lies so, a copy in the order of heads.
 func (k *kernel) delta(a *attention, o *Tensor) program.StorageID {
 	b, h, m, _, _ := a.dims()
-	if half(a.q) {
+	if half(a.q) && k.e.Major >= 8 {
 		return k.temp(4*b*h*m, program.Temporaries)
 	}
 	prod := k.temp(graph.Float32.Bytes(o.Numel()), program.Temporaries)
