@@ -77,7 +77,9 @@ func (e *Eager) mse(op string, x, target *Tensor, reduction int64) *Tensor {
 	}
 	k := e.begin("mse_loss", x, target).does(op).scalars(float64(reduction))
 	t := k.temp(x.Bytes(), program.Temporaries)
-	o := k.alloc(nil, nil, x.DType)
+	o := k.alloc(x.Shape, nil, x.DType) // the result keeps the memory of the losses of each element
+	o.Shape, o.Strides = nil, nil
+	k.n.Out[0] = o.Tensor
 	k.free(t)
 	k.flops(3 * x.Numel()).end()
 	e.record("MseLossBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, target}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {

@@ -106,8 +106,8 @@ var pointwises = []pointwise{
 	{name: "ceil", node: "CeilBackward0", back: steps("zeros_like g")},
 	{name: "round", node: "RoundBackward0", back: steps("zeros_like g")},
 	{name: "sign", node: "SignBackward0", back: steps("zeros_like g")},
-	{name: "asin", node: "AsinBackward0", saves: "self", back: steps("mul s s; rsub t0 1; rsqrt t1; mul g t2"), cast: Full},
-	{name: "acos", node: "AcosBackward0", saves: "self", back: steps("mul s s; rsub t0 1; rsqrt t1; neg t2; mul g t3"), cast: Full},
+	{name: "asin", node: "AsinBackward0", saves: "self", back: steps("neg s; mul t0 s; add t1 1; rsqrt t2; mul g t3"), cast: Full},
+	{name: "acos", node: "AcosBackward0", saves: "self", back: steps("neg s; mul t0 s; add t1 1; rsqrt t2; neg t3; mul g t4"), cast: Full},
 	{name: "asinh", node: "AsinhBackward0", saves: "self", back: steps("pow s 2; add t0 1; rsqrt t1; mul g t2")},
 	{name: "acosh", node: "AcoshBackward0", saves: "self", back: steps("pow s 2; sub t0 1; rsqrt t1; mul g t2")},
 	{name: "atanh", node: "AtanhBackward0", saves: "self", back: steps("pow s 2; rsub t0 1; reciprocal t1; mul g t2")},
@@ -611,14 +611,11 @@ func runPow(e *Eager, c *Call) []*Tensor {
 	if b.Storage >= 0 {
 		e.record("PowBackward1", []*Tensor{out}, []*Tensor{a, b}, []*Tensor{b, a, out}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 			outs := make([]*Tensor, 2)
-			for i := range outs {
-				if need[i] {
-					k := e.binaryKernel("pow", d, s[1], s[0]).inexact("stands for several kernels")
-					t := k.end()
-					m := e.binary("mul", d, t, s[i])
-					outs[i] = e.binary("mul", d, g[0], m)
-					e.hold(m, t)
-				}
+			if need[1] {
+				outs[1] = e.powExponentGrad(g[0], s[1], s[0], s[2])
+			}
+			if need[0] {
+				outs[0] = e.powSelfGrad(g[0], s[1], s[0])
 			}
 			return outs
 		})
@@ -637,6 +634,43 @@ func runPow(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{out}
 }
 
+// powExponentGrad is the gradient of an exponent that is a tensor: grad * result *
+// log(self), 0 where self is 0 and the exponent is not negative
+// (pow_backward_exponent in torch/csrc/autograd/FunctionsManual.cpp).
+func (e *Eager) powExponentGrad(g, self, exponent, result *Tensor) *Tensor {
+	positive, zero := e.step("ge", graph.Bool, exponent), e.step("eq", graph.Bool, self)
+	cond := e.step("logical_and", graph.Bool, positive, zero)
+	e.hold(zero, positive)
+	log := e.step("log", self.DType, self)
+	m := e.step("mul", result.DType, result, log)
+	none := e.zeroOf(g.DType)
+	w := e.step("where", g.DType, cond, m)
+	out := e.step("mul", g.DType, g, w)
+	e.hold(w, none, m, log, cond)
+	return out
+}
+
+// powSelfGrad is the gradient of the base: grad * exponent * self^(exponent-1), 0
+// where the exponent is (pow_backward_self).
+func (e *Eager) powSelfGrad(g, self, exponent *Tensor) *Tensor {
+	less := e.step("sub", exponent.DType, exponent)
+	p := e.step("pow", g.DType, self, less)
+	m := e.step("mul", g.DType, p, exponent)
+	w := e.step("mul", g.DType, g, m)
+	none := e.zeroOf(g.DType)
+	zero := e.step("eq", graph.Bool, exponent)
+	out := e.step("where", g.DType, zero, w)
+	e.hold(zero, none, w, m, p, less)
+	return out
+}
+
+// zeroOf is a zero on the device.
+func (e *Eager) zeroOf(d graph.DType) *Tensor {
+	k := e.begin("scalar_tensor").does("fill").scalars(0)
+	k.alloc(nil, nil, d)
+	return k.end()
+}
+
 // runMaxMin is the elementwise maximum or minimum of two tensors: masks of
 // the operands decide in backward.
 func runMaxMin(e *Eager, c *Call) []*Tensor {
@@ -647,11 +681,11 @@ func runMaxMin(e *Eager, c *Call) []*Tensor {
 		outs := make([]*Tensor, 2)
 		for i := range outs {
 			if need[i] {
-				eq := e.binary("eq", graph.Bool, s[1], s[0])
 				half := e.unary("div", graph.Undefined, g[0])
-				m := e.binary("lt", graph.Bool, s[1], s[0])
-				outs[i] = e.unary("masked_fill", graph.Undefined, half)
-				e.hold(m, half, eq)
+				eq := e.binary("eq", graph.Bool, s[1], s[0])
+				outs[i] = e.step("where", g[0].DType, eq, half, g[0])
+				e.hold(e.binary("lt", graph.Bool, s[1], s[0])) // filled in place
+				e.hold(eq, half)
 			}
 		}
 		return outs

@@ -369,12 +369,31 @@ func runVar(e *Eager, c *Call) []*Tensor {
 		outs = append(outs, e.Alloc(c.Op, program.Activations, program.Step, x.DType, o.Shape))
 	}
 	in := x.Shape
-	e.record("VarBackward0", outs, []*Tensor{x}, []*Tensor{x}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+	saved := []*Tensor{x}
+	if c.Op == "std" {
+		saved = append(saved, o)
+	}
+	e.record("VarBackward0", outs, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		first := first(g)
+		var scaled, q *Tensor
+		if c.Op == "std" { // grad / (2 * result), 0 where the deviation is
+			scaled = e.times(s[1], 2)
+			q = e.binary("div", g[0].DType, g[0], scaled)
+			e.hold(e.unary("eq", graph.Bool, s[1], number(graph.Undefined, 0)))
+			e.hold(scaled)
+			first = q
+		}
 		m := e.reduceKernel("mean", s[0], dims, true, s[0].DType)
 		d := e.binary("sub", s[0].DType, s[0], m)
-		f := e.times(e.keepDims(first(g), in, dims), 2/(float64(numel(pick(in, dims)))-correction))
+		f := e.times(e.keepDims(first, in, dims), 2/(float64(numel(pick(in, dims)))-correction))
 		w := e.binary("mul", s[0].DType, f, d)
-		e.hold(f, d, m)
+		e.hold(f, d, m, q)
+		if len(g) > 1 && g[1] != nil { // the mean's own gradient
+			own := e.times(e.expand(e.keepDims(g[1], in, dims), in), 1/float64(numel(pick(in, dims))))
+			sum := e.binary("add", w.DType, w, own)
+			e.hold(own, w)
+			w = sum
+		}
 		return []*Tensor{w}
 	})
 	return outs
