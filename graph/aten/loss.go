@@ -40,7 +40,7 @@ func (e *Eager) nll(ls, target *Tensor, kind lossKind) *Tensor {
 	if ls.dim() > 2 {
 		op, node, back = "nll_loss2d_forward", "NllLoss2DBackward0", "nll_loss2d_backward"
 	}
-	k := e.begin(op, ls, target, kind.weight).scalars(float64(kind.reduction), float64(kind.ignore))
+	k := e.begin(op, present([]*Tensor{ls, target, kind.weight})...).scalars(float64(kind.reduction), float64(kind.ignore))
 	var o, total *Tensor
 	switch {
 	case kind.reduction != 0:

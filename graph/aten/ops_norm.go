@@ -220,6 +220,9 @@ func runInstanceNorm(e *Eager, c *Call) []*Tensor {
 func runRMSNorm(e *Eager, c *Call) []*Tensor {
 	x, w := c.tensor(0, "input"), c.tensor(2, "weight")
 	n := len(c.ints(1, "normalized_shape", 0, 0))
+	if w != nil && w.DType != x.DType { // not by the fused kernel: in float32
+		x = e.castTo(x, graph.Float32)
+	}
 	src := e.operand("_fused_rms_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
 	normed := make([]int, 0, 1)
 	for i := max(x.dim()-n, 0); i < x.dim(); i++ {

@@ -64,7 +64,7 @@ func (e *Eager) normGrad(ord float64, x, r, g *Tensor, dims []int) *Tensor {
 		div := e.elementwise("div", d, x, r)
 		normBackward(div, 0)
 		q := div.end()
-		zero := e.step("eq", graph.Bool, r)
+		zero := e.unary("eq", graph.Bool, r, number(graph.Undefined, 0))
 		mul := e.elementwise("mul", d, q, r, g)
 		normBackward(mul, 1)
 		w := mul.end()
