@@ -153,11 +153,8 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 	k := e.begin("_scaled_dot_product_efficient_attention", a.q, a.k, a.v, mask).attention(a)
 	at := k.n.Attrs
 	o := k.alloc(a.outShape(), rowsFirst(a.outShape()), a.q.DType)
-	var lse *Tensor
-	if e.records(a.q, a.k, a.v, mask) {
-		lse = k.alloc([]int64{b, h, ceilDiv(m, 32) * 32}, nil, graph.Float32)
-	}
-	if half(a.q) && a.v.Shape[3] > 128 { // rows longer than a tile are summed in float32
+	lse := k.alloc([]int64{b, h, ceilDiv(m, 32) * 32}, nil, graph.Float32) // also where autograd records nothing, which PyTorch leaves out
+	if half(a.q) && a.v.Shape[3] > 128 {                                   // rows longer than a tile are summed in float32
 		k.scratch(graph.Float32.Bytes(o.Numel()), program.Temporaries)
 	}
 	k.flops(a.flops()).end()
@@ -195,11 +192,6 @@ func (e *Eager) maskLike(a *attention) *Tensor {
 	}
 	b, h, m, n, _ := a.dims()
 	return e.expand(mask, []int64{b, h, m, n})
-}
-
-// records reports whether autograd will follow a call on these.
-func (e *Eager) records(in ...*Tensor) bool {
-	return e.grad && slices.ContainsFunc(in, (*Tensor).RequiresGrad)
 }
 
 // maskGrad is the gradient of an additive mask, with rows of a multiple of 16
@@ -295,10 +287,7 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 	at := k.n.Attrs
 	seed, offset := k.alloc(nil, nil, graph.Int64), k.alloc(nil, nil, graph.Int64)
 	o := k.alloc(a.outShape(), iteratorStrides(a.outShape(), layoutOf(a.q)), a.q.DType)
-	var lse *Tensor
-	if e.records(a.q, a.k, a.v) {
-		lse = k.alloc([]int64{b, h, m, 1}, nil, graph.Float32)
-	}
+	lse := k.alloc([]int64{b, h, m, 1}, nil, graph.Float32)
 	if m > 1 {
 		k.scratch(256, program.Workspace)
 	}
