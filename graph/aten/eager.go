@@ -122,10 +122,11 @@ const MaxBytes = 1<<40 - 1
 
 // A kernel is a node under construction.
 type kernel struct {
-	e    *Eager
-	n    program.Node
-	outs []*Tensor
-	kept *keptCall // its outputs are kept, or were; nil for most
+	e     *Eager
+	n     program.Node
+	outs  []*Tensor
+	kept  *keptCall           // its outputs are kept, or were; nil for most
+	after []program.StorageID // scratch that outlives what else the call allocates
 }
 
 // begin starts a call of op that reads in; nil and host tensors are skipped.

@@ -13,12 +13,13 @@ func (e *Eager) CrossEntropy(x, target *Tensor) *Tensor {
 
 // A lossKind says how a loss over classes adds up.
 type lossKind struct {
-	reduction int64 // 1 mean, 2 sum
-	ignore    int64 // class that does not count
+	reduction int64   // 0 none, 1 mean, 2 sum
+	ignore    int64   // class that does not count
+	weight    *Tensor // of each class, or nil
 }
 
 // meanLoss are the defaults of torch.nn.functional's losses.
-var meanLoss = lossKind{1, -100}
+var meanLoss = lossKind{reduction: 1, ignore: -100}
 
 func (e *Eager) crossEntropy(x, target *Tensor, kind lossKind) *Tensor {
 	d := 1
@@ -39,11 +40,24 @@ func (e *Eager) nll(ls, target *Tensor, kind lossKind) *Tensor {
 	if ls.dim() > 2 {
 		op, node, back = "nll_loss2d_forward", "NllLoss2DBackward0", "nll_loss2d_backward"
 	}
-	k := e.begin(op, ls, target).scalars(float64(kind.reduction), float64(kind.ignore))
-	o, total := k.alloc(nil, nil, ls.DType), k.alloc(nil, nil, ls.DType)
-	k.end()
-	e.record(node, []*Tensor{o}, []*Tensor{ls}, []*Tensor{ls, target, total}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin(back, append([]*Tensor{g[0]}, s...)...).scalars(float64(kind.reduction), float64(kind.ignore))
+	k := e.begin(op, present([]*Tensor{ls, target, kind.weight})...).scalars(float64(kind.reduction), float64(kind.ignore))
+	var o, total *Tensor
+	switch {
+	case kind.reduction != 0:
+		o, total = k.alloc(nil, nil, ls.DType), k.alloc(nil, nil, ls.DType)
+	case ls.dim() > 2:
+		total, o = k.alloc(nil, nil, ls.DType), k.alloc(target.Shape, nil, ls.DType)
+	default:
+		o, total = k.alloc(target.Shape, nil, ls.DType), k.alloc(nil, nil, ls.DType)
+	}
+	if k.end(); kind.weight != nil || kind.reduction == 0 {
+		e.P.Nodes[len(e.P.Nodes)-1].Attrs.Inexact = "losses by weights, or of each element"
+	}
+	e.record(node, []*Tensor{o}, []*Tensor{ls}, []*Tensor{ls, target, total, kind.weight}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		k := e.begin(back, append([]*Tensor{g[0]}, present(s)...)...).scalars(float64(kind.reduction), float64(kind.ignore))
+		if kind.weight != nil || kind.reduction == 0 {
+			k.inexact("losses by weights, or of each element")
+		}
 		k.alloc(ls.Shape, nil, ls.DType)
 		return []*Tensor{k.end()}
 	})
@@ -63,7 +77,9 @@ func (e *Eager) mse(op string, x, target *Tensor, reduction int64) *Tensor {
 	}
 	k := e.begin("mse_loss", x, target).does(op).scalars(float64(reduction))
 	t := k.temp(x.Bytes(), program.Temporaries)
-	o := k.alloc(nil, nil, x.DType)
+	o := k.alloc(x.Shape, nil, x.DType) // the result keeps the memory of the losses of each element
+	o.Shape, o.Strides = nil, nil
+	k.n.Out[0] = o.Tensor
 	k.free(t)
 	k.flops(3 * x.Numel()).end()
 	e.record("MseLossBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, target}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {

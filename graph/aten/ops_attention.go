@@ -45,7 +45,7 @@ func runAttention(e *Eager, c *Call) []*Tensor {
 	if a.q.dim() == 3 {
 		b := *a
 		b.q, b.k, b.v = e.unsqueeze(a.q, 0), e.unsqueeze(a.k, 0), e.unsqueeze(a.v, 0)
-		return []*Tensor{e.squeeze(e.attend(&b), 0)}
+		return []*Tensor{e.squeeze(runMathAttention(e, &b), 0)} // the fused kernels want four dims (check_tensor_shapes)
 	}
 	return []*Tensor{e.attend(a)}
 }
@@ -75,11 +75,12 @@ func headDim(a *attention) int64 { return a.q.Shape[3] }
 
 func cudnnAttentionFits(e *Eager, a *attention) bool {
 	return e.Major >= 8 && sameHeads(a) && half(a.q) && headDim(a)%8 == 0 && headDim(a) <= 256 && a.v.Shape[3] <= 256 && a.k.Shape[2] > 1 &&
-		(a.q.Shape[2] > 1 || a.dropout == 0)
+		(a.q.Shape[2] > 1 || a.dropout == 0) && !a.mask.RequiresGrad()
 }
 
 func flashAttentionFits(e *Eager, a *attention) bool {
-	return e.Major >= 8 && sameHeads(a) && half(a.q) && headDim(a) <= 256 && a.mask == nil && a.q.Shape[3] == a.v.Shape[3]
+	return e.Major >= 8 && sameHeads(a) && half(a.q) && headDim(a) <= 256 && a.mask == nil && a.q.Shape[3] == a.v.Shape[3] &&
+		(!a.causal || a.q.Shape[2] == a.k.Shape[2]) // check_flash_causal_non_square_seqlens
 }
 
 func efficientAttentionFits(e *Eager, a *attention) bool {
@@ -147,15 +148,18 @@ func (e *Eager) bias(a *attention) *Tensor {
 // operands, the result and the log-sum-exp of every row, padded to 32
 // (aten/src/ATen/native/transformers/cuda/attention.cu).
 func runEfficientAttention(e *Eager, a *attention) *Tensor {
-	b, h, m, _, d := a.dims()
-	mask := e.aligned16(e.bias(a))
+	b, h, m, n, d := a.dims()
+	mask := e.maskLike(a)
 	k := e.begin("_scaled_dot_product_efficient_attention", a.q, a.k, a.v, mask).attention(a)
 	at := k.n.Attrs
 	o := k.alloc(a.outShape(), rowsFirst(a.outShape()), a.q.DType)
-	lse := k.alloc([]int64{b, h, ceilDiv(m, 32) * 32}, nil, graph.Float32)
+	lse := k.alloc([]int64{b, h, ceilDiv(m, 32) * 32}, nil, graph.Float32) // also where autograd records nothing, which PyTorch leaves out
+	if half(a.q) && a.v.Shape[3] > 128 {                                   // rows longer than a tile are summed in float32
+		k.scratch(graph.Float32.Bytes(o.Numel()), program.Temporaries)
+	}
 	k.flops(a.flops()).end()
-	e.record("ScaledDotProductEfficientAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v},
-		[]*Tensor{mask, a.k, a.q, a.v, lse, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+	e.record("ScaledDotProductEfficientAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v, mask},
+		[]*Tensor{mask, a.k, a.q, a.v, lse, o}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 			k := e.begin("_scaled_dot_product_efficient_attention_backward", append(slices.Clone(g), s...)...).repeats(at)
 			rows := e.swap12(g[0])
 			copied := program.None
@@ -163,11 +167,11 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 				copied = k.temp(g[0].Bytes(), program.Temporaries)
 			}
 			outs := k.likes(s[2], s[1], s[3])
-			prod := k.temp(graph.Float32.Bytes(o.Numel()), program.Temporaries)
-			sum := k.temp(4*b*h*m, program.Temporaries)
-			delta := k.temp(4*b*h*m, program.Temporaries)
-			k.free(sum, prod)
-			ws := k.temp(efficientWorkspace(b*h, m, d, a.q.DType), program.Workspace)
+			if need[3] {
+				outs = append(outs, k.maskGrad(s[0]))
+			}
+			delta := k.delta(a, o)
+			ws := k.temp(efficientWorkspace(b*h, m, n, max(d, a.v.Shape[3]), a.q.DType), program.Workspace)
 			k.free(delta, ws, copied)
 			k.flops(5 * a.flops() / 2).end()
 			return outs
@@ -175,14 +179,49 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 	return o
 }
 
-// aligned16 pads the rows of a mask to a multiple of 16 elements and shows
-// the part that was there (attention.cpp, preprocess_mask).
-func (e *Eager) aligned16(mask *Tensor) *Tensor {
-	if mask == nil || mask.dim() == 0 || mask.Shape[mask.dim()-1]%16 == 0 {
+// maskLike brings the mask to the products' shape: rows are padded to a multiple
+// of 8 elements, of which the part that was there is shown, and expanded
+// (attention.cpp, preprocess_mask).
+func (e *Eager) maskLike(a *attention) *Tensor {
+	mask := e.bias(a)
+	if mask == nil || mask.dim() == 0 {
 		return mask
 	}
-	d := mask.dim() - 1
-	return e.slice(e.padLast(mask, 16), d, 0, mask.Shape[d], 1)
+	if d := mask.dim() - 1; mask.Shape[d]%8 != 0 {
+		mask = e.slice(e.padLast(mask, 8), d, 0, mask.Shape[d], 1)
+	}
+	b, h, m, n, _ := a.dims()
+	return e.expand(mask, []int64{b, h, m, n})
+}
+
+// maskGrad is the gradient of an additive mask, with rows of a multiple of 16
+// elements.
+func (k *kernel) maskGrad(mask *Tensor) *Tensor {
+	wide := slices.Clone(mask.Shape)
+	wide[3] = ceilDiv(wide[3], 16) * 16
+	g := k.alloc(wide, nil, mask.DType)
+	g.Shape = mask.Shape
+	k.n.Out[len(k.n.Out)-1] = g.Tensor
+	return g
+}
+
+// delta is the sum of each row's gradient times its result: half types' kernels
+// compute it themselves from compute capability 8 on, else it comes of a product, a sum and, unless
+// the sum lies so, a copy in the order of heads.
+func (k *kernel) delta(a *attention, o *Tensor) program.StorageID {
+	b, h, m, _, _ := a.dims()
+	if half(a.q) && k.e.Major >= 8 {
+		return k.temp(4*b*h*m, program.Temporaries)
+	}
+	prod := k.temp(graph.Float32.Bytes(o.Numel()), program.Temporaries)
+	sum := k.temp(4*b*h*m, program.Temporaries)
+	if h == 1 || m == 1 {
+		k.free(prod)
+		return sum
+	}
+	delta := k.temp(4*b*h*m, program.Temporaries)
+	k.free(sum, prod)
+	return delta
 }
 
 // padLast pads the last dim to a multiple of to.
@@ -204,11 +243,22 @@ func (e *Eager) padLast(t *Tensor, to int64) *Tensor {
 	return o
 }
 
-// efficientWorkspace is the backward kernel's accumulator of query gradients:
-// one 64x64 float tile with 16 bytes of locks for every block of queries
-// (kernel_backward.h, GradQTempStorage). Half types accumulate in float too.
-func efficientWorkspace(heads, m, d int64, _ graph.DType) int64 {
-	return heads * ceilDiv(m, 64) * ceilDiv(d, 64) * (64*64*4 + 16)
+// efficientWorkspace is the backward kernel's accumulator of query gradients: a
+// float tile with 16 bytes of locks for every block of queries, and for wide
+// heads of half types the sums of key and value gradients (kernel_backward.h,
+// GradQTempStorage; the tiles are those of the kernels for compute capability 8
+// and above that cutlassB.h lists).
+func efficientWorkspace(heads, m, n, d int64, t graph.DType) int64 {
+	rows, cols, sums := int64(128), int64(64), int64(0)
+	switch wide := t != graph.Float32; {
+	case d <= 64:
+		rows = 64
+	case wide && d <= 128:
+		cols = 128
+	case wide:
+		sums = ceilDiv(n, 64) * 64 * ceilDiv(d, 128) * 128 * 4 * 2
+	}
+	return heads * (ceilDiv(m, rows)*ceilDiv(d, cols)*(rows*cols*4+16) + sums)
 }
 
 // likes allocates gradients of the given tensors, laid out [B, M, H, D].
@@ -228,17 +278,19 @@ func (e *Eager) swap12(t *Tensor) *Tensor {
 
 // runCudnnAttention is cuDNN's fused kernel: seed and offset of the random
 // numbers, the result, the log-sum-exp; its backward takes a float accumulator
-// of the query gradient, two where it is causal, and one float a row (as
-// measured for one shape of each).
+// of the query gradient, one float a row and, of grouped heads, the gradients of
+// all heads' keys and values (as measured).
 func runCudnnAttention(e *Eager, a *attention) *Tensor {
-	b, h, m, _, d := a.dims()
+	b, h, m, n, d := a.dims()
 	mask := e.bias(a)
 	k := e.begin("_scaled_dot_product_cudnn_attention", a.q, a.k, a.v, mask).attention(a)
 	at := k.n.Attrs
 	seed, offset := k.alloc(nil, nil, graph.Int64), k.alloc(nil, nil, graph.Int64)
 	o := k.alloc(a.outShape(), iteratorStrides(a.outShape(), layoutOf(a.q)), a.q.DType)
 	lse := k.alloc([]int64{b, h, m, 1}, nil, graph.Float32)
-	k.scratch(256, program.Workspace)
+	if m > 1 {
+		k.scratch(256, program.Workspace)
+	}
 	k.flops(a.flops()).end()
 	e.record("ScaledDotProductCudnnAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v},
 		[]*Tensor{mask, a.k, a.q, a.v, lse, o, offset, seed}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
@@ -247,11 +299,16 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 			for _, t := range []*Tensor{s[2], s[1], s[3]} {
 				outs = append(outs, k.alloc(t.Shape, iteratorStrides(t.Shape, layoutOf(t)), t.DType))
 			}
-			sums := int64(1)
-			if a.causal {
-				sums = 2
+			copied := program.None
+			if !sameLayout(g[0], o) { // permute_to_matching_layout
+				copied = k.temp(o.Bytes(), program.Temporaries)
 			}
-			k.scratch(sums*4*b*h*m*d+4*b*h*m+256, program.Workspace)
+			wide := int64(0)
+			if a.k.Shape[1] != h {
+				wide = a.k.DType.Bytes(b * h * n * (d + a.v.Shape[3]))
+			}
+			k.scratch(4*b*h*m*d+4*b*h*m+wide+256, program.Workspace)
+			k.free(copied)
 			k.flops(5 * a.flops() / 2).end()
 			return outs
 		})
@@ -339,6 +396,7 @@ func runMathAttention(e *Eager, a *attention) *Tensor {
 		wide.q, wide.k, wide.v = e.toDType("to", a.q, graph.Float32), e.toDType("to", a.k, graph.Float32), e.toDType("to", a.v, graph.Float32)
 		a = &wide
 	}
+	wq := a.q
 	h := a.q.Shape[1]
 	root := math.Sqrt(a.scale)
 	q := e.scaled(a.q, root)
@@ -352,15 +410,19 @@ func runMathAttention(e *Eager, a *attention) *Tensor {
 	if mask != nil {
 		attn = e.addInto(attn, mask)
 	}
-	p := e.safeSoftmax(attn, mask != nil)
+	p := e.safeSoftmax(attn)
 	if a.dropout > 0 {
 		p = e.dropout(p, a.dropout)
+	}
+	var second *Tensor // the probabilities, in the operands' type
+	if o := p; o.DType != d {
+		second = e.toDType("to", p, d)
 	}
 	o := e.matmul(op, p, vv)
 	if o.DType != d {
 		o = e.toDType("to", o, d)
 	}
-	e.hold(kk, q, mask, p) // the probabilities are a second result
+	e.hold(wq, kk, q, mask, p, second) // the probabilities are a second result
 	return o
 }
 
@@ -392,11 +454,8 @@ func (e *Eager) addInto(a, b *Tensor) *Tensor {
 }
 
 // safeSoftmax is _safe_softmax: rows that are all -inf become zeros, which
-// takes a bool tensor of the input's size, where a mask can make such rows.
-func (e *Eager) safeSoftmax(x *Tensor, masked bool) *Tensor {
-	if !masked {
-		return e.softmax(x, false, "softmax", x.dim()-1)
-	}
+// takes a bool tensor of the input's size.
+func (e *Eager) safeSoftmax(x *Tensor) *Tensor {
 	o := e.softmax(x, false, "_safe_softmax", x.dim()-1)
 	k := e.begin("_safe_softmax", x, o).does("empty_rows")
 	inf := k.temp(x.Numel(), program.Temporaries)

@@ -115,11 +115,9 @@ func (v *conv) resolve(e *Eager) {
 		}
 		v.outShape = append(v.outShape, out)
 	}
-	v.last = n == 2 && (preferLast(v.x) || preferLast(v.w))
-	if n == 2 {
-		q, _ := e.cudnnConv(v)
-		v.depthwise = q.OwnDepthwise()
-	}
+	v.last = n > 1 && (preferLast(v.x) || preferLast(v.w))
+	q, _ := e.cudnnConv(v)
+	v.depthwise = q.OwnDepthwise()
 }
 
 // preferLast reports a tensor that is NHWC and not also NCHW.
@@ -127,7 +125,7 @@ func preferLast(t *Tensor) bool { return t.channelsLast() && !t.contiguous() }
 
 func inFormat(t *Tensor, last bool) bool {
 	if last {
-		return t.dim() == 4 && (t.channelsLast() || channelsLastBySize(t))
+		return t.channelsLast() || (t.dim() == 4 || t.dim() == 5) && channelsLastBySize(t)
 	}
 	return t.contiguous()
 }
@@ -141,6 +139,18 @@ func channelsLastBySize(t *Tensor) bool {
 		}
 	}
 	return true
+}
+
+// inOrder is formatted as a call of its own, which autograd follows.
+func (e *Eager) inOrder(t *Tensor, last bool) *Tensor {
+	if inFormat(t, last) {
+		return t
+	}
+	st := contiguousStrides(t.Shape)
+	if last {
+		st = channelsLastStrides(t.Shape)
+	}
+	return e.clone("contiguous", t, st)
 }
 
 // formatted returns t in NCHW or NHWC order, copied where it is in neither.
@@ -178,7 +188,7 @@ func (k *kernel) convScratch(v *conv, p cudnn.Pass) {
 
 // convWorkspace is cuDNN's scratch for a pass, 0 for PyTorch's own kernels.
 func (e *Eager) convWorkspace(v *conv, p cudnn.Pass) int64 {
-	if v.depthwise || e.ConvWorkspace == nil || len(v.stride) > 2 {
+	if v.depthwise || e.ConvWorkspace == nil {
 		return 0
 	}
 	q, ok := e.cudnnConv(v)
@@ -188,15 +198,19 @@ func (e *Eager) convWorkspace(v *conv, p cudnn.Pass) int64 {
 	return e.ConvWorkspace(q, p)
 }
 
-// cudnnConv describes a one- or two-dimensional convolution; ok is false for
+// cudnnConv describes a convolution; ok is false for
 // a type that cuDNN's table does not know.
 func (e *Eager) cudnnConv(v *conv) (q cudnn.Conv, ok bool) {
 	q = cudnn.Conv{N: v.x.Shape[0], C: v.x.Shape[1], K: v.outShape[1], Groups: v.groups, Transposed: v.transposed, ChannelsLast: v.last,
 		H: 1, R: 1, StrideH: 1, DilH: 1}
 	i := 0
-	if len(v.stride) == 2 {
-		q.H, q.R, q.StrideH, q.PadH, q.DilH, q.OutPadH = v.x.Shape[2], v.w.Shape[2], v.stride[0], v.pad[0], v.dil[0], v.outPad[0]
+	if len(v.stride) == 3 {
+		q.Depth = cudnn.Extent{In: v.x.Shape[2], Kernel: v.w.Shape[2], Stride: v.stride[0], Pad: v.pad[0], Dil: v.dil[0], OutPad: v.outPad[0]}
 		i = 1
+	}
+	if len(v.stride) > 1 {
+		q.H, q.R, q.StrideH, q.PadH, q.DilH, q.OutPadH = v.x.Shape[2+i], v.w.Shape[2+i], v.stride[i], v.pad[i], v.dil[i], v.outPad[i]
+		i++
 	}
 	q.W, q.S, q.StrideW, q.PadW, q.DilW, q.OutPadW = v.x.Shape[2+i], v.w.Shape[2+i], v.stride[i], v.pad[i], v.dil[i], v.outPad[i]
 	switch v.x.DType {
@@ -226,7 +240,10 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 	// cudnn_convolution_transpose_backward, aten/src/ATen/native/cudnn/ConvShared.cpp).
 	ready, copied := inFormat(g[0], v.last), program.None
 	input := program.None
-	if !inFormat(s[0], v.last) && !v.depthwise {
+	if v.depthwise && !ready {
+		copied, ready = k.temp(g[0].Bytes(), program.Temporaries), true
+	}
+	if !inFormat(s[0], v.last) {
 		input = k.temp(s[0].Bytes(), program.Temporaries)
 	}
 	if !ready && (v.transposed || g[0].channelsLast() != v.last) {

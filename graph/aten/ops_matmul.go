@@ -336,8 +336,11 @@ func runBaddbmm(e *Eager, c *Call) []*Tensor {
 		if need[2] {
 			outs[2] = e.scale(e.gemmKernel("bmm", e.swap(s[1]), g[0], nil), f.alpha)
 		}
-		if need[0] {
+		switch {
+		case need[0] && f.beta != 1:
 			outs[0] = e.times(g[0], f.beta)
+		case need[0]:
+			outs[0] = g[0]
 		}
 		return outs
 	})

@@ -56,7 +56,11 @@ func (e *Eager) normBackward(op string, at *program.Attrs, g, x, w, b *Tensor, s
 			temps = append(temps, k.temp(t.Bytes(), program.Temporaries))
 		}
 	}
+	group := op == "native_group_norm_backward"
 	contiguous(x)
+	if group {
+		contiguous(g)
+	}
 	outs := make([]*Tensor, 3)
 	if need[0] {
 		outs[0] = k.alloc(x.Shape, nil, x.DType)
@@ -66,9 +70,10 @@ func (e *Eager) normBackward(op string, at *program.Attrs, g, x, w, b *Tensor, s
 			outs[i+1] = k.alloc(p.Shape, nil, p.DType)
 		}
 	}
-	contiguous(g)
-	if op == "native_group_norm_backward" && need[0] {
-		k.groupSums(x, stats[0].Numel())
+	if !group {
+		contiguous(g)
+	} else {
+		k.groupSums(x, w, stats[0].Numel(), need[0])
 	}
 	slices.Reverse(temps)
 	k.free(temps...)
@@ -77,21 +82,28 @@ func (e *Eager) normBackward(op string, at *program.Attrs, g, x, w, b *Tensor, s
 	return outs
 }
 
-// groupSums adds the scratch of group normalisation's backward: two sums and a
-// factor for every channel, two coefficients for every group
+// groupSums adds the scratch of group normalisation's backward: two sums for
+// every channel and, for the input's gradient, two coefficients for every group
+// and a factor for every channel that has a weight and more than one element
 // (GroupNormBackwardKernelImplInternal in
 // aten/src/ATen/native/cuda/group_norm_kernel.cu).
-func (k *kernel) groupSums(x *Tensor, groups int64) {
+func (k *kernel) groupSums(x, w *Tensor, groups int64, input bool) {
 	d := statistics(x.DType)
 	channel, group := d.Bytes(x.Shape[0]*x.Shape[1]), d.Bytes(groups)
 	ds, db := k.temp(channel, program.Temporaries), k.temp(channel, program.Temporaries)
+	if !input {
+		group = 0
+	}
 	c2, c3 := k.temp(group, program.Temporaries), k.temp(group, program.Temporaries)
+	if w == nil || !input || x.Numel() == x.Shape[0]*x.Shape[1] {
+		channel = 0
+	}
 	c1 := k.temp(channel, program.Temporaries)
 	k.free(c3, c2, c1, db, ds)
 }
 
-// runBatchNorm is cuDNN's batch normalisation in training: it saves its input
-// and the batch statistics. In evaluation it saves nothing but its input.
+// runBatchNorm is batch normalisation: it saves its input and, in training, the
+// batch statistics. In evaluation cuDNN's saves nothing but its input.
 func runBatchNorm(e *Eager, c *Call) []*Tensor {
 	x, w, b := c.need(0, "input"), c.tensor(1, "weight"), c.tensor(2, "bias")
 	mean, variance := c.tensor(3, "running_mean"), c.tensor(4, "running_var")
@@ -109,13 +121,11 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 	if train {
 		numbers[2] = 1
 	}
-	last := preferLast(x)
-	src := x
-	if x.dim() == 4 {
-		src = e.formatted(x, last)
-	} else {
-		src = e.contig("contiguous", x)
+	if !cudnnNormalizes(x, w, b, mean, variance, train) {
+		return e.nativeBatchNorm(x, w, b, mean, variance, numbers)
 	}
+	last := preferLast(x)
+	src := e.inOrder(x, last)
 	k := e.begin("batch_norm", src, w, b, mean, variance).scalars(numbers...)
 	o := k.alloc(x.Shape, src.denseStrides(), x.DType)
 	ch := []int64{x.Shape[1]}
@@ -127,26 +137,23 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 	if src != x {
 		e.hold(src)
 	}
-	saved := append([]*Tensor{x, w, mean, variance}, stats...)
+	saved := append([]*Tensor{src, w, mean, variance}, stats...)
 	name, op := "CudnnBatchNormBackward0", "cudnn_batch_norm_backward"
 	if !train {
 		name, op = "NativeBatchNormBackward0", "native_batch_norm_backward"
 	}
-	e.record(name, []*Tensor{o}, []*Tensor{x, w, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+	e.record(name, []*Tensor{o}, []*Tensor{src, w, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		k := e.begin(op, append(slices.Clone(g), s...)...).does("batch_norm_backward").scalars(numbers...)
+		if !train {
+			return k.evalBackward(g[0], s[0], w, b, mean, need)
+		}
 		outs := make([]*Tensor, 3)
 		temp := program.None
-		if !inFormat(g[0], last) && x.dim() == 4 {
+		if !inFormat(g[0], last) {
 			temp = k.temp(g[0].Bytes(), program.Temporaries)
 		}
-		if need[0] || train {
-			outs[0] = k.alloc(x.Shape, src.denseStrides(), x.DType)
-		}
-		for i, p := range []*Tensor{w, b} {
-			if p != nil && need[i+1] {
-				outs[i+1] = k.alloc(p.Shape, nil, p.DType)
-			}
-		}
+		outs[0] = k.alloc(x.Shape, src.denseStrides(), x.DType)
+		outs[1], outs[2] = k.alloc(w.Shape, nil, w.DType), k.alloc(b.Shape, nil, b.DType)
 		k.free(temp)
 		k.gives(outs...)
 		k.flops(12 * x.Numel()).end()
@@ -170,8 +177,12 @@ func runGroupNorm(e *Eager, c *Call) []*Tensor {
 	st := []int64{x.Shape[0], groups}
 	mean, rstd := k.alloc(st, nil, x.DType), k.alloc(st, nil, x.DType)
 	// Scale and shift of every channel, in the statistics' type.
-	a := k.temp(statistics(x.DType).Bytes(x.Shape[0]*x.Shape[1]), program.Temporaries)
-	d := k.temp(statistics(x.DType).Bytes(x.Shape[0]*x.Shape[1]), program.Temporaries)
+	channels := statistics(x.DType).Bytes(x.Shape[0] * x.Shape[1])
+	if x.Numel() == x.Shape[0]*x.Shape[1] || w == nil && b == nil {
+		channels = 0
+	}
+	a := k.temp(channels, program.Temporaries)
+	d := k.temp(channels, program.Temporaries)
 	k.free(d, a)
 	k.flops(8 * x.Numel()).end()
 	e.record("NativeGroupNormBackward0", []*Tensor{o}, []*Tensor{x, w, b}, []*Tensor{src, w, mean, rstd}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
@@ -209,6 +220,9 @@ func runInstanceNorm(e *Eager, c *Call) []*Tensor {
 func runRMSNorm(e *Eager, c *Call) []*Tensor {
 	x, w := c.need(0, "input"), c.tensor(2, "weight")
 	n := len(c.ints(1, "normalized_shape", 0, 0))
+	if w != nil && w.DType != x.DType { // not by the fused kernel: in float32
+		x = e.castTo(x, graph.Float32)
+	}
 	src := e.operand("_fused_rms_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
 	normed := make([]int, 0, 1)
 	for i := max(x.dim()-n, 0); i < x.dim(); i++ {

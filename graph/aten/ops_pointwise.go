@@ -106,8 +106,8 @@ var pointwises = []pointwise{
 	{name: "ceil", node: "CeilBackward0", back: steps("zeros_like g")},
 	{name: "round", node: "RoundBackward0", back: steps("zeros_like g")},
 	{name: "sign", node: "SignBackward0", back: steps("zeros_like g")},
-	{name: "asin", node: "AsinBackward0", saves: "self", back: steps("mul s s; rsub t0 1; rsqrt t1; mul g t2"), cast: Full},
-	{name: "acos", node: "AcosBackward0", saves: "self", back: steps("mul s s; rsub t0 1; rsqrt t1; neg t2; mul g t3"), cast: Full},
+	{name: "asin", node: "AsinBackward0", saves: "self", back: steps("neg s; mul t0 s; add t1 1; rsqrt t2; mul g t3"), cast: Full},
+	{name: "acos", node: "AcosBackward0", saves: "self", back: steps("neg s; mul t0 s; add t1 1; rsqrt t2; neg t3; mul g t4"), cast: Full},
 	{name: "asinh", node: "AsinhBackward0", saves: "self", back: steps("pow s 2; add t0 1; rsqrt t1; mul g t2")},
 	{name: "acosh", node: "AcoshBackward0", saves: "self", back: steps("pow s 2; sub t0 1; rsqrt t1; mul g t2")},
 	{name: "atanh", node: "AtanhBackward0", saves: "self", back: steps("pow s 2; rsub t0 1; reciprocal t1; mul g t2")},
@@ -122,8 +122,8 @@ var pointwises = []pointwise{
 	{name: "trunc", node: "TruncBackward0", back: steps("zeros_like g")},
 	{name: "lgamma", node: "LgammaBackward0", saves: "self", back: steps("digamma s; mul g t0")},
 	{name: "sgn", node: "SgnBackward0", saves: "self", back: steps("zeros_like g s")},
-	{name: "clamp_min", node: "ClampMinBackward0", saves: "self", back: steps("ge s p0; where t0 g 0")},
-	{name: "clamp_max", node: "ClampMaxBackward0", saves: "self", back: steps("le s p0; where t0 g 0")},
+	{name: "clamp_min", node: "ClampMinBackward0", saves: "self", back: steps("zero; ge s p0; where t1 g 0")},
+	{name: "clamp_max", node: "ClampMaxBackward0", saves: "self", back: steps("zero; le s p0; where t1 g 0")},
 }
 
 // boolKernels make a bool result whatever they read.
@@ -339,6 +339,11 @@ func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode s
 // stepKernel appends step i of a backward function. Its operands are read in
 // the order gradient, saved, results of steps; Attrs.Args has the kernel's.
 func (e *Eager) stepKernel(st *step, i int, d graph.DType, g, s *Tensor, temps []*Tensor, numbers []float64) *kernel {
+	if st.op == "zero" {
+		k := e.begin("scalar_tensor").does("fill").scalars(0)
+		k.alloc(nil, nil, g.DType)
+		return k
+	}
 	if len(st.args) == 0 { // reads what its like reads
 		in := []*Tensor{s}
 		if i > 0 {
@@ -462,7 +467,7 @@ func (e *Eager) intoKernel(op string, a, b, out *Tensor) *kernel {
 func (e *Eager) addSub(op string, c *Call, a, b *Tensor, d graph.DType, set func(*kernel)) *Tensor {
 	var k *kernel
 	out := (*Tensor)(nil)
-	if c.InPlace && a.leaf == nil && a.DType.IsFloat() && slices.Equal(a.Shape, shapeOf(a, b)) && a.Storage >= 0 {
+	if e.overwrites(c, a, b) {
 		out = &Tensor{Tensor: a.Tensor}
 		k = e.intoKernel(op, a, b, out)
 	} else {
@@ -474,6 +479,22 @@ func (e *Eager) addSub(op string, c *Call, a, b *Tensor, d graph.DType, set func
 	}
 	k.end()
 	return out
+}
+
+// original is what backward reads of an operand that the call will overwrite: a
+// copy, where the other operand's gradient needs it.
+func (e *Eager) original(c *Call, a, b *Tensor) *Tensor {
+	if !e.overwrites(c, a, b) || !e.grad || !b.RequiresGrad() {
+		return a
+	}
+	k := e.begin("clone", a).does("copy")
+	k.like(a)
+	return k.end()
+}
+
+// overwrites reports that a binary call updates its first operand in place.
+func (e *Eager) overwrites(c *Call, a, b *Tensor) bool {
+	return c.InPlace && a.leaf == nil && a.DType.IsFloat() && slices.Equal(a.Shape, shapeOf(a, b)) && a.Storage >= 0
 }
 
 func shapeOf(a, b *Tensor) []int64 { s, _ := broadcast(a, b); return s }
@@ -517,13 +538,14 @@ func runAdd(e *Eager, c *Call) []*Tensor {
 
 func runMul(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
+	self := e.original(c, a, b)
 	out := e.addSub("mul", c, a, b, d, nil)
 	saved := []*Tensor{nil, nil} // other, self
 	if a.RequiresGrad() {
 		saved[0] = b
 	}
 	if b.RequiresGrad() {
-		saved[1] = a
+		saved[1] = self
 	}
 	e.record("MulBackward0", []*Tensor{out}, []*Tensor{a, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
@@ -543,6 +565,7 @@ func runDiv(e *Eager, c *Call) []*Tensor {
 	if !d.IsFloat() && c.arg(2, "rounding_mode") == nil {
 		d = graph.Float32
 	}
+	self := e.original(c, a, b)
 	out := e.addSub("div", c, a, b, d, func(k *kernel) {
 		if r := c.arg(2, "rounding_mode"); r != nil && r.Kind == graph.ArgString {
 			k.attrs().Mode = r.S
@@ -556,7 +579,7 @@ func runDiv(e *Eager, c *Call) []*Tensor {
 		saved[0] = b
 	}
 	if b.RequiresGrad() {
-		saved[1] = a
+		saved[1] = self
 	}
 	e.record("DivBackward0", []*Tensor{out}, []*Tensor{a, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
@@ -588,14 +611,11 @@ func runPow(e *Eager, c *Call) []*Tensor {
 	if b.Storage >= 0 {
 		e.record("PowBackward1", []*Tensor{out}, []*Tensor{a, b}, []*Tensor{b, a, out}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 			outs := make([]*Tensor, 2)
-			for i := range outs {
-				if need[i] {
-					k := e.binaryKernel("pow", d, s[1], s[0]).inexact("stands for several kernels")
-					t := k.end()
-					m := e.binary("mul", d, t, s[i])
-					outs[i] = e.binary("mul", d, g[0], m)
-					e.hold(m, t)
-				}
+			if need[1] {
+				outs[1] = e.powExponentGrad(g[0], s[1], s[0], s[2])
+			}
+			if need[0] {
+				outs[0] = e.powSelfGrad(g[0], s[1], s[0])
 			}
 			return outs
 		})
@@ -614,6 +634,43 @@ func runPow(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{out}
 }
 
+// powExponentGrad is the gradient of an exponent that is a tensor: grad * result *
+// log(self), 0 where self is 0 and the exponent is not negative
+// (pow_backward_exponent in torch/csrc/autograd/FunctionsManual.cpp).
+func (e *Eager) powExponentGrad(g, self, exponent, result *Tensor) *Tensor {
+	positive, zero := e.step("ge", graph.Bool, exponent), e.step("eq", graph.Bool, self)
+	cond := e.step("logical_and", graph.Bool, positive, zero)
+	e.hold(zero, positive)
+	log := e.step("log", self.DType, self)
+	m := e.step("mul", result.DType, result, log)
+	none := e.zeroOf(g.DType)
+	w := e.step("where", g.DType, cond, m)
+	out := e.step("mul", g.DType, g, w)
+	e.hold(w, none, m, log, cond)
+	return out
+}
+
+// powSelfGrad is the gradient of the base: grad * exponent * self^(exponent-1), 0
+// where the exponent is (pow_backward_self).
+func (e *Eager) powSelfGrad(g, self, exponent *Tensor) *Tensor {
+	less := e.step("sub", exponent.DType, exponent)
+	p := e.step("pow", g.DType, self, less)
+	m := e.step("mul", g.DType, p, exponent)
+	w := e.step("mul", g.DType, g, m)
+	none := e.zeroOf(g.DType)
+	zero := e.step("eq", graph.Bool, exponent)
+	out := e.step("where", g.DType, zero, w)
+	e.hold(zero, none, w, m, p, less)
+	return out
+}
+
+// zeroOf is a zero on the device.
+func (e *Eager) zeroOf(d graph.DType) *Tensor {
+	k := e.begin("scalar_tensor").does("fill").scalars(0)
+	k.alloc(nil, nil, d)
+	return k.end()
+}
+
 // runMaxMin is the elementwise maximum or minimum of two tensors: masks of
 // the operands decide in backward.
 func runMaxMin(e *Eager, c *Call) []*Tensor {
@@ -624,11 +681,11 @@ func runMaxMin(e *Eager, c *Call) []*Tensor {
 		outs := make([]*Tensor, 2)
 		for i := range outs {
 			if need[i] {
-				eq := e.binary("eq", graph.Bool, s[1], s[0])
 				half := e.unary("div", graph.Undefined, g[0])
-				m := e.binary("lt", graph.Bool, s[1], s[0])
-				outs[i] = e.unary("masked_fill", graph.Undefined, half)
-				e.hold(m, half, eq)
+				eq := e.binary("eq", graph.Bool, s[1], s[0])
+				outs[i] = e.step("where", g[0].DType, eq, half, g[0])
+				e.hold(e.binary("lt", graph.Bool, s[1], s[0])) // filled in place
+				e.hold(eq, half)
 			}
 		}
 		return outs
@@ -667,13 +724,21 @@ func runWhere(e *Eager, c *Call) []*Tensor {
 		fail("shapes %v, %v and %v do not broadcast", cond.Shape, a.Shape, b.Shape)
 	}
 	k := e.begin("where", cond, a, b)
+	number := program.None
+	if as || bs {
+		number = k.temp(d.Bytes(1), program.Temporaries)
+	}
 	o := k.alloc(shape, iteratorStrides(shape, cond, a, b), d)
+	k.free(number)
 	k.end()
 	e.record("WhereBackward0", []*Tensor{o}, []*Tensor{a, b}, []*Tensor{cond}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
 		for i := 1; i >= 0; i-- {
 			if need[i] {
-				k := e.binaryKernel("where", g[0].DType, g[0], s[0])
+				k := e.begin("where", g[0], s[0])
+				zero := k.temp(g[0].DType.Bytes(1), program.Temporaries)
+				k.alloc(g[0].Shape, iteratorStrides(g[0].Shape, s[0], g[0]), g[0].DType)
+				k.free(zero)
 				args := []program.Arg{{In: 1}, {In: program.Number}, {In: program.Number}}
 				args[1+i].In = 0
 				k.attrs().Args = args
@@ -701,7 +766,17 @@ func runMaskedFill(e *Eager, c *Call) []*Tensor {
 		}
 		return k.end()
 	}
-	o := fill(x, mask, value)
+	var o *Tensor
+	if c.InPlace && x.leaf == nil && x.Storage >= 0 {
+		o = &Tensor{Tensor: x.Tensor}
+		k := e.intoKernel("masked_fill", x, mask, o)
+		if k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, value}; !number {
+			k.inexact("a value on the device")
+		}
+		k.end()
+	} else {
+		o = fill(x, mask, value)
+	}
 	e.record("MaskedFillBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{mask}, func(_ *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		return []*Tensor{fill(g[0], s[0], program.Arg{In: program.Number})}
 	})

@@ -78,19 +78,46 @@ func lastOr(x *Tensor, shape []int64) []int64 {
 	return nil
 }
 
+// poolStrides are those of a pooling's result: as lastOr, and in three dims of a
+// maximum, too.
+func poolStrides(x *Tensor, shape []int64, last3 bool) []int64 {
+	if last3 && preferLast(x) && len(shape) == 5 {
+		return channelsLastStrides(shape)
+	}
+	return lastOr(x, shape)
+}
+
+// ordered takes the copy of an operand that a pooling or resizing kernel cannot
+// read as it lies: it wants one order of dims.
+func (k *kernel) ordered(t *Tensor, last bool) program.StorageID {
+	if inFormat(t, last) {
+		return program.None
+	}
+	return k.temp(t.Bytes(), program.Temporaries)
+}
+
 // runMaxPool makes values and indices; backward scatters through the indices.
 func runMaxPool(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
 	shape, pool := c.poolShape(x, spatial(c.Op), true)
 	k := e.begin("max_pool_with_indices", x)
 	k.attrs().Pool = pool
-	o := k.alloc(shape, lastOr(x, shape), x.DType)
-	idx := k.alloc(shape, lastOr(x, shape), graph.Int64)
+	st := poolStrides(x, shape, true)
+	o, idx := k.alloc(shape, st, x.DType), k.alloc(shape, st, graph.Int64)
+	k.free(k.ordered(x, st != nil))
 	k.end()
 	e.record("MaxPool2DWithIndicesBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		k := e.begin("max_pool2d_with_indices_backward", g[0], s[0], s[1]).dims(spatialDims(x, len(pool.Kernel))...)
 		k.attrs().Pool = pool
-		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
+		k.alloc(x.Shape, poolStrides(x, x.Shape, true), x.DType)
+		var copies []program.StorageID
+		if len(pool.Kernel) < 3 {
+			copies = append(copies, k.ordered(g[0], st != nil), k.ordered(s[0], st != nil))
+		} else {
+			copies = append(copies, k.ordered(s[0], st != nil), k.ordered(g[0], st != nil))
+		}
+		slices.Reverse(copies)
+		k.free(copies...)
 		return []*Tensor{k.end()}
 	})
 	return []*Tensor{o, idx}
@@ -121,12 +148,28 @@ func (e *Eager) avgPool(op, node string, x *Tensor, n int, shape []int64, pool *
 	}
 	k := e.begin(op, x)
 	windows(k)
+	last := lastOr(x, shape) != nil
+	copied := program.None
+	if pool == nil { // not a structured kernel: the copy comes first
+		copied = k.ordered(x, last)
+	}
 	o := k.alloc(shape, lastOr(x, shape), x.DType)
+	if pool != nil {
+		copied = k.ordered(x, last)
+	}
+	k.free(copied)
 	k.flops(x.Numel()).end()
 	e.record(node, []*Tensor{o}, []*Tensor{x}, []*Tensor{x}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		k := e.begin(op+"_backward", g[0], s[0])
 		windows(k)
+		if pool == nil {
+			copied := k.ordered(g[0], last)
+			k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
+			k.free(copied)
+			return []*Tensor{k.end()}
+		}
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
+		k.free(k.ordered(g[0], last))
 		return []*Tensor{k.end()}
 	})
 	return o
@@ -169,6 +212,9 @@ func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
 	}
 	k := e.begin(c.Op, x).inexact("windows of different sizes")
 	o, idx := k.alloc(shape, nil, x.DType), k.alloc(shape, nil, graph.Int64)
+	if n == 3 || n == 1 {
+		k.free(k.ordered(x, false))
+	}
 	k.end()
 	e.record("AdaptiveMaxPool2DBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		k := e.begin("adaptive_max_pool2d_backward", g[0], s[0], s[1])
@@ -186,6 +232,7 @@ func runResize(e *Eager, c *Call) []*Tensor {
 	if !ok {
 		return nil
 	}
+	mode := c.arg(2, "mode")
 	k := e.begin(c.Op, x)
 	pad, padded := c.padding(x, shape)
 	if padded {
@@ -199,9 +246,17 @@ func runResize(e *Eager, c *Call) []*Tensor {
 	}
 	resized := k.n.Attrs
 	o := k.alloc(shape, lastOr(x, shape), x.DType)
+	switch {
+	case len(shape) == 5 && strings.Contains(c.Op, "nearest") && preferLast(x): // computed in NCDHW, and copied
+		o.Strides = channelsLastStrides(shape)
+		k.n.Out[0].Strides = o.Strides
+		whole := k.temp(o.Bytes(), program.Temporaries)
+		k.free(k.ordered(x, false), whole)
+	case strings.Contains(c.Op, "nearest"), strings.HasSuffix(c.Op, "_aa"), strings.HasPrefix(c.Op, "reflection"), c.Op == "pad" && mode != nil && mode.S == "reflect", strings.HasSuffix(c.Op, "col"):
+		k.free(k.ordered(x, o.channelsLast() && !o.contiguous()))
+	}
 	k.flops(4 * o.Numel()).end()
 	saved := []*Tensor(nil)
-	mode := c.arg(2, "mode")
 	if strings.HasPrefix(c.Op, "reflection_pad") || strings.HasPrefix(c.Op, "replication_pad") ||
 		c.Op == "pad" && mode != nil && (mode.S == "reflect" || mode.S == "replicate") {
 		saved = []*Tensor{x}
@@ -215,8 +270,8 @@ func runResize(e *Eager, c *Call) []*Tensor {
 			k.attrs().Scalars, k.n.Attrs.Inexact = resized.Scalars, resized.Inexact
 		}
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
-		if strings.Contains(op, "upsample") && !inFormat(g[0], g[0].channelsLast()) {
-			k.scratch(g[0].Bytes(), program.Temporaries) // the gradient in one piece
+		if strings.Contains(op, "upsample") { // the gradient in one piece
+			k.free(k.ordered(g[0], x.dim() == 4 && g[0].channelsLast()))
 		}
 		return []*Tensor{k.end()}
 	})

@@ -1,6 +1,7 @@
 package aten
 
 import (
+	"math"
 	"slices"
 
 	"github.com/memplan/memplan/graph"
@@ -8,18 +9,12 @@ import (
 )
 
 // reduced is a reduction that saves its operand and its result; backward runs
-// the kernels one after the other, each of the operand's shape. exact says what
-// kernel i computes of what the one before made, the result and the gradient,
-// of an operator that is euclidean_norm; nil: that is not said.
-func (e *Eager) reduced(op, node string, x *Tensor, dims []int, keep bool, d graph.DType, exact func(k *kernel, i int), back ...string) *Tensor {
+// the kernels one after the other, each of the operand's shape.
+func (e *Eager) reduced(op, node string, x *Tensor, dims []int, keep bool, d graph.DType, back ...string) *Tensor {
 	if d == graph.Undefined {
 		d = x.DType
 	}
-	k := e.reducing(op, x, dims, reducedShape(x, dims, keep), d)
-	if exact != nil {
-		k.does("euclidean_norm")
-	}
-	o := k.end()
+	o := e.reducing(op, x, dims, reducedShape(x, dims, keep), d).end()
 	in := x.Shape
 	e.record(node, []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		w, r := e.keepDims(g[0], in, dims), e.keepDims(s[1], in, dims)
@@ -29,13 +24,7 @@ func (e *Eager) reduced(op, node string, x *Tensor, dims []int, keep bool, d gra
 			if i > 0 {
 				temps = append(temps, cur)
 			}
-			k := e.elementwise(name, g[0].DType, cur, r, w)
-			if exact != nil {
-				exact(k, i)
-			} else {
-				k.inexact("stands for several kernels")
-			}
-			cur = k.end()
+			cur = e.step(name, g[0].DType, cur, r, w)
 		}
 		slices.Reverse(temps)
 		e.hold(temps...)
@@ -44,16 +33,97 @@ func (e *Eager) reduced(op, node string, x *Tensor, dims []int, keep bool, d gra
 	return o
 }
 
-// runVectorNorm is linalg_vector_norm: operand and result are saved.
+// runVectorNorm is linalg_vector_norm and norm: operand and result are saved.
 func runVectorNorm(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
 	dims, keep := reduceDims(c, x, 2), c.bool(3, "keepdim", false)
-	back := []string{"div", "mul"}
-	exact := normBackward
-	if c.float(1, "ord", float64(c.int(1, "ord", 2))) != 2 {
-		back, exact = []string{"sgn", "mul"}, nil
+	ord := c.float(1, "ord", float64(c.int(1, "ord", 2)))
+	d := c.dtype(-1, "dtype")
+	if d == graph.Undefined {
+		d = x.DType
 	}
-	return []*Tensor{e.reduced("linalg_vector_norm", "LinalgVectorNormBackward0", x, dims, keep, c.dtype(-1, "dtype"), exact, back...)}
+	k := e.reducing("linalg_vector_norm", x, dims, reducedShape(x, dims, keep), d)
+	if ord == 2 {
+		k.does("euclidean_norm")
+	} else {
+		k.inexact("a norm that is not Euclidean")
+	}
+	o := k.end()
+	in := x.Shape
+	e.record("LinalgVectorNormBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{e.normGrad(ord, s[0], e.keepDims(s[1], in, dims), e.keepDims(g[0], in, dims), dims)}
+	})
+	return []*Tensor{o}
+}
+
+// normGrad is the gradient of a norm r of x over dims (norm_backward in
+// torch/csrc/autograd/FunctionsManual.cpp).
+func (e *Eager) normGrad(ord float64, x, r, g *Tensor, dims []int) *Tensor {
+	d := g.DType
+	if ord == 2 { // x * (g / r), 0 where the norm is
+		div := e.elementwise("div", d, x, r)
+		normBackward(div, 0)
+		q := div.end()
+		zero := e.unary("eq", graph.Bool, r, number(graph.Undefined, 0))
+		mul := e.elementwise("mul", d, q, r, g)
+		normBackward(mul, 1)
+		w := mul.end()
+		e.hold(zero, q)
+		return w
+	}
+	switch {
+	case ord == 0:
+		return e.step("zeros_like", d, x)
+	case ord == 1:
+		sign := e.step("sgn", x.DType, x)
+		w := e.step("mul", d, sign, g)
+		e.hold(sign)
+		return w
+	case math.IsInf(ord, 0):
+		return e.maxNormGrad(x, r, g, dims)
+	case ord < 1:
+		mag := e.step("abs", x.DType, x)
+		zero := e.step("eq", graph.Bool, x)
+		sign := e.step("sgn", x.DType, x)
+		scaled := e.step("mul", x.DType, sign, mag)
+		e.hold(sign, zero, mag)
+		p := e.step("pow", r.DType, r)
+		q := e.step("mul", d, scaled, g)
+		w := e.step("mul", d, q, p)
+		e.hold(q, p, scaled)
+		return w
+	}
+	mag := e.step("abs", x.DType, x)
+	scaled := e.step("mul", x.DType, x, mag)
+	e.hold(mag)
+	p := e.step("pow", r.DType, r)
+	q := e.step("div", d, g, p)
+	e.hold(p)
+	e.hold(e.step("eq", graph.Bool, r))
+	w := e.step("mul", d, scaled, q)
+	e.hold(q, scaled)
+	return w
+}
+
+// step is one kernel of a formula whose operands are not told apart.
+func (e *Eager) step(op string, d graph.DType, in ...*Tensor) *Tensor {
+	return e.elementwise(op, d, in...).inexact("stands for several kernels").end()
+}
+
+// maxNormGrad spreads the gradient evenly over the elements of largest magnitude.
+func (e *Eager) maxNormGrad(x, r, g *Tensor, dims []int) *Tensor {
+	mag := e.step("abs", x.DType, x)
+	same := e.step("eq", graph.Bool, mag, r)
+	nan := e.step("isnan", graph.Bool, mag)
+	most := e.step("logical_or", graph.Bool, same, nan)
+	e.hold(nan, same)
+	n := e.reduceKernel("sum", most, dims, true, graph.Int64)
+	q := e.binary("div", g.DType, g, n)
+	spread := e.step("mul", g.DType, most, q)
+	sign := e.step("sgn", x.DType, x)
+	w := e.step("mul", g.DType, spread, sign)
+	e.hold(sign, spread, q, n, most, mag)
+	return w
 }
 
 // normBackward says what the two kernels of a Euclidean norm's backward compute:
@@ -112,7 +182,7 @@ func without(shape []int64, dims []int) []int64 {
 
 func runProd(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
-	return []*Tensor{e.reduced("prod", "ProdBackward0", x, reduceDims(c, x, 1), c.bool(2, "keepdim", false), c.dtype(3, "dtype"), nil, "mul", "div")}
+	return []*Tensor{e.reduced("prod", "ProdBackward0", x, reduceDims(c, x, 1), c.bool(2, "keepdim", false), c.dtype(3, "dtype"), "mul", "div")}
 }
 
 // runMv and dot multiply with vectors.
@@ -158,7 +228,7 @@ func runDot(e *Eager, c *Call) []*Tensor {
 // runCrossEntropy is cross_entropy_loss with class indices.
 func runCrossEntropy(e *Eager, c *Call) []*Tensor {
 	x, target := c.need(0, "self"), c.tensor(1, "target")
-	if c.tensor(2, "weight") != nil || target == nil || target.DType.IsFloat() || c.float(5, "label_smoothing", 0) != 0 || c.int(3, "reduction", 1) == 0 {
+	if target == nil || target.DType.IsFloat() || c.float(5, "label_smoothing", 0) != 0 {
 		return nil
 	}
 	return []*Tensor{e.crossEntropy(x, target, c.lossKind())}
@@ -166,15 +236,12 @@ func runCrossEntropy(e *Eager, c *Call) []*Tensor {
 
 // lossKind reads reduction and ignore_index.
 func (c *Call) lossKind() lossKind {
-	return lossKind{c.int(3, "reduction", meanLoss.reduction), c.int(4, "ignore_index", meanLoss.ignore)}
+	return lossKind{c.int(3, "reduction", meanLoss.reduction), c.int(4, "ignore_index", meanLoss.ignore), c.tensor(2, "weight")}
 }
 
 // runNLL is nll_loss of log-probabilities.
 func runNLL(e *Eager, c *Call) []*Tensor {
 	x, target := c.need(0, "self"), c.need(1, "target")
-	if c.tensor(2, "weight") != nil || c.int(3, "reduction", 1) == 0 {
-		return nil
-	}
 	return []*Tensor{e.nll(x, target, c.lossKind())}
 }
 

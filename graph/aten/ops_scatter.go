@@ -106,7 +106,7 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 	in := v.Shape
 	e.record("IndexPutBackward0", []*Tensor{o}, []*Tensor{x, v}, idx, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
-		if need[1] {
+		values := func() {
 			k := said(e.begin("index", append(g[:1:1], s...)...))
 			if shape == nil {
 				shape = in
@@ -120,8 +120,13 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 			outs[0] = g[0]
 		default:
 			k := said(e.begin("index_put", append([]*Tensor{g[0], number(g[0].DType, 0)}, s...)...)).scalars(0)
+			zeros := k.temp(g[0].DType.Bytes(numel(in)), program.Temporaries)
 			k.alloc(g[0].Shape, iteratorStrides(g[0].Shape, g[0]), g[0].DType)
+			k.free(zeros)
 			outs[0] = k.end()
+		}
+		if need[1] {
+			values()
 		}
 		return outs
 	})

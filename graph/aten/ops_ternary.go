@@ -13,8 +13,10 @@ import (
 type formula struct {
 	node    string
 	saved   []*Tensor
-	scalars []float64  // of the operator
-	back    [][]string // kernels of each operand's gradient; none: it passes through
+	result  bool                                                      // backward reads the result, too
+	scalars []float64                                                 // of the operator
+	grads   func(e *Eager, g *Tensor, saved []*Tensor, i int) *Tensor // of operand i, in place of back
+	back    [][]string                                                // kernels of each operand's gradient; none: it passes through
 }
 
 // apply runs the operator on ins, which broadcast, and records its backward.
@@ -29,10 +31,17 @@ func (e *Eager) apply(op string, d graph.DType, ins []*Tensor, f formula) *Tenso
 	}
 	o := k.alloc(shape, iteratorStrides(shape, ins...), d)
 	k.end()
+	if f.result {
+		f.saved = append(f.saved, o)
+	}
 	e.record(f.node, []*Tensor{o}, ins, f.saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, len(need))
 		for i := range need {
 			if !need[i] {
+				continue
+			}
+			if f.grads != nil {
+				outs[i] = f.grads(e, g[0], s, i)
 				continue
 			}
 			outs[i] = g[0]
@@ -84,6 +93,17 @@ func runAddc(e *Eager, c *Call) []*Tensor {
 	x, a, b := c.need(0, "self"), c.need(1, "tensor1"), c.need(2, "tensor2")
 	value := []float64{c.float(-1, "value", 1)}
 	f := formula{scalars: value, node: "AddcmulBackward0", saved: []*Tensor{onlyFor(b, a), onlyFor(a, b)}, back: [][]string{nil, {"mul", "mul"}, {"mul", "mul"}}}
+	if c.Op == "addcmul" {
+		return []*Tensor{e.apply(c.Op, promoted(x, a, b), []*Tensor{x, a, b}, formula{scalars: value, node: f.node, saved: f.saved, grads: func(e *Eager, g *Tensor, s []*Tensor, i int) *Tensor {
+			if i == 0 {
+				return g
+			}
+			t := e.times(s[2-i], value[0]) // the other factor
+			w := e.step("mul", g.DType, g, t)
+			e.hold(t)
+			return w
+		}})}
+	}
 	if c.Op == "addcdiv" {
 		f = formula{scalars: value, node: "AddcdivBackward0", saved: []*Tensor{onlyFor(b, a), b}, back: [][]string{nil, {"div", "mul"}, {"neg", "mul", "mul", "div", "mul"}}}
 	}
@@ -106,7 +126,7 @@ func runBinarySaved(e *Eager, c *Call) []*Tensor {
 	if !d.IsFloat() {
 		d = graph.Float32
 	}
-	f := formula{saved: []*Tensor{b, a}}
+	f := formula{saved: []*Tensor{b, a}, result: c.Op == "hypot"}
 	switch c.Op {
 	case "xlogy":
 		f.node, f.back = "XlogyBackward0", [][]string{{"xlogy", "eq", "le", "logical_and", "masked_fill"}, {"mul", "div"}}

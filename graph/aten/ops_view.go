@@ -312,9 +312,21 @@ func runUnbind(e *Eager, c *Call) []*Tensor {
 	}
 	in, dt := t.Shape, t.DType
 	e.record("UnbindBackward0", outs, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("stack", g...).dims(d)
+		var zeros []*Tensor
+		parts := slices.Clone(g)
+		for i := range parts {
+			if parts[i] == nil {
+				k := e.begin("zeros").does("fill").scalars(0)
+				k.alloc(outs[i].Shape, nil, dt)
+				parts[i] = k.end()
+				zeros = append(zeros, parts[i])
+			}
+		}
+		k := e.begin("stack", parts...).dims(d)
 		k.alloc(in, nil, dt)
-		return []*Tensor{k.end()}
+		w := k.end()
+		e.hold(zeros...)
+		return []*Tensor{w}
 	})
 	return outs
 }
@@ -324,18 +336,24 @@ func runAlias(e *Eager, c *Call) []*Tensor {
 	return e.viewOp("AliasBackward0", t, t.Shape, t.Strides, 0, func(_ *Eager, g *Tensor) *Tensor { return g })
 }
 
-// runAtLeast returns operands that have the dims already.
-func runAtLeast(_ *Eager, c *Call) []*Tensor {
+// runAtLeast shows operands that have fewer dims with more.
+func runAtLeast(e *Eager, c *Call) []*Tensor {
 	ts := []*Tensor{c.tensor(0, "self")}
 	if ts[0] == nil {
 		ts = c.needs(0, "tensors")
 	}
-	for _, t := range ts {
-		if t.dim() < int(c.Op[len("atleast_")]-'0') {
-			return nil
+	want, out := int(c.Op[len("atleast_")]-'0'), make([]*Tensor, len(ts))
+	for i, t := range ts {
+		for t.dim() < want {
+			at := 0
+			if t.dim() == 2 { // atleast_3d puts the third dim last
+				at = 2
+			}
+			t = e.unsqueeze(t, at)
 		}
+		out[i] = t
 	}
-	return ts
+	return out
 }
 
 // runIdentity returns its operand itself: the call does nothing.
@@ -400,11 +418,11 @@ func runToCopy(e *Eager, c *Call) []*Tensor {
 	if d == graph.Undefined {
 		d = c.dtype(1, "dtype")
 	}
-	if d == graph.Undefined {
-		return []*Tensor{e.clone(c.Op, t, t.denseStrides())}
-	}
 	if d == t.DType && c.Op == "to" {
 		return []*Tensor{t}
+	}
+	if d == graph.Undefined || d == t.DType {
+		return []*Tensor{e.clone(c.Op, t, t.denseStrides())}
 	}
 	return []*Tensor{e.toDType(c.Op, t, d)}
 }
@@ -491,11 +509,35 @@ func (e *Eager) repeat(t *Tensor, reps []int64) *Tensor {
 	k.end()
 	in := t.Shape
 	e.record("RepeatBackward0", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("sum", g[0]).does("repeat_backward")
-		k.alloc(in, nil, g[0].DType)
-		return []*Tensor{k.end()}
+		return []*Tensor{e.unrepeat(g[0], reps, in)}
 	})
 	return o
+}
+
+// unrepeat adds up the gradients of a tensor's copies (repeat_backward): over the
+// new dims one by one, then over the others at once.
+func (e *Eager) unrepeat(g *Tensor, reps, in []int64) *Tensor {
+	for range len(reps) - len(in) {
+		w := e.reduceKernel("sum", g, []int{0}, false, g.DType)
+		if g.fn == nil && g.leaf == nil {
+			e.hold(g)
+		}
+		g = w
+	}
+	var shape []int64
+	var dims []int
+	for i, n := range in {
+		if r := reps[len(reps)-len(in)+i]; r != 1 {
+			dims = append(dims, len(shape))
+			shape = append(shape, r)
+		}
+		shape = append(shape, n)
+	}
+	w := e.reshape("reshape", g, shape)
+	if len(dims) > 0 {
+		w = e.reduceKernel("sum", w, dims, false, g.DType)
+	}
+	return w
 }
 
 // runRoll and its like move elements: one new tensor, nothing saved, and the

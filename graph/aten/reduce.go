@@ -52,11 +52,30 @@ func (e *Eager) reducing(op string, x *Tensor, dims []int, shape []int64, d grap
 	k := e.begin(op, x).dims(dims...)
 	k.n.FLOPs = x.Numel()
 	k.alloc(shape, nil, d)
-	r := e.reduction(x, dims)
+	in, cast := x, program.None
+	if op == "sum" && !x.DType.IsFloat() && x.DType != d { // integers are counted in int64
+		cast = k.temp(d.Bytes(x.Numel()), program.Temporaries)
+		in = &Tensor{Tensor: program.Tensor{DType: d, Shape: x.Shape, Strides: x.denseStrides()}}
+	}
+	r := e.reduction(in, dims)
+	r.buffer *= partial(op)
+	if acc := in.DType.Bytes(1); acc < 4 && (op == "max" || op == "min" || op == "amax" || op == "amin") {
+		r.buffer = r.buffer / 4 * acc // compared in the operand's type
+	}
 	buf := k.temp(r.buffer, program.Temporaries)
 	sem := k.temp(r.semaphores, program.Temporaries)
-	k.free(sem, buf)
+	k.free(sem, buf, cast)
 	return k
+}
+
+// partial is how many numbers make a partial result: variances keep mean, sum of
+// squares, count and its float (WelfordData).
+func partial(op string) int64 {
+	switch op {
+	case "var", "std", "var_mean":
+		return 4
+	}
+	return 1
 }
 
 // A reduction is the scratch of one reduction kernel, in bytes.
@@ -274,6 +293,9 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 	if c.Op == "argmax" || c.Op == "argmin" {
 		return []*Tensor{e.reduceKernel(c.Op, x, dims, keep, graph.Int64)}
 	}
+	if (c.Op == "max" || c.Op == "min") && len(c.Shapes) < 2 && c.Over != "dim" {
+		return []*Tensor{e.extremeOfAll(c.Op, x, dims)}
+	}
 	o := e.reduceKernel(c.Op, x, dims, keep, x.DType)
 	in := x.Shape
 	if len(c.Shapes) < 2 && c.Over != "dim" {
@@ -297,6 +319,37 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o, idx}
 }
 
+// extremeOfAll is the largest or smallest of all elements. Backward spreads the
+// gradient evenly over those that are equal to it (evenly_distribute_backward).
+func (e *Eager) extremeOfAll(op string, x *Tensor, dims []int) *Tensor {
+	k := e.begin(op, x).dims(dims...)
+	o := k.alloc(nil, nil, x.DType)
+	flat, whole := x, program.None
+	if !x.contiguous() {
+		whole = k.temp(x.Bytes(), program.Temporaries)
+		flat = &Tensor{Tensor: program.Tensor{DType: x.DType, Shape: x.Shape, Strides: contiguousStrides(x.Shape)}}
+	}
+	r := e.reduction(flat, dims)
+	if n := x.DType.Bytes(1); n < 4 {
+		r.buffer = r.buffer / 4 * n
+	}
+	buf := k.temp(r.buffer, program.Temporaries)
+	k.free(k.temp(r.semaphores, program.Temporaries), buf, whole)
+	k.flops(x.Numel()).end()
+	node := map[string]string{"max": "MaxBackward1", "min": "MinBackward1"}[op]
+	e.record(node, []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		nan := e.unary("isnan", graph.Bool, s[0])
+		one := e.unary("isnan", graph.Bool, s[1])
+		m := e.binary("eq", graph.Bool, s[0], s[1])
+		n := e.reduceKernel("sum", m, dims, false, graph.Int64)
+		q := e.binary("div", g[0].DType, g[0], n)
+		w := e.binary("mul", g[0].DType, m, q)
+		e.hold(q, n, m, one, nan)
+		return []*Tensor{w}
+	})
+	return o
+}
+
 // runVar is var, std and var_mean over dims.
 func runVar(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
@@ -316,12 +369,31 @@ func runVar(e *Eager, c *Call) []*Tensor {
 		outs = append(outs, e.Alloc(c.Op, program.Activations, program.Step, x.DType, o.Shape))
 	}
 	in := x.Shape
-	e.record("VarBackward0", outs, []*Tensor{x}, []*Tensor{x}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+	saved := []*Tensor{x}
+	if c.Op == "std" {
+		saved = append(saved, o)
+	}
+	e.record("VarBackward0", outs, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		first := first(g)
+		var scaled, q *Tensor
+		if c.Op == "std" { // grad / (2 * result), 0 where the deviation is
+			scaled = e.times(s[1], 2)
+			q = e.binary("div", g[0].DType, g[0], scaled)
+			e.hold(e.unary("eq", graph.Bool, s[1], number(graph.Undefined, 0)))
+			e.hold(scaled)
+			first = q
+		}
 		m := e.reduceKernel("mean", s[0], dims, true, s[0].DType)
 		d := e.binary("sub", s[0].DType, s[0], m)
-		f := e.times(e.keepDims(first(g), in, dims), 2/(float64(numel(pick(in, dims)))-correction))
+		f := e.times(e.keepDims(first, in, dims), 2/(float64(numel(pick(in, dims)))-correction))
 		w := e.binary("mul", s[0].DType, f, d)
-		e.hold(f, d, m)
+		e.hold(f, d, m, q)
+		if len(g) > 1 && g[1] != nil { // the mean's own gradient
+			own := e.times(e.expand(e.keepDims(g[1], in, dims), in), 1/float64(numel(pick(in, dims))))
+			sum := e.binary("add", w.DType, w, own)
+			e.hold(own, w)
+			w = sum
+		}
 		return []*Tensor{w}
 	})
 	return outs

@@ -58,10 +58,17 @@ func contiguousStrides(shape []int64) []int64 {
 	return st
 }
 
-// channelsLastStrides returns NHWC strides for an NCHW shape.
+// channelsLastStrides returns NHWC strides for an NCHW shape, NDHWC strides for
+// an NCDHW one.
 func channelsLastStrides(shape []int64) []int64 {
-	c, h, w := shape[1], shape[2], shape[3]
-	return []int64{h * w * c, 1, w * c, c}
+	st, n := make([]int64, len(shape)), shape[1]
+	st[1] = 1
+	for i := len(shape) - 1; i > 1; i-- {
+		st[i] = n
+		n *= shape[i]
+	}
+	st[0] = n
+	return st
 }
 
 // contiguous reports row-major order; dims of size 1 do not count.
@@ -79,14 +86,19 @@ func (t *Tensor) contiguous() bool {
 	return true
 }
 
-// channelsLast reports whether a 4-d tensor lies in NHWC order, by PyTorch's
-// rule (c10/core/MemoryFormat.h, is_channels_last_strides_2d).
+// lastOrder are the dims of channels-last tensors, the fastest first.
+var lastOrder = map[int][]int{4: {1, 3, 2, 0}, 5: {1, 4, 3, 2, 0}}
+
+// channelsLast reports whether a tensor of four or five dims lies in NHWC or
+// NDHWC order, by PyTorch's rule (c10/core/MemoryFormat.h,
+// is_channels_last_strides_2d and _3d).
 func (t *Tensor) channelsLast() bool {
-	if len(t.Shape) != 4 || t.Strides[1] == 0 {
+	order := lastOrder[len(t.Shape)]
+	if order == nil || t.Strides[1] == 0 {
 		return false
 	}
 	least := int64(0)
-	for _, d := range [...]int{1, 3, 2, 0} {
+	for _, d := range order {
 		if t.Shape[d] == 0 || t.Strides[d] < least {
 			return false
 		}

@@ -73,6 +73,9 @@ func (t Type) String() string {
 // A Conv is a two-dimensional convolution without bias. A one-dimensional one
 // is a Conv with H, R, StrideH and DilH of 1 and PadH of 0, which is how
 // PyTorch runs it.
+//
+// A three-dimensional one has a Depth; its families are those of the
+// two-dimensional convolution whose rows are its slices' rows together.
 type Conv struct {
 	N, C, H, W       int64 // input: batch, channels, rows, columns
 	K, R, S          int64 // output channels, kernel's rows and columns
@@ -84,6 +87,18 @@ type Conv struct {
 	OutPadH, OutPadW int64 // rows and columns added to a transposed convolution's output
 	Type             Type
 	ChannelsLast     bool // NHWC tensors
+	Depth            Extent
+}
+
+// An Extent is one more spatial dim; the zero Extent is none.
+type Extent struct{ In, Kernel, Stride, Pad, Dil, OutPad int64 }
+
+// sizes returns the input's, kernel's and output's lengths, 1 of no dim.
+func (e *Extent) sizes(transposed bool) (in, kernel, out int64) {
+	if e.In == 0 {
+		return 1, 1, 1
+	}
+	return e.In, e.Kernel, outExtent(transposed, e.In, e.Kernel, max(e.Stride, 1), e.Pad, max(e.Dil, 1), e.OutPad)
 }
 
 // Check returns an error that names the field when c is no convolution: an
@@ -116,10 +131,14 @@ func (c Conv) Check() error {
 		return fmt.Errorf("convolution: %d groups do not divide %d input and %d output channels", c.Groups, c.C, c.K)
 	}
 	p, q := c.OutSize()
+	d, t, o := c.Depth.sizes(c.Transposed)
+	if min(d, t, o) < 1 || max(d, t, o) > math.MaxInt32 {
+		return fmt.Errorf("convolution: depth %d, kernel %d, output %d", d, t, o)
+	}
 	if p < 1 || q < 1 {
 		return fmt.Errorf("convolution: output of %d x %d", p, q)
 	}
-	for _, t := range [...][4]int64{{c.N, c.C, c.H, c.W}, {c.K, c.C / c.Groups, c.R, c.S}, {c.N, c.K, p, q}} {
+	for _, t := range [...][4]int64{{c.N, c.C, c.H * d, c.W}, {c.K, c.C / c.Groups, c.R * t, c.S}, {c.N, c.K, p * o, q}} {
 		if _, ok := product(t); !ok {
 			return fmt.Errorf("convolution: tensor %v has 2^60 elements or more", t)
 		}
@@ -165,6 +184,9 @@ func product(t [4]int64) (n int64, ok bool) {
 func (c *Conv) OwnDepthwise() bool {
 	if c.Groups <= 1 || c.Groups != c.C || c.K%c.C != 0 || c.Transposed {
 		return false
+	}
+	if c.Depth.In > 0 {
+		return !c.ChannelsLast
 	}
 	if c.ChannelsLast {
 		return c.N*c.C*c.H*c.W > math.MaxInt32 // cuDNN since 9.11 cannot

@@ -37,6 +37,7 @@ func Workspace(c Conv, p Pass) Estimate { return NewPredictor().Workspace(c, p) 
 // tensorBytes returns the bytes of input, weight and output in c's type.
 func (c Conv) tensorBytes() (x, w, y int64) {
 	p, q := c.OutSize()
+	d, t, o := c.Depth.sizes(c.Transposed)
 	size := types[c.Type].size
-	return c.N * c.C * c.H * c.W * size, c.K * (c.C / c.Groups) * c.R * c.S * size, c.N * c.K * p * q * size
+	return c.N * c.C * d * c.H * c.W * size, c.K * (c.C / c.Groups) * t * c.R * c.S * size, c.N * c.K * o * p * q * size
 }

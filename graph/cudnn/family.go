@@ -35,10 +35,13 @@ type frame struct {
 
 func (c *Conv) frame(pass Pass) frame {
 	p, q := c.OutSize()
-	f := frame{n: c.N, c: c.C, h: c.H, w: c.W, k: c.K, p: p, q: q, r: c.R, s: c.S, g: c.Groups, stride: c.StrideH, dil: max(c.DilH, c.DilW), pad: c.PadH,
+	d, t, o := c.Depth.sizes(c.Transposed)
+	h := c.H * d
+	p *= o
+	f := frame{n: c.N, c: c.C, h: h, w: c.W, k: c.K, p: p, q: q, r: c.R * t, s: c.S, g: c.Groups, stride: c.StrideH, dil: max(c.DilH, c.DilW), pad: c.PadH,
 		size: types[c.Type].size, half: c.Type == Float16, last: c.ChannelsLast && c.Type != Float32, pass: pass}
 	if c.Transposed {
-		f.c, f.h, f.w, f.k, f.p, f.q = c.K, p, q, c.C, c.H, c.W
+		f.c, f.h, f.w, f.k, f.p, f.q = c.K, p, q, c.C, h, c.W
 		f.pass = [numPasses]Pass{DataGrad, Forward, WeightGrad}[pass]
 	}
 	return f

@@ -166,9 +166,10 @@ func (c *Conv) copyBytes() [3][3]int64 {
 	size := types[c.Type].size
 	up := func(n int64) int64 { return (n*size + 15) / 16 * 16 / size }
 	p, q := c.OutSize()
+	d, t, o := c.Depth.sizes(c.Transposed)
 	g := c.Groups
 	wp := up(c.C/g) * up(c.K/g) * g
-	return [3][3]int64{{0, x, c.N * up(c.C) * c.H * c.W * size}, {0, w, wp * c.R * c.S * size}, {0, y, c.N * up(c.K) * p * q * size}}
+	return [3][3]int64{{0, x, c.N * up(c.C) * d * c.H * c.W * size}, {0, w, wp * t * c.R * c.S * size}, {0, y, c.N * up(c.K) * o * p * q * size}}
 }
 
 // samples decodes a group.
@@ -223,7 +224,7 @@ func (pr *Predictor) Workspace(c Conv, p Pass) Estimate {
 		return Estimate{Source: Rule}
 	}
 	k := c.key()
-	if i := pr.t.find(&k); i >= 0 && !pr.blind {
+	if i := pr.t.find(&k); i >= 0 && !pr.blind && c.Depth.In == 0 {
 		if n, exact, ok := interpolate(pr.t.samples(i), &c, p); ok {
 			e := Estimate{Bytes: n, Bound: n, Source: Measured}
 			if !exact {
