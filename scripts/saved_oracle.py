@@ -80,14 +80,14 @@ def loss_of(out, kind):
 
 
 def efficient_mask(mask, q, k):
-    """sdp::preprocess_mask: the mask expanded, its rows padded to a multiple of 16."""
+    """sdp::preprocess_mask: the mask expanded, its rows padded to a multiple of 8."""
     if mask is None:
         return None
     if mask.dtype == torch.bool:
         mask = torch.where(mask, torch.scalar_tensor(0.0, dtype=q.dtype, device=q.device), torch.scalar_tensor(float("-inf"), dtype=q.dtype, device=q.device))
-    if mask.shape[-1] % 16 != 0:
+    if mask.shape[-1] % 8 != 0:
         n = mask.shape[-1]
-        mask = F.pad(mask, (0, 16 - n % 16))[..., :n]
+        mask = F.pad(mask, (0, 8 - n % 8))[..., :n]
     return mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
 
 

@@ -638,6 +638,12 @@ func runPow(e *Eager, c *Call) []*Tensor {
 // log(self), 0 where self is 0 and the exponent is not negative
 // (pow_backward_exponent in torch/csrc/autograd/FunctionsManual.cpp).
 func (e *Eager) powExponentGrad(g, self, exponent, result *Tensor) *Tensor {
+	if self.Storage == program.None { // a number, whose logarithm is one
+		m := e.step("mul", result.DType, result)
+		out := e.step("mul", g.DType, g, m)
+		e.hold(m)
+		return out
+	}
 	positive, zero := e.step("ge", graph.Bool, exponent), e.step("eq", graph.Bool, self)
 	cond := e.step("logical_and", graph.Bool, positive, zero)
 	e.hold(zero, positive)
