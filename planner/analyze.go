@@ -255,7 +255,9 @@ func (a *answer) report() *Report {
 	if r.Config.Dims == nil {
 		r.Config.Dims = map[string]int64{}
 	}
-	r.Config.GPU, r.Config.GPUAssumed = a.j.device.Name, c.GPU == ""
+	if c.GPU == "" {
+		r.Config.GPU, r.Config.GPUAssumed = a.j.device.Name, true
+	}
 	if !a.j.train {
 		r.Config.Optimizer, r.Config.Loss = "none", "none"
 	}

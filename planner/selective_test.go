@@ -156,9 +156,6 @@ func (n *selectiveCount) compare(t *testing.T, m *Model, w *selectiveTruth) {
 	for i, a := range w.Again {
 		si := len(w.Regions) - 1 - i
 		ran, peak, end := again(b, si)
-		for k, op := range a.Ran { // cuDNN's does not take bfloat16; of the same results
-			a.Ran[k] = strings.Replace(op, "native_batch_norm", "cudnn_batch_norm", 1)
-		}
 		n.regions++
 		switch {
 		case slices.Equal(ran, a.Ran):

@@ -31,7 +31,7 @@ func analysisMarkdown(w io.Writer, a *Analysis, _ Style) error {
 	r, m := a.Report, markdown{w}
 	m.tag("analyze:" + filepath.ToSlash(r.Model.Path))
 	for _, line := range doubtLines(r) {
-		m.printf("%s\n\n", line)
+		m.printf("**%s:** %s\n\n", own(cannotTell), strings.TrimPrefix(line, cannotTell+": "))
 	}
 	m.printf("**%s: %s**\n\n%s\n\n", filepath.Base(r.Model.Path), own(Verdict(r)), own(peakLine(r, quote.Code)))
 	for _, line := range batchLines(r, quote.Code) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/memplan/memplan/planner"
@@ -127,7 +128,7 @@ func gateMarkdown(w io.Writer, g *Gate, _ Style) error {
 	m := markdown{w}
 	m.tag("check")
 	for _, line := range g.doubts() {
-		m.printf("%s\n\n", line)
+		m.printf("**%s:** %s\n\n", own(cannotTell), strings.Replace(line, cannotTell+": ", "", 1))
 	}
 	m.printf("**memplan: %s**\n\n| | model | rule | value | limit |\n|---|---|---|---:|---:|\n", own(g.Summary()))
 	rows, models := 0, g.labels()
