@@ -370,13 +370,15 @@ def clear():
 
 
 def saved_bytes(fn):
-    seen = {}
+    """What autograd saves, each storage once. The graph holds numbers in place of tensors: what an unused output's graph keeps would never go."""
+    seen, kept = {}, []
     def pack(t):
         if t.is_cuda:
             s = t.untyped_storage(); seen[s.data_ptr()] = s.nbytes()
-        return t
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t): r = fn()
-    return r, sum(seen.values())
+        kept.append(t)
+        return len(kept) - 1
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda i: kept[i]): r = fn()
+    return r, sum(seen.values()), kept
 
 
 AUTOCAST = lambda prec: torch.autocast('cuda', dtype=torch.bfloat16, enabled=prec == 'amp-bf16')
@@ -419,18 +421,19 @@ def run(name, batch, prec, opt, mode='train', steps=5):
             with AUTOCAST(prec):
                 out = model(*x)
                 return loss_of(z['loss'], out)
-        if step == 4: loss, rec['saved_unique_storage'] = saved_bytes(fwd)
+        if step == 4: loss, rec['saved_unique_storage'], kept = saved_bytes(fwd)
         else: loss = fwd()
         torch.cuda.synchronize(); f_peak = torch.cuda.max_memory_allocated(); a1 = torch.cuda.memory_allocated(); torch.cuda.reset_peak_memory_stats()
         loss.backward()
         torch.cuda.synchronize(); b_peak = torch.cuda.max_memory_allocated(); a2 = torch.cuda.memory_allocated(); torch.cuda.reset_peak_memory_stats()
         o.step()
         torch.cuda.synchronize(); o_peak = torch.cuda.max_memory_allocated(); a3 = torch.cuda.memory_allocated()
+        if step == 4: kept.clear()
         del loss
         p = dict(before=a0, after_fwd=a1, after_bwd=a2, after_opt=a3, fwd_peak=f_peak, bwd_peak=b_peak, opt_peak=o_peak, peak=max(f_peak, b_peak, o_peak))
         if step == 0: rec['first_step'] = p
-        if step == min(3, steps - 1): rec['steady'] = p
-    rec['peak'] = max(rec['first_step']['peak'], rec['steady']['peak']); rec['reserved'] = torch.cuda.max_memory_reserved()
+        if step == min(3, steps - 1): rec['steady'] = p; rec['reserved'] = torch.cuda.max_memory_reserved()  # the next step keeps more
+    rec['peak'] = max(rec['first_step']['peak'], rec['steady']['peak'])
     rec['without_grad'] = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None][:20]
     return rec
 
@@ -605,10 +608,11 @@ def everything(out, seconds, names):
     threading.Thread(target=again, daemon=True).start()
     log = open(f'{out}/log', 'w')
     os.environ['CUDA_VISIBLE_DEVICES'] = ''
-    with spawn.Pool(int(os.environ.get('EXPORTERS', 11))) as pool:
-        left = pool.imap_unordered(export_task, [(n, f'{folder}/models', 150) for n in names])
+    exports = [(n, f'{folder}/models', 150) for n in names if os.environ.get('EXPORTERS') != '0']
+    with spawn.Pool(max(1, int(os.environ.get('EXPORTERS', 11)))) as pool:
+        left = pool.imap_unordered(export_task, exports)
         try:
-            for _ in names:
+            for _ in exports:
                 name, err, took = left.next(timeout=max(1, deadline - 12 - time.time()))
                 log.write(f'export {name} {took:.0f} s {err}\n'); log.flush()
         except multiprocessing.TimeoutError: log.write('exports unfinished\n')
