@@ -399,7 +399,7 @@ def prepared(name, batch, prec):
 
 def run(name, batch, prec, opt, mode='train', steps=5):
     z, base0, model, x = prepared(name, batch, prec)
-    rec = dict(name=name, batch=batch, prec=prec, opt=opt, mode=mode, loss=z['loss'], base0=base0, params=sum(p.numel() * p.element_size() for p in model.parameters()),
+    rec = dict(round=z['round'], library=z['library'], name=name, batch=batch, prec=prec, opt=opt, mode=mode, loss=z['loss'], base0=base0, params=sum(p.numel() * p.element_size() for p in model.parameters()),
                buffers=sum(b.numel() * b.element_size() for b in model.buffers()), inputs=sum(t.numel() * t.element_size() for t in x))
     if mode == 'infer':
         model.eval()
