@@ -4,6 +4,7 @@ inferences on the GPU, and allocator traces, all in one run of some minutes (pla
     python rounds.py all OUT SECONDS      exports on every core, measures and traces beside it until the time is over
     python rounds.py list                 names the models
     python rounds.py export OUT NAME ...  exports only, without a GPU
+    python rounds.py trace OUT SECONDS RUNS.jsonl   traces the runs of a file in its order
 
 OUT gets models.tar (NAME.onnx.xz each: training mode, dynamo, not optimised, symbolic batch, stack traces kept, weights stripped),
 runs.jsonl (which runs succeeded, without a figure: what a prediction needs), steps.jsonl (what was measured), traces.tar and log.
@@ -588,6 +589,29 @@ def pack(path, folder, ending, budget=15 << 20):
             if f.endswith(ending) and total + os.path.getsize(f'{folder}/{f}') < budget: total += os.path.getsize(f'{folder}/{f}') + 1024; t.add(f'{folder}/{f}', f)
 
 
+def tracing(k, n, runs, deadline, folder):
+    torch.set_num_threads(2)
+    with open(f'{folder}/log.{k}', 'w') as log:
+        for r in runs[k::n]:
+            if time.time() > deadline - 8: return
+            try: limit(25); trace(out=f'{folder}/traces', **r)
+            except BaseException as e: log.write(f'trace {r["name"]}: {type(e).__name__}: {str(e)[:200]}\n'); log.flush()
+            finally: signal.alarm(0)
+
+
+def traces(out, seconds, path):
+    deadline, folder, spawn = time.time() + seconds, tempfile.mkdtemp(), multiprocessing.get_context('spawn')
+    os.makedirs(f'{folder}/traces')
+    runs, n = [json.loads(l) for l in open(path)], int(os.environ.get('WORKERS', 5))
+    workers = [spawn.Process(target=tracing, args=(k, n, runs, deadline, folder)) for k in range(n)]
+    for p in workers: p.start()
+    for p in workers:
+        p.join(max(1, deadline - 3 - time.time()))
+        if p.is_alive(): p.kill()
+    pack(f'{out}/traces.tar', f'{folder}/traces', '.xz')
+    print('traces', len(os.listdir(f'{folder}/traces')), 'of', len(runs))
+
+
 def everything(out, seconds, names):
     begin = time.time(); deadline = begin + seconds
     folder = tempfile.mkdtemp()
@@ -636,4 +660,5 @@ if __name__ == '__main__':
     elif sys.argv[1] == 'export':
         out = sys.stdout
         for n in sys.argv[3:] or ORDER: r = export_task((n, sys.argv[2], 600)); print(*r, file=out, flush=True)
+    elif sys.argv[1] == 'trace': traces(sys.argv[2], float(sys.argv[3]), sys.argv[4])
     elif sys.argv[1] == 'all': everything(sys.argv[2], float(sys.argv[3]), sys.argv[4:] or ORDER)
