@@ -38,7 +38,7 @@ type report struct {
 }
 
 func newReport(o options) *report {
-	rep := &report{Seed: o.seed, start: time.Now(), Violations: []*result{}} //nolint:forbidigo // it measures
+	rep := &report{Seed: o.seed, start: time.Now(), Violations: []*result{}}
 	for _, g := range generators {
 		rep.Kinds = append(rep.Kinds, &kindCount{Kind: g.name, Violations: map[string]int{}})
 	}
