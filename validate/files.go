@@ -2,7 +2,6 @@ package validate
 
 import (
 	"archive/zip"
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -273,16 +272,17 @@ func ReadArray(path string, memory int64) (*Array, error) {
 	if memory <= 0 {
 		memory = arrayMemory
 	}
-	data, err := readWhole(path, memory/2)
+	f, err := files.Door{}.Open(path, files.Array)
 	if err != nil {
 		return nil, err
 	}
+	defer f.Close()
 	var a *Array
 	switch strings.ToLower(filepath.Ext(path)) {
 	case ".npy":
-		a, err = wholeNPY(data, memory)
+		a, err = wholeNPY(f, memory)
 	case ".pb":
-		a, err = readPB(data, memory)
+		a, err = wholePB(f, memory)
 	case ".npz":
 		err = errors.New("an archive names its arrays itself: give the file alone, without NAME=")
 	default:
@@ -294,30 +294,34 @@ func ReadArray(path string, memory int64) (*Array, error) {
 	return a, nil
 }
 
-// readWhole reads a file of at most so many bytes.
-func readWhole(path string, most int64) ([]byte, error) {
-	f, err := files.Door{}.Open(path, files.Array)
+// wholeNPY reads a .npy file, which ends with the array. Its header is looked at
+// before the rest is read: a file of zeros can be as large as the disk.
+func wholeNPY(f *files.File, memory int64) (*Array, error) {
+	t, shape, head, err := npyHead(io.NewSectionReader(f, 0, f.Size))
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	data, err := bounded.ReadAll(f, most)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	if err := npySize(f.Size, head, t, shape); err != nil {
+		return nil, err
 	}
-	return data, nil
+	return readNPY(io.NewSectionReader(f, 0, f.Size), memory)
 }
 
-// wholeNPY reads the bytes of a .npy file, which end with the array.
-func wholeNPY(data []byte, memory int64) (*Array, error) {
-	t, shape, head, err := npyHead(bytes.NewReader(data))
+// wholePB reads a .pb file, whose first field is looked at before the rest is read.
+func wholePB(f *files.File, memory int64) (*Array, error) {
+	head := make([]byte, 16)
+	n, err := f.ReadAt(head, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if _, _, n := protowire.ConsumeTag(head[:n]); n < 0 {
+		return nil, errors.New("not an ONNX tensor")
+	}
+	data, err := bounded.ReadAll(io.NewSectionReader(f, 0, f.Size), memory/2)
 	if err != nil {
 		return nil, err
 	}
-	if err := npySize(int64(len(data)), head, t, shape); err != nil {
-		return nil, err
-	}
-	return readNPY(bytes.NewReader(data), memory)
+	return readPB(data, memory)
 }
 
 // npySize is an error where a file of size bytes does not hold an array after

@@ -59,6 +59,7 @@ type Eager struct {
 	called   []*Tensor  // other copies that autocast made for the call being run
 	draws    uint32     // calls of random numbers that the lifted call has made
 	savedIDs map[program.StorageID]bool
+	warned   map[graph.Warning]bool
 	noted    []*gradNode                  // nodes outside of segments whose saved tensors are listed
 	keeping  map[program.StorageID]string // outputs that a region's recomputation will take, and of which call
 	fwdWS    program.StorageID
@@ -70,13 +71,14 @@ type Eager struct {
 // New returns an Eager that appends to an empty program.
 func New(cfg Config) *Eager {
 	return &Eager{Config: cfg, P: &program.Program{}, segment: -1, call: -1, fwdWS: program.None, bwdWS: program.None, ltWS: program.None, ltBackWS: program.None,
-		savedIDs: map[program.StorageID]bool{}, keeping: map[program.StorageID]string{}}
+		savedIDs: map[program.StorageID]bool{}, warned: map[graph.Warning]bool{}, keeping: map[program.StorageID]string{}}
 }
 
 // Warn records something guessed or not modelled, once per code and node.
 func (e *Eager) Warn(code, msg string) {
 	w := graph.Warning{Code: code, Message: msg, Node: e.name}
-	if !slices.Contains(e.P.Warnings, w) {
+	if !e.warned[w] {
+		e.warned[w] = true
 		e.P.Warnings = append(e.P.Warnings, w)
 	}
 }

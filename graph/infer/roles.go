@@ -74,9 +74,10 @@ func roles(g *graph.Graph) []role {
 	}
 	for i := len(g.Nodes) - 1; i >= 0; i-- {
 		n := &g.Nodes[i]
+		wide := widest(g, n)
 		for j, id := range n.Inputs {
 			if id != graph.NoValue {
-				out[id] = out[id].join(roleOf(g, n, j, out))
+				out[id] = out[id].join(roleOf(g, n, j, wide, out))
 			}
 		}
 		for _, sub := range n.Subgraphs() {
@@ -90,9 +91,9 @@ func roles(g *graph.Graph) []role {
 	return out
 }
 
-// roleOf is what operand j of a node may hold; results are the roles of the
-// values after it.
-func roleOf(g *graph.Graph, n *graph.Node, j int, results []role) role {
+// roleOf is what operand j of a node may hold; wide is the largest rank of its
+// operands, and results are the roles of the values after it.
+func roleOf(g *graph.Graph, n *graph.Node, j, wide int, results []role) role {
 	if slices.Contains(noBatchOperands[opKey{n.Domain, n.Op}], j) {
 		return noBatch
 	}
@@ -118,7 +119,7 @@ func roleOf(g *graph.Graph, n *graph.Node, j int, results []role) role {
 			return noBatch
 		}
 	case "Add", "Sub", "Mul", "Div", "Pow", "Mod", "Max", "Min", "Sum", "Mean", "Where", "PRelu", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Gemm":
-		if rank < widest(g, n) { // its first dim is an inner one of the result's
+		if rank < wide { // its first dim is an inner one of the result's
 			return noBatch
 		}
 	}
