@@ -210,6 +210,7 @@ var growths = []growth{
 	{name: "sum-same", want: "inputs and outputs, more than the 262144", n: 1_000_000, make: sums("Sum")},
 	{name: "max-same", want: "inputs and outputs, more than the 262144", n: 1_000_000, make: sums("Max")},
 	{name: "sum-train", want: "inputs and outputs, more than the 262144", n: 1_000_000, args: args("analyze --loss sum"), make: sums("Sum")},
+	{name: "sum-batch", want: "inputs and outputs, more than the 262144", n: 1_000_000, args: args("analyze --mode infer --batch 3"), make: sums("Sum")},
 	{name: "sum-show", want: answered, n: 1_000_000, args: args("show"), make: sums("Sum")},
 	{name: "sum-json", want: answered, n: 1_000_000, args: args("show --format json"), make: sums("Sum")},
 	{name: "concat-same", n: 1_000_000, make: sums("Concat", intAttr("axis", 0))},
