@@ -1,0 +1,192 @@
+package planner
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A roundRun is one measured run of testdata/rounds.
+type roundRun struct {
+	truth
+	Round   int
+	Library string
+	Loss    string
+}
+
+func (r *roundRun) config() Config {
+	c := r.truth.config()
+	c.GPU, c.Runtime = "h200", "torch-2.11"
+	if r.Mode == "train" {
+		c.Loss = r.Loss
+	}
+	return c
+}
+
+// A forecast is what memplan said of a run, in the words of the files
+// round*.first.jsonl.xz, which were written before the measurements were read.
+type forecast struct {
+	Name, Prec, Opt, Mode string
+	Batch                 int64
+	Allocated, Reserved   int64
+	Bound                 int64
+	Warnings              []string
+	Error                 string // why there are no bytes
+}
+
+// A judged run is a forecast beside what the GPU showed.
+type judged struct {
+	run                        *roundRun
+	allocated, reserved, bound float64
+	refused, silent            bool // no bytes; more than 2% off with no warning
+}
+
+func judge(r *roundRun, f *forecast) judged {
+	j := judged{run: r, refused: f.Error != ""}
+	if j.refused {
+		return j
+	}
+	j.allocated, j.reserved, j.bound = relative(f.Allocated, r.Peak), relative(f.Reserved, r.Reserved), relative(f.Bound, r.Reserved)
+	j.silent = math.Abs(j.allocated) > 0.02 && len(f.Warnings) == 0
+	return j
+}
+
+// forecastOf asks today's memplan.
+func forecastOf(t *testing.T, c *collection, r *roundRun) *forecast {
+	rep, err := c.open(t, r.Name).Analyze(t.Context(), r.config())
+	if err != nil {
+		return &forecast{Error: err.Error()}
+	}
+	f := &forecast{Allocated: rep.Peak.AllocatedBytes, Reserved: rep.Peak.ReservedBytes, Bound: rep.Peak.UpperBoundBytes}
+	for _, w := range rep.Warnings {
+		f.Warnings = append(f.Warnings, w.Code)
+	}
+	return f
+}
+
+// TestRounds compares the predictions of models that memplan was not built on
+// with what a GPU showed: those made before anybody looked, and today's.
+func TestRounds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing here runs side by side; the whole comparison runs without -short")
+	}
+	dir := filepath.Join("testdata", "rounds")
+	c := &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, "models", name+".onnx.xz")) }}
+	var first, today []judged
+	for round := 1; round <= 3; round++ {
+		said := map[string]*forecast{}
+		for _, f := range readLines[forecast](t, filepath.Join(dir, fmt.Sprintf("round%d.first.jsonl.xz", round))) {
+			said[fmt.Sprint(f.Name, f.Batch, f.Prec, f.Opt, f.Mode)] = &f
+		}
+		runs := readLines[roundRun](t, filepath.Join(dir, fmt.Sprintf("round%d.steps.jsonl.xz", round)))
+		slices.SortStableFunc(runs, func(a, b roundRun) int { return cmp.Compare(a.Name, b.Name) })
+		for i := range runs {
+			r := &runs[i]
+			f := said[fmt.Sprint(r.Name, r.Batch, r.Prec, r.Opt, r.Mode)]
+			if f == nil {
+				t.Fatalf("%s: no prediction was written down before the run was measured", r.Name)
+			}
+			now := judge(r, forecastOf(t, c, r))
+			first, today = append(first, judge(r, f)), append(today, now)
+			t.Logf("%d %-20s %-26s %5d %-8s %-5s %-5s allocated %+8.2f%% reserved %+8.2f%% refused %v", r.Round, r.Library, r.Name, r.Batch, r.Prec, r.Opt, r.Mode, 100*now.allocated, 100*now.reserved, now.refused)
+		}
+	}
+	checkRoundsDoc(t, fmt.Sprintf(roundsPage, roundsTable(first), roundsTable(today)))
+}
+
+// roundsTable writes a row for all runs, for each round and for each library.
+func roundsTable(all []judged) string {
+	var b strings.Builder
+	b.WriteString("| | models | runs | refused | allocated: median | 95% of runs | worst | reserved: 95% of runs | bound too low | within 1% in all runs | 2% off, no warning |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
+	roundsRow(&b, "**all**", all)
+	for round := 1; round <= 3; round++ {
+		of := keep(all, func(j judged) bool { return j.run.Round == round })
+		roundsRow(&b, fmt.Sprintf("**round %d**", round), of)
+		var libraries []string
+		for _, j := range of {
+			if !slices.Contains(libraries, j.run.Library) {
+				libraries = append(libraries, j.run.Library)
+			}
+		}
+		slices.Sort(libraries)
+		for _, l := range libraries {
+			roundsRow(&b, l, keep(of, func(j judged) bool { return j.run.Library == l }))
+		}
+	}
+	return b.String()
+}
+
+func roundsRow(b *strings.Builder, name string, all []judged) {
+	right := map[string]bool{} // models, and whether all of their runs are within 1%
+	for _, j := range all {
+		within := !j.refused && math.Abs(j.allocated) <= 0.01
+		before, seen := right[j.run.Name]
+		right[j.run.Name] = within && (before || !seen)
+	}
+	within := 0
+	for _, ok := range right {
+		if ok {
+			within++
+		}
+	}
+	said := keep(all, func(j judged) bool { return !j.refused })
+	column := func(f func(judged) float64) (out []float64) {
+		for _, j := range said {
+			out = append(out, f(j))
+		}
+		return out
+	}
+	am, a95, aw := summary(column(func(j judged) float64 { return j.allocated }))
+	_, r95, _ := summary(column(func(j judged) float64 { return j.reserved }))
+	low := len(keep(said, func(j judged) bool { return j.bound < 0 }))
+	silent := len(keep(said, func(j judged) bool { return j.silent }))
+	fmt.Fprintf(b, "| %s | %d | %d | %d | %.3f%% | %.2f%% | %.2f%% | %.2f%% | %.1f%% | %d of %d | %d |\n", name, len(right), len(all), len(all)-len(said), 100*am, 100*a95, 100*aw, 100*r95,
+		100*float64(low)/float64(max(1, len(said))), within, len(right), silent)
+}
+
+func keep(all []judged, f func(judged) bool) (out []judged) {
+	for _, j := range all {
+		if f(j) {
+			out = append(out, j)
+		}
+	}
+	return out
+}
+
+// roundsPage is docs/rounds.md around its tables.
+const roundsPage = `# Libraries left out
+
+Generated by ` + "`go test ./planner -run Rounds -update`" + `; the test fails when this page is stale.
+
+Models of libraries and of styles of code that memplan was not built on, in three rounds, each library whole in one of them (` + "`planner/testdata/rounds`" + `).
+Whole training steps and inferences on one H200 with PyTorch 2.11, from the ONNX files alone: float32 with AdamW and SGD, autocast to bfloat16 at two
+batches, parameters in bfloat16, inference in float32. Errors are relative, without sign; a refused run is one that memplan ended with an error message.
+
+## First figures
+
+What memplan said before anybody looked at the measurements. These stay as they are.
+
+%s
+## Today
+
+The same runs with the memplan of this commit, which has seen them: no measure of code that it has not.
+
+%s`
+
+func checkRoundsDoc(t *testing.T, page string) {
+	path := filepath.Join("..", "docs", "rounds.md")
+	if *update {
+		if err := os.WriteFile(path, []byte(page), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if old, err := os.ReadFile(path); err != nil || string(old) != page {
+		t.Errorf("docs/rounds.md is stale (%v): run go test ./planner -run Rounds -update\n%s", err, page)
+	}
+}
