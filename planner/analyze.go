@@ -57,9 +57,11 @@ type answer struct {
 	max   *BatchInfo
 	check *CheckpointInfo
 	proof string
-	bound int64 // reserved bytes with workspaces at their bounds
 	guess int64 // Model.guess of the step reported
 	notes []graph.Warning
+
+	atBounds int64           // reserved bytes with workspaces at their bounds
+	codes    map[string]bool // of warnings, for findings
 }
 
 func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
@@ -212,33 +214,8 @@ func (a *answer) upperBound() error {
 	if err != nil {
 		return err
 	}
-	a.bound = int64(float64(max(ev.res.Reserved, a.ev.res.Reserved)) * a.margin())
+	a.atBounds = ev.res.Reserved
 	return nil
-}
-
-// Margins of the upper bound over reserved bytes with every workspace at its
-// bound. They cover the allocator's history and what the file does not say, and
-// were chosen so that about one run in a hundred of docs/accuracy.md reserves
-// more.
-const (
-	marginTrain = 1.035
-	marginInfer = 1.12 // Python's variables are not in the file
-	marginGuess = 1.25 // operators, workspaces or sizes that are estimates
-)
-
-// guessed are the warnings that ask for the widest margin.
-var guessed = []string{"unknown-operator", "rnn-workspace", "rnn-dropout", "data-dependent", "other-gpu"}
-
-// margin is the factor of the upper bound.
-func (a *answer) margin() float64 {
-	m := marginTrain
-	if !a.j.train || a.m.lifted.Source != lift.Metadata {
-		m = marginInfer
-	}
-	if slices.ContainsFunc(a.warnings(), func(w graph.Warning) bool { return slices.Contains(guessed, w.Code) }) || len(a.m.lifted.Unlifted) > 0 {
-		m = marginGuess
-	}
-	return m
 }
 
 // report writes the answer down.
@@ -261,7 +238,9 @@ func (a *answer) report() *Report {
 	}
 	res := a.ev.res
 	r.Peak = Peak{RequestedBytes: res.Requested, AllocatedBytes: res.Allocated, ReservedBytes: res.Reserved, ProcessBytes: res.Reserved + a.j.device.Context,
-		UpperBoundBytes: a.bound, Step: res.Step}
+		Step: res.Step}
+	r.Uncertainty = a.uncertainty()
+	r.Peak.UpperBoundBytes = r.Uncertainty.HighBytes
 	if !a.j.train {
 		r.Peak.IdealArenaBytes = liveness.Ideal(a.ev.Program)
 	}

@@ -23,6 +23,7 @@ type Report struct {
 	Breakdown     []CategoryBytes `json:"breakdown"`
 	Live          []LiveValue     `json:"live"`
 	SavedBytes    int64           `json:"savedBytes"`
+	Uncertainty   Uncertainty     `json:"uncertainty"`
 	Fits          *bool           `json:"fits"`
 	Batch         *BatchInfo      `json:"batch,omitempty"`
 	Checkpoint    *CheckpointInfo `json:"checkpoint,omitempty"`
@@ -73,7 +74,7 @@ type Peak struct {
 	AllocatedBytes  int64  `json:"allocatedBytes"`
 	ReservedBytes   int64  `json:"reservedBytes"`
 	ProcessBytes    int64  `json:"processBytes"`
-	UpperBoundBytes int64  `json:"upperBoundBytes"`
+	UpperBoundBytes int64  `json:"upperBoundBytes"`           // Uncertainty.HighBytes
 	Phase           string `json:"phase"`                     // forward, loss, backward, optimizer
 	Step            int    `json:"step"`                      // 0 is the first
 	Node            string `json:"node"`                      // the call that allocates at the peak

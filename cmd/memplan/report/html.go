@@ -89,6 +89,9 @@ func breakdownHTML(w io.Writer, r *planner.Report) {
 	if n := r.Peak.IdealArenaBytes; n > 0 {
 		fmt.Fprintf(w, "<p>%s</p>\n", idealArena(n, r))
 	}
+	for _, line := range doubtfulLines(r) {
+		fmt.Fprintf(w, "<p>%s</p>\n", html.EscapeString(line))
+	}
 }
 
 func liveHTML(w io.Writer, r *planner.Report) {

@@ -77,6 +77,9 @@ func numbersText(p *page, r *planner.Report) {
 	if n := r.Peak.IdealArenaBytes; n > 0 {
 		p.wrapped("  ", idealArena(n, r), "")
 	}
+	for i, line := range doubtfulLines(r) {
+		p.wrapped(map[bool]string{true: "  ", false: "  • "}[i == 0], line, "")
+	}
 }
 
 // idealArena compares the allocator with an arena planned ahead.

@@ -1,7 +1,9 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -274,6 +276,33 @@ func numbers(r *planner.Report) [][2]string {
 		{"requested", size(p.RequestedBytes)}, {"allocated", size(p.AllocatedBytes)}, {"reserved", size(p.ReservedBytes)},
 		{"process", size(p.ProcessBytes)}, {"upper bound", size(p.UpperBoundBytes)},
 	}
+}
+
+// wide is how far the bound lies above the reserved bytes, as a part of them,
+// for a report to say why; mostReasons is how many reasons it gives.
+const (
+	wide        = 0.1
+	mostReasons = 3
+)
+
+// doubtfulLines say which guesses make the bound wide, and what would narrow
+// it; none where it is not.
+func doubtfulLines(r *planner.Report) []string {
+	u, reserved := &r.Uncertainty, r.Peak.ReservedBytes
+	if float64(u.HighBytes-reserved) < wide*float64(reserved) {
+		return nil
+	}
+	list := slices.DeleteFunc(slices.Clone(u.Sources), func(s planner.UncertaintySource) bool { return s.Bytes == 0 })
+	slices.SortStableFunc(list, func(a, b planner.UncertaintySource) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	out := []string{fmt.Sprintf("reserved between %s and %s, of runs like it all but one in a hundred; why so wide:", size(u.LowBytes), size(u.HighBytes))}
+	for _, s := range list[:min(len(list), mostReasons)] {
+		line := fmt.Sprintf("+%s: %s", size(s.Bytes), s.Message)
+		if s.Narrow != "" {
+			line += "; narrower with " + s.Narrow
+		}
+		out = append(out, line)
+	}
+	return out
 }
 
 func proof(c *planner.CheckpointInfo) string {
