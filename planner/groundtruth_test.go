@@ -133,7 +133,7 @@ func (c *collection) countFits(t *testing.T, sum *tally) {
 			if math.Abs(relative(b, r.OK)) <= 0.02 || b < 1 {
 				continue
 			}
-			rep, err := c.open(t, r.Name).Analyze(t.Context(), Config{Batch: b, VRAM: r.Cap + measuredContext, Precision: r.Prec, Optimizer: r.Opt, Checkpoint: "none", Runtime: measuredRelease})
+			rep, err := c.open(t, r.Name).Analyze(t.Context(), Config{Batch: b, VRAM: r.Cap + measuredContext, Precision: r.Prec, Optimizer: r.Opt, Checkpoint: "none", Runtime: measuredRelease, Headroom: "0"})
 			if err != nil {
 				t.Errorf("%s: %v", r.Name, err)
 				continue

@@ -77,7 +77,6 @@ const (
 	unproven     = "unproven-operator"
 	history      = "allocator-history"
 	provenWithin = 0.05 // of a model's runs that prove its operators, above what is predicted
-	mostKept     = 0.25 // of the budget, for one source
 	covered      = 0.99 // of the runs with a source, by its share
 )
 

@@ -65,6 +65,7 @@ type ConfigInfo struct {
 	Hold       bool             `json:"holdOutputs"`
 	AllocConf  string           `json:"allocConf"`       // PYTORCH_ALLOC_CONF, "" for its defaults
 	VRAMBytes  int64            `json:"vramBytes"`       // the card's memory; 0 when neither --vram nor --gpu was given
+	Headroom   string           `json:"headroom"`        // auto, 0, a size or a percentage
 	Times      string           `json:"times,omitempty"` // the file of measured operator times; "" without
 }
 
@@ -161,7 +162,8 @@ type Config struct {
 	Optimizer  string
 	Loss       string
 	GPU        string
-	VRAM       int64 // bytes; 0: not given
+	VRAM       int64  // bytes; 0: not given
+	Headroom   string // as ParseHeadroom reads it; "": auto
 	Runtime    string
 	Attention  string
 	Accumulate int

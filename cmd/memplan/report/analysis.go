@@ -37,6 +37,9 @@ func analysisMarkdown(w io.Writer, a *Analysis, _ Style) error {
 	for _, line := range batchLines(r, quote.Code) {
 		m.printf("%s\n\n", own(line))
 	}
+	if line := headroomLine(r); line != "" {
+		m.printf("%s\n\n", own(line))
+	}
 	m.printf("| at the peak | bytes | share |\n|---|---:|---:|\n")
 	for _, c := range r.Breakdown {
 		if c.Bytes != 0 {

@@ -34,6 +34,9 @@ func analysisHTML(w io.Writer, a *Analysis, _ Style) error {
 	for _, line := range batchLines(r, plain) {
 		fmt.Fprintf(w, "<p>%s</p>\n", e(line))
 	}
+	if line := headroomLine(r); line != "" {
+		fmt.Fprintf(w, "<p>%s</p>\n", e(line))
+	}
 	if a.Chart != nil {
 		if err := figure(w, a.Chart); err != nil {
 			return err

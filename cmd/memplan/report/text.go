@@ -41,6 +41,9 @@ func analysisText(w io.Writer, a *Analysis, s Style) error {
 	if try := advice(r); try != "" {
 		p.labelled("try", try)
 	}
+	if line := headroomLine(r); line != "" {
+		p.labelled("free", line)
+	}
 	p.labelled("time", timeLine(r))
 	p.labelled("model", modelLine(r))
 	p.labelled("config", configLine(r))

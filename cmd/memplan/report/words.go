@@ -76,9 +76,26 @@ func needs(r *planner.Report) string {
 	case r.Fits == nil:
 		return s
 	case *r.Fits:
-		return s + ", " + size(max(r.Config.VRAMBytes-p.ProcessBytes, 0)) + " to spare"
+		spare := max(r.Config.VRAMBytes-p.ProcessBytes-r.Uncertainty.HeadroomBytes, 0)
+		if r.Uncertainty.HeadroomBytes > 0 {
+			return s + ", " + size(spare) + " to spare beyond the headroom"
+		}
+		return s + ", " + size(spare) + " to spare"
 	}
 	return s + excess(r)
+}
+
+// headroomLine says what a verdict kept free of the card, and what for.
+func headroomLine(r *planner.Report) string {
+	n, card := r.Uncertainty.HeadroomBytes, r.Config.VRAMBytes
+	if r.Fits == nil || n == 0 {
+		return ""
+	}
+	line := fmt.Sprintf("%.1f%% of the card kept free (%s)", share(n, card), size(n))
+	if r.Config.Headroom == planner.AutoHeadroom {
+		line += ": 1 in 100 runs needs it"
+	}
+	return line
 }
 
 func stepName(r *planner.Report) string {
@@ -93,6 +110,9 @@ func stepName(r *planner.Report) string {
 func excess(r *planner.Report) string {
 	if over := r.Peak.ProcessBytes - r.Config.VRAMBytes; over > 0 {
 		return ", " + size(over) + " too much"
+	}
+	if r.Uncertainty.HeadroomBytes > 0 {
+		return fmt.Sprintf(", which would take of the %s that are kept free; --headroom 0 keeps none", size(r.Uncertainty.HeadroomBytes))
 	}
 	return ", and its blocks find no room under the limit"
 }
@@ -388,6 +408,7 @@ func PlanCommand(r *planner.Report) string {
 	if c.Checkpoint == "all" || c.Checkpoint == "sqrt" {
 		add("checkpoint", c.Checkpoint, "")
 	}
+	add("headroom", cmp.Or(c.Headroom, planner.AutoHeadroom), planner.AutoHeadroom)
 	if !c.GPUAssumed {
 		add("gpu", c.GPU, "")
 	}
