@@ -26,7 +26,7 @@ type modelFlags struct {
 	vram, gpu, mode, precision, optimizer, loss, attention, runtime, checkpoint string
 	accumulate                                                                  int
 	freeze                                                                      []string
-	headroom, lora, allocConf, times                                                      string
+	headroom, lora, allocConf, times                                            string
 	hold, outside, strict                                                       bool
 }
 
