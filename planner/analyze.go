@@ -57,9 +57,12 @@ type answer struct {
 	max   *BatchInfo
 	check *CheckpointInfo
 	proof string
-	bound int64 // reserved bytes with workspaces at their bounds
 	guess int64 // Model.guess of the step reported
 	notes []graph.Warning
+
+	atBounds int64           // reserved bytes with workspaces at their bounds
+	codes    map[string]bool // of warnings, for findings
+	headroom int64           // bytes that the verdict leaves free
 }
 
 func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
@@ -73,6 +76,11 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	a := &answer{m: m, j: j, segs: cfg.Segments, steps: cfg.Schedule}
 	if err := a.chooseBatch(ctx); err != nil {
 		return nil, err
+	}
+	if !a.j.cfg.BatchMax && a.j.cap > 0 {
+		if err := a.reserveHeadroom(a.batch, a.segs); err != nil {
+			return nil, err
+		}
 	}
 	if err := a.chooseSegments(ctx); err != nil {
 		return nil, err
@@ -97,12 +105,20 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	return a, nil
 }
 
-// settled replays a step: under the cap where there is one and it fits, which
-// is what the process would show.
+// settled replays a step: under the card's memory where there is a budget and it
+// fits, which is what the process would show. It fits where it does so with the
+// headroom and without.
 func settled(b *train.Build, j *job) (ev *evaluation, fits *bool, err error) {
 	if j.cap > 0 {
 		if ev, err = replay(b, j, true); err != nil {
 			return nil, nil, err
+		}
+		if ev.fail == nil && j.hard != j.cap {
+			whole := *j
+			whole.cap = j.hard
+			if ev, err = replay(b, &whole, true); err != nil {
+				return nil, nil, err
+			}
 		}
 		ok := ev.fail == nil
 		if fits = &ok; ok {
@@ -212,33 +228,8 @@ func (a *answer) upperBound() error {
 	if err != nil {
 		return err
 	}
-	a.bound = int64(float64(max(ev.res.Reserved, a.ev.res.Reserved)) * a.margin())
+	a.atBounds = ev.res.Reserved
 	return nil
-}
-
-// Margins of the upper bound over reserved bytes with every workspace at its
-// bound. They cover the allocator's history and what the file does not say, and
-// were chosen so that about one run in a hundred of docs/accuracy.md reserves
-// more.
-const (
-	marginTrain = 1.035
-	marginInfer = 1.12 // Python's variables are not in the file
-	marginGuess = 1.25 // operators, workspaces or sizes that are estimates
-)
-
-// guessed are the warnings that ask for the widest margin.
-var guessed = []string{"unknown-operator", "rnn-workspace", "rnn-dropout", "data-dependent", "other-gpu"}
-
-// margin is the factor of the upper bound.
-func (a *answer) margin() float64 {
-	m := marginTrain
-	if !a.j.train || a.m.lifted.Source != lift.Metadata {
-		m = marginInfer
-	}
-	if slices.ContainsFunc(a.warnings(), func(w graph.Warning) bool { return slices.Contains(guessed, w.Code) }) || len(a.m.lifted.Unlifted) > 0 {
-		m = marginGuess
-	}
-	return m
 }
 
 // report writes the answer down.
@@ -248,7 +239,7 @@ func (a *answer) report() *Report {
 	c := &a.j.cfg
 	r.Config = ConfigInfo{Mode: c.Mode, Batch: a.batch, Dims: c.Dims, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: c.GPU,
 		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: a.checkpointName(), VRAMBytes: a.j.vram,
-		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf, Times: c.Times}
+		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf, Times: c.Times, Headroom: c.Headroom}
 	if r.Config.Freeze == nil {
 		r.Config.Freeze = []string{}
 	}
@@ -263,7 +254,13 @@ func (a *answer) report() *Report {
 	}
 	res := a.ev.res
 	r.Peak = Peak{RequestedBytes: res.Requested, AllocatedBytes: res.Allocated, ReservedBytes: res.Reserved, ProcessBytes: res.Reserved + a.j.device.Context,
-		UpperBoundBytes: a.bound, Step: res.Step}
+		Step: res.Step}
+	r.Uncertainty = a.uncertainty()
+	if a.j.cap == 0 && a.j.headroom.Auto { // what a budget would be asked for
+		a.headroom = part(res.Reserved, a.kept())
+	}
+	r.Uncertainty.HeadroomBytes = a.headroom
+	r.Peak.UpperBoundBytes = r.Uncertainty.HighBytes
 	if !a.j.train {
 		r.Peak.IdealArenaBytes = liveness.Ideal(a.ev.Program)
 	}

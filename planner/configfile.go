@@ -216,6 +216,10 @@ var entryKeys = []yamlKey[Entry]{
 			return nil
 		})
 	}},
+	{"headroom", name("headroom", func(c *Config) *string { return &c.Headroom }, func(s string) error {
+		_, err := ParseHeadroom(s)
+		return err
+	})},
 	{"rules", func(e *Entry, v yamlValue) (err error) {
 		e.own, err = decodeLimits(v)
 		return err

@@ -89,7 +89,7 @@ func TestMonotone(t *testing.T) {
 	}
 	cost := 1e9
 	for _, g := range []int64{8, 10, 12, 16, 24} {
-		r, err := m.Analyze(t.Context(), Config{Batch: 32, VRAM: g << 30})
+		r, err := m.Analyze(t.Context(), Config{Batch: 32, Headroom: "0", VRAM: g << 30})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +117,7 @@ func TestMonotone(t *testing.T) {
 func TestDiffUnderCap(t *testing.T) {
 	for _, name := range []string{"resnet50.onnx", "mlp.onnx"} {
 		for _, vram := range []int64{4 << 30, 8 << 30} {
-			c := Config{VRAM: vram}
+			c := Config{Headroom: "0", VRAM: vram}
 			r, err := sample(t, name).Analyze(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)

@@ -231,7 +231,10 @@ func (p *Plan) Question() Config {
 	}
 	q := Config{Batch: c.Batch, Dims: c.Dims, Mode: c.Mode, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: gpu, VRAM: c.VRAMBytes,
 		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: "none", Segments: p.Selection, Schedule: p.Schedule,
-		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf, Times: c.Times}
+		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf, Times: c.Times, Headroom: c.Headroom}
+	if q.Headroom == "" { // a plan of a version that left nothing
+		q.Headroom = "0"
+	}
 	if q.Mode == "infer" {
 		q.Optimizer, q.Loss = "", ""
 	}

@@ -187,7 +187,9 @@ type job struct {
 	precision *profile.Precision
 	order     []string // attention kernels
 	vram      int64    // the card's memory; 0: no budget
-	cap       int64    // what the allocator may reserve; 0: no limit
+	cap       int64    // what the allocator may reserve, less the headroom; 0: no limit
+	hard      int64    // what it may reserve on the card
+	headroom  Headroom
 	train     bool
 	time      TimeModel
 	conf      alloc.Conf
@@ -224,6 +226,7 @@ func (c Config) resolve() (*job, error) {
 	def(&j.cfg.Optimizer, "adamw")
 	def(&j.cfg.Loss, "auto")
 	def(&j.cfg.Attention, "auto")
+	def(&j.cfg.Headroom, AutoHeadroom)
 	def(&j.cfg.Runtime, profile.Runtimes[0].Name)
 	gpu := j.cfg.GPU
 	def(&gpu, profile.Devices[0].Name)
@@ -251,6 +254,9 @@ func (c Config) resolve() (*job, error) {
 	}
 	if j.order, err = attentionOrder(j.cfg.Attention, j.runtime, j.device); err != nil {
 		return nil, err
+	}
+	if j.headroom, err = ParseHeadroom(j.cfg.Headroom); err != nil {
+		return nil, fmt.Errorf("--%w", err)
 	}
 	if j.conf, err = alloc.ParseConf(j.cfg.AllocConf); err != nil {
 		return nil, fmt.Errorf("--alloc-conf: %w", err)
@@ -304,6 +310,7 @@ func (j *job) budget() error {
 	if j.cap = j.vram - j.device.Context; j.cap <= 0 {
 		return fmt.Errorf("--vram %s is less than the CUDA context of %s alone takes, %s", profile.FormatBytes(j.vram), j.device.Name, profile.FormatBytes(j.device.Context))
 	}
+	j.hard = j.cap
 	return nil
 }
 

@@ -23,6 +23,7 @@ type Report struct {
 	Breakdown     []CategoryBytes `json:"breakdown"`
 	Live          []LiveValue     `json:"live"`
 	SavedBytes    int64           `json:"savedBytes"`
+	Uncertainty   Uncertainty     `json:"uncertainty"`
 	Fits          *bool           `json:"fits"`
 	Batch         *BatchInfo      `json:"batch,omitempty"`
 	Checkpoint    *CheckpointInfo `json:"checkpoint,omitempty"`
@@ -64,6 +65,7 @@ type ConfigInfo struct {
 	Hold       bool             `json:"holdOutputs"`
 	AllocConf  string           `json:"allocConf"`       // PYTORCH_ALLOC_CONF, "" for its defaults
 	VRAMBytes  int64            `json:"vramBytes"`       // the card's memory; 0 when neither --vram nor --gpu was given
+	Headroom   string           `json:"headroom"`        // auto, 0, a size or a percentage
 	Times      string           `json:"times,omitempty"` // the file of measured operator times; "" without
 }
 
@@ -73,7 +75,7 @@ type Peak struct {
 	AllocatedBytes  int64  `json:"allocatedBytes"`
 	ReservedBytes   int64  `json:"reservedBytes"`
 	ProcessBytes    int64  `json:"processBytes"`
-	UpperBoundBytes int64  `json:"upperBoundBytes"`
+	UpperBoundBytes int64  `json:"upperBoundBytes"`           // Uncertainty.HighBytes
 	Phase           string `json:"phase"`                     // forward, loss, backward, optimizer
 	Step            int    `json:"step"`                      // 0 is the first
 	Node            string `json:"node"`                      // the call that allocates at the peak
@@ -160,7 +162,8 @@ type Config struct {
 	Optimizer  string
 	Loss       string
 	GPU        string
-	VRAM       int64 // bytes; 0: not given
+	VRAM       int64  // bytes; 0: not given
+	Headroom   string // as ParseHeadroom reads it; "": auto
 	Runtime    string
 	Attention  string
 	Accumulate int

@@ -79,7 +79,7 @@ func TestSchedule(t *testing.T) {
 	}
 	before := -1.0
 	for _, vram := range []int64{3200 << 20, 2400 << 20, 2200 << 20} {
-		cfg := Config{Batch: 64, VRAM: vram, Checkpoint: "schedule"}
+		cfg := Config{Batch: 64, Headroom: "0", VRAM: vram, Checkpoint: "schedule"}
 		p, err := m.Plan(context.Background(), cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -103,11 +103,11 @@ func TestSchedule(t *testing.T) {
 		if _, err := p.ToTorch(); (err == nil) != (len(p.Schedule) == 0) {
 			t.Errorf("as a configuration for PyTorch: %v", err)
 		}
-		if segs, err := m.Analyze(context.Background(), Config{Batch: 64, VRAM: vram, Checkpoint: "auto"}); err != nil || segs.Checkpoint != nil && segs.Checkpoint.RecomputeOverhead < c.LowerBound {
+		if segs, err := m.Analyze(context.Background(), Config{Batch: 64, Headroom: "0", VRAM: vram, Checkpoint: "auto"}); err != nil || segs.Checkpoint != nil && segs.Checkpoint.RecomputeOverhead < c.LowerBound {
 			t.Errorf("%s: segments cost %+v, less than the bound %.4f; %v", profile.FormatBytes(vram), segs.Checkpoint, c.LowerBound, err)
 		}
 	}
-	r, err := m.Analyze(context.Background(), Config{Batch: 64, VRAM: 1300 << 20, Checkpoint: "schedule"})
+	r, err := m.Analyze(context.Background(), Config{Batch: 64, Headroom: "0", VRAM: 1300 << 20, Checkpoint: "schedule"})
 	if err != nil || r.Checkpoint != nil || *r.Fits || !hasWarning(r, "no-schedule") {
 		t.Errorf("too small a budget: %+v, %v", r, err)
 	}
@@ -122,7 +122,7 @@ func TestScheduleMicros(t *testing.T) {
 	}
 	for _, micros := range []int{2, 3, 8} {
 		const vram = 2400 << 20
-		p, err := m.Plan(context.Background(), Config{Batch: 64, VRAM: vram, Checkpoint: "schedule", Accumulate: micros})
+		p, err := m.Plan(context.Background(), Config{Batch: 64, Headroom: "0", VRAM: vram, Checkpoint: "schedule", Accumulate: micros})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +167,7 @@ func replan(t *testing.T, m *Model, p *Plan) *Report {
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Batch: 64, VRAM: p.Config.VRAMBytes}
+	cfg := Config{Batch: 64, Headroom: "0", VRAM: p.Config.VRAMBytes}
 	if err := ReadSelection(path, &cfg); err != nil {
 		t.Fatal(err)
 	}

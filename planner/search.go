@@ -267,7 +267,7 @@ const (
 	beyond  = 1 << 40
 )
 
-// spread is the part of the cap that a batch search leaves free, 0.4%: where
+// spread is the part of the cap that a batch search without --headroom auto leaves free, 0.4%: where
 // the driver places segments differs from run to run, and with it the reserved
 // bytes, by 0.2% on average over the 44 recorded runs of package liveness/alloc.
 const spread = 256
@@ -281,16 +281,17 @@ const guessSpread = 12
 // largest whose live bytes alone fit, by bisection on a lower bound that
 // grows with the batch, then downwards by replay under the cap.
 func (a *answer) searchBatch(ctx context.Context) error {
-	tight := *a.j
-	tight.cap -= tight.cap / spread
-	fits := func(b int64) (bool, error) { return a.fitsUnder(ctx, &tight, b) }
 	upper, err := a.liveLimit(ctx)
 	if err != nil {
 		return err
 	}
-	if a.m.guess > a.j.cap/guessShare {
-		tight.cap -= a.j.cap / guessSpread
+	tight, err := a.leave(max(min(upper, largest), 1))
+	if err != nil {
+		return err
 	}
+	whole := *a.j
+	whole.cap = a.j.hard
+	fits := func(b int64) (bool, error) { return a.fitsUnder(ctx, tight, b) }
 	a.max = &BatchInfo{UpperBound: upper, Checkpoint: a.searchMode()}
 	top := min(upper, largest)
 	a.batch = max(top, 1)
@@ -324,7 +325,7 @@ func (a *answer) searchBatch(ctx context.Context) error {
 		}
 	}
 	for lo > 0 { // a layout that fits less memory need not fit more: the allocator takes other ways
-		ok, err := a.fitsUnder(ctx, a.j, lo)
+		ok, err := a.fitsUnder(ctx, &whole, lo)
 		if err != nil {
 			return err
 		}
@@ -345,7 +346,30 @@ func (a *answer) searchBatch(ctx context.Context) error {
 		a.max.LimitedBy = "no larger one was tried"
 		return nil
 	}
-	return a.limit(&tight, hi)
+	return a.limit(tight, hi)
+}
+
+// leave takes the headroom off the job's cap and returns the job that batches
+// are searched for: where the headroom is not the prediction's, with what runs
+// differ by beside it.
+func (a *answer) leave(batch int64) (*job, error) {
+	guess := a.m.guess
+	list, err := a.tried(batch)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.reserveHeadroom(batch, list[0]); err != nil {
+		return nil, err
+	}
+	tight := *a.j
+	if a.j.headroom.Auto {
+		return &tight, nil
+	}
+	tight.cap -= a.j.hard / spread
+	if guess > a.j.hard/guessShare {
+		tight.cap -= a.j.hard / guessSpread
+	}
+	return &tight, nil
 }
 
 // fitsUnder reports whether a batch fits the cap of a job, with any of the

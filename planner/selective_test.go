@@ -406,7 +406,7 @@ func TestSelectivePlans(t *testing.T) {
 		}
 		before := -1.0
 		for _, b := range x.budgets {
-			cfg := Config{Batch: x.batch, Runtime: measuredRelease, VRAM: b << 20, Checkpoint: "auto"}
+			cfg := Config{Batch: x.batch, Runtime: measuredRelease, Headroom: "0", VRAM: b << 20, Checkpoint: "auto"}
 			p, err := m.Plan(context.Background(), cfg)
 			if err != nil {
 				t.Fatal(err)
@@ -529,7 +529,7 @@ func TestSelectiveDoc(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, part := range []int64{50, 25} {
-			cfg := Config{Batch: x.batch, Runtime: measuredRelease, VRAM: free.Peak.ProcessBytes - free.SavedBytes*(100-part)/100}
+			cfg := Config{Batch: x.batch, Runtime: measuredRelease, Headroom: "0", VRAM: free.Peak.ProcessBytes - free.SavedBytes*(100-part)/100}
 			fmt.Fprintf(&text, "| %s, %d | %d%% | %s |\n", x.name, x.batch, part, strings.Join(planRow(t, m, cfg), " | "))
 		}
 	}

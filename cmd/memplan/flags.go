@@ -26,7 +26,7 @@ type modelFlags struct {
 	vram, gpu, mode, precision, optimizer, loss, attention, runtime, checkpoint string
 	accumulate                                                                  int
 	freeze                                                                      []string
-	lora, allocConf, times                                                      string
+	headroom, lora, allocConf, times                                            string
 	hold, outside, strict                                                       bool
 }
 
@@ -51,6 +51,7 @@ func (f *modelFlags) add(c *cobra.Command) {
 	f.graphFlags.add(c, "batch size `N`, or max: the largest that fits")
 	fl := c.Flags()
 	fl.StringVar(&f.vram, "vram", "", "memory of the card, a `SIZE`: 16G = 16GiB = 16*2^30, 16GB = 16*10^9; the CUDA context is taken off it")
+	fl.StringVar(&f.headroom, "headroom", planner.AutoHeadroom, "what verdicts, plans and batches leave free of the card: auto, what the uncertainty of the prediction asks for, 0, a `SIZE` or P%")
 	addEnum(c, fl, &f.gpu, "gpu", "", "card `NAME`, or a file that calibrate wrote (h200 unless --vram is given)", profile.DeviceNames(), orFile(found(profile.FindDevice)))
 	addEnum(c, fl, &f.mode, "mode", "train", "`WHAT` runs", []string{"train", "infer"}, nil)
 	addEnum(c, fl, &f.precision, "precision", profile.Precisions[0].Name, "element types, `NAME`", profile.PrecisionNames(), found(profile.FindPrecision))
@@ -67,7 +68,7 @@ func (f *modelFlags) add(c *cobra.Command) {
 	fl.StringVar(&f.times, "times", "", "measured operator times, a `FILE` that validate --profile wrote: predict times and recomputation from them (the roofline)")
 	addStrict(c, &f.strict)
 	addOutside(c, &f.outside)
-	noFiles(c, "vram", "accumulate", "freeze", "lora", "alloc-conf")
+	noFiles(c, "vram", "headroom", "accumulate", "freeze", "lora", "alloc-conf")
 	_ = c.RegisterFlagCompletionFunc("checkpoint", completeNames(planner.Checkpoints...)) // fails only for a flag that does not exist
 }
 
@@ -113,10 +114,13 @@ func (f *graphFlags) apply(c *planner.Config) (err error) {
 // config turns the flags into a configuration.
 func (f *modelFlags) config() (planner.Config, error) {
 	c := planner.Config{Mode: f.mode, Precision: f.precision, Optimizer: f.optimizer, Loss: f.loss, GPU: f.gpu, Runtime: f.runtime, Attention: f.attention, Accumulate: f.accumulate,
-		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf, Times: f.times, Strict: f.strict, Memory: f.reading(), Files: files.Door{Outside: f.outside}}
+		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf, Times: f.times, Headroom: f.headroom, Strict: f.strict, Memory: f.reading(), Files: files.Door{Outside: f.outside}}
 	err := f.apply(&c)
 	if err != nil {
 		return c, err
+	}
+	if _, err := planner.ParseHeadroom(f.headroom); err != nil {
+		return c, fmt.Errorf("--%w", err)
 	}
 	if f.vram != "" {
 		if c.VRAM, err = positiveSize("vram", f.vram); err != nil {

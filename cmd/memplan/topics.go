@@ -52,6 +52,7 @@ or the nearest folder above it. Paths in it are relative to its own folder.
       optimizer: sgd-momentum
       checkpoint: auto            # none, segments, all, sqrt, schedule, ops, or a file
       gpu: t4                     # or vram: 16G
+      headroom: auto              # what stays free of it: auto, 0, 2G, 5%
       rules: {max-peak: 12G}      # this model's, before those of the file
   rules:
     max-increase: 2%

@@ -115,6 +115,9 @@ type Build struct {
 	Forward int32
 	// Variables says how long Python's variables were found to keep tensors.
 	Variables Variables
+	// CastBytes are those of the tensors that are assumed to be cast to the
+	// parameters' type, in float32.
+	CastBytes int64
 }
 
 // An Output is a tensor that the model returns, as its file calls it.
@@ -146,7 +149,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 		return nil, err
 	}
 	b.narrow.warn(b)
-	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars}, nil
+	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed()}, nil
 }
 
 // run appends the step, or the inference.

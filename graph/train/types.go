@@ -129,3 +129,11 @@ func (w *narrowing) warn(b *builder) {
 	b.e.P.Warnings = append(b.e.P.Warnings, graph.Warning{Code: "cast-assumed", Node: w.first, Message: fmt.Sprintf(
 		"%d casts to the parameters' type are assumed, where PyTorch would refuse tensors of two types and a file of float32 shows no cast: %d bytes of float32 if the code casts earlier, as much more if later", w.casts, w.bytes)})
 }
+
+// assumed are the bytes of what was cast.
+func (w *narrowing) assumed() int64 {
+	if w == nil {
+		return 0
+	}
+	return w.bytes
+}

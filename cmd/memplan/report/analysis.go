@@ -37,6 +37,9 @@ func analysisMarkdown(w io.Writer, a *Analysis, _ Style) error {
 	for _, line := range batchLines(r, quote.Code) {
 		m.printf("%s\n\n", own(line))
 	}
+	if line := headroomLine(r); line != "" {
+		m.printf("%s\n\n", own(line))
+	}
 	m.printf("| at the peak | bytes | share |\n|---|---:|---:|\n")
 	for _, c := range r.Breakdown {
 		if c.Bytes != 0 {
@@ -46,12 +49,23 @@ func analysisMarkdown(w io.Writer, a *Analysis, _ Style) error {
 	for _, n := range numbers(r) {
 		m.row(own("**"+n[0]+"**"), own("**"+n[1]+"**"), own(""))
 	}
+	intervalMarkdown(m, r)
 	liveMarkdown(m, r)
 	checkpointMarkdown(m, r)
 	for _, g := range others(r) {
 		m.printf("\nwarning: %s%s\n", g.first(), own(g.others()))
 	}
 	return nil
+}
+
+func intervalMarkdown(m markdown, r *planner.Report) {
+	for i, line := range doubtfulLines(r) {
+		if i == 0 {
+			m.printf("\n%s\n\n", own(line))
+			continue
+		}
+		m.printf("- %s\n", line)
+	}
 }
 
 func liveMarkdown(m markdown, r *planner.Report) {

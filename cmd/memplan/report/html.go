@@ -34,6 +34,9 @@ func analysisHTML(w io.Writer, a *Analysis, _ Style) error {
 	for _, line := range batchLines(r, plain) {
 		fmt.Fprintf(w, "<p>%s</p>\n", e(line))
 	}
+	if line := headroomLine(r); line != "" {
+		fmt.Fprintf(w, "<p>%s</p>\n", e(line))
+	}
 	if a.Chart != nil {
 		if err := figure(w, a.Chart); err != nil {
 			return err
@@ -88,6 +91,9 @@ func breakdownHTML(w io.Writer, r *planner.Report) {
 	fmt.Fprintln(w, "</table>")
 	if n := r.Peak.IdealArenaBytes; n > 0 {
 		fmt.Fprintf(w, "<p>%s</p>\n", idealArena(n, r))
+	}
+	for _, line := range doubtfulLines(r) {
+		fmt.Fprintf(w, "<p>%s</p>\n", html.EscapeString(line))
 	}
 }
 

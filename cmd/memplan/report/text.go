@@ -41,6 +41,9 @@ func analysisText(w io.Writer, a *Analysis, s Style) error {
 	if try := advice(r); try != "" {
 		p.labelled("try", try)
 	}
+	if line := headroomLine(r); line != "" {
+		p.labelled("free", line)
+	}
 	p.labelled("time", timeLine(r))
 	p.labelled("model", modelLine(r))
 	p.labelled("config", configLine(r))
@@ -76,6 +79,9 @@ func numbersText(p *page, r *planner.Report) {
 	p.line("%s\n%s", names.String()[gap-2:], values.String()[gap-2:])
 	if n := r.Peak.IdealArenaBytes; n > 0 {
 		p.wrapped("  ", idealArena(n, r), "")
+	}
+	for i, line := range doubtfulLines(r) {
+		p.wrapped(map[bool]string{true: "  ", false: "  • "}[i == 0], line, "")
 	}
 }
 

@@ -1,7 +1,9 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -74,9 +76,26 @@ func needs(r *planner.Report) string {
 	case r.Fits == nil:
 		return s
 	case *r.Fits:
-		return s + ", " + size(max(r.Config.VRAMBytes-p.ProcessBytes, 0)) + " to spare"
+		spare := max(r.Config.VRAMBytes-p.ProcessBytes-r.Uncertainty.HeadroomBytes, 0)
+		if r.Uncertainty.HeadroomBytes > 0 {
+			return s + ", " + size(spare) + " to spare beyond the headroom"
+		}
+		return s + ", " + size(spare) + " to spare"
 	}
 	return s + excess(r)
+}
+
+// headroomLine says what a verdict kept free of the card, and what for.
+func headroomLine(r *planner.Report) string {
+	n, card := r.Uncertainty.HeadroomBytes, r.Config.VRAMBytes
+	if r.Fits == nil || n == 0 {
+		return ""
+	}
+	line := fmt.Sprintf("%.1f%% of the card kept free (%s)", share(n, card), size(n))
+	if r.Config.Headroom == planner.AutoHeadroom {
+		line += ": 1 in 100 runs needs it"
+	}
+	return line
 }
 
 func stepName(r *planner.Report) string {
@@ -91,6 +110,9 @@ func stepName(r *planner.Report) string {
 func excess(r *planner.Report) string {
 	if over := r.Peak.ProcessBytes - r.Config.VRAMBytes; over > 0 {
 		return ", " + size(over) + " too much"
+	}
+	if r.Uncertainty.HeadroomBytes > 0 {
+		return fmt.Sprintf(", which would take of the %s that are kept free; --headroom 0 keeps none", size(r.Uncertainty.HeadroomBytes))
 	}
 	return ", and its blocks find no room under the limit"
 }
@@ -276,6 +298,33 @@ func numbers(r *planner.Report) [][2]string {
 	}
 }
 
+// wide is how far the bound lies above the reserved bytes, as a part of them,
+// for a report to say why; mostReasons is how many reasons it gives.
+const (
+	wide        = 0.1
+	mostReasons = 3
+)
+
+// doubtfulLines say which guesses make the bound wide, and what would narrow
+// it; none where it is not.
+func doubtfulLines(r *planner.Report) []string {
+	u, reserved := &r.Uncertainty, r.Peak.ReservedBytes
+	if float64(u.HighBytes-reserved) < wide*float64(reserved) {
+		return nil
+	}
+	list := slices.DeleteFunc(slices.Clone(u.Sources), func(s planner.UncertaintySource) bool { return s.Bytes == 0 })
+	slices.SortStableFunc(list, func(a, b planner.UncertaintySource) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	out := []string{fmt.Sprintf("reserved between %s and %s, of runs like it all but one in a hundred; why so wide:", size(u.LowBytes), size(u.HighBytes))}
+	for _, s := range list[:min(len(list), mostReasons)] {
+		line := fmt.Sprintf("+%s: %s", size(s.Bytes), s.Message)
+		if s.Narrow != "" {
+			line += "; narrower with " + s.Narrow
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
 func proof(c *planner.CheckpointInfo) string {
 	what := ""
 	switch c.Class {
@@ -359,6 +408,7 @@ func PlanCommand(r *planner.Report) string {
 	if c.Checkpoint == "all" || c.Checkpoint == "sqrt" {
 		add("checkpoint", c.Checkpoint, "")
 	}
+	add("headroom", cmp.Or(c.Headroom, planner.AutoHeadroom), planner.AutoHeadroom)
 	if !c.GPUAssumed {
 		add("gpu", c.GPU, "")
 	}

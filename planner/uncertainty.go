@@ -1,0 +1,306 @@
+package planner
+
+import (
+	"cmp"
+	_ "embed"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/planner/profile"
+)
+
+// Uncertainty is an interval of reserved bytes, and what it is made of.
+type Uncertainty struct {
+	LowBytes  int64 `json:"lowBytes"`
+	HighBytes int64 `json:"highBytes"` // Peak.UpperBoundBytes
+	// Sources are the guesses that the prediction rests on, those that add most first.
+	Sources []UncertaintySource `json:"sources"`
+	// HeadroomBytes is what a verdict about this step leaves free of the card.
+	HeadroomBytes int64 `json:"headroomBytes"`
+}
+
+// An UncertaintySource is a guess of one prediction.
+type UncertaintySource struct {
+	Code     string `json:"code"`
+	Bytes    int64  `json:"bytes"`    // what it adds above the reserved bytes
+	LowBytes int64  `json:"lowBytes"` // what it takes away below them
+	Message  string `json:"message"`
+	Narrow   string `json:"narrow"` // what would make it smaller; "": nothing
+}
+
+// A Source is a kind of guess that a prediction may rest on, with the rule by
+// which it widens the interval: bytes that the step itself shows, and shares of
+// its reserved bytes. The shares are calibrated (calibration.txt) on libraries
+// left out whole, and never less than High and Low, which hold where nothing
+// was measured.
+type Source struct {
+	Code      string
+	High, Low float64 // least shares of reserved bytes
+	Rule      string  // how many bytes beside, in words
+	Message   string
+	Narrow    string
+	// exact is set where the rule's bytes are all that it adds.
+	exact bool
+	// workspace is set for guesses about workspaces alone. Under a budget cuDNN
+	// takes kernels with smaller ones: headroom need not cover them.
+	workspace bool
+	at        func(a *answer) finding
+}
+
+// A finding is a source in one prediction.
+type finding struct {
+	is        bool
+	high, low int64  // bytes
+	detail    string // in place of the source's message
+}
+
+// segment is what the allocator asks the driver for, at least, for tensors of
+// 1 MiB and more: addresses may cost one more or save one.
+const segment = 20 * profile.MiB
+
+// widest is the part of the reserved bytes that workspaces at their bounds add
+// at most: bounds of many convolutions at once are too high by far.
+const widest = 0.25
+
+// Sources lists them. The order is that of the calibration: what is left
+// unexplained by those before is the share of the next.
+var Sources = []Source{
+	{Code: "allocator-history", High: 0.03, Low: 0.03, Rule: "one segment of 20 MiB", Message: "the allocator's history, and addresses that differ from process to process",
+		at: func(*answer) finding { return finding{is: true, high: segment, low: segment} }},
+	{Code: "workspace-bound", Rule: "the replay with all workspaces at their bounds, at most a quarter", Message: "workspaces of convolutions at their bounds", Narrow: "one step measured on the card",
+		exact: true, workspace: true, at: func(a *answer) finding {
+			n := min(a.atBounds-a.ev.res.Reserved, int64(widest*float64(a.ev.res.Reserved)))
+			return finding{is: n > 0, high: max(n, 0)}
+		}},
+	{Code: "convolution-kind", High: 0.25, Message: "convolutions over one or three dimensions, or transposed: their kernels and workspaces are guesses", Narrow: "one step measured on the card",
+		workspace: true, at: func(a *answer) finding { return finding{is: a.ev.has(unusualConvolution)} }},
+	{Code: "upsampling", High: 0.1, Message: "upsampling of large maps: what its kernels take and leave between other tensors", Narrow: "one step measured on the card",
+		at: func(a *answer) finding {
+			return finding{is: a.ev.has(func(_ *evaluation, n *program.Node) bool { return strings.Contains(n.Op, "upsample") })}
+		}},
+	{Code: "rnn-workspace", High: 0.15, Low: 0.15, Message: "cuDNN's workspaces for recurrent networks are estimates", Narrow: "one step measured on the card", at: warns("rnn-workspace", "rnn-dropout")},
+	{Code: "cast-assumed", High: 0.25, Message: "casts that the file does not show are assumed", Narrow: "a file exported in the precision that it runs in", at: func(a *answer) finding {
+		return finding{is: a.ev.CastBytes > 0, high: a.ev.CastBytes, low: a.ev.CastBytes}
+	}},
+	{Code: "workspace-guessed", High: 0.2, Low: 0.1, Message: "large workspaces of convolutions that nobody measured", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.guess > a.ev.res.Reserved/guessShare} }},
+	{Code: "not-the-step", High: 0.25, Low: 0.1, Message: "the file does not show the training step", Narrow: "a file exported in training mode with optimize=False", at: func(a *answer) finding {
+		return finding{is: slices.ContainsFunc(Doubts, func(d Doubt) bool { return a.codes[d.Code] })}
+	}},
+	{Code: "variables-table", High: 0.05, Low: 0.05, Message: "how long Python's variables keep tensors is known of the classes alone", Narrow: "a file with the exporter's source lines", at: variables(train.FromTable)},
+	{Code: "variables-lines", High: 0.05, Low: 0.05, Message: "how long Python's variables keep tensors follows from the source lines, which do not show every function", at: variables(train.FromLines)},
+	{Code: "variables-unknown", High: 0.25, Low: 0.25, Message: "how long Python's variables keep tensors is not known", Narrow: "a file with the exporter's source lines", at: variables(train.FromNone)},
+	{Code: "data-dependent", Low: 0.5, Message: "dimensions that depend on data are counted at their upper bounds", Narrow: "--dim NAME=N with what the data has", at: warns("data-dependent")},
+	{Code: "tied-parameter", Low: 0.2, Message: "tied parameters count as trained", Narrow: "--freeze with all of their names", at: warns("tied-parameter")},
+	{Code: "unknown-operator", High: 0.25, Low: 0.25, Message: "operators that memplan does not know", Narrow: "one step measured on the card", at: warns("unknown-operator", "unknown-shape", "unknown-type", "unknown-op")},
+	{Code: "unlifted", High: 0.1, Low: 0.1, Message: "ONNX operators kept as they are", Narrow: "a file exported with optimize=False", at: func(a *answer) finding { return finding{is: len(a.m.lifted.Unlifted) > 0} }},
+	{Code: "no-metadata", High: 0.1, Low: 0.1, Message: "operators were recognised by patterns", Narrow: "a file exported by dynamo, with its metadata", at: func(a *answer) finding { return finding{is: a.m.lifted.Source != lift.Metadata} }},
+	{Code: "newer-opset", High: 0.05, Low: 0.05, Message: "the file's opset is newer than memplan knows", at: warns("newer-opset")},
+	{Code: "other-gpu", High: 0.1, Low: 0.1, Message: "the kernels of convolutions were measured on another architecture", Narrow: "one step measured on the card", workspace: true, at: warns("other-gpu")},
+	{Code: "runtime-not-measured", High: 0.02, Low: 0.02, Rule: "the libraries' workspaces that torch-2.11 keeps and this release does not", Message: "the release was read from its sources, not measured", Narrow: "memplan calibrate on the machine",
+		at: func(a *answer) finding {
+			return finding{is: !a.j.runtime.Measured, high: max(keptByLibraries(a.ev, measuredRuntime(), a.j.device)-keptByLibraries(a.ev, a.j.runtime, a.j.device), 0)}
+		}},
+	{Code: "runtime-assumed", High: 0.02, Low: 0.02, Message: "the file's release is not known", Narrow: "--runtime", at: func(a *answer) finding { return finding{is: a.j.assumed != "", detail: a.j.assumed} }},
+	{Code: "loss-scaling", Rule: "the optimizer's state", exact: true, Message: "GradScaler may skip the first updates, and with them the optimizer's state", at: func(a *answer) finding {
+		n := int64(0)
+		if a.j.train && a.j.cfg.Precision == "amp-fp16" {
+			n = a.ev.bytesOf(program.Optimizer)
+		}
+		return finding{is: n > 0, low: n}
+	}},
+	{Code: "unproven-operator", High: 0.1, Low: 0.05, Message: "operators that no model has whose measured runs are all as predicted", Narrow: "one step measured on the card", at: func(a *answer) finding {
+		ops := a.ev.unproven()
+		return finding{is: len(ops) > 0, detail: "no measured model proves how these operators take memory: " + listed(ops)}
+	}},
+}
+
+// warns finds a source by its warnings.
+func warns(codes ...string) func(a *answer) finding {
+	return func(a *answer) finding {
+		return finding{is: slices.ContainsFunc(codes, func(c string) bool { return a.codes[c] })}
+	}
+}
+
+// variables finds an inference whose variables' lifetimes rest on a source. In
+// training most of what they name is saved for the backward pass anyway.
+func variables(s train.VariableSource) func(a *answer) finding {
+	return func(a *answer) finding { return finding{is: !a.j.train && a.ev.Variables.Source == s} }
+}
+
+// mostListed is how many operators a message names.
+const mostListed = 4
+
+func listed(names []string) string {
+	if more := len(names) - mostListed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostListed], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
+// has reports whether a node of the program is of a kind.
+func (ev *evaluation) has(kind func(ev *evaluation, n *program.Node) bool) bool {
+	for i := range ev.Nodes {
+		if kind(ev, &ev.Nodes[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// unusualConvolution reports a convolution whose kernels were not measured.
+func unusualConvolution(ev *evaluation, n *program.Node) bool {
+	if !strings.Contains(n.Op, "convolution") {
+		return false
+	}
+	return strings.Contains(n.Op, "transpose") || n.Call >= 0 && ev.rank(n) != 4
+}
+
+// rank is the number of dimensions of the first operand of a node's call.
+func (ev *evaluation) rank(n *program.Node) int {
+	g := ev.Lifted.Graph
+	if in := g.Nodes[n.Call].Inputs; len(in) > 0 && in[0] >= 0 {
+		return len(g.Values[in[0]].Type.Shape)
+	}
+	return 0
+}
+
+// bytesOf adds up the storages of a category.
+func (ev *evaluation) bytesOf(c program.Category) (n int64) {
+	for i := range ev.Storages {
+		if ev.Storages[i].Category == c {
+			n += ev.Storages[i].Bytes
+		}
+	}
+	return n
+}
+
+// operators lists those that the program runs, convolutions aside, sorted.
+func (ev *evaluation) operators() []string {
+	seen := map[string]bool{}
+	var out []string
+	for i := range ev.Nodes {
+		if op := ev.Nodes[i].Op; !seen[op] && !strings.Contains(op, "convolution") {
+			seen[op] = true
+			out = append(out, op)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// unproven lists the operators of which no measured model was predicted right.
+func (ev *evaluation) unproven() []string {
+	return slices.DeleteFunc(ev.operators(), func(op string) bool { return calibrated.proven[ev.Train][op] })
+}
+
+// measuredRuntime is the release that was measured.
+func measuredRuntime() *profile.Runtime {
+	return &profile.Runtimes[slices.IndexFunc(profile.Runtimes, func(r profile.Runtime) bool { return r.Measured })]
+}
+
+// keptByLibraries is what cuBLAS and cuBLASLt keep for as long as the process
+// lives, of a program with matrix products.
+func keptByLibraries(ev *evaluation, r *profile.Runtime, d *profile.Device) int64 {
+	product := func(_ *evaluation, n *program.Node) bool { return strings.Contains(n.Op, "mm") || n.Op == "linear" }
+	if r.CuBLASPerCall || !ev.has(product) {
+		return 0
+	}
+	threads := int64(1)
+	if ev.Train {
+		threads = 2
+	}
+	n := threads * r.CuBLASBytes(d.Compute)
+	if r.Lt == profile.LtPersistent {
+		n += r.LtBytes
+	}
+	return n
+}
+
+//go:embed calibration.txt
+var calibrationText string
+
+// A share is what the calibration found for a source, as parts of reserved
+// bytes above and below, and of allocated bytes above.
+type share struct{ high, low, kept float64 }
+
+// A calibration is the content of calibration.txt.
+type calibration struct {
+	shares map[string]share
+	proven map[bool]map[string]bool // of training, of inference
+}
+
+// calibrated is the calibration that was built in.
+var calibrated = parseCalibration(calibrationText)
+
+// parseCalibration reads lines "share CODE HIGH LOW KEPT" and
+// "proven train|infer OP ..". It is embedded and tested: what else stands
+// there is a comment.
+func parseCalibration(text string) *calibration {
+	c := &calibration{shares: map[string]share{}, proven: map[bool]map[string]bool{true: {}, false: {}}}
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) == 5 && f[0] == "share":
+			var x [3]float64
+			for i := range x {
+				x[i], _ = strconv.ParseFloat(f[2+i], 64) // the test that writes the file reads it back
+			}
+			c.shares[f[1]] = share{x[0], x[1], x[2]}
+		case len(f) > 2 && f[0] == "proven":
+			for _, op := range f[2:] {
+				c.proven[f[1] == "train"][op] = true
+			}
+		}
+	}
+	return c
+}
+
+// share is a source's: calibrated, or the least where that is more.
+func (c *calibration) share(s *Source) share {
+	x := c.shares[s.Code]
+	return share{max(x.high, s.High), max(x.low, s.Low), x.kept}
+}
+
+// findings are the sources that the step reported has, in their order.
+func (a *answer) findings() iter.Seq2[*Source, finding] {
+	a.codes = map[string]bool{}
+	for _, w := range a.warnings() {
+		a.codes[w.Code] = true
+	}
+	return func(yield func(*Source, finding) bool) {
+		for i := range Sources {
+			if f := Sources[i].at(a); f.is && !yield(&Sources[i], f) {
+				return
+			}
+		}
+	}
+}
+
+// uncertainty works the interval out.
+func (a *answer) uncertainty() Uncertainty {
+	reserved := a.ev.res.Reserved
+	u := Uncertainty{LowBytes: reserved, HighBytes: reserved, Sources: []UncertaintySource{}}
+	for s, f := range a.findings() {
+		x := calibrated.share(s)
+		out := UncertaintySource{Code: s.Code, Bytes: f.high + part(reserved, x.high), LowBytes: f.low + part(reserved, x.low), Message: s.Message, Narrow: s.Narrow}
+		if f.detail != "" {
+			out.Message = f.detail
+		}
+		u.HighBytes += out.Bytes
+		u.LowBytes -= out.LowBytes
+		u.Sources = append(u.Sources, out)
+	}
+	u.LowBytes = max(u.LowBytes, 0)
+	slices.SortStableFunc(u.Sources, func(x, y UncertaintySource) int { return cmp.Compare(y.Bytes+y.LowBytes, x.Bytes+x.LowBytes) })
+	return u
+}
+
+// part is a share of n, rounded up.
+func part(n int64, x float64) int64 { return int64(math.Ceil(float64(n) * x)) }
