@@ -40,6 +40,8 @@ type gradNode struct {
 
 	seg *Segment // checkpointed segment that drops what the node saves, or nil
 
+	results []program.StorageID // of outs
+
 	deps   int
 	buffer []*Tensor
 	grad   *Tensor // AccumulateGrad: the gradient accumulated
@@ -65,6 +67,7 @@ func (e *Eager) record(name string, outs, ins, saved []*Tensor, apply backward) 
 	}
 	for i, o := range outs {
 		n.outs = append(n.outs, outMeta{o.Shape, o.DType})
+		n.results = append(n.results, o.Storage)
 		if o.DType.IsFloat() {
 			o.fn, o.outNr = n, i
 		}
@@ -90,14 +93,17 @@ func (e *Eager) pack(n *gradNode) {
 }
 
 // dropUnreached takes back what is saved only by nodes that backward does not
-// reach: those before a detach, whose nodes die with the variables. Call it
-// once dependencies are counted.
+// reach: those before a detach, whose nodes die with the variables. Until then
+// they keep what they save. Call it once dependencies are counted.
 func (e *Eager) dropUnreached(root *gradNode) {
 	reached, unreached := map[program.StorageID]bool{}, map[program.StorageID]bool{}
+	var dead []*gradNode
 	for _, n := range e.noted {
 		set := unreached
 		if n == root || n.deps > 0 {
 			set = reached
+		} else {
+			dead = append(dead, n)
 		}
 		for _, t := range n.saved {
 			if t != nil {
@@ -106,7 +112,56 @@ func (e *Eager) dropUnreached(root *gradNode) {
 		}
 	}
 	e.noted = nil
+	e.keepUnreached(dead)
 	e.P.Saved = slices.DeleteFunc(e.P.Saved, func(id program.StorageID) bool { return unreached[id] && !reached[id] })
+}
+
+// keepUnreached holds what nodes that backward does not reach save until the
+// last tensor is gone that was computed from them with gradients. The nodes are
+// in the order of their calls.
+func (e *Eager) keepUnreached(nodes []*gradNode) {
+	if len(nodes) == 0 {
+		return
+	}
+	last := e.lastTouched()
+	end := map[*gradNode]int{}
+	for _, n := range slices.Backward(nodes) {
+		at := end[n]
+		for _, id := range n.results {
+			at = max(at, last[id])
+		}
+		for _, ed := range n.next {
+			if ed.node != nil {
+				end[ed.node] = max(end[ed.node], at)
+			}
+		}
+		for _, t := range n.saved {
+			if t != nil && t.Storage != program.None && last[t.Storage] < at {
+				e.P.Nodes[at].Holds = append(e.P.Nodes[at].Holds, t.Storage)
+				last[t.Storage] = at
+			}
+		}
+	}
+}
+
+// lastTouched is the last node so far that has to do with each storage.
+func (e *Eager) lastTouched() map[program.StorageID]int {
+	last := map[program.StorageID]int{program.None: 0}
+	for i := range e.P.Nodes {
+		n := &e.P.Nodes[i]
+		for _, list := range [][]program.Tensor{n.In, n.Out} {
+			for j := range list {
+				last[list[j].Storage] = i
+			}
+		}
+		for _, list := range [][]program.StorageID{n.Reads, n.Holds} {
+			for _, id := range list {
+				last[id] = i
+			}
+		}
+	}
+	last[program.None] = 0
+	return last
 }
 
 func (e *Eager) noteSaved(t *Tensor) {

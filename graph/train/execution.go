@@ -266,7 +266,9 @@ func (g *grouping) hides() bool {
 		case c.item:
 		case own && strings.Contains(rest, "."), own && g.called(rest):
 		case own:
-			return true
+			if !g.accounted() {
+				return true
+			}
 		case strings.HasPrefix(c.path, "super"):
 			return true
 		case !strings.Contains(c.path, ".") && !builtin(c.path) && !g.calledOne():
@@ -274,6 +276,34 @@ func (g *grouping) hides() bool {
 		}
 	}
 	return false
+}
+
+// accounted tells whether the text has an operator or a call for every call of
+// the frame's own code: what else it names computes nothing, as modules do that
+// are nn.Identity.
+func (g *grouping) accounted() bool {
+	made := map[string]int{}
+	for _, it := range g.cur.items {
+		if it.child == "" {
+			op, _, _ := strings.Cut(g.g.Nodes[it.first].Op, ".")
+			made[op]++
+		}
+	}
+	for op, n := range made {
+		has := 0
+		for _, c := range g.calls {
+			if c.path[strings.LastIndexByte(c.path, '.')+1:] == op {
+				has++
+			}
+		}
+		if sym := symbols[op]; sym != "" {
+			has += g.ops[sym]
+		}
+		if n > has {
+			return false
+		}
+	}
+	return true
 }
 
 // calledOne tells whether modules were run that the text calls by no name of

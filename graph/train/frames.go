@@ -64,7 +64,8 @@ func frameHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 // windowed are the modules whose code names what it projects by a variable
 // until attention has multiplied the probabilities, all in one function
 // (torchvision/models/swin_transformer.py, shifted_window_attention).
-var windowed = []string{"torchvision.models.swin_transformer.ShiftedWindowAttention", "torchvision.models.swin_transformer.ShiftedWindowAttentionV2"}
+var windowed = []string{"torchvision.models.swin_transformer.ShiftedWindowAttention", "torchvision.models.swin_transformer.ShiftedWindowAttentionV2",
+	"torchvision.models.video.swin_transformer.ShiftedWindowAttention3d"}
 
 // windowHolds adds to holds what windowed modules project.
 func windowHolds(g *graph.Graph, modules []lift.Module, holds holder) {

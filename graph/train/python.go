@@ -237,6 +237,9 @@ func readStatement(text string, tokens []pyToken, depth int) statement {
 	if last := tokens[len(tokens)-1]; last.text == "," && depth == last.depth && !s.inner {
 		s.inner, s.comma = true, true
 	}
+	if !s.inner && arguments(tokens, depth) {
+		s.inner, s.comma = true, true
+	}
 	from := 0
 	if first.kind == pyName && (first.text == "return" || first.text == "yield") {
 		s.returns, s.head, from = true, true, 1
@@ -266,6 +269,43 @@ func readStatement(text string, tokens []pyToken, depth int) statement {
 	}
 	s.expression(tokens, value)
 	return s
+}
+
+// arguments tells whether a line is the last of a call's arguments rather than
+// an assignment: what stands before its first "=" is f(x), key; or there is a
+// comma between one "=" and the next; or the names before it have commas and
+// it no spaces around it.
+func arguments(tokens []pyToken, depth int) bool {
+	before, commas := 0, false
+	for i, t := range tokens {
+		if t.kind != pyOp || t.depth != depth {
+			continue
+		}
+		switch {
+		case t.text == ",":
+			commas = true
+			if before == 0 && i > 0 && i+2 < len(tokens) && tokens[i-1].text == ")" && tokens[i+2].text == "=" && calls(tokens[:i]) {
+				return true
+			}
+		case t.text == "=":
+			if commas && (before > 0 || i > 0 && i+1 < len(tokens) && t.at == tokens[i-1].at+len(tokens[i-1].text) && tokens[i+1].at == t.at+1) {
+				return true
+			}
+			before, commas = before+1, false
+		}
+	}
+	return false
+}
+
+// calls tells whether tokens that end with a bracket end with a call.
+func calls(tokens []pyToken) bool {
+	last := tokens[len(tokens)-1]
+	for i := len(tokens) - 2; i > 0; i-- {
+		if t := tokens[i]; t.text == "(" && t.depth == last.depth {
+			return tokens[i-1].kind == pyName || closing(tokens[i-1].text)
+		}
+	}
+	return false
 }
 
 // readTargets reads what stands before a "=".
@@ -375,7 +415,7 @@ func (s *statement) name(tokens []pyToken, i int, bound map[string]bool) {
 		}
 		return // else its path has been read
 	}
-	if is(i+1, "=") && tokens[i].depth > tokens[0].depth { // an argument by name
+	if is(i+1, "=") && (s.inner || tokens[i].depth > tokens[0].depth) { // an argument by name
 		return
 	}
 	path, j := tokens[i].text, i+1

@@ -34,6 +34,10 @@ func TestReadLine(t *testing.T) {
 		{"h = x.new_zeros(x.shape[0], 'a)b = c')", "h= reads x~ calls x.new_zeros"},
 		{`y = f"{x} = {z}" + rb'=' + "open`, "y="},
 		{"a == b", "reads a b"},
+		{"self.norm(x), weights=weights", "inner reads x weights calls self.norm"},
+		{"x, weights=weights", "inner reads x weights"},
+		{"mask = m, bias = self.pos(x)", "inner reads m x calls self.pos"},
+		{"(a, b), c = f(x)", "a= b= c= reads x calls f"},
 		{"", ""},
 	} {
 		list, dels := readLine(c.text)

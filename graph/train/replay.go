@@ -19,6 +19,13 @@ type replay struct {
 	jump        int // last call before the line last went backwards
 	line        int
 	execs       []*execution
+	given       map[string][]assignment // of names that code stores one value to at a time
+}
+
+// An assignment is a value that a name was given.
+type assignment struct {
+	id   graph.ValueID
+	exec int // index of the execution
 }
 
 // A binding is what a variable names.
@@ -357,6 +364,9 @@ func (r *replay) assign(e *execution, t target, ids []graph.ValueID, container b
 	if b := r.names[t.name]; b != nil {
 		r.drop(b, e.last)
 	}
+	if len(ids) == 1 && !container {
+		r.given[t.name] = append(r.given[t.name], assignment{ids[0], len(r.execs) - 1})
+	}
 	r.bind(t.name, &binding{ids: slices.Clone(ids), container: container || t.kind == starredName, read: e.last})
 }
 
@@ -475,5 +485,42 @@ func (r *replay) finish() {
 		for _, id := range r.names[name].ids {
 			r.hold(r.last, id, local)
 		}
+		r.collected(r.given[name])
 	}
+}
+
+// collected finds values of a variable that a list took, on lines without a
+// call: where some that the variable named in between are read after the frame
+// has returned, the list that they came in has all that were followed by as
+// many lines without a call. The hidden states of models of transformers come
+// in a tuple of all.
+func (r *replay) collected(given []assignment) {
+	if len(given) < 3 {
+		return
+	}
+	companion, least := graph.NoValue, 0
+	for _, a := range given[:len(given)-1] {
+		if gap := r.gap(a.exec); r.uses[a.id] > r.last && (companion < 0 || gap < least) {
+			companion, least = a.id, gap
+		}
+	}
+	all := strings.HasPrefix(r.class, "transformers.")
+	if companion < 0 || least < 2 && !all {
+		return
+	}
+	for _, a := range given[:len(given)-1] {
+		if gap := r.gap(a.exec); r.uses[a.id] <= r.last && (all && gap == least || gap >= least && gap > 0) {
+			r.lists = append(r.lists, listed{companion, a.id, r.depth})
+		}
+	}
+}
+
+// gap is how many lines behind an execution the next one begins; negative where
+// that stands above.
+func (r *replay) gap(exec int) int {
+	if exec+1 >= len(r.execs) {
+		return 0
+	}
+	items := r.execs[exec].items
+	return r.execs[exec+1].items[0].line.Number - items[len(items)-1].line.Number
 }

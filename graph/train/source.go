@@ -64,7 +64,14 @@ type sources struct {
 	dels    map[string][]string
 	holds   holder
 	settled map[settled]bool
+	lists   []listed
 	vars    *Variables
+}
+
+// listed is a value that a frame of a depth returns in one list with another.
+type listed struct {
+	with, id graph.ValueID
+	depth    int
 }
 
 // settled says that the lines of the frame at a depth tell how long it keeps a
@@ -122,7 +129,22 @@ func sourceHolds(l *lift.Lifted, modules []lift.Module, holds holder) (map[settl
 		}
 		lo = hi
 	}
+	s.holdLists()
 	return s.settled, vars
+}
+
+// holdLists holds what stands in a list beside another value for as long as
+// the frames around hold that.
+func (s *sources) holdLists() {
+	for _, x := range s.lists {
+		for at, list := range s.holds.after {
+			for _, v := range list {
+				if v.id == x.with && v.depth < x.depth {
+					s.holds.add(at, x.id, v.depth, v.how)
+				}
+			}
+		}
+	}
 }
 
 // readChains reads the lines of every call and tells whether there are any.
@@ -224,7 +246,7 @@ func (s *sources) frame(first, last, k int) {
 		return
 	}
 	s.vars.Known++
-	r := replay{sources: s, module: module, class: s.modules[module], depth: depth(module), first: first, last: last, names: map[string]*binding{}}
+	r := replay{sources: s, module: module, class: s.modules[module], depth: depth(module), first: first, last: last, names: map[string]*binding{}, given: map[string][]assignment{}}
 	for _, e := range s.executions(items) {
 		r.run(&e)
 	}

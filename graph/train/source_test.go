@@ -1,0 +1,94 @@
+package train
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/lift"
+)
+
+// A sourced builds graphs whose calls have source lines.
+type sourced struct{ lift.Lifted }
+
+// call adds a call with one result, whose frames are given from the outside as
+// "module:line text".
+func (s *sourced) call(op string, in []graph.ValueID, frames ...string) graph.ValueID {
+	if s.Graph == nil {
+		s.Graph = &graph.Graph{}
+	}
+	g := s.Graph
+	id := graph.ValueID(len(g.Values))
+	g.Values = append(g.Values, graph.Value{ID: id, Def: int32(len(g.Nodes))})
+	var scopes, classes, trace []string
+	module := ""
+	for _, f := range frames {
+		var rest string
+		module, rest, _ = strings.Cut(f, ":")
+		number, text, _ := strings.Cut(rest, " ")
+		scopes, classes = append(scopes, "'"+module+"'"), append(classes, "'a.Class'")
+		trace = append(trace, fmt.Sprintf("File \"m.py\", line %s, in forward\n    %s", number, text))
+	}
+	g.Nodes = append(g.Nodes, graph.Node{Op: op, Module: module, Inputs: in, Outputs: []graph.ValueID{id}, Meta: []graph.Prop{
+		{Key: "pkg.torch.onnx.name_scopes", Value: "[" + strings.Join(append(scopes, "'x'"), ", ") + "]"},
+		{Key: "pkg.torch.onnx.class_hierarchy", Value: "[" + strings.Join(append(classes, "'aten.x'"), ", ") + "]"},
+		{Key: "pkg.torch.onnx.stack_trace", Value: strings.Join(trace, "\n")},
+	}})
+	return id
+}
+
+// gone lists what is let go after a call.
+func (s *sourced) gone(at int) []graph.ValueID {
+	holds := holder{after: make([][]held, len(s.Graph.Nodes))}
+	sourceHolds(&s.Lifted, s.Modules(), holds)
+	return holds.values()[at]
+}
+
+// An encoder appends what it computes to a list, on lines without a call; the
+// caller reads the first and the last of the list, and holds all.
+func TestCollectedValues(t *testing.T) {
+	for _, gaps := range []bool{true, false} { // whether lines without a call stand behind all
+		s := &sourced{}
+		outer := ":1 features = self.encoder(x)"
+		var x []graph.ValueID
+		line := 10
+		for i := range 4 {
+			var in []graph.ValueID
+			if i > 0 {
+				in = x[i-1 : i]
+			}
+			x = append(x, s.call("relu.default", in, outer, fmt.Sprintf("encoder:%d x = torch.relu(x)", line)))
+			line++
+			if gaps || i == 0 {
+				line += 2
+			}
+		}
+		s.call("add.Tensor", []graph.ValueID{x[0], x[3]}, ":2 y = features[0] + features[-1]")
+		end := s.gone(4)
+		for i, id := range x {
+			if want := gaps || i == 0 || i == 3; slices.Contains(end, id) != want {
+				t.Errorf("gaps %t: value %d let go at the end: %t, want %t", gaps, i, !want, want)
+			}
+		}
+	}
+}
+
+// A module that computes nothing, as nn.Identity does, is no method with
+// variables of its own.
+func TestIdentityIsNoMethod(t *testing.T) {
+	s := &sourced{}
+	x := s.call("relu.default", nil, ":1 x = torch.relu(x)")
+	a := s.call("tanh.default", []graph.ValueID{x}, ":2 x = x + self.drop(torch.tanh(x))")
+	b := s.call("add.Tensor", []graph.ValueID{x, a}, ":2 x = x + self.drop(torch.tanh(x))")
+	c := s.call("add.Tensor", []graph.ValueID{b}, ":3 x = x + 1")
+	s.call("add.Tensor", []graph.ValueID{c}, ":4 x = x + 1")
+	holds := holder{after: make([][]held, 5)}
+	settled, _ := sourceHolds(&s.Lifted, s.Modules(), holds)
+	if !settled[settledAt(a)] {
+		t.Error("the lines leave open how long the sum's operand lives")
+	}
+}
+
+func settledAt(id graph.ValueID) settled { return settled{id, 0} }
