@@ -7,6 +7,42 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
+// namedCasts puts calls of type_as back. The exporter drops a call whose result is
+// its operand, and gives that operand's value the name of the call: a value type_as_3
+// that mul_67 makes was cast to the type of another one. Which one the file does not
+// say: what the module is called with.
+func (r *rewriter) namedCasts() {
+	module, with := "", graph.NoValue // what the calls in a row read first that others compute
+	for i := range r.l.Graph.Nodes {
+		n := r.node(i)
+		if n.Module != module || i == 0 {
+			module, with = n.Module, graph.NoValue
+		}
+		if with < 0 {
+			with = r.foreign(n)
+		}
+		if with < 0 || len(n.Outputs) != 1 || n.Outputs[0] < 0 || strings.HasPrefix(n.Name, "type_as") || !strings.HasPrefix(r.l.Graph.Values[n.Outputs[0]].Name, "type_as") {
+			continue
+		}
+		r.typedAs(i, with)
+	}
+	r.splice()
+	clear(r.before)
+	clear(r.after)
+	r.count()
+}
+
+// foreign is the first floating-point tensor among a call's operands that its
+// module neither computes nor has; NoValue for none.
+func (r *rewriter) foreign(n *graph.Node) graph.ValueID {
+	for _, in := range n.Inputs {
+		if d := r.def[in]; r.l.Roles[in] == Unknown && r.l.Graph.Values[in].Type.Elem.IsFloat() && (d < 0 || r.node(int(d)).Module != n.Module) {
+			return in
+		}
+	}
+	return graph.NoValue
+}
+
 // A cast of float32 to float32 leaves no call in a file, so that x.float() and
 // x.to(y.dtype) are gone from the export of a float32 model, and do something where
 // the model runs in half precision. The source lines of the calls around them still

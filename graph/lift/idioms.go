@@ -63,6 +63,7 @@ func (l *Lifted) idioms() {
 			r.root = cl[0]
 		}
 	}
+	r.namedCasts()
 	r.sourceCasts()
 	for i := range l.Graph.Nodes {
 		for _, id := range idioms {

@@ -284,7 +284,7 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		c.Op, c.Over = n.Op, ""
 	}
 	if b.narrow != nil {
-		b.narrow.before(b, n, c, env)
+		defer b.narrow.before(b, n, c, env)()
 	}
 	var err error
 	if c.Args, err = b.args(n, n.Args, env); err != nil {
