@@ -66,6 +66,70 @@ func (r *rewriter) sourceCasts() {
 	}
 }
 
+// moduleCasts puts the casts of modules' results back: self.drop(p).to(v.dtype),
+// whose calls stand in lines of the module. A statement ends with the last call that
+// has its line on the way.
+func (r *rewriter) moduleCasts() {
+	var open []Line
+	last, trace := -1, ""
+	for i := range r.l.Graph.Nodes {
+		text := r.node(i).MetaValue(keyLines)
+		if text == "" {
+			continue
+		}
+		if text == trace {
+			last = i
+			continue
+		}
+		lines := Lines(r.node(i))
+		r.closed(open, lines, last)
+		open, last, trace = lines, i, text
+	}
+	r.closed(open, nil, last)
+}
+
+// closed casts what the statements return that the next call is not in.
+func (r *rewriter) closed(open, next []Line, last int) {
+	d := 0
+	for d < len(open) && d < len(next) && open[d] == next[d] {
+		d++
+	}
+	for ; d < len(open)-1; d++ {
+		if e := parsePy(open[d].Text); strings.Contains(open[d].Text, "dtype") && e != nil && e.ofModule() && len(r.after[last]) == 0 {
+			if like := r.partner(last); like >= 0 {
+				r.typedAs(last, like)
+			}
+		}
+	}
+}
+
+// partner is the tensor that the result of call i is multiplied with, made before
+// it; NoValue for none.
+func (r *rewriter) partner(i int) graph.ValueID {
+	if len(r.node(i).Outputs) != 1 {
+		return graph.NoValue
+	}
+	out := r.node(i).Outputs[0]
+	for j := i + 1; j < min(i+maxAfter, len(r.l.Graph.Nodes)); j++ {
+		n := r.node(j)
+		if !slices.Contains(n.Inputs, out) {
+			continue
+		}
+		if op := opName(n); len(n.Inputs) == 2 && (op == "matmul" || op == "bmm") {
+			for _, in := range n.Inputs {
+				if d := r.def[in]; in != out && r.l.Roles[in] == Unknown && d >= 0 && int(d) < i {
+					return in
+				}
+			}
+		}
+		return graph.NoValue
+	}
+	return graph.NoValue
+}
+
+// maxAfter is how many calls later the first reader of a result is looked for.
+const maxAfter = 16
+
 // normalises are the classes of transformers whose casts wideRMSNorm knows, also
 // those that no line shows.
 func normalises(class string) bool {

@@ -81,3 +81,19 @@ func TestNamedCasts(t *testing.T) {
 		t.Errorf("mul makes %d, cast %v to %d, add reads %v", made, cast.Args, cast.Outputs[0], add.Inputs)
 	}
 }
+
+// TestModuleResults tells casts of what a module returns from others.
+func TestModuleResults(t *testing.T) {
+	for line, want := range map[string]bool{
+		"attn = self.attn_drop(attn).to(v.dtype)": true,
+		"x = self.a.norm(x).type(y.dtype)":        true,
+		"x = self.norm(x.to(y.dtype))":            false,
+		"x = self.norm(x).to(torch.float32)":      false,
+		"x = F.softmax(x).to(v.dtype)":            false,
+		"x = (self.norm(x) + 1).to(v.dtype)":      false,
+	} {
+		if got := parsePy(line).ofModule(); got != want {
+			t.Errorf("%s: %v", line, got)
+		}
+	}
+}

@@ -65,6 +65,7 @@ func (l *Lifted) idioms() {
 	}
 	r.namedCasts()
 	r.sourceCasts()
+	r.moduleCasts()
 	for i := range l.Graph.Nodes {
 		for _, id := range idioms {
 			if id.apply(r, i) {

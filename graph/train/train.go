@@ -298,7 +298,9 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		d := graph.Float32
 		if o >= 0 {
 			t := &b.l.Graph.Values[o].Type
-			d = b.stored(t.Elem)
+			if d = b.stored(t.Elem); b.untyped(c.Op, n) {
+				d = t.Elem
+			}
 			if s, ok := t.Shape.Static(); ok {
 				shape = s
 			}

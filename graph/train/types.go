@@ -7,6 +7,7 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/graph/program"
 )
 
@@ -45,6 +46,16 @@ var refusesWide = []string{"group_norm", "native_group_norm", "batch_norm", "nat
 
 // typed are operators whose result has a type of its own, whatever their operand's.
 var typed = []string{"to", "_to_copy", "type_as", "prims.convert_element_type"}
+
+// factories are functions whose tensors have torch's default type, float32, unless
+// they are told another one.
+var factories = []string{"zeros", "ones", "full", "empty", "rand", "randn", "arange", "linspace", "eye"}
+
+// untyped reports the call of a factory without a type, in files that show what
+// the code said: dtype=x.dtype stands there as float32.
+func (b *builder) untyped(op string, n *graph.Node) bool {
+	return b.l.Source == lift.Metadata && slices.Contains(factories, op) && !slices.ContainsFunc(n.Args, func(a graph.Arg) bool { return a.Name == "dtype" || a.Name == "like" })
+}
 
 func refuses(op string) bool {
 	return slices.Contains(refusing, op) || slices.Contains(refusesWide, op)
