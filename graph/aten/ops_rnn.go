@@ -154,7 +154,7 @@ func runRNN(e *Eager, c *Call) []*Tensor {
 	}
 	var flat *Tensor
 	if e.Autocast != graph.Undefined {
-		r.d = e.Autocast
+		r.d = graph.Float16 // whatever type autocast lowers to (aten/src/ATen/cudnn/AutocastRNN.cpp, _cudnn_rnn_cast_reflatten)
 		flat = e.flatWeights(r, params)
 		for i := len(states) - 1; i >= 0; i-- {
 			states[i] = e.castTo(states[i], r.d)

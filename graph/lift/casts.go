@@ -7,6 +7,42 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
+// namedCasts puts calls of type_as back. The exporter drops a call whose result is
+// its operand, and gives that operand's value the name of the call: a value type_as_3
+// that mul_67 makes was cast to the type of another one. Which one the file does not
+// say: what the module is called with.
+func (r *rewriter) namedCasts() {
+	module, with := "", graph.NoValue // what the calls in a row read first that others compute
+	for i := range r.l.Graph.Nodes {
+		n := r.node(i)
+		if n.Module != module || i == 0 {
+			module, with = n.Module, graph.NoValue
+		}
+		if with < 0 {
+			with = r.foreign(n)
+		}
+		if with < 0 || len(n.Outputs) != 1 || n.Outputs[0] < 0 || strings.HasPrefix(n.Name, "type_as") || !strings.HasPrefix(r.l.Graph.Values[n.Outputs[0]].Name, "type_as") {
+			continue
+		}
+		r.typedAs(i, with)
+	}
+	r.splice()
+	clear(r.before)
+	clear(r.after)
+	r.count()
+}
+
+// foreign is the first floating-point tensor among a call's operands that its
+// module neither computes nor has; NoValue for none.
+func (r *rewriter) foreign(n *graph.Node) graph.ValueID {
+	for _, in := range n.Inputs {
+		if d := r.def[in]; r.l.Roles[in] == Unknown && r.l.Graph.Values[in].Type.Elem.IsFloat() && (d < 0 || r.node(int(d)).Module != n.Module) {
+			return in
+		}
+	}
+	return graph.NoValue
+}
+
 // A cast of float32 to float32 leaves no call in a file, so that x.float() and
 // x.to(y.dtype) are gone from the export of a float32 model, and do something where
 // the model runs in half precision. The source lines of the calls around them still
@@ -29,6 +65,70 @@ func (r *rewriter) sourceCasts() {
 		i = j
 	}
 }
+
+// moduleCasts puts the casts of modules' results back: self.drop(p).to(v.dtype),
+// whose calls stand in lines of the module. A statement ends with the last call that
+// has its line on the way.
+func (r *rewriter) moduleCasts() {
+	var open []Line
+	last, trace := -1, ""
+	for i := range r.l.Graph.Nodes {
+		text := r.node(i).MetaValue(keyLines)
+		if text == "" {
+			continue
+		}
+		if text == trace {
+			last = i
+			continue
+		}
+		lines := Lines(r.node(i))
+		r.closed(open, lines, last)
+		open, last, trace = lines, i, text
+	}
+	r.closed(open, nil, last)
+}
+
+// closed casts what the statements return that the next call is not in.
+func (r *rewriter) closed(open, next []Line, last int) {
+	d := 0
+	for d < len(open) && d < len(next) && open[d] == next[d] {
+		d++
+	}
+	for ; d < len(open)-1; d++ {
+		if e := parsePy(open[d].Text); strings.Contains(open[d].Text, "dtype") && e != nil && e.ofModule() && len(r.after[last]) == 0 {
+			if like := r.partner(last); like >= 0 {
+				r.typedAs(last, like)
+			}
+		}
+	}
+}
+
+// partner is the tensor that the result of call i is multiplied with, made before
+// it; NoValue for none.
+func (r *rewriter) partner(i int) graph.ValueID {
+	if len(r.node(i).Outputs) != 1 {
+		return graph.NoValue
+	}
+	out := r.node(i).Outputs[0]
+	for j := i + 1; j < min(i+maxAfter, len(r.l.Graph.Nodes)); j++ {
+		n := r.node(j)
+		if !slices.Contains(n.Inputs, out) {
+			continue
+		}
+		if op := opName(n); len(n.Inputs) == 2 && (op == "matmul" || op == "bmm") {
+			for _, in := range n.Inputs {
+				if d := r.def[in]; in != out && r.l.Roles[in] == Unknown && d >= 0 && int(d) < i {
+					return in
+				}
+			}
+		}
+		return graph.NoValue
+	}
+	return graph.NoValue
+}
+
+// maxAfter is how many calls later the first reader of a result is looked for.
+const maxAfter = 16
 
 // normalises are the classes of transformers whose casts wideRMSNorm knows, also
 // those that no line shows.

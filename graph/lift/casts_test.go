@@ -3,6 +3,8 @@ package lift
 import (
 	"strings"
 	"testing"
+
+	"github.com/memplan/memplan/graph"
 )
 
 // TestParsePy reads lines as Python's ast module would, as far as casts go: the
@@ -48,4 +50,50 @@ func FuzzParsePy(f *testing.F) {
 			e.casts()
 		}
 	})
+}
+
+// TestNamedCasts puts the call back that a value is named after: mul_1's result is
+// type_as_3 of what the module is called with, not of its parameter.
+func TestNamedCasts(t *testing.T) {
+	g := &graph.Graph{}
+	for i, name := range []string{"x", "weight", "h", "type_as_3", "y"} {
+		g.Values = append(g.Values, graph.Value{ID: graph.ValueID(i), Name: name, Type: graph.Type{Elem: graph.Float32}, Def: -1})
+	}
+	call := func(name, op, module string, out graph.ValueID, in ...graph.ValueID) {
+		n := graph.Node{ID: int32(len(g.Nodes)), Name: name, Op: op, Module: module, Inputs: in, Outputs: []graph.ValueID{out}}
+		for _, id := range in {
+			n.Args = append(n.Args, valueArg(id))
+		}
+		g.Nodes = append(g.Nodes, n)
+	}
+	call("linear", "linear.default", "up", 2, 0, 1)
+	call("mul_1", "mul.Tensor", "norm", 3, 1, 2)
+	call("add", "add.Tensor", "norm", 4, 3, 2)
+	l := &Lifted{Graph: g, Classes: make([]string, 3), InPlace: make([]bool, 3), Roles: []Role{Unknown, Parameter, Unknown, Unknown, Unknown}, from: make([]graph.ValueID, 5)}
+	r := &rewriter{l: l, before: map[int][]graph.Node{}, after: map[int][]graph.Node{}}
+	r.count()
+	r.namedCasts()
+	if len(g.Nodes) != 4 || len(l.Classes) != 4 || g.Nodes[2].Op != "type_as.default" {
+		t.Fatalf("calls %v", g.Nodes)
+	}
+	mul, cast, add := g.Nodes[1], g.Nodes[2], g.Nodes[3]
+	if made := mul.Outputs[0]; cast.Args[0].Value != made || cast.Args[1].Value != 2 || cast.Outputs[0] != 3 || add.Inputs[0] != 3 || made == 3 {
+		t.Errorf("mul makes %d, cast %v to %d, add reads %v", made, cast.Args, cast.Outputs[0], add.Inputs)
+	}
+}
+
+// TestModuleResults tells casts of what a module returns from others.
+func TestModuleResults(t *testing.T) {
+	for line, want := range map[string]bool{
+		"attn = self.attn_drop(attn).to(v.dtype)": true,
+		"x = self.a.norm(x).type(y.dtype)":        true,
+		"x = self.norm(x.to(y.dtype))":            false,
+		"x = self.norm(x).to(torch.float32)":      false,
+		"x = F.softmax(x).to(v.dtype)":            false,
+		"x = (self.norm(x) + 1).to(v.dtype)":      false,
+	} {
+		if got := parsePy(line).ofModule(); got != want {
+			t.Errorf("%s: %v", line, got)
+		}
+	}
 }

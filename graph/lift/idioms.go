@@ -63,7 +63,9 @@ func (l *Lifted) idioms() {
 			r.root = cl[0]
 		}
 	}
+	r.namedCasts()
 	r.sourceCasts()
+	r.moduleCasts()
 	for i := range l.Graph.Nodes {
 		for _, id := range idioms {
 			if id.apply(r, i) {

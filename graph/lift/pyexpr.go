@@ -55,6 +55,17 @@ func (e *pyExpr) cast() string {
 	return ""
 }
 
+// ofModule reports the result of a module that is cast to the type of another
+// tensor: self.drop(p).to(v.dtype).
+func (e *pyExpr) ofModule() bool {
+	to := e.cast()
+	if to == "" || to == "float32" {
+		return false
+	}
+	on := e.kids[0]
+	return on.call && on.cast() == "" && len(on.kids) > 0 && (on.kids[0].text == "self" || strings.HasPrefix(on.kids[0].text, "self."))
+}
+
 // calls lists calls and operators in the order that Python evaluates them.
 func (e *pyExpr) calls(list []*pyExpr) []*pyExpr {
 	for _, k := range e.kids {

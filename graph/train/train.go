@@ -287,7 +287,7 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		c.Op, c.Over = n.Op, ""
 	}
 	if b.narrow != nil {
-		b.narrow.before(b, n, c, env)
+		defer b.narrow.before(b, n, c, env)()
 	}
 	var err error
 	if c.Args, err = b.args(n, n.Args, env); err != nil {
@@ -301,7 +301,9 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		d := graph.Float32
 		if o >= 0 {
 			t := &b.l.Graph.Values[o].Type
-			d = b.stored(t.Elem)
+			if d = b.stored(t.Elem); b.untyped(c.Op, n) {
+				d = t.Elem
+			}
 			if s, ok := t.Shape.Static(); ok {
 				shape = s
 			}

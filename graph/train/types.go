@@ -7,6 +7,7 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/graph/program"
 )
 
@@ -21,6 +22,7 @@ type narrowing struct {
 	half    graph.DType
 	derived []bool // the value is computed from parameters, buffers or inputs of floating-point type
 	refused []bool // it reaches a call that refuses float32 beside such a value
+	shared  []bool // more than one call reads it
 	casts   int
 	bytes   int64  // of the float32 tensors that were cast
 	first   string // call before which the first cast stands
@@ -45,6 +47,16 @@ var refusesWide = []string{"group_norm", "native_group_norm", "batch_norm", "nat
 // typed are operators whose result has a type of its own, whatever their operand's.
 var typed = []string{"to", "_to_copy", "type_as", "prims.convert_element_type"}
 
+// factories are functions whose tensors have torch's default type, float32, unless
+// they are told another one.
+var factories = []string{"zeros", "ones", "full", "empty", "rand", "randn", "arange", "linspace", "eye"}
+
+// untyped reports the call of a factory without a type, in files that show what
+// the code said: dtype=x.dtype stands there as float32.
+func (b *builder) untyped(op string, n *graph.Node) bool {
+	return b.l.Source == lift.Metadata && slices.Contains(factories, op) && !slices.ContainsFunc(n.Args, func(a graph.Arg) bool { return a.Name == "dtype" || a.Name == "like" })
+}
+
 func refuses(op string) bool {
 	return slices.Contains(refusing, op) || slices.Contains(refusesWide, op)
 }
@@ -57,12 +69,16 @@ func newNarrowing(b *builder) *narrowing {
 		return nil
 	}
 	g := b.l.Graph
-	w := &narrowing{half: half, derived: make([]bool, len(g.Values)), refused: make([]bool, len(g.Values))}
+	w := &narrowing{half: half, derived: make([]bool, len(g.Values)), refused: make([]bool, len(g.Values)), shared: make([]bool, len(g.Values))}
 	for id := range g.Values {
 		w.derived[id] = b.env[id] != nil && b.env[id].DType == half
 	}
+	read := make([]bool, len(g.Values))
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
+		for _, id := range n.Inputs {
+			w.shared[id], read[id] = read[id], true
+		}
 		from := slices.ContainsFunc(n.Inputs, func(id graph.ValueID) bool { return w.derived[id] })
 		for _, o := range n.Outputs {
 			if o >= 0 {
@@ -93,13 +109,16 @@ func (w *narrowing) backward(g *graph.Graph, n *graph.Node) {
 	}
 }
 
-// before casts the operands that a call cannot have as they are.
-func (w *narrowing) before(b *builder, n *graph.Node, c *aten.Call, env []*aten.Tensor) {
+// before casts the operands that a call cannot have as they are. What code computes
+// from parameters in float32, and reads elsewhere, it casts for the call alone: after
+// undoes that.
+func (w *narrowing) before(b *builder, n *graph.Node, c *aten.Call, env []*aten.Tensor) (after func()) {
+	after = func() {}
 	op := c.Op
 	wide := func(id graph.ValueID) bool { return floating(env[id], graph.Float32) }
 	half := slices.ContainsFunc(n.Inputs, func(id graph.ValueID) bool { return w.derived[id] && floating(env[id], w.half) })
 	if !half || !slices.ContainsFunc(n.Inputs, wide) {
-		return
+		return after
 	}
 	reached := slices.ContainsFunc(n.Outputs, func(o graph.ValueID) bool { return o >= 0 && w.refused[o] })
 	for k, id := range n.Inputs {
@@ -111,9 +130,14 @@ func (w *narrowing) before(b *builder, n *graph.Node, c *aten.Call, env []*aten.
 			if w.first == "" {
 				w.first = n.Name
 			}
-			env[id] = b.e.Cast(c, env[id], w.half)
+			wide := env[id]
+			env[id] = b.e.Cast(c, wide, w.half)
+			if undo := after; w.derived[id] && w.shared[id] {
+				after = func() { undo(); env[id] = wide }
+			}
 		}
 	}
+	return after
 }
 
 // floating reports a tensor of the device that has an element type.
