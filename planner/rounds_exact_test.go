@@ -36,3 +36,23 @@ func TestRoundsExact(t *testing.T) {
 		t.Errorf("runs of %v alone", seen)
 	}
 }
+
+// TestRoundsRNN holds the training steps of a torch.nn.RNN, which the exporter
+// writes step by step, to what cuDNN's one call takes; its workspace is estimated.
+func TestRoundsRNN(t *testing.T) {
+	dir := filepath.Join("testdata", "rounds")
+	c := &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, "models", name+".onnx.xz")) }}
+	ran := 0
+	for _, r := range readLines[roundRun](t, filepath.Join(dir, "round1.steps.jsonl.xz")) {
+		if r.Name != "audio_deepspeech" || r.Mode != "train" {
+			continue
+		}
+		ran++
+		if f := forecastOf(t, c, &r); f.Error != "" || math.Abs(relative(f.Allocated, r.Peak)) > 0.01 {
+			t.Errorf("batch %d %s %s: %d, measured %d %s", r.Batch, r.Prec, r.Opt, f.Allocated, r.Peak, f.Error)
+		}
+	}
+	if ran != 5 {
+		t.Errorf("%d runs", ran)
+	}
+}

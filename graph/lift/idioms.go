@@ -24,6 +24,7 @@ var idioms = []idiom{
 	{"dropout-off", "a Dropout with p = 0 returns its input; the export shows a clone", dropoutOff},
 	{"in-place-activation", "activations of torchvision models, and those after a batch normalisation, update in place", inPlaceActivation},
 	{"in-place-add", "residual blocks written with +=, and what the source lines show", inPlaceAdd},
+	{"unrolled-rnn", "rnn_tanh and rnn_relu are exported as one call a time step; torch.nn.RNN makes one call of cuDNN", unrolledRNN},
 	{"index-add", "index_add is decomposed into index_put with accumulate=True", indexAdd},
 	{"in-place-scatter", "what is scattered into zeros that nobody else reads is written into them", inPlaceScatter},
 	{"in-place-noise", "stochastic depth draws and scales its noise in place", inPlaceNoise},
