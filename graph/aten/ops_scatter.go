@@ -25,7 +25,7 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 	if number {
 		k.scalars(c.float(3, "value", 0))
 	}
-	o := k.like(x)
+	o := c.target(k, x)
 	k.end()
 	node := map[string]string{"scatter": "ScatterBackward0", "scatter_add": "ScatterAddBackward0", "scatter_reduce": "ScatterReduceBackward0"}[c.Op]
 	saved := []*Tensor{idx}
@@ -52,18 +52,30 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
+// target is what a call writes: its first operand where the model's code updates
+// that in place, or else a new tensor like it.
+func (c *Call) target(k *kernel, x *Tensor) *Tensor {
+	if !c.InPlace || x.leaf != nil || x.Storage < 0 {
+		return k.like(x)
+	}
+	o := &Tensor{Tensor: x.Tensor}
+	k.out(o)
+	return o
+}
+
 // runIndexAdd adds src into a copy of self.
 func runIndexAdd(e *Eager, c *Call) []*Tensor {
 	x, idx, src := c.need(0, "self"), c.need(2, "index"), c.need(3, "source")
 	dim := wrap(c.int(1, "dim", 0), x.dim())
 	k := e.begin(c.Op, x, idx, src).dims(dim)
-	if alpha := c.float(-1, "alpha", 1); alpha != 1 {
+	alpha := c.float(-1, "alpha", 1)
+	if alpha != 1 {
 		k.inexact("arguments of " + c.Op)
 	}
-	o := k.like(x)
+	o := c.target(k, x)
 	k.end()
 	in := src.Shape
-	e.record("IndexAddBackward0", []*Tensor{o}, []*Tensor{x, src}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+	e.record("IndexAddBackward0", []*Tensor{o}, []*Tensor{x, src}, []*Tensor{idx, src}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor { // the source for its shape
 		outs := make([]*Tensor, 2)
 		if need[0] {
 			outs[0] = g[0]
@@ -71,7 +83,9 @@ func runIndexAdd(e *Eager, c *Call) []*Tensor {
 		if need[1] {
 			k := e.begin("index_select", g[0], s[0]).dims(dim)
 			k.alloc(in, nil, g[0].DType)
-			outs[1] = k.end()
+			if outs[1] = k.end(); alpha != 1 {
+				outs[1] = e.scaled(outs[1], alpha)
+			}
 		}
 		return outs
 	})

@@ -3,6 +3,7 @@ package infer
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -169,6 +170,14 @@ func permutation(perm []int64, given bool, rank int) ([]int, error) {
 	return out, nil
 }
 
+// leavesDim reports a Squeeze that PyTorch's exporter wrote of a squeeze of named
+// dims, which leaves those alone whose size is not 1: the exporter drops them all
+// the same.
+func leavesDim(n *graph.Node) bool {
+	fx := n.MetaValue("pkg.torch.onnx.fx_node")
+	return strings.Contains(fx, "target=torch.ops.aten.squeeze.dim")
+}
+
 func squeeze(c *call) error {
 	axes, given, known := c.axesIn("axes", 1)
 	s := c.shape(0)
@@ -186,6 +195,9 @@ func squeeze(c *call) error {
 	drop := make([]bool, len(s))
 	for _, a := range at {
 		if n, ok := s[a].Int(); ok && n != 1 {
+			if leavesDim(c.n) {
+				continue
+			}
 			return fmt.Errorf("dim %d of %s is not 1", a, text(s))
 		}
 		drop[a] = true

@@ -24,6 +24,9 @@ var idioms = []idiom{
 	{"dropout-off", "a Dropout with p = 0 returns its input; the export shows a clone", dropoutOff},
 	{"in-place-activation", "activations of torchvision models, and those after a batch normalisation, update in place", inPlaceActivation},
 	{"in-place-add", "residual blocks written with +=, and what the source lines show", inPlaceAdd},
+	{"unrolled-rnn", "rnn_tanh and rnn_relu are exported as one call a time step; torch.nn.RNN makes one call of cuDNN", unrolledRNN},
+	{"index-add", "index_add is decomposed into index_put with accumulate=True", indexAdd},
+	{"in-place-scatter", "what is scattered into zeros that nobody else reads is written into them", inPlaceScatter},
 	{"in-place-noise", "stochastic depth draws and scales its noise in place", inPlaceNoise},
 	{"frozen-positions", "tables of sinusoids are parameters that require no gradient", frozenPositions},
 	{"weight-norm", "the fused weight normalisation is decomposed", weightNorm},
@@ -257,10 +260,12 @@ func overwrites(r *rewriter, n, p *graph.Node) bool {
 		return strings.Contains(owner, ".lraspp.")
 	case strings.HasPrefix(owner, "transformers."), strings.HasPrefix(owner, "diffusers."):
 		return false
+	case strings.HasPrefix(owner, "monai."): // Act's table and dynunet_block give inplace=True to these two, no other
+		return opName(n) == "relu" || opName(n) == "leaky_relu"
 	case strings.HasPrefix(owner, "torchvision.models."), strings.HasPrefix(owner, "torchvision.ops."), strings.HasPrefix(r.root, "torchvision.models."):
 		return !strings.Contains(owner+r.root, "vision_transformer")
 	}
-	return strings.HasPrefix(owner, "timm.models.") || strings.HasPrefix(r.root, "timm.models.") || strings.Contains(opName(p), "batch_norm")
+	return strings.HasPrefix(owner, "timm.models.") || strings.HasPrefix(r.root, "timm.models.") || strings.Contains(opName(p), "batch_norm") && opName(n) != "leaky_relu"
 }
 
 // ownerClass is the innermost class around a call that is not PyTorch's own,
@@ -281,7 +286,7 @@ func overwritable(p *graph.Node) bool {
 	case "add", "sub", "conv1d", "conv2d", "conv3d", "convolution", "linear", "addmm", "mm":
 		return true
 	default:
-		return strings.Contains(op, "batch_norm")
+		return strings.Contains(op, "batch_norm") || strings.Contains(op, "instance_norm")
 	}
 }
 
@@ -336,6 +341,63 @@ func (r *rewriter) addsTo(i int) bool {
 	}
 	target, value, ok := strings.Cut(lines[len(lines)-1].Text, " += ")
 	return ok && !strings.ContainsAny(target, " .([,") && !strings.HasPrefix(value, "[")
+}
+
+// indexAdd rebuilds index_add(self, dim, index, source), unless the source line
+// calls index_put itself. It does not promote: zeros made for it have the source's
+// type.
+func indexAdd(r *rewriter, i int) bool {
+	n := r.node(i)
+	at, accumulate := argAt(n, 1, "indices"), argAt(n, 3, "accumulate")
+	if opName(n) != "index_put" || len(n.Args) != 4 || at.Kind != graph.ArgList || accumulate.Kind != graph.ArgBool || accumulate.Int == 0 || callsFunction(n) {
+		return false
+	}
+	dim := len(at.List) - 1
+	if dim < 0 || at.List[dim].Kind != graph.ArgValue || len(r.l.Graph.Values[at.List[dim].Value].Type.Shape) != 1 ||
+		slices.ContainsFunc(at.List[:dim], func(a graph.Arg) bool { return a.Kind != graph.ArgNone }) || !r.indexedShape(n, dim) {
+		return false
+	}
+	if p := r.producer(&n.Args[0]); p != nil && opName(p) == "zeros" && r.uses[p.Outputs[0]] == 1 && r.def[n.Args[2].Value] < p.ID {
+		p.Op, p.Args = "new_zeros.default", []graph.Arg{n.Args[2], p.Args[0]}
+		r.relink(p)
+	}
+	n.Op, n.Args = "index_add.default", []graph.Arg{n.Args[0], {Kind: graph.ArgInt, Int: int64(dim)}, at.List[dim], n.Args[2]}
+	r.relink(n)
+	return inPlaceScatter(r, i)
+}
+
+// indexedShape tells whether what is put has the operand's dims, as index_add asks
+// for.
+func (r *rewriter) indexedShape(n *graph.Node, dim int) bool {
+	x, v := n.Args[0], n.Args[2]
+	if x.Kind != graph.ArgValue || v.Kind != graph.ArgValue {
+		return false
+	}
+	return dim < len(r.l.Graph.Values[x.Value].Type.Shape) && len(r.l.Graph.Values[x.Value].Type.Shape) == len(r.l.Graph.Values[v.Value].Type.Shape)
+}
+
+// scatters are calls that code makes in place on a tensor of zeros that it has made
+// for them: zeros(..).scatter_add_(..), as torch_geometric, torch_scatter and loops
+// over experts do.
+var scatters = []string{"scatter_add", "index_add", "scatter_reduce", "scatter"}
+
+// inPlaceScatter knows them by their operand: zeros that nobody else reads, unless
+// the source line calls the function that makes a new tensor.
+func inPlaceScatter(r *rewriter, i int) bool {
+	n := r.node(i)
+	p := r.producer(argAt(n, 0, "self"))
+	if p == nil || !slices.Contains(scatters, opName(n)) || !slices.Contains([]string{"zeros", "new_zeros", "zeros_like"}, opName(p)) || r.uses[p.Outputs[0]] != 1 || callsFunction(n) {
+		return false
+	}
+	r.l.InPlace[i] = true
+	return true
+}
+
+// callsFunction tells whether the source line of a call names its operator without
+// the underscore of a call in place: "x.index_add(0, i, y)".
+func callsFunction(n *graph.Node) bool {
+	lines := Lines(n)
+	return len(lines) > 0 && strings.Contains(lines[len(lines)-1].Text, opName(n)+"(")
 }
 
 func inPlaceNoise(r *rewriter, i int) bool {

@@ -148,7 +148,6 @@ var differs = map[string]string{
 	"op/gru_cell":                  "the exporter spells the cell out",
 	"op/hardshrink":                "the exporter spells it out",
 	"op/huber":                     "the exporter spells it out",
-	"op/index_add":                 "the sum is saved",
 	"op/instance_norm_tracked":     "running statistics",
 	"op/interpolate_area":          "the exporter spells it out",
 	"op/interpolate_linear":        "the exporter spells it out",
