@@ -236,7 +236,7 @@ def bases(o):
             f4 + K * cg * 144, f4 + K * cg * 72, f2 + K * cg * 64, up(C, 32) * up(K, 32) * rs * G // 128, up(C, 64) * up(K, 64) * rs * G // 16,
             pad + y32, pad + 2 * y32, pad + 4 * y32, pad + 8 * y32, pad + x32, pad + 2 * x32, pad + 4 * x32, pad + 8 * x32,
             n * up(C, 32) * rs * 32,
-            w + np.maximum(K * cg + n * C, n * K) * f, w + np.maximum(K * cg + n * K, n * C) * f, y + np.maximum(n * C + n * K, K * cg) * f]
+            w + np.maximum(K * cg + n * C, n * K) * f, w + np.maximum(K * cg + n * K, n * C) * f, y + np.maximum(n * C + n * K, K * cg) * f, n * K * cg * rs * 4]
 
 
 def stream_k(o, op, i):

@@ -240,8 +240,10 @@ func (f *frame) baseBytes(base uint8) int64 {
 		return w + max(f.k*cg+n*f.c, n*f.k)*f.spectrum()
 	case 40:
 		return w + max(f.k*cg+n*f.k, n*f.c)*f.spectrum()
-	default:
+	case 41:
 		return y + max(n*f.c+n*f.k, f.k*cg)*f.spectrum()
+	default: // each image's weight gradient
+		return n * f.k * cg * rs * 4
 	}
 }
 
@@ -441,6 +443,28 @@ func (c *Conv) predict(k *key, p Pass) Estimate {
 	likely, bound := c.forest()[kindOf[k[0]]*numPasses+int(f.pass)]().find(&f)
 	e := Estimate{Bytes: likely.bytes(&f), Source: Family}
 	e.Bound = max(e.Bytes, bound.bytes(&f))
+	if c.forest() != &trees {
+		most := c.ceiling(f.pass)
+		e.Bytes, e.Bound = min(e.Bytes, most), min(e.Bound, most)
+	}
 	e.Bound += e.Bound/64 + 512
 	return e
+}
+
+// ceiling is what 99 in 100 of the random convolutions that deepTrees and
+// wideTrees were grown on stay below, as a multiple of their operands: copies
+// in another layout with padded channels, float32 sums of results and, of the
+// weight gradient, partial sums. A Fourier transform takes more, and a tree
+// that tells one wrongly would answer a thousand times too much.
+func (c *Conv) ceiling(pass Pass) int64 {
+	s := c.copyBytes()
+	all := int64(0)
+	for _, t := range s {
+		all += max(t[1], t[2])
+	}
+	if pass == WeightGrad {
+		w := max(s[1][1], s[1][2])
+		return 8*all + 20*w + 64<<20
+	}
+	return 4*all + 64<<20
 }
