@@ -14,6 +14,9 @@ tells the formula from the geometry, and writes them. The committed trees were g
 lists, as many as eleven minutes were enough for. Convolutions with fnv(geometry) % 10 == 0 are never trained on: the tests in Go and
 `train` measure with those.
 
+h200.deep and h200.wide are grown the same way on the output of `deep` (50,000 tries, one minute and forty seconds to measure) and `wide` (45,000); neither has
+shapes of real models.
+
 Convolutions are described as cuDNN computes them: x[n,C,H,W] * w[K,C/g,R,S] -> y[n,K,P,Q], so that a transposed one's forward is a
 data gradient (OP 1). A family is a base (bytes of operands' copies, or transforms) and a rest:
 
