@@ -1,6 +1,8 @@
 """The kernel families of package graph/cudnn: which formula gives a convolution's workspace that was not measured.
 
     python scripts/conv_families.py grid NETWORKS.jsonl SHAPES.jsonl
+    python scripts/conv_families.py wide SHAPES.jsonl
+    python scripts/conv_families.py deep SHAPES.jsonl
     python scripts/conv_workspace.py measure ./conv_heuristic SHAPES.jsonl GRID.jsonl.xz
     python scripts/conv_families.py train MEASURED.jsonl.xz,GRID.jsonl.xz graph/cudnn/h200.trees
 
@@ -11,6 +13,9 @@ transposed, of patches) and, from the output of conv_workspace.py's `collect`, n
 tells the formula from the geometry, and writes them. The committed trees were grown on the table's convolutions and 2,400,000 of such
 lists, as many as eleven minutes were enough for. Convolutions with fnv(geometry) % 10 == 0 are never trained on: the tests in Go and
 `train` measure with those.
+
+h200.deep and h200.wide are grown the same way on the output of `deep` (50,000 tries, one minute and forty seconds to measure) and `wide` (45,000); neither has
+shapes of real models.
 
 Convolutions are described as cuDNN computes them: x[n,C,H,W] * w[K,C/g,R,S] -> y[n,K,P,Q], so that a transposed one's forward is a
 data gradient (OP 1). A family is a base (bytes of operands' copies, or transforms) and a rest:
@@ -39,6 +44,7 @@ CLUSTERS = [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2), (1, 
             (2, 4), (4, 2), (2, 3), (3, 2), (2, 8), (8, 2), (4, 4)]
 SPLITS = [7, 14, 24, 48, 100]  # iterations of a split, at least
 PARTS = list(range(1, 65)) + list(range(66, 133, 2)) + [144, 160, 176, 192, 196, 208, 224, 256, 264, 288, 320, 352]
+FLAT = [1, 1, 0, 1, 0]  # kernel's depth, stride, pad, dilation and output pad of two dims
 SMALL = 4096  # bytes of constants, below
 WORTH = 1  # rows that a split must explain beyond those that its halves do alone
 MIB = [1, 2, 4, 8, 16, 24, 32, 64, 96, 128]
@@ -98,15 +104,92 @@ def grid(networks, out):
         for k, types in sorted(want.items()): f.write(json.dumps([k, 2, {t: sorted(ns) for t, ns in sorted(types.items())}], separators=(',', ':')) + '\n')
 
 
+def extent(rng, low, high):
+    """A number between low and high, each magnitude as likely; three in four are multiples of 8 or another usual number."""
+    v = int(low * (high / low) ** rng.random())
+    kind = rng.random()
+    if kind < .4: v = 1 << max(v.bit_length() - 1, 0)
+    elif kind < .6: v = v // 8 * 8 or v
+    elif kind < .8 and v >= 16: v = (v >> v.bit_length() - 2) << v.bit_length() - 2
+    return max(low, min(v, high))
+
+
+def write_random(out, count, draw, batch):
+    rng, want = random.Random(12), collections.defaultdict(lambda: collections.defaultdict(set))
+    for _ in range(count):
+        k = draw(rng)
+        out_depth = cw.depth(k)
+        p, q = cw.out_size(k)
+        if min(p, q, *out_depth) < 1: continue
+        each = max(k[0] * out_depth[0] * k[1] * k[2], k[3] * out_depth[1] * p * q)
+        for t in rng.sample(cw.TYPES, 3):
+            ns = {extent(rng, 1, batch) for _ in range(3)}
+            want[k][t].update(n for n in ns if n * each <= 1.5e9)
+    with open(out, 'w') as f:
+        for k, types in sorted(want.items()):
+            if types := {t: sorted(ns) for t, ns in sorted(types.items()) if ns}: f.write(json.dumps([k, 2, types], separators=(',', ':')) + '\n')
+
+
+def usual_groups(rng, c, k, tr):
+    g = rng.choice([1] * 14 + [2, 4, 8, 32, c])
+    if g == c and tr == 0: k = c * rng.choice([1, 1, 1, 2])
+    return max(1, c // g) * g, max(1, k // g) * g, g
+
+
+def wide(out, count='60000'):
+    """Convolutions of one dim, and of two with extents and batches beyond `grid`."""
+    def draw(rng):
+        tr = int(rng.random() < .12)
+        c, k, g = usual_groups(rng, extent(rng, 1, 4096), extent(rng, 1, 4096), tr)
+        if rng.random() < .6:
+            r, s = 1, rng.choice([1, 1, 2, 3, 3, 3, 4, 5, 5, 7, 8, 9, 11, 13, 15, 16, 17, 20, 25, 31, 32, 48, 63, 64, 80])
+            h, w = 1, extent(rng, 1, 200000 if c < 64 else 8192)
+        else:
+            r = s = rng.choice([1, 1, 2, 3, 3, 3, 4, 5, 5, 7, 7, 8, 9, 10, 11, 14, 16, 32])
+            h = extent(rng, 1, 1024)
+            w = h if rng.random() < .8 else extent(rng, 1, 1024)
+        dil = rng.choice([1] * 8 + [2, 4, 8, 16, 64])
+        stride = rng.choice([1, 1, 1, 2, 2, max(s // 2, 1), s])
+        pad = rng.choice([0, dil * (s - 1) // 2, dil * (s - 1) // 2, dil * (s - 1) if h == 1 and not tr else 0])
+        more = rng.choice([0, min(1, stride - 1)]) if tr else 0
+        one = h == 1 and r == 1
+        return c, h, w, k, r, s, 1 if one else stride, stride, 0 if one else pad, pad, 1 if one else dil, dil, g, tr, 0 if one else more, more
+    write_random(out, int(count), draw, 4096)
+
+
+def deep(out, count='80000'):
+    """Convolutions of three dims."""
+    kernels = [(1, 1, 1)] * 4 + [(3, 3, 3)] * 8 + [(1, 3, 3), (3, 1, 1)] * 3 + [(2, 2, 2)] * 2 + [(5, 5, 5), (7, 7, 7), (3, 7, 7), (1, 7, 7), (7, 1, 1), (1, 5, 5), (5, 1, 1), (4, 4, 4),
+                                                                                             (2, 16, 16), (16, 16, 16), (2, 4, 4), (1, 2, 2), (8, 8, 8), (5, 7, 7), (3, 5, 5)]
+
+    def draw(rng):
+        tr = int(rng.random() < .2)
+        c, k, g = usual_groups(rng, extent(rng, 1, 1024), extent(rng, 1, 1024), tr)
+        t, r, s = rng.choice(kernels)
+        h = extent(rng, 1, 256)
+        w = h if rng.random() < .85 else extent(rng, 1, 256)
+        d = h if rng.random() < .4 else extent(rng, 1, 128)
+        stride = rng.choice([1, 1, 1, 2, 2, r])
+        sd = rng.choice([stride, stride, 1, t])
+        dil = rng.choice([1] * 12 + [2, 4])
+        pads = [rng.choice([0, dil * (m - 1) // 2, dil * (m - 1) // 2])] * 2 if (m := s) else []
+        pd = dil * (t - 1) // 2 if pads[0] or r == 1 else 0
+        more, md = (rng.choice([0, min(1, v - 1)]) if tr else 0 for v in (stride, sd))
+        return c, h, w, k, r, s, stride, stride, *pads, dil, dil, g, tr, more, more, d, t, sd, pd, dil, md
+    write_random(out, int(count), draw, 512)
+
+
 # ---- geometry ---------------------------------------------------------------------------------------------------------------------------
 
 class Geometry:
-    """Columns of extents as cuDNN sees them, for rows (16 extents, type, batch)."""
+    """Columns of extents as cuDNN sees them, for rows (22 extents, type, batch); depths are multiplied into the rows."""
 
     def __init__(self, rows):
-        c, h, w, k, r, s, sh, sw, ph, pw, dh, dw, g, tr, oh, ow, t, n = rows.T
+        c, h, w, k, r, s, sh, sw, ph, pw, dh, dw, g, tr, oh, ow, d, depth, sd, pd, dd, od, t, n = rows.T
         p = np.where(tr == 1, (h - 1) * sh - 2 * ph + dh * (r - 1) + 1 + oh, (h + 2 * ph - dh * (r - 1) - 1) // sh + 1)
         q = np.where(tr == 1, (w - 1) * sw - 2 * pw + dw * (s - 1) + 1 + ow, (w + 2 * pw - dw * (s - 1) - 1) // sw + 1)
+        p = p * np.where(tr == 1, (d - 1) * sd - 2 * pd + dd * (depth - 1) + 1 + od, (d + 2 * pd - dd * (depth - 1) - 1) // sd + 1)
+        h, r = h * d, r * depth
         swap = lambda a, b: (np.where(tr == 1, b, a), np.where(tr == 1, a, b))
         self.n, self.R, self.S, self.G, self.stride, self.dil, self.pad = n, r, s, g, sh, np.maximum(dh, dw), ph
         (self.C, self.K), (self.H, self.P), (self.W, self.Q) = swap(c, k), swap(h, p), swap(w, q)
@@ -156,7 +239,7 @@ def bases(o):
             f4 + K * cg * 144, f4 + K * cg * 72, f2 + K * cg * 64, up(C, 32) * up(K, 32) * rs * G // 128, up(C, 64) * up(K, 64) * rs * G // 16,
             pad + y32, pad + 2 * y32, pad + 4 * y32, pad + 8 * y32, pad + x32, pad + 2 * x32, pad + 4 * x32, pad + 8 * x32,
             n * up(C, 32) * rs * 32,
-            w + np.maximum(K * cg + n * C, n * K) * f, w + np.maximum(K * cg + n * K, n * C) * f, y + np.maximum(n * C + n * K, K * cg) * f]
+            w + np.maximum(K * cg + n * C, n * K) * f, w + np.maximum(K * cg + n * K, n * C) * f, y + np.maximum(n * C + n * K, K * cg) * f, n * K * cg * rs * 4]
 
 
 def stream_k(o, op, i):
@@ -201,19 +284,20 @@ def all_families(o):
 # ---- training ---------------------------------------------------------------------------------------------------------------------------
 
 def load(measured):
-    """Rows (16 extents, type, batch), their three workspaces (-1: none) and whether they are held out."""
+    """Rows (22 extents, type, batch), their three workspaces (-1: none) and whether they are held out."""
     at = {t: i for i, t in enumerate(cw.TYPES)}
     seen = {}
     for k, _, rec in cw.read_lines(measured):
         k = tuple(k)
+        full = k if len(k) == 22 else k + (1, 1, 1, 0, 1, 0)
         for t, (ns, *ws) in rec.items():
             for i, n in enumerate(ns):
-                if not cw.own_depthwise(k, n, t): seen[k + (at[t], n)] = tuple(-1 if w[i] is None else w[i] for w in ws)
+                if not cw.own_depthwise(k, n, t): seen[full + (at[t], n)] = tuple(-1 if w[i] is None else w[i] for w in ws)
     rows, ws = np.array(list(seen), dtype=np.int64), np.array(list(seen.values()), dtype=np.int64)
     held = {}
-    for r in rows[:, :16].tolist():
-        if tuple(r) not in held: held[tuple(r)] = cw.fnv(r) % 10 == 0
-    return rows, ws, np.array([held[tuple(r)] for r in rows[:, :16].tolist()])
+    for r in rows[:, :22].tolist():
+        if tuple(r) not in held: held[tuple(r)] = cw.fnv(r if r[17:] != FLAT or r[16] > 1 else r[:16]) % 10 == 0
+    return rows, ws, np.array([held[tuple(r)] for r in rows[:, :22].tolist()])
 
 
 def near(v, ws): return np.abs(v - ws) <= ws // 100 + 512
@@ -332,7 +416,7 @@ def grow(kind, op):
     types = [cw.TYPES.index(t) for t in kind]
     x, w, h = [], [], []
     for p in range(3):
-        i = np.isin(rows[:, 16], types) & (np.where(rows[:, 13] == 1, (1, 0, 2)[p], p) == op) & (ws[:, p] >= 0)
+        i = np.isin(rows[:, 22], types) & (np.where(rows[:, 13] == 1, (1, 0, 2)[p], p) == op) & (ws[:, p] >= 0)
         x.append(rows[i]); w.append(ws[i, p]); h.append(held[i])
     x, w, h = map(np.concatenate, (x, w, h))
     o = Geometry(x)
@@ -376,6 +460,6 @@ def train(measured, out, processes='2'):
 
 
 if __name__ == '__main__':
-    commands = {'grid': grid, 'train': train}
-    if len(sys.argv) < 4 or sys.argv[1] not in commands: sys.exit(__doc__)
+    commands = {'grid': grid, 'wide': wide, 'deep': deep, 'train': train}
+    if len(sys.argv) < 3 or sys.argv[1] not in commands: sys.exit(__doc__)
     commands[sys.argv[1]](*sys.argv[2:])

@@ -1,5 +1,6 @@
 /* Asks cuDNN's instant heuristic for the workspace of convolutions, as PyTorch does with benchmark off; see conv_workspace.py.
-   In: lines "N C H W K R S strideH strideW padH padW dilH dilW groups transposed TYPE outPadH outPadW".
+   In: lines "N C H W K R S strideH strideW padH padW dilH dilW groups transposed TYPE outPadH outPadW", for three dims with
+   " D T strideD padD dilD outPadD" after them (D, T: the input's and the kernel's depth).
    Out: "LINE PASS BYTES" for the passes 0 forward, 1 data gradient, 2 weight gradient; nothing where there is no answer.
    With a device described in JSON (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION) as argument it needs no GPU, but the answers differ. */
 #include <cudnn.h>
@@ -11,7 +12,7 @@
 typedef cudnnBackendDescriptor_t desc;
 static cudnnHandle_t handle;
 static desc device;
-static int failed;
+static int failed, nd; /* nd: dims of a tensor, 4 or 5 */
 
 static desc make(cudnnBackendDescriptorType_t t) {
   desc d = NULL;
@@ -24,12 +25,13 @@ static void set(desc d, cudnnBackendAttributeName_t a, cudnnBackendAttributeType
 static void finish(desc d) { if (!failed && cudnnBackendFinalize(d)) failed = 1; }
 
 static desc tensor(int64_t id, cudnnDataType_t type, const int64_t *dim, int last) {
-  int64_t align = 32, c = dim[1], h = dim[2], w = dim[3];
-  int64_t rows[4] = {c * h * w, h * w, w, 1}, chan[4] = {c * h * w, 1, w * c, c};
+  int64_t align = 32, c = dim[1], rows[5], chan[5], n = 1;
+  for (int i = nd - 1; i >= 2; i--) { rows[i] = n; chan[i] = n * c; n *= dim[i]; }
+  rows[1] = n; chan[1] = 1; rows[0] = chan[0] = n * c;
   desc d = make(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   set(d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-  set(d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dim);
-  set(d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, last ? chan : rows);
+  set(d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, nd, dim);
+  set(d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, nd, last ? chan : rows);
   set(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
   set(d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align);
   finish(d);
@@ -66,7 +68,7 @@ static int skipped(desc config, cudnnDataType_t type, int tf32) {
 static int64_t workspace(int op, const int64_t *xd, const int64_t *wd, const int64_t *yd, const int64_t *stride, const int64_t *pad, const int64_t *dil,
                          cudnnDataType_t type, int tf32, int last) {
   float one = 1, zero = 0;
-  int64_t dims = 2, count = 0, got = 0, n, bytes = -1;
+  int64_t dims = nd - 2, count = 0, got = 0, n, bytes = -1;
   cudnnDataType_t compute = CUDNN_DATA_FLOAT;
   cudnnConvolutionMode_t cross = CUDNN_CROSS_CORRELATION;
   cudnnBackendHeurMode_t instant = CUDNN_HEUR_MODE_INSTANT;
@@ -78,10 +80,10 @@ static int64_t workspace(int op, const int64_t *xd, const int64_t *wd, const int
   set(conv, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
   set(conv, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &cross);
   set(conv, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dims);
-  set(conv, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, stride);
-  set(conv, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, pad);
-  set(conv, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, pad);
-  set(conv, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dil);
+  set(conv, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, nd - 2, stride);
+  set(conv, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, nd - 2, pad);
+  set(conv, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, nd - 2, pad);
+  set(conv, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, nd - 2, dil);
   finish(conv);
   set(node, ops[op].alpha, CUDNN_TYPE_FLOAT, 1, &one);
   set(node, ops[op].beta, CUDNN_TYPE_FLOAT, 1, &zero);
@@ -122,18 +124,23 @@ int main(int argc, char **argv) {
   } else if (cudnnCreate(&handle)) { fprintf(stderr, "no GPU\n"); return 1; }
   char line[512], ty[16];
   for (long id = 1; fgets(line, sizeof line, stdin); id++) {
-    long long v[15], oh = 0, ow = 0;
-    if (sscanf(line, "%lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %15s %lld %lld", v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7,
-               v + 8, v + 9, v + 10, v + 11, v + 12, v + 13, v + 14, ty, &oh, &ow) < 16) continue;
-    int last = ty[strlen(ty) - 1] == 'n', tr = v[14], tf32 = strncmp(ty, "fp32", 4) != 0;
+    long long v[15], oh = 0, ow = 0, z[6];
+    int fields = sscanf(line, "%lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %15s %lld %lld %lld %lld %lld %lld %lld %lld", v, v + 1, v + 2, v + 3, v + 4,
+                        v + 5, v + 6, v + 7, v + 8, v + 9, v + 10, v + 11, v + 12, v + 13, v + 14, ty, &oh, &ow, z, z + 1, z + 2, z + 3, z + 4, z + 5);
+    if (fields < 16) continue;
+    nd = fields == 24 ? 5 : 4;
+    int last = ty[strlen(ty) - 1] == 'n', tr = v[14], tf32 = strncmp(ty, "fp32", 4) != 0, d = nd - 4;
     cudnnDataType_t type = !strncmp(ty, "bf16", 4) ? CUDNN_DATA_BFLOAT16 : !strncmp(ty, "fp16", 4) ? CUDNN_DATA_HALF : CUDNN_DATA_FLOAT;
-    int64_t n = v[0], c = v[1], h = v[2], w = v[3], k = v[4], r = v[5], s = v[6], g = v[13], stride[2] = {v[7], v[8]}, pad[2] = {v[9], v[10]}, dil[2] = {v[11], v[12]};
-    int64_t p = tr ? (h - 1) * stride[0] - 2 * pad[0] + dil[0] * (r - 1) + 1 + oh : (h + 2 * pad[0] - dil[0] * (r - 1) - 1) / stride[0] + 1;
-    int64_t q = tr ? (w - 1) * stride[1] - 2 * pad[1] + dil[1] * (s - 1) + 1 + ow : (w + 2 * pad[1] - dil[1] * (s - 1) - 1) / stride[1] + 1;
-    int64_t in[4] = {n, c, h, w}, out[4] = {n, k, p, q}, weight[4] = {tr ? c : k, (tr ? k : c) / g, r, s};
+    int64_t size[3] = {z[0], v[2], v[3]}, kernel[3] = {z[1], v[5], v[6]}, stride[3] = {z[2], v[7], v[8]}, pad[3] = {z[3], v[9], v[10]}, dil[3] = {z[4], v[11], v[12]}, more[3] = {z[5], oh, ow};
+    int64_t c = v[1], k = v[4], in[5] = {v[0], c}, out[5] = {v[0], k}, weight[5] = {tr ? c : k, (tr ? k : c) / v[13]};
+    for (int i = 1 - d; i < 3; i++) {
+      int at = i + 1 + d;
+      in[at] = size[i]; weight[at] = kernel[i];
+      out[at] = tr ? (size[i] - 1) * stride[i] - 2 * pad[i] + dil[i] * (kernel[i] - 1) + 1 + more[i] : (size[i] + 2 * pad[i] - dil[i] * (kernel[i] - 1) - 1) / stride[i] + 1;
+    }
     static const int of[2][3] = {{0, 1, 2}, {1, 0, 2}}; /* a transposed convolution's forward is a data gradient */
     for (int pass = 0; pass < 3; pass++) {
-      int64_t bytes = workspace(of[tr][pass], tr ? out : in, weight, tr ? in : out, stride, pad, dil, type, tf32, last);
+      int64_t bytes = workspace(of[tr][pass], tr ? out : in, weight, tr ? in : out, stride + 1 - d, pad + 1 - d, dil + 1 - d, type, tf32, last);
       if (bytes >= 0) printf("%ld %d %lld\n", id, pass, (long long)bytes);
     }
   }

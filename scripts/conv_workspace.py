@@ -18,7 +18,8 @@ workspaces for up to half of the passes, though told the same device in JSON. It
 allocator in 47,000 contiguous passes and in 3,583 of 3,585 channels-last ones (it had none for the other two), but where PyTorch runs
 a depthwise kernel of its own or the plan does not fit the card.
 
-A convolution is 16 integers C H W K R S strideH strideW padH padW dilH dilW groups transposed outPadH outPadW, a batch N and a type:
+A convolution is 16 integers C H W K R S strideH strideW padH padW dilH dilW groups transposed outPadH outPadW, of three dims six more
+(depths of input and kernel, strideD padD dilD outPadD), a batch N and a type:
 tf32, fp16, bf16, fp32 (TF32 forbidden), and tf32n, fp16n, bf16n for channels-last tensors. A line of MEASURED is
 [convolution, class, {type: [[N...], [forward...], [data gradient...], [weight gradient...]]}] in bytes, null for no answer; classes: 0
 a network at its own resolution, 1 at another, 2 a grid around them.
@@ -49,9 +50,16 @@ def read_lines(paths):
 # ---- convolutions ---------------------------------------------------------------------------------------------------------------------
 
 def out_size(k):
-    c, h, w, K, r, s, sh, sw, ph, pw, dh, dw, g, tr, oh, ow = k
+    c, h, w, K, r, s, sh, sw, ph, pw, dh, dw, g, tr, oh, ow = k[:16]
     if tr: return (h - 1) * sh - 2 * ph + dh * (r - 1) + 1 + oh, (w - 1) * sw - 2 * pw + dw * (s - 1) + 1 + ow
     return (h + 2 * ph - dh * (r - 1) - 1) // sh + 1, (w + 2 * pw - dw * (s - 1) - 1) // sw + 1
+
+
+def depth(k):
+    """The input's and output's depth, 1 of two dims."""
+    if len(k) == 16: return 1, 1
+    d, t, stride, pad, dil, more = k[16:]
+    return d, (d - 1) * stride - 2 * pad + dil * (t - 1) + 1 + more if k[13] else (d + 2 * pad - dil * (t - 1) - 1) // stride + 1
 
 
 def depthwise(k): return k[12] > 1 and k[12] == k[0] and k[3] % k[0] == 0 and not k[13]
@@ -65,6 +73,7 @@ def own_depthwise(k, n, t):
     (aten/src/ATen/native/Convolution.cpp, use_cudnn_depthwise). Kept equal to OwnDepthwise in Go."""
     c, h, w, K, r, s, sh, sw, ph, pw, dh, dw, g, tr = k[:14]
     if not depthwise(k): return False
+    if len(k) > 16: return not t.endswith('n')
     if t.endswith('n'): return n * c * h * w >= 1 << 31
     if t != 'fp16' or c < 32 or (dh, dw) != (1, 1) or not (sh == sw or h == 1): return True
     if h == 1 and sw == 1: return False
@@ -141,7 +150,8 @@ def measure(program, shapes, out, processes=16):
         p, q = out_size(k)
         for t, ns in (types[0] if types else wanted(k, cls)).items():
             for n in ns:
-                if max(n * k[0] * k[1] * k[2], n * k[3] * p * q) < 1 << 31: rows.append((tuple(k), cls, t, n))
+                d_in, d_out = depth(k)
+                if max(n * k[0] * d_in * k[1] * k[2], n * k[3] * d_out * p * q) < 1 << 31: rows.append((tuple(k), cls, t, n))
     random.Random(1).shuffle(rows)
 
     def ask(part):

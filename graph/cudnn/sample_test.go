@@ -111,3 +111,50 @@ func TestSample(t *testing.T) {
 		}
 	}
 }
+
+// TestRandomSample compares with random convolutions of three dims, and of one
+// and two beyond the grid, on which no tree was grown (testdata/random.jsonl:
+// 1,800 of the tenth that scripts/conv_families.py holds out).
+func TestRandomSample(t *testing.T) {
+	f, err := os.Open("testdata/random.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	codes := map[string]int32{"tf32": 0, "fp16": 1, "bf16": 2, "fp32": 3, "tf32n": 4, "fp16n": 5, "bf16n": 6}
+	var rows []row
+	for d := json.NewDecoder(f); ; {
+		var q struct {
+			Conv []int32
+			Type string
+			N    int64
+			WS   [numPasses]*int64
+		}
+		if err := d.Decode(&q); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		k := key{codes[q.Type]}
+		copy(k[1:], q.Conv[:keyLen-1])
+		r := row{conv: k.conv(q.N), ws: q.WS, kind: "two dims and one"}
+		if e := q.Conv[keyLen-1:]; len(e) > 0 {
+			r.kind = "three dims"
+			r.conv.Depth = Extent{In: int64(e[0]), Kernel: int64(e[1]), Stride: int64(e[2]), Pad: int64(e[3]), Dil: int64(e[4]), OutPad: int64(e[5])}
+		}
+		rows = append(rows, r)
+	}
+	all := scores(rows)
+	for name, s := range all {
+		s.log(t, name)
+	}
+	for _, c := range []struct {
+		kind      string
+		near, low float64
+	}{{"three dims", 0.77, 0.01}, {"two dims and one", 0.66, 0.025}} {
+		s := all[c.kind]
+		if s == nil || float64(s.near) < c.near*float64(s.n) || float64(s.low) > c.low*float64(s.n) {
+			t.Errorf("%s: %+v, want %.2f of them within 1 %% and at most %.3f of the bounds too low", c.kind, s, c.near, c.low)
+		}
+	}
+}
