@@ -24,7 +24,7 @@ type pointwise struct {
 }
 
 // A step is one kernel of a backward function and what it computes from: "g"
-// is the gradient, "s" what was saved, "t1" the result of step 1, "p0" the
+// is the gradient, "s" what was saved, "s1" the second of that, "t1" the result of step 1, "p0" the
 // call's number 0, and numbers are themselves. A step without operands stands
 // for several kernels at once; what it computes is not said.
 type step struct {
@@ -312,7 +312,10 @@ func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode s
 	if len(p.back) == 0 {
 		return g
 	}
-	temps := make([]*Tensor, 0, len(p.back))
+	temps, saved := make([]*Tensor, 0, len(p.back)), s
+	if len(saved) == 0 {
+		saved = g
+	}
 	for i := range p.back {
 		st := &p.back[i]
 		d := g[0].DType
@@ -322,7 +325,7 @@ func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode s
 		case i < len(p.back)-1 && len(s) > 0:
 			d = s[0].DType
 		}
-		k := e.stepKernel(st, i, d, g[0], first(s, g), temps, numbers)
+		k := e.stepKernel(st, i, d, g[0], saved, temps, numbers)
 		if len(p.back) == 1 {
 			p.says(k, numbers, mode)
 		}
@@ -338,9 +341,9 @@ func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode s
 
 // stepKernel appends step i of a backward function. Its operands are read in
 // the order gradient, saved, results of steps; Attrs.Args has the kernel's.
-func (e *Eager) stepKernel(st *step, i int, d graph.DType, g, s *Tensor, temps []*Tensor, numbers []float64) *kernel {
+func (e *Eager) stepKernel(st *step, i int, d graph.DType, g *Tensor, s, temps []*Tensor, numbers []float64) *kernel {
 	if len(st.args) == 0 { // reads what its like reads
-		in := []*Tensor{s}
+		in := []*Tensor{s[0]}
 		if i > 0 {
 			in[0] = temps[i-1]
 		}
@@ -355,13 +358,16 @@ func (e *Eager) stepKernel(st *step, i int, d graph.DType, g, s *Tensor, temps [
 		case 'g':
 			t = g
 		case 's':
-			t = s
+			t = s[a.nr]
 		case 't':
 			t = temps[a.nr]
 		case 'p':
 			list[j] = program.Arg{In: program.Number, Value: numbers[a.nr]}
 		default:
 			list[j] = program.Arg{In: program.Number, Value: a.number}
+		}
+		if t != nil && t.Storage == program.None {
+			list[j], t = t.onHost(), nil
 		}
 		if t == nil {
 			plain = false
@@ -375,7 +381,7 @@ func (e *Eager) stepKernel(st *step, i int, d graph.DType, g, s *Tensor, temps [
 		plain = plain && at == j
 		list[j].In = int32(at)
 	}
-	if st.op == "where" { // where(condition, g, 0) reads the gradient first
+	if st.op == "where" && n == 2 && st.args[1].from == 'g' { // where(condition, g, 0) reads the gradient first
 		in[0], in[1], list[0].In, list[1].In = in[1], in[0], list[1].In, list[0].In
 	}
 	k := e.elementwise(st.op, d, in[:n]...)
@@ -543,12 +549,10 @@ func runDiv(e *Eager, c *Call) []*Tensor {
 	if !d.IsFloat() && c.arg(2, "rounding_mode") == nil {
 		d = graph.Float32
 	}
+	rounded := false
 	out := e.addSub("div", c, a, b, d, func(k *kernel) {
 		if r := c.arg(2, "rounding_mode"); r != nil && r.Kind == graph.ArgString {
-			k.attrs().Mode = r.S
-			if a.RequiresGrad() || b.RequiresGrad() {
-				k.inexact("the gradient of a rounded quotient")
-			}
+			k.attrs().Mode, rounded = r.S, true
 		}
 	})
 	saved := []*Tensor{nil, nil}
@@ -560,6 +564,14 @@ func runDiv(e *Eager, c *Call) []*Tensor {
 	}
 	e.record("DivBackward0", []*Tensor{out}, []*Tensor{a, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
+		if rounded {
+			for i := range outs {
+				if need[i] {
+					outs[i] = e.unary("zeros_like", graph.Undefined, g[0])
+				}
+			}
+			return outs
+		}
 		if need[1] {
 			n := e.unary("neg", graph.Undefined, g[0])
 			q := e.binary("div", d, s[1], s[0])
@@ -579,6 +591,13 @@ func runDiv(e *Eager, c *Call) []*Tensor {
 var (
 	powBack    = pointwise{back: steps("pow s p0; mul t0 p1; mul g t1")}
 	unknownPow = pointwise{back: steps("pow; mul; mul")}
+	// powerBack is that of a power by a tensor, for base and exponent, of exponent,
+	// base and result (torch/csrc/autograd/FunctionsManual.cpp, pow_backward_self and
+	// pow_backward_exponent).
+	powerBack = [2]pointwise{
+		{back: steps("eq s 0; sub s 1; pow s1 t1; mul s t2; mul g t3; where t0 0 t4")},
+		{back: steps("eq s1 0; ge s 0; logical_and t0 t1; log s1; mul s2 t3; where t2 0 t4; mul g t5")},
+	}
 )
 
 // runPow is a tensor raised to a number, or to a tensor.
@@ -590,11 +609,7 @@ func runPow(e *Eager, c *Call) []*Tensor {
 			outs := make([]*Tensor, 2)
 			for i := range outs {
 				if need[i] {
-					k := e.binaryKernel("pow", d, s[1], s[0]).inexact("stands for several kernels")
-					t := k.end()
-					m := e.binary("mul", d, t, s[i])
-					outs[i] = e.binary("mul", d, g[0], m)
-					e.hold(m, t)
+					outs[i] = powerBack[i].backward(e, g, s, nil, "")[0]
 				}
 			}
 			return outs
@@ -624,16 +639,32 @@ func runMaxMin(e *Eager, c *Call) []*Tensor {
 		outs := make([]*Tensor, 2)
 		for i := range outs {
 			if need[i] {
-				eq := e.binary("eq", graph.Bool, s[1], s[0])
-				half := e.unary("div", graph.Undefined, g[0])
-				m := e.binary("lt", graph.Bool, s[1], s[0])
-				outs[i] = e.unary("masked_fill", graph.Undefined, half)
-				e.hold(m, half, eq)
+				outs[i] = e.winners(c.Op, i, g[0], s[1], s[0])
 			}
 		}
 		return outs
 	})
 	return []*Tensor{out}
+}
+
+// winners is the gradient of operand i of an elementwise maximum or minimum: where
+// both are equal, each gets a half.
+func (e *Eager) winners(op string, i int, g, a, b *Tensor) *Tensor {
+	eq := e.binary("eq", graph.Bool, a, b)
+	half := e.elementwise("div", graph.Undefined, g)
+	half.attrs().Args = []program.Arg{{In: 0}, {In: program.Number, Value: 2}}
+	h := half.end()
+	w := e.elementwise("where", g.DType, eq, h, g).end()
+	loses := "lt"
+	if (op == "maximum") != (i == 0) {
+		loses = "gt"
+	}
+	m := e.binary(loses, graph.Bool, a, b)
+	k := e.intoKernel("masked_fill", w, m, w)
+	k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, {In: program.Number}}
+	k.end()
+	e.hold(m, h, eq)
+	return w
 }
 
 // runCompare makes a bool tensor; nothing is differentiable.
@@ -687,23 +718,20 @@ func runWhere(e *Eager, c *Call) []*Tensor {
 
 func runMaskedFill(e *Eager, c *Call) []*Tensor {
 	x, mask := c.tensor(0, "self"), c.tensor(1, "mask")
-	value, number := program.Arg{In: program.Unknown}, true
-	if v, _ := c.operand(2, "value"); v.Storage == program.None {
-		value = v.onHost()
-	} else {
-		number = false
-	}
-	fill := func(t, mask *Tensor, v program.Arg) *Tensor {
+	fill := func(t, mask *Tensor, v program.Arg, of *Tensor) *Tensor {
 		k := e.binaryKernel("masked_fill", t.DType, t, mask)
+		k.read(of)
 		k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, v}
-		if !number {
-			k.inexact("a value on the device")
-		}
 		return k.end()
 	}
-	o := fill(x, mask, value)
+	var o *Tensor
+	if v, _ := c.operand(2, "value"); v.Storage == program.None {
+		o = fill(x, mask, v.onHost(), nil)
+	} else {
+		o = fill(x, mask, program.Arg{In: 2}, v)
+	}
 	e.record("MaskedFillBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{mask}, func(_ *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{fill(g[0], s[0], program.Arg{In: program.Number})}
+		return []*Tensor{fill(g[0], s[0], program.Arg{In: program.Number}, nil)}
 	})
 	return []*Tensor{o}
 }
@@ -827,12 +855,20 @@ func runRandomFill(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{out}
 }
 
+// truths are the kernels that reduce truth values.
+var truths = map[string]string{"any": "amax", "all": "amin"}
+
 // runPlain computes something no gradient passes through, in new memory of
 // inference's shape.
 func runPlain(e *Eager, c *Call) []*Tensor {
 	var ins []*Tensor
 	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })
-	k := e.begin(c.Op, ins...).inexact("arguments of " + c.Op)
+	k := e.begin(c.Op, ins...)
+	if kernel := truths[c.Op]; kernel != "" && len(ins) == 1 && ins[0].DType == graph.Bool && ins[0].Storage != program.None {
+		k.does(kernel).dims(reduceDims(c, ins[0], 1)...)
+	} else {
+		k.inexact("arguments of " + c.Op)
+	}
 	var outs []*Tensor
 	for i := range c.Shapes {
 		shape, d, ok := c.shape(i)

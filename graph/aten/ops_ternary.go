@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
 )
 
 // A formula is an elementwise operator of several operands: what backward
@@ -13,8 +14,11 @@ import (
 type formula struct {
 	node    string
 	saved   []*Tensor
-	scalars []float64  // of the operator
-	back    [][]string // kernels of each operand's gradient; none: it passes through
+	scalars []float64     // of the operator
+	back    [][]string    // kernels of each operand's gradient, as steps has them; none: it passes through
+	numbers []float64     // of those kernels, nil for the operator's
+	args    []program.Arg // of the operator, nil for its operands as they are
+	does    string        // what the operator computes, where its name is another's
 }
 
 // apply runs the operator on ins, which broadcast, and records its backward.
@@ -27,6 +31,12 @@ func (e *Eager) apply(op string, d graph.DType, ins []*Tensor, f formula) *Tenso
 	if f.scalars != nil {
 		k.scalars(f.scalars...)
 	}
+	if f.does != "" {
+		k.does(f.does)
+	}
+	if f.args != nil {
+		k.attrs().Args = f.args
+	}
 	o := k.alloc(shape, iteratorStrides(shape, ins...), d)
 	k.end()
 	e.record(f.node, []*Tensor{o}, ins, f.saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
@@ -35,20 +45,33 @@ func (e *Eager) apply(op string, d graph.DType, ins []*Tensor, f formula) *Tenso
 			if !need[i] {
 				continue
 			}
-			outs[i] = g[0]
-			var temps []*Tensor
-			for j, name := range f.back[i] {
-				if j > 0 {
-					temps = append(temps, outs[i])
-				}
-				outs[i] = e.elementwise(name, boolOr(name, g[0].DType), append(g[:1:1], present(s)...)...).inexact("stands for several kernels").end()
-			}
-			slices.Reverse(temps)
-			e.hold(temps...)
+			outs[i] = e.formulaBack(f, f.back[i], g[0], s)
 		}
 		return outs
 	})
 	return o
+}
+
+// formulaBack runs the kernels of one operand's gradient.
+func (e *Eager) formulaBack(f formula, back []string, g *Tensor, s []*Tensor) *Tensor {
+	out, temps, numbers := g, []*Tensor(nil), f.numbers
+	if numbers == nil {
+		numbers = f.scalars
+	}
+	for i, text := range back {
+		if st := steps(text)[0]; len(st.args) > 0 {
+			out = e.stepKernel(&st, i, boolOr(st.op, g.DType), g, s, temps, numbers).end()
+		} else {
+			out = e.elementwise(text, boolOr(text, g.DType), append([]*Tensor{g}, present(s)...)...).inexact("stands for several kernels").end()
+		}
+		temps = append(temps, out)
+	}
+	if len(temps) > 1 {
+		temps = temps[:len(temps)-1]
+		slices.Reverse(temps)
+		e.hold(temps...)
+	}
+	return out
 }
 
 func boolOr(kernel string, d graph.DType) graph.DType {
@@ -83,9 +106,9 @@ func promoted(ts ...*Tensor) graph.DType {
 func runAddc(e *Eager, c *Call) []*Tensor {
 	x, a, b := c.tensor(0, "self"), c.tensor(1, "tensor1"), c.tensor(2, "tensor2")
 	value := []float64{c.float(-1, "value", 1)}
-	f := formula{scalars: value, node: "AddcmulBackward0", saved: []*Tensor{onlyFor(b, a), onlyFor(a, b)}, back: [][]string{nil, {"mul", "mul"}, {"mul", "mul"}}}
+	f := formula{scalars: value, node: "AddcmulBackward0", saved: []*Tensor{onlyFor(b, a), onlyFor(a, b)}, back: [][]string{nil, {"mul s1 p0", "mul g t0"}, {"mul s0 p0", "mul g t0"}}}
 	if c.Op == "addcdiv" {
-		f = formula{scalars: value, node: "AddcdivBackward0", saved: []*Tensor{onlyFor(b, a), b}, back: [][]string{nil, {"div", "mul"}, {"neg", "mul", "mul", "div", "mul"}}}
+		f = formula{scalars: value, node: "AddcdivBackward0", saved: []*Tensor{onlyFor(b, a), b}, back: [][]string{nil, {"div p0 s1", "mul g t0"}, {"neg g", "mul s0 p0", "mul s1 s1", "div t1 t2", "mul t0 t3"}}}
 	}
 	return []*Tensor{e.apply(c.Op, promoted(x, a, b), []*Tensor{x, a, b}, f)}
 }
@@ -94,10 +117,12 @@ func runAddc(e *Eager, c *Call) []*Tensor {
 func runLerp(e *Eager, c *Call) []*Tensor {
 	x, end, w := c.tensor(0, "self"), c.tensor(1, "end"), c.tensor(2, "weight")
 	if w == nil {
-		return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end}, formula{scalars: []float64{c.float(2, "weight", 0)}, node: "LerpBackward0", back: [][]string{{"mul"}, {"mul"}}})}
+		by := c.float(2, "weight", 0)
+		return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end}, formula{args: []program.Arg{{In: 0}, {In: 1}, {In: program.Number, Value: by}}, numbers: []float64{1 - by, by},
+			node: "LerpBackward0", back: [][]string{{"mul g p0"}, {"mul g p1"}}})}
 	}
 	return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end, w}, formula{node: "LerpBackward1",
-		saved: []*Tensor{onlyFor(w, end), onlyFor(w, x), w}, back: [][]string{{"rsub", "mul"}, {"mul"}, {"sub", "mul"}}})}
+		saved: []*Tensor{onlyFor(w, end), onlyFor(w, x), w}, back: [][]string{{"rsub s2 1", "mul g t0"}, {"mul g s2"}, {"sub s0 s1", "mul g t0"}}})}
 }
 
 // runAtan2, hypot and xlogy save both operands.
@@ -109,11 +134,11 @@ func runBinarySaved(e *Eager, c *Call) []*Tensor {
 	f := formula{saved: []*Tensor{b, a}}
 	switch c.Op {
 	case "xlogy":
-		f.node, f.back = "XlogyBackward0", [][]string{{"xlogy", "eq", "le", "logical_and", "masked_fill"}, {"mul", "div"}}
+		f.node, f.back = "XlogyBackward0", [][]string{{"xlogy g s0", "eq s1 0", "le s0 0", "logical_and t1 t2", "masked_fill t0 t3 0"}, {"mul g s1", "div t0 s0"}}
 	case "hypot":
 		f.node, f.back = "HypotBackward0", [][]string{{"mul", "div"}, {"mul", "div"}}
 	default:
-		f.node, f.back = "Atan2Backward0", [][]string{{"mul", "mul", "add", "reciprocal", "mul"}, {"neg", "mul"}}
+		f.node, f.back = "Atan2Backward0", [][]string{{"mul s1 s1", "mul s0 s0", "add t0 t1", "reciprocal t2", "mul g s0", "mul t4 t3"}, {"mul s1 s1", "mul s0 s0", "add t0 t1", "reciprocal t2", "neg s1", "mul g t4", "mul t5 t3"}}
 	}
 	return []*Tensor{e.apply(c.Op, d, []*Tensor{a, b}, f)}
 }
@@ -140,7 +165,14 @@ func runClamp(e *Eager, c *Call) []*Tensor {
 	}
 	ins := slices.DeleteFunc([]*Tensor{x, lo, hi}, func(t *Tensor) bool { return t == nil })
 	back := [][]string{{"ge", "le", "logical_and", "where"}, {"lt", "where"}, {"gt", "where"}}
-	return []*Tensor{e.apply("clamp", promoted(ins...), ins, formula{node: "ClampBackward0", saved: ins, back: back[:len(ins)]})}
+	op := "clamp"
+	switch {
+	case hi == nil && c.none(2, "max"): // a bound is the larger of the two
+		op, back = "clamp_min", [][]string{{"ge s0 s1", "where t0 g 0"}, {"lt s0 s1", "where t0 g 0"}}
+	case lo == nil && c.none(1, "min"):
+		op, back = "clamp_max", [][]string{{"le s0 s1", "where t0 g 0"}, {"gt s0 s1", "where t0 g 0"}}
+	}
+	return []*Tensor{e.apply(op, promoted(ins...), ins, formula{node: "ClampBackward0", saved: ins, back: back[:len(ins)], does: map[string]string{"clamp_min": "maximum", "clamp_max": "minimum"}[op]})}
 }
 
 // runGLU halves a dim: gated by the sigmoid of the other half.
@@ -187,4 +219,10 @@ func runTypeAs(e *Eager, c *Call) []*Tensor {
 		return []*Tensor{x}
 	}
 	return []*Tensor{e.toDType("to", x, y.DType)}
+}
+
+// none reports an argument that is not given.
+func (c *Call) none(i int, name string) bool {
+	a := c.arg(i, name)
+	return a == nil || a.Kind == graph.ArgNone
 }

@@ -274,9 +274,9 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 	if c.Op == "argmax" || c.Op == "argmin" {
 		return []*Tensor{e.reduceKernel(c.Op, x, dims, keep, graph.Int64)}
 	}
-	o := e.reduceKernel(c.Op, x, dims, keep, x.DType)
 	in := x.Shape
 	if len(c.Shapes) < 2 && c.Over != "dim" {
+		o := e.reducing(c.Op, x, dims, reducedShape(x, dims, keep), x.DType).does(extremes[c.Op]).end()
 		e.record("AmaxBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 			r := e.keepDims(s[1], in, dims)
 			m := e.binary("eq", graph.Bool, s[0], r)
@@ -288,13 +288,28 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 		})
 		return []*Tensor{o}
 	}
-	idx := e.Alloc(c.Op, program.Activations, program.Step, graph.Int64, o.Shape)
+	k := e.reducing(c.Op, x, dims, reducedShape(x, dims, keep), x.DType).does(extremes[c.Op] + "_with_indices")
+	o := k.outs[0]
+	idx := k.alloc(o.Shape, nil, graph.Int64)
+	k.end()
 	e.record("MaxBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("value_selecting_reduction_backward", g[0], s[0])
-		k.alloc(in, nil, g[0].DType)
-		return []*Tensor{k.end()}
+		return []*Tensor{e.selected(e.keepDims(g[0], in, dims), e.keepDims(s[0], in, dims), in, dims)}
 	})
 	return []*Tensor{o, idx}
+}
+
+// extremes are the kernels of extremes without indices.
+var extremes = map[string]string{"max": "amax", "min": "amin", "amax": "amax", "amin": "amin"}
+
+// selected is the gradient of elements that were taken along a dim at the places
+// idx, zeros elsewhere (value_selecting_reduction_backward).
+func (e *Eager) selected(g, idx *Tensor, in []int64, dims []int) *Tensor {
+	k := e.begin("value_selecting_reduction_backward", g, idx).does("gather_backward").dims(dims...)
+	if len(dims) != 1 {
+		k.inexact("elements taken along no dim, or several")
+	}
+	k.alloc(in, nil, g.DType)
+	return k.end()
 }
 
 // runVar is var, std and var_mean over dims.
@@ -307,16 +322,22 @@ func runVar(e *Eager, c *Call) []*Tensor {
 		correction = 0
 	}
 	k := e.reducing(c.Op, x, dims, reducedShape(x, dims, keep), x.DType).scalars(correction)
-	if c.Op != "var" {
-		k.inexact("two results, or the gradient of a root")
+	if c.Op == "var_mean" {
+		k.inexact("two results")
 	}
 	o := k.end()
 	outs := []*Tensor{o}
 	if c.Op == "var_mean" {
 		outs = append(outs, e.Alloc(c.Op, program.Activations, program.Step, x.DType, o.Shape))
 	}
-	in := x.Shape
-	e.record("VarBackward0", outs, []*Tensor{x}, []*Tensor{x}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+	in, node, saved := x.Shape, "VarBackward0", []*Tensor{x}
+	if c.Op == "std" {
+		node, saved = "StdBackward0", []*Tensor{x, o}
+	}
+	e.record(node, outs, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		if len(s) > 1 {
+			g = []*Tensor{rootGradient.backward(e, g, s[1:], nil, "")[0]}
+		}
 		m := e.reduceKernel("mean", s[0], dims, true, s[0].DType)
 		d := e.binary("sub", s[0].DType, s[0], m)
 		f := e.times(e.keepDims(first(g), in, dims), 2/(float64(numel(pick(in, dims)))-correction))
@@ -326,6 +347,10 @@ func runVar(e *Eager, c *Call) []*Tensor {
 	})
 	return outs
 }
+
+// rootGradient is the gradient of the variance under a standard deviation
+// (torch/csrc/autograd/FunctionsManual.cpp, std_backward).
+var rootGradient = pointwise{back: steps("mul s 2; div g t0; eq s 0; masked_fill t1 t2 0")}
 
 // runSoftmax is _softmax and _log_softmax: the result is saved; softmax's
 // backward first multiplies gradient and result into scratch.
