@@ -436,6 +436,8 @@ def scaled():
     a, b, c = rand(3, 5), rand(3, 5), rand(5, lo=-0.2, hi=1.2)
     case("lerp", [a, b, c], [torch.lerp(a, b, c.expand(3, 5))])
     case("lerp", [a, b, 0.3], [torch.lerp(a, b, 0.3)])
+    case("hypot", [a, b], [torch.hypot(a, b)])
+    case("_cudnn_rnn_flatten_weight", [a, b, c], [torch.cat([a.flatten(), b.flatten(), c])])
     zero, inner = a * (a > 0), rand(3, 5, lo=-0.1, hi=1.1)
     case("xlogy", [zero, b.abs()], [torch.xlogy(zero, b.abs())])
     for eps in (0.2, 0.05):

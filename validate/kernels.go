@@ -48,7 +48,7 @@ var Kernels = slices.Concat(
 	rows(Kernel{Min: 1, Max: 1, Scalars: 2, Elements: true}, "hardtanh", "threshold", "clamp", "softplus"),
 	rows(Kernel{Min: 1, Max: 1, Scalars: 3, Elements: true}, "elu"),
 	binaries("add", "sub", "rsub", "mul", "div", "pow", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor",
-		"bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "remainder", "fmod", "atan2", "div_or_zero", "xlogy", "_prelu_kernel"),
+		"bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "remainder", "fmod", "atan2", "div_or_zero", "xlogy", "hypot", "_prelu_kernel"),
 	rows(Kernel{Min: 3, Max: 3, Elements: true}, "where", "masked_fill", "lerp"),
 	rows(Kernel{Min: 3, Max: 3, Scalars: 1, Elements: true}, "addcmul", "addcdiv"),
 	rows(Kernel{Min: 2, Max: 2, Elements: true, Gradients: true}, "tanh_backward", "sigmoid_backward", "silu_backward", "gelu_backward", "mish_backward",
@@ -97,6 +97,7 @@ var Kernels = slices.Concat(
 	rows(Kernel{Min: 7, Max: 7, Scalars: 3, Gradients: true}, "_scaled_dot_product_efficient_attention_backward"),
 	rows(Kernel{Min: 9, Max: 9, Scalars: 3, Gradients: true}, "_scaled_dot_product_cudnn_attention_backward"),
 	rows(Kernel{Min: 8, Max: 8, Scalars: 3, Gradients: true}, "_scaled_dot_product_flash_attention_backward"),
+	rows(Kernel{Min: 1, Max: 1 << 20}, "_cudnn_rnn_flatten_weight"),
 	rows(Kernel{Min: 3, Max: 1 << 20, Scalars: 5}, "_cudnn_rnn"),
 	rows(Kernel{Min: 5, Max: 1 << 20, Scalars: 5, Gradients: true}, "_cudnn_rnn_backward"),
 	// Normalisation, pooling.

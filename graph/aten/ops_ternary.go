@@ -18,6 +18,7 @@ type formula struct {
 	back    [][]string    // kernels of each operand's gradient, as steps has them; none: it passes through
 	numbers []float64     // of those kernels, nil for the operator's
 	args    []program.Arg // of the operator, nil for its operands as they are
+	result  bool          // the operator's result is saved behind all else
 	does    string        // what the operator computes, where its name is another's
 }
 
@@ -39,6 +40,9 @@ func (e *Eager) apply(op string, d graph.DType, ins []*Tensor, f formula) *Tenso
 	}
 	o := k.alloc(shape, iteratorStrides(shape, ins...), d)
 	k.end()
+	if f.result {
+		f.saved = append(f.saved, o)
+	}
 	e.record(f.node, []*Tensor{o}, ins, f.saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, len(need))
 		for i := range need {
@@ -136,7 +140,7 @@ func runBinarySaved(e *Eager, c *Call) []*Tensor {
 	case "xlogy":
 		f.node, f.back = "XlogyBackward0", [][]string{{"xlogy g s0", "eq s1 0", "le s0 0", "logical_and t1 t2", "masked_fill t0 t3 0"}, {"mul g s1", "div t0 s0"}}
 	case "hypot":
-		f.node, f.back = "HypotBackward0", [][]string{{"mul", "div"}, {"mul", "div"}}
+		f.node, f.back, f.result = "HypotBackward0", [][]string{{"div s1 s2", "mul g t0"}, {"div s0 s2", "mul g t0"}}, true
 	default:
 		f.node, f.back = "Atan2Backward0", [][]string{{"mul s1 s1", "mul s0 s0", "add t0 t1", "reciprocal t2", "mul g s0", "mul t4 t3"}, {"mul s1 s1", "mul s0 s0", "add t0 t1", "reciprocal t2", "neg s1", "mul g t4", "mul t5 t3"}}
 	}
@@ -147,6 +151,9 @@ func runBinarySaved(e *Eager, c *Call) []*Tensor {
 func runModulo(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
 	f := formula{node: "RemainderBackward0", saved: []*Tensor{onlyFor(b, b), onlyFor(b, a)}, back: [][]string{nil, {"div", "neg", "mul"}}}
+	if c.Op == "remainder" {
+		f.back[1] = []string{"floor_divide s1 s0", "neg g", "mul t0 t1"}
+	}
 	return []*Tensor{e.apply(c.Op, d, []*Tensor{a, b}, f)}
 }
 

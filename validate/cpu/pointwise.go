@@ -154,6 +154,7 @@ var binaries = map[string]func(a, b, alpha float64) float64{
 		}
 		return a * math.Log(b)
 	},
+	"hypot": func(a, b, _ float64) float64 { return math.Hypot(a, b) },
 	"_prelu_kernel": func(x, w, _ float64) float64 {
 		if x > 0 {
 			return x

@@ -30,6 +30,7 @@ func recurrentKernels(register func(k kernel, names ...string)) {
 	}
 	register(kernel{rows: all, accepts: typed, run: recurrent, work: func(r *run) int64 { return newNetwork(r, 0, false).bytes }}, "_cudnn_rnn")
 	register(kernel{rows: all, accepts: typed, run: recurrentBackward, work: func(r *run) int64 { return newNetwork(r, 1+r.cellStates(), true).bytes }}, "_cudnn_rnn_backward")
+	register(kernel{rows: only(nil, []int{0}), run: flatten}, "_cudnn_rnn_flatten_weight")
 }
 
 // cellStates is how many states the call's cells have.
@@ -444,4 +445,20 @@ func (n *network) weights(i, offset int64) error {
 		return err
 	}
 	return r.reduce(redSum, next(s.bh.Shape), matrix(n.du), []int64{0})
+}
+
+// flatten lays the operands one behind the other.
+func flatten(r *run) error {
+	out, at := r.result(0), int64(0)
+	for i := range r.c.Args {
+		t := r.arg(i)
+		if t == nil || at+t.Elems() > out.Elems() {
+			return fmt.Errorf("parameter %d of a buffer of %d elements", i, out.Elems())
+		}
+		if err := r.copyTo(part(out, t.Shape, validate.RowMajor(t.Shape), at*out.Strides[0]), t); err != nil {
+			return err
+		}
+		at += t.Elems()
+	}
+	return nil
 }
