@@ -1,9 +1,10 @@
 package cpu
 
 import (
-	"fmt"
+	"errors"
 	"math"
 	"slices"
+	"sort"
 
 	"github.com/memplan/memplan/validate"
 )
@@ -83,22 +84,23 @@ func compare(a, b float64) int {
 	return 0
 }
 
-// interleave makes the number of each element as often as the operand says.
+// interleave makes the number of each element as often as the operand says. Where that
+// adds up to another number than the plan's, the result is cut, or ends in the last
+// element: what a step repeats may depend on its data.
 func interleave(r *run) error {
-	var out []float64
-	for i, n := range r.ints(0, r.shape(0)) {
-		if n < 0 {
-			return fmt.Errorf("element %d is to be repeated %d times", i, n)
-		}
-		for range n {
-			out = append(out, float64(i))
-		}
+	times := r.ints(0, r.shape(0))
+	if len(times) == 0 {
+		return errors.New("no elements to repeat")
 	}
-	if want := r.c.Results[0].Elems(); int64(len(out)) != want {
-		return fmt.Errorf("repeats add up to %d, and the plan has a result of %d", len(out), want)
+	sums, sum := make([]int64, len(times)), int64(0)
+	for i, n := range times {
+		sum += n
+		sums[i] = sum
 	}
-	r.save(&r.c.Results[0], out)
-	return nil
+	return r.generate(0, func(i uint64) float64 {
+		at := sort.Search(len(sums)-1, func(j int) bool { return sums[j] > int64(i) })
+		return float64(at)
+	})
 }
 
 // adaptiveMax makes the largest element of each window, and its place in the plane.

@@ -8,6 +8,7 @@ import (
 
 	"gorgonia.org/cu"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
 )
@@ -34,15 +35,19 @@ const (
 )
 
 // places is how many rows of values a call writes, of which each has a place, and how
-// many elements a row has; no rows: the call is not one to hash.
-type places struct{ rows, width int64 }
+// many elements a row has; no rows: the call is not one to hash. Sums in half types are
+// hashed however few they are: a line's thread would round after every one.
+type places struct {
+	rows, width int64
+	half        bool
+}
 
 // slots is how many slots the rows are hashed to.
 func (p places) slots() int64 { return 1 << bits.Len64(uint64(2*p.rows-1)) }
 
 // bytes is what hashing works in, 0 where the rows are not hashed.
 func (p places) bytes() int64 {
-	if p.rows < manyRows {
+	if p.rows < 1 || p.rows < manyRows && !p.half {
 		return 0
 	}
 	if n := p.slots()*slotBytes + p.rows*rowBytes; n <= placeTop {
@@ -60,7 +65,7 @@ func (r *run) indexPlaces(values []int64, first int) places {
 		}
 	}
 	lead := int(leads(dims))
-	p := places{1, 1}
+	p := places{rows: 1, width: 1}
 	for d, n := range values {
 		if d < lead+wide {
 			p.rows *= n
@@ -73,21 +78,21 @@ func (r *run) indexPlaces(values []int64, first int) places {
 
 // linePlaces are those of values along dim d: an index for every element, or for every
 // place along the dim. Indices that are the same in all lines place whole rows.
-func linePlaces(values []int64, idx *validate.Tensor, d int64, every bool) places {
+func linePlaces(values []int64, idx *validate.Tensor, d int64, every, half bool) places {
 	n, length := validate.Elems(values), int64(1)
 	if len(values) > 0 {
 		length = values[d]
 	}
 	lines := n / max(length, 1)
-	if length < manyRows || lines >= fewLines || idx == nil {
+	if length < manyRows && !half || lines >= fewLines || idx == nil {
 		return places{}
 	}
 	for k, s := range idx.Strides {
 		if every && int64(k) != d && s != 0 && values[k] != 1 {
-			return places{n, 1}
+			return places{n, 1, half}
 		}
 	}
-	return places{length, lines}
+	return places{length, lines, half}
 }
 
 // firstDim moves dim d before all others.
@@ -138,7 +143,7 @@ func kindOf(t *validate.Tensor) string {
 }
 
 // scatterPlaces are those of a scatter's call.
-func (r *run) scatterPlaces(every bool) places {
+func (r *run) scatterPlaces(every, add bool) places {
 	idx, values := r.arg(1), r.arg(2)
 	if idx == nil || len(r.attrs().Dims) == 0 {
 		return places{}
@@ -147,7 +152,7 @@ func (r *run) scatterPlaces(every bool) places {
 	if !every && values != nil {
 		shape = values.Shape
 	}
-	return linePlaces(shape, idx, r.attrs().Dims[0], every)
+	return linePlaces(shape, idx, r.attrs().Dims[0], every, add && isHalf(r.result(0)))
 }
 
 // pickPlaces are those of the backward of a gather or an index_select.
@@ -163,7 +168,12 @@ func (r *run) pickPlaces(every bool) places {
 	if err != nil {
 		return places{}
 	}
-	return linePlaces(g.Shape, &validate.Tensor{Shape: g.Shape, Strides: strides}, r.attrs().Dims[0], every)
+	return linePlaces(g.Shape, &validate.Tensor{Shape: g.Shape, Strides: strides}, r.attrs().Dims[0], every, isHalf(r.result(0)))
+}
+
+// isHalf reports a type of 16 bits.
+func isHalf(t *validate.Tensor) bool {
+	return t != nil && (t.DType == graph.Float16 || t.DType == graph.BFloat16)
 }
 
 // few says that a call has no more indices than kernels take.

@@ -19,10 +19,12 @@ type scatterArgs struct {
 
 // scatterKernels are those of this file.
 func scatterKernels(register func(k kernel, names ...string)) {
-	every, slices := func(r *run) int64 { return r.scatterPlaces(true).bytes() }, func(r *run) int64 { return r.scatterPlaces(false).bytes() }
-	register(kernel{run: func(r *run) error { return r.scatter(true, false) }, work: every}, "scatter")
-	register(kernel{run: func(r *run) error { return r.scatter(true, true) }, work: every}, "scatter_add")
-	register(kernel{run: func(r *run) error { return r.scatter(false, true) }, work: slices}, "index_add")
+	scatters := func(every, add bool, name string) {
+		register(kernel{run: func(r *run) error { return r.scatter(every, add) }, work: func(r *run) int64 { return r.scatterPlaces(every, add).bytes() }}, name)
+	}
+	scatters(true, false, "scatter")
+	scatters(true, true, "scatter_add")
+	scatters(false, true, "index_add")
 	register(kernel{run: indexPut, accepts: few, work: func(r *run) int64 { return r.putPlaces().bytes() }}, "index_put")
 }
 
@@ -103,7 +105,7 @@ func (r *run) scatter(every, add bool) error {
 	}
 	hashed := s.at
 	hashed.firstDim(d)
-	if done, err := r.hash(r.scatterPlaces(every), placesArgs{at: hashed, number: s.number, add: s.add}, kindOf(out)); done || err != nil {
+	if done, err := r.hash(r.scatterPlaces(every, add), placesArgs{at: hashed, number: s.number, add: s.add}, kindOf(out)); done || err != nil {
 		return err
 	}
 	return launch(r.d, "scatter", s.kernelName("lines", out), along(s.at.n/max(s.at.size[d], 1)), &s)
