@@ -513,7 +513,11 @@ func placed(out *validate.Tensor, shape []int64, w *program.Window) (*validate.T
 }
 
 // overlaps reports whether some element has two places in a shape.
-func overlaps(shape, strides []int64) bool {
+func overlaps(shape, strides []int64) bool { return len(clash(shape, strides)) > 0 }
+
+// clash are the dims, by their strides, up to the first whose step is within what the
+// narrower ones cover; none where no element has two places.
+func clash(shape, strides []int64) []int {
 	order := make([]int, 0, len(shape))
 	for d, n := range shape {
 		if n != 1 {
@@ -522,27 +526,28 @@ func overlaps(shape, strides []int64) bool {
 	}
 	slices.SortFunc(order, func(x, y int) int { return int(sign(strides[x] - strides[y])) })
 	end := int64(0) // of what the narrower dims cover
-	for _, d := range order {
+	for i, d := range order {
 		if strides[d] <= end {
-			return true
+			return order[:i+1]
 		}
 		end += (shape[d] - 1) * strides[d]
 	}
-	return false
+	return nil
 }
 
-// addOverlapping adds in to a window whose dims overlap: slices along the dim of
-// most overlap one after the other.
+// apart is the dim along which an overlapping window is taken apart: the shortest of
+// those that clash.
+func apart(shape, strides []int64) int {
+	return slices.MinFunc(clash(shape, strides), func(x, y int) int { return int(sign(shape[x] - shape[y])) })
+}
+
+// addOverlapping adds in to a window whose dims overlap: slices along a dim one after
+// the other.
 func (r *run) addOverlapping(to, in *validate.Tensor) error {
 	if !overlaps(to.Shape, to.Strides) {
 		return r.pointwise("add", to, [4]float64{1}, onDevice(to), onDevice(in))
 	}
-	d := -1
-	for i, n := range to.Shape {
-		if n > 1 && (d < 0 || n < to.Shape[d]) {
-			d = i
-		}
-	}
+	d := apart(to.Shape, to.Strides)
 	for i := range to.Shape[d] {
 		shape := slices.Clone(to.Shape)
 		shape[d] = 1

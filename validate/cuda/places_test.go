@@ -69,3 +69,34 @@ func TestPlacesBytes(t *testing.T) {
 		t.Errorf("dims %s", got)
 	}
 }
+
+// TestApart: an overlapping window is added in as few launches as its shortest dim that
+// overlaps has elements, not in one for every element of the dims before it.
+func TestApart(t *testing.T) {
+	for _, c := range []struct {
+		shape, strides []int64
+		launches       int64
+	}{
+		{[]int64{64, 8, 1000, 400}, []int64{1283200, 160400, 160, 1}, 400},   // frames of a signal
+		{[]int64{64, 8, 20, 400}, []int64{27520, 3440, 160, 1}, 20},          // few of them
+		{[]int64{2, 3, 12, 12, 3, 3}, []int64{588, 196, 14, 1, 14, 1}, 9},    // windows of an image
+		{[]int64{4, 6}, []int64{6, 1}, 1},                                    // nothing overlaps
+		{[]int64{2, 5, 7}, []int64{0, 7, 1}, 2},                              // all of one place
+		{[]int64{2, 3, 12, 12, 3, 3}, []int64{7500, 2500, 50, 1, 200, 4}, 9}, // dilated
+		{[]int64{16, 1, 9, 9, 2, 2}, []int64{324, 324, 36, 2, 18, 1}, 1},     // beside each other
+	} {
+		var count func(shape []int64) int64
+		count = func(shape []int64) int64 {
+			if !overlaps(shape, c.strides) {
+				return 1
+			}
+			d := apart(shape, c.strides)
+			cut := slices.Clone(shape)
+			cut[d] = 1
+			return shape[d] * count(cut)
+		}
+		if got := count(c.shape); got != c.launches {
+			t.Errorf("%v with strides %v is added in %d launches, not %d", c.shape, c.strides, got, c.launches)
+		}
+	}
+}
