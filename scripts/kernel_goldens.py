@@ -409,6 +409,12 @@ def selections():
     g = rand(*y.shape)
     case("adaptive_max_pool2d", [image], [y, i], dims=[2, 3])
     case("gather_backward", [g.flatten(2), i.flatten(2)], [grads(lambda t: F.adaptive_max_pool2d(t, (3, 4)), g, image)[0].flatten(2)], dims=[2])
+    for kernel, dilation, padding, stride in (((2, 3), (1, 1), (0, 0), (2, 3)), ((3, 2), (2, 1), (2, 1), (1, 2))):
+        y = F.unfold(image, kernel, dilation, padding, stride)
+        g = rand(*y.shape)
+        pool = {"kernel": kernel, "stride": stride, "pad": padding, "dilation": dilation}
+        case("im2col", [image], [y], pool=pool)
+        case("col2im", [g], grads(lambda t: F.unfold(t, kernel, dilation, padding, stride), g, image), pool=pool)
     line = rand(2, 3, 9)
     case("adaptive_max_pool2d", [line], F.adaptive_max_pool1d(line, 4, return_indices=True), dims=[2])
     cube = rand(1, 2, 5, 4, 6)

@@ -111,7 +111,7 @@ var Kernels = slices.Concat(
 	rows(Kernel{Min: 5, Max: 5, Scalars: 1, Dims: true, Gradients: true}, "native_layer_norm_backward"),
 	rows(Kernel{Min: 4, Max: 4, Scalars: 1, Dims: true, Gradients: true}, "_fused_rms_norm_backward"),
 	rows(Kernel{Min: 5, Max: 7, Scalars: 3, Gradients: true}, "batch_norm_backward"),
-	rows(Kernel{Min: 1, Max: 1, Pool: true}, "max_pool_with_indices", "avg_pool2d"),
+	rows(Kernel{Min: 1, Max: 1, Pool: true}, "max_pool_with_indices", "avg_pool2d", "im2col", "col2im"),
 	rows(Kernel{Min: 3, Max: 3, Dims: true, Pool: true, Gradients: true}, "max_pool2d_with_indices_backward"),
 	rows(Kernel{Min: 2, Max: 2, Pool: true, Gradients: true}, "avg_pool2d_backward"),
 	rows(Kernel{Min: 1, Max: 1}, "adaptive_avg_pool2d"),

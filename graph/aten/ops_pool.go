@@ -196,6 +196,9 @@ func runResize(e *Eager, c *Call) []*Tensor {
 	if at := c.samples(x, shape); at != nil {
 		return e.runSampled(c, x, shape, at)
 	}
+	if c.Op == "im2col" || c.Op == "col2im" {
+		return e.runColumns(c, x, shape)
+	}
 	k := e.begin(c.Op, x)
 	pad, padded := c.padding(x, shape)
 	if padded {
@@ -392,6 +395,33 @@ func (e *Eager) runSampled(c *Call, x *Tensor, shape []int64, at [][]float64) []
 			k.scratch(g[0].Bytes(), program.Temporaries) // the gradient in one piece
 		}
 		return []*Tensor{k.end()}
+	})
+	return []*Tensor{o}
+}
+
+// columns are the kernels of windows as columns, and of their sums back to an image:
+// each is the other's gradient.
+var columns = map[string]string{"im2col": "col2im", "col2im": "im2col"}
+
+// runColumns is im2col(self, kernel, dilation, padding, stride), windows of images as
+// columns, and col2im, which has the image's size before the kernel.
+func (e *Eager) runColumns(c *Call, x *Tensor, shape []int64) []*Tensor {
+	at := 1
+	if c.Op == "col2im" {
+		at = 2
+	}
+	pool := &program.Pool{Kernel: c.ints(at, "kernel_size", 2, 1), Dilation: c.ints(at+1, "dilation", 2, 1), Pad: c.ints(at+2, "padding", 2, 0), Stride: c.ints(at+3, "stride", 2, 1)}
+	run := func(op, kernel string, t *Tensor, shape []int64) *Tensor {
+		k := e.begin(op, t).does(kernel)
+		k.attrs().Pool = pool
+		o := k.alloc(shape, lastOr(t, shape), t.DType)
+		k.flops(4 * o.Numel()).end()
+		return o
+	}
+	o := run(c.Op, c.Op, x, shape)
+	in := x.Shape
+	e.record("ResizeBackward", []*Tensor{o}, []*Tensor{x}, nil, func(_ *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{run(c.Op+"_backward", columns[c.Op], g[0], in)}
 	})
 	return []*Tensor{o}
 }

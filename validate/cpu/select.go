@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"sort"
@@ -14,6 +15,7 @@ func selectKernels() map[string]kernel {
 	return map[string]kernel{
 		"amax_with_indices": extreme(func(x, best float64) bool { return x > best }), "amin_with_indices": extreme(func(x, best float64) bool { return x < best }),
 		"topk": topK, "repeat_interleave": interleave, "adaptive_max_pool2d": adaptiveMax,
+		"im2col": columns(false), "col2im": columns(true),
 	}
 }
 
@@ -123,4 +125,39 @@ func adaptiveMax(r *run) error {
 	r.save(&r.c.Results[0], values)
 	r.save(&r.c.Results[1], indices)
 	return nil
+}
+
+// columns shows each window of an image as a column, the windows' places side by side;
+// back adds columns up to an image.
+func columns(back bool) kernel {
+	return func(r *run) error {
+		image, cols := r.shape(0), r.c.Results[0].Shape
+		if back {
+			image, cols = cols, image
+		}
+		a, n := r.attrs().Pool, len(image)
+		if n < 3 || len(cols) != n-1 {
+			return fmt.Errorf("columns %v of images %v", cols, image)
+		}
+		h, w := image[n-2], image[n-1]
+		places := func(d int) int64 {
+			return (image[n-2+d]+2*a.Pad[d]-a.Dilation[d]*(a.Kernel[d]-1)-1)/a.Stride[d] + 1
+		}
+		oh, ow, taps := places(0), places(1), a.Kernel[0]*a.Kernel[1]
+		x, out := r.all(0), make([]float64, r.c.Results[0].Elems())
+		for i := range validate.Elems(cols) { // plane, place in the window, place of the window
+			plane, tap, at := i/(taps*oh*ow), i/(oh*ow)%taps, i%(oh*ow)
+			y, z := at/ow*a.Stride[0]-a.Pad[0]+tap/a.Kernel[1]*a.Dilation[0], at%ow*a.Stride[1]-a.Pad[1]+tap%a.Kernel[1]*a.Dilation[1]
+			if y < 0 || z < 0 || y >= h || z >= w {
+				continue
+			}
+			if pixel := (plane*h+y)*w + z; back {
+				out[pixel] += x[i]
+			} else {
+				out[i] = x[pixel]
+			}
+		}
+		r.save(&r.c.Results[0], out)
+		return nil
+	}
 }

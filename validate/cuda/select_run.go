@@ -24,6 +24,13 @@ type interleaveArgs struct {
 	dtype, _    int32
 }
 
+// columnsArgs is Columns of select.cu.
+type columnsArgs struct {
+	planes, h, w, oh, ow                     int64
+	in, out                                  uint64
+	kh, kw, sh, sw, ph, pw, dh, dw, dtype, _ int32
+}
+
 // selectKernels are those of this file.
 func selectKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(r *run) error { return r.extreme(redMax, redArgMax) }}, "amax_with_indices")
@@ -31,6 +38,8 @@ func selectKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: all, run: topK}, "topk")
 	register(kernel{rows: all, run: interleave, work: func(r *run) int64 { return padded(graph.Int64.Bytes(elementsOf(r.c.Args[0]))) }}, "repeat_interleave")
 	register(kernel{run: adaptiveMax}, "adaptive_max_pool2d")
+	register(kernel{rows: all, run: func(r *run) error { return r.columns("columns_forward", r.arg(0), r.result(0)) }}, "im2col")
+	register(kernel{rows: all, run: func(r *run) error { return r.columns("columns_backward", r.result(0), r.arg(0)) }}, "col2im")
 }
 
 // elementsOf is how many elements an operand has.
@@ -100,4 +109,18 @@ func adaptiveMax(r *run) error {
 		return &v
 	}
 	return r.volumes("max", deep(r.arg(0)), deep(r.result(0)), deep(r.result(1)), false)
+}
+
+// columns moves between images and the columns of their windows.
+func (r *run) columns(name string, image, cols *validate.Tensor) error {
+	p, n := r.attrs().Pool, len(image.Shape)
+	if n < 3 || len(cols.Shape) != n-1 || len(p.Kernel) != 2 || !isTraining(image.DType) || cols.DType != image.DType || !image.RowMajor() || !cols.RowMajor() {
+		return fmt.Errorf("columns %v %v of images %v %v", cols.DType, cols.Shape, image.DType, image.Shape)
+	}
+	places := func(d int) int64 {
+		return (image.Shape[n-2+d]+2*p.Pad[d]-p.Dilation[d]*(p.Kernel[d]-1)-1)/p.Stride[d] + 1
+	}
+	a := columnsArgs{planes: validate.Elems(image.Shape[:n-2]), h: image.Shape[n-2], w: image.Shape[n-1], oh: places(0), ow: places(1), in: r.ptr(r.arg(0)), out: r.ptr(r.result(0)), dtype: dtype(image),
+		kh: int32(p.Kernel[0]), kw: int32(p.Kernel[1]), sh: int32(p.Stride[0]), sw: int32(p.Stride[1]), ph: int32(p.Pad[0]), pw: int32(p.Pad[1]), dh: int32(p.Dilation[0]), dw: int32(p.Dilation[1])}
+	return launch(r.d, "select", name, along(r.result(0).Elems()), &a)
 }

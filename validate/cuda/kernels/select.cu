@@ -1,4 +1,4 @@
-// Elements that are selected: sorted lines, and numbers that are repeated.
+// Elements that are selected: sorted lines, numbers that are repeated, windows.
 #include "common.cuh"
 
 // orderable gives numbers keys that sort as they do: zeros are one, and what is not a
@@ -68,3 +68,42 @@ extern "C" __global__ void interleave(Interleave a) {
   }
   store<i64>(a.out, a.dtype, i, lo);
 }
+
+// Windows of images as columns: [planes, taps, places] of [planes, h, w], row by row.
+struct Columns {
+  i64 planes, h, w, oh, ow;
+  const void* in;
+  void* out;
+  int kh, kw, sh, sw, ph, pw, dh, dw, dtype, pad;
+};
+
+template <typename T> __device__ void to_columns(const Columns& a) {
+  i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x, places = a.oh * a.ow;
+  int taps = a.kh * a.kw;
+  if (i >= a.planes * taps * places) return;
+  i64 plane = i / (taps * places), at = i % places;
+  int tap = (int)(i / places % taps);
+  i64 y = at / a.ow * a.sh - a.ph + tap / a.kw * a.dh, x = at % a.ow * a.sw - a.pw + tap % a.kw * a.dw;
+  bool inside = y >= 0 && y < a.h && x >= 0 && x < a.w;
+  ((T*)a.out)[i] = inside ? ((const T*)a.in)[(plane * a.h + y) * a.w + x] : put<T>(0.f);
+}
+extern "C" __global__ void columns_forward(Columns a) { DISPATCH(a.dtype, to_columns<T>(a);) }
+
+// from_columns gathers, for each pixel, what the windows over it have there.
+template <typename T> __device__ void from_columns(const Columns& a) {
+  i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= a.planes * a.h * a.w) return;
+  i64 plane = i / (a.h * a.w), y = i / a.w % a.h, x = i % a.w;
+  float sum = 0;
+  for (int j = 0; j < a.kh; j++) {
+    i64 oy = y + a.ph - j * a.dh;
+    if (oy < 0 || oy % a.sh || oy / a.sh >= a.oh) continue;
+    for (int k = 0; k < a.kw; k++) {
+      i64 ox = x + a.pw - k * a.dw;
+      if (ox < 0 || ox % a.sw || ox / a.sw >= a.ow) continue;
+      sum += get<T>(((const T*)a.in)[((plane * a.kh + j) * a.kw + k) * a.oh * a.ow + oy / a.sh * a.ow + ox / a.sw]);
+    }
+  }
+  ((T*)a.out)[i] = put<T>(sum);
+}
+extern "C" __global__ void columns_backward(Columns a) { DISPATCH(a.dtype, from_columns<T>(a);) }
