@@ -377,6 +377,93 @@ def moves():
     case("fill", [], [torch.full((2, 3), 1.5)], scalars=[1.5])
 
 
+def selections():
+    x = torch.randint(-4, 5, (3, 6, 4)).float()  # with equals
+    x[1, 2, 3] = float("nan")
+    for d in (0, 1, 2):
+        for keepdim in (False, True):
+            case("amax_with_indices", [x], x.max(d, keepdim), dims=[d])
+            case("amin_with_indices", [x], x.min(d, keepdim), dims=[d])
+    v, i = x.max(1, True)
+    g = rand(*v.shape)
+    case("gather_backward", [g, i], grads(lambda x: x.max(1, True)[0], g, x), dims=[1])
+    whole = torch.randint(-9, 9, (5, 7))
+    case("amax_with_indices", [whole], whole.max(1), dims=[1])
+    y = rand(3, 6, 4)
+    for d, largest in ((0, True), (1, False), (2, True)):
+        case("topk", [y], y.topk(2, d, largest), dims=[d], scalars=[int(largest)])
+        v, i = y.topk(2, d, largest)
+        g = rand(*v.shape)
+        case("gather_backward", [g, i], grads(lambda y: y.topk(2, d, largest)[0], g, y), dims=[d])
+    for descending in (False, True):  # with equals and what is not a number
+        case("topk", [x], x.sort(dim=1, descending=descending, stable=True), dims=[1], scalars=[int(descending)])
+        case("topk", [whole], whole.sort(dim=1, descending=descending, stable=True), dims=[1], scalars=[int(descending)])
+    long = rand(2, 700)
+    case("topk", [long], long.topk(300, 1), dims=[1], scalars=[1])
+    times = torch.tensor([2, 0, 3, 1, 0, 0, 5])
+    case("repeat_interleave", [times], [torch.repeat_interleave(times)])
+    many = torch.randint(0, 4, (300,), dtype=torch.int32)
+    case("repeat_interleave", [many], [torch.repeat_interleave(many)])
+    image = rand(2, 3, 7, 5)
+    y, i = F.adaptive_max_pool2d(image, (3, 4), return_indices=True)
+    g = rand(*y.shape)
+    case("adaptive_max_pool2d", [image], [y, i], dims=[2, 3])
+    case("gather_backward", [g.flatten(2), i.flatten(2)], [grads(lambda t: F.adaptive_max_pool2d(t, (3, 4)), g, image)[0].flatten(2)], dims=[2])
+    for kernel, dilation, padding, stride in (((2, 3), (1, 1), (0, 0), (2, 3)), ((3, 2), (2, 1), (2, 1), (1, 2))):
+        y = F.unfold(image, kernel, dilation, padding, stride)
+        g = rand(*y.shape)
+        pool = {"kernel": kernel, "stride": stride, "pad": padding, "dilation": dilation}
+        case("im2col", [image], [y], pool=pool)
+        case("col2im", [g], grads(lambda t: F.unfold(t, kernel, dilation, padding, stride), g, image), pool=pool)
+    line = rand(2, 3, 9)
+    case("adaptive_max_pool2d", [line], F.adaptive_max_pool1d(line, 4, return_indices=True), dims=[2])
+    cube = rand(1, 2, 5, 4, 6)
+    case("adaptive_max_pool2d", [cube], F.adaptive_max_pool3d(cube, (2, 3, 4), return_indices=True), dims=[2, 3, 4])
+    for mode in ("reflect", "replicate", "circular"):  # as the operator table says them: by indices
+        f = lambda image: F.pad(image, (2, 1, 1, 3), mode=mode)
+        rows = torch.nn.functional.pad(torch.arange(7.0).view(1, 1, 7), (1, 3), mode=mode).long().view(-1, 1)
+        cols = torch.nn.functional.pad(torch.arange(5.0).view(1, 1, 5), (2, 1), mode=mode).long().view(1, -1)
+        y = f(image)
+        g = rand(*y.shape)
+        case("index", [image, rows, cols], [y], dims=[2, 3])
+        case("index_backward", [g, rows, cols], grads(f, g, image), dims=[2, 3])
+
+
+def scaled():
+    for shape, d in (((5, 3, 4), 0), ((5, 3, 4), 2), ((6, 300), 0)):
+        v = rand(*shape)
+        size = [1] * len(shape)
+        size[d] = shape[d]
+        g, dw = rand(*size, lo=0.5, hi=2), rand(*shape)
+        w, norms = torch.ops.aten._weight_norm_interface(v, g, d) if d in (0, len(shape) - 1) else (None, None)
+        dv, dg = grads(lambda v, g: v * (g / v.norm(2, [k for k in range(len(shape)) if k != d], True)), dw, v, g)
+        case("_weight_norm_interface", [v, g], [w, norms], dims=[d])
+        case("_weight_norm_interface_backward", [dw, g, v, norms], [dv, dg], dims=[d])
+    a, b, c = rand(3, 5), rand(3, 5), rand(5, lo=-0.2, hi=1.2)
+    case("lerp", [a, b, c], [torch.lerp(a, b, c.expand(3, 5))])
+    case("lerp", [a, b, 0.3], [torch.lerp(a, b, 0.3)])
+    case("hypot", [a, b], [torch.hypot(a, b)])
+    case("_cudnn_rnn_flatten_weight", [a, b, c], [torch.cat([a.flatten(), b.flatten(), c])])
+    zero, inner = a * (a > 0), rand(3, 5, lo=-0.1, hi=1.1)
+    case("xlogy", [zero, b.abs()], [torch.xlogy(zero, b.abs())])
+    for eps in (0.2, 0.05):
+        case("logit", [inner], [torch.logit(inner, eps)], scalars=[eps])
+        case("logit_backward", [b, inner], grads(lambda x: torch.logit(x, eps), b, inner), scalars=[eps])
+    safe = rand(3, 5, lo=0.1, hi=0.9)
+    case("logit", [safe], [torch.logit(safe)], scalars=[-1])
+    case("logit_backward", [b, safe], grads(torch.logit, b, safe), scalars=[-1])
+    x, w, g = rand(2, 3, 4), rand(1, 3, 1), rand(2, 3, 4)
+    case("_prelu_kernel", [x, w], [torch.ops.aten._prelu_kernel(x, w)])
+    dx, dw = torch.ops.aten._prelu_kernel_backward(g, x, w)
+    case("_prelu_kernel_backward", [g, x, w], [dx, dw])
+    case("_prelu_kernel_backward", [g, x, w], [None, dw])
+    for dims, correction in (([1], 1), ([0, 2], 0)):
+        case("std", [x], [x.std(dims, correction=correction)], dims=dims, scalars=[correction])
+    p = rand(2, 3, lo=0.3, hi=3)
+    for b in (2.0, 0.0, -1.5):
+        case("pow", [p, b], [p ** b])
+
+
 # The rows of the table of optimizers, as its column Class has them.
 OPTIMIZERS = {
     "adamw": lambda p: torch.optim.AdamW(p), "adamw-fused": lambda p: torch.optim.AdamW(p, fused=True), "adamw-loop": lambda p: torch.optim.AdamW(p, foreach=False),
@@ -419,7 +506,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", default=os.path.join(here, "validate", "cpu", "testdata", "kernels.npz"), help="file to write")
     args = parser.parse_args()
-    for f in (unaries, binaries, products, convolutions, norms, attentions, pools, reductions, moves, recurrents):
+    for f in (unaries, binaries, products, convolutions, norms, attentions, pools, reductions, moves, recurrents, selections, scaled):
         f()
     ARRAYS["cases"] = np.frombuffer(json.dumps(CASES).encode(), dtype=np.uint8)
     os.makedirs(os.path.dirname(args.out), exist_ok=True)

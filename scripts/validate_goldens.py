@@ -32,6 +32,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from torch.nn.utils.parametrizations import weight_norm
+
 from export_models import export, TRACE
 
 BATCH = 2
@@ -219,6 +221,25 @@ class Places(nn.Module):
         return self.out(z.flatten(1))
 
 
+class Selection(nn.Module):
+    """Weights of a given norm, largest and sorted elements with their indices, elements that are repeated, paddings and shuffles."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = weight_norm(nn.Conv2d(3, 8, 3, padding=1, padding_mode="reflect"))
+        self.act, self.p, self.out = nn.PReLU(2), nn.Parameter(torch.tensor(1.7)), weight_norm(nn.Linear(322, 5))
+        self.register_buffer("times", torch.tensor([2, 0, 1, 3, 1, 1, 4, 1]))
+
+    def forward(self, x):
+        y = F.pad(self.act(F.pixel_shuffle(self.conv(x), 2)), (1, 2, 0, 1), mode="replicate")
+        z = F.interpolate(y, size=(9, 10), mode="nearest-exact").flatten(2)
+        a, b, c, d = z.max(2)[0], z.min(1, keepdim=True)[0], z.topk(12, 2)[0], z.sort(2, descending=True)[0]
+        r, e = z[:, :, :8].repeat_interleave(self.times, 2), z[:, :, :6].repeat_interleave(2, 2)
+        w = torch.lerp(c, e, 0.3) + torch.maximum(c, 2 * e) * torch.lerp(c, e, torch.sigmoid(e)) - torch.atan2(c, e + 3)
+        w = torch.addcmul(w, c, e, value=0.5) + torch.addcdiv(w, e, 2 + c * c) + (0.1 + c.abs()).pow(self.p) + torch.clamp(e, min=c.mean())
+        return self.out(torch.cat([t.flatten(1) for t in (a, b, w, d / d.std(2, keepdim=True), r)], 1))
+
+
 class Video(nn.Module):
     """Convolutions, norms and pooling in three dims."""
 
@@ -272,6 +293,7 @@ MODELS = {
     "llama": (Llama, lambda: torch.randint(0, 19, (BATCH, 7)), 19, "adamw"),
     "convnext": (ConvNeXt, lambda: torch.randn(BATCH, 3, 16, 16), 5, "sgd-nesterov"),
     "places": (Places, lambda: torch.randn(BATCH, 3, 8, 8), 5, "adagrad"),
+    "selection": (Selection, lambda: torch.randn(BATCH, 3, 8, 8), 5, "adam"),
     "video": (Video, lambda: torch.randn(BATCH, 2, 4, 8, 8), 5, "rmsprop"),
     "recurrent": (Recurrent, lambda: torch.randint(0, 17, (BATCH, 5)), 17, "adamw"),
     "dropout": (Dropout, lambda: torch.randn(BATCH, 6, 10), 5, None),

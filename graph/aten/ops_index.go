@@ -222,14 +222,33 @@ func runTopK(e *Eager, c *Call) []*Tensor {
 	if !ok {
 		return nil
 	}
-	k := e.begin(c.Op, x).inexact("arguments of " + c.Op)
+	dim, largest := c.sorting(x)
+	k := e.begin(c.Op, x).does("topk").dims(dim).scalars(largest)
 	o, idx := k.alloc(shape, nil, x.DType), k.alloc(shape, nil, graph.Int64)
 	k.end()
 	in := x.Shape
 	e.record("TopkBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("value_selecting_reduction_backward", g[0], s[0])
-		k.alloc(in, nil, g[0].DType)
-		return []*Tensor{k.end()}
+		return []*Tensor{e.selected(g[0], s[0], in, []int{dim})}
 	})
 	return []*Tensor{o, idx}
+}
+
+// sorting is the dim that a topk or a sort goes along, and 1 where the largest
+// elements come first.
+func (c *Call) sorting(x *Tensor) (dim int, largest float64) {
+	at, order, first := 2, "largest", true // topk(self, k, dim, largest)
+	if c.Op == "sort" {
+		at, order, first = 1, "descending", false // sort(self, dim, descending)
+		if c.Over == "stable" {                   // sort(self, *, stable, dim, descending)
+			at = -1
+		}
+	}
+	next := at + 1
+	if at < 0 {
+		next = -1
+	}
+	if c.bool(next, order, first) {
+		largest = 1
+	}
+	return wrap(c.int(at, "dim", -1), max(x.dim(), 1)), largest
 }

@@ -165,14 +165,14 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 // runGroupNorm saves its input and the statistics of every group.
 func runGroupNorm(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "input")
-	groups := c.int(1, "num_groups", 1)
+	groups, eps := c.int(1, "num_groups", 1), c.float(4, "eps", 1e-5)
 	w, b := c.tensor(2, "weight"), c.tensor(3, "bias")
-	src := e.operand("native_group_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
-	k := e.begin("native_group_norm", src, w, b).scalars(c.float(4, "eps", 1e-5))
-	at := k.n.Attrs
-	if c.Op != "group_norm" {
-		k.inexact("arguments of " + c.Op)
+	if c.Op != "group_norm" { // native_group_norm(input, weight, bias, N, C, HxW, group, eps)
+		w, b, groups, eps = c.tensor(1, "weight"), c.tensor(2, "bias"), c.int(6, "group", 1), c.float(7, "eps", 1e-5)
 	}
+	src := e.operand("native_group_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
+	k := e.begin("native_group_norm", src, w, b).scalars(eps)
+	at := k.n.Attrs
 	o := k.alloc(x.Shape, nil, x.DType)
 	st := []int64{x.Shape[0], groups}
 	mean, rstd := k.alloc(st, nil, x.DType), k.alloc(st, nil, x.DType)

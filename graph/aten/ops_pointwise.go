@@ -24,7 +24,7 @@ type pointwise struct {
 }
 
 // A step is one kernel of a backward function and what it computes from: "g"
-// is the gradient, "s" what was saved, "t1" the result of step 1, "p0" the
+// is the gradient, "s" what was saved, "s1" the second of that, "t1" the result of step 1, "p0" the
 // call's number 0, and numbers are themselves. A step without operands stands
 // for several kernels at once; what it computes is not said.
 type step struct {
@@ -312,7 +312,10 @@ func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode s
 	if len(p.back) == 0 {
 		return g
 	}
-	temps := make([]*Tensor, 0, len(p.back))
+	temps, saved := make([]*Tensor, 0, len(p.back)), s
+	if len(saved) == 0 {
+		saved = g
+	}
 	for i := range p.back {
 		st := &p.back[i]
 		d := g[0].DType
@@ -322,7 +325,7 @@ func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode s
 		case i < len(p.back)-1 && len(s) > 0:
 			d = s[0].DType
 		}
-		k := e.stepKernel(st, i, d, g[0], first(s, g), temps, numbers)
+		k := e.stepKernel(st, i, d, g[0], saved, temps, numbers)
 		if len(p.back) == 1 {
 			p.says(k, numbers, mode)
 		}
@@ -338,14 +341,12 @@ func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode s
 
 // stepKernel appends step i of a backward function. Its operands are read in
 // the order gradient, saved, results of steps; Attrs.Args has the kernel's.
-func (e *Eager) stepKernel(st *step, i int, d graph.DType, g, s *Tensor, temps []*Tensor, numbers []float64) *kernel {
+func (e *Eager) stepKernel(st *step, i int, d graph.DType, g *Tensor, s, temps []*Tensor, numbers []float64) *kernel {
 	if st.op == "zero" {
-		k := e.begin("scalar_tensor").does("fill").scalars(0)
-		k.alloc(nil, nil, g.DType)
-		return k
+		return e.zeroKernel(g.DType)
 	}
 	if len(st.args) == 0 { // reads what its like reads
-		in := []*Tensor{s}
+		in := []*Tensor{s[0]}
 		if i > 0 {
 			in[0] = temps[i-1]
 		}
@@ -360,13 +361,16 @@ func (e *Eager) stepKernel(st *step, i int, d graph.DType, g, s *Tensor, temps [
 		case 'g':
 			t = g
 		case 's':
-			t = s
+			t = s[a.nr]
 		case 't':
 			t = temps[a.nr]
 		case 'p':
 			list[j] = program.Arg{In: program.Number, Value: numbers[a.nr]}
 		default:
 			list[j] = program.Arg{In: program.Number, Value: a.number}
+		}
+		if t != nil && t.Storage == program.None {
+			list[j], t = t.onHost(), nil
 		}
 		if t == nil {
 			plain = false
@@ -380,7 +384,7 @@ func (e *Eager) stepKernel(st *step, i int, d graph.DType, g, s *Tensor, temps [
 		plain = plain && at == j
 		list[j].In = int32(at)
 	}
-	if st.op == "where" { // where(condition, g, 0) reads the gradient first
+	if st.op == "where" && n == 2 && st.args[1].from == 'g' { // where(condition, g, 0) reads the gradient first
 		in[0], in[1], list[0].In, list[1].In = in[1], in[0], list[1].In, list[0].In
 	}
 	k := e.elementwise(st.op, d, in[:n]...)
@@ -565,13 +569,10 @@ func runDiv(e *Eager, c *Call) []*Tensor {
 	if !d.IsFloat() && c.arg(2, "rounding_mode") == nil {
 		d = graph.Float32
 	}
-	self := e.original(c, a, b)
+	self, rounded := e.original(c, a, b), false
 	out := e.addSub("div", c, a, b, d, func(k *kernel) {
 		if r := c.arg(2, "rounding_mode"); r != nil && r.Kind == graph.ArgString {
-			k.attrs().Mode = r.S
-			if a.RequiresGrad() || b.RequiresGrad() {
-				k.inexact("the gradient of a rounded quotient")
-			}
+			k.attrs().Mode, rounded = r.S, true
 		}
 	})
 	saved := []*Tensor{nil, nil}
@@ -583,6 +584,14 @@ func runDiv(e *Eager, c *Call) []*Tensor {
 	}
 	e.record("DivBackward0", []*Tensor{out}, []*Tensor{a, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
+		if rounded {
+			for i := range outs {
+				if need[i] {
+					outs[i] = e.unary("zeros_like", graph.Undefined, g[0])
+				}
+			}
+			return outs
+		}
 		if need[1] {
 			n := e.unary("neg", graph.Undefined, g[0])
 			q := e.binary("div", d, s[1], s[0])
@@ -639,19 +648,25 @@ func runPow(e *Eager, c *Call) []*Tensor {
 // (pow_backward_exponent in torch/csrc/autograd/FunctionsManual.cpp).
 func (e *Eager) powExponentGrad(g, self, exponent, result *Tensor) *Tensor {
 	if self.Storage == program.None { // a number, whose logarithm is one
-		m := e.step("mul", result.DType, result)
-		out := e.step("mul", g.DType, g, m)
+		k := e.elementwise("mul", result.DType, result)
+		if len(self.values) == 1 && self.values[0] > 0 {
+			k.attrs().Args = []program.Arg{{In: 0}, {In: program.Number, Value: math.Log(self.values[0])}}
+		} else {
+			k.inexact("a power of a number that is not known, or not positive")
+		}
+		m := k.end()
+		out := e.computes("mul s s1", g.DType, g, m)
 		e.hold(m)
 		return out
 	}
-	positive, zero := e.step("ge", graph.Bool, exponent), e.step("eq", graph.Bool, self)
-	cond := e.step("logical_and", graph.Bool, positive, zero)
+	positive, zero := e.computes("ge s 0", graph.Bool, exponent), e.computes("eq s 0", graph.Bool, self)
+	cond := e.computes("logical_and s s1", graph.Bool, positive, zero)
 	e.hold(zero, positive)
-	log := e.step("log", self.DType, self)
-	m := e.step("mul", result.DType, result, log)
+	log := e.computes("log s", self.DType, self)
+	m := e.computes("mul s s1", result.DType, result, log)
 	none := e.zeroOf(g.DType)
-	w := e.step("where", g.DType, cond, m)
-	out := e.step("mul", g.DType, g, w)
+	w := e.computes("where s 0 s1", g.DType, cond, m)
+	out := e.computes("mul s s1", g.DType, g, w)
 	e.hold(w, none, m, log, cond)
 	return out
 }
@@ -659,22 +674,36 @@ func (e *Eager) powExponentGrad(g, self, exponent, result *Tensor) *Tensor {
 // powSelfGrad is the gradient of the base: grad * exponent * self^(exponent-1), 0
 // where the exponent is (pow_backward_self).
 func (e *Eager) powSelfGrad(g, self, exponent *Tensor) *Tensor {
-	less := e.step("sub", exponent.DType, exponent)
-	p := e.step("pow", g.DType, self, less)
-	m := e.step("mul", g.DType, p, exponent)
-	w := e.step("mul", g.DType, g, m)
+	less := e.computes("sub s 1", exponent.DType, exponent)
+	p := e.computes("pow s s1", g.DType, self, less)
+	m := e.computes("mul s s1", g.DType, p, exponent)
+	w := e.computes("mul s s1", g.DType, g, m)
 	none := e.zeroOf(g.DType)
-	zero := e.step("eq", graph.Bool, exponent)
-	out := e.step("where", g.DType, zero, w)
+	zero := e.computes("eq s 0", graph.Bool, exponent)
+	out := e.computes("where s 0 s1", g.DType, zero, w)
 	e.hold(zero, none, w, m, p, less)
 	return out
 }
 
+// computes runs one kernel on s, as steps describes it.
+func (e *Eager) computes(text string, d graph.DType, s ...*Tensor) *Tensor {
+	return e.stepKernel(&steps(text)[0], 0, d, nil, s, nil, nil).end()
+}
+
+// clear zeroes the elements of t that mask shows, in place.
+func (e *Eager) clear(t, mask *Tensor) {
+	k := e.intoKernel("masked_fill", t, mask, t)
+	k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, {In: program.Number}}
+	k.end()
+}
+
 // zeroOf is a zero on the device.
-func (e *Eager) zeroOf(d graph.DType) *Tensor {
+func (e *Eager) zeroOf(d graph.DType) *Tensor { return e.zeroKernel(d).end() }
+
+func (e *Eager) zeroKernel(d graph.DType) *kernel {
 	k := e.begin("scalar_tensor").does("fill").scalars(0)
 	k.alloc(nil, nil, d)
-	return k.end()
+	return k
 }
 
 // runMaxMin is the elementwise maximum or minimum of two tensors: masks of
@@ -687,16 +716,28 @@ func runMaxMin(e *Eager, c *Call) []*Tensor {
 		outs := make([]*Tensor, 2)
 		for i := range outs {
 			if need[i] {
-				half := e.unary("div", graph.Undefined, g[0])
-				eq := e.binary("eq", graph.Bool, s[1], s[0])
-				outs[i] = e.step("where", g[0].DType, eq, half, g[0])
-				e.hold(e.binary("lt", graph.Bool, s[1], s[0])) // filled in place
-				e.hold(eq, half)
+				outs[i] = e.winners(c.Op, i, g[0], s[1], s[0])
 			}
 		}
 		return outs
 	})
 	return []*Tensor{out}
+}
+
+// winners is the gradient of operand i of an elementwise maximum or minimum: where
+// both are equal, each gets a half.
+func (e *Eager) winners(op string, i int, g, a, b *Tensor) *Tensor {
+	half := e.computes("div s 2", g.DType, g)
+	eq := e.binary("eq", graph.Bool, a, b)
+	w := e.elementwise("where", g.DType, eq, half, g).end()
+	loses := "lt"
+	if (op == "maximum") != (i == 0) {
+		loses = "gt"
+	}
+	m := e.binary(loses, graph.Bool, a, b)
+	e.clear(w, m)
+	e.hold(m, eq, half)
+	return w
 }
 
 // runCompare makes a bool tensor; nothing is differentiable.
@@ -758,33 +799,30 @@ func runWhere(e *Eager, c *Call) []*Tensor {
 
 func runMaskedFill(e *Eager, c *Call) []*Tensor {
 	x, mask := c.need(0, "self"), c.need(1, "mask")
-	value, number := program.Arg{In: program.Unknown}, true
+	value, device := program.Arg{In: 2}, (*Tensor)(nil)
 	if v, _ := c.operand(2, "value"); v.Storage == program.None {
 		value = v.onHost()
 	} else {
-		number = false
+		device = v
 	}
-	fill := func(t, mask *Tensor, v program.Arg) *Tensor {
+	fill := func(t, mask *Tensor, v program.Arg, of *Tensor) *Tensor {
 		k := e.binaryKernel("masked_fill", t.DType, t, mask)
+		k.read(of)
 		k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, v}
-		if !number {
-			k.inexact("a value on the device")
-		}
 		return k.end()
 	}
 	var o *Tensor
 	if c.InPlace && x.leaf == nil && x.Storage >= 0 {
 		o = &Tensor{Tensor: x.Tensor}
 		k := e.intoKernel("masked_fill", x, mask, o)
-		if k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, value}; !number {
-			k.inexact("a value on the device")
-		}
+		k.read(device)
+		k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, value}
 		k.end()
 	} else {
-		o = fill(x, mask, value)
+		o = fill(x, mask, value, device)
 	}
 	e.record("MaskedFillBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{mask}, func(_ *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{fill(g[0], s[0], program.Arg{In: program.Number})}
+		return []*Tensor{fill(g[0], s[0], program.Arg{In: program.Number}, nil)}
 	})
 	return []*Tensor{o}
 }
@@ -908,12 +946,20 @@ func runRandomFill(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{out}
 }
 
+// truths are the kernels that reduce truth values.
+var truths = map[string]string{"any": "amax", "all": "amin"}
+
 // runPlain computes something no gradient passes through, in new memory of
 // inference's shape.
 func runPlain(e *Eager, c *Call) []*Tensor {
 	var ins []*Tensor
 	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })
-	k := e.begin(c.Op, ins...).inexact("arguments of " + c.Op)
+	k := e.begin(c.Op, ins...)
+	if kernel := truths[c.Op]; kernel != "" && len(ins) == 1 && ins[0].DType == graph.Bool && ins[0].Storage != program.None {
+		k.does(kernel).dims(reduceDims(c, ins[0], 1)...)
+	} else {
+		k.inexact("arguments of " + c.Op)
+	}
 	var outs []*Tensor
 	for i := range c.Shapes {
 		shape, d, ok := c.shape(i)

@@ -210,16 +210,23 @@ func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
 	for i, s := range c.ints(1, "output_size", n, 1) {
 		shape[x.dim()-n+i] = s
 	}
-	k := e.begin(c.Op, x).inexact("windows of different sizes")
+	k := e.begin(c.Op, x).does("adaptive_max_pool2d").dims(spatialDims(x, n)...)
 	o, idx := k.alloc(shape, nil, x.DType), k.alloc(shape, nil, graph.Int64)
 	if n == 3 || n == 1 {
 		k.free(k.ordered(x, false))
 	}
 	k.end()
 	e.record("AdaptiveMaxPool2DBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("adaptive_max_pool2d_backward", g[0], s[0], s[1])
-		k.alloc(x.Shape, nil, x.DType)
-		return []*Tensor{k.end()}
+		// Each plane's gradients go where its indices say.
+		flat := func(t *Tensor) *Tensor {
+			lead := t.dim() - n
+			return e.unsqueezeTo(t, append(slices.Clone(t.Shape[:lead]), numel(t.Shape[lead:])))
+		}
+		k := e.begin("adaptive_max_pool2d_backward", flat(g[0]), s[0], flat(s[1])).does("gather_backward").dims(x.dim() - n)
+		dx := k.alloc(x.Shape, nil, x.DType)
+		k.n.Out[len(k.n.Out)-1] = flat(dx).Tensor
+		k.end()
+		return []*Tensor{dx}
 	})
 	return []*Tensor{o, idx}
 }
@@ -232,7 +239,12 @@ func runResize(e *Eager, c *Call) []*Tensor {
 	if !ok {
 		return nil
 	}
-	mode := c.arg(2, "mode")
+	if at := c.samples(x, shape); at != nil {
+		return e.runSampled(c, x, shape, at)
+	}
+	if c.Op == "im2col" || c.Op == "col2im" {
+		return e.runColumns(c, x, shape)
+	}
 	k := e.begin(c.Op, x)
 	pad, padded := c.padding(x, shape)
 	if padded {
@@ -246,18 +258,10 @@ func runResize(e *Eager, c *Call) []*Tensor {
 	}
 	resized := k.n.Attrs
 	o := k.alloc(shape, lastOr(x, shape), x.DType)
-	switch {
-	case len(shape) == 5 && strings.Contains(c.Op, "nearest") && preferLast(x): // computed in NCDHW, and copied
-		o.Strides = channelsLastStrides(shape)
-		k.n.Out[0].Strides = o.Strides
-		whole := k.temp(o.Bytes(), program.Temporaries)
-		k.free(k.ordered(x, false), whole)
-	case strings.Contains(c.Op, "nearest"), strings.HasSuffix(c.Op, "_aa"), strings.HasPrefix(c.Op, "reflection"), c.Op == "pad" && mode != nil && mode.S == "reflect", strings.HasSuffix(c.Op, "col"):
-		k.free(k.ordered(x, o.channelsLast() && !o.contiguous()))
-	}
+	k.orderedFor(c, x, o)
 	k.flops(4 * o.Numel()).end()
 	saved := []*Tensor(nil)
-	if strings.HasPrefix(c.Op, "reflection_pad") || strings.HasPrefix(c.Op, "replication_pad") ||
+	if mode := c.arg(2, "mode"); strings.HasPrefix(c.Op, "reflection_pad") || strings.HasPrefix(c.Op, "replication_pad") ||
 		c.Op == "pad" && mode != nil && (mode.S == "reflect" || mode.S == "replicate") {
 		saved = []*Tensor{x}
 	}
@@ -276,6 +280,21 @@ func runResize(e *Eager, c *Call) []*Tensor {
 		return []*Tensor{k.end()}
 	})
 	return []*Tensor{o}
+}
+
+// orderedFor takes and frees the copies of a resizing kernel that reads, or writes,
+// one order of dims alone.
+func (k *kernel) orderedFor(c *Call, x, o *Tensor) {
+	mode := c.arg(2, "mode")
+	switch {
+	case len(o.Shape) == 5 && strings.Contains(c.Op, "nearest") && preferLast(x): // computed in NCDHW, and copied
+		o.Strides = channelsLastStrides(o.Shape)
+		k.n.Out[0].Strides = o.Strides
+		whole := k.temp(o.Bytes(), program.Temporaries)
+		k.free(k.ordered(x, false), whole)
+	case strings.Contains(c.Op, "nearest"), strings.HasSuffix(c.Op, "_aa"), strings.HasPrefix(c.Op, "reflection"), c.Op == "pad" && mode != nil && mode.S == "reflect", strings.HasSuffix(c.Op, "col"):
+		k.free(k.ordered(x, o.channelsLast() && !o.contiguous()))
+	}
 }
 
 // resized says how a call interpolates: whether corners are aligned, and the
@@ -339,4 +358,135 @@ func dot(a, b []int64) int64 {
 		n += a[i] * b[i]
 	}
 	return n
+}
+
+// samples are, for calls whose result repeats elements of x, the places along each
+// of the last dims that its elements come from; nil for others.
+func (c *Call) samples(x *Tensor, shape []int64) [][]float64 {
+	mode := ""
+	if a := c.arg(2, "mode"); c.Op == "pad" && a != nil {
+		mode = a.S
+	}
+	var from func(i, before, n int64) int64
+	switch {
+	case strings.HasPrefix(c.Op, "reflection_pad") || mode == "reflect":
+		from = func(i, before, n int64) int64 {
+			i = max(i-before, before-i)
+			return min(i, 2*(n-1)-i)
+		}
+	case strings.HasPrefix(c.Op, "replication_pad") || mode == "replicate":
+		from = func(i, before, n int64) int64 { return min(max(i-before, 0), n-1) }
+	case mode == "circular":
+		from = func(i, before, n int64) int64 { return ((i-before)%n + n) % n }
+	case slices.Contains(nearest, c.Op):
+		return c.nearestSamples(x, shape)
+	default:
+		return nil
+	}
+	before, pads := c.before(x), len(c.ints(1, "pad", 0, 0))/2
+	if a := c.arg(1, "padding"); a != nil {
+		pads = len(a.List) / 2
+	}
+	out := make([][]float64, pads)
+	for j := range out {
+		d := x.dim() - pads + j
+		for i := range shape[d] {
+			at := from(i, before[d], x.Shape[d])
+			if at < 0 || at >= x.Shape[d] {
+				return nil
+			}
+			out[j] = append(out[j], float64(at))
+		}
+	}
+	return out
+}
+
+// nearest are the interpolations without a kernel of their own that take the
+// nearest element.
+var nearest = []string{"upsample_nearest1d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"}
+
+// nearestSamples are the places of an interpolation by the nearest element, in
+// float32 as PyTorch counts them (aten/src/ATen/native/UpSample.h,
+// nearest_neighbor_compute_source_index). Nil where the call does not say them.
+func (c *Call) nearestSamples(x *Tensor, shape []int64) [][]float64 {
+	n, half := spatial(c.Op), float32(0)
+	if strings.HasPrefix(c.Op, "_") {
+		half = 0.5
+	}
+	scales := c.arg(2, "scale_factors")
+	given := scales != nil && scales.Kind == graph.ArgList && len(scales.List) == n
+	if c.Over != "vec" || !given && scales != nil && scales.Kind != graph.ArgNone {
+		return nil
+	}
+	out := make([][]float64, n)
+	for j := range out {
+		d := x.dim() - n + j
+		step := float32(x.Shape[d]) / float32(shape[d])
+		if given && scales.List[j].F > 0 {
+			step = float32(1 / scales.List[j].F)
+		}
+		for i := range shape[d] {
+			out[j] = append(out[j], float64(min(int64((float32(i)+half)*step), x.Shape[d]-1)))
+		}
+	}
+	return out
+}
+
+// runSampled picks elements along the last dims; backward adds their gradients up.
+func (e *Eager) runSampled(c *Call, x *Tensor, shape []int64, at [][]float64) []*Tensor {
+	op := c.Op
+	in, idx := []*Tensor{x}, make([]*Tensor, len(at))
+	for j, list := range at {
+		size := repeat(1, len(at))
+		size[j] = int64(len(list))
+		idx[j] = Host(graph.Int64, size, list...)
+	}
+	dims := spatialDims(x, len(at))
+	k := e.begin(op, append(in, idx...)...).does("index").dims(dims...)
+	o := k.alloc(shape, lastOr(x, shape), x.DType)
+	k.orderedFor(c, x, o)
+	k.flops(4 * o.Numel()).end()
+	saved := []*Tensor{x}
+	if mode := c.arg(2, "mode"); strings.Contains(op, "upsample") || op == "pad" && mode.S == "circular" {
+		saved = nil
+	}
+	e.record("ResizeBackward", []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		k := e.begin(op+"_backward", append(g[:1:1], idx...)...).does("index_backward").dims(dims...)
+		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
+		if strings.Contains(op, "upsample") { // the gradient in one piece
+			k.free(k.ordered(g[0], x.dim() == 4 && g[0].channelsLast()))
+		}
+		return []*Tensor{k.end()}
+	})
+	return []*Tensor{o}
+}
+
+// columns are the kernels of windows as columns, and of their sums back to an image:
+// each is the other's gradient.
+var columns = map[string]string{"im2col": "col2im", "col2im": "im2col"}
+
+// runColumns is im2col(self, kernel, dilation, padding, stride), windows of images as
+// columns, and col2im, which has the image's size before the kernel.
+func (e *Eager) runColumns(c *Call, x *Tensor, shape []int64) []*Tensor {
+	at := 1
+	if c.Op == "col2im" {
+		at = 2
+	}
+	pool := &program.Pool{Kernel: c.ints(at, "kernel_size", 2, 1), Dilation: c.ints(at+1, "dilation", 2, 1), Pad: c.ints(at+2, "padding", 2, 0), Stride: c.ints(at+3, "stride", 2, 1)}
+	run := func(op, kernel string, t *Tensor, shape []int64) *Tensor {
+		k := e.begin(op, t).does(kernel)
+		k.attrs().Pool = pool
+		o := k.alloc(shape, lastOr(t, shape), t.DType)
+		if op == "im2col" {
+			k.free(k.ordered(t, false))
+		}
+		k.flops(4 * o.Numel()).end()
+		return o
+	}
+	o := run(c.Op, c.Op, x, shape)
+	in := x.Shape
+	e.record("ResizeBackward", []*Tensor{o}, []*Tensor{x}, nil, func(_ *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{run(c.Op+"_backward", columns[c.Op], g[0], in)}
+	})
+	return []*Tensor{o}
 }

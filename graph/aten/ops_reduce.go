@@ -198,14 +198,25 @@ func (e *Eager) mv(a, v *Tensor) *Tensor {
 		outs := make([]*Tensor, 2)
 		for i, t := range []*Tensor{a, v} {
 			if need[i] {
-				k := e.begin([]string{"ger", "mv"}[i], append(g[:1:1], present(s)...)...)
-				k.alloc(t.Shape, nil, t.DType)
-				outs[i] = k.end()
+				outs[i] = e.mvBackward(i, g[0], s, t)
 			}
 		}
 		return outs
 	})
 	return o
+}
+
+// mvBackward is the gradient of the matrix (0) or of the vector (1) of a product, of
+// which the vector and the matrix, each where the other wants a gradient, were saved.
+func (e *Eager) mvBackward(i int, g *Tensor, s []*Tensor, of *Tensor) *Tensor {
+	var k *kernel
+	if i == 0 {
+		k = e.begin("ger", e.unsqueeze(g, 1), e.unsqueeze(s[0], 0)).does("mul")
+	} else {
+		k = e.begin("mv", e.transpose(s[1], 0, 1), g)
+	}
+	k.alloc(of.Shape, nil, of.DType)
+	return k.end()
 }
 
 func runDot(e *Eager, c *Call) []*Tensor {

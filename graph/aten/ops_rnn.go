@@ -195,12 +195,9 @@ func (e *Eager) rnn(r *rnn, x, weights *Tensor, states, params []*Tensor, first 
 	gather := weights == nil && r.d == graph.BFloat16
 	// A batch-first input is transposed, and then made contiguous for cuDNN.
 	copied := first && r.time > 1 && r.batch > 1
-	list := slices.Concat([]*Tensor{x, weights}, states, params)
+	list := slices.Concat([]*Tensor{x}, states, partsOf(weights, params))
 	k := e.begin("_cudnn_rnn", list...)
-	r.said(k, slices.Delete(places(list), 1, 2))
-	if weights != nil {
-		k.inexact("parameters that autocast has put into one buffer")
-	}
+	r.said(k, places(list))
 	xc := program.None
 	if copied {
 		xc = k.temp(x.Bytes(), program.Temporaries)
@@ -250,6 +247,20 @@ func (e *Eager) flatWeights(r *rnn, params []*Tensor) *Tensor {
 	return k.end()
 }
 
+// partsOf shows the parameters in a buffer of all of them, one behind the other;
+// without one they are themselves.
+func partsOf(buffer *Tensor, params []*Tensor) []*Tensor {
+	if buffer == nil {
+		return params
+	}
+	out, at := make([]*Tensor, len(params)), int64(0)
+	for i, p := range params {
+		out[i] = &Tensor{part: true, Tensor: program.Tensor{Storage: buffer.Storage, DType: buffer.DType, Shape: p.Shape, Strides: contiguousStrides(p.Shape), Offset: buffer.Offset + at}}
+		at += p.Numel()
+	}
+	return out
+}
+
 // elements counts those of all parameters.
 func (r *rnn) elements(params []*Tensor) int64 {
 	var n int64
@@ -281,11 +292,11 @@ func (r *rnn) backwardArgs(at []program.Arg, grads, states, params int) []progra
 func (e *Eager) rnnBackward(r *rnn, g, s []*Tensor, need []bool, x *Tensor, states, params []*Tensor, ws int64, copied bool) []*Tensor {
 	outs := make([]*Tensor, 1+len(states)+len(params))
 	list := slices.Concat(g, s)
+	if len(s) == len(states)+4 { // the last is a buffer of all parameters
+		list = append(list, partsOf(s[len(s)-1], params)...)
+	}
 	k := e.begin("_cudnn_rnn_backward", list...)
 	r.said(k, r.backwardArgs(places(list), len(g), len(states), len(params)))
-	if len(s) != len(states)+4+len(params) {
-		k.inexact("parameters that autocast has put into one buffer")
-	}
 	var zeros []program.StorageID
 	for i, t := range states {
 		if g[1+i] == nil {
@@ -318,12 +329,7 @@ func (e *Eager) rnnBackward(r *rnn, g, s []*Tensor, need []bool, x *Tensor, stat
 		xc = again()
 		dw := k.alloc([]int64{r.elements(params)}, nil, r.d)
 		k.free(k.temp(ws, program.Workspace), xc)
-		at := int64(0)
-		for i, p := range params {
-			v := &Tensor{part: true, Tensor: program.Tensor{Storage: dw.Storage, DType: r.d, Shape: p.Shape, Strides: contiguousStrides(p.Shape), Offset: at}}
-			outs[1+len(states)+i] = v
-			at += p.Numel()
-		}
+		copy(outs[1+len(states):], partsOf(dw, params))
 	}
 	slices.Reverse(zeros)
 	k.free(zeros...)

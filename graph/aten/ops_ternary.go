@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
 )
 
 // A formula is an elementwise operator of several operands: what backward
@@ -13,10 +14,12 @@ import (
 type formula struct {
 	node    string
 	saved   []*Tensor
-	result  bool                                                      // backward reads the result, too
-	scalars []float64                                                 // of the operator
-	grads   func(e *Eager, g *Tensor, saved []*Tensor, i int) *Tensor // of operand i, in place of back
-	back    [][]string                                                // kernels of each operand's gradient; none: it passes through
+	scalars []float64     // of the operator
+	back    [][]string    // kernels of each operand's gradient, as steps has them; none: it passes through
+	numbers []float64     // of those kernels, nil for the operator's
+	args    []program.Arg // of the operator, nil for its operands as they are
+	result  bool          // the operator's result is saved behind all else
+	does    string        // what the operator computes, where its name is another's
 }
 
 // apply runs the operator on ins, which broadcast, and records its backward.
@@ -29,6 +32,12 @@ func (e *Eager) apply(op string, d graph.DType, ins []*Tensor, f formula) *Tenso
 	if f.scalars != nil {
 		k.scalars(f.scalars...)
 	}
+	if f.does != "" {
+		k.does(f.does)
+	}
+	if f.args != nil {
+		k.attrs().Args = f.args
+	}
 	o := k.alloc(shape, iteratorStrides(shape, ins...), d)
 	k.end()
 	if f.result {
@@ -40,24 +49,33 @@ func (e *Eager) apply(op string, d graph.DType, ins []*Tensor, f formula) *Tenso
 			if !need[i] {
 				continue
 			}
-			if f.grads != nil {
-				outs[i] = f.grads(e, g[0], s, i)
-				continue
-			}
-			outs[i] = g[0]
-			var temps []*Tensor
-			for j, name := range f.back[i] {
-				if j > 0 {
-					temps = append(temps, outs[i])
-				}
-				outs[i] = e.elementwise(name, boolOr(name, g[0].DType), append(g[:1:1], present(s)...)...).inexact("stands for several kernels").end()
-			}
-			slices.Reverse(temps)
-			e.hold(temps...)
+			outs[i] = e.formulaBack(f, f.back[i], g[0], s)
 		}
 		return outs
 	})
 	return o
+}
+
+// formulaBack runs the kernels of one operand's gradient.
+func (e *Eager) formulaBack(f formula, back []string, g *Tensor, s []*Tensor) *Tensor {
+	out, temps, numbers := g, []*Tensor(nil), f.numbers
+	if numbers == nil {
+		numbers = f.scalars
+	}
+	for i, text := range back {
+		if st := steps(text)[0]; len(st.args) > 0 {
+			out = e.stepKernel(&st, i, boolOr(st.op, g.DType), g, s, temps, numbers).end()
+		} else {
+			out = e.elementwise(text, boolOr(text, g.DType), append([]*Tensor{g}, present(s)...)...).inexact("stands for several kernels").end()
+		}
+		temps = append(temps, out)
+	}
+	if len(temps) > 1 {
+		temps = temps[:len(temps)-1]
+		slices.Reverse(temps)
+		e.hold(temps...)
+	}
+	return out
 }
 
 func boolOr(kernel string, d graph.DType) graph.DType {
@@ -92,20 +110,9 @@ func promoted(ts ...*Tensor) graph.DType {
 func runAddc(e *Eager, c *Call) []*Tensor {
 	x, a, b := c.need(0, "self"), c.need(1, "tensor1"), c.need(2, "tensor2")
 	value := []float64{c.float(-1, "value", 1)}
-	f := formula{scalars: value, node: "AddcmulBackward0", saved: []*Tensor{onlyFor(b, a), onlyFor(a, b)}, back: [][]string{nil, {"mul", "mul"}, {"mul", "mul"}}}
-	if c.Op == "addcmul" {
-		return []*Tensor{e.apply(c.Op, promoted(x, a, b), []*Tensor{x, a, b}, formula{scalars: value, node: f.node, saved: f.saved, grads: func(e *Eager, g *Tensor, s []*Tensor, i int) *Tensor {
-			if i == 0 {
-				return g
-			}
-			t := e.times(s[2-i], value[0]) // the other factor
-			w := e.step("mul", g.DType, g, t)
-			e.hold(t)
-			return w
-		}})}
-	}
+	f := formula{scalars: value, node: "AddcmulBackward0", saved: []*Tensor{onlyFor(b, a), onlyFor(a, b)}, back: [][]string{nil, {"mul s1 p0", "mul g t0"}, {"mul s0 p0", "mul g t0"}}}
 	if c.Op == "addcdiv" {
-		f = formula{scalars: value, node: "AddcdivBackward0", saved: []*Tensor{onlyFor(b, a), b}, back: [][]string{nil, {"div", "mul"}, {"neg", "mul", "mul", "div", "mul"}}}
+		f = formula{scalars: value, node: "AddcdivBackward0", saved: []*Tensor{onlyFor(b, a), b}, back: [][]string{nil, {"div p0 s1", "mul g t0"}, {"neg g", "mul s0 p0", "mul s1 s1", "div t1 t2", "mul t0 t3"}}}
 	}
 	return []*Tensor{e.apply(c.Op, promoted(x, a, b), []*Tensor{x, a, b}, f)}
 }
@@ -114,34 +121,69 @@ func runAddc(e *Eager, c *Call) []*Tensor {
 func runLerp(e *Eager, c *Call) []*Tensor {
 	x, end, w := c.need(0, "self"), c.need(1, "end"), c.tensor(2, "weight")
 	if w == nil {
-		return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end}, formula{scalars: []float64{c.float(2, "weight", 0)}, node: "LerpBackward0", back: [][]string{{"mul"}, {"mul"}}})}
+		by := c.float(2, "weight", 0)
+		return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end}, formula{args: []program.Arg{{In: 0}, {In: 1}, {In: program.Number, Value: by}}, numbers: []float64{1 - by, by},
+			node: "LerpBackward0", back: [][]string{{"mul g p0"}, {"mul g p1"}}})}
 	}
 	return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end, w}, formula{node: "LerpBackward1",
-		saved: []*Tensor{onlyFor(w, end), onlyFor(w, x), w}, back: [][]string{{"rsub", "mul"}, {"mul"}, {"sub", "mul"}}})}
+		saved: []*Tensor{onlyFor(w, end), onlyFor(w, x), w}, back: [][]string{{"rsub s2 1", "mul g t0"}, {"mul g s2"}, {"sub s0 s1", "mul g t0"}}})}
 }
 
-// runAtan2, hypot and xlogy save both operands.
+// runBinarySaved is hypot and xlogy, which save both operands.
 func runBinarySaved(e *Eager, c *Call) []*Tensor {
-	a, b, d := c.pair()
+	a, b, d := c.floatPair()
+	f := formula{saved: []*Tensor{b, a}, node: "XlogyBackward0", back: [][]string{{"xlogy g s0", "eq s1 0", "le s0 0", "logical_and t1 t2", "masked_fill t0 t3 0"}, {"mul g s1", "div t0 s0"}}}
+	if c.Op == "hypot" {
+		f.node, f.back, f.result = "HypotBackward0", [][]string{{"div s1 s2", "mul g t0"}, {"div s0 s2", "mul g t0"}}, true
+	}
+	return []*Tensor{e.apply(c.Op, d, []*Tensor{a, b}, f)}
+}
+
+// floatPair is pair with a result of a floating-point type.
+func (c *Call) floatPair() (a, b *Tensor, d graph.DType) {
+	a, b, d = c.pair()
 	if !d.IsFloat() {
 		d = graph.Float32
 	}
-	f := formula{saved: []*Tensor{b, a}, result: c.Op == "hypot"}
-	switch c.Op {
-	case "xlogy":
-		f.node, f.back = "XlogyBackward0", [][]string{{"xlogy", "eq", "le", "logical_and", "masked_fill"}, {"mul", "div"}}
-	case "hypot":
-		f.node, f.back = "HypotBackward0", [][]string{{"mul", "div"}, {"mul", "div"}}
-	default:
-		f.node, f.back = "Atan2Backward0", [][]string{{"mul", "mul", "add", "reciprocal", "mul"}, {"neg", "mul"}}
-	}
-	return []*Tensor{e.apply(c.Op, d, []*Tensor{a, b}, f)}
+	return a, b, d
+}
+
+// runAtan2 divides the gradients of both operands by the same sum of squares; where
+// that is 0, they are 0 (torch/csrc/autograd/FunctionsManual.cpp, atan2_backward).
+func runAtan2(e *Eager, c *Call) []*Tensor {
+	a, b, d := c.floatPair()
+	o := e.binary(c.Op, d, a, b)
+	e.record("Atan2Backward0", []*Tensor{o}, []*Tensor{a, b}, []*Tensor{b, a}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		b2, a2 := e.computes("mul s s", s[0].DType, s[0]), e.computes("mul s s", s[1].DType, s[1])
+		sum := e.binary("add", d, a2, b2)
+		e.hold(a2, b2)
+		inverse := e.unary("reciprocal", d, sum)
+		zero := e.computes("eq s 0", graph.Bool, sum)
+		e.clear(inverse, zero)
+		e.hold(zero)
+		outs, held := make([]*Tensor, 2), []*Tensor{inverse, sum}
+		if need[0] {
+			t := e.binary("mul", d, g[0], s[0])
+			outs[0], held = e.binary("mul", d, t, inverse), slices.Insert(held, 0, t)
+		}
+		if need[1] {
+			n := e.unary("neg", graph.Undefined, s[1])
+			t := e.binary("mul", d, g[0], n)
+			outs[1], held = e.binary("mul", d, t, inverse), slices.Insert(held, 0, t, n)
+		}
+		e.hold(held...)
+		return outs
+	})
+	return []*Tensor{o}
 }
 
 // runModulo is remainder and fmod: the gradient of self passes through.
 func runModulo(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
 	f := formula{node: "RemainderBackward0", saved: []*Tensor{onlyFor(b, b), onlyFor(b, a)}, back: [][]string{nil, {"div", "neg", "mul"}}}
+	if c.Op == "remainder" {
+		f.back[1] = []string{"floor_divide s1 s0", "neg g", "mul t0 t1"}
+	}
 	return []*Tensor{e.apply(c.Op, d, []*Tensor{a, b}, f)}
 }
 
@@ -160,7 +202,14 @@ func runClamp(e *Eager, c *Call) []*Tensor {
 	}
 	ins := slices.DeleteFunc([]*Tensor{x, lo, hi}, func(t *Tensor) bool { return t == nil })
 	back := [][]string{{"ge", "le", "logical_and", "where"}, {"lt", "where"}, {"gt", "where"}}
-	return []*Tensor{e.apply("clamp", promoted(ins...), ins, formula{node: "ClampBackward0", saved: ins, back: back[:len(ins)]})}
+	op := "clamp"
+	switch {
+	case hi == nil && c.none(2, "max"): // a bound is the larger of the two
+		op, back = "clamp_min", [][]string{{"ge s0 s1", "where t0 g 0"}, {"lt s0 s1", "where t0 g 0"}}
+	case lo == nil && c.none(1, "min"):
+		op, back = "clamp_max", [][]string{{"le s0 s1", "where t0 g 0"}, {"gt s0 s1", "where t0 g 0"}}
+	}
+	return []*Tensor{e.apply(op, promoted(ins...), ins, formula{node: "ClampBackward0", saved: ins, back: back[:len(ins)], does: map[string]string{"clamp_min": "maximum", "clamp_max": "minimum"}[op]})}
 }
 
 // runGLU halves a dim: gated by the sigmoid of the other half.
@@ -210,4 +259,10 @@ func runTypeAs(e *Eager, c *Call) []*Tensor {
 		return []*Tensor{x}
 	}
 	return []*Tensor{e.toDType("to", x, y.DType)}
+}
+
+// none reports an argument that is not given.
+func (c *Call) none(i int, name string) bool {
+	a := c.arg(i, name)
+	return a == nil || a.Kind == graph.ArgNone
 }

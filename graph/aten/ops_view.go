@@ -544,6 +544,12 @@ func (e *Eager) unrepeat(g *Tensor, reps, in []int64) *Tensor {
 // same in backward.
 func runShuffle(e *Eager, c *Call) []*Tensor {
 	t := c.need(0, "self")
+	if c.Op == "repeat_interleave" {
+		return runInterleave(e, c, t)
+	}
+	if m := c.mosaic(t); m != nil {
+		return e.runMosaic(c.Op, t, m)
+	}
 	op, what := c.Op, func(k *kernel) *kernel { return k.inexact("arguments of " + c.Op) }
 	if op == "triu" || op == "tril" {
 		what = func(k *kernel) *kernel { return k.scalars(float64(c.int(1, "diagonal", 0))) }
@@ -596,4 +602,132 @@ func runShuffle(e *Eager, c *Call) []*Tensor {
 		return []*Tensor{run(g[0], in, back)}
 	})
 	return []*Tensor{o}
+}
+
+// runInterleave repeats elements along a dim: as often as a number says, or each
+// as often as a tensor does. The tensor alone makes the indices of what is repeated.
+func runInterleave(e *Eager, c *Call, t *Tensor) []*Tensor {
+	shape, d, ok := c.shape(0)
+	if !ok {
+		return nil
+	}
+	repeats, times := c.tensor(1, "repeats"), c.arg(1, "repeats")
+	dim := c.arg(2, "dim")
+	along := dim != nil && dim.Kind == graph.ArgInt
+	switch {
+	case times == nil || times.Kind == graph.ArgNone: // of indices
+		k := e.begin(c.Op, t)
+		k.alloc(shape, nil, d)
+		return []*Tensor{k.end()}
+	case along && repeats != nil:
+		at := wrap(dim.Int, t.dim())
+		k := e.begin(c.Op, repeats)
+		idx := k.alloc([]int64{shape[at]}, nil, graph.Int64)
+		k.end()
+		call := *c
+		call.Op, call.Args = "index_select", []Arg{tensorArg(t), {Kind: graph.ArgInt, Int: dim.Int}, tensorArg(idx)}
+		return gathered("IndexSelectBackward0", "index_add", false)(e, &call)
+	case along && times.Kind == graph.ArgInt:
+		return e.runEach(c.Op, t, wrap(dim.Int, t.dim()), times.Int)
+	}
+	k := e.begin(c.Op, t, repeats).inexact("arguments of " + c.Op)
+	o := k.alloc(shape, nil, d)
+	k.end()
+	in := t.Shape
+	e.record(c.Op+"Backward", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		k := e.begin(c.Op, g[0]).inexact("arguments of " + c.Op)
+		k.alloc(in, nil, g[0].DType)
+		return []*Tensor{k.end()}
+	})
+	return []*Tensor{o}
+}
+
+// runEach repeats each slice along a dim so many times: a copy of what expand
+// shows (aten/src/ATen/native/Repeat.cpp, repeat_interleave_symint).
+func (e *Eager) runEach(op string, t *Tensor, d int, times int64) []*Tensor {
+	shape, st := slices.Insert(slices.Clone(t.Shape), d+1, times), slices.Insert(slices.Clone(t.Strides), d+1, 0)
+	k := e.begin(op, e.view(t, shape, st, 0)).does("copy")
+	k.alloc(shape, nil, t.DType)
+	merged := slices.Delete(slices.Clone(shape), d+1, d+2)
+	merged[d] *= times
+	made := k.end()
+	o := e.view(made, merged, contiguousStrides(merged), 0)
+	e.record("UnsafeViewBackward0", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{e.reduceKernel("sum", e.unsqueezeTo(g[0], shape), []int{d + 1}, false, g[0].DType)}
+	})
+	return []*Tensor{o}
+}
+
+// A mosaic moves the parts of dims: they are split, change places, and are merged
+// again.
+type mosaic struct {
+	split []int64 // the shape with split dims
+	order []int   // of the split dims in the result
+	shape []int64 // the result's
+}
+
+// mosaic is what pixel_shuffle, pixel_unshuffle and channel_shuffle do; nil for
+// other calls, and for what does not fit.
+func (c *Call) mosaic(t *Tensor) *mosaic {
+	r, n := c.int(1, "upscale_factor", c.int(1, "downscale_factor", c.int(1, "groups", 0))), t.dim()
+	if n < 3 || r < 1 {
+		return nil
+	}
+	lead, s := n-3, t.Shape
+	m := &mosaic{shape: slices.Clone(s)}
+	tail := s[lead:]
+	switch ch, h, w := tail[0], tail[1], tail[2]; {
+	case c.Op == "pixel_shuffle" && ch%(r*r) == 0:
+		m.split, m.order = []int64{ch / (r * r), r, r, h, w}, []int{0, 3, 1, 4, 2}
+		copy(m.shape[lead:], []int64{ch / (r * r), h * r, w * r})
+	case c.Op == "pixel_unshuffle" && h%r == 0 && w%r == 0:
+		m.split, m.order = []int64{ch, h / r, r, w / r, r}, []int{0, 2, 4, 1, 3}
+		copy(m.shape[lead:], []int64{ch * r * r, h / r, w / r})
+	case c.Op == "channel_shuffle" && n == 4 && ch%r == 0:
+		m.split, m.order = []int64{r, ch / r, h, w}, []int{1, 0, 2, 3}
+	default:
+		return nil
+	}
+	m.split = append(slices.Clone(s[:lead]), m.split...)
+	for i := range m.order {
+		m.order[i] += lead
+	}
+	m.order = append(ascending(lead), m.order...)
+	return m
+}
+
+func ascending(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
+// runMosaic copies the parts in their new order; so does backward, the other way.
+func (e *Eager) runMosaic(op string, t *Tensor, m *mosaic) []*Tensor {
+	back := make([]int, len(m.order))
+	moved := make([]int64, len(m.order))
+	for i, d := range m.order {
+		back[d], moved[i] = i, m.split[d]
+	}
+	in := t.Shape
+	o := e.moveParts(op, t, m.split, m.order, m.shape)
+	e.record(op+"Backward", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{e.moveParts(op, g[0], moved, back, in)}
+	})
+	return []*Tensor{o}
+}
+
+// moveParts copies t, shown with split dims in another order, to a new tensor that
+// is then shown in a shape.
+func (e *Eager) moveParts(op string, t *Tensor, split []int64, order []int, shape []int64) *Tensor {
+	whole := e.unsqueezeTo(t, split)
+	dims, st := make([]int64, len(order)), make([]int64, len(order))
+	for i, d := range order {
+		dims[i], st[i] = whole.Shape[d], whole.Strides[d]
+	}
+	k := e.begin(op, e.view(whole, dims, st, 0)).does("copy")
+	k.alloc(dims, nil, t.DType)
+	return e.view(k.end(), shape, contiguousStrides(shape), 0)
 }

@@ -296,9 +296,9 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 	if (c.Op == "max" || c.Op == "min") && len(c.Shapes) < 2 && c.Over != "dim" {
 		return []*Tensor{e.extremeOfAll(c.Op, x, dims)}
 	}
-	o := e.reduceKernel(c.Op, x, dims, keep, x.DType)
 	in := x.Shape
 	if len(c.Shapes) < 2 && c.Over != "dim" {
+		o := e.reducing(c.Op, x, dims, reducedShape(x, dims, keep), x.DType).does(extremes[c.Op]).end()
 		e.record("AmaxBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 			r := e.keepDims(s[1], in, dims)
 			m := e.binary("eq", graph.Bool, s[0], r)
@@ -310,11 +310,12 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 		})
 		return []*Tensor{o}
 	}
-	idx := e.Alloc(c.Op, program.Activations, program.Step, graph.Int64, o.Shape)
+	k := e.reducing(c.Op, x, dims, reducedShape(x, dims, keep), x.DType).does(extremes[c.Op] + "_with_indices")
+	o := k.outs[0]
+	idx := k.alloc(o.Shape, nil, graph.Int64)
+	k.end()
 	e.record("MaxBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("value_selecting_reduction_backward", g[0], s[0])
-		k.alloc(in, nil, g[0].DType)
-		return []*Tensor{k.end()}
+		return []*Tensor{e.selected(e.keepDims(g[0], in, dims), e.keepDims(s[0], in, dims), in, dims)}
 	})
 	return []*Tensor{o, idx}
 }
@@ -322,7 +323,7 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 // extremeOfAll is the largest or smallest of all elements. Backward spreads the
 // gradient evenly over those that are equal to it (evenly_distribute_backward).
 func (e *Eager) extremeOfAll(op string, x *Tensor, dims []int) *Tensor {
-	k := e.begin(op, x).dims(dims...)
+	k := e.begin(op, x).does(extremes[op]).dims(dims...)
 	o := k.alloc(nil, nil, x.DType)
 	flat, whole := x, program.None
 	if !x.contiguous() {
@@ -340,14 +341,30 @@ func (e *Eager) extremeOfAll(op string, x *Tensor, dims []int) *Tensor {
 	e.record(node, []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		nan := e.unary("isnan", graph.Bool, s[0])
 		one := e.unary("isnan", graph.Bool, s[1])
+		e.into("logical_and", nan, one)
 		m := e.binary("eq", graph.Bool, s[0], s[1])
-		n := e.reduceKernel("sum", m, dims, false, graph.Int64)
+		e.into("logical_or", nan, m)
+		n := e.reduceKernel("sum", nan, dims, false, graph.Int64)
 		q := e.binary("div", g[0].DType, g[0], n)
-		w := e.binary("mul", g[0].DType, m, q)
+		w := e.binary("mul", g[0].DType, nan, q)
 		e.hold(q, n, m, one, nan)
 		return []*Tensor{w}
 	})
 	return o
+}
+
+// extremes are the kernels of extremes without indices.
+var extremes = map[string]string{"max": "amax", "min": "amin", "amax": "amax", "amin": "amin"}
+
+// selected is the gradient of elements that were taken along a dim at the places
+// idx, zeros elsewhere (value_selecting_reduction_backward).
+func (e *Eager) selected(g, idx *Tensor, in []int64, dims []int) *Tensor {
+	k := e.begin("value_selecting_reduction_backward", g, idx).does("gather_backward").dims(dims...)
+	if len(dims) != 1 {
+		k.inexact("elements taken along no dim, or several")
+	}
+	k.alloc(in, nil, g.DType)
+	return k.end()
 }
 
 // runVar is var, std and var_mean over dims.
@@ -360,27 +377,22 @@ func runVar(e *Eager, c *Call) []*Tensor {
 		correction = 0
 	}
 	k := e.reducing(c.Op, x, dims, reducedShape(x, dims, keep), x.DType).scalars(correction)
-	if c.Op != "var" {
-		k.inexact("two results, or the gradient of a root")
+	if c.Op == "var_mean" {
+		k.inexact("two results")
 	}
 	o := k.end()
 	outs := []*Tensor{o}
 	if c.Op == "var_mean" {
 		outs = append(outs, e.Alloc(c.Op, program.Activations, program.Step, x.DType, o.Shape))
 	}
-	in := x.Shape
-	saved := []*Tensor{x}
+	in, node, saved := x.Shape, "VarBackward0", []*Tensor{x}
 	if c.Op == "std" {
-		saved = append(saved, o)
+		node, saved = "StdBackward0", []*Tensor{x, o}
 	}
-	e.record("VarBackward0", outs, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		first := first(g)
-		var scaled, q *Tensor
-		if c.Op == "std" { // grad / (2 * result), 0 where the deviation is
-			scaled = e.times(s[1], 2)
-			q = e.binary("div", g[0].DType, g[0], scaled)
-			e.hold(e.unary("eq", graph.Bool, s[1], number(graph.Undefined, 0)))
-			e.hold(scaled)
+	e.record(node, outs, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		first, q := first(g), (*Tensor)(nil)
+		if len(s) > 1 {
+			q = e.rootGradient(first, s[1])
 			first = q
 		}
 		m := e.reduceKernel("mean", s[0], dims, true, s[0].DType)
@@ -397,6 +409,18 @@ func runVar(e *Eager, c *Call) []*Tensor {
 		return []*Tensor{w}
 	})
 	return outs
+}
+
+// rootGradient is the gradient of the variance under a standard deviation
+// (torch/csrc/autograd/FunctionsManual.cpp, std_backward).
+func (e *Eager) rootGradient(g, root *Tensor) *Tensor {
+	twice := e.times(root, 2)
+	q := e.binary("div", g.DType, g, twice)
+	zero := e.computes("eq s 0", graph.Bool, root)
+	e.clear(q, zero)
+	e.hold(zero)
+	e.hold(twice)
+	return q
 }
 
 // runSoftmax is _softmax and _log_softmax: the result is saved; softmax's

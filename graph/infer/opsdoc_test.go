@@ -14,6 +14,8 @@ import (
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/infer"
 	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/validate/calls"
+	"github.com/memplan/memplan/validate/cpu"
 )
 
 var update = flag.Bool("update", false, "write docs/ops.md")
@@ -32,7 +34,8 @@ graphs; the test fails when this page is stale. Adding an operator is one entry 
   stays an operator that is planned for conservatively; *host* where it computes sizes only.
 - **rules**: the rules by which files without metadata are lifted that the operator takes part in; the table further down says what they make.
 - **gradient**: whether it is known what the calls save for backward; *partly* where some of the tests' graphs are kept.
-- **kernel**: whether memplan can execute it itself; it has no kernels yet.
+- **kernel**: whether ` + "`memplan validate`" + ` runs the calls that an operator alone becomes, forward and backward; *partly* where it runs some of
+  them. [kernels.md](kernels.md) says what is missing.
 
 ## ONNX operators: %d
 
@@ -89,6 +92,32 @@ func (s *seen) gradient() string {
 		return "partly"
 	}
 	return "yes"
+}
+
+// kernel says whether the calls run on the device that runs has been asked.
+func (s *seen) kernel(runs map[string]bool) string {
+	some, all := false, !s.kept
+	for _, c := range s.calls {
+		some, all = some || runs[c], all && runs[c]
+	}
+	switch {
+	case len(s.calls) == 0 && !s.kept:
+		return ""
+	case all && some:
+		return "yes"
+	case some:
+		return "partly"
+	}
+	return "no"
+}
+
+// executed asks the device in plain Go about every call of the operator table.
+func executed(t *testing.T) map[string]bool {
+	samples, err := calls.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return calls.Runs(cpu.New(), samples)
 }
 
 // observe runs inference and the lift over the tests' graphs.
@@ -186,12 +215,12 @@ func code(list []string) string {
 }
 
 func opsDoc(t *testing.T) string {
-	runs := observe(t)
+	seenIn, runs := observe(t), executed(t)
 	var ops, rules, calls strings.Builder
 	for i := range infer.Ops {
 		op := &infer.Ops[i]
 		full := name(op.Domain, op.Name)
-		s := runs[full]
+		s := seenIn[full]
 		if s == nil {
 			t.Errorf("no graph runs %s", full)
 			continue
@@ -206,8 +235,8 @@ func opsDoc(t *testing.T) string {
 		if op.Elements() || s.elements {
 			elements = "yes"
 		}
-		fmt.Fprintf(&ops, "| %s | %s | %s | %s | %s | %s | %s | no |\n", full, strings.Trim(strings.ReplaceAll(fmt.Sprint(op.Since), " ", ", "), "[]"),
-			s.shapes(), elements, s.lifted(), strings.Join(takesPart, ", "), s.gradient())
+		fmt.Fprintf(&ops, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", full, strings.Trim(strings.ReplaceAll(fmt.Sprint(op.Since), " ", ", "), "[]"),
+			s.shapes(), elements, s.lifted(), strings.Join(takesPart, ", "), s.gradient(), s.kernel(runs))
 	}
 	for _, r := range lift.PatternRules() {
 		makes := r.Doc

@@ -30,7 +30,9 @@ type Attrs struct {
 	//   hardtanh, threshold, leaky_relu, elu, softplus, shrinks, clamps and
 	//   their backward           their arguments in PyTorch's order; elu has
 	//                            alpha, scale, input scale
-	//   var                      correction
+	//   var, std                 correction
+	//   topk                     1 if the largest come first
+	//   logit*                   the bound of its operand, negative for none
 	//   fill                     value; arange: start, step; randint: low, high
 	//   uniform, normal_         low, high; mean, deviation; bernoulli: p
 	//   embedding*               index without gradient, -1 for none

@@ -1,9 +1,14 @@
 package cpu
 
-import "math"
+import (
+	"math"
+
+	"github.com/memplan/memplan/validate"
+)
 
 func normKernels() map[string]kernel {
 	return map[string]kernel{
+		"_weight_norm_interface": weightNorm, "_weight_norm_interface_backward": weightNormBackward,
 		"native_layer_norm": layerNorm, "native_layer_norm_backward": layerNormBackward,
 		"_fused_rms_norm": rmsNorm, "_fused_rms_norm_backward": rmsNormBackward,
 		"native_group_norm": groupNorm, "native_group_norm_backward": groupNormBackward,
@@ -361,5 +366,58 @@ func batchNormBackward(r *run) error {
 		}
 	})
 	done()
+	return nil
+}
+
+// weightNorm scales each slice along a dim to the length that operand 1 has for it,
+// and keeps the lengths that the slices had.
+func weightNorm(r *run) error {
+	v, g := r.floats(0), r.floats(1)
+	w, norms := make([]float64, len(v)), make([]float64, len(g))
+	at := r.slices(r.shape(0))
+	for i, x := range v {
+		norms[at(i)] += float64(x) * float64(x)
+	}
+	for j := range norms {
+		norms[j] = math.Sqrt(norms[j])
+	}
+	for i, x := range v {
+		w[i] = float64(x) * float64(g[at(i)]) / norms[at(i)]
+	}
+	r.save(&r.c.Results[0], w)
+	r.save(&r.c.Results[1], norms)
+	return nil
+}
+
+// slices returns the number of the slice along the call's dim that an element of a
+// row-major tensor is in.
+func (r *run) slices(shape []int64) func(i int) int {
+	d := r.attrs().Dims[0]
+	inner, n := int(validate.Elems(shape[d+1:])), int(shape[d])
+	return func(i int) int { return i / inner % n }
+}
+
+// weightNormBackward reads the gradient of the scaled weight, the lengths that it
+// has, the weight before, and its lengths, and makes the gradients of the weight
+// and of the lengths.
+func weightNormBackward(r *run) error {
+	dw, g, v, norms := r.floats(0), r.floats(1), r.floats(2), r.floats(3)
+	dv, dg := make([]float64, len(v)), make([]float64, len(g))
+	at := r.slices(r.shape(2))
+	for i, x := range v {
+		dg[at(i)] += float64(x) * float64(dw[i])
+	}
+	for j := range dg {
+		dg[j] /= float64(norms[j])
+	}
+	for i, x := range v {
+		j := at(i)
+		dv[i] = float64(g[j]) / float64(norms[j]) * (float64(dw[i]) - float64(x)*dg[j]/float64(norms[j]))
+	}
+	for i, grad := range [][]float64{dv, dg} {
+		if r.wants(i) {
+			r.save(&r.c.Results[i], grad)
+		}
+	}
 	return nil
 }

@@ -16,7 +16,7 @@ var kernels = buildKernels()
 
 func buildKernels() map[string]kernel {
 	all := map[string]kernel{"step": step}
-	for _, part := range []map[string]kernel{elementwiseKernels(), otherKernels(), productKernels(), convKernels(), attentionKernels(), normKernels(), indexKernels(), poolKernels(), sampleKernels(), recurrentKernels(), reductionKernels()} {
+	for _, part := range []map[string]kernel{elementwiseKernels(), otherKernels(), productKernels(), convKernels(), attentionKernels(), normKernels(), indexKernels(), poolKernels(), sampleKernels(), recurrentKernels(), reductionKernels(), selectKernels()} {
 		for name, f := range part {
 			if all[name] != nil {
 				panic("cpu: kernel listed twice: " + name)
@@ -62,8 +62,9 @@ func otherKernels() map[string]kernel {
 			lo := int64(r.scalar(0, 0))
 			return float64(lo + validate.Below(r.c.Seed, i, int64(r.scalar(1, 1))-lo))
 		}),
-		"bernoulli":      random(func(r *run, i uint64) float64 { return truth(validate.Uniform(r.c.Seed, i) < r.scalar(0, 0.5)) }),
-		"native_dropout": dropout, "mask_bias": maskBias, "causal_bias": causalBias, "empty_rows": emptyRows, "tril": triangle, "triu": triangle,
+		"bernoulli":              random(func(r *run, i uint64) float64 { return truth(validate.Uniform(r.c.Seed, i) < r.scalar(0, 0.5)) }),
+		"_prelu_kernel_backward": preluBackward,
+		"native_dropout":         dropout, "mask_bias": maskBias, "causal_bias": causalBias, "empty_rows": emptyRows, "tril": triangle, "triu": triangle,
 	}
 }
 
@@ -147,6 +148,19 @@ var binaries = map[string]func(a, b, alpha float64) float64{
 	"bitwise_xor":  func(a, b, _ float64) float64 { return float64(int64(a) ^ int64(b)) },
 	"floor_divide": func(a, b, _ float64) float64 { return math.Floor(a / b) }, "fmod": func(a, b, _ float64) float64 { return math.Mod(a, b) },
 	"remainder": func(a, b, _ float64) float64 { return a - b*math.Floor(a/b) }, "atan2": func(a, b, _ float64) float64 { return math.Atan2(a, b) },
+	"xlogy": func(a, b, _ float64) float64 {
+		if a == 0 && b == b {
+			return 0
+		}
+		return a * math.Log(b)
+	},
+	"hypot": func(a, b, _ float64) float64 { return math.Hypot(a, b) },
+	"_prelu_kernel": func(x, w, _ float64) float64 {
+		if x > 0 {
+			return x
+		}
+		return x * w
+	},
 	"div_or_zero": func(a, b, _ float64) float64 {
 		if b == 0 {
 			return 0
@@ -162,6 +176,13 @@ var withNumbers = map[string]func(x []float64, p []float64) float64{
 			return x[0]
 		}
 		return x[0] * p[0]
+	},
+	"logit": func(x, p []float64) float64 {
+		z := x[0]
+		if p[0] >= 0 {
+			z = min(max(z, p[0]), 1-p[0])
+		}
+		return math.Log(z / (1 - z))
 	},
 	"hardshrink": func(x, p []float64) float64 {
 		if math.Abs(x[0]) > p[0] {
@@ -230,6 +251,16 @@ var gradients = map[string]func(x []float64, p []float64) float64{
 		}
 		return x[0] * p[0]
 	},
+	"logit_backward": func(x, p []float64) float64 { // without eps, not a number outside of 0 to 1
+		switch z := x[1]; {
+		case p[0] >= 0 && (z < p[0] || z > 1-p[0]):
+			return 0
+		case p[0] < 0 && (z < 0 || z > 1):
+			return math.NaN()
+		default:
+			return x[0] / (z * (1 - z))
+		}
+	},
 	"hardshrink_backward": func(x, p []float64) float64 {
 		if math.Abs(x[1]) > p[0] {
 			return x[0]
@@ -279,6 +310,12 @@ var ternaries = map[string]func(x []float64, p []float64) float64{
 			return x[2]
 		}
 		return x[0]
+	},
+	"lerp": func(x, _ []float64) float64 {
+		if math.Abs(x[2]) < 0.5 {
+			return x[0] + x[2]*(x[1]-x[0])
+		}
+		return x[1] - (x[1]-x[0])*(1-x[2])
 	},
 	"addcmul": func(x, p []float64) float64 { return x[0] + p[0]*x[1]*x[2] },
 	"addcdiv": func(x, p []float64) float64 { return x[0] + p[0]*x[1]/x[2] },
@@ -548,4 +585,28 @@ func triangle(r *run) error {
 		}
 		return 0
 	})
+}
+
+// preluBackward reads gradient, operand and slopes, and makes the gradients of the
+// operand and, before they are summed, of the slopes.
+func preluBackward(r *run) error {
+	shape := r.shape(1)
+	g, x, w := r.floatsIn(0, shape), r.floatsIn(1, shape), r.floatsIn(2, shape)
+	for result, slope := range []func(i int) (above, below float32){
+		func(i int) (float32, float32) { return 1, w[i] },
+		func(i int) (float32, float32) { return 0, x[i] },
+	} {
+		if !r.wants(result) {
+			continue
+		}
+		out, done := r.out(result)
+		for i := range out {
+			above, below := slope(i)
+			if out[i] = g[i] * below; x[i] > 0 {
+				out[i] = g[i] * above
+			}
+		}
+		done()
+	}
+	return nil
 }

@@ -1,13 +1,14 @@
 package cpu
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/memplan/memplan/graph/program"
 )
 
 func recurrentKernels() map[string]kernel {
-	return map[string]kernel{"_cudnn_rnn": recurrent, "_cudnn_rnn_backward": recurrentBackward}
+	return map[string]kernel{"_cudnn_rnn": recurrent, "_cudnn_rnn_backward": recurrentBackward, "_cudnn_rnn_flatten_weight": flatten}
 }
 
 // A recurrentCall is a recurrent network, as torch.nn.LSTM, GRU and RNN describe
@@ -348,4 +349,17 @@ func (s *sweep) unstep(k, row, j, i int, g float64, h, state, da, du, back []flo
 	default:
 		both(0, g*(1-s.h[k][i]*s.h[k][i]))
 	}
+}
+
+// flatten lays the operands one behind the other.
+func flatten(r *run) error {
+	var out []float64
+	for i := range r.c.Args {
+		out = append(out, r.all(i)...)
+	}
+	if n := r.c.Results[0].Elems(); int64(len(out)) != n {
+		return fmt.Errorf("parameters of %d elements, and a buffer of %d", len(out), n)
+	}
+	r.save(&r.c.Results[0], out)
+	return nil
 }

@@ -27,7 +27,7 @@ func reductionKernels() map[string]kernel {
 		}
 		return top + math.Log(s)
 	})
-	kernels["var"] = variance
+	kernels["var"], kernels["std"] = variance, variance
 	kernels["softmax"] = rows1(func(x, y []float64) {
 		top := slices.Max(x)
 		var s float64
@@ -162,7 +162,10 @@ func variance(r *run) error {
 		for _, v := range x {
 			s += (v - mean) * (v - mean)
 		}
-		return s / (float64(len(x)) - c)
+		if s /= float64(len(x)) - c; r.c.Kernel == "std" {
+			return math.Sqrt(s)
+		}
+		return s
 	})(r)
 }
 

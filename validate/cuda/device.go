@@ -417,7 +417,7 @@ type kernel struct {
 }
 
 var kernels = collect(attentionKernels, composedKernels, convKernels, fillKernels, indexKernels, lossKernels, matmulKernels, normKernels, pointwiseKernels, poolKernels,
-	recurrentKernels, reduceKernels, sampleKernels, scatterKernels, stepKernels)
+	recurrentKernels, reduceKernels, sampleKernels, scatterKernels, selectKernels, stepKernels)
 
 // collect makes one table of the files' own.
 func collect(files ...func(register func(k kernel, names ...string))) map[string]kernel {

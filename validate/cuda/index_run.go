@@ -49,20 +49,14 @@ type indexAddArgs struct {
 
 // indexKernels are those of this file.
 func indexKernels(register func(k kernel, names ...string)) {
-	few := func(n *program.Node) error {
-		if n.Attrs != nil && len(n.Attrs.Dims) > maxIndices {
-			return fmt.Errorf("%s: %d indices, at most %d", n.Does(), len(n.Attrs.Dims), maxIndices)
-		}
-		return nil
-	}
 	register(kernel{rows: tableRows, run: embedding}, "embedding")
 	register(kernel{rows: gradientRows, spare: true, run: embeddingBackward, work: func(r *run) int64 { return chunksOf(r).bytes() }}, "embedding_dense_backward")
 	register(kernel{run: index, accepts: few}, "index")
-	register(kernel{run: indexBackward, accepts: few}, "index_backward")
+	register(kernel{run: indexBackward, accepts: few, work: func(r *run) int64 { return r.indexPlaces(r.arg(0).Shape, 1).bytes() }}, "index_backward")
 	register(kernel{run: func(r *run) error { return r.pick(false, false) }}, "index_select")
 	register(kernel{run: func(r *run) error { return r.pick(true, false) }}, "gather")
-	register(kernel{run: func(r *run) error { return r.pick(false, true) }}, "index_select_backward")
-	register(kernel{run: func(r *run) error { return r.pick(true, true) }}, "gather_backward")
+	register(kernel{run: func(r *run) error { return r.pick(false, true) }, work: func(r *run) int64 { return r.pickPlaces(false).bytes() }}, "index_select_backward")
+	register(kernel{run: func(r *run) error { return r.pick(true, true) }, work: func(r *run) int64 { return r.pickPlaces(true).bytes() }}, "gather_backward")
 	register(kernel{run: cat}, "cat")
 	register(kernel{run: stack}, "stack")
 	register(kernel{run: repeat}, "repeat")
@@ -296,18 +290,15 @@ func indexBackward(r *run) error {
 	if err := r.zero(out); err != nil {
 		return err
 	}
-	a, lead, wide, err := r.advanced(out, g, 1)
+	a, _, _, err := r.advanced(out, g, 1)
 	if err != nil {
 		return err
 	}
-	s := indexAddArgs{at: a, rows: 1, width: 1}
-	for d, n := range g.Shape {
-		if d < lead+wide {
-			s.rows *= n
-		} else {
-			s.width *= n
-		}
+	p := r.indexPlaces(g.Shape, 1)
+	if done, err := r.hash(p, placesArgs{at: a, add: 1}, kindOf(out)); done || err != nil {
+		return err
 	}
+	s := indexAddArgs{at: a, rows: p.rows, width: p.width}
 	return launch(r.d, "index", "index_add_rows", grid{x: s.rows, tx: 128}, &s)
 }
 
@@ -345,6 +336,11 @@ func (r *run) pick(every, back bool) error {
 		return err
 	}
 	if back {
+		hashed := a
+		hashed.firstDim(max(d, 0))
+		if done, err := r.hash(r.pickPlaces(every), placesArgs{at: hashed, add: 1}, kindOf(base)); done || err != nil {
+			return err
+		}
 		return launch(r.d, "index", "scatter_add_lines", along(a.n/max(a.size[d], 1)), &a)
 	}
 	return launch(r.d, "index", "index_move", sweep(a.n), &a)
@@ -517,7 +513,11 @@ func placed(out *validate.Tensor, shape []int64, w *program.Window) (*validate.T
 }
 
 // overlaps reports whether some element has two places in a shape.
-func overlaps(shape, strides []int64) bool {
+func overlaps(shape, strides []int64) bool { return len(clash(shape, strides)) > 0 }
+
+// clash are the dims, by their strides, up to the first whose step is within what the
+// narrower ones cover; none where no element has two places.
+func clash(shape, strides []int64) []int {
 	order := make([]int, 0, len(shape))
 	for d, n := range shape {
 		if n != 1 {
@@ -526,27 +526,28 @@ func overlaps(shape, strides []int64) bool {
 	}
 	slices.SortFunc(order, func(x, y int) int { return int(sign(strides[x] - strides[y])) })
 	end := int64(0) // of what the narrower dims cover
-	for _, d := range order {
+	for i, d := range order {
 		if strides[d] <= end {
-			return true
+			return order[:i+1]
 		}
 		end += (shape[d] - 1) * strides[d]
 	}
-	return false
+	return nil
 }
 
-// addOverlapping adds in to a window whose dims overlap: slices along the dim of
-// most overlap one after the other.
+// apart is the dim along which an overlapping window is taken apart: the shortest of
+// those that clash.
+func apart(shape, strides []int64) int {
+	return slices.MinFunc(clash(shape, strides), func(x, y int) int { return int(sign(shape[x] - shape[y])) })
+}
+
+// addOverlapping adds in to a window whose dims overlap: slices along a dim one after
+// the other.
 func (r *run) addOverlapping(to, in *validate.Tensor) error {
 	if !overlaps(to.Shape, to.Strides) {
 		return r.pointwise("add", to, [4]float64{1}, onDevice(to), onDevice(in))
 	}
-	d := -1
-	for i, n := range to.Shape {
-		if n > 1 && (d < 0 || n < to.Shape[d]) {
-			d = i
-		}
-	}
+	d := apart(to.Shape, to.Strides)
 	for i := range to.Shape[d] {
 		shape := slices.Clone(to.Shape)
 		shape[d] = 1

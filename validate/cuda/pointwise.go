@@ -127,6 +127,15 @@ var Operators = []Operator{
 	{"glu_value_backward", 2, "a * sigmoid<C>(b)", "", false, false},
 	{"glu_gate_backward", 3, "a * b * sigmoid<C>(c) * ((C)1 - sigmoid<C>(c))", "", false, false},
 	{"mse", 2, "(a - b) * (a - b)", "", false, false},
+	{"xlogy", 2, "a == (C)0 && b == b ? (C)0 : a * log(b)", "", false, false},
+	{"hypot", 2, "hypot(a, b)", "", false, false},
+	{"lerp", 3, "fabs(c) < (C)0.5 ? a + c * (b - a) : b - (b - a) * ((C)1 - c)", "", false, false},
+	{"logit", 1, "logit<C>(a, (C)p[0])", "", false, false},
+	{"logit_backward", 2, "p[0] >= 0 && (b < (C)p[0] || b > (C)1 - (C)p[0]) ? (C)0 : p[0] < 0 && (b < (C)0 || b > (C)1) ? (C)NAN : a / (b * ((C)1 - b))", "", false, false},
+	{"_prelu_kernel", 2, "a > (C)0 ? a : a * b", "", false, true},
+	{"prelu_input_backward", 3, "b > (C)0 ? a : a * c", "", false, true},
+	{"prelu_weight_backward", 2, "b > (C)0 ? (C)0 : a * b", "", false, true},
+	{"norm_slope", 3, "a - b * c", "", false, true},
 }
 
 // operatorCode returns the code of an elementwise operator, or -1.

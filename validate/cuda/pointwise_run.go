@@ -33,7 +33,7 @@ type denseArgs struct {
 func pointwiseKernels(register func(k kernel, names ...string)) {
 	for i := range Operators {
 		switch op := &Operators[i]; op.Name {
-		case "native_dropout_backward", "mse", "mse_loss_backward", "glu", "glu_value_backward", "glu_gate_backward", "div_trunc", "bitwise_not":
+		case "native_dropout_backward", "mse", "mse_loss_backward", "glu", "glu_value_backward", "glu_gate_backward", "prelu_input_backward", "prelu_weight_backward", "norm_slope", "div_trunc", "bitwise_not":
 		default:
 			register(kernel{run: func(r *run) error { return r.elementwise(op, r.params(op)) }}, op.Name)
 		}

@@ -17,6 +17,17 @@ type recurrentArgs struct {
 	cell, dtype                                    int32
 }
 
+// sweepArgs is Sweep of recurrent.cu.
+type sweepArgs struct {
+	r                      recurrentArgs
+	w                      uint64
+	steps                  int64
+	a, u, h, c, dy, da, du int64
+}
+
+// sweepUnits is how many hidden units a block of recurrent.cu runs all steps of.
+const sweepUnits = 512
+
 // recurrentKernels are those of this file.
 func recurrentKernels(register func(k kernel, names ...string)) {
 	typed := func(n *program.Node) error {
@@ -30,6 +41,7 @@ func recurrentKernels(register func(k kernel, names ...string)) {
 	}
 	register(kernel{rows: all, accepts: typed, run: recurrent, work: func(r *run) int64 { return newNetwork(r, 0, false).bytes }}, "_cudnn_rnn")
 	register(kernel{rows: all, accepts: typed, run: recurrentBackward, work: func(r *run) int64 { return newNetwork(r, 1+r.cellStates(), true).bytes }}, "_cudnn_rnn_backward")
+	register(kernel{rows: only(nil, []int{0}), run: flatten}, "_cudnn_rnn_flatten_weight")
 }
 
 // cellStates is how many states the call's cells have.
@@ -208,16 +220,50 @@ func (n *network) forward() error {
 		if err := n.r.multiply(addend{alpha: 1}, n.input(layer), repeated(flipped2(s.wi), n.time), s.a); err != nil {
 			return err
 		}
-		for k := range n.time {
-			if err := n.step(s, n.columns(n.y[layer], s), k); err != nil {
-				return err
-			}
+		if err := n.steps(s, n.columns(n.y[layer], s)); err != nil {
+			return err
 		}
 		if err := n.ends(int64(i), s, n.columns(n.y[layer], s)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// whole reports a network of which a block for each sample runs all steps: with more
+// units, or more samples than blocks run beside each other, products are faster.
+func (n *network) whole() bool { return n.hidden <= sweepUnits && n.batch <= 4*n.r.d.sms }
+
+// steps runs all steps of a sweep forward.
+func (n *network) steps(s *rnnSweep, y *validate.Tensor) error {
+	if n.whole() {
+		a := n.sweepArgs(s, y)
+		return launch(n.r.d, "recurrent", "recurrent_sweep", grid{x: n.batch, tx: sweepUnits}, &a)
+	}
+	for k := range n.time {
+		if err := n.step(s, y, k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweepArgs describe all steps of a sweep forward.
+func (n *network) sweepArgs(s *rnnSweep, y *validate.Tensor) sweepArgs {
+	first, _ := n.args(s, y, 0)
+	a := sweepArgs{r: first, w: n.r.ptr(s.wh), steps: n.time, a: n.next(s, s.a), u: n.next(s, s.u), h: n.next(s, y)}
+	if s.c != nil {
+		a.c = n.next(s, s.c)
+	}
+	return a
+}
+
+// next is how far, in elements, a sequence's next step lies in the order of a sweep.
+func (n *network) next(s *rnnSweep, t *validate.Tensor) int64 {
+	if s.reverse {
+		return -t.Strides[0]
+	}
+	return t.Strides[0]
 }
 
 // args describe step k of a sweep; y is its part of the layer's result.
@@ -361,21 +407,11 @@ func (n *network) backward(i int64, dy, dx *validate.Tensor) error {
 		}
 	}
 	y, da := n.columns(n.y[layer], s), n.gateGradients(layer)
-	for k := n.time - 1; k >= 0; k-- {
-		a, _ := n.args(s, y, k)
-		now, _ := n.place(s, k)
-		du := at(n.du, now)
-		a.dh, a.dc, a.da, a.du, a.daRow = r.ptr(n.dh), r.ptr(n.dc), r.ptr(at(da, now)), r.ptr(du), da.Strides[1]
-		if dy != nil {
-			g := at(n.columns(dy, s), now)
-			a.dy, a.dyRow = r.ptr(g), g.Strides[0]
-		}
-		if err := launch(r.d, "recurrent", "recurrent_unstep", along(n.batch*n.hidden), &a); err != nil {
-			return err
-		}
-		if err := r.multiply(addend{tensor: n.dh, beta: 1, alpha: 1}, du, s.wh, n.dh); err != nil {
-			return err
-		}
+	if dy != nil {
+		dy = n.columns(dy, s)
+	}
+	if err := n.unsteps(s, y, da, dy); err != nil {
+		return err
 	}
 	for j, from := range []*validate.Tensor{n.dh, n.dc}[:n.states] {
 		if to := n.result(1 + j); to != nil {
@@ -392,6 +428,43 @@ func (n *network) backward(i int64, dy, dx *validate.Tensor) error {
 		to.tensor, to.beta = dx, 1
 	}
 	return r.multiply(to, da, repeated(s.wi, n.time), dx)
+}
+
+// unsteps runs all steps of a sweep backward.
+func (n *network) unsteps(s *rnnSweep, y, da, dy *validate.Tensor) error {
+	r := n.r
+	if n.whole() {
+		a := n.sweepArgs(s, y)
+		n.gradients(&a.r, s, da, dy, 0)
+		a.da, a.du = n.next(s, da), n.next(s, n.du)
+		if dy != nil {
+			a.dy = n.next(s, dy)
+		}
+		return launch(r.d, "recurrent", "recurrent_unsweep", grid{x: n.batch, tx: sweepUnits}, &a)
+	}
+	for k := n.time - 1; k >= 0; k-- {
+		a, _ := n.args(s, y, k)
+		n.gradients(&a, s, da, dy, k)
+		if err := launch(r.d, "recurrent", "recurrent_unstep", along(n.batch*n.hidden), &a); err != nil {
+			return err
+		}
+		now, _ := n.place(s, k)
+		if err := r.multiply(addend{tensor: n.dh, beta: 1, alpha: 1}, at(n.du, now), s.wh, n.dh); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gradients adds to the description of step k what it needs on the way back.
+func (n *network) gradients(a *recurrentArgs, s *rnnSweep, da, dy *validate.Tensor, k int64) {
+	r := n.r
+	now, _ := n.place(s, k)
+	a.dh, a.dc, a.da, a.du, a.daRow = r.ptr(n.dh), r.ptr(n.dc), r.ptr(at(da, now)), r.ptr(at(n.du, now)), da.Strides[1]
+	if dy != nil {
+		g := at(dy, now)
+		a.dy, a.dyRow = r.ptr(g), g.Strides[0]
+	}
 }
 
 // matrix shows a sequence with its first two dims as one.
@@ -444,4 +517,20 @@ func (n *network) weights(i, offset int64) error {
 		return err
 	}
 	return r.reduce(redSum, next(s.bh.Shape), matrix(n.du), []int64{0})
+}
+
+// flatten lays the operands one behind the other.
+func flatten(r *run) error {
+	out, at := r.result(0), int64(0)
+	for i := range r.c.Args {
+		t := r.arg(i)
+		if t == nil || at+t.Elems() > out.Elems() {
+			return fmt.Errorf("parameter %d of a buffer of %d elements", i, out.Elems())
+		}
+		if err := r.copyTo(part(out, t.Shape, validate.RowMajor(t.Shape), at*out.Strides[0]), t); err != nil {
+			return err
+		}
+		at += t.Elems()
+	}
+	return nil
 }

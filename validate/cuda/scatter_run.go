@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/validate"
 )
 
@@ -20,16 +19,13 @@ type scatterArgs struct {
 
 // scatterKernels are those of this file.
 func scatterKernels(register func(k kernel, names ...string)) {
-	few := func(n *program.Node) error {
-		if n.Attrs != nil && len(n.Attrs.Dims) > maxIndices {
-			return fmt.Errorf("%s: %d indices, at most %d", n.Does(), len(n.Attrs.Dims), maxIndices)
-		}
-		return nil
+	scatters := func(every, add bool, name string) {
+		register(kernel{run: func(r *run) error { return r.scatter(every, add) }, work: func(r *run) int64 { return r.scatterPlaces(every, add).bytes() }}, name)
 	}
-	register(kernel{run: func(r *run) error { return r.scatter(true, false) }}, "scatter")
-	register(kernel{run: func(r *run) error { return r.scatter(true, true) }}, "scatter_add")
-	register(kernel{run: func(r *run) error { return r.scatter(false, true) }}, "index_add")
-	register(kernel{run: indexPut, accepts: few}, "index_put")
+	scatters(true, false, "scatter")
+	scatters(true, true, "scatter_add")
+	scatters(false, true, "index_add")
+	register(kernel{run: indexPut, accepts: few, work: func(r *run) int64 { return r.putPlaces().bytes() }}, "index_put")
 }
 
 // based copies operand 0 to the result, where the values then go.
@@ -62,10 +58,7 @@ func (s *scatterArgs) setFrom(r *run, values *validate.Tensor, from validate.Ope
 
 // kernelName is the kernel for the type of what is written to.
 func (s *scatterArgs) kernelName(kind string, t *validate.Tensor) string {
-	if t.DType.IsFloat() {
-		return "scatter_" + kind + "_real"
-	}
-	return "scatter_" + kind + "_int"
+	return "scatter_" + kind + "_" + kindOf(t)
 }
 
 // scatter writes operand 2 along a dim: by an index for every element, or by one
@@ -110,6 +103,11 @@ func (r *run) scatter(every, add bool) error {
 	if err := s.at.addIndex(r, idx, out, d, strides, first); err != nil {
 		return err
 	}
+	hashed := s.at
+	hashed.firstDim(d)
+	if done, err := r.hash(r.scatterPlaces(every, add), placesArgs{at: hashed, number: s.number, add: s.add}, kindOf(out)); done || err != nil {
+		return err
+	}
 	return launch(r.d, "scatter", s.kernelName("lines", out), along(s.at.n/max(s.at.size[d], 1)), &s)
 }
 
@@ -131,23 +129,20 @@ func indexPut(r *run) error {
 			return err
 		}
 	}
-	a, lead, wide, err := r.advanced(out, values, 2)
+	a, _, _, err := r.advanced(out, values, 2)
 	if err != nil {
 		return err
 	}
-	s := scatterArgs{at: a, rows: 1, width: 1}
+	p := r.indexPlaces(shape, 2)
+	s := scatterArgs{at: a, rows: p.rows, width: p.width}
 	if err := s.setFrom(r, values, from); err != nil {
 		return err
 	}
-	for d, n := range shape {
-		if d < lead+wide {
-			s.rows *= n
-		} else {
-			s.width *= n
-		}
-	}
 	if r.scalar(0, 0) != 0 {
 		s.add = 1
+	}
+	if done, err := r.hash(p, placesArgs{at: s.at, number: s.number, add: s.add}, kindOf(out)); done || err != nil {
+		return err
 	}
 	return launch(r.d, "scatter", s.kernelName("rows", out), grid{x: min(s.rows, 1<<20), tx: 128}, &s)
 }

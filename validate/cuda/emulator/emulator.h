@@ -86,6 +86,16 @@ template <typename T, typename U> T atomicOr(T* p, U v) {
   *p = old | v;
   return old;
 }
+template <typename T, typename U> T atomicExch(T* p, U v) {
+  T old = *p;
+  *p = v;
+  return old;
+}
+template <typename T, typename U, typename V> T atomicCAS(T* p, U expected, V v) {
+  T old = *p;
+  if (old == expected) *p = v;
+  return old;
+}
 
 using std::max;
 using std::min;

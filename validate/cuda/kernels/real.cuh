@@ -7,6 +7,13 @@ template <typename C> __device__ __forceinline__ C mod_floor(C a, C b) {
   return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
 }
 template <typename C> __device__ __forceinline__ C sigmoid(C x) { return (C)1 / ((C)1 + exp(-x)); }
+// logit is the inverse of a sigmoid, of a number between eps and 1 - eps; a negative eps
+// bounds nothing.
+template <typename C> __device__ __forceinline__ C logit(C x, C eps) {
+  if (eps >= 0) x = x < eps ? eps : x > (C)1 - eps ? (C)1 - eps : x;
+  return log(x / ((C)1 - x));
+}
+
 template <typename C> __device__ __forceinline__ C softplus(C x, C beta, C limit) {
   return x * beta > limit ? x : log1p(exp(x * beta)) / beta;
 }

@@ -17,8 +17,8 @@ struct Recurrent {
 
 __device__ __forceinline__ float logistic(float x) { return 1.f / (1.f + expf(-x)); }
 
-template <typename T> __device__ void step(const Recurrent& r) {
-  i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+// step is that of hidden unit i of all samples'.
+template <typename T> __device__ void step(const Recurrent& r, i64 i) {
   if (i >= r.batch * r.hidden) return;
   i64 n = r.hidden, b = i / n, j = i % n;
   int gates = r.cell == LSTM ? 4 : r.cell == GRU ? 3 : 1;
@@ -48,12 +48,11 @@ template <typename T> __device__ void step(const Recurrent& r) {
   for (int g = 0; g < gates; g++) a[g * n] = put<T>(x[g]);
   ((T*)r.h)[b * r.h_row + j] = put<T>(h);
 }
-extern "C" __global__ void recurrent_step(Recurrent r) { DISPATCH(r.dtype, step<T>(r);) }
+extern "C" __global__ void recurrent_step(Recurrent r) { DISPATCH(r.dtype, step<T>(r COMMA (i64)blockIdx.x * blockDim.x + threadIdx.x);) }
 
 // The way back through a step: what reaches the state before it directly goes to
 // dh, the rest follows by the product of du.
-template <typename T> __device__ void unstep(const Recurrent& r) {
-  i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+template <typename T> __device__ void unstep(const Recurrent& r, i64 i) {
   if (i >= r.batch * r.hidden) return;
   i64 n = r.hidden, b = i / n, j = i % n;
   int gates = r.cell == LSTM ? 4 : r.cell == GRU ? 3 : 1;
@@ -86,4 +85,80 @@ template <typename T> __device__ void unstep(const Recurrent& r) {
   }
   ((T*)r.dh)[i] = put<T>(back);
 }
-extern "C" __global__ void recurrent_unstep(Recurrent r) { DISPATCH(r.dtype, unstep<T>(r);) }
+extern "C" __global__ void recurrent_unstep(Recurrent r) { DISPATCH(r.dtype, unstep<T>(r COMMA (i64)blockIdx.x * blockDim.x + threadIdx.x);) }
+
+// All steps of a layer in one direction, where its weights are small: a block for each
+// sample, which none of the others waits for.
+struct Sweep {
+  Recurrent r;                 // the first step's
+  const void* w;               // the state's weights, a row for each gate
+  i64 steps;
+  i64 a, u, h, c, dy, da, du;  // to the next step's, in elements
+};
+const int units = 512, most_gates = 4; // units is also the threads of a block
+
+// at_step shows step k of a sweep.
+template <typename T> __device__ __forceinline__ Recurrent at_step(const Sweep& s, i64 k) {
+  Recurrent r = s.r;
+  if (k > 0) {
+    r.h0 = (const T*)s.r.h + (k - 1) * s.h;
+    r.h0_row = s.r.h_row;
+    if (s.r.c) r.c0 = (const T*)s.r.c + (k - 1) * s.c;
+  }
+  r.a = (T*)s.r.a + k * s.a;
+  r.u = (T*)s.r.u + k * s.u;
+  r.h = (T*)s.r.h + k * s.h;
+  if (s.r.c) r.c = (T*)s.r.c + k * s.c;
+  if (s.r.dy) r.dy = (const T*)s.r.dy + k * s.dy;
+  if (s.r.da) r.da = (T*)s.r.da + k * s.da;
+  if (s.r.du) r.du = (T*)s.r.du + k * s.du;
+  return r;
+}
+
+template <typename T> __device__ void sweep(const Sweep& s) {
+  __shared__ float state[units];
+  i64 b = blockIdx.x;
+  int n = (int)s.r.hidden, rows = (s.r.cell == LSTM ? 4 : s.r.cell == GRU ? 3 : 1) * n, lane = threadIdx.x & 31;
+  for (i64 k = 0; k < s.steps; k++) {
+    Recurrent r = at_step<T>(s, k);
+    for (int j = threadIdx.x; j < n; j += blockDim.x) state[j] = get<T>(((const T*)r.h0)[b * r.h0_row + j]);
+    __syncthreads();
+    for (int row = threadIdx.x >> 5; row < rows; row += blockDim.x >> 5) {
+      const T* w = (const T*)s.w + (i64)row * n;
+      float sum = 0;
+      for (int j = lane; j < n; j += 32) sum += get<T>(w[j]) * state[j];
+      sum = warp_sum(sum);
+      if (lane == 0) ((T*)r.u)[b * rows + row] = put<T>(sum);
+    }
+    __syncthreads();
+    for (int j = threadIdx.x; j < n; j += blockDim.x) step<T>(r, b * n + j);
+    __syncthreads();
+  }
+}
+extern "C" __global__ void recurrent_sweep(Sweep s) { DISPATCH(s.r.dtype, sweep<T>(s);) }
+
+template <typename T> __device__ void unsweep(const Sweep& s) {
+  __shared__ float gradient[units * most_gates], part[units];
+  i64 b = blockIdx.x;
+  int n = (int)s.r.hidden, rows = (s.r.cell == LSTM ? 4 : s.r.cell == GRU ? 3 : 1) * n;
+  int teams = blockDim.x / n, team = threadIdx.x / n, j = threadIdx.x % n; // each team adds up every so many rows
+  T* dh = (T*)s.r.dh + b * n;
+  for (i64 k = s.steps - 1; k >= 0; k--) {
+    Recurrent r = at_step<T>(s, k);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) unstep<T>(r, b * n + i);
+    __syncthreads();
+    for (int row = threadIdx.x; row < rows; row += blockDim.x) gradient[row] = get<T>(((const T*)r.du)[b * rows + row]);
+    __syncthreads();
+    float sum = 0;
+    if (team < teams)
+      for (int row = team; row < rows; row += teams) sum += gradient[row] * get<T>(((const T*)s.w)[(i64)row * n + j]);
+    part[threadIdx.x] = sum;
+    __syncthreads();
+    if (team == 0) {
+      for (int t = 1; t < teams; t++) sum += part[t * n + j];
+      dh[j] = put<T>(get<T>(dh[j]) + sum);
+    }
+    __syncthreads();
+  }
+}
+extern "C" __global__ void recurrent_unsweep(Sweep s) { DISPATCH(s.r.dtype, unsweep<T>(s);) }

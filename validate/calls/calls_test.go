@@ -1,0 +1,36 @@
+package calls
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
+)
+
+// TestAll: every operator of the table has a call here, and each makes a program that
+// package program finds sound.
+func TestAll(t *testing.T) {
+	list, err := All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, s := range list {
+		seen[s.Op] = true
+		if err := s.Program.Check(); err != nil {
+			t.Errorf("%s: %v", s.Call, err)
+		}
+		if slices.ContainsFunc(s.Program.Warnings, func(w graph.Warning) bool { return strings.HasPrefix(w.Code, "unknown-") }) {
+			t.Errorf("%s: %v", s.Call, s.Program.Warnings)
+		}
+	}
+	for _, op := range aten.Ops() {
+		for _, name := range op.Names {
+			if !seen[name] {
+				t.Errorf("%s has no call", name)
+			}
+		}
+	}
+}
