@@ -390,6 +390,9 @@ func (c *Call) samples(x *Tensor, shape []int64) [][]float64 {
 	out := make([][]float64, pads)
 	for j := range out {
 		d := x.dim() - pads + j
+		if shape[d] > mostSampled {
+			return nil
+		}
 		for i := range shape[d] {
 			at := from(i, before[d], x.Shape[d])
 			if at < 0 || at >= x.Shape[d] {
@@ -400,6 +403,10 @@ func (c *Call) samples(x *Tensor, shape []int64) [][]float64 {
 	}
 	return out
 }
+
+// mostSampled bounds a dim whose elements are listed one by one: no model's is
+// near it, and a file can say any.
+const mostSampled = 1 << 20
 
 // nearest are the interpolations without a kernel of their own that take the
 // nearest element.
@@ -421,6 +428,9 @@ func (c *Call) nearestSamples(x *Tensor, shape []int64) [][]float64 {
 	out := make([][]float64, n)
 	for j := range out {
 		d := x.dim() - n + j
+		if shape[d] > mostSampled {
+			return nil
+		}
 		step := float32(x.Shape[d]) / float32(shape[d])
 		if given && scales.List[j].F > 0 {
 			step = float32(1 / scales.List[j].F)
