@@ -34,7 +34,7 @@ func TestNoFalseDoubts(t *testing.T) {
 // TestDoubts asks about training steps and inferences of files by how they were
 // exported: eval and train, with and without metadata.
 func TestDoubts(t *testing.T) {
-	files, err := filepath.Glob(testdata.Shared(t, "models", "*.onnx"))
+	files, err := filepath.Glob(filepath.Join(testdata.Shared(t, "models"), "*.onnx"))
 	if err != nil || len(files) == 0 {
 		t.Fatal("no models")
 	}
@@ -49,11 +49,12 @@ func TestDoubts(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := rep.Doubts()
-			want := mode == "train" && strings.Contains(file, ".dyn-eval")
+			// vit_b_16 drops nothing by default: training it, it computes what its inference does.
+			want := mode == "train" && strings.Contains(file, ".dyn-eval") && !strings.Contains(file, "vit_b_16")
 			if want != (len(d) > 0) {
 				t.Errorf("%s, %s: doubts %v", filepath.Base(file), mode, d)
 			}
-			if want && (d[0].Code != lift.EvalMode || rep.Warnings[0] != d[0]) {
+			if want && len(d) > 0 && (d[0].Code != lift.EvalMode || rep.Warnings[0] != d[0]) {
 				t.Errorf("%s: the first warning is %v, not that of the mode", filepath.Base(file), rep.Warnings[0])
 			}
 		}
