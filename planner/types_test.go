@@ -19,6 +19,9 @@ import (
 // of models that cast: every byte, with the lines of the source and, where nothing
 // of those is needed, without.
 func TestTypes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing here runs side by side")
+	}
 	files, want := map[string][]byte{}, map[string]map[string]int64{}
 	for r := tar.NewReader(bytes.NewReader(readFile(t, filepath.Join("testdata", "types.tar.xz")))); ; {
 		h, err := r.Next()

@@ -750,6 +750,9 @@ func (g *growth) measured(tb testing.TB, n int) cost {
 // line and nothing on stdout, within the memory that small files may take and
 // a time that even a busy machine keeps.
 func TestHostile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing here runs side by side")
+	}
 	for i := range growths {
 		g := &growths[i]
 		t.Run(g.name, func(t *testing.T) {
