@@ -103,12 +103,12 @@ func solveLayoutRun(ctx context.Context, s *streams, o *solveLayoutOptions) erro
 	if err != nil {
 		return err
 	}
+	limit, cancel := limited(ctx, o.timeout)
+	defer cancel()
 	list, err := readBuffers(o.path)
 	if err != nil {
 		return err
 	}
-	limit, cancel := limited(ctx, o.timeout)
-	defer cancel()
 	_, stop := s.progress("solve layout")
 	start := time.Now() //nolint:forbidigo // the time that the search took is part of the answer
 	r, err := layout.Solve(limit, list, opt)

@@ -54,7 +54,7 @@ func Solve(ctx context.Context, list []Buffer, o Options) (*Result, error) {
 	}
 	refuted := o.Capacity > 0 && o.Capacity/p.unit < p.bound
 	p.greedy(ctx, r, target, refuted)
-	if !refuted && r.Height > target {
+	if !refuted && r.Height > target && ctx.Err() == nil {
 		p.exact(ctx, r, target, cmp.Or(o.Effort, DefaultEffort))
 	}
 	r.Height *= p.unit

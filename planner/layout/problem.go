@@ -189,6 +189,9 @@ const spans = 64
 // milliseconds.
 const unhurried = 4096
 
+// clockEvery is every how many more buffers the clock is read.
+const clockEvery = 256
+
 // fit places buffers in order, each at the lowest gap that holds it, or in the
 // tightest one. Once ctx ends, what is left after the first some thousand lies
 // on top of all, each on the one before: a layout, though a high one.
@@ -199,7 +202,7 @@ func (p *problem) fit(ctx context.Context, sorted []int32, best bool) (off []int
 	piece := func(section int32) int { return int(int64(section) * spans / int64(len(p.total))) }
 	late := false
 	for n, i := range sorted {
-		if late = late || n > 0 && n%unhurried == 0 && ctx.Err() != nil; late {
+		if late = late || n >= unhurried && n%clockEvery == 0 && ctx.Err() != nil; late {
 			off[i] = height
 			height += p.size[i]
 			continue
