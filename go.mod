@@ -3,6 +3,7 @@ module github.com/memplan/memplan
 go 1.26.0
 
 require (
+	github.com/BurntSushi/toml v1.6.0
 	github.com/goccy/go-yaml v1.19.2
 	github.com/owenrumney/go-sarif/v3 v3.3.1
 	github.com/owulveryck/onnx-go v0.5.0

@@ -398,7 +398,7 @@ func (m *Model) modelInfo(ev *evaluation) ModelInfo {
 // warnings gathers what reading, inference, lift and the search tolerated or
 // guessed, each once.
 func (a *answer) warnings() []graph.Warning {
-	out := slices.Concat(a.m.Warnings(), a.ev.Warnings, a.notes)
+	out := slices.Concat(a.j.cfg.Notes, a.m.Warnings(), a.ev.Warnings, a.notes)
 	if a.m.lifted.Source != lift.Metadata {
 		out = append(out, graph.Warning{Code: "no-metadata", Message: "the file does not say which framework operators it was exported from; they were recognised by patterns or counted conservatively"})
 	}

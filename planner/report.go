@@ -179,6 +179,7 @@ type Config struct {
 	Files      files.Door      // that GPU, Runtime and Times go through where they name files, and the model
 	Made       Origin          // what Segments and Schedule were made for
 	Strict     bool            // a file that breaks ONNX's rules, or does not show the training step, is an error
+	Notes      []graph.Warning // about how the question came to be, for the report
 }
 
 // An Origin says which document a selection is from, and for which model it was made.

@@ -1,17 +1,21 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/train"
@@ -26,8 +30,9 @@ type modelFlags struct {
 	vram, gpu, mode, precision, optimizer, loss, attention, runtime, checkpoint string
 	accumulate                                                                  int
 	freeze                                                                      []string
-	headroom, lora, allocConf, times                                            string
+	headroom, lora, allocConf, times, recipe                                    string
 	hold, outside, strict                                                       bool
+	set                                                                         *pflag.FlagSet
 }
 
 // graphFlags bind the dimensions of a graph.
@@ -50,6 +55,7 @@ func (f *graphFlags) add(c *cobra.Command, batch string) {
 func (f *modelFlags) add(c *cobra.Command) {
 	f.graphFlags.add(c, "batch size `N`, or max: the largest that fits")
 	fl := c.Flags()
+	f.set = fl
 	fl.StringVar(&f.vram, "vram", "", "memory of the card, a `SIZE`: 16G = 16GiB = 16*2^30, 16GB = 16*10^9; the CUDA context is taken off it")
 	fl.StringVar(&f.headroom, "headroom", planner.AutoHeadroom, "what verdicts, plans and batches leave free of the card: auto, what the uncertainty of the prediction asks for, 0, a `SIZE` or P%")
 	addEnum(c, fl, &f.gpu, "gpu", "", "card `NAME`, or a file that calibrate wrote (h200 unless --vram is given)", profile.DeviceNames(), orFile(found(profile.FindDevice)))
@@ -66,6 +72,8 @@ func (f *modelFlags) add(c *cobra.Command) {
 	fl.StringVar(&f.allocConf, "alloc-conf", "", "PyTorch's allocator options, as in PYTORCH_ALLOC_CONF: `expandable_segments:True,..`")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "what is recomputed, `HOW`: "+strings.Join(planner.Checkpoints, "|")+", or a file, a plan or a configuration; auto, and segments, which keep nothing, for PyTorch, schedule and ops for memplan's executor (what the budget asks for)")
 	fl.StringVar(&f.times, "times", "", "measured operator times, a `FILE` that validate --profile wrote: predict times and recomputation from them (the roofline)")
+	fl.StringVar(&f.recipe, "config", "", "settings of a training framework's own `FILE` ("+strings.Join(planner.Recipes(), ", ")+"): batch, precision, optimizer, accumulation, checkpointing, adapters; flags go before it")
+	_ = c.MarkFlagFilename("config", "yml", "yaml", "json", "toml") // fails only for a flag that does not exist
 	addStrict(c, &f.strict)
 	addOutside(c, &f.outside)
 	noFiles(c, "vram", "headroom", "accumulate", "freeze", "lora", "alloc-conf")
@@ -111,11 +119,40 @@ func (f *graphFlags) apply(c *planner.Config) (err error) {
 	return err
 }
 
+// follow sets the flags that the configuration of a training framework asks
+// for and that are not given, and returns what is to be said about it.
+func (f *modelFlags) follow(s *streams) ([]graph.Warning, error) {
+	if f.recipe == "" {
+		return nil, nil
+	}
+	r, err := planner.ReadRecipe(f.recipe)
+	if err != nil {
+		return nil, fmt.Errorf("--config: %w", err)
+	}
+	taken := r.Settings[:0]
+	for _, x := range r.Settings {
+		if f.set.Changed(x.Flag) {
+			continue
+		}
+		if err := f.set.Set(x.Flag, x.Value); err != nil {
+			return nil, fmt.Errorf("--config: %s: %s: %w", r.Path, x.Key, err)
+		}
+		taken = append(taken, x)
+	}
+	r.Settings = taken
+	s.err.line("%s (%s): %s; %s not looked at", filepath.Base(r.Path), r.Framework, cmp.Or(r.String(), "nothing taken"), report.Plural(r.Others, "other key", "other keys"))
+	return r.Warnings(), s.keep(r.Path)
+}
+
 // config turns the flags into a configuration.
-func (f *modelFlags) config() (planner.Config, error) {
+func (f *modelFlags) config(s *streams) (planner.Config, error) {
+	notes, err := f.follow(s)
+	if err != nil {
+		return planner.Config{}, err
+	}
 	c := planner.Config{Mode: f.mode, Precision: f.precision, Optimizer: f.optimizer, Loss: f.loss, GPU: f.gpu, Runtime: f.runtime, Attention: f.attention, Accumulate: f.accumulate,
-		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf, Times: f.times, Headroom: f.headroom, Strict: f.strict, Memory: f.reading(), Files: files.Door{Outside: f.outside}}
-	err := f.apply(&c)
+		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf, Times: f.times, Headroom: f.headroom, Strict: f.strict, Memory: f.reading(), Files: files.Door{Outside: f.outside}, Notes: notes}
+	err = f.apply(&c)
 	if err != nil {
 		return c, err
 	}

@@ -43,7 +43,7 @@ func TestHelp(t *testing.T) {
 			if f.Usage == "" {
 				t.Errorf("%s --%s: no help", c.CommandPath(), f.Name)
 			}
-			if _, ok := c.GetFlagCompletionFunc(f.Name); !ok && !strings.Contains("help version output timeline model input expect profile times", f.Name) && f.Value.Type() != "bool" {
+			if _, ok := c.GetFlagCompletionFunc(f.Name); !ok && !strings.Contains("help version output timeline model input expect profile times config", f.Name) && f.Value.Type() != "bool" {
 				t.Errorf("%s --%s: no completion", c.CommandPath(), f.Name)
 			}
 		})
@@ -60,7 +60,7 @@ func TestHelp(t *testing.T) {
 // The commands and flags that are promised.
 func TestSurface(t *testing.T) {
 	root := newRootCmd(newStreams(&bytes.Buffer{}, &bytes.Buffer{}))
-	model := "vram gpu batch dim mode precision optimizer loss attention accumulate checkpoint runtime format output timeout"
+	model := "vram gpu batch dim mode precision optimizer loss attention accumulate checkpoint runtime config format output timeout"
 	for name, flags := range map[string]string{
 		"analyze": model + " timeline times", "plan": model + " times", "diff": model, "show": model + " timeline", "config": "to format output", "check": "format output", "baseline": "output",
 		"validate": model + " device cap input expect tolerance seed steps profile", "list": "format output model", "version": "", "completion": "", "solve remat": "budget budget-ratio class format output timeout",

@@ -61,7 +61,7 @@ var outputs = []string{"output", "timeline", "profile", "certificate", "csv"}
 
 // inputs are the flags that name files to read, after NAME= where they have one.
 // Values that are no files are not found on the disk, and so do not matter.
-var inputs = []string{"checkpoint", "times", "gpu", "runtime", "plan", "model", "verify", "input", "expect"}
+var inputs = []string{"checkpoint", "config", "times", "gpu", "runtime", "plan", "model", "verify", "input", "expect"}
 
 // spare remembers what a command line says to read and to write, and is an error
 // where one is the other.

@@ -65,7 +65,7 @@ steady step, under the same flags as analyze.`,
 }
 
 func showRun(ctx context.Context, s *streams, o *showOptions) error {
-	cfg, err := o.config()
+	cfg, err := o.config(s)
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func addDevice(c *cobra.Command, fl *pflag.FlagSet, at *string) {
 }
 
 // planFlags are the flags that a plan has answered.
-var planFlags = []string{"vram", "gpu", "batch", "dim", "shape", "mode", "precision", "optimizer", "loss", "attention", "accumulate", "checkpoint", "runtime", "freeze", "lora", "hold-outputs", "alloc-conf", "times"}
+var planFlags = []string{"vram", "gpu", "batch", "dim", "shape", "mode", "precision", "optimizer", "loss", "attention", "accumulate", "checkpoint", "runtime", "freeze", "lora", "hold-outputs", "alloc-conf", "times", "config"}
 
 func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
 	open, err := device.Find(o.device)
@@ -192,7 +192,7 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 		q.Model, q.Config, err = s.openPlan(o.path, &planner.Config{Files: files.Door{Outside: o.outside}, Memory: o.reading()})
 		return err
 	}
-	cfg, err := o.config()
+	cfg, err := o.config(s)
 	if err != nil {
 		return err
 	}
