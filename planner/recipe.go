@@ -2,6 +2,7 @@ package planner
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -40,12 +41,16 @@ func (r *Recipe) String() string {
 	return strings.Join(parts, " ")
 }
 
-// Warnings says what is not taken over, in one warning.
-func (r *Recipe) Warnings() []graph.Warning {
-	if len(r.Left) == 0 {
-		return nil
+// Warning says what was taken and what was not.
+func (r *Recipe) Warning() graph.Warning {
+	text := fmt.Sprintf("%s (%s) sets %s", filepath.Base(r.Path), r.Framework, cmp.Or(r.String(), "nothing that is not given"))
+	if len(r.Left) > 0 {
+		text += "; not taken over: " + strings.Join(r.Left, "; ")
 	}
-	return []graph.Warning{{Code: "config-file", Message: filepath.Base(r.Path) + " has settings that are not taken over: " + strings.Join(r.Left, "; ")}}
+	if r.Others > 0 {
+		text += fmt.Sprintf("; keys that were not looked at: %d", r.Others)
+	}
+	return graph.Warning{Code: "config-file", Message: text}
 }
 
 // A recipeKind is a framework whose configurations are read. Keys are paths of

@@ -53,7 +53,7 @@ func addTimeline(c *cobra.Command, at *string) {
 }
 
 func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
-	cfg, err := o.config(s)
+	cfg, err := o.config()
 	if err != nil {
 		return err
 	}

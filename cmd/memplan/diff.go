@@ -61,7 +61,7 @@ func (s *streams) openPlan(path string, asked *planner.Config) (*planner.Model, 
 }
 
 func diffRun(ctx context.Context, s *streams, o *diffOptions) error {
-	cfg, err := o.config(s)
+	cfg, err := o.config()
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/train"
@@ -121,7 +118,7 @@ func (f *graphFlags) apply(c *planner.Config) (err error) {
 
 // follow sets the flags that the configuration of a training framework asks
 // for and that are not given, and returns what is to be said about it.
-func (f *modelFlags) follow(s *streams) ([]graph.Warning, error) {
+func (f *modelFlags) follow() ([]graph.Warning, error) {
 	if f.recipe == "" {
 		return nil, nil
 	}
@@ -140,13 +137,12 @@ func (f *modelFlags) follow(s *streams) ([]graph.Warning, error) {
 		taken = append(taken, x)
 	}
 	r.Settings = taken
-	s.err.line("%s (%s): %s; %s not looked at", filepath.Base(r.Path), r.Framework, cmp.Or(r.String(), "nothing taken"), report.Plural(r.Others, "other key", "other keys"))
-	return r.Warnings(), s.keep(r.Path)
+	return []graph.Warning{r.Warning()}, nil
 }
 
 // config turns the flags into a configuration.
-func (f *modelFlags) config(s *streams) (planner.Config, error) {
-	notes, err := f.follow(s)
+func (f *modelFlags) config() (planner.Config, error) {
+	notes, err := f.follow()
 	if err != nil {
 		return planner.Config{}, err
 	}

@@ -47,7 +47,7 @@ where every buffer of the step lies in one arena, for an executor.`,
 }
 
 func planRun(ctx context.Context, s *streams, o *planOptions) error {
-	cfg, err := o.config(s)
+	cfg, err := o.config()
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ steady step, under the same flags as analyze.`,
 }
 
 func showRun(ctx context.Context, s *streams, o *showOptions) error {
-	cfg, err := o.config(s)
+	cfg, err := o.config()
 	if err != nil {
 		return err
 	}

@@ -192,7 +192,7 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 		q.Model, q.Config, err = s.openPlan(o.path, &planner.Config{Files: files.Door{Outside: o.outside}, Memory: o.reading()})
 		return err
 	}
-	cfg, err := o.config(s)
+	cfg, err := o.config()
 	if err != nil {
 		return err
 	}
