@@ -38,9 +38,6 @@ type TorchModel struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Frameworks lists the targets of config --to.
-var Frameworks = []string{"torch"}
-
 // ToTorch writes a plan's selection as a configuration. PyTorch checkpoints
 // modules: a schedule of single operations is not for it.
 func (p *Plan) ToTorch() (*TorchConfig, error) {

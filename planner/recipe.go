@@ -238,21 +238,21 @@ func leave(why string) func(*recipeReading, string, string) {
 	}
 }
 
-// huggingOptimizers are the optimizers of transformers' trainer by memplan's
-// names (transformers/training_args.py, OptimizerNames).
-var huggingOptimizers = map[string]string{
-	"adamw_torch": "adamw", "adamw_torch_fused": "adamw-fused", "adamw_hf": "adamw-loop",
-	"adamw_bnb_8bit": "adamw-8bit", "adamw_8bit": "adamw-8bit", "adafactor": "adafactor", "sgd": "sgd",
-	"adagrad": "adagrad", "rmsprop": "rmsprop", "lion_32bit": "lion", "lion": "lion",
+// huggingOptimizers pairs the optimizers of transformers' trainer with memplan's
+// names, its usual name first (transformers/training_args.py, OptimizerNames).
+var huggingOptimizers = [][2]string{
+	{"adamw_torch", "adamw"}, {"adamw_torch_fused", "adamw-fused"}, {"adamw_hf", "adamw-loop"},
+	{"adamw_bnb_8bit", "adamw-8bit"}, {"adamw_8bit", "adamw-8bit"}, {"adafactor", "adafactor"}, {"sgd", "sgd"},
+	{"adagrad", "adagrad"}, {"rmsprop", "rmsprop"}, {"lion_32bit", "lion"}, {"lion", "lion"},
 }
 
 func huggingOptimizer(r *recipeReading, key, value string) {
-	name, ok := huggingOptimizers[value]
-	if !ok {
+	i := slices.IndexFunc(huggingOptimizers, func(o [2]string) bool { return o[0] == value })
+	if i < 0 {
 		r.leave(key, value, "memplan has no such optimizer: give the nearest of memplan list optimizers as --optimizer")
 		return
 	}
-	r.set("optimizer", name, key)
+	r.set("optimizer", huggingOptimizers[i][1], key)
 }
 
 // adapter reads axolotl's low-rank adapters.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/validate"
 )
@@ -97,6 +99,7 @@ type configOptions struct {
 	outputFlags
 	limitFlags
 	path, to string
+	outside  bool
 }
 
 // configs are the formats of config.
@@ -104,38 +107,91 @@ var configs = []report.Format[*planner.TorchConfig]{
 	report.AsJSON(report.Itself[*planner.TorchConfig]),
 }
 
-func newConfigCmd(s *streams, run func(*streams, *configOptions) error) *cobra.Command {
+func newConfigCmd(s *streams, run func(context.Context, *streams, *configOptions) error) *cobra.Command {
 	o := &configOptions{}
 	c := &cobra.Command{
 		Use:   "config <plan.json>",
 		Short: "Checkpoint configuration for a training framework",
 		Long: `config writes what a plan checkpoints as a configuration that a training script
-applies: each entry is one checkpointed region, its modules run one after the
-other, named as in named_modules(). An entry whose modules lie in those of one
-before it is nested in that. memplan help checkpoints prints Python that applies
-the file.`,
-		Example:           "  memplan config plan.json --to torch -o checkpoint.json",
+or framework applies.
+
+  torch        each entry is one checkpointed region, its modules run one after
+               the other, named as in named_modules(). An entry whose modules lie
+               in those of one before it is nested in that. memplan help torch
+               prints Python that applies the file
+` + frameworkHelp() + `
+A framework other than torch can checkpoint less than a plan asks for: config looks
+for the fastest of its settings with which the step still fits, and says on stderr
+how much more time that takes than the plan. For that it reads the plan's model
+again. Where no setting fits it is an error. A plan that does not fit is no configuration:
+exit 1, and nothing is written.`,
+		Example: `  memplan config plan.json --to torch -o checkpoint.json
+  memplan config plan.json --to huggingface`,
 		Args:              exactly(1, "one plan, as memplan plan writes it"),
 		ValidArgsFunction: completeFiles(1, "json"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(c *cobra.Command, args []string) error {
 			o.path = args[0]
-			return run(s, o)
+			return run(c.Context(), s, o)
 		},
 	}
-	addEnum(c, c.Flags(), &o.to, "to", planner.Frameworks[0], "`FRAMEWORK`", planner.Frameworks, nil)
+	names := planner.FrameworkNames()
+	addEnum(c, c.Flags(), &o.to, "to", names[0], "`FRAMEWORK`", names, nil)
 	o.limitFlags.add(c, boundedRun)
 	o.outputFlags.add(c, report.Names(configs))
+	addOutside(c, &o.outside)
 	return c
 }
 
-func configRun(s *streams, o *configOptions) error {
+// frameworkHelp lists the frameworks after the first.
+func frameworkHelp() string {
+	var b strings.Builder
+	for _, f := range planner.Frameworks[1:] {
+		fmt.Fprintf(&b, "  %-12s %s\n", f.Name, f.Doc)
+	}
+	return b.String()
+}
+
+func configRun(ctx context.Context, s *streams, o *configOptions) error {
 	p, err := planner.ReadPlan(o.path)
 	if err != nil {
 		return err
+	}
+	if p.Fits != nil && !*p.Fits {
+		s.err.line("%s: %s: nothing to apply; ask for a smaller --batch or a larger --vram", o.path, report.Verdict(&p.Report))
+		return errNo
+	}
+	if f := planner.FindFramework(o.to); !f.Any() {
+		return expressed(ctx, s, o, p, f)
 	}
 	t, err := p.ToTorch()
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.path, err)
 	}
 	return emit(s, &o.outputFlags, configs, t)
+}
+
+// expressed writes the best that a framework can express of a plan.
+func expressed(ctx context.Context, s *streams, o *configOptions, p *planner.Plan, f *planner.Framework) error {
+	m, q, err := planner.OpenPlan(o.path, o.outside, onnx.Within(o.reading()))
+	if err != nil {
+		return err
+	}
+	if err := s.keep(m.Files()...); err != nil {
+		return err
+	}
+	_, clear := s.progress(f.Name)
+	e, err := m.Express(ctx, p, q, f)
+	clear()
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.path, err)
+	}
+	data, err := e.Config()
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.path, err)
+	}
+	if err := o.write(s, data); err != nil {
+		return err
+	}
+	s.err.line("%s", e.Verdict())
+	return nil
 }
