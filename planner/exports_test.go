@@ -1,11 +1,7 @@
 package planner
 
 import (
-	"archive/tar"
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"os"
@@ -15,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // An export is one file of testdata/exports.tar.xz, which scripts/exports.py wrote.
@@ -27,24 +24,14 @@ type export struct {
 func readExports(t *testing.T) []export {
 	t.Helper()
 	var list []export
-	for r := tar.NewReader(bytes.NewReader(readFile(t, filepath.Join("testdata", "exports.tar.xz")))); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return list
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		parts := strings.Split(strings.TrimSuffix(h.Name, ".onnx"), ".")
+	for name, data := range testdata.Archived(t, filepath.Join("testdata", "exports.tar.xz")) {
+		parts := strings.Split(strings.TrimSuffix(name, ".onnx"), ".")
 		if len(parts) != 5 {
-			t.Fatalf("%s: want model.version.way.onnx", h.Name)
+			t.Fatalf("%s: want model.version.way.onnx", name)
 		}
 		list = append(list, export{model: parts[0], version: strings.Join(parts[1:4], "."), way: parts[4], data: data})
 	}
+	return list
 }
 
 // exportsApart are files whose prediction may be further than exportsWithin from that of

@@ -1,11 +1,7 @@
 package planner
 
 import (
-	"archive/tar"
-	"bufio"
 	"encoding/json"
-	"errors"
-	"io"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -15,10 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ulikunitz/xz"
-
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/liveness"
 )
 
@@ -307,29 +302,9 @@ func shuffleLines(g *graph.Graph, r *rand.Rand) {
 // eachPacked opens the models of an archive, each with what PyTorch did.
 func eachPacked(t *testing.T, path string, do func(w *lives, path string)) {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := xz.NewReader(bufio.NewReader(f))
-	if err != nil {
-		t.Fatal(err)
-	}
 	truths := map[string]*lives{}
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if name, ok := strings.CutSuffix(h.Name, ".json"); ok { // it comes before the model
+	for file, data := range testdata.Archived(t, path) {
+		if name, ok := strings.CutSuffix(file, ".json"); ok { // it comes before the model
 			truths[name] = &lives{}
 			if err := json.Unmarshal(data, truths[name]); err != nil {
 				t.Fatal(err)
@@ -340,6 +315,6 @@ func eachPacked(t *testing.T, path string, do func(w *lives, path string)) {
 		if err := os.WriteFile(model, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		do(truths[strings.TrimSuffix(h.Name, ".onnx")], model)
+		do(truths[strings.TrimSuffix(file, ".onnx")], model)
 	}
 }

@@ -15,12 +15,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ulikunitz/xz"
-
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/cudnn"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/liveness"
 )
 
@@ -59,16 +58,7 @@ type atlas struct {
 
 func readAtlas(t testing.TB, path string) *atlas {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := xz.NewReader(bufio.NewReader(f))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sc := bufio.NewScanner(z)
+	sc := bufio.NewScanner(bytes.NewReader(testdata.Unpacked(t, path)))
 	sc.Buffer(nil, 1<<20)
 	a := &atlas{}
 	for sc.Scan() {
