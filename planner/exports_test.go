@@ -56,9 +56,7 @@ const exportsWithin = 0.002
 // TestExports predicts one training step from files that every exporter of several
 // versions wrote, in every mode: one peak, or the warning that it cannot be told.
 func TestExports(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	list := readExports(t)
 	reports := map[string]*Report{}
 	for _, x := range list {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // A calibrationRun is a measured run beside what its prediction rests on.
@@ -245,9 +247,7 @@ func (v *coverage) row(name string) string {
 // library after the other, and asks whether the intervals hold for the runs of
 // the one left out; what is built in is calibrated on all.
 func TestIntervalCalibration(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side; every run is predicted without -short")
-	}
+	testdata.Sequential(t)
 	if sharedDir(t) == "" {
 		t.Skip("the calibration is about all collections")
 	}

@@ -210,9 +210,7 @@ func (s *tallyOfLives) add(got, want []life) {
 // (scripts/lines_styles.py), and some of libraries; where both make the same
 // storage, it has to go between the same two others.
 func TestLines(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	sums := map[string]*tallyOfLives{}
 	eachPacked(t, filepath.Join("testdata", "lines.tar.xz"), func(w *lives, path string) {
 		kind := "libraries"
@@ -258,9 +256,7 @@ func TestLines(t *testing.T) {
 // TestLinesShuffled gives every call the source lines of another: what they say
 // is nonsense, but the model is analyzed.
 func TestLinesShuffled(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	var seed uint64
 	eachPacked(t, filepath.Join("testdata", "lines.tar.xz"), func(w *lives, path string) {
 		if len(w.Storages) > 60 {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // roundsExact are models of the rounds whose float32 runs were wrong for one
@@ -20,9 +22,7 @@ var roundsExact = map[string]string{
 // TestRoundsExact holds float32 peaks of the rounds to a twentieth of a percent
 // where everything behind them is known.
 func TestRoundsExact(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	dir := filepath.Join("testdata", "rounds")
 	c := &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, "models", name+".onnx.xz")) }}
 	seen := map[string]bool{}
@@ -44,9 +44,7 @@ func TestRoundsExact(t *testing.T) {
 // writes step by step, to what cuDNN's one call takes; its workspace is estimated.
 // Under autocast, where cuDNN works in float16, the estimate is up to 6.2% low.
 func TestRoundsRNN(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	dir := filepath.Join("testdata", "rounds")
 	c := &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, "models", name+".onnx.xz")) }}
 	ran := 0

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // A roundRun is one measured run of testdata/rounds.
@@ -72,9 +74,7 @@ func forecastOf(t *testing.T, c *collection, r *roundRun) *forecast {
 // TestRounds compares the predictions of models that memplan was not built on
 // with what a GPU showed: those made before anybody looked, and today's.
 func TestRounds(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side; the whole comparison runs without -short")
-	}
+	testdata.Sequential(t)
 	dir := filepath.Join("testdata", "rounds")
 	c := &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, "models", name+".onnx.xz")) }}
 	var first, today []judged

@@ -55,9 +55,7 @@ func (w *selectiveTruth) segments() []train.Segment {
 // and backward, which operators they run again and by how many bytes memory
 // grows meanwhile with PyTorch's own run.
 func TestSelectiveOracle(t *testing.T) {
-	if testing.Short() { // nothing here runs side by side
-		t.Skip("long")
-	}
+	testdata.Sequential(t)
 	path := filepath.Join(t.TempDir(), "selective.jsonl")
 	if err := os.WriteFile(path, testdata.Unpacked(t, filepath.Join("testdata", "selective.jsonl.xz")), 0o600); err != nil {
 		t.Fatal(err)
@@ -346,9 +344,7 @@ func openPacked(t *testing.T, path string) *Model {
 // bound, and none is faster under a smaller budget. Nor is any choice faster
 // than the bound that fits.
 func TestSelectivePlans(t *testing.T) {
-	if testing.Short() { // nothing here runs side by side
-		t.Skip("long")
-	}
+	testdata.Sequential(t)
 	keeping := 0
 	for _, x := range []struct {
 		name    string

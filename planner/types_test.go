@@ -16,9 +16,7 @@ import (
 // of models that cast: every byte, with the lines of the source and, where nothing
 // of those is needed, without.
 func TestTypes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	files, want := map[string][]byte{}, map[string]map[string]int64{}
 	for name, data := range testdata.Archived(t, filepath.Join("testdata", "types.tar.xz")) {
 		files[name] = data

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // A pb is a protobuf message under construction; its methods append a field.
@@ -750,9 +752,7 @@ func (g *growth) measured(tb testing.TB, n int) cost {
 // line and nothing on stdout, within the memory that small files may take and
 // a time that even a busy machine keeps.
 func TestHostile(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	for i := range growths {
 		g := &growths[i]
 		t.Run(g.name, func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/memplan/memplan/cmd/memplan/timeline"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/internal/inert"
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // An evil is a folder of files in which every name is a hostile one.
@@ -171,9 +172,7 @@ var looks = map[string]func([]byte) []string{
 // Nothing but text comes of hostile names: every command in every format, its
 // output, messages and files.
 func TestHostileNames(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side; the monitor has no time to read under the race detector")
-	}
+	testdata.Sequential(t) // besides, the monitor has no time to read under the race detector
 	const together = 5 // as many at once as a file's name has room for; report's tests have them one by one
 	names := slices.Collect(slices.Chunk(inert.Names(), together))
 	root := newRootCmd(newStreams(&bytes.Buffer{}, &bytes.Buffer{}))
