@@ -63,10 +63,9 @@ func calibrationRuns(t *testing.T) (runs []*calibrationRun) {
 			add(c, libraryOf(r.Name), &r, r.config())
 		}
 	}
-	dir := filepath.Join("testdata", "rounds")
-	c := &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, "models", name+".onnx.xz")) }}
+	c := rounds(t)
 	for round := 1; round <= 3; round++ {
-		for _, r := range readLines[roundRun](t, filepath.Join(dir, fmt.Sprintf("round%d.steps.jsonl.xz", round))) {
+		for _, r := range readLines[roundRun](t, filepath.Join(roundsDir, fmt.Sprintf("round%d.steps.jsonl.xz", round))) {
 			cfg := r.config()
 			cfg.GPU = "" // the measured card, without its size as a budget
 			add(c, r.Library, &r.truth, cfg)

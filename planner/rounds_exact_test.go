@@ -23,11 +23,10 @@ var roundsExact = map[string]string{
 // where everything behind them is known.
 func TestRoundsExact(t *testing.T) {
 	testdata.Sequential(t)
-	dir := filepath.Join("testdata", "rounds")
-	c := &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, "models", name+".onnx.xz")) }}
+	c := rounds(t)
 	seen := map[string]bool{}
 	for round := 1; round <= 3; round++ {
-		runs := readLines[roundRun](t, filepath.Join(dir, fmt.Sprintf("round%d.steps.jsonl.xz", round)))
+		runs := readLines[roundRun](t, filepath.Join(roundsDir, fmt.Sprintf("round%d.steps.jsonl.xz", round)))
 		for _, r := range slices.DeleteFunc(runs, func(r roundRun) bool { return roundsExact[r.Name] == "" || r.Prec != "fp32" }) {
 			seen[r.Name] = true
 			if f := forecastOf(t, c, &r); f.Error != "" || math.Abs(relative(f.Allocated, r.Peak)) > 0.0005 {
@@ -45,10 +44,9 @@ func TestRoundsExact(t *testing.T) {
 // Under autocast, where cuDNN works in float16, the estimate is up to 6.2% low.
 func TestRoundsRNN(t *testing.T) {
 	testdata.Sequential(t)
-	dir := filepath.Join("testdata", "rounds")
-	c := &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, "models", name+".onnx.xz")) }}
+	c := rounds(t)
 	ran := 0
-	for _, r := range readLines[roundRun](t, filepath.Join(dir, "round1.steps.jsonl.xz")) {
+	for _, r := range readLines[roundRun](t, filepath.Join(roundsDir, "round1.steps.jsonl.xz")) {
 		if r.Name != "audio_deepspeech" || r.Mode != "train" {
 			continue
 		}
