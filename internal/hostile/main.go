@@ -57,9 +57,7 @@ type options struct {
 }
 
 func main() {
-	if kill, err := time.ParseDuration(os.Getenv(launching)); err == nil {
-		killAfter = kill
-		launch()
+	if launched() {
 		return
 	}
 	var o options

@@ -15,8 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(launching) != "" {
-		launch()
+	if launched() {
 		return
 	}
 	os.Exit(m.Run())
