@@ -179,18 +179,5 @@ func checkExportsDoc(t *testing.T, table string) {
 	for _, a := range exportsApart {
 		fmt.Fprintf(&why, "- %s, %s (within %.1f%%): %s.\n", a.model, a.way, 100*a.within, a.why)
 	}
-	path, want := filepath.Join("..", "docs", "exports.md"), fmt.Sprintf(exportsPage, why.String(), table)
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil { //nolint:gosec // a page for everybody to read
-			t.Fatal(err)
-		}
-		return
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Errorf("docs/exports.md is stale: run go test ./planner -run Exports -update")
-	}
+	testdata.Generated(t, filepath.Join("..", "docs", "exports.md"), fmt.Sprintf(exportsPage, why.String(), table), "go test ./planner -run Exports", *update)
 }

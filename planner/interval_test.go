@@ -371,14 +371,5 @@ func checkCalibration(t *testing.T, c *calibration) {
 			fmt.Fprintf(&b, "proven %s %s\n", mode, strings.Join(list, " "))
 		}
 	}
-	if b.String() == calibrationText {
-		return
-	}
-	if *update {
-		if err := os.WriteFile("calibration.txt", []byte(b.String()), 0o644); err != nil { //nolint:gosec // a table for everybody to read
-			t.Fatal(err)
-		}
-		return
-	}
-	t.Errorf("calibration.txt is stale: run go test ./planner -run IntervalCalibration -update")
+	testdata.Generated(t, "calibration.txt", b.String(), "go test ./planner -run IntervalCalibration", *update)
 }

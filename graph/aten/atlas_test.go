@@ -558,13 +558,7 @@ func checkPages(t *testing.T, head string, scores map[string]*atlasScore) {
 		fmt.Fprintf(&data, "%s\t%d\t%d\n", op, s.cases, s.exact)
 	}
 	for path, want := range map[string]string{filepath.Join("..", "..", "docs", "atlas.md"): fmt.Sprintf(atlasPage, head, rows.String()), filepath.Join("testdata", "atlas.tsv"): data.String()} {
-		if *updateAtlas {
-			if err := os.WriteFile(path, []byte(want), 0o644); err != nil { //nolint:gosec // a page for everybody to read
-				t.Fatal(err)
-			}
-		} else if got, err := os.ReadFile(path); err != nil || string(got) != want {
-			t.Errorf("%s is stale (%v); run go test ./graph/aten -run Atlas -update", path, err)
-		}
+		testdata.Generated(t, path, want, "go test ./graph/aten -run Atlas", *updateAtlas)
 	}
 }
 
