@@ -238,7 +238,7 @@ func (d Door) candidates(name string) []string {
 // open opens a place through the first folder that has it.
 func (d Door) open(path string, k *Kind) (*File, error) {
 	if d.free() {
-		f, err := regular(path, k, os.Stat, os.OpenFile)
+		f, err := regular(path, path, k, os.Stat, os.OpenFile)
 		if err != nil {
 			return nil, err
 		}
@@ -246,7 +246,7 @@ func (d Door) open(path string, k *Kind) (*File, error) {
 		return f, nil
 	}
 	for i := range d.folders {
-		rel, ok := d.within(&d.folders[i], path)
+		rel, ok := d.folders[i].within(path)
 		if !ok {
 			continue
 		}
@@ -260,9 +260,9 @@ func (d Door) open(path string, k *Kind) (*File, error) {
 // free reports whether names may lead anywhere.
 func (d Door) free() bool { return d.Outside || len(d.folders) == 0 }
 
-// within returns the path relative to the folder, if it is written as one that
-// lies in it. Links are not looked at.
-func (d Door) within(f *folder, path string) (string, bool) {
+// within returns a path relative to the folder, if it is written as one that lies
+// in it. Links are not looked at.
+func (f *folder) within(path string) (string, bool) {
 	base, err := filepath.Abs(f.path())
 	if err != nil {
 		return "", false
@@ -281,9 +281,7 @@ func (f *folder) regular(rel, path string, k *Kind) (*File, error) {
 		return nil, named(path, err)
 	}
 	defer root.Close()
-	look := func(string) (fs.FileInfo, error) { return root.Stat(rel) }
-	open := func(_ string, flag int, perm fs.FileMode) (*os.File, error) { return root.OpenFile(rel, flag, perm) }
-	out, err := regular(path, k, look, open)
+	out, err := regular(rel, path, k, root.Stat, root.OpenFile)
 	if err != nil {
 		return nil, err
 	}
@@ -295,18 +293,19 @@ func (f *folder) regular(rel, path string, k *Kind) (*File, error) {
 // error for it.
 func escaped(err error) bool { return strings.HasSuffix(err.Error(), "path escapes from parent") }
 
-// regular looks before it opens, for opening a device can have effects, opens
-// without waiting, as a pipe would, and looks at what it then holds: the name
-// may mean something else by then.
-func regular(path string, k *Kind, look func(string) (fs.FileInfo, error), open func(string, int, fs.FileMode) (*os.File, error)) (*File, error) {
-	info, err := look(path)
+// regular opens a regular file by a name that look and open take; path names it in
+// messages. It looks before it opens, for opening a device can have effects,
+// opens without waiting, as a pipe would, and looks at what it then holds: the
+// name may mean something else by then.
+func regular(name, path string, k *Kind, look func(string) (fs.FileInfo, error), open func(string, int, fs.FileMode) (*os.File, error)) (*File, error) {
+	info, err := look(name)
 	if err == nil {
 		err = k.admits(info)
 	}
 	if err != nil {
 		return nil, named(path, err)
 	}
-	f, err := open(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := open(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, named(path, err)
 	}

@@ -14,27 +14,29 @@ import (
 // /dev/stdout, is written to. A link is followed to a file of its own folder
 // alone: a pull request can put a link where a workflow writes its results.
 func Write(path string, data []byte) error {
-	info, err := os.Stat(path)
-	switch {
-	case err == nil && !info.Mode().IsRegular():
-		err = os.WriteFile(path, data, 0o644)
-	case err == nil:
-		var target string
-		if target, err = ownTarget(path); err == nil {
-			err = replaceAt(target, data, info.Mode().Perm())
-		}
-	case errors.Is(err, fs.ErrNotExist):
-		if _, e := os.Lstat(path); e == nil {
-			return fmt.Errorf("%s: is a link to a file that does not exist: remove it, or name another file", path)
-		}
-		err = replaceAt(path, data, 0o644)
-	default:
-		err = replaceAt(path, data, 0o644)
-	}
-	if err != nil {
+	if err := write(path, data); err != nil {
 		return named(path, err)
 	}
 	return nil
+}
+
+func write(path string, data []byte) error {
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && !info.Mode().IsRegular():
+		return os.WriteFile(path, data, 0o644)
+	case err == nil:
+		target, err := ownTarget(path)
+		if err != nil {
+			return err
+		}
+		return replaceAt(target, data, info.Mode().Perm())
+	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Lstat(path); err == nil {
+			return errors.New("is a link to a file that does not exist: remove it, or name another file")
+		}
+	}
+	return replaceAt(path, data, 0o644)
 }
 
 // ownTarget follows a link at path to a file within the link's own folder, and
@@ -116,7 +118,7 @@ func (d Door) writable(path string) (*os.Root, string, error) {
 		return root, filepath.Base(path), nil
 	}
 	f := &d.folders[0]
-	rel, ok := d.within(f, path)
+	rel, ok := f.within(path)
 	if !ok {
 		return nil, "", d.outside(path)
 	}
@@ -138,8 +140,7 @@ func replaceable(root *os.Root, base, path string, k *Kind, ours func([]byte) er
 	case info.Mode()&fs.ModeSymlink != 0:
 		return 0, errors.New("is a symbolic link, which is not written through: remove it")
 	}
-	f, err := regular(path, k, func(string) (fs.FileInfo, error) { return info, nil },
-		func(_ string, flag int, perm fs.FileMode) (*os.File, error) { return root.OpenFile(base, flag, perm) })
+	f, err := regular(base, path, k, root.Lstat, root.OpenFile)
 	if err != nil {
 		return 0, err
 	}

@@ -4,12 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/ulikunitz/xz"
 
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/internal/testdata"
@@ -89,13 +86,10 @@ func sharedDir(t *testing.T) (dir string) {
 // readFile reads a file, decompressed by its extension.
 func readFile(t *testing.T, path string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	if err == nil && filepath.Ext(path) == ".xz" {
-		var r io.Reader
-		if r, err = xz.NewReader(bytes.NewReader(data)); err == nil {
-			data, err = io.ReadAll(r)
-		}
+	if filepath.Ext(path) == ".xz" {
+		return testdata.Unpacked(t, path)
 	}
+	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,8 @@ package planner
 import (
 	"path/filepath"
 	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 func sample(t *testing.T, name string) *Model {
@@ -72,9 +74,7 @@ func TestReportsAddUp(t *testing.T) {
 // More of the same never needs less: a larger batch, and a budget that a
 // smaller one satisfied.
 func TestMonotone(t *testing.T) {
-	if testing.Short() { // nothing here runs side by side
-		t.Skip("long")
-	}
+	testdata.Sequential(t)
 	m := sample(t, "gpt2.onnx")
 	var last int64
 	for b := int64(1); b <= 16; b *= 2 {

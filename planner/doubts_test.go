@@ -34,9 +34,7 @@ func TestNoFalseDoubts(t *testing.T) {
 // TestDoubts asks about training steps and inferences of files by how they were
 // exported: eval and train, with and without metadata.
 func TestDoubts(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	files, err := filepath.Glob(filepath.Join(testdata.Shared(t, "models"), "*.onnx"))
 	if err != nil || len(files) == 0 {
 		t.Fatal("no models")

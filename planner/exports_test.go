@@ -1,11 +1,7 @@
 package planner
 
 import (
-	"archive/tar"
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"os"
@@ -15,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // An export is one file of testdata/exports.tar.xz, which scripts/exports.py wrote.
@@ -27,24 +24,14 @@ type export struct {
 func readExports(t *testing.T) []export {
 	t.Helper()
 	var list []export
-	for r := tar.NewReader(bytes.NewReader(readFile(t, filepath.Join("testdata", "exports.tar.xz")))); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return list
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		parts := strings.Split(strings.TrimSuffix(h.Name, ".onnx"), ".")
+	for name, data := range testdata.Archived(t, filepath.Join("testdata", "exports.tar.xz")) {
+		parts := strings.Split(strings.TrimSuffix(name, ".onnx"), ".")
 		if len(parts) != 5 {
-			t.Fatalf("%s: want model.version.way.onnx", h.Name)
+			t.Fatalf("%s: want model.version.way.onnx", name)
 		}
 		list = append(list, export{model: parts[0], version: strings.Join(parts[1:4], "."), way: parts[4], data: data})
 	}
+	return list
 }
 
 // exportsApart are files whose prediction may be further than exportsWithin from that of
@@ -69,9 +56,7 @@ const exportsWithin = 0.002
 // TestExports predicts one training step from files that every exporter of several
 // versions wrote, in every mode: one peak, or the warning that it cannot be told.
 func TestExports(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	list := readExports(t)
 	reports := map[string]*Report{}
 	for _, x := range list {
@@ -194,18 +179,5 @@ func checkExportsDoc(t *testing.T, table string) {
 	for _, a := range exportsApart {
 		fmt.Fprintf(&why, "- %s, %s (within %.1f%%): %s.\n", a.model, a.way, 100*a.within, a.why)
 	}
-	path, want := filepath.Join("..", "docs", "exports.md"), fmt.Sprintf(exportsPage, why.String(), table)
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil { //nolint:gosec // a page for everybody to read
-			t.Fatal(err)
-		}
-		return
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Errorf("docs/exports.md is stale: run go test ./planner -run Exports -update")
-	}
+	testdata.Generated(t, filepath.Join("..", "docs", "exports.md"), fmt.Sprintf(exportsPage, why.String(), table), "go test ./planner -run Exports", *update)
 }

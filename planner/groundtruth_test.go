@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // limits are what the groups of runs must keep to, in every collection.
@@ -30,9 +31,7 @@ type tally struct {
 
 // TestGroundTruth compares predicted peaks with those measured on a GPU.
 func TestGroundTruth(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side; the whole comparison runs without -short")
-	}
+	testdata.Sequential(t)
 	tables := map[string]string{}
 	list := collections(t)
 	zoo := list[0]

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // A calibrationRun is a measured run beside what its prediction rests on.
@@ -61,10 +63,9 @@ func calibrationRuns(t *testing.T) (runs []*calibrationRun) {
 			add(c, libraryOf(r.Name), &r, r.config())
 		}
 	}
-	dir := filepath.Join("testdata", "rounds")
-	c := &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, "models", name+".onnx.xz")) }}
+	c := rounds(t)
 	for round := 1; round <= 3; round++ {
-		for _, r := range readLines[roundRun](t, filepath.Join(dir, fmt.Sprintf("round%d.steps.jsonl.xz", round))) {
+		for _, r := range readLines[roundRun](t, filepath.Join(roundsDir, fmt.Sprintf("round%d.steps.jsonl.xz", round))) {
 			cfg := r.config()
 			cfg.GPU = "" // the measured card, without its size as a budget
 			add(c, r.Library, &r.truth, cfg)
@@ -245,9 +246,7 @@ func (v *coverage) row(name string) string {
 // library after the other, and asks whether the intervals hold for the runs of
 // the one left out; what is built in is calibrated on all.
 func TestIntervalCalibration(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side; every run is predicted without -short")
-	}
+	testdata.Sequential(t)
 	if sharedDir(t) == "" {
 		t.Skip("the calibration is about all collections")
 	}
@@ -372,14 +371,5 @@ func checkCalibration(t *testing.T, c *calibration) {
 			fmt.Fprintf(&b, "proven %s %s\n", mode, strings.Join(list, " "))
 		}
 	}
-	if b.String() == calibrationText {
-		return
-	}
-	if *update {
-		if err := os.WriteFile("calibration.txt", []byte(b.String()), 0o644); err != nil { //nolint:gosec // a table for everybody to read
-			t.Fatal(err)
-		}
-		return
-	}
-	t.Errorf("calibration.txt is stale: run go test ./planner -run IntervalCalibration -update")
+	testdata.Generated(t, "calibration.txt", b.String(), "go test ./planner -run IntervalCalibration", *update)
 }

@@ -11,9 +11,7 @@ import (
 // TestSegmentLevels compares what the selection predicts of a random choice of
 // segments with the program that is then built for it.
 func TestSegmentLevels(t *testing.T) {
-	if testing.Short() { // nothing here runs side by side
-		t.Skip("long")
-	}
+	testdata.Sequential(t)
 	for i, name := range []string{"resnet50", "gpt2", "vit_b_16", "unet", "densenet121", "mobilenet_v2", "vgg16", "llama_250m", "convnext_tiny", "bert_base_mlm", "mlp"} {
 		m, err := Open(testdata.Shared(t, "models", name+".dyn-train.onnx"))
 		if err != nil {

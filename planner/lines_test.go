@@ -1,11 +1,7 @@
 package planner
 
 import (
-	"archive/tar"
-	"bufio"
 	"encoding/json"
-	"errors"
-	"io"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -15,10 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ulikunitz/xz"
-
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/liveness"
 )
 
@@ -215,9 +210,7 @@ func (s *tallyOfLives) add(got, want []life) {
 // (scripts/lines_styles.py), and some of libraries; where both make the same
 // storage, it has to go between the same two others.
 func TestLines(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	sums := map[string]*tallyOfLives{}
 	eachPacked(t, filepath.Join("testdata", "lines.tar.xz"), func(w *lives, path string) {
 		kind := "libraries"
@@ -263,9 +256,7 @@ func TestLines(t *testing.T) {
 // TestLinesShuffled gives every call the source lines of another: what they say
 // is nonsense, but the model is analyzed.
 func TestLinesShuffled(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	var seed uint64
 	eachPacked(t, filepath.Join("testdata", "lines.tar.xz"), func(w *lives, path string) {
 		if len(w.Storages) > 60 {
@@ -307,29 +298,9 @@ func shuffleLines(g *graph.Graph, r *rand.Rand) {
 // eachPacked opens the models of an archive, each with what PyTorch did.
 func eachPacked(t *testing.T, path string, do func(w *lives, path string)) {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := xz.NewReader(bufio.NewReader(f))
-	if err != nil {
-		t.Fatal(err)
-	}
 	truths := map[string]*lives{}
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if name, ok := strings.CutSuffix(h.Name, ".json"); ok { // it comes before the model
+	for file, data := range testdata.Archived(t, path) {
+		if name, ok := strings.CutSuffix(file, ".json"); ok { // it comes before the model
 			truths[name] = &lives{}
 			if err := json.Unmarshal(data, truths[name]); err != nil {
 				t.Fatal(err)
@@ -340,6 +311,6 @@ func eachPacked(t *testing.T, path string, do func(w *lives, path string)) {
 		if err := os.WriteFile(model, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		do(truths[strings.TrimSuffix(h.Name, ".onnx")], model)
+		do(truths[strings.TrimSuffix(file, ".onnx")], model)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/liveness"
 )
 
@@ -14,9 +15,7 @@ import (
 // Python's variables keep tensors alive decides them. Their code is known for
 // the models here (graph/train/frames.txt), but not all of what it does.
 func TestLive(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	type truth struct {
 		Name        string
 		Batch, Peak int64

@@ -1,6 +1,10 @@
 package planner
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
+)
 
 // measuredContext is what the measurements' caps left out of --vram.
 const measuredContext = 800 << 20
@@ -13,9 +17,7 @@ const measuredRelease = "torch-2.11"
 // on a GPU by bisection. With no headroom: never above it, and not far below.
 // With the prediction's own: of a hundred, 99 ran, at little cost.
 func TestMaxBatch(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side; all searches run without -short")
-	}
+	testdata.Sequential(t)
 	asked, ran, cost := 0, 0, 0.
 	for _, c := range collections(t) {
 		for _, r := range readLines[maxTruth](t, c.batches) {

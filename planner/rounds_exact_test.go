@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // roundsExact are models of the rounds whose float32 runs were wrong for one
@@ -20,14 +22,11 @@ var roundsExact = map[string]string{
 // TestRoundsExact holds float32 peaks of the rounds to a twentieth of a percent
 // where everything behind them is known.
 func TestRoundsExact(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
-	dir := filepath.Join("testdata", "rounds")
-	c := &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, "models", name+".onnx.xz")) }}
+	testdata.Sequential(t)
+	c := rounds(t)
 	seen := map[string]bool{}
 	for round := 1; round <= 3; round++ {
-		runs := readLines[roundRun](t, filepath.Join(dir, fmt.Sprintf("round%d.steps.jsonl.xz", round)))
+		runs := readLines[roundRun](t, filepath.Join(roundsDir, fmt.Sprintf("round%d.steps.jsonl.xz", round)))
 		for _, r := range slices.DeleteFunc(runs, func(r roundRun) bool { return roundsExact[r.Name] == "" || r.Prec != "fp32" }) {
 			seen[r.Name] = true
 			if f := forecastOf(t, c, &r); f.Error != "" || math.Abs(relative(f.Allocated, r.Peak)) > 0.0005 {
@@ -44,13 +43,10 @@ func TestRoundsExact(t *testing.T) {
 // writes step by step, to what cuDNN's one call takes; its workspace is estimated.
 // Under autocast, where cuDNN works in float16, the estimate is up to 6.2% low.
 func TestRoundsRNN(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
-	dir := filepath.Join("testdata", "rounds")
-	c := &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, "models", name+".onnx.xz")) }}
+	testdata.Sequential(t)
+	c := rounds(t)
 	ran := 0
-	for _, r := range readLines[roundRun](t, filepath.Join(dir, "round1.steps.jsonl.xz")) {
+	for _, r := range readLines[roundRun](t, filepath.Join(roundsDir, "round1.steps.jsonl.xz")) {
 		if r.Name != "audio_deepspeech" || r.Mode != "train" {
 			continue
 		}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // A roundRun is one measured run of testdata/rounds.
@@ -17,6 +19,14 @@ type roundRun struct {
 	Round   int
 	Library string
 	Loss    string
+}
+
+// roundsDir has the exports of the rounds' models, and files of their runs.
+var roundsDir = filepath.Join("testdata", "rounds")
+
+// rounds are the models of all rounds.
+func rounds(t *testing.T) *collection {
+	return &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(roundsDir, "models", name+".onnx.xz")) }}
 }
 
 func (r *roundRun) config() Config {
@@ -72,18 +82,15 @@ func forecastOf(t *testing.T, c *collection, r *roundRun) *forecast {
 // TestRounds compares the predictions of models that memplan was not built on
 // with what a GPU showed: those made before anybody looked, and today's.
 func TestRounds(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side; the whole comparison runs without -short")
-	}
-	dir := filepath.Join("testdata", "rounds")
-	c := &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, "models", name+".onnx.xz")) }}
+	testdata.Sequential(t)
+	c := rounds(t)
 	var first, today []judged
 	for round := 1; round <= 3; round++ {
 		said := map[string]*forecast{}
-		for _, f := range readLines[forecast](t, filepath.Join(dir, fmt.Sprintf("round%d.first.jsonl.xz", round))) {
+		for _, f := range readLines[forecast](t, filepath.Join(roundsDir, fmt.Sprintf("round%d.first.jsonl.xz", round))) {
 			said[fmt.Sprint(f.Name, f.Batch, f.Prec, f.Opt, f.Mode)] = &f
 		}
-		runs := readLines[roundRun](t, filepath.Join(dir, fmt.Sprintf("round%d.steps.jsonl.xz", round)))
+		runs := readLines[roundRun](t, filepath.Join(roundsDir, fmt.Sprintf("round%d.steps.jsonl.xz", round)))
 		slices.SortStableFunc(runs, func(a, b roundRun) int { return cmp.Compare(a.Name, b.Name) })
 		for i := range runs {
 			r := &runs[i]

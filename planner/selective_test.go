@@ -1,13 +1,9 @@
 package planner
 
 import (
-	"archive/tar"
-	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -17,8 +13,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/ulikunitz/xz"
 
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/program"
@@ -61,11 +55,9 @@ func (w *selectiveTruth) segments() []train.Segment {
 // and backward, which operators they run again and by how many bytes memory
 // grows meanwhile with PyTorch's own run.
 func TestSelectiveOracle(t *testing.T) {
-	if testing.Short() { // nothing here runs side by side
-		t.Skip("long")
-	}
+	testdata.Sequential(t)
 	path := filepath.Join(t.TempDir(), "selective.jsonl")
-	if err := os.WriteFile(path, unpacked(t, filepath.Join("testdata", "selective.jsonl.xz")), 0o600); err != nil {
+	if err := os.WriteFile(path, testdata.Unpacked(t, filepath.Join("testdata", "selective.jsonl.xz")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	lines := readLines[selectiveTruth](t, path)
@@ -271,33 +263,13 @@ func again(b *train.Build, seg int) (ran []string, peak, end int64) {
 // their names in saved_oracle.py.
 func eachArchived(t *testing.T, want func(string) bool, do func(string, *Model)) {
 	t.Helper()
-	f, err := os.Open(filepath.Join("..", "graph", "train", "testdata", "saved.tar.xz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := xz.NewReader(bufio.NewReader(f))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		name := strings.Replace(strings.TrimSuffix(h.Name, ".onnx"), "_", "/", 1)
-		if !strings.HasSuffix(h.Name, ".onnx") || !want(name) {
+	for file, data := range testdata.Archived(t, filepath.Join("..", "graph", "train", "testdata", "saved.tar.xz")) {
+		name := strings.Replace(strings.TrimSuffix(file, ".onnx"), "_", "/", 1)
+		if !strings.HasSuffix(file, ".onnx") || !want(name) {
 			continue
 		}
 		path := filepath.Join(t.TempDir(), "m.onnx")
-		data, err := io.ReadAll(r)
-		if err == nil {
-			err = os.WriteFile(path, data, 0o600)
-		}
-		if err != nil {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		m, err := Open(path)
@@ -357,7 +329,7 @@ func TestApplied(t *testing.T) {
 func openPacked(t *testing.T, path string) *Model {
 	t.Helper()
 	plain := filepath.Join(t.TempDir(), "m.onnx")
-	if err := os.WriteFile(plain, unpacked(t, path), 0o600); err != nil {
+	if err := os.WriteFile(plain, testdata.Unpacked(t, path), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	m, err := Open(plain)
@@ -367,33 +339,12 @@ func openPacked(t *testing.T, path string) *Model {
 	return m
 }
 
-// unpacked reads a compressed file.
-func unpacked(t *testing.T, path string) []byte {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := xz.NewReader(bufio.NewReader(f))
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
-}
-
 // TestSelectivePlans asks for plans under falling budgets: each fits when it is
 // replayed, costs no more than one of whole segments and no less than any
 // bound, and none is faster under a smaller budget. Nor is any choice faster
 // than the bound that fits.
 func TestSelectivePlans(t *testing.T) {
-	if testing.Short() { // nothing here runs side by side
-		t.Skip("long")
-	}
+	testdata.Sequential(t)
 	keeping := 0
 	for _, x := range []struct {
 		name    string

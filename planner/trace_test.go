@@ -9,6 +9,7 @@ import (
 
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/internal/trace"
 	"github.com/memplan/memplan/liveness"
 )
@@ -25,9 +26,7 @@ type ev struct {
 // with the allocations and frees of real ones. SHOW=name prints the first
 // differences of the traces whose name has that prefix.
 func TestTraces(t *testing.T) {
-	if testing.Short() { // nothing here runs side by side
-		t.Skip("long")
-	}
+	testdata.Sequential(t)
 	for _, c := range collections(t) {
 		t.Run(c.name, func(t *testing.T) {
 			files, err := filepath.Glob(filepath.Join(c.traces, "*.trace.xz"))

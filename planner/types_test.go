@@ -1,17 +1,14 @@
 package planner
 
 import (
-	"archive/tar"
-	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // TestTypes compares what autograd saves in float32, in half precision and under
@@ -19,23 +16,10 @@ import (
 // of models that cast: every byte, with the lines of the source and, where nothing
 // of those is needed, without.
 func TestTypes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	files, want := map[string][]byte{}, map[string]map[string]int64{}
-	for r := tar.NewReader(bytes.NewReader(readFile(t, filepath.Join("testdata", "types.tar.xz")))); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[h.Name] = data
+	for name, data := range testdata.Archived(t, filepath.Join("testdata", "types.tar.xz")) {
+		files[name] = data
 	}
 	if err := json.Unmarshal(files["saved.json"], &want); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"math/big"
 	"slices"
 
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph/bounded"
 )
 
@@ -26,7 +27,7 @@ import (
 // count once.
 func ReadJSON(r io.Reader) (*Instance, error) {
 	var doc jsonDoc
-	data, err := bounded.ReadAll(r, maxJSON)
+	data, err := bounded.ReadAll(r, files.Instance.Limit)
 	if err == nil {
 		err = bounded.JSON(data, bounded.Decoded)
 	}
@@ -43,9 +44,6 @@ func ReadJSON(r io.Reader) (*Instance, error) {
 	}
 	return doc.instance()
 }
-
-// maxJSON bounds the size of a graph's file, in bytes.
-const maxJSON = 256 << 20
 
 type jsonDoc struct {
 	Graph struct {

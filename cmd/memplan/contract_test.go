@@ -16,9 +16,7 @@ import (
 // Every answer of analyze on every file at hand keeps what scripts rely on:
 // exit codes, streams, and numbers of the document that agree with each other.
 func TestAnalyzeContract(t *testing.T) {
-	if testing.Short() { // nothing here runs side by side
-		t.Skip("long")
-	}
+	testdata.Sequential(t)
 	answered := 0
 	for _, folder := range []string{"models", "onnx/real"} {
 		files, err := filepath.Glob(filepath.Join(testdata.Shared(t, strings.Split(folder, "/")...), "*.onnx"))

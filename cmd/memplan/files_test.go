@@ -8,61 +8,42 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/memplan/memplan/internal/testdata"
 )
-
-// A message is a protobuf message under construction.
-type message []byte
-
-func (m message) str(num protowire.Number, list ...string) message {
-	for _, s := range list {
-		m = protowire.AppendString(protowire.AppendTag(m, num, protowire.BytesType), s)
-	}
-	return m
-}
-
-func (m message) int(num protowire.Number, list ...int64) message {
-	for _, n := range list {
-		m = protowire.AppendVarint(protowire.AppendTag(m, num, protowire.VarintType), uint64(n))
-	}
-	return m
-}
 
 // onnxFile writes a model of opset 20 with input x of the given dims (0 is the
 // symbol N), int64 constants, and nodes as "name domain op in,in out".
 func onnxFile(t *testing.T, dims []int64, constants map[string][]int64, nodes ...string) string {
 	t.Helper()
-	var g message
+	var g pb
 	for _, text := range nodes {
 		f := strings.Fields(text)
-		n := message{}.str(1, strings.Split(f[3], ",")...).str(2, f[4]).str(3, f[0]).str(4, f[2])
+		n := pb{}.str(1, strings.Split(f[3], ",")...).str(2, f[4]).str(3, f[0]).str(4, f[2])
 		if f[1] != "-" {
 			n = n.str(7, f[1])
 		}
 		g = g.str(1, string(n))
 	}
 	for name, list := range constants {
-		g = g.str(5, string(message{}.int(1, int64(len(list))).int(2, 7).int(7, list...).str(8, name)))
+		g = g.str(5, string(pb{}.int(1, int64(len(list))).int(2, 7).int(7, list...).str(8, name)))
 	}
-	var shape message
+	var shape pb
 	for _, d := range dims {
-		dim := message{}.int(1, d)
+		dim := pb{}.int(1, d)
 		if d == 0 {
-			dim = message{}.str(2, "N")
+			dim = pb{}.str(2, "N")
 		}
 		shape = shape.str(1, string(dim))
 	}
-	info := func(name string, shape message) string {
-		tensor := message{}.int(1, 1)
+	info := func(name string, shape pb) string {
+		tensor := pb{}.int(1, 1)
 		if shape != nil {
 			tensor = tensor.str(2, string(shape))
 		}
-		return string(message{}.str(1, name).str(2, string(message{}.str(1, string(tensor)))))
+		return string(pb{}.str(1, name).str(2, string(pb{}.str(1, string(tensor)))))
 	}
 	g = g.str(11, info("x", shape)).str(12, info("y", nil))
-	m := message{}.int(1, 10).str(8, string(message{}.int(2, 20)), string(message{}.str(1, "my.ops").int(2, 1))).str(7, string(g))
+	m := pb{}.int(1, 10).str(8, string(pb{}.int(2, 20)), string(pb{}.str(1, "my.ops").int(2, 1))).str(7, string(g))
 	path := filepath.Join(t.TempDir(), "m.onnx")
 	if err := os.WriteFile(path, m, 0o600); err != nil {
 		t.Fatal(err)

@@ -16,41 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protowire"
+	"github.com/memplan/memplan/internal/testdata"
 )
-
-// A pb is a protobuf message under construction; its methods append a field.
-type pb []byte
-
-func (b pb) str(num protowire.Number, s ...string) pb {
-	for _, s := range s {
-		b = protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
-	}
-	return b
-}
-
-func (b pb) int(num protowire.Number, vs ...int64) pb {
-	for _, v := range vs {
-		b = protowire.AppendVarint(protowire.AppendTag(b, num, protowire.VarintType), uint64(v))
-	}
-	return b
-}
-
-func (b pb) msg(num protowire.Number, ms ...pb) pb {
-	for _, m := range ms {
-		b = protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), m)
-	}
-	return b
-}
-
-// packed appends integers in one field.
-func (b pb) packed(num protowire.Number, vs []int64) pb {
-	var p []byte
-	for _, v := range vs {
-		p = protowire.AppendVarint(p, uint64(v))
-	}
-	return b.str(num, string(p))
-}
 
 // node returns a NodeProto.
 func node(op string, ins, outs []string, attrs ...pb) pb {
@@ -750,9 +717,7 @@ func (g *growth) measured(tb testing.TB, n int) cost {
 // line and nothing on stdout, within the memory that small files may take and
 // a time that even a busy machine keeps.
 func TestHostile(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	for i := range growths {
 		g := &growths[i]
 		t.Run(g.name, func(t *testing.T) {

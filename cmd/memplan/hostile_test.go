@@ -16,6 +16,7 @@ import (
 	"github.com/memplan/memplan/cmd/memplan/timeline"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/internal/inert"
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // An evil is a folder of files in which every name is a hostile one.
@@ -51,35 +52,35 @@ func (e *evil) document(t *testing.T, name, text string) string {
 // evilType is a tensor's type, of dims that are numbers or names; its
 // denotation is the name.
 func evilType(bad string, dims ...string) string {
-	var shape message
+	var shape pb
 	for _, d := range dims {
-		dim := message{}.str(2, d)
+		dim := pb{}.str(2, d)
 		if n, err := strconv.ParseInt(d, 10, 64); err == nil {
-			dim = message{}.int(1, n)
+			dim = pb{}.int(1, n)
 		}
 		shape = shape.str(1, string(dim))
 	}
-	return string(message{}.str(1, string(message{}.int(1, 1).str(2, string(shape)))).str(6, bad))
+	return string(pb{}.str(1, string(pb{}.int(1, 1).str(2, string(shape)))).str(6, bad))
 }
 
-func evilPair(key, value string) string { return string(message{}.str(1, key).str(2, value)) }
+func evilPair(key, value string) string { return string(pb{}.str(1, key).str(2, value)) }
 
 // evilModel is a network of four layers, whose modules are known by the names
 // of their weights. With an operator that memplan does not know, its last node
 // has it; the type of its result is declared.
 func evilModel(bad string, unknown bool) []byte {
-	g := message{}.str(2, bad).str(10, bad).str(16, evilPair(bad, bad))
+	g := pb{}.str(2, bad).str(10, bad).str(16, evilPair(bad, bad))
 	last := "x" + bad
-	g = g.str(11, string(message{}.str(1, last).str(2, evilType(bad, "N"+bad, "8")).str(3, bad)))
+	g = g.str(11, string(pb{}.str(1, last).str(2, evilType(bad, "N"+bad, "8")).str(3, bad)))
 	meta := func(i int) []string {
 		return []string{evilPair("namespace", fmt.Sprintf("%s: %s/%s_%d: aten.%s.default", bad, bad, bad, i, bad)), evilPair("pkg.torch.onnx.stack_trace", "File \""+bad+"\", line 1, in "+bad), evilPair(bad, bad)}
 	}
-	node := func(name, op, out string, in ...string) message {
-		return message{}.str(1, in...).str(2, out).str(3, bad+name).str(4, op).str(6, bad).str(5, string(message{}.str(1, "a"+bad).str(4, bad).int(20, 3)))
+	node := func(name, op, out string, in ...string) pb {
+		return pb{}.str(1, in...).str(2, out).str(3, bad+name).str(4, op).str(6, bad).str(5, string(pb{}.str(1, "a"+bad).str(4, bad).int(20, 3)))
 	}
 	for i := range 4 {
 		weight, hidden, next := fmt.Sprintf("m.%s.%d.weight", bad, i), fmt.Sprintf("h%d%s", i, bad), fmt.Sprintf("y%d%s", i, bad)
-		g = g.str(5, string(message{}.int(1, 8, 8).int(2, 1).str(9, strings.Repeat("\x00", 256)).str(8, weight).str(12, bad)))
+		g = g.str(5, string(pb{}.int(1, 8, 8).int(2, 1).str(9, strings.Repeat("\x00", 256)).str(8, weight).str(12, bad)))
 		g = g.str(1, string(node(fmt.Sprint("/mm", i), "MatMul", hidden, last, weight)), string(node(fmt.Sprint("/act", i), "Relu", next, hidden).str(9, meta(i)...)))
 		last = next
 	}
@@ -87,11 +88,11 @@ func evilModel(bad string, unknown bool) []byte {
 		g = g.str(1, string(node("/odd", "op"+bad, "z"+bad, last).str(7, "dom"+bad)))
 		last = "z" + bad
 	}
-	g = g.str(13, string(message{}.str(1, "h0"+bad).str(2, evilType(bad, "N"+bad, "77")))) // which is not what comes out
-	g = g.str(12, string(message{}.str(1, last).str(2, evilType(bad, "N"+bad, "8")).str(3, bad)))
-	fn := message{}.str(1, "f"+bad).str(4, "i"+bad).str(5, "o"+bad).str(6, "a"+bad).str(8, bad).str(9, string(message{}.int(2, 20))).str(10, "dom"+bad+"f").
-		str(7, string(message{}.str(1, "i"+bad).str(2, "o"+bad).str(3, bad).str(4, "Relu")))
-	return message{}.int(1, 10).str(2, bad).str(3, bad).str(4, bad).str(6, bad).str(7, string(g)).str(8, string(message{}.int(2, 20)), string(message{}.str(1, "dom"+bad).int(2, 1))).
+	g = g.str(13, string(pb{}.str(1, "h0"+bad).str(2, evilType(bad, "N"+bad, "77")))) // which is not what comes out
+	g = g.str(12, string(pb{}.str(1, last).str(2, evilType(bad, "N"+bad, "8")).str(3, bad)))
+	fn := pb{}.str(1, "f"+bad).str(4, "i"+bad).str(5, "o"+bad).str(6, "a"+bad).str(8, bad).str(9, string(pb{}.int(2, 20))).str(10, "dom"+bad+"f").
+		str(7, string(pb{}.str(1, "i"+bad).str(2, "o"+bad).str(3, bad).str(4, "Relu")))
+	return pb{}.int(1, 10).str(2, bad).str(3, bad).str(4, bad).str(6, bad).str(7, string(g)).str(8, string(pb{}.int(2, 20)), string(pb{}.str(1, "dom"+bad).int(2, 1))).
 		str(14, evilPair(bad, bad)).str(25, string(fn))
 }
 
@@ -133,10 +134,10 @@ func inYAML(s string) string {
 
 // evilExternal is a model with a weight in a file of the name.
 func evilExternal(bad string) []byte {
-	w := message{}.int(1, 8, 8).int(2, 1).str(8, "w"+bad).int(14, 1).str(13, evilPair("location", bad), evilPair("offset", bad), evilPair(bad, bad))
-	n := message{}.str(1, "x", "w"+bad).str(2, "y").str(3, bad).str(4, "MatMul")
-	g := message{}.str(2, bad).str(1, string(n)).str(5, string(w)).str(11, string(message{}.str(1, "x").str(2, evilType("", "N", "8")))).str(12, string(message{}.str(1, "y").str(2, evilType("", "N", "8"))))
-	return message{}.int(1, 10).str(7, string(g)).str(8, string(message{}.int(2, 20)))
+	w := pb{}.int(1, 8, 8).int(2, 1).str(8, "w"+bad).int(14, 1).str(13, evilPair("location", bad), evilPair("offset", bad), evilPair(bad, bad))
+	n := pb{}.str(1, "x", "w"+bad).str(2, "y").str(3, bad).str(4, "MatMul")
+	g := pb{}.str(2, bad).str(1, string(n)).str(5, string(w)).str(11, string(pb{}.str(1, "x").str(2, evilType("", "N", "8")))).str(12, string(pb{}.str(1, "y").str(2, evilType("", "N", "8"))))
+	return pb{}.int(1, 10).str(7, string(g)).str(8, string(pb{}.int(2, 20)))
 }
 
 // tried are command lines of each command, without its formats: @file is a
@@ -173,10 +174,8 @@ var looks = map[string]func([]byte) []string{
 // Nothing but text comes of hostile names: every command in every format, its
 // output, messages and files.
 func TestHostileNames(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side; the monitor has no time to read under the race detector")
-	}
-	const together = 5 // as many at once as a file's name has room for; report's tests have them one by one
+	testdata.Sequential(t) // besides, the monitor has no time to read under the race detector
+	const together = 5     // as many at once as a file's name has room for; report's tests have them one by one
 	names := slices.Collect(slices.Chunk(inert.Names(), together))
 	root := newRootCmd(newStreams(&bytes.Buffer{}, &bytes.Buffer{}))
 	answered := map[string]bool{}
@@ -407,9 +406,9 @@ func TestEscapesInNames(t *testing.T) {
 	const evil, said = "\x1b[2J\x1b[31mEVIL\x1b[0m", `\x1b[2J\x1b[31mEVIL\x1b[0m`
 	path := onnxFile(t, []int64{0, 8}, nil)
 	for _, tt := range []struct{ name, said string }{{evil, said}, {"a\nb", `a\nb`}} {
-		n := message{}.str(1, "x").str(2, "y").str(3, tt.name).str(4, tt.name).str(7, tt.name)
-		g := message{}.str(2, "g").str(1, string(n)).str(11, string(message{}.str(1, "x").str(2, evilType("", "N"+tt.name, "8")))).str(12, string(message{}.str(1, "y")))
-		m := message{}.int(1, 8).str(7, string(g)).str(8, string(message{}.int(2, 17)), string(message{}.str(1, tt.name).int(2, 1)))
+		n := pb{}.str(1, "x").str(2, "y").str(3, tt.name).str(4, tt.name).str(7, tt.name)
+		g := pb{}.str(2, "g").str(1, string(n)).str(11, string(pb{}.str(1, "x").str(2, evilType("", "N"+tt.name, "8")))).str(12, string(pb{}.str(1, "y")))
+		m := pb{}.int(1, 8).str(7, string(g)).str(8, string(pb{}.int(2, 17)), string(pb{}.str(1, tt.name).int(2, 1)))
 		if err := os.WriteFile(path, m, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -36,13 +36,13 @@ type limitFlags struct {
 }
 
 // A limitKind says what --timeout means to a command.
-type limitKind int
+type limitKind string
 
 const (
-	boundedSearch  limitKind = iota // it searches, and ends with the best it has
-	boundedRun                      // its answer is whole or none
-	boundedDevice                   // a search, and then a step that runs on a device, in memory that the plan names
-	boundedMeasure                  // it measures, or watches: memory alone is bounded
+	boundedSearch  limitKind = "search"  // it searches, and ends with the best it has
+	boundedRun     limitKind = "run"     // its answer is whole or none
+	boundedDevice  limitKind = "device"  // a search, and then a step that runs on a device, in memory that the plan names
+	boundedMeasure limitKind = "measure" // it measures, or watches: memory alone is bounded
 )
 
 // add defines the flags on a command.
@@ -75,10 +75,11 @@ func annotate(c *cobra.Command, kind limitKind) {
 	if c.Annotations == nil {
 		c.Annotations = map[string]string{}
 	}
-	c.Annotations[boundedKey] = fmt.Sprint(int(kind))
+	c.Annotations[boundedKey] = string(kind)
 }
 
-// reading is how many bytes of memory what is read from one file may take.
+// reading is how many bytes of memory what is read from one file may take: the
+// default where none are said, or what limitsOf refuses.
 func (f *limitFlags) reading() int64 {
 	n, err := profile.ParseSize(f.memory)
 	if err != nil || n <= 0 {
@@ -97,8 +98,8 @@ type limits struct {
 // limitsOf reads the flags of a command; it has no limits where it reads no
 // files.
 func limitsOf(c *cobra.Command) (l limits, err error) {
-	kind, has := c.Annotations[boundedKey]
-	if !has {
+	kind := limitKind(c.Annotations[boundedKey])
+	if kind == "" {
 		return l, nil
 	}
 	text, err := c.Flags().GetString("max-memory")
@@ -111,7 +112,7 @@ func limitsOf(c *cobra.Command) (l limits, err error) {
 	if l.memory > 0 && l.memory < leastMemory {
 		return l, fmt.Errorf("--max-memory %s: memplan itself takes %s: want more", text, profile.FormatBytes(leastMemory))
 	}
-	if kind == fmt.Sprint(int(boundedMeasure)) {
+	if kind == boundedMeasure {
 		return l, nil
 	}
 	d, err := c.Flags().GetDuration("timeout")
@@ -121,15 +122,16 @@ func limitsOf(c *cobra.Command) (l limits, err error) {
 	case d < 0:
 		return l, fmt.Errorf("--timeout %v: want a positive duration such as 30s", d)
 	case !c.Flags().Changed("timeout"):
-		l.run, l.said = defaultRun, defaultRun.String()
-	case kind == fmt.Sprint(int(boundedRun)) || d == 0:
-		l.run, l.said = d, d.String()
+		d = defaultRun
+		l.run = d
+	case kind == boundedRun || d == 0:
+		l.run = d
 	default:
-		l.run, l.said = d+max(d/4, leastGrace), d.String()
-		if l.run < 0 { // beyond what a duration counts
+		if l.run = d + max(d/4, leastGrace); l.run < 0 { // beyond what a duration counts
 			l.run = math.MaxInt64
 		}
 	}
+	l.said = d.String()
 	return l, nil
 }
 

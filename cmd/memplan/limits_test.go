@@ -55,10 +55,10 @@ func TestLimitsOf(t *testing.T) {
 		switch {
 		case c.want != "":
 			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%d %q: %v, want %q", c.kind, c.line, err, c.want)
+				t.Errorf("%s %q: %v, want %q", c.kind, c.line, err, c.want)
 			}
 		case err != nil || l.run != c.run || l.memory != c.mem:
-			t.Errorf("%d %q: %+v, %v", c.kind, c.line, l, err)
+			t.Errorf("%s %q: %+v, %v", c.kind, c.line, l, err)
 		}
 	}
 }

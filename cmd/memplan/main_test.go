@@ -111,9 +111,7 @@ func TestListings(t *testing.T) {
 
 // The command line that a report suggests gives the plan that the report has.
 func TestPlanCommand(t *testing.T) {
-	if testing.Short() { // nothing here runs side by side
-		t.Skip("long")
-	}
+	testdata.Sequential(t)
 	model := filepath.Join("..", "..", "models", "gpt2.onnx")
 	for _, flags := range [][]string{
 		{"--batch", "48", "--vram", "16G"},

@@ -5,14 +5,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // What the README shows under a command is what the command prints, in that
 // order, "..." standing for lines left out.
 func TestReadme(t *testing.T) {
-	if testing.Short() { // nothing here runs side by side
-		t.Skip("long")
-	}
+	testdata.Sequential(t)
 	data, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
 	if err != nil {
 		t.Fatal(err)

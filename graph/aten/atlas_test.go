@@ -15,12 +15,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ulikunitz/xz"
-
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/cudnn"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/liveness"
 )
 
@@ -59,16 +58,7 @@ type atlas struct {
 
 func readAtlas(t testing.TB, path string) *atlas {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := xz.NewReader(bufio.NewReader(f))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sc := bufio.NewScanner(z)
+	sc := bufio.NewScanner(bytes.NewReader(testdata.Unpacked(t, path)))
 	sc.Buffer(nil, 1<<20)
 	a := &atlas{}
 	for sc.Scan() {
@@ -568,13 +558,7 @@ func checkPages(t *testing.T, head string, scores map[string]*atlasScore) {
 		fmt.Fprintf(&data, "%s\t%d\t%d\n", op, s.cases, s.exact)
 	}
 	for path, want := range map[string]string{filepath.Join("..", "..", "docs", "atlas.md"): fmt.Sprintf(atlasPage, head, rows.String()), filepath.Join("testdata", "atlas.tsv"): data.String()} {
-		if *updateAtlas {
-			if err := os.WriteFile(path, []byte(want), 0o644); err != nil { //nolint:gosec // a page for everybody to read
-				t.Fatal(err)
-			}
-		} else if got, err := os.ReadFile(path); err != nil || string(got) != want {
-			t.Errorf("%s is stale (%v); run go test ./graph/aten -run Atlas -update", path, err)
-		}
+		testdata.Generated(t, path, want, "go test ./graph/aten -run Atlas", *updateAtlas)
 	}
 }
 

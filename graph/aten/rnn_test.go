@@ -2,36 +2,26 @@ package aten
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"hash/fnv"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/ulikunitz/xz"
-
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // What cuDNN took and kept for 3,035 recurrent networks on an H200
 // (scripts/truth/rnn.py); workspaces are compared on the half that the
 // coefficients were not found on.
 func TestRNNSizes(t *testing.T) {
-	f, err := os.Open("testdata/rnn.csv.xz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	r, err := xz.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
 	types := map[string]graph.DType{"float32": graph.Float32, "float16": graph.Float16, "bfloat16": graph.BFloat16}
 	var exact, rows int
 	var errs []float64
-	sc := bufio.NewScanner(r)
+	sc := bufio.NewScanner(bytes.NewReader(testdata.Unpacked(t, "testdata/rnn.csv.xz")))
 	for sc.Scan() {
 		var n rnn
 		var bias, dropout, ws, reserve int64

@@ -62,11 +62,20 @@ func scores(rows []row) map[string]*score {
 	return out
 }
 
-// TestSample compares with measured convolutions: held out ones, whose
-// geometry the table has at no batch and type, and others
-// (testdata/sample.jsonl, written by scripts/conv_workspace.py).
-func TestSample(t *testing.T) {
-	f, err := os.Open("testdata/sample.jsonl")
+// A sampled convolution is a line of scripts/conv_workspace.py or of
+// scripts/conv_families.py.
+type sampled struct {
+	Held bool
+	Conv []int32 // as a key has it; then, of three dims, the depth's
+	Type string
+	N    int64
+	WS   [numPasses]*int64
+}
+
+// readSample reads a file of convolutions as rows of the kinds that kind gives.
+func readSample(t *testing.T, path string, kind func(q *sampled, k *key) string) []row {
+	t.Helper()
+	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,37 +83,36 @@ func TestSample(t *testing.T) {
 	codes := map[string]int32{"tf32": 0, "fp16": 1, "bf16": 2, "fp32": 3, "tf32n": 4, "fp16n": 5, "bf16n": 6}
 	var rows []row
 	for d := json.NewDecoder(f); ; {
-		var q struct {
-			Held bool
-			Conv [keyLen - 1]int32
-			Type string
-			N    int64
-			WS   [numPasses]*int64
-		}
+		var q sampled
 		if err := d.Decode(&q); err == io.EOF {
-			break
+			return rows
 		} else if err != nil {
 			t.Fatal(err)
 		}
 		k := key{codes[q.Type]}
-		copy(k[1:], q.Conv[:])
-		r := row{conv: k.conv(q.N), ws: q.WS, kind: "in the table"}
-		if q.Held {
-			r.kind = "held out"
-			if loaded().find(&k) >= 0 {
-				t.Errorf("%+v is held out and in the table", r.conv)
-			}
+		copy(k[1:], q.Conv[:keyLen-1])
+		r := row{conv: k.conv(q.N), ws: q.WS, kind: kind(&q, &k)}
+		if e := q.Conv[keyLen-1:]; len(e) > 0 {
+			r.conv.Depth = Extent{In: int64(e[0]), Kernel: int64(e[1]), Stride: int64(e[2]), Pad: int64(e[3]), Dil: int64(e[4]), OutPad: int64(e[5])}
 		}
 		rows = append(rows, r)
 	}
+}
+
+// A target is what predictions of one kind must reach.
+type target struct {
+	kind      string
+	near, low float64 // least share within 1 %, largest of bounds too low
+}
+
+// checkScores holds predictions against targets.
+func checkScores(t *testing.T, rows []row, targets ...target) {
+	t.Helper()
 	all := scores(rows)
 	for name, s := range all {
 		s.log(t, name)
 	}
-	for _, c := range []struct {
-		kind      string
-		near, low float64 // least share within 1 %, largest of bounds too low
-	}{{"in the table", 0.99, 0.01}, {"held out", 0.91, 0.005}} {
+	for _, c := range targets {
 		s := all[c.kind]
 		if s == nil || float64(s.near) < c.near*float64(s.n) || float64(s.low) > c.low*float64(s.n) {
 			t.Errorf("%s: %+v, want %.3f of them within 1 %% and at most %.3f of the bounds too low", c.kind, s, c.near, c.low)
@@ -112,49 +120,31 @@ func TestSample(t *testing.T) {
 	}
 }
 
+// TestSample compares with measured convolutions: held out ones, whose
+// geometry the table has at no batch and type, and others
+// (testdata/sample.jsonl, written by scripts/conv_workspace.py).
+func TestSample(t *testing.T) {
+	rows := readSample(t, "testdata/sample.jsonl", func(q *sampled, k *key) string {
+		if !q.Held {
+			return "in the table"
+		}
+		if loaded().find(k) >= 0 {
+			t.Errorf("%+v is held out and in the table", k.conv(q.N))
+		}
+		return "held out"
+	})
+	checkScores(t, rows, target{"in the table", 0.99, 0.01}, target{"held out", 0.91, 0.005})
+}
+
 // TestRandomSample compares with random convolutions of three dims, and of one
 // and two beyond the grid, on which no tree was grown (testdata/random.jsonl:
 // 1,800 of the tenth that scripts/conv_families.py holds out).
 func TestRandomSample(t *testing.T) {
-	f, err := os.Open("testdata/random.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	codes := map[string]int32{"tf32": 0, "fp16": 1, "bf16": 2, "fp32": 3, "tf32n": 4, "fp16n": 5, "bf16n": 6}
-	var rows []row
-	for d := json.NewDecoder(f); ; {
-		var q struct {
-			Conv []int32
-			Type string
-			N    int64
-			WS   [numPasses]*int64
+	rows := readSample(t, "testdata/random.jsonl", func(q *sampled, _ *key) string {
+		if len(q.Conv) >= keyLen {
+			return "three dims"
 		}
-		if err := d.Decode(&q); err == io.EOF {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		k := key{codes[q.Type]}
-		copy(k[1:], q.Conv[:keyLen-1])
-		r := row{conv: k.conv(q.N), ws: q.WS, kind: "two dims and one"}
-		if e := q.Conv[keyLen-1:]; len(e) > 0 {
-			r.kind = "three dims"
-			r.conv.Depth = Extent{In: int64(e[0]), Kernel: int64(e[1]), Stride: int64(e[2]), Pad: int64(e[3]), Dil: int64(e[4]), OutPad: int64(e[5])}
-		}
-		rows = append(rows, r)
-	}
-	all := scores(rows)
-	for name, s := range all {
-		s.log(t, name)
-	}
-	for _, c := range []struct {
-		kind      string
-		near, low float64
-	}{{"three dims", 0.77, 0.01}, {"two dims and one", 0.66, 0.025}} {
-		s := all[c.kind]
-		if s == nil || float64(s.near) < c.near*float64(s.n) || float64(s.low) > c.low*float64(s.n) {
-			t.Errorf("%s: %+v, want %.2f of them within 1 %% and at most %.3f of the bounds too low", c.kind, s, c.near, c.low)
-		}
-	}
+		return "two dims and one"
+	})
+	checkScores(t, rows, target{"three dims", 0.77, 0.01}, target{"two dims and one", 0.66, 0.025})
 }

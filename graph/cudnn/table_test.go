@@ -2,13 +2,11 @@ package cudnn
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"maps"
-	"os"
 	"slices"
 	"testing"
-
-	"github.com/ulikunitz/xz"
 
 	"github.com/memplan/memplan/internal/testdata"
 )
@@ -48,17 +46,8 @@ func (k *key) unseen() bool {
 // convolutions that are in the table, and of those whose geometry neither the
 // table nor the trees know, or as if the table did not.
 func TestRandomConvolutions(t *testing.T) {
-	f, err := os.Open(testdata.Shared(t, "truth", "conv_workspace.jsonl.xz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	r, err := xz.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var list []measuredRow
-	sc := bufio.NewScanner(r)
+	sc := bufio.NewScanner(bytes.NewReader(testdata.Unpacked(t, testdata.Shared(t, "truth", "conv_workspace.jsonl.xz"))))
 	for sc.Scan() {
 		var row measuredRow
 		if err := json.Unmarshal(sc.Bytes(), &row); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/infer"
 	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/validate/calls"
 	"github.com/memplan/memplan/validate/cpu"
 )
@@ -305,19 +306,5 @@ func lengths(list []string) []int {
 
 // docs/ops.md says what the tables hold.
 func TestOpsDoc(t *testing.T) {
-	path := filepath.Join("..", "..", "docs", "ops.md")
-	want := opsDoc(t)
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Errorf("docs/ops.md is stale; run go test ./graph/infer -run OpsDoc -update")
-	}
+	testdata.Generated(t, filepath.Join("..", "..", "docs", "ops.md"), opsDoc(t), "go test ./graph/infer -run OpsDoc", *update)
 }

@@ -1,25 +1,19 @@
 package train
 
 import (
-	"archive/tar"
-	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/ulikunitz/xz"
 
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/infer"
 	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // A nestedCase is what scripts/nested_oracle.py saw PyTorch do.
@@ -31,29 +25,9 @@ type nestedCase struct {
 }
 
 func nestedCases(t *testing.T) (cases []*nestedCase, models map[string][]byte) {
-	f, err := os.Open(filepath.Join("testdata", "nested.tar.xz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := xz.NewReader(bufio.NewReader(f))
-	if err != nil {
-		t.Fatal(err)
-	}
 	models = map[string][]byte{}
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return cases, models
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if name, ok := strings.CutSuffix(h.Name, ".onnx"); ok {
+	for file, data := range testdata.Archived(t, filepath.Join("testdata", "nested.tar.xz")) {
+		if name, ok := strings.CutSuffix(file, ".onnx"); ok {
 			models[name] = data
 			continue
 		}
@@ -63,6 +37,7 @@ func nestedCases(t *testing.T) (cases []*nestedCase, models map[string][]byte) {
 		}
 		cases = append(cases, c)
 	}
+	return cases, models
 }
 
 func (c *nestedCase) lift(t *testing.T, file []byte) *lift.Lifted {

@@ -1,14 +1,10 @@
 package train
 
 import (
-	"archive/tar"
-	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"os"
@@ -18,14 +14,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ulikunitz/xz"
-
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/infer"
 	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 var oracle = flag.String("oracle", "", "directory that scripts/saved_oracle.py wrote: check every case in it instead of the archive's")
@@ -256,38 +251,19 @@ func compareSaved(c *savedCase, r *savedRun) (string, float64) {
 
 // archivedCases reads testdata/saved.tar.xz.
 func archivedCases(t *testing.T) []*savedCase {
-	f, err := os.Open(filepath.Join("testdata", "saved.tar.xz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := xz.NewReader(bufio.NewReader(f))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var out []*savedCase
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return out
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.HasSuffix(h.Name, ".onnx") {
+	for name, data := range testdata.Archived(t, filepath.Join("testdata", "saved.tar.xz")) {
+		if strings.HasSuffix(name, ".onnx") {
 			out[len(out)-1].file = data
 			continue
 		}
-		c := &savedCase{path: h.Name}
+		c := &savedCase{path: name}
 		if err := json.Unmarshal(data, c); err != nil {
-			t.Fatalf("%s: %v", h.Name, err)
+			t.Fatalf("%s: %v", name, err)
 		}
 		out = append(out, c)
 	}
+	return out
 }
 
 // oracleCases reads a directory of the oracle's.

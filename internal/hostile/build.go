@@ -5,6 +5,8 @@ package main
 import (
 	"encoding/binary"
 	"math"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Builders of ONNX messages. Names follow the ONNX protocol.
@@ -94,6 +96,15 @@ func external(name, location string, elem, offset, length int64, dims ...int64) 
 		t.sub = append(t.sub, entry(13, "length", itoa(length)))
 	}
 	return t
+}
+
+// valueInfo is a ValueInfoProto of a tensor.
+func valueInfo(n protowire.Number, name string, elem int64, dims ...int64) *field {
+	shape := msg(2, "Shape")
+	for _, d := range dims {
+		shape.sub = append(shape.sub, msg(1, "Dim", num(1, d)))
+	}
+	return msg(n, "ValueInfo", str(1, name), msg(2, "Type", msg(1, "TensorType", num(1, elem), shape)))
 }
 
 func input(name string, elem int64, dims ...int64) *field { return valueInfo(11, name, elem, dims...) }

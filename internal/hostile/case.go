@@ -109,6 +109,8 @@ func (b *builder) file(name string, data []byte) {
 
 func (b *builder) text(name, text string) { b.file(name, []byte(text)) }
 
+func (b *builder) folder(name string) { b.check(os.Mkdir(b.at(name), 0o755)) }
+
 func (b *builder) link(name, target string) { b.check(os.Symlink(target, b.at(name))) }
 
 func (b *builder) fifo(name string) { b.check(syscall.Mkfifo(b.at(name), 0o644)) }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -130,7 +131,7 @@ func judgeText(b *builder, o *outcome, written map[string][]byte) []finding {
 		}
 	}
 	var out []finding
-	for _, name := range slices.Sorted(keysOf(texts)) {
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		data := texts[name]
 		if b.colored {
 			data = sgr.ReplaceAll(data, nil)
@@ -144,16 +145,6 @@ func judgeText(b *builder, o *outcome, written map[string][]byte) []finding {
 		}
 	}
 	return out
-}
-
-func keysOf(m map[string][]byte) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }
 
 // sgr is what colour is made of.
@@ -303,7 +294,7 @@ func judgeLeak(w *world, o *outcome, written map[string][]byte) []finding {
 	for name, data := range written {
 		texts[name] = data
 	}
-	for _, name := range slices.Sorted(keysOf(texts)) {
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		if n := w.leak(texts[name]); n != "" {
 			return []finding{{"leak", fmt.Sprintf("%q in %s", n, name)}}
 		}

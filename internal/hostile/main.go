@@ -25,6 +25,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -56,9 +57,7 @@ type options struct {
 }
 
 func main() {
-	if kill, err := time.ParseDuration(os.Getenv(launching)); err == nil {
-		killAfter = kill
-		launch()
+	if launched() {
 		return
 	}
 	var o options
@@ -87,14 +86,11 @@ func main() {
 // run runs the cases and writes the reports; it reports whether a promise was
 // broken.
 func run(o options, out io.Writer) (failed bool, err error) {
-	dir, err := os.MkdirTemp("", "hostile")
+	dir, err := newFolder()
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	if err := os.Chmod(dir, 0o755); err != nil { // nobody must pass
-		return false, err
-	}
 	binary, s, err := prepare(o.binary, dir)
 	if err != nil {
 		return false, err
@@ -110,6 +106,15 @@ func run(o options, out io.Writer) (failed bool, err error) {
 	return len(rep.Violations) > 0, errors.Join(rep.write(o.report), rep.page(o))
 }
 
+// newFolder makes a temporary folder, into which the user nobody may look.
+func newFolder() (string, error) {
+	dir, err := os.MkdirTemp("", "hostile")
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o755)
+}
+
 // prepare builds memplan and has it write the documents that cases start from.
 func prepare(given, dir string) (binary string, s *samples, err error) {
 	binary = filepath.Join(dir, "memplan")
@@ -122,7 +127,7 @@ func prepare(given, dir string) (binary string, s *samples, err error) {
 		return "", nil, fmt.Errorf("%v: %w\n%s", cmd.Args, err, out)
 	}
 	made := filepath.Join(dir, "samples")
-	if err := errorsOf(os.Chmod(binary, 0o755), os.Mkdir(made, 0o755)); err != nil {
+	if err := cmp.Or(os.Chmod(binary, 0o755), os.Mkdir(made, 0o755)); err != nil {
 		return "", nil, err
 	}
 	s, err = newSamples(binary, made)
@@ -201,7 +206,7 @@ func keepCase(keep string, w *world, r *result) error {
 		return nil
 	}
 	to := filepath.Join(keep, r.Kind+"-"+strconv.FormatUint(r.Seed, 10))
-	if err := errorsOf(os.RemoveAll(to), os.MkdirAll(keep, 0o755)); err != nil {
+	if err := cmp.Or(os.RemoveAll(to), os.MkdirAll(keep, 0o755)); err != nil {
 		return err
 	}
 	if out, err := exec.Command("cp", "-a", "--sparse=always", w.caseDir(), to).CombinedOutput(); err != nil {

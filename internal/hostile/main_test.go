@@ -15,24 +15,27 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(launching) != "" {
-		launch()
+	if launched() {
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// lab is a world with a launcher of a shell script in place of memplan.
-func lab(t *testing.T, script string) (*world, *launcher) {
+// tempFolder is a folder that goes with the test; t.TempDir lets nobody pass.
+func tempFolder(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "hostile") //nolint:usetesting // t.TempDir lets nobody pass
+	dir, err := newFolder()
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	return dir
+}
+
+// lab is a world with a launcher of a shell script in place of memplan.
+func lab(t *testing.T, script string) (*world, *launcher) {
+	t.Helper()
+	dir := tempFolder(t)
 	w, err := newWorldIn(dir, 0, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -240,15 +243,9 @@ func workshop(t *testing.T) (binary string, s *samples, w *world) {
 	if testing.Short() {
 		t.Skip("builds memplan")
 	}
-	dir, err := os.MkdirTemp("", "hostile") //nolint:usetesting // t.TempDir lets nobody pass
+	dir := tempFolder(t)
+	binary, s, err := prepare("", dir)
 	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if binary, s, err = prepare("", dir); err != nil {
 		t.Fatal(err)
 	}
 	if w, err = newWorldIn(dir, 0, 1); err != nil {

@@ -401,7 +401,7 @@ func (b *builder) location() string {
 		b.fifo("data.bin")
 		return "data.bin"
 	case 2:
-		b.check(osMkdir(b.at("data.bin")))
+		b.folder("data.bin")
 		return "data.bin"
 	case 3:
 		b.link("data.bin", "data.bin")

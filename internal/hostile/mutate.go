@@ -6,13 +6,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 )
-
-func osMkdir(path string) error { return os.Mkdir(path, 0o755) }
 
 // mutateBytes changes a file as bytes.
 func mutateBytes(r *rand.Rand, data []byte) []byte {
@@ -61,7 +59,7 @@ type spot struct {
 func spots(v any, out []spot) []spot {
 	switch v := v.(type) {
 	case map[string]any:
-		for _, key := range slices.Sorted(mapKeys(v)) {
+		for _, key := range slices.Sorted(maps.Keys(v)) {
 			out = append(out, spot{key, func() any { return v[key] }, func(x any) { v[key] = x }, func() { delete(v, key) }})
 			out = spots(v[key], out)
 		}
@@ -72,16 +70,6 @@ func spots(v any, out []spot) []spot {
 		}
 	}
 	return out
-}
-
-func mapKeys(m map[string]any) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }
 
 // mutateJSON changes a document's values: numbers, strings, kinds, keys.

@@ -30,7 +30,7 @@ func (b *builder) special(name string) {
 		b.link(name, b.w.path("outside/"+pick(b.r, []string{"zero", "full", "fifo"})))
 		b.mayRead = true
 	case 4:
-		b.check(osMkdir(b.at(name)))
+		b.folder(name)
 	case 5:
 		b.link(name, filepath.Base(name))
 	case 6:
@@ -72,7 +72,7 @@ func outputs(b *builder) {
 	out := "out." + pick(b.r, []string{"json", "txt", "svg"})
 	switch b.r.IntN(8) {
 	case 0:
-		b.check(osMkdir(b.at(out)))
+		b.folder(out)
 	case 1: // which would be written through
 		b.link(out, "../../outside/"+pick(b.r, []string{"secret.json", "secret.txt", "new.json", "sub/victim.json", "sub"}))
 	case 2:

@@ -71,7 +71,7 @@ type launcher struct {
 	out    *gob.Decoder
 }
 
-// launching is set in the environment of a launcher.
+// launching is set in the environment of a launcher, to its killAfter.
 const launching = "MEMPLAN_HOSTILE_LAUNCHER"
 
 // newLauncher starts this program again.
@@ -114,6 +114,17 @@ func (l *launcher) execute(b *builder) (*outcome, error) {
 		return nil, fmt.Errorf("%s: %s", l.binary, o.Killed)
 	}
 	return o, nil
+}
+
+// launched does a launcher's work, where the environment makes this program one.
+func launched() bool {
+	kill, err := time.ParseDuration(os.Getenv(launching))
+	if err != nil {
+		return false
+	}
+	killAfter = kill
+	launch()
+	return true
 }
 
 // launch is what a launcher does: it takes orders until there are no more.

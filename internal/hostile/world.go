@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
@@ -18,8 +19,6 @@ import (
 	"strings"
 	"syscall"
 	"unsafe"
-
-	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // nobody is whom memplan runs as where the harness is root: what a case says
@@ -78,7 +77,7 @@ func (w *world) rebuild() error {
 		}
 		w.numbers(data)
 	}
-	err := errorsOf(
+	err := cmp.Or(
 		os.Symlink("secret.json", w.path("outside/link.json")),
 		os.Symlink("../box/case", w.path("outside/back")),
 		syscall.Mkfifo(w.path("outside/fifo"), 0o644),
@@ -96,16 +95,6 @@ func (w *world) rebuild() error {
 	}
 	w.before, err = w.snapshot()
 	return err
-}
-
-// errorsOf is the first error.
-func errorsOf(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // device makes one of the memory devices, where that is allowed; /dev itself
@@ -364,13 +353,4 @@ func (w *world) event(e *syscall.InotifyEvent, name string) (text string, write 
 		return "read " + filepath.Join(dir, name), false
 	}
 	return "", false
-}
-
-// valueInfo is a ValueInfoProto of a tensor.
-func valueInfo(n protowire.Number, name string, elem int64, dims ...int64) *field {
-	shape := msg(2, "Shape")
-	for _, d := range dims {
-		shape.sub = append(shape.sub, msg(1, "Dim", num(1, d)))
-	}
-	return msg(n, "ValueInfo", str(1, name), msg(2, "Type", msg(1, "TensorType", num(1, elem), shape)))
 }

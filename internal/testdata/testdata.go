@@ -1,5 +1,6 @@
-// Package testdata finds the shared test data that is not part of the
-// repository: the directory shared/data beside the repository's root.
+// Package testdata is what tests of several packages need: above all the shared
+// test data that is not part of the repository, in the directory shared/data
+// beside its root.
 package testdata
 
 import (

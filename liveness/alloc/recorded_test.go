@@ -1,39 +1,19 @@
 package alloc
 
 import (
-	"bufio"
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/ulikunitz/xz"
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // readLines returns the lines of an .xz file.
 func readLines(t testing.TB, path string) []string {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := xz.NewReader(bufio.NewReader(f))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sc := bufio.NewScanner(z)
-	sc.Buffer(nil, 1<<20)
-	var out []string
-	for sc.Scan() {
-		out = append(out, sc.Text())
-	}
-	if err := sc.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return out
+	return strings.Split(strings.TrimSuffix(string(testdata.Unpacked(t, path)), "\n"), "\n")
 }
 
 // recordings returns the paths of a folder's recordings.

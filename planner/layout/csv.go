@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph/bounded"
 	"github.com/memplan/memplan/quote"
 )
@@ -48,10 +49,6 @@ var columns = []column{
 	{[]string{"offset", "hint"}, func(*Buffer, string) error { return nil }},
 }
 
-// maxCSV bounds the size of an instance's file, in bytes: some ten million
-// buffers.
-const maxCSV = 256 << 20
-
 // maxTime bounds the times of an instance.
 const maxTime = 1 << 62
 
@@ -65,7 +62,7 @@ func number(n *int64, text string) (err error) {
 // ReadCSV reads an instance: a header line, then a buffer a line. Errors name
 // the line.
 func ReadCSV(r io.Reader) ([]Buffer, error) {
-	c := csv.NewReader(bounded.Reader(r, maxCSV))
+	c := csv.NewReader(bounded.Reader(r, files.Instance.Limit))
 	c.TrimLeadingSpace, c.LazyQuotes = true, true
 	head, err := c.Read()
 	if errors.Is(err, io.EOF) {

@@ -154,9 +154,7 @@ func TestCancelled(t *testing.T) {
 // minimalloc's challenging instances, at the capacity that its authors solve
 // them at; C's least is below it (found here: it is the bound).
 func TestChallenging(t *testing.T) {
-	if testing.Short() { // nothing here runs side by side
-		t.Skip("long")
-	}
+	testdata.Sequential(t)
 	for _, c := range []struct {
 		file           string
 		capacity, want int64 // want: the height, 0 for any that fits

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 
 	"github.com/ulikunitz/xz"
 
@@ -16,26 +17,26 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// A Missing is what a device refuses of calls, for one reason.
-type Missing struct {
+// A missing is what a device refuses of calls, for one reason.
+type missing struct {
 	Op, Reason string
 	Models     []string // that have it in a training step
 	Calls      []string // of the table
 }
 
-// Precisions are those that models are asked about.
-var Precisions = []string{"fp32", "amp-bf16"}
+// precisions are those that models are asked about.
+var precisions = []string{"fp32", "amp-bf16"}
 
-// A Model is a model with the programs of its training step, one a precision.
-type Model struct {
+// A model is a model with the programs of its training step, one a precision.
+type model struct {
 	Name     string
 	Programs []*program.Program
 }
 
-// Models opens files and builds their training steps at batch 2. Those that are no
+// models opens files and builds their training steps at batch 2. Those that are no
 // training steps, or that need flags, are left out.
-func Models(dir string, files []string) ([]Model, error) {
-	var out []Model
+func models(dir string, files []string) ([]model, error) {
+	var out []model
 	for _, file := range files {
 		name, packed := strings.CutSuffix(filepath.Base(file), ".xz")
 		if packed {
@@ -49,8 +50,8 @@ func Models(dir string, files []string) ([]Model, error) {
 		if err != nil {
 			continue
 		}
-		one := Model{Name: strings.TrimSuffix(name, ".onnx")}
-		for _, precision := range Precisions {
+		one := model{Name: strings.TrimSuffix(name, ".onnx")}
+		for _, precision := range precisions {
 			if p, err := m.Program(planner.Config{Batch: 2, Optimizer: "adamw", Precision: precision}); err == nil {
 				one.Programs = append(one.Programs, p.Program)
 			}
@@ -81,18 +82,18 @@ func unpack(to, from string) error {
 // kept begins the names of operators that the lift keeps as they are.
 const kept = "onnx."
 
-// Find asks a device about models and samples and returns what it refuses: what most
+// find asks a device about models and samples and returns what it refuses: what most
 // models have first, then what most calls have.
-func Find(d validate.Device, models []Model, samples []Sample) []Missing {
-	rows := map[[2]string]*Missing{}
-	add := func(p *program.Program, list func(*Missing) *[]string, name string) {
+func find(d validate.Device, models []model, samples []Sample) []missing {
+	rows := map[[2]string]*missing{}
+	add := func(p *program.Program, list func(*missing) *[]string, name string) {
 		for _, u := range validate.Unsupports(d, p) {
 			if strings.HasPrefix(u.Op, kept) {
 				u.Op, u.Reason = kept+"*", "an ONNX operator that stays one: its PyTorch calls are not known"
 			}
 			key := [2]string{u.Op, u.Reason}
 			if rows[key] == nil {
-				rows[key] = &Missing{Op: u.Op, Reason: u.Reason}
+				rows[key] = &missing{Op: u.Op, Reason: u.Reason}
 			}
 			if l := list(rows[key]); !slices.Contains(*l, name) {
 				*l = append(*l, name)
@@ -101,17 +102,17 @@ func Find(d validate.Device, models []Model, samples []Sample) []Missing {
 	}
 	for _, m := range models {
 		for _, p := range m.Programs {
-			add(p, func(r *Missing) *[]string { return &r.Models }, m.Name)
+			add(p, func(r *missing) *[]string { return &r.Models }, m.Name)
 		}
 	}
 	for _, s := range samples {
-		add(s.Program, func(r *Missing) *[]string { return &r.Calls }, s.Op)
+		add(s.Program, func(r *missing) *[]string { return &r.Calls }, s.Op)
 	}
-	var out []Missing
+	var out []missing
 	for _, r := range rows {
 		out = append(out, *r)
 	}
-	slices.SortFunc(out, func(a, b Missing) int {
+	slices.SortFunc(out, func(a, b missing) int {
 		if c := len(b.Models) - len(a.Models); c != 0 {
 			return c
 		}
@@ -123,8 +124,8 @@ func Find(d validate.Device, models []Model, samples []Sample) []Missing {
 	return out
 }
 
-// Markdown is a table of what is missing. Of models and calls it names the first three.
-func Markdown(list []Missing) string {
+// markdown is a table of what is missing. Of models and calls it names the first three.
+func markdown(list []missing) string {
 	var b strings.Builder
 	b.WriteString("| node | why not | models | which | calls |\n|---|---|---|---|---|\n")
 	for _, m := range list {
@@ -151,33 +152,33 @@ func Runs(d validate.Device, samples []Sample) map[string]bool {
 	return out
 }
 
-// Page is docs/kernels.md: one section for each device, which that device's test writes.
-type Page struct{ Path string }
+// page is docs/kernels.md: one section for each device, which that device's test writes.
+type page string
 
-// Section is what the page has below a heading, up to the next.
-func (p Page) Section(heading string) (string, error) {
+// section is what the page has below a heading, up to the next.
+func (p page) section(heading string) (string, error) {
 	_, body, _, err := p.split(heading)
 	return body, err
 }
 
-// Write replaces a section.
-func (p Page) Write(heading, body string) error {
+// write replaces a section.
+func (p page) write(heading, body string) error {
 	before, _, after, err := p.split(heading)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(p.Path, []byte(before+body+after), 0o644)
+	return os.WriteFile(string(p), []byte(before+body+after), 0o644)
 }
 
-func (p Page) split(heading string) (before, body, after string, err error) {
-	data, err := os.ReadFile(p.Path)
+func (p page) split(heading string) (before, body, after string, err error) {
+	data, err := os.ReadFile(string(p))
 	if err != nil {
 		return "", "", "", err
 	}
 	head := "\n## " + heading + "\n\n"
 	before, rest, ok := strings.Cut(string(data), head)
 	if !ok {
-		return "", "", "", fmt.Errorf("%s has no section %q", p.Path, heading)
+		return "", "", "", fmt.Errorf("%s has no section %q", p, heading)
 	}
 	body, after = rest, ""
 	if i := strings.Index(rest, "\n## "); i >= 0 {
@@ -186,9 +187,9 @@ func (p Page) split(heading string) (before, body, after string, err error) {
 	return before + head, body, after, nil
 }
 
-// Files are all models of the repository, whose root is given, and those of the shared
+// files are all models of the repository, whose root is given, and those of the shared
 // data.
-func Files(root, shared string) ([]string, error) {
+func files(root, shared string) ([]string, error) {
 	var out []string
 	for _, pattern := range []string{filepath.Join(root, "models", "*.onnx"), filepath.Join(root, "planner", "testdata", "zoo", "models", "*.xz"),
 		filepath.Join(root, "planner", "testdata", "held", "models", "*.xz"), filepath.Join(shared, "models", "*.onnx"), filepath.Join(shared, "onnx", "real", "*.onnx")} {
@@ -201,7 +202,39 @@ func Files(root, shared string) ([]string, error) {
 	return out, nil
 }
 
-// Section is the text of one device's section.
-func Section(list []Missing, models, samples int) string {
-	return fmt.Sprintf("Of the training steps of %d models and of %d calls, forward and backward, these nodes are refused (%d):\n\n%s", models, samples, len(list), Markdown(list))
+// CheckPage fails a test where docs/kernels.md does not say below a heading what a
+// device refuses of all models and calls; with update it writes that. The test is in
+// a package two folders below the repository's root, and command runs it; shared is
+// the folder of the shared data.
+func CheckPage(t *testing.T, d validate.Device, shared, heading, command string, update bool) {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	paths, err := files(root, shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, err := models(t.TempDir(), paths)
+	if err != nil {
+		t.Fatal(err)
+	}
+	samples, err := All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs := page(filepath.Join(root, "docs", "kernels.md"))
+	want := fmt.Sprintf("Written by `%s -update`.\n\n%s", command, section(find(d, asked, samples), len(asked), len(samples)))
+	if update {
+		if err := docs.write(heading, want); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if got, err := docs.section(heading); err != nil || got != want {
+		t.Errorf("docs/kernels.md is stale (%v); run %s -update", err, command)
+	}
+}
+
+// section is the text of one device's section.
+func section(list []missing, models, samples int) string {
+	return fmt.Sprintf("Of the training steps of %d models and of %d calls, forward and backward, these nodes are refused (%d):\n\n%s", models, samples, len(list), markdown(list))
 }

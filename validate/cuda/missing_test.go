@@ -4,7 +4,6 @@ package cuda
 
 import (
 	"flag"
-	"path/filepath"
 	"testing"
 
 	"github.com/memplan/memplan/internal/testdata"
@@ -16,28 +15,5 @@ var update = flag.Bool("update", false, "write docs/kernels.md")
 // TestMissing: docs/kernels.md says what the device refuses of the models there are, and
 // of every operator. It needs no GPU.
 func TestMissing(t *testing.T) {
-	files, err := calls.Files(filepath.Join("..", ".."), testdata.Shared(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	models, err := calls.Models(t.TempDir(), files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	samples, err := calls.All()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const heading = "On CUDA"
-	page := calls.Page{Path: filepath.Join("..", "..", "docs", "kernels.md")}
-	want := "Written by `go test -tags cuda ./validate/cuda -run Missing -update`.\n\n" + calls.Section(calls.Find(&Device{}, models, samples), len(models), len(samples))
-	if *update {
-		if err := page.Write(heading, want); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if got, err := page.Section(heading); err != nil || got != want {
-		t.Errorf("docs/kernels.md is stale (%v); run go test -tags cuda ./validate/cuda -run Missing -update", err)
-	}
+	calls.CheckPage(t, &Device{}, testdata.Shared(t), "On CUDA", "go test -tags cuda ./validate/cuda -run Missing", *update)
 }

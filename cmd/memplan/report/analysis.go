@@ -30,8 +30,8 @@ var Analyses = []Format[*Analysis]{
 func analysisMarkdown(w io.Writer, a *Analysis, _ Style) error {
 	r, m := a.Report, markdown{w}
 	m.tag("analyze:" + filepath.ToSlash(r.Model.Path))
-	for _, line := range doubtLines(r) {
-		m.printf("**%s:** %s\n\n", own(cannotTell), strings.TrimPrefix(line, cannotTell+": "))
+	for _, d := range r.Doubts() {
+		m.printf("**%s:** %s\n\n", own(cannotTell), doubtText(d))
 	}
 	m.printf("**%s: %s**\n\n%s\n\n", filepath.Base(r.Model.Path), own(Verdict(r)), own(peakLine(r, quote.Code)))
 	for _, line := range batchLines(r, quote.Code) {

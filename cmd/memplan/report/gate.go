@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/memplan/memplan/planner"
@@ -72,14 +71,16 @@ func (g *Gate) labels() []string {
 	return out
 }
 
-// doubts are the lines that say of which models the file does not hold the answer,
-// one for each model and doubt.
-func (g *Gate) doubts() []string {
-	var out []string
+// A modelDoubt says why the file of a model does not hold the answer.
+type modelDoubt struct{ model, text string }
+
+// doubts are those of all models, each once.
+func (g *Gate) doubts() []modelDoubt {
+	var out []modelDoubt
 	for i, model := range g.labels() {
 		for _, d := range g.Findings[i].Doubts {
-			if line := model + ": " + cannotTell + ": " + d.Message + " [" + d.Code + "]"; !slices.Contains(out, line) {
-				out = append(out, line)
+			if x := (modelDoubt{model, doubtText(d)}); !slices.Contains(out, x) {
+				out = append(out, x)
 			}
 		}
 	}
@@ -98,8 +99,8 @@ func word(f *planner.Finding) string {
 }
 
 func gateText(w io.Writer, g *Gate, s Style) error {
-	for _, line := range g.doubts() {
-		fmt.Fprintln(w, paint(s.Color, red, line))
+	for _, d := range g.doubts() {
+		fmt.Fprintln(w, paint(s.Color, red, d.model+": "+cannotTell+": "+d.text))
 	}
 	fmt.Fprintln(w, paint(s.Color, map[bool]string{true: green, false: red}[g.Failed() == 0], g.Summary()))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -127,8 +128,8 @@ const mostRows = 200
 func gateMarkdown(w io.Writer, g *Gate, _ Style) error {
 	m := markdown{w}
 	m.tag("check")
-	for _, line := range g.doubts() {
-		m.printf("**%s:** %s\n\n", own(cannotTell), strings.Replace(line, cannotTell+": ", "", 1))
+	for _, d := range g.doubts() {
+		m.printf("**%s:** %s\n\n", own(cannotTell), d.model+": "+d.text)
 	}
 	m.printf("**memplan: %s**\n\n| | model | rule | value | limit |\n|---|---|---|---:|---:|\n", own(g.Summary()))
 	rows, models := 0, g.labels()

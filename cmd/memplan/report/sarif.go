@@ -67,21 +67,20 @@ func findingsSARIF(w io.Writer, g *Gate, _ Style) error {
 	}
 	models := g.labels()
 	for i, f := range g.Findings {
-		for _, d := range f.Doubts {
-			if i > 0 && models[i-1] == models[i] {
-				continue
-			}
-			run.AddRule(ruleID(d.Code))
-			x := sarifResult{rule: d.Code, level: "warning", message: models[i] + ": " + cannotTell + ": " + d.Message, file: g.Path, line: f.Line,
-				logical: f.Model, kind: "module", fingerprint: d.Code + ":" + models[i]}
+		add := func(rule, level, message string) {
+			x := sarifResult{rule: rule, level: level, message: models[i] + ": " + message, file: g.Path, line: f.Line,
+				logical: f.Model, kind: "module", fingerprint: rule + ":" + models[i]}
 			x.add(run)
 		}
-		if f.OK == nil || *f.OK {
-			continue
+		if i == 0 || models[i-1] != models[i] { // the doubts of a model stand with each of its findings
+			for _, d := range f.Doubts {
+				run.AddRule(ruleID(d.Code))
+				add(d.Code, "warning", cannotTell+": "+d.Message)
+			}
 		}
-		x := sarifResult{rule: f.Rule, level: "error", message: models[i] + ": " + f.Rule + ": " + f.Message, file: g.Path, line: f.Line,
-			logical: f.Model, kind: "module", fingerprint: f.Rule + ":" + models[i]}
-		x.add(run)
+		if f.OK != nil && !*f.OK {
+			add(f.Rule, "error", f.Rule+": "+f.Message)
+		}
 	}
 	return writeSARIF(w, run)
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/planner/profile"
@@ -25,11 +26,14 @@ func Verdict(r *planner.Report) string {
 // cannotTell begins the first line of a report whose file does not hold the answer.
 const cannotTell = "cannot tell for training"
 
+// doubtText is a warning that says why a file does not hold the answer.
+func doubtText(d graph.Warning) string { return d.Message + " [" + d.Code + "]" }
+
 // doubtLines are the first lines of a report whose file does not hold the answer.
 func doubtLines(r *planner.Report) []string {
 	var out []string
 	for _, d := range r.Doubts() {
-		out = append(out, cannotTell+": "+d.Message+" ["+d.Code+"]")
+		out = append(out, cannotTell+": "+doubtText(d))
 	}
 	return out
 }
