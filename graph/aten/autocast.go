@@ -22,7 +22,11 @@ func (c Cast) String() string {
 // autocast casts the tensor arguments of a call as its operator's class says,
 // the last argument first, as the wrapper's C++ evaluates them.
 func (e *Eager) autocast(op *Op, c *Call) {
-	switch op.Cast {
+	cast := op.Cast
+	if c.Op == "rms_norm" && e.RMSNormFull {
+		cast = Full
+	}
+	switch cast {
 	case Lower:
 		e.castArgs(c.Args, e.Autocast)
 	case Full:

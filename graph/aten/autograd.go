@@ -371,7 +371,7 @@ func (en *engine) accumulate(n *gradNode, g *Tensor) {
 		return
 	}
 	layout := !p.dense() && g.contiguous() || p.dense() && sameLayout(g, p)
-	if en.refs[g.Storage] > 1 && !g.part || !layout {
+	if en.refs[g.Storage] > 1 && !g.part || !layout || g.Storage == program.None { // zeros without memory, too
 		k := e.begin("clone", g).does("copy")
 		c := k.alloc(p.Shape, p.denseStrides(), g.DType)
 		k.end()

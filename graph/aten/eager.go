@@ -28,6 +28,10 @@ type Config struct {
 	ThreadsPerSM  int         // resident threads per multiprocessor
 	Major         int         // compute capability, major
 	Attention     []string    // kernels of scaled_dot_product_attention, in the order they are tried; one alone is forced
+	// RMSNormFull is whether autocast gives rms_norm float32 operands, as PyTorch 2.12
+	// and later do (pytorch#174824); before, operands of two types take a formula of
+	// other calls.
+	RMSNormFull bool
 	// Hooks is set where hooks pack what autograd saves, as checkpoints do: a
 	// backward function lets go of it when it returns, not after the engine has
 	// checked its results.
@@ -41,6 +45,7 @@ type Eager struct {
 	Config
 	P *program.Program
 
+	lookup   func(op string) *Op // of the operator table
 	phase    program.Phase
 	micro    int32
 	name     string // lifted call being run
@@ -70,7 +75,7 @@ type Eager struct {
 
 // New returns an Eager that appends to an empty program.
 func New(cfg Config) *Eager {
-	return &Eager{Config: cfg, P: &program.Program{}, segment: -1, call: -1, fwdWS: program.None, bwdWS: program.None, ltWS: program.None, ltBackWS: program.None,
+	return &Eager{Config: cfg, P: &program.Program{}, lookup: Lookup, segment: -1, call: -1, fwdWS: program.None, bwdWS: program.None, ltWS: program.None, ltBackWS: program.None,
 		savedIDs: map[program.StorageID]bool{}, warned: map[graph.Warning]bool{}, keeping: map[program.StorageID]string{}}
 }
 

@@ -50,42 +50,169 @@ func (e *Eager) nll(ls, target *Tensor, kind lossKind) *Tensor {
 	default:
 		o, total = k.alloc(target.Shape, nil, ls.DType), k.alloc(nil, nil, ls.DType)
 	}
+	k.scratchCopy(ls)
 	if k.end(); kind.weight != nil || kind.reduction == 0 {
 		e.P.Nodes[len(e.P.Nodes)-1].Attrs.Inexact = "losses by weights, or of each element"
 	}
+	e.hold(total)
 	e.record(node, []*Tensor{o}, []*Tensor{ls}, []*Tensor{ls, target, total, kind.weight}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		k := e.begin(back, append([]*Tensor{g[0]}, present(s)...)...).scalars(float64(kind.reduction), float64(kind.ignore))
 		if kind.weight != nil || kind.reduction == 0 {
 			k.inexact("losses by weights, or of each element")
 		}
 		k.alloc(ls.Shape, nil, ls.DType)
+		k.scratchCopy(ls)
 		return []*Tensor{k.end()}
 	})
 	return o
 }
 
+// scratchCopy takes and frees a copy in one piece of a tensor that is not in one.
+func (k *kernel) scratchCopy(t *Tensor) { k.free(k.whole(t)) }
+
 // MSE is the mean squared error against a target of x's shape.
 func (e *Eager) MSE(x, target *Tensor) *Tensor {
-	return e.mse("mse_loss", x, target, meanLoss.reduction)
+	return e.mse(x, target, meanLoss.reduction)
 }
 
 // mse reduces a loss of two tensors of one shape; reduction is 1 for the mean, 2
-// for the sum.
-func (e *Eager) mse(op string, x, target *Tensor, reduction int64) *Tensor {
+// for the sum, 0 for none.
+func (e *Eager) mse(x, target *Tensor, reduction int64) *Tensor {
 	if e.Autocast != graph.Undefined {
 		x = e.castTo(x, graph.Float32)
 	}
-	k := e.begin("mse_loss", x, target).does(op).scalars(float64(reduction))
-	t := k.temp(x.Bytes(), program.Temporaries)
-	o := k.alloc(x.Shape, nil, x.DType) // the result keeps the memory of the losses of each element
-	o.Shape, o.Strides = nil, nil
-	k.n.Out[0] = o.Tensor
-	k.free(t)
+	shape, ok := broadcast(x, target)
+	if !ok {
+		fail("shapes %v and %v do not broadcast", x.Shape, target.Shape)
+	}
+	d, st := promoted(x, target), iteratorStrides(shape, x, target)
+	k := e.begin("mse_loss", x, target).does("mse_loss").scalars(float64(reduction))
+	var o *Tensor
+	if reduction == 0 {
+		o = k.alloc(shape, st, d)
+	} else { // the result keeps the memory of the losses of each element
+		o = k.alloc(shape, st, d)
+		each := k.temp(o.Bytes(), program.Temporaries)
+		k.reduceScratch(o)
+		k.free(each)
+		k.shrink(o)
+	}
 	k.flops(3 * x.Numel()).end()
-	e.record("MseLossBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, target}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("mse_loss_backward", g[0], s[0], s[1]).does(op + "_backward").scalars(float64(reduction))
-		k.alloc(x.Shape, nil, x.DType)
-		return []*Tensor{k.end()}
+	e.record("MseLossBackward0", []*Tensor{o}, []*Tensor{x, target}, []*Tensor{x, target}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		outs := make([]*Tensor, 2)
+		for i := range outs {
+			if need[i] {
+				k := e.begin("mse_loss_backward", g[0], s[i], s[1-i]).does("mse_loss_backward").scalars(float64(reduction))
+				k.alloc(shape, st, d)
+				outs[i] = k.end()
+			}
+		}
+		return outs
+	})
+	return o
+}
+
+// shrink shows a result that has just been allocated as a single number in the same
+// memory.
+func (k *kernel) shrink(o *Tensor) {
+	o.Shape, o.Strides = nil, nil
+	k.n.Out[len(k.n.Out)-1] = o.Tensor
+}
+
+// reduceScratch takes and frees what adding up all elements of x takes.
+func (k *kernel) reduceScratch(x *Tensor) {
+	all := make([]int, x.dim())
+	for i := range all {
+		all[i] = i
+	}
+	k.reduceOver("sum", x, all)
+}
+
+// bce is binary_cross_entropy (aten/src/ATen/native/cuda/Loss.cu): the result keeps
+// the memory of the losses of each element.
+func (e *Eager) bce(x, target, weight *Tensor, reduction int64) *Tensor {
+	in := present([]*Tensor{x, target, weight})
+	weighted := func(k *kernel) *kernel {
+		if weight != nil || reduction == 0 {
+			k.inexact("losses by weights, or of each element")
+		}
+		return k
+	}
+	k := weighted(e.begin("binary_cross_entropy", in...).does("binary_cross_entropy").scalars(float64(reduction)))
+	o := k.like(x)
+	if reduction != 0 {
+		one := k.temp(x.DType.Bytes(1), program.Temporaries)
+		k.reduceScratch(o)
+		k.free(one)
+		k.shrink(o)
+	}
+	k.flops(8 * x.Numel()).end()
+	e.record("BinaryCrossEntropyBackward0", []*Tensor{o}, []*Tensor{x, target}, []*Tensor{x, target, weight}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		outs := make([]*Tensor, 2)
+		if need[0] {
+			k := weighted(e.begin("binary_cross_entropy_backward", append([]*Tensor{g[0]}, present(s)...)...).does("binary_cross_entropy_backward").scalars(float64(reduction)))
+			k.like(s[0])
+			outs[0] = k.end()
+		}
+		if need[1] {
+			outs[1] = e.elementwise("binary_cross_entropy_target_backward", g[0].DType, s[0]).inexact("the gradient of a target").end()
+		}
+		return outs
+	})
+	return o
+}
+
+// bceWithLogits is binary_cross_entropy_with_logits, which PyTorch composes of other
+// kernels under one node (aten/src/ATen/native/Loss.cpp).
+func (e *Eager) bceWithLogits(x, target, weight, positive *Tensor, reduction int64) *Tensor {
+	in := present([]*Tensor{x, target, weight, positive})
+	shape, ok := broadcast(x, target)
+	if !ok {
+		fail("shapes %v and %v do not broadcast", x.Shape, target.Shape)
+	}
+	st, d := iteratorStrides(shape, target, x), promoted(x, target)
+	weighted := func(k *kernel) *kernel {
+		if weight != nil || positive != nil || reduction == 0 {
+			k.inexact("losses by weights, or of each element")
+		}
+		return k.scalars(float64(reduction))
+	}
+	k := weighted(e.begin("binary_cross_entropy_with_logits", in...).does("binary_cross_entropy_with_logits"))
+	sigmoid := k.temp(x.Bytes(), program.Temporaries)
+	if positive != nil {
+		less := k.temp(positive.Bytes(), program.Temporaries)
+		by := k.temp(d.Bytes(numel(shape)), program.Temporaries)
+		k.free(less, by)
+	}
+	var o *Tensor
+	if reduction == 0 {
+		o = k.alloc(shape, st, d)
+		k.free(sigmoid)
+	} else {
+		each := k.temp(d.Bytes(numel(shape)), program.Temporaries)
+		o = k.alloc(nil, nil, d)
+		k.reduceScratch(&Tensor{Tensor: program.Tensor{DType: d, Shape: shape, Strides: iteratorStrides(shape, target, x)}})
+		k.free(each, sigmoid)
+	}
+	k.flops(8 * x.Numel()).end()
+	e.record("BinaryCrossEntropyWithLogitsBackward0", []*Tensor{o}, []*Tensor{x, target}, []*Tensor{x, target, weight, positive}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		outs := make([]*Tensor, 2)
+		if need[1] {
+			outs[1] = e.elementwise("binary_cross_entropy_target_backward", d, s[0]).inexact("the gradient of a target").end()
+		}
+		if need[0] {
+			k := weighted(e.begin("binary_cross_entropy_with_logits_backward", append([]*Tensor{g[0]}, present(s)...)...).does("binary_cross_entropy_with_logits_backward"))
+			by := program.None
+			if s[3] != nil {
+				by = k.temp(d.Bytes(numel(shape)), program.Temporaries)
+			}
+			k.alloc(shape, iteratorStrides(shape, s[0], s[1]), d)
+			if s[3] != nil {
+				k.free(k.temp(s[0].Bytes(), program.Temporaries), by)
+			}
+			outs[0] = k.end()
+		}
+		return outs
 	})
 	return o
 }

@@ -107,7 +107,7 @@ func buildTable() []Op {
 		{names("group_norm", "native_group_norm"), "normalization", Full, "input, mean, rstd", "input, weight, bias gradients", runGroupNorm},
 		{names("instance_norm"), "normalization", Keep, "input, repeated weight, statistics", "input, weight, bias gradients", runInstanceNorm},
 		{names("_weight_norm"), "normalization", Keep, "direction, magnitude, norms", "both gradients", runWeightNorm},
-		{names("rms_norm", "_fused_rms_norm"), "normalization", Full, "input, rstd", "input, weight gradients", runRMSNorm},
+		{names("rms_norm", "_fused_rms_norm"), "normalization", Keep, "input, rstd", "input, weight gradients", runRMSNorm},
 
 		// Arithmetic.
 		{names("add", "sub", "rsub"), "pointwise", Keep, "", "", runAdd},
@@ -144,7 +144,7 @@ func buildTable() []Op {
 		{names("cumsum"), "reduction", Result, "", "three kernels' results", runCumsum},
 		{names("cumprod"), "reduction", Result, "input, result", "input's gradient", runCumprod},
 		{names("topk", "sort"), "reduction", Keep, "indices", "input's gradient", runTopK},
-		{names("binary_cross_entropy", "binary_cross_entropy_with_logits"), "loss", Full, "input, target", "input's gradient", runMSE},
+		{names("binary_cross_entropy", "binary_cross_entropy_with_logits"), "loss", Full, "input, target, weights", "input's gradient", runBCE},
 		{names("cross_entropy_loss"), "loss", Keep, "log-probabilities, target", "input's gradient", runCrossEntropy},
 		{names("nll_loss", "nll_loss_nd", "nll_loss2d"), "loss", Full, "input, target, total weight", "input's gradient", runNLL},
 		{names("mse_loss"), "loss", Full, "input, target", "input's gradient", runMSE},

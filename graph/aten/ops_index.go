@@ -20,7 +20,8 @@ func runEmbedding(e *Eager, c *Call) []*Tensor {
 	}
 	padding := float64(c.int(2, "padding_idx", -1))
 	k := e.begin("embedding", w, idx).scalars(padding)
-	if c.bool(3, "scale_grad_by_freq", false) {
+	byFrequency := c.bool(3, "scale_grad_by_freq", false)
+	if byFrequency {
 		k.inexact("a gradient by frequency")
 	}
 	copied := program.None
@@ -33,24 +34,51 @@ func runEmbedding(e *Eager, c *Call) []*Tensor {
 	k.end()
 	e.record("EmbeddingBackward0", []*Tensor{o}, []*Tensor{w}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		k := e.begin("embedding_dense_backward", g[0], s[0]).scalars(padding)
-		temps := []program.StorageID{k.whole(g[0]), k.whole(s[0])}
-		sorts := idx.Numel() > sortLimit
-		if sorts {
-			temps = append(temps, k.sortIndices(idx.Numel())...)
+		gradient, indices := k.whole(g[0]), k.whole(s[0])
+		var d *Tensor
+		if idx.Numel() > sortLimit || byFrequency {
+			d = k.sortedEmbedding(w, idx.DType, idx.Numel(), byFrequency)
+		} else {
+			d = k.alloc(w.Shape, nil, w.DType)
 		}
-		d := k.alloc(w.Shape, nil, w.DType)
-		if sorts { // where each row's indices begin, twice, and blocks of them
-			list := 8 * idx.Numel()
-			starts := k.temp(list, program.Temporaries)
-			k.scratch(list, program.Temporaries)
-			temps = append(temps, starts)
-		}
-		slices.Reverse(temps)
-		k.free(temps...)
+		k.free(indices, gradient)
 		k.end()
 		return []*Tensor{d}
 	})
 	return []*Tensor{o}
+}
+
+// sortedEmbedding makes the gradient of a table of which n rows were looked up, by
+// sorted indices: rows that were looked up often are added in parts of rowsAtOnce
+// (aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu).
+func (k *kernel) sortedEmbedding(w *Tensor, index graph.DType, n int64, byFrequency bool) *Tensor {
+	const rowsAtOnce = 10
+	temp := func(count int64) program.StorageID { return k.temp(index.Bytes(count), program.Temporaries) }
+	sorted, order := temp(n), temp(n)
+	places := temp(n)
+	k.scratch(cubSort(n, index.Bytes(1), index.Bytes(1), 8*index.Bytes(1)), program.Temporaries)
+	k.free(places)
+	counts := program.None
+	if byFrequency {
+		counts = temp(n)
+		k.scratch(cubUnique(n), program.Temporaries)
+		k.scratch(cubUnique(n), program.Temporaries)
+	}
+	d := k.alloc(w.Shape, nil, w.DType)
+	starts := temp(n)
+	segments := k.temp(8, program.Temporaries)
+	keys := temp(n)
+	k.scratch(cubUnique(n), program.Temporaries)
+	k.free(keys)
+	most := min(n, w.Shape[0])
+	parts := n/rowsAtOnce + most
+	per, offset := temp(most), temp(most)
+	k.scratch(cubScan(most, index.Bytes(1)), program.Temporaries)
+	count := k.temp(8, program.Temporaries)
+	partOffset := temp(parts)
+	sums := k.temp(statistics(w.DType).Bytes(parts*w.Shape[1]), program.Temporaries)
+	k.free(sums, partOffset, count, offset, per, segments, starts, counts, order, sorted)
+	return d
 }
 
 // runEmbeddingBag runs embedding_bag (aten/src/ATen/native/cuda/EmbeddingBag.cu).
@@ -68,13 +96,13 @@ func runEmbeddingBag(e *Eager, c *Call) []*Tensor {
 	}
 	k := e.begin("embedding_bag", w, idx, offsets)
 	k.inexact("sums of rows in bags")
-	bagOf := k.alloc([]int64{idx.Numel()}, nil, graph.Int64)
 	sizes := k.alloc(offsets.Shape, nil, graph.Int64)
+	bagOf := k.alloc([]int64{idx.Numel()}, nil, graph.Int64)
+	o := k.alloc([]int64{bags, w.Shape[1]}, nil, w.DType)
 	largest := k.alloc([]int64{0}, nil, graph.Int64)
 	if mode == modeMax {
 		largest = k.alloc([]int64{bags, w.Shape[1]}, nil, graph.Int64)
 	}
-	o := k.alloc([]int64{bags, w.Shape[1]}, nil, w.DType)
 	k.end()
 	inputs, saved := []*Tensor{w}, []*Tensor{idx, offsets, bagOf, sizes, largest}
 	if factors != nil {
@@ -83,19 +111,23 @@ func runEmbeddingBag(e *Eager, c *Call) []*Tensor {
 			saved = append(saved, w)
 		}
 	}
-	e.record("EmbeddingBagBackward0", []*Tensor{o}, inputs, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+	byFrequency := c.bool(3, "scale_grad_by_freq", false)
+	e.record("EmbeddingBagBackward0", []*Tensor{o}, inputs, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		grads := make([]*Tensor, len(need))
 		k := e.begin("_embedding_bag_dense_backward", g[0], s[0], s[2], s[3])
 		k.inexact("a gradient of bags")
-		var temps []program.StorageID
-		if mode != modeMax {
-			temps = k.sortIndices(idx.Numel())
+		whole := k.whole(g[0])
+		if len(need) > 1 && need[1] {
+			grads[1] = k.alloc(factors.Shape, nil, factors.DType)
 		}
-		d := k.alloc(w.Shape, nil, w.DType)
-		k.free(temps...)
-		grads := []*Tensor{d}
-		if factors != nil {
-			grads = append(grads, k.alloc(factors.Shape, nil, factors.DType))
+		switch {
+		case !need[0]:
+		case mode == modeMax:
+			grads[0] = k.alloc(w.Shape, nil, w.DType)
+		default:
+			grads[0] = k.sortedEmbedding(w, idx.DType, idx.Numel(), byFrequency)
 		}
+		k.free(whole)
 		k.end()
 		return grads
 	})
@@ -108,16 +140,6 @@ func (k *kernel) whole(t *Tensor) program.StorageID {
 		return program.None
 	}
 	return k.temp(t.Bytes(), program.Temporaries)
-}
-
-// sortIndices adds the sort of n indices, with their places, by all bits, and
-// returns the two results. The sort's own scratch is as measured for 4,096 and
-// 16,384 indices: both lists once more, histograms and a quarter byte an index.
-func (k *kernel) sortIndices(n int64) []program.StorageID {
-	sorted, order := k.temp(8*n, program.Temporaries), k.temp(8*n, program.Temporaries)
-	places := k.temp(8*n, program.Temporaries)
-	k.free(k.temp(16*n+n/4+16895, program.Temporaries), places)
-	return []program.StorageID{sorted, order}
 }
 
 // gathered is an operator that picks elements of its first operand by
@@ -133,9 +155,21 @@ func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 		var idx []*Tensor
 		eachTensor(c.Args[1:], func(t *Tensor) { idx = append(idx, t) })
 		dims := c.indexed(x)
+		var remainder *Tensor
+		if c.Op == "take_along_dim" { // indices may count from the end
+			remainder = e.unary("remainder", graph.Undefined, idx[0], number(graph.Undefined, float64(x.Shape[dims[0]])))
+			idx = []*Tensor{remainder}
+		}
 		k := e.begin(c.Op, append([]*Tensor{x}, idx...)...).does(picks[c.Op]).dims(dims...)
+		var temps []program.StorageID
+		found := maskedRows(x, shape, idx)
+		if back == "index_put" {
+			temps = k.indices(idx, found)
+		}
 		o := k.alloc(shape, nil, x.DType)
+		k.free(temps...)
 		k.end()
+		e.hold(remainder)
 		in := x.Shape
 		saved := idx
 		if self {
@@ -145,7 +179,7 @@ func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 			k := e.begin(back, append(slices.Clone(g), s...)...).does(picks[c.Op] + "_backward").dims(dims...)
 			k.alloc(in, nil, g[0].DType)
 			if back == "index_put" {
-				k.sortedPut(g[0], s[len(s)-len(idx):])
+				k.sortedPut(g[0], s[len(s)-len(idx):], in, dims, found)
 			}
 			return []*Tensor{k.end()}
 		})
@@ -153,46 +187,89 @@ func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 	}
 }
 
-// sortTile is the number of keys that a radix sort does at once, in the thread
-// block's own memory; a larger one takes its histograms from the allocator
-// (cub::DeviceRadixSort, as the measured steps show it).
-const (
-	sortTile    = 2048
-	sortScratch = 3583 // bytes
-)
+// maskedRows is how many elements the masks among indices show, by the shape of what
+// they pick.
+func maskedRows(x *Tensor, shape []int64, idx []*Tensor) int64 {
+	rest, covered := numel(x.Shape), int64(1)
+	at := 0
+	for _, t := range idx {
+		if t.DType != graph.Bool && t.DType != graph.Uint8 {
+			return 0
+		}
+		covered *= numel(t.Shape)
+		at++
+	}
+	if at == 0 || covered == 0 || rest == 0 {
+		return 0
+	}
+	return numel(shape) / max(rest/covered, 1)
+}
 
-// sortedPut adds the scratch of index_put_ with accumulate: linear indices, the
-// values in one piece, and the sort of the former (index_put_with_sort_kernel in
-// aten/src/ATen/native/cuda/Indexing.cu).
-func (k *kernel) sortedPut(values *Tensor, idx []*Tensor) {
-	shape, ok := broadcast(idx...)
-	if !ok || len(idx) == 0 {
+// sortedPut adds the scratch of index_put_ with accumulate into a tensor of shape in:
+// linear indices, the values in one piece, and the sort of the former
+// (index_put_with_sort_kernel in aten/src/ATen/native/cuda/Indexing.cu).
+func (k *kernel) sortedPut(values *Tensor, idx []*Tensor, in []int64, dims []int, found int64) {
+	if len(idx) == 0 {
 		return
 	}
-	n := numel(shape)
+	var masks []program.StorageID
+	n := found
+	if found > 0 {
+		for _, t := range idx {
+			k.nonzero(t, func() { masks = append(masks, k.temp(8*found*int64(t.dim()), program.Temporaries)) })
+		}
+	} else {
+		shape, ok := broadcast(idx...)
+		if !ok {
+			return
+		}
+		n = numel(shape)
+	}
 	if n == 0 {
 		return
 	}
 	list := func() program.StorageID { return k.temp(8*n, program.Temporaries) }
 	var linear program.StorageID
-	for i := range idx {
-		wrapped := list()
-		times := list()
-		k.free(wrapped)
-		if i == 0 {
-			linear = times
-		} else {
-			k.free(times)
+	count := 0
+	for _, t := range idx {
+		each := 1
+		if found > 0 {
+			each = t.dim()
+		}
+		for range each {
+			wrapped := list()
+			times := list()
+			k.free(wrapped)
+			if count == 0 {
+				linear = times
+			} else {
+				k.free(times)
+			}
+			count++
 		}
 	}
+	k.free(masks...)
 	whole := k.whole(values)
 	from, sorted := list(), list()
 	order := list()
-	scratch := int64(1)
-	if n > sortTile {
-		scratch = sortScratch
+	k.scratch(cubSort(n, 8, 8, indexBits(indexedElements(in, dims))), program.Temporaries)
+	k.free(order, sorted, from, whole, linear)
+}
+
+// indexedElements is how many places indices along dims can name: those of the dims
+// up to the last of them, or of these alone where others lie between.
+func indexedElements(in []int64, dims []int) int64 {
+	n := int64(1)
+	if len(dims) == 0 {
+		return n
 	}
-	k.free(k.temp(scratch, program.Temporaries), order, sorted, from, whole, linear)
+	last, next := dims[len(dims)-1], dims[len(dims)-1]-dims[0]+1 == len(dims)
+	for d, size := range in {
+		if d <= last && next || slices.Contains(dims, d) {
+			n *= size
+		}
+	}
+	return n
 }
 
 // picks names the kernels of operators that pick elements.
@@ -224,13 +301,99 @@ func runTopK(e *Eager, c *Call) []*Tensor {
 	}
 	dim, largest := c.sorting(x)
 	k := e.begin(c.Op, x).does("topk").dims(dim).scalars(largest)
-	o, idx := k.alloc(shape, nil, x.DType), k.alloc(shape, nil, graph.Int64)
+	var o, idx *Tensor
+	if c.Op == "sort" {
+		o, idx = k.alloc(shape, x.denseStrides(), x.DType), k.alloc(shape, x.denseStrides(), graph.Int64)
+		k.sortScratch(x, o, dim)
+	} else {
+		o, idx = k.alloc(shape, nil, x.DType), k.alloc(shape, nil, graph.Int64)
+		k.topkScratch(x, dim)
+	}
 	k.end()
-	in := x.Shape
-	e.record("TopkBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+	in, node := x.Shape, map[string]string{"topk": "TopkBackward0", "sort": "SortBackward0"}[c.Op]
+	e.record(node, []*Tensor{o}, []*Tensor{x}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		return []*Tensor{e.selected(g[0], s[0], in, []int{dim})}
 	})
 	return []*Tensor{o, idx}
+}
+
+// sortScratch is what a sort of x along a dim works in: rows of up to smallSort
+// elements are sorted in place, others by CUB, each alone or, where there are few and
+// none is long, all at once with the row as the last key
+// (aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu).
+func (k *kernel) sortScratch(x, o *Tensor, dim int) {
+	const smallSort, alone = 4096, 1000000
+	if x.dim() == 0 || x.Numel() == 0 {
+		return
+	}
+	n, key := x.Shape[dim], x.DType.Bytes(1)
+	rows := x.Numel() / n
+	if n <= smallSort {
+		k.scratch(8*n, program.Temporaries) // places along the dim
+		return
+	}
+	var temps []program.StorageID
+	temp := func(bytes int64) { temps = append(temps, k.temp(bytes, program.Temporaries)) }
+	if o.Strides[dim] != 1 || !x.dense() { // rows in one piece, and where they are sorted to
+		temp(x.Bytes())
+		if o.Strides[dim] != 1 {
+			temp(o.Bytes())
+			temp(8 * x.Numel())
+		}
+	}
+	if rows == 1 || n >= alone {
+		temp(8 * n)
+		for range rows {
+			k.scratch(cubSort(n, key, 8, 8*key), program.Temporaries)
+		}
+	} else {
+		total := x.Numel()
+		temp(8 * total) // place and row of each element, twice
+		temp(8 * total)
+		sorted := k.temp(x.Bytes(), program.Temporaries)
+		k.scratch(cubSort(total, key, 8, 8*key), program.Temporaries)
+		k.free(sorted)
+		k.scratch(cubSort(total, 4, 8, indexBits(rows)), program.Temporaries)
+	}
+	slices.Reverse(temps)
+	k.free(temps...)
+}
+
+// topkScratch is what topk of x works in: its rows in one piece and, where those are
+// long and few, the counts of digits of each block that reads a part of a row
+// (aten/src/ATen/native/cuda/TensorTopK.cu, mbtopk).
+func (k *kernel) topkScratch(x *Tensor, dim int) {
+	if x.dim() == 0 || x.Numel() == 0 {
+		return
+	}
+	whole := k.whole(x)
+	n := x.Shape[dim]
+	rows := x.Numel() / n
+	if manyBlocks(rows, n) && k.e.SMs > 0 {
+		const threads, digits, perSM = 256, 256, 6
+		items := min(max(ceilDiv(x.Numel(), int64(k.e.SMs)*perSM*threads), 4), 64)
+		blocks := ceilDiv(n, items*threads)
+		var temps []program.StorageID
+		for _, bytes := range []int64{x.DType.Bytes(rows), 8 * rows, 8 * rows, 2 * digits * rows * blocks, 4 * digits * rows, 4 * rows * blocks, 4 * rows * blocks} {
+			temps = append(temps, k.temp(bytes, program.Temporaries))
+		}
+		for range 2 {
+			k.scratch(cubScan(rows*blocks, 8), program.Temporaries)
+		}
+		slices.Reverse(temps)
+		k.free(temps...)
+	}
+	k.free(whole)
+}
+
+// manyBlocks is should_use_mbtopk: rows are long for how many they are.
+func manyBlocks(rows, n int64) bool {
+	for _, most := range [][2]int64{{20, 20000}, {40, 10000}, {80, 8000}, {200, 5000}, {800, 3000}, {4000, 800}} {
+		if rows <= most[0] {
+			return n >= most[1]
+		}
+	}
+	return n > 400
 }
 
 // sorting is the dim that a topk or a sort goes along, and 1 where the largest

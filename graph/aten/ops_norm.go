@@ -220,8 +220,8 @@ func runInstanceNorm(e *Eager, c *Call) []*Tensor {
 func runRMSNorm(e *Eager, c *Call) []*Tensor {
 	x, w := c.need(0, "input"), c.tensor(2, "weight")
 	n := len(c.ints(1, "normalized_shape", 0, 0))
-	if w != nil && w.DType != x.DType { // not by the fused kernel: in float32
-		x = e.castTo(x, graph.Float32)
+	if preferLast(x) || w != nil && w.DType != x.DType && x.DType.IsFloat() { // not by the fused kernel
+		return []*Tensor{e.rmsNormComposed(x, w, n)}
 	}
 	src := e.operand("_fused_rms_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
 	normed := make([]int, 0, 1)
@@ -243,6 +243,37 @@ func runRMSNorm(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
+// rmsNormComposed is rms_norm where the weight has another type than the operand, or
+// where channels are last: a formula of other calls, in float32 (aten/src/ATen/native/layer_norm.cpp,
+// rms_norm_composite).
+func (e *Eager) rmsNormComposed(x, w *Tensor, n int) *Tensor {
+	d := x.DType
+	wide := e.toType(x, statistics(d))
+	var dims []int
+	for i := max(x.dim()-n, 0); i < x.dim(); i++ {
+		dims = append(dims, i)
+	}
+	square := e.sub("pow", wide, 2)
+	mean := e.sub("mean", square, dims, true)
+	root := e.sub("rsqrt", mean)
+	e.hold(mean, square)
+	normed := e.sub("mul", wide, root)
+	scaled := normed
+	if w != nil {
+		scaled = e.sub("mul", normed, w)
+		e.hold(normed)
+	}
+	if wide != x {
+		e.hold(wide)
+	}
+	o := e.toType(scaled, d)
+	if o != scaled {
+		e.hold(scaled)
+	}
+	e.hold(root)
+	return o
+}
+
 // epsilon is torch.finfo(d).eps, the default of RMS norms.
 func epsilon(d graph.DType) float64 {
 	switch d {
@@ -261,14 +292,40 @@ func epsilon(d graph.DType) float64 {
 func runWeightNorm(e *Eager, c *Call) []*Tensor {
 	v, g := c.need(0, "v"), c.need(1, "g")
 	dim := wrap(c.int(2, "dim", 0), v.dim())
+	if dim != 0 && dim != v.dim()-1 {
+		return []*Tensor{e.weightNormComposed(v, g, dim)}
+	}
 	k := e.begin("_weight_norm_interface", v, g).dims(dim)
 	w, norms := k.like(v), k.alloc(g.Shape, nil, statistics(g.DType))
 	k.flops(3 * v.Numel()).end()
 	e.record("WeightNormInterfaceBackward0", []*Tensor{w}, []*Tensor{v, g}, []*Tensor{g, v, norms}, func(e *Eager, gs, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin("_weight_norm_interface_backward", append(gs[:1:1], s...)...).dims(dim)
+		whole := e.contig("contiguous", gs[0])
+		k := e.begin("_weight_norm_interface_backward", append([]*Tensor{whole}, s...)...).dims(dim)
 		dv, dg := k.like(s[1]), k.like(s[0])
 		k.end()
+		if whole != gs[0] {
+			e.hold(whole)
+		}
 		return []*Tensor{dv, dg}
 	})
 	return []*Tensor{w}
+}
+
+// weightNormComposed is weight normalisation along a dim in the middle: v * (g / |v|)
+// of other calls (aten/src/ATen/native/WeightNorm.cpp, norm_except_dim).
+func (e *Eager) weightNormComposed(v, g *Tensor, dim int) *Tensor {
+	turned := e.sub("transpose", v, 0, dim)
+	rows := e.sub("contiguous", turned)
+	flat := e.sub("view", rows, []int{int(v.Shape[dim]), int(v.Numel() / max(v.Shape[dim], 1))})
+	norms := e.sub("norm", flat, 2, []int{1})
+	shape := make([]int, v.dim())
+	for i := range shape {
+		shape[i] = 1
+	}
+	shape[0] = int(v.Shape[dim])
+	norms = e.sub("transpose", e.sub("view", norms, shape), 0, dim)
+	scale := e.sub("div", g, norms)
+	o := e.sub("mul", v, scale)
+	e.hold(scale, norms, rows)
+	return o
 }

@@ -20,7 +20,9 @@ type pointwise struct {
 	saves  string // "", "self" or "result"
 	back   []step // kernels of backward; none: the gradient passes through
 	cast   Cast
-	result bool // backward may use the result of the in-place form without a copy of its operand
+	result bool                                 // backward may use the result of the in-place form without a copy of its operand
+	also   bool                                 // the result is saved too
+	grad   func(e *Eager, g, s *Tensor) *Tensor // backward where steps cannot say it
 }
 
 // A step is one kernel of a backward function and what it computes from: "g"
@@ -39,7 +41,7 @@ type stepArg struct {
 }
 
 // stepNumbers are numbers in derivatives.yaml by what they stand for.
-var stepNumbers = map[string]float64{"ln2": math.Ln2, "ln10": math.Ln10, "2/sqrtpi": 2 / math.Sqrt(math.Pi), "-2/sqrtpi": -2 / math.Sqrt(math.Pi), "sqrtpi/2": math.Sqrt(math.Pi) / 2}
+var stepNumbers = map[string]float64{"inf": math.Inf(1), "ln2": math.Ln2, "ln10": math.Ln10, "2/sqrtpi": 2 / math.Sqrt(math.Pi), "-2/sqrtpi": -2 / math.Sqrt(math.Pi), "sqrtpi/2": math.Sqrt(math.Pi) / 2}
 
 // steps reads a backward function: "pow s 2; neg t0; mul g t1".
 func steps(text string) []step {
@@ -117,17 +119,46 @@ var pointwises = []pointwise{
 	{name: "logit", node: "LogitBackward0", saves: "self", back: steps("logit_backward g s")},
 	{name: "hardshrink", node: "HardshrinkBackward0", saves: "self", back: steps("hardshrink_backward g s")},
 	{name: "softshrink", node: "SoftshrinkBackward0", saves: "self", back: steps("softshrink_backward g s")},
-	{name: "nan_to_num", node: "NanToNumBackward0", saves: "self", back: steps("isinf s; isnan s; logical_or t0 t1; logical_not t2; mul g t3")},
+	{name: "nan_to_num", node: "NanToNumBackward0", saves: "self", grad: nanToNumGrad},
 	{name: "frac", node: "FracBackward0"},
 	{name: "trunc", node: "TruncBackward0", back: steps("zeros_like g")},
 	{name: "lgamma", node: "LgammaBackward0", saves: "self", back: steps("digamma s; mul g t0")},
-	{name: "sgn", node: "SgnBackward0", saves: "self", back: steps("zeros_like g s")},
+	{name: "sgn", node: "SgnBackward0", saves: "self", also: true, grad: noGrad},
 	{name: "clamp_min", node: "ClampMinBackward0", saves: "self", back: steps("zero; ge s p0; where t1 g 0")},
 	{name: "clamp_max", node: "ClampMaxBackward0", saves: "self", back: steps("zero; le s p0; where t1 g 0")},
 }
 
 // boolKernels make a bool result whatever they read.
 var boolKernels = []string{"ge", "le", "lt", "gt", "eq", "logical_and", "logical_or", "logical_not", "isinf", "isnan"}
+
+// nanToNumGrad is grad * isfinite(self).
+func nanToNumGrad(e *Eager, g, s *Tensor) *Tensor {
+	finite := e.finite(s)
+	o := e.computes("mul s s1", g.DType, g, finite)
+	e.hold(finite)
+	return o
+}
+
+// noGrad is a tensor of zeros that takes no memory (at::_efficientzerotensor).
+func noGrad(_ *Eager, g, _ *Tensor) *Tensor { return host(g.DType, g.Shape) }
+
+// finite is isfinite: (self == self) * (self.abs() != inf).
+func (e *Eager) finite(x *Tensor) *Tensor {
+	mag := e.computes("abs s", x.DType, x)
+	other := e.computes("ne s inf", graph.Bool, mag)
+	same := e.computes("eq s s", graph.Bool, x)
+	o := e.computes("mul s s1", graph.Bool, same, other)
+	e.hold(same, other, mag)
+	return o
+}
+
+// infinite is isinf: self.abs() == inf.
+func (e *Eager) infinite(x *Tensor) *Tensor {
+	mag := e.computes("abs s", x.DType, x)
+	o := e.computes("eq s inf", graph.Bool, mag)
+	e.hold(mag)
+	return o
+}
 
 // kernel is the name of what the operator computes.
 func (p *pointwise) kernel() string {
@@ -226,8 +257,11 @@ func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 			saved = []*Tensor{out}
 		}
 	}
-	if p.saves == "" {
+	switch {
+	case p.saves == "":
 		saved = nil
+	case p.also:
+		saved = append(saved, out)
 	}
 	e.record(p.node, []*Tensor{out}, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		return p.backward(e, g, s, numbers, mode)
@@ -309,6 +343,9 @@ func (p *pointwise) inPlace(e *Eager, x *Tensor, saved *[]*Tensor, numbers []flo
 }
 
 func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode string) []*Tensor {
+	if p.grad != nil {
+		return []*Tensor{p.grad(e, g[0], s[0])}
+	}
 	if len(p.back) == 0 {
 		return g
 	}
@@ -523,7 +560,9 @@ func runAdd(e *Eager, c *Call) []*Tensor {
 		if need[other] {
 			switch {
 			case scaled && sub:
-				outs[other] = e.times(g[0], -alpha)
+				n := e.unary("neg", graph.Undefined, g[0])
+				outs[other] = e.times(n, alpha)
+				e.hold(n)
 			case scaled:
 				outs[other] = e.times(g[0], alpha)
 			case sub:
@@ -743,6 +782,12 @@ func (e *Eager) winners(op string, i int, g, a, b *Tensor) *Tensor {
 // runCompare makes a bool tensor; nothing is differentiable.
 func runCompare(e *Eager, c *Call) []*Tensor {
 	a, _ := c.operand(0, "self")
+	switch {
+	case c.Op == "isfinite" && a.DType.IsFloat() && a.Storage >= 0:
+		return []*Tensor{e.finite(a)}
+	case c.Op == "isinf" && a.DType.IsFloat() && a.Storage >= 0:
+		return []*Tensor{e.infinite(a)}
+	}
 	b, _ := c.operand(1, "other")
 	return []*Tensor{e.binary(c.Op, graph.Bool, a, b)}
 }
@@ -835,10 +880,10 @@ func runDropout(e *Eager, c *Call) []*Tensor {
 		return []*Tensor{x, nil}
 	}
 	p := c.float(1, "p", 0.5)
-	k := e.begin("native_dropout", x).scalars(p).random()
 	if c.Op == "alpha_dropout" || c.Op == "feature_dropout" {
-		k.inexact("the kernels of " + c.Op)
+		return []*Tensor{e.noiseDropout(c.Op, x)}
 	}
+	k := e.begin("native_dropout", x).scalars(p).random()
 	mask := k.alloc(x.Shape, x.denseStrides(), graph.Bool)
 	o := k.alloc(x.Shape, x.denseStrides(), x.DType)
 	k.end()
@@ -846,6 +891,32 @@ func runDropout(e *Eager, c *Call) []*Tensor {
 		return []*Tensor{e.elementwise("native_dropout_backward", g[0].DType, g[0], s[0]).scalars(1 / (1 - p)).end()}
 	})
 	return []*Tensor{o, mask}
+}
+
+// noiseDropout is alpha_dropout, and feature_dropout, which multiply with noise of the
+// operand's type: of each element, or of each channel
+// (aten/src/ATen/native/Dropout.cpp, _dropout_impl).
+func (e *Eager) noiseDropout(op string, x *Tensor) *Tensor {
+	k := e.begin(op, x).inexact("the kernels of " + op).random()
+	var noise *Tensor
+	shift := program.None
+	if op == "alpha_dropout" {
+		noise = k.like(x)
+		shift = k.temp(x.Bytes(), program.Temporaries)
+	} else {
+		shape := repeat(1, x.dim())
+		copy(shape[:min(2, len(shape))], x.Shape)
+		noise = k.alloc(shape, nil, x.DType)
+	}
+	o := k.alloc(x.Shape, iteratorStrides(x.Shape, x), x.DType)
+	k.free(shift)
+	k.attrs().Results = []int8{1, 0}
+	k.end()
+	e.hold(noise)
+	e.record("MulBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{noise}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{e.computes("mul s s1", g[0].DType, g[0], s[0])}
+	})
+	return o
 }
 
 // runFill makes a new tensor of inference's shape that reads nothing of its
@@ -954,6 +1025,9 @@ var truths = map[string]string{"any": "amax", "all": "amin"}
 func runPlain(e *Eager, c *Call) []*Tensor {
 	var ins []*Tensor
 	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })
+	if c.Op == "nonzero" || c.Op == "bincount" || c.Op == "count_nonzero" {
+		return e.counted(c, c.need(0, "self"))
+	}
 	k := e.begin(c.Op, ins...)
 	if kernel := truths[c.Op]; kernel != "" && len(ins) == 1 && ins[0].DType == graph.Bool && ins[0].Storage != program.None {
 		k.does(kernel).dims(reduceDims(c, ins[0], 1)...)
@@ -970,4 +1044,47 @@ func runPlain(e *Eager, c *Call) []*Tensor {
 	}
 	k.end()
 	return outs
+}
+
+// counted is nonzero, bincount and count_nonzero, whose results' sizes depend on
+// what tensors hold.
+func (e *Eager) counted(c *Call, x *Tensor) []*Tensor {
+	shape, d, ok := c.shape(0)
+	if !ok {
+		return nil
+	}
+	k := e.begin(c.Op, x).inexact("arguments of " + c.Op)
+	var o *Tensor
+	switch c.Op {
+	case "nonzero":
+		k.nonzero(x, func() { o = k.alloc(shape, transposedStrides(shape), d) })
+	case "bincount":
+		for range 2 { // the least and the largest
+			one := k.temp(x.DType.Bytes(1), program.Temporaries)
+			k.reduceScratch(x)
+			k.free(one)
+		}
+		o = k.alloc(shape, nil, d)
+	default:
+		flags := x
+		if x.DType != graph.Bool {
+			flags = &Tensor{Tensor: program.Tensor{DType: graph.Bool, Shape: x.Shape, Strides: x.denseStrides()}}
+		}
+		mask := program.None
+		if flags != x {
+			mask = k.temp(flags.Bytes(), program.Temporaries)
+		}
+		o = k.alloc(shape, nil, d)
+		k.free(k.temp(8*x.Numel(), program.Temporaries), mask)
+	}
+	k.end()
+	return []*Tensor{o}
+}
+
+// transposedStrides are those of a matrix that lies column after column.
+func transposedStrides(shape []int64) []int64 {
+	if len(shape) != 2 {
+		return nil
+	}
+	return []int64{1, max(shape[0], 1)}
 }

@@ -126,6 +126,12 @@ func runMaxPool(e *Eager, c *Call) []*Tensor {
 func runAvgPool(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
 	shape, pool := c.poolShape(x, spatial(c.Op), false)
+	if len(pool.Kernel) == 1 { // of images one pixel high (aten/src/ATen/native/Pool.h, avg_pool1d)
+		wide := &program.Pool{Kernel: []int64{1, pool.Kernel[0]}, Stride: []int64{1, pool.Stride[0]}, Pad: []int64{0, pool.Pad[0]}, Dilation: []int64{1, 1}, ExcludePad: pool.ExcludePad, Divisor: pool.Divisor}
+		image := e.sub("unsqueeze", x, -2)
+		o := e.avgPool("avg_pool2d", "AvgPool2DBackward0", image, 2, slices.Insert(slices.Clone(shape), len(shape)-1, 1), wide)
+		return []*Tensor{e.sub("squeeze", o, -2)}
+	}
 	return []*Tensor{e.avgPool("avg_pool2d", "AvgPool2DBackward0", x, len(pool.Kernel), shape, pool)}
 }
 
@@ -169,7 +175,12 @@ func (e *Eager) avgPool(op, node string, x *Tensor, n int, shape []int64, pool *
 			return []*Tensor{k.end()}
 		}
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
-		k.free(k.ordered(g[0], last))
+		copies := []program.StorageID{k.ordered(g[0], last)}
+		if n == 2 { // of the operand, too
+			copies = append(copies, k.ordered(s[0], last))
+		}
+		slices.Reverse(copies)
+		k.free(copies...)
 		return []*Tensor{k.end()}
 	})
 	return o
@@ -212,9 +223,7 @@ func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
 	}
 	k := e.begin(c.Op, x).does("adaptive_max_pool2d").dims(spatialDims(x, n)...)
 	o, idx := k.alloc(shape, nil, x.DType), k.alloc(shape, nil, graph.Int64)
-	if n == 3 || n == 1 {
-		k.free(k.ordered(x, false))
-	}
+	k.free(k.ordered(x, false))
 	k.end()
 	e.record("AdaptiveMaxPool2DBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		// Each plane's gradients go where its indices say.
@@ -225,6 +234,7 @@ func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
 		k := e.begin("adaptive_max_pool2d_backward", flat(g[0]), s[0], flat(s[1])).does("gather_backward").dims(x.dim() - n)
 		dx := k.alloc(x.Shape, nil, x.DType)
 		k.n.Out[len(k.n.Out)-1] = flat(dx).Tensor
+		k.free(k.ordered(g[0], false))
 		k.end()
 		return []*Tensor{dx}
 	})
@@ -273,8 +283,16 @@ func runResize(e *Eager, c *Call) []*Tensor {
 		} else {
 			k.attrs().Scalars, k.n.Attrs.Inexact = resized.Scalars, resized.Inexact
 		}
-		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
-		if strings.Contains(op, "upsample") { // the gradient in one piece
+		dx := k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
+		switch {
+		case c.Op == "upsample_trilinear3d" && preferLast(x): // computed in NCDHW, and copied
+			dx.Strides = channelsLastStrides(x.Shape)
+			k.n.Out[len(k.n.Out)-1].Strides = dx.Strides
+			whole := k.ordered(g[0], false)
+			k.free(k.temp(dx.Bytes(), program.Temporaries), whole)
+		case strings.Contains(op, "bicubic"), strings.Contains(op, "_aa"):
+			k.free(k.ordered(g[0], false))
+		case strings.Contains(op, "upsample"): // the gradient in one piece
 			k.free(k.ordered(g[0], x.dim() == 4 && g[0].channelsLast()))
 		}
 		return []*Tensor{k.end()}
@@ -287,9 +305,15 @@ func runResize(e *Eager, c *Call) []*Tensor {
 func (k *kernel) orderedFor(c *Call, x, o *Tensor) {
 	mode := c.arg(2, "mode")
 	switch {
+	case len(o.Shape) == 5 && c.Op == "upsample_trilinear3d" && preferLast(x):
+		o.Strides = channelsLastStrides(o.Shape)
+		k.n.Out[0].Strides = o.Strides
 	case len(o.Shape) == 5 && strings.Contains(c.Op, "nearest") && preferLast(x): // computed in NCDHW, and copied
 		o.Strides = channelsLastStrides(o.Shape)
 		k.n.Out[0].Strides = o.Strides
+		whole := k.temp(o.Bytes(), program.Temporaries)
+		k.free(k.ordered(x, false), whole)
+	case strings.HasSuffix(c.Op, "_aa") && o.channelsLast() && !o.contiguous(): // computed in NCHW, and copied
 		whole := k.temp(o.Bytes(), program.Temporaries)
 		k.free(k.ordered(x, false), whole)
 	case strings.Contains(c.Op, "nearest"), strings.HasSuffix(c.Op, "_aa"), strings.HasPrefix(c.Op, "reflection"), c.Op == "pad" && mode != nil && mode.S == "reflect", strings.HasSuffix(c.Op, "col"):
@@ -486,9 +510,18 @@ func (e *Eager) runColumns(c *Call, x *Tensor, shape []int64) []*Tensor {
 	run := func(op, kernel string, t *Tensor, shape []int64) *Tensor {
 		k := e.begin(op, t).does(kernel)
 		k.attrs().Pool = pool
-		o := k.alloc(shape, lastOr(t, shape), t.DType)
-		if op == "im2col" {
-			k.free(k.ordered(t, false))
+		whole := k.whole(t)
+		// The result begins as one like the operand, and keeps its memory if that is enough.
+		var o *Tensor
+		if small := t.Bytes(); small >= t.DType.Bytes(numel(shape)) {
+			o = k.alloc(t.Shape, nil, t.DType)
+			o.Shape, o.Strides = shape, contiguousStrides(shape)
+			k.n.Out[len(k.n.Out)-1] = o.Tensor
+			k.free(whole)
+		} else {
+			like := k.temp(small, program.Temporaries)
+			o = k.alloc(shape, nil, t.DType)
+			k.free(like, whole)
 		}
 		k.flops(4 * o.Numel()).end()
 		return o

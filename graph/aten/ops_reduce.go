@@ -8,31 +8,6 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// reduced is a reduction that saves its operand and its result; backward runs
-// the kernels one after the other, each of the operand's shape.
-func (e *Eager) reduced(op, node string, x *Tensor, dims []int, keep bool, d graph.DType, back ...string) *Tensor {
-	if d == graph.Undefined {
-		d = x.DType
-	}
-	o := e.reducing(op, x, dims, reducedShape(x, dims, keep), d).end()
-	in := x.Shape
-	e.record(node, []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		w, r := e.keepDims(g[0], in, dims), e.keepDims(s[1], in, dims)
-		var temps []*Tensor
-		cur := s[0]
-		for i, name := range back {
-			if i > 0 {
-				temps = append(temps, cur)
-			}
-			cur = e.step(name, g[0].DType, cur, r, w)
-		}
-		slices.Reverse(temps)
-		e.hold(temps...)
-		return []*Tensor{cur}
-	})
-	return o
-}
-
 // runVectorNorm is linalg_vector_norm and norm: operand and result are saved.
 func runVectorNorm(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
@@ -51,7 +26,15 @@ func runVectorNorm(e *Eager, c *Call) []*Tensor {
 	o := k.end()
 	in := x.Shape
 	e.record("LinalgVectorNormBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{e.normGrad(ord, s[0], e.keepDims(s[1], in, dims), e.keepDims(g[0], in, dims), dims)}
+		self := s[0]
+		if c.Op == "norm" { // in the type of the result
+			self = e.toType(self, g[0].DType)
+		}
+		w := e.normGrad(ord, self, e.keepDims(s[1], in, dims), e.keepDims(g[0], in, dims), dims)
+		if self != s[0] {
+			e.hold(self)
+		}
+		return []*Tensor{w}
 	})
 	return []*Tensor{o}
 }
@@ -141,6 +124,10 @@ func runLogSumExp(e *Eager, c *Call) []*Tensor {
 	in := x.Shape
 	k := e.begin("logsumexp", x).dims(dims...)
 	big := k.temp(x.Bytes()/max(numel(pick(in, dims)), 1), program.Temporaries)
+	k.reduceOver("amax", x, dims)
+	mag := k.temp(x.Bytes()/max(numel(pick(in, dims)), 1), program.Temporaries) // where the largest is infinite, it is left out
+	k.scratch(x.Numel()/max(numel(pick(in, dims)), 1), program.Temporaries)
+	k.free(mag)
 	t := k.temp(x.Bytes(), program.Temporaries)
 	shape := slices.Clone(in)
 	for _, d := range dims {
@@ -150,6 +137,7 @@ func runLogSumExp(e *Eager, c *Call) []*Tensor {
 		shape = without(in, dims)
 	}
 	o := k.alloc(shape, nil, x.DType)
+	k.reduceOver("sum", x, dims)
 	k.free(t, big)
 	k.end()
 	e.record("LogsumexpBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
@@ -180,9 +168,45 @@ func without(shape []int64, dims []int) []int64 {
 	return out
 }
 
+// runProd multiplies all elements, or those along a dim. Backward divides the result
+// by the operand where that has no zeros, which it counts first
+// (torch/csrc/autograd/FunctionsManual.cpp, prod_backward).
 func runProd(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
-	return []*Tensor{e.reduced("prod", "ProdBackward0", x, reduceDims(c, x, 1), c.bool(2, "keepdim", false), c.dtype(3, "dtype"), "mul", "div")}
+	one := c.Over == "dim_int" || !c.none(1, "dim")
+	dims, keep, d := reduceDims(c, x, 1), c.bool(2, "keepdim", false), c.dtype(3, "dtype")
+	if d == graph.Undefined {
+		d = c.dtype(-1, "dtype")
+	}
+	if d == graph.Undefined {
+		d = x.DType
+	}
+	o := e.reducing("prod", x, dims, reducedShape(x, dims, keep), d).end()
+	in := x.Shape
+	e.record("ProdBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		self := e.toType(s[0], g[0].DType)
+		zero := e.computes("eq s 0", graph.Bool, self)
+		var count *Tensor
+		if one {
+			count = e.reduceKernel("sum", zero, dims, true, graph.Int64)
+			all := e.sub("sum", count, []int(nil))
+			e.hold(all)
+		} else {
+			k := e.begin("nonzero", zero).inexact("no zeros")
+			k.nonzero(zero, nil)
+			k.end()
+			e.hold(zero)
+			zero = nil
+		}
+		q := e.elementwise("div", d, e.keepDims(s[1], in, dims), self).end()
+		w := e.elementwise("mul", d, e.keepDims(g[0], in, dims), q).end()
+		e.hold(q, count, zero)
+		if self != s[0] {
+			e.hold(self)
+		}
+		return []*Tensor{w}
+	})
+	return []*Tensor{o}
 }
 
 // runMv and dot multiply with vectors.
@@ -236,11 +260,14 @@ func runDot(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// runCrossEntropy is cross_entropy_loss with class indices.
+// runCrossEntropy is cross_entropy_loss of class indices or probabilities.
 func runCrossEntropy(e *Eager, c *Call) []*Tensor {
 	x, target := c.need(0, "self"), c.tensor(1, "target")
-	if target == nil || target.DType.IsFloat() || c.float(5, "label_smoothing", 0) != 0 {
+	if target == nil {
 		return nil
+	}
+	if smoothing := c.float(5, "label_smoothing", 0); target.DType.IsFloat() || smoothing != 0 {
+		return []*Tensor{e.crossEntropyComposed(x, target, c.lossKind(), smoothing)}
 	}
 	return []*Tensor{e.crossEntropy(x, target, c.lossKind())}
 }
@@ -256,18 +283,18 @@ func runNLL(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{e.nll(x, target, c.lossKind())}
 }
 
-// runMSE is mse_loss; without a reduction the result has the operands' shape.
+// runMSE is mse_loss.
 func runMSE(e *Eager, c *Call) []*Tensor {
-	x, y := c.need(0, "self"), c.need(1, "target")
-	at := 2
-	if c.Op != "mse_loss" {
-		at = 3 // after a weight
+	return []*Tensor{e.mse(c.need(0, "self"), c.need(1, "target"), c.int(2, "reduction", 1))}
+}
+
+// runBCE is binary_cross_entropy, of probabilities or of logits.
+func runBCE(e *Eager, c *Call) []*Tensor {
+	x, y, w := c.need(0, "self"), c.need(1, "target"), c.tensor(2, "weight")
+	if c.Op == "binary_cross_entropy" {
+		return []*Tensor{e.bce(x, y, w, c.int(3, "reduction", 1))}
 	}
-	if r := c.int(at, "reduction", 1); r != 0 {
-		return []*Tensor{e.mse(c.Op, x, y, r)}
-	}
-	return []*Tensor{e.apply(c.Op, promoted(x, y), []*Tensor{x, y}, formula{node: "MseLossBackward0", saved: []*Tensor{x, y},
-		back: [][]string{{c.Op + "_backward"}, {c.Op + "_backward", "neg"}}})}
+	return []*Tensor{e.bceWithLogits(x, y, w, c.tensor(3, "pos_weight"), c.int(4, "reduction", 1))}
 }
 
 // runGridSample saves the image and the grid.

@@ -15,6 +15,7 @@ type rnn struct {
 	directions                         int64 // 1 or 2
 	bias, dropout                      bool
 	first, relu                        bool // the batch is the input's first dim; the cell is rnn_relu
+	apart                              bool // parameters lie in memory of their own, and each call gathers them
 	foreign                            bool // states or parameters are not as PyTorch's modules have them
 	d                                  graph.DType
 }
@@ -55,70 +56,91 @@ var gates = map[string]int64{"lstm": 4, "gru": 3, "rnn": 1}
 // keeps that many, and the input of all but the first layer one more.
 var kept = map[string]int64{"lstm": 5, "gru": 6, "rnn": 1}
 
-// rnnScratch estimates cuDNN's workspace per time step and sequence, in
-// elements: hidden units of all directions, features read (the wider of input
-// and, in deeper networks, hidden units), a constant of 1024, hidden units of
-// both directions, hidden units of all layers, and these once a sequence; first for
-// cells of fewer than rnnWide units, where cuDNN takes other kernels. Regression on
-// every other of 3,035 configurations measured on an H200 with cuDNN 9.19
-// (testdata/rnn.csv.xz); on the rest half of the estimates of the whole workspace are
-// within 0.3 %, nine in ten within 6 %.
-var rnnScratch = map[string]map[graph.DType][2][6]float64{
-	"lstm": {
-		graph.Float32:  {{19.56, 2.8, -0.03, -4.82, -0.5, 10.92}, {5.21, 1.24, -0.02, 1.64, -0.24, 10.73}},
-		graph.Float16:  {{19.75, 2.69, 0, -5.04, -0.57, 10.15}, {4.15, 1.62, 0.43, 2.94, -0.55, 10.98}},
-		graph.BFloat16: {{4.06, 2.84, -0.01, 2.49, -0.1, 11.02}, {5.38, 1.02, 0, 2.02, -0.39, 10.12}},
-	},
-	"gru": {
-		graph.Float32:  {{17.44, 2.99, 0.01, -5.88, 0.17, 5.93}, {4.66, 2.54, -0.03, 1.86, -0.71, 5.33}},
-		graph.Float16:  {{17.27, 3, 0, -4.59, -0.28, 6.02}, {4.27, 2.17, 0.34, 2.35, -0.98, 5.62}},
-		graph.BFloat16: {{5.09, 4.24, -0.01, 8.06, -2.7, 3.95}, {4.69, 2, -0.06, 2.06, -0.64, 4.97}},
-	},
-	"rnn": {
-		graph.Float32:  {{12.28, 3.06, 0.03, -1.82, -0.14, 5.73}, {2.48, 3.2, 1.25, 2.64, -0.77, 0}}, // found on all sizes: the others scatter too much
-		graph.Float16:  {{12.37, 3.14, 0, -3.16, -0.27, 6.9}, {1.11, 1.24, 3.11, 2.6, -0.23, 5.25}},
-		graph.BFloat16: {{1.23, 3.01, 0.02, 3.38, 0.25, 5.55}, {2.44, 2.93, 0.5, 3.14, -0.82, 5.77}},
-	},
-}
-
-// rnnWide is the least number of hidden units of the second row.
-const rnnWide = 200
-
-// weights is the number of elements of all matrices and, as cuDNN lays them
-// out even without, biases.
-func (r *rnn) weights() int64 {
+// matrices is the number of elements of all layers' matrices, without biases.
+func (r *rnn) matrices() int64 {
 	var n int64
 	in := r.input
 	for range r.layers {
-		n += r.directions * gates[r.cell] * r.hidden * (in + r.hidden + 2)
+		n += r.directions * gates[r.cell] * r.hidden * (in + r.hidden)
 		in = r.hidden * r.directions
 	}
 	return n
 }
 
-// rnnStream is what cuDNN reserves for each layer and direction, in bytes.
-const rnnStream = 8 << 20
+// weights is the number of elements of all matrices and, as cuDNN lays them
+// out even without, biases.
+func (r *rnn) weights() int64 {
+	return r.matrices() + 2*r.layers*r.directions*gates[r.cell]*r.hidden
+}
 
-// workspace is what each pass takes, in bytes: an estimate.
+const (
+	rnnStream = 8 << 20 // what cuDNN reserves for each layer and direction, in bytes
+	rnnState  = 8       // and for each sequence
+	rnnHead   = 256     // and once
+)
+
+// An rnnPass is what one way of working takes of cuDNN's workspace, in elements:
+// each time step and sequence takes so many hidden units of a layer, of the input,
+// and of the wider of both; each sequence takes so many hidden units of every layer.
+type rnnPass struct{ hidden, input, wider, states int64 }
+
+func (p rnnPass) elements(r *rnn) int64 {
+	return r.time*r.batch*(p.hidden*r.hidden+p.input*r.input+p.wider*max(r.input, r.hidden)) + p.states*r.layers*r.batch*r.hidden
+}
+
+// rnnPasses are the ways of working, of which the workspace has room for each: a row
+// for cells with few hidden units, which kernels that keep their weights run, and one
+// for others; for one direction and for two. They were read off 3,035 sizes measured
+// on an H200 with cuDNN 9.19 (testdata/rnn.csv.xz), of which they give 3,025 to the
+// byte.
+var rnnPasses = map[string][2][2][]rnnPass{
+	"rnn":  {{{{12, 2, 1, 6}}, {{15, 2, 4, 14}}}, {{{3, 2, 1, 5}}, {{6, 2, 4, 14}}}},
+	"gru":  {{{{17, 2, 1, 6}}, {{20, 2, 4, 14}}}, {{{3, 2, 1, 5}, {4, 1, 0, 5}}, {{6, 2, 4, 14}, {12, 1, 0, 14}}}},
+	"lstm": {{{{15, 2, 1, 12}, {21, 1, 0, 8}}, {{18, 2, 4, 26}, {30, 1, 0, 18}}}, {{{3, 2, 1, 11}, {5, 1, 0, 10}}, {{6, 2, 4, 26}, {14, 1, 0, 24}}}},
+}
+
+// narrow is the number of hidden units below which cuDNN takes the first row, if the
+// cells are not of bfloat16.
+var narrow = map[string]int64{"rnn": 512, "gru": 200, "lstm": 200}
+
+// workspace is what each pass takes, in bytes.
 func (r *rnn) workspace() int64 {
-	d := r.d
-	if rnnScratch[r.cell][d][0][0] == 0 {
-		d = graph.Float32
+	row, two := 1, int(r.directions-1)
+	if r.d != graph.BFloat16 && r.hidden < narrow[r.cell] {
+		row = 0
 	}
-	c := rnnScratch[r.cell][d][0]
-	if r.hidden >= rnnWide {
-		c = rnnScratch[r.cell][d][1]
+	var most int64
+	for i, p := range rnnPasses[r.cell][row][two] {
+		deep := r.layers > 1
+		switch {
+		case i == 0 && deep && (two == 1 || row == 0): // the results of the layer below
+			p.hidden += r.directions
+		case i == 1 && deep && two == 0 && r.dropout: // what dropout leaves of them
+			p.hidden++
+		}
+		n := p.elements(r)
+		if i == 0 && deep && two == 0 && row == 1 {
+			n -= r.pipelined() * r.batch * r.hidden
+		}
+		most = max(most, n)
 	}
-	h := float64(r.hidden * r.directions)
-	wide, both := float64(r.input), 0.0
-	if r.layers > 1 {
-		wide = max(wide, h)
+	return rnnStream*r.layers*r.directions + rnnHead + rnnState*r.batch + r.d.Bytes(r.matrices()+most)
+}
+
+// pipelined is of how many time steps layers that run one behind the other keep
+// nothing: they hand on so many steps at a time.
+func (r *rnn) pipelined() int64 {
+	steps := int64(2)
+	for _, s := range [][2]int64{{1, 32}, {8, 16}, {16, 8}, {64, 4}} {
+		if r.batch <= s[0] {
+			steps = s[1]
+			break
+		}
 	}
-	if r.directions > 1 {
-		both = h
+	if r.time >= 128 {
+		steps = max(steps, 8)
 	}
-	per := c[0]*h + c[1]*wide + c[2]*1024 + c[3]*both + (c[4]+c[5]/float64(max(r.time, 1)))*h*float64(r.layers)
-	return rnnStream*r.layers*r.directions + r.d.Bytes(r.weights()) + r.d.Bytes(int64(max(per, 0)*float64(r.time*r.batch)))
+	return max(r.time-steps*r.layers-max(steps, 8), 0)
 }
 
 // reserve is what training keeps for backward, in bytes: what the cells'
@@ -133,6 +155,10 @@ func (r *rnn) reserve() int64 {
 	}
 	return n
 }
+
+// apart is the argument of a call whose parameters were never brought into one buffer
+// (torch.nn.RNN.flatten_parameters).
+const apart = "apart"
 
 // rnnCells maps the operators to cells.
 var rnnCells = map[string]string{"lstm": "lstm", "gru": "gru", "rnn_tanh": "rnn", "rnn_relu": "rnn"}
@@ -154,7 +180,7 @@ func runRNN(e *Eager, c *Call) []*Tensor {
 	}
 	first := c.bool(8, "batch_first", false)
 	r := &rnn{cell: rnnCells[c.Op], layers: c.int(4, "num_layers", 1), hidden: states[0].Shape[len(states[0].Shape)-1], input: x.Shape[2], time: x.Shape[0], batch: x.Shape[1],
-		directions: 1, bias: c.bool(3, "has_biases", true), dropout: c.float(5, "dropout", 0) > 0 && c.bool(6, "train", true) && e.grad, d: x.DType, first: first, relu: c.Op == "rnn_relu"}
+		directions: 1, bias: c.bool(3, "has_biases", true), dropout: c.float(5, "dropout", 0) > 0 && c.bool(6, "train", true) && e.grad, d: x.DType, first: first, relu: c.Op == "rnn_relu", apart: c.bool(-1, apart, false)}
 	for _, t := range slices.Concat(states, params) {
 		r.foreign = r.foreign || t.Storage == program.None
 	}
@@ -187,14 +213,20 @@ func runRNN(e *Eager, c *Call) []*Tensor {
 // autocast copied the parameters into, or nil.
 func (e *Eager) rnn(r *rnn, x, weights *Tensor, states, params []*Tensor, first bool) []*Tensor {
 	ws := r.workspace()
-	e.Warn("rnn-workspace", "cuDNN's workspace for recurrent networks is estimated: half of the estimates are within 0.3 %, nine in ten within 6 %")
+	if r.d != graph.Float32 && r.d != graph.BFloat16 || e.Major != 9 {
+		e.Warn("rnn-workspace", "cuDNN's workspace for recurrent networks is as on an H200, where one in fifty networks in float16 took other kernels with more")
+	}
 	if r.dropout {
 		e.Warn("rnn-dropout", "the state of cuDNN's random numbers, which dropout between recurrent layers allocates once, is not counted")
 	}
 	// Parameters in bfloat16 are never kept in one buffer (torch.backends.cudnn.is_acceptable), so that each call gathers them.
-	gather := weights == nil && r.d == graph.BFloat16
-	// A batch-first input is transposed, and then made contiguous for cuDNN.
-	copied := first && r.time > 1 && r.batch > 1
+	gather := weights == nil && (r.d == graph.BFloat16 || r.apart)
+	// A batch-first input is transposed, and what is not contiguous then is made so for cuDNN.
+	steps := x
+	if first {
+		steps = e.view(x, []int64{x.Shape[1], x.Shape[0], x.Shape[2]}, []int64{x.Strides[1], x.Strides[0], x.Strides[2]}, 0)
+	}
+	copied := !steps.contiguous()
 	list := slices.Concat([]*Tensor{x}, states, partsOf(weights, params))
 	k := e.begin("_cudnn_rnn", list...)
 	r.said(k, places(list))
@@ -208,7 +240,7 @@ func (e *Eager) rnn(r *rnn, x, weights *Tensor, states, params []*Tensor, first 
 		ends[i] = k.alloc(s.Shape, nil, r.d)
 	}
 	if gather {
-		weights = k.alloc([]int64{r.elements(params)}, nil, r.d)
+		weights = k.alloc([]int64{r.weights()}, nil, r.d)
 	}
 	work := k.temp(ws, program.Workspace)
 	var keep *Tensor
@@ -243,7 +275,7 @@ func (e *Eager) flatWeights(r *rnn, params []*Tensor) *Tensor {
 		return nil
 	}
 	k := e.begin("_cudnn_rnn_flatten_weight", params...)
-	k.alloc([]int64{r.elements(params)}, nil, r.d)
+	k.alloc([]int64{r.weights()}, nil, r.d)
 	return k.end()
 }
 
@@ -259,15 +291,6 @@ func partsOf(buffer *Tensor, params []*Tensor) []*Tensor {
 		at += p.Numel()
 	}
 	return out
-}
-
-// elements counts those of all parameters.
-func (r *rnn) elements(params []*Tensor) int64 {
-	var n int64
-	for _, p := range params {
-		n += p.Numel()
-	}
-	return n
 }
 
 // backwardArgs puts the operands of backward in the kernel's order: gradients of
@@ -315,7 +338,7 @@ func (e *Eager) rnnBackward(r *rnn, g, s []*Tensor, need []bool, x *Tensor, stat
 		dy = k.temp(g[0].Bytes(), program.Temporaries)
 	}
 	dx := k.alloc(x.Shape, nil, r.d)
-	if copied {
+	if copied && r.first {
 		st := contiguousStrides([]int64{x.Shape[1], x.Shape[0], x.Shape[2]})
 		dx.Strides = []int64{st[1], st[0], st[2]}
 		k.n.Out[0].Strides = dx.Strides
@@ -324,10 +347,19 @@ func (e *Eager) rnnBackward(r *rnn, g, s []*Tensor, need []bool, x *Tensor, stat
 	for i, t := range states {
 		outs[1+i] = k.alloc(t.Shape, nil, r.d)
 	}
-	k.free(k.temp(ws, program.Workspace), dy, xc)
+	var ends []program.StorageID
+	for i := range states {
+		if t := g[1+i]; t != nil && !t.contiguous() {
+			ends = append(ends, k.temp(t.Bytes(), program.Temporaries))
+		}
+	}
+	k.free(k.temp(ws, program.Workspace))
+	slices.Reverse(ends)
+	k.free(ends...)
+	k.free(dy, xc)
 	if slices.Contains(need[1+len(states):], true) {
 		xc = again()
-		dw := k.alloc([]int64{r.elements(params)}, nil, r.d)
+		dw := k.alloc([]int64{r.weights()}, nil, r.d)
 		k.free(k.temp(ws, program.Workspace), xc)
 		copy(outs[1+len(states):], partsOf(dw, params))
 	}

@@ -116,6 +116,11 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 	} else {
 		o = k.like(x)
 	}
+	if add != 0 {
+		k.accumulated(v, idx, x.Shape, dims, shape)
+	} else {
+		k.free(k.indices(idx, 0)...)
+	}
 	k.end()
 	in := v.Shape
 	e.record("IndexPutBackward0", []*Tensor{o}, []*Tensor{x, v}, idx, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
@@ -125,7 +130,9 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 			if shape == nil {
 				shape = in
 			}
+			temps := k.indices(s, 0)
 			k.alloc(shape, nil, g[0].DType)
+			k.free(temps...)
 			outs[1] = e.sumTo(k.end(), in) // of values that were broadcast
 		}
 		switch {
@@ -136,6 +143,7 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 			k := said(e.begin("index_put", append([]*Tensor{g[0], number(g[0].DType, 0)}, s...)...)).scalars(0)
 			zeros := k.temp(g[0].DType.Bytes(numel(in)), program.Temporaries)
 			k.alloc(g[0].Shape, iteratorStrides(g[0].Shape, g[0]), g[0].DType)
+			k.free(k.indices(s, 0)...)
 			k.free(zeros)
 			outs[0] = k.end()
 		}
@@ -145,6 +153,29 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 		return outs
 	})
 	return []*Tensor{o}
+}
+
+// accumulated adds the scratch of index_put_ with accumulate: that of looking at the
+// largest and smallest of each index, and that of adding sorted values, which are
+// shown in the shape that indices give.
+func (k *kernel) accumulated(v *Tensor, idx []*Tensor, in []int64, dims []int, shape []int64) {
+	for _, t := range idx {
+		for _, op := range []string{"max", "min"} {
+			all := make([]int, t.dim())
+			for i := range all {
+				all[i] = i
+			}
+			one := k.temp(8, program.Temporaries)
+			k.reduceOver(op, t, all)
+			k.free(k.temp(1, program.Temporaries), one)
+		}
+	}
+	if shape != nil && v != nil {
+		if _, ok := broadcast(&Tensor{Tensor: program.Tensor{Shape: shape}}, v); ok && len(shape) >= v.dim() {
+			v = expanded(v, shape)
+		}
+	}
+	k.sortedPut(v, idx, in, dims, 0)
 }
 
 // putAt are the dims that have an index, and the shape of what is put there;

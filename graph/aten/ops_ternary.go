@@ -132,11 +132,37 @@ func runLerp(e *Eager, c *Call) []*Tensor {
 // runBinarySaved is hypot and xlogy, which save both operands.
 func runBinarySaved(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.floatPair()
-	f := formula{saved: []*Tensor{b, a}, node: "XlogyBackward0", back: [][]string{{"xlogy g s0", "eq s1 0", "le s0 0", "logical_and t1 t2", "masked_fill t0 t3 0"}, {"mul g s1", "div t0 s0"}}}
-	if c.Op == "hypot" {
-		f.node, f.back, f.result = "HypotBackward0", [][]string{{"div s1 s2", "mul g t0"}, {"div s0 s2", "mul g t0"}}, true
+	if c.Op == "xlogy" {
+		return []*Tensor{e.xlogy(a, b, d)}
 	}
+	f := formula{saved: []*Tensor{b, a}, node: "HypotBackward0", back: [][]string{{"div s1 s2", "mul g t0"}, {"div s0 s2", "mul g t0"}}, result: true}
 	return []*Tensor{e.apply(c.Op, d, []*Tensor{a, b}, f)}
+}
+
+// xlogy is self * log(other); where self is 0 and other is not positive, self has no
+// gradient.
+func (e *Eager) xlogy(a, b *Tensor, d graph.DType) *Tensor {
+	o := e.binary("xlogy", d, a, b)
+	e.record("XlogyBackward0", []*Tensor{o}, []*Tensor{a, b}, []*Tensor{b, a}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		outs := make([]*Tensor, 2)
+		if need[1] {
+			m := e.binary("mul", d, g[0], s[1])
+			outs[1] = e.binary("div", d, m, s[0])
+			e.hold(m)
+		}
+		if need[0] {
+			log := e.binary("xlogy", d, g[0], s[0])
+			negative := e.computes("le s 0", graph.Bool, s[0])
+			zero := e.computes("eq s 0", graph.Bool, s[1])
+			both := e.binary("logical_and", graph.Bool, zero, negative)
+			k := e.binaryKernel("masked_fill", d, log, both)
+			k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, {In: program.Number}}
+			outs[0] = k.end()
+			e.hold(both, zero, negative, log)
+		}
+		return outs
+	})
+	return o
 }
 
 // floatPair is pair with a result of a floating-point type.
@@ -192,24 +218,107 @@ func runModulo(e *Eager, c *Call) []*Tensor {
 func runClamp(e *Eager, c *Call) []*Tensor {
 	x, lo, hi := c.need(0, "self"), c.tensor(1, "min"), c.tensor(2, "max")
 	if lo == nil && hi == nil {
-		p := pointwise{name: "clamp", node: "ClampBackward1", saves: "self", back: steps("ge s p0; le s p1; logical_and t0 t1; where t2 g 0")}
-		if a := c.arg(1, "min"); a == nil || a.Kind == graph.ArgNone {
-			p.back = steps("le s p1; where t0 g 0")
-		} else if a := c.arg(2, "max"); a == nil || a.Kind == graph.ArgNone {
-			p.back = steps("ge s p0; where t0 g 0")
+		p := pointwise{name: "clamp", node: "ClampBackward1", saves: "self"}
+		n := p.numbers(c)
+		low, high := number(graph.Undefined, n[0]), number(graph.Undefined, n[1])
+		if c.none(1, "min") {
+			low = nil
 		}
+		if c.none(2, "max") {
+			high = nil
+		}
+		p.grad = func(e *Eager, g, s *Tensor) *Tensor { return e.clampGrad(g, s, low, high) }
 		return p.run(e, c)
 	}
 	ins := slices.DeleteFunc([]*Tensor{x, lo, hi}, func(t *Tensor) bool { return t == nil })
-	back := [][]string{{"ge", "le", "logical_and", "where"}, {"lt", "where"}, {"gt", "where"}}
-	op := "clamp"
+	op, does := "clamp", ""
 	switch {
 	case hi == nil && c.none(2, "max"): // a bound is the larger of the two
-		op, back = "clamp_min", [][]string{{"ge s0 s1", "where t0 g 0"}, {"lt s0 s1", "where t0 g 0"}}
+		op, does = "clamp_min", "maximum"
 	case lo == nil && c.none(1, "min"):
-		op, back = "clamp_max", [][]string{{"le s0 s1", "where t0 g 0"}, {"gt s0 s1", "where t0 g 0"}}
+		op, does = "clamp_max", "minimum"
 	}
-	return []*Tensor{e.apply(op, promoted(ins...), ins, formula{node: "ClampBackward0", saved: ins, back: back[:len(ins)], does: map[string]string{"clamp_min": "maximum", "clamp_max": "minimum"}[op]})}
+	shape, ok := broadcast(ins...)
+	if !ok {
+		fail("operands do not broadcast")
+	}
+	k := e.begin(op, ins...)
+	if does != "" {
+		k.does(does)
+	}
+	o := k.alloc(shape, iteratorStrides(shape, ins...), promoted(ins...))
+	k.end()
+	e.record("ClampBackward0", []*Tensor{o}, []*Tensor{x, lo, hi}, []*Tensor{x, lo, hi}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		outs := make([]*Tensor, 3)
+		if need[1] || need[2] {
+			outs[1], outs[2] = e.clampBoundGrads(g[0], s[0], s[1], s[2], need[1:])
+		}
+		if need[0] {
+			outs[0] = e.clampGrad(g[0], s[0], s[1], s[2])
+		}
+		return outs
+	})
+	return []*Tensor{o}
+}
+
+// clampGrad is the gradient where it is within the bounds, of which one may be nil
+// (torch/csrc/autograd/FunctionsManual.cpp, clamp_backward).
+func (e *Eager) clampGrad(g, x, lo, hi *Tensor) *Tensor {
+	zero := e.zeroOf(g.DType)
+	var within, below *Tensor
+	if lo != nil {
+		within = e.binary("ge", graph.Bool, x, lo)
+	}
+	if hi != nil {
+		below = e.binary("le", graph.Bool, x, hi)
+		if within != nil {
+			e.into("logical_and", within, below)
+		} else {
+			within, below = below, nil
+		}
+	}
+	o := e.chosen(within, g)
+	e.hold(below, within, zero)
+	return o
+}
+
+// chosen is where(cond, g, 0).
+func (e *Eager) chosen(cond, g *Tensor) *Tensor {
+	k := e.elementwise("where", g.DType, g, cond)
+	k.attrs().Args = []program.Arg{{In: 1}, {In: 0}, {In: program.Number}}
+	return k.end()
+}
+
+// clampBoundGrads are the gradients of bounds that are tensors
+// (clamp_backward_min_max).
+func (e *Eager) clampBoundGrads(g, x, lo, hi *Tensor, need []bool) (low, high *Tensor) {
+	zero := e.zeroOf(g.DType)
+	if need[0] {
+		out := e.binary("lt", graph.Bool, x, lo)
+		if hi == nil {
+			low = e.chosen(out, g)
+			e.hold(out)
+		} else {
+			order := e.binary("lt", graph.Bool, lo, hi)
+			e.into("logical_and", out, order)
+			low = e.chosen(out, g)
+			e.hold(order, out)
+		}
+	}
+	if need[1] {
+		out := e.binary("gt", graph.Bool, x, hi)
+		if lo == nil {
+			high = e.chosen(out, g)
+			e.hold(out)
+		} else {
+			order := e.binary("lt", graph.Bool, hi, lo)
+			e.into("logical_or", out, order)
+			high = e.chosen(out, g)
+			e.hold(order, out)
+		}
+	}
+	e.hold(zero)
+	return low, high
 }
 
 // runGLU halves a dim: gated by the sigmoid of the other half.
@@ -243,10 +352,18 @@ func runPReLU(e *Eager, c *Call) []*Tensor {
 	k := e.begin("_prelu_kernel", x, w)
 	o := k.like(x)
 	k.end()
-	e.record("PreluKernelBackward0", []*Tensor{o}, []*Tensor{x, w}, []*Tensor{x, w}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+	e.record("PreluKernelBackward0", []*Tensor{o}, []*Tensor{x, w}, []*Tensor{x, w}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		k := e.begin("_prelu_kernel_backward", g[0], s[0], s[1])
 		dx, dw := k.like(s[0]), k.like(s[0])
 		k.end()
+		if !need[0] { // nobody takes it
+			e.hold(dx)
+			dx = nil
+		}
+		if !need[1] {
+			e.hold(dw)
+			dw = nil
+		}
 		return []*Tensor{dx, dw}
 	})
 	return []*Tensor{o}

@@ -587,14 +587,21 @@ func runShuffle(e *Eager, c *Call) []*Tensor {
 	}
 	run := func(t *Tensor, out []int64, what func(*kernel) *kernel) *Tensor {
 		k := what(e.begin(op, t))
-		last := program.None
-		for range rolls - 1 { // one dim after the other (roll_common)
-			next := k.temp(t.Bytes(), program.Temporaries)
-			k.free(last)
-			last = next
+		whole := program.None
+		if op == "roll" {
+			whole = k.whole(t)
+		}
+		var steps []program.StorageID
+		for i := range rolls - 1 { // one dim after the other, each in a call of the next (roll_common)
+			steps = append(steps, k.temp(t.Bytes(), program.Temporaries))
+			if i == 0 {
+				k.free(whole)
+				whole = program.None
+			}
 		}
 		k.alloc(out, nil, t.DType)
-		k.free(last)
+		slices.Reverse(steps)
+		k.free(append(steps, whole)...)
 		return k.end()
 	}
 	o := run(t, shape, what)
@@ -622,7 +629,12 @@ func runInterleave(e *Eager, c *Call, t *Tensor) []*Tensor {
 	case along && repeats != nil:
 		at := wrap(dim.Int, t.dim())
 		k := e.begin(c.Op, repeats)
+		sums := k.temp(8*repeats.Numel(), program.Temporaries)
+		k.scratch(scanScratch(repeats.Numel(), graph.Int64), program.Temporaries)
+		positive := k.temp(repeats.Numel(), program.Temporaries)
+		k.free(k.temp(1, program.Temporaries), positive)
 		idx := k.alloc([]int64{shape[at]}, nil, graph.Int64)
+		k.free(sums)
 		k.end()
 		call := *c
 		call.Op, call.Args = "index_select", []Arg{tensorArg(t), {Kind: graph.ArgInt, Int: dim.Int}, tensorArg(idx)}
@@ -653,6 +665,9 @@ func (e *Eager) runEach(op string, t *Tensor, d int, times int64) []*Tensor {
 	made := k.end()
 	o := e.view(made, merged, contiguousStrides(merged), 0)
 	e.record("UnsafeViewBackward0", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		if times == 1 { // nothing to add
+			return g
+		}
 		return []*Tensor{e.reduceKernel("sum", e.unsqueezeTo(g[0], shape), []int{d + 1}, false, g[0].DType)}
 	})
 	return []*Tensor{o}

@@ -57,15 +57,21 @@ func (e *Eager) reducing(op string, x *Tensor, dims []int, shape []int64, d grap
 		cast = k.temp(d.Bytes(x.Numel()), program.Temporaries)
 		in = &Tensor{Tensor: program.Tensor{DType: d, Shape: x.Shape, Strides: x.denseStrides()}}
 	}
-	r := e.reduction(in, dims)
+	k.reduceOver(op, in, dims)
+	k.free(cast)
+	return k
+}
+
+// reduceOver takes and frees what the reduction of x over dims takes for partial
+// results and semaphores.
+func (k *kernel) reduceOver(op string, x *Tensor, dims []int) {
+	r := k.e.reduction(x, dims)
 	r.buffer *= partial(op)
-	if acc := in.DType.Bytes(1); acc < 4 && (op == "max" || op == "min" || op == "amax" || op == "amin") {
+	if acc := x.DType.Bytes(1); acc < 4 && (op == "max" || op == "min" || op == "amax" || op == "amin") {
 		r.buffer = r.buffer / 4 * acc // compared in the operand's type
 	}
 	buf := k.temp(r.buffer, program.Temporaries)
-	sem := k.temp(r.semaphores, program.Temporaries)
-	k.free(sem, buf, cast)
-	return k
+	k.free(k.temp(r.semaphores, program.Temporaries), buf)
 }
 
 // partial is how many numbers make a partial result: variances keep mean, sum of
@@ -376,15 +382,15 @@ func runVar(e *Eager, c *Call) []*Tensor {
 	if c.Over == "dim" && !c.bool(2, "unbiased", true) {
 		correction = 0
 	}
-	k := e.reducing(c.Op, x, dims, reducedShape(x, dims, keep), x.DType).scalars(correction)
+	k := e.begin(c.Op, x).dims(dims...).scalars(correction)
+	k.n.FLOPs = x.Numel()
+	outs := []*Tensor{k.alloc(reducedShape(x, dims, keep), nil, x.DType)}
 	if c.Op == "var_mean" {
 		k.inexact("two results")
+		outs = append(outs, k.alloc(outs[0].Shape, nil, x.DType))
 	}
+	k.reduceOver(c.Op, x, dims)
 	o := k.end()
-	outs := []*Tensor{o}
-	if c.Op == "var_mean" {
-		outs = append(outs, e.Alloc(c.Op, program.Activations, program.Step, x.DType, o.Shape))
-	}
 	in, node, saved := x.Shape, "VarBackward0", []*Tensor{x}
 	if c.Op == "std" {
 		node, saved = "StdBackward0", []*Tensor{x, o}
@@ -467,22 +473,80 @@ func (e *Eager) softmaxTo(x *Tensor, log bool, op string, d graph.DType, dim int
 	return o
 }
 
-// runCumprod multiplies along a dim; operand and result are saved.
+// cumulative is a kernel that adds or multiplies along a dim; over one row, it is
+// CUB's (aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh).
+func (e *Eager) cumulative(op string, x *Tensor, dim int, d graph.DType) *Tensor {
+	k := e.begin(op, x).dims(dim)
+	k.alloc(x.Shape, nil, d)
+	whole := k.whole(x)
+	if x.DType != d {
+		k.free(whole)
+		whole = k.temp(d.Bytes(x.Numel()), program.Temporaries)
+	}
+	if x.dim() > 0 && x.Numel() == x.Shape[dim] {
+		k.scratch(scanScratch(x.Numel(), d), program.Temporaries)
+	}
+	k.free(whole)
+	return k.end()
+}
+
+// scanScratch is what CUB takes to scan n elements of type d: the parts of half types
+// lie apart.
+func scanScratch(n int64, d graph.DType) int64 {
+	if b := d.Bytes(1); b >= 4 {
+		return cubScan(n, b)
+	}
+	tiles := max(ceilDiv(n, 1<<16), 1) + 32
+	return cubParts(4*tiles, 2*tiles, 2*tiles, 1)
+}
+
+// runCumprod multiplies along a dim; operand and result are saved. Backward is for
+// operands without zeros, which it looks for
+// (torch/csrc/autograd/FunctionsManual.cpp, cumprod_backward).
 func runCumprod(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
 	d := x.DType
 	if t := c.dtype(2, "dtype"); t != graph.Undefined {
 		d = t
+	} else if t := c.dtype(-1, "dtype"); t != graph.Undefined {
+		d = t
 	}
-	o := e.elementwise("cumprod", d, x).inexact("several kernels").end()
+	dim := wrap(c.int(1, "dim", 0), x.dim())
+	o := e.cumulative("cumprod", x, dim, d)
 	e.record("CumprodBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		m := e.unary("mul", graph.Undefined, s[1], g[0])
-		f := e.unary("flip", graph.Undefined, m)
-		w := e.unary("div", g[0].DType, f, s[0])
-		e.hold(f, m)
+		grad := e.toType(g[0], x.DType)
+		if x.Numel() <= 1 || x.dim() == 0 || x.Shape[dim] == 1 {
+			return []*Tensor{grad}
+		}
+		m := e.binary("mul", g[0].DType, s[1], grad)
+		zero := e.computes("eq s 0", graph.Bool, s[0])
+		e.hold(e.reducing("any", zero, reduceDims(&Call{}, zero, 1), nil, graph.Bool).does("amax").end())
+		sum := e.reversedCumsum(m, dim)
+		w := e.binary("div", g[0].DType, sum, s[0])
+		e.hold(sum, zero, m)
+		if grad != g[0] {
+			e.hold(grad)
+		}
 		return []*Tensor{w}
 	})
 	return []*Tensor{o}
+}
+
+// reversedCumsum adds along a dim from its end.
+func (e *Eager) reversedCumsum(g *Tensor, dim int) *Tensor {
+	f := e.elementwise("flip", graph.Undefined, g).dims(dim).end()
+	s := e.cumulative("cumsum", f, dim, f.DType)
+	r := e.elementwise("flip", graph.Undefined, s).dims(dim).end()
+	e.hold(s, f)
+	return r
+}
+
+// toType is t in another type, or t.
+func (e *Eager) toType(t *Tensor, d graph.DType) *Tensor {
+	if t.DType == d {
+		return t
+	}
+	return e.toDType("to", t, d)
 }
 
 // runCumsum adds along a dim; backward flips, adds and flips.
@@ -491,17 +555,18 @@ func runCumsum(e *Eager, c *Call) []*Tensor {
 	d := x.DType
 	if t := c.dtype(2, "dtype"); t != graph.Undefined {
 		d = t
+	} else if t := c.dtype(-1, "dtype"); t != graph.Undefined {
+		d = t
 	} else if !d.IsFloat() {
 		d = graph.Int64
 	}
 	dim := wrap(c.int(1, "dim", 0), x.dim())
-	o := e.elementwise("cumsum", d, x).dims(dim).end()
+	o := e.cumulative("cumsum", x, dim, d)
 	e.record("CumsumBackward0", []*Tensor{o}, []*Tensor{x}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		f := e.elementwise("flip", graph.Undefined, g[0]).dims(dim).end()
-		s := e.elementwise("cumsum", graph.Undefined, f).dims(dim).end()
-		r := e.elementwise("flip", graph.Undefined, s).dims(dim).end()
-		e.hold(s, f)
-		return []*Tensor{r}
+		if x.Numel() <= 1 || x.dim() == 0 || x.Shape[dim] == 1 {
+			return g
+		}
+		return []*Tensor{e.reversedCumsum(g[0], dim)}
 	})
 	return []*Tensor{o}
 }

@@ -4,9 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
-	"hash/fnv"
-	"math"
-	"slices"
 	"strings"
 	"testing"
 
@@ -15,12 +12,11 @@ import (
 )
 
 // What cuDNN took and kept for 3,035 recurrent networks on an H200
-// (scripts/truth/rnn.py); workspaces are compared on the half that the
-// coefficients were not found on.
+// (scripts/truth/rnn.py): workspaces are PyTorch's blocks of 512 bytes but for a few
+// that other kernels ran.
 func TestRNNSizes(t *testing.T) {
 	types := map[string]graph.DType{"float32": graph.Float32, "float16": graph.Float16, "bfloat16": graph.BFloat16}
-	var exact, rows int
-	var errs []float64
+	var exact, rows, same int
 	sc := bufio.NewScanner(bytes.NewReader(testdata.Unpacked(t, "testdata/rnn.csv.xz")))
 	for sc.Scan() {
 		var n rnn
@@ -40,16 +36,14 @@ func TestRNNSizes(t *testing.T) {
 		} else if got < reserve-96 || got > reserve+96 {
 			t.Errorf("%s: keeps %d bytes, measured %d", line, got, reserve)
 		}
-		h := fnv.New64a()
-		fmt.Fprintf(h, "%s %d %d %d %d %d %d %s", n.cell, n.layers, n.hidden, n.input, n.time, n.batch, n.directions, d)
-		if h.Sum64()%2 == 1 {
-			errs = append(errs, math.Abs(float64(n.workspace()-ws)/float64(ws)))
+		if off := n.workspace() - ws; off >= -512 && off <= 512 {
+			same++
+		} else if d != "float16" && (off < -1024 || off > 1024) {
+			t.Errorf("%s: a workspace of %d bytes, measured %d", line, n.workspace(), ws)
 		}
 	}
-	slices.Sort(errs)
-	median, ninety := errs[len(errs)/2], errs[len(errs)*9/10]
-	t.Logf("%d of %d reserves exact; workspaces of %d held out: median error %.1f%%, 90%% within %.1f%%, worst %.0f%%", exact, rows, len(errs), 100*median, 100*ninety, 100*errs[len(errs)-1])
-	if rows != 3035 || exact < 3000 || median > 0.004 || ninety > 0.06 {
-		t.Errorf("%d rows, %d exact, median %.3f, 90%% within %.3f", rows, exact, median, ninety)
+	t.Logf("%d of %d reserves exact, %d workspaces", exact, rows, same)
+	if rows != 3035 || exact < 3000 || same < 3015 {
+		t.Errorf("%d rows, %d reserves exact, %d workspaces", rows, exact, same)
 	}
 }

@@ -84,6 +84,10 @@ type Runtime struct {
 	// kernels, Foreach whether optimizers work on lists of tensors.
 	ConvTF32, MatmulTF32, Benchmark, Foreach bool
 
+	// RMSNormFull is whether autocast casts the operands of rms_norm to float32
+	// (pytorch#174824).
+	RMSNormFull bool
+
 	// Measured is whether the row was measured on a GPU; the others were read
 	// from the release's sources.
 	Measured bool
@@ -112,25 +116,25 @@ var Runtimes = []Runtime{
 	{
 		Name: "torch-2.15", Aliases: []string{"torch-2.15.0"}, CUDA: "13.2", CuDNN: "9.26.0", Allocator: allocator,
 		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeAll, CuBLASPerCall: true, Lt: LtPerCall, LtBytes: 1 * MiB, CuDNNFirst: ultraOn,
-		ConvTF32: true, Foreach: true,
+		ConvTF32: true, Foreach: true, RMSNormFull: true,
 		Source: "workspaces of an operation: pytorch#194311 (August 2026), in the headers and libtorch_cuda of the wheel, " + poolFile + unchanged,
 	},
 	{
 		Name: "torch-2.14", Aliases: []string{"torch-2.14.0"}, CUDA: "13.0", CuDNN: "9.24.0", Allocator: allocator,
 		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeAll, Lt: LtShared, CuDNNFirst: ultraOn,
-		ConvTF32: true, Foreach: true,
+		ConvTF32: true, Foreach: true, RMSNormFull: true,
 		Source: "32 MiB on capabilities 9 to 12, one workspace for cuBLAS and cuBLASLt: libtorch_cuda of the wheel, parseChosenWorkspaceSize" + unchanged,
 	},
 	{
 		Name: "torch-2.13", Aliases: []string{"torch-2.13.0"}, CUDA: "13.0", CuDNN: "9.20.0", Allocator: allocator,
 		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeOn, Lt: LtShared, CuDNNFirst: ultraOn,
-		ConvTF32: true, Foreach: true,
+		ConvTF32: true, Foreach: true, RMSNormFull: true,
 		Source: "32 MiB on capabilities 9, 10 and 12, one workspace for cuBLAS and cuBLASLt: libtorch_cuda of the wheel, parseChosenWorkspaceSize" + unchanged,
 	},
 	{
 		Name: "torch-2.12", Aliases: []string{"torch-2.12.0"}, CUDA: "13.0", CuDNN: "9.20.0", Allocator: allocator,
 		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeOn, Lt: LtShared, CuDNNFirst: ultraOn,
-		ConvTF32: true, Foreach: true,
+		ConvTF32: true, Foreach: true, RMSNormFull: true,
 		Source: "32 MiB on capabilities 9, 10 and 12 (pytorch#175344), one workspace for cuBLAS and cuBLASLt (pytorch#168175, #175879): libtorch_cuda of the wheel, parseChosenWorkspaceSize and unified_cublas_and_lt_workspaces" + unchanged,
 	},
 	{
