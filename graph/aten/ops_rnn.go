@@ -193,8 +193,8 @@ func (e *Eager) rnn(r *rnn, x, weights *Tensor, states, params []*Tensor, first 
 	}
 	// Parameters in bfloat16 are never kept in one buffer (torch.backends.cudnn.is_acceptable), so that each call gathers them.
 	gather := weights == nil && r.d == graph.BFloat16
-	// A batch-first input is transposed, and then made contiguous for cuDNN.
-	copied := first && r.time > 1 && r.batch > 1
+	// A batch-first input is transposed, as code that knows of time-first inputs alone does by itself, and then made contiguous for cuDNN.
+	copied := r.time > 1 && r.batch > 1 && (first || !x.contiguous())
 	list := slices.Concat([]*Tensor{x}, states, partsOf(weights, params))
 	k := e.begin("_cudnn_rnn", list...)
 	r.said(k, places(list))
@@ -315,7 +315,7 @@ func (e *Eager) rnnBackward(r *rnn, g, s []*Tensor, need []bool, x *Tensor, stat
 		dy = k.temp(g[0].Bytes(), program.Temporaries)
 	}
 	dx := k.alloc(x.Shape, nil, r.d)
-	if copied {
+	if copied && r.first {
 		st := contiguousStrides([]int64{x.Shape[1], x.Shape[0], x.Shape[2]})
 		dx.Strides = []int64{st[1], st[0], st[2]}
 		k.n.Out[0].Strides = dx.Strides
