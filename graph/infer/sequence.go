@@ -2,6 +2,7 @@ package infer
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -199,8 +200,8 @@ func (c *call) sequenceParts(d graph.Dim) (parts []graph.Dim, count graph.Dim, d
 	if c.rank(1) == 0 && len(sizes) == 1 {
 		size := graph.Int(sizes[0])
 		count = d.CeilDiv(size)
-		// ONNX ignores keepdims where split is given; PyTorch's own functions (up to 2.6) mean it.
-		drop = c.s.inFunction && sizes[0] == 1 && c.int("keepdims", 1) == 0
+		// ONNX ignores keepdims where split is given; PyTorch's own functions (up to 2.8) mean it.
+		drop = strings.HasPrefix(c.s.e.model.Producer, "pytorch") && sizes[0] == 1 && c.int("keepdims", 1) == 0
 		if k, ok := count.Int(); ok && isInt && k <= maxElems {
 			for left := n; left > 0; left -= sizes[0] {
 				parts = append(parts, graph.Int(min(left, sizes[0])))

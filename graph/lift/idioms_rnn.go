@@ -13,7 +13,7 @@ import (
 // activation says which.
 var rnnClasses = map[string]string{
 	"torch.nn.modules.rnn.RNN": "",
-	"torch.nn.modules.rnn.GRU": "gru.input", // up to PyTorch 2.6
+	"torch.nn.modules.rnn.GRU": "gru.input", // up to PyTorch 2.8
 }
 
 // An unrolled network is the calls [lo, hi) that one call of a recurrent network was

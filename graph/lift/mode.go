@@ -20,6 +20,8 @@ const EvalMode = "eval-mode"
 type mode struct {
 	g       *graph.Graph
 	trained bool
+	dropped bool           // a call drops out
+	forRun  bool           // an engine wrote the file as it would run it
 	signs   []string       // of evaluation mode, for the message
 	norms   map[string]int // batch normalisations with running statistics, by what says so
 	idle    []string       // modules of a Dropout class that compute nothing
@@ -31,7 +33,7 @@ type mode struct {
 // evalMode returns the signs that a model was exported in evaluation mode; none
 // where a call of the file is a training step's, or where nothing tells.
 func evalMode(g *graph.Graph) []string {
-	m := &mode{g: g, norms: map[string]int{}, made: map[string]bool{}, numbers: map[string]map[int]bool{}}
+	m := &mode{g: g, norms: map[string]int{}, made: map[string]bool{}, numbers: map[string]map[int]bool{}, forRun: writtenToRun(g)}
 	last := ""
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
@@ -43,7 +45,7 @@ func evalMode(g *graph.Graph) []string {
 			m.call(n, text)
 		}
 		last = text
-		if m.trained {
+		if m.trained && (m.dropped || !m.forRun) {
 			return nil
 		}
 	}
@@ -66,7 +68,8 @@ func (m *mode) onnx(n *graph.Node) {
 	case n.Op == "BatchNormalization":
 		m.trained = true
 	case n.Op == "Dropout":
-		m.trained = m.trained || m.drops(n)
+		m.dropped = m.dropped || m.drops(n)
+		m.trained = m.trained || m.dropped
 	case n.Op == "Bernoulli":
 		m.trained = true
 	}
@@ -241,9 +244,39 @@ func (m *mode) conclude() {
 	if folded := m.foldedByScript(); folded != "" {
 		m.signs = append(m.signs, fmt.Sprintf("the TorchScript exporter folded weights (%s), as it does in evaluation mode alone", folded))
 	}
+	if m.forRun {
+		m.signs = append(m.signs, "onnxruntime's optimizer wrote the file, which takes dropouts away")
+	}
 	if gap := m.gap(); gap != "" && len(m.signs) == 0 {
 		m.signs = append(m.signs, fmt.Sprintf("%s calls nothing, as a Dropout does in evaluation mode", gap))
 	}
+	if len(m.signs) == 0 && m.stripped() {
+		m.signs = append(m.signs, "or not: nothing left in the file is a training step's alone, and the exporter's metadata is gone")
+	}
+}
+
+// writtenToRun reports a file that onnxruntime wrote after it had optimised it for an
+// inference: it imports the operator sets of all of its own kernels.
+func writtenToRun(g *graph.Graph) bool {
+	return g.Model.Opset("com.microsoft.nchwc") > 0
+}
+
+// stripped reports a file of the dynamo exporter, by the names of its nodes, without
+// a word of the metadata that this exporter writes on every node.
+func (m *mode) stripped() bool {
+	if !strings.HasPrefix(m.g.Model.Producer, "pytorch") {
+		return false
+	}
+	named := 0
+	for i := range m.g.Nodes {
+		if len(m.g.Nodes[i].Meta) > 0 {
+			return false
+		}
+		if strings.HasPrefix(m.g.Nodes[i].Name, "node_") {
+			named++
+		}
+	}
+	return 2*named > len(m.g.Nodes)
 }
 
 // foldedByScript is the name of a weight that the TorchScript exporter computed
