@@ -93,8 +93,9 @@ func (r *rewriter) below(s *stack) bool {
 	return false
 }
 
-// layerName is the name of a layer's first parameter in a module of PyTorch.
-var layerName = regexp.MustCompile(`^(.*)weight_ih_l(\d+)$`)
+// layerName is the name of a layer's first parameter in a module of PyTorch, also
+// where it was taken out of a joined one.
+var layerName = regexp.MustCompile(`^(.*)weight_ih_l(\d+)(\.0)?$`)
 
 // sameNetwork reports two calls that are layers of one module: by the parameters'
 // names, or by the module that the file says owns the calls.

@@ -57,12 +57,18 @@ func evalMode(g *graph.Graph) []string {
 // normalisations that train: they outlast passes that take the metadata away.
 var trainingNames = []string{"node__native_batch_norm_legit_functional", "node__batch_norm_with_update"}
 
+// trains reports a batch normalisation that the exporter writes as that of an
+// inference, though the call that it stands for trains.
+func trains(n *graph.Node) bool {
+	return slices.ContainsFunc(trainingNames, func(s string) bool { return strings.HasPrefix(n.Name, s) })
+}
+
 // onnx reads a node without metadata.
 func (m *mode) onnx(n *graph.Node) {
 	opset := m.g.Model.Opset("")
 	switch {
-	case n.Op == "BatchNormalization" && slices.ContainsFunc(trainingNames, func(s string) bool { return strings.HasPrefix(n.Name, s) }):
-		m.trained = true // the exporter writes it as an inference
+	case n.Op == "BatchNormalization" && trains(n):
+		m.trained = true
 	case n.Op == "BatchNormalization" && opset >= 14 && attrInt(n, "training_mode", 0) == 0, n.Op == "BatchNormalization" && opset < 14 && len(n.Outputs) == 1:
 		m.norms["BatchNormalization"]++
 	case n.Op == "BatchNormalization":

@@ -272,7 +272,7 @@ func (p *patLift) warn() {
 		switch n.Op {
 		case "BatchNormalization":
 			bn++
-			if p.src.Model.Opset("") >= 14 && attrInt(n, "training_mode", 0) == 0 {
+			if p.src.Model.Opset("") >= 14 && attrInt(n, "training_mode", 0) == 0 && !trains(n) {
 				evalBN++
 			}
 		case "Dropout":
