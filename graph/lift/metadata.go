@@ -2,6 +2,7 @@ package lift
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,7 +68,32 @@ func liftMetadata(g *graph.Graph) (*Lifted, error) {
 			return nil, err
 		}
 	}
+	m.tied()
 	return m.finish()
+}
+
+// tied takes the second names of shared parameters out of what is stored: exporters up
+// to PyTorch 2.6 list them all and read one. Calls of the module that such a name
+// stands in read a parameter of the same dims with another name.
+func (m *metaLift) tied() {
+	read := make([]bool, len(m.l.Graph.Values))
+	shared := map[string]string{} // dims of a parameter that a call of a module reads under another's name
+	for i := range m.l.Graph.Nodes {
+		n := &m.l.Graph.Nodes[i]
+		for _, id := range n.Inputs {
+			v := &m.l.Graph.Values[id]
+			if read[id] = true; m.l.Roles[id] == Parameter && n.Module != "" && !strings.HasPrefix(v.Name, n.Module+".") {
+				shared[n.Module] = fmt.Sprint(v.Type.Shape)
+			}
+		}
+	}
+	dims := slices.Collect(maps.Values(shared))
+	for i := range m.l.Graph.Values {
+		v := &m.l.Graph.Values[i]
+		if v.Kind == graph.Initializer && !read[i] && stateName(v.Name) && v.Type.Elem.IsFloat() && len(v.Type.Shape) > 1 && slices.Contains(dims, fmt.Sprint(v.Type.Shape)) {
+			m.l.Roles[i] = Constant
+		}
+	}
 }
 
 // placeholders maps the FX names of parameters (p_), buffers (b_), lifted
