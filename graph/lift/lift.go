@@ -71,9 +71,9 @@ func Lift(g *graph.Graph) (*Lifted, error) {
 	if err != nil {
 		return nil, err
 	}
-	if signs := evalMode(g); len(signs) > 0 {
+	if why := evalMode(g); why != "" {
 		l.Eval = true
-		l.Warnings = append([]graph.Warning{{Code: EvalMode, Message: "exported in evaluation mode: " + strings.Join(signs, "; ") + ". The file does not show the training step: export model.train() with optimize=False"}}, l.Warnings...)
+		l.Warnings = append([]graph.Warning{{Code: EvalMode, Message: why + ". The file does not show the training step: export model.train() with optimize=False"}}, l.Warnings...)
 	}
 	return l, nil
 }

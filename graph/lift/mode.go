@@ -30,10 +30,12 @@ type mode struct {
 	numbers map[string]map[int]bool // children called of each torch.nn.Sequential
 }
 
-// evalMode returns the signs that a model was exported in evaluation mode; none
-// where a call of the file is a training step's, or where nothing tells.
-func evalMode(g *graph.Graph) []string {
+// evalMode says why a file does not show the training step: the signs that its model
+// was exported in evaluation mode, or that the file was rewritten afterwards for an
+// inference; "" where a call of the file is a training step's, or where nothing tells.
+func evalMode(g *graph.Graph) string {
 	m := &mode{g: g, norms: map[string]int{}, made: map[string]bool{}, numbers: map[string]map[int]bool{}, forRun: writtenToRun(g)}
+	merged := mergedWeight(g)
 	last := ""
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
@@ -45,12 +47,24 @@ func evalMode(g *graph.Graph) []string {
 			m.call(n, text)
 		}
 		last = text
-		if m.trained && (m.dropped || !m.forRun) {
-			return nil
+		if m.trained && (m.dropped || !m.forRun) && merged == "" {
+			return ""
 		}
 	}
-	m.conclude()
-	return m.signs
+	if !m.trained {
+		m.conclude()
+	}
+	switch {
+	case len(m.signs) > 0:
+		return "exported in evaluation mode: " + strings.Join(m.signs, "; ")
+	case m.forRun && !m.dropped:
+		return "rewritten by onnxruntime's optimizer, which takes dropouts away"
+	case merged != "":
+		return fmt.Sprintf("rewritten by a simplifier, which computed weights from others (%s)", merged)
+	case !m.trained && m.stripped():
+		return "no word of the exporter's metadata is left, and no call is a training step's alone: exported in evaluation mode, or of a model without dropout"
+	}
+	return ""
 }
 
 // trainingNames begin the names that the dynamo exporter gives to nodes of
@@ -248,16 +262,10 @@ func (m *mode) conclude() {
 		m.signs = append(m.signs, fmt.Sprintf("no call drops out, as %s does unless told not to", m.class[0]))
 	}
 	if folded := m.foldedByScript(); folded != "" {
-		m.signs = append(m.signs, fmt.Sprintf("the TorchScript exporter folded weights (%s), as it does in evaluation mode alone", folded))
-	}
-	if m.forRun {
-		m.signs = append(m.signs, "onnxruntime's optimizer wrote the file, which takes dropouts away")
+		m.signs = append(m.signs, fmt.Sprintf("the TorchScript exporter folded weights (%s), as it does in evaluation mode, and in training only where asked to", folded))
 	}
 	if gap := m.gap(); gap != "" && len(m.signs) == 0 {
 		m.signs = append(m.signs, fmt.Sprintf("%s calls nothing, as a Dropout does in evaluation mode", gap))
-	}
-	if len(m.signs) == 0 && m.stripped() {
-		m.signs = append(m.signs, "or not: nothing left in the file is a training step's alone, and the exporter's metadata is gone")
 	}
 }
 
@@ -265,6 +273,19 @@ func (m *mode) conclude() {
 // inference: it imports the operator sets of all of its own kernels.
 func writtenToRun(g *graph.Graph) bool {
 	return g.Model.Opset("com.microsoft.nchwc") > 0
+}
+
+// mergedWeight is the name of a matrix that onnxsim computed from others of the
+// file, as it names what it makes; "" for none.
+func mergedWeight(g *graph.Graph) string {
+	for i := range g.Values {
+		v := &g.Values[i]
+		rest, ok := strings.CutPrefix(v.Name, "_v_")
+		if ok && v.Kind == graph.Initializer && len(v.Type.Shape) > 1 && v.Type.Elem.IsFloat() && rest != "" && strings.Trim(rest, "0123456789") == "" {
+			return v.Name
+		}
+	}
+	return ""
 }
 
 // stripped reports a file of the dynamo exporter, by the names of its nodes, without
