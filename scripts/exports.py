@@ -13,6 +13,7 @@ Needs torch, onnx, onnxscript; torchvision for resnet18 and convnext;
 transformers for bert, gpt2 and vit; diffusers for unet2d. Nothing is downloaded.
 """
 import argparse
+import functools
 import os
 import sys
 import tempfile
@@ -141,6 +142,133 @@ def resnet18():
     return torchvision.models.resnet18()
 
 
+def swin():
+    from torchvision.models.swin_transformer import SwinTransformer
+
+    return SwinTransformer([4, 4], 32, [2, 2], [2, 4], [4, 4], stochastic_depth_prob=0.1)
+
+
+def densenet():
+    from torchvision.models import DenseNet
+
+    return DenseNet(growth_rate=8, block_config=(2, 2), num_init_features=16, bn_size=2, drop_rate=0.1)
+
+
+def t5():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.m = T5ForConditionalGeneration(T5Config(num_layers=2, d_model=128, d_kv=32, num_heads=4, d_ff=512, vocab_size=2000))
+
+        def forward(self, x):
+            return self.m(input_ids=x, decoder_input_ids=x, use_cache=False)[0]
+
+    return Pair()
+
+
+class Tagger(nn.Module):
+    """Embedding with dropout, a GRU that reads both ways, a class for each word."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.drop = nn.Embedding(1000, 64), nn.Dropout(0.3)
+        self.gru = nn.GRU(64, 48, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(96, 20)
+
+    def forward(self, ids):
+        h, _ = self.gru(self.drop(self.embed(ids)))
+        return self.head(self.drop(h))
+
+
+class Mixing(nn.Module):
+    """One block of an MLP-Mixer with GroupNorm."""
+
+    def __init__(self, tokens, channels):
+        super().__init__()
+        self.norm1, self.norm2 = nn.GroupNorm(4, channels), nn.GroupNorm(1, channels)
+        self.token = nn.Sequential(nn.Linear(tokens, 2 * tokens), nn.GELU(), nn.Linear(2 * tokens, tokens))
+        self.channel = nn.Sequential(nn.Conv1d(channels, 2 * channels, 1), nn.SiLU(), nn.Conv1d(2 * channels, channels, 1))
+
+    def forward(self, x):
+        x = x + self.token(self.norm1(x))
+        return x + self.channel(self.norm2(x))
+
+
+class Mixer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 64, 8, 8)
+        self.blocks = nn.Sequential(Mixing(64, 64), Mixing(64, 64))
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.stem(x).flatten(2)).mean(-1))
+
+
+class Graph(nn.Module):
+    """Three rounds of messages along 256 fixed edges of 64 vertices, normalised and summed."""
+
+    def __init__(self):
+        super().__init__()
+        g = torch.Generator().manual_seed(0)
+        self.register_buffer("src", torch.randint(0, 64, (256,), generator=g))
+        self.register_buffer("dst", torch.randint(0, 64, (256,), generator=g))
+        self.enter = nn.Linear(16, 64)
+        self.message = nn.ModuleList(nn.Linear(128, 64) for _ in range(3))
+        self.norm = nn.ModuleList(nn.BatchNorm1d(64) for _ in range(3))
+        self.drop, self.head = nn.Dropout(0.1), nn.Linear(64, 4)
+
+    def forward(self, x):
+        h = self.enter(x)
+        for message, norm in zip(self.message, self.norm):
+            m = torch.relu(message(torch.cat([h[:, self.src], h[:, self.dst]], -1)))
+            a = torch.zeros_like(h).index_add(1, self.dst, m)
+            h = h + self.drop(norm(a.transpose(1, 2)).transpose(1, 2))
+        return self.head(h.sum(1))
+
+
+class Mobile(nn.Module):
+    """Inverted residuals with squeeze and excitation, as MobileNetV3's: every convolution has its normalisation."""
+
+    class Block(nn.Module):
+        def __init__(self, c, stride):
+            super().__init__()
+            self.expand = nn.Sequential(nn.Conv2d(c, 4 * c, 1, bias=False), nn.BatchNorm2d(4 * c), nn.Hardswish())
+            self.depth = nn.Sequential(nn.Conv2d(4 * c, 4 * c, 3, stride, 1, groups=4 * c, bias=False), nn.BatchNorm2d(4 * c), nn.Hardswish())
+            self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(4 * c, c, 1), nn.ReLU(), nn.Conv2d(c, 4 * c, 1), nn.Hardsigmoid())
+            self.project = nn.Sequential(nn.Conv2d(4 * c, c, 1, bias=False), nn.BatchNorm2d(c))
+            self.stride = stride
+
+        def forward(self, x):
+            y = self.depth(self.expand(x))
+            y = self.project(y * self.squeeze(y))
+            return x + y if self.stride == 1 else y
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU6())
+        self.blocks = nn.Sequential(self.Block(16, 1), self.Block(16, 2), self.Block(16, 1))
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+
+
+class Encoder(nn.Module):
+    """Two layers of torch.nn.TransformerEncoder, whose evaluation mode takes a path of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(1000, 64)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2)
+        self.head = nn.Linear(64, 1000)
+
+    def forward(self, ids):
+        return self.head(self.encoder(self.embed(ids)))
+
+
 def ids():
     return torch.randint(0, 1000, (BATCH, 32))
 
@@ -160,6 +288,14 @@ MODELS = {
     "gpt2": (gpt2, ids),
     "vit": (vit, image(64)),
     "unet2d": (unet2d, image(32)),
+    "swin": (swin, image(64)),
+    "densenet": (densenet, image(64)),
+    "t5": (t5, ids),
+    "tagger": (Tagger, ids),
+    "mixer": (Mixer, image(64)),
+    "graph": (Graph, lambda: torch.randn(BATCH, 64, 16)),
+    "mobile": (Mobile, image(64)),
+    "encoder": (Encoder, ids),
 }
 
 # name -> (training mode, arguments of torch.onnx.export)
@@ -167,12 +303,71 @@ WAYS = {
     "train": (True, {"dynamo": True, "optimize": False}),
     "train-18": (True, {"dynamo": True, "optimize": False, "opset_version": 18}),
     "train-23": (True, {"dynamo": True, "optimize": False, "opset_version": 23}),
+    "train-17": (True, {"dynamo": True, "optimize": False, "opset_version": 17}),
+    "train-20": (True, {"dynamo": True, "optimize": False, "opset_version": 20}),
     "train-opt": (True, {"dynamo": True, "optimize": True}),
     "eval": (False, {"dynamo": True, "optimize": False}),
     "eval-opt": (False, {"dynamo": True, "optimize": True}),
     "eval-opt-23": (False, {"dynamo": True, "optimize": True, "opset_version": 23}),
     "ts-train": (True, {"dynamo": False, "opset_version": 17, "do_constant_folding": False}),
+    "ts-train-20": (True, {"dynamo": False, "opset_version": 20, "do_constant_folding": True}),
     "ts-eval": (False, {"dynamo": False, "opset_version": 17}),
+}
+
+
+def bare(proto):
+    """Take the metadata away, as tools do that rebuild nodes."""
+    for nodes in [proto.graph.node] + [f.node for f in proto.functions]:
+        for node in nodes:
+            del node.metadata_props[:]
+    for value in list(proto.graph.value_info) + list(proto.graph.input) + list(proto.graph.output) + list(proto.graph.initializer):
+        del value.metadata_props[:]
+    return proto
+
+
+def simplified(proto):
+    import onnxsim
+
+    return onnxsim.simplify(proto)[0]
+
+
+def runtime(level):
+    """Return the pass of onnxruntime that writes what it would run."""
+
+    def run(proto):
+        import onnxruntime as ort
+
+        with tempfile.TemporaryDirectory() as scratch:
+            options = ort.SessionOptions()
+            options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, "ORT_ENABLE_" + level)
+            options.optimized_model_filepath = os.path.join(scratch, "m.onnx")
+            ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            return onnx.load(options.optimized_model_filepath)
+
+    return run
+
+
+def converted(opset):
+    def run(proto):
+        from onnx import version_converter
+
+        return version_converter.convert_version(proto, opset)
+
+    return run
+
+
+# name -> (the way that the file was exported, the pass run over it)
+PASSES = {
+    "train-bare": ("train", bare),
+    "train-sim": ("train", simplified),
+    "train-ort": ("train", runtime("BASIC")),
+    "train-conv": ("train", converted(22)),
+    "opt-bare": ("train-opt", bare),
+    "ts-train-sim": ("ts-train", simplified),
+    "eval-bare": ("eval", bare),
+    "eval-sim": ("eval", simplified),
+    "eval-ort": ("eval", runtime("EXTENDED")),
+    "ts-eval-ort": ("ts-eval", runtime("BASIC")),
 }
 
 
@@ -188,17 +383,29 @@ def export(model, example, train, options, path):
         torch.onnx.export(model, (example,), path, input_names=["input0"], output_names=["output"], **options)
 
 
-def make(name, way, out):
-    """Export one model in one way; returns the line printed about it."""
+@functools.lru_cache(maxsize=2 * len(WAYS))
+def written(name, way):
+    """Return the file of one export, whole."""
     build, example = MODELS[name]
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as scratch:
-        whole = os.path.join(scratch, "m.onnx")
-        try:
-            export(build(), example(), *WAYS[way], whole)
-        except Exception as e:  # whatever an exporter raises is the answer
-            return f"{name} {way}: {type(e).__name__}: {str(e).strip().splitlines()[0][:160] if str(e).strip() else ''}"
-        proto = onnx.load(whole)
+        path = os.path.join(scratch, "m.onnx")
+        export(build(), example(), *WAYS[way], path)
+        with open(path, "rb") as f:
+            return f.read()
+
+
+def exported(name, way):
+    return onnx.load_from_string(written(name, way))
+
+
+def make(name, way, out):
+    """Export one model in one way; returns the line printed about it."""
+    first, after = PASSES.get(way, (way, lambda proto: proto))
+    try:
+        proto = after(exported(name, first))
+    except Exception as e:  # whatever an exporter or a pass raises is the answer
+        return f"{name} {way}: {type(e).__name__}: {str(e).strip().splitlines()[0][:160] if str(e).strip() else ''}"
     strip(proto)
     target = os.path.join(out, f"{name}.{torch.__version__.split('+')[0]}.{way}.onnx")
     with open(target, "wb") as f:
@@ -209,12 +416,12 @@ def make(name, way, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", nargs="*", choices=MODELS, default=list(MODELS), help="models to export, default all")
-    parser.add_argument("--way", nargs="*", choices=WAYS, default=list(WAYS), help="ways to export them, default all")
+    parser.add_argument("--way", nargs="*", choices=[*WAYS, *PASSES], default=[*WAYS, *PASSES], help="ways to export them, default all")
     parser.add_argument("--out", required=True, help="folder to write to")
     parser.add_argument("--list", action="store_true", help="print the names and leave")
     args = parser.parse_args()
     if args.list:
-        print(" ".join(MODELS), " ".join(WAYS), sep="\n")
+        print(" ".join(MODELS), " ".join([*WAYS, *PASSES]), sep="\n")
         return 0
     os.makedirs(args.out, exist_ok=True)
     for name in args.model:

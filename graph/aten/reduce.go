@@ -293,6 +293,10 @@ func (e *Eager) keepDims(g *Tensor, in []int64, dims []int) *Tensor {
 // runExtreme is max and min along a dim (values and indices, which backward
 // scatters through), amax and amin, and argmax.
 func runExtreme(e *Eager, c *Call) []*Tensor {
+	if c.Over == "other" { // max(x, y) is maximum(x, y)
+		c.Op = map[string]string{"max": "maximum", "min": "minimum"}[c.Op]
+		return runMaxMin(e, c)
+	}
 	x := c.need(0, "self")
 	dims := reduceDims(c, x, 1)
 	keep := c.bool(2, "keepdim", false)

@@ -233,12 +233,17 @@ func (c *call) checkBatch() error {
 	if err := c.checkOutputs(r); err != nil {
 		return err
 	}
-	if t := c.outTyp(0); t.Kind == graph.TensorType && !slices.Contains(mayDrop, c.n.Op) {
+	if t := c.outTyp(0); t.Kind == graph.TensorType && !slices.Contains(mayDrop, c.n.Op) && !c.local() {
 		if d, _ := r.find(t.Shape); d.axis < 0 && !mentions(t.Shape, r.symbol) {
 			return fmt.Errorf("%s becomes %s, which is fixed at the batch %d of the file", text(c.shape(depends)), text(t.Shape), r.from)
 		}
 	}
 	return nil
+}
+
+// local reports a call of a local function, whose own nodes were checked.
+func (c *call) local() bool {
+	return c.s.e.funcs[funcKey{c.n.Domain, c.n.Op, c.n.Overload}] != nil
 }
 
 func mentions(s graph.Shape, symbol string) bool {

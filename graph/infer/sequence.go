@@ -2,6 +2,7 @@ package infer
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -199,12 +200,14 @@ func (c *call) sequenceParts(d graph.Dim) (parts []graph.Dim, count graph.Dim, d
 	if c.rank(1) == 0 && len(sizes) == 1 {
 		size := graph.Int(sizes[0])
 		count = d.CeilDiv(size)
+		// ONNX ignores keepdims where split is given; PyTorch's own functions (up to 2.8) mean it.
+		drop = strings.HasPrefix(c.s.e.model.Producer, "pytorch") && sizes[0] == 1 && c.int("keepdims", 1) == 0
 		if k, ok := count.Int(); ok && isInt && k <= maxElems {
 			for left := n; left > 0; left -= sizes[0] {
 				parts = append(parts, graph.Int(min(left, sizes[0])))
 			}
 		}
-		return parts, count, false, nil
+		return parts, count, drop, nil
 	}
 	parts, err = checkSizes(d, sizes, len(sizes))
 	return parts, graph.Int(int64(len(sizes))), false, err

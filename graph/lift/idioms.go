@@ -21,10 +21,12 @@ type idiom struct {
 // One that returns false may have rewritten arguments only.
 var idioms = []idiom{
 	{"promotion", "the exporter inserts casts and scalar tensors where PyTorch promotes types by itself", promotion},
+	{"to-same", "to(dtype) returns its operand where that has the type already; exports up to PyTorch 2.8 show a copy", toSame},
 	{"dropout-off", "a Dropout with p = 0 returns its input; the export shows a clone", dropoutOff},
 	{"in-place-activation", "activations of torchvision models, and those after a batch normalisation, update in place", inPlaceActivation},
 	{"in-place-add", "residual blocks written with +=, and what the source lines show", inPlaceAdd},
-	{"unrolled-rnn", "rnn_tanh and rnn_relu are exported as one call a time step; torch.nn.RNN makes one call of cuDNN", unrolledRNN},
+	{"unrolled-rnn", "rnn_tanh and rnn_relu, and gru up to PyTorch 2.8, are exported as one call a time step; the modules make one call of cuDNN", unrolledRNN},
+	{"stacked-rnn", "ONNX has one operator for each layer of a recurrent network; the module makes one call of cuDNN", stackedRNN},
 	{"index-add", "index_add is decomposed into index_put with accumulate=True", indexAdd},
 	{"in-place-scatter", "what is scattered into zeros that nobody else reads is written into them", inPlaceScatter},
 	{"in-place-noise", "stochastic depth draws and scales its noise in place", inPlaceNoise},
@@ -154,6 +156,21 @@ func promotion(r *rewriter, i int) bool {
 	if changed {
 		r.relink(n)
 	}
+	return false
+}
+
+// toSame takes a copy into the type that its operand has for the call that makes none
+// then. copy=True, which asks for one, is seldom written.
+func toSame(r *rewriter, i int) bool {
+	n := r.node(i)
+	to := argAt(n, 1, "dtype")
+	if r.l.Source != Metadata || opName(n) != "_to_copy" || to == nil || to.Kind != graph.ArgString || argAt(n, 6, "memory_format") != nil || n.Args[0].Kind != graph.ArgValue || len(n.Outputs) == 0 || n.Outputs[0] < 0 {
+		return false
+	}
+	if v := r.l.Graph.Values; v[n.Args[0].Value].Type.Elem != v[n.Outputs[0]].Type.Elem {
+		return false
+	}
+	n.Op, n.Args = "to.dtype", []graph.Arg{n.Args[0], {Kind: graph.ArgString, Str: to.Str}}
 	return false
 }
 

@@ -7,16 +7,20 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// rnnClass is the module that calls rnn_tanh or rnn_relu, for which ONNX's exporter
-// has no translation: it writes every time step (torch/_decomp/decompositions.py,
-// _rnn_helper). The module itself makes one call of cuDNN.
-const rnnClass = "torch.nn.modules.rnn.RNN"
+// rnnClasses are the modules whose call ONNX's exporter has no translation for: it
+// writes every time step (torch/_decomp/decompositions.py, _rnn_helper). The module
+// itself makes one call of cuDNN. The value is that call, "" where the steps'
+// activation says which.
+var rnnClasses = map[string]string{
+	"torch.nn.modules.rnn.RNN": "",
+	"torch.nn.modules.rnn.GRU": "gru.input", // up to PyTorch 2.8
+}
 
-// An unrolled network is the calls [lo, hi) that one call of rnn_tanh or rnn_relu was
+// An unrolled network is the calls [lo, hi) that one call of a recurrent network was
 // taken apart into.
 type unrolled struct {
 	lo, hi        int
-	cell          string // operator of each step
+	op            string // of the one call
 	x, hx         graph.Arg
 	params        []graph.Arg // of each layer and direction: matrices, then biases
 	bias          bool
@@ -28,11 +32,12 @@ type unrolled struct {
 
 // unrolledRNN puts the one call in place of the steps, where they end.
 func unrolledRNN(r *rewriter, i int) bool {
-	if opName(r.node(i)) != "unbind" || r.l.Classes[i] != rnnClass {
+	op, known := rnnClasses[r.l.Classes[i]]
+	if !known || !slices.Contains([]string{"unbind", "split", "split_with_sizes"}, opName(r.node(i))) {
 		return false
 	}
-	u := &unrolled{lo: i, hi: i, y: graph.NoValue, h: graph.NoValue, hx: r.node(i).Args[0]}
-	for u.hi < len(r.l.Classes) && r.l.Classes[u.hi] == rnnClass && r.node(u.hi).Module == r.node(i).Module {
+	u := &unrolled{lo: i, hi: i, op: op, y: graph.NoValue, h: graph.NoValue, hx: r.node(i).Args[0]}
+	for u.hi < len(r.l.Classes) && r.l.Classes[u.hi] == r.l.Classes[i] && r.node(u.hi).Module == r.node(i).Module {
 		u.hi++
 	}
 	if !r.cells(u) || !r.sizes(u) || !r.results(u) {
@@ -49,7 +54,7 @@ func unrolledRNN(r *rewriter, i int) bool {
 		}
 		return graph.Arg{Kind: graph.ArgBool}
 	}
-	n.Op, n.Outputs = "rnn_"+u.cell+".input", []graph.ValueID{u.y, u.h}
+	n.Op, n.Outputs = u.op, []graph.ValueID{u.y, u.h}
 	n.Args = []graph.Arg{u.x, u.hx, {Kind: graph.ArgList, List: u.params}, flag(u.bias), {Kind: graph.ArgInt, Int: u.layers}, {Kind: graph.ArgFloat}, flag(true), flag(u.dirs == 2), flag(u.first)}
 	r.relink(n)
 	return true
@@ -63,7 +68,9 @@ func (r *rewriter) cells(u *unrolled) bool {
 		n := r.node(i)
 		switch op := opName(n); op {
 		case "relu", "tanh":
-			u.cell = op
+			if rnnClasses[r.l.Classes[i]] == "" {
+				u.op = "rnn_" + op + ".input"
+			}
 		case "linear":
 			if len(n.Args) < 2 || n.Args[0].Kind != graph.ArgValue || n.Args[1].Kind != graph.ArgValue {
 				return false
@@ -89,7 +96,7 @@ func (r *rewriter) cells(u *unrolled) bool {
 	if p := r.producer(&u.x); p != nil && int(p.ID) >= u.lo && strings.HasPrefix(p.Op, "transpose") {
 		u.x, u.first = p.Args[0], true
 	}
-	return u.cell != "" && len(u.params) > 0
+	return u.op != "" && len(u.params) > 0
 }
 
 // sizes tells layers from directions: results of two directions are joined along

@@ -71,9 +71,9 @@ func Lift(g *graph.Graph) (*Lifted, error) {
 	if err != nil {
 		return nil, err
 	}
-	if signs := evalMode(g); len(signs) > 0 {
+	if why := evalMode(g); why != "" {
 		l.Eval = true
-		l.Warnings = append([]graph.Warning{{Code: EvalMode, Message: "exported in evaluation mode: " + strings.Join(signs, "; ") + ". The file does not show the training step: export model.train() with optimize=False"}}, l.Warnings...)
+		l.Warnings = append([]graph.Warning{{Code: EvalMode, Message: why + ". The file does not show the training step: export model.train() with optimize=False"}}, l.Warnings...)
 	}
 	return l, nil
 }
@@ -91,6 +91,7 @@ func lift(g *graph.Graph) (*Lifted, error) {
 	if n*2 > len(g.Nodes) {
 		if l, err = liftMetadata(g); err == nil {
 			l.idioms()
+			l.unrolled()
 			return l, nil
 		}
 	}
@@ -102,8 +103,40 @@ func lift(g *graph.Graph) (*Lifted, error) {
 		l.Warnings = append(l.Warnings, graph.Warning{Code: "metadata-incomplete", Message: "the file was optimised after export: " + incomplete.Error() + "; operators are recognised by patterns"})
 	}
 	l.idioms()
+	l.unrolled()
 	return l, nil
 }
+
+// Unrolled is the code of the warning that a file shows the time steps of a recurrent
+// network that runs as one call.
+const Unrolled = "unrolled-rnn"
+
+// unrolled notes the modules of recurrent networks that no such call stems from.
+func (l *Lifted) unrolled() {
+	var steps []string
+	called := map[string]bool{}
+	for i := range l.Graph.Nodes {
+		n := &l.Graph.Nodes[i]
+		if !slices.Contains(rnnModules, l.Classes[i]) {
+			continue
+		}
+		if rnnCalls[opName(n)] {
+			called[n.Module] = true
+		} else if !slices.Contains(steps, n.Module) {
+			steps = append(steps, n.Module)
+		}
+	}
+	steps = slices.DeleteFunc(steps, func(m string) bool { return called[m] })
+	if len(steps) > 0 {
+		l.Warnings = append(l.Warnings, graph.Warning{Code: Unrolled, Message: fmt.Sprintf("the file shows the time steps of %d recurrent networks (%s) that PyTorch runs as one call: export with optimize=False, or by PyTorch 2.9 or newer", len(steps), steps[0])})
+	}
+}
+
+// rnnModules are PyTorch's recurrent modules, and rnnCalls what they call.
+var (
+	rnnModules = []string{"torch.nn.modules.rnn.RNN", "torch.nn.modules.rnn.GRU", "torch.nn.modules.rnn.LSTM"}
+	rnnCalls   = map[string]bool{"rnn_tanh": true, "rnn_relu": true, "gru": true, "lstm": true}
+)
 
 // Refresh copies types and known elements from the ONNX graph after it was
 // bound anew.

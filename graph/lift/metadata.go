@@ -2,6 +2,7 @@ package lift
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,7 +68,32 @@ func liftMetadata(g *graph.Graph) (*Lifted, error) {
 			return nil, err
 		}
 	}
+	m.tied()
 	return m.finish()
+}
+
+// tied takes the second names of shared parameters out of what is stored: exporters up
+// to PyTorch 2.6 list them all and read one. Calls of the module that such a name
+// stands in read a parameter of the same dims with another name.
+func (m *metaLift) tied() {
+	read := make([]bool, len(m.l.Graph.Values))
+	shared := map[string]string{} // dims of a parameter that a call of a module reads under another's name
+	for i := range m.l.Graph.Nodes {
+		n := &m.l.Graph.Nodes[i]
+		for _, id := range n.Inputs {
+			v := &m.l.Graph.Values[id]
+			if read[id] = true; m.l.Roles[id] == Parameter && n.Module != "" && !strings.HasPrefix(v.Name, n.Module+".") {
+				shared[n.Module] = fmt.Sprint(v.Type.Shape)
+			}
+		}
+	}
+	dims := slices.Collect(maps.Values(shared))
+	for i := range m.l.Graph.Values {
+		v := &m.l.Graph.Values[i]
+		if v.Kind == graph.Initializer && !read[i] && stateName(v.Name) && v.Type.Elem.IsFloat() && len(v.Type.Shape) > 1 && slices.Contains(dims, fmt.Sprint(v.Type.Shape)) {
+			m.l.Roles[i] = Constant
+		}
+	}
 }
 
 // placeholders maps the FX names of parameters (p_), buffers (b_), lifted
@@ -112,7 +138,7 @@ func (m *metaLift) group(gi int, gr *group) error {
 		m.getitem(fx, last)
 		return nil
 	}
-	args, err := m.args(fx.args, m.externals(gi, gr))
+	args, err := m.args(fx.args, m.unnamed(fx.args, m.externals(gi, gr)))
 	if err != nil {
 		if m.folded(gi, gr) {
 			return nil
@@ -283,6 +309,30 @@ func (m *metaLift) externals(gi int, gr *group) []graph.ValueID {
 	return out
 }
 
+// unnamed leaves out of what a group reads the values that references of its call
+// name. What an optimizer took away, a window of everything, is named by a
+// reference that nothing explains; what is left is its operand.
+func (m *metaLift) unnamed(args []fxArg, ext []graph.ValueID) []graph.ValueID {
+	named := map[graph.ValueID]bool{}
+	var walk func([]fxArg)
+	walk = func(args []fxArg) {
+		for _, a := range args {
+			walk(a.list)
+			if a.kind != graph.ArgValue {
+				continue
+			}
+			if id, ok := m.places[a.ref]; ok {
+				named[id] = true
+			}
+			if outs := m.outs[a.ref]; len(outs) > 0 && outs[0] >= 0 && m.l.from[outs[0]] >= 0 {
+				named[m.l.from[outs[0]]] = true
+			}
+		}
+	}
+	walk(args)
+	return slices.DeleteFunc(ext, func(id graph.ValueID) bool { return named[id] })
+}
+
 // args resolves the references of a call.
 func (m *metaLift) args(in []fxArg, ext []graph.ValueID) ([]graph.Arg, error) {
 	out := make([]graph.Arg, len(in))
@@ -308,7 +358,8 @@ func (m *metaLift) args(in []fxArg, ext []graph.ValueID) ([]graph.Arg, error) {
 
 // resolve finds the value of an FX reference: a call's first output, a value
 // of that name (an item of a call with several outputs), a placeholder, or
-// the only external value of the group that nothing else explains.
+// the only external value of the group that nothing else explains, a stored one
+// or else one that a call made.
 func (m *metaLift) resolve(ref string, ext []graph.ValueID) (graph.ValueID, bool) {
 	if outs := m.outs[ref]; len(outs) > 0 && outs[0] >= 0 {
 		return outs[0], true
@@ -321,15 +372,20 @@ func (m *metaLift) resolve(ref string, ext []graph.ValueID) (graph.ValueID, bool
 			return m.value(id), true
 		}
 	}
-	var left []graph.ValueID
+	var left, made []graph.ValueID
 	for _, id := range ext {
 		v := &m.src.Values[id]
-		if _, named := m.outs[v.Name]; !named && (v.Kind == graph.Input || v.Kind == graph.Initializer) {
+		if outs, named := m.outs[v.Name]; !named && (v.Kind == graph.Input || v.Kind == graph.Initializer) {
 			left = append(left, id)
+		} else if len(outs) > 0 && outs[0] == m.to[id] && !slices.Contains(made, id) {
+			made = append(made, id)
 		}
 	}
-	if len(left) == 1 {
+	switch {
+	case len(left) == 1:
 		return m.placed(ref, left[0]), true
+	case len(left) == 0 && len(made) == 1:
+		return m.value(made[0]), true
 	}
 	return graph.NoValue, false
 }

@@ -20,6 +20,8 @@ const EvalMode = "eval-mode"
 type mode struct {
 	g       *graph.Graph
 	trained bool
+	dropped bool           // a call drops out
+	forRun  bool           // an engine wrote the file as it would run it
 	signs   []string       // of evaluation mode, for the message
 	norms   map[string]int // batch normalisations with running statistics, by what says so
 	idle    []string       // modules of a Dropout class that compute nothing
@@ -28,10 +30,12 @@ type mode struct {
 	numbers map[string]map[int]bool // children called of each torch.nn.Sequential
 }
 
-// evalMode returns the signs that a model was exported in evaluation mode; none
-// where a call of the file is a training step's, or where nothing tells.
-func evalMode(g *graph.Graph) []string {
-	m := &mode{g: g, norms: map[string]int{}, made: map[string]bool{}, numbers: map[string]map[int]bool{}}
+// evalMode says why a file does not show the training step: the signs that its model
+// was exported in evaluation mode, or that the file was rewritten afterwards for an
+// inference; "" where a call of the file is a training step's, or where nothing tells.
+func evalMode(g *graph.Graph) string {
+	m := &mode{g: g, norms: map[string]int{}, made: map[string]bool{}, numbers: map[string]map[int]bool{}, forRun: writtenToRun(g)}
+	merged := mergedWeight(g)
 	last := ""
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
@@ -43,24 +47,49 @@ func evalMode(g *graph.Graph) []string {
 			m.call(n, text)
 		}
 		last = text
-		if m.trained {
-			return nil
+		if m.trained && (m.dropped || !m.forRun) && merged == "" {
+			return ""
 		}
 	}
-	m.conclude()
-	return m.signs
+	if !m.trained {
+		m.conclude()
+	}
+	switch {
+	case len(m.signs) > 0:
+		return "exported in evaluation mode: " + strings.Join(m.signs, "; ")
+	case m.forRun && !m.dropped:
+		return "rewritten by onnxruntime's optimizer, which takes dropouts away"
+	case merged != "":
+		return fmt.Sprintf("rewritten by a simplifier, which computed weights from others (%s)", merged)
+	case !m.trained && m.stripped():
+		return "no word of the exporter's metadata is left, and no call is a training step's alone: exported in evaluation mode, or of a model without dropout"
+	}
+	return ""
+}
+
+// trainingNames begin the names that the dynamo exporter gives to nodes of
+// normalisations that train: they outlast passes that take the metadata away.
+var trainingNames = []string{"node__native_batch_norm_legit_functional", "node__batch_norm_with_update"}
+
+// trains reports a batch normalisation that the exporter writes as that of an
+// inference, though the call that it stands for trains.
+func trains(n *graph.Node) bool {
+	return slices.ContainsFunc(trainingNames, func(s string) bool { return strings.HasPrefix(n.Name, s) })
 }
 
 // onnx reads a node without metadata.
 func (m *mode) onnx(n *graph.Node) {
 	opset := m.g.Model.Opset("")
 	switch {
+	case n.Op == "BatchNormalization" && trains(n):
+		m.trained = true
 	case n.Op == "BatchNormalization" && opset >= 14 && attrInt(n, "training_mode", 0) == 0, n.Op == "BatchNormalization" && opset < 14 && len(n.Outputs) == 1:
 		m.norms["BatchNormalization"]++
 	case n.Op == "BatchNormalization":
 		m.trained = true
 	case n.Op == "Dropout":
-		m.trained = m.trained || m.drops(n)
+		m.dropped = m.dropped || m.drops(n)
+		m.trained = m.trained || m.dropped
 	case n.Op == "Bernoulli":
 		m.trained = true
 	}
@@ -233,11 +262,48 @@ func (m *mode) conclude() {
 		m.signs = append(m.signs, fmt.Sprintf("no call drops out, as %s does unless told not to", m.class[0]))
 	}
 	if folded := m.foldedByScript(); folded != "" {
-		m.signs = append(m.signs, fmt.Sprintf("the TorchScript exporter folded weights (%s), as it does in evaluation mode alone", folded))
+		m.signs = append(m.signs, fmt.Sprintf("the TorchScript exporter folded weights (%s), as it does in evaluation mode, and in training only where asked to", folded))
 	}
 	if gap := m.gap(); gap != "" && len(m.signs) == 0 {
 		m.signs = append(m.signs, fmt.Sprintf("%s calls nothing, as a Dropout does in evaluation mode", gap))
 	}
+}
+
+// writtenToRun reports a file that onnxruntime wrote after it had optimised it for an
+// inference: it imports the operator sets of all of its own kernels.
+func writtenToRun(g *graph.Graph) bool {
+	return g.Model.Opset("com.microsoft.nchwc") > 0
+}
+
+// mergedWeight is the name of a matrix that onnxsim computed from others of the
+// file, as it names what it makes; "" for none.
+func mergedWeight(g *graph.Graph) string {
+	for i := range g.Values {
+		v := &g.Values[i]
+		rest, ok := strings.CutPrefix(v.Name, "_v_")
+		if ok && v.Kind == graph.Initializer && len(v.Type.Shape) > 1 && v.Type.Elem.IsFloat() && rest != "" && strings.Trim(rest, "0123456789") == "" {
+			return v.Name
+		}
+	}
+	return ""
+}
+
+// stripped reports a file of the dynamo exporter, by the names of its nodes, without
+// a word of the metadata that this exporter writes on every node.
+func (m *mode) stripped() bool {
+	if !strings.HasPrefix(m.g.Model.Producer, "pytorch") {
+		return false
+	}
+	named := 0
+	for i := range m.g.Nodes {
+		if len(m.g.Nodes[i].Meta) > 0 {
+			return false
+		}
+		if strings.HasPrefix(m.g.Nodes[i].Name, "node_") {
+			named++
+		}
+	}
+	return 2*named > len(m.g.Nodes)
 }
 
 // foldedByScript is the name of a weight that the TorchScript exporter computed

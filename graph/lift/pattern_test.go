@@ -300,3 +300,53 @@ func TestPatternRefresh(t *testing.T) {
 		}
 	}
 }
+
+// layers is two layers of a recurrent network as PyTorch's exporters write them: the
+// parameters of the first as they are, those of the second joined.
+const layers = `(float[5,2,4] x, float[2,2,4] h) => (float[5,2,4] y) <float[12,4] "r.weight_ih_l0" = {}, float[12,4] "r.weight_hh_l0" = {}, float[12] "r.bias_ih_l0" = {}, float[12] "r.bias_hh_l0" = {},
+	float[1,12,4] "r.weight_ih_l1" = {}, float[1,12,4] r1 = {}, float[1,24] b1 = {}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4}, int64[1] twelve = {12}> {
+	p = Slice("r.weight_ih_l0", zero, four, zero) q = Slice("r.weight_ih_l0", four, twelve, zero) pq = Concat<axis = 0>(q, p) w = Unsqueeze(pq, zero) v = Unsqueeze("r.weight_hh_l0", zero)
+	b = Concat<axis = 0>("r.bias_ih_l0", "r.bias_hh_l0") c = Unsqueeze(b, zero) h0 = Slice(h, zero, one, zero) h1 = Slice(h, one, two, zero)
+	a = GRU<hidden_size = 4, linear_before_reset = 1>(x, w, v, c, "", h0) s = Squeeze(a, one) rate = Constant<value = float {0.25}>() true = Constant<value = bool {1}>() d = Dropout(s, rate, true)
+	e = GRU<hidden_size = 4, linear_before_reset = 1>(d, "r.weight_ih_l1", r1, b1, "", h1) y = Squeeze(e, one) }`
+
+// TestPatternLayers makes one call of the layers of a recurrent network.
+func TestPatternLayers(t *testing.T) {
+	l := liftText(t, layers)
+	got := calls(l)
+	want := "gru.input(x, [h], [r.weight_ih_l0, r.weight_hh_l0, r.bias_ih_l0, r.bias_hh_l0, r.weight_ih_l1.0, r1.0, b1.0, b1.1], True, 2, 0.25, True, False, False) -> e/y, e/h"
+	if !strings.HasPrefix(got, want+"\n") || strings.Count(got, "gru") != 1 || strings.Contains(got, "dropout") {
+		t.Errorf("got\n%s\nwant it to begin with\n%s", got, want)
+	}
+	for i := range l.Graph.Values {
+		v := &l.Graph.Values[i]
+		if bytes, _ := v.Type.Shape.Static(); v.Name == "e/h" && (len(bytes) != 3 || bytes[0] != 2) {
+			t.Errorf("the last states of two layers are %v", v.Type.Shape)
+		}
+		if joined := v.Name == "r1" || v.Name == "b1"; joined && l.Roles[i] != lift.Constant || strings.HasSuffix(v.Name, "_l0") && l.Roles[i] != lift.Parameter {
+			t.Errorf("%s has role %d", v.Name, l.Roles[i])
+		}
+	}
+}
+
+// TestPatternLayersApart keeps layers apart that are of two modules, or of which
+// something else is read.
+func TestPatternLayersApart(t *testing.T) {
+	for from, to := range map[string]string{
+		`"r.weight_ih_l1"`:                    `"s.weight_ih_l0"`, // another module
+		"d = Dropout(s, rate, true)":          "d = Exp(s)",
+		"e = GRU":                             "e, last = GRU",
+		"float[2,2,4] h) => (float[5,2,4] y)": "float[3,2,4] h) => (float[5,2,4] y)", // a state of other layers
+	} {
+		text := strings.ReplaceAll(strings.ReplaceAll(layers, from, to), "float[1,12,4] \"s.weight_ih_l0\"", "float[12,4] \"s.weight_ih_l0\"")
+		if from == "e = GRU" {
+			text = strings.Replace(text, "(float[5,2,4] y)", "(float[5,2,4] y, float[1,2,4] last)", 1)
+		}
+		if from == `"r.weight_ih_l1"` {
+			text = strings.Replace(text, `e = GRU<hidden_size = 4, linear_before_reset = 1>(d, "s.weight_ih_l0"`, `w1 = Unsqueeze("s.weight_ih_l0", zero) e = GRU<hidden_size = 4, linear_before_reset = 1>(d, w1`, 1)
+		}
+		if got := calls(liftText(t, text)); strings.Count(got, "gru.input") != 2 {
+			t.Errorf("%s: got\n%s", to, got)
+		}
+	}
+}

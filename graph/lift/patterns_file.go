@@ -266,13 +266,13 @@ func (p *patLift) note(code, node, format string, args ...any) {
 
 // warn says where the file does not describe a training step.
 func (p *patLift) warn() {
-	var bn, evalBN, dropout, folded, fused, eager int
+	var bn, evalBN, dropout, folded, taken, fused, eager int
 	for i := range p.src.Nodes {
 		n := &p.src.Nodes[i]
 		switch n.Op {
 		case "BatchNormalization":
 			bn++
-			if p.src.Model.Opset("") >= 14 && attrInt(n, "training_mode", 0) == 0 {
+			if p.src.Model.Opset("") >= 14 && attrInt(n, "training_mode", 0) == 0 && !trains(n) {
 				evalBN++
 			}
 		case "Dropout":
@@ -280,6 +280,9 @@ func (p *patLift) warn() {
 		case "Conv", "ConvTranspose":
 			if p.maybeFolded(n) {
 				folded++
+			}
+			if p.named(n, "getitem") && n.MetaValue(keyFX) == "" {
+				taken++
 			}
 		case "Softmax":
 			if p.eagerAttention(int32(i)) {
@@ -292,7 +295,7 @@ func (p *patLift) warn() {
 			fused++
 		}
 	}
-	p.warnNorm(bn, evalBN, dropout, folded)
+	p.warnNorm(bn, evalBN, dropout, folded, taken)
 	if dropout == 0 && (fused+eager > 0 || evalBN+p.restored > 0) {
 		p.note("no-dropout", "", "the file holds no Dropout: exported in evaluation mode, or the model has none; masks of dropout layers are not counted")
 	}
@@ -304,16 +307,27 @@ func (p *patLift) warn() {
 	}
 }
 
-func (p *patLift) warnNorm(bn, evalBN, dropout, folded int) {
+func (p *patLift) warnNorm(bn, evalBN, dropout, folded, taken int) {
 	switch {
 	case p.restored > 0:
 		p.note("restored-batchnorm", "", "optimised after export: %d batch normalisations were folded into convolutions; they are counted as the file's metadata names them", p.restored)
+	case taken > 0:
+		p.note("folded-batchnorm", "", "%d convolutions give what the exporter named as a result of batch normalisations: those were folded into them, and a training step would keep their operands", taken)
 	case bn == 0 && dropout == 0 && folded >= 3:
 		p.note("folded-batchnorm", "", "%d convolutions with a bias are followed by an activation, and there is no batch normalisation: it may have been folded into them, and a training step would keep its operands", folded)
 	}
 	if evalBN > 0 {
 		p.note("eval-batchnorm", "", "%d batch normalisations use running statistics in the file; they are counted as in training", evalBN)
 	}
+}
+
+// named reports a node whose first result the dynamo exporter named for a call.
+func (p *patLift) named(n *graph.Node, call string) bool {
+	if len(n.Outputs) == 0 || n.Outputs[0] < 0 || !strings.HasPrefix(p.src.Model.Producer, "pytorch") {
+		return false
+	}
+	rest, ok := strings.CutPrefix(p.src.Values[n.Outputs[0]].Name, call)
+	return ok && strings.Trim(rest, "_0123456789") == ""
 }
 
 // maybeFolded reports a convolution with a bias whose result goes through an

@@ -1,6 +1,8 @@
 package lift
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -41,13 +43,8 @@ func rnnCall(p *patLift, n *graph.Node, _ *match) bool {
 		}
 		states.List = append(states.List, h)
 	}
-	params := graph.Arg{Kind: graph.ArgList}
-	for i := 1; i <= 3; i++ {
-		if id := input(n, i); id >= 0 {
-			p.weight(id)
-			params.List = append(params.List, p.in(n, i))
-		}
-	}
+	since := len(p.l.Graph.Nodes)
+	params, joined := p.rnnParams(n, dirs)
 	y := p.temp(n, "y", shaped(p.typeOf(n.Inputs[0]), time, batch, dirs*hidden))
 	outs := []graph.ValueID{y}
 	for i := 1; i <= count; i++ {
@@ -57,11 +54,127 @@ func rnnCall(p *patLift, n *graph.Node, _ *match) bool {
 		}
 		outs = append(outs, p.temp(n, [...]string{"", "h", "c"}[i], state))
 	}
-	p.emit(n, op, []graph.Arg{p.in(n, 0), states, params, argBool(input(n, 3) >= 0), argInt(1), {Kind: graph.ArgFloat}, argBool(true), argBool(dirs == 2), argBool(false)}, outs...)
+	p.emit(n, op, []graph.Arg{p.in(n, 0), states, {Kind: graph.ArgList, List: params}, argBool(input(n, 3) >= 0), argInt(1), {Kind: graph.ArgFloat}, argBool(true), argBool(dirs == 2), argBool(false)}, outs...)
+	if joined {
+		p.mark(since, InexactKey, "gates and directions in the order of "+n.Op)
+	}
 	if n.Outputs[0] < 0 {
 		return true
 	}
 	split := p.step(n, "split", shaped(p.typeOf(n.Inputs[0]), time, batch, dirs, hidden), "unflatten.int", argOf(y), argInt(2), argInts(dirs, hidden))
 	p.emit(n, "permute.default", []graph.Arg{split, argInts(0, 2, 1, 3)}, p.value(n.Outputs[0]))
 	return true
+}
+
+// rnnParams are the parameters of a recurrent operator as PyTorch's modules have
+// them: for each direction the matrices of the input and of the state, and their
+// biases. An exporter puts the gates into ONNX's order and the directions into one
+// tensor; where it left how, the operands are the tensors that it began with, and
+// otherwise new ones of their sizes, which is reported. What is computed from other
+// things than stored tensors stays as it is.
+func (p *patLift) rnnParams(n *graph.Node, dirs int64) (list []graph.Arg, joined bool) {
+	var units [3][]graph.ValueID
+	for i := range units {
+		id := input(n, 1+i)
+		if id < 0 {
+			continue
+		}
+		dims, count := p.dims(id)[1:], dirs
+		if i == 2 {
+			dims, count = []int64{p.dims(n.Inputs[1])[1]}, 2*dirs
+		}
+		var made bool
+		if units[i], made = p.units(n, id, dims, count); units[i] == nil {
+			return p.rnnOperands(n), false
+		}
+		joined = joined || made
+	}
+	for d := range dirs {
+		list = append(list, argOf(units[0][d]), argOf(units[1][d]))
+		if units[2] != nil {
+			list = append(list, argOf(units[2][2*d]), argOf(units[2][2*d+1]))
+		}
+	}
+	return list, joined
+}
+
+// rnnOperands are the parameters as ONNX has them.
+func (p *patLift) rnnOperands(n *graph.Node) []graph.Arg {
+	var list []graph.Arg
+	for i := 1; i <= 3; i++ {
+		if id := input(n, i); id >= 0 {
+			p.weight(id)
+			list = append(list, p.in(n, i))
+		}
+	}
+	return list
+}
+
+// units returns the tensors of the given dims, count in all, that a value is put
+// together from, and whether some had to be made; nil where it is not.
+func (p *patLift) units(n *graph.Node, id graph.ValueID, dims []int64, count int64) (list []graph.ValueID, made bool) {
+	size, ok := graph.Product(dims)
+	leaves := p.leaves(id, map[graph.ValueID]bool{})
+	if !ok || size == 0 || leaves == nil || p.elems(id) != size*count {
+		return nil, false
+	}
+	for _, leaf := range leaves {
+		v := &p.src.Values[leaf]
+		if slices.Equal(p.dims(leaf), dims) {
+			p.weight(leaf)
+			list = append(list, p.value(leaf))
+			continue
+		}
+		if p.elems(leaf)%size != 0 {
+			return nil, false
+		}
+		for k := range p.elems(leaf) / size {
+			list = append(list, p.added(fmt.Sprintf("%s.%d", v.Name, k), shaped(v.Type, dims...), Parameter))
+		}
+		made = true
+	}
+	if int64(len(list)) != count {
+		return nil, false
+	}
+	return list, made
+}
+
+// rearranging are the operators by which exporters put the parameters of recurrent
+// networks together.
+var rearranging = []string{"Slice", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Split", "Gather"}
+
+// leaves lists the stored tensors that a value is put together from, in order, each
+// once; nil where it is computed from anything else.
+func (p *patLift) leaves(id graph.ValueID, seen map[graph.ValueID]bool) []graph.ValueID {
+	id = p.resolve(id)
+	if p.src.Values[id].Kind == graph.Initializer || p.def[id] >= 0 && p.ops[p.def[id]] == "Constant" {
+		return []graph.ValueID{id}
+	}
+	if seen[id] = true; p.def[id] < 0 || len(seen) > hostElems {
+		return nil
+	}
+	n := &p.src.Nodes[p.def[id]]
+	from := n.Inputs
+	if p.ops[n.ID] != "Concat" {
+		if !slices.Contains(rearranging, p.ops[n.ID]) || input(n, 0) < 0 {
+			return nil
+		}
+		from = from[:1]
+	}
+	var list []graph.ValueID
+	for _, in := range from {
+		if in < 0 || seen[p.resolve(in)] {
+			continue
+		}
+		part := p.leaves(in, seen)
+		if part == nil {
+			return nil
+		}
+		for _, leaf := range part {
+			if !slices.Contains(list, leaf) {
+				list = append(list, leaf)
+			}
+		}
+	}
+	return list
 }

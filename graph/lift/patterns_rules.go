@@ -263,6 +263,7 @@ var calledRules = []rule{
 	{name: "gather", doc: "select for one index, embedding for rows of a stored matrix, else index_select or index", from: []string{"Gather"}, build: gatherCall},
 	{name: "gather-elements", doc: "gather", from: []string{"GatherElements"}, build: gatherElementsCall},
 	{name: "scatter-elements", doc: "scatter, or scatter_add for a reduction by sums", from: []string{"ScatterElements(x, i, u)", "Scatter(x, i, u)"}, build: scatterElementsCall},
+	{name: "scatter-nd", doc: "index_add for sums of rows", from: []string{"ScatterND(x, i, u)"}, build: scatterNDCall},
 	{name: "gather-nd", doc: "index", from: []string{"GatherND(x, i)"}, build: gatherNDCall},
 	{name: "cast", doc: "_to_copy", from: []string{"Cast", "CastLike"}, build: castCall},
 	{name: "dropout", doc: "native_dropout, which a training step runs whatever the mode of the file", from: []string{"Dropout"}, build: dropoutCall},

@@ -112,6 +112,25 @@ func unsqueezeCall(p *patLift, n *graph.Node, m *match) bool {
 	return true
 }
 
+// filled is the call that makes a tensor of one value, which the dynamo exporter
+// writes as a view of a number and names for the call; "" for other views.
+func (p *patLift) filled(n *graph.Node) string {
+	if _, ok := p.number(input(n, 0)); !ok {
+		return ""
+	}
+	for _, c := range []string{"zeros", "zeros_like", "new_zeros"} {
+		if p.named(n, c) {
+			return "zeros.default"
+		}
+	}
+	for _, c := range []string{"ones", "ones_like", "new_ones", "full", "full_like", "new_full"} {
+		if p.named(n, c) {
+			return "full.default"
+		}
+	}
+	return ""
+}
+
 func expandCall(p *patLift, n *graph.Node, _ *match) bool {
 	size, ok := p.size(n.Outputs[0])
 	if !ok {
@@ -119,6 +138,10 @@ func expandCall(p *patLift, n *graph.Node, _ *match) bool {
 	}
 	if v := &p.src.Values[p.resolve(n.Inputs[0])]; p.stored(v.ID) && stateName(v.Name) {
 		p.weight(v.ID)
+	}
+	if fill := p.filled(n); fill != "" {
+		p.emit(n, fill, []graph.Arg{size}, p.value(n.Outputs[0]))
+		return true
 	}
 	p.emit(n, "expand.default", []graph.Arg{p.in(n, 0), size}, p.value(n.Outputs[0]))
 	return true
@@ -297,9 +320,62 @@ func (p *patLift) indexes(n *graph.Node) bool {
 	return k == 1 || k > 1 && k <= int64(len(p.dims(n.Inputs[0]))) && !p.typeOf(n.Inputs[0]).Elem.IsFloat()
 }
 
+// toFront returns what a value shows with dim d in front of the others, and the
+// order of dims: PyTorch's exporters write an index of a later dim so.
+func (p *patLift) toFront(id graph.ValueID) (x graph.ValueID, d int64, perm []int64) {
+	t := p.producedBy(id, "Transpose")
+	if t == nil || input(t, 0) < 0 {
+		return graph.NoValue, 0, nil
+	}
+	perm = attrInts(t, "perm", nil)
+	if len(perm) == 0 || len(perm) != len(p.dims(t.Inputs[0])) || perm[0] == 0 || !slices.IsSorted(perm[1:]) {
+		return graph.NoValue, 0, nil
+	}
+	return p.resolve(t.Inputs[0]), perm[0], perm
+}
+
+// rows reports a GatherND or ScatterND that indexes the first dim alone by a list.
+func (p *patLift) rows(n *graph.Node) bool {
+	i := p.dims(n.Inputs[1])
+	return len(i) == 2 && i[1] == 1 && attrInt(n, "batch_dims", 0) == 0
+}
+
+// rowIndex is the list of such an index.
+func (p *patLift) rowIndex(n *graph.Node) graph.Arg {
+	if b := p.base(n.Inputs[1]); len(p.dims(b)) == 1 {
+		return argOf(p.value(b))
+	}
+	return p.step(n, "list", shaped(p.typeOf(n.Inputs[1]), p.dims(n.Inputs[1])[0]), "squeeze.dims", p.in(n, 1), argInts(-1))
+}
+
+// scatterNDCall is index_add: of the first dim, or of one brought to the front.
+func scatterNDCall(p *patLift, n *graph.Node, _ *match) bool {
+	if attrStr(n, "reduction", "none") != "add" || !p.rows(n) {
+		return false
+	}
+	x, d, perm := p.toFront(n.Inputs[0])
+	u, e, _ := p.toFront(n.Inputs[2])
+	if x < 0 || u < 0 || d != e {
+		p.emit(n, "index_add.default", []graph.Arg{p.in(n, 0), argInt(0), p.rowIndex(n), p.in(n, 2)}, p.value(n.Outputs[0]))
+		return true
+	}
+	y := p.step(n, "sums", shaped(p.typeOf(x), p.dims(x)...), "index_add.default", argOf(p.value(x)), argInt(d), p.rowIndex(n), argOf(p.value(u)))
+	p.emit(n, "permute.default", []graph.Arg{y, argInts(perm...)}, p.value(n.Outputs[0]))
+	return true
+}
+
 // gatherNDCall is index by the last dim's elements, one index for each dim of the
 // operand that they pick from.
 func gatherNDCall(p *patLift, n *graph.Node, _ *match) bool {
+	if x, d, perm := p.toFront(n.Inputs[0]); x >= 0 && p.rows(n) {
+		dims := p.dims(x)
+		dims[d] = p.dims(n.Inputs[1])[0]
+		list := graph.Arg{Kind: graph.ArgList, List: slices.Repeat([]graph.Arg{argNone()}, int(d))}
+		list.List = append(list.List, p.rowIndex(n))
+		y := p.step(n, "rows", shaped(p.typeOf(n.Inputs[0]), dims...), "index.Tensor", argOf(p.value(x)), list)
+		p.emit(n, "permute.default", []graph.Arg{y, argInts(perm...)}, p.value(n.Outputs[0]))
+		return true
+	}
 	if p.indexes(n) {
 		i, dims := p.in(n, 1), p.dims(n.Inputs[1])
 		list, rank := graph.Arg{Kind: graph.ArgList}, len(dims)-1
