@@ -10,6 +10,7 @@ import (
 // A replay follows the variables of one frame.
 type replay struct {
 	*sources
+	k           int // of the calls' chains
 	module      string
 	class       string
 	depth       int
@@ -32,7 +33,8 @@ type assignment struct {
 type binding struct {
 	ids       []graph.ValueID
 	container bool
-	read      int // last call of the execution that read it last
+	read      int     // last call of the execution that read it last
+	from      *ending // the frame that returned it, nil for none
 }
 
 // run replays one execution.
@@ -128,6 +130,7 @@ func (r *replay) reads(e *execution) {
 		}
 		if hit {
 			b.read = e.last
+			r.opened(e, b, n.field)
 			if n.pop {
 				b.ids = slices.DeleteFunc(b.ids, func(id graph.ValueID) bool { return explained[id] })
 			}
@@ -188,6 +191,9 @@ func (r *replay) readNames(e *execution) (out []read) {
 // infer says which of the variables names are those that name the values:
 // assigned on lines that no call stands in.
 func (r *replay) infer(e *execution, values []graph.ValueID, names []read) {
+	if tensors := slices.DeleteFunc(slices.Clone(names), func(n read) bool { return n.index }); len(tensors) > 0 {
+		names = tensors
+	}
 	fresh := slices.DeleteFunc(slices.Clone(names), func(n read) bool { return r.names[n.name] != nil })
 	pick := names
 	switch {
@@ -367,7 +373,12 @@ func (r *replay) assign(e *execution, t target, ids []graph.ValueID, container b
 	if len(ids) == 1 && !container {
 		r.given[t.name] = append(r.given[t.name], assignment{ids[0], len(r.execs) - 1})
 	}
-	r.bind(t.name, &binding{ids: slices.Clone(ids), container: container || t.kind == starredName, read: e.last})
+	b := &binding{ids: slices.Clone(ids), container: container || t.kind == starredName, read: e.last}
+	r.bind(t.name, b)
+	if len(e.s.targets) == 1 && !e.s.list && !e.s.loops {
+		b.from = r.returned(e)
+		r.opened(e, b, "")
+	}
 }
 
 // overwrite lets go of the element that x[i] = f(x[i]) replaces: the first that
@@ -408,7 +419,10 @@ func (r *replay) unpack(e *execution, targets []target, ids []graph.ValueID) {
 	if outs := r.g.Nodes[e.last].Outputs; len(outs) == len(targets) && len(outs) > 1 {
 		ids = outs
 	}
-	if len(ids) != len(targets) {
+	if len(ids) < len(targets) {
+		ids = r.spread(e, targets, ids)
+	}
+	if len(ids) != len(targets) || slices.Contains(ids, graph.NoValue) {
 		r.guess(e, ids, "assigns another number of values than it computes")
 	}
 	for i, t := range targets {
