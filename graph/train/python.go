@@ -45,10 +45,10 @@ const (
 // A read is a variable that a statement reads.
 type read struct {
 	name    string
-	element bool // an element of it, or an iteration over it
-	pop     bool // the element is taken out
-	shape   bool // no more than its shape, type or device
-	index   bool // it says which element of another
+	element bool   // an element of it, or an iteration over it
+	pop     bool   // the element is taken out
+	shape   bool   // no more than its shape, type or device
+	index   bool   // it says which element of another
 	field   string // what of a container: "logits" of x.logits, `"low"` of x["low"], "-1" of x[-1]; "" where the line does not say
 }
 
@@ -551,7 +551,9 @@ func subscript(tokens []pyToken, i int) bool {
 // field is what the name at token i is asked for, of a container: an attribute
 // that tensors do not have, or an element whose key or number the line has.
 func field(tokens []pyToken, i int) string {
-	is := func(j int, text string) bool { return j < len(tokens) && tokens[j].kind == pyOp && tokens[j].text == text }
+	is := func(j int, text string) bool {
+		return j < len(tokens) && tokens[j].kind == pyOp && tokens[j].text == text
+	}
 	switch {
 	case is(i+1, ".") && i+2 < len(tokens) && tokens[i+2].kind == pyName && !is(i+3, "(") && !slices.Contains(tensorAttributes, tokens[i+2].text):
 		return tokens[i+2].text

@@ -378,6 +378,9 @@ func (r *replay) assign(e *execution, t target, ids []graph.ValueID, container b
 	if len(e.s.targets) == 1 && !e.s.list && !e.s.loops {
 		b.from = r.returned(e)
 		r.opened(e, b, "")
+		if strings.HasSuffix(t.name, "outputs") && strings.HasPrefix(r.class, "transformers.") {
+			b.keep(r.attentions(e))
+		}
 	}
 }
 

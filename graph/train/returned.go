@@ -184,3 +184,42 @@ func (r *replay) unread(from *ending, name string, taken []graph.ValueID) graph.
 	}
 	return graph.NoValue
 }
+
+// attentions are the probabilities that come with what an execution computes:
+// blocks of transformers return them in a tuple, behind the hidden states, where
+// every frame on the way takes a tuple, too.
+func (r *replay) attentions(e *execution) []graph.ValueID {
+	it := e.items[len(e.items)-1]
+	if it.child == "" || it.last != e.last {
+		return nil
+	}
+	var last []graph.ValueID // with what casts and drops them
+	for i := it.last; i >= it.first; i-- {
+		n := &r.g.Nodes[i]
+		if len(n.Outputs) == 0 || n.Outputs[0] < 0 || !probabilities(r.g, n.Outputs[0]) {
+			continue
+		}
+		if last == nil {
+			last = n.Outputs[:1]
+		}
+		if strings.Contains(n.Op, "softmax") {
+			if asks(n) || !r.tuples(r.chains[i]) {
+				return nil
+			}
+			return last
+		}
+	}
+	return nil
+}
+
+// tuples tells whether the frames of a call below this one, the innermost left
+// out, give what the next returns to several variables, or to one for several.
+func (r *replay) tuples(chain []link) bool {
+	for _, l := range chain[min(r.k+1, len(chain)):max(len(chain)-1, min(r.k+1, len(chain)))] {
+		list, _ := r.statements(l.line.Text)
+		if len(list) == 0 || !list[0].returns && len(list[0].targets) < 2 && !(len(list[0].targets) == 1 && strings.HasSuffix(list[0].targets[0].name, "outputs")) {
+			return false
+		}
+	}
+	return true
+}
