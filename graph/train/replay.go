@@ -20,6 +20,7 @@ type replay struct {
 	jump        int // last call before the line last went backwards
 	line        int
 	execs       []*execution
+	texts       map[string]int          // executions that begin with a line
 	given       map[string][]assignment // of names that code stores one value to at a time
 }
 
@@ -197,6 +198,9 @@ func (r *replay) infer(e *execution, values []graph.ValueID, names []read) {
 	fresh := slices.DeleteFunc(slices.Clone(names), func(n read) bool { return r.names[n.name] != nil })
 	pick := names
 	switch {
+	case len(names) == 0 && e.s.open && r.repeats(e):
+		r.passed(e, values)
+		return
 	case len(names) == 0:
 		r.unsettle(e, values, "reads what no variable on the line names")
 		return
@@ -224,6 +228,31 @@ func (r *replay) infer(e *execution, values []graph.ValueID, names []read) {
 		}
 		r.alias(e, n, id, len(pick) == 1 && len(values) > 1)
 	}
+}
+
+// repeats tells whether a loop runs the line of an execution: another execution
+// that stands in the same text was there before, or comes later.
+func (r *replay) repeats(e *execution) bool { return r.texts[e.items[0].line.Text] > 1 }
+
+// passed binds what a loop calls modules with, by arguments on lines that no call
+// stands in: in every round the same variables name other values.
+func (r *replay) passed(e *execution, values []graph.ValueID) {
+	name := "(" + e.items[0].line.Text
+	b := r.names[name]
+	if b == nil {
+		b = &binding{container: true}
+		r.bind(name, b)
+	}
+	for _, id := range b.ids {
+		if !slices.Contains(values, id) {
+			r.hold(b.read, id, store)
+		}
+	}
+	b.ids, b.read = values, e.last
+	for _, id := range values {
+		r.settled[settled{id, r.depth}] = true
+	}
+	r.guess(e, values, "no line shows which variables it is called with")
 }
 
 // alias binds a value to a variable that was given it before, unseen.

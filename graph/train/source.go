@@ -247,9 +247,13 @@ func (s *sources) frame(first, last, k int) {
 		return
 	}
 	s.vars.Known++
-	r := replay{sources: s, k: k, module: module, class: s.modules[module], depth: depth(module), first: first, last: last, names: map[string]*binding{}, given: map[string][]assignment{}}
-	for _, e := range s.executions(items) {
-		r.run(&e)
+	r := replay{sources: s, k: k, module: module, class: s.modules[module], depth: depth(module), first: first, last: last, names: map[string]*binding{}, given: map[string][]assignment{}, texts: map[string]int{}}
+	execs := s.executions(items)
+	for i := range execs {
+		r.texts[execs[i].items[0].line.Text]++
+	}
+	for i := range execs {
+		r.run(&execs[i])
 	}
 	r.finish()
 	s.endings[frameKey{first, last, k}] = r.ending()
