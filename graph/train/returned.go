@@ -212,14 +212,26 @@ func (r *replay) attentions(e *execution) []graph.ValueID {
 	return nil
 }
 
-// tuples tells whether the frames of a call below this one, the innermost left
-// out, give what the next returns to several variables, or to one for several.
+// tuples tells whether the frames of a call give what it computes to the frame
+// around this one: the innermost names it, those between give what the next
+// returns to several variables, or to one for several. What a loop over blocks
+// collects comes in a field that is None unless somebody asks for it.
 func (r *replay) tuples(chain []link) bool {
-	for _, l := range chain[min(r.k+1, len(chain)):max(len(chain)-1, min(r.k+1, len(chain)))] {
+	if len(chain) < r.k+2 {
+		return false
+	}
+	below, last := chain[r.k+1:len(chain)-1], chain[len(chain)-1]
+	for _, part := range strings.Split(strings.TrimPrefix(last.module, chain[r.k+1].module), ".") {
+		if part != "" && digit(part[0]) {
+			return false
+		}
+	}
+	for _, l := range below {
 		list, _ := r.statements(l.line.Text)
 		if len(list) == 0 || !list[0].returns && len(list[0].targets) < 2 && !(len(list[0].targets) == 1 && strings.HasSuffix(list[0].targets[0].name, "outputs")) {
 			return false
 		}
 	}
-	return true
+	list, _ := r.statements(last.line.Text)
+	return len(list) > 0 && (len(list[0].targets) > 1 || strings.Contains(last.line.Text, "softmax("))
 }
