@@ -2,6 +2,7 @@ package planner
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -192,9 +193,14 @@ type tallyOfLives struct {
 	errs                      []float64
 }
 
-func (s *tallyOfLives) add(got, want []life) {
+func (s *tallyOfLives) add(got, want []life) foreseen {
 	both, exact := agree(got, want)
 	e := relative(peakOf(got), peakOf(want))
+	s.count(both, exact, e)
+	return foreseen{Both: both, Exact: exact, Peak: e}
+}
+
+func (s *tallyOfLives) count(both, exact int, e float64) {
 	s.models++
 	s.both += both
 	s.exact += exact
@@ -202,6 +208,12 @@ func (s *tallyOfLives) add(got, want []life) {
 	if math.Abs(e) <= 0.01 {
 		s.near++
 	}
+}
+
+func (s *tallyOfLives) String() string {
+	med, p95, worst := summary(s.errs)
+	return fmt.Sprintf("%d models, %d of %d storages exact (%.1f%%); peaks of %d within 1%%, median %.2f%%, 95%% of them %.1f%%, worst %.1f%%",
+		s.models, s.exact, s.both, 100*float64(s.exact)/float64(s.both), s.near, 100*med, 100*p95, 100*worst)
 }
 
 // TestLines compares when storages of an inference go with PyTorch's own run of
@@ -234,16 +246,12 @@ func TestLines(t *testing.T) {
 				sums[kind+" "+how] = s
 			}
 			got, want := predictedLives(t, m, w.Batch), w.list()
-			s.add(got, want)
-			both, exact := agree(got, want)
-			t.Logf("%-26s %-8s %4d of %4d exact, peak %+6.2f%%", w.Name, how, exact, both, 100*s.errs[len(s.errs)-1])
+			f := s.add(got, want)
+			t.Logf("%-26s %-8s %4d of %4d exact, peak %+6.2f%%", w.Name, how, f.Exact, f.Both, 100*f.Peak)
 		}
 	})
 	for _, name := range slices.Sorted(maps.Keys(sums)) {
-		s := sums[name]
-		med, p95, worst := summary(s.errs)
-		t.Logf("%s: %d models, %d of %d storages exact (%.1f%%); peaks of %d within 1%%, median %.2f%%, 95%% of them %.1f%%, worst %.1f%%",
-			name, s.models, s.exact, s.both, 100*float64(s.exact)/float64(s.both), s.near, 100*med, 100*p95, 100*worst)
+		t.Logf("%s: %v", name, sums[name])
 	}
 	for name, least := range map[string]struct{ models, exact, near int }{"styles lines": {24, 94, 80}, "libraries lines": {22, 94, 80}} {
 		s := sums[name]
@@ -293,6 +301,55 @@ func shuffleLines(g *graph.Graph, r *rand.Rand) {
 		}
 	}
 	r.Shuffle(len(traces), func(i, j int) { traces[i].Value, traces[j].Value = traces[j].Value, traces[i].Value })
+}
+
+// A foreseen inference is how well lifetimes were told the first time: storages
+// that both make, those of them that go at the right moment, and the peak's
+// relative error.
+type foreseen struct {
+	Name        string
+	Both, Exact int
+	Peak        float64
+}
+
+// TestLinesUnseen compares as TestLines does, of habits and models that nothing
+// was tuned on when testdata/lines_unseen.first.jsonl was written: its lines are what memplan
+// told before anybody looked at how long PyTorch keeps what.
+func TestLinesUnseen(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing here runs side by side")
+	}
+	was := map[string]foreseen{}
+	for _, f := range readLines[foreseen](t, filepath.Join("testdata", "lines_unseen.first.jsonl")) {
+		was[f.Name] = f
+	}
+	sums, firsts := map[string]*tallyOfLives{}, map[string]*tallyOfLives{}
+	eachPacked(t, filepath.Join("testdata", "lines_unseen.tar.xz"), func(w *lives, path string) {
+		kind, _, library := strings.Cut(strings.TrimPrefix(w.Name, "unseen/"), "_")
+		if !library {
+			kind = "styles"
+		}
+		m, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sums[kind] == nil {
+			sums[kind], firsts[kind] = &tallyOfLives{}, &tallyOfLives{}
+		}
+		now := sums[kind].add(predictedLives(t, m, w.Batch), w.list())
+		first := was[w.Name]
+		firsts[kind].count(first.Both, first.Exact, first.Peak)
+		now.Name = w.Name
+		line, err := json.Marshal(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%-30s %4d of %4d exact, peak %+6.2f%%; first %4d, %+6.2f%% %s", w.Name, now.Exact, now.Both, 100*now.Peak, first.Exact, 100*first.Peak, line)
+	})
+	for _, kind := range slices.Sorted(maps.Keys(sums)) {
+		t.Logf("%s, first: %v", kind, firsts[kind])
+		t.Logf("%s, now:   %v", kind, sums[kind])
+	}
 }
 
 // eachPacked opens the models of an archive, each with what PyTorch did.

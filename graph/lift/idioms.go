@@ -23,8 +23,9 @@ var idioms = []idiom{
 	{"promotion", "the exporter inserts casts and scalar tensors where PyTorch promotes types by itself", promotion},
 	{"to-same", "to(dtype) returns its operand where that has the type already; exports up to PyTorch 2.8 show a copy", toSame},
 	{"dropout-off", "a Dropout with p = 0 returns its input; the export shows a clone", dropoutOff},
+	{"in-place-written", "source lines that say so: x.relu_(), F.relu(x, inplace=True), x *= y", inPlaceWritten},
 	{"in-place-activation", "activations of torchvision models, and those after a batch normalisation, update in place", inPlaceActivation},
-	{"in-place-add", "residual blocks written with +=, and what the source lines show", inPlaceAdd},
+	{"in-place-add", "residual blocks written with +=", inPlaceAdd},
 	{"unrolled-rnn", "rnn_tanh and rnn_relu, and gru up to PyTorch 2.8, are exported as one call a time step; the modules make one call of cuDNN", unrolledRNN},
 	{"stacked-rnn", "ONNX has one operator for each layer of a recurrent network; the module makes one call of cuDNN", stackedRNN},
 	{"index-add", "index_add is decomposed into index_put with accumulate=True", indexAdd},
@@ -331,7 +332,7 @@ var savesResult = []string{"relu", "sigmoid", "tanh", "softmax", "exp", "sqrt"}
 func inPlaceAdd(r *rewriter, i int) bool {
 	n := r.node(i)
 	p := r.producer(argAt(n, 0, "self"))
-	if opName(n) != "add" || p == nil || slices.Contains(savesResult, opName(p)) || sums(n) || !slices.Contains(addsInPlace, r.l.Classes[i]) && !r.addsTo(i) {
+	if opName(n) != "add" || p == nil || slices.Contains(savesResult, opName(p)) || sums(n) || !slices.Contains(addsInPlace, r.l.Classes[i]) {
 		return false
 	}
 	r.l.InPlace[i] = true
@@ -346,18 +347,6 @@ func sums(n *graph.Node) bool {
 	}
 	text := lines[len(lines)-1].Text
 	return strings.Contains(text, " + ") && !strings.Contains(text, "+=")
-}
-
-// addsTo tells whether the source line of a call is "x += y", and the call the
-// last of it.
-func (r *rewriter) addsTo(i int) bool {
-	trace := r.node(i).MetaValue(keyLines)
-	lines := Lines(r.node(i))
-	if len(lines) == 0 || i+1 < len(r.l.Graph.Nodes) && r.node(i+1).MetaValue(keyLines) == trace {
-		return false
-	}
-	target, value, ok := strings.Cut(lines[len(lines)-1].Text, " += ")
-	return ok && !strings.ContainsAny(target, " .([,") && !strings.HasPrefix(value, "[")
 }
 
 // indexAdd rebuilds index_add(self, dim, index, source), unless the source line

@@ -278,6 +278,9 @@ func (f *frame) hold(variable string, holds holder) {
 			continue
 		}
 		for _, id := range f.named(r, argument) {
+			if holds.settled[settled{id, f.depth}] { // and with it what the lines say of its copies
+				continue
+			}
 			if !argument && f.g.Nodes[f.g.Values[id].Def].Op == "linear.default" { // a projection, laid out for heads
 				id = f.copied(id)
 			}

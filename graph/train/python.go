@@ -1,6 +1,9 @@
 package train
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // A statement is what one line of Python tells about variables. The exporter
 // writes the line that a call stands in, which may be a part of a statement
@@ -10,6 +13,7 @@ type statement struct {
 	chained bool     // more than one "="
 	augment bool     // += and its like
 	returns bool
+	results []result // of a return of several things: each of them
 	adds    string   // variable of a list or dict that a method adds to: "feats" of feats.append(x)
 	reads   []read   // variables whose values it reads, in order
 	calls   []callee // what it calls, in the order of the text
@@ -41,15 +45,24 @@ const (
 // A read is a variable that a statement reads.
 type read struct {
 	name    string
-	element bool // an element of it, or an iteration over it
-	pop     bool // the element is taken out
-	shape   bool // no more than its shape, type or device
+	element bool   // an element of it, or an iteration over it
+	pop     bool   // the element is taken out
+	shape   bool   // no more than its shape, type or device
+	index   bool   // it says which element of another
+	field   string // what of a container: "logits" of x.logits, `"low"` of x["low"], "-1" of x[-1]; "" where the line does not say
 }
 
 // A callee is what a statement calls: "self.conv", "F.relu", "layer", ".view".
 type callee struct {
 	path string // dotted; "" in front of a dot is an expression: ".view"
 	item bool   // an element is called: self.layers[i](x)
+}
+
+// A result is one of the things that a frame returns in a tuple, list, dict or
+// object.
+type result struct {
+	name  string // the variable; "" for an expression
+	field string // attribute or key, "" for none
 }
 
 // token kinds of a line of Python.
@@ -243,6 +256,7 @@ func readStatement(text string, tokens []pyToken, depth int) statement {
 	from := 0
 	if first.kind == pyName && (first.text == "return" || first.text == "yield") {
 		s.returns, s.head, from = true, true, 1
+		s.results = readResults(tokens[1:], depth)
 	}
 	for i, t := range tokens {
 		if t.kind != pyOp || t.depth != depth || s.returns || s.inner {
@@ -269,6 +283,82 @@ func readStatement(text string, tokens []pyToken, depth int) statement {
 	}
 	s.expression(tokens, value)
 	return s
+}
+
+// readResults reads what stands behind return, if it is several things: a tuple,
+// a list, a dict or what a class is made with.
+func readResults(tokens []pyToken, depth int) (out []result) {
+	if i := made(tokens); i >= 0 {
+		tokens, depth = bracketed(tokens, i), tokens[i].depth+1
+		if len(tokens) == 0 {
+			return nil
+		}
+	} else if !slices.ContainsFunc(tokens, func(t pyToken) bool { return t.text == "," && t.depth == depth }) {
+		return nil
+	}
+	for len(tokens) > 0 {
+		n := len(tokens)
+		if i := slices.IndexFunc(tokens, func(t pyToken) bool { return t.text == "," && t.depth == depth }); i >= 0 {
+			n = i
+		}
+		out = append(out, readResult(tokens[:n])...)
+		tokens = tokens[min(n+1, len(tokens)):]
+	}
+	return out
+}
+
+// readResult reads one of several: "x", "key=x", `"key": x`, or a list of them.
+func readResult(part []pyToken) []result {
+	r := result{}
+	if len(part) > 2 && (part[1].text == "=" || part[1].text == ":") {
+		r.field, part = strings.Trim(part[0].text, `"'`), part[2:]
+	}
+	switch {
+	case len(part) == 0:
+		return nil
+	case len(part) == 1 && part[0].kind == pyName && !keywords[part[0].text]:
+		r.name = part[0].text
+	case part[0].text == "[" || part[0].text == "(" || part[0].text == "{":
+		if list := readResults(part, part[0].depth); len(list) > 0 {
+			return list
+		}
+	}
+	return []result{r}
+}
+
+// made is the bracket that begins a list, tuple or dict, or the arguments of
+// what is made of a class; -1 for another expression.
+func made(tokens []pyToken) int {
+	if len(tokens) == 0 {
+		return -1
+	}
+	i := 0
+	for i < len(tokens) && (tokens[i].kind == pyName || tokens[i].text == ".") {
+		i++
+	}
+	if i == len(tokens) || !strings.Contains("([{", tokens[i].text) || skipBrackets(tokens, i) < len(tokens) {
+		return -1
+	}
+	if i == 0 {
+		if tokens[0].text == "(" && !slices.ContainsFunc(tokens, func(t pyToken) bool { return t.text == "," && t.depth == tokens[0].depth+1 }) {
+			return -1
+		}
+		return 0
+	}
+	name := tokens[i-1].text
+	if tokens[i].text != "(" || tokens[0].text == "self" || !(name[0] >= 'A' && name[0] <= 'Z' || name == "dict" || name == "tuple" || name == "list") {
+		return -1
+	}
+	return i
+}
+
+// bracketed is what stands between the bracket at i and the one that closes it.
+func bracketed(tokens []pyToken, i int) []pyToken {
+	end := skipBrackets(tokens, i)
+	if closing(tokens[end-1].text) && tokens[end-1].depth == tokens[i].depth {
+		end--
+	}
+	return tokens[min(i+1, end):end]
 }
 
 // arguments tells whether a line is the last of a call's arguments rather than
@@ -441,8 +531,42 @@ func (s *statement) name(tokens []pyToken, i int, bound map[string]bool) {
 		r.element, r.pop = true, true
 	}
 	r.shape = method && shapely(path[len(name)+1:])
+	r.index = subscript(tokens, i)
+	r.field = field(tokens, i)
 	s.reads = append(s.reads, r)
 }
+
+// subscript tells whether token i stands in the brackets behind another name.
+func subscript(tokens []pyToken, i int) bool {
+	for j := i - 1; j > 0; j-- {
+		if t := tokens[j]; t.text == "[" && t.depth < tokens[i].depth {
+			return tokens[j-1].kind == pyName && !keywords[tokens[j-1].text] || closing(tokens[j-1].text)
+		} else if t.kind == pyOp && t.depth < tokens[i].depth && (t.text == "(" || t.text == "{") {
+			return false
+		}
+	}
+	return false
+}
+
+// field is what the name at token i is asked for, of a container: an attribute
+// that tensors do not have, or an element whose key or number the line has.
+func field(tokens []pyToken, i int) string {
+	is := func(j int, text string) bool {
+		return j < len(tokens) && tokens[j].kind == pyOp && tokens[j].text == text
+	}
+	switch {
+	case is(i+1, ".") && i+2 < len(tokens) && tokens[i+2].kind == pyName && !is(i+3, "(") && !slices.Contains(tensorAttributes, tokens[i+2].text):
+		return tokens[i+2].text
+	case is(i+1, "[") && i+3 < len(tokens) && tokens[i+2].kind == pyValue && is(i+3, "]"):
+		return tokens[i+2].text
+	case is(i+1, "[") && is(i+2, "-") && i+4 < len(tokens) && tokens[i+3].kind == pyValue && is(i+4, "]"):
+		return "-" + tokens[i+3].text
+	}
+	return ""
+}
+
+// tensorAttributes are those of tensors.
+var tensorAttributes = []string{"T", "mT", "H", "mH", "data", "grad", "real", "imag", "shape", "ndim", "device", "dtype", "is_cuda", "requires_grad", "itemsize", "nbytes", "layout", "names"}
 
 // shapely are attributes and methods of a tensor that read no element of it.
 func shapely(path string) bool {

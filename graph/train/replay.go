@@ -10,6 +10,7 @@ import (
 // A replay follows the variables of one frame.
 type replay struct {
 	*sources
+	k           int // of the calls' chains
 	module      string
 	class       string
 	depth       int
@@ -19,6 +20,7 @@ type replay struct {
 	jump        int // last call before the line last went backwards
 	line        int
 	execs       []*execution
+	texts       map[string]int          // executions that begin with a line
 	given       map[string][]assignment // of names that code stores one value to at a time
 }
 
@@ -32,7 +34,8 @@ type assignment struct {
 type binding struct {
 	ids       []graph.ValueID
 	container bool
-	read      int // last call of the execution that read it last
+	read      int     // last call of the execution that read it last
+	from      *ending // the frame that returned it, nil for none
 }
 
 // run replays one execution.
@@ -128,6 +131,7 @@ func (r *replay) reads(e *execution) {
 		}
 		if hit {
 			b.read = e.last
+			r.opened(e, b, n.field)
 			if n.pop {
 				b.ids = slices.DeleteFunc(b.ids, func(id graph.ValueID) bool { return explained[id] })
 			}
@@ -188,9 +192,15 @@ func (r *replay) readNames(e *execution) (out []read) {
 // infer says which of the variables names are those that name the values:
 // assigned on lines that no call stands in.
 func (r *replay) infer(e *execution, values []graph.ValueID, names []read) {
+	if tensors := slices.DeleteFunc(slices.Clone(names), func(n read) bool { return n.index }); len(tensors) > 0 {
+		names = tensors
+	}
 	fresh := slices.DeleteFunc(slices.Clone(names), func(n read) bool { return r.names[n.name] != nil })
 	pick := names
 	switch {
+	case len(names) == 0 && e.s.open && r.repeats(e):
+		r.passed(e, values)
+		return
 	case len(names) == 0:
 		r.unsettle(e, values, "reads what no variable on the line names")
 		return
@@ -218,6 +228,31 @@ func (r *replay) infer(e *execution, values []graph.ValueID, names []read) {
 		}
 		r.alias(e, n, id, len(pick) == 1 && len(values) > 1)
 	}
+}
+
+// repeats tells whether a loop runs the line of an execution: another execution
+// that stands in the same text was there before, or comes later.
+func (r *replay) repeats(e *execution) bool { return r.texts[e.items[0].line.Text] > 1 }
+
+// passed binds what a loop calls modules with, by arguments on lines that no call
+// stands in: in every round the same variables name other values.
+func (r *replay) passed(e *execution, values []graph.ValueID) {
+	name := "(" + e.items[0].line.Text
+	b := r.names[name]
+	if b == nil {
+		b = &binding{container: true}
+		r.bind(name, b)
+	}
+	for _, id := range b.ids {
+		if !slices.Contains(values, id) {
+			r.hold(b.read, id, store)
+		}
+	}
+	b.ids, b.read = values, e.last
+	for _, id := range values {
+		r.settled[settled{id, r.depth}] = true
+	}
+	r.guess(e, values, "no line shows which variables it is called with")
 }
 
 // alias binds a value to a variable that was given it before, unseen.
@@ -367,7 +402,15 @@ func (r *replay) assign(e *execution, t target, ids []graph.ValueID, container b
 	if len(ids) == 1 && !container {
 		r.given[t.name] = append(r.given[t.name], assignment{ids[0], len(r.execs) - 1})
 	}
-	r.bind(t.name, &binding{ids: slices.Clone(ids), container: container || t.kind == starredName, read: e.last})
+	b := &binding{ids: slices.Clone(ids), container: container || t.kind == starredName, read: e.last}
+	r.bind(t.name, b)
+	if len(e.s.targets) == 1 && !e.s.list && !e.s.loops {
+		b.from = r.returned(e)
+		r.opened(e, b, "")
+		if strings.HasSuffix(t.name, "outputs") && strings.HasPrefix(r.class, "transformers.") {
+			b.keep(r.attentions(e))
+		}
+	}
 }
 
 // overwrite lets go of the element that x[i] = f(x[i]) replaces: the first that
@@ -408,7 +451,10 @@ func (r *replay) unpack(e *execution, targets []target, ids []graph.ValueID) {
 	if outs := r.g.Nodes[e.last].Outputs; len(outs) == len(targets) && len(outs) > 1 {
 		ids = outs
 	}
-	if len(ids) != len(targets) {
+	if len(ids) < len(targets) {
+		ids = r.spread(e, targets, ids)
+	}
+	if len(ids) != len(targets) || slices.Contains(ids, graph.NoValue) {
 		r.guess(e, ids, "assigns another number of values than it computes")
 	}
 	for i, t := range targets {

@@ -115,7 +115,7 @@ func scopeHolds(l *lift.Lifted, modules []lift.Module, holds holder) {
 				holds.add(ends(i, callee), id, callee, parameter)
 			} else if multiplies(n) && n.Module != "" {
 				at, frame := ends(i, depth(n.Module)), depth(n.Module)
-				if probabilities(g, id) && strings.Contains(l.Classes[i], "transformers.") {
+				if probabilities(g, id) && strings.Contains(l.Classes[i], "transformers.") && !asks(n) {
 					frame = blockDepth(n.Module)
 					at = untilAgain(g, at, ends(i, frame))
 				}
@@ -217,6 +217,10 @@ func multiplies(n *graph.Node) bool {
 	op, _, _ := strings.Cut(n.Op, ".")
 	return op == "matmul" || op == "bmm" || op == "baddbmm" || op == "scaled_dot_product_attention"
 }
+
+// asks tells whether a source line on the way to a call says whether attention
+// is to return its probabilities: it does not unless it is asked to.
+func asks(n *graph.Node) bool { return strings.Contains(n.MetaValue("pkg.torch.onnx.stack_trace"), "output_attentions") }
 
 // probabilities reports whether a value is a softmax, or one that was cast,
 // dropped out or viewed since, of the same module.

@@ -65,6 +65,7 @@ type sources struct {
 	holds   holder
 	settled map[settled]bool
 	lists   []listed
+	endings map[frameKey]*ending
 	vars    *Variables
 }
 
@@ -107,7 +108,7 @@ type execution struct {
 // which values they settle.
 func sourceHolds(l *lift.Lifted, modules []lift.Module, holds holder) (map[settled]bool, Variables) {
 	vars := Variables{Source: FromNone}
-	s := &sources{g: l.Graph, holds: holds, settled: map[settled]bool{}, vars: &vars, read: map[string][]statement{}, dels: map[string][]string{}, modules: map[string]string{}}
+	s := &sources{g: l.Graph, holds: holds, settled: map[settled]bool{}, vars: &vars, endings: map[frameKey]*ending{}, read: map[string][]statement{}, dels: map[string][]string{}, modules: map[string]string{}}
 	for _, m := range modules {
 		s.modules[m.Name] = m.Class
 		if vars.Source == FromNone && len(frameOf(m.Class)) > 0 {
@@ -246,11 +247,16 @@ func (s *sources) frame(first, last, k int) {
 		return
 	}
 	s.vars.Known++
-	r := replay{sources: s, module: module, class: s.modules[module], depth: depth(module), first: first, last: last, names: map[string]*binding{}, given: map[string][]assignment{}}
-	for _, e := range s.executions(items) {
-		r.run(&e)
+	r := replay{sources: s, k: k, module: module, class: s.modules[module], depth: depth(module), first: first, last: last, names: map[string]*binding{}, given: map[string][]assignment{}, texts: map[string]int{}}
+	execs := s.executions(items)
+	for i := range execs {
+		r.texts[execs[i].items[0].line.Text]++
+	}
+	for i := range execs {
+		r.run(&execs[i])
 	}
 	r.finish()
+	s.endings[frameKey{first, last, k}] = r.ending()
 }
 
 // item is the item of frame k that begins with call i.

@@ -1,0 +1,237 @@
+package train
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// What a frame returns beside the values that others read: the rest of a tuple,
+// list, dict or object lives as long as the caller's variable. A line "return"
+// without a call is not in the file; what the caller does with the result says
+// what it is.
+
+// A frameKey names a run of a frame: the calls, and its place in their chains.
+type frameKey struct{ first, last, k int }
+
+// An ending is the state of a frame that returns.
+type ending struct {
+	names   map[string]*binding
+	order   []string
+	given   map[string][]assignment
+	lines   []int    // of each execution
+	results []result // what it returns, where the line is known
+	inner   *ending  // it returns what this one does
+}
+
+// ending sums up the frame for its caller.
+func (r *replay) ending() *ending {
+	out := &ending{names: r.names, order: r.order, given: r.given}
+	for _, e := range r.execs {
+		out.lines = append(out.lines, e.items[len(e.items)-1].line.Number)
+	}
+	if n := len(r.execs); n > 0 && r.execs[n-1].s.returns {
+		out.results = r.execs[n-1].s.results
+		if len(out.results) == 0 && r.execs[n-1].last == r.last {
+			out.inner = r.returned(r.execs[n-1])
+		}
+	}
+	return out
+}
+
+// returned is the ending of the frame whose result an execution computes, nil
+// where it computes more.
+func (r *replay) returned(e *execution) *ending {
+	it := e.items[len(e.items)-1]
+	if it.child == "" || it.last != e.last || len(e.s.results) > 0 {
+		return nil
+	}
+	out := r.endings[frameKey{it.first, it.last, r.k + 1}]
+	for out != nil && out.inner != nil {
+		out = out.inner
+	}
+	return out
+}
+
+// opened adds to a variable what else the frame returned that it was given: all
+// that the line of the return names. Where that line is not known, an element by
+// number is one of a list that a loop filled, and one by a key that is the name
+// of the frame's variable is one of all of them.
+func (r *replay) opened(e *execution, b *binding, field string) {
+	from := b.from
+	switch {
+	case from == nil:
+		return
+	case len(from.results) > 0:
+		for _, x := range from.results {
+			if v := from.names[x.name]; v != nil {
+				b.keep(v.ids)
+			}
+		}
+	case field == "":
+		return
+	case strings.Trim(field, "-0123456789") == "":
+		if r.selects(e, b) {
+			break // an element of a tensor
+		}
+		for _, given := range from.given {
+			b.keep(from.listed(given, b))
+		}
+	case strings.Trim(field, `"'`) != field && from.holds(strings.Trim(field, `"'`), b):
+		for _, name := range from.order {
+			b.keep(from.names[name].ids)
+		}
+	default:
+		return
+	}
+	b.from = nil
+}
+
+// keep adds values to a variable that names several.
+func (b *binding) keep(ids []graph.ValueID) {
+	for _, id := range ids {
+		if id >= 0 && !slices.Contains(b.ids, id) {
+			b.ids = append(b.ids, id)
+			b.container = true
+		}
+	}
+}
+
+// holds tells whether a variable of the frame names something that another
+// variable does.
+func (f *ending) holds(name string, b *binding) bool {
+	v := f.names[name]
+	return v != nil && slices.ContainsFunc(v.ids, func(id graph.ValueID) bool { return slices.Contains(b.ids, id) })
+}
+
+// listed are the values that a variable was given on one line, run after run,
+// where another variable has one of them.
+func (f *ending) listed(given []assignment, b *binding) (out []graph.ValueID) {
+	at := slices.IndexFunc(given, func(a assignment) bool { return slices.Contains(b.ids, a.id) })
+	if at < 0 {
+		return nil
+	}
+	for _, a := range given {
+		if f.lines[a.exec] == f.lines[given[at].exec] {
+			out = append(out, a.id)
+		}
+	}
+	return out
+}
+
+// selects tells whether an execution takes an element of a tensor that a
+// variable names.
+func (r *replay) selects(e *execution, b *binding) bool {
+	for i := e.first; i <= e.last; i++ {
+		n := &r.g.Nodes[i]
+		if strings.HasPrefix(n.Op, "select.") && slices.Contains(b.ids, n.Inputs[0]) {
+			return true
+		}
+	}
+	return false
+}
+
+// spread finds the values of targets of which the graph reads fewer: as the
+// return says, or by their names, or the probabilities of an attention.
+func (r *replay) spread(e *execution, targets []target, ids []graph.ValueID) []graph.ValueID {
+	from := r.returned(e)
+	if from == nil {
+		return ids
+	}
+	out := make([]graph.ValueID, len(targets))
+	if len(from.results) == len(targets) {
+		rest := slices.Clone(ids)
+		for i, x := range from.results {
+			out[i] = graph.NoValue
+			if v := from.names[x.name]; v != nil && len(v.ids) == 1 {
+				out[i] = v.ids[0]
+				rest = slices.DeleteFunc(rest, func(id graph.ValueID) bool { return id == out[i] })
+			}
+		}
+		for i := range out {
+			if out[i] < 0 && len(rest) > 0 && from.results[i].name == "" {
+				out[i], rest = rest[0], rest[1:]
+			}
+		}
+		return out
+	}
+	for i := range out {
+		switch {
+		case i < len(ids):
+			out[i] = ids[i]
+		default:
+			out[i] = r.unread(from, targets[i].name, out[:i])
+		}
+	}
+	return out
+}
+
+// unread is a value of a frame's variable for a target of its caller that
+// nobody reads: one of the same name, or the probabilities. Models of transformers
+// give None in their place unless they are asked for (scope.go).
+func (r *replay) unread(from *ending, name string, taken []graph.ValueID) graph.ValueID {
+	if v := from.names[name]; v != nil && len(v.ids) == 1 && !slices.Contains(taken, v.ids[0]) {
+		return v.ids[0]
+	}
+	if strings.HasPrefix(r.class, "transformers.") {
+		return graph.NoValue
+	}
+	for _, n := range slices.Backward(from.order) {
+		if v := from.names[n]; len(v.ids) == 1 && !slices.Contains(taken, v.ids[0]) && probabilities(r.g, v.ids[0]) {
+			return v.ids[0]
+		}
+	}
+	return graph.NoValue
+}
+
+// attentions are the probabilities that come with what an execution computes:
+// blocks of transformers return them in a tuple, behind the hidden states, where
+// every frame on the way takes a tuple, too.
+func (r *replay) attentions(e *execution) []graph.ValueID {
+	it := e.items[len(e.items)-1]
+	if it.child == "" || it.last != e.last {
+		return nil
+	}
+	var last []graph.ValueID // with what casts and drops them
+	for i := it.last; i >= it.first; i-- {
+		n := &r.g.Nodes[i]
+		if len(n.Outputs) == 0 || n.Outputs[0] < 0 || !probabilities(r.g, n.Outputs[0]) {
+			continue
+		}
+		if last == nil {
+			last = n.Outputs[:1]
+		}
+		if strings.Contains(n.Op, "softmax") {
+			if asks(n) || !r.tuples(r.chains[i]) {
+				return nil
+			}
+			return last
+		}
+	}
+	return nil
+}
+
+// tuples tells whether the frames of a call give what it computes to the frame
+// around this one: the innermost names it, those between give what the next
+// returns to several variables, or to one for several. What a loop over blocks
+// collects comes in a field that is None unless somebody asks for it.
+func (r *replay) tuples(chain []link) bool {
+	if len(chain) < r.k+2 {
+		return false
+	}
+	below, last := chain[r.k+1:len(chain)-1], chain[len(chain)-1]
+	for _, part := range strings.Split(strings.TrimPrefix(last.module, chain[r.k+1].module), ".") {
+		if part != "" && digit(part[0]) {
+			return false
+		}
+	}
+	for _, l := range below {
+		list, _ := r.statements(l.line.Text)
+		if len(list) == 0 || !list[0].returns && len(list[0].targets) < 2 && !(len(list[0].targets) == 1 && strings.HasSuffix(list[0].targets[0].name, "outputs")) {
+			return false
+		}
+	}
+	list, _ := r.statements(last.line.Text)
+	return len(list) > 0 && (len(list[0].targets) > 1 || strings.Contains(last.line.Text, "softmax("))
+}
