@@ -253,10 +253,14 @@ func (c *Conv) interpolate(k *key, known []sample, p Pass, guess Estimate) Estim
 	}
 	near := known[max(i-1, 0):min(i+1, len(known))]
 	e := Estimate{Bytes: c.between(k, near, p), Source: Formula}
-	e.Bound = max(e.Bytes, guess.Bytes, min(guess.Bound, c.bound(p, e.Bytes)))
+	other := max(e.Bytes, guess.Bytes)
 	for _, s := range near {
-		e.Bound = max(e.Bound, s.at(c, p))
+		other = max(other, s.at(c, p))
 	}
+	if other > e.Bytes+e.Bytes/64+small {
+		e.Other = other
+	}
+	e.Bound = max(other, min(guess.Bound, c.bound(p, e.Bytes)))
 	e.Bound += e.Bound / 64
 	return e
 }
