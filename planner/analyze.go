@@ -1,8 +1,10 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"sort"
 	"strings"
@@ -420,6 +422,11 @@ func (a *answer) guesses() []graph.Warning {
 	named := a.j.cfg.GPU != ""
 	if a.guess > a.ev.res.Reserved/guessShare {
 		out = append(out, graph.Warning{Code: "workspace-guessed", Message: fmt.Sprintf("convolutions of shapes that nobody measured: their workspaces, up to %s, are predicted from those of others", profile.FormatBytes(a.guess))})
+	}
+	if list := a.ev.Variables.Unread; len(list) > 0 {
+		u := list[0]
+		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("%s collects results of which the file has some alone (%s, line %d): calls whose results nobody reads are not in it; export a model that returns them all, or stop computing them",
+			cmp.Or(u.Module, "the model"), path.Base(u.Line.File), u.Line.Number)})
 	}
 	if a.changes() {
 		out = append(out, graph.Warning{Code: "workspace-changes", Message: fmt.Sprintf("convolutions at a batch between or beyond measured ones: cuDNN may run other kernels there, with workspaces of up to %s", profile.FormatBytes(a.other))})

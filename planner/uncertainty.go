@@ -93,6 +93,7 @@ var Sources = []Source{
 	{Code: "variables-table", High: 0.05, Low: 0.05, Message: "how long Python's variables keep tensors is known of the classes alone", Narrow: "a file with the exporter's source lines", at: variables(train.FromTable)},
 	{Code: "variables-lines", High: 0.05, Low: 0.05, Message: "how long Python's variables keep tensors follows from the source lines, which do not show every function", at: variables(train.FromLines)},
 	{Code: "variables-unknown", High: 0.25, Low: 0.25, Message: "how long Python's variables keep tensors is not known", Narrow: "a file with the exporter's source lines", at: variables(train.FromNone)},
+	{Code: "unread-results", High: 0.15, Message: "calls whose results nobody reads are not in the file", Narrow: "a file of a model that returns all it computes", at: warns("unread-results")},
 	{Code: "data-dependent", Low: 0.5, Message: "dimensions that depend on data are counted at their upper bounds", Narrow: "--dim NAME=N with what the data has", at: warns("data-dependent")},
 	{Code: "tied-parameter", Low: 0.2, Message: "tied parameters count as trained", Narrow: "--freeze with all of their names", at: warns("tied-parameter")},
 	{Code: "unknown-operator", High: 0.25, Low: 0.25, Message: "operators that memplan does not know", Narrow: "one step measured on the card", at: warns("unknown-operator", "unknown-shape", "unknown-type", "unknown-op")},
