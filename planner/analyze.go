@@ -1,8 +1,10 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"sort"
 	"strings"
@@ -58,6 +60,7 @@ type answer struct {
 	check *CheckpointInfo
 	proof string
 	guess int64 // Model.guess of the step reported
+	other int64 // and Model.other
 	notes []graph.Warning
 
 	atBounds int64           // reserved bytes with workspaces at their bounds
@@ -92,7 +95,7 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if a.ev, a.fits, err = settled(b, j); err != nil {
 		return nil, err
 	}
-	a.guess = m.guess
+	a.guess, a.other = m.guess, m.other
 	if a.fits != nil && *a.fits {
 		a.refused()
 	}
@@ -420,6 +423,14 @@ func (a *answer) guesses() []graph.Warning {
 	if a.guess > a.ev.res.Reserved/guessShare {
 		out = append(out, graph.Warning{Code: "workspace-guessed", Message: fmt.Sprintf("convolutions of shapes that nobody measured: their workspaces, up to %s, are predicted from those of others", profile.FormatBytes(a.guess))})
 	}
+	if list := a.ev.Variables.Unread; len(list) > 0 {
+		u := list[0]
+		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("%s collects results of which the file has some alone (%s, line %d): calls whose results nobody reads are not in it; export a model that returns them all, or stop computing them",
+			cmp.Or(u.Module, "the model"), path.Base(u.Line.File), u.Line.Number)})
+	}
+	if a.changes() {
+		out = append(out, graph.Warning{Code: "workspace-changes", Message: fmt.Sprintf("convolutions at a batch between or beyond measured ones: cuDNN may run other kernels there, with workspaces of up to %s", profile.FormatBytes(a.other))})
+	}
 	if len(d.Estimated) > 0 && named {
 		out = append(out, graph.Warning{Code: "device-estimated", Message: fmt.Sprintf("nobody measured the %s of %s; they are estimates", strings.ToLower(strings.Join(d.Estimated, " and ")), d.Name)})
 	}
@@ -439,6 +450,9 @@ func (a *answer) guesses() []graph.Warning {
 	}
 	return out
 }
+
+// changes reports large workspaces that another kernel may take.
+func (a *answer) changes() bool { return a.other > a.ev.res.Reserved/guessShare }
 
 // guessShare is the part of reserved memory, one in so many, from which a
 // guessed workspace is worth a warning.

@@ -87,7 +87,7 @@ func (a *answer) reserveHeadroom(batch int64, segs []train.Segment) error {
 	if a.ev, err = replay(b, j, false); err != nil {
 		return err
 	}
-	a.guess = a.m.guess
+	a.guess, a.other = a.m.guess, a.m.other
 	x, need := a.kept(), float64(a.ev.res.Reserved)
 	if j.cap > 0 {
 		need = min(need, float64(j.cap)/(1+x))

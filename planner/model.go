@@ -47,6 +47,7 @@ type Model struct {
 	scratch *cudnn.Predictor
 	atBound bool  // workspaces are counted at their bounds
 	guess   int64 // largest bound of a workspace in the last build that no measurement stands for, bytes
+	other   int64 // largest workspace there that another kernel may take at this batch, bytes
 	infer   []graph.Warning
 
 	conformed bool
@@ -405,6 +406,7 @@ func (m *Model) convWorkspace(c cudnn.Conv, p cudnn.Pass) int64 {
 	if w.Source == cudnn.Family {
 		m.guess = max(m.guess, w.Bound)
 	}
+	m.other = max(m.other, w.Other)
 	if m.atBound {
 		return w.Bound
 	}
@@ -427,7 +429,7 @@ func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, 
 	if err != nil {
 		return nil, err
 	}
-	m.guess = 0
+	m.guess, m.other = 0, 0
 	return train.New(m.lifted, o)
 }
 

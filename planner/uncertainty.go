@@ -65,21 +65,17 @@ type finding struct {
 // 1 MiB and more: addresses may cost one more or save one.
 const segment = 20 * profile.MiB
 
-// widest is the part of the reserved bytes that workspaces at their bounds add
-// at most: bounds of many convolutions at once are too high by far.
-const widest = 0.25
-
 // Sources lists them. The order is that of the calibration: what is left
 // unexplained by those before is the share of the next.
 var Sources = []Source{
 	{Code: "allocator-history", High: 0.03, Low: 0.03, Rule: "one segment of 20 MiB", Message: "the allocator's history, and addresses that differ from process to process",
 		at: func(*answer) finding { return finding{is: true, high: segment, low: segment} }},
-	{Code: "workspace-bound", Rule: "the replay with all workspaces at their bounds, at most a quarter", Message: "workspaces of convolutions at their bounds", Narrow: "one step measured on the card",
+	{Code: "workspace-bound", Rule: "the replay with all workspaces at their bounds", Message: "workspaces of convolutions at their bounds", Narrow: "one step measured on the card",
 		exact: true, workspace: true, at: func(a *answer) finding {
-			n := min(a.atBounds-a.ev.res.Reserved, int64(widest*float64(a.ev.res.Reserved)))
+			n := a.atBounds - a.ev.res.Reserved
 			return finding{is: n > 0, high: max(n, 0)}
 		}},
-	{Code: "convolution-kind", High: 0.25, Message: "convolutions over one or three dimensions, or transposed: their kernels and workspaces are guesses", Narrow: "one step measured on the card",
+	{Code: "convolution-kind", High: 0.05, Message: "convolutions over one or three dimensions, or transposed: their kernels and workspaces are guesses", Narrow: "one step measured on the card",
 		workspace: true, at: func(a *answer) finding { return finding{is: a.ev.has(unusualConvolution)} }},
 	{Code: "upsampling", High: 0.1, Message: "upsampling of large maps: what its kernels take and leave between other tensors", Narrow: "one step measured on the card",
 		at: func(a *answer) finding {
@@ -89,13 +85,15 @@ var Sources = []Source{
 	{Code: "cast-assumed", High: 0.25, Message: "casts that the file does not show are assumed", Narrow: "a file exported in the precision that it runs in", at: func(a *answer) finding {
 		return finding{is: a.ev.CastBytes > 0, high: a.ev.CastBytes, low: a.ev.CastBytes}
 	}},
-	{Code: "workspace-guessed", High: 0.2, Low: 0.1, Message: "large workspaces of convolutions that nobody measured", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.guess > a.ev.res.Reserved/guessShare} }},
+	{Code: "workspace-guessed", High: 0.05, Low: 0.05, Message: "large workspaces of convolutions that nobody measured", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.guess > a.ev.res.Reserved/guessShare} }},
+	{Code: "workspace-changes", High: 0.05, Low: 0.05, Message: "convolutions at batches between measured ones, where cuDNN may run other kernels", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.changes()} }},
 	{Code: "not-the-step", High: 0.25, Low: 0.1, Message: "the file does not show the training step", Narrow: "a file exported in training mode with optimize=False", at: func(a *answer) finding {
 		return finding{is: slices.ContainsFunc(Doubts, func(d Doubt) bool { return a.codes[d.Code] })}
 	}},
 	{Code: "variables-table", High: 0.05, Low: 0.05, Message: "how long Python's variables keep tensors is known of the classes alone", Narrow: "a file with the exporter's source lines", at: variables(train.FromTable)},
 	{Code: "variables-lines", High: 0.05, Low: 0.05, Message: "how long Python's variables keep tensors follows from the source lines, which do not show every function", at: variables(train.FromLines)},
 	{Code: "variables-unknown", High: 0.25, Low: 0.25, Message: "how long Python's variables keep tensors is not known", Narrow: "a file with the exporter's source lines", at: variables(train.FromNone)},
+	{Code: "unread-results", High: 0.15, Message: "calls whose results nobody reads are not in the file", Narrow: "a file of a model that returns all it computes", at: warns("unread-results")},
 	{Code: "data-dependent", Low: 0.5, Message: "dimensions that depend on data are counted at their upper bounds", Narrow: "--dim NAME=N with what the data has", at: warns("data-dependent")},
 	{Code: "tied-parameter", Low: 0.2, Message: "tied parameters count as trained", Narrow: "--freeze with all of their names", at: warns("tied-parameter")},
 	{Code: "unknown-operator", High: 0.25, Low: 0.25, Message: "operators that memplan does not know", Narrow: "one step measured on the card", at: warns("unknown-operator", "unknown-shape", "unknown-type", "unknown-op")},

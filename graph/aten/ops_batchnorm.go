@@ -91,8 +91,8 @@ func (e *Eager) nativeBatchNorm(x, w, b, mean, variance *Tensor, numbers []float
 	if train && impl == normLast {
 		k.staging(x, 4)
 	}
-	if train && impl == normGeneral && d != x.DType { // variances of half types are of a copy
-		k.scratch(d.Bytes(x.Numel()), program.Temporaries)
+	if train && impl == normGeneral {
+		k.variances(x, d)
 	}
 	if impl == normGeneral {
 		var ones []program.StorageID
@@ -115,6 +115,20 @@ func (e *Eager) nativeBatchNorm(x, w, b, mean, variance *Tensor, numbers []float
 		return k.nativeBackward(g[0], s[0], w, b, train, need)
 	})
 	return append([]*Tensor{o}, append(stats, nil, nil, nil)...)
+}
+
+// variances takes the scratch of var_mean over all dims but the channels, which for
+// half types is of a copy.
+func (k *kernel) variances(x *Tensor, d graph.DType) {
+	copied := program.None
+	if d != x.DType {
+		copied = k.temp(d.Bytes(x.Numel()), program.Temporaries)
+		x = &Tensor{Tensor: program.Tensor{DType: d, Shape: x.Shape, Strides: x.Strides}}
+	}
+	r := k.e.reduction(x, append([]int{0}, spatialDims(x, x.dim()-2)...))
+	buf := k.temp(r.buffer*partial("var_mean"), program.Temporaries)
+	sem := k.temp(r.semaphores, program.Temporaries)
+	k.free(sem, buf, copied)
 }
 
 // evalBackward ends a call of native_batch_norm_backward whose forward was

@@ -70,6 +70,15 @@ func (t Type) String() string {
 	return fmt.Sprintf("Type(%d)", uint8(t))
 }
 
+// rounded is t with TF32 allowed. Depthwise kernels multiply without the tensor
+// cores that TF32 is for: those of channels-last float32 tensors are the same.
+func (t Type) rounded() Type {
+	if t == Float32 {
+		return TF32
+	}
+	return t
+}
+
 // A Conv is a two-dimensional convolution without bias. A one-dimensional one
 // is a Conv with H, R, StrideH and DilH of 1 and PadH of 0, which is how
 // PyTorch runs it.

@@ -26,8 +26,11 @@ func (s Source) String() string {
 
 // An Estimate is a predicted workspace.
 type Estimate struct {
-	Bytes  int64 // most likely request, before the allocator rounds it
-	Bound  int64 // too low for at most one convolution in a hundred; never below Bytes
+	Bytes int64 // most likely request, before the allocator rounds it
+	Bound int64 // too low for at most one convolution in a hundred; never below Bytes
+	// Other is the most that a kernel takes which may run instead at a batch between
+	// or beyond measured ones; 0: none.
+	Other  int64
 	Source Source
 }
 

@@ -342,15 +342,26 @@ func plant(raw []byte) (t forest) {
 	return t
 }
 
-// forest returns the trees that were grown on convolutions like c.
-func (c *Conv) forest() *forest {
+// forest returns the trees that were grown on convolutions like c. Forward
+// passes with usual extents but one are told better by the trees grown on ten
+// times as many convolutions.
+func (c *Conv) forest(pass Pass) *forest {
 	switch {
 	case c.Depth.In > 0:
 		return &deepTrees
+	case pass == Forward && c.nearGrid():
+		return &trees
 	case c.H == 1 && c.R == 1 && c.W > 1, c.N > 512, max(c.H, c.W) > 640, max(c.C, c.K) > 4096, max(c.R, c.S) > 32:
 		return &wideTrees
 	}
 	return &trees
+}
+
+// nearGrid reports one dim in place of two, or a batch beyond those of h200Trees,
+// where all else is as in networks of images.
+func (c *Conv) nearGrid() bool {
+	one := c.H == 1 && c.R == 1
+	return c.Groups == 1 && c.DilH == 1 && c.DilW == 1 && max(c.R, c.S) <= 7 && max(c.C, c.K) <= 2048 && c.H*c.W <= 1<<16 && (c.N <= 512 || !one && max(c.H, c.W) <= 640)
 }
 
 func decodeTree(deflated []byte) *tree {
@@ -440,15 +451,39 @@ func (c *Conv) predict(k *key, p Pass) Estimate {
 		return Estimate{Bytes: n, Bound: max(x+w+y, c.bound(p, n)), Source: Formula}
 	}
 	f := c.frame(p)
-	likely, bound := c.forest()[kindOf[k[0]]*numPasses+int(f.pass)]().find(&f)
+	likely, bound := c.tree(k, f.pass).find(&f)
 	e := Estimate{Bytes: likely.bytes(&f), Source: Family}
-	e.Bound = max(e.Bytes, bound.bytes(&f))
-	if c.forest() != &trees {
-		most := c.ceiling(f.pass)
-		e.Bytes, e.Bound = min(e.Bytes, most), min(e.Bound, most)
+	if c.forest(f.pass) != &trees {
+		e.Bytes = min(e.Bytes, c.ceiling(f.pass))
 	}
+	e.Bound = max(e.Bytes, min(bound.bytes(&f), c.usual(f.pass)))
 	e.Bound += e.Bound/64 + 512
 	return e
+}
+
+// tree returns the one that was grown on convolutions like c.
+func (c *Conv) tree(k *key, pass Pass) *tree {
+	return c.forest(pass)[kindOf[k[0]]*numPasses+int(pass)]()
+}
+
+// usualCopies are how many times its operands, copied with padded channels, a
+// convolution's workspace takes at most, in 99 of 100 of the table's and of the
+// random ones: without and with groups, by what is computed.
+var usualCopies = [2][numPasses]float64{{1, 1, 7}, {3.5, 3.5, 8}}
+
+// usual is the workspace that 99 in 100 convolutions stay below. Fourier
+// transforms and channels padded to one power of two take a hundred times as
+// much, and a tree that cannot exclude them would bound the others by them.
+func (c *Conv) usual(pass Pass) int64 {
+	all := int64(0)
+	for _, t := range c.copyBytes() {
+		all += max(t[1], t[2])
+	}
+	groups := 0
+	if c.Groups > 1 {
+		groups = 1
+	}
+	return int64(float64(all)*usualCopies[groups][pass]) + 32<<20
 }
 
 // ceiling is what 99 in 100 of the random convolutions that deepTrees and

@@ -82,6 +82,9 @@ var typeCodes = [numTypes]int32{TF32: 0, Float16: 1, BFloat16: 2, Float32: 3}
 
 const channelsLast = 4
 
+// unknown is the base of a pass without an answer.
+const unknown = -2
+
 func (c *Conv) key() key {
 	ty := typeCodes[c.Type]
 	if c.ChannelsLast && c.Type != Float32 {
@@ -223,63 +226,115 @@ func (pr *Predictor) Workspace(c Conv, p Pass) Estimate {
 	if c.OwnDepthwise() {
 		return Estimate{Source: Rule}
 	}
+	if c.ChannelsLast && c.Groups > 1 && c.Groups == c.C {
+		c.Type = c.Type.rounded()
+	}
 	k := c.key()
-	if i := pr.t.find(&k); i >= 0 && !pr.blind && c.Depth.In == 0 {
-		if n, exact, ok := interpolate(pr.t.samples(i), &c, p); ok {
-			e := Estimate{Bytes: n, Bound: n, Source: Measured}
-			if !exact {
-				e.Source = Formula
-				e.Bound = max(n, c.bound(p, n))
-			}
-			return e
-		}
+	guess := c.predict(&k, p)
+	i := pr.t.find(&k)
+	if i < 0 || pr.blind || c.Depth.In > 0 {
+		return guess
 	}
-	return c.predict(&k, p)
-}
-
-// interpolate gives the bytes at c's batch from the samples of its geometry:
-// a regime is affine in the batch, so that two samples of one regime give
-// those between them exactly.
-func interpolate(s []sample, c *Conv, p Pass) (bytes int64, exact, ok bool) {
-	known := s[:0:0]
-	for _, x := range s {
-		if x.pass[p].base != -2 {
-			known = append(known, x)
-		}
-	}
+	known := slices.DeleteFunc(pr.t.samples(i), func(s sample) bool { return s.pass[p].base == unknown })
 	if len(known) == 0 {
-		return 0, false, false
+		return guess
 	}
-	i := sort.Search(len(known), func(i int) bool { return known[i].batch >= c.N })
-	switch {
-	case i < len(known) && known[i].batch == c.N:
-		return known[i].pass[p].bytes, true, true
-	case i == 0:
-		return known[0].pass[p].of(c), false, true
-	case i == len(known):
-		return known[i-1].pass[p].of(c), false, true
-	}
-	lo, hi := &known[i-1], &known[i]
-	a, b := lo.pass[p], hi.pass[p]
-	if a.base == b.base && a.base >= 0 && a.bytes >= small {
-		if a.rest == b.rest {
-			return a.of(c), false, true
-		}
-		return a.bytes + (b.bytes-a.bytes)*(c.N-lo.batch)/(hi.batch-lo.batch), false, true
-	}
-	if c.N*c.N < lo.batch*hi.batch {
-		return a.of(c), false, true
-	}
-	return b.of(c), false, true
+	return c.interpolate(&k, known, p, guess)
 }
 
-// of applies a regime to another batch.
-func (r regime) of(c *Conv) int64 {
+// interpolate gives the bytes at c's batch from the samples of its geometry,
+// with what the trees would say of it without them. The kernel changes with the
+// batch: what its neighbours take bounds what c takes.
+func (c *Conv) interpolate(k *key, known []sample, p Pass, guess Estimate) Estimate {
+	i := sort.Search(len(known), func(i int) bool { return known[i].batch >= c.N })
+	if i < len(known) && known[i].batch == c.N {
+		n := known[i].pass[p].bytes
+		return Estimate{Bytes: n, Bound: n, Source: Measured}
+	}
+	near := known[max(i-1, 0):min(i+1, len(known))]
+	e := Estimate{Bytes: c.between(k, near, p), Source: Formula}
+	other := max(e.Bytes, guess.Bytes)
+	for _, s := range near {
+		other = max(other, s.at(c, p))
+	}
+	if other > e.Bytes+e.Bytes/64+small {
+		e.Other = other
+	}
+	e.Bound = max(other, min(guess.Bound, c.bound(p, e.Bytes)))
+	e.Bound += e.Bound / 64
+	return e
+}
+
+// between gives the bytes at c's batch from the samples around it, or from the
+// one at the end. A regime is affine in the batch: two samples of one regime
+// tell those between them exactly. Else a family that tells both is their
+// kernel, and c's; where two kernels ran, c's is the one that the tree names if it
+// tells either sample, and that of the nearer batch if not.
+func (c *Conv) between(k *key, near []sample, p Pass) int64 {
+	lo, hi := near[0], near[len(near)-1]
+	a, b := lo.pass[p], hi.pass[p]
+	if a.base == b.base && a.rest == b.rest && len(near) > 1 {
+		return lo.at(c, p)
+	}
+	if n, ok := c.sameKernel(k, near, p); ok {
+		return n
+	}
+	switch {
+	case a.base == b.base && a.base >= 0 && a.bytes >= small && len(near) > 1:
+		return a.bytes + (b.bytes-a.bytes)*(c.N-lo.batch)/(hi.batch-lo.batch)
+	case c.N*c.N < lo.batch*hi.batch:
+		return lo.at(c, p)
+	}
+	return hi.at(c, p)
+}
+
+// sameKernel gives the bytes of the family that tells all samples, or of the
+// tree's if that tells one, with the bytes by which the family misses it.
+func (c *Conv) sameKernel(k *key, near []sample, p Pass) (bytes int64, ok bool) {
+	f := c.frame(p)
+	t := c.tree(k, f.pass)
+	likely, _ := t.find(&f)
+	misses := func(a family, s *sample) int64 {
+		at := f
+		at.n = s.batch
+		return s.pass[p].bytes - a.bytes(&at)
+	}
+	tells := func(a family) func(sample) bool {
+		return func(s sample) bool { d := misses(a, &s); return max(d, -d) <= least }
+	}
+	all := func(a family) bool {
+		return slices.IndexFunc(near, func(s sample) bool { return !tells(a)(s) }) < 0
+	}
+	a, at := likely, slices.IndexFunc(near, tells(likely))
+	if i := slices.IndexFunc(t.families, all); len(near) > 1 && i >= 0 && !all(likely) {
+		a, at = t.families[i], 0
+	}
+	if at < 0 {
+		return 0, false
+	}
+	return a.bytes(&f) + misses(a, &near[at]), true
+}
+
+// least is what the allocator rounds requests to, in bytes.
+const least = 512
+
+// at applies the sample's regime to another batch. The rest is of the weight's
+// size, as partial sums are, or grows with the batch.
+func (s *sample) at(c *Conv, p Pass) int64 {
+	r := s.pass[p]
 	if r.base < 0 || r.bytes < small {
 		return r.bytes
 	}
+	if _, w, _ := c.tensorBytes(); r.rest > mostSums*w*4/types[c.Type].size+mostRest {
+		return baseBytes(r.base, c) + r.rest/s.batch*c.N
+	}
 	return baseBytes(r.base, c) + r.rest
 }
+
+const (
+	mostSums = 352       // partial sums of a weight, at most (scripts/conv_families.py)
+	mostRest = 128 << 20 // of rests that know neither weight nor batch
+)
 
 // bound is the largest usual workspace: all operands in another layout with
 // padded channels, and for the weight gradient partial sums as well.

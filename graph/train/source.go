@@ -32,6 +32,7 @@ type Variables struct {
 	Known   int     // frames whose source lines are known
 	Guesses []Guess // places where the lines leave open what a variable names, at most maxGuesses
 	More    int     // further guesses
+	Unread  []Unread
 }
 
 // A VariableSource is what says how long variables live.
@@ -247,6 +248,9 @@ func (s *sources) frame(first, last, k int) {
 		return
 	}
 	s.vars.Known++
+	if line, ok := s.unread(items); ok {
+		s.vars.Unread = append(s.vars.Unread, Unread{module, line})
+	}
 	r := replay{sources: s, k: k, module: module, class: s.modules[module], depth: depth(module), first: first, last: last, names: map[string]*binding{}, given: map[string][]assignment{}, texts: map[string]int{}}
 	execs := s.executions(items)
 	for i := range execs {
