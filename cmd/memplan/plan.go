@@ -112,8 +112,8 @@ func newConfigCmd(s *streams, run func(*streams, *configOptions) error) *cobra.C
 		Long: `config writes what a plan checkpoints as a configuration that a training script
 applies: each entry is one checkpointed region, its modules run one after the
 other, named as in named_modules(). An entry whose modules lie in those of one
-before it is nested in that. memplan help checkpoints prints Python that applies
-the file.`,
+before it is nested in that. memplan help torch says how a script applies the
+file. A plan that does not fit is no configuration: exit 1, and nothing is written.`,
 		Example:           "  memplan config plan.json --to torch -o checkpoint.json",
 		Args:              exactly(1, "one plan, as memplan plan writes it"),
 		ValidArgsFunction: completeFiles(1, "json"),
@@ -132,6 +132,10 @@ func configRun(s *streams, o *configOptions) error {
 	p, err := planner.ReadPlan(o.path)
 	if err != nil {
 		return err
+	}
+	if p.Fits != nil && !*p.Fits {
+		s.err.line("%s: %s: nothing to apply; ask for a smaller --batch or a larger --vram", o.path, report.Verdict(&p.Report))
+		return errNo
 	}
 	t, err := p.ToTorch()
 	if err != nil {

@@ -20,11 +20,11 @@ import (
 const Module = "github.com/memplan/memplan"
 
 // Order lists the packages from left to right; a package imports only
-// packages before it (external tests may look to the right). quote, how text of files is printed, is for all of them. Rooms of a house stand in line with it: the root of
+// packages before it (external tests may look to the right). python is the Python package, whose text the command prints. quote, how text of files is printed, is for all of them. Rooms of a house stand in line with it: the root of
 // graph, the IR, comes first of its rooms, the roots of liveness,
 // checkpointsel and planner come after theirs.
 var Order = []string{
-	"quote", "files",
+	"quote", "files", "python",
 	"graph", "graph/bounded", "graph/cudnn", "graph/program", "graph/onnx", "graph/infer", "graph/aten", "graph/lift", "graph/train",
 	"liveness/alloc", "liveness",
 	"checkpointsel/remat", "checkpointsel",
