@@ -48,13 +48,15 @@ def checkpoint(model: Model, plan: Plan, *, strip_prefix: str | None = None) -> 
     are matched by the module tree; strip_prefix says what to take off the plan's names instead. An earlier plan is taken off first.
 
     Raises MemplanError, and leaves the model as it is, for a plan that is not one, that does not fit its budget, or that was made for
-    another model.
+    another model: the first module or weight that differs is named.
     """
-    regions = _regions(plan)
-    found = _Names(model).all([n for names, _ in regions for n in names], strip_prefix)
-    for m in found.values():
+    regions, weights = _regions(plan)
+    found = _Names(model, weights).all([n for names, _ in regions for n in names], strip_prefix)
+    for name, m in found.items():
         if isinstance(m, torch.jit.ScriptModule):
-            raise MemplanError("a scripted module cannot be checkpointed: apply the plan before torch.jit.script")
+            raise MemplanError(f"{name!r} is scripted and cannot be checkpointed: apply the plan before torch.jit.script")
+        if type(m).forward is torch.nn.Module.forward:
+            raise MemplanError(f"{name!r} is a {type(m).__name__}, which computes nothing itself: name the modules in it")
     remove(model)
     for names, ops in reversed(regions):  # outer regions stand before those in them, and are put on last
         region = _Region(names, ops)
@@ -78,8 +80,11 @@ def remove(model: Model) -> Model:
 # ---- reading plans -------------------------------------------------------------------------------------------------------------
 
 
-def _regions(plan: Plan) -> list[tuple[list[str], list[dict[str, Any]]]]:
-    """The regions of a plan or a configuration: the modules of each and the calls that it keeps."""
+_Read = tuple[list[tuple[list[str], list[dict[str, Any]]]], Mapping[str, Sequence[int]]]
+
+
+def _regions(plan: Plan) -> _Read:
+    """The regions of a plan or a configuration, the modules of each and the calls that it keeps; and the shapes of the model's weights."""
     where, doc = "the plan", plan
     if not isinstance(plan, Mapping):
         where = os.fspath(plan)
@@ -108,7 +113,7 @@ def _regions(plan: Plan) -> list[tuple[list[str], list[dict[str, Any]]]]:
                 raise KeyError("modules")
     except (KeyError, TypeError, AttributeError) as e:
         raise MemplanError(f"{where} is no plan: {e} is missing or not what memplan writes") from e
-    return out
+    return out, doc.get("weights") or {}
 
 
 # Components of module names that wrappers add: DataParallel and DDP, torch.compile, FSDP, checkpoint wrappers, PEFT.
@@ -118,29 +123,47 @@ _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 class _Names:
     """Finds the modules that a plan names in a model that may be wrapped otherwise."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, weights: Mapping[str, Sequence[int]]) -> None:
         self.exact = dict(model.named_modules(remove_duplicate=False))
         self.bare: dict[str, torch.nn.Module] = {}  # without what wrappers add
         for name, m in self.exact.items():
             self.bare.setdefault(_unwrapped(name), m)
+        self.weights = weights  # the plan's
+        self.shapes = {_unwrapped(n): _stored(p) for n, p in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))}
 
     def all(self, names: Sequence[str], strip: str | None) -> dict[str, torch.nn.Module]:
         """The module of every name."""
-        if strip is not None:
-            cut = {n: n[len(strip) :].lstrip(".") if n.startswith(strip) else n for n in names}
-            found_all = self.every(names, lambda n: self.get(cut[n]))
-            return found_all if found_all is not None else self.refuse(list(cut.values()), "", "")
-        found = {how: every for how in self.ways(names) if (every := self.every(names, lambda n, how=how: self.renamed(n, how))) is not None}
+        ways = [(strip.rstrip("."), "")] if strip is not None else list(dict.fromkeys(self.ways(names)))
+        found = {how: every for how in ways if (every := self.every(names, how)) is not None}
         if not found:
-            self.refuse(names, *self.nearest(names))
-        least = min(len(off) + len(on) for off, on in found)
-        best = [how for how in found if sum(map(len, how)) == least]
+            self.refuse(names, max(ways, key=lambda how: sum(self.renamed(n, how) is not None for n in names)))
+        differences = {how: self.difference(how) for how in found}
+        fitting = [how for how in found if not differences[how]]
+        if not fitting:
+            raise MemplanError("the plan is for another model: " + differences[min(found, key=lambda how: (len(self.missing(how)), _length(how)))])
+        least = min(map(_length, fitting))
+        best = [how for how in fitting if _length(how) == least]
         if len({tuple(map(id, found[how].values())) for how in best}) > 1:
-            first = names[0]
-            raise MemplanError(
-                f"the plan's {first!r} could be " + " or ".join(repr(_renamed(first, how)) for how in best) + " in this model: say which with the model that the plan was made for"
-            )
+            raise MemplanError(f"the plan's {names[0]!r} could be " + " or ".join(repr(_renamed(names[0], how)) for how in best) + " in this model: give checkpoint() the one that the plan was made for")
         return found[best[0]]
+
+    def missing(self, how: tuple[str, str]) -> list[str]:
+        """Weights of the plan that the model does not have so."""
+        return [n for n, shape in self.weights.items() if not _alike(self.shapes.get(_unwrapped(_renamed(n, how)), _ABSENT), shape)]
+
+    def difference(self, how: tuple[str, str]) -> str:
+        """The first difference between the weights that the plan knows and those of the model, "" for none."""
+        if missing := self.missing(how):
+            there = self.shapes.get(_unwrapped(name := _renamed(missing[0], how)))
+            return f"{missing[0]!r} has shape {list(self.weights[missing[0]])} there, " + (f"here {list(there)}" if there is not None else f"and here {name!r} does not exist")
+        known = {_unwrapped(_renamed(n, how)) for n in self.weights}
+        blocks = {c for n in known for c in _numbered(n)}
+        lists = {c.rpartition(".")[0] for c in blocks}
+        for n in self.shapes:
+            for c in _numbered(n):
+                if c not in blocks and c.rpartition(".")[0] in lists:
+                    return f"this one has {c!r}, that one only " + ", ".join(sorted((b for b in blocks if b.rpartition(".")[0] == c.rpartition(".")[0]), key=lambda b: int(b.rpartition(".")[2]))[-3:])
+        return ""
 
     def get(self, name: str) -> torch.nn.Module | None:
         if name in self.exact:
@@ -151,11 +174,10 @@ class _Names:
         off, _ = how
         return self.get(_renamed(name, how)) if not off or name == off or name.startswith(off + ".") else None
 
-    @staticmethod
-    def every(names: Sequence[str], get: Callable[[str], torch.nn.Module | None]) -> dict[str, torch.nn.Module] | None:
+    def every(self, names: Sequence[str], how: tuple[str, str]) -> dict[str, torch.nn.Module] | None:
         out: dict[str, torch.nn.Module] = {}
         for n in names:
-            if (m := get(n)) is None:
+            if (m := self.renamed(n, how)) is None:
                 return None
             out[n] = m
         return out
@@ -170,18 +192,16 @@ class _Names:
         first = names[0]
         for off in offs:
             rest = first[len(off) :].lstrip(".")
+            if off and all(p.isdigit() for p in rest.split(".")):
+                continue  # a number says nothing
             for name in self.bare:
                 if name == rest or name.endswith("." + rest):
                     yield off, name[: len(name) - len(rest)].rstrip(".")
 
-    def nearest(self, names: Sequence[str]) -> tuple[str, str]:
-        """The way by which most names are there."""
-        return max(self.ways(names), key=lambda how: sum(self.renamed(n, how) is not None for n in names))
-
-    def refuse(self, names: Sequence[str], off: str, on: str) -> Any:
+    def refuse(self, names: Sequence[str], how: tuple[str, str]) -> None:
         """Raises for the first name that the model does not have."""
-        missing = next(n for n in names if self.renamed(n, (off, on)) is None)
-        parts = _renamed(missing, (off, on)).split(".")
+        missing = next(n for n in names if self.renamed(n, how) is None)
+        parts = _renamed(missing, how).split(".")
         there = next(i for i in range(len(parts) - 1, -1, -1) if i == 0 or self.get(".".join(parts[:i])) is not None)
         at = self.get(".".join(parts[:there])) if there else self.exact[""]
         children = [n for n, _ in at.named_children()] if at is not None else []
@@ -190,13 +210,42 @@ class _Names:
         raise MemplanError(f"the plan is for another model: it checkpoints {missing!r}, and {inside} has no {parts[there]!r} but {listed}")
 
 
+# Components that adapters and parametrizations put before a parameter's own name.
+_INNER = (*_WRAPPERS, "base_layer")
+
+
+def _stored(p: torch.Tensor) -> tuple[int, ...] | None:
+    """The shape of a parameter as the model was built; None where it is stored otherwise: quantized, or not there yet."""
+    if isinstance(p, torch.nn.parameter.UninitializedTensorMixin) or not (p.is_floating_point() or p.is_complex()):
+        return None
+    return tuple(getattr(p, "ds_shape", p.shape))  # ds_shape: what DeepSpeed's ZeRO-3 has shared out
+
+
+_ABSENT: Any = object()
+
+
+def _alike(here: tuple[int, ...] | None, there: Sequence[int]) -> bool:
+    return here is None or here is not _ABSENT and list(here) == list(there)
+
+
+def _numbered(name: str) -> list[str]:
+    """The entries of lists of modules that a weight lies in: h.3 of h.3.mlp.weight."""
+    parts = name.split(".")
+    return [".".join(parts[: i + 1]) for i, p in enumerate(parts) if p.isdigit()]
+
+
+def _length(how: tuple[str, str]) -> int:
+    """How much of a name a way changes."""
+    return sum(len(x.split(".")) for x in how if x)
+
+
 def _unwrapped(name: str) -> str:
-    return ".".join(p for p in name.split(".") if p not in _WRAPPERS)
+    return ".".join(p for p in name.split(".") if p not in _INNER)
 
 
 def _renamed(name: str, how: tuple[str, str]) -> str:
     off, on = how
-    rest = name[len(off) :].lstrip(".")
+    rest = name[len(off) :].lstrip(".") if not off or name == off or name.startswith(off + ".") else name
     return f"{on}.{rest}" if on and rest else on or rest
 
 
@@ -332,7 +381,7 @@ class _Call:
         self.numbers, self.grads = list(kept), [x.requires_grad for x in kept.values()]
         self.saved = _Keep.apply(torch.empty(0, requires_grad=True), *[x.detach() for x in kept.values()])
         self.wanted: dict[int, int] = {}  # leaves of the result that later calls may take, and their numbers
-        self.replaced: list[tuple[torch.nn.Module, str, torch.Tensor]] = []  # buffers as they were before it
+        self.replaced = _computed(part.module)  # what stood in the module before it
 
     def tensors(self) -> Iterator[tuple[int, torch.Tensor]]:
         for n, x, grad in zip(self.numbers, self.saved.grad_fn.saved_tensors, self.grads):
@@ -376,7 +425,7 @@ class _Frame:
             buffers = _buffers(part.module)
             with torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack), self.first or contextlib.nullcontext():
                 out = part.plain(*args, **kwargs)
-            call.replaced = _replaced(self.region, buffers)
+            call.replaced += _replaced(self.region, buffers)
             self.left(call, out)
         except BaseException:
             self.close()
@@ -589,25 +638,33 @@ def _buffers(module: torch.nn.Module) -> _Buffers:
     ]
 
 
-def _replaced(region: _Region, buffers: _Buffers) -> list[tuple[torch.nn.Module, str, torch.Tensor]]:
+_Places = list[tuple[dict[str, Any], str, Any]]
+
+
+def _computed(module: torch.nn.Module) -> _Places:
+    """Tensors that hooks put into a module for a call, as spectral_norm does with its weight."""
+    return [(vars(module), k, v.detach().requires_grad_(v.requires_grad)) for k, v in vars(module).items() if isinstance(v, torch.Tensor)] if module._forward_pre_hooks else []
+
+
+def _replaced(region: _Region, buffers: _Buffers) -> _Places:
     """The buffers in whose place a run has put others; it may not write to one."""
     for m, name, b, version in buffers:
         if b._version != version:
             raise MemplanError(f"{region.title}: {type(m).__name__} writes to its buffer {name!r} as it runs; running it again would write twice and compute something else. Leave it out of the regions")
-    return [(m, name, b) for m, name, b, _ in buffers if m._buffers.get(name) is not b]
+    return [(m._buffers, name, b) for m, name, b, _ in buffers if m._buffers.get(name) is not b]
 
 
 @contextlib.contextmanager
-def _before(replaced: list[tuple[torch.nn.Module, str, torch.Tensor]]) -> Iterator[None]:
-    """Buffers as they were before the first run."""
-    now = [(m, name, m._buffers.get(name)) for m, name, _ in replaced]
-    for m, name, b in replaced:
-        m._buffers[name] = b
+def _before(replaced: _Places) -> Iterator[None]:
+    """What stood in modules before the first run."""
+    now = [(where, name, where.get(name)) for where, name, _ in replaced]
+    for where, name, x in replaced:
+        where[name] = x
     try:
         yield
     finally:
-        for m, name, c in now:
-            m._buffers[name] = c
+        for where, name, x in now:
+            where[name] = x
 
 
 def _unshard(module: torch.nn.Module) -> None:
