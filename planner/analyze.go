@@ -40,7 +40,7 @@ func (m *Model) Plan(ctx context.Context, cfg Config) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Report: *a.report(), Selection: a.segs, Schedule: a.steps, Proof: a.proof}
+	p := &Plan{Report: *a.report(), Selection: a.segs, Weights: a.m.weights(), Schedule: a.steps, Proof: a.proof}
 	if p.Selection == nil {
 		p.Selection = []train.Segment{}
 	}
@@ -396,6 +396,33 @@ func (m *Model) modelInfo(ev *evaluation) ModelInfo {
 		}
 	}
 	return info
+}
+
+// weights lists the parameters that have the name of an attribute of a module
+// that runs; exporters number those that they have changed (onnx::MatMul_12).
+func (m *Model) weights() Weights {
+	modules := make([]string, 0, len(m.lifted.Graph.Nodes))
+	for i := range m.lifted.Graph.Nodes {
+		modules = append(modules, m.lifted.Graph.Nodes[i].Module)
+	}
+	slices.Sort(modules)
+	modules = slices.Compact(modules)
+	runs := func(module string) bool { // itself, or one within it
+		i, found := slices.BinarySearch(modules, module)
+		if !found {
+			i, _ = slices.BinarySearch(modules, module+".")
+		}
+		return i < len(modules) && train.Within(modules[i], module)
+	}
+	out := Weights{}
+	for i, v := range m.lifted.Graph.Values {
+		dims, known := v.Type.Shape.Static()
+		dot := strings.LastIndexByte(v.Name, '.')
+		if m.lifted.Roles[i] == lift.Parameter && known && dot > 0 && runs(v.Name[:dot]) {
+			out[v.Name] = dims
+		}
+	}
+	return out
 }
 
 // warnings gathers what reading, inference, lift and the search tolerated or

@@ -24,6 +24,7 @@ type TorchConfig struct {
 	Model         TorchModel      `json:"model"`
 	Checkpoint    []train.Segment `json:"checkpoint"`
 	Ops           []TorchOps      `json:"ops"`
+	Weights       Weights         `json:"weights,omitempty"` // of the model that it was made for
 }
 
 // TorchOps are calls of one operator within a region whose outputs a policy
@@ -44,7 +45,7 @@ func (p *Plan) ToTorch() (*TorchConfig, error) {
 	if len(p.Schedule) > 0 {
 		return nil, errors.New("the plan is a schedule of single operations, which PyTorch cannot run: make one with --checkpoint auto")
 	}
-	c := &TorchConfig{SchemaVersion: SchemaVersion, Framework: "torch", Model: TorchModel{p.Model.SHA256}, Checkpoint: []train.Segment{}, Ops: []TorchOps{}}
+	c := &TorchConfig{SchemaVersion: SchemaVersion, Framework: "torch", Model: TorchModel{p.Model.SHA256}, Checkpoint: []train.Segment{}, Ops: []TorchOps{}, Weights: p.Weights}
 	for i, s := range p.Selection {
 		c.Checkpoint = append(c.Checkpoint, train.Segment{Modules: s.Modules})
 		for _, o := range s.Save {

@@ -193,10 +193,15 @@ type Origin struct {
 type Plan struct {
 	Report
 	Selection []train.Segment `json:"selection"`
-	Schedule  []remat.Step    `json:"schedule"` // of the operations of the step without checkpoints; empty: as they stand
-	Proof     string          `json:"proof"`    // what the bound rests on, in words
+	Weights   Weights         `json:"weights,omitempty"` // of the model, where it names them: what applies the plan compares
+	Schedule  []remat.Step    `json:"schedule"`          // of the operations of the step without checkpoints; empty: as they stand
+	Proof     string          `json:"proof"`             // what the bound rests on, in words
 	Arena     *Arena          `json:"arena,omitempty"`
 }
+
+// Weights are the shapes of parameters by their names, as in
+// named_parameters(). A file may lack some, or have other names for them.
+type Weights map[string][]int64
 
 // An Arena says where every storage of a plan's step lies in one allocation.
 // Package validate makes and reads it. Plans of versions that did not have it,

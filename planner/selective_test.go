@@ -281,7 +281,7 @@ func eachArchived(t *testing.T, want func(string) bool, do func(string, *Model))
 }
 
 // TestApplied compares the bytes that live between forward and backward of
-// steps to which the function of memplan help torch has applied a configuration,
+// steps to which memplan.checkpoint has applied a configuration,
 // on the CPU, with those predicted. scripts/selective_oracle.py --apply ran
 // them, and saw the gradients of the steps without checkpoints.
 func TestApplied(t *testing.T) {

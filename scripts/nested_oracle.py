@@ -4,7 +4,7 @@
     python3 scripts/nested_oracle.py [-o graph/train/testdata/nested.tar.xz]
 
 A case is a small module on the CPU and the regions that it is checkpointed in, outer before inner. They are applied by
-cmd/memplan/apply.py, the code that memplan help torch prints. For each case one step runs (forward, sum of the outputs,
+memplan.checkpoint, of python/. For each case one step runs (forward, sum of the outputs,
 backward), and this script records
 
   - the operators of each recomputation, in order, with the module that calls them;
@@ -24,13 +24,12 @@ import tempfile
 
 import torch
 import torch.nn as nn
-import torch.utils.checkpoint as ck
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "..", "cmd", "memplan")]
-import apply as applied  # noqa: E402
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "python")]
+from memplan import _checkpoint as applied  # noqa: E402
 from saved_oracle import proto_of, strip  # noqa: E402
 
 # ---- models --------------------------------------------------------------------------------------------------------------
@@ -142,22 +141,19 @@ class Recorder(TorchDispatchMode):
         return out
 
     def frame(self):
-        """_CheckpointFrame, whose recomputations are noted."""
-        recorder, plain = self, ck._CheckpointFrame
+        """The frames of memplan.checkpoint, whose recomputations are noted."""
+        recorder = self
 
-        class Frame(plain):
-            def __init__(self, recompute_fn, *args):
-                def noted(*a):
-                    if recorder.again:
-                        raise AssertionError("a recomputation inside another")
-                    recorder.again, old, recorder.stack = True, recorder.stack, []
-                    recorder.runs.append([])
-                    try:
-                        recompute_fn(*a)
-                    finally:
-                        recorder.again, recorder.stack = False, old
-
-                super().__init__(noted, *args)
+        class Frame(applied._Frame):
+            def run_again(self):
+                if recorder.again:
+                    raise AssertionError("a recomputation inside another")
+                recorder.again, old, recorder.stack = True, recorder.stack, []
+                recorder.runs.append([])
+                try:
+                    super().run_again()
+                finally:
+                    recorder.again, recorder.stack = False, old
 
         return Frame
 
@@ -171,13 +167,13 @@ class Recorder(TorchDispatchMode):
 
 
 def apply(model, regions):
-    return applied.apply(model, {"checkpoint": [{"modules": r} for r in regions], "ops": []})
+    return applied.checkpoint(model, {"checkpoint": [{"modules": r} for r in regions], "ops": []})
 
 
 def record(model, regions, x):
     r = Recorder(model, [x])
     apply(model, regions)
-    plain, ck._CheckpointFrame = ck._CheckpointFrame, r.frame()
+    plain, applied._Frame = applied._Frame, r.frame()
     hooks = r.hooks()
     try:
         with r:
@@ -185,7 +181,7 @@ def record(model, regions, x):
             r.phase, r.stack = "backward", []
             loss.backward()
     finally:
-        ck._CheckpointFrame = plain
+        applied._Frame = plain
         for h in hooks:
             h.remove()
     return r

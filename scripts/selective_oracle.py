@@ -11,7 +11,7 @@ for each region, the last first, what runs again when one of its saved tensors i
 Autograd's engine does not run on fake tensors of a device that is not there: the first tensor that a region saved is asked for here.
 
 With --apply, small models train a step on the CPU as a plan says: they are exported, the memplan that is named plans them for less
-memory than they need, and the function of `memplan help torch` applies its configuration. Gradients must be those of the step without
+memory than they need, and `memplan.checkpoint` applies its configuration. Gradients must be those of the step without
 checkpoints to the last bit; the bytes between forward and backward are compared with memplan's by planner's TestApplied. The files,
 the configurations and the bytes go to planner/testdata/applied.
 """
@@ -327,8 +327,9 @@ def chosen(first, build, x, pattern):
 
 def applied(memplan, name, build, inputs, batch, pattern):
     """Plans, applies and compares; yields a line for each configuration."""
-    scope = {}
-    exec(open(os.path.join(oracle.root(), "cmd", "memplan", "apply.py")).read(), scope)
+    sys.path.insert(0, os.path.join(oracle.root(), "python"))
+    import memplan as package
+
     torch.manual_seed(0)
     first = build().train()
     with tempfile.TemporaryDirectory() as folder:
@@ -341,7 +342,7 @@ def applied(memplan, name, build, inputs, batch, pattern):
         configs = [planned(memplan, path, batch, folder), *chosen(name, build, x, pattern)]
         plain, loss, want = step(fresh(build, first), x, "cpu")
         for c in configs:
-            kept, again, got = step(scope["apply"](fresh(build, first), c), x, "cpu")
+            kept, again, got = step(package.checkpoint(fresh(build, first), c), x, "cpu")
             if loss != again or not all(torch.equal(want[n], got[n]) for n in want):
                 raise RuntimeError(f"{name}: gradients differ from those without checkpoints")
             print(f"{name}: {len(c['checkpoint'])} regions keep {sum(len(o['calls']) for o in c['ops'])} calls: the same gradients; {kept} bytes kept of {plain}", file=sys.stderr)

@@ -118,7 +118,7 @@ or framework applies.
   torch        each entry is one checkpointed region, its modules run one after
                the other, named as in named_modules(). An entry whose modules lie
                in those of one before it is nested in that. memplan help torch
-               prints Python that applies the file
+               says how a script applies the file
 ` + frameworkHelp() + `
 A framework other than torch can checkpoint less than a plan asks for: config looks
 for the fastest of its settings with which the step still fits, and says on stderr

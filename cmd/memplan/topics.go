@@ -1,9 +1,6 @@
 package main
 
-import _ "embed"
-
-//go:embed apply.py
-var applyPython string
+import "github.com/memplan/memplan/python"
 
 // topics are the help texts that belong to no command.
 var topics = []struct{ name, short, text string }{
@@ -29,7 +26,8 @@ CLICOLOR=0      turns colour off
 CLICOLOR_FORCE  any value but 0 turns colour on
 COLUMNS         width of the text where the output is no terminal (80)
 `},
-	{"torch", "How a training script applies a plan", torchTopic + "\n" + applyPython},
+	{"torch", "How a training script applies a plan", torchTopic},
+	{"checkpoint.py", "The Python that applies a plan, for those who do not install it", python.Checkpoint},
 	{"memory", "The four memory numbers", `requested  bytes of live tensors
 allocated  what torch.cuda.max_memory_allocated shows: block sizes after rounding and splitting
 reserved   what torch.cuda.max_memory_reserved shows: segments held by the caching allocator
@@ -68,17 +66,37 @@ card must fit it, whatever the rules. max-peak and max-increase look at reserved
 bytes. A key that is not known is an error, with its line.
 `
 
-const torchTopic = `memplan config plan.json --to torch writes what a plan checkpoints. Each entry of
-checkpoint is one region, its modules run one after the other (use_reentrant=False).
-An entry whose modules all lie in those of one before it is nested in that, as layer1.0
-in layer1, or blocks.2 with blocks.3 in blocks.0 to blocks.5: the outer one is run
-again first, and keeps what the inner one is called with;
-each of ops names calls of one operator in one region, counted from 0, whose results
-are kept (create_selective_checkpoint_contexts, PyTorch 2.4 or newer); the region runs
-all others again in the backward pass. Its random numbers are those of the first run,
-and running statistics of a BatchNorm that runs again are not updated again.
+const torchTopic = `The Python package memplan applies a plan; python/wheels.py builds its wheels:
 
-    apply(model, json.load(open("checkpoint.json")))
+    pip install memplan
 
-before the first step, with this function:
+    import memplan
+    memplan.checkpoint(model, "plan.json")    # before the first step
+    memplan.remove(model)                     # takes the checkpoints off again
+
+Without it, the same functions are one file that needs PyTorch 2.4 or newer alone:
+
+    memplan help checkpoint.py > memplan_checkpoint.py    # import memplan_checkpoint
+
+The plan is a file of memplan plan or memplan config, or its content as a dictionary.
+Modules may take and return anything: tuples, keywords, sizes, None, caches. Copies
+and pickles of the model have checkpoints of their own; the names in its state_dict
+stay. Apply the plan before torch.compile, DDP and fully_shard wrap the model, or
+after: names are matched by the module tree, so that a plan made for the model in a
+wrapper applies to it bare, and the other way. strip_prefix="m." says what to take off
+the plan's names where that is not clear. A plan for a model with other modules is
+refused, and so are regions that cannot run twice: those that write to what they are
+given, or to their buffers.
+
+memplan config plan.json --to torch writes what a plan checkpoints. Each entry of
+checkpoint is one region, its modules run one after the other. An entry whose modules
+all lie in those of one before it is nested in that, as layer1.0 in layer1, or blocks.2
+with blocks.3 in blocks.0 to blocks.5: the outer one is run again first, and keeps what
+the inner one is called with; each of ops names calls of one operator in one region,
+counted from 0, whose results are kept (create_selective_checkpoint_contexts); the
+region runs all others again in the backward pass. Its random numbers are those of the
+first run, and running statistics that it keeps are not updated again.
+
+Under torch.compile the modules of a region are checkpointed one by one, and only
+regions of one module keep results.
 `

@@ -24,8 +24,15 @@ func versionLine() string {
 	return fmt.Sprintf("memplan %s (%s, %s/%s, without CUDA)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// version is the module's, with the commit where it is a development build.
+// release is the version that a wheel was built as (python/wheels.py sets it).
+var release string
+
+// version is the release's or the module's, with the commit where it is a
+// development build.
 func version() string {
+	if release != "" {
+		return release
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "devel"
