@@ -1,0 +1,141 @@
+package planner
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/liveness"
+)
+
+// A recorded run is what scripts/truth/fake_step.py saw of a run without a
+// GPU: the most bytes that lived, without library scratch and without what
+// kernels allocate inside.
+type recorded struct {
+	Name, Library, Prec, Opt, Mode, Loss string
+	Batch, Peak                          int64
+	Err                                  string
+}
+
+func (r *recorded) config() Config {
+	c := Config{Batch: r.Batch, Mode: r.Mode, Precision: r.Prec, Optimizer: r.Opt, GPU: "h200", Runtime: measuredRelease}
+	if r.Mode == "train" {
+		c.Loss = r.Loss
+	}
+	return c
+}
+
+// recordedPeaks are the same in memplan's steps: without what lives inside one
+// node alone, and with it. A formula's temporaries are in between: the recorder
+// sees those between two ATen calls and not those of one kernel.
+func recordedPeaks(m *Model, c Config) (least, most int64, err error) {
+	j, err := c.resolve()
+	if err != nil {
+		return 0, 0, err
+	}
+	b, err := m.build(j, c.Batch, nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	first, steady := liveness.Steps(b.Program)
+	for _, t := range []*liveness.Timeline{first, steady} {
+		least, most = max(least, withoutScratch(t, true)), max(most, withoutScratch(t, false))
+	}
+	return least, most, nil
+}
+
+// withoutScratch is the highest sum of rounded live bytes of a step, library
+// workspaces left out, and on request what a node allocates and frees itself.
+func withoutScratch(t *liveness.Timeline, outside bool) int64 {
+	p := t.Program
+	skip := make([]bool, len(p.Storages))
+	var cur int64
+	for i := range p.Storages {
+		s := &p.Storages[i]
+		skip[i] = s.Category == program.Workspace
+		if !skip[i] && (s.Life == program.Static || !t.First && s.Life != program.Step) {
+			cur += liveness.Rounded(s.Bytes)
+		}
+	}
+	for i := range p.Nodes {
+		for _, ev := range p.Nodes[i].Events {
+			skip[ev.Storage] = skip[ev.Storage] || outside && ev.Free && p.Storages[ev.Storage].Category == program.Temporaries
+		}
+	}
+	most := cur
+	for _, ev := range t.Events {
+		if skip[ev.Storage] {
+			continue
+		}
+		if n := liveness.Rounded(t.Bytes(ev)); ev.Free {
+			cur -= n
+		} else {
+			cur += n
+			most = max(most, cur)
+		}
+	}
+	return most
+}
+
+// beside is the relative distance of want to what lies between least and most.
+func beside(least, most, want int64) float64 {
+	switch {
+	case want < least:
+		return relative(least, want)
+	case want > most:
+		return relative(most, want)
+	}
+	return 0
+}
+
+// A foretold run is what memplan said of it: its peak, and the same without what the recorder does not see.
+type foretold struct {
+	forecast
+	Least, Most int64
+}
+
+func foretell(t *testing.T, c *collection, r *recorded) *foretold {
+	f := &foretold{forecast: forecast{Name: r.Name, Batch: r.Batch, Prec: r.Prec, Opt: r.Opt, Mode: r.Mode}}
+	m := c.open(t, r.Name)
+	rep, err := m.Analyze(t.Context(), r.config())
+	if err == nil {
+		f.Least, f.Most, err = recordedPeaks(m, r.config())
+	}
+	if err != nil {
+		f.Error = err.Error()
+		return f
+	}
+	f.Allocated, f.Reserved, f.Bound = rep.Peak.AllocatedBytes, rep.Peak.ReservedBytes, rep.Peak.UpperBoundBytes
+	for _, w := range rep.Warnings {
+		f.Warnings = append(f.Warnings, w.Code)
+	}
+	return f
+}
+
+// TestForetell writes what memplan says of runs before anybody looks at what was recorded:
+// MODELS=DIR RUNS=FILE OUT=FILE go test ./planner -run TestForetell.
+func TestForetell(t *testing.T) {
+	dir := os.Getenv("MODELS")
+	if dir == "" {
+		t.Skip("MODELS, RUNS and OUT name what to write")
+	}
+	f, err := os.Create(os.Getenv("OUT"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &collection{name: "unseen", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, name+".onnx.xz")) }}
+	out := json.NewEncoder(f)
+	for _, r := range readLines[recorded](t, os.Getenv("RUNS")) {
+		if _, err := os.Stat(filepath.Join(dir, r.Name+".onnx.xz")); err != nil {
+			continue
+		}
+		if err := out.Encode(foretell(t, c, &r)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
