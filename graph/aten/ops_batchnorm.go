@@ -36,10 +36,12 @@ func normImplOf(t *Tensor) normImpl {
 	switch {
 	case t.Numel() >= math.MaxInt32:
 		return normGeneral
-	case t.contiguous() && t.Strides[1] == 1, t.dim() == 4 && inFormat(t, true):
+	case t.contiguous() && t.Strides[1] == 1:
 		return normLast
 	case t.contiguous():
 		return normContiguous
+	case t.dim() == 4 && inFormat(t, true):
+		return normLast
 	}
 	return normGeneral
 }
@@ -91,8 +93,8 @@ func (e *Eager) nativeBatchNorm(x, w, b, mean, variance *Tensor, numbers []float
 	if train && impl == normLast {
 		k.staging(x, 4)
 	}
-	if train && impl == normGeneral && d != x.DType { // variances of half types are of a copy
-		k.scratch(d.Bytes(x.Numel()), program.Temporaries)
+	if train && impl == normGeneral {
+		k.generalMoments(x)
 	}
 	if impl == normGeneral {
 		var ones []program.StorageID
@@ -115,6 +117,24 @@ func (e *Eager) nativeBatchNorm(x, w, b, mean, variance *Tensor, numbers []float
 		return k.nativeBackward(g[0], s[0], w, b, train, need)
 	})
 	return append([]*Tensor{o}, append(stats, nil, nil, nil)...)
+}
+
+// generalMoments is the scratch of means and variances by the general reduction
+// (at::var_mean_out), which reads float16 itself but bfloat16 as a copy in float32.
+func (k *kernel) generalMoments(x *Tensor) {
+	in, wide := x, program.None
+	if x.DType == graph.BFloat16 {
+		in = &Tensor{Tensor: program.Tensor{DType: graph.Float32, Shape: x.Shape, Strides: x.denseStrides()}}
+		wide = k.temp(in.Bytes(), program.Temporaries)
+	}
+	var dims []int
+	for i := range x.Shape {
+		if i != 1 {
+			dims = append(dims, i)
+		}
+	}
+	k.reduceOver("var_mean", in, dims)
+	k.free(wide)
 }
 
 // evalBackward ends a call of native_batch_norm_backward whose forward was

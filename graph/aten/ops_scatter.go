@@ -312,7 +312,14 @@ func runUnfold(e *Eager, c *Call) []*Tensor {
 		w := contiguousStrides(in)
 		along := w[d]
 		w[d] *= step
-		return e.zeros("unfold_backward", in, g, append(w, along), 0)
+		o := e.zeros("unfold_backward", in, g, append(w, along), 0)
+		if step >= size { // no element in two windows
+			return o
+		}
+		n := &e.P.Nodes[len(e.P.Nodes)-1]
+		places := e.newStorage(program.Storage{Bytes: 8 * ((shape[d]-1)*step + size), Category: program.Temporaries, Name: n.Op, Module: e.module})
+		n.Events = append(n.Events, program.Event{Storage: places}, program.Event{Storage: places, Free: true})
+		return o
 	})
 }
 
