@@ -314,7 +314,7 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 				outs = append(outs, k.alloc(t.Shape, iteratorStrides(t.Shape, layoutOf(t)), t.DType))
 			}
 			copied := program.None
-			if !sameLayout(g[0], o) { // permute_to_matching_layout
+			if st := g[0].Strides; st[len(st)-1] != 1 { // permute_to_matching_layout
 				copied = k.temp(o.Bytes(), program.Temporaries)
 			}
 			wide := int64(0)

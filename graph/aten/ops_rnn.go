@@ -213,8 +213,8 @@ func runRNN(e *Eager, c *Call) []*Tensor {
 // autocast copied the parameters into, or nil.
 func (e *Eager) rnn(r *rnn, x, weights *Tensor, states, params []*Tensor, first bool) []*Tensor {
 	ws := r.workspace()
-	if r.d != graph.Float32 && r.d != graph.BFloat16 || e.Major != 9 {
-		e.Warn("rnn-workspace", "cuDNN's workspace for recurrent networks is as on an H200, where one in fifty networks in float16 took other kernels with more")
+	if r.d != graph.Float32 || e.Major != 9 {
+		e.Warn("rnn-workspace", "cuDNN's workspace for recurrent networks is as measured on an H200, where one in fifty networks in float16 took other kernels with more")
 	}
 	if r.dropout {
 		e.Warn("rnn-dropout", "the state of cuDNN's random numbers, which dropout between recurrent layers allocates once, is not counted")
