@@ -463,8 +463,8 @@ var atlasThresholds = []struct {
 	file          string
 	bytes, events float64
 }{
-	{"atlas.jsonl.xz", 87.1, 94.4},
-	{"compositions.jsonl.xz", 94.7, 99.3},
+	{"atlas.jsonl.xz", 89.4, 95.9},
+	{"compositions.jsonl.xz", 95.4, 99.3},
 }
 
 // TestAtlas replays every measured call and composition. SHOW=operator prints
@@ -544,6 +544,21 @@ require gradients, options. The allocator's events of each case are compared wit
 - **first**: both before any operator was corrected by the measurements.
 
 %s
+## Why not exact
+
+| what | how often | why |
+|---|---|---|
+| convolutions | %s | The workspaces are what cuDNN's heuristic chooses for a shape; nothing in a file or in PyTorch's sources says it. Tables of measured shapes and trees over them estimate the others. What else a convolution allocates is PyTorch's. |
+| all other operators | %s | By class below. |
+
+- **Library workspaces**: cuDNN's batch normalisation with channels last works in a buffer of which only a few sizes were measured; in one of fifty recurrent networks in float16
+  it takes kernels that were not told apart, and sizes that are within 112 bytes of the formula's can fall on the other side of a multiple of 512.
+- **What tensors hold**: how many elements a mask shows (` + "`masked_fill`" + ` by a tensor that wants a gradient, smoothed labels with weights), and how many parts rows of an embedding
+  fall into where gradients are scaled by frequency. A file does not say; the most is counted.
+- **Compositions that are not spelled out**: ` + "`einsum`" + ` with an ellipsis, a diagonal or contracted dims of one element, circular padding of several dims and ` + "`scatter_reduce`" + `'s
+  products are single nodes here where PyTorch makes many calls.
+- **Layouts that one case in a hundred has**: products of operands that lie across each other, pooling of planes without a batch whose channels come last, paddings of single images.
+
 | operator | cases | bytes | events | off | first: bytes | first: events |
 |---|---|---|---|---|---|---|
 %s`
@@ -561,9 +576,22 @@ func checkPages(t *testing.T, head string, scores map[string]*atlasScore) {
 		fmt.Fprintf(&rows, "| %s | %d | %.0f%% | %.0f%% | %d | %s |\n", op, s.cases, pct(s.exact, s.cases), pct(s.matched, s.events), s.wrong, first)
 		fmt.Fprintf(&data, "%s\t%d\t%d\n", op, s.cases, s.exact)
 	}
-	for path, want := range map[string]string{filepath.Join("..", "..", "docs", "atlas.md"): fmt.Sprintf(atlasPage, head, rows.String()), filepath.Join("testdata", "atlas.tsv"): data.String()} {
+	convs, rest := inexact(scores, true), inexact(scores, false)
+	for path, want := range map[string]string{filepath.Join("..", "..", "docs", "atlas.md"): fmt.Sprintf(atlasPage, head, convs, rest, rows.String()), filepath.Join("testdata", "atlas.tsv"): data.String()} {
 		testdata.Generated(t, path, want, "go test ./graph/aten -run Atlas", *updateAtlas)
 	}
+}
+
+// inexact counts the single calls whose bytes are not PyTorch's, of convolutions or of
+// all others.
+func inexact(scores map[string]*atlasScore, convs bool) string {
+	sum := atlasScore{}
+	for op, s := range scores {
+		if op != "compose" && strings.HasPrefix(op, "conv") == convs {
+			sum.add(s)
+		}
+	}
+	return fmt.Sprintf("%d of %d", sum.cases-sum.exact, sum.cases)
 }
 
 func pct(a, b int) float64 { return 100 * float64(a) / float64(max(b, 1)) }

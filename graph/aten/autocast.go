@@ -22,6 +22,9 @@ func (c Cast) String() string {
 // autocast casts the tensor arguments of a call as its operator's class says,
 // the last argument first, as the wrapper's C++ evaluates them.
 func (e *Eager) autocast(op *Op, c *Call) {
+	if c.InPlace { // autocast has rules for functions alone
+		return
+	}
 	cast := op.Cast
 	if c.Op == "rms_norm" && e.RMSNormFull {
 		cast = Full

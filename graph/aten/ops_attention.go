@@ -84,10 +84,16 @@ func flashAttentionFits(e *Eager, a *attention) bool {
 }
 
 func efficientAttentionFits(e *Eager, a *attention) bool {
-	if a.gqa || !sameHeads(a) || e.Major < 5 || a.q.DType == graph.BFloat16 && e.Major < 8 {
+	if a.q.Shape[1] != a.k.Shape[1] || a.k.Shape[1] != a.v.Shape[1] || !sameHeads(a) || e.Major < 5 || a.q.DType == graph.BFloat16 && e.Major < 8 {
 		return false
 	}
 	return half(a.q) && headDim(a)%8 == 0 || a.q.DType == graph.Float32 && headDim(a)%4 == 0
+}
+
+// recorded reports that backward will need the log-sum-exp: without, no kernel but
+// flash makes it (scaled_dot_product_attention's compute_logsumexp).
+func (e *Eager) recorded(a *attention) bool {
+	return e.grad && (a.q.RequiresGrad() || a.k.RequiresGrad() || a.v.RequiresGrad())
 }
 
 // dims returns batch, heads, query length, key length and head dim.
@@ -153,8 +159,12 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 	k := e.begin("_scaled_dot_product_efficient_attention", a.q, a.k, a.v, mask).attention(a)
 	at := k.n.Attrs
 	o := k.alloc(a.outShape(), rowsFirst(a.outShape()), a.q.DType)
-	lse := k.alloc([]int64{b, h, ceilDiv(m, 32) * 32}, nil, graph.Float32) // also where autograd records nothing, which PyTorch leaves out
-	if half(a.q) && a.v.Shape[3] > 128 {                                   // rows longer than a tile are summed in float32
+	var lse *Tensor
+	if e.recorded(a) {
+		lse = k.alloc([]int64{b, h, ceilDiv(m, 32) * 32}, nil, graph.Float32)
+	}
+	k.gives(o, lse)
+	if half(a.q) && a.v.Shape[3] > 128 { // rows longer than a tile are summed in float32
 		k.scratch(graph.Float32.Bytes(o.Numel()), program.Temporaries)
 	}
 	k.flops(a.flops()).end()
@@ -231,7 +241,7 @@ func (e *Eager) padLast(t *Tensor, to int64) *Tensor {
 	wide[d] = ceilDiv(t.Shape[d], to) * to
 	k := e.begin("constant_pad_nd", t).scalars(0)
 	k.attrs().Window = &program.Window{Strides: contiguousStrides(wide)}
-	o := k.alloc(wide, iteratorStrides(wide, layoutOf(t)), t.DType)
+	o := k.alloc(wide, nil, t.DType)
 	k.end()
 	in := t.Shape
 	e.record("ConstantPadNdBackward0", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
@@ -287,7 +297,11 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 	at := k.n.Attrs
 	seed, offset := k.alloc(nil, nil, graph.Int64), k.alloc(nil, nil, graph.Int64)
 	o := k.alloc(a.outShape(), iteratorStrides(a.outShape(), layoutOf(a.q)), a.q.DType)
-	lse := k.alloc([]int64{b, h, m, 1}, nil, graph.Float32)
+	var lse *Tensor
+	if e.recorded(a) {
+		lse = k.alloc([]int64{b, h, m, 1}, nil, graph.Float32)
+	}
+	k.gives(seed, offset, o, lse)
 	if m > 1 {
 		k.scratch(256, program.Workspace)
 	}
@@ -300,7 +314,7 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 				outs = append(outs, k.alloc(t.Shape, iteratorStrides(t.Shape, layoutOf(t)), t.DType))
 			}
 			copied := program.None
-			if !sameLayout(g[0], o) { // permute_to_matching_layout
+			if st := g[0].Strides; st[len(st)-1] != 1 { // permute_to_matching_layout
 				copied = k.temp(o.Bytes(), program.Temporaries)
 			}
 			wide := int64(0)
@@ -323,6 +337,49 @@ func layoutOf(t *Tensor) *Tensor {
 	return &d
 }
 
+// flashDim is the head dim that the flash kernel's accumulators have.
+func flashDim(d int64) int64 {
+	if d > 128 {
+		return ceilDiv(d, 64) * 64
+	}
+	return ceilDiv(d, 32) * 32
+}
+
+// flashSplits is in how many parts the flash kernel goes through the keys, so that
+// few queries fill the card (num_splits_heuristic in
+// aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp).
+func (e *Eager) flashSplits(a *attention) int64 {
+	b, h, m, n, d := a.dims()
+	block := int64(64)
+	switch {
+	case d <= 64:
+		block = 256
+	case d <= 128:
+		block = 128
+	}
+	work, keys, units := b*h*ceilDiv(m, 64), ceilDiv(n, block), 2*int64(e.SMs)
+	if units == 0 || float64(work) >= 0.8*float64(units) {
+		return 1
+	}
+	efficiency := func(splits int64) float64 {
+		if splits > 1 && ceilDiv(keys, splits) == ceilDiv(keys, splits-1) {
+			return 0 // as many blocks a part as with one part less
+		}
+		waves := float64(work*splits) / float64(units)
+		return waves / math.Ceil(waves)
+	}
+	best, most := 0.0, min(128, units, keys)
+	for s := int64(1); s <= most; s++ {
+		best = max(best, efficiency(s))
+	}
+	for s := int64(1); s <= most; s++ {
+		if f := efficiency(s); f > 0 && f >= 0.85*best {
+			return s
+		}
+	}
+	return 1
+}
+
 // runFlashAttention is the flash kernel: the result, the log-sum-exp and the
 // random state; backward takes the row sums and a float query gradient.
 func runFlashAttention(e *Eager, a *attention) *Tensor {
@@ -335,17 +392,33 @@ func runFlashAttention(e *Eager, a *attention) *Tensor {
 	round := func(n, to int64) int64 { return ceilDiv(n, to) * to }
 	k := e.begin("_scaled_dot_product_flash_attention", a.q, a.k, a.v).attention(a)
 	at := k.n.Attrs
-	o := k.alloc(a.outShape(), rowsFirst(a.outShape()), a.q.DType)
+	o := k.alloc(a.outShape(), iteratorStrides(a.outShape(), layoutOf(a.q)), a.q.DType)
 	lse := k.alloc([]int64{b, h, m}, nil, graph.Float32)
 	rng := k.alloc([]int64{2}, nil, graph.Uint64)
 	unused := k.alloc(nil, nil, graph.Uint64)
+	if a.dropout > 0 {
+		k.scratch(16, program.Temporaries) // seed and offset
+	} else if n := e.flashSplits(a); n > 1 { // log-sum-exps and results of each part of the keys
+		sums := k.temp(n*lse.Bytes(), program.Temporaries)
+		parts := k.temp(4*n*b*h*m*flashDim(d), program.Temporaries)
+		k.free(sums, parts)
+	}
 	k.flops(a.flops()).end()
 	e.record("ScaledDotProductFlashAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v},
 		[]*Tensor{a.k, a.q, a.v, lse, o, rng, unused}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 			k := e.begin("_scaled_dot_product_flash_attention_backward", append(slices.Clone(g), s...)...).repeats(at)
-			outs := k.likes(s[1], s[0], s[2])
+			var copies []program.StorageID // in rows of tokens
+			for _, t := range []*Tensor{g[0], o} {
+				if !e.swap12(t).contiguous() {
+					copies = append(copies, k.temp(t.Bytes(), program.Temporaries))
+				}
+			}
+			var outs []*Tensor
+			for _, t := range []*Tensor{s[1], s[0], s[2]} {
+				outs = append(outs, k.alloc(t.Shape, iteratorStrides(t.Shape, layoutOf(t)), t.DType))
+			}
 			sums := k.temp(4*b*h*round(m, 128), program.Temporaries)
-			acc := k.temp(4*b*h*round(m, 128)*round(d, 32), program.Temporaries)
+			acc := k.temp(4*b*h*round(m, 128)*flashDim(d), program.Temporaries)
 			var wide []program.StorageID
 			if a.k.Shape[1] != h { // grouped heads: gradients of the repeated keys and values first
 				for range 2 {
@@ -354,6 +427,8 @@ func runFlashAttention(e *Eager, a *attention) *Tensor {
 			}
 			k.free(wide...)
 			k.free(acc, sums)
+			slices.Reverse(copies)
+			k.free(copies...)
 			k.flops(5 * a.flops() / 2).end()
 			return outs
 		})
@@ -391,6 +466,7 @@ func (e *Eager) repeatHeads(t *Tensor, h int64) *Tensor {
 func runMathAttention(e *Eager, a *attention) *Tensor {
 	const op = "scaled_dot_product_attention"
 	d := a.q.DType
+	mask := e.bias(a)
 	if half(a.q) { // half types are computed in float32
 		wide := *a
 		wide.q, wide.k, wide.v = e.toDType("to", a.q, graph.Float32), e.toDType("to", a.k, graph.Float32), e.toDType("to", a.v, graph.Float32)
@@ -400,7 +476,6 @@ func runMathAttention(e *Eager, a *attention) *Tensor {
 	h := a.q.Shape[1]
 	root := math.Sqrt(a.scale)
 	q := e.scaled(a.q, root)
-	mask := e.bias(a)
 	if a.causal {
 		mask = e.causalBias(a)
 	}
@@ -421,6 +496,9 @@ func runMathAttention(e *Eager, a *attention) *Tensor {
 	o := e.matmul(op, p, vv)
 	if o.DType != d {
 		o = e.toDType("to", o, d)
+	}
+	if a.v.DType != d {
+		e.hold(a.v)
 	}
 	e.hold(wq, kk, q, mask, p, second) // the probabilities are a second result
 	return o

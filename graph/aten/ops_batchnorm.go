@@ -36,10 +36,12 @@ func normImplOf(t *Tensor) normImpl {
 	switch {
 	case t.Numel() >= math.MaxInt32:
 		return normGeneral
-	case t.contiguous() && t.Strides[1] == 1, t.dim() == 4 && inFormat(t, true):
+	case t.contiguous() && t.Strides[1] == 1:
 		return normLast
 	case t.contiguous():
 		return normContiguous
+	case t.dim() == 4 && inFormat(t, true):
+		return normLast
 	}
 	return normGeneral
 }
@@ -92,7 +94,7 @@ func (e *Eager) nativeBatchNorm(x, w, b, mean, variance *Tensor, numbers []float
 		k.staging(x, 4)
 	}
 	if train && impl == normGeneral {
-		k.variances(x, d)
+		k.generalMoments(x)
 	}
 	if impl == normGeneral {
 		var ones []program.StorageID
@@ -117,18 +119,22 @@ func (e *Eager) nativeBatchNorm(x, w, b, mean, variance *Tensor, numbers []float
 	return append([]*Tensor{o}, append(stats, nil, nil, nil)...)
 }
 
-// variances takes the scratch of var_mean over all dims but the channels, which for
-// half types is of a copy.
-func (k *kernel) variances(x *Tensor, d graph.DType) {
-	copied := program.None
-	if d != x.DType {
-		copied = k.temp(d.Bytes(x.Numel()), program.Temporaries)
-		x = &Tensor{Tensor: program.Tensor{DType: d, Shape: x.Shape, Strides: x.Strides}}
+// generalMoments is the scratch of means and variances by the general reduction
+// (at::var_mean_out), which reads float16 itself but bfloat16 as a copy in float32.
+func (k *kernel) generalMoments(x *Tensor) {
+	in, wide := x, program.None
+	if x.DType == graph.BFloat16 {
+		in = &Tensor{Tensor: program.Tensor{DType: graph.Float32, Shape: x.Shape, Strides: x.denseStrides()}}
+		wide = k.temp(in.Bytes(), program.Temporaries)
 	}
-	r := k.e.reduction(x, append([]int{0}, spatialDims(x, x.dim()-2)...))
-	buf := k.temp(r.buffer*partial("var_mean"), program.Temporaries)
-	sem := k.temp(r.semaphores, program.Temporaries)
-	k.free(sem, buf, copied)
+	var dims []int
+	for i := range x.Shape {
+		if i != 1 {
+			dims = append(dims, i)
+		}
+	}
+	k.reduceOver("var_mean", in, dims)
+	k.free(wide)
 }
 
 // evalBackward ends a call of native_batch_norm_backward whose forward was

@@ -249,7 +249,7 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 	if !ready && (v.transposed || g[0].channelsLast() != v.last) {
 		copied, ready = k.temp(g[0].Bytes(), program.Temporaries), true
 	}
-	if v.depthwise && need[1] { // the kernel of the weight comes first (native/cuda/DepthwiseConv2d.cu)
+	if v.depthwise && need[1] && len(v.stride) < 3 { // the kernel of the weight comes first (native/cuda/DepthwiseConv2d.cu)
 		outs[1] = k.alloc(v.w.Shape, v.strides(v.w), v.w.DType)
 	}
 	if need[0] {

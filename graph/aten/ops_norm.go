@@ -206,10 +206,15 @@ func runInstanceNorm(e *Eager, c *Call) []*Tensor {
 		return tensorArg(e.repeat(t, []int64{n}))
 	}
 	flat := append([]int64{1, n * ch}, x.Shape[2:]...)
-	in := e.reshape(c.Op, x, flat)
+	in := e.reshape(c.Op, e.sub("contiguous", x), flat)
 	bn.Args = []Arg{tensorArg(in), rep(c.tensor(1, "weight")), rep(c.tensor(2, "bias")), rep(c.tensor(3, "running_mean")), rep(c.tensor(4, "running_var")),
 		{Kind: graph.ArgBool, Int: 1}, {Kind: graph.ArgFloat, F: c.float(6, "momentum", 0.1)}, {Kind: graph.ArgFloat, F: c.float(7, "eps", 1e-5)}}
 	o := runBatchNorm(e, &bn)[0]
+	for i := 3; i <= 4; i++ { // what the batch adds to the running statistics
+		if t := bn.Args[i].T; t != nil && t.Storage >= 0 {
+			e.hold(e.reduceKernel("mean", e.view(t, []int64{n, ch}, []int64{ch, 1}, 0), []int{0}, false, t.DType))
+		}
+	}
 	for i := 1; i <= 4; i++ {
 		e.hold(bn.Args[i].T)
 	}

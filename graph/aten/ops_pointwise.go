@@ -674,6 +674,9 @@ func runPow(e *Eager, c *Call) []*Tensor {
 		exp = b.values[0]
 	}
 	e.record("PowBackward0", []*Tensor{out}, []*Tensor{a}, []*Tensor{a}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		if known && exp == 0 {
+			return []*Tensor{e.unary("zeros_like", graph.Undefined, g[0])}
+		}
 		if !known {
 			return unknownPow.backward(e, g, s, nil, "")
 		}

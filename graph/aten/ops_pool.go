@@ -285,11 +285,15 @@ func runResize(e *Eager, c *Call) []*Tensor {
 		}
 		dx := k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
 		switch {
-		case c.Op == "upsample_trilinear3d" && preferLast(x): // computed in NCDHW, and copied
+		case c.Op == "upsample_trilinear3d" && preferLast(g[0]): // computed in NCDHW, and copied
 			dx.Strides = channelsLastStrides(x.Shape)
 			k.n.Out[len(k.n.Out)-1].Strides = dx.Strides
 			whole := k.ordered(g[0], false)
 			k.free(k.temp(dx.Bytes(), program.Temporaries), whole)
+		case c.Op == "upsample_bilinear2d" && preferLast(x) && x.dim() == 4 && x.Shape[1] < 4: // too few channels for the kernel that has them last
+			own := k.temp(dx.Bytes(), program.Temporaries)
+			whole := k.ordered(g[0], false)
+			k.free(whole, own)
 		case strings.Contains(op, "bicubic"), strings.Contains(op, "_aa"):
 			k.free(k.ordered(g[0], false))
 		case strings.Contains(op, "upsample"): // the gradient in one piece

@@ -213,14 +213,14 @@ func runRNN(e *Eager, c *Call) []*Tensor {
 // autocast copied the parameters into, or nil.
 func (e *Eager) rnn(r *rnn, x, weights *Tensor, states, params []*Tensor, first bool) []*Tensor {
 	ws := r.workspace()
-	if r.d != graph.Float32 && r.d != graph.BFloat16 || e.Major != 9 {
-		e.Warn("rnn-workspace", "cuDNN's workspace for recurrent networks is as on an H200, where one in fifty networks in float16 took other kernels with more")
+	if r.d != graph.Float32 || e.Major != 9 {
+		e.Warn("rnn-workspace", "cuDNN's workspace for recurrent networks is as measured on an H200, where one in fifty networks in float16 took other kernels with more")
 	}
 	if r.dropout {
 		e.Warn("rnn-dropout", "the state of cuDNN's random numbers, which dropout between recurrent layers allocates once, is not counted")
 	}
-	// Parameters in bfloat16 are never kept in one buffer (torch.backends.cudnn.is_acceptable), so that each call gathers them.
-	gather := weights == nil && (r.d == graph.BFloat16 || r.apart)
+	// Parameters in bfloat16 (torch.backends.cudnn.is_acceptable), and those without biases, are never kept in one buffer, so that each call gathers them.
+	gather := weights == nil && (r.d == graph.BFloat16 || r.apart || !r.bias)
 	// A batch-first input is transposed, and what is not contiguous then is made so for cuDNN.
 	steps := x
 	if first {
@@ -359,13 +359,23 @@ func (e *Eager) rnnBackward(r *rnn, g, s []*Tensor, need []bool, x *Tensor, stat
 	k.free(dy, xc)
 	if slices.Contains(need[1+len(states):], true) {
 		xc = again()
-		dw := k.alloc([]int64{r.weights()}, nil, r.d)
-		k.free(k.temp(ws, program.Workspace), xc)
-		copy(outs[1+len(states):], partsOf(dw, params))
+		if r.bias {
+			dw := k.alloc([]int64{r.weights()}, nil, r.d)
+			k.free(k.temp(ws, program.Workspace), xc)
+			copy(outs[1+len(states):], partsOf(dw, params))
+		} else { // cuDNN's buffer has biases, too: the others are copied out of it
+			k.inexact("gradients of parameters without biases")
+			dw := k.temp(r.d.Bytes(r.weights()), program.Temporaries)
+			work := k.temp(ws, program.Workspace)
+			for i, p := range params {
+				outs[1+len(states)+i] = k.alloc(p.Shape, nil, r.d)
+			}
+			k.free(work, xc, dw)
+		}
 	}
 	slices.Reverse(zeros)
 	k.free(zeros...)
-	k.attrs().Results = []int8{0, 1, 2, 3}[:len(k.outs)]
+	k.attrs().Results = []int8{0, 1, 2, 3}[:min(len(k.outs), 4)]
 	if len(k.outs) == 1+len(states) { // no parameter wants a gradient
 		k.attrs().Results = append(k.attrs().Results, -1)
 	}

@@ -26,6 +26,16 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 		k.scalars(c.float(3, "value", 0))
 	}
 	o := c.target(k, x)
+	reduce, include := "", c.bool(-1, "include_self", true)
+	if a := c.arg(4, "reduce"); a != nil && c.Op == "scatter_reduce" {
+		reduce = a.S
+	}
+	if reduce == "mean" { // how many are added up at each place
+		counts := k.temp(x.Bytes(), program.Temporaries)
+		ones := k.temp(src.Bytes(), program.Temporaries)
+		k.scratch(x.Numel(), program.Temporaries)
+		k.free(ones, counts)
+	}
 	k.end()
 	node := map[string]string{"scatter": "ScatterBackward0", "scatter_add": "ScatterAddBackward0", "scatter_reduce": "ScatterReduceBackward0"}[c.Op]
 	saved := []*Tensor{idx}
@@ -35,6 +45,9 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 	add := c.Op == "scatter_add"
 	e.record(node, []*Tensor{o}, []*Tensor{x, src}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
+		if reduce == "sum" || reduce == "mean" || reduce == "amax" || reduce == "amin" {
+			return e.scatterReduceBackward(reduce, include, dim, g[0], s, need)
+		}
 		if need[0] {
 			if outs[0] = g[0]; !add {
 				k := said(e.begin("scatter", g[0], s[0], nil)).scalars(0)
@@ -50,6 +63,80 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 		return outs
 	})
 	return []*Tensor{o}
+}
+
+// scatterReduceBackward is scatter_reduce_backward
+// (torch/csrc/autograd/FunctionsManual.cpp). Saved are index, result, self and source.
+func (e *Eager) scatterReduceBackward(reduce string, include bool, dim int, g *Tensor, s []*Tensor, need []bool) []*Tensor {
+	idx, result, self, src := s[0], s[1], s[2], s[3]
+	gather := func(t *Tensor) *Tensor {
+		k := e.begin("gather", t, idx).dims(dim)
+		k.alloc(idx.Shape, nil, t.DType)
+		return k.end()
+	}
+	add := func(to, from *Tensor) *Tensor {
+		k := e.begin("scatter_add", to, idx, from).dims(dim)
+		k.like(to)
+		return k.end()
+	}
+	outs := make([]*Tensor, 2)
+	switch reduce {
+	case "sum":
+		outs[0] = g
+		if need[1] {
+			outs[1] = gather(g)
+		}
+	case "mean":
+		start, ones := e.unary("zeros_like", g.DType, g), e.unary("ones_like", src.DType, src)
+		n := add(start, ones)
+		e.hold(ones, start)
+		e.hold(e.computes("eq s 0", graph.Bool, n))
+		outs[0] = e.binary("div", g.DType, g, n)
+		counts, parts := gather(n), gather(g)
+		outs[1] = e.binary("div", g.DType, parts, counts)
+		e.hold(parts, counts, n)
+	default:
+		outs[0], outs[1] = e.extremeShares(g, result, self, src, gather, add)
+	}
+	if !include {
+		k := e.begin("scatter", outs[0], idx, nil).dims(dim).scalars(0)
+		k.like(outs[0])
+		o := k.end()
+		if outs[0] != g {
+			e.hold(outs[0])
+		}
+		outs[0] = o
+	}
+	for i := range outs {
+		if !need[i] && outs[i] != nil && outs[i] != g {
+			e.hold(outs[i])
+			outs[i] = nil
+		}
+	}
+	return outs
+}
+
+// extremeShares spreads the gradient of an extreme evenly over what is equal to it.
+func (e *Eager) extremeShares(g, result, self, src *Tensor, gather func(*Tensor) *Tensor, add func(a, b *Tensor) *Tensor) (own, other *Tensor) {
+	equal := func(a, b *Tensor) *Tensor { return e.binary("eq", graph.Bool, a, b) }
+	count := func(a, b *Tensor) *Tensor {
+		same := equal(a, b)
+		n := e.toDType("to", same, a.DType)
+		e.hold(same)
+		return n
+	}
+	value := gather(result)
+	a, b := count(self, result), count(src, value)
+	n := add(a, b)
+	share := e.binary("div", g.DType, g, n)
+	same := equal(self, result)
+	own = e.binary("mul", g.DType, same, share)
+	e.hold(same)
+	parts := gather(share)
+	same = equal(src, value)
+	other = e.binary("mul", g.DType, same, parts)
+	e.hold(same, parts, share, n, b, a, value)
+	return own, other
 }
 
 // target is what a call writes: its first operand where the model's code updates
@@ -312,7 +399,14 @@ func runUnfold(e *Eager, c *Call) []*Tensor {
 		w := contiguousStrides(in)
 		along := w[d]
 		w[d] *= step
-		return e.zeros("unfold_backward", in, g, append(w, along), 0)
+		o := e.zeros("unfold_backward", in, g, append(w, along), 0)
+		if step >= size { // no element in two windows
+			return o
+		}
+		n := &e.P.Nodes[len(e.P.Nodes)-1]
+		places := e.newStorage(program.Storage{Bytes: 8 * ((shape[d]-1)*step + size), Category: program.Temporaries, Name: n.Op, Module: e.module})
+		n.Events = append(n.Events, program.Event{Storage: places}, program.Event{Storage: places, Free: true})
+		return o
 	})
 }
 

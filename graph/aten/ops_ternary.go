@@ -19,6 +19,7 @@ type formula struct {
 	numbers []float64     // of those kernels, nil for the operator's
 	args    []program.Arg // of the operator, nil for its operands as they are
 	result  bool          // the operator's result is saved behind all else
+	order   []int         // in which gradients are computed, by the names of the operands; nil: as they stand
 	does    string        // what the operator computes, where its name is another's
 }
 
@@ -45,7 +46,13 @@ func (e *Eager) apply(op string, d graph.DType, ins []*Tensor, f formula) *Tenso
 	}
 	e.record(f.node, []*Tensor{o}, ins, f.saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, len(need))
-		for i := range need {
+		order := f.order
+		if order == nil {
+			for i := range need {
+				order = append(order, i)
+			}
+		}
+		for _, i := range order {
 			if !need[i] {
 				continue
 			}
@@ -122,10 +129,10 @@ func runLerp(e *Eager, c *Call) []*Tensor {
 	x, end, w := c.need(0, "self"), c.need(1, "end"), c.tensor(2, "weight")
 	if w == nil {
 		by := c.float(2, "weight", 0)
-		return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end}, formula{args: []program.Arg{{In: 0}, {In: 1}, {In: program.Number, Value: by}}, numbers: []float64{1 - by, by},
+		return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end}, formula{args: []program.Arg{{In: 0}, {In: 1}, {In: program.Number, Value: by}}, numbers: []float64{1 - by, by}, order: []int{1, 0},
 			node: "LerpBackward0", back: [][]string{{"mul g p0"}, {"mul g p1"}}})}
 	}
-	return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end, w}, formula{node: "LerpBackward1",
+	return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end, w}, formula{node: "LerpBackward1", order: []int{1, 0, 2},
 		saved: []*Tensor{onlyFor(w, end), onlyFor(w, x), w}, back: [][]string{{"rsub s2 1", "mul g t0"}, {"mul g s2"}, {"sub s0 s1", "mul g t0"}}})}
 }
 
@@ -135,7 +142,7 @@ func runBinarySaved(e *Eager, c *Call) []*Tensor {
 	if c.Op == "xlogy" {
 		return []*Tensor{e.xlogy(a, b, d)}
 	}
-	f := formula{saved: []*Tensor{b, a}, node: "HypotBackward0", back: [][]string{{"div s1 s2", "mul g t0"}, {"div s0 s2", "mul g t0"}}, result: true}
+	f := formula{saved: []*Tensor{b, a}, node: "HypotBackward0", back: [][]string{{"div s1 s2", "mul g t0"}, {"div s0 s2", "mul g t0"}}, order: []int{1, 0}, result: true}
 	return []*Tensor{e.apply(c.Op, d, []*Tensor{a, b}, f)}
 }
 

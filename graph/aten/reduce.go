@@ -80,6 +80,8 @@ func partial(op string) int64 {
 	switch op {
 	case "var", "std", "var_mean":
 		return 4
+	case "argmax", "argmin": // a value and where it stands
+		return 4
 	}
 	return 1
 }
@@ -320,9 +322,11 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 		})
 		return []*Tensor{o}
 	}
-	k := e.reducing(c.Op, x, dims, reducedShape(x, dims, keep), x.DType).does(extremes[c.Op] + "_with_indices")
-	o := k.outs[0]
+	k := e.begin(c.Op, x).dims(dims...).does(extremes[c.Op] + "_with_indices")
+	k.n.FLOPs = x.Numel()
+	o := k.alloc(reducedShape(x, dims, keep), nil, x.DType)
 	idx := k.alloc(o.Shape, nil, graph.Int64)
+	k.reduceOver("argmax", x, dims)
 	k.end()
 	e.record("MaxBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		return []*Tensor{e.selected(e.keepDims(g[0], in, dims), e.keepDims(s[0], in, dims), in, dims)}

@@ -79,10 +79,13 @@ func attentionKernel(output, lse int) kernel {
 	return func(r *run) error {
 		a := newHeads(r, 0, 1, 2, 3)
 		out, done := r.out(output)
-		sums, doneSums := r.out(lse)
+		sums, doneSums := make([]float32, a.b*a.h*a.m), func() {} // nobody wants them where nothing is trained
+		if r.wants(lse) {
+			sums, doneSums = r.out(lse)
+		}
 		clear(sums)
 		for i := range r.c.Results {
-			if i != output && i != lse {
+			if i != output && i != lse && r.wants(i) {
 				if err := r.generate(i, func(uint64) float64 { return 0 }); err != nil {
 					return err
 				}

@@ -44,8 +44,8 @@ func attentionKernels(register func(k kernel, names ...string)) {
 	}
 	// Results: the output and the log-sum-exp. Operands of the backward:
 	// gradient, mask, key, query, value, log-sum-exp, output.
-	register(kernel{accepts: narrow, rows: only(nil, []int{1}), run: func(r *run) error { return r.attention(0, 1) }}, base+"efficient_attention", base+"flash_attention")
-	register(kernel{accepts: narrow, rows: only(nil, []int{3}), run: func(r *run) error { return r.attention(2, 3) }}, base+"cudnn_attention")
+	register(kernel{accepts: narrow, rows: only(nil, []int{1}), run: func(r *run) error { return r.attention(0, 1) }, work: func(r *run) int64 { return r.unkeptSums(1) }}, base+"efficient_attention", base+"flash_attention")
+	register(kernel{accepts: narrow, rows: only(nil, []int{3}), run: func(r *run) error { return r.attention(2, 3) }, work: func(r *run) int64 { return r.unkeptSums(3) }}, base+"cudnn_attention")
 	register(kernel{accepts: narrow, rows: only([]int{5}, nil), run: func(r *run) error { return r.attentionBackward(1, 2) }}, base+"efficient_attention_backward", base+"cudnn_attention_backward")
 	register(kernel{accepts: narrow, rows: only([]int{4}, nil), run: func(r *run) error { return r.attentionBackward(-1, 1) }}, base+"flash_attention_backward")
 }
@@ -66,6 +66,15 @@ func (r *run) heads(q, k, v, mask *validate.Tensor) (attentionArgs, error) {
 		a.mask, a.maskDType, a.maskStride = r.ptr(mask), dtype(mask), [4]int64(s)
 	}
 	return a, nil
+}
+
+// unkeptSums is the bytes of the log-sum-exp of a call without it among its results,
+// as inference makes none.
+func (r *run) unkeptSums(lse int) int64 {
+	if q := r.arg(0); r.result(lse) == nil && q != nil && len(q.Shape) == 4 {
+		return 4 * q.Shape[0] * q.Shape[1] * q.Shape[2]
+	}
+	return 0
 }
 
 // sums sets the log-sum-exp, of which each head has a row.
@@ -95,7 +104,15 @@ func (r *run) attention(output, lse int) error {
 		return err
 	}
 	out := r.result(output)
-	if err := a.sums(r, r.result(lse)); err != nil {
+	sums := r.result(lse)
+	if sums == nil {
+		if need := r.unkeptSums(lse); r.c.Work.Bytes < need {
+			return fmt.Errorf("attention works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", need, r.c.Work.Bytes)
+		}
+		rows := []int64{a.b, a.h, a.m}
+		sums = &validate.Tensor{At: r.c.Work.At, DType: graph.Float32, Shape: rows, Strides: validate.RowMajor(rows)}
+	}
+	if err := a.sums(r, sums); err != nil {
 		return err
 	}
 	for i := range r.c.Results { // state of random numbers, which are counted here, and padding
