@@ -84,8 +84,7 @@ var exportsTold = []struct{ model, way, versions, why string }{
 	{"mobile", "opt-bare", "", "the normalisations are folded, and no metadata is left to name them"},
 	{"t5", "train-sim", "", "the simplifier computed weights from others"},
 	{"tagger", "train-opt", "2.6.0 2.8.0 2.9.0", "these exporters write a GRU step by step, and their optimizer leaves no trace of the call"},
-	{"lstm", "train", "2.6.0 2.8.0", "these exporters write an LSTM step by step"},
-	{"lstm", "train-opt", "2.6.0 2.8.0", "as train"},
+	{"lstm", "train-opt", "2.6.0 2.8.0", "as tagger"},
 	{"", "train-ort", "", "onnxruntime takes dropouts away"},
 }
 

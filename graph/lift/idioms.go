@@ -25,7 +25,7 @@ var idioms = []idiom{
 	{"dropout-off", "a Dropout with p = 0 returns its input; the export shows a clone", dropoutOff},
 	{"in-place-activation", "activations of torchvision models, and those after a batch normalisation, update in place", inPlaceActivation},
 	{"in-place-add", "residual blocks written with +=, and what the source lines show", inPlaceAdd},
-	{"unrolled-rnn", "rnn_tanh and rnn_relu, and gru up to PyTorch 2.8, are exported as one call a time step; the modules make one call of cuDNN", unrolledRNN},
+	{"unrolled-rnn", "rnn_tanh and rnn_relu, and gru and lstm up to PyTorch 2.8, are exported as one call a time step; the modules make one call of cuDNN", unrolledRNN},
 	{"stacked-rnn", "ONNX has one operator for each layer of a recurrent network; the module makes one call of cuDNN", stackedRNN},
 	{"index-add", "index_add is decomposed into index_put with accumulate=True", indexAdd},
 	{"in-place-scatter", "what is scattered into zeros that nobody else reads is written into them", inPlaceScatter},
