@@ -216,7 +216,7 @@ func exportsTable(list []export, reports map[string]*Report) string {
 	}
 	slices.SortFunc(order, func(a, b [2]string) int { return strings.Compare(a[0]+" "+a[1], b[0]+" "+b[1]) })
 	columns := slices.SortedFunc(maps.Keys(versions), func(a, b string) int {
-		return len(a) - len(b) + strings.Compare(a, b)
+		return cmp.Or(len(a)-len(b), strings.Compare(a, b))
 	})
 	var b strings.Builder
 	fmt.Fprintf(&b, "| model | export | %s |\n|---|---|%s\n", strings.Join(columns, " | "), strings.Repeat("---:|", len(columns)))
