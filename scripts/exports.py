@@ -8,9 +8,11 @@ VERSION being that of the torch that runs the script: run it once with every
 version to compare. Files are stripped as scripts/export_models.py strips them.
 A way that this version cannot export is one line "MODEL WAY: error" and no file.
 
-docs/exports.md and planner/testdata/exports hold what memplan predicts of them.
-Needs torch, onnx, onnxscript; torchvision for resnet18 and convnext;
-transformers for bert, gpt2 and vit; diffusers for unet2d. Nothing is downloaded.
+docs/exports.md holds what memplan predicts of them, planner/testdata/exports.tar.xz
+the files. Needs torch, onnx, onnxscript, of versions that belong together;
+torchvision for resnet18, convnext, swin and densenet; transformers for bert, gpt2,
+vit and t5; diffusers for unet2d; onnxsim and onnxruntime for what they rewrite.
+Nothing is downloaded.
 """
 import argparse
 import functools

@@ -26,7 +26,7 @@ var idioms = []idiom{
 	{"in-place-written", "source lines that say so: x.relu_(), F.relu(x, inplace=True), x *= y", inPlaceWritten},
 	{"in-place-activation", "activations of torchvision models, and those after a batch normalisation, update in place", inPlaceActivation},
 	{"in-place-add", "residual blocks written with +=", inPlaceAdd},
-	{"unrolled-rnn", "rnn_tanh and rnn_relu, and gru up to PyTorch 2.8, are exported as one call a time step; the modules make one call of cuDNN", unrolledRNN},
+	{"unrolled-rnn", "rnn_tanh and rnn_relu, and gru and lstm up to PyTorch 2.8, are exported as one call a time step; the modules make one call of cuDNN", unrolledRNN},
 	{"stacked-rnn", "ONNX has one operator for each layer of a recurrent network; the module makes one call of cuDNN", stackedRNN},
 	{"index-add", "index_add is decomposed into index_put with accumulate=True", indexAdd},
 	{"in-place-scatter", "what is scattered into zeros that nobody else reads is written into them", inPlaceScatter},

@@ -12,22 +12,26 @@ import (
 // itself makes one call of cuDNN. The value is that call, "" where the steps'
 // activation says which.
 var rnnClasses = map[string]string{
-	"torch.nn.modules.rnn.RNN": "",
-	"torch.nn.modules.rnn.GRU": "gru.input", // up to PyTorch 2.8
+	"torch.nn.modules.rnn.RNN":  "",
+	"torch.nn.modules.rnn.GRU":  "gru.input",  // up to PyTorch 2.8
+	"torch.nn.modules.rnn.LSTM": "lstm.input", // up to PyTorch 2.8
 }
 
 // An unrolled network is the calls [lo, hi) that one call of a recurrent network was
 // taken apart into.
 type unrolled struct {
-	lo, hi        int
-	op            string // of the one call
-	x, hx         graph.Arg
-	params        []graph.Arg // of each layer and direction: matrices, then biases
-	bias          bool
-	layers, dirs  int64
-	first         bool // the batch is the input's first dim
-	y, h          graph.ValueID
-	yNode, hIndex int
+	lo, hi       int
+	op           string // of the one call
+	x            graph.Arg
+	states       []graph.Arg // initial ones, of all layers each
+	params       []graph.Arg // of each layer and direction: matrices, then biases
+	bias         bool
+	layers, dirs int64
+	first        bool    // the batch is the input's first dim
+	drop         float64 // between layers
+	y            graph.ValueID
+	yNode        int
+	ends         []int // calls that stack the last states
 }
 
 // unrolledRNN puts the one call in place of the steps, where they end.
@@ -36,28 +40,49 @@ func unrolledRNN(r *rewriter, i int) bool {
 	if !known || !slices.Contains([]string{"unbind", "split", "split_with_sizes"}, opName(r.node(i))) {
 		return false
 	}
-	u := &unrolled{lo: i, hi: i, op: op, y: graph.NoValue, h: graph.NoValue, hx: r.node(i).Args[0]}
+	u := &unrolled{lo: i, hi: i, op: op, y: graph.NoValue, states: []graph.Arg{r.node(i).Args[0]}}
+	if op == "lstm.input" {
+		if i+1 >= len(r.l.Graph.Nodes) || opName(r.node(i+1)) != opName(r.node(i)) {
+			return false
+		}
+		u.states = append(u.states, r.node(i + 1).Args[0])
+	}
 	for u.hi < len(r.l.Classes) && r.l.Classes[u.hi] == r.l.Classes[i] && r.node(u.hi).Module == r.node(i).Module {
 		u.hi++
 	}
 	if !r.cells(u) || !r.sizes(u) || !r.results(u) {
 		return false
 	}
-	if u.hIndex >= 0 {
-		r.node(u.hIndex).Outputs = nil
-		r.def[u.h] = int32(u.yNode)
+	n, outs := r.node(u.yNode), append([]graph.ValueID{u.y}, slices.Repeat([]graph.ValueID{graph.NoValue}, len(u.states))...)
+	for _, k := range u.ends {
+		outs[r.stateOf(u, k)] = r.node(k).Outputs[0]
+		r.def[r.node(k).Outputs[0]], r.node(k).Outputs = int32(u.yNode), nil
 	}
-	n := r.node(u.yNode)
+	states := u.states[0]
+	if len(u.states) > 1 {
+		states = graph.Arg{Kind: graph.ArgList, List: u.states}
+	}
 	flag := func(b bool) graph.Arg {
 		if b {
 			return graph.Arg{Kind: graph.ArgBool, Int: 1}
 		}
 		return graph.Arg{Kind: graph.ArgBool}
 	}
-	n.Op, n.Outputs = u.op, []graph.ValueID{u.y, u.h}
-	n.Args = []graph.Arg{u.x, u.hx, {Kind: graph.ArgList, List: u.params}, flag(u.bias), {Kind: graph.ArgInt, Int: u.layers}, {Kind: graph.ArgFloat}, flag(true), flag(u.dirs == 2), flag(u.first)}
+	n.Op, n.Outputs = u.op, outs
+	n.Args = []graph.Arg{u.x, states, {Kind: graph.ArgList, List: u.params}, flag(u.bias), {Kind: graph.ArgInt, Int: u.layers}, {Kind: graph.ArgFloat, Float: u.drop}, flag(true), flag(u.dirs == 2), flag(u.first)}
 	r.relink(n)
 	return true
+}
+
+// stateOf is the result of the one call that the stack of last states k stands for:
+// those of an LSTM's cells are sums.
+func (r *rewriter) stateOf(u *unrolled, k int) int {
+	if n := r.node(k); len(u.states) > 1 && len(n.Args) > 0 && len(n.Args[0].List) > 0 {
+		if p := r.producer(&n.Args[0].List[0]); p != nil && opName(p) == "add" {
+			return 2
+		}
+	}
+	return 1
 }
 
 // cells reads the products: those of the input come first in each layer and
@@ -70,6 +95,10 @@ func (r *rewriter) cells(u *unrolled) bool {
 		case "relu", "tanh":
 			if rnnClasses[r.l.Classes[i]] == "" {
 				u.op = "rnn_" + op + ".input"
+			}
+		case "native_dropout", "dropout":
+			if p := argAt(n, 1, "p"); p != nil {
+				u.drop = p.Float
 			}
 		case "linear":
 			if len(n.Args) < 2 || n.Args[0].Kind != graph.ArgValue || n.Args[1].Kind != graph.ArgValue {
@@ -102,10 +131,10 @@ func (r *rewriter) cells(u *unrolled) bool {
 // sizes tells layers from directions: results of two directions are joined along
 // the last dim.
 func (r *rewriter) sizes(u *unrolled) bool {
-	if u.hx.Kind != graph.ArgValue {
+	if slices.ContainsFunc(u.states, func(a graph.Arg) bool { return a.Kind != graph.ArgValue }) {
 		return false
 	}
-	shape := r.l.Graph.Values[u.hx.Value].Type.Shape
+	shape := r.l.Graph.Values[u.states[0].Value].Type.Shape
 	if len(shape) != 3 {
 		return false
 	}
@@ -134,14 +163,13 @@ func (r *rewriter) results(u *unrolled) bool {
 			inside[id]++
 		}
 	}
-	u.hIndex = -1
 	for i := u.lo; i < u.hi; i++ {
 		n := r.node(i)
 		for _, o := range n.Outputs {
 			switch {
 			case o < 0 || r.uses[o] == inside[o]:
-			case opName(n) == "stack" && u.h < 0:
-				u.h, u.hIndex = o, i
+			case opName(n) == "stack" && len(u.ends) < len(u.states) && len(n.Outputs) == 1:
+				u.ends = append(u.ends, i)
 			case (opName(n) == "cat" || opName(n) == "transpose") && u.y < 0:
 				u.y, u.yNode = o, i
 			default:
