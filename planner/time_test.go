@@ -10,7 +10,7 @@ import (
 )
 
 // TestTimes prints the roofline's estimate beside the measured times. It is an
-// estimate: a step may come out at 0.39 of its time (small kernels in mixed
+// estimate: a step may come out at 0.37 of its time (small kernels in mixed
 // precision), never much too long.
 func TestTimes(t *testing.T) {
 	f, err := os.Open(testdata.Shared(t, "truth", "step_memory.jsonl"))
