@@ -145,13 +145,13 @@ class Recorder(TorchDispatchMode):
         recorder = self
 
         class Frame(applied._Frame):
-            def run_again(self):
+            def run_again(self, given):
                 if recorder.again:
                     raise AssertionError("a recomputation inside another")
                 recorder.again, old, recorder.stack = True, recorder.stack, []
                 recorder.runs.append([])
                 try:
-                    super().run_again()
+                    super().run_again(given)
                 finally:
                     recorder.again, recorder.stack = False, old
 

@@ -267,9 +267,9 @@ class _Region:
             warnings.warn(f"{self.title}: {text}", stacklevel=6)
 
     def contexts(self, seen: Counter[str], again: Counter[str]) -> tuple[Any, Any]:
-        """What the first run and the second one run under: a policy that keeps the results of some calls."""
+        """What a call's first run and its second one run under: a policy that keeps the results of some operators."""
         if not self.keep:
-            return None, None
+            return contextlib.nullcontext(), contextlib.nullcontext()
         keep = frozenset(self.keep)
 
         def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -380,6 +380,7 @@ class _Call:
         self.leaves = leaves  # of the arguments: "known" and a number, or "is" and what it is
         self.numbers, self.grads = list(kept), [x.requires_grad for x in kept.values()]
         self.saved = _Keep.apply(torch.empty(0, requires_grad=True), *[x.detach() for x in kept.values()])
+        self.second: Any = None  # the policy of its second run
         self.wanted: dict[int, int] = {}  # leaves of the result that later calls may take, and their numbers
         self.replaced = _computed(part.module)  # what stood in the module before it
 
@@ -412,7 +413,6 @@ class _Frame:
         self.objects: dict[int, Any] = {}  # those from outside that are no tensors, as they were
         self.seen: Counter[str] = Counter()
         self.again: Counter[str] = Counter()
-        self.first, self.second = region.contexts(self.seen, self.again)
         self.began = _sequence(torch.empty(0, requires_grad=True).view(0)) if len(region.names) > 1 else 0
 
     # the first run
@@ -423,7 +423,8 @@ class _Frame:
             call = self.note(part, args, kwargs)
             self.calls.append(call)
             buffers = _buffers(part.module)
-            with torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack), self.first or contextlib.nullcontext():
+            first, call.second = self.region.contexts(self.seen, self.again)
+            with torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack), first:
                 out = part.plain(*args, **kwargs)
             call.replaced += _replaced(self.region, buffers)
             self.left(call, out)
@@ -497,7 +498,7 @@ class _Frame:
 
     def unpack(self, h: _Holder) -> torch.Tensor:
         if h.value is None:
-            self.run_again()
+            self.run_again([dict(c.tensors()) for c in self.calls])
         x, h.value = h.value, None
         if x is None:
             raise MemplanError(f"{self.region.title}: the second run saved fewer tensors than the first one: its modules do not compute the same again")
@@ -507,8 +508,8 @@ class _Frame:
 
     # the second run
 
-    def run_again(self) -> None:
-        """Makes the calls again, up to the last tensor that was saved."""
+    def run_again(self, given: list[dict[int, Any]]) -> None:
+        """Makes the calls again with what was kept for each, up to the last tensor that was saved."""
         self.ran = True
         opened, _local.open = _local.open, {}
         self.again.clear()
@@ -529,25 +530,26 @@ class _Frame:
 
         try:
             with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-                self.replay()
+                self.replay(given)
         except _Stop:
             pass
         finally:
             _local.open = opened
 
-    def replay(self) -> None:
+    def replay(self, given: list[dict[int, Any]]) -> None:
         """Calls the modules as they were called; a value is let go when the last of them has taken it."""
         values: dict[int, Any] = {}
         memo: dict[int, Any] = {}
         last = {n: i for i, c in enumerate(self.calls) for kind, n in c.leaves if kind == "known"}
         for i, c in enumerate(self.calls):
-            values.update(c.tensors())
+            values.update(given[i])
+            given[i] = {}
             flat = [self.value(n, values, memo) if kind == "known" else n for kind, n in c.leaves]
             for n in [n for n in values if last.get(n, -1) <= i]:
                 del values[n]
             args, kwargs = tree_unflatten(flat, c.spec)
             del flat
-            with c.state.restored(), _quiet(c.part.module), _before(c.replaced), self.second or contextlib.nullcontext():
+            with c.state.restored(), _quiet(c.part.module), _before(c.replaced), c.second:
                 if len(self.calls) > 1:
                     _unshard(c.part.module)
                 out = c.part.plain(*args, **kwargs)

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import memplan
 from zoo import MODELS
 
-SEEDS = int(os.environ.get("SEEDS", "3"))  # sets of regions for each model
+SEEDS = int(os.environ.get("SEEDS", "2"))  # sets of regions for each model
 ONLY = os.environ.get("MODEL", "")  # part of the names of the models to try
 REFUSED = ("writes to", "written to", "modified by an inplace operation")  # how regions that cannot run again are refused
 

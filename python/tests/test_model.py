@@ -330,8 +330,8 @@ class Wrapped(Same):
             torch.testing.assert_close(a, b)
 
     def test_compiled_before(self) -> None:
-        m = torch.compile(net(), backend="eager")
-        memplan.checkpoint(m, PLAN)
+        m = torch.compile(net(), backend="aot_eager")
+        memplan.checkpoint(m, plan(["blocks.0", "blocks.1", "blocks.2"], ["blocks.1"]))
         runs = m._orig_mod.blocks[2].__dict__
         self.assertIn("forward", runs)
         self.assertEqual(len(gradients(m)), len(gradients(net())))
@@ -358,6 +358,7 @@ class Distributed(Same):
             self.same(gradients(net()), gradients(m))
             self.assertEqual(runs.count, 3)
 
+    @unittest.skipIf(torch.__version__ < "2.7", "fully_shard needs a GPU before PyTorch 2.7")
     def test_fully_shard(self) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
