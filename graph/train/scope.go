@@ -220,7 +220,9 @@ func multiplies(n *graph.Node) bool {
 
 // asks tells whether a source line on the way to a call says whether attention
 // is to return its probabilities: it does not unless it is asked to.
-func asks(n *graph.Node) bool { return strings.Contains(n.MetaValue("pkg.torch.onnx.stack_trace"), "output_attentions") }
+func asks(n *graph.Node) bool {
+	return strings.Contains(n.MetaValue("pkg.torch.onnx.stack_trace"), "output_attentions")
+}
 
 // probabilities reports whether a value is a softmax, or one that was cast,
 // dropped out or viewed since, of the same module.
