@@ -161,6 +161,9 @@ const mostOpen = 2
 // openBytes is by how much the peak of an inference is higher where variables keep
 // everything that the source lines leave open.
 func (ev *evaluation) openBytes() int64 {
+	if len(ev.Open) == 0 {
+		return 0
+	}
 	_, steady := liveness.Steps(ev.Program)
 	until := map[program.StorageID]int32{}
 	for _, o := range ev.Open {
