@@ -13,6 +13,7 @@ import (
 	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/liveness"
 	"github.com/memplan/memplan/planner/profile"
 )
 
@@ -91,7 +92,17 @@ var Sources = []Source{
 		return finding{is: slices.ContainsFunc(Doubts, func(d Doubt) bool { return a.codes[d.Code] })}
 	}},
 	{Code: "variables-table", High: 0.05, Low: 0.05, Message: "how long Python's variables keep tensors is known of the classes alone", Narrow: "a file with the exporter's source lines", at: variables(train.FromTable)},
-	{Code: "variables-lines", High: 0.05, Low: 0.05, Message: "how long Python's variables keep tensors follows from the source lines, which do not show every function", at: variables(train.FromLines)},
+	{Code: "variables-lines", High: 0.05, Low: 0.05, Rule: "the peak with all that the lines leave open kept for as long as they allow, at most twice as much again",
+		Message: "how long Python's variables keep tensors follows from the source lines, which do not show every function", at: func(a *answer) finding {
+			f := variables(train.FromLines)(a)
+			if f.is {
+				f.high = min(a.ev.openBytes(), mostOpen*a.ev.res.Reserved)
+			}
+			if g := a.ev.Variables.Guesses; f.high > 0 && len(g) > 0 {
+				f.detail = fmt.Sprintf("how long Python's variables keep tensors follows from the source lines, which leave it open in %d places, such as %s line %d", len(g)+a.ev.Variables.More, g[0].File, g[0].Line)
+			}
+			return f
+		}},
 	{Code: "variables-unknown", High: 0.25, Low: 0.25, Message: "how long Python's variables keep tensors is not known", Narrow: "a file with the exporter's source lines", at: variables(train.FromNone)},
 	{Code: "unread-results", High: 0.15, Message: "calls whose results nobody reads are not in the file", Narrow: "a file of a model that returns all it computes", at: warns("unread-results")},
 	{Code: "data-dependent", Low: 0.5, Message: "dimensions that depend on data are counted at their upper bounds", Narrow: "--dim NAME=N with what the data has", at: warns("data-dependent")},
@@ -140,6 +151,51 @@ func listed(names []string) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostListed], ", "), more)
 	}
 	return strings.Join(names, ", ")
+}
+
+// mostOpen bounds what source lines leave open, in parts of the reserved bytes.
+const mostOpen = 2
+
+// openBytes is by how much the peak of an inference is higher where variables keep
+// everything that the source lines leave open.
+func (ev *evaluation) openBytes() int64 {
+	if len(ev.Open) == 0 {
+		return 0
+	}
+	_, steady := liveness.Steps(ev.Program)
+	until := map[program.StorageID]int32{}
+	for _, o := range ev.Open {
+		until[o.Storage] = o.After
+	}
+	return peakBytes(ev.Program, steady, until) - peakBytes(ev.Program, steady, nil)
+}
+
+// peakBytes is the most bytes that live at once, where storages live until after
+// the calls given, at least.
+func peakBytes(p *program.Program, t *liveness.Timeline, until map[program.StorageID]int32) int64 {
+	var live, most int64
+	late := map[int32]int64{} // bytes that go after a call
+	last := int32(-1)
+	for _, ev := range t.Events {
+		n := &p.Nodes[ev.Node]
+		for c := last; c < n.Call; c++ {
+			live -= late[c]
+			delete(late, c)
+		}
+		last = max(last, n.Call)
+		bytes := p.Storages[ev.Storage].Bytes
+		after, ok := until[ev.Storage]
+		switch {
+		case !ev.Free:
+			live += bytes
+			most = max(most, live)
+		case ok && after >= n.Call:
+			late[after] += bytes
+		default:
+			live -= bytes
+		}
+	}
+	return most
 }
 
 // has reports whether a node of the program is of a kind.

@@ -1,6 +1,6 @@
 """More habits of plain PyTorch code, written before memplan was run on any of them: how well lifetimes are told of code that nobody looked at.
 
-scripts/lines_oracle.py exports and runs them as "unseen/NAME". They are not for tuning: a module that memplan was changed for belongs in lines_styles.py.
+scripts/lines_oracle.py exports and runs them as "unseen/NAME". planner/testdata/lines_unseen.first.jsonl has what memplan told of them then.
 """
 import contextlib
 import dataclasses

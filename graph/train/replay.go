@@ -21,6 +21,7 @@ type replay struct {
 	line        int
 	execs       []*execution
 	texts       map[string]int          // executions that begin with a line
+	kept        []graph.ValueID         // what its variables may name, of what other frames did
 	given       map[string][]assignment // of names that code stores one value to at a time
 }
 
@@ -53,6 +54,7 @@ func (r *replay) run(e *execution) {
 	r.reads(e)
 	if e.hidden {
 		r.parameters(e)
+		r.open(r.computed(e), e.last)
 	}
 	r.stores(e)
 	for _, d := range e.dels {
@@ -456,6 +458,9 @@ func (r *replay) unpack(e *execution, targets []target, ids []graph.ValueID) {
 	}
 	if len(ids) != len(targets) || slices.Contains(ids, graph.NoValue) {
 		r.guess(e, ids, "assigns another number of values than it computes")
+		if r.returned(e) == nil {
+			r.mayKeep(e, nil)
+		}
 	}
 	for i, t := range targets {
 		switch {

@@ -20,14 +20,21 @@ type ending struct {
 	names   map[string]*binding
 	order   []string
 	given   map[string][]assignment
-	lines   []int    // of each execution
-	results []result // what it returns, where the line is known
-	inner   *ending  // it returns what this one does
+	lines   []int           // of each execution
+	results []result        // what it returns, where the line is known
+	inner   *ending         // it returns what this one does
+	open    []graph.ValueID // what it may return beside its result
 }
 
 // ending sums up the frame for its caller.
 func (r *replay) ending() *ending {
-	out := &ending{names: r.names, order: r.order, given: r.given}
+	out := &ending{names: r.names, order: r.order, given: r.given, open: r.kept}
+	for _, name := range r.order {
+		out.open = append(out.open, r.names[name].ids...)
+		for _, a := range r.given[name] {
+			out.open = append(out.open, a.id)
+		}
+	}
 	for _, e := range r.execs {
 		out.lines = append(out.lines, e.items[len(e.items)-1].line.Number)
 	}
@@ -83,9 +90,43 @@ func (r *replay) opened(e *execution, b *binding, field string) {
 			b.keep(from.names[name].ids)
 		}
 	default:
-		return
+		r.mayKeep(e, from)
 	}
 	b.from = nil
+}
+
+// mayKeep notes that a variable of the frame may hold all that another frame named.
+func (r *replay) mayKeep(e *execution, from *ending) {
+	if it := e.items[len(e.items)-1]; it.child != "" && strings.HasPrefix(r.modules[joined(r.module, it.child)], "torch.nn.") {
+		return // its results are those of the call
+	}
+	if from == nil {
+		r.open(r.computed(e), r.last)
+		return
+	}
+	r.kept = append(r.kept, from.open...)
+	r.open(from.open, r.last)
+}
+
+// open notes that values may live until after a call.
+func (r *replay) open(ids []graph.ValueID, after int) {
+	for _, id := range ids {
+		if id >= 0 {
+			r.vars.Open = append(r.vars.Open, OpenLife{id, after})
+		}
+	}
+}
+
+// computed are the results of an execution's calls and modules; none of a
+// function that is the whole of a class's code.
+func (r *replay) computed(e *execution) (out []graph.ValueID) {
+	if len(e.items) > maxHidden {
+		return nil
+	}
+	for _, it := range e.items {
+		out = append(out, r.g.Nodes[it.last].Outputs...)
+	}
+	return out
 }
 
 // keep adds values to a variable that names several.
@@ -162,6 +203,7 @@ func (r *replay) spread(e *execution, targets []target, ids []graph.ValueID) []g
 			out[i] = ids[i]
 		default:
 			out[i] = r.unread(from, targets[i].name, out[:i])
+			r.mayKeep(e, from)
 		}
 	}
 	return out

@@ -33,6 +33,16 @@ type Variables struct {
 	Guesses []Guess // places where the lines leave open what a variable names, at most maxGuesses
 	More    int     // further guesses
 	Unread  []Unread
+	// Open are values that may live until after a call, for all that the lines say.
+	Open []OpenLife
+}
+
+// An OpenLife is a value that a variable may keep until after a call: what a frame
+// may have returned beside its result, and what a function computes whose lines
+// the file does not show.
+type OpenLife struct {
+	Value graph.ValueID
+	After int
 }
 
 // A VariableSource is what says how long variables live.

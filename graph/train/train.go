@@ -115,6 +115,8 @@ type Build struct {
 	Forward int32
 	// Variables says how long Python's variables were found to keep tensors.
 	Variables Variables
+	// Open are storages that variables may keep until after a call, in an inference.
+	Open []OpenStorage
 	// CastBytes are those of the tensors that are assumed to be cast to the
 	// parameters' type, in float32.
 	CastBytes int64
@@ -124,6 +126,33 @@ type Build struct {
 type Output struct {
 	Name   string
 	Tensor program.Tensor
+}
+
+// An OpenStorage is a storage that may live until after a lifted call.
+type OpenStorage struct {
+	Storage program.StorageID
+	After   int32
+}
+
+// open lists the storages of values whose lives source lines leave open, each
+// once.
+func (b *builder) open(vars *Variables) []OpenStorage {
+	var out []OpenStorage
+	at := map[program.StorageID]int{}
+	for _, o := range vars.Open {
+		t := b.env[o.Value]
+		if t == nil || t.Storage < 0 {
+			continue
+		}
+		k, ok := at[t.Storage]
+		if !ok {
+			k = len(out)
+			at[t.Storage] = k
+			out = append(out, OpenStorage{Storage: t.Storage})
+		}
+		out[k].After = max(out[k].After, int32(o.After))
+	}
+	return out
 }
 
 // New builds the program. The error names the call whose operands do not fit,
@@ -149,7 +178,11 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 		return nil, err
 	}
 	b.narrow.warn(b)
-	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed()}, nil
+	var open []OpenStorage
+	if !opt.Train {
+		open = b.open(&vars)
+	}
+	return &Build{Program: b.e.P, Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed()}, nil
 }
 
 // run appends the step, or the inference.
