@@ -101,6 +101,7 @@ func lift(g *graph.Graph) (*Lifted, error) {
 	if incomplete != nil {
 		l.Warnings = append(l.Warnings, graph.Warning{Code: "metadata-incomplete", Message: "the file was optimised after export: " + incomplete.Error() + "; operators are recognised by patterns"})
 	}
+	l.warnOwnFunctions()
 	l.idioms()
 	return l, nil
 }

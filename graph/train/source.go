@@ -2,6 +2,7 @@ package train
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -32,6 +33,26 @@ type Variables struct {
 	Known   int     // frames whose source lines are known
 	Guesses []Guess // places where the lines leave open what a variable names, at most maxGuesses
 	More    int     // further guesses
+
+	kept     map[string][]graph.ValueID // what modules keep after forward, by module and attribute
+	Supposed []graph.ValueID            // values that modules are guessed to keep
+}
+
+// keeps notes what an attribute was given: it names that until the next step's
+// forward gives it another value.
+func (v *Variables) keeps(attribute string, ids []graph.ValueID) {
+	if v.kept == nil {
+		v.kept = map[string][]graph.ValueID{}
+	}
+	v.kept[attribute] = slices.Clone(ids)
+}
+
+// Kept lists what modules keep after forward.
+func (v *Variables) Kept() (out []graph.ValueID) {
+	for _, name := range slices.Sorted(maps.Keys(v.kept)) {
+		out = append(out, v.kept[name]...)
+	}
+	return out
 }
 
 // A VariableSource is what says how long variables live.

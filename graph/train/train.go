@@ -118,6 +118,9 @@ type Build struct {
 	// CastBytes are those of the tensors that are assumed to be cast to the
 	// parameters' type, in float32.
 	CastBytes int64
+	// SupposedBytes are those of what modules are guessed to keep in attributes
+	// from one step to the next.
+	SupposedBytes int64
 }
 
 // An Output is a tensor that the model returns, as its file calls it.
@@ -149,7 +152,38 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 		return nil, err
 	}
 	b.narrow.warn(b)
-	return &Build{Program: b.e.P, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed()}, nil
+	supposed := b.keep(&vars)
+	return &Build{SupposedBytes: supposed, Program: b.e.P, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed()}, nil
+}
+
+// keep makes what modules keep in attributes last until the next step: its
+// zero_grad, where it is the next forward in truth. It returns the bytes of what
+// is guessed to be kept.
+func (b *builder) keep(vars *Variables) (supposed int64) {
+	if !b.opt.Train {
+		return 0
+	}
+	p := b.e.P
+	for _, id := range vars.Kept() {
+		t := b.env[id]
+		if t == nil || p.Storages[t.Storage].Life != program.Step || b.freed(t.Storage) {
+			continue
+		}
+		p.Storages[t.Storage].Life = program.Carried
+		p.Carried = append(p.Carried, t.Storage)
+		if slices.Contains(vars.Supposed, id) {
+			supposed += p.Storages[t.Storage].Bytes
+		}
+	}
+	if supposed > 0 {
+		b.e.Warn("module-attribute", "modules keep results of functions that the file does not show in attributes; which ones is a guess")
+	}
+	return supposed
+}
+
+// freed tells whether a call frees a storage itself.
+func (b *builder) freed(id program.StorageID) bool {
+	return slices.ContainsFunc(b.e.P.Nodes, func(n program.Node) bool { return slices.Contains(n.Events, program.Event{Storage: id, Free: true}) })
 }
 
 // run appends the step, or the inference.
