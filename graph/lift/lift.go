@@ -71,6 +71,7 @@ func Lift(g *graph.Graph) (*Lifted, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.warnOwnFunctions()
 	if signs := evalMode(g); len(signs) > 0 {
 		l.Eval = true
 		l.Warnings = append([]graph.Warning{{Code: EvalMode, Message: "exported in evaluation mode: " + strings.Join(signs, "; ") + ". The file does not show the training step: export model.train() with optimize=False"}}, l.Warnings...)
@@ -101,7 +102,6 @@ func lift(g *graph.Graph) (*Lifted, error) {
 	if incomplete != nil {
 		l.Warnings = append(l.Warnings, graph.Warning{Code: "metadata-incomplete", Message: "the file was optimised after export: " + incomplete.Error() + "; operators are recognised by patterns"})
 	}
-	l.warnOwnFunctions()
 	l.idioms()
 	return l, nil
 }
