@@ -25,7 +25,7 @@ var Doubts = []Doubt{
 }
 
 // trainOnly are further codes of warnings that are about training steps alone.
-var trainOnly = []string{"eval-batchnorm", "no-dropout"}
+var trainOnly = []string{"eval-batchnorm", "no-dropout", lift.OwnFunction}
 
 // IsDoubt reports the code of a warning that says that the answer cannot be told.
 func IsDoubt(code string) bool {

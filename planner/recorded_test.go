@@ -1,9 +1,14 @@
 package planner
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/memplan/memplan/graph/program"
@@ -114,6 +119,87 @@ func foretell(t *testing.T, c *collection, r *recorded) *foretold {
 	return f
 }
 
+// A nearness is a foretold run beside what was recorded.
+type nearness struct {
+	run             *recorded
+	error           float64
+	refused, silent bool // no bytes; more than 2% off with no warning
+}
+
+func nearTo(r *recorded, f *foretold) nearness {
+	n := nearness{run: r, refused: f.Error != ""}
+	if !n.refused {
+		n.error = beside(f.Least, f.Most, r.Peak)
+		n.silent = math.Abs(n.error) > 0.02 && len(f.Warnings) == 0
+	}
+	return n
+}
+
+// recordedRound compares round 4: what was foretold before anybody looked, and today.
+func recordedRound(t *testing.T) (first, today []nearness) {
+	dir := filepath.Join("testdata", "rounds")
+	c := &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, "round4", name+".onnx.xz")) }}
+	said := map[string]*foretold{}
+	for _, f := range readLines[foretold](t, filepath.Join(dir, "round4.first.jsonl.xz")) {
+		said[fmt.Sprint(f.Name, f.Batch, f.Prec, f.Opt, f.Mode)] = &f
+	}
+	for _, r := range readLines[recorded](t, filepath.Join(dir, "round4.recorded.jsonl.xz")) {
+		f := said[fmt.Sprint(r.Name, r.Batch, r.Prec, r.Opt, r.Mode)]
+		if f == nil {
+			t.Fatalf("%s: nothing was foretold before the run was recorded", r.Name)
+		}
+		now := foretell(t, c, &r)
+		first, today = append(first, nearTo(&r, f)), append(today, nearTo(&r, now))
+		n := &today[len(today)-1]
+		t.Logf("4 %-20s %-26s %5d %-8s %-5s %-5s live %+8.2f%% first %+8.2f%% %d to %d, recorded %d %v %s", r.Library, r.Name, r.Batch, r.Prec, r.Opt, r.Mode, 100*n.error, 100*first[len(first)-1].error, now.Least, now.Most, r.Peak, now.Warnings, now.Error)
+	}
+	return first, today
+}
+
+// recordedTable writes a row for all runs and for each library.
+func recordedTable(all []nearness) string {
+	var b strings.Builder
+	b.WriteString("| | models | runs | refused | live bytes: median | 95% of runs | worst | within 1% in all runs | 2% off, no warning |\n|---|---|---|---|---|---|---|---|---|\n")
+	libraries := []string{""}
+	for _, n := range all {
+		if !slices.Contains(libraries, n.run.Library) {
+			libraries = append(libraries, n.run.Library)
+		}
+	}
+	slices.Sort(libraries)
+	for _, l := range libraries {
+		recordedRow(&b, l, all)
+	}
+	return b.String()
+}
+
+func recordedRow(b *strings.Builder, library string, all []nearness) {
+	right := map[string]bool{}
+	var errs []float64
+	var runs, silent, within int
+	for _, n := range all {
+		if library != "" && n.run.Library != library {
+			continue
+		}
+		runs++
+		before, seen := right[n.run.Name]
+		right[n.run.Name] = !n.refused && math.Abs(n.error) <= 0.01 && (before || !seen)
+		if n.silent {
+			silent++
+		}
+		if !n.refused {
+			errs = append(errs, n.error)
+		}
+	}
+	for _, ok := range right {
+		if ok {
+			within++
+		}
+	}
+	median, p95, worst := summary(errs)
+	fmt.Fprintf(b, "| %s | %d | %d | %d | %.3f%% | %.2f%% | %.2f%% | %d of %d | %d |\n", cmp.Or(library, "**all**"), len(right), runs, runs-len(errs), 100*median, 100*p95, 100*worst, within, len(right), silent)
+}
+
 // TestForetell writes what memplan says of runs before anybody looks at what was recorded:
 // MODELS=DIR RUNS=FILE OUT=FILE go test ./planner -run TestForetell.
 func TestForetell(t *testing.T) {
@@ -137,5 +223,26 @@ func TestForetell(t *testing.T) {
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestRecorded holds today's figures of round 4 to a limit.
+func TestRecorded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing here runs side by side")
+	}
+	_, today := recordedRound(t)
+	near, silent := 0, 0
+	for _, n := range today {
+		if math.Abs(n.error) <= 0.01 && !n.refused {
+			near++
+		}
+		if n.silent {
+			silent++
+		}
+	}
+	t.Logf("%d of %d runs within 1%%, %d off by 2%% with no warning", near, len(today), silent)
+	if len(today) < 100 || near*100 < len(today)*75 || silent*100 > len(today)*8 {
+		t.Error("it got worse")
 	}
 }

@@ -117,6 +117,12 @@ var Sources = []Source{
 			return finding{is: !a.j.runtime.Measured, high: max(keptByLibraries(a.ev, measuredRuntime(), a.j.device)-keptByLibraries(a.ev, a.j.runtime, a.j.device), 0)}
 		}},
 	{Code: "runtime-assumed", High: 0.02, Low: 0.02, Message: "the file's release is not known", Narrow: "--runtime", at: func(a *answer) finding { return finding{is: a.j.assumed != "", detail: a.j.assumed} }},
+	{Code: lift.OwnFunction, High: 0.1, Low: 0.25, Message: "autograd functions of the model's own, of which the file shows the forward pass alone", Narrow: "one step measured on the card", at: func(a *answer) finding {
+		return finding{is: a.j.train && a.codes[lift.OwnFunction]}
+	}},
+	{Code: "module-attribute", Rule: "what modules are guessed to keep", exact: true, Message: "a module keeps what a function returns, whose code the file does not show, from one step to the next", Narrow: "one step measured on the card", at: func(a *answer) finding {
+		return finding{is: a.ev.SupposedBytes > 0, high: a.ev.SupposedBytes, low: a.ev.SupposedBytes}
+	}},
 	{Code: "loss-scaling", Rule: "the optimizer's state", exact: true, Message: "GradScaler may skip the first updates, and with them the optimizer's state", at: func(a *answer) finding {
 		n := int64(0)
 		if a.j.train && a.j.cfg.Precision == "amp-fp16" {

@@ -213,6 +213,7 @@ var opRows = []opRow{
 	{ops: "SequenceConstruct", text: "(float[N,2] x, float[3,2] y) => (s) { s = OP(x, y) }", want: "seq(float[?,2])*2"},
 	{ops: "SequenceEmpty", text: "() => (s) { s = OP<dtype = 7>() }", want: "seq(int64[...])*0"},
 	{ops: "SequenceInsert", text: "(float[N] x) => (s) { e = SequenceEmpty() s = OP(e, x) }", want: "seq(float[N])*1"},
+	{ops: "SequenceConstruct SequenceAt", text: "(float[N,2] x, int64[3] y) => (z) <int64 i = {1}> { s = SequenceConstruct(x, y) z = SequenceAt(s, i) }", want: "int64[3]"}, // PyTorch writes items of several types
 	{ops: "SequenceErase", text: "(float[N] x) => (s) { a = SequenceConstruct(x, x) s = OP(a) }", want: "seq(float[N])*1"},
 	{ops: "SequenceAt", text: "(float[N] x, float[2,3] y) => (z) <int64 i = {-1}> { a = SequenceConstruct(x, y) z = OP(a, i) }", want: "float[2,3]"},
 	{ops: "SequenceLength", text: "(float[N] x) => (n) { a = SequenceConstruct(x, x) n = OP(a) }", want: "int64[]2"},

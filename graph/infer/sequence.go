@@ -24,9 +24,6 @@ func sequenceConstruct(c *call) error {
 	items := make([]item, c.arity())
 	for i := range items {
 		items[i] = c.item(i)
-		if c.elem(i) != c.elem(0) {
-			return fmt.Errorf("input %d has element type %s, not %s", i, c.elem(i), c.elem(0))
-		}
 	}
 	c.give(0, sequenceOf(items))
 	return nil

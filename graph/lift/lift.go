@@ -71,6 +71,7 @@ func Lift(g *graph.Graph) (*Lifted, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.warnOwnFunctions()
 	if why := evalMode(g); why != "" {
 		l.Eval = true
 		l.Warnings = append([]graph.Warning{{Code: EvalMode, Message: why + ". The file does not show the training step: export model.train() with optimize=False"}}, l.Warnings...)

@@ -392,6 +392,7 @@ func (r *replay) assign(e *execution, t target, ids []graph.ValueID, container b
 		for _, id := range ids {
 			r.hold(len(r.g.Nodes)-1, id, local)
 		}
+		r.vars.keeps(r.module+" "+t.text, ids)
 		return
 	case element:
 		r.overwrite(e, t)
@@ -453,6 +454,11 @@ func (r *replay) unpack(e *execution, targets []target, ids []graph.ValueID) {
 	if outs := r.g.Nodes[e.last].Outputs; len(outs) == len(targets) && len(outs) > 1 {
 		ids = outs
 	}
+	if len(ids) == 1 && len(targets) == 2 && r.returned(e) == nil && (e.hidden || r.callsFunction(e)) {
+		r.guess(e, ids, "assigns another number of values than it computes")
+		r.unreadPair(e, targets, ids[0])
+		return
+	}
 	if len(ids) < len(targets) {
 		ids = r.spread(e, targets, ids)
 	}
@@ -473,6 +479,43 @@ func (r *replay) unpack(e *execution, targets []target, ids []graph.ValueID) {
 		default:
 			r.assign(e, t, ids[i:i+1], false)
 		}
+	}
+}
+
+// callsFunction tells whether a statement calls a function of the file's own,
+// whose lines the exporter leaves out.
+func (r *replay) callsFunction(e *execution) bool {
+	for _, c := range e.s.calls {
+		if !c.item && !strings.Contains(c.path, ".") && !builtin(c.path) {
+			return true
+		}
+	}
+	return false
+}
+
+// unreadPair gives two targets what a function returns that the file does not show,
+// and of which the code around it reads one value: an attribute is seldom it. The
+// other is guessed to be what the function made its last result of, as attention
+// returns its probabilities.
+func (r *replay) unreadPair(e *execution, targets []target, id graph.ValueID) {
+	other := graph.NoValue
+	for _, in := range r.g.Nodes[e.last].Inputs {
+		if in >= 0 && in != id && int(r.g.Values[in].Def) >= e.first && (other < 0 || r.g.Values[in].Def > r.g.Values[other].Def) {
+			other = in
+		}
+	}
+	read, left := targets[0], targets[1]
+	if read.kind == attribute && left.kind != attribute {
+		read, left = left, read
+	}
+	r.assign(e, read, []graph.ValueID{id}, false)
+	if other < 0 {
+		r.assign(e, left, nil, false)
+		return
+	}
+	r.assign(e, left, []graph.ValueID{other}, false)
+	if left.kind == attribute {
+		r.vars.Supposed = append(r.vars.Supposed, other)
 	}
 }
 

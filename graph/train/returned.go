@@ -202,17 +202,17 @@ func (r *replay) spread(e *execution, targets []target, ids []graph.ValueID) []g
 		case i < len(ids):
 			out[i] = ids[i]
 		default:
-			out[i] = r.unread(from, targets[i].name, out[:i])
+			out[i] = r.unreadName(from, targets[i].name, out[:i])
 			r.mayKeep(e, from)
 		}
 	}
 	return out
 }
 
-// unread is a value of a frame's variable for a target of its caller that
+// unreadName is a value of a frame's variable for a target of its caller that
 // nobody reads: one of the same name, or the probabilities. Models of transformers
 // give None in their place unless they are asked for (scope.go).
-func (r *replay) unread(from *ending, name string, taken []graph.ValueID) graph.ValueID {
+func (r *replay) unreadName(from *ending, name string, taken []graph.ValueID) graph.ValueID {
 	if v := from.names[name]; v != nil && len(v.ids) == 1 && !slices.Contains(taken, v.ids[0]) {
 		return v.ids[0]
 	}

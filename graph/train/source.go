@@ -2,6 +2,7 @@ package train
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -35,6 +36,26 @@ type Variables struct {
 	Unread  []Unread
 	// Open are values that may live until after a call, for all that the lines say.
 	Open []OpenLife
+
+	kept     map[string][]graph.ValueID // what modules keep after forward, by module and attribute
+	Supposed []graph.ValueID            // values that modules are guessed to keep
+}
+
+// keeps notes what an attribute was given: it names that until the next step's
+// forward gives it another value.
+func (v *Variables) keeps(attribute string, ids []graph.ValueID) {
+	if v.kept == nil {
+		v.kept = map[string][]graph.ValueID{}
+	}
+	v.kept[attribute] = slices.Clone(ids)
+}
+
+// Kept lists what modules keep after forward.
+func (v *Variables) Kept() (out []graph.ValueID) {
+	for _, name := range slices.Sorted(maps.Keys(v.kept)) {
+		out = append(out, v.kept[name]...)
+	}
+	return out
 }
 
 // An OpenLife is a value that a variable may keep until after a call: what a frame

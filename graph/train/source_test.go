@@ -92,3 +92,22 @@ func TestIdentityIsNoMethod(t *testing.T) {
 }
 
 func settledAt(id graph.ValueID) settled { return settled{id, 0} }
+
+// A function returns a second result that only an attribute takes: it is guessed
+// to be what the function made its first result of, and lasts.
+func TestAttributeKeepsWhatAFunctionReturns(t *testing.T) {
+	for _, line := range []string{"x, self.attn = attention(q, v)", "self.attn, x = attention(q, v)"} {
+		s := &sourced{}
+		q := s.call("relu.default", nil, ":1 q = torch.relu(y)")
+		p := s.call("softmax.int", []graph.ValueID{q}, ":2 "+line)
+		x := s.call("matmul.default", []graph.ValueID{p, q}, ":2 "+line)
+		s.call("relu.default", []graph.ValueID{x}, ":3 return torch.relu(x)")
+		_, vars := sourceHolds(&s.Lifted, s.Modules(), holder{after: make([][]held, len(s.Graph.Nodes))})
+		if kept := vars.Kept(); !slices.Equal(kept, []graph.ValueID{p}) || !slices.Equal(vars.Supposed, kept) {
+			t.Errorf("%s: keeps %v, supposed %v, want value %d", line, kept, vars.Supposed, p)
+		}
+		if !slices.Contains(s.gone(3), p) {
+			t.Errorf("%s: the attribute lets go of its value before forward ends", line)
+		}
+	}
+}

@@ -120,6 +120,9 @@ type Build struct {
 	// CastBytes are those of the tensors that are assumed to be cast to the
 	// parameters' type, in float32.
 	CastBytes int64
+	// SupposedBytes are those of what modules are guessed to keep in attributes
+	// from one step to the next.
+	SupposedBytes int64
 }
 
 // An Output is a tensor that the model returns, as its file calls it.
@@ -182,7 +185,50 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	if !opt.Train {
 		open = b.open(&vars)
 	}
-	return &Build{Program: b.e.P, Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed()}, nil
+	supposed := b.keep(&vars)
+	return &Build{SupposedBytes: supposed, Program: b.e.P, Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed()}, nil
+}
+
+// keep makes what modules keep in attributes last until the next step: its
+// zero_grad, where it is the next forward in truth. It returns the bytes of what
+// is guessed to be kept.
+func (b *builder) keep(vars *Variables) (supposed int64) {
+	if !b.opt.Train {
+		return 0
+	}
+	p, kept := b.e.P, vars.Kept()
+	if len(kept) == 0 {
+		return 0
+	}
+	freed := b.freed()
+	for _, id := range kept {
+		t := b.env[id]
+		if t == nil || p.Storages[t.Storage].Life != program.Step || freed[t.Storage] {
+			continue
+		}
+		p.Storages[t.Storage].Life = program.Carried
+		p.Carried = append(p.Carried, t.Storage)
+		if slices.Contains(vars.Supposed, id) {
+			supposed += p.Storages[t.Storage].Bytes
+		}
+	}
+	if supposed > 0 {
+		b.e.Warn("module-attribute", "modules keep results of functions that the file does not show in attributes; which ones is a guess")
+	}
+	return supposed
+}
+
+// freed are the storages that calls free themselves.
+func (b *builder) freed() map[program.StorageID]bool {
+	out := map[program.StorageID]bool{}
+	for i := range b.e.P.Nodes {
+		for _, e := range b.e.P.Nodes[i].Events {
+			if e.Free {
+				out[e.Storage] = true
+			}
+		}
+	}
+	return out
 }
 
 // run appends the step, or the inference.

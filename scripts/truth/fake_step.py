@@ -1,6 +1,7 @@
 """Peak memory of whole training steps and inferences without a GPU, one JSON line a run.
 
     python fake_step.py RUNS.jsonl OUT.jsonl [REGEX]     runs of rounds.py's models: name, batch, prec, opt, mode
+    python fake_step.py traces OUT.jsonl TRACES          holds them against the allocator's traces of the same runs
 
 Runs the real module, its loss, backward and optimizer under FakeTensorMode on tensors of device type cuda, which dispatch as CUDA's do on a
 machine that has none, and follows every storage from the operator that makes it to the moment when the last reference goes: Python's,
@@ -122,7 +123,7 @@ class Engine:
         """The node's outputs; its inputs are gone when it returns."""
         if type(node).__name__ == 'AccumulateGrad':
             g = grads.pop(0, None)
-            if g is not None: keep_gradient(node.variable, g, sys.getrefcount(g) > 2)
+            if g is not None: keep_gradient(node.variable, g, sys.getrefcount(g) > 3)  # the name, the argument, the question
             return []
         args = [grads.pop(i, None) for i in range(max(grads, default=0) + 1)]
         if all(a is None for a in args): return [None] * len(node.next_functions)
@@ -239,10 +240,11 @@ def record(build, inputs, loss, batch, prec='fp32', opt='adamw', mode='train', l
             if live: recorder.live = {}
             if mode == 'infer':
                 with torch.no_grad(), oracle.autocast(torch.bfloat16) if prec == 'amp-bf16' else oracle.contextlib.nullcontext():
-                    recorder.take()
-                    start = recorder.now
-                    out = model(*x)
-                    del out
+                    for _ in range(2):  # what modules keep of the call before is there
+                        recorder.take()
+                        start = recorder.now
+                        out = model(*x)
+                        del out
                 return dict(peak=recorder.take(), at=recorder.at, start=start, **(dict(live=recorder.live) if live else {}))
             o = OPT[opt]([p for p in model.parameters() if p.requires_grad])
             r = [step(model, x, loss, o, prec, recorder) for _ in range(2)]
@@ -274,4 +276,48 @@ def main():
             gc.collect()
 
 
-if __name__ == '__main__': main()
+def rise(path):
+    """The most that a traced step's live bytes rise, without and with what a call frees itself: freed before the next call's first
+    allocation, and not all that the call made. And the peak that the allocator showed."""
+    import lzma
+    lines = lzma.open(path, 'rt').read().split('\n')
+    call, last, of, size, freed, made = 0, None, {}, {}, {}, {}
+    events = [l.split(' ') for l in lines[1:] if l]
+    for e in events:
+        if e[1] == '+':
+            label = (e[0], e[4], e[6], e[7])
+            call, last = call + (label != last), label
+            of[e[2]], size[e[2]], made[call] = call, rounded(int(e[3])), made.get(call, 0) + 1
+        elif e[1] == '-' and e[2] != 'old': freed[e[2]] = call
+    inner = {i for i, c in of.items() if freed.get(i) == c and made[c] > 1}
+    now, most = [0, 0], [0, 0]
+    for e in events:
+        if e[1] not in '+-': continue
+        n = rounded(int(e[3])) if e[2] == 'old' else size[e[2]]
+        for k in (0, 1):
+            if k or e[2] not in inner: now[k] += n if e[1] == '+' else -n
+            most[k] = max(most[k], now[k])
+    return (*most, json.loads(lines[0])['allocated_peak'])
+
+
+def traces(out, folder):
+    """How far the recorded rise is from the traced one, in parts of the peak, by kind of run; a call's temporaries may be between two ATen calls."""
+    errors = {}
+    for r in map(json.loads, open(out)):
+        path = f"{folder}/{r['name']}.b{r['batch']}.{r['prec']}.{r['opt'] if r['mode'] == 'train' else 'infer'}.trace.xz"
+        if 'err' in r or 'steady' not in r and 'start' not in r or not os.path.exists(path): continue
+        s = r.get('steady')
+        got = max(s[p] for p in PHASES[1:]) - s['zero_grad'] if s else r['peak'] - r['start']
+        least, most, peak = rise(path)
+        e = (min(got - least, 0) + max(got - most, 0)) / peak
+        errors.setdefault((r['mode'], r['prec']), []).append(abs(e))
+        if abs(e) > 0.002: print(f"{100 * e:+.2f}% {r['name']} {r['batch']} {r['prec']} {r['mode']}: {got}, traced {least} to {most}")
+    print('| runs | | median | 95% of runs | worst |\n|---|---|---|---|---|')
+    for (mode, prec), e in errors.items():
+        e.sort()
+        print(f'| {mode} {prec} | {len(e)} | {100 * e[len(e) // 2]:.3f}% | {100 * e[int(0.95 * (len(e) - 1))]:.2f}% | {100 * e[-1]:.2f}% |')
+
+
+if __name__ == '__main__':
+    if sys.argv[1] == 'traces': traces(*sys.argv[2:])
+    else: main()
