@@ -28,6 +28,7 @@ type Config struct {
 	ThreadsPerSM  int         // resident threads per multiprocessor
 	Major         int         // compute capability, major
 	Attention     []string    // kernels of scaled_dot_product_attention, in the order they are tried; one alone is forced
+	WideRMSNorm   bool        // autocast runs rms_norm in float32 (PyTorch 2.12 and later)
 	// Hooks is set where hooks pack what autograd saves, as checkpoints do: a
 	// backward function lets go of it when it returns, not after the engine has
 	// checked its results.

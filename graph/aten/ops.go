@@ -107,7 +107,7 @@ func buildTable() []Op {
 		{names("group_norm", "native_group_norm"), "normalization", Full, "input, mean, rstd", "input, weight, bias gradients", runGroupNorm},
 		{names("instance_norm"), "normalization", Keep, "input, repeated weight, statistics", "input, weight, bias gradients", runInstanceNorm},
 		{names("_weight_norm"), "normalization", Keep, "direction, magnitude, norms", "both gradients", runWeightNorm},
-		{names("rms_norm", "_fused_rms_norm"), "normalization", Full, "input, rstd", "input, weight gradients", runRMSNorm},
+		{names("rms_norm", "_fused_rms_norm"), "normalization", Keep, "input, rstd", "input, weight gradients", runRMSNorm},
 
 		// Arithmetic.
 		{names("add", "sub", "rsub"), "pointwise", Keep, "", "", runAdd},

@@ -216,12 +216,16 @@ func runInstanceNorm(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{e.reshape(c.Op, o, x.Shape)}
 }
 
-// runRMSNorm is the fused normalisation by the root of the mean square.
+// runRMSNorm normalises by the root of the mean square: in one kernel, or, where
+// its operands' types differ, in several (ATen/native/layer_norm.cpp, rms_norm_symint).
 func runRMSNorm(e *Eager, c *Call) []*Tensor {
+	if e.Autocast != graph.Undefined && e.WideRMSNorm {
+		e.castArgs(c.Args, graph.Float32)
+	}
 	x, w := c.need(0, "input"), c.tensor(2, "weight")
 	n := len(c.ints(1, "normalized_shape", 0, 0))
-	if w != nil && w.DType != x.DType { // not by the fused kernel: in float32
-		x = e.castTo(x, graph.Float32)
+	if w != nil && w.DType != x.DType {
+		return []*Tensor{e.mixedRMSNorm(c, x, w, n)}
 	}
 	src := e.operand("_fused_rms_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
 	normed := make([]int, 0, 1)
@@ -241,6 +245,40 @@ func runRMSNorm(e *Eager, c *Call) []*Tensor {
 		return e.normBackward("_fused_rms_norm_backward", at, g[0], s[0], w, nil, s[2:], need)[:2]
 	})
 	return []*Tensor{o}
+}
+
+// mixedRMSNorm is rms_norm_composite: in float32, and cast to the input's type. Its
+// calls pass through autocast, which finds nothing to cast.
+func (e *Eager) mixedRMSNorm(c *Call, x, w *Tensor, n int) *Tensor {
+	wide := x
+	if half(x) {
+		wide = e.toDType("to", x, graph.Float32)
+	}
+	dims := Arg{Kind: graph.ArgList}
+	for i := range n {
+		dims.List = append(dims.List, Arg{Kind: graph.ArgInt, Int: int64(x.dim() - 1 - i)})
+	}
+	call := func(op string, run func(*Eager, *Call) []*Tensor, inPlace bool, args ...Arg) *Tensor {
+		return run(e, &Call{Op: op, Name: c.Name, Module: c.Module, Class: c.Class, Index: c.Index, InPlace: inPlace, Args: args})[0]
+	}
+	square := call("pow", runPow, false, tensorArg(wide), Arg{Kind: graph.ArgInt, Int: 2})
+	mean := call("mean", runSum, false, tensorArg(square), dims, Arg{Kind: graph.ArgBool, Int: 1})
+	e.hold(square)
+	mean = call("add", runAdd, true, tensorArg(mean), Arg{Kind: graph.ArgFloat, F: c.float(3, "eps", epsilon(graph.Float32))})
+	root := call("rsqrt", pointwises[slices.IndexFunc(pointwises, func(p pointwise) bool { return p.name == "rsqrt" })].run, false, tensorArg(mean))
+	e.hold(mean)
+	normed := call("mul", runMul, false, tensorArg(wide), tensorArg(root))
+	out := call("mul", runMul, false, tensorArg(normed), tensorArg(w))
+	made := []*Tensor{normed, root}
+	if out.DType != x.DType {
+		made = append(made, out)
+		out = e.toDType("to", out, x.DType)
+	}
+	if wide != x {
+		made = append(made, wide)
+	}
+	e.hold(made...)
+	return out
 }
 
 // epsilon is torch.finfo(d).eps, the default of RMS norms.

@@ -79,6 +79,9 @@ type Runtime struct {
 	// flash, efficient and math; elsewhere cuDNN comes last and is never
 	// reached.
 	CuDNNFirst []Capability
+	// WideRMSNorm is whether autocast casts the operands of rms_norm to float32
+	// (ATen/autocast_mode.h lists it since 2.12).
+	WideRMSNorm bool
 	// ConvTF32 and MatmulTF32 are whether float32 convolutions and matrix
 	// products may use TF32 tensor cores, Benchmark whether cuDNN times its
 	// kernels, Foreach whether optimizers work on lists of tensors.
@@ -111,25 +114,25 @@ var (
 var Runtimes = []Runtime{
 	{
 		Name: "torch-2.15", Aliases: []string{"torch-2.15.0"}, CUDA: "13.2", CuDNN: "9.26.0", Allocator: allocator,
-		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeAll, CuBLASPerCall: true, Lt: LtPerCall, LtBytes: 1 * MiB, CuDNNFirst: ultraOn,
+		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeAll, CuBLASPerCall: true, Lt: LtPerCall, LtBytes: 1 * MiB, WideRMSNorm: true, CuDNNFirst: ultraOn,
 		ConvTF32: true, Foreach: true,
 		Source: "workspaces of an operation: pytorch#194311 (August 2026), in the headers and libtorch_cuda of the wheel, " + poolFile + unchanged,
 	},
 	{
 		Name: "torch-2.14", Aliases: []string{"torch-2.14.0"}, CUDA: "13.0", CuDNN: "9.24.0", Allocator: allocator,
-		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeAll, Lt: LtShared, CuDNNFirst: ultraOn,
+		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeAll, Lt: LtShared, WideRMSNorm: true, CuDNNFirst: ultraOn,
 		ConvTF32: true, Foreach: true,
 		Source: "32 MiB on capabilities 9 to 12, one workspace for cuBLAS and cuBLASLt: libtorch_cuda of the wheel, parseChosenWorkspaceSize" + unchanged,
 	},
 	{
 		Name: "torch-2.13", Aliases: []string{"torch-2.13.0"}, CUDA: "13.0", CuDNN: "9.20.0", Allocator: allocator,
-		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeOn, Lt: LtShared, CuDNNFirst: ultraOn,
+		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeOn, Lt: LtShared, WideRMSNorm: true, CuDNNFirst: ultraOn,
 		ConvTF32: true, Foreach: true,
 		Source: "32 MiB on capabilities 9, 10 and 12, one workspace for cuBLAS and cuBLASLt: libtorch_cuda of the wheel, parseChosenWorkspaceSize" + unchanged,
 	},
 	{
 		Name: "torch-2.12", Aliases: []string{"torch-2.12.0"}, CUDA: "13.0", CuDNN: "9.20.0", Allocator: allocator,
-		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeOn, Lt: LtShared, CuDNNFirst: ultraOn,
+		CuBLAS: cublasSmall, CuBLASLarge: cublasLarge, LargeOn: largeOn, Lt: LtShared, WideRMSNorm: true, CuDNNFirst: ultraOn,
 		ConvTF32: true, Foreach: true,
 		Source: "32 MiB on capabilities 9, 10 and 12 (pytorch#175344), one workspace for cuBLAS and cuBLASLt (pytorch#168175, #175879): libtorch_cuda of the wheel, parseChosenWorkspaceSize and unified_cublas_and_lt_workspaces" + unchanged,
 	},
