@@ -221,7 +221,8 @@ func runInstanceNorm(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{e.reshape(c.Op, o, x.Shape)}
 }
 
-// runRMSNorm is the fused normalisation by the root of the mean square.
+// runRMSNorm normalises by the root of the mean square: in one kernel, or, where
+// its operands' types differ, in several (ATen/native/layer_norm.cpp, rms_norm_symint).
 func runRMSNorm(e *Eager, c *Call) []*Tensor {
 	x, w := c.need(0, "input"), c.tensor(2, "weight")
 	n := len(c.ints(1, "normalized_shape", 0, 0))

@@ -50,20 +50,30 @@ func (r *rewriter) foreign(n *graph.Node) graph.ValueID {
 // whose result, they stand at; what it cannot tell it leaves alone.
 func (r *rewriter) sourceCasts() {
 	wide := map[string]graph.ValueID{} // what a module widened last
+	shared := map[graph.ValueID]graph.ValueID{}
 	for i := 0; i < len(r.l.Graph.Nodes); {
-		trace := r.node(i).MetaValue(keyLines)
+		text := r.statement(i)
 		j := i + 1
-		for j < len(r.l.Graph.Nodes) && trace != "" && r.node(j).MetaValue(keyLines) == trace && r.node(j).Module == r.node(i).Module {
+		for j < len(r.l.Graph.Nodes) && text != "" && r.node(j).Module == r.node(i).Module && r.statement(j) == text {
 			j++
 		}
-		if lines := Lines(r.node(i)); len(lines) > 0 && !normalises(r.l.Classes[i]) {
-			if e := parsePy(lines[len(lines)-1].Text); e != nil && e.casts() {
-				s := &castLine{r: r, at: i, end: j, wide: wide}
+		if text != "" && !normalises(r.l.Classes[i]) {
+			if e := parsePy(text); e != nil && e.casts() {
+				s := &castLine{r: r, at: i, end: j, wide: wide, shared: shared}
 				s.line(e)
 			}
 		}
 		i = j
 	}
+}
+
+// statement is the statement that call i stands in, "" where no line says.
+func (r *rewriter) statement(i int) string {
+	lines := Lines(r.node(i))
+	if len(lines) == 0 {
+		return ""
+	}
+	return castStatement(lines[len(lines)-1], r.l.Classes[i])
 }
 
 // moduleCasts puts the casts of modules' results back: self.drop(p).to(v.dtype),
@@ -141,7 +151,8 @@ type castLine struct {
 	r       *rewriter
 	at, end int
 	wide    map[string]graph.ValueID
-	named   map[string]graph.ValueID // values by the variables that the line widens
+	shared  map[graph.ValueID]graph.ValueID // what variables name: the cast of each value
+	named   map[string]graph.ValueID        // values by the variables that the line widens
 }
 
 // line binds the expression's operators to calls, in the order that Python
@@ -166,6 +177,8 @@ func (s *castLine) line(e *pyExpr) {
 		}
 		if c.bound {
 			s.operands(c)
+		} else {
+			s.given(c)
 		}
 	}
 	for last := e; last != nil; {
@@ -192,11 +205,34 @@ func (s *castLine) operands(c *pyExpr) {
 		id := n.Args[j].Value
 		if to == "float32" {
 			s.note(kid, n.Module, id)
-			n.Args[j].Value = s.r.widened(c.node, id)
+			n.Args[j].Value = s.widen(kid, c.node, id)
 		} else {
 			n.Args[j].Value = s.r.insert(s.r.before, c.node, "type_as.default", valueArg(id), valueArg(s.like(to, c.node)))
 		}
 		s.r.relink(n)
+	}
+}
+
+// widen casts a value to float32 before a call. What a variable names is cast once.
+func (s *castLine) widen(cast *pyExpr, call int, id graph.ValueID) graph.ValueID {
+	if cast.text != sharedCast {
+		return s.r.widened(call, id)
+	}
+	w, ok := s.shared[id]
+	if !ok {
+		w = s.r.widened(call, id)
+		s.shared[id] = w
+	}
+	return w
+}
+
+// given puts back the casts of results that a function or module of the model's is
+// called with.
+func (s *castLine) given(c *pyExpr) {
+	for _, kid := range c.kids {
+		if to := kid.cast(); to != "" && to != "float32" && kid.kids[0].bound && len(s.r.after[kid.kids[0].node]) == 0 {
+			s.r.typedAs(kid.kids[0].node, s.like(to, kid.kids[0].node))
+		}
 	}
 }
 
@@ -227,7 +263,7 @@ func (s *castLine) within(c *pyExpr, from, to int) {
 		return
 	}
 	s.note(arg, s.r.node(from).Module, id)
-	w := s.r.widened(from, id)
+	w := s.widen(arg, from, id)
 	for i := from; i < to; i++ {
 		n := s.r.node(i)
 		s.r.operands(n.Args, func(a *graph.Arg) {

@@ -25,6 +25,9 @@ var pyOperators = [][]struct{ sign, op string }{
 // libraries are modules whose functions are called with their operands alone.
 var pyLibraries = []string{"torch", "F", "nn", "functional", "math", "np"}
 
+// sharedCast is a cast in the table of statements that a variable names.
+const sharedCast = "to__"
+
 // casts reports a cast anywhere in the expression.
 func (e *pyExpr) casts() bool {
 	return e.cast() != "" || slices.ContainsFunc(e.kids, (*pyExpr).casts)
@@ -41,7 +44,7 @@ func (e *pyExpr) cast() string {
 		if len(e.kids) == 1 {
 			return "float32"
 		}
-	case "to", "type":
+	case "to", "type", sharedCast:
 		if len(e.kids) < 2 {
 			return ""
 		}

@@ -51,10 +51,32 @@ var typed = []string{"to", "_to_copy", "type_as", "prims.convert_element_type"}
 // they are told another one.
 var factories = []string{"zeros", "ones", "full", "empty", "rand", "randn", "arange", "linspace", "eye"}
 
-// untyped reports the call of a factory without a type, in files that show what
-// the code said: dtype=x.dtype stands there as float32.
+// untyped reports the call of a factory whose tensor is float32 in every precision:
+// one without a type, in files that show what the code said, and one whose type was
+// spelt out. dtype=x.dtype stands there as float32, too; the source line tells, and
+// without it positions are taken for float32, other tensors for x.dtype.
 func (b *builder) untyped(op string, n *graph.Node) bool {
-	return b.l.Source == lift.Metadata && slices.Contains(factories, op) && !slices.ContainsFunc(n.Args, func(a graph.Arg) bool { return a.Name == "dtype" || a.Name == "like" })
+	if b.l.Source != lift.Metadata || !slices.Contains(factories, op) {
+		return false
+	}
+	typed := false
+	for _, a := range n.Args {
+		if a.Name == "like" {
+			return false
+		}
+		typed = typed || a.Name == "dtype"
+	}
+	if !typed {
+		return true
+	}
+	line := ""
+	if lines := lift.Lines(n); len(lines) > 0 {
+		line = lines[len(lines)-1].Text
+	}
+	if op == "arange" || op == "linspace" {
+		return !strings.Contains(line, ".dtype")
+	}
+	return strings.Contains(line, "torch.float")
 }
 
 func refuses(op string) bool {
@@ -71,7 +93,8 @@ func newNarrowing(b *builder) *narrowing {
 	g := b.l.Graph
 	w := &narrowing{half: half, derived: make([]bool, len(g.Values)), refused: make([]bool, len(g.Values)), shared: make([]bool, len(g.Values))}
 	for id := range g.Values {
-		w.derived[id] = b.env[id] != nil && b.env[id].DType == half
+		steps := g.Values[id].Kind == graph.Input && len(g.Values[id].Type.Shape) < 2 // a number a sample: code computes with it in float32
+		w.derived[id] = b.env[id] != nil && b.env[id].DType == half && !steps
 	}
 	read := make([]bool, len(g.Values))
 	for i := range g.Nodes {

@@ -1,0 +1,71 @@
+package planner
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// typesOff are runs of the models of libraries whose saved bytes are not PyTorch's,
+// and by what share at most: what functions and regions without lines compute in another type.
+var typesOff = map[string]float64{
+	"hf_olmo bf16": 0.007, "hf_nanochat bf16": 0.152, "hf_nemotron amp-bf16": 0.147, "hf_deberta bf16": 0.075,
+	"diff_auraflow amp-bf16": 0.002, "diff_hunyuan_dit bf16": 0.001, "diff_hunyuan_dit amp-bf16": 0.001,
+	"diff_ltx bf16": 0.051, "diff_ltx amp-bf16": 0.007, "diff_wan bf16": 0.042, "diff_wan amp-bf16": 0.037,
+	"diff_sana bf16": 0.089, "diff_sana amp-bf16": 0.037,
+}
+
+// TestTypesModels compares what autograd saves of small models of transformers and
+// diffusers with PyTorch's fake tensors (scripts/types_models.py), from float32 files.
+func TestTypesModels(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing here runs side by side")
+	}
+	dir, want := t.TempDir(), map[string]map[string]int64{}
+	for r := tar.NewReader(bytes.NewReader(readFile(t, filepath.Join("testdata", "types_models.tar.xz")))); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Name == "saved.json" {
+			err = json.Unmarshal(data, &want)
+		} else {
+			err = os.WriteFile(filepath.Join(dir, filepath.Base(h.Name)), data, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(want) < 20 {
+		t.Fatalf("%d models", len(want))
+	}
+	for name, runs := range want {
+		m, err := Open(filepath.Join(dir, name+".onnx"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for precision, n := range runs {
+			rep, err := m.Analyze(t.Context(), Config{Precision: precision, Loss: "sum", Attention: "eager", Optimizer: "none", Checkpoint: "none", Runtime: measuredRelease})
+			if err != nil {
+				t.Errorf("%s %s: %v", name, precision, err)
+				continue
+			}
+			if off := relative(rep.SavedBytes, n); math.Abs(off) > typesOff[name+" "+precision] {
+				t.Errorf("%s %s: saves %d bytes, PyTorch %d (%+.2f%%)", name, precision, rep.SavedBytes, n, 100*off)
+			}
+		}
+	}
+}
