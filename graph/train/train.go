@@ -173,7 +173,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	if err := b.resident(); err != nil {
 		return nil, err
 	}
-	b.narrow = newNarrowing(b)
+	b.narrow, b.join = newNarrowing(b), newJoining(b)
 	if opt.Train {
 		b.zeroGrad()
 	}
@@ -181,6 +181,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 		return nil, err
 	}
 	b.narrow.warn(b)
+	b.join.warn(b)
 	var open []OpenStorage
 	if !opt.Train {
 		open = b.open(&vars)
@@ -283,6 +284,7 @@ type builder struct {
 	returned    []Output
 	lastForward int32
 	narrow      *narrowing     // casts that the file does not show, nil without parameters of half precision
+	join        *joining       // types of tensors that are made to be joined, nil without autocast
 	made        []*aten.Tensor // optimizer state among it, each with its parameter's name
 }
 
@@ -380,8 +382,11 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		d := graph.Float32
 		if o >= 0 {
 			t := &b.l.Graph.Values[o].Type
-			if d = b.stored(t.Elem); b.untyped(c.Op, n) {
+			switch d = b.stored(t.Elem); {
+			case b.untyped(c.Op, n):
 				d = t.Elem
+			case b.join.joined(n, o, env):
+				d = b.join.half
 			}
 			if s, ok := t.Shape.Static(); ok {
 				shape = s
