@@ -1,0 +1,110 @@
+package train
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/lift"
+)
+
+// A joining finds the tensors that code makes to join them with others under
+// autocast: torch.cat((x, torch.zeros(n, dtype=x.dtype))). The file has float32 for
+// every such type, and cat, which autocast leaves alone, would widen x to it and
+// all that is computed from it.
+type joining struct {
+	half     graph.DType
+	partners map[graph.ValueID][]graph.ValueID // of what a factory makes: what it is joined with
+	made     int                               // calls whose results were given the type of their partners
+	first    string                            // of the factories' calls
+}
+
+// joins are the operators whose operands take one type, the widest, without autocast's doing.
+var joins = []string{"cat", "stack", "hstack", "vstack"}
+
+// maxJoinViews is how many views lie at most between a factory and a join.
+const maxJoinViews = 3
+
+// newJoining looks for such tensors; nil without autocast.
+func newJoining(b *builder) *joining {
+	if b.opt.Config.Autocast == graph.Undefined {
+		return nil
+	}
+	g := b.l.Graph
+	j := &joining{half: b.opt.Config.Autocast, partners: map[graph.ValueID][]graph.ValueID{}}
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		if op, _, _ := strings.Cut(n.Op, "."); !slices.Contains(joins, op) {
+			continue
+		}
+		var made, others []graph.ValueID
+		for _, id := range n.Inputs {
+			if !g.Values[id].Type.Elem.IsFloat() {
+				continue
+			}
+			if from := b.factory(id); from >= 0 {
+				made = append(made, from)
+			} else {
+				others = append(others, id)
+			}
+		}
+		for _, id := range made {
+			j.partners[id] = others
+		}
+	}
+	return j
+}
+
+// factory is the value of the call that made a value without operands and with a type of
+// another tensor, behind views; NoValue for others.
+func (b *builder) factory(id graph.ValueID) graph.ValueID {
+	g := b.l.Graph
+	for range maxJoinViews + 1 {
+		def := g.Values[id].Def
+		if def < 0 {
+			return graph.NoValue
+		}
+		n := &g.Nodes[def]
+		op, _, _ := strings.Cut(n.Op, ".")
+		if slices.Contains(factories, op) && op != "arange" && op != "linspace" {
+			if b.l.Source == lift.Metadata && b.untyped(op, n) {
+				return graph.NoValue
+			}
+			return id
+		}
+		if o := aten.Lookup(op); o == nil || o.Kind != "view" || len(n.Inputs) == 0 {
+			return graph.NoValue
+		}
+		id = n.Inputs[0]
+	}
+	return graph.NoValue
+}
+
+// joined tells whether what a call makes has the type of half-precision tensors that
+// it is joined with.
+func (j *joining) joined(n *graph.Node, id graph.ValueID, env []*aten.Tensor) bool {
+	if j == nil || len(j.partners[id]) == 0 {
+		return false
+	}
+	for _, p := range j.partners[id] {
+		if !floating(env[p], j.half) {
+			return false
+		}
+	}
+	j.made++
+	if j.first == "" {
+		j.first = n.Name
+	}
+	return true
+}
+
+// warn says how many tensors' types were taken from what they are joined with.
+func (j *joining) warn(b *builder) {
+	if j == nil || j.made == 0 {
+		return
+	}
+	b.e.P.Warnings = append(b.e.P.Warnings, graph.Warning{Code: "cast-assumed", Node: j.first, Message: fmt.Sprintf(
+		"%d tensors that code makes to join them with others are taken to have the others' type, %s; a file of float32 does not show it: were they float32, so would be what is computed from both", j.made, j.half)})
+}
