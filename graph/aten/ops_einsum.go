@@ -14,12 +14,19 @@ func runEinsum(e *Eager, c *Call) []*Tensor {
 	}
 	lhs, out, explicit := strings.Cut(strings.ReplaceAll(eq.S, " ", ""), "->")
 	terms := strings.Split(lhs, ",")
-	if len(terms) != len(ops) || strings.Contains(lhs, "..") {
+	if len(terms) != len(ops) {
 		return nil
 	}
 	if !explicit {
-		out = implicitOutput(lhs)
+		out = implicitOutput(strings.ReplaceAll(lhs, ellipsis, ""))
+		if strings.Contains(lhs, ellipsis) {
+			out = ellipsis + out
+		}
 	}
+	if out = spellEllipsis(terms, out, ops); out == ellipsis {
+		return nil
+	}
+	lhs = strings.Join(terms, ",")
 	order := out // labels: those of the result, then those summed over, in alphabetic order
 	var summed []string
 	for _, r := range strings.ReplaceAll(lhs, ",", "") {
@@ -67,6 +74,36 @@ func runEinsum(e *Eager, c *Call) []*Tensor {
 		fail("einsum %q gives %v", eq.S, res.Shape)
 	}
 	return []*Tensor{res}
+}
+
+// ellipsis stands for the dims of an operand that have no label.
+const ellipsis = "..."
+
+// spellEllipsis gives the dims that an ellipsis stands for labels of their own, digits, in
+// terms and in the result: the last dims of operands are the same where they have
+// different numbers of them. It returns the result's labels; an ellipsis alone where there are too
+// many, or the result sums over them.
+func spellEllipsis(terms []string, out string, ops []*Tensor) string {
+	const digits = "0123456789"
+	most := 0
+	var has []int
+	for i, t := range terms {
+		if strings.Contains(t, ellipsis) {
+			n := ops[i].dim() - (len(t) - len(ellipsis))
+			if n < 0 {
+				return ellipsis
+			}
+			most, has = max(most, n), append(has, i)
+		}
+	}
+	if most > len(digits) || len(has) > 0 && !strings.Contains(out, ellipsis) {
+		return ellipsis
+	}
+	for _, i := range has {
+		n := ops[i].dim() - (len(terms[i]) - len(ellipsis))
+		terms[i] = strings.Replace(terms[i], ellipsis, digits[most-n:most], 1)
+	}
+	return strings.Replace(out, ellipsis, digits[:most], 1)
 }
 
 // implicitOutput is the labels that occur once, in order.
