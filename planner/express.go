@@ -34,8 +34,8 @@ type way struct {
 // one class, no class of PyTorch's own, in no other such list.
 type block struct{ list, name, class string }
 
-// An Expression is the best of what a framework can checkpoint so that a plan's
-// question is still answered with yes.
+// An Expression is the fastest of what a framework can checkpoint with which a
+// plan's step still fits.
 type Expression struct {
 	Framework string
 	Setting   string // such as "every_n_layers=3"; "" where nothing is checkpointed
@@ -50,10 +50,10 @@ type Expression struct {
 var Frameworks = []Framework{
 	{Name: "torch", Doc: "any PyTorch script, by memplan's own function"},
 	{Name: "huggingface", Doc: "transformers' TrainingArguments, as JSON", ways: everyN, write: writeHuggingFace},
-	{Name: "axolotl", Doc: "keys of an axolotl configuration", ways: allOf("transformers.", "gradient_checkpointing"), write: writeAxolotl},
-	{Name: "torchtitan", Doc: "tables of a torchtitan configuration", ways: allOf("", "full"), write: writeTitan},
-	{Name: "lightning", Doc: "a strategy of Lightning, as Python", ways: allOf("", "activation_checkpointing_policy"), write: writeLightning},
-	{Name: "fsdp", Doc: "accelerate's fsdp_config, as YAML", ways: allOf("", "fsdp_activation_checkpointing"), write: writeFSDP},
+	{Name: "axolotl", Doc: "keys of an axolotl configuration", ways: allOfTransformers, write: writeAxolotl},
+	{Name: "torchtitan", Doc: "tables of a torchtitan configuration", ways: allOf("full"), write: writeTitan},
+	{Name: "lightning", Doc: "a strategy of Lightning, as Python", ways: allOf("activation_checkpointing_policy"), write: writeLightning},
+	{Name: "fsdp", Doc: "accelerate's fsdp_config, as YAML", ways: allOf("fsdp_activation_checkpointing"), write: writeFSDP},
 	{Name: "megatron", Doc: "arguments of Megatron-LM", ways: firstN, write: writeMegatron},
 	{Name: "deepspeed", Doc: "keys of a DeepSpeed configuration", ways: none, write: writeDeepSpeed},
 }
@@ -103,17 +103,14 @@ func ofTransformers(blocks []block) error {
 	return nil
 }
 
-// allOf is a framework that checkpoints every block or none; prefix is the
-// package that the blocks' classes must be of.
-func allOf(prefix, setting string) func([]block) ([]way, error) {
-	return func(blocks []block) ([]way, error) {
-		if prefix != "" {
-			if err := ofTransformers(blocks); err != nil {
-				return nil, err
-			}
-		}
-		return []way{{setting: setting, blocks: blocks}}, nil
-	}
+// allOf is a framework that checkpoints every block or none.
+func allOf(setting string) func([]block) ([]way, error) {
+	return func(blocks []block) ([]way, error) { return []way{{setting: setting, blocks: blocks}}, nil }
+}
+
+// allOfTransformers are all blocks, which must be layers of transformers.
+func allOfTransformers(blocks []block) ([]way, error) {
+	return []way{{setting: "gradient_checkpointing", blocks: blocks}}, ofTransformers(blocks)
 }
 
 // firstN is Megatron's recompute-method block: the first layers of one stack.
@@ -157,7 +154,7 @@ func (m *Model) blocks() []block {
 }
 
 // Express finds the fastest of what a framework can checkpoint with which the
-// plan's question is still answered with yes: its step fits. An error says why there is none.
+// plan's step still fits. An error says why there is none.
 func (m *Model) Express(ctx context.Context, p *Plan, q Config, f *Framework) (*Expression, error) {
 	e := &Expression{Framework: f.Name, Question: q}
 	if q.Mode == "infer" {

@@ -317,9 +317,7 @@ type foreseen struct {
 // told before anybody looked at how long PyTorch keeps what. Today's figures are of
 // code that was changed for some of them.
 func TestLinesUnseen(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	was := map[string]foreseen{}
 	for _, f := range readLines[foreseen](t, filepath.Join("testdata", "lines_unseen.first.jsonl")) {
 		was[f.Name] = f

@@ -394,8 +394,8 @@ func parseRecipe(path string, data []byte) (*Recipe, error) {
 
 // matchesKey tells whether a key is one of a table's.
 func matchesKey(pattern, key string) bool {
-	prefix, any := strings.CutSuffix(pattern, "*")
-	return key == pattern || any && strings.HasPrefix(key, prefix)
+	prefix, family := strings.CutSuffix(pattern, "*")
+	return key == pattern || family && strings.HasPrefix(key, prefix)
 }
 
 // maxRecipe bounds how many values a configuration has, and how deep they lie.

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/liveness"
 )
 
@@ -228,9 +229,7 @@ func TestForetell(t *testing.T) {
 
 // TestRecorded holds today's figures of round 4 to a limit.
 func TestRecorded(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	_, today := recordedRound(t)
 	near, silent := 0, 0
 	for _, n := range today {

@@ -1,15 +1,13 @@
 package planner
 
 import (
-	"archive/tar"
-	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // typesOff are runs of the models of libraries whose saved bytes are not PyTorch's,
@@ -24,26 +22,14 @@ var typesOff = map[string]float64{
 // TestTypesModels compares what autograd saves of small models of transformers and
 // diffusers with PyTorch's fake tensors (scripts/types_models.py), from float32 files.
 func TestTypesModels(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing here runs side by side")
-	}
+	testdata.Sequential(t)
 	dir, want := t.TempDir(), map[string]map[string]int64{}
-	for r := tar.NewReader(bytes.NewReader(readFile(t, filepath.Join("testdata", "types_models.tar.xz")))); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if h.Name == "saved.json" {
+	for name, data := range testdata.Archived(t, filepath.Join("testdata", "types_models.tar.xz")) {
+		var err error
+		if name == "saved.json" {
 			err = json.Unmarshal(data, &want)
 		} else {
-			err = os.WriteFile(filepath.Join(dir, filepath.Base(h.Name)), data, 0o600)
+			err = os.WriteFile(filepath.Join(dir, filepath.Base(name)), data, 0o600)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -57,8 +57,8 @@ func newJoining(b *builder) *joining {
 	return j
 }
 
-// factory is the value of the call that made a value without operands and with a type of
-// another tensor, behind views; NoValue for others.
+// factory returns what a factory made that a value is, or is a view of, where the code
+// may have asked for another tensor's type; NoValue for other values.
 func (b *builder) factory(id graph.ValueID) graph.ValueID {
 	g := b.l.Graph
 	for range maxJoinViews + 1 {
