@@ -612,7 +612,7 @@ def traces(out, seconds, path):
     print('traces', len(os.listdir(f'{folder}/traces')), 'of', len(runs))
 
 
-def everything(out, seconds, names):
+def everything(out, seconds, names, exported=()):
     begin = time.time(); deadline = begin + seconds
     folder = tempfile.mkdtemp()
     for d in ('models', 'traces'): os.makedirs(f'{folder}/{d}')
@@ -632,7 +632,7 @@ def everything(out, seconds, names):
     threading.Thread(target=again, daemon=True).start()
     log = open(f'{out}/log', 'w')
     os.environ['CUDA_VISIBLE_DEVICES'] = ''
-    exports = [(n, f'{folder}/models', 150) for n in names if os.environ.get('EXPORTERS') != '0']
+    exports = [(n, f'{folder}/models', 150) for n in names if os.environ.get('EXPORTERS') != '0' and n not in exported]
     with spawn.Pool(max(1, int(os.environ.get('EXPORTERS', 11)))) as pool:
         left = pool.imap_unordered(export_task, exports)
         try:

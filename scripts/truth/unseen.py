@@ -4,13 +4,14 @@
     python unseen.py export OUT [NAME ...]          NAME.onnx.xz each, as rounds.py exports; with another torch as its tag, NAME.onnx.xz too
     python unseen.py runs > RUNS.jsonl              the runs: name, batch, prec, opt, mode
     python unseen.py record RUNS.jsonl OUT.jsonl [REGEX]
+    python unseen.py all OUT SECONDS MODELS [NAME ...]   on a GPU, as rounds.py does it; exports those that MODELS lacks
 
 The libraries are on PYTHONPATH, installed without what they depend on; what of that they import only beside their networks (readers of
 sound and pictures, trainers, plots) is a stub."""
 import importlib.abc, importlib.machinery, json, os, signal, sys, time, traceback, types, warnings
 
 warnings.filterwarnings('ignore')
-os.environ['CUDA_VISIBLE_DEVICES'] = ''
+if sys.argv[1:2] != ['all']: os.environ['CUDA_VISIBLE_DEVICES'] = ''
 os.environ.setdefault('YOLO_CONFIG_DIR', '/tmp')
 import torch, torch.nn as nn
 if os.environ.get('OTHERS'):
@@ -275,3 +276,4 @@ if __name__ == '__main__':
         for n in ROUNDS:
             for r in runs(n): print(json.dumps(dict(name=n, loss=ROUNDS[n]['loss'], **r)))
     elif what == 'record': record(*sys.argv[2:])
+    elif what == 'all': rounds.everything(sys.argv[2], float(sys.argv[3]), sys.argv[5:] or list(ROUNDS), {f.split('.')[0] for f in os.listdir(sys.argv[4])})
