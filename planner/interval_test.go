@@ -63,8 +63,8 @@ func calibrationRuns(t *testing.T) (runs []*calibrationRun) {
 			add(c, libraryOf(r.Name), &r, r.config())
 		}
 	}
-	c := rounds(t)
-	for round := 1; round <= 3; round++ {
+	for round := 1; round <= allRounds; round++ {
+		c := roundOf(t, round)
 		for _, r := range readLines[roundRun](t, filepath.Join(roundsDir, fmt.Sprintf("round%d.steps.jsonl.xz", round))) {
 			cfg := r.config()
 			cfg.GPU = "" // the measured card, without its size as a budget

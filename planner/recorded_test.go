@@ -141,10 +141,10 @@ func recordedRound(t *testing.T) (first, today []nearness) {
 	dir := filepath.Join("testdata", "rounds")
 	c := &collection{name: "rounds", models: map[string]*Model{}, model: func(name string) []byte { return readFile(t, filepath.Join(dir, "round4", name+".onnx.xz")) }}
 	said := map[string]*foretold{}
-	for _, f := range readLines[foretold](t, filepath.Join(dir, "round4.first.jsonl.xz")) {
+	for _, f := range readLines[foretold](t, filepath.Join(dir, "recorded.first.jsonl.xz")) {
 		said[fmt.Sprint(f.Name, f.Batch, f.Prec, f.Opt, f.Mode)] = &f
 	}
-	for _, r := range readLines[recorded](t, filepath.Join(dir, "round4.recorded.jsonl.xz")) {
+	for _, r := range readLines[recorded](t, filepath.Join(dir, "recorded.jsonl.xz")) {
 		f := said[fmt.Sprint(r.Name, r.Batch, r.Prec, r.Opt, r.Mode)]
 		if f == nil {
 			t.Fatalf("%s: nothing was foretold before the run was recorded", r.Name)

@@ -23,9 +23,9 @@ var roundsExact = map[string]string{
 // where everything behind them is known.
 func TestRoundsExact(t *testing.T) {
 	testdata.Sequential(t)
-	c := rounds(t)
 	seen := map[string]bool{}
-	for round := 1; round <= 3; round++ {
+	for round := 1; round <= allRounds; round++ {
+		c := roundOf(t, round)
 		runs := readLines[roundRun](t, filepath.Join(roundsDir, fmt.Sprintf("round%d.steps.jsonl.xz", round)))
 		for _, r := range slices.DeleteFunc(runs, func(r roundRun) bool { return roundsExact[r.Name] == "" || r.Prec != "fp32" }) {
 			seen[r.Name] = true
@@ -43,7 +43,7 @@ func TestRoundsExact(t *testing.T) {
 // writes step by step, to what cuDNN's one call takes.
 func TestRoundsRNN(t *testing.T) {
 	testdata.Sequential(t)
-	c := rounds(t)
+	c := roundOf(t, 1)
 	ran := 0
 	for _, r := range readLines[roundRun](t, filepath.Join(roundsDir, "round1.steps.jsonl.xz")) {
 		if r.Name != "audio_deepspeech" || r.Mode != "train" {
