@@ -36,6 +36,7 @@ type Entry struct {
 
 	settings []setting // as written, in the order of entryKeys
 	own      []Limit
+	failOn   []Limit
 }
 
 // A setting is a key of an entry that shapes its configuration, and its value.
@@ -56,6 +57,8 @@ type Limit struct {
 	Text  string  // as written: "12G", "2%"
 	Value float64 // in the rule's unit
 	Line  int     // where it stands, from 1
+
+	Severity string // SeverityError or SeverityWarning
 }
 
 const (
@@ -145,6 +148,7 @@ func parseConfigFile(path string, data []byte, outside bool) (*ConfigFile, error
 type draft struct {
 	ConfigFile
 	limits []Limit // of the whole file
+	failOn []Limit // of the whole file
 }
 
 // fileKeys are the keys of the configuration.
@@ -169,6 +173,10 @@ var fileKeys = []yamlKey[draft]{
 	}},
 	{"rules", func(f *draft, v yamlValue) (err error) {
 		f.limits, err = decodeLimits(v)
+		return err
+	}},
+	{"fail-on", func(f *draft, v yamlValue) (err error) {
+		f.failOn, err = decodeFailOn(v)
 		return err
 	}},
 	{"baseline", func(f *draft, v yamlValue) (err error) {
@@ -222,6 +230,10 @@ var entryKeys = []yamlKey[Entry]{
 	})},
 	{"rules", func(e *Entry, v yamlValue) (err error) {
 		e.own, err = decodeLimits(v)
+		return err
+	}},
+	{"fail-on", func(e *Entry, v yamlValue) (err error) {
+		e.failOn, err = decodeFailOn(v)
 		return err
 	}},
 }
@@ -315,29 +327,81 @@ func (e *Entry) setDims(v yamlValue) error {
 	return nil
 }
 
-// decodeLimits reads a map of rules into the order of Rules.
+// decodeLimits reads a map of rules into the order of Rules. A limit is a value,
+// or a map with a limit and a severity.
 func decodeLimits(v yamlValue) ([]Limit, error) {
 	var out []Limit
 	var keys []yamlKey[[]Limit]
 	for i := range Rules {
 		r := &Rules[i]
-		if r.Implied {
+		if r.Implied || r.FailOn {
 			continue
 		}
 		keys = append(keys, yamlKey[[]Limit]{r.Name, func(out *[]Limit, v yamlValue) error {
-			s, err := v.text()
-			if err != nil {
-				return err
-			}
-			n, err := r.parse(s)
-			if err != nil {
-				return v.errorf("%s: %w", r.Name, err)
-			}
-			*out = append(*out, Limit{Rule: r, Text: s, Value: n, Line: v.line})
-			return nil
+			l, err := decodeLimit(r, v)
+			*out = append(*out, l)
+			return err
 		}})
 	}
 	return out, decodeMap(v, "rules", keys, &out)
+}
+
+// limitKeys are the keys of a limit that is written as a map.
+var limitKeys = []yamlKey[Limit]{
+	{"limit", func(l *Limit, v yamlValue) (err error) {
+		if l.Text, err = v.text(); err != nil {
+			return err
+		}
+		if l.Value, err = l.Rule.parse(l.Text); err != nil {
+			return v.errorf("%s: %w", l.Rule.Name, err)
+		}
+		return nil
+	}},
+	{"severity", func(l *Limit, v yamlValue) (err error) {
+		if l.Severity, err = v.text(); err != nil {
+			return err
+		}
+		if err := known("severity", l.Severity, SeverityError, SeverityWarning); err != nil {
+			return v.errorf("%w", err)
+		}
+		return nil
+	}},
+}
+
+func decodeLimit(r *Rule, v yamlValue) (Limit, error) {
+	l := Limit{Rule: r, Line: v.line, Severity: SeverityError}
+	if _, err := v.pairs(); err != nil { // one value
+		return l, limitKeys[0].read(&l, v)
+	}
+	if err := decodeMap(v, r.Name, limitKeys, &l); err != nil {
+		return l, err
+	}
+	if l.Text == "" {
+		return l, v.errorf("%s: no limit", r.Name)
+	}
+	return l, nil
+}
+
+// decodeFailOn reads the list of what a model may not have.
+func decodeFailOn(v yamlValue) ([]Limit, error) {
+	list, err := v.list()
+	if err != nil {
+		return nil, err
+	}
+	names := failOnNames()
+	var out []Limit
+	for _, item := range list {
+		s, err := item.text()
+		if err != nil {
+			return nil, err
+		}
+		if err := known("fail-on", s, names...); err != nil {
+			return nil, item.errorf("%w", err)
+		}
+		i := slices.IndexFunc(Rules, func(r Rule) bool { return r.Name == s })
+		out = append(out, Limit{Rule: &Rules[i], Text: "none", Line: item.line, Severity: SeverityError})
+	}
+	return out, nil
 }
 
 // finish resolves paths and hands the file's limits to the entries.
@@ -346,6 +410,9 @@ func (f *draft) finish() error {
 		return fmt.Errorf("1: no models: list at least one under models, as - path: model.onnx")
 	}
 	f.Baseline = f.resolve(f.baseline)
+	if err := f.expand(); err != nil {
+		return err
+	}
 	first := map[string]int{}
 	for i := range f.Entries {
 		e := &f.Entries[i]
@@ -361,9 +428,50 @@ func (f *draft) finish() error {
 			return fmt.Errorf("%d: models[%d] repeats models[%d], %s with the same settings", e.Line, i, j, e.Path)
 		}
 		first[key] = i
-		e.Limits = merge(e.own, f.limits)
+		e.Limits = merge(slices.Concat(e.own, e.failOn), slices.Concat(f.limits, f.failOn))
 	}
 	return nil
+}
+
+// expand replaces an entry whose path is a pattern by one for each file that it
+// matches, in the order of their names, with the same settings and rules. A
+// pattern without a file is an error: a gate that checks nothing holds nothing.
+func (f *draft) expand() error {
+	const most = 1000 // models of one pattern
+	var out []Entry
+	for i := range f.Entries {
+		e := f.Entries[i]
+		if !strings.ContainsAny(e.Path, "*?[") {
+			out = append(out, e)
+			continue
+		}
+		names, err := f.door.Glob(e.Path)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%d: models[%d]: %w", e.Line, i, err)
+		case len(names) == 0 && f.exists(e.Path): // a name with brackets
+			names = []string{e.Path}
+		case len(names) == 0:
+			return fmt.Errorf("%d: models[%d]: no file matches %s", e.Line, i, e.Path)
+		case len(names) > most:
+			return fmt.Errorf("%d: models[%d]: %s matches %d files, more than %d", e.Line, i, e.Path, len(names), most)
+		}
+		for _, name := range names {
+			e.Path = name
+			out = append(out, e)
+		}
+	}
+	f.Entries = out
+	return nil
+}
+
+// exists reports whether a name leads to a file.
+func (f *draft) exists(name string) bool {
+	file, err := f.door.Open(name, files.Model)
+	if err == nil {
+		err = file.Close()
+	}
+	return err == nil
 }
 
 // readCheckpoint reads the plan or configuration that an entry names.

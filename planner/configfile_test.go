@@ -98,7 +98,7 @@ func TestConfigFileErrors(t *testing.T) {
 		{"models:\n  - path:\n", "2: path: no value"},
 		{"models:\n  - path: [a]\n", "2: path: want a single value, not a sequence"},
 		{ok + "model: x\n", `2: unknown key "model" in the configuration: did you mean models?`},
-		{ok + "zzz: x\n", `2: unknown key "zzz" in the configuration: want one of version, models, rules, baseline`},
+		{ok + "zzz: x\n", `2: unknown key "zzz" in the configuration: want one of version, models, rules, fail-on, baseline`},
 		{ok + "rules:\n  max-peek: 1G\n", `3: unknown key "max-peek" in rules: did you mean max-peak?`},
 		{ok + "rules:\n  fits: 1\n", `3: unknown key "fits" in rules`},
 		{"models:\n  - path: a.onnx\n    optimiser: sgd\n", `3: unknown key "optimiser" in models[0]: did you mean optimizer?`},

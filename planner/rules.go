@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
+	goruntime "runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/planner/profile"
@@ -19,6 +23,8 @@ type Rule struct {
 	Form string // what a limit looks like, for messages and help
 	// Implied rules apply by themselves, without a limit in the configuration.
 	Implied bool
+	// FailOn rules have no limit either: the key fail-on names them.
+	FailOn bool
 	// Least is set where the limit is the least allowed, not the most.
 	Least bool
 
@@ -32,6 +38,8 @@ type Rule struct {
 	limit func(s *subject) (float64, bool)
 	// note adds to the message what the value is compared with.
 	note func(s *subject) string
+	// why lists what the change over the baseline consists of.
+	why func(s *subject) []Cause
 }
 
 // A subject is a model that rules look at.
@@ -58,8 +66,12 @@ var Rules = []Rule{
 		parse: sizeLimit, value: reserved, text: bytesText,
 	},
 	{
+		Name: "max-process", Doc: "most bytes that the card must have free: reserved ones and the CUDA context", Form: "a size such as 14G", unit: " B",
+		parse: sizeLimit, value: func(_ context.Context, s *subject) (float64, error) { return float64(s.report.Peak.ProcessBytes), nil }, text: bytesText,
+	},
+	{
 		Name: "max-increase", Doc: "most that reserved bytes may grow over the baseline", Form: "a percentage such as 2%",
-		parse: percentLimit, value: increase, text: func(v float64) string { return fmt.Sprintf("%+.2f%%", v) }, note: baseNote,
+		parse: percentLimit, value: increase, text: func(v float64) string { return fmt.Sprintf("%+.2f%%", v) }, note: baseNote, why: grown,
 	},
 	{
 		Name: "min-batch", Doc: "least batch that must fit the card", Form: "a whole number such as 32", Least: true,
@@ -72,6 +84,20 @@ var Rules = []Rule{
 	{
 		Name: "max-parameters", Doc: "most parameters that the model may have", Form: "a number such as 25000000, 25M or 1.5B",
 		parse: countLimit, value: func(_ context.Context, s *subject) (float64, error) { return float64(s.report.Model.Parameters), nil }, text: wholeText,
+	},
+	{
+		Name: "no-new-warnings", Doc: "kinds of warnings that the baseline does not have", Form: "true, or how many are allowed",
+		parse: newWarningsLimit, value: newWarnings, text: wholeText, note: newWarningsNote,
+	},
+	{
+		Name: "warnings", FailOn: true, Doc: "warnings of any kind", Form: "named by fail-on",
+		value: func(_ context.Context, s *subject) (float64, error) { return float64(len(s.report.Warnings)), nil }, text: wholeText,
+		note: func(s *subject) string { return codesNote(warningCodes(s.report.Warnings)) },
+	},
+	{
+		Name: "cannot-tell", FailOn: true, Doc: "warnings for which the file does not hold the answer", Form: "named by fail-on",
+		value: func(_ context.Context, s *subject) (float64, error) { return float64(len(s.report.Doubts())), nil }, text: wholeText,
+		note: func(s *subject) string { return codesNote(warningCodes(s.report.Doubts())) },
 	},
 }
 
@@ -97,11 +123,62 @@ func baseNote(s *subject) string {
 	if s.base == nil {
 		return ""
 	}
-	note := fmt.Sprintf(" over the baseline's %s", profile.FormatBytes(s.base.ReservedBytes))
+	note := fmt.Sprintf(" to %s from the baseline's %s", profile.FormatBytes(s.report.Peak.ReservedBytes), profile.FormatBytes(s.base.ReservedBytes))
 	if s.moved != "" {
 		note += fmt.Sprintf(" (made with %s)", s.moved)
 	}
 	return note
+}
+
+// warningCodes lists the codes of warnings, each once, in order.
+func warningCodes(list []graph.Warning) []string {
+	codes := make([]string, 0, len(list))
+	for i := range list {
+		codes = append(codes, list[i].Code)
+	}
+	slices.Sort(codes)
+	return slices.Compact(codes)
+}
+
+// codesNote names warnings behind their number.
+func codesNote(codes []string) string {
+	if len(codes) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(codes, ", ") + ")"
+}
+
+// notInBaseline lists the codes that the baseline's model was not warned of.
+func notInBaseline(s *subject) []string {
+	return slices.DeleteFunc(warningCodes(s.report.Warnings), func(code string) bool { return slices.Contains(s.base.Warnings, code) })
+}
+
+func newWarnings(_ context.Context, s *subject) (float64, error) {
+	if s.base == nil {
+		return 0, s.baseErr
+	}
+	if s.base.Warnings == nil {
+		return 0, errors.New("the baseline is of a version that kept no warnings: run memplan baseline")
+	}
+	return float64(len(notInBaseline(s))), nil
+}
+
+func newWarningsNote(s *subject) string {
+	if s.base == nil {
+		return ""
+	}
+	return codesNote(notInBaseline(s))
+}
+
+func newWarningsLimit(text string) (float64, error) {
+	if text == "true" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%q: want true, or how many kinds of new warnings are allowed", text)
+	}
+	return float64(n), nil
 }
 
 // largestBatch is the entry's, where it asks for it, or a search of its own.
@@ -177,36 +254,98 @@ type Finding struct {
 	Allowed  float64 `json:"allowed"`
 	Line     int     `json:"line"`     // of the rule in the configuration, or of the model
 	Settings string  `json:"settings"` // the entry's, by which those of the same model differ
+	Severity string  `json:"severity"` // error, or warning: the verdict of check does not depend on it
 
+	// Why says which parts of the peak grew, of a rule that compares with the
+	// baseline: the largest change first; they add up to that of the allocated peak.
+	Why []Cause `json:"why,omitempty"`
+	// Warnings are all of the model.
+	Warnings []graph.Warning `json:"warnings"`
 	// Doubts are the warnings of the model that say that its file does not hold the
 	// answer.
 	Doubts []graph.Warning `json:"doubts"`
 }
 
-// Check applies a configuration's rules to its models. An error means that a
-// model could not be analyzed; a rule that cannot tell is a finding whose OK
-// is nil.
-func (f *ConfigFile) Check(ctx context.Context) ([]Finding, error) {
+// The severities of a rule.
+const (
+	SeverityError   = "error"
+	SeverityWarning = "warning"
+)
+
+// Failed reports whether the finding is one for which check fails.
+func (f *Finding) Failed() bool { return f.OK != nil && !*f.OK && f.Severity != SeverityWarning }
+
+// Unreadable is the rule of findings that stand for a model that could not be
+// analyzed.
+const Unreadable = "readable"
+
+// Check applies a configuration's rules to its models, several at a time. A
+// rule that cannot tell is a finding whose OK is nil, and so is a model that
+// could not be analyzed, once, under the rule Unreadable. Findings stand in
+// the order of the configuration. done, if it is not nil, is called after each
+// model.
+func (f *ConfigFile) Check(ctx context.Context, done func(n, of int, model string)) ([]Finding, error) {
 	base, err := f.readBaseline()
 	if err != nil {
 		return nil, err
 	}
-	out := []Finding{}
-	for i := range f.Entries {
-		e := &f.Entries[i]
-		m, r, err := f.analyze(ctx, e)
-		if err != nil {
-			return nil, err
-		}
-		s := &subject{file: f, entry: e, model: m, report: r}
-		s.base, s.moved, s.baseErr = base.find(f, e)
-		found, err := s.findings(ctx)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, found...)
+	found := make([][]Finding, len(f.Entries))
+	err = f.each(ctx, done, func(ctx context.Context, i int) (err error) {
+		found[i], err = f.checkEntry(ctx, base, &f.Entries[i])
+		return err
+	})
+	return slices.Concat(found...), err
+}
+
+// checkEntry applies the rules of one model.
+func (f *ConfigFile) checkEntry(ctx context.Context, base *Baseline, e *Entry) ([]Finding, error) {
+	m, r, err := f.analyze(ctx, e)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
-	return out, nil
+	if err != nil {
+		return []Finding{{Verdict: Verdict{Model: e.Path, Rule: Unreadable, Message: err.Error()}, Line: e.Line, Settings: e.Settings(), Severity: SeverityError, Warnings: []graph.Warning{}, Doubts: []graph.Warning{}}}, nil
+	}
+	s := &subject{file: f, entry: e, model: m, report: r}
+	s.base, s.moved, s.baseErr = base.find(f, e)
+	return s.findings(ctx)
+}
+
+// each calls do for every entry, as many at a time as there are processors and
+// as the memory for reading models allows, and returns the first error in the
+// order of the entries.
+func (f *ConfigFile) each(ctx context.Context, done func(n, of int, model string), do func(ctx context.Context, i int) error) error {
+	const most = 4 // models at a time; more are no faster where they share memory
+	free := make(chan struct{}, min(most, goruntime.GOMAXPROCS(0)))
+	errs := make([]error, len(f.Entries))
+	var ended int
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for i := range f.Entries {
+		free <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		all.Go(func() {
+			errs[i] = do(ctx, i)
+			mu.Lock()
+			if ended++; done != nil {
+				done(ended, len(f.Entries), f.Entries[i].Path)
+			}
+			mu.Unlock()
+			<-free
+		})
+	}
+	all.Wait()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // analyze answers an entry's question.
@@ -217,13 +356,35 @@ func (f *ConfigFile) analyze(ctx context.Context, e *Entry) (*Model, *Report, er
 		err = errors.New("dims: " + unknown[0])
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s:%d: %w", f.Path, e.Line, err)
+		return nil, nil, err
 	}
 	r, err := m.Analyze(ctx, e.Config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s:%d: %s: %w", f.Path, e.Line, e.Path, withoutPath(err, e.File))
+		return nil, nil, fmt.Errorf("%s: %s", e.Path, inKeys(withoutPath(err, e.File).Error()))
 	}
 	return m, r, nil
+}
+
+// flagText are flags in messages, with a value behind a blank.
+var flagText = regexp.MustCompile(`--(batch|dim|mode|precision|optimizer|checkpoint|gpu|vram|headroom)\b(?:( )([A-Za-z]+=)?([A-Z]+\b|max\b|[a-z]+\b)?)?`)
+
+// inKeys writes a message about flags in the configuration's keys: "--batch N"
+// is "batch: N", "--dim batch=N" is "dims: {batch: N}", and a flag alone its key.
+func inKeys(message string) string {
+	return flagText.ReplaceAllStringFunc(message, func(s string) string {
+		m := flagText.FindStringSubmatch(s)
+		key, blank, dim, value := m[1], m[2], m[3], m[4]
+		if key == "dim" {
+			key = "dims"
+		}
+		if dim != "" {
+			return fmt.Sprintf("%s: {%s: %s}", key, strings.TrimSuffix(dim, "="), value)
+		}
+		if value == "" || strings.ToLower(value) == value && value != "max" && value != "schedule" && value != "auto" {
+			return key + blank + value
+		}
+		return key + ": " + value
+	})
 }
 
 // withoutPath takes the path of a model off an error that begins with it.
@@ -243,7 +404,7 @@ func (s *subject) findings(ctx context.Context) ([]Finding, error) {
 			continue
 		}
 		if v, ok := r.limit(s); ok {
-			out = append(out, r.apply(ctx, s, Limit{Rule: r, Text: r.text(v), Value: v, Line: s.entry.Line}))
+			out = append(out, r.apply(ctx, s, Limit{Rule: r, Text: r.text(v), Value: v, Line: s.entry.Line, Severity: SeverityError}))
 		}
 	}
 	for _, l := range s.entry.Limits {
@@ -262,7 +423,7 @@ func (r *Rule) missing(text string) string {
 
 // apply compares a model with a limit.
 func (r *Rule) apply(ctx context.Context, s *subject, l Limit) Finding {
-	f := Finding{Verdict: Verdict{Model: s.entry.Path, Rule: r.Name, Limit: l.Text + r.missing(l.Text)}, Allowed: l.Value, Line: l.Line, Settings: s.entry.Settings(), Doubts: s.report.Doubts()}
+	f := Finding{Verdict: Verdict{Model: s.entry.Path, Rule: r.Name, Limit: l.Text + r.missing(l.Text)}, Allowed: l.Value, Line: l.Line, Settings: s.entry.Settings(), Severity: l.Severity, Warnings: s.report.Warnings, Doubts: s.report.Doubts()}
 	v, err := r.value(ctx, s)
 	if err != nil {
 		f.Message = err.Error()
@@ -282,5 +443,8 @@ func (r *Rule) apply(ctx context.Context, s *subject, l Limit) Finding {
 	}
 	f.OK, f.Measured, f.Value = &ok, v, r.text(v)
 	f.Message = fmt.Sprintf("%s%s, %s %s allowed", f.Value, note, bound, f.Limit)
+	if r.why != nil {
+		f.Why = r.why(s)
+	}
 	return f
 }

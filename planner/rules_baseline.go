@@ -28,20 +28,34 @@ type BaselineModel struct {
 	Batch          int64  `json:"batch"`
 	AllocatedBytes int64  `json:"allocatedBytes"`
 	ReservedBytes  int64  `json:"reservedBytes"`
+	ProcessBytes   int64  `json:"processBytes"`
 	Parameters     int64  `json:"parameters"`
+
+	Warnings []string `json:"warnings"` // codes, each once, sorted
+	Parts    []Part   `json:"parts"`    // of the allocated peak, which they add up to
 }
 
-// NewBaseline analyzes all models of a configuration.
-func (f *ConfigFile) NewBaseline(ctx context.Context) (*Baseline, error) {
-	b := &Baseline{SchemaVersion: SchemaVersion, Models: []BaselineModel{}}
-	for i := range f.Entries {
+// NewBaseline analyzes all models of a configuration, several at a time. done,
+// if it is not nil, is called after each.
+func (f *ConfigFile) NewBaseline(ctx context.Context, done func(n, of int, model string)) (*Baseline, error) {
+	b := &Baseline{SchemaVersion: SchemaVersion, Models: make([]BaselineModel, len(f.Entries))}
+	err := f.each(ctx, done, func(ctx context.Context, i int) error {
 		e := &f.Entries[i]
-		_, r, err := f.analyze(ctx, e)
+		m, r, err := f.analyze(ctx, e)
 		if err != nil {
-			return nil, err
+			return fmt.Errorf("%s:%d: %w", f.Path, e.Line, err)
 		}
-		b.Models = append(b.Models, BaselineModel{Path: e.Path, Settings: e.Settings(), SHA256: r.Model.SHA256, Batch: r.Config.Batch,
-			AllocatedBytes: r.Peak.AllocatedBytes, ReservedBytes: r.Peak.ReservedBytes, Parameters: r.Model.Parameters})
+		a, err := m.Attribution(Settled(e.Config, r))
+		if err != nil {
+			return fmt.Errorf("%s:%d: %s: %w", f.Path, e.Line, e.Path, err)
+		}
+		b.Models[i] = BaselineModel{Path: e.Path, Settings: e.Settings(), SHA256: r.Model.SHA256, Batch: r.Config.Batch,
+			AllocatedBytes: r.Peak.AllocatedBytes, ReservedBytes: r.Peak.ReservedBytes, ProcessBytes: r.Peak.ProcessBytes, Parameters: r.Model.Parameters,
+			Warnings: warningCodes(r.Warnings), Parts: a.Parts}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return b, nil
 }

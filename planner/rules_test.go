@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/planner/profile"
 )
 
@@ -33,7 +36,7 @@ func gate(t *testing.T, text string) *ConfigFile {
 
 func check(t *testing.T, f *ConfigFile) []Finding {
 	t.Helper()
-	found, err := f.Check(t.Context())
+	found, err := f.Check(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +107,7 @@ func TestRuleLimits(t *testing.T) {
 // writeBaseline makes f's baseline and changes its reserved bytes by a factor.
 func writeBaseline(t *testing.T, f *ConfigFile, factor float64) {
 	t.Helper()
-	b, err := f.NewBaseline(t.Context())
+	b, err := f.NewBaseline(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,9 +176,149 @@ func TestBadBaselines(t *testing.T) {
 		if err := os.WriteFile(f.Baseline, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.Check(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := f.Check(t.Context(), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
+	}
+}
+
+// A rule with the severity warning does not fail the check, and is told apart.
+func TestSeverity(t *testing.T) {
+	found := check(t, gate(t, "models: [{path: mlp.onnx, batch: 64}]\nrules:\n  max-peak: {limit: 1K, severity: warning}\n  max-parameters: {limit: 1}\n"))
+	if got := outcome(found); got != "max-peak FAIL, max-parameters FAIL" {
+		t.Fatal(got)
+	}
+	if found[0].Severity != SeverityWarning || found[0].Failed() || found[1].Severity != SeverityError || !found[1].Failed() {
+		t.Errorf("%+v", found)
+	}
+	for text, want := range map[string]string{
+		"{limit: 1K, severity: loud}": "unknown severity",
+		"{severity: error}":           "no limit",
+		"{limit: 1K, colour: red}":    "unknown key",
+	} {
+		_, err := ParseConfigFile("c.yaml", []byte("models: [{path: a.onnx, batch: 1}]\nrules: {max-peak: "+text+"}\n"))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// Warnings of a model fail the check where the file asks for it, are compared
+// with the baseline's, and are in every finding.
+func TestFailOn(t *testing.T) {
+	f := gate(t, "models: [{path: mlp.onnx, batch: 64}]\nfail-on: [warnings, cannot-tell]\nrules: {no-new-warnings: true}\n")
+	if got := outcome(check(t, f)); got != "no-new-warnings ?, warnings ok, cannot-tell ok" {
+		t.Fatal(got)
+	}
+	writeBaseline(t, f, 1)
+	if got := outcome(check(t, f)); got != "no-new-warnings ok, warnings ok, cannot-tell ok" {
+		t.Error(got)
+	}
+	s := &subject{report: &Report{Warnings: []graph.Warning{{Code: lift.EvalMode}, {Code: "new"}, {Code: "new"}, {Code: "old"}}}, base: &BaselineModel{Warnings: []string{"old"}}}
+	for i := range Rules {
+		r := &Rules[i]
+		want := map[string]string{"no-new-warnings": "2 (" + lift.EvalMode + ", new)", "warnings": "4 (" + lift.EvalMode + ", new, old)", "cannot-tell": "1 (" + lift.EvalMode + ")"}[r.Name]
+		if want == "" {
+			continue
+		}
+		if v, err := r.value(t.Context(), s); err != nil || r.text(v)+r.note(s) != want {
+			t.Errorf("%s: %v%s, %v; want %s", r.Name, v, r.note(s), err, want)
+		}
+	}
+	if _, err := ParseConfigFile("c.yaml", []byte("models: [{path: a.onnx, batch: 1}]\nfail-on: [anything]\n")); err == nil || !strings.Contains(err.Error(), "unknown fail-on") {
+		t.Error(err)
+	}
+}
+
+// A model that cannot be read is a finding beside those of the others, and
+// patterns list models in the order of their names.
+func TestUnreadable(t *testing.T) {
+	f := gate(t, "models: [{path: mlp.onnx, batch: 64}]\n")
+	dir := filepath.Dir(f.Path)
+	data, err := os.ReadFile(filepath.Join(dir, "mlp.onnx"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, d := range map[string][]byte{"a.onnx": data, "b.onnx": data[:100], "c.onnx": data} {
+		if err := os.WriteFile(filepath.Join(dir, name), d, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err = ParseConfigFile(f.Path, []byte("models: [{path: '[abc].onnx', batch: 64}]\nrules: {max-peak: 4G}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls int
+	found, err := f.Check(t.Context(), func(n, of int, _ string) {
+		if calls++; n != calls || of != 3 {
+			t.Errorf("call %d says %d of %d", calls, n, of)
+		}
+	})
+	if err != nil || outcome(found) != "max-peak ok, readable ?, max-peak ok" || found[0].Model != "a.onnx" || found[1].Model != "b.onnx" || !strings.Contains(found[1].Message, "b.onnx") || calls != 3 {
+		t.Errorf("%s, %v: %+v", outcome(found), err, found)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "odd[1].onnx"), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	odd, err := ParseConfigFile(f.Path, []byte("models: [{path: 'odd[1].onnx', batch: 64}]"))
+	if err != nil || len(odd.Entries) != 1 || odd.Entries[0].Path != "odd[1].onnx" {
+		t.Error(odd, err)
+	}
+	if _, err := ParseConfigFile(f.Path, []byte("models: [{path: 'no*.onnx'}]\n")); err == nil || !strings.Contains(err.Error(), "no file matches no*.onnx") {
+		t.Error(err)
+	}
+}
+
+// Messages speak of the configuration's keys.
+func TestInKeys(t *testing.T) {
+	for message, want := range map[string]string{
+		"give --batch N, --batch max with --vram, or --dim batch=N":  "give batch: N, batch: max with vram, or dims: {batch: N}",
+		"--batch max needs a budget: give --vram SIZE or --gpu NAME": "batch: max needs a budget: give vram: SIZE or gpu: NAME",
+		"--vram is less than that; try --checkpoint schedule":        "vram is less than that; try checkpoint: schedule",
+		"--gpu: unknown":            "gpu: unknown",
+		"make it with --times FILE": "make it with --times FILE",
+		"--headroom leaves nothing": "headroom leaves nothing",
+	} {
+		if got := inKeys(message); got != want {
+			t.Errorf("%s: %s, want %s", message, got, want)
+		}
+	}
+}
+
+// What a peak grew by adds up to the growth, whatever changed.
+func TestCauses(t *testing.T) {
+	f := gate(t, "models: [{path: resnet50.onnx, batch: 4}]\nrules: {max-increase: 1%}\n")
+	b, err := f.NewBaseline(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum int64
+	for _, p := range b.Models[0].Parts {
+		sum += p.Bytes
+	}
+	if sum != b.Models[0].AllocatedBytes {
+		t.Fatalf("parts add up to %d, the peak is %d", sum, b.Models[0].AllocatedBytes)
+	}
+	writeBaseline(t, f, 1)
+	f, err = ParseConfigFile(f.Path, []byte("models: [{path: resnet50.onnx, batch: 8}]\nrules: {max-increase: 1%}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := check(t, f)
+	_, r, err := f.analyze(t.Context(), &f.Entries[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum = 0
+	for _, c := range found[0].Why {
+		sum += c.Delta
+	}
+	if want := r.Peak.AllocatedBytes - b.Models[0].AllocatedBytes; sum != want || want <= 0 || outcome(found) != "max-increase FAIL" {
+		t.Errorf("%s: causes add up to %d, want %d: %+v", outcome(found), sum, want, found[0].Why)
+	}
+	got := causes([]Part{{"m.h.0.a", "x", 5}, {"m.h.1.b", "x", 7}, {"out", "y", 1}}, []Part{{"m.h.0.a", "x", 15}, {"m.h.0.c", "x", 1}, {"m.h.1.b", "x", 4}, {"out", "y", 1}})
+	if want := []Cause{{"m.h.0", "x", 11}, {"m.h.1", "x", -3}}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 
@@ -184,12 +327,12 @@ func TestRulesTable(t *testing.T) {
 	seen := map[string]bool{}
 	for i := range Rules {
 		r := &Rules[i]
-		if r.Name == "" || r.Doc == "" || r.Form == "" || r.value == nil || r.text == nil || seen[r.Name] || r.Implied != (r.limit != nil) || r.Implied == (r.parse != nil) {
+		if r.Name == "" || r.Doc == "" || r.Form == "" || r.value == nil || r.text == nil || seen[r.Name] || r.Implied != (r.limit != nil) || (r.Implied || r.FailOn) == (r.parse != nil) {
 			t.Errorf("rule %+v", r)
 		}
 		seen[r.Name] = true
 	}
-	for _, name := range strings.Fields("max-peak max-increase min-batch max-overhead max-parameters") {
+	for _, name := range strings.Fields("max-peak max-process max-increase min-batch max-overhead max-parameters no-new-warnings warnings cannot-tell") {
 		if !seen[name] {
 			t.Errorf("no rule %s", name)
 		}

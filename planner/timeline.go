@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -161,6 +162,14 @@ type Attribution struct {
 	AllocatedBytes int64
 	Categories     []CategoryBytes
 	Modules        []ModuleBytes // sorted by module; fragmentation under "(allocator)"
+	Parts          []Part        // the same by module and category, sorted by both
+}
+
+// A Part is what one module holds of one category.
+type Part struct {
+	Module   string `json:"module"`
+	Category string `json:"category"`
+	Bytes    int64  `json:"bytes"`
 }
 
 // ModuleBytes is one module's share.
@@ -189,18 +198,27 @@ func (m *Model) Attribution(cfg Config) (*Attribution, error) {
 	}
 	live := ev.res.LivePeak(ev.peakTimeline())
 	a := &Attribution{AllocatedBytes: ev.res.Allocated, Categories: ev.breakdown(live)}
-	sums := map[string]int64{}
+	parts := map[Part]int64{}
 	rest := ev.res.Allocated
 	for _, id := range live {
 		s := &ev.Storages[id]
-		sums[s.Module] += s.Bytes
+		parts[Part{Module: s.Module, Category: s.Category.String()}] += s.Bytes
 		rest -= s.Bytes
 	}
-	sums["(allocator)"] += rest
+	parts[Part{Module: "(allocator)", Category: "fragmentation"}] += rest
+	sums := map[string]int64{}
+	for part, n := range parts {
+		part.Bytes = n
+		a.Parts = append(a.Parts, part)
+		sums[part.Module] += n
+	}
 	for name, n := range sums {
 		a.Modules = append(a.Modules, ModuleBytes{name, n})
 	}
 	sortModules(a.Modules)
+	slices.SortFunc(a.Parts, func(x, y Part) int {
+		return cmp.Or(strings.Compare(x.Module, y.Module), strings.Compare(x.Category, y.Category))
+	})
 	return a, nil
 }
 

@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -27,7 +29,8 @@ func newCheckCmd(s *streams, run func(context.Context, *streams, *checkOptions) 
 		Short: "CI gate: budget and regression rules from .memplan.yaml",
 		Long: `check applies the rules of .memplan.yaml (found upward from the working directory)
 to its models, on a machine without a GPU. It exits 1 when a rule fails and 2
-when one cannot tell, for instance for want of a baseline.
+when one cannot tell, for instance for want of a baseline, or when a model cannot
+be read; all models are looked at first.
 memplan help config-file describes the file.`,
 		Example:           "  memplan check\n  memplan check ci/.memplan.yaml --format markdown",
 		Args:              atMost(1, "one configuration"),
@@ -70,18 +73,16 @@ func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
 	}
 	f.Strict(o.strict)
 	f.Memory = o.reading()
-	_, clear := s.progress(f.Path)
-	found, err := f.Check(ctx)
+	show, clear := s.progress(f.Path)
+	found, err := f.Check(ctx, show)
 	clear()
 	if err != nil {
 		return err
 	}
-	for i := range found {
-		if v := &found[i]; v.OK == nil {
-			return fmt.Errorf("%s:%d: %s: rule %s cannot tell: %s", f.Path, v.Line, v.Model, v.Rule, v.Message)
-		}
-	}
 	g := &report.Gate{Path: f.Path, Findings: found}
+	if unknown := g.Unknown(); len(unknown) > 0 {
+		return undecided(s, o, g, unknown)
+	}
 	if err := emit(s, &o.outputFlags, report.Gates, g); err != nil {
 		return err
 	}
@@ -89,6 +90,25 @@ func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
 		return errNo
 	}
 	return nil
+}
+
+// undecided says what could not be told, and what failed beside it, on stderr:
+// a command that could not tell prints no result. A file that was asked for gets
+// the whole report.
+func undecided(s *streams, o *checkOptions, g *report.Gate, unknown []string) error {
+	if o.toFile() {
+		if err := emit(s, &o.outputFlags, report.Gates, g); err != nil {
+			return err
+		}
+	}
+	failed := g.Failures()
+	if len(unknown) == 1 && len(failed) == 0 {
+		return errors.New(unknown[0])
+	}
+	for _, line := range slices.Concat(unknown, failed) {
+		s.err.line("%s", line)
+	}
+	return fmt.Errorf("%s: %s, %d of %s cannot tell", g.Path, g.Outcome(), len(unknown), report.Plural(len(g.Findings), "rule", "rules"))
 }
 
 type baselineOptions struct {
@@ -137,8 +157,8 @@ func baselineRun(ctx context.Context, s *streams, o *baselineOptions) error {
 	}
 	f.Strict(o.strict)
 	f.Memory = o.reading()
-	_, clear := s.progress(f.Path)
-	b, err := f.NewBaseline(ctx)
+	show, clear := s.progress(f.Path)
+	b, err := f.NewBaseline(ctx, show)
 	clear()
 	if err != nil {
 		return err

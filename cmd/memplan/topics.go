@@ -14,7 +14,10 @@ The same for every command and every --format. On 2 nothing goes to stdout.
 	{"formats", "Output formats", `text      for people: the verdict, tables, the largest tensors, a timeline
 json      for scripts; fields are added within schemaVersion, never renamed
 markdown  for pull requests; begins with a hidden line so that a comment can be updated
-sarif     for code scanning: what fails, and in analyze the warnings
+sarif     for code scanning: what fails, and the warnings
+junit     check, for Jenkins, GitLab and others: a suite a model, a case a rule
+gitlab    check, for GitLab's code quality report
+github    check, as annotations of GitHub Actions beside the configuration's lines
 html      one page that loads nothing
 
 Each command has those that make sense for it: see its --format.
@@ -52,8 +55,13 @@ or the nearest folder above it. Paths in it are relative to its own folder.
       gpu: t4                     # or vram: 16G
       headroom: auto              # what stays free of it: auto, 0, 2G, 5%
       rules: {max-peak: 12G}      # this model's, before those of the file
+    - path: "exports/**/*.onnx"   # a pattern: each file that it matches
+      batch: 8
   rules:
     max-increase: 2%
+    no-new-warnings: true         # that the baseline does not have
+    max-overhead: {limit: 20%, severity: warning}    # said, and no failure
+  fail-on: [cannot-tell]          # or warnings, which are more
   baseline: .memplan-baseline.json
 
 Paths lie in that folder or below it: one that leads out, by ../, as an absolute path
@@ -62,8 +70,10 @@ for files that you trust. memplan baseline replaces nothing but a baseline, and
 does not write through a link.
 
 Only path is needed. memplan list rules says what each rule limits; a model with a
-card must fit it, whatever the rules. max-peak and max-increase look at reserved
-bytes. A key that is not known is an error, with its line.
+card must fit it, whatever the rules. All models are looked at, several at a time,
+even where one cannot be read; the answer is 2 then. max-peak and max-increase look
+at reserved bytes. A key that is not known is an error, with its line. Editors that
+know JSON schemas take docs/memplan.schema.json.
 `
 
 const torchTopic = `The Python package memplan applies a plan; python/wheels.py builds its wheels:

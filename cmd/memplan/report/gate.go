@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/planner"
 )
 
@@ -21,25 +23,63 @@ var Gates = []Format[*Gate]{
 	AsJSON(gateDocument),
 	{Name: "markdown", Write: gateMarkdown},
 	{Name: "sarif", Write: findingsSARIF, Exact: true},
+	{Name: "junit", Write: gateJUnit, Exact: true},
+	{Name: "gitlab", Write: gateCodeQuality, Exact: true},
+	{Name: "github", Write: gateAnnotations, Exact: true},
 }
 
 // Failed counts the rules that do not hold.
 func (g *Gate) Failed() int {
 	n := 0
-	for _, f := range g.Findings {
-		if f.OK != nil && !*f.OK {
+	for i := range g.Findings {
+		if g.Findings[i].Failed() {
 			n++
 		}
 	}
 	return n
 }
 
+// Failures are the rules that do not hold, a line each.
+func (g *Gate) Failures() []string {
+	var out []string
+	for i, model := range g.labels() {
+		if f := &g.Findings[i]; f.Failed() {
+			out = append(out, fmt.Sprintf("%s:%d: %s: %s: %s", g.Path, f.Line, model, f.Rule, causeText(f)))
+		}
+	}
+	return out
+}
+
+// Unknown are the findings that could not tell, a line each.
+func (g *Gate) Unknown() []string {
+	var out []string
+	for i := range g.Findings {
+		f := &g.Findings[i]
+		switch {
+		case f.OK != nil:
+		case f.Rule == planner.Unreadable:
+			out = append(out, fmt.Sprintf("%s:%d: %s", g.Path, f.Line, f.Message))
+		default:
+			out = append(out, fmt.Sprintf("%s:%d: %s: rule %s cannot tell: %s", g.Path, f.Line, f.Model, f.Rule, f.Message))
+		}
+	}
+	return out
+}
+
+// Outcome says how many of the rules failed.
+func (g *Gate) Outcome() string {
+	return fmt.Sprintf("%d of %s failed", g.Failed(), Plural(len(g.Findings), "rule", "rules"))
+}
+
 // Summary is the outcome in one line.
 func (g *Gate) Summary() string {
 	rules, failed := Plural(len(g.Findings), "rule", "rules"), g.Failed()
 	but := ""
+	if n := len(g.warned()); n > 0 {
+		but = fmt.Sprintf(", %d only as warnings", n)
+	}
 	if len(g.doubts()) > 0 {
-		but = ", as far as the files tell"
+		but += ", as far as the files tell"
 	}
 	switch {
 	case len(g.Findings) == 0:
@@ -49,7 +89,7 @@ func (g *Gate) Summary() string {
 	case failed == 0:
 		return "all " + rules + " hold" + but
 	}
-	return fmt.Sprintf("%d of %s failed", failed, rules)
+	return g.Outcome()
 }
 
 // labels names the models of the findings, with their settings where the
@@ -66,6 +106,64 @@ func (g *Gate) labels() []string {
 	for i, f := range g.Findings {
 		if out[i] = f.Model; len(settings[f.Model]) > 1 && f.Settings != "" {
 			out[i] += " (" + f.Settings + ")"
+		}
+	}
+	return out
+}
+
+// warned are the indices of findings that do not hold and are warnings only.
+func (g *Gate) warned() []int {
+	var out []int
+	for i := range g.Findings {
+		if f := &g.Findings[i]; f.OK != nil && !*f.OK && !f.Failed() {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// mostCauses bounds what a message says of why a peak grew; JSON has all.
+const mostCauses = 3
+
+// causeText is a finding's message with the largest parts of a growth.
+func causeText(f *planner.Finding) string {
+	if len(f.Why) == 0 || f.OK == nil || *f.OK {
+		return f.Message
+	}
+	var total int64
+	for _, c := range f.Why {
+		total += c.Delta
+	}
+	parts := make([]string, 0, mostCauses+1)
+	for i, c := range f.Why {
+		if i == mostCauses {
+			parts = append(parts, fmt.Sprintf("%d more", len(f.Why)-i))
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%s %s of %s", moduleName(c.Module), signed(c.Delta), c.Category))
+	}
+	return fmt.Sprintf("%s; allocated %s: %s", f.Message, signed(total), strings.Join(parts, ", "))
+}
+
+// A modelWarning is a warning of a model.
+type modelWarning struct {
+	model string
+	graph.Warning
+}
+
+// warnings are those of all models that are no doubts, each once.
+func (g *Gate) warnings() []modelWarning {
+	var out []modelWarning
+	seen := map[string]bool{}
+	for i, model := range g.labels() {
+		if seen[model] { // all findings of a model have the same
+			continue
+		}
+		seen[model] = true
+		for _, w := range g.Findings[i].Warnings {
+			if !planner.IsDoubt(w.Code) {
+				out = append(out, modelWarning{model, w})
+			}
 		}
 	}
 	return out
@@ -94,6 +192,8 @@ func word(f *planner.Finding) string {
 		return "?"
 	case *f.OK:
 		return "ok"
+	case !f.Failed():
+		return "warn"
 	}
 	return "FAIL"
 }
@@ -106,9 +206,37 @@ func gateText(w io.Writer, g *Gate, s Style) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for i, model := range g.labels() {
 		f := &g.Findings[i]
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", word(f), model, f.Rule, f.Message)
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", word(f), model, f.Rule, causeText(f))
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, line := range g.warningLines() {
+		fmt.Fprintln(w, "  warning: "+line)
+	}
+	return nil
+}
+
+// warningLines are the warnings of all models, one line for each of a model's
+// codes.
+func (g *Gate) warningLines() []string {
+	type key struct{ model, code string }
+	count := map[key]int{}
+	var order []modelWarning
+	for _, w := range g.warnings() {
+		k := key{w.model, w.Code}
+		if count[k]++; count[k] == 1 {
+			order = append(order, w)
+		}
+	}
+	out := make([]string, len(order))
+	for i, w := range order {
+		out[i] = fmt.Sprintf("%s: %s [%s]", w.model, w.Message, w.Code)
+		if n := count[key{w.model, w.Code}]; n > 1 {
+			out[i] += fmt.Sprintf(" and %d more", n-1)
+		}
+	}
+	return out
 }
 
 func gateDocument(g *Gate) any {
@@ -147,12 +275,30 @@ func gateMarkdown(w io.Writer, g *Gate, _ Style) error {
 	if rows > mostRows {
 		m.printf("\nand %d more\n", rows-mostRows)
 	}
-	m.printf("\n<details><summary>details</summary>\n\n")
+	g.markdownDetails(m, models)
+	return nil
+}
+
+// markdownDetails are the messages of what does not hold, and the warnings.
+func (g *Gate) markdownDetails(m markdown, models []string) {
+	var lines []func()
 	for i, model := range models {
-		if f := &g.Findings[i]; word(f) != "ok" && i < mostRows {
-			m.printf("- %s %s: %s\n", model, own(f.Rule), f.Message)
+		if f := &g.Findings[i]; word(f) != "ok" {
+			lines = append(lines, func() { m.printf("- %s %s: %s\n", model, own(f.Rule), causeText(f)) })
 		}
 	}
+	for _, line := range g.warningLines() {
+		lines = append(lines, func() { m.printf("- warning: %s\n", line) })
+	}
+	if len(lines) == 0 {
+		return
+	}
+	m.printf("\n<details><summary>details</summary>\n\n")
+	for _, write := range lines[:min(len(lines), mostRows)] {
+		write()
+	}
+	if len(lines) > mostRows {
+		m.printf("- and %d more\n", len(lines)-mostRows)
+	}
 	m.printf("\n</details>\n")
-	return nil
 }

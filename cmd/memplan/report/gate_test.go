@@ -2,12 +2,14 @@ package report
 
 import (
 	"encoding/json"
+	"encoding/xml"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/planner"
 )
 
@@ -40,10 +42,90 @@ func TestGates(t *testing.T) {
 		if err := json.Unmarshal([]byte(written(t, Gates, "json", g, Style{})), &doc); err != nil || doc.OK != (failed == 0) || len(doc.Verdicts) != n {
 			t.Errorf("%s: JSON says ok %v with %d verdicts, %v", name, doc.OK, len(doc.Verdicts), err)
 		}
+		checkGateCI(t, name, g)
 		text := written(t, Gates, "text", g, Style{})
 		if got := strings.Count(text, "FAIL"); got != failed {
 			t.Errorf("%s: the text has %d failures, want %d", name, got, failed)
 		}
+	}
+}
+
+// checkGateCI reads back what CI systems read: each counts the same failures.
+func checkGateCI(t *testing.T, name string, g *Gate) {
+	t.Helper()
+	var suites struct {
+		Tests    int `xml:"tests,attr"`
+		Failures int `xml:"failures,attr"`
+		Suites   []struct {
+			Tests int `xml:"tests,attr"`
+			Cases []struct {
+				Name    string    `xml:"name,attr"`
+				Failure *struct{} `xml:"failure"`
+			} `xml:"testcase"`
+		} `xml:"testsuite"`
+	}
+	if err := xml.Unmarshal([]byte(written(t, Gates, "junit", g, Style{})), &suites); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	cases, failed := 0, 0
+	for _, s := range suites.Suites {
+		if s.Tests != len(s.Cases) {
+			t.Errorf("%s: a suite of %d cases says %d", name, len(s.Cases), s.Tests)
+		}
+		for _, c := range s.Cases {
+			if cases++; c.Failure != nil {
+				failed++
+			}
+		}
+	}
+	if cases != len(g.Findings) || failed != g.Failed() || suites.Tests != cases || suites.Failures != failed {
+		t.Errorf("%s: JUnit has %d cases and %d failures and says %d and %d", name, cases, failed, suites.Tests, suites.Failures)
+	}
+	var issues []codeQuality
+	if err := json.Unmarshal([]byte(written(t, Gates, "gitlab", g, Style{})), &issues); err != nil || len(issues) != failed {
+		t.Errorf("%s: %d code quality issues of %d failures, %v", name, len(issues), failed, err)
+	}
+	prints := map[string]bool{}
+	for _, i := range issues {
+		if prints[i.Fingerprint] || i.Severity != "critical" || i.Location.Path == "" || i.Location.Lines.Begin < 1 {
+			t.Errorf("%s: issue %+v", name, i)
+		}
+		prints[i.Fingerprint] = true
+	}
+	annotations := written(t, Gates, "github", g, Style{})
+	if n := strings.Count(annotations, "::error file="); n != failed || !strings.HasSuffix(annotations, "memplan: "+g.Summary()+"\n") {
+		t.Errorf("%s: %d annotations of %d failures: %s", name, n, failed, annotations)
+	}
+}
+
+// What a model is called cannot end an annotation or begin another, and a rule
+// that only warns is no failure in any format.
+func TestGateNames(t *testing.T) {
+	g := gate(1)
+	g.Findings[0].Model, g.Findings[0].Message = "a\n::error::b%,:", "x\r\n::set-output name=y::z"
+	g.Findings[0].Severity = planner.SeverityWarning
+	g.Findings[0].Warnings = []graph.Warning{{Code: "code", Message: "]]> <b>&"}}
+	text := written(t, Gates, "github", g, Style{})
+	if n := strings.Count(text, "\n"); n != 3 || strings.Contains(text, "\n::error") || strings.Contains(text, "\n::set-output") || !strings.Contains(text, "::warning file=") || !strings.Contains(text, "::notice file=") {
+		t.Errorf("%d lines: %s", n, text)
+	}
+	checkGateCI(t, "a warning", &Gate{Path: g.Path, Findings: nil})
+	junit := written(t, Gates, "junit", g, Style{})
+	if err := xml.Unmarshal([]byte(junit), new(struct{})); err != nil || strings.Contains(junit, "<failure") || !strings.Contains(junit, "]]&gt; &lt;b&gt;&amp;") {
+		t.Errorf("%v: %s", err, junit)
+	}
+	if g.Failed() != 0 || g.Summary() != "1 rule holds, 1 only as warnings" {
+		t.Error(g.Summary())
+	}
+}
+
+// The text of a growth names the largest parts.
+func TestCauseText(t *testing.T) {
+	g := gate(1)
+	f := &g.Findings[0]
+	f.Why = []planner.Cause{{Module: "layer3", Category: "activations", Delta: 3 << 20}, {Category: "optimizer", Delta: -1 << 20}, {Module: "a", Category: "b", Delta: 2}, {Module: "c", Category: "d", Delta: 1}}
+	if got, want := causeText(f), "1, at most 2 allowed; allocated +2.000 MiB: layer3 +3.000 MiB of activations, (model) -1.000 MiB of optimizer, a +2 B of b, 1 more"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 

@@ -65,6 +65,7 @@ func findingsSARIF(w io.Writer, g *Gate, _ Style) error {
 	for i := range planner.Rules {
 		run.AddRule(ruleID(planner.Rules[i].Name)).WithDescription(planner.Rules[i].Doc)
 	}
+	run.AddRule(ruleID(planner.Unreadable)).WithDescription("the model can be analyzed")
 	models := g.labels()
 	for i, f := range g.Findings {
 		add := func(rule, level, message string) {
@@ -77,9 +78,18 @@ func findingsSARIF(w io.Writer, g *Gate, _ Style) error {
 				run.AddRule(ruleID(d.Code))
 				add(d.Code, "warning", cannotTell+": "+d.Message)
 			}
+			for _, d := range f.Warnings {
+				if !planner.IsDoubt(d.Code) {
+					run.AddRule(ruleID(d.Code))
+					add(d.Code, "note", d.Message)
+				}
+			}
 		}
-		if f.OK != nil && !*f.OK {
-			add(f.Rule, "error", f.Rule+": "+f.Message)
+		switch {
+		case f.OK == nil:
+			add(f.Rule, "error", "cannot tell: "+f.Message)
+		case !*f.OK:
+			add(f.Rule, f.Severity, f.Rule+": "+causeText(&g.Findings[i]))
 		}
 	}
 	return writeSARIF(w, run)
