@@ -1,10 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/goccy/go-yaml"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -33,5 +36,40 @@ func TestScripts(t *testing.T) {
 			e.Setenv("PROFILE", filepath.Join(filepath.Dir(models), "planner", "profile", "testdata", "calibration-h200.json"))
 			return nil
 		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"cistep": ciStep},
 	})
+}
+
+// ciStep writes the commands of a step of a CI integration in the repository's
+// root to a file: cistep action.yml STEP FILE for GitHub's action,
+// cistep templates/memplan-check.yml script FILE for GitLab's template, in which
+// inputs have their defaults.
+func ciStep(ts *testscript.TestScript, _ bool, args []string) {
+	data, err := os.ReadFile(filepath.Join(filepath.Dir(ts.Getenv("MODELS")), filepath.FromSlash(args[0])))
+	ts.Check(err)
+	var commands string
+	if parts := strings.SplitN(string(data), "\n---\n", 2); len(parts) == 2 {
+		var jobs map[string]map[string]any
+		ts.Check(yaml.Unmarshal([]byte(parts[1]), &jobs))
+		lines, _ := jobs["memplan-check"][args[1]].([]any)
+		for _, l := range lines {
+			commands += fmt.Sprintln(l)
+		}
+	} else {
+		var action struct {
+			Runs struct {
+				Steps []struct{ Name, Run string }
+			}
+		}
+		ts.Check(yaml.Unmarshal(data, &action))
+		for _, s := range action.Runs.Steps {
+			if s.Name == args[1] {
+				commands = s.Run
+			}
+		}
+	}
+	if commands == "" {
+		ts.Fatalf("%s has no step %s", args[0], args[1])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[2]), []byte("set -e\n"+commands), 0o600))
 }
