@@ -65,26 +65,72 @@ func (m *Model) Stack(cfg Config) (*Stack, error) {
 	return s, nil
 }
 
-// before sums what is live when a steady step begins: what never dies, and
-// the gradients of the step before.
+// before sums what is live when a steady step begins.
 func before(p *program.Program) []int64 {
 	level := make([]int64, program.NumCategories)
+	for _, id := range standing(p) {
+		level[p.Storages[id].Category] += p.Storages[id].Bytes
+	}
+	return level
+}
+
+// standing lists what is live when a steady step begins: what never dies, and
+// the gradients of the step before.
+func standing(p *program.Program) []program.StorageID {
 	made := make([]bool, len(p.Storages))
 	for i := range p.Nodes {
 		for _, ev := range p.Nodes[i].Events {
 			made[ev.Storage] = made[ev.Storage] || !ev.Free
 		}
 	}
+	var out []program.StorageID
 	for i := range p.Storages {
-		s := &p.Storages[i]
-		switch s.Life {
-		case program.Static:
-			level[s.Category] += s.Bytes
-		case program.State, program.Carried:
-			if made[i] {
-				level[s.Category] += s.Bytes
-			}
+		switch life := p.Storages[i].Life; {
+		case life == program.Static, made[i] && (life == program.State || life == program.Carried):
+			out = append(out, program.StorageID(i))
 		}
 	}
-	return level
+	return out
+}
+
+// A StandingTensor is one that is live when a steady step begins. ID is that of
+// the event that frees it, if one does.
+type StandingTensor struct {
+	ID       int64  `json:"id"`
+	Bytes    int64  `json:"bytes"` // as requested, before rounding
+	Category string `json:"category"`
+	Value    string `json:"value"`
+	Module   string `json:"module"`
+}
+
+// Standing returns what is live when the steady step of Timeline begins, in the
+// order in which it was made.
+func (m *Model) Standing(cfg Config) ([]StandingTensor, error) {
+	j, err := m.resolve(cfg)
+	if err != nil {
+		return nil, err
+	}
+	batch, err := m.fixedBatch(j)
+	if err != nil {
+		return nil, err
+	}
+	b, err := m.planned(j, batch, cfg.Segments, cfg.Schedule)
+	if err != nil {
+		return nil, err
+	}
+	old := map[program.StorageID]bool{} // freed, and made again in the step
+	_, steady := liveness.Steps(b.Program)
+	for _, ev := range steady.Events {
+		old[ev.Storage] = old[ev.Storage] || ev.Old
+	}
+	out := []StandingTensor{}
+	for _, id := range standing(b.Program) {
+		s := &b.Storages[id]
+		t := StandingTensor{ID: int64(id), Bytes: s.Bytes, Category: s.Category.String(), Value: s.Name, Module: s.Module}
+		if old[id] {
+			t.ID += int64(len(b.Storages))
+		}
+		out = append(out, t)
+	}
+	return out, nil
 }

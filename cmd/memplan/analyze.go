@@ -150,6 +150,9 @@ func (s *streams) writeTimeline(m *planner.Model, cfg planner.Config, r *planner
 	if step.Events, err = m.Timeline(cfg); err != nil {
 		return err
 	}
+	if step.Before, err = m.Standing(cfg); err != nil {
+		return err
+	}
 	if step.Stack, err = m.Stack(cfg); err != nil {
 		return err
 	}

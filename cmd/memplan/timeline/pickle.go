@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"encoding/binary"
 	"io"
+
+	"github.com/memplan/memplan/planner"
 )
 
 // A pickler writes Python objects in pickle's protocol 2: the few opcodes that
@@ -72,45 +74,115 @@ const (
 	firstAddress = 0x7f0000000000
 )
 
-// writePickle writes the events as torch.cuda.memory._snapshot() would have
-// recorded them: a trace of one device. What is freed without having been
-// allocated in the step was there before, as memory_viz understands it.
+// writePickle writes a step as torch.cuda.memory._snapshot() would have recorded
+// it: a trace of one device and what is live when it ends. memory_viz takes for
+// live before the trace what it frees without having allocated it, and the blocks
+// of segments that it did not allocate; so its peak is that of the whole step.
 func writePickle(w io.Writer, s *Step) error {
-	p := pickler{bufio.NewWriter(w)}
-	next := int64(firstAddress)
-	addresses := map[int64]int64{}
-	address := func(id, bytes int64) int64 {
-		a, ok := addresses[id]
-		if !ok {
-			a = next
-			addresses[id] = a
-			next += (bytes + alignment - 1) / alignment * alignment
-		}
-		return a
+	x := &snapshot{pickler: pickler{bufio.NewWriter(w)}, next: firstAddress, addresses: map[int64]int64{}}
+	for i := range s.Before {
+		x.address(s.Before[i].ID, s.Before[i].Bytes)
 	}
-	p.op(opProto)
-	p.op(2)
-	p.dict(func() {
-		p.str("segments")
-		p.list(func() {})
-		p.str("device_traces")
-		p.list(func() {
-			p.list(func() {
-				for i := range s.Events {
-					e := &s.Events[i]
-					actions := []string{"alloc"}
-					if e.Kind == "free" {
-						actions = []string{"free_requested", "free_completed"}
-					}
-					for _, a := range actions {
-						p.event(a, address(e.ID, e.Bytes), e.Bytes, int64(i), e.Op, place(e.Phase, e.Module))
-					}
-				}
-			})
+	x.op(opProto)
+	x.op(2)
+	x.dict(func() {
+		x.str("segments")
+		x.list(func() { x.segment(s) })
+		x.str("device_traces")
+		x.list(func() { x.list(func() { x.trace(s) }) })
+	})
+	x.op(opStop)
+	return x.w.Flush()
+}
+
+// A snapshot is a pickle with the addresses that storages have in it.
+type snapshot struct {
+	pickler
+	next      int64
+	addresses map[int64]int64 // by the id of timelines
+}
+
+func (x *snapshot) address(id, bytes int64) int64 {
+	a, ok := x.addresses[id]
+	if !ok {
+		a = x.next
+		x.addresses[id] = a
+		x.next += aligned(bytes)
+	}
+	return a
+}
+
+func aligned(bytes int64) int64 { return (bytes + alignment - 1) / alignment * alignment }
+
+// trace writes the events.
+func (x *snapshot) trace(s *Step) {
+	for i := range s.Events {
+		e := &s.Events[i]
+		actions := []string{"alloc"}
+		if e.Kind == "free" {
+			actions = []string{"free_requested", "free_completed"}
+		}
+		for _, a := range actions {
+			x.event(a, x.address(e.ID, e.Bytes), e.Bytes, int64(i), e.Op, place(e.Phase, e.Module))
+		}
+	}
+}
+
+// segment writes one segment with a block for each storage that is live before
+// the step; those that it frees are free in it.
+func (x *snapshot) segment(s *Step) {
+	if len(s.Before) == 0 {
+		return
+	}
+	freed := map[int64]bool{}
+	for i := range s.Events {
+		if e := &s.Events[i]; e.Kind == "free" {
+			freed[e.ID] = true
+		}
+	}
+	var total, active int64
+	for i := range s.Before {
+		n := aligned(s.Before[i].Bytes)
+		if total += n; !freed[s.Before[i].ID] {
+			active += n
+		}
+	}
+	x.dict(func() {
+		for _, f := range []struct {
+			name  string
+			value int64
+		}{{"device", 0}, {"address", firstAddress}, {"total_size", total}, {"allocated_size", active}, {"active_size", active}, {"requested_size", active}, {"stream", 0}} {
+			x.str(f.name)
+			x.int(f.value)
+		}
+		x.str("segment_type")
+		x.str("large")
+		x.str("blocks")
+		x.list(func() {
+			for i := range s.Before {
+				x.block(&s.Before[i], freed[s.Before[i].ID])
+			}
 		})
 	})
-	p.op(opStop)
-	return p.w.Flush()
+}
+
+func (x *snapshot) block(t *planner.StandingTensor, freed bool) {
+	state := "active_allocated"
+	if freed {
+		state = "inactive"
+	}
+	x.dict(func() {
+		x.str("address")
+		x.int(x.addresses[t.ID])
+		x.str("size")
+		x.int(aligned(t.Bytes))
+		x.str("requested_size")
+		x.int(t.Bytes)
+		x.str("state")
+		x.str(state)
+		x.str("frames")
+		x.frames(t.Category+" "+t.Value, t.Module)
+	})
 }
 
 // place names where an event happened, in place of a file.
@@ -135,15 +207,20 @@ func (p pickler) event(action string, address, bytes, at int64, op, where string
 		p.str("time_us")
 		p.int(at)
 		p.str("frames")
-		p.list(func() {
-			p.dict(func() {
-				p.str("name")
-				p.str(op)
-				p.str("filename")
-				p.str(where)
-				p.str("line")
-				p.int(0)
-			})
+		p.frames(op, where)
+	})
+}
+
+// frames writes a stack of one frame.
+func (p pickler) frames(name, where string) {
+	p.list(func() {
+		p.dict(func() {
+			p.str("name")
+			p.str(name)
+			p.str("filename")
+			p.str(where)
+			p.str("line")
+			p.int(0)
 		})
 	})
 }

@@ -18,6 +18,7 @@ import (
 // A Step is a steady step as files have it.
 type Step struct {
 	Title  string // of the chart: model and configuration
+	Before []planner.StandingTensor
 	Events []planner.TimelineEvent
 	Stack  *planner.Stack
 }
@@ -69,12 +70,13 @@ func Endings() string {
 
 // Document is the JSON form.
 type Document struct {
-	SchemaVersion int                     `json:"schemaVersion"`
-	Events        []planner.TimelineEvent `json:"events"`
+	SchemaVersion int                      `json:"schemaVersion"`
+	Before        []planner.StandingTensor `json:"before"` // live when the step begins
+	Events        []planner.TimelineEvent  `json:"events"`
 }
 
 func writeJSON(w io.Writer, s *Step) error {
-	return report.JSON(w, Document{planner.SchemaVersion, s.Events})
+	return report.JSON(w, Document{planner.SchemaVersion, s.Before, s.Events})
 }
 
 func writeCSV(w io.Writer, s *Step) error {

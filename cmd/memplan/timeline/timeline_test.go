@@ -31,6 +31,9 @@ func step(t testing.TB, model string, cfg planner.Config) *Step {
 	if s.Events, err = m.Timeline(cfg); err != nil {
 		t.Fatal(err)
 	}
+	if s.Before, err = m.Standing(cfg); err != nil {
+		t.Fatal(err)
+	}
 	if s.Stack, err = m.Stack(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -192,23 +195,36 @@ func TestChartOfNothing(t *testing.T) {
 const reader = `
 import json, pickle, sys
 snapshot = pickle.load(open(sys.argv[1], 'rb'))
-assert snapshot['segments'] == [] and len(snapshot['device_traces']) == 1, snapshot.keys()
+assert len(snapshot['segments']) <= 1 and len(snapshot['device_traces']) == 1, snapshot.keys()
 live, older, requested, out = {}, 0, None, []
+now = most = 0
 for e in snapshot['device_traces'][0]:
     assert set(e) == {'action', 'addr', 'size', 'stream', 'time_us', 'frames'}, e
     assert [set(f) for f in e['frames']] == [{'name', 'filename', 'line'}], e
     if e['action'] == 'alloc':
         assert e['addr'] not in live, 'allocated twice'
         live[e['addr']] = e['size']
+        now += e['size']
+        most = max(most, now)
     elif e['action'] == 'free_requested':
         requested = e['addr']
         continue
     else:
         assert e['action'] == 'free_completed' and requested == e['addr'], e
+        now -= e['size']
         if live.pop(e['addr'], None) is None:
             older += e['size']
     out.append([e['action'] == 'alloc', e['size'], e['time_us'], e['frames'][0]['name'], e['frames'][0]['filename']])
-json.dump({'events': out, 'live': sum(live.values()), 'older': older}, sys.stdout)
+before = older
+for segment in snapshot['segments']:
+    at = segment['address']
+    for b in segment['blocks']:
+        assert b['address'] == at and b['requested_size'] <= b['size'], b
+        at += b['size']
+        if b['state'] == 'active_allocated' and b['address'] not in live:
+            before += b['requested_size']
+    assert at == segment['address'] + segment['total_size']
+json.dump({'peak': before + most, 'events': out, 'live': sum(live.values()), 'older': older}, sys.stdout)
 `
 
 // Python reads the snapshot as the events that were written.
@@ -229,6 +245,7 @@ func TestPickle(t *testing.T) {
 		var got struct {
 			Events      [][5]any
 			Live, Older int64
+			Peak        int64
 		}
 		if err := json.Unmarshal(out, &got); err != nil {
 			t.Fatal(err)
@@ -249,6 +266,13 @@ func TestPickle(t *testing.T) {
 			} else {
 				balance -= e.Bytes
 			}
+		}
+		var peak int64
+		for i := range s.Stack.Points {
+			peak = max(peak, s.Stack.Points[i].Total())
+		}
+		if got.Peak != peak {
+			t.Errorf("%s: the snapshot's peak is %d, the step's %d", name, got.Peak, peak)
 		}
 		if got.Live-got.Older != balance {
 			t.Errorf("%s: %d bytes live at the end and %d older freed, want a difference of %d", name, got.Live, got.Older, balance)
