@@ -81,7 +81,7 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 		}
 		return timeline.SVG(w, &timeline.Step{Stack: stack})
 	}
-	if err := emit(s, &o.outputFlags, report.Analyses, &report.Analysis{Report: r, Chart: chart}); err != nil {
+	if err := emit(s, &o.outputFlags, report.Analyses, &report.Analysis{Report: r, Chart: chart, Step: func() (*planner.StepView, error) { return m.View(cfg) }}); err != nil {
 		return err
 	}
 	return answer(r.Fits)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/cmd/memplan/timeline"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/internal/inert"
@@ -168,7 +169,21 @@ var silent = map[string]bool{"solve ": true, "calibrate ": true, "baseline ": tr
 
 // looks are what looks at each format's output.
 var looks = map[string]func([]byte) []string{
-	"text": func(b []byte) []string { return inert.Text(b, false) }, "json": inert.JSON, "sarif": inert.JSON, "markdown": inert.Markdown, "html": inert.HTML, "svg": inert.SVG, "png": inert.PNG, "csv": inert.CSV,
+	"text": func(b []byte) []string { return inert.Text(b, false) }, "json": inert.JSON, "sarif": inert.JSON, "markdown": inert.Markdown, "html": func(b []byte) []string { return inert.HTML(b, report.StepScript) },
+	"junit": inert.SVG, "gitlab": inert.JSON, "github": workflowCommands, "svg": inert.SVG, "png": inert.PNG, "csv": inert.CSV,
+}
+
+// workflowCommands are the faults of annotations: every line but the summary is a
+// command of ours.
+func workflowCommands(b []byte) []string {
+	faults := inert.Text(b, false)
+	lines := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
+	for _, line := range lines[:len(lines)-1] {
+		if !strings.HasPrefix(line, "::error file=") && !strings.HasPrefix(line, "::warning file=") && !strings.HasPrefix(line, "::notice file=") {
+			faults = append(faults, "command "+line)
+		}
+	}
+	return faults
 }
 
 // Nothing but text comes of hostile names: every command in every format, its

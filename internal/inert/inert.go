@@ -102,12 +102,20 @@ func cells(t *east.Table) (faults []string) {
 	return faults
 }
 
-// HTML is Text for a page that is well-formed, loads nothing and runs nothing.
-func HTML(out []byte) []string {
+// HTML is Text for a page that is well-formed, loads nothing and runs nothing but
+// the script given, if one is; data in JSON is none.
+func HTML(out []byte, script string) []string {
+	if script != "" {
+		out = bytes.Replace(out, []byte("<script>"+script+"</script>"), nil, 1)
+	}
+	out = jsonScript.ReplaceAll(out, nil)
 	d := xml.NewDecoder(bytes.NewReader(out))
 	d.Strict, d.AutoClose, d.Entity = false, []string{"meta"}, xml.HTMLEntity
 	return append(Text(indented(out), false), elements(d)...)
 }
+
+// jsonScript is data that a page carries: without < it cannot end early.
+var jsonScript = regexp.MustCompile(`<script type="application/json" id="[a-z-]+">[^<]*</script>`)
 
 // indented is a page without tabs at the beginning of lines, which the library
 // that draws writes between attributes.

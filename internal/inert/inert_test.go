@@ -18,7 +18,7 @@ func TestFinds(t *testing.T) {
 		{"JSON", JSON, "{\"a\": \"bHERE\"}", []string{"\"", "\u202e"}},
 		{"Markdown", Markdown, "<!-- memplan:x -->\n**a: `b`**\n\nHERE\n\n| a | b |\n|---|---|\n| 1 | `[x](y)` |\n\n<details><summary>s</summary>\n\n- `@x`\n\n</details>\n", []string{
 			"[x](y)", "![x](y)", "http://x.example", "<img src=x>", "x@y.example", "@all", "#1", "# h", "<script>", "www.x.example", "~~a~~", "> a", "\u202e", "---", "- [ ] x"}},
-		{"HTML", HTML, "<!doctype html>\n<html><head><meta charset=\"utf-8\"></head><body><p>x &lt; y</p>HERE</body></html>", []string{"<script></script>", "<img src=x>", "<p onclick=x></p>", "<a href=x></a>", "\x1b", "</p></div>"}},
+		{"HTML", func(b []byte) []string { return HTML(b, "own()") }, "<!doctype html>\n<html><head><meta charset=\"utf-8\"></head><body><p>x &lt; y</p>HERE</body></html>", []string{"<script></script>", "<script>own();more()</script>", "<script>own()</script><script>own()</script>", `<script type="application/json" id="x"><b/></script>`, "<img src=x>", "<p onclick=x></p>", "<a href=x></a>", "\x1b", "</p></div>"}},
 		{"SVG", SVG, "<svg xmlns=\"http://www.w3.org/2000/svg\"><rect/>HERE</svg>", []string{"<a href=\"x\"/>", "<script/>", "&", "<", "\x01"}},
 		{"CSV", CSV, "a,b\n1,-1\nHERE,2\n", []string{"=1+1", "@x", "-a", "+a", "\x1b"}},
 	} {

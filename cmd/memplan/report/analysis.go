@@ -15,6 +15,8 @@ import (
 type Analysis struct {
 	Report *planner.Report
 	Chart  func(w io.Writer) error // draws the step as SVG; nil: no chart
+	// Step returns the step for a page that shows it event by event; nil: none.
+	Step func() (*planner.StepView, error)
 }
 
 // Analyses are the formats of analyze.

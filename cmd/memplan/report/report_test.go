@@ -275,8 +275,61 @@ func TestHTML(t *testing.T) {
 			t.Errorf("%s: elements %v", name, tags)
 		}
 	}
+	if err := analysisHTML(io.Discard, &Analysis{Report: hostile("x"), Step: func() (*planner.StepView, error) { return nil, io.ErrShortWrite }}, Style{}); !errors.Is(err, io.ErrShortWrite) {
+		t.Errorf("error of the step: %v", err)
+	}
 	if err := analysisHTML(io.Discard, &Analysis{Report: hostile("x"), Chart: func(io.Writer) error { return io.ErrShortWrite }}, Style{}); !errors.Is(err, io.ErrShortWrite) {
 		t.Errorf("error of the chart: %v", err)
+	}
+}
+
+// A page with the step carries its data, whose levels end where they should, and
+// runs the one script that its policy allows, whatever names there are.
+func TestStepPage(t *testing.T) {
+	m, err := planner.Open(filepath.Join("..", "..", "..", "models", "resnet50.onnx"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := planner.Config{Batch: 2, VRAM: 8 << 30}
+	r, err := m.Analyze(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	view, err := m.View(planner.Settled(cfg, r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	view.Strings[1] = "</script><script>alert(1)</script>]]>"
+	text := written(t, Analyses, "html", &Analysis{Report: r, Step: func() (*planner.StepView, error) { return view, nil }}, Style{})
+	for _, fault := range inert.HTML([]byte(text), StepScript) {
+		t.Error(fault)
+	}
+	if strings.Count(text, "<script") != 2 || !strings.Contains(text, policy()) {
+		t.Errorf("%d scripts", strings.Count(text, "<script"))
+	}
+	_, rest, _ := strings.Cut(text, `id="step-data">`)
+	data, _, _ := strings.Cut(rest, "</script>")
+	var got struct {
+		planner.StepView
+		Lines []stepLine
+	}
+	if err := json.Unmarshal([]byte(data), &got); err != nil || !reflect.DeepEqual(got.Events, view.Events) || len(got.Lines) != 2 {
+		t.Fatalf("%v: %d events, %d lines", err, len(got.Events), len(got.Lines))
+	}
+	var now, most int64
+	for _, id := range got.Before {
+		now += got.Storages[id][0]
+	}
+	for _, e := range got.Events {
+		if e[1] < 0 {
+			now -= got.Storages[-e[1]-1][0]
+		} else {
+			now += got.Storages[e[1]-1][0]
+		}
+		most = max(most, now)
+	}
+	if most != r.Peak.RequestedBytes {
+		t.Errorf("the page's peak is %d, the report's %d", most, r.Peak.RequestedBytes)
 	}
 }
 
