@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -89,23 +90,24 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 
 // open opens a model for a question, whose selection was made for it.
 func (s *streams) open(path string, cfg *planner.Config) (*planner.Model, error) {
-	m, err := s.openAny(path, cfg)
+	m, unknown, err := s.openAny(path, cfg)
+	if err == nil && len(unknown) > 0 {
+		err = errors.New("--dim: " + unknown[0])
+	}
 	if err == nil {
 		err = m.Matches(cfg)
 	}
 	return m, err
 }
 
-// openAny opens a model for a question, whatever its selection was made for.
-func (s *streams) openAny(path string, cfg *planner.Config) (*planner.Model, error) {
-	m, warnings, err := planner.OpenFor(path, cfg)
-	for _, text := range warnings {
-		s.err.line("warning: --dim: %s", text)
-	}
+// openAny opens a model for a question, whatever its selection was made for, and
+// says which dimensions of the question it does not have.
+func (s *streams) openAny(path string, cfg *planner.Config) (*planner.Model, []string, error) {
+	m, unknown, err := planner.OpenFor(path, cfg)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return m, s.keep(m.Files()...)
+	return m, unknown, s.keep(m.Files()...)
 }
 
 // analyzed answers a question about a model, showing progress where it takes

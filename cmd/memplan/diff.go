@@ -43,7 +43,10 @@ brings its own configuration; a model takes the flags.`,
 // opened opens a model, or the model and configuration of a plan.
 func opened(s *streams, path string, cfg planner.Config) (*planner.Model, planner.Config, error) {
 	if !strings.HasSuffix(strings.ToLower(path), ".json") {
-		m, err := s.openAny(path, &cfg)
+		m, unknown, err := s.openAny(path, &cfg)
+		for _, text := range unknown { // the other model may have it
+			s.err.line("warning: --dim: %s", text)
+		}
 		return m, cfg, err
 	}
 	return s.openPlan(path, &cfg)
