@@ -113,7 +113,7 @@
   $('step-in').onclick = () => zoom(.6, at); $('step-out').onclick = () => zoom(1.7, at); $('step-all').onclick = () => range(0, n); $('step-peak').onclick = () => { select(peak); if (peak < from || peak >= to) range(0, n); };
   $('step-search').oninput = list;
   D.categories.forEach((c, k) => { let any = false; for (let i = 0; i < n && !any; i++) any = level[i * K + k] > 0; if (!any) return; const s = el('span', c); const b = el('i'); b.style.background = colours[k % colours.length]; s.prepend(b); $('step-legend').append(s); });
-  $('step').hidden = false; $('step-static').hidden = true;
+  $('step').hidden = false; if ($('step-static')) $('step-static').hidden = true;
   addEventListener('resize', draw); dark.addEventListener('change', draw);
   draw(); select(peak);
 })();
