@@ -76,6 +76,7 @@ memory and the cap. Compare at the plan's batch and precision.`,
 			for _, name := range planFlags {
 				o.given[name] = c.Flags().Changed(name)
 			}
+			o.given["steps"] = c.Flags().Changed("steps")
 			return run(c.Context(), s, o)
 		},
 	}

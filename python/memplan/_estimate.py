@@ -228,7 +228,7 @@ class _onnx:
         if isinstance(self.model, (str, os.PathLike)):
             return os.fspath(self.model), None
         from ._inputs import batch_of, listed
-        from ._onnx import to_onnx
+        from ._standin import to_onnx
 
         if self.path is None:
             self.folder = tempfile.TemporaryDirectory(prefix="memplan-")

@@ -14,7 +14,7 @@ from ._error import MemplanError
 from ._estimate import Plan, estimate, size
 from ._estimate import plan as make_plan
 from ._inputs import batch_of, listed
-from ._onnx import to_onnx
+from ._standin import to_onnx
 
 
 class DoesNotFit(MemplanError):

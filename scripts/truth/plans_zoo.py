@@ -1,4 +1,4 @@
-"""The models of plans.py: of eight libraries and plain code, as a training loop would build them; most are new to the project."""
+"""The models of plans.py: of six libraries and plain code, as a training loop would build them; most are new to the project."""
 import torch, torch.nn as nn, torch.nn.functional as F
 
 PLANS = {}  # name -> dict(library, build, inputs, loss, precision, compiled)
@@ -84,7 +84,7 @@ hf('pegasus', lambda t: t.PegasusConfig(d_model=768, encoder_layers=6, decoder_l
    'PegasusForConditionalGeneration', lambda b, dev: (torch.randint(1, 1000, (b, 192), device=dev), torch.randint(1, 1000, (b, 96), device=dev)), lambda m, i, d: m(input_ids=i, decoder_input_ids=d, use_cache=False).logits)
 hf('layoutlm_text', lambda t: t.LayoutLMConfig(num_hidden_layers=10, vocab_size=8000), 'LayoutLMForMaskedLM', ids(1000, 256), lambda m, i: m(input_ids=i).logits, attn='eager')
 hf('swinv2', lambda t: t.Swinv2Config(image_size=224, depths=[2, 2, 6, 2]), 'Swinv2ForImageClassification', image(), pixels, attn='eager')
-hf('hubert', lambda t: t.HubertConfig(hidden_size=512, num_hidden_layers=8, num_attention_heads=8, intermediate_size=2048, apply_spec_augment=False), 'HubertForCTC', floats(32000), lambda m, x: m(x).logits, precision='amp-bf16')
+hf('vit_msn', lambda t: t.ViTMSNConfig(hidden_size=512, num_hidden_layers=10, num_attention_heads=8, intermediate_size=2048), 'ViTMSNForImageClassification', image(), pixels, precision='amp-bf16')
 
 # ---- diffusers ----
 
@@ -111,18 +111,7 @@ diffusion('aura_flow', lambda d: d.AuraFlowTransformer2DModel(sample_size=32, pa
 diffusion('prior', lambda d: d.PriorTransformer(num_attention_heads=8, attention_head_dim=64, num_layers=10, embedding_dim=512, num_embeddings=77, additional_embeddings=4), lambda b, dev: (torch.randn(b, 512, device=dev), torch.randint(0, 1000, (b,), device=dev), torch.randn(b, 512, device=dev), torch.randn(b, 77, 512, device=dev)),
           lambda m, x, t, p, c: m(x, timestep=t, proj_embedding=p, encoder_hidden_states=c, return_dict=False)[0])
 
-# ---- torchaudio, MONAI, vit-pytorch ----
-
-
-def audio(name, make, inputs, call=lambda m, *x: m(*x), **kw):
-    def build():
-        import torchaudio
-        return make(torchaudio.models)
-    add('torchaudio', 'audio_' + name, lambda: Call(build, call), inputs, **kw)
-
-
-audio('wavlm', lambda a: a.wavlm_base(aux_num_out=32), floats(32000), lambda m, x: m(x)[0])
-audio('hubert_base', lambda a: a.hubert_base(aux_num_out=32), floats(32000), lambda m, x: m(x)[0], precision='amp-bf16')
+# ---- MONAI, vit-pytorch ----
 
 
 def monai(name, make, inputs, **kw):
