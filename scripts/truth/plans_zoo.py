@@ -123,7 +123,7 @@ def monai(name, make, inputs, **kw):
 
 monai('basic_unet', lambda n: n.BasicUNet(spatial_dims=3, in_channels=1, out_channels=3, features=(24, 24, 48, 96, 192, 24)), floats(1, 64, 64, 64))
 monai('vnet', lambda n: n.VNet(spatial_dims=3, in_channels=1, out_channels=3), floats(1, 64, 64, 64))
-monai('flexible_unet', lambda n: n.FlexibleUNet(in_channels=3, out_channels=4, backbone='resnet34', pretrained=False), image(224))
+monai('highresnet', lambda n: n.HighResNet(spatial_dims=3, in_channels=1, out_channels=3), floats(1, 48, 48, 48))
 
 
 def vitp(name, make, inputs, **kw):
