@@ -1,0 +1,308 @@
+"""What a model's training step and inference call, in every precision: the document that an exported file carries."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gc
+import inspect
+import json
+import zlib
+from typing import Any, Callable, Iterator, Sequence
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from . import _fake, _sizes
+from ._checkpoint import MemplanError
+from ._fake import World
+from ._record import Id, Recorder, plain
+from ._sizes import Differs, Point
+
+SCHEMA = 1
+# mode, precision, type of parameters and inputs, type of autocast
+VARIANTS: list[tuple[str, str, torch.dtype | None, torch.dtype | None]] = [
+    ("train", "fp32", None, None),
+    ("train", "amp-bf16", None, torch.bfloat16),
+    ("train", "amp-fp16", None, torch.float16),
+    ("train", "bf16", torch.bfloat16, None),
+    ("train", "fp16", torch.float16, None),
+    ("infer", "fp32", None, None),
+    ("infer", "bf16", torch.bfloat16, None),
+]
+
+
+class Stop(BaseException):
+    """Ends a step at its optimizer."""
+
+
+class Job:
+    """A model, what it is called with, and the step that trains it."""
+
+    def __init__(self, model: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any], step: Callable[..., Any] | None, axes: dict[str, dict[int, str]]) -> None:
+        self.model, self.args, self.kwargs, self.step = model, tuple(args), kwargs, step
+        self.named = _fake.names(signature(model), args, kwargs)
+        self.axes = {id(t): axes[n] for n, t in self.named if n in axes}
+        self.stored = _fake.stored(model)
+        self.everything = False  # whether tensors that .to() would leave on the CPU are taken along
+        self.notes: list[str] = []
+        self.info: dict[str, Any] | None = None  # about the step
+
+    def modules(self) -> dict[int, int]:
+        return {id(m): i for i, (_, m) in enumerate(self.model.named_modules())}
+
+    def with_step(self) -> tuple[bool, bool]:
+        """Whether step takes the model, and the arguments."""
+        assert self.step is not None
+        try:
+            parameters = inspect.signature(self.step).parameters.values()
+        except (TypeError, ValueError):
+            return True, True
+        free = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+        return bool(free), len(free) > 1 or any(p.kind == p.VAR_POSITIONAL for p in free)
+
+
+def signature(model: torch.nn.Module) -> list[str]:
+    """Names of the positional parameters of forward."""
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def encoded(doc: dict[str, Any]) -> str:
+    """The document as the file's metadata have it."""
+    return base64.b64encode(zlib.compress(json.dumps(doc, separators=(",", ":")).encode(), 9)).decode()
+
+
+def capture(job: Job, at: Point) -> dict[str, Any]:
+    """The document, but for what the exporter adds."""
+    where = _sizes.points(at)
+    variants, fixed = [], set[str]()
+    for v in VARIANTS if job.step is None else VARIANTS[:1]:
+        variants.append(variant(job, v, where, fixed))
+    if job.step is not None and "error" not in variants[0]:
+        variants += [variant(job, v, where, fixed) for v in VARIANTS[1:5] if job.info is None or not job.info.pop("own", None)]
+    return {
+        "schema": SCHEMA,
+        "torch": torch.__version__.split("+")[0],
+        "class": _class(job.model),
+        "dims": [{"name": d, "traced": sorted({p[d] for p in where})} for d in at],
+        "points": where,
+        "modules": [[n, _class(m)] for n, m in job.model.named_modules()],
+        "tensors": tensors(job, where),
+        "variants": variants,
+        "step": job.info,
+        "notes": job.notes,
+        "checks": [],
+    }
+
+
+def _class(m: torch.nn.Module) -> str:
+    return f"{type(m).__module__}.{type(m).__qualname__}"
+
+
+def tensors(job: Job, where: Sequence[Point]) -> list[dict[str, Any]]:
+    """Parameters, buffers and inputs, in the order of their ids."""
+    persistent = set(job.model.state_dict(keep_vars=True))
+    out = []
+    for name, (t, kind, also) in job.stored.items():
+        row: dict[str, Any] = {"kind": kind, "name": name, "shape": list(t.shape), "dtype": _dtype(t)}
+        if t.requires_grad:
+            row["grad"] = True
+        if also:
+            row["also"] = also
+        if kind == "buffer":
+            row["persistent"] = name in persistent
+        out.append(row)
+    for name, t in job.named:
+        axes = job.axes.get(id(t), {})
+        row = {"kind": "input", "name": name, "shape": [{"e": axes[i]} if i in axes else n for i, n in enumerate(t.shape)], "dtype": _dtype(t)}
+        if t.requires_grad:
+            row["grad"] = True
+        out.append(row)
+    return out
+
+
+def _dtype(t: torch.Tensor) -> str:
+    return str(t.dtype).removeprefix("torch.")
+
+
+# ---- one variant ----
+
+
+def variant(job: Job, v: tuple[str, str, Any, Any], where: Sequence[Point], fixed: set[str]) -> dict[str, Any]:
+    """A variant at all sizes, merged; an error where it does not run."""
+    mode, precision, _, _ = v
+    try:
+        docs, used = [run(job, v, where[0])], [where[0]]
+    except Exception as e:
+        if not job.everything and "device" in str(e) and not isinstance(e, MemplanError):
+            job.everything = True  # tensors that modules hold beside parameters and buffers are meant to be on the GPU, too
+            return variant(job, v, where, fixed)
+        return {"mode": mode, "precision": precision, "error": _said(e)}
+    for p in where[1:]:
+        if any(p[d] != where[0][d] for d in fixed):
+            continue
+        try:
+            docs.append(run(job, v, p))
+            used.append(p)
+        except Exception as e:
+            changed = [d for d in p if p[d] != where[0][d]]
+            if len(changed) == 1:
+                fixed.add(changed[0])
+                job.notes.append(f"{changed[0]} is fixed at {where[0][changed[0]]}: at {p[changed[0]]} the model raises {_said(e)}")
+                docs, used = [d for d, u in zip(docs, used) if u[changed[0]] == where[0][changed[0]]], [u for u in used if u[changed[0]] == where[0][changed[0]]]
+    doc = _merged(job, docs, used, where[0], fixed)
+    return {"mode": mode, "precision": precision, **doc}
+
+
+def _merged(job: Job, docs: list[Any], used: list[Point], base: Point, fixed: set[str]) -> Any:
+    """The runs as one; a size with which more than numbers change is fixed."""
+    try:
+        return _sizes.merged(docs, used)
+    except Differs as why:
+        free = [d for d in base if d not in fixed and any(u[d] != base[d] for u in used)]
+        if not free:
+            raise MemplanError(f"two runs at the same sizes differ: {why}") from why
+        blamed = free[-1]
+        for d in free:
+            only = [i for i, u in enumerate(used) if all(u[e] == base[e] for e in u if e != d)]
+            try:
+                _sizes.merged([docs[i] for i in only], [used[i] for i in only])
+            except Differs as e:
+                blamed, why = d, e
+                break
+        fixed.add(blamed)
+        job.notes.append(f"{blamed} is fixed at {base[blamed]}: with other sizes the model calls something else ({why})")
+        keep = [i for i, u in enumerate(used) if u[blamed] == base[blamed]]
+        return _merged(job, [docs[i] for i in keep], [used[i] for i in keep], base, fixed)
+
+
+def _said(e: BaseException) -> str:
+    lines = str(e).strip().splitlines()
+    text = f"{type(e).__name__}: {lines[0]}" if lines else type(e).__name__
+    return text[:400]
+
+
+def run(job: Job, v: tuple[str, str, Any, Any], point: Point) -> dict[str, Any]:
+    """One run: its calls and types as a document of plain numbers."""
+    recorder = recorded(job, v, point)
+    first = len(job.stored) + len(job.named)
+    types = {str(int(k)): t for k, t in recorder.types.items() if k >= first or _differs(job, int(k), t)}
+    out: dict[str, Any] = {"calls": recorder.calls, "types": types, "outputs": recorder.outputs, "loss": recorder.loss}
+    if recorder.regions:
+        out["regions"] = recorder.regions
+    for c in recorder.calls:
+        for k in ("dies", "saves"):
+            if not c[k]:
+                del c[k]
+    return out
+
+
+def _differs(job: Job, n: int, t: list[Any]) -> bool:
+    real = [*(x for x, _, _ in job.stored.values()), *(x for _, x in job.named)][n]
+    more = t[3] if len(t) > 3 else {}
+    return t[0] != _dtype(real) or (len(t) > 2 and t[2] is not None) or "strides" in more
+
+
+def recorded(job: Job, v: tuple[str, str, Any, Any], point: Point, record: type[Recorder] = Recorder) -> Recorder:
+    mode, _, dtype, cast = v
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    names = job.modules()
+    home = next((t.device for t, _, _ in job.stored.values()), torch.device("cpu"))
+    recorder = record(fake, names, len(job.stored) + len(job.named), home if job.step is not None and home.type == "cpu" else None)
+    recorder.autocast, recorder.grad = cast is not None, mode == "train"
+    with _fake.unchanged(), _fake.training(job.model, mode == "train"), _pretending(), contextlib.ExitStack() as stack:
+        args, kwargs = _sizes.resized((job.args, job.kwargs), job.axes, point)
+        inputs: dict[int, torch.Tensor] = {}
+        xs, kw = _fake.inputs(fake, (args, kwargs), dtype, inputs)
+        stand = dict(inputs)
+        for old, new in zip((t for _, t in job.named), (t for _, t in _fake.names(signature(job.model), xs, kw))):
+            stand[id(old)] = new  # a closure may hold the arguments themselves
+        memo = stack.enter_context(_fake.swapped(fake, job.model, dtype, job.everything, stand, *([job.step] if job.step else [])))
+        for i, (t, _, _) in enumerate(job.stored.values()):
+            recorder.know(memo[id(t)], i)
+        for i, (_, t) in enumerate(_fake.names(signature(job.model), xs, kw)):
+            recorder.know(t, len(job.stored) + i)
+        del inputs, stand, memo
+        with recorder.active(), _fake.autocast(cast):
+            if mode == "infer":
+                with torch.no_grad():
+                    out = job.model(*xs, **kw)
+            elif job.step is None:
+                out = job.model(*xs, **kw)
+            else:
+                out = None
+                _step(job, recorder, xs, kw)
+            recorder.on = False
+        del out, xs, kw, args, kwargs
+    gc.collect()
+    return recorder
+
+
+def _pretending() -> Any:
+    """What PyTorch asks of a machine that may have no GPU."""
+    return _fake.patched((torch.cuda.amp.common, "amp_definitely_not_available", lambda: False), (torch.cuda, "is_bf16_supported", lambda *a, **k: True))
+
+
+# ---- the user's step ----
+
+
+def _step(job: Job, recorder: Recorder, xs: Any, kw: Any) -> None:
+    """Runs the step up to its first optimizer, noting losses and options."""
+    info: dict[str, Any] = {"optimizer": None, "options": {}, "accumulate": 0}
+    before = recorder.autocast
+
+    def backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        info["accumulate"] += 1
+        if recorder.on:
+            recorder.loss = recorder.know(loss)
+            recorder.on = False
+
+    def several(losses: Any, *args: Any, **kwargs: Any) -> None:
+        for t in losses if isinstance(losses, (list, tuple)) else [losses]:
+            backward(t)
+
+    def grad(*args: Any, **kwargs: Any) -> Any:
+        raise MemplanError("the step calls torch.autograd.grad, whose memory cannot be captured: leave it out of the step that you give to export()")
+
+    def optimize(optimizer: Any, *args: Any) -> None:
+        info["optimizer"] = type(optimizer).__name__
+        info["options"] = {k: plain(x) for k, x in optimizer.defaults.items()}
+        raise Stop
+
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    assert job.step is not None
+    takes_model, takes_args = job.with_step()
+    given = [*([job.model] if takes_model else []), *(xs if takes_args else [])]
+    hook = register_optimizer_step_pre_hook(optimize)
+    try:
+        with _fake.patched((torch.Tensor, "backward", backward), (torch.autograd, "backward", several), (torch.autograd, "grad", grad), (torch.optim.Optimizer, "zero_grad", lambda *a, **k: None)):
+            job.step(*given, **(kw if takes_args else {}))
+    except Stop:
+        pass
+    finally:
+        hook.remove()
+    if recorder.loss is None:
+        raise MemplanError("the step called no backward(): give a step that runs the model, its loss, backward() and the optimizer")
+    info["accumulate"] = max(info["accumulate"], 1)
+    if any("autocast" in c for c in recorder.calls) and not before:
+        info["own"] = True  # the step says itself how it casts
+    if job.info is None:
+        job.info = info
+
+
+def left(model: torch.nn.Module, *more: Any) -> Iterator[str]:
+    """Where fake tensors are left in a model: there should be none."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    for container, _ in World(model, *more).kept:
+        for k, v in container.items() if isinstance(container, dict) else enumerate(container):
+            if isinstance(v, FakeTensor):
+                yield str(k)
+
+
+__all__ = ["Id", "Job", "capture", "encoded", "signature"]
