@@ -21,7 +21,8 @@ from ._sizes import Differs, Point
 
 SCHEMA = 1
 # mode, precision, type of parameters and inputs, type of autocast
-VARIANTS: list[tuple[str, str, torch.dtype | None, torch.dtype | None]] = [
+Variant = tuple[str, str, "torch.dtype | None", "torch.dtype | None"]
+VARIANTS: list[Variant] = [
     ("train", "fp32", None, None),
     ("train", "amp-bf16", None, torch.bfloat16),
     ("train", "amp-fp16", None, torch.float16),
@@ -47,6 +48,7 @@ class Job:
         self.everything = False  # whether tensors that .to() would leave on the CPU are taken along
         self.notes: list[str] = []
         self.info: dict[str, Any] | None = None  # about the step
+        self.own = False  # whether the step casts by itself
 
     def modules(self) -> dict[int, int]:
         return {id(m): i for i, (_, m) in enumerate(self.model.named_modules())}
@@ -79,19 +81,19 @@ def encoded(doc: dict[str, Any]) -> str:
 def capture(job: Job, at: Point) -> dict[str, Any]:
     """The document, but for what the exporter adds."""
     where = _sizes.points(at)
-    variants, fixed = [], set[str]()
-    for v in VARIANTS if job.step is None else VARIANTS[:1]:
-        variants.append(variant(job, v, where, fixed))
-    if job.step is not None and "error" not in variants[0]:
-        variants += [variant(job, v, where, fixed) for v in VARIANTS[1:5] if job.info is None or not job.info.pop("own", None)]
+    known = Known()
+    variants = [variant(job, VARIANTS[0], where, known)]
+    if job.step is None or not job.own:
+        variants += [variant(job, v, where, known) for v in (VARIANTS[1:] if job.step is None else VARIANTS[1:5])]
+    where = [p for p in where if all(p[d] == where[0][d] for d in known.fixed)]
     return {
         "schema": SCHEMA,
         "torch": torch.__version__.split("+")[0],
         "class": _class(job.model),
-        "dims": [{"name": d, "traced": sorted({p[d] for p in where})} for d in at],
+        "dims": [{"name": d, "traced": sorted({p[d] for p in where})} for d in at if d not in known.fixed],
         "points": where,
         "modules": [[n, _class(m)] for n, m in job.model.named_modules()],
-        "tensors": tensors(job, where),
+        "tensors": tensors(job, where, known.fixed),
         "variants": variants,
         "step": job.info,
         "notes": job.notes,
@@ -103,7 +105,7 @@ def _class(m: torch.nn.Module) -> str:
     return f"{type(m).__module__}.{type(m).__qualname__}"
 
 
-def tensors(job: Job, where: Sequence[Point]) -> list[dict[str, Any]]:
+def tensors(job: Job, where: Sequence[Point], fixed: set[str]) -> list[dict[str, Any]]:
     """Parameters, buffers and inputs, in the order of their ids."""
     persistent = set(job.model.state_dict(keep_vars=True))
     out = []
@@ -118,7 +120,7 @@ def tensors(job: Job, where: Sequence[Point]) -> list[dict[str, Any]]:
         out.append(row)
     for name, t in job.named:
         axes = job.axes.get(id(t), {})
-        row = {"kind": "input", "name": name, "shape": [{"e": axes[i]} if i in axes else n for i, n in enumerate(t.shape)], "dtype": _dtype(t)}
+        row = {"kind": "input", "name": name, "shape": [where[0][axes[i]] if i in axes and axes[i] in fixed else {"e": axes[i]} if i in axes else n for i, n in enumerate(t.shape)], "dtype": _dtype(t)}
         if t.requires_grad:
             row["grad"] = True
         out.append(row)
@@ -132,52 +134,65 @@ def _dtype(t: torch.Tensor) -> str:
 # ---- one variant ----
 
 
-def variant(job: Job, v: tuple[str, str, Any, Any], where: Sequence[Point], fixed: set[str]) -> dict[str, Any]:
+def variant(job: Job, v: Variant, where: Sequence[Point], known: Known) -> dict[str, Any]:
     """A variant at all sizes, merged; an error where it does not run."""
     mode, precision, _, _ = v
+    used = [p for p in where if all(p[d] == where[0][d] for d in known.fixed)]
     try:
-        docs, used = [run(job, v, where[0])], [where[0]]
+        docs = [run(job, v, used[0])]
     except Exception as e:
         if not job.everything and "device" in str(e) and not isinstance(e, MemplanError):
             job.everything = True  # tensors that modules hold beside parameters and buffers are meant to be on the GPU, too
-            return variant(job, v, where, fixed)
+            return variant(job, v, where, known)
         return {"mode": mode, "precision": precision, "error": _said(e)}
-    for p in where[1:]:
-        if any(p[d] != where[0][d] for d in fixed):
-            continue
+    done = [used[0]]
+    for p in used[1:] if known.solver is None else _sizes.fewer(used)[1:]:
         try:
             docs.append(run(job, v, p))
-            used.append(p)
+            done.append(p)
         except Exception as e:
-            changed = [d for d in p if p[d] != where[0][d]]
+            changed = [d for d in p if p[d] != used[0][d]]
             if len(changed) == 1:
-                fixed.add(changed[0])
-                job.notes.append(f"{changed[0]} is fixed at {where[0][changed[0]]}: at {p[changed[0]]} the model raises {_said(e)}")
-                docs, used = [d for d, u in zip(docs, used) if u[changed[0]] == where[0][changed[0]]], [u for u in used if u[changed[0]] == where[0][changed[0]]]
-    doc = _merged(job, docs, used, where[0], fixed)
+                known.fix(job, changed[0], f"at {p[changed[0]]} the model raises {_said(e)}", used[0])
+                return variant(job, v, where, known)
+    try:
+        solver = _sizes.Solver(done, known.solver)
+        doc = _sizes.merged(docs, solver)
+    except Differs as why:
+        if known.solver is not None:  # at fewer sizes than it takes
+            known.solver = None
+        else:
+            known.fix(job, *_blamed(docs, done, why), done[0])
+        return variant(job, v, where, known)
+    known.solver = known.solver or solver
     return {"mode": mode, "precision": precision, **doc}
 
 
-def _merged(job: Job, docs: list[Any], used: list[Point], base: Point, fixed: set[str]) -> Any:
-    """The runs as one; a size with which more than numbers change is fixed."""
-    try:
-        return _sizes.merged(docs, used)
-    except Differs as why:
-        free = [d for d in base if d not in fixed and any(u[d] != base[d] for u in used)]
-        if not free:
-            raise MemplanError(f"two runs at the same sizes differ: {why}") from why
-        blamed = free[-1]
-        for d in free:
-            only = [i for i, u in enumerate(used) if all(u[e] == base[e] for e in u if e != d)]
-            try:
-                _sizes.merged([docs[i] for i in only], [used[i] for i in only])
-            except Differs as e:
-                blamed, why = d, e
-                break
-        fixed.add(blamed)
-        job.notes.append(f"{blamed} is fixed at {base[blamed]}: with other sizes the model calls something else ({why})")
-        keep = [i for i, u in enumerate(used) if u[blamed] == base[blamed]]
-        return _merged(job, [docs[i] for i in keep], [used[i] for i in keep], base, fixed)
+class Known:
+    """What earlier variants have shown."""
+
+    def __init__(self) -> None:
+        self.fixed: set[str] = set()  # sizes that are not free
+        self.solver: _sizes.Solver | None = None
+
+    def fix(self, job: Job, dim: str, why: str, base: Point) -> None:
+        self.fixed.add(dim)
+        self.solver = None
+        job.notes.append(f"{dim} is fixed at {base[dim]}: {why}")
+
+
+def _blamed(docs: list[Any], done: list[Point], why: Differs) -> tuple[str, str]:
+    """The size with which more than numbers change, and the place."""
+    free = [d for d in done[0] if any(p[d] != done[0][d] for p in done)]
+    if not free:
+        raise MemplanError(f"two runs at the same sizes differ: {why}")
+    for d in free:
+        only = [i for i, p in enumerate(done) if all(p[e] == done[0][e] for e in p if e != d)]
+        try:
+            _sizes.merged([docs[i] for i in only], _sizes.Solver([done[i] for i in only]))
+        except Differs as e:
+            return d, f"with another the model calls something else ({e})"
+    return free[-1], f"with another the model calls something else ({why})"
 
 
 def _said(e: BaseException) -> str:
@@ -186,12 +201,12 @@ def _said(e: BaseException) -> str:
     return text[:400]
 
 
-def run(job: Job, v: tuple[str, str, Any, Any], point: Point) -> dict[str, Any]:
+def run(job: Job, v: Variant, point: Point) -> dict[str, Any]:
     """One run: its calls and types as a document of plain numbers."""
     recorder = recorded(job, v, point)
     first = len(job.stored) + len(job.named)
     types = {str(int(k)): t for k, t in recorder.types.items() if k >= first or _differs(job, int(k), t)}
-    out: dict[str, Any] = {"calls": recorder.calls, "types": types, "outputs": recorder.outputs, "loss": recorder.loss}
+    out: dict[str, Any] = {"calls": recorder.calls, "forward": Id(recorder.forward), "types": types, "outputs": recorder.outputs, "loss": recorder.loss}
     if recorder.regions:
         out["regions"] = recorder.regions
     for c in recorder.calls:
@@ -207,7 +222,7 @@ def _differs(job: Job, n: int, t: list[Any]) -> bool:
     return t[0] != _dtype(real) or (len(t) > 2 and t[2] is not None) or "strides" in more
 
 
-def recorded(job: Job, v: tuple[str, str, Any, Any], point: Point, record: type[Recorder] = Recorder) -> Recorder:
+def recorded(job: Job, v: Variant, point: Point, record: type[Recorder] = Recorder) -> Recorder:
     mode, _, dtype, cast = v
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     names = job.modules()
@@ -227,6 +242,9 @@ def recorded(job: Job, v: tuple[str, str, Any, Any], point: Point, record: type[
         for i, (_, t) in enumerate(_fake.names(signature(job.model), xs, kw)):
             recorder.know(t, len(job.stored) + i)
         del inputs, stand, memo
+        collecting = gc.isenabled()
+        gc.disable()  # what dies in a cycle dies at a moment that nobody knows
+        stack.callback(gc.enable if collecting else gc.disable)
         with recorder.active(), _fake.autocast(cast):
             if mode == "infer":
                 with torch.no_grad():
@@ -238,7 +256,6 @@ def recorded(job: Job, v: tuple[str, str, Any, Any], point: Point, record: type[
                 _step(job, recorder, xs, kw)
             recorder.on = False
         del out, xs, kw, args, kwargs
-    gc.collect()
     return recorder
 
 
@@ -290,7 +307,7 @@ def _step(job: Job, recorder: Recorder, xs: Any, kw: Any) -> None:
         raise MemplanError("the step called no backward(): give a step that runs the model, its loss, backward() and the optimizer")
     info["accumulate"] = max(info["accumulate"], 1)
     if any("autocast" in c for c in recorder.calls) and not before:
-        info["own"] = True  # the step says itself how it casts
+        job.own = True  # the step says itself how it casts
     if job.info is None:
         job.info = info
 

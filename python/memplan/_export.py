@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import inspect
 import os
 from importlib.metadata import PackageNotFoundError, version
@@ -66,6 +67,7 @@ def export(
             raise MemplanError(f"the model does not run with these arguments: {doc['variants'][0]['error']}")
         doc["memplan"] = _version()
         free = [d for d in at if len({p[d] for p in doc["points"]}) > 1]
+        gc.collect()
         with _fake.training(model, True):
             proto, how, refused = _onnx.exported(job, free, doc["points"][0])
     proto = _onnx.strip(proto)

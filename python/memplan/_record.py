@@ -55,6 +55,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
         self.types: dict[int, list[Any]] = {}
         self.regions: list[dict[str, Any]] = []
         self.outputs: list[Any] = []
+        self.forward = 0  # calls until the model returned
         self.loss: Id | None = None
         self.stack: list[int] = []  # of modules that run
         self.inside: list[int] = []  # of custom autograd functions that run
@@ -293,7 +294,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
             finally:
                 recorder.stack.pop()
             if n == 0 and recorder.on and not recorder.stack:
-                recorder.outputs = recorder.ids_of(out)
+                recorder.outputs, recorder.forward = recorder.ids_of(out), len(recorder.calls)
             return out
 
         return __call__

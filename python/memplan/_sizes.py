@@ -60,6 +60,11 @@ def points(at: Point) -> list[Point]:
     return out if at else [{}]
 
 
+def fewer(where: Sequence[Point]) -> list[Point]:
+    """The points for another precision of what is known at all of them: the first, and those where every size is another."""
+    return [where[0], *(p for p in where[1:] if all(p[d] != where[0][d] for d in p))][:3]
+
+
 def resized(tree: Any, axes: dict[int, dict[int, str]], point: Point) -> Any:
     """The arguments at other sizes: tensors (by their ids) cut, or repeated."""
 
@@ -80,13 +85,12 @@ class Differs(Exception):
     """Two runs that differ in more than numbers: the place."""
 
 
-def merged(docs: Sequence[Any], where: Sequence[Point]) -> Any:
-    """One document for runs at several sizes: numbers that change become expressions."""
-    solver = _Solver(where)
+def merged(docs: Sequence[Any], solver: Solver) -> Any:
+    """One document for runs at several sizes, those of the solver: numbers that change become expressions."""
     return _merge(docs, solver, "")
 
 
-def _merge(docs: Sequence[Any], solver: _Solver, at: str) -> Any:
+def _merge(docs: Sequence[Any], solver: Solver, at: str) -> Any:
     a = docs[0]
     if isinstance(a, (Id, bool, str, type(None))):
         if any(d != a or type(d) is not type(a) for d in docs):
@@ -111,13 +115,17 @@ def _at(at: str, a: dict[Any, Any], k: Any) -> str:
     return f"{a['op']} at {a['at']}" if "op" in a and "at" in a else at or str(k)
 
 
-class _Solver:
-    """Finds expressions of sizes through the values that a number has at several points."""
+class Solver:
+    """Finds expressions of sizes through the values that a number has at several points; first among those of a solver that had more points."""
 
-    def __init__(self, where: Sequence[Point]) -> None:
+    def __init__(self, where: Sequence[Point], other: Solver | None = None) -> None:
         self.where = where
         self.dims = list(where[0])
-        self.known: dict[tuple[int, ...], Any] = {}
+        self.known: dict[tuple[int, ...], str | None] = {}
+        if other is not None and all(p in other.where for p in where):
+            at = [other.where.index(p) for p in where]
+            for values, e in other.known.items():
+                self.known.setdefault(tuple(values[i] for i in at), e)
         one: tuple[str, ...] = ()
         d = self.dims
         pairs = [tuple(sorted((a, b))) for i, a in enumerate(d) for b in d[i + 1 :]]
