@@ -13,10 +13,11 @@ from typing import Any, Callable, Iterator, Sequence
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from . import _fake, _sizes
+from . import _engine, _fake, _sizes
 from ._checkpoint import MemplanError
 from ._fake import World
 from ._record import Id, Recorder, plain
+from ._record import tensors as tensors_of
 from ._sizes import Differs, Point
 
 SCHEMA = 1
@@ -42,7 +43,9 @@ class Job:
 
     def __init__(self, model: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any], step: Callable[..., Any] | None, axes: dict[str, dict[int, str]]) -> None:
         self.model, self.args, self.kwargs, self.step = model, tuple(args), kwargs, step
-        self.named = _fake.names(signature(model), args, kwargs)
+        self.signature = signature(model) if step is None or not self.with_step()[1] else signature(step)[1:]
+        self.named = _fake.names(self.signature, args, kwargs)
+        self.called: tuple[Any, Any] | None = None  # what a step calls the model with
         self.axes = {id(t): axes[n] for n, t in self.named if n in axes}
         self.stored = _fake.stored(model)
         self.everything = False  # whether tensors that .to() would leave on the CPU are taken along
@@ -64,10 +67,10 @@ class Job:
         return bool(free), len(free) > 1 or any(p.kind == p.VAR_POSITIONAL for p in free)
 
 
-def signature(model: torch.nn.Module) -> list[str]:
-    """Names of the positional parameters of forward."""
+def signature(f: Any) -> list[str]:
+    """Names of the positional parameters of a function, or of a module's forward."""
     try:
-        parameters = inspect.signature(model.forward).parameters.values()
+        parameters = inspect.signature(f.forward if isinstance(f, torch.nn.Module) else f).parameters.values()
     except (TypeError, ValueError):
         return []
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -97,8 +100,20 @@ def capture(job: Job, at: Point) -> dict[str, Any]:
         "variants": variants,
         "step": job.info,
         "notes": job.notes,
-        "checks": [],
+        "checks": checks(job, where[0], variants[0]),
     }
+
+
+def checks(job: Job, point: Point, first: dict[str, Any]) -> list[dict[str, Any]]:
+    """Most live bytes of a step, each storage rounded up to 512, where the step's backward can be run without a GPU."""
+    if job.step is not None or "error" in first:
+        return []
+    try:
+        found = recorded(job, VARIANTS[0], point, True)
+    except Exception as e:
+        job.notes.append(f"no check of the peak: {_said(e)}")
+        return []
+    return [{"mode": "train", "precision": "fp32", "optimizer": "adamw", "loss": "sum", "dims": point, **found.peaks}]
 
 
 def _class(m: torch.nn.Module) -> str:
@@ -165,7 +180,16 @@ def variant(job: Job, v: Variant, where: Sequence[Point], known: Known) -> dict[
             known.fix(job, *_blamed(docs, done, why), done[0])
         return variant(job, v, where, known)
     known.solver = known.solver or solver
-    return {"mode": mode, "precision": precision, **doc}
+    return {"mode": mode, "precision": _own(doc["calls"]) if job.own else precision, **doc}
+
+
+def _own(calls: list[dict[str, Any]]) -> str:
+    """The precision of a step that casts by itself; its calls say from then on where it does not."""
+    kind = next(c["autocast"] for c in calls if c.get("autocast"))
+    for c in calls:
+        if c.pop("autocast", None) != kind:
+            c["autocast"] = False
+    return {"bfloat16": "amp-bf16", "float16": "amp-fp16"}[kind]
 
 
 class Known:
@@ -178,7 +202,7 @@ class Known:
     def fix(self, job: Job, dim: str, why: str, base: Point) -> None:
         self.fixed.add(dim)
         self.solver = None
-        job.notes.append(f"{dim} is fixed at {base[dim]}: {why}")
+        job.notes.append(f"{dim} is fixed at {base[dim]}: {why}" + ("; give export() every tensor that the step reads as args" if job.step is not None else ""))
 
 
 def _blamed(docs: list[Any], done: list[Point], why: Differs) -> tuple[str, str]:
@@ -207,6 +231,9 @@ def run(job: Job, v: Variant, point: Point) -> dict[str, Any]:
     first = len(job.stored) + len(job.named)
     types = {str(int(k)): t for k, t in recorder.types.items() if k >= first or _differs(job, int(k), t)}
     out: dict[str, Any] = {"calls": recorder.calls, "forward": Id(recorder.forward), "types": types, "outputs": recorder.outputs, "loss": recorder.loss}
+    made = {n for c in recorder.calls for n in c["out"]}
+    if constants := [Id(n) for n in recorder.types if n >= first and n not in made]:
+        out["constants"] = constants  # tensors of the user's that are no input
     if recorder.regions:
         out["regions"] = recorder.regions
     for c in recorder.calls:
@@ -222,25 +249,30 @@ def _differs(job: Job, n: int, t: list[Any]) -> bool:
     return t[0] != _dtype(real) or (len(t) > 2 and t[2] is not None) or "strides" in more
 
 
-def recorded(job: Job, v: Variant, point: Point, record: type[Recorder] = Recorder) -> Recorder:
+def recorded(job: Job, v: Variant, point: Point, measure: bool = False) -> Recorder:
+    """A run; measure: of a whole step with its peaks, without its calls."""
     mode, _, dtype, cast = v
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     names = job.modules()
     home = next((t.device for t, _, _ in job.stored.values()), torch.device("cpu"))
-    recorder = record(fake, names, len(job.stored) + len(job.named), home if job.step is not None and home.type == "cpu" else None)
+    recorder = Recorder(fake, names, len(job.stored) + len(job.named), home if job.step is not None and home.type == "cpu" else None)
     recorder.autocast, recorder.grad = cast is not None, mode == "train"
     with _fake.unchanged(), _fake.training(job.model, mode == "train"), _pretending(), contextlib.ExitStack() as stack:
         args, kwargs = _sizes.resized((job.args, job.kwargs), job.axes, point)
         inputs: dict[int, torch.Tensor] = {}
         xs, kw = _fake.inputs(fake, (args, kwargs), dtype, inputs)
         stand = dict(inputs)
-        for old, new in zip((t for _, t in job.named), (t for _, t in _fake.names(signature(job.model), xs, kw))):
+        for old, new in zip((t for _, t in job.named), (t for _, t in _fake.names(job.signature, xs, kw))):
             stand[id(old)] = new  # a closure may hold the arguments themselves
         memo = stack.enter_context(_fake.swapped(fake, job.model, dtype, job.everything, stand, *([job.step] if job.step else [])))
         for i, (t, _, _) in enumerate(job.stored.values()):
             recorder.know(memo[id(t)], i)
-        for i, (_, t) in enumerate(_fake.names(signature(job.model), xs, kw)):
+        for i, (_, t) in enumerate(_fake.names(job.signature, xs, kw)):
             recorder.know(t, len(job.stored) + i)
+        if measure:
+            stored = [memo[id(t)] for t, _, _ in job.stored.values()]
+            recorder.peaks = _engine.peaks(recorder, lambda: job.model(*xs, **kw), [t for t in stored if isinstance(t, torch.nn.Parameter)], [*stored, *tensors_of((xs, kw))])
+            return recorder
         del inputs, stand, memo
         collecting = gc.isenabled()
         gc.disable()  # what dies in a cycle dies at a moment that nobody knows
@@ -287,7 +319,7 @@ def _step(job: Job, recorder: Recorder, xs: Any, kw: Any) -> None:
 
     def optimize(optimizer: Any, *args: Any) -> None:
         info["optimizer"] = type(optimizer).__name__
-        info["options"] = {k: plain(x) for k, x in optimizer.defaults.items()}
+        info["options"] = {k: [plain(y) for y in x] if isinstance(x, (list, tuple)) else plain(x) for k, x in optimizer.defaults.items()}
         raise Stop
 
     from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -309,7 +341,7 @@ def _step(job: Job, recorder: Recorder, xs: Any, kw: Any) -> None:
     if any("autocast" in c for c in recorder.calls) and not before:
         job.own = True  # the step says itself how it casts
     if job.info is None:
-        job.info = info
+        job.info, job.called = info, recorder.called_with
 
 
 def left(model: torch.nn.Module, *more: Any) -> Iterator[str]:

@@ -69,7 +69,7 @@ def export(
         free = [d for d in at if len({p[d] for p in doc["points"]}) > 1]
         gc.collect()
         with _fake.training(model, True):
-            proto, how, refused = _onnx.exported(job, free, doc["points"][0])
+            proto, how, refused = _onnx.exported(_called_by(job), free, doc["points"][0])
     proto = _onnx.strip(proto)
     entry = proto.metadata_props.add()
     entry.key, entry.value = _onnx.KEY, _capture.encoded(doc)
@@ -78,6 +78,14 @@ def export(
         os.fspath(path), how, {d: sorted({p[d] for p in doc["points"]}) for d in free}, [f"{v['mode']} {v['precision']}" for v in good],
         {f"{v['mode']} {v['precision']}": v["error"] for v in doc["variants"] if "error" in v}, doc["notes"], refused,
     )
+
+
+def _called_by(job: _capture.Job) -> _capture.Job:
+    """The job of exporting: of a step, what it calls the model with."""
+    if job.called is None:
+        return job
+    args, kwargs = job.called
+    return _capture.Job(job.model, args, kwargs, None, _sizes.found(_fake.names(_capture.signature(job.model), args, kwargs)))
 
 
 def _version() -> str:
@@ -99,17 +107,20 @@ def _called(args: Args, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ..
 def _job(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], step: Any, dims: Any) -> tuple[_capture.Job, _sizes.Point]:
     """What to run, and at which sizes the inputs are."""
     notes = []
-    try:
-        signature = inspect.signature(model.forward)
-        if step is None and "use_cache" in signature.parameters and "use_cache" not in kwargs:
-            kwargs["use_cache"] = False
-            notes.append("use_cache=False was added: a cache of keys and values is for generating; pass use_cache=True to have it")
-        signature.bind(*args, **kwargs)
-    except TypeError as e:
-        raise MemplanError(f"forward cannot be called so: {e}; give export() the arguments of a call of the model, as args or kwargs") from e
-    except ValueError:
-        pass  # forward has no signature
-    named = _fake.names(_capture.signature(model), args, kwargs)
+    if step is None:
+        try:
+            signature = inspect.signature(model.forward)
+            if "use_cache" in signature.parameters and "use_cache" not in kwargs:
+                kwargs["use_cache"] = False
+                notes.append("use_cache=False was added: a cache of keys and values is for generating; pass use_cache=True to have it")
+            signature.bind(*args, **kwargs)
+        except TypeError as e:
+            raise MemplanError(f"forward cannot be called so: {e}; give export() the arguments of a call of the model, as args or kwargs") from e
+        except ValueError:
+            pass  # forward has no signature
+    elif not callable(step):
+        raise MemplanError("step is not a function: give one that runs forward, loss, backward() and the optimizer's step(), called as step(model, *args) or step()")
+    named = _capture.Job(model, args, kwargs, step, {}).named
     axes = {n: dict(a) for n, a in dims.items()} if dims is not None else _sizes.found(named)
     if unknown := sorted(set(axes) - {n for n, _ in named}):
         raise MemplanError(f"dims names {unknown[0]!r}, which is no tensor among the arguments: they are {', '.join(n for n, _ in named) or 'none'}")

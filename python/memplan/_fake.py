@@ -30,6 +30,7 @@ class World:
     def __init__(self, *roots: Any) -> None:
         self.kept: list[tuple[Any, Any]] = []
         self.cells: list[tuple[types.CellType, Any]] = []
+        self.globals: list[tuple[dict[str, Any], str, Any]] = []
         self._seen: set[int] = set()
         self._held: list[Any] = []  # objects whose ids are in seen
         for r in roots:
@@ -65,6 +66,7 @@ class World:
         if f.__module__ == "__main__" or not _installed(f.__code__.co_filename):
             for name in f.__code__.co_names:
                 if name in f.__globals__:
+                    self.globals.append((f.__globals__, name, f.__globals__[name]))
                     self._look(f.__globals__[name], depth + 1)
 
     def replace(self, memo: dict[int, torch.Tensor]) -> None:
@@ -79,6 +81,16 @@ class World:
             new = _replaced(v, memo)
             if new is not v:
                 cell.cell_contents = new
+        for names, name, v in self.globals:
+            new = _replaced(v, memo)
+            if new is not v:
+                names[name] = new
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        for container, copy in self.kept:
+            yield from (v for v in (copy.values() if isinstance(copy, dict) else copy) if isinstance(v, torch.Tensor))
+        yield from (v for _, v in self.cells if isinstance(v, torch.Tensor))
+        yield from (v for _, _, v in self.globals if isinstance(v, torch.Tensor))
 
     def restore(self) -> None:
         for container, copy in self.kept:
@@ -95,6 +107,9 @@ class World:
         for cell, v in self.cells:
             if cell.cell_contents is not v:
                 cell.cell_contents = v
+        for names, name, v in self.globals:
+            if names.get(name) is not v:
+                names[name] = v
 
 
 def _replaced(v: Any, memo: dict[int, torch.Tensor]) -> Any:
@@ -147,11 +162,10 @@ def swapped(mode: FakeTensorMode, model: torch.nn.Module, dtype: torch.dtype | N
     for t, _, _ in stored(model).values():
         memo[id(t)] = _shared(mode, t, dtype, views)
     if everything:
-        for container, copy in world.kept:
-            for v in copy.values() if isinstance(copy, dict) else copy if isinstance(copy, list) else ():
-                if isinstance(v, torch.Tensor) and id(v) not in memo and v.layout == torch.strided:
-                    memo[id(v)] = faked(mode, v, None)
-                    _values.give(memo[id(v)], v.detach().cpu())
+        for v in world.tensors():
+            if id(v) not in memo and v.layout == torch.strided:
+                memo[id(v)] = faked(mode, v, None)
+                _values.give(memo[id(v)], v.detach().cpu())
     world.replace(memo)
     try:
         yield memo

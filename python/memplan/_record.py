@@ -55,6 +55,8 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
         self.types: dict[int, list[Any]] = {}
         self.regions: list[dict[str, Any]] = []
         self.outputs: list[Any] = []
+        self.called_with: Any = None  # arguments of the model itself, with real tensors
+        self.peaks: dict[str, int] = {}
         self.forward = 0  # calls until the model returned
         self.loss: Id | None = None
         self.stack: list[int] = []  # of modules that run
@@ -145,6 +147,8 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
             same = [n for sig, n in known[2] if sig == _shape(t)]
             where.append(same[-1] if same else known[1])
             return
+        if self._now is not None and self._now.get("attention") == "efficient" and t.dtype in (torch.int64, torch.uint64):
+            return  # the state of its random numbers is on the CPU; the fake kernel says otherwise
         if cdata not in self._unknown:
             self._serial += 1
             table = self._unknown
@@ -288,6 +292,8 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
             n = recorder.modules.get(id(module))
             if n is None:
                 return original(module, *args, **kwargs)
+            if n == 0 and recorder.called_with is None:
+                recorder.called_with = _values.real((args, kwargs))
             recorder.stack.append(n)
             try:
                 out = original(module, *args, **kwargs)

@@ -35,6 +35,12 @@ def of(tree: Any) -> Any:
     return tree_map(lambda t: known(t) if isinstance(t, torch.Tensor) else t, tree)
 
 
+def real(tree: Any) -> Any:
+    """The tree with real tensors on the CPU in place of fake ones, of their values where they are known."""
+    with unset_fake_temporarily(), torch.no_grad():
+        return tree_map(lambda t: (known(t) if known(t) is not None else torch.zeros(t.shape, dtype=t.dtype)) if isinstance(t, torch.Tensor) else t, tree)
+
+
 def moved(tree: Any, a: torch.device, b: torch.device) -> Any:
     """The tree with one device in place of another."""
     return tree_map(lambda x: b if isinstance(x, torch.device) and x.type == a.type else x, tree)
