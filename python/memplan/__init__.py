@@ -1,8 +1,8 @@
 """memplan plans GPU memory for PyTorch training: which modules to checkpoint so that a step fits a card.
 
-The command memplan, also as `python -m memplan`, makes plans. Here: fit() makes a model fit a card in one call; estimate() and plan() answer
-as the commands do, with objects; checkpoint() applies a plan to a model and remove() takes it off; measure() runs steps on the GPU and
-compare() holds a plan against what they took. PyTorch is imported when one that needs it is used.
+The command memplan, also as `python -m memplan`, makes plans. Here: fit() makes a model fit a card in one call; export() writes the file that the
+command reads; estimate() and plan() answer as the commands do, with objects; checkpoint() applies a plan to a model and remove() takes it
+off; measure() runs steps on the GPU and compare() holds a plan against what they took. PyTorch is imported when one that needs it is used.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ._estimate import Plan as Plan
     from ._estimate import estimate as estimate
     from ._estimate import plan as plan
+    from ._export import Export as Export
+    from ._export import export as export
     from ._fit import DoesNotFit as DoesNotFit
     from ._fit import Fit as Fit
     from ._fit import fit as fit
@@ -36,6 +38,8 @@ _FROM = {
     "Plan": "_estimate",
     "estimate": "_estimate",
     "plan": "_estimate",
+    "Export": "_export",
+    "export": "_export",
     "DoesNotFit": "_fit",
     "Fit": "_fit",
     "fit": "_fit",
@@ -43,7 +47,7 @@ _FROM = {
     "measure": "_measure",
 }
 
-__all__ = ["Comparison", "DoesNotFit", "Estimate", "Fit", "Measurement", "MemplanError", "Plan", "__version__", "checkpoint", "compare", "estimate", "fit", "measure", "plan", "remove"]
+__all__ = ["Comparison", "DoesNotFit", "Estimate", "Export", "Fit", "Measurement", "MemplanError", "Plan", "__version__", "checkpoint", "compare", "estimate", "export", "fit", "measure", "plan", "remove"]
 
 
 def __getattr__(name: str) -> Any:

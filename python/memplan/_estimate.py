@@ -227,13 +227,12 @@ class _onnx:
     def __enter__(self) -> tuple[str, int | None]:
         if isinstance(self.model, (str, os.PathLike)):
             return os.fspath(self.model), None
-        from ._inputs import batch_of, listed
-        from ._standin import to_onnx
+        from ._inputs import batch_of, exported
 
         if self.path is None:
             self.folder = tempfile.TemporaryDirectory(prefix="memplan-")
             self.path = os.path.join(self.folder.name, "model.onnx")
-        to_onnx(self.model, listed(self.args), dict(self.kwargs or {}), os.fspath(self.path))
+        exported(self.model, self.args, self.kwargs, os.fspath(self.path))
         return os.fspath(self.path), batch_of(self.args, self.kwargs)
 
     def __exit__(self, *_: object) -> None:

@@ -13,8 +13,7 @@ from ._checkpoint import checkpoint
 from ._error import MemplanError
 from ._estimate import Plan, estimate, size
 from ._estimate import plan as make_plan
-from ._inputs import batch_of, listed
-from ._standin import to_onnx
+from ._inputs import batch_of, exported
 
 
 class DoesNotFit(MemplanError):
@@ -62,7 +61,7 @@ def fit(model: torch.nn.Module, args: Sequence[Any] | torch.Tensor = (), kwargs:
     budget = vram if vram is not None or "gpu" in settings else _this_card()
     with tempfile.TemporaryDirectory(prefix="memplan-") as folder:
         file = os.fspath(path) if path is not None else os.path.join(folder, "model.onnx")
-        to_onnx(model, listed(args), dict(kwargs or {}), file)
+        exported(model, args, kwargs, file)
         settings = {"vram": budget, "batch": batch or batch_of(args, kwargs), **settings}
         plan = make_plan(file, output=output, **settings)
         if not plan.fits:

@@ -1,4 +1,4 @@
-"""Arguments of a model: their batch, and the same at another one or on another device."""
+"""Arguments of a model: their batch, the file that they are exported to, and the same at another batch or on another device."""
 
 from __future__ import annotations
 
@@ -28,3 +28,13 @@ def resized(args: Any, old: int | None, new: int | None) -> Any:
 def moved(args: Any, device: torch.device, dtype: torch.dtype | None = None) -> Any:
     """The arguments with every tensor on a device; floating point ones in a dtype where one is given."""
     return tree_map(lambda t: t.to(device, dtype if t.is_floating_point() else None) if isinstance(t, torch.Tensor) else t, args)
+
+
+def exported(model: torch.nn.Module, args: Sequence[Any] | torch.Tensor, kwargs: Mapping[str, Any] | None, path: str) -> None:
+    """Exports a model with the batch as its one free size: all others are those of the arguments."""
+    from . import _capture, _fake, _sizes  # here: not where a training script runs
+    from ._export import export
+
+    named = _fake.names(_capture.signature(model), listed(args), dict(kwargs or {}))
+    axes = {name: {axis: dim for axis, dim in a.items() if dim == "batch"} for name, a in _sizes.found(named).items()}
+    export(model, listed(args), kwargs, path, dims={name: a for name, a in axes.items() if a})
