@@ -11,7 +11,9 @@ import traceback
 from typing import Any, Callable, Mapping
 
 import torch
+from torch._guards import detect_fake_mode
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
 
 from ._checkpoint import checkpoint
 from ._error import MemplanError
@@ -64,8 +66,8 @@ class Watch:
 
     def offer(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Applies the plan to a module that is called, if it is the plan's model."""
-        if id(module) in self.tried:
-            return
+        if id(module) in self.tried or torch.compiler.is_compiling() or detect_fake_mode(tree_leaves((args, kwargs))) is not None:
+            return  # an export or a compiler calls it, not the training
         self.tried.add(id(module))
         try:
             checkpoint(module, self.plan)

@@ -198,6 +198,9 @@ other = torch.nn.Linear(3, 3)
 optimizer = torch.optim.AdamW(model.parameters())
 scaler = torch.amp.GradScaler("cpu")
 print("printed by the script", sys.argv)
+with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):  # as an export calls it
+    assert type(model(torch.randn(5, 16))).__name__ == "FakeTensor"
+    assert all("forward" not in m.__dict__ for m in model.modules())
 for i in range(100):
     other(torch.randn(2, 3))
     optimizer.zero_grad()
@@ -224,7 +227,7 @@ class Runner(unittest.TestCase):
         return _runner.run({"plan": PLAN, "steps": 3, "capBytes": 0, "script": "", "call": "", **job}, cuda or Cuda())
 
     def test_script(self) -> None:
-        """Three steps of two backward passes each; another model is left alone; nothing stays patched."""
+        """Three steps of two backward passes each; exports and other models are left alone; nothing stays patched."""
         call, backward = torch.nn.Module.__call__, torch.autograd.backward
         cuda = Cuda()
         got = self.run_job(cuda, script=self.script(SCRIPT), capBytes=4 << 30)

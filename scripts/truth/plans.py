@@ -143,7 +143,9 @@ class Card:
     @contextlib.contextmanager
     def alone(self):
         with open(self.path, 'a') as f:
+            left = signal.alarm(0)  # waiting does not count
             fcntl.flock(f, fcntl.LOCK_EX)
+            signal.alarm(left)
             try: yield
             finally: self.clear()
 
@@ -163,6 +165,11 @@ class Card:
         import torch
         return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
 
+    def retries(self):
+        """How often the allocator gave back what it had cached to find memory, which takes time."""
+        import torch
+        return torch.cuda.memory_stats().get('num_alloc_retries', 0)
+
     def batch(self, n): return n
 
 
@@ -177,6 +184,8 @@ class Dry(Card):
     def sync(self): pass
 
     def peaks(self): return 7 * GIB, 8 * GIB
+
+    def retries(self): return 0
 
     def batch(self, n): return 2
 
@@ -212,7 +221,7 @@ def steps(card, model, m, batch, count=STEPS):
     import torch
     from rounds import loss_of
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-5)
-    x, ms = m['inputs'](card.batch(batch), card.device), []
+    x, ms, retries = m['inputs'](card.batch(batch), card.device), [], card.retries()
     for _ in range(count):
         card.sync(); t = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
@@ -224,7 +233,7 @@ def steps(card, model, m, batch, count=STEPS):
     allocated, reserved = card.peaks()
     del optimizer, x
     for p in model.parameters(): p.grad = None
-    return dict(allocated=allocated, reserved=reserved, ms=ms)
+    return dict(allocated=allocated, reserved=reserved, ms=ms, retries=card.retries() - retries)
 
 
 def tried(card, model, m, batch, **kw):
@@ -239,7 +248,7 @@ def tried(card, model, m, batch, **kw):
     return out
 
 
-def fatal(record): return any('CUDA error' in str(v) or 'device-side' in str(v) for v in record.values())
+def fatal(record): return any(s in json.dumps(record) for s in ('CUDA error', 'device-side assert', 'illegal memory'))
 
 
 def gradients(card, model, m, batch):
@@ -315,7 +324,8 @@ def run_plan(card, job, folder):
             try: record['capped'] = tried(card, model, m, job['batch'])
             finally: card.cap(None)
             record['warned'] = sorted({str(w.message)[:200] for w in heard if 'memplan' in str(w.filename) or 'memplan' in str(w.message)})[:3]
-        if not fatal(record): record['plan'] = tried(card, model, m, job['batch'])
+        if 'ms' in record['capped'] and not record['capped']['retries']: record['plan'] = record['capped']
+        elif not fatal(record['capped']): record['plan'] = tried(card, model, m, job['batch'])
         memplan.remove(model)
         if not fatal(record): record['base'] = tried(card, model, m, job['batch'])
         del model
@@ -498,6 +508,7 @@ def worker(k, kinds, folder, out, deadline, dry):
     sys.stdout = sys.stderr = open(os.devnull, 'w')
     if not dry: torch.zeros(1, device='cuda')
     log(out, f'worker {k} is ready')
+    if k == 0: about(out, dry)
     while time.time() < deadline - 6:
         job = jobs.take(kinds)
         if job is None:
@@ -528,7 +539,7 @@ if which == 'resnet50':
     model, args, kwargs, batch = torchvision.models.resnet50(), (torch.randn(2, 3, 224, 224),), {}, 150
 else:
     import transformers
-    model, args, kwargs, batch = transformers.GPT2LMHeadModel(transformers.GPT2Config()), (), dict(input_ids=torch.randint(0, 50257, (2, 256))), 40
+    model, args, kwargs, batch = transformers.GPT2LMHeadModel(transformers.GPT2Config()), (), dict(input_ids=torch.randint(0, 50257, (2, 256)), use_cache=False), 32
 fitted = memplan.fit(model, args, kwargs, vram='8G' if which == 'resnet50' else '12G', batch=batch, **({'gpu': 'h200'}))
 print(fitted)
 if not dry:
@@ -570,7 +581,6 @@ def everything(out, seconds, names, dry):
     if dry: os.environ['SLOW'] = '20'
     cores = os.cpu_count() or 4
     wheels = [f for f in os.listdir(HERE) if f.startswith('memplan-') and f.endswith('.whl')]
-    about(out, dry)
     running = {}
     def start(k, target, *args):
         running[k] = (spawn.Process(target=target, args=args), target, args)
@@ -581,7 +591,7 @@ def everything(out, seconds, names, dry):
     if not dry or 'first' in os.environ.get('DRY', ''):
         for which in ('resnet50', 'gpt2'): start(which, first, which, out, f'{HERE}/{wheels[0]}' if wheels else '', dry)
     todo = [(n, i, out, folder) for i, n in enumerate(names)]
-    preparing, most = [], max(1, min(12, cores - 4) if not dry else 2)
+    preparing, most = [], max(1, min(11, cores - 5) if not dry else 2)
     hidden = dict(CUDA_VISIBLE_DEVICES='')
     died = 0
     try:
@@ -635,8 +645,8 @@ def about(out, dry):
     versions = {}
     for n in ('torch', 'torchvision', 'torchaudio', 'transformers', 'timm', 'diffusers', 'monai', 'vit-pytorch', 'memplan'):
         with contextlib.suppress(Exception): versions[n] = meta.version(n)
-    code = 'import torch; print(torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory)'
-    gpu = 'dry' if dry else subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout.strip()
+    import torch
+    gpu = 'dry' if dry else f'{torch.cuda.get_device_name()}, {torch.cuda.get_device_properties(0).total_memory / GIB:.1f} GiB'
     emit(out, dict(kind='about', versions=versions, gpu=gpu, cores=os.cpu_count()))
 
 

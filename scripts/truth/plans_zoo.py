@@ -35,7 +35,7 @@ def timm_model(name, hw=224, **kw):
 
 timm_model('resnetv2_50')
 timm_model('focalnet_tiny_srf')
-timm_model('hiera_tiny_224', precision='amp-bf16')
+timm_model('vit_medium_patch16_gap_240', hw=240, precision='amp-bf16')
 timm_model('inception_next_tiny')
 timm_model('deit3_small_patch16_224', precision='amp-bf16')
 timm_model('gcvit_xxtiny')
