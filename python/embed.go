@@ -1,10 +1,40 @@
-// Package python holds the Python package memplan, and the one file of it that
-// the command prints for those who do not install it.
+// Package python holds the Python package memplan: the command prints one file
+// of it for those who do not install it, and runs it where a training script is
+// validated.
 package python
 
-import _ "embed" // the file below
+import (
+	"embed"
+	"io/fs"
+)
 
 // Checkpoint is the module that applies plans to PyTorch models.
 //
 //go:embed memplan/_checkpoint.py
 var Checkpoint string
+
+// Boot is the program for `python3 -c` that reads a job, with Sources, as JSON
+// from standard input and answers on standard output.
+//
+//go:embed boot.py
+var Boot string
+
+//go:embed memplan/*.py
+var sources embed.FS
+
+// Sources are the package's files by their paths.
+func Sources() map[string]string {
+	out := map[string]string{}
+	names, err := fs.Glob(sources, "memplan/*.py")
+	if err != nil {
+		panic(err) // the pattern is ours
+	}
+	for _, name := range names {
+		data, err := sources.ReadFile(name)
+		if err != nil {
+			panic(err) // it was listed
+		}
+		out[name] = string(data)
+	}
+	return out
+}

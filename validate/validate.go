@@ -53,6 +53,8 @@ type Report struct {
 	Time          TimeInfo      `json:"time"`
 	Recompute     RecomputeInfo `json:"recompute"`
 	Loss          []float64     `json:"loss"` // of each step
+	// Phased compares phases of a step that PyTorch ran.
+	Phased []TorchPhaseInfo `json:"phases,omitempty"`
 	// Profile is what the planner reads as measured times (planner.ReadTimes).
 	Profile []planner.MeasuredNode `json:"-"`
 	// Buffers are where the plan places what, and Phases which nodes are whose.

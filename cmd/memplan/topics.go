@@ -28,6 +28,7 @@ The result alone goes to stdout; progress and warnings go to stderr.
 CLICOLOR=0      turns colour off
 CLICOLOR_FORCE  any value but 0 turns colour on
 COLUMNS         width of the text where the output is no terminal (80)
+MEMPLAN_PYTHON  the Python that has PyTorch, for validate --engine torch (python3)
 `},
 	{"torch", "How a training script applies a plan", torchTopic},
 	{"checkpoint.py", "The Python that applies a plan, for those who do not install it", python.Checkpoint},
@@ -83,6 +84,15 @@ const torchTopic = `The Python package memplan applies a plan; python/wheels.py 
     import memplan
     memplan.checkpoint(model, "plan.json")    # before the first step
     memplan.remove(model)                     # takes the checkpoints off again
+
+or in one call, which exports the model and plans, too:
+
+    print(memplan.fit(model, inputs, vram="16G", batch=64))
+
+memplan.estimate and memplan.plan answer as analyze and plan do, with objects;
+memplan.measure(model, inputs, plan=plan) runs steps on the GPU, and
+memplan.compare(plan, measured) prints them beside the plan. A whole training script
+is measured by memplan validate plan.json --engine torch --script train.py.
 
 Without it, the same functions are one file that needs PyTorch 2.4 or newer alone:
 

@@ -26,6 +26,7 @@ type validateOptions struct {
 	modelFlags
 	outputFlags
 	path, device, cap, profile string
+	engine, script, call       string
 	inputs, expect             []string
 	tolerance                  float64
 	seed                       uint64
@@ -53,10 +54,19 @@ an input, a weight, a buffer or the loss's target (target). Both take one array 
 NAME=FILE, or FILE.npz alone: an archive as numpy.savez writes it, of which every
 array counts by its name. Shapes are the model's, a target's classes those of its
 output; of inputs of one name the last counts. Save float32 (integers as they are): where the step
-has another precision, values are rounded to it when they are uploaded.`,
+has another precision, values are rounded to it when they are uploaded.
+
+--engine torch runs your own training in PyTorch instead: --script as Python would
+start it, or --call, a function without arguments. The plan is put on the first model
+that it fits when that is first called; the first steps, each ended by an optimizer,
+are measured, and then the script ends. It needs a GPU, and the interpreter that has
+PyTorch: $MEMPLAN_PYTHON, or python3. Checked are batch, allocated peak, reserved
+memory and the cap. Compare at the plan's batch and precision.`,
 		Example: `  memplan validate plan.json --device cuda --cap 16G
   memplan validate models/mlp.onnx --batch 2 --device cpu
   memplan validate models/mlp.onnx --batch 64 --device cuda:1
+  memplan validate plan.json --engine torch --script "train.py --epochs 1" --steps 5
+  memplan validate plan.json --engine torch --call project.training:main --cap 16G
   memplan validate small.onnx --device cpu --input input0=x.npy --input target=y.npy --expect output=out.npy
   memplan validate models/mlp.onnx --batch 2 --device cpu --input given.npz --expect computed.npz --tolerance 1e-3`,
 		Args:              exactly(1, "one plan or model file"),
@@ -66,6 +76,7 @@ has another precision, values are rounded to it when they are uploaded.`,
 			for _, name := range planFlags {
 				o.given[name] = c.Flags().Changed(name)
 			}
+			o.given["steps"] = c.Flags().Changed("steps")
 			return run(c.Context(), s, o)
 		},
 	}
@@ -73,6 +84,9 @@ has another precision, values are rounded to it when they are uploaded.`,
 	o.limitFlags.add(c, boundedDevice)
 	fl := c.Flags()
 	addDevice(c, fl, &o.device)
+	addEnum(c, fl, &o.engine, "engine", engines[0].name, "what runs the step, `ENGINE`", engineNames(), nil)
+	fl.StringVar(&o.script, "script", "", "with --engine torch: training script and its arguments, `\"FILE ARGS\"`")
+	fl.StringVar(&o.call, "call", "", "with --engine torch: function that trains, `MODULE:FUNCTION`")
 	fl.StringVar(&o.cap, "cap", "", "take no more than `SIZE` of the device's memory")
 	fl.StringArrayVar(&o.inputs, "input", nil, "elements of an input, a weight or the loss's target from a .npy or .pb file, `NAME=FILE`, or of all in a FILE.npz; repeatable")
 	fl.StringArrayVar(&o.expect, "expect", nil, "what an output, or a gradient as grad:NAME, should be, `NAME=FILE`, or all in a FILE.npz; repeatable")
@@ -80,7 +94,7 @@ has another precision, values are rounded to it when they are uploaded.`,
 	fl.Uint64Var(&o.seed, "seed", 0, "`N` of which weights, inputs and dropout are made")
 	fl.IntVar(&o.steps, "steps", 2, "training steps of each run, `N`")
 	fl.StringVar(&o.profile, "profile", "", "write the measured times of all nodes to `FILE`, for --times to read")
-	noFiles(c, "cap", "tolerance", "seed", "steps")
+	noFiles(c, "cap", "tolerance", "seed", "steps", "call")
 	o.outputFlags.add(c, report.Names(report.Validations))
 	return c
 }
@@ -98,6 +112,36 @@ func addDevice(c *cobra.Command, fl *pflag.FlagSet, at *string) {
 
 // planFlags are the flags that a plan has answered.
 var planFlags = []string{"vram", "gpu", "batch", "dim", "shape", "mode", "precision", "optimizer", "loss", "attention", "accumulate", "checkpoint", "runtime", "freeze", "lora", "hold-outputs", "alloc-conf", "times", "config"}
+
+// An engine runs a step.
+type engine struct {
+	name string
+	run  func(context.Context, *streams, *validateOptions) error
+}
+
+// engines are memplan's own executor and PyTorch.
+var engines = []engine{{"memplan", validateRun}, {"torch", validateTorch}}
+
+func engineNames() []string {
+	names := make([]string, len(engines))
+	for i, e := range engines {
+		names[i] = e.name
+	}
+	return names
+}
+
+// validateWith runs the engine that the flags name.
+func validateWith(ctx context.Context, s *streams, o *validateOptions) error {
+	if o.engine != "torch" && (o.script != "" || o.call != "") {
+		return errors.New("--script and --call are for --engine torch")
+	}
+	for _, e := range engines {
+		if e.name == o.engine {
+			return e.run(ctx, s, o)
+		}
+	}
+	return fmt.Errorf("--engine %s: want one of %s", o.engine, strings.Join(engineNames(), ", "))
+}
 
 func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
 	open, err := device.Find(o.device)

@@ -36,8 +36,12 @@ Plan = Union[str, "os.PathLike[str]", Mapping[str, Any]]
 Model = TypeVar("Model", bound=torch.nn.Module)
 
 
-class MemplanError(RuntimeError):
-    """A plan that cannot be applied, or a model that does not run as its plan says."""
+try:
+    from ._error import MemplanError
+except ImportError:  # this file alone
+
+    class MemplanError(RuntimeError):  # type: ignore[no-redef]
+        """A plan that cannot be applied, or a model that does not run as its plan says."""
 
 
 def checkpoint(model: Model, plan: Plan, *, strip_prefix: str | None = None) -> Model:

@@ -52,13 +52,20 @@ func validationFacts(r *validate.Report) [][2]string {
 	}
 	facts := [][2]string{
 		{"model", fmt.Sprintf("%s, %s%s, %s, %d nodes, %s", m.Path, batch, m.Precision, m.Optimizer, m.Nodes, Plural(m.Segments, "checkpointed segment", "checkpointed segments"))},
-		{"arena", fmt.Sprintf("%s planned, %s used, no layout below %s; placed by %s", size(r.Arena.PlannedBytes), size(r.Arena.UsedBytes), size(r.Arena.BoundBytes), r.Arena.Order)},
 		{"memory", fmt.Sprintf("%s predicted, %s measured", size(r.Memory.PredictedBytes), size(r.Memory.MeasuredBytes))},
 	}
-	if f := r.Arena.FrameworkBytes; f > 0 {
+	if r.Arena.PlannedBytes > 0 {
+		facts = slices.Insert(facts, 1, [2]string{"arena", fmt.Sprintf("%s planned, %s used, no layout below %s; placed by %s", size(r.Arena.PlannedBytes), size(r.Arena.UsedBytes), size(r.Arena.BoundBytes), r.Arena.Order)})
+	}
+	for _, ph := range r.Phased {
+		facts = append(facts, [2]string{ph.Name, fmt.Sprintf("%s allocated at most, %s predicted; %.4g ms, %.4g ms predicted for the device profile", size(ph.MeasuredBytes), size(ph.PredictedBytes), ph.MeasuredMs, ph.PredictedMs)})
+	}
+	if f := r.Arena.FrameworkBytes; f > 0 && r.Arena.PlannedBytes > 0 {
 		facts = append(facts, [2]string{"PyTorch", fmt.Sprintf("its allocator is predicted to reserve %s for this step: the arena is %.1f%% of that", size(f), share(r.Arena.PlannedBytes, f))})
 	}
-	if r.Time.MeasuredMs > 0 {
+	if r.Time.MeasuredMs > 0 && len(r.Phased) > 0 {
+		facts = append(facts, [2]string{"time", fmt.Sprintf("%.4g ms a step, %.4g ms predicted for the device profile", r.Time.StepMs, r.Time.PredictedMs)})
+	} else if r.Time.MeasuredMs > 0 {
 		facts = append(facts, [2]string{"time", fmt.Sprintf("%.4g ms a step by the clock; its nodes %.4g ms, %.4g ms predicted for the device profile", r.Time.StepMs, r.Time.MeasuredMs, r.Time.PredictedMs)})
 	}
 	if r.Recompute.Nodes > 0 {

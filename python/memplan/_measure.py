@@ -1,0 +1,206 @@
+"""Runs training steps on the GPU and says what they took."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any, Callable, Iterator, Mapping, Sequence, Union
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ._checkpoint import Plan as PlanFile
+from ._checkpoint import checkpoint, remove
+from ._error import MemplanError
+from ._estimate import Plan
+from ._inputs import batch_of, listed, moved, resized
+from ._meter import Measurement, Meter
+
+Optimizer = Union[str, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]]
+Loss = Union[str, Callable[[Any], torch.Tensor]]
+
+_O = torch.optim
+# The optimizers of `memplan list optimizers` that PyTorch has.
+OPTIMIZERS: dict[str, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]] = {
+    "adamw": functools.partial(_O.AdamW, lr=1e-4),
+    "adamw-fused": functools.partial(_O.AdamW, lr=1e-4, fused=True),
+    "adamw-loop": functools.partial(_O.AdamW, lr=1e-4, foreach=False),
+    "adamw-capturable": functools.partial(_O.AdamW, lr=1e-4, capturable=True),
+    "adamw-amsgrad": functools.partial(_O.AdamW, lr=1e-4, amsgrad=True),
+    "adam": functools.partial(_O.Adam, lr=1e-4),
+    "adam-wd": functools.partial(_O.Adam, lr=1e-4, weight_decay=1e-2),
+    "adam-fused": functools.partial(_O.Adam, lr=1e-4, fused=True),
+    "adam-loop": functools.partial(_O.Adam, lr=1e-4, foreach=False),
+    "adam-amsgrad": functools.partial(_O.Adam, lr=1e-4, amsgrad=True),
+    "sgd": functools.partial(_O.SGD, lr=1e-3),
+    "sgd-wd": functools.partial(_O.SGD, lr=1e-3, weight_decay=1e-4),
+    "sgd-momentum": functools.partial(_O.SGD, lr=1e-3, momentum=0.9),
+    "sgd-momentum-wd": functools.partial(_O.SGD, lr=1e-3, momentum=0.9, weight_decay=1e-4),
+    "sgd-nesterov": functools.partial(_O.SGD, lr=1e-3, momentum=0.9, nesterov=True),
+    "sgd-loop": functools.partial(_O.SGD, lr=1e-3, foreach=False),
+    "sgd-fused": functools.partial(_O.SGD, lr=1e-3, fused=True),
+    "adagrad": functools.partial(_O.Adagrad, lr=1e-3),
+    "rmsprop": functools.partial(_O.RMSprop, lr=1e-3),
+    "rmsprop-momentum": functools.partial(_O.RMSprop, lr=1e-3, momentum=0.9),
+    "rmsprop-centered": functools.partial(_O.RMSprop, lr=1e-3, centered=True),
+    "adadelta": functools.partial(_O.Adadelta, lr=1.0),
+    "adamax": functools.partial(_O.Adamax, lr=1e-3),
+    "nadam": functools.partial(_O.NAdam, lr=1e-3),
+    "radam": functools.partial(_O.RAdam, lr=1e-3),
+}
+
+# precision: the dtype of weights, that of autocast.
+PRECISIONS: dict[str, tuple[torch.dtype | None, torch.dtype | None]] = {
+    "fp32": (None, None),
+    "amp-bf16": (None, torch.bfloat16),
+    "amp-fp16": (None, torch.float16),
+    "bf16": (torch.bfloat16, None),
+    "fp16": (torch.float16, None),
+}
+
+
+def measure(model: torch.nn.Module, args: Sequence[Any] | torch.Tensor = (), kwargs: Mapping[str, Any] | None = None, *, plan: Plan | PlanFile | None = None, loss: Loss | None = None,
+            optimizer: Optimizer | None = None, precision: str | None = None, batch: int | None = None, steps: int = 5, vram_bytes: int | None = None) -> Measurement:
+    """Runs training steps of a model on the GPU and returns their peaks and times, phase by phase.
+
+    With a plan the steps run under its checkpoints, with its batch, precision, optimizer and loss unless others are given; without one
+    the model runs as it is, by default with AdamW in float32. args and kwargs are repeated to fill the batch. loss is a name of
+    `memplan list losses`, or a function of the model's output; optimizer a name of `memplan list optimizers`, or a function of a list of
+    parameters. vram_bytes is what PyTorch's allocator may reserve, all of the GPU by default.
+
+    Weights, buffers and random numbers are afterwards what they were; a plan is taken off again. Raises MemplanError where there is no GPU.
+    """
+    if not torch.cuda.is_available():
+        raise MemplanError("there is no GPU here (torch.cuda.is_available() is False): measure on a machine with one; memplan.estimate() says here what a step takes")
+    document = plan.document if isinstance(plan, Plan) else plan
+    config = plan.config if isinstance(plan, Plan) else plan.get("config", {}) if isinstance(plan, Mapping) else {}
+    run = _Run(model, loss or config.get("loss") or "auto", optimizer or config.get("optimizer") or "adamw", precision or config.get("precision") or "fp32")
+    now = batch_of(args, kwargs)
+    inputs = resized((listed(args), dict(kwargs or {})), now, batch or config.get("batch") or now)
+    with _limited(vram_bytes), _restored(model), _plan_on(model, document):
+        return run.steps(inputs, steps, Meter())
+
+
+class _Run:
+    """How a model is trained."""
+
+    def __init__(self, model: torch.nn.Module, loss: Loss, optimizer: Optimizer, precision: str) -> None:
+        if precision not in PRECISIONS:
+            raise MemplanError(f"precision {precision!r}: want one of {', '.join(PRECISIONS)}")
+        if isinstance(optimizer, str) and optimizer not in OPTIMIZERS:
+            raise MemplanError(f"optimizer {optimizer!r} is not PyTorch's own: give a function that makes it of a list of parameters")
+        if isinstance(loss, str) and loss not in LOSSES:
+            raise MemplanError(f"loss {loss!r}: want one of {', '.join(LOSSES)}, or a function of the model's output")
+        self.model, self.weights, self.autocast = model, *PRECISIONS[precision]
+        self.loss = LOSSES[loss] if isinstance(loss, str) else loss
+        self.make = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
+
+    def steps(self, inputs: Any, steps: int, meter: Meter, device: torch.device = torch.device("cuda")) -> Measurement:
+        """Runs steps under a meter."""
+        self.model.to(device, self.weights).train()
+        args, kwargs = moved(inputs, device, self.weights)
+        optimizer = self.make([p for p in self.model.parameters() if p.requires_grad])
+        scaler = torch.amp.GradScaler(device.type, enabled=self.autocast is torch.float16)
+        losses = []
+        for _ in range(steps):
+            meter.begin()
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast(device.type, self.autocast, enabled=self.autocast is not None):
+                loss = self.loss(self.model(*args, **kwargs))
+            meter.end_of_phase()
+            scaler.scale(loss).backward()
+            meter.end_of_phase()
+            scaler.step(optimizer)
+            scaler.update()
+            meter.end_of_phase()
+            losses.append(loss.detach())
+            del loss
+        return meter.measurement(batch_of(args, kwargs), [float(x) for x in losses])
+
+
+# ---- losses as the planner has them ----
+
+
+def _output(out: Any) -> torch.Tensor:
+    """The tensor that a loss is computed of: the first that a model returns."""
+    if isinstance(out, Mapping) and out.get("logits") is not None:
+        return out["logits"]  # type: ignore[no-any-return]
+    return next(t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.is_floating_point())
+
+
+def _cross_entropy(out: Any) -> torch.Tensor:
+    t = _output(out)
+    if t.dim() == 3:
+        t = t.reshape(-1, t.shape[-1])
+    return torch.nn.functional.cross_entropy(t, torch.randint(0, t.shape[1], (t.shape[0], *t.shape[2:]), device=t.device))
+
+
+def _mse(out: Any) -> torch.Tensor:
+    t = _output(out)
+    return torch.nn.functional.mse_loss(t, torch.randn_like(t))
+
+
+def _sum(out: Any) -> torch.Tensor:
+    return _output(out).sum()
+
+
+def _auto(out: Any) -> torch.Tensor:
+    """The model's own loss; else cross-entropy for an output [N,C], [N,S,V] or [N,C,H,W], the sum for any other."""
+    own = out.get("loss") if isinstance(out, Mapping) else None
+    if own is not None:
+        return own  # type: ignore[no-any-return]
+    return _cross_entropy(out) if _output(out).dim() in (2, 3, 4) else _sum(out)
+
+
+LOSSES: dict[str, Callable[[Any], torch.Tensor]] = {"auto": _auto, "cross-entropy": _cross_entropy, "mse": _mse, "sum": _sum}
+
+
+# ---- as it was ----
+
+
+@contextlib.contextmanager
+def _limited(vram_bytes: int | None) -> Iterator[None]:
+    """PyTorch's allocator reserves no more, for a while."""
+    torch.cuda.empty_cache()
+    if vram_bytes is None:
+        yield
+        return
+    torch.cuda.set_per_process_memory_fraction(min(1.0, vram_bytes / torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory))
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@contextlib.contextmanager
+def _plan_on(model: torch.nn.Module, plan: PlanFile | None) -> Iterator[None]:
+    if plan is None:
+        yield
+        return
+    checkpoint(model, plan)
+    try:
+        yield
+    finally:
+        remove(model)
+
+
+@contextlib.contextmanager
+def _restored(model: torch.nn.Module) -> Iterator[None]:
+    """Weights, buffers, gradients, modes and random numbers are kept on the processor, and are afterwards what they were."""
+    parameters = [(p, p.detach().cpu().clone(), p.device, p.grad) for p in model.parameters()]
+    buffers = [(m, name, b, b.detach().cpu().clone(), b.device) for m in model.modules() for name, b in m._buffers.items() if b is not None]
+    modes = [(m, m.training) for m in model.modules()]
+    for p in model.parameters():
+        p.grad = None
+    with torch.random.fork_rng(device_type="cuda"):
+        try:
+            yield
+        finally:
+            for p, data, device, grad in parameters:
+                p.data, p.grad = data.to(device), None
+                p.grad = grad
+            for m, name, b, data, device in buffers:
+                b.data = data.to(device)
+                m._buffers[name] = b
+            for m, training in modes:
+                m.training = training
