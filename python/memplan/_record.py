@@ -174,39 +174,39 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
     # ---- calls ----
 
     def __torch_dispatch__(self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        kwargs = kwargs or {}
-        off = torch._C._DisablePythonDispatcher()  # type: ignore[attr-defined]  # what runs below is what runs without this mode
+        with torch._C._DisablePythonDispatcher():  # type: ignore[attr-defined]
+            # Of many composite calls PyTorch has other kernels in Python, for tracers: a real run has C++'s.
+            return self._seen(func, args, kwargs or {})
+
+    def _seen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.home is not None and not self.stack:
+            args, kwargs = _values.moved((args, kwargs), self.home, torch.device("cuda"))
+        name = str(func)
+        if _on_cpu(args, kwargs):
+            with unset_fake_temporarily():
+                return func(*args, **kwargs)
+        if name in _READS:
+            return self._read(func, args, kwargs)
+        if not self.on or name in _NOTHING:
+            return self._run(func, args, kwargs)
+        call = self._call(name, args, kwargs)
+        self.calls.append(call)
+        self._now = call
         try:
-            if self.home is not None and not self.stack:
-                args, kwargs = _values.moved((args, kwargs), self.home, torch.device("cuda"))
-            name = str(func)
-            if _on_cpu(args, kwargs):
-                with unset_fake_temporarily():
-                    return func(*args, **kwargs)
-            if name in _READS:
-                return self._read(func, args, kwargs)
-            if not self.on or name in _NOTHING:
-                return self._run(func, args, kwargs)
-            call = self._call(name, args, kwargs)
-            self.calls.append(call)
-            self._now = call
-            try:
-                out = self._run(func, args, kwargs, call)
-            except BaseException:
-                self.calls.remove(call)
-                raise
-            finally:
-                self._now = None
-            outs = tree_leaves(out)
-            if not any(isinstance(t, torch.Tensor) for t in outs):
-                self.calls.remove(call)
-                if len(self.calls):
-                    self.calls[-1]["dies"] += call["dies"]
-                return out
-            call["out"] = [self._made(call, t) if isinstance(t, torch.Tensor) else None for t in outs]
-            return out
+            out = self._run(func, args, kwargs, call)
+        except BaseException:
+            self.calls.pop()
+            raise
         finally:
-            del off
+            self._now = None
+        outs = tree_leaves(out)
+        if not any(isinstance(t, torch.Tensor) for t in outs):
+            self.calls.pop()
+            if len(self.calls):
+                self.calls[-1]["dies"] += call["dies"]
+            return out
+        call["out"] = [self._made(call, t) if isinstance(t, torch.Tensor) else None for t in outs]
+        return out
 
     def _made(self, call: dict[str, Any], t: torch.Tensor) -> Id:
         """The id of a call's result, also where autograd has saved it before it was returned."""
