@@ -7,6 +7,7 @@ import contextlib
 import gc
 import inspect
 import json
+import logging
 import sys
 import zlib
 from typing import Any, Callable, Iterator, Sequence
@@ -312,7 +313,7 @@ def _fused(allowed: bool) -> Iterator[None]:
 def _pretending() -> Any:
     """What PyTorch asks of a machine that may have no GPU, and transformers of tensors that may be fake: it goes other ways for a tracer."""
     transformers: Any = [(m, "is_fake_tensor", lambda x: False) for name, m in list(sys.modules.items()) if name.startswith("transformers.") and "is_fake_tensor" in vars(m)]
-    return _fake.patched(*transformers, (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False), (torch.cuda, "is_bf16_supported", lambda *a, **k: True))
+    return _fake.patched(*transformers, (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True), (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False), (torch.cuda, "is_bf16_supported", lambda *a, **k: True))
 
 
 # ---- the user's step ----
