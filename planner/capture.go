@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -54,10 +55,16 @@ func (c *capture) ask(j *job) error {
 	c.run, c.missing = mode+" "+precision, ""
 	index, ok, err := c.Variant(mode, precision)
 	if err != nil {
-		return fmt.Errorf("the model does not run in %s, %s: PyTorch says: %s", mode, precision, err)
+		if _, fine, why := c.Variant(mode, "fp32"); fine && why == nil {
+			return fmt.Errorf("the model does not run in %s, %s: PyTorch says: %s", mode, precision, err)
+		}
+		index, ok = -1, false
 	}
 	if c.index = index; !ok {
-		c.missing = fmt.Sprintf("the capture has no run in %s, %s (it has: %s)", mode, precision, strings.Join(c.Ran(), ", "))
+		c.missing = fmt.Sprintf("the capture has no run in %s, %s (it has: %s)", mode, precision, cmp.Or(strings.Join(c.Ran(), ", "), "none"))
+		if err != nil {
+			c.missing += ": " + err.Error()
+		}
 		if c.alone {
 			return fmt.Errorf("%s, and the file has no graph: export it again with that precision", c.missing)
 		}

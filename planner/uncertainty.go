@@ -104,6 +104,13 @@ var Sources = []Source{
 			return f
 		}},
 	{Code: "variables-unknown", High: 0.25, Low: 0.25, Message: "how long Python's variables keep tensors is not known", Narrow: "a file with the exporter's source lines", at: variables(train.FromNone)},
+	{Code: "capture-differs", Rule: "the difference, of the reserved bytes", exact: true, Message: "the program built from the capture is not of the bytes that lived when the step ran", Narrow: "one step measured on the card", at: func(a *answer) finding {
+		if !a.checked.is || math.Abs(a.checked.share) <= checkLimit {
+			return finding{}
+		}
+		n := part(a.ev.res.Reserved, math.Abs(a.checked.share))
+		return finding{is: true, high: n, low: n}
+	}},
 	{Code: "unread-results", High: 0.15, Message: "calls whose results nobody reads are not in the file", Narrow: "a file of a model that returns all it computes", at: warns("unread-results")},
 	{Code: "data-dependent", Low: 0.5, Message: "dimensions that depend on data are counted at their upper bounds", Narrow: "--dim NAME=N with what the data has", at: warns("data-dependent")},
 	{Code: "tied-parameter", Low: 0.2, Message: "tied parameters count as trained", Narrow: "--freeze with all of their names", at: warns("tied-parameter")},

@@ -44,6 +44,9 @@ type Call struct {
 	// results have, nil for one of its own.
 	Exact  bool
 	Shares []*Tensor
+	// Loose is set where an operand has another type than the code saw: Types are no
+	// better then than the operator's own.
+	Loose bool
 	// NoAutocast and NoGrad turn autocast and autograd's recording off for the call.
 	NoAutocast, NoGrad bool
 	Autocast           graph.DType // autocast's type where the code asks for its own; Undefined: the step's

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 )
 
@@ -17,9 +18,11 @@ func (e *Eager) settle(c *Call, outs []*Tensor, first int) {
 		if o == nil || o.Storage == program.None || j >= len(c.Types) {
 			continue
 		}
-		if o.DType != c.Types[j] && c.Types[j].Valid() && !rnnCalls[c.Op] && e.made(o.Storage, first) {
+		if o.DType != c.Types[j] && c.Types[j].Valid() && !c.Loose && !rnnCalls[c.Op] && e.made(o.Storage, first) {
 			e.Warn("capture-type", fmt.Sprintf("%s gives %s where the capture has %s", c.Op, o.DType, c.Types[j]))
-			e.retype(c, o, j, first)
+			if op := Lookup(c.Op); op == nil || op.Cast != Full || e.Config.Autocast == graph.Undefined || c.NoAutocast {
+				e.retype(c, o, j, first)
+			}
 		}
 		switch of := c.Shares[j]; {
 		case of == nil:

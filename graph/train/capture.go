@@ -55,6 +55,11 @@ func (b *builder) exact(i int, n *graph.Node, c *aten.Call, env []*aten.Tensor) 
 		return
 	}
 	c.Exact, c.NoAutocast, c.NoGrad, c.Autocast = true, r.NoAutocast[i], r.NoGrad[i], r.Casts[i]
+	for _, id := range n.Inputs {
+		if t := env[id]; t != nil && t.DType != b.kept(id) && b.l.Graph.Values[id].Def >= 0 {
+			c.Loose = true
+		}
+	}
 	c.Shares = make([]*aten.Tensor, len(n.Outputs))
 	for j, o := range n.Outputs {
 		if o >= 0 {
