@@ -3,6 +3,7 @@ package planner
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/lift"
@@ -66,74 +67,72 @@ func (m *Model) compare(j *job, r *lift.CapturedCheck) (checked, error) {
 	return worst(r, b), nil
 }
 
-// worst is the largest difference of a phase.
+// worst is the largest difference of a phase. What a node allocates and frees
+// itself the recorder sees in part, between two ATen calls and not within one
+// kernel: anything from none to all of it is no difference.
 func worst(r *lift.CapturedCheck, b *train.Build) checked {
 	first, steady := liveness.Steps(b.Program)
-	peaks, before := phasePeaks(steady), phasePeaks(first)
-	ours := [...]int64{peaks[program.Forward], peaks[program.Backward], peaks[program.Update], 0}
-	theirs := [...]int64{r.Forward, r.Backward, r.Update, r.First}
-	for _, n := range before {
-		ours[3] = max(ours[3], n)
-	}
+	least, most := phasePeaks(steady, true), phasePeaks(steady, false)
+	theirs := []int64{program.Forward: r.Forward, program.Backward: r.Backward, program.Update: r.Update}
 	if r.Mode != "train" {
-		ours[1], ours[2] = 0, 0
+		theirs = theirs[:program.Backward]
 	}
-	names := [...]string{"forward", "backward", "optimizer", "first step"}
 	k := checked{is: true}
-	most := int64(1)
-	for _, n := range theirs {
-		most = max(most, n)
-	}
-	for i := range ours {
-		if theirs[i] == 0 {
-			continue
+	all := max(slices.Max(theirs), r.First, 1)
+	differ := func(low, high, want int64, phase string) {
+		d := float64(0)
+		switch {
+		case want <= 0:
+		case low > want:
+			d = float64(low-want) / float64(all)
+		case high < want:
+			d = float64(high-want) / float64(all)
 		}
-		if d := float64(ours[i]-theirs[i]) / float64(most); math.Abs(d) > math.Abs(k.share) {
-			k.share, k.phase = d, names[i]
+		if math.Abs(d) > math.Abs(k.share) {
+			k.share, k.phase = d, phase
 		}
 	}
+	for i, n := range theirs {
+		differ(least[i], most[i], n, program.Phase(i).String())
+	}
+	differ(slices.Max(phasePeaks(first, true)), slices.Max(phasePeaks(first, false)), r.First, "first step")
 	return k
 }
 
 // phasePeaks is the most bytes that live at once in each phase of a step, storages
-// rounded as the allocator does, without what a kernel allocates for itself.
-func phasePeaks(t *liveness.Timeline) []int64 {
+// rounded as the allocator does, without libraries' workspaces, and on request
+// without what a node allocates and frees itself. The loss counts as forward.
+func phasePeaks(t *liveness.Timeline, outside bool) []int64 {
 	p := t.Program
-	out := make([]int64, program.Update+1)
+	out := make([]int64, program.NumPhases)
+	skip := make([]bool, len(p.Storages))
 	live := int64(0)
-	skip := func(id program.StorageID) bool { return p.Storages[id].Category == program.Workspace }
 	for i := range p.Storages {
 		s := &p.Storages[i]
-		if s.Life == program.Static || !t.First && (s.Life == program.State || s.Life == program.Carried) {
-			if !skip(program.StorageID(i)) {
-				live += liveness.Rounded(s.Bytes)
-			}
+		skip[i] = s.Category == program.Workspace
+		if !skip[i] && (s.Life == program.Static || !t.First && s.Life != program.Step) {
+			live += liveness.Rounded(s.Bytes)
 		}
 	}
-	inner := map[program.StorageID]int32{} // what a node both allocates and frees in its own events
 	for i := range p.Nodes {
-		made := map[program.StorageID]bool{}
 		for _, ev := range p.Nodes[i].Events {
-			if made[ev.Storage] && ev.Free {
-				inner[ev.Storage] = int32(i)
-			}
-			made[ev.Storage] = true
+			skip[ev.Storage] = skip[ev.Storage] || outside && ev.Free && p.Storages[ev.Storage].Category == program.Temporaries
 		}
 	}
 	for _, ev := range t.Events {
-		if _, own := inner[ev.Storage]; own || skip(ev.Storage) {
+		if skip[ev.Storage] {
 			continue
 		}
-		if n := liveness.Rounded(p.Storages[ev.Storage].Bytes); ev.Free {
+		if n := liveness.Rounded(t.Bytes(ev)); ev.Free {
 			live -= n
 		} else {
 			live += n
 		}
-		ph := p.Nodes[ev.Node].Phase
-		if ph == program.Loss {
-			ph = program.Forward
+		phase := p.Nodes[ev.Node].Phase
+		if phase == program.Loss {
+			phase = program.Forward
 		}
-		out[ph] = max(out[ph], live)
+		out[phase] = max(out[phase], live)
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package train
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
@@ -18,6 +19,17 @@ func (b *builder) kept(id graph.ValueID) graph.DType {
 		return d
 	}
 	return b.stored(d)
+}
+
+// recordedDeaths are the values let go after each call. What modules keep outlives
+// an inference.
+func (b *builder) recordedDeaths() [][]graph.ValueID {
+	out := b.recorded.Dies
+	if n := len(out); n > 0 && !b.opt.Train {
+		out = slices.Clone(out)
+		out[n-1] = slices.Concat(out[n-1], b.recorded.Kept)
+	}
+	return out
 }
 
 // filed is the type that a stored tensor has before the model is converted.

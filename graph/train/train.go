@@ -167,7 +167,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	b.e.P.Warnings = slices.Concat(l.Warnings, opt.Warnings)
 	var vars Variables
 	if b.recorded = l.Recording; b.recorded != nil {
-		b.holds, vars = b.recorded.Dies, Variables{Source: FromCapture, recorded: b.recorded.Kept}
+		b.holds, vars = b.recordedDeaths(), Variables{Source: FromCapture, recorded: b.recorded.Kept}
 	} else {
 		var holds holder
 		holds, vars = variableHolds(l, b.modules, opt.Train)
