@@ -115,6 +115,7 @@ var Sources = []Source{
 	{Code: "data-dependent", Low: 0.5, Message: "dimensions that depend on data are counted at their upper bounds", Narrow: "--dim NAME=N with what the data has", at: warns("data-dependent")},
 	{Code: "tied-parameter", Low: 0.2, Message: "tied parameters count as trained", Narrow: "--freeze with all of their names", at: warns("tied-parameter")},
 	{Code: "unknown-operator", High: 0.25, Low: 0.25, Message: "operators that memplan does not know", Narrow: "one step measured on the card", at: warns("unknown-operator", "unknown-shape", "unknown-type", "unknown-op")},
+	{Code: "capture-operator", High: 0.05, Low: 0.05, Message: "operators that memplan does not know, of which the capture shows the forward pass", Narrow: "one step measured on the card", at: warns("capture-operator", "capture-storage", "capture-saves")},
 	{Code: "unlifted", High: 0.1, Low: 0.1, Message: "ONNX operators kept as they are", Narrow: "a file exported with optimize=False", at: func(a *answer) finding { return finding{is: len(a.m.lifted.Unlifted) > 0} }},
 	{Code: "no-metadata", High: 0.1, Low: 0.1, Message: "operators were recognised by patterns", Narrow: "a file exported by dynamo, with its metadata", at: func(a *answer) finding {
 		return finding{is: a.m.lifted.Source != lift.Metadata && a.m.lifted.Source != lift.Captured}

@@ -44,6 +44,10 @@ type Call struct {
 	// results have, nil for one of its own.
 	Exact  bool
 	Shares []*Tensor
+	// Saves are the tensors that autograd saved during the call, and SavesNew the
+	// bytes of those that no call returns; an operator that the table lacks goes by them.
+	Saves    []*Tensor
+	SavesNew []int64
 	// Loose is set where an operand has another type than the code saw: Types are no
 	// better then than the operator's own.
 	Loose bool
@@ -347,6 +351,9 @@ func (e *Eager) mark(first int, why string) {
 
 // unknown runs an operator that the table lacks.
 func (e *Eager) unknown(c *Call) []*Tensor {
+	if c.Exact {
+		return e.asCaptured(c)
+	}
 	var ins []*Tensor
 	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })
 	k := e.begin(c.Op, ins...).inexact("no entry in the operator table")

@@ -166,3 +166,58 @@ func (e *Eager) Custom(name string, outs, ins, saved []*Tensor) {
 		return res
 	})
 }
+
+// asCaptured runs an operator that the table lacks by what the capture shows of it:
+// its results, whose storage they share, and what autograd saved. Its backward is
+// taken to make a gradient for each operand whose size is not the result's.
+func (e *Eager) asCaptured(c *Call) []*Tensor {
+	var ins []*Tensor
+	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })
+	k := e.begin(c.Op, ins...).inexact("no entry in the operator table")
+	var outs []*Tensor
+	floats, own := false, false
+	for i := range c.Shapes {
+		shape, d, ok := c.shape(i)
+		if !ok || !d.Valid() {
+			fail("result %d has no type in the capture", i)
+		}
+		floats = floats || d.IsFloat()
+		if of := c.Shares[i]; of != nil && of.Storage != program.None {
+			outs = append(outs, e.view(of, shape, contiguousStrides(shape), 0))
+			continue
+		}
+		own = true
+		outs = append(outs, k.alloc(shape, nil, d))
+	}
+	saved := slices.Clone(c.Saves)
+	for _, n := range c.SavesNew {
+		if n > 0 && n <= MaxBytes {
+			saved = append(saved, k.alloc([]int64{n}, nil, graph.Uint8))
+		}
+	}
+	k.end()
+	if !floats || !e.grad {
+		return outs
+	}
+	if own {
+		e.Warn("capture-operator", fmt.Sprintf("no entry for %q: its memory is what the capture shows, its backward a guess", c.Op))
+	}
+	like := slices.Clone(ins)
+	e.record(c.Op+"Backward", outs, ins, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		res := make([]*Tensor, len(need))
+		for i := range need {
+			if !need[i] {
+				continue
+			}
+			if got := first(g); got != nil && !own && got.Numel() == like[i].Numel() && got.DType == like[i].DType {
+				res[i] = e.view(got, like[i].Shape, contiguousStrides(like[i].Shape), 0)
+				continue
+			}
+			k := e.begin(c.Op+"_backward", append(slices.Clone(g), s...)...).inexact("no entry in the operator table")
+			k.alloc(like[i].Shape, nil, like[i].DType)
+			res[i] = k.end()
+		}
+		return res
+	})
+	return outs
+}

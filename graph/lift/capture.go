@@ -24,7 +24,7 @@ const captureSchema = 1
 
 // Bounds of a capture.
 const (
-	maxCaptureText = 256 << 20 // bytes of JSON
+	maxCaptureText = 64 << 20 // bytes of JSON
 	maxCaptureIDs  = 1 << 22   // tensors of a variant
 	maxArgDepth    = 16        // lists in lists
 )
@@ -96,6 +96,7 @@ type capturedVariant struct {
 	Loss      *int32                  `json:"loss"`
 	Forward   *int                    `json:"forward"` // calls that the model makes; the others are the loss's
 	Regions   []capturedRegion        `json:"regions"`
+	Constants []int32                 `json:"constants"` // tensors on the device that nobody makes, with types
 }
 
 // A capturedRegion is a part of the calls that autograd sees otherwise: a custom
@@ -483,7 +484,7 @@ func (v *capturedVariant) check(c *Capture, index int) error {
 			return fmt.Errorf("same %d: want an earlier variant with calls", k)
 		}
 		o := &c.Variants[k]
-		v.Calls, v.Forward, v.Regions = o.Calls, o.Forward, o.Regions
+		v.Calls, v.Forward, v.Regions, v.Constants = o.Calls, o.Forward, o.Regions, o.Constants
 		if v.Types == nil {
 			v.Types = map[string]capturedType{}
 		}
@@ -516,6 +517,12 @@ func (v *capturedVariant) check(c *Capture, index int) error {
 	k := callChecker{c: c, v: v, known: make(map[int32]bool, len(c.Tensors)+len(v.Types))}
 	for i := range c.Tensors {
 		k.known[int32(i)] = true
+	}
+	for _, id := range v.Constants {
+		if _, ok := v.Types[strconv.Itoa(int(id))]; !ok || k.known[id] {
+			return fmt.Errorf("constant %d: want an id of its own, with a type", id)
+		}
+		k.known[id] = true
 	}
 	for i := range v.Calls {
 		if err := k.call(&v.Calls[i]); err != nil {

@@ -48,8 +48,42 @@ type RecordedSave struct {
 var captureNames = map[string]string{
 	"__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "__iand__": "bitwise_and_", "__ior__": "bitwise_or_",
 	"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div", "negative": "neg", "absolute": "abs", "arccos": "acos", "greater": "gt", "less": "lt",
-	"greater_equal": "ge", "less_equal": "le", "not_equal": "ne", "swapdims": "transpose", "swapaxes": "transpose", "moveaxis": "movedim", "view_as": "view", "reshape_as": "view",
+	"greater_equal": "ge", "less_equal": "le", "not_equal": "ne", "swapdims": "transpose", "swapaxes": "transpose", "moveaxis": "movedim", "std_mean": "var_mean", "normal": "normal_functional",
 	"concat": "cat", "concatenate": "cat", "row_stack": "vstack", "clip": "clamp", "fix": "trunc",
+}
+
+// captureViews are calls that another operator of the table makes with sizes or dims
+// of its own, which it is given here: of the result's shape.
+var captureViews = map[string]struct {
+	op   string
+	args func(shape []int64) []graph.Arg
+}{
+	"expand_as": {"expand.default", sizesArg}, "view_as": {"view.default", sizesArg}, "reshape_as": {"reshape.default", sizesArg}, "ravel": {"reshape.default", sizesArg},
+	"mT": {"transpose.int", lastTwo}, "mH": {"transpose.int", lastTwo}, "adjoint": {"transpose.int", lastTwo}, "matrix_H": {"transpose.int", lastTwo},
+	"numpy_T": {"permute.default", reversed}, "T": {"permute.default", reversed},
+	"zero": {"fill.Scalar", func([]int64) []graph.Arg { return []graph.Arg{{Kind: graph.ArgInt}} }},
+}
+
+func intsArg(list []int64) []graph.Arg {
+	a := graph.Arg{Kind: graph.ArgList}
+	for _, n := range list {
+		a.List = append(a.List, graph.Arg{Kind: graph.ArgInt, Int: n})
+	}
+	return []graph.Arg{a}
+}
+
+func sizesArg(shape []int64) []graph.Arg { return intsArg(shape) }
+
+func lastTwo([]int64) []graph.Arg {
+	return []graph.Arg{{Kind: graph.ArgInt, Int: -2}, {Kind: graph.ArgInt, Int: -1}}
+}
+
+func reversed(shape []int64) []graph.Arg {
+	dims := make([]int64, len(shape))
+	for i := range dims {
+		dims[i] = int64(len(shape) - 1 - i)
+	}
+	return intsArg(dims)
 }
 
 // LiftCapture makes the lifted graph of one of a capture's variants. g is the
@@ -64,6 +98,9 @@ func LiftCapture(c *Capture, g *graph.Graph, index int) (*Lifted, error) {
 		return nil, err
 	}
 	if err := b.stored(); err != nil {
+		return nil, err
+	}
+	if err := b.constants(); err != nil {
 		return nil, err
 	}
 	b.modules()
@@ -250,6 +287,20 @@ func (b *captureLift) stored() error {
 	return nil
 }
 
+// constants brings in tensors on the device that the code holds beside parameters,
+// buffers and inputs.
+func (b *captureLift) constants() error {
+	for _, id := range b.v.Constants {
+		t := b.v.Types[strconv.Itoa(int(id))]
+		shape, err := b.shape(t.shape)
+		if err != nil {
+			return fmt.Errorf("constant %d: %w", id, err)
+		}
+		b.at[id] = b.add(stored(fmt.Sprint("constant_", id), graph.Initializer, t.dtype, shape), Buffer, true)
+	}
+	return nil
+}
+
 // stored is a value that no call makes.
 func stored(name string, kind graph.Kind, d graph.DType, shape graph.Shape) graph.Value {
 	v := graph.Value{Name: name, Kind: kind, Def: -1, Type: graph.Type{Kind: graph.TensorType, Elem: d, Shape: shape}}
@@ -331,6 +382,7 @@ func (b *captureLift) call(c *capturedCall) error {
 		a[0].Name = name
 		n.Args = append(n.Args, a[0])
 	}
+	b.view(&n, c)
 	collect(n.Args, &n.Inputs)
 	class := ""
 	if c.Module != nil && len(g.Nodes) < b.r.Forward {
@@ -374,6 +426,21 @@ func (b *captureLift) call(c *capturedCall) error {
 	}
 	b.r.Dies = append(b.r.Dies, dies)
 	return b.saves(c)
+}
+
+// view gives a call of captureViews its operator and arguments.
+func (b *captureLift) view(n *graph.Node, c *capturedCall) {
+	name, _, _ := strings.Cut(n.Op, ".")
+	to, ok := captureViews[name]
+	if !ok || len(n.Args) == 0 || len(c.Out) == 0 || c.Out[0] == nil {
+		return
+	}
+	t, typed := b.v.Types[strconv.Itoa(int(*c.Out[0]))]
+	shape, err := b.shape(t.shape)
+	dims, static := shape.Static()
+	if typed && err == nil && static {
+		n.Op, n.Args = to.op, append(n.Args[:1:1], to.args(dims)...)
+	}
 }
 
 // operatorOf is the name of a call's operator in the table, and whether it writes

@@ -72,6 +72,13 @@ func (b *builder) exact(i int, n *graph.Node, c *aten.Call, env []*aten.Tensor) 
 			c.Loose = true
 		}
 	}
+	for _, s := range r.Saves[i] {
+		if s.Value < 0 {
+			c.SavesNew = append(c.SavesNew, s.Bytes)
+		} else if t := env[s.Value]; t != nil {
+			c.Saves = append(c.Saves, t)
+		}
+	}
 	c.Shares = make([]*aten.Tensor, len(n.Outputs))
 	for j, o := range n.Outputs {
 		if o >= 0 {
