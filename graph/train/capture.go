@@ -156,7 +156,6 @@ func (b *builder) function(r *lift.Region, env []*aten.Tensor) {
 	var outs, ins, saved []*aten.Tensor
 	for _, id := range r.Outputs {
 		if t := env[id]; t != nil {
-			env[id] = t
 			outs = append(outs, t)
 		}
 	}
@@ -172,6 +171,9 @@ func (b *builder) function(r *lift.Region, env []*aten.Tensor) {
 		}
 	}
 	b.e.Custom(r.Name, outs, ins, saved)
+	if b.opt.Train {
+		b.e.Warn("capture-operator", fmt.Sprintf("the backward of %.80q is Python that the capture does not show: it is taken to make the gradients of its inputs", r.Name))
+	}
 	if bytes > 0 {
 		b.e.Warn("capture-saves", fmt.Sprintf("%s saves %d bytes that no call returns", r.Name, bytes))
 	}
