@@ -64,6 +64,7 @@ type answer struct {
 	notes []graph.Warning
 
 	atBounds int64           // reserved bytes with workspaces at their bounds
+	checked  checked         // the capture's program beside what ran
 	codes    map[string]bool // of warnings, for findings
 	headroom int64           // bytes that the verdict leaves free
 }
@@ -96,6 +97,9 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 		return nil, err
 	}
 	a.guess, a.other = m.guess, m.other
+	if a.checked, err = m.check(j); err != nil {
+		return nil, err
+	}
 	if a.fits != nil && *a.fits {
 		a.refused()
 	}
@@ -239,6 +243,7 @@ func (a *answer) upperBound() error {
 func (a *answer) report() *Report {
 	r := &Report{SchemaVersion: SchemaVersion, Model: a.m.modelInfo(a.ev), Fits: a.fits, Batch: a.max, Checkpoint: a.check,
 		steps: a.steps, Time: timeOf(a.ev.Program, &a.j.time, max(a.batch, 1)), Warnings: a.warnings()}
+	r.Model.Capture = a.captureInfo()
 	c := &a.j.cfg
 	r.Config = ConfigInfo{Mode: c.Mode, Batch: a.batch, Dims: c.Dims, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: c.GPU,
 		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: a.checkpointName(), VRAMBytes: a.j.vram,
@@ -429,14 +434,15 @@ func (m *Model) weights() Weights {
 // guessed, each once.
 func (a *answer) warnings() []graph.Warning {
 	out := slices.Concat(a.j.cfg.Notes, a.m.Warnings(), a.ev.Warnings, a.notes)
-	if a.m.lifted.Source != lift.Metadata {
+	out = append(append(out, a.m.captureNotes()...), a.checkNotes()...)
+	if a.m.lifted.Source != lift.Metadata && a.m.lifted.Source != lift.Captured {
 		out = append(out, graph.Warning{Code: "no-metadata", Message: "the file does not say which framework operators it was exported from; they were recognised by patterns or counted conservatively"})
 	}
 	out = append(out, a.guesses()...)
 	if u := a.m.lifted.Unlifted; len(u) > 0 {
 		out = append(out, graph.Warning{Code: "unlifted", Message: "ONNX operators kept as they are: " + strings.Join(u, ", ")})
 	}
-	if !a.j.train {
+	if !a.j.train && a.m.lifted.Source != lift.Captured {
 		out = append(out, graph.Warning{Code: "python-variables", Message: "an inference keeps what variables of the model's code name; the file does not show them, and where they keep large tensors the peak is higher than predicted"})
 	}
 	return once(doubtsFirst(out, a.j.train))

@@ -50,6 +50,8 @@ type Model struct {
 	other   int64 // largest workspace there that another kernel may take at this batch, bytes
 	infer   []graph.Warning
 
+	capture *capture // what the file holds of the code's own run, nil without
+
 	conformed bool
 	invalid   []graph.Warning // of nodes that break ONNX's rules
 }
@@ -65,6 +67,7 @@ type binding struct {
 	batch  int64
 	dims   string
 	shapes string
+	run    string // the capture's variant, "" for none
 }
 
 // Open loads a model file of the user's without reading its weights.
@@ -88,6 +91,9 @@ func OpenFrom(d files.Door, name string, opts ...onnx.Option) (*Model, error) {
 			d = "ai.onnx"
 		}
 		m.info.Opsets[d] = o.Version
+	}
+	if m.capture, err = readCapture(g); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if m.info.SHA256 == "" {
 		if m.info.SHA256, err = onnx.SHA256(d, name); err != nil {
@@ -120,9 +126,15 @@ func (m *Model) Graph() *graph.Graph { return m.g }
 // and given shapes, and lifts the graph. Dims that depend on data are bound to
 // their upper bounds, which is what a planner must count with.
 func (m *Model) bind(batch int64, dims map[string]int64, shapes map[string]graph.Shape) error {
-	b := binding{true, batch, fmt.Sprint(dims), fmt.Sprint(shapes)} // fmt prints maps in key order
+	b := binding{true, batch, fmt.Sprint(dims), fmt.Sprint(shapes), m.capture.asked()} // fmt prints maps in key order
 	if m.bound == b {
 		return nil
+	}
+	if done, err := m.bindCapture(batch, dims, shapes); done || err != nil {
+		if err == nil {
+			m.bound = b
+		}
+		return err
 	}
 	m.bound = binding{}
 	opt := infer.Options{Batch: batch, Dims: dims, Shapes: shapes}
@@ -139,7 +151,7 @@ func (m *Model) bind(batch int64, dims map[string]int64, shapes map[string]graph
 		m.infer = append(res.Warnings, graph.Warning{Code: "data-dependent", Message: "dimensions that depend on data are counted at their upper bounds: " + strings.Join(added(more, dims), ", ")})
 	}
 	m.conform()
-	if m.lifted == nil {
+	if m.lifted == nil || m.lifted.Source == lift.Captured {
 		if m.lifted, err = lift.Lift(m.g); err != nil {
 			return err
 		}
@@ -206,12 +218,13 @@ func (m *Model) resolve(c Config) (*job, error) {
 		r, why := profile.RuntimeOf(m.info.Producer)
 		c.Runtime, assumed = r.Name, why
 	}
+	m.capture.usual(&c)
 	j, err := c.resolve()
 	if err != nil {
 		return nil, err
 	}
 	j.assumed = assumed
-	return j, nil
+	return j, m.capture.ask(j)
 }
 
 // resolve looks all names up and fills in defaults.

@@ -55,6 +55,9 @@ func (m *Model) Ops() []OpSupport {
 // inference can still be planned where their results' shapes are known, from
 // the file or from --shape.
 func (m *Model) supported(j *job) error {
+	if m.capture != nil && m.capture.index >= 0 { // what runs is known without them
+		return nil
+	}
 	var found []string
 	where := ""
 	for _, o := range m.Ops() {

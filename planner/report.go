@@ -43,7 +43,20 @@ type ModelInfo struct {
 	Nodes          int              `json:"nodes"`
 	Parameters     int64            `json:"parameters"` // elements
 	ParameterBytes int64            `json:"parameterBytes"`
-	Lift           string           `json:"lift"` // metadata, patterns or none
+	Lift           string           `json:"lift"` // capture, metadata, patterns or none
+	// Capture is what the file holds of the code's own run; nil without.
+	Capture *CaptureInfo `json:"capture,omitempty"`
+}
+
+// CaptureInfo describes the capture of a file that memplan's Python package exported.
+type CaptureInfo struct {
+	Torch  string `json:"torch"`
+	Class  string `json:"class"`
+	Run    string `json:"run"`    // mode and precision of the run that the report rests on; "" for none
+	Unused string `json:"unused"` // why it rests on none
+	// Difference is how many parts more bytes the program has at its peak than lived
+	// when the step ran; nil where the file does not say.
+	Difference *float64 `json:"difference,omitempty"`
 }
 
 // ConfigInfo is the configuration as it was resolved.

@@ -104,12 +104,22 @@ var Sources = []Source{
 			return f
 		}},
 	{Code: "variables-unknown", High: 0.25, Low: 0.25, Message: "how long Python's variables keep tensors is not known", Narrow: "a file with the exporter's source lines", at: variables(train.FromNone)},
+	{Code: "capture-differs", Rule: "the difference, of the reserved bytes", exact: true, Message: "the program built from the capture is not of the bytes that lived when the step ran", Narrow: "one step measured on the card", at: func(a *answer) finding {
+		if !a.checked.is || math.Abs(a.checked.share) <= checkLimit {
+			return finding{}
+		}
+		n := part(a.ev.res.Reserved, math.Abs(a.checked.share))
+		return finding{is: true, high: n, low: n}
+	}},
 	{Code: "unread-results", High: 0.15, Message: "calls whose results nobody reads are not in the file", Narrow: "a file of a model that returns all it computes", at: warns("unread-results")},
 	{Code: "data-dependent", Low: 0.5, Message: "dimensions that depend on data are counted at their upper bounds", Narrow: "--dim NAME=N with what the data has", at: warns("data-dependent")},
 	{Code: "tied-parameter", Low: 0.2, Message: "tied parameters count as trained", Narrow: "--freeze with all of their names", at: warns("tied-parameter")},
 	{Code: "unknown-operator", High: 0.25, Low: 0.25, Message: "operators that memplan does not know", Narrow: "one step measured on the card", at: warns("unknown-operator", "unknown-shape", "unknown-type", "unknown-op")},
+	{Code: "capture-operator", High: 0.05, Low: 0.05, Message: "operators that memplan does not know, of which the capture shows the forward pass", Narrow: "one step measured on the card", at: warns("capture-operator", "capture-storage", "capture-saves")},
 	{Code: "unlifted", High: 0.1, Low: 0.1, Message: "ONNX operators kept as they are", Narrow: "a file exported with optimize=False", at: func(a *answer) finding { return finding{is: len(a.m.lifted.Unlifted) > 0} }},
-	{Code: "no-metadata", High: 0.1, Low: 0.1, Message: "operators were recognised by patterns", Narrow: "a file exported by dynamo, with its metadata", at: func(a *answer) finding { return finding{is: a.m.lifted.Source != lift.Metadata} }},
+	{Code: "no-metadata", High: 0.1, Low: 0.1, Message: "operators were recognised by patterns", Narrow: "a file exported by dynamo, with its metadata", at: func(a *answer) finding {
+		return finding{is: a.m.lifted.Source != lift.Metadata && a.m.lifted.Source != lift.Captured}
+	}},
 	{Code: "newer-opset", High: 0.05, Low: 0.05, Message: "the file's opset is newer than memplan knows", at: warns("newer-opset")},
 	{Code: "other-gpu", High: 0.1, Low: 0.1, Message: "the kernels of convolutions were measured on another architecture", Narrow: "one step measured on the card", workspace: true, at: warns("other-gpu")},
 	{Code: "runtime-not-measured", High: 0.02, Low: 0.02, Rule: "the libraries' workspaces that torch-2.11 keeps and this release does not", Message: "the release was read from its sources, not measured", Narrow: "memplan calibrate on the machine",

@@ -148,6 +148,12 @@ func (f *modelFlags) config() (planner.Config, error) {
 	}
 	c := planner.Config{Mode: f.mode, Precision: f.precision, Optimizer: f.optimizer, Loss: f.loss, GPU: f.gpu, Runtime: f.runtime, Attention: f.attention, Accumulate: f.accumulate,
 		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf, Times: f.times, Headroom: f.headroom, Strict: f.strict, Memory: f.reading(), Files: files.Door{Outside: f.outside}, Notes: notes}
+	if !f.set.Changed("optimizer") { // a capture may say which
+		c.Optimizer = ""
+	}
+	if !f.set.Changed("accumulate") {
+		c.Accumulate = 0
+	}
 	err = f.apply(&c)
 	if err != nil {
 		return c, err

@@ -39,6 +39,21 @@ type Call struct {
 	InPlace bool // the model's code updates its first operand in place
 	// HostOut marks a result that lives on the CPU.
 	HostOut bool
+	// Exact is set where Shapes, Types and Shares are what the model's code did when
+	// it ran, not what a file declares. Shares are the tensors whose storages the
+	// results have, nil for one of its own.
+	Exact  bool
+	Shares []*Tensor
+	// Saves are the tensors that autograd saved during the call, and SavesNew the
+	// bytes of those that no call returns; an operator that the table lacks goes by them.
+	Saves    []*Tensor
+	SavesNew []int64
+	// Loose is set where an operand has another type than the code saw: Types are no
+	// better then than the operator's own.
+	Loose bool
+	// NoAutocast and NoGrad turn autocast and autograd's recording off for the call.
+	NoAutocast, NoGrad bool
+	Autocast           graph.DType // autocast's type where the code asks for its own; Undefined: the step's
 	// Inexact says why the call computes other numbers than the model's code does,
 	// in the same memory and time; empty where it does not.
 	Inexact string
@@ -290,16 +305,29 @@ func (e *Eager) Run(c *Call) (outs []*Tensor, err error) {
 	first := len(e.P.Nodes)
 	op := Lookup(c.Op)
 	if op == nil {
-		return e.unknown(c), nil
+		outs = e.unknown(c)
+		e.settle(c, outs, first)
+		return outs, nil
+	}
+	if c.NoGrad && e.grad {
+		e.grad = false
+		defer func() { e.grad = true }()
 	}
 	e.called = e.called[:0]
-	if e.Autocast != graph.Undefined {
+	if to := c.Autocast; to != graph.Undefined {
+		defer func(own graph.DType) { e.Config.Autocast = own }(e.Config.Autocast)
+		e.Config.Autocast = to
+	}
+	if e.Config.Autocast != graph.Undefined && !c.NoAutocast {
 		e.autocast(op, c)
 	}
 	casts := slices.Clone(e.called)
 	if outs = op.run(e, c); outs == nil {
-		return e.unknown(c), nil
+		outs = e.unknown(c)
+		e.settle(c, outs, first)
+		return outs, nil
 	}
+	e.settle(c, outs, first)
 	e.mark(first, c.Inexact)
 	slices.Reverse(casts) // they go as C++ lets go of arguments: what was made last, first
 	e.hold(casts...)
@@ -323,6 +351,9 @@ func (e *Eager) mark(first int, why string) {
 
 // unknown runs an operator that the table lacks.
 func (e *Eager) unknown(c *Call) []*Tensor {
+	if c.Exact {
+		return e.asCaptured(c)
+	}
 	var ins []*Tensor
 	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })
 	k := e.begin(c.Op, ins...).inexact("no entry in the operator table")

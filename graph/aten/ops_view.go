@@ -388,13 +388,13 @@ func runClone(e *Eager, c *Call) []*Tensor {
 	if a := c.arg(1, "memory_format"); a != nil {
 		switch a.S {
 		case "torch.contiguous_format":
-			if t.contiguous() { // Tensor.contiguous, which copied the exporter's layout only
+			if t.contiguous() && !c.Exact { // Tensor.contiguous, which copied the exporter's layout only
 				return []*Tensor{t}
 			}
 			st = contiguousStrides(t.Shape)
 		case "torch.channels_last":
 			if t.dim() == 4 {
-				if t.channelsLast() && preferLast(t) {
+				if t.channelsLast() && preferLast(t) && !c.Exact {
 					return []*Tensor{t}
 				}
 				st = channelsLastStrides(t.Shape)
@@ -418,7 +418,12 @@ func runToCopy(e *Eager, c *Call) []*Tensor {
 	if d == graph.Undefined {
 		d = c.dtype(1, "dtype")
 	}
-	if d == t.DType && c.Op == "to" {
+	if c.Exact {
+		d = c.Types[0]
+		if c.Shares[0] != nil {
+			return []*Tensor{t}
+		}
+	} else if d == t.DType && c.Op == "to" {
 		return []*Tensor{t}
 	}
 	if d == graph.Undefined || d == t.DType {

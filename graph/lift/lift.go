@@ -48,6 +48,8 @@ type Lifted struct {
 
 	Roles []Role // of Graph.Values
 
+	Recording *Recording // what a capture says beyond; nil for other sources
+
 	from []graph.ValueID // value of the ONNX graph for each of Graph.Values
 }
 

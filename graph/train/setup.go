@@ -55,29 +55,36 @@ func (b *builder) resident() error {
 			}
 			continue
 		}
-		d := b.stored(v.Type.Elem)
+		d := b.kept(graph.ValueID(i))
 		if n, ok := graph.Product(shape); !ok || n > aten.MaxBytes/max(d.Bytes(1), 1) {
 			return fmt.Errorf("%s %q of shape %v: more bytes than any device has", cat, v.Name, shape)
 		}
-		grad := cat == program.Parameters && b.opt.Train && b.opt.LoRA == nil && (b.opt.Frozen == nil || !b.opt.Frozen(v.Name))
+		grad := cat == program.Parameters && b.opt.Train && b.opt.LoRA == nil && (b.opt.Frozen == nil || !b.opt.Frozen(v.Name)) && !b.frozen(v.Name)
 		t := b.e.Resident(v.Name, parent(v.Name), cat, d, shape, grad)
 		b.env[i] = t
 		if cat == program.Inputs {
 			inputs = append(inputs, i)
 			continue
 		}
-		b.add(v.Name, t, v.Type.Elem)
+		b.add(v.Name, t, b.filed(graph.ValueID(i)))
 		if cat == program.Parameters {
 			params = append(params, resident{name: v.Name, t: t})
 		}
 	}
-	first := b.firstNames()
-	for _, r := range inModuleOrder(params, first, true) {
-		b.params = append(b.params, r.t)
+	if b.recorded != nil {
+		for _, r := range params {
+			b.params = append(b.params, r.t)
+		}
+		b.place(inModuleOrder(b.setup, nil, false))
+	} else {
+		first := b.firstNames()
+		for _, r := range inModuleOrder(params, first, true) {
+			b.params = append(b.params, r.t)
+		}
+		b.batchCounters()
+		b.rotaryCopies()
+		b.place(inModuleOrder(b.setup, first, false))
 	}
-	b.batchCounters()
-	b.rotaryCopies()
-	b.place(inModuleOrder(b.setup, first, false))
 	b.setup = nil
 	if err := b.adapters(); err != nil {
 		return err
@@ -85,7 +92,7 @@ func (b *builder) resident() error {
 	b.place(b.setup)
 	b.setup = nil
 	for _, i := range inputs {
-		b.add(g.Values[i].Name, b.env[i], g.Values[i].Type.Elem)
+		b.add(g.Values[i].Name, b.env[i], b.filed(graph.ValueID(i)))
 	}
 	b.place(b.setup)
 	b.construct()

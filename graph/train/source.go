@@ -37,6 +37,7 @@ type Variables struct {
 	// Open are values that may live until after a call, for all that the lines say.
 	Open []OpenLife
 
+	recorded []graph.ValueID            // what a capture shows that modules keep
 	kept     map[string][]graph.ValueID // what modules keep after forward, by module and attribute
 	Supposed []graph.ValueID            // values that modules are guessed to keep
 }
@@ -52,6 +53,7 @@ func (v *Variables) keeps(attribute string, ids []graph.ValueID) {
 
 // Kept lists what modules keep after forward.
 func (v *Variables) Kept() (out []graph.ValueID) {
+	out = append(out, v.recorded...)
 	for _, name := range slices.Sorted(maps.Keys(v.kept)) {
 		out = append(out, v.kept[name]...)
 	}
@@ -71,9 +73,10 @@ type VariableSource string
 
 // The sources.
 const (
-	FromLines VariableSource = "lines" // source lines in the file
-	FromTable VariableSource = "table" // the table of known classes
-	FromNone  VariableSource = "none"  // rules that hold for any Python code
+	FromCapture VariableSource = "capture" // Python itself, when it ran
+	FromLines   VariableSource = "lines"   // source lines in the file
+	FromTable   VariableSource = "table"   // the table of known classes
+	FromNone    VariableSource = "none"    // rules that hold for any Python code
 )
 
 // A Guess is a line of source that leaves open how long a value lives.

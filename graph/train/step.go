@@ -24,6 +24,9 @@ func (b *builder) backward() error {
 	e := b.e
 	e.SetPhase(program.Loss)
 	e.Named("loss", "")
+	if b.ownLoss() {
+		return b.recordedLoss()
+	}
 	out := b.logits()
 	if out == nil {
 		return fmt.Errorf("nothing to train: none of the model's outputs %v is of floating-point numbers that depend on a trained parameter (for an inference give --mode infer)", b.outputs())
@@ -36,6 +39,13 @@ func (b *builder) backward() error {
 		return fmt.Errorf("the loss depends on no parameter that requires a gradient")
 	}
 	e.Hold(out)
+	b.differentiate(loss)
+	return nil
+}
+
+// differentiate appends the backward pass.
+func (b *builder) differentiate(loss *aten.Tensor) {
+	e := b.e
 	e.ExitAutocast()
 	e.SetPhase(program.Backward)
 	e.Named("backward", "")
@@ -45,7 +55,6 @@ func (b *builder) backward() error {
 		e.Hold(b.outputs()...)
 	}
 	b.result = loss
-	return nil
 }
 
 // step appends the optimizer's update.

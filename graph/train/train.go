@@ -165,15 +165,23 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	b := &builder{l: l, modules: l.Modules(), opt: opt, e: aten.New(opt.Config), env: make([]*aten.Tensor, len(l.Graph.Values))}
 	b.e.P.Train = opt.Train
 	b.e.P.Warnings = slices.Concat(l.Warnings, opt.Warnings)
-	holds, vars := variableHolds(l, b.modules, opt.Train)
-	b.holds = holds.values()
+	var vars Variables
+	if b.recorded = l.Recording; b.recorded != nil {
+		b.holds, vars = b.recordedDeaths(), Variables{Source: FromCapture, recorded: b.recorded.Kept}
+	} else {
+		var holds holder
+		holds, vars = variableHolds(l, b.modules, opt.Train)
+		b.holds = holds.values()
+	}
 	if err := b.segments(); err != nil {
 		return nil, err
 	}
 	if err := b.resident(); err != nil {
 		return nil, err
 	}
-	b.narrow, b.join = newNarrowing(b), newJoining(b)
+	if b.recorded == nil {
+		b.narrow, b.join = newNarrowing(b), newJoining(b)
+	}
 	if opt.Train {
 		b.zeroGrad()
 	}
@@ -268,6 +276,7 @@ func (b *builder) run() error {
 
 type builder struct {
 	l           *lift.Lifted
+	recorded    *lift.Recording // what a capture says, nil for other sources
 	opt         Options
 	e           *aten.Eager
 	env         []*aten.Tensor
@@ -351,14 +360,21 @@ func (b *builder) zeroGrad() {
 	b.e.Mark("zero_grad")
 }
 
-// forward runs all calls, checkpointed regions as such.
+// forward runs all calls of the model, checkpointed regions as such.
 func (b *builder) forward() error {
-	return b.calls(0, len(b.l.Graph.Nodes), b.regions, b.env)
+	n := len(b.l.Graph.Nodes)
+	if b.recorded != nil {
+		n = b.recorded.Forward
+	}
+	return b.calls(0, n, b.regions, b.env)
 }
 
 // call runs one lifted call on env.
 func (b *builder) call(i int, env []*aten.Tensor) error {
 	n := &b.l.Graph.Nodes[i]
+	if b.onHost(i, n, env) {
+		return nil
+	}
 	c := &aten.Call{Index: int32(i), Name: n.Name, Module: n.Module, Class: b.l.Classes[i], InPlace: b.l.InPlace[i], Inexact: n.MetaValue(lift.InexactKey)}
 	if b.e.P.Train && c.Inexact == "" {
 		c.Inexact = n.MetaValue(lift.InexactTrainKey)
@@ -383,7 +399,7 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		if o >= 0 {
 			t := &b.l.Graph.Values[o].Type
 			switch d = b.stored(t.Elem); {
-			case b.untyped(c.Op, n):
+			case b.recorded != nil, b.untyped(c.Op, n):
 				d = t.Elem
 			case b.join.joined(n, o, env):
 				d = b.join.half
@@ -394,6 +410,7 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		}
 		c.Shapes, c.Types = append(c.Shapes, shape), append(c.Types, d)
 	}
+	b.exact(i, n, c, env)
 	before := len(b.e.P.Nodes)
 	outs, err := b.e.Run(c)
 	if err != nil {
@@ -412,6 +429,7 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 			}
 		}
 	}
+	b.settle(i, n, env)
 	if err := b.adapt(i, env); err != nil {
 		return err
 	}
@@ -468,7 +486,7 @@ func (b *builder) value(n *graph.Node, id graph.ValueID, o *aten.Arg, env []*ate
 	if v.Kind == graph.Computed {
 		return fmt.Errorf("%s %q: operand %q was not computed", n.Op, n.Name, v.Name)
 	}
-	env[id] = aten.Host(b.stored(v.Type.Elem), shape, elements(v.Const)...)
+	env[id] = aten.Host(b.kept(id), shape, elements(v.Const)...)
 	o.T = env[id]
 	return nil
 }

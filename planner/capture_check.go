@@ -1,0 +1,146 @@
+package planner
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/liveness"
+)
+
+// checkLimit is from which difference between the step that ran and the program
+// built from it the prediction is in doubt, in parts.
+const checkLimit = 0.01
+
+// A checked run is how far the program of a capture is from what ran.
+type checked struct {
+	is    bool
+	share float64 // of the largest phase's bytes, signed
+	phase string
+}
+
+// check compares the program of a capture's run with the bytes that lived when the
+// step ran, at the sizes of that run. It is done once a run.
+func (m *Model) check(j *job) (checked, error) {
+	c := m.capture
+	if c == nil || m.lifted == nil || m.lifted.Source != lift.Captured {
+		return checked{}, nil
+	}
+	if k, done := c.checks[c.run]; done {
+		return k, nil
+	}
+	k := checked{}
+	for i := range c.Checks {
+		if r := &c.Checks[i]; r.Mode == j.cfg.Mode && r.Precision == j.precision.Name {
+			var err error
+			if k, err = m.compare(j, r); err != nil {
+				return k, err
+			}
+			break
+		}
+	}
+	c.checks[c.run] = k
+	return k, nil
+}
+
+// compare builds the step of a check.
+func (m *Model) compare(j *job, r *lift.CapturedCheck) (checked, error) {
+	was := *j
+	was.cfg = Config{Mode: r.Mode, Precision: r.Precision, Optimizer: r.Optimizer, Loss: r.Loss, Dims: r.Dims, GPU: j.cfg.GPU, Runtime: j.cfg.Runtime, Attention: j.cfg.Attention, Files: j.cfg.Files}
+	own, err := was.cfg.resolve()
+	if err != nil {
+		return checked{}, nil // an optimizer or loss that is not known: nothing to compare
+	}
+	if j.cfg.Runtime != "" {
+		own.runtime = j.runtime
+	}
+	l := m.lifted
+	b, err := m.build(own, 0, nil)
+	defer func() { m.bound, m.lifted = binding{}, l }()
+	if err != nil {
+		return checked{}, nil //nolint:nilerr // sizes that the file does not take: the question's own will say
+	}
+	return worst(r, b), nil
+}
+
+// worst is the largest difference of a phase. What a node allocates and frees
+// itself the recorder sees in part, between two ATen calls and not within one
+// kernel: anything from none to all of it is no difference.
+func worst(r *lift.CapturedCheck, b *train.Build) checked {
+	first, steady := liveness.Steps(b.Program)
+	least, most := phasePeaks(steady, true), phasePeaks(steady, false)
+	theirs := []int64{program.Forward: r.Forward, program.Backward: r.Backward, program.Update: r.Update}
+	if r.Mode != "train" {
+		theirs = theirs[:program.Backward]
+	}
+	k := checked{is: true}
+	all := max(slices.Max(theirs), r.First, 1)
+	differ := func(low, high, want int64, phase string) {
+		d := float64(0)
+		switch {
+		case want <= 0:
+		case low > want:
+			d = float64(low-want) / float64(all)
+		case high < want:
+			d = float64(high-want) / float64(all)
+		}
+		if math.Abs(d) > math.Abs(k.share) {
+			k.share, k.phase = d, phase
+		}
+	}
+	for i, n := range theirs {
+		differ(least[i], most[i], n, program.Phase(i).String())
+	}
+	differ(slices.Max(phasePeaks(first, true)), slices.Max(phasePeaks(first, false)), r.First, "first step")
+	return k
+}
+
+// phasePeaks is the most bytes that live at once in each phase of a step, storages
+// rounded as the allocator does, without libraries' workspaces, and on request
+// without what a node allocates and frees itself. The loss counts as forward.
+func phasePeaks(t *liveness.Timeline, outside bool) []int64 {
+	p := t.Program
+	out := make([]int64, program.NumPhases)
+	skip := make([]bool, len(p.Storages))
+	live := int64(0)
+	for i := range p.Storages {
+		s := &p.Storages[i]
+		skip[i] = s.Category == program.Workspace
+		if !skip[i] && (s.Life == program.Static || !t.First && s.Life != program.Step) {
+			live += liveness.Rounded(s.Bytes)
+		}
+	}
+	for i := range p.Nodes {
+		for _, ev := range p.Nodes[i].Events {
+			skip[ev.Storage] = skip[ev.Storage] || outside && ev.Free && p.Storages[ev.Storage].Category == program.Temporaries
+		}
+	}
+	for _, ev := range t.Events {
+		if skip[ev.Storage] {
+			continue
+		}
+		if n := liveness.Rounded(t.Bytes(ev)); ev.Free {
+			live -= n
+		} else {
+			live += n
+		}
+		phase := p.Nodes[ev.Node].Phase
+		if phase == program.Loss {
+			phase = program.Forward
+		}
+		out[phase] = max(out[phase], live)
+	}
+	return out
+}
+
+// checkNotes warns where the program is not what ran.
+func (a *answer) checkNotes() []graph.Warning {
+	if k := a.checked; k.is && math.Abs(k.share) > checkLimit {
+		return []graph.Warning{{Code: "capture-differs", Message: fmt.Sprintf("the program built from the capture has %+.1f%% bytes in its %s against the step that ran when the file was exported", 100*k.share, k.phase)}}
+	}
+	return nil
+}
