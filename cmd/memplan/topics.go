@@ -28,6 +28,7 @@ COLUMNS         width of the text where the output is no terminal (80)
 `},
 	{"torch", "How a training script applies a plan", torchTopic},
 	{"checkpoint.py", "The Python that applies a plan, for those who do not install it", python.Checkpoint},
+	{"frameworks", "Configurations of training frameworks, written and read", frameworksTopic()},
 	{"memory", "The four memory numbers", `requested  bytes of live tensors
 allocated  what torch.cuda.max_memory_allocated shows: block sizes after rounding and splitting
 reserved   what torch.cuda.max_memory_reserved shows: segments held by the caching allocator
