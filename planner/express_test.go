@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/memplan/memplan/checkpointsel/remat"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/internal/testdata"
 )
@@ -272,5 +273,21 @@ func TestExpressNames(t *testing.T) {
 		if err := json.Unmarshal([]byte(doc), &c); err != nil || !ok || !slices.Equal(c.Checkpoint[0].Modules, p.Selection[0].Modules) || strings.Contains(string(data), "\u202e") {
 			t.Errorf("%v, %q", err, doc)
 		}
+	}
+}
+
+// What a fused kernel saves has no name in JAX, nor has a schedule of single
+// operations.
+func TestExpressJAX(t *testing.T) {
+	for op, want := range map[string]string{
+		"addmm": "", "native_layer_norm": "", "_scaled_dot_product_flash_attention": "h.0 keeps results of aten._scaled_dot_product_flash_attention",
+	} {
+		_, err := writeJAX(&Plan{Selection: []train.Segment{{Modules: []string{"h.0"}, Save: []train.Saved{{Op: "aten." + op, Calls: []int{0}, Of: 1}}}}})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
+	if _, err := writeJAX(&Plan{Schedule: []remat.Step{{}}}); err == nil || !strings.Contains(err.Error(), "schedule of single operations") {
+		t.Errorf("a schedule: %v", err)
 	}
 }

@@ -6,6 +6,8 @@ Each test needs its library (requirements-frameworks.txt, where pip has a wheel 
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import functools
 import importlib
 import importlib.util
@@ -48,7 +50,8 @@ def folder() -> Path:
     to = Path(tempfile.mkdtemp())
     unittest.addModuleCleanup(shutil.rmtree, to)
     (to / "llama.onnx").write_bytes(lzma.decompress((ROOT / "planner/testdata/llama.onnx.xz").read_bytes()))
-    shutil.copy(ROOT / "models/gpt2.onnx", to)
+    (to / "models").mkdir()
+    shutil.copy(ROOT / "models/gpt2.onnx", to / "models")
     return to
 
 
@@ -199,12 +202,10 @@ class Frameworks(unittest.TestCase):
 
     @needs("transformers", "torchtitan", "tyro")
     def test_torchtitan(self) -> None:
-        """ConfigManager parses the arguments, and the policy that they choose is applied."""
-        from torchtitan.config.manager import ConfigManager
-
+        """The arguments are parsed as torchtitan parses them, and the policy that they choose is applied."""
         for flags in (TIGHT, LOOSE):
             w = Written("torchtitan", *flags)
-            config = ConfigManager().parse_args(["--module", "llama3", "--config", "llama3_debugmodel", *w.text.split()])
+            config = titan_config(w.text.split())
             self.assertEqual((config.training.local_batch_size, config.training.dtype, config.training.mixed_precision_param), (4096, "float32", "float32"))
             model = llama()
             config.activation_checkpoint.build().apply(model.model)
@@ -329,6 +330,176 @@ class Frameworks(unittest.TestCase):
         self.assertEqual(got["peak"], json.loads((folder() / fits).read_text())["peak"])
         with self.assertRaisesRegex(AssertionError, "exit 2: .*deepspeed cannot express the plan: its configuration checkpoints nothing by itself"):
             run("config", plan(*TIGHT), "--to", "deepspeed")
+
+
+GPT2 = ("plan", "models/gpt2.onnx", "--batch", "48", "--vram", "16G", "-o", "plan.json")  # the README's
+
+
+@functools.lru_cache(None)
+def readme_plan() -> dict[str, Any]:
+    """What the README's command writes."""
+    assert f"memplan {shlex.join(GPT2)}\n" in README
+    run(*GPT2)
+    return json.loads((folder() / "plan.json").read_text())
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def module(path: Path) -> Any:
+    """A module from a file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    m = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(m)
+    return m
+
+
+class WholePlans(unittest.TestCase):
+    @needs("transformers")
+    def test_readme(self) -> None:
+        """The README's Python applies the README's plan to the model that it names, and so does the file of --to python."""
+        import transformers
+
+        plan = readme_plan()
+        text = next(t for t in re.findall(r"```python\n(.*?)```", README, re.S) if "GPT2LMHeadModel" in t)
+        (folder() / "applied.py").write_text(run("config", "plan.json", "--to", "python")[0])
+        names: dict[str, Any] = {}
+        with contextlib.chdir(folder()):
+            torch.manual_seed(0)
+            exec(text, names)
+        model = names["model"]
+        self.assertIs(type(model), transformers.GPT2LMHeadModel)
+        applied = memplan.remove(copy.deepcopy(model.train()))
+        plain = copy.deepcopy(applied)
+        module(folder() / "applied.py").apply(applied)
+        want = gradients(plain)
+        for m in (model, applied):
+            seen = Observed(m)
+            for a, b in zip(want, gradients(m)):
+                self.assertTrue(torch.equal(a, b))
+            regions = [n for s in plan["selection"] for n in s["modules"]]
+            again = {n: 1 + any(("m." + n).startswith(r + ".") for r in regions) for n in seen.leaves if seen.calls[n]}
+            self.assertEqual(dict(seen.calls), again)
+            self.assertGreater(len(regions), 4)
+
+    def test_python_stands_alone(self) -> None:
+        """The file needs PyTorch alone, and refuses another model."""
+        readme_plan()
+        (folder() / "alone.py").write_text(run("config", "plan.json", "--to", "python")[0])
+        code = "import sys; sys.modules['memplan'] = None; import torch, alone\ntry: alone.apply(torch.nn.Linear(2, 2))\nexcept alone.MemplanError as e: print(e)"
+        r = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=folder(), capture_output=True, text=True, check=False)
+        self.assertRegex(r.stdout, "^the plan is for another model", r.stderr)
+
+    @needs("jax")
+    def test_jax(self) -> None:
+        """Regions of a GPT-2 in JAX save what the plan keeps, and run again what it does not."""
+        import jax
+
+        plan = readme_plan()
+        (folder() / "policies.py").write_text(run("config", "plan.json", "--to", "jax")[0])
+        policies = module(folder() / "policies.py")
+        weights, x = gpt2_weights(), jax.random.normal(jax.random.key(1), (2, 6, 8))
+        with_plan, without = (functools.partial(jax_gpt2, remat, policies.keep) for remat in (policies.remat, lambda _, f: f))
+        for a, b in zip(jax.tree.leaves(jax.grad(with_plan)(weights, x)), jax.tree.leaves(jax.grad(without)(weights, x))):
+            self.assertTrue(jax.numpy.allclose(a, b, rtol=1e-4, atol=1e-6))
+        of = {"aten.addmm": 4, "aten.bmm": 2}
+        kept = {(s["modules"][0], o["op"]): len(o["calls"]) for s in plan["selection"] for o in s["save"]}
+        again = sum(n - kept.get((s["modules"][0], op), 0) for s in plan["selection"] for op, n in of.items())
+        self.assertEqual(products(jax.make_jaxpr(jax.grad(with_plan))(weights, x)) - products(jax.make_jaxpr(jax.grad(without))(weights, x)), again)
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            jax.ad_checkpoint.print_saved_residuals(with_plan, weights, x)
+        names = {f"{s['modules'][0]}/{o['op'].removeprefix('aten.')}.{n}" for s in plan["selection"] for o in s["save"] for n in o["calls"]}
+        saved = set(re.findall(r"named '([^']+)'", said.getvalue()))
+        # JAX saves nothing that its backward pass does not read, such as the result of a block's last product
+        self.assertLessEqual(saved, names)
+        self.assertGreater(len(saved), len(names) / 2)
+        with self.assertRaisesRegex(ValueError, r"m.transformer.h.0: keep\(\) saw 3 results of addmm, the plan was made for 4"):
+            jax_gpt2(policies.remat, lambda v, op: v if op == "addmm" and v.shape[-1] == 32 else policies.keep(v, op), weights, x)
+
+
+def gradients(model: Any) -> list[torch.Tensor]:
+    def on_gpu(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        return torch.native_dropout(x, p, training)[0]  # the operator that F.dropout calls there, and plans name
+
+    torch.manual_seed(1)
+    model.zero_grad()
+    with mock.patch("torch.nn.functional.dropout", on_gpu):
+        model(input_ids=IDS, labels=IDS, use_cache=False).loss.backward()
+    return [p.grad.clone() for p in model.parameters()]
+
+
+def gpt2_weights() -> Any:
+    """Of twelve blocks 8 wide."""
+    import jax
+
+    def block(key: Any) -> Any:
+        shapes = [(8, 24), (8, 8), (8, 32), (32, 8)]
+        return [(jax.random.normal(k, s) / 3, jax.numpy.zeros(s[1])) for k, s in zip(jax.random.split(key, 4), shapes)]
+
+    return [block(k) for k in jax.random.split(jax.random.key(0), 12)]
+
+
+def jax_gpt2(remat: Any, keep: Any, weights: Any, x: Any) -> Any:
+    """Blocks of transformers' GPT-2, operator by operator as PyTorch calls them; dropout keeps everything."""
+    import jax
+    import jax.numpy as jnp
+
+    def norm(x: Any) -> Any:
+        mean = x.mean(-1, keepdims=True)
+        rstd = jax.lax.rsqrt(((x - mean) ** 2).mean(-1, keepdims=True) + 1e-5)
+        y, _, _ = keep(((x - mean) * rstd, mean, rstd), "native_layer_norm")
+        return y
+
+    def dropout(x: Any) -> Any:
+        mask = jnp.ones_like(x)
+        return keep((x * mask, mask), "native_dropout")[0]
+
+    def gelu(x: Any) -> Any:
+        cube = keep(x**3, "pow")
+        inner = keep(keep(cube * 0.044715, "mul") + x, "add") * 0.7978845608
+        t = keep(jnp.tanh(keep(inner, "mul")), "tanh")
+        return keep(keep(x * 0.5, "mul") * (1 + t), "mul")
+
+    def block(w: Any, x: Any) -> Any:
+        linear = lambda x, i: keep(x @ w[i][0] + w[i][1], "addmm")  # noqa: E731
+        q, k, v = jnp.split(linear(norm(x), 0), 3, -1)
+        scores = keep(keep(jnp.einsum("bqd,bkd->bqk", q, k), "bmm") * 8**-0.5, "mul")
+        p = dropout(keep(jax.nn.softmax(scores), "_softmax"))
+        x = x + dropout(linear(keep(jnp.einsum("bqk,bkd->bqd", p, v), "bmm"), 1))
+        return x + dropout(linear(gelu(linear(norm(x), 2)), 3))
+
+    for i, w in enumerate(weights):
+        x = remat(f"m.transformer.h.{i}", block)(w, x)
+    return (x**2).sum()
+
+
+def products(jaxpr: Any) -> int:
+    """How many products a program makes, those in programs within it too."""
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    count = 0
+    for e in jaxpr.eqns:
+        count += e.primitive.name == "dot_general"
+        for v in e.params.values():
+            for sub in v if isinstance(v, (tuple, list)) else (v,):
+                if hasattr(sub, "eqns") or hasattr(sub, "jaxpr"):
+                    count += products(sub)
+    return count
+
+
+def titan_config(args: list[str]) -> Any:
+    """torchtitan's configuration from arguments: that of a model of its own, or, where its models want a newer PyTorch, of the tables that all have."""
+    import tyro
+    from torchtitan.config.configs import TrainingConfig
+    from torchtitan.config.manager import ConfigManager
+    from torchtitan.distributed.activation_checkpoint import ActivationCheckpointingConfig, SelectiveAC
+
+    try:
+        return ConfigManager().parse_args(["--module", "llama3", "--config", "llama3_debugmodel", *args])
+    except ImportError:
+        tables = [("training", TrainingConfig, dataclasses.field(default_factory=TrainingConfig)), ("activation_checkpoint", ActivationCheckpointingConfig, dataclasses.field(default_factory=SelectiveAC.Config))]
+        return tyro.cli(dataclasses.make_dataclass("Config", tables), args=args)
 
 
 def calls(step: Callable[[], None], *ops: str) -> list[int]:
