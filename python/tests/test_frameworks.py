@@ -9,7 +9,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import importlib
 import importlib.util
 import io
 import json
@@ -25,7 +24,7 @@ import types
 import unittest
 from collections import Counter
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 from unittest import mock
 
 import torch
@@ -40,7 +39,14 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 def needs(*modules: str) -> Callable[[Any], Any]:
     """Skips a test where a library is not installed."""
-    missing = [m for m in modules if importlib.util.find_spec(m) is None]
+
+    def there(name: str) -> bool:
+        try:
+            return importlib.util.find_spec(name) is not None
+        except ModuleNotFoundError:  # the package that it lies in
+            return False
+
+    missing = [m for m in modules if not there(m)]
     return unittest.skipIf(bool(missing), f"not installed: {', '.join(missing)}")
 
 
