@@ -78,6 +78,9 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 		return nil, err
 	}
 	a := &answer{m: m, j: j, segs: cfg.Segments, steps: cfg.Schedule}
+	if err := a.asFramework(); err != nil {
+		return nil, err
+	}
 	if err := a.chooseBatch(ctx); err != nil {
 		return nil, err
 	}
@@ -168,8 +171,31 @@ func (a *answer) chooseBatch(ctx context.Context) error {
 	return a.searchBatch(ctx)
 }
 
+// asFramework takes the segments of a framework's setting, where --checkpoint
+// names one. They are the same for every batch.
+func (a *answer) asFramework() (err error) {
+	c := &a.j.cfg
+	if !a.j.train || !IsSetting(c.Checkpoint) || len(c.Segments) > 0 {
+		return nil
+	}
+	batch := max(c.Batch, 1)
+	if fixed, err := a.m.fixedBatch(a.j); err == nil {
+		batch = fixed
+	}
+	c.Segments, err = a.m.segmentsOf(a.j, batch, c.Checkpoint)
+	a.segs = c.Segments
+	return err
+}
+
 // chooseSegments resolves --checkpoint; without it, the budget decides.
 func (a *answer) chooseSegments(ctx context.Context) error {
+	if a.j.train && IsSetting(a.j.cfg.Checkpoint) {
+		s, err := a.m.selector(a.j, a.batch)
+		if err != nil {
+			return err
+		}
+		return a.describe(s, 0, false)
+	}
 	if !a.j.train || len(a.segs) > 0 || len(a.steps) > 0 {
 		return nil
 	}
@@ -300,6 +326,8 @@ func (t *TimeInfo) round() {
 
 func (a *answer) checkpointName() string {
 	switch c := a.j.cfg.Checkpoint; {
+	case IsSetting(c):
+		return c
 	case len(a.j.cfg.Segments) > 0, len(a.j.cfg.Schedule) > 0:
 		return "file"
 	case c == "" && len(a.segs) > 0:

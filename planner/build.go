@@ -41,6 +41,11 @@ func (m *Model) Program(cfg Config) (*Step, error) {
 			segs = s.problem.Sqrt()
 		}
 	}
+	if j.train && IsSetting(cfg.Checkpoint) {
+		if segs, err = m.segmentsOf(j, batch, cfg.Checkpoint); err != nil {
+			return nil, err
+		}
+	}
 	b, err := m.planned(j, batch, segs, cfg.Schedule)
 	if err != nil {
 		return nil, err

@@ -477,7 +477,7 @@ func (f *draft) exists(name string) bool {
 // readCheckpoint reads the plan or configuration that an entry names.
 func (f *draft) readCheckpoint(e *Entry) error {
 	c := &e.Config
-	if c.Checkpoint == "" || slices.Contains(Checkpoints, c.Checkpoint) {
+	if c.Checkpoint == "" || slices.Contains(Checkpoints, c.Checkpoint) || IsSetting(c.Checkpoint) {
 		return nil
 	}
 	return ReadSelection(c.Checkpoint, c)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +27,8 @@ type Recipe struct {
 	Framework string // one of Recipes
 	Settings  []RecipeSetting
 	Left      []string // settings that change memory and are not taken over, each with why
-	Others    int      // keys that were not looked at
+	Unknown   []string // keys without a row whose names say that they change memory, and their values
+	Others    int      // other keys, which were not looked at
 }
 
 // A RecipeSetting is a flag's value and the key that asks for it.
@@ -47,95 +49,17 @@ func (r *Recipe) Warning() graph.Warning {
 	if len(r.Left) > 0 {
 		text += "; not taken over: " + strings.Join(r.Left, "; ")
 	}
+	if n := len(r.Unknown); n > 0 {
+		text += "; not known, and they may change memory: " + strings.Join(r.Unknown[:min(n, mostUnknown)], ", ")
+		if n > mostUnknown {
+			text += fmt.Sprintf(" and %d more", n-mostUnknown)
+		}
+	}
 	if r.Others > 0 {
 		text += fmt.Sprintf("; keys that were not looked at: %d", r.Others)
 	}
 	return graph.Warning{Code: "config-file", Message: text}
 }
-
-// A recipeKind is a framework whose configurations are read. Keys are paths of
-// names, with dots between them; the last name of one may be "*".
-type recipeKind struct {
-	name  string
-	marks []string // keys that only this framework's files have
-	keys  []recipeKey
-}
-
-// A recipeKey is a key that changes how much memory a step takes. Keys are read
-// in the order of the table.
-type recipeKey struct {
-	key  string
-	read func(r *recipeReading, key, value string)
-}
-
-// recipeKinds are read in this order: DeepSpeed's keys may stand in files of the others.
-var recipeKinds = []recipeKind{
-	{"axolotl", []string{"micro_batch_size", "base_model", "sequence_len"}, []recipeKey{
-		{"micro_batch_size", flagOf("batch")},
-		{"gradient_accumulation_steps", flagOf("accumulate")},
-		{"bf16", when(flagTo("precision", "bf16"))}, // axolotl loads the model in it
-		{"fp16", when(flagTo("precision", "amp-fp16"))},
-		{"optimizer", huggingOptimizer},
-		{"gradient_checkpointing", when(flagTo("checkpoint", "all"))},
-		{"adapter", adapter},
-		{"sequence_len", leave("give it to the model's own dimension, as --dim NAME=%s")},
-		{"sample_packing", when(leave("batches are packed to sequence_len: the model's batch stays that of micro_batch_size"))},
-		{"activation_offloading", when(leave("activations stay on the GPU"))},
-		{"layer_offloading", when(leave("layers stay on the GPU"))},
-		{"selective_checkpointing.*", leave("whole blocks are checkpointed")},
-		{"load_in_8bit", when(leave("quantised weights are counted in the element type of --precision"))},
-		{"load_in_4bit", when(leave("quantised weights are counted in the element type of --precision"))},
-		{"torch_compile", when(leave(compiled))},
-		{"deepspeed", when(leave(sharded))}, {"fsdp", when(leave(sharded))}, {"fsdp_config.fsdp_version", leave(sharded)},
-	}},
-	{"transformers", []string{"per_device_train_batch_size"}, []recipeKey{
-		{"per_device_train_batch_size", flagOf("batch")},
-		{"gradient_accumulation_steps", flagOf("accumulate")},
-		{"bf16", when(flagTo("precision", "amp-bf16"))},
-		{"fp16", when(flagTo("precision", "amp-fp16"))},
-		{"optim", huggingOptimizer},
-		{"gradient_checkpointing", when(flagTo("checkpoint", "all"))},
-		{"gradient_checkpointing_kwargs.every_n_layers", leave("every block is checkpointed")},
-		{"gradient_checkpointing_kwargs.offload", when(leave("checkpoints stay on the GPU"))},
-		{"auto_find_batch_size", when(leave("the batch is that of per_device_train_batch_size"))},
-		{"torch_compile", when(leave(compiled))},
-		{"deepspeed", when(leave(sharded))}, {"fsdp", when(leave(sharded))},
-	}},
-	{"torchtitan", []string{"training.local_batch_size", "activation_checkpoint.mode", "parallelism.*"}, []recipeKey{
-		{"training.local_batch_size", flagOf("batch")},
-		{"training.mixed_precision_param", titanPrecision},
-		{"training.dtype", titanType},
-		{"optimizer.name", titanOptimizer},
-		{"activation_checkpoint.mode", titanCheckpoint},
-		{"training.seq_len", leave("give it to the model's own dimension, as --dim NAME=%s")},
-		{"training.enable_cpu_offload", when(leave("everything stays on the GPU"))},
-		{"training.global_batch_size", leave("accumulation follows from the number of GPUs: give --accumulate")},
-		{"compile.enable", when(leave(compiled))},
-		{"training.compile", when(leave(compiled))},
-		{"parallelism.*", degree},
-	}},
-	{"deepspeed", []string{"train_micro_batch_size_per_gpu", "train_batch_size", "zero_optimization.*"}, []recipeKey{
-		{"train_micro_batch_size_per_gpu", flagOf("batch")},
-		{"gradient_accumulation_steps", flagOf("accumulate")},
-		{"bf16.enabled", when(both(flagTo("precision", "bf16"), leave(masters)))},
-		{"bfloat16.enabled", when(both(flagTo("precision", "bf16"), leave(masters)))},
-		{"fp16.enabled", when(both(flagTo("precision", "fp16"), leave(masters)))},
-		{"optimizer.type", speedOptimizer},
-		{"train_batch_size", speedBatch},
-		{"zero_optimization.stage", unless("0", leave(sharded))},
-		{"zero_optimization.offload_optimizer.device", unless("none", leave("the optimizer's states stay on the GPU"))},
-		{"zero_optimization.offload_param.device", unless("none", leave("parameters stay on the GPU"))},
-		{"activation_checkpointing.*", leave("it takes effect where the model calls DeepSpeed's checkpoint: give --checkpoint")},
-		{"compile.deepcompile", when(leave(compiled))},
-	}},
-}
-
-// Reasons for which settings are left.
-const (
-	sharded  = "this is what one GPU needs that shares nothing with others"
-	compiled = "the step is that of eager PyTorch: a compiled one fuses operators and may keep other tensors"
-	masters  = "DeepSpeed keeps float32 copies of the parameters and float32 optimizer states beside them, which are not counted"
-)
 
 // Recipes lists the frameworks whose configurations ReadRecipe reads.
 func Recipes() []string {
@@ -144,6 +68,23 @@ func Recipes() []string {
 		names[i] = k.name
 	}
 	return names
+}
+
+// mostUnknown bounds how many unknown keys a warning lists.
+const mostUnknown = 12
+
+// RecipeKeys lists the keys of a framework's configurations that memplan looks
+// at.
+func RecipeKeys(framework string) []string {
+	var out []string
+	for _, k := range recipeKinds {
+		for _, row := range k.keys {
+			if k.name == framework && row.key != arguments {
+				out = append(out, row.key)
+			}
+		}
+	}
+	return out
 }
 
 // A recipeReading is a configuration while it is read.
@@ -238,119 +179,8 @@ func leave(why string) func(*recipeReading, string, string) {
 	}
 }
 
-// huggingOptimizers pairs the optimizers of transformers' trainer with memplan's
-// names, its usual name first (transformers/training_args.py, OptimizerNames).
-var huggingOptimizers = [][2]string{
-	{"adamw_torch", "adamw"}, {"adamw_torch_fused", "adamw-fused"}, {"adamw_hf", "adamw-loop"},
-	{"adamw_bnb_8bit", "adamw-8bit"}, {"adamw_8bit", "adamw-8bit"}, {"adafactor", "adafactor"}, {"sgd", "sgd"},
-	{"adagrad", "adagrad"}, {"rmsprop", "rmsprop"}, {"lion_32bit", "lion"}, {"lion", "lion"},
-}
-
-func huggingOptimizer(r *recipeReading, key, value string) {
-	i := slices.IndexFunc(huggingOptimizers, func(o [2]string) bool { return o[0] == value })
-	if i < 0 {
-		r.leave(key, value, "memplan has no such optimizer: give the nearest of memplan list optimizers as --optimizer")
-		return
-	}
-	r.set("optimizer", huggingOptimizers[i][1], key)
-}
-
-// adapter reads axolotl's low-rank adapters.
-func adapter(r *recipeReading, key, value string) {
-	if value != "lora" && value != "qlora" {
-		leave("adapters other than lora are not counted: give --lora")(r, key, value)
-		return
-	}
-	target := r.values["lora_target_modules"]
-	if strings.EqualFold(r.values["lora_target_linear"], "true") {
-		target = "all-linear"
-	}
-	if target == "" {
-		r.leave(key, value, "it names no modules (lora_target_modules, lora_target_linear): give --lora")
-		return
-	}
-	rank := r.values["lora_r"]
-	if rank == "" {
-		r.leave(key, value, "it has no rank (lora_r): give --lora")
-		return
-	}
-	r.set("lora", "r="+rank+",target="+target, key)
-	if value == "qlora" {
-		r.leave(key, value, "quantised weights are counted in the element type of --precision")
-	}
-}
-
-func titanPrecision(r *recipeReading, key, value string) {
-	if value == "bfloat16" { // FSDP casts parameters as autocast does; on one GPU torchtitan uses autocast
-		r.set("precision", "amp-bf16", key)
-	}
-}
-
-// titanType is the type of the parameters.
-func titanType(r *recipeReading, key, value string) {
-	if value == "bfloat16" {
-		r.Settings = slices.DeleteFunc(r.Settings, func(s RecipeSetting) bool { return s.Flag == "precision" })
-		r.set("precision", "bf16", key)
-	}
-}
-
-func titanOptimizer(r *recipeReading, key, value string) {
-	name := strings.ToLower(value)
-	how := map[string]string{"fused": "-fused", "foreach": "", "for-loop": "-loop", "": "-fused"}
-	suffix, ok := how[r.values["optimizer.implementation"]]
-	if !ok || name != "adam" && name != "adamw" {
-		r.leave(key, value, "give the nearest of memplan list optimizers as --optimizer")
-		return
-	}
-	r.set("optimizer", name+suffix, key)
-}
-
-func titanCheckpoint(r *recipeReading, key, value string) {
-	switch value {
-	case "none":
-		r.set("checkpoint", "none", key)
-	case "full":
-		r.set("checkpoint", "all", key)
-	default:
-		r.leave(key, value, "give --checkpoint")
-	}
-}
-
-// degree leaves a mesh of more than one GPU.
-func degree(r *recipeReading, key, value string) {
-	if n, err := strconv.Atoi(value); strings.HasSuffix(key, "_degree") && (err != nil || n != 1) {
-		r.leave(key, value, sharded)
-	}
-}
-
-// speedOptimizer reads the optimizer that DeepSpeed makes itself: Adam and
-// AdamW are its FusedAdam.
-func speedOptimizer(r *recipeReading, key, value string) {
-	switch strings.ToLower(value) {
-	case "adamw", "adam", "fusedadam":
-		r.set("optimizer", "adamw-fused", key)
-	case "sgd":
-		name := "sgd"
-		if m := r.values["optimizer.params.momentum"]; m != "" && m != "0" && m != "0.0" {
-			name = "sgd-momentum"
-		}
-		r.set("optimizer", name, key)
-	case "lion":
-		r.set("optimizer", "lion", key)
-	default:
-		r.leave(key, value, "memplan has no such optimizer: give the nearest of memplan list optimizers as --optimizer")
-	}
-}
-
-// speedBatch is of all GPUs and accumulated batches together.
-func speedBatch(r *recipeReading, key, value string) {
-	if r.values["train_micro_batch_size_per_gpu"] == "" {
-		r.leave(key, value, "it is of all GPUs together: give --batch, what one of them takes at a time")
-	}
-}
-
 // ReadRecipe reads the configuration of a training framework: JSON, TOML by
-// its ending, and else YAML. Errors name the file and the key.
+// its ending, options of a command line by their dashes, and else YAML. Errors name the file and the key.
 func ReadRecipe(path string) (*Recipe, error) {
 	data, err := files.Door{}.Read(path, files.Config)
 	if err != nil {
@@ -368,28 +198,78 @@ func parseRecipe(path string, data []byte) (*Recipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &recipeReading{Recipe: &Recipe{Path: path}, values: values}
-	keys := slices.Sorted(maps.Keys(values))
-	at := slices.IndexFunc(recipeKinds, func(k recipeKind) bool {
-		return slices.ContainsFunc(k.marks, func(mark string) bool {
-			return slices.ContainsFunc(keys, func(key string) bool { return matchesKey(mark, key) })
-		})
-	})
+	at := slices.IndexFunc(recipeKinds, func(k recipeKind) bool { return k.owns(values) })
 	if at < 0 {
 		return nil, fmt.Errorf("has no key that tells what framework it is of (known: %s)", strings.Join(Recipes(), ", "))
 	}
-	r.Framework = recipeKinds[at].name
-	read := map[string]bool{}
-	for _, k := range recipeKinds[at].keys {
+	kind := &recipeKinds[at]
+	values, err = kind.written(values)
+	if err != nil {
+		return nil, err
+	}
+	r := &recipeReading{Recipe: &Recipe{Path: path, Framework: kind.name}, values: values}
+	keys := slices.Sorted(maps.Keys(values))
+	read := map[string]bool{arguments: true}
+	for _, k := range kind.keys {
 		for _, key := range keys {
-			if matchesKey(k.key, key) {
+			if matchesKey(k.key, key) && !read[key] {
 				k.read(r, key, values[key])
 				read[key] = true
 			}
 		}
 	}
-	r.Others = len(keys) - len(read)
+	for _, key := range keys {
+		switch {
+		case read[key]:
+		case tellsMemory(key, values[key]):
+			r.Unknown = append(r.Unknown, strings.TrimSpace(key+" "+values[key]))
+		default:
+			r.Others++
+		}
+	}
 	return r.Recipe, r.err
+}
+
+// owns reports a file that has one of the framework's marks.
+func (k *recipeKind) owns(values map[string]string) bool {
+	for key := range values {
+		if k.plain != nil {
+			key = k.plain(key)
+		}
+		if slices.ContainsFunc(k.marks, func(mark string) bool { return matchesKey(mark, key) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// written are the values by their keys as the framework's table has them.
+func (k *recipeKind) written(values map[string]string) (map[string]string, error) {
+	if k.plain == nil {
+		return values, nil
+	}
+	out := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		name := k.plain(key)
+		if old, ok := out[name]; ok && old != values[key] {
+			return nil, fmt.Errorf("%s is %q and %q", name, old, values[key])
+		}
+		out[name] = values[key]
+	}
+	return out, nil
+}
+
+// memoryWords are in names of settings that change how much memory a step takes.
+var memoryWords = regexp.MustCompile(`(?i)offload|checkpoint|recompute|remat|quant|[248]_?bit|shard|zero|fsdp|parallel|compile|lora|peft|adapter|dtype|precision|fp8|fp16|bf16|bfloat|batch|accum|(^|_)ema($|_)|optim|cache|flash|attn|attention|pack|seq_?len|sequence|max_length|liger|kernel|freez|frozen|trainable|unfrozen|hidden_size|num_layers|vocab|bucket|buffer|memory|prefetch|persist|max_live|max_reuse|partition`)
+
+// tellsMemory reports a key whose name says that it changes memory, and whose
+// value does not turn it off.
+func tellsMemory(key, value string) bool {
+	switch strings.ToLower(value) {
+	case "", "false", "null", "none", "no", "off", "0", "[]", "{}":
+		return false
+	}
+	return memoryWords.MatchString(key[strings.LastIndexByte(key, '.')+1:])
 }
 
 // matchesKey tells whether a key is one of a table's.
@@ -429,6 +309,9 @@ func recipeValues(path string, data []byte) (map[string]string, error) {
 			return nil, err
 		}
 		return values, flatten(values, "", tree, 0)
+	}
+	if line, ok := bytes.CutPrefix(trimmed, []byte("--")); ok && !bytes.HasPrefix(line, []byte("-")) {
+		return values, flattenArguments(values, string(trimmed))
 	}
 	v, err := parseYAML(data)
 	if err != nil {
@@ -511,6 +394,38 @@ func (v yamlValue) flatten(values map[string]string, key string, depth int) erro
 		return nil
 	}
 	values[key], _ = v.text() // no value is ""
+	return nil
+}
+
+// flattenArguments adds the options of a command line to values, and what its
+// subcommands choose: activation-checkpoint:full is activation_checkpoint.mode.
+func flattenArguments(values map[string]string, text string) error {
+	values[arguments] = ""
+	key := ""
+	words := strings.Fields(strings.ReplaceAll(text, "\\\n", " "))
+	if len(words) > maxRecipe {
+		return errRecipeSize
+	}
+	for _, w := range words {
+		name, isKey := strings.CutPrefix(w, "--")
+		part, mode, isMode := strings.Cut(w, ":")
+		switch {
+		case isKey:
+			name, value, ok := strings.Cut(name, "=")
+			if key = strings.ReplaceAll(name, "-", "_"); !ok {
+				value = "true"
+			}
+			values[key] = value
+		case isMode && strings.Contains(part, "-"):
+			values[strings.ReplaceAll(part, "-", "_")+".mode"], key = mode, ""
+		case key == "":
+			return fmt.Errorf("%q is neither an option nor the value of one", w)
+		case values[key] == "true":
+			values[key] = w
+		default:
+			values[key] += "," + w
+		}
+	}
 	return nil
 }
 

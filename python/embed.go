@@ -38,3 +38,9 @@ func Sources() map[string]string {
 	}
 	return out
 }
+
+// JAX is the text of config --to jax, with @OPS@ and @PLAN@ where it has what is the
+// plan's own.
+//
+//go:embed jax_policies.py.in
+var JAX string

@@ -67,7 +67,7 @@ func (f *modelFlags) add(c *cobra.Command) {
 	fl.StringVar(&f.lora, "lora", "", "low-rank adapters on a frozen model, `r=16,target=q_proj,v_proj` (or target=all-linear), as PEFT attaches them")
 	fl.BoolVar(&f.hold, "hold-outputs", false, "the training loop holds the model's outputs until the update")
 	fl.StringVar(&f.allocConf, "alloc-conf", "", "PyTorch's allocator options, as in PYTORCH_ALLOC_CONF: `expandable_segments:True,..`")
-	fl.StringVar(&f.checkpoint, "checkpoint", "", "what is recomputed, `HOW`: "+strings.Join(planner.Checkpoints, "|")+", or a file, a plan or a configuration; auto, and segments, which keep nothing, for PyTorch, schedule and ops for memplan's executor (what the budget asks for)")
+	fl.StringVar(&f.checkpoint, "checkpoint", "", "what is recomputed, `HOW`: "+strings.Join(planner.Checkpoints, "|")+", a framework's setting such as huggingface:every_n_layers=2, or a file, a plan or a configuration; auto, and segments, which keep nothing, for PyTorch, schedule and ops for memplan's executor (what the budget asks for)")
 	fl.StringVar(&f.times, "times", "", "measured operator times, a `FILE` that validate --profile wrote: predict times and recomputation from them (the roofline)")
 	fl.StringVar(&f.recipe, "config", "", "settings of a training framework's own `FILE` ("+strings.Join(planner.Recipes(), ", ")+"): batch, precision, optimizer, accumulation, checkpointing, adapters; flags go before it")
 	_ = c.MarkFlagFilename("config", "yml", "yaml", "json", "toml") // fails only for a flag that does not exist
@@ -169,7 +169,7 @@ func (f *modelFlags) config() (planner.Config, error) {
 	switch {
 	case f.accumulate < 1:
 		return c, fmt.Errorf("--accumulate %d: want a positive integer", f.accumulate)
-	case f.checkpoint == "" || slices.Contains(planner.Checkpoints, f.checkpoint):
+	case f.checkpoint == "" || slices.Contains(planner.Checkpoints, f.checkpoint) || planner.IsSetting(f.checkpoint):
 		c.Checkpoint = f.checkpoint
 		return c, nil
 	}

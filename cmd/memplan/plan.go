@@ -115,16 +115,17 @@ func newConfigCmd(s *streams, run func(context.Context, *streams, *configOptions
 		Long: `config writes what a plan checkpoints as a configuration that a training script
 or framework applies.
 
-  torch        each entry is one checkpointed region, its modules run one after
-               the other, named as in named_modules(). An entry whose modules lie
-               in those of one before it is nested in that. memplan help torch
-               says how a script applies the file
+  torch          each entry is one checkpointed region, its modules run one after
+                 the other, named as in named_modules(). An entry whose modules lie
+                 in those of one before it is nested in that. memplan help torch
+                 says how a script applies the file
 ` + frameworkHelp() + `
-A framework other than torch can checkpoint less than a plan asks for: config looks
-for the fastest of its settings with which the step still fits, and says on stderr
-how much more time that takes than the plan. For that it reads the plan's model
-again. Where no setting fits it is an error. A plan that does not fit is no configuration:
-exit 1, and nothing is written.`,
+Most frameworks can checkpoint less than a plan asks for: config looks for the fastest
+of its settings with which the step still fits, and says on stderr how much more time
+that takes than the plan, and how much higher it peaks. For that it reads the plan's
+model again. Where no setting fits it is an error. A plan that does not fit is no
+configuration: exit 1, and nothing is written. memplan help frameworks has what each
+can do, and which of its keys --config reads.`,
 		Example: `  memplan config plan.json --to torch -o checkpoint.json
   memplan config plan.json --to huggingface`,
 		Args:              exactly(1, "one plan, as memplan plan writes it"),
@@ -146,7 +147,7 @@ exit 1, and nothing is written.`,
 func frameworkHelp() string {
 	var b strings.Builder
 	for _, f := range planner.Frameworks[1:] {
-		fmt.Fprintf(&b, "  %-12s %s\n", f.Name, f.Doc)
+		fmt.Fprintf(&b, "  %-14s %s, %s\n", f.Name, f.Doc, formName(f.Form))
 	}
 	return b.String()
 }
@@ -160,14 +161,31 @@ func configRun(ctx context.Context, s *streams, o *configOptions) error {
 		s.err.line("%s: %s: nothing to apply; ask for a smaller --batch or a larger --vram", o.path, report.Verdict(&p.Report))
 		return errNo
 	}
-	if f := planner.FindFramework(o.to); !f.Any() {
+	f := planner.FindFramework(o.to)
+	if !f.Any() {
 		return expressed(ctx, s, o, p, f)
 	}
-	t, err := p.ToTorch()
+	if err := whole(s, o, p, f); err != nil {
+		return err
+	}
+	s.err.line("%s", planner.Unchanged(p, f))
+	return nil
+}
+
+// whole writes a plan for what takes every plan.
+func whole(s *streams, o *configOptions, p *planner.Plan, f *planner.Framework) error {
+	if f.Name == planner.Frameworks[0].Name {
+		t, err := p.ToTorch()
+		if err != nil {
+			return fmt.Errorf("%s: %w", o.path, err)
+		}
+		return emit(s, &o.outputFlags, configs, t)
+	}
+	data, err := f.Whole(p)
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.path, err)
 	}
-	return emit(s, &o.outputFlags, configs, t)
+	return o.write(s, data)
 }
 
 // expressed writes the best that a framework can express of a plan.

@@ -33,6 +33,7 @@ MEMPLAN_PYTHON  the Python that has PyTorch, for validate --engine torch (python
 	{"export", "How a PyTorch model becomes a file that needs no guesses", exportTopic},
 	{"torch", "How a training script applies a plan", torchTopic},
 	{"checkpoint.py", "The Python that applies a plan, for those who do not install it", python.Checkpoint},
+	{"frameworks", "Configurations of training frameworks, written and read", frameworksTopic()},
 	{"memory", "The four memory numbers", `requested  bytes of live tensors
 allocated  what torch.cuda.max_memory_allocated shows: block sizes after rounding and splitting
 reserved   what torch.cuda.max_memory_reserved shows: segments held by the caching allocator

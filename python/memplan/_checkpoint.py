@@ -275,9 +275,24 @@ class _Region:
         if not self.keep:
             return contextlib.nullcontext(), contextlib.nullcontext()
         keep = frozenset(self.keep)
+        states: dict[tuple[str, int], list[tuple[torch.device, torch.Tensor]]] = {}  # of random numbers, where a call that is kept took some before
+        skipped = False
 
         def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-            return _policy(keep, again if ctx.is_recompute else seen, op)
+            nonlocal skipped
+            counts = again if ctx.is_recompute else seen
+            verdict = _policy(keep, counts, op)
+            if torch.Tag.nondeterministic_seeded in getattr(op, "tags", ()):
+                if verdict is CheckpointPolicy.MUST_SAVE:
+                    skipped = True
+                elif skipped:
+                    name = str(getattr(op, "overloadpacket", op))
+                    at = name, counts[name]
+                    if not ctx.is_recompute:
+                        states[at] = _random(args)
+                    elif at in states:
+                        _restore_random(states[at])
+            return verdict
 
         return create_selective_checkpoint_contexts(policy)
 
@@ -285,6 +300,20 @@ class _Region:
         for o in self.ops:
             if o.get("of") and seen[o["op"]] != o["of"]:
                 raise MemplanError(f"{self.title} calls {o['op']} {seen[o['op']]} times, the plan says {o['of']}: it was made for another model, version or setting")
+
+
+def _random(args: Sequence[Any]) -> list[tuple[torch.device, torch.Tensor]]:
+    """The random numbers to come on the devices of an operator's arguments."""
+    devices = {x.device for x in args if isinstance(x, torch.Tensor) and x.device.type != "meta"}
+    return [(d, torch.get_rng_state() if d.type == "cpu" else torch.get_device_module(d).get_rng_state(d)) for d in devices]
+
+
+def _restore_random(states: list[tuple[torch.device, torch.Tensor]]) -> None:
+    for d, s in states:
+        if d.type == "cpu":
+            torch.set_rng_state(s)
+        else:
+            torch.get_device_module(d).set_rng_state(s, d)
 
 
 def _policy(keep: Any, seen: Counter[str], op: Any) -> CheckpointPolicy:

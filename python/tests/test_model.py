@@ -127,6 +127,22 @@ class Applied(Same):
         with self.assertRaisesRegex(memplan.MemplanError, "blocks.1 to blocks.2 calls aten.addmm 4 times, the plan says 5"):
             gradients(memplan.checkpoint(net(), plan(["blocks.0"], ["blocks.1", "blocks.2"], ops=ops)))
 
+    def test_kept_results_of_random_calls(self) -> None:
+        """A call that is kept takes no random numbers in the second run: those after it get the ones that they had."""
+
+        class Drop(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return torch.native_dropout(x, 0.5, True)[0]  # what F.dropout calls on a GPU
+
+        torch.manual_seed(0)
+        block = nn.Sequential(nn.Linear(8, 8), Drop(), nn.Tanh(), Drop(), nn.Linear(8, 8), nn.Tanh(), Drop(), nn.Tanh())
+        m = nn.Sequential(block, nn.Linear(8, 8))
+        want = gradients(m)
+        for kept in ([0], [1], [0, 1], [0, 2], [0, 1, 2]):
+            memplan.checkpoint(m, plan(["0"], ops=[{"region": 0, "op": "aten.native_dropout", "calls": kept, "of": 3}]))
+            with self.subTest(kept):
+                self.same(want, gradients(m))
+
     def test_plan_from_a_file(self) -> None:
         doc = {"schemaVersion": 1, "fits": True, "selection": [{"modules": ["blocks.0"], "save": [{"op": "aten.addmm", "calls": [0], "of": 2}]}]}
         with tempfile.TemporaryDirectory() as folder:
