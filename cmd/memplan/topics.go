@@ -27,6 +27,7 @@ CLICOLOR_FORCE  any value but 0 turns colour on
 COLUMNS         width of the text where the output is no terminal (80)
 MEMPLAN_PYTHON  the Python that has PyTorch, for validate --engine torch (python3)
 `},
+	{"export", "How a PyTorch model becomes a file that needs no guesses", exportTopic},
 	{"torch", "How a training script applies a plan", torchTopic},
 	{"checkpoint.py", "The Python that applies a plan, for those who do not install it", python.Checkpoint},
 	{"memory", "The four memory numbers", `requested  bytes of live tensors
@@ -65,6 +66,45 @@ does not write through a link.
 Only path is needed. memplan list rules says what each rule limits; a model with a
 card must fit it, whatever the rules. max-peak and max-increase look at reserved
 bytes. A key that is not known is an error, with its line.
+`
+
+const exportTopic = `The Python package memplan writes the file that memplan reads:
+
+    import memplan
+    print(memplan.export(model, (x,), path="model.onnx"))
+    print(memplan.export(model, kwargs={"input_ids": ids, "labels": ids}))
+
+args and kwargs are what the model is called with; a batch of 2 will do, since memplan
+asks for the batch later. Axis 0 of the inputs becomes the dimension batch, axis 1 of
+those of whole numbers seq; dims={"x": {0: "batch", 2: "time"}} says otherwise. A size
+with which the model makes other calls is fixed, and the report says so.
+
+The file holds the graph, without weights, and a capture: what the real module calls,
+recorded while it runs on tensors that have no elements, on a machine that needs no
+GPU, in float32, under autocast, in half precision and in inference: every call with
+its types, what Python keeps and for how long, what autograd saves, dropout rates and
+the kernels of attention. Nothing of the model is copied or changed; one in evaluation
+mode is exported as model.train() makes it, modules that a training model has in
+evaluation mode stay in it.
+
+    def step(model, ids):
+        loss = model(ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+
+    memplan.export(model, (ids,), step=step)
+
+With step, called as step(model, *args) or step(), the capture is of that: its loss,
+casts, accumulation and optimizer. It runs up to the optimizer's step, and nothing of
+it has an effect: weights, gradients, optimizer and schedule stay as they were.
+
+PyTorch's dynamo exporter is asked first, then the older one; the report says which
+wrote the graph. Where neither can, the graph is a placeholder and the capture stands
+alone. What cannot be captured is an error that names the line: a branch or a size that
+depends on weights or on random numbers, and calls without a fake kernel
+(torch.library.register_fake gives them one).
+
+It needs PyTorch 2.9 or newer, onnx and onnxscript.
 `
 
 const torchTopic = `The Python package memplan applies a plan; python/wheels.py builds its wheels:

@@ -7,6 +7,8 @@ import contextlib
 import gc
 import inspect
 import json
+import logging
+import sys
 import zlib
 from typing import Any, Callable, Iterator, Sequence
 
@@ -16,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from . import _engine, _fake, _sizes
 from ._checkpoint import MemplanError
 from ._fake import World
-from ._record import Id, Recorder, plain
+from ._record import Id, NoKernel, Recorder, plain
 from ._record import tensors as tensors_of
 from ._sizes import Differs, Point
 
@@ -51,6 +53,7 @@ class Job:
         self.everything = False  # whether tensors that .to() would leave on the CPU are taken along
         self.notes: list[str] = []
         self.info: dict[str, Any] | None = None  # about the step
+        self.fast = True  # whether attention's fused path of evaluation mode may be taken
         self.own = False  # whether the step casts by itself
 
     def modules(self) -> dict[int, int]:
@@ -159,6 +162,10 @@ def variant(job: Job, v: Variant, where: Sequence[Point], known: Known) -> dict[
         if not job.everything and "device" in str(e) and not isinstance(e, MemplanError):
             job.everything = True  # tensors that modules hold beside parameters and buffers are meant to be on the GPU, too
             return variant(job, v, where, known)
+        if isinstance(e, NoKernel) and job.fast and ("_transformer_encoder" in str(e) or "_native_multi_head" in str(e)):
+            job.fast = False
+            job.notes.append("nn.TransformerEncoder's fused kernel of evaluation mode has no fake one: its modules' own calls are captured")
+            return variant(job, v, where, known)
         return {"mode": mode, "precision": precision, "error": _said(e)}
     done = [used[0]]
     for p in used[1:] if known.solver is None else _sizes.fewer(used)[1:]:
@@ -228,6 +235,7 @@ def _said(e: BaseException) -> str:
 def run(job: Job, v: Variant, point: Point) -> dict[str, Any]:
     """One run: its calls and types as a document of plain numbers."""
     recorder = recorded(job, v, point)
+    job.notes += [n for n in recorder.notes if n not in job.notes]
     first = len(job.stored) + len(job.named)
     types = {str(int(k)): t for k, t in recorder.types.items() if k >= first or _differs(job, int(k), t)}
     out: dict[str, Any] = {"calls": recorder.calls, "forward": Id(recorder.forward), "types": types, "outputs": recorder.outputs, "loss": recorder.loss}
@@ -252,12 +260,12 @@ def _differs(job: Job, n: int, t: list[Any]) -> bool:
 def recorded(job: Job, v: Variant, point: Point, measure: bool = False) -> Recorder:
     """A run; measure: of a whole step with its peaks, without its calls."""
     mode, _, dtype, cast = v
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    fake = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)  # no kernel runs, also where there is a GPU
     names = job.modules()
     home = next((t.device for t, _, _ in job.stored.values()), torch.device("cpu"))
     recorder = Recorder(fake, names, len(job.stored) + len(job.named), home if job.step is not None and home.type == "cpu" else None)
     recorder.autocast, recorder.grad = cast is not None, mode == "train"
-    with _fake.unchanged(), _fake.training(job.model, mode == "train"), _pretending(), contextlib.ExitStack() as stack:
+    with _fake.unchanged(), _fake.training(job.model, mode == "train"), _pretending(), _fused(job.fast), contextlib.ExitStack() as stack:
         args, kwargs = _sizes.resized((job.args, job.kwargs), job.axes, point)
         inputs: dict[int, torch.Tensor] = {}
         xs, kw = _fake.inputs(fake, (args, kwargs), dtype, inputs)
@@ -291,9 +299,21 @@ def recorded(job: Job, v: Variant, point: Point, measure: bool = False) -> Recor
     return recorder
 
 
+@contextlib.contextmanager
+def _fused(allowed: bool) -> Iterator[None]:
+    """nn.MultiheadAttention's fused path, or not."""
+    old = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(old and allowed)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(old)
+
+
 def _pretending() -> Any:
-    """What PyTorch asks of a machine that may have no GPU."""
-    return _fake.patched((torch.cuda.amp.common, "amp_definitely_not_available", lambda: False), (torch.cuda, "is_bf16_supported", lambda *a, **k: True))
+    """What PyTorch asks of a machine that may have no GPU, and transformers of tensors that may be fake: it goes other ways for a tracer."""
+    transformers: Any = [(m, "is_fake_tensor", lambda x: False) for name, m in list(sys.modules.items()) if name.startswith("transformers.") and "is_fake_tensor" in vars(m)]
+    return _fake.patched(*transformers, (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True), (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False), (torch.cuda, "is_bf16_supported", lambda *a, **k: True))
 
 
 # ---- the user's step ----

@@ -111,7 +111,7 @@ def _recurrent(mode: int, states: int, packed: bool) -> Special:
             sizes = []
         h, c = (hx[0], hx[1]) if states == 2 else (hx, None)
         if torch.is_autocast_enabled("cuda"):
-            low = torch.get_autocast_dtype("cuda")
+            low = torch.float16  # whatever type autocast has (autocast_mode.cpp, RNN.cpp)
             x, h, c = (None if t is None else t.to(low) for t in (x, h, c))
             weights = [w.to(low) for w in weights]
         each = len(weights) // (layers * (2 if both else 1))

@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import re
+import sys
 import tempfile
 import warnings
 from typing import Any, Callable, Iterator, Sequence
@@ -37,13 +38,16 @@ def exported(job: Job, dims: Sequence[str], at: Point) -> tuple[Any, str, list[s
             with _quiet():
                 return make(), how, refused
         except Exception as e:  # exporters raise anything
-            refused.append(f"{how}: {type(e).__name__}: {_first(e)}")
+            refused.append(f"{how} cannot: {_reason(e)}")
     return placeholder(job), "placeholder", refused
 
 
-def _first(e: BaseException) -> str:
+def _reason(e: BaseException) -> str:
+    """The first line of what was wrong in the first place."""
+    while e.__cause__ is not None:
+        e = e.__cause__
     lines = [line.strip() for line in str(e).splitlines() if line.strip()]
-    return lines[0][:200] if lines else ""
+    return f"{type(e).__name__}: {lines[0][:200]}" if lines else type(e).__name__
 
 
 def _needed() -> None:
@@ -58,11 +62,18 @@ def _quiet() -> Iterator[None]:
     """Exporters print progress, and warn of what is not wrong."""
     level = logging.root.manager.disable
     logging.disable(logging.ERROR)
+    sys.stdout.flush()
+    out = os.dup(1)  # the old exporter prints whole graphs from C++
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
+        os.dup2(out, 1)
+        os.close(out)
+        os.close(null)
         logging.disable(level)
 
 

@@ -37,6 +37,10 @@ class Id(int):
     """The id of a tensor, as opposed to a size."""
 
 
+class NoKernel(MemplanError):
+    """A call whose outputs nobody knows."""
+
+
 class _Row(dict[str, Any]):
     """A saved tensor without an id; its own alone."""
 
@@ -56,6 +60,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
         self.regions: list[dict[str, Any]] = []
         self.outputs: list[Any] = []
         self.called_with: Any = None  # arguments of the model itself, with real tensors
+        self.notes: list[str] = []
         self.peaks: dict[str, int] = {}
         self.forward = 0  # calls until the model returned
         self.loss: Id | None = None
@@ -67,6 +72,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
         self._storages: dict[int, tuple[Any, Id, list[tuple[Any, Id]]]] = {}  # storage -> its first tensor, all that live
         self._unknown: dict[int, tuple[Any, int]] = {}  # storages that autograd saved and no call returned
         self._hooks: dict[int, int] = {}  # regions of saved_tensors_hooks
+        self._given = _nothing()  # of a checkpoint that begins
         self._early: list[Id] = []  # deaths before the first call
         self._serial = 0
 
@@ -169,39 +175,39 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
     # ---- calls ----
 
     def __torch_dispatch__(self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        kwargs = kwargs or {}
-        off = torch._C._DisablePythonDispatcher()  # type: ignore[attr-defined]  # what runs below is what runs without this mode
+        with torch._C._DisablePythonDispatcher():  # type: ignore[attr-defined]
+            # Of many composite calls PyTorch has other kernels in Python, for tracers: a real run has C++'s.
+            return self._seen(func, args, kwargs or {})
+
+    def _seen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.home is not None and not self.stack:
+            args, kwargs = _values.moved((args, kwargs), self.home, torch.device("cuda"))
+        name = str(func)
+        if _on_cpu(args, kwargs):
+            with unset_fake_temporarily():
+                return func(*args, **kwargs)
+        if name in _READS:
+            return self._read(func, args, kwargs)
+        if not self.on or name in _NOTHING:
+            return self._run(func, args, kwargs)
+        call = self._call(name, args, kwargs)
+        self.calls.append(call)
+        self._now = call
         try:
-            if self.home is not None and not self.stack:
-                args, kwargs = _values.moved((args, kwargs), self.home, torch.device("cuda"))
-            name = str(func)
-            if _on_cpu(args, kwargs):
-                with unset_fake_temporarily():
-                    return func(*args, **kwargs)
-            if name in _READS:
-                return self._read(func, args, kwargs)
-            if not self.on or name in _NOTHING:
-                return self._run(func, args, kwargs)
-            call = self._call(name, args, kwargs)
-            self.calls.append(call)
-            self._now = call
-            try:
-                out = self._run(func, args, kwargs, call)
-            except BaseException:
-                self.calls.remove(call)
-                raise
-            finally:
-                self._now = None
-            outs = tree_leaves(out)
-            if not any(isinstance(t, torch.Tensor) for t in outs):
-                self.calls.remove(call)
-                if len(self.calls):
-                    self.calls[-1]["dies"] += call["dies"]
-                return out
-            call["out"] = [self._made(call, t) if isinstance(t, torch.Tensor) else None for t in outs]
-            return out
+            out = self._run(func, args, kwargs, call)
+        except BaseException:
+            self.calls.pop()
+            raise
         finally:
-            del off
+            self._now = None
+        outs = tree_leaves(out)
+        if not any(isinstance(t, torch.Tensor) for t in outs):
+            self.calls.pop()
+            if len(self.calls):
+                self.calls[-1]["dies"] += call["dies"]
+            return out
+        call["out"] = [self._made(call, t) if isinstance(t, torch.Tensor) else None for t in outs]
+        return out
 
     def _made(self, call: dict[str, Any], t: torch.Tensor) -> Id:
         """The id of a call's result, also where autograd has saved it before it was returned."""
@@ -214,8 +220,14 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
     def _read(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         value = _values.of((args, kwargs))
         if value is None:
-            raise MemplanError(f"{_place()}: the model reads a number from a tensor whose value depends on weights or on random numbers ({func}): the calls that follow cannot be "
-                               "known without running the model; take the branch from a Python number, or pass a step that does not get there")
+            t = args[0]
+            if t.dtype == torch.bool or not (t.is_floating_point() or t.dtype.is_complex):
+                raise MemplanError(f"{_place()}: the model takes a branch, or a size, by a tensor whose value depends on weights or on random numbers: what it calls cannot be known without "
+                                   "running it; give that tensor as an input, or take the branch by a Python number while it is exported")
+            note = f"{_place()} reads a number that depends on weights or on random numbers; it was taken for 1.0, so what it decides may be otherwise"
+            if note not in self.notes:
+                self.notes.append(note)
+            return 1.0
         with unset_fake_temporarily():
             return func(*value[0], **value[1])
 
@@ -229,7 +241,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
                 raise MemplanError(f"{_place()}: the size of what {func} returns depends on values that nobody knows without running the model: give the tensor it reads as an input, or "
                                    "take a fixed size") from e
         except UnsupportedOperatorException as e:
-            raise MemplanError(f"{_place()}: {func} has no fake kernel, so that its outputs' shapes are not known: register one with torch.library.register_fake") from e
+            raise NoKernel(f"{_place()}: {func} has no fake kernel, so that its outputs' shapes are not known: register one with torch.library.register_fake") from e
         _values.follow(func, args, kwargs, out)
         return out
 
@@ -270,7 +282,8 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
                 name = getattr(hooks[0], "__qualname__", type(hooks[0]).__name__)
                 kind = "checkpoint" if "checkpoint" in name.lower() else "hooks"
                 self._hooks[key] = len(self.regions)
-                self.regions.append({"kind": kind, "name": f"{getattr(hooks[0], '__module__', '')}.{name}", **self._outer(), "inputs": [], "outputs": [], "saves": []})
+                self.regions.append({"kind": kind, "name": f"{getattr(hooks[0], '__module__', '')}.{name}", **self._outer(), **self._given})
+                self._given = _nothing()
                 # Another hook may get this one's address once it is gone.
                 weakref.finalize(hooks[0], self._hooks.pop, key, None)
             return self._hooks[key]
@@ -313,6 +326,12 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
             if not recorder.on:
                 return original.__func__(cls, *args, **kwargs)  # type: ignore[attr-defined]
             name = f"{cls.__module__}.{cls.__qualname__}"
+            if name == "torch.utils.checkpoint._NoopSaveInputs":  # what the region that comes now is called with
+                recorder._last = recorder._given = {**_nothing(), "inputs": recorder.ids_of(args)}
+                try:
+                    return original.__func__(cls, *args, **kwargs)  # type: ignore[attr-defined]
+                finally:
+                    recorder._last = None
             row = {"kind": "checkpoint" if name == "torch.utils.checkpoint.CheckpointFunction" else "function", "name": name, **recorder._outer(), "inputs": recorder.ids_of(args), "outputs": [], "saves": []}
             recorder.inside.append(len(recorder.regions))
             recorder.regions.append(row)
@@ -345,6 +364,10 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
             Function.apply = apply  # type: ignore[method-assign]
             del on
             _pop_mode_from_pre_dispatch()
+
+
+def _nothing() -> dict[str, Any]:
+    return {"inputs": [], "outputs": [], "saves": []}
 
 
 def plain(a: Any) -> Any:

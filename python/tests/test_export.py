@@ -1,0 +1,425 @@
+"""What export() writes: complete captures, right sizes, untouched models, errors that say what to do."""
+
+from __future__ import annotations
+
+import base64
+import collections
+import gc
+import importlib.util
+import json
+import os
+import random
+import tempfile
+import unittest
+import weakref
+import zlib
+from typing import Any, Iterator
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import memplan
+import zoo
+from memplan import _capture, _fake, _sizes
+from memplan._record import Recorder
+
+ONNX = importlib.util.find_spec("onnxscript") is not None
+MODEL = os.environ.get("MODEL", "")
+
+
+def job(model: nn.Module, args: Any, kwargs: dict[str, Any] | None = None, step: Any = None) -> tuple[_capture.Job, dict[str, int]]:
+    named = _capture.Job(model, args, kwargs or {}, step, {}).named
+    axes = _sizes.found(named)
+    return _capture.Job(model, args, kwargs or {}, step, axes), _sizes.traced(named, axes)
+
+
+def variant(model: nn.Module, args: Any, kwargs: dict[str, Any] | None = None, which: int = 0) -> tuple[dict[str, Any], _capture.Job]:
+    """One variant, at all sizes."""
+    j, at = job(model, args, kwargs)
+    v = _capture.variant(j, _capture.VARIANTS[which], _sizes.points(at), _capture.Known())
+    assert "error" not in v, v["error"]
+    return v, j
+
+
+def at(x: Any, point: dict[str, int]) -> Any:
+    """A document with the numbers of one size."""
+    if isinstance(x, dict):
+        return eval(x["e"], {}, point) if set(x) == {"e"} else {k: at(v, point) for k, v in x.items()}
+    return [at(v, point) for v in x] if isinstance(x, list) else x
+
+
+def saved(v: dict[str, Any], j: _capture.Job, point: dict[str, int]) -> collections.Counter[Any]:
+    """Type and bytes of the storages that the capture says autograd keeps, each once."""
+    types, out = at(v["types"], point), {}
+    stored = [t for t, _, _ in j.stored.values()]
+    inputs = [t for _, t in _fake.names(j.signature, *_sizes.resized((j.args, j.kwargs), j.axes, point))]
+    for s in [s for c in at(v["calls"], point) for s in c.get("saves", [])]:
+        if isinstance(s, dict):
+            out["new", s["id"]] = s["dtype"], s["new"]
+        elif s < len(stored) + len(inputs):
+            t = [*stored, *inputs][s]
+            out[s] = str(t.dtype)[6:], t.untyped_storage().nbytes()
+        else:
+            root = types[str(s)][2] if len(types[str(s)]) > 2 and types[str(s)][2] is not None else s
+            if root < len(stored) + len(inputs):
+                t = [*stored, *inputs][root]
+                out[root] = str(t.dtype)[6:], t.untyped_storage().nbytes()
+                continue
+            kind, shape, *_ = types[str(root)]
+            more = types[str(root)][3] if len(types[str(root)]) > 3 and types[str(root)][3] else {}
+            size = more.get("bytes", torch.Size(shape).numel() * torch.empty((), dtype=getattr(torch, kind)).element_size())
+            out[root] = kind, size
+    return collections.Counter(n for _, n in out.values() if n)
+
+
+def really_saved(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> collections.Counter[Any]:
+    """The same of a real run on the processor."""
+    kept: dict[int, Any] = {}
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        kept[t.untyped_storage().data_ptr()] = t.untyped_storage()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        model(*args, **kwargs)
+    return collections.Counter(s.nbytes() for s in kept.values() if s.nbytes())
+
+
+def really_called(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> list[str]:
+    """The outermost calls that PyTorch's profiler sees in a real run."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as p:
+        model(*args, **kwargs)
+    return [e.name.removeprefix("aten::") for e in p.events() if e.cpu_parent is None and e.name.startswith("aten::")]
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    """Its kernel on the processor keeps another mask than a GPU's."""
+    for m in model.modules():
+        for name in ("p", "dropout", "attention_dropout", "drop_rate"):
+            if isinstance(getattr(m, name, None), float):
+                setattr(m, name, 0.0)
+    return model
+
+
+def models() -> Iterator[tuple[str, nn.Module, Any, dict[str, Any]]]:
+    for name, (build, example) in zoo.MODELS.items():
+        if MODEL in name:
+            torch.manual_seed(0)
+            args, kwargs = example()
+            yield name, build().train(), args, dict(kwargs)
+
+
+# Where the processor's kernels keep other things than a GPU's, or where a call's kernels differ: recurrent layers, fused losses, numbers drawn.
+OTHER_KERNELS = {"recurrent", "wav2vec2"}
+
+
+class Complete(unittest.TestCase):
+    def test_calls_and_saved(self) -> None:
+        """Each call once, in order; what autograd keeps, at sizes that were run and at one that was not."""
+        for name, model, args, kwargs in models():
+            with self.subTest(name), sdpa_kernel(SDPBackend.MATH):
+                without_dropout(model)
+                v, j = variant(model, args, kwargs)
+                base = job(model, args, kwargs)[1]
+                names = really_called(model, args, kwargs)
+                mine = collections.Counter(c["op"].split(".")[1] for c in v["calls"])
+                # Calls on the processor's own tensors are in the real run alone, and so are those that only read.
+                self.assertEqual(mine - collections.Counter(names), collections.Counter())
+                missing = collections.Counter(names) - mine
+                self.assertLessEqual(set(missing), AT_HOME, f"calls that the capture lacks: {missing}")
+                if name in OTHER_KERNELS:
+                    continue
+                for batch in (base["batch"], 7) if "batch" in base else ():
+                    if batch == 7 and '"batch' not in json.dumps(v["types"]) and "*batch" not in json.dumps(v["types"]):
+                        continue  # the model takes no other
+                    point = {**base, "batch": batch}
+                    xs, kw = _sizes.resized((args, kwargs), j.axes, point)
+                    want, got = really_saved(model, xs, kw), saved(v, j, point)
+                    self.assertEqual((want - got, got - want), (collections.Counter(), collections.Counter()), f"batch {batch}: what is kept in truth alone, in the capture alone")
+
+
+# Calls on tensors of the processor, of factories, and that only read.
+AT_HOME = {"arange", "zeros", "ones", "full", "tensor", "linspace", "item", "is_nonzero", "detach_", "lift_fresh", "to", "equal", "all", "any", "detach"}
+
+
+class Untouched(unittest.TestCase):
+    def test_model(self) -> None:
+        """Weights, buffers, modes, hooks, attributes and random numbers are as before; nothing fake is left."""
+        for name, model, args, kwargs in models():
+            if name not in ("keywords", "resnet18", "gpt2", "t5", "swin", "recurrent"):
+                continue
+            with self.subTest(name):
+                list(model.modules())[1].eval()
+                before = {id(m): {k: v for k, v in vars(m).items()} for m in model.modules()}
+                dicts = {id(m): (dict(m._parameters), dict(m._buffers)) for m in model.modules()}
+                values = {k: v.clone() for k, v in model.state_dict().items()}
+                torch.manual_seed(3)
+                random.seed(3)
+                want = torch.rand(2), random.random()
+                torch.manual_seed(3)
+                random.seed(3)
+                variant(model, args, kwargs)
+                variant(model, args, kwargs, 5)
+                self.assertTrue(torch.equal(torch.rand(2), want[0]))
+                self.assertEqual(random.random(), want[1])
+                for m in model.modules():
+                    self.assertEqual({k: id(v) for k, v in vars(m).items()}, {k: id(v) for k, v in before[id(m)].items()})
+                    self.assertTrue(all(a is b for was, now in zip(dicts[id(m)], (m._parameters, m._buffers)) for a, b in zip(was.values(), now.values())))
+                for k, t in model.state_dict().items():
+                    self.assertTrue(torch.equal(t, values[k]))
+                self.assertEqual(list(_capture.left(model)), [])
+
+    def test_nothing_kept(self) -> None:
+        """The recorder holds no tensor, nor does anything else when it is done."""
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        seen: list[weakref.ref[torch.Tensor]] = []
+        know = Recorder.know
+        with mock.patch.object(Recorder, "know", lambda self, t, at=None: (seen.append(weakref.ref(t)), know(self, t, at))[1]):
+            j, point = job(model, (torch.randn(2, 4),))
+            recorder = _capture.recorded(j, _capture.VARIANTS[0], point)
+        gc.collect()
+        self.assertGreater(len(seen), 4)
+        self.assertTrue(all(r() is None for r in seen))
+        self.assertFalse(any(isinstance(x, torch.Tensor) for x in gc.get_referents(recorder.__dict__)))
+
+
+class Deaths(unittest.TestCase):
+    def test_lifetimes(self) -> None:
+        """Names that Python drops, keeps, rebinds and returns."""
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x: torch.Tensor) -> Any:
+                y = self.a(x)
+                kept = y.sin()
+                y = y.cos()
+                del x
+                z = self.b(y.exp())
+                return {"z": z, "both": [kept + z]}
+
+        v, j = variant(Net(), (torch.randn(2, 4),), which=5)
+        first = len(j.stored) + 1
+        ops = [(c["op"].split(".")[1], [o - first for o in c["out"]], sorted(d - first for d in c.get("dies", []))) for c in v["calls"]]
+        self.assertEqual(ops, [("linear", [0], []), ("sin", [1], []), ("cos", [2], [0]), ("exp", [3], []), ("linear", [4], [3]), ("add", [5], [1, 2])])
+        self.assertEqual([o - first for o in v["outputs"]], [4, 5])
+
+    def test_peak_of_inference(self) -> None:
+        """Bytes that live at each module's end: counted from the capture, and found among all objects of a real run."""
+        for name in ("shared", "resnet18", "gpt2", "convnext"):
+            if name not in zoo.MODELS or MODEL not in name:
+                continue
+            with self.subTest(name), torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+                build, example = zoo.MODELS[name]
+                model, (args, kwargs) = build().eval(), example()
+                v, j = variant(model, args, kwargs, 5)
+                self.assertEqual(max(lives(v, j)), really_lives(model, args, kwargs))
+
+
+def lives(v: dict[str, Any], j: _capture.Job) -> Iterator[int]:
+    """Bytes of the storages that calls made and that Python holds, after each call."""
+    point = _sizes.traced(j.named, _sizes.found(j.named))
+    types, first = at(v["types"], point), len(j.stored) + len(j.named)
+    root = {int(k): (t[2] if len(t) > 2 and t[2] is not None else int(k)) for k, t in types.items()}
+    size = {int(k): torch.Size(t[1]).numel() * torch.empty((), dtype=getattr(torch, t[0])).element_size() for k, t in types.items()}
+    now: set[int] = set()
+    for c in v["calls"]:
+        now |= {o for o in c["out"] if o is not None and o >= first}
+        if "module" in c:
+            yield sum(size[r] for r in {root[o] for o in now} if r >= first)
+        now -= set(c.get("dies", []))
+
+
+def really_lives(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> int:
+    """The most bytes of tensors that Python holds when a call returns, parameters, buffers and inputs left out."""
+    home = {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers(), *args, *kwargs.values()] if isinstance(t, torch.Tensor)}
+    most = 0
+
+    def look(*_: Any) -> None:
+        nonlocal most
+        found = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in gc.get_objects() if isinstance(t, torch.Tensor) and t.device.type == "cpu"}
+        most = max(most, sum(n for p, n in found.items() if p not in home and p not in old))
+
+    old = {t.untyped_storage().data_ptr() for t in gc.get_objects() if isinstance(t, torch.Tensor)}
+
+    hooks = [m.register_forward_hook(look) for m in model.modules() if not list(m.children())]
+    try:
+        model(*args, **kwargs)
+    finally:
+        for h in hooks:
+            h.remove()
+    return most
+
+
+class Steps(unittest.TestCase):
+    def capture(self, model: nn.Module, args: Any, step: Any, **more: Any) -> dict[str, Any]:
+        j, point = job(model, args, more, step)
+        return _capture.capture(j, point)
+
+    def test_closure(self) -> None:
+        """A step that closes over all it needs: its loss, optimizer and accumulation, and nothing of it happens."""
+        model, x, y = nn.Linear(4, 3), torch.randn(2, 4), torch.tensor([0, 2])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        model.weight.grad = torch.ones(3, 4)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            for _ in range(3):
+                (F.cross_entropy(model(x), y) / 3).backward()
+            optimizer.step()
+            schedule.step()
+
+        weight = model.weight.clone()
+        doc = self.capture(model, (x, y), step)
+        v = doc["variants"][0]
+        self.assertEqual([c["op"] for c in v["calls"]], ["aten.linear.default", "aten.cross_entropy_loss.default", "aten.div.Tensor"])
+        self.assertEqual((v["forward"], v["loss"]), (1, v["calls"][-1]["out"][0]))
+        self.assertEqual(doc["step"]["accumulate"], 3)
+        self.assertEqual((doc["step"]["optimizer"], doc["step"]["options"]["momentum"]), ("SGD", 0.9))
+        self.assertTrue(torch.equal(model.weight, weight) and torch.equal(model.weight.grad, torch.ones(3, 4)))
+        self.assertEqual((optimizer.param_groups[0]["lr"], len(optimizer.state)), (0.5, 0))
+
+    def test_own_casts(self) -> None:
+        """A step that casts by itself has one variant, of its own precision."""
+
+        def step(model: nn.Module, x: torch.Tensor) -> None:
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                y = model(x)
+            y.float().sum().backward()
+            torch.optim.AdamW(model.parameters()).step()
+
+        doc = self.capture(nn.Linear(4, 3), (torch.randn(2, 4),), step)
+        self.assertEqual([(v["precision"], [c.get("autocast") for c in v["calls"]]) for v in doc["variants"]], [("amp-bf16", [None, False, False])])
+
+    def test_no_backward(self) -> None:
+        doc = self.capture(nn.Linear(4, 3), (torch.randn(2, 4),), lambda model, x: model(x))
+        self.assertIn("no backward()", doc["variants"][0]["error"])
+
+
+class Regions(unittest.TestCase):
+    def test_checkpoint_and_function(self) -> None:
+        from torch.utils.checkpoint import checkpoint
+
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+                ctx.save_for_backward(x)
+                return x * 2
+
+            @staticmethod
+            def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+                return g * 2
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                x = checkpoint(lambda y: torch.tanh(self.a(y)), self.b(x), use_reentrant=False)
+                return Double.apply(x)
+
+        v, _ = variant(Net(), (torch.randn(2, 4),))
+        calls = {c["op"].split(".")[1]: c for c in v["calls"]}
+        self.assertEqual([r["kind"] for r in v["regions"]], ["checkpoint", "function"])
+        self.assertNotIn("saves", calls["tanh"])
+        self.assertEqual((calls["tanh"]["region"], calls["mul"]["region"], calls["mul"]["grad"]), (0, 1, False))
+        self.assertEqual((v["regions"][0]["inputs"], v["regions"][0]["saves"]), (v["calls"][0]["out"], v["calls"][0]["out"]))
+        self.assertEqual(v["regions"][1]["saves"], calls["tanh"]["out"])
+        self.assertNotIn("region", v["calls"][0])
+
+
+class Sizes(unittest.TestCase):
+    def test_expressions(self) -> None:
+        """Numbers that follow from two sizes, and at a third point."""
+        points = _sizes.points({"batch": 2, "seq": 16})
+        for text in ("3*batch", "seq", "12*batch*seq", "5+seq", "4*batch*seq*seq", "1+2*batch+3*seq+4*batch*seq", "seq+2*seq*seq"):
+            e = _sizes.merged([[eval(text, {}, p)] for p in points], _sizes.Solver(points))[0]
+            for p in ({"batch": 9, "seq": 13}, {"batch": 1, "seq": 100}):
+                self.assertEqual(at(e, p), eval(text, {}, p), text)
+
+    def test_fixed(self) -> None:
+        """A size by which the model takes another way is fixed, and said to be."""
+
+        class Net(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                for _ in range(x.shape[0]):
+                    x = x.sin()
+                return x
+
+        j, point = job(Net(), (torch.randn(2, 4),))
+        doc = _capture.capture(j, point)
+        self.assertEqual(doc["dims"], [])
+        self.assertRegex(doc["notes"][0], "batch is fixed at 2: with another the model calls something else")
+
+
+class Errors(unittest.TestCase):
+    def test_texts(self) -> None:
+        class Branch(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.w = nn.Parameter(torch.ones(4))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x * self.w if (x * self.w).sum() > 0 else x
+
+        linear = nn.Linear(4, 3)
+        x = torch.randn(2, 4)
+        for model, args, more, want in (
+            (Branch(), (x,), {}, r"test_export.py:\d+: the model takes a branch, or a size, by a tensor whose value depends on weights"),
+            (linear, (), {}, "missing a required argument: 'input'; give export\\(\\) the arguments"),
+            (linear, (torch.randn(2, 5),), {}, "does not run with these arguments: RuntimeError"),
+            (linear, (x,), {"dims": {"y": {0: "batch"}}}, "dims names 'y', which is no tensor among the arguments: they are input"),
+            (linear, (x,), {"step": 3}, "step is not a function"),
+            (torch.jit.trace(linear, x), (x,), {}, "scripted"),
+            (nn.LazyLinear(3), (x,), {}, "call the model once"),
+        ):
+            with self.subTest(want), self.assertRaisesRegex(memplan.MemplanError, want), tempfile.TemporaryDirectory() as folder:
+                memplan.export(model, args, path=os.path.join(folder, "m.onnx"), **more)
+
+
+@unittest.skipUnless(ONNX, "needs onnx and onnxscript")
+class Files(unittest.TestCase):
+    def test_file(self) -> None:
+        """The file has the graph, the capture, no weights and no paths; it replaces another whole."""
+        import onnx
+
+        for name in ("shared", "gpt2"):
+            build, example = zoo.MODELS[name]
+            (args, kwargs), model = example(), build()
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "m.onnx")
+                with open(path, "wb") as f:
+                    f.write(b"old")
+                report = memplan.export(model.eval(), args, kwargs, path=path)
+                self.assertFalse(model.training)
+                self.assertEqual(os.listdir(folder), ["m.onnx"])
+                self.assertIn("dynamo", report.exporter)
+                m = onnx.load(path, load_external_data=False)
+                with open(path, "rb") as f:
+                    self.assertNotIn(os.path.dirname(os.path.abspath(__file__)).encode(), f.read())
+                self.assertEqual([t.name for t in m.graph.initializer if len(t.raw_data) > 1024], [])
+                doc = json.loads(zlib.decompress(base64.b64decode(next(p.value for p in m.metadata_props if p.key == "memplan.capture"))))
+                self.assertEqual((doc["schema"], len(doc["variants"]), len(doc["checks"])), (1, 7, 1))
+
+    def test_placeholder(self) -> None:
+        """What no exporter takes is captured all the same."""
+        import onnx
+
+        from memplan import _onnx
+
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(_onnx, "_dynamo", side_effect=RuntimeError("no")), mock.patch.object(_onnx, "_script", side_effect=RuntimeError("no")):
+            report = memplan.export(nn.Linear(4, 3), torch.randn(2, 4), path=os.path.join(folder, "m.onnx"))
+            self.assertEqual((report.exporter, report.refused[0]), ("placeholder", "dynamo, free batch cannot: RuntimeError: no"))
+            m = onnx.load(report.path, load_external_data=False)
+            self.assertEqual(([i.name for i in m.graph.input], [i.name for i in m.graph.initializer]), (["input"], ["weight", "bias"]))
+
+
+if __name__ == "__main__":
+    unittest.main()
