@@ -86,6 +86,7 @@ memory and the cap. Compare at the plan's batch and precision.`,
 	addDevice(c, fl, &o.device)
 	addEnum(c, fl, &o.engine, "engine", engines[0].name, "what runs the step, `ENGINE`", engineNames(), nil)
 	fl.StringVar(&o.script, "script", "", "with --engine torch: training script and its arguments, `\"FILE ARGS\"`")
+	_ = c.RegisterFlagCompletionFunc("script", completeFiles(1, "py")) // fails only for a flag that does not exist
 	fl.StringVar(&o.call, "call", "", "with --engine torch: function that trains, `MODULE:FUNCTION`")
 	fl.StringVar(&o.cap, "cap", "", "take no more than `SIZE` of the device's memory")
 	fl.StringArrayVar(&o.inputs, "input", nil, "elements of an input, a weight or the loss's target from a .npy or .pb file, `NAME=FILE`, or of all in a FILE.npz; repeatable")

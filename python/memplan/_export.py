@@ -58,6 +58,8 @@ def export(
     if isinstance(model, torch.jit.ScriptModule):
         raise MemplanError("the model is scripted, so its calls cannot be seen: export it before torch.jit.script or trace")
     model = getattr(model, "_orig_mod", model)
+    if any(isinstance(t, torch.nn.parameter.UninitializedTensorMixin) for t in [*model.parameters(), *model.buffers()]):
+        raise MemplanError("a parameter has no shape yet: call the model once, so that its lazy modules know their sizes")
     args, kwargs = _called(args, kwargs)
     job, at = _job(model, args, dict(kwargs), step, dims)
     with _fake.unchanged():

@@ -126,8 +126,6 @@ def _installed(path: str) -> bool:
 
 def faked(mode: FakeTensorMode, t: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     """A tensor like t on a GPU, its floating-point numbers of another type where one is given."""
-    if isinstance(t, torch.nn.parameter.UninitializedTensorMixin):
-        raise MemplanError("a parameter has no shape yet: call the model once, so that its lazy modules know their sizes")
     kind = dtype if dtype is not None and t.is_floating_point() else t.dtype
     if t.layout != torch.strided:
         raise MemplanError(f"a tensor of the model has layout {t.layout}, which cannot be captured")

@@ -72,6 +72,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
         self._storages: dict[int, tuple[Any, Id, list[tuple[Any, Id]]]] = {}  # storage -> its first tensor, all that live
         self._unknown: dict[int, tuple[Any, int]] = {}  # storages that autograd saved and no call returned
         self._hooks: dict[int, int] = {}  # regions of saved_tensors_hooks
+        self._given = _nothing()  # of a checkpoint that begins
         self._early: list[Id] = []  # deaths before the first call
         self._serial = 0
 
@@ -281,7 +282,8 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
                 name = getattr(hooks[0], "__qualname__", type(hooks[0]).__name__)
                 kind = "checkpoint" if "checkpoint" in name.lower() else "hooks"
                 self._hooks[key] = len(self.regions)
-                self.regions.append({"kind": kind, "name": f"{getattr(hooks[0], '__module__', '')}.{name}", **self._outer(), "inputs": [], "outputs": [], "saves": []})
+                self.regions.append({"kind": kind, "name": f"{getattr(hooks[0], '__module__', '')}.{name}", **self._outer(), **self._given})
+                self._given = _nothing()
                 # Another hook may get this one's address once it is gone.
                 weakref.finalize(hooks[0], self._hooks.pop, key, None)
             return self._hooks[key]
@@ -324,6 +326,12 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
             if not recorder.on:
                 return original.__func__(cls, *args, **kwargs)  # type: ignore[attr-defined]
             name = f"{cls.__module__}.{cls.__qualname__}"
+            if name == "torch.utils.checkpoint._NoopSaveInputs":  # what the region that comes now is called with
+                recorder._last = recorder._given = {**_nothing(), "inputs": recorder.ids_of(args)}
+                try:
+                    return original.__func__(cls, *args, **kwargs)  # type: ignore[attr-defined]
+                finally:
+                    recorder._last = None
             row = {"kind": "checkpoint" if name == "torch.utils.checkpoint.CheckpointFunction" else "function", "name": name, **recorder._outer(), "inputs": recorder.ids_of(args), "outputs": [], "saves": []}
             recorder.inside.append(len(recorder.regions))
             recorder.regions.append(row)
@@ -356,6 +364,10 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
             Function.apply = apply  # type: ignore[method-assign]
             del on
             _pop_mode_from_pre_dispatch()
+
+
+def _nothing() -> dict[str, Any]:
+    return {"inputs": [], "outputs": [], "saves": []}
 
 
 def plain(a: Any) -> Any:

@@ -687,7 +687,7 @@ def pack(folder, site):
     skip = lambda t: None if any(p in ('__pycache__', 'tests', 'bin', 'docs', 'test') for p in t.name.split('/')) else t
     with tarfile.open(f'{folder}/site.tar.xz', 'w:xz') as t:
         for d in sorted(os.listdir(site)):
-            if d.split('-')[0].split('.')[0] in ('diffusers', 'monai', 'vit_pytorch', 'einops'): t.add(f'{site}/{d}', d, filter=skip)
+            if d.split('-')[0].split('.')[0] in ('timm', 'diffusers', 'monai', 'vit_pytorch', 'einops'): t.add(f'{site}/{d}', d, filter=skip)
     with open(f'{folder}/run.sh', 'w') as f:
         f.write('set -e\nhere=$(cd "$(dirname "$0")" && pwd)\nmkdir -p /tmp/site /tmp/memplan\ntar -xJf "$here/site.tar.xz" -C /tmp/site\n'
                 'python3 -m pip install -q --no-index --no-deps --upgrade --target /tmp/memplan "$here"/memplan-*.whl\nexport PYTHONPATH=/tmp/memplan:/tmp/site PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1\nexec python3 "$here/plans.py" all "$@"\n')
