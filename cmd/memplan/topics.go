@@ -115,7 +115,7 @@ alone. What cannot be captured is an error that names the line: a branch or a si
 depends on weights or on random numbers, and calls without a fake kernel
 (torch.library.register_fake gives them one).
 
-It needs PyTorch 2.9 or newer, onnx and onnxscript.
+It needs onnx and onnxscript, and is tested with PyTorch 2.11 and 2.15.
 `
 
 const torchTopic = `The Python package memplan applies a plan; python/wheels.py builds its wheels:

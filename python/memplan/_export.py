@@ -55,6 +55,8 @@ def export(
 
     Nothing runs on a GPU, no weight is copied or changed, and no random number is drawn; a model in evaluation mode is exported as model.train() makes it.
     """
+    if not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
+        raise MemplanError(f"export() needs a newer PyTorch, 2.11 is tested, and this is {torch.__version__}")
     if isinstance(model, torch.jit.ScriptModule):
         raise MemplanError("the model is scripted, so its calls cannot be seen: export it before torch.jit.script or trace")
     model = getattr(model, "_orig_mod", model)
