@@ -56,7 +56,7 @@ func (c *capture) ask(j *job) error {
 	index, ok, err := c.Variant(mode, precision)
 	if err != nil {
 		if _, fine, why := c.Variant(mode, "fp32"); fine && why == nil {
-			return fmt.Errorf("the model does not run in %s, %s: PyTorch says: %s", mode, precision, err)
+			return fmt.Errorf("the model does not run in %s, %s: PyTorch says: %w", mode, precision, err)
 		}
 		index, ok = -1, false
 	}

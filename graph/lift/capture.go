@@ -25,8 +25,8 @@ const captureSchema = 1
 // Bounds of a capture.
 const (
 	maxCaptureText = 64 << 20 // bytes of JSON
-	maxCaptureIDs  = 1 << 22   // tensors of a variant
-	maxArgDepth    = 16        // lists in lists
+	maxCaptureIDs  = 1 << 22  // tensors of a variant
+	maxArgDepth    = 16       // lists in lists
 )
 
 // A Capture is the record of a module's code, run without a GPU.
