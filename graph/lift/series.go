@@ -24,7 +24,7 @@ import (
 // would take, all of one class and operator alike, in one way alone.
 
 // extras are the additions that tracing an activation in place takes beside those
-// for its tensors. They were measured for PyTorch 2.9, 2.11, 2.13 and 2.15.
+// for its tensors. They were measured for PyTorch 2.8, 2.9, 2.11, 2.13 and 2.15.
 var extras = map[string]int{"relu": 0, "relu6": 8, "hardtanh": 8, "hardswish": 11, "silu": 1, "leaky_relu": 3, "elu": 6, "mish": 6}
 
 // counted are the calls of which as many tensors are made as they return, with
@@ -91,7 +91,7 @@ func countsFresh(producer string) (fresh, known bool) {
 	if _, err := fmt.Sscanf(producer, "pytorch 2.%d.", &minor); err != nil {
 		return false, false
 	}
-	return minor <= 13, minor >= 9 && minor <= 13 || minor == 15
+	return minor <= 13, minor >= 8 && minor <= 13 || minor == 15
 }
 
 // marks lists the names of the series in the order that they were taken.
