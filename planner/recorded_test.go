@@ -241,7 +241,7 @@ func TestRecorded(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d runs within 1%%, %d off by 2%% with no warning", near, len(today), silent)
-	if len(today) < 100 || near*100 < len(today)*75 || silent*100 > len(today)*8 {
+	if len(today) < 100 || near*100 < len(today)*88 || silent*100 > len(today)*8 {
 		t.Error("it got worse")
 	}
 }

@@ -92,7 +92,6 @@ var unlike = map[string]string{
 	"hf/t5_encoder":                "the mask is added where the file has it, not in the block",
 	"net/transformer_encoder none": "a sum with a bias is in place unless a policy watches, which it does in all of the oracle's regions",
 	"tv/vit_b_32 none":             "likewise",
-	"net/unet_bilinear":            "an activation is taken to be in place where nothing shows that it is not",
 }
 
 // unread is the most that a region is called with and does not read: positions,

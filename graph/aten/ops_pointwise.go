@@ -246,7 +246,9 @@ func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 	}
 	var out *Tensor
 	saved := []*Tensor{x}
+	view := false
 	if c.InPlace && x.leaf == nil {
+		view = windows(x)
 		out = p.inPlace(e, x, &saved, numbers, mode)
 		if p.result {
 			mode = "result" // what backward reads
@@ -264,9 +266,32 @@ func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 		saved = append(saved, out)
 	}
 	e.record(p.node, []*Tensor{out}, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		if view {
+			return []*Tensor{e.copySlices(g[0], func(g *Tensor) *Tensor { return p.backward(e, []*Tensor{g}, s, numbers, mode)[0] })}
+		}
 		return p.backward(e, g, s, numbers, mode)
 	})
 	return []*Tensor{out}
+}
+
+// windows tells whether autograd follows t as a view of another tensor.
+func windows(t *Tensor) bool {
+	return t.fn != nil && (t.fn.name == "ViewBackward0" || t.fn.name == "TransposeBackward0" || t.fn.name == "PermuteBackward0")
+}
+
+// copySlices is the backward of a call that updates a view in place
+// (torch/csrc/autograd/functions/tensor.cpp, CopySlices::apply): the gradient is
+// copied, the call's own backward has a copy of the view, and its result is copied
+// over that. The gradient that came in lives until then.
+func (e *Eager) copySlices(g *Tensor, apply func(*Tensor) *Tensor) *Tensor {
+	result := e.clone("new_empty_strided", g, contiguousStrides(g.Shape))
+	part := apply(e.clone("clone", result, contiguousStrides(result.Shape)))
+	out := &Tensor{Tensor: result.Tensor}
+	k := e.begin("copy_", part).does("copy")
+	k.out(out)
+	k.end()
+	e.hold(g)
+	return out
 }
 
 // byFormula is the argument that package lift gives a gelu that Python code

@@ -24,7 +24,7 @@ var idioms = []idiom{
 	{"to-same", "to(dtype) returns its operand where that has the type already; exports up to PyTorch 2.8 show a copy", toSame},
 	{"dropout-off", "a Dropout with p = 0 returns its input; the export shows a clone", dropoutOff},
 	{"in-place-written", "source lines that say so: x.relu_(), F.relu(x, inplace=True), x *= y", inPlaceWritten},
-	{"in-place-activation", "activations of torchvision models, and those after a batch normalisation, update in place", inPlaceActivation},
+	{"in-place-activation", "activations update in place where the names of calls show it; where they do not, those of torchvision models, and those after a batch normalisation", inPlaceActivation},
 	{"in-place-add", "residual blocks written with +=", inPlaceAdd},
 	{"unrolled-rnn", "rnn_tanh and rnn_relu, and gru and lstm up to PyTorch 2.8, are exported as one call a time step; the modules make one call of cuDNN", unrolledRNN},
 	{"stacked-rnn", "ONNX has one operator for each layer of a recurrent network; the module makes one call of cuDNN", stackedRNN},
@@ -57,6 +57,9 @@ type rewriter struct {
 	root string  // class of the model
 	seen map[graph.ValueID]cone
 
+	inSeries map[int]bool // activations of which the names of calls say whether they are in place
+	fresh    bool         // the exporter takes names for tensors that are not made in place, too
+
 	before, after map[int][]graph.Node // calls to insert
 }
 
@@ -69,6 +72,7 @@ func (l *Lifted) idioms() {
 			r.root = cl[0]
 		}
 	}
+	r.inSeries = r.series()
 	r.namedCasts()
 	r.sourceCasts()
 	r.moduleCasts()
@@ -248,10 +252,11 @@ func inPlaceActivation(r *rewriter, i int) bool {
 		return false
 	}
 	p := r.producer(&n.Args[0])
-	if p == nil || !overwritable(p) || plainly(n) {
+	in, known := r.inSeries[i]
+	if p == nil || !known && !overwritable(p) || plainly(n) {
 		return false
 	}
-	r.l.InPlace[i] = overwrites(r, n, p)
+	r.l.InPlace[i] = in || !known && overwrites(r, n, p)
 	return r.l.InPlace[i]
 }
 

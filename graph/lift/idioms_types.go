@@ -391,11 +391,14 @@ func customGELU(r *rewriter, i int) bool {
 	return true
 }
 
-// weightNorm turns g / norm(v) * v of the parametrization back into the fused
-// operator.
+// weightNorm turns g / norm(v) * v of the parametrization, and of the hook that
+// torch.nn.utils.weight_norm gave modules before, back into the fused operator.
 func weightNorm(r *rewriter, i int) bool {
 	n := r.node(i)
-	if opName(n) != "mul" || !strings.HasSuffix(r.l.Classes[i], "._WeightNorm") || len(n.Args) < 2 || n.Args[0].Kind != graph.ArgValue {
+	if opName(n) != "mul" || len(n.Args) < 2 || n.Args[0].Kind != graph.ArgValue {
+		return false
+	}
+	if v := r.l.Graph.Values[n.Args[0].Value]; !strings.HasSuffix(r.l.Classes[i], "._WeightNorm") && !(v.Kind == graph.Initializer && strings.HasSuffix(v.Name, "_v")) {
 		return false
 	}
 	div := r.producer(&n.Args[1])

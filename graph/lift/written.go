@@ -15,17 +15,22 @@ var augmented = map[string]string{"add": "+", "sub": "-", "mul": "*", "div": "/"
 
 // inPlaceWritten marks a call whose source line writes it in place.
 func inPlaceWritten(r *rewriter, i int) bool {
+	if !r.writtenInPlace(i) {
+		return false
+	}
+	r.l.InPlace[i] = true
+	return true
+}
+
+// writtenInPlace tells whether the source line of a call writes it in place.
+func (r *rewriter) writtenInPlace(i int) bool {
 	n := r.node(i)
 	lines := Lines(n)
 	if len(lines) == 0 || len(n.Args) == 0 || n.Args[0].Kind != graph.ArgValue {
 		return false
 	}
 	text := lines[len(lines)-1].Text
-	if !writesMethod(text, opName(n)) && !writesFlag(text, opName(n)) && !r.augments(i, text) {
-		return false
-	}
-	r.l.InPlace[i] = true
-	return true
+	return writesMethod(text, opName(n)) || writesFlag(text, opName(n)) || r.augments(i, text)
 }
 
 // writesMethod tells whether a line calls an operator by the name with the

@@ -269,7 +269,7 @@ func (g *grouping) hides() bool {
 			if !g.accounted() {
 				return true
 			}
-		case strings.HasPrefix(c.path, "super"):
+		case strings.HasPrefix(c.path, "super"), strings.HasSuffix(c.path, "multi_head_attention_forward"):
 			return true
 		case !strings.Contains(c.path, ".") && !builtin(c.path) && !g.calledOne():
 			return true

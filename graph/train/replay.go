@@ -23,6 +23,7 @@ type replay struct {
 	texts       map[string]int          // executions that begin with a line
 	kept        []graph.ValueID         // what its variables may name, of what other frames did
 	given       map[string][]assignment // of names that code stores one value to at a time
+	dropped     map[graph.ValueID]int   // last call before the statement that gave another value to a variable that named one
 }
 
 // An assignment is a value that a name was given.
@@ -54,6 +55,7 @@ func (r *replay) run(e *execution) {
 	r.reads(e)
 	if e.hidden {
 		r.parameters(e)
+		r.argument(e)
 		r.open(r.computed(e), e.last)
 	}
 	r.stores(e)
@@ -88,6 +90,28 @@ func (r *replay) parameters(e *execution) {
 		}
 	}
 }
+
+// argument holds what a small function is called with that the file does not
+// show, where that is a module's result: clamp(self.head(x)). Its parameter names it
+// until it returns; a function of more calls gives the parameter another value.
+func (r *replay) argument(e *execution) {
+	calls, n := e.s.calls, len(e.items)
+	if len(calls) != 2 || calls[0].item || strings.Contains(calls[0].path, ".") || n < 3 || n > maxArgument || e.items[0].child == "" {
+		return
+	}
+	for _, it := range e.items[1:] {
+		if it.child != "" {
+			return
+		}
+	}
+	for _, id := range r.g.Nodes[e.items[0].last].Outputs {
+		r.hold(e.last, id, local)
+	}
+}
+
+// maxArgument is how many calls and modules a line has at most whose function is
+// taken to be one expression.
+const maxArgument = 5
 
 // maxHidden is how many calls a function has at most that computes one thing.
 const maxHidden = 24
@@ -139,7 +163,7 @@ func (r *replay) reads(e *execution) {
 			}
 		}
 		if b != nil && !hit && !n.element && len(b.ids) > 0 && !e.s.loops && !e.hidden {
-			r.drop(b, r.when(e, b, graph.NoValue)) // it was given another value meanwhile
+			r.drop(b, r.when(e, b, r.unnamed(values))) // it was given another value meanwhile
 			b.ids, b.container = nil, false
 		}
 		if !hit || b.container || n.element {
@@ -157,6 +181,22 @@ func (r *replay) reads(e *execution) {
 		return
 	}
 	r.infer(e, left, open)
+}
+
+// unnamed is the one value of several that no variable names, NoValue if there is
+// none or more than one.
+func (r *replay) unnamed(values []graph.ValueID) graph.ValueID {
+	out := graph.NoValue
+	for _, id := range values {
+		if r.bound(id) {
+			continue
+		}
+		if out >= 0 {
+			return graph.NoValue
+		}
+		out = id
+	}
+	return out
 }
 
 // bound tells whether a variable names a value.
@@ -291,6 +331,9 @@ func (r *replay) when(e *execution, b *binding, id graph.ValueID) int {
 	if r.jump <= at {
 		return at
 	}
+	if until, ok := r.dropped[id]; ok && until >= at && !r.bound(id) {
+		return at // a variable named it no longer than that
+	}
 	next := e
 	for i := len(r.execs) - 1; i >= 0 && r.execs[i].last > r.jump; i-- {
 		if next.items[0].line.Number > r.execs[i].items[len(r.execs[i].items)-1].line.Number+1 {
@@ -312,6 +355,7 @@ func (r *replay) bind(name string, b *binding) {
 func (r *replay) drop(b *binding, at int) {
 	for _, id := range b.ids {
 		r.hold(at, id, store)
+		r.dropped[id] = at
 	}
 }
 

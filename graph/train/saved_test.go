@@ -133,7 +133,6 @@ var differs = map[string]string{
 	"net/cast_mask":                "a mask cast to the type of an activation, which is bfloat16 under autocast and float32 in the file, as for .float()",
 	"smp/pspnet":                   "nearest to one pixel: the exporter spells the interpolation out",
 	"net/cross_padding":            "recorded with rows of masks padded to 16 elements, as PyTorch 2.2 did; later releases pad to 8",
-	"net/gan_d":                    "an activation in place where nothing shows it",
 	"op/affine_grid":               "the exporter spells it out",
 	"op/bilinear":                  "the exporter spells it out",
 	"op/diag_embed":                "the exporter spells it out",

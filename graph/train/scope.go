@@ -93,6 +93,7 @@ func variableHolds(l *lift.Lifted, modules []lift.Module, training bool) (holder
 	var vars Variables
 	holds.settled, vars = sourceHolds(l, modules, holds)
 	scopeHolds(l, modules, holds)
+	hookHolds(l.Graph, holds, &vars)
 	if !training {
 		skips(l, modules, holds)
 	}
@@ -120,6 +121,9 @@ func scopeHolds(l *lift.Lifted, modules []lift.Module, holds holder) {
 					at = untilAgain(g, at, ends(i, frame))
 				}
 				holds.guess(at, id, frame, local)
+				if q := scaled(g, n, id); q >= 0 && l.Classes[i] == attentionModule {
+					holds.guess(at, q, frame, local)
+				}
 			}
 		}
 	}
@@ -127,6 +131,22 @@ func scopeHolds(l *lift.Lifted, modules []lift.Module, holds holder) {
 	windowHolds(g, modules, holds)
 	rotaryHolds(g, modules, ends, holds)
 	localHolds(g, modules, holds)
+}
+
+// hookHolds holds the weights that torch.nn.utils.weight_norm's hook gives a
+// module in an attribute, before its forward: until that of the next step. Those of
+// torch.nn.utils.parametrizations are computed when they are asked for.
+func hookHolds(g *graph.Graph, holds holder, vars *Variables) {
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		if n.Op != "_weight_norm.default" || len(n.Inputs) == 0 || len(n.Outputs) == 0 {
+			continue
+		}
+		if v := &g.Values[n.Inputs[0]]; v.Kind == graph.Initializer && strings.HasSuffix(v.Name, "_v") {
+			holds.add(len(g.Nodes)-1, n.Outputs[0], 0, local)
+			vars.keeps(v.Name, n.Outputs[:1])
+		}
+	}
 }
 
 // A skip is a value that a frame calls a module with and reads again after
@@ -210,6 +230,19 @@ func skips(l *lift.Lifted, modules []lift.Module, holds holder) {
 			holds.guess(at, s.id, f.depth, how)
 		}
 	}
+}
+
+// attentionModule is PyTorch's own: its function names the query before it is
+// scaled and after (torch/nn/functional.py, multi_head_attention_forward).
+const attentionModule = "torch.nn.modules.activation.MultiheadAttention"
+
+// scaled is what a value that a call multiplies is a multiple of, in the same
+// module; NoValue if it is none.
+func scaled(g *graph.Graph, n *graph.Node, id graph.ValueID) graph.ValueID {
+	if mul := maker(g, id, "mul.Tensor"); mul != nil && mul.Module == n.Module && len(mul.Inputs) > 0 {
+		return mul.Inputs[0]
+	}
+	return graph.NoValue
 }
 
 // multiplies reports a product of two activations.

@@ -285,7 +285,7 @@ func (s *sources) frame(first, last, k int) {
 	if line, ok := s.unread(items); ok {
 		s.vars.Unread = append(s.vars.Unread, Unread{module, line})
 	}
-	r := replay{sources: s, k: k, module: module, class: s.modules[module], depth: depth(module), first: first, last: last, names: map[string]*binding{}, given: map[string][]assignment{}, texts: map[string]int{}}
+	r := replay{sources: s, k: k, module: module, class: s.modules[module], depth: depth(module), first: first, last: last, names: map[string]*binding{}, given: map[string][]assignment{}, texts: map[string]int{}, dropped: map[graph.ValueID]int{}}
 	execs := s.executions(items)
 	for i := range execs {
 		r.texts[execs[i].items[0].line.Text]++

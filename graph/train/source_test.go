@@ -111,3 +111,45 @@ func TestAttributeKeepsWhatAFunctionReturns(t *testing.T) {
 		}
 	}
 }
+
+// A function that the file does not show is called with a module's result, which its
+// parameter names until it returns; one of many calls may give that another value.
+func TestParameterOfASmallFunction(t *testing.T) {
+	for _, calls := range []int{2, 3, 6} {
+		s := &sourced{}
+		x := s.call("relu.default", nil, ":1 x = torch.relu(x)")
+		line := ":2 return clamp(self.head(x))"
+		head := s.call("linear.default", []graph.ValueID{x}, line, "head:9 return F.linear(x, self.weight)")
+		v := head
+		for range calls {
+			v = s.call("tanh.default", []graph.ValueID{v}, line)
+		}
+		if got, want := slices.Contains(s.gone(1+calls), head), calls < 5; got != want {
+			t.Errorf("%d calls: the parameter holds until the function returns: %t, want %t", calls, got, want)
+		}
+	}
+}
+
+// A loop keeps every second sum in a variable, on a line without a call. It was given
+// the sum while x named that, not when it is read two rounds later.
+func TestGivenWhileAnotherNamesIt(t *testing.T) {
+	s := &sourced{}
+	relu := func(in ...graph.ValueID) graph.ValueID {
+		return s.call("relu.default", in, ":2 y = torch.relu(x)")
+	}
+	tanh := func(x graph.ValueID) graph.ValueID {
+		return s.call("tanh.default", []graph.ValueID{x}, ":8 x = torch.tanh(x)")
+	}
+	add := func(y, old graph.ValueID) graph.ValueID {
+		return s.call("add.Tensor", []graph.ValueID{y, old}, ":4 x = y + old")
+	}
+	y0 := relu()
+	x := tanh(relu(y0))
+	sum := add(relu(x), y0)
+	at := len(s.Graph.Nodes) - 1
+	x = tanh(relu(tanh(sum)))
+	add(relu(x), sum)
+	if !slices.Contains(s.gone(at), y0) {
+		t.Error("the variable names its first value for longer than until the first sum")
+	}
+}

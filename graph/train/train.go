@@ -330,6 +330,9 @@ func Overwrites(l *lift.Lifted, lo, hi int) int {
 		if !l.InPlace[i] || len(g.Nodes[i].Args) == 0 || g.Nodes[i].Args[0].Kind != graph.ArgValue || slices.Contains(idempotent, op) {
 			continue
 		}
+		if strings.HasSuffix(g.Values[g.Nodes[i].Args[0].Value].Name, ".num_batches_tracked") { // the norm's own count, which a second run leaves alone
+			continue
+		}
 		def := g.Values[g.Nodes[i].Args[0].Value].Def
 		for int(def) >= lo && len(g.Nodes[def].Inputs) > 0 { // a view of what was computed before
 			name, _, _ := strings.Cut(g.Nodes[def].Op, ".")

@@ -1,0 +1,246 @@
+package lift
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// Updates in place that the names of calls show.
+//
+// torch.export computes how long the storage of every tensor is that a call makes:
+// 1 + Σ (size-1)·stride. Where the batch is a symbol, these are additions of
+// symbolic numbers, one for each dim and one for the sum, and they take names from
+// the series that calls have theirs from: add, add_1, add_2. They are not in the
+// file, but the names of the tensors' own additions are, and of what counts a batch
+// normalisation's batches: between two of them the series shows how many tensors
+// were made. A call in place makes one more than the same call without.
+//
+// A stretch between two names counts if it holds nothing but calls whose tensors
+// are known (counted), and if the difference is just what the activations in it
+// would take, all of one class and operator alike, in one way alone.
+
+// extras are the additions that tracing an activation in place takes beside those
+// for its tensors. They were measured for PyTorch 2.8, 2.9, 2.11, 2.13 and 2.15.
+var extras = map[string]int{"relu": 0, "relu6": 8, "hardtanh": 8, "hardswish": 11, "silu": 1, "leaky_relu": 3, "elu": 6, "mish": 6}
+
+// counted are the calls of which as many tensors are made as they return, with
+// the tensors that those make whose export shows one alone.
+var counted = map[string]int{
+	"conv1d": 1, "conv2d": 1, "conv3d": 1, "convolution": 1, "conv_transpose1d": 1, "conv_transpose2d": 1, "conv_transpose3d": 1, "linear": 1, "addmm": 1, "mm": 1, "bmm": 1, "matmul": 1,
+	"batch_norm": 1, "_native_batch_norm_legit_functional": 1, "_native_batch_norm_legit_no_training": 1, "_native_batch_norm_legit": 1, "instance_norm": 1, "group_norm": 1, "layer_norm": 1,
+	"relu": 1, "relu6": 1, "hardtanh": 1, "hardswish": 1, "silu": 1, "leaky_relu": 1, "elu": 1, "mish": 1, "gelu": 1, "sigmoid": 1, "tanh": 1, "hardsigmoid": 1, "softplus": 1, "prelu": 1, "softmax": 1,
+	"max_pool2d": 1, "avg_pool2d": 1, "avg_pool1d": 1, "adaptive_avg_pool2d": 1, "native_dropout": 2, "dropout": 1, "clone": 1, "pad": 1, "reflection_pad2d": 1, "constant_pad_nd": 1, "pixel_shuffle": 1,
+	"upsample_nearest2d": 1, "upsample_bilinear2d": 1, "cat": 1, "view": 1, "reshape": 1, "flatten": 1, "permute": 1, "transpose": 1, "unsqueeze": 1, "squeeze": 1,
+	"mean": 1, "add": 1, "sub": 1, "mul": 1, "div": 1, "pow": 1, "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "sum": 1, "neg": 1, "abs": 1, "sin": 1, "cos": 1, "log_softmax": 1,
+	"embedding": 1, "glu": 1, "rand": 1, "floor": 1, "scaled_dot_product_attention": 1,
+}
+
+// A mark is a name of the series, and the call before which it was taken.
+type mark struct{ at, number int }
+
+// A suspect is what activations of one class would add to a stretch.
+type suspect struct {
+	key   string
+	calls []int
+	takes int
+}
+
+// series finds, for activations, what the names say: whether they are in place.
+func (r *rewriter) series() map[int]bool {
+	var known bool
+	if r.fresh, known = countsFresh(r.l.Graph.Model.Producer); !known {
+		return nil
+	}
+	marks := r.marks()
+	out, votes := map[int]bool{}, map[string][2]int{}
+	for k := 0; k+1 < len(marks); k++ {
+		for _, s := range r.stretch(marks[k], marks[k+1]) {
+			v := votes[s.key]
+			for _, i := range s.calls {
+				out[i] = s.takes > 0
+			}
+			if s.takes > 0 {
+				v[1]++
+			} else {
+				v[0]++
+			}
+			votes[s.key] = v
+		}
+	}
+	for i := range r.l.Graph.Nodes {
+		n := r.node(i)
+		if _, ok := out[i]; ok || !slices.Contains(activations, opName(n)) {
+			continue
+		}
+		if v := votes[suspectKey(n)]; (v[0] > 0) != (v[1] > 0) { // as others of its class
+			out[i] = v[1] > 0
+		}
+	}
+	return out
+}
+
+// countsFresh tells whether a version of PyTorch takes names for every tensor that a
+// call makes, or from 2.15 on for those alone that calls in place make, and whether
+// it was measured.
+func countsFresh(producer string) (fresh, known bool) {
+	var minor int
+	if _, err := fmt.Sscanf(producer, "pytorch 2.%d.", &minor); err != nil {
+		return false, false
+	}
+	return minor <= 13, minor >= 8 && minor <= 13 || minor == 15
+}
+
+// marks lists the names of the series in the order that they were taken.
+func (r *rewriter) marks() []mark {
+	out := []mark{{0, -1}}
+	counters := r.counters()
+	for i := range r.l.Graph.Nodes {
+		n := r.node(i)
+		if k, ok := inSeries(n.Name); ok {
+			out = append(out, mark{i, k})
+		}
+		if strings.Contains(opName(n), "batch_norm") {
+			if k, ok := counters[n.Module]; ok {
+				out = append(out, mark{i, k})
+				delete(counters, n.Module)
+			}
+		}
+	}
+	return out
+}
+
+// inSeries is the number of a name of the series: 3 of "add_3", 0 of "add".
+func inSeries(name string) (int, bool) {
+	rest, ok := strings.CutPrefix(name, "add")
+	if !ok || rest == "" {
+		return 0, ok
+	}
+	rest, ok = strings.CutPrefix(rest, "_")
+	k, err := strconv.Atoi(rest)
+	return k, ok && err == nil && k > 0
+}
+
+// counters are the names of the additions that count the batches of modules.
+func (r *rewriter) counters() map[string]int {
+	out := map[string]int{}
+	for _, p := range r.l.Graph.Meta {
+		if p.Key != keySignature {
+			continue
+		}
+		for _, line := range strings.Split(p.Value, "\n") {
+			name, target, ok := strings.Cut(line, ": BUFFER_MUTATION target='")
+			module, is := strings.CutSuffix(target, ".num_batches_tracked'")
+			if k, series := inSeries(name); ok && is && series {
+				out[module] = k
+			}
+		}
+	}
+	return out
+}
+
+const keySignature = "pkg.torch.export.ExportedProgram.graph_signature"
+
+// stretch tells of the activations between two marks whether they are in place:
+// each with what it takes, 0 if it makes a new tensor; none where it does not
+// come out even.
+func (r *rewriter) stretch(from, to mark) []suspect {
+	rest := to.number - from.number - 1
+	var list []suspect
+	for i := from.at; i < to.at; i++ {
+		n := r.node(i)
+		made, each := counted[opName(n)], r.additions(n)
+		if made == 0 && each > 0 {
+			return nil
+		}
+		if r.fresh {
+			rest -= made * each
+		}
+		if i > from.at && r.writtenInPlace(i) {
+			rest -= r.rewritten(n)
+		}
+		switch {
+		case each == 0 || r.writtenInPlace(i):
+		case slices.Contains(activations, opName(n)) && !plainly(n):
+			list = suspected(list, suspectKey(n), i, each+extras[opName(n)])
+		}
+	}
+	if r.writtenInPlace(to.at) {
+		rest -= r.rewritten(r.node(to.at))
+	}
+	if rest < 0 || len(list) == 0 || len(list) > maxSuspects {
+		return nil
+	}
+	return only(list, rest)
+}
+
+// rewritten are the additions that a call takes before its name, which its line
+// writes in place: for its result once more, and for another tensor that it reads.
+func (r *rewriter) rewritten(n *graph.Node) int {
+	out := r.additions(n) + extras[opName(n)]
+	if len(n.Inputs) > 1 {
+		out += r.additions(n)
+	}
+	return out
+}
+
+// maxSuspects bounds the kinds of activations of a stretch, whose sums are tried.
+const maxSuspects = 8
+
+// suspectKey is what is the same of activations that are in place or not alike.
+func suspectKey(n *graph.Node) string { return opName(n) + " " + ownerClass(n) }
+
+func suspected(list []suspect, key string, call, takes int) []suspect {
+	for i := range list {
+		if list[i].key == key {
+			list[i].calls, list[i].takes = append(list[i].calls, call), list[i].takes+takes
+			return list
+		}
+	}
+	return append(list, suspect{key, []int{call}, takes})
+}
+
+// only finds the one set of suspects that takes just so many additions, and
+// lists all, those outside of it with 0; nil if there is none or more than one.
+func only(list []suspect, want int) []suspect {
+	found := -1
+	for set := range 1 << len(list) {
+		sum := 0
+		for k := range list {
+			if set>>k&1 == 1 {
+				sum += list[k].takes
+			}
+		}
+		if sum == want {
+			if found >= 0 {
+				return nil
+			}
+			found = set
+		}
+	}
+	if found < 0 {
+		return nil
+	}
+	for k := range list {
+		if found>>k&1 == 0 {
+			list[k].takes = 0
+		}
+	}
+	return list
+}
+
+// additions are those that one tensor of a call's result takes: none where no
+// dim is a symbol.
+func (r *rewriter) additions(n *graph.Node) int {
+	if len(n.Outputs) == 0 || n.Outputs[0] < 0 {
+		return 0
+	}
+	shape := r.l.Graph.Values[n.Outputs[0]].Decl.Shape
+	if _, static := shape.Static(); static {
+		return 0
+	}
+	return len(shape) + 1
+}
