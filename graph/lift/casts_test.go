@@ -18,6 +18,7 @@ func TestParsePy(t *testing.T) {
 		{"e = torch.cat([a.sin(), a.cos()], -1).to(dtype=self.t1.weight.dtype)", "sin cos cat >self.t1.weight.dtype"},
 		{"x = x.to(torch.float32) @ -w[:, None].exp() ** 2", ">float32 exp pow neg matmul"},
 		{"x = x.to(device)", "to"},
+		{"return (self.weight * x).to(input_dtype)  # a comment's (text", "mul >input_dtype"},
 		{"x = F.dropout(s.l(x), p=0.0,", ""},
 		{"if a.float() > 0:", ""},
 	} {

@@ -154,6 +154,16 @@ func decomposedRMSNorm(r *rewriter, i int) bool {
 // weight in float32 and cast afterwards; the others cast first.
 var roundsLast = []string{"Olmo2RMSNorm", "Olmo3RMSNorm", "FlexOlmoRMSNorm", "OlmoHybridRMSNorm", "GptOssRMSNorm", "HeliumRMSNorm", "NemotronHRMSNorm", "AfmoeRMSNorm", "DeepseekV4RMSNorm"}
 
+// productCast reports a line that casts a product: (self.weight * x).to(dtype).
+func productCast(n *graph.Node) bool {
+	lines := Lines(n)
+	if len(lines) == 0 {
+		return false
+	}
+	e := parsePy(lines[len(lines)-1].Text)
+	return e != nil && e.cast() != "" && e.kids[0].text == "mul"
+}
+
 // wideRMSNorm puts the casts back into a normalisation of transformers:
 // computed in float32 and cast to the input's type.
 func wideRMSNorm(r *rewriter, i int) bool {
@@ -192,7 +202,7 @@ func wideRMSNorm(r *rewriter, i int) bool {
 	case t5:
 		n.Args[1].Value = r.insert(r.before, i, "type_as.default", n.Args[1], n.Args[0])
 		r.relink(n)
-	case slices.Contains(roundsLast, name):
+	case slices.Contains(roundsLast, name) || productCast(n):
 		r.typedAs(i, m.x)
 	default:
 		n.Args[1].Value = r.insert(r.before, i, "type_as.default", n.Args[1], valueArg(m.x))

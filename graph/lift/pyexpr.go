@@ -120,7 +120,7 @@ func parsePy(line string) *pyExpr {
 	if len(line) > maxLine {
 		return nil
 	}
-	line = strings.TrimSpace(line)
+	line = strings.TrimSpace(uncommented(line))
 	if _, body, ok := strings.Cut(line, "): "); ok && strings.HasPrefix(line, "def ") {
 		line = body
 	}
@@ -135,6 +135,24 @@ func parsePy(line string) *pyExpr {
 		return nil
 	}
 	return e
+}
+
+// uncommented is a line without the comment behind it.
+func uncommented(line string) string {
+	quote := byte(0)
+	for i := range len(line) {
+		switch b := line[i]; {
+		case quote != 0:
+			if b == quote {
+				quote = 0
+			}
+		case b == '\'' || b == '"':
+			quote = b
+		case b == '#':
+			return line[:i]
+		}
+	}
+	return line
 }
 
 type pyParser struct {
