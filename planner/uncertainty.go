@@ -130,6 +130,9 @@ var Sources = []Source{
 	{Code: lift.OwnFunction, High: 0.1, Low: 0.25, Message: "autograd functions of the model's own, of which the file shows the forward pass alone", Narrow: "one step measured on the card", at: func(a *answer) finding {
 		return finding{is: a.j.train && a.codes[lift.OwnFunction]}
 	}},
+	{Code: lift.RegionUnknown, High: 0.1, Low: 0.4, Message: "parameters in a region of torch.no_grad or torch.autocast: what it saves, and in which precision, the file does not say", Narrow: "one step measured on the card", at: func(a *answer) finding {
+		return finding{is: a.j.train && a.codes[lift.RegionUnknown]}
+	}},
 	{Code: "module-attribute", Rule: "what modules are guessed to keep", exact: true, Message: "a module keeps what a function returns, whose code the file does not show, from one step to the next", Narrow: "one step measured on the card", at: func(a *answer) finding {
 		return finding{is: a.ev.SupposedBytes > 0, high: a.ev.SupposedBytes, low: a.ev.SupposedBytes}
 	}},

@@ -14,8 +14,9 @@ earlier statements in the places of the variables that they named:
     y = x.pow(2).mean(-1)    ->    x.to__(torch.float32).pow(2).mean(-1)
 
 to__ is a cast whose result a variable names: all that read the variable share it. Where a
-line stands for different statements in files of one name, or branches differ in what they
-cast, it is left out.
+line stands for different statements in files of one name it is left out, and in classes of
+one file it has a row for each, FILE:CLASS. Where branches differ in what they cast it is left
+out, too, but for those that half precision takes and float32 has no need of.
 """
 import ast
 import importlib.util
@@ -41,7 +42,7 @@ def casts(node):
         of = [k.value for k in node.keywords if k.arg == "dtype"] + args
         for a in of:
             text = ast.unparse(a)
-            if text in ("torch.float32", "torch.float") or re.fullmatch(r"[\w.\[\]]*dtype", text) and not text.startswith("torch."):
+            if text in ("torch.float32", "torch.float") or re.fullmatch(r"[\w.\[\]]*(dtype|_type)", text) and not text.startswith("torch."):
                 return "torch.float32" if text == "torch.float" else text
     return None
 
@@ -73,6 +74,12 @@ class Replace(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
+def half(test):
+    """A branch that half precision takes, and that float32 has no need of: what it casts has its type already there."""
+    text = ast.unparse(test)
+    return re.fullmatch(r"[\w.]*dtype in [\[({]torch\.float16, torch\.bfloat16[\])}]|[\w.]*dtype != (torch\.float32|[\w.]*dtype)", text) is not None
+
+
 def names(target):
     return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
 
@@ -92,6 +99,8 @@ class Function:
     def statement(self, s, named):
         if isinstance(s, ast.If):
             a, b = self.block(s.body, dict(named)), self.block(s.orelse, dict(named))
+            if half(s.test):
+                return a
             ends = lambda body: body and isinstance(body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
             if ends(s.body):
                 return b
@@ -111,7 +120,7 @@ class Function:
         return named
 
     def simple(self, s, named):
-        if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) and s.targets[0].id.endswith("dtype"):
+        if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) and s.targets[0].id.endswith("type") and ast.unparse(s.value).endswith("dtype"):
             self.dtypes[s.targets[0].id] = ast.unparse(s.value)
             return named
         pairs = self.known(pure(s))
@@ -195,18 +204,24 @@ def read(path, table):
     if "float" not in source and ".to(" not in source and "type_as" not in source:
         return
     lines = source.splitlines()
-    every = {}
+    every = {}  # line -> class -> what it stands for there
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef) and node.name in FUNCTIONS:
+        for fn in node.body if isinstance(node, ast.ClassDef) else ():
+            if not isinstance(fn, ast.FunctionDef) or fn.name not in FUNCTIONS:
+                continue
             f = Function(lines)
-            f.block(node.body, {})
+            f.block(fn.body, {})
             mine = dict(f.out)
-            inside = {lines[n - 1].strip() for n in range(node.lineno, node.end_lineno + 1)}
-            for key in inside:  # the same line elsewhere may stand for another statement
-                every.setdefault(key, set()).add(mine.get(key, ""))
-    for key, found in every.items():
-        if found != {""}:
+            for n in range(fn.lineno, fn.end_lineno + 1):  # the same line elsewhere may stand for another statement
+                key = lines[n - 1].strip()
+                every.setdefault(key, {}).setdefault(node.name, set()).add(mine.get(key, ""))
+    for key, classes in every.items():
+        found = set().union(*classes.values())
+        if len(found) == 1 and found != {""}:
             table.setdefault((path.name, key), set()).update(found)
+        for name, of in classes.items() if len(found) > 1 else ():
+            if len(of) == 1 and of != {""}:
+                table.setdefault((path.name + ":" + name, key), set()).update(of)
 
 
 def main():

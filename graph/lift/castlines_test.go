@@ -20,7 +20,8 @@ func TestCastStatement(t *testing.T) {
 		{"model.py", "mean = hidden_states.mean(-1, keepdim=True)", "model.Norm", "mean = hidden_states.mean(-1, keepdim=True)"},
 		{"", "", "", ""},
 	} {
-		if got := castStatement(Line{File: c.file, Text: c.text}, c.class); got != c.want {
+		l := Line{File: c.file, Text: c.text}
+		if got, _ := wholeStatement(l, castRows(l), c.class); got != c.want {
 			t.Errorf("%s in %s: %q, want %q", c.text, c.class, got, c.want)
 		}
 	}

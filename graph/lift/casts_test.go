@@ -13,11 +13,12 @@ func TestParsePy(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{"x = x.float()", ">float32"},
 		{"return self.weight * hidden_states.to(input_dtype)", ">input_dtype mul"},
-		{"y = (x.float()*torch.rsqrt(x.float().pow(2).mean(-1,keepdim=True)+1e-6)).type_as(x)*s.w", ">float32 >float32 pow mean add rsqrt mul type_as mul"},
+		{"y = (x.float()*torch.rsqrt(x.float().pow(2).mean(-1,keepdim=True)+1e-6)).type_as(x)*s.w", ">float32 >float32 pow mean add rsqrt mul >x.dtype mul"},
 		{"def forward(s,x): return F.group_norm(x.float(), s.n, s.weight.float(), eps=1e-5).to(x.dtype)", ">float32 >float32 group_norm >x.dtype"},
 		{"e = torch.cat([a.sin(), a.cos()], -1).to(dtype=self.t1.weight.dtype)", "sin cos cat >self.t1.weight.dtype"},
 		{"x = x.to(torch.float32) @ -w[:, None].exp() ** 2", ">float32 exp pow neg matmul"},
 		{"x = x.to(device)", "to"},
+		{"return (self.weight * x).to(input_dtype)  # a comment's (text", "mul >input_dtype"},
 		{"x = F.dropout(s.l(x), p=0.0,", ""},
 		{"if a.float() > 0:", ""},
 	} {

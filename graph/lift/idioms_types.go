@@ -35,13 +35,26 @@ func (r *rewriter) widened(i int, id graph.ValueID) graph.ValueID {
 // typedAs casts the result of call i to the type of another value; readers
 // see the cast.
 func (r *rewriter) typedAs(i int, like graph.ValueID) {
+	r.castResult(i, "type_as.default", valueArg(like))
+}
+
+// wideResult casts the result of call i to float32.
+func (r *rewriter) wideResult(i int) {
+	r.castResult(i, "to.dtype", graph.Arg{Kind: graph.ArgString, Str: "torch.float32"})
+}
+
+// castResult casts the result of call i before all other casts of it.
+func (r *rewriter) castResult(i int, op string, to graph.Arg) {
 	n := r.node(i)
 	old := n.Outputs[0]
-	id := r.insert(r.after, i, "type_as.default", valueArg(old), valueArg(like))
-	c := &r.after[i][len(r.after[i])-1]
+	id := r.insert(r.after, i, op, valueArg(old), to)
+	at := r.after[i]
+	c := at[len(at)-1]
+	copy(at[1:], at)
 	n.Outputs = append([]graph.ValueID{id}, n.Outputs[1:]...)
 	c.Args[0].Value, c.Outputs[0] = id, old
-	r.relink(c)
+	r.relink(&c)
+	at[0] = c
 	r.def[id] = int32(i)
 }
 
@@ -141,6 +154,16 @@ func decomposedRMSNorm(r *rewriter, i int) bool {
 // weight in float32 and cast afterwards; the others cast first.
 var roundsLast = []string{"Olmo2RMSNorm", "Olmo3RMSNorm", "FlexOlmoRMSNorm", "OlmoHybridRMSNorm", "GptOssRMSNorm", "HeliumRMSNorm", "NemotronHRMSNorm", "AfmoeRMSNorm", "DeepseekV4RMSNorm"}
 
+// productCast reports a line that casts a product: (self.weight * x).to(dtype).
+func productCast(n *graph.Node) bool {
+	lines := Lines(n)
+	if len(lines) == 0 {
+		return false
+	}
+	e := parsePy(lines[len(lines)-1].Text)
+	return e != nil && e.cast() != "" && e.kids[0].text == "mul"
+}
+
 // wideRMSNorm puts the casts back into a normalisation of transformers:
 // computed in float32 and cast to the input's type.
 func wideRMSNorm(r *rewriter, i int) bool {
@@ -179,7 +202,7 @@ func wideRMSNorm(r *rewriter, i int) bool {
 	case t5:
 		n.Args[1].Value = r.insert(r.before, i, "type_as.default", n.Args[1], n.Args[0])
 		r.relink(n)
-	case slices.Contains(roundsLast, name):
+	case slices.Contains(roundsLast, name) || productCast(n):
 		r.typedAs(i, m.x)
 	default:
 		n.Args[1].Value = r.insert(r.before, i, "type_as.default", n.Args[1], valueArg(m.x))

@@ -8,11 +8,32 @@ import (
 // A pyExpr is an expression of Python as far as casts ask: names, calls and
 // operators.
 type pyExpr struct {
-	text  string    // a name with its dots, the function of a call, ATen's name of an operator
-	kids  []*pyExpr // a method's object, arguments, operands
-	call  bool
-	node  int // the lifted call that it was bound to
-	bound bool
+	text string    // a name with its dots, the function of a call, ATen's name of an operator
+	kids []*pyExpr // a method's object, arguments, operands
+	call bool
+	self bool // a name is called, or an element: blk(x), blocks[i](x)
+
+	// bound to the lifted calls [node, end), which a module or function of the model's makes or which are one
+	node, end     int
+	bound, module bool
+}
+
+// bind notes the calls that the expression makes.
+func (e *pyExpr) bind(u sourceUnit) {
+	e.node, e.end, e.bound, e.module = u.lo, u.hi, true, u.module
+}
+
+// ofModel reports a call of a module of the model's: self.norm(x), blk(x), blocks[i](x),
+// super().forward(x).
+func (e *pyExpr) ofModel() bool {
+	if !e.call || e.cast() != "" || e.text == "super" {
+		return false
+	}
+	if len(e.kids) == 0 {
+		return false
+	}
+	on := e.kids[0]
+	return e.self || e.text == "forward" || !on.call && (on.text == "self" || strings.HasPrefix(on.text, "self."))
 }
 
 // pyOperators are binary operators by what they call, the weakest first; powers
@@ -44,6 +65,10 @@ func (e *pyExpr) cast() string {
 		if len(e.kids) == 1 {
 			return "float32"
 		}
+	case "type_as":
+		if on := e.kids[len(e.kids)-1]; len(e.kids) == 2 && !on.call && on.text != "" {
+			return on.text + ".dtype"
+		}
 	case "to", "type", sharedCast:
 		if len(e.kids) < 2 {
 			return ""
@@ -51,7 +76,7 @@ func (e *pyExpr) cast() string {
 		switch t := e.kids[1].text; {
 		case t == "torch.float32" || t == "torch.float":
 			return "float32"
-		case strings.HasSuffix(t, "dtype") && !e.kids[1].call:
+		case (strings.HasSuffix(t, "dtype") || strings.HasSuffix(t, "_type")) && !e.kids[1].call:
 			return t
 		}
 	}
@@ -95,7 +120,7 @@ func parsePy(line string) *pyExpr {
 	if len(line) > maxLine {
 		return nil
 	}
-	line = strings.TrimSpace(line)
+	line = strings.TrimSpace(uncommented(line))
 	if _, body, ok := strings.Cut(line, "): "); ok && strings.HasPrefix(line, "def ") {
 		line = body
 	}
@@ -110,6 +135,24 @@ func parsePy(line string) *pyExpr {
 		return nil
 	}
 	return e
+}
+
+// uncommented is a line without the comment behind it.
+func uncommented(line string) string {
+	quote := byte(0)
+	for i := range len(line) {
+		switch b := line[i]; {
+		case quote != 0:
+			if b == quote {
+				quote = 0
+			}
+		case b == '\'' || b == '"':
+			quote = b
+		case b == '#':
+			return line[:i]
+		}
+	}
+	return line
 }
 
 type pyParser struct {
@@ -207,7 +250,7 @@ func (p *pyParser) postfix() *pyExpr {
 			if !ok {
 				return nil
 			}
-			e = &pyExpr{text: e.text, call: true, kids: args}
+			e = &pyExpr{text: e.text, call: true, kids: args, self: true}
 		case '[':
 			if _, ok := p.list(']'); !ok {
 				return nil

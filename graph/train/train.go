@@ -389,6 +389,10 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 	if b.narrow != nil {
 		defer b.narrow.before(b, n, c, env)()
 	}
+	if was := b.e.Autocast; was != graph.Undefined && lift.AutocastOff(n) {
+		b.e.Autocast = graph.Undefined
+		defer func() { b.e.Autocast = was }()
+	}
 	var err error
 	if c.Args, err = b.args(n, n.Args, env); err != nil {
 		return err

@@ -1,0 +1,329 @@
+package lift
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// A castLine puts back the casts of one statement.
+type castLine struct {
+	*sourceFrame
+	units []sourceUnit
+	table bool                     // a statement of the table, whose variables may be those of lines before
+	named map[string]graph.ValueID // values by the variables that the line widens
+	reads map[string]graph.ValueID // values by the other variables that it reads
+}
+
+// fileCasts are the calls of casts that a file has.
+var fileCasts = []string{"type_as", "_to_copy", "to"}
+
+// loop reports a statement that runs one module after the other and nothing else,
+// for blk in blocks: x = blk(x.float()), and looks at each of its turns.
+func (s *castLine) loop(e *pyExpr, text string) bool {
+	modules := 0
+	for _, c := range e.calls(nil) {
+		if c.ofModel() {
+			modules++
+		}
+	}
+	if modules != 1 || len(s.units) < 2 || slices.ContainsFunc(s.units, func(u sourceUnit) bool { return !u.module }) {
+		return false
+	}
+	for _, u := range s.units {
+		(&castLine{sourceFrame: s.sourceFrame, units: []sourceUnit{u}, table: s.table}).line(parsePy(text))
+	}
+	return true
+}
+
+// line binds the expression's operators to calls, in the order that Python
+// evaluates them, and puts the casts at their operands and results back.
+func (s *castLine) line(e *pyExpr) {
+	s.named, s.reads = map[string]graph.ValueID{}, map[string]graph.ValueID{}
+	calls := e.calls(nil)
+	k := 0
+	for n, c := range calls {
+		op := ""
+		if k < len(s.units) && !s.units[k].module {
+			op = opName(s.r.node(s.units[k].lo))
+		}
+		switch {
+		case c.cast() != "" && slices.Contains(fileCasts, op): // the file has the cast
+			c.bind(s.units[k])
+			s.typed(c)
+			k++
+			continue
+		case c.cast() != "" || c.text == "super":
+			continue
+		case op != "" && c.makes(op), k < len(s.units) && s.units[k].module && c.ofModel():
+			c.bind(s.units[k])
+			k++
+		default: // a function of the model's: its calls are those up to the next that the line names
+			from := k
+			k = s.upTo(calls[n+1:], k)
+			if from+1 == k || from < k && !slices.ContainsFunc(s.units[from:k], func(u sourceUnit) bool { return u.module }) {
+				c.bind(sourceUnit{lo: s.units[from].lo, hi: s.units[k-1].hi, module: true})
+			}
+		}
+		switch {
+		case c.bound && c.module:
+			s.within(c)
+			s.given(c)
+		case c.bound:
+			s.operands(c)
+		default:
+			s.given(c)
+		}
+	}
+	s.results(e)
+}
+
+// upTo is the first unit from k on that what is left of the line makes: where all of
+// it does, counted from the end, else the first that one of its calls could make.
+func (s *castLine) upTo(rest []*pyExpr, k int) int {
+	u, all := len(s.units), true
+	for _, c := range slices.Backward(rest) {
+		switch {
+		case c.text == "super":
+		case c.cast() != "":
+			if u > k && !s.units[u-1].module && slices.Contains(fileCasts, opName(s.r.node(s.units[u-1].lo))) {
+				u--
+			}
+		case u > k && s.binds(c, u-1):
+			u--
+		default:
+			all = false
+		}
+	}
+	if all {
+		return u
+	}
+	for k < len(s.units) && !slices.ContainsFunc(rest, func(o *pyExpr) bool { return s.binds(o, k) }) {
+		k++
+	}
+	return k
+}
+
+// binds reports an expression that makes unit k.
+func (s *castLine) binds(c *pyExpr, k int) bool {
+	if s.units[k].module {
+		return c.cast() == "" && c.ofModel()
+	}
+	return c.makes(opName(s.r.node(s.units[k].lo)))
+}
+
+// results casts what the statement returns.
+func (s *castLine) results(e *pyExpr) {
+	var casts []*pyExpr // the inner ones last
+	for e.cast() != "" && len(e.kids) > 0 && !e.bound {
+		casts = append(casts, e)
+		e = e.kids[0]
+	}
+	slices.Reverse(casts)
+	for _, c := range casts {
+		s.cast(e, c.cast())
+	}
+}
+
+// cast casts the result of what an expression is bound to.
+func (s *castLine) cast(e *pyExpr, to string) {
+	at := s.made(e)
+	switch {
+	case at < 0:
+	case to == "float32":
+		s.r.wideResult(at)
+	default:
+		s.r.typedAs(at, s.like(to, e.node, s.r.node(at).Outputs[0]))
+	}
+}
+
+// made is the call whose result an expression is, -1 where it is none, or not one.
+func (s *castLine) made(e *pyExpr) int {
+	if !e.bound {
+		return -1
+	}
+	at := e.end - 1
+	if n := s.r.node(at); len(n.Outputs) != 1 || !s.float32(n.Outputs[0]) || !s.read(n.Outputs[0], e.end) {
+		return -1
+	}
+	return at
+}
+
+// read reports a value that a call from the given one on reads, or that the graph returns.
+func (s *castLine) read(id graph.ValueID, from int) bool {
+	for i := from; i < len(s.r.l.Graph.Nodes); i++ {
+		if slices.Contains(s.r.node(i).Inputs, id) {
+			return true
+		}
+	}
+	return slices.Contains(s.r.l.Graph.Outputs, id)
+}
+
+// typed gives a cast of the file, which float32 shows as one to float32, the type
+// that the line names.
+func (s *castLine) typed(c *pyExpr) {
+	n := s.r.node(c.node)
+	if to := c.cast(); to != "float32" && opName(n) != "type_as" && len(n.Args) > 0 && n.Args[0].Kind == graph.ArgValue && s.float32(n.Args[0].Value) && s.float32(n.Outputs[0]) {
+		n.Op, n.Args = "type_as.default", []graph.Arg{n.Args[0], valueArg(s.like(to, c.node, n.Args[0].Value))}
+		s.r.relink(n)
+	}
+}
+
+// operands puts back the casts at the operands of a call.
+func (s *castLine) operands(c *pyExpr) {
+	n := s.r.node(c.node)
+	for j, kid := range c.kids {
+		if j >= len(n.Args) || n.Args[j].Kind != graph.ArgValue || n.Args[j].Name != "" || !s.float32(n.Args[j].Value) {
+			continue
+		}
+		id := n.Args[j].Value
+		switch to := kid.cast(); {
+		case to == "" && !kid.call && kid.text != "":
+			s.reads[kid.text] = id
+		case to == "" || kid.bound:
+		case to == "float32":
+			s.note(kid, n.Module, id)
+			n.Args[j].Value = s.widen(kid, c.node, id)
+			s.r.relink(n)
+		default:
+			n.Args[j].Value = s.r.insert(s.r.before, c.node, "type_as.default", valueArg(id), valueArg(s.like(to, c.node, id)))
+			s.r.relink(n)
+		}
+	}
+}
+
+// widen casts a value to float32 before a call. What a variable names is cast once.
+func (s *castLine) widen(cast *pyExpr, call int, id graph.ValueID) graph.ValueID {
+	if cast.text != sharedCast {
+		return s.r.widened(call, id)
+	}
+	w, ok := s.shared[id]
+	if !ok {
+		w = s.r.widened(call, id)
+		s.shared[id] = w
+	}
+	return w
+}
+
+// given puts back the casts of results that a function or module of the model's is
+// called with.
+func (s *castLine) given(c *pyExpr) {
+	for _, kid := range c.kids {
+		if to := kid.cast(); to != "" && to != "float32" && !kid.bound && kid.kids[0].bound && len(s.r.after[kid.kids[0].end-1]) == 0 {
+			s.cast(kid.kids[0], to)
+		}
+	}
+}
+
+// within puts back the casts of the tensors that a function or module of the
+// model's is called with: of results that the line makes, and of variables where
+// as many are cast as it reads.
+func (s *castLine) within(c *pyExpr) {
+	var named []*pyExpr
+	for _, kid := range c.kids {
+		switch to := kid.cast(); {
+		case to != "" && !kid.bound && kid.kids[0].bound:
+			if at := s.made(kid.kids[0]); to == "float32" && at >= 0 {
+				s.given32(c, kid, s.r.node(at).Outputs[0])
+			}
+		case to != "" && !kid.bound && !kid.kids[0].call:
+			named = append(named, kid)
+		}
+	}
+	read := s.foreign(c.node, c.end)
+	if len(named) == 0 && len(read) == 1 {
+		for _, kid := range c.kids {
+			if !kid.call && isName(kid.text) && kid.text != "self" {
+				s.reads[kid.text] = read[0]
+				break
+			}
+		}
+	}
+	if len(read) != len(named) {
+		return
+	}
+	for k, kid := range named {
+		if kid.cast() == "float32" {
+			s.given32(c, kid, read[k])
+		} else {
+			s.replace(c, read[k], s.r.insert(s.r.before, c.node, "type_as.default", valueArg(read[k]), valueArg(s.like(kid.cast(), c.node, read[k]))))
+		}
+	}
+}
+
+// given32 casts to float32 what a function or module is called with.
+func (s *castLine) given32(c, kid *pyExpr, id graph.ValueID) {
+	s.note(kid, s.r.node(c.node).Module, id)
+	s.replace(c, id, s.widen(kid, c.node, id))
+}
+
+// replace puts a value in the place of another in the calls that an expression is
+// bound to.
+func (s *castLine) replace(c *pyExpr, old, id graph.ValueID) {
+	for i := c.node; i < c.end; i++ {
+		n := s.r.node(i)
+		s.r.operands(n.Args, func(a *graph.Arg) {
+			if a.Value == old {
+				a.Value = id
+			}
+		})
+		s.r.relink(n)
+	}
+}
+
+// foreign are the tensors of float32 that the calls [from, to) read and do not
+// make, and that are no parameters.
+func (s *castLine) foreign(from, to int) (out []graph.ValueID) {
+	for i := from; i < to; i++ {
+		for _, in := range s.r.node(i).Inputs {
+			if d := s.r.def[in]; s.float32(in) && s.r.l.Roles[in] == Unknown && (d < 0 || int(d) < from) && !slices.Contains(out, in) {
+				out = append(out, in)
+			}
+		}
+	}
+	return out
+}
+
+// note remembers what was widened, by its variable and by its module.
+func (s *castLine) note(kid *pyExpr, module string, id graph.ValueID) {
+	if s.r.l.Roles[id] == Unknown {
+		s.wide[module] = id
+	}
+	if len(kid.kids) > 0 {
+		s.named[kid.kids[0].text] = id
+	}
+}
+
+// like is a value of the type that a cast names: of the variable x in x.dtype, of
+// what the module widened, or of a parameter; itself where it knows none.
+func (s *castLine) like(to string, call int, itself graph.ValueID) graph.ValueID {
+	name := strings.TrimSuffix(to, ".dtype")
+	if id, ok := s.named[name]; ok {
+		return id
+	}
+	wide, ok := s.wide[s.r.node(call).Module]
+	ok = ok && !strings.HasPrefix(to, "self.")
+	if ok && s.table {
+		return wide
+	}
+	if id, ok := s.reads[name]; ok {
+		return id
+	}
+	if id, ok := s.vars[name]; ok && (s.r.def[id] < 0 || int(s.r.def[id]) < call) {
+		return id
+	}
+	if ok {
+		return wide
+	}
+	for id, role := range s.r.l.Roles {
+		if role == Parameter && s.float32(graph.ValueID(id)) {
+			return graph.ValueID(id)
+		}
+	}
+	return itself
+}
+
+func (s *castLine) float32(id graph.ValueID) bool {
+	return id >= 0 && s.r.l.Graph.Values[id].Type.Elem == graph.Float32
+}
