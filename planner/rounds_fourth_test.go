@@ -1,0 +1,36 @@
+package planner
+
+import (
+	"math"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
+)
+
+// fourthExact are training runs of the fourth round, by model and precision, that
+// were wrong for one mechanism alone.
+var fourthExact = []struct{ name, prec, mechanism string }{
+	{"tcn", "amp-bf16", "mse_loss casts its target, too"},
+	{"yolo11n", "amp-bf16", "mse_loss casts its target, too"},
+	{"zuko_mlp", "amp-bf16", "the mean of a decomposed var_mean is no sum under autocast"},
+}
+
+// TestFourthExact holds their peaks to a tenth of a percent.
+func TestFourthExact(t *testing.T) {
+	testdata.Sequential(t)
+	c := roundOf(t, 4)
+	runs := readLines[roundRun](t, filepath.Join(roundsDir, "round4.steps.jsonl.xz"))
+	for _, row := range fourthExact {
+		of := slices.DeleteFunc(slices.Clone(runs), func(r roundRun) bool { return r.Name != row.name || r.Prec != row.prec || r.Mode != "train" })
+		if len(of) == 0 {
+			t.Errorf("%s %s: no runs", row.name, row.prec)
+		}
+		for _, r := range of {
+			if f := forecastOf(t, c, &r); f.Error != "" || math.Abs(relative(f.Allocated, r.Peak)) > 0.001 {
+				t.Errorf("%s %d %s %s: %d, measured %d (%s): %s", r.Name, r.Batch, r.Prec, r.Opt, f.Allocated, r.Peak, f.Error, row.mechanism)
+			}
+		}
+	}
+}
