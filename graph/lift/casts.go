@@ -51,6 +51,7 @@ func (r *rewriter) foreign(n *graph.Node) graph.ValueID {
 func (r *rewriter) sourceCasts() {
 	wide := map[string]graph.ValueID{} // what a module widened last
 	shared := map[graph.ValueID]graph.ValueID{}
+	r.hiddenCasts(wide)
 	for i := 0; i < len(r.l.Graph.Nodes); {
 		text := r.statement(i)
 		j := i + 1
@@ -74,6 +75,105 @@ func (r *rewriter) statement(i int) string {
 		return ""
 	}
 	return castStatement(lines[len(lines)-1], r.l.Classes[i])
+}
+
+// hiddenCasts widens what a function is called with where a statement without a call
+// must have: x = x.float(). Its normalisation is cast back to a type that a variable
+// names (return self.weight * x.to(input_dtype)), which does nothing unless it was
+// computed in another one, and no line of it shows where that begins.
+func (r *rewriter) hiddenCasts(wide map[string]graph.ValueID) {
+	for from := 0; from < len(r.l.Graph.Nodes); {
+		to := from + 1
+		for to < len(r.l.Graph.Nodes) && r.sameFrame(from, to) {
+			to++
+		}
+		if r.castsBack(from, to) {
+			if x := r.onlyOperand(from, to); x >= 0 {
+				r.replaceIn(from, to, x, r.widened(from, x))
+				wide[r.node(from).Module] = x
+			}
+		}
+		from = to
+	}
+}
+
+// sameFrame reports two calls that one call of a function of the model's makes.
+func (r *rewriter) sameFrame(i, j int) bool {
+	m, n := r.node(i), r.node(j)
+	if m.Module != n.Module {
+		return false
+	}
+	if trace := m.MetaValue(keyLines); trace != "" && trace == n.MetaValue(keyLines) {
+		return true
+	}
+	a, b := Lines(m), Lines(n)
+	if len(a) == 0 || len(a) != len(b) {
+		return false
+	}
+	last := len(a) - 1
+	return slices.Equal(a[:last], b[:last]) && a[last].File == b[last].File
+}
+
+// castsBack reports calls of a normalisation with a cast to a type that a variable
+// names, none of which shows a cast of anything but a parameter to float32.
+func (r *rewriter) castsBack(from, to int) bool {
+	if normalises(r.l.Classes[from]) {
+		return false
+	}
+	root, back := false, false
+	for i := from; i < to; i++ {
+		op := opName(r.node(i))
+		root = root || op == "rsqrt" || op == "sqrt" || op == "var" || op == "std"
+		text := r.statement(i)
+		if !strings.Contains(text, "type") && !strings.Contains(text, "float") {
+			continue
+		}
+		e := parsePy(text)
+		if e == nil {
+			return false
+		}
+		for _, c := range e.calls(nil) {
+			switch to := c.cast(); {
+			case to == "float32" && !c.kids[0].parameter(), c.text == "type_as", strings.Contains(to, "."):
+				return false
+			case to != "" && to != "float32":
+				back = true
+			}
+		}
+	}
+	return root && back
+}
+
+// onlyOperand is the one floating-point tensor that calls read and do not make,
+// parameters aside; NoValue for none and for several.
+func (r *rewriter) onlyOperand(from, to int) graph.ValueID {
+	id := graph.NoValue
+	for i := from; i < to; i++ {
+		for _, in := range r.node(i).Inputs {
+			v := &r.l.Graph.Values[in]
+			if d := r.def[in]; r.l.Roles[in] != Unknown || v.Type.Elem != graph.Float32 || len(v.Type.Shape) == 0 || int(d) >= from || in == id {
+				continue
+			}
+			if id >= 0 {
+				return graph.NoValue
+			}
+			id = in
+		}
+	}
+	return id
+}
+
+// replaceIn has calls read one value in place of another.
+func (r *rewriter) replaceIn(from, to int, old, with graph.ValueID) {
+	for i := from; i < to; i++ {
+		n := r.node(i)
+		r.operands(n.Args, func(a *graph.Arg) {
+			if a.Value == old {
+				a.Value = with
+			}
+		})
+		r.relink(n)
+	}
 }
 
 // moduleCasts puts the casts of modules' results back: self.drop(p).to(v.dtype),
@@ -264,15 +364,7 @@ func (s *castLine) within(c *pyExpr, from, to int) {
 	}
 	s.note(arg, s.r.node(from).Module, id)
 	w := s.widen(arg, from, id)
-	for i := from; i < to; i++ {
-		n := s.r.node(i)
-		s.r.operands(n.Args, func(a *graph.Arg) {
-			if a.Value == id {
-				a.Value = w
-			}
-		})
-		s.r.relink(n)
-	}
+	s.r.replaceIn(from, to, id, w)
 }
 
 // note remembers what was widened, by its variable and by its module.

@@ -51,11 +51,16 @@ func (e *pyExpr) cast() string {
 		switch t := e.kids[1].text; {
 		case t == "torch.float32" || t == "torch.float":
 			return "float32"
-		case strings.HasSuffix(t, "dtype") && !e.kids[1].call:
+		case (strings.HasSuffix(t, "dtype") || strings.HasSuffix(t, "_type")) && !e.kids[1].call:
 			return t
 		}
 	}
 	return ""
+}
+
+// parameter reports what the names of parameters say: self.weight, bias.
+func (e *pyExpr) parameter() bool {
+	return !e.call && (strings.HasPrefix(e.text, "self.") || strings.HasSuffix(e.text, "weight") || strings.HasSuffix(e.text, "bias") || strings.HasSuffix(e.text, "scale"))
 }
 
 // ofModule reports the result of a module that is cast to the type of another
