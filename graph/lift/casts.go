@@ -52,6 +52,7 @@ func (r *rewriter) sourceCasts() {
 	wide := map[string]graph.ValueID{} // what a module widened last
 	shared := map[graph.ValueID]graph.ValueID{}
 	r.hiddenCasts(wide)
+	r.assignedNorms()
 	for i := 0; i < len(r.l.Graph.Nodes); {
 		text := r.statement(i)
 		j := i + 1
@@ -95,6 +96,59 @@ func (r *rewriter) hiddenCasts(wide map[string]graph.ValueID) {
 		}
 		from = to
 	}
+}
+
+// assignedNorms casts what a subclass of LayerNorm returns to the type of what it is
+// called with, where its forward makes no call but layer_norm's and names the result
+// rather than returning it: what follows is x.to(orig_type), for which such classes are
+// written (open_clip, CLIP and those that copied it), or nothing. Libraries whose
+// classes are known to return it as it is are left out.
+func (r *rewriter) assignedNorms() {
+	for i := range r.l.Graph.Nodes {
+		n := r.node(i)
+		if op := opName(n); op != "layer_norm" && op != "native_layer_norm" || len(n.Args) == 0 || n.Args[0].Kind != graph.ArgValue || len(n.Outputs) == 0 {
+			continue
+		}
+		class := ownerClass(n)
+		name := class[strings.LastIndexByte(class, '.')+1:]
+		if !strings.Contains(name, "LayerNorm") || class != r.l.Classes[i] || knownNorms(class) || i > 0 && r.sameFrame(i-1, i) || i+1 < len(r.l.Graph.Nodes) && r.sameFrame(i, i+1) {
+			continue
+		}
+		lines := Lines(n)
+		if len(lines) > 1 && strings.Contains(lines[len(lines)-2].Text, "super().forward(") {
+			lines = lines[:len(lines)-1]
+		}
+		if len(lines) == 0 || !assigns(lines[len(lines)-1].Text) || len(r.after[i]) > 0 {
+			continue
+		}
+		made := n.Outputs[0]
+		r.typedAs(i, n.Args[0].Value)
+		if r.l.Assumed == nil {
+			r.l.Assumed = map[graph.ValueID]bool{}
+		}
+		r.l.Assumed[made] = true
+	}
+}
+
+// knownNorms reports classes of libraries that return what layer_norm makes.
+func knownNorms(class string) bool {
+	for _, p := range []string{"torch.", "timm.", "transformers.", "diffusers.", "torchvision.", "monai."} {
+		if strings.HasPrefix(class, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// assigns reports a line that gives a variable the result of one call on it, without a
+// cast of that.
+func assigns(text string) bool {
+	target, value, ok := strings.Cut(text, " = ")
+	if !ok || strings.ContainsAny(target, " .([,") {
+		return false
+	}
+	e := parsePy(value)
+	return e != nil && e.call && e.cast() == ""
 }
 
 // sameFrame reports two calls that one call of a function of the model's makes.
