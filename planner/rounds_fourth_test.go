@@ -19,6 +19,8 @@ var fourthExact = []struct{ name, prec, mechanism string }{
 	{"lit_gemma", "amp-bf16", "a statement x = x.float() without a call"},
 	{"lit_moe", "bf16", "a statement x = x.float() without a call"},
 	{"lit_moe", "amp-bf16", "a statement x = x.float() without a call"},
+	{"clip_coca", "amp-bf16", "a subclass of LayerNorm casts back"},
+	{"pm_nasnetamobile", "fp32", "a method that the file does not show names what modules return"},
 	{"zuko_mlp", "amp-bf16", "the mean of a decomposed var_mean is no sum under autocast"},
 }
 
