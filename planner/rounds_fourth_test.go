@@ -41,3 +41,23 @@ func TestFourthExact(t *testing.T) {
 		}
 	}
 }
+
+// TestFastAttention holds inferences of torch.nn.MultiheadAttention, which runs one call
+// there that no file shows, to allocated and reserved bytes.
+func TestFastAttention(t *testing.T) {
+	testdata.Sequential(t)
+	c := roundOf(t, 4)
+	ran := 0
+	for _, r := range readLines[roundRun](t, filepath.Join(roundsDir, "round4.steps.jsonl.xz")) {
+		if r.Mode != "infer" || r.Name != "clip_vit" && r.Name != "clip_vit_drop" {
+			continue
+		}
+		ran++
+		if f := forecastOf(t, c, &r); f.Error != "" || math.Abs(relative(f.Allocated, r.Peak)) > 0.001 || math.Abs(relative(f.Reserved, r.Reserved)) > 0.02 {
+			t.Errorf("%s: %d allocated, %d reserved, measured %d and %d %s", r.Name, f.Allocated, f.Reserved, r.Peak, r.Reserved, f.Error)
+		}
+	}
+	if ran != 2 {
+		t.Errorf("%d runs", ran)
+	}
+}

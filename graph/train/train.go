@@ -174,6 +174,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 		return nil, err
 	}
 	b.narrow, b.join = newNarrowing(b), newJoining(b)
+	b.fast = b.fastPaths()
 	if opt.Train {
 		b.zeroGrad()
 	}
@@ -285,9 +286,10 @@ type builder struct {
 	returned    []Output
 	lastForward int32
 	back        castsBack
-	narrow      *narrowing     // casts that the file does not show, nil without parameters of half precision
-	join        *joining       // types of tensors that are made to be joined, nil without autocast
-	made        []*aten.Tensor // optimizer state among it, each with its parameter's name
+	fast        map[int]*fastAttention // of an inference, by their first calls
+	narrow      *narrowing             // casts that the file does not show, nil without parameters of half precision
+	join        *joining               // types of tensors that are made to be joined, nil without autocast
+	made        []*aten.Tensor         // optimizer state among it, each with its parameter's name
 }
 
 // Within reports whether module is name or a part of it.
