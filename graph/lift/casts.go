@@ -51,9 +51,12 @@ func (r *rewriter) foreign(n *graph.Node) graph.ValueID {
 func (r *rewriter) sourceCasts() {
 	wide := map[string]graph.ValueID{} // what a module widened last
 	shared := map[graph.ValueID]graph.ValueID{}
-	r.hiddenCasts(wide)
+	hidden := r.hiddenCasts()
 	r.assignedNorms()
 	for i := 0; i < len(r.l.Graph.Nodes); {
+		if x, ok := hidden[i]; ok {
+			wide[r.node(i).Module] = x
+		}
 		text := r.statement(i)
 		j := i + 1
 		for j < len(r.l.Graph.Nodes) && text != "" && r.node(j).Module == r.node(i).Module && r.statement(j) == text {
@@ -81,21 +84,24 @@ func (r *rewriter) statement(i int) string {
 // hiddenCasts widens what a function is called with where a statement without a call
 // must have: x = x.float(). Its normalisation is cast back to a type that a variable
 // names (return self.weight * x.to(input_dtype)), which does nothing unless it was
-// computed in another one, and no line of it shows where that begins.
-func (r *rewriter) hiddenCasts(wide map[string]graph.ValueID) {
+// computed in another one, and no line of it shows where that begins. It returns what
+// was widened, by the first calls of the functions.
+func (r *rewriter) hiddenCasts() map[int]graph.ValueID {
+	hidden := map[int]graph.ValueID{}
 	for from := 0; from < len(r.l.Graph.Nodes); {
 		to := from + 1
-		for to < len(r.l.Graph.Nodes) && r.sameFrame(from, to) {
+		for to < len(r.l.Graph.Nodes) && r.sameFrame(from, to) && !r.restarts(from, to) {
 			to++
 		}
 		if r.castsBack(from, to) {
 			if x := r.onlyOperand(from, to); x >= 0 {
 				r.replaceIn(from, to, x, r.widened(from, x))
-				wide[r.node(from).Module] = x
+				hidden[from] = x
 			}
 		}
 		from = to
 	}
+	return hidden
 }
 
 // assignedNorms casts what a subclass of LayerNorm returns to the type of what it is
@@ -166,6 +172,13 @@ func (r *rewriter) sameFrame(i, j int) bool {
 	}
 	last := len(a) - 1
 	return slices.Equal(a[:last], b[:last]) && a[last].File == b[last].File
+}
+
+// restarts reports a call where the function that call i begins is called once more.
+func (r *rewriter) restarts(i, j int) bool {
+	a, b, c := Lines(r.node(i)), Lines(r.node(j-1)), Lines(r.node(j))
+	number := func(l []Line) int { return l[len(l)-1].Number }
+	return len(a) > 0 && len(b) > 0 && len(c) > 0 && number(c) < number(b) && number(c) == number(a)
 }
 
 // castsBack reports calls of a normalisation with a cast to a type that a variable
