@@ -121,6 +121,10 @@ func (e *Eager) Resident(name, module string, cat program.Category, d graph.DTyp
 	return t
 }
 
+// Follow marks a parameter of an inference as one that autograd would follow: its
+// views say so, too, where nothing is recorded.
+func (e *Eager) Follow(t *Tensor) { t.shows = t.DType.IsFloat() }
+
 // Shares returns another name for a resident tensor (a tied parameter).
 func (e *Eager) Shares(t *Tensor) *Tensor { return t }
 
@@ -414,7 +418,7 @@ func (e *Eager) inBackward() bool { return e.phase == program.Backward && e.repl
 
 // view returns another window on t's storage.
 func (e *Eager) view(t *Tensor, shape, strides []int64, offset int64) *Tensor {
-	return &Tensor{Name: t.Name, based: e.inBackward(), values: t.values, Tensor: program.Tensor{Storage: t.Storage, DType: t.DType, Shape: shape, Strides: strides, Offset: t.Offset + offset}}
+	return &Tensor{Name: t.Name, based: e.inBackward(), shows: t.shows, values: t.values, Tensor: program.Tensor{Storage: t.Storage, DType: t.DType, Shape: shape, Strides: strides, Offset: t.Offset + offset}}
 }
 
 // host returns a CPU tensor: it takes no device memory.

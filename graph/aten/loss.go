@@ -78,7 +78,9 @@ func (e *Eager) MSE(x, target *Tensor) *Tensor {
 // mse reduces a loss of two tensors of one shape; reduction is 1 for the mean, 2
 // for the sum, 0 for none.
 func (e *Eager) mse(x, target *Tensor, reduction int64) *Tensor {
-	if e.Autocast != graph.Undefined {
+	given := target
+	if e.Autocast != graph.Undefined { // the last argument first, as Eager.autocast casts them
+		target = e.castTo(target, graph.Float32)
 		x = e.castTo(x, graph.Float32)
 	}
 	shape, ok := broadcast(x, target)
@@ -98,6 +100,7 @@ func (e *Eager) mse(x, target *Tensor, reduction int64) *Tensor {
 		k.shrink(o)
 	}
 	k.flops(3 * x.Numel()).end()
+	e.hold(given) // the caller has its argument until the call returns
 	e.record("MseLossBackward0", []*Tensor{o}, []*Tensor{x, target}, []*Tensor{x, target}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
 		for i := range outs {

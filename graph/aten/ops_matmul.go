@@ -172,9 +172,10 @@ func (e *Eager) bmm(a, b *Tensor) *Tensor {
 }
 
 // foldable reports whether matmul flattens the batch dims of t for one large
-// product with a matrix (LinearAlgebra.cpp, should_fold).
+// product with a matrix (LinearAlgebra.cpp, should_fold). A view requires a gradient
+// where its base does, in an inference, too (DifferentiableViewMeta::requires_grad).
 func foldable(t, m *Tensor) bool {
-	if m.RequiresGrad() || t.Numel() == 0 || m.dim() == 1 {
+	if m.RequiresGrad() || m.shows || t.Numel() == 0 || m.dim() == 1 {
 		return true
 	}
 	for i := range max(t.dim()-2, 0) {

@@ -21,6 +21,7 @@ type Tensor struct {
 	based  bool      // a view that keeps its base alive (made while autograd records nothing)
 	cast   *Tensor   // parameters: the cached autocast copy
 	values []float64 // host tensors: the elements, where the file shows them
+	shows  bool      // a parameter of an inference, or a view of one
 	part   bool      // one of several views that its kernel returned instead of their base
 }
 

@@ -18,3 +18,25 @@ func TestOwnFunctions(t *testing.T) {
 		}
 	}
 }
+
+// A forward beyond those of modules is an autograd function's, unless a line calls a
+// base class's, or it is the one expression of a module that nobody registered.
+func TestOwnForward(t *testing.T) {
+	in := Line{File: "m.py", Number: 9, Text: "y = self.ssm(x)"}
+	for _, c := range []struct {
+		lines  []Line
+		scopes int
+		want   string
+	}{
+		{[]Line{in, {"scan.py", 3, "a = x.clone()"}}, 1, "a forward in scan.py, line 3"},
+		{[]Line{in, {"scan.py", 3, "a = x.clone()"}}, 2, ""},
+		{[]Line{in, {"m.py", 3, "a = x.clone()"}}, 1, ""},
+		{[]Line{in, {"act.py", 3, "return F.silu(x)"}}, 1, ""},
+		{[]Line{{"m.py", 9, "y = super().forward(x)"}, {"base.py", 3, "a = x.clone()"}}, 1, ""},
+		{[]Line{in, {"site-packages/torch/nn/functional.py", 3, "a = x.clone()"}}, 1, ""},
+	} {
+		if got := ownForward(c.lines, make([]string, c.scopes)); got != c.want {
+			t.Errorf("%v in %d modules: %q, want %q", c.lines, c.scopes, got, c.want)
+		}
+	}
+}

@@ -34,6 +34,7 @@ var idioms = []idiom{
 	{"frozen-positions", "tables of sinusoids are parameters that require no gradient", frozenPositions},
 	{"weight-norm", "the fused weight normalisation is decomposed", weightNorm},
 	{"cosine-similarity", "a function of its own, in float32 under autocast, that bounds the norms in place without gradients", cosineSimilarity},
+	{"var-mean", "var_mean is decomposed into primitives, which autocast does not see: the mean is a sum, divided", meanOfSum},
 	{"power-iteration", "spectral normalisation estimates its two vectors without gradients", powerIteration},
 	{"adaptive-pool", "adaptive pooling to sizes that do not divide is decomposed", adaptivePool},
 	{"global-max-pool", "adaptive maximum pooling of images to one pixel is exported as amax over [-2, -1]", globalMaxPool},

@@ -536,3 +536,23 @@ func (r *rewriter) quotient(x, y graph.ValueID) *graph.Node {
 	}
 	return nil
 }
+
+// meanOfSum turns the quotient of a primitive sum and a number, the mean that var_mean
+// returns beside its variance, into a mean. Primitives have the overload default alone:
+// torch.sum over dims and a division that code writes have others.
+func meanOfSum(r *rewriter, i int) bool {
+	n := r.node(i)
+	if n.Op != "div.default" || len(n.Args) != 2 || n.Args[1].Kind == graph.ArgValue {
+		return false
+	}
+	sum, keep := r.producer(&n.Args[0]), int64(0)
+	if sum != nil && sum.Op == "broadcast_in_dim.default" {
+		sum, keep = r.producer(&sum.Args[0]), 1
+	}
+	if sum == nil || sum.Op != "sum.default" || len(sum.Args) != 2 || sum.Args[1].Kind != graph.ArgList {
+		return false
+	}
+	n.Op, n.Args = "mean.dim", []graph.Arg{sum.Args[0], sum.Args[1], {Kind: graph.ArgBool, Int: keep}}
+	r.relink(n)
+	return true
+}

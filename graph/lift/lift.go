@@ -46,6 +46,9 @@ type Lifted struct {
 	Unlifted []string // ONNX operators kept as they are, each once, in order
 	Eval     bool     // exported in evaluation mode, as far as the file says
 
+	// Assumed are the results of casts that code is taken to make, and may not make.
+	Assumed map[graph.ValueID]bool
+
 	Roles []Role // of Graph.Values
 
 	Recording *Recording // what a capture says beyond; nil for other sources

@@ -190,7 +190,8 @@ func (m *mode) dropout(op string, scopes, classes []string) {
 
 // seldom are the libraries whose Dropout modules have p = 0 unless one asks for
 // more; of transformers, those models that dropsOut does not list.
-var seldom = []string{"timm.", "diffusers.", "torchvision.models.vision_transformer.", "transformers."}
+var seldom = []string{"timm.", "diffusers.", "torchvision.models.vision_transformer.", "transformers.",
+	"deepctr_torch.", "egnn_pytorch.", "nystrom_attention.", "perceiver_pytorch.", "performer_pytorch.", "linformer.", "conformer.", "local_attention."}
 
 // seldomDrops reports a Dropout within the innermost of classes that has p = 0 by
 // default.

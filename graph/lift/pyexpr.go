@@ -83,6 +83,11 @@ func (e *pyExpr) cast() string {
 	return ""
 }
 
+// parameter reports what the names of parameters say: self.weight, bias.
+func (e *pyExpr) parameter() bool {
+	return !e.call && (strings.HasPrefix(e.text, "self.") || strings.HasSuffix(e.text, "weight") || strings.HasSuffix(e.text, "bias") || strings.HasSuffix(e.text, "scale"))
+}
+
 // ofModule reports the result of a module that is cast to the type of another
 // tensor: self.drop(p).to(v.dtype).
 func (e *pyExpr) ofModule() bool {

@@ -23,6 +23,8 @@ func (r *rewriter) sourceCasts() {
 			s.lines[i], last = Lines(r.node(i)), text
 		}
 	}
+	s.hidden = r.hiddenCasts()
+	r.assignedNorms()
 	s.frame(0, len(s.lines), 0)
 	s.warnRegions()
 }
@@ -34,6 +36,7 @@ type sources struct {
 	texts  map[Line]sourceLine
 	wide   map[string]graph.ValueID        // what a module widened last
 	shared map[graph.ValueID]graph.ValueID // what variables name: the cast of each value
+	hidden map[int]graph.ValueID           // what a statement without a call widened, by the call behind it
 
 	unknown bool // parameters stand in regions of which nothing says what they are
 }
@@ -95,6 +98,9 @@ func (s *sources) frame(lo, hi, d int) {
 		if len(s.lines[i]) <= d {
 			i++
 			continue
+		}
+		if x, ok := s.hidden[i]; ok {
+			s.wide[s.r.node(i).Module] = x
 		}
 		if j := s.regionEnd(i, hi, d); j > i {
 			s.region(i, j, d)

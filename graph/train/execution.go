@@ -266,7 +266,7 @@ func (g *grouping) hides() bool {
 		case c.item:
 		case own && strings.Contains(rest, "."), own && g.called(rest):
 		case own:
-			if !g.accounted() {
+			if !g.accounted() || g.unnamed() {
 				return true
 			}
 		case strings.HasPrefix(c.path, "super"), strings.HasSuffix(c.path, "multi_head_attention_forward"):
@@ -304,6 +304,17 @@ func (g *grouping) accounted() bool {
 		}
 	}
 	return true
+}
+
+// unnamed tells whether more modules were run than the text calls by name, or as
+// elements and variables: a method of the class runs them.
+func (g *grouping) unnamed() bool {
+	for _, c := range g.calls {
+		if c.item || !strings.Contains(c.path, ".") {
+			return false
+		}
+	}
+	return g.used["?"] > 0
 }
 
 // calledOne tells whether modules were run that the text calls by no name of

@@ -86,6 +86,16 @@ func (b *builder) calls(lo, hi int, regions []*region, env []*aten.Tensor) error
 			regions = regions[1:]
 			continue
 		}
+		if f := b.fast[i]; f != nil && f.last < hi {
+			done, err := b.fused(i, f, env)
+			if err != nil {
+				return err
+			}
+			if done {
+				i = f.last + 1
+				continue
+			}
+		}
 		if err := b.call(i, env); err != nil {
 			return err
 		}

@@ -56,6 +56,7 @@ func (r *replay) run(e *execution) {
 	if e.hidden {
 		r.parameters(e)
 		r.argument(e)
+		r.siblings(e)
 		r.open(r.computed(e), e.last)
 	}
 	r.stores(e)
@@ -112,6 +113,56 @@ func (r *replay) argument(e *execution) {
 // maxArgument is how many calls and modules a line has at most whose function is
 // taken to be one expression.
 const maxArgument = 5
+
+// siblings holds what modules return in a function that the file does not show, and
+// two or more other modules are called with, until it returns: code that calls modules
+// by names of their own, not those of a list in turn, gives each result one, too, once
+// there are several such. A residual sum reads what only one other module does.
+func (r *replay) siblings(e *execution) {
+	maker, readers := map[graph.ValueID]int{}, map[graph.ValueID]int{}
+	for k, it := range e.items {
+		if it.child == "" || numbered(it.child) {
+			continue
+		}
+		seen := map[graph.ValueID]bool{}
+		for i := it.first; i <= it.last; i++ {
+			for _, id := range r.g.Nodes[i].Inputs {
+				if _, made := maker[id]; made && maker[id] != k && !seen[id] {
+					seen[id] = true
+					readers[id]++
+				}
+			}
+			for _, id := range r.g.Nodes[i].Outputs {
+				if id >= 0 && r.uses[id] > it.last {
+					maker[id] = k
+				}
+			}
+		}
+	}
+	var several []graph.ValueID
+	for id, n := range readers {
+		if n > 1 {
+			several = append(several, id)
+		}
+	}
+	if len(several) < minSiblings {
+		return
+	}
+	slices.Sort(several)
+	for _, id := range several {
+		r.hold(e.last, id, local)
+	}
+	r.guess(e, several, "calls a function that the file does not show, which calls modules with each other's results")
+}
+
+// minSiblings is how many results tell that such a function names each.
+const minSiblings = 3
+
+// numbered reports the name of a module that stands in a list.
+func numbered(child string) bool {
+	last := child[strings.LastIndexByte(child, '.')+1:]
+	return last != "" && last[0] >= '0' && last[0] <= '9'
+}
 
 // maxHidden is how many calls a function has at most that computes one thing.
 const maxHidden = 24

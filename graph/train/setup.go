@@ -62,6 +62,9 @@ func (b *builder) resident() error {
 		grad := cat == program.Parameters && b.opt.Train && b.opt.LoRA == nil && (b.opt.Frozen == nil || !b.opt.Frozen(v.Name)) && !b.frozen(v.Name)
 		t := b.e.Resident(v.Name, parent(v.Name), cat, d, shape, grad)
 		b.env[i] = t
+		if cat == program.Parameters && !b.opt.Train && (b.opt.Frozen == nil || !b.opt.Frozen(v.Name)) {
+			b.e.Follow(t)
+		}
 		if cat == program.Inputs {
 			inputs = append(inputs, i)
 			continue

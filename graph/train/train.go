@@ -117,8 +117,8 @@ type Build struct {
 	Variables Variables
 	// Open are storages that variables may keep until after a call, in an inference.
 	Open []OpenStorage
-	// CastBytes are those of the tensors that are assumed to be cast to the
-	// parameters' type, in float32.
+	// CastBytes are those of the tensors, in float32, that are assumed to be cast to
+	// the parameters' type, or back to an input's.
 	CastBytes int64
 	// SupposedBytes are those of what modules are guessed to keep in attributes
 	// from one step to the next.
@@ -182,6 +182,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	if b.recorded == nil {
 		b.narrow, b.join = newNarrowing(b), newJoining(b)
 	}
+	b.fast = b.fastPaths()
 	if opt.Train {
 		b.zeroGrad()
 	}
@@ -190,12 +191,13 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	}
 	b.narrow.warn(b)
 	b.join.warn(b)
+	b.back.warn(b)
 	var open []OpenStorage
 	if !opt.Train {
 		open = b.open(&vars)
 	}
 	supposed := b.keep(&vars)
-	return &Build{SupposedBytes: supposed, Program: b.e.P, Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed()}, nil
+	return &Build{SupposedBytes: supposed, Program: b.e.P, Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed() + b.back.bytes}, nil
 }
 
 // keep makes what modules keep in attributes last until the next step: its
@@ -292,9 +294,11 @@ type builder struct {
 	setup       []resident        // what exists before the first step
 	returned    []Output
 	lastForward int32
-	narrow      *narrowing     // casts that the file does not show, nil without parameters of half precision
-	join        *joining       // types of tensors that are made to be joined, nil without autocast
-	made        []*aten.Tensor // optimizer state among it, each with its parameter's name
+	back        castsBack
+	fast        map[int]*fastAttention // of an inference, by their first calls
+	narrow      *narrowing             // casts that the file does not show, nil without parameters of half precision
+	join        *joining               // types of tensors that are made to be joined, nil without autocast
+	made        []*aten.Tensor         // optimizer state among it, each with its parameter's name
 }
 
 // Within reports whether module is name or a part of it.
@@ -431,6 +435,7 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 	for j, o := range n.Outputs {
 		if o >= 0 && j < len(outs) {
 			env[o] = outs[j]
+			b.back.note(b, n, o, env)
 			if outs[j] != nil && c.Shapes[j] != nil && !slices.Equal(outs[j].Shape, c.Shapes[j]) {
 				b.e.Warn("shape-differs", fmt.Sprintf("%s gives %v where shape inference says %v", n.Op, outs[j].Shape, c.Shapes[j]))
 			}

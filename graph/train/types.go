@@ -184,3 +184,32 @@ func (w *narrowing) assumed() int64 {
 	}
 	return w.bytes
 }
+
+// castsBack counts the casts of results to the type of what a module was called with
+// that a file of float32 does not show, where they do something.
+type castsBack struct {
+	casts int
+	bytes int64 // of the float32 tensors that were cast
+	first string
+}
+
+// note counts a cast that was assumed.
+func (w *castsBack) note(b *builder, n *graph.Node, out graph.ValueID, env []*aten.Tensor) {
+	if !b.l.Assumed[out] || len(n.Inputs) == 0 || !floating(env[n.Inputs[0]], graph.Float32) || floating(env[out], graph.Float32) {
+		return
+	}
+	w.casts++
+	w.bytes += env[n.Inputs[0]].Bytes()
+	if w.first == "" {
+		w.first = n.Name
+	}
+}
+
+// warn says how many casts were assumed.
+func (w *castsBack) warn(b *builder) {
+	if w.casts == 0 {
+		return
+	}
+	b.e.P.Warnings = append(b.e.P.Warnings, graph.Warning{Code: "cast-assumed", Node: w.first, Message: fmt.Sprintf(
+		"%d normalisations of classes of the model's own are taken to cast their result back to their input's type, which a file of float32 does not show: %d bytes of float32 if they do not", w.casts, w.bytes)})
+}

@@ -1,0 +1,183 @@
+package lift
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// statement is the statement that call i stands in, "" where no line says.
+func (r *rewriter) statement(i int) string {
+	lines := Lines(r.node(i))
+	if len(lines) == 0 {
+		return ""
+	}
+	l := lines[len(lines)-1]
+	if whole, ok := wholeStatement(l, castRows(l), r.l.Classes[i]); ok {
+		return whole
+	}
+	return l.Text
+}
+
+// hiddenCasts widens what a function is called with where a statement without a call
+// must have: x = x.float(). Its normalisation is cast back to a type that a variable
+// names (return self.weight * x.to(input_dtype)), which does nothing unless it was
+// computed in another one, and no line of it shows where that begins. It returns what
+// was widened, by the first calls of the functions.
+func (r *rewriter) hiddenCasts() map[int]graph.ValueID {
+	hidden := map[int]graph.ValueID{}
+	for from := 0; from < len(r.l.Graph.Nodes); {
+		to := from + 1
+		for to < len(r.l.Graph.Nodes) && r.sameFrame(from, to) && !r.restarts(from, to) {
+			to++
+		}
+		if r.castsBack(from, to) {
+			if x := r.onlyOperand(from, to); x >= 0 {
+				r.replaceIn(from, to, x, r.widened(from, x))
+				hidden[from] = x
+			}
+		}
+		from = to
+	}
+	return hidden
+}
+
+// assignedNorms casts what a subclass of LayerNorm returns to the type of what it is
+// called with, where its forward makes no call but layer_norm's and names the result
+// rather than returning it: what follows is x.to(orig_type), for which such classes are
+// written (open_clip, CLIP and those that copied it), or nothing. Libraries whose
+// classes are known to return it as it is are left out.
+func (r *rewriter) assignedNorms() {
+	for i := range r.l.Graph.Nodes {
+		n := r.node(i)
+		if op := opName(n); op != "layer_norm" && op != "native_layer_norm" || len(n.Args) == 0 || n.Args[0].Kind != graph.ArgValue || len(n.Outputs) == 0 {
+			continue
+		}
+		class := ownerClass(n)
+		name := class[strings.LastIndexByte(class, '.')+1:]
+		if !strings.Contains(name, "LayerNorm") || class != r.l.Classes[i] || knownNorms(class) || i > 0 && r.sameFrame(i-1, i) || i+1 < len(r.l.Graph.Nodes) && r.sameFrame(i, i+1) {
+			continue
+		}
+		lines := Lines(n)
+		if len(lines) > 1 && strings.Contains(lines[len(lines)-2].Text, "super().forward(") {
+			lines = lines[:len(lines)-1]
+		}
+		if len(lines) == 0 || !assigns(lines[len(lines)-1].Text) || len(r.after[i]) > 0 {
+			continue
+		}
+		made := n.Outputs[0]
+		r.typedAs(i, n.Args[0].Value)
+		if r.l.Assumed == nil {
+			r.l.Assumed = map[graph.ValueID]bool{}
+		}
+		r.l.Assumed[made] = true
+	}
+}
+
+// knownNorms reports classes of libraries that return what layer_norm makes.
+func knownNorms(class string) bool {
+	for _, p := range []string{"torch.", "timm.", "transformers.", "diffusers.", "torchvision.", "monai."} {
+		if strings.HasPrefix(class, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// assigns reports a line that gives a variable the result of one call on it, without a
+// cast of that.
+func assigns(text string) bool {
+	target, value, ok := strings.Cut(text, " = ")
+	if !ok || strings.ContainsAny(target, " .([,") {
+		return false
+	}
+	e := parsePy(value)
+	return e != nil && e.call && e.cast() == ""
+}
+
+// sameFrame reports two calls that one call of a function of the model's makes.
+func (r *rewriter) sameFrame(i, j int) bool {
+	m, n := r.node(i), r.node(j)
+	if m.Module != n.Module {
+		return false
+	}
+	if trace := m.MetaValue(keyLines); trace != "" && trace == n.MetaValue(keyLines) {
+		return true
+	}
+	a, b := Lines(m), Lines(n)
+	if len(a) == 0 || len(a) != len(b) {
+		return false
+	}
+	last := len(a) - 1
+	return slices.Equal(a[:last], b[:last]) && a[last].File == b[last].File
+}
+
+// restarts reports a call where the function that call i begins is called once more.
+func (r *rewriter) restarts(i, j int) bool {
+	a, b, c := Lines(r.node(i)), Lines(r.node(j-1)), Lines(r.node(j))
+	number := func(l []Line) int { return l[len(l)-1].Number }
+	return len(a) > 0 && len(b) > 0 && len(c) > 0 && number(c) < number(b) && number(c) == number(a)
+}
+
+// castsBack reports calls of a normalisation with a cast to a type that a variable
+// names, none of which shows a cast of anything but a parameter to float32.
+func (r *rewriter) castsBack(from, to int) bool {
+	if normalises(r.l.Classes[from]) {
+		return false
+	}
+	root, back := false, false
+	for i := from; i < to; i++ {
+		op := opName(r.node(i))
+		root = root || op == "rsqrt" || op == "sqrt" || op == "var" || op == "std"
+		text := r.statement(i)
+		if !strings.Contains(text, "type") && !strings.Contains(text, "float") {
+			continue
+		}
+		e := parsePy(text)
+		if e == nil {
+			return false
+		}
+		for _, c := range e.calls(nil) {
+			switch to := c.cast(); {
+			case to == "float32" && !c.kids[0].parameter(), c.text == "type_as", strings.Contains(to, "."):
+				return false
+			case to != "" && to != "float32":
+				back = true
+			}
+		}
+	}
+	return root && back
+}
+
+// onlyOperand is the one floating-point tensor that calls read and do not make,
+// parameters aside; NoValue for none and for several.
+func (r *rewriter) onlyOperand(from, to int) graph.ValueID {
+	id := graph.NoValue
+	for i := from; i < to; i++ {
+		for _, in := range r.node(i).Inputs {
+			v := &r.l.Graph.Values[in]
+			if d := r.def[in]; r.l.Roles[in] != Unknown || v.Type.Elem != graph.Float32 || len(v.Type.Shape) == 0 || int(d) >= from || in == id {
+				continue
+			}
+			if id >= 0 {
+				return graph.NoValue
+			}
+			id = in
+		}
+	}
+	return id
+}
+
+// replaceIn has calls read one value in place of another.
+func (r *rewriter) replaceIn(from, to int, old, with graph.ValueID) {
+	for i := from; i < to; i++ {
+		n := r.node(i)
+		r.operands(n.Args, func(a *graph.Arg) {
+			if a.Value == old {
+				a.Value = with
+			}
+		})
+		r.relink(n)
+	}
+}
