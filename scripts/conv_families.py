@@ -14,8 +14,8 @@ tells the formula from the geometry, and writes them. The committed trees were g
 lists, as many as eleven minutes were enough for. Convolutions with fnv(geometry) % 10 == 0 are never trained on: the tests in Go and
 `train` measure with those.
 
-h200.deep and h200.wide are grown the same way on the output of `deep` (50,000 tries, one minute and forty seconds to measure) and `wide` (45,000); neither has
-shapes of real models.
+These trees are for images of the extents of `grid`; conv_forest.py grows those for all others, on rows of conv_survey.py. `deep` and `wide` list the
+convolutions of graph/cudnn/testdata/random.jsonl.
 
 Convolutions are described as cuDNN computes them: x[n,C,H,W] * w[K,C/g,R,S] -> y[n,K,P,Q], so that a transposed one's forward is a
 data gradient (OP 1). A family is a base (bytes of operands' copies, or transforms) and a rest:
@@ -239,7 +239,7 @@ def bases(o):
             f4 + K * cg * 144, f4 + K * cg * 72, f2 + K * cg * 64, up(C, 32) * up(K, 32) * rs * G // 128, up(C, 64) * up(K, 64) * rs * G // 16,
             pad + y32, pad + 2 * y32, pad + 4 * y32, pad + 8 * y32, pad + x32, pad + 2 * x32, pad + 4 * x32, pad + 8 * x32,
             n * up(C, 32) * rs * 32,
-            w + np.maximum(K * cg + n * C, n * K) * f, w + np.maximum(K * cg + n * K, n * C) * f, y + np.maximum(n * C + n * K, K * cg) * f, n * K * cg * rs * 4]
+            w + np.maximum(K * cg + n * C, n * K) * f, w + np.maximum(K * cg + n * K, n * C) * f, y + np.maximum(n * C + n * K, K * cg) * f, n * K * cg * rs * 4, cg * rs * 4]
 
 
 def stream_k(o, op, i):

@@ -1,7 +1,8 @@
 /* Asks cuDNN's instant heuristic for the workspace of convolutions, as PyTorch does with benchmark off; see conv_workspace.py.
    In: lines "N C H W K R S strideH strideW padH padW dilH dilW groups transposed TYPE outPadH outPadW", for three dims with
    " D T strideD padD dilD outPadD" after them (D, T: the input's and the kernel's depth).
-   Out: "LINE PASS BYTES" for the passes 0 forward, 1 data gradient, 2 weight gradient; nothing where there is no answer.
+   Out: "LINE PASS BYTES ENGINE" for the passes 0 forward, 1 data gradient, 2 weight gradient; nothing where there is no answer. ENGINE is the
+   engine's number and its knobs ("57;27=2;28=1"), with an f before it where the heuristic has no engine and PyTorch takes one of the fallback list.
    With a device described in JSON (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION) as argument it needs no GPU, but the answers differ. */
 #include <cudnn.h>
 #include <stdint.h>
@@ -64,19 +65,41 @@ static int skipped(desc config, cudnnDataType_t type, int tf32) {
   return type == CUDNN_DATA_FLOAT && down || !tf32 && (tensorCore || down);
 }
 
-/* The convolution as cuDNN sees it: x[n,c,h,w], w[k,c/g,r,s], y[n,k,p,q]. Returns the workspace, or -1. */
+/* Writes the engine's number and its knobs. */
+static void describe(desc config, char *text, size_t room) {
+  desc engine = make(CUDNN_BACKEND_ENGINE_DESCRIPTOR), knobs[32];
+  int64_t n = 0, number = -1, value;
+  cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine);
+  cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n, &number);
+  cudnnBackendDestroyDescriptor(engine);
+  size_t at = strlen(text);
+  at += snprintf(text + at, room - at, "%lld", (long long)number);
+  for (int i = 0; i < 32; i++) knobs[i] = make(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+  n = 0;
+  if (cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, 32, &n, knobs)) n = 0;
+  for (int i = 0; i < n && i < 32 && at + 40 < room; i++) {
+    cudnnBackendKnobType_t kind;
+    int64_t one = 0;
+    if (!cudnnBackendGetAttribute(knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &one, &kind) &&
+        !cudnnBackendGetAttribute(knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &one, &value))
+      at += snprintf(text + at, room - at, ";%d=%lld", (int)kind, (long long)value);
+  }
+  for (int i = 0; i < 32; i++) cudnnBackendDestroyDescriptor(knobs[i]);
+}
+
+/* The convolution as cuDNN sees it: x[n,c,h,w], w[k,c/g,r,s], y[n,k,p,q]. Returns the workspace, or -1, and writes the engine. */
 static int64_t workspace(int op, const int64_t *xd, const int64_t *wd, const int64_t *yd, const int64_t *stride, const int64_t *pad, const int64_t *dil,
-                         cudnnDataType_t type, int tf32, int last) {
+                         cudnnDataType_t type, int tf32, int last, char *text, size_t room) {
   float one = 1, zero = 0;
-  int64_t dims = nd - 2, count = 0, got = 0, n, bytes = -1;
+  int64_t dims = nd - 2, count, got, n, bytes = -1;
   cudnnDataType_t compute = CUDNN_DATA_FLOAT;
   cudnnConvolutionMode_t cross = CUDNN_CROSS_CORRELATION;
-  cudnnBackendHeurMode_t instant = CUDNN_HEUR_MODE_INSTANT;
+  const cudnnBackendHeurMode_t modes[2] = {CUDNN_HEUR_MODE_INSTANT, CUDNN_HEUR_MODE_FALLBACK};
   desc configs[256];
   failed = 0;
   desc x = tensor('x', type, xd, last), w = tensor('w', type, wd, last), y = tensor('y', type, yd, last);
   desc conv = make(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR), node = make(ops[op].op);
-  desc graph = make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR), heur = make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  desc graph = make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   set(conv, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
   set(conv, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &cross);
   set(conv, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dims);
@@ -95,20 +118,29 @@ static int64_t workspace(int op, const int64_t *xd, const int64_t *wd, const int
   if (handle) set(graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
   set(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &node);
   finish(graph);
-  set(heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
-  set(heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &instant);
-  if (device) set(heur, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &device);
-  finish(heur);
-  if (!failed && !cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, NULL)) {
-    if (count > 256) count = 256;
-    for (int i = 0; i < count; i++) configs[i] = make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &got, configs);
-    for (int i = 0; i < got && bytes < 0; i++)
-      if (!skipped(configs[i], type, tf32) && cudnnBackendGetAttribute(configs[i], CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &bytes)) bytes = -1;
-    for (int i = 0; i < count; i++) cudnnBackendDestroyDescriptor(configs[i]);
+  for (int mode = 0; mode < 2 && !failed && bytes < 0; mode++) {
+    desc heur = make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    set(heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
+    set(heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &modes[mode]);
+    if (device) set(heur, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &device);
+    finish(heur);
+    strcpy(text, mode ? "f" : "");
+    for (count = 2; !failed && bytes < 0; count = 256) { /* the first two mostly suffice, and are asked for in a quarter of the time */
+      for (int i = 0; i < count; i++) configs[i] = make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+      got = 0;
+      cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &got, configs);
+      for (int i = 0; i < got && bytes < 0; i++) {
+        if (skipped(configs[i], type, tf32)) continue;
+        if (cudnnBackendGetAttribute(configs[i], CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &bytes)) bytes = -1;
+        else describe(configs[i], text, room);
+      }
+      for (int i = 0; i < count; i++) cudnnBackendDestroyDescriptor(configs[i]);
+      if (count > 2 || got < 2) break;
+    }
+    cudnnBackendDestroyDescriptor(heur);
   }
-  desc all[] = {x, w, y, conv, node, graph, heur};
-  for (int i = 0; i < 7; i++) if (all[i]) cudnnBackendDestroyDescriptor(all[i]);
+  desc all[] = {x, w, y, conv, node, graph};
+  for (int i = 0; i < 6; i++) if (all[i]) cudnnBackendDestroyDescriptor(all[i]);
   return bytes;
 }
 
@@ -122,7 +154,7 @@ int main(int argc, char **argv) {
     finish(device);
     if (failed) { fprintf(stderr, "%s: cuDNN refuses it\n", argv[1]); return 1; }
   } else if (cudnnCreate(&handle)) { fprintf(stderr, "no GPU\n"); return 1; }
-  char line[512], ty[16];
+  char line[512], ty[16], text[1024];
   for (long id = 1; fgets(line, sizeof line, stdin); id++) {
     long long v[15], oh = 0, ow = 0, z[6];
     int fields = sscanf(line, "%lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %lld %15s %lld %lld %lld %lld %lld %lld %lld %lld", v, v + 1, v + 2, v + 3, v + 4,
@@ -140,9 +172,10 @@ int main(int argc, char **argv) {
     }
     static const int of[2][3] = {{0, 1, 2}, {1, 0, 2}}; /* a transposed convolution's forward is a data gradient */
     for (int pass = 0; pass < 3; pass++) {
-      int64_t bytes = workspace(of[tr][pass], tr ? out : in, weight, tr ? in : out, stride + 1 - d, pad + 1 - d, dil + 1 - d, type, tf32, last);
-      if (bytes >= 0) printf("%ld %d %lld\n", id, pass, (long long)bytes);
+      int64_t bytes = workspace(of[tr][pass], tr ? out : in, weight, tr ? in : out, stride + 1 - d, pad + 1 - d, dil + 1 - d, type, tf32, last, text, sizeof text);
+      if (bytes >= 0) printf("%ld %d %lld %s\n", id, pass, (long long)bytes, text);
     }
+    fflush(stdout);
   }
   return 0;
 }

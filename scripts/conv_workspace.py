@@ -159,7 +159,7 @@ def measure(program, shapes, out, processes=16):
         got = [[None] * 3 for _ in part]
         for line in subprocess.run([program], input=text, capture_output=True, text=True).stdout.split('\n'):
             a = line.split(' ')
-            if len(a) == 3: got[int(a[0]) - 1][int(a[1])] = int(a[2])
+            if len(a) == 4: got[int(a[0]) - 1][int(a[1])] = int(a[2])
         return got
     parts = [rows[i:i + 3000] for i in range(0, len(rows), 3000)]
     table = collections.defaultdict(lambda: collections.defaultdict(dict))

@@ -10,31 +10,24 @@ import (
 	"sync"
 )
 
-// h200Trees tells the formula of a workspace from the geometry, for
-// convolutions that are not in h200: a decision tree for each kind of type
-// and computation, grown on 2,760,000 convolutions that cuDNN 9.19 was asked
-// about on an H200. scripts/conv_families.py makes the file and says how.
+// h200Forest tells the formula of a workspace from the geometry, for
+// convolutions that are not in h200: a decision tree for each domain, kind of
+// type and computation, grown on convolutions of usual and of odd extents that
+// cuDNN 9.19 was asked about on an H200. scripts/conv_forest.py makes the file
+// and says how.
 //
 //	per tree uint32 length and so many bytes, deflated uvarints and bytes:
 //	families (base, kind, number and constant), per feature its thresholds as
 //	increments, nodes in preorder (see tree)
 //
+//go:embed h200.forest
+var h200Forest []byte
+
+// h200Trees are the same for images, grown on 2,760,000 convolutions with the
+// extents that networks have most often (onGrid), by scripts/conv_families.py.
+//
 //go:embed h200.trees
 var h200Trees []byte
-
-// h200Deep are trees for convolutions of three dims, of which h200 has none,
-// grown on 292,000 random ones of 1 to 1024 channels, images of 1 to 256 and
-// batches of 1 to 512.
-//
-//go:embed h200.deep
-var h200Deep []byte
-
-// h200Wide are trees for convolutions beyond h200Trees, grown on 267,000
-// random ones: of one dim, and of two with images up to 1024, channels and
-// batches up to 4096.
-//
-//go:embed h200.wide
-var h200Wide []byte
 
 // A frame is a convolution as cuDNN computes it: x[n,c,h,w] * w[k,c/g,r,s] ->
 // y[n,k,p,q]. A transposed convolution's input is y, so that its forward pass
@@ -42,6 +35,8 @@ var h200Wide []byte
 type frame struct {
 	n, c, h, w, k, p, q, r, s, g int64
 	stride, dil, pad             int64
+	strideW, padW, dilW          int64
+	d, o, t, strideD, padD       int64 // lengths of x, y and w along the third dim, which h, p and r count too; 1 of none
 	size                         int64 // bytes of an element
 	half, last                   bool  // float16; channels last
 	pass                         Pass  // what is computed: y, x or w
@@ -53,9 +48,10 @@ func (c *Conv) frame(pass Pass) frame {
 	h := c.H * d
 	p *= o
 	f := frame{n: c.N, c: c.C, h: h, w: c.W, k: c.K, p: p, q: q, r: c.R * t, s: c.S, g: c.Groups, stride: c.StrideH, dil: max(c.DilH, c.DilW), pad: c.PadH,
+		strideW: c.StrideW, padW: c.PadW, dilW: c.DilW, d: d, o: o, t: t, strideD: max(c.Depth.Stride, 1), padD: c.Depth.Pad,
 		size: types[c.Type].size, half: c.Type == Float16, last: c.ChannelsLast && c.Type != Float32, pass: pass}
 	if c.Transposed {
-		f.c, f.h, f.w, f.k, f.p, f.q = c.K, p, q, c.C, h, c.W
+		f.c, f.h, f.w, f.k, f.p, f.q, f.d, f.o = c.K, p, q, c.C, h, c.W, o, d
 		f.pass = [numPasses]Pass{DataGrad, Forward, WeightGrad}[pass]
 	}
 	return f
@@ -66,9 +62,9 @@ func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
 func roundUp(a, b int64) int64 { return ceilDiv(a, b) * b }
 
 // A feature is what a node of a tree asks for, the file's numbers.
-const numFeatures = 39
+const numFeatures = 62
 
-// features computes them; equal to features in scripts/conv_families.py.
+// features computes them; equal to features in scripts/conv_forest.py.
 func (f *frame) features() [numFeatures]int64 {
 	low := func(v int64) int64 { return min(64, v&-v) }
 	flag := func(b bool) int64 {
@@ -83,7 +79,10 @@ func (f *frame) features() [numFeatures]int64 {
 	v := [numFeatures]int64{n, f.c, f.k, hw, pq, n * pq, n * hw, f.r, f.s, rs, f.stride, f.dil, f.g, cg, kg, low(cg), low(kg), low(hw), low(pq), f.w, f.q,
 		tiles(n*pq, f.k, 128, 128), tiles(n*hw, f.c, 128, 128), tiles(cg, kg, 128, 128) * rs, tiles(cg*rs, kg, 128, 128), cg * rs, kg * rs,
 		flag(f.pad*2+1 == f.r), cg * kg * rs, n * pq * cg * kg * rs / 1000, n * pq / (cg * rs), n * pq * 1024 / kg,
-		cg * 1024 / kg, tiles(n*pq, f.k, 64, 64), tiles(n*hw, f.c, 64, 64), tiles(n*pq, f.k, 128, 128) % multiprocessors, tiles(cg, kg, 64, 64) * rs, flag(f.half), f.pad}
+		cg * 1024 / kg, tiles(n*pq, f.k, 64, 64), tiles(n*hw, f.c, 64, 64), tiles(n*pq, f.k, 128, 128) % multiprocessors, tiles(cg, kg, 64, 64) * rs, flag(f.half), f.pad,
+		f.strideW, f.padW, flag(f.padW*2+1 == f.s), f.h / f.d, f.p / f.o, f.d, f.o, f.t, f.strideD, f.padD, f.dilW, flag(hw == pq), low(n), low(f.w), low(f.q),
+		n * hw * f.c, n * pq * f.k, tiles(n*pq, kg, 256, 128), tiles(n*hw, cg, 256, 128), ceilDiv(cg*rs, 128), ceilDiv(kg*rs, 128),
+		ceilDiv(n*pq, 128) / tiles(kg, cg*rs, 128, 128), tiles(kg, cg*rs, 256, 128)}
 	for i := range v {
 		v[i] = int64(float32(v[i])) // the trees were grown on those
 	}
@@ -242,8 +241,10 @@ func (f *frame) baseBytes(base uint8) int64 {
 		return w + max(f.k*cg+n*f.k, n*f.c)*f.spectrum()
 	case 41:
 		return y + max(n*f.c+n*f.k, f.k*cg)*f.spectrum()
-	default: // each image's weight gradient
+	case 42: // each image's weight gradient
 		return n * f.k * cg * rs * 4
+	default: // an index of the window's elements
+		return cg * rs * 4
 	}
 }
 
@@ -327,41 +328,53 @@ const boundMark = 64
 // kindOf numbers the types that share trees.
 var kindOf = map[int32]int{0: 0, 1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4}
 
-// A forest is a file of trees, decoded one by one, at first use.
-type forest [5 * numPasses]func() *tree
+// A domain is what sort of convolutions trees were grown on.
+type domain int
 
-var trees, deepTrees, wideTrees = plant(h200Trees), plant(h200Deep), plant(h200Wide)
+const (
+	twoDims domain = iota
+	oneDim         // or images of one row
+	threeDims
+	numDomains
+)
 
-func plant(raw []byte) (t forest) {
-	for i := range t {
+func (c *Conv) domain() domain {
+	switch {
+	case c.Depth.In > 0:
+		return threeDims
+	case c.H == 1 && c.R == 1:
+		return oneDim
+	}
+	return twoDims
+}
+
+// numKinds are how many kinds of types have trees.
+const numKinds = 5
+
+// trees are decoded one by one, at first use.
+var trees, gridTrees = plant(h200Forest), plant(h200Trees)
+
+func plant(raw []byte) (t []func() *tree) {
+	for len(raw) > 0 {
 		n := binary.LittleEndian.Uint32(raw)
 		part := raw[4 : 4+n]
 		raw = raw[4+n:]
-		t[i] = sync.OnceValue(func() *tree { return decodeTree(part) })
+		t = append(t, sync.OnceValue(func() *tree { return decodeTree(part) }))
 	}
 	return t
 }
 
-// forest returns the trees that were grown on convolutions like c. Forward
-// passes with usual extents but one are told better by the trees grown on ten
-// times as many convolutions.
-func (c *Conv) forest(pass Pass) *forest {
-	switch {
-	case c.Depth.In > 0:
-		return &deepTrees
-	case pass == Forward && c.nearGrid():
-		return &trees
-	case c.H == 1 && c.R == 1 && c.W > 1, c.N > 512, max(c.H, c.W) > 640, max(c.C, c.K) > 4096, max(c.R, c.S) > 32:
-		return &wideTrees
-	}
-	return &trees
-}
+// Extents of the convolutions that h200Trees was grown on.
+var (
+	gridImages   = []int64{4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224, 256}
+	gridChannels = []int64{3, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 320, 384, 512, 768, 960, 1024, 1280, 2048}
+	gridBatches  = []int64{1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256}
+)
 
-// nearGrid reports one dim in place of two, or a batch beyond those of h200Trees,
-// where all else is as in networks of images.
-func (c *Conv) nearGrid() bool {
-	one := c.H == 1 && c.R == 1
-	return c.Groups == 1 && c.DilH == 1 && c.DilW == 1 && max(c.R, c.S) <= 7 && max(c.C, c.K) <= 2048 && c.H*c.W <= 1<<16 && (c.N <= 512 || !one && max(c.H, c.W) <= 640)
+// onGrid reports a convolution of images whose extents are among those.
+func (c *Conv) onGrid() bool {
+	return c.domain() == twoDims && c.H == c.W && slices.Contains(gridImages, c.H) && slices.Contains(gridBatches, c.N) &&
+		slices.Contains(gridChannels, c.C) && slices.Contains(gridChannels, c.K)
 }
 
 func decodeTree(deflated []byte) *tree {
@@ -453,7 +466,7 @@ func (c *Conv) predict(k *key, p Pass) Estimate {
 	f := c.frame(p)
 	likely, bound := c.tree(k, f.pass).find(&f)
 	e := Estimate{Bytes: likely.bytes(&f), Source: Family}
-	if c.forest(f.pass) != &trees {
+	if c.domain() != twoDims {
 		e.Bytes = min(e.Bytes, c.ceiling(f.pass))
 	}
 	e.Bound = max(e.Bytes, min(bound.bytes(&f), c.usual(f.pass)))
@@ -463,7 +476,11 @@ func (c *Conv) predict(k *key, p Pass) Estimate {
 
 // tree returns the one that was grown on convolutions like c.
 func (c *Conv) tree(k *key, pass Pass) *tree {
-	return c.forest(pass)[kindOf[k[0]]*numPasses+int(pass)]()
+	i := kindOf[k[0]]*numPasses + int(pass)
+	if c.onGrid() {
+		return gridTrees[i]()
+	}
+	return trees[int(c.domain())*numKinds*numPasses+i]()
 }
 
 // usualCopies are how many times its operands, copied with padded channels, a
@@ -486,8 +503,8 @@ func (c *Conv) usual(pass Pass) int64 {
 	return int64(float64(all)*usualCopies[groups][pass]) + 32<<20
 }
 
-// ceiling is what 99 in 100 of the random convolutions that deepTrees and
-// wideTrees were grown on stay below, as a multiple of their operands: copies
+// ceiling is what 99 in 100 of random convolutions of one and of three dims
+// stay below, as a multiple of their operands: copies
 // in another layout with padded channels, float32 sums of results and, of the
 // weight gradient, partial sums. A Fourier transform takes more, and a tree
 // that tells one wrongly would answer a thousand times too much.

@@ -143,7 +143,7 @@ func TestSample(t *testing.T) {
 		}
 		return "held out"
 	})
-	checkScores(t, rows, target{"in the table", 0.99, 0.01}, target{"held out", 0.91, 0.005})
+	checkScores(t, rows, target{"in the table", 0.99, 0.01}, target{"held out", 0.90, 0.005})
 }
 
 // TestRandomSample compares with random convolutions of three dims, and of one
@@ -156,7 +156,7 @@ func TestRandomSample(t *testing.T) {
 		}
 		return "two dims and one"
 	})
-	checkScores(t, rows, target{"three dims", 0.77, 0.01}, target{"two dims and one", 0.66, 0.025})
+	checkScores(t, rows, target{"three dims", 0.76, 0.017}, target{"two dims and one", 0.70, 0.022})
 }
 
 // TestLibraries compares with what PyTorch took on an H200 in training steps and
@@ -173,7 +173,7 @@ func TestLibraries(t *testing.T) {
 		}
 	}
 	total.log(t, "all")
-	if float64(total.near) < 0.88*float64(total.n) || float64(total.low) > 0.01*float64(total.n) {
+	if float64(total.near) < 0.91*float64(total.n) || float64(total.low) > 0.01*float64(total.n) {
 		t.Errorf("%+v, want 88%% of them within 1%% and at most 1%% of the bounds too low", total)
 	}
 	pr := NewPredictor()
@@ -188,7 +188,7 @@ func TestLibraries(t *testing.T) {
 		}
 	}
 	t.Logf("bounds are %.1f%% of the operands above the workspaces", 100*over/operands)
-	if over > 0.65*operands {
+	if over > 0.58*operands {
 		t.Errorf("bounds are %.1f%% of the operands above the workspaces", 100*over/operands)
 	}
 }
@@ -231,6 +231,42 @@ func TestDepthwiseBounds(t *testing.T) {
 					t.Errorf("%+v, %v: bound of %d MiB, operands of %d", c, p, e.Bound>>20, (x+w+y)>>20)
 				}
 			}
+		}
+	}
+}
+
+// TestSurveySample compares with convolutions of usual and of odd extents on
+// which no tree was grown (testdata/survey.jsonl.xz: of the tenth that
+// scripts/conv_forest.py holds out).
+func TestSurveySample(t *testing.T) {
+	for _, by := range []string{"dims", "pass", "type"} {
+		rows := readSample(t, testdata.Unpacked(t, "testdata/survey.jsonl.xz"), func(q *sampled, k *key) string {
+			switch {
+			case by == "type":
+				return q.Type
+			case len(q.Conv) >= keyLen:
+				return "three dims"
+			case q.Conv[1] == 1 && q.Conv[4] == 1:
+				return "one dim"
+			}
+			return "two dims"
+		})
+		if by != "pass" {
+			targets := []target{{"three dims", 0.85, 0.01}, {"one dim", 0.83, 0.01}, {"two dims", 0.79, 0.015}}
+			if by == "type" {
+				targets = nil
+			}
+			checkScores(t, rows, targets...)
+			continue
+		}
+		for p := Forward; p < numPasses; p++ {
+			var one []row
+			for _, r := range rows {
+				q := row{conv: r.conv, kind: r.kind + ", " + p.String()}
+				q.ws[p] = r.ws[p]
+				one = append(one, q)
+			}
+			checkScores(t, one)
 		}
 	}
 }
