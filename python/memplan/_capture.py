@@ -50,6 +50,7 @@ class Job:
         self.called: tuple[Any, Any] | None = None  # what a step calls the model with
         self.axes = {id(t): axes[n] for n, t in self.named if n in axes}
         self.stored = _fake.stored(model)
+        self.ran: set[int] = set()  # modules whose forward runs; a ModuleList's does not
         self.everything = False  # whether tensors that .to() would leave on the CPU are taken along
         self.notes: list[str] = []
         self.info: dict[str, Any] | None = None  # about the step
@@ -98,7 +99,7 @@ def capture(job: Job, at: Point) -> dict[str, Any]:
         "class": _class(job.model),
         "dims": [{"name": d, "traced": sorted({p[d] for p in where})} for d in at if d not in known.fixed],
         "points": where,
-        "modules": [[n, _class(m)] for n, m in job.model.named_modules()],
+        "modules": [[n, _class(m) if i in job.ran else ""] for i, (n, m) in enumerate(job.model.named_modules())],
         "tensors": tensors(job, where, known.fixed),
         "variants": variants,
         "step": job.info,
@@ -295,6 +296,7 @@ def recorded(job: Job, v: Variant, point: Point, measure: bool = False) -> Recor
                 out = None
                 _step(job, recorder, xs, kw)
             recorder.on = False
+        job.ran |= recorder.ran
         del out, xs, kw, args, kwargs
     return recorder
 

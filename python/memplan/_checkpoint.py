@@ -89,6 +89,7 @@ _Read = tuple[list[tuple[list[str], list[dict[str, Any]]]], Mapping[str, Sequenc
 
 def _regions(plan: Plan) -> _Read:
     """The regions of a plan or a configuration, the modules of each and the calls that it keeps; and the shapes of the model's weights."""
+    plan = getattr(plan, "document", plan)  # what memplan.plan() returns
     where, doc = "the plan", plan
     if not isinstance(plan, Mapping):
         where = os.fspath(plan)

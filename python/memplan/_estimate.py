@@ -180,7 +180,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Plan(Estimate):
-    """The answer of memplan plan. memplan.checkpoint() takes its path or its document."""
+    """The answer of memplan plan. memplan.checkpoint() takes it, its path or its document."""
 
     path: str = ""
 

@@ -65,6 +65,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
         self.forward = 0  # calls until the model returned
         self.loss: Id | None = None
         self.stack: list[int] = []  # of modules that run
+        self.ran: set[int] = set()  # modules that ran
         self.inside: list[int] = []  # of custom autograd functions that run
         self.autocast = self.grad = True
         self._next = first
@@ -308,6 +309,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
             if n == 0 and recorder.called_with is None:
                 recorder.called_with = _values.real((args, kwargs))
             recorder.stack.append(n)
+            recorder.ran.add(n)
             try:
                 out = original(module, *args, **kwargs)
             finally:

@@ -91,8 +91,11 @@ def prepare(job):
         file = f'{folder}/models/{name}.onnx'
         torch.manual_seed(0)
         model, x = uninitialised(m['build']).train(), m['inputs'](2, 'cpu')
+        carried = f'{HERE}/models/{name}.onnx.xz'  # what an earlier run exported
+        if os.path.exists(carried):
+            with lzma.open(carried) as r, open(file, 'wb') as w: shutil.copyfileobj(r, w)
         try:
-            with within(150): first = memplan.estimate(model, x, path=file, batch=2, **settings(m))
+            with within(150): first = memplan.estimate(file, batch=2, **settings(m)) if os.path.exists(carried) else memplan.estimate(model, x, path=file, batch=2, **settings(m))
         except Exception as e:
             record['export'] = said(e)
             with within(120): plain(model, x, file)
