@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -43,7 +44,7 @@ func (l *Lifted) warnOwnFunctions() {
 		}
 	}
 	if len(names) > 0 {
-		l.Warnings = append(l.Warnings, graph.Warning{Code: OwnFunction, Message: "autograd functions of the model's own (" + strings.Join(names, ", ") + "): the file shows neither what they save nor their backward pass"})
+		l.Warnings = append(l.Warnings, graph.Warning{Code: OwnFunction, Message: "autograd functions of the model's own (" + strings.Join(names, ", ") + "): the file shows neither what they save, which is taken to be what they are called with, nor their backward pass"})
 	}
 }
 
@@ -64,4 +65,105 @@ func ownForward(lines []Line, scopes []string) string {
 		return ""
 	}
 	return fmt.Sprintf("a forward in %s, line %d", path.Base(last.File), last.Number)
+}
+
+// ownRegions finds the calls that autograd functions of the model's own make where
+// its lines show them: code applies the function in a frame, and the calls stand in
+// the one below. Such calls record nothing. What the function saves is not in the
+// file; it is taken to be what it is called with, for which most short ones are
+// written. Of longer ones each call keeps what autograd would: their backward takes
+// memory that the file does not show either.
+func (l *Lifted) ownRegions() {
+	g := l.Graph
+	used := l.lastUses()
+	for i := 0; i < len(g.Nodes); {
+		frame, name := applied(&g.Nodes[i])
+		if frame < 0 {
+			i++
+			continue
+		}
+		j, line := i+1, 0
+		for j < len(g.Nodes) && g.Nodes[j].Module == g.Nodes[i].Module {
+			if lines := Lines(&g.Nodes[j]); len(lines) > 0 {
+				if !sameCall(&g.Nodes[i], lines, frame) || lines[frame+1].Number < line {
+					break
+				}
+				line = lines[frame+1].Number
+			}
+			j++
+		}
+		if r := l.ownRegion(i, j, used); r != nil && j-i <= maxOwn {
+			r.Name = name
+			l.Own = append(l.Own, *r)
+		}
+		i = j
+	}
+}
+
+// maxOwn is how many calls a function makes at most that is taken to save what it is
+// called with.
+const maxOwn = 8
+
+// applied returns the frame of a call in which code applies an autograd function,
+// and its name; -1 for none, and for one whose calls the file does not show apart.
+func applied(n *graph.Node) (frame int, name string) {
+	lines := Lines(n)
+	if !strings.Contains(n.MetaValue(keyLines), ".apply(") {
+		return -1, ""
+	}
+	for k, line := range lines[:max(len(lines)-1, 0)] {
+		if m := ownFunction.FindString(line.Text); m != "" {
+			return k, strings.TrimSuffix(m, ".apply(")
+		}
+	}
+	return -1, ""
+}
+
+// sameCall reports lines whose frames down to one are those of a call.
+func sameCall(n *graph.Node, lines []Line, frame int) bool {
+	first := Lines(n)
+	return len(lines) > frame+1 && slices.Equal(first[:frame+1], lines[:frame+1])
+}
+
+// lastUses are the last calls that read each value; one more than there are for what
+// the model returns.
+func (l *Lifted) lastUses() []int {
+	used := make([]int, len(l.Graph.Values))
+	for i := range l.Graph.Nodes {
+		for _, id := range l.Graph.Nodes[i].Inputs {
+			if id >= 0 {
+				used[id] = i
+			}
+		}
+	}
+	for _, id := range l.Graph.Outputs {
+		if id >= 0 {
+			used[id] = len(l.Graph.Nodes)
+		}
+	}
+	return used
+}
+
+// ownRegion is the function that makes the calls [lo, hi); nil for one without
+// operands or results.
+func (l *Lifted) ownRegion(lo, hi int, used []int) *Region {
+	g := l.Graph
+	r := &Region{Kind: "function", First: lo, Last: hi - 1}
+	for i := lo; i < hi; i++ {
+		for _, id := range g.Nodes[i].Inputs {
+			if id >= 0 && int(g.Values[id].Def) < lo && g.Values[id].Type.Elem.IsFloat() && !slices.Contains(r.Inputs, id) {
+				r.Inputs = append(r.Inputs, id)
+				r.Saves = append(r.Saves, RecordedSave{Value: id})
+			}
+		}
+		for _, id := range g.Nodes[i].Outputs {
+			if id >= 0 && used[id] >= hi && g.Values[id].Type.Elem.IsFloat() {
+				r.Outputs = append(r.Outputs, id)
+			}
+		}
+	}
+	if len(r.Inputs) == 0 || len(r.Outputs) == 0 {
+		return nil
+	}
+	return r
 }

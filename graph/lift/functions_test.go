@@ -1,6 +1,8 @@
 package lift
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/memplan/memplan/graph"
@@ -38,5 +40,34 @@ func TestOwnForward(t *testing.T) {
 		if got := ownForward(c.lines, make([]string, c.scopes)); got != c.want {
 			t.Errorf("%v in %d modules: %q, want %q", c.lines, c.scopes, got, c.want)
 		}
+	}
+}
+
+// The calls of a function that code applies are one region, whose operands it saves;
+// applied again on the same line it is another, and a long one is none.
+func TestOwnRegions(t *testing.T) {
+	lines := func(number int) []graph.Prop {
+		return []graph.Prop{{Key: keyLines, Value: fmt.Sprintf("File \"m.py\", line 7, in forward\n    return Swish.apply(x)\n  File \"m.py\", line %d, in forward\n    y = x * s", number)}}
+	}
+	build := func(numbers ...int) *Lifted {
+		g := &graph.Graph{Values: []graph.Value{{Kind: graph.Input, Def: -1, Type: graph.Type{Kind: graph.TensorType, Elem: graph.Float32}}}}
+		for i, n := range numbers {
+			g.Values = append(g.Values, graph.Value{ID: graph.ValueID(i + 1), Def: int32(i), Type: g.Values[0].Type})
+			g.Nodes = append(g.Nodes, graph.Node{ID: int32(i), Op: "mul.Tensor", Inputs: []graph.ValueID{graph.ValueID(i)}, Outputs: []graph.ValueID{graph.ValueID(i + 1)}, Meta: lines(n)})
+		}
+		g.Outputs = []graph.ValueID{graph.ValueID(len(numbers))}
+		l := &Lifted{Graph: g}
+		l.ownRegions()
+		return l
+	}
+	l := build(20, 21, 20, 21)
+	if len(l.Own) != 2 || l.Own[0].Name != "Swish" || l.Own[0].First != 0 || l.Own[0].Last != 1 || l.Own[1].Last != 3 {
+		t.Fatalf("%+v", l.Own)
+	}
+	if r := l.Own[1]; !slices.Equal(r.Inputs, []graph.ValueID{2}) || !slices.Equal(r.Outputs, []graph.ValueID{4}) || len(r.Saves) != 1 || r.Saves[0].Value != 2 {
+		t.Errorf("%+v", r)
+	}
+	if l := build(1, 2, 3, 4, 5, 6, 7, 8, 9); len(l.Own) != 0 {
+		t.Errorf("a function of nine calls: %+v", l.Own)
 	}
 }

@@ -129,6 +129,23 @@ func (b *builder) settle(i int, n *graph.Node, env []*aten.Tensor) {
 	}
 }
 
+// own is the function of the model's own that makes a call, nil for none.
+func (b *builder) own(i int) *lift.Region {
+	k, found := slices.BinarySearchFunc(b.l.Own, i, func(r lift.Region, i int) int {
+		switch {
+		case r.Last < i:
+			return -1
+		case r.First > i:
+			return 1
+		}
+		return 0
+	})
+	if !found {
+		return nil
+	}
+	return &b.l.Own[k]
+}
+
 // ownLoss tells whether the step's loss is the one that the user's code computes.
 func (b *builder) ownLoss() bool {
 	return b.recorded != nil && b.recorded.Loss >= 0 && (b.opt.Loss == "" || b.opt.Loss == "auto")
@@ -171,7 +188,7 @@ func (b *builder) function(r *lift.Region, env []*aten.Tensor) {
 		}
 	}
 	b.e.Custom(r.Name, outs, ins, saved)
-	if b.opt.Train {
+	if b.opt.Train && b.recorded != nil {
 		b.e.Warn("capture-operator", fmt.Sprintf("the backward of %.80q is Python that the capture does not show: it is taken to make the gradients of its inputs", r.Name))
 	}
 	if bytes > 0 {

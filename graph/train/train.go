@@ -422,6 +422,8 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		c.Shapes, c.Types = append(c.Shapes, shape), append(c.Types, d)
 	}
 	b.exact(i, n, c, env)
+	own := b.own(i)
+	c.NoGrad = c.NoGrad || own != nil
 	before := len(b.e.P.Nodes)
 	outs, err := b.e.Run(c)
 	if err != nil {
@@ -442,6 +444,9 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 		}
 	}
 	b.settle(i, n, env)
+	if own != nil && own.Last == i {
+		b.function(own, env)
+	}
 	if err := b.adapt(i, env); err != nil {
 		return err
 	}
