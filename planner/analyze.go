@@ -120,23 +120,29 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 // headroom and without.
 func settled(b *train.Build, j *job) (ev *evaluation, fits *bool, err error) {
 	if j.cap > 0 {
-		if ev, err = replay(b, j, true); err != nil {
-			return nil, nil, err
-		}
-		if ev.fail == nil && j.hard != j.cap {
-			whole := *j
-			whole.cap = j.hard
-			if ev, err = replay(b, &whole, true); err != nil {
-				return nil, nil, err
-			}
-		}
-		ok := ev.fail == nil
-		if fits = &ok; ok {
-			return ev, fits, nil
+		ev, ok, err := capped(b, j)
+		if fits = &ok; err != nil || ok {
+			return ev, fits, err
 		}
 	}
 	ev, err = replay(b, j, false)
 	return ev, fits, err
+}
+
+// capped replays a step under the cap, and where that leaves headroom without it, too;
+// the evaluation is of the last.
+func capped(b *train.Build, j *job) (ev *evaluation, fits bool, err error) {
+	if ev, err = replay(b, j, true); err != nil {
+		return nil, false, err
+	}
+	if ev.fail == nil && j.hard != j.cap {
+		whole := *j
+		whole.cap = j.hard
+		if ev, err = replay(b, &whole, true); err != nil {
+			return nil, false, err
+		}
+	}
+	return ev, ev.fail == nil, nil
 }
 
 // refused says what runs slower for want of memory.

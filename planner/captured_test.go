@@ -90,7 +90,7 @@ func TestCaptured(t *testing.T) {
 			t.Logf("%-26s %5d %-8s %-5s %-5s allocated %+8.3f%% reserved %+7.2f%%", r.Name, r.Batch, r.Prec, r.Opt, r.Mode, 100*e, 100*relative(rep.Peak.ReservedBytes, r.Reserved))
 		}
 	}
-	for _, r := range readLines[recorded](t, filepath.Join(roundsDir, "round4.recorded.jsonl.xz")) {
+	for _, r := range readLines[recorded](t, filepath.Join(roundsDir, "recorded.jsonl.xz")) {
 		c := all["round4"]
 		if c.model(r.Name) == nil {
 			continue

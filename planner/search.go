@@ -247,14 +247,19 @@ func (a *answer) late(ctx context.Context) bool {
 	return true
 }
 
-// replays reports whether a selection fits under the cap. It is an error that
-// the command was interrupted, not that its time is up.
+// replays reports whether a selection fits under the cap, and without the headroom,
+// too: with more memory the allocator takes other ways, which need not fit. It is an
+// error that the command was interrupted, not that its time is up.
 func (a *answer) replays(ctx context.Context, segs []train.Segment) (bool, error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return false, ctx.Err()
 	}
-	ev, err := a.m.evaluate(a.j, a.batch, segs, true)
-	return err == nil && ev.fail == nil, err
+	b, err := a.m.build(a.j, a.batch, segs)
+	if err != nil {
+		return false, err
+	}
+	_, fits, err := capped(b, a.j)
+	return fits, err
 }
 
 func (a *answer) note(code, format string, args ...any) {
