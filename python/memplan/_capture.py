@@ -315,7 +315,8 @@ def _fused(allowed: bool) -> Iterator[None]:
 def _pretending() -> Any:
     """What PyTorch asks of a machine that may have no GPU, and transformers of tensors that may be fake: it goes other ways for a tracer."""
     transformers: Any = [(m, "is_fake_tensor", lambda x: False) for name, m in list(sys.modules.items()) if name.startswith("transformers.") and "is_fake_tensor" in vars(m)]
-    return _fake.patched(*transformers, (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True), (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False), (torch.cuda, "is_bf16_supported", lambda *a, **k: True))
+    cudnn: Any = [] if torch.cuda.is_available() else [(getattr(torch.backends.cudnn, "m", torch.backends.cudnn), "_init", lambda: False)]  # the library may be absent, or another one
+    return _fake.patched(*transformers, *cudnn, (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True), (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False), (torch.cuda, "is_bf16_supported", lambda *a, **k: True))
 
 
 # ---- the user's step ----
