@@ -31,15 +31,7 @@ func (p *StackPoint) Total() int64 {
 // Stack returns the levels of a steady step, one point for each event of its
 // timeline and one for the start.
 func (m *Model) Stack(cfg Config) (*Stack, error) {
-	j, err := m.resolve(cfg)
-	if err != nil {
-		return nil, err
-	}
-	batch, err := m.fixedBatch(j)
-	if err != nil {
-		return nil, err
-	}
-	b, err := m.planned(j, batch, cfg.Segments, cfg.Schedule)
+	_, b, err := m.stepOf(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -106,15 +98,7 @@ type StandingTensor struct {
 // Standing returns what is live when the steady step of Timeline begins, in the
 // order in which it was made.
 func (m *Model) Standing(cfg Config) ([]StandingTensor, error) {
-	j, err := m.resolve(cfg)
-	if err != nil {
-		return nil, err
-	}
-	batch, err := m.fixedBatch(j)
-	if err != nil {
-		return nil, err
-	}
-	b, err := m.planned(j, batch, cfg.Segments, cfg.Schedule)
+	_, b, err := m.stepOf(cfg)
 	if err != nil {
 		return nil, err
 	}

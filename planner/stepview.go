@@ -19,15 +19,7 @@ type StepView struct {
 
 // View returns the steady step of a configuration.
 func (m *Model) View(cfg Config) (*StepView, error) {
-	j, err := m.resolve(cfg)
-	if err != nil {
-		return nil, err
-	}
-	batch, err := m.fixedBatch(j)
-	if err != nil {
-		return nil, err
-	}
-	b, err := m.planned(j, batch, cfg.Segments, cfg.Schedule)
+	_, b, err := m.stepOf(cfg)
 	if err != nil {
 		return nil, err
 	}

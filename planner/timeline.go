@@ -24,17 +24,24 @@ type TimelineEvent struct {
 	Module string `json:"module"`
 }
 
-// Timeline returns the events of a steady step in order.
-func (m *Model) Timeline(cfg Config) ([]TimelineEvent, error) {
+// stepOf builds the step that a question with a batch and a selection of its own is
+// about.
+func (m *Model) stepOf(cfg Config) (*job, *train.Build, error) {
 	j, err := m.resolve(cfg)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	batch, err := m.fixedBatch(j)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	b, err := m.planned(j, batch, cfg.Segments, cfg.Schedule)
+	return j, b, err
+}
+
+// Timeline returns the events of a steady step in order.
+func (m *Model) Timeline(cfg Config) ([]TimelineEvent, error) {
+	_, b, err := m.stepOf(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -180,15 +187,7 @@ type ModuleBytes struct {
 
 // Attribution analyzes a model for a comparison with another.
 func (m *Model) Attribution(cfg Config) (*Attribution, error) {
-	j, err := m.resolve(cfg)
-	if err != nil {
-		return nil, err
-	}
-	batch, err := m.fixedBatch(j)
-	if err != nil {
-		return nil, err
-	}
-	b, err := m.planned(j, batch, cfg.Segments, cfg.Schedule)
+	j, b, err := m.stepOf(cfg)
 	if err != nil {
 		return nil, err
 	}
