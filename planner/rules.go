@@ -442,7 +442,9 @@ func (r *Rule) apply(ctx context.Context, s *subject, l Limit) Finding {
 		note = r.note(s)
 	}
 	f.OK, f.Measured, f.Value = &ok, v, r.text(v)
-	f.Message = fmt.Sprintf("%s%s, %s %s allowed", f.Value, note, bound, f.Limit)
+	if f.Message = fmt.Sprintf("%s%s, %s %s allowed", f.Value, note, bound, f.Limit); r.FailOn {
+		f.Message = fmt.Sprintf("%s%s, none allowed", f.Value, note)
+	}
 	if r.why != nil {
 		f.Why = r.why(s)
 	}
