@@ -4,10 +4,13 @@ import (
 	"path/filepath"
 	"reflect"
 	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // A calibration of a machine that the tables describe gives their prediction.
 func TestCalibration(t *testing.T) {
+	testdata.Sequential(t)
 	file := filepath.Join("profile", "testdata", "calibration-h200.json")
 	for _, precision := range []string{"fp32", "amp-bf16"} {
 		for _, model := range []string{"resnet50", "gpt2", "vit_b_16"} {

@@ -18,6 +18,7 @@ func sample(t *testing.T, name string) *Model {
 
 // The deltas of a diff add up, whatever the models have in common.
 func TestDiffAddsUp(t *testing.T) {
+	testdata.Sequential(t)
 	names := []string{"resnet50.onnx", "gpt2.onnx", "vit_b_16.onnx", "mlp.onnx"}
 	for _, a := range names {
 		for _, b := range names {
@@ -50,6 +51,7 @@ func TestDiffAddsUp(t *testing.T) {
 // A breakdown adds up to the allocated peak, and the reserved peak is not
 // below it; a report is the same from run to run.
 func TestReportsAddUp(t *testing.T) {
+	testdata.Sequential(t)
 	for _, name := range []string{"resnet50.onnx", "gpt2.onnx", "vit_b_16.onnx", "mlp.onnx"} {
 		for _, c := range []Config{{Batch: 3}, {Batch: 8, Precision: "amp-bf16"}, {Batch: 5, Mode: "infer"}, {Batch: 16, Checkpoint: "all"}, {Batch: 16, Checkpoint: "sqrt"}, {Batch: 4, Optimizer: "sgd-momentum"}} {
 			r, err := sample(t, name).Analyze(t.Context(), c)
@@ -115,6 +117,7 @@ func TestMonotone(t *testing.T) {
 
 // A comparison speaks of the peak that analyze reports, under a cap, too.
 func TestDiffUnderCap(t *testing.T) {
+	testdata.Sequential(t)
 	for _, name := range []string{"resnet50.onnx", "mlp.onnx"} {
 		for _, vram := range []int64{4 << 30, 8 << 30} {
 			c := Config{Headroom: "0", VRAM: vram}

@@ -12,6 +12,7 @@ import (
 // TestNoFalseDoubts holds files that were exported in train mode, whose peaks were
 // measured, to the claim that nothing in them speaks for another mode.
 func TestNoFalseDoubts(t *testing.T) {
+	testdata.Sequential(t)
 	for _, c := range collections(t) {
 		seen := map[string]bool{}
 		for _, r := range c.runs(t) {
