@@ -17,6 +17,11 @@ type Allocator[H any] interface {
 	Reserved() int64  // bytes taken from the driver
 }
 
+// A StreamAllocator serves each stream from pools of its own.
+type StreamAllocator[H any] interface {
+	AllocOn(stream int32, size int64) (H, error)
+}
+
 // ErrOutOfMemory is wrapped by the error of a replay that the cap ended.
 var ErrOutOfMemory = errors.New("out of memory")
 
@@ -115,7 +120,7 @@ func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, erro
 
 func (r *replayer[H]) alloc(id program.StorageID, step, event int, node int32) error {
 	n := r.p.Storages[id].Bytes
-	h, err := r.a.Alloc(n)
+	h, err := r.take(r.p.Storages[id].Stream, n)
 	if err != nil && r.p.Storages[id].Optional {
 		r.gone[id] = true
 		r.res.Refused = append(r.res.Refused, Refusal{id, step, event})
@@ -128,6 +133,14 @@ func (r *replayer[H]) alloc(id program.StorageID, step, event int, node int32) e
 	r.live += n
 	r.res.Requested = max(r.res.Requested, r.live)
 	return nil
+}
+
+// take allocates on a stream, where the allocator tells streams apart.
+func (r *replayer[H]) take(stream uint8, bytes int64) (H, error) {
+	if a, ok := r.a.(StreamAllocator[H]); ok && stream != 0 {
+		return a.AllocOn(int32(stream), bytes)
+	}
+	return r.a.Alloc(bytes)
 }
 
 // step replays one step and notes its statistics.

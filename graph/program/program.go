@@ -74,6 +74,7 @@ type Storage struct {
 	Name     string // parameter, input or value that it holds
 	Module   string // qualified name of the owning module
 	Optional bool   // scratch that the library makes do without when the allocator refuses it
+	Stream   uint8  // of the allocator's pools: 0 is the one that computes, others those of collectives
 }
 
 // A Tensor is a strided window on a storage; strides and offset count elements.
