@@ -71,6 +71,7 @@ type Result struct {
 	Reserved  int64     // highest reserved bytes
 	Refused   []Refusal // optional storages that did not fit, in the order asked for
 	Step      int       // the step and event at which Allocated was first reached
+	Timeline  *Timeline // of that step
 	Event     int
 	Curve     []int64 // allocated bytes after each event of the peak's step
 }
@@ -108,8 +109,11 @@ func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, erro
 	r.res.Requested, r.res.Reserved, r.res.Refused = r.live, a.Reserved(), nil
 	for s := range steps {
 		t := steady
-		if s == 0 {
+		switch {
+		case s == 0:
 			t = first
+		case s == 1 && slices.ContainsFunc(p.Nodes, func(n program.Node) bool { return n.Only == program.SecondStep }):
+			t = Second(p)
 		}
 		if err := r.step(t, s); err != nil {
 			return &r.res, err
@@ -180,7 +184,7 @@ func (r *replayer[H]) step(t *Timeline, s int) error {
 	st.Reserved = r.a.Reserved()
 	r.res.Reserved = max(r.res.Reserved, st.Reserved)
 	if best >= 0 {
-		r.res.Allocated = best
+		r.res.Allocated, r.res.Timeline = best, t
 		r.res.Curve = append(r.res.Curve[:0], r.curve...)
 	}
 	r.res.Steps = append(r.res.Steps, st)

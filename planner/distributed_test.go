@@ -45,7 +45,7 @@ type distStep struct {
 }
 
 // rank builds the step of a rank of a measured run.
-func (r *distTruth) rank(m *Model, rank int) (*train.Build, *job, error) {
+func (r *distTruth) rank(m *Model, rank int, late bool) (*train.Build, *job, error) {
 	c := Config{Batch: r.Batch, Optimizer: "adamw", Runtime: measuredRelease, GPU: "h200"}
 	if r.Strategy == "fsdp-bf16" {
 		c.Precision = "bf16"
@@ -65,7 +65,7 @@ func (r *distTruth) rank(m *Model, rank int) (*train.Build, *job, error) {
 	w := shard.World{Size: r.World, Rank: rank}
 	switch r.Strategy {
 	case "ddp", "zero1":
-		b, err = shard.DDP{World: w, ZeRO: r.Strategy == "zero1", Update: o.Update}.Apply(b)
+		b, err = shard.DDP{World: w, ZeRO: r.Strategy == "zero1", LateFree: late, Update: o.Update}.Apply(b)
 	default:
 		f := shard.FSDP{World: w, Device: shard.Device{SMs: o.Config.SMs, ThreadsPerSM: o.Config.ThreadsPerSM}, Units: r.Blocks, Update: o.Update,
 			Keep: r.Strategy == "fsdp-keep", Offload: r.Strategy == "fsdp-offload"}
@@ -101,7 +101,7 @@ func TestDistributed(t *testing.T) {
 			}
 			models[r.Name] = m
 		}
-		b, j, err := r.rank(m, 0)
+		b, j, err := r.rank(m, 0, os.Getenv("LATE") != "")
 		if err != nil {
 			t.Errorf("%s %s: %v", r.Name, r.Strategy, err)
 			continue
@@ -114,7 +114,7 @@ func TestDistributed(t *testing.T) {
 			t.Errorf("%s %s: %v", r.Name, r.Strategy, err)
 			continue
 		}
-		t.Logf("%-12s %-12s allocated %+.3f%% reserved %+.2f%%", r.Name, r.Strategy, 100*relative(res.Allocated, r.Ranks[0][0]), 100*relative(res.Reserved, r.Ranks[0][1]))
+		t.Logf("%-12s %-12s %d %d/%d allocated %+.3f%% reserved %+.2f%%", r.Name, r.Strategy, res.Reserved>>20, r.Ranks[0][1]>>20, r.Ranks[1][1]>>20, 100*relative(res.Allocated, r.Ranks[0][0]), 100*relative(res.Reserved, r.Ranks[0][1]))
 		if os.Getenv("SHOW") != "" && strings.HasPrefix(r.Name+" "+r.Strategy, os.Getenv("SHOW")) {
 			for i, st := range []struct {
 				liveness.StepStats
@@ -122,6 +122,60 @@ func TestDistributed(t *testing.T) {
 			}{{res.Steps[0], r.First}, {res.Steps[len(res.Steps)-1], r.Steady}} {
 				t.Logf("step %d: start %d/%d fwd %d/%d bwd %d/%d after %d/%d peaks %d/%d %d/%d %d/%d", i, st.Start, st.Before, st.StepStats.AfterForward, st.distStep.AfterForward, st.AfterBackward, st.AfterBack,
 					st.StepStats.AfterStep, st.distStep.AfterStep, st.ForwardPeak, st.Forward, st.BackwardPeak, st.Backward, st.OptimizerPeak, st.Update)
+			}
+		}
+	}
+}
+
+// TestMesh replays the ranks of runs on two and four GPUs.
+func TestMesh(t *testing.T) {
+	raw, err := os.ReadFile(testdata.Shared(t, "truth/mesh.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := map[string][]string{}
+	one, err := os.ReadFile(testdata.Shared(t, "truth/distributed.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range strings.Split(strings.TrimSpace(string(one)), "\n") {
+		var r distTruth
+		if err := json.Unmarshal([]byte(l), &r); err != nil {
+			t.Fatal(err)
+		}
+		blocks[r.Name] = r.Blocks
+	}
+	for _, l := range strings.Split(strings.TrimSpace(string(raw)), "\n") {
+		var r distTruth
+		if err := json.Unmarshal([]byte(l), &r); err != nil {
+			t.Fatal(err)
+		}
+		kind := r.Strategy
+		switch r.Blocks = blocks[r.Name]; kind {
+		case "hsdp":
+			r.Strategy, r.World = "fsdp", 2
+		case "fsdp", "ddp":
+		default:
+			continue
+		}
+		m, err := Open(filepath.Join(testdata.Shared(t, "models"), r.Name+".dyn-train.onnx"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rank, want := range r.Ranks {
+			for _, late := range []bool{false, true} {
+				if late && kind != "ddp" {
+					continue
+				}
+				b, j, err := r.rank(m, rank%r.World, late)
+				if err != nil {
+					t.Fatal(err)
+				}
+				res, err := liveness.Replay[alloc.Handle](b.Program, alloc.NewCaching(j.conf, 0), steps)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Logf("%-14s %-8s rank %d late %v: allocated %d %+.3f%% reserved %+.2f%%", r.Name, kind, rank, late, want[0]>>20, 100*relative(res.Allocated, want[0]), 100*relative(res.Reserved, want[1]))
 			}
 		}
 	}
@@ -157,7 +211,7 @@ func TestDistributedTraces(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, _, err := r.rank(m, 0)
+		b, _, err := r.rank(m, 0, os.Getenv("LATE") != "")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

@@ -100,6 +100,7 @@ const (
 	EveryStep  When = iota
 	FirstStep       // creates optimizer state
 	LaterSteps      // uses it
+	SecondStep      // replaces what the first step had made
 )
 
 // A Node is one framework operator call as it runs.

@@ -26,8 +26,13 @@ type DDP struct {
 	BucketViews bool
 	// ZeRO says that the optimizer is a ZeroRedundancyOptimizer, which updates
 	// this rank's part of the parameters and keeps state for that alone.
-	ZeRO   bool
-	Update Update
+	ZeRO bool
+	// LateFree says that the first buckets go only at the end of the second step.
+	// NCCL's work holds them until its watchdog, which looks ten times a second, has
+	// seen that the all-reduce ended: which of the two happens differs between ranks
+	// and runs.
+	LateFree bool
+	Update   Update
 }
 
 // Apply returns the step of a rank. The source is not changed.
@@ -40,7 +45,14 @@ func (o DDP) Apply(b *train.Build) (*train.Build, error) {
 		return nil, errors.New("DistributedDataParallel needs a parameter that requires a gradient")
 	}
 	e := newEditor(b)
-	first := o.construct(e, params)
+	var old []program.Event
+	for _, id := range o.construct(e, params) {
+		old = append(old, free(id))
+	}
+	anew := o.rebuild(e, params)
+	if !o.LateFree {
+		anew = append(old, anew...)
+	}
 	if o.BucketViews {
 		e.viewGradients(params)
 	}
@@ -50,6 +62,9 @@ func (o DDP) Apply(b *train.Build) (*train.Build, error) {
 		e.follow(n)
 		if n.Phase == program.Forward && n.Micro > started && !n.Recompute {
 			started = n.Micro
+			if n.Micro == 0 {
+				e.second("rebuild_buckets", anew)
+			}
 			e.broadcastBuffers()
 		}
 		if !o.ZeRO || n.Phase != program.Update || n.Op != "step" {
@@ -61,8 +76,16 @@ func (o DDP) Apply(b *train.Build) (*train.Build, error) {
 			e.forget(params)
 		}
 	}
-	o.rebuild(e, params, first)
+	if e.at.Phase = program.Update; o.LateFree {
+		e.second("watchdog", old)
+	}
 	return e.build(), nil
+}
+
+// second adds a node that runs in the second step alone.
+func (e *editor) second(op string, events []program.Event) {
+	e.node(op, "", events...)
+	e.p.Nodes[len(e.p.Nodes)-1].Only = program.SecondStep
 }
 
 // construct adds what making the wrapper allocates: rank 0's parameters and buffers are
@@ -74,14 +97,29 @@ func (o DDP) construct(e *editor, params []train.Param) (buckets []program.Stora
 			all = append(all, s.Bytes)
 		}
 	}
-	for _, n := range fill(all, []int64{syncBucket}) {
-		e.p.Setup = append(e.p.Setup, passing(e.storage(n, program.Temporaries, compute, "broadcast"))...)
-	}
+	e.p.Setup = append(e.p.Setup, e.inFlight(fill(all, []int64{syncBucket}))...)
 	for _, n := range typed(params, nil) {
 		buckets = append(buckets, e.bucket(n))
 		e.p.Setup = append(e.p.Setup, alloc(buckets[len(buckets)-1]))
 	}
 	return buckets
+}
+
+// inFlight are the flat copies of a broadcast of which two are on their way at a time.
+func (e *editor) inFlight(sizes []int64) (events []program.Event) {
+	const most = 2
+	var flight []program.StorageID
+	for _, n := range sizes {
+		if len(flight) == most {
+			events, flight = append(events, free(flight[0])), flight[1:]
+		}
+		flight = append(flight, e.storage(n, program.Temporaries, compute, "broadcast"))
+		events = append(events, alloc(flight[len(flight)-1]))
+	}
+	for _, id := range flight {
+		events = append(events, free(id))
+	}
+	return events
 }
 
 // bucket adds a gradient bucket, which lives until buckets are made anew.
@@ -91,12 +129,13 @@ func (e *editor) bucket(bytes int64) program.StorageID {
 	return id
 }
 
-// rebuild adds what the wrapper does once it has seen the order in which gradients
-// come: buckets of at most the given size in that order take the place of the first.
-func (o DDP) rebuild(e *editor, params []train.Param, first []program.StorageID) {
+// rebuild returns what the wrapper does at the start of the second forward, when it
+// has seen the order in which gradients come: buckets of at most the given size in
+// that order take the place of the first.
+func (o DDP) rebuild(e *editor, params []train.Param) (events []program.Event) {
 	made := map[program.StorageID]int{}
-	for i := range e.p.Nodes {
-		for _, ev := range e.p.Nodes[i].Events {
+	for i := range e.src.Nodes {
+		for _, ev := range e.src.Nodes[i].Events {
 			if !ev.Free {
 				made[ev.Storage] = i
 			}
@@ -108,16 +147,10 @@ func (o DDP) rebuild(e *editor, params []train.Param, first []program.StorageID)
 	if o.Bucket == 0 {
 		limits = []int64{FirstBucket, DefaultBucket}
 	}
-	var events []program.Event
-	for _, id := range first {
-		events = append(events, free(id))
+	for _, bytes := range typed(params, limits) {
+		events = append(events, alloc(e.bucket(bytes)))
 	}
-	for _, n := range typed(params, limits) {
-		events = append(events, alloc(e.bucket(n)))
-	}
-	e.at.Phase = program.Update
-	e.node("rebuild_buckets", "", events...)
-	e.p.Nodes[len(e.p.Nodes)-1].Only = program.FirstStep
+	return events
 }
 
 // typed are the sizes of the buckets of gradients, those of one type together.

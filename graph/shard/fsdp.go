@@ -76,11 +76,12 @@ type fsdp struct {
 	*editor
 	units  []*unit // in the order of Module.named_modules, the root first
 	params map[program.StorageID]*sharded
-	active []*unit           // those whose forward runs, outermost first
-	state  program.StorageID // the last all-gather's output, kept until the next copy out
-	order  []*unit           // of forward
-	input  program.StorageID // the last reduce-scatter's input
-	begun  bool              // backward has reached the model
+	active []*unit             // those whose forward runs, outermost first
+	state  program.StorageID   // the last all-gather's output, kept until the next copy out
+	order  []*unit             // of forward
+	input  program.StorageID   // the last reduce-scatter's input
+	casts  []program.StorageID // inputs in the policy's type
+	begun  bool                // backward has reached the model
 }
 
 // split finds the units and their parameters.
@@ -177,6 +178,7 @@ func (w *fsdp) construct() {
 			whole[id] = w.storage(w.stored(s).Bytes(numel(s.Tensor.Shape)), program.Temporaries, compute, s.Name)
 		}
 	}
+	w.unconvert()
 	setup := w.p.Setup[:0:0]
 	for _, ev := range w.p.Setup {
 		switch id, ok := whole[ev.Storage]; {
@@ -187,20 +189,66 @@ func (w *fsdp) construct() {
 		}
 	}
 	for i := range w.units {
-		for _, s := range w.units[(i+1)%len(w.units)].params {
-			if w.Offload {
-				continue
-			}
-			s.shard = w.storage(w.stored(s).Bytes(s.padded), program.Parameters, compute, s.Name)
-			if s.shard != program.None {
-				w.p.Storages[s.shard].Life = program.Static
-				w.p.Statics = append(w.p.Statics, s.shard)
-				setup = append(setup, alloc(s.shard))
-			}
-			setup = append(setup, free(whole[s.Tensor.Storage]))
-		}
+		setup = append(setup, w.cut(w.units[(i+1)%len(w.units)], whole)...)
 	}
 	w.p.Setup = setup
+}
+
+// unconvert takes back that the program converts the model and its inputs before the
+// first step: the policy casts parameters when it gathers them, and inputs when forward
+// begins; buffers keep their type.
+func (w *fsdp) unconvert() {
+	if w.Stored == graph.Undefined {
+		return
+	}
+	from := map[program.StorageID]program.StorageID{} // the storage before a conversion, by that after
+	gone := map[program.StorageID]bool{}
+	for i, ev := range w.p.Setup {
+		if i > 0 && ev.Free && !w.p.Setup[i-1].Free {
+			from[w.p.Setup[i-1].Storage], gone[ev.Storage] = ev.Storage, true
+		}
+	}
+	setup := w.p.Setup[:0:0]
+	for _, ev := range w.p.Setup {
+		if gone[ev.Storage] {
+			continue
+		}
+		if old, ok := from[ev.Storage]; ok && w.params[ev.Storage] == nil {
+			whole := w.p.Storages[old].Bytes
+			if s := &w.p.Storages[ev.Storage]; s.Category == program.Inputs {
+				w.casts = append(w.casts, ev.Storage)
+				s.Life = program.Step
+				w.p.Statics = slices.DeleteFunc(w.p.Statics, func(id program.StorageID) bool { return id == ev.Storage })
+				ev.Storage = w.storage(whole, program.Inputs, compute, s.Name)
+				w.p.Storages[ev.Storage].Life = program.Static
+				w.p.Statics = append(w.p.Statics, ev.Storage)
+			} else {
+				s.Bytes = whole
+			}
+		}
+		setup = append(setup, ev)
+	}
+	w.p.Setup = setup
+}
+
+// cut allocates the shards of a unit's parameters; the whole ones go when
+// fully_shard returns, from the end of its list.
+func (w *fsdp) cut(u *unit, whole map[program.StorageID]program.StorageID) (setup []program.Event) {
+	if w.Offload {
+		return nil
+	}
+	for _, s := range u.params {
+		s.shard = w.storage(w.stored(s).Bytes(s.padded), program.Parameters, compute, s.Name)
+		if s.shard != program.None {
+			w.p.Storages[s.shard].Life = program.Static
+			w.p.Statics = append(w.p.Statics, s.shard)
+			setup = append(setup, alloc(s.shard))
+		}
+	}
+	for _, s := range slices.Backward(u.params) {
+		setup = append(setup, free(whole[s.Tensor.Storage]))
+	}
+	return setup
 }
 
 // walk goes through the program, gathers before a unit runs and reduces after it.
@@ -261,10 +309,22 @@ func (w *fsdp) follows(i int, u *unit) bool {
 func (w *fsdp) enter(units []*unit) {
 	w.leave(units)
 	for _, u := range units[len(w.active):] {
+		if len(w.active) == 0 {
+			w.castInputs()
+		}
 		w.active = append(w.active, u)
 		w.unshard(u, false)
 		w.copyOut(u, true)
 	}
+}
+
+// castInputs makes the inputs in the policy's type.
+func (w *fsdp) castInputs() {
+	var events []program.Event
+	for _, id := range w.casts {
+		events = append(events, alloc(id))
+	}
+	w.node("fsdp::cast_forward_inputs", "", events...)
 }
 
 // leave ends the forward of units that are not around the next node.
