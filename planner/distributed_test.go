@@ -47,6 +47,9 @@ type distStep struct {
 // rank builds the step of a rank of a measured run.
 func (r *distTruth) rank(m *Model, rank int, late bool) (*train.Build, *job, error) {
 	c := Config{Batch: r.Batch, Optimizer: "adamw", Runtime: measuredRelease, GPU: "h200"}
+	if r.Strategy == "tp" {
+		c.Optimizer = "adamw-loop"
+	}
 	if r.Strategy == "fsdp-bf16" {
 		c.Precision = "bf16"
 	}
@@ -66,6 +69,20 @@ func (r *distTruth) rank(m *Model, rank int, late bool) (*train.Build, *job, err
 	switch r.Strategy {
 	case "ddp", "zero1":
 		b, err = shard.DDP{World: w, ZeRO: r.Strategy == "zero1", LateFree: late, Update: o.Update}.Apply(b)
+	case "tp", "fsdp_tp":
+		if r.Strategy == "fsdp_tp" {
+			w.Size /= 2
+			w.Rank /= 2
+		}
+		f := shard.FSDP{World: w, Device: shard.Device{SMs: o.Config.SMs, ThreadsPerSM: o.Config.ThreadsPerSM}, Units: r.Blocks, Update: o.Update}
+		if r.Strategy == "fsdp_tp" {
+			w.Rank = rank % 2
+		}
+		plan := tensorPlans[r.Name]
+		b, err = shard.TP{World: w, Colwise: plan[0], Rowwise: plan[1], Update: o.Update}.Apply(b)
+		if r.Strategy == "fsdp_tp" && err == nil {
+			b, err = f.Apply(b)
+		}
 	default:
 		f := shard.FSDP{World: w, Device: shard.Device{SMs: o.Config.SMs, ThreadsPerSM: o.Config.ThreadsPerSM}, Units: r.Blocks, Update: o.Update,
 			Keep: r.Strategy == "fsdp-keep", Offload: r.Strategy == "fsdp-offload"}
@@ -75,6 +92,15 @@ func (r *distTruth) rank(m *Model, rank int, late bool) (*train.Build, *job, err
 		b, err = f.Apply(b)
 	}
 	return b, j, err
+}
+
+// tensorPlans are the modules that runs with tensor parallelism split by outputs
+// and by inputs.
+var tensorPlans = map[string][2][]string{
+	"llama_250m": {{"m.model.layers.*.self_attn.[qkv]_proj", "m.model.layers.*.mlp.gate_proj", "m.model.layers.*.mlp.up_proj"},
+		{"m.model.layers.*.self_attn.o_proj", "m.model.layers.*.mlp.down_proj"}},
+	"bert_base_mlm": {{"m.bert.encoder.layer.*.attention.self.*", "m.bert.encoder.layer.*.intermediate.dense"},
+		{"m.bert.encoder.layer.*.attention.output.dense", "m.bert.encoder.layer.*.output.dense"}},
 }
 
 func TestDistributed(t *testing.T) {
@@ -154,7 +180,7 @@ func TestMesh(t *testing.T) {
 		switch r.Blocks = blocks[r.Name]; kind {
 		case "hsdp":
 			r.Strategy, r.World = "fsdp", 2
-		case "fsdp", "ddp":
+		case "fsdp", "ddp", "tp", "fsdp_tp":
 		default:
 			continue
 		}
