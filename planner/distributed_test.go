@@ -25,7 +25,7 @@ import (
 type distTruth struct {
 	Name, Strategy string
 	Batch          int64
-	World          int
+	World, Micro   int
 	Blocks         []string
 	Err            string
 	Reserved       int64
@@ -53,11 +53,16 @@ func (r *distTruth) rank(m *Model, rank int, late bool) (*train.Build, *job, err
 	if r.Strategy == "fsdp-bf16" {
 		c.Precision = "bf16"
 	}
+	batch := r.Batch
+	if r.Micro > 0 {
+		c.Accumulate = r.Micro
+		batch /= int64(r.Micro)
+	}
 	j, err := c.resolve()
 	if err != nil {
 		return nil, nil, err
 	}
-	b, err := m.build(j, r.Batch, nil)
+	b, err := m.build(j, batch, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -69,6 +74,8 @@ func (r *distTruth) rank(m *Model, rank int, late bool) (*train.Build, *job, err
 	switch r.Strategy {
 	case "ddp", "zero1":
 		b, err = shard.DDP{World: w, ZeRO: r.Strategy == "zero1", LateFree: late, Update: o.Update}.Apply(b)
+	case "pp-gpipe", "pp-1f1b":
+		b, err = shard.Pipeline{Stage: rank, Splits: pipelineSplits[r.Name][r.World], Micros: r.Micro, Schedule: strings.TrimPrefix(r.Strategy, "pp-"), Update: o.Update}.Apply(b)
 	case "tp", "fsdp_tp":
 		if r.Strategy == "fsdp_tp" {
 			w.Size /= 2
@@ -101,6 +108,12 @@ var tensorPlans = map[string][2][]string{
 		{"m.model.layers.*.self_attn.o_proj", "m.model.layers.*.mlp.down_proj"}},
 	"bert_base_mlm": {{"m.bert.encoder.layer.*.attention.self.*", "m.bert.encoder.layer.*.intermediate.dense"},
 		{"m.bert.encoder.layer.*.attention.output.dense", "m.bert.encoder.layer.*.output.dense"}},
+}
+
+// pipelineSplits are the modules that stages begin with, by the number of stages.
+var pipelineSplits = map[string]map[int][]string{
+	"mlp":      {2: {"net.8"}, 4: {"net.4", "net.8", "net.12"}},
+	"resnet50": {2: {"layer3.0"}, 4: {"layer2.0", "layer3.0", "layer4.0"}},
 }
 
 func TestDistributed(t *testing.T) {
@@ -180,7 +193,7 @@ func TestMesh(t *testing.T) {
 		switch r.Blocks = blocks[r.Name]; kind {
 		case "hsdp":
 			r.Strategy, r.World = "fsdp", 2
-		case "fsdp", "ddp", "tp", "fsdp_tp":
+		case "fsdp", "ddp", "tp", "fsdp_tp", "pp-gpipe", "pp-1f1b":
 		default:
 			continue
 		}

@@ -143,6 +143,10 @@ type Program struct {
 	// Micros is the number of micro-batches whose gradients a step adds up, at
 	// least 1. Those from the third on are alike: Nodes has at most MicrosBuilt.
 	Micros int
+	// Overlapping says that the forward of a micro-batch may run before the backward
+	// of an earlier one, as in a pipeline: nodes stand in execution order, phases
+	// do not.
+	Overlapping bool
 }
 
 // MicrosBuilt is how many micro-batches of a step a Program spells out at
@@ -184,7 +188,7 @@ func (p *Program) Check() error {
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		next := n.Phase == Forward && phase == Backward && n.Micro == micro+1
-		if !next && (n.Phase < phase || n.Micro != micro && n.Phase != Update) {
+		if !next && !p.Overlapping && (n.Phase < phase || n.Micro != micro && n.Phase != Update) {
 			return fmt.Errorf("node %d (%s): phase %v of micro-batch %d after %v of %d", i, n.Op, n.Phase, n.Micro, phase, micro)
 		}
 		phase, micro = n.Phase, n.Micro
