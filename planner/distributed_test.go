@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -62,7 +64,13 @@ func (r *distTruth) rank(m *Model, rank int, late bool) (*train.Build, *job, err
 	if err != nil {
 		return nil, nil, err
 	}
-	b, err := m.build(j, batch, nil)
+	var segs []train.Segment
+	if strings.HasSuffix(r.Strategy, "-ckpt") {
+		for _, name := range r.Blocks {
+			segs = append(segs, train.Segment{Modules: []string{name}})
+		}
+	}
+	b, err := m.build(j, batch, segs)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -72,8 +80,8 @@ func (r *distTruth) rank(m *Model, rank int, late bool) (*train.Build, *job, err
 	}
 	w := shard.World{Size: r.World, Rank: rank}
 	switch r.Strategy {
-	case "ddp", "zero1":
-		b, err = shard.DDP{World: w, ZeRO: r.Strategy == "zero1", LateFree: late, Update: o.Update}.Apply(b)
+	case "ddp", "ddp-view", "ddp-ckpt", "zero1":
+		b, err = shard.DDP{World: w, BucketViews: r.Strategy == "ddp-view", ZeRO: r.Strategy == "zero1", LateFree: late, Update: o.Update}.Apply(b)
 	case "pp-gpipe", "pp-1f1b":
 		b, err = shard.Pipeline{Stage: rank, Splits: pipelineSplits[r.Name][r.World], Micros: r.Micro, Schedule: strings.TrimPrefix(r.Strategy, "pp-"), Update: o.Update}.Apply(b)
 	case "tp", "fsdp_tp":
@@ -104,6 +112,12 @@ func (r *distTruth) rank(m *Model, rank int, late bool) (*train.Build, *job, err
 // tensorPlans are the modules that runs with tensor parallelism split by outputs
 // and by inputs.
 var tensorPlans = map[string][2][]string{
+	"qwen2": {{"m.model.layers.*.self_attn.[qkv]_proj", "m.model.layers.*.mlp.gate_proj", "m.model.layers.*.mlp.up_proj"},
+		{"m.model.layers.*.self_attn.o_proj", "m.model.layers.*.mlp.down_proj"}},
+	"roberta_sdpa": {{"m.roberta.encoder.layer.*.attention.self.*", "m.roberta.encoder.layer.*.intermediate.dense"},
+		{"m.roberta.encoder.layer.*.attention.output.dense", "m.roberta.encoder.layer.*.output.dense"}},
+	"distilbert": {{"m.distilbert.transformer.layer.*.attention.[qkv]_lin", "m.distilbert.transformer.layer.*.ffn.lin1"},
+		{"m.distilbert.transformer.layer.*.attention.out_lin", "m.distilbert.transformer.layer.*.ffn.lin2"}},
 	"llama_250m": {{"m.model.layers.*.self_attn.[qkv]_proj", "m.model.layers.*.mlp.gate_proj", "m.model.layers.*.mlp.up_proj"},
 		{"m.model.layers.*.self_attn.o_proj", "m.model.layers.*.mlp.down_proj"}},
 	"bert_base_mlm": {{"m.bert.encoder.layer.*.attention.self.*", "m.bert.encoder.layer.*.intermediate.dense"},
@@ -309,4 +323,59 @@ func distEvents(path string) (out []ev, err error) {
 		}
 	}
 	return out, s.Err()
+}
+
+// A parallelRun is a measured run of testdata/distributed: ranks, each with the
+// peaks of its steps.
+type parallelRun struct {
+	distTruth
+	Ranks []struct {
+		Base   int64
+		Steps  [][2]int64 // allocated and reserved
+		Driver int64
+		MS     []float64
+	}
+}
+
+func TestParallelRuns(t *testing.T) {
+	zoo := collections(t)[0]
+	var worst []float64
+	for _, l := range strings.Split(strings.TrimSpace(string(testdata.Unpacked(t, "testdata/distributed/steps.jsonl.xz"))), "\n") {
+		var r parallelRun
+		if err := json.Unmarshal([]byte(l), &r); err != nil {
+			t.Fatal(err)
+		}
+		if r.Name == "" || r.Err != "" {
+			continue
+		}
+		m := zoo.open(t, r.Name)
+		for rank, g := range r.Ranks {
+			var line []string
+			for _, late := range []bool{false, true} {
+				if late && !strings.HasPrefix(r.Strategy, "ddp") && r.Strategy != "zero1" {
+					continue
+				}
+				b, j, err := r.rank(m, rank, late)
+				if err != nil {
+					t.Errorf("%s %s: %v", r.Name, r.Strategy, err)
+					continue
+				}
+				res, err := liveness.Replay[alloc.Handle](b.Program, alloc.NewCaching(j.conf, 0), 3)
+				if err != nil {
+					t.Errorf("%s %s: %v", r.Name, r.Strategy, err)
+					continue
+				}
+				for i := range 3 {
+					line = append(line, fmt.Sprintf("%+.3f", 100*relative(res.Steps[i].Peak(), g.Steps[i][0]-g.Base)))
+				}
+				line = append(line, fmt.Sprintf("r %+.2f", 100*relative(res.Steps[2].Reserved, g.Steps[2][1])))
+				worst = append(worst, math.Abs(100*relative(res.Steps[2].Peak(), g.Steps[2][0]-g.Base)))
+			}
+			t.Logf("%-14s %-12s %d %s", r.Name, r.Strategy, rank, strings.Join(line, " "))
+		}
+	}
+	slices.Sort(worst)
+	if n := len(worst); n > 0 {
+		t.Logf("%d: median %.4f%% 95%% %.3f%% worst %.3f%%", n, worst[n/2], worst[n*95/100], worst[n-1])
+	}
 }
