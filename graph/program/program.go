@@ -184,6 +184,11 @@ func (p *Program) Check() error {
 		}
 		state[id] = live
 	}
+	for _, ev := range p.Setup {
+		if !ev.Free && p.Storages[ev.Storage].Life == State {
+			state[ev.Storage] = live
+		}
+	}
 	phase, micro := ZeroGrad, int32(0)
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
