@@ -21,7 +21,7 @@ func Check(t *Timeline) error {
 	at := 0
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
-		if n.Only == program.FirstStep && !t.First || n.Only == program.LaterSteps && t.First {
+		if n.Only == program.FirstStep && !t.First || n.Only == program.LaterSteps && t.First || n.Only == program.SecondStep {
 			continue
 		}
 		made := map[program.StorageID]bool{}

@@ -106,7 +106,7 @@ func Ideal(p *program.Program) int64 {
 	}
 	var most int64
 	for _, first := range []bool{true, false} {
-		t := newTimeline(p, r, first)
+		t := newTimeline(p, r, first, false)
 		cur := Resident(p, first)
 		most = max(most, cur)
 		for _, ev := range t.Events {

@@ -17,6 +17,11 @@ type Allocator[H any] interface {
 	Reserved() int64  // bytes taken from the driver
 }
 
+// A StreamAllocator serves each stream from pools of its own.
+type StreamAllocator[H any] interface {
+	AllocOn(stream int32, size int64) (H, error)
+}
+
 // ErrOutOfMemory is wrapped by the error of a replay that the cap ended.
 var ErrOutOfMemory = errors.New("out of memory")
 
@@ -66,6 +71,7 @@ type Result struct {
 	Reserved  int64     // highest reserved bytes
 	Refused   []Refusal // optional storages that did not fit, in the order asked for
 	Step      int       // the step and event at which Allocated was first reached
+	Timeline  *Timeline // of that step
 	Event     int
 	Curve     []int64 // allocated bytes after each event of the peak's step
 }
@@ -103,8 +109,11 @@ func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, erro
 	r.res.Requested, r.res.Reserved, r.res.Refused = r.live, a.Reserved(), nil
 	for s := range steps {
 		t := steady
-		if s == 0 {
+		switch {
+		case s == 0:
 			t = first
+		case s == 1 && slices.ContainsFunc(p.Nodes, func(n program.Node) bool { return n.Only == program.SecondStep }):
+			t = Second(p)
 		}
 		if err := r.step(t, s); err != nil {
 			return &r.res, err
@@ -115,7 +124,7 @@ func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, erro
 
 func (r *replayer[H]) alloc(id program.StorageID, step, event int, node int32) error {
 	n := r.p.Storages[id].Bytes
-	h, err := r.a.Alloc(n)
+	h, err := r.take(r.p.Storages[id].Stream, n)
 	if err != nil && r.p.Storages[id].Optional {
 		r.gone[id] = true
 		r.res.Refused = append(r.res.Refused, Refusal{id, step, event})
@@ -128,6 +137,14 @@ func (r *replayer[H]) alloc(id program.StorageID, step, event int, node int32) e
 	r.live += n
 	r.res.Requested = max(r.res.Requested, r.live)
 	return nil
+}
+
+// take allocates on a stream, where the allocator tells streams apart.
+func (r *replayer[H]) take(stream uint8, bytes int64) (H, error) {
+	if a, ok := r.a.(StreamAllocator[H]); ok && stream != 0 {
+		return a.AllocOn(int32(stream), bytes)
+	}
+	return r.a.Alloc(bytes)
 }
 
 // step replays one step and notes its statistics.
@@ -167,7 +184,7 @@ func (r *replayer[H]) step(t *Timeline, s int) error {
 	st.Reserved = r.a.Reserved()
 	r.res.Reserved = max(r.res.Reserved, st.Reserved)
 	if best >= 0 {
-		r.res.Allocated = best
+		r.res.Allocated, r.res.Timeline = best, t
 		r.res.Curve = append(r.res.Curve[:0], r.curve...)
 	}
 	r.res.Steps = append(r.res.Steps, st)

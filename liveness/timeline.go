@@ -65,15 +65,19 @@ func NewRanges(p *program.Program) Ranges {
 // Steps returns the timelines of the first step and of a steady one.
 func Steps(p *program.Program) (first, steady *Timeline) {
 	r := NewRanges(p)
-	return newTimeline(p, r, true), newTimeline(p, r, false)
+	return newTimeline(p, r, true, false), newTimeline(p, r, false, false)
 }
 
-func newTimeline(p *program.Program, r Ranges, first bool) *Timeline {
+// Second returns the timeline of the second step, which differs from a steady
+// one where nodes run in it alone.
+func Second(p *program.Program) *Timeline { return newTimeline(p, NewRanges(p), false, true) }
+
+func newTimeline(p *program.Program, r Ranges, first, second bool) *Timeline {
 	t := &Timeline{Program: p, First: first, Events: make([]Event, 0, 2*len(p.Storages))}
 	freed := make([]bool, len(p.Storages))
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
-		if n.Only == program.FirstStep && !first || n.Only == program.LaterSteps && first {
+		if n.Only == program.FirstStep && !first || n.Only == program.LaterSteps && first || n.Only == program.SecondStep && !second {
 			continue
 		}
 		t.node(int32(i), n, &r, freed)
@@ -93,7 +97,7 @@ func newTimeline(p *program.Program, r Ranges, first bool) *Timeline {
 func (t *Timeline) node(i int32, n *program.Node, r *Ranges, freed []bool) {
 	p := t.Program
 	for _, ev := range n.Events {
-		if p.Storages[ev.Storage].Life == program.State && !t.First {
+		if p.Storages[ev.Storage].Life == program.State && !t.First && n.Only != program.SecondStep {
 			continue
 		}
 		if ev.Free {

@@ -74,6 +74,7 @@ type Storage struct {
 	Name     string // parameter, input or value that it holds
 	Module   string // qualified name of the owning module
 	Optional bool   // scratch that the library makes do without when the allocator refuses it
+	Stream   uint8  // of the allocator's pools: 0 is the one that computes, others those of collectives
 }
 
 // A Tensor is a strided window on a storage; strides and offset count elements.
@@ -99,6 +100,7 @@ const (
 	EveryStep  When = iota
 	FirstStep       // creates optimizer state
 	LaterSteps      // uses it
+	SecondStep      // replaces what the first step had made
 )
 
 // A Node is one framework operator call as it runs.
@@ -141,6 +143,10 @@ type Program struct {
 	// Micros is the number of micro-batches whose gradients a step adds up, at
 	// least 1. Those from the third on are alike: Nodes has at most MicrosBuilt.
 	Micros int
+	// Overlapping says that the forward of a micro-batch may run before the backward
+	// of an earlier one, as in a pipeline: nodes stand in execution order, phases
+	// do not.
+	Overlapping bool
 }
 
 // MicrosBuilt is how many micro-batches of a step a Program spells out at
@@ -178,11 +184,16 @@ func (p *Program) Check() error {
 		}
 		state[id] = live
 	}
+	for _, ev := range p.Setup {
+		if !ev.Free && p.Storages[ev.Storage].Life == State {
+			state[ev.Storage] = live
+		}
+	}
 	phase, micro := ZeroGrad, int32(0)
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		next := n.Phase == Forward && phase == Backward && n.Micro == micro+1
-		if !next && (n.Phase < phase || n.Micro != micro && n.Phase != Update) {
+		if !next && !p.Overlapping && (n.Phase < phase || n.Micro != micro && n.Phase != Update) {
 			return fmt.Errorf("node %d (%s): phase %v of micro-batch %d after %v of %d", i, n.Op, n.Phase, n.Micro, phase, micro)
 		}
 		phase, micro = n.Phase, n.Micro

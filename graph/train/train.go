@@ -109,6 +109,8 @@ type Build struct {
 	// Ranges are the lifted calls of each segment, half-open, in the order of
 	// Options.Segments.
 	Ranges [][2]int
+	// Params are the model's parameters in the order of Module.parameters.
+	Params []Param
 	// Outputs are what the model returns, and Forward the last node of its
 	// (first) forward pass.
 	Outputs []Output
@@ -123,6 +125,14 @@ type Build struct {
 	// SupposedBytes are those of what modules are guessed to keep in attributes
 	// from one step to the next.
 	SupposedBytes int64
+}
+
+// A Param is a parameter on the device. Grad is where its gradient is kept from
+// backward to the next zero_grad, None for none.
+type Param struct {
+	Name   string
+	Tensor program.Tensor
+	Grad   program.StorageID
 }
 
 // An Output is a tensor that the model returns, as its file calls it.
@@ -197,7 +207,19 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 		open = b.open(&vars)
 	}
 	supposed := b.keep(&vars)
-	return &Build{SupposedBytes: supposed, Program: b.e.P, Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed() + b.back.bytes}, nil
+	return &Build{SupposedBytes: supposed, Program: b.e.P, Params: b.listed(), Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed() + b.back.bytes}, nil
+}
+
+// listed are the parameters and where their gradients are kept.
+func (b *builder) listed() []Param {
+	out := make([]Param, len(b.params))
+	for i, p := range b.params {
+		out[i] = Param{p.Name, p.Tensor, program.None}
+		if g := p.Grad(); g != nil {
+			out[i].Grad = g.Storage
+		}
+	}
+	return out
 }
 
 // keep makes what modules keep in attributes last until the next step: its

@@ -1,0 +1,569 @@
+package shard
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/train"
+)
+
+// FSDP is FSDP2: fully_shard on some modules and then on the root. A unit's
+// parameters are gathered before it runs and freed after it, forward and backward;
+// its gradients are reduced and scattered when its backward has run.
+type FSDP struct {
+	World
+	Device
+	// Units are the modules that fully_shard is called on, beside the root.
+	Units []string
+	// Keep is reshard_after_forward=False: gathered parameters stay from forward to backward.
+	Keep bool
+	// Stored is the type of the sharded parameters, gradients and optimizer state,
+	// Undefined for that of the program's parameters. Where it differs, the
+	// program's is MixedPrecisionPolicy's param_dtype.
+	Stored graph.DType
+	// Reduced is reduce_dtype, Undefined for the type of the gradients.
+	Reduced graph.DType
+	// Offload is CPUOffloadPolicy: shards, gradients and the optimizer are on the host.
+	Offload bool
+	Update  Update
+}
+
+// A unit is a module whose parameters are gathered together.
+type unit struct {
+	name     string
+	params   []*sharded        // in the order of the unit's modules, children first
+	keep     bool              // parameters stay after forward
+	whole    bool              // parameters are gathered now
+	gathered program.StorageID // the all-gather's output that waits to be copied out, or None
+	last     int               // last node of its backward
+	done     bool              // gradients have been reduced
+	order    []int             // its places in the order of forward
+}
+
+// A sharded parameter.
+type sharded struct {
+	train.Param
+	padded  int64 // elements of a rank's shard, padding included
+	local   []int64
+	shard   program.StorageID // None on the host
+	reduced program.StorageID // where this rank's gradient is
+}
+
+// Apply returns the step of a rank. The source is not changed.
+func (o FSDP) Apply(b *train.Build) (*train.Build, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	if b.Micros > 1 {
+		return nil, fmt.Errorf("FSDP2 with %d micro-batches a step: gradient accumulation over sharded gradients is not modelled", b.Micros)
+	}
+	w := &fsdp{FSDP: o, editor: newEditor(b)}
+	if err := w.split(); err != nil {
+		return nil, err
+	}
+	w.construct()
+	w.walk()
+	w.finish()
+	return w.build(), nil
+}
+
+type fsdp struct {
+	FSDP
+	*editor
+	units  []*unit // in the order of Module.named_modules, the root first
+	params map[program.StorageID]*sharded
+	active []*unit             // those whose forward runs, outermost first
+	state  program.StorageID   // the last all-gather's output, kept until the next copy out
+	order  []*unit             // of forward
+	input  program.StorageID   // the last reduce-scatter's input
+	casts  []program.StorageID // inputs in the policy's type
+	begun  bool                // backward has reached the model
+}
+
+// split finds the units and their parameters.
+func (w *fsdp) split() error {
+	w.state, w.input = program.None, program.None
+	w.params = map[program.StorageID]*sharded{}
+	names := []string{""}
+	for i := range w.src.Nodes { // in the order of forward
+		if m := w.owner(w.src.Nodes[i].Module); m != "" && !slices.Contains(names, m) {
+			names = append(names, m)
+		}
+	}
+	for _, u := range w.Units {
+		if !slices.Contains(names, u) {
+			return fmt.Errorf("FSDP2: no operator runs in the module %q", u)
+		}
+	}
+	for i, n := range names {
+		w.units = append(w.units, &unit{name: n, keep: w.Keep || i == 0, gathered: program.None, last: -1})
+	}
+	for _, p := range childrenFirst(w.src.Params) {
+		if len(p.Tensor.Shape) == 0 {
+			return fmt.Errorf("FSDP2 cannot shard the scalar parameter %q: fully_shard raises", p.Name)
+		}
+		s := w.sharded(p)
+		u := w.unit(w.owner(module(p.Name)))
+		u.params = append(u.params, s)
+		w.params[p.Tensor.Storage] = s
+	}
+	for i := range w.src.Nodes {
+		n := &w.src.Nodes[i]
+		if n.Phase != program.Backward {
+			continue
+		}
+		for _, u := range w.around(n.Module) {
+			u.last = i
+		}
+	}
+	return nil
+}
+
+// sharded divides a parameter along its first dim, as torch.chunk does.
+func (w *fsdp) sharded(p train.Param) *sharded {
+	shape := p.Tensor.Shape
+	chunk := ceilDiv(shape[0], int64(w.Size))
+	mine := min(max(shape[0]-int64(w.Rank)*chunk, 0), chunk)
+	s := &sharded{Param: p, local: slices.Clone(shape), shard: program.None, reduced: program.None}
+	s.local[0] = mine
+	s.padded = chunk * numel(shape[1:])
+	return s
+}
+
+// owner is the innermost unit around a module, the root's "" for none.
+func (w *fsdp) owner(module string) (best string) {
+	for _, u := range w.Units {
+		if len(u) > len(best) && train.Within(module, u) {
+			best = u
+		}
+	}
+	return best
+}
+
+func (w *fsdp) unit(name string) *unit {
+	return w.units[slices.IndexFunc(w.units, func(u *unit) bool { return u.name == name })]
+}
+
+// around are the units around a module, the root first.
+func (w *fsdp) around(module string) (out []*unit) {
+	for _, u := range w.units {
+		if u.name == "" || train.Within(module, u.name) {
+			out = append(out, u)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *unit) int { return cmp.Compare(len(a.name), len(b.name)) })
+	return out
+}
+
+// stored is the type that shards are kept in.
+func (w *fsdp) stored(s *sharded) graph.DType {
+	if w.Stored != graph.Undefined && s.Tensor.DType.IsFloat() {
+		return w.Stored
+	}
+	return s.Tensor.DType
+}
+
+// construct replaces the whole parameters by shards: the model is on the device, then one
+// unit after the other is cut, the root last.
+func (w *fsdp) construct() {
+	whole := map[program.StorageID]program.StorageID{}
+	w.p.Statics = slices.DeleteFunc(w.p.Statics, func(id program.StorageID) bool { return w.params[id] != nil })
+	for id, s := range w.params {
+		w.p.Storages[id].Life = program.Step // what the program reads is gathered
+		if !w.Offload {
+			whole[id] = w.storage(w.stored(s).Bytes(numel(s.Tensor.Shape)), program.Temporaries, compute, s.Name)
+		}
+	}
+	w.unconvert()
+	setup := w.p.Setup[:0:0]
+	for _, ev := range w.p.Setup {
+		switch id, ok := whole[ev.Storage]; {
+		case ok:
+			setup = append(setup, alloc(id))
+		case w.params[ev.Storage] == nil:
+			setup = append(setup, ev)
+		}
+	}
+	for i := range w.units {
+		setup = append(setup, w.cut(w.units[(i+1)%len(w.units)], whole)...)
+	}
+	w.p.Setup = setup
+}
+
+// unconvert takes back that the program converts the model and its inputs before the
+// first step: the policy casts parameters when it gathers them, and inputs when forward
+// begins; buffers keep their type.
+func (w *fsdp) unconvert() {
+	if w.Stored == graph.Undefined {
+		return
+	}
+	from := map[program.StorageID]program.StorageID{} // the storage before a conversion, by that after
+	gone := map[program.StorageID]bool{}
+	for i, ev := range w.p.Setup {
+		if i > 0 && ev.Free && !w.p.Setup[i-1].Free {
+			from[w.p.Setup[i-1].Storage], gone[ev.Storage] = ev.Storage, true
+		}
+	}
+	setup := w.p.Setup[:0:0]
+	for _, ev := range w.p.Setup {
+		if gone[ev.Storage] {
+			continue
+		}
+		if old, ok := from[ev.Storage]; ok && w.params[ev.Storage] == nil {
+			whole := w.p.Storages[old].Bytes
+			if s := &w.p.Storages[ev.Storage]; s.Category == program.Inputs {
+				w.casts = append(w.casts, ev.Storage)
+				s.Life = program.Step
+				w.p.Statics = slices.DeleteFunc(w.p.Statics, func(id program.StorageID) bool { return id == ev.Storage })
+				ev.Storage = w.storage(whole, program.Inputs, compute, s.Name)
+				w.p.Storages[ev.Storage].Life = program.Static
+				w.p.Statics = append(w.p.Statics, ev.Storage)
+			} else {
+				s.Bytes = whole
+			}
+		}
+		setup = append(setup, ev)
+	}
+	w.p.Setup = setup
+}
+
+// cut allocates the shards of a unit's parameters; the whole ones go when
+// fully_shard returns, from the end of its list.
+func (w *fsdp) cut(u *unit, whole map[program.StorageID]program.StorageID) (setup []program.Event) {
+	if w.Offload {
+		return nil
+	}
+	for _, s := range u.params {
+		s.shard = w.storage(w.stored(s).Bytes(s.padded), program.Parameters, compute, s.Name)
+		if s.shard != program.None {
+			w.p.Storages[s.shard].Life = program.Static
+			w.p.Statics = append(w.p.Statics, s.shard)
+			setup = append(setup, alloc(s.shard))
+		}
+	}
+	for _, s := range slices.Backward(u.params) {
+		setup = append(setup, free(whole[s.Tensor.Storage]))
+	}
+	return setup
+}
+
+// walk goes through the program, gathers before a unit runs and reduces after it.
+func (w *fsdp) walk() {
+	for i := range w.src.Nodes {
+		n := &w.src.Nodes[i]
+		if n.Phase > program.Forward {
+			w.leave(nil)
+		}
+		if n.Phase > program.Backward {
+			w.last()
+		}
+		w.follow(n)
+		switch n.Phase {
+		case program.Forward:
+			w.enter(w.around(n.Module))
+		case program.Backward:
+			if w.begun = w.begun || n.Call >= 0 || n.Module != ""; w.begun { // the loss's own comes before
+				for _, u := range w.around(n.Module) {
+					w.unshardBackward(u)
+				}
+			}
+		case program.Update:
+			if n.Op == "step" {
+				if n.Only != program.LaterSteps {
+					w.update()
+				}
+				continue
+			}
+		}
+		w.keep(n)
+		if n.Phase == program.Backward {
+			for _, u := range slices.Backward(w.around(n.Module)) {
+				if u.last == i && w.follows(i, u) {
+					w.postBackward(u)
+				}
+			}
+		}
+	}
+}
+
+// follows reports whether operators of other units run backward after node i,
+// where unit u ends: else none of its inputs requires a gradient, and it is
+// finished when backward ends.
+func (w *fsdp) follows(i int, u *unit) bool {
+	for _, n := range w.src.Nodes[i+1:] {
+		if n.Phase != program.Backward {
+			return false
+		}
+		if u.name != "" && !train.Within(n.Module, u.name) {
+			return true
+		}
+	}
+	return false
+}
+
+// enter makes the units around a node those that run.
+func (w *fsdp) enter(units []*unit) {
+	w.leave(units)
+	for _, u := range units[len(w.active):] {
+		if len(w.active) == 0 {
+			w.castInputs()
+		}
+		w.active = append(w.active, u)
+		w.unshard(u, false)
+		w.copyOut(u, true)
+	}
+}
+
+// castInputs makes the inputs in the policy's type.
+func (w *fsdp) castInputs() {
+	var events []program.Event
+	for _, id := range w.casts {
+		events = append(events, alloc(id))
+	}
+	w.node("fsdp::cast_forward_inputs", "", events...)
+}
+
+// leave ends the forward of units that are not around the next node.
+func (w *fsdp) leave(units []*unit) {
+	for len(w.active) > 0 {
+		n := len(w.active) - 1
+		u := w.active[n]
+		if n < len(units) && units[n] == u {
+			return
+		}
+		w.active = w.active[:n]
+		if !u.keep {
+			w.reshard(u)
+		}
+		u.order = append(u.order, len(w.order))
+		w.order = append(w.order, u)
+		if n == 0 && w.state != program.None {
+			w.node("fsdp::free_all_gather", u.name, free(w.state))
+			w.state = program.None
+		}
+	}
+}
+
+// unshard starts a unit's all-gather.
+func (w *fsdp) unshard(u *unit, early bool) {
+	if u.whole || u.gathered != program.None || len(u.params) == 0 {
+		return
+	}
+	var events, frees []program.Event
+	var total, cast int64
+	for _, s := range u.params {
+		total += s.Tensor.DType.Bytes(s.padded) * int64(w.Size)
+		switch {
+		case w.Offload:
+			id := w.storage(w.stored(s).Bytes(s.padded), program.Parameters, gather, s.Name)
+			events, frees = append(events, alloc(id)), append(frees, free(id))
+		case w.stored(s) != s.Tensor.DType:
+			cast += s.Tensor.DType.Bytes(s.padded)
+		}
+	}
+	if id := w.storage(cast, program.Parameters, gather, u.name+" shards"); id != program.None {
+		events, frees = append(events, alloc(id)), append(frees, free(id))
+	}
+	u.gathered = w.storage(total, program.Parameters, gather, u.name+" all-gather")
+	events = append(events, alloc(u.gathered))
+	slices.Reverse(frees)
+	w.node("fsdp::all_gather_copy_in", u.name, append(events, frees...)...)
+}
+
+// copyOut waits for a unit's all-gather and copies it into whole parameters. In
+// forward the gathered copy lives until that of the next unit has been copied out.
+func (w *fsdp) copyOut(u *unit, forward bool) {
+	if u.gathered == program.None {
+		return
+	}
+	var events []program.Event
+	var chunks []int64
+	for _, s := range u.params {
+		id := w.storage(s.Tensor.DType.Bytes(s.padded)*int64(w.Size), program.Parameters, compute, s.Name)
+		w.name[s.Tensor.Storage] = id
+		if id != program.None {
+			events = append(events, alloc(id))
+		}
+		chunks = append(chunks, s.Tensor.DType.Bytes(s.padded))
+	}
+	events = append(events, passing(w.storage(w.splitTable(chunks, int64(w.Size)), program.Temporaries, compute, "split_with_sizes_copy"))...)
+	if !forward {
+		events = append(events, free(u.gathered))
+	} else {
+		if w.state != program.None {
+			events = append(events, free(w.state))
+		}
+		w.state = u.gathered
+	}
+	u.gathered, u.whole = program.None, true
+	w.node("fsdp::all_gather_copy_out", u.name, events...)
+}
+
+// reshard frees a unit's whole parameters.
+func (w *fsdp) reshard(u *unit) {
+	if !u.whole {
+		return
+	}
+	var events []program.Event
+	for _, s := range u.params {
+		if id := w.now(s.Tensor.Storage); id != program.None {
+			events = append(events, free(id))
+		}
+	}
+	u.whole = false
+	w.node("fsdp::reshard", u.name, events...)
+}
+
+// unshardBackward gathers a unit before its backward and starts the all-gather
+// of the unit that ran before it.
+func (w *fsdp) unshardBackward(u *unit) {
+	if len(u.order) == 0 || u.done {
+		return
+	}
+	w.unshard(u, false)
+	w.copyOut(u, false)
+	at := u.order[len(u.order)-1]
+	u.order = nil
+	if at > 0 {
+		w.unshard(w.order[at-1], true)
+	}
+}
+
+// postBackward frees a unit's parameters and scatters the sums of its gradients.
+func (w *fsdp) postBackward(u *unit) {
+	if u.done {
+		return
+	}
+	u.done = true
+	w.reshard(u)
+	var with []*sharded
+	for _, s := range u.params {
+		if s.Grad != program.None {
+			with = append(with, s)
+		}
+	}
+	if len(with) == 0 {
+		return
+	}
+	var events []program.Event
+	if w.input != program.None {
+		events = append(events, free(w.input))
+	}
+	var elems int64
+	var chunks []int64
+	d := cmp.Or(w.Reduced, with[0].Tensor.DType)
+	for _, s := range with {
+		elems += s.padded
+		chunks = append(chunks, d.Bytes(s.padded))
+	}
+	w.input = w.storage(d.Bytes(elems*int64(w.Size)), program.Gradients, compute, u.name+" reduce-scatter")
+	events = append(events, alloc(w.input))
+	events = append(events, passing(w.storage(chunkCatTable(chunks), program.Temporaries, compute, "_chunk_cat"))...)
+	n := len(with) - 1 // a list's items go from its end; the last has a variable of its own
+	for _, s := range slices.Backward(with[:n]) {
+		events = append(events, w.freeGradient(s))
+	}
+	out := w.storage(d.Bytes(elems), program.Gradients, reduce, u.name+" gradients")
+	events = append(events, alloc(out))
+	if stored := w.stored(with[0]); stored != d {
+		sum := w.storage(stored.Bytes(elems), program.Gradients, reduce, u.name+" gradients")
+		events = append(events, alloc(sum), free(out))
+		out = sum
+	}
+	events = append(events, w.freeGradient(with[n]))
+	if w.Offload {
+		events = append(events, free(out))
+	} else {
+		w.p.Storages[out].Life = program.Carried
+		w.p.Carried = append(w.p.Carried, out)
+		for _, s := range with {
+			s.reduced = out
+		}
+	}
+	w.node("fsdp::reduce_scatter", u.name, events...)
+}
+
+// freeGradient ends the life of a parameter's whole gradient.
+func (w *fsdp) freeGradient(s *sharded) program.Event {
+	w.p.Storages[s.Grad].Life = program.Step
+	w.p.Carried = slices.DeleteFunc(w.p.Carried, func(id program.StorageID) bool { return id == s.Grad })
+	return free(s.Grad)
+}
+
+// last ends backward: units whose backward no gradient of an input ended.
+func (w *fsdp) last() {
+	for _, u := range w.units {
+		w.postBackward(u)
+	}
+	if w.input != program.None {
+		w.node("fsdp::root_post_backward", "", free(w.input))
+		w.input = program.None
+	}
+}
+
+// finish ends a program without an update.
+func (w *fsdp) finish() { w.last() }
+
+// update adds the optimizer's step over this rank's shards.
+func (w *fsdp) update() {
+	if w.Offload {
+		return
+	}
+	var list []local
+	for _, p := range w.src.Params {
+		s := w.params[p.Tensor.Storage]
+		if s.Grad == program.None || numel(s.local) == 0 {
+			continue
+		}
+		list = append(list, local{s.Name, s.shard, s.reduced, updateParam(w.stored(s), s.local)})
+	}
+	w.step(list, w.Update)
+}
+
+// module is the module that owns a parameter.
+func module(param string) string {
+	if i := strings.LastIndexByte(param, '.'); i >= 0 {
+		return param[:i]
+	}
+	return ""
+}
+
+// childrenFirst sorts parameters as a walk over modules meets them that visits a
+// module's children before it.
+func childrenFirst(list []train.Param) (out []train.Param) {
+	type node struct {
+		children []string
+		own      []train.Param
+	}
+	tree := map[string]*node{}
+	var get func(name string) *node
+	get = func(name string) *node {
+		m := tree[name]
+		if m == nil {
+			m = &node{}
+			tree[name] = m
+			if name != "" {
+				up := get(module(name))
+				up.children = append(up.children, name)
+			}
+		}
+		return m
+	}
+	for _, p := range list {
+		m := get(module(p.Name))
+		m.own = append(m.own, p)
+	}
+	var visit func(m *node)
+	visit = func(m *node) {
+		for _, c := range m.children {
+			visit(tree[c])
+		}
+		out = append(out, m.own...)
+	}
+	visit(get(""))
+	return out
+}

@@ -1,0 +1,186 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/memplan/memplan/graph/train"
+)
+
+// A Kind is a way to spread a step over ranks.
+type Kind struct{ Name, Doc string }
+
+// Kinds lists the dimensions of a mesh, outermost first.
+var Kinds = []Kind{
+	{"pp", "pipeline: each rank runs some of the modules, on one micro-batch after the other (torch.distributed.pipelining)"},
+	{"ddp", "data parallel: each rank runs the whole model on its own batch (DistributedDataParallel)"},
+	{"zero1", "ddp with the optimizer's state spread over the ranks (ZeroRedundancyOptimizer)"},
+	{"fsdp", "parameters, gradients and optimizer state spread over the ranks, gathered block by block (fully_shard, FSDP2)"},
+	{"hsdp", "hsdp=2x4: fsdp over 4 ranks, replicated twice"},
+	{"tp", "tensor parallel: linear modules split by outputs and by inputs (parallelize_module)"},
+}
+
+// A Mesh says how many ranks each dimension has; 0 is a dimension that there is not.
+type Mesh struct {
+	Pipeline, Replicas, Shards, Tensor int
+	ZeRO                               bool // the replicas spread the optimizer's state
+}
+
+// ParseMesh reads "fsdp=4,tp=2" and the like.
+func ParseMesh(text string) (m Mesh, err error) {
+	for part := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+		outer, inner, two := strings.Cut(value, "x")
+		n, err := ranks(outer)
+		var k int
+		if two && err == nil {
+			k, err = ranks(inner)
+		}
+		switch {
+		case !slices.ContainsFunc(Kinds, func(k Kind) bool { return k.Name == name }):
+			return m, fmt.Errorf("unknown dimension %q of a mesh (known: pp, ddp, zero1, fsdp, hsdp, tp)", name)
+		case err != nil || two != (name == "hsdp"):
+			return m, fmt.Errorf("%q: want %s=RANKS, from 2 to 65536; hsdp=REPLICASxSHARDS", part, name)
+		}
+		if err := m.set(name, n, k); err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+func ranks(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err == nil && (n < 2 || n > 1<<16) {
+		err = errors.New("out of range")
+	}
+	return n, err
+}
+
+func (m *Mesh) set(name string, n, k int) error {
+	twice := func(at *int, n int) error {
+		if *at != 0 {
+			return fmt.Errorf("a mesh has at most one dimension %s, and one of ddp, zero1, fsdp and hsdp", name)
+		}
+		*at = n
+		return nil
+	}
+	data := m.Replicas + m.Shards
+	switch name {
+	case "pp":
+		return twice(&m.Pipeline, n)
+	case "tp":
+		return twice(&m.Tensor, n)
+	case "ddp", "zero1":
+		m.ZeRO = name == "zero1"
+		return errors.Join(twice(&data, n), twice(&m.Replicas, n))
+	case "fsdp":
+		return errors.Join(twice(&data, n), twice(&m.Shards, n))
+	default:
+		m.Replicas, m.Shards = n, k
+		return twice(&data, n)
+	}
+}
+
+// String writes the mesh as ParseMesh reads it.
+func (m Mesh) String() string {
+	var out []string
+	add := func(name string, n int) {
+		if n > 0 {
+			out = append(out, fmt.Sprintf("%s=%d", name, n))
+		}
+	}
+	add("pp", m.Pipeline)
+	switch {
+	case m.Replicas > 0 && m.Shards > 0:
+		out = append(out, fmt.Sprintf("hsdp=%dx%d", m.Replicas, m.Shards))
+	case m.ZeRO:
+		add("zero1", m.Replicas)
+	default:
+		add("ddp", m.Replicas)
+		add("fsdp", m.Shards)
+	}
+	add("tp", m.Tensor)
+	return strings.Join(out, ",")
+}
+
+// Ranks returns the number of ranks.
+func (m Mesh) Ranks() int {
+	return max(m.Pipeline, 1) * max(m.Replicas, 1) * max(m.Shards, 1) * max(m.Tensor, 1)
+}
+
+// Groups returns how many process groups a rank takes part in, each of which is a
+// communicator with memory of its own.
+func (m Mesh) Groups() int {
+	n := 0
+	for _, d := range []int{m.Pipeline, m.Replicas, m.Shards, m.Tensor} {
+		if d > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// A Setup is a mesh with what its dimensions need to know.
+type Setup struct {
+	Mesh
+	DDP      DDP
+	FSDP     FSDP
+	TP       TP
+	Pipeline Pipeline
+}
+
+// A Place is a rank's coordinate in each dimension.
+type Place struct{ Pipeline, Data, Tensor int }
+
+// Places are the ranks that can differ in memory: every stage, and of shards
+// the first, which has the largest, and the last.
+func (m Mesh) Places() (out []Place) {
+	for p := range max(m.Pipeline, 1) {
+		out = append(out, Place{Pipeline: p})
+		if last := max(m.Shards, m.Replicas) - 1; last > 0 && (m.Shards > 0 || m.ZeRO) {
+			if m.Shards > 0 {
+				last = m.Shards - 1
+			}
+			out = append(out, Place{Pipeline: p, Data: last})
+		}
+	}
+	return out
+}
+
+// Apply returns the step that the rank at a place runs. b is the step of one GPU at
+// the rank's own batch; the source is not changed.
+func (s *Setup) Apply(b *train.Build, at Place, update Update) (*train.Build, error) {
+	var err error
+	if s.Tensor > 0 {
+		t := s.TP
+		t.World, t.Update = World{s.Tensor, at.Tensor}, update
+		if b, err = t.Apply(b); err != nil {
+			return nil, err
+		}
+	}
+	if s.Mesh.Pipeline > 0 {
+		p := s.Pipeline
+		p.Stage, p.Update = at.Pipeline, update
+		if n := len(p.Splits) + 1; n != s.Mesh.Pipeline {
+			return nil, fmt.Errorf("a pipeline of %d stages with %d split points", s.Mesh.Pipeline, n-1)
+		}
+		if b, err = p.Apply(b); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case s.Shards > 0:
+		f := s.FSDP
+		f.World, f.Update = World{s.Shards, at.Data}, update
+		return f.Apply(b)
+	case s.Replicas > 0:
+		d := s.DDP
+		d.World, d.ZeRO, d.Update = World{s.Replicas, at.Data}, s.ZeRO, update
+		return d.Apply(b)
+	}
+	return b, nil
+}

@@ -1,0 +1,193 @@
+package shard
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/train"
+)
+
+// TP is tensor parallelism as torch.distributed.tensor.parallel.parallelize_module
+// applies it: linear modules split by their outputs (ColwiseParallel) and by their
+// inputs (RowwiseParallel). What lies between is split, too; the sum over ranks
+// that a rowwise product needs, and that the gradient of a colwise product's input
+// needs, is a collective with a result of its own.
+type TP struct {
+	World
+	// Colwise and Rowwise are patterns of module names, as path.Match reads them with
+	// dots for slashes: "model.layers.*.mlp.up_proj".
+	Colwise, Rowwise []string
+	Update           Update
+}
+
+// matches reports whether a module's name matches a pattern, part by part.
+func matches(patterns []string, module string) bool {
+	name := strings.ReplaceAll(module, ".", "/")
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		ok, err := path.Match(strings.ReplaceAll(p, ".", "/"), name)
+		return ok && err == nil
+	})
+}
+
+// Apply returns the step of a rank. The source is not changed.
+func (o TP) Apply(b *train.Build) (*train.Build, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	t := &tensorParallel{TP: o, editor: newEditor(b), split: map[program.StorageID]bool{}}
+	if err := t.parameters(); err != nil {
+		return nil, err
+	}
+	for i := range b.Nodes {
+		n := &b.Nodes[i]
+		t.follow(n)
+		if n.Phase == program.Update && n.Op == "step" {
+			if n.Only != program.LaterSteps {
+				t.step(t.locals(), t.Update)
+			}
+			continue
+		}
+		t.compute(n)
+	}
+	out := t.build()
+	out.Params = slices.Clone(out.Params)
+	for i, p := range out.Params {
+		out.Params[i].Tensor.Shape, out.Params[i].Grad = t.shape(p), t.now(p.Grad)
+	}
+	return out, nil
+}
+
+// shape is that of this rank's part of a parameter.
+func (t *tensorParallel) shape(p train.Param) []int64 {
+	shape := slices.Clone(p.Tensor.Shape)
+	if dim, ok := t.dims[p.Tensor.Storage]; ok {
+		shape[dim] /= int64(t.Size)
+	}
+	return shape
+}
+
+type tensorParallel struct {
+	TP
+	*editor
+	split map[program.StorageID]bool // storages of the source of which a rank has its part
+	dims  map[program.StorageID]int  // of parameters: the dim that is split
+}
+
+// parameters splits those of the modules that the patterns name.
+func (t *tensorParallel) parameters() error {
+	t.dims = map[program.StorageID]int{}
+	for _, p := range t.src.Params {
+		m := module(p.Name)
+		dim := 0
+		switch {
+		case matches(t.Colwise, m):
+		case !matches(t.Rowwise, m):
+			continue
+		case len(p.Tensor.Shape) == 1: // each rank adds the whole bias to the sum
+			continue
+		default:
+			dim = len(p.Tensor.Shape) - 1
+		}
+		if p.Tensor.Shape[dim]%int64(t.Size) != 0 {
+			return fmt.Errorf("tensor parallelism over %d ranks: dim %d of %q, %v, is not a multiple of it", t.Size, dim, p.Name, p.Tensor.Shape)
+		}
+		t.split[p.Tensor.Storage], t.dims[p.Tensor.Storage] = true, dim
+	}
+	if len(t.split) == 0 {
+		return fmt.Errorf("tensor parallelism: no module with parameters matches %v", slices.Concat(t.Colwise, t.Rowwise))
+	}
+	return t.distribute()
+}
+
+// distribute cuts the parameters on the device, one after the other.
+func (t *tensorParallel) distribute() error {
+	setup := t.p.Setup
+	for _, p := range t.src.Params {
+		id := p.Tensor.Storage
+		if !t.split[id] {
+			continue
+		}
+		whole := t.storage(t.p.Storages[id].Bytes, program.Temporaries, compute, p.Name)
+		t.p.Storages[id].Bytes /= int64(t.Size)
+		for i, ev := range setup {
+			if ev.Storage == id && !ev.Free {
+				setup[i].Storage = whole
+			}
+		}
+		setup = append(setup, alloc(id), free(whole))
+	}
+	t.p.Setup = setup
+	return nil
+}
+
+// locals are the parameters as this rank's optimizer sees them.
+func (t *tensorParallel) locals() (out []local) {
+	for _, p := range trained(t.src) {
+		out = append(out, local{p.Name, p.Tensor.Storage, t.now(p.Grad), updateParam(p.Tensor.DType, t.shape(p))})
+	}
+	return out
+}
+
+// products are the operators that contract one dim of two matrices, their last
+// two operands.
+var products = []string{"mm", "addmm", "linear"}
+
+// compute adds a node of the source as a rank runs it.
+func (t *tensorParallel) compute(n *program.Node) {
+	split := slices.ContainsFunc(n.In, func(x program.Tensor) bool { return t.split[x.Storage] })
+	if !split {
+		t.keep(n)
+		return
+	}
+	if t.partial(n) {
+		t.keep(n)
+		last := &t.p.Nodes[len(t.p.Nodes)-1]
+		last.FLOPs /= int64(t.Size)
+		t.allReduce(n)
+		return
+	}
+	for _, ev := range n.Events {
+		if s := &t.p.Storages[ev.Storage]; !ev.Free && s.Life != program.State && !t.split[ev.Storage] {
+			t.split[ev.Storage] = true
+			s.Bytes = ceilDiv(s.Bytes, int64(t.Size))
+		}
+	}
+	t.keep(n)
+	last := &t.p.Nodes[len(t.p.Nodes)-1]
+	last.FLOPs, last.Traffic = last.FLOPs/int64(t.Size), last.Traffic/int64(t.Size)
+}
+
+// partial reports whether a product contracts the dim that ranks share.
+func (t *tensorParallel) partial(n *program.Node) bool {
+	k := n.Args()
+	if !slices.Contains(products, n.Does()) || k < 2 {
+		return false
+	}
+	for i := k - 2; i < k; i++ {
+		a := n.Arg(i)
+		if a.In < 0 || !t.split[n.In[a.In].Storage] {
+			return false
+		}
+	}
+	return true
+}
+
+// allReduce adds the sum over ranks of a node's result, in a tensor of its own.
+func (t *tensorParallel) allReduce(n *program.Node) {
+	for _, out := range n.Out {
+		src := out.Storage
+		if src == program.None {
+			continue
+		}
+		part := t.now(src)
+		s := t.p.Storages[part]
+		sum := t.storage(s.Bytes, s.Category, compute, s.Name)
+		t.p.Storages[sum].Life = s.Life
+		t.p.Nodes = append(t.p.Nodes, program.Node{Phase: n.Phase, Micro: n.Micro, Op: "_c10d_functional::all_reduce", Module: n.Module, Call: n.Call, Segment: n.Segment,
+			Recompute: n.Recompute, Events: []program.Event{alloc(sum)}, Reads: []program.StorageID{part}})
+		t.name[src] = sum
+	}
+}

@@ -1,0 +1,469 @@
+package planner
+
+import (
+	"bufio"
+	"encoding/json"
+
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ulikunitz/xz"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/shard"
+	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/internal/testdata"
+	"github.com/memplan/memplan/liveness"
+	"github.com/memplan/memplan/liveness/alloc"
+)
+
+// A meshRun is a measured run on several GPUs.
+type meshRun struct {
+	Name, Strategy string
+	Batch          int64
+	World, Micro   int
+	Blocks         []string
+	Err            string
+	ranks          []rankTruth
+}
+
+// A rankTruth holds what one rank showed: the highest allocated and reserved
+// bytes of its first steps.
+type rankTruth struct{ allocated, reserved int64 }
+
+// tensorPlans are the modules that runs with tensor parallelism split by outputs
+// and by inputs.
+var tensorPlans = map[string]shard.TP{
+	"qwen2":         llamaPlan,
+	"llama_250m":    llamaPlan,
+	"roberta_sdpa":  bertPlan("roberta"),
+	"bert_base_mlm": bertPlan("bert"),
+	"distilbert": {Colwise: []string{"m.distilbert.transformer.layer.*.attention.[qkv]_lin", "m.distilbert.transformer.layer.*.ffn.lin1"},
+		Rowwise: []string{"m.distilbert.transformer.layer.*.attention.out_lin", "m.distilbert.transformer.layer.*.ffn.lin2"}},
+}
+
+var llamaPlan = shard.TP{Colwise: []string{"m.model.layers.*.self_attn.[qkv]_proj", "m.model.layers.*.mlp.gate_proj", "m.model.layers.*.mlp.up_proj"},
+	Rowwise: []string{"m.model.layers.*.self_attn.o_proj", "m.model.layers.*.mlp.down_proj"}}
+
+func bertPlan(name string) shard.TP {
+	layer := "m." + name + ".encoder.layer.*."
+	return shard.TP{Colwise: []string{layer + "attention.self.*", layer + "intermediate.dense"}, Rowwise: []string{layer + "attention.output.dense", layer + "output.dense"}}
+}
+
+// pipelineSplits are the modules that stages begin with, by the number of stages.
+var pipelineSplits = map[string]map[int][]string{
+	"mlp":      {2: {"net.8"}, 4: {"net.4", "net.8", "net.12"}},
+	"resnet50": {2: {"layer3.0"}, 4: {"layer2.0", "layer3.0", "layer4.0"}},
+}
+
+// setup is the mesh of a run.
+func (r *meshRun) setup() *shard.Setup {
+	s := &shard.Setup{}
+	s.FSDP.Units = r.Blocks
+	switch r.Strategy {
+	case "ddp", "ddp-view", "ddp-ckpt", "zero1":
+		s.Replicas, s.ZeRO, s.DDP.BucketViews = r.World, r.Strategy == "zero1", r.Strategy == "ddp-view"
+	case "tp":
+		s.Tensor, s.TP = r.World, tensorPlans[r.Name]
+	case "fsdp_tp":
+		s.Tensor, s.Shards, s.TP = 2, r.World/2, tensorPlans[r.Name]
+	case "pp-gpipe", "pp-1f1b":
+		s.Mesh.Pipeline = r.World
+		s.Pipeline = shard.Pipeline{Splits: pipelineSplits[r.Name][r.World], Micros: r.Micro, Schedule: strings.TrimPrefix(r.Strategy, "pp-")}
+	case "hsdp":
+		s.Replicas, s.Shards = 2, r.World/2
+	default:
+		s.Shards, s.FSDP.Keep, s.FSDP.Offload = r.World, r.Strategy == "fsdp-keep", r.Strategy == "fsdp-offload"
+		if r.Strategy == "fsdp-bf16" {
+			s.FSDP.Stored, s.FSDP.Reduced = graph.Float32, graph.Float32
+		}
+	}
+	return s
+}
+
+// place is where a rank stands in the mesh of its run.
+func place(s *shard.Setup, rank int) shard.Place {
+	p := shard.Place{}
+	if s.Tensor > 0 {
+		p.Tensor, rank = rank%s.Tensor, rank/s.Tensor
+	}
+	if n := max(s.Shards, s.Replicas); n > 0 {
+		if s.Shards > 0 {
+			n = s.Shards
+		}
+		p.Data, rank = rank%n, rank/n
+	}
+	if s.Mesh.Pipeline > 0 {
+		p.Pipeline = rank
+	}
+	return p
+}
+
+// rank builds the step of a rank of a measured run. late: buckets of the first step
+// outlive the second.
+func (r *meshRun) rank(m *Model, rank int, late bool) (*train.Build, *job, error) {
+	c := Config{Batch: r.Batch, Optimizer: "adamw", Runtime: measuredRelease, GPU: "h200"}
+	switch r.Strategy {
+	case "tp":
+		c.Optimizer = "adamw-loop"
+	case "fsdp-bf16":
+		c.Precision = "bf16"
+	}
+	if r.Micro > 0 {
+		c.Accumulate = r.Micro
+		c.Batch /= int64(r.Micro)
+	}
+	var segs []train.Segment
+	if strings.HasSuffix(r.Strategy, "-ckpt") {
+		for _, name := range r.Blocks {
+			segs = append(segs, train.Segment{Modules: []string{name}})
+		}
+	}
+	j, err := c.resolve()
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := m.build(j, c.Batch, segs)
+	if err != nil {
+		return nil, nil, err
+	}
+	o, err := m.options(j, segs)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := r.setup()
+	s.DDP.LateFree = late
+	s.FSDP.Device = shard.Device{SMs: o.Config.SMs, ThreadsPerSM: o.Config.ThreadsPerSM}
+	b, err = s.Apply(b, place(s, rank), o.Update)
+	return b, j, err
+}
+
+// replayed are the highest bytes of a rank's first three steps, once for each
+// moment at which buckets of the first step can go.
+func (r *meshRun) replayed(m *Model, rank int) (out []rankTruth, err error) {
+	for _, late := range []bool{false, true} {
+		if s := r.setup(); late && (s.Replicas == 0 || s.Shards > 0) {
+			break
+		}
+		b, j, err := r.rank(m, rank, late)
+		if err != nil {
+			return nil, err
+		}
+		if err := b.Check(); err != nil {
+			return nil, err
+		}
+		res, err := liveness.Replay[alloc.Handle](b.Program, alloc.NewCaching(j.conf, 0), steps)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, rankTruth{res.Allocated, res.Reserved})
+	}
+	return out, nil
+}
+
+// meshRuns reads the runs of testdata/distributed, which are in the repository.
+func meshRuns(t *testing.T) (out []meshRun) {
+	for _, l := range strings.Split(strings.TrimSpace(string(testdata.Unpacked(t, "testdata/distributed/steps.jsonl.xz"))), "\n") {
+		var r struct {
+			meshRun
+			Ranks []struct {
+				Base  int64
+				Steps [][2]int64
+			}
+		}
+		if err := json.Unmarshal([]byte(l), &r); err != nil {
+			t.Fatal(err)
+		}
+		if r.Name == "" || r.Err != "" {
+			continue
+		}
+		for _, g := range r.Ranks {
+			var best rankTruth
+			for _, s := range g.Steps {
+				best.allocated, best.reserved = max(best.allocated, s[0]-g.Base), max(best.reserved, s[1])
+			}
+			r.ranks = append(r.ranks, best)
+		}
+		out = append(out, r.meshRun)
+	}
+	return out
+}
+
+// sharedRuns reads the runs of the shared data.
+func sharedRuns(t *testing.T) (out []meshRun) {
+	blocks := map[string][]string{}
+	for _, file := range []string{"truth/distributed.jsonl", "truth/mesh.jsonl"} {
+		raw, err := os.ReadFile(testdata.Shared(t, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range strings.Split(strings.TrimSpace(string(raw)), "\n") {
+			var r struct {
+				meshRun
+				Ranks [][3]int64
+			}
+			if err := json.Unmarshal([]byte(l), &r); err != nil {
+				t.Fatal(err)
+			}
+			if r.Blocks != nil {
+				blocks[r.Name] = r.Blocks
+			}
+			r.Blocks = blocks[r.Name]
+			for _, g := range r.Ranks {
+				r.ranks = append(r.ranks, rankTruth{g[0], g[1]})
+			}
+			if r.Err == "" {
+				out = append(out, r.meshRun)
+			}
+		}
+	}
+	return out
+}
+
+// A meshError is how far a rank's measurement is from its prediction, relative; where
+// buckets may go at any of several moments, from the range of those.
+type meshError struct{ allocated, reserved float64 }
+
+func (r *meshRun) errors(m *Model) (out []meshError, err error) {
+	for rank, want := range r.ranks {
+		got, err := r.replayed(m, rank)
+		if err != nil {
+			return nil, err
+		}
+		var a, v []int64
+		for _, g := range got {
+			a, v = append(a, g.allocated), append(v, g.reserved)
+		}
+		out = append(out, meshError{outside(a, want.allocated), outside(v, want.reserved)})
+	}
+	return out, nil
+}
+
+// outside is the relative distance of a value from a range, 0 within.
+func outside(ends []int64, v int64) float64 {
+	lo, hi := slices.Min(ends), slices.Max(ends)
+	return max(relative(lo, v), -relative(hi, v), 0)
+}
+
+// meshGroups are the rows of the page.
+var meshGroups = []struct {
+	name       string
+	strategies []string
+}{
+	{"DDP", []string{"ddp"}},
+	{"DDP, gradient_as_bucket_view", []string{"ddp-view"}},
+	{"DDP, every block checkpointed", []string{"ddp-ckpt"}},
+	{"ZeRO-1 (ZeroRedundancyOptimizer)", []string{"zero1"}},
+	{"FSDP2", []string{"fsdp"}},
+	{"FSDP2, reshard_after_forward=False", []string{"fsdp-keep"}},
+	{"FSDP2, bfloat16 policy", []string{"fsdp-bf16"}},
+	{"FSDP2, CPU offload", []string{"fsdp-offload"}},
+	{"FSDP2, every block checkpointed", []string{"fsdp-ckpt"}},
+	{"HSDP 2 x 2", []string{"hsdp"}},
+	{"TP 2, 4", []string{"tp"}},
+	{"FSDP2 x TP", []string{"fsdp_tp"}},
+	{"pipeline of 2, 4 stages: GPipe", []string{"pp-gpipe"}},
+	{"pipeline of 2, 4 stages: 1F1B", []string{"pp-1f1b"}},
+}
+
+// meshTable computes all errors and writes them as a table.
+func meshTable(t *testing.T, runs []meshRun, open func(name string) *Model) (table string, all []meshError) {
+	by := map[string][]meshError{}
+	models := map[string]map[string]bool{}
+	for i := range runs {
+		r := &runs[i]
+		errs, err := r.errors(open(r.Name))
+		if err != nil {
+			t.Errorf("%s %s: %v", r.Name, r.Strategy, err)
+			continue
+		}
+		if testing.Verbose() {
+			for k, e := range errs {
+				t.Logf("%-14s %-12s rank %d of %d: allocated %.3f%% reserved %.2f%%", r.Name, r.Strategy, k, r.World, 100*e.allocated, 100*e.reserved)
+			}
+		}
+		by[r.Strategy] = append(by[r.Strategy], errs...)
+		if models[r.Strategy] == nil {
+			models[r.Strategy] = map[string]bool{}
+		}
+		models[r.Strategy][r.Name] = true
+	}
+	var sb strings.Builder
+	sb.WriteString("| strategy | models | ranks | allocated: median | 95% | worst | reserved: median | worst |\n|---|---|---|---|---|---|---|---|\n")
+	row := func(name string, models int, errs []meshError) {
+		a, r := make([]float64, len(errs)), make([]float64, len(errs))
+		for i, e := range errs {
+			a[i], r[i] = 100*e.allocated, 100*e.reserved
+		}
+		slices.Sort(a)
+		slices.Sort(r)
+		n := len(errs)
+		fmt.Fprintf(&sb, "| %s | %d | %d | %.3f%% | %.2f%% | %.2f%% | %.2f%% | %.1f%% |\n", name, models, n, a[n/2], a[min(n*95/100, n-1)], a[n-1], r[n/2], r[n-1])
+	}
+	names := map[string]bool{}
+	for _, g := range meshGroups {
+		for _, s := range g.strategies {
+			if len(by[s]) > 0 {
+				all = append(all, by[s]...)
+				row(g.name, len(models[s]), by[s])
+				for n := range models[s] {
+					names[n] = true
+				}
+			}
+		}
+	}
+	row("**all**", len(names), all)
+	return sb.String(), all
+}
+
+// TestDistributed predicts every measured rank of the runs in the repository.
+func TestDistributed(t *testing.T) {
+	testdata.Sequential(t)
+	zoo := collections(t)[0]
+	table, all := meshTable(t, meshRuns(t), func(name string) *Model { return zoo.open(t, name) })
+	t.Log("\n" + table)
+	checkMesh(t, all, 0.002, 0.01, 0.03)
+}
+
+// TestDistributedShared does the same with the runs of the shared data.
+func TestDistributedShared(t *testing.T) {
+	testdata.Sequential(t)
+	models := map[string]*Model{}
+	table, all := meshTable(t, sharedRuns(t), func(name string) *Model {
+		if models[name] == nil {
+			m, err := Open(filepath.Join(testdata.Shared(t, "models"), name+".dyn-train.onnx"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			models[name] = m
+		}
+		return models[name]
+	})
+	t.Log("\n" + table)
+	checkMesh(t, all, 0.002, 0.01, 0.03)
+}
+
+// checkMesh fails if allocated peaks are further off than they may be.
+func checkMesh(t *testing.T, all []meshError, median, most, worst float64) {
+	t.Helper()
+	a := make([]float64, len(all))
+	for i, e := range all {
+		a[i] = e.allocated
+	}
+	slices.Sort(a)
+	if n := len(a); n == 0 || a[n/2] > median || a[n*95/100] > most || a[n-1] > worst {
+		t.Errorf("%d ranks: allocated peaks are off by %.3f%%, %.3f%%, %.3f%% (median, 95%%, worst)", n, 100*a[n/2], 100*a[n*95/100], 100*a[n-1])
+	}
+}
+
+// TestDistributedTraces compares a rank's timeline with the allocations and frees of
+// real ones.
+func TestDistributedTraces(t *testing.T) {
+	testdata.Sequential(t)
+	zoo := collections(t)[0]
+	compareTraces(t, "testdata/distributed/traces", meshRuns(t), func(name string) *Model { return zoo.open(t, name) })
+}
+
+// TestDistributedTracesShared does the same with the traces of the shared data.
+func TestDistributedTracesShared(t *testing.T) {
+	testdata.Sequential(t)
+	compareTraces(t, testdata.Shared(t, "truth/traces/distributed"), sharedRuns(t), func(name string) *Model {
+		m, err := Open(filepath.Join(testdata.Shared(t, "models"), name+".dyn-train.onnx"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	})
+}
+
+func compareTraces(t *testing.T, dir string, runs []meshRun, open func(name string) *Model) {
+	files, _ := filepath.Glob(filepath.Join(dir, "*.trace.xz"))
+	if len(files) == 0 {
+		t.Fatal("no traces")
+	}
+	var events, matched, bytes, matchedBytes int64
+	for _, f := range files {
+		name := strings.TrimSuffix(filepath.Base(f), ".trace.xz")
+		i := slices.IndexFunc(runs, func(r meshRun) bool { return fmt.Sprint(r.Name, ".b", r.Batch, ".", r.Strategy) == name })
+		if i < 0 {
+			t.Errorf("%s: no such run", name)
+			continue
+		}
+		want, err := streamEvents(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _, err := runs[i].rank(open(runs[i].Name), 0, false)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		got := rankEvents(b)
+		n, nb, total, diff := align(want, got)
+		t.Logf("%-32s %5d events, matched %6.2f%% of events %6.2f%% of bytes; rise %+.3f%%", name, len(want), pct(n, int64(len(want))), pct(nb, total), 100*relative(highest(got), highest(want)))
+		if s := os.Getenv("SHOW"); s != "" && strings.HasPrefix(name, s) {
+			t.Log(diff)
+		}
+		events, matched, bytes, matchedBytes = events+int64(len(want)), matched+n, bytes+total, matchedBytes+nb
+	}
+	t.Logf("%.2f%% of events, %.2f%% of bytes", pct(matched, events), pct(matchedBytes, bytes))
+	if pct(matchedBytes, bytes) < 99 {
+		t.Errorf("%.2f%% of bytes matched, want 99%%", pct(matchedBytes, bytes))
+	}
+}
+
+// rankEvents is the steady step of a rank as a trace shows it.
+func rankEvents(b *train.Build) (out []ev) {
+	letters := [...]byte{program.ZeroGrad: 'Z', program.Forward: 'F', program.Loss: 'F', program.Backward: 'B', program.Update: 'O'}
+	_, steady := liveness.Steps(b.Program)
+	for _, e := range steady.Events {
+		n := &b.Nodes[e.Node]
+		if n.Phase == program.ZeroGrad || n.Op == "del" {
+			continue
+		}
+		out = append(out, ev{letters[n.Phase], e.Free, b.Storages[e.Storage].Bytes, fmt.Sprint("s", b.Storages[e.Storage].Stream, " ", n.Op, " ", n.Autograd, " ", n.Name, " ", n.Module)})
+	}
+	return out
+}
+
+// streamEvents reads a trace whose lines name the stream before the operator.
+func streamEvents(path string) (out []ev, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	z, err := xz.NewReader(f)
+	if err != nil {
+		return nil, err
+	}
+	s := bufio.NewScanner(z)
+	s.Buffer(nil, 1<<24)
+	made := map[string]ev{}
+	for s.Scan() {
+		w := strings.Fields(s.Text())
+		if len(w) < 3 || w[0] == "Z" || w[0] == "E" || w[2] == "old" {
+			continue
+		}
+		switch w[1] {
+		case "+":
+			n, err := strconv.ParseInt(w[3], 10, 64)
+			if err != nil {
+				return nil, err
+			}
+			made[w[2]] = ev{w[0][0], false, n, strings.Join(w[4:], " ")}
+			out = append(out, made[w[2]])
+		case "-":
+			e := made[w[2]]
+			e.phase, e.free = w[0][0], true
+			out = append(out, e)
+		}
+	}
+	return out, s.Err()
+}
