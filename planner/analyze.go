@@ -277,21 +277,12 @@ func (a *answer) report() *Report {
 		steps: a.steps, Time: timeOf(a.ev.Program, &a.j.time, max(a.batch, 1)), Warnings: a.warnings()}
 	r.Model.Capture = a.captureInfo()
 	c := &a.j.cfg
-	r.Config = ConfigInfo{Mode: c.Mode, Batch: a.batch, Dims: c.Dims, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: c.GPU,
-		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: a.checkpointName(), VRAMBytes: a.j.vram,
-		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf, Times: c.Times, Headroom: c.Headroom}
-	if r.Config.Freeze == nil {
-		r.Config.Freeze = []string{}
-	}
-	if r.Config.Dims == nil {
-		r.Config.Dims = map[string]int64{}
-	}
+	r.Config = c.settled()
+	r.Config.Batch, r.Config.Checkpoint, r.Config.VRAM = a.batch, a.checkpointName(), a.j.vram
 	if c.GPU == "" {
 		r.Config.GPU, r.Config.GPUAssumed = a.j.device.Name, true
 	}
-	if !a.j.train {
-		r.Config.Optimizer, r.Config.Loss = "none", "none"
-	}
+	r.Config.inference("none")
 	res := a.ev.res
 	r.Peak = Peak{RequestedBytes: res.Requested, AllocatedBytes: res.Allocated, ReservedBytes: res.Reserved, ProcessBytes: res.Reserved + a.j.device.Context,
 		Step: res.Step}

@@ -1,16 +1,13 @@
 package planner
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/memplan/memplan/files"
-	"github.com/memplan/memplan/planner/profile"
 )
 
 // A ConfigFile is .memplan.yaml: the models that check looks at, each with
@@ -44,11 +41,7 @@ type setting struct{ key, value string }
 
 // Settings names what the entry asks for, such as "batch=64 gpu=t4".
 func (e *Entry) Settings() string {
-	parts := make([]string, len(e.settings))
-	for i, s := range e.settings {
-		parts[i] = s.key + "=" + s.value
-	}
-	return strings.Join(parts, " ")
+	return strings.Join(texts(e.settings, func(s *setting) string { return s.key + "=" + s.value }), " ")
 }
 
 // A Limit is a rule with the value it must keep.
@@ -187,47 +180,12 @@ var fileKeys = []yamlKey[draft]{
 
 // entryKeys are the keys of a model; those after path and before rules are
 // its settings.
-var entryKeys = []yamlKey[Entry]{
+var entryKeys = slices.Concat([]yamlKey[Entry]{
 	{"path", func(e *Entry, v yamlValue) (err error) {
 		e.Path, err = v.text()
 		return err
 	}},
-	{"batch", func(e *Entry, v yamlValue) error {
-		return e.set("batch", v, func(s string) (err error) {
-			e.Config.Batch, e.Config.BatchMax, err = ParseBatch(s)
-			return err
-		})
-	}},
-	{"dims", (*Entry).setDims},
-	{"mode", name("mode", func(c *Config) *string { return &c.Mode }, func(s string) error { return known("mode", s, "train", "infer") })},
-	{"precision", name("precision", func(c *Config) *string { return &c.Precision }, func(s string) error {
-		_, err := profile.FindPrecision(s)
-		return err
-	})},
-	{"optimizer", name("optimizer", func(c *Config) *string { return &c.Optimizer }, func(s string) error {
-		_, err := profile.FindOptimizer(s)
-		return err
-	})},
-	{"checkpoint", name("checkpoint", func(c *Config) *string { return &c.Checkpoint }, func(string) error { return nil })},
-	{"gpu", name("gpu", func(c *Config) *string { return &c.GPU }, func(s string) error {
-		_, err := profile.FindDevice(s)
-		return err
-	})},
-	{"vram", func(e *Entry, v yamlValue) error {
-		return e.set("vram", v, func(s string) (err error) {
-			if e.Config.VRAM, err = profile.ParseSize(s); err == nil && e.Config.VRAM == 0 {
-				err = errors.New("want a positive size")
-			}
-			if err != nil {
-				return fmt.Errorf("vram: %w", err)
-			}
-			return nil
-		})
-	}},
-	{"headroom", name("headroom", func(c *Config) *string { return &c.Headroom }, func(s string) error {
-		_, err := ParseHeadroom(s)
-		return err
-	})},
+}, settingKeys(), []yamlKey[Entry]{
 	{"rules", func(e *Entry, v yamlValue) (err error) {
 		e.own, err = decodeLimits(v)
 		return err
@@ -236,6 +194,15 @@ var entryKeys = []yamlKey[Entry]{
 		e.failOn, err = decodeFailOn(v)
 		return err
 	}},
+})
+
+func settingKeys() (keys []yamlKey[Entry]) {
+	for i := range Settings {
+		if s := &Settings[i]; s.Key != "" {
+			keys = append(keys, yamlKey[Entry]{s.Key, func(e *Entry, v yamlValue) error { return e.read(s, v) }})
+		}
+	}
+	return keys
 }
 
 // Selections are what checkpoint may name besides a file.
@@ -250,49 +217,26 @@ var Selections = []struct{ Name, Doc string }{
 }
 
 // Checkpoints lists the names of Selections.
-var Checkpoints = selectionNames()
+var Checkpoints = texts(Selections, func(s *struct{ Name, Doc string }) string { return s.Name })
 
-func selectionNames() []string {
-	names := make([]string, len(Selections))
-	for i := range Selections {
-		names[i] = Selections[i].Name
+// read reads one setting and remembers it as written. A card is one of the
+// table: what calibrate wrote is for command lines.
+func (e *Entry) read(s *Setting, v yamlValue) error {
+	if _, ok := s.At(&e.Config).(*map[string]int64); ok {
+		return e.readAll(s, v)
 	}
-	return names
-}
-
-// ParseBatch reads a batch size: a positive integer, or max for the largest
-// that fits.
-func ParseBatch(s string) (n int64, most bool, err error) {
-	if s == "max" {
-		return 0, true, nil
-	}
-	if n, err = strconv.ParseInt(s, 10, 64); err != nil || n < 1 {
-		return 0, false, fmt.Errorf("batch %q: want a positive integer or max", s)
-	}
-	return n, false, nil
-}
-
-// set reads one setting and remembers it as written.
-func (e *Entry) set(key string, v yamlValue, parse func(string) error) error {
-	s, err := v.text()
+	text, err := v.text()
 	if err != nil {
 		return err
 	}
-	if err := parse(s); err != nil {
+	if err = s.check(text); err == nil {
+		err = s.Read(&e.Config, text)
+	}
+	if err != nil {
 		return v.errorf("%w", err)
 	}
-	e.settings = append(e.settings, setting{key, s})
+	e.settings = append(e.settings, setting{s.Key, text})
 	return nil
-}
-
-// name is a key whose value is a name that check knows.
-func name(key string, at func(*Config) *string, check func(string) error) func(*Entry, yamlValue) error {
-	return func(e *Entry, v yamlValue) error {
-		return e.set(key, v, func(s string) error {
-			*at(&e.Config) = s
-			return check(s)
-		})
-	}
 }
 
 func known(kind, s string, names ...string) error {
@@ -302,28 +246,26 @@ func known(kind, s string, names ...string) error {
 	return fmt.Errorf("unknown %s %q (known: %s)", kind, s, strings.Join(names, ", "))
 }
 
-// setDims reads a map of dimensions; settings have them sorted by name.
-func (e *Entry) setDims(v yamlValue) error {
+// readAll reads a setting that is a mapping to whole numbers; e.settings has it
+// sorted by name.
+func (e *Entry) readAll(s *Setting, v yamlValue) error {
 	pairs, err := v.pairs()
 	if err != nil {
 		return err
 	}
-	e.Config.Dims = map[string]int64{}
-	var dims []setting
+	var all []setting
 	for _, p := range pairs {
-		s, err := p.value.text()
+		text, err := p.value.text()
 		if err != nil {
 			return err
 		}
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil || n < 0 {
-			return p.value.errorf("dims: %s: want a non-negative integer, not %q", p.key, s)
+		if s.Read(&e.Config, p.key+"="+text) != nil {
+			return p.value.errorf("%s: %s: want a non-negative integer, not %q", s.Key, p.key, text)
 		}
-		e.Config.Dims[p.key] = n
-		dims = append(dims, setting{p.key, s})
+		all = append(all, setting{p.key, text})
 	}
-	slices.SortFunc(dims, func(a, b setting) int { return strings.Compare(a.key, b.key) })
-	e.settings = append(e.settings, dims...)
+	slices.SortFunc(all, func(a, b setting) int { return strings.Compare(a.key, b.key) })
+	e.settings = append(e.settings, all...)
 	return nil
 }
 
@@ -419,8 +361,8 @@ func (f *draft) finish() error {
 		if e.Path == "" {
 			return fmt.Errorf("%d: models[%d]: no path", e.Line, i)
 		}
-		e.File, e.Config.Files = f.resolve(e.Path), f.door
-		if err := f.readCheckpoint(e); err != nil {
+		e.File, e.Config.Files = f.resolve(e.Path), &f.door
+		if err := e.Config.ReadCheckpoint(); err != nil {
 			return fmt.Errorf("%d: models[%d]: checkpoint: %w", e.Line, i, err)
 		}
 		key := e.Path + "\x00" + e.Settings()
@@ -472,15 +414,6 @@ func (f *draft) exists(name string) bool {
 		err = file.Close()
 	}
 	return err == nil
-}
-
-// readCheckpoint reads the plan or configuration that an entry names.
-func (f *draft) readCheckpoint(e *Entry) error {
-	c := &e.Config
-	if c.Checkpoint == "" || slices.Contains(Checkpoints, c.Checkpoint) || IsSetting(c.Checkpoint) {
-		return nil
-	}
-	return ReadSelection(c.Checkpoint, c)
 }
 
 // resolve returns the place of a path that is relative to the configuration.

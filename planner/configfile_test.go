@@ -116,7 +116,7 @@ func TestConfigFileErrors(t *testing.T) {
 		{"models: [{path: a.onnx, precision: int8}]\n", `1: unknown precision "int8"`},
 		{"models: [{path: a.onnx, optimizer: adamv}]\n", `1: unknown optimizer "adamv"`},
 		{"models: [{path: a.onnx, vram: 1X}]\n", `1: vram: size "1X"`},
-		{"models: [{path: a.onnx, vram: 0}]\n", "1: vram: want a positive size"},
+		{"models: [{path: a.onnx, vram: 0}]\n", "1: vram 0: want a positive size"},
 		{"models: [{path: a.onnx, dims: {seq: x}}]\n", `1: dims: seq: want a non-negative integer, not "x"`},
 		{"models: [{path: a.onnx, checkpoint: nowhere.json}]\n", "1: models[0]: checkpoint: "},
 		{"models: [{path: a.onnx, path: b.onnx}]\n", `mapping key "path" already defined`},

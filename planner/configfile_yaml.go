@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -217,7 +218,7 @@ func decodeMap[T any](v yamlValue, what string, keys []yamlKey[T], t *T) error {
 		return fmt.Errorf("%w in %s", err, what)
 	}
 	for _, p := range pairs {
-		if !hasKey(keys, p.key) {
+		if !slices.ContainsFunc(keys, func(k yamlKey[T]) bool { return k.name == p.key }) {
 			return p.value.errorf("unknown key %q in %s: %s", p.key, what, advice(keys, p.key))
 		}
 	}
@@ -234,21 +235,9 @@ func decodeMap[T any](v yamlValue, what string, keys []yamlKey[T], t *T) error {
 	return nil
 }
 
-func hasKey[T any](keys []yamlKey[T], name string) bool {
-	for i := range keys {
-		if keys[i].name == name {
-			return true
-		}
-	}
-	return false
-}
-
 // advice suggests the key that was meant, or lists them all.
 func advice[T any](keys []yamlKey[T], name string) string {
-	names := make([]string, len(keys))
-	for i := range keys {
-		names[i] = keys[i].name
-	}
+	names := texts(keys, func(k *yamlKey[T]) string { return k.name })
 	if near := Nearest(name, names); near != "" {
 		return "did you mean " + near + "?"
 	}

@@ -3,8 +3,7 @@ package planner
 import (
 	"bytes"
 	"encoding/json"
-
-	"github.com/memplan/memplan/planner/profile"
+	"maps"
 )
 
 // schemaID is where editors and the collection of SchemaStore find the schema.
@@ -18,20 +17,13 @@ type jsonSchema map[string]any
 func ConfigSchema() []byte {
 	rules := limitsSchema()
 	failOn := jsonSchema{"type": "array", "items": jsonSchema{"enum": failOnNames()}, "description": "what a model may not have"}
-	entry := jsonSchema{"type": "object", "additionalProperties": false, "required": []string{"path"}, "properties": jsonSchema{
-		"path":       jsonSchema{"type": "string", "minLength": 1, "description": "an ONNX file, relative to this one, or a pattern such as exports/**/*.onnx"},
-		"batch":      jsonSchema{"anyOf": []any{jsonSchema{"type": "integer", "minimum": 1}, jsonSchema{"type": "string", "pattern": "^(max|[0-9]+)$"}}, "description": "samples of a step, or max for the largest that fits"},
-		"dims":       jsonSchema{"type": "object", "additionalProperties": jsonSchema{"anyOf": []any{jsonSchema{"type": "integer", "minimum": 0}, jsonSchema{"type": "string", "pattern": "^[0-9]+$"}}}, "description": "other symbolic dimensions"},
-		"mode":       jsonSchema{"enum": []string{"train", "infer"}},
-		"precision":  named("of parameters and of the computation", profile.Precisions, func(p *profile.Precision) string { return p.Name }),
-		"optimizer":  named("that updates the parameters", profile.Optimizers, func(o *profile.Optimizer) string { return o.Name }),
-		"checkpoint": jsonSchema{"type": "string", "anyOf": []any{jsonSchema{"enum": Checkpoints}, jsonSchema{"pattern": "."}}, "description": "how activations are checkpointed, or a plan's file"},
-		"gpu":        named("a card that the step must fit", profile.Devices, func(d *profile.Device) string { return d.Name }),
-		"vram":       sizeSchema("memory that the step must fit, such as 16G"),
-		"headroom":   sizeSchema("what stays free of it: auto, 0, a size or a percentage"),
-		"rules":      rules,
-		"fail-on":    failOn,
-	}}
+	model := jsonSchema{"path": jsonSchema{"type": "string", "minLength": 1, "description": "an ONNX file, relative to this one, or a pattern such as exports/**/*.onnx"}, "rules": rules, "fail-on": failOn}
+	for i := range Settings {
+		if s := &Settings[i]; s.Key != "" {
+			model[s.Key] = s.schema()
+		}
+	}
+	entry := jsonSchema{"type": "object", "additionalProperties": false, "required": []string{"path"}, "properties": model}
 	schema := jsonSchema{
 		"$schema": "http://json-schema.org/draft-07/schema#", "$id": schemaID, "title": "memplan's configuration",
 		"description": "The models that memplan check looks at and the limits that each must keep", "type": "object", "additionalProperties": false, "required": []string{"models"},
@@ -53,18 +45,21 @@ func ConfigSchema() []byte {
 	return b.Bytes()
 }
 
-// named is the schema of a name in a table.
-func named[T any](doc string, table []T, name func(*T) string) jsonSchema {
-	names := make([]string, len(table))
-	for i := range table {
-		names[i] = name(&table[i])
+// schema is that of the setting's key.
+func (s *Setting) schema() jsonSchema {
+	out := jsonSchema{}
+	if s.Names != nil {
+		out["enum"] = s.Names
 	}
-	return jsonSchema{"enum": names, "description": doc}
+	maps.Copy(out, s.Schema)
+	if s.About != "" {
+		out["description"] = s.About
+	}
+	return out
 }
 
-func sizeSchema(doc string) jsonSchema {
-	return jsonSchema{"type": []string{"string", "integer"}, "description": doc}
-}
+// sizeSchema is that of a size.
+var sizeSchema = jsonSchema{"type": []string{"string", "integer"}}
 
 func failOnNames() []string {
 	var names []string

@@ -193,11 +193,7 @@ func (m *Model) calls() []callInfo {
 }
 
 func typeText(t *graph.Type) string {
-	parts := make([]string, len(t.Shape))
-	for i, d := range t.Shape {
-		parts[i] = d.String()
-	}
-	return t.Elem.String() + "[" + strings.Join(parts, ",") + "]"
+	return t.Elem.String() + "[" + strings.Join(texts(t.Shape, (*graph.Dim).String), ",") + "]"
 }
 
 // opsDelta matches the calls of two models: first those with the same

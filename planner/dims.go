@@ -65,7 +65,7 @@ func (m *Model) contradiction(c *Config) error {
 // OpenFor opens a model for a question, through its door, and says what of the
 // question is not about it.
 func OpenFor(path string, c *Config) (m *Model, warnings []string, err error) {
-	if m, err = OpenFrom(c.Files, path, onnx.Within(c.Memory)); err != nil {
+	if m, err = OpenFrom(c.door(), path, onnx.Within(c.Memory)); err != nil {
 		return nil, nil, err
 	}
 	if err := m.contradiction(c); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/checkpointsel/remat"
@@ -130,7 +131,7 @@ func OpenPlan(path string, outside bool, opts ...onnx.Option) (*Model, Config, e
 		return nil, Config{}, fmt.Errorf("%s: its model %s has changed since: make the plan again", path, p.Model.Path)
 	}
 	q := p.Question()
-	q.Files = door
+	q.Files = &door
 	if err := findTimes(door, path, q.Times); err != nil {
 		return nil, Config{}, err
 	}
@@ -153,11 +154,15 @@ func findTimes(d files.Door, plan, file string) error {
 	return f.Close()
 }
 
-// ReadSelection adds to c what a Plan or a configuration recomputes, its
-// segments or its schedule, and what that was made for. The document is opened
-// through the question's door.
-func ReadSelection(path string, c *Config) error {
-	data, err := readDocument(c.Files, path)
+// ReadCheckpoint adds to c what the Plan or configuration that Checkpoint names
+// recomputes, its segments or its schedule, and what that was made for. It is
+// opened through the question's door. What is no file's name stays.
+func (c *Config) ReadCheckpoint() error {
+	path := c.Checkpoint
+	if path == "" || slices.Contains(Checkpoints, path) || IsSetting(path) {
+		return nil
+	}
+	data, err := readDocument(c.door(), path)
 	if err == nil {
 		if err = parseSelection(data, c); err != nil {
 			err = fmt.Errorf("%s: %w", path, err)
@@ -222,19 +227,14 @@ func (m *Model) Matches(c *Config) error {
 
 // Question returns the configuration that a plan answers.
 func (p *Plan) Question() Config {
-	c := &p.Config
-	gpu := c.GPU
-	if c.GPUAssumed {
-		gpu = ""
+	q := p.Config.settled()
+	if q.GPUAssumed {
+		q.GPU, q.GPUAssumed = "", false
 	}
-	q := Config{Batch: c.Batch, Dims: c.Dims, Mode: c.Mode, Precision: c.Precision, Optimizer: c.Optimizer, Loss: c.Loss, GPU: gpu, VRAM: c.VRAMBytes,
-		Runtime: c.Runtime, Attention: c.Attention, Accumulate: c.Accumulate, Checkpoint: "none", Segments: p.Selection, Schedule: p.Schedule,
-		Freeze: c.Freeze, LoRA: c.LoRA, Hold: c.Hold, AllocConf: c.AllocConf, Times: c.Times, Headroom: c.Headroom}
+	q.Checkpoint, q.Segments, q.Schedule = "none", p.Selection, p.Schedule
 	if q.Headroom == "" { // a plan of a version that left nothing
 		q.Headroom = "0"
 	}
-	if q.Mode == "infer" {
-		q.Optimizer, q.Loss = "", ""
-	}
+	q.inference("")
 	return q
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -210,18 +209,8 @@ func TestExpressReadBack(t *testing.T) {
 			q := p.Question() // what the file does not say is given
 			q.Segments, q.Checkpoint = nil, "none"
 			for _, s := range r.Settings {
-				switch s.Flag {
-				case "batch":
-					q.Batch, _, err = ParseBatch(s.Value)
-				case "accumulate":
-					q.Accumulate, err = strconv.Atoi(s.Value)
-				case "precision":
-					q.Precision = s.Value
-				case "optimizer":
-					q.Optimizer = s.Value
-				case "checkpoint":
-					q.Checkpoint = s.Value
-				}
+				at := slices.IndexFunc(Settings, func(row Setting) bool { return row.Flag == s.Flag })
+				err := Settings[at].Read(&q, s.Value)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -72,11 +72,7 @@ var Frameworks = []Framework{
 
 // FrameworkNames lists the names of Frameworks.
 func FrameworkNames() []string {
-	names := make([]string, len(Frameworks))
-	for i := range Frameworks {
-		names[i] = Frameworks[i].Name
-	}
-	return names
+	return texts(Frameworks, func(f *Framework) string { return f.Name })
 }
 
 // FindFramework returns the framework of a name of FrameworkNames.

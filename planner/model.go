@@ -5,6 +5,7 @@
 package planner
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -230,26 +231,17 @@ func (m *Model) resolve(c Config) (*job, error) {
 // resolve looks all names up and fills in defaults.
 func (c Config) resolve() (*job, error) {
 	j := &job{cfg: c}
-	def := func(s *string, d string) {
-		if *s == "" {
-			*s = d
-		}
-	}
-	def(&j.cfg.Mode, "train")
-	def(&j.cfg.Precision, "fp32")
-	def(&j.cfg.Optimizer, "adamw")
-	def(&j.cfg.Loss, "auto")
-	def(&j.cfg.Attention, "auto")
-	def(&j.cfg.Headroom, AutoHeadroom)
-	def(&j.cfg.Runtime, profile.Runtimes[0].Name)
-	gpu := j.cfg.GPU
-	def(&gpu, profile.Devices[0].Name)
-	j.cfg.Accumulate = max(j.cfg.Accumulate, 1)
-	var err error
-	if j.device, err = device(j.cfg.Files, gpu); err != nil {
+	if err := j.cfg.fill(); err != nil {
 		return nil, err
 	}
-	if j.runtime, err = runtime(j.cfg.Files, j.cfg.Runtime); err != nil {
+	gpu, door := cmp.Or(j.cfg.GPU, profile.Devices[0].Name), c.door()
+	j.cfg.Accumulate = max(j.cfg.Accumulate, 1) // a plan may say anything
+	j.cfg.Runtime = cmp.Or(j.cfg.Runtime, profile.Runtimes[0].Name)
+	var err error
+	if j.device, err = device(door, gpu); err != nil {
+		return nil, err
+	}
+	if j.runtime, err = runtime(door, j.cfg.Runtime); err != nil {
 		return nil, err
 	}
 	if j.precision, err = profile.FindPrecision(j.cfg.Precision); err != nil {
@@ -260,15 +252,8 @@ func (c Config) resolve() (*job, error) {
 			return nil, err
 		}
 	}
-	if j.train = j.cfg.Mode == "train"; !j.train && j.cfg.Mode != "infer" {
-		return nil, fmt.Errorf("unknown mode %q (known: train, infer)", j.cfg.Mode)
-	}
-	if !slices.ContainsFunc(train.Losses, func(l struct{ Name, Doc string }) bool { return l.Name == j.cfg.Loss }) {
-		return nil, fmt.Errorf("unknown loss %q", j.cfg.Loss)
-	}
-	if j.order, err = attentionOrder(j.cfg.Attention, j.runtime, j.device); err != nil {
-		return nil, err
-	}
+	j.train = j.cfg.Mode == "train"
+	j.order = attentionOrder(j.cfg.Attention, j.runtime, j.device)
 	if j.headroom, err = ParseHeadroom(j.cfg.Headroom); err != nil {
 		return nil, fmt.Errorf("--%w", err)
 	}
@@ -281,7 +266,7 @@ func (c Config) resolve() (*job, error) {
 		}
 	}
 	j.time = TimeModel{Device: j.device, TF32: j.runtime.MatmulTF32}
-	if j.time.Times, err = times(j.cfg.Files, j.cfg.Times); err != nil {
+	if j.time.Times, err = times(door, j.cfg.Times); err != nil {
 		return nil, err
 	}
 	return j, j.budget()
@@ -331,17 +316,14 @@ func (j *job) budget() error {
 // Attentions lists the values of --attention.
 var Attentions = []string{"auto", "eager", "efficient", "flash", "cudnn"}
 
-func attentionOrder(name string, r *profile.Runtime, d *profile.Device) ([]string, error) {
+func attentionOrder(name string, r *profile.Runtime, d *profile.Device) []string {
 	switch name {
 	case "auto":
-		return r.AttentionOrder(d.Compute), nil
+		return r.AttentionOrder(d.Compute)
 	case "eager":
-		return []string{profile.Math}, nil
+		return []string{profile.Math}
 	}
-	if slices.Contains(Attentions, name) {
-		return []string{name}, nil
-	}
-	return nil, fmt.Errorf("unknown attention %q (known: %s)", name, strings.Join(Attentions, ", "))
+	return []string{name}
 }
 
 // options are what package train needs to know.

@@ -36,11 +36,7 @@ type RecipeSetting struct{ Flag, Value, Key string }
 
 // String lists the settings, such as "batch=4 precision=bf16".
 func (r *Recipe) String() string {
-	parts := make([]string, len(r.Settings))
-	for i, s := range r.Settings {
-		parts[i] = s.Flag + "=" + s.Value
-	}
-	return strings.Join(parts, " ")
+	return strings.Join(texts(r.Settings, func(s *RecipeSetting) string { return s.Flag + "=" + s.Value }), " ")
 }
 
 // Warning says what was taken and what was not.
@@ -63,11 +59,7 @@ func (r *Recipe) Warning() graph.Warning {
 
 // Recipes lists the frameworks whose configurations ReadRecipe reads.
 func Recipes() []string {
-	names := make([]string, len(recipeKinds))
-	for i, k := range recipeKinds {
-		names[i] = k.name
-	}
-	return names
+	return texts(recipeKinds, func(k *recipeKind) string { return k.name })
 }
 
 // mostUnknown bounds how many unknown keys a warning lists.
@@ -353,11 +345,7 @@ func flatten(values map[string]string, key string, v any, depth int) error {
 			}
 		}
 	case []any:
-		parts := make([]string, len(x))
-		for i := range x {
-			parts[i] = fmt.Sprint(x[i])
-		}
-		values[key] = strings.Join(parts, ",")
+		values[key] = strings.Join(texts(x, func(v *any) string { return fmt.Sprint(*v) }), ",")
 	case nil:
 		values[key] = ""
 	case float64:

@@ -3,7 +3,6 @@ package planner
 import (
 	"github.com/memplan/memplan/checkpointsel"
 	"github.com/memplan/memplan/checkpointsel/remat"
-	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/train"
 )
@@ -17,7 +16,7 @@ const SchemaVersion = 1
 type Report struct {
 	SchemaVersion int             `json:"schemaVersion"`
 	Model         ModelInfo       `json:"model"`
-	Config        ConfigInfo      `json:"config"`
+	Config        Config          `json:"config"`
 	Peak          Peak            `json:"peak"`
 	Phases        Phases          `json:"phases"`
 	Breakdown     []CategoryBytes `json:"breakdown"`
@@ -57,29 +56,6 @@ type CaptureInfo struct {
 	// Difference is how many parts more bytes the program has at its peak than lived
 	// when the step ran; nil where the file does not say.
 	Difference *float64 `json:"difference,omitempty"`
-}
-
-// ConfigInfo is the configuration as it was resolved.
-type ConfigInfo struct {
-	Mode       string           `json:"mode"`
-	Batch      int64            `json:"batch"` // 0: the model has no batch dimension
-	Dims       map[string]int64 `json:"dims"`
-	Precision  string           `json:"precision"`
-	Optimizer  string           `json:"optimizer"`
-	Loss       string           `json:"loss"`
-	GPU        string           `json:"gpu"`
-	GPUAssumed bool             `json:"gpuAssumed,omitempty"` // nobody named the card: its context, workspaces, kernels and rates are the default's
-	Runtime    string           `json:"runtime"`
-	Attention  string           `json:"attention"`
-	Accumulate int              `json:"accumulate"`
-	Checkpoint string           `json:"checkpoint"`
-	Freeze     []string         `json:"freeze"`
-	LoRA       string           `json:"lora"` // "" without adapters
-	Hold       bool             `json:"holdOutputs"`
-	AllocConf  string           `json:"allocConf"`       // PYTORCH_ALLOC_CONF, "" for its defaults
-	VRAMBytes  int64            `json:"vramBytes"`       // the card's memory; 0 when neither --vram nor --gpu was given
-	Headroom   string           `json:"headroom"`        // auto, 0, a size or a percentage
-	Times      string           `json:"times,omitempty"` // the file of measured operator times; "" without
 }
 
 // Peak is the largest need of the first steps.
@@ -162,37 +138,6 @@ type TimeInfo struct {
 type CurvePoint struct {
 	Phase string
 	Bytes int64
-}
-
-// Config is what the user asks for; the zero value of a field is its default.
-type Config struct {
-	Batch      int64 // 0: not given
-	BatchMax   bool  // --batch max
-	Dims       map[string]int64
-	Shapes     map[string]graph.Shape // --shape: of values that inference does not know
-	Mode       string                 // train, infer
-	Precision  string
-	Optimizer  string
-	Loss       string
-	GPU        string
-	VRAM       int64  // bytes; 0: not given
-	Headroom   string // as ParseHeadroom reads it; "": auto
-	Runtime    string
-	Attention  string
-	Accumulate int
-	Freeze     []string        // patterns of parameters that require no gradient
-	LoRA       string          // adapters, as ParseLoRA reads them
-	Hold       bool            // the training loop holds the outputs during backward
-	AllocConf  string          // value of PYTORCH_ALLOC_CONF
-	Memory     int64           // bytes that reading one file may take; 0: onnx.DefaultMemory
-	Times      string          // file of measured operator times, as ReadTimes reads it
-	Checkpoint string          // one of Checkpoints; "" lets the budget decide
-	Segments   []train.Segment // explicit selection, from a Plan or a configuration
-	Schedule   []remat.Step    // explicit schedule, from a Plan
-	Files      files.Door      // that GPU, Runtime and Times go through where they name files, and the model
-	Made       Origin          // what Segments and Schedule were made for
-	Strict     bool            // a file that breaks ONNX's rules, or does not show the training step, is an error
-	Notes      []graph.Warning // about how the question came to be, for the report
 }
 
 // An Origin says which document a selection is from, and for which model it was made.

@@ -57,7 +57,7 @@ type subject struct {
 var Rules = []Rule{
 	{
 		Name: "fits", Implied: true, Doc: "the step fits the card that gpu or vram names; holds for every model that names one", Form: "a card",
-		limit: func(s *subject) (float64, bool) { return float64(s.report.Config.VRAMBytes), s.report.Fits != nil },
+		limit: func(s *subject) (float64, bool) { return float64(s.report.Config.VRAM), s.report.Fits != nil },
 		value: func(_ context.Context, s *subject) (float64, error) { return float64(s.report.Peak.ProcessBytes), nil },
 		text:  bytesText,
 	},

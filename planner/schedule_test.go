@@ -167,8 +167,8 @@ func replan(t *testing.T, m *Model, p *Plan) *Report {
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Batch: 64, Headroom: "0", VRAM: p.Config.VRAMBytes}
-	if err := ReadSelection(path, &cfg); err != nil {
+	cfg := Config{Batch: 64, Headroom: "0", VRAM: p.Config.VRAM, Checkpoint: path}
+	if err := cfg.ReadCheckpoint(); err != nil {
 		t.Fatal(err)
 	}
 	r, err := m.Analyze(context.Background(), cfg)

@@ -297,8 +297,8 @@ func TestApplied(t *testing.T) {
 		if err := os.WriteFile(path, r.Config, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cfg := Config{Batch: r.Batch, Optimizer: "none", Runtime: measuredRelease}
-		if err := ReadSelection(path, &cfg); err != nil {
+		cfg := Config{Batch: r.Batch, Optimizer: "none", Runtime: measuredRelease, Checkpoint: path}
+		if err := cfg.ReadCheckpoint(); err != nil {
 			t.Fatal(err)
 		}
 		s, err := models[r.Name].Program(cfg)
@@ -403,7 +403,8 @@ func sameAsConfigured(t *testing.T, m *Model, p *Plan, cfg Config) {
 		t.Fatal(err)
 	}
 	again := cfg
-	if err := ReadSelection(path, &again); err != nil {
+	again.Checkpoint = path
+	if err := again.ReadCheckpoint(); err != nil {
 		t.Fatal(err)
 	}
 	r, err := m.Analyze(context.Background(), again)
@@ -436,8 +437,8 @@ func noneBelow(t *testing.T, m *Model, cfg Config, bound float64) {
 	}
 }
 
-// TestReadSelectionRefuses reads configurations that no region can follow.
-func TestReadSelectionRefuses(t *testing.T) {
+// TestReadCheckpointRefuses reads configurations that no region can follow.
+func TestReadCheckpointRefuses(t *testing.T) {
 	for ops, want := range map[string]string{
 		`{"region": 1, "op": "aten.mm", "calls": [0], "of": 1}`:    "in region 1, of 1",
 		`{"region": 0, "op": "mm", "calls": [0], "of": 1}`:         "named as aten.addmm",
@@ -450,7 +451,7 @@ func TestReadSelectionRefuses(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := ReadSelection(path, &Config{}); err == nil || !strings.Contains(err.Error(), want) {
+		if err := (&Config{Checkpoint: path}).ReadCheckpoint(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", ops, err, want)
 		}
 	}

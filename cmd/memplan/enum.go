@@ -10,7 +10,6 @@ import (
 
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/planner"
-	"github.com/memplan/memplan/planner/profile"
 )
 
 // An enumValue is a flag that takes one of some names. Help and completion
@@ -58,24 +57,6 @@ func oneOf(s string, values []string) error {
 	return fmt.Errorf("want %s", report.Either(values))
 }
 
-// found turns a table's look-up into a check.
-func found[T any](find func(string) (T, error)) func(string) error {
-	return func(name string) error {
-		_, err := find(name)
-		return err
-	}
-}
-
-// orFile also takes the name of a calibration file, which is read later.
-func orFile(find func(string) error) func(string) error {
-	return func(name string) error {
-		if profile.IsCalibration(name) {
-			return nil
-		}
-		return find(name)
-	}
-}
-
 // completeFiles offers files with the given endings for the first n arguments.
 func completeFiles(n int, endings ...string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -83,12 +64,5 @@ func completeFiles(n int, endings ...string) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return endings, cobra.ShellCompDirectiveFilterFileExt
-	}
-}
-
-// completeNames offers names and files.
-func completeNames(names ...string) cobra.CompletionFunc {
-	return func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return names, cobra.ShellCompDirectiveDefault
 	}
 }

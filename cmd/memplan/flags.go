@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,66 +14,76 @@ import (
 
 	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
-	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// modelFlags are the flags of every command that looks at a model.
+// modelFlags are the flags of every command that looks at a model: those of
+// planner.Settings, and where else its question is from.
 type modelFlags struct {
-	graphFlags
 	limitFlags
-	vram, gpu, mode, precision, optimizer, loss, attention, runtime, checkpoint string
-	accumulate                                                                  int
-	freeze                                                                      []string
-	headroom, lora, allocConf, times, recipe                                    string
-	hold, outside, strict                                                       bool
-	set                                                                         *pflag.FlagSet
+	recipe          string
+	outside, strict bool
+	set             *pflag.FlagSet
 }
 
-// graphFlags bind the dimensions of a graph.
-type graphFlags struct {
-	batch        string
-	dims, shapes []string
-}
+// mayBeEmpty marks flags to which nothing is a value.
+const mayBeEmpty = "memplan.empty"
 
-// add defines the flags on a command.
-func (f *graphFlags) add(c *cobra.Command, batch string) {
+// addSetting defines the flag of a setting on a command.
+func addSetting(c *cobra.Command, s *planner.Setting) {
 	fl := c.Flags()
-	fl.StringVar(&f.batch, "batch", "", batch)
-	fl.StringArrayVar(&f.dims, "dim", nil, "bind a symbolic dimension, `NAME=N`; repeatable")
-	fl.StringArrayVar(&f.shapes, "shape", nil, "shape of a value that inference does not know, `NAME=D0,D1,..`; repeatable")
-	noFiles(c, "dim", "shape")
-	_ = c.RegisterFlagCompletionFunc("batch", cobra.FixedCompletions([]string{"max"}, cobra.ShellCompDirectiveNoFileComp)) // fails only for a flag that does not exist
+	switch s.At(&planner.Config{}).(type) {
+	case *bool:
+		fl.Bool(s.Flag, false, s.Doc)
+		return
+	case *int:
+		fl.Int(s.Flag, 0, s.Doc)
+	case *[]string, *map[string]int64, *map[string]graph.Shape:
+		fl.StringArray(s.Flag, nil, s.Doc)
+	default:
+		if s.Names != nil {
+			addEnum(c, fl, new(string), s.Flag, s.Default, s.Doc, s.Names, finder(s))
+			return
+		}
+		fl.String(s.Flag, "", s.Doc)
+	}
+	if s.Default != "" {
+		fl.Lookup(s.Flag).DefValue = s.Default
+	}
+	if s.Empty {
+		_ = fl.SetAnnotation(s.Flag, mayBeEmpty, nil) // fails only for a flag that does not exist
+	}
+	directive := cobra.ShellCompDirectiveNoFileComp
+	if s.File {
+		directive = cobra.ShellCompDirectiveDefault
+	}
+	_ = c.RegisterFlagCompletionFunc(s.Flag, cobra.FixedCompletions(s.Offer, directive)) // fails only for a flag that does not exist
+}
+
+// finder also takes the name of a calibration file, which is read later.
+func finder(s *planner.Setting) func(string) error {
+	if !s.File {
+		return s.Find
+	}
+	return func(name string) error {
+		if profile.IsCalibration(name) {
+			return nil
+		}
+		return s.Find(name)
+	}
 }
 
 // add defines the flags on a command.
 func (f *modelFlags) add(c *cobra.Command) {
-	f.graphFlags.add(c, "batch size `N`, or max: the largest that fits")
-	fl := c.Flags()
-	f.set = fl
-	fl.StringVar(&f.vram, "vram", "", "memory of the card, a `SIZE`: 16G = 16GiB = 16*2^30, 16GB = 16*10^9; the CUDA context is taken off it")
-	fl.StringVar(&f.headroom, "headroom", planner.AutoHeadroom, "what verdicts, plans and batches leave free of the card: auto, what the uncertainty of the prediction asks for, 0, a `SIZE` or P%")
-	addEnum(c, fl, &f.gpu, "gpu", "", "card `NAME`, or a file that calibrate wrote (h200 unless --vram is given)", profile.DeviceNames(), orFile(found(profile.FindDevice)))
-	addEnum(c, fl, &f.mode, "mode", "train", "`WHAT` runs", []string{"train", "infer"}, nil)
-	addEnum(c, fl, &f.precision, "precision", profile.Precisions[0].Name, "element types, `NAME`", profile.PrecisionNames(), found(profile.FindPrecision))
-	addEnum(c, fl, &f.optimizer, "optimizer", profile.Optimizers[0].Name, "optimizer `NAME`", profile.OptimizerNames(), found(profile.FindOptimizer))
-	addEnum(c, fl, &f.loss, "loss", "auto", "loss function `NAME`", lossNames(), nil)
-	addEnum(c, fl, &f.attention, "attention", "auto", "`KERNEL` of attention", planner.Attentions, nil)
-	addEnum(c, fl, &f.runtime, "runtime", "", "what PyTorch and its libraries do, `NAME` or a file that calibrate wrote (the release that exported the model)", profile.RuntimeNames(), orFile(found(profile.FindRuntime)))
-	fl.IntVar(&f.accumulate, "accumulate", 1, "gradient accumulation over `N` batches a step")
-	fl.StringArrayVar(&f.freeze, "freeze", nil, "parameters that are not trained: a name, a module, or a `PATTERN` such as '*.bias'; repeatable")
-	fl.StringVar(&f.lora, "lora", "", "low-rank adapters on a frozen model, `r=16,target=q_proj,v_proj` (or target=all-linear), as PEFT attaches them")
-	fl.BoolVar(&f.hold, "hold-outputs", false, "the training loop holds the model's outputs until the update")
-	fl.StringVar(&f.allocConf, "alloc-conf", "", "PyTorch's allocator options, as in PYTORCH_ALLOC_CONF: `expandable_segments:True,..`")
-	fl.StringVar(&f.checkpoint, "checkpoint", "", "what is recomputed, `HOW`: "+strings.Join(planner.Checkpoints, "|")+", a framework's setting such as huggingface:every_n_layers=2, or a file, a plan or a configuration; auto, and segments, which keep nothing, for PyTorch, schedule and ops for memplan's executor (what the budget asks for)")
-	fl.StringVar(&f.times, "times", "", "measured operator times, a `FILE` that validate --profile wrote: predict times and recomputation from them (the roofline)")
-	fl.StringVar(&f.recipe, "config", "", "settings of a training framework's own `FILE` ("+strings.Join(planner.Recipes(), ", ")+"): batch, precision, optimizer, accumulation, checkpointing, adapters; flags go before it")
+	f.set = c.Flags()
+	for i := range planner.Settings {
+		addSetting(c, &planner.Settings[i])
+	}
+	f.set.StringVar(&f.recipe, "config", "", "settings of a training framework's own `FILE` ("+strings.Join(planner.Recipes(), ", ")+"): batch, precision, optimizer, accumulation, checkpointing, adapters; flags go before it")
 	_ = c.MarkFlagFilename("config", "yml", "yaml", "json", "toml") // fails only for a flag that does not exist
 	addStrict(c, &f.strict)
 	addOutside(c, &f.outside)
-	noFiles(c, "vram", "headroom", "accumulate", "freeze", "lora", "alloc-conf")
-	_ = c.RegisterFlagCompletionFunc("checkpoint", completeNames(planner.Checkpoints...)) // fails only for a flag that does not exist
 }
 
 // addOutside adds the flag that lets documents name files anywhere.
@@ -94,28 +103,6 @@ func noFiles(c *cobra.Command, names ...string) {
 	}
 }
 
-func lossNames() []string {
-	out := make([]string, len(train.Losses))
-	for i, l := range train.Losses {
-		out[i] = l.Name
-	}
-	return out
-}
-
-// apply reads the flags into a configuration.
-func (f *graphFlags) apply(c *planner.Config) (err error) {
-	if f.batch != "" {
-		if c.Batch, c.BatchMax, err = planner.ParseBatch(f.batch); err != nil {
-			return fmt.Errorf("--%w", err)
-		}
-	}
-	if c.Dims, err = parseDims(f.dims); err != nil {
-		return err
-	}
-	c.Shapes, err = parseShapes(f.shapes)
-	return err
-}
-
 // follow sets the flags that the configuration of a training framework asks
 // for and that are not given, and returns what is to be said about it.
 func (f *modelFlags) follow() ([]graph.Warning, error) {
@@ -126,17 +113,12 @@ func (f *modelFlags) follow() ([]graph.Warning, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--config: %w", err)
 	}
-	taken := r.Settings[:0]
+	r.Settings = slices.DeleteFunc(r.Settings, func(x planner.RecipeSetting) bool { return f.set.Changed(x.Flag) })
 	for _, x := range r.Settings {
-		if f.set.Changed(x.Flag) {
-			continue
-		}
 		if err := f.set.Set(x.Flag, x.Value); err != nil {
 			return nil, fmt.Errorf("--config: %s: %s: %w", r.Path, x.Key, err)
 		}
-		taken = append(taken, x)
 	}
-	r.Settings = taken
 	return []graph.Warning{r.Warning()}, nil
 }
 
@@ -146,51 +128,45 @@ func (f *modelFlags) config() (planner.Config, error) {
 	if err != nil {
 		return planner.Config{}, err
 	}
-	c := planner.Config{Mode: f.mode, Precision: f.precision, Optimizer: f.optimizer, Loss: f.loss, GPU: f.gpu, Runtime: f.runtime, Attention: f.attention, Accumulate: f.accumulate,
-		Freeze: f.freeze, LoRA: f.lora, Hold: f.hold, AllocConf: f.allocConf, Times: f.times, Headroom: f.headroom, Strict: f.strict, Memory: f.reading(), Files: files.Door{Outside: f.outside}, Notes: notes}
-	if !f.set.Changed("optimizer") { // a capture may say which
-		c.Optimizer = ""
-	}
-	if !f.set.Changed("accumulate") {
-		c.Accumulate = 0
-	}
-	err = f.apply(&c)
-	if err != nil {
-		return c, err
-	}
-	if _, err := planner.ParseHeadroom(f.headroom); err != nil {
-		return c, fmt.Errorf("--%w", err)
-	}
-	if f.vram != "" {
-		if c.VRAM, err = positiveSize("vram", f.vram); err != nil {
-			return c, err
+	c := planner.Config{Strict: f.strict, Memory: f.reading(), Files: &files.Door{Outside: f.outside}, Notes: notes}
+	for i := range planner.Settings {
+		s := &planner.Settings[i]
+		for _, word := range given(f.set.Lookup(s.Flag)) {
+			if err := s.Read(&c, word); err != nil {
+				return c, fmt.Errorf("--%w", err)
+			}
 		}
 	}
-	switch {
-	case f.accumulate < 1:
-		return c, fmt.Errorf("--accumulate %d: want a positive integer", f.accumulate)
-	case f.checkpoint == "" || slices.Contains(planner.Checkpoints, f.checkpoint) || planner.IsSetting(f.checkpoint):
-		c.Checkpoint = f.checkpoint
-		return c, nil
-	}
-	if err := planner.ReadSelection(f.checkpoint, &c); errors.Is(err, fs.ErrNotExist) {
-		return c, fmt.Errorf("--checkpoint %s: neither one of %s nor a file that exists", f.checkpoint, strings.Join(planner.Checkpoints, ", "))
+	if err := c.ReadCheckpoint(); errors.Is(err, fs.ErrNotExist) {
+		return c, fmt.Errorf("--checkpoint %s: neither one of %s nor a file that exists", c.Checkpoint, strings.Join(planner.Checkpoints, ", "))
 	} else if err != nil {
 		return c, fmt.Errorf("--checkpoint: %w", err)
 	}
 	return c, nil
 }
 
-// positiveSize reads the size that a flag gives.
-func positiveSize(flag, text string) (int64, error) {
-	n, err := profile.ParseSize(text)
-	if err != nil {
-		return 0, fmt.Errorf("--%s: %w", flag, err)
+// given are the values of a flag; nil where it was not.
+func given(f *pflag.Flag) []string {
+	if !f.Changed {
+		return nil
 	}
-	if n <= 0 {
-		return 0, fmt.Errorf("--%s %s: want a positive size", flag, text)
+	if v, ok := f.Value.(pflag.SliceValue); ok {
+		return v.GetSlice()
 	}
-	return n, nil
+	return []string{f.Value.String()}
+}
+
+// answered is an error for a setting, which a plan has answered.
+func (f *modelFlags) answered() error {
+	for i := range planner.Settings {
+		if name := planner.Settings[i].Flag; f.set.Changed(name) {
+			return fmt.Errorf("--%s: the plan has decided that", name)
+		}
+	}
+	if f.recipe != "" {
+		return errors.New("--config: the plan has decided that")
+	}
+	return nil
 }
 
 // limited bounds a search by --timeout; 0 is no bound.
@@ -199,41 +175,4 @@ func limited(ctx context.Context, d time.Duration) (context.Context, context.Can
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, d)
-}
-
-func parseDims(list []string) (map[string]int64, error) {
-	dims := map[string]int64{}
-	for _, s := range list {
-		name, val, ok := strings.Cut(s, "=")
-		n, err := strconv.ParseInt(val, 10, 64)
-		if !ok || name == "" || err != nil || n < 0 {
-			return nil, fmt.Errorf("--dim %q: want NAME=N with a non-negative integer", s)
-		}
-		if old, given := dims[name]; given && old != n {
-			return nil, fmt.Errorf("--dim %q: %s is already %d", s, name, old)
-		}
-		dims[name] = n
-	}
-	return dims, nil
-}
-
-// parseShapes reads NAME=D0,D1,..: integers or expressions; NAME= is a scalar.
-func parseShapes(list []string) (map[string]graph.Shape, error) {
-	shapes := map[string]graph.Shape{}
-	for _, s := range list {
-		i := strings.LastIndexByte(s, '=')
-		if i < 1 {
-			return nil, fmt.Errorf("--shape %q: want NAME=D0,D1,..", s)
-		}
-		shape := graph.Shape{}
-		for _, d := range strings.FieldsFunc(s[i+1:], func(r rune) bool { return r == ',' }) {
-			dim, err := graph.ParseDim(d)
-			if err != nil {
-				return nil, fmt.Errorf("--shape %q: %w", s, err)
-			}
-			shape = append(shape, dim)
-		}
-		shapes[s[:i]] = shape
-	}
-	return shapes, nil
 }

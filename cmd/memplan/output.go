@@ -12,6 +12,7 @@ import (
 
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/files"
+	"github.com/memplan/memplan/planner"
 )
 
 // outputFlags say where and how a result is written.
@@ -59,9 +60,10 @@ func (s *streams) writeFile(path string, data []byte) error {
 // outputs are the flags, of all commands, whose values name files to write.
 var outputs = []string{"output", "timeline", "profile", "certificate", "csv"}
 
-// inputs are the flags that name files to read, after NAME= where they have one.
-// Values that are no files are not found on the disk, and so do not matter.
-var inputs = []string{"checkpoint", "config", "times", "gpu", "runtime", "plan", "model", "verify", "input", "expect"}
+// inputs are the flags that name files to read, after NAME= where they have one,
+// beside those of settings. Values that are no files are not found on the disk,
+// and so do not matter.
+var inputs = []string{"config", "plan", "model", "verify", "input", "expect"}
 
 // spare remembers what a command line says to read and to write, and is an error
 // where one is the other.
@@ -75,22 +77,17 @@ func (s *streams) spare(c *cobra.Command, args []string) error {
 	if len(c.ValidArgs) == 0 { // else they are names
 		read = slices.Clone(args)
 	}
-	for _, name := range inputs {
-		f := c.Flags().Lookup(name)
-		if f == nil || !f.Changed {
-			continue
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if !slices.Contains(inputs, f.Name) && !slices.ContainsFunc(planner.Settings, func(s planner.Setting) bool { return s.File && s.Flag == f.Name }) {
+			return
 		}
-		list := []string{f.Value.String()}
-		if v, ok := f.Value.(pflag.SliceValue); ok {
-			list = v.GetSlice()
-		}
-		for _, text := range list {
+		for _, text := range given(f) {
 			if _, file, ok := strings.Cut(text, "="); ok {
 				read = append(read, file)
 			}
 			read = append(read, text)
 		}
-	}
+	})
 	return s.keep(read...)
 }
 

@@ -53,19 +53,13 @@ func planRun(ctx context.Context, s *streams, o *planOptions) error {
 	if err != nil {
 		return err
 	}
-	if cfg.VRAM == 0 && cfg.GPU == "" && cfg.Checkpoint == "" {
-		cfg.Checkpoint = "none"
-	}
 	ctx, cancel := limited(ctx, o.timeout)
 	defer cancel()
 	m, err := s.open(o.path, &cfg)
 	if err != nil {
 		return err
 	}
-	show, clear := s.progress(filepath.Base(o.path))
-	m.Progress = show
-	p, err := m.Plan(ctx, cfg)
-	clear()
+	p, err := planned(ctx, s, m, cfg)
 	if err != nil {
 		return err
 	}
@@ -77,6 +71,18 @@ func planRun(ctx context.Context, s *streams, o *planOptions) error {
 	}
 	s.err.line("%s", report.Verdict(&p.Report))
 	return answer(p.Fits)
+}
+
+// planned is the plan of a question about a model, showing progress where it
+// takes long. Without a budget nothing is checkpointed but what was asked for.
+func planned(ctx context.Context, s *streams, m *planner.Model, cfg planner.Config) (*planner.Plan, error) {
+	if cfg.VRAM == 0 && cfg.GPU == "" && cfg.Checkpoint == "" {
+		cfg.Checkpoint = "none"
+	}
+	show, clear := s.progress(filepath.Base(m.Path))
+	defer clear()
+	m.Progress = show
+	return m.Plan(ctx, cfg)
 }
 
 // arrange places the storages of a plan's step; there is none where not even

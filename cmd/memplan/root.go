@@ -157,7 +157,7 @@ func flagError(c *cobra.Command, err error) error {
 // of a script that is not set: that is not the same as leaving it out.
 func emptyValue(c *cobra.Command) (err error) {
 	c.Flags().Visit(func(f *pflag.Flag) {
-		if err == nil && f.Value.Type() == "string" && f.Value.String() == "" && f.Name != "alloc-conf" { // PyTorch takes "" for its defaults
+		if _, ok := f.Annotations[mayBeEmpty]; err == nil && !ok && f.Value.Type() == "string" && f.Value.String() == "" {
 			err = fmt.Errorf("--%s \"\": give it a value or leave it out: see %s --help", f.Name, c.CommandPath())
 		}
 	})

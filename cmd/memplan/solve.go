@@ -15,6 +15,7 @@ import (
 	"github.com/memplan/memplan/checkpointsel/remat"
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/files"
+	"github.com/memplan/memplan/planner"
 )
 
 func newSolveCmd(s *streams) *cobra.Command {
@@ -244,7 +245,7 @@ func (o *solveRematOptions) wanted() (remat.Class, error) {
 // bytes is the budget for an instance.
 func (o *solveRematOptions) bytes(in *remat.Instance) (int64, error) {
 	if o.budget != "" {
-		return positiveSize("budget", o.budget)
+		return planner.PositiveSize("--budget", o.budget)
 	}
 	n := o.ratio * float64(in.Peak())
 	if n >= math.MaxInt64 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/files"
+	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/planner/layout"
 )
 
@@ -154,7 +155,7 @@ func (o *solveLayoutOptions) options() (opt layout.Options, err error) {
 		opt.Effort = math.MaxInt64
 	}
 	if o.capacity != "" {
-		opt.Capacity, err = positiveSize("capacity", o.capacity)
+		opt.Capacity, err = planner.PositiveSize("--capacity", o.capacity)
 	}
 	return opt, err
 }

@@ -31,7 +31,6 @@ type validateOptions struct {
 	tolerance                  float64
 	seed                       uint64
 	steps                      int
-	given                      map[string]bool // flags that the user gave
 }
 
 func newValidateCmd(s *streams, run func(context.Context, *streams, *validateOptions) error) *cobra.Command {
@@ -72,11 +71,7 @@ memory and the cap. Compare at the plan's batch and precision.`,
 		Args:              exactly(1, "one plan or model file"),
 		ValidArgsFunction: completeFiles(1, "json", "onnx"),
 		RunE: func(c *cobra.Command, args []string) error {
-			o.path, o.given = args[0], map[string]bool{}
-			for _, name := range planFlags {
-				o.given[name] = c.Flags().Changed(name)
-			}
-			o.given["steps"] = c.Flags().Changed("steps")
+			o.path = args[0]
 			return run(c.Context(), s, o)
 		},
 	}
@@ -110,9 +105,6 @@ func addDevice(c *cobra.Command, fl *pflag.FlagSet, at *string) {
 		return err
 	})
 }
-
-// planFlags are the flags that a plan has answered.
-var planFlags = []string{"vram", "gpu", "batch", "dim", "shape", "mode", "precision", "optimizer", "loss", "attention", "accumulate", "checkpoint", "runtime", "freeze", "lora", "hold-outputs", "alloc-conf", "times", "config"}
 
 // An engine runs a step.
 type engine struct {
@@ -151,7 +143,7 @@ func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
 	}
 	q := &validate.Question{Open: open, Seed: o.seed, Steps: o.steps, Tolerance: o.tolerance}
 	if o.cap != "" {
-		if q.Cap, err = positiveSize("cap", o.cap); err != nil {
+		if q.Cap, err = planner.PositiveSize("--cap", o.cap); err != nil {
 			return err
 		}
 	}
@@ -219,10 +211,8 @@ func opens(open func() (validate.Device, error)) error {
 // question is what a plan answers, or what the flags ask of a model.
 func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.Question) error {
 	if strings.EqualFold(filepath.Ext(o.path), ".json") {
-		for _, name := range planFlags {
-			if o.given[name] {
-				return fmt.Errorf("--%s: the plan has decided that", name)
-			}
+		if err := o.answered(); err != nil {
+			return err
 		}
 		p, err := planner.ReadPlan(o.path)
 		if err != nil {
@@ -234,7 +224,7 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 			}
 		}
 		q.Framework, q.Arena = p.Peak.ReservedBytes, p.Arena
-		q.Model, q.Config, err = s.openPlan(o.path, &planner.Config{Files: files.Door{Outside: o.outside}, Memory: o.reading()})
+		q.Model, q.Config, err = s.openPlan(o.path, &planner.Config{Files: &files.Door{Outside: o.outside}, Memory: o.reading()})
 		return err
 	}
 	cfg, err := o.config()
@@ -244,13 +234,7 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 	if q.Model, err = s.open(o.path, &cfg); err != nil {
 		return err
 	}
-	if cfg.VRAM == 0 && cfg.GPU == "" && cfg.Checkpoint == "" {
-		cfg.Checkpoint = "none"
-	}
-	show, clear := s.progress(filepath.Base(o.path))
-	q.Model.Progress = show
-	p, err := q.Model.Plan(ctx, cfg)
-	clear()
+	p, err := planned(ctx, s, q.Model, cfg)
 	if err != nil {
 		return err
 	}

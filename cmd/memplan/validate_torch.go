@@ -69,10 +69,8 @@ func (o *validateOptions) torchJob() (*torchJob, *planner.Plan, int64, error) {
 	case o.steps < 1:
 		return nil, nil, 0, fmt.Errorf("--steps %d: want a positive integer", o.steps)
 	}
-	for _, name := range planFlags {
-		if o.given[name] {
-			return nil, nil, 0, fmt.Errorf("--%s: the plan has decided that", name)
-		}
+	if err := o.answered(); err != nil {
+		return nil, nil, 0, err
 	}
 	p, err := planner.ReadPlan(o.path)
 	if err != nil {
@@ -86,12 +84,12 @@ func (o *validateOptions) torchJob() (*torchJob, *planner.Plan, int64, error) {
 		return nil, nil, 0, err
 	}
 	job := &torchJob{Sources: python.Sources(), Plan: at, Script: o.script, Call: o.call, Steps: o.steps}
-	if !o.given["steps"] {
+	if !o.set.Changed("steps") {
 		job.Steps = torchSteps
 	}
 	limit := int64(0)
 	if o.cap != "" {
-		if limit, err = positiveSize("cap", o.cap); err != nil {
+		if limit, err = planner.PositiveSize("--cap", o.cap); err != nil {
 			return nil, nil, 0, err
 		}
 		context := p.Peak.ProcessBytes - p.Peak.ReservedBytes

@@ -77,8 +77,8 @@ func stepHTML(w io.Writer, a *Analysis) error {
 		Lines       []stepLine `json:"lines"`
 		Checkpoints []string   `json:"checkpoints"`
 	}{view, []stepLine{{"reserved", r.Peak.ReservedBytes}}, []string{}}
-	if r.Config.VRAMBytes > 0 {
-		data.Lines = append(data.Lines, stepLine{"budget without the CUDA context", r.Config.VRAMBytes - (r.Peak.ProcessBytes - r.Peak.ReservedBytes)})
+	if r.Config.VRAM > 0 {
+		data.Lines = append(data.Lines, stepLine{"budget without the CUDA context", r.Config.VRAM - (r.Peak.ProcessBytes - r.Peak.ReservedBytes)})
 	}
 	for _, s := range segments(r) {
 		data.Checkpoints = append(data.Checkpoints, s.Modules...)
@@ -120,7 +120,7 @@ func analysisHTML(w io.Writer, a *Analysis, _ Style) error {
 	breakdownHTML(w, r)
 	liveHTML(w, r)
 	checkpointHTML(w, r)
-	fmt.Fprintf(w, "<h2>configuration</h2>\n<p>%s</p>\n<p>%s</p>\n<p>%s</p>\n", e(modelLine(r)), e(configLine(r)), e(timeLine(r)))
+	fmt.Fprintf(w, "<h2>configuration</h2>\n<p>%s</p>\n<p>%s</p>\n<p>%s</p>\n", e(modelLine(r)), e(r.Config.Line()), e(timeLine(r)))
 	for _, g := range others(r) {
 		fmt.Fprintf(w, "<p>warning: %s</p>\n", e(g.String()))
 	}

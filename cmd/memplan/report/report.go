@@ -6,9 +6,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -150,15 +150,12 @@ const (
 	cyan    = "36"
 )
 
-// sortedKeys returns a map's keys in order.
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
 // Plural writes a number and its noun.
 func Plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	return itoa(n) + " " + many
+	return strconv.Itoa(n) + " " + many
 }
 
 // Either lists words of which one is wanted.
@@ -232,5 +229,5 @@ func (g *warningGroup) others() string {
 	if g.count < 2 {
 		return ""
 	}
-	return " and " + itoa(g.count-1) + " more like it"
+	return " and " + strconv.Itoa(g.count-1) + " more like it"
 }

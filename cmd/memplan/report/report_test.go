@@ -200,7 +200,7 @@ func TestJSONHasNoNullArrays(t *testing.T) {
 func hostile(bad string) *planner.Report {
 	no := false
 	return &planner.Report{
-		SchemaVersion: 1, Fits: &no, Model: planner.ModelInfo{Path: "dir/" + bad + ".onnx"}, Config: planner.ConfigInfo{Batch: 3, VRAMBytes: 1, Checkpoint: bad},
+		SchemaVersion: 1, Fits: &no, Model: planner.ModelInfo{Path: "dir/" + bad + ".onnx"}, Config: planner.Config{Batch: 3, VRAM: 1, Checkpoint: bad},
 		Peak:       planner.Peak{AllocatedBytes: 3, Node: bad, Phase: "forward"},
 		Breakdown:  []planner.CategoryBytes{{Category: "parameters", Bytes: 3}},
 		Live:       []planner.LiveValue{{Value: bad, Bytes: 3, Category: "parameters", Node: bad, Module: bad}},
@@ -457,17 +457,6 @@ func TestSegmentLines(t *testing.T) {
 		if got := strings.Join(lines, "; "); got != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)
 		}
-	}
-}
-
-func TestSizeFlag(t *testing.T) {
-	for _, n := range []int64{1, 1023, 1 << 20, 16 << 30, 16e9, 17179869183, 15843721216, 3 << 29} {
-		if back, err := profile.ParseSize(sizeFlag(n)); err != nil || back != n {
-			t.Errorf("%d is written %s, which reads as %d, %v", n, sizeFlag(n), back, err)
-		}
-	}
-	if got := sizeFlag(16 << 30); got != "16G" {
-		t.Errorf("16 GiB is written %s", got)
 	}
 }
 

@@ -46,7 +46,7 @@ func analysisText(w io.Writer, a *Analysis, s Style) error {
 	}
 	p.labelled("time", timeLine(r))
 	p.labelled("model", modelLine(r))
-	p.labelled("config", configLine(r))
+	p.labelled("config", r.Config.Line())
 	for _, g := range others(r) {
 		p.labelled("warning", g.String())
 	}
@@ -55,7 +55,7 @@ func analysisText(w io.Writer, a *Analysis, s Style) error {
 
 // gauge draws how full the card is.
 func gauge(p *page, r *planner.Report) {
-	card := r.Config.VRAMBytes
+	card := r.Config.VRAM
 	if r.Fits == nil || card <= 0 {
 		return
 	}

@@ -10,10 +10,7 @@ import (
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner"
-	"github.com/memplan/memplan/planner/profile"
 )
-
-func itoa(n int) string { return strconv.Itoa(n) }
 
 // Verdict is the sentence that a person acts on.
 func Verdict(r *planner.Report) string {
@@ -52,7 +49,7 @@ func outcome(r *planner.Report) string {
 	if r.Config.Batch > 0 {
 		at = fmt.Sprintf(" at batch %d", r.Config.Batch)
 	}
-	card := size(r.Config.VRAMBytes)
+	card := size(r.Config.VRAM)
 	switch {
 	case r.Fits == nil:
 		return stepName(r) + at
@@ -72,15 +69,15 @@ func outcome(r *planner.Report) string {
 func needs(r *planner.Report) string {
 	p := &r.Peak
 	assumed := ""
-	if r.Config.GPUAssumed && r.Config.VRAMBytes > 0 {
-		assumed = " as on an " + deviceName(r)
+	if r.Config.GPUAssumed && r.Config.VRAM > 0 {
+		assumed = " as on an " + r.Config.GPU
 	}
 	s := fmt.Sprintf("needs %s (%s reserved and %s of CUDA context%s)", size(p.ProcessBytes), size(p.ReservedBytes), size(p.ProcessBytes-p.ReservedBytes), assumed)
 	switch {
 	case r.Fits == nil:
 		return s
 	case *r.Fits:
-		spare := max(r.Config.VRAMBytes-p.ProcessBytes-r.Uncertainty.HeadroomBytes, 0)
+		spare := max(r.Config.VRAM-p.ProcessBytes-r.Uncertainty.HeadroomBytes, 0)
 		if r.Uncertainty.HeadroomBytes > 0 {
 			return s + ", " + size(spare) + " to spare beyond the headroom"
 		}
@@ -91,7 +88,7 @@ func needs(r *planner.Report) string {
 
 // headroomLine says what a verdict kept free of the card, and what for.
 func headroomLine(r *planner.Report) string {
-	n, card := r.Uncertainty.HeadroomBytes, r.Config.VRAMBytes
+	n, card := r.Uncertainty.HeadroomBytes, r.Config.VRAM
 	if r.Fits == nil || n == 0 {
 		return ""
 	}
@@ -112,7 +109,7 @@ func stepName(r *planner.Report) string {
 // excess is by how much a step exceeds the card. Fragmentation under the cap
 // can keep a step from fitting whose peak without it would.
 func excess(r *planner.Report) string {
-	if over := r.Peak.ProcessBytes - r.Config.VRAMBytes; over > 0 {
+	if over := r.Peak.ProcessBytes - r.Config.VRAM; over > 0 {
 		return ", " + size(over) + " too much"
 	}
 	if r.Uncertainty.HeadroomBytes > 0 {
@@ -204,7 +201,7 @@ func batchLines(r *planner.Report, name namer) []string {
 // timeLine is the estimate of how long a step takes.
 func timeLine(r *planner.Report) string {
 	t := &r.Time
-	line := fmt.Sprintf("about %s ms a step on %s", millis(t.StepMs), deviceName(r))
+	line := fmt.Sprintf("about %s ms a step on %s", millis(t.StepMs), r.Config.GPU)
 	if r.Config.Mode != "infer" {
 		line += fmt.Sprintf(": forward %s, backward %s, optimizer %s", millis(t.ForwardMs), millis(t.BackwardMs), millis(t.OptimizerMs))
 	}
@@ -253,44 +250,6 @@ func grouped3(n int64) string {
 		s = s[:i] + "," + s[i:]
 	}
 	return s
-}
-
-// configLine describes what was asked.
-func configLine(r *planner.Report) string {
-	c := &r.Config
-	parts := []string{c.Mode, c.Precision}
-	if c.Mode != "infer" {
-		parts = append(parts, c.Optimizer, "loss "+c.Loss)
-	}
-	if c.Accumulate > 1 {
-		parts = append(parts, fmt.Sprintf("%d batches a step", c.Accumulate))
-	}
-	if len(c.Freeze) > 0 {
-		parts = append(parts, "frozen "+strings.Join(c.Freeze, " "))
-	}
-	if c.LoRA != "" {
-		parts = append(parts, "adapters "+c.LoRA)
-	}
-	if c.Hold {
-		parts = append(parts, "outputs held")
-	}
-	if c.AllocConf != "" {
-		parts = append(parts, c.AllocConf)
-	}
-	for _, name := range sortedKeys(c.Dims) {
-		parts = append(parts, fmt.Sprintf("%s=%d", name, c.Dims[name]))
-	}
-	if c.Attention != "auto" {
-		parts = append(parts, "attention "+c.Attention)
-	}
-	return strings.Join(append(parts, c.Runtime), ", ")
-}
-
-func deviceName(r *planner.Report) string {
-	if r.Config.GPU != "" {
-		return r.Config.GPU
-	}
-	return profile.Devices[0].Name
 }
 
 // numbers are the four memory numbers and the bound.
@@ -379,60 +338,11 @@ func advice(r *planner.Report) string {
 
 // PlanCommand is the command line that plans what a report found.
 func PlanCommand(r *planner.Report) string {
-	c := &r.Config
 	parts := []string{"memplan plan", quoted(r.Model.Path)}
-	add := func(flag, value, standard string) {
-		if value != standard {
-			parts = append(parts, "--"+flag+" "+quoted(value))
-		}
-	}
-	add("batch", strconv.FormatInt(c.Batch, 10), "0")
-	for _, name := range sortedKeys(c.Dims) {
-		add("dim", fmt.Sprintf("%s=%d", name, c.Dims[name]), "")
-	}
-	add("mode", c.Mode, "train")
-	add("precision", c.Precision, profile.Precisions[0].Name)
-	if c.Mode != "infer" {
-		add("optimizer", c.Optimizer, profile.Optimizers[0].Name)
-		add("loss", c.Loss, "auto")
-	}
-	add("attention", c.Attention, "auto")
-	exported, _ := profile.RuntimeOf(r.Model.Producer)
-	add("runtime", c.Runtime, exported.Name)
-	add("accumulate", itoa(c.Accumulate), "1")
-	for _, p := range c.Freeze {
-		add("freeze", p, "")
-	}
-	add("lora", c.LoRA, "")
-	if c.Hold {
-		parts = append(parts, "--hold-outputs")
-	}
-	add("alloc-conf", c.AllocConf, "")
-	add("times", c.Times, "")
-	if c.Checkpoint == "all" || c.Checkpoint == "sqrt" {
-		add("checkpoint", c.Checkpoint, "")
-	}
-	add("headroom", cmp.Or(c.Headroom, planner.AutoHeadroom), planner.AutoHeadroom)
-	if !c.GPUAssumed {
-		add("gpu", c.GPU, "")
-	}
-	if d, err := profile.FindDevice(c.GPU); c.GPUAssumed || err != nil || d.Memory != c.VRAMBytes {
-		add("vram", sizeFlag(c.VRAMBytes), "0")
+	for _, word := range r.Config.Args(&r.Model) {
+		parts = append(parts, quoted(word))
 	}
 	return strings.Join(parts, " ")
-}
-
-// sizeFlag writes a size as briefly as a flag can take it exactly.
-func sizeFlag(n int64) string {
-	for _, u := range []struct {
-		suffix string
-		bytes  int64
-	}{{"G", profile.GiB}, {"M", profile.MiB}, {"GB", 1e9}} {
-		if n > 0 && n%u.bytes == 0 {
-			return strconv.FormatInt(n/u.bytes, 10) + u.suffix
-		}
-	}
-	return strconv.FormatInt(n, 10)
 }
 
 // quoted writes a word as a shell needs it.

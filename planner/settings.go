@@ -1,0 +1,383 @@
+package planner
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/memplan/memplan/checkpointsel/remat"
+	"github.com/memplan/memplan/files"
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/planner/profile"
+)
+
+// A Config is a question: what the user asks for, where the zero value of a
+// field is its default. In a report and a plan it is the question as it was
+// resolved; they hold the fields that have a name in JSON.
+type Config struct {
+	Mode       string           `json:"mode"`  // train, infer
+	Batch      int64            `json:"batch"` // 0: not given; in a report: the model has no batch dimension
+	Dims       map[string]int64 `json:"dims"`
+	Precision  string           `json:"precision"`
+	Optimizer  string           `json:"optimizer"`
+	Loss       string           `json:"loss"`
+	GPU        string           `json:"gpu"`
+	GPUAssumed bool             `json:"gpuAssumed,omitempty"` // in a report: nobody named the card; its context, workspaces, kernels and rates are the default's
+	Runtime    string           `json:"runtime"`
+	Attention  string           `json:"attention"`
+	Accumulate int              `json:"accumulate"`
+	Checkpoint string           `json:"checkpoint"`      // one of Checkpoints, a framework's setting or a file; "" lets the budget decide
+	Freeze     []string         `json:"freeze"`          // patterns of parameters that require no gradient
+	LoRA       string           `json:"lora"`            // adapters, as ParseLoRA reads them
+	Hold       bool             `json:"holdOutputs"`     // the training loop holds the outputs during backward
+	AllocConf  string           `json:"allocConf"`       // value of PYTORCH_ALLOC_CONF
+	VRAM       int64            `json:"vramBytes"`       // the card's memory; 0: not given
+	Headroom   string           `json:"headroom"`        // as ParseHeadroom reads it; "": auto
+	Times      string           `json:"times,omitempty"` // file of measured operator times, as ReadTimes reads it
+
+	BatchMax bool                   `json:"-"` // the largest batch that fits
+	Shapes   map[string]graph.Shape `json:"-"` // of values that inference does not know
+	Memory   int64                  `json:"-"` // bytes that reading one file may take; 0: onnx.DefaultMemory
+	Segments []train.Segment        `json:"-"` // explicit selection, from a Plan or a configuration
+	Schedule []remat.Step           `json:"-"` // explicit schedule, from a Plan
+	Made     Origin                 `json:"-"` // what Segments and Schedule were made for
+	Files    *files.Door            `json:"-"` // that the model, GPU, Runtime and Times go through where they name files; nil: the command line's
+	Strict   bool                   `json:"-"` // a file that breaks ONNX's rules, or does not show the training step, is an error
+	Notes    []graph.Warning        `json:"-"` // about how the question came to be, for the report
+}
+
+// settled is the question without what documents leave out.
+func (c Config) settled() Config {
+	c.BatchMax, c.Shapes, c.Memory, c.Segments, c.Schedule = false, nil, 0, nil, nil
+	c.Made, c.Files, c.Strict, c.Notes = Origin{}, nil, false, nil
+	return c
+}
+
+// door is what the files that a question names are opened through.
+func (c *Config) door() files.Door {
+	if c.Files == nil {
+		return files.Door{}
+	}
+	return *c.Files
+}
+
+// A Setting is what a question may say, in all the forms in which it is written
+// and read: a flag of every command that takes a model, a key of .memplan.yaml,
+// a part of a report's line, an option of the command that repeats a plan.
+// Documents hold the field of Config itself.
+type Setting struct {
+	Flag    string
+	Doc     string             // help of the flag; what stands in back quotes names its value
+	Default string             // what it is when it is not given; "": other settings or the file decide
+	Names   []string           // the values that there are; nil: any
+	Find    func(string) error // whether there is a value: with Names, whether it means one of them; nil: Names and At say it all
+	Offer   []string           // what the shell offers, of values that Names does not bound
+	File    bool               // a value may name a file
+	Empty   bool               // a value may be empty
+	Sample  string             // a value other than Default, which tests try where there are no Names
+	Key     string             // of .memplan.yaml; "": it is not there
+	About   string             // the key, in the schema of that file
+	Schema  jsonSchema         // of the key's values, which Names does not bound
+
+	// At is where a question has the value: a text, a switch, a positive int, a
+	// size (int64), or a list or map, to which each flag adds; the question itself where Set
+	// and Get say how. Get returns words that Set takes, nil for the default.
+	At  func(c *Config) any
+	Set func(c *Config, word string) error
+	Get func(c *Config) []string
+
+	Said     string                    // in a report's line, with %s for the value; "": not said
+	Always   bool                      // said even if it is Default
+	Last     bool                      // said after the others
+	Training bool                      // of the training step: an inference has none
+	Budget   bool                      // what the step must fit: the command that repeats a plan ends with it
+	Unsaid   []string                  // values that this command leaves out
+	Usual    func(m *ModelInfo) string // in place of Default, where the model's file decides
+}
+
+// Settings are in the order in which a configuration reads them and a command
+// repeats them.
+var Settings = []Setting{
+	{Flag: "batch", Doc: "batch size `N`, or max: the largest that fits", Offer: []string{"max"}, Sample: "24", At: func(c *Config) any { return c }, Set: setBatch, Get: getBatch,
+		Key: "batch", About: "samples of a step, or max for the largest that fits", Schema: jsonSchema{"anyOf": []any{jsonSchema{"type": "integer", "minimum": 1}, jsonSchema{"type": "string", "pattern": "^(max|[0-9]+)$"}}}},
+	{Flag: "dim", Doc: "bind a symbolic dimension, `NAME=N`; repeatable", Sample: "seq=12", At: func(c *Config) any { return &c.Dims }, Said: "%s", Last: true,
+		Key: "dims", About: "other symbolic dimensions", Schema: jsonSchema{"type": "object", "additionalProperties": jsonSchema{"anyOf": []any{jsonSchema{"type": "integer", "minimum": 0}, jsonSchema{"type": "string", "pattern": "^[0-9]+$"}}}}},
+	{Flag: "shape", Doc: "shape of a value that inference does not know, `NAME=D0,D1,..`; repeatable", Sample: "x=2,seq", At: func(c *Config) any { return &c.Shapes }},
+	{Flag: "mode", Doc: "`WHAT` runs", Default: "train", Names: []string{"train", "infer"}, At: func(c *Config) any { return &c.Mode }, Said: "%s", Always: true, Key: "mode"},
+	{Flag: "precision", Doc: "element types, `NAME`", Default: profile.Precisions[0].Name, Names: profile.PrecisionNames(), Find: found(profile.FindPrecision), At: func(c *Config) any { return &c.Precision }, Said: "%s", Always: true,
+		Key: "precision", About: "of parameters and of the computation"},
+	{Flag: "optimizer", Doc: "optimizer `NAME`", Default: profile.Optimizers[0].Name, Names: profile.OptimizerNames(), Find: found(profile.FindOptimizer), At: func(c *Config) any { return &c.Optimizer }, Said: "%s", Always: true, Training: true,
+		Key: "optimizer", About: "that updates the parameters"},
+	{Flag: "loss", Doc: "loss function `NAME`", Default: "auto", Names: texts(train.Losses, func(l *struct{ Name, Doc string }) string { return l.Name }), At: func(c *Config) any { return &c.Loss }, Said: "loss %s", Always: true, Training: true},
+	{Flag: "attention", Doc: "`KERNEL` of attention", Default: "auto", Names: Attentions, At: func(c *Config) any { return &c.Attention }, Said: "attention %s", Last: true},
+	{Flag: "runtime", Doc: "what PyTorch and its libraries do, `NAME` or a file that calibrate wrote (the release that exported the model)", Names: profile.RuntimeNames(), Find: found(profile.FindRuntime), File: true,
+		At: func(c *Config) any { return &c.Runtime }, Said: "%s", Last: true, Usual: func(m *ModelInfo) string { r, _ := profile.RuntimeOf(m.Producer); return r.Name }},
+	{Flag: "accumulate", Doc: "gradient accumulation over `N` batches a step", Default: "1", Sample: "3", At: func(c *Config) any { return &c.Accumulate }, Said: "%s batches a step"},
+	{Flag: "freeze", Doc: "parameters that are not trained: a name, a module, or a `PATTERN` such as '*.bias'; repeatable", Sample: "*.bias", At: func(c *Config) any { return &c.Freeze }, Said: "frozen %s"},
+	{Flag: "lora", Doc: "low-rank adapters on a frozen model, `r=16,target=q_proj,v_proj` (or target=all-linear), as PEFT attaches them", Sample: "r=8,target=all-linear", At: func(c *Config) any { return &c.LoRA }, Said: "adapters %s"},
+	{Flag: "hold-outputs", Doc: "the training loop holds the model's outputs until the update", Sample: "true", At: func(c *Config) any { return &c.Hold }, Said: "outputs held"},
+	{Flag: "alloc-conf", Doc: "PyTorch's allocator options, as in PYTORCH_ALLOC_CONF: `expandable_segments:True,..`", Empty: true, Sample: "expandable_segments:True", At: func(c *Config) any { return &c.AllocConf }, Said: "%s"},
+	{Flag: "times", Doc: "measured operator times, a `FILE` that validate --profile wrote: predict times and recomputation from them (the roofline)", File: true, Sample: "times.json", At: func(c *Config) any { return &c.Times }},
+	{Flag: "checkpoint", Doc: "what is recomputed, `HOW`: " + strings.Join(Checkpoints, "|") + ", a framework's setting such as huggingface:every_n_layers=2, or a file, a plan or a configuration; auto, and segments, which keep nothing, for PyTorch, schedule and ops for memplan's executor (what the budget asks for)",
+		File: true, Offer: Checkpoints, Sample: "sqrt", At: func(c *Config) any { return &c.Checkpoint }, Unsaid: []string{"none", "auto", "file"},
+		Key: "checkpoint", About: "how activations are checkpointed, or a plan's file", Schema: jsonSchema{"type": "string", "anyOf": []any{jsonSchema{"enum": Checkpoints}, jsonSchema{"pattern": "."}}}},
+	{Flag: "gpu", Doc: "card `NAME`, or a file that calibrate wrote (h200 unless --vram is given)", Names: profile.DeviceNames(), Find: found(profile.FindDevice), File: true, At: func(c *Config) any { return &c.GPU }, Get: getGPU, Budget: true,
+		Key: "gpu", About: "a card that the step must fit"},
+	{Flag: "vram", Doc: "memory of the card, a `SIZE`: 16G = 16GiB = 16*2^30, 16GB = 16*10^9; the CUDA context is taken off it", Sample: "17G", At: func(c *Config) any { return &c.VRAM }, Get: getVRAM, Budget: true,
+		Key: "vram", About: "memory that the step must fit, such as 16G", Schema: sizeSchema},
+	{Flag: "headroom", Doc: "what verdicts, plans and batches leave free of the card: auto, what the uncertainty of the prediction asks for, 0, a `SIZE` or P%", Default: AutoHeadroom, Sample: "5%", Find: found(ParseHeadroom), At: func(c *Config) any { return &c.Headroom },
+		Key: "headroom", About: "what stays free of it: auto, 0, a size or a percentage", Schema: sizeSchema},
+}
+
+// found turns a table's look-up into a check.
+func found[T any](find func(string) (T, error)) func(string) error {
+	return func(name string) error {
+		_, err := find(name)
+		return err
+	}
+}
+
+// texts are what each element of a list is called or written as.
+func texts[T any](list []T, text func(*T) string) []string {
+	out := make([]string, len(list))
+	for i := range list {
+		out[i] = text(&list[i])
+	}
+	return out
+}
+
+// Read gives the setting a value in a question, as it stands on a command line.
+// Errors begin with the name of the flag.
+func (s *Setting) Read(c *Config, word string) (err error) {
+	switch at := s.At(c).(type) {
+	case *string:
+		if *at = word; s.Names == nil && s.Find != nil {
+			err = s.Find(word)
+		}
+	case *bool:
+		*at, err = strconv.ParseBool(word)
+	case *int:
+		if *at, err = strconv.Atoi(word); err != nil || *at < 1 {
+			err = fmt.Errorf("%s %s: want a positive integer", s.Flag, word)
+		}
+	case *int64:
+		*at, err = PositiveSize(s.Flag, word)
+	case *[]string:
+		*at = append(*at, word)
+	case *map[string]int64:
+		err = setDim(at, word)
+	case *map[string]graph.Shape:
+		err = setShape(at, word)
+	default:
+		err = s.Set(c, word)
+	}
+	return err
+}
+
+// Values are the words with which Read gives the setting what a question has;
+// nil where that is its default.
+func (s *Setting) Values(c *Config) []string {
+	if s.Get != nil {
+		return s.Get(c)
+	}
+	switch at := s.At(c).(type) {
+	case *[]string:
+		return *at
+	case *map[string]int64:
+		return pairs(*at)
+	case *map[string]graph.Shape:
+		return pairs(*at)
+	default:
+		if v := reflect.ValueOf(at).Elem(); !v.IsZero() {
+			return []string{fmt.Sprint(v)}
+		}
+	}
+	return nil
+}
+
+// check is an error for a word that is none of the setting's names.
+func (s *Setting) check(word string) error {
+	switch {
+	case s.Names == nil:
+		return nil
+	case s.Find != nil:
+		return s.Find(word)
+	}
+	return known(s.Flag, word, s.Names...)
+}
+
+// fill gives what a question leaves open its default, and is an error for a name
+// that there is not, where no file can have it.
+func (c *Config) fill() error {
+	for i := range Settings {
+		var err error
+		if s, values := &Settings[i], Settings[i].Values(c); len(values) == 0 && s.Default != "" {
+			err = s.Read(c, s.Default)
+		} else if len(values) > 0 && !s.File {
+			err = s.check(values[0])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inference sets what only a training step has, in an inference.
+func (c *Config) inference(to string) {
+	for i := range Settings {
+		if s := &Settings[i]; s.Training && c.Mode == "infer" {
+			*s.At(c).(*string) = to
+		}
+	}
+}
+
+// words are what a question says, a setting after the other, those that are
+// last at the end.
+func (c *Config) words(last func(*Setting) bool, say func(s *Setting, values []string) []string) (out []string) {
+	for _, end := range []bool{false, true} {
+		for i := range Settings {
+			if s := &Settings[i]; last(s) == end && !(s.Training && c.Mode == "infer") {
+				out = append(out, say(s, s.Values(c))...)
+			}
+		}
+	}
+	return out
+}
+
+// Line says in the words of a report what was asked.
+func (c *Config) Line() string {
+	return strings.Join(c.words(func(s *Setting) bool { return s.Last }, func(s *Setting, values []string) []string {
+		switch {
+		case s.Said == "" || len(values) == 0 || !s.Always && values[0] == s.Default:
+			return nil
+		case s.Said == "%s":
+			return values
+		}
+		return []string{strings.ReplaceAll(s.Said, "%s", strings.Join(values, " "))}
+	}), ", ")
+}
+
+// Args are the words of a command line that asks the same of a model again.
+func (c *Config) Args(m *ModelInfo) []string {
+	return c.words(func(s *Setting) bool { return s.Budget }, func(s *Setting, values []string) (out []string) {
+		usual := s.Default
+		if s.Usual != nil {
+			usual = s.Usual(m)
+		}
+		for _, v := range values {
+			if _, on := s.At(c).(*bool); on {
+				out = append(out, "--"+s.Flag)
+			} else if v != usual && !slices.Contains(s.Unsaid, v) {
+				out = append(out, "--"+s.Flag, v)
+			}
+		}
+		return out
+	})
+}
+
+func setBatch(c *Config, value string) (err error) {
+	if c.BatchMax = value == "max"; c.BatchMax {
+		c.Batch = 0
+		return nil
+	}
+	if c.Batch, err = strconv.ParseInt(value, 10, 64); err != nil || c.Batch < 1 {
+		return fmt.Errorf("batch %q: want a positive integer or max", value)
+	}
+	return nil
+}
+
+func getBatch(c *Config) []string {
+	switch {
+	case c.BatchMax:
+		return []string{"max"}
+	case c.Batch > 0:
+		return []string{fmt.Sprint(c.Batch)}
+	}
+	return nil
+}
+
+// setDim reads NAME=N.
+func setDim(dims *map[string]int64, word string) error {
+	i := strings.LastIndexByte(word, '=')
+	n, err := strconv.ParseInt(word[i+1:], 10, 64)
+	if i < 1 || err != nil || n < 0 {
+		return fmt.Errorf("dim %q: want NAME=N with a non-negative integer", word)
+	}
+	if old, given := (*dims)[word[:i]]; given && old != n {
+		return fmt.Errorf("dim %q: %s is already %d", word, word[:i], old)
+	}
+	put(dims, word[:i], n)
+	return nil
+}
+
+// setShape reads NAME=D0,D1,..: integers or expressions; NAME= is a scalar.
+func setShape(shapes *map[string]graph.Shape, word string) error {
+	i := strings.LastIndexByte(word, '=')
+	if i < 1 {
+		return fmt.Errorf("shape %q: want NAME=D0,D1,..", word)
+	}
+	shape := graph.Shape{}
+	for _, d := range strings.FieldsFunc(word[i+1:], func(r rune) bool { return r == ',' }) {
+		dim, err := graph.ParseDim(d)
+		if err != nil {
+			return fmt.Errorf("shape %q: %w", word, err)
+		}
+		shape = append(shape, dim)
+	}
+	put(shapes, word[:i], shape)
+	return nil
+}
+
+func put[V any](m *map[string]V, name string, v V) {
+	if *m == nil {
+		*m = map[string]V{}
+	}
+	(*m)[name] = v
+}
+
+// pairs are NAME=VALUE, sorted by name; a shape has its dimensions with commas.
+func pairs[V any](m map[string]V) (out []string) {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, name+"="+strings.ReplaceAll(strings.Trim(fmt.Sprint(m[name]), "[]"), " ", ","))
+	}
+	return out
+}
+
+func getGPU(c *Config) []string {
+	if c.GPUAssumed || c.GPU == "" {
+		return nil
+	}
+	return []string{c.GPU}
+}
+
+// PositiveSize reads a size; errors begin with the name of what it is.
+func PositiveSize(name, word string) (int64, error) {
+	n, err := profile.ParseSize(word)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("%s: %w", name, err)
+	case n <= 0:
+		return 0, fmt.Errorf("%s %s: want a positive size", name, word)
+	}
+	return n, nil
+}
+
+// getVRAM leaves out what the card that is named has. Sizes are as brief as
+// they can be exactly.
+func getVRAM(c *Config) []string {
+	d, err := profile.FindDevice(c.GPU)
+	if c.VRAM == 0 || err == nil && !c.GPUAssumed && d.Memory == c.VRAM {
+		return nil
+	}
+	for _, suffix := range []string{"G", "M", "GB"} {
+		if unit, _ := profile.ParseSize("1" + suffix); c.VRAM%unit == 0 { // which it is
+			return []string{fmt.Sprint(c.VRAM/unit, suffix)}
+		}
+	}
+	return []string{fmt.Sprint(c.VRAM)}
+}
