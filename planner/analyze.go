@@ -44,7 +44,10 @@ func (m *Model) Plan(ctx context.Context, cfg Config) (*Plan, error) {
 	if p.Selection == nil {
 		p.Selection = []train.Segment{}
 	}
-	return p, nil
+	if a.max == nil || a.max.Max > 0 {
+		p.Arena, err = NewArena(a.ev.Program)
+	}
+	return p, err
 }
 
 // An answer is a question worked out.

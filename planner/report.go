@@ -216,18 +216,6 @@ type Plan struct {
 // named_parameters(). A file may lack some, or have other names for them.
 type Weights map[string][]int64
 
-// An Arena says where every storage of a plan's step lies in one allocation.
-// Package validate makes and reads it. Plans of versions that did not have it,
-// and of steps without a batch that fits, have none.
-type Arena struct {
-	Bytes      int64  `json:"bytes"`
-	BoundBytes int64  `json:"boundBytes"` // no layout of these storages is smaller
-	GuardBytes int64  `json:"guardBytes"` // behind every storage, included in its size
-	Order      string `json:"order"`      // the greedy order that gave it
-	Program    string `json:"program"`    // fingerprint of the storages and of when they live
-	Offsets    string `json:"offsets"`    // of each storage in units of 256 bytes, - for one that never exists
-}
-
 // A Verdict is the outcome of one rule on one model.
 type Verdict struct {
 	Model   string `json:"model"`
