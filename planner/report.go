@@ -27,7 +27,6 @@ type Report struct {
 	Fits          *bool           `json:"fits"`
 	Batch         *BatchInfo      `json:"batch,omitempty"`
 	Checkpoint    *CheckpointInfo `json:"checkpoint,omitempty"`
-	steps         []remat.Step    // a schedule, which plans alone write down
 	Time          TimeInfo        `json:"time"`
 	Warnings      []graph.Warning `json:"warnings"`
 	Curve         []CurvePoint    `json:"-"` // allocated bytes over the peak step, for the drawing

@@ -21,7 +21,11 @@ import (
 // allocator shows, so the least cost at the cap itself bounds every plan of
 // the class; plans are sought at many levels, and the cheapest whose replay fits is taken.
 func (a *answer) selectFor(ctx context.Context) error {
-	plain, err := a.m.evaluate(a.j, a.batch, nil, true)
+	b, err := a.build(a.batch, nil)
+	if err != nil {
+		return err
+	}
+	plain, err := replay(b, a.j, true)
 	if err != nil {
 		return err
 	}
@@ -32,12 +36,12 @@ func (a *answer) selectFor(ctx context.Context) error {
 		}
 		return nil
 	}
-	free, err := replay(plain.Build, a.j, false)
+	free, err := replay(b, a.j, false)
 	if err != nil {
 		return err
 	}
 	a.note("checkpoints-needed", "without checkpoints the step reserves %s, %s more than fits", profile.FormatBytes(free.res.Reserved), profile.FormatBytes(free.res.Reserved-a.j.cap))
-	s, err := a.m.selector(a.j, a.batch)
+	s, err := a.selector()
 	if err != nil {
 		return err
 	}
@@ -358,7 +362,6 @@ func (a *answer) searchBatch(ctx context.Context) error {
 // are searched for: where the headroom is not the prediction's, with what runs
 // differ by beside it.
 func (a *answer) leave(batch int64) (*job, error) {
-	guess := a.m.guess
 	list, err := a.tried(batch)
 	if err != nil {
 		return nil, err
@@ -371,7 +374,11 @@ func (a *answer) leave(batch int64) (*job, error) {
 		return &tight, nil
 	}
 	tight.cap -= a.j.hard / spread
-	if guess > a.j.hard/guessShare {
+	b, err := a.build(batch, list[0])
+	if err != nil {
+		return nil, err
+	}
+	if guessed(b.Program) > a.j.hard/guessShare {
 		tight.cap -= a.j.hard / guessSpread
 	}
 	return &tight, nil

@@ -36,8 +36,8 @@ type Config struct {
 	// backward function lets go of it when it returns, not after the engine has
 	// checked its results.
 	Hooks bool
-	// ConvWorkspace gives the bytes a convolution pass takes for scratch; nil: none.
-	ConvWorkspace func(cudnn.Conv, cudnn.Pass) int64
+	// ConvWorkspace tells the scratch that a convolution's pass takes; nil: none.
+	ConvWorkspace func(cudnn.Conv, cudnn.Pass) cudnn.Estimate
 }
 
 // Eager runs operators and records what they allocate.

@@ -179,23 +179,26 @@ func (v *conv) flops() int64 {
 // when the allocator refuses it, PyTorch runs the next plan that cuDNN offers
 // (try_plans in aten/src/ATen/native/cudnn/Conv_v8.cpp).
 func (k *kernel) convScratch(v *conv, p cudnn.Pass) {
-	id := k.temp(k.e.convWorkspace(v, p), program.Workspace)
+	w := k.e.convWorkspace(v, p)
+	if max(w.Bound, w.Other) > 0 && !k.reuses() {
+		k.n.Passes = append(k.n.Passes, program.Pass{At: len(k.n.Events), Estimate: w})
+	}
+	id := k.temp(w.Bytes, program.Workspace)
 	if id != program.None {
 		k.e.P.Storages[id].Optional = true
 	}
 	k.free(id)
 }
 
-// convWorkspace is cuDNN's scratch for a pass, 0 for PyTorch's own kernels.
-func (e *Eager) convWorkspace(v *conv, p cudnn.Pass) int64 {
+// convWorkspace is cuDNN's scratch for a pass, none for PyTorch's own kernels.
+func (e *Eager) convWorkspace(v *conv, p cudnn.Pass) (w cudnn.Estimate) {
 	if v.depthwise || e.ConvWorkspace == nil {
-		return 0
+		return w
 	}
-	q, ok := e.cudnnConv(v)
-	if !ok {
-		return 0
+	if q, ok := e.cudnnConv(v); ok {
+		w = e.ConvWorkspace(q, p)
 	}
-	return e.ConvWorkspace(q, p)
+	return w
 }
 
 // cudnnConv describes a convolution; ok is false for

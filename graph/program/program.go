@@ -117,9 +117,10 @@ type Node struct {
 	Reads   []StorageID // storages that must be alive until the call returns
 	Holds   []StorageID // storages released right after the call, in this order, unless read again later
 
-	FLOPs   int64 // two per multiply-add
-	Traffic int64 // bytes read and written once each
-	Scratch int64 // bytes of library workspace taken inside the call
+	FLOPs   int64  // two per multiply-add
+	Traffic int64  // bytes read and written once each
+	Scratch int64  // bytes of library workspace taken inside the call
+	Passes  []Pass // of a convolution
 
 	Only      When  // the steps it runs in
 	Micro     int32 // forward, loss and backward: the micro-batch of the step, 0 the first
