@@ -550,7 +550,7 @@ func (a *answer) guesses() []graph.Warning {
 	}
 	if named && d.Compute != measuredOn {
 		for i := range a.ev.Nodes {
-			if n := &a.ev.Nodes[i]; n.Scratch > 0 && strings.Contains(n.Op, "conv") {
+			if n := &a.ev.Nodes[i]; n.Scratch > 0 && n.Unit == program.Convolution {
 				out = append(out, graph.Warning{Code: "other-gpu", Message: fmt.Sprintf("the workspaces of convolutions are those of an H200; %s runs other kernels", d.Name)})
 				break
 			}

@@ -280,7 +280,7 @@ func measuredRuntime() *profile.Runtime {
 // keptByLibraries is what cuBLAS and cuBLASLt keep for as long as the process
 // lives, of a program with matrix products.
 func keptByLibraries(ev *evaluation, r *profile.Runtime, d *profile.Device) int64 {
-	product := func(_ *evaluation, n *program.Node) bool { return strings.Contains(n.Op, "mm") || n.Op == "linear" }
+	product := func(_ *evaluation, n *program.Node) bool { return n.Unit == program.Product }
 	if r.CuBLASPerCall || !ev.has(product) {
 		return 0
 	}

@@ -311,6 +311,12 @@ func (k *kernel) scratch(bytes int64, cat program.Category) { k.free(k.temp(byte
 // flops sets the work of the call, two per multiply-add.
 func (k *kernel) flops(n int64) *kernel { k.n.FLOPs = n; return k }
 
+// products sets the work of a call that multiplies matrices.
+func (k *kernel) products(u program.Unit, flops int64) *kernel {
+	k.n.Unit = u
+	return k.flops(flops)
+}
+
 // gemm notes that the call multiplies through cuBLAS: the first such call of
 // a thread allocates that thread's workspace, which stays, or each call its own
 // (aten/src/ATen/cuda/CublasHandlePool.cpp: handles are thread-local, and

@@ -66,8 +66,9 @@ func (e *Eager) convolution(v *conv) *Tensor {
 	x := e.operand("cudnn_convolution", v.x, func(t *Tensor) *Tensor { return e.formatted(t, v.last) })
 	k := e.begin(map[bool]string{true: "cudnn_convolution_transpose", false: "cudnn_convolution"}[v.transposed], x, v.w, v.b).does("convolution")
 	k.attrs().Conv = v.attrs()
+	unit := program.Convolution
 	if v.depthwise {
-		k.n.Op = "_conv_depthwise2d"
+		k.n.Op, unit = "_conv_depthwise2d", program.Fused
 	}
 	var st []int64
 	if v.last {
@@ -81,7 +82,7 @@ func (e *Eager) convolution(v *conv) *Tensor {
 	} else {
 		k.convScratch(v, cudnn.Forward)
 	}
-	k.flops(v.flops()).end()
+	k.products(unit, v.flops()).end()
 	if x != v.x {
 		e.hold(x)
 	}
@@ -289,7 +290,7 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		k.free(sem, buf)
 	}
 	k.gives(outs...)
-	k.flops(work).end()
+	k.products(program.Convolution, work).end()
 	return outs
 }
 
