@@ -60,17 +60,9 @@ func newLayout(p *program.Program, r *layout.Result, work []int64, order string)
 func (l *Layout) Check(p *program.Program) error {
 	there := map[program.StorageID]bool{}
 	add := func(node int, id program.StorageID) error {
-		at, n := l.Offset[id], p.Storages[id].Bytes+layout.Guard
-		if at < 0 || at%layout.Align != 0 || at+n > l.Bytes {
-			return fmt.Errorf("layout: node %d: storage %d (%s) of %d bytes at %d in an arena of %d", node, id, p.Storages[id].Name, n-layout.Guard, at, l.Bytes)
-		}
-		for o := range there {
-			if from, to := l.Offset[o], l.Offset[o]+p.Storages[o].Bytes+layout.Guard; at < to && from < at+n {
-				return fmt.Errorf("layout: node %d: storages %d (%s) and %d (%s) overlap", node, id, p.Storages[id].Name, o, p.Storages[o].Name)
-			}
-		}
+		err := l.clear(p, fmt.Sprintf("storage %d (%s)", id, p.Storages[id].Name), node, Span{l.Offset[id], p.Storages[id].Bytes}, there)
 		there[id] = true
-		return nil
+		return err
 	}
 	for _, id := range p.Statics {
 		if err := add(-1, id); err != nil {
@@ -88,8 +80,10 @@ func (l *Layout) Check(p *program.Program) error {
 					}
 				}
 			}
-			if err := l.checkWork(p, int(node), there); err != nil {
-				return err
+			if w := l.Work[node]; w.Bytes > 0 {
+				if err := l.clear(p, "its work", int(node), w, there); err != nil {
+					return err
+				}
 			}
 			for ; i < j; i++ {
 				if e := t.Events[i]; e.Free {
@@ -101,18 +95,16 @@ func (l *Layout) Check(p *program.Program) error {
 	return nil
 }
 
-// checkWork looks for a live buffer in a node's work.
-func (l *Layout) checkWork(p *program.Program, node int, there map[program.StorageID]bool) error {
-	w := l.Work[node]
-	if w.Bytes == 0 {
-		return nil
-	}
-	if w.At < 0 || w.At%layout.Align != 0 || w.At+w.Bytes+layout.Guard > l.Bytes {
-		return fmt.Errorf("layout: node %d: %d bytes of work at %d in an arena of %d", node, w.Bytes, w.At, l.Bytes)
+// clear is an error where what a node takes, with its guard, is not within the
+// arena or touches a storage that is there.
+func (l *Layout) clear(p *program.Program, what string, node int, s Span, there map[program.StorageID]bool) error {
+	end := s.At + s.Bytes + layout.Guard
+	if s.At < 0 || s.At%layout.Align != 0 || end > l.Bytes {
+		return fmt.Errorf("layout: node %d: %s of %d bytes at %d in an arena of %d", node, what, s.Bytes, s.At, l.Bytes)
 	}
 	for o := range there {
-		if from, to := l.Offset[o], l.Offset[o]+p.Storages[o].Bytes+layout.Guard; w.At < to && from < w.At+w.Bytes+layout.Guard {
-			return fmt.Errorf("layout: node %d: its work and storage %d (%s) overlap", node, o, p.Storages[o].Name)
+		if from := l.Offset[o]; s.At < from+p.Storages[o].Bytes+layout.Guard && from < end {
+			return fmt.Errorf("layout: node %d: %s and storage %d (%s) overlap", node, what, o, p.Storages[o].Name)
 		}
 	}
 	return nil

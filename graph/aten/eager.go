@@ -125,9 +125,6 @@ func (e *Eager) Resident(name, module string, cat program.Category, d graph.DTyp
 // views say so, too, where nothing is recorded.
 func (e *Eager) Follow(t *Tensor) { t.shows = t.DType.IsFloat() }
 
-// Shares returns another name for a resident tensor (a tied parameter).
-func (e *Eager) Shares(t *Tensor) *Tensor { return t }
-
 // MaxBytes bounds one tensor, in bytes: no device has as much memory.
 const MaxBytes = 1<<40 - 1
 

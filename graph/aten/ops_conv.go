@@ -176,30 +176,22 @@ func (v *conv) flops() int64 {
 	return 2 * out[0] * numel(out[2:]) * v.w.Numel()
 }
 
-// convScratch takes a pass's workspace and gives it back. It is optional:
-// when the allocator refuses it, PyTorch runs the next plan that cuDNN offers
-// (try_plans in aten/src/ATen/native/cudnn/Conv_v8.cpp).
+// convScratch takes a pass's workspace and gives it back; PyTorch's own kernels
+// have none. It is optional: when the allocator refuses it, PyTorch runs the next
+// plan that cuDNN offers (try_plans in aten/src/ATen/native/cudnn/Conv_v8.cpp).
 func (k *kernel) convScratch(v *conv, p cudnn.Pass) {
-	w := k.e.convWorkspace(v, p)
-	if max(w.Bound, w.Other) > 0 && !k.reuses() {
+	q, ok := k.e.cudnnConv(v)
+	if v.depthwise || k.e.ConvWorkspace == nil || !ok || k.reuses() {
+		return
+	}
+	w := k.e.ConvWorkspace(q, p)
+	if max(w.Bound, w.Other) > 0 {
 		k.n.Passes = append(k.n.Passes, program.Pass{At: len(k.n.Events), Estimate: w})
 	}
-	id := k.temp(w.Bytes, program.Workspace)
-	if id != program.None {
+	if id := k.temp(w.Bytes, program.Workspace); id != program.None {
 		k.e.P.Storages[id].Optional = true
+		k.free(id)
 	}
-	k.free(id)
-}
-
-// convWorkspace is cuDNN's scratch for a pass, none for PyTorch's own kernels.
-func (e *Eager) convWorkspace(v *conv, p cudnn.Pass) (w cudnn.Estimate) {
-	if v.depthwise || e.ConvWorkspace == nil {
-		return w
-	}
-	if q, ok := e.cudnnConv(v); ok {
-		w = e.ConvWorkspace(q, p)
-	}
-	return w
 }
 
 // cudnnConv describes a convolution; ok is false for

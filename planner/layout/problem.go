@@ -188,12 +188,11 @@ func (p *problem) greedy(ctx context.Context, r *Result, target, effort int64) i
 		part[i] = int32(i)
 		weights[i] = p.weigh(p.total, int32(i))
 	}
-	first := true
 	for _, o := range greedyOrders {
 		sorted := slices.Clone(part)
 		o.sort(sorted, weights)
 		for _, best := range []bool{false, true} {
-			if !first && (effort <= 0 || ctx.Err() != nil || r.Height <= target) {
+			if r.Method != "" && (effort <= 0 || ctx.Err() != nil || r.Height <= target) {
 				return effort
 			}
 			method := firstFit
@@ -201,17 +200,16 @@ func (p *problem) greedy(ctx context.Context, r *Result, target, effort int64) i
 				method = bestFit
 			}
 			off, height, work := p.fit(ctx, sorted, best)
-			p.keep(r, off, height, method+" "+string(o), first)
+			p.keep(r, off, height, method+" "+string(o))
 			effort -= work
-			first = false
 		}
 	}
 	return effort
 }
 
 // keep takes a layout into the result if it is lower.
-func (p *problem) keep(r *Result, off []int64, height int64, method string, first bool) {
-	if !first && height >= r.Height {
+func (p *problem) keep(r *Result, off []int64, height int64, method string) {
+	if r.Method != "" && height >= r.Height {
 		return
 	}
 	r.Height, r.Method = height, method

@@ -379,7 +379,7 @@ func (s *search) attempt(r *Result, capacity int64, left *int64, budget int64) {
 				for i := range s.off {
 					height = max(height, s.off[i]+s.size[i])
 				}
-				s.keep(r, s.off, height, exactSearch+" "+string(o), false)
+				s.keep(r, s.off, height, exactSearch+" "+string(o))
 				return
 			case !s.stopped:
 				r.Bound = max(r.Bound, capacity+1)
