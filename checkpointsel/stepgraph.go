@@ -383,7 +383,7 @@ func (a *applier) run(steps []remat.Step, k int) error {
 	made := map[program.StorageID]program.StorageID{}
 	n.Events = slices.Clone(n.Events)
 	if again { // what outlives the step is there already
-		n.Events = slices.DeleteFunc(n.Events, func(ev program.Event) bool { return !a.moves(ev.Storage) })
+		n.DropEvents(func(id program.StorageID) bool { return !a.moves(id) })
 	}
 	for j := range n.Events {
 		ev := &n.Events[j]
@@ -408,7 +408,7 @@ func (a *applier) run(steps []remat.Step, k int) error {
 		case inPlace: // what it would overwrite is needed again
 			made[id] = a.copyOf(id)
 			n.Op = strings.TrimSuffix(n.Op, "_")
-			n.Events = append([]program.Event{{Storage: made[id]}}, n.Events...)
+			n.PrependEvent(program.Event{Storage: made[id]})
 		}
 		a.spare[y] = made[id]
 	}

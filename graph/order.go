@@ -1,10 +1,11 @@
 package graph
 
 import (
-	"container/heap"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/memplan/memplan/heap"
 )
 
 // order returns the indices of d's nodes in execution order: as they stand
@@ -68,19 +69,19 @@ func kahn(d *Draft, local map[string]int32) ([]int32, error) {
 			}
 		})
 	}
-	var ready minHeap
+	ready := heap.Heap[int32]{Less: func(a, b int32) bool { return a < b }}
 	for i, n := range waits {
 		if n == 0 {
-			ready = append(ready, int32(i))
+			ready.Push(int32(i))
 		}
 	}
 	order := make([]int32, 0, len(d.Nodes))
-	for len(ready) > 0 {
-		i := heap.Pop(&ready).(int32)
+	for ready.Len() > 0 {
+		i := ready.Pop()
 		order = append(order, i)
 		for _, u := range users[i] {
 			if waits[u]--; waits[u] == 0 {
-				heap.Push(&ready, u)
+				ready.Push(u)
 			}
 		}
 	}
@@ -121,18 +122,4 @@ func cycle(d *Draft, local map[string]int32, waits []int32) error {
 		b.WriteString(d.Nodes[n].label(int(n)) + " -> ")
 	}
 	return fmt.Errorf("%scycle: %s%s", d.Nodes[path[0]].Pos, b.String(), d.Nodes[path[0]].label(int(path[0])))
-}
-
-// minHeap is a heap of node indices.
-type minHeap []int32
-
-func (h minHeap) Len() int           { return len(h) }
-func (h minHeap) Less(i, j int) bool { return h[i] < h[j] }
-func (h minHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *minHeap) Push(x any)        { *h = append(*h, x.(int32)) }
-func (h *minHeap) Pop() any {
-	old := *h
-	x := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return x
 }

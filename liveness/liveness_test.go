@@ -140,8 +140,7 @@ func TestReplayRefused(t *testing.T) {
 	if fmt.Sprint(res.Refused) != "[{3 0 1}]" || res.Reserved > 20<<20 || res.Requested != 1000+600+2000+2000+1000+4000 {
 		t.Errorf("refused %v, reserved %d, requested %d", res.Refused, res.Reserved, res.Requested)
 	}
-	_, steady := Steps(p)
-	if live := res.LivePeak(steady); slices.Contains(live, 3) {
+	if live := res.LivePeak(); slices.Contains(live, 3) {
 		t.Errorf("live at the peak: %v", live)
 	}
 	p.Storages[3].Optional = false

@@ -65,6 +65,8 @@ type Refusal struct {
 
 // A Result is what a replay shows.
 type Result struct {
+	First     *Timeline // of the steps replayed
+	Steady    *Timeline
 	Steps     []StepStats
 	Requested int64     // highest sum of requested bytes
 	Allocated int64     // highest allocated bytes
@@ -93,7 +95,7 @@ type replayer[H any] struct {
 // what is not optional.
 func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, error) {
 	first, steady := Steps(p)
-	r := &replayer[H]{a: a, p: p, cur: make([]H, len(p.Storages)), prev: make([]H, len(p.Storages)), gone: map[program.StorageID]bool{}}
+	r := &replayer[H]{a: a, p: p, res: Result{First: first, Steady: steady}, cur: make([]H, len(p.Storages)), prev: make([]H, len(p.Storages)), gone: map[program.StorageID]bool{}}
 	for _, ev := range p.Setup {
 		if ev.Free {
 			if !r.gone[ev.Storage] {
@@ -210,10 +212,18 @@ func (r *replayer[H]) event(t *Timeline, i, s int) error {
 	return nil
 }
 
+// PeakStep is the timeline of the step in which the peak lies.
+func (r *Result) PeakStep() *Timeline {
+	if r.Step == 0 {
+		return r.First
+	}
+	return r.Steady
+}
+
 // LivePeak returns the storages that are live at the allocated peak, in the
-// order of their ids. t is the timeline of the peak's step.
-func (r *Result) LivePeak(t *Timeline) []program.StorageID {
-	live := LiveAt(t, r.Event)
+// order of their ids.
+func (r *Result) LivePeak() []program.StorageID {
+	live := LiveAt(r.PeakStep(), r.Event)
 	for _, f := range r.Refused {
 		if f.Step < r.Step || f.Step == r.Step && f.Event <= r.Event {
 			live = slices.DeleteFunc(live, func(id program.StorageID) bool { return id == f.Storage })

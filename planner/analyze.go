@@ -13,6 +13,7 @@ import (
 	"github.com/memplan/memplan/checkpointsel"
 	"github.com/memplan/memplan/checkpointsel/remat"
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/cudnn"
 	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
@@ -20,15 +21,22 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
+// An Answer is a question worked out: the report, and the step that it is about
+// with its replay, of which timelines, charts and attributions are functions.
+type Answer struct {
+	*Report
+	ev *evaluation
+}
+
 // Analyze says what one step needs, whether it fits, and what to do when it
 // does not. An error means that the question could not be answered; a step
 // that does not fit is Report.Fits == false.
-func (m *Model) Analyze(ctx context.Context, cfg Config) (*Report, error) {
+func (m *Model) Analyze(ctx context.Context, cfg Config) (*Answer, error) {
 	a, err := m.answer(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return a.report(), nil
+	return &Answer{a.report(), a.ev}, nil
 }
 
 // Plan answers the same question as a document for other commands to read.
@@ -44,10 +52,13 @@ func (m *Model) Plan(ctx context.Context, cfg Config) (*Plan, error) {
 	if p.Selection == nil {
 		p.Selection = []train.Segment{}
 	}
-	return p, nil
+	if a.max == nil || a.max.Max > 0 {
+		p.Arena, err = NewArena(a.ev.Program)
+	}
+	return p, err
 }
 
-// An answer is a question worked out.
+// An answer is a question being worked out.
 type answer struct {
 	m     *Model
 	j     *job
@@ -59,9 +70,8 @@ type answer struct {
 	max   *BatchInfo
 	check *CheckpointInfo
 	proof string
-	guess int64 // Model.guess of the step reported
-	other int64 // and Model.other
 	notes []graph.Warning
+	made  []builtStep // the last steps built
 
 	atBounds int64           // reserved bytes with workspaces at their bounds
 	checked  checked         // the capture's program beside what ran
@@ -92,15 +102,14 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if err := a.chooseSegments(ctx); err != nil {
 		return nil, err
 	}
-	b, err := m.planned(j, a.batch, a.segs, a.steps)
+	b, err := a.planned(a.batch, a.segs)
 	if err != nil {
 		return nil, err
 	}
 	if a.ev, a.fits, err = settled(b, j); err != nil {
 		return nil, err
 	}
-	a.guess, a.other = m.guess, m.other
-	if a.checked, err = m.check(j); err != nil {
+	if a.checked, err = m.check(j, a.batch); err != nil {
 		return nil, err
 	}
 	if a.fits != nil && *a.fits {
@@ -113,6 +122,48 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 		return a, Strictly(m.Path, a.warnings(), j.train)
 	}
 	return a, nil
+}
+
+// A builtStep is the program of a batch and segments.
+type builtStep struct {
+	batch int64
+	segs  string
+	*train.Build
+}
+
+// mostMade is how many steps an answer keeps: the one without checkpoints, and
+// the one with those chosen.
+const mostMade = 2
+
+// build is Model.build for the answer's own question. The last steps are kept:
+// a search ends with questions about the step that it found.
+func (a *answer) build(batch int64, segs []train.Segment) (*train.Build, error) {
+	key := fmt.Sprint(segs)
+	for _, x := range a.made {
+		if x.batch == batch && x.segs == key {
+			return x.Build, a.m.bind(batch, a.j.cfg.Dims, a.j.cfg.Shapes)
+		}
+	}
+	b, err := a.m.build(a.j, batch, segs)
+	if err != nil {
+		return nil, err
+	}
+	a.made = append(a.made[max(0, len(a.made)-mostMade+1):], builtStep{batch, key, b})
+	return b, nil
+}
+
+// planned makes the program of a step with segments, or the answer's schedule.
+func (a *answer) planned(batch int64, segs []train.Segment) (*train.Build, error) {
+	return plannedStep(func(segs []train.Segment) (*train.Build, error) { return a.build(batch, segs) }, a.j, segs, a.steps)
+}
+
+// selector is Model.selector for the answer's batch.
+func (a *answer) selector() (*selector, error) {
+	b, err := a.build(a.batch, nil)
+	if err != nil {
+		return nil, err
+	}
+	return a.m.selectorOf(a.j, b)
 }
 
 // settled replays a step: under the card's memory where there is a budget and it
@@ -196,7 +247,7 @@ func (a *answer) asFramework() (err error) {
 // chooseSegments resolves --checkpoint; without it, the budget decides.
 func (a *answer) chooseSegments(ctx context.Context) error {
 	if a.j.train && IsSetting(a.j.cfg.Checkpoint) {
-		s, err := a.m.selector(a.j, a.batch)
+		s, err := a.selector()
 		if err != nil {
 			return err
 		}
@@ -209,7 +260,7 @@ func (a *answer) chooseSegments(ctx context.Context) error {
 	case "none":
 		return nil
 	case "all", "sqrt":
-		s, err := a.m.selector(a.j, a.batch)
+		s, err := a.selector()
 		if err != nil {
 			return err
 		}
@@ -238,7 +289,7 @@ func (a *answer) chooseSegments(ctx context.Context) error {
 // describe fills the checkpoint section for the chosen segments. bound is the
 // least cost in seconds of any plan that fits; proven, whether it is one.
 func (a *answer) describe(s *selector, bound float64, proven bool) error {
-	b, err := a.m.build(a.j, a.batch, a.segs)
+	b, err := a.build(a.batch, a.segs)
 	if err != nil {
 		return err
 	}
@@ -257,13 +308,12 @@ func round(x float64) float64 { return float64(int64(x*1e6+0.5)) / 1e6 }
 
 // upperBound replays with every convolution's workspace at its bound.
 func (a *answer) upperBound() error {
-	a.m.atBound = true
-	b, err := a.m.planned(a.j, a.batch, a.segs, a.steps)
-	a.m.atBound = false
-	if err != nil {
-		return err
+	p := a.ev.Program.AtBounds()
+	if p == a.ev.Program && a.j.cap == 0 {
+		a.atBounds = a.ev.res.Reserved
+		return nil
 	}
-	ev, err := replay(b, a.j, false)
+	ev, err := replay(&train.Build{Program: p}, a.j, false)
 	if err != nil {
 		return err
 	}
@@ -274,7 +324,7 @@ func (a *answer) upperBound() error {
 // report writes the answer down.
 func (a *answer) report() *Report {
 	r := &Report{SchemaVersion: SchemaVersion, Model: a.m.modelInfo(a.ev), Fits: a.fits, Batch: a.max, Checkpoint: a.check,
-		steps: a.steps, Time: timeOf(a.ev.Program, &a.j.time, max(a.batch, 1)), Warnings: a.warnings()}
+		Time: timeOf(a.ev.Program, &a.j.time, max(a.batch, 1)), Warnings: a.warnings()}
 	r.Model.Capture = a.captureInfo()
 	c := &a.j.cfg
 	r.Config = c.settled()
@@ -336,19 +386,10 @@ func (a *answer) checkpointName() string {
 	}
 }
 
-// peakTimeline is the timeline of the step in which the peak lies.
-func (ev *evaluation) peakTimeline() *liveness.Timeline {
-	first, steady := liveness.Steps(ev.Program)
-	if ev.res.Step == 0 {
-		return first
-	}
-	return steady
-}
-
 // atPeak fills in who is live at the peak, and the curve around it.
 func (a *answer) atPeak(r *Report) {
 	ev := a.ev
-	t := ev.peakTimeline()
+	t := ev.res.PeakStep()
 	at := ev.res.Event
 	if at >= len(t.Events) { // nothing is computed
 		r.Peak.Phase, r.Breakdown = program.Forward.String(), ev.breakdown(nil)
@@ -356,7 +397,7 @@ func (a *answer) atPeak(r *Report) {
 	}
 	n := &ev.Nodes[t.Events[at].Node]
 	r.Peak.Phase, r.Peak.Node = n.Phase.String(), callName(n)
-	live := ev.res.LivePeak(t)
+	live := ev.res.LivePeak()
 	r.Breakdown = ev.breakdown(live)
 	makers := ev.makers()
 	for _, id := range live {
@@ -478,16 +519,16 @@ func (a *answer) guesses() []graph.Warning {
 	var out []graph.Warning
 	d, r := a.j.device, a.j.runtime
 	named := a.j.cfg.GPU != ""
-	if a.guess > a.ev.res.Reserved/guessShare {
-		out = append(out, graph.Warning{Code: "workspace-guessed", Message: fmt.Sprintf("convolutions of shapes that nobody measured: their workspaces, up to %s, are predicted from those of others", profile.FormatBytes(a.guess))})
+	if a.ev.guesses() {
+		out = append(out, graph.Warning{Code: "workspace-guessed", Message: fmt.Sprintf("convolutions of shapes that nobody measured: their workspaces, up to %s, are predicted from those of others", profile.FormatBytes(guessed(a.ev.Program)))})
 	}
 	if list := a.ev.Variables.Unread; len(list) > 0 {
 		u := list[0]
 		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("%s collects results of which the file has some alone (%s, line %d): calls whose results nobody reads are not in it; export a model that returns them all, or stop computing them",
 			cmp.Or(u.Module, "the model"), path.Base(u.Line.File), u.Line.Number)})
 	}
-	if a.changes() {
-		out = append(out, graph.Warning{Code: "workspace-changes", Message: fmt.Sprintf("convolutions at a batch between or beyond measured ones: cuDNN may run other kernels there, with workspaces of up to %s", profile.FormatBytes(a.other))})
+	if a.ev.changes() {
+		out = append(out, graph.Warning{Code: "workspace-changes", Message: fmt.Sprintf("convolutions at a batch between or beyond measured ones: cuDNN may run other kernels there, with workspaces of up to %s", profile.FormatBytes(changing(a.ev.Program)))})
 	}
 	if len(d.Estimated) > 0 && named {
 		out = append(out, graph.Warning{Code: "device-estimated", Message: fmt.Sprintf("nobody measured the %s of %s; they are estimates", strings.ToLower(strings.Join(d.Estimated, " and ")), d.Name)})
@@ -500,7 +541,7 @@ func (a *answer) guesses() []graph.Warning {
 	}
 	if named && d.Compute != measuredOn {
 		for i := range a.ev.Nodes {
-			if n := &a.ev.Nodes[i]; n.Scratch > 0 && strings.Contains(n.Op, "conv") {
+			if n := &a.ev.Nodes[i]; n.Scratch > 0 && n.Unit == program.Convolution {
 				out = append(out, graph.Warning{Code: "other-gpu", Message: fmt.Sprintf("the workspaces of convolutions are those of an H200; %s runs other kernels", d.Name)})
 				break
 			}
@@ -509,8 +550,31 @@ func (a *answer) guesses() []graph.Warning {
 	return out
 }
 
+// guesses reports large workspaces that no measurement stands for.
+func (ev *evaluation) guesses() bool { return guessed(ev.Program) > ev.res.Reserved/guessShare }
+
 // changes reports large workspaces that another kernel may take.
-func (a *answer) changes() bool { return a.other > a.ev.res.Reserved/guessShare }
+func (ev *evaluation) changes() bool { return changing(ev.Program) > ev.res.Reserved/guessShare }
+
+// guessed is the largest bound of a workspace that no measurement stands for, in
+// bytes.
+func guessed(p *program.Program) (most int64) {
+	for _, w := range p.Workspaces() {
+		if w.Source == cudnn.Family {
+			most = max(most, w.Bound)
+		}
+	}
+	return most
+}
+
+// changing is the largest workspace that another kernel may take at this batch,
+// in bytes.
+func changing(p *program.Program) (most int64) {
+	for _, w := range p.Workspaces() {
+		most = max(most, w.Other)
+	}
+	return most
+}
 
 // guessShare is the part of reserved memory, one in so many, from which a
 // guessed workspace is worth a warning.
@@ -559,6 +623,11 @@ func (m *Model) selector(j *job, batch int64) (*selector, error) {
 	if err != nil {
 		return nil, err
 	}
+	return m.selectorOf(j, b)
+}
+
+// selectorOf is selector with the step built.
+func (m *Model) selectorOf(j *job, b *train.Build) (*selector, error) {
 	o, err := m.options(j, nil)
 	if err != nil {
 		return nil, err

@@ -46,7 +46,7 @@ func (m *Model) Program(cfg Config) (*Step, error) {
 			return nil, err
 		}
 	}
-	b, err := m.planned(j, batch, segs, cfg.Schedule)
+	b, err := plannedStep(func(s []train.Segment) (*train.Build, error) { return m.build(j, batch, s) }, j, segs, cfg.Schedule)
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,6 @@ func (m *Model) bindCapture(batch int64, dims map[string]int64, shapes map[strin
 		return false, nil
 	}
 	opt := infer.Options{Batch: batch, Dims: dims, Shapes: shapes}
-	m.infer = nil
 	if _, err := infer.Infer(m.g, opt); err != nil {
 		if err := m.inputs(opt); err != nil {
 			return false, err

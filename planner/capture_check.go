@@ -25,7 +25,7 @@ type checked struct {
 
 // check compares the program of a capture's run with the bytes that lived when the
 // step ran, at the sizes of that run. It is done once a run.
-func (m *Model) check(j *job) (checked, error) {
+func (m *Model) check(j *job, batch int64) (checked, error) {
 	c := m.capture
 	if c == nil || m.lifted == nil || m.lifted.Source != lift.Captured {
 		return checked{}, nil
@@ -44,7 +44,7 @@ func (m *Model) check(j *job) (checked, error) {
 		}
 	}
 	c.checks[c.run] = k
-	return k, nil
+	return k, m.bind(batch, j.cfg.Dims, j.cfg.Shapes)
 }
 
 // compare builds the step of a check.
@@ -58,9 +58,7 @@ func (m *Model) compare(j *job, r *lift.CapturedCheck) (checked, error) {
 	if j.cfg.Runtime != "" {
 		own.runtime = j.runtime
 	}
-	l := m.lifted
 	b, err := m.build(own, 0, nil)
-	defer func() { m.bound, m.lifted = binding{}, l }()
 	if err != nil {
 		return checked{}, nil //nolint:nilerr // sizes that the file does not take: the question's own will say
 	}

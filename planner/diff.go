@@ -83,37 +83,16 @@ func Compare(ctx context.Context, base, head *Model, baseCfg, headCfg Config) (*
 
 // side attributes one model's peak.
 func (m *Model) side(ctx context.Context, cfg Config) (*Attribution, DiffSide, error) {
-	cfg, r, err := m.Settle(ctx, cfg)
-	if err != nil {
-		return nil, DiffSide{}, err
-	}
-	a, err := m.Attribution(cfg)
-	if err != nil {
-		return nil, DiffSide{}, err
-	}
-	return a, DiffSide{Path: m.Path, SHA256: r.Model.SHA256, Batch: r.Config.Batch, AllocatedBytes: a.AllocatedBytes, Parameters: r.Model.Parameters, Segments: len(cfg.Segments)}, nil
-}
-
-// Settle answers a question and returns it with the answer's batch and
-// checkpoints in place of searches, for Timeline and Attribution.
-func (m *Model) Settle(ctx context.Context, cfg Config) (Config, *Report, error) {
 	r, err := m.Analyze(ctx, cfg)
 	if err != nil {
-		return cfg, nil, err
+		return nil, DiffSide{}, err
 	}
-	return Settled(cfg, r), r, nil
-}
-
-// Settled is the configuration that a report's answer amounts to.
-func Settled(cfg Config, r *Report) Config {
-	cfg.BatchMax, cfg.Checkpoint = false, "none"
-	if cfg.Batch == 0 && r.Batch != nil { // a batch that the file fixes stays unset
-		cfg.Batch = r.Config.Batch
-	}
+	a := r.Attribution()
+	segs := len(cfg.Segments)
 	if r.Checkpoint != nil {
-		cfg.Segments, cfg.Schedule = r.Checkpoint.Segments, r.steps
+		segs = len(r.Checkpoint.Segments)
 	}
-	return cfg
+	return a, DiffSide{Path: m.Path, SHA256: r.Model.SHA256, Batch: r.Config.Batch, AllocatedBytes: a.AllocatedBytes, Parameters: r.Model.Parameters, Segments: segs}, nil
 }
 
 // categoryDeltas pairs two lists by category, in the order of base's.

@@ -186,7 +186,7 @@ func (x *export) analyze(t *testing.T) *Report {
 		t.Errorf("%s.%s.%s: %v", x.model, x.version, x.way, err)
 		return nil
 	}
-	return rep
+	return rep.Report
 }
 
 // exportsTable has a row for each model and way, and a column for each version.

@@ -101,7 +101,7 @@ func (m *Model) fastest(ctx context.Context, q Config, ways []way) (*triedWay, e
 			return nil, err
 		}
 		if r.Fits != nil && *r.Fits && (best == nil || r.Time.StepMs < best.Time.StepMs) {
-			best = &triedWay{&ways[i], r}
+			best = &triedWay{&ways[i], r.Report}
 		}
 	}
 	return best, nil

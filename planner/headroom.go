@@ -80,14 +80,13 @@ func (a *answer) reserveHeadroom(batch int64, segs []train.Segment) error {
 		a.headroom = max(j.headroom.Bytes, part(j.vram, j.headroom.Part))
 		return j.lower(a.headroom)
 	}
-	b, err := a.m.planned(j, batch, segs, a.steps)
+	b, err := a.planned(batch, segs)
 	if err != nil {
 		return err
 	}
 	if a.ev, err = replay(b, j, false); err != nil {
 		return err
 	}
-	a.guess, a.other = a.m.guess, a.m.other
 	x, need := a.kept(), float64(a.ev.res.Reserved)
 	if j.cap > 0 {
 		need = min(need, float64(j.cap)/(1+x))

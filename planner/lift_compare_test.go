@@ -65,7 +65,7 @@ func analyzeShared(t *testing.T, name string, cfg Config) *Report {
 		t.Errorf("%s: %v", name, err)
 		return nil
 	}
-	return r
+	return r.Report
 }
 
 // TestLiftReal analyses an inference of every real model.

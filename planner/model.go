@@ -46,10 +46,6 @@ type Model struct {
 	bound   binding
 	conv    map[convKey]cudnn.Estimate
 	scratch *cudnn.Predictor
-	atBound bool  // workspaces are counted at their bounds
-	guess   int64 // largest bound of a workspace in the last build that no measurement stands for, bytes
-	other   int64 // largest workspace there that another kernel may take at this batch, bytes
-	infer   []graph.Warning
 
 	capture *capture // what the file holds of the code's own run, nil without
 
@@ -64,6 +60,12 @@ type convKey struct {
 
 // binding is what the graph's dims are bound to now.
 type binding struct {
+	sizes
+	warnings []graph.Warning // of the inference of shapes
+}
+
+// sizes are what a question asks for.
+type sizes struct {
 	set    bool
 	batch  int64
 	dims   string
@@ -127,29 +129,30 @@ func (m *Model) Graph() *graph.Graph { return m.g }
 // and given shapes, and lifts the graph. Dims that depend on data are bound to
 // their upper bounds, which is what a planner must count with.
 func (m *Model) bind(batch int64, dims map[string]int64, shapes map[string]graph.Shape) error {
-	b := binding{true, batch, fmt.Sprint(dims), fmt.Sprint(shapes), m.capture.asked()} // fmt prints maps in key order
-	if m.bound == b {
+	asked := sizes{true, batch, fmt.Sprint(dims), fmt.Sprint(shapes), m.capture.asked()} // fmt prints maps in key order
+	if m.bound.sizes == asked {
 		return nil
 	}
-	if done, err := m.bindCapture(batch, dims, shapes); done || err != nil {
-		if err == nil {
-			m.bound = b
-		}
-		return err
-	}
 	m.bound = binding{}
+	switch done, err := m.bindCapture(batch, dims, shapes); {
+	case err != nil:
+		return err
+	case done:
+		m.bound.sizes = asked
+		return nil
+	}
 	opt := infer.Options{Batch: batch, Dims: dims, Shapes: shapes}
 	res, err := infer.Infer(m.g, opt)
 	if err != nil {
 		return err
 	}
-	m.infer = res.Warnings
+	warnings := res.Warnings
 	if more := atBounds(res, dims); len(more) > len(dims) {
 		opt.Dims = more
 		if res, err = infer.Infer(m.g, opt); err != nil {
 			return err
 		}
-		m.infer = append(res.Warnings, graph.Warning{Code: "data-dependent", Message: "dimensions that depend on data are counted at their upper bounds: " + strings.Join(added(more, dims), ", ")})
+		warnings = append(res.Warnings, graph.Warning{Code: "data-dependent", Message: "dimensions that depend on data are counted at their upper bounds: " + strings.Join(added(more, dims), ", ")})
 	}
 	m.conform()
 	if m.lifted == nil || m.lifted.Source == lift.Captured {
@@ -159,7 +162,7 @@ func (m *Model) bind(batch int64, dims map[string]int64, shapes map[string]graph
 	} else {
 		m.lifted.Refresh(m.g)
 	}
-	m.bound = b
+	m.bound = binding{asked, warnings}
 	return nil
 }
 
@@ -388,7 +391,7 @@ func updateEvents(evs []profile.Event) []train.UpdateEvent {
 }
 
 // convWorkspace remembers the workspaces of a model's convolutions.
-func (m *Model) convWorkspace(c cudnn.Conv, p cudnn.Pass) int64 {
+func (m *Model) convWorkspace(c cudnn.Conv, p cudnn.Pass) cudnn.Estimate {
 	k := convKey{c, p}
 	w, ok := m.conv[k]
 	if !ok {
@@ -398,14 +401,7 @@ func (m *Model) convWorkspace(c cudnn.Conv, p cudnn.Pass) int64 {
 		w = m.scratch.Workspace(c, p)
 		m.conv[k] = w
 	}
-	if w.Source == cudnn.Family {
-		m.guess = max(m.guess, w.Bound)
-	}
-	m.other = max(m.other, w.Other)
-	if m.atBound {
-		return w.Bound
-	}
-	return w.Bytes
+	return w
 }
 
 // An evaluation is one configuration run through: the program, and its replay.
@@ -424,7 +420,6 @@ func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, 
 	if err != nil {
 		return nil, err
 	}
-	m.guess, m.other = 0, 0
 	return train.New(m.lifted, o)
 }
 

@@ -76,7 +76,7 @@ func (m *Model) supported(j *job) error {
 	if err := m.bind(max(j.cfg.Batch, 1), j.cfg.Dims, j.cfg.Shapes); err != nil {
 		return err
 	}
-	for _, w := range m.infer {
+	for _, w := range m.bound.warnings {
 		if w.Code == "unknown-op" {
 			return fmt.Errorf("%s: unsupported operator: %s: give its result's shape with --shape NAME=D0,D1,..", m.Path, w.Message)
 		}

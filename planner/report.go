@@ -26,7 +26,6 @@ type Report struct {
 	Fits          *bool           `json:"fits"`
 	Batch         *BatchInfo      `json:"batch,omitempty"`
 	Checkpoint    *CheckpointInfo `json:"checkpoint,omitempty"`
-	steps         []remat.Step    // a schedule, which plans alone write down
 	Time          TimeInfo        `json:"time"`
 	Warnings      []graph.Warning `json:"warnings"`
 	Curve         []CurvePoint    `json:"-"` // allocated bytes over the peak step, for the drawing
@@ -160,18 +159,6 @@ type Plan struct {
 // Weights are the shapes of parameters by their names, as in
 // named_parameters(). A file may lack some, or have other names for them.
 type Weights map[string][]int64
-
-// An Arena says where every storage of a plan's step lies in one allocation.
-// Package validate makes and reads it. Plans of versions that did not have it,
-// and of steps without a batch that fits, have none.
-type Arena struct {
-	Bytes      int64  `json:"bytes"`
-	BoundBytes int64  `json:"boundBytes"` // no layout of these storages is smaller
-	GuardBytes int64  `json:"guardBytes"` // behind every storage, included in its size
-	Order      string `json:"order"`      // the greedy order that gave it
-	Program    string `json:"program"`    // fingerprint of the storages and of when they live
-	Offsets    string `json:"offsets"`    // of each storage in units of 256 bytes, - for one that never exists
-}
 
 // A Verdict is the outcome of one rule on one model.
 type Verdict struct {

@@ -47,7 +47,7 @@ type subject struct {
 	file    *ConfigFile
 	entry   *Entry
 	model   *Model
-	report  *Report
+	report  *Answer
 	base    *BaselineModel // nil: baseErr says why
 	baseErr error
 	moved   string // settings of the baseline where they differ
@@ -349,7 +349,7 @@ func (f *ConfigFile) each(ctx context.Context, done func(n, of int, model string
 }
 
 // analyze answers an entry's question.
-func (f *ConfigFile) analyze(ctx context.Context, e *Entry) (*Model, *Report, error) {
+func (f *ConfigFile) analyze(ctx context.Context, e *Entry) (*Model, *Answer, error) {
 	e.Config.Memory = f.Memory
 	m, unknown, err := OpenFor(e.Path, &e.Config)
 	if err == nil && len(unknown) > 0 {

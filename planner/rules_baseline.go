@@ -41,17 +41,13 @@ func (f *ConfigFile) NewBaseline(ctx context.Context, done func(n, of int, model
 	b := &Baseline{SchemaVersion: SchemaVersion, Models: make([]BaselineModel, len(f.Entries))}
 	err := f.each(ctx, done, func(ctx context.Context, i int) error {
 		e := &f.Entries[i]
-		m, r, err := f.analyze(ctx, e)
+		_, r, err := f.analyze(ctx, e)
 		if err != nil {
 			return fmt.Errorf("%s:%d: %w", f.Path, e.Line, err)
 		}
-		a, err := m.Attribution(Settled(e.Config, r))
-		if err != nil {
-			return fmt.Errorf("%s:%d: %s: %w", f.Path, e.Line, e.Path, err)
-		}
 		b.Models[i] = BaselineModel{Path: e.Path, Settings: e.Settings(), SHA256: r.Model.SHA256, Batch: r.Config.Batch,
 			AllocatedBytes: r.Peak.AllocatedBytes, ReservedBytes: r.Peak.ReservedBytes, ProcessBytes: r.Peak.ProcessBytes, Parameters: r.Model.Parameters,
-			Warnings: warningCodes(r.Warnings), Parts: a.Parts}
+			Warnings: warningCodes(r.Warnings), Parts: r.Attribution().Parts}
 		return nil
 	})
 	if err != nil {

@@ -15,17 +15,12 @@ type Cause struct {
 }
 
 // grown lists what a model's peak has more and less than the baseline's, the
-// largest change first; none where the baseline has no parts or the model's
-// step cannot be built again.
+// largest change first; none where the baseline has no parts.
 func grown(s *subject) []Cause {
 	if s.base == nil || len(s.base.Parts) == 0 {
 		return nil
 	}
-	a, err := s.model.Attribution(Settled(s.entry.Config, s.report))
-	if err != nil {
-		return nil
-	}
-	return causes(s.base.Parts, a.Parts)
+	return causes(s.base.Parts, s.report.Attribution().Parts)
 }
 
 // causes groups the differences of two lists of parts by category and by the

@@ -214,7 +214,7 @@ func TestFailOn(t *testing.T) {
 	if got := outcome(check(t, f)); got != "no-new-warnings ok, warnings ok, cannot-tell ok" {
 		t.Error(got)
 	}
-	s := &subject{report: &Report{Warnings: []graph.Warning{{Code: lift.EvalMode}, {Code: "new"}, {Code: "new"}, {Code: "old"}}}, base: &BaselineModel{Warnings: []string{"old"}}}
+	s := &subject{report: &Answer{Report: &Report{Warnings: []graph.Warning{{Code: lift.EvalMode}, {Code: "new"}, {Code: "new"}, {Code: "old"}}}}, base: &BaselineModel{Warnings: []string{"old"}}}
 	for i := range Rules {
 		r := &Rules[i]
 		want := map[string]string{"no-new-warnings": "2 (" + lift.EvalMode + ", new)", "warnings": "4 (" + lift.EvalMode + ", new, old)", "cannot-tell": "1 (" + lift.EvalMode + ")"}[r.Name]

@@ -48,7 +48,7 @@ type Recomputed struct {
 
 // stepGraph builds the step without checkpoints, and its instance.
 func (a *answer) stepGraph() (*train.Build, *checkpointsel.StepGraph, error) {
-	b, err := a.m.build(a.j, a.batch, nil)
+	b, err := a.build(a.batch, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -56,12 +56,12 @@ func (a *answer) stepGraph() (*train.Build, *checkpointsel.StepGraph, error) {
 	return b, g, err
 }
 
-// planned makes the program of a step with its segments, or its schedule.
-func (m *Model) planned(j *job, batch int64, segs []train.Segment, steps []remat.Step) (*train.Build, error) {
+// plannedStep makes the program of a step with its segments, or its schedule.
+func plannedStep(build func([]train.Segment) (*train.Build, error), j *job, segs []train.Segment, steps []remat.Step) (*train.Build, error) {
 	if len(steps) == 0 {
-		return m.build(j, batch, segs)
+		return build(segs)
 	}
-	b, err := m.build(j, batch, nil)
+	b, err := build(nil)
 	if err != nil {
 		return nil, err
 	}

@@ -73,7 +73,7 @@ func TestSchedule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain, err := m.Timeline(Config{Batch: 64})
+	plain, err := m.Analyze(t.Context(), Config{Batch: 64})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +97,8 @@ func TestSchedule(t *testing.T) {
 		if again.Peak != p.Peak || again.Time != p.Time {
 			t.Errorf("%s: the plan read back has peak %+v, not %+v", profile.FormatBytes(vram), again.Peak, p.Peak)
 		}
-		if tl, err := m.Timeline(Settled(cfg, &p.Report)); err != nil || len(p.Schedule) > 0 == (len(tl) == len(plain)) {
-			t.Errorf("%s: a timeline of %d events, %d without checkpoints; %v", profile.FormatBytes(vram), len(tl), len(plain), err)
+		if tl := again.Timeline(); len(p.Schedule) > 0 == (len(tl) == len(plain.Timeline())) {
+			t.Errorf("%s: a timeline of %d events, %d without checkpoints", profile.FormatBytes(vram), len(tl), len(plain.Timeline()))
 		}
 		if _, err := p.ToTorch(); (err == nil) != (len(p.Schedule) == 0) {
 			t.Errorf("as a configuration for PyTorch: %v", err)
@@ -108,7 +108,7 @@ func TestSchedule(t *testing.T) {
 		}
 	}
 	r, err := m.Analyze(context.Background(), Config{Batch: 64, Headroom: "0", VRAM: 1300 << 20, Checkpoint: "schedule"})
-	if err != nil || r.Checkpoint != nil || *r.Fits || !hasWarning(r, "no-schedule") {
+	if err != nil || r.Checkpoint != nil || *r.Fits || !hasWarning(r.Report, "no-schedule") {
 		t.Errorf("too small a budget: %+v, %v", r, err)
 	}
 }
@@ -157,7 +157,7 @@ func hasWarning(r *Report, code string) bool {
 }
 
 // replan writes a plan, reads it back and answers its question.
-func replan(t *testing.T, m *Model, p *Plan) *Report {
+func replan(t *testing.T, m *Model, p *Plan) *Answer {
 	t.Helper()
 	data, err := json.Marshal(p)
 	if err != nil {

@@ -21,7 +21,11 @@ import (
 // allocator shows, so the least cost at the cap itself bounds every plan of
 // the class; plans are sought at many levels, and the cheapest whose replay fits is taken.
 func (a *answer) selectFor(ctx context.Context) error {
-	plain, err := a.m.evaluate(a.j, a.batch, nil, true)
+	b, err := a.build(a.batch, nil)
+	if err != nil {
+		return err
+	}
+	plain, err := replay(b, a.j, true)
 	if err != nil {
 		return err
 	}
@@ -32,12 +36,12 @@ func (a *answer) selectFor(ctx context.Context) error {
 		}
 		return nil
 	}
-	free, err := replay(plain.Build, a.j, false)
+	free, err := replay(b, a.j, false)
 	if err != nil {
 		return err
 	}
 	a.note("checkpoints-needed", "without checkpoints the step reserves %s, %s more than fits", profile.FormatBytes(free.res.Reserved), profile.FormatBytes(free.res.Reserved-a.j.cap))
-	s, err := a.m.selector(a.j, a.batch)
+	s, err := a.selector()
 	if err != nil {
 		return err
 	}
@@ -101,6 +105,7 @@ type choice interface {
 	Solve(budget int64, v checkpointsel.View) (segs []train.Segment, cost float64, ok bool)
 	MinBudget(v checkpointsel.View) int64
 	Without() int64
+	Levels(segs []train.Segment, v checkpointsel.View) (peak int64, cost float64, ok bool)
 }
 
 // Numbers of levels at which selections are sought, between the least that any
@@ -139,20 +144,16 @@ func candidates(p choice, n int64) []candidate {
 	return out
 }
 
-// An estimate is what a problem says of a selection in hope: the highest level
-// and the cost.
-type estimate func(segs []train.Segment) (peak int64, cost float64)
-
 // fitting returns the cheapest candidate that costs less than most and whose
-// replay fits, and its cost; +Inf if there is none. Those that even in hope
-// need more than there is are not replayed.
-func (a *answer) fitting(ctx context.Context, list []candidate, hope estimate, most float64) ([]train.Segment, float64, error) {
+// replay fits, and its cost; +Inf if there is none. Those that need more than
+// there is even if every segment frees what it may are not replayed.
+func (a *answer) fitting(ctx context.Context, p choice, list []candidate, most float64) ([]train.Segment, float64, error) {
 	none := math.Inf(1)
 	for _, c := range list {
 		if c.cost >= most || a.late(ctx) {
 			break
 		}
-		if peak, _ := hope(c.segs); peak > a.j.cap {
+		if peak, _, _ := p.Levels(c.segs, checkpointsel.Hoped); peak > a.j.cap {
 			continue
 		}
 		switch ok, err := a.replays(ctx, c.segs); {
@@ -168,55 +169,47 @@ func (a *answer) fitting(ctx context.Context, list []candidate, hope estimate, m
 // flatFitting is fitting of segments side by side, less those that turn out not
 // to be needed.
 func (a *answer) flatFitting(ctx context.Context, p *checkpointsel.Problem) ([]train.Segment, float64, error) {
-	hope := func(segs []train.Segment) (int64, float64) {
-		peak, cost, _ := p.Levels(segs, checkpointsel.Hoped)
-		return peak, cost
-	}
 	list := candidates(p, flatLevels)
 	for _, segs := range [][]train.Segment{p.All(), p.Sqrt()} {
-		if _, cost := hope(segs); len(segs) > 0 {
+		if _, cost, _ := p.Levels(segs, checkpointsel.Hoped); len(segs) > 0 {
 			list = append(list, candidate{segs, cost})
 		}
 	}
 	slices.SortStableFunc(list, func(x, y candidate) int { return cmp.Compare(x.cost, y.cost) })
-	segs, _, err := a.fitting(ctx, list, hope, math.Inf(1))
+	segs, _, err := a.fitting(ctx, p, list, math.Inf(1))
 	if err != nil || segs == nil {
 		return nil, math.Inf(1), err
 	}
-	segs, err = a.thin(ctx, hope, segs)
-	_, cost := hope(segs)
+	segs, err = a.prune(ctx, p, segs)
+	_, cost, _ := p.Levels(segs, checkpointsel.Hoped)
 	return segs, cost, err
 }
 
-// nestedFitting is fitting of nested segments. They are not thinned: what could
+// nestedFitting is fitting of nested segments. They are not pruned: what could
 // be left out under one budget might be needed under a larger one, whose plan
 // would be slower.
 func (a *answer) nestedFitting(ctx context.Context, n *checkpointsel.Nested, most float64) ([]train.Segment, float64, error) {
-	hope := func(segs []train.Segment) (int64, float64) {
-		peak, cost, _ := n.Levels(segs, checkpointsel.Hoped)
-		return peak, cost
-	}
-	return a.fitting(ctx, candidates(n, nestedLevels), hope, most)
+	return a.fitting(ctx, n, candidates(n, nestedLevels), most)
 }
 
-// mostThinned bounds how many segments are tried to be removed.
-const mostThinned = 32
+// mostPruned bounds how many segments are tried to be removed.
+const mostPruned = 32
 
-// thin removes segments that the selection fits without, the dearest first.
-func (a *answer) thin(ctx context.Context, hope estimate, segs []train.Segment) ([]train.Segment, error) {
+// prune removes segments that the selection fits without, the dearest first.
+func (a *answer) prune(ctx context.Context, p choice, segs []train.Segment) ([]train.Segment, error) {
 	saves := func(s train.Segment) float64 {
-		_, with := hope(segs)
-		_, without := hope(omit(segs, s))
+		_, with, _ := p.Levels(segs, checkpointsel.Hoped)
+		_, without, _ := p.Levels(omit(segs, s), checkpointsel.Hoped)
 		return with - without
 	}
 	order := slices.Clone(segs)
 	slices.SortStableFunc(order, func(x, y train.Segment) int { return cmp.Compare(saves(y), saves(x)) })
-	for _, s := range order[:min(len(order), mostThinned)] {
+	for _, s := range order[:min(len(order), mostPruned)] {
 		if a.late(ctx) {
 			break
 		}
 		rest := omit(segs, s)
-		if peak, _ := hope(rest); peak > a.j.cap || saves(s) <= 0 {
+		if peak, _, _ := p.Levels(rest, checkpointsel.Hoped); peak > a.j.cap || saves(s) <= 0 {
 			continue
 		}
 		ok, err := a.replays(ctx, rest)
@@ -266,10 +259,9 @@ func (a *answer) note(code, format string, args ...any) {
 	a.notes = append(a.notes, graph.Warning{Code: code, Message: fmt.Sprintf(format, args...)})
 }
 
-// largest bounds a batch search, and beyond the upper bounds on batches.
 const (
-	largest = 1 << 20
-	beyond  = 1 << 40
+	mostBatch = 1 << 20 // no larger batch is tried
+	mostBound = 1 << 40 // where the search for the bound on batches ends
 )
 
 // spread is the part of the cap that a batch search without --headroom auto leaves free, 0.4%: where
@@ -290,7 +282,7 @@ func (a *answer) searchBatch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tight, err := a.leave(max(min(upper, largest), 1))
+	tight, err := a.leave(max(min(upper, mostBatch), 1))
 	if err != nil {
 		return err
 	}
@@ -298,7 +290,7 @@ func (a *answer) searchBatch(ctx context.Context) error {
 	whole.cap = a.j.hard
 	fits := func(b int64) (bool, error) { return a.fitsUnder(ctx, tight, b) }
 	a.max = &BatchInfo{UpperBound: upper, Checkpoint: a.searchMode()}
-	top := min(upper, largest)
+	top := min(upper, mostBatch)
 	a.batch = max(top, 1)
 	lo, hi := int64(0), top+1
 	for step := max(top/64, 1); hi-lo > 1; {
@@ -325,7 +317,7 @@ func (a *answer) searchBatch(ctx context.Context) error {
 	}
 	cut := hi-lo > 1
 	if a.searchMode() != "auto" { // which has more than one way to fit
-		if lo, hi, err = a.solid(ctx, lo, hi, fits); err != nil {
+		if lo, hi, err = a.amongFitting(ctx, lo, hi, fits); err != nil {
 			return err
 		}
 	}
@@ -347,7 +339,7 @@ func (a *answer) searchBatch(ctx context.Context) error {
 	case cut:
 		a.max.LimitedBy = "timeout"
 		return nil
-	case lo == largest:
+	case lo == mostBatch:
 		a.max.LimitedBy = "no larger one was tried"
 		return nil
 	}
@@ -358,8 +350,7 @@ func (a *answer) searchBatch(ctx context.Context) error {
 // are searched for: where the headroom is not the prediction's, with what runs
 // differ by beside it.
 func (a *answer) leave(batch int64) (*job, error) {
-	guess := a.m.guess
-	list, err := a.tried(batch)
+	list, err := a.selections(batch)
 	if err != nil {
 		return nil, err
 	}
@@ -371,7 +362,11 @@ func (a *answer) leave(batch int64) (*job, error) {
 		return &tight, nil
 	}
 	tight.cap -= a.j.hard / spread
-	if guess > a.j.hard/guessShare {
+	b, err := a.build(batch, list[0])
+	if err != nil {
+		return nil, err
+	}
+	if guessed(b.Program) > a.j.hard/guessShare {
 		tight.cap -= a.j.hard / guessSpread
 	}
 	return &tight, nil
@@ -380,7 +375,7 @@ func (a *answer) leave(batch int64) (*job, error) {
 // fitsUnder reports whether a batch fits the cap of a job, with any of the
 // segments that the search tries.
 func (a *answer) fitsUnder(ctx context.Context, j *job, batch int64) (bool, error) {
-	list, err := a.tried(batch)
+	list, err := a.selections(batch)
 	for _, segs := range list {
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return false, ctx.Err()
@@ -407,8 +402,8 @@ func (a *answer) searchMode() string {
 	return "none"
 }
 
-// tried lists the segments that a search for a batch tries at one.
-func (a *answer) tried(batch int64) ([][]train.Segment, error) {
+// selections lists the segments that a search for a batch tries at one.
+func (a *answer) selections(batch int64) ([][]train.Segment, error) {
 	mode := a.searchMode()
 	if mode == "none" || mode == "file" {
 		return [][]train.Segment{a.j.cfg.Segments}, nil
@@ -430,14 +425,14 @@ func (a *answer) tried(batch int64) ([][]train.Segment, error) {
 	return [][]train.Segment{nil, least, p.All(), p.Sqrt(), nested}, nil
 }
 
-// neighbours is how many smaller batches solid looks at, at most.
+// neighbours is how many smaller batches amongFitting looks at, at most.
 const neighbours = 48
 
-// solid steps down from a batch that fits to one whose smaller neighbours,
+// amongFitting steps down from a batch that fits to one whose smaller neighbours,
 // within 2% and at least two, fit too, or those that it looks at where there
 // are many. Close to the cap fragmentation decides, and a batch can fit by luck
 // where a smaller one does not.
-func (a *answer) solid(ctx context.Context, lo, hi int64, fits func(int64) (bool, error)) (int64, int64, error) {
+func (a *answer) amongFitting(ctx context.Context, lo, hi int64, fits func(int64) (bool, error)) (int64, int64, error) {
 	stride := func() int64 { return max(lo/50/neighbours, 1) }
 	for b := lo - 1; b >= 1 && b >= lo-max(lo/50, 2) && !a.late(ctx); b -= stride() {
 		ok, err := fits(b)
@@ -464,7 +459,7 @@ func (a *answer) solid(ctx context.Context, lo, hi int64, fits func(int64) (bool
 
 // limit names what stops the first batch that does not fit.
 func (a *answer) limit(j *job, batch int64) error {
-	list, err := a.tried(batch)
+	list, err := a.selections(batch)
 	if err != nil {
 		return err
 	}
@@ -496,7 +491,7 @@ func (a *answer) liveLimit(ctx context.Context) (int64, error) {
 			}
 			return s.least(), nil
 		}
-		list, err := a.tried(b)
+		list, err := a.selections(b)
 		if err != nil {
 			return 0, err
 		}
@@ -512,12 +507,12 @@ func (a *answer) liveLimit(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	b := bracket{need: need, cap: a.j.cap, lo: 1, hi: 2, atLo: at1}
-	for b.hi <= beyond && b.try(b.hi) {
+	for b.hi <= mostBound && b.try(b.hi) {
 		// Two points give the slope: jump near the limit, then close in.
 		slope := max((b.atLo-at1)/max(b.lo-1, 1), 1)
-		b.hi = min(max(b.lo+(b.cap-b.atLo)/slope*9/8+1, b.lo*2), b.lo*8, beyond+1)
+		b.hi = min(max(b.lo+(b.cap-b.atLo)/slope*9/8+1, b.lo*2), b.lo*8, mostBound+1)
 	}
-	for k := 0; b.hi-b.lo > 1 && b.lo < beyond; k++ {
+	for k := 0; b.hi-b.lo > 1 && b.lo < mostBound; k++ {
 		if a.late(ctx) {
 			return b.hi - 1, nil
 		}

@@ -1,9 +1,6 @@
 package planner
 
-import (
-	"github.com/memplan/memplan/graph/program"
-	"github.com/memplan/memplan/liveness"
-)
+import "github.com/memplan/memplan/graph/program"
 
 // A Stack is what is live over a steady step, by category: what a chart of
 // the step shows.
@@ -30,12 +27,8 @@ func (p *StackPoint) Total() int64 {
 
 // Stack returns the levels of a steady step, one point for each event of its
 // timeline and one for the start.
-func (m *Model) Stack(cfg Config) (*Stack, error) {
-	_, b, err := m.stepOf(cfg)
-	if err != nil {
-		return nil, err
-	}
-	s := &Stack{}
+func (a *Answer) Stack() *Stack {
+	b, s := a.ev.Build, &Stack{}
 	for c := range program.NumCategories {
 		s.Categories = append(s.Categories, program.Category(c).String())
 	}
@@ -44,8 +37,7 @@ func (m *Model) Stack(cfg Config) (*Stack, error) {
 		s.Points = append(s.Points, StackPoint{phase, append([]int64(nil), level...)})
 	}
 	add(program.Forward.String())
-	_, steady := liveness.Steps(b.Program)
-	for _, ev := range steady.Events {
+	for _, ev := range a.ev.res.Steady.Events {
 		st := &b.Storages[ev.Storage]
 		if ev.Free {
 			level[st.Category] -= st.Bytes
@@ -54,7 +46,7 @@ func (m *Model) Stack(cfg Config) (*Stack, error) {
 		}
 		add(timelineEvent(b, ev).Phase)
 	}
-	return s, nil
+	return s
 }
 
 // before sums what is live when a steady step begins.
@@ -97,14 +89,10 @@ type StandingTensor struct {
 
 // Standing returns what is live when the steady step of Timeline begins, in the
 // order in which it was made.
-func (m *Model) Standing(cfg Config) ([]StandingTensor, error) {
-	_, b, err := m.stepOf(cfg)
-	if err != nil {
-		return nil, err
-	}
+func (a *Answer) Standing() []StandingTensor {
+	b := a.ev.Build
 	old := map[program.StorageID]bool{} // freed, and made again in the step
-	_, steady := liveness.Steps(b.Program)
-	for _, ev := range steady.Events {
+	for _, ev := range a.ev.res.Steady.Events {
 		old[ev.Storage] = old[ev.Storage] || ev.Old
 	}
 	out := []StandingTensor{}
@@ -116,5 +104,5 @@ func (m *Model) Standing(cfg Config) ([]StandingTensor, error) {
 		}
 		out = append(out, t)
 	}
-	return out, nil
+	return out
 }

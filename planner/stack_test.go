@@ -11,17 +11,13 @@ func TestStack(t *testing.T) {
 	for _, c := range []Config{{Batch: 4}, {Batch: 3, Mode: "infer"}, {Batch: 4, Precision: "amp-bf16", Optimizer: "sgd-momentum"}, {Batch: 8, Checkpoint: "all"}} {
 		for _, name := range []string{"resnet50.onnx", "gpt2.onnx", "mlp.onnx"} {
 			m := sample(t, name)
-			settled, r, err := m.Settle(t.Context(), c)
+			r, err := m.Analyze(t.Context(), c)
 			if err != nil {
 				t.Fatalf("%s %+v: %v", name, c, err)
 			}
-			s, err := m.Stack(settled)
-			if err != nil {
-				t.Fatalf("%s %+v: %v", name, c, err)
-			}
-			evs, err := m.Timeline(settled)
-			if err != nil || len(s.Points) != len(evs)+1 {
-				t.Errorf("%s %+v: %d points for %d events, %v", name, c, len(s.Points), len(evs), err)
+			s := r.Stack()
+			if n := len(r.Timeline()); len(s.Points) != n+1 {
+				t.Errorf("%s %+v: %d points for %d events", name, c, len(s.Points), n)
 			}
 			first, last := s.Points[0], s.Points[len(s.Points)-1]
 			if c.Mode != "infer" && !slices.Equal(first.Bytes, last.Bytes) {

@@ -17,12 +17,9 @@ type StepView struct {
 	Events     [][2]int32 `json:"events"`   // node; storage+1 that it allocates, or -(storage+1) that it frees
 }
 
-// View returns the steady step of a configuration.
-func (m *Model) View(cfg Config) (*StepView, error) {
-	_, b, err := m.stepOf(cfg)
-	if err != nil {
-		return nil, err
-	}
+// View returns the steady step.
+func (a *Answer) View() *StepView {
+	b := a.ev.Build
 	v := &StepView{Strings: []string{""}}
 	index := map[string]int{"": 0}
 	text := func(s string) int {
@@ -56,13 +53,12 @@ func (m *Model) View(cfg Config) (*StepView, error) {
 	for _, id := range standing(b.Program) {
 		v.Before = append(v.Before, int32(id))
 	}
-	_, steady := liveness.Steps(b.Program)
-	for _, ev := range steady.Events {
+	for _, ev := range a.ev.res.Steady.Events {
 		id := int32(ev.Storage) + 1
 		if ev.Free {
 			id = -id
 		}
 		v.Events = append(v.Events, [2]int32{ev.Node, id})
 	}
-	return v, nil
+	return v
 }

@@ -13,7 +13,7 @@ import (
 // was measured where Times has it.
 type TimeModel struct {
 	Device *profile.Device
-	TF32   bool   // float32 products other than convolutions use TF32
+	TF32   bool   // float32 products other than cuDNN's convolutions use TF32
 	Times  *Times // nil: nothing was measured
 }
 
@@ -73,9 +73,9 @@ func depthwise(n *program.Node) bool {
 	return false
 }
 
-// elementBytes are the bytes that a memory-bound kernel's rate is told by for
-// each byte of its operands: normalisations compute in float32 element by
-// element, and take as long for elements of half the size (docs/validation.jsonl:
+// elementBytes is by how much a memory-bound kernel is slower than the bytes of its
+// operands tell: normalisations compute in float32 element by element, and take
+// as long for elements of half the size (docs/validation.jsonl:
 // 264 batch norms in 9.5 ms in float32, in 10.8 ms in bfloat16).
 func elementBytes(n *program.Node) float64 {
 	if d := arithmetic(n); strings.Contains(n.Op, "norm") && (d == graph.Float16 || d == graph.BFloat16) {
@@ -112,15 +112,12 @@ func (m *TimeModel) roofline(n *program.Node) float64 {
 
 // rate is the device's peak for the node's arithmetic, in operations a second.
 func (m *TimeModel) rate(n *program.Node) float64 {
-	d := arithmetic(n)
-	product := strings.Contains(n.Op, "mm") || strings.Contains(n.Op, "attention")
-	conv := strings.Contains(n.Op, "conv")
-	switch {
-	case !product && !conv:
+	switch d := arithmetic(n); {
+	case n.Unit == program.Vector:
 		return m.Device.FP32
 	case d == graph.Float16, d == graph.BFloat16 && m.Device.BF16:
 		return m.Device.Half
-	case d == graph.Float32 && m.Device.TF32 > 0 && (conv && n.Op != "_conv_depthwise2d" || m.TF32):
+	case d == graph.Float32 && m.Device.TF32 > 0 && (n.Unit == program.Convolution || m.TF32):
 		return m.Device.TF32
 	}
 	return m.Device.FP32

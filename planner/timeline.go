@@ -24,33 +24,13 @@ type TimelineEvent struct {
 	Module string `json:"module"`
 }
 
-// stepOf builds the step that a question with a batch and a selection of its own is
-// about.
-func (m *Model) stepOf(cfg Config) (*job, *train.Build, error) {
-	j, err := m.resolve(cfg)
-	if err != nil {
-		return nil, nil, err
-	}
-	batch, err := m.fixedBatch(j)
-	if err != nil {
-		return nil, nil, err
-	}
-	b, err := m.planned(j, batch, cfg.Segments, cfg.Schedule)
-	return j, b, err
-}
-
 // Timeline returns the events of a steady step in order.
-func (m *Model) Timeline(cfg Config) ([]TimelineEvent, error) {
-	_, b, err := m.stepOf(cfg)
-	if err != nil {
-		return nil, err
+func (a *Answer) Timeline() []TimelineEvent {
+	out := make([]TimelineEvent, 0, len(a.ev.res.Steady.Events))
+	for _, ev := range a.ev.res.Steady.Events {
+		out = append(out, timelineEvent(a.ev.Build, ev))
 	}
-	_, steady := liveness.Steps(b.Program)
-	out := make([]TimelineEvent, 0, len(steady.Events))
-	for _, ev := range steady.Events {
-		out = append(out, timelineEvent(b, ev))
-	}
-	return out, nil
+	return out
 }
 
 func timelineEvent(b *train.Build, ev liveness.Event) TimelineEvent {
@@ -91,7 +71,7 @@ type ValueInfo struct {
 // Warnings returns what reading the file and the last inference of shapes
 // found strange.
 func (m *Model) Warnings() []graph.Warning {
-	return slices.Concat(m.g.Model.Warnings, m.invalid, m.infer)
+	return slices.Concat(m.g.Model.Warnings, m.invalid, m.bound.warnings)
 }
 
 // A NodeInfo describes one node of the graph by the names of its values; ""
@@ -129,7 +109,7 @@ func (m *Model) Values(c Config) ([]ValueInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.infer, m.bound = r.Warnings, binding{}
+	m.bound = binding{warnings: r.Warnings}
 	if m.conform(); c.Strict {
 		if err := Strictly(m.Path, m.Warnings(), false); err != nil {
 			return nil, err
@@ -185,18 +165,11 @@ type ModuleBytes struct {
 	Bytes  int64
 }
 
-// Attribution analyzes a model for a comparison with another.
-func (m *Model) Attribution(cfg Config) (*Attribution, error) {
-	j, b, err := m.stepOf(cfg)
-	if err != nil {
-		return nil, err
-	}
-	ev, _, err := settled(b, j)
-	if err != nil {
-		return nil, err
-	}
-	live := ev.res.LivePeak(ev.peakTimeline())
-	a := &Attribution{AllocatedBytes: ev.res.Allocated, Categories: ev.breakdown(live)}
+// Attribution splits the peak for a comparison with another.
+func (a *Answer) Attribution() *Attribution {
+	ev := a.ev
+	live := ev.res.LivePeak()
+	out := &Attribution{AllocatedBytes: ev.res.Allocated, Categories: ev.breakdown(live)}
 	parts := map[Part]int64{}
 	rest := ev.res.Allocated
 	for _, id := range live {
@@ -208,17 +181,17 @@ func (m *Model) Attribution(cfg Config) (*Attribution, error) {
 	sums := map[string]int64{}
 	for part, n := range parts {
 		part.Bytes = n
-		a.Parts = append(a.Parts, part)
+		out.Parts = append(out.Parts, part)
 		sums[part.Module] += n
 	}
 	for name, n := range sums {
-		a.Modules = append(a.Modules, ModuleBytes{name, n})
+		out.Modules = append(out.Modules, ModuleBytes{name, n})
 	}
-	sortModules(a.Modules)
-	slices.SortFunc(a.Parts, func(x, y Part) int {
+	sortModules(out.Modules)
+	slices.SortFunc(out.Parts, func(x, y Part) int {
 		return cmp.Or(strings.Compare(x.Module, y.Module), strings.Compare(x.Category, y.Category))
 	})
-	return a, nil
+	return out
 }
 
 func sortModules(ms []ModuleBytes) {

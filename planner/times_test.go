@@ -85,7 +85,7 @@ func TestTimesOverhead(t *testing.T) {
 			if c := r.Time.Sources; c == nil || c.Device != "a card" || c.Measured == 0 || c.Nearest+c.Estimated > 0 {
 				t.Errorf("%s, %s: sources %+v", name, checkpoint, c)
 			}
-			if q := (&Plan{Report: *r}).Question(); q.Times != path {
+			if q := (&Plan{Report: *r.Report}).Question(); q.Times != path {
 				t.Errorf("the plan forgets its times: %q", q.Times)
 			}
 		}

@@ -86,8 +86,8 @@ var Sources = []Source{
 	{Code: "cast-assumed", High: 0.25, Message: "casts that the file does not show are assumed", Narrow: "a file exported in the precision that it runs in", at: func(a *answer) finding {
 		return finding{is: a.ev.CastBytes > 0, high: a.ev.CastBytes, low: a.ev.CastBytes}
 	}},
-	{Code: "workspace-guessed", High: 0.05, Low: 0.05, Message: "large workspaces of convolutions that nobody measured", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.guess > a.ev.res.Reserved/guessShare} }},
-	{Code: "workspace-changes", High: 0.05, Low: 0.05, Message: "convolutions at batches between measured ones, where cuDNN may run other kernels", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.changes()} }},
+	{Code: "workspace-guessed", High: 0.05, Low: 0.05, Message: "large workspaces of convolutions that nobody measured", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.guesses()} }},
+	{Code: "workspace-changes", High: 0.05, Low: 0.05, Message: "convolutions at batches between measured ones, where cuDNN may run other kernels", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.changes()} }},
 	{Code: "not-the-step", High: 0.25, Low: 0.1, Message: "the file does not show the training step", Narrow: "a file exported in training mode with optimize=False", at: func(a *answer) finding {
 		return finding{is: slices.ContainsFunc(Doubts, func(d Doubt) bool { return a.codes[d.Code] })}
 	}},
@@ -181,12 +181,11 @@ func (ev *evaluation) openBytes() int64 {
 	if len(ev.Open) == 0 {
 		return 0
 	}
-	_, steady := liveness.Steps(ev.Program)
 	until := map[program.StorageID]int32{}
 	for _, o := range ev.Open {
 		until[o.Storage] = o.After
 	}
-	return peakBytes(ev.Program, steady, until) - peakBytes(ev.Program, steady, nil)
+	return peakBytes(ev.Program, ev.res.Steady, until) - peakBytes(ev.Program, ev.res.Steady, nil)
 }
 
 // peakBytes is the most bytes that live at once, where storages live until after
@@ -281,7 +280,7 @@ func measuredRuntime() *profile.Runtime {
 // keptByLibraries is what cuBLAS and cuBLASLt keep for as long as the process
 // lives, of a program with matrix products.
 func keptByLibraries(ev *evaluation, r *profile.Runtime, d *profile.Device) int64 {
-	product := func(_ *evaluation, n *program.Node) bool { return strings.Contains(n.Op, "mm") || n.Op == "linear" }
+	product := func(_ *evaluation, n *program.Node) bool { return n.Unit == program.Product }
 	if r.CuBLASPerCall || !ev.has(product) {
 		return 0
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/cpu"
@@ -23,6 +24,16 @@ func offsetsCheck(t *testing.T, r *validate.Report) validate.Check {
 	return validate.Check{}
 }
 
+// planned is the arena that a plan has for a program.
+func planned(t *testing.T, p *program.Program) *planner.Arena {
+	t.Helper()
+	a, err := planner.NewArena(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
 // TestPlannedArena runs steps where their plans place them: every call finds its
 // operands at the offsets that the document has.
 func TestPlannedArena(t *testing.T) {
@@ -30,7 +41,7 @@ func TestPlannedArena(t *testing.T) {
 		for _, name := range []string{"mlp", "resnet"} {
 			q := question(t, name, cfg)
 			s := build(t, golden(name)+".onnx", cfg)
-			q.Arena = validate.Arrange(s.Program)
+			q.Arena = planned(t, s.Program)
 			words := strings.Fields(q.Arena.Offsets)
 			d := &placed{Device: cpu.New(), at: map[int64]bool{}}
 			for _, w := range words {
@@ -77,7 +88,7 @@ func (d *placed) Run(c *validate.Call) error {
 func TestWrongArena(t *testing.T) {
 	cfg := planner.Config{Batch: 2}
 	s := build(t, golden("resnet")+".onnx", cfg)
-	right := validate.Arrange(s.Program)
+	right := planned(t, s.Program)
 	words := strings.Fields(right.Offsets)
 	for _, tt := range []struct {
 		name   string
@@ -122,7 +133,7 @@ func TestWrongArena(t *testing.T) {
 func TestArenaWork(t *testing.T) {
 	q := question(t, "resnet", planner.Config{Batch: 2})
 	q.Open = func() (validate.Device, error) { return greedy{cpu.New()}, nil }
-	q.Arena = validate.Arrange(build(t, golden("resnet")+".onnx", planner.Config{Batch: 2}).Program)
+	q.Arena = planned(t, build(t, golden("resnet")+".onnx", planner.Config{Batch: 2}).Program)
 	r := answer(t, q)
 	if r.Verdict != validate.Validated || r.Arena.PlannedBytes < 256<<20 || !*offsetsCheck(t, r).OK {
 		t.Errorf("%s in %d bytes: %v", r.Verdict, r.Arena.PlannedBytes, failed(r))

@@ -2,6 +2,7 @@ package validate
 
 import (
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/planner/layout"
 )
 
 // A Buffer is a part of the arena and the nodes, first to last, during which it
@@ -30,9 +31,10 @@ func Categories() []string {
 // drawn lists what a layout places where, without guards.
 func drawn(p *program.Program, l *Layout) []Buffer {
 	var out []Buffer
-	for _, b := range blocks(p) {
-		if s := &p.Storages[b.id]; s.Bytes > 0 {
-			out = append(out, Buffer{s.Name, s.Category.String(), l.Offset[b.id], s.Bytes, b.first, b.last})
+	list, ids := layout.Storages(p)
+	for i, id := range ids {
+		if s := &p.Storages[id]; s.Bytes > 0 {
+			out = append(out, Buffer{s.Name, s.Category.String(), l.Offset[id], s.Bytes, int32(list[i].Lower), int32(list[i].Upper) - 1})
 		}
 	}
 	for i, w := range l.Work {

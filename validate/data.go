@@ -162,7 +162,7 @@ var le = binary.LittleEndian
 var puts = map[graph.DType]func(b []byte, v float64){
 	graph.Float32:  func(b []byte, v float64) { le.PutUint32(b, math.Float32bits(float32(v))) },
 	graph.Float64:  func(b []byte, v float64) { le.PutUint64(b, math.Float64bits(v)) },
-	graph.BFloat16: func(b []byte, v float64) { le.PutUint16(b, bf16(float32(v))) },
+	graph.BFloat16: func(b []byte, v float64) { le.PutUint16(b, BF16(float32(v))) },
 	graph.Float16:  func(b []byte, v float64) { le.PutUint16(b, f16(v)) },
 	graph.Int64:    putInt64, graph.Uint64: putInt64,
 	graph.Int32: putInt32, graph.Uint32: putInt32,
@@ -180,14 +180,15 @@ var gets = map[graph.DType]func(b []byte, i int64) float32{
 	graph.Float32:  func(b []byte, i int64) float32 { return math.Float32frombits(le.Uint32(b[4*i:])) },
 	graph.Float64:  func(b []byte, i int64) float32 { return float32(math.Float64frombits(le.Uint64(b[8*i:]))) },
 	graph.BFloat16: func(b []byte, i int64) float32 { return math.Float32frombits(uint32(le.Uint16(b[2*i:])) << 16) },
-	graph.Float16:  func(b []byte, i int64) float32 { return float32(fromF16(le.Uint16(b[2*i:]))) },
+	graph.Float16:  func(b []byte, i int64) float32 { return float32(graph.Float16.Float(uint64(le.Uint16(b[2*i:])))) },
 	graph.Int64:    func(b []byte, i int64) float32 { return float32(int64(le.Uint64(b[8*i:]))) },
 	graph.Int32:    func(b []byte, i int64) float32 { return float32(int32(le.Uint32(b[4*i:]))) },
 	graph.Bool:     func(b []byte, i int64) float32 { return float32(b[i]) },
 	graph.Uint8:    func(b []byte, i int64) float32 { return float32(b[i]) },
 }
 
-func bf16(f float32) uint16 {
+// BF16 rounds a number to the nearest bfloat16, ties to even.
+func BF16(f float32) uint16 {
 	if f != f {
 		return 0x7fc0
 	}
@@ -243,24 +244,6 @@ func decode(raw []byte, t *program.Tensor) (*Array, error) {
 		}
 	}
 	return a, nil
-}
-
-func fromF16(h uint16) float64 {
-	sign := 1.0
-	if h&0x8000 != 0 {
-		sign = -1
-	}
-	e, m := int(h>>10&31), float64(h&1023)
-	switch e {
-	case 0:
-		return sign * math.Ldexp(m, -24)
-	case 31:
-		if m != 0 {
-			return math.NaN()
-		}
-		return sign * math.Inf(1)
-	}
-	return sign * math.Ldexp(1024+m, e-25)
 }
 
 // equalBits reports arrays of the same shape and bits.

@@ -24,8 +24,8 @@ func TestHalves(t *testing.T) {
 		decode func(uint16) float64
 		encode func(float64) uint16
 	}{
-		"float16":  {fromF16, f16},
-		"bfloat16": {func(b uint16) float64 { return float64(math.Float32frombits(uint32(b) << 16)) }, func(v float64) uint16 { return bf16(float32(v)) }},
+		"float16":  {func(h uint16) float64 { return graph.Float16.Float(uint64(h)) }, f16},
+		"bfloat16": {func(b uint16) float64 { return float64(math.Float32frombits(uint32(b) << 16)) }, func(v float64) uint16 { return BF16(float32(v)) }},
 	} {
 		var all []float64 // not negative, finite, in the order of their codes
 		for code := range uint16(0x8000) {

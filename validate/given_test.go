@@ -138,7 +138,7 @@ func TestDifference(t *testing.T) {
 func TestEmptyBuffer(t *testing.T) {
 	p := &program.Program{Storages: make([]program.Storage, 1), Nodes: []program.Node{{Op: "empty",
 		Out: []program.Tensor{{DType: graph.Float32, Shape: []int64{0}, Strides: []int64{1}}}, Events: []program.Event{{Storage: 0}}}}}
-	l := validate.NewLayout(p)
+	l := layoutOf(t, p, nil)
 	r, err := validate.Execute(t.Context(), cpu.New(), p, l, validate.Options{Guarded: true})
 	if err != nil || r.Used != l.Bytes || l.Bytes == 0 {
 		t.Errorf("%d bytes of %d used: %v", r.Used, l.Bytes, err)

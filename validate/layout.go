@@ -2,19 +2,12 @@ package validate
 
 import (
 	"fmt"
-	"slices"
-	"sort"
 
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/liveness"
+	"github.com/memplan/memplan/planner"
+	"github.com/memplan/memplan/planner/layout"
 )
-
-// Align is the alignment of every buffer in the arena, in bytes: what
-// cudaMalloc and PyTorch's allocator give, and more than any library asks for.
-const Align = 256
-
-// Guard is the least number of bytes after every buffer that nobody may write.
-const Guard = 256
 
 // A Layout gives every storage of a program its place in one arena.
 type Layout struct {
@@ -22,204 +15,43 @@ type Layout struct {
 	Work   []Span  // of each node: memory for a library of the device while it runs
 	Bytes  int64   // the arena's
 	Bound  int64   // most bytes that live at once, guards included: no layout is smaller
-	Order  string  // the greedy order that gave it
+	Order  string  // how it was found
 }
 
-// A block is a storage to place: it lives from node first to node last, both
-// included, and takes size bytes with its guard.
-type block struct {
-	id          program.StorageID
-	first, last int32
-	size        int64
-}
-
-// blocks lists what lives when. A buffer lives through whole nodes: those that a
-// node allocates inside share nothing, as its kernel may use them all at once.
-// What outlives a step lives always.
-func blocks(p *program.Program) []block {
-	r := liveness.NewRanges(p)
-	end := int32(len(p.Nodes))
-	var out []block
-	for i := range p.Storages {
-		s := &p.Storages[i]
-		b := block{id: program.StorageID(i), first: r.Start[i], last: r.End[i], size: RoundUp(s.Bytes + Guard)}
-		switch s.Life {
-		case program.Static:
-			b.first, b.last = 0, end
-		case program.State:
-			if b.first < 0 {
-				continue
-			}
-			b.first, b.last = 0, end
-		case program.Carried:
-			b.last = end
-		}
-		if b.first < 0 { // of no step
-			continue
-		}
-		out = append(out, b)
+// NewLayout places all storages, and for each node as many bytes of work as are
+// given; nil for none.
+func NewLayout(p *program.Program, work []int64) (*Layout, error) {
+	r, err := layout.Arena(p, work)
+	if err != nil {
+		return nil, err
 	}
-	if p.Micros > program.MicrosBuilt {
-		repeated(p, out)
-	}
-	return out
+	return newLayout(p, r, work, r.Method), nil
 }
 
-// repeated lets what the last micro-batch built frees in its own repetition live
-// to the end of it.
-func repeated(p *program.Program, list []block) {
-	lo, hi := int32(-1), int32(-1)
-	for i := range p.Nodes {
-		if n := &p.Nodes[i]; p.Runs(n) > 1 {
-			if lo < 0 {
-				lo = int32(i)
-			}
-			hi = int32(i)
-		}
+// Arranged returns the layout of a plan's arena. For each node as many bytes of
+// work as are given find the lowest place beside what the plan has placed; only
+// where there is none, the arena is larger than planned. The layout is not
+// checked. The error is planner.ErrOtherProgram, or about offsets that are no
+// numbers, or do not end where the arena does.
+func Arranged(a *planner.Arena, p *program.Program, work []int64) (*Layout, error) {
+	offset, err := a.Places(p)
+	if err != nil {
+		return nil, err
 	}
-	for i := range list {
-		if b := &list[i]; b.first < lo && b.last >= lo && b.last <= hi {
-			b.last = hi
-		}
+	if end := layout.Beside(p, offset, nil).Height; end != a.Bytes {
+		return nil, fmt.Errorf("the plan's arena has %d bytes, its storages end at %d", a.Bytes, end)
 	}
+	return newLayout(p, layout.Beside(p, offset, work), work, a.Order), nil
 }
 
-// orders are the greedy orders: earlier blocks are placed first, each at the
-// lowest free offset.
-var orders = []struct {
-	name string
-	less func(a, b *block) bool
-}{
-	{"size", func(a, b *block) bool { return a.size > b.size }},
-	{"lifetime", func(a, b *block) bool { return a.last-a.first > b.last-b.first }},
-	{"size x lifetime", func(a, b *block) bool {
-		return float64(a.size)*float64(a.last-a.first+1) > float64(b.size)*float64(b.last-b.first+1)
-	}},
-	{"birth", func(a, b *block) bool { return a.first < b.first }},
-	{"death", func(a, b *block) bool { return a.last > b.last }},
-}
-
-// NewLayout places all storages.
-func NewLayout(p *program.Program) *Layout { return NewLayoutFor(p, make([]int64, len(p.Nodes))) }
-
-// NewLayoutFor places all storages, and for each node as many bytes of work as
-// are given: the best of the greedy orders.
-func NewLayoutFor(p *program.Program, work []int64) *Layout {
-	list := append(blocks(p), workBlocks(p, work)...)
-	best := &Layout{Bytes: -1}
-	bound := maxLive(list, len(p.Nodes))
-	for _, o := range orders {
-		sorted := slices.Clone(list)
-		sort.SliceStable(sorted, func(i, j int) bool { // what lives always lies at the bottom
-			a, b := &sorted[i], &sorted[j]
-			if x, y := always(a, p), always(b, p); x != y {
-				return x
-			}
-			if o.less(a, b) != o.less(b, a) {
-				return o.less(a, b)
-			}
-			return a.size > b.size
-		})
-		offset, bytes := place(sorted, len(p.Storages)+len(work))
-		if best.Bytes < 0 || bytes < best.Bytes {
-			best = &Layout{Offset: offset, Bytes: bytes, Order: o.name}
-		}
-		if bytes == bound {
-			break
-		}
-	}
-	best.Bound = bound
-	best.Work = workSpans(best.Offset[len(p.Storages):], work)
-	best.Offset = best.Offset[:len(p.Storages)]
-	return best
-}
-
-// workBlocks are what libraries work in, numbered behind the storages.
-func workBlocks(p *program.Program, work []int64) []block {
-	var list []block
+func newLayout(p *program.Program, r *layout.Result, work []int64, order string) *Layout {
+	l := &Layout{Offset: r.Offset[:len(p.Storages)], Work: make([]Span, len(p.Nodes)), Bytes: r.Height, Bound: r.Bound, Order: order}
 	for n, bytes := range work {
 		if bytes > 0 {
-			list = append(list, block{id: program.StorageID(len(p.Storages) + n), first: int32(n), last: int32(n), size: RoundUp(bytes + Guard)})
+			l.Work[n] = Span{r.Offset[len(p.Storages)+n], bytes}
 		}
 	}
-	return list
-}
-
-func workSpans(offset, work []int64) []Span {
-	out := make([]Span, len(work))
-	for n, bytes := range work {
-		if bytes > 0 {
-			out[n] = Span{offset[n], bytes}
-		}
-	}
-	return out
-}
-
-func always(b *block, p *program.Program) bool {
-	return b.first == 0 && b.last == int32(len(p.Nodes))
-}
-
-// place gives each block the lowest offset where no earlier one lives at the
-// same time.
-func place(list []block, storages int) (offset []int64, bytes int64) {
-	in := newArea(storages)
-	for i := range list {
-		in.put(&list[i], in.lowest(&list[i]))
-	}
-	return in.offset, in.bytes
-}
-
-// An area is an arena that fills.
-type area struct {
-	offset []int64  // of each block by its id, -1: not there
-	placed []*block // by offset
-	bytes  int64
-}
-
-func newArea(blocks int) *area {
-	a := &area{offset: make([]int64, blocks)}
-	for i := range a.offset {
-		a.offset[i] = -1
-	}
-	return a
-}
-
-// lowest returns the lowest offset at which a block touches none that lives at
-// the same time.
-func (a *area) lowest(b *block) int64 {
-	at := int64(0)
-	for _, o := range a.placed {
-		if o.last < b.first || b.last < o.first {
-			continue
-		}
-		if a.offset[o.id]-at >= b.size {
-			break
-		}
-		at = max(at, a.offset[o.id]+o.size)
-	}
-	return at
-}
-
-func (a *area) put(b *block, at int64) {
-	a.offset[b.id] = at
-	a.bytes = max(a.bytes, at+b.size)
-	k := sort.Search(len(a.placed), func(k int) bool { return a.offset[a.placed[k].id] > at })
-	a.placed = slices.Insert(a.placed, k, b)
-}
-
-// maxLive is the most bytes that live at one node.
-func maxLive(list []block, nodes int) int64 {
-	delta := make([]int64, nodes+2)
-	for _, b := range list {
-		delta[b.first] += b.size
-		delta[b.last+1] -= b.size
-	}
-	var live, most int64
-	for _, d := range delta {
-		live += d
-		most = max(most, live)
-	}
-	return most
+	return l
 }
 
 // Check verifies a layout without the ranges it was made from: it walks the
@@ -228,17 +60,9 @@ func maxLive(list []block, nodes int) int64 {
 func (l *Layout) Check(p *program.Program) error {
 	there := map[program.StorageID]bool{}
 	add := func(node int, id program.StorageID) error {
-		at, n := l.Offset[id], p.Storages[id].Bytes+Guard
-		if at < 0 || at%Align != 0 || at+n > l.Bytes {
-			return fmt.Errorf("layout: node %d: storage %d (%s) of %d bytes at %d in an arena of %d", node, id, p.Storages[id].Name, n-Guard, at, l.Bytes)
-		}
-		for o := range there {
-			if from, to := l.Offset[o], l.Offset[o]+p.Storages[o].Bytes+Guard; at < to && from < at+n {
-				return fmt.Errorf("layout: node %d: storages %d (%s) and %d (%s) overlap", node, id, p.Storages[id].Name, o, p.Storages[o].Name)
-			}
-		}
+		err := l.clear(p, fmt.Sprintf("storage %d (%s)", id, p.Storages[id].Name), node, Span{l.Offset[id], p.Storages[id].Bytes}, there)
 		there[id] = true
-		return nil
+		return err
 	}
 	for _, id := range p.Statics {
 		if err := add(-1, id); err != nil {
@@ -256,8 +80,10 @@ func (l *Layout) Check(p *program.Program) error {
 					}
 				}
 			}
-			if err := l.checkWork(p, int(node), there); err != nil {
-				return err
+			if w := l.Work[node]; w.Bytes > 0 {
+				if err := l.clear(p, "its work", int(node), w, there); err != nil {
+					return err
+				}
 			}
 			for ; i < j; i++ {
 				if e := t.Events[i]; e.Free {
@@ -269,18 +95,16 @@ func (l *Layout) Check(p *program.Program) error {
 	return nil
 }
 
-// checkWork looks for a live buffer in a node's work.
-func (l *Layout) checkWork(p *program.Program, node int, there map[program.StorageID]bool) error {
-	w := l.Work[node]
-	if w.Bytes == 0 {
-		return nil
-	}
-	if w.At < 0 || w.At%Align != 0 || w.At+w.Bytes+Guard > l.Bytes {
-		return fmt.Errorf("layout: node %d: %d bytes of work at %d in an arena of %d", node, w.Bytes, w.At, l.Bytes)
+// clear is an error where what a node takes, with its guard, is not within the
+// arena or touches a storage that is there.
+func (l *Layout) clear(p *program.Program, what string, node int, s Span, there map[program.StorageID]bool) error {
+	end := s.At + s.Bytes + layout.Guard
+	if s.At < 0 || s.At%layout.Align != 0 || end > l.Bytes {
+		return fmt.Errorf("layout: node %d: %s of %d bytes at %d in an arena of %d", node, what, s.Bytes, s.At, l.Bytes)
 	}
 	for o := range there {
-		if from, to := l.Offset[o], l.Offset[o]+p.Storages[o].Bytes+Guard; w.At < to && from < w.At+w.Bytes+Guard {
-			return fmt.Errorf("layout: node %d: its work and storage %d (%s) overlap", node, o, p.Storages[o].Name)
+		if from := l.Offset[o]; s.At < from+p.Storages[o].Bytes+layout.Guard && from < end {
+			return fmt.Errorf("layout: node %d: %s and storage %d (%s) overlap", node, what, o, p.Storages[o].Name)
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/liveness"
+	"github.com/memplan/memplan/planner/layout"
 )
 
 // Options say how a program is run.
@@ -110,7 +111,7 @@ type runner struct {
 // newRunner readies the calls of a program.
 func newRunner(d Device, p *program.Program, l *Layout, o *Options) *runner {
 	r := &runner{d: d, p: p, l: l, o: o, res: &Result{Device: d.Info(), Outputs: make([]*Array, len(o.Outputs))},
-		end: liveness.NewRanges(p).End, update: len(p.Nodes), calls: make([]*Call, len(p.Nodes)), guard: make([]byte, Guard), total: o.Steps * len(p.Nodes)}
+		end: liveness.NewRanges(p).End, update: len(p.Nodes), calls: make([]*Call, len(p.Nodes)), guard: make([]byte, layout.Guard), total: o.Steps * len(p.Nodes)}
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		r.calls[i] = r.resolve(n)
@@ -230,7 +231,7 @@ func (r *runner) fill() error {
 
 // born readies the place of a new buffer.
 func (r *runner) born(id program.StorageID) error {
-	r.res.Used = max(r.res.Used, r.l.Offset[id]+RoundUp(r.p.Storages[id].Bytes+Guard)) // an empty one has a place too
+	r.res.Used = max(r.res.Used, r.l.Offset[id]+layout.RoundUp(r.p.Storages[id].Bytes+layout.Guard)) // an empty one has a place too
 	return r.bornAt(r.l.Offset[id], r.p.Storages[id].Bytes)
 }
 
@@ -238,14 +239,14 @@ func (r *runner) bornAt(at, n int64) error {
 	if n == 0 {
 		return nil
 	}
-	r.res.Used = max(r.res.Used, at+RoundUp(n+Guard))
+	r.res.Used = max(r.res.Used, at+layout.RoundUp(n+layout.Guard))
 	if !r.o.Guarded {
 		return nil
 	}
 	if err := r.d.Fill(at, n, poison); err != nil {
 		return err
 	}
-	return r.d.Fill(at+n, Guard, guardByte)
+	return r.d.Fill(at+n, layout.Guard, guardByte)
 }
 
 // inspect looks at the guard behind a buffer.

@@ -34,6 +34,3 @@ func IsRowMajor(shape, strides []int64) bool {
 
 // RowMajor reports whether a tensor lies row by row without holes.
 func (t *Tensor) RowMajor() bool { return IsRowMajor(t.Shape, t.Strides) }
-
-// RoundUp is the next multiple of Align from so many bytes on.
-func RoundUp(bytes int64) int64 { return (bytes + Align - 1) / Align * Align }

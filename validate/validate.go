@@ -233,7 +233,7 @@ func (v *validation) layout(p *program.Program, planned *planner.Arena) (l *Layo
 			return l, err
 		}
 	}
-	l, err = v.within(work, least, room, func(work []int64) (*Layout, error) { return NewLayoutFor(p, work), nil })
+	l, err = v.within(work, least, room, func(work []int64) (*Layout, error) { return NewLayout(p, work) })
 	if err != nil {
 		return nil, err
 	}
@@ -269,7 +269,7 @@ func (v *validation) arranged(p *program.Program, planned *planner.Arena, work, 
 	}
 	l, err := v.within(work, least, room, func(work []int64) (*Layout, error) { return Arranged(planned, p, work) })
 	switch {
-	case errors.Is(err, ErrOtherProgram):
+	case errors.Is(err, planner.ErrOtherProgram):
 		note(nil, err.Error()+", made by another version: its storages are placed anew")
 		return nil, nil //nolint:nilnil // noted
 	case err != nil:

@@ -1,8 +1,9 @@
 package remat
 
 import (
-	"container/heap"
 	"context"
+
+	"github.com/memplan/memplan/heap"
 )
 
 // A search finds the exact value of a cut by branch and bound, best bound
@@ -11,9 +12,9 @@ import (
 type search struct {
 	cut   *cut
 	nodes []searchNode
-	open  []int32 // heap of nodes, least bound first
-	best  point   // cheapest solution within the limit; kept is nil if there is none
-	flows int     // regions explored
+	open  heap.Heap[int32] // nodes, the least bound first
+	best  point            // cheapest solution within the limit; kept is nil if there is none
+	flows int              // regions explored
 }
 
 type searchNode struct {
@@ -27,6 +28,7 @@ type searchNode struct {
 // the limit, which proves that no schedule is.
 func newSearch(c *cut, target int64) *search {
 	s := &search{cut: c}
+	s.open.Less = s.before
 	c.build()
 	root := searchNode{parent: -1}
 	if !c.explore(&root.region, nil, target) {
@@ -43,16 +45,16 @@ func (s *search) add(n searchNode) int32 {
 	if n.high.kept != nil && (s.best.kept == nil || n.high.cost < s.best.cost) {
 		s.best = n.high
 	}
-	heap.Push(s, id)
+	s.open.Push(id)
 	return id
 }
 
 // bound returns a lower bound on the cut's value.
 func (s *search) bound() int64 {
-	if len(s.open) == 0 {
+	if s.open.Len() == 0 {
 		return s.best.cost
 	}
-	return s.nodes[s.open[0]].bound
+	return s.nodes[s.open.Least()].bound
 }
 
 // done reports whether the cut's value is known.
@@ -62,7 +64,7 @@ func (s *search) done() bool { return s.best.kept != nil && s.bound() >= s.best.
 // about limit regions have been explored, or ctx is done.
 func (s *search) improve(ctx context.Context, target int64, limit int) {
 	for limit += s.flows; !s.done() && s.bound() < target && s.flows < limit && ctx.Err() == nil; {
-		s.split(heap.Pop(s).(int32), target)
+		s.split(s.open.Pop(), target)
 	}
 }
 
@@ -72,7 +74,7 @@ func (s *search) split(id int32, target int64) {
 	place := s.branchOn(n)
 	if place < 0 {
 		n.bound = max(n.bound, min(target, n.high.cost)) // the points agree: the hull is exact
-		heap.Push(s, id)
+		s.open.Push(id)
 		return
 	}
 	for i, kept := range [2]bool{true, false} {
@@ -105,20 +107,10 @@ func (s *search) branchOn(n *searchNode) int32 {
 	return place
 }
 
-// The heap of open nodes.
-
-func (s *search) Len() int { return len(s.open) }
-func (s *search) Less(i, j int) bool {
-	a, b := s.open[i], s.open[j]
+// before is the order of open nodes.
+func (s *search) before(a, b int32) bool {
 	if x, y := s.nodes[a].bound, s.nodes[b].bound; x != y {
 		return x < y
 	}
 	return a > b // the deeper first
-}
-func (s *search) Swap(i, j int) { s.open[i], s.open[j] = s.open[j], s.open[i] }
-func (s *search) Push(x any)    { s.open = append(s.open, x.(int32)) }
-func (s *search) Pop() any {
-	x := s.open[len(s.open)-1]
-	s.open = s.open[:len(s.open)-1]
-	return x
 }

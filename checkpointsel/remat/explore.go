@@ -1,9 +1,10 @@
 package remat
 
 import (
-	"container/heap"
 	"context"
 	"math"
+
+	"github.com/memplan/memplan/heap"
 )
 
 // A windowSearch raises the bound of a windows relaxation by branch and bound,
@@ -12,12 +13,12 @@ import (
 type windowSearch struct {
 	w       *windows
 	nodes   []windowNode
-	open    []int32
-	current int32      // the node whose decisions the program holds, -1 at first
-	closed  int64      // least bound among nodes that reached the target or are exact
-	plans   [][]repeat // what solutions ask for, and nobody has taken yet
-	count   int        // nodes solved
-	record  bool       // proofs
+	open    heap.Heap[int32] // nodes, the least bound first
+	current int32            // the node whose decisions the program holds, -1 at first
+	closed  int64            // least bound among nodes that reached the target or are exact
+	plans   [][]repeat       // what solutions ask for, and nobody has taken yet
+	count   int              // nodes solved
+	record  bool             // proofs
 }
 
 type windowNode struct {
@@ -37,29 +38,30 @@ type repeat struct {
 
 func newWindowSearch(w *windows) *windowSearch {
 	s := &windowSearch{w: w, current: -1, closed: infinite}
+	s.open.Less = s.before
 	s.nodes = append(s.nodes, windowNode{parent: -1, x: -1})
-	s.open = []int32{0}
+	s.open.Push(0)
 	return s
 }
 
 // bound returns the lower bound on the cost of recomputation.
 func (s *windowSearch) bound() int64 {
-	if len(s.open) == 0 {
+	if s.open.Len() == 0 {
 		return s.closed
 	}
-	return min(s.closed, s.nodes[s.open[0]].bound)
+	return min(s.closed, s.nodes[s.open.Least()].bound)
 }
 
 // improve raises the bound until it reaches target, or limit nodes have been
 // solved, or ctx is done.
 func (s *windowSearch) improve(ctx context.Context, target int64, limit int) {
-	for limit += s.count; len(s.open) > 0 && s.bound() < target && s.count < limit && ctx.Err() == nil; {
-		id := heap.Pop(s).(int32)
+	for limit += s.count; s.open.Len() > 0 && s.bound() < target && s.count < limit && ctx.Err() == nil; {
+		id := s.open.Pop()
 		for id >= 0 && s.count < limit && ctx.Err() == nil {
 			id = s.solve(ctx, id, target)
 		}
 		if id >= 0 {
-			heap.Push(s, id)
+			s.open.Push(id)
 		}
 	}
 }
@@ -172,7 +174,7 @@ func (s *windowSearch) split(id, x int32) int32 {
 		windowNode{parent: id, x: x, value: near, bound: bound, basis: basis},
 		windowNode{parent: id, x: x, value: 1 - near, bound: bound, basis: basis})
 	s.nodes[id].basis = nil
-	heap.Push(s, first+1)
+	s.open.Push(first + 1)
 	return first
 }
 
@@ -280,20 +282,10 @@ func (w *windows) lagrangian(scale int64, multiplier func(r int) float64) int64 
 	return sum
 }
 
-// The heap of open nodes.
-
-func (s *windowSearch) Len() int { return len(s.open) }
-func (s *windowSearch) Less(i, j int) bool {
-	a, b := s.open[i], s.open[j]
+// before is the order of open nodes.
+func (s *windowSearch) before(a, b int32) bool {
 	if x, y := s.nodes[a].bound, s.nodes[b].bound; x != y {
 		return x < y
 	}
 	return a > b
-}
-func (s *windowSearch) Swap(i, j int) { s.open[i], s.open[j] = s.open[j], s.open[i] }
-func (s *windowSearch) Push(x any)    { s.open = append(s.open, x.(int32)) }
-func (s *windowSearch) Pop() any {
-	x := s.open[len(s.open)-1]
-	s.open = s.open[:len(s.open)-1]
-	return x
 }

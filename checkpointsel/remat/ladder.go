@@ -59,7 +59,7 @@ func (l *ladder) bound() int64 {
 
 // done reports whether more rounds cannot raise the bound.
 func (l *ladder) done() bool {
-	return len(l.singles) == 0 && (l.best == nil || len(l.best.open) == 0 && l.idle >= 4*mostIdle)
+	return len(l.singles) == 0 && (l.best == nil || l.best.open.Len() == 0 && l.idle >= 4*mostIdle)
 }
 
 // raise is one round; bounds need not be raised beyond target.
@@ -80,7 +80,7 @@ func (l *ladder) raise(ctx context.Context, target int64) {
 		return
 	}
 	idle := mostIdle
-	if len(l.best.open) == 0 { // branch and bound has come to its end
+	if l.best.open.Len() == 0 { // branch and bound has come to its end
 		idle *= 4
 	}
 	// Near the target many quick trials do more than few thorough ones.
@@ -98,7 +98,7 @@ func (l *ladder) raise(ctx context.Context, target int64) {
 	for l.steps < trialSteps && l.idle < idle && l.bound() < target && ctx.Err() == nil {
 		l.steps += 50 + l.try(ctx, l.move(), target, near)
 	}
-	if l.idle >= mostIdle || len(l.best.open) < 2 {
+	if l.idle >= mostIdle || l.best.open.Len() < 2 {
 		l.best.w.rounds = max(l.best.w.rounds, 10)
 		before := l.best.w.l.steps
 		l.best.improve(ctx, target, raiseNodes)

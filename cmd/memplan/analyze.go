@@ -71,18 +71,11 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 	if err != nil {
 		return err
 	}
-	cfg = planner.Settled(cfg, r)
-	if err := s.writeTimeline(m, cfg, r, o.timeline); err != nil {
+	if err := s.writeTimeline(r, o.timeline); err != nil {
 		return err
 	}
-	chart := func(w io.Writer) error {
-		stack, err := m.Stack(cfg)
-		if err != nil {
-			return err
-		}
-		return timeline.SVG(w, &timeline.Step{Stack: stack})
-	}
-	if err := emit(s, &o.outputFlags, report.Analyses, &report.Analysis{Report: r, Chart: chart, Step: func() (*planner.StepView, error) { return m.View(cfg) }}); err != nil {
+	chart := func(w io.Writer) error { return timeline.SVG(w, &timeline.Step{Stack: r.Stack()}) }
+	if err := emit(s, &o.outputFlags, report.Analyses, &report.Analysis{Report: r.Report, Chart: chart, Step: r.View}); err != nil {
 		return err
 	}
 	return answer(r.Fits)
@@ -112,7 +105,7 @@ func (s *streams) openAny(path string, cfg *planner.Config) (*planner.Model, []s
 
 // analyzed answers a question about a model, showing progress where it takes
 // long.
-func analyzed(ctx context.Context, s *streams, m *planner.Model, cfg planner.Config) (*planner.Report, error) {
+func analyzed(ctx context.Context, s *streams, m *planner.Model, cfg planner.Config) (*planner.Answer, error) {
 	show, clear := s.progress(filepath.Base(m.Path))
 	defer clear()
 	m.Progress = show
@@ -140,7 +133,7 @@ func checkTimeline(file string) error {
 }
 
 // writeTimeline writes the events of the step that a report is about.
-func (s *streams) writeTimeline(m *planner.Model, cfg planner.Config, r *planner.Report, file string) error {
+func (s *streams) writeTimeline(r *planner.Answer, file string) error {
 	if file == "" {
 		return nil
 	}
@@ -148,16 +141,7 @@ func (s *streams) writeTimeline(m *planner.Model, cfg planner.Config, r *planner
 	if err != nil {
 		return err
 	}
-	step := &timeline.Step{Title: title(r)}
-	if step.Events, err = m.Timeline(cfg); err != nil {
-		return err
-	}
-	if step.Before, err = m.Standing(cfg); err != nil {
-		return err
-	}
-	if step.Stack, err = m.Stack(cfg); err != nil {
-		return err
-	}
+	step := &timeline.Step{Title: title(r.Report), Events: r.Timeline(), Before: r.Standing(), Stack: r.Stack()}
 	var b bytes.Buffer
 	if err := f.Write(&b, step); err != nil {
 		return err

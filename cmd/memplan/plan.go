@@ -11,7 +11,6 @@ import (
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/planner"
-	"github.com/memplan/memplan/validate"
 )
 
 type planOptions struct {
@@ -63,9 +62,6 @@ func planRun(ctx context.Context, s *streams, o *planOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := arrange(m, p, &cfg); err != nil {
-		return err
-	}
 	if err := emit(s, &o.outputFlags, plans, p); err != nil {
 		return err
 	}
@@ -83,22 +79,6 @@ func planned(ctx context.Context, s *streams, m *planner.Model, cfg planner.Conf
 	defer clear()
 	m.Progress = show
 	return m.Plan(ctx, cfg)
-}
-
-// arrange places the storages of a plan's step; there is none where not even
-// batch 1 fits.
-func arrange(m *planner.Model, p *planner.Plan, cfg *planner.Config) error {
-	if p.Batch != nil && p.Batch.Max == 0 {
-		return nil
-	}
-	q := p.Question()
-	q.Shapes = cfg.Shapes
-	step, err := m.Program(q)
-	if err != nil {
-		return err
-	}
-	p.Arena = validate.Arrange(step.Program)
-	return nil
 }
 
 type configOptions struct {

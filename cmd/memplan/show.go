@@ -86,10 +86,8 @@ func showRun(ctx context.Context, s *streams, o *showOptions) error {
 		if err != nil {
 			return err
 		}
-		if cfg = planner.Settled(cfg, r); cfg.Batch == 0 {
-			cfg.Batch = r.Config.Batch
-		}
-		if err := s.writeTimeline(m, cfg, r, o.timeline); err != nil {
+		cfg.Batch = r.Config.Batch
+		if err := s.writeTimeline(r, o.timeline); err != nil {
 			return err
 		}
 	}

@@ -121,7 +121,7 @@ func (c *atlasCase) measured(labels []string) []atlasEvent {
 // hopper is the device of the atlas; the handles' workspaces exist before a case.
 func hopper(scratch *cudnn.Predictor) aten.Config {
 	return aten.Config{TF32: true, SMs: 132, ThreadsPerSM: 2048, Major: 9, Attention: []string{"cudnn", "flash", "efficient", "math"},
-		ConvWorkspace: func(c cudnn.Conv, p cudnn.Pass) int64 { return scratch.Workspace(c, p).Bytes }}
+		ConvWorkspace: scratch.Workspace}
 }
 
 // arg turns a JSON value into an argument.

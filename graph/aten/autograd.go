@@ -1,11 +1,11 @@
 package aten
 
 import (
-	"container/heap"
 	"slices"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/heap"
 )
 
 // backward computes the gradients of a node's inputs, nil where none is
@@ -171,25 +171,10 @@ func (e *Eager) noteSaved(t *Tensor) {
 	}
 }
 
-// readyQueue orders nodes by sequence number, the latest first, as the
-// engine's ReadyQueue does (torch/csrc/autograd/engine.cpp).
-type readyQueue []*gradNode
-
-func (q readyQueue) Len() int           { return len(q) }
-func (q readyQueue) Less(i, j int) bool { return q[i].seq > q[j].seq }
-func (q readyQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *readyQueue) Push(x any)        { *q = append(*q, x.(*gradNode)) }
-func (q *readyQueue) Pop() any {
-	old := *q
-	n := old[len(old)-1]
-	*q = old[:len(old)-1]
-	return n
-}
-
 // engine is one run of backward.
 type engine struct {
 	e    *Eager
-	q    readyQueue
+	q    heap.Heap[*gradNode]
 	refs map[program.StorageID]int // tensors that input buffers and gradients hold
 }
 
@@ -200,12 +185,14 @@ func (e *Eager) Backward(root, seed *Tensor) {
 	}
 	e.grad = false
 	en := &engine{e: e, refs: map[program.StorageID]int{}}
+	// The latest first, as the engine's ReadyQueue has them (torch/csrc/autograd/engine.cpp).
+	en.q.Less = func(a, b *gradNode) bool { return a.seq > b.seq }
 	countDeps(root.fn)
 	e.dropUnreached(root.fn)
 	en.put(edge{root.fn, root.outNr}, seed)
-	en.q = readyQueue{root.fn}
+	en.q.Push(root.fn)
 	for en.q.Len() > 0 {
-		en.run(heap.Pop(&en.q).(*gradNode))
+		en.run(en.q.Pop())
 	}
 	e.autograd = ""
 	e.hold(seed)
@@ -295,7 +282,7 @@ func (en *engine) run(n *gradNode) {
 			if ed.node.buffer == nil {
 				ed.node.buffer = make([]*Tensor, len(ed.node.outs))
 			}
-			heap.Push(&en.q, ed.node)
+			en.q.Push(ed.node)
 		}
 	}
 	e.hold(out...)

@@ -36,8 +36,8 @@ type Config struct {
 	// backward function lets go of it when it returns, not after the engine has
 	// checked its results.
 	Hooks bool
-	// ConvWorkspace gives the bytes a convolution pass takes for scratch; nil: none.
-	ConvWorkspace func(cudnn.Conv, cudnn.Pass) int64
+	// ConvWorkspace tells the scratch that a convolution's pass takes; nil: none.
+	ConvWorkspace func(cudnn.Conv, cudnn.Pass) cudnn.Estimate
 }
 
 // Eager runs operators and records what they allocate.
@@ -124,9 +124,6 @@ func (e *Eager) Resident(name, module string, cat program.Category, d graph.DTyp
 // Follow marks a parameter of an inference as one that autograd would follow: its
 // views say so, too, where nothing is recorded.
 func (e *Eager) Follow(t *Tensor) { t.shows = t.DType.IsFloat() }
-
-// Shares returns another name for a resident tensor (a tied parameter).
-func (e *Eager) Shares(t *Tensor) *Tensor { return t }
 
 // MaxBytes bounds one tensor, in bytes: no device has as much memory.
 const MaxBytes = 1<<40 - 1
@@ -310,6 +307,12 @@ func (k *kernel) scratch(bytes int64, cat program.Category) { k.free(k.temp(byte
 
 // flops sets the work of the call, two per multiply-add.
 func (k *kernel) flops(n int64) *kernel { k.n.FLOPs = n; return k }
+
+// products sets the work of a call that multiplies matrices.
+func (k *kernel) products(u program.Unit, flops int64) *kernel {
+	k.n.Unit = u
+	return k.flops(flops)
+}
 
 // gemm notes that the call multiplies through cuBLAS: the first such call of
 // a thread allocates that thread's workspace, which stays, or each call its own

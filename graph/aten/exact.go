@@ -82,7 +82,7 @@ func (e *Eager) redirect(o, to *Tensor, whole bool, first int) {
 	}
 	for i := first; i < len(e.P.Nodes); i++ {
 		n := &e.P.Nodes[i]
-		n.Events = slices.DeleteFunc(n.Events, func(ev program.Event) bool { return ev.Storage == old })
+		n.DropEvents(func(id program.StorageID) bool { return id == old })
 		for k := range n.Out {
 			at(&n.Out[k])
 		}

@@ -167,7 +167,7 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 	if half(a.q) && a.v.Shape[3] > 128 { // rows longer than a tile are summed in float32
 		k.scratch(graph.Float32.Bytes(o.Numel()), program.Temporaries)
 	}
-	k.flops(a.flops()).end()
+	k.products(program.Fused, a.flops()).end()
 	e.record("ScaledDotProductEfficientAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v, mask},
 		[]*Tensor{mask, a.k, a.q, a.v, lse, o}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 			k := e.begin("_scaled_dot_product_efficient_attention_backward", append(slices.Clone(g), s...)...).repeats(at)
@@ -183,7 +183,7 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 			delta := k.delta(a, o)
 			ws := k.temp(efficientWorkspace(b*h, m, n, max(d, a.v.Shape[3]), a.q.DType), program.Workspace)
 			k.free(delta, ws, copied)
-			k.flops(5 * a.flops() / 2).end()
+			k.products(program.Fused, 5*a.flops()/2).end()
 			return outs
 		})
 	return o
@@ -305,7 +305,7 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 	if m > 1 {
 		k.scratch(256, program.Workspace)
 	}
-	k.flops(a.flops()).end()
+	k.products(program.Fused, a.flops()).end()
 	e.record("ScaledDotProductCudnnAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v},
 		[]*Tensor{mask, a.k, a.q, a.v, lse, o, offset, seed}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 			k := e.begin("_scaled_dot_product_cudnn_attention_backward", append(slices.Clone(g), s...)...).repeats(at)
@@ -323,7 +323,7 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 			}
 			k.scratch(4*b*h*m*d+4*b*h*m+wide+256, program.Workspace)
 			k.free(copied)
-			k.flops(5 * a.flops() / 2).end()
+			k.products(program.Fused, 5*a.flops()/2).end()
 			return outs
 		})
 	return o
@@ -403,7 +403,7 @@ func runFlashAttention(e *Eager, a *attention) *Tensor {
 		parts := k.temp(4*n*b*h*m*flashDim(d), program.Temporaries)
 		k.free(sums, parts)
 	}
-	k.flops(a.flops()).end()
+	k.products(program.Fused, a.flops()).end()
 	e.record("ScaledDotProductFlashAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v},
 		[]*Tensor{a.k, a.q, a.v, lse, o, rng, unused}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 			k := e.begin("_scaled_dot_product_flash_attention_backward", append(slices.Clone(g), s...)...).repeats(at)
@@ -429,7 +429,7 @@ func runFlashAttention(e *Eager, a *attention) *Tensor {
 			k.free(acc, sums)
 			slices.Reverse(copies)
 			k.free(copies...)
-			k.flops(5 * a.flops() / 2).end()
+			k.products(program.Fused, 5*a.flops()/2).end()
 			return outs
 		})
 	return o

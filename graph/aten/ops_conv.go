@@ -66,8 +66,9 @@ func (e *Eager) convolution(v *conv) *Tensor {
 	x := e.operand("cudnn_convolution", v.x, func(t *Tensor) *Tensor { return e.formatted(t, v.last) })
 	k := e.begin(map[bool]string{true: "cudnn_convolution_transpose", false: "cudnn_convolution"}[v.transposed], x, v.w, v.b).does("convolution")
 	k.attrs().Conv = v.attrs()
+	unit := program.Convolution
 	if v.depthwise {
-		k.n.Op = "_conv_depthwise2d"
+		k.n.Op, unit = "_conv_depthwise2d", program.Fused
 	}
 	var st []int64
 	if v.last {
@@ -81,7 +82,7 @@ func (e *Eager) convolution(v *conv) *Tensor {
 	} else {
 		k.convScratch(v, cudnn.Forward)
 	}
-	k.flops(v.flops()).end()
+	k.products(unit, v.flops()).end()
 	if x != v.x {
 		e.hold(x)
 	}
@@ -175,27 +176,22 @@ func (v *conv) flops() int64 {
 	return 2 * out[0] * numel(out[2:]) * v.w.Numel()
 }
 
-// convScratch takes a pass's workspace and gives it back. It is optional:
-// when the allocator refuses it, PyTorch runs the next plan that cuDNN offers
-// (try_plans in aten/src/ATen/native/cudnn/Conv_v8.cpp).
+// convScratch takes a pass's workspace and gives it back; PyTorch's own kernels
+// have none. It is optional: when the allocator refuses it, PyTorch runs the next
+// plan that cuDNN offers (try_plans in aten/src/ATen/native/cudnn/Conv_v8.cpp).
 func (k *kernel) convScratch(v *conv, p cudnn.Pass) {
-	id := k.temp(k.e.convWorkspace(v, p), program.Workspace)
-	if id != program.None {
+	q, ok := k.e.cudnnConv(v)
+	if v.depthwise || k.e.ConvWorkspace == nil || !ok || k.reuses() {
+		return
+	}
+	w := k.e.ConvWorkspace(q, p)
+	if max(w.Bound, w.Other) > 0 {
+		k.n.Passes = append(k.n.Passes, program.Pass{At: len(k.n.Events), Estimate: w})
+	}
+	if id := k.temp(w.Bytes, program.Workspace); id != program.None {
 		k.e.P.Storages[id].Optional = true
+		k.free(id)
 	}
-	k.free(id)
-}
-
-// convWorkspace is cuDNN's scratch for a pass, 0 for PyTorch's own kernels.
-func (e *Eager) convWorkspace(v *conv, p cudnn.Pass) int64 {
-	if v.depthwise || e.ConvWorkspace == nil {
-		return 0
-	}
-	q, ok := e.cudnnConv(v)
-	if !ok {
-		return 0
-	}
-	return e.ConvWorkspace(q, p)
 }
 
 // cudnnConv describes a convolution; ok is false for
@@ -286,7 +282,7 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		k.free(sem, buf)
 	}
 	k.gives(outs...)
-	k.flops(work).end()
+	k.products(program.Convolution, work).end()
 	return outs
 }
 

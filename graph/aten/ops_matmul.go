@@ -58,8 +58,7 @@ func (e *Eager) gemmScaled(op string, a, b, add *Tensor, f factors) *Tensor {
 	}
 	slices.Reverse(copies)
 	k.free(copies...)
-	k.flops(2 * o.Numel() * a.Shape[n-1])
-	return k.end()
+	return k.products(program.Product, 2*o.Numel()*a.Shape[n-1]).end()
 }
 
 // columnMajor reports a matrix whose first stride is 1: the transpose of a

@@ -86,6 +86,17 @@ type Tensor struct {
 	Offset  int64
 }
 
+// A Unit says what computes a node's FLOPs, which decides how fast.
+type Unit uint8
+
+// The units.
+const (
+	Vector      Unit = iota // element by element
+	Product                 // cuBLAS
+	Convolution             // cuDNN
+	Fused                   // a kernel of its own around products: attention, depthwise convolution
+)
+
 // An Event is an allocation or a free inside a node.
 type Event struct {
 	Storage StorageID
@@ -120,8 +131,10 @@ type Node struct {
 	Holds   []StorageID // storages released right after the call, in this order, unless read again later
 
 	FLOPs   int64 // two per multiply-add
-	Traffic int64 // bytes read and written once each
-	Scratch int64 // bytes of library workspace taken inside the call
+	Unit    Unit
+	Traffic int64  // bytes read and written once each
+	Scratch int64  // bytes of library workspace taken inside the call
+	Passes  []Pass // of a convolution
 
 	Only      When  // the steps it runs in
 	Micro     int32 // forward, loss and backward: the micro-batch of the step, 0 the first

@@ -20,12 +20,12 @@ import (
 const Module = "github.com/memplan/memplan"
 
 // Order lists the packages from left to right; a package imports only
-// packages before it (external tests may look to the right). quote and files are
+// packages before it (external tests may look to the right). quote, files and heap are
 // for all others; python is the Python package, whose text the command prints. Rooms of a house stand in line with it: the root of graph, the
 // IR, comes first of its rooms, the roots of liveness, checkpointsel and planner
 // come after theirs.
 var Order = []string{
-	"quote", "files", "python",
+	"quote", "files", "heap", "python",
 	"graph", "graph/bounded", "graph/cudnn", "graph/program", "graph/onnx", "graph/infer", "graph/aten", "graph/lift", "graph/train", "graph/shard",
 	"liveness/alloc", "liveness",
 	"checkpointsel/remat", "checkpointsel",

@@ -95,7 +95,7 @@ func TestOrder(t *testing.T) {
 			houses = append(houses, house)
 		}
 	}
-	want := []string{"quote", "files", "python", "graph", "liveness", "checkpointsel", "planner", "validate", "cmd"}
+	want := []string{"quote", "files", "heap", "python", "graph", "liveness", "checkpointsel", "planner", "validate", "cmd"}
 	if !slices.Equal(houses, want) {
 		t.Errorf("houses %v, want %v", houses, want)
 	}

@@ -22,7 +22,7 @@ type Buffer struct {
 // default effort.
 type Options struct {
 	Capacity int64 // height that must suffice, the search ends at the first such layout; 0: the least
-	Effort   int64 // steps of the exact search before it gives up, some 10^9 a second; 0: DefaultEffort
+	Effort   int64 // steps of the search, some 10^9 a second: it ends with the best layout so far; 0: DefaultEffort
 }
 
 // DefaultEffort is some ten seconds.
@@ -48,20 +48,18 @@ func Solve(ctx context.Context, list []Buffer, o Options) (*Result, error) {
 	}
 	p := newProblem(list)
 	r := &Result{Offset: make([]int64, len(list)), Bound: p.bound}
-	target := p.bound
+	target, effort := p.bound, cmp.Or(o.Effort, DefaultEffort)
 	if o.Capacity > 0 {
-		target = max(target, o.Capacity/p.unit)
+		capacity := o.Capacity/p.unit - p.ground
+		if target = max(target, capacity); capacity < p.bound { // refuted: any layout will do
+			effort = 0
+		}
 	}
-	refuted := o.Capacity > 0 && o.Capacity/p.unit < p.bound
-	p.greedy(ctx, r, target, refuted)
-	if !refuted && r.Height > target && ctx.Err() == nil {
-		p.exact(ctx, r, target, cmp.Or(o.Effort, DefaultEffort))
+	effort = p.greedy(ctx, r, target, effort)
+	if effort > 0 && r.Height > target && ctx.Err() == nil {
+		p.exact(ctx, r, target, effort)
 	}
-	r.Height *= p.unit
-	r.Bound *= p.unit
-	for i := range r.Offset {
-		r.Offset[i] *= p.unit
-	}
+	p.result(r, list)
 	r.Optimal = r.Height == r.Bound
 	r.Refuted = o.Capacity > 0 && o.Capacity < r.Bound
 	return r, Check(list, r.Offset, r.Height)

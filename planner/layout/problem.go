@@ -8,15 +8,20 @@ import (
 
 // A problem is the buffers that need a place, their times reduced to sections:
 // the largest sets of buffers that live at the same time, in order. Sizes are
-// divided by their greatest common divisor.
+// divided by their greatest common divisor. Buffers that live in all sections
+// lie at the bottom, under the offset 0 of the others: no other address does
+// better, as nothing can use theirs at any time.
 type problem struct {
-	unit  int64
-	index []int32 // into the caller's list
-	size  []int64
-	life  []float64
-	a, b  []int32 // the sections [a,b) that a buffer lives in
-	total []int64 // of each section: the sizes that live in it
-	bound int64   // the largest of total
+	unit   int64
+	static []int32 // buffers that live in all sections, into the caller's list
+	ground int64   // their sizes together
+	index  []int32 // the other buffers
+	size   []int64
+	life   []float64
+	end    []float64
+	a, b   []int32 // the sections [a,b) that a buffer lives in
+	total  []int64 // of each section: the sizes that live in it
+	bound  int64   // the largest of total
 }
 
 func newProblem(list []Buffer) *problem {
@@ -32,9 +37,45 @@ func newProblem(list []Buffer) *problem {
 	for _, i := range p.index {
 		p.size = append(p.size, list[i].Size/p.unit)
 		p.life = append(p.life, float64(list[i].Upper-list[i].Lower))
+		p.end = append(p.end, float64(list[i].Upper))
 	}
 	p.sections(list)
+	p.lay()
 	return p
+}
+
+// lay takes the buffers that live in all sections out of the problem.
+func (p *problem) lay() {
+	n := 0
+	for i, id := range p.index {
+		if p.a[i] == 0 && int(p.b[i]) == len(p.total) {
+			p.static = append(p.static, id)
+			p.ground += p.size[i]
+			continue
+		}
+		p.index[n], p.size[n], p.life[n], p.end[n], p.a[n], p.b[n] = id, p.size[i], p.life[i], p.end[i], p.a[i], p.b[i]
+		n++
+	}
+	p.index, p.size, p.life, p.end, p.a, p.b = p.index[:n], p.size[:n], p.life[:n], p.end[:n], p.a[:n], p.b[:n]
+	p.bound -= p.ground
+	for s := range p.total {
+		p.total[s] -= p.ground
+	}
+}
+
+// result puts the buffers that live in all sections under the others, in the
+// caller's units.
+func (p *problem) result(r *Result, list []Buffer) {
+	for _, i := range p.index {
+		r.Offset[i] = (r.Offset[i] + p.ground) * p.unit
+	}
+	top := int64(0)
+	for _, i := range p.static {
+		r.Offset[i] = top
+		top += list[i].Size
+	}
+	r.Height = (r.Height + p.ground) * p.unit
+	r.Bound = (r.Bound + p.ground) * p.unit
 }
 
 func gcd(a, b int64) int64 {
@@ -90,14 +131,15 @@ func (p *problem) peak(total []int64, i int32) int64 {
 }
 
 // A weight is what buffers are ordered by, the largest first: the most that
-// lives beside it (T), how long it lives (W), the product with its size (A), its size (Z), when it begins (B).
+// lives beside it (T), how long it lives (W), the product with its size (A), its size (Z), when it begins (B)
+// and, the last first, when it ends (E).
 type weight struct {
-	t       int64
-	w, z, b float64
+	t          int64
+	w, z, b, e float64
 }
 
 func (p *problem) weigh(total []int64, i int32) weight {
-	return weight{p.peak(total, i), p.life[i], float64(p.size[i]), -float64(p.a[i])}
+	return weight{p.peak(total, i), p.life[i], float64(p.size[i]), -float64(p.a[i]), p.end[i]}
 }
 
 // An order sorts by the letters of its name.
@@ -117,6 +159,8 @@ func (o order) compare(x, y *weight) int {
 			c = cmp.Compare(y.z, x.z)
 		case 'B':
 			c = cmp.Compare(y.b, x.b)
+		case 'E':
+			c = cmp.Compare(y.e, x.e)
 		}
 		if c != 0 {
 			return c
@@ -131,11 +175,12 @@ func (o order) sort(part []int32, weights []weight) {
 }
 
 // greedyOrders are the orders of first and best fit, the most useful first.
-var greedyOrders = []order{"TW", "TA", "TZ", "Z", "ZB", "A", "W", "B"}
+var greedyOrders = []order{"TW", "TA", "TZ", "Z", "EZ", "ZB", "A", "W", "B"}
 
-// greedy keeps in r the best layout of the greedy orders; it stops at one
-// that is no higher than target, and after the first if only that is asked for.
-func (p *problem) greedy(ctx context.Context, r *Result, target int64, once bool) {
+// greedy keeps in r the best layout of the greedy orders; it stops at one that
+// is no higher than target, and once the effort is spent. It returns what is left
+// of that.
+func (p *problem) greedy(ctx context.Context, r *Result, target, effort int64) int64 {
 	n := len(p.index)
 	weights := make([]weight, n)
 	part := make([]int32, n)
@@ -143,28 +188,28 @@ func (p *problem) greedy(ctx context.Context, r *Result, target int64, once bool
 		part[i] = int32(i)
 		weights[i] = p.weigh(p.total, int32(i))
 	}
-	first := true
 	for _, o := range greedyOrders {
 		sorted := slices.Clone(part)
 		o.sort(sorted, weights)
 		for _, best := range []bool{false, true} {
-			if !first && (once || ctx.Err() != nil || r.Height <= target) {
-				return
+			if r.Method != "" && (effort <= 0 || ctx.Err() != nil || r.Height <= target) {
+				return effort
 			}
 			method := firstFit
 			if best {
 				method = bestFit
 			}
-			off, height := p.fit(ctx, sorted, best)
-			p.keep(r, off, height, method+" "+string(o), first)
-			first = false
+			off, height, work := p.fit(ctx, sorted, best)
+			p.keep(r, off, height, method+" "+string(o))
+			effort -= work
 		}
 	}
+	return effort
 }
 
 // keep takes a layout into the result if it is lower.
-func (p *problem) keep(r *Result, off []int64, height int64, method string, first bool) {
-	if !first && height >= r.Height {
+func (p *problem) keep(r *Result, off []int64, height int64, method string) {
+	if r.Method != "" && height >= r.Height {
 		return
 	}
 	r.Height, r.Method = height, method
@@ -174,11 +219,41 @@ func (p *problem) keep(r *Result, off []int64, height int64, method string, firs
 }
 
 // A shelf is placed buffers by offset.
-type shelf []int32
+type shelf []placed
 
-func (h *shelf) insert(off []int64, i int32) {
-	k, _ := slices.BinarySearchFunc(*h, off[i], func(j int32, at int64) int { return cmp.Compare(off[j], at) })
-	*h = slices.Insert(*h, k, i)
+// A placed buffer lies at [from,to) through the sections [a,b).
+type placed struct {
+	from, to int64
+	a, b     int32
+}
+
+func (h *shelf) insert(x placed) {
+	k, _ := slices.BinarySearchFunc(*h, x.from, func(y placed, at int64) int { return cmp.Compare(y.from, at) })
+	*h = slices.Insert(*h, k, x)
+}
+
+// gap returns where x goes, whose to is its size, among those that are placed:
+// into the lowest gap that holds it, or the tightest.
+func (h shelf) gap(x placed, best bool) int64 {
+	at, room := int64(-1), int64(0)
+	top := int64(0) // end of what lies under the gap
+	for i := range h {
+		y := &h[i]
+		if y.b <= x.a || x.b <= y.a {
+			continue
+		}
+		if free := y.from - top; free >= x.to && (at < 0 || free < room) {
+			at, room = top, free
+			if !best {
+				break
+			}
+		}
+		top = max(top, y.to)
+	}
+	if at < 0 {
+		return top
+	}
+	return at
 }
 
 // spans is how many pieces time is cut into, so that a buffer of a short life is
@@ -194,8 +269,9 @@ const clockEvery = 256
 
 // fit places buffers in order, each at the lowest gap that holds it, or in the
 // tightest one. Once ctx ends, what is left after the first some thousand lies
-// on top of all, each on the one before: a layout, though a high one.
-func (p *problem) fit(ctx context.Context, sorted []int32, best bool) (off []int64, height int64) {
+// on top of all, each on the one before: a layout, though a high one. work is
+// how many placed buffers were looked at.
+func (p *problem) fit(ctx context.Context, sorted []int32, best bool) (off []int64, height, work int64) {
 	off = make([]int64, len(p.index))
 	var all shelf
 	pieces := make([]shelf, spans)
@@ -212,34 +288,16 @@ func (p *problem) fit(ctx context.Context, sorted []int32, best bool) (off []int
 		if from == to {
 			beside = pieces[from]
 		}
-		off[i] = p.gap(i, beside, off, best)
-		height = max(height, off[i]+p.size[i])
-		all.insert(off, i)
+		x := placed{to: p.size[i], a: p.a[i], b: p.b[i]}
+		x.from = beside.gap(x, best)
+		x.to += x.from
+		off[i] = x.from
+		height = max(height, x.to)
+		work += int64(len(beside))
+		all.insert(x)
 		for k := from; k <= to; k++ {
-			pieces[k].insert(off, i)
+			pieces[k].insert(x)
 		}
 	}
-	return off, height
-}
-
-// gap returns where a buffer goes among those that are placed.
-func (p *problem) gap(i int32, placed shelf, off []int64, best bool) int64 {
-	at, room := int64(-1), int64(0)
-	top := int64(0) // end of what lies under the gap
-	for _, j := range placed {
-		if p.b[j] <= p.a[i] || p.b[i] <= p.a[j] {
-			continue
-		}
-		if free := off[j] - top; free >= p.size[i] && (at < 0 || free < room) {
-			at, room = top, free
-			if !best {
-				break
-			}
-		}
-		top = max(top, off[j]+p.size[j])
-	}
-	if at < 0 {
-		return top
-	}
-	return at
+	return off, height, work
 }

@@ -52,27 +52,30 @@ type change struct {
 // the exact search is tried: 4 bytes each, twice.
 const maxPairs = 24 << 20
 
-// newSearch returns nil where there are too many pairs.
-func (p *problem) newSearch(ctx context.Context) *search {
+// pairEffort is about what listing a pair takes, in steps of the search.
+const pairEffort = 64
+
+// newSearch returns nil where there are more pairs than most.
+func (p *problem) newSearch(ctx context.Context, most int64) *search {
 	n, sections := len(p.index), len(p.total)
 	s := &search{problem: p, ctx: ctx, adj: make([][]int32, n), cover: make([][]int32, sections),
 		off: make([]int64, n), low: make([]int64, n), rank: make([]int32, n), total: make([]int64, sections), floor: make([]int64, sections),
 		cuts: make([]int32, sections+1), weights: make([]weight, n), dirty: make([]bool, sections)}
 	byStart := make([]int32, n)
-	members := 0
+	members := int64(0)
 	for i := range byStart {
 		byStart[i] = int32(i)
-		members += int(p.b[i] - p.a[i])
+		members += int64(p.b[i] - p.a[i])
 	}
-	if members > maxPairs {
+	if members > most {
 		return nil
 	}
 	slices.SortStableFunc(byStart, func(x, y int32) int { return int(p.a[x]) - int(p.a[y]) })
-	pairs := 0
+	pairs := int64(0)
 	var live []int32
 	for _, i := range byStart {
 		live = slices.DeleteFunc(live, func(j int32) bool { return p.b[j] <= p.a[i] })
-		if pairs += len(live); pairs > maxPairs {
+		if pairs += int64(len(live)); pairs > most {
 			return nil
 		}
 		for _, j := range live {
@@ -337,7 +340,7 @@ var searchOrders = []order{"TWA", "TAW", "WAT", "AWT"}
 // target, then, unless that is a capacity, ever less under the best. effort is
 // the work of all rounds.
 func (p *problem) exact(ctx context.Context, r *Result, target, effort int64) {
-	s := p.newSearch(ctx)
+	s := p.newSearch(ctx, min(maxPairs, effort/pairEffort))
 	if s == nil {
 		return
 	}
@@ -376,7 +379,7 @@ func (s *search) attempt(r *Result, capacity int64, left *int64, budget int64) {
 				for i := range s.off {
 					height = max(height, s.off[i]+s.size[i])
 				}
-				s.keep(r, s.off, height, exactSearch+" "+string(o), false)
+				s.keep(r, s.off, height, exactSearch+" "+string(o))
 				return
 			case !s.stopped:
 				r.Bound = max(r.Bound, capacity+1)

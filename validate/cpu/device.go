@@ -242,15 +242,6 @@ func (r *run) parallel(n, grain int, f func(lo, hi int)) {
 
 func fromBF16(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// toBF16 rounds to nearest, ties to even.
-func toBF16(f float32) uint16 {
-	b := math.Float32bits(f)
-	if f != f {
-		return 0x7fc0
-	}
-	return uint16((b + 0x7fff + b>>16&1) >> 16)
-}
-
 func fromF16(h uint16) float32 {
 	sign, exp, frac := uint32(h>>15)<<31, uint32(h>>10)&31, uint32(h)&1023
 	switch exp {

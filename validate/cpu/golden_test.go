@@ -48,7 +48,10 @@ func train(t *testing.T, path string, cfg planner.Config, data map[string]*valid
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := validate.NewLayout(p.Program)
+	l, err := validate.NewLayout(p.Program, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := l.Check(p.Program); err != nil {
 		t.Fatal(err)
 	}

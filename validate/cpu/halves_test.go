@@ -3,6 +3,8 @@ package cpu
 import (
 	"math"
 	"testing"
+
+	"github.com/memplan/memplan/validate"
 )
 
 // TestHalves: every half number is itself again, the middle of two becomes the
@@ -12,7 +14,7 @@ func TestHalves(t *testing.T) {
 		decode func(uint16) float32
 		encode func(float32) uint16
 		finite uint16 // codes of finite numbers that are not negative
-	}{"float16": {fromF16, toF16, 0x7c00}, "bfloat16": {fromBF16, toBF16, 0x7f80}} {
+	}{"float16": {fromF16, toF16, 0x7c00}, "bfloat16": {fromBF16, validate.BF16, 0x7f80}} {
 		for code := range c.finite {
 			v := c.decode(code)
 			if c.encode(v) != code || c.encode(-v) != code|0x8000 {

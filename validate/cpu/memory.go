@@ -142,7 +142,7 @@ func storeRow(base []byte, src []float64, t graph.DType, at, n, stride int64) {
 			d[at+j*stride] = float32(src[j])
 		}
 	case graph.BFloat16:
-		scatter(as[uint16](base), src, at, n, stride, func(v float64) uint16 { return toBF16(float32(v)) })
+		scatter(as[uint16](base), src, at, n, stride, func(v float64) uint16 { return validate.BF16(float32(v)) })
 	case graph.Float16:
 		scatter(as[uint16](base), src, at, n, stride, func(v float64) uint16 { return toF16(float32(v)) })
 	case graph.Float64:

@@ -36,7 +36,7 @@ func constants(n *program.Node) []program.Tensor {
 }
 
 // arrayBytes is what a call's constants take of its work, a multiple of
-// validate.Align.
+// layout.Align.
 func arrayBytes(c *validate.Call) int64 {
 	bytes := int64(0)
 	for i := range c.Args {

@@ -25,7 +25,7 @@ type bench struct {
 	rng    *rand.Rand
 	number func(rng *rand.Rand) float64 // an element of a tensor of floating-point numbers
 	top    *int64                       // where the next tensor goes, in bytes
-	shift  int64                        // elements that tensors lie behind a multiple of validate.Align
+	shift  int64                        // elements that tensors lie behind a multiple of layout.Align
 }
 
 // newBench makes a bench of so many bytes on the CPU device.

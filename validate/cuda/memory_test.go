@@ -51,10 +51,10 @@ func TestStridedOperators(t *testing.T) {
 				types[0], types[1] = graph.Int64, graph.Int64
 			}
 		}
-		out := b.shifted(b.rng.Int64N(2)).result(types[0], layout(b.rng, shape, 8), shape...)
+		out := b.shifted(b.rng.Int64N(2)).result(types[0], stridesFor(b.rng, shape, 8), shape...)
 		var args []*validate.Tensor
 		for i := range Operators[operatorCode(kernel)].Inputs {
-			s, wide := layout(b.rng, shape, 8), slices.Clone(shape)
+			s, wide := stridesFor(b.rng, shape, 8), slices.Clone(shape)
 			if b.rng.IntN(2) == 0 {
 				s = slices.Clone(out.Strides)
 			}
@@ -84,7 +84,7 @@ func TestWindows(t *testing.T) {
 				a := &program.Attrs{Window: &program.Window{Strides: rows, Offset: cut[0] * rows[d]}, Scalars: []float64{1.5}}
 				for _, kernel := range []string{"unview", "constant_pad_nd"} {
 					b.clear()
-					x := b.tensor(dt, layout(b.rng, in, 8), in...)
+					x := b.tensor(dt, stridesFor(b.rng, in, 8), in...)
 					b.run(kernel, a, []*validate.Tensor{b.result(dt, nil, shape...)}, x)
 				}
 				if cut[1] == 1 {

@@ -3,6 +3,7 @@ package cuda
 import (
 	"slices"
 
+	"github.com/memplan/memplan/planner/layout"
 	"github.com/memplan/memplan/validate"
 )
 
@@ -41,7 +42,7 @@ type copies struct {
 	given   []*validate.Tensor
 	tensors []validate.Tensor // in the order that is wanted; At counts from the start of the copies where one is made
 	made    []bool            // whether tensors[i] is a copy
-	bytes   int64             // of all copies, a multiple of validate.Align
+	bytes   int64             // of all copies, a multiple of layout.Align
 }
 
 // copiesOf plans copies of the tensors that do not lie in a format.
@@ -63,7 +64,7 @@ func copiesOf(f format, list ...*validate.Tensor) *copies {
 func (c *copies) needed() bool { return slices.Contains(c.made, true) }
 
 // padded is how far the next copy starts behind one of so many bytes.
-func padded(bytes int64) int64 { return validate.RoundUp(bytes) }
+func padded(bytes int64) int64 { return layout.RoundUp(bytes) }
 
 // moveFunc copies a tensor to one of the same shape.
 type moveFunc func(to, from *validate.Tensor) error

@@ -7,6 +7,7 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/planner/layout"
 	"github.com/memplan/memplan/validate"
 	"github.com/memplan/memplan/validate/internal/cases"
 )
@@ -58,7 +59,7 @@ func relayout(b *bench, conv *program.Conv, result int, list []*validate.Tensor,
 	}
 	b.blank(list[result]) // it is written anew
 	c := copiesOf(formatNCHW, list...)
-	if c.needed() != copied || c.bytes%validate.Align != 0 {
+	if c.needed() != copied || c.bytes%layout.Align != 0 {
 		b.t.Fatalf("copies %v in %d bytes", c.made, c.bytes)
 	}
 	work := b.tensor(graph.Float32, nil, c.bytes/4+64)

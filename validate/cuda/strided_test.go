@@ -29,8 +29,8 @@ func TestDividers(t *testing.T) {
 	}
 }
 
-// layout makes strides for a shape: dims in any order, some of them with holes.
-func layout(rng *rand.Rand, shape []int64, unit int64) []int64 {
+// stridesFor makes strides for a shape: dims in any order, some of them with holes.
+func stridesFor(rng *rand.Rand, shape []int64, unit int64) []int64 {
 	strides, at := make([]int64, len(shape)), int64(1)
 	for i, d := range rng.Perm(len(shape)) {
 		if rng.IntN(2) == 0 {
@@ -81,7 +81,7 @@ func TestStrided(t *testing.T) {
 		for d := range shape {
 			shape[d] = []int64{1, 2, 3, 8, 16, 17, 24, 40, 65}[rng.IntN(9)]
 		}
-		out, in := layout(rng, shape, 16/bytes), layout(rng, shape, 16/bytes)
+		out, in := stridesFor(rng, shape, 16/bytes), stridesFor(rng, shape, 16/bytes)
 		if rng.IntN(3) == 0 {
 			in = slices.Clone(out)
 		}
@@ -158,11 +158,11 @@ func TestTiled(t *testing.T) {
 		for d := range shape {
 			shape[d] = []int64{2, 3, 16, 33, 40}[rng.IntN(5)]
 		}
-		one, err := broadcast(&validate.Tensor{Shape: shape[1:], Strides: layout(rng, shape[1:], 1)}, shape)
+		one, err := broadcast(&validate.Tensor{Shape: shape[1:], Strides: stridesFor(rng, shape[1:], 1)}, shape)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all := [][]int64{layout(rng, shape, 8), layout(rng, shape, 8), one}
+		all := [][]int64{stridesFor(rng, shape, 8), stridesFor(rng, shape, 8), one}
 		want := lattice(shape, all...)
 		p := wideArgs{op: 1, inputs: 2, ptr: [4]uint64{256, 512, 1024}, dtype: [4]int32{2, 0, 1}, scalar: [4]float32{3: 2}, param: [4]float64{1}}
 		size := fold(shape, all)

@@ -76,7 +76,7 @@ func onBoth(t *testing.T, o Options, bytes int64) (*bench, *tandem) {
 }
 
 // shifted is the same bench for tensors that lie some elements behind a multiple
-// of validate.Align.
+// of layout.Align.
 func (b *bench) shifted(elements int64) *bench {
 	sub := *b
 	sub.shift = elements
@@ -388,7 +388,10 @@ func runTandem(t *testing.T, file, precision string, own bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := validate.NewLayoutFor(p.Program, work)
+	l, err := validate.NewLayout(p.Program, work)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := validate.Execute(context.Background(), d, p.Program, l, validate.Options{Seed: 3, Steps: 2}); err != nil {
 		t.Error(err)
 	}

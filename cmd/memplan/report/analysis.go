@@ -16,7 +16,7 @@ type Analysis struct {
 	Report *planner.Report
 	Chart  func(w io.Writer) error // draws the step as SVG; nil: no chart
 	// Step returns the step for a page that shows it event by event; nil: none.
-	Step func() (*planner.StepView, error)
+	Step func() *planner.StepView
 }
 
 // Analyses are the formats of analyze.

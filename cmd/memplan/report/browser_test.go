@@ -80,7 +80,7 @@ func synthetic(n int) *planner.StepView {
 func TestStepInBrowser(t *testing.T) {
 	const tensors = 50_000
 	view := synthetic(tensors)
-	page := written(t, Analyses, "html", &Analysis{Report: hostile("x"), Step: func() (*planner.StepView, error) { return view, nil }}, Style{})
+	page := written(t, Analyses, "html", &Analysis{Report: hostile("x"), Step: func() *planner.StepView { return view }}, Style{})
 	ctx := browser(t, page)
 	var where, count, tip, searched, moved string
 	var hidden bool

@@ -67,16 +67,12 @@ type stepLine struct {
 
 // stepHTML writes the step's data and the script, which goes behind the data.
 func stepHTML(w io.Writer, a *Analysis) error {
-	view, err := a.Step()
-	if err != nil {
-		return err
-	}
 	r := a.Report
 	data := struct {
 		*planner.StepView
 		Lines       []stepLine `json:"lines"`
 		Checkpoints []string   `json:"checkpoints"`
-	}{view, []stepLine{{"reserved", r.Peak.ReservedBytes}}, []string{}}
+	}{a.Step(), []stepLine{{"reserved", r.Peak.ReservedBytes}}, []string{}}
 	if r.Config.VRAM > 0 {
 		data.Lines = append(data.Lines, stepLine{"budget without the CUDA context", r.Config.VRAM - (r.Peak.ProcessBytes - r.Peak.ReservedBytes)})
 	}

@@ -27,17 +27,11 @@ func step(t testing.TB, model string, cfg planner.Config) *Step {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Step{Title: model + " & <others>"}
-	if s.Events, err = m.Timeline(cfg); err != nil {
+	r, err := m.Analyze(t.Context(), cfg)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Before, err = m.Standing(cfg); err != nil {
-		t.Fatal(err)
-	}
-	if s.Stack, err = m.Stack(cfg); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return &Step{Title: model + " & <others>", Events: r.Timeline(), Before: r.Standing(), Stack: r.Stack()}
 }
 
 func steps(t testing.TB) map[string]*Step {

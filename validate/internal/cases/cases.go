@@ -169,31 +169,13 @@ func Number(b []byte, t graph.DType, i int64) float64 {
 	case graph.BFloat16:
 		return float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(b[2*i:])) << 16))
 	case graph.Float16:
-		return half(binary.LittleEndian.Uint16(b[2*i:]))
+		return graph.Float16.Float(uint64(binary.LittleEndian.Uint16(b[2*i:])))
 	case graph.Int64, graph.Uint64:
 		return float64(int64(binary.LittleEndian.Uint64(b[8*i:])))
 	case graph.Int32:
 		return float64(int32(binary.LittleEndian.Uint32(b[4*i:])))
 	}
 	return float64(b[i])
-}
-
-// half is the number that a float16 stands for.
-func half(h uint16) float64 {
-	s, e, m := 1.0, int(h>>10&31), float64(h&1023)
-	if h>>15 != 0 {
-		s = -1
-	}
-	switch e {
-	case 0:
-		return s * math.Ldexp(m, -24)
-	case 31:
-		if m != 0 {
-			return math.NaN()
-		}
-		return math.Inf(int(s))
-	}
-	return s * math.Ldexp(1024+m, e-25)
 }
 
 // Bytes lays out an array with strides; without values every byte is 0xff, which

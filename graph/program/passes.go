@@ -1,0 +1,83 @@
+package program
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph/cudnn"
+)
+
+// A Pass is one pass of a convolution within a node, and the workspace that it
+// may take.
+type Pass struct {
+	At int // index in Node.Events of the workspace's allocation, or where it would stand: there is none of 0 bytes
+	cudnn.Estimate
+}
+
+// DropEvents removes the events of storages for which drop holds.
+func (n *Node) DropEvents(drop func(StorageID) bool) {
+	var events []Event
+	passes := slices.Clone(n.Passes)
+	for i, ev := range n.Events {
+		if !drop(ev.Storage) {
+			events = append(events, ev)
+			continue
+		}
+		for k := range passes {
+			if n.Passes[k].At > i {
+				passes[k].At--
+			}
+		}
+	}
+	n.Events, n.Passes = events, passes
+}
+
+// PrependEvent puts an event before all others.
+func (n *Node) PrependEvent(ev Event) {
+	n.Events = append([]Event{ev}, n.Events...)
+	n.Passes = slices.Clone(n.Passes)
+	for k := range n.Passes {
+		n.Passes[k].At++
+	}
+}
+
+// Workspaces lists the workspaces of all convolutions.
+func (p *Program) Workspaces() []cudnn.Estimate {
+	var out []cudnn.Estimate
+	for i := range p.Nodes {
+		for k := range p.Nodes[i].Passes {
+			out = append(out, p.Nodes[i].Passes[k].Estimate)
+		}
+	}
+	return out
+}
+
+// AtBounds returns the program in which every convolution's workspace is as large
+// as its bound: p itself where none may be larger than predicted.
+func (p *Program) AtBounds() *Program {
+	if !slices.ContainsFunc(p.Workspaces(), func(w cudnn.Estimate) bool { return w.Bound > w.Bytes }) {
+		return p
+	}
+	q := *p
+	q.Storages, q.Nodes = slices.Clone(p.Storages), slices.Clone(p.Nodes)
+	for i := range q.Nodes {
+		n := &q.Nodes[i]
+		if len(n.Passes) == 0 {
+			continue
+		}
+		n.Events = slices.Clone(n.Events)
+		added := 0
+		for k := range n.Passes {
+			switch w := &n.Passes[k]; {
+			case w.Bound <= w.Bytes:
+			case w.Bytes > 0:
+				q.Storages[n.Events[w.At+added].Storage].Bytes = w.Bound
+			default:
+				id := StorageID(len(q.Storages))
+				q.Storages = append(q.Storages, Storage{Bytes: w.Bound, Category: Workspace, Name: n.Op, Module: n.Module, Optional: true})
+				n.Events = slices.Insert(n.Events, w.At+added, Event{Storage: id}, Event{Storage: id, Free: true})
+				added += 2
+			}
+		}
+	}
+	return &q
+}
