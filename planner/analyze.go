@@ -495,6 +495,7 @@ func (a *answer) guesses() []graph.Warning {
 		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("%s collects results of which the file has some alone (%s, line %d): calls whose results nobody reads are not in it; export a model that returns them all, or stop computing them",
 			cmp.Or(u.Module, "the model"), path.Base(u.Line.File), u.Line.Number)})
 	}
+	out = append(out, a.unseen()...)
 	if a.changes() {
 		out = append(out, graph.Warning{Code: "workspace-changes", Message: fmt.Sprintf("convolutions at a batch between or beyond measured ones: cuDNN may run other kernels there, with workspaces of up to %s", profile.FormatBytes(a.other))})
 	}
@@ -514,6 +515,27 @@ func (a *answer) guesses() []graph.Warning {
 				break
 			}
 		}
+	}
+	return out
+}
+
+// unseen says what the model may compute or keep that the file does not show.
+func (a *answer) unseen() []graph.Warning {
+	var out []graph.Warning
+	if gaps := a.m.lifted.Gaps; len(gaps) > 0 && len(a.ev.Variables.Unread) == 0 {
+		calls := 0
+		for _, g := range gaps {
+			calls += g.Calls
+		}
+		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("the numbers of the file's calls have gaps: the model makes %d calls more, of %s first, whose results nobody reads; they take up to %s that is not counted",
+			calls, gaps[0].Op, profile.FormatBytes(a.m.lifted.MissingBytes()))})
+	}
+	if n := a.idleBytes(); n > 0 {
+		list := a.m.lifted.Idle
+		out = append(out, graph.Warning{Code: "idle-modules", Message: fmt.Sprintf("no call reads the parameters of %d modules, %s first: if forward runs them and nobody reads what they compute, they take up to %s that is not counted", len(list), list[0].Module, profile.FormatBytes(n))})
+	}
+	if n := a.keptInForward(); n > 0 {
+		out = append(out, graph.Warning{Code: "python-variables", Message: fmt.Sprintf("variables of the model's code may keep up to %s until forward returns that backward does not need: the source lines leave it open", profile.FormatBytes(n))})
 	}
 	return out
 }

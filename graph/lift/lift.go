@@ -54,6 +54,9 @@ type Lifted struct {
 
 	Recording *Recording // what a capture says beyond; nil for other sources
 
+	Gaps []Gap  // calls that the file lacks
+	Idle []Idle // modules that the file has no call of
+
 	from []graph.ValueID // value of the ONNX graph for each of Graph.Values
 }
 
@@ -102,6 +105,7 @@ func lift(g *graph.Graph) (*Lifted, error) {
 		if l, err = liftMetadata(g); err == nil {
 			l.idioms()
 			l.unrolled()
+			l.missing(g)
 			return l, nil
 		}
 	}

@@ -115,7 +115,7 @@ type Build struct {
 	Forward int32
 	// Variables says how long Python's variables were found to keep tensors.
 	Variables Variables
-	// Open are storages that variables may keep until after a call, in an inference.
+	// Open are storages that variables may keep until after a call.
 	Open []OpenStorage
 	// CastBytes are those of the tensors, in float32, that are assumed to be cast to
 	// the parameters' type, or back to an input's.
@@ -192,10 +192,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	b.narrow.warn(b)
 	b.join.warn(b)
 	b.back.warn(b)
-	var open []OpenStorage
-	if !opt.Train {
-		open = b.open(&vars)
-	}
+	open := b.open(&vars)
 	supposed := b.keep(&vars)
 	return &Build{SupposedBytes: supposed, Program: b.e.P, Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed() + b.back.bytes}, nil
 }
