@@ -57,6 +57,9 @@ type Lifted struct {
 	Gaps []Gap  // calls that the file lacks
 	Idle []Idle // modules that the file has no call of
 
+	Unread []Unread        // what calls return that were put back where the file lacks them
+	filled map[string]bool // the first calls of the gaps that those stand in
+
 	from []graph.ValueID // value of the ONNX graph for each of Graph.Values
 }
 
@@ -106,6 +109,7 @@ func lift(g *graph.Graph) (*Lifted, error) {
 			l.idioms()
 			l.unrolled()
 			l.missing(g)
+			l.restore(g)
 			return l, nil
 		}
 	}

@@ -20,6 +20,7 @@ import (
 // A Gap is calls of an operator that are missing between two others of it.
 type Gap struct {
 	Op     string
+	First  int // the number of the first
 	Calls  int
 	After  int // the call of the graph before them, -1 for none
 	Before int // the call behind them
@@ -54,7 +55,7 @@ func (l *Lifted) missing(g *graph.Graph) {
 	if rewritten(g) {
 		return
 	}
-	l.Gaps, l.Idle = l.gaps(g), l.idle(g)
+	l.Gaps, l.Idle = slices.DeleteFunc(l.gaps(g), func(x Gap) bool { return l.filled[callName(x.Op, x.First)] }), l.idle(g)
 	of := 0 // missing calls that read parameters
 	for _, gap := range l.Gaps {
 		if weighty[gap.Op] {
@@ -105,7 +106,7 @@ func (l *Lifted) gaps(g *graph.Graph) (out []Gap) {
 		before := taken{firstNumber[op] - 1, -1}
 		for _, t := range list {
 			if n := t.number - before.number - 1; n > 0 && n <= maxGap {
-				out = append(out, Gap{op, n, before.at, t.at})
+				out = append(out, Gap{op, before.number + 1, n, before.at, t.at})
 			}
 			if t.number > before.number {
 				before = t
@@ -120,6 +121,9 @@ func (l *Lifted) gaps(g *graph.Graph) (out []Gap) {
 	})
 	return out
 }
+
+// callName is the name of a call with a number.
+func callName(op string, number int) string { return op + "_" + strconv.Itoa(number) }
 
 // numberOf splits the name of a call into its operator and its number, -1 for
 // operators that are not counted.

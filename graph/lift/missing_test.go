@@ -28,6 +28,7 @@ func namedCalls(calls, parameters string) *graph.Graph {
 		g.Nodes = append(g.Nodes, graph.Node{ID: int32(i), Name: name, Op: "Relu", Module: module, Outputs: []graph.ValueID{id}, Meta: []graph.Prop{
 			{Key: keyFX, Value: "%" + name + " : [num_users=1] = call_function[target=torch.ops.aten.relu.default](args = (), kwargs = {})"},
 			{Key: keyScopes, Value: "[" + strings.Join(scopes, ", ") + "]"},
+			{Key: keyClasses, Value: "[" + strings.Join(slices.Repeat([]string{"'Block'"}, len(scopes)), ", ") + "]"},
 		}})
 	}
 	var list strings.Builder
