@@ -66,6 +66,7 @@ func (v *Variables) Kept() (out []graph.ValueID) {
 type OpenLife struct {
 	Value graph.ValueID
 	After int
+	List  bool // where a list takes it
 }
 
 // A VariableSource is what says how long variables live.

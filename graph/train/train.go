@@ -138,13 +138,13 @@ type OpenStorage struct {
 }
 
 // open lists the storages of values whose lives source lines leave open, each
-// once.
+// once. What lists take of a training step is saved as a rule.
 func (b *builder) open(vars *Variables) []OpenStorage {
 	var out []OpenStorage
 	at := map[program.StorageID]int{}
 	for _, o := range vars.Open {
 		t := b.env[o.Value]
-		if t == nil || t.Storage < 0 {
+		if t == nil || t.Storage < 0 || o.List && b.opt.Train {
 			continue
 		}
 		k, ok := at[t.Storage]
