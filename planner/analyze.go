@@ -522,13 +522,13 @@ func (a *answer) guesses() []graph.Warning {
 // unseen says what the model may compute or keep that the file does not show.
 func (a *answer) unseen() []graph.Warning {
 	var out []graph.Warning
-	if gaps := a.m.lifted.Gaps; len(gaps) > 0 && len(a.ev.Variables.Unread) == 0 {
-		calls := 0
+	if n := a.worth(a.m.lifted.MissingBytes()); n > 0 && len(a.ev.Variables.Unread) == 0 {
+		gaps, calls := a.m.lifted.Gaps, 0
 		for _, g := range gaps {
 			calls += g.Calls
 		}
 		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("the numbers of the file's calls have gaps: the model makes %d calls more, of %s first, whose results nobody reads; they take up to %s that is not counted",
-			calls, gaps[0].Op, profile.FormatBytes(a.m.lifted.MissingBytes()))})
+			calls, gaps[0].Op, profile.FormatBytes(n))})
 	}
 	if n := a.idleBytes(); n > 0 {
 		list := a.m.lifted.Idle
