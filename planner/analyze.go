@@ -527,6 +527,7 @@ func (a *answer) guesses() []graph.Warning {
 		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("%s collects results of which the file has some alone (%s, line %d): calls whose results nobody reads are not in it; export a model that returns them all, or stop computing them",
 			cmp.Or(u.Module, "the model"), path.Base(u.Line.File), u.Line.Number)})
 	}
+	out = append(out, a.unseen()...)
 	if a.ev.changes() {
 		out = append(out, graph.Warning{Code: "workspace-changes", Message: fmt.Sprintf("convolutions at a batch between or beyond measured ones: cuDNN may run other kernels there, with workspaces of up to %s", profile.FormatBytes(changing(a.ev.Program)))})
 	}
@@ -552,6 +553,27 @@ func (a *answer) guesses() []graph.Warning {
 
 // guesses reports large workspaces that no measurement stands for.
 func (ev *evaluation) guesses() bool { return guessed(ev.Program) > ev.res.Reserved/guessShare }
+
+// unseen says what the model may compute or keep that the file does not show.
+func (a *answer) unseen() []graph.Warning {
+	var out []graph.Warning
+	if n := a.worth(a.m.lifted.MissingBytes()); n > 0 && len(a.ev.Variables.Unread) == 0 {
+		gaps, calls := a.m.lifted.Gaps, 0
+		for _, g := range gaps {
+			calls += g.Calls
+		}
+		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("the numbers of the file's calls have gaps: the model makes %d calls more, of %s first, whose results nobody reads; they take up to %s that is not counted",
+			calls, gaps[0].Op, profile.FormatBytes(n))})
+	}
+	if n := a.idleBytes(); n > 0 {
+		list := a.m.lifted.Idle
+		out = append(out, graph.Warning{Code: "idle-modules", Message: fmt.Sprintf("no call reads the parameters of %d modules, %s first: if forward runs them and nobody reads what they compute, they take up to %s that is not counted", len(list), list[0].Module, profile.FormatBytes(n))})
+	}
+	if n := a.keptInForward(); n > 0 {
+		out = append(out, graph.Warning{Code: "python-variables", Message: fmt.Sprintf("variables of the model's code may keep up to %s until forward returns that backward does not need: the source lines leave it open", profile.FormatBytes(n))})
+	}
+	return out
+}
 
 // changes reports large workspaces that another kernel may take.
 func (ev *evaluation) changes() bool { return changing(ev.Program) > ev.res.Reserved/guessShare }

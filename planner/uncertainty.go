@@ -111,7 +111,20 @@ var Sources = []Source{
 		n := part(a.ev.res.Reserved, math.Abs(a.checked.share))
 		return finding{is: true, high: n, low: n}
 	}},
-	{Code: "unread-results", High: 0.15, Message: "calls whose results nobody reads are not in the file", Narrow: "a file of a model that returns all it computes", at: warns("unread-results")},
+	{Code: "variables-train", Rule: "what the lines leave open of what is not saved, kept for as long as they allow", exact: true,
+		Message: "how long Python's variables keep tensors in forward that backward does not need", Narrow: "one step measured on the card", at: func(a *answer) finding {
+			n := a.keptInForward()
+			return finding{is: n > 0, high: n}
+		}},
+	{Code: "unread-results", High: 0.15, Rule: "each call whose number is missing as large as the largest between those around it", Message: "calls whose results nobody reads are not in the file", Narrow: "a file of a model that returns all it computes", at: func(a *answer) finding {
+		f := warns("unread-results")(a)
+		f.high = min(a.m.lifted.MissingBytes(), mostOpen*a.ev.res.Reserved)
+		return f
+	}},
+	{Code: "idle-modules", Rule: "each module as large as the largest result of the module around it", exact: true, Message: "modules with parameters that no call reads, and that may run nevertheless", Narrow: "a file of a model that returns all it computes, or has no other modules", at: func(a *answer) finding {
+		n := a.idleBytes()
+		return finding{is: n > 0, high: n}
+	}},
 	{Code: "data-dependent", Low: 0.5, Message: "dimensions that depend on data are counted at their upper bounds", Narrow: "--dim NAME=N with what the data has", at: warns("data-dependent")},
 	{Code: "tied-parameter", Low: 0.2, Message: "tied parameters count as trained", Narrow: "--freeze with all of their names", at: warns("tied-parameter")},
 	{Code: "unknown-operator", High: 0.25, Low: 0.25, Message: "operators that memplan does not know", Narrow: "one step measured on the card", at: warns("unknown-operator", "unknown-shape", "unknown-type", "unknown-op")},
@@ -181,11 +194,64 @@ func (ev *evaluation) openBytes() int64 {
 	if len(ev.Open) == 0 {
 		return 0
 	}
+	return peakBytes(ev.Program, ev.res.Steady, ev.openUntil()) - peakBytes(ev.Program, ev.res.Steady, nil)
+}
+
+// openUntil are the calls until after which storages may live, by what the lines
+// leave open.
+func (ev *evaluation) openUntil() map[program.StorageID]int32 {
 	until := map[program.StorageID]int32{}
 	for _, o := range ev.Open {
 		until[o.Storage] = o.After
 	}
-	return peakBytes(ev.Program, ev.res.Steady, until) - peakBytes(ev.Program, ev.res.Steady, nil)
+	return until
+}
+
+// keptInForward is how many bytes variables may keep at once, in the forward pass
+// of a training step, longer than is predicted, where that is worth a warning. They
+// go before the backward pass: the allocated peak seldom has them, but what is
+// reserved has, since other sizes come after them.
+func (a *answer) keptInForward() int64 {
+	if !a.j.train || len(a.ev.Open) == 0 {
+		return 0
+	}
+	return a.worth(lateBytes(a.ev.Program, a.ev.res.Steady, a.ev.openUntil()))
+}
+
+// worth is n where it is worth a warning, else 0.
+func (a *answer) worth(n int64) int64 {
+	if n <= a.ev.res.Reserved/guessShare {
+		return 0
+	}
+	return min(n, mostOpen*a.ev.res.Reserved)
+}
+
+// idleBytes estimates what modules take of which the file has no call.
+func (a *answer) idleBytes() int64 { return min(a.worth(a.m.lifted.IdleBytes()), a.ev.res.Reserved) }
+
+// lateBytes is the most bytes at once that are predicted to go in the forward pass
+// and that may live until after a call.
+func lateBytes(p *program.Program, t *liveness.Timeline, until map[program.StorageID]int32) int64 {
+	var live, most int64
+	late := map[int32]int64{} // bytes that go after a call
+	last := int32(-1)
+	for _, ev := range t.Events {
+		n := &p.Nodes[ev.Node]
+		if n.Phase != program.Forward {
+			continue
+		}
+		for c := last; c < n.Call; c++ {
+			live -= late[c]
+			delete(late, c)
+		}
+		last = max(last, n.Call)
+		if after, ok := until[ev.Storage]; ok && ev.Free && after >= n.Call {
+			late[after] += p.Storages[ev.Storage].Bytes
+			live += p.Storages[ev.Storage].Bytes
+			most = max(most, live)
+		}
+	}
+	return most
 }
 
 // peakBytes is the most bytes that live at once, where storages live until after

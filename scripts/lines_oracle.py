@@ -3,7 +3,7 @@
 
     python3 scripts/lines_oracle.py OUT [--pack FILE.tar.xz] [REGEX]
 
-A case is a module of lines_styles.py or lines_unseen.py, a small model of a library, or one of saved_oracle.py's models ("saved/..."). For each, this script
+A case is a module of lines_styles.py, lines_unseen.py or lines_kept.py, a small model of a library, or one of saved_oracle.py's models ("saved/..."). For each, this script
 
   - exports it as a user would (dynamo exporter, train mode, optimize=False, symbolic batch) to OUT/NAME.onnx, with the weights stripped and
     the stack traces kept: paths in them are cut down to what follows site-packages, or to the file's name;
@@ -27,6 +27,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import lines_kept
 import lines_styles
 import lines_unseen
 import saved_oracle as oracle
@@ -141,7 +142,7 @@ class Wrapped(torch.nn.Module):
 
 
 def cases():
-    for kind, styles in (("style/", lines_styles.STYLES), ("unseen/", lines_unseen.STYLES)):
+    for kind, styles in (("style/", lines_styles.STYLES), ("unseen/", lines_unseen.STYLES), ("kept/", lines_kept.STYLES)):
         for name, (cls, shape) in styles.items():
             yield Case(kind + name, cls, lambda b, s=shape: (torch.randn(b, *s),))
     for name in TIMM:

@@ -54,6 +54,12 @@ type Lifted struct {
 
 	Recording *Recording // what a capture says beyond; nil for other sources
 
+	Gaps []Gap  // calls that the file lacks
+	Idle []Idle // modules that the file has no call of
+
+	Unread []Unread        // what calls return that were put back where the file lacks them
+	filled map[string]bool // the first calls of the gaps that those stand in
+
 	from []graph.ValueID // value of the ONNX graph for each of Graph.Values
 }
 
@@ -102,6 +108,8 @@ func lift(g *graph.Graph) (*Lifted, error) {
 		if l, err = liftMetadata(g); err == nil {
 			l.idioms()
 			l.unrolled()
+			l.missing(g)
+			l.restore(g)
 			return l, nil
 		}
 	}

@@ -59,6 +59,7 @@ func (r *replay) run(e *execution) {
 		r.siblings(e)
 		r.open(r.computed(e), e.last)
 	}
+	r.passesList(e)
 	r.stores(e)
 	for _, d := range e.dels {
 		r.release(d, e.last)
@@ -675,7 +676,72 @@ func (r *replay) finish() {
 			r.hold(r.last, id, local)
 		}
 		r.collected(r.given[name])
+		r.mayCollect(r.given[name])
 	}
+}
+
+// mayCollect leaves open how long values live that a loop gives a variable, where a
+// line without a call stands between that and its next value: a list may take them
+// there, or what came with them.
+func (r *replay) mayCollect(given []assignment) {
+	if strings.HasPrefix(r.class, "torch.nn.") {
+		return
+	}
+	runs := map[int]int{}
+	for _, a := range given {
+		runs[r.lastLine(a.exec)]++
+	}
+	hidden := map[int]bool{}
+	for i, a := range given {
+		next := len(r.execs)
+		switch {
+		case i+1 < len(given):
+			next = given[i+1].exec
+		case i > 0: // as far as the loop goes
+			next = min(next, 2*a.exec-given[i-1].exec)
+		}
+		hidden[r.lastLine(a.exec)] = hidden[r.lastLine(a.exec)] || r.hides(a.exec, next)
+	}
+	for _, a := range given {
+		if line := r.lastLine(a.exec); runs[line] > 1 && hidden[line] {
+			r.openList([]graph.ValueID{a.id})
+			if from := r.returned(r.execs[a.exec]); from != nil {
+				r.openList(from.open)
+			}
+		}
+	}
+}
+
+// hides tells whether a line without a call stands behind one of the executions from
+// one to another.
+func (r *replay) hides(from, to int) bool {
+	for i := from; i < to; i++ {
+		if r.gap(i) > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// passesList leaves open how long values live of a module that is called with a
+// variable which names no tensor, where the module may put them into it.
+func (r *replay) passesList(e *execution) {
+	from := r.returned(e)
+	if from == nil || !from.hides {
+		return
+	}
+	for _, n := range e.s.reads {
+		if r.names[n.name] == nil && !n.shape && !n.index && !n.element && n.field == "" {
+			r.openList(from.open)
+			return
+		}
+	}
+}
+
+// lastLine is the number of the last line of an execution.
+func (r *replay) lastLine(exec int) int {
+	items := r.execs[exec].items
+	return items[len(items)-1].line.Number
 }
 
 // collected finds values of a variable that a list took, on lines without a

@@ -24,6 +24,7 @@ type ending struct {
 	results []result        // what it returns, where the line is known
 	inner   *ending         // it returns what this one does
 	open    []graph.ValueID // what it may return beside its result
+	hides   bool            // it has lines without a call, or adds to a list
 }
 
 // ending sums up the frame for its caller.
@@ -35,7 +36,9 @@ func (r *replay) ending() *ending {
 			out.open = append(out.open, a.id)
 		}
 	}
+	out.hides = r.hides(0, len(r.execs))
 	for _, e := range r.execs {
+		out.hides = out.hides || e.s.adds != ""
 		out.lines = append(out.lines, e.items[len(e.items)-1].line.Number)
 	}
 	if n := len(r.execs); n > 0 && r.execs[n-1].s.returns {
@@ -74,6 +77,8 @@ func (r *replay) opened(e *execution, b *binding, field string) {
 		for _, x := range from.results {
 			if v := from.names[x.name]; v != nil {
 				b.keep(v.ids)
+			} else if x.name != "" { // a list that lines without a call have filled
+				r.open(from.open, r.last)
 			}
 		}
 	case field == "":
@@ -112,18 +117,27 @@ func (r *replay) mayKeep(e *execution, from *ending) {
 func (r *replay) open(ids []graph.ValueID, after int) {
 	for _, id := range ids {
 		if id >= 0 {
-			r.vars.Open = append(r.vars.Open, OpenLife{id, after})
+			r.vars.Open = append(r.vars.Open, OpenLife{Value: id, After: after})
 		}
 	}
 }
 
-// computed are the results of an execution's calls and modules; none of a
-// function that is the whole of a class's code.
-func (r *replay) computed(e *execution) (out []graph.ValueID) {
-	if len(e.items) > maxHidden {
-		return nil
+// openList notes that a list may take values, until the frame returns.
+func (r *replay) openList(ids []graph.ValueID) {
+	from := len(r.vars.Open)
+	r.open(ids, r.last)
+	for i := range r.vars.Open[from:] {
+		r.vars.Open[from+i].List = true
 	}
+}
+
+// computed are the results of an execution's calls and modules; of a function that
+// is the whole of a class's code, those of its own calls.
+func (r *replay) computed(e *execution) (out []graph.ValueID) {
 	for _, it := range e.items {
+		if len(e.items) > maxHidden && it.child != "" {
+			continue
+		}
 		out = append(out, r.g.Nodes[it.last].Outputs...)
 	}
 	return out

@@ -66,6 +66,7 @@ func (v *Variables) Kept() (out []graph.ValueID) {
 type OpenLife struct {
 	Value graph.ValueID
 	After int
+	List  bool // where a list takes it
 }
 
 // A VariableSource is what says how long variables live.
@@ -155,6 +156,7 @@ func sourceHolds(l *lift.Lifted, modules []lift.Module, holds holder) (map[settl
 	}
 	vars.Source = FromLines
 	s.uses = lastUses(s.g)
+	s.returnUnread(l, modules)
 	for lo := 0; lo < len(s.chains); { // calls without lines stand apart
 		hi := lo + 1
 		for hi < len(s.chains) && (len(s.chains[hi]) > 0) == (len(s.chains[lo]) > 0) {
@@ -167,6 +169,18 @@ func sourceHolds(l *lift.Lifted, modules []lift.Module, holds holder) (map[settl
 	}
 	s.holdLists()
 	return s.settled, vars
+}
+
+// returnUnread takes what modules return and nobody reads to be read behind them:
+// their callers' variables name it.
+func (s *sources) returnUnread(l *lift.Lifted, modules []lift.Module) {
+	for _, x := range l.Unread {
+		for _, m := range modules {
+			if m.Name == x.Module && len(m.Calls) == 1 {
+				s.uses[x.Value] = m.Calls[0].Last + 1
+			}
+		}
+	}
 }
 
 // holdLists holds what stands in a list beside another value for as long as

@@ -117,7 +117,7 @@ type Build struct {
 	Forward int32
 	// Variables says how long Python's variables were found to keep tensors.
 	Variables Variables
-	// Open are storages that variables may keep until after a call, in an inference.
+	// Open are storages that variables may keep until after a call.
 	Open []OpenStorage
 	// CastBytes are those of the tensors, in float32, that are assumed to be cast to
 	// the parameters' type, or back to an input's.
@@ -148,13 +148,13 @@ type OpenStorage struct {
 }
 
 // open lists the storages of values whose lives source lines leave open, each
-// once.
+// once. What lists take of a training step is saved as a rule.
 func (b *builder) open(vars *Variables) []OpenStorage {
 	var out []OpenStorage
 	at := map[program.StorageID]int{}
 	for _, o := range vars.Open {
 		t := b.env[o.Value]
-		if t == nil || t.Storage < 0 {
+		if t == nil || t.Storage < 0 || o.List && b.opt.Train {
 			continue
 		}
 		k, ok := at[t.Storage]
@@ -202,10 +202,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	b.narrow.warn(b)
 	b.join.warn(b)
 	b.back.warn(b)
-	var open []OpenStorage
-	if !opt.Train {
-		open = b.open(&vars)
-	}
+	open := b.open(&vars)
 	supposed := b.keep(&vars)
 	return &Build{SupposedBytes: supposed, Program: b.e.P, Params: b.listed(), Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed() + b.back.bytes}, nil
 }

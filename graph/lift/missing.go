@@ -1,0 +1,251 @@
+package lift
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// Calls that the model makes and the file does not hold, since nobody reads their
+// results: the exporter drops them after they were traced.
+//
+// Tracing numbers the calls of an operator one after the other (linear, linear_1,
+// linear_2), so that between two calls of the file a number that none has is one
+// of a dropped call. Behind the last call nothing is numbered; but the file lists
+// every parameter of the model, and where no call reads those of a module, its
+// forward may have run there.
+
+// A Gap is calls of an operator that are missing between two others of it.
+type Gap struct {
+	Op     string
+	First  int // the number of the first
+	Calls  int
+	After  int // the call of the graph before them, -1 for none
+	Before int // the call behind them
+}
+
+// An Idle is a module with parameters, of which the file has no call.
+type Idle struct {
+	Module string
+	Within string // the innermost module around it of which there are calls, "" for the model
+}
+
+// firstNumber lists the operators whose calls are counted, with the number of the first: those that make tensors, and
+// whose names no symbolic number takes, as add and mul do. The first name of
+// Python's own functions is sum_1.
+var firstNumber = map[string]int{
+	"conv1d": 0, "conv2d": 0, "conv3d": 0, "convolution": 0, "conv_transpose1d": 0, "conv_transpose2d": 0, "conv_transpose3d": 0,
+	"linear": 0, "addmm": 0, "mm": 0, "bmm": 0, "baddbmm": 0, "matmul": 0, "einsum": 0, "embedding": 0, "scaled_dot_product_attention": 0, "lstm": 0, "gru": 0,
+	"batch_norm": 0, "_native_batch_norm_legit_functional": 0, "_native_batch_norm_legit_no_training": 0, "_native_batch_norm_legit": 0,
+	"instance_norm": 0, "group_norm": 0, "layer_norm": 0, "rms_norm": 0,
+	"relu": 0, "relu6": 0, "hardtanh": 0, "hardswish": 0, "silu": 0, "leaky_relu": 0, "elu": 0, "mish": 0, "gelu": 0, "glu": 0,
+	"sigmoid": 0, "tanh": 0, "hardsigmoid": 0, "softplus": 0, "prelu": 0, "softmax": 0, "_softmax": 0, "log_softmax": 0, "native_dropout": 0, "dropout": 0,
+	"max_pool2d": 0, "avg_pool2d": 0, "avg_pool1d": 0, "adaptive_avg_pool2d": 0, "upsample_nearest2d": 0, "upsample_bilinear2d": 0,
+	"clone": 0, "cat": 0, "stack": 0, "exp": 0, "log": 0, "sqrt": 0, "rsqrt": 0, "sin": 0, "cos": 0, "mean": 0, "sum": 1, "abs": 1, "max": 1, "min": 1,
+}
+
+// maxGap is how many calls in a row are believed to be missing.
+const maxGap = 1 << 10
+
+// missing notes what calls of the model the file lacks. A file that was rewritten
+// after export has lost the names of others.
+func (l *Lifted) missing(g *graph.Graph) {
+	if rewritten(g) {
+		return
+	}
+	l.Gaps, l.Idle = slices.DeleteFunc(l.gaps(g), func(x Gap) bool { return l.filled[callName(x.Op, x.First)] }), l.idle(g)
+	of := 0 // missing calls that read parameters
+	for _, gap := range l.Gaps {
+		if weighty[gap.Op] {
+			of += gap.Calls
+		}
+	}
+	if of >= len(l.Idle) { // they are those of the modules
+		l.Idle = nil
+	}
+}
+
+// weighty are the counted operators that read parameters.
+var weighty = map[string]bool{
+	"conv1d": true, "conv2d": true, "conv3d": true, "convolution": true, "conv_transpose1d": true, "conv_transpose2d": true, "conv_transpose3d": true,
+	"linear": true, "addmm": true, "embedding": true, "lstm": true, "gru": true, "batch_norm": true, "_native_batch_norm_legit_functional": true,
+	"_native_batch_norm_legit_no_training": true, "_native_batch_norm_legit": true, "group_norm": true, "layer_norm": true, "rms_norm": true, "prelu": true,
+}
+
+// rewritten reports a file with nodes that the exporter did not write as a part of
+// a call.
+func rewritten(g *graph.Graph) bool {
+	return slices.ContainsFunc(g.Nodes, func(n graph.Node) bool { return n.Op != "Constant" && n.MetaValue(keyFX) == "" })
+}
+
+// gaps finds numbers that no call has.
+func (l *Lifted) gaps(g *graph.Graph) (out []Gap) {
+	at := map[string]int{}
+	for i := range l.Graph.Nodes {
+		at[l.Graph.Nodes[i].Name] = i
+	}
+	type taken struct{ number, at int }
+	names := map[string][]taken{}
+	last, call := "", -1
+	for i := range g.Nodes {
+		name, _, _ := strings.Cut(strings.TrimPrefix(g.Nodes[i].MetaValue(keyFX), "%"), " ")
+		if name == last || name == "" {
+			continue
+		}
+		last = name
+		if k, ok := at[name]; ok {
+			call = k
+		}
+		if op, k := numberOf(name); k >= 0 {
+			names[op] = append(names[op], taken{k, call})
+		}
+	}
+	for op, list := range names {
+		before := taken{firstNumber[op] - 1, -1}
+		for _, t := range list {
+			if n := t.number - before.number - 1; n > 0 && n <= maxGap {
+				out = append(out, Gap{op, before.number + 1, n, before.at, t.at})
+			}
+			if t.number > before.number {
+				before = t
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Gap) int {
+		if a.Before != b.Before {
+			return a.Before - b.Before
+		}
+		return strings.Compare(a.Op, b.Op)
+	})
+	return out
+}
+
+// callName is the name of a call with a number.
+func callName(op string, number int) string { return op + "_" + strconv.Itoa(number) }
+
+// numberOf splits the name of a call into its operator and its number, -1 for
+// operators that are not counted.
+func numberOf(name string) (string, int) {
+	if first, ok := firstNumber[name]; ok && first == 0 {
+		return name, 0
+	}
+	dash := strings.LastIndexByte(name, '_')
+	if dash < 0 {
+		return name, -1
+	}
+	k, err := strconv.Atoi(name[dash+1:])
+	if _, ok := firstNumber[name[:dash]]; !ok || err != nil || k < 1 {
+		return name, -1
+	}
+	return name[:dash], k
+}
+
+// idle finds modules with parameters of which there is no call, and which may
+// have run behind the last call of the module around them.
+func (l *Lifted) idle(g *graph.Graph) (out []Idle) {
+	ends := map[string]int{"": len(l.Graph.Nodes)} // last call of each module that runs
+	final := map[string]int{}                      // last call of each operator that is counted
+	for i := range l.Graph.Nodes {
+		n := &l.Graph.Nodes[i]
+		for _, m := range Scopes(n) {
+			ends[m] = max(ends[m], i)
+		}
+		if op, k := numberOf(n.Name); k >= 0 {
+			final[op] = i
+		}
+	}
+	seen := map[string]bool{}
+	for i := range g.Values { // other code reads a parameter of theirs
+		if v := &g.Values[i]; v.Kind == graph.Initializer {
+			seen[v.Name[:max(strings.LastIndexByte(v.Name, '.'), 0)]] = true
+		}
+	}
+	for _, target := range parameterTargets(g) {
+		module := target[:max(strings.LastIndexByte(target, '.'), 0)]
+		if _, ran := ends[module]; ran || seen[module] {
+			continue
+		}
+		seen[module] = true
+		within := around(module, ends)
+		for _, at := range final {
+			if at <= ends[within] {
+				out = append(out, Idle{module, within})
+				break
+			}
+		}
+	}
+	return out
+}
+
+// around is the innermost module around another that ran.
+func around(module string, ran map[string]int) string {
+	for module != "" {
+		if _, ok := ran[module]; ok {
+			return module
+		}
+		module = module[:max(strings.LastIndexByte(module, '.'), 0)]
+	}
+	return ""
+}
+
+// parameterTargets lists the parameters of the model that was exported.
+func parameterTargets(g *graph.Graph) (out []string) {
+	for _, p := range g.Meta {
+		if p.Key != keySignature {
+			continue
+		}
+		for line := range strings.Lines(p.Value) {
+			if _, target, ok := strings.Cut(line, ": PARAMETER target='"); ok {
+				target, _, _ = strings.Cut(target, "'")
+				out = append(out, target)
+			}
+		}
+	}
+	return out
+}
+
+// MissingBytes estimates what the calls take that the file lacks: each as much as
+// the largest result of the calls between the two around it.
+func (l *Lifted) MissingBytes() (sum int64) {
+	for _, gap := range l.Gaps {
+		sum += int64(gap.Calls) * l.largest(max(gap.After, 0), gap.Before, "")
+	}
+	return sum
+}
+
+// IdleBytes estimates what modules take whose calls the file lacks: each as much as
+// the largest result within the module around it.
+func (l *Lifted) IdleBytes() (sum int64) {
+	most := map[string]int64{}
+	for _, x := range l.Idle {
+		n, ok := most[x.Within]
+		if !ok {
+			n = l.largest(0, len(l.Graph.Nodes)-1, x.Within)
+			most[x.Within] = n
+		}
+		sum += n
+	}
+	return sum
+}
+
+// largest is the size of the largest result of the counted calls of a range that
+// belong to a module.
+func (l *Lifted) largest(first, last int, module string) (most int64) {
+	for i := first; i <= last; i++ {
+		n := &l.Graph.Nodes[i]
+		if _, k := numberOf(n.Name); k < 0 || module != "" && n.Module != module && !strings.HasPrefix(n.Module, module+".") {
+			continue
+		}
+		for _, id := range n.Outputs {
+			if id < 0 {
+				continue
+			}
+			if b, ok := l.Graph.Values[id].Type.Bytes().Int(); ok {
+				most = max(most, b)
+			}
+		}
+	}
+	return most
+}
