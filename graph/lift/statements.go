@@ -174,7 +174,7 @@ func (f *sourceFrame) repeats(text sourceText, lo, hi int) {
 		}
 		s := &castLine{sourceFrame: f, units: f.units(i, j), table: text.table}
 		if e := parsePy(text.whole); e != nil && !s.loop(e, text.whole) {
-			s.line(e)
+			s.turns(text.whole)
 		}
 		i = j
 	}
