@@ -1,6 +1,7 @@
 package lift
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,6 +15,13 @@ type castLine struct {
 	table bool                     // a statement of the table, whose variables may be those of lines before
 	named map[string]graph.ValueID // values by the variables that the line widens
 	reads map[string]graph.ValueID // values by the other variables that it reads
+	uses  map[string][]operandAt   // where it reads them
+}
+
+// An operandAt is an argument of a call.
+type operandAt struct {
+	call int
+	arg  *graph.Arg
 }
 
 // fileCasts are the calls of casts that a file has.
@@ -52,7 +60,7 @@ func (s *castLine) turns(text string) {
 // evaluates them, and puts the casts at their operands and results back. It returns
 // how many of the units it bound.
 func (s *castLine) line(e *pyExpr) int {
-	s.named, s.reads = map[string]graph.ValueID{}, map[string]graph.ValueID{}
+	s.named, s.reads, s.uses = map[string]graph.ValueID{}, map[string]graph.ValueID{}, map[string][]operandAt{}
 	calls := e.calls(nil)
 	s.unindexed(e, calls)
 	k := 0
@@ -156,7 +164,32 @@ func (s *castLine) results(e *pyExpr) {
 	}
 	slices.Reverse(casts)
 	for _, c := range casts {
+		s.renamed(c.cast())
 		s.cast(e, c.cast())
+	}
+}
+
+// renamed widens a tensor that the statement reads by another name than the one to
+// whose type it casts the result: xf = x.float() has no call, and a cast of what
+// elementwise operators and reductions of xf make to x.dtype does nothing without it.
+func (s *castLine) renamed(to string) {
+	name, typed := strings.CutSuffix(to, ".dtype")
+	if !typed || !isName(name) || len(s.named) > 0 || slices.ContainsFunc(s.units, func(u sourceUnit) bool { return u.module }) {
+		return
+	}
+	x, ok := s.vars[name]
+	if !ok {
+		x = s.earlier(name, s.units[0].lo)
+	}
+	for _, other := range slices.Sorted(maps.Keys(s.reads)) {
+		if _, shown := s.vars[other]; shown || other == name || !isName(other) || s.reads[other] != x {
+			continue
+		}
+		w := s.r.widened(s.units[0].lo, x)
+		for _, use := range s.uses[other] {
+			use.arg.Value = w
+			s.r.relink(s.r.node(use.call))
+		}
 	}
 }
 
@@ -240,6 +273,7 @@ func (s *castLine) operand(c, kid *pyExpr, a *graph.Arg) {
 	switch to := kid.cast(); {
 	case to == "" && !kid.call && kid.text != "":
 		s.reads[kid.text] = id
+		s.uses[kid.text] = append(s.uses[kid.text], operandAt{c.node, a})
 	case to == "" || kid.bound:
 	case to == "float32":
 		s.note(kid, s.r.node(c.node).Module, id)

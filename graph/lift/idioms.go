@@ -77,6 +77,7 @@ func (l *Lifted) idioms() {
 	r.namedCasts()
 	r.sourceCasts()
 	r.moduleCasts()
+	r.loraCasts()
 	for i := range l.Graph.Nodes {
 		for _, id := range idioms {
 			if id.apply(r, i) {

@@ -27,6 +27,7 @@ func (r *rewriter) sourceCasts() {
 	r.assignedNorms()
 	s.frame(0, len(s.lines), 0)
 	s.warnRegions()
+	s.unshown()
 }
 
 // sources are the statements that calls stand in.
