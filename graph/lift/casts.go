@@ -43,10 +43,10 @@ func (r *rewriter) widenNamed(i int, with graph.ValueID) {
 		from--
 	}
 	class := r.l.Classes[i]
-	if !strings.Contains(class, "Norm") {
+	if !strings.Contains(class, "Norm") || ofLibrary(class) || strings.Contains(r.statement(i), "rms_norm(") { // which the exporter takes apart, its cast included
 		return
 	}
-	if lines := Lines(r.node(i)); len(lines) == 0 || strings.HasPrefix(class, "torch.") || normalises(class) || r.onlyOperand(from, i+1) != with {
+	if lines := Lines(r.node(i)); len(lines) == 0 || r.onlyOperand(from, i+1) != with {
 		return
 	} else if slices.ContainsFunc(lines[:len(lines)-1], func(l Line) bool { return strings.Contains(l.Text, "type_as") }) {
 		return

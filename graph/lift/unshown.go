@@ -34,7 +34,14 @@ func (s *sources) widens(from, to int) bool {
 		return true
 	}
 	for i := from; i < to; i++ {
-		if AutocastOff(s.r.node(i)) || mayCast(s.r.statement(i)) && strings.Contains(s.r.statement(i), "float") {
+		text := s.r.statement(i)
+		if AutocastOff(s.r.node(i)) {
+			return true
+		}
+		if !strings.Contains(text, "float") {
+			continue
+		}
+		if e := parsePy(text); e != nil && slices.ContainsFunc(e.calls(nil), func(c *pyExpr) bool { return c.cast() == "float32" && !c.kids[0].parameter() }) {
 			return true
 		}
 	}
