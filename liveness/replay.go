@@ -214,7 +214,10 @@ func (r *replayer[H]) event(t *Timeline, i, s int) error {
 
 // PeakStep is the timeline of the step in which the peak lies.
 func (r *Result) PeakStep() *Timeline {
-	if r.Step == 0 {
+	switch {
+	case r.Timeline != nil:
+		return r.Timeline
+	case r.Step == 0:
 		return r.First
 	}
 	return r.Steady

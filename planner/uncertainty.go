@@ -86,6 +86,9 @@ var Sources = []Source{
 	{Code: "cast-assumed", High: 0.25, Message: "casts that the file does not show are assumed", Narrow: "a file exported in the precision that it runs in", at: func(a *answer) finding {
 		return finding{is: a.ev.CastBytes > 0, high: a.ev.CastBytes, low: a.ev.CastBytes}
 	}},
+	{Code: train.CastUnseen, Rule: "what differs where code without a line computes in float32", exact: true, Message: "functions and statements that the file has no line of may compute in float32", Narrow: "one step measured on the card", at: func(a *answer) finding {
+		return finding{is: a.ev.UnseenBytes > 0, high: a.ev.UnseenBytes, low: a.ev.UnseenBytes}
+	}},
 	{Code: "workspace-guessed", High: 0.05, Low: 0.05, Message: "large workspaces of convolutions that nobody measured", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.guesses()} }},
 	{Code: "workspace-changes", High: 0.05, Low: 0.05, Message: "convolutions at batches between measured ones, where cuDNN may run other kernels", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.changes()} }},
 	{Code: "not-the-step", High: 0.25, Low: 0.1, Message: "the file does not show the training step", Narrow: "a file exported in training mode with optimize=False", at: func(a *answer) finding {

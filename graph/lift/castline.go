@@ -1,6 +1,7 @@
 package lift
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,6 +15,13 @@ type castLine struct {
 	table bool                     // a statement of the table, whose variables may be those of lines before
 	named map[string]graph.ValueID // values by the variables that the line widens
 	reads map[string]graph.ValueID // values by the other variables that it reads
+	uses  map[string][]operandAt   // where it reads them
+}
+
+// An operandAt is an argument of a call.
+type operandAt struct {
+	call int
+	arg  *graph.Arg
 }
 
 // fileCasts are the calls of casts that a file has.
@@ -37,11 +45,24 @@ func (s *castLine) loop(e *pyExpr, text string) bool {
 	return true
 }
 
+// turns puts the casts of a statement back each time that a loop runs it.
+func (s *castLine) turns(text string) {
+	for {
+		n := s.line(parsePy(text))
+		if n == 0 || n >= len(s.units) || len(s.units)%n != 0 || s.units[0].module || s.units[n].module || opName(s.r.node(s.units[0].lo)) != opName(s.r.node(s.units[n].lo)) {
+			return
+		}
+		s.units = s.units[n:]
+	}
+}
+
 // line binds the expression's operators to calls, in the order that Python
-// evaluates them, and puts the casts at their operands and results back.
-func (s *castLine) line(e *pyExpr) {
-	s.named, s.reads = map[string]graph.ValueID{}, map[string]graph.ValueID{}
+// evaluates them, and puts the casts at their operands and results back. It returns
+// how many of the units it bound.
+func (s *castLine) line(e *pyExpr) int {
+	s.named, s.reads, s.uses = map[string]graph.ValueID{}, map[string]graph.ValueID{}, map[string][]operandAt{}
 	calls := e.calls(nil)
+	s.unindexed(e, calls)
 	k := 0
 	for n, c := range calls {
 		op := ""
@@ -77,6 +98,21 @@ func (s *castLine) line(e *pyExpr) {
 		}
 	}
 	s.results(e)
+	return k
+}
+
+// indexing are the calls that x[i, :, None] makes.
+var indexing = []string{"select", "slice", "unsqueeze", "getitem"}
+
+// unindexed leaves out the units that indices make, which no expression is bound to.
+func (s *castLine) unindexed(e *pyExpr, calls []*pyExpr) {
+	if !e.indexes() {
+		return
+	}
+	s.units = slices.DeleteFunc(slices.Clone(s.units), func(u sourceUnit) bool {
+		op := opName(s.r.node(u.lo))
+		return !u.module && slices.Contains(indexing, op) && !slices.ContainsFunc(calls, func(c *pyExpr) bool { return c.makes(op) })
+	})
 }
 
 // upTo is the first unit from k on that what is left of the line makes: where all of
@@ -115,6 +151,12 @@ func (s *castLine) binds(c *pyExpr, k int) bool {
 
 // results casts what the statement returns.
 func (s *castLine) results(e *pyExpr) {
+	if e.text == "()" && !e.call {
+		for _, kid := range e.kids {
+			s.results(kid)
+		}
+		return
+	}
 	var casts []*pyExpr // the inner ones last
 	for e.cast() != "" && len(e.kids) > 0 && !e.bound {
 		casts = append(casts, e)
@@ -122,7 +164,32 @@ func (s *castLine) results(e *pyExpr) {
 	}
 	slices.Reverse(casts)
 	for _, c := range casts {
+		s.renamed(c.cast())
 		s.cast(e, c.cast())
+	}
+}
+
+// renamed widens a tensor that the statement reads by another name than the one to
+// whose type it casts the result: xf = x.float() has no call, and a cast of what
+// elementwise operators and reductions of xf make to x.dtype does nothing without it.
+func (s *castLine) renamed(to string) {
+	name, typed := strings.CutSuffix(to, ".dtype")
+	if !typed || !isName(name) || len(s.named) > 0 || slices.ContainsFunc(s.units, func(u sourceUnit) bool { return u.module }) {
+		return
+	}
+	x, ok := s.vars[name]
+	if !ok {
+		x = s.earlier(name, s.units[0].lo)
+	}
+	for _, other := range slices.Sorted(maps.Keys(s.reads)) {
+		if _, shown := s.vars[other]; shown || other == name || !isName(other) || s.reads[other] != x {
+			continue
+		}
+		w := s.r.widened(s.units[0].lo, x)
+		for _, use := range s.uses[other] {
+			use.arg.Value = w
+			s.r.relink(s.r.node(use.call))
+		}
 	}
 }
 
@@ -172,24 +239,47 @@ func (s *castLine) typed(c *pyExpr) {
 
 // operands puts back the casts at the operands of a call.
 func (s *castLine) operands(c *pyExpr) {
-	n := s.r.node(c.node)
-	for j, kid := range c.kids {
-		if j >= len(n.Args) || n.Args[j].Kind != graph.ArgValue || n.Args[j].Name != "" || !s.float32(n.Args[j].Value) {
-			continue
+	n, kids := s.r.node(c.node), c.kids
+	if opName(n) == "rsub" && len(kids) == 2 { // 1 - x
+		kids = []*pyExpr{kids[1], kids[0]}
+	}
+	s.pairs(c, kids, n.Args)
+	s.r.relink(n)
+}
+
+// pairs puts back the casts of expressions that are arguments of a call, in order.
+// Lists stand for their elements, and for all that is left where the call takes them
+// as one: torch.einsum("ij,jk", a, b).
+func (s *castLine) pairs(c *pyExpr, kids []*pyExpr, args []graph.Arg) {
+	for j, kid := range kids {
+		if j >= len(args) || args[j].Name != "" {
+			return
 		}
-		id := n.Args[j].Value
-		switch to := kid.cast(); {
-		case to == "" && !kid.call && kid.text != "":
-			s.reads[kid.text] = id
-		case to == "" || kid.bound:
-		case to == "float32":
-			s.note(kid, n.Module, id)
-			n.Args[j].Value = s.widen(kid, c.node, id)
-			s.r.relink(n)
-		default:
-			n.Args[j].Value = s.r.insert(s.r.before, c.node, "type_as.default", valueArg(id), valueArg(s.like(to, c.node, id)))
-			s.r.relink(n)
+		switch a := &args[j]; {
+		case a.Kind == graph.ArgList && kid.text == "()" && !kid.call:
+			s.pairs(c, kid.kids, a.List)
+		case a.Kind == graph.ArgList && len(a.List) == len(kids)-j:
+			s.pairs(c, kids[j:], a.List)
+			return
+		case a.Kind == graph.ArgValue && s.float32(a.Value):
+			s.operand(c, kid, a)
 		}
+	}
+}
+
+// operand puts the cast of an expression back that is an argument of a call.
+func (s *castLine) operand(c, kid *pyExpr, a *graph.Arg) {
+	id := a.Value
+	switch to := kid.cast(); {
+	case to == "" && !kid.call && kid.text != "":
+		s.reads[kid.text] = id
+		s.uses[kid.text] = append(s.uses[kid.text], operandAt{c.node, a})
+	case to == "" || kid.bound:
+	case to == "float32":
+		s.note(kid, s.r.node(c.node).Module, id)
+		a.Value = s.widen(kid, c.node, id)
+	default:
+		a.Value = s.r.insert(s.r.before, c.node, "type_as.default", valueArg(id), valueArg(s.like(to, c.node, id)))
 	}
 }
 
@@ -313,6 +403,11 @@ func (s *castLine) like(to string, call int, itself graph.ValueID) graph.ValueID
 	if id, ok := s.vars[name]; ok && (s.r.def[id] < 0 || int(s.r.def[id]) < call) {
 		return id
 	}
+	if name != to && isName(name) {
+		if id := s.earlier(name, call); id >= 0 {
+			return id
+		}
+	}
 	if ok {
 		return wide
 	}
@@ -322,6 +417,31 @@ func (s *castLine) like(to string, call int, itself graph.ValueID) graph.ValueID
 		}
 	}
 	return itself
+}
+
+// earlier is what a variable names that no statement of the frame assigns before a
+// call, an argument of forward: what the first statement reads by that name. NoValue
+// where none shows it.
+func (s *castLine) earlier(name string, call int) graph.ValueID {
+	for i := s.lo; i < call; {
+		j := i + 1
+		for j < call && len(s.lines[i]) > s.depth && len(s.lines[j]) > s.depth && s.lines[j][s.depth] == s.lines[i][s.depth] {
+			j++
+		}
+		if len(s.lines[i]) > s.depth {
+			if at := s.text(i, s.depth); !at.cast && strings.Contains(at.whole, name) {
+				if e := parsePy(at.whole); e != nil {
+					l := &castLine{sourceFrame: s.sourceFrame, units: s.sourceFrame.units(i, j)}
+					l.line(e)
+					if id, ok := l.reads[name]; ok {
+						return id
+					}
+				}
+			}
+		}
+		i = j
+	}
+	return graph.NoValue
 }
 
 func (s *castLine) float32(id graph.ValueID) bool {

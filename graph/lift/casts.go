@@ -25,11 +25,49 @@ func (r *rewriter) namedCasts() {
 			continue
 		}
 		r.typedAs(i, with)
+		r.widenNamed(i, with)
 	}
 	r.splice()
 	clear(r.before)
 	clear(r.after)
 	r.count()
+}
+
+// widenNamed widens what a normalisation is called with whose result, that of call i,
+// is cast back to its type, which does nothing unless it was computed in another one,
+// where no line shows the cast: F.layer_norm(x.float(), ...) over several lines. Other
+// functions cast back out of habit.
+func (r *rewriter) widenNamed(i int, with graph.ValueID) {
+	from := i
+	for from > 0 && r.sameFrame(from-1, i) && !r.restarts(from-1, i) {
+		from--
+	}
+	class := r.l.Classes[i]
+	if !strings.Contains(class, "Norm") || ofLibrary(class) || strings.Contains(r.statement(i), "rms_norm(") { // which the exporter takes apart, its cast included
+		return
+	}
+	if lines := Lines(r.node(i)); len(lines) == 0 || r.onlyOperand(from, i+1) != with {
+		return
+	} else if slices.ContainsFunc(lines[:len(lines)-1], func(l Line) bool { return strings.Contains(l.Text, "type_as") }) {
+		return
+	}
+	for j := from; j <= i; j++ {
+		if mayCast(r.statement(j)) {
+			return
+		}
+	}
+	r.replaceIn(from, i+1, with, r.widened(from, with))
+	for j := from; j <= i; j++ {
+		n := r.node(j)
+		if op := opName(n); op != "layer_norm" && op != "group_norm" && op != "native_layer_norm" {
+			continue
+		}
+		for _, id := range slices.Clone(n.Inputs) { // PyTorch refuses parameters of another type
+			if r.l.Roles[id] == Parameter {
+				r.replaceIn(j, j+1, id, r.widened(j, id))
+			}
+		}
+	}
 }
 
 // foreign is the first floating-point tensor among a call's operands that its

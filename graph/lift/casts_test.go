@@ -19,6 +19,11 @@ func TestParsePy(t *testing.T) {
 		{"x = x.to(torch.float32) @ -w[:, None].exp() ** 2", ">float32 exp pow neg matmul"},
 		{"x = x.to(device)", "to"},
 		{"return (self.weight * x).to(input_dtype)  # a comment's (text", "mul >input_dtype"},
+		{"g, u = g.float().clamp(max=7.0), u.float().clamp(-1, 1)", ">float32 clamp >float32 clamp"},
+		{"q, k = self.qk(x).float().chunk(2, -1)", "qk >float32 chunk"},
+		{"x += self.f(x).to(x.dtype)", "f >x.dtype add"},
+		{"d = torch.einsum('ij,kj->ik', q.float(), k) * (D // H) ** -0.5", ">float32 einsum pow mul"},
+		{"a, b == c", ""},
 		{"x = F.dropout(s.l(x), p=0.0,", ""},
 		{"if a.float() > 0:", ""},
 	} {

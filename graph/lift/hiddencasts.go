@@ -56,7 +56,7 @@ func (r *rewriter) assignedNorms() {
 		}
 		class := ownerClass(n)
 		name := class[strings.LastIndexByte(class, '.')+1:]
-		if !strings.Contains(name, "LayerNorm") || class != r.l.Classes[i] || knownNorms(class) || i > 0 && r.sameFrame(i-1, i) || i+1 < len(r.l.Graph.Nodes) && r.sameFrame(i, i+1) {
+		if !strings.Contains(name, "LayerNorm") || class != r.l.Classes[i] || ofLibrary(class) || i > 0 && r.sameFrame(i-1, i) || i+1 < len(r.l.Graph.Nodes) && r.sameFrame(i, i+1) {
 			continue
 		}
 		lines := Lines(n)
@@ -68,15 +68,13 @@ func (r *rewriter) assignedNorms() {
 		}
 		made := n.Outputs[0]
 		r.typedAs(i, n.Args[0].Value)
-		if r.l.Assumed == nil {
-			r.l.Assumed = map[graph.ValueID]bool{}
-		}
-		r.l.Assumed[made] = true
+		r.assume(made)
 	}
 }
 
-// knownNorms reports classes of libraries that return what layer_norm makes.
-func knownNorms(class string) bool {
+// ofLibrary reports classes of libraries whose code is known: their subclasses of
+// LayerNorm return what layer_norm makes.
+func ofLibrary(class string) bool {
 	for _, p := range []string{"torch.", "timm.", "transformers.", "diffusers.", "torchvision.", "monai."} {
 		if strings.HasPrefix(class, p) {
 			return true

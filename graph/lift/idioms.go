@@ -44,6 +44,7 @@ var idioms = []idiom{
 	{"softmax-type", "transformers casts probabilities back to the query's type", narrowSoftmax},
 	{"probabilities-type", "GPT-2 and its likes cast probabilities to the values' type", valueSoftmax},
 	{"scores-type", "GPT-Neo and CodeGen multiply query and key in float32", wideScores},
+	{"scan-type", "transformers' selective scan runs in float32, and multiplies in the type of what it is called with", scanType},
 	{"rotary-type", "transformers casts rotary tables to the hidden states' type", rotaryType},
 	{"noise-type", "the noise of dropped paths has its input's type", noiseType},
 	{"no-mask", "transformers adds no mask where every position is visible; traced code adds zeros", noMask},
@@ -77,6 +78,7 @@ func (l *Lifted) idioms() {
 	r.namedCasts()
 	r.sourceCasts()
 	r.moduleCasts()
+	r.loraCasts()
 	for i := range l.Graph.Nodes {
 		for _, id := range idioms {
 			if id.apply(r, i) {

@@ -317,6 +317,44 @@ func wideScores(r *rewriter, i int) bool {
 	return true
 }
 
+// scanType puts the casts back into transformers' mamba_selective_scan, a function whose
+// lines the file does not have: B, what it is called with and D are cast to float32, and
+// each state to the type of C.
+func scanType(r *rewriter, i int) bool {
+	n := r.node(i)
+	op := opName(n)
+	if op != "mul" && op != "matmul" || !fromTransformers(r, i) || len(n.Args) != 2 || n.Args[0].Kind != graph.ArgValue || n.Args[1].Kind != graph.ArgValue {
+		return false
+	}
+	if lines := Lines(n); len(lines) == 0 || !strings.Contains(lines[len(lines)-1].Text, "mamba_selective_scan(") {
+		return false
+	}
+	step := func(a *graph.Arg) bool { return r.chain(a, []string{"unsqueeze"}, []string{"softplus"}) != nil }
+	p := r.producer(&n.Args[0])
+	switch {
+	case op == "matmul":
+		n.Args[0].Value = r.insert(r.before, i, "type_as.default", n.Args[0], n.Args[1])
+	case step(&n.Args[0]), p != nil && opName(p) == "mul" && step(&p.Args[0]), r.ofParameter(&n.Args[1]):
+		n.Args[1].Value = r.widened(i, n.Args[1].Value)
+	default:
+		return false
+	}
+	r.relink(n)
+	return true
+}
+
+// ofParameter reports a parameter with more dims.
+func (r *rewriter) ofParameter(a *graph.Arg) bool {
+	for range 4 {
+		p := r.producer(a)
+		if p == nil || opName(p) != "unsqueeze" {
+			break
+		}
+		a = &p.Args[0]
+	}
+	return a.Kind == graph.ArgValue && r.l.Roles[a.Value] == Parameter
+}
+
 // rotaryType casts the tables of rotary positions to the type of the hidden
 // states, which is that of the parameters.
 func rotaryType(r *rewriter, i int) bool {

@@ -50,6 +50,9 @@ type Lifted struct {
 	// Assumed are the results of casts that code is taken to make, and may not make.
 	Assumed map[graph.ValueID]bool
 
+	// Unshown are tensors whose types code may decide of which the file has no line.
+	Unshown map[graph.ValueID]bool
+
 	Roles []Role // of Graph.Values
 
 	Recording *Recording // what a capture says beyond; nil for other sources

@@ -40,8 +40,11 @@ func (e *pyExpr) ofModel() bool {
 // bind tighter than a sign.
 var pyOperators = [][]struct{ sign, op string }{
 	{{"+", "add"}, {"-", "sub"}},
-	{{"*", "mul"}, {"/", "div"}, {"@", "matmul"}},
+	{{"*", "mul"}, {"//", "//"}, {"/", "div"}, {"@", "matmul"}, {"%", "%"}},
 }
+
+// sizeOperators are those that code has for sizes, not for tensors.
+var sizeOperators = []string{"//", "%"}
 
 // libraries are modules whose functions are called with their operands alone.
 var pyLibraries = []string{"torch", "F", "nn", "functional", "math", "np"}
@@ -52,6 +55,11 @@ const sharedCast = "to__"
 // casts reports a cast anywhere in the expression.
 func (e *pyExpr) casts() bool {
 	return e.cast() != "" || slices.ContainsFunc(e.kids, (*pyExpr).casts)
+}
+
+// indexes reports an index anywhere in the expression.
+func (e *pyExpr) indexes() bool {
+	return e.text == "[]" && !e.call || slices.ContainsFunc(e.kids, (*pyExpr).indexes)
 }
 
 // cast is what an expression casts to: "float32", an expression that names a
@@ -113,7 +121,7 @@ func (e *pyExpr) calls(list []*pyExpr) []*pyExpr {
 // makes reports an expression that runs an operator.
 func (e *pyExpr) makes(op string) bool {
 	name := strings.TrimSuffix(e.text, "_")
-	return e.call && e.cast() == "" && (name == op || "_"+name == op)
+	return e.call && e.cast() == "" && (name == op || "_"+name == op || name == "sub" && op == "rsub")
 }
 
 // maxLine bounds a line that is parsed: longer ones are data.
@@ -131,15 +139,53 @@ func parsePy(line string) *pyExpr {
 	}
 	line = strings.TrimPrefix(line, "return ")
 	p := &pyParser{s: line}
-	e := p.sum(0)
-	if p.space(); e != nil && p.eat("=") && !p.eat("=") {
-		e = p.sum(0)
-		p.space()
+	e := p.tuple()
+	if op := p.augmented(); e != nil && op != "" {
+		if right := p.tuple(); right != nil {
+			e = &pyExpr{text: op, call: true, kids: []*pyExpr{e, right}}
+		} else {
+			e = nil
+		}
+	} else if e != nil && p.eat("=") && !p.eat("=") {
+		e = p.tuple()
 	}
 	if e == nil || p.at != len(p.s) {
 		return nil
 	}
 	return e
+}
+
+// tuple parses expressions between commas: one of them alone is itself.
+func (p *pyParser) tuple() *pyExpr {
+	e := p.sum(0)
+	p.space()
+	if e == nil || p.at == len(p.s) || p.s[p.at] != ',' {
+		return e
+	}
+	all := &pyExpr{text: "()", kids: []*pyExpr{e}}
+	for p.eat(",") {
+		if p.space(); p.at == len(p.s) || p.s[p.at] == '=' {
+			break
+		}
+		if e = p.sum(0); e == nil {
+			return nil
+		}
+		all.kids = append(all.kids, e)
+		p.space()
+	}
+	return all
+}
+
+// augmented reads the sign of x += y and returns what it calls; "" for another sign.
+func (p *pyParser) augmented() string {
+	for _, level := range pyOperators {
+		for _, o := range level {
+			if p.eat(o.sign + "=") {
+				return o.op
+			}
+		}
+	}
+	return ""
 }
 
 // uncommented is a line without the comment behind it.
@@ -203,7 +249,7 @@ func (p *pyParser) sum(level int) *pyExpr {
 		if right == nil {
 			return nil
 		}
-		left = &pyExpr{text: op, call: true, kids: []*pyExpr{left, right}}
+		left = &pyExpr{text: op, call: !slices.Contains(sizeOperators, op), kids: []*pyExpr{left, right}}
 	}
 	return nil
 }

@@ -27,6 +27,7 @@ func (r *rewriter) sourceCasts() {
 	r.assignedNorms()
 	s.frame(0, len(s.lines), 0)
 	s.warnRegions()
+	s.unshown()
 }
 
 // sources are the statements that calls stand in.
@@ -174,7 +175,7 @@ func (f *sourceFrame) repeats(text sourceText, lo, hi int) {
 		}
 		s := &castLine{sourceFrame: f, units: f.units(i, j), table: text.table}
 		if e := parsePy(text.whole); e != nil && !s.loop(e, text.whole) {
-			s.line(e)
+			s.turns(text.whole)
 		}
 		i = j
 	}

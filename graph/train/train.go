@@ -122,6 +122,9 @@ type Build struct {
 	// CastBytes are those of the tensors, in float32, that are assumed to be cast to
 	// the parameters' type, or back to an input's.
 	CastBytes int64
+	// UnseenBytes are those by which the step differs where code without a line
+	// computes in float32.
+	UnseenBytes int64
 	// SupposedBytes are those of what modules are guessed to keep in attributes
 	// from one step to the next.
 	SupposedBytes int64
@@ -202,9 +205,10 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	b.narrow.warn(b)
 	b.join.warn(b)
 	b.back.warn(b)
+	unseen := b.unseen()
 	open := b.open(&vars)
 	supposed := b.keep(&vars)
-	return &Build{SupposedBytes: supposed, Program: b.e.P, Params: b.listed(), Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed() + b.back.bytes}, nil
+	return &Build{SupposedBytes: supposed, Program: b.e.P, Params: b.listed(), Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed() + b.back.bytes, UnseenBytes: unseen}, nil
 }
 
 // listed are the parameters and where their gradients are kept.

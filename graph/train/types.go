@@ -185,21 +185,22 @@ func (w *narrowing) assumed() int64 {
 	return w.bytes
 }
 
-// castsBack counts the casts of results to the type of what a module was called with
-// that a file of float32 does not show, where they do something.
+// castsBack counts the casts of results to the type of what a module was called with,
+// and of operands to that of its weights, that a file of float32 does not show, where
+// they do something.
 type castsBack struct {
 	casts int
-	bytes int64 // of the float32 tensors that were cast
+	bytes int64 // of the float32 tensors that were cast, or made
 	first string
 }
 
 // note counts a cast that was assumed.
 func (w *castsBack) note(b *builder, n *graph.Node, out graph.ValueID, env []*aten.Tensor) {
-	if !b.l.Assumed[out] || len(n.Inputs) == 0 || !floating(env[n.Inputs[0]], graph.Float32) || floating(env[out], graph.Float32) {
+	if !b.l.Assumed[out] || len(n.Inputs) == 0 || env[n.Inputs[0]] == nil || env[out] == nil || floating(env[n.Inputs[0]], graph.Float32) == floating(env[out], graph.Float32) {
 		return
 	}
 	w.casts++
-	w.bytes += env[n.Inputs[0]].Bytes()
+	w.bytes += max(env[n.Inputs[0]].Bytes(), env[out].Bytes())
 	if w.first == "" {
 		w.first = n.Name
 	}
@@ -211,5 +212,44 @@ func (w *castsBack) warn(b *builder) {
 		return
 	}
 	b.e.P.Warnings = append(b.e.P.Warnings, graph.Warning{Code: "cast-assumed", Node: w.first, Message: fmt.Sprintf(
-		"%d normalisations of classes of the model's own are taken to cast their result back to their input's type, which a file of float32 does not show: %d bytes of float32 if they do not", w.casts, w.bytes)})
+		"%d casts of classes of the model's own are assumed (normalisations cast their result back to their input's type, LoRA its operand to its weights'), which a file of float32 does not show: %d bytes of float32 differ if they do not", w.casts, w.bytes)})
+}
+
+// CastUnseen is the code of the warning that code without a line may compute in
+// float32.
+const CastUnseen = "cast-unseen"
+
+// leastUnseen is how much of the step's floating-point tensors must be in doubt for a
+// warning: one in so many bytes.
+const leastUnseen = 100
+
+// unseen is how many bytes more the tensors take whose types code without a line may
+// decide, where it computes in float32: as many as they take in half precision. It
+// warns where that is much.
+func (b *builder) unseen() int64 {
+	half := b.opt.Storage
+	if b.opt.Config.Autocast != graph.Undefined {
+		half = b.opt.Config.Autocast
+	}
+	if half == graph.Undefined || half == graph.Float32 || len(b.l.Unshown) == 0 {
+		return 0
+	}
+	var doubted, all int64
+	seen := map[program.StorageID]bool{}
+	for id, t := range b.env {
+		if t == nil || t.Storage < 0 || seen[t.Storage] || !t.DType.IsFloat() || b.l.Graph.Values[id].Kind == graph.Initializer {
+			continue
+		}
+		seen[t.Storage] = true
+		bytes := b.e.P.Storages[t.Storage].Bytes
+		all += bytes
+		if b.l.Unshown[graph.ValueID(id)] && t.DType == half {
+			doubted += bytes
+		}
+	}
+	if doubted*leastUnseen < all {
+		return 0
+	}
+	b.e.Warn(CastUnseen, fmt.Sprintf("functions and statements that the file has no line of may compute in float32, or not: %d bytes differ", doubted))
+	return doubted
 }

@@ -1,0 +1,199 @@
+package lift
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+)
+
+// Code casts where the file shows no line: the exporter keeps the lines of functions
+// named forward alone, and of those the ones that make calls. unshown notes the
+// floating-point tensors that calls of a model's own classes read and make whose
+// types such code may decide: in functions other than forward; beside a variable that
+// names a parameter, which a line without a call assigned; in a normalisation of whose
+// statements one is missing.
+func (s *sources) unshown() {
+	s.r.l.Unshown = map[graph.ValueID]bool{}
+	for from := 0; from < len(s.lines); {
+		to := from + 1
+		for to < len(s.lines) && s.r.sameFrame(from, to) && !s.r.restarts(from, to) {
+			to++
+		}
+		if len(s.lines[from]) > 0 && !ofLibrary(s.r.l.Classes[from]) && !s.widens(from, to) {
+			s.doubt(from, to)
+		}
+		from = to
+	}
+}
+
+// widens reports calls of which a line casts to float32 what is no parameter.
+func (s *sources) widens(from, to int) bool {
+	if _, ok := s.hidden[from]; ok {
+		return true
+	}
+	for i := from; i < to; i++ {
+		text := s.r.statement(i)
+		if AutocastOff(s.r.node(i)) {
+			return true
+		}
+		if !strings.Contains(text, "float") {
+			continue
+		}
+		if e := parsePy(text); e != nil && slices.ContainsFunc(e.calls(nil), func(c *pyExpr) bool { return c.cast() == "float32" && !c.kids[0].parameter() }) {
+			return true
+		}
+	}
+	return false
+}
+
+// doubt notes the tensors of the calls [from, to) of one frame.
+func (s *sources) doubt(from, to int) {
+	if s.namesParameter(from, to) || s.missesLine(from, to) {
+		s.note(from, to)
+		return
+	}
+	for i := from; i < to; {
+		j := i + 1
+		for j < to && s.line(j) == s.line(i) {
+			j++
+		}
+		if s.helper(i, j) {
+			s.note(i, j)
+		}
+		i = j
+	}
+}
+
+// line is the innermost line of a call.
+func (s *sources) line(i int) Line { return s.lines[i][len(s.lines[i])-1] }
+
+// note adds the tensors that calls read and make.
+func (s *sources) note(from, to int) {
+	for i := from; i < to; i++ {
+		n := s.r.node(i)
+		for _, id := range slices.Concat(n.Inputs, n.Outputs) {
+			if id >= 0 && s.r.l.Roles[id] == Unknown && s.r.l.Graph.Values[id].Type.Elem == graph.Float32 {
+				s.r.l.Unshown[id] = true
+			}
+		}
+	}
+}
+
+// precise are operators that code computes in float32 for their precision, each with
+// what lines call it.
+var precise = map[string][]string{
+	"exp": {"exp"}, "log": {"log"}, "pow": {"pow", "**", "square"}, "sqrt": {"sqrt", "** 0.5"}, "rsqrt": {"rsqrt"}, "softmax": {"softmax", "attention"}, "log_softmax": {"log_softmax", "entropy"},
+	"softplus": {"softplus", "mish"}, "tanh": {"tanh"}, "sigmoid": {"sigmoid"}, "sin": {"sin"}, "cos": {"cos"}, "mean": {"mean", "pool"}, "var": {"var", "norm"}, "std": {"std"}, "linalg_vector_norm": {"norm"},
+	"erf": {"erf", "gelu"}, "reciprocal": {"reciprocal", "/"}, "logsumexp": {"logsumexp"}, "cumsum": {"cumsum"},
+}
+
+// calledName finds calls of functions that are no method of a tensor and none of a
+// library: act(x), self.act(x).
+var calledName = regexp.MustCompile(`(?:^|[^.\w])(?:self\.)?([A-Za-z_]\w*)\(`)
+
+// builtins are functions of Python itself that lines with calls have.
+var builtins = []string{"super", "len", "range", "zip", "enumerate", "list", "tuple", "dict", "max", "min", "sum", "int", "float", "isinstance", "getattr", "map", "reversed", "print", "if", "in", "and", "or", "not"}
+
+// helper reports that the calls [from, to) of one line run a precise operator in a
+// function of the model's own that has no line.
+func (s *sources) helper(from, to int) bool {
+	text := s.line(from).Text
+	own := false
+	for _, m := range calledName.FindAllStringSubmatch(text, -1) {
+		own = own || !slices.Contains(builtins, m[1])
+	}
+	if !own {
+		return false
+	}
+	for i := from; i < to; i++ {
+		names, ok := precise[opName(s.r.node(i))]
+		if ok && !slices.ContainsFunc(names, func(name string) bool { return strings.Contains(text, name) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// namesParameter reports that a line reads a parameter by the name of a variable in an
+// operator that takes tensors of two types.
+func (s *sources) namesParameter(from, to int) bool {
+	for i := from; i < to; i++ {
+		n := s.r.node(i)
+		op := opName(n)
+		if op != "mul" && op != "add" && op != "div" && op != "sub" {
+			continue
+		}
+		e := parsePy(s.line(i).Text)
+		if e == nil {
+			continue
+		}
+		for _, id := range n.Inputs {
+			if s.r.l.Roles[id] == Parameter && !e.readsMember() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// readsMember reports a name with a dot anywhere, or a call of what may have one.
+func (e *pyExpr) readsMember() bool {
+	if !e.call && strings.Contains(e.text, ".") && e.text != "" && (e.text[0] < '0' || e.text[0] > '9') || e.call && (e.self || len(e.kids) > 0 && e.kids[0].text == "self") {
+		return true
+	}
+	return slices.ContainsFunc(e.kids, (*pyExpr).readsMember)
+}
+
+// missesLine reports a normalisation with a statement of one line that makes no call,
+// between what is divided by the root and what reads it.
+func (s *sources) missesLine(from, to int) bool {
+	root, mean := false, false
+	for i := from; i+1 < to; i++ {
+		op := opName(s.r.node(i))
+		root = root || op == "rsqrt" || op == "sqrt" || op == "std"
+		mean = mean || op == "mean" || op == "var" || op == "sum" || op == "std"
+		a, b := s.line(i), s.line(i+1)
+		if root && mean && b.Number == a.Number+2 && parsePy(a.Text) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// loraCasts casts what LoRA's first layer is called with to the type of its weights, as
+// PEFT does before the dropout: under autocast its dropout runs in float32.
+func (r *rewriter) loraCasts() {
+	for i := range r.l.Graph.Nodes {
+		n := r.node(i)
+		if opName(n) != "linear" || len(n.Args) < 2 || n.Args[0].Kind != graph.ArgValue || n.Args[1].Kind != graph.ArgValue || !loraFirst(n.Module) {
+			continue
+		}
+		at, like := n, n.Args[1].Value
+		if p := r.producer(&n.Args[0]); p != nil && strings.Contains(opName(p), "dropout") && len(p.Args) > 0 && p.Args[0].Kind == graph.ArgValue {
+			at = p
+		}
+		id := r.insert(r.before, int(at.ID), "type_as.default", at.Args[0], valueArg(like))
+		at.Args[0].Value = id
+		r.relink(at)
+		if !strings.Contains(n.MetaValue(keyClasses), "peft.") {
+			r.assume(id)
+		}
+	}
+}
+
+// loraFirst reports the name of the first of a LoRA's two layers: q.lora_A.default.
+func loraFirst(module string) bool {
+	return slices.ContainsFunc(strings.Split(module, "."), func(part string) bool {
+		return strings.EqualFold(part, "lora_a") || strings.EqualFold(part, "lora_down")
+	})
+}
+
+// assume notes the result of a cast that code is taken to make.
+func (r *rewriter) assume(id graph.ValueID) {
+	if r.l.Assumed == nil {
+		r.l.Assumed = map[graph.ValueID]bool{}
+	}
+	r.l.Assumed[id] = true
+}
