@@ -141,6 +141,10 @@ func (a family) bytes(f *frame) int64 {
 	return n
 }
 
+// paddedCopies is the base of operands copied, with padded channels, where a
+// kernel needs that.
+const paddedCopies = 2
+
 // baseBytes are the bytes of a base; equal to bases in
 // scripts/conv_families.py.
 func (f *frame) baseBytes(base uint8) int64 {
@@ -170,7 +174,7 @@ func (f *frame) baseBytes(base uint8) int64 {
 		return 0
 	case 1:
 		return xn + wn + yn
-	case 2:
+	case paddedCopies:
 		return px + pw + py
 	case 3:
 		return px + pw + yn
@@ -537,14 +541,12 @@ func (c *Conv) predict(k *key, p Pass) Estimate {
 	}
 	f := c.frame(p)
 	b := c.grove(k, f.pass).vote(&f)
-	most := int64(mostCard)
-	if c.domain() != twoDims && b.votes < 2 {
-		most = min(most, c.ceiling(f.pass))
-	}
-	e := Estimate{Bytes: min(b.likely.bytes(&f), most), Source: Family}
+	e := Estimate{Bytes: c.sensible(&f, &b), Source: Family}
 	other := e.Bytes
 	for _, n := range b.bytes {
-		other = max(other, min(n, mostCard))
+		if n <= mostCard {
+			other = max(other, n)
+		}
 	}
 	if !alike(other, e.Bytes) {
 		e.Other = other
@@ -554,8 +556,20 @@ func (c *Conv) predict(k *key, p Pass) Estimate {
 	return e
 }
 
-// mostCard is more than an H200's memory: PyTorch passes over a kernel that asks
-// for more, as the allocator refuses it.
+// sensible are the bytes that most trees give. PyTorch passes over a kernel that
+// asks for more than the card has: the next one's are taken to be copies.
+func (c *Conv) sensible(f *frame, b *ballot) int64 {
+	n := b.likely.bytes(f)
+	if n > mostCard {
+		n = family{base: paddedCopies}.bytes(f)
+	}
+	if c.domain() != twoDims && b.votes < 2 {
+		n = min(n, c.ceiling(f.pass))
+	}
+	return n
+}
+
+// mostCard is an H200's memory in bytes.
 const mostCard = 140 << 30
 
 // grove returns the trees that were grown on convolutions like c.
