@@ -12,8 +12,9 @@ The labels are told by formulas; where none tells a row, its engine is the label
 of the window's elements, or copies.
 
 Three trees vote on each computation: the first asks for any feature at each node, the others for one of TRIES drawn ones. Where they differ, the
-workspace is a guess, and package graph/cudnn says so. The committed trees were grown in November 2026 on 4,600,000 rows and the table, those of channels
-last, of float32 without TF32 and of three dims by one tree each.
+workspace is a guess, and package graph/cudnn says so. The committed trees were grown in November 2026: of 102, 002, 012, 042, 032, 112, 202 and 212
+on 75% of 6,500,000 rows and on the table; of 000, 001, 010, 011, 100, 101 and 110 on the 4,600,000 rows of SURVEY_FIRST=0 and on the table; the others
+on those, one tree each.
 """
 import collections, concurrent.futures, ctypes, json, multiprocessing, os, struct, sys, time, zlib
 

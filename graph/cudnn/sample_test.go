@@ -189,7 +189,7 @@ func TestLibraries(t *testing.T) {
 		}
 	}
 	t.Logf("bounds are %.1f%% of the operands above the workspaces", 100*over/operands)
-	if over > 0.62*operands {
+	if over > 0.68*operands {
 		t.Errorf("bounds are %.1f%% of the operands above the workspaces", 100*over/operands)
 	}
 }
