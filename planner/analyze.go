@@ -529,7 +529,7 @@ func (a *answer) guesses() []graph.Warning {
 	}
 	out = append(out, a.unseen()...)
 	if a.ev.changes() {
-		out = append(out, graph.Warning{Code: "workspace-changes", Message: fmt.Sprintf("convolutions at a batch between or beyond measured ones: cuDNN may run other kernels there, with workspaces of up to %s", profile.FormatBytes(changing(a.ev.Program)))})
+		out = append(out, graph.Warning{Code: "workspace-changes", Message: fmt.Sprintf("convolutions of which measured ones do not tell the kernel: cuDNN may run one with a workspace of up to %s", profile.FormatBytes(changing(a.ev.Program)))})
 	}
 	if len(d.Estimated) > 0 && named {
 		out = append(out, graph.Warning{Code: "device-estimated", Message: fmt.Sprintf("nobody measured the %s of %s; they are estimates", strings.ToLower(strings.Join(d.Estimated, " and ")), d.Name)})

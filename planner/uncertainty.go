@@ -90,7 +90,7 @@ var Sources = []Source{
 		return finding{is: a.ev.UnseenBytes > 0, high: a.ev.UnseenBytes, low: a.ev.UnseenBytes}
 	}},
 	{Code: "workspace-guessed", High: 0.05, Low: 0.05, Message: "large workspaces of convolutions that nobody measured", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.guesses()} }},
-	{Code: "workspace-changes", High: 0.05, Low: 0.05, Message: "convolutions at batches between measured ones, where cuDNN may run other kernels", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.changes()} }},
+	{Code: "workspace-changes", High: 0.05, Low: 0.05, Message: "convolutions of which measured ones do not tell cuDNN's kernel", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.changes()} }},
 	{Code: "not-the-step", High: 0.25, Low: 0.1, Message: "the file does not show the training step", Narrow: "a file exported in training mode with optimize=False", at: func(a *answer) finding {
 		return finding{is: slices.ContainsFunc(Doubts, func(d Doubt) bool { return a.codes[d.Code] })}
 	}},

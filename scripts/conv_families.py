@@ -27,6 +27,7 @@ data gradient (OP 1). A family is a base (bytes of operands' copies, or transfor
              i numbers tile, cluster and the least iterations of a split
     4 m      m partial sums of the weight in fp32 with input channels padded to 32
     5 m, 6 m and with input and output channels padded to 64, to 128
+    7 m      m partial sums of the weight as a matrix in fp32, output channels padded to 256 and its other extent to 128
 
 and a constant, the most frequent one.
 
@@ -214,8 +215,8 @@ def features(o):
 
 # ---- families ---------------------------------------------------------------------------------------------------------------------------
 
-def bases(o):
-    """Bytes of each base, by its number. Kept equal to bases in Go."""
+def bases(o, op):
+    """Bytes of each base, by its number. Kept equal to baseBytes in Go."""
     n, C, K, G, R, S, e, al = o.n, o.C, o.K, o.G, o.R, o.S, o.e, o.align
     cg, kg, hw, pq, rs = C // G, K // G, o.H * o.W, o.P * o.Q, R * S
     x, w, y = n * C * hw * e, K * cg * rs * e, n * K * pq * e
@@ -228,7 +229,8 @@ def bases(o):
     u = np.full_like(n, 8)  # channels of a group padded to one power of two
     for b in range(3, 12): u = np.where((u < cg) | (u < kg), 2 << b, u)
     chunk = np.minimum(8, G)  # groups at a time
-    f4, f2 = n * cdiv(o.P, 4) * cdiv(o.Q, 4) * 144 * (C + K), n * cdiv(o.P, 2) * cdiv(o.Q, 2) * 64 * (C + K)
+    oh, ow = (o.H, o.W) if op == 1 else (o.P, o.Q)  # the computation's output
+    f4, f2 = n * cdiv(oh, 4) * cdiv(ow, 4) * 144 * (C + K), n * cdiv(oh, 2) * cdiv(ow, 2) * 64 * (C + K)
     f = np.full_like(n, 32)  # a power of two for Fourier transforms; in float32, out of place
     reach = np.maximum(o.H + R, o.W + S) - 1
     for b in range(6, 12): f = np.where(f < reach, 1 << b, f)
@@ -239,7 +241,8 @@ def bases(o):
             f4 + K * cg * 144, f4 + K * cg * 72, f2 + K * cg * 64, up(C, 32) * up(K, 32) * rs * G // 128, up(C, 64) * up(K, 64) * rs * G // 16,
             pad + y32, pad + 2 * y32, pad + 4 * y32, pad + 8 * y32, pad + x32, pad + 2 * x32, pad + 4 * x32, pad + 8 * x32,
             n * up(C, 32) * rs * 32,
-            w + np.maximum(K * cg + n * C, n * K) * f, w + np.maximum(K * cg + n * K, n * C) * f, y + np.maximum(n * C + n * K, K * cg) * f, n * K * cg * rs * 4, cg * rs * 4]
+            w + np.maximum(K * cg + n * C, n * K) * f, w + np.maximum(K * cg + n * K, n * C) * f, y + np.maximum(n * C + n * K, K * cg) * f, n * K * cg * rs * 4, cg * rs * 4,
+            (K * cg + 2 * n * (C + K)) * 4352, up(n, 16) * cdiv(oh, 4) * cdiv(ow, 4) * 144 * (C + K) + K * cg * 144]
 
 
 def stream_k(o, op, i):
@@ -272,12 +275,13 @@ def family(o, op, f, base):
     if kind == 4: v = v + i * up(cg, 32) * o.K * rs * 4
     if kind == 5: v = v + i * up(cg, 64) * up(kg, 64) * o.G * rs * 4
     if kind == 6: v = v + i * up(cg, 128) * up(kg, 128) * o.G * rs * 4
+    if kind == 7: v = v + i * up(kg, 256) * up(cg * rs, 128) * o.G * 4
     return v
 
 
 def all_families(o):
-    fs = [(b, 0, 0) for b in range(len(bases(o)))]
-    fs += [(b, 1, m) for b in (0, 1, 2, 9, 12, 21) for m in PARTS] + [(1, 2, m) for m in MIB] + [(0, kind, m) for kind in (4, 5, 6) for m in PARTS]
+    fs = [(b, 0, 0) for b in range(len(bases(o, 0)))]
+    fs += [(b, 1, m) for b in (0, 1, 2, 9, 12, 21) for m in PARTS] + [(1, 2, m) for m in MIB] + [(0, kind, m) for kind in (4, 5, 6) for m in PARTS] + [(b, 7, m) for b in (0, 1, 2) for m in PARTS[:8]]
     return fs + [(b, 3, i) for i in range(len(TILES) * len(CLUSTERS) * len(SPLITS)) for b in (1, 2, 21)]
 
 
@@ -306,7 +310,7 @@ def near(v, ws): return np.abs(v - ws) <= ws // 100 + 512
 def choose(o, op, ws, sub):
     """Families that explain the rows, the most useful first; greedy, on a sample."""
     s = Geometry.__new__(Geometry); s.__dict__ = {k: v[sub] for k, v in o.__dict__.items()}
-    fs, base, w = all_families(s), bases(s), ws[sub]
+    fs, base, w = all_families(s), bases(s, op), ws[sub]
     rest = {}  # stream-K is the same on each base
     for f in fs:
         if f[1] == 3 and f[2] not in rest: rest[f[2]] = stream_k(s, op, f[2])
@@ -330,6 +334,11 @@ def with_constants(fs, rests):
         first.append((*f, count[0][0]))
         more += [(n, (*f, plus)) for plus, n in count[1:] if n > max(20, len(rest) // 50)]
     return first + [f for _, f in sorted(more, reverse=True)[:255 - len(first)]]
+
+
+def pack_families(families):
+    """uvarints: base, kind, number and constant of each."""
+    return cw.varint(len(families)) + b''.join(bytes([b, kind]) + cw.varint(i) + cw.varint(plus) for b, kind, i, plus in families)
 
 
 class Tree:
@@ -383,8 +392,8 @@ class Tree:
             low = x[np.arange(len(x)), np.maximum(self.feature[at], 0)] <= self.threshold[at]
             at = np.where(inner, np.where(low, self.left[at], self.right[at]), at)
 
-    def pack(self, families):
-        """uvarints: families (base, kind, number, constant), per feature its thresholds as increments, and the nodes in preorder as three sequences:
+    def pack(self):
+        """uvarints: per feature its thresholds as increments, and the nodes in preorder as three sequences:
         bytes feature + 1 or 0 for a leaf, plus 64 where a bound follows; thresholds' numbers; families' numbers of leaves and bounds."""
         order, todo = [], [0]
         while todo:
@@ -400,9 +409,7 @@ class Tree:
             if inner: cuts += cw.varint(number[self.feature[i]][int(self.threshold[i])])
             else: labels.append(self.label[i])
             if self.bound[i] >= 0: labels.append(self.bound[i])
-        out = bytearray(cw.varint(len(families)))
-        for b, kind, i, plus in families: out += bytes([b, kind]) + cw.varint(i) + cw.varint(plus)
-        out += cw.varint(max(used, default=-1) + 1)
+        out = bytearray(cw.varint(max(used, default=-1) + 1))
         for f in range(max(used, default=-1) + 1):
             out += cw.varint(len(used[f])); last = 0
             for v in sorted(used[f]): out += cw.varint(v - last); last = v
@@ -421,7 +428,7 @@ def grow(kind, op):
     x, w, h = map(np.concatenate, (x, w, h))
     o = Geometry(x)
     fs = choose(o, op, w, np.random.default_rng(1).choice(np.nonzero(~h)[0], min(40000, (~h).sum()), replace=False))
-    base = bases(o)
+    base = bases(o, op)
     left, rests = np.ones(len(w), bool), []
     for f in fs:
         v = family(o, op, f, base)
@@ -443,7 +450,7 @@ def grow(kind, op):
     label, bound = tree.walk(feats[h])
     at = np.nonzero(h)[0]
     z = zlib.compressobj(9, zlib.DEFLATED, -15)
-    data = z.compress(tree.pack(fs)) + z.flush()
+    data = z.compress(pack_families(fs) + tree.pack()) + z.flush()
     top = np.maximum(values[at, bound], values[at, label]) * (65 / 64) + 512
     return data, (f'{"+".join(kind)} {op}: {len(x)} rows, {len(fs)} families explain {explained.mean():.1%}, {len(data)} bytes; of {len(at)} held out '
                   f'{(score[at, label] > 0).mean():.1%} within 1 %, {(score[at, label] == 5).mean():.1%} same blocks, bound too low for {(top < w[at]).mean():.2%}, {np.median(top / (w[at] + (1 << 20))):.2f} times')

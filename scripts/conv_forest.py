@@ -7,15 +7,14 @@
 ROWS is the folder that `measure` filled (SURVEY_ROWS), TABLE.npz has the table's rows and workspaces (rows, ws) where it is there. SHARE is the part of the
 random chunks to grow on, TREES which trees ("202,112": domain, kind of types, computation), the most wanted first. CANDIDATES names a JSON file of
 families to choose from, {"kind and computation": [[base, kind, number]]}; without it all are tried, which takes longer. Nothing is grown on what
-MODULES.json lists, nor on the tenth of the geometries that fnv tells. `write` takes each tree from the first FOREST that has it, and from the file
-as it is where none has. The labels are told by formulas; where none tells a row, its engine is the label, which `write` gives the formula of the
-fallback's engine 1, an index of the window's elements, or copies.
+MODULES.json lists, nor on the tenth of the geometries that fnv tells. `write` takes the trees of each computation from the first FOREST that has them.
+The labels are told by formulas; where none tells a row, its engine is the label, which `write` gives the formula of the fallback's engine 1, an index
+of the window's elements, or copies.
 
-The committed trees were grown in November 2026 on 70% (the first 14 of TREES) and 40% (others) of 4,600,000 rows and on the table:
-
-    202,212,210,201,200,211,112,102,111,110,101,100,012,002
-
-Those of float32 without TF32 and most of channels last are the ones that conv_families.py grew before.
+Three trees vote on each computation: the first asks for any feature at each node, the others for one of TRIES drawn ones. Where they differ, the
+workspace is a guess, and package graph/cudnn says so. The committed trees were grown in November 2026: of 102, 002, 012, 042, 032, 112, 202 and 212
+on 75% of 6,500,000 rows and on the table; of 000, 001, 010, 011, 100, 101 and 110 on the 4,600,000 rows of SURVEY_FIRST=0 and on the table; the others
+on those, one tree each.
 """
 import collections, concurrent.futures, ctypes, json, multiprocessing, os, struct, sys, time, zlib
 
@@ -26,7 +25,8 @@ import conv_families as cf, conv_survey as cs, conv_workspace as cw
 cdiv = cf.cdiv
 DOMAINS = ['two', 'one', 'three']
 SUB = 15000
-WORTHS = tuple(map(float, os.environ.get('WORTHS', '1,2').split(',')))
+WORTH = 2  # rows that a split must explain beyond those that its halves do alone
+SEEDS, TRIES = (0, 20264, 28183), 35  # of the trees that vote: the first asks for any feature at each node, the others for one of so many
 
 
 def fnv(cols):
@@ -89,16 +89,16 @@ def ranks(x):
     return out, values
 
 
-def fit(x, label):
+def fit(ranked, label, seed):
     """A tree that tells all rows apart, by conv_tree.c, and the rows' leaves."""
-    r, values = ranks(x)
-    n = len(x)
+    r, values = ranked
+    n = len(r)
     feature, low, above, right, leaf = (np.full(2 * n, -1, np.int32) for _ in range(5))
     p = lambda a: a.ctypes.data_as(ctypes.c_void_p)
     label = np.ascontiguousarray(label.astype(np.uint8))
     m = ctypes.CDLL(os.environ.get('CONV_TREE', './conv_tree.so')).grow
     m.restype = ctypes.c_int64
-    nodes = m(p(r), ctypes.c_int64(n), r.shape[1], p(label), p(feature), p(low), p(above), p(right), p(leaf))
+    nodes = m(p(r), ctypes.c_int64(n), r.shape[1], p(label), ctypes.c_uint64(seed), TRIES, p(feature), p(low), p(above), p(right), p(leaf))
     feature, low, above, right = feature[:nodes], low[:nodes], above[:nodes], right[:nodes]
     threshold = np.zeros(nodes, np.int64)
     for i in np.nonzero(feature >= 0)[0]: threshold[i] = int((float(values[feature[i]][low[i]]) + float(values[feature[i]][above[i]])) / 2)
@@ -121,6 +121,7 @@ class Tree(cf.Tree):
             m = self.count[i].max()
             if m + worth >= best[i] and self.left[l] < 0 and self.left[r] < 0: self.left[i], best[i] = -1, m
         self.label = (self.count + score.mean(0) / 8).argmax(1)
+        self.bound = np.full(len(self.left), -1)
 
 
 CANDIDATES = json.load(open(os.environ['CANDIDATES'])) if 'CANDIDATES' in os.environ else {}
@@ -130,7 +131,7 @@ UNKNOWN = 99  # kind of a family whose formula is not known: an engine
 def choose(o, op, kind, ws, sub):
     """Families that explain the rows, the most useful first; greedy, on a sample."""
     s = Geometry.__new__(Geometry); s.__dict__ = {k: v[sub] for k, v in o.__dict__.items()}
-    base, w, fs = cf.bases(s), ws[sub], [tuple(f) for f in CANDIDATES.get(f'{kind}{op}') or cf.all_families(s)]
+    base, w, fs = cf.bases(s, op), ws[sub], [tuple(f) for f in CANDIDATES.get(f'{kind}{op}') or cf.all_families(s)]
     hit = np.stack([cf.near(cf.family(s, op, f, base), w) for f in fs])
     count, chosen = hit.sum(1), []
     while len(chosen) < 255:
@@ -170,7 +171,7 @@ def grow(job):
         of = np.nonzero(hit[:, number[sub] == c].sum(1) > 0)[0]
         if c == 0 or not len(of): of = np.arange(min(40, len(fs)))
         g = Geometry.__new__(Geometry); g.__dict__ = {k: v[i] for k, v in o.__dict__.items()}
-        base, free = cf.bases(g), np.ones(len(i), bool)
+        base, free = cf.bases(g, op), np.ones(len(i), bool)
         for j in of:
             v = cf.family(g, op, fs[j], base)
             score[i, j] = told(v, w[i])
@@ -200,29 +201,28 @@ def grow(job):
         label[i] = np.where(s == s.max(1)[:, None], often + 1, 0).argmax(1)
     feats = features(o)
     known = score.any(1) & learn
-    grown = time.time() - start
-    fitted, at = fit(feats[known], label[known])
-    grew = time.time() - start
-    datas, lines = [], []
     i = np.random.default_rng(2).choice(np.nonzero(learn)[0], min(150000, learn.sum()), replace=False)
     sub = Geometry(x[i])
-    b, values = cf.bases(sub), np.zeros((len(i), len(fs)), np.float32)
+    b, values = cf.bases(sub, op), np.zeros((len(i), len(fs)), np.float32)
     for j, f in enumerate(fs):
         if f[1] != UNKNOWN: values[:, j] = cf.family(sub, op, f, b)
-    for worth in WORTHS:
-        tree = Tree(fitted, at, score[known], 6 * worth)
-        tree.mark_bounds(feats[i], values, w[i], 1000, .998)
-        data = tree.pack(fs)
-        z = zlib.compressobj(9, zlib.DEFLATED, -15); data = z.compress(data) + z.flush()
-        datas.append(data)
-        line = f'{DOMAINS[dom]} {"+".join(cf.KINDS[kind])} {op}: {len(w)} rows, {len(fs) - len(extra)}+{len(extra)} families, explained {explained.mean():.1%}, worth {worth}: {len(data)} bytes; '
-        for name, m in (('held', h & ~li), ('listed', li)):
-            q = np.nonzero(m)[0]
-            if not len(q): continue
-            got = score[q, tree.walk(feats[q])[0]]
-            line += f'{len(q)} {name}: near {(got > 3).mean():.1%} exact {(got == 6).mean():.1%} engine {(got == 3).mean():.1%}; '
-        lines.append(line + f'{grown:.0f} {grew:.0f}')
-    return job, datas, lines, time.time() - start
+    ranked, trees = ranks(feats[known]), []
+    for seed in SEEDS:
+        fitted, at = fit(ranked, label[known], seed)
+        trees.append(Tree(fitted, at, score[known], 6 * WORTH))
+    trees[0].mark_bounds(feats[i], values, w[i], 1000, .998)
+    z = zlib.compressobj(9, zlib.DEFLATED, -15)
+    data = z.compress(cf.pack_families(fs) + b''.join(t.pack() for t in trees)) + z.flush()
+    line = f'{DOMAINS[dom]} {"+".join(cf.KINDS[kind])} {op}: {len(w)} rows, {len(fs) - len(extra)}+{len(extra)} families, explained {explained.mean():.1%}, {len(data)} bytes; '
+    for name, m in (('held', h & ~li), ('listed', li)):
+        q = np.nonzero(m)[0]
+        if not len(q): continue
+        votes = np.stack([t.walk(feats[q])[0] for t in trees], 1)
+        most = np.where(votes[:, 1] == votes[:, 2], votes[:, 1], votes[:, 0])
+        one, got, same = score[q, votes[:, 0]], score[q, most], (votes == votes[:, :1]).all(1)
+        line += (f'{len(q)} {name}: near {(got > 3).mean():.1%} (first {(one > 3).mean():.1%}) exact {(got == 6).mean():.1%} engine {(got == 3).mean():.1%}, '
+                 f'{same.mean():.1%} agree: near {(got[same] > 3).mean():.1%}, others {(got[~same] > 3).mean():.1%}; ')
+    return job, data, line, time.time() - start
 
 
 def hash_number(s): return int(s[1:]) + 1000 if s.startswith('f') else int(s) if s else 2000
@@ -255,17 +255,13 @@ def grow_all(folder, modules, table, out, seconds, processes='16', share='1', on
     pool = concurrent.futures.ProcessPoolExecutor(int(processes), multiprocessing.get_context('fork'))
     pending = {pool.submit(grow, j) for j in jobs}
     f = open(out, 'wb')
-    head = json.dumps(names).encode()
-    head = zlib.compress(head, 9)
-    f.write(struct.pack('<I', len(head)) + head); f.flush()
     while pending and time.time() - start < float(seconds):
         done, pending = concurrent.futures.wait(pending, timeout=2, return_when=concurrent.futures.FIRST_COMPLETED)
         for r in done:
-            try: job, datas, lines, took = r.result()
+            try: job, data, line, took = r.result()
             except Exception as e: print('lost', repr(e), flush=True); continue
-            for line in lines: print(line, f'{took:.0f} s', flush=True)
-            text = '\n'.join(lines).encode()
-            f.write(struct.pack('<BBB', *job) + b''.join(struct.pack('<I', len(d)) + d for d in [*datas, *[b''] * (3 - len(datas)), text])); f.flush()
+            print(line, f'{took:.0f} s', flush=True)
+            f.write(struct.pack('<BBBI', *job, len(data)) + data); f.flush()
     print(len(pending), 'trees missing', f'{time.time() - start:.0f} s', flush=True)
     f.close()
     for p in list(pool._processes.values()): p.kill()
@@ -273,28 +269,19 @@ def grow_all(folder, modules, table, out, seconds, processes='16', share='1', on
 
 
 def write(out, *forests):
-    old, rest = [], open(out, 'rb').read()
-    while rest:
-        n = struct.unpack('<I', rest[:4])[0]
-        old.append(rest[4:4 + n]); rest = rest[4 + n:]
-    new = {}
+    jobs = {}
     for path in forests:
         data = open(path, 'rb').read()
-        data = data[4 + struct.unpack('<I', data[:4])[0]:]
         while data:
-            job, data, parts = tuple(data[:3]), data[3:], []
-            for _ in range(4):
-                n = struct.unpack('<I', data[:4])[0]
-                parts.append(data[4:4 + n]); data = data[4 + n:]
-            new.setdefault(job, parts[0])
+            n = struct.unpack('<I', data[3:7])[0]
+            jobs.setdefault(tuple(data[:3]), named(data[7:7 + n]))
+            data = data[7 + n:]
     with open(out, 'wb') as f:
-        for i, data in enumerate(old):
-            if (job := (i // 15, i // 3 % 5, i % 3)) in new: data = named(new[job])
-            f.write(struct.pack('<I', len(data)) + data)
+        for job in ((d, k, p) for d in range(3) for k in range(5) for p in range(3)): f.write(struct.pack('<I', len(jobs[job])) + jobs[job])
 
 
 def named(deflated):
-    """A tree whose families all have formulas."""
+    """Trees whose families all have formulas."""
     raw, at = zlib.decompress(deflated, -15), 0
     def next():
         nonlocal at

@@ -7,7 +7,8 @@
 each drawn from its own number, so that `rows` draws them again and adds what was answered. First come the chunks of MODULES.json: {"listed": [[16 or 22
 integers of a convolution, types, batches]], "modules": [[dims, channels, outputs, kernel, strides, pads, dilations, groups, transposed, output pads]]}:
 convolutions of models, and convolution modules of libraries, which are tried on images and batches of many sizes. The other chunks are random: of
-one, two and three dims, usual ones and odd ones.
+one, two and three dims, usual ones and odd ones. Chunks from LARGE on (SURVEY_FIRST=1000) are at batches whose tensors fill a card: what is wrong there
+costs most.
 """
 import collections, concurrent.futures, json, lzma, os, random, struct, subprocess, sys, time
 
@@ -16,8 +17,9 @@ import numpy as np
 import conv_workspace as cw
 
 CHUNK = 20000
-FILES, ROOM = int(os.environ.get('SURVEY_FILES', 3)), 14_300_000
+FILES, ROOM = int(os.environ.get('SURVEY_FILES', 3)), int(os.environ.get('SURVEY_ROOM', 14_300_000))
 MOST = int(os.environ.get('SURVEY_CHUNKS', 1 << 30))
+FIRST, LARGE = int(os.environ.get('SURVEY_FIRST', 0)), 1000
 FLAT = (1, 1, 1, 0, 1, 0)
 ELEMENTS = (1 << 31) - 1
 # of 24 chunks 12 of modules, 6 of two dims, 3 of one and of three
@@ -194,6 +196,17 @@ def elements(k):
     return max(k[0] * d_in * k[1] * k[2], k[3] * d_out * p * q), k[3] * (k[0] // k[12]) * k[4] * k[5] * (k[17] if len(k) > 16 else 1)
 
 
+def large_batch(rng, each):
+    """A batch of at most 4096 whose largest tensor has 3 million to 2 billion elements where it can, each magnitude as likely."""
+    n = log_uniform(rng, 3e6, ELEMENTS) / each
+    if n < 2: return 1
+    if n > 4096: n = log_uniform(rng, 16, 4096)
+    kind = rng.random()
+    if kind < .45 and n >= 8: n = n // 8 * 8
+    elif kind < .85: n = 1 << int(n).bit_length() - 1
+    return int(n)
+
+
 def chunk_rows(number, listed, modules):
     """The rows (convolution, type, batch) of a chunk."""
     rows = []
@@ -205,12 +218,13 @@ def chunk_rows(number, listed, modules):
         k, nd = {'module': lambda: draw_module(rng, modules), 'two': lambda: draw2(rng), 'one': lambda: draw1(rng), 'three': lambda: draw3(rng)}[kind]()
         each, weight = elements(k)
         if not each or weight > 4e8: continue
-        most = ELEMENTS if rng.random() < .06 else 4e8
+        most = ELEMENTS if number >= LARGE or rng.random() < .06 else 4e8
         types = TYPES3 if nd == 3 else TYPES1 if k[1] == k[4] == 1 else TYPES2
         if k[12] > 1 and k[12] == k[0] and not k[13] and nd == 2 and rng.random() < .8: types = ['fp16'] * 3 + ['tf32n', 'bf16n', 'bf16n', 'fp16n', 'fp16n'] if k[1] > 1 else ['fp16'] * 6 + ['tf32n', 'bf16n', 'fp16n']
         seen = set()
         for _ in range(3):
-            n = rng.choice(BATCHES) if rng.random() < .85 else log_uniform(rng, 1, 600)
+            if number >= LARGE: n = large_batch(rng, each)
+            else: n = rng.choice(BATCHES) if rng.random() < .85 else log_uniform(rng, 1, 600)
             while n > 1 and n * each > most: n = max(1, n // rng.choice([2, 3, 4]))
             if n * each > most: continue
             t = rng.choice(types)
@@ -280,10 +294,10 @@ def measure(program, out, seconds, processes='16', path=''):
     os.makedirs(out, exist_ok=True)
     files, used = [open(os.path.join(out, f'survey{i}.bin'), 'wb') for i in range(FILES)], [0] * FILES
     print(len(listed), 'listed chunks,', len(modules), 'modules', flush=True)
-    number, running, done = 0, set(), 0
+    number, running, done = FIRST, set(), 0
     with concurrent.futures.ProcessPoolExecutor(int(processes)) as pool:
-        while running or time.time() < until - 20 and number < MOST:
-            while len(running) < int(processes) + 2 and time.time() < until - 20 and number < MOST:
+        while running or time.time() < until - 20 and number - FIRST < MOST:
+            while len(running) < int(processes) + 2 and time.time() < until - 20 and number - FIRST < MOST:
                 running.add(pool.submit(ask, (number, program, until, [()] * number + [listed[number]] if number < len(listed) else [()] * len(listed), modules)))
                 number += 1
             ready, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)

@@ -29,9 +29,20 @@ static void sort(int64_t n) {
   }
 }
 
-/* Rows of `features` ranks and their labels. For each node, in preorder: feature (-1: leaf), the largest rank of the left child and the
-   least of the right, the right child's number; for each row its leaf. Returns the nodes' number. */
-int64_t grow(const uint16_t *x, int64_t rows, int features, const uint8_t *label, int32_t *feature, int32_t *threshold, int32_t *above, int32_t *right, int32_t *leaf) {
+/* Which of the features a node may ask for: `tries` of them, by a xorshift generator. */
+static uint64_t draw(uint64_t *seed, int features, int tries) {
+  uint64_t chosen = 0;
+  for (int f = 0; f < features; f++) {
+    *seed ^= *seed << 13; *seed ^= *seed >> 7; *seed ^= *seed << 17;
+    if ((int64_t)(*seed % (uint64_t)(features - f)) < tries) { chosen |= 1ull << f; tries--; }
+  }
+  return chosen;
+}
+
+/* Rows of at most 64 `features` ranks and their labels; each node asks for any feature (seed 0) or for one of `tries`. For each node, in
+   preorder: feature (-1: leaf), the largest rank of the left child and the least of the right, the right child's number; for each row its
+   leaf. Returns the nodes' number. */
+int64_t grow(const uint16_t *x, int64_t rows, int features, const uint8_t *label, uint64_t seed, int tries, int32_t *feature, int32_t *threshold, int32_t *above, int32_t *right, int32_t *leaf) {
   int64_t nodes = 0, depth = 0, *order = malloc(rows * sizeof *order), *other = malloc(rows * sizeof *other);
   struct { int64_t from, to, parent; } *todo = malloc((rows + 64) * sizeof *todo);
   xlogx = malloc((rows + 2) * sizeof *xlogx);
@@ -49,7 +60,9 @@ int64_t grow(const uint16_t *x, int64_t rows, int features, const uint8_t *label
     int best = -1, cut = 0, next = 0;
     double gain = -1e300, whole = 0;
     for (int i = 0; i < classes; i++) whole += xlogx[all[used[i]]];
+    uint64_t chosen = seed ? draw(&seed, features, tries) : ~0ull;
     for (int f = 0; classes > 1 && f < features; f++) {
+      if (!(chosen >> f & 1)) continue;
       uint32_t least = 65535, most = 0;
       for (int64_t i = from; i < to; i++) {
         uint32_t v = x[order[i] * features + f];

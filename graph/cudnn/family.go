@@ -11,14 +11,14 @@ import (
 )
 
 // h200Forest tells the formula of a workspace from the geometry, for
-// convolutions that are not in h200: a decision tree for each domain, kind of
-// type and computation, grown on convolutions of usual and of odd extents that
-// cuDNN 9.19 was asked about on an H200. scripts/conv_forest.py makes the file
-// and says how.
+// convolutions that are not in h200: decision trees, which vote, for each
+// domain, kind of type and computation, grown on convolutions of usual and of
+// odd extents that cuDNN 9.19 was asked about on an H200.
+// scripts/conv_forest.py makes the file and says how.
 //
-//	per tree uint32 length and so many bytes, deflated uvarints and bytes:
-//	families (base, kind, number and constant), per feature its thresholds as
-//	increments, nodes in preorder (see tree)
+//	per grove uint32 length and so many bytes, deflated uvarints and bytes:
+//	families (base, kind, number and constant); per tree, for each feature its
+//	thresholds as increments, and nodes in preorder (see tree)
 //
 //go:embed h200.forest
 var h200Forest []byte
@@ -108,6 +108,7 @@ const (
 	parts32 // partial sums with input channels padded to 32
 	parts64 // and with input and output channels padded to 64
 	parts128
+	partsGEMM // of the weight as a matrix with rows padded to 256 and columns to 128
 )
 
 var (
@@ -130,6 +131,8 @@ func (a family) bytes(f *frame) int64 {
 		n += a.number * roundUp(cg, 64) * roundUp(kg, 64) * f.g * rs * 4
 	case parts128:
 		n += a.number * roundUp(cg, 128) * roundUp(kg, 128) * f.g * rs * 4
+	case partsGEMM:
+		n += a.number * roundUp(kg, 256) * roundUp(cg*rs, 128) * f.g * 4
 	case mib:
 		n += a.number << 20
 	case streamK:
@@ -137,6 +140,10 @@ func (a family) bytes(f *frame) int64 {
 	}
 	return n
 }
+
+// paddedCopies is the base of operands copied, with padded channels, where a
+// kernel needs that.
+const paddedCopies = 2
 
 // baseBytes are the bytes of a base; equal to bases in
 // scripts/conv_families.py.
@@ -167,7 +174,7 @@ func (f *frame) baseBytes(base uint8) int64 {
 		return 0
 	case 1:
 		return xn + wn + yn
-	case 2:
+	case paddedCopies:
 		return px + pw + py
 	case 3:
 		return px + pw + yn
@@ -220,11 +227,11 @@ func (f *frame) baseBytes(base uint8) int64 {
 	case 24:
 		return (xp + wp + yp) / f.g
 	case 25: // Winograd's transforms for 4 x 4 outputs
-		return f.transforms(4) + f.k*cg*144
+		return f.transforms(n, 4) + f.k*cg*144
 	case 26:
-		return f.transforms(4) + f.k*cg*72
+		return f.transforms(n, 4) + f.k*cg*72
 	case 27:
-		return f.transforms(2) + f.k*cg*64
+		return f.transforms(n, 2) + f.k*cg*64
 	case 28: // semaphores
 		return roundUp(f.c, 32) * roundUp(f.k, 32) * rs * f.g / 128
 	case 29:
@@ -243,6 +250,10 @@ func (f *frame) baseBytes(base uint8) int64 {
 		return y + max(n*f.c+n*f.k, f.k*cg)*f.spectrum()
 	case 42: // each image's weight gradient
 		return n * f.k * cg * rs * 4
+	case 44: // Fourier transforms of tiles of 32 x 32, two of an image at a time
+		return (f.k*cg + 2*n*(f.c+f.k)) * 4352
+	case 45:
+		return f.transforms(roundUp(n, 16), 4) + f.k*cg*144
 	default: // an index of the window's elements
 		return cg * rs * 4
 	}
@@ -257,10 +268,14 @@ func (f *frame) spectrum() int64 {
 	return n * (n/2 + 1) * 16
 }
 
-// transforms are the bytes of x and y in float32 after Winograd's transforms
-// for m x m outputs of a 3 x 3 kernel.
-func (f *frame) transforms(m int64) int64 {
-	return f.n * ceilDiv(f.p, m) * ceilDiv(f.q, m) * (m + 2) * (m + 2) * 4 * (f.c + f.k)
+// transforms are the bytes of n images' x and y in float32 after Winograd's
+// transforms for m x m outputs of a 3 x 3 kernel.
+func (f *frame) transforms(n, m int64) int64 {
+	rows, cols := f.p, f.q
+	if f.pass == DataGrad {
+		rows, cols = f.h, f.w
+	}
+	return n * ceilDiv(rows, m) * ceilDiv(cols, m) * (m + 2) * (m + 2) * 4 * (f.c + f.k)
 }
 
 // streamK are the bytes of partial sums of the last, partial wave of tiles,
@@ -312,15 +327,21 @@ func (f *frame) streamK(i int64) int64 {
 	return 0
 }
 
+// A grove is trees that were grown on the same convolutions, each asking for
+// other features, and the families that they name.
+type grove struct {
+	families []family
+	trees    []*tree
+}
+
 // A tree is a decision tree. Nodes are in preorder, so that the child for
 // features of at most the threshold is the next one.
 type tree struct {
-	families  []family
 	feature   []uint8 // plus one, 0 for a leaf
 	threshold []int64 // of inner nodes
 	other     []int32 // inner nodes: the other child
 	label     []uint8 // leaves: the family
-	bound     []int16 // the family that is enough for nearly all below, or -1
+	bound     []int16 // a grove's first tree: the family that is enough for nearly all below, or -1
 }
 
 const boundMark = 64
@@ -351,15 +372,15 @@ func (c *Conv) domain() domain {
 // numKinds are how many kinds of types have trees.
 const numKinds = 5
 
-// trees are decoded one by one, at first use.
-var trees, gridTrees = plant(h200Forest), plant(h200Trees)
+// groves are decoded one by one, at first use.
+var groves, gridGroves = plant(h200Forest), plant(h200Trees)
 
-func plant(raw []byte) (t []func() *tree) {
+func plant(raw []byte) (t []func() *grove) {
 	for len(raw) > 0 {
 		n := binary.LittleEndian.Uint32(raw)
 		part := raw[4 : 4+n]
 		raw = raw[4+n:]
-		t = append(t, sync.OnceValue(func() *tree { return decodeTree(part) }))
+		t = append(t, sync.OnceValue(func() *grove { return decodeGrove(part) }))
 	}
 	return t
 }
@@ -377,62 +398,78 @@ func (c *Conv) onGrid() bool {
 		slices.Contains(gridChannels, c.C) && slices.Contains(gridChannels, c.K)
 }
 
-func decodeTree(deflated []byte) *tree {
+func decodeGrove(deflated []byte) *grove {
 	raw, err := io.ReadAll(flate.NewReader(bytes.NewReader(deflated)))
 	if err != nil {
 		panic("cudnn: the embedded trees are broken: " + err.Error())
 	}
-	next := func() int64 {
-		v, n := binary.Uvarint(raw)
-		raw = raw[n:]
-		return int64(v)
+	d := &decoder{raw}
+	g := &grove{families: make([]family, d.next())}
+	for i := range g.families {
+		base, kind := d.raw[0], d.raw[1]
+		d.raw = d.raw[2:]
+		g.families[i] = family{base, kind, d.next(), d.next()}
 	}
-	t := &tree{families: make([]family, next())}
-	for i := range t.families {
-		base, kind := raw[0], raw[1]
-		raw = raw[2:]
-		t.families[i] = family{base, kind, next(), next()}
+	for len(d.raw) > 0 {
+		g.trees = append(g.trees, d.tree())
 	}
-	cuts := make([][]int64, next())
+	return g
+}
+
+// A decoder reads what is left of a grove.
+type decoder struct{ raw []byte }
+
+func (d *decoder) next() int64 {
+	v, n := binary.Uvarint(d.raw)
+	d.raw = d.raw[n:]
+	return int64(v)
+}
+
+func (d *decoder) tree() *tree {
+	cuts := make([][]int64, d.next())
 	for i := range cuts {
-		cuts[i] = make([]int64, next())
+		cuts[i] = make([]int64, d.next())
 		last := int64(0)
 		for j := range cuts[i] {
-			last += next()
+			last += d.next()
 			cuts[i][j] = last
 		}
 	}
-	n := next()
-	marks := raw[:n]
-	raw = raw[n:]
-	t.feature, t.threshold, t.other, t.label, t.bound = make([]uint8, n), make([]int64, n), make([]int32, n), make([]uint8, n), make([]int16, n)
+	n := d.next()
+	marks := d.raw[:n]
+	d.raw = d.raw[n:]
+	t := &tree{make([]uint8, n), make([]int64, n), make([]int32, n), make([]uint8, n), make([]int16, n)}
 	for i, m := range marks {
 		if t.feature[i] = m % boundMark; t.feature[i] > 0 {
-			t.threshold[i] = cuts[t.feature[i]-1][next()]
+			t.threshold[i] = cuts[t.feature[i]-1][d.next()]
 		}
 	}
+	t.leaves(d, marks)
+	return t
+}
+
+// leaves reads families, and finds each inner node's other child.
+func (t *tree) leaves(d *decoder, marks []byte) {
 	var open []int // inner nodes whose other child is to come
 	for i, m := range marks {
 		t.bound[i] = -1
 		if t.feature[i] > 0 {
 			open = append(open, i)
 		} else {
-			t.label[i], raw = raw[0], raw[1:]
+			t.label[i], d.raw = d.raw[0], d.raw[1:]
 			if len(open) > 0 {
 				t.other[open[len(open)-1]] = int32(i + 1)
 				open = open[:len(open)-1]
 			}
 		}
 		if m >= boundMark {
-			t.bound[i], raw = int16(raw[0]), raw[1:]
+			t.bound[i], d.raw = int16(d.raw[0]), d.raw[1:]
 		}
 	}
-	return t
 }
 
-// find returns the family of a convolution and the one of its bound.
-func (t *tree) find(f *frame) (likely, bound family) {
-	v := f.features()
+// find returns the number of a convolution's family and that of its bound's.
+func (t *tree) find(v *[numFeatures]int64) (likely uint8, bound int16) {
 	i, b := int32(0), int16(-1)
 	for {
 		if t.bound[i] >= 0 {
@@ -440,7 +477,7 @@ func (t *tree) find(f *frame) (likely, bound family) {
 		}
 		switch ft := t.feature[i]; {
 		case ft == 0:
-			return t.families[t.label[i]], t.families[b]
+			return t.label[i], b
 		case v[ft-1] <= t.threshold[i]:
 			i++
 		default:
@@ -448,6 +485,45 @@ func (t *tree) find(f *frame) (likely, bound family) {
 		}
 	}
 }
+
+// A ballot is what trees say of a convolution.
+type ballot struct {
+	likely family  // that gives the bytes that most of them do
+	votes  int     // how many do
+	bytes  []int64 // what each tree's family gives
+	bound  family
+}
+
+// vote asks the trees. Of bytes that as many trees give, the first tree's win;
+// the bound is the first tree's.
+func (g *grove) vote(f *frame) ballot {
+	var b ballot
+	v := f.features()
+	var named []family
+	for i, t := range g.trees {
+		likely, bound := t.find(&v)
+		if i == 0 {
+			b.bound = g.families[bound]
+		}
+		named = append(named, g.families[likely])
+		b.bytes = append(b.bytes, named[i].bytes(f))
+	}
+	for i := range named {
+		n := 0
+		for _, w := range b.bytes {
+			if alike(w, b.bytes[i]) {
+				n++
+			}
+		}
+		if n > b.votes {
+			b.votes, b.likely = n, named[i]
+		}
+	}
+	return b
+}
+
+// alike reports bytes that differ by no more than 1% or the allocator's block.
+func alike(a, b int64) bool { return max(a-b, b-a) <= max(a, b)/100+least }
 
 // largest is how many elements a tensor has at most in convolutions that the
 // trees were grown on; PyTorch splits larger ones.
@@ -464,23 +540,45 @@ func (c *Conv) predict(k *key, p Pass) Estimate {
 		return Estimate{Bytes: n, Bound: max(x+w+y, c.bound(p, n)), Source: Formula}
 	}
 	f := c.frame(p)
-	likely, bound := c.tree(k, f.pass).find(&f)
-	e := Estimate{Bytes: likely.bytes(&f), Source: Family}
-	if c.domain() != twoDims {
-		e.Bytes = min(e.Bytes, c.ceiling(f.pass))
+	b := c.grove(k, f.pass).vote(&f)
+	e := Estimate{Bytes: c.sensible(&f, &b), Source: Family}
+	other := e.Bytes
+	for _, n := range b.bytes {
+		if n <= mostCard {
+			other = max(other, n)
+		}
 	}
-	e.Bound = max(e.Bytes, min(bound.bytes(&f), c.usual(f.pass)))
+	if !alike(other, e.Bytes) {
+		e.Other = other
+	}
+	e.Bound = max(other, min(b.bound.bytes(&f), c.usual(f.pass)))
 	e.Bound += e.Bound/64 + 512
 	return e
 }
 
-// tree returns the one that was grown on convolutions like c.
-func (c *Conv) tree(k *key, pass Pass) *tree {
+// sensible are the bytes that most trees give. PyTorch passes over a kernel that
+// asks for more than the card has: the next one's are taken to be copies.
+func (c *Conv) sensible(f *frame, b *ballot) int64 {
+	n := b.likely.bytes(f)
+	if n > mostCard {
+		n = family{base: paddedCopies}.bytes(f)
+	}
+	if c.domain() != twoDims && b.votes < 2 {
+		n = min(n, c.ceiling(f.pass))
+	}
+	return n
+}
+
+// mostCard is an H200's memory in bytes.
+const mostCard = 140 << 30
+
+// grove returns the trees that were grown on convolutions like c.
+func (c *Conv) grove(k *key, pass Pass) *grove {
 	i := kindOf[k[0]]*numPasses + int(pass)
 	if c.onGrid() {
-		return gridTrees[i]()
+		return gridGroves[i]()
 	}
-	return trees[int(c.domain())*numKinds*numPasses+i]()
+	return groves[int(c.domain())*numKinds*numPasses+i]()
 }
 
 // usualCopies are how many times its operands, copied with padded channels, a

@@ -1,40 +1,52 @@
 package cudnn
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 )
 
 // TestTrees walks every node: each leaf has a family, and a bound above it.
 func TestTrees(t *testing.T) {
-	for i, load := range slices.Concat(trees, gridTrees) {
-		tr := load()
-		leaves := 0
-		type visit struct {
-			node  int32
-			bound int16
+	for i, load := range slices.Concat(groves, gridGroves) {
+		g := load()
+		for j, tr := range g.trees {
+			checkTree(t, fmt.Sprintf("grove %d, tree %d", i, j), g, tr, j == 0)
 		}
-		for stack := []visit{{0, -1}}; len(stack) > 0; {
-			v := stack[len(stack)-1]
-			stack = stack[:len(stack)-1]
-			if b := tr.bound[v.node]; b >= 0 {
-				v.bound = b
-			}
-			if tr.feature[v.node] > 0 {
-				if int(tr.feature[v.node]) > numFeatures {
-					t.Fatalf("tree %d: node %d asks for feature %d", i, v.node, tr.feature[v.node])
-				}
-				stack = append(stack, visit{v.node + 1, v.bound}, visit{tr.other[v.node], v.bound})
-				continue
-			}
-			leaves++
-			if int(tr.label[v.node]) >= len(tr.families) || v.bound < 0 || int(v.bound) >= len(tr.families) {
-				t.Fatalf("tree %d: leaf %d has family %d and bound %d of %d", i, v.node, tr.label[v.node], v.bound, len(tr.families))
-			}
+		if len(g.trees) == 0 {
+			t.Errorf("grove %d has no tree", i)
 		}
-		if leaves < 10 || 2*leaves-1 != len(tr.feature) {
-			t.Errorf("tree %d: %d leaves of %d nodes", i, leaves, len(tr.feature))
+	}
+}
+
+// checkTree walks a tree; bounds is whether each leaf must have one.
+func checkTree(t *testing.T, name string, g *grove, tr *tree, bounds bool) {
+	t.Helper()
+	leaves := 0
+	type visit struct {
+		node  int32
+		bound int16
+	}
+	for stack := []visit{{0, -1}}; len(stack) > 0; {
+		v := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if b := tr.bound[v.node]; b >= 0 {
+			v.bound = b
 		}
+		if tr.feature[v.node] > 0 {
+			if int(tr.feature[v.node]) > numFeatures {
+				t.Fatalf("%s: node %d asks for feature %d", name, v.node, tr.feature[v.node])
+			}
+			stack = append(stack, visit{v.node + 1, v.bound}, visit{tr.other[v.node], v.bound})
+			continue
+		}
+		leaves++
+		if int(tr.label[v.node]) >= len(g.families) || bounds != (v.bound >= 0) || int(v.bound) >= len(g.families) {
+			t.Fatalf("%s: leaf %d has family %d and bound %d of %d", name, v.node, tr.label[v.node], v.bound, len(g.families))
+		}
+	}
+	if leaves < 10 || 2*leaves-1 != len(tr.feature) {
+		t.Errorf("%s: %d leaves of %d nodes", name, leaves, len(tr.feature))
 	}
 }
 

@@ -143,7 +143,7 @@ func TestSample(t *testing.T) {
 		}
 		return "held out"
 	})
-	checkScores(t, rows, target{"in the table", 0.99, 0.01}, target{"held out", 0.90, 0.005})
+	checkScores(t, rows, target{"in the table", 0.99, 0.01}, target{"held out", 0.895, 0.005})
 }
 
 // TestRandomSample compares with random convolutions of three dims, and of one
@@ -160,8 +160,9 @@ func TestRandomSample(t *testing.T) {
 }
 
 // TestLibraries compares with what PyTorch took on an H200 in training steps and
-// inferences of ten libraries' models (planner/testdata/rounds), of which the
-// table has no convolution at that batch: no tree was grown on them.
+// inferences of 22 libraries' models (planner/testdata/rounds; TestWorkspaces of
+// package planner writes them), of which the table has few convolutions at that
+// batch: no tree was grown on them.
 func TestLibraries(t *testing.T) {
 	rows := readSample(t, testdata.Unpacked(t, "testdata/libraries.jsonl.xz"), func(q *sampled, _ *key) string { return q.Library })
 	all := scores(rows)
@@ -173,8 +174,8 @@ func TestLibraries(t *testing.T) {
 		}
 	}
 	total.log(t, "all")
-	if float64(total.near) < 0.91*float64(total.n) || float64(total.low) > 0.01*float64(total.n) {
-		t.Errorf("%+v, want 88%% of them within 1%% and at most 1%% of the bounds too low", total)
+	if float64(total.near) < 0.93*float64(total.n) || float64(total.low) > 0.005*float64(total.n) {
+		t.Errorf("%+v, want 93%% of them within 1%% and at most 0.5%% of the bounds too low", total)
 	}
 	pr := NewPredictor()
 	var over, operands float64 // what bounds exceed the workspaces by
@@ -188,7 +189,7 @@ func TestLibraries(t *testing.T) {
 		}
 	}
 	t.Logf("bounds are %.1f%% of the operands above the workspaces", 100*over/operands)
-	if over > 0.58*operands {
+	if over > 0.68*operands {
 		t.Errorf("bounds are %.1f%% of the operands above the workspaces", 100*over/operands)
 	}
 }

@@ -253,12 +253,15 @@ func (c *Conv) interpolate(k *key, known []sample, p Pass, guess Estimate) Estim
 	}
 	near := known[max(i-1, 0):min(i+1, len(known))]
 	e := Estimate{Bytes: c.between(k, near, p), Source: Formula}
-	other := max(e.Bytes, guess.Bytes)
+	other := max(e.Bytes, guess.Bytes, guess.Other)
 	for _, s := range near {
 		other = max(other, s.at(c, p))
 	}
 	if other > e.Bytes+e.Bytes/64+small {
 		e.Other = other
+		if !slices.Contains(gridBatches, c.N) { // of those the table lacks what its samples give
+			e.Bytes = guess.Bytes
+		}
 	}
 	e.Bound = max(other, min(guess.Bound, c.bound(p, e.Bytes)))
 	e.Bound += e.Bound / 64
@@ -292,8 +295,8 @@ func (c *Conv) between(k *key, near []sample, p Pass) int64 {
 // tree's if that tells one, with the bytes by which the family misses it.
 func (c *Conv) sameKernel(k *key, near []sample, p Pass) (bytes int64, ok bool) {
 	f := c.frame(p)
-	t := c.tree(k, f.pass)
-	likely, _ := t.find(&f)
+	g := c.grove(k, f.pass)
+	likely := g.vote(&f).likely
 	misses := func(a family, s *sample) int64 {
 		at := f
 		at.n = s.batch
@@ -306,8 +309,8 @@ func (c *Conv) sameKernel(k *key, near []sample, p Pass) (bytes int64, ok bool) 
 		return slices.IndexFunc(near, func(s sample) bool { return !tells(a)(s) }) < 0
 	}
 	a, at := likely, slices.IndexFunc(near, tells(likely))
-	if i := slices.IndexFunc(t.families, all); len(near) > 1 && i >= 0 && !all(likely) {
-		a, at = t.families[i], 0
+	if i := slices.IndexFunc(g.families, all); len(near) > 1 && i >= 0 && !all(likely) {
+		a, at = g.families[i], 0
 	}
 	if at < 0 {
 		return 0, false
