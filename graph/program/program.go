@@ -74,6 +74,7 @@ type Storage struct {
 	Name     string // parameter, input or value that it holds
 	Module   string // qualified name of the owning module
 	Optional bool   // scratch that the library makes do without when the allocator refuses it
+	Reshaped bool   // the tensor that was allocated gets other strides in place, which PyTorch counts as a write to it
 }
 
 // A Tensor is a strided window on a storage; strides and offset count elements.
