@@ -75,9 +75,13 @@ func NewSelective(p *Problem, b *train.Build, cost func(*program.Node) float64) 
 }
 
 // writtenInPlace marks the storages that a node writes to which has not
-// allocated them: PyTorch refuses to recompute from such an output.
+// allocated them, or whose tensor gets other strides in place: PyTorch refuses
+// to recompute from such an output.
 func writtenInPlace(p *program.Program) []bool {
 	written := make([]bool, len(p.Storages))
+	for i := range p.Storages {
+		written[i] = p.Storages[i].Reshaped
+	}
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		for _, t := range n.Out {

@@ -174,16 +174,17 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// A call whose result is written to later cannot be kept, nor one that makes
-// none of its own.
+// A call whose result is written to later cannot be kept, nor one whose result
+// gets other strides, nor one that makes none of its own.
 func TestWrittenInPlace(t *testing.T) {
-	p := &program.Program{Storages: make([]program.Storage, 3), Nodes: []program.Node{
+	p := &program.Program{Storages: []program.Storage{{}, {}, {}, {Reshaped: true}}, Nodes: []program.Node{
 		{Op: "mm", Out: []program.Tensor{{Storage: 0}}, Events: []program.Event{{Storage: 0}}},
 		{Op: "mm", Out: []program.Tensor{{Storage: 1}}, Events: []program.Event{{Storage: 1}}},
 		{Op: "relu_", Out: []program.Tensor{{Storage: 1}}},
 		{Op: "add", Out: []program.Tensor{{Storage: program.None}}},
+		{Op: "mean", Out: []program.Tensor{{Storage: 3}}, Events: []program.Event{{Storage: 3}}},
 	}}
-	if got := writtenInPlace(p); !slices.Equal(got, []bool{false, true, false}) {
+	if got := writtenInPlace(p); !slices.Equal(got, []bool{false, true, false, true}) {
 		t.Errorf("%v", got)
 	}
 }

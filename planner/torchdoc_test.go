@@ -132,7 +132,7 @@ func percent(x float64) string {
 }
 
 // torchPage is docs/torch.md.
-func torchPage(runs []*torchRun) string {
+func torchPage(runs []*torchRun, quiet []*quietRun) string {
 	var b strings.Builder
 	b.WriteString("# Plans in PyTorch, measured\n\nWritten by `go test ./planner -run TorchDoc -update` from `planner/testdata/torch/plans.jsonl.xz`, which `scripts/truth/plans.py` measured.")
 	for _, r := range ofKind(runs, "about") {
@@ -144,6 +144,7 @@ func torchPage(runs []*torchRun) string {
 	torchTargets(&b, runs)
 	torchPlans(&b, ofKind(runs, "plan"))
 	torchOthers(&b, runs)
+	b.WriteString(quietPage(quiet))
 	torchFailures(&b, runs)
 	return b.String()
 }
@@ -345,7 +346,7 @@ func torchFailures(b *strings.Builder, runs []*torchRun) {
 // TestTorchDoc holds docs/torch.md against its measurements.
 func TestTorchDoc(t *testing.T) {
 	data := filepath.Join("testdata", "torch", "plans.jsonl.xz")
-	page, path := torchPage(readTorchRuns(t, testdata.Unpacked(t, data))), filepath.Join("..", "docs", "torch.md")
+	page, path := torchPage(readTorchRuns(t, testdata.Unpacked(t, data)), quietRuns(t)), filepath.Join("..", "docs", "torch.md")
 	if *update {
 		if err := os.WriteFile(path, []byte(page), 0o644); err != nil {
 			t.Fatal(err)
@@ -370,7 +371,7 @@ func TestTorchPage(t *testing.T) {
 		`{"kind": "first", "name": "gpt2", "seconds": 31, "commands": [{"command": "pip", "seconds": 3, "rc": 0}, {"command": "python", "seconds": 28, "rc": 0}]}`,
 		`{"kind": "refused", "name": "c", "library": "one", "cap": 8, "factor": 2, "batch": 4, "reason": ["too much"]}`,
 	}
-	page := torchPage(readTorchRuns(t, []byte(strings.Join(lines, "\n"))))
+	page := torchPage(readTorchRuns(t, []byte(strings.Join(lines, "\n"))), nil)
 	for _, want := range []string{
 		"3 plans of 3 models of 2 libraries.",
 		"| plan applied | all | 2 of 3 |",

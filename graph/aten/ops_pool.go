@@ -206,7 +206,10 @@ func runAdaptiveAvgPool(e *Eager, c *Call) []*Tensor {
 	}
 	m := &Call{Op: "mean", Over: "dim", Name: c.Name, Module: c.Module, Args: []Arg{tensorArg(x), dims, {Kind: graph.ArgBool, Int: 1}}}
 	o := runSum(e, m)
-	if preferLast(x) {
+	if preferLast(x) { // out.as_strided_
+		if o[0].Storage != program.None {
+			e.P.Storages[o[0].Storage].Reshaped = true
+		}
 		return e.viewOp("AsStridedBackward1", o[0], shape, channelsLastStrides(shape), 0, func(e *Eager, g *Tensor) *Tensor {
 			return e.zeros("new_zeros", shape, g, channelsLastStrides(shape), 0)
 		})

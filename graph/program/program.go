@@ -75,6 +75,7 @@ type Storage struct {
 	Module   string // qualified name of the owning module
 	Optional bool   // scratch that the library makes do without when the allocator refuses it
 	Stream   uint8  // of the allocator's pools: 0 is the one that computes, others those of collectives
+	Reshaped bool   // the tensor that was allocated gets other strides in place, which PyTorch counts as a write to it
 }
 
 // A Tensor is a strided window on a storage; strides and offset count elements.

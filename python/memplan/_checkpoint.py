@@ -283,19 +283,19 @@ class _Region:
             nonlocal skipped
             counts = again if ctx.is_recompute else seen
             verdict = _policy(keep, counts, op)
-            if torch.Tag.nondeterministic_seeded in getattr(op, "tags", ()):
-                if verdict is CheckpointPolicy.MUST_SAVE:
-                    skipped = True
-                elif skipped:
-                    name = str(getattr(op, "overloadpacket", op))
-                    at = name, counts[name]
-                    if not ctx.is_recompute:
-                        states[at] = _random(args)
-                    elif at in states:
-                        _restore_random(states[at])
-            return verdict
+            written = ctx.is_recompute and verdict is CheckpointPolicy.MUST_SAVE and _written(second, op)
+            name, random = _operator(op)
+            if random:
+                at = name, counts[name]
+                skipped = skipped or verdict is CheckpointPolicy.MUST_SAVE
+                if skipped and not ctx.is_recompute:
+                    states[at] = _random(args)
+                elif at in states and (written or verdict is not CheckpointPolicy.MUST_SAVE):
+                    _restore_random(states[at])
+            return CheckpointPolicy.PREFER_RECOMPUTE if written else verdict
 
-        return create_selective_checkpoint_contexts(policy)
+        first, second = create_selective_checkpoint_contexts(policy)
+        return first, second
 
     def check(self, seen: Counter[str]) -> None:
         for o in self.ops:
@@ -317,10 +317,25 @@ def _restore_random(states: list[tuple[torch.device, torch.Tensor]]) -> None:
             torch.get_device_module(d).set_rng_state(s, d)
 
 
+@functools.lru_cache(maxsize=None)
+def _operator(op: Any) -> tuple[str, bool]:
+    """An operator's name, and whether it takes random numbers. Asked for every call under a policy, so it is kept."""
+    return str(getattr(op, "overloadpacket", op)), torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())
+
+
 def _policy(keep: Any, seen: Counter[str], op: Any) -> CheckpointPolicy:
-    name = str(getattr(op, "overloadpacket", op))
+    name, _ = _operator(op)
     seen[name] += 1
     return CheckpointPolicy.MUST_SAVE if (name, seen[name] - 1) in keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _written(second: Any, op: Any) -> bool:
+    """Whether the model has written to what was kept of an operator's next call, which cannot be taken then: it is let go, and the call runs again."""
+    kept = getattr(second, "storage", {}).get(op)
+    if not kept or all(getattr(x, "version", None) in (None, getattr(x, "val", x)._version) for x in tree_leaves(kept[0])):
+        return False
+    kept.pop(0)
+    return True
 
 
 class _Part:

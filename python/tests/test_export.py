@@ -24,11 +24,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import memplan
 import zoo
-from memplan import _capture, _fake, _sizes
+from memplan import _capture, _command, _fake, _sizes
 from memplan._record import Recorder
 
 ONNX = importlib.util.find_spec("onnxscript") is not None
 MODEL = os.environ.get("MODEL", "")
+
+
+def program_is_there() -> bool:
+    try:
+        return bool(_command.path_of_program())
+    except memplan.MemplanError:
+        return False
 
 
 def job(model: nn.Module, args: Any, kwargs: dict[str, Any] | None = None, step: Any = None) -> tuple[_capture.Job, dict[str, int]]:
@@ -413,6 +420,32 @@ class Files(unittest.TestCase):
                 self.assertEqual([t.name for t in m.graph.initializer if len(t.raw_data) > 1024], [])
                 doc = json.loads(zlib.decompress(base64.b64decode(next(p.value for p in m.metadata_props if p.key == "memplan.capture"))))
                 self.assertEqual((doc["schema"], len(doc["variants"]), len(doc["checks"])), (1, 7, 1))
+
+    @unittest.skipUnless(program_is_there(), "needs the program memplan, in the package or on the PATH")
+    def test_one_peak(self) -> None:
+        """ResNet-50, GPT-2 and ViT have one predicted peak, from the capture and from the graph alone."""
+        import onnx
+        import torchvision
+        import transformers
+
+        ids = {"input_ids": torch.randint(0, 500, (2, 64)), "use_cache": False}
+        gpt2 = transformers.GPT2Config(n_layer=2, vocab_size=500)
+        for model, args, kwargs in (
+            (torchvision.models.resnet50(), (torch.randn(2, 3, 224, 224),), {}),
+            (transformers.GPT2LMHeadModel(gpt2), (), ids),
+            (torchvision.models.VisionTransformer(224, 16, 2, 12, 768, 3072), (torch.randn(2, 3, 224, 224),), {}),
+        ):
+            with self.subTest(type(model).__name__), tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "m.onnx")
+                captured = memplan.estimate(model, args, kwargs, path=path, batch=8).peak
+                m = onnx.load(path, load_external_data=False)
+                kept = [p for p in m.metadata_props if p.key != "memplan.capture"]
+                self.assertEqual(len(kept), len(m.metadata_props) - 1)
+                del m.metadata_props[:]
+                m.metadata_props.extend(kept)
+                onnx.save(m, path)
+                read = memplan.estimate(path, batch=8).peak
+                self.assertEqual((captured.allocated_bytes, captured.reserved_bytes), (read.allocated_bytes, read.reserved_bytes))
 
     def test_placeholder(self) -> None:
         """What no exporter takes is captured all the same."""

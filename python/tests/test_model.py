@@ -127,6 +127,31 @@ class Applied(Same):
         with self.assertRaisesRegex(memplan.MemplanError, "blocks.1 to blocks.2 calls aten.addmm 4 times, the plan says 5"):
             gradients(memplan.checkpoint(net(), plan(["blocks.0"], ["blocks.1", "blocks.2"], ops=ops)))
 
+    def test_kept_results_that_are_written_to(self) -> None:
+        """What the model writes to after it was kept is computed again: a sum in place, other strides in place, random numbers."""
+
+        class Pooled(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.conv, self.fc = nn.Conv2d(8, 8, 1, bias=False), nn.Linear(8, 8)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                y = self.conv(x)
+                y += torch.native_dropout(x, 0.5, True)[0].mul_(2)
+                y = torch.tanh(torch.native_dropout(y, 0.5, True)[0])
+                return self.fc(nn.functional.adaptive_avg_pool2d(y, 1).flatten(1)).sin()
+
+        def model() -> nn.Sequential:
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Conv2d(8, 8, 1), Pooled()).to(memory_format=torch.channels_last)
+
+        def grads(m: nn.Module) -> list[torch.Tensor]:
+            return gradients(m, torch.linspace(-1, 1, 512).view(2, 4, 8, 8).transpose(1, 3).requires_grad_())
+
+        want = grads(model())
+        for op, calls in ("aten.convolution", [0]), ("aten.native_dropout", [0, 1]), ("aten.mean", [0]), ("aten.tanh", [0]):
+            self.same(want, grads(memplan.checkpoint(model(), plan(["1"], ops=[{"region": 0, "op": op, "calls": calls, "of": len(calls)}]))))
+
     def test_kept_results_of_random_calls(self) -> None:
         """A call that is kept takes no random numbers in the second run: those after it get the ones that they had."""
 
