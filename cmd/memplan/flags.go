@@ -27,7 +27,7 @@ type modelFlags struct {
 	set             *pflag.FlagSet
 }
 
-// mayBeEmpty marks flags to which nothing is a value.
+// mayBeEmpty marks flags that take an empty value.
 const mayBeEmpty = "memplan.empty"
 
 // addSetting defines the flag of a setting on a command.
@@ -61,7 +61,8 @@ func addSetting(c *cobra.Command, s *planner.Setting) {
 	_ = c.RegisterFlagCompletionFunc(s.Flag, cobra.FixedCompletions(s.Offer, directive)) // fails only for a flag that does not exist
 }
 
-// finder also takes the name of a calibration file, which is read later.
+// finder checks a name; where the setting takes files, also that of a calibration,
+// which is read later.
 func finder(s *planner.Setting) func(string) error {
 	if !s.File {
 		return s.Find
@@ -145,7 +146,7 @@ func (f *modelFlags) config() (planner.Config, error) {
 	return c, nil
 }
 
-// given are the values of a flag; nil where it was not.
+// given returns the values that a flag was given, nil without any.
 func given(f *pflag.Flag) []string {
 	if !f.Changed {
 		return nil
@@ -156,7 +157,7 @@ func given(f *pflag.Flag) []string {
 	return []string{f.Value.String()}
 }
 
-// answered is an error for a setting, which a plan has answered.
+// answered returns an error if a setting is given beside a plan, which has decided it.
 func (f *modelFlags) answered() error {
 	for i := range planner.Settings {
 		if name := planner.Settings[i].Flag; f.set.Changed(name) {

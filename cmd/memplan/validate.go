@@ -280,7 +280,7 @@ func known(m *planner.Model, inputs map[string]validate.Reader) error {
 	return nil
 }
 
-// some is the first of many names.
+// some writes the first few of many names, and how many more there are.
 func some(names []string) string {
 	const enough = 4
 	if len(names) <= enough {
