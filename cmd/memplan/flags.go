@@ -42,8 +42,16 @@ func addSetting(c *cobra.Command, s *planner.Setting) {
 	case *[]string, *map[string]int64, *map[string]graph.Shape:
 		fl.StringArray(s.Flag, nil, s.Doc)
 	default:
-		if s.Names != nil {
-			addEnum(c, fl, new(string), s.Flag, s.Default, s.Doc, s.Names, finder(s))
+		if find := s.Find; s.Names != nil {
+			if s.File {
+				find = func(name string) error {
+					if profile.IsCalibration(name) { // which is read later
+						return nil
+					}
+					return s.Find(name)
+				}
+			}
+			addEnum(c, fl, new(string), s.Flag, s.Default, s.Doc, s.Names, find)
 			return
 		}
 		fl.String(s.Flag, "", s.Doc)
@@ -54,25 +62,8 @@ func addSetting(c *cobra.Command, s *planner.Setting) {
 	if s.Empty {
 		_ = fl.SetAnnotation(s.Flag, mayBeEmpty, nil) // fails only for a flag that does not exist
 	}
-	directive := cobra.ShellCompDirectiveNoFileComp
-	if s.File {
-		directive = cobra.ShellCompDirectiveDefault
-	}
+	directive := map[bool]cobra.ShellCompDirective{true: cobra.ShellCompDirectiveDefault, false: cobra.ShellCompDirectiveNoFileComp}[s.File]
 	_ = c.RegisterFlagCompletionFunc(s.Flag, cobra.FixedCompletions(s.Offer, directive)) // fails only for a flag that does not exist
-}
-
-// finder checks a name; where the setting takes files, also that of a calibration,
-// which is read later.
-func finder(s *planner.Setting) func(string) error {
-	if !s.File {
-		return s.Find
-	}
-	return func(name string) error {
-		if profile.IsCalibration(name) {
-			return nil
-		}
-		return s.Find(name)
-	}
 }
 
 // add defines the flags on a command.

@@ -128,12 +128,7 @@ func validateWith(ctx context.Context, s *streams, o *validateOptions) error {
 	if o.engine != "torch" && (o.script != "" || o.call != "") {
 		return errors.New("--script and --call are for --engine torch")
 	}
-	for _, e := range engines {
-		if e.name == o.engine {
-			return e.run(ctx, s, o)
-		}
-	}
-	return fmt.Errorf("--engine %s: want one of %s", o.engine, strings.Join(engineNames(), ", "))
+	return engines[slices.Index(engineNames(), o.engine)].run(ctx, s, o)
 }
 
 func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
