@@ -37,7 +37,7 @@ func readCapture(g *graph.Graph) (*capture, error) {
 	return nil, nil
 }
 
-// asked names the run, for bindings to be told apart by.
+// asked names the run: bindings of different runs differ by it.
 func (c *capture) asked() string {
 	if c == nil {
 		return ""

@@ -12,8 +12,8 @@ import (
 	"github.com/memplan/memplan/liveness"
 )
 
-// checkLimit is from which difference between the step that ran and the program
-// built from it the prediction is in doubt, in parts.
+// checkLimit is the relative difference between the step that ran and the program
+// built from it from which on the prediction is in doubt.
 const checkLimit = 0.01
 
 // A checked run is how far the program of a capture is from what ran.

@@ -407,7 +407,7 @@ func (f *draft) expand() error {
 	return nil
 }
 
-// exists reports whether a name leads to a file.
+// exists reports whether a file of that name can be opened.
 func (f *draft) exists(name string) bool {
 	file, err := f.door.Open(name, files.Model)
 	if err == nil {
@@ -424,8 +424,8 @@ func (f *ConfigFile) resolve(p string) string {
 	return filepath.Join(filepath.Dir(f.Path), filepath.FromSlash(p))
 }
 
-// merge returns own limits and those of all whose rule own does not have, in
-// the order of Rules.
+// merge returns the limits of own, and those of all for rules that own does not
+// limit, in the order of Rules.
 func merge(own, all []Limit) []Limit {
 	var out []Limit
 	for i := range Rules {

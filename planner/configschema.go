@@ -45,7 +45,7 @@ func ConfigSchema() []byte {
 	return b.Bytes()
 }
 
-// schema is that of the setting's key.
+// schema is the JSON schema of the setting's key.
 func (s *Setting) schema() jsonSchema {
 	out := jsonSchema{}
 	if s.Names != nil {
@@ -58,7 +58,7 @@ func (s *Setting) schema() jsonSchema {
 	return out
 }
 
-// sizeSchema is that of a size.
+// sizeSchema is the JSON schema of a size.
 var sizeSchema = jsonSchema{"type": []string{"string", "integer"}}
 
 func failOnNames() []string {
@@ -71,7 +71,7 @@ func failOnNames() []string {
 	return names
 }
 
-// limitsSchema is that of a map of rules.
+// limitsSchema is the JSON schema of a map of rules.
 func limitsSchema() jsonSchema {
 	value := []string{"string", "integer", "number", "boolean"}
 	properties := jsonSchema{}

@@ -71,7 +71,7 @@ func readDocument(d files.Door, path string) ([]byte, error) {
 	return data, nil
 }
 
-// checkVersion is an error for what is no document of the known version.
+// checkVersion returns an error unless data is a document of SchemaVersion.
 func checkVersion(data []byte) error {
 	var head struct {
 		SchemaVersion *int `json:"schemaVersion"`
@@ -156,7 +156,7 @@ func findTimes(d files.Door, plan, file string) error {
 
 // ReadCheckpoint adds to c what the Plan or configuration that Checkpoint names
 // recomputes, its segments or its schedule, and what that was made for. It is
-// opened through the question's door. What is no file's name stays.
+// opened through the question's door. Other values of Checkpoint stay.
 func (c *Config) ReadCheckpoint() error {
 	path := c.Checkpoint
 	if path == "" || slices.Contains(Checkpoints, path) || IsSetting(path) {

@@ -11,8 +11,8 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// An Expression is the fastest of what a framework can checkpoint with which a
-// plan's step still fits.
+// An Expression is the setting of a framework with which a plan's step still fits
+// and takes the least time.
 type Expression struct {
 	Framework string
 	Setting   string   // such as "every_n_layers=3"; "" where nothing is checkpointed
@@ -25,8 +25,8 @@ type Expression struct {
 	way way
 }
 
-// Express finds the fastest of what a framework can checkpoint with which the
-// plan's step still fits. An error says why there is none.
+// Express finds the setting of a framework with which the plan's step still fits
+// and takes the least time. An error says why there is none.
 func (m *Model) Express(ctx context.Context, p *Plan, q Config, f *Framework) (*Expression, error) {
 	e := &Expression{Framework: f.Name, Question: q}
 	if q.Mode == "infer" {
@@ -83,8 +83,8 @@ type triedWay struct {
 	*Report
 }
 
-// fastest is the way that fits at the least time, nil where none does. A way
-// that checkpoints more of the same classes than one that fits is not looked at.
+// fastest returns the way that fits and takes the least time, nil if none fits. A
+// way that checkpoints more of the same classes than one that fits is skipped.
 func (m *Model) fastest(ctx context.Context, q Config, ways []way) (*triedWay, error) {
 	var best *triedWay
 	q.Checkpoint, q.Schedule = "", nil
@@ -107,8 +107,8 @@ func (m *Model) fastest(ctx context.Context, q Config, ways []way) (*triedWay, e
 	return best, nil
 }
 
-// more reports that w runs again what o does, and further layers like them. A
-// way that keeps results runs less again than its modules tell.
+// more reports whether w recomputes all that o does and further layers of the same
+// classes. Ways that keep results recompute less than their modules say.
 func more(w, o *way) bool {
 	if len(w.save) > 0 || len(o.save) > 0 || w.method != o.method || len(w.blocks) <= len(o.blocks) {
 		return false

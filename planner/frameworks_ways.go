@@ -181,8 +181,8 @@ func byClass(key string) func(*anatomy) ([]way, error) {
 	}
 }
 
-// distinct reports classes that no other class of the model has the names of:
-// configurations name classes without their packages.
+// distinct reports whether no other class of the model has the name of one of
+// these: configurations name classes without their packages.
 func distinct(modules []block, classes []string) bool {
 	for _, c := range classes {
 		for _, b := range modules {

@@ -453,7 +453,7 @@ func (m *Model) needsBatch(c *Config) (bool, error) {
 	return len(infer.Unbound(m.g)) > 0, nil
 }
 
-// batch decides the batch of a fixed question.
+// fixedBatch returns the batch of a question that does not search for one.
 func (m *Model) fixedBatch(j *job) (int64, error) {
 	if j.cfg.Batch > 0 {
 		return j.cfg.Batch, nil

@@ -111,7 +111,7 @@ func (r *recipeReading) fail(key, format string, args ...any) {
 	}
 }
 
-// flagOf gives a key's value to a flag; auto and null leave it.
+// flagOf sets a flag to a key's value; auto and null leave the flag alone.
 func flagOf(name string) func(*recipeReading, string, string) {
 	return func(r *recipeReading, key, value string) {
 		switch value {
@@ -124,12 +124,12 @@ func flagOf(name string) func(*recipeReading, string, string) {
 	}
 }
 
-// flagTo gives a flag a value, whatever the key's.
+// flagTo sets a flag to one value, whatever the key's value is.
 func flagTo(name, to string) func(*recipeReading, string, string) {
 	return func(r *recipeReading, key, _ string) { r.set(name, to, key) }
 }
 
-// when reads a key that is on: auto is, for what frameworks turn on by it.
+// when reads a key only if its value turns something on, as auto does.
 func when(read func(*recipeReading, string, string)) func(*recipeReading, string, string) {
 	return func(r *recipeReading, key, value string) {
 		switch strings.ToLower(value) {
@@ -140,7 +140,7 @@ func when(read func(*recipeReading, string, string)) func(*recipeReading, string
 	}
 }
 
-// unless reads a key whose value is another.
+// unless reads a key only if its value is not plain.
 func unless(plain string, read func(*recipeReading, string, string)) func(*recipeReading, string, string) {
 	return func(r *recipeReading, key, value string) {
 		if value != plain {
@@ -222,7 +222,7 @@ func parseRecipe(path string, data []byte) (*Recipe, error) {
 	return r.Recipe, r.err
 }
 
-// owns reports a file that has one of the framework's marks.
+// owns reports whether a file has a key that only the framework's files have.
 func (k *recipeKind) owns(values map[string]string) bool {
 	for key := range values {
 		if k.plain != nil {

@@ -150,7 +150,7 @@ var recipeKinds = []recipeKind{
 // arguments marks a file that is a command line.
 const arguments = "--"
 
-// Reasons for which settings are left.
+// Why settings are not taken over.
 const (
 	sharded  = "this is what one GPU needs that shares nothing with others"
 	compiled = "the step is that of eager PyTorch: a compiled one fuses operators and may keep other tensors"
@@ -206,7 +206,7 @@ func titanPrecision(r *recipeReading, key, value string) {
 	}
 }
 
-// titanType is the type of the parameters.
+// titanType reads the type of the parameters.
 func titanType(r *recipeReading, key, value string) {
 	if value == "bfloat16" {
 		r.Settings = slices.DeleteFunc(r.Settings, func(s RecipeSetting) bool { return s.Flag == "precision" })
@@ -239,7 +239,7 @@ func titanCheckpoint(r *recipeReading, key, value string) {
 	}
 }
 
-// degree leaves a mesh of more than one GPU.
+// degree notes that a mesh of more than one GPU is not taken over.
 func degree(r *recipeReading, key, value string) {
 	if n, err := strconv.Atoi(value); strings.HasSuffix(key, "_degree") && (err != nil || n != 1) {
 		r.leave(key, value, sharded)
@@ -265,14 +265,14 @@ func speedOptimizer(r *recipeReading, key, value string) {
 	}
 }
 
-// speedBatch is of all GPUs and accumulated batches together.
+// speedBatch reads the batch of all GPUs and accumulated batches together.
 func speedBatch(r *recipeReading, key, value string) {
 	if r.values["train_micro_batch_size_per_gpu"] == "" {
 		r.leave(key, value, "it is of all GPUs together: give --batch, what one of them takes at a time")
 	}
 }
 
-// aside is a key that others read.
+// aside is for keys that the functions of other keys read.
 func aside(*recipeReading, string, string) {}
 
 // first is the value of the first of some keys that the file has, or def.

@@ -181,7 +181,7 @@ func newWarningsLimit(text string) (float64, error) {
 	return float64(n), nil
 }
 
-// largestBatch is the entry's, where it asks for it, or a search of its own.
+// largestBatch is the report's where the entry asks for max, or else searched for.
 func largestBatch(ctx context.Context, s *subject) (float64, error) {
 	if b := s.report.Batch; b != nil {
 		return float64(b.Max), nil
@@ -366,7 +366,7 @@ func (f *ConfigFile) analyze(ctx context.Context, e *Entry) (*Model, *Answer, er
 }
 
 // flagText are flags in messages, with a value behind a blank.
-var flagText = regexp.MustCompile(`--(batch|dim|mode|precision|optimizer|checkpoint|gpu|vram|headroom)\b(?:( )([A-Za-z]+=)?([A-Z]+\b|max\b|[a-z]+\b)?)?`)
+var flagText = regexp.MustCompile(`--([a-z-]+)\b(?:( )([A-Za-z]+=)?([A-Z]+\b|max\b|[a-z]+\b)?)?`)
 
 // inKeys writes a message about flags in the configuration's keys: "--batch N"
 // is "batch: N", "--dim batch=N" is "dims: {batch: N}", and a flag alone its key.
@@ -374,10 +374,11 @@ func inKeys(message string) string {
 	return flagText.ReplaceAllStringFunc(message, func(s string) string {
 		m := flagText.FindStringSubmatch(s)
 		key, blank, dim, value := m[1], m[2], m[3], m[4]
-		if key == "dim" {
-			key = "dims"
+		at := slices.IndexFunc(Settings, func(s Setting) bool { return s.Flag == key && s.Key != "" })
+		if at < 0 {
+			return s
 		}
-		if dim != "" {
+		if key = Settings[at].Key; dim != "" {
 			return fmt.Sprintf("%s: {%s: %s}", key, strings.TrimSuffix(dim, "="), value)
 		}
 		if value == "" || strings.ToLower(value) == value && value != "max" && value != "schedule" && value != "auto" {
@@ -413,7 +414,7 @@ func (s *subject) findings(ctx context.Context) ([]Finding, error) {
 	return out, ctx.Err()
 }
 
-// missing is the unit that a limit is written without.
+// missing is the rule's unit if text is a bare number, else nothing.
 func (r *Rule) missing(text string) string {
 	if strings.Trim(text, "0123456789") != "" {
 		return ""

@@ -257,14 +257,15 @@ func (s *scheduleSearch) taken(r *remat.Result) (over int64, err error) {
 	return over, nil
 }
 
-// An effort is how much a search for a schedule is worth.
+// An effort is when a search for a schedule ends: at a gap that is a part of the
+// step, or after so many rounds without progress.
 type effort struct {
 	gap      float64
 	patience int
 }
 
 // solve returns the best schedule of the instance at a budget. The result is
-// nil if no schedule fits, and has none where none was found.
+// nil if no schedule fits, and has no schedule if the search ended without one.
 func (s *scheduleSearch) solve(ctx context.Context, budget int64, e effort) (*remat.Result, error) {
 	opt := remat.Options{Budget: budget, Class: s.class, Gap: e.gap, Patience: e.patience, PlanOnly: budget != s.a.j.cap}
 	if end, ok := ctx.Deadline(); ok { // other budgets want to be tried, too
@@ -334,8 +335,8 @@ func (a *answer) noSchedule(ctx context.Context, g *checkpointsel.StepGraph, rea
 	return nil
 }
 
-// unlessLate passes an error on, but for that of a bound that --timeout left no
-// time for: the report goes without.
+// unlessLate drops the error of a bound that --timeout left no time for: the report
+// then goes without it.
 func (a *answer) unlessLate(ctx context.Context, err error) error {
 	if a.late(ctx) {
 		return nil

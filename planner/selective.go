@@ -83,9 +83,9 @@ func (s *callSearch) descend(ctx context.Context) error {
 	return nil
 }
 
-// alike tries choices that keep the same calls in units that are alike, by
-// bisection over what time is worth: tensors of few sizes leave the allocator
-// fewer gaps.
+// alike tries choices that keep the same calls in all units of one kind, by
+// bisection over how much time a byte that is kept must save: tensors of few
+// sizes leave the allocator fewer gaps.
 func (s *callSearch) alike(ctx context.Context) error {
 	rates := s.p.Rates()
 	lo, hi := 0, len(rates) // those below lo fit, as far as is known

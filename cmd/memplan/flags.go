@@ -27,7 +27,7 @@ type modelFlags struct {
 	set             *pflag.FlagSet
 }
 
-// mayBeEmpty marks flags to which nothing is a value.
+// mayBeEmpty marks flags that take an empty value.
 const mayBeEmpty = "memplan.empty"
 
 // addSetting defines the flag of a setting on a command.
@@ -42,8 +42,16 @@ func addSetting(c *cobra.Command, s *planner.Setting) {
 	case *[]string, *map[string]int64, *map[string]graph.Shape:
 		fl.StringArray(s.Flag, nil, s.Doc)
 	default:
-		if s.Names != nil {
-			addEnum(c, fl, new(string), s.Flag, s.Default, s.Doc, s.Names, finder(s))
+		if find := s.Find; s.Names != nil {
+			if s.File {
+				find = func(name string) error {
+					if profile.IsCalibration(name) { // which is read later
+						return nil
+					}
+					return s.Find(name)
+				}
+			}
+			addEnum(c, fl, new(string), s.Flag, s.Default, s.Doc, s.Names, find)
 			return
 		}
 		fl.String(s.Flag, "", s.Doc)
@@ -54,24 +62,8 @@ func addSetting(c *cobra.Command, s *planner.Setting) {
 	if s.Empty {
 		_ = fl.SetAnnotation(s.Flag, mayBeEmpty, nil) // fails only for a flag that does not exist
 	}
-	directive := cobra.ShellCompDirectiveNoFileComp
-	if s.File {
-		directive = cobra.ShellCompDirectiveDefault
-	}
+	directive := map[bool]cobra.ShellCompDirective{true: cobra.ShellCompDirectiveDefault, false: cobra.ShellCompDirectiveNoFileComp}[s.File]
 	_ = c.RegisterFlagCompletionFunc(s.Flag, cobra.FixedCompletions(s.Offer, directive)) // fails only for a flag that does not exist
-}
-
-// finder also takes the name of a calibration file, which is read later.
-func finder(s *planner.Setting) func(string) error {
-	if !s.File {
-		return s.Find
-	}
-	return func(name string) error {
-		if profile.IsCalibration(name) {
-			return nil
-		}
-		return s.Find(name)
-	}
 }
 
 // add defines the flags on a command.
@@ -145,7 +137,7 @@ func (f *modelFlags) config() (planner.Config, error) {
 	return c, nil
 }
 
-// given are the values of a flag; nil where it was not.
+// given returns the values that a flag was given, nil without any.
 func given(f *pflag.Flag) []string {
 	if !f.Changed {
 		return nil
@@ -156,7 +148,7 @@ func given(f *pflag.Flag) []string {
 	return []string{f.Value.String()}
 }
 
-// answered is an error for a setting, which a plan has answered.
+// answered returns an error if a setting is given beside a plan, which has decided it.
 func (f *modelFlags) answered() error {
 	for i := range planner.Settings {
 		if name := planner.Settings[i].Flag; f.set.Changed(name) {

@@ -78,8 +78,8 @@ func annotate(c *cobra.Command, kind limitKind) {
 	c.Annotations[boundedKey] = string(kind)
 }
 
-// reading is how many bytes of memory what is read from one file may take: the
-// default where none are said, or what limitsOf refuses.
+// reading returns how many bytes of memory the content of one file may take:
+// --max-memory, or the default if that is 0 or no size, which limitsOf refuses.
 func (f *limitFlags) reading() int64 {
 	n, err := profile.ParseSize(f.memory)
 	if err != nil || n <= 0 {

@@ -158,7 +158,7 @@ func configRun(ctx context.Context, s *streams, o *configOptions) error {
 	return nil
 }
 
-// whole writes a plan for what takes every plan.
+// whole writes a plan for a framework that can apply every plan.
 func whole(s *streams, o *configOptions, p *planner.Plan, f *planner.Framework) error {
 	if f.Name == planner.Frameworks[0].Name {
 		t, err := p.ToTorch()

@@ -128,12 +128,7 @@ func validateWith(ctx context.Context, s *streams, o *validateOptions) error {
 	if o.engine != "torch" && (o.script != "" || o.call != "") {
 		return errors.New("--script and --call are for --engine torch")
 	}
-	for _, e := range engines {
-		if e.name == o.engine {
-			return e.run(ctx, s, o)
-		}
-	}
-	return fmt.Errorf("--engine %s: want one of %s", o.engine, strings.Join(engineNames(), ", "))
+	return engines[slices.Index(engineNames(), o.engine)].run(ctx, s, o)
 }
 
 func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
@@ -280,7 +275,7 @@ func known(m *planner.Model, inputs map[string]validate.Reader) error {
 	return nil
 }
 
-// some is the first of many names.
+// some writes the first few of many names, and how many more there are.
 func some(names []string) string {
 	const enough = 4
 	if len(names) <= enough {

@@ -111,7 +111,7 @@ func liveText(p *page, r *planner.Report) {
 	if len(rows) == 0 {
 		return
 	}
-	p.head("largest of it")
+	p.head("largest at the peak")
 	values, modules := 0, 0
 	for _, l := range rows {
 		values, modules = max(values, widest(l.Value)), max(modules, widest(l.Module))

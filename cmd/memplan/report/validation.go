@@ -91,7 +91,7 @@ func outcomeOf(c *validate.Check) string {
 	return "failed"
 }
 
-// figureOf writes a check's value against its tolerance.
+// figureOf writes a check's value and the most that it may be.
 func figureOf(c *validate.Check) string {
 	number := func(v float64) string {
 		switch {
@@ -105,7 +105,7 @@ func figureOf(c *validate.Check) string {
 	if c.OK == nil {
 		return ""
 	}
-	return number(c.Value) + " of " + number(c.Tolerance)
+	return number(c.Value) + " (limit " + number(c.Tolerance) + ")"
 }
 
 // An opSum is the time of all nodes of one operator.
@@ -177,7 +177,7 @@ func validationHTML(w io.Writer, r *validate.Report, _ Style) error {
 	for _, f := range validationFacts(r) {
 		fmt.Fprintf(w, "<tr><th>%s</th><td>%s</td></tr>\n", e(f[0]), e(f[1]))
 	}
-	fmt.Fprintln(w, "</table>\n<h2>checks</h2>\n<table><tr><th>check</th><th></th><th>value of tolerance</th><th></th></tr>")
+	fmt.Fprintln(w, "</table>\n<h2>checks</h2>\n<table><tr><th>check</th><th></th><th>value (limit)</th><th></th></tr>")
 	for i := range r.Checks {
 		c := &r.Checks[i]
 		fmt.Fprintf(w, "<tr><td>%s</td><td>%s</td><td class=n>%s</td><td>%s</td></tr>\n", strings.ReplaceAll(e(c.Name), ".", ".<wbr>"), outcomeOf(c), figureOf(c), e(c.Detail))

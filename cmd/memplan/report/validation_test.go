@@ -79,7 +79,7 @@ func TestValidationHTML(t *testing.T) {
 // TestValidationText: names of checks and their figures stay apart.
 func TestValidationText(t *testing.T) {
 	text := written(t, Validations, "text", validation(0), Style{Width: 120})
-	for _, want := range []string{"refuted: 1 of 3 checks failed", "not made", ".text.weight infinite of 0.0001"} {
+	for _, want := range []string{"refuted: 1 of 3 checks failed", "not made", ".text.weight infinite (limit 0.0001)"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

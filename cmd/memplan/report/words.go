@@ -240,7 +240,8 @@ func millis(x float64) string {
 // modelLine describes the file.
 func modelLine(r *planner.Report) string {
 	m := &r.Model
-	return fmt.Sprintf("%s: %s parameters, %d nodes, lift from %s", m.Path, grouped3(m.Parameters), m.Nodes, m.Lift)
+	operators := map[string]string{"capture": "as captured", "metadata": "from the exporter's metadata", "patterns": "recognised by patterns"}[m.Lift]
+	return fmt.Sprintf("%s: %s parameters, %d nodes, operators %s", m.Path, grouped3(m.Parameters), m.Nodes, cmp.Or(operators, "of ONNX"))
 }
 
 // grouped3 writes a count with its digits in groups of three.
