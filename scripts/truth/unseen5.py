@@ -1,7 +1,7 @@
-"""Round 5: architectures of transformers and timm that nothing here had measured or exported, drawn at random (random.Random(20261122).shuffle
+"""Rounds 5 and 6: architectures of transformers and timm that nothing here had measured or exported, drawn at random (random.Random(20261122).shuffle
 of the auto classes' and of timm's modules, those kept whose small configuration ran forward), measured as unseen.py does it.
 
-    python unseen5.py list | export OUT [NAME ...] | all OUT SECONDS MODELS [NAME ...]"""
+    [DRAW=6] python unseen5.py list | export OUT [NAME ...] | all OUT SECONDS MODELS [NAME ...]"""
 import json, os, sys
 
 if sys.argv[1:2] != ['all']: os.environ['CUDA_VISIBLE_DEVICES'] = ''
@@ -44,13 +44,14 @@ def timm_build(name):
     return make
 
 
-PICKED = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'unseen5.json')
+DRAW = os.environ.get('DRAW', '5')
+PICKED = os.path.join(os.path.dirname(os.path.abspath(__file__)), f'unseen{DRAW}.json')
 if os.path.exists(PICKED):
     ROUNDS.clear()
     for kind, name, what in json.load(open(PICKED)):
-        key = ('timm5_' if kind == 'timm' else 'hf5_') + name.replace('.', '_').replace('-', '_')
-        if kind == 'timm': add(5, 'timm', key, timm_build(name), image(what))
-        else: add(5, 'transformers', key, hf_build(name, what), image(224) if kind == 'img' else ids(8000, 128))
+        key = (('timm' if kind == 'timm' else 'hf') + DRAW + '_') + name.replace('.', '_').replace('-', '_')
+        if kind == 'timm': add(int(DRAW), 'timm', key, timm_build(name), image(what))
+        else: add(int(DRAW), 'transformers', key, hf_build(name, what), image(224) if kind == 'img' else ids(8000, 128))
         ROUNDS[key]['batch'] = 8
     rounds.ORDER = list(ROUNDS)
 
