@@ -77,6 +77,7 @@ type answer struct {
 	checked  checked         // the capture's program beside what ran
 	codes    map[string]bool // of warnings, for findings
 	headroom int64           // bytes that the verdict leaves free
+	ranks    *ParallelInfo   // nil for one card
 }
 
 func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
@@ -109,7 +110,10 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if a.ev, a.fits, err = settled(b, j); err != nil {
 		return nil, err
 	}
-	if a.checked, err = m.check(j, a.batch); err != nil {
+	if err := a.parallel(); err != nil {
+		return nil, err
+	}
+	if a.checked, err = m.check(j.single(), a.batch); err != nil {
 		return nil, err
 	}
 	if a.fits != nil && *a.fits {
@@ -278,6 +282,9 @@ func (a *answer) chooseSegments(ctx context.Context) error {
 		return a.selectFor(ctx)
 	default:
 		for _, c := range scheduleClasses {
+			if mode == c.name && a.j.meshed != nil {
+				return fmt.Errorf("--checkpoint %s is for memplan's executor, which runs on one card: give --checkpoint auto or segments with --parallel", mode)
+			}
 			if mode == c.name {
 				return a.selectSchedule(ctx, c.name, c.class)
 			}
@@ -325,7 +332,7 @@ func (a *answer) upperBound() error {
 func (a *answer) report() *Report {
 	r := &Report{SchemaVersion: SchemaVersion, Model: a.m.modelInfo(a.ev), Fits: a.fits, Batch: a.max, Checkpoint: a.check,
 		Time: timeOf(a.ev.Program, &a.j.time, max(a.batch, 1)), Warnings: a.warnings()}
-	r.Model.Capture = a.captureInfo()
+	r.Model.Capture, r.Parallel = a.captureInfo(), a.ranks
 	c := &a.j.cfg
 	r.Config = c.settled()
 	r.Config.Batch, r.Config.Checkpoint, r.Config.VRAM = a.batch, a.checkpointName(), a.j.vram
@@ -333,8 +340,11 @@ func (a *answer) report() *Report {
 		r.Config.GPU, r.Config.GPUAssumed = a.j.device.Name, true
 	}
 	r.Config.inference("none")
+	if a.j.meshed == nil || a.j.meshed.Shards == 0 {
+		r.Config.FSDPWrap, r.Config.FSDPReshard, r.Config.FSDPPrecision = "", "", ""
+	}
 	res := a.ev.res
-	r.Peak = Peak{RequestedBytes: res.Requested, AllocatedBytes: res.Allocated, ReservedBytes: res.Reserved, ProcessBytes: res.Reserved + a.j.device.Context,
+	r.Peak = Peak{RequestedBytes: res.Requested, AllocatedBytes: res.Allocated, ReservedBytes: res.Reserved, ProcessBytes: res.Reserved + a.j.besides(),
 		Step: res.Step}
 	r.Uncertainty = a.uncertainty()
 	if a.j.cap == 0 && a.j.headroom.Auto { // what a budget would be asked for
@@ -504,7 +514,7 @@ func (a *answer) warnings() []graph.Warning {
 	if a.m.lifted.Source != lift.Metadata && a.m.lifted.Source != lift.Captured {
 		out = append(out, graph.Warning{Code: "no-metadata", Message: "the file does not say which framework operators it was exported from; they were recognised by patterns or counted conservatively"})
 	}
-	out = append(out, a.guesses()...)
+	out = append(append(out, a.parallelNotes()...), a.guesses()...)
 	if u := a.m.lifted.Unlifted; len(u) > 0 {
 		out = append(out, graph.Warning{Code: "unlifted", Message: "ONNX operators kept as they are: " + strings.Join(u, ", ")})
 	}

@@ -27,6 +27,9 @@ func (m *Model) Program(cfg Config) (*Step, error) {
 	if cfg.BatchMax {
 		return nil, fmt.Errorf("the batch must be a number")
 	}
+	if j.meshed != nil {
+		return nil, fmt.Errorf("a step on %s runs under PyTorch's torchrun, not on one device", j.meshed.Mesh)
+	}
 	batch, err := m.fixedBatch(j)
 	if err != nil {
 		return nil, err

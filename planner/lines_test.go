@@ -350,7 +350,8 @@ func TestLinesOpen(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ev := &evaluation{Build: b}
+			_, steady := liveness.Steps(b.Program)
+			ev := &evaluation{Build: b, res: &liveness.Result{Steady: steady}}
 			most := got + ev.openBytes() + m.lifted.MissingBytes() + m.lifted.IdleBytes() + b.SupposedBytes
 			if low := float64(most) < 0.99*float64(want); low != slices.Contains(uncovered, w.Name) {
 				t.Errorf("%s: peak %d, predicted %d, with what is open %d", w.Name, want, got, most)

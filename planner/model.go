@@ -211,7 +211,8 @@ type job struct {
 	time      TimeModel
 	conf      alloc.Conf
 	lora      *train.LoRA
-	assumed   string // why the runtime is not that of the file's producer; "" where it is
+	meshed    *meshed // over several cards; nil: one
+	assumed   string  // why the runtime is not that of the file's producer; "" where it is
 }
 
 // resolve is Config.resolve for this model: the release that exported the file
@@ -268,6 +269,9 @@ func (c Config) resolve() (*job, error) {
 			return nil, fmt.Errorf("--lora %w", err)
 		}
 	}
+	if j.meshed, err = j.spreads(); err != nil {
+		return nil, err
+	}
 	j.time = TimeModel{Device: j.device, TF32: j.runtime.MatmulTF32}
 	if j.time.Times, err = times(door, j.cfg.Times); err != nil {
 		return nil, err
@@ -309,8 +313,8 @@ func (j *job) budget() error {
 	if j.vram == 0 {
 		return nil
 	}
-	if j.cap = j.vram - j.device.Context; j.cap <= 0 {
-		return fmt.Errorf("--vram %s is less than the CUDA context of %s alone takes, %s", profile.FormatBytes(j.vram), j.device.Name, profile.FormatBytes(j.device.Context))
+	if j.cap = j.vram - j.besides(); j.cap <= 0 {
+		return fmt.Errorf("--vram %s is less than the CUDA context of %s alone takes, %s", profile.FormatBytes(j.vram), j.device.Name, profile.FormatBytes(j.besides()))
 	}
 	j.hard = j.cap
 	return nil
@@ -420,7 +424,11 @@ func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, 
 	if err != nil {
 		return nil, err
 	}
-	return train.New(m.lifted, o)
+	b, err := train.New(m.lifted, o)
+	if err != nil || j.meshed == nil {
+		return b, err
+	}
+	return m.spreadOut(j, b, o.Update)
 }
 
 // evaluate builds and replays a step, under the job's cap or without limit.

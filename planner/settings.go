@@ -19,25 +19,31 @@ import (
 // field is its default. In a report and a plan it is the question as it was
 // resolved; they hold the fields that have a name in JSON.
 type Config struct {
-	Mode       string           `json:"mode"`  // train, infer
-	Batch      int64            `json:"batch"` // 0: not given; in a report: the model has no batch dimension
-	Dims       map[string]int64 `json:"dims"`
-	Precision  string           `json:"precision"`
-	Optimizer  string           `json:"optimizer"`
-	Loss       string           `json:"loss"`
-	GPU        string           `json:"gpu"`
-	GPUAssumed bool             `json:"gpuAssumed,omitempty"` // in a report: nobody named the card; its context, workspaces, kernels and rates are the default's
-	Runtime    string           `json:"runtime"`
-	Attention  string           `json:"attention"`
-	Accumulate int              `json:"accumulate"`
-	Checkpoint string           `json:"checkpoint"`      // one of Checkpoints, a framework's setting or a file; "" lets the budget decide
-	Freeze     []string         `json:"freeze"`          // patterns of parameters that require no gradient
-	LoRA       string           `json:"lora"`            // adapters, as ParseLoRA reads them
-	Hold       bool             `json:"holdOutputs"`     // the training loop holds the outputs during backward
-	AllocConf  string           `json:"allocConf"`       // value of PYTORCH_ALLOC_CONF
-	VRAM       int64            `json:"vramBytes"`       // the card's memory; 0: not given
-	Headroom   string           `json:"headroom"`        // as ParseHeadroom reads it; "": auto
-	Times      string           `json:"times,omitempty"` // file of measured operator times, as ReadTimes reads it
+	Mode          string           `json:"mode"`  // train, infer
+	Batch         int64            `json:"batch"` // 0: not given; in a report: the model has no batch dimension
+	Dims          map[string]int64 `json:"dims"`
+	Precision     string           `json:"precision"`
+	Optimizer     string           `json:"optimizer"`
+	Loss          string           `json:"loss"`
+	GPU           string           `json:"gpu"`
+	GPUAssumed    bool             `json:"gpuAssumed,omitempty"` // in a report: nobody named the card; its context, workspaces, kernels and rates are the default's
+	Runtime       string           `json:"runtime"`
+	Attention     string           `json:"attention"`
+	Accumulate    int              `json:"accumulate"`
+	Checkpoint    string           `json:"checkpoint"`              // one of Checkpoints, a framework's setting or a file; "" lets the budget decide
+	Freeze        []string         `json:"freeze"`                  // patterns of parameters that require no gradient
+	LoRA          string           `json:"lora"`                    // adapters, as ParseLoRA reads them
+	Hold          bool             `json:"holdOutputs"`             // the training loop holds the outputs during backward
+	AllocConf     string           `json:"allocConf"`               // value of PYTORCH_ALLOC_CONF
+	VRAM          int64            `json:"vramBytes"`               // the card's memory; 0: not given
+	Headroom      string           `json:"headroom"`                // as ParseHeadroom reads it; "": auto
+	Parallel      string           `json:"parallel,omitempty"`      // a mesh, as ParseParallel reads it; "": one card
+	FSDPWrap      string           `json:"fsdpWrap,omitempty"`      // blocks, or a pattern of module names
+	FSDPReshard   string           `json:"fsdpReshard,omitempty"`   // whether gathered parameters go after forward
+	FSDPPrecision string           `json:"fsdpPrecision,omitempty"` // none, bf16
+	FSDPOffload   bool             `json:"fsdpOffload,omitempty"`
+
+	Times string `json:"times,omitempty"` // file of measured operator times, as ReadTimes reads it
 
 	BatchMax bool                   `json:"-"` // the largest batch that fits
 	Shapes   map[string]graph.Shape `json:"-"` // of values that inference does not know
@@ -120,6 +126,12 @@ var Settings = []Setting{
 	{Flag: "freeze", Doc: "parameters that are not trained: a name, a module, or a `PATTERN` such as '*.bias'; repeatable", Sample: "*.bias", At: func(c *Config) any { return &c.Freeze }, Said: "frozen %s"},
 	{Flag: "lora", Doc: "low-rank adapters on a frozen model, `r=16,target=q_proj,v_proj` (or target=all-linear), as PEFT attaches them", Sample: "r=8,target=all-linear", At: func(c *Config) any { return &c.LoRA }, Said: "adapters %s"},
 	{Flag: "hold-outputs", Doc: "the training loop holds the model's outputs until the update", Sample: "true", At: func(c *Config) any { return &c.Hold }, Said: "outputs held"},
+	{Flag: "parallel", Doc: "`MESH` of cards that the step is spread over: ddp=N, zero1=N, fsdp=N or hsdp=REPLICASxSHARDS; the batch is each rank's", Offer: []string{"ddp=2", "zero1=2", "fsdp=2", "hsdp=2x2"}, Find: found(ParseParallel), Sample: "fsdp=4",
+		At: func(c *Config) any { return &c.Parallel }, Said: "on %s", Training: true, Key: "parallel", About: "mesh of cards, such as fsdp=8", Schema: jsonSchema{"type": "string"}},
+	{Flag: "fsdp-wrap", Doc: "modules that fully_shard is called on beside the root: blocks, those that the model repeats, or a `PATTERN` of names", Default: "blocks", Offer: []string{"blocks"}, Sample: "layers.*", At: func(c *Config) any { return &c.FSDPWrap }, Said: "sharded by %s"},
+	{Flag: "fsdp-reshard", Doc: "`WHETHER` gathered parameters are freed after forward (reshard_after_forward)", Default: "true", Names: []string{"true", "false"}, At: func(c *Config) any { return &c.FSDPReshard }, Said: "reshard_after_forward=%s"},
+	{Flag: "fsdp-precision", Doc: "`TYPE` that parameters are gathered in (MixedPrecisionPolicy; gradients are reduced in float32)", Default: "none", Names: []string{"none", "bf16"}, At: func(c *Config) any { return &c.FSDPPrecision }, Said: "gathered in %s"},
+	{Flag: "fsdp-offload", Doc: "parameters, gradients and optimizer are on the host (CPUOffloadPolicy)", Sample: "true", At: func(c *Config) any { return &c.FSDPOffload }, Said: "offloaded to the host"},
 	{Flag: "alloc-conf", Doc: "PyTorch's allocator options, as in PYTORCH_ALLOC_CONF: `expandable_segments:True,..`", Empty: true, Sample: "expandable_segments:True", At: func(c *Config) any { return &c.AllocConf }, Said: "%s"},
 	{Flag: "times", Doc: "measured operator times, a `FILE` that validate --profile wrote: predict times and recomputation from them (the roofline)", File: true, Sample: "times.json", At: func(c *Config) any { return &c.Times }},
 	{Flag: "checkpoint", Doc: "what is recomputed, `HOW`: " + strings.Join(Checkpoints, "|") + ", a framework's setting such as huggingface:every_n_layers=2, or a file, a plan or a configuration; auto, and segments, which keep nothing, for PyTorch, schedule and ops for memplan's executor (what the budget asks for)",

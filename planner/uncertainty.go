@@ -12,6 +12,7 @@ import (
 
 	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/shard"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/liveness"
 	"github.com/memplan/memplan/planner/profile"
@@ -338,7 +339,7 @@ func (ev *evaluation) operators() []string {
 
 // unproven lists the operators of which no measured model was predicted right.
 func (ev *evaluation) unproven() []string {
-	return slices.DeleteFunc(ev.operators(), func(op string) bool { return calibrated.proven[ev.Train][op] })
+	return slices.DeleteFunc(ev.operators(), func(op string) bool { return calibrated.proven[ev.Train][op] || shard.Collective(op) })
 }
 
 // measuredRuntime is the release that was measured.

@@ -98,7 +98,8 @@ func inConfigFile(t *testing.T, s *planner.Setting, word string) *planner.Config
 		return nil
 	}
 	value := word
-	if name, n, ok := strings.Cut(word, "="); ok { // a mapping
+	if _, mapping := s.At(&planner.Config{}).(*map[string]int64); mapping {
+		name, n, _ := strings.Cut(word, "=")
 		value = fmt.Sprintf("{%s: %s}", name, n)
 	}
 	f, err := planner.ParseConfigFile("c.yaml", fmt.Appendf(nil, "models: [{path: a.onnx, %s: %s}]", s.Key, value))

@@ -12,6 +12,7 @@ package shard
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
@@ -63,8 +64,29 @@ func newEditor(b *train.Build) *editor {
 	return &editor{src: b, p: &p, name: map[program.StorageID]program.StorageID{}}
 }
 
-// build returns the edited program as a build.
+// Collective reports whether an operator is one that this package adds.
+func Collective(op string) bool {
+	return strings.HasPrefix(op, "fsdp::") || slices.Contains([]string{"broadcast_buffers", "rebuild_buckets", "watchdog", "_c10d_functional::all_reduce", "send"}, op)
+}
+
+// build returns the edited program as a build. What the source made and this program
+// does not is no longer there.
 func (e *editor) build() *train.Build {
+	made := make([]bool, len(e.p.Storages))
+	note := func(evs []program.Event) {
+		for _, ev := range evs {
+			made[ev.Storage] = true
+		}
+	}
+	note(e.p.Setup)
+	for i := range e.p.Nodes {
+		note(e.p.Nodes[i].Events)
+	}
+	for id := range e.p.Storages {
+		if s := &e.p.Storages[id]; !made[id] && s.Life != program.Static {
+			s.Life = program.Step
+		}
+	}
 	out := *e.src
 	out.Program = e.p
 	return &out

@@ -36,7 +36,7 @@ func analysisMarkdown(w io.Writer, a *Analysis, _ Style) error {
 		m.printf("**%s:** %s\n\n", own(cannotTell), doubtText(d))
 	}
 	m.printf("**%s: %s**\n\n%s\n\n", filepath.Base(r.Model.Path), own(Verdict(r)), own(peakLine(r, quote.Code)))
-	for _, line := range batchLines(r, quote.Code) {
+	for _, line := range append(parallelLines(r), batchLines(r, quote.Code)...) {
 		m.printf("%s\n\n", own(line))
 	}
 	if line := headroomLine(r); line != "" {

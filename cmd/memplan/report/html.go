@@ -97,7 +97,7 @@ func analysisHTML(w io.Writer, a *Analysis, _ Style) error {
 		fmt.Fprintf(w, "<p class=\"no\">%s</p>\n", e(line))
 	}
 	fmt.Fprintf(w, "<p class=\"%s\">%s</p>\n<p>%s</p>\n", verdictClass(r), e(Verdict(r)), e(peakLine(r, plain)))
-	for _, line := range batchLines(r, plain) {
+	for _, line := range append(parallelLines(r), batchLines(r, plain)...) {
 		fmt.Fprintf(w, "<p>%s</p>\n", e(line))
 	}
 	if line := headroomLine(r); line != "" {

@@ -26,7 +26,7 @@ func analysisText(w io.Writer, a *Analysis, s Style) error {
 		head, rest = Verdict(r), ""
 	}
 	p.wrapped("", head, code)
-	for _, line := range append([]string{rest, peakLine(r, plain)}, batchLines(r, plain)...) {
+	for _, line := range slices.Concat([]string{rest, peakLine(r, plain)}, parallelLines(r), batchLines(r, plain)) {
 		if line != "" {
 			p.wrapped("", line, "")
 		}

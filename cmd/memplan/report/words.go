@@ -72,7 +72,11 @@ func needs(r *planner.Report) string {
 	if r.Config.GPUAssumed && r.Config.VRAM > 0 {
 		assumed = " as on an " + r.Config.GPU
 	}
-	s := fmt.Sprintf("needs %s (%s reserved and %s of CUDA context%s)", size(p.ProcessBytes), size(p.ReservedBytes), size(p.ProcessBytes-p.ReservedBytes), assumed)
+	context := "CUDA context"
+	if r.Parallel != nil {
+		context += " and NCCL"
+	}
+	s := fmt.Sprintf("needs %s (%s reserved and %s of %s%s)", size(p.ProcessBytes), size(p.ReservedBytes), size(p.ProcessBytes-p.ReservedBytes), context, assumed)
 	switch {
 	case r.Fits == nil:
 		return s
@@ -84,6 +88,25 @@ func needs(r *planner.Report) string {
 		return s + ", " + size(spare) + " to spare"
 	}
 	return s + excess(r)
+}
+
+// parallelLines say how ranks differ, and what is not in their allocator.
+func parallelLines(r *planner.Report) (out []string) {
+	p := r.Parallel
+	if p == nil {
+		return nil
+	}
+	line := fmt.Sprintf("on %d cards: rank %d needs the most, and all of this page is of it; NCCL takes %s of each card", p.Ranks, p.WorstRank, size(p.NCCLBytes))
+	if p.HostBytes > 0 {
+		line += fmt.Sprintf(", and each rank pins %s of its host's memory", size(p.HostBytes))
+	}
+	out = append(out, line)
+	for _, k := range p.PerRank {
+		if size(k.AllocatedBytes) != size(r.Peak.AllocatedBytes) || size(k.ReservedBytes) != size(r.Peak.ReservedBytes) {
+			out = append(out, fmt.Sprintf("rank %d: %s allocated, %s reserved", k.Rank, size(k.AllocatedBytes), size(k.ReservedBytes)))
+		}
+	}
+	return out
 }
 
 // headroomLine says what a verdict kept free of the card, and what for.
