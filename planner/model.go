@@ -417,6 +417,9 @@ type evaluation struct {
 
 // build makes the program of a step at one batch size.
 func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, error) {
+	if err := m.wrap(j, batch); err != nil {
+		return nil, err
+	}
 	if err := m.bind(batch, j.cfg.Dims, j.cfg.Shapes); err != nil {
 		return nil, err
 	}
@@ -428,7 +431,10 @@ func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, 
 	if err != nil || j.meshed == nil {
 		return b, err
 	}
-	return m.spreadOut(j, b, o.Update)
+	if b, err = j.meshed.Apply(b, j.meshed.place, o.Update); err != nil {
+		return nil, fmt.Errorf("--parallel %s: %w", j.meshed.Mesh, err)
+	}
+	return b, nil
 }
 
 // evaluate builds and replays a step, under the job's cap or without limit.

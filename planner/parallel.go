@@ -116,45 +116,37 @@ func (s *meshed) nccl() int64 {
 	return ncclFirst + int64(n-1)*ncclFurther
 }
 
-// spreadOut turns the step of one card into that of the job's rank.
-func (m *Model) spreadOut(j *job, b *train.Build, update shard.Update) (*train.Build, error) {
-	s := *j.meshed
-	if s.Shards > 0 {
-		units, err := m.units(j, s.wrap)
-		if err != nil {
-			return nil, err
-		}
-		s.FSDP.Units = units
+// wrap finds the modules that fully_shard is called on, once.
+func (m *Model) wrap(j *job, batch int64) (err error) {
+	if s := j.meshed; s != nil && s.Shards > 0 && s.FSDP.Units == nil {
+		s.FSDP.Units, err = m.units(j, s.wrap, batch)
 	}
-	out, err := s.Apply(b, s.place, update)
+	return err
+}
+
+// units are the blocks that the model repeats, or the modules that match a pattern.
+func (m *Model) units(j *job, wrap string, batch int64) (out []string, err error) {
+	if err := m.bind(batch, j.cfg.Dims, j.cfg.Shapes); err != nil {
+		return nil, err
+	}
+	if wrap != "blocks" {
+		return m.matching(wrap)
+	}
+	a, err := m.anatomy(j.single(), batch)
 	if err != nil {
-		return nil, fmt.Errorf("--parallel %s: %w", s.Mesh, err)
+		return nil, err
+	}
+	for _, b := range a.blocks {
+		out = append(out, b.name)
+	}
+	if len(out) == 0 {
+		return nil, errors.New("--fsdp-wrap blocks: the file shows no blocks that the model repeats; give a pattern of module names")
 	}
 	return out, nil
 }
 
-// units are the modules that fully_shard is called on: the blocks that the model
-// repeats, or those that match a pattern.
-func (m *Model) units(j *job, wrap string) ([]string, error) {
-	var out []string
-	if wrap == "blocks" {
-		one := j.single()
-		batch, err := m.fixedBatch(one)
-		if err != nil {
-			batch = 1
-		}
-		a, err := m.anatomy(one, batch)
-		if err != nil {
-			return nil, err
-		}
-		for _, b := range a.blocks {
-			out = append(out, b.name)
-		}
-		if len(out) == 0 {
-			return nil, errors.New("--fsdp-wrap blocks: the file shows no blocks that the model repeats; give a pattern of module names")
-		}
-		return out, m.bind(max(j.cfg.Batch, 1), j.cfg.Dims, j.cfg.Shapes)
-	}
+// matching are the modules whose names match a pattern of --fsdp-wrap.
+func (m *Model) matching(wrap string) (out []string, err error) {
 	for _, x := range m.lifted.Modules() {
 		if ok, err := path.Match(strings.ReplaceAll(wrap, ".", "/"), strings.ReplaceAll(x.Name, ".", "/")); err != nil {
 			return nil, fmt.Errorf("--fsdp-wrap %s: %w", wrap, err)
