@@ -29,8 +29,13 @@ const keyRegion = "memplan.region"
 // itself: torch.autocast(enabled=False).
 func AutocastOff(n *graph.Node) bool { return n.MetaValue(keyRegion) == "autocast off" }
 
+// GradOff reports a call that stands in a region where gradients are taken to be off:
+// torch.no_grad.
+func GradOff(n *graph.Node) bool { return n.MetaValue(keyRegion) == "grad off" }
+
 // region puts the casts of the calls [lo, hi) back, whose frame d is that of a region.
 func (s *sources) region(lo, hi, d int) {
+	s.regions = append(s.regions, [2]int{lo, hi})
 	made := map[string]bool{}
 	for i := lo; i < hi; i++ {
 		name, _, _ := strings.Cut(s.lines[i][d].Text, " = ")
@@ -74,11 +79,51 @@ func (s *sources) trains(n graph.Node) bool {
 // region of torch.no_grad or torch.autocast, of which the file does not say which.
 const RegionUnknown = "region-unknown"
 
+// gradOff marks the calls of regions all of whose parameters are read outside of regions,
+// too: code that runs the same modules with gradients and without, as for the cycles
+// before the last one of a recurrent step.
+func (s *sources) gradOff() {
+	within := make([]bool, len(s.r.l.Graph.Nodes))
+	for _, x := range s.regions {
+		for i := x[0]; i < x[1]; i++ {
+			within[i] = true
+		}
+	}
+	outside := map[graph.ValueID]bool{}
+	for i := range within {
+		for _, id := range s.r.node(i).Inputs {
+			if !within[i] {
+				outside[id] = true
+			}
+		}
+	}
+	for _, x := range s.regions {
+		trains, other := false, false
+		for i := x[0]; i < x[1]; i++ {
+			for _, id := range s.r.node(i).Inputs {
+				if id >= 0 && s.r.l.Roles[id] == Parameter {
+					trains, other = true, other || !outside[id]
+				}
+			}
+		}
+		if !trains || other {
+			continue
+		}
+		s.unknown = true
+		for i := x[0]; i < x[1]; i++ {
+			n := s.r.node(i)
+			n.Meta = slices.DeleteFunc(slices.Clone(n.Meta), func(p graph.Prop) bool { return p.Key == keyRegion })
+			n.Meta = append(n.Meta, graph.Prop{Key: keyRegion, Value: "grad off"})
+		}
+	}
+}
+
 // warnRegions adds the warning.
 func (s *sources) warnRegions() {
+	s.gradOff()
 	if s.unknown {
 		s.r.l.Warnings = append(s.r.l.Warnings, graph.Warning{Code: RegionUnknown,
-			Message: "forward runs parameters in a region of torch.no_grad or torch.autocast, and the file does not say which of them: they are taken to be trained in the step's precision"})
+			Message: "forward runs parameters in a region of torch.no_grad or torch.autocast, and the file does not say which of them: they are taken to be trained in the step's precision, but where the same parameters are read outside, too, not to be recorded for backward"})
 	}
 }
 

@@ -39,7 +39,8 @@ type sources struct {
 	shared map[graph.ValueID]graph.ValueID // what variables name: the cast of each value
 	hidden map[int]graph.ValueID           // what a statement without a call widened, by the call behind it
 
-	unknown bool // parameters stand in regions of which nothing says what they are
+	unknown bool     // parameters stand in regions of which nothing says what they are
+	regions [][2]int // calls of regions, half-open
 }
 
 // A sourceText is the statement that a line is a part of.

@@ -446,7 +446,7 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 	}
 	b.exact(i, n, c, env)
 	own := b.own(i)
-	c.NoGrad = c.NoGrad || own != nil
+	c.NoGrad = c.NoGrad || own != nil || lift.GradOff(n)
 	before := len(b.e.P.Nodes)
 	outs, err := b.e.Run(c)
 	if err != nil {
