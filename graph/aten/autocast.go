@@ -73,7 +73,10 @@ func (e *Eager) castTo(t *Tensor, to graph.DType) *Tensor {
 	if cache && t.cast != nil {
 		return t.cast
 	}
+	recorded := e.grad // a cached cast is recorded under torch.no_grad, too: calls outside use it
+	e.grad = e.grad || cache
 	c := e.toDType("to", t, to)
+	e.grad = recorded
 	if cache {
 		t.cast = c
 		e.casts = append(e.casts, t)
