@@ -156,11 +156,13 @@ var fileKeys = []yamlKey[draft]{
 	{"models", func(f *draft, v yamlValue) error {
 		list, err := v.list()
 		for _, item := range list {
-			e := Entry{Line: item.line}
-			if err := decodeMap(item, fmt.Sprintf("models[%d]", len(f.Entries)), entryKeys, &e); err != nil {
+			entries, err := decodeEntry(item, fmt.Sprintf("models[%d]", len(f.Entries)))
+			if err != nil {
 				return err
 			}
-			f.Entries = append(f.Entries, e)
+			if f.Entries = append(f.Entries, entries...); len(f.Entries) > mostCases {
+				return item.errorf("more than %d cases", mostCases)
+			}
 		}
 		return err
 	}},
@@ -186,6 +188,7 @@ var entryKeys = slices.Concat([]yamlKey[Entry]{
 		return err
 	}},
 }, settingKeys(), []yamlKey[Entry]{
+	{matrixKey, func(e *Entry, v yamlValue) error { return nil }}, // decodeEntry reads it
 	{"rules", func(e *Entry, v yamlValue) (err error) {
 		e.own, err = decodeLimits(v)
 		return err
@@ -195,6 +198,87 @@ var entryKeys = slices.Concat([]yamlKey[Entry]{
 		return err
 	}},
 })
+
+// mostCases bounds what the matrices of a configuration may make.
+const mostCases = 100_000
+
+// matrixKey is the key of settings with a list of values each.
+const matrixKey = "matrix"
+
+// decodeEntry reads a model: one entry, or one for each combination of the values
+// that its matrix lists, the last setting changing fastest.
+func decodeEntry(v yamlValue, what string) ([]Entry, error) {
+	one := Entry{Line: v.line}
+	if err := decodeMap(v, what, entryKeys, &one); err != nil {
+		return nil, err
+	}
+	axes, err := matrix(v, &one)
+	if err != nil || len(axes) == 0 {
+		return []Entry{one}, err
+	}
+	total := 1
+	for _, a := range axes {
+		if total *= len(a.values); total > mostCases {
+			return nil, v.errorf("%s: more than %d cases", matrixKey, mostCases)
+		}
+	}
+	out := make([]Entry, total)
+	for i := range out {
+		e := &out[i]
+		e.Line = v.line
+		if err := decodeMap(v, what, entryKeys, e); err != nil { // anew: settings hold maps
+			return nil, err
+		}
+		rest := i
+		for j := len(axes) - 1; j >= 0; j-- {
+			a := &axes[j]
+			if err := e.read(a.setting, a.values[rest%len(a.values)]); err != nil {
+				return nil, err
+			}
+			rest /= len(a.values)
+		}
+		slices.Reverse(e.settings[len(e.settings)-len(axes):])
+	}
+	return out, nil
+}
+
+// An axis is a setting with the values that a matrix lists for it.
+type axis struct {
+	setting *Setting
+	values  []yamlValue
+}
+
+// matrix reads the axes of an entry's matrix, in the order of Settings.
+func matrix(v yamlValue, e *Entry) (axes []axis, err error) {
+	pairs, err := v.pairs()
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(pairs, func(p yamlPair) bool { return p.key == matrixKey })
+	if at < 0 {
+		return nil, nil
+	}
+	var keys []yamlKey[[]axis]
+	for i := range Settings {
+		if s := &Settings[i]; s.Key != "" {
+			keys = append(keys, yamlKey[[]axis]{s.Key, func(axes *[]axis, v yamlValue) error {
+				list, err := v.list()
+				if err != nil {
+					return err
+				}
+				if slices.ContainsFunc(e.settings, func(x setting) bool { return x.key == s.Key }) || len(list) == 0 {
+					return v.errorf("%s: %s: want a list of values, and none beside the matrix", matrixKey, s.Key)
+				}
+				if _, ok := s.At(&e.Config).(*map[string]int64); ok {
+					return v.errorf("%s: %s: not a setting with one value: write an entry for each", matrixKey, s.Key)
+				}
+				*axes = append(*axes, axis{s, list})
+				return nil
+			}})
+		}
+	}
+	return axes, decodeMap(pairs[at].value, matrixKey, keys, &axes)
+}
 
 func settingKeys() (keys []yamlKey[Entry]) {
 	for i := range Settings {

@@ -18,11 +18,18 @@ func ConfigSchema() []byte {
 	rules := limitsSchema()
 	failOn := jsonSchema{"type": "array", "items": jsonSchema{"enum": failOnNames()}, "description": "what a model may not have"}
 	model := jsonSchema{"path": jsonSchema{"type": "string", "minLength": 1, "description": "an ONNX file, relative to this one, or a pattern such as exports/**/*.onnx"}, "rules": rules, "fail-on": failOn}
+	axes := jsonSchema{}
 	for i := range Settings {
-		if s := &Settings[i]; s.Key != "" {
-			model[s.Key] = s.schema()
+		s := &Settings[i]
+		if s.Key == "" {
+			continue
+		}
+		model[s.Key] = s.schema()
+		if _, ok := s.At(&Config{}).(*map[string]int64); !ok {
+			axes[s.Key] = jsonSchema{"type": "array", "minItems": 1, "items": s.schema()}
 		}
 	}
+	model[matrixKey] = jsonSchema{"type": "object", "additionalProperties": false, "properties": axes, "description": "settings with a list of values each: one case for every combination"}
 	entry := jsonSchema{"type": "object", "additionalProperties": false, "required": []string{"path"}, "properties": model}
 	schema := jsonSchema{
 		"$schema": "http://json-schema.org/draft-07/schema#", "$id": schemaID, "title": "memplan's configuration",

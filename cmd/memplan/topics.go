@@ -45,7 +45,7 @@ comparing a peak with it.
 }
 
 const configTopic = `memplan check and memplan baseline read .memplan.yaml, from the working directory
-or the nearest folder above it. Paths in it are relative to its own folder.
+or the nearest folder above it; memplan sweep reads a file of the same form. Paths in it are relative to its own folder.
 
   models:
     - path: models/resnet50.onnx
@@ -60,6 +60,8 @@ or the nearest folder above it. Paths in it are relative to its own folder.
       rules: {max-peak: 12G}      # this model's, before those of the file
     - path: "exports/**/*.onnx"   # a pattern: each file that it matches
       batch: 8
+    - path: models/gpt2.onnx      # a matrix: one case for each combination
+      matrix: {batch: [8, 16], precision: [fp32, amp-bf16]}
   rules:
     max-increase: 2%
     no-new-warnings: true         # that the baseline does not have
