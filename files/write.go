@@ -64,6 +64,15 @@ func ownTarget(path string) (string, error) {
 	return target, nil
 }
 
+// Folder makes a folder that results are written to, and those above it, unless they
+// are there.
+func Folder(path string) error {
+	if err := os.MkdirAll(path, 0o777); err != nil { //nolint:gosec // as mkdir makes it: the user's mask decides
+		return named(path, err)
+	}
+	return nil
+}
+
 // Create opens a file of the user's own to write to as results come; what it
 // held is lost.
 func Create(path string) (*os.File, error) {

@@ -229,7 +229,7 @@ type CaseAnswer struct {
 // Merge reads the documents of a sweep from its folder: the answers of every case
 // of its list, in the list's order.
 func Merge(dir string) (*Merged, error) {
-	door := files.Beside(filepath.Join(dir, CasesFileName), false)
+	door := sweepDoor(dir)
 	data, err := readDocument(door, CasesFileName)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: no %s: name the folder that memplan sweep wrote", dir, CasesFileName)
@@ -276,12 +276,16 @@ func (c *MergedCase) read(door files.Door) error {
 
 // Answered reports whether a folder has a case's document, whole.
 func (c *Case) Answered(dir string) bool {
-	_, err := readDocument(files.Beside(filepath.Join(dir, CasesFileName), false), c.Document)
+	_, err := readDocument(sweepDoor(dir), c.Document)
 	return err == nil
 }
 
-// SameCases reports whether data is the list of the same cases.
-func (s *Sweep) SameCases(data []byte) bool {
+// Listed reports whether a folder has the list of these cases.
+func (s *Sweep) Listed(dir string) bool {
 	var o Sweep
-	return json.Unmarshal(data, &o) == nil && slices.Equal(s.Cases, o.Cases)
+	data, err := readDocument(sweepDoor(dir), CasesFileName)
+	return err == nil && json.Unmarshal(data, &o) == nil && slices.Equal(s.Cases, o.Cases)
 }
+
+// sweepDoor is the door to a sweep's folder.
+func sweepDoor(dir string) files.Door { return files.Beside(filepath.Join(dir, CasesFileName), false) }

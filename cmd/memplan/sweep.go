@@ -117,18 +117,17 @@ func ownShard(flag string, env func(string) string) (planner.Shard, error) {
 
 // listCases writes the list of cases, unless it is there.
 func listCases(dir string, w *planner.Sweep) error {
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	if err := files.Folder(dir); err != nil {
 		return err
 	}
-	path := filepath.Join(dir, planner.CasesFileName)
-	if data, err := os.ReadFile(path); err == nil && w.SameCases(data) {
+	if w.Listed(dir) {
 		return nil
 	}
 	var b bytes.Buffer
 	if err := report.JSON(&b, w); err != nil {
 		return err
 	}
-	return files.Write(path, b.Bytes())
+	return files.Write(filepath.Join(dir, planner.CasesFileName), b.Bytes())
 }
 
 type mergeOptions struct {
