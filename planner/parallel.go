@@ -28,9 +28,10 @@ type ParallelInfo struct {
 	Mesh      map[string]int `json:"mesh"`  // ranks of each dimension; hsdp's are replicate and shard
 	Ranks     int            `json:"ranks"` // all of them
 	WorstRank int            `json:"worstRank"`
-	PerRank   []RankInfo     `json:"perRank"`   // those that can differ, at most eight of them
-	NCCLBytes int64          `json:"ncclBytes"` // per rank, in processBytes
-	HostBytes int64          `json:"hostBytes"` // pinned memory of a rank's host, for what is offloaded
+	PerRank   []RankInfo     `json:"perRank"`           // those that can differ, at most eight of them
+	NCCLBytes int64          `json:"ncclBytes"`         // per rank, in processBytes
+	HostBytes int64          `json:"hostBytes"`         // pinned memory of a rank's host, for what is offloaded
+	Wrapped   []string       `json:"wrapped,omitempty"` // modules that fully_shard is called on, beside the root
 }
 
 // RankInfo is what one rank needs.
@@ -192,7 +193,7 @@ func (a *answer) parallel() error {
 	if s == nil {
 		return nil
 	}
-	a.ranks = &ParallelInfo{Mesh: meshMap(s.Mesh), Ranks: s.Ranks(), NCCLBytes: s.nccl(), HostBytes: a.hostBytes()}
+	a.ranks = &ParallelInfo{Mesh: meshMap(s.Mesh), Ranks: s.Ranks(), NCCLBytes: s.nccl(), HostBytes: a.hostBytes(), Wrapped: s.FSDP.Units}
 	places, ranks := s.places()
 	seen := map[shard.Place]*evaluation{s.place: a.ev}
 	for i, p := range places {

@@ -2,7 +2,7 @@
 
 The command memplan, also as `python -m memplan`, makes plans. Here: fit() makes a model fit a card in one call; export() writes the file that the
 command reads; estimate() and plan() answer as the commands do, with objects; checkpoint() applies a plan to a model and remove() takes it
-off; measure() runs steps on the GPU and compare() holds a plan against what they took. PyTorch is imported when one that needs it is used.
+off; parallelize() spreads a model over several GPUs as a plan says; measure() runs steps on the GPU and compare() holds a plan against what they took. PyTorch is imported when one that needs it is used.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ._fit import fit as fit
     from ._measure import Measurement as Measurement
     from ._measure import measure as measure
+    from ._parallel import parallelize as parallelize
 
 _FROM = {
     "MemplanError": "_error",
@@ -45,9 +46,10 @@ _FROM = {
     "fit": "_fit",
     "Measurement": "_measure",
     "measure": "_measure",
+    "parallelize": "_parallel",
 }
 
-__all__ = ["Comparison", "DoesNotFit", "Estimate", "Export", "Fit", "Measurement", "MemplanError", "Plan", "__version__", "checkpoint", "compare", "estimate", "export", "fit", "measure", "plan", "remove"]
+__all__ = ["Comparison", "DoesNotFit", "Estimate", "Export", "Fit", "Measurement", "MemplanError", "Plan", "__version__", "checkpoint", "compare", "estimate", "export", "fit", "measure", "parallelize", "plan", "remove"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from typing import Any, Callable, Iterator, Mapping, Sequence, Union
 
 import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 from ._checkpoint import Plan as PlanFile
@@ -15,6 +18,7 @@ from ._error import MemplanError
 from ._estimate import Plan
 from ._inputs import batch_of, listed, moved, resized
 from ._meter import Measurement, Meter
+from ._parallel import spread
 
 Optimizer = Union[str, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]]
 Loss = Union[str, Callable[[Any], torch.Tensor]]
@@ -68,6 +72,8 @@ def measure(model: torch.nn.Module, args: Sequence[Any] | torch.Tensor = (), kwa
     `memplan list losses`, or a function of the model's output; optimizer a name of `memplan list optimizers`, or a function of a list of
     parameters. vram_bytes is what PyTorch's allocator may reserve, all of the GPU by default.
 
+    A model that parallelize() has spread is measured as it is, and the measurement has those of every rank.
+
     Weights, buffers and random numbers are afterwards what they were; a plan is taken off again. Raises MemplanError where there is no GPU.
     """
     if not torch.cuda.is_available():
@@ -77,8 +83,17 @@ def measure(model: torch.nn.Module, args: Sequence[Any] | torch.Tensor = (), kwa
     run = _Run(model, loss or config.get("loss") or "auto", optimizer or config.get("optimizer") or "adamw", precision or config.get("precision") or "fp32")
     now = batch_of(args, kwargs)
     inputs = resized((listed(args), dict(kwargs or {})), now, batch or config.get("batch") or now)
-    with _limited(vram_bytes), _restored(model), _plan_on(model, document):
-        return run.steps(inputs, steps, Meter())
+    with _limited(vram_bytes), _restored(model), _plan_on(model, None if spread(model) else document):
+        return _gathered(run.steps(inputs, steps, Meter(), torch.device("cuda", torch.cuda.current_device())))
+
+
+def _gathered(mine: Measurement) -> Measurement:
+    """A measurement with those of all processes."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
+        return mine
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, mine)
+    return dataclasses.replace(mine, ranks=tuple(ranks))
 
 
 class _Run:
@@ -187,7 +202,8 @@ def _plan_on(model: torch.nn.Module, plan: PlanFile | None) -> Iterator[None]:
 @contextlib.contextmanager
 def _restored(model: torch.nn.Module) -> Iterator[None]:
     """Weights, buffers, gradients, modes and random numbers are kept on the processor, and are afterwards what they were."""
-    parameters = [(p, p.detach().cpu().clone(), p.device, p.grad) for p in model.parameters()]
+    sharded = [(p, p.to_local(), p.to_local().detach().cpu().clone(), p.grad) for p in model.parameters() if isinstance(p, DTensor)]
+    parameters = [(p, p.detach().cpu().clone(), p.device, p.grad) for p in model.parameters() if not isinstance(p, DTensor)]
     buffers = [(m, name, b, b.detach().cpu().clone(), b.device) for m in model.modules() for name, b in m._buffers.items() if b is not None]
     modes = [(m, m.training) for m in model.modules()]
     for p in model.parameters():
@@ -196,6 +212,10 @@ def _restored(model: torch.nn.Module) -> Iterator[None]:
         try:
             yield
         finally:
+            with torch.no_grad():
+                for p, local, data, grad in sharded:  # in place: FSDP2 gathers from this storage
+                    local.copy_(data)
+                    p.grad = grad
             for p, data, device, grad in parameters:
                 p.data, p.grad = data.to(device), None
                 p.grad = grad

@@ -51,6 +51,12 @@ class Measurement:
     context_bytes: int = 0  # of the card, used by this process beside what the allocator reserved; 0 where others use the card, too
     batch: int | None = None
     loss: tuple[float, ...] = field(default=())
+    ranks: tuple[Measurement, ...] = field(default=())  # of every process, in the order of ranks, where there are several
+
+    @property
+    def worst(self) -> Measurement:
+        """The rank that reserves most; this measurement where there is one process."""
+        return max(self.ranks, key=lambda m: m.reserved_bytes, default=self)
 
     @property
     def allocated_bytes(self) -> int:

@@ -1,0 +1,160 @@
+"""Spreads a model over the GPUs of a mesh, as a plan says."""
+
+from __future__ import annotations
+
+import json
+import os
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Mapping, Union
+
+import torch
+import torch.distributed as dist
+
+from ._checkpoint import Plan, _Names, checkpoint
+from ._error import MemplanError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+# What --parallel may name, with the dimensions of a device mesh that each becomes, outermost first.
+_DIMENSIONS = {"ddp": ("ddp",), "zero1": ("zero1",), "fsdp": ("fsdp",), "hsdp": ("replicate", "shard"), "tp": ("tp",)}
+_ORDER = ("ddp", "zero1", "replicate", "fsdp", "shard", "tp")
+_SPREAD = "_memplan_spread"
+
+
+def parallelize(model: torch.nn.Module, mesh: Union[str, DeviceMesh, None] = None, plan: Plan | None = None, *, tp_plan: Mapping[str, str] | None = None) -> torch.nn.Module:
+    """Spreads a model over the GPUs of a mesh in one call under torchrun, and returns the model to train.
+
+    mesh is a text as --parallel takes it ("fsdp=4", "hsdp=2x4", "fsdp=4,tp=2", "ddp=8"), or a DeviceMesh whose dimensions are named so
+    (ddp, zero1, replicate, fsdp, shard, tp); without one it is the plan's. With a plan its checkpoints are put on, and FSDP2 wraps the modules that
+    the plan names, with its reshard_after_forward, precision and offload; without one the root alone is wrapped. tp_plan gives modules,
+    by patterns of their names, "colwise" or "rowwise".
+
+    In order: tensor parallelism, checkpoints, fully_shard on each module and then the root, or DDP. Make the optimizer afterwards, of
+    the parameters of what is returned: torch.distributed.optim.ZeroRedundancyOptimizer for zero1. The process group is made where there is
+    none, from torchrun's variables. Raises MemplanError for a mesh that is not of this many processes, or a plan of another model.
+    """
+    document = _read(plan)
+    config, info = document.get("config", {}), document.get("parallel") or {}
+    if not dist.is_initialized():
+        if "RANK" not in os.environ:
+            raise MemplanError("there is no process group, and no RANK in the environment: run this under torchrun")
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = _device()
+    given = _mesh(mesh if mesh is not None else config.get("parallel") or "", device)
+    names = given.mesh_dim_names or ()
+    root = model
+    if not (offload := bool(config.get("fsdpOffload"))) or "fsdp" not in names and "shard" not in names:
+        model.to(device)
+    if "tp" in names:
+        _tensor(model, given["tp"], tp_plan)
+    elif tp_plan:
+        raise MemplanError(f"tp_plan needs a mesh with tp, not {_said(given)}")
+    if document.get("selection") or document.get("checkpoint"):
+        checkpoint(model, document)
+    sharded = tuple(n for n in names if n in ("replicate", "fsdp", "shard"))
+    if sharded:
+        _shard(model, given[sharded] if len(sharded) > 1 else given[sharded[0]], document, info.get("wrapped") or [], config, offload, device)
+    elif "ddp" in names or "zero1" in names:
+        inner = given["ddp" if "ddp" in names else "zero1"]
+        root = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None, process_group=inner.get_group())
+    root.__dict__[_SPREAD] = document
+    return root
+
+
+def spread(model: torch.nn.Module) -> bool:
+    """Whether parallelize() prepared a model."""
+    return _SPREAD in model.__dict__
+
+
+def _read(plan: Plan | None) -> Mapping[str, Any]:
+    if plan is None:
+        return {}
+    document = getattr(plan, "document", plan)
+    if isinstance(document, Mapping):
+        return document
+    try:
+        with open(document, encoding="utf-8") as f:
+            read = json.load(f)
+    except (OSError, ValueError) as e:
+        raise MemplanError(f"{os.fspath(document)}: {e}") from e
+    if not isinstance(read, Mapping):
+        raise MemplanError(f"{os.fspath(document)} is no plan: want what memplan plan writes")
+    return read
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    index = int(os.environ.get("LOCAL_RANK", dist.get_rank() % torch.cuda.device_count()))
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def _mesh(mesh: Union[str, DeviceMesh], device: torch.device) -> DeviceMesh:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if not isinstance(mesh, str):
+        unknown = [n for n in mesh.mesh_dim_names or ("without names",) if n not in _ORDER]
+        if unknown:
+            raise MemplanError(f"mesh dimension {unknown[0]!r}: want names of {', '.join(_ORDER)}")
+        return mesh
+    sizes: dict[str, int] = {}
+    for part in filter(None, (p.strip() for p in mesh.split(","))):
+        name, _, text = part.partition("=")
+        if name not in _DIMENSIONS:
+            raise MemplanError(f"mesh {mesh!r}: parallelize applies {', '.join(_DIMENSIONS)}, not {name}")
+        numbers = text.split("x")
+        if len(numbers) != len(_DIMENSIONS[name]) or not all(n.isdigit() and int(n) > 0 for n in numbers):
+            raise MemplanError(f"mesh {mesh!r}: want {name}={'x'.join(['N'] * len(_DIMENSIONS[name]))}")
+        sizes.update(zip(_DIMENSIONS[name], map(int, numbers)))
+    if not sizes:
+        raise MemplanError("no mesh: give one such as 'fsdp=4', or a plan that memplan plan --parallel made")
+    if len({"ddp", "zero1", "fsdp", "shard"} & set(sizes)) > 1:
+        raise MemplanError(f"mesh {mesh!r}: one of ddp, zero1, fsdp and hsdp spreads the data")
+    order = [n for n in _ORDER if n in sizes]
+    ranks = 1
+    for n in order:
+        ranks *= sizes[n]
+    if ranks != dist.get_world_size():
+        raise MemplanError(f"mesh {mesh!r} has {ranks} ranks, and there are {dist.get_world_size()} processes: run torchrun --nproc_per_node {ranks}")
+    return init_device_mesh(device.type, tuple(sizes[n] for n in order), mesh_dim_names=tuple(order))
+
+
+def _said(mesh: DeviceMesh) -> str:
+    return ", ".join(f"{n}={mesh.size(i)}" for i, n in enumerate(mesh.mesh_dim_names or ()))
+
+
+def _tensor(model: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, str] | None) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    styles = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
+    if not plan:
+        raise MemplanError("a mesh with tp needs tp_plan: patterns of module names with colwise or rowwise")
+    apply: dict[str, Any] = {}
+    for pattern, style in plan.items():
+        if style not in styles:
+            raise MemplanError(f"tp_plan: {pattern}: {style!r}: want one of {', '.join(styles)}")
+        found = [n for n, _ in model.named_modules() if fnmatchcase(n, pattern)]
+        if not found:
+            raise MemplanError(f"tp_plan: no module is called {pattern}")
+        apply.update((n, styles[style]()) for n in found)
+    parallelize_module(model, mesh, apply)
+
+
+def _shard(model: torch.nn.Module, mesh: DeviceMesh, document: Mapping[str, Any], wrapped: list[str], config: Mapping[str, Any], offload: bool, device: torch.device) -> None:
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+    how: dict[str, Any] = dict(mesh=mesh, reshard_after_forward=config.get("fsdpReshard", "true") != "false")
+    if config.get("fsdpPrecision") == "bf16":
+        how["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    if offload:
+        how["offload_policy"] = CPUOffloadPolicy()
+    for m in _Names(model, document.get("weights") or {}).all(wrapped, None).values():
+        fully_shard(m, **how)
+    fully_shard(model, **how)
+    if offload:
+        for m in model.modules():
+            for name, b in m._buffers.items():
+                if b is not None:
+                    m._buffers[name] = b.to(device)

@@ -1,0 +1,130 @@
+"""memplan.parallelize on two processes of the processor: gradients are those of one process with both halves of the batch."""
+import functools
+import os
+import pathlib
+import socket
+import sys
+import tempfile
+import unittest
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import memplan  # noqa: E402
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(Block() for _ in range(4)), nn.Linear(16, 8))
+
+
+def batch() -> torch.Tensor:
+    return torch.randn(8, 16, generator=torch.Generator().manual_seed(1))
+
+
+def plan(**config: object) -> dict:
+    return {"schemaVersion": 1, "fits": True, "selection": [{"modules": ["1"]}, {"modules": ["2"]}], "schedule": [], "config": config, "parallel": {"wrapped": ["0", "1", "2", "3"]}}
+
+
+def expected() -> dict[str, torch.Tensor]:
+    m = net()
+    m(batch()).pow(2).mean().backward()
+    return {n: p.grad for n, p in m.named_parameters()}
+
+
+def run(rank: int, ports: list[int], world: int) -> None:
+    torch.set_num_threads(1)
+    for port, what in zip(ports, WAYS):
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
+        try:
+            WAYS[what](rank)
+        except BaseException as e:
+            raise AssertionError(f"{what}: {e}") from e
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def check(rank: int, m: nn.Module, halves: bool = True) -> None:
+    x = batch().chunk(dist.get_world_size())[rank] if halves else batch()
+    calls: list[int] = []
+    up = next(s for n, s in m.named_modules() if n.endswith("1.up"))
+    up.register_forward_hook(lambda *_: calls.append(1))
+    m(x).pow(2).mean().backward()
+    want = expected()
+    for n, p in m.named_parameters():
+        got = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
+        torch.testing.assert_close(got, want[n.removeprefix("module.")], rtol=1e-4, atol=1e-6)
+    assert len(calls) == 2, f"the checkpointed module ran {len(calls)} times"
+
+
+def fsdp(rank: int, **config: object) -> None:
+    m = memplan.parallelize(net(), plan=plan(parallel="fsdp=2", **config))
+    assert isinstance(m, torch.distributed.fsdp.FSDPModule) and all(isinstance(m[i], torch.distributed.fsdp.FSDPModule) for i in range(4)) and not isinstance(m[4], torch.distributed.fsdp.FSDPModule)
+    check(rank, m)
+
+
+def ddp(rank: int) -> None:
+    check(rank, memplan.parallelize(net(), "ddp=2", plan()))
+
+
+def tp(rank: int) -> None:
+    m = memplan.parallelize(net(), "tp=2", plan(), tp_plan={"?.up": "colwise", "?.down": "rowwise"})
+    assert m[0].up.weight.to_local().shape == (32, 16) and m[0].down.weight.to_local().shape == (16, 32)
+    check(rank, m, halves=False)
+
+
+def refused(rank: int) -> None:
+    dist.init_process_group("gloo")
+    for mesh, tp_plan, words in (("fsdp=4", None, "4 ranks, and there are 2 processes"), ("", None, "no mesh"), ("fsdp=x", None, "want fsdp=N"), ("cp=2", None, "not cp"), ("ddp=2,fsdp=1", None, "one of ddp"),
+                                 ("tp=2", None, "needs tp_plan"), ("tp=2", {"?.up": "both"}, "want one of colwise, rowwise"), ("tp=2", {"x.*": "colwise"}, "no module is called"), ("fsdp=2", {"?.up": "colwise"}, "needs a mesh with tp")):
+        try:
+            memplan.parallelize(net(), mesh, tp_plan=tp_plan)
+        except memplan.MemplanError as e:
+            assert words in str(e), e
+        else:
+            raise AssertionError(f"{mesh!r} with {tp_plan} was applied")
+
+
+WAYS = {"fsdp": fsdp, "fsdp-keep": functools.partial(fsdp, fsdpReshard="false"), "ddp": ddp, "tp": tp, "refused": refused}
+
+
+class Parallel(unittest.TestCase):
+    def test_ways(self) -> None:
+        """Every way of WAYS, one after the other on the same two processes."""
+        sockets = [socket.socket() for _ in WAYS]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        ports = [s.getsockname()[1] for s in sockets]
+        for s in sockets:
+            s.close()
+        mp.spawn(run, (ports, 2), nprocs=2)
+
+    def test_no_processes(self) -> None:
+        env = {k: os.environ.pop(k) for k in ("RANK",) if k in os.environ}
+        try:
+            with self.assertRaisesRegex(memplan.MemplanError, "run this under torchrun"):
+                memplan.parallelize(net(), "fsdp=2")
+            with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+                f.write("[]")
+                f.flush()
+                with self.assertRaisesRegex(memplan.MemplanError, "is no plan"):
+                    memplan.parallelize(net(), plan=f.name)
+        finally:
+            os.environ.update(env)
+
+
+if __name__ == "__main__":
+    unittest.main()
