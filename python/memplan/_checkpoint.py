@@ -515,6 +515,9 @@ class _Frame:
     def number(self, x: Any) -> int | None:
         """The number of an object that calls of this frame have taken or returned, if nothing has changed it since."""
         k = self.known.get(id(x))
+        if k is None and isinstance(x, torch.Tensor) and x.grad_fn is not None and x.grad_fn.name() == _HANDED_ON:
+            k = next((k for k in self.known.values() if _handed_on(k.ref(), x)), None)
+            x = k.ref() if k is not None else x
         return k.number if k is not None and k.ref() is x and k.same(x) else None
 
     def enter(self, x: Any, outside: bool) -> int:
@@ -723,6 +726,15 @@ def _unshard(module: torch.nn.Module) -> None:
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and isinstance(module, getattr(fsdp, "FSDPModule", ())):
         module.unshard()
+
+
+_HANDED_ON = "RegisterPostBackwardFunctionBackward"
+
+
+def _handed_on(known: Any, x: torch.Tensor) -> bool:
+    """Whether x is a known tensor as FSDP hands it to the module that it wraps: an alias, made by a function that computes nothing."""
+    return (isinstance(known, torch.Tensor) and any(f is known.grad_fn for f, _ in x.grad_fn.next_functions)  # type: ignore[union-attr]
+            and (known.data_ptr(), known.shape, known.stride(), known.dtype) == (x.data_ptr(), x.shape, x.stride(), x.dtype))
 
 
 def _sequence(x: torch.Tensor) -> int:

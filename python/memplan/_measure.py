@@ -146,7 +146,7 @@ def _output(out: Any) -> torch.Tensor:
 def _cross_entropy(out: Any) -> torch.Tensor:
     t = _output(out)
     if t.dim() == 3:
-        t = t.reshape(-1, t.shape[-1])
+        t = t.reshape(-1, t.shape[-1]).float()  # as language models do it
     return torch.nn.functional.cross_entropy(t, torch.randint(0, t.shape[1], (t.shape[0], *t.shape[2:]), device=t.device))
 
 

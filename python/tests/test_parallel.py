@@ -6,6 +6,7 @@ import socket
 import sys
 import tempfile
 import unittest
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -76,6 +77,23 @@ def fsdp(rank: int, **config: object) -> None:
     check(rank, m)
 
 
+def together(rank: int) -> None:
+    """Of a region of several modules that FSDP2 wraps, each, the first one's argument alone is kept."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        m = memplan.parallelize(net(), plan=plan(parallel="fsdp=2") | {"selection": [{"modules": ["0", "1", "2"]}]})
+        kept: list[torch.Tensor] = []
+        x = batch().chunk(2)[rank].requires_grad_(True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+            m(x)
+        sized = [t for t in kept if t.shape == (4, 16) or t.shape == (4, 64)]
+        alone: list[torch.Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: alone.append(t) or t, lambda t: t):
+            memplan.checkpoint(net(), {"schemaVersion": 1, "selection": [{"modules": ["0", "1", "2"]}]})(x)
+        assert len(sized) == len([t for t in alone if t.shape == (4, 16) or t.shape == (4, 64)]), len(sized)
+    check(rank, memplan.parallelize(net(), plan=plan(parallel="fsdp=2") | {"selection": [{"modules": ["0", "1", "2"]}]}))
+
+
 def ddp(rank: int) -> None:
     check(rank, memplan.parallelize(net(), "ddp=2", plan()))
 
@@ -98,7 +116,7 @@ def refused(rank: int) -> None:
             raise AssertionError(f"{mesh!r} with {tp_plan} was applied")
 
 
-WAYS = {"fsdp": fsdp, "fsdp-keep": functools.partial(fsdp, fsdpReshard="false"), "ddp": ddp, "tp": tp, "refused": refused}
+WAYS = {"fsdp": fsdp, "fsdp-keep": functools.partial(fsdp, fsdpReshard="false"), "together": together, "ddp": ddp, "tp": tp, "refused": refused}
 
 
 class Parallel(unittest.TestCase):
