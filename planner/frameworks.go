@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -203,24 +202,27 @@ func (m *Model) anatomy(j *job, batch int64) (*anatomy, error) {
 	return a, nil
 }
 
-// repeated lists the modules that the model repeats: elements of a list of
-// modules of one class, and in no other such list.
+// repeated lists the modules that the model repeats: numbered elements of a list, or
+// numbered attributes such as encoder_layer_0, of one class, and in no other such
+// module.
 func repeated(modules []block) []block {
-	count := map[[2]string]int{}
-	numbered := func(b *block) bool {
-		_, err := strconv.Atoi(b.name[strings.LastIndexByte(b.name, '.')+1:])
-		return err == nil && b.list != ""
+	type row struct{ list, stem, class string }
+	rowOf := func(b *block) (r row, numbered bool) {
+		last := b.name[strings.LastIndexByte(b.name, '.')+1:]
+		stem := strings.TrimRight(last, "0123456789")
+		return row{b.list, stem, b.class}, stem != last && b.list != ""
 	}
+	count := map[row]int{}
 	for i := range modules {
-		if b := &modules[i]; numbered(b) {
-			count[[2]string{b.list, b.class}]++
+		if r, ok := rowOf(&modules[i]); ok {
+			count[r]++
 		}
 	}
 	var out []block
 	for i := range modules {
 		b := &modules[i]
 		within := slices.ContainsFunc(out, func(o block) bool { return strings.HasPrefix(b.name, o.name+".") })
-		if numbered(b) && !within && count[[2]string{b.list, b.class}] > 1 {
+		if r, ok := rowOf(b); ok && !within && count[r] > 1 {
 			out = append(out, *b)
 		}
 	}
