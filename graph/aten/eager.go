@@ -9,10 +9,13 @@
 package aten
 
 import (
+	"fmt"
 	"slices"
+	"testing"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/cudnn"
+	kernels "github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 )
 
@@ -206,6 +209,16 @@ func (k *kernel) operands(in []*Tensor) {
 	k.attrs().Args = args
 }
 
+// without takes operand i away: the call reads it, and its result does not depend on it.
+func (k *kernel) without(i int) *kernel {
+	args := make([]program.Arg, k.n.Args())
+	for j := range args {
+		args[j] = k.n.Arg(j)
+	}
+	k.attrs().Args = slices.Delete(args, i, i+1)
+	return k
+}
+
 // gives says which of a call's possible results it has.
 func (k *kernel) gives(results ...*Tensor) {
 	at, next := make([]int8, len(results)), int8(0)
@@ -367,6 +380,12 @@ func (k *kernel) library(name string, bytes int64) program.StorageID {
 // end appends the node and returns its first output.
 func (k *kernel) end() *Tensor {
 	e := k.e
+	if err := kernels.Check(&k.n); err != nil {
+		if testing.Testing() {
+			panic(fmt.Sprintf("aten: %s of %q: %v", k.n.Does(), k.n.Name, err))
+		}
+		k.inexact(err.Error())
+	}
 	switch {
 	case k.reuses():
 		k.take()

@@ -40,7 +40,13 @@ func (e *Eager) nll(ls, target *Tensor, kind lossKind) *Tensor {
 	if ls.dim() > 2 {
 		op, node, back = "nll_loss2d_forward", "NllLoss2DBackward0", "nll_loss2d_backward"
 	}
-	k := e.begin(op, present([]*Tensor{ls, target, kind.weight})...).scalars(float64(kind.reduction), float64(kind.ignore))
+	said := func(k *kernel) *kernel {
+		if kind.weight != nil || kind.reduction == 0 {
+			k.inexact("losses by weights, or of each element")
+		}
+		return k.scalars(float64(kind.reduction), float64(kind.ignore))
+	}
+	k := said(e.begin(op, present([]*Tensor{ls, target, kind.weight})...))
 	var o, total *Tensor
 	switch {
 	case kind.reduction != 0:
@@ -51,15 +57,10 @@ func (e *Eager) nll(ls, target *Tensor, kind lossKind) *Tensor {
 		o, total = k.alloc(target.Shape, nil, ls.DType), k.alloc(nil, nil, ls.DType)
 	}
 	k.scratchCopy(ls)
-	if k.end(); kind.weight != nil || kind.reduction == 0 {
-		e.P.Nodes[len(e.P.Nodes)-1].Attrs.Inexact = "losses by weights, or of each element"
-	}
+	k.end()
 	e.hold(total)
 	e.record(node, []*Tensor{o}, []*Tensor{ls}, []*Tensor{ls, target, total, kind.weight}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin(back, append([]*Tensor{g[0]}, present(s)...)...).scalars(float64(kind.reduction), float64(kind.ignore))
-		if kind.weight != nil || kind.reduction == 0 {
-			k.inexact("losses by weights, or of each element")
-		}
+		k := said(e.begin(back, append([]*Tensor{g[0]}, present(s)...)...))
 		k.alloc(ls.Shape, nil, ls.DType)
 		k.scratchCopy(ls)
 		return []*Tensor{k.end()}

@@ -177,6 +177,9 @@ func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 		}
 		e.record(node, []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 			k := e.begin(back, append(slices.Clone(g), s...)...).does(picks[c.Op] + "_backward").dims(dims...)
+			if self {
+				k.without(1)
+			}
 			k.alloc(in, nil, g[0].DType)
 			if back == "index_put" {
 				k.sortedPut(g[0], s[len(s)-len(idx):], in, dims, found)

@@ -980,7 +980,9 @@ func (c *Call) filling(k *kernel) {
 	case "full":
 		if v := c.arg(1, "fill_value"); v != nil && v.Kind != graph.ArgValue {
 			k.does("fill").scalars(c.float(1, "fill_value", float64(c.int(1, "fill_value", 0))))
+			return
 		}
+		k.inexact("a number that the file does not show")
 	case "scalar_tensor":
 		k.does("fill").scalars(c.float(0, "s", float64(c.int(0, "s", 0))))
 	case "empty":
@@ -998,7 +1000,15 @@ func (c *Call) filling(k *kernel) {
 		if steps := c.int(2, "steps", 0); steps > 0 && c.known(0) && c.known(1) {
 			from, to := c.float(0, "start", 0), c.float(1, "end", 0)
 			k.does("arange").scalars(from, (to-from)/float64(max(steps-1, 1)))
+			return
 		}
+		k.inexact("numbers that the file does not show")
+	case "randint":
+		low, high := 0.0, c.float(0, "high", 0)
+		if c.known(1) {
+			low, high = high, c.float(1, "high", 0)
+		}
+		k.scalars(low, high).random()
 	case "rand":
 		k.does("uniform").scalars(0, 1).random()
 	case "randn":

@@ -234,7 +234,7 @@ func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
 			lead := t.dim() - n
 			return e.unsqueezeTo(t, append(slices.Clone(t.Shape[:lead]), numel(t.Shape[lead:])))
 		}
-		k := e.begin("adaptive_max_pool2d_backward", flat(g[0]), s[0], flat(s[1])).does("gather_backward").dims(x.dim() - n)
+		k := e.begin("adaptive_max_pool2d_backward", flat(g[0]), s[0], flat(s[1])).does("gather_backward").without(1).dims(x.dim() - n)
 		dx := k.alloc(x.Shape, nil, x.DType)
 		k.n.Out[len(k.n.Out)-1] = flat(dx).Tensor
 		k.free(k.ordered(g[0], false))
@@ -482,8 +482,13 @@ func (e *Eager) runSampled(c *Call, x *Tensor, shape []int64, at [][]float64) []
 		size[j] = int64(len(list))
 		idx[j] = Host(graph.Int64, size, list...)
 	}
-	dims := spatialDims(x, len(at))
-	k := e.begin(op, append(in, idx...)...).does("index").dims(dims...)
+	said := func(k *kernel, kernel string) *kernel {
+		if len(at) == 0 {
+			return k.does("copy")
+		}
+		return k.does(kernel).dims(spatialDims(x, len(at))...)
+	}
+	k := said(e.begin(op, append(in, idx...)...), "index")
 	o := k.alloc(shape, lastOr(x, shape), x.DType)
 	k.orderedFor(c, x, o)
 	k.flops(4 * o.Numel()).end()
@@ -492,7 +497,7 @@ func (e *Eager) runSampled(c *Call, x *Tensor, shape []int64, at [][]float64) []
 		saved = nil
 	}
 	e.record("ResizeBackward", []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		k := e.begin(op+"_backward", append(g[:1:1], idx...)...).does("index_backward").dims(dims...)
+		k := said(e.begin(op+"_backward", append(g[:1:1], idx...)...), "index_backward")
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
 		if strings.Contains(op, "upsample") { // the gradient in one piece
 			k.free(k.ordered(g[0], x.dim() == 4 && g[0].channelsLast()))

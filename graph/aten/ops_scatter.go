@@ -87,7 +87,7 @@ func (e *Eager) scatterReduceBackward(reduce string, include bool, dim int, g *T
 			outs[1] = gather(g)
 		}
 	case "mean":
-		start, ones := e.unary("zeros_like", g.DType, g), e.unary("ones_like", src.DType, src)
+		start, ones := e.unary("zeros_like", g.DType, g), e.elementwise("ones_like", src.DType, src).does("fill").scalars(1).end()
 		n := add(start, ones)
 		e.hold(ones, start)
 		e.hold(e.computes("eq s 0", graph.Bool, n))

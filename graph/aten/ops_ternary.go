@@ -250,8 +250,11 @@ func runClamp(e *Eager, c *Call) []*Tensor {
 		fail("operands do not broadcast")
 	}
 	k := e.begin(op, ins...)
-	if does != "" {
+	switch {
+	case does != "":
 		k.does(does)
+	case lo != nil && hi != nil:
+		k.inexact("bounds that are tensors")
 	}
 	o := k.alloc(shape, iteratorStrides(shape, ins...), promoted(ins...))
 	k.end()

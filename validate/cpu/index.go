@@ -350,9 +350,8 @@ func gatherKernel(r *run) error {
 	return r.pick(func(i int) int64 { return idx[i] })
 }
 
-// gatherBackward reads gradient, operand, indices.
 func gatherBackward(r *run) error {
-	idx := r.ints(len(r.c.Args)-1, r.shape(0))
+	idx := r.ints(1, r.shape(0))
 	return r.unpick(func(i int) int64 { return idx[i] })
 }
 

@@ -307,7 +307,7 @@ func indexBackward(r *run) error {
 func (r *run) pick(every, back bool) error {
 	base, values, idx := r.arg(0), r.result(0), r.arg(1)
 	if back {
-		base, values, idx = r.result(0), r.arg(0), r.arg(len(r.c.Args)-1)
+		base, values = r.result(0), r.arg(0)
 		if err := r.zero(base); err != nil {
 			return err
 		}
