@@ -103,7 +103,7 @@ func product(r *run, first int) error {
 	beta, alpha := float32(0), float32(1)
 	if first == 1 {
 		copy(out, r.floatsIn(0, r.c.Results[0].Shape))
-		beta, alpha = float32(r.scalar(0, 1)), float32(r.scalar(1, 1))
+		beta, alpha = float32(r.scalar("beta")), float32(r.scalar("alpha"))
 	}
 	rows, cols := a[0].rows, b[0].cols
 	one := func(n int) { gemm(alpha, a[n], b[n], beta, dense(out[n*rows*cols:(n+1)*rows*cols], rows, cols)) }

@@ -113,10 +113,10 @@ func unview(r *run) error {
 func pad(r *run) error {
 	w, s := r.attrs().Window, r.shape(0)
 	at := positions(s, w.Strides)
-	x := r.floats(0)
+	x, value := r.floats(0), r.scalar("value")
 	return r.accumulate(func(sum []float64) {
 		for i := range sum {
-			sum[i] = r.scalar(0, 0)
+			sum[i] = value
 		}
 		for i, v := range x {
 			sum[at[i]+w.Offset] = float64(v)
@@ -141,7 +141,7 @@ func embedding(r *run) error {
 // embeddingBackward adds the gradient's rows into the table's gradient.
 func embeddingBackward(r *run) error {
 	g, s := r.floats(0), r.c.Results[0].Shape
-	n, skip := int(s[1]), int64(r.scalar(0, -1))
+	n, skip := int(s[1]), int64(r.scalar("padding_idx"))
 	rows := r.ints(1, r.shape(1))
 	if len(rows)*n > len(g) { // indices that were shared by a batch
 		return fmt.Errorf("%d indices for a gradient of %d rows", len(rows), len(g)/max(n, 1))
@@ -362,8 +362,11 @@ func scattered(add bool) kernel {
 	return func(r *run) error {
 		shape := r.shape(1)
 		idx := r.ints(1, shape)
-		from := func(int) float64 { return r.scalar(0, 0) }
-		if r.has(2) {
+		var from func(int) float64
+		if !r.has(2) {
+			value := r.scalar("value")
+			from = func(int) float64 { return value }
+		} else {
 			src, own, st := r.all(2), validate.RowMajor(shape), validate.RowMajor(r.shape(2))
 			from = func(i int) float64 { // the source may be larger than the indices
 				at := int64(0)
@@ -404,11 +407,11 @@ func indexPut(r *run) error {
 	if err := r.indexed(x, 2, func(_, to int) { at = append(at, to) }); err != nil {
 		return err
 	}
-	values := make([]float64, len(at))
+	values, add := make([]float64, len(at)), r.scalar("accumulate") != 0
 	rd := r.reader(1, r.indexedShape(x, 2))
 	rd.read(values, 0)
 	for i, to := range at {
-		put(&out[to], values[i], r.scalar(0, 0) != 0)
+		put(&out[to], values[i], add)
 	}
 	r.save(&r.c.Results[0], out)
 	return nil

@@ -76,7 +76,7 @@ func (r *run) rowLength(operand int) int {
 
 func layerNorm(r *run) error {
 	x, w, b := r.floats(0), r.optional(1), r.optional(2)
-	n, eps := r.rowLength(0), r.scalar(0, 1e-5)
+	n, eps := r.rowLength(0), r.scalar("eps")
 	o, done := r.outs(3)
 	r.parallel(len(x)/n, 16, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
@@ -141,7 +141,7 @@ func normGradient(out, g, x []float32, w func(int) float64, mean, rstd float64) 
 
 func rmsNorm(r *run) error {
 	x, w := r.floats(0), r.optional(1)
-	n, eps := r.rowLength(0), r.scalar(0, 1e-6)
+	n, eps := r.rowLength(0), r.scalar("eps")
 	o, done := r.outs(2)
 	for i := range len(x) / n {
 		var sq float64
@@ -192,7 +192,7 @@ func groupNorm(r *run) error {
 	per := len(x) / len(o[1])
 	plane := len(x) / int(s[0]*s[1])
 	for i := range o[1] {
-		mean, rstd := statistics(x[i*per:(i+1)*per], r.scalar(0, 1e-5))
+		mean, rstd := statistics(x[i*per:(i+1)*per], r.scalar("eps"))
 		for j := i * per; j < (i+1)*per; j++ {
 			c := j / plane % int(s[1])
 			o[0][j] = float32((float64(x[j])-mean)*rstd*at(w, c, 1) + at(b, c, 0))
@@ -244,7 +244,7 @@ func channel(n, ch, plane, c int, f func(lo, hi int)) {
 // updates the running ones and makes mean and inverse deviation.
 func batchNorm(r *run) error {
 	x, w, b := r.floats(0), r.optional(1), r.optional(2)
-	eps, momentum, train := r.scalar(0, 1e-5), r.scalar(1, 0.1), r.scalar(2, 1) != 0
+	eps, momentum, train := r.scalar("eps"), r.scalar("momentum"), r.scalar("training") != 0
 	s := r.shape(0)
 	n, ch := int(s[0]), int(s[1])
 	plane := len(x) / max(n*ch, 1)
@@ -320,7 +320,7 @@ func (r *run) storeOperand(i int, vals []float32) {
 // and, in training, mean and inverse deviation of the batch.
 func batchNormBackward(r *run) error {
 	g, x, w := r.floats(0), r.floats(1), r.optional(2)
-	eps, train := r.scalar(0, 1e-5), r.scalar(2, 1) != 0
+	eps, train := r.scalar("eps"), r.scalar("training") != 0
 	s := r.shape(1)
 	n, ch := int(s[0]), int(s[1])
 	plane := len(x) / max(n*ch, 1)

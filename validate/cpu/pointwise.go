@@ -51,18 +51,16 @@ func elementwiseKernels() map[string]kernel {
 // otherKernels are elementwise ones that need more, and what creates tensors.
 func otherKernels() map[string]kernel {
 	return map[string]kernel{
-		"bitwise_not": bitwiseNot, "gelu": gelu, "gelu_backward": geluBackward, "div": div, "copy": copyKernel, "fill": fill, "arange": arange, "empty": nothing, "zero_grad": nothing, "del": nothing,
-		"uniform": random(func(r *run, i uint64) float64 {
-			lo := r.scalar(0, 0)
-			return lo + (r.scalar(1, 1)-lo)*validate.Uniform(r.c.Seed, i)
+		"bitwise_not": bitwiseNot, "div": div, "copy": copyKernel,
+		"fill":   numbered(func(p []float64, _, _ uint64) float64 { return p[0] }),
+		"arange": numbered(func(p []float64, _, i uint64) float64 { return p[0] + float64(i)*p[1] }),
+		"empty":  nothing, "zero_grad": nothing, "del": nothing,
+		"uniform": numbered(func(p []float64, seed, i uint64) float64 { return p[0] + (p[1]-p[0])*validate.Uniform(seed, i) }),
+		"normal":  numbered(normal), "randn": numbered(normal),
+		"randint": numbered(func(p []float64, seed, i uint64) float64 {
+			return p[0] + float64(validate.Below(seed, i, int64(p[1])-int64(p[0])))
 		}),
-		"normal": random(func(r *run, i uint64) float64 { return r.scalar(0, 0) + r.scalar(1, 1)*validate.Normal(r.c.Seed, i) }),
-		"randn":  random(func(r *run, i uint64) float64 { return r.scalar(0, 0) + r.scalar(1, 1)*validate.Normal(r.c.Seed, i) }),
-		"randint": random(func(r *run, i uint64) float64 {
-			lo := int64(r.scalar(0, 0))
-			return float64(lo + validate.Below(r.c.Seed, i, int64(r.scalar(1, 1))-lo))
-		}),
-		"bernoulli":              random(func(r *run, i uint64) float64 { return truth(validate.Uniform(r.c.Seed, i) < r.scalar(0, 0.5)) }),
+		"bernoulli":              numbered(func(p []float64, seed, i uint64) float64 { return truth(validate.Uniform(seed, i) < p[0]) }),
 		"_prelu_kernel_backward": preluBackward,
 		"native_dropout":         dropout, "mask_bias": maskBias, "causal_bias": causalBias, "empty_rows": emptyRows, "tril": triangle, "triu": triangle,
 	}
@@ -134,7 +132,7 @@ func sign(x float64) float64 {
 	return x * 0
 }
 
-// binaries get alpha, 1 unless the call has one.
+// binaries get the number of the call, where their kernel has one.
 var binaries = map[string]func(a, b, alpha float64) float64{
 	"add": func(a, b, alpha float64) float64 { return a + alpha*b }, "sub": func(a, b, alpha float64) float64 { return a - alpha*b }, "rsub": func(a, b, alpha float64) float64 { return b - alpha*a },
 	"mul": func(a, b, _ float64) float64 { return a * b }, "pow": func(a, b, _ float64) float64 { return math.Pow(a, b) },
@@ -204,6 +202,12 @@ var withNumbers = map[string]func(x []float64, p []float64) float64{
 			return x[0]
 		}
 		return math.Log1p(math.Exp(x[0]*p[0])) / p[0]
+	},
+	"gelu": func(x, p []float64) float64 {
+		if z := x[0]; p[0] != 0 {
+			return 0.5 * z * (1 + math.Tanh(geluBeta*(z+geluKappa*z*z*z)))
+		}
+		return 0.5 * x[0] * (1 + math.Erf(x[0]/math.Sqrt2))
 	},
 	"elu": func(x, p []float64) float64 { // alpha, scale, input scale
 		if x[0] > 0 {
@@ -286,11 +290,19 @@ var gradients = map[string]func(x []float64, p []float64) float64{
 		}
 		return x[0] * sigmoid(x[1]*p[0])
 	},
+	"gelu_backward": func(x, p []float64) float64 {
+		z := x[1]
+		if p[0] != 0 {
+			t := math.Tanh(geluBeta * (z + geluKappa*z*z*z))
+			return x[0] * (0.5*(1+t) + 0.5*z*(1-t*t)*geluBeta*(1+3*geluKappa*z*z))
+		}
+		return x[0] * (0.5*(1+math.Erf(z/math.Sqrt2)) + z*math.Exp(-z*z/2)/math.Sqrt(2*math.Pi))
+	},
 	"elu_backward": func(x, p []float64) float64 {
 		if x[1] > 0 {
 			return x[0] * p[1]
 		}
-		if p[3] != 0 { // x[1] is the result
+		if p[3] != 0 { // x[1] is the result of elu
 			return x[0] * p[2] * (x[1] + p[0]*p[1])
 		}
 		return x[0] * p[2] * p[0] * p[1] * math.Exp(x[1]*p[2])
@@ -369,7 +381,10 @@ func elementwise1(f func(float64) float64) kernel {
 
 func elementwise2(f func(a, b, alpha float64) float64) kernel {
 	return func(r *run) error {
-		alpha := r.scalar(0, 1)
+		alpha := 0.0
+		if p := r.c.Numbers(); len(p) > 0 {
+			alpha = p[0]
+		}
 		return r.each(2, func(in [][]float64, out []float64) {
 			a, b := in[0], in[1]
 			for i := range out {
@@ -381,13 +396,7 @@ func elementwise2(f func(a, b, alpha float64) float64) kernel {
 
 func elementwiseN(n int, f func(x, p []float64) float64) kernel {
 	return func(r *run) error {
-		var p []float64
-		if a := r.attrs(); a != nil {
-			p = a.Scalars
-			if r.c.Kernel == "elu_backward" {
-				p = append(p[:3:3], truth(a.Mode == "result"))
-			}
-		}
+		p := r.c.Numbers()
 		return r.each(n, func(in [][]float64, out []float64) {
 			x := make([]float64, n)
 			for i := range out {
@@ -447,35 +456,6 @@ const (
 	geluKappa = 0.044715
 )
 
-func gelu(r *run) error {
-	tanh := r.mode() == "tanh"
-	return r.each(1, func(in [][]float64, out []float64) {
-		for i, x := range in[0] {
-			if tanh {
-				out[i] = 0.5 * x * (1 + math.Tanh(geluBeta*(x+geluKappa*x*x*x)))
-			} else {
-				out[i] = 0.5 * x * (1 + math.Erf(x/math.Sqrt2))
-			}
-		}
-	})
-}
-
-func geluBackward(r *run) error {
-	tanh := r.mode() == "tanh"
-	return r.each(2, func(in [][]float64, out []float64) {
-		for i, x := range in[1] {
-			var d float64
-			if tanh {
-				t := math.Tanh(geluBeta * (x + geluKappa*x*x*x))
-				d = 0.5*(1+t) + 0.5*x*(1-t*t)*geluBeta*(1+3*geluKappa*x*x)
-			} else {
-				d = 0.5*(1+math.Erf(x/math.Sqrt2)) + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
-			}
-			out[i] = in[0][i] * d
-		}
-	})
-}
-
 func nothing(*run) error { return nil }
 
 // generate fills result i with a function of the element's number.
@@ -495,19 +475,19 @@ func (r *run) generate(i int, f func(i uint64) float64) error {
 	return nil
 }
 
-func fill(r *run) error { return r.generate(0, func(uint64) float64 { return r.scalar(0, 0) }) }
-
-func arange(r *run) error {
-	return r.generate(0, func(i uint64) float64 { return r.scalar(0, 0) + float64(i)*r.scalar(1, 1) })
+// numbered makes element i of f, the call's numbers p and its seed.
+func numbered(f func(p []float64, seed, i uint64) float64) kernel {
+	return func(r *run) error {
+		p := r.c.Numbers()
+		return r.generate(0, func(i uint64) float64 { return f(p, r.c.Seed, i) })
+	}
 }
 
-func random(f func(r *run, i uint64) float64) kernel {
-	return func(r *run) error { return r.generate(0, func(i uint64) float64 { return f(r, i) }) }
-}
+func normal(p []float64, seed, i uint64) float64 { return p[0] + p[1]*validate.Normal(seed, i) }
 
 // dropout makes the mask, result 0, and what it lets pass, result 1.
 func dropout(r *run) error {
-	p := r.scalar(0, 0.5)
+	p := r.scalar("dropout")
 	x, mask, out := r.reader(0, r.shape(0)), r.writer(&r.c.Results[0]), r.writer(&r.c.Results[1])
 	scale := 1 / (1 - p)
 	r.parallel(int(validate.Elems(r.shape(0))), 1<<13, func(lo, hi int) {
@@ -576,7 +556,7 @@ func emptyRows(r *run) error {
 func triangle(r *run) error {
 	s := r.c.Results[0].Shape
 	rows, cols := s[len(s)-2], s[len(s)-1]
-	lower, k := r.c.Kernel == "tril", int64(r.scalar(0, 0))
+	lower, k := r.c.Kernel == "tril", int64(r.scalar("diagonal"))
 	x := r.floats(0)
 	return r.generate(0, func(i uint64) float64 {
 		d := int64(i)%cols - int64(i)/cols%rows

@@ -38,7 +38,7 @@ type sweep struct {
 
 // recurrentCall reads the operands from number at: input, states, parameters.
 func (r *run) recurrentCall(at int) *recurrentCall {
-	c := &recurrentCall{cell: int(r.scalar(0, 0)), layers: int(r.scalar(1, 1)), dirs: int(r.scalar(2, 1)), biases: r.scalar(3, 0) != 0, first: r.scalar(4, 0) != 0}
+	c := &recurrentCall{cell: int(r.scalar("cell")), layers: int(r.scalar("layers")), dirs: int(r.scalar("directions")), biases: r.scalar("biases") != 0, first: r.scalar("batch_first") != 0}
 	s := r.shape(at)
 	c.time, c.batch, c.input = int(s[0]), int(s[1]), int(s[2])
 	if c.x = r.all(at); c.first {
@@ -211,7 +211,7 @@ func recurrent(r *run) error {
 // states, and all parameters in a row.
 func recurrentBackward(r *run) error {
 	states := 1
-	if int(r.scalar(0, 0)) == program.CellLSTM {
+	if int(r.scalar("cell")) == program.CellLSTM {
 		states = 2
 	}
 	c := r.recurrentCall(1 + states)

@@ -155,7 +155,7 @@ func reduction(f func([]float64) float64) kernel {
 func rowsOf(at []int64) bool { return at[len(at)-1] == int64(len(at)-1) }
 
 func variance(r *run) error {
-	c := r.scalar(0, 1)
+	c := r.scalar("correction")
 	return reduction(func(x []float64) float64 {
 		mean := total(x) / float64(len(x))
 		var s float64
@@ -268,7 +268,7 @@ func gluBackward(r *run) error {
 // in [n, classes, ...].
 func (r *run) classes(ls, target int, f func(at int)) {
 	s := r.shape(ls)
-	ignore := int64(r.scalar(1, -100))
+	ignore := int64(r.scalar("ignore_index"))
 	c, inner := int(s[0]), 1
 	if len(s) > 1 {
 		c, inner = int(s[1]), int(validate.Elems(s[2:]))
@@ -286,7 +286,7 @@ func nll(r *run) error {
 	var sum, count float64
 	r.classes(0, 1, func(at int) { sum -= float64(ls[at]); count++ })
 	o, done := r.outs(2)
-	if r.scalar(0, 1) == 1 {
+	if r.scalar("reduction") == 1 {
 		sum /= count
 	}
 	o[0][0], o[1][0] = float32(sum), float32(count)
@@ -297,7 +297,7 @@ func nll(r *run) error {
 // nllBackward reads gradient, log-probabilities, targets, their number.
 func nllBackward(r *run) error {
 	g, count := r.floats(0)[0], r.floats(3)[0]
-	if r.scalar(0, 1) == 1 {
+	if r.scalar("reduction") == 1 {
 		g /= count
 	}
 	out, done := r.out(0)
@@ -314,7 +314,7 @@ func mse(r *run) error {
 		d := float64(x[i]) - float64(y[i])
 		s += d * d
 	}
-	if r.scalar(0, 1) == 1 {
+	if r.scalar("reduction") == 1 {
 		s /= float64(len(x))
 	}
 	out, done := r.out(0)
@@ -325,7 +325,7 @@ func mse(r *run) error {
 
 func mseBackward(r *run) error {
 	g, x, y := float64(r.floats(0)[0]), r.floats(1), r.floats(2)
-	if r.scalar(0, 1) == 1 {
+	if r.scalar("reduction") == 1 {
 		g /= float64(len(x))
 	}
 	out, done := r.out(0)

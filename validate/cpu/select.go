@@ -52,7 +52,7 @@ func topK(r *run) error {
 	k := int(r.c.Results[0].Elems() / max(validate.Elems(shape)/max(shape[d], 1), 1))
 	inner := int(validate.Elems(shape[d+1:]))
 	values, indices := make([]float64, r.c.Results[0].Elems()), make([]float64, r.c.Results[1].Elems())
-	largest := r.scalar(0, 1) != 0
+	largest := r.scalar("largest") != 0
 	r.lines(shape, d, func(start, step, n int) {
 		order := make([]int, n)
 		for i := range order {

@@ -57,7 +57,7 @@ func (r *run) heads(q, k, v, mask *validate.Tensor) (attentionArgs, error) {
 	}
 	a := attentionArgs{b: q.Shape[0], h: q.Shape[1], hk: k.Shape[1], m: q.Shape[2], n: k.Shape[2], d: q.Shape[3], dv: v.Shape[3],
 		qStride: [4]int64(q.Strides), kStride: [4]int64(k.Strides), vStride: [4]int64(v.Strides), q: r.ptr(q), k: r.ptr(k), v: r.ptr(v),
-		scale: float32(r.scalar(0, 1)), causal: int32(r.scalar(1, 0)), drop: float32(r.scalar(2, 0)), seed: r.c.Seed, dtype: dtype(q)}
+		scale: float32(r.scalar("scale")), causal: int32(r.scalar("causal")), drop: float32(r.scalar("dropout")), seed: r.c.Seed, dtype: dtype(q)}
 	if mask != nil {
 		s, err := broadcast(mask, []int64{a.b, a.h, a.m, a.n})
 		if err != nil {

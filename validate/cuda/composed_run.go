@@ -11,13 +11,10 @@ import (
 
 // composedKernels are those that other kernels make up.
 func composedKernels(register func(k kernel, names ...string)) {
-	register(kernel{run: bitwiseNot}, "bitwise_not")
-	register(kernel{run: divOrZero}, "div_or_zero")
 	register(kernel{run: euclideanNorm, work: normWork}, "euclidean_norm")
 	register(kernel{run: deviation, work: normWork}, "std")
 	register(kernel{run: weightNorm, work: weightNormWork}, "_weight_norm_interface")
 	register(kernel{run: weightNormBackward, work: weightNormBackwardWork}, "_weight_norm_interface_backward")
-	register(kernel{run: preluBackward}, "_prelu_kernel_backward")
 }
 
 // bitwiseNot turns whole numbers' bits around, and truth values.
@@ -26,7 +23,7 @@ func bitwiseNot(r *run) error {
 	if r.result(0).DType == graph.Bool {
 		name = "logical_not"
 	}
-	return r.elementwise(&Operators[operatorCode(name)], [4]float64{})
+	return r.elementwise(&Operators[operatorCode(name)])
 }
 
 // divOrZero is a/b, and 0 where b is 0.

@@ -36,7 +36,7 @@ const (
 // fillKernels are those of this file.
 func fillKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(*run) error { return nil }}, "empty", "zero_grad", "del")
-	register(kernel{run: func(r *run) error { return r.set(r.result(0), r.scalar(0, 0)) }}, "fill")
+	register(kernel{run: func(r *run) error { return r.set(r.result(0), r.scalar("value")) }}, "fill")
 	for name, kind := range map[string]int32{"arange": fillArange, "uniform": fillUniform, "normal": fillNormal, "randn": fillNormal, "randint": fillBelow, "bernoulli": fillBernoulli} {
 		register(kernel{run: func(r *run) error { return r.fill(r.result(0), kind, nil) }}, name)
 	}
@@ -49,12 +49,15 @@ func fillKernels(register func(k kernel, names ...string)) {
 
 // fill makes elements from their numbers, counted row by row.
 func (r *run) fill(out *validate.Tensor, kind int32, in *validate.Tensor) error {
-	a := fillArgs{n: out.Elems(), out: r.ptr(out), in: r.ptr(in), dtype: dtype(out), kind: kind, dims: int32(len(out.Shape)), a: r.scalar(0, 0), b: r.scalar(1, 1), seed: r.c.Seed}
+	a := fillArgs{n: out.Elems(), out: r.ptr(out), in: r.ptr(in), dtype: dtype(out), kind: kind, dims: int32(len(out.Shape)), seed: r.c.Seed}
+	switch numbers := r.c.Numbers(); {
+	case len(numbers) > 1:
+		a.a, a.b = numbers[0], numbers[1]
+	case len(numbers) > 0:
+		a.a, a.diagonal = numbers[0], int64(numbers[0])
+	}
 	if n := len(out.Shape); n >= 2 {
 		a.rows, a.cols = out.Shape[n-2], out.Shape[n-1]
-	}
-	if kind == fillTril || kind == fillTriu {
-		a.diagonal = int64(r.scalar(0, 0))
 	}
 	if in != nil && (!in.RowMajor() || in.DType != out.DType) {
 		return fmt.Errorf("a triangle of %v with strides %v", in.Shape, in.Strides)

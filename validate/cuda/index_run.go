@@ -63,7 +63,7 @@ func indexKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: flip}, "flip")
 	register(kernel{run: roll}, "roll")
 	register(kernel{rows: unless(openWindow, only(nil, []int{0})), run: func(r *run) error { return r.window(0) }}, "unview")
-	register(kernel{rows: unless(openWindow, only(nil, []int{0})), run: func(r *run) error { return r.window(r.scalar(0, 0)) }}, "constant_pad_nd")
+	register(kernel{rows: unless(openWindow, only(nil, []int{0})), run: func(r *run) error { return r.window(r.scalar("value")) }}, "constant_pad_nd")
 }
 
 // isIndex reports a tensor of indices.
@@ -152,7 +152,7 @@ func embeddingBackward(r *run) error {
 		return err
 	}
 	a := embeddingArgs{tokens: idx.Elems(), cols: out.Shape[1], rows: out.Shape[0], rowStride: out.Strides[0], index: r.ptr(idx), in: r.ptr(g), out: r.ptr(out),
-		skip: int64(r.scalar(0, -1)), dtype: dtype(g), indexDType: dtype(idx), indexCols: rows[0], indexRow: rows[1], indexCol: rows[2]}
+		skip: int64(r.scalar("padding_idx")), dtype: dtype(g), indexDType: dtype(idx), indexCols: rows[0], indexRow: rows[1], indexCol: rows[2]}
 	if c := chunksOf(r); c.words > 0 && r.c.Work.Bytes >= c.bytes() {
 		a.chunks, a.chunk, a.words = uint64(r.d.at(r.c.Work.At)), c.tokens, int32(c.words)
 		if err := cu.MemsetD8Async(r.d.at(r.c.Work.At), 0, c.bytes(), r.d.stream); err != nil {

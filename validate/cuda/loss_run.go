@@ -29,8 +29,8 @@ func lossKernels(register func(k kernel, names ...string)) {
 
 // nllOf describes log-probabilities and targets.
 func (r *run) nllOf(ls, target *validate.Tensor) (nllArgs, error) {
-	a := nllArgs{classes: 1, inner: 1, rows: target.Elems(), ignore: int64(r.scalar(1, -100)), in: r.ptr(ls), target: r.ptr(target), dtype: dtype(ls), targetDType: dtype(target)}
-	if r.scalar(0, 1) == 1 {
+	a := nllArgs{classes: 1, inner: 1, rows: target.Elems(), ignore: int64(r.scalar("ignore_index")), in: r.ptr(ls), target: r.ptr(target), dtype: dtype(ls), targetDType: dtype(target)}
+	if r.scalar("reduction") == 1 {
 		a.mean = 1
 	}
 	if !ls.RowMajor() || !target.RowMajor() || !isIndex(target) {

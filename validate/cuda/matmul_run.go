@@ -72,7 +72,7 @@ type addend struct {
 // addend is operand 0 with the call's factors. As in PyTorch a beta of 0 hides
 // what the tensor holds.
 func (r *run) addend() addend {
-	a := addend{tensor: r.arg(0), beta: r.scalar(0, 1), alpha: r.scalar(1, 1)}
+	a := addend{tensor: r.arg(0), beta: r.scalar("beta"), alpha: r.scalar("alpha")}
 	if a.beta == 0 {
 		a.tensor = nil
 	}
@@ -167,7 +167,7 @@ func (r *run) multiplyPlain(add, x, y, z *validate.Tensor) error {
 // products work in it and the same one always in the same way.
 func (d *Device) Prepare(calls []*validate.Call) error {
 	for _, c := range calls {
-		if !products[c.Kernel] {
+		if c.Node.Unit != program.Product {
 			continue
 		}
 		if s, ok := kept(c); ok && s.Bytes > d.blasAt.Bytes {
@@ -180,9 +180,6 @@ func (d *Device) Prepare(calls []*validate.Call) error {
 	}
 	return d.blas.use(uint64(d.at(d.blasAt.At)), uint64(d.blasAt.Bytes))
 }
-
-// products are the kernels that multiply matrices.
-var products = map[string]bool{"mm": true, "bmm": true, "addmm": true, "baddbmm": true}
 
 // kept is the largest scratch of a call that the call does not free.
 func kept(c *validate.Call) (validate.Span, bool) {

@@ -65,7 +65,7 @@ func (r *run) rowNorm(bias, mean, rstd int) error {
 		return err
 	}
 	w, b, out, st := r.arg(1), r.operand(bias), r.result(0), r.result(rstd)
-	a := rowNormArgs{rows: 1, cols: 1, in: r.ptr(x), weight: r.ptr(w), bias: r.ptr(b), out: r.ptr(out), rstd: r.ptr(st), eps: float32(r.scalar(0, 1e-5)),
+	a := rowNormArgs{rows: 1, cols: 1, in: r.ptr(x), weight: r.ptr(w), bias: r.ptr(b), out: r.ptr(out), rstd: r.ptr(st), eps: float32(r.scalar("eps")),
 		dtype: dtype(x), weightDType: dtype(first(w, b)), statDType: dtype(st)}
 	if mean >= 0 {
 		a.mean = r.ptr(r.result(mean))
@@ -267,7 +267,7 @@ func batchNorm(r *run) error {
 	x, out := r.arg(0), r.result(0)
 	w, b, rm, rv := r.arg(1), r.arg(2), r.arg(3), r.arg(4)
 	a := batchNormArgs{in: r.ptr(x), weight: r.ptr(w), bias: r.ptr(b), runningMean: r.ptr(rm), runningVar: r.ptr(rv), mean: r.ptr(r.result(1)), rstd: r.ptr(r.result(2)),
-		out: r.ptr(out), eps: float32(r.scalar(0, 1e-5)), momentum: float32(r.scalar(1, 0.1)), train: int32(r.scalar(2, 1)), dtype: dtype(x), weightDType: dtype(first(w, b)),
+		out: r.ptr(out), eps: float32(r.scalar("eps")), momentum: float32(r.scalar("momentum")), train: int32(r.scalar("training")), dtype: dtype(x), weightDType: dtype(first(w, b)),
 		statDType: dtype(r.result(1)), runningDType: dtype(rm)}
 	if r.c.Again && a.train != 0 { // the running statistics have moved already
 		a.runningMean, a.runningVar = 0, 0
@@ -289,7 +289,7 @@ func batchNormBackward(r *run) error {
 	g, x, w, rm, rv, mean, rstd := r.arg(0), r.arg(1), r.arg(2), r.arg(3), r.arg(4), r.arg(5), r.arg(6)
 	out, dw, db := r.result(0), r.result(1), r.result(2)
 	a := batchNormArgs{in: r.ptr(x), grad: r.ptr(g), weight: r.ptr(w), runningMean: r.ptr(rm), runningVar: r.ptr(rv), mean: r.ptr(mean), rstd: r.ptr(rstd), weightGrad: r.ptr(dw),
-		biasGrad: r.ptr(db), eps: float32(r.scalar(0, 1e-5)), train: int32(r.scalar(2, 1)), dtype: dtype(x), weightDType: dtype(first(w, dw, db)), statDType: dtype(mean),
+		biasGrad: r.ptr(db), eps: float32(r.scalar("eps")), train: int32(r.scalar("training")), dtype: dtype(x), weightDType: dtype(first(w, dw, db)), statDType: dtype(mean),
 		runningDType: dtype(rm)}
 	var ok, ok2 bool
 	a.n, a.c, a.s, a.inN, a.inC, a.inS, ok = planes(x)
@@ -312,7 +312,7 @@ func batchNormBackward(r *run) error {
 
 // groups describes a group norm by its operand and the groups' means.
 func (r *run) groups(x, stat *validate.Tensor) (groupNormArgs, error) {
-	a := groupNormArgs{n: x.Shape[0], c: x.Shape[1], s: 1, groups: 1, eps: float32(r.scalar(0, 1e-5)), dtype: dtype(x), statDType: dtype(stat), in: r.ptr(x)}
+	a := groupNormArgs{n: x.Shape[0], c: x.Shape[1], s: 1, groups: 1, eps: float32(r.scalar("eps")), dtype: dtype(x), statDType: dtype(stat), in: r.ptr(x)}
 	for _, n := range x.Shape[2:] {
 		a.s *= n
 	}

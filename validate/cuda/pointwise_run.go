@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/memplan/memplan/graph"
+	contract "github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/validate"
 )
 
@@ -31,40 +32,26 @@ type denseArgs struct {
 
 // pointwiseKernels are those of this file.
 func pointwiseKernels(register func(k kernel, names ...string)) {
+	own := map[string]func(*run) error{"native_dropout_backward": dropoutBackward, "bitwise_not": bitwiseNot, "div_or_zero": divOrZero}
 	for i := range Operators {
-		switch op := &Operators[i]; op.Name {
-		case "native_dropout_backward", "mse", "mse_loss_backward", "glu", "glu_value_backward", "glu_gate_backward", "prelu_input_backward", "prelu_weight_backward", "norm_slope", "div_trunc", "bitwise_not":
-		default:
-			register(kernel{run: func(r *run) error { return r.elementwise(op, r.params(op)) }}, op.Name)
+		op := &Operators[i]
+		if k := contract.Find(op.Name); k != nil && k.Elementwise && own[op.Name] == nil { // others are parts of kernels
+			register(kernel{run: func(r *run) error { return r.elementwise(op) }}, op.Name)
 		}
 	}
-	register(kernel{run: dropoutBackward}, "native_dropout_backward")
+	for name, f := range own {
+		register(kernel{run: f}, name)
+	}
 	register(kernel{run: mseBackward}, "mse_loss_backward")
 	register(kernel{run: maskBias}, "mask_bias")
+	register(kernel{run: preluBackward}, "_prelu_kernel_backward")
 }
 
-// params are the numbers that an operator's expression calls p.
-func (r *run) params(op *Operator) [4]float64 {
-	p := [4]float64{}
-	copy(p[:], r.attrs().Scalars)
-	switch op.Name {
-	case "add", "sub", "rsub":
-		p[0] = r.scalar(0, 1)
-	case "gelu", "gelu_backward":
-		if r.attrs().Mode == "tanh" {
-			p[0] = 1
-		}
-	case "elu_backward":
-		if r.attrs().Mode == "result" {
-			p[3] = 1
-		}
-	}
-	return p
-}
-
-// elementwise runs the call's operator on its operands. A result 1 is a copy of
-// the operand that result 0 overwrites.
-func (r *run) elementwise(op *Operator, p [4]float64) error {
+// elementwise runs an operator on the call's operands, with its numbers. A result 1
+// is a copy of the operand that result 0 overwrites.
+func (r *run) elementwise(op *Operator) error {
+	var p [4]float64
+	copy(p[:], r.c.Numbers())
 	name := op.Name
 	if name == "div" && r.attrs().Mode != "" {
 		name = map[string]string{"floor": "floor_divide", "trunc": "div_trunc"}[r.attrs().Mode]
@@ -272,7 +259,7 @@ type dropoutBackArgs struct {
 // dropout draws the mask, result 0, and scales what stays.
 func dropout(r *run) error {
 	x, mask, out := r.arg(0), r.result(0), r.result(1)
-	p := r.scalar(0, 0.5)
+	p := r.scalar("dropout")
 	a := dropoutArgs{n: x.Elems(), in: r.ptr(x), out: r.ptr(out), mask: r.ptr(mask), seed: r.c.Seed, p: p, scale: float32(1 / (1 - p)), dtype: dtype(x)}
 	if !isTraining(x.DType) || out.DType != x.DType || mask.DType != graph.Bool {
 		return fmt.Errorf("dropout of %v to %v", x.DType, out.DType)
@@ -295,9 +282,9 @@ func dropoutBackward(r *run) error {
 	g, mask, out := r.arg(0), r.arg(1), r.result(0)
 	same := slices.Equal(g.Shape, mask.Shape) && slices.Equal(g.Shape, out.Shape)
 	if !same || !g.RowMajor() || !mask.RowMajor() || !out.RowMajor() || g.DType != out.DType || !isTraining(g.DType) || mask.DType != graph.Bool {
-		return r.pointwise("native_dropout_backward", out, [4]float64{r.scalar(0, 1)}, r.c.Args[0], r.c.Args[1])
+		return r.pointwise("native_dropout_backward", out, [4]float64{r.scalar("scale")}, r.c.Args[0], r.c.Args[1])
 	}
-	a := dropoutBackArgs{n: g.Elems(), grad: r.ptr(g), out: r.ptr(out), mask: r.ptr(mask), scale: float32(r.scalar(0, 1)), dtype: dtype(g)}
+	a := dropoutBackArgs{n: g.Elems(), grad: r.ptr(g), out: r.ptr(out), mask: r.ptr(mask), scale: float32(r.scalar("scale")), dtype: dtype(g)}
 	if aligned(a.grad, a.out) && a.mask%8 == 0 {
 		return launch(r.d, "fill", "dropout_backward_8", along((a.n+7)/8), &a)
 	}
@@ -307,7 +294,7 @@ func dropoutBackward(r *run) error {
 // mseBackward is the gradient of the mean squared error.
 func mseBackward(r *run) error {
 	f := 2.0
-	if r.scalar(0, 1) == 1 {
+	if r.scalar("reduction") == 1 {
 		f /= float64(max(r.arg(1).Elems(), 1))
 	}
 	return r.pointwise("mse_loss_backward", r.result(0), [4]float64{f}, r.c.Args...)

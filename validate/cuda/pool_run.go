@@ -51,8 +51,8 @@ func (r *run) resize(linear, back bool) error {
 		return err
 	}
 	a := resizeArgs{n: p.in[0], c: p.in[1], h: p.in[2], w: p.in[3], oh: p.out[2], ow: p.out[3], inStride: p.inStride, outStride: p.outStride, in: r.ptr(r.arg(0)), out: r.ptr(r.result(0)),
-		corners: int32(r.scalar(0, 0)), dtype: dtype(from)}
-	a.scaleH, a.scaleW = float32(spacing(a.h, a.oh, a.corners, r.scalar(1, 0))), float32(spacing(a.w, a.ow, a.corners, r.scalar(2, 0)))
+		corners: int32(r.scalar("align_corners")), dtype: dtype(from)}
+	a.scaleH, a.scaleW = float32(spacing(a.h, a.oh, a.corners, r.scalar("scale_h"))), float32(spacing(a.w, a.ow, a.corners, r.scalar("scale_w")))
 	if linear {
 		a.linear = 1
 	}

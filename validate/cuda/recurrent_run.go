@@ -46,7 +46,7 @@ func recurrentKernels(register func(k kernel, names ...string)) {
 
 // cellStates is how many states the call's cells have.
 func (r *run) cellStates() int {
-	if int(r.scalar(0, 0)) == program.CellLSTM {
+	if int(r.scalar("cell")) == program.CellLSTM {
 		return 2
 	}
 	return 1
@@ -116,7 +116,7 @@ func at(t *validate.Tensor, i int64) *validate.Tensor {
 // newNetwork reads the operands from number first on: input, states, parameters;
 // back says that everything is kept for the way back.
 func newNetwork(r *run, first int, back bool) *network {
-	n := &network{r: r, cell: int(r.scalar(0, 0)), states: r.cellStates(), layers: int64(r.scalar(1, 1)), dirs: int64(r.scalar(2, 1)), gates: 1}
+	n := &network{r: r, cell: int(r.scalar("cell")), states: r.cellStates(), layers: int64(r.scalar("layers")), dirs: int64(r.scalar("directions")), gates: 1}
 	switch n.cell {
 	case program.CellLSTM:
 		n.gates = 4
@@ -125,7 +125,7 @@ func newNetwork(r *run, first int, back bool) *network {
 	}
 	x := n.arg(first)
 	n.dtype, n.x = x.DType, x
-	if r.scalar(4, 0) != 0 { // the batch first
+	if r.scalar("batch_first") != 0 {
 		n.x = turned(x)
 	}
 	n.time, n.batch = n.x.Shape[0], n.x.Shape[1]
@@ -139,7 +139,7 @@ func newNetwork(r *run, first int, back bool) *network {
 	for i := range n.layers * n.dirs {
 		p := params[int(i)*per:]
 		s := &rnnSweep{wi: straightened(&p[0].Tensor), wh: straightened(&p[1].Tensor), reverse: i%n.dirs == 1, column: i % n.dirs * n.hidden, h0: at(n.state[0], i)}
-		if r.scalar(3, 0) != 0 {
+		if r.scalar("biases") != 0 {
 			s.bi, s.bh = straightened(&p[2].Tensor), straightened(&p[3].Tensor)
 		}
 		if n.states == 2 {
@@ -375,7 +375,7 @@ func (n *network) inputGradient(layer int64) *validate.Tensor {
 		return n.dx[layer-1]
 	}
 	dx := n.result(0)
-	if dx != nil && n.r.scalar(4, 0) != 0 {
+	if dx != nil && n.r.scalar("batch_first") != 0 {
 		dx = turned(dx)
 	}
 	return dx
@@ -384,7 +384,7 @@ func (n *network) inputGradient(layer int64) *validate.Tensor {
 // gateGradients is where the gradients of a layer's gates go: in the order of its input,
 // so that both show as matrices.
 func (n *network) gateGradients(layer int64) *validate.Tensor {
-	if layer == 0 && n.r.scalar(4, 0) != 0 {
+	if layer == 0 && n.r.scalar("batch_first") != 0 {
 		t := *n.da
 		t.Shape = []int64{n.batch, n.time, n.da.Shape[2]}
 		t.Strides = validate.RowMajor(t.Shape)

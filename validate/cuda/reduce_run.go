@@ -89,7 +89,7 @@ func (r *run) reduce(op int32, out, in *validate.Tensor, dims []int64) error {
 	a.outs = out.Elems()
 	a.param = 1 / float64(max(a.reds, 1))
 	if op == redVar {
-		a.param = float64(a.reds) - r.scalar(0, 1)
+		a.param = float64(a.reds) - r.scalar("correction")
 	}
 	return r.runReduce(&a, keepShape, keepIn, keepOut, redShape, redIn)
 }
@@ -341,7 +341,7 @@ func mseLoss(r *run) error {
 		return err
 	}
 	op := int32(redMean)
-	if r.scalar(0, 1) == 2 {
+	if r.scalar("reduction") == 2 {
 		op = redSum
 	}
 	return r.reduce(op, r.result(0), &d, nil)

@@ -55,11 +55,11 @@ func (r *run) bicubic(back bool) error {
 		return err
 	}
 	a := bicubicArgs{n: p.in[0], c: p.in[1], h: p.in[2], w: p.in[3], oh: p.out[2], ow: p.out[3], inStride: p.inStride, outStride: p.outStride, in: r.ptr(r.arg(0)), out: r.ptr(r.result(0)),
-		corners: int32(r.scalar(0, 0)), dtype: dtype(from)}
+		corners: int32(r.scalar("align_corners")), dtype: dtype(from)}
 	if back {
 		a.inStride, a.outStride = p.outStride, p.inStride
 	}
-	a.scaleH, a.scaleW = spacing(a.h, a.oh, a.corners, r.scalar(1, 0)), spacing(a.w, a.ow, a.corners, r.scalar(2, 0))
+	a.scaleH, a.scaleW = spacing(a.h, a.oh, a.corners, r.scalar("scale_h")), spacing(a.w, a.ow, a.corners, r.scalar("scale_w"))
 	return launch(r.d, "sample", name, along(r.result(0).Elems()), &a)
 }
 
@@ -70,7 +70,7 @@ func (r *run) grid(image, places, out *validate.Tensor) (gridArgs, error) {
 	}
 	return gridArgs{n: image.Shape[0], c: image.Shape[1], h: image.Shape[2], w: image.Shape[3], oh: places.Shape[1], ow: places.Shape[2],
 		imageStride: [4]int64(image.Strides), gridStride: [4]int64(places.Strides), outStride: [4]int64(out.Strides), image: r.ptr(image), grid: r.ptr(places), out: r.ptr(out),
-		nearest: int32(r.scalar(0, 0)), padding: int32(r.scalar(1, 0)), corners: int32(r.scalar(2, 0)), dtype: dtype(image), gridDType: dtype(places)}, nil
+		nearest: int32(r.scalar("nearest")), padding: int32(r.scalar("padding")), corners: int32(r.scalar("align_corners")), dtype: dtype(image), gridDType: dtype(places)}, nil
 }
 
 // gridSample reads an image at places.

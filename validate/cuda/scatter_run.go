@@ -51,7 +51,7 @@ func (s *scatterArgs) setFrom(r *run, values *validate.Tensor, from validate.Ope
 	case validate.IsNumber:
 		s.number, s.at.value = from.Value, 0
 	default:
-		s.number, s.at.value = r.scalar(0, 0), 0
+		s.number, s.at.value = r.scalar("value"), 0
 	}
 	return nil
 }
@@ -138,7 +138,7 @@ func indexPut(r *run) error {
 	if err := s.setFrom(r, values, from); err != nil {
 		return err
 	}
-	if r.scalar(0, 0) != 0 {
+	if r.scalar("accumulate") != 0 {
 		s.add = 1
 	}
 	if done, err := r.hash(p, placesArgs{at: s.at, number: s.number, add: s.add}, kindOf(out)); done || err != nil {

@@ -68,7 +68,7 @@ func topK(r *run) error {
 	if !out.RowMajor() || !index.RowMajor() || out.DType != in.DType || index.DType != graph.Int64 {
 		return fmt.Errorf("sorting %v to %v and %v", in.DType, out.DType, index.DType)
 	}
-	a := topKArgs{in: r.ptr(in), out: r.ptr(out), index: r.ptr(index), dtype: dtype(in), largest: int32(r.scalar(0, 1))}
+	a := topKArgs{in: r.ptr(in), out: r.ptr(out), index: r.ptr(index), dtype: dtype(in), largest: int32(r.scalar("largest"))}
 	outer, length, inner := lines(in, r.attrs().Dims[0])
 	a.lines, a.length, a.inner = outer*inner, length, inner
 	a.k = out.Elems() / max(a.lines, 1)
