@@ -276,6 +276,12 @@ func (k *kernel) alloc(shape, strides []int64, d graph.DType) *Tensor {
 	return t
 }
 
+// makes ends a call with one output.
+func (k *kernel) makes(shape, strides []int64, d graph.DType) *Tensor {
+	k.alloc(shape, strides, d)
+	return k.end()
+}
+
 // out adds an output whose storage exists.
 func (k *kernel) out(t *Tensor) {
 	if what := k.e.keeping[t.Storage]; what != "" {
@@ -530,7 +536,5 @@ func (e *Eager) contig(op string, t *Tensor) *Tensor {
 	if t.contiguous() {
 		return t
 	}
-	k := e.begin(op, t).does("copy")
-	k.alloc(t.Shape, nil, t.DType)
-	return k.end()
+	return e.begin(op, t).does("copy").makes(t.Shape, nil, t.DType)
 }

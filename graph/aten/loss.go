@@ -106,9 +106,7 @@ func (e *Eager) mse(x, target *Tensor, reduction int64) *Tensor {
 		outs := make([]*Tensor, 2)
 		for i := range outs {
 			if need[i] {
-				k := e.begin("mse_loss_backward", g[0], s[i], s[1-i]).does("mse_loss_backward").scalars(float64(reduction))
-				k.alloc(shape, st, d)
-				outs[i] = k.end()
+				outs[i] = e.begin("mse_loss_backward", g[0], s[i], s[1-i]).does("mse_loss_backward").scalars(float64(reduction)).makes(shape, st, d)
 			}
 		}
 		return outs
@@ -239,9 +237,7 @@ func (e *Eager) Float32(t *Tensor) *Tensor {
 
 // OnesLike makes backward's seed.
 func (e *Eager) OnesLike(t *Tensor) *Tensor {
-	k := e.begin("ones_like", t).does("fill").scalars(1)
-	k.alloc(t.Shape, nil, t.DType)
-	return k.end()
+	return e.begin("ones_like", t).does("fill").scalars(1).makes(t.Shape, nil, t.DType)
 }
 
 // Host returns a CPU tensor: it takes no device memory. Values are its elements,

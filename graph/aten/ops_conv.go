@@ -163,9 +163,7 @@ func (e *Eager) formatted(t *Tensor, last bool) *Tensor {
 	if last {
 		st = channelsLastStrides(t.Shape)
 	}
-	k := e.begin("contiguous", t).does("copy")
-	k.alloc(t.Shape, st, t.DType)
-	return k.end()
+	return e.begin("contiguous", t).does("copy").makes(t.Shape, st, t.DType)
 }
 
 func (v *conv) flops() int64 {

@@ -274,9 +274,7 @@ func (e *Eager) flatWeights(r *rnn, params []*Tensor) *Tensor {
 	if params[0].DType == r.d {
 		return nil
 	}
-	k := e.begin("_cudnn_rnn_flatten_weight", params...)
-	k.alloc([]int64{r.weights()}, nil, r.d)
-	return k.end()
+	return e.begin("_cudnn_rnn_flatten_weight", params...).makes([]int64{r.weights()}, nil, r.d)
 }
 
 // partsOf shows the parameters in a buffer of all of them, one behind the other;

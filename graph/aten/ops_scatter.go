@@ -50,15 +50,11 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 		}
 		if need[0] {
 			if outs[0] = g[0]; !add {
-				k := said(e.begin("scatter", g[0], s[0], nil)).scalars(0)
-				k.alloc(g[0].Shape, iteratorStrides(g[0].Shape, g[0]), g[0].DType)
-				outs[0] = k.end()
+				outs[0] = said(e.begin("scatter", g[0], s[0], nil)).scalars(0).makes(g[0].Shape, iteratorStrides(g[0].Shape, g[0]), g[0].DType)
 			}
 		}
 		if need[1] {
-			k := said(e.begin("gather", g[0], s[0]))
-			k.alloc(s[0].Shape, nil, g[0].DType)
-			outs[1] = k.end()
+			outs[1] = said(e.begin("gather", g[0], s[0])).makes(s[0].Shape, nil, g[0].DType)
 		}
 		return outs
 	})
@@ -70,9 +66,7 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 func (e *Eager) scatterReduceBackward(reduce string, include bool, dim int, g *Tensor, s []*Tensor, need []bool) []*Tensor {
 	idx, result, self, src := s[0], s[1], s[2], s[3]
 	gather := func(t *Tensor) *Tensor {
-		k := e.begin("gather", t, idx).dims(dim)
-		k.alloc(idx.Shape, nil, t.DType)
-		return k.end()
+		return e.begin("gather", t, idx).dims(dim).makes(idx.Shape, nil, t.DType)
 	}
 	add := func(to, from *Tensor) *Tensor {
 		k := e.begin("scatter_add", to, idx, from).dims(dim)
@@ -168,9 +162,7 @@ func runIndexAdd(e *Eager, c *Call) []*Tensor {
 			outs[0] = g[0]
 		}
 		if need[1] {
-			k := e.begin("index_select", g[0], s[0]).dims(dim)
-			k.alloc(in, nil, g[0].DType)
-			if outs[1] = k.end(); alpha != 1 {
+			if outs[1] = e.begin("index_select", g[0], s[0]).dims(dim).makes(in, nil, g[0].DType); alpha != 1 {
 				outs[1] = e.scaled(outs[1], alpha)
 			}
 		}
@@ -348,9 +340,7 @@ func runWindow(e *Eager, c *Call) []*Tensor {
 		outs[0] = e.elementwise("new_empty_strided", graph.Undefined, g[0]).does("copy").end()
 		at := window(e, outs[0])
 		if need[1] {
-			k := e.begin("clone", at).does("copy")
-			k.alloc(in, nil, g[0].DType)
-			outs[1] = k.end()
+			outs[1] = e.begin("clone", at).does("copy").makes(in, nil, g[0].DType)
 		}
 		k := e.begin("zero_", at).does("fill").scalars(0) // what was overwritten has no gradient
 		k.out(at)

@@ -181,14 +181,10 @@ func (e *Eager) joinSplit(g []*Tensor, in []int64, d int, sizes []int64, dt grap
 		if p == nil {
 			shape := slices.Clone(in)
 			shape[d] = sizes[i]
-			k := e.begin("zeros").does("fill").scalars(0)
-			k.alloc(shape, nil, dt)
-			parts[i] = k.end()
+			parts[i] = e.begin("zeros").does("fill").scalars(0).makes(shape, nil, dt)
 		}
 	}
-	k := e.begin("cat", parts...).dims(d)
-	k.alloc(in, nil, dt)
-	return k.end()
+	return e.begin("cat", parts...).dims(d).makes(in, nil, dt)
 }
 
 func runView(e *Eager, c *Call) []*Tensor {
@@ -316,15 +312,11 @@ func runUnbind(e *Eager, c *Call) []*Tensor {
 		parts := slices.Clone(g)
 		for i := range parts {
 			if parts[i] == nil {
-				k := e.begin("zeros").does("fill").scalars(0)
-				k.alloc(outs[i].Shape, nil, dt)
-				parts[i] = k.end()
+				parts[i] = e.begin("zeros").does("fill").scalars(0).makes(outs[i].Shape, nil, dt)
 				zeros = append(zeros, parts[i])
 			}
 		}
-		k := e.begin("stack", parts...).dims(d)
-		k.alloc(in, nil, dt)
-		w := k.end()
+		w := e.begin("stack", parts...).dims(d).makes(in, nil, dt)
 		e.hold(zeros...)
 		return []*Tensor{w}
 	})
@@ -628,9 +620,7 @@ func runInterleave(e *Eager, c *Call, t *Tensor) []*Tensor {
 	along := dim != nil && dim.Kind == graph.ArgInt
 	switch {
 	case times == nil || times.Kind == graph.ArgNone: // of indices
-		k := e.begin(c.Op, t)
-		k.alloc(shape, nil, d)
-		return []*Tensor{k.end()}
+		return []*Tensor{e.begin(c.Op, t).makes(shape, nil, d)}
 	case along && repeats != nil:
 		at := wrap(dim.Int, t.dim())
 		k := e.begin(c.Op, repeats)
@@ -652,9 +642,7 @@ func runInterleave(e *Eager, c *Call, t *Tensor) []*Tensor {
 	k.end()
 	in := t.Shape
 	e.record(c.Op+"Backward", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		k := e.begin(c.Op, g[0]).inexact("arguments of " + c.Op)
-		k.alloc(in, nil, g[0].DType)
-		return []*Tensor{k.end()}
+		return []*Tensor{e.begin(c.Op, g[0]).inexact("arguments of "+c.Op).makes(in, nil, g[0].DType)}
 	})
 	return []*Tensor{o}
 }
@@ -747,7 +735,5 @@ func (e *Eager) moveParts(op string, t *Tensor, split []int64, order []int, shap
 	for i, d := range order {
 		dims[i], st[i] = whole.Shape[d], whole.Strides[d]
 	}
-	k := e.begin(op, e.view(whole, dims, st, 0)).does("copy")
-	k.alloc(dims, nil, t.DType)
-	return e.view(k.end(), shape, contiguousStrides(shape), 0)
+	return e.view(e.begin(op, e.view(whole, dims, st, 0)).does("copy").makes(dims, nil, t.DType), shape, contiguousStrides(shape), 0)
 }

@@ -234,5 +234,11 @@ func Check(n *program.Node) error {
 	return nil
 }
 
+// Arity is how many operands a kernel has at least.
+func (k *Kernel) Arity() int {
+	n, _ := bounds(k.operands)
+	return n
+}
+
 // Reads reports whether a kernel's result depends on operand i.
 func (k *Kernel) Reads(i int) bool { return k.operands[min(i, len(k.operands)-1)].name != unread }

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/memplan/memplan/graph"
+	contract "github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/validate"
 )
 
@@ -36,14 +37,8 @@ func elementwiseKernels() map[string]kernel {
 	for name, f := range binaries {
 		all[name] = elementwise2(f)
 	}
-	for name, f := range withNumbers {
-		all[name] = elementwiseN(1, f)
-	}
-	for name, f := range gradients {
-		all[name] = elementwiseN(2, f)
-	}
-	for name, f := range ternaries {
-		all[name] = elementwiseN(3, f)
+	for name, f := range formulas {
+		all[name] = elementwiseN(contract.Find(name).Arity(), f)
 	}
 	return all
 }
@@ -66,11 +61,13 @@ func otherKernels() map[string]kernel {
 	}
 }
 
-func truth(b bool) float64 {
+func truth(b bool) float64 { return either(b, 1, 0) }
+
+func either(b bool, yes, no float64) float64 {
 	if b {
-		return 1
+		return yes
 	}
-	return 0
+	return no
 }
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
@@ -92,13 +89,8 @@ var unaries = map[string]func(float64) float64{
 	"mish": func(x float64) float64 { return x * math.Tanh(softplus(x)) }, "hardswish": func(x float64) float64 { return x * min(max(x+3, 0), 6) / 6 },
 	"hardsigmoid": func(x float64) float64 { return min(max(x+3, 0), 6) / 6 }, "log_sigmoid": func(x float64) float64 { return -softplus(-x) },
 	"softsign": func(x float64) float64 { return x / (1 + math.Abs(x)) },
-	"relu": func(x float64) float64 {
-		if x > 0 || x != x {
-			return x
-		}
-		return 0
-	},
-	"isinf": func(x float64) float64 { return truth(math.IsInf(x, 0)) }, "isnan": func(x float64) float64 { return truth(x != x) },
+	"relu":     func(x float64) float64 { return either(x > 0 || x != x, x, 0) },
+	"isinf":    func(x float64) float64 { return truth(math.IsInf(x, 0)) }, "isnan": func(x float64) float64 { return truth(x != x) },
 	"isfinite": func(x float64) float64 { return truth(!math.IsInf(x, 0) && x == x) }, "zeros_like": func(float64) float64 { return 0 },
 	"logical_not": func(x float64) float64 { return truth(x == 0) },
 	"lgamma":      func(x float64) float64 { y, _ := math.Lgamma(x); return y },
@@ -152,29 +144,15 @@ var binaries = map[string]func(a, b, alpha float64) float64{
 		}
 		return a * math.Log(b)
 	},
-	"hypot": func(a, b, _ float64) float64 { return math.Hypot(a, b) },
-	"_prelu_kernel": func(x, w, _ float64) float64 {
-		if x > 0 {
-			return x
-		}
-		return x * w
-	},
-	"div_or_zero": func(a, b, _ float64) float64 {
-		if b == 0 {
-			return 0
-		}
-		return a / b
-	},
+	"hypot":         func(a, b, _ float64) float64 { return math.Hypot(a, b) },
+	"_prelu_kernel": func(x, w, _ float64) float64 { return either(x > 0, x, x*w) },
+	"div_or_zero":   func(a, b, _ float64) float64 { return either(b == 0, 0, a/b) },
 }
 
-// withNumbers are elementwise kernels of one operand with numbers p.
-var withNumbers = map[string]func(x []float64, p []float64) float64{
-	"leaky_relu": func(x, p []float64) float64 {
-		if x[0] > 0 {
-			return x[0]
-		}
-		return x[0] * p[0]
-	},
+// formulas are elementwise kernels of operands x and numbers p, as the kernel's row names
+// them.
+var formulas = map[string]func(x, p []float64) float64{
+	"leaky_relu": func(x, p []float64) float64 { return either(x[0] > 0, x[0], x[0]*p[0]) },
 	"logit": func(x, p []float64) float64 {
 		z := x[0]
 		if p[0] >= 0 {
@@ -182,21 +160,11 @@ var withNumbers = map[string]func(x []float64, p []float64) float64{
 		}
 		return math.Log(z / (1 - z))
 	},
-	"hardshrink": func(x, p []float64) float64 {
-		if math.Abs(x[0]) > p[0] {
-			return x[0]
-		}
-		return 0
-	},
+	"hardshrink": func(x, p []float64) float64 { return either(math.Abs(x[0]) > p[0], x[0], 0) },
 	"softshrink": func(x, p []float64) float64 { return sign(x[0]) * max(math.Abs(x[0])-p[0], 0) },
 	"clamp_min":  func(x, p []float64) float64 { return max(x[0], p[0]) }, "clamp_max": func(x, p []float64) float64 { return min(x[0], p[0]) },
 	"hardtanh": func(x, p []float64) float64 { return min(max(x[0], p[0]), p[1]) }, "clamp": func(x, p []float64) float64 { return min(max(x[0], p[0]), p[1]) },
-	"threshold": func(x, p []float64) float64 {
-		if x[0] > p[0] {
-			return x[0]
-		}
-		return p[1]
-	},
+	"threshold": func(x, p []float64) float64 { return either(x[0] > p[0], x[0], p[1]) },
 	"softplus": func(x, p []float64) float64 {
 		if x[0]*p[0] > p[1] {
 			return x[0]
@@ -209,17 +177,12 @@ var withNumbers = map[string]func(x []float64, p []float64) float64{
 		}
 		return 0.5 * x[0] * (1 + math.Erf(x[0]/math.Sqrt2))
 	},
-	"elu": func(x, p []float64) float64 { // alpha, scale, input scale
+	"elu": func(x, p []float64) float64 {
 		if x[0] > 0 {
 			return x[0] * p[1]
 		}
 		return math.Expm1(x[0]*p[2]) * p[0] * p[1]
 	},
-}
-
-// gradients are elementwise kernels of a gradient x[0] and what was saved x[1],
-// with numbers p.
-var gradients = map[string]func(x []float64, p []float64) float64{
 	"tanh_backward":    func(x, _ []float64) float64 { return x[0] * (1 - x[1]*x[1]) },
 	"sigmoid_backward": func(x, _ []float64) float64 { return x[0] * x[1] * (1 - x[1]) },
 	"silu_backward":    func(x, _ []float64) float64 { s := sigmoid(x[1]); return x[0] * s * (1 + x[1]*(1-s)) },
@@ -236,25 +199,10 @@ var gradients = map[string]func(x []float64, p []float64) float64{
 		}
 		return x[0]
 	},
-	"hardsigmoid_backward": func(x, _ []float64) float64 {
-		if x[1] > -3 && x[1] < 3 {
-			return x[0] / 6
-		}
-		return 0
-	},
+	"hardsigmoid_backward": func(x, _ []float64) float64 { return either(x[1] > -3 && x[1] < 3, x[0]/6, 0) },
 	"log_sigmoid_backward": func(x, _ []float64) float64 { return x[0] * sigmoid(-x[1]) },
-	"threshold_backward": func(x, p []float64) float64 {
-		if x[1] <= p[0] {
-			return 0
-		}
-		return x[0]
-	},
-	"leaky_relu_backward": func(x, p []float64) float64 {
-		if x[1] > 0 {
-			return x[0]
-		}
-		return x[0] * p[0]
-	},
+	"threshold_backward":   func(x, p []float64) float64 { return either(x[1] <= p[0], 0, x[0]) },
+	"leaky_relu_backward":  func(x, p []float64) float64 { return either(x[1] > 0, x[0], x[0]*p[0]) },
 	"logit_backward": func(x, p []float64) float64 { // without eps, not a number outside of 0 to 1
 		switch z := x[1]; {
 		case p[0] >= 0 && (z < p[0] || z > 1-p[0]):
@@ -265,25 +213,10 @@ var gradients = map[string]func(x []float64, p []float64) float64{
 			return x[0] / (z * (1 - z))
 		}
 	},
-	"hardshrink_backward": func(x, p []float64) float64 {
-		if math.Abs(x[1]) > p[0] {
-			return x[0]
-		}
-		return 0
-	},
-	"softshrink_backward": func(x, p []float64) float64 {
-		if math.Abs(x[1]) > p[0] {
-			return x[0]
-		}
-		return 0
-	},
+	"hardshrink_backward":     func(x, p []float64) float64 { return either(math.Abs(x[1]) > p[0], x[0], 0) },
+	"softshrink_backward":     func(x, p []float64) float64 { return either(math.Abs(x[1]) > p[0], x[0], 0) },
 	"native_dropout_backward": func(x, p []float64) float64 { return x[0] * x[1] * p[0] },
-	"hardtanh_backward": func(x, p []float64) float64 {
-		if x[1] <= p[0] || x[1] >= p[1] {
-			return 0
-		}
-		return x[0]
-	},
+	"hardtanh_backward":       func(x, p []float64) float64 { return either(x[1] <= p[0] || x[1] >= p[1], 0, x[0]) },
 	"softplus_backward": func(x, p []float64) float64 {
 		if x[1]*p[0] > p[1] {
 			return x[0]
@@ -307,27 +240,10 @@ var gradients = map[string]func(x []float64, p []float64) float64{
 		}
 		return x[0] * p[2] * p[0] * p[1] * math.Exp(x[1]*p[2])
 	},
-}
-
-// ternaries are elementwise kernels of three operands.
-var ternaries = map[string]func(x []float64, p []float64) float64{
-	"where": func(x, _ []float64) float64 {
-		if x[0] != 0 {
-			return x[1]
-		}
-		return x[2]
-	},
-	"masked_fill": func(x, _ []float64) float64 {
-		if x[1] != 0 {
-			return x[2]
-		}
-		return x[0]
-	},
+	"where":       func(x, _ []float64) float64 { return either(x[0] != 0, x[1], x[2]) },
+	"masked_fill": func(x, _ []float64) float64 { return either(x[1] != 0, x[2], x[0]) },
 	"lerp": func(x, _ []float64) float64 {
-		if math.Abs(x[2]) < 0.5 {
-			return x[0] + x[2]*(x[1]-x[0])
-		}
-		return x[1] - (x[1]-x[0])*(1-x[2])
+		return either(math.Abs(x[2]) < 0.5, x[0]+x[2]*(x[1]-x[0]), x[1]-(x[1]-x[0])*(1-x[2]))
 	},
 	"addcmul": func(x, p []float64) float64 { return x[0] + p[0]*x[1]*x[2] },
 	"addcdiv": func(x, p []float64) float64 { return x[0] + p[0]*x[1]/x[2] },
@@ -381,10 +297,7 @@ func elementwise1(f func(float64) float64) kernel {
 
 func elementwise2(f func(a, b, alpha float64) float64) kernel {
 	return func(r *run) error {
-		alpha := 0.0
-		if p := r.c.Numbers(); len(p) > 0 {
-			alpha = p[0]
-		}
+		alpha := append(r.c.Numbers(), 0)[0]
 		return r.each(2, func(in [][]float64, out []float64) {
 			a, b := in[0], in[1]
 			for i := range out {
