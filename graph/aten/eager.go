@@ -11,6 +11,7 @@ package aten
 import (
 	"fmt"
 	"slices"
+
 	"testing"
 
 	"github.com/memplan/memplan/graph"
@@ -538,3 +539,14 @@ func (e *Eager) contig(op string, t *Tensor) *Tensor {
 	}
 	return e.begin(op, t).does("copy").makes(t.Shape, nil, t.DType)
 }
+
+// Host returns a CPU tensor: it takes no device memory. Values are its elements,
+// if they are known.
+func Host(d graph.DType, shape []int64, values ...float64) *Tensor {
+	t := host(d, shape)
+	t.values = values
+	return t
+}
+
+// Mark appends a node that allocates nothing.
+func (e *Eager) Mark(op string) { e.begin(op).end() }

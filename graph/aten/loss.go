@@ -240,79 +240,39 @@ func (e *Eager) OnesLike(t *Tensor) *Tensor {
 	return e.begin("ones_like", t).does("fill").scalars(1).makes(t.Shape, nil, t.DType)
 }
 
-// Host returns a CPU tensor: it takes no device memory. Values are its elements,
-// if they are known.
-func Host(d graph.DType, shape []int64, values ...float64) *Tensor {
-	t := host(d, shape)
-	t.values = values
-	return t
-}
-
-// Mark appends a node that allocates nothing.
-func (e *Eager) Mark(op string) { e.begin(op).end() }
-
-// An UpdateEvent is one allocation or free inside an optimizer's step.
-type UpdateEvent struct {
-	ID    int32
-	Free  bool
-	Bytes int64
-	Param *Tensor // the parameter it belongs to, or nil
-	Name  string
-	State bool // kept
-}
-
-// A Touched is a node that Touch appended.
-type Touched struct {
-	e      *Eager
-	node   int
-	states []*Tensor
-}
-
-// Touch appends a node that reads and overwrites ts and runs through events.
-func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent, rule *program.Rule) *Touched {
-	k := e.begin(op, ts...)
-	k.attrs().Rule = rule
-	k.n.Traffic *= 2
-	t := &Touched{e: e, node: len(e.P.Nodes)}
-	ids := map[int32]program.StorageID{}
-	for _, ev := range events {
-		if ev.Free {
-			k.free(ids[ev.ID])
-			continue
-		}
-		id := k.temp(ev.Bytes, program.Temporaries)
-		ids[ev.ID] = id
-		k.n.Traffic += 2 * ev.Bytes
-		if id == program.None {
-			continue
-		}
-		s := &e.P.Storages[id]
-		s.Name = ev.Name
-		if ev.Param != nil {
-			s.Name, s.Module = ev.Param.Name+"."+ev.Name, e.P.Storages[ev.Param.Storage].Module
-		}
-		if ev.State {
-			s.Category, s.Life = program.Optimizer, program.State
-			name := ""
-			if ev.Param != nil {
-				name = ev.Param.Name
-			}
-			t.states = append(t.states, &Tensor{Name: name, Tensor: program.Tensor{Storage: id, DType: graph.Uint8, Shape: []int64{ev.Bytes}, Strides: []int64{1}}})
-		}
+// runCrossEntropy is cross_entropy_loss of class indices or probabilities.
+func runCrossEntropy(e *Eager, c *Call) []*Tensor {
+	x, target := c.need(0, "self"), c.tensor(1, "target")
+	if target == nil {
+		return nil
 	}
-	k.end()
-	return t
+	if smoothing := c.float(5, "label_smoothing", 0); target.DType.IsFloat() || smoothing != 0 {
+		return []*Tensor{e.crossEntropyComposed(x, target, c.lossKind(), smoothing)}
+	}
+	return []*Tensor{e.crossEntropy(x, target, c.lossKind())}
 }
 
-// First makes the node run in the first step only and returns the state it
-// created.
-func (t *Touched) First() []*Tensor {
-	t.e.P.Nodes[t.node].Only = program.FirstStep
-	return t.states
+// lossKind reads reduction and ignore_index.
+func (c *Call) lossKind() lossKind {
+	return lossKind{c.int(3, "reduction", meanLoss.reduction), c.int(4, "ignore_index", meanLoss.ignore), c.tensor(2, "weight")}
 }
 
-// Says sets what the optimizer's step computes.
-func (t *Touched) Says(r *program.Rule) { t.e.P.Nodes[t.node].Attrs.Rule = r }
+// runNLL is nll_loss of log-probabilities.
+func runNLL(e *Eager, c *Call) []*Tensor {
+	x, target := c.need(0, "self"), c.need(1, "target")
+	return []*Tensor{e.nll(x, target, c.lossKind())}
+}
 
-// Later makes the node run in all steps but the first.
-func (t *Touched) Later() { t.e.P.Nodes[t.node].Only = program.LaterSteps }
+// runMSE is mse_loss.
+func runMSE(e *Eager, c *Call) []*Tensor {
+	return []*Tensor{e.mse(c.need(0, "self"), c.need(1, "target"), c.int(2, "reduction", 1))}
+}
+
+// runBCE is binary_cross_entropy, of probabilities or of logits.
+func runBCE(e *Eager, c *Call) []*Tensor {
+	x, y, w := c.need(0, "self"), c.need(1, "target"), c.tensor(2, "weight")
+	if c.Op == "binary_cross_entropy" {
+		return []*Tensor{e.bce(x, y, w, c.int(3, "reduction", 1))}
+	}
+	return []*Tensor{e.bceWithLogits(x, y, w, c.tensor(3, "pos_weight"), c.int(4, "reduction", 1))}
+}

@@ -3,6 +3,7 @@ package aten
 import (
 	"slices"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 )
 
@@ -341,6 +342,57 @@ func runBaddbmm(e *Eager, c *Call) []*Tensor {
 			outs[0] = e.times(g[0], f.beta)
 		case need[0]:
 			outs[0] = g[0]
+		}
+		return outs
+	})
+	return []*Tensor{o}
+}
+
+// runMv and dot multiply with vectors.
+func runMv(e *Eager, c *Call) []*Tensor {
+	return []*Tensor{e.mv(c.need(0, "self"), c.need(1, "vec"))}
+}
+
+func (e *Eager) mv(a, v *Tensor) *Tensor {
+	k := e.begin("mv", a, v)
+	o := k.alloc(a.Shape[:1], nil, a.DType)
+	k.gemm().flops(2 * a.Numel()).end()
+	e.record("MvBackward0", []*Tensor{o}, []*Tensor{a, v}, []*Tensor{onlyFor(a, v), onlyFor(v, a)}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		outs := make([]*Tensor, 2)
+		for i, t := range []*Tensor{a, v} {
+			if need[i] {
+				outs[i] = e.mvBackward(i, g[0], s, t)
+			}
+		}
+		return outs
+	})
+	return o
+}
+
+// mvBackward is the gradient of the matrix (0) or of the vector (1) of a product, of
+// which the vector and the matrix, each where the other wants a gradient, were saved.
+func (e *Eager) mvBackward(i int, g *Tensor, s []*Tensor, of *Tensor) *Tensor {
+	var k *kernel
+	if i == 0 {
+		k = e.begin("ger", e.unsqueeze(g, 1), e.unsqueeze(s[0], 0)).does("mul")
+	} else {
+		k = e.begin("mv", e.transpose(s[1], 0, 1), g)
+	}
+	k.alloc(of.Shape, nil, of.DType)
+	return k.end()
+}
+
+func runDot(e *Eager, c *Call) []*Tensor {
+	a, b := c.need(0, "self"), c.need(1, "tensor")
+	k := e.begin("dot", a, b)
+	o := k.alloc(nil, nil, a.DType)
+	k.flops(2 * a.Numel()).end()
+	e.record("DotBackward0", []*Tensor{o}, []*Tensor{a, b}, []*Tensor{onlyFor(b, a), onlyFor(a, b)}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		outs := make([]*Tensor, 2)
+		for i := range outs {
+			if need[i] {
+				outs[i] = e.unary("mul", graph.Undefined, s[1-i], g[0])
+			}
 		}
 		return outs
 	})
