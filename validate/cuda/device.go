@@ -416,8 +416,8 @@ type kernel struct {
 	work func(*run) int64
 }
 
-var kernels = collect(attentionKernels, composedKernels, convKernels, fillKernels, indexKernels, lossKernels, matmulKernels, normKernels, pointwiseKernels, poolKernels,
-	recurrentKernels, reduceKernels, sampleKernels, scatterKernels, selectKernels, stepKernels)
+var kernels = collect(pointwiseKernels, fillKernels, viewKernels, indexKernels, scatterKernels, matmulKernels, convKernels, attentionKernels, rnnKernels, normKernels, poolKernels,
+	sampleKernels, reduceKernels, lossKernels, optimizerKernels)
 
 // collect makes one table of the files' own.
 func collect(files ...func(register func(k kernel, names ...string))) map[string]kernel {

@@ -54,6 +54,12 @@ func reduceKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: all, spare: true, run: cumsum}, "cumsum")
 	register(kernel{run: mseLoss}, "mse_loss")
 	register(kernel{run: repeatBackward}, "repeat_backward")
+	register(kernel{run: euclideanNorm, work: normWork}, "euclidean_norm")
+	register(kernel{run: deviation, work: normWork}, "std")
+	register(kernel{run: func(r *run) error { return r.extreme(redMax, redArgMax) }}, "amax_with_indices")
+	register(kernel{run: func(r *run) error { return r.extreme(redMin, redArgMin) }}, "amin_with_indices")
+	register(kernel{rows: all, run: topK}, "topk")
+	register(kernel{rows: all, run: interleave, work: func(r *run) int64 { return padded(graph.Int64.Bytes(elementsOf(r.c.Args[0]))) }}, "repeat_interleave")
 }
 
 // reduce reduces dims of in to out, which has them with one element or not at
@@ -369,4 +375,123 @@ func repeatBackward(r *run) error {
 		}
 	}
 	return r.reduce(redSum, &keep, &v, dims)
+}
+
+// normWork holds the sums of squares in float32: half types end at 65504.
+func normWork(r *run) int64 { return graph.Float32.Bytes(r.result(0).Elems()) }
+
+// euclideanNorm is the root of the sum of squares over dims.
+func euclideanNorm(r *run) error { return r.rootOf(redSumSq) }
+
+// deviation is the root of the variance over dims.
+func deviation(r *run) error { return r.rootOf(redVar) }
+
+// rootOf is the root of a reduction over the call's dims.
+func (r *run) rootOf(op int32) error {
+	out := r.result(0)
+	sums := *out
+	if isTraining(out.DType) {
+		if need := normWork(r); r.c.Work.Bytes < need {
+			return fmt.Errorf("a norm works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", need, r.c.Work.Bytes)
+		}
+		sums = validate.Tensor{At: r.c.Work.At, DType: graph.Float32, Shape: out.Shape, Strides: validate.RowMajor(out.Shape)}
+	}
+	if err := r.reduce(op, &sums, r.arg(0), r.attrs().Dims); err != nil {
+		return err
+	}
+	return r.pointwise("sqrt", out, [4]float64{}, onDevice(&sums))
+}
+
+// floatsAt is memory of the call's work for float32 numbers of a shape, of which so
+// many bytes are taken, and how many are then.
+func (r *run) floatsAt(taken int64, shape []int64) (*validate.Tensor, int64) {
+	t := &validate.Tensor{At: r.c.Work.At + taken, DType: graph.Float32, Shape: shape, Strides: validate.RowMajor(shape)}
+	return t, taken + padded(graph.Float32.Bytes(t.Elems()))
+}
+
+// outside are the dims of a weight but the one that is not reduced.
+func (r *run) outside(t *validate.Tensor) (dims []int64) {
+	for d := range t.Shape {
+		if int64(d) != r.attrs().Dims[0] {
+			dims = append(dims, int64(d))
+		}
+	}
+	return dims
+}
+
+// enough returns an error where the call's work is smaller than what it needs.
+func (r *run) enough(need int64) error {
+	if r.c.Work.Bytes < need {
+		return fmt.Errorf("%s works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", r.c.Kernel, need, r.c.Work.Bytes)
+	}
+	return nil
+}
+
+// topKArgs is TopK of select.cu.
+type topKArgs struct {
+	lines, length, inner, k int64
+	in, out, index          uint64
+	dtype, largest          int32
+}
+
+// interleaveArgs is Interleave of select.cu.
+type interleaveArgs struct {
+	n, elements int64
+	sums, out   uint64
+	dtype, _    int32
+}
+
+// elementsOf is how many elements an operand has.
+func elementsOf(o validate.Operand) int64 {
+	if o.Kind == validate.IsArray {
+		return validate.Elems(o.Shape)
+	}
+	return o.Tensor.Elems()
+}
+
+// extreme makes the values along a dim and, as a reduction of its own, their places.
+func (r *run) extreme(values, places int32) error {
+	if err := r.reduce(values, r.result(0), r.arg(0), r.attrs().Dims); err != nil {
+		return err
+	}
+	return r.reduce(places, r.result(1), r.arg(0), r.attrs().Dims)
+}
+
+// topK takes the first elements of lines in order.
+func topK(r *run) error {
+	in, err := r.inOrder(0)
+	if err != nil {
+		return err
+	}
+	out, index := r.result(0), r.result(1)
+	if !out.RowMajor() || !index.RowMajor() || out.DType != in.DType || index.DType != graph.Int64 {
+		return fmt.Errorf("sorting %v to %v and %v", in.DType, out.DType, index.DType)
+	}
+	a := topKArgs{in: r.ptr(in), out: r.ptr(out), index: r.ptr(index), dtype: dtype(in), largest: int32(r.scalar("largest"))}
+	outer, length, inner := lines(in, r.attrs().Dims[0])
+	a.lines, a.length, a.inner = outer*inner, length, inner
+	a.k = out.Elems() / max(a.lines, 1)
+	return launch(r.d, "select", "top_k", grid{x: min(a.lines*((length+255)/256), 1<<20), tx: 256}, &a)
+}
+
+// interleave finds each element of the result in the running sums of the operand.
+func interleave(r *run) error {
+	times, err := r.inOrder(0)
+	if err != nil {
+		return err
+	}
+	out := r.result(0)
+	if !isIndex(times) || !isIndex(out) || !out.RowMajor() || times.Elems() == 0 {
+		return fmt.Errorf("indices %v of what %v %v say", out.DType, times.DType, times.Shape)
+	}
+	if need := padded(graph.Int64.Bytes(times.Elems())); r.c.Work.Bytes < need {
+		return fmt.Errorf("running sums take %d bytes, and the plan has %d for them: give it what Device.Work asks for", need, r.c.Work.Bytes)
+	}
+	sums := uint64(r.d.at(r.c.Work.At))
+	s := scanArgs{outer: 1, length: times.Elems(), inner: 1, in: r.ptr(times), out: sums, op: redSum, dtype: dtype(times), outDType: dtypes[graph.Int64]}
+	if err := launch(r.d, "reduce", "scan_rows", along(32), &s); err != nil {
+		return err
+	}
+	a := interleaveArgs{n: out.Elems(), elements: times.Elems(), sums: sums, out: r.ptr(out), dtype: dtype(out)}
+	return launch(r.d, "select", "interleave", along(a.n), &a)
 }

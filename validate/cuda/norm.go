@@ -5,6 +5,7 @@ package cuda
 import (
 	"fmt"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/validate"
 )
 
@@ -47,6 +48,8 @@ func normKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: both(only([]int{2, 3, 4, 5, 6}, []int{1, 2}), unless(flatImages, only([]int{0, 1}, []int{0}))), run: batchNormBackward}, "batch_norm_backward")
 	register(kernel{rows: all, spare: true, run: groupNorm}, "native_group_norm")
 	register(kernel{rows: all, spare: true, run: groupNormBackward}, "native_group_norm_backward")
+	register(kernel{run: weightNorm, work: weightNormWork}, "_weight_norm_interface")
+	register(kernel{run: weightNormBackward, work: weightNormBackwardWork}, "_weight_norm_interface_backward")
 }
 
 // operand is operand i, or nil where i is negative or the operand absent.
@@ -367,4 +370,46 @@ func groupNormBackward(r *run) error {
 		return nil
 	}
 	return launch(r.d, "norm", "group_norm_weights", grid{x: a.c, tx: 256}, &a)
+}
+
+// weightNormWork holds what each slice of the weight is scaled by.
+func weightNormWork(r *run) int64 { return padded(graph.Float32.Bytes(r.arg(1).Elems())) }
+
+// weightNormBackwardWork holds a number for each element, and three for each slice.
+func weightNormBackwardWork(r *run) int64 {
+	return padded(graph.Float32.Bytes(r.arg(0).Elems())) + 3*padded(graph.Float32.Bytes(r.arg(1).Elems()))
+}
+
+// weightNorm scales the slices v of a weight to the lengths g, and keeps their own.
+func weightNorm(r *run) error {
+	if err := r.enough(weightNormWork(r)); err != nil {
+		return err
+	}
+	v, g, w, norms := r.arg(0), r.arg(1), r.result(0), r.result(1)
+	if err := r.reduce(redSumSq, norms, v, r.outside(v)); err != nil {
+		return err
+	}
+	scale, _ := r.floatsAt(0, g.Shape)
+	return r.inTurn(elementwiseStep{"sqrt", norms, []*validate.Tensor{norms}}, elementwiseStep{"div", scale, []*validate.Tensor{g, norms}}, elementwiseStep{"mul", w, []*validate.Tensor{v, scale}})
+}
+
+// weightNormBackward reads the gradient of the scaled weight, lengths, weight, and
+// the weight's own lengths n: dg = sum(dw v)/n, dv = g/n (dw - v dg/n).
+func weightNormBackward(r *run) error {
+	if err := r.enough(weightNormBackwardWork(r)); err != nil {
+		return err
+	}
+	dw, g, v, norms, dv, dg := r.arg(0), r.arg(1), r.arg(2), r.arg(3), r.result(0), r.result(1)
+	products, at := r.floatsAt(0, v.Shape)
+	sums, at := r.floatsAt(at, g.Shape)
+	share, at := r.floatsAt(at, g.Shape)
+	scale, _ := r.floatsAt(at, g.Shape)
+	if err := r.inTurn(elementwiseStep{"mul", products, []*validate.Tensor{dw, v}}); err != nil {
+		return err
+	}
+	if err := r.reduce(redSum, sums, products, r.outside(v)); err != nil {
+		return err
+	}
+	return r.inTurn(elementwiseStep{"div", sums, []*validate.Tensor{sums, norms}}, elementwiseStep{"copy", dg, []*validate.Tensor{sums}}, elementwiseStep{"div", share, []*validate.Tensor{sums, norms}},
+		elementwiseStep{"div", scale, []*validate.Tensor{g, norms}}, elementwiseStep{"norm_slope", products, []*validate.Tensor{dw, v, share}}, elementwiseStep{"mul", dv, []*validate.Tensor{products, scale}})
 }

@@ -90,7 +90,7 @@ func swapLast(s []int64) []int64 {
 	return out
 }
 
-func productKernels() map[string]kernel {
+func matmulKernels() map[string]kernel {
 	plain := func(r *run) error { return product(r, 0) }
 	added := func(r *run) error { return product(r, 1) }
 	return map[string]kernel{"mm": plain, "bmm": plain, "addmm": added, "baddbmm": added, "mv": matrixVector, "dot": dotProduct}

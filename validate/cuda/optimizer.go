@@ -47,8 +47,8 @@ const (
 	flagDecoupled = 4
 )
 
-// stepKernels are those of this file.
-func stepKernels(register func(k kernel, names ...string)) {
+// optimizerKernels are those of this file.
+func optimizerKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: step, accepts: knownRule}, "step")
 }
 

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/graph/program"
@@ -13,10 +14,6 @@ import (
 // poolKernels are those of this file.
 func poolKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(r *run) error { return r.pool("max_pool_forward", r.arg(0), r.result(0), r.result(1), false) }}, "max_pool_with_indices")
-	register(kernel{run: func(r *run) error { return r.resize(true, false) }}, "upsample_bilinear2d")
-	register(kernel{run: func(r *run) error { return r.resize(false, false) }}, "upsample_nearest2d")
-	register(kernel{run: func(r *run) error { return r.resize(true, true) }}, "upsample_bilinear2d_backward")
-	register(kernel{run: func(r *run) error { return r.resize(false, true) }}, "upsample_nearest2d_backward")
 	register(kernel{run: func(r *run) error { return r.pool("max_pool_backward", r.result(0), r.arg(0), r.arg(2), true) }, accepts: func(n *program.Node) error {
 		if n.Attrs.Pool == nil {
 			return fmt.Errorf("%s: the windows are not said", n.Does())
@@ -27,68 +24,9 @@ func poolKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(r *run) error { return r.pool("avg_pool_backward", r.result(0), r.arg(0), nil, true) }}, "avg_pool2d_backward")
 	register(kernel{run: func(r *run) error { return r.pool("adaptive_avg_forward", r.arg(0), r.result(0), nil, false) }}, "adaptive_avg_pool2d")
 	register(kernel{run: func(r *run) error { return r.pool("adaptive_avg_backward", r.result(0), r.arg(0), nil, true) }}, "adaptive_avg_pool2d_backward")
-}
-
-// resizeArgs is Resize of pool.cu.
-type resizeArgs struct {
-	n, c, h, w, oh, ow        int64
-	inStride, outStride       [4]int64
-	in, out                   uint64
-	scaleH, scaleW            float32
-	linear, corners, dtype, _ int32
-}
-
-// resize interpolates between the plane that is read in the forward and the one
-// that is written; back says that it goes the other way.
-func (r *run) resize(linear, back bool) error {
-	from, to := r.arg(0), r.result(0)
-	name := "resize_forward"
-	if back {
-		from, to, name = to, from, "resize_backward"
-	}
-	p, err := resamplingOf(from, to)
-	if err != nil {
-		return err
-	}
-	a := resizeArgs{n: p.in[0], c: p.in[1], h: p.in[2], w: p.in[3], oh: p.out[2], ow: p.out[3], inStride: p.inStride, outStride: p.outStride, in: r.ptr(r.arg(0)), out: r.ptr(r.result(0)),
-		corners: int32(r.scalar("align_corners")), dtype: dtype(from)}
-	a.scaleH, a.scaleW = float32(spacing(a.h, a.oh, a.corners, r.scalar("scale_h"))), float32(spacing(a.w, a.ow, a.corners, r.scalar("scale_w")))
-	if linear {
-		a.linear = 1
-	}
-	return launch(r.d, "pool", name, along(r.result(0).Elems()), &a)
-}
-
-// A resampling is the images between which an interpolation goes: sizes and strides of
-// batch, channels, rows and columns.
-type resampling struct{ in, out, inStride, outStride [4]int64 }
-
-// resamplingOf shows two images of one training type.
-func resamplingOf(from, to *validate.Tensor) (p resampling, err error) {
-	if p.in, p.inStride, err = image(from, 2); err != nil {
-		return p, err
-	}
-	if p.out, p.outStride, err = image(to, 2); err != nil {
-		return p, err
-	}
-	if !isTraining(from.DType) || from.DType != to.DType {
-		return p, fmt.Errorf("interpolation between %v and %v", from.DType, to.DType)
-	}
-	return p, nil
-}
-
-// spacing is the distance of neighbouring samples, in elements of the operand
-// (aten/src/ATen/native/UpSample.h, area_pixel_compute_scale).
-func spacing(in, out int64, corners int32, scale float64) float64 {
-	switch {
-	case corners != 0 && out > 1:
-		return float64(in-1) / float64(out-1)
-	case corners != 0:
-		return 0
-	case scale > 0:
-		return 1 / scale
-	}
-	return float64(in) / float64(out)
+	register(kernel{run: adaptiveMax}, "adaptive_max_pool2d")
+	register(kernel{rows: all, run: func(r *run) error { return r.columns("columns_forward", r.arg(0), r.result(0)) }}, "im2col")
+	register(kernel{rows: all, run: func(r *run) error { return r.columns("columns_backward", r.result(0), r.arg(0)) }}, "col2im")
 }
 
 // image shows a tensor with n spatial dims as [N, C, H, W].
@@ -174,4 +112,39 @@ func (r *run) pool(name string, large, small, index *validate.Tensor, back bool)
 		return launch(r.d, "pool", name, along(large.Elems()), &a)
 	}
 	return launch(r.d, "pool", name, along(small.Elems()), &a)
+}
+
+// columnsArgs is Columns of select.cu.
+type columnsArgs struct {
+	planes, h, w, oh, ow                     int64
+	in, out                                  uint64
+	kh, kw, sh, sw, ph, pw, dh, dw, dtype, _ int32
+}
+
+// adaptiveMax pools over windows that the sizes give, as volumes.
+func adaptiveMax(r *run) error {
+	n := len(r.attrs().Dims)
+	deep := func(t *validate.Tensor) *validate.Tensor {
+		v := *t
+		v.Shape, v.Strides = slices.Clone(t.Shape), slices.Clone(t.Strides)
+		for at := len(t.Shape) - n; len(v.Shape) < len(t.Shape)+3-n; {
+			v.Shape, v.Strides = slices.Insert(v.Shape, at, 1), slices.Insert(v.Strides, at, 0)
+		}
+		return &v
+	}
+	return r.volumes("max", deep(r.arg(0)), deep(r.result(0)), deep(r.result(1)), false)
+}
+
+// columns moves between images and the columns of their windows.
+func (r *run) columns(name string, image, cols *validate.Tensor) error {
+	p, n := r.attrs().Pool, len(image.Shape)
+	if n < 3 || len(cols.Shape) != n-1 || len(p.Kernel) != 2 || !isTraining(image.DType) || cols.DType != image.DType || !image.RowMajor() || !cols.RowMajor() {
+		return fmt.Errorf("columns %v %v of images %v %v", cols.DType, cols.Shape, image.DType, image.Shape)
+	}
+	places := func(d int) int64 {
+		return (image.Shape[n-2+d]+2*p.Pad[d]-p.Dilation[d]*(p.Kernel[d]-1)-1)/p.Stride[d] + 1
+	}
+	a := columnsArgs{planes: validate.Elems(image.Shape[:n-2]), h: image.Shape[n-2], w: image.Shape[n-1], oh: places(0), ow: places(1), in: r.ptr(r.arg(0)), out: r.ptr(r.result(0)), dtype: dtype(image),
+		kh: int32(p.Kernel[0]), kw: int32(p.Kernel[1]), sh: int32(p.Stride[0]), sw: int32(p.Stride[1]), ph: int32(p.Pad[0]), pw: int32(p.Pad[1]), dh: int32(p.Dilation[0]), dw: int32(p.Dilation[1])}
+	return launch(r.d, "select", name, along(r.result(0).Elems()), &a)
 }

@@ -28,8 +28,8 @@ type sweepArgs struct {
 // sweepUnits is how many hidden units a block of recurrent.cu runs all steps of.
 const sweepUnits = 512
 
-// recurrentKernels are those of this file.
-func recurrentKernels(register func(k kernel, names ...string)) {
+// rnnKernels are those of this file.
+func rnnKernels(register func(k kernel, names ...string)) {
 	typed := func(n *program.Node) error {
 		d := n.Out[0].DType
 		for i, o := range sketch(n).Args { // what the forward pass kept is no operand

@@ -42,6 +42,10 @@ func sampleKernels(register func(k kernel, names ...string)) {
 	}
 	register(kernel{run: gridSample, accepts: planes}, "grid_sampler_2d")
 	register(kernel{run: gridSampleBackward, accepts: planes, work: gridWork}, "grid_sampler_2d_backward")
+	register(kernel{run: func(r *run) error { return r.resize(true, false) }}, "upsample_bilinear2d")
+	register(kernel{run: func(r *run) error { return r.resize(false, false) }}, "upsample_nearest2d")
+	register(kernel{run: func(r *run) error { return r.resize(true, true) }}, "upsample_bilinear2d_backward")
+	register(kernel{run: func(r *run) error { return r.resize(false, true) }}, "upsample_nearest2d_backward")
 }
 
 // bicubic is resize with bicubic interpolation.
@@ -127,4 +131,66 @@ func gridSampleBackward(r *run) error {
 		return err
 	}
 	return launch(r.d, "sample", "grid_backward_finish", along(dx.Elems()), &a)
+}
+
+// resizeArgs is Resize of pool.cu.
+type resizeArgs struct {
+	n, c, h, w, oh, ow        int64
+	inStride, outStride       [4]int64
+	in, out                   uint64
+	scaleH, scaleW            float32
+	linear, corners, dtype, _ int32
+}
+
+// resize interpolates between the plane that is read in the forward and the one
+// that is written; back says that it goes the other way.
+func (r *run) resize(linear, back bool) error {
+	from, to := r.arg(0), r.result(0)
+	name := "resize_forward"
+	if back {
+		from, to, name = to, from, "resize_backward"
+	}
+	p, err := resamplingOf(from, to)
+	if err != nil {
+		return err
+	}
+	a := resizeArgs{n: p.in[0], c: p.in[1], h: p.in[2], w: p.in[3], oh: p.out[2], ow: p.out[3], inStride: p.inStride, outStride: p.outStride, in: r.ptr(r.arg(0)), out: r.ptr(r.result(0)),
+		corners: int32(r.scalar("align_corners")), dtype: dtype(from)}
+	a.scaleH, a.scaleW = float32(spacing(a.h, a.oh, a.corners, r.scalar("scale_h"))), float32(spacing(a.w, a.ow, a.corners, r.scalar("scale_w")))
+	if linear {
+		a.linear = 1
+	}
+	return launch(r.d, "pool", name, along(r.result(0).Elems()), &a)
+}
+
+// A resampling is the images between which an interpolation goes: sizes and strides of
+// batch, channels, rows and columns.
+type resampling struct{ in, out, inStride, outStride [4]int64 }
+
+// resamplingOf shows two images of one training type.
+func resamplingOf(from, to *validate.Tensor) (p resampling, err error) {
+	if p.in, p.inStride, err = image(from, 2); err != nil {
+		return p, err
+	}
+	if p.out, p.outStride, err = image(to, 2); err != nil {
+		return p, err
+	}
+	if !isTraining(from.DType) || from.DType != to.DType {
+		return p, fmt.Errorf("interpolation between %v and %v", from.DType, to.DType)
+	}
+	return p, nil
+}
+
+// spacing is the distance of neighbouring samples, in elements of the operand
+// (aten/src/ATen/native/UpSample.h, area_pixel_compute_scale).
+func spacing(in, out int64, corners int32, scale float64) float64 {
+	switch {
+	case corners != 0 && out > 1:
+		return float64(in-1) / float64(out-1)
+	case corners != 0:
+		return 0
+	case scale > 0:
+		return 1 / scale
+	}
+	return float64(in) / float64(out)
 }

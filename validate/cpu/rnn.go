@@ -7,7 +7,7 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-func recurrentKernels() map[string]kernel {
+func rnnKernels() map[string]kernel {
 	return map[string]kernel{"_cudnn_rnn": recurrent, "_cudnn_rnn_backward": recurrentBackward, "_cudnn_rnn_flatten_weight": flatten}
 }
 
