@@ -186,6 +186,13 @@ func (k *kernel) dims(dims ...int) *kernel {
 // inexact says that the node stands for other kernels than those named.
 func (k *kernel) inexact(why string) *kernel { k.attrs().Inexact = why; return k }
 
+func (k *kernel) inexactIf(is bool, why string) *kernel {
+	if is {
+		k.inexact(why)
+	}
+	return k
+}
+
 // random gives the call random numbers of its own.
 func (k *kernel) random() *kernel {
 	k.e.draws++
@@ -520,10 +527,7 @@ func (e *Eager) unary(op string, d graph.DType, in ...*Tensor) *Tensor {
 
 // elementwise is unary's kernel before its end.
 func (e *Eager) elementwise(op string, d graph.DType, in ...*Tensor) *kernel {
-	shape, ok := broadcast(in...)
-	if !ok {
-		fail("%s: operands do not broadcast", op)
-	}
+	shape := common(in...)
 	k := e.begin(op, in...)
 	if d == graph.Undefined {
 		d = in[0].DType

@@ -21,9 +21,7 @@ func runEmbedding(e *Eager, c *Call) []*Tensor {
 	padding := float64(c.int(2, "padding_idx", -1))
 	k := e.begin("embedding", w, idx).scalars(padding)
 	byFrequency := c.bool(3, "scale_grad_by_freq", false)
-	if byFrequency {
-		k.inexact("a gradient by frequency")
-	}
+	k.inexactIf(byFrequency, "a gradient by frequency")
 	copied := program.None
 	if _, ok := viewStrides(idx, []int64{idx.Numel()}); !ok {
 		// The flattened copy stands between the result's memory and its end.

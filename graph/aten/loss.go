@@ -41,10 +41,7 @@ func (e *Eager) nll(ls, target *Tensor, kind lossKind) *Tensor {
 		op, node, back = "nll_loss2d_forward", "NllLoss2DBackward0", "nll_loss2d_backward"
 	}
 	said := func(k *kernel) *kernel {
-		if kind.weight != nil || kind.reduction == 0 {
-			k.inexact("losses by weights, or of each element")
-		}
-		return k.scalars(float64(kind.reduction), float64(kind.ignore))
+		return k.inexactIf(kind.weight != nil || kind.reduction == 0, "losses by weights, or of each element").scalars(float64(kind.reduction), float64(kind.ignore))
 	}
 	k := said(e.begin(op, present([]*Tensor{ls, target, kind.weight})...))
 	var o, total *Tensor
@@ -84,10 +81,7 @@ func (e *Eager) mse(x, target *Tensor, reduction int64) *Tensor {
 		target = e.castTo(target, graph.Float32)
 		x = e.castTo(x, graph.Float32)
 	}
-	shape, ok := broadcast(x, target)
-	if !ok {
-		fail("shapes %v and %v do not broadcast", x.Shape, target.Shape)
-	}
+	shape := common(x, target)
 	d, st := promoted(x, target), iteratorStrides(shape, x, target)
 	k := e.begin("mse_loss", x, target).does("mse_loss").scalars(float64(reduction))
 	var o *Tensor
@@ -103,13 +97,9 @@ func (e *Eager) mse(x, target *Tensor, reduction int64) *Tensor {
 	k.flops(3 * x.Numel()).end()
 	e.hold(given) // the caller has its argument until the call returns
 	e.record("MseLossBackward0", []*Tensor{o}, []*Tensor{x, target}, []*Tensor{x, target}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		outs := make([]*Tensor, 2)
-		for i := range outs {
-			if need[i] {
-				outs[i] = e.begin("mse_loss_backward", g[0], s[i], s[1-i]).does("mse_loss_backward").scalars(float64(reduction)).makes(shape, st, d)
-			}
-		}
-		return outs
+		return wanted(need, func(i int) *Tensor {
+			return e.begin("mse_loss_backward", g[0], s[i], s[1-i]).does("mse_loss_backward").scalars(float64(reduction)).makes(shape, st, d)
+		})
 	})
 	return o
 }
@@ -135,10 +125,7 @@ func (k *kernel) reduceScratch(x *Tensor) {
 func (e *Eager) bce(x, target, weight *Tensor, reduction int64) *Tensor {
 	in := present([]*Tensor{x, target, weight})
 	weighted := func(k *kernel) *kernel {
-		if weight != nil || reduction == 0 {
-			k.inexact("losses by weights, or of each element")
-		}
-		return k
+		return k.inexactIf(weight != nil || reduction == 0, "losses by weights, or of each element")
 	}
 	k := weighted(e.begin("binary_cross_entropy", in...).does("binary_cross_entropy").scalars(float64(reduction)))
 	o := k.like(x)
@@ -168,16 +155,10 @@ func (e *Eager) bce(x, target, weight *Tensor, reduction int64) *Tensor {
 // kernels under one node (aten/src/ATen/native/Loss.cpp).
 func (e *Eager) bceWithLogits(x, target, weight, positive *Tensor, reduction int64) *Tensor {
 	in := present([]*Tensor{x, target, weight, positive})
-	shape, ok := broadcast(x, target)
-	if !ok {
-		fail("shapes %v and %v do not broadcast", x.Shape, target.Shape)
-	}
+	shape := common(x, target)
 	st, d := iteratorStrides(shape, target, x), promoted(x, target)
 	weighted := func(k *kernel) *kernel {
-		if weight != nil || positive != nil || reduction == 0 {
-			k.inexact("losses by weights, or of each element")
-		}
-		return k.scalars(float64(reduction))
+		return k.inexactIf(weight != nil || positive != nil || reduction == 0, "losses by weights, or of each element").scalars(float64(reduction))
 	}
 	k := weighted(e.begin("binary_cross_entropy_with_logits", in...).does("binary_cross_entropy_with_logits"))
 	sigmoid := k.temp(x.Bytes(), program.Temporaries)

@@ -278,13 +278,7 @@ func (e *Eager) linear(op string, x, w, b *Tensor) *Tensor {
 	}
 	sum := e.addTo(o, b)
 	e.record("AddBackward0", []*Tensor{sum}, []*Tensor{o, b}, nil, func(_ *Eager, g, _ []*Tensor, need []bool) []*Tensor {
-		outs := make([]*Tensor, 2)
-		for i := range outs {
-			if need[i] {
-				outs[i] = g[0]
-			}
-		}
-		return outs
+		return wanted(need, func(int) *Tensor { return g[0] })
 	})
 	return sum
 }
@@ -388,13 +382,7 @@ func runDot(e *Eager, c *Call) []*Tensor {
 	o := k.alloc(nil, nil, a.DType)
 	k.flops(2 * a.Numel()).end()
 	e.record("DotBackward0", []*Tensor{o}, []*Tensor{a, b}, []*Tensor{onlyFor(b, a), onlyFor(a, b)}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		outs := make([]*Tensor, 2)
-		for i := range outs {
-			if need[i] {
-				outs[i] = e.unary("mul", graph.Undefined, s[1-i], g[0])
-			}
-		}
-		return outs
+		return wanted(need, func(i int) *Tensor { return e.unary("mul", graph.Undefined, s[1-i], g[0]) })
 	})
 	return []*Tensor{o}
 }

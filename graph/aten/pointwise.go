@@ -506,10 +506,7 @@ func (e *Eager) binary(op string, d graph.DType, a, b *Tensor) *Tensor {
 
 // binaryKernel is binary's kernel before its end.
 func (e *Eager) binaryKernel(op string, d graph.DType, a, b *Tensor) *kernel {
-	shape, ok := broadcast(a, b)
-	if !ok {
-		fail("shapes %v and %v do not broadcast", a.Shape, b.Shape)
-	}
+	shape := common(a, b)
 	k := e.begin(op, a, b)
 	k.alloc(shape, iteratorStrides(shape, a, b), d)
 	return k
@@ -781,13 +778,7 @@ func runMaxMin(e *Eager, c *Call) []*Tensor {
 	out := e.binary(c.Op, d, a, b)
 	fn := map[string]string{"maximum": "MaximumBackward0", "minimum": "MinimumBackward0"}[c.Op]
 	e.record(fn, []*Tensor{out}, []*Tensor{a, b}, []*Tensor{b, a}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		outs := make([]*Tensor, 2)
-		for i := range outs {
-			if need[i] {
-				outs[i] = e.winners(c.Op, i, g[0], s[1], s[0])
-			}
-		}
-		return outs
+		return wanted(need, func(i int) *Tensor { return e.winners(c.Op, i, g[0], s[1], s[0]) })
 	})
 	return []*Tensor{out}
 }
@@ -840,10 +831,7 @@ func runWhere(e *Eager, c *Call) []*Tensor {
 	case !bs:
 		d = promote(a.DType, b.DType)
 	}
-	shape, ok := broadcast(cond, a, b)
-	if !ok {
-		fail("shapes %v, %v and %v do not broadcast", cond.Shape, a.Shape, b.Shape)
-	}
+	shape := common(cond, a, b)
 	k := e.begin("where", cond, a, b)
 	number := program.None
 	if as || bs {

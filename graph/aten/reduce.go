@@ -193,9 +193,7 @@ var extremes = map[string]string{"max": "amax", "min": "amin", "amax": "amax", "
 // idx, zeros elsewhere (value_selecting_reduction_backward).
 func (e *Eager) selected(g, idx *Tensor, in []int64, dims []int) *Tensor {
 	k := e.begin("value_selecting_reduction_backward", g, idx).does("gather_backward").dims(dims...)
-	if len(dims) != 1 {
-		k.inexact("elements taken along no dim, or several")
-	}
+	k.inexactIf(len(dims) != 1, "elements taken along no dim, or several")
 	k.alloc(in, nil, g.DType)
 	return k.end()
 }

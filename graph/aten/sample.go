@@ -26,9 +26,7 @@ func runGridSample(e *Eager, c *Call) []*Tensor {
 	k.flops(8 * o.Numel()).end()
 	e.record("GridSampler2DBackward0", []*Tensor{o}, []*Tensor{x, grid}, []*Tensor{grid, x}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		k := e.begin("grid_sampler_2d_backward", g[0], s[0], s[1]).scalars(sampling...)
-		if !exact {
-			k.inexact("sampling in three dims, or by cubics")
-		}
+		k.inexactIf(!exact, "sampling in three dims, or by cubics")
 		outs := []*Tensor{nil, k.like(s[0])}
 		if need[0] {
 			outs[0] = k.like(s[1])

@@ -16,10 +16,7 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 	number := c.Op == "scatter" && src == nil && value != nil && (value.Kind == graph.ArgInt || value.Kind == graph.ArgFloat)
 	exact := c.Op != "scatter_reduce" && c.arg(4, "reduce") == nil && (number || src != nil)
 	said := func(k *kernel) *kernel {
-		if !exact {
-			k.inexact("arguments of " + c.Op)
-		}
-		return k.dims(dim)
+		return k.inexactIf(!exact, "arguments of "+c.Op).dims(dim)
 	}
 	k := said(e.begin(c.Op, x, idx, src))
 	if number {
@@ -150,9 +147,7 @@ func runIndexAdd(e *Eager, c *Call) []*Tensor {
 	dim := wrap(c.int(1, "dim", 0), x.dim())
 	k := e.begin(c.Op, x, idx, src).dims(dim)
 	alpha := c.float(-1, "alpha", 1)
-	if alpha != 1 {
-		k.inexact("arguments of " + c.Op)
-	}
+	k.inexactIf(alpha != 1, "arguments of "+c.Op)
 	o := c.target(k, x)
 	k.end()
 	in := src.Shape
@@ -178,10 +173,7 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 	idx := present(c.tensors(1, "indices"))
 	dims, shape, exact := c.putAt(x, v, idx)
 	said := func(k *kernel) *kernel {
-		if !exact {
-			k.inexact("arguments of " + c.Op)
-		}
-		return k.dims(dims...)
+		return k.inexactIf(!exact, "arguments of "+c.Op).dims(dims...)
 	}
 	add := 0.0
 	if c.bool(3, "accumulate", false) {

@@ -25,10 +25,7 @@ type formula struct {
 
 // apply runs the operator on ins, which broadcast, and records its backward.
 func (e *Eager) apply(op string, d graph.DType, ins []*Tensor, f formula) *Tensor {
-	shape, ok := broadcast(ins...)
-	if !ok {
-		fail("operands do not broadcast")
-	}
+	shape := common(ins...)
 	k := e.begin(op, ins...)
 	if f.scalars != nil {
 		k.scalars(f.scalars...)
@@ -245,10 +242,7 @@ func runClamp(e *Eager, c *Call) []*Tensor {
 	case lo == nil && c.none(1, "min"):
 		op, does = "clamp_max", "minimum"
 	}
-	shape, ok := broadcast(ins...)
-	if !ok {
-		fail("operands do not broadcast")
-	}
+	shape := common(ins...)
 	k := e.begin(op, ins...)
 	switch {
 	case does != "":

@@ -366,9 +366,7 @@ func runAsStrided(e *Eager, c *Call) []*Tensor {
 	return e.viewOp("AsStridedBackward1", t, shape, st, c.int(3, "storage_offset", 0), func(e *Eager, g *Tensor) *Tensor {
 		k := e.begin("new_zeros", g).does("unview")
 		k.attrs().Window = &program.Window{Strides: st, Offset: c.int(3, "storage_offset", 0)}
-		if !t.contiguous() {
-			k.inexact("a new layout of what is not contiguous")
-		}
+		k.inexactIf(!t.contiguous(), "a new layout of what is not contiguous")
 		k.alloc(in, nil, g.DType)
 		return k.end()
 	})

@@ -68,36 +68,37 @@ type word struct {
 	value          float64 // of a scalar that is left out
 }
 
-// unread names an operand that nothing reads.
-const unread = "_"
-
-// nowhere is why kernels are refused that no device has.
-const nowhere = "no such kernel"
+const (
+	unread  = "_"              // names an operand that nothing reads
+	nowhere = "no such kernel" // why kernels are refused that no device has
+	dropout = "dropout"        // names the probability that an element is dropped
+)
 
 // Table lists all kernels.
 var Table = slices.Concat(pointwise, fill, view, index, scatter, matmul, conv, attention, rnn, norm, pool, sample, reduce, loss, optimizer)
 
-// The table by names: those of kernels, of their ways, and of what the dispatcher sees.
-var (
-	byName       = map[string]*Kernel{}
-	byWay        = map[string]*Way{}
-	byDispatched = map[string]*Kernel{}
-	_            = indexTable()
-)
+// The rows by name, ways by operator, and rows by the operator that the dispatcher sees.
+var byName, byWay, byDispatched = indexTable(Table)
 
-func indexTable() bool {
-	for i := range Table {
-		k := &Table[i]
-		if byName[k.Name] != nil {
+func indexTable(rows []Kernel) (names map[string]*Kernel, ways map[string]*Way, seen map[string]*Kernel) {
+	names, ways, seen = map[string]*Kernel{}, map[string]*Way{}, map[string]*Kernel{}
+	for i := range rows {
+		k, own := &rows[i], true
+		if names[k.Name] != nil {
 			panic("kernel: listed twice: " + k.Name)
 		}
-		k.operands, k.scalars = words(k.Operands), words(k.Scalars)
+		names[k.Name], k.operands, k.scalars = k, words(k.Operands), words(k.Scalars)
 		for j := range k.Ways {
-			byWay[k.Ways[j].Op] = &k.Ways[j]
+			w := &k.Ways[j]
+			if ways[w.Op] = w; w.Dispatched != "" {
+				seen[w.Dispatched], own = k, own && w.Op != k.Name
+			}
 		}
-		byName[k.Name], byDispatched[Dispatched(k.Name)] = k, k
+		if own {
+			seen[k.Name] = k
+		}
 	}
-	return true
+	return names, ways, seen
 }
 
 func words(list string) (out []word) {
@@ -114,7 +115,7 @@ func words(list string) (out []word) {
 	return out
 }
 
-// each is a row for each name.
+// each makes a row for each name.
 func each(like Kernel, names string) (out []Kernel) {
 	for _, like.Name = range strings.Fields(names) {
 		out = append(out, like)
@@ -158,32 +159,25 @@ func (k *Kernel) Scalar(n *program.Node, name string) float64 {
 
 // Numbers returns all numbers of a node, followed by one for each mode: 1 for that
 // which the node has, 0 for others.
-func (k *Kernel) Numbers(n *program.Node) []float64 {
-	var out []float64
-	for i := range k.scalars {
-		out = append(out, n.Scalar(i, k.scalars[i].value))
+func (k *Kernel) Numbers(n *program.Node) (out []float64) {
+	for i, w := range k.scalars {
+		out = append(out, n.Scalar(i, w.value))
 	}
 	for _, m := range strings.Fields(k.Modes) {
-		is := 0.0
-		if n.Attrs != nil && n.Attrs.Mode == m {
-			is = 1
+		if out = append(out, 0); n.Attrs != nil && n.Attrs.Mode == m {
+			out[len(out)-1] = 1
 		}
-		out = append(out, is)
 	}
 	return out
 }
 
-// Draws reports whether a node draws random numbers.
-func (k *Kernel) Draws(n *program.Node) bool {
-	i := k.place(dropout)
-	return k.Random && (i < 0 || n.Scalar(i, 1) > 0)
-}
-
-// Drops reports whether a kernel drops elements.
+// Drops reports whether a kernel drops elements at random.
 func (k *Kernel) Drops() bool { return k.Random && k.place(dropout) >= 0 }
 
-// dropout names the probability that an element is dropped.
-const dropout = "dropout"
+// Draws reports whether a node draws random numbers.
+func (k *Kernel) Draws(n *program.Node) bool {
+	return k.Random && (!k.Drops() || n.Scalar(k.place(dropout), 1) > 0)
+}
 
 // bounds is how many items a list of words stands for, at least and at most.
 func bounds(list []word) (least, most int) {

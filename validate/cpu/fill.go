@@ -7,19 +7,17 @@ import (
 )
 
 // fillKernels make tensors from numbers of their own, or masks.
-func fillKernels() map[string]kernel {
-	return map[string]kernel{
-		"fill":    numbered(func(p []float64, _, _ uint64) float64 { return p[0] }),
-		"arange":  numbered(func(p []float64, _, i uint64) float64 { return p[0] + float64(i)*p[1] }),
-		"uniform": numbered(func(p []float64, seed, i uint64) float64 { return p[0] + (p[1]-p[0])*validate.Uniform(seed, i) }),
-		"normal":  numbered(normal), "randn": numbered(normal),
-		"randint": numbered(func(p []float64, seed, i uint64) float64 {
-			return p[0] + float64(validate.Below(seed, i, int64(p[1])-int64(p[0])))
-		}),
-		"bernoulli": numbered(func(p []float64, seed, i uint64) float64 { return truth(validate.Uniform(seed, i) < p[0]) }),
-		"empty":     nothing, "zero_grad": nothing, "del": nothing,
-		"native_dropout": dropout, "mask_bias": maskBias, "causal_bias": causalBias, "empty_rows": emptyRows, "tril": triangle, "triu": triangle,
-	}
+var fillKernels = map[string]kernel{
+	"fill":    numbered(func(p []float64, _, _ uint64) float64 { return p[0] }),
+	"arange":  numbered(func(p []float64, _, i uint64) float64 { return p[0] + float64(i)*p[1] }),
+	"uniform": numbered(func(p []float64, seed, i uint64) float64 { return p[0] + (p[1]-p[0])*validate.Uniform(seed, i) }),
+	"normal":  numbered(normal), "randn": numbered(normal),
+	"randint": numbered(func(p []float64, seed, i uint64) float64 {
+		return p[0] + float64(validate.Below(seed, i, int64(p[1])-int64(p[0])))
+	}),
+	"bernoulli": numbered(func(p []float64, seed, i uint64) float64 { return truth(validate.Uniform(seed, i) < p[0]) }),
+	"empty":     nothing, "zero_grad": nothing, "del": nothing,
+	"native_dropout": dropout, "mask_bias": maskBias, "causal_bias": causalBias, "empty_rows": emptyRows, "tril": triangle, "triu": triangle,
 }
 
 func nothing(*run) error { return nil }
@@ -28,15 +26,11 @@ func nothing(*run) error { return nil }
 func (r *run) generate(i int, f func(i uint64) float64) error {
 	t := &r.c.Results[i]
 	w := r.writer(t)
-	r.parallel(int(t.Elems()), 1<<13, func(lo, hi int) {
-		var buf [chunk]float64
-		for at := lo; at < hi; at += chunk {
-			b := buf[:min(chunk, hi-at)]
-			for j := range b {
-				b[j] = f(uint64(at + j))
-			}
-			w.write(b, int64(at))
+	r.chunks(int(t.Elems()), 1<<13, func(at int, b []float64) {
+		for j := range b {
+			b[j] = f(uint64(at + j))
 		}
+		w.write(b, int64(at))
 	})
 	return nil
 }

@@ -7,11 +7,9 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-func indexKernels() map[string]kernel {
-	return map[string]kernel{
-		"embedding": embedding, "embedding_dense_backward": embeddingBackward,
-		"index": index, "index_backward": indexBackward, "index_select": indexSelect, "index_select_backward": indexSelectBackward, "gather": gatherKernel, "gather_backward": gatherBackward,
-	}
+var indexKernels = map[string]kernel{
+	"embedding": embedding, "embedding_dense_backward": embeddingBackward,
+	"index": index, "index_backward": indexBackward, "index_select": indexSelect, "index_select_backward": indexSelectBackward, "gather": gatherKernel, "gather_backward": gatherBackward,
 }
 
 // accumulate fills result 0 with sums that f makes, in order, from zeros.

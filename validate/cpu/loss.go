@@ -2,10 +2,8 @@ package cpu
 
 import "github.com/memplan/memplan/validate"
 
-func lossKernels() map[string]kernel {
-	return map[string]kernel{"nll_loss_forward": nll, "nll_loss2d_forward": nll, "nll_loss_backward": nllBackward, "nll_loss2d_backward": nllBackward,
-		"mse_loss": mse, "mse_loss_backward": mseBackward}
-}
+var lossKernels = map[string]kernel{"nll_loss_forward": nll, "nll_loss2d_forward": nll, "nll_loss_backward": nllBackward, "nll_loss2d_backward": nllBackward,
+	"mse_loss": mse, "mse_loss_backward": mseBackward}
 
 // classes calls f for each target that counts: where its log-probability lies
 // in [n, classes, ...].

@@ -6,14 +6,12 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-func normKernels() map[string]kernel {
-	return map[string]kernel{
-		"_weight_norm_interface": weightNorm, "_weight_norm_interface_backward": weightNormBackward,
-		"native_layer_norm": layerNorm, "native_layer_norm_backward": layerNormBackward,
-		"_fused_rms_norm": rmsNorm, "_fused_rms_norm_backward": rmsNormBackward,
-		"native_group_norm": groupNorm, "native_group_norm_backward": groupNormBackward,
-		"batch_norm": batchNorm, "batch_norm_backward": batchNormBackward,
-	}
+var normKernels = map[string]kernel{
+	"_weight_norm_interface": weightNorm, "_weight_norm_interface_backward": weightNormBackward,
+	"native_layer_norm": layerNorm, "native_layer_norm_backward": layerNormBackward,
+	"_fused_rms_norm": rmsNorm, "_fused_rms_norm_backward": rmsNormBackward,
+	"native_group_norm": groupNorm, "native_group_norm_backward": groupNormBackward,
+	"batch_norm": batchNorm, "batch_norm_backward": batchNormBackward,
 }
 
 // optional returns operand i, or nil where it is absent.

@@ -16,8 +16,8 @@ var kernels = buildKernels()
 
 func buildKernels() map[string]kernel {
 	all := map[string]kernel{"step": step}
-	for _, part := range []map[string]kernel{pointwiseKernels(), fillKernels(), viewKernels(), indexKernels(), scatterKernels(), matmulKernels(), convKernels(),
-		attentionKernels(), rnnKernels(), normKernels(), poolKernels(), sampleKernels(), reduceKernels(), lossKernels()} {
+	for _, part := range []map[string]kernel{pointwiseKernels(), fillKernels, viewKernels, indexKernels, scatterKernels, matmulKernels(), convKernels,
+		attentionKernels(), rnnKernels, normKernels, poolKernels, sampleKernels, reduceKernels(), lossKernels} {
 		for name, f := range part {
 			if all[name] != nil {
 				panic("cpu: kernel listed twice: " + name)

@@ -6,11 +6,9 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-func poolKernels() map[string]kernel {
-	return map[string]kernel{
-		"max_pool_with_indices": maxPool, "max_pool2d_with_indices_backward": maxPoolBackward, "avg_pool2d": avgPool, "avg_pool2d_backward": avgPoolBackward,
-		"adaptive_max_pool2d": adaptiveMax, "im2col": columns(false), "col2im": columns(true), "adaptive_avg_pool2d": avgPool, "adaptive_avg_pool2d_backward": avgPoolBackward,
-	}
+var poolKernels = map[string]kernel{
+	"max_pool_with_indices": maxPool, "max_pool2d_with_indices_backward": maxPoolBackward, "avg_pool2d": avgPool, "avg_pool2d_backward": avgPoolBackward,
+	"adaptive_max_pool2d": adaptiveMax, "im2col": columns(false), "col2im": columns(true), "adaptive_avg_pool2d": avgPool, "adaptive_avg_pool2d_backward": avgPoolBackward,
 }
 
 // A pool is a pooling over windows of up to three dims.

@@ -7,9 +7,7 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-func rnnKernels() map[string]kernel {
-	return map[string]kernel{"_cudnn_rnn": recurrent, "_cudnn_rnn_backward": recurrentBackward, "_cudnn_rnn_flatten_weight": flatten}
-}
+var rnnKernels = map[string]kernel{"_cudnn_rnn": recurrent, "_cudnn_rnn_backward": recurrentBackward, "_cudnn_rnn_flatten_weight": flatten}
 
 // A recurrentCall is a recurrent network, as torch.nn.LSTM, GRU and RNN describe
 // theirs. Arrays are row-major: sequences [time, batch, features], states

@@ -6,13 +6,11 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-func sampleKernels() map[string]kernel {
-	return map[string]kernel{
-		"upsample_bilinear2d": upsample(bilinear), "upsample_bilinear2d_backward": upsampleBackward(bilinear),
-		"upsample_nearest2d": upsample(nearest), "upsample_nearest2d_backward": upsampleBackward(nearest),
-		"upsample_bicubic2d": upsample(bicubic), "upsample_bicubic2d_backward": upsampleBackward(bicubic),
-		"grid_sampler_2d": gridSample, "grid_sampler_2d_backward": gridSampleBackward,
-	}
+var sampleKernels = map[string]kernel{
+	"upsample_bilinear2d": upsample(bilinear), "upsample_bilinear2d_backward": upsampleBackward(bilinear),
+	"upsample_nearest2d": upsample(nearest), "upsample_nearest2d_backward": upsampleBackward(nearest),
+	"upsample_bicubic2d": upsample(bicubic), "upsample_bicubic2d_backward": upsampleBackward(bicubic),
+	"grid_sampler_2d": gridSample, "grid_sampler_2d_backward": gridSampleBackward,
 }
 
 // taps are the elements of a line that a sample is mixed from, with their

@@ -2,9 +2,7 @@ package cpu
 
 import "github.com/memplan/memplan/validate"
 
-func scatterKernels() map[string]kernel {
-	return map[string]kernel{"scatter": scattered(false), "scatter_add": scattered(true), "index_add": indexAdd, "index_put": indexPut}
-}
+var scatterKernels = map[string]kernel{"scatter": scattered(false), "scatter_add": scattered(true), "index_add": indexAdd, "index_put": indexPut}
 
 // scattered writes operand 2, or a number, into a copy of operand 0 at the indices
 // of operand 1 along a dim, or adds it there. Of indices that are equal the last

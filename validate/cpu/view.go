@@ -6,22 +6,16 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-func viewKernels() map[string]kernel {
-	return map[string]kernel{"cat": cat, "stack": stack, "repeat": repeat, "repeat_backward": repeatBackward, "flip": flip, "roll": roll, "unview": unview, "constant_pad_nd": pad}
-}
+var viewKernels = map[string]kernel{"cat": cat, "stack": stack, "repeat": repeat, "repeat_backward": repeatBackward, "flip": flip, "roll": roll, "unview": unview, "constant_pad_nd": pad}
 
 // move writes operand i, of the given shape, into a window of result 0.
 func (r *run) move(i int, shape, strides []int64, at int64) {
 	t := r.c.Results[0]
 	t.Shape, t.Strides, t.At = shape, strides, t.At+t.DType.Bytes(1)*at
 	rd, w := r.reader(i, shape), r.writer(&t)
-	r.parallel(int(validate.Elems(shape)), 1<<14, func(lo, hi int) {
-		var buf [chunk]float64
-		for at := lo; at < hi; at += chunk {
-			b := buf[:min(chunk, hi-at)]
-			rd.read(b, int64(at))
-			w.write(b, int64(at))
-		}
+	r.chunks(int(validate.Elems(shape)), 1<<14, func(at int, b []float64) {
+		rd.read(b, int64(at))
+		w.write(b, int64(at))
 	})
 }
 

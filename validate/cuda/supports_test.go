@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	contract "github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/validate"
@@ -36,22 +35,6 @@ func TestSupports(t *testing.T) {
 					t.Errorf("%s %q: %s (%d times)", u.Op, u.Node, u.Reason, u.Count)
 				}
 			})
-		}
-	}
-}
-
-// TestTable: the device has a function for each kernel of the table that is not refused, and
-// no others. It needs no GPU.
-func TestTable(t *testing.T) {
-	for i := range contract.Table {
-		k := &contract.Table[i]
-		if _, ok := kernels[k.Name]; ok == (k.Refused != "") {
-			t.Errorf("%s: refused for %q, on the device: %v", k.Name, k.Refused, ok)
-		}
-	}
-	for name := range kernels {
-		if contract.Find(name) == nil {
-			t.Errorf("%s is in no row", name)
 		}
 	}
 }
