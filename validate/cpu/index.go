@@ -60,11 +60,7 @@ func embeddingBackward(r *run) error {
 // first; they broadcast, and stand where the first indexed dim stood, or first
 // when other dims lie between.
 func (r *run) indexed(x []int64, first int, f func(i, at int)) error {
-	dims := r.attrs().Dims
-	var shape []int64
-	for i := range dims {
-		shape = broadcastShape(shape, r.shape(first+i))
-	}
+	dims, shape := r.attrs().Dims, r.indexShape(first)
 	idx := make([][]int64, len(dims))
 	for i, d := range dims {
 		idx[i] = r.ints(first+i, shape)
@@ -79,7 +75,7 @@ func (r *run) indexed(x []int64, first int, f func(i, at int)) error {
 		}
 	}
 	st := validate.RowMajor(x)
-	lead := leads(dims)
+	lead := validate.IndexedDim(dims)
 	var before, beforeSt, after, afterSt []int64
 	for d := range x {
 		switch {
@@ -107,47 +103,17 @@ func (r *run) indexed(x []int64, first int, f func(i, at int)) error {
 	return nil
 }
 
-// leads is the dim where what is indexed stands: the first indexed one, or the
-// first of all where others lie between.
-func leads(dims []int64) int64 {
-	for i := 1; i < len(dims); i++ {
-		if dims[i] != dims[i-1]+1 {
-			return 0
-		}
+// indexShape is what the indices from operand first broadcast to.
+func (r *run) indexShape(first int) (shape []int64) {
+	for i := range r.attrs().Dims {
+		shape = validate.BroadcastShapes(shape, r.shape(first+i))
 	}
-	return dims[0]
+	return shape
 }
 
 // indexedShape is the shape of an index call's result.
 func (r *run) indexedShape(x []int64, first int) []int64 {
-	dims := r.attrs().Dims
-	var at, out []int64
-	for i := range dims {
-		at = broadcastShape(at, r.shape(first+i))
-	}
-	for d, n := range x {
-		if int64(d) == leads(dims) {
-			out = append(out, at...)
-		}
-		if !slices.Contains(dims, int64(d)) {
-			out = append(out, n)
-		}
-	}
-	return out
-}
-
-func broadcastShape(a, b []int64) []int64 {
-	if len(a) < len(b) {
-		a, b = b, a
-	}
-	out := slices.Clone(a)
-	for i := range b {
-		j := len(a) - len(b) + i
-		if out[j] == 1 {
-			out[j] = b[i]
-		}
-	}
-	return out
+	return validate.IndexedShape(x, r.attrs().Dims, r.indexShape(first))
 }
 
 func index(r *run) error {

@@ -64,7 +64,7 @@ func (r *run) indexPlaces(values []int64, first int) places {
 			wide = max(wide, len(r.c.Args[first+i].Tensor.Shape))
 		}
 	}
-	lead := int(leads(dims))
+	lead := int(validate.IndexedDim(dims))
 	p := places{rows: 1, width: 1}
 	for d, n := range values {
 		if d < lead+wide {

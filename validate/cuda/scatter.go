@@ -152,47 +152,12 @@ func indexPut(r *run) error {
 // lie between.
 func (r *run) indexedShape(base *validate.Tensor, first int) ([]int64, error) {
 	var picked []int64
-	dims := r.attrs().Dims
-	for i := range dims {
+	for i := range r.attrs().Dims {
 		t := r.arg(first + i)
 		if t == nil {
 			return nil, fmt.Errorf("index %d is not on the device", i)
 		}
-		picked = broadcastShapes(picked, t.Shape)
+		picked = validate.BroadcastShapes(picked, t.Shape)
 	}
-	var out []int64
-	for d, n := range base.Shape {
-		if int64(d) == leads(dims) {
-			out = append(out, picked...)
-		}
-		if !slices.Contains(dims, int64(d)) {
-			out = append(out, n)
-		}
-	}
-	return out, nil
-}
-
-// leads is the dim where what is indexed stands: the first indexed one, or the
-// first of all where others lie between.
-func leads(dims []int64) int64 {
-	for i := 1; i < len(dims); i++ {
-		if dims[i] != dims[i-1]+1 {
-			return 0
-		}
-	}
-	return dims[0]
-}
-
-// broadcastShapes is the shape that two broadcast to.
-func broadcastShapes(a, b []int64) []int64 {
-	if len(a) < len(b) {
-		a, b = b, a
-	}
-	out := slices.Clone(a)
-	for i, n := range b {
-		if j := len(a) - len(b) + i; out[j] == 1 {
-			out[j] = n
-		}
-	}
-	return out
+	return validate.IndexedShape(base.Shape, r.attrs().Dims, picked), nil
 }
