@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/liveness"
@@ -101,10 +102,10 @@ func (m *measure) items(o *option, written []bool, cost func(*program.Node) floa
 	for u := o.lo; u < o.hi; u++ {
 		for k, i := range m.nodes[u] {
 			n := &m.b.Nodes[i]
-			op := aten.Dispatched(n.Op)
+			op := kernel.Dispatched(n.Op)
 			at := calls[op]
 			calls[op]++
-			if i > end || !aten.Selectable(op) {
+			if i > end || !kernel.Selectable(op) {
 				continue
 			}
 			it := item{call: aten.Kept{Op: op, Call: at}, node: i, cost: cost(n) * float64(max(m.b.Micros, 1))}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/checkpointsel/remat"
+	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/liveness"
 )
@@ -264,14 +265,6 @@ type Restore struct {
 	What string `json:"what"`
 }
 
-// restores lists the operators that are not the same when run again, and why.
-var restores = []struct{ part, what string }{
-	{"dropout", "the state of the random number generator, so that the same elements are dropped"},
-	{"bernoulli", "the state of the random number generator"},
-	{"rand", "the state of the random number generator"},
-	{"batch_norm", "the running statistics, which the second run must not update"},
-}
-
 // Restores lists what an executor of the schedule must restore, each operator
 // once.
 func (g *StepGraph) Restores(steps []remat.Step) []Restore {
@@ -282,15 +275,27 @@ func (g *StepGraph) Restores(steps []remat.Step) []Restore {
 			ran[s.Node] = true
 			continue
 		}
-		op := g.p.Nodes[g.parts[s.Node].node].Op
-		for _, r := range restores {
-			if strings.Contains(op, r.part) && !slices.ContainsFunc(out, func(x Restore) bool { return x.Op == op }) {
-				out = append(out, Restore{op, r.what})
-				break
-			}
+		n := &g.p.Nodes[g.parts[s.Node].node]
+		if what := restores(n); what != "" && !slices.ContainsFunc(out, func(x Restore) bool { return x.Op == n.Op }) {
+			out = append(out, Restore{n.Op, what})
 		}
 	}
 	return out
+}
+
+// restores says what a node finds changed when it runs again, "" for nothing.
+func restores(n *program.Node) string {
+	switch k := kernel.Find(n.Does()); {
+	case k == nil:
+		return ""
+	case k.Draws(n) && k.Drops():
+		return "the state of the random number generator, so that the same elements are dropped"
+	case k.Draws(n):
+		return "the state of the random number generator"
+	case k.Stateful:
+		return "the running statistics, which the second run must not update"
+	}
+	return ""
 }
 
 // Apply returns the program that runs a schedule of the instance: recomputed

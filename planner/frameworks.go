@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 )
@@ -169,7 +169,7 @@ func (m *Model) anatomy(j *job, batch int64) (*anatomy, error) {
 	calls := make([]string, len(m.lifted.Graph.Nodes)) // operators of each lifted call
 	for i := range b.Nodes {
 		if n := &b.Nodes[i]; n.Phase == program.Forward && n.Micro == 0 && n.Call >= 0 && n.Only == program.EveryStep {
-			if op := aten.Dispatched(n.Op); aten.Selectable(op) {
+			if op := kernel.Dispatched(n.Op); kernel.Selectable(op) {
 				calls[n.Call] += op + " "
 			}
 		}

@@ -171,7 +171,7 @@ func (t *Times) seconds(m *TimeModel, n *program.Node) (float64, source) {
 	if best == nil {
 		return 0, fromRoofline
 	}
-	like := &program.Node{Op: n.Op, Unit: n.Unit, In: []program.Tensor{{DType: d}}, Out: n.Out, Events: n.Events, FLOPs: best.FLOPs, Traffic: best.Traffic, Scratch: best.Scratch}
+	like := &program.Node{Op: n.Op, Kernel: n.Kernel, Unit: n.Unit, In: []program.Tensor{{DType: d}}, Out: n.Out, Events: n.Events, FLOPs: best.FLOPs, Traffic: best.Traffic, Scratch: best.Scratch}
 	return best.MeasuredMs / 1e3 / float64(best.Runs) * m.roofline(n) / max(m.roofline(like), 1e-12), fromNearest
 }
 

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/internal/testdata"
@@ -131,7 +131,7 @@ func (n *selectiveCount) compare(t *testing.T, m *Model, w *selectiveTruth) {
 	}
 	for i, r := range w.Regions {
 		for op, k := range callsIn(b, b.Ranges[i]) {
-			if aten.Selectable(op) && r.Calls[op] != k {
+			if kernel.Selectable(op) && r.Calls[op] != k {
 				wrong("%s: %d calls of %s, PyTorch makes %d", r.Modules, k, op, r.Calls[op])
 			}
 		}
@@ -186,7 +186,7 @@ func operatorOf(n *program.Node) string {
 	case n.Kernel == "copy":
 		return "clone"
 	}
-	return aten.Dispatched(n.Op)
+	return kernel.Dispatched(n.Op)
 }
 
 // counted reports a storage that the oracle counts.

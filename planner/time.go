@@ -1,9 +1,8 @@
 package planner
 
 import (
-	"strings"
-
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/planner/profile"
 )
@@ -32,31 +31,16 @@ const (
 	updateStart       = 1.2e-3
 )
 
-// passes says how often a kernel goes over its operands, where that is more
-// than once: statistics need one pass before the other, and cuDNN's
-// convolutions read their inputs by tiles that overlap. depthwise is that of
-// convolutions of single channels, which have one multiply-add for each element
-// read and no kernels that reuse what they have loaded: measured with the
-// others, on the steps of MobileNetV2 and ConvNeXt.
-var passes = []struct {
-	op           string
-	n, depthwise float64
-}{
-	{"convolution_backward", 2.2, 18}, {"cudnn_convolution", 1.6, 8}, {"cudnn_convolution_transpose", 1.6, 8}, {"_conv_depthwise2d", 2, 10},
-	{"batch_norm", 1.5, 0}, {"cudnn_batch_norm_backward", 1.7, 0}, {"native_layer_norm_backward", 1.6, 0}, {"native_group_norm_backward", 1.6, 0},
-}
-
+// passesOf is how often a node goes over its operands.
 func passesOf(n *program.Node) float64 {
-	for i := range passes {
-		switch p := &passes[i]; {
-		case p.op != n.Op:
-		case depthwise(n):
-			return p.depthwise
-		default:
-			return p.n
-		}
+	switch w := kernel.WayOf(n.Op); {
+	case w == nil:
+		return 1
+	case depthwise(n):
+		return w.Depthwise
+	default:
+		return max(w.Passes, 1)
 	}
-	return 1
 }
 
 // depthwise reports a convolution, or the backward of one, whose groups have one
@@ -74,11 +58,10 @@ func depthwise(n *program.Node) bool {
 }
 
 // elementBytes is by how much a memory-bound kernel is slower than the bytes of its
-// operands tell: normalisations compute in float32 element by element, and take
-// as long for elements of half the size (docs/validation.jsonl:
-// 264 batch norms in 9.5 ms in float32, in 10.8 ms in bfloat16).
+// operands tell.
 func elementBytes(n *program.Node) float64 {
-	if d := arithmetic(n); strings.Contains(n.Op, "norm") && (d == graph.Float16 || d == graph.BFloat16) {
+	k, d := kernel.Find(n.Does()), arithmetic(n)
+	if k != nil && k.Float32 && (d == graph.Float16 || d == graph.BFloat16) {
 		return 2
 	}
 	return 1

@@ -327,7 +327,7 @@ def moves():
     k = torch.randint(0, 5, (4, 2, 6))
     y, g = x.gather(1, k), rand(4, 2, 6)
     case("gather", [x, k], [y], dims=[1])
-    case("gather_backward", [g, x, k], grads(lambda x: x.gather(1, k), g, x), dims=[1])
+    case("gather_backward", [g, k], grads(lambda x: x.gather(1, k), g, x), dims=[1])
     once = torch.rand(4, 5, 6).argsort(1)[:, :3]
     src = rand(4, 4, 6)
     case("scatter", [x, once, src], [x.scatter(1, once, src)], dims=[1])

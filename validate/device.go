@@ -7,9 +7,12 @@
 package validate
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 )
 
@@ -85,6 +88,40 @@ type Call struct {
 	// must leave everything as if it had not: running statistics stay as they are.
 	// Calls of checkpointed modules update them once more, as PyTorch does.
 	Again bool
+}
+
+// Scalar is a number of the call by the name that its kernel's row has.
+func (c *Call) Scalar(name string) float64 { return kernel.Find(c.Kernel).Scalar(c.Node, name) }
+
+// Numbers are all numbers of the call, and one for each of its kernel's modes.
+func (c *Call) Numbers() []float64 { return kernel.Find(c.Kernel).Numbers(c.Node) }
+
+// Complete returns why no device can run a node, or nil: it stands for other kernels
+// than the one it names, or lacks what that needs.
+func Complete(n *program.Node) error {
+	if why := lacks(n); why != nil {
+		return fmt.Errorf("%s: %w", n.Does(), why)
+	}
+	return nil
+}
+
+func lacks(n *program.Node) error {
+	k := kernel.Find(n.Does())
+	switch {
+	case n.Attrs != nil && n.Attrs.Inexact != "":
+		return errors.New(n.Attrs.Inexact)
+	case k != nil && k.Refused != "":
+		return errors.New(k.Refused)
+	}
+	if err := kernel.Check(n); err != nil {
+		return err
+	}
+	for i := range n.Args() {
+		if n.Arg(i).In == program.Unknown && k.Reads(i) {
+			return fmt.Errorf("operand %d is a constant that the file does not show", i)
+		}
+	}
+	return nil
 }
 
 // An Operand is a tensor on the device, a number, a constant, or absent.

@@ -1,5 +1,7 @@
 package validate
 
+import "slices"
+
 // Elems is how many elements a shape has.
 func Elems(shape []int64) int64 {
 	n := int64(1)
@@ -34,3 +36,42 @@ func IsRowMajor(shape, strides []int64) bool {
 
 // RowMajor reports whether a tensor lies row by row without holes.
 func (t *Tensor) RowMajor() bool { return IsRowMajor(t.Shape, t.Strides) }
+
+// BroadcastShapes is the shape that two broadcast to.
+func BroadcastShapes(a, b []int64) []int64 {
+	if len(a) < len(b) {
+		a, b = b, a
+	}
+	out := slices.Clone(a)
+	for i, n := range b {
+		if j := len(a) - len(b) + i; out[j] == 1 {
+			out[j] = n
+		}
+	}
+	return out
+}
+
+// IndexedDim is the dim where what is picked by indices of such dims stands: the first
+// indexed one, or the first of all where others lie between.
+func IndexedDim(dims []int64) int64 {
+	for i := 1; i < len(dims); i++ {
+		if dims[i] != dims[i-1]+1 {
+			return 0
+		}
+	}
+	return dims[0]
+}
+
+// IndexedShape is the shape of what indices of such dims pick of a tensor, where picked is
+// the shape that the indices broadcast to.
+func IndexedShape(shape, dims, picked []int64) (out []int64) {
+	for d, n := range shape {
+		if int64(d) == IndexedDim(dims) {
+			out = append(out, picked...)
+		}
+		if !slices.Contains(dims, int64(d)) {
+			out = append(out, n)
+		}
+	}
+	return out
+}

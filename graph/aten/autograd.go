@@ -391,3 +391,14 @@ func (t *Tensor) Grad() *Tensor {
 	}
 	return t.leaf.grad
 }
+
+// wanted are the gradients that are needed of those that f makes.
+func wanted(need []bool, f func(i int) *Tensor) []*Tensor {
+	out := make([]*Tensor, len(need))
+	for i := range need {
+		if need[i] {
+			out[i] = f(i)
+		}
+	}
+	return out
+}

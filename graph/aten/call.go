@@ -382,9 +382,7 @@ func (e *Eager) unknown(c *Call) []*Tensor {
 		res := make([]*Tensor, len(need))
 		for i := range need {
 			if need[i] {
-				k := e.begin(c.Op+"_backward", append(append([]*Tensor{}, g...), s...)...).inexact("no entry in the operator table")
-				k.alloc(s[i].Shape, nil, s[i].DType)
-				res[i] = k.end()
+				res[i] = e.begin(c.Op+"_backward", append(append([]*Tensor{}, g...), s...)...).inexact("no entry in the operator table").makes(s[i].Shape, nil, s[i].DType)
 			}
 		}
 		return res

@@ -9,10 +9,14 @@
 package aten
 
 import (
+	"fmt"
 	"slices"
+
+	"testing"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/cudnn"
+	kernels "github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 )
 
@@ -182,6 +186,13 @@ func (k *kernel) dims(dims ...int) *kernel {
 // inexact says that the node stands for other kernels than those named.
 func (k *kernel) inexact(why string) *kernel { k.attrs().Inexact = why; return k }
 
+func (k *kernel) inexactIf(is bool, why string) *kernel {
+	if is {
+		k.inexact(why)
+	}
+	return k
+}
+
 // random gives the call random numbers of its own.
 func (k *kernel) random() *kernel {
 	k.e.draws++
@@ -204,6 +215,16 @@ func (k *kernel) operands(in []*Tensor) {
 		}
 	}
 	k.attrs().Args = args
+}
+
+// without takes operand i away: the call reads it, and its result does not depend on it.
+func (k *kernel) without(i int) *kernel {
+	args := make([]program.Arg, k.n.Args())
+	for j := range args {
+		args[j] = k.n.Arg(j)
+	}
+	k.attrs().Args = slices.Delete(args, i, i+1)
+	return k
 }
 
 // gives says which of a call's possible results it has.
@@ -261,6 +282,12 @@ func (k *kernel) alloc(shape, strides []int64, d graph.DType) *Tensor {
 		k.kept.outs = append(k.kept.outs, t.Storage)
 	}
 	return t
+}
+
+// makes ends a call with one output.
+func (k *kernel) makes(shape, strides []int64, d graph.DType) *Tensor {
+	k.alloc(shape, strides, d)
+	return k.end()
 }
 
 // out adds an output whose storage exists.
@@ -367,6 +394,12 @@ func (k *kernel) library(name string, bytes int64) program.StorageID {
 // end appends the node and returns its first output.
 func (k *kernel) end() *Tensor {
 	e := k.e
+	if err := kernels.Check(&k.n); err != nil {
+		if testing.Testing() {
+			panic(fmt.Sprintf("aten: %s of %q: %v", k.n.Does(), k.n.Name, err))
+		}
+		k.inexact(err.Error())
+	}
 	switch {
 	case k.reuses():
 		k.take()
@@ -494,10 +527,7 @@ func (e *Eager) unary(op string, d graph.DType, in ...*Tensor) *Tensor {
 
 // elementwise is unary's kernel before its end.
 func (e *Eager) elementwise(op string, d graph.DType, in ...*Tensor) *kernel {
-	shape, ok := broadcast(in...)
-	if !ok {
-		fail("%s: operands do not broadcast", op)
-	}
+	shape := common(in...)
 	k := e.begin(op, in...)
 	if d == graph.Undefined {
 		d = in[0].DType
@@ -511,7 +541,16 @@ func (e *Eager) contig(op string, t *Tensor) *Tensor {
 	if t.contiguous() {
 		return t
 	}
-	k := e.begin(op, t).does("copy")
-	k.alloc(t.Shape, nil, t.DType)
-	return k.end()
+	return e.begin(op, t).does("copy").makes(t.Shape, nil, t.DType)
 }
+
+// Host returns a CPU tensor: it takes no device memory. Values are its elements,
+// if they are known.
+func Host(d graph.DType, shape []int64, values ...float64) *Tensor {
+	t := host(d, shape)
+	t.values = values
+	return t
+}
+
+// Mark appends a node that allocates nothing.
+func (e *Eager) Mark(op string) { e.begin(op).end() }

@@ -32,7 +32,7 @@ func (e *Eager) Head(t *Tensor) {
 
 // Drop appends a node that takes tensors and lets go of the last first.
 func (e *Eager) Drop(ts ...*Tensor) {
-	e.begin("del", ts...).end()
+	e.begin("del", ts...).inexact("the test's").end()
 	for i := len(ts) - 1; i >= 0; i-- {
 		e.hold(ts[i])
 	}
@@ -42,7 +42,7 @@ func (e *Eager) Drop(ts ...*Tensor) {
 // out as they are, contiguous, or one element expanded.
 func (e *Eager) Tail(outs []*Tensor, how string) *Tensor {
 	e.Named("tail", "")
-	e.begin("tail", outs...).end()
+	e.begin("tail", outs...).inexact("the test's").end()
 	e.seq++
 	n := &gradNode{name: "Tail", seq: e.seq, outs: []outMeta{{nil, graph.Float32}}, call: -1}
 	for _, t := range outs {
@@ -61,7 +61,7 @@ func (e *Eager) Tail(outs []*Tensor, how string) *Tensor {
 }
 
 func (e *Eager) gradient(t *Tensor, how string) *Tensor {
-	k := e.begin("gradient")
+	k := e.begin("gradient").inexact("the test's")
 	switch {
 	case how == "expand":
 		one := k.alloc(repeat(1, t.dim()), nil, t.DType)

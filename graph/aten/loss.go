@@ -40,7 +40,10 @@ func (e *Eager) nll(ls, target *Tensor, kind lossKind) *Tensor {
 	if ls.dim() > 2 {
 		op, node, back = "nll_loss2d_forward", "NllLoss2DBackward0", "nll_loss2d_backward"
 	}
-	k := e.begin(op, present([]*Tensor{ls, target, kind.weight})...).scalars(float64(kind.reduction), float64(kind.ignore))
+	said := func(k *kernel) *kernel {
+		return k.inexactIf(kind.weight != nil || kind.reduction == 0, "losses by weights, or of each element").scalars(float64(kind.reduction), float64(kind.ignore))
+	}
+	k := said(e.begin(op, present([]*Tensor{ls, target, kind.weight})...))
 	var o, total *Tensor
 	switch {
 	case kind.reduction != 0:
@@ -51,15 +54,10 @@ func (e *Eager) nll(ls, target *Tensor, kind lossKind) *Tensor {
 		o, total = k.alloc(target.Shape, nil, ls.DType), k.alloc(nil, nil, ls.DType)
 	}
 	k.scratchCopy(ls)
-	if k.end(); kind.weight != nil || kind.reduction == 0 {
-		e.P.Nodes[len(e.P.Nodes)-1].Attrs.Inexact = "losses by weights, or of each element"
-	}
+	k.end()
 	e.hold(total)
 	e.record(node, []*Tensor{o}, []*Tensor{ls}, []*Tensor{ls, target, total, kind.weight}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		k := e.begin(back, append([]*Tensor{g[0]}, present(s)...)...).scalars(float64(kind.reduction), float64(kind.ignore))
-		if kind.weight != nil || kind.reduction == 0 {
-			k.inexact("losses by weights, or of each element")
-		}
+		k := said(e.begin(back, append([]*Tensor{g[0]}, present(s)...)...))
 		k.alloc(ls.Shape, nil, ls.DType)
 		k.scratchCopy(ls)
 		return []*Tensor{k.end()}
@@ -83,10 +81,7 @@ func (e *Eager) mse(x, target *Tensor, reduction int64) *Tensor {
 		target = e.castTo(target, graph.Float32)
 		x = e.castTo(x, graph.Float32)
 	}
-	shape, ok := broadcast(x, target)
-	if !ok {
-		fail("shapes %v and %v do not broadcast", x.Shape, target.Shape)
-	}
+	shape := common(x, target)
 	d, st := promoted(x, target), iteratorStrides(shape, x, target)
 	k := e.begin("mse_loss", x, target).does("mse_loss").scalars(float64(reduction))
 	var o *Tensor
@@ -102,15 +97,9 @@ func (e *Eager) mse(x, target *Tensor, reduction int64) *Tensor {
 	k.flops(3 * x.Numel()).end()
 	e.hold(given) // the caller has its argument until the call returns
 	e.record("MseLossBackward0", []*Tensor{o}, []*Tensor{x, target}, []*Tensor{x, target}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		outs := make([]*Tensor, 2)
-		for i := range outs {
-			if need[i] {
-				k := e.begin("mse_loss_backward", g[0], s[i], s[1-i]).does("mse_loss_backward").scalars(float64(reduction))
-				k.alloc(shape, st, d)
-				outs[i] = k.end()
-			}
-		}
-		return outs
+		return wanted(need, func(i int) *Tensor {
+			return e.begin("mse_loss_backward", g[0], s[i], s[1-i]).does("mse_loss_backward").scalars(float64(reduction)).makes(shape, st, d)
+		})
 	})
 	return o
 }
@@ -136,10 +125,7 @@ func (k *kernel) reduceScratch(x *Tensor) {
 func (e *Eager) bce(x, target, weight *Tensor, reduction int64) *Tensor {
 	in := present([]*Tensor{x, target, weight})
 	weighted := func(k *kernel) *kernel {
-		if weight != nil || reduction == 0 {
-			k.inexact("losses by weights, or of each element")
-		}
-		return k
+		return k.inexactIf(weight != nil || reduction == 0, "losses by weights, or of each element")
 	}
 	k := weighted(e.begin("binary_cross_entropy", in...).does("binary_cross_entropy").scalars(float64(reduction)))
 	o := k.like(x)
@@ -169,16 +155,10 @@ func (e *Eager) bce(x, target, weight *Tensor, reduction int64) *Tensor {
 // kernels under one node (aten/src/ATen/native/Loss.cpp).
 func (e *Eager) bceWithLogits(x, target, weight, positive *Tensor, reduction int64) *Tensor {
 	in := present([]*Tensor{x, target, weight, positive})
-	shape, ok := broadcast(x, target)
-	if !ok {
-		fail("shapes %v and %v do not broadcast", x.Shape, target.Shape)
-	}
+	shape := common(x, target)
 	st, d := iteratorStrides(shape, target, x), promoted(x, target)
 	weighted := func(k *kernel) *kernel {
-		if weight != nil || positive != nil || reduction == 0 {
-			k.inexact("losses by weights, or of each element")
-		}
-		return k.scalars(float64(reduction))
+		return k.inexactIf(weight != nil || positive != nil || reduction == 0, "losses by weights, or of each element").scalars(float64(reduction))
 	}
 	k := weighted(e.begin("binary_cross_entropy_with_logits", in...).does("binary_cross_entropy_with_logits"))
 	sigmoid := k.temp(x.Bytes(), program.Temporaries)
@@ -238,84 +218,42 @@ func (e *Eager) Float32(t *Tensor) *Tensor {
 
 // OnesLike makes backward's seed.
 func (e *Eager) OnesLike(t *Tensor) *Tensor {
-	k := e.begin("ones_like", t).does("fill").scalars(1)
-	k.alloc(t.Shape, nil, t.DType)
-	return k.end()
+	return e.begin("ones_like", t).does("fill").scalars(1).makes(t.Shape, nil, t.DType)
 }
 
-// Host returns a CPU tensor: it takes no device memory. Values are its elements,
-// if they are known.
-func Host(d graph.DType, shape []int64, values ...float64) *Tensor {
-	t := host(d, shape)
-	t.values = values
-	return t
-}
-
-// Mark appends a node that allocates nothing.
-func (e *Eager) Mark(op string) { e.begin(op).end() }
-
-// An UpdateEvent is one allocation or free inside an optimizer's step.
-type UpdateEvent struct {
-	ID    int32
-	Free  bool
-	Bytes int64
-	Param *Tensor // the parameter it belongs to, or nil
-	Name  string
-	State bool // kept
-}
-
-// A Touched is a node that Touch appended.
-type Touched struct {
-	e      *Eager
-	node   int
-	states []*Tensor
-}
-
-// Touch appends a node that reads and overwrites ts and runs through events.
-func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent, rule *program.Rule) *Touched {
-	k := e.begin(op, ts...)
-	k.attrs().Rule = rule
-	k.n.Traffic *= 2
-	t := &Touched{e: e, node: len(e.P.Nodes)}
-	ids := map[int32]program.StorageID{}
-	for _, ev := range events {
-		if ev.Free {
-			k.free(ids[ev.ID])
-			continue
-		}
-		id := k.temp(ev.Bytes, program.Temporaries)
-		ids[ev.ID] = id
-		k.n.Traffic += 2 * ev.Bytes
-		if id == program.None {
-			continue
-		}
-		s := &e.P.Storages[id]
-		s.Name = ev.Name
-		if ev.Param != nil {
-			s.Name, s.Module = ev.Param.Name+"."+ev.Name, e.P.Storages[ev.Param.Storage].Module
-		}
-		if ev.State {
-			s.Category, s.Life = program.Optimizer, program.State
-			name := ""
-			if ev.Param != nil {
-				name = ev.Param.Name
-			}
-			t.states = append(t.states, &Tensor{Name: name, Tensor: program.Tensor{Storage: id, DType: graph.Uint8, Shape: []int64{ev.Bytes}, Strides: []int64{1}}})
-		}
+// runCrossEntropy is cross_entropy_loss of class indices or probabilities.
+func runCrossEntropy(e *Eager, c *Call) []*Tensor {
+	x, target := c.need(0, "self"), c.tensor(1, "target")
+	if target == nil {
+		return nil
 	}
-	k.end()
-	return t
+	if smoothing := c.float(5, "label_smoothing", 0); target.DType.IsFloat() || smoothing != 0 {
+		return []*Tensor{e.crossEntropyComposed(x, target, c.lossKind(), smoothing)}
+	}
+	return []*Tensor{e.crossEntropy(x, target, c.lossKind())}
 }
 
-// First makes the node run in the first step only and returns the state it
-// created.
-func (t *Touched) First() []*Tensor {
-	t.e.P.Nodes[t.node].Only = program.FirstStep
-	return t.states
+// lossKind reads reduction and ignore_index.
+func (c *Call) lossKind() lossKind {
+	return lossKind{c.int(3, "reduction", meanLoss.reduction), c.int(4, "ignore_index", meanLoss.ignore), c.tensor(2, "weight")}
 }
 
-// Says sets what the optimizer's step computes.
-func (t *Touched) Says(r *program.Rule) { t.e.P.Nodes[t.node].Attrs.Rule = r }
+// runNLL is nll_loss of log-probabilities.
+func runNLL(e *Eager, c *Call) []*Tensor {
+	x, target := c.need(0, "self"), c.need(1, "target")
+	return []*Tensor{e.nll(x, target, c.lossKind())}
+}
 
-// Later makes the node run in all steps but the first.
-func (t *Touched) Later() { t.e.P.Nodes[t.node].Only = program.LaterSteps }
+// runMSE is mse_loss.
+func runMSE(e *Eager, c *Call) []*Tensor {
+	return []*Tensor{e.mse(c.need(0, "self"), c.need(1, "target"), c.int(2, "reduction", 1))}
+}
+
+// runBCE is binary_cross_entropy, of probabilities or of logits.
+func runBCE(e *Eager, c *Call) []*Tensor {
+	x, y, w := c.need(0, "self"), c.need(1, "target"), c.tensor(2, "weight")
+	if c.Op == "binary_cross_entropy" {
+		return []*Tensor{e.bce(x, y, w, c.int(3, "reduction", 1))}
+	}
+	return []*Tensor{e.bceWithLogits(x, y, w, c.tensor(3, "pos_weight"), c.int(4, "reduction", 1))}
+}

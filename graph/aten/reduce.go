@@ -1,7 +1,7 @@
 package aten
 
 import (
-	"math/bits"
+	"math"
 	"slices"
 	"strings"
 
@@ -61,187 +61,6 @@ func (e *Eager) reducing(op string, x *Tensor, dims []int, shape []int64, d grap
 	k.free(cast)
 	return k
 }
-
-// reduceOver takes and frees what the reduction of x over dims takes for partial
-// results and semaphores.
-func (k *kernel) reduceOver(op string, x *Tensor, dims []int) {
-	r := k.e.reduction(x, dims)
-	r.buffer *= partial(op)
-	if acc := x.DType.Bytes(1); acc < 4 && (op == "max" || op == "min" || op == "amax" || op == "amin") {
-		r.buffer = r.buffer / 4 * acc // compared in the operand's type
-	}
-	buf := k.temp(r.buffer, program.Temporaries)
-	k.free(k.temp(r.semaphores, program.Temporaries), buf)
-}
-
-// partial is how many numbers make a partial result: variances keep mean, sum of
-// squares, count and its float (WelfordData).
-func partial(op string) int64 {
-	switch op {
-	case "var", "std", "var_mean":
-		return 4
-	case "argmax", "argmin": // a value and where it stands
-		return 4
-	}
-	return 1
-}
-
-// A reduction is the scratch of one reduction kernel, in bytes.
-type reduction struct{ buffer, semaphores int64 }
-
-// ReduceScratch returns the bytes that one kernel takes for partial results
-// when it reduces a contiguous tensor of the given shape over dim.
-func (c Config) ReduceScratch(d graph.DType, shape []int64, dim int) int64 {
-	e := New(c)
-	return e.reduction(&Tensor{Tensor: program.Tensor{DType: d, Shape: shape, Strides: contiguousStrides(shape)}}, []int{dim}).buffer
-}
-
-// A reduceDim is one dim of the coalesced iteration space; strides in bytes.
-type reduceDim struct {
-	size, in int64
-	reduced  bool
-}
-
-// reduction computes the launch configuration of gpu_reduce_kernel and from
-// it the scratch (aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig).
-func (e *Eager) reduction(x *Tensor, dims []int) reduction {
-	item := x.DType.Bytes(1)
-	ds := reduceSpace(x, dims, item)
-	if len(ds) == 0 || e.SMs == 0 {
-		return reduction{}
-	}
-	inputs, outputs, nred := int64(1), int64(1), 0
-	for _, d := range ds {
-		if d.reduced {
-			inputs *= d.size
-			nred++
-		} else {
-			outputs *= d.size
-		}
-	}
-	if inputs*outputs == 0 {
-		return reduction{}
-	}
-	acc := max(item, 4) // partial sums of half types are float32
-	fast := nred == len(ds) || nred > 0 && ds[0].in < ds[nred].in
-	dim0, dim1, step := outputs, inputs, ds[min(nred, len(ds)-1)].in
-	if fast {
-		dim0, dim1, step = inputs, outputs, ds[0].in
-	}
-	outVec := int64(1)
-	if step == item {
-		if fast && dim0 > 128 && len(ds) == 1 {
-			dim0 /= 4 // four inputs a load
-		} else if !fast {
-			outVec = outputVec(ds, nred, item)
-			dim0 /= outVec
-		}
-	}
-	width, height := blockShape(dim0, dim1, outVec, item)
-	stepIn, stepOut := int64(1), int64(1)
-	if fast {
-		stepIn *= width
-	} else {
-		stepOut *= width
-	}
-	perThread := ceilDiv(inputs, stepIn)
-	blockY := false
-	if perThread >= min(height*16, 256) {
-		stepIn *= height
-		blockY = true
-	} else {
-		stepOut *= height
-	}
-	grid := ceilDiv(outputs/outVec, stepOut)
-	target := int64(e.SMs) * (int64(e.ThreadsPerSM) / (width * height))
-	perThread = ceilDiv(inputs, stepIn)
-	if !blockY || perThread < 256 || grid > target {
-		return reduction{}
-	}
-	ctas := max(min(ceilDiv(target, grid), ceilDiv(perThread, 16)), ceilDiv(perThread, 256))
-	if ctas <= 1 {
-		return reduction{}
-	}
-	size := acc * outputs * ctas
-	if !fast {
-		size *= width * outVec
-	}
-	return reduction{size, 4 * grid}
-}
-
-// reduceSpace returns the iteration space as TensorIterator coalesces it:
-// reduced dims first, each group from the smallest stride, neighbours merged.
-func reduceSpace(x *Tensor, dims []int, item int64) []reduceDim {
-	var red, out []reduceDim
-	for i := x.dim() - 1; i >= 0; i-- {
-		if x.Shape[i] == 1 {
-			continue
-		}
-		d := reduceDim{x.Shape[i], x.Strides[i] * item, slices.Contains(dims, i)}
-		if d.reduced {
-			red = append(red, d)
-		} else {
-			out = append(out, d)
-		}
-	}
-	byStride := func(a, b reduceDim) int { return int(min(max(a.in-b.in, -1), 1)) }
-	slices.SortStableFunc(red, byStride)
-	slices.SortStableFunc(out, byStride)
-	return append(coalesce(red), coalesce(out)...)
-}
-
-func coalesce(ds []reduceDim) []reduceDim {
-	var res []reduceDim
-	for _, d := range ds {
-		if n := len(res); n > 0 && res[n-1].in*res[n-1].size == d.in {
-			res[n-1].size *= d.size
-			continue
-		}
-		res = append(res, d)
-	}
-	return res
-}
-
-// outputVec is get_output_vec_size: up to four outputs a thread when size and
-// the other strides are multiples.
-func outputVec(ds []reduceDim, nred int, item int64) int64 {
-	vec := int64(4)
-	halve := func(n int64) {
-		for vec > 1 && n%vec != 0 {
-			vec /= 2
-		}
-	}
-	halve(ds[nred].size)
-	for i, d := range ds {
-		if i != nred {
-			halve(d.in / item)
-		}
-	}
-	return vec
-}
-
-// blockShape is set_block_dimension: a block of up to 512 threads, a warp
-// wide unless the other dim is short.
-func blockShape(dim0, dim1, outVec, item int64) (width, height int64) {
-	most := 512 / outVec
-	if item > 8 {
-		most = 256 / outVec
-	}
-	p0, p1 := min(lastPow2(dim0), most), min(lastPow2(dim1), most)
-	width = min(p0, 32)
-	height = min(p1, most/width)
-	width = min(p0, most/height)
-	return width, height
-}
-
-func lastPow2(n int64) int64 {
-	if n < 1 {
-		return 1
-	}
-	return 1 << (bits.Len64(uint64(n)) - 1)
-}
-
-func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
 
 // reduceDims reads the dim argument of a reduction; none means all.
 func reduceDims(c *Call, x *Tensor, i int) []int {
@@ -374,9 +193,7 @@ var extremes = map[string]string{"max": "amax", "min": "amin", "amax": "amax", "
 // idx, zeros elsewhere (value_selecting_reduction_backward).
 func (e *Eager) selected(g, idx *Tensor, in []int64, dims []int) *Tensor {
 	k := e.begin("value_selecting_reduction_backward", g, idx).does("gather_backward").dims(dims...)
-	if len(dims) != 1 {
-		k.inexact("elements taken along no dim, or several")
-	}
+	k.inexactIf(len(dims) != 1, "elements taken along no dim, or several")
 	k.alloc(in, nil, g.DType)
 	return k.end()
 }
@@ -498,16 +315,6 @@ func (e *Eager) cumulative(op string, x *Tensor, dim int, d graph.DType) *Tensor
 	return k.end()
 }
 
-// scanScratch is what CUB takes to scan n elements of type d: the parts of half types
-// lie apart.
-func scanScratch(n int64, d graph.DType) int64 {
-	if b := d.Bytes(1); b >= 4 {
-		return cubScan(n, b)
-	}
-	tiles := max(ceilDiv(n, 1<<16), 1) + 32
-	return cubParts(4*tiles, 2*tiles, 2*tiles, 1)
-}
-
 // runCumprod multiplies along a dim; operand and result are saved. Backward is for
 // operands without zeros, which it looks for
 // (torch/csrc/autograd/FunctionsManual.cpp, cumprod_backward).
@@ -575,6 +382,207 @@ func runCumsum(e *Eager, c *Call) []*Tensor {
 			return g
 		}
 		return []*Tensor{e.reversedCumsum(g[0], dim)}
+	})
+	return []*Tensor{o}
+}
+
+// runVectorNorm is linalg_vector_norm and norm: operand and result are saved.
+func runVectorNorm(e *Eager, c *Call) []*Tensor {
+	x := c.need(0, "self")
+	dims, keep := reduceDims(c, x, 2), c.bool(3, "keepdim", false)
+	ord := c.float(1, "ord", float64(c.int(1, "ord", 2)))
+	d := c.dtype(-1, "dtype")
+	if d == graph.Undefined {
+		d = x.DType
+	}
+	k := e.reducing("linalg_vector_norm", x, dims, reducedShape(x, dims, keep), d)
+	if ord == 2 {
+		k.does("euclidean_norm")
+	} else {
+		k.inexact("a norm that is not Euclidean")
+	}
+	o := k.end()
+	in := x.Shape
+	e.record("LinalgVectorNormBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		self := s[0]
+		if c.Op == "norm" { // in the type of the result
+			self = e.toType(self, g[0].DType)
+		}
+		w := e.normGrad(ord, self, e.keepDims(s[1], in, dims), e.keepDims(g[0], in, dims), dims)
+		if self != s[0] {
+			e.hold(self)
+		}
+		return []*Tensor{w}
+	})
+	return []*Tensor{o}
+}
+
+// normGrad is the gradient of a norm r of x over dims (norm_backward in
+// torch/csrc/autograd/FunctionsManual.cpp).
+func (e *Eager) normGrad(ord float64, x, r, g *Tensor, dims []int) *Tensor {
+	d := g.DType
+	if ord == 2 { // x * (g / r), 0 where the norm is
+		div := e.elementwise("div", d, x, r)
+		normBackward(div, 0)
+		q := div.end()
+		zero := e.unary("eq", graph.Bool, r, number(graph.Undefined, 0))
+		mul := e.elementwise("mul", d, q, r, g)
+		normBackward(mul, 1)
+		w := mul.end()
+		e.hold(zero, q)
+		return w
+	}
+	switch {
+	case ord == 0:
+		return e.step("zeros_like", d, x)
+	case ord == 1:
+		sign := e.step("sgn", x.DType, x)
+		w := e.step("mul", d, sign, g)
+		e.hold(sign)
+		return w
+	case math.IsInf(ord, 0):
+		return e.maxNormGrad(x, r, g, dims)
+	case ord < 1:
+		mag := e.step("abs", x.DType, x)
+		zero := e.step("eq", graph.Bool, x)
+		sign := e.step("sgn", x.DType, x)
+		scaled := e.step("mul", x.DType, sign, mag)
+		e.hold(sign, zero, mag)
+		p := e.step("pow", r.DType, r)
+		q := e.step("mul", d, scaled, g)
+		w := e.step("mul", d, q, p)
+		e.hold(q, p, scaled)
+		return w
+	}
+	mag := e.step("abs", x.DType, x)
+	scaled := e.step("mul", x.DType, x, mag)
+	e.hold(mag)
+	p := e.step("pow", r.DType, r)
+	q := e.step("div", d, g, p)
+	e.hold(p)
+	e.hold(e.step("eq", graph.Bool, r))
+	w := e.step("mul", d, scaled, q)
+	e.hold(q, scaled)
+	return w
+}
+
+// step is one kernel of a formula whose operands are not told apart.
+func (e *Eager) step(op string, d graph.DType, in ...*Tensor) *Tensor {
+	return e.elementwise(op, d, in...).inexact("stands for several kernels").end()
+}
+
+// maxNormGrad spreads the gradient evenly over the elements of largest magnitude.
+func (e *Eager) maxNormGrad(x, r, g *Tensor, dims []int) *Tensor {
+	mag := e.step("abs", x.DType, x)
+	same := e.step("eq", graph.Bool, mag, r)
+	nan := e.step("isnan", graph.Bool, mag)
+	most := e.step("logical_or", graph.Bool, same, nan)
+	e.hold(nan, same)
+	n := e.reduceKernel("sum", most, dims, true, graph.Int64)
+	q := e.binary("div", g.DType, g, n)
+	spread := e.step("mul", g.DType, most, q)
+	sign := e.step("sgn", x.DType, x)
+	w := e.step("mul", g.DType, spread, sign)
+	e.hold(sign, spread, q, n, most, mag)
+	return w
+}
+
+// normBackward says what the two kernels of a Euclidean norm's backward compute:
+// the operand over the norm, 0 where the norm is, times the gradient.
+func normBackward(k *kernel, i int) {
+	k.attrs().Args = []program.Arg{{In: 0}, {In: int32(1 + i)}}
+	if i == 0 {
+		k.does("div_or_zero")
+	}
+}
+
+func runLogSumExp(e *Eager, c *Call) []*Tensor {
+	x := c.need(0, "self")
+	dims := reduceDims(c, x, 1)
+	in := x.Shape
+	k := e.begin("logsumexp", x).dims(dims...)
+	big := k.temp(x.Bytes()/max(numel(pick(in, dims)), 1), program.Temporaries)
+	k.reduceOver("amax", x, dims)
+	mag := k.temp(x.Bytes()/max(numel(pick(in, dims)), 1), program.Temporaries) // where the largest is infinite, it is left out
+	k.scratch(x.Numel()/max(numel(pick(in, dims)), 1), program.Temporaries)
+	k.free(mag)
+	t := k.temp(x.Bytes(), program.Temporaries)
+	shape := slices.Clone(in)
+	for _, d := range dims {
+		shape[d] = 1
+	}
+	if !c.bool(2, "keepdim", false) {
+		shape = without(in, dims)
+	}
+	o := k.alloc(shape, nil, x.DType)
+	k.reduceOver("sum", x, dims)
+	k.free(t, big)
+	k.end()
+	e.record("LogsumexpBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		d := e.unary("sub", graph.Undefined, s[0], e.keepDims(s[1], in, dims))
+		x := e.unary("exp", graph.Undefined, d)
+		w := e.unary("mul", graph.Undefined, x, e.keepDims(g[0], in, dims))
+		e.hold(x, d)
+		return []*Tensor{w}
+	})
+	return []*Tensor{o}
+}
+
+func pick(shape []int64, dims []int) []int64 {
+	var out []int64
+	for _, d := range dims {
+		out = append(out, shape[d])
+	}
+	return out
+}
+
+func without(shape []int64, dims []int) []int64 {
+	var out []int64
+	for i, d := range shape {
+		if !slices.Contains(dims, i) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// runProd multiplies all elements, or those along a dim. Backward divides the result
+// by the operand where that has no zeros, which it counts first
+// (torch/csrc/autograd/FunctionsManual.cpp, prod_backward).
+func runProd(e *Eager, c *Call) []*Tensor {
+	x := c.need(0, "self")
+	one := c.Over == "dim_int" || !c.none(1, "dim")
+	dims, keep, d := reduceDims(c, x, 1), c.bool(2, "keepdim", false), c.dtype(3, "dtype")
+	if d == graph.Undefined {
+		d = c.dtype(-1, "dtype")
+	}
+	if d == graph.Undefined {
+		d = x.DType
+	}
+	o := e.reducing("prod", x, dims, reducedShape(x, dims, keep), d).end()
+	in := x.Shape
+	e.record("ProdBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		self := e.toType(s[0], g[0].DType)
+		zero := e.computes("eq s 0", graph.Bool, self)
+		var count *Tensor
+		if one {
+			count = e.reduceKernel("sum", zero, dims, true, graph.Int64)
+			all := e.sub("sum", count, []int(nil))
+			e.hold(all)
+		} else {
+			k := e.begin("nonzero", zero).inexact("no zeros")
+			k.nonzero(zero, nil)
+			k.end()
+			e.hold(zero)
+			zero = nil
+		}
+		q := e.elementwise("div", d, e.keepDims(s[1], in, dims), self).end()
+		w := e.elementwise("mul", d, e.keepDims(g[0], in, dims), q).end()
+		e.hold(q, count, zero)
+		if self != s[0] {
+			e.hold(self)
+		}
+		return []*Tensor{w}
 	})
 	return []*Tensor{o}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	kernels "github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 )
 
@@ -22,42 +23,6 @@ type Kept struct {
 	Call int
 	Of   int // calls of Op that the region makes, 0 for unknown
 }
-
-// dispatched names the operators that PyTorch's dispatcher sees where kernels
-// here bear the name of what it calls inside.
-var dispatched = []struct{ kernel, aten string }{
-	{"cudnn_convolution", "convolution"},
-	{"cudnn_convolution_transpose", "convolution"},
-	{"_conv_depthwise2d", "convolution"},
-	{"batch_norm", "cudnn_batch_norm"},
-	{"softmax", "_softmax"},
-	{"log_softmax", "_log_softmax"},
-	{"pad", "constant_pad_nd"},
-}
-
-// Dispatched returns the operator that a policy is asked about for a kernel.
-func Dispatched(kernel string) string {
-	for _, d := range dispatched {
-		if d.kernel == kernel {
-			return d.aten
-		}
-	}
-	return kernel
-}
-
-// selectable are the operators whose calls PyTorch makes as often, and in the
-// order, as they stand here (scripts/selective_oracle.py): the others come in
-// composites that run differently while a policy watches, or are Python's.
-var selectable = map[string]bool{
-	"addmm": true, "mm": true, "bmm": true, "baddbmm": true, "convolution": true,
-	"_scaled_dot_product_efficient_attention": true, "_scaled_dot_product_flash_attention": true, "_scaled_dot_product_cudnn_attention": true,
-	"native_layer_norm": true, "native_group_norm": true, "_fused_rms_norm": true, "_softmax": true, "native_dropout": true,
-	"gelu": true, "silu": true, "tanh": true, "sigmoid": true, "hardswish": true, "hardsigmoid": true,
-	"pow": true, "rsqrt": true, "mul": true, "sub": true, "div": true, "neg": true, "cat": true, "mean": true,
-}
-
-// Selectable reports whether a plan may keep calls of an operator.
-func Selectable(op string) bool { return selectable[op] }
 
 // A keptCall is one call of a selection.
 type keptCall struct {
@@ -94,7 +59,7 @@ func (s *selection) begin(kernel string) *keptCall {
 	if !s.watches() {
 		return nil
 	}
-	op := Dispatched(kernel)
+	op := kernels.Dispatched(kernel)
 	n := s.calls[op]
 	s.calls[op]++
 	if i := slices.IndexFunc(s.keep, func(c *keptCall) bool { return c.call.Op == op && c.call.Call == n }); i >= 0 {
@@ -113,7 +78,7 @@ func (s *selection) reuses(kernel string) bool {
 	if !s.watches() || !s.again {
 		return false
 	}
-	op := Dispatched(kernel)
+	op := kernels.Dispatched(kernel)
 	return slices.ContainsFunc(s.keep, func(c *keptCall) bool { return c.call.Op == op && c.call.Call == s.calls[op] })
 }
 

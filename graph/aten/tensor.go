@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
@@ -292,6 +293,19 @@ func broadcast(in ...*Tensor) ([]int64, bool) {
 		}
 	}
 	return shape, true
+}
+
+// common is broadcast of operands that must.
+func common(in ...*Tensor) []int64 {
+	shape, ok := broadcast(in...)
+	if !ok {
+		var shapes []string
+		for _, t := range in {
+			shapes = append(shapes, fmt.Sprint(t.Shape))
+		}
+		fail("shapes %s do not broadcast", strings.Join(shapes, " and "))
+	}
+	return shape
 }
 
 // inferSize replaces one -1 in shape so that it has n elements.

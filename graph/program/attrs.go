@@ -4,8 +4,8 @@ import "github.com/memplan/memplan/graph"
 
 // Attrs are the arguments of a call that are not tensors on the device. A
 // node's kernel (Node.Does), its tensors and its Attrs say exactly what is
-// computed; a nil *Attrs has none of them. What the list Scalars means is
-// the kernel's own, as the comment at the field says.
+// computed; a nil *Attrs has none of them. Package kernel says what each kernel
+// must have.
 type Attrs struct {
 	// Args are the operands in the kernel's order where they are not just In:
 	// some are absent, numbers, or in another order. Nil: they are In.
@@ -17,42 +17,12 @@ type Attrs struct {
 	// Dims are the dims a kernel works along, none negative: those reduced, the
 	// one of softmax, cat, stack, gather, cumsum, flip; the normalized ones of
 	// a layer norm; for index, the dims that have an index.
-	Dims []int64
-	// Scalars are numbers:
-	//   add, sub, rsub           alpha (1 if missing)
-	//   addmm, baddbmm           beta, alpha (1, 1 if missing)
-	//   addcmul, addcdiv         value; lerp: weight
-	//   layer, batch, group, RMS norms and their backward
-	//                            epsilon; batch_norm also momentum and 1 in training
-	//   native_dropout           probability p; its backward: scale 1/(1-p)
-	//   attention kernels        scale, 1 if causal, dropout probability
-	//   nll_loss*                1 mean or 2 sum, index ignored; mse_loss: 1 mean or 2 sum
-	//   hardtanh, threshold, leaky_relu, elu, softplus, shrinks, clamps and
-	//   their backward           their arguments in PyTorch's order; elu has
-	//                            alpha, scale, input scale
-	//   var, std                 correction
-	//   topk                     1 if the largest come first
-	//   logit*                   the bound of its operand, negative for none
-	//   fill                     value; arange: start, step; randint: low, high
-	//   uniform, normal_         low, high; mean, deviation; bernoulli: p
-	//   embedding*               index without gradient, -1 for none
-	//   tril, triu               diagonal
-	//   roll                     the shift along each of Dims
-	//   upsample_*               1 if corners are aligned, the scales of height and
-	//                            width that the call gives, 0 for those of the sizes
-	//   constant_pad_nd          value
-	//   _cudnn_rnn*              the cell, layers, directions, 1 with biases, 1 if the batch
-	//                            is the input's first dim
-	//   scatter                  the value, where no operand is
-	//   index_put                1 if it adds
-	//   grid_sampler_2d*         1 nearest or 0 bilinear; 0 zeros, 1 the border, 2 reflection
-	//                            beyond the edges; 1 if corners are aligned
-	Scalars []float64
-	// Mode is "tanh" for that GELU, and div's rounding.
-	Mode   string
-	Conv   *Conv
-	Pool   *Pool
-	Window *Window
+	Dims    []int64
+	Scalars []float64 // numbers, which the kernel's row names (package kernel)
+	Mode    string    // which of the kernel's modes, "" for none
+	Conv    *Conv
+	Pool    *Pool
+	Window  *Window
 	// Stream numbers the random numbers of a call: a call that runs again draws
 	// the same, another call draws others.
 	Stream uint32

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ulikunitz/xz"
 
+	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/validate"
@@ -237,4 +238,21 @@ func CheckPage(t *testing.T, d validate.Device, shared, heading, command string,
 // section is the text of one device's section.
 func section(list []missing, models, samples int) string {
 	return fmt.Sprintf("Of the training steps of %d models and of %d calls, forward and backward, these nodes are refused (%d):\n\n%s", models, samples, len(list), markdown(list))
+}
+
+// CheckTable fails a test where a device lacks a function for a kernel that its row does not
+// refuse, or has one for another.
+func CheckTable[K any](t *testing.T, functions map[string]K) {
+	t.Helper()
+	for i := range kernel.Table {
+		k := &kernel.Table[i]
+		if _, ok := functions[k.Name]; ok == (k.Refused != "") {
+			t.Errorf("%s: refused for %q, on the device: %v", k.Name, k.Refused, ok)
+		}
+	}
+	for name := range functions {
+		if kernel.Find(name) == nil {
+			t.Errorf("%s is in no row", name)
+		}
+	}
 }

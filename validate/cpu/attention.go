@@ -32,7 +32,7 @@ type heads struct {
 func newHeads(r *run, q, k, v, mask int) *heads {
 	sq, sk, sv := r.shape(q), r.shape(k), r.shape(v)
 	a := &heads{r: r, q: r.floats(q), k: r.floats(k), v: r.floats(v), b: int(sq[0]), h: int(sq[1]), m: int(sq[2]), d: int(sq[3]), hk: int(sk[1]), n: int(sk[2]), dv: int(sv[3]),
-		scale: r.scalar(0, 1), causal: r.scalar(1, 0) != 0, drop: r.scalar(2, 0)}
+		scale: r.scalar("scale"), causal: r.scalar("causal") != 0, drop: r.scalar("dropout")}
 	if mask >= 0 && r.has(mask) {
 		a.mask = r.floatsIn(mask, []int64{sq[0], sq[1], sq[2], sk[2]})
 	}

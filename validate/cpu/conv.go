@@ -4,10 +4,8 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-func convKernels() map[string]kernel {
-	return map[string]kernel{
-		"convolution": convolution, "convolution_backward": convolutionBackward,
-	}
+var convKernels = map[string]kernel{
+	"convolution": convolution, "convolution_backward": convolutionBackward,
 }
 
 // A conv is a convolution of three spatial dims, the missing ones of size 1: from

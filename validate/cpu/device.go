@@ -203,8 +203,8 @@ type run struct {
 
 func (r *run) attrs() *program.Attrs { return r.c.Node.Attrs }
 
-// scalar is number i of the call.
-func (r *run) scalar(i int, def float64) float64 { return r.c.Node.Scalar(i, def) }
+// scalar is a number of the call, by the name that its kernel's row has.
+func (r *run) scalar(name string) float64 { return r.c.Scalar(name) }
 
 // has reports whether operand i is there.
 func (r *run) has(i int) bool { return i < len(r.c.Args) && r.c.Args[i].Kind != validate.IsAbsent }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/memplan/memplan/validate"
+	"github.com/memplan/memplan/validate/calls"
 )
 
 // TestHalves: every half number is itself again, the middle of two becomes the
@@ -42,3 +43,6 @@ func TestHalves(t *testing.T) {
 		}
 	}
 }
+
+// TestTable: the table of kernels is this device's.
+func TestTable(t *testing.T) { calls.CheckTable(t, kernels) }

@@ -7,84 +7,9 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-func indexKernels() map[string]kernel {
-	return map[string]kernel{
-		"cat": cat, "stack": stack, "repeat": repeat, "repeat_backward": repeatBackward, "roll": roll, "unview": unview, "constant_pad_nd": pad,
-		"embedding": embedding, "embedding_dense_backward": embeddingBackward,
-		"index": index, "index_backward": indexBackward, "index_select": indexSelect, "index_select_backward": indexSelectBackward, "gather": gatherKernel, "gather_backward": gatherBackward,
-		"scatter": scattered(false), "scatter_add": scattered(true), "index_add": indexAdd, "index_put": indexPut, "flip": flip,
-	}
-}
-
-// move writes operand i, of the given shape, into a window of result 0.
-func (r *run) move(i int, shape, strides []int64, at int64) {
-	t := r.c.Results[0]
-	t.Shape, t.Strides, t.At = shape, strides, t.At+t.DType.Bytes(1)*at
-	rd, w := r.reader(i, shape), r.writer(&t)
-	r.parallel(int(validate.Elems(shape)), 1<<14, func(lo, hi int) {
-		var buf [chunk]float64
-		for at := lo; at < hi; at += chunk {
-			b := buf[:min(chunk, hi-at)]
-			rd.read(b, int64(at))
-			w.write(b, int64(at))
-		}
-	})
-}
-
-func cat(r *run) error {
-	t, d := &r.c.Results[0], r.attrs().Dims[0]
-	at := int64(0)
-	for i := range r.c.Args {
-		s := r.shape(i)
-		if len(s) != len(t.Shape) { // an empty list
-			continue
-		}
-		r.move(i, s, t.Strides, at*t.Strides[d])
-		at += s[d]
-	}
-	return nil
-}
-
-// stack lays operands beside each other along a new dim; absent ones are zeros.
-func stack(r *run) error {
-	t, d := &r.c.Results[0], int(r.attrs().Dims[0])
-	for i := range r.c.Args {
-		shape, st := slices.Delete(slices.Clone(t.Shape), d, d+1), slices.Delete(slices.Clone(t.Strides), d, d+1)
-		r.move(i, shape, st, int64(i)*t.Strides[d])
-	}
-	return nil
-}
-
-// repeat lays copies beside each other.
-func repeat(r *run) error {
-	t := &r.c.Results[0]
-	x, src := r.floats(0), wrapped(t.Shape, r.shape(0))
-	return r.generate(0, func(i uint64) float64 { return float64(x[src(int(i))]) })
-}
-
-// wrapped maps the row-major number of an element of a shape to that of the
-// element of a smaller one that repeats in it.
-func wrapped(shape, in []int64) func(int) int {
-	st := validate.RowMajor(shape)
-	inSt := validate.RowMajor(in)
-	lead := len(shape) - len(in)
-	return func(i int) int {
-		at := 0
-		for j := range in {
-			at += i / int(st[lead+j]) % int(shape[lead+j]) % int(in[j]) * int(inSt[j])
-		}
-		return at
-	}
-}
-
-func repeatBackward(r *run) error {
-	g := r.floats(0)
-	to := wrapped(r.shape(0), r.c.Results[0].Shape)
-	return r.accumulate(func(sum []float64) {
-		for i, v := range g {
-			sum[to(i)] += float64(v)
-		}
-	})
+var indexKernels = map[string]kernel{
+	"embedding": embedding, "embedding_dense_backward": embeddingBackward,
+	"index": index, "index_backward": indexBackward, "index_select": indexSelect, "index_select_backward": indexSelectBackward, "gather": gatherKernel, "gather_backward": gatherBackward,
 }
 
 // accumulate fills result 0 with sums that f makes, in order, from zeros.
@@ -94,34 +19,6 @@ func (r *run) accumulate(f func(sum []float64)) error {
 	w := r.writer(&r.c.Results[0])
 	w.write(sum, 0)
 	return nil
-}
-
-// unview adds the operand into a window of zeros.
-func unview(r *run) error {
-	w := r.attrs().Window
-	s := r.shape(0)
-	at := positions(s, w.Strides)
-	g := r.floats(0)
-	return r.accumulate(func(sum []float64) {
-		for i, v := range g {
-			sum[at[i]+w.Offset] += float64(v)
-		}
-	})
-}
-
-// pad writes the operand into a window of a constant.
-func pad(r *run) error {
-	w, s := r.attrs().Window, r.shape(0)
-	at := positions(s, w.Strides)
-	x := r.floats(0)
-	return r.accumulate(func(sum []float64) {
-		for i := range sum {
-			sum[i] = r.scalar(0, 0)
-		}
-		for i, v := range x {
-			sum[at[i]+w.Offset] = float64(v)
-		}
-	})
 }
 
 func embedding(r *run) error {
@@ -141,7 +38,7 @@ func embedding(r *run) error {
 // embeddingBackward adds the gradient's rows into the table's gradient.
 func embeddingBackward(r *run) error {
 	g, s := r.floats(0), r.c.Results[0].Shape
-	n, skip := int(s[1]), int64(r.scalar(0, -1))
+	n, skip := int(s[1]), int64(r.scalar("padding_idx"))
 	rows := r.ints(1, r.shape(1))
 	if len(rows)*n > len(g) { // indices that were shared by a batch
 		return fmt.Errorf("%d indices for a gradient of %d rows", len(rows), len(g)/max(n, 1))
@@ -163,11 +60,7 @@ func embeddingBackward(r *run) error {
 // first; they broadcast, and stand where the first indexed dim stood, or first
 // when other dims lie between.
 func (r *run) indexed(x []int64, first int, f func(i, at int)) error {
-	dims := r.attrs().Dims
-	var shape []int64
-	for i := range dims {
-		shape = broadcastShape(shape, r.shape(first+i))
-	}
+	dims, shape := r.attrs().Dims, r.indexShape(first)
 	idx := make([][]int64, len(dims))
 	for i, d := range dims {
 		idx[i] = r.ints(first+i, shape)
@@ -182,7 +75,7 @@ func (r *run) indexed(x []int64, first int, f func(i, at int)) error {
 		}
 	}
 	st := validate.RowMajor(x)
-	lead := leads(dims)
+	lead := validate.IndexedDim(dims)
 	var before, beforeSt, after, afterSt []int64
 	for d := range x {
 		switch {
@@ -210,47 +103,17 @@ func (r *run) indexed(x []int64, first int, f func(i, at int)) error {
 	return nil
 }
 
-// leads is the dim where what is indexed stands: the first indexed one, or the
-// first of all where others lie between.
-func leads(dims []int64) int64 {
-	for i := 1; i < len(dims); i++ {
-		if dims[i] != dims[i-1]+1 {
-			return 0
-		}
+// indexShape is what the indices from operand first broadcast to.
+func (r *run) indexShape(first int) (shape []int64) {
+	for i := range r.attrs().Dims {
+		shape = validate.BroadcastShapes(shape, r.shape(first+i))
 	}
-	return dims[0]
+	return shape
 }
 
 // indexedShape is the shape of an index call's result.
 func (r *run) indexedShape(x []int64, first int) []int64 {
-	dims := r.attrs().Dims
-	var at, out []int64
-	for i := range dims {
-		at = broadcastShape(at, r.shape(first+i))
-	}
-	for d, n := range x {
-		if int64(d) == leads(dims) {
-			out = append(out, at...)
-		}
-		if !slices.Contains(dims, int64(d)) {
-			out = append(out, n)
-		}
-	}
-	return out
-}
-
-func broadcastShape(a, b []int64) []int64 {
-	if len(a) < len(b) {
-		a, b = b, a
-	}
-	out := slices.Clone(a)
-	for i := range b {
-		j := len(a) - len(b) + i
-		if out[j] == 1 {
-			out[j] = b[i]
-		}
-	}
-	return out
+	return validate.IndexedShape(x, r.attrs().Dims, r.indexShape(first))
 }
 
 func index(r *run) error {
@@ -350,69 +213,9 @@ func gatherKernel(r *run) error {
 	return r.pick(func(i int) int64 { return idx[i] })
 }
 
-// gatherBackward reads gradient, operand, indices.
 func gatherBackward(r *run) error {
-	idx := r.ints(len(r.c.Args)-1, r.shape(0))
+	idx := r.ints(1, r.shape(0))
 	return r.unpick(func(i int) int64 { return idx[i] })
-}
-
-// scattered writes operand 2, or a number, into a copy of operand 0 at the indices
-// of operand 1 along a dim, or adds it there. Of indices that are equal the last
-// counts.
-func scattered(add bool) kernel {
-	return func(r *run) error {
-		shape := r.shape(1)
-		idx := r.ints(1, shape)
-		from := func(int) float64 { return r.scalar(0, 0) }
-		if r.has(2) {
-			src, own, st := r.all(2), validate.RowMajor(shape), validate.RowMajor(r.shape(2))
-			from = func(i int) float64 { // the source may be larger than the indices
-				at := int64(0)
-				for j := range shape {
-					at += int64(i) / own[j] % shape[j] * st[j]
-				}
-				return src[at]
-			}
-		}
-		out := r.all(0)
-		err := picked(r.shape(0), shape, r.attrs().Dims[0], func(i int) int64 { return idx[i] }, func(i, at int) { put(&out[at], from(i), add) })
-		r.save(&r.c.Results[0], out)
-		return err
-	}
-}
-
-func put(to *float64, v float64, add bool) {
-	if add {
-		v += *to
-	}
-	*to = v
-}
-
-// indexAdd adds the slices of operand 2 into a copy of operand 0, where the
-// indices of operand 1 say.
-func indexAdd(r *run) error {
-	d, shape := r.attrs().Dims[0], r.shape(2)
-	out, src := r.all(0), r.all(2)
-	err := picked(r.shape(0), shape, d, along(r.ints(1, r.shape(1)), shape, d), func(i, at int) { out[at] += src[i] })
-	r.save(&r.c.Results[0], out)
-	return err
-}
-
-// indexPut writes operand 1 into a copy of operand 0 at indices, or adds it.
-func indexPut(r *run) error {
-	x := r.shape(0)
-	out, at := r.all(0), []int(nil)
-	if err := r.indexed(x, 2, func(_, to int) { at = append(at, to) }); err != nil {
-		return err
-	}
-	values := make([]float64, len(at))
-	rd := r.reader(1, r.indexedShape(x, 2))
-	rd.read(values, 0)
-	for i, to := range at {
-		put(&out[to], values[i], r.scalar(0, 0) != 0)
-	}
-	r.save(&r.c.Results[0], out)
-	return nil
 }
 
 // all reads operand i, row-major.
@@ -421,36 +224,4 @@ func (r *run) all(i int) []float64 {
 	rd := r.reader(i, r.shape(i))
 	rd.read(out, 0)
 	return out
-}
-
-// flip turns dims around.
-func flip(r *run) error {
-	x, s := r.all(0), r.shape(0)
-	st := validate.RowMajor(s)
-	out := make([]float64, len(x))
-	for i := range out {
-		at := int64(i)
-		for _, d := range r.attrs().Dims {
-			at += (s[d] - 1 - 2*(int64(i)/st[d]%s[d])) * st[d]
-		}
-		out[i] = x[at]
-	}
-	r.save(&r.c.Results[0], out)
-	return nil
-}
-
-// roll moves elements along dims, those beyond the end to the start.
-func roll(r *run) error {
-	a, s := r.attrs(), r.shape(0)
-	st := validate.RowMajor(s)
-	x := r.floats(0)
-	return r.generate(0, func(i uint64) float64 {
-		at := int64(i)
-		for j, d := range a.Dims {
-			k := at / st[d] % s[d]
-			from := ((k-int64(a.Scalars[j]))%s[d] + s[d]) % s[d]
-			at += (from - k) * st[d]
-		}
-		return float64(x[at])
-	})
 }

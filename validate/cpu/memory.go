@@ -242,14 +242,10 @@ func (r *run) floats(i int) []float32 {
 func (r *run) floatsIn(i int, shape []int64) []float32 {
 	rd := r.reader(i, shape)
 	out := make([]float32, validate.Elems(shape))
-	r.parallel(len(out), 1<<15, func(lo, hi int) {
-		var buf [chunk]float64
-		for at := lo; at < hi; at += chunk {
-			b := buf[:min(chunk, hi-at)]
-			rd.read(b, int64(at))
-			for j, v := range b {
-				out[at+j] = float32(v)
-			}
+	r.chunks(len(out), 1<<15, func(at int, b []float64) {
+		rd.read(b, int64(at))
+		for j, v := range b {
+			out[at+j] = float32(v)
 		}
 	})
 	return out
@@ -282,14 +278,21 @@ func (r *run) out(i int) (buf []float32, done func()) {
 // store writes row-major numbers as result i.
 func (r *run) store(i int, vals []float32) {
 	w := r.writer(&r.c.Results[i])
-	r.parallel(len(vals), 1<<15, func(lo, hi int) {
+	r.chunks(len(vals), 1<<15, func(at int, b []float64) {
+		for j := range b {
+			b[j] = float64(vals[at+j])
+		}
+		w.write(b, int64(at))
+	})
+}
+
+// chunks splits [0, n) over the workers, as parallel does, and calls f for pieces that
+// start at element at and have room in b.
+func (r *run) chunks(n, grain int, f func(at int, b []float64)) {
+	r.parallel(n, grain, func(lo, hi int) {
 		var buf [chunk]float64
 		for at := lo; at < hi; at += chunk {
-			b := buf[:min(chunk, hi-at)]
-			for j := range b {
-				b[j] = float64(vals[at+j])
-			}
-			w.write(b, int64(at))
+			f(at, buf[:min(chunk, hi-at)])
 		}
 	})
 }

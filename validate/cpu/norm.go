@@ -6,14 +6,12 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-func normKernels() map[string]kernel {
-	return map[string]kernel{
-		"_weight_norm_interface": weightNorm, "_weight_norm_interface_backward": weightNormBackward,
-		"native_layer_norm": layerNorm, "native_layer_norm_backward": layerNormBackward,
-		"_fused_rms_norm": rmsNorm, "_fused_rms_norm_backward": rmsNormBackward,
-		"native_group_norm": groupNorm, "native_group_norm_backward": groupNormBackward,
-		"batch_norm": batchNorm, "batch_norm_backward": batchNormBackward,
-	}
+var normKernels = map[string]kernel{
+	"_weight_norm_interface": weightNorm, "_weight_norm_interface_backward": weightNormBackward,
+	"native_layer_norm": layerNorm, "native_layer_norm_backward": layerNormBackward,
+	"_fused_rms_norm": rmsNorm, "_fused_rms_norm_backward": rmsNormBackward,
+	"native_group_norm": groupNorm, "native_group_norm_backward": groupNormBackward,
+	"batch_norm": batchNorm, "batch_norm_backward": batchNormBackward,
 }
 
 // optional returns operand i, or nil where it is absent.
@@ -75,15 +73,28 @@ func (r *run) rowLength(operand int) int {
 }
 
 func layerNorm(r *run) error {
+	n := r.rowLength(0)
+	return r.normalize(n, func(j int) int { return j % n })
+}
+
+func groupNorm(r *run) error {
+	s := r.shape(0)
+	x, plane := int(validate.Elems(s)), int(validate.Elems(s[2:]))
+	return r.normalize(x/max(int(r.c.Results[1].Elems()), 1), func(j int) int { return j / plane % int(s[1]) })
+}
+
+// normalize makes rows of per elements, their mean and inverse deviation; element j of the
+// tensor has weight and bias number channel(j).
+func (r *run) normalize(per int, channel func(j int) int) error {
 	x, w, b := r.floats(0), r.optional(1), r.optional(2)
-	n, eps := r.rowLength(0), r.scalar(0, 1e-5)
 	o, done := r.outs(3)
-	r.parallel(len(x)/n, 16, func(lo, hi int) {
+	eps := r.scalar("eps")
+	r.parallel(len(x)/per, 16, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			row := x[i*n : (i+1)*n]
-			mean, rstd := statistics(row, eps)
-			for j, v := range row {
-				o[0][i*n+j] = float32((float64(v)-mean)*rstd*at(w, j, 1) + at(b, j, 0))
+			mean, rstd := statistics(x[i*per:(i+1)*per], eps)
+			for j := i * per; j < (i+1)*per; j++ {
+				c := channel(j)
+				o[0][j] = float32((float64(x[j])-mean)*rstd*at(w, c, 1) + at(b, c, 0))
 			}
 			o[1][i], o[2][i] = float32(mean), float32(rstd)
 		}
@@ -92,34 +103,43 @@ func layerNorm(r *run) error {
 	return nil
 }
 
-// layerNormBackward reads gradient, input, weight, mean, inverse deviation.
 func layerNormBackward(r *run) error {
-	g, x, w, mean, rstd := r.floats(0), r.floats(1), r.optional(2), r.floats(3), r.floats(4)
 	n := r.rowLength(1)
+	return r.normalizeBackward(n, func(j int) int { return j % n })
+}
+
+func groupNormBackward(r *run) error {
+	s := r.shape(1)
+	plane := int(validate.Elems(s[2:]))
+	return r.normalizeBackward(int(s[1]), func(j int) int { return j / plane % int(s[1]) })
+}
+
+// normalizeBackward reads gradient, input, weight, mean, inverse deviation.
+func (r *run) normalizeBackward(channels int, channel func(j int) int) error {
+	g, x, w, mean, rstd := r.floats(0), r.floats(1), r.optional(2), r.floats(3), r.floats(4)
 	o, done := r.outs(3)
+	per := len(x) / max(len(mean), 1)
 	if o[0] != nil {
-		r.parallel(len(x)/n, 16, func(lo, hi int) {
-			for i := lo; i < hi; i++ {
-				normGradient(o[0][i*n:(i+1)*n], g[i*n:(i+1)*n], x[i*n:(i+1)*n], func(j int) float64 { return at(w, j, 1) }, float64(mean[i]), float64(rstd[i]))
+		r.parallel(len(mean), 16, func(from, to int) {
+			for i := from; i < to; i++ {
+				lo, hi := i*per, (i+1)*per
+				normGradient(o[0][lo:hi], g[lo:hi], x[lo:hi], func(j int) float64 { return at(w, channel(lo+j), 1) }, float64(mean[i]), float64(rstd[i]))
 			}
 		})
 	}
-	r.parallel(n, 64, func(lo, hi int) {
-		for j := lo; j < hi; j++ {
-			var dw, db float64
-			for i := range mean {
-				v := float64(g[i*n+j])
-				db += v
-				dw += v * (float64(x[i*n+j]) - float64(mean[i])) * float64(rstd[i])
-			}
-			if o[1] != nil {
-				o[1][j] = float32(dw)
-			}
-			if o[2] != nil {
-				o[2][j] = float32(db)
+	dw, db := make([]float64, channels), make([]float64, channels)
+	for j, v := range g {
+		c, i := channel(j), j/per
+		db[c] += float64(v)
+		dw[c] += float64(v) * (float64(x[j]) - float64(mean[i])) * float64(rstd[i])
+	}
+	for i, d := range [][]float64{dw, db} {
+		if o[i+1] != nil {
+			for c, v := range d {
+				o[i+1][c] = float32(v)
 			}
 		}
-	})
+	}
 	done()
 	return nil
 }
@@ -141,7 +161,7 @@ func normGradient(out, g, x []float32, w func(int) float64, mean, rstd float64) 
 
 func rmsNorm(r *run) error {
 	x, w := r.floats(0), r.optional(1)
-	n, eps := r.rowLength(0), r.scalar(0, 1e-6)
+	n, eps := r.rowLength(0), r.scalar("eps")
 	o, done := r.outs(2)
 	for i := range len(x) / n {
 		var sq float64
@@ -185,53 +205,6 @@ func rmsNormBackward(r *run) error {
 	return nil
 }
 
-func groupNorm(r *run) error {
-	x, w, b := r.floats(0), r.optional(1), r.optional(2)
-	o, done := r.outs(3)
-	s := r.shape(0)
-	per := len(x) / len(o[1])
-	plane := len(x) / int(s[0]*s[1])
-	for i := range o[1] {
-		mean, rstd := statistics(x[i*per:(i+1)*per], r.scalar(0, 1e-5))
-		for j := i * per; j < (i+1)*per; j++ {
-			c := j / plane % int(s[1])
-			o[0][j] = float32((float64(x[j])-mean)*rstd*at(w, c, 1) + at(b, c, 0))
-		}
-		o[1][i], o[2][i] = float32(mean), float32(rstd)
-	}
-	done()
-	return nil
-}
-
-func groupNormBackward(r *run) error {
-	g, x, w, mean, rstd := r.floats(0), r.floats(1), r.optional(2), r.floats(3), r.floats(4)
-	o, done := r.outs(3)
-	s := r.shape(1)
-	per := len(x) / len(mean)
-	plane := len(x) / int(s[0]*s[1])
-	dw, db := make([]float64, s[1]), make([]float64, s[1])
-	for i := range mean {
-		lo, hi := i*per, (i+1)*per
-		if o[0] != nil {
-			normGradient(o[0][lo:hi], g[lo:hi], x[lo:hi], func(j int) float64 { return at(w, (lo+j)/plane%int(s[1]), 1) }, float64(mean[i]), float64(rstd[i]))
-		}
-		for j := lo; j < hi; j++ {
-			c := j / plane % int(s[1])
-			db[c] += float64(g[j])
-			dw[c] += float64(g[j]) * (float64(x[j]) - float64(mean[i])) * float64(rstd[i])
-		}
-	}
-	for i, d := range [][]float64{dw, db} {
-		if o[i+1] != nil {
-			for c, v := range d {
-				o[i+1][c] = float32(v)
-			}
-		}
-	}
-	done()
-	return nil
-}
-
 // channel calls f for every run of elements of channel c of [n, ch, plane].
 func channel(n, ch, plane, c int, f func(lo, hi int)) {
 	for i := range n {
@@ -244,7 +217,7 @@ func channel(n, ch, plane, c int, f func(lo, hi int)) {
 // updates the running ones and makes mean and inverse deviation.
 func batchNorm(r *run) error {
 	x, w, b := r.floats(0), r.optional(1), r.optional(2)
-	eps, momentum, train := r.scalar(0, 1e-5), r.scalar(1, 0.1), r.scalar(2, 1) != 0
+	eps, momentum, train := r.scalar("eps"), r.scalar("momentum"), r.scalar("training") != 0
 	s := r.shape(0)
 	n, ch := int(s[0]), int(s[1])
 	plane := len(x) / max(n*ch, 1)
@@ -320,7 +293,7 @@ func (r *run) storeOperand(i int, vals []float32) {
 // and, in training, mean and inverse deviation of the batch.
 func batchNormBackward(r *run) error {
 	g, x, w := r.floats(0), r.floats(1), r.optional(2)
-	eps, train := r.scalar(0, 1e-5), r.scalar(2, 1) != 0
+	eps, train := r.scalar("eps"), r.scalar("training") != 0
 	s := r.shape(1)
 	n, ch := int(s[0]), int(s[1])
 	plane := len(x) / max(n*ch, 1)

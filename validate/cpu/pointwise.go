@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"github.com/memplan/memplan/graph"
-	"github.com/memplan/memplan/validate"
+	contract "github.com/memplan/memplan/graph/kernel"
 )
 
 // A kernel runs one call.
@@ -16,7 +16,8 @@ var kernels = buildKernels()
 
 func buildKernels() map[string]kernel {
 	all := map[string]kernel{"step": step}
-	for _, part := range []map[string]kernel{elementwiseKernels(), otherKernels(), productKernels(), convKernels(), attentionKernels(), normKernels(), indexKernels(), poolKernels(), sampleKernels(), recurrentKernels(), reductionKernels(), selectKernels()} {
+	for _, part := range []map[string]kernel{pointwiseKernels(), fillKernels, viewKernels, indexKernels, scatterKernels, matmulKernels(), convKernels,
+		attentionKernels(), rnnKernels, normKernels, poolKernels, sampleKernels, reduceKernels(), lossKernels} {
 		for name, f := range part {
 			if all[name] != nil {
 				panic("cpu: kernel listed twice: " + name)
@@ -27,52 +28,29 @@ func buildKernels() map[string]kernel {
 	return all
 }
 
-// elementwiseKernels are those that functions of numbers give.
-func elementwiseKernels() map[string]kernel {
-	all := map[string]kernel{}
+// pointwiseKernels are those that functions of numbers give, and elementwise ones that
+// need more.
+func pointwiseKernels() map[string]kernel {
+	all := map[string]kernel{"bitwise_not": bitwiseNot, "div": div, "copy": copyKernel, "_prelu_kernel_backward": preluBackward}
 	for name, f := range unaries {
 		all[name] = elementwise1(f)
 	}
 	for name, f := range binaries {
 		all[name] = elementwise2(f)
 	}
-	for name, f := range withNumbers {
-		all[name] = elementwiseN(1, f)
-	}
-	for name, f := range gradients {
-		all[name] = elementwiseN(2, f)
-	}
-	for name, f := range ternaries {
-		all[name] = elementwiseN(3, f)
+	for name, f := range formulas {
+		all[name] = elementwiseN(contract.Find(name).Arity(), f)
 	}
 	return all
 }
 
-// otherKernels are elementwise ones that need more, and what creates tensors.
-func otherKernels() map[string]kernel {
-	return map[string]kernel{
-		"bitwise_not": bitwiseNot, "gelu": gelu, "gelu_backward": geluBackward, "div": div, "copy": copyKernel, "fill": fill, "arange": arange, "empty": nothing, "zero_grad": nothing, "del": nothing,
-		"uniform": random(func(r *run, i uint64) float64 {
-			lo := r.scalar(0, 0)
-			return lo + (r.scalar(1, 1)-lo)*validate.Uniform(r.c.Seed, i)
-		}),
-		"normal": random(func(r *run, i uint64) float64 { return r.scalar(0, 0) + r.scalar(1, 1)*validate.Normal(r.c.Seed, i) }),
-		"randn":  random(func(r *run, i uint64) float64 { return r.scalar(0, 0) + r.scalar(1, 1)*validate.Normal(r.c.Seed, i) }),
-		"randint": random(func(r *run, i uint64) float64 {
-			lo := int64(r.scalar(0, 0))
-			return float64(lo + validate.Below(r.c.Seed, i, int64(r.scalar(1, 1))-lo))
-		}),
-		"bernoulli":              random(func(r *run, i uint64) float64 { return truth(validate.Uniform(r.c.Seed, i) < r.scalar(0, 0.5)) }),
-		"_prelu_kernel_backward": preluBackward,
-		"native_dropout":         dropout, "mask_bias": maskBias, "causal_bias": causalBias, "empty_rows": emptyRows, "tril": triangle, "triu": triangle,
-	}
-}
+func truth(b bool) float64 { return either(b, 1, 0) }
 
-func truth(b bool) float64 {
+func either(b bool, yes, no float64) float64 {
 	if b {
-		return 1
+		return yes
 	}
-	return 0
+	return no
 }
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
@@ -94,13 +72,8 @@ var unaries = map[string]func(float64) float64{
 	"mish": func(x float64) float64 { return x * math.Tanh(softplus(x)) }, "hardswish": func(x float64) float64 { return x * min(max(x+3, 0), 6) / 6 },
 	"hardsigmoid": func(x float64) float64 { return min(max(x+3, 0), 6) / 6 }, "log_sigmoid": func(x float64) float64 { return -softplus(-x) },
 	"softsign": func(x float64) float64 { return x / (1 + math.Abs(x)) },
-	"relu": func(x float64) float64 {
-		if x > 0 || x != x {
-			return x
-		}
-		return 0
-	},
-	"isinf": func(x float64) float64 { return truth(math.IsInf(x, 0)) }, "isnan": func(x float64) float64 { return truth(x != x) },
+	"relu":     func(x float64) float64 { return either(x > 0 || x != x, x, 0) },
+	"isinf":    func(x float64) float64 { return truth(math.IsInf(x, 0)) }, "isnan": func(x float64) float64 { return truth(x != x) },
 	"isfinite": func(x float64) float64 { return truth(!math.IsInf(x, 0) && x == x) }, "zeros_like": func(float64) float64 { return 0 },
 	"logical_not": func(x float64) float64 { return truth(x == 0) },
 	"lgamma":      func(x float64) float64 { y, _ := math.Lgamma(x); return y },
@@ -134,7 +107,7 @@ func sign(x float64) float64 {
 	return x * 0
 }
 
-// binaries get alpha, 1 unless the call has one.
+// binaries get the number of the call, where their kernel has one.
 var binaries = map[string]func(a, b, alpha float64) float64{
 	"add": func(a, b, alpha float64) float64 { return a + alpha*b }, "sub": func(a, b, alpha float64) float64 { return a - alpha*b }, "rsub": func(a, b, alpha float64) float64 { return b - alpha*a },
 	"mul": func(a, b, _ float64) float64 { return a * b }, "pow": func(a, b, _ float64) float64 { return math.Pow(a, b) },
@@ -154,29 +127,15 @@ var binaries = map[string]func(a, b, alpha float64) float64{
 		}
 		return a * math.Log(b)
 	},
-	"hypot": func(a, b, _ float64) float64 { return math.Hypot(a, b) },
-	"_prelu_kernel": func(x, w, _ float64) float64 {
-		if x > 0 {
-			return x
-		}
-		return x * w
-	},
-	"div_or_zero": func(a, b, _ float64) float64 {
-		if b == 0 {
-			return 0
-		}
-		return a / b
-	},
+	"hypot":         func(a, b, _ float64) float64 { return math.Hypot(a, b) },
+	"_prelu_kernel": func(x, w, _ float64) float64 { return either(x > 0, x, x*w) },
+	"div_or_zero":   func(a, b, _ float64) float64 { return either(b == 0, 0, a/b) },
 }
 
-// withNumbers are elementwise kernels of one operand with numbers p.
-var withNumbers = map[string]func(x []float64, p []float64) float64{
-	"leaky_relu": func(x, p []float64) float64 {
-		if x[0] > 0 {
-			return x[0]
-		}
-		return x[0] * p[0]
-	},
+// formulas are elementwise kernels of operands x and numbers p, as the kernel's row names
+// them.
+var formulas = map[string]func(x, p []float64) float64{
+	"leaky_relu": func(x, p []float64) float64 { return either(x[0] > 0, x[0], x[0]*p[0]) },
 	"logit": func(x, p []float64) float64 {
 		z := x[0]
 		if p[0] >= 0 {
@@ -184,38 +143,29 @@ var withNumbers = map[string]func(x []float64, p []float64) float64{
 		}
 		return math.Log(z / (1 - z))
 	},
-	"hardshrink": func(x, p []float64) float64 {
-		if math.Abs(x[0]) > p[0] {
-			return x[0]
-		}
-		return 0
-	},
+	"hardshrink": func(x, p []float64) float64 { return either(math.Abs(x[0]) > p[0], x[0], 0) },
 	"softshrink": func(x, p []float64) float64 { return sign(x[0]) * max(math.Abs(x[0])-p[0], 0) },
 	"clamp_min":  func(x, p []float64) float64 { return max(x[0], p[0]) }, "clamp_max": func(x, p []float64) float64 { return min(x[0], p[0]) },
 	"hardtanh": func(x, p []float64) float64 { return min(max(x[0], p[0]), p[1]) }, "clamp": func(x, p []float64) float64 { return min(max(x[0], p[0]), p[1]) },
-	"threshold": func(x, p []float64) float64 {
-		if x[0] > p[0] {
-			return x[0]
-		}
-		return p[1]
-	},
+	"threshold": func(x, p []float64) float64 { return either(x[0] > p[0], x[0], p[1]) },
 	"softplus": func(x, p []float64) float64 {
 		if x[0]*p[0] > p[1] {
 			return x[0]
 		}
 		return math.Log1p(math.Exp(x[0]*p[0])) / p[0]
 	},
-	"elu": func(x, p []float64) float64 { // alpha, scale, input scale
+	"gelu": func(x, p []float64) float64 {
+		if z := x[0]; p[0] != 0 {
+			return 0.5 * z * (1 + math.Tanh(geluBeta*(z+geluKappa*z*z*z)))
+		}
+		return 0.5 * x[0] * (1 + math.Erf(x[0]/math.Sqrt2))
+	},
+	"elu": func(x, p []float64) float64 {
 		if x[0] > 0 {
 			return x[0] * p[1]
 		}
 		return math.Expm1(x[0]*p[2]) * p[0] * p[1]
 	},
-}
-
-// gradients are elementwise kernels of a gradient x[0] and what was saved x[1],
-// with numbers p.
-var gradients = map[string]func(x []float64, p []float64) float64{
 	"tanh_backward":    func(x, _ []float64) float64 { return x[0] * (1 - x[1]*x[1]) },
 	"sigmoid_backward": func(x, _ []float64) float64 { return x[0] * x[1] * (1 - x[1]) },
 	"silu_backward":    func(x, _ []float64) float64 { s := sigmoid(x[1]); return x[0] * s * (1 + x[1]*(1-s)) },
@@ -232,25 +182,10 @@ var gradients = map[string]func(x []float64, p []float64) float64{
 		}
 		return x[0]
 	},
-	"hardsigmoid_backward": func(x, _ []float64) float64 {
-		if x[1] > -3 && x[1] < 3 {
-			return x[0] / 6
-		}
-		return 0
-	},
+	"hardsigmoid_backward": func(x, _ []float64) float64 { return either(x[1] > -3 && x[1] < 3, x[0]/6, 0) },
 	"log_sigmoid_backward": func(x, _ []float64) float64 { return x[0] * sigmoid(-x[1]) },
-	"threshold_backward": func(x, p []float64) float64 {
-		if x[1] <= p[0] {
-			return 0
-		}
-		return x[0]
-	},
-	"leaky_relu_backward": func(x, p []float64) float64 {
-		if x[1] > 0 {
-			return x[0]
-		}
-		return x[0] * p[0]
-	},
+	"threshold_backward":   func(x, p []float64) float64 { return either(x[1] <= p[0], 0, x[0]) },
+	"leaky_relu_backward":  func(x, p []float64) float64 { return either(x[1] > 0, x[0], x[0]*p[0]) },
 	"logit_backward": func(x, p []float64) float64 { // without eps, not a number outside of 0 to 1
 		switch z := x[1]; {
 		case p[0] >= 0 && (z < p[0] || z > 1-p[0]):
@@ -261,61 +196,37 @@ var gradients = map[string]func(x []float64, p []float64) float64{
 			return x[0] / (z * (1 - z))
 		}
 	},
-	"hardshrink_backward": func(x, p []float64) float64 {
-		if math.Abs(x[1]) > p[0] {
-			return x[0]
-		}
-		return 0
-	},
-	"softshrink_backward": func(x, p []float64) float64 {
-		if math.Abs(x[1]) > p[0] {
-			return x[0]
-		}
-		return 0
-	},
+	"hardshrink_backward":     func(x, p []float64) float64 { return either(math.Abs(x[1]) > p[0], x[0], 0) },
+	"softshrink_backward":     func(x, p []float64) float64 { return either(math.Abs(x[1]) > p[0], x[0], 0) },
 	"native_dropout_backward": func(x, p []float64) float64 { return x[0] * x[1] * p[0] },
-	"hardtanh_backward": func(x, p []float64) float64 {
-		if x[1] <= p[0] || x[1] >= p[1] {
-			return 0
-		}
-		return x[0]
-	},
+	"hardtanh_backward":       func(x, p []float64) float64 { return either(x[1] <= p[0] || x[1] >= p[1], 0, x[0]) },
 	"softplus_backward": func(x, p []float64) float64 {
 		if x[1]*p[0] > p[1] {
 			return x[0]
 		}
 		return x[0] * sigmoid(x[1]*p[0])
 	},
+	"gelu_backward": func(x, p []float64) float64 {
+		z := x[1]
+		if p[0] != 0 {
+			t := math.Tanh(geluBeta * (z + geluKappa*z*z*z))
+			return x[0] * (0.5*(1+t) + 0.5*z*(1-t*t)*geluBeta*(1+3*geluKappa*z*z))
+		}
+		return x[0] * (0.5*(1+math.Erf(z/math.Sqrt2)) + z*math.Exp(-z*z/2)/math.Sqrt(2*math.Pi))
+	},
 	"elu_backward": func(x, p []float64) float64 {
 		if x[1] > 0 {
 			return x[0] * p[1]
 		}
-		if p[3] != 0 { // x[1] is the result
+		if p[3] != 0 { // x[1] is the result of elu
 			return x[0] * p[2] * (x[1] + p[0]*p[1])
 		}
 		return x[0] * p[2] * p[0] * p[1] * math.Exp(x[1]*p[2])
 	},
-}
-
-// ternaries are elementwise kernels of three operands.
-var ternaries = map[string]func(x []float64, p []float64) float64{
-	"where": func(x, _ []float64) float64 {
-		if x[0] != 0 {
-			return x[1]
-		}
-		return x[2]
-	},
-	"masked_fill": func(x, _ []float64) float64 {
-		if x[1] != 0 {
-			return x[2]
-		}
-		return x[0]
-	},
+	"where":       func(x, _ []float64) float64 { return either(x[0] != 0, x[1], x[2]) },
+	"masked_fill": func(x, _ []float64) float64 { return either(x[1] != 0, x[2], x[0]) },
 	"lerp": func(x, _ []float64) float64 {
-		if math.Abs(x[2]) < 0.5 {
-			return x[0] + x[2]*(x[1]-x[0])
-		}
-		return x[1] - (x[1]-x[0])*(1-x[2])
+		return either(math.Abs(x[2]) < 0.5, x[0]+x[2]*(x[1]-x[0]), x[1]-(x[1]-x[0])*(1-x[2]))
 	},
 	"addcmul": func(x, p []float64) float64 { return x[0] + p[0]*x[1]*x[2] },
 	"addcdiv": func(x, p []float64) float64 { return x[0] + p[0]*x[1]/x[2] },
@@ -369,7 +280,7 @@ func elementwise1(f func(float64) float64) kernel {
 
 func elementwise2(f func(a, b, alpha float64) float64) kernel {
 	return func(r *run) error {
-		alpha := r.scalar(0, 1)
+		alpha := append(r.c.Numbers(), 0)[0]
 		return r.each(2, func(in [][]float64, out []float64) {
 			a, b := in[0], in[1]
 			for i := range out {
@@ -381,13 +292,7 @@ func elementwise2(f func(a, b, alpha float64) float64) kernel {
 
 func elementwiseN(n int, f func(x, p []float64) float64) kernel {
 	return func(r *run) error {
-		var p []float64
-		if a := r.attrs(); a != nil {
-			p = a.Scalars
-			if r.c.Kernel == "elu_backward" {
-				p = append(p[:3:3], truth(a.Mode == "result"))
-			}
-		}
+		p := r.c.Numbers()
 		return r.each(n, func(in [][]float64, out []float64) {
 			x := make([]float64, n)
 			for i := range out {
@@ -446,146 +351,6 @@ const (
 	geluBeta  = math.Sqrt2 * 2 / math.SqrtPi / 2
 	geluKappa = 0.044715
 )
-
-func gelu(r *run) error {
-	tanh := r.mode() == "tanh"
-	return r.each(1, func(in [][]float64, out []float64) {
-		for i, x := range in[0] {
-			if tanh {
-				out[i] = 0.5 * x * (1 + math.Tanh(geluBeta*(x+geluKappa*x*x*x)))
-			} else {
-				out[i] = 0.5 * x * (1 + math.Erf(x/math.Sqrt2))
-			}
-		}
-	})
-}
-
-func geluBackward(r *run) error {
-	tanh := r.mode() == "tanh"
-	return r.each(2, func(in [][]float64, out []float64) {
-		for i, x := range in[1] {
-			var d float64
-			if tanh {
-				t := math.Tanh(geluBeta * (x + geluKappa*x*x*x))
-				d = 0.5*(1+t) + 0.5*x*(1-t*t)*geluBeta*(1+3*geluKappa*x*x)
-			} else {
-				d = 0.5*(1+math.Erf(x/math.Sqrt2)) + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
-			}
-			out[i] = in[0][i] * d
-		}
-	})
-}
-
-func nothing(*run) error { return nil }
-
-// generate fills result i with a function of the element's number.
-func (r *run) generate(i int, f func(i uint64) float64) error {
-	t := &r.c.Results[i]
-	w := r.writer(t)
-	r.parallel(int(t.Elems()), 1<<13, func(lo, hi int) {
-		var buf [chunk]float64
-		for at := lo; at < hi; at += chunk {
-			b := buf[:min(chunk, hi-at)]
-			for j := range b {
-				b[j] = f(uint64(at + j))
-			}
-			w.write(b, int64(at))
-		}
-	})
-	return nil
-}
-
-func fill(r *run) error { return r.generate(0, func(uint64) float64 { return r.scalar(0, 0) }) }
-
-func arange(r *run) error {
-	return r.generate(0, func(i uint64) float64 { return r.scalar(0, 0) + float64(i)*r.scalar(1, 1) })
-}
-
-func random(f func(r *run, i uint64) float64) kernel {
-	return func(r *run) error { return r.generate(0, func(i uint64) float64 { return f(r, i) }) }
-}
-
-// dropout makes the mask, result 0, and what it lets pass, result 1.
-func dropout(r *run) error {
-	p := r.scalar(0, 0.5)
-	x, mask, out := r.reader(0, r.shape(0)), r.writer(&r.c.Results[0]), r.writer(&r.c.Results[1])
-	scale := 1 / (1 - p)
-	r.parallel(int(validate.Elems(r.shape(0))), 1<<13, func(lo, hi int) {
-		var m, v [chunk]float64
-		for at := lo; at < hi; at += chunk {
-			n := min(chunk, hi-at)
-			x.read(v[:n], int64(at))
-			for j := range n {
-				m[j] = truth(validate.Uniform(r.c.Seed, uint64(at+j)) >= p)
-				v[j] *= m[j] * scale
-			}
-			mask.write(m[:n], int64(at))
-			out.write(v[:n], int64(at))
-		}
-	})
-	return nil
-}
-
-// maskBias is 0 where the mask is set and -inf elsewhere.
-func maskBias(r *run) error {
-	return r.each(1, func(in [][]float64, out []float64) {
-		for i, m := range in[0] {
-			if out[i] = 0; m == 0 {
-				out[i] = math.Inf(-1)
-			}
-		}
-	})
-}
-
-// causalBias is 0 on and below the diagonal and -inf above.
-func causalBias(r *run) error {
-	s := r.c.Results[0].Shape
-	n := uint64(s[len(s)-1])
-	return r.generate(0, func(i uint64) float64 {
-		if i%n > i/n {
-			return math.Inf(-1)
-		}
-		return 0
-	})
-}
-
-// emptyRows sets rows of a softmax to 0 whose scores are all -inf.
-func emptyRows(r *run) error {
-	s := r.shape(0)
-	n := int(s[len(s)-1])
-	x, y := r.floats(0), r.floats(1)
-	out, done := r.out(0)
-	r.parallel(len(x)/max(n, 1), 64, func(lo, hi int) {
-		for i := lo; i < hi; i++ {
-			empty := true
-			for _, v := range x[i*n : i*n+n] {
-				empty = empty && math.IsInf(float64(v), -1)
-			}
-			for j := i * n; j < i*n+n; j++ {
-				if out[j] = y[j]; empty {
-					out[j] = 0
-				}
-			}
-		}
-	})
-	done()
-	return nil
-}
-
-// triangle keeps what is below (tril) or above (triu) a diagonal.
-func triangle(r *run) error {
-	s := r.c.Results[0].Shape
-	rows, cols := s[len(s)-2], s[len(s)-1]
-	lower, k := r.c.Kernel == "tril", int64(r.scalar(0, 0))
-	x := r.floats(0)
-	return r.generate(0, func(i uint64) float64 {
-		d := int64(i)%cols - int64(i)/cols%rows
-		if lower && d <= k || !lower && d >= k {
-			return float64(x[i])
-		}
-		return 0
-	})
-}
 
 // preluBackward reads gradient, operand and slopes, and makes the gradients of the
 // operand and, before they are summed, of the slopes.

@@ -1,12 +1,14 @@
 package cpu
 
-import "github.com/memplan/memplan/validate"
+import (
+	"fmt"
 
-func poolKernels() map[string]kernel {
-	return map[string]kernel{
-		"max_pool_with_indices": maxPool, "max_pool2d_with_indices_backward": maxPoolBackward, "avg_pool2d": avgPool, "avg_pool2d_backward": avgPoolBackward,
-		"adaptive_avg_pool2d": avgPool, "adaptive_avg_pool2d_backward": avgPoolBackward,
-	}
+	"github.com/memplan/memplan/validate"
+)
+
+var poolKernels = map[string]kernel{
+	"max_pool_with_indices": maxPool, "max_pool2d_with_indices_backward": maxPoolBackward, "avg_pool2d": avgPool, "avg_pool2d_backward": avgPoolBackward,
+	"adaptive_max_pool2d": adaptiveMax, "im2col": columns(false), "col2im": columns(true), "adaptive_avg_pool2d": avgPool, "adaptive_avg_pool2d_backward": avgPoolBackward,
 }
 
 // A pool is a pooling over windows of up to three dims.
@@ -165,4 +167,61 @@ func avgPoolBackward(r *run) error {
 			}
 		})
 	})
+}
+
+// adaptiveMax makes the largest element of each window, and its place in the plane.
+func adaptiveMax(r *run) error {
+	x := r.floats(0)
+	p := r.newPool(r.shape(0), r.c.Results[0].Shape)
+	values, indices := make([]float64, r.c.Results[0].Elems()), make([]float64, r.c.Results[1].Elems())
+	for n := range p.planes {
+		plane := x[n*p.imageSize : (n+1)*p.imageSize]
+		p.each(func(o int, at []int, _ int) {
+			best := at[0]
+			for _, i := range at[1:] {
+				if plane[i] > plane[best] || plane[i] != plane[i] {
+					best = i
+				}
+			}
+			values[n*p.positions+o], indices[n*p.positions+o] = float64(plane[best]), float64(best)
+		})
+	}
+	r.save(&r.c.Results[0], values)
+	r.save(&r.c.Results[1], indices)
+	return nil
+}
+
+// columns shows each window of an image as a column, the windows' places side by side;
+// back adds columns up to an image.
+func columns(back bool) kernel {
+	return func(r *run) error {
+		image, cols := r.shape(0), r.c.Results[0].Shape
+		if back {
+			image, cols = cols, image
+		}
+		a, n := r.attrs().Pool, len(image)
+		if n < 3 || len(cols) != n-1 {
+			return fmt.Errorf("columns %v of images %v", cols, image)
+		}
+		h, w := image[n-2], image[n-1]
+		places := func(d int) int64 {
+			return (image[n-2+d]+2*a.Pad[d]-a.Dilation[d]*(a.Kernel[d]-1)-1)/a.Stride[d] + 1
+		}
+		oh, ow, taps := places(0), places(1), a.Kernel[0]*a.Kernel[1]
+		x, out := r.all(0), make([]float64, r.c.Results[0].Elems())
+		for i := range validate.Elems(cols) { // plane, place in the window, place of the window
+			plane, tap, at := i/(taps*oh*ow), i/(oh*ow)%taps, i%(oh*ow)
+			y, z := at/ow*a.Stride[0]-a.Pad[0]+tap/a.Kernel[1]*a.Dilation[0], at%ow*a.Stride[1]-a.Pad[1]+tap%a.Kernel[1]*a.Dilation[1]
+			if y < 0 || z < 0 || y >= h || z >= w {
+				continue
+			}
+			if pixel := (plane*h+y)*w + z; back {
+				out[pixel] += x[i]
+			} else {
+				out[i] = x[pixel]
+			}
+		}
+		r.save(&r.c.Results[0], out)
+		return nil
+	}
 }

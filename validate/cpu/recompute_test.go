@@ -10,7 +10,7 @@ import (
 
 	"github.com/memplan/memplan/checkpointsel"
 	"github.com/memplan/memplan/checkpointsel/remat"
-	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 	gt "github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner"
@@ -85,8 +85,8 @@ func selective(t *testing.T, path string, cfg planner.Config) []gt.Segment {
 			if n.Phase != program.Forward || int(n.Call) < calls[0] || int(n.Call) >= calls[1] {
 				continue
 			}
-			op := aten.Dispatched(n.Op)
-			if aten.Selectable(op) && count[op]%2 == 0 && !rewritten(s.Nodes[k+1:], n) {
+			op := kernel.Dispatched(n.Op)
+			if kernel.Selectable(op) && count[op]%2 == 0 && !rewritten(s.Nodes[k+1:], n) {
 				can[op] = append(can[op], count[op])
 			}
 			count[op]++

@@ -1,13 +1,15 @@
 package cpu
 
 import (
+	"errors"
 	"math"
 	"slices"
+	"sort"
 
 	"github.com/memplan/memplan/validate"
 )
 
-func reductionKernels() map[string]kernel {
+func reduceKernels() map[string]kernel {
 	kernels := map[string]kernel{}
 	kernels["sum"] = reduction(func(x []float64) float64 { return total(x) })
 	kernels["mean"] = reduction(func(x []float64) float64 { return total(x) / float64(len(x)) })
@@ -73,9 +75,9 @@ func reductionKernels() map[string]kernel {
 		}
 	})
 	kernels["glu"], kernels["glu_backward"] = glu, gluBackward
-	kernels["nll_loss_forward"], kernels["nll_loss2d_forward"] = nll, nll
-	kernels["nll_loss_backward"], kernels["nll_loss2d_backward"] = nllBackward, nllBackward
-	kernels["mse_loss"], kernels["mse_loss_backward"] = mse, mseBackward
+	kernels["amax_with_indices"] = extreme(func(x, best float64) bool { return x > best })
+	kernels["amin_with_indices"] = extreme(func(x, best float64) bool { return x < best })
+	kernels["topk"], kernels["repeat_interleave"] = topK, interleave
 	return kernels
 }
 
@@ -155,7 +157,7 @@ func reduction(f func([]float64) float64) kernel {
 func rowsOf(at []int64) bool { return at[len(at)-1] == int64(len(at)-1) }
 
 func variance(r *run) error {
-	c := r.scalar(0, 1)
+	c := r.scalar("correction")
 	return reduction(func(x []float64) float64 {
 		mean := total(x) / float64(len(x))
 		var s float64
@@ -264,74 +266,88 @@ func gluBackward(r *run) error {
 	return nil
 }
 
-// classes calls f for each target that counts: where its log-probability lies
-// in [n, classes, ...].
-func (r *run) classes(ls, target int, f func(at int)) {
-	s := r.shape(ls)
-	ignore := int64(r.scalar(1, -100))
-	c, inner := int(s[0]), 1
-	if len(s) > 1 {
-		c, inner = int(s[1]), int(validate.Elems(s[2:]))
+// extreme makes the best element of each line along a dim and its place: the first of
+// equals, and the first that is not a number before all others.
+func extreme(better func(x, best float64) bool) kernel {
+	return func(r *run) error {
+		x, shape, d := r.all(0), r.shape(0), r.attrs().Dims[0]
+		inner := int(validate.Elems(shape[min(int(d)+1, len(shape)):]))
+		values, indices := make([]float64, r.c.Results[0].Elems()), make([]float64, r.c.Results[1].Elems())
+		r.lines(shape, d, func(start, step, n int) {
+			best := 0
+			for i := 1; i < n && !math.IsNaN(x[start+best*step]); i++ {
+				if v := x[start+i*step]; math.IsNaN(v) || better(v, x[start+best*step]) {
+					best = i
+				}
+			}
+			line := start/(n*inner)*inner + start%inner
+			values[line], indices[line] = x[start+best*step], float64(best)
+		})
+		r.save(&r.c.Results[0], values)
+		r.save(&r.c.Results[1], indices)
+		return nil
 	}
-	for i, t := range r.ints(target, r.shape(target)) {
-		if t != ignore && t >= 0 && int(t) < c {
-			f((i/inner*c+int(t))*inner + i%inner)
+}
+
+// topK sorts each line along a dim and takes the first elements of it: what is not a
+// number counts as the largest, and of equals the first comes first.
+func topK(r *run) error {
+	x, shape, d := r.all(0), r.shape(0), r.attrs().Dims[0]
+	if len(shape) == 0 {
+		shape = []int64{1}
+	}
+	k := int(r.c.Results[0].Elems() / max(validate.Elems(shape)/max(shape[d], 1), 1))
+	inner := int(validate.Elems(shape[d+1:]))
+	values, indices := make([]float64, r.c.Results[0].Elems()), make([]float64, r.c.Results[1].Elems())
+	largest := r.scalar("largest") != 0
+	r.lines(shape, d, func(start, step, n int) {
+		order := make([]int, n)
+		for i := range order {
+			order[i] = i
 		}
-	}
-}
-
-// nll makes the loss and the weight of all targets, their number.
-func nll(r *run) error {
-	ls := r.floats(0)
-	var sum, count float64
-	r.classes(0, 1, func(at int) { sum -= float64(ls[at]); count++ })
-	o, done := r.outs(2)
-	if r.scalar(0, 1) == 1 {
-		sum /= count
-	}
-	o[0][0], o[1][0] = float32(sum), float32(count)
-	done()
+		slices.SortStableFunc(order, func(i, j int) int {
+			c := compare(x[start+i*step], x[start+j*step])
+			if largest {
+				return -c
+			}
+			return c
+		})
+		line := start/(n*inner)*k*inner + start%inner
+		for i, from := range order[:k] {
+			values[line+i*inner], indices[line+i*inner] = x[start+from*step], float64(from)
+		}
+	})
+	r.save(&r.c.Results[0], values)
+	r.save(&r.c.Results[1], indices)
 	return nil
 }
 
-// nllBackward reads gradient, log-probabilities, targets, their number.
-func nllBackward(r *run) error {
-	g, count := r.floats(0)[0], r.floats(3)[0]
-	if r.scalar(0, 1) == 1 {
-		g /= count
+// compare orders numbers, with what is not a number as the largest.
+func compare(a, b float64) int {
+	switch {
+	case a < b, b != b && a == a:
+		return -1
+	case a > b, a != a && b == b:
+		return 1
 	}
-	out, done := r.out(0)
-	clear(out)
-	r.classes(1, 2, func(at int) { out[at] = -g })
-	done()
-	return nil
+	return 0
 }
 
-func mse(r *run) error {
-	x, y := r.floats(0), r.floats(1)
-	var s float64
-	for i := range x {
-		d := float64(x[i]) - float64(y[i])
-		s += d * d
+// interleave makes the number of each element as often as the operand says. Where that
+// adds up to another number than the plan's, the result is cut, or ends in the last
+// element: what a step repeats may depend on its data.
+func interleave(r *run) error {
+	times := r.ints(0, r.shape(0))
+	if len(times) == 0 {
+		return errors.New("no elements to repeat")
 	}
-	if r.scalar(0, 1) == 1 {
-		s /= float64(len(x))
+	sums, sum := make([]int64, len(times)), int64(0)
+	for i, n := range times {
+		sum += n
+		sums[i] = sum
 	}
-	out, done := r.out(0)
-	out[0] = float32(s)
-	done()
-	return nil
-}
-
-func mseBackward(r *run) error {
-	g, x, y := float64(r.floats(0)[0]), r.floats(1), r.floats(2)
-	if r.scalar(0, 1) == 1 {
-		g /= float64(len(x))
-	}
-	out, done := r.out(0)
-	for i := range x {
-		out[i] = float32(2 * g * (float64(x[i]) - float64(y[i])))
-	}
-	done()
-	return nil
+	return r.generate(0, func(i uint64) float64 {
+		at := sort.Search(len(sums)-1, func(j int) bool { return sums[j] > int64(i) })
+		return float64(at)
+	})
 }

@@ -6,13 +6,11 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-func sampleKernels() map[string]kernel {
-	return map[string]kernel{
-		"upsample_bilinear2d": upsample(bilinear), "upsample_bilinear2d_backward": upsampleBackward(bilinear),
-		"upsample_nearest2d": upsample(nearest), "upsample_nearest2d_backward": upsampleBackward(nearest),
-		"upsample_bicubic2d": upsample(bicubic), "upsample_bicubic2d_backward": upsampleBackward(bicubic),
-		"grid_sampler_2d": gridSample, "grid_sampler_2d_backward": gridSampleBackward,
-	}
+var sampleKernels = map[string]kernel{
+	"upsample_bilinear2d": upsample(bilinear), "upsample_bilinear2d_backward": upsampleBackward(bilinear),
+	"upsample_nearest2d": upsample(nearest), "upsample_nearest2d_backward": upsampleBackward(nearest),
+	"upsample_bicubic2d": upsample(bicubic), "upsample_bicubic2d_backward": upsampleBackward(bicubic),
+	"grid_sampler_2d": gridSample, "grid_sampler_2d_backward": gridSampleBackward,
 }
 
 // taps are the elements of a line that a sample is mixed from, with their
@@ -80,14 +78,14 @@ func bicubic(o, n, m int, align bool, scale float64) taps {
 func (r *run) samples(in, out []int64, s sampler, f func(o, i int, weight float64)) {
 	n := len(in)
 	ih, iw, oh, ow := int(in[n-2]), int(in[n-1]), int(out[n-2]), int(out[n-1])
-	align := r.scalar(0, 0) != 0
+	align, scaleH, scaleW := r.scalar("align_corners") != 0, r.scalar("scale_h"), r.scalar("scale_w")
 	planes := int(validate.Elems(in[:n-2]))
 	r.parallel(planes, 1, func(lo, hi int) {
 		for p := lo; p < hi; p++ {
 			for y := range oh {
-				ys := s(y, ih, oh, align, r.scalar(1, 0))
+				ys := s(y, ih, oh, align, scaleH)
 				for x := range ow {
-					xs := s(x, iw, ow, align, r.scalar(2, 0))
+					xs := s(x, iw, ow, align, scaleW)
 					for a, wy := range ys.weight {
 						for b, wx := range xs.weight {
 							if w := wy * wx; w != 0 {
@@ -178,7 +176,7 @@ type gridCall struct {
 func (r *run) gridCall(image, grid int) *gridCall {
 	in, out := r.shape(image), r.shape(grid)
 	return &gridCall{n: int(in[0]), c: int(in[1]), ih: int(in[2]), iw: int(in[3]), oh: int(out[1]), ow: int(out[2]),
-		nearest: r.scalar(0, 0) == 1, padding: int(r.scalar(1, 0)), align: r.scalar(2, 0) != 0, grid: r.floats(grid)}
+		nearest: r.scalar("nearest") == 1, padding: int(r.scalar("padding")), align: r.scalar("align_corners") != 0, grid: r.floats(grid)}
 }
 
 // each calls f for every tap of every sample: the sample's number in a plane of

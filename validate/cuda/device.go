@@ -416,8 +416,8 @@ type kernel struct {
 	work func(*run) int64
 }
 
-var kernels = collect(attentionKernels, composedKernels, convKernels, fillKernels, indexKernels, lossKernels, matmulKernels, normKernels, pointwiseKernels, poolKernels,
-	recurrentKernels, reduceKernels, sampleKernels, scatterKernels, selectKernels, stepKernels)
+var kernels = collect(pointwiseKernels, fillKernels, viewKernels, indexKernels, scatterKernels, matmulKernels, convKernels, attentionKernels, rnnKernels, normKernels, poolKernels,
+	sampleKernels, reduceKernels, lossKernels, optimizerKernels)
 
 // collect makes one table of the files' own.
 func collect(files ...func(register func(k kernel, names ...string))) map[string]kernel {
@@ -467,8 +467,8 @@ func dtype(t *validate.Tensor) int32 {
 	return dtypes[t.DType]
 }
 
-// scalar is number i of the call.
-func (r *run) scalar(i int, def float64) float64 { return r.c.Node.Scalar(i, def) }
+// scalar is a number of the call, by the name that its kernel's row has.
+func (r *run) scalar(name string) float64 { return r.c.Scalar(name) }
 
 // attrs are those of the node, empty where it has none.
 func (r *run) attrs() *program.Attrs {

@@ -17,3 +17,6 @@ var update = flag.Bool("update", false, "write docs/kernels.md")
 func TestMissing(t *testing.T) {
 	calls.CheckPage(t, &Device{}, testdata.Shared(t), "On CUDA", "go test -tags cuda ./validate/cuda -run Missing", *update)
 }
+
+// TestTable: the table of kernels is this device's. It needs no GPU.
+func TestTable(t *testing.T) { calls.CheckTable(t, kernels) }

@@ -64,7 +64,7 @@ func (r *run) indexPlaces(values []int64, first int) places {
 			wide = max(wide, len(r.c.Args[first+i].Tensor.Shape))
 		}
 	}
-	lead := int(leads(dims))
+	lead := int(validate.IndexedDim(dims))
 	p := places{rows: 1, width: 1}
 	for d, n := range values {
 		if d < lead+wide {
@@ -157,7 +157,7 @@ func (r *run) scatterPlaces(every, add bool) places {
 
 // pickPlaces are those of the backward of a gather or an index_select.
 func (r *run) pickPlaces(every bool) places {
-	g, idx := r.arg(0), r.arg(len(r.c.Args)-1)
+	g, idx := r.arg(0), r.arg(1)
 	if g == nil || idx == nil || len(r.attrs().Dims) == 0 {
 		return places{}
 	}

@@ -1,149 +1,352 @@
+//go:build cuda
+
 package cuda
 
-// An Operator is an elementwise kernel: the C expressions that compute it from
-// operands a, b and c and from parameters p. C is the type it is computed in.
-type Operator struct {
-	Name   string // the ATen operator, without the underscore of its in-place form
-	Inputs int    // operands; the parameters follow them in a call
-	Real   string // of floating-point numbers
-	Int    string // of 64-bit integers; empty: integers are computed as float64
-	Hot    bool   // has vector kernels for dense operands
-	Wide   bool   // and for strided ones: no more than a few instructions
+import (
+	"fmt"
+	"slices"
+
+	"github.com/memplan/memplan/graph"
+	contract "github.com/memplan/memplan/graph/kernel"
+	"github.com/memplan/memplan/validate"
+)
+
+// pointwiseArgs is Pointwise of pointwise.cu.
+type pointwiseArgs struct {
+	n                   int64
+	op, dims, inputs, _ int32
+	size                [maxDims]int64
+	stride              [4][maxDims]int64
+	ptr                 [4]uint64
+	dtype               [4]int32
+	scalar, param       [4]float64
+	by                  [maxDims]divider // where 32 bits count the elements
 }
 
-// Operators lists the elementwise operators. An operator's place is its code in
-// the compiled kernels: after a change here, run go generate.
-var Operators = []Operator{
-	{"copy", 1, "a", "a", true, true},
-	{"add", 2, "a + (C)p[0] * b", "a + (i64)p[0] * b", true, true},
-	{"sub", 2, "a - (C)p[0] * b", "a - (i64)p[0] * b", true, true},
-	{"rsub", 2, "b - (C)p[0] * a", "b - (i64)p[0] * a", false, true},
-	{"mul", 2, "a * b", "a * b", true, true},
-	{"div", 2, "a / b", "", true, true},
-	{"floor_divide", 2, "floor(a / b)", "floor_div(a, b)", false, false},
-	{"div_trunc", 2, "trunc(a / b)", "b ? a / b : 0", false, false},
-	{"remainder", 2, "mod_floor<C>(a, b)", "b ? a - floor_div(a, b) * b : 0", false, false},
-	{"fmod", 2, "fmod(a, b)", "b ? a % b : 0", false, false},
-	{"pow", 2, "b == (C)2 ? a * a : b == (C)3 ? a * a * a : b == (C)1 ? a : pow(a, b)", "ipow(a, b)", true, false},
-	{"atan2", 2, "atan2(a, b)", "", false, false},
-	{"maximum", 2, "a != a ? a : b != b ? b : a > b ? a : b", "a > b ? a : b", false, true},
-	{"minimum", 2, "a != a ? a : b != b ? b : a < b ? a : b", "a < b ? a : b", false, true},
-	{"eq", 2, "a == b", "a == b", false, false},
-	{"ne", 2, "a != b", "a != b", false, false},
-	{"lt", 2, "a < b", "a < b", false, false},
-	{"le", 2, "a <= b", "a <= b", false, false},
-	{"gt", 2, "a > b", "a > b", false, false},
-	{"ge", 2, "a >= b", "a >= b", false, false},
-	{"logical_and", 2, "a != (C)0 && b != (C)0", "a && b", false, false},
-	{"logical_or", 2, "a != (C)0 || b != (C)0", "a || b", false, false},
-	{"logical_xor", 2, "(a != (C)0) != (b != (C)0)", "!a != !b", false, false},
-	{"logical_not", 1, "a == (C)0", "!a", false, false},
-	{"bitwise_and", 2, "(C)((i64)a & (i64)b)", "a & b", false, false},
-	{"bitwise_or", 2, "(C)((i64)a | (i64)b)", "a | b", false, false},
-	{"bitwise_xor", 2, "(C)((i64)a ^ (i64)b)", "a ^ b", false, false},
-	{"bitwise_not", 1, "(C)(~(i64)a)", "~a", false, false},
-	{"where", 3, "a != (C)0 ? b : c", "a ? b : c", false, true},
-	{"masked_fill", 3, "b != (C)0 ? c : a", "b ? c : a", false, true},
-	{"addcmul", 3, "a + (C)p[0] * b * c", "", false, true},
-	{"addcdiv", 3, "a + (C)p[0] * b / c", "", false, false},
-	{"clamp", 1, "clamped<C>(a, (C)p[0], (C)p[1])", "a < (i64)p[0] ? (i64)p[0] : a > (i64)p[1] ? (i64)p[1] : a", false, false},
-	{"clamp_min", 1, "a < (C)p[0] ? (C)p[0] : a", "a < (i64)p[0] ? (i64)p[0] : a", false, true},
-	{"clamp_max", 1, "a > (C)p[0] ? (C)p[0] : a", "a > (i64)p[0] ? (i64)p[0] : a", false, true},
-	{"zeros_like", 1, "(C)0", "0", false, false},
-	{"neg", 1, "-a", "-a", false, true},
-	{"abs", 1, "fabs(a)", "a < 0 ? -a : a", false, false},
-	{"sign", 1, "(C)((a > (C)0) - (a < (C)0))", "(a > 0) - (a < 0)", false, false},
-	{"sgn", 1, "(C)((a > (C)0) - (a < (C)0))", "(a > 0) - (a < 0)", false, false},
-	{"floor", 1, "floor(a)", "a", false, false},
-	{"ceil", 1, "ceil(a)", "a", false, false},
-	{"round", 1, "rint(a)", "a", false, false},
-	{"trunc", 1, "trunc(a)", "a", false, false},
-	{"frac", 1, "a - trunc(a)", "0", false, false},
-	{"exp", 1, "exp(a)", "", false, false},
-	{"exp2", 1, "exp2(a)", "", false, false},
-	{"expm1", 1, "expm1(a)", "", false, false},
-	{"log", 1, "log(a)", "", false, false},
-	{"log2", 1, "log2(a)", "", false, false},
-	{"log10", 1, "log10(a)", "", false, false},
-	{"log1p", 1, "log1p(a)", "", false, false},
-	{"sqrt", 1, "sqrt(a)", "", false, false},
-	{"rsqrt", 1, "(C)1 / sqrt(a)", "", false, false},
-	{"reciprocal", 1, "(C)1 / a", "", false, false},
-	{"square", 1, "a * a", "a * a", false, false},
-	{"sin", 1, "sin(a)", "", false, false},
-	{"cos", 1, "cos(a)", "", false, false},
-	{"tan", 1, "tan(a)", "", false, false},
-	{"asin", 1, "asin(a)", "", false, false},
-	{"acos", 1, "acos(a)", "", false, false},
-	{"atan", 1, "atan(a)", "", false, false},
-	{"sinh", 1, "sinh(a)", "", false, false},
-	{"cosh", 1, "cosh(a)", "", false, false},
-	{"tanh", 1, "tanh(a)", "", true, false},
-	{"asinh", 1, "asinh(a)", "", false, false},
-	{"acosh", 1, "acosh(a)", "", false, false},
-	{"atanh", 1, "atanh(a)", "", false, false},
-	{"erf", 1, "erf(a)", "", false, false},
-	{"erfc", 1, "erfc(a)", "", false, false},
-	{"erfinv", 1, "erfinv(a)", "", false, false},
-	{"lgamma", 1, "lgamma(a)", "", false, false},
-	{"digamma", 1, "digamma<C>(a)", "", false, false},
-	{"softsign", 1, "a / ((C)1 + fabs(a))", "", false, false},
-	{"isfinite", 1, "fabs(a) < (C)INFINITY", "1", false, false},
-	{"isnan", 1, "a != a", "0", false, false},
-	{"isinf", 1, "fabs(a) == (C)INFINITY", "0", false, false},
-	{"relu", 1, "a > (C)0 || a != a ? a : (C)0", "a > 0 ? a : 0", true, true},
-	{"hardtanh", 1, "clamped<C>(a, (C)p[0], (C)p[1])", "", true, false},
-	{"threshold", 1, "a <= (C)p[0] ? (C)p[1] : a", "", false, false},
-	{"leaky_relu", 1, "a > (C)0 ? a : a * (C)p[0]", "", false, false},
-	{"elu", 1, "a > (C)0 ? a * (C)p[1] : (C)(p[0] * p[1]) * expm1(a * (C)p[2])", "", false, false},
-	{"sigmoid", 1, "sigmoid<C>(a)", "", true, false},
-	{"silu", 1, "a * sigmoid<C>(a)", "", true, false},
-	{"gelu", 1, "p[0] != 0 ? (C)0.5 * a * ((C)1 + tanh((C)0.7978845608028654 * (a + (C)0.044715 * a * a * a))) : a * (C)0.5 * ((C)1 + erf(a * (C)0.7071067811865476))", "", true, false},
-	{"mish", 1, "a * tanh(softplus<C>(a, 1, 20))", "", false, false},
-	{"hardswish", 1, "a * clamped<C>(a + 3, 0, 6) / (C)6", "", true, false},
-	{"hardsigmoid", 1, "clamped<C>(a + 3, 0, 6) / (C)6", "", false, false},
-	{"softplus", 1, "softplus<C>(a, (C)p[0], (C)p[1])", "", false, false},
-	{"log_sigmoid", 1, "(a < 0 ? a : (C)0) - log1p(exp(-fabs(a)))", "", false, false},
-	{"hardshrink", 1, "a >= -(C)p[0] && a <= (C)p[0] ? (C)0 : a", "", false, false},
-	{"softshrink", 1, "a > (C)p[0] ? a - (C)p[0] : a < -(C)p[0] ? a + (C)p[0] : a == a ? (C)0 : a", "", false, false},
-	{"threshold_backward", 2, "b <= (C)p[0] ? (C)0 : a", "", true, true},
-	{"hardtanh_backward", 2, "b <= (C)p[0] || b >= (C)p[1] ? (C)0 : a", "", true, false},
-	{"leaky_relu_backward", 2, "b > (C)0 ? a : a * (C)p[0]", "", false, false},
-	{"elu_backward", 2, "b > (C)0 ? a * (C)p[1] : p[3] != 0 ? a * (C)p[2] * (b + (C)(p[0] * p[1])) : a * (C)(p[2] * p[0] * p[1]) * exp(b * (C)p[2])", "", false, false},
-	{"sigmoid_backward", 2, "a * ((C)1 - b) * b", "", true, false},
-	{"tanh_backward", 2, "a * ((C)1 - b * b)", "", true, false},
-	{"silu_backward", 2, "a * sigmoid<C>(b) * ((C)1 + b * ((C)1 - sigmoid<C>(b)))", "", true, false},
-	{"gelu_backward", 2, "a * gelu_slope<C>(b, p[0] != 0)", "", true, false},
-	{"mish_backward", 2, "a * (tanh(softplus<C>(b, 1, 20)) + b * sigmoid<C>(b) * ((C)1 - tanh(softplus<C>(b, 1, 20)) * tanh(softplus<C>(b, 1, 20))))", "", false, false},
-	{"hardswish_backward", 2, "b < (C)-3 ? (C)0 : b <= (C)3 ? a * (b / (C)3 + (C)0.5) : a", "", true, false},
-	{"hardsigmoid_backward", 2, "b > (C)-3 && b < (C)3 ? a / (C)6 : (C)0", "", false, false},
-	{"softplus_backward", 2, "b * (C)p[0] > (C)p[1] ? a : a * sigmoid<C>(b * (C)p[0])", "", false, false},
-	{"log_sigmoid_backward", 2, "a * sigmoid<C>(-b)", "", false, false},
-	{"hardshrink_backward", 2, "b >= -(C)p[0] && b <= (C)p[0] ? (C)0 : a", "", false, false},
-	{"softshrink_backward", 2, "b >= -(C)p[0] && b <= (C)p[0] ? (C)0 : a", "", false, false},
-	{"native_dropout_backward", 2, "a * b * (C)p[0]", "", false, true},
-	{"mse_loss_backward", 3, "(C)p[0] * (b - c) * a", "", false, false},
-	{"glu", 2, "a * sigmoid<C>(b)", "", false, false},
-	{"glu_value_backward", 2, "a * sigmoid<C>(b)", "", false, false},
-	{"glu_gate_backward", 3, "a * b * sigmoid<C>(c) * ((C)1 - sigmoid<C>(c))", "", false, false},
-	{"mse", 2, "(a - b) * (a - b)", "", false, false},
-	{"xlogy", 2, "a == (C)0 && b == b ? (C)0 : a * log(b)", "", false, false},
-	{"hypot", 2, "hypot(a, b)", "", false, false},
-	{"lerp", 3, "fabs(c) < (C)0.5 ? a + c * (b - a) : b - (b - a) * ((C)1 - c)", "", false, false},
-	{"logit", 1, "logit<C>(a, (C)p[0])", "", false, false},
-	{"logit_backward", 2, "p[0] >= 0 && (b < (C)p[0] || b > (C)1 - (C)p[0]) ? (C)0 : p[0] < 0 && (b < (C)0 || b > (C)1) ? (C)NAN : a / (b * ((C)1 - b))", "", false, false},
-	{"_prelu_kernel", 2, "a > (C)0 ? a : a * b", "", false, true},
-	{"prelu_input_backward", 3, "b > (C)0 ? a : a * c", "", false, true},
-	{"prelu_weight_backward", 2, "b > (C)0 ? (C)0 : a * b", "", false, true},
-	{"norm_slope", 3, "a - b * c", "", false, true},
+// denseArgs is Dense of dense.cu.
+type denseArgs struct {
+	n             int64
+	ptr           [4]uint64
+	scalar, param [4]float64
 }
 
-// operatorCode returns the code of an elementwise operator, or -1.
-func operatorCode(name string) int {
+// pointwiseKernels are those of this file.
+func pointwiseKernels(register func(k kernel, names ...string)) {
+	own := map[string]func(*run) error{"native_dropout_backward": dropoutBackward, "bitwise_not": bitwiseNot, "div_or_zero": divOrZero}
 	for i := range Operators {
-		if Operators[i].Name == name {
-			return i
+		op := &Operators[i]
+		if k := contract.Find(op.Name); k != nil && k.Elementwise && own[op.Name] == nil { // others are parts of kernels
+			register(kernel{run: func(r *run) error { return r.elementwise(op) }}, op.Name)
 		}
 	}
-	return -1
+	for name, f := range own {
+		register(kernel{run: f}, name)
+	}
+	register(kernel{run: mseBackward}, "mse_loss_backward")
+	register(kernel{run: maskBias}, "mask_bias")
+	register(kernel{run: preluBackward}, "_prelu_kernel_backward")
+}
+
+// elementwise runs an operator on the call's operands, with its numbers. A result 1
+// is a copy of the operand that result 0 overwrites.
+func (r *run) elementwise(op *Operator) error {
+	var p [4]float64
+	copy(p[:], r.c.Numbers())
+	name := op.Name
+	if name == "div" && r.attrs().Mode != "" {
+		name = map[string]string{"floor": "floor_divide", "trunc": "div_trunc"}[r.attrs().Mode]
+	}
+	if kept := r.result(1); kept != nil {
+		if err := r.pointwise("copy", kept, [4]float64{}, r.c.Args[0]); err != nil {
+			return err
+		}
+	}
+	return r.pointwise(name, r.result(0), p, r.c.Args[:min(op.Inputs, len(r.c.Args))]...)
+}
+
+// maskBias makes 0 of what may be attended to, and minus infinity of the rest.
+func maskBias(r *run) error {
+	return r.pointwise("where", r.result(0), [4]float64{}, r.c.Args[0], number(0), number(minusInf))
+}
+
+// number is an operand that is a number.
+func number(v float64) validate.Operand { return validate.Operand{Kind: validate.IsNumber, Value: v} }
+
+// onDevice is an operand that is a tensor.
+func onDevice(t *validate.Tensor) validate.Operand {
+	return validate.Operand{Kind: validate.OnDevice, Tensor: *t}
+}
+
+// copyTo copies a tensor, to another type or from a smaller shape if need be.
+func (r *run) copyTo(to, from *validate.Tensor) error {
+	return r.pointwise("copy", to, [4]float64{}, onDevice(from))
+}
+
+// set makes every element of a tensor one number.
+func (r *run) set(to *validate.Tensor, v float64) error {
+	return r.pointwise("copy", to, [4]float64{}, number(v))
+}
+
+// pointwise computes an elementwise operator into out.
+func (r *run) pointwise(name string, out *validate.Tensor, param [4]float64, in ...validate.Operand) error {
+	code := operatorCode(name)
+	if code < 0 || out == nil {
+		return fmt.Errorf("no elementwise operator %s", name)
+	}
+	a := pointwiseArgs{n: out.Elems(), op: int32(code), inputs: int32(len(in)), param: param}
+	strides := make([][]int64, 1+len(in))
+	strides[0] = out.Strides
+	a.ptr[0], a.dtype[0] = r.ptr(out), dtype(out)
+	for i := range in {
+		o := &in[i]
+		switch o.Kind {
+		case validate.OnDevice:
+			s, err := broadcast(&o.Tensor, out.Shape)
+			if err != nil {
+				return err
+			}
+			strides[i+1], a.ptr[i+1], a.dtype[i+1] = s, r.ptr(&o.Tensor), dtype(&o.Tensor)
+		case validate.IsNumber:
+			strides[i+1], a.scalar[i+1] = make([]int64, len(out.Shape)), o.Value
+		default:
+			return fmt.Errorf("%s: operand %d is missing", name, i)
+		}
+	}
+	size := fold(out.Shape, strides)
+	a.dims = int32(len(size))
+	copy(a.size[:], size)
+	for i := range strides {
+		copy(a.stride[i][:], strides[i])
+	}
+	return r.strided(&a, &Operators[code], in, size, strides)
+}
+
+// strided picks the kernel that takes an operator on such operands.
+func (r *run) strided(a *pointwiseArgs, op *Operator, in []validate.Operand, size []int64, strides [][]int64) error {
+	if a.n == 0 {
+		return nil
+	}
+	if dense, ok := r.vector(a, op, in); ok {
+		return dense
+	}
+	if op.Name == "copy" && a.ptr[1] != 0 && a.dtype[0] == a.dtype[1] {
+		if done, err := r.move(a, size, strides, in[0].Tensor.DType.Bytes(1)); done || err != nil {
+			return err
+		}
+	}
+	name := computeKernel(a, op)
+	if op.Wide && name == "pointwise_f32" {
+		if done, err := r.wide(a, size, strides); done || err != nil {
+			return err
+		}
+	}
+	if name == "pointwise_f32" {
+		for d, n := range size {
+			a.by[d] = divideBy(n)
+		}
+	}
+	return launch(r.d, "pointwise", name, grid{x: (a.n + 1023) / 1024, tx: 256}, a)
+}
+
+// computeKernel picks the type that an operator is computed in.
+func computeKernel(a *pointwiseArgs, op *Operator) string {
+	float, double, whole := false, false, true
+	for i := range int(a.inputs) + 1 {
+		if a.ptr[i] == 0 {
+			whole = whole && a.scalar[i] == float64(int64(a.scalar[i]))
+			continue
+		}
+		float = float || a.dtype[i] <= 2
+		double = double || a.dtype[i] == 3
+	}
+	for _, p := range a.param {
+		whole = whole && p == float64(int64(p))
+	}
+	switch {
+	case double || !float && (!whole || op.Int == ""):
+		return "pointwise_f64"
+	case !float:
+		return "pointwise_i64"
+	case a.n >= 1<<31:
+		return "pointwise_f32_long"
+	}
+	return "pointwise_f32"
+}
+
+// vector runs an operator's vector kernel where it has one for these operands:
+// of one type, dense, in one order, and aligned.
+func (r *run) vector(a *pointwiseArgs, op *Operator, in []validate.Operand) (error, bool) {
+	if a.dims != 1 || a.stride[0][0] != 1 || a.dtype[0] > 2 {
+		return nil, false
+	}
+	d := denseArgs{n: a.n, ptr: a.ptr, scalar: a.scalar, param: a.param}
+	names := [...]string{"f32", "f16", "bf16"}
+	same := op.Hot
+	for i := range in {
+		if a.ptr[i+1] == 0 {
+			continue
+		}
+		if a.stride[i+1][0] != 1 || !aligned(a.ptr[i+1]) {
+			return nil, false
+		}
+		same = same && a.dtype[i+1] == a.dtype[0]
+	}
+	if !aligned(a.ptr[0]) {
+		return nil, false
+	}
+	if same {
+		width := int64(4)
+		if a.dtype[0] != 0 {
+			width = 8
+		}
+		return launch(r.d, "dense", "dense_"+op.Name+"_"+names[a.dtype[0]], along((a.n+width-1)/width), &d), true
+	}
+	if op.Name != "copy" || a.ptr[1] == 0 || a.dtype[1] > 2 || a.dtype[1] != 0 && a.dtype[0] != 0 {
+		return nil, false
+	}
+	return launch(r.d, "dense", "cast_"+names[a.dtype[1]]+"_"+names[a.dtype[0]], along((a.n+7)/8), &d), true
+}
+
+// move copies without a conversion.
+func (r *run) move(a *pointwiseArgs, size []int64, strides [][]int64, bytes int64) (bool, error) {
+	if t, ok := transposeOf(size, strides, a.ptr[0], a.ptr[1], bytes); ok {
+		return true, launch(r.d, "wide", fmt.Sprint("transpose_", bytes), grid{x: int64(t.tiles), tx: 32, ty: 8}, &t)
+	}
+	m, ok := moveOf(size, strides, a.ptr[0], a.ptr[1], bytes)
+	if !ok {
+		return false, nil
+	}
+	return true, launch(r.d, "wide", fmt.Sprint("move_", m.bytes), grid{x: (int64(m.n) + 1023) / 1024, tx: 256}, &m)
+}
+
+// wide runs an operator that is cheap on tiles or groups of elements.
+func (r *run) wide(a *pointwiseArgs, size []int64, strides [][]int64) (bool, error) {
+	w := wideArgs{op: a.op, inputs: a.inputs, ptr: a.ptr, dtype: a.dtype, param: a.param}
+	for i, x := range a.scalar {
+		w.scalar[i] = float32(x)
+	}
+	if t, ok := tile(&w, size, strides); ok {
+		return true, launch(r.d, "wide", "tiled", grid{x: int64(t.tiles), tx: 32, ty: 8}, &t)
+	}
+	n, ok := widen(&w, size, strides)
+	if !ok {
+		return false, nil
+	}
+	return true, launch(r.d, "wide", fmt.Sprint("wide_", n), along(int64(w.n)), &w)
+}
+
+// dropoutArgs and dropoutBackArgs are Dropout and DropoutBack of fill.cu.
+type dropoutArgs struct {
+	n             int64
+	in, out, mask uint64
+	seed          uint64
+	p             float64
+	scale         float32
+	dtype, dims   int32
+	_             int32
+	size          [maxDims]int64
+	stride        [3][maxDims]int64
+}
+
+// dropoutBackArgs is DropoutBack of fill.cu.
+type dropoutBackArgs struct {
+	n               int64
+	grad, out, mask uint64
+	scale           float32
+	dtype           int32
+}
+
+// dropout draws the mask, result 0, and scales what stays.
+func dropout(r *run) error {
+	x, mask, out := r.arg(0), r.result(0), r.result(1)
+	p := r.scalar("dropout")
+	a := dropoutArgs{n: x.Elems(), in: r.ptr(x), out: r.ptr(out), mask: r.ptr(mask), seed: r.c.Seed, p: p, scale: float32(1 / (1 - p)), dtype: dtype(x)}
+	if !isTraining(x.DType) || out.DType != x.DType || mask.DType != graph.Bool {
+		return fmt.Errorf("dropout of %v to %v", x.DType, out.DType)
+	}
+	if !x.RowMajor() || !out.RowMajor() || !mask.RowMajor() {
+		a.dims = int32(len(x.Shape))
+		copy(a.size[:], x.Shape)
+		for i, t := range []*validate.Tensor{x, out, mask} {
+			copy(a.stride[i][:], t.Strides)
+		}
+	}
+	if a.dims == 0 && aligned(a.in, a.out) && a.mask%8 == 0 {
+		return launch(r.d, "fill", "dropout_forward_8", along((a.n+7)/8), &a)
+	}
+	return launch(r.d, "fill", "dropout_forward", grid{x: (a.n + 1023) / 1024, tx: 256}, &a)
+}
+
+// dropoutBackward scales the gradient where the mask says.
+func dropoutBackward(r *run) error {
+	g, mask, out := r.arg(0), r.arg(1), r.result(0)
+	same := slices.Equal(g.Shape, mask.Shape) && slices.Equal(g.Shape, out.Shape)
+	if !same || !g.RowMajor() || !mask.RowMajor() || !out.RowMajor() || g.DType != out.DType || !isTraining(g.DType) || mask.DType != graph.Bool {
+		return r.pointwise("native_dropout_backward", out, [4]float64{r.scalar("scale")}, r.c.Args[0], r.c.Args[1])
+	}
+	a := dropoutBackArgs{n: g.Elems(), grad: r.ptr(g), out: r.ptr(out), mask: r.ptr(mask), scale: float32(r.scalar("scale")), dtype: dtype(g)}
+	if aligned(a.grad, a.out) && a.mask%8 == 0 {
+		return launch(r.d, "fill", "dropout_backward_8", along((a.n+7)/8), &a)
+	}
+	return launch(r.d, "fill", "dropout_backward", grid{x: (a.n + 1023) / 1024, tx: 256}, &a)
+}
+
+// mseBackward is the gradient of the mean squared error.
+func mseBackward(r *run) error {
+	f := 2.0
+	if r.scalar("reduction") == 1 {
+		f /= float64(max(r.arg(1).Elems(), 1))
+	}
+	return r.pointwise("mse_loss_backward", r.result(0), [4]float64{f}, r.c.Args...)
+}
+
+// bitwiseNot turns whole numbers' bits around, and truth values.
+func bitwiseNot(r *run) error {
+	name := "bitwise_not"
+	if r.result(0).DType == graph.Bool {
+		name = "logical_not"
+	}
+	return r.elementwise(&Operators[operatorCode(name)])
+}
+
+// divOrZero is a/b, and 0 where b is 0.
+func divOrZero(r *run) error {
+	out, b := r.result(0), r.c.Args[1]
+	if b.Kind == validate.OnDevice && b.Tensor.At == out.At {
+		return fmt.Errorf("a quotient in the place of its divisor")
+	}
+	if err := r.pointwise("div", out, [4]float64{}, r.c.Args[0], b); err != nil {
+		return err
+	}
+	return r.pointwise("where", out, [4]float64{}, b, onDevice(out), number(0))
+}
+
+// An elementwiseStep is an operator with its result and operands.
+type elementwiseStep struct {
+	name string
+	out  *validate.Tensor
+	in   []*validate.Tensor
+}
+
+// inTurn runs operators one after the other; those without a result are left out.
+func (r *run) inTurn(steps ...elementwiseStep) error {
+	for _, s := range steps {
+		if s.out == nil {
+			continue
+		}
+		in := make([]validate.Operand, len(s.in))
+		for i, t := range s.in {
+			in[i] = onDevice(t)
+		}
+		if err := r.pointwise(s.name, s.out, [4]float64{1}, in...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// preluBackward makes the gradients of operand and slopes, those of an element each.
+func preluBackward(r *run) error {
+	g, x, w := r.arg(0), r.arg(1), r.arg(2)
+	return r.inTurn(elementwiseStep{"prelu_input_backward", r.result(0), []*validate.Tensor{g, x, w}}, elementwiseStep{"prelu_weight_backward", r.result(1), []*validate.Tensor{g, x}})
 }

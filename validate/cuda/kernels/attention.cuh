@@ -253,7 +253,7 @@ template <typename T, int ROWS, int COLS, int D> __device__ void backward_querie
   }
 }
 
-// WIDTH makes the kernels for heads of at most D columns; attention_run.go has the
+// WIDTH makes the kernels for heads of at most D columns; attention.go has the
 // same tiles.
 #define WIDTH(D, ROWS, COLS, BACK_ROWS, BACK_COLS)                                                                                                 \
   extern "C" __global__ void attention_delta(Attention a) { DISPATCH(a.dtype, row_products<T>(a);) }                                               \

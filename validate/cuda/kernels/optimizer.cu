@@ -4,7 +4,7 @@
 #include "common.cuh"
 #include "optimizer.cuh"
 
-enum { CHUNK = 2048 }; // elements of a block, chunkOfUpdate of step_run.go
+enum { CHUNK = 2048 }; // elements of a block, chunkOfUpdate of optimizer.go
 
 // What all steps have: the blocks of tensor t are those from first[t] on.
 struct Tensors {

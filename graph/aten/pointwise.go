@@ -1,0 +1,962 @@
+package aten
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"strconv"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// A pointwise describes an elementwise operator of one differentiable input:
+// what backward needs, and the kernels backward runs one after the other. The
+// last kernel makes the gradient; what the others make is let go after it, as
+// C++ temporaries of one expression are.
+type pointwise struct {
+	name   string
+	node   string // autograd node
+	saves  string // "", "self" or "result"
+	back   []step // kernels of backward; none: the gradient passes through
+	cast   Cast
+	result bool                                 // backward may use the result of the in-place form without a copy of its operand
+	also   bool                                 // the result is saved too
+	grad   func(e *Eager, g, s *Tensor) *Tensor // backward where steps cannot say it
+}
+
+// A step is one kernel of a backward function and what it computes from: "g"
+// is the gradient, "s" what was saved, "s1" the second of that, "t1" the result of step 1, "p0" the
+// call's number 0, and numbers are themselves. A step without operands stands
+// for several kernels at once; what it computes is not said.
+type step struct {
+	op   string
+	args []stepArg
+}
+
+type stepArg struct {
+	from   byte // g, s, t, p, or # for a number
+	nr     int
+	number float64
+}
+
+// stepNumbers are numbers in derivatives.yaml by what they stand for.
+var stepNumbers = map[string]float64{"inf": math.Inf(1), "ln2": math.Ln2, "ln10": math.Ln10, "2/sqrtpi": 2 / math.Sqrt(math.Pi), "-2/sqrtpi": -2 / math.Sqrt(math.Pi), "sqrtpi/2": math.Sqrt(math.Pi) / 2}
+
+// steps reads a backward function: "pow s 2; neg t0; mul g t1".
+func steps(text string) []step {
+	var out []step
+	for _, line := range strings.Split(text, "; ") {
+		f := strings.Fields(line)
+		s := step{op: f[0]}
+		for _, w := range f[1:] {
+			a := stepArg{from: w[0]}
+			if v, ok := stepNumbers[w]; ok {
+				a = stepArg{from: '#', number: v}
+			} else if v, err := strconv.ParseFloat(w, 64); err == nil {
+				a = stepArg{from: '#', number: v}
+			} else if len(w) > 1 {
+				a.nr = int(w[1] - '0')
+			}
+			s.args = append(s.args, a)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// pointwises follows tools/autograd/derivatives.yaml.
+var pointwises = []pointwise{
+	{name: "relu", node: "ReluBackward0", saves: "result", back: steps("threshold_backward g s")},
+	{name: "relu6", node: "HardtanhBackward0", saves: "self", back: steps("hardtanh_backward g s")},
+	{name: "hardtanh", node: "HardtanhBackward0", saves: "self", back: steps("hardtanh_backward g s")},
+	{name: "threshold", node: "ThresholdBackward0", saves: "self", back: steps("threshold_backward g s")},
+	{name: "tanh", node: "TanhBackward0", saves: "result", back: steps("tanh_backward g s")},
+	{name: "sigmoid", node: "SigmoidBackward0", saves: "result", back: steps("sigmoid_backward g s")},
+	{name: "silu", node: "SiluBackward0", saves: "self", back: steps("silu_backward g s")},
+	{name: "gelu", node: "GeluBackward0", saves: "self", back: steps("gelu_backward g s")},
+	{name: "mish", node: "MishBackward0", saves: "self", back: steps("mish_backward g s")},
+	{name: "hardswish", node: "HardswishBackward0", saves: "self", back: steps("hardswish_backward g s")},
+	{name: "hardsigmoid", node: "HardsigmoidBackward0", saves: "self", back: steps("hardsigmoid_backward g s")},
+	{name: "leaky_relu", node: "LeakyReluBackward0", saves: "self", back: steps("leaky_relu_backward g s"), result: true},
+	{name: "elu", node: "EluBackward0", saves: "self", back: steps("elu_backward g s"), result: true},
+	{name: "celu", node: "CeluBackward0", saves: "self", back: steps("elu_backward g s"), result: true},
+	{name: "selu", node: "EluBackward0", saves: "self", back: steps("elu_backward g s"), result: true},
+	{name: "softplus", node: "SoftplusBackward0", saves: "self", back: steps("softplus_backward g s"), cast: Full},
+	{name: "log_sigmoid", node: "LogSigmoidBackward0", saves: "self", back: steps("log_sigmoid_backward g s")},
+	{name: "softsign", node: "DivBackward0", saves: "self", back: steps("abs; add; div; mul")},
+	{name: "exp", node: "ExpBackward0", saves: "result", back: steps("mul g s"), cast: Full},
+	{name: "expm1", node: "Expm1Backward0", saves: "result", back: steps("add s 1; mul g t0"), cast: Full},
+	{name: "log", node: "LogBackward0", saves: "self", back: steps("div g s"), cast: Full},
+	{name: "log2", node: "Log2Backward0", saves: "self", back: steps("mul s ln2; div g t0"), cast: Full},
+	{name: "log10", node: "Log10Backward0", saves: "self", back: steps("mul s ln10; div g t0"), cast: Full},
+	{name: "log1p", node: "Log1PBackward0", saves: "self", back: steps("add s 1; div g t0"), cast: Full},
+	{name: "sqrt", node: "SqrtBackward0", saves: "result", back: steps("mul s 2; div g t0")},
+	{name: "rsqrt", node: "RsqrtBackward0", saves: "result", back: steps("pow s 3; mul t0 -0.5; mul g t1"), cast: Full},
+	{name: "reciprocal", node: "ReciprocalBackward0", saves: "result", back: steps("neg s; mul t0 s; mul g t1"), cast: Full},
+	{name: "square", node: "PowBackward0", saves: "self", back: steps("pow s 1; mul t0 2; mul g t1"), cast: Full},
+	{name: "sin", node: "SinBackward0", saves: "self", back: steps("cos s; mul g t0")},
+	{name: "cos", node: "CosBackward0", saves: "self", back: steps("sin s; neg t0; mul g t1")},
+	{name: "tan", node: "TanBackward0", saves: "result", back: steps("pow s 2; add t0 1; mul g t1"), cast: Full},
+	{name: "atan", node: "AtanBackward0", saves: "self", back: steps("mul s s; add t0 1; div g t1")},
+	{name: "sinh", node: "SinhBackward0", saves: "self", back: steps("cosh s; mul g t0"), cast: Full},
+	{name: "cosh", node: "CoshBackward0", saves: "self", back: steps("sinh s; mul g t0"), cast: Full},
+	{name: "erf", node: "ErfBackward0", saves: "self", back: steps("pow s 2; neg t0; exp t1; mul t2 2/sqrtpi; mul g t3")},
+	{name: "abs", node: "AbsBackward0", saves: "self", back: steps("sgn s; mul g t0")},
+	{name: "neg", node: "NegBackward0", back: steps("neg g")},
+	{name: "floor", node: "FloorBackward0", back: steps("zeros_like g")},
+	{name: "ceil", node: "CeilBackward0", back: steps("zeros_like g")},
+	{name: "round", node: "RoundBackward0", back: steps("zeros_like g")},
+	{name: "sign", node: "SignBackward0", back: steps("zeros_like g")},
+	{name: "asin", node: "AsinBackward0", saves: "self", back: steps("neg s; mul t0 s; add t1 1; rsqrt t2; mul g t3"), cast: Full},
+	{name: "acos", node: "AcosBackward0", saves: "self", back: steps("neg s; mul t0 s; add t1 1; rsqrt t2; neg t3; mul g t4"), cast: Full},
+	{name: "asinh", node: "AsinhBackward0", saves: "self", back: steps("pow s 2; add t0 1; rsqrt t1; mul g t2")},
+	{name: "acosh", node: "AcoshBackward0", saves: "self", back: steps("pow s 2; sub t0 1; rsqrt t1; mul g t2")},
+	{name: "atanh", node: "AtanhBackward0", saves: "self", back: steps("pow s 2; rsub t0 1; reciprocal t1; mul g t2")},
+	{name: "erfc", node: "ErfcBackward0", saves: "self", back: steps("pow s 2; neg t0; exp t1; mul t2 -2/sqrtpi; mul g t3")},
+	{name: "erfinv", node: "ErfinvBackward0", saves: "self", back: steps("erfinv s; pow t0 2; exp t1; mul t2 sqrtpi/2; mul g t3"), cast: Full},
+	{name: "exp2", node: "Exp2Backward0", saves: "result", back: steps("mul s ln2; mul g t0")},
+	{name: "logit", node: "LogitBackward0", saves: "self", back: steps("logit_backward g s")},
+	{name: "hardshrink", node: "HardshrinkBackward0", saves: "self", back: steps("hardshrink_backward g s")},
+	{name: "softshrink", node: "SoftshrinkBackward0", saves: "self", back: steps("softshrink_backward g s")},
+	{name: "nan_to_num", node: "NanToNumBackward0", saves: "self", grad: nanToNumGrad},
+	{name: "frac", node: "FracBackward0"},
+	{name: "trunc", node: "TruncBackward0", back: steps("zeros_like g")},
+	{name: "lgamma", node: "LgammaBackward0", saves: "self", back: steps("digamma s; mul g t0")},
+	{name: "sgn", node: "SgnBackward0", saves: "self", also: true, grad: noGrad},
+	{name: "clamp_min", node: "ClampMinBackward0", saves: "self", back: steps("zero; ge s p0; where t1 g 0")},
+	{name: "clamp_max", node: "ClampMaxBackward0", saves: "self", back: steps("zero; le s p0; where t1 g 0")},
+}
+
+// boolKernels make a bool result whatever they read.
+var boolKernels = []string{"ge", "le", "lt", "gt", "eq", "logical_and", "logical_or", "logical_not", "isinf", "isnan"}
+
+// nanToNumGrad is grad * isfinite(self).
+func nanToNumGrad(e *Eager, g, s *Tensor) *Tensor {
+	finite := e.finite(s)
+	o := e.computes("mul s s1", g.DType, g, finite)
+	e.hold(finite)
+	return o
+}
+
+// noGrad is a tensor of zeros that takes no memory (at::_efficientzerotensor).
+func noGrad(_ *Eager, g, _ *Tensor) *Tensor { return host(g.DType, g.Shape) }
+
+// finite is isfinite: (self == self) * (self.abs() != inf).
+func (e *Eager) finite(x *Tensor) *Tensor {
+	mag := e.computes("abs s", x.DType, x)
+	other := e.computes("ne s inf", graph.Bool, mag)
+	same := e.computes("eq s s", graph.Bool, x)
+	o := e.computes("mul s s1", graph.Bool, same, other)
+	e.hold(same, other, mag)
+	return o
+}
+
+// infinite is isinf: self.abs() == inf.
+func (e *Eager) infinite(x *Tensor) *Tensor {
+	mag := e.computes("abs s", x.DType, x)
+	o := e.computes("eq s inf", graph.Bool, mag)
+	e.hold(mag)
+	return o
+}
+
+// kernel is the name of what the operator computes.
+func (p *pointwise) kernel() string {
+	switch p.name {
+	case "relu6":
+		return "hardtanh"
+	case "celu", "selu":
+		return "elu"
+	}
+	return p.name
+}
+
+// numbers are the call's own, as program.Attrs lists them.
+func (p *pointwise) numbers(c *Call) []float64 {
+	switch p.name {
+	case "relu":
+		return []float64{0}
+	case "relu6":
+		return []float64{0, 6}
+	case "hardtanh":
+		return []float64{c.float(1, "min_val", -1), c.float(2, "max_val", 1)}
+	case "threshold":
+		return []float64{c.float(1, "threshold", 0), c.float(2, "value", 0)}
+	case "leaky_relu":
+		return []float64{c.float(1, "negative_slope", 0.01)}
+	case "elu":
+		return []float64{c.float(1, "alpha", 1), c.float(2, "scale", 1), c.float(3, "input_scale", 1)}
+	case "celu":
+		a := c.float(1, "alpha", 1)
+		return []float64{a, 1, 1 / a}
+	case "selu": // aten/src/ATen/native/Activation.cpp, SELU_ALPHA and SELU_SCALE
+		return []float64{1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1}
+	case "softplus":
+		return []float64{c.float(1, "beta", 1), c.float(2, "threshold", 20)}
+	case "hardshrink", "softshrink":
+		return []float64{c.float(1, "lambd", 0.5)}
+	case "clamp_min", "clamp_max":
+		return []float64{c.float(1, "min", c.float(1, "max", 0))}
+	case "clamp":
+		return []float64{c.float(1, "min", math.Inf(-1)), c.float(2, "max", math.Inf(1))}
+	case "logit":
+		return []float64{c.float(1, "eps", -1)}
+	case "nan_to_num":
+		return []float64{c.float(1, "nan", 0), c.float(2, "posinf", math.NaN()), c.float(3, "neginf", math.NaN())}
+	}
+	return nil
+}
+
+// says sets what the operator, or a kernel of its backward, has beside tensors.
+func (p *pointwise) says(k *kernel, numbers []float64, mode string) {
+	if numbers != nil {
+		k.scalars(numbers...)
+	}
+	if mode != "" {
+		k.attrs().Mode = mode
+	}
+}
+
+// mode is GELU's approximation.
+func (p *pointwise) mode(c *Call) string {
+	if p.name == "gelu" {
+		if a := c.arg(-1, "approximate"); a != nil && a.S == "tanh" {
+			return "tanh"
+		}
+	}
+	return ""
+}
+
+// run runs a pointwise operator, in place when the model's code does so.
+func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
+	x := c.need(0, "self")
+	if x == nil {
+		return nil
+	}
+	if c.bool(-1, byFormula, false) && x.DType.IsFloat() {
+		return runFormulaGELU(e, x)
+	}
+	numbers, mode := p.numbers(c), p.mode(c)
+	if !x.DType.IsFloat() {
+		d := x.DType
+		if _, dt, ok := c.shape(0); ok {
+			d = dt
+		}
+		return []*Tensor{p.forward(e, x, d, numbers, mode)}
+	}
+	var out *Tensor
+	saved := []*Tensor{x}
+	view := false
+	if c.InPlace && x.leaf == nil {
+		view = windows(x)
+		out = p.inPlace(e, x, &saved, numbers, mode)
+		if p.result {
+			mode = "result" // what backward reads
+		}
+	} else {
+		out = p.forward(e, x, x.DType, numbers, mode)
+		if p.saves == "result" {
+			saved = []*Tensor{out}
+		}
+	}
+	switch {
+	case p.saves == "":
+		saved = nil
+	case p.also:
+		saved = append(saved, out)
+	}
+	e.record(p.node, []*Tensor{out}, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		if view {
+			return []*Tensor{e.copySlices(g[0], func(g *Tensor) *Tensor { return p.backward(e, []*Tensor{g}, s, numbers, mode)[0] })}
+		}
+		return p.backward(e, g, s, numbers, mode)
+	})
+	return []*Tensor{out}
+}
+
+// windows tells whether autograd follows t as a view of another tensor.
+func windows(t *Tensor) bool {
+	return t.fn != nil && (t.fn.name == "ViewBackward0" || t.fn.name == "TransposeBackward0" || t.fn.name == "PermuteBackward0")
+}
+
+// copySlices is the backward of a call that updates a view in place
+// (torch/csrc/autograd/functions/tensor.cpp, CopySlices::apply): the gradient is
+// copied, the call's own backward has a copy of the view, and its result is copied
+// over that. The gradient that came in lives until then.
+func (e *Eager) copySlices(g *Tensor, apply func(*Tensor) *Tensor) *Tensor {
+	result := e.clone("new_empty_strided", g, contiguousStrides(g.Shape))
+	part := apply(e.clone("clone", result, contiguousStrides(result.Shape)))
+	out := &Tensor{Tensor: result.Tensor}
+	k := e.begin("copy_", part).does("copy")
+	k.out(out)
+	k.end()
+	e.hold(g)
+	return out
+}
+
+// byFormula is the argument that package lift gives a gelu that Python code
+// spells out, term by term.
+const byFormula = "formula"
+
+// The terms of BLOOM's GELU and of its derivative: + makes the result that the
+// letter names, - lets go of it; the result is made at the dot
+// (transformers/models/bloom/modeling_bloom.py, bloom_gelu_forward and
+// bloom_gelu_back).
+const (
+	geluTerms     = "+a+b+c+d-c+e-d+f-b-e+g-f+h-g.-a-h"
+	geluBackTerms = "+a+b+c-b+d-c+e-a-d+t-e+f+g+h-g+i+j-i+k-j+l-h-k+m-f-l+n+o-n+p-m-o.-t-p"
+)
+
+// terms allocates and frees temporaries like t, and the result.
+func (k *kernel) terms(list string, t *Tensor) *Tensor {
+	made := map[byte]program.StorageID{}
+	var out *Tensor
+	for i := 0; i < len(list); i += 2 {
+		switch list[i] {
+		case '+':
+			made[list[i+1]] = k.temp(t.Bytes(), program.Temporaries)
+		case '-':
+			k.free(made[list[i+1]])
+		default:
+			out = k.like(t)
+			i--
+		}
+	}
+	return out
+}
+
+// runFormulaGELU is a gelu by its formula, which saves its operand alone.
+func runFormulaGELU(e *Eager, x *Tensor) []*Tensor {
+	forward := func(k *kernel) *kernel { k.attrs().Mode = "tanh"; return k.does("gelu") }
+	k := forward(e.begin("gelu", x))
+	out := k.terms(geluTerms, x)
+	k.end()
+	e.record("GeluBackward0", []*Tensor{out}, []*Tensor{x}, []*Tensor{x}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		k := e.begin("gelu_backward", g[0], s[0])
+		k.attrs().Mode = "tanh"
+		k.terms(geluBackTerms, g[0])
+		return []*Tensor{k.end()}
+	})
+	return []*Tensor{out}
+}
+
+func (p *pointwise) forward(e *Eager, x *Tensor, d graph.DType, numbers []float64, mode string) *Tensor {
+	k := e.elementwise(p.name, d, x).does(p.kernel())
+	p.says(k, numbers, mode)
+	return k.end()
+}
+
+// inPlace overwrites x. When backward needs the operand, autograd saves a
+// copy of it (VariableType: original_self = self.clone()).
+func (p *pointwise) inPlace(e *Eager, x *Tensor, saved *[]*Tensor, numbers []float64, mode string) *Tensor {
+	out := &Tensor{Tensor: x.Tensor}
+	k := e.begin(p.name+"_", x).does(p.kernel())
+	p.says(k, numbers, mode)
+	if p.saves == "self" && !p.result && e.grad && x.RequiresGrad() {
+		(*saved)[0] = k.like(x)
+		k.out(out)
+		k.attrs().Results = []int8{1, 0}
+		k.end()
+		return out
+	}
+	k.out(out)
+	k.end()
+	if p.saves != "" {
+		(*saved)[0] = out
+	}
+	return out
+}
+
+func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode string) []*Tensor {
+	if p.grad != nil {
+		return []*Tensor{p.grad(e, g[0], s[0])}
+	}
+	if len(p.back) == 0 {
+		return g
+	}
+	temps, saved := make([]*Tensor, 0, len(p.back)), s
+	if len(saved) == 0 {
+		saved = g
+	}
+	for i := range p.back {
+		st := &p.back[i]
+		d := g[0].DType
+		switch {
+		case slices.Contains(boolKernels, st.op):
+			d = graph.Bool
+		case i < len(p.back)-1 && len(s) > 0:
+			d = s[0].DType
+		}
+		k := e.stepKernel(st, i, d, g[0], saved, temps, numbers)
+		if len(p.back) == 1 {
+			p.says(k, numbers, mode)
+		}
+		temps = append(temps, k.end())
+	}
+	last := len(temps) - 1
+	out := temps[last]
+	temps = temps[:last]
+	slices.Reverse(temps)
+	e.hold(temps...)
+	return []*Tensor{out}
+}
+
+// stepKernel appends step i of a backward function. Its operands are read in
+// the order gradient, saved, results of steps; Attrs.Args has the kernel's.
+func (e *Eager) stepKernel(st *step, i int, d graph.DType, g *Tensor, s, temps []*Tensor, numbers []float64) *kernel {
+	if st.op == "zero" {
+		return e.zeroKernel(g.DType)
+	}
+	if len(st.args) == 0 { // reads what its like reads
+		in := []*Tensor{s[0]}
+		if i > 0 {
+			in[0] = temps[i-1]
+		}
+		return e.elementwise(st.op, d, in...).inexact("stands for several kernels")
+	}
+	var in [3]*Tensor
+	var list [3]program.Arg
+	n, plain := 0, true
+	for j, a := range st.args {
+		var t *Tensor
+		switch a.from {
+		case 'g':
+			t = g
+		case 's':
+			t = s[a.nr]
+		case 't':
+			t = temps[a.nr]
+		case 'p':
+			list[j] = program.Arg{In: program.Number, Value: numbers[a.nr]}
+		default:
+			list[j] = program.Arg{In: program.Number, Value: a.number}
+		}
+		if t != nil && t.Storage == program.None {
+			list[j], t = t.onHost(), nil
+		}
+		if t == nil {
+			plain = false
+			continue
+		}
+		at := slices.Index(in[:n], t)
+		if at < 0 {
+			at, in[n] = n, t
+			n++
+		}
+		plain = plain && at == j
+		list[j].In = int32(at)
+	}
+	if st.op == "where" && n == 2 && st.args[1].from == 'g' { // where(condition, g, 0) reads the gradient first
+		in[0], in[1], list[0].In, list[1].In = in[1], in[0], list[1].In, list[0].In
+	}
+	k := e.elementwise(st.op, d, in[:n]...)
+	if !plain {
+		k.attrs().Args = slices.Clone(list[:len(st.args)])
+	}
+	return k
+}
+
+func first(lists ...[]*Tensor) *Tensor {
+	for _, l := range lists {
+		if len(l) > 0 {
+			return l[0]
+		}
+	}
+	return nil
+}
+
+// pair resolves the operands of a binary operator and the type of its result.
+func (c *Call) pair() (a, b *Tensor, d graph.DType) {
+	a, as := c.operand(0, "self")
+	b, bs := c.operand(1, "other")
+	switch {
+	case as && bs:
+		d = graph.Float32
+	case as:
+		d = c.scalarType(0, "self", b.DType)
+	case bs:
+		d = c.scalarType(1, "other", a.DType)
+	case a.dim() == 0 && b.dim() > 0 && a.DType.IsFloat() == b.DType.IsFloat():
+		d = b.DType
+	case b.dim() == 0 && a.dim() > 0 && a.DType.IsFloat() == b.DType.IsFloat():
+		d = a.DType
+	default:
+		d = promote(a.DType, b.DType)
+	}
+	return a, b, d
+}
+
+// scalarType is the result type of a tensor of type d and a Python number: a
+// fraction makes an integer tensor float32.
+func (c *Call) scalarType(i int, name string, d graph.DType) graph.DType {
+	if a := c.arg(i, name); a != nil && a.Kind == graph.ArgFloat && !d.IsFloat() {
+		return graph.Float32
+	}
+	if d == graph.Bool && c.arg(i, name) != nil && c.arg(i, name).Kind != graph.ArgBool {
+		return graph.Int64
+	}
+	return d
+}
+
+// binary appends one kernel of two operands; host scalars are not read.
+func (e *Eager) binary(op string, d graph.DType, a, b *Tensor) *Tensor {
+	return e.binaryKernel(op, d, a, b).end()
+}
+
+// binaryKernel is binary's kernel before its end.
+func (e *Eager) binaryKernel(op string, d graph.DType, a, b *Tensor) *kernel {
+	shape := common(a, b)
+	k := e.begin(op, a, b)
+	k.alloc(shape, iteratorStrides(shape, a, b), d)
+	return k
+}
+
+// into appends an in-place kernel: a op= b.
+func (e *Eager) into(op string, a, b *Tensor) *Tensor {
+	out := &Tensor{Tensor: a.Tensor}
+	e.intoKernel(op, a, b, out).end()
+	return out
+}
+
+// intoKernel is into's kernel before its end.
+func (e *Eager) intoKernel(op string, a, b, out *Tensor) *kernel {
+	k := e.begin(op+"_", a, b).does(op)
+	k.out(out)
+	return k
+}
+
+// addSub appends op on a and b, in place when the model's code does so; set adds
+// what the kernel has beside tensors.
+func (e *Eager) addSub(op string, c *Call, a, b *Tensor, d graph.DType, set func(*kernel)) *Tensor {
+	var k *kernel
+	out := (*Tensor)(nil)
+	if e.overwrites(c, a, b) {
+		out = &Tensor{Tensor: a.Tensor}
+		k = e.intoKernel(op, a, b, out)
+	} else {
+		k = e.binaryKernel(op, d, a, b)
+		out = k.outs[0]
+	}
+	if set != nil {
+		set(k)
+	}
+	k.end()
+	return out
+}
+
+// original is what backward reads of an operand that the call will overwrite: a
+// copy, where the other operand's gradient needs it.
+func (e *Eager) original(c *Call, a, b *Tensor) *Tensor {
+	if !e.overwrites(c, a, b) || !e.grad || !b.RequiresGrad() {
+		return a
+	}
+	k := e.begin("clone", a).does("copy")
+	k.like(a)
+	return k.end()
+}
+
+// overwrites reports that a binary call updates its first operand in place.
+func (e *Eager) overwrites(c *Call, a, b *Tensor) bool {
+	return c.InPlace && a.leaf == nil && a.DType.IsFloat() && slices.Equal(a.Shape, shapeOf(a, b)) && a.Storage >= 0
+}
+
+func shapeOf(a, b *Tensor) []int64 { s, _ := broadcast(a, b); return s }
+
+func runAdd(e *Eager, c *Call) []*Tensor {
+	a, b, d := c.pair()
+	alpha := c.float(2, "alpha", 1)
+	out := e.addSub(c.Op, c, a, b, d, func(k *kernel) {
+		if alpha != 1 {
+			k.scalars(alpha)
+		}
+	})
+	// The operand whose gradient is the result's as it is, and the other.
+	same, other := 0, 1
+	if c.Op == "rsub" {
+		same, other = 1, 0
+	}
+	sub, scaled := c.Op != "add", alpha != 1
+	fn := map[string]string{"add": "AddBackward0", "sub": "SubBackward0", "rsub": "RsubBackward1"}[c.Op]
+	e.record(fn, []*Tensor{out}, []*Tensor{a, b}, nil, func(e *Eager, g, _ []*Tensor, need []bool) []*Tensor {
+		outs := make([]*Tensor, 2)
+		if need[other] {
+			switch {
+			case scaled && sub:
+				n := e.unary("neg", graph.Undefined, g[0])
+				outs[other] = e.times(n, alpha)
+				e.hold(n)
+			case scaled:
+				outs[other] = e.times(g[0], alpha)
+			case sub:
+				outs[other] = e.unary("neg", graph.Undefined, g[0])
+			default:
+				outs[other] = g[0]
+			}
+		}
+		if need[same] {
+			outs[same] = g[0]
+		}
+		return outs
+	})
+	return []*Tensor{out}
+}
+
+func runMul(e *Eager, c *Call) []*Tensor {
+	a, b, d := c.pair()
+	self := e.original(c, a, b)
+	out := e.addSub("mul", c, a, b, d, nil)
+	saved := []*Tensor{nil, nil} // other, self
+	if a.RequiresGrad() {
+		saved[0] = b
+	}
+	if b.RequiresGrad() {
+		saved[1] = self
+	}
+	e.record("MulBackward0", []*Tensor{out}, []*Tensor{a, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		outs := make([]*Tensor, 2)
+		if need[1] {
+			outs[1] = e.binary("mul", g[0].DType, g[0], s[1])
+		}
+		if need[0] {
+			outs[0] = e.binary("mul", g[0].DType, g[0], s[0])
+		}
+		return outs
+	})
+	return []*Tensor{out}
+}
+
+func runDiv(e *Eager, c *Call) []*Tensor {
+	a, b, d := c.pair()
+	if !d.IsFloat() && c.arg(2, "rounding_mode") == nil {
+		d = graph.Float32
+	}
+	self, rounded := e.original(c, a, b), false
+	out := e.addSub("div", c, a, b, d, func(k *kernel) {
+		if r := c.arg(2, "rounding_mode"); r != nil && r.Kind == graph.ArgString {
+			k.attrs().Mode, rounded = r.S, true
+		}
+	})
+	saved := []*Tensor{nil, nil}
+	if a.RequiresGrad() || b.RequiresGrad() {
+		saved[0] = b
+	}
+	if b.RequiresGrad() {
+		saved[1] = self
+	}
+	e.record("DivBackward0", []*Tensor{out}, []*Tensor{a, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		outs := make([]*Tensor, 2)
+		if rounded {
+			for i := range outs {
+				if need[i] {
+					outs[i] = e.unary("zeros_like", graph.Undefined, g[0])
+				}
+			}
+			return outs
+		}
+		if need[1] {
+			n := e.unary("neg", graph.Undefined, g[0])
+			q := e.binary("div", d, s[1], s[0])
+			q2 := e.binary("div", d, q, s[0])
+			outs[1] = e.binary("mul", d, n, q2)
+			e.hold(q2, q, n)
+		}
+		if need[0] {
+			outs[0] = e.binary("div", g[0].DType, g[0], s[0])
+		}
+		return outs
+	})
+	return []*Tensor{out}
+}
+
+// powBack is the gradient of a power: exponent * self^(exponent-1).
+var (
+	powBack    = pointwise{back: steps("pow s p0; mul t0 p1; mul g t1")}
+	unknownPow = pointwise{back: steps("pow; mul; mul")}
+)
+
+// runPow is a tensor raised to a number, or to a tensor.
+func runPow(e *Eager, c *Call) []*Tensor {
+	a, b, d := c.pair()
+	out := e.binary("pow", d, a, b)
+	if b.Storage >= 0 {
+		e.record("PowBackward1", []*Tensor{out}, []*Tensor{a, b}, []*Tensor{b, a, out}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+			outs := make([]*Tensor, 2)
+			if need[1] {
+				outs[1] = e.powExponentGrad(g[0], s[1], s[0], s[2])
+			}
+			if need[0] {
+				outs[0] = e.powSelfGrad(g[0], s[1], s[0])
+			}
+			return outs
+		})
+		return []*Tensor{out}
+	}
+	exp, known := 0.0, len(b.values) == 1
+	if known {
+		exp = b.values[0]
+	}
+	e.record("PowBackward0", []*Tensor{out}, []*Tensor{a}, []*Tensor{a}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		if known && exp == 0 {
+			return []*Tensor{e.unary("zeros_like", graph.Undefined, g[0])}
+		}
+		if !known {
+			return unknownPow.backward(e, g, s, nil, "")
+		}
+		return powBack.backward(e, g, s, []float64{exp - 1, exp}, "")
+	})
+	return []*Tensor{out}
+}
+
+// powExponentGrad is the gradient of an exponent that is a tensor: grad * result *
+// log(self), 0 where self is 0 and the exponent is not negative
+// (pow_backward_exponent in torch/csrc/autograd/FunctionsManual.cpp).
+func (e *Eager) powExponentGrad(g, self, exponent, result *Tensor) *Tensor {
+	if self.Storage == program.None { // a number, whose logarithm is one
+		k := e.elementwise("mul", result.DType, result)
+		if len(self.values) == 1 && self.values[0] > 0 {
+			k.attrs().Args = []program.Arg{{In: 0}, {In: program.Number, Value: math.Log(self.values[0])}}
+		} else {
+			k.inexact("a power of a number that is not known, or not positive")
+		}
+		m := k.end()
+		out := e.computes("mul s s1", g.DType, g, m)
+		e.hold(m)
+		return out
+	}
+	positive, zero := e.computes("ge s 0", graph.Bool, exponent), e.computes("eq s 0", graph.Bool, self)
+	cond := e.computes("logical_and s s1", graph.Bool, positive, zero)
+	e.hold(zero, positive)
+	log := e.computes("log s", self.DType, self)
+	m := e.computes("mul s s1", result.DType, result, log)
+	none := e.zeroOf(g.DType)
+	w := e.computes("where s 0 s1", g.DType, cond, m)
+	out := e.computes("mul s s1", g.DType, g, w)
+	e.hold(w, none, m, log, cond)
+	return out
+}
+
+// powSelfGrad is the gradient of the base: grad * exponent * self^(exponent-1), 0
+// where the exponent is (pow_backward_self).
+func (e *Eager) powSelfGrad(g, self, exponent *Tensor) *Tensor {
+	less := e.computes("sub s 1", exponent.DType, exponent)
+	p := e.computes("pow s s1", g.DType, self, less)
+	m := e.computes("mul s s1", g.DType, p, exponent)
+	w := e.computes("mul s s1", g.DType, g, m)
+	none := e.zeroOf(g.DType)
+	zero := e.computes("eq s 0", graph.Bool, exponent)
+	out := e.computes("where s 0 s1", g.DType, zero, w)
+	e.hold(zero, none, w, m, p, less)
+	return out
+}
+
+// computes runs one kernel on s, as steps describes it.
+func (e *Eager) computes(text string, d graph.DType, s ...*Tensor) *Tensor {
+	return e.stepKernel(&steps(text)[0], 0, d, nil, s, nil, nil).end()
+}
+
+// clear zeroes the elements of t that mask shows, in place.
+func (e *Eager) clear(t, mask *Tensor) {
+	k := e.intoKernel("masked_fill", t, mask, t)
+	k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, {In: program.Number}}
+	k.end()
+}
+
+// zeroOf is a zero on the device.
+func (e *Eager) zeroOf(d graph.DType) *Tensor { return e.zeroKernel(d).end() }
+
+func (e *Eager) zeroKernel(d graph.DType) *kernel {
+	k := e.begin("scalar_tensor").does("fill").scalars(0)
+	k.alloc(nil, nil, d)
+	return k
+}
+
+// runMaxMin is the elementwise maximum or minimum of two tensors: masks of
+// the operands decide in backward.
+func runMaxMin(e *Eager, c *Call) []*Tensor {
+	a, b, d := c.pair()
+	out := e.binary(c.Op, d, a, b)
+	fn := map[string]string{"maximum": "MaximumBackward0", "minimum": "MinimumBackward0"}[c.Op]
+	e.record(fn, []*Tensor{out}, []*Tensor{a, b}, []*Tensor{b, a}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		return wanted(need, func(i int) *Tensor { return e.winners(c.Op, i, g[0], s[1], s[0]) })
+	})
+	return []*Tensor{out}
+}
+
+// winners is the gradient of operand i of an elementwise maximum or minimum: where
+// both are equal, each gets a half.
+func (e *Eager) winners(op string, i int, g, a, b *Tensor) *Tensor {
+	half := e.computes("div s 2", g.DType, g)
+	eq := e.binary("eq", graph.Bool, a, b)
+	w := e.elementwise("where", g.DType, eq, half, g).end()
+	loses := "lt"
+	if (op == "maximum") != (i == 0) {
+		loses = "gt"
+	}
+	m := e.binary(loses, graph.Bool, a, b)
+	e.clear(w, m)
+	e.hold(m, eq, half)
+	return w
+}
+
+// runCompare makes a bool tensor; nothing is differentiable.
+func runCompare(e *Eager, c *Call) []*Tensor {
+	a, _ := c.operand(0, "self")
+	switch {
+	case c.Op == "isfinite" && a.DType.IsFloat() && a.Storage >= 0:
+		return []*Tensor{e.finite(a)}
+	case c.Op == "isinf" && a.DType.IsFloat() && a.Storage >= 0:
+		return []*Tensor{e.infinite(a)}
+	}
+	b, _ := c.operand(1, "other")
+	return []*Tensor{e.binary(c.Op, graph.Bool, a, b)}
+}
+
+// runBitwise keeps the promoted type; nothing is differentiable.
+func runBitwise(e *Eager, c *Call) []*Tensor {
+	a, b, d := c.pair()
+	return []*Tensor{e.binary(c.Op, d, a, b)}
+}
+
+func runWhere(e *Eager, c *Call) []*Tensor {
+	cond := c.need(0, "condition")
+	a, as := c.operand(1, "self")
+	b, bs := c.operand(2, "other")
+	d := a.DType
+	switch {
+	case as && bs:
+		d = graph.Float32
+	case as:
+		d = b.DType
+	case !bs:
+		d = promote(a.DType, b.DType)
+	}
+	shape := common(cond, a, b)
+	k := e.begin("where", cond, a, b)
+	number := program.None
+	if as || bs {
+		number = k.temp(d.Bytes(1), program.Temporaries)
+	}
+	o := k.alloc(shape, iteratorStrides(shape, cond, a, b), d)
+	k.free(number)
+	k.end()
+	e.record("WhereBackward0", []*Tensor{o}, []*Tensor{a, b}, []*Tensor{cond}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		outs := make([]*Tensor, 2)
+		for i := 1; i >= 0; i-- {
+			if need[i] {
+				k := e.begin("where", g[0], s[0])
+				zero := k.temp(g[0].DType.Bytes(1), program.Temporaries)
+				k.alloc(g[0].Shape, iteratorStrides(g[0].Shape, s[0], g[0]), g[0].DType)
+				k.free(zero)
+				args := []program.Arg{{In: 1}, {In: program.Number}, {In: program.Number}}
+				args[1+i].In = 0
+				k.attrs().Args = args
+				outs[i] = k.end()
+			}
+		}
+		return outs
+	})
+	return []*Tensor{o}
+}
+
+func runMaskedFill(e *Eager, c *Call) []*Tensor {
+	x, mask := c.need(0, "self"), c.need(1, "mask")
+	value, device := program.Arg{In: 2}, (*Tensor)(nil)
+	if v, _ := c.operand(2, "value"); v.Storage == program.None {
+		value = v.onHost()
+	} else {
+		device = v
+	}
+	fill := func(t, mask *Tensor, v program.Arg, of *Tensor) *Tensor {
+		k := e.binaryKernel("masked_fill", t.DType, t, mask)
+		k.read(of)
+		k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, v}
+		return k.end()
+	}
+	var o *Tensor
+	if c.InPlace && x.leaf == nil && x.Storage >= 0 {
+		o = &Tensor{Tensor: x.Tensor}
+		k := e.intoKernel("masked_fill", x, mask, o)
+		k.read(device)
+		k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, value}
+		k.end()
+	} else {
+		o = fill(x, mask, value, device)
+	}
+	e.record("MaskedFillBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{mask}, func(_ *Eager, g, s []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{fill(g[0], s[0], program.Arg{In: program.Number}, nil)}
+	})
+	return []*Tensor{o}
+}
+
+// truths are the kernels that reduce truth values.
+var truths = map[string]string{"any": "amax", "all": "amin"}
+
+// runPlain computes something no gradient passes through, in new memory of
+// inference's shape.
+func runPlain(e *Eager, c *Call) []*Tensor {
+	var ins []*Tensor
+	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })
+	if c.Op == "nonzero" || c.Op == "bincount" || c.Op == "count_nonzero" {
+		return e.counted(c, c.need(0, "self"))
+	}
+	k := e.begin(c.Op, ins...)
+	if kernel := truths[c.Op]; kernel != "" && len(ins) == 1 && ins[0].DType == graph.Bool && ins[0].Storage != program.None {
+		k.does(kernel).dims(reduceDims(c, ins[0], 1)...)
+	} else {
+		k.inexact("arguments of " + c.Op)
+	}
+	var outs []*Tensor
+	for i := range c.Shapes {
+		shape, d, ok := c.shape(i)
+		if !ok || d.IsFloat() && slices.ContainsFunc(ins, (*Tensor).RequiresGrad) {
+			return nil
+		}
+		outs = append(outs, k.alloc(shape, nil, d))
+	}
+	k.end()
+	return outs
+}
+
+// counted is nonzero, bincount and count_nonzero, whose results' sizes depend on
+// what tensors hold.
+func (e *Eager) counted(c *Call, x *Tensor) []*Tensor {
+	shape, d, ok := c.shape(0)
+	if !ok {
+		return nil
+	}
+	k := e.begin(c.Op, x).inexact("arguments of " + c.Op)
+	var o *Tensor
+	switch c.Op {
+	case "nonzero":
+		k.nonzero(x, func() { o = k.alloc(shape, transposedStrides(shape), d) })
+	case "bincount":
+		for range 2 { // the least and the largest
+			one := k.temp(x.DType.Bytes(1), program.Temporaries)
+			k.reduceScratch(x)
+			k.free(one)
+		}
+		o = k.alloc(shape, nil, d)
+	default:
+		flags := x
+		if x.DType != graph.Bool {
+			flags = &Tensor{Tensor: program.Tensor{DType: graph.Bool, Shape: x.Shape, Strides: x.denseStrides()}}
+		}
+		mask := program.None
+		if flags != x {
+			mask = k.temp(flags.Bytes(), program.Temporaries)
+		}
+		o = k.alloc(shape, nil, d)
+		k.free(k.temp(8*x.Numel(), program.Temporaries), mask)
+	}
+	k.end()
+	return []*Tensor{o}
+}
+
+// transposedStrides are those of a matrix that lies column after column.
+func transposedStrides(shape []int64) []int64 {
+	if len(shape) != 2 {
+		return nil
+	}
+	return []int64{1, max(shape[0], 1)}
+}

@@ -1,0 +1,334 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"gorgonia.org/cu"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/validate"
+)
+
+// embeddingArgs is Embedding of index.cu.
+type embeddingArgs struct {
+	tokens, cols, rows, rowStride int64
+	index, in, out                uint64
+	skip                          int64
+	indexCols, indexRow, indexCol int64
+	chunks                        uint64
+	chunk                         int64
+	words, dtype, indexDType, _   int32
+}
+
+// maxIndices is how many index tensors a call may have.
+const maxIndices = 4
+
+// indexArgs is Index of index.cuh.
+type indexArgs struct {
+	n                       int64
+	dims, indices           int32
+	size                    [maxDims]int64
+	valueStride, baseStride [maxDims]int64
+	indexStride             [maxIndices][maxDims]int64
+	step, limit             [maxIndices]int64
+	index                   [maxIndices]uint64
+	base, value             uint64
+	indexDType              [maxIndices]int32
+	bytes, _, dtype, dim    int32
+}
+
+// indexAddArgs is IndexAdd of index.cu.
+type indexAddArgs struct {
+	at          indexArgs
+	rows, width int64
+}
+
+// indexKernels are those of this file.
+func indexKernels(register func(k kernel, names ...string)) {
+	register(kernel{rows: tableRows, run: embedding}, "embedding")
+	register(kernel{rows: gradientRows, spare: true, run: embeddingBackward, work: func(r *run) int64 { return chunksOf(r).bytes() }}, "embedding_dense_backward")
+	register(kernel{run: index, accepts: few}, "index")
+	register(kernel{run: indexBackward, accepts: few, work: func(r *run) int64 { return r.indexPlaces(r.arg(0).Shape, 1).bytes() }}, "index_backward")
+	register(kernel{run: func(r *run) error { return r.pick(false, false) }}, "index_select")
+	register(kernel{run: func(r *run) error { return r.pick(true, false) }}, "gather")
+	register(kernel{run: func(r *run) error { return r.pick(false, true) }, work: func(r *run) int64 { return r.pickPlaces(false).bytes() }}, "index_select_backward")
+	register(kernel{run: func(r *run) error { return r.pick(true, true) }, work: func(r *run) int64 { return r.pickPlaces(true).bytes() }}, "gather_backward")
+}
+
+// isIndex reports a tensor of indices.
+func isIndex(t *validate.Tensor) bool {
+	return t != nil && (t.DType == graph.Int64 || t.DType == graph.Int32)
+}
+
+// rowsOf shows indices as rows: how many there are in a row, and the strides of
+// rows and of what is in them.
+func rowsOf(idx *validate.Tensor) (rows [3]int64, ok bool) {
+	if !isIndex(idx) {
+		return rows, false
+	}
+	strides := [][]int64{idx.Strides}
+	var kept []int
+	for d, n := range idx.Shape {
+		if n != 1 {
+			kept = append(kept, d)
+		}
+	}
+	switch size := join(idx.Shape, strides, kept); len(size) {
+	case 1:
+		return [3]int64{size[0], 0, strides[0][0]}, true
+	case 2:
+		return [3]int64{size[1], strides[0][0], strides[0][1]}, true
+	}
+	return rows, false
+}
+
+// tableRows are what embedding takes row-major only: its result, a table whose
+// rows are not dense, and indices that are no rows of rows.
+func tableRows(r *run) (args, results []int) {
+	if w := r.arg(0); len(w.Shape) == 2 && w.Strides[1] != 1 && w.Shape[1] != 1 {
+		args = append(args, 0)
+	}
+	if _, ok := rowsOf(r.arg(1)); !ok {
+		args = append(args, 1)
+	}
+	return args, []int{0}
+}
+
+// gradientRows are what embedding_dense_backward takes so.
+func gradientRows(r *run) (args, results []int) {
+	args = []int{0}
+	if _, ok := rowsOf(r.arg(1)); !ok {
+		args = append(args, 1)
+	}
+	return args, []int{0}
+}
+
+// embedding picks rows of a table.
+func embedding(r *run) error {
+	w, idx, out := r.arg(0), r.arg(1), r.result(0)
+	rows, ok := rowsOf(idx)
+	if !ok || !out.RowMajor() || len(w.Shape) != 2 || w.Strides[1] != 1 && w.Shape[1] != 1 || !isTraining(w.DType) || out.DType != w.DType {
+		return fmt.Errorf("rows of %v %v with strides %v by indices with strides %v", w.DType, w.Shape, w.Strides, idx.Strides)
+	}
+	a := embeddingArgs{tokens: idx.Elems(), cols: w.Shape[1], rows: w.Shape[0], rowStride: w.Strides[0], index: r.ptr(idx), in: r.ptr(w), out: r.ptr(out), dtype: dtype(w),
+		indexDType: dtype(idx), indexCols: rows[0], indexRow: rows[1], indexCol: rows[2]}
+	return launch(r.d, "index", "embedding_forward", grid{x: min(a.tokens, 1<<20), tx: 256}, &a)
+}
+
+// embeddingBackward is the gradient of the table: each of its rows gathers what
+// was picked of it.
+func embeddingBackward(r *run) error {
+	g, err := r.inOrder(0)
+	if err != nil {
+		return err
+	}
+	idx, out := r.arg(1), r.result(0)
+	rows, ok := rowsOf(idx)
+	if !ok || !out.RowMajor() || len(out.Shape) != 2 || !isTraining(g.DType) || out.DType != g.DType || idx.Elems()*out.Shape[1] != g.Elems() {
+		return fmt.Errorf("the gradient %v %v of a table %v by %v indices", g.DType, g.Shape, out.Shape, idx.Shape)
+	}
+	if err := r.zero(out); err != nil {
+		return err
+	}
+	a := embeddingArgs{tokens: idx.Elems(), cols: out.Shape[1], rows: out.Shape[0], rowStride: out.Strides[0], index: r.ptr(idx), in: r.ptr(g), out: r.ptr(out),
+		skip: int64(r.scalar("padding_idx")), dtype: dtype(g), indexDType: dtype(idx), indexCols: rows[0], indexRow: rows[1], indexCol: rows[2]}
+	if c := chunksOf(r); c.words > 0 && r.c.Work.Bytes >= c.bytes() {
+		a.chunks, a.chunk, a.words = uint64(r.d.at(r.c.Work.At)), c.tokens, int32(c.words)
+		if err := cu.MemsetD8Async(r.d.at(r.c.Work.At), 0, c.bytes(), r.d.stream); err != nil {
+			return explain("filling memory", err)
+		}
+		if err := launch(r.d, "index", "embedding_mark", along(a.tokens), &a); err != nil {
+			return err
+		}
+	}
+	return launch(r.d, "index", "embedding_backward", grid{x: a.tokens, tx: 256}, &a)
+}
+
+// chunks say for each row of a table which chunks of the tokens have it, a bit
+// each, so that the row's sum reads those alone: without, it reads all tokens.
+type chunks struct {
+	rows, words int64 // of bits for a row; 0: there are too few tokens
+	tokens      int64 // of a chunk
+}
+
+// The chunks of a table's gradient: of at least as many tokens as a block reads at
+// once, and as few as make no row longer than the most words.
+const (
+	fewTokens   = 2048
+	leastChunk  = 256
+	mostWords   = 8
+	bitsOfAWord = 32
+)
+
+func chunksOf(r *run) chunks {
+	idx, out := r.arg(1), r.result(0)
+	if idx == nil || out == nil || len(out.Shape) != 2 || idx.Elems() < fewTokens {
+		return chunks{}
+	}
+	c := chunks{rows: out.Shape[0], tokens: leastChunk}
+	for c.tokens*mostWords*bitsOfAWord < idx.Elems() {
+		c.tokens *= 2
+	}
+	c.words = (idx.Elems() + c.tokens*bitsOfAWord - 1) / (c.tokens * bitsOfAWord)
+	return c
+}
+
+func (c chunks) bytes() int64 { return 4 * c.rows * c.words }
+
+// zero fills a tensor's elements with zeros.
+func (r *run) zero(t *validate.Tensor) error {
+	return r.set(t, 0)
+}
+
+// base fills in the tensor that is indexed.
+func (a *indexArgs) setBase(r *run, t *validate.Tensor) {
+	a.base, a.bytes, a.dtype = r.ptr(t), int32(t.DType.Bytes(1)), dtype(t)
+}
+
+// values fills in the tensor of values, whose elements are counted.
+func (a *indexArgs) setValues(r *run, t *validate.Tensor) {
+	a.n, a.dims, a.value = t.Elems(), int32(len(t.Shape)), r.ptr(t)
+	copy(a.size[:], t.Shape)
+	copy(a.valueStride[:], t.Strides)
+}
+
+// addIndex adds an index tensor that decides dim d of the base.
+func (a *indexArgs) addIndex(r *run, idx, base *validate.Tensor, d int64, strides []int64, from int) error {
+	if !isIndex(idx) {
+		return fmt.Errorf("indices that are not whole numbers on the device")
+	}
+	k := a.indices
+	a.indices++
+	a.index[k], a.indexDType[k], a.step[k], a.limit[k] = r.ptr(idx), dtype(idx), base.Strides[d], base.Shape[d]
+	copy(a.indexStride[k][from:], strides)
+	return nil
+}
+
+// advanced describes an index call between its base and its values; the first
+// index is operand first. lead is how many dims come before those of the indices,
+// wide how many the indices have.
+func (r *run) advanced(base, values *validate.Tensor, first int) (a indexArgs, lead, wide int, err error) {
+	dims := r.attrs().Dims
+	wide = -1
+	for i := range dims {
+		if t := r.arg(first + i); t != nil {
+			wide = max(wide, len(t.Shape))
+		}
+	}
+	together := true
+	for i := 1; i < len(dims); i++ {
+		together = together && dims[i] == dims[i-1]+1
+	}
+	if together {
+		lead = int(dims[0])
+	}
+	a.setBase(r, base)
+	a.setValues(r, values)
+	shape := values.Shape[lead : lead+wide]
+	for i, d := range dims {
+		t := r.arg(first + i)
+		if t == nil {
+			return a, 0, 0, fmt.Errorf("index %d is not on the device", i)
+		}
+		s, err := broadcast(t, shape)
+		if err != nil {
+			return a, 0, 0, err
+		}
+		if err := a.addIndex(r, t, base, d, s, lead); err != nil {
+			return a, 0, 0, err
+		}
+	}
+	at := 0
+	for d := range base.Shape {
+		if slices.Contains(dims, int64(d)) {
+			continue
+		}
+		if at == lead {
+			at += wide
+		}
+		a.baseStride[at] = base.Strides[d]
+		at++
+	}
+	return a, lead, wide, nil
+}
+
+// index picks elements by one or several tensors of indices.
+func index(r *run) error {
+	a, _, _, err := r.advanced(r.arg(0), r.result(0), 1)
+	if err != nil {
+		return err
+	}
+	return launch(r.d, "index", "index_move", sweep(a.n), &a)
+}
+
+// indexBackward adds the gradient to zeros where the indices say. The places of
+// all dims up to the last index's must be looked at; what lies behind them moves
+// as a whole.
+func indexBackward(r *run) error {
+	g, out := r.arg(0), r.result(0)
+	if err := r.zero(out); err != nil {
+		return err
+	}
+	a, _, _, err := r.advanced(out, g, 1)
+	if err != nil {
+		return err
+	}
+	p := r.indexPlaces(g.Shape, 1)
+	if done, err := r.hash(p, placesArgs{at: a, add: 1}, kindOf(out)); done || err != nil {
+		return err
+	}
+	s := indexAddArgs{at: a, rows: p.rows, width: p.width}
+	return launch(r.d, "index", "index_add_rows", grid{x: s.rows, tx: 128}, &s)
+}
+
+// pick takes elements along one dim: by an index for every element (gather), or
+// one for every place along the dim. Backward adds to zeros.
+func (r *run) pick(every, back bool) error {
+	base, values, idx := r.arg(0), r.result(0), r.arg(1)
+	if back {
+		base, values = r.result(0), r.arg(0)
+		if err := r.zero(base); err != nil {
+			return err
+		}
+	}
+	d := r.attrs().Dims[0]
+	var a indexArgs
+	a.setBase(r, base)
+	a.setValues(r, values)
+	a.dim = int32(d)
+	copy(a.baseStride[:], base.Strides)
+	a.baseStride[d] = 0
+	var err error
+	if every {
+		var s []int64
+		if s, err = broadcast(idx, values.Shape); err == nil {
+			err = a.addIndex(r, idx, base, d, s, 0)
+		}
+	} else {
+		step := int64(0)
+		if len(idx.Shape) > 0 {
+			step = idx.Strides[0]
+		}
+		err = a.addIndex(r, idx, base, d, []int64{step}, int(d))
+	}
+	if err != nil {
+		return err
+	}
+	if back {
+		hashed := a
+		hashed.firstDim(max(d, 0))
+		if done, err := r.hash(r.pickPlaces(every), placesArgs{at: hashed, add: 1}, kindOf(base)); done || err != nil {
+			return err
+		}
+		return launch(r.d, "index", "scatter_add_lines", along(a.n/max(a.size[d], 1)), &a)
+	}
+	return launch(r.d, "index", "index_move", sweep(a.n), &a)
+}
+
+// part shows a window of a tensor.
+func part(t *validate.Tensor, shape, strides []int64, offset int64) *validate.Tensor {
+	return &validate.Tensor{At: t.At + t.DType.Bytes(1)*offset, DType: t.DType, Shape: shape, Strides: strides}
+}

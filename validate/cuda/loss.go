@@ -1,0 +1,127 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+
+	"gorgonia.org/cu"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/validate"
+)
+
+// nllArgs is NLL of loss.cu.
+type nllArgs struct {
+	rows, classes, inner, ignore     int64
+	in, target, grad, total          uint64
+	out, weight                      uint64
+	dtype, targetDType, mean, blocks int32
+}
+
+// lossKernels are those of this file.
+func lossKernels(register func(k kernel, names ...string)) {
+	register(kernel{rows: all, run: nll}, "nll_loss_forward", "nll_loss2d_forward")
+	register(kernel{rows: all, run: nllBackward}, "nll_loss_backward", "nll_loss2d_backward")
+	register(kernel{run: glu}, "glu")
+	register(kernel{run: gluBackward}, "glu_backward")
+}
+
+// nllOf describes log-probabilities and targets.
+func (r *run) nllOf(ls, target *validate.Tensor) (nllArgs, error) {
+	a := nllArgs{classes: 1, inner: 1, rows: target.Elems(), ignore: int64(r.scalar("ignore_index")), in: r.ptr(ls), target: r.ptr(target), dtype: dtype(ls), targetDType: dtype(target)}
+	if r.scalar("reduction") == 1 {
+		a.mean = 1
+	}
+	if !ls.RowMajor() || !target.RowMajor() || !isIndex(target) {
+		return a, fmt.Errorf("a loss of strides %v by classes of strides %v", ls.Strides, target.Strides)
+	}
+	if len(ls.Shape) == 1 {
+		a.classes = ls.Shape[0]
+		return a, nil
+	}
+	a.classes = ls.Shape[1]
+	for _, n := range ls.Shape[2:] {
+		a.inner *= n
+	}
+	return a, nil
+}
+
+// nll is the loss of log-probabilities, reduced, and the weight of all targets.
+func nll(r *run) error {
+	a, err := r.nllOf(r.arg(0), r.arg(1))
+	if err != nil {
+		return err
+	}
+	a.out, a.weight = r.ptr(r.result(0)), r.ptr(r.result(1))
+	if a.out == 0 || a.weight == 0 || dtype(r.result(0)) != a.dtype {
+		return fmt.Errorf("a loss without its weight")
+	}
+	g := sweep(a.rows)
+	a.blocks = int32(g.x)
+	if err := launch(r.d, "loss", "nll_partial", g, &a); err != nil {
+		return err
+	}
+	return launch(r.d, "loss", "nll_finish", grid{x: 1, tx: 32}, &a)
+}
+
+// nllBackward is the gradient of the log-probabilities.
+func nllBackward(r *run) error {
+	a, err := r.nllOf(r.arg(1), r.arg(2))
+	if err != nil {
+		return err
+	}
+	out := r.result(0)
+	if !out.RowMajor() || out.DType != r.arg(1).DType || r.arg(0).DType != out.DType {
+		return fmt.Errorf("the gradient of a loss with strides %v", out.Strides)
+	}
+	a.grad, a.total, a.out = r.ptr(r.arg(0)), r.ptr(r.arg(3)), r.ptr(out)
+	// One element of a row is not zero, at most.
+	if bytes := out.DType.Bytes(out.Elems()); bytes > 0 {
+		if err := cu.MemsetD8Async(r.d.at(out.At), 0, bytes, r.d.stream); err != nil {
+			return explain("filling memory", err)
+		}
+	}
+	return launch(r.d, "loss", "nll_backward", along(a.rows), &a)
+}
+
+// sameDense reports two tensors whose elements lie in the same order without
+// holes.
+func sameDense(a, b *validate.Tensor) bool {
+	if a.RowMajor() && b.RowMajor() {
+		return true
+	}
+	strides := [][]int64{a.Strides, b.Strides}
+	size := fold(a.Shape, strides)
+	return len(size) == 1 && strides[0][0] == 1 && strides[1][0] == 1
+}
+
+// half shows one half of a tensor along a dim.
+func half(t *validate.Tensor, d int64, second bool) *validate.Tensor {
+	shape := append([]int64(nil), t.Shape...)
+	shape[d] /= 2
+	at := int64(0)
+	if second {
+		at = shape[d] * t.Strides[d]
+	}
+	return part(t, shape, t.Strides, at)
+}
+
+// glu is the first half times the sigmoid of the second.
+func glu(r *run) error {
+	x, d, out := r.arg(0), r.attrs().Dims[0], r.result(0)
+	return r.pointwise("glu", out, [4]float64{}, onDevice(half(x, d, false)), onDevice(half(x, d, true)))
+}
+
+// gluBackward makes both halves of the gradient.
+func gluBackward(r *run) error {
+	g, x, d, out := r.arg(0), r.arg(1), r.attrs().Dims[0], r.result(0)
+	if out.DType != graph.Float32 && out.DType != x.DType {
+		return fmt.Errorf("the gradient %v of a gate on %v", out.DType, x.DType)
+	}
+	a, b := onDevice(half(x, d, false)), onDevice(half(x, d, true))
+	if err := r.pointwise("glu_value_backward", half(out, d, false), [4]float64{}, onDevice(g), b); err != nil {
+		return err
+	}
+	return r.pointwise("glu_gate_backward", half(out, d, true), [4]float64{}, onDevice(g), a, b)
+}

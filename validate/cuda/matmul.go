@@ -1,0 +1,208 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/validate"
+)
+
+// matmulArgs is MatMul of fill.cu.
+type matmulArgs struct {
+	batch, m, n, k                       int64
+	aStride, bStride, cStride, addStride [3]int64
+	a, b, add, c                         uint64
+	aDType, bDType, cDType, addDType     int32
+}
+
+// matmulKernels are those of this file.
+func matmulKernels(register func(k kernel, names ...string)) {
+	register(kernel{run: func(r *run) error { return r.product(addend{alpha: 1}, r.arg(0), r.arg(1)) }}, "mm", "bmm")
+	register(kernel{run: func(r *run) error { return r.product(r.addend(), r.arg(1), r.arg(2)) }}, "addmm", "baddbmm")
+	register(kernel{run: func(r *run) error { return r.vectors(r.arg(0), column(r.arg(1))) }}, "mv")
+	register(kernel{run: func(r *run) error { return r.vectors(row(r.arg(0)), column(r.arg(1))) }}, "dot")
+}
+
+// row and column show a vector as a matrix.
+func row(t *validate.Tensor) *validate.Tensor {
+	return part(t, []int64{1, t.Shape[0]}, []int64{t.Strides[0] * max(t.Shape[0], 1), t.Strides[0]}, 0)
+}
+
+func column(t *validate.Tensor) *validate.Tensor {
+	return part(t, []int64{t.Shape[0], 1}, []int64{t.Strides[0], 1}, 0)
+}
+
+// vectors multiplies into a result with fewer dims than a matrix.
+func (r *run) vectors(a, b *validate.Tensor) error {
+	out := r.result(0)
+	stride := int64(1)
+	if len(out.Shape) > 0 {
+		stride = out.Strides[0]
+	}
+	return r.multiply(addend{alpha: 1}, a, b, part(out, []int64{a.Shape[0], b.Shape[1]}, []int64{stride, 1}, 0))
+}
+
+// batched shows a matrix, or a batch of them, with three dims.
+func batched(t *validate.Tensor) *validate.Tensor {
+	if len(t.Shape) == 3 {
+		return t
+	}
+	return part(t, append([]int64{1}, t.Shape...), append([]int64{0}, t.Strides...), 0)
+}
+
+// product multiplies matrices, or batches of them, into result 0.
+func (r *run) product(add addend, a, b *validate.Tensor) error {
+	out := r.result(0)
+	if a == nil || b == nil || len(a.Shape) < 2 || len(a.Shape) > 3 {
+		return fmt.Errorf("a product of operands that are no matrices on the device")
+	}
+	return r.multiply(add, a, b, out)
+}
+
+// An addend says what comes to a product: alpha times the product and beta times
+// a tensor, nil for none.
+type addend struct {
+	tensor      *validate.Tensor
+	beta, alpha float64
+}
+
+// addend is operand 0 with the call's factors. As in PyTorch a beta of 0 hides
+// what the tensor holds.
+func (r *run) addend() addend {
+	a := addend{tensor: r.arg(0), beta: r.scalar("beta"), alpha: r.scalar("alpha")}
+	if a.beta == 0 {
+		a.tensor = nil
+	}
+	return a
+}
+
+// multiply computes out = alpha*a*b + beta*tensor.
+func (r *run) multiply(add addend, a, b, out *validate.Tensor) error {
+	x, y, z := batched(a), batched(b), batched(out)
+	batch, m, k, n := z.Shape[0], x.Shape[1], x.Shape[2], y.Shape[2]
+	if y.Shape[1] != k || z.Shape[1] != m || z.Shape[2] != n || z.Elems() == 0 {
+		if z.Elems() == 0 {
+			return nil
+		}
+		return fmt.Errorf("a product of %v and %v to %v", a.Shape, b.Shape, out.Shape)
+	}
+	_, typed := cudaTypes[a.DType]
+	fa, ok1 := asFactor(r, x)
+	fb, ok2 := asFactor(r, y)
+	fc, ok3 := asFactor(r, z)
+	if !typed || a.DType != b.DType || a.DType != out.DType || !ok1 || !ok2 || !ok3 || k == 0 {
+		return r.multiplyAny(add, x, y, z)
+	}
+	beta := 0.0
+	if t := add.tensor; t != nil {
+		beta = add.beta
+		if t.At != out.At || !slices.Equal(t.Strides, out.Strides) { // it is not there already
+			if err := r.copyTo(out, t); err != nil {
+				return err
+			}
+		}
+	}
+	if fc.transposed { // the result's rows lie side by side: c' = b' * a'
+		fc.transposed = false
+		return r.d.blas.gemm(a.DType, n, m, k, batch, fb.flipped(), fa.flipped(), fc, add.alpha, beta)
+	}
+	return r.d.blas.gemm(a.DType, m, n, k, batch, fa, fb, fc, add.alpha, beta)
+}
+
+// asFactor shows a batch of matrices as cuBLAS takes them: column-major, or
+// transposed where the rows lie side by side.
+func asFactor(r *run, t *validate.Tensor) (factor, bool) {
+	rows, cols, rs, cs := t.Shape[1], t.Shape[2], t.Strides[1], t.Strides[2]
+	f := factor{ptr: r.ptr(t), stride: t.Strides[0]}
+	switch {
+	case (cs == 1 || cols == 1) && (rs >= cols || rows == 1):
+		f.transposed, f.ld = true, max(rs, cols, 1)
+	case (rs == 1 || rows == 1) && (cs >= rows || cols == 1):
+		f.ld = max(cs, rows, 1)
+	default:
+		return f, false
+	}
+	return f, f.ld < 1<<31 && f.ptr%uint64(t.DType.Bytes(1)) == 0
+}
+
+// flipped is the transposed matrix.
+func (f factor) flipped() factor {
+	f.transposed = !f.transposed
+	return f
+}
+
+// multiplyAny multiplies what cuBLAS does not take.
+func (r *run) multiplyAny(add addend, x, y, z *validate.Tensor) error {
+	if add.alpha == 1 && (add.tensor == nil || add.beta == 1) {
+		return r.multiplyPlain(add.tensor, x, y, z)
+	}
+	if err := r.multiplyPlain(nil, x, y, z); err != nil {
+		return err
+	}
+	if err := r.pointwise("mul", z, [4]float64{}, onDevice(z), number(add.alpha)); err != nil || add.tensor == nil {
+		return err
+	}
+	return r.pointwise("add", z, [4]float64{add.beta}, onDevice(z), onDevice(add.tensor))
+}
+
+// multiplyPlain is multiplyAny with both factors 1.
+func (r *run) multiplyPlain(add, x, y, z *validate.Tensor) error {
+	p := matmulArgs{batch: z.Shape[0], m: z.Shape[1], n: z.Shape[2], k: x.Shape[2], aStride: [3]int64(x.Strides), bStride: [3]int64(y.Strides), cStride: [3]int64(z.Strides),
+		a: r.ptr(x), b: r.ptr(y), c: r.ptr(z), aDType: dtype(x), bDType: dtype(y), cDType: dtype(z)}
+	if add != nil {
+		s, err := broadcast(add, z.Shape)
+		if err != nil {
+			return err
+		}
+		p.add, p.addDType, p.addStride = r.ptr(add), dtype(add), [3]int64(s)
+	}
+	return launch(r.d, "fill", "matmul_any", sweep(z.Elems()), &p)
+}
+
+// Prepare looks for the memory that the plan has for cuBLAS: the widest storage
+// that a product allocates and keeps. It is there in every step, so that all
+// products work in it and the same one always in the same way.
+func (d *Device) Prepare(calls []*validate.Call) error {
+	for _, c := range calls {
+		if c.Node.Unit != program.Product {
+			continue
+		}
+		if s, ok := kept(c); ok && s.Bytes > d.blasAt.Bytes {
+			d.blasAt = s
+		}
+	}
+	defer d.leave()
+	if err := d.enter(); err != nil {
+		return err
+	}
+	return d.blas.use(uint64(d.at(d.blasAt.At)), uint64(d.blasAt.Bytes))
+}
+
+// kept is the largest scratch of a call that the call does not free.
+func kept(c *validate.Call) (validate.Span, bool) {
+	var best validate.Span
+	i := 0
+	results := map[program.StorageID]bool{}
+	for _, t := range c.Node.Out {
+		results[t.Storage] = true
+	}
+	freed := map[program.StorageID]bool{}
+	for _, e := range c.Node.Events {
+		if e.Free {
+			freed[e.Storage] = true
+		}
+	}
+	for _, e := range c.Node.Events {
+		if e.Free || results[e.Storage] {
+			continue
+		}
+		if i < len(c.Scratch) && !freed[e.Storage] && c.Scratch[i].Bytes > best.Bytes {
+			best = c.Scratch[i]
+		}
+		i++
+	}
+	return best, best.Bytes > 0
+}

@@ -1,0 +1,239 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/validate"
+)
+
+// viewKernels are those of this file.
+func viewKernels(register func(k kernel, names ...string)) {
+	register(kernel{run: cat}, "cat")
+	register(kernel{run: stack}, "stack")
+	register(kernel{run: repeat}, "repeat")
+	register(kernel{run: flip}, "flip")
+	register(kernel{run: roll}, "roll")
+	register(kernel{rows: unless(openWindow, only(nil, []int{0})), run: func(r *run) error { return r.window(0) }}, "unview")
+	register(kernel{rows: unless(openWindow, only(nil, []int{0})), run: func(r *run) error { return r.window(r.scalar("value")) }}, "constant_pad_nd")
+}
+
+// openWindow reports a result in which the call's window can be shown.
+func openWindow(r *run) bool {
+	out, in := r.result(0), r.arg(0)
+	if out.RowMajor() {
+		return true
+	}
+	_, ok := placed(out, in.Shape, r.attrs().Window)
+	return ok
+}
+
+// cat lays tensors beside each other along a dim.
+func cat(r *run) error {
+	out, d := r.result(0), r.attrs().Dims[0]
+	at := int64(0)
+	for i := range r.c.Args {
+		t := r.arg(i)
+		if t == nil {
+			return fmt.Errorf("operand %d is not on the device", i)
+		}
+		if len(t.Shape) != len(out.Shape) || t.Elems() == 0 {
+			continue // an empty list
+		}
+		if err := r.pointwise("copy", part(out, t.Shape, out.Strides, at*out.Strides[d]), [4]float64{}, r.c.Args[i]); err != nil {
+			return err
+		}
+		at += t.Shape[d]
+	}
+	return nil
+}
+
+// stack lays operands beside each other along a new dim; absent ones are zeros.
+func stack(r *run) error {
+	out, d := r.result(0), int(r.attrs().Dims[0])
+	shape, strides := slices.Delete(slices.Clone(out.Shape), d, d+1), slices.Delete(slices.Clone(out.Strides), d, d+1)
+	for i, in := range r.c.Args {
+		if in.Kind == validate.IsAbsent {
+			in = number(0)
+		}
+		if err := r.pointwise("copy", part(out, shape, strides, int64(i)*out.Strides[d]), [4]float64{}, in); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// repeat lays copies beside each other: each of the result's dims counts copies
+// and what is copied.
+func repeat(r *run) error {
+	in, out := r.arg(0), r.result(0)
+	lead := len(out.Shape) - len(in.Shape)
+	var shape, to, from []int64
+	for d, n := range out.Shape {
+		own, s := int64(1), int64(0)
+		if d >= lead {
+			own, s = in.Shape[d-lead], in.Strides[d-lead]
+		}
+		shape, to, from = append(shape, n/max(own, 1), own), append(to, out.Strides[d]*own, out.Strides[d]), append(from, 0, s)
+	}
+	strides := [][]int64{to, from}
+	size := fold(shape, strides)
+	if len(size) > maxDims {
+		return fmt.Errorf("repeating %v to %v", in.Shape, out.Shape)
+	}
+	return r.copyTo(part(out, size, strides[0], 0), part(in, size, strides[1], 0))
+}
+
+// flip reads dims backwards.
+func flip(r *run) error {
+	in, out := r.arg(0), *r.result(0)
+	out.Strides = slices.Clone(out.Strides)
+	at := int64(0)
+	for _, d := range r.attrs().Dims {
+		at += (out.Shape[d] - 1) * out.Strides[d]
+		out.Strides[d] = -out.Strides[d]
+	}
+	return r.copyTo(part(&out, out.Shape, out.Strides, at), in)
+}
+
+// roll moves elements along dims and brings those that fall off in at the other
+// end: two copies for each dim.
+func roll(r *run) error {
+	var move func(in, out *validate.Tensor, dims []int64, shifts []float64) error
+	move = func(in, out *validate.Tensor, dims []int64, shifts []float64) error {
+		if len(dims) == 0 || in.Elems() == 0 {
+			return r.copyTo(out, in)
+		}
+		d, n := dims[0], in.Shape[dims[0]]
+		s := (int64(shifts[0])%n + n) % n
+		for _, cut := range [2]struct{ from, to, n int64 }{{0, s, n - s}, {n - s, 0, s}} {
+			if cut.n == 0 {
+				continue
+			}
+			shape := slices.Clone(in.Shape)
+			shape[d] = cut.n
+			if err := move(part(in, shape, in.Strides, cut.from*in.Strides[d]), part(out, shape, out.Strides, cut.to*out.Strides[d]), dims[1:], shifts[1:]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return move(r.arg(0), r.result(0), r.attrs().Dims, r.attrs().Scalars)
+}
+
+// window fills the result with a number and adds the operand in a window of it.
+// A window in which elements overlap is added one of its widest dims after the
+// other, where that tells them apart.
+func (r *run) window(fill float64) error {
+	in, out, w := r.arg(0), r.result(0), r.attrs().Window
+	if d, from, ok := slab(out.Shape, in.Shape, w); ok {
+		return r.beside(in, out, d, from, fill)
+	}
+	if err := r.set(out, fill); err != nil {
+		return err
+	}
+	to := part(out, in.Shape, w.Strides, w.Offset)
+	if !out.RowMajor() {
+		var ok bool
+		if to, ok = placed(out, in.Shape, w); !ok {
+			return fmt.Errorf("a window of a result with strides %v", out.Strides)
+		}
+	}
+	if !overlaps(in.Shape, w.Strides) {
+		return r.copyTo(to, in)
+	}
+	return r.addOverlapping(to, in)
+}
+
+// beside copies the operand to where it lies along dim d of the result, and
+// fills what is before and behind it.
+func (r *run) beside(in, out *validate.Tensor, d int, from int64, fill float64) error {
+	n := in.Elems() * out.Shape[d] / out.Elems() // of in along d
+	for _, cut := range [3]struct {
+		from, n int64
+		in      validate.Operand
+	}{{0, from, number(fill)}, {from, n, onDevice(in)}, {from + n, out.Shape[d] - from - n, number(fill)}} {
+		shape := slices.Clone(out.Shape)
+		if shape[d] = cut.n; cut.n == 0 {
+			continue
+		}
+		to := part(out, shape, out.Strides, cut.from*out.Strides[d])
+		if cut.in.Kind == validate.OnDevice && len(in.Shape) < len(shape) { // a dim of one element
+			to.Shape, to.Strides = slices.Delete(shape, d, d+1), slices.Delete(slices.Clone(out.Strides), d, d+1)
+		}
+		if err := r.pointwise("copy", to, [4]float64{}, cut.in); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// placed shows a window whose strides count elements of the result row by row as
+// it lies in a result with other strides: each dim of the window runs along one
+// of the result.
+func placed(out *validate.Tensor, shape []int64, w *program.Window) (*validate.Tensor, bool) {
+	rows := validate.RowMajor(out.Shape)
+	strides := make([]int64, len(shape))
+	for i, s := range w.Strides {
+		d := slices.IndexFunc(rows, func(r int64) bool { return s >= r && s%r == 0 })
+		if d < 0 || s/rows[d]*(shape[i]-1) >= out.Shape[d] {
+			return nil, false
+		}
+		strides[i] = s / rows[d] * out.Strides[d]
+	}
+	at, rest := int64(0), w.Offset
+	for d, r := range rows {
+		at += rest / r * out.Strides[d]
+		rest %= r
+	}
+	return part(out, shape, strides, at), true
+}
+
+// overlaps reports whether some element has two places in a shape.
+func overlaps(shape, strides []int64) bool { return len(clash(shape, strides)) > 0 }
+
+// clash are the dims, by their strides, up to the first whose step is within what the
+// narrower ones cover; none where no element has two places.
+func clash(shape, strides []int64) []int {
+	order := make([]int, 0, len(shape))
+	for d, n := range shape {
+		if n != 1 {
+			order = append(order, d)
+		}
+	}
+	slices.SortFunc(order, func(x, y int) int { return int(sign(strides[x] - strides[y])) })
+	end := int64(0) // of what the narrower dims cover
+	for i, d := range order {
+		if strides[d] <= end {
+			return order[:i+1]
+		}
+		end += (shape[d] - 1) * strides[d]
+	}
+	return nil
+}
+
+// apart is the dim along which an overlapping window is taken apart: the shortest of
+// those that clash.
+func apart(shape, strides []int64) int {
+	return slices.MinFunc(clash(shape, strides), func(x, y int) int { return int(sign(shape[x] - shape[y])) })
+}
+
+// addOverlapping adds in to a window whose dims overlap: slices along a dim one after
+// the other.
+func (r *run) addOverlapping(to, in *validate.Tensor) error {
+	if !overlaps(to.Shape, to.Strides) {
+		return r.pointwise("add", to, [4]float64{1}, onDevice(to), onDevice(in))
+	}
+	d := apart(to.Shape, to.Strides)
+	for i := range to.Shape[d] {
+		shape := slices.Clone(to.Shape)
+		shape[d] = 1
+		if err := r.addOverlapping(part(to, shape, to.Strides, i*to.Strides[d]), part(in, shape, in.Strides, i*in.Strides[d])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
