@@ -201,6 +201,8 @@ type Sample struct {
 	Op      string // its name without overload
 	Call    string // as the table has it
 	Program *program.Program
+	Forward *program.Program // what of it ran when the call returned Outs
+	Outs    []*aten.Tensor
 }
 
 // All runs the table's calls.
@@ -244,6 +246,9 @@ func run(name, call string) (*Sample, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Call, err)
 	}
+	forward := *e.P
+	forward.Saved = slices.Clone(e.P.Saved)
+	s.Forward, s.Outs = &forward, outs
 	if i := slices.IndexFunc(outs, (*aten.Tensor).RequiresGrad); i >= 0 {
 		err = backward(e, outs[i])
 	}
