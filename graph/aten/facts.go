@@ -1,8 +1,13 @@
 package aten
 
 import (
+	_ "embed"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+
+	"github.com/memplan/memplan/graph/program"
 )
 
 // A Trait is a property of an operator that the lift or the building of a step asks
@@ -179,4 +184,61 @@ func (o *Op) Saved() string { return strings.ReplaceAll(o.Saves, "+", "") }
 func SavesResult(name string) bool {
 	o := byName[name]
 	return o != nil && slices.Contains(strings.Split(o.Saves, ", "), "result")
+}
+
+// Where says in which file a row's operators are run, and by which function.
+func (o *Op) Where() string {
+	if slices.ContainsFunc(pointwises, func(p pointwise) bool { return p.name == o.Names[0] }) {
+		return program.Where((*pointwise).run)
+	}
+	return program.Where(o.run)
+}
+
+// Has lists what is true of the operator called name, in the order of Traits.
+func (o *Op) Has(name string) (out []string) {
+	for _, x := range Traits {
+		if o.is(name, x.Trait) {
+			out = append(out, x.Doc)
+		}
+	}
+	if at, ok := TrainingFlag(name); ok {
+		out = append(out, "has an argument that is true in training: number "+strconv.Itoa(at+1))
+	}
+	if s := Symbol(name); s != "" {
+		out = append(out, "is what "+s+" calls")
+	}
+	if words := Precise(name); words != nil {
+		out = append(out, "is run in float32 for its precision by code whose lines say "+strings.Join(words, " or "))
+	}
+	return out
+}
+
+// atlas has of each measured call the cases and those whose bytes are exact.
+//
+//go:embed testdata/atlas.tsv
+var atlas string
+
+// measured is the atlas by name.
+var measured = sync.OnceValue(func() map[string][2]int {
+	out := map[string][2]int{}
+	for l := range strings.Lines(atlas) {
+		f := strings.Fields(l)
+		cases, err1 := strconv.Atoi(f[1])
+		exact, err2 := strconv.Atoi(f[2])
+		if err1 != nil || err2 != nil {
+			panic("aten: atlas.tsv: " + l)
+		}
+		out[f[0]] = [2]int{cases, exact}
+	}
+	return out
+})
+
+// Measured returns how many calls of an operator were run on a card (docs/atlas.md), and in how many
+// of them this package's bytes are PyTorch's.
+func Measured(name string) (cases, exact int) {
+	if name == "normal_functional" { // measured in place
+		name = "normal"
+	}
+	m := measured()[name]
+	return m[0], m[1]
 }

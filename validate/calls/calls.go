@@ -206,7 +206,10 @@ type Sample struct {
 }
 
 // All runs the table's calls.
-func All() ([]Sample, error) {
+func All() ([]Sample, error) { return Of("") }
+
+// Of runs the table's calls of one operator, given by its name without overload, or of all: "".
+func Of(op string) ([]Sample, error) {
 	var out []Sample
 	for _, line := range strings.Split(strings.TrimSpace(Table), "\n") {
 		names, call, ok := strings.Cut(line, ": ")
@@ -214,6 +217,9 @@ func All() ([]Sample, error) {
 			return nil, fmt.Errorf("no call in %q", line)
 		}
 		for _, name := range strings.Fields(names) {
+			if base, _, _ := strings.Cut(name, "."); op != "" && base != op {
+				continue
+			}
 			s, err := run(name, call)
 			if err != nil {
 				return nil, err
