@@ -119,6 +119,7 @@ func buildTable() []Op {
 		{names("mul"), "pointwise", Keep, is(Traced | Augmented).symbol("*"), "the other operand of each that needs a gradient", "each needed gradient", runMul},
 		{names("div"), "pointwise", Keep, is(Traced | Augmented).symbol("/"), "other, self (if other needs a gradient)", "each needed gradient", runDiv},
 		{names("pow"), "pointwise", Full, is(Traced).symbol("**").lines("pow", "pow", "**", "square"), "self, other (if a tensor), result (if other is a tensor)", "three kernels' results", runPow},
+		{names("deg2rad", "rad2deg"), "pointwise", Keep, nil, "", "input's gradient", runDegrees},
 		{names("maximum", "minimum"), "pointwise", Keep, nil, "both operands", "masks", runMaxMin},
 		{names("addcmul", "addcdiv"), "pointwise", Promote, nil, "the other factor of each that needs a gradient", "each needed gradient", runAddc},
 		{names("lerp"), "pointwise", Keep, nil, "a weight that is a tensor", "each needed gradient", runLerp},

@@ -770,6 +770,36 @@ func (e *Eager) zeroKernel(d graph.DType) *kernel {
 	return k
 }
 
+// degrees are the factors between degrees and radians, and the autograd nodes.
+var degrees = map[string]struct {
+	factor float64
+	node   string
+}{"deg2rad": {math.Pi / 180, "Deg2RadBackward0"}, "rad2deg": {180 / math.Pi, "Rad2DegBackward0"}}
+
+// runDegrees multiplies by a factor, and the gradient, too (aten/src/ATen/native/UnaryOps.cpp).
+// Integers become float32.
+func runDegrees(e *Eager, c *Call) []*Tensor {
+	x, d, row := c.need(0, "self"), graph.Float32, degrees[c.Op]
+	if x.DType.IsFloat() {
+		d = x.DType
+	}
+	scaled := func(k *kernel) *Tensor {
+		k.attrs().Args = []program.Arg{{In: 0}, {In: program.Number, Value: row.factor}}
+		return k.end()
+	}
+	var o *Tensor
+	if c.InPlace && x.leaf == nil {
+		o = &Tensor{Tensor: x.Tensor}
+		scaled(e.intoKernel("mul", x, nil, o))
+	} else {
+		o = scaled(e.elementwise("mul", d, x))
+	}
+	e.record(row.node, []*Tensor{o}, []*Tensor{x}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{scaled(e.elementwise("mul", g[0].DType, g[0]))}
+	})
+	return []*Tensor{o}
+}
+
 // runMaxMin is the elementwise maximum or minimum of two tensors: masks of
 // the operands decide in backward.
 func runMaxMin(e *Eager, c *Call) []*Tensor {

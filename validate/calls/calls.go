@@ -193,6 +193,7 @@ softsign relu relu6 tanh sigmoid silu gelu mish hardswish hardsigmoid leaky_relu
 threshold: (f4x6, 0.5, 0.0) -> f4x6
 exp expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan atan sinh cosh erf abs neg floor ceil round sign sgn asin acos asinh acosh atanh erfc erfinv exp2 frac trunc lgamma: (f4x6) -> f4x6
 logit: (f4x6, 0.01) -> f4x6
+deg2rad rad2deg: (f4x6) -> f4x6
 nan_to_num: (f4x6) -> f4x6
 `
 
