@@ -134,7 +134,7 @@ func buildTable() []Op {
 		{names("masked_fill"), "pointwise", Keep, is(Writes), "mask", "input's gradient", runMaskedFill},
 		{names("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "logical_xor", "isnan", "isinf", "isfinite"), "comparison", Keep, is(Truth), "", "", runCompare},
 		{names("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "floor_divide"), "comparison", Keep, nil, "", "", runBitwise},
-		{names("native_dropout", "dropout", "alpha_dropout", "feature_dropout"), "pointwise", Keep, is(Numbered|Traced|PassesOn, "native_dropout", "dropout").and(TracedMask, "native_dropout").trains(2), "+mask", "input's gradient", runDropout},
+		{names("native_dropout", "dropout", "alpha_dropout", "feature_dropout"), "pointwise", Keep, is(Numbered|Traced|PassesOn, "native_dropout", "dropout").and(TracedMask, "native_dropout").trains(2), "+bool mask", "input's gradient", runDropout},
 		{names("bernoulli", "uniform", "normal_functional", "exponential"), "creation", Keep, nil, "", "", runRandomFill},
 		{names("arange", "zeros", "ones", "full", "empty", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
 			"rand", "randn", "rand_like", "randn_like", "randint", "scalar_tensor", "linspace", "eye", "tril_indices", "triu_indices"), "creation", Keep, is(DefaultType, "zeros", "ones", "full", "empty", "rand", "randn", "arange", "linspace", "eye").and(Traced, "rand").and(Positions, "arange", "linspace").and(Zeros, "zeros", "new_zeros", "zeros_like"), "", "", runFill},
