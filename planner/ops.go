@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -16,14 +17,17 @@ type OpSupport struct {
 	Node  string `json:"node"`  // the first node
 }
 
-// Ops lists the kinds of operator in the model, in order of first appearance.
+// Ops lists the kinds of operator in the model and in the functions that it calls, in order of first
+// appearance. A function is known, and what its body calls stands behind it.
 func (m *Model) Ops() []OpSupport {
 	known := map[[2]string]bool{}
 	for i := range infer.Ops {
 		known[[2]string{infer.Ops[i].Domain, infer.Ops[i].Name}] = true
 	}
+	bodies := map[[2]string][]*graph.Graph{}
 	for _, f := range m.g.Model.Functions {
-		known[[2]string{f.Domain, f.Name}] = true
+		k := [2]string{f.Domain, f.Name}
+		known[k], bodies[k] = true, append(bodies[k], f.Body)
 	}
 	out := []OpSupport{}
 	at := map[[2]string]int{}
@@ -42,7 +46,11 @@ func (m *Model) Ops() []OpSupport {
 				out = append(out, OpSupport{Op: operator(n), Known: known[k], Node: n.Label()})
 			}
 			out[j].Count++
-			for _, sub := range n.Subgraphs() {
+			inside := n.Subgraphs()
+			if !ok {
+				inside = slices.Concat(inside, bodies[k])
+			}
+			for _, sub := range inside {
 				walk(sub)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -84,6 +85,30 @@ func TestUnknownOperator(t *testing.T) {
 		if o.Known != (o.Op != "my.ops.Foo") || o.Op == "my.ops.Foo" && !strings.Contains(o.Node, "odd") {
 			t.Errorf("list ops: %+v", o)
 		}
+	}
+}
+
+// What a function of the model calls is listed, too, and refused where nothing is known of it.
+func TestUnknownInFunction(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f.onnx")
+	call := func(name, domain, op, in, out string) string {
+		return string(pb{}.str(1, in).str(2, out).str(3, name).str(4, op).str(7, domain))
+	}
+	f := pb{}.str(1, "F").str(4, "a").str(5, "b").str(7, call("deep", "my.other", "Foo", "a", "b")).str(10, "my.ops")
+	g := pb{}.str(1, call("outer", "my.ops", "F", "x", "y")).str(1, call("again", "my.ops", "F", "y", "z")).str(2, "g")
+	dims := pb{}.msg(1, pb{}.str(2, "N"), pb{}.int(1, 4))
+	info := func(name string) pb { return pb{}.str(1, name).msg(2, pb{}.msg(1, pb{}.int(1, 1).msg(2, dims))) }
+	g = g.msg(11, info("x")).msg(12, info("z"))
+	m := pb{}.int(1, 10).str(8, string(pb{}.int(2, 20)), string(pb{}.str(1, "my.ops").int(2, 1)), string(pb{}.str(1, "my.other").int(2, 1))).str(7, string(g)).str(25, string(f))
+	if err := os.WriteFile(path, m, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errw := memplan("list", "ops", "--model", path)
+	if code != exitYes || !regexp.MustCompile(`(?m)^my.ops.F +2 +yes `).MatchString(out) || !regexp.MustCompile(`(?m)^my.other.Foo +1 +NO +Foo "deep"`).MatchString(out) {
+		t.Errorf("list ops: code %d\n%s%s", code, out, errw)
+	}
+	if code, out, errw = memplan("analyze", path, "--batch", "2"); code != exitUnknown || out != "" || !strings.Contains(errw, "my.other.Foo") {
+		t.Errorf("analyze: code %d\n%s%s", code, out, errw)
 	}
 }
 

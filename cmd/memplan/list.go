@@ -69,7 +69,7 @@ func opRows() [][]string {
 	var out [][]string
 	for _, op := range aten.Ops() {
 		for _, n := range op.Names {
-			out = append(out, []string{"aten." + n, op.Kind, op.Cast.String(), op.Saves})
+			out = append(out, []string{"aten." + n, op.Kind, op.Cast.String(), op.Saved()})
 		}
 	}
 	return out
@@ -154,8 +154,8 @@ var opSupports = []report.Format[[]planner.OpSupport]{
 type listOptions struct {
 	outputFlags
 	limitFlags
-	what, model string
-	outside     bool
+	what, model, explain string
+	outside              bool
 }
 
 func newListCmd(s *streams, run func(*streams, *listOptions) error) *cobra.Command {
@@ -171,7 +171,7 @@ func newListCmd(s *streams, run func(*streams, *listOptions) error) *cobra.Comma
 		Use:       "list <" + strings.Join(names, "|") + ">",
 		Short:     "What memplan knows: operators, cards, optimizers, rules and more",
 		Long:      long.String(),
-		Example:   "  memplan list gpus\n  memplan list ops --model model.onnx",
+		Example:   "  memplan list gpus\n  memplan list ops --model model.onnx\n  memplan list ops --explain layer_norm",
 		Args:      exactly(1, "one of "+strings.Join(names, ", ")),
 		ValidArgs: names,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -180,6 +180,7 @@ func newListCmd(s *streams, run func(*streams, *listOptions) error) *cobra.Comma
 		},
 	}
 	c.Flags().StringVar(&o.model, "model", "", "with ops: the operators of this model `FILE`, and which of them are not supported")
+	c.Flags().StringVar(&o.explain, "explain", "", "with ops: where the PyTorch operator `NAME` comes from, what is known of it, and what runs it")
 	addOutside(c, &o.outside)
 	o.limitFlags.add(c, boundedRun)
 	o.outputFlags.add(c, report.Names(listed))
@@ -187,10 +188,18 @@ func newListCmd(s *streams, run func(*streams, *listOptions) error) *cobra.Comma
 }
 
 func listRun(s *streams, o *listOptions) error {
-	if o.model != "" {
-		if o.what != "ops" {
-			return errors.New("--model goes with list ops")
+	switch {
+	case (o.model != "" || o.explain != "") && o.what != "ops":
+		return errors.New("--model and --explain go with list ops")
+	case o.model != "" && o.explain != "":
+		return errors.New("--model and --explain do not go together")
+	case o.explain != "":
+		x, err := explain(o.explain)
+		if err != nil {
+			return err
 		}
+		return emit(s, &o.outputFlags, explanations, x)
+	case o.model != "":
 		m, err := planner.OpenFrom(files.Door{Outside: o.outside}, o.model, onnx.Within(o.reading()))
 		if err != nil {
 			return err

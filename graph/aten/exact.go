@@ -18,7 +18,7 @@ func (e *Eager) settle(c *Call, outs []*Tensor, first int) {
 		if o == nil || o.Storage == program.None || j >= len(c.Types) {
 			continue
 		}
-		if o.DType != c.Types[j] && c.Types[j].Valid() && !c.Loose && !rnnCalls[c.Op] && e.made(o.Storage, first) {
+		if o.DType != c.Types[j] && c.Types[j].Valid() && !c.Loose && !Is(c.Op, Recurrent) && e.made(o.Storage, first) {
 			e.Warn("capture-type", fmt.Sprintf("%s gives %s where the capture has %s", c.Op, o.DType, c.Types[j]))
 			if op := Lookup(c.Op); op == nil || op.Cast != Full || e.Config.Autocast == graph.Undefined || c.NoAutocast {
 				e.retype(c, o, j, first)
@@ -34,10 +34,6 @@ func (e *Eager) settle(c *Call, outs []*Tensor, first int) {
 		}
 	}
 }
-
-// rnnCalls run in float16 on a GPU under autocast to bfloat16, too (aten/src/ATen/autocast_mode.cpp,
-// native/cudnn/RNN.cpp), which a run without one does not show.
-var rnnCalls = map[string]bool{"lstm": true, "gru": true, "rnn_tanh": true, "rnn_relu": true}
 
 // made reports whether a node from the first on allocates a storage.
 func (e *Eager) made(id program.StorageID, first int) bool {

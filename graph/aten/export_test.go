@@ -74,3 +74,19 @@ func (e *Eager) gradient(t *Tensor, how string) *Tensor {
 	}
 	return k.end()
 }
+
+// Named are the operators that facts name.
+func (f Facts) Named() (out []string) {
+	for i := range f {
+		out = append(out, f[i].names...)
+	}
+	return out
+}
+
+// Any are all traits of a row.
+func (f Facts) Any() (t Trait) {
+	for i := range f {
+		t |= f[i].trait
+	}
+	return t
+}

@@ -1,6 +1,7 @@
 package aten
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -16,11 +17,17 @@ import (
 // last kernel makes the gradient; what the others make is let go after it, as
 // C++ temporaries of one expression are.
 type pointwise struct {
-	name   string
-	node   string // autograd node
-	saves  string // "", "self" or "result"
-	back   []step // kernels of backward; none: the gradient passes through
-	cast   Cast
+	name  string
+	node  string // autograd node
+	saves string // "", "self" or "result"
+	back  []step // kernels of backward; none: the gradient passes through
+	cast  Cast
+	is    Facts
+
+	kernel  string      // the name of what it computes; "": its own
+	numbers callNumbers // what the kernel has beside tensors, as program.Attrs lists them
+	mode    string      // the keyword of the call that may be "tanh": another formula
+
 	result bool                                 // backward may use the result of the in-place form without a copy of its operand
 	also   bool                                 // the result is saved too
 	grad   func(e *Eager, g, s *Tensor) *Tensor // backward where steps cannot say it
@@ -68,44 +75,44 @@ func steps(text string) []step {
 
 // pointwises follows tools/autograd/derivatives.yaml.
 var pointwises = []pointwise{
-	{name: "relu", node: "ReluBackward0", saves: "result", back: steps("threshold_backward g s")},
-	{name: "relu6", node: "HardtanhBackward0", saves: "self", back: steps("hardtanh_backward g s")},
-	{name: "hardtanh", node: "HardtanhBackward0", saves: "self", back: steps("hardtanh_backward g s")},
-	{name: "threshold", node: "ThresholdBackward0", saves: "self", back: steps("threshold_backward g s")},
-	{name: "tanh", node: "TanhBackward0", saves: "result", back: steps("tanh_backward g s")},
-	{name: "sigmoid", node: "SigmoidBackward0", saves: "result", back: steps("sigmoid_backward g s")},
-	{name: "silu", node: "SiluBackward0", saves: "self", back: steps("silu_backward g s")},
-	{name: "gelu", node: "GeluBackward0", saves: "self", back: steps("gelu_backward g s")},
-	{name: "mish", node: "MishBackward0", saves: "self", back: steps("mish_backward g s")},
-	{name: "hardswish", node: "HardswishBackward0", saves: "self", back: steps("hardswish_backward g s")},
-	{name: "hardsigmoid", node: "HardsigmoidBackward0", saves: "self", back: steps("hardsigmoid_backward g s")},
-	{name: "leaky_relu", node: "LeakyReluBackward0", saves: "self", back: steps("leaky_relu_backward g s"), result: true},
-	{name: "elu", node: "EluBackward0", saves: "self", back: steps("elu_backward g s"), result: true},
-	{name: "celu", node: "CeluBackward0", saves: "self", back: steps("elu_backward g s"), result: true},
-	{name: "selu", node: "EluBackward0", saves: "self", back: steps("elu_backward g s"), result: true},
-	{name: "softplus", node: "SoftplusBackward0", saves: "self", back: steps("softplus_backward g s"), cast: Full},
+	{name: "relu", node: "ReluBackward0", saves: "result", back: steps("threshold_backward g s"), numbers: numbers("0"), is: is(Numbered | Traced | InPlace | Idempotent)},
+	{name: "relu6", node: "HardtanhBackward0", saves: "self", back: steps("hardtanh_backward g s"), kernel: "hardtanh", numbers: numbers("0, 6"), is: is(Numbered | Traced | InPlace | Idempotent).adds(8)},
+	{name: "hardtanh", node: "HardtanhBackward0", saves: "self", back: steps("hardtanh_backward g s"), numbers: numbers("min_val=-1, max_val=1"), is: is(Numbered | Traced | InPlace | Idempotent).adds(8)},
+	{name: "threshold", node: "ThresholdBackward0", saves: "self", back: steps("threshold_backward g s"), numbers: numbers("threshold=0, value=0"), is: is(Idempotent)},
+	{name: "tanh", node: "TanhBackward0", saves: "result", back: steps("tanh_backward g s"), is: is(Numbered|Traced).lines("tanh", "tanh")},
+	{name: "sigmoid", node: "SigmoidBackward0", saves: "result", back: steps("sigmoid_backward g s"), is: is(Numbered|Traced).lines("sigmoid", "sigmoid")},
+	{name: "silu", node: "SiluBackward0", saves: "self", back: steps("silu_backward g s"), is: is(Numbered | Traced | InPlace).adds(1)},
+	{name: "gelu", node: "GeluBackward0", saves: "self", back: steps("gelu_backward g s"), mode: "approximate", is: is(Numbered | Traced)},
+	{name: "mish", node: "MishBackward0", saves: "self", back: steps("mish_backward g s"), is: is(Numbered | Traced | InPlace).adds(6)},
+	{name: "hardswish", node: "HardswishBackward0", saves: "self", back: steps("hardswish_backward g s"), is: is(Numbered | Traced | InPlace).adds(11)},
+	{name: "hardsigmoid", node: "HardsigmoidBackward0", saves: "self", back: steps("hardsigmoid_backward g s"), is: is(Numbered | Traced)},
+	{name: "leaky_relu", node: "LeakyReluBackward0", saves: "self", back: steps("leaky_relu_backward g s"), result: true, numbers: numbers("negative_slope=0.01"), is: is(Numbered | Traced | InPlace).adds(3)},
+	{name: "elu", node: "EluBackward0", saves: "self", back: steps("elu_backward g s"), result: true, numbers: numbers("alpha=1, scale=1, input_scale=1"), is: is(Numbered | Traced | InPlace).adds(6)},
+	{name: "celu", node: "CeluBackward0", saves: "self", back: steps("elu_backward g s"), result: true, kernel: "elu", numbers: celuNumbers},
+	{name: "selu", node: "EluBackward0", saves: "self", back: steps("elu_backward g s"), result: true, kernel: "elu", numbers: numbers("1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1")},
+	{name: "softplus", node: "SoftplusBackward0", saves: "self", back: steps("softplus_backward g s"), cast: Full, numbers: numbers("beta=1, threshold=20"), is: is(Numbered|Traced).lines("softplus", "softplus", "mish")},
 	{name: "log_sigmoid", node: "LogSigmoidBackward0", saves: "self", back: steps("log_sigmoid_backward g s")},
 	{name: "softsign", node: "DivBackward0", saves: "self", back: steps("abs; add; div; mul")},
-	{name: "exp", node: "ExpBackward0", saves: "result", back: steps("mul g s"), cast: Full},
+	{name: "exp", node: "ExpBackward0", saves: "result", back: steps("mul g s"), cast: Full, is: is(Numbered|Traced).lines("exp", "exp")},
 	{name: "expm1", node: "Expm1Backward0", saves: "result", back: steps("add s 1; mul g t0"), cast: Full},
-	{name: "log", node: "LogBackward0", saves: "self", back: steps("div g s"), cast: Full},
+	{name: "log", node: "LogBackward0", saves: "self", back: steps("div g s"), cast: Full, is: is(Numbered|Traced).lines("log", "log")},
 	{name: "log2", node: "Log2Backward0", saves: "self", back: steps("mul s ln2; div g t0"), cast: Full},
 	{name: "log10", node: "Log10Backward0", saves: "self", back: steps("mul s ln10; div g t0"), cast: Full},
 	{name: "log1p", node: "Log1PBackward0", saves: "self", back: steps("add s 1; div g t0"), cast: Full},
-	{name: "sqrt", node: "SqrtBackward0", saves: "result", back: steps("mul s 2; div g t0")},
-	{name: "rsqrt", node: "RsqrtBackward0", saves: "result", back: steps("pow s 3; mul t0 -0.5; mul g t1"), cast: Full},
-	{name: "reciprocal", node: "ReciprocalBackward0", saves: "result", back: steps("neg s; mul t0 s; mul g t1"), cast: Full},
+	{name: "sqrt", node: "SqrtBackward0", saves: "result", back: steps("mul s 2; div g t0"), is: is(Numbered|Traced).lines("sqrt", "sqrt", "** 0.5")},
+	{name: "rsqrt", node: "RsqrtBackward0", saves: "result", back: steps("pow s 3; mul t0 -0.5; mul g t1"), cast: Full, is: is(Numbered|Traced).lines("rsqrt", "rsqrt")},
+	{name: "reciprocal", node: "ReciprocalBackward0", saves: "result", back: steps("neg s; mul t0 s; mul g t1"), cast: Full, is: lines("reciprocal", "reciprocal", "/")},
 	{name: "square", node: "PowBackward0", saves: "self", back: steps("pow s 1; mul t0 2; mul g t1"), cast: Full},
-	{name: "sin", node: "SinBackward0", saves: "self", back: steps("cos s; mul g t0")},
-	{name: "cos", node: "CosBackward0", saves: "self", back: steps("sin s; neg t0; mul g t1")},
+	{name: "sin", node: "SinBackward0", saves: "self", back: steps("cos s; mul g t0"), is: is(Numbered|Traced).lines("sin", "sin")},
+	{name: "cos", node: "CosBackward0", saves: "self", back: steps("sin s; neg t0; mul g t1"), is: is(Numbered|Traced).lines("cos", "cos")},
 	{name: "tan", node: "TanBackward0", saves: "result", back: steps("pow s 2; add t0 1; mul g t1"), cast: Full},
 	{name: "atan", node: "AtanBackward0", saves: "self", back: steps("mul s s; add t0 1; div g t1")},
 	{name: "sinh", node: "SinhBackward0", saves: "self", back: steps("cosh s; mul g t0"), cast: Full},
 	{name: "cosh", node: "CoshBackward0", saves: "self", back: steps("sinh s; mul g t0"), cast: Full},
-	{name: "erf", node: "ErfBackward0", saves: "self", back: steps("pow s 2; neg t0; exp t1; mul t2 2/sqrtpi; mul g t3")},
-	{name: "abs", node: "AbsBackward0", saves: "self", back: steps("sgn s; mul g t0")},
-	{name: "neg", node: "NegBackward0", back: steps("neg g")},
-	{name: "floor", node: "FloorBackward0", back: steps("zeros_like g")},
+	{name: "erf", node: "ErfBackward0", saves: "self", back: steps("pow s 2; neg t0; exp t1; mul t2 2/sqrtpi; mul g t3"), is: lines("erf", "erf", "gelu")},
+	{name: "abs", node: "AbsBackward0", saves: "self", back: steps("sgn s; mul g t0"), is: is(Numbered | Traced)},
+	{name: "neg", node: "NegBackward0", back: steps("neg g"), is: is(Traced)},
+	{name: "floor", node: "FloorBackward0", back: steps("zeros_like g"), is: is(Traced)},
 	{name: "ceil", node: "CeilBackward0", back: steps("zeros_like g")},
 	{name: "round", node: "RoundBackward0", back: steps("zeros_like g")},
 	{name: "sign", node: "SignBackward0", back: steps("zeros_like g")},
@@ -117,20 +124,17 @@ var pointwises = []pointwise{
 	{name: "erfc", node: "ErfcBackward0", saves: "self", back: steps("pow s 2; neg t0; exp t1; mul t2 -2/sqrtpi; mul g t3")},
 	{name: "erfinv", node: "ErfinvBackward0", saves: "self", back: steps("erfinv s; pow t0 2; exp t1; mul t2 sqrtpi/2; mul g t3"), cast: Full},
 	{name: "exp2", node: "Exp2Backward0", saves: "result", back: steps("mul s ln2; mul g t0")},
-	{name: "logit", node: "LogitBackward0", saves: "self", back: steps("logit_backward g s")},
-	{name: "hardshrink", node: "HardshrinkBackward0", saves: "self", back: steps("hardshrink_backward g s")},
-	{name: "softshrink", node: "SoftshrinkBackward0", saves: "self", back: steps("softshrink_backward g s")},
-	{name: "nan_to_num", node: "NanToNumBackward0", saves: "self", grad: nanToNumGrad},
+	{name: "logit", node: "LogitBackward0", saves: "self", back: steps("logit_backward g s"), numbers: numbers("eps=-1")},
+	{name: "hardshrink", node: "HardshrinkBackward0", saves: "self", back: steps("hardshrink_backward g s"), numbers: numbers("lambd=0.5")},
+	{name: "softshrink", node: "SoftshrinkBackward0", saves: "self", back: steps("softshrink_backward g s"), numbers: numbers("lambd=0.5")},
+	{name: "nan_to_num", node: "NanToNumBackward0", saves: "self", grad: nanToNumGrad, numbers: numbers("nan=0, posinf=nan, neginf=nan")},
 	{name: "frac", node: "FracBackward0"},
 	{name: "trunc", node: "TruncBackward0", back: steps("zeros_like g")},
 	{name: "lgamma", node: "LgammaBackward0", saves: "self", back: steps("digamma s; mul g t0")},
 	{name: "sgn", node: "SgnBackward0", saves: "self", also: true, grad: noGrad},
-	{name: "clamp_min", node: "ClampMinBackward0", saves: "self", back: steps("zero; ge s p0; where t1 g 0")},
-	{name: "clamp_max", node: "ClampMaxBackward0", saves: "self", back: steps("zero; le s p0; where t1 g 0")},
+	{name: "clamp_min", node: "ClampMinBackward0", saves: "self", back: steps("zero; ge s p0; where t1 g 0"), numbers: numbers("min=0"), is: is(Idempotent)},
+	{name: "clamp_max", node: "ClampMaxBackward0", saves: "self", back: steps("zero; le s p0; where t1 g 0"), numbers: numbers("max=0"), is: is(Idempotent)},
 }
-
-// boolKernels make a bool result whatever they read.
-var boolKernels = []string{"ge", "le", "lt", "gt", "eq", "logical_and", "logical_or", "logical_not", "isinf", "isnan"}
 
 // nanToNumGrad is grad * isfinite(self).
 func nanToNumGrad(e *Eager, g, s *Tensor) *Tensor {
@@ -161,51 +165,54 @@ func (e *Eager) infinite(x *Tensor) *Tensor {
 	return o
 }
 
-// kernel is the name of what the operator computes.
-func (p *pointwise) kernel() string {
-	switch p.name {
-	case "relu6":
-		return "hardtanh"
-	case "celu", "selu":
-		return "elu"
+// callNumbers read the numbers of a call.
+type callNumbers func(c *Call) []float64
+
+// numbers reads "negative_slope=0.01, 1": the argument of that name, which comes after the
+// operand and those before it, with its default; or a number that is always the same.
+func numbers(text string) callNumbers {
+	words := strings.Split(text, ", ")
+	names, values := make([]string, len(words)), make([]float64, len(words))
+	for i, w := range words {
+		name, value, named := strings.Cut(w, "=")
+		if !named {
+			name, value = "", w
+		}
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			panic("aten: numbers " + text)
+		}
+		names[i], values[i] = name, v
 	}
-	return p.name
+	return func(c *Call) []float64 {
+		out := slices.Clone(values)
+		for i, name := range names {
+			if name != "" {
+				out[i] = c.float(i+1, name, values[i])
+			}
+		}
+		return out
+	}
 }
 
-// numbers are the call's own, as program.Attrs lists them.
-func (p *pointwise) numbers(c *Call) []float64 {
-	switch p.name {
-	case "relu":
-		return []float64{0}
-	case "relu6":
-		return []float64{0, 6}
-	case "hardtanh":
-		return []float64{c.float(1, "min_val", -1), c.float(2, "max_val", 1)}
-	case "threshold":
-		return []float64{c.float(1, "threshold", 0), c.float(2, "value", 0)}
-	case "leaky_relu":
-		return []float64{c.float(1, "negative_slope", 0.01)}
-	case "elu":
-		return []float64{c.float(1, "alpha", 1), c.float(2, "scale", 1), c.float(3, "input_scale", 1)}
-	case "celu":
-		a := c.float(1, "alpha", 1)
-		return []float64{a, 1, 1 / a}
-	case "selu": // aten/src/ATen/native/Activation.cpp, SELU_ALPHA and SELU_SCALE
-		return []float64{1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1}
-	case "softplus":
-		return []float64{c.float(1, "beta", 1), c.float(2, "threshold", 20)}
-	case "hardshrink", "softshrink":
-		return []float64{c.float(1, "lambd", 0.5)}
-	case "clamp_min", "clamp_max":
-		return []float64{c.float(1, "min", c.float(1, "max", 0))}
-	case "clamp":
-		return []float64{c.float(1, "min", math.Inf(-1)), c.float(2, "max", math.Inf(1))}
-	case "logit":
-		return []float64{c.float(1, "eps", -1)}
-	case "nan_to_num":
-		return []float64{c.float(1, "nan", 0), c.float(2, "posinf", math.NaN()), c.float(3, "neginf", math.NaN())}
+// celuNumbers are ELU's three for CELU's one.
+func celuNumbers(c *Call) []float64 {
+	a := c.float(1, "alpha", 1)
+	return []float64{a, 1, 1 / a}
+}
+
+// does is the name of what the operator computes.
+func (p *pointwise) does() string { return cmp.Or(p.kernel, p.name) }
+
+// called are the numbers and the mode of a call.
+func (p *pointwise) called(c *Call) (numbers []float64, mode string) {
+	if p.numbers != nil {
+		numbers = p.numbers(c)
 	}
-	return nil
+	if a := c.arg(-1, p.mode); p.mode != "" && a != nil && a.S == "tanh" {
+		mode = "tanh"
+	}
+	return numbers, mode
 }
 
 // says sets what the operator, or a kernel of its backward, has beside tensors.
@@ -218,16 +225,6 @@ func (p *pointwise) says(k *kernel, numbers []float64, mode string) {
 	}
 }
 
-// mode is GELU's approximation.
-func (p *pointwise) mode(c *Call) string {
-	if p.name == "gelu" {
-		if a := c.arg(-1, "approximate"); a != nil && a.S == "tanh" {
-			return "tanh"
-		}
-	}
-	return ""
-}
-
 // run runs a pointwise operator, in place when the model's code does so.
 func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
@@ -237,7 +234,7 @@ func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 	if c.bool(-1, byFormula, false) && x.DType.IsFloat() {
 		return runFormulaGELU(e, x)
 	}
-	numbers, mode := p.numbers(c), p.mode(c)
+	numbers, mode := p.called(c)
 	if !x.DType.IsFloat() {
 		d := x.DType
 		if _, dt, ok := c.shape(0); ok {
@@ -342,7 +339,7 @@ func runFormulaGELU(e *Eager, x *Tensor) []*Tensor {
 }
 
 func (p *pointwise) forward(e *Eager, x *Tensor, d graph.DType, numbers []float64, mode string) *Tensor {
-	k := e.elementwise(p.name, d, x).does(p.kernel())
+	k := e.elementwise(p.name, d, x).does(p.does())
 	p.says(k, numbers, mode)
 	return k.end()
 }
@@ -351,7 +348,7 @@ func (p *pointwise) forward(e *Eager, x *Tensor, d graph.DType, numbers []float6
 // copy of it (VariableType: original_self = self.clone()).
 func (p *pointwise) inPlace(e *Eager, x *Tensor, saved *[]*Tensor, numbers []float64, mode string) *Tensor {
 	out := &Tensor{Tensor: x.Tensor}
-	k := e.begin(p.name+"_", x).does(p.kernel())
+	k := e.begin(p.name+"_", x).does(p.does())
 	p.says(k, numbers, mode)
 	if p.saves == "self" && !p.result && e.grad && x.RequiresGrad() {
 		(*saved)[0] = k.like(x)
@@ -383,7 +380,7 @@ func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode s
 		st := &p.back[i]
 		d := g[0].DType
 		switch {
-		case slices.Contains(boolKernels, st.op):
+		case e.lookup(st.op).is(st.op, Truth):
 			d = graph.Bool
 		case i < len(p.back)-1 && len(s) > 0:
 			d = s[0].DType
@@ -769,6 +766,36 @@ func (e *Eager) zeroKernel(d graph.DType) *kernel {
 	k := e.begin("scalar_tensor").does("fill").scalars(0)
 	k.alloc(nil, nil, d)
 	return k
+}
+
+// degrees are the factors between degrees and radians, and the autograd nodes.
+var degrees = map[string]struct {
+	factor float64
+	node   string
+}{"deg2rad": {math.Pi / 180, "Deg2RadBackward0"}, "rad2deg": {180 / math.Pi, "Rad2DegBackward0"}}
+
+// runDegrees multiplies by a factor, and the gradient, too (aten/src/ATen/native/UnaryOps.cpp).
+// Integers become float32.
+func runDegrees(e *Eager, c *Call) []*Tensor {
+	x, d, row := c.need(0, "self"), graph.Float32, degrees[c.Op]
+	if x.DType.IsFloat() {
+		d = x.DType
+	}
+	scaled := func(k *kernel) *Tensor {
+		k.attrs().Args = []program.Arg{{In: 0}, {In: program.Number, Value: row.factor}}
+		return k.end()
+	}
+	var o *Tensor
+	if c.InPlace && x.leaf == nil {
+		o = &Tensor{Tensor: x.Tensor}
+		scaled(e.intoKernel("mul", x, nil, o))
+	} else {
+		o = scaled(e.elementwise("mul", d, x))
+	}
+	e.record(row.node, []*Tensor{o}, []*Tensor{x}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+		return []*Tensor{scaled(e.elementwise("mul", g[0].DType, g[0]))}
+	})
+	return []*Tensor{o}
 }
 
 // runMaxMin is the elementwise maximum or minimum of two tensors: masks of

@@ -68,9 +68,9 @@ func (e *Eager) formulaBack(f formula, back []string, g *Tensor, s []*Tensor) *T
 	}
 	for i, text := range back {
 		if st := steps(text)[0]; len(st.args) > 0 {
-			out = e.stepKernel(&st, i, boolOr(st.op, g.DType), g, s, temps, numbers).end()
+			out = e.stepKernel(&st, i, e.boolOr(st.op, g.DType), g, s, temps, numbers).end()
 		} else {
-			out = e.elementwise(text, boolOr(text, g.DType), append([]*Tensor{g}, present(s)...)...).inexact("stands for several kernels").end()
+			out = e.elementwise(text, e.boolOr(text, g.DType), append([]*Tensor{g}, present(s)...)...).inexact("stands for several kernels").end()
 		}
 		temps = append(temps, out)
 	}
@@ -82,8 +82,8 @@ func (e *Eager) formulaBack(f formula, back []string, g *Tensor, s []*Tensor) *T
 	return out
 }
 
-func boolOr(kernel string, d graph.DType) graph.DType {
-	if slices.Contains(boolKernels, kernel) {
+func (e *Eager) boolOr(kernel string, d graph.DType) graph.DType {
+	if e.lookup(kernel).is(kernel, Truth) {
 		return graph.Bool
 	}
 	return d
@@ -222,7 +222,7 @@ func runModulo(e *Eager, c *Call) []*Tensor {
 func runClamp(e *Eager, c *Call) []*Tensor {
 	x, lo, hi := c.need(0, "self"), c.tensor(1, "min"), c.tensor(2, "max")
 	if lo == nil && hi == nil {
-		p := pointwise{name: "clamp", node: "ClampBackward1", saves: "self"}
+		p := pointwise{name: "clamp", node: "ClampBackward1", saves: "self", numbers: numbers("min=-inf, max=inf")}
 		n := p.numbers(c)
 		low, high := number(graph.Undefined, n[0]), number(graph.Undefined, n[1])
 		if c.none(1, "min") {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -69,14 +70,14 @@ func countNodes(g *graph.Graph) int {
 	return n
 }
 
-// indexOps returns Ops by domain and name.
-func indexOps() map[opKey]*Op {
+// opsByName returns Ops by domain and name.
+var opsByName = sync.OnceValue(func() map[opKey]*Op {
 	m := make(map[opKey]*Op, len(Ops))
 	for i := range Ops {
 		m[opKey{Ops[i].Domain, Ops[i].Name}] = &Ops[i]
 	}
 	return m
-}
+})
 
 func (e *engine) result(err error) (*Result, error) {
 	if err != nil {

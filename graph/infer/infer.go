@@ -86,7 +86,7 @@ func Infer(g *graph.Graph, opt Options) (*Result, error) {
 			return nil, fmt.Errorf("dim %q cannot be %d", name, n)
 		}
 	}
-	ops := indexOps()
+	ops := opsByName()
 	if opt.Batch > 0 {
 		return inferBatch(g, ops, opt)
 	}

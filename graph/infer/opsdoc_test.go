@@ -3,10 +3,8 @@ package infer_test
 import (
 	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -253,42 +251,19 @@ func opsDoc(t *testing.T) string {
 		}
 		fmt.Fprintf(&rules, "| %s | %s | %s |\n", r.Name, from, makes)
 	}
-	atlas := readAtlas(t)
 	for _, op := range aten.Ops() {
-		fmt.Fprintf(&calls, "| %s | %s | %s | %s | %s | %s |\n", strings.Join(op.Names, ", "), op.Kind, op.Cast, op.Saves, op.Back, measured(atlas, op.Names))
+		fmt.Fprintf(&calls, "| %s | %s | %s | %s | %s | %s |\n", strings.Join(op.Names, ", "), op.Kind, op.Cast, op.Saved(), op.Back, measured(op.Names))
 	}
 	return fmt.Sprintf(opsPage, len(infer.Ops), ops.String(), len(lift.PatternRules()), rules.String(), len(aten.Ops()), calls.String())
 }
 
-// readAtlas returns of each measured call the cases and those whose bytes are
-// exact (package aten's test of its operator atlas writes the file).
-func readAtlas(t *testing.T) map[string][2]int {
-	raw, err := os.ReadFile(filepath.Join("..", "aten", "testdata", "atlas.tsv"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string][2]int{}
-	for _, l := range strings.Split(strings.TrimSpace(string(raw)), "\n") {
-		f := strings.Split(l, "\t")
-		n, err1 := strconv.Atoi(f[1])
-		exact, err2 := strconv.Atoi(f[2])
-		if err1 != nil || err2 != nil {
-			t.Fatalf("atlas.tsv: %q", l)
-		}
-		out[f[0]] = [2]int{n, exact}
-	}
-	return out
-}
-
 // measured says how many cases of an operator's calls were measured, and in how
 // many of them the bytes are exact.
-func measured(atlas map[string][2]int, names []string) string {
+func measured(names []string) string {
 	var n, exact int
 	for _, name := range names {
-		if name == "normal_functional" { // measured in place
-			name = "normal"
-		}
-		n, exact = n+atlas[name][0], exact+atlas[name][1]
+		cases, same := aten.Measured(name)
+		n, exact = n+cases, exact+same
 	}
 	if n == 0 {
 		return ""

@@ -56,10 +56,6 @@ var noBatchOperands = map[opKey][]int{
 	{"com.microsoft", "Attention"}: {1, 2, 6}, {"com.microsoft", "MultiHeadAttention"}: {3, 8}, {"com.microsoft", "DecoderMaskedMultiHeadAttention"}: {7, 8, 10},
 }
 
-// passing are operators whose first operand holds the batch where their result
-// does.
-var passing = []string{"Identity", "Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"}
-
 // roles returns what the values of a graph may hold, by value, from the
 // operators that read them, and from the ranks that are declared or inferred.
 func roles(g *graph.Graph) []role {
@@ -123,7 +119,7 @@ func roleOf(g *graph.Graph, n *graph.Node, j, wide int, results []role) role {
 			return noBatch
 		}
 	}
-	if slices.Contains(passing, n.Op) && j == 0 && len(n.Outputs) > 0 && n.Outputs[0] != graph.NoValue {
+	if Is(n.Domain, n.Op, PassesBatch) && j == 0 && len(n.Outputs) > 0 && n.Outputs[0] != graph.NoValue {
 		return results[n.Outputs[0]]
 	}
 	return leadDim

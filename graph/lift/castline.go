@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 )
 
 // A castLine puts back the casts of one statement.
@@ -23,9 +24,6 @@ type operandAt struct {
 	call int
 	arg  *graph.Arg
 }
-
-// fileCasts are the calls of casts that a file has.
-var fileCasts = []string{"type_as", "_to_copy", "to"}
 
 // loop reports a statement that runs one module after the other and nothing else,
 // for blk in blocks: x = blk(x.float()), and looks at each of its turns.
@@ -70,7 +68,7 @@ func (s *castLine) line(e *pyExpr) int {
 			op = opName(s.r.node(s.units[k].lo))
 		}
 		switch {
-		case c.cast() != "" && slices.Contains(fileCasts, op): // the file has the cast
+		case c.cast() != "" && aten.Is(op, aten.Casts): // the file has the cast
 			c.bind(s.units[k])
 			s.typed(c)
 			k++
@@ -101,9 +99,6 @@ func (s *castLine) line(e *pyExpr) int {
 	return k
 }
 
-// indexing are the calls that x[i, :, None] makes.
-var indexing = []string{"select", "slice", "unsqueeze", "getitem"}
-
 // unindexed leaves out the units that indices make, which no expression is bound to.
 func (s *castLine) unindexed(e *pyExpr, calls []*pyExpr) {
 	if !e.indexes() {
@@ -111,7 +106,7 @@ func (s *castLine) unindexed(e *pyExpr, calls []*pyExpr) {
 	}
 	s.units = slices.DeleteFunc(slices.Clone(s.units), func(u sourceUnit) bool {
 		op := opName(s.r.node(u.lo))
-		return !u.module && slices.Contains(indexing, op) && !slices.ContainsFunc(calls, func(c *pyExpr) bool { return c.makes(op) })
+		return !u.module && (op == "getitem" || aten.Is(op, aten.Indexes)) && !slices.ContainsFunc(calls, func(c *pyExpr) bool { return c.makes(op) })
 	})
 }
 
@@ -123,7 +118,7 @@ func (s *castLine) upTo(rest []*pyExpr, k int) int {
 		switch {
 		case c.text == "super":
 		case c.cast() != "":
-			if u > k && !s.units[u-1].module && slices.Contains(fileCasts, opName(s.r.node(s.units[u-1].lo))) {
+			if u > k && !s.units[u-1].module && aten.Is(opName(s.r.node(s.units[u-1].lo)), aten.Casts) {
 				u--
 			}
 		case u > k && s.binds(c, u-1):

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 )
 
 // An idiom restores what the model's code does and the export does not show:
@@ -222,16 +223,12 @@ func (r *rewriter) clonesForDropout(i int) bool {
 		return false
 	}
 	for j := i + 1; j < len(r.l.Graph.Nodes); j++ {
-		if m := r.node(j); slices.Contains(m.Inputs, n.Outputs[0]) && slices.Contains(writes, opName(m)) {
+		if m := r.node(j); slices.Contains(m.Inputs, n.Outputs[0]) && (aten.Is(opName(m), aten.Writes) || opName(m) == "masked_scatter") {
 			return false
 		}
 	}
 	return true
 }
-
-// writes are calls that stand for writing to their first operand, or to a window of
-// it.
-var writes = []string{"copy", "fill", "slice", "select", "slice_scatter", "select_scatter", "index_put", "_unsafe_index_put", "masked_fill", "masked_scatter", "scatter", "index_add"}
 
 // dropoutClones reports a version of PyTorch whose export writes a dropout with
 // p = 0 as a copy.
@@ -246,17 +243,14 @@ func dropoutClones(producer string) bool {
 // out: 2.11 copies, 2.15 does not.
 const firstWithout = 15
 
-// activations are the operators whose modules take inplace=True.
-var activations = []string{"relu", "relu6", "hardtanh", "hardswish", "silu", "leaky_relu", "elu", "mish"}
-
 func inPlaceActivation(r *rewriter, i int) bool {
 	n := r.node(i)
-	if !slices.Contains(activations, opName(n)) || len(n.Args) == 0 || n.Args[0].Kind != graph.ArgValue || r.uses[n.Args[0].Value] != 1 {
+	if !aten.Is(opName(n), aten.InPlace) || len(n.Args) == 0 || n.Args[0].Kind != graph.ArgValue || r.uses[n.Args[0].Value] != 1 {
 		return false
 	}
 	p := r.producer(&n.Args[0])
 	in, known := r.inSeries[i]
-	if p == nil || !known && !overwritable(p) || plainly(n) {
+	if p == nil || !known && !aten.Is(opName(p), aten.Activated) || plainly(n) {
 		return false
 	}
 	r.l.InPlace[i] = in || !known && overwrites(r, n, p)
@@ -306,16 +300,6 @@ func ownerClass(n *graph.Node) string {
 	return ""
 }
 
-// overwritable reports calls that do not save their result for backward.
-func overwritable(p *graph.Node) bool {
-	switch op := opName(p); op {
-	case "add", "sub", "conv1d", "conv2d", "conv3d", "convolution", "linear", "addmm", "mm":
-		return true
-	default:
-		return strings.Contains(op, "batch_norm") || strings.Contains(op, "instance_norm")
-	}
-}
-
 // addsInPlace are the classes whose forward adds the shortcut with +=.
 var addsInPlace = []string{
 	"torchvision.models.resnet.BasicBlock", "torchvision.models.resnet.Bottleneck",
@@ -333,14 +317,10 @@ var addsInPlace = []string{
 	"transformers.models.rt_detr.modeling_rt_detr_resnet.RTDetrResNetBasicLayer", "transformers.models.rt_detr.modeling_rt_detr_resnet.RTDetrResNetBottleNeckLayer",
 }
 
-// savesResult are operators whose result backward needs: what overwrites it
-// makes autograd raise an error.
-var savesResult = []string{"relu", "sigmoid", "tanh", "softmax", "exp", "sqrt"}
-
 func inPlaceAdd(r *rewriter, i int) bool {
 	n := r.node(i)
 	p := r.producer(argAt(n, 0, "self"))
-	if opName(n) != "add" || p == nil || slices.Contains(savesResult, opName(p)) || sums(n) || !slices.Contains(addsInPlace, r.l.Classes[i]) {
+	if opName(n) != "add" || p == nil || aten.SavesResult(opName(p)) || sums(n) || !slices.Contains(addsInPlace, r.l.Classes[i]) {
 		return false
 	}
 	r.l.InPlace[i] = true
@@ -390,17 +370,14 @@ func (r *rewriter) indexedShape(n *graph.Node, dim int) bool {
 	return dim < len(r.l.Graph.Values[x.Value].Type.Shape) && len(r.l.Graph.Values[x.Value].Type.Shape) == len(r.l.Graph.Values[v.Value].Type.Shape)
 }
 
-// scatters are calls that code makes in place on a tensor of zeros that it has made
-// for them: zeros(..).scatter_add_(..), as torch_geometric, torch_scatter and loops
-// over experts do.
-var scatters = []string{"scatter_add", "index_add", "scatter_reduce", "scatter"}
-
-// inPlaceScatter knows them by their operand: zeros that nobody else reads, unless
-// the source line calls the function that makes a new tensor.
+// inPlaceScatter finds calls that code makes in place on a tensor of zeros that it has
+// made for them, zeros(..).scatter_add_(..), as torch_geometric, torch_scatter and loops
+// over experts do: their operand is zeros that nobody else reads, unless the source line
+// calls the function that makes a new tensor.
 func inPlaceScatter(r *rewriter, i int) bool {
 	n := r.node(i)
 	p := r.producer(argAt(n, 0, "self"))
-	if p == nil || !slices.Contains(scatters, opName(n)) || !slices.Contains([]string{"zeros", "new_zeros", "zeros_like"}, opName(p)) || r.uses[p.Outputs[0]] != 1 || callsFunction(n) {
+	if p == nil || !aten.Is(opName(n), aten.IntoZeros) || !aten.Is(opName(p), aten.Zeros) || r.uses[p.Outputs[0]] != 1 || callsFunction(n) {
 		return false
 	}
 	r.l.InPlace[i] = true

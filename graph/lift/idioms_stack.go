@@ -4,8 +4,10 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 )
 
 // ONNX has an operator for each layer of a recurrent network. A module of several
@@ -53,18 +55,11 @@ func stackedRNN(r *rewriter, i int) bool {
 
 // recurrent reports a call of a recurrent network with all its arguments.
 func recurrent(n *graph.Node) bool {
-	switch n.Op {
-	case "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input":
-		return len(n.Args) == 9 && n.Args[1].Kind == graph.ArgList && n.Args[2].Kind == graph.ArgList
-	}
-	return false
+	return aten.Is(opName(n), aten.Recurrent) && strings.HasSuffix(n.Op, ".input") && len(n.Args) == 9 && n.Args[1].Kind == graph.ArgList && n.Args[2].Kind == graph.ArgList
 }
 
-// relayouts are calls by which exporters bring the result of a layer back to what
-// the next one reads.
-var relayouts = []string{"unflatten", "reshape", "view", "squeeze", "flatten", "identity", "permute", "transpose"}
-
-// maxRelayouts bounds how many of them stand between two layers.
+// maxRelayouts bounds how many calls stand between two layers, by which exporters bring the
+// result of one to what the next one reads.
 const maxRelayouts = 8
 
 // below adds the layer that the first of a stack reads, if that is one of the same
@@ -85,7 +80,7 @@ func (r *rewriter) below(s *stack) bool {
 			return true
 		case (op == "native_dropout" || op == "dropout") && drop == 0 && len(p.Args) > 1 && p.Args[1].Kind == graph.ArgFloat:
 			drop = p.Args[1].Float
-		case !slices.Contains(relayouts, op):
+		case !aten.Is(op, aten.AllOnce):
 			return false
 		}
 		a = &p.Args[0]

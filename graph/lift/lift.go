@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 )
 
 // The metadata keys of torch.onnx.export(dynamo=True).
@@ -141,7 +142,7 @@ func (l *Lifted) unrolled() {
 		if !slices.Contains(rnnModules, l.Classes[i]) {
 			continue
 		}
-		if rnnCalls[opName(n)] {
+		if aten.Is(opName(n), aten.Recurrent) {
 			called[n.Module] = true
 		} else if !slices.Contains(steps, n.Module) {
 			steps = append(steps, n.Module)
@@ -153,11 +154,8 @@ func (l *Lifted) unrolled() {
 	}
 }
 
-// rnnModules are PyTorch's recurrent modules, and rnnCalls what they call.
-var (
-	rnnModules = []string{"torch.nn.modules.rnn.RNN", "torch.nn.modules.rnn.GRU", "torch.nn.modules.rnn.LSTM"}
-	rnnCalls   = map[string]bool{"rnn_tanh": true, "rnn_relu": true, "gru": true, "lstm": true}
-)
+// rnnModules are PyTorch's recurrent modules.
+var rnnModules = []string{"torch.nn.modules.rnn.RNN", "torch.nn.modules.rnn.GRU", "torch.nn.modules.rnn.LSTM"}
 
 // Refresh copies types and known elements from the ONNX graph after it was
 // bound anew.

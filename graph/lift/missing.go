@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 )
 
 // Calls that the model makes and the file does not hold, since nobody reads their
@@ -32,18 +33,16 @@ type Idle struct {
 	Within string // the innermost module around it of which there are calls, "" for the model
 }
 
-// firstNumber lists the operators whose calls are counted, with the number of the first: those that make tensors, and
-// whose names no symbolic number takes, as add and mul do. The first name of
-// Python's own functions is sum_1.
-var firstNumber = map[string]int{
-	"conv1d": 0, "conv2d": 0, "conv3d": 0, "convolution": 0, "conv_transpose1d": 0, "conv_transpose2d": 0, "conv_transpose3d": 0,
-	"linear": 0, "addmm": 0, "mm": 0, "bmm": 0, "baddbmm": 0, "matmul": 0, "einsum": 0, "embedding": 0, "scaled_dot_product_attention": 0, "lstm": 0, "gru": 0,
-	"batch_norm": 0, "_native_batch_norm_legit_functional": 0, "_native_batch_norm_legit_no_training": 0, "_native_batch_norm_legit": 0,
-	"instance_norm": 0, "group_norm": 0, "layer_norm": 0, "rms_norm": 0,
-	"relu": 0, "relu6": 0, "hardtanh": 0, "hardswish": 0, "silu": 0, "leaky_relu": 0, "elu": 0, "mish": 0, "gelu": 0, "glu": 0,
-	"sigmoid": 0, "tanh": 0, "hardsigmoid": 0, "softplus": 0, "prelu": 0, "softmax": 0, "_softmax": 0, "log_softmax": 0, "native_dropout": 0, "dropout": 0,
-	"max_pool2d": 0, "avg_pool2d": 0, "avg_pool1d": 0, "adaptive_avg_pool2d": 0, "upsample_nearest2d": 0, "upsample_bilinear2d": 0,
-	"clone": 0, "cat": 0, "stack": 0, "exp": 0, "log": 0, "sqrt": 0, "rsqrt": 0, "sin": 0, "cos": 0, "mean": 0, "sum": 1, "abs": 1, "max": 1, "min": 1,
+// pythonNames are counted operators that have the names of Python's own functions: the first call
+// of sum is sum_1.
+var pythonNames = []string{"abs", "max", "min", "sum"}
+
+// firstNumber is the number of the first call of an operator whose calls are counted.
+func firstNumber(op string) (first int, counted bool) {
+	if slices.Contains(pythonNames, op) {
+		first = 1
+	}
+	return first, aten.Is(op, aten.Numbered)
 }
 
 // maxGap is how many calls in a row are believed to be missing.
@@ -58,20 +57,13 @@ func (l *Lifted) missing(g *graph.Graph) {
 	l.Gaps, l.Idle = slices.DeleteFunc(l.gaps(g), func(x Gap) bool { return l.filled[callName(x.Op, x.First)] }), l.idle(g)
 	of := 0 // missing calls that read parameters
 	for _, gap := range l.Gaps {
-		if weighty[gap.Op] {
+		if aten.Is(gap.Op, aten.Weights) {
 			of += gap.Calls
 		}
 	}
 	if of >= len(l.Idle) { // they are those of the modules
 		l.Idle = nil
 	}
-}
-
-// weighty are the counted operators that read parameters.
-var weighty = map[string]bool{
-	"conv1d": true, "conv2d": true, "conv3d": true, "convolution": true, "conv_transpose1d": true, "conv_transpose2d": true, "conv_transpose3d": true,
-	"linear": true, "addmm": true, "embedding": true, "lstm": true, "gru": true, "batch_norm": true, "_native_batch_norm_legit_functional": true,
-	"_native_batch_norm_legit_no_training": true, "_native_batch_norm_legit": true, "group_norm": true, "layer_norm": true, "rms_norm": true, "prelu": true,
 }
 
 // rewritten reports a file with nodes that the exporter did not write as a part of
@@ -103,7 +95,8 @@ func (l *Lifted) gaps(g *graph.Graph) (out []Gap) {
 		}
 	}
 	for op, list := range names {
-		before := taken{firstNumber[op] - 1, -1}
+		first, _ := firstNumber(op)
+		before := taken{first - 1, -1}
 		for _, t := range list {
 			if n := t.number - before.number - 1; n > 0 && n <= maxGap {
 				out = append(out, Gap{op, before.number + 1, n, before.at, t.at})
@@ -128,7 +121,7 @@ func callName(op string, number int) string { return op + "_" + strconv.Itoa(num
 // numberOf splits the name of a call into its operator and its number, -1 for
 // operators that are not counted.
 func numberOf(name string) (string, int) {
-	if first, ok := firstNumber[name]; ok && first == 0 {
+	if first, ok := firstNumber(name); ok && first == 0 {
 		return name, 0
 	}
 	dash := strings.LastIndexByte(name, '_')
@@ -136,7 +129,7 @@ func numberOf(name string) (string, int) {
 		return name, -1
 	}
 	k, err := strconv.Atoi(name[dash+1:])
-	if _, ok := firstNumber[name[:dash]]; !ok || err != nil || k < 1 {
+	if _, ok := firstNumber(name[:dash]); !ok || err != nil || k < 1 {
 		return name, -1
 	}
 	return name[:dash], k

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 )
 
 // EvalMode is the code of the warning that a file does not show the training step:
@@ -108,19 +109,13 @@ func (m *mode) drops(n *graph.Node) bool {
 	return !c.Known() || len(c.Ints) != 1 || c.Ints[0] != 0
 }
 
-// flags are the positions of the arguments of ATen calls that are true in training.
-var flags = map[string]int{
-	"batch_norm": 5, "native_batch_norm": 5, "cudnn_batch_norm": 5, "_native_batch_norm_legit": 5, "_native_batch_norm_legit_functional": 5,
-	"dropout": 2, "native_dropout": 2, "feature_dropout": 2, "alpha_dropout": 2, "lstm": 6, "gru": 6, "rnn_tanh": 6, "rnn_relu": 6,
-}
-
 // call reads the call that a node was made of, and the modules it stands in.
 func (m *mode) call(n *graph.Node, text string) {
 	scopes, classes := pyList(n.MetaValue(keyScopes)), pyList(n.MetaValue(keyClasses))
 	m.modules(scopes, classes)
 	op := fxOp(text)
 	m.dropout(op, scopes, classes)
-	switch at, flag := flags[op]; {
+	switch at, flag := aten.TrainingFlag(op); {
 	case op == "_native_batch_norm_legit_no_training", op == "_batch_norm_no_update":
 		m.norms["aten."+op]++
 	case op == "_batch_norm_with_update", op == "_batch_norm_with_update_functional", op == "bernoulli":

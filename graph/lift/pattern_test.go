@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/infer"
 	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/graph/train"
@@ -115,6 +116,30 @@ func TestPatternRows(t *testing.T) {
 		}
 		if len(l.Unlifted) > 0 || l.Source != lift.Patterns {
 			t.Errorf("%s: source %s, unlifted %v", r.rule, l.Source, l.Unlifted)
+		}
+	}
+}
+
+// TestPatternRowsMake: each row of a rule makes an operator that the rule says it makes, and they are
+// the operator table's.
+func TestPatternRowsMake(t *testing.T) {
+	makes := map[string][]string{}
+	for _, r := range lift.PatternRules() {
+		makes[r.Name] = append(makes[r.Name], r.Makes...) // hardswish is two rules
+		for _, op := range r.Makes {
+			if aten.Lookup(op) == nil {
+				t.Errorf("rule %s makes %s, which the operator table lacks", r.Name, op)
+			}
+		}
+	}
+	for _, r := range allRows() {
+		var made []string
+		for _, call := range strings.Split(r.calls, "\n") {
+			op, _, _ := strings.Cut(call, ".")
+			made = append(made, op)
+		}
+		if len(makes[r.rule]) > 0 && !slices.ContainsFunc(made, func(op string) bool { return slices.Contains(makes[r.rule], op) }) {
+			t.Errorf("rule %s says it makes %v, and a row of it makes %v", r.rule, makes[r.rule], made)
 		}
 	}
 }

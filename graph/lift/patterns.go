@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/infer"
 )
 
 // hostElems is the number of elements up to which a constant that a graph
@@ -161,15 +162,6 @@ func (p *patLift) sameAs(n *graph.Node) graph.ValueID {
 	return n.Inputs[0]
 }
 
-// sizeOps compute on the CPU when all they read is there and the result has
-// at most one dim; viewOps cost nothing there whatever its rank.
-var (
-	sizeOps = []string{"Add", "Sub", "Mul", "Div", "Mod", "Neg", "Abs", "Min", "Max", "Floor", "Ceil", "Round", "Sqrt", "Reciprocal", "Pow", "Cast", "CastLike",
-		"Concat", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not", "Where", "ReduceProd", "ReduceSum", "ReduceMax", "ReduceMin",
-		"ConstantOfShape", "Range", "NonZero", "ScatterND", "ScatterElements", "Tile"}
-	viewOps = []string{"Identity", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Slice", "Split", "Gather", "Expand", "Flatten"}
-)
-
 // onHost reports whether output o of n is a size, or a small constant, that
 // takes no device memory.
 func (p *patLift) onHost(n *graph.Node, o graph.ValueID) bool {
@@ -187,8 +179,8 @@ func (p *patLift) onHost(n *graph.Node, o graph.ValueID) bool {
 	case v.Type.Elem == graph.String:
 		return true
 	}
-	isView := slices.Contains(viewOps, n.Op)
-	if len(n.Inputs) == 0 || !isView && (!slices.Contains(sizeOps, n.Op) || !small || !v.Type.Shape.Ranked() || len(v.Type.Shape) > 1) {
+	isView := infer.Is(n.Domain, n.Op, infer.Views)
+	if len(n.Inputs) == 0 || !isView && (!infer.Is(n.Domain, n.Op, infer.Sizes) || !small || !v.Type.Shape.Ranked() || len(v.Type.Shape) > 1) {
 		return false
 	}
 	for j, id := range n.Inputs {
@@ -219,9 +211,6 @@ func (p *patLift) stored(id graph.ValueID) bool {
 	return from && v.Type.Elem.IsFloat() && len(v.Type.Shape) > 0
 }
 
-// shapeOps show a tensor with other dims, all elements in their order.
-var shapeOps = []string{"Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten"}
-
 // base follows a value through operators that only give it other dims, to what
 // they show: exporters bring parameters to the dims that broadcasting wants.
 func (p *patLift) base(id graph.ValueID) graph.ValueID {
@@ -231,7 +220,7 @@ func (p *patLift) base(id graph.ValueID) graph.ValueID {
 			return id
 		}
 		n := &p.src.Nodes[p.def[id]]
-		if !slices.Contains(shapeOps, qualified(n)) || len(n.Inputs) == 0 || n.Inputs[0] < 0 || p.elems(id) != p.elems(n.Inputs[0]) {
+		if !infer.Is(n.Domain, n.Op, infer.Reshapes) || len(n.Inputs) == 0 || n.Inputs[0] < 0 || p.elems(id) != p.elems(n.Inputs[0]) {
 			return id
 		}
 		id = n.Inputs[0]

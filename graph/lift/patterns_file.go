@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/infer"
 )
 
 // An origin is where a node comes from: the module that it belongs to, its
@@ -337,7 +338,7 @@ func (p *patLift) maybeFolded(n *graph.Node) bool {
 		return false
 	}
 	r := p.reader[n.Outputs[0]]
-	return r >= 0 && slices.Contains([]string{"Relu", "Clip", "Sigmoid", "LeakyRelu", "HardSwish", "HardSigmoid", "Add"}, p.src.Nodes[r].Op)
+	return r >= 0 && (p.src.Nodes[r].Op == "Add" || infer.Is("", p.src.Nodes[r].Op, infer.Activation))
 }
 
 // ownBias reports a convolution whose module has a bias, as the call in its

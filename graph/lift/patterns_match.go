@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/infer"
 )
 
 // Patterns are written as expressions over ONNX operators:
@@ -198,9 +199,6 @@ func (m *match) undo(at [2]int) {
 	m.names, m.vals, m.nodes = m.names[:at[0]], m.vals[:at[0]], m.nodes[:at[1]]
 }
 
-// commutative lists operators of two operands in either order.
-var commutative = []string{"Add", "Mul", "Max", "Min", "And", "Or", "Equal"}
-
 // try matches patterns of a rule at node i, or returns nil.
 func (p *patLift) try(r *rule, terms []*term, i int32) *match {
 	if n := &p.src.Nodes[i]; len(n.Outputs) == 0 || n.Outputs[0] < 0 || !r.bare && (len(n.Inputs) == 0 || n.Inputs[0] < 0) {
@@ -235,7 +233,7 @@ func (p *patLift) fits(m *match, t *term, i int32) bool {
 	if t.any {
 		return true
 	}
-	if len(t.args) == 2 && slices.Contains(commutative, t.op) && len(n.Inputs) == 2 {
+	if len(t.args) == 2 && infer.Is("", t.op, infer.Commutes) && len(n.Inputs) == 2 {
 		at := m.mark()
 		if p.operand(m, t.args[0], n.Inputs[0]) && p.operand(m, t.args[1], n.Inputs[1]) {
 			return true

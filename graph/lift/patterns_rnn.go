@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/infer"
 )
 
 // rnnOps are the recurrent operators and the calls that run them.
@@ -139,10 +140,6 @@ func (p *patLift) units(n *graph.Node, id graph.ValueID, dims []int64, count int
 	return list, made
 }
 
-// rearranging are the operators by which exporters put the parameters of recurrent
-// networks together.
-var rearranging = []string{"Slice", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Split", "Gather"}
-
 // leaves lists the stored tensors that a value is put together from, in order, each
 // once; nil where it is computed from anything else.
 func (p *patLift) leaves(id graph.ValueID, seen map[graph.ValueID]bool) []graph.ValueID {
@@ -156,7 +153,7 @@ func (p *patLift) leaves(id graph.ValueID, seen map[graph.ValueID]bool) []graph.
 	n := &p.src.Nodes[p.def[id]]
 	from := n.Inputs
 	if p.ops[n.ID] != "Concat" {
-		if !slices.Contains(rearranging, p.ops[n.ID]) || input(n, 0) < 0 {
+		if !infer.Is("", p.ops[n.ID], infer.Rearranges) || input(n, 0) < 0 {
 			return nil
 		}
 		from = from[:1]

@@ -13,7 +13,8 @@ type rule struct {
 	name  string
 	doc   string
 	from  []string // patterns, tried in order
-	to    string   // template of the calls; what build makes is named in doc
+	to    string   // template of the calls
+	makes string   // the operators that build makes
 	where func(p *patLift, m *match) bool
 	build func(p *patLift, n *graph.Node, m *match) bool // false: the rule does not apply after all
 	bare  bool                                           // applies to operators without inputs
@@ -69,6 +70,9 @@ type PatternRule struct {
 	From []string // ONNX patterns
 	To   string   // calls; empty where attributes and shapes decide them, as Doc says
 	Ops  []string // ONNX operators that the patterns speak of, sorted
+	// Makes are the PyTorch operators that the rule is for, without overload; views and
+	// copies beside them are left out.
+	Makes []string
 }
 
 // PatternRules lists the rules by which files without exporter metadata are
@@ -81,7 +85,22 @@ func PatternRules() []PatternRule {
 			ops = parsePattern(f).operators(ops)
 		}
 		slices.Sort(ops)
-		out = append(out, PatternRule{r.name, r.doc, slices.Clone(r.from), r.to, slices.Compact(ops)})
+		out = append(out, PatternRule{r.name, r.doc, slices.Clone(r.from), r.to, slices.Compact(ops), r.made()})
+	}
+	return out
+}
+
+// made are the operators of a rule's calls.
+func (r *rule) made() (out []string) {
+	if r.to == "" {
+		return strings.Fields(r.makes)
+	}
+	for _, call := range strings.Split(r.to, "; ") {
+		if _, c, named := strings.Cut(call, " = "); named {
+			call = c
+		}
+		op, _, _ := strings.Cut(call, ".")
+		out = append(out, op)
 	}
 	return out
 }
@@ -106,17 +125,17 @@ var fusedRules = []rule{
 			"MatMul(Softmax(Where(choice, " + scoresScaled + ", _)), v)",
 			"MatMul(drop:Dropout(Softmax(" + scoresScaled + ")), v)",
 			"MatMul(Softmax(" + scoresScaled + "), v)",
-		}, where: attentionRank, build: attentionCall},
+		}, where: attentionRank, makes: "scaled_dot_product_attention", build: attentionCall},
 	{name: "group-norm", doc: "GroupNorm as the TorchScript exporter writes it: InstanceNormalization of the groups, then scale and shift",
-		from: []string{"Add(Mul(Reshape(i:InstanceNormalization(Reshape(x, _), _, _), _), %w), %b)"}, where: groupShape, build: groupNormCall},
+		from: []string{"Add(Mul(Reshape(i:InstanceNormalization(Reshape(x, _), _, _), _), %w), %b)"}, where: groupShape, makes: "group_norm", build: groupNormCall},
 	{name: "layer-norm", doc: "LayerNorm written out: centred, divided by the deviation, scaled and shifted",
 		from: []string{
 			"Add(Mul(Div(" + centred + ", " + deviation + "), %w), %b)",
 			"Mul(Div(" + centred + ", " + deviation + "), %w)",
 			"Div(" + centred + ", " + deviation + ")",
-		}, where: lastDims, build: layerNormParts},
+		}, where: lastDims, makes: "layer_norm", build: layerNormParts},
 	{name: "rms-norm", doc: "nn.RMSNorm written out, the weight last; transformers' own classes put the weight first and run operator by operator",
-		from: []string{"Mul(Mul(x, " + inverseRMS + "), %w)"}, where: weightLast, build: rmsNormParts},
+		from: []string{"Mul(Mul(x, " + inverseRMS + "), %w)"}, where: weightLast, makes: "rms_norm", build: rmsNormParts},
 	{name: "gelu-erf", doc: "GELU by the error function",
 		from: []string{
 			"Mul(Mul(x, Add(" + erf + ", 1)), 0.5)",
@@ -136,9 +155,9 @@ var fusedRules = []rule{
 	{name: "rsqrt", doc: "reciprocal root", from: []string{"Reciprocal(Sqrt(x))", "Div(1, Sqrt(x))"}, to: "rsqrt.default(x)"},
 	{name: "linear", doc: "Linear: a product with a stored matrix, transposed by a node or in the file (onnx::MatMul_123), and a bias",
 		from:  []string{"Add(MatMul(x, Transpose(%w)), %b)", "Add(MatMul(x, %w), %b)", "MatMul(x, Transpose(%w))"},
-		where: linearShape, build: linearCall},
+		where: linearShape, makes: "linear", build: linearCall},
 	{name: "in-proj", doc: "torch's packed projection of query, key and value makes its three parts contiguous, which exporters leave out",
-		from: []string{"Squeeze(Transpose(Unsqueeze(x)))"}, where: inProj, build: inProjCall},
+		from: []string{"Squeeze(Transpose(Unsqueeze(x)))"}, where: inProj, makes: "clone", build: inProjCall},
 	{name: "fused-bias-gelu", doc: "BiasGelu of onnxruntime", from: []string{"com.microsoft.BiasGelu(x, b)"}, to: "s = add.Tensor(x, b); gelu.default(s)"},
 }
 
@@ -150,15 +169,15 @@ var pointwiseRules = []rule{
 	unary("Sinh", "sinh"),
 	unary("Cosh", "cosh"), unary("Floor", "floor"), unary("Ceil", "ceil"), unary("Round", "round"), unary("Sign", "sign"), unary("Softsign", "softsign"),
 	unary("Softplus", "softplus"), unary("Not", "logical_not"), unary("IsNaN", "isnan"), unary("IsInf", "isinf"), unary("BitwiseNot", "bitwise_not"),
-	{name: "prelu", doc: "PReLU; its slope, as the file stores it, where the exporter gives it the input's dims", from: []string{"PRelu"}, build: preluCall},
+	{name: "prelu", doc: "PReLU; its slope, as the file stores it, where the exporter gives it the input's dims", from: []string{"PRelu"}, makes: "prelu", build: preluCall},
 	{name: "leaky-relu", doc: "LeakyReLU", from: []string{"LeakyRelu"}, to: "leaky_relu.default($0, @alpha=0.01)"},
-	{name: "selu", doc: "selu; elu where the constants are others", from: []string{"Selu"}, build: seluCall},
+	{name: "selu", doc: "selu; elu where the constants are others", from: []string{"Selu"}, makes: "selu elu", build: seluCall},
 	{name: "elu", doc: "ELU", from: []string{"Elu"}, to: "elu.default($0, @alpha=1.0)"},
 	{name: "celu", doc: "CELU", from: []string{"Celu"}, to: "celu.default($0, @alpha=1.0)"},
 	{name: "threshold", doc: "ThresholdedReLU", from: []string{"ThresholdedRelu"}, to: "threshold.default($0, @alpha=1.0, 0.0)"},
 	{name: "gelu", doc: "GELU of opset 20 and of onnxruntime", from: []string{"Gelu", "com.microsoft.Gelu"}, to: "gelu.default($0, @approximate='none')"},
 	{name: "fast-gelu", doc: "FastGelu of onnxruntime: GELU by tanh, with a bias or without",
-		from: []string{"com.microsoft.FastGelu"}, build: fastGelu},
+		from: []string{"com.microsoft.FastGelu"}, makes: "add gelu", build: fastGelu},
 	{name: "quick-gelu", doc: "QuickGelu of onnxruntime: x * sigmoid(1.702 x)", from: []string{"com.microsoft.QuickGelu(x)"},
 		to: "t = mul.Tensor(x, @alpha=1.702); s = sigmoid.default(t); mul.Tensor(x, s)"},
 	{name: "swish", doc: "Swish of opset 24: SiLU", from: []string{"Swish"}, where: func(_ *patLift, m *match) bool { return attrFloat(m.root, "alpha", 1) == 1 }, to: "silu.default($0)"},
@@ -167,9 +186,9 @@ var pointwiseRules = []rule{
 	binary("Equal", "eq.Tensor"), binary("Less", "lt.Tensor"), binary("LessOrEqual", "le.Tensor"), binary("Greater", "gt.Tensor"), binary("GreaterOrEqual", "ge.Tensor"),
 	binary("And", "logical_and.default"), binary("Or", "logical_or.default"), binary("Xor", "logical_xor.default"), binary("Mod", "remainder.Tensor"),
 	binary("BitwiseAnd", "bitwise_and.Tensor"), binary("BitwiseOr", "bitwise_or.Tensor"), binary("BitwiseXor", "bitwise_xor.Tensor"),
-	{name: "where", doc: "where", from: []string{"Where(c, x, y)"}, build: whereCall},
-	{name: "many", doc: "Max, Min, Sum and Mean of any number of operands: two at a time", from: []string{"Max", "Min", "Sum", "Mean"}, build: manyCall},
-	{name: "clip", doc: "ReLU6 is hardtanh(0, 6); other bounds clamp, clamp_min or clamp_max", from: []string{"Clip"}, build: clipCall},
+	{name: "where", doc: "where", from: []string{"Where(c, x, y)"}, makes: "where", build: whereCall},
+	{name: "many", doc: "Max, Min, Sum and Mean of any number of operands: two at a time", from: []string{"Max", "Min", "Sum", "Mean"}, makes: "maximum minimum add div", build: manyCall},
+	{name: "clip", doc: "ReLU6 is hardtanh(0, 6); other bounds clamp, clamp_min or clamp_max", from: []string{"Clip"}, makes: "hardtanh clamp clamp_min clamp_max", build: clipCall},
 }
 
 // unary is the rule of an operator of one operand.
@@ -181,7 +200,7 @@ func unary(onnx, aten string) rule {
 // Python numbers to the call.
 func binary(onnx, aten string) rule {
 	base, _, _ := strings.Cut(aten, ".")
-	return rule{name: base, doc: onnx + " with broadcasting", from: []string{onnx}, build: func(p *patLift, n *graph.Node, _ *match) bool {
+	return rule{name: base, doc: onnx + " with broadcasting", from: []string{onnx}, makes: base, build: func(p *patLift, n *graph.Node, _ *match) bool {
 		if len(n.Inputs) != 2 || n.Inputs[1] < 0 {
 			return false
 		}
@@ -223,59 +242,59 @@ func (p *patLift) addend(n *graph.Node) {
 
 // calledRules make calls that depend on attributes and shapes.
 var calledRules = []rule{
-	{name: "conv", doc: "conv1d, conv2d, conv3d; padding that differs from side to side is a constant_pad_nd before it", from: []string{"Conv"}, build: convCall},
-	{name: "fused-conv", doc: "FusedConv of onnxruntime: convolution, addition, activation", from: []string{"com.microsoft.FusedConv"}, build: fusedConvCall},
-	{name: "conv-transpose", doc: "conv_transpose1d to 3d", from: []string{"ConvTranspose"}, build: convTransposeCall},
-	{name: "batch-norm", doc: "batch_norm in training, whatever the mode of the file", from: []string{"BatchNormalization"}, build: batchNormCall},
-	{name: "instance-norm", doc: "instance_norm", from: []string{"InstanceNormalization"}, build: instanceNormCall},
-	{name: "layer-norm-op", doc: "layer_norm", from: []string{"LayerNormalization"}, build: layerNormCall},
-	{name: "rms-norm-op", doc: "rms_norm", from: []string{"RMSNormalization", "SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization"}, build: rmsNormCall},
+	{name: "conv", doc: "conv1d, conv2d, conv3d; padding that differs from side to side is a constant_pad_nd before it", from: []string{"Conv"}, makes: "conv1d conv2d conv3d constant_pad_nd", build: convCall},
+	{name: "fused-conv", doc: "FusedConv of onnxruntime: convolution, addition, activation", from: []string{"com.microsoft.FusedConv"}, makes: "conv2d add relu", build: fusedConvCall},
+	{name: "conv-transpose", doc: "conv_transpose1d to 3d", from: []string{"ConvTranspose"}, makes: "conv_transpose1d conv_transpose2d conv_transpose3d", build: convTransposeCall},
+	{name: "batch-norm", doc: "batch_norm in training, whatever the mode of the file", from: []string{"BatchNormalization"}, makes: "batch_norm", build: batchNormCall},
+	{name: "instance-norm", doc: "instance_norm", from: []string{"InstanceNormalization"}, makes: "instance_norm", build: instanceNormCall},
+	{name: "layer-norm-op", doc: "layer_norm", from: []string{"LayerNormalization"}, makes: "layer_norm", build: layerNormCall},
+	{name: "rms-norm-op", doc: "rms_norm", from: []string{"RMSNormalization", "SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization"}, makes: "rms_norm", build: rmsNormCall},
 	{name: "skip-norm", doc: "SkipLayerNormalization of onnxruntime: addition, then layer_norm or rms_norm",
-		from: []string{"com.microsoft.SkipLayerNormalization", "com.microsoft.SkipSimplifiedLayerNormalization"}, build: skipNormCall},
-	{name: "group-norm-op", doc: "group_norm", from: []string{"GroupNormalization"}, build: groupNormOp},
-	{name: "gemm", doc: "linear where the matrix is stored [out, in]; addmm or mm otherwise", from: []string{"Gemm"}, build: gemmCall},
-	{name: "fused-gemm", doc: "FusedGemm of onnxruntime: Gemm and an activation", from: []string{"com.microsoft.FusedGemm"}, build: fusedGemmCall},
-	{name: "matmul", doc: "linear without bias for a stored matrix; matmul otherwise", from: []string{"MatMul"}, build: matmulCall},
-	{name: "fused-matmul", doc: "FusedMatMul of onnxruntime: matmul of transposed operands", from: []string{"com.microsoft.FusedMatMul"}, build: fusedMatmulCall},
-	{name: "einsum", doc: "einsum of two operands: permutations, one bmm, a permutation", from: []string{"Einsum"}, build: einsumCall},
-	{name: "rnn", doc: "one layer of lstm, gru, rnn_tanh or rnn_relu, and views of its result", from: []string{"LSTM", "GRU", "RNN"}, build: rnnCall},
-	{name: "attention-op", doc: "Attention of opset 23", from: []string{"Attention"}, build: attentionOp},
-	{name: "multi-head", doc: "MultiHeadAttention of onnxruntime without past", from: []string{"com.microsoft.MultiHeadAttention"}, build: multiHeadCall},
-	{name: "packed-attention", doc: "Attention of onnxruntime: one linear for query, key and value", from: []string{"com.microsoft.Attention"}, build: packedAttention},
-	{name: "softmax", doc: "softmax, log_softmax", from: []string{"Softmax", "LogSoftmax"}, build: softmaxCall},
-	{name: "reduce", doc: "mean, sum, amax, amin, logsumexp over dims; prod over one", from: []string{"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceLogSumExp", "ReduceProd"}, build: reduceCall},
-	{name: "norm", doc: "linalg_vector_norm of order 1 or 2", from: []string{"ReduceL1", "ReduceL2"}, build: normCall},
-	{name: "arg-reduce", doc: "argmax, argmin", from: []string{"ArgMax", "ArgMin"}, build: argReduceCall},
-	{name: "max-pool", doc: "max_pool1d to 3d", from: []string{"MaxPool"}, build: maxPoolCall},
-	{name: "avg-pool", doc: "avg_pool1d to 3d", from: []string{"AveragePool"}, build: avgPoolCall},
-	{name: "global-pool", doc: "adaptive pooling to one element", from: []string{"GlobalAveragePool", "GlobalMaxPool"}, build: globalPoolCall},
-	{name: "pad", doc: "constant_pad_nd, reflection_pad, replication_pad", from: []string{"Pad"}, build: padCall},
-	{name: "resize", doc: "upsample_nearest, upsample_bilinear, .. by rank and mode", from: []string{"Resize", "Upsample"}, build: resizeCall},
-	{name: "transpose", doc: "t, transpose of two dims, or permute", from: []string{"Transpose"}, build: transposeCall},
-	{name: "reshape", doc: "reshape to the inferred shape", from: []string{"Reshape"}, build: reshapeCall},
-	{name: "flatten", doc: "flatten", from: []string{"Flatten"}, build: reshapeCall},
-	{name: "squeeze", doc: "squeeze", from: []string{"Squeeze"}, build: squeezeCall},
-	{name: "unsqueeze", doc: "unsqueeze, once a dim", from: []string{"Unsqueeze"}, build: unsqueezeCall},
-	{name: "expand", doc: "expand", from: []string{"Expand"}, build: expandCall},
-	{name: "slice", doc: "slice, once a dim; flip for steps backwards", from: []string{"Slice"}, build: sliceCall},
-	{name: "split", doc: "split, split_with_sizes", from: []string{"Split"}, build: splitCall},
-	{name: "concat", doc: "cat", from: []string{"Concat"}, build: concatCall},
-	{name: "gather", doc: "select for one index, embedding for rows of a stored matrix, else index_select or index", from: []string{"Gather"}, build: gatherCall},
-	{name: "gather-elements", doc: "gather", from: []string{"GatherElements"}, build: gatherElementsCall},
-	{name: "scatter-elements", doc: "scatter, or scatter_add for a reduction by sums", from: []string{"ScatterElements(x, i, u)", "Scatter(x, i, u)"}, build: scatterElementsCall},
-	{name: "scatter-nd", doc: "index_add for sums of rows", from: []string{"ScatterND(x, i, u)"}, build: scatterNDCall},
-	{name: "gather-nd", doc: "index", from: []string{"GatherND(x, i)"}, build: gatherNDCall},
-	{name: "cast", doc: "_to_copy", from: []string{"Cast", "CastLike"}, build: castCall},
-	{name: "dropout", doc: "native_dropout, which a training step runs whatever the mode of the file", from: []string{"Dropout"}, build: dropoutCall},
-	{name: "tile", doc: "repeat", from: []string{"Tile"}, build: tileCall},
-	{name: "cumsum", doc: "cumsum", from: []string{"CumSum(x, i)"}, build: cumsumCall},
-	{name: "topk", doc: "topk", from: []string{"TopK"}, build: topkCall},
-	{name: "trilu", doc: "triu, tril", from: []string{"Trilu"}, build: triluCall},
-	{name: "pixel-shuffle", doc: "pixel_shuffle, pixel_unshuffle", from: []string{"DepthToSpace", "SpaceToDepth"}, build: pixelCall},
-	{name: "grid-sample", doc: "grid_sampler_2d", from: []string{"GridSample"}, build: gridCall},
-	{name: "cross-entropy", doc: "log_softmax and nll_loss_nd", from: []string{"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}, build: lossCall},
+		from: []string{"com.microsoft.SkipLayerNormalization", "com.microsoft.SkipSimplifiedLayerNormalization"}, makes: "add layer_norm rms_norm", build: skipNormCall},
+	{name: "group-norm-op", doc: "group_norm", from: []string{"GroupNormalization"}, makes: "group_norm", build: groupNormOp},
+	{name: "gemm", doc: "linear where the matrix is stored [out, in]; addmm or mm otherwise", from: []string{"Gemm"}, makes: "linear addmm mm", build: gemmCall},
+	{name: "fused-gemm", doc: "FusedGemm of onnxruntime: Gemm and an activation", from: []string{"com.microsoft.FusedGemm"}, makes: "linear relu", build: fusedGemmCall},
+	{name: "matmul", doc: "linear without bias for a stored matrix; matmul otherwise", from: []string{"MatMul"}, makes: "linear matmul", build: matmulCall},
+	{name: "fused-matmul", doc: "FusedMatMul of onnxruntime: matmul of transposed operands", from: []string{"com.microsoft.FusedMatMul"}, makes: "transpose matmul", build: fusedMatmulCall},
+	{name: "einsum", doc: "einsum of two operands: permutations, one bmm, a permutation", from: []string{"Einsum"}, makes: "bmm", build: einsumCall},
+	{name: "rnn", doc: "one layer of lstm, gru, rnn_tanh or rnn_relu, and views of its result", from: []string{"LSTM", "GRU", "RNN"}, makes: "lstm gru rnn_tanh rnn_relu", build: rnnCall},
+	{name: "attention-op", doc: "Attention of opset 23", from: []string{"Attention"}, makes: "scaled_dot_product_attention", build: attentionOp},
+	{name: "multi-head", doc: "MultiHeadAttention of onnxruntime without past", from: []string{"com.microsoft.MultiHeadAttention"}, makes: "scaled_dot_product_attention", build: multiHeadCall},
+	{name: "packed-attention", doc: "Attention of onnxruntime: one linear for query, key and value", from: []string{"com.microsoft.Attention"}, makes: "linear scaled_dot_product_attention", build: packedAttention},
+	{name: "softmax", doc: "softmax, log_softmax", from: []string{"Softmax", "LogSoftmax"}, makes: "softmax log_softmax", build: softmaxCall},
+	{name: "reduce", doc: "mean, sum, amax, amin, logsumexp over dims; prod over one", from: []string{"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceLogSumExp", "ReduceProd"}, makes: "mean sum amax amin logsumexp prod", build: reduceCall},
+	{name: "norm", doc: "linalg_vector_norm of order 1 or 2", from: []string{"ReduceL1", "ReduceL2"}, makes: "linalg_vector_norm", build: normCall},
+	{name: "arg-reduce", doc: "argmax, argmin", from: []string{"ArgMax", "ArgMin"}, makes: "argmax argmin", build: argReduceCall},
+	{name: "max-pool", doc: "max_pool1d to 3d", from: []string{"MaxPool"}, makes: "max_pool1d max_pool2d max_pool3d", build: maxPoolCall},
+	{name: "avg-pool", doc: "avg_pool1d to 3d", from: []string{"AveragePool"}, makes: "avg_pool1d avg_pool2d avg_pool3d", build: avgPoolCall},
+	{name: "global-pool", doc: "adaptive pooling to one element", from: []string{"GlobalAveragePool", "GlobalMaxPool"}, makes: "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d", build: globalPoolCall},
+	{name: "pad", doc: "constant_pad_nd, reflection_pad, replication_pad", from: []string{"Pad"}, makes: "constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d", build: padCall},
+	{name: "resize", doc: "upsample_nearest, upsample_bilinear, .. by rank and mode", from: []string{"Resize", "Upsample"}, makes: "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d", build: resizeCall},
+	{name: "transpose", doc: "t, transpose of two dims, or permute", from: []string{"Transpose"}, makes: "t transpose permute", build: transposeCall},
+	{name: "reshape", doc: "reshape to the inferred shape", from: []string{"Reshape"}, makes: "reshape", build: reshapeCall},
+	{name: "flatten", doc: "flatten", from: []string{"Flatten"}, makes: "flatten reshape", build: reshapeCall},
+	{name: "squeeze", doc: "squeeze", from: []string{"Squeeze"}, makes: "squeeze", build: squeezeCall},
+	{name: "unsqueeze", doc: "unsqueeze, once a dim", from: []string{"Unsqueeze"}, makes: "unsqueeze", build: unsqueezeCall},
+	{name: "expand", doc: "expand", from: []string{"Expand"}, makes: "expand", build: expandCall},
+	{name: "slice", doc: "slice, once a dim; flip for steps backwards", from: []string{"Slice"}, makes: "slice flip", build: sliceCall},
+	{name: "split", doc: "split, split_with_sizes", from: []string{"Split"}, makes: "split split_with_sizes", build: splitCall},
+	{name: "concat", doc: "cat", from: []string{"Concat"}, makes: "cat", build: concatCall},
+	{name: "gather", doc: "select for one index, embedding for rows of a stored matrix, else index_select or index", from: []string{"Gather"}, makes: "select embedding index_select index", build: gatherCall},
+	{name: "gather-elements", doc: "gather", from: []string{"GatherElements"}, makes: "gather", build: gatherElementsCall},
+	{name: "scatter-elements", doc: "scatter, or scatter_add for a reduction by sums", from: []string{"ScatterElements(x, i, u)", "Scatter(x, i, u)"}, makes: "scatter scatter_add", build: scatterElementsCall},
+	{name: "scatter-nd", doc: "index_add for sums of rows", from: []string{"ScatterND(x, i, u)"}, makes: "index_add", build: scatterNDCall},
+	{name: "gather-nd", doc: "index", from: []string{"GatherND(x, i)"}, makes: "index", build: gatherNDCall},
+	{name: "cast", doc: "_to_copy", from: []string{"Cast", "CastLike"}, makes: "_to_copy", build: castCall},
+	{name: "dropout", doc: "native_dropout, which a training step runs whatever the mode of the file", from: []string{"Dropout"}, makes: "native_dropout", build: dropoutCall},
+	{name: "tile", doc: "repeat", from: []string{"Tile"}, makes: "repeat", build: tileCall},
+	{name: "cumsum", doc: "cumsum", from: []string{"CumSum(x, i)"}, makes: "cumsum", build: cumsumCall},
+	{name: "topk", doc: "topk", from: []string{"TopK"}, makes: "topk", build: topkCall},
+	{name: "trilu", doc: "triu, tril", from: []string{"Trilu"}, makes: "triu tril", build: triluCall},
+	{name: "pixel-shuffle", doc: "pixel_shuffle, pixel_unshuffle", from: []string{"DepthToSpace", "SpaceToDepth"}, makes: "pixel_shuffle pixel_unshuffle", build: pixelCall},
+	{name: "grid-sample", doc: "grid_sampler_2d", from: []string{"GridSample"}, makes: "grid_sampler_2d", build: gridCall},
+	{name: "cross-entropy", doc: "log_softmax and nll_loss_nd", from: []string{"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}, makes: "log_softmax nll_loss_nd", build: lossCall},
 	{name: "fill", doc: "arange, full, eye, and random tensors: new memory that nothing is saved of",
 		from:  []string{"Range", "ConstantOfShape", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli"},
-		build: fillCall, bare: true},
+		makes: "arange full eye randn randn_like rand rand_like", build: fillCall, bare: true},
 	{name: "constant", doc: "constants take part as they are", from: []string{"Constant"}, build: func(*patLift, *graph.Node, *match) bool { return true }, bare: true},
 }

@@ -2,11 +2,11 @@ package lift
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 )
 
 // Updates in place that the names of calls show.
@@ -20,23 +20,18 @@ import (
 // were made. A call in place makes one more than the same call without.
 //
 // A stretch between two names counts if it holds nothing but calls whose tensors
-// are known (counted), and if the difference is just what the activations in it
+// are known (traced), and if the difference is just what the activations in it
 // would take, all of one class and operator alike, in one way alone.
 
-// extras are the additions that tracing an activation in place takes beside those
-// for its tensors. They were measured for PyTorch 2.8, 2.9, 2.11, 2.13 and 2.15.
-var extras = map[string]int{"relu": 0, "relu6": 8, "hardtanh": 8, "hardswish": 11, "silu": 1, "leaky_relu": 3, "elu": 6, "mish": 6}
-
-// counted are the calls of which as many tensors are made as they return, with
-// the tensors that those make whose export shows one alone.
-var counted = map[string]int{
-	"conv1d": 1, "conv2d": 1, "conv3d": 1, "convolution": 1, "conv_transpose1d": 1, "conv_transpose2d": 1, "conv_transpose3d": 1, "linear": 1, "addmm": 1, "mm": 1, "bmm": 1, "matmul": 1,
-	"batch_norm": 1, "_native_batch_norm_legit_functional": 1, "_native_batch_norm_legit_no_training": 1, "_native_batch_norm_legit": 1, "instance_norm": 1, "group_norm": 1, "layer_norm": 1,
-	"relu": 1, "relu6": 1, "hardtanh": 1, "hardswish": 1, "silu": 1, "leaky_relu": 1, "elu": 1, "mish": 1, "gelu": 1, "sigmoid": 1, "tanh": 1, "hardsigmoid": 1, "softplus": 1, "prelu": 1, "softmax": 1,
-	"max_pool2d": 1, "avg_pool2d": 1, "avg_pool1d": 1, "adaptive_avg_pool2d": 1, "native_dropout": 2, "dropout": 1, "clone": 1, "pad": 1, "reflection_pad2d": 1, "constant_pad_nd": 1, "pixel_shuffle": 1,
-	"upsample_nearest2d": 1, "upsample_bilinear2d": 1, "cat": 1, "view": 1, "reshape": 1, "flatten": 1, "permute": 1, "transpose": 1, "unsqueeze": 1, "squeeze": 1,
-	"mean": 1, "add": 1, "sub": 1, "mul": 1, "div": 1, "pow": 1, "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "sum": 1, "neg": 1, "abs": 1, "sin": 1, "cos": 1, "log_softmax": 1,
-	"embedding": 1, "glu": 1, "rand": 1, "floor": 1, "scaled_dot_product_attention": 1,
+// traced is how many tensors tracing a call makes, 0 for unknown.
+func traced(op string) int {
+	switch {
+	case aten.Is(op, aten.Traced|aten.TracedMask):
+		return 2
+	case aten.Is(op, aten.Traced):
+		return 1
+	}
+	return 0
 }
 
 // A mark is a name of the series, and the call before which it was taken.
@@ -73,7 +68,7 @@ func (r *rewriter) series() map[int]bool {
 	}
 	for i := range r.l.Graph.Nodes {
 		n := r.node(i)
-		if _, ok := out[i]; ok || !slices.Contains(activations, opName(n)) {
+		if _, ok := out[i]; ok || !aten.Is(opName(n), aten.InPlace) {
 			continue
 		}
 		if v := votes[suspectKey(n)]; (v[0] > 0) != (v[1] > 0) { // as others of its class
@@ -152,7 +147,7 @@ func (r *rewriter) stretch(from, to mark) []suspect {
 	var list []suspect
 	for i := from.at; i < to.at; i++ {
 		n := r.node(i)
-		made, each := counted[opName(n)], r.additions(n)
+		made, each := traced(opName(n)), r.additions(n)
 		if made == 0 && each > 0 {
 			return nil
 		}
@@ -164,8 +159,8 @@ func (r *rewriter) stretch(from, to mark) []suspect {
 		}
 		switch {
 		case each == 0 || r.writtenInPlace(i):
-		case slices.Contains(activations, opName(n)) && !plainly(n):
-			list = suspected(list, suspectKey(n), i, each+extras[opName(n)])
+		case aten.Is(opName(n), aten.InPlace) && !plainly(n):
+			list = suspected(list, suspectKey(n), i, each+aten.InPlaceAdds(opName(n)))
 		}
 	}
 	if r.writtenInPlace(to.at) {
@@ -180,7 +175,7 @@ func (r *rewriter) stretch(from, to mark) []suspect {
 // rewritten are the additions that a call takes before its name, which its line
 // writes in place: for its result once more, and for another tensor that it reads.
 func (r *rewriter) rewritten(n *graph.Node) int {
-	out := r.additions(n) + extras[opName(n)]
+	out := r.additions(n) + aten.InPlaceAdds(opName(n))
 	if len(n.Inputs) > 1 {
 		out += r.additions(n)
 	}

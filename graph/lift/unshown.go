@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 )
 
 // Code casts where the file shows no line: the exporter keeps the lines of functions
@@ -81,14 +82,6 @@ func (s *sources) note(from, to int) {
 	}
 }
 
-// precise are operators that code computes in float32 for their precision, each with
-// what lines call it.
-var precise = map[string][]string{
-	"exp": {"exp"}, "log": {"log"}, "pow": {"pow", "**", "square"}, "sqrt": {"sqrt", "** 0.5"}, "rsqrt": {"rsqrt"}, "softmax": {"softmax", "attention"}, "log_softmax": {"log_softmax", "entropy"},
-	"softplus": {"softplus", "mish"}, "tanh": {"tanh"}, "sigmoid": {"sigmoid"}, "sin": {"sin"}, "cos": {"cos"}, "mean": {"mean", "pool"}, "var": {"var", "norm"}, "std": {"std"}, "linalg_vector_norm": {"norm"},
-	"erf": {"erf", "gelu"}, "reciprocal": {"reciprocal", "/"}, "logsumexp": {"logsumexp"}, "cumsum": {"cumsum"},
-}
-
 // calledName finds calls of functions that are no method of a tensor and none of a
 // library: act(x), self.act(x).
 var calledName = regexp.MustCompile(`(?:^|[^.\w])(?:self\.)?([A-Za-z_]\w*)\(`)
@@ -108,8 +101,8 @@ func (s *sources) helper(from, to int) bool {
 		return false
 	}
 	for i := from; i < to; i++ {
-		names, ok := precise[opName(s.r.node(i))]
-		if ok && !slices.ContainsFunc(names, func(name string) bool { return strings.Contains(text, name) }) {
+		names := aten.Precise(opName(s.r.node(i)))
+		if names != nil && !slices.ContainsFunc(names, func(name string) bool { return strings.Contains(text, name) }) {
 			return true
 		}
 	}

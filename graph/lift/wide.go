@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/infer"
 )
 
 // Bounds of what one node may become. A node of the file with many operands is
@@ -14,9 +15,6 @@ const (
 	maxOperands = 1 << 18 // inputs and outputs of one node
 )
 
-// folding are the operators that become a call for every two operands.
-var folding = map[string]bool{"Sum": true, "Mean": true, "Max": true, "Min": true}
-
 // checkWidth is an error for nodes with more operands than can be planned for.
 func checkWidth(g *graph.Graph) error {
 	folded := 0
@@ -25,7 +23,7 @@ func checkWidth(g *graph.Graph) error {
 		if n := len(n.Inputs) + len(n.Outputs); n > maxOperands {
 			return fmt.Errorf("%s (node %d): %d inputs and outputs, more than the %d that a step is planned for", g.Nodes[i].Op, i, n, maxOperands)
 		}
-		if folding[n.Op] && n.Domain == "" {
+		if n.Domain == "" && infer.Is("", n.Op, infer.Folds) {
 			folded += max(len(n.Inputs)-2, 0)
 		}
 		if folded > maxFolded {

@@ -4,14 +4,20 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 )
 
 // Updates in place that the source line of a call shows. The file has every
 // operation in its functional form.
 
-// augmented are the operators that Python's assignments with an operator call on
-// tensors, in place, and their symbols.
-var augmented = map[string]string{"add": "+", "sub": "-", "mul": "*", "div": "/"}
+// augmented is the symbol of Python's assignment that calls an operator on tensors, in
+// place; "" for none.
+func augmented(op string) string {
+	if aten.Is(op, aten.Augmented) {
+		return aten.Symbol(op)
+	}
+	return ""
+}
 
 // inPlaceWritten marks a call whose source line writes it in place.
 func inPlaceWritten(r *rewriter, i int) bool {
@@ -36,7 +42,7 @@ func (r *rewriter) writtenInPlace(i int) bool {
 // writesMethod tells whether a line calls an operator by the name with the
 // underscore, and not in another way, too: "y.add_(x)", "F.leaky_relu_(x)".
 func writesMethod(text, op string) bool {
-	symbol := augmented[op]
+	symbol := augmented(op)
 	return called(text, op+"_") && !called(text, op) && (symbol == "" || !strings.Contains(text, " "+symbol+" ") && !strings.Contains(text, symbol+"="))
 }
 
@@ -67,7 +73,7 @@ func called(text, name string) bool {
 // sum += y, which is exported as y + 0.
 func (r *rewriter) augments(i int, text string) bool {
 	n := r.node(i)
-	symbol := augmented[opName(n)]
+	symbol := augmented(opName(n))
 	if symbol == "" || i+1 < len(r.l.Graph.Nodes) && r.node(i+1).MetaValue(keyLines) == n.MetaValue(keyLines) {
 		return false
 	}

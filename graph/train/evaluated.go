@@ -16,9 +16,10 @@ func trained(c *aten.Call) {
 		if len(c.Args) >= 5 {
 			c.Op, c.Args = "_native_batch_norm_legit_functional", slices.Insert(slices.Clone(c.Args), 5, aten.Arg{Kind: graph.ArgBool, Int: 1})
 		}
-	case "batch_norm", "native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional":
-		if len(c.Args) > 5 && c.Args[5].Kind == graph.ArgBool {
-			c.Args[5].Int = 1
+	default:
+		at, ok := aten.TrainingFlag(c.Op)
+		if ok && aten.Is(c.Op, aten.WideWeights) && len(c.Args) > at && c.Args[at].Kind == graph.ArgBool {
+			c.Args[at].Int = 1
 		}
 	}
 }

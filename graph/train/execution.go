@@ -3,6 +3,8 @@ package train
 import (
 	"slices"
 	"strings"
+
+	"github.com/memplan/memplan/graph/aten"
 )
 
 // executions groups the items of a frame.
@@ -156,9 +158,6 @@ func joined(module, child string) string {
 	return module + "." + child
 }
 
-// symbols are the operators of Python that compute calls.
-var symbols = map[string]string{"add": "+", "mul": "*", "sub": "-", "rsub": "-", "div": "/", "matmul": "@", "pow": "**"}
-
 // limit returns under which name an item counts, and how often the text has it:
 // 0 for unknown.
 func (g *grouping) limit(it item) (string, int) {
@@ -175,7 +174,7 @@ func (g *grouping) limit(it item) (string, int) {
 			n++
 		}
 	}
-	if sym := symbols[op]; sym != "" {
+	if sym := aten.Symbol(op); sym != "" {
 		n += g.ops[sym]
 	}
 	return op, n
@@ -296,7 +295,7 @@ func (g *grouping) accounted() bool {
 				has++
 			}
 		}
-		if sym := symbols[op]; sym != "" {
+		if sym := aten.Symbol(op); sym != "" {
 			has += g.ops[sym]
 		}
 		if n > has {

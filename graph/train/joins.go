@@ -2,7 +2,6 @@ package train
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -21,9 +20,6 @@ type joining struct {
 	first    string                            // of the factories' calls
 }
 
-// joins are the operators whose operands take one type, the widest, without autocast's doing.
-var joins = []string{"cat", "stack", "hstack", "vstack"}
-
 // maxJoinViews is how many views lie at most between a factory and a join.
 const maxJoinViews = 3
 
@@ -36,7 +32,7 @@ func newJoining(b *builder) *joining {
 	j := &joining{half: b.opt.Config.Autocast, partners: map[graph.ValueID][]graph.ValueID{}}
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
-		if op, _, _ := strings.Cut(n.Op, "."); !slices.Contains(joins, op) {
+		if op, _, _ := strings.Cut(n.Op, "."); !aten.Is(op, aten.Joins) {
 			continue
 		}
 		var made, others []graph.ValueID
@@ -68,7 +64,7 @@ func (b *builder) factory(id graph.ValueID) graph.ValueID {
 		}
 		n := &g.Nodes[def]
 		op, _, _ := strings.Cut(n.Op, ".")
-		if slices.Contains(factories, op) && op != "arange" && op != "linspace" {
+		if aten.Is(op, aten.DefaultType) && !aten.Is(op, aten.Positions) {
 			if b.l.Source == lift.Metadata && b.untyped(op, n) {
 				return graph.NoValue
 			}

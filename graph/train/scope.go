@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/lift"
 )
 
@@ -248,7 +249,7 @@ func scaled(g *graph.Graph, n *graph.Node, id graph.ValueID) graph.ValueID {
 // multiplies reports a product of two activations.
 func multiplies(n *graph.Node) bool {
 	op, _, _ := strings.Cut(n.Op, ".")
-	return op == "matmul" || op == "bmm" || op == "baddbmm" || op == "scaled_dot_product_attention"
+	return aten.Is(op, aten.Multiplies)
 }
 
 // asks tells whether a source line on the way to a call says whether attention
@@ -266,14 +267,11 @@ func probabilities(g *graph.Graph, id graph.ValueID) bool {
 			return false
 		}
 		n := &g.Nodes[def]
-		switch op, _, _ := strings.Cut(n.Op, "."); op {
-		case "softmax", "_softmax", "_safe_softmax":
+		op, _, _ := strings.Cut(n.Op, ".")
+		if aten.Is(op, aten.Probabilities) || op == "_safe_softmax" { // which the table lacks
 			return true
-		case "dropout", "native_dropout", "clone", "identity", "type_as", "to", "_to_copy", "view", "expand", "reshape", "where":
-		default:
-			return false
 		}
-		if len(n.Inputs) == 0 {
+		if !aten.Is(op, aten.PassesOn) || len(n.Inputs) == 0 {
 			return false
 		}
 		id = n.Inputs[0]

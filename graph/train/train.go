@@ -342,10 +342,6 @@ func Range(l *lift.Lifted, modules []string) (lo, hi int) {
 	return lo, hi
 }
 
-// idempotent are operators that change nothing the second time, and whose
-// gradient can be told from their result.
-var idempotent = []string{"relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max", "threshold"}
-
 // Overwrites returns the first call of [lo, hi) that updates in place what was
 // computed before lo, other than by an operator that changes nothing the second
 // time; -1 for none. Such calls cannot be run again: the region's input is no
@@ -354,7 +350,7 @@ func Overwrites(l *lift.Lifted, lo, hi int) int {
 	g := l.Graph
 	for i := lo; i < hi; i++ {
 		op, _, _ := strings.Cut(g.Nodes[i].Op, ".")
-		if !l.InPlace[i] || len(g.Nodes[i].Args) == 0 || g.Nodes[i].Args[0].Kind != graph.ArgValue || slices.Contains(idempotent, op) {
+		if !l.InPlace[i] || len(g.Nodes[i].Args) == 0 || g.Nodes[i].Args[0].Kind != graph.ArgValue || aten.Is(op, aten.Idempotent) {
 			continue
 		}
 		if strings.HasSuffix(g.Values[g.Nodes[i].Args[0].Value].Name, ".num_batches_tracked") { // the norm's own count, which a second run leaves alone

@@ -28,35 +28,12 @@ type narrowing struct {
 	first   string // call before which the first cast stands
 }
 
-// refusing are the operators whose floating-point operands must have one type
-// (aten/src/ATen/native: addmm_out_cuda_impl, convolution's check_input_same_type_as_parameters,
-// layer_norm_cuda's data pointers, sdp_utils' check_for_dtype, RNN.cpp's check_attributes, _prelu_kernel,
-// grid_sampler's check_grid_sampler_common, TensorAdvancedIndexing.cpp).
-var refusing = []string{
-	"linear", "addmm", "mm", "bmm", "baddbmm", "addbmm", "matmul", "addmv", "mv", "dot", "einsum", "bilinear",
-	"conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-	"layer_norm", "native_layer_norm", "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu", "prelu", "_prelu_kernel",
-	"grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "index_put", "_unsafe_index_put", "index_add", "scatter", "scatter_add",
-}
-
-// refusesWide are operators that take parameters of float32 beside an input of half
-// precision, and not the other way round.
-var refusesWide = []string{"group_norm", "native_group_norm", "batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
-	"_native_batch_norm_legit_no_training", "cudnn_batch_norm", "instance_norm"}
-
-// typed are operators whose result has a type of its own, whatever their operand's.
-var typed = []string{"to", "_to_copy", "type_as", "prims.convert_element_type"}
-
-// factories are functions whose tensors have torch's default type, float32, unless
-// they are told another one.
-var factories = []string{"zeros", "ones", "full", "empty", "rand", "randn", "arange", "linspace", "eye"}
-
 // untyped reports the call of a factory whose tensor is float32 in every precision:
 // one without a type, in files that show what the code said, and one whose type was
 // spelt out. dtype=x.dtype stands there as float32, too; the source line tells, and
 // without it positions are taken for float32, other tensors for x.dtype.
 func (b *builder) untyped(op string, n *graph.Node) bool {
-	if b.l.Source != lift.Metadata || !slices.Contains(factories, op) {
+	if b.l.Source != lift.Metadata || !aten.Is(op, aten.DefaultType) {
 		return false
 	}
 	typed := false
@@ -73,15 +50,21 @@ func (b *builder) untyped(op string, n *graph.Node) bool {
 	if lines := lift.Lines(n); len(lines) > 0 {
 		line = lines[len(lines)-1].Text
 	}
-	if op == "arange" || op == "linspace" {
+	if aten.Is(op, aten.Positions) {
 		return !strings.Contains(line, ".dtype")
 	}
 	return strings.Contains(line, "torch.float")
 }
 
-func refuses(op string) bool {
-	return slices.Contains(refusing, op) || slices.Contains(refusesWide, op)
+// refusing reports an operator whose floating-point operands must have one type
+// (aten/src/ATen/native: addmm_out_cuda_impl, convolution's check_input_same_type_as_parameters,
+// layer_norm_cuda's data pointers, sdp_utils' check_for_dtype, RNN.cpp's check_attributes, _prelu_kernel,
+// grid_sampler's check_grid_sampler_common, TensorAdvancedIndexing.cpp). The table lacks three.
+func refusing(op string) bool {
+	return aten.Is(op, aten.OneType) || op == "addbmm" || op == "addmv" || op == "bilinear"
 }
+
+func refuses(op string) bool { return refusing(op) || aten.Is(op, aten.WideWeights) }
 
 // newNarrowing looks at the graph for parameters of type half; nil where the
 // parameters have no such type, or autocast converts operands.
@@ -119,7 +102,7 @@ func newNarrowing(b *builder) *narrowing {
 func (w *narrowing) backward(g *graph.Graph, n *graph.Node) {
 	op, _, _ := strings.Cut(n.Op, ".")
 	strict := refuses(op)
-	passes := !slices.Contains(typed, op) && !slices.ContainsFunc(n.Args, func(a graph.Arg) bool { return strings.HasPrefix(a.Str, "torch.float") })
+	passes := !aten.Is(op, aten.Casts) && !slices.ContainsFunc(n.Args, func(a graph.Arg) bool { return strings.HasPrefix(a.Str, "torch.float") })
 	reached := slices.ContainsFunc(n.Outputs, func(o graph.ValueID) bool { return o >= 0 && w.refused[o] })
 	for _, id := range n.Inputs {
 		if !g.Values[id].Type.Elem.IsFloat() {
@@ -147,7 +130,7 @@ func (w *narrowing) before(b *builder, n *graph.Node, c *aten.Call, env []*aten.
 	for k, id := range n.Inputs {
 		switch {
 		case !wide(id), slices.Contains(n.Inputs[:k], id):
-		case slices.Contains(refusing, op), slices.Contains(refusesWide, op) && k == 0, reached && !w.derived[id] && len(env[id].Shape) > 0 && !slices.Contains(typed, op):
+		case refusing(op), aten.Is(op, aten.WideWeights) && k == 0, reached && !w.derived[id] && len(env[id].Shape) > 0 && !aten.Is(op, aten.Casts):
 			w.casts++
 			w.bytes += env[id].Bytes()
 			if w.first == "" {

@@ -193,6 +193,7 @@ softsign relu relu6 tanh sigmoid silu gelu mish hardswish hardsigmoid leaky_relu
 threshold: (f4x6, 0.5, 0.0) -> f4x6
 exp expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan atan sinh cosh erf abs neg floor ceil round sign sgn asin acos asinh acosh atanh erfc erfinv exp2 frac trunc lgamma: (f4x6) -> f4x6
 logit: (f4x6, 0.01) -> f4x6
+deg2rad rad2deg: (f4x6) -> f4x6
 nan_to_num: (f4x6) -> f4x6
 `
 
@@ -201,10 +202,15 @@ type Sample struct {
 	Op      string // its name without overload
 	Call    string // as the table has it
 	Program *program.Program
+	Forward *program.Program // what of it ran when the call returned Outs
+	Outs    []*aten.Tensor
 }
 
 // All runs the table's calls.
-func All() ([]Sample, error) {
+func All() ([]Sample, error) { return Of("") }
+
+// Of runs the table's calls of one operator, given by its name without overload, or of all: "".
+func Of(op string) ([]Sample, error) {
 	var out []Sample
 	for _, line := range strings.Split(strings.TrimSpace(Table), "\n") {
 		names, call, ok := strings.Cut(line, ": ")
@@ -212,6 +218,9 @@ func All() ([]Sample, error) {
 			return nil, fmt.Errorf("no call in %q", line)
 		}
 		for _, name := range strings.Fields(names) {
+			if base, _, _ := strings.Cut(name, "."); op != "" && base != op {
+				continue
+			}
 			s, err := run(name, call)
 			if err != nil {
 				return nil, err
@@ -244,6 +253,9 @@ func run(name, call string) (*Sample, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Call, err)
 	}
+	forward := *e.P
+	forward.Saved = slices.Clone(e.P.Saved)
+	s.Forward, s.Outs = &forward, outs
 	if i := slices.IndexFunc(outs, (*aten.Tensor).RequiresGrad); i >= 0 {
 		err = backward(e, outs[i])
 	}
