@@ -312,7 +312,7 @@ func overwritable(p *graph.Node) bool {
 	case "add", "sub", "conv1d", "conv2d", "conv3d", "convolution", "linear", "addmm", "mm":
 		return true
 	default:
-		return strings.Contains(op, "batch_norm") || strings.Contains(op, "instance_norm")
+		return strings.Contains(op, "batch_norm") || strings.Contains(op, "instance_norm") || op == "group_norm"
 	}
 }
 
