@@ -109,7 +109,7 @@ func buildTable() []Op {
 		{names("batch_norm", "_native_batch_norm_legit_functional", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "native_batch_norm", "cudnn_batch_norm"),
 			"normalization", Keep, is(WideWeights|Activated).and(Numbered|Traced|Weights, "batch_norm", "_native_batch_norm_legit_functional", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training").
 				trains(5, "batch_norm", "native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional"), "input, +mean and inverse deviation of the batch", "input, weight, bias gradients", runBatchNorm},
-		{names("group_norm", "native_group_norm"), "normalization", Full, is(WideWeights).and(Numbered|Traced|Weights, "group_norm"), "input, +mean, +rstd", "input, weight, bias gradients", runGroupNorm},
+		{names("group_norm", "native_group_norm"), "normalization", Full, is(WideWeights|Activated).and(Numbered|Traced|Weights, "group_norm"), "input, +mean, +rstd", "input, weight, bias gradients", runGroupNorm},
 		{names("instance_norm"), "normalization", Keep, is(Numbered | Traced | WideWeights | Activated), "input, +repeated weight, +statistics", "input, weight, bias gradients", runInstanceNorm},
 		{names("_weight_norm"), "normalization", Keep, nil, "direction, magnitude, +norms", "both gradients", runWeightNorm},
 		{names("rms_norm", "_fused_rms_norm"), "normalization", Keep, is(Numbered|Weights, "rms_norm"), "input, +rstd", "input, weight gradients", runRMSNorm},
