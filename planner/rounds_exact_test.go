@@ -16,6 +16,7 @@ var roundsExact = map[string]string{
 	"diff_pixart":        "squeeze of a dim whose size is not 1 returns its operand",
 	"plain_convvae":      "LeakyReLU after a batch normalisation of a class of one's own makes a new tensor",
 	"pyg_graph":          "scatter_add_ into zeros writes into them",
+	"timm6_iformer_m":    "attention of operands whose last dim is not dense takes the path of products",
 	"plain_graphconvnet": "index_add is decomposed, saves its source and has no promotion",
 }
 
