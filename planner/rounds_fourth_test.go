@@ -24,6 +24,24 @@ var fourthExact = []struct{ name, prec, mechanism string }{
 	{"zuko_mlp", "amp-bf16", "the mean of a decomposed var_mean is no sum under autocast"},
 }
 
+// inferExact are inferences of the fourth round whose peak one mechanism explains.
+var inferExact = []struct{ name, mechanism string }{
+	{"pm_bninception", "a method that the file does not show gives each result of its modules a name"},
+}
+
+// TestFourthInferences holds their peaks to a fifth of a percent.
+func TestFourthInferences(t *testing.T) {
+	testdata.Sequential(t)
+	c := roundOf(t, 4)
+	runs := readLines[roundRun](t, filepath.Join(roundsDir, "round4.steps.jsonl.xz"))
+	for _, row := range inferExact {
+		at := slices.IndexFunc(runs, func(r roundRun) bool { return r.Name == row.name && r.Mode == "infer" })
+		if f := forecastOf(t, c, &runs[at]); f.Error != "" || math.Abs(relative(f.Allocated, runs[at].Peak)) > 0.002 {
+			t.Errorf("%s: %d, measured %d (%s): %s", row.name, f.Allocated, runs[at].Peak, f.Error, row.mechanism)
+		}
+	}
+}
+
 // TestFourthExact holds their peaks to a fifth of a percent.
 func TestFourthExact(t *testing.T) {
 	testdata.Sequential(t)

@@ -238,7 +238,7 @@ func (a *answer) worth(n int64) int64 {
 }
 
 // idleBytes estimates what modules take of which the file has no call.
-func (a *answer) idleBytes() int64 { return min(a.worth(a.m.lifted.IdleBytes()), a.ev.res.Reserved) }
+func (a *answer) idleBytes() int64 { return a.worth(a.m.lifted.IdleBytes()) }
 
 // lateBytes is the most bytes at once that are predicted to go in the forward pass
 // and that may live until after a call.
