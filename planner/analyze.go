@@ -521,7 +521,21 @@ func (a *answer) warnings() []graph.Warning {
 	if !a.j.train && a.m.lifted.Source != lift.Captured {
 		out = append(out, graph.Warning{Code: "python-variables", Message: "an inference keeps what variables of the model's code name; the file does not show them, and where they keep large tensors the peak is higher than predicted"})
 	}
+	if !a.masked() {
+		out = slices.DeleteFunc(out, func(w graph.Warning) bool { return w.Code == lift.IdleDropout })
+	}
 	return once(doubtsFirst(out, a.j.train))
+}
+
+// maskShare is the part of reserved memory, one in so many, from which modules that
+// drop nothing are worth a doubt.
+const maskShare = 100
+
+// masked reports that what idle modules of Dropout classes would take matters, or that
+// the file does not show how much that is.
+func (a *answer) masked() bool {
+	n := a.m.lifted.Masks
+	return n == 0 || n > a.ev.res.Reserved/maskShare
 }
 
 // guesses says which figures of the device and the runtime nobody measured.

@@ -21,6 +21,7 @@ type Doubt struct {
 var Doubts = []Doubt{
 	{Code: lift.EvalMode, Train: true, Doc: "the model was exported in evaluation mode: what training alone computes and keeps is not in the file"},
 	{Code: "folded-batchnorm", Train: true, Doc: "batch normalisations were folded into convolutions: a training step runs them, and keeps their operands"},
+	{Code: lift.IdleDropout, Train: true, Doc: "modules of a Dropout class drop nothing, for p = 0 or for evaluation mode, and what they would take is more than the hundredth part of the step"},
 	{Code: lift.Unrolled, Doc: "a recurrent network was taken apart into its time steps: PyTorch runs it as one call, with other memory"},
 }
 

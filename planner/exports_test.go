@@ -242,7 +242,7 @@ const exportsPage = `# Exports of every version
 Small models, exported in every way that PyTorch's exporters have, by several versions of it: the peak (allocated, batch 64, float32, SGD) that memplan predicts
 of each file, against the one of the training export (` + "`train`" + `: dynamo, train mode, ` + "`optimize=False`" + `) by 2.11, or else by the newest. Releases up to 2.9 were used with transformers 4
 (4.49, 4.55, 4.57), whose bert, gpt2 and t5 compute otherwise than those of 5.23: these are compared with the training export of their own release. "cannot tell" is a warning
-(` + "`eval-mode`, `folded-batchnorm`, `unrolled-rnn`" + `): the file does not show the training step, the number is of what it shows, and with ` + "`--strict`" + ` there is no answer. "-" is not exported:
+(` + "`eval-mode`, `idle-dropout`, `folded-batchnorm`, `unrolled-rnn`" + `): the file does not show the training step, the number is of what it shows, and with ` + "`--strict`" + ` there is no answer. "-" is not exported:
 that release cannot, or nobody has asked it to.
 
 | export | how |

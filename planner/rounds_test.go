@@ -106,7 +106,11 @@ func TestRounds(t *testing.T) {
 			if f == nil {
 				t.Fatalf("%s: no prediction was written down before the run was measured", r.Name)
 			}
-			now := judge(r, forecastOf(t, c, r))
+			here := forecastOf(t, c, r)
+			if slices.ContainsFunc(here.Warnings, IsDoubt) { // all were exported in training
+				t.Errorf("%s %d: the step cannot be told: %v", r.Name, r.Batch, here.Warnings)
+			}
+			now := judge(r, here)
 			first, today = append(first, judge(r, f)), append(today, now)
 			t.Logf("%d %-20s %-26s %5d %-8s %-5s %-5s allocated %+8.2f%% reserved %+8.2f%% refused %v", r.Round, r.Library, r.Name, r.Batch, r.Prec, r.Opt, r.Mode, 100*now.allocated, 100*now.reserved, now.refused)
 		}

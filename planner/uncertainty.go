@@ -93,7 +93,14 @@ var Sources = []Source{
 	{Code: "workspace-guessed", High: 0.05, Low: 0.05, Message: "large workspaces of convolutions that nobody measured", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.guesses()} }},
 	{Code: "workspace-changes", High: 0.05, Low: 0.05, Message: "convolutions of which measured ones do not tell cuDNN's kernel", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.changes()} }},
 	{Code: "not-the-step", High: 0.25, Low: 0.1, Message: "the file does not show the training step", Narrow: "a file exported in training mode with optimize=False", at: func(a *answer) finding {
-		return finding{is: slices.ContainsFunc(Doubts, func(d Doubt) bool { return a.codes[d.Code] })}
+		return finding{is: slices.ContainsFunc(Doubts, func(d Doubt) bool { return d.Code != lift.IdleDropout && a.codes[d.Code] })}
+	}},
+	{Code: lift.IdleDropout, Rule: "the results and masks of the modules, if they dropped out", exact: true, Message: "Dropout modules drop nothing, for p = 0 or for evaluation mode", Narrow: "a file exported in training mode", at: func(a *answer) finding {
+		n := min(a.m.lifted.Masks, a.ev.res.Reserved)
+		if n == 0 {
+			n = part(a.ev.res.Reserved, 0.25) // the file does not show how much
+		}
+		return finding{is: a.j.train && a.codes[lift.IdleDropout], high: n}
 	}},
 	{Code: "variables-table", High: 0.05, Low: 0.05, Message: "how long Python's variables keep tensors is known of the classes alone", Narrow: "a file with the exporter's source lines", at: variables(train.FromTable)},
 	{Code: "variables-lines", High: 0.05, Low: 0.05, Rule: "the peak with all that the lines leave open kept for as long as they allow, at most twice as much again",
@@ -231,7 +238,7 @@ func (a *answer) worth(n int64) int64 {
 }
 
 // idleBytes estimates what modules take of which the file has no call.
-func (a *answer) idleBytes() int64 { return min(a.worth(a.m.lifted.IdleBytes()), a.ev.res.Reserved) }
+func (a *answer) idleBytes() int64 { return a.worth(a.m.lifted.IdleBytes()) }
 
 // lateBytes is the most bytes at once that are predicted to go in the forward pass
 // and that may live until after a call.

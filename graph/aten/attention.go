@@ -69,22 +69,31 @@ func sameHeads(a *attention) bool {
 	return a.q.Shape[0] == a.k.Shape[0] && a.k.Shape[0] == a.v.Shape[0] && (a.gqa || a.q.Shape[1] == a.k.Shape[1] && a.k.Shape[1] == a.v.Shape[1])
 }
 
+// lastDimDense reports operands whose last dim has stride 1, as every fused kernel
+// wants it; with single set, a head dim of size 1 excuses them
+// (check_last_dim_stride_equals_1_dense). Of a mask nothing is asked: where a file
+// was optimised, a folded one does not have the strides of the code's.
+func lastDimDense(a *attention, single bool) bool {
+	dense := func(t *Tensor) bool { return t.Strides[t.dim()-1] == 1 }
+	return dense(a.q) && dense(a.k) && dense(a.v) || single && headDim(a) == 1
+}
+
 func half(t *Tensor) bool { return t.DType == graph.Float16 || t.DType == graph.BFloat16 }
 
 func headDim(a *attention) int64 { return a.q.Shape[3] }
 
 func cudnnAttentionFits(e *Eager, a *attention) bool {
-	return e.Major >= 8 && sameHeads(a) && half(a.q) && headDim(a)%8 == 0 && headDim(a) <= 256 && a.v.Shape[3] <= 256 && a.k.Shape[2] > 1 &&
+	return e.Major >= 8 && sameHeads(a) && lastDimDense(a, true) && half(a.q) && headDim(a)%8 == 0 && headDim(a) <= 256 && a.v.Shape[3] <= 256 && a.k.Shape[2] > 1 &&
 		(a.q.Shape[2] > 1 || a.dropout == 0) && !a.mask.RequiresGrad()
 }
 
 func flashAttentionFits(e *Eager, a *attention) bool {
-	return e.Major >= 8 && sameHeads(a) && half(a.q) && headDim(a) <= 256 && a.mask == nil && a.q.Shape[3] == a.v.Shape[3] &&
+	return e.Major >= 8 && sameHeads(a) && lastDimDense(a, true) && half(a.q) && headDim(a) <= 256 && a.mask == nil && a.q.Shape[3] == a.v.Shape[3] &&
 		(!a.causal || a.q.Shape[2] == a.k.Shape[2]) // check_flash_causal_non_square_seqlens
 }
 
 func efficientAttentionFits(e *Eager, a *attention) bool {
-	if a.q.Shape[1] != a.k.Shape[1] || a.k.Shape[1] != a.v.Shape[1] || !sameHeads(a) || e.Major < 5 || a.q.DType == graph.BFloat16 && e.Major < 8 {
+	if a.q.Shape[1] != a.k.Shape[1] || a.k.Shape[1] != a.v.Shape[1] || !sameHeads(a) || !lastDimDense(a, false) || e.Major < 5 || a.q.DType == graph.BFloat16 && e.Major < 8 {
 		return false
 	}
 	return half(a.q) && headDim(a)%8 == 0 || a.q.DType == graph.Float32 && headDim(a)%4 == 0

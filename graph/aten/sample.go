@@ -54,6 +54,12 @@ func runResize(e *Eager, c *Call) []*Tensor {
 	}
 	k := e.begin(c.Op, x)
 	pad, padded := c.padding(x, shape)
+	copies := padded && slices.Equal(shape, x.Shape) // padding by nothing is clone, which keeps strides (constant_pad_nd)
+	strides := lastOr(x, shape)
+	if copies {
+		strides = x.denseStrides()
+		pad.Strides = strides
+	}
 	if padded {
 		at := 2
 		if c.Op == "pad" {
@@ -64,7 +70,7 @@ func runResize(e *Eager, c *Call) []*Tensor {
 		c.resized(k)
 	}
 	resized := k.n.Attrs
-	o := k.alloc(shape, lastOr(x, shape), x.DType)
+	o := k.alloc(shape, strides, x.DType)
 	k.orderedFor(c, x, o)
 	k.flops(4 * o.Numel()).end()
 	saved := []*Tensor(nil)
@@ -80,7 +86,11 @@ func runResize(e *Eager, c *Call) []*Tensor {
 		} else {
 			k.attrs().Scalars, k.n.Attrs.Inexact = resized.Scalars, resized.Inexact
 		}
-		dx := k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
+		strides := lastOr(x, x.Shape)
+		if copies {
+			strides = g[0].denseStrides()
+		}
+		dx := k.alloc(x.Shape, strides, x.DType)
 		switch {
 		case c.Op == "upsample_trilinear3d" && preferLast(g[0]): // computed in NCDHW, and copied
 			dx.Strides = channelsLastStrides(x.Shape)

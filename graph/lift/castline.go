@@ -344,11 +344,15 @@ func (s *castLine) given32(c, kid *pyExpr, id graph.ValueID) {
 }
 
 // replace puts a value in the place of another in the calls that an expression is
-// bound to.
+// bound to, but for the type that a result is cast back to.
 func (s *castLine) replace(c *pyExpr, old, id graph.ValueID) {
 	for i := c.node; i < c.end; i++ {
 		n := s.r.node(i)
-		s.r.operands(n.Args, func(a *graph.Arg) {
+		args := n.Args
+		if opName(n) == "type_as" {
+			args = args[:min(len(args), 1)]
+		}
+		s.r.operands(args, func(a *graph.Arg) {
 			if a.Value == old {
 				a.Value = id
 			}

@@ -23,6 +23,8 @@ func TestParsePy(t *testing.T) {
 		{"q, k = self.qk(x).float().chunk(2, -1)", "qk >float32 chunk"},
 		{"x += self.f(x).to(x.dtype)", "f >x.dtype add"},
 		{"d = torch.einsum('ij,kj->ik', q.float(), k) * (D // H) ** -0.5", ">float32 einsum pow mul"},
+		{"xs = x.float().reshape(*x.shape[:-1], -1, 2)", ">float32 reshape"},
+		{"y = f(a.float(), *rest, **more)", ">float32 f"},
 		{"a, b == c", ""},
 		{"x = F.dropout(s.l(x), p=0.0,", ""},
 		{"if a.float() > 0:", ""},

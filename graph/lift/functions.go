@@ -71,8 +71,9 @@ func ownForward(lines []Line, scopes []string) string {
 // its lines show them: code applies the function in a frame, and the calls stand in
 // the one below. Such calls record nothing. What the function saves is not in the
 // file; it is taken to be what it is called with, for which most short ones are
-// written. Of longer ones each call keeps what autograd would: their backward takes
-// memory that the file does not show either.
+// written, and of more than maxOwn calls also what the last is made of. Of more than
+// maxLong each call keeps what autograd would: their backward takes memory that the file
+// does not show either.
 func (l *Lifted) ownRegions() {
 	g := l.Graph
 	used := l.lastUses()
@@ -92,7 +93,10 @@ func (l *Lifted) ownRegions() {
 			}
 			j++
 		}
-		if r := l.ownRegion(i, j, used); r != nil && j-i <= maxOwn {
+		if r := l.ownRegion(i, j, used); r != nil && j-i <= maxLong {
+			if j-i > maxOwn {
+				l.saveLast(r)
+			}
 			r.Name = name
 			l.Own = append(l.Own, *r)
 		}
@@ -103,6 +107,22 @@ func (l *Lifted) ownRegions() {
 // maxOwn is how many calls a function makes at most that is taken to save what it is
 // called with.
 const maxOwn = 8
+
+// maxLong is how many calls a function makes at most that is taken to save, beside
+// that, what its last call is made of: the weights that a product sums by.
+const maxLong = 24
+
+// saveLast adds what the last call of a function reads that others of it computed.
+func (l *Lifted) saveLast(r *Region) {
+	for _, id := range l.Graph.Nodes[r.Last].Inputs {
+		if id < 0 {
+			continue
+		}
+		if v := &l.Graph.Values[id]; int(v.Def) >= r.First && v.Type.Elem.IsFloat() {
+			r.Saves = append(r.Saves, RecordedSave{Value: id})
+		}
+	}
+}
 
 // applied returns the frame of a call in which code applies an autograd function,
 // and its name; -1 for none, and for one whose calls the file does not show apart.

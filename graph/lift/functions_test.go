@@ -44,7 +44,8 @@ func TestOwnForward(t *testing.T) {
 }
 
 // The calls of a function that code applies are one region, whose operands it saves;
-// applied again on the same line it is another, and a long one is none.
+// applied again on the same line it is another; one of more calls also saves what the last is
+// made of, and a long one is none.
 func TestOwnRegions(t *testing.T) {
 	lines := func(number int) []graph.Prop {
 		return []graph.Prop{{Key: keyLines, Value: fmt.Sprintf("File \"m.py\", line 7, in forward\n    return Swish.apply(x)\n  File \"m.py\", line %d, in forward\n    y = x * s", number)}}
@@ -67,7 +68,10 @@ func TestOwnRegions(t *testing.T) {
 	if r := l.Own[1]; !slices.Equal(r.Inputs, []graph.ValueID{2}) || !slices.Equal(r.Outputs, []graph.ValueID{4}) || len(r.Saves) != 1 || r.Saves[0].Value != 2 {
 		t.Errorf("%+v", r)
 	}
-	if l := build(1, 2, 3, 4, 5, 6, 7, 8, 9); len(l.Own) != 0 {
+	if l := build(1, 2, 3, 4, 5, 6, 7, 8, 9); len(l.Own) != 1 || len(l.Own[0].Saves) != 2 || l.Own[0].Saves[1].Value != 8 {
 		t.Errorf("a function of nine calls: %+v", l.Own)
+	}
+	if l := build(make([]int, 25)...); len(l.Own) != 0 {
+		t.Errorf("a function of 25 calls: %+v", l.Own)
 	}
 }

@@ -37,6 +37,7 @@ var idioms = []idiom{
 	{"cosine-similarity", "a function of its own, in float32 under autocast, that bounds the norms in place without gradients", cosineSimilarity},
 	{"var-mean", "var_mean is decomposed into primitives, which autocast does not see: the mean is a sum, divided", meanOfSum},
 	{"power-iteration", "spectral normalisation estimates its two vectors without gradients", powerIteration},
+	{"norm-again", "a batch normalisation that is called again reads the running statistics that the call before returns; the module has one tensor of each", normAgain},
 	{"adaptive-pool", "adaptive pooling to sizes that do not divide is decomposed", adaptivePool},
 	{"global-max-pool", "adaptive maximum pooling of images to one pixel is exported as amax over [-2, -1]", globalMaxPool},
 	{"custom-gelu", "an autograd function of its own that saves its input", customGELU},

@@ -474,6 +474,27 @@ func weightNorm(r *rewriter, i int) bool {
 	return true
 }
 
+// normAgain gives a batch normalisation the module's running statistics for those that
+// an earlier call of the module returns: the functional form has the new ones as its
+// fourth and fifth result, the module writes them into its own.
+func normAgain(r *rewriter, i int) bool {
+	n := r.node(i)
+	if !strings.HasSuffix(opName(n), "functional") || len(n.Args) < 5 {
+		return false
+	}
+	changed := false
+	for k := 3; k < 5; k++ {
+		p := r.producer(&n.Args[k])
+		if p != nil && opName(p) == opName(n) && len(p.Args) >= 5 && len(p.Outputs) > k && p.Outputs[k] == n.Args[k].Value {
+			n.Args[k].Value, changed = p.Args[k].Value, true
+		}
+	}
+	if changed {
+		r.relink(n)
+	}
+	return changed
+}
+
 // adaptivePool turns what the module's export consists of, where the output's
 // size does not divide the input's, back into one call: the module's last.
 func adaptivePool(r *rewriter, i int) bool {

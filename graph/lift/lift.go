@@ -46,6 +46,7 @@ type Lifted struct {
 	Warnings []graph.Warning
 	Unlifted []string // ONNX operators kept as they are, each once, in order
 	Eval     bool     // exported in evaluation mode, as far as the file says
+	Masks    int64    // bytes that Dropout modules would take, of which the file does not say whether p is 0
 	Own      []Region // autograd functions of the model's own that source lines show
 
 	// Assumed are the results of casts that code is taken to make, and may not make.
@@ -91,9 +92,9 @@ func Lift(g *graph.Graph) (*Lifted, error) {
 	if l.Source != Captured {
 		l.ownRegions()
 	}
-	if why := evalMode(g); why != "" {
-		l.Eval = true
-		l.Warnings = append([]graph.Warning{{Code: EvalMode, Message: why + ". The file does not show the training step: export model.train() with optimize=False"}}, l.Warnings...)
+	if w, masks := evalMode(g); w.Code != "" {
+		l.Eval, l.Masks = true, masks
+		l.Warnings = append([]graph.Warning{w}, l.Warnings...)
 	}
 	return l, nil
 }

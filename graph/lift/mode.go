@@ -14,6 +14,10 @@ import (
 // the model was exported in evaluation mode, as far as the file says.
 const EvalMode = "eval-mode"
 
+// IdleDropout is the code of the warning that modules of a file that drop out do
+// nothing: they have p = 0, or the model was exported in evaluation mode.
+const IdleDropout = "idle-dropout"
+
 // A mode collects what a file says of the mode that its model was exported in.
 // What only a training step computes settles it; without that, anything that only
 // an inference computes, or that a training step of these classes would not lack,
@@ -26,30 +30,48 @@ type mode struct {
 	signs   []string       // of evaluation mode, for the message
 	norms   map[string]int // batch normalisations with running statistics, by what says so
 	idle    []string       // modules of a Dropout class that compute nothing
+	masks   int64          // bytes that these would take if they dropped
+	open    []string       // signs that an exported p = 0 leaves, too
+	plain   bool           // a Dropout that drops nothing would have left a copy
 	class   []string       // libraries' models that drop out by default, of which the file has calls
 	made    map[string]bool
-	numbers map[string]map[int]bool // children called of each torch.nn.Sequential
+	numbers map[string]map[int]int64 // children called of each torch.nn.Sequential, and the bytes of what each returned
 }
 
-// evalMode says why a file does not show the training step: the signs that its model
-// was exported in evaluation mode, or that the file was rewritten afterwards for an
-// inference; "" where a call of the file is a training step's, or where nothing tells.
-func evalMode(g *graph.Graph) string {
-	m := &mode{g: g, norms: map[string]int{}, made: map[string]bool{}, numbers: map[string]map[int]bool{}, forRun: writtenToRun(g)}
+// evalMode warns of a file that does not show the training step: of the signs that its
+// model was exported in evaluation mode, or that the file was rewritten afterwards for
+// an inference; no warning where a call of the file is a training step's, or where
+// nothing tells. The bytes are what modules would take that drop nothing, where the file
+// does not say which of the two made them so.
+func evalMode(g *graph.Graph) (w graph.Warning, masks int64) {
+	m, why := modeOf(g)
+	switch {
+	case why != "":
+		return graph.Warning{Code: EvalMode, Message: why + ". The file does not show the training step: export model.train() with optimize=False"}, 0
+	case len(m.open) > 0 && !m.trained:
+		return graph.Warning{Code: IdleDropout, Message: strings.Join(m.open, "; ") + ": p is 0, or the model was exported in evaluation mode, and the file does not say which. Where p is above 0, export model.train()"}, m.masks
+	}
+	return graph.Warning{}, 0
+}
+
+// modeOf reads a file and says what speaks for evaluation mode.
+func modeOf(g *graph.Graph) (*mode, string) {
+	m := &mode{g: g, norms: map[string]int{}, made: map[string]bool{}, numbers: map[string]map[int]int64{}, forRun: writtenToRun(g)}
 	merged := mergedWeight(g)
-	last := ""
+	last, copies := "", cloningExporter(g.Model.Producer)
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		text := n.MetaValue(keyFX)
 		if text == "" {
 			m.onnx(n)
-			m.named(n.Name)
+			m.named(n)
 		} else if text != last {
 			m.call(n, text)
 		}
 		last = text
+		m.plain = m.plain || copies && text != "" && n.Op == "Constant"
 		if m.trained && (m.dropped || !m.forRun) && merged == "" {
-			return ""
+			return m, ""
 		}
 	}
 	if !m.trained {
@@ -57,15 +79,24 @@ func evalMode(g *graph.Graph) string {
 	}
 	switch {
 	case len(m.signs) > 0:
-		return "exported in evaluation mode: " + strings.Join(m.signs, "; ")
+		return m, "exported in evaluation mode: " + strings.Join(m.signs, "; ")
 	case m.forRun && !m.dropped:
-		return "rewritten by onnxruntime's optimizer, which takes dropouts away"
+		return m, "rewritten by onnxruntime's optimizer, which takes dropouts away"
 	case merged != "":
-		return fmt.Sprintf("rewritten by a simplifier, which computed weights from others (%s)", merged)
+		return m, fmt.Sprintf("rewritten by a simplifier, which computed weights from others (%s)", merged)
 	case !m.trained && m.stripped():
-		return "no word of the exporter's metadata is left, and no call is a training step's alone: exported in evaluation mode, or of a model without dropout"
+		return m, "no word of the exporter's metadata is left, and no call is a training step's alone: exported in evaluation mode, or of a model without dropout"
 	}
-	return ""
+	return m, ""
+}
+
+// cloningExporter reports releases whose dynamo exporter writes what a Dropout that
+// drops nothing returns as a copy, and its optimizer takes that away, and constants.
+func cloningExporter(producer string) bool {
+	v, ok := strings.CutPrefix(producer, "pytorch 2.")
+	minor, _, _ := strings.Cut(v, ".")
+	k, err := strconv.Atoi(minor)
+	return ok && err == nil && k < 14
 }
 
 // trainingNames begin the names that the dynamo exporter gives to nodes of
@@ -112,9 +143,9 @@ func (m *mode) drops(n *graph.Node) bool {
 // call reads the call that a node was made of, and the modules it stands in.
 func (m *mode) call(n *graph.Node, text string) {
 	scopes, classes := pyList(n.MetaValue(keyScopes)), pyList(n.MetaValue(keyClasses))
-	m.modules(scopes, classes)
+	m.modules(n, scopes, classes)
 	op := fxOp(text)
-	m.dropout(op, scopes, classes)
+	m.dropout(n, op, scopes, classes)
 	switch at, flag := aten.TrainingFlag(op); {
 	case op == "_native_batch_norm_legit_no_training", op == "_batch_norm_no_update":
 		m.norms["aten."+op]++
@@ -173,20 +204,32 @@ func fxOp(text string) string {
 
 // dropout notes a module of a Dropout class that copies its operand: torch.export
 // writes so what drops nothing, in evaluation mode or with p = 0.
-func (m *mode) dropout(op string, scopes, classes []string) {
+func (m *mode) dropout(n *graph.Node, op string, scopes, classes []string) {
 	k := min(len(scopes), len(classes)) - 2
-	if op != "clone" || k < 0 || !strings.HasPrefix(classes[k], "torch.nn.modules.dropout.") {
+	if op != "clone" || k < 0 || !strings.HasPrefix(classes[k], "torch.nn.modules.dropout.") || seldomDrops(classes[:k]) {
 		return
 	}
-	if !slices.Contains(m.idle, scopes[k]) && !seldomDrops(classes[:k]) {
+	if !slices.Contains(m.idle, scopes[k]) {
 		m.idle = append(m.idle, scopes[k])
 	}
+	m.masks += m.mask(n)
+}
+
+// mask is what a Dropout takes of the result of a node, in bytes: its own result and
+// its mask.
+func (m *mode) mask(n *graph.Node) int64 {
+	if len(n.Outputs) == 0 || n.Outputs[0] < 0 {
+		return 0
+	}
+	t := &m.g.Values[n.Outputs[0]].Type
+	bytes, _ := t.Bytes().Int()
+	return bytes + bytes/max(t.Elem.Bytes(1), 1)
 }
 
 // seldom are the libraries whose Dropout modules have p = 0 unless one asks for
 // more; of transformers, those models that dropsOut does not list.
 var seldom = []string{"timm.", "diffusers.", "torchvision.models.vision_transformer.", "transformers.",
-	"deepctr_torch.", "egnn_pytorch.", "nystrom_attention.", "perceiver_pytorch.", "performer_pytorch.", "linformer.", "conformer.", "local_attention."}
+	"monai.", "vit_pytorch.", "x_transformers.", "denoising_diffusion_pytorch.", "deepctr_torch.", "egnn_pytorch.", "nystrom_attention.", "perceiver_pytorch.", "performer_pytorch.", "linformer.", "conformer.", "local_attention."}
 
 // seldomDrops reports a Dropout within the innermost of classes that has p = 0 by
 // default.
@@ -203,44 +246,41 @@ func seldomDrops(classes []string) bool {
 
 // modules notes classes that drop out by default, and the children that a
 // Sequential calls.
-func (m *mode) modules(scopes, classes []string) {
+func (m *mode) modules(n *graph.Node, scopes, classes []string) {
 	for i := 0; i+1 < len(scopes) && i+1 < len(classes); i++ {
 		c := classes[i]
-		if m.made[scopes[i]] {
-			continue
-		}
-		m.made[scopes[i]] = true
-		if name := modelName(c); dropsOut(c) && !slices.Contains(m.class, name) {
+		if name := modelName(c); !m.made[scopes[i]] && dropsOut(c) && !slices.Contains(m.class, name) {
 			m.class = append(m.class, name)
 		}
+		m.made[scopes[i]] = true
 		if i == 0 || classes[i-1] != "torch.nn.modules.container.Sequential" {
 			continue
 		}
 		tail := scopes[i][strings.LastIndexByte(scopes[i], '.')+1:]
 		if k, err := strconv.Atoi(tail); err == nil && k >= 0 {
-			m.child(scopes[i-1], k)
+			m.child(n, scopes[i-1], k)
 		}
 	}
 }
 
 // named notes the children that a Sequential calls by the names of nodes, as the
 // TorchScript exporter joins those of modules: /net/net.3/Gemm.
-func (m *mode) named(node string) {
-	parts := strings.Split(node, "/")
+func (m *mode) named(n *graph.Node) {
+	parts := strings.Split(n.Name, "/")
 	for i := 1; i+1 < len(parts); i++ {
 		tail, ok := strings.CutPrefix(parts[i], parts[i-1]+".")
 		if k, err := strconv.Atoi(tail); ok && err == nil && k >= 0 && parts[i-1] != "" {
-			m.child(strings.Join(parts[1:i], "/"), k)
+			m.child(n, strings.Join(parts[1:i], "/"), k)
 		}
 	}
 }
 
-// child notes that a Sequential calls its child of a number.
-func (m *mode) child(sequential string, k int) {
+// child notes that a Sequential calls its child of a number, and what that returns.
+func (m *mode) child(n *graph.Node, sequential string, k int) {
 	if m.numbers[sequential] == nil {
-		m.numbers[sequential] = map[int]bool{}
+		m.numbers[sequential] = map[int]int64{}
 	}
-	m.numbers[sequential][k] = true
+	m.numbers[sequential][k] = m.mask(n)
 }
 
 // conclude turns what was seen into signs.
@@ -252,7 +292,12 @@ func (m *mode) conclude() {
 		}
 	}
 	if len(m.idle) > 0 {
-		m.signs = append(m.signs, fmt.Sprintf("%d Dropout modules drop nothing (%s)", len(m.idle), m.idle[0]))
+		idle := fmt.Sprintf("%d Dropout modules drop nothing (%s)", len(m.idle), m.idle[0])
+		if len(m.class) > 0 || len(m.signs) > 0 {
+			m.signs = append(m.signs, idle)
+		} else {
+			m.open = append(m.open, idle)
+		}
 	}
 	if len(m.class) > 0 && len(m.idle) == 0 {
 		m.signs = append(m.signs, fmt.Sprintf("no call drops out, as %s does unless told not to", m.class[0]))
@@ -260,8 +305,8 @@ func (m *mode) conclude() {
 	if folded := m.foldedByScript(); folded != "" {
 		m.signs = append(m.signs, fmt.Sprintf("the TorchScript exporter folded weights (%s), as it does in evaluation mode, and in training only where asked to", folded))
 	}
-	if gap := m.gap(); gap != "" && len(m.signs) == 0 {
-		m.signs = append(m.signs, fmt.Sprintf("%s calls nothing, as a Dropout does in evaluation mode", gap))
+	if gap := m.gap(); gap != "" && len(m.signs) == 0 && !m.plain {
+		m.open = append(m.open, fmt.Sprintf("%s calls nothing, as a Dropout does that drops nothing", gap))
 	}
 }
 
@@ -322,7 +367,7 @@ func (m *mode) foldedByScript() string {
 }
 
 // gap is the first child of a Sequential that no call stems from, though calls of
-// its neighbours do.
+// its neighbours do. It counts what all such children would take if they dropped out.
 func (m *mode) gap() string {
 	first := ""
 	for name, called := range m.numbers {
@@ -331,7 +376,11 @@ func (m *mode) gap() string {
 			last = max(last, k)
 		}
 		for k := range last {
-			if child := fmt.Sprintf("%s.%d", name, k); !called[k] && (first == "" || child < first) {
+			if _, ok := called[k]; ok {
+				continue
+			}
+			m.masks += called[k-1]
+			if child := fmt.Sprintf("%s.%d", name, k); first == "" || child < first {
 				first = child
 			}
 		}

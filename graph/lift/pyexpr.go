@@ -121,8 +121,11 @@ func (e *pyExpr) calls(list []*pyExpr) []*pyExpr {
 // makes reports an expression that runs an operator.
 func (e *pyExpr) makes(op string) bool {
 	name := strings.TrimSuffix(e.text, "_")
-	return e.call && e.cast() == "" && (name == op || "_"+name == op || name == "sub" && op == "rsub")
+	return e.call && e.cast() == "" && (name == op || "_"+name == op || name == "sub" && op == "rsub" || op == "view" && slices.Contains(viewed, name))
 }
+
+// viewed are what the exporter writes as a view where that needs no copy.
+var viewed = []string{"reshape", "flatten", "unflatten", "view_as", "reshape_as"}
 
 // maxLine bounds a line that is parsed: longer ones are data.
 const maxLine = 1 << 10
@@ -370,8 +373,8 @@ func (p *pyParser) word() string {
 	return p.s[start:p.at]
 }
 
-// list parses what stands between brackets; keywords and slices count as what
-// they name.
+// list parses what stands between brackets; keywords, slices and unpacked sequences
+// count as what they name.
 func (p *pyParser) list(closing byte) ([]*pyExpr, bool) {
 	p.at++
 	var out []*pyExpr
@@ -387,6 +390,9 @@ func (p *pyParser) list(closing byte) ([]*pyExpr, bool) {
 		if strings.ContainsRune(",:", rune(p.s[p.at])) {
 			p.at++
 			continue
+		}
+		if p.eat("**") || p.eat("*") { // f(*shape): the elements stand in its place
+			p.space()
 		}
 		e := p.sum(0)
 		if e == nil {

@@ -1,6 +1,7 @@
 package lift
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -115,7 +116,7 @@ func (s *sources) frame(lo, hi, d int) {
 			deep = deep || len(s.lines[j]) > d+1
 			j++
 		}
-		if at.cast && !normalises(s.class(i, d)) {
+		if at.cast && (!normalises(s.class(i, d)) || f.unweighted()) {
 			f.repeats(at, i, j)
 		}
 		f.assigned(at.whole, j)
@@ -124,6 +125,12 @@ func (s *sources) frame(lo, hi, d int) {
 		}
 		i = j
 	}
+}
+
+// unweighted reports a frame without parameters: wideRMSNorm knows the normalisations
+// that have a weight.
+func (f *sourceFrame) unweighted() bool {
+	return !slices.ContainsFunc(f.r.l.Graph.Nodes[f.lo:f.hi], f.trains)
 }
 
 // regionEnd is where the region ends that call i stands in, i where it is in none.

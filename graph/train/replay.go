@@ -1,6 +1,7 @@
 package train
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -118,17 +119,20 @@ const maxArgument = 5
 // siblings holds what modules return in a function that the file does not show, and
 // two or more other modules are called with, until it returns: code that calls modules
 // by names of their own, not those of a list in turn, gives each result one, too, once
-// there are several such. A residual sum reads what only one other module does.
+// there are several such: those results, and all where the function is the whole of a
+// class's code, as converters of graphs write it. A residual sum reads what only one
+// other module does.
 func (r *replay) siblings(e *execution) {
 	maker, readers := map[graph.ValueID]int{}, map[graph.ValueID]int{}
+	whole := len(e.items) > maxHidden // written out module by module
 	for k, it := range e.items {
-		if it.child == "" || numbered(it.child) {
+		if it.child == "" && !whole || numbered(it.child) {
 			continue
 		}
 		seen := map[graph.ValueID]bool{}
 		for i := it.first; i <= it.last; i++ {
 			for _, id := range r.g.Nodes[i].Inputs {
-				if _, made := maker[id]; made && maker[id] != k && !seen[id] {
+				if _, made := maker[id]; made && maker[id] != k && !seen[id] && it.child != "" {
 					seen[id] = true
 					readers[id]++
 				}
@@ -148,6 +152,9 @@ func (r *replay) siblings(e *execution) {
 	}
 	if len(several) < minSiblings {
 		return
+	}
+	if whole { // no result takes another's name
+		several = slices.Collect(maps.Keys(maker))
 	}
 	slices.Sort(several)
 	for _, id := range several {

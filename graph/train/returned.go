@@ -132,10 +132,11 @@ func (r *replay) openList(ids []graph.ValueID) {
 }
 
 // computed are the results of an execution's calls and modules; of a function that
-// is the whole of a class's code, those of its own calls.
+// is the whole of a class's code, those of its own calls and of modules that it calls by
+// names of their own.
 func (r *replay) computed(e *execution) (out []graph.ValueID) {
 	for _, it := range e.items {
-		if len(e.items) > maxHidden && it.child != "" {
+		if len(e.items) > maxHidden && it.child != "" && numbered(it.child) {
 			continue
 		}
 		out = append(out, r.g.Nodes[it.last].Outputs...)
