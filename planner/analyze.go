@@ -340,9 +340,7 @@ func (a *answer) report() *Report {
 		r.Config.GPU, r.Config.GPUAssumed = a.j.device.Name, true
 	}
 	r.Config.inference("none")
-	if a.j.meshed == nil || a.j.meshed.Shards == 0 {
-		r.Config.FSDPWrap, r.Config.FSDPReshard, r.Config.FSDPPrecision = "", "", ""
-	}
+	a.j.meshed.unasked(&r.Config)
 	res := a.ev.res
 	r.Peak = Peak{RequestedBytes: res.Requested, AllocatedBytes: res.Allocated, ReservedBytes: res.Reserved, ProcessBytes: res.Reserved + a.j.besides(),
 		Step: res.Step}
