@@ -424,7 +424,7 @@ func (a *answer) parallelNotes() (out []graph.Warning) {
 	if s == nil {
 		return nil
 	}
-	out = append(out, graph.Warning{Code: "parallel-time", Message: "times are those of a rank's own operators: communication is not counted"})
+	out = append(out, graph.Warning{Code: "parallel-time", Message: fmt.Sprintf("communication is counted at %.0f%% of what %s sends, beside what it overlaps; what the host takes to start it is not", 100*linkEfficiency, linkOf(a.j.device, s.Ranks()).Name)})
 	if s.Replicas > 0 && s.Shards == 0 {
 		out = append(out, graph.Warning{Code: "parallel-buckets", Message: "DDP makes its gradient buckets anew in the second step; until NCCL's watchdog, which looks ten times a second, lets go of the first ones, both are there: the peak counts both, and ranks whose steps take longer show less"})
 	}
