@@ -151,4 +151,3 @@ func (j *job) spread(t *TimeInfo, b *train.Build) {
 	t.WaitingMs = t.StepMs - before
 	t.SamplesPerSecond = samples / t.StepMs
 }
-

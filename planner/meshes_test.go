@@ -96,3 +96,30 @@ func TestMeshes(t *testing.T) {
 	}
 	checkMesh(t, all, 0.002, 0.01, 0.03)
 }
+
+// TestDefaultTP predicts the runs with tensor parallelism by the modules that memplan
+// finds; the runs split modules that were named by hand.
+func TestDefaultTP(t *testing.T) {
+	testdata.Sequential(t)
+	zoo := collections(t)[0]
+	n := 0
+	for _, r := range meshRuns(t) {
+		if r.Strategy != "tp" {
+			continue
+		}
+		rep, err := zoo.open(t, r.Name).Analyze(t.Context(), Config{Batch: r.Batch, Optimizer: "adamw-loop", Runtime: measuredRelease, GPU: "h200", Parallel: fmt.Sprint("tp=", r.World)})
+		if err != nil {
+			t.Errorf("%s: %v", r.Name, err)
+			continue
+		}
+		for k, p := range rep.Parallel.PerRank {
+			n++
+			if off := relative(p.AllocatedBytes, r.ranks[k].allocated); off > 0.005 || off < -0.005 {
+				t.Errorf("%s rank %d: %d allocated, measured %d", r.Name, k, p.AllocatedBytes, r.ranks[k].allocated)
+			}
+		}
+	}
+	if n == 0 {
+		t.Error("no runs")
+	}
+}
