@@ -340,9 +340,8 @@ func (a *answer) report() *Report {
 		r.Config.GPU, r.Config.GPUAssumed = a.j.device.Name, true
 	}
 	r.Config.inference("none")
-	if a.j.meshed == nil || a.j.meshed.Shards == 0 {
-		r.Config.FSDPWrap, r.Config.FSDPReshard, r.Config.FSDPPrecision = "", "", ""
-	}
+	a.j.meshed.unasked(&r.Config)
+	a.j.spread(&r.Time, a.ev.Build)
 	res := a.ev.res
 	r.Peak = Peak{RequestedBytes: res.Requested, AllocatedBytes: res.Allocated, ReservedBytes: res.Reserved, ProcessBytes: res.Reserved + a.j.besides(),
 		Step: res.Step}
@@ -376,7 +375,7 @@ func (ev *evaluation) savedBytes() (n int64) {
 }
 
 func (t *TimeInfo) round() {
-	for _, f := range []*float64{&t.ForwardMs, &t.BackwardMs, &t.OptimizerMs, &t.StepMs, &t.SamplesPerSecond} {
+	for _, f := range []*float64{&t.ForwardMs, &t.BackwardMs, &t.OptimizerMs, &t.StepMs, &t.WaitingMs, &t.SamplesPerSecond} {
 		*f = float64(int64(*f*1e3+0.5)) / 1e3
 	}
 }

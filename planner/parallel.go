@@ -1,10 +1,12 @@
 package planner
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
@@ -28,7 +30,7 @@ type ParallelInfo struct {
 	Mesh      map[string]int `json:"mesh"`  // ranks of each dimension; hsdp's are replicate and shard
 	Ranks     int            `json:"ranks"` // all of them
 	WorstRank int            `json:"worstRank"`
-	PerRank   []RankInfo     `json:"perRank"`           // those that can differ, at most eight of them
+	PerRank   []RankInfo     `json:"perRank"`           // those that can differ, all of eight, else of each stage the first and the last
 	NCCLBytes int64          `json:"ncclBytes"`         // per rank, in processBytes
 	HostBytes int64          `json:"hostBytes"`         // pinned memory of a rank's host, for what is offloaded
 	Wrapped   []string       `json:"wrapped,omitempty"` // modules that fully_shard is called on, beside the root
@@ -48,64 +50,141 @@ type meshed struct {
 	shard.Setup
 	place shard.Place
 	wrap  string // blocks, or a pattern of module names
+	split string // blocks, or the modules that stages begin with
 }
 
-// modelled are the dimensions that a question may name.
-var modelled = []string{"ddp", "zero1", "fsdp", "hsdp"}
+// unmodelled are dimensions of meshes that are known and not predicted, with what is missing.
+var unmodelled = map[string]string{
+	"zero2": "DeepSpeed's flat buffers are not replayed: fsdp with --fsdp-reshard false shards as much",
+	"zero3": "DeepSpeed's flat buffers and its parameter cache are not replayed: fsdp shards as much",
+	"cp":    "ring attention's buffers are not replayed: --dim of the sequence with fewer tokens shows what a rank's activations take",
+	"ep":    "which tokens an expert gets is not in the file",
+}
 
 // ParseParallel reads --parallel.
 func ParseParallel(text string) (shard.Mesh, error) {
 	for part := range strings.SplitSeq(text, ",") {
 		name, _, _ := strings.Cut(strings.TrimSpace(part), "=")
-		if slices.Contains([]string{"zero2", "zero3", "tp", "pp", "cp", "ep"}, name) {
-			return shard.Mesh{}, fmt.Errorf("parallel %s: %s is not modelled (known: %s)", text, name, strings.Join(modelled, ", "))
+		if why := unmodelled[name]; why != "" {
+			return shard.Mesh{}, fmt.Errorf("parallel %s: %s is not modelled: %s", text, name, why)
 		}
 	}
 	m, err := shard.ParseMesh(text)
+	if err == nil && m.Pipeline > 0 && (m.Shards > 0 || m.ZeRO) {
+		err = errors.New("a pipeline's stages with sharded parameters or optimizer are not modelled: give pp with ddp or tp")
+	}
 	if err != nil {
 		return m, fmt.Errorf("parallel %s: %w", text, err)
 	}
 	return m, nil
 }
 
-var errOnlyFSDP = errors.New("--fsdp-wrap, --fsdp-reshard, --fsdp-precision and --fsdp-offload need a mesh with fsdp or hsdp: give --parallel fsdp=N")
+// parseReshard reads --fsdp-reshard: 0 for true, 1 for false, or the ranks of which one keeps its part.
+func parseReshard(text string) (int, error) {
+	if on, err := strconv.ParseBool(text); err == nil && len(text) > 1 {
+		return map[bool]int{true: 0, false: 1}[on], nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 2 {
+		return 0, fmt.Errorf("fsdp-reshard %s: want true, false or a number of ranks from 2", text)
+	}
+	return n, nil
+}
+
+// scheduleNames lists the schedules of pipelines.
+func scheduleNames() []string {
+	return texts(shard.Schedules, func(s *shard.Schedule) string { return s.Name })
+}
+
+// dimensionSettings are the settings that one dimension of a mesh has.
+var dimensionSettings = []struct {
+	prefix, dimension string
+	in                func(m *shard.Mesh) bool
+}{
+	{"fsdp-", "fsdp or hsdp", func(m *shard.Mesh) bool { return m.Shards > 0 }},
+	{"ddp-", "ddp or zero1", func(m *shard.Mesh) bool { return m.Replicas > 0 && m.Shards == 0 }},
+	{"tp-", "tp", func(m *shard.Mesh) bool { return m.Tensor > 0 }},
+	{"pp-", "pp", func(m *shard.Mesh) bool { return m.Pipeline > 0 }},
+}
+
+// needless is an error for a setting of a dimension that the mesh does not have.
+func needless(c *Config, m *shard.Mesh) error {
+	for _, d := range dimensionSettings {
+		for i := range Settings {
+			s := &Settings[i]
+			if v := s.Values(c); strings.HasPrefix(s.Flag, d.prefix) && len(v) > 0 && v[0] != s.Default && !d.in(m) {
+				return fmt.Errorf("--%s needs a mesh with %s: give --parallel %s=N", s.Flag, d.dimension, strings.TrimSuffix(d.prefix, "-"))
+			}
+		}
+	}
+	return nil
+}
+
+// unasked clears the settings of dimensions that a mesh does not have.
+func (s *meshed) unasked(c *Config) {
+	if s == nil || s.Shards == 0 {
+		c.FSDPWrap, c.FSDPReshard, c.FSDPPrecision = "", "", ""
+	}
+	if s == nil || s.Mesh.Pipeline == 0 {
+		c.PPSplit, c.PPSchedule = "", ""
+	}
+}
 
 // spreads resolves the settings of a mesh; nil without one.
 func (j *job) spreads() (*meshed, error) {
 	c := &j.cfg
-	plain := c.FSDPWrap == "blocks" && c.FSDPReshard == "true" && c.FSDPPrecision == "none" && !c.FSDPOffload
 	if c.Parallel == "" {
-		if !plain {
-			return nil, errOnlyFSDP
-		}
-		return nil, nil
+		return nil, needless(c, &shard.Mesh{})
 	}
 	mesh, err := ParseParallel(c.Parallel)
 	if err != nil {
 		return nil, fmt.Errorf("--%w", err)
 	}
-	s := &meshed{wrap: c.FSDPWrap}
+	s := &meshed{wrap: c.FSDPWrap, split: c.PPSplit}
 	s.Mesh = mesh
-	switch {
+	switch err := needless(c, &mesh); {
 	case !j.train:
 		return nil, errors.New("--parallel is of a training step: give --mode train")
-	case mesh.Shards == 0 && !plain:
-		return nil, errOnlyFSDP
-	case mesh.Shards > 0 && c.Accumulate > 1:
-		return nil, errors.New("--accumulate with fsdp: accumulation of sharded gradients is not modelled")
+	case err != nil:
+		return nil, err
+	case mesh.Pipeline > 0 && c.Accumulate > 1:
+		return nil, errors.New("--accumulate with pp: a pipeline's step has micro-batches; give --pp-micros")
 	case c.FSDPPrecision == "bf16" && j.precision.Name != "fp32":
 		return nil, fmt.Errorf("--fsdp-precision bf16 casts float32 parameters: give it without --precision %s", j.precision.Name)
 	}
-	s.FSDP.Keep, s.FSDP.Offload = c.FSDPReshard == "false", c.FSDPOffload
-	s.DDP.LateFree = true // the larger of two: what must fit
+	s.DDP = shard.DDP{Bucket: c.DDPBucket, First: c.DDPFirst, BucketViews: c.DDPViews, Unused: c.DDPUnused, LateFree: true} // the larger of two: what must fit
+	s.TP = shard.TP{Colwise: c.TPColwise, Rowwise: c.TPRowwise}
+	if mesh.Pipeline > 0 {
+		s.Pipeline.Schedule, s.Pipeline.Micros = c.PPSchedule, cmp.Or(c.PPMicros, mesh.Pipeline)
+	}
+	return s, s.fsdp(j)
+}
+
+// fsdp resolves the settings of sharded parameters.
+func (s *meshed) fsdp(j *job) error {
+	c := &j.cfg
+	n, err := parseReshard(c.FSDPReshard)
+	if err != nil {
+		return fmt.Errorf("--%w", err)
+	}
+	s.FSDP = shard.FSDP{Keep: n == 1, Offload: c.FSDPOffload, Prefetch: c.FSDPPrefetch}
+	if n > 1 {
+		s.FSDP.Within = n
+	}
 	s.FSDP.Device = shard.Device{SMs: j.device.SMs, ThreadsPerSM: threadsPerSM(j.device)}
 	if c.FSDPPrecision == "bf16" {
 		s.FSDP.Stored, s.FSDP.Reduced = graph.Float32, graph.Float32
-		if j.precision, err = profile.FindPrecision("bf16"); err != nil {
-			return nil, err
-		}
+		j.precision, err = profile.FindPrecision("bf16")
 	}
-	return s, nil
+	return err
+}
+
+// micros is how many micro-batches a step has.
+func (j *job) micros() int {
+	if j.meshed != nil && j.meshed.Mesh.Pipeline > 0 {
+		return j.meshed.Pipeline.Micros
+	}
+	return j.cfg.Accumulate
 }
 
 // nccl is what communicators take of a rank's card, bytes.
@@ -117,12 +196,74 @@ func (s *meshed) nccl() int64 {
 	return ncclFirst + int64(n-1)*ncclFurther
 }
 
-// wrap finds the modules that fully_shard is called on, once.
+// wrap finds the modules that the dimensions of a mesh are about, once.
 func (m *Model) wrap(j *job, batch int64) (err error) {
-	if s := j.meshed; s != nil && s.Shards > 0 && s.FSDP.Units == nil {
-		s.FSDP.Units, err = m.units(j, s.wrap, batch)
+	s := j.meshed
+	if s == nil {
+		return nil
 	}
-	return err
+	if s.Shards > 0 && s.FSDP.Units == nil {
+		if s.FSDP.Units, err = m.units(j, s.wrap, batch); err != nil {
+			return err
+		}
+	}
+	if n := s.Mesh.Pipeline; n > 0 && s.Pipeline.Splits == nil {
+		if s.Pipeline.Splits, err = m.stages(j, s.split, n, batch); err != nil {
+			return err
+		}
+	}
+	if s.Tensor > 0 && len(s.TP.Colwise)+len(s.TP.Rowwise) == 0 {
+		return m.tensor(j, batch)
+	}
+	return nil
+}
+
+// stages are the modules that stages of a pipeline begin with, all but the first.
+func (m *Model) stages(j *job, split string, n int, batch int64) (out []string, err error) {
+	if split != "blocks" {
+		if out = strings.Split(split, ","); len(out) != n-1 {
+			return nil, fmt.Errorf("--pp-split %s: want %d modules for %d stages: those that all stages but the first begin with", split, n-1, n)
+		}
+		return out, nil
+	}
+	blocks, err := m.repeatedBlocks(j, batch)
+	if err != nil {
+		return nil, err
+	}
+	if out, err = shard.Even(blocks, n); err != nil {
+		return nil, fmt.Errorf("--parallel pp=%d: %w: give --pp-split", n, err)
+	}
+	return out, nil
+}
+
+// tensor finds the modules that tensor parallelism splits.
+func (m *Model) tensor(j *job, batch int64) error {
+	b, err := m.build(j.single(), batch, nil)
+	if err != nil {
+		return err
+	}
+	s := j.meshed
+	t, err := shard.DefaultTP(b)
+	if err != nil {
+		return fmt.Errorf("--parallel %s: %w (--tp-colwise, --tp-rowwise)", s.Mesh, err)
+	}
+	s.TP.Colwise, s.TP.Rowwise = t.Colwise, t.Rowwise
+	return nil
+}
+
+// repeatedBlocks are the blocks that the model repeats.
+func (m *Model) repeatedBlocks(j *job, batch int64) (out []string, err error) {
+	if err := m.bind(batch, j.cfg.Dims, j.cfg.Shapes); err != nil {
+		return nil, err
+	}
+	a, err := m.anatomy(j.single(), batch)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range a.blocks {
+		out = append(out, b.name)
+	}
+	return out, nil
 }
 
 // units are the blocks that the model repeats, or the modules that match a pattern.
@@ -133,17 +274,10 @@ func (m *Model) units(j *job, wrap string, batch int64) (out []string, err error
 	if wrap != "blocks" {
 		return m.matching(wrap)
 	}
-	a, err := m.anatomy(j.single(), batch)
-	if err != nil {
-		return nil, err
+	if out, err = m.repeatedBlocks(j, batch); err == nil && len(out) == 0 {
+		err = errors.New("--fsdp-wrap blocks: the file shows no blocks that the model repeats; give a pattern of module names")
 	}
-	for _, b := range a.blocks {
-		out = append(out, b.name)
-	}
-	if len(out) == 0 {
-		return nil, errors.New("--fsdp-wrap blocks: the file shows no blocks that the model repeats; give a pattern of module names")
-	}
-	return out, nil
+	return out, err
 }
 
 // matching are the modules whose names match a pattern of --fsdp-wrap.
@@ -164,27 +298,23 @@ func (m *Model) matching(wrap string) (out []string, err error) {
 // mostRanks is how many ranks a report lists.
 const mostRanks = 8
 
-// places are the ranks that a report lists: all of a few, else the first and the last.
+// places are the ranks that a report lists, with their coordinates: all of a few, else of
+// each stage the first and the last. Ranks of tensor parallelism are innermost, those
+// of a pipeline's stages outermost.
 func (s *meshed) places() (out []shard.Place, ranks []int) {
+	inner := max(s.Tensor, 1)
+	data := max(s.Replicas, 1) * max(s.Shards, 1)
 	n := s.Ranks()
-	for _, r := range ranksOf(n) {
-		d := r
+	for r := range n {
+		stage, d := r/(inner*data), r/inner%data
 		if s.Shards > 0 {
-			d = r % s.Shards
+			d %= s.Shards
 		}
-		out, ranks = append(out, shard.Place{Data: d}), append(ranks, r)
+		if at := r % (inner * data); n <= mostRanks || at == 0 || at == inner*data-1 {
+			out, ranks = append(out, shard.Place{Pipeline: stage, Data: d}), append(ranks, r)
+		}
 	}
 	return out, ranks
-}
-
-func ranksOf(n int) (out []int) {
-	if n > mostRanks {
-		return []int{0, n - 1}
-	}
-	for r := range n {
-		out = append(out, r)
-	}
-	return out
 }
 
 // parallel replays the ranks that can differ from the one that was analysed.
@@ -242,6 +372,11 @@ func (j *job) besides() int64 {
 // meshMap is the mesh as documents have it.
 func meshMap(m shard.Mesh) map[string]int {
 	out := map[string]int{}
+	for name, n := range map[string]int{"pp": m.Pipeline, "tp": m.Tensor} {
+		if n > 0 {
+			out[name] = n
+		}
+	}
 	switch {
 	case m.Replicas > 0 && m.Shards > 0:
 		out["replicate"], out["shard"] = m.Replicas, m.Shards
@@ -290,7 +425,7 @@ func (a *answer) parallelNotes() (out []graph.Warning) {
 	if s == nil {
 		return nil
 	}
-	out = append(out, graph.Warning{Code: "parallel-time", Message: "times are those of a rank's own operators: communication is not counted"})
+	out = append(out, graph.Warning{Code: "parallel-time", Message: fmt.Sprintf("communication is counted at %.0f%% of what %s sends, beside what it overlaps; what the host takes to start it is not", 100*linkEfficiency, linkOf(a.j.device, s.Ranks()).Name)})
 	if s.Replicas > 0 && s.Shards == 0 {
 		out = append(out, graph.Warning{Code: "parallel-buckets", Message: "DDP makes its gradient buckets anew in the second step; until NCCL's watchdog, which looks ten times a second, lets go of the first ones, both are there: the peak counts both, and ranks whose steps take longer show less"})
 	}

@@ -130,6 +130,9 @@ type TimeInfo struct {
 	OptimizerMs      float64 `json:"optimizerMs"`
 	StepMs           float64 `json:"stepMs"`
 	SamplesPerSecond float64 `json:"samplesPerSecond"`
+	// WaitingMs is what communication adds to the step of a rank of several: what nothing
+	// is computed beside, and the stages of a pipeline that wait.
+	WaitingMs float64 `json:"waitingMs,omitempty"`
 	// Sources says which operations' times were measured; nil: none were given.
 	Sources *TimeSources `json:"sources,omitempty"`
 }

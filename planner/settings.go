@@ -11,6 +11,7 @@ import (
 	"github.com/memplan/memplan/checkpointsel/remat"
 	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/shard"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner/profile"
 )
@@ -42,6 +43,16 @@ type Config struct {
 	FSDPReshard   string           `json:"fsdpReshard,omitempty"`   // whether gathered parameters go after forward
 	FSDPPrecision string           `json:"fsdpPrecision,omitempty"` // none, bf16
 	FSDPOffload   bool             `json:"fsdpOffload,omitempty"`
+	FSDPPrefetch  int              `json:"fsdpPrefetch,omitempty"` // units gathered ahead; 0: FSDP2's default
+	DDPBucket     int64            `json:"ddpBucket,omitempty"`    // bytes; 0: the default
+	DDPFirst      int64            `json:"ddpFirst,omitempty"`     // bytes of the first bucket; 0: the default
+	DDPViews      bool             `json:"ddpViews,omitempty"`     // gradient_as_bucket_view
+	DDPUnused     bool             `json:"ddpUnused,omitempty"`    // find_unused_parameters
+	TPColwise     []string         `json:"tpColwise,omitempty"`    // patterns of modules; none: memplan's choice
+	TPRowwise     []string         `json:"tpRowwise,omitempty"`
+	PPSplit       string           `json:"ppSplit,omitempty"` // modules that stages begin with, or blocks
+	PPMicros      int              `json:"ppMicros,omitempty"`
+	PPSchedule    string           `json:"ppSchedule,omitempty"` // a name of shard.Schedules
 
 	Times string `json:"times,omitempty"` // file of measured operator times, as ReadTimes reads it
 
@@ -126,12 +137,22 @@ var Settings = []Setting{
 	{Flag: "freeze", Doc: "parameters that are not trained: a name, a module, or a `PATTERN` such as '*.bias'; repeatable", Sample: "*.bias", At: func(c *Config) any { return &c.Freeze }, Said: "frozen %s"},
 	{Flag: "lora", Doc: "low-rank adapters on a frozen model, `r=16,target=q_proj,v_proj` (or target=all-linear), as PEFT attaches them", Sample: "r=8,target=all-linear", At: func(c *Config) any { return &c.LoRA }, Said: "adapters %s"},
 	{Flag: "hold-outputs", Doc: "the training loop holds the model's outputs until the update", Sample: "true", At: func(c *Config) any { return &c.Hold }, Said: "outputs held"},
-	{Flag: "parallel", Doc: "`MESH` of cards that the step is spread over: ddp=N, zero1=N, fsdp=N or hsdp=REPLICASxSHARDS; the batch is each rank's", Offer: []string{"ddp=2", "zero1=2", "fsdp=2", "hsdp=2x2"}, Find: found(ParseParallel), Sample: "fsdp=4",
+	{Flag: "parallel", Doc: "`MESH` of cards that the step is spread over: ddp=N, zero1=N, fsdp=N or hsdp=REPLICASxSHARDS, tp=N and pp=N, and products such as fsdp=4,tp=2; the batch is each rank's", Offer: []string{"ddp=2", "zero1=2", "fsdp=2", "hsdp=2x2", "tp=2", "pp=2", "fsdp=2,tp=2"}, Find: found(ParseParallel), Sample: "fsdp=4",
 		At: func(c *Config) any { return &c.Parallel }, Said: "on %s", Training: true, Key: "parallel", About: "mesh of cards, such as fsdp=8", Schema: jsonSchema{"type": "string"}},
 	{Flag: "fsdp-wrap", Doc: "modules that fully_shard is called on beside the root: blocks, those that the model repeats, or a `PATTERN` of names", Default: "blocks", Offer: []string{"blocks"}, Sample: "layers.*", At: func(c *Config) any { return &c.FSDPWrap }, Said: "sharded by %s"},
-	{Flag: "fsdp-reshard", Doc: "`WHETHER` gathered parameters are freed after forward (reshard_after_forward)", Default: "true", Names: []string{"true", "false"}, At: func(c *Config) any { return &c.FSDPReshard }, Said: "reshard_after_forward=%s"},
+	{Flag: "fsdp-reshard", Doc: "`WHETHER` gathered parameters are freed after forward (reshard_after_forward): true, false, or N, of which a rank then keeps its part", Default: "true", Offer: []string{"true", "false"}, Find: found(parseReshard), Sample: "2", At: func(c *Config) any { return &c.FSDPReshard }, Said: "reshard_after_forward=%s"},
 	{Flag: "fsdp-precision", Doc: "`TYPE` that parameters are gathered in (MixedPrecisionPolicy; gradients are reduced in float32)", Default: "none", Names: []string{"none", "bf16"}, At: func(c *Config) any { return &c.FSDPPrecision }, Said: "gathered in %s"},
 	{Flag: "fsdp-offload", Doc: "parameters, gradients and optimizer are on the host (CPUOffloadPolicy)", Sample: "true", At: func(c *Config) any { return &c.FSDPOffload }, Said: "offloaded to the host"},
+	{Flag: "fsdp-prefetch", Doc: "gather `N` modules ahead in forward and backward (set_modules_to_forward_prefetch; by default one in backward)", Sample: "2", At: func(c *Config) any { return &c.FSDPPrefetch }, Said: "%s gathered ahead"},
+	{Flag: "ddp-bucket", Doc: "`SIZE` of DDP's gradient buckets (bucket_cap_mb, 25M)", Sample: "50M", At: func(c *Config) any { return &c.DDPBucket }, Get: func(c *Config) []string { return sizeWords(c.DDPBucket) }, Said: "buckets of %s"},
+	{Flag: "ddp-first-bucket", Doc: "`SIZE` of the first of them (1M; that of the others with --ddp-bucket)", Sample: "2M", At: func(c *Config) any { return &c.DDPFirst }, Get: func(c *Config) []string { return sizeWords(c.DDPFirst) }, Said: "first bucket of %s"},
+	{Flag: "ddp-views", Doc: "gradients are views into the buckets (gradient_as_bucket_view)", Sample: "true", At: func(c *Config) any { return &c.DDPViews }, Said: "gradients as views of buckets"},
+	{Flag: "ddp-unused", Doc: "DDP looks for parameters without gradients (find_unused_parameters)", Sample: "true", At: func(c *Config) any { return &c.DDPUnused }, Said: "unused parameters found"},
+	{Flag: "tp-colwise", Doc: "linear modules that tensor parallelism splits by outputs, a `PATTERN` of names; repeatable (memplan's choice: query, key, value and the MLP's first)", Sample: "*.up", At: func(c *Config) any { return &c.TPColwise }, Said: "split by outputs %s"},
+	{Flag: "tp-rowwise", Doc: "linear modules that it splits by inputs, a `PATTERN` of names; repeatable (memplan's choice: attention's last and the MLP's last)", Sample: "*.down", At: func(c *Config) any { return &c.TPRowwise }, Said: "split by inputs %s"},
+	{Flag: "pp-split", Doc: "`MODULES` that stages of a pipeline begin with, all but the first, with commas, or blocks: as many blocks that the model repeats in each", Default: "blocks", Offer: []string{"blocks"}, Sample: "layers.2,layers.4", At: func(c *Config) any { return &c.PPSplit }, Said: "stages from %s"},
+	{Flag: "pp-micros", Doc: "`N` micro-batches of a pipeline's step, each of --batch samples (as many as stages)", Sample: "8", At: func(c *Config) any { return &c.PPMicros }, Said: "%s micro-batches"},
+	{Flag: "pp-schedule", Doc: "`ORDER` in which stages run micro-batches", Default: shard.Schedules[0].Name, Names: scheduleNames(), At: func(c *Config) any { return &c.PPSchedule }, Said: "schedule %s"},
 	{Flag: "alloc-conf", Doc: "PyTorch's allocator options, as in PYTORCH_ALLOC_CONF: `expandable_segments:True,..`", Empty: true, Sample: "expandable_segments:True", At: func(c *Config) any { return &c.AllocConf }, Said: "%s"},
 	{Flag: "times", Doc: "measured operator times, a `FILE` that validate --profile wrote: predict times and recomputation from them (the roofline)", File: true, Sample: "times.json", At: func(c *Config) any { return &c.Times }},
 	{Flag: "checkpoint", Doc: "what is recomputed, `HOW`: " + strings.Join(Checkpoints, "|") + ", a framework's setting such as huggingface:every_n_layers=2, or a file, a plan or a configuration; auto, and segments, which keep nothing, for PyTorch, schedule and ops for memplan's executor (what the budget asks for)",
@@ -379,17 +400,24 @@ func PositiveSize(name, word string) (int64, error) {
 	return n, nil
 }
 
-// getVRAM leaves out what the card that is named has. Sizes are as brief as
-// they can be exactly.
+// getVRAM leaves out what the card that is named has.
 func getVRAM(c *Config) []string {
 	d, err := profile.FindDevice(c.GPU)
 	if c.VRAM == 0 || err == nil && !c.GPUAssumed && d.Memory == c.VRAM {
 		return nil
 	}
+	return sizeWords(c.VRAM)
+}
+
+// sizeWords writes a size as briefly as it can be exactly; nil for 0.
+func sizeWords(n int64) []string {
+	if n == 0 {
+		return nil
+	}
 	for _, suffix := range []string{"G", "M", "GB"} {
-		if unit, _ := profile.ParseSize("1" + suffix); c.VRAM%unit == 0 { // which it is
-			return []string{fmt.Sprint(c.VRAM/unit, suffix)}
+		if unit, _ := profile.ParseSize("1" + suffix); n%unit == 0 { // which it is
+			return []string{fmt.Sprint(n/unit, suffix)}
 		}
 	}
-	return []string{fmt.Sprint(c.VRAM)}
+	return []string{fmt.Sprint(n)}
 }

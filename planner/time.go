@@ -117,13 +117,7 @@ func timeOf(p *program.Program, m *TimeModel, batch int64) TimeInfo {
 		}
 		runs := float64(p.Runs(n))
 		device[n.Phase] += runs * m.Seconds(n)
-		switch {
-		case n.Phase == program.Update:
-		case n.Phase == program.Backward && !n.Recompute:
-			host[n.Phase] += runs * backwardHost
-		default:
-			host[n.Phase] += runs * forwardHost
-		}
+		host[n.Phase] += runs * hostSeconds(n)
 	}
 	ms := func(phases ...program.Phase) float64 {
 		var d, h float64
@@ -142,6 +136,17 @@ func timeOf(p *program.Program, m *TimeModel, batch int64) TimeInfo {
 		t.SamplesPerSecond = float64(batch*int64(max(p.Micros, 1))) / t.StepMs * 1e3
 	}
 	return t
+}
+
+// hostSeconds is what the host takes to start a node.
+func hostSeconds(n *program.Node) float64 {
+	switch {
+	case n.Phase == program.Update:
+		return 0
+	case n.Phase == program.Backward && !n.Recompute:
+		return backwardHost
+	}
+	return forwardHost
 }
 
 // overhead returns the share of a program's time that recomputation takes

@@ -17,6 +17,12 @@ type planOptions struct {
 	modelFlags
 	outputFlags
 	path string
+	gpus int
+}
+
+// meshPlans are the formats of plan --gpus.
+var meshPlans = []report.Format[*planner.MeshPlan]{
+	report.AsJSON(report.Itself[*planner.MeshPlan]),
 }
 
 // plans are the formats of plan.
@@ -31,7 +37,10 @@ func newPlanCmd(s *streams, run func(context.Context, *streams, *planOptions) er
 		Short: "The same search as analyze; writes the Plan document",
 		Long: `plan answers the question that analyze answers and writes the answer as a
 document, for config, check, diff and validate to read. The document also says
-where every buffer of the step lies in one arena, for an executor.`,
+where every buffer of the step lies in one arena, for an executor.
+
+With --gpus N it predicts the meshes of up to N cards instead and names the smallest
+that fits and the one of the most samples per second; --batch is each rank's.`,
 		Example: `  memplan plan models/gpt2.onnx --batch 48 --vram 16G -o plan.json
   memplan config plan.json --to torch`,
 		Args:              exactly(1, "one model file"),
@@ -44,7 +53,25 @@ where every buffer of the step lies in one arena, for an executor.`,
 	o.modelFlags.add(c)
 	o.limitFlags.add(c, boundedSearch)
 	o.outputFlags.add(c, report.Names(plans))
+	c.Flags().IntVar(&o.gpus, "gpus", 0, "choose the mesh for up to `N` cards of --gpu")
+	noFiles(c, "gpus")
 	return c
+}
+
+// meshRun answers plan --gpus: the document, and a table of it on stderr.
+func meshRun(ctx context.Context, s *streams, o *planOptions, m *planner.Model, cfg planner.Config) error {
+	p, err := m.Meshes(ctx, cfg, o.gpus)
+	if err != nil {
+		return err
+	}
+	if err := emit(s, &o.outputFlags, meshPlans, p); err != nil {
+		return err
+	}
+	for _, line := range report.MeshTable(p) {
+		s.err.line("%s", line)
+	}
+	fits := p.Smallest != ""
+	return answer(&fits)
 }
 
 func planRun(ctx context.Context, s *streams, o *planOptions) error {
@@ -57,6 +84,9 @@ func planRun(ctx context.Context, s *streams, o *planOptions) error {
 	m, err := s.open(o.path, &cfg)
 	if err != nil {
 		return err
+	}
+	if o.gpus != 0 {
+		return meshRun(ctx, s, o, m, cfg)
 	}
 	p, err := planned(ctx, s, m, cfg)
 	if err != nil {

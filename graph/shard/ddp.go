@@ -21,6 +21,10 @@ const (
 type DDP struct {
 	World
 	Bucket int64 // bucket_cap_mb in bytes, 0 for the default
+	First  int64 // the first bucket's, 0 for its default; with Bucket alone, that
+	// Unused is find_unused_parameters=True: buckets are made once, in the order of the
+	// parameters from the last, and which ones were used is counted on the device.
+	Unused bool
 	// BucketViews is gradient_as_bucket_view=True: gradients are views into the
 	// buckets, so that there is no second copy.
 	BucketViews bool
@@ -45,11 +49,15 @@ func (o DDP) Apply(b *train.Build) (*train.Build, error) {
 		return nil, errors.New("DistributedDataParallel needs a parameter that requires a gradient")
 	}
 	e := newEditor(b)
-	var old []program.Event
+	var old, anew []program.Event
 	for _, id := range o.construct(e, params) {
 		old = append(old, free(id))
 	}
-	anew := o.rebuild(e, params)
+	if o.Unused {
+		old = nil
+	} else {
+		anew = o.rebuild(e, params)
+	}
 	if !o.LateFree {
 		anew = append(old, anew...)
 	}
@@ -84,6 +92,9 @@ func (o DDP) Apply(b *train.Build) (*train.Build, error) {
 
 // second adds a node that runs in the second step alone.
 func (e *editor) second(op string, events []program.Event) {
+	if len(events) == 0 {
+		return
+	}
 	e.node(op, "", events...)
 	e.p.Nodes[len(e.p.Nodes)-1].Only = program.SecondStep
 }
@@ -98,7 +109,15 @@ func (o DDP) construct(e *editor, params []train.Param) (buckets []program.Stora
 		}
 	}
 	e.p.Setup = append(e.p.Setup, e.inFlight(fill(all, []int64{syncBucket}))...)
-	for _, n := range typed(params, nil) {
+	var limits []int64
+	if o.Unused {
+		params, limits = slices.Clone(params), o.limits()
+		slices.Reverse(params)
+		used := e.storage(4*int64(len(params)), program.Buffers, compute, "used parameters")
+		e.p.Storages[used].Life = program.Static
+		e.p.Statics, e.p.Setup = append(e.p.Statics, used), append(e.p.Setup, alloc(used))
+	}
+	for _, n := range typed(params, limits) {
 		buckets = append(buckets, e.bucket(n))
 		e.p.Setup = append(e.p.Setup, alloc(buckets[len(buckets)-1]))
 	}
@@ -143,14 +162,18 @@ func (o DDP) rebuild(e *editor, params []train.Param) (events []program.Event) {
 	}
 	params = slices.Clone(params)
 	slices.SortStableFunc(params, func(a, b train.Param) int { return cmp.Compare(made[a.Grad], made[b.Grad]) })
-	limits := []int64{o.Bucket}
-	if o.Bucket == 0 {
-		limits = []int64{FirstBucket, DefaultBucket}
-	}
-	for _, bytes := range typed(params, limits) {
+	for _, bytes := range typed(params, o.limits()) {
 		events = append(events, alloc(e.bucket(bytes)))
 	}
 	return events
+}
+
+// limits are the sizes at which buckets are closed.
+func (o DDP) limits() []int64 {
+	if o.Bucket > 0 && o.First == 0 {
+		return []int64{o.Bucket}
+	}
+	return []int64{cmp.Or(o.First, FirstBucket), cmp.Or(o.Bucket, DefaultBucket)}
 }
 
 // typed are the sizes of the buckets of gradients, those of one type together.

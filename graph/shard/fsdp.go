@@ -21,6 +21,13 @@ type FSDP struct {
 	Units []string
 	// Keep is reshard_after_forward=False: gathered parameters stay from forward to backward.
 	Keep bool
+	// Within is reshard_after_forward=N: after forward a rank keeps its part of N, which
+	// backward gathers from N ranks. 0 where it keeps its shard alone.
+	Within int
+	// Prefetch is how many units before the one that runs are gathered, in forward and in
+	// backward (set_modules_to_forward_prefetch, set_modules_to_backward_prefetch); 0
+	// is FSDP2's default: none in forward and one in backward.
+	Prefetch int
 	// Stored is the type of the sharded parameters, gradients and optimizer state,
 	// Undefined for that of the program's parameters. Where it differs, the
 	// program's is MixedPrecisionPolicy's param_dtype.
@@ -35,13 +42,14 @@ type FSDP struct {
 // A unit is a module whose parameters are gathered together.
 type unit struct {
 	name     string
-	params   []*sharded        // in the order of the unit's modules, children first
-	keep     bool              // parameters stay after forward
-	whole    bool              // parameters are gathered now
-	gathered program.StorageID // the all-gather's output that waits to be copied out, or None
-	last     int               // last node of its backward
-	done     bool              // gradients have been reduced
-	order    []int             // its places in the order of forward
+	params   []*sharded          // in the order of the unit's modules, children first
+	keep     bool                // parameters stay after forward
+	whole    bool                // parameters are gathered now
+	gathered program.StorageID   // the all-gather's output that waits to be copied out, or None
+	last     int                 // last node of its backward
+	done     bool                // gradients have been reduced
+	order    []int               // its places in the order of forward
+	parts    []program.StorageID // what Within keeps between forward and backward
 }
 
 // A sharded parameter.
@@ -58,8 +66,8 @@ func (o FSDP) Apply(b *train.Build) (*train.Build, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	if b.Micros > 1 {
-		return nil, fmt.Errorf("FSDP2 with %d micro-batches a step: gradient accumulation over sharded gradients is not modelled", b.Micros)
+	if o.Within > 0 && (o.Size%o.Within != 0 || o.Within >= o.Size || o.Within < 2) {
+		return nil, fmt.Errorf("FSDP2: reshard_after_forward=%d over %d ranks: want a divisor of them between 2 and %d", o.Within, o.Size, o.Size-1)
 	}
 	w := &fsdp{FSDP: o, editor: newEditor(b)}
 	if err := w.split(); err != nil {
@@ -82,6 +90,8 @@ type fsdp struct {
 	input  program.StorageID   // the last reduce-scatter's input
 	casts  []program.StorageID // inputs in the policy's type
 	begun  bool                // backward has reached the model
+	micro  int32               // micro-batch that runs
+	layers []*unit             // in the order of the first forward, for Prefetch
 }
 
 // split finds the units and their parameters.
@@ -111,16 +121,47 @@ func (w *fsdp) split() error {
 		u.params = append(u.params, s)
 		w.params[p.Tensor.Storage] = s
 	}
+	for i := range w.src.Nodes { // the root is entered first
+		for _, u := range w.around(w.src.Nodes[i].Module) {
+			if w.src.Nodes[i].Phase == program.Forward && !slices.Contains(w.layers, u) {
+				w.layers = append(w.layers, u)
+			}
+		}
+	}
+	w.ends(0)
+	return nil
+}
+
+// ends finds the last nodes of the units' backward of a micro-batch.
+func (w *fsdp) ends(micro int32) {
+	for _, u := range w.units {
+		u.last = -1
+	}
 	for i := range w.src.Nodes {
 		n := &w.src.Nodes[i]
-		if n.Phase != program.Backward {
+		if n.Phase != program.Backward || n.Micro != micro {
 			continue
 		}
 		for _, u := range w.around(n.Module) {
 			u.last = i
 		}
 	}
-	return nil
+}
+
+// next begins a micro-batch after the first.
+func (w *fsdp) next(micro int32) {
+	w.last()
+	w.micro, w.begun, w.order = micro, false, nil
+	for _, u := range w.units {
+		u.done, u.order = false, nil
+	}
+	w.ends(micro)
+}
+
+// reduces reports whether the micro-batch that runs is the step's last, at whose
+// end gradients are reduced (set_requires_gradient_sync).
+func (w *fsdp) reduces() bool {
+	return int(w.micro) == max(1, min(w.src.Micros, program.MicrosBuilt))-1
 }
 
 // sharded divides a parameter along its first dim, as torch.chunk does.
@@ -258,6 +299,9 @@ func (w *fsdp) walk() {
 		if n.Phase > program.Forward {
 			w.leave(nil)
 		}
+		if n.Phase != program.Update && n.Micro > w.micro {
+			w.next(n.Micro)
+		}
 		if n.Phase > program.Backward {
 			w.last()
 		}
@@ -313,8 +357,12 @@ func (w *fsdp) enter(units []*unit) {
 			w.castInputs()
 		}
 		w.active = append(w.active, u)
-		w.unshard(u, false)
+		w.unshard(u)
 		w.copyOut(u, true)
+		at := slices.Index(w.layers, u)
+		for _, next := range w.layers[at+1 : min(at+1+w.Prefetch, len(w.layers))] {
+			w.unshard(next)
+		}
 	}
 }
 
@@ -337,6 +385,7 @@ func (w *fsdp) leave(units []*unit) {
 		}
 		w.active = w.active[:n]
 		if !u.keep {
+			w.keepParts(u)
 			w.reshard(u)
 		}
 		u.order = append(u.order, len(w.order))
@@ -349,8 +398,17 @@ func (w *fsdp) leave(units []*unit) {
 }
 
 // unshard starts a unit's all-gather.
-func (w *fsdp) unshard(u *unit, early bool) {
+func (w *fsdp) unshard(u *unit) {
 	if u.whole || u.gathered != program.None || len(u.params) == 0 {
+		return
+	}
+	if len(u.parts) > 0 {
+		var total int64
+		for _, id := range u.parts {
+			total += w.p.Storages[id].Bytes * int64(w.Within)
+		}
+		u.gathered = w.storage(total, program.Parameters, gather, u.name+" all-gather")
+		w.node("fsdp::all_gather_copy_in", u.name, alloc(u.gathered))
 		return
 	}
 	var events, frees []program.Event
@@ -399,8 +457,26 @@ func (w *fsdp) copyOut(u *unit, forward bool) {
 		}
 		w.state = u.gathered
 	}
-	u.gathered, u.whole = program.None, true
+	for _, id := range u.parts {
+		events = append(events, free(id))
+	}
+	u.gathered, u.whole, u.parts = program.None, true, nil
 	w.node("fsdp::all_gather_copy_out", u.name, events...)
+}
+
+// keepParts copies this rank's part of Within out of a unit's whole parameters.
+func (w *fsdp) keepParts(u *unit) {
+	if w.Within == 0 || !u.whole {
+		return
+	}
+	var events []program.Event
+	for _, s := range u.params {
+		all := w.p.Storages[w.now(s.Tensor.Storage)].Bytes
+		if id := w.storage(all/int64(w.Within), program.Parameters, compute, s.Name+" part"); id != program.None {
+			u.parts, events = append(u.parts, id), append(events, alloc(id))
+		}
+	}
+	w.node("fsdp::reshard_part", u.name, events...)
 }
 
 // reshard frees a unit's whole parameters.
@@ -424,12 +500,12 @@ func (w *fsdp) unshardBackward(u *unit) {
 	if len(u.order) == 0 || u.done {
 		return
 	}
-	w.unshard(u, false)
+	w.unshard(u)
 	w.copyOut(u, false)
 	at := u.order[len(u.order)-1]
 	u.order = nil
-	if at > 0 {
-		w.unshard(w.order[at-1], true)
+	for k := 1; k <= max(w.Prefetch, 1) && k <= at; k++ {
+		w.unshard(w.order[at-k])
 	}
 }
 
@@ -439,6 +515,11 @@ func (w *fsdp) postBackward(u *unit) {
 		return
 	}
 	u.done = true
+	if !w.reduces() {
+		w.reshard(u)
+		w.accumulate(u)
+		return
+	}
 	w.reshard(u)
 	var with []*sharded
 	for _, s := range u.params {
@@ -487,11 +568,26 @@ func (w *fsdp) postBackward(u *unit) {
 	w.node("fsdp::reduce_scatter", u.name, events...)
 }
 
+// accumulate keeps a unit's whole gradients for the next micro-batch, in the type that
+// they are reduced in.
+func (w *fsdp) accumulate(u *unit) {
+	var events []program.Event
+	for _, s := range u.params {
+		if s.Grad == program.None || w.Reduced == graph.Undefined || w.Reduced == s.Tensor.DType {
+			continue
+		}
+		sum := w.storage(w.Reduced.Bytes(numel(s.Tensor.Shape)), program.Gradients, compute, s.Name+" gradient")
+		events = append(events, alloc(sum), w.freeGradient(s))
+		w.name[s.Grad] = sum
+	}
+	w.node("fsdp::accumulate", u.name, events...)
+}
+
 // freeGradient ends the life of a parameter's whole gradient.
 func (w *fsdp) freeGradient(s *sharded) program.Event {
 	w.p.Storages[s.Grad].Life = program.Step
 	w.p.Carried = slices.DeleteFunc(w.p.Carried, func(id program.StorageID) bool { return id == s.Grad })
-	return free(s.Grad)
+	return free(w.now(s.Grad))
 }
 
 // last ends backward: units whose backward no gradient of an input ended.

@@ -16,12 +16,14 @@ type Action struct {
 	Micro    int
 }
 
-// Schedules are the pipeline schedules by name: what a stage of several does with
-// micro-batches, in order (torch/distributed/pipelining/schedules.py).
-var Schedules = []struct {
+// A Schedule is what a stage of several does with micro-batches, in order.
+type Schedule struct {
 	Name, Doc string
 	Order     func(stage, stages, micros int) []Action
-}{
+}
+
+// Schedules are the pipeline schedules by name (torch/distributed/pipelining/schedules.py).
+var Schedules = []Schedule{
 	{"gpipe", "all forwards, then all backwards", gpipe},
 	{"1f1b", "one forward, one backward, once as many forwards run as stages follow", oneForwardOneBackward},
 }
@@ -64,12 +66,7 @@ type Pipeline struct {
 
 // Apply returns the step of a rank. The source is not changed.
 func (o Pipeline) Apply(b *train.Build) (*train.Build, error) {
-	at := slices.IndexFunc(Schedules, func(s struct {
-		Name, Doc string
-		Order     func(stage, stages, micros int) []Action
-	}) bool {
-		return s.Name == o.Schedule
-	})
+	at := slices.IndexFunc(Schedules, func(s Schedule) bool { return s.Name == o.Schedule })
 	stages := len(o.Splits) + 1
 	switch {
 	case at < 0:

@@ -1,0 +1,26 @@
+package report
+
+import (
+	"fmt"
+
+	"github.com/memplan/memplan/planner"
+)
+
+// MeshTable writes the meshes that were predicted, a line each, and those chosen.
+func MeshTable(p *planner.MeshPlan) []string {
+	out := []string{fmt.Sprintf("%-14s %5s %-11s %10s %9s %9s %10s", "mesh", "cards", "checkpoints", "a rank", "step ms", "waiting", "samples/s")}
+	for _, c := range p.Meshes {
+		line := fmt.Sprintf("%-14s %5d %-11s %10s %9.1f %9.1f %10.2f", c.Mesh, c.GPUs, c.Checkpoint, size(c.ProcessBytes), c.StepMs, c.WaitingMs, c.SamplesPerSecond)
+		switch {
+		case c.Why != "":
+			line = fmt.Sprintf("%-14s %5d %s", c.Mesh, c.GPUs, c.Why)
+		case !c.Fits:
+			line += "  does not fit"
+		}
+		out = append(out, line)
+	}
+	if p.Smallest == "" {
+		return append(out, "no mesh fits")
+	}
+	return append(out, fmt.Sprintf("smallest that fits: %s; most samples per second: %s, of at most %.2f", p.Smallest, p.Fastest, p.Bound))
+}

@@ -1,0 +1,153 @@
+package planner
+
+import (
+	"slices"
+
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/planner/profile"
+)
+
+// A Link is what joins the cards of a mesh.
+type Link struct {
+	Name   string
+	Bytes  float64 // a second that a card sends, at best
+	Source string
+	cards  func(d *profile.Device) bool
+}
+
+// linkEfficiency is the part of a link's rate that NCCL's rings reach.
+const linkEfficiency = 0.8
+
+// Links lists what joins cards of one host, the first row that a card has; beyond
+// cardsPerHost the last row joins them.
+var Links = []Link{
+	{"NVLink 4", 450e9, "NVIDIA H100 and H200 datasheets: 900 GB/s both ways", named("h100", "h200")},
+	{"NVLink 3", 300e9, "NVIDIA A100 SXM datasheet: 600 GB/s both ways", named("a100-80gb", "a100-40gb")},
+	{"NVLink 2", 150e9, "NVIDIA V100 SXM2 datasheet: 300 GB/s both ways", named("v100-16gb", "v100-32gb")},
+	{"PCIe 4", 32e9, "PCI Express 4.0, 16 lanes", func(*profile.Device) bool { return true }},
+	{"InfiniBand NDR", 50e9, "400 Gb/s a card", func(*profile.Device) bool { return false }},
+}
+
+// cardsPerHost is how many cards a host has.
+const cardsPerHost = 8
+
+func named(names ...string) func(*profile.Device) bool {
+	return func(d *profile.Device) bool { return slices.Contains(names, d.Name) }
+}
+
+// linkOf is what joins the cards of a mesh.
+func linkOf(d *profile.Device, ranks int) *Link {
+	if ranks > cardsPerHost {
+		return &Links[len(Links)-1]
+	}
+	for i := range Links {
+		if Links[i].cards(d) {
+			return &Links[i]
+		}
+	}
+	return &Links[len(Links)-1]
+}
+
+// A traffic is the seconds that a rank communicates in a step.
+type traffic struct {
+	beside  [program.NumPhases]float64 // while the phase computes
+	waiting float64                    // while nothing does
+}
+
+// communication adds up what a rank's program sends. FSDP2 gathers the next block while
+// one computes and DDP reduces a bucket while backward goes on; the sums of tensor
+// parallelism, and ZeRO-1's parameters, are waited for.
+func (j *job) communication(b *train.Build) (t traffic) {
+	s := j.meshed
+	rate := linkOf(j.device, s.Ranks()).Bytes * linkEfficiency
+	ring := func(bytes int64, ranks int) float64 { return float64(bytes) * float64(ranks-1) / float64(ranks) / rate }
+	for i := range b.Nodes {
+		n := &b.Nodes[i]
+		if n.Only == program.FirstStep || len(n.Events) == 0 {
+			continue
+		}
+		runs := float64(b.Runs(n))
+		switch largest := largestAlloc(b, n); n.Op {
+		case "fsdp::all_gather_copy_in", "fsdp::reduce_scatter":
+			t.beside[n.Phase] += runs * ring(largest, s.Shards)
+		case "_c10d_functional::all_reduce":
+			t.waiting += 2 * runs * ring(largest, s.Tensor)
+		}
+	}
+	if s.Replicas > 1 {
+		bytes := gradientBytes(b)
+		t.beside[program.Backward] += 2 * ring(bytes, s.Replicas)
+		if s.ZeRO {
+			t.waiting += ring(bytes, s.Replicas)
+		}
+	}
+	return t
+}
+
+// largestAlloc is the largest storage that a node allocates, bytes.
+func largestAlloc(b *train.Build, n *program.Node) (most int64) {
+	for _, ev := range n.Events {
+		if !ev.Free {
+			most = max(most, b.Storages[ev.Storage].Bytes)
+		}
+	}
+	return most
+}
+
+// gradientBytes are those of the gradients that a rank keeps.
+func gradientBytes(b *train.Build) (n int64) {
+	for i := range b.Storages {
+		if s := &b.Storages[i]; s.Category == program.Gradients && s.Life == program.Carried {
+			n += s.Bytes
+		}
+	}
+	return n
+}
+
+// What FSDP2's hooks take of the host for a module that is sharded: where it is
+// gathered in forward, and where it is gathered and reduced in backward. Set by the
+// steps of 15 models that are no other way bound (docs/distributed.md): 1.0 to 2.8 ms
+// more a module than DDP.
+const (
+	gatherHost = 0.9e-3
+	reduceHost = 1.5e-3
+)
+
+// hooks are the seconds that the host takes to start a phase of FSDP2.
+func hooks(b *train.Build, phase program.Phase) (t float64) {
+	each := map[program.Phase]float64{program.Forward: gatherHost, program.Backward: reduceHost}[phase]
+	for i := range b.Nodes {
+		n := &b.Nodes[i]
+		if n.Only == program.FirstStep || n.Phase != phase && !(phase == program.Forward && n.Phase == program.Loss) {
+			continue
+		}
+		t += float64(b.Runs(n)) * hostSeconds(n)
+		if n.Op == "fsdp::all_gather_copy_out" {
+			t += float64(b.Runs(n)) * each
+		}
+	}
+	return t
+}
+
+// spread adds what a mesh does to a step's time: communication, where it takes longer
+// than what it goes beside, and the stages of a pipeline that wait for the first
+// micro-batch and after the last.
+func (j *job) spread(t *TimeInfo, b *train.Build) {
+	s := j.meshed
+	if s == nil || t.StepMs == 0 {
+		return
+	}
+	samples := t.SamplesPerSecond * t.StepMs
+	c := j.communication(b)
+	before := t.StepMs
+	t.ForwardMs = max(t.ForwardMs, 1e3*c.beside[program.Forward], 1e3*hooks(b, program.Forward))
+	t.BackwardMs = max(t.BackwardMs, 1e3*c.beside[program.Backward], 1e3*hooks(b, program.Backward))
+	if p := s.Mesh.Pipeline; p > 0 {
+		bubble := 1 + float64(p-1)/float64(s.Pipeline.Micros)
+		t.ForwardMs, t.BackwardMs = t.ForwardMs*bubble, t.BackwardMs*bubble
+	}
+	t.StepMs = t.ForwardMs + t.BackwardMs + t.OptimizerMs + 1e3*c.waiting
+	t.WaitingMs = t.StepMs - before
+	t.SamplesPerSecond = samples / t.StepMs
+}
