@@ -314,6 +314,54 @@ class Steps(unittest.TestCase):
         self.assertIn("no backward()", doc["variants"][0]["error"])
 
 
+class Values(unittest.TestCase):
+    """What a model decides by the values of its inputs, or by a look at whether its numbers are numbers."""
+
+    def ops(self, forward: Any, *args: Any) -> list[str]:
+        class Decides(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = nn.Linear(4, 4)
+
+            def forward(self, *args: Any) -> Any:
+                return forward(self.inner, *args)
+
+        v, _ = variant(Decides(), args)
+        return [c["op"] for c in v["calls"]]
+
+    def test_indexed_by_a_list(self) -> None:
+        """Indices that Python makes of a list have values like any other tensor of the processor."""
+
+        def padded(inner: Any, x: torch.Tensor, ids: torch.Tensor) -> Any:
+            return inner(x).sin() if 7 in ids[:, [-1, 0]] else inner(x).cos()
+
+        x, ids = torch.randn(2, 4), torch.tensor([[7, 1, 2], [3, 4, 5]])
+        self.assertEqual(self.ops(padded, x, ids)[-1], "aten.sin.default")
+        self.assertEqual(self.ops(padded, x, ids + 1)[-1], "aten.cos.default")
+
+    def test_overflow(self) -> None:
+        """A model that looks for overflow (DETR) finds none, as one that trains."""
+
+        def clamped(inner: Any, x: torch.Tensor) -> Any:
+            y = inner(x.expand(-1, 1 << 19, -1))  # more elements than are followed one by one
+            if torch.isinf(y).any() or y.isnan().any() or not torch.isfinite(y).all():
+                y = y.clamp(-1, 1)
+            return y
+
+        self.assertNotIn("aten.clamp.default", self.ops(clamped, torch.randn(2, 1, 4)))
+
+    @unittest.skipUnless(hasattr(torch, "_grouped_mm"), "this PyTorch has no product of groups")
+    def test_groups(self) -> None:
+        """The product of groups that mixtures of experts call, of the types that a GPU takes."""
+
+        def grouped(inner: Any, x: torch.Tensor) -> Any:
+            assert torch.cuda.get_device_capability() >= (8, 0)
+            w = inner.weight.repeat(2, 2).expand(2, 8, 8)
+            return torch._grouped_mm(inner(x).repeat(1, 2), w, offs=torch.tensor([1, 2], dtype=torch.int32, device=x.device))
+
+        self.assertEqual(self.ops(grouped, torch.randn(2, 4))[-1], "aten._grouped_mm.default")
+
+
 class Regions(unittest.TestCase):
     def test_checkpoint_and_function(self) -> None:
         from torch.utils.checkpoint import checkpoint
