@@ -495,6 +495,53 @@ class Files(unittest.TestCase):
                 read = memplan.estimate(path, batch=8).peak
                 self.assertEqual((captured.allocated_bytes, captured.reserved_bytes), (read.allocated_bytes, read.reserved_bytes))
 
+    @unittest.skipUnless(program_is_there(), "needs the program memplan, in the package or on the PATH")
+    def test_step(self) -> None:
+        """The prediction for a recorded step has its loss and its optimizer: that of the same model with both named, and the targets, which a step is given before it begins."""
+        model, x, y = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)), torch.randn(4, 64), torch.randint(0, 10, (4,))
+
+        def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+        with tempfile.TemporaryDirectory() as folder:
+            stepped, plain = os.path.join(folder, "stepped.onnx"), os.path.join(folder, "plain.onnx")
+            memplan.export(model, (x, y), path=stepped, step=step)
+            memplan.export(model, x, path=plain)
+            got = memplan.estimate(stepped, batch=4096)
+            want = memplan.estimate(plain, batch=4096, loss="cross-entropy", optimizer="sgd-momentum")
+            self.assertEqual(got.document["config"]["optimizer"], "sgd-momentum")
+            self.assertEqual(got.peak.allocated_bytes, want.peak.allocated_bytes + 8 * 4096)
+            self.assertEqual(got.document["savedBytes"], want.document["savedBytes"])
+            self.assertLess(want.peak.allocated_bytes, memplan.estimate(plain, batch=4096, loss="cross-entropy").peak.allocated_bytes)  # AdamW keeps twice as much
+
+    @unittest.skipUnless(program_is_there(), "needs the program memplan, in the package or on the PATH")
+    def test_own_checkpoints(self) -> None:
+        """A region that the model's code checkpoints is counted as one, and hooks that nobody knows are warned of."""
+        from torch.utils.checkpoint import checkpoint
+
+        class Net(nn.Module):
+            def __init__(self, wrap: Any) -> None:
+                super().__init__()
+                self.a, self.b, self.wrap = nn.Linear(64, 256), nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Sigmoid()), wrap
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.wrap(self.b, torch.relu(self.a(x)))
+
+        def offloaded(f: Any, x: torch.Tensor) -> Any:
+            with torch.autograd.graph.save_on_cpu():
+                return f(x)
+
+        estimates = {}
+        for name, wrap in {"none": lambda f, x: f(x), "checkpoint": lambda f, x: checkpoint(f, x, use_reentrant=False), "hooks": offloaded}.items():
+            with tempfile.TemporaryDirectory() as folder:
+                estimates[name] = memplan.estimate(Net(wrap), torch.randn(4, 64), path=os.path.join(folder, "m.onnx"), batch=4096)
+        saved = {name: e.document["savedBytes"] for name, e in estimates.items()}
+        self.assertEqual(saved["none"] - saved["checkpoint"], 4 * (2 * 256 * 4096 + 256 * 256))  # what ReLU and the sigmoid return, and the weight
+        self.assertIn("saved-tensor-hooks", [w.code for w in estimates["hooks"].warnings])
+
     def test_placeholder(self) -> None:
         """What no exporter takes is captured all the same."""
         import onnx
