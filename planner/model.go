@@ -216,11 +216,15 @@ type job struct {
 }
 
 // resolve is Config.resolve for this model: the release that exported the file
-// is the default runtime.
+// is the default runtime, of a file without a graph that of its capture.
 func (m *Model) resolve(c Config) (*job, error) {
 	assumed := ""
 	if c.Runtime == "" {
-		r, why := profile.RuntimeOf(m.info.Producer)
+		producer := m.info.Producer
+		if m.capture != nil && !strings.HasPrefix(producer, "pytorch") {
+			producer = "pytorch " + m.capture.Torch
+		}
+		r, why := profile.RuntimeOf(producer)
 		c.Runtime, assumed = r.Name, why
 	}
 	m.capture.usual(&c)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/memplan/memplan/checkpointsel"
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/liveness"
 	"github.com/memplan/memplan/planner/profile"
@@ -41,6 +42,10 @@ func (a *answer) selectFor(ctx context.Context) error {
 		return err
 	}
 	a.note("checkpoints-needed", "without checkpoints the step reserves %s, %s more than fits", profile.FormatBytes(free.res.Reserved), profile.FormatBytes(free.res.Reserved-a.j.cap))
+	if name, ok := a.m.checkpointsItself(); ok {
+		a.note("own-checkpoints", "the model's code checkpoints by itself, in module %q: no selection is sought beside that; take it out, export the model again and plan", name)
+		return nil
+	}
 	s, err := a.selector()
 	if err != nil {
 		return err
@@ -64,6 +69,20 @@ func (a *answer) selectFor(ctx context.Context) error {
 	}
 	a.check.Class = class
 	return a.price(ctx)
+}
+
+// checkpointsItself names the first module in which the model's code checkpoints, as
+// its capture has it.
+func (m *Model) checkpointsItself() (module string, ok bool) {
+	r := m.lifted.Recording
+	if r == nil {
+		return "", false
+	}
+	i := slices.IndexFunc(r.Regions, func(r lift.Region) bool { return r.Kind == train.OwnCheckpoint })
+	if i < 0 {
+		return "", false
+	}
+	return m.lifted.Graph.Nodes[r.Regions[i].First].Module, true
 }
 
 // bestSegments finds the cheapest selection of those side by side, those that
@@ -170,8 +189,12 @@ func (a *answer) fitting(ctx context.Context, p choice, list []candidate, most f
 // to be needed.
 func (a *answer) flatFitting(ctx context.Context, p *checkpointsel.Problem) ([]train.Segment, float64, error) {
 	list := candidates(p, flatLevels)
-	for _, segs := range [][]train.Segment{p.All(), p.Sqrt()} {
-		if _, cost, _ := p.Levels(segs, checkpointsel.Hoped); len(segs) > 0 {
+	usual, err := a.usual()
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, segs := range append(usual, p.All(), p.Sqrt()) {
+		if _, cost, ok := p.Levels(segs, checkpointsel.Hoped); ok && len(segs) > 0 {
 			list = append(list, candidate{segs, cost})
 		}
 	}
@@ -183,6 +206,28 @@ func (a *answer) flatFitting(ctx context.Context, p *checkpointsel.Problem) ([]t
 	segs, err = a.prune(ctx, p, segs)
 	_, cost, _ := p.Levels(segs, checkpointsel.Hoped)
 	return segs, cost, err
+}
+
+// mostApart is the most n for which every n-th block is a candidate.
+const mostApart = 4
+
+// usual are the selections that people make by hand: every n-th of the blocks that
+// the model repeats. Where the levels know of nothing between two of theirs, one of
+// these can be what fits.
+func (a *answer) usual() ([][]train.Segment, error) {
+	parts, err := a.m.anatomy(a.j, a.batch)
+	if err != nil {
+		return nil, err
+	}
+	var out [][]train.Segment
+	for n := 1; n <= min(mostApart, len(parts.blocks)); n++ {
+		var segs []train.Segment
+		for i := 0; i < len(parts.blocks); i += n {
+			segs = append(segs, train.Segment{Modules: []string{parts.blocks[i].name}})
+		}
+		out = append(out, segs)
+	}
+	return out, nil
 }
 
 // nestedFitting is fitting of nested segments. They are not pruned: what could

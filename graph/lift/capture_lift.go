@@ -554,6 +554,10 @@ type Region struct {
 	Saves           []RecordedSave
 }
 
+// reentrant is the checkpoint whose first run autograd does not record: backward
+// runs it again as any other, with gradients.
+const reentrant = "torch.utils.checkpoint.CheckpointFunction"
+
 // regions finds the calls of each region.
 func (b *captureLift) regions() error {
 	for i := range b.v.Regions {
@@ -572,6 +576,9 @@ func (b *captureLift) regions() error {
 		}
 		if r.First < 0 {
 			continue
+		}
+		if c.Name == reentrant {
+			clear(b.r.NoGrad[r.First : r.Last+1])
 		}
 		for _, id := range c.Inputs {
 			r.Inputs = append(r.Inputs, b.at[id])

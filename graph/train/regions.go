@@ -31,6 +31,11 @@ func (b *builder) segments() error {
 		b.ranges = append(b.ranges, [2]int{lo, hi})
 		order = append(order, &region{id: int32(i), lo: lo, hi: hi})
 	}
+	own, err := b.ownRegions()
+	if err != nil {
+		return err
+	}
+	order = append(order, own...)
 	slices.SortStableFunc(order, func(x, y *region) int {
 		if x.lo != y.lo {
 			return x.lo - y.lo
@@ -60,6 +65,32 @@ func (b *builder) segments() error {
 	}
 	return nil
 }
+
+// ownRegions are the regions that the model's code checkpoints by itself, as its
+// capture has them. They stand beside no others: what both together save is not known.
+func (b *builder) ownRegions() (out []*region, err error) {
+	if b.recorded == nil || !b.opt.Train {
+		return nil, nil
+	}
+	asked := b.opt.Segments
+	for i := range b.recorded.Regions {
+		r := &b.recorded.Regions[i]
+		n := &b.l.Graph.Nodes[r.First]
+		switch {
+		case r.Kind == "hooks":
+			b.e.Warn("saved-tensor-hooks", fmt.Sprintf("module %q runs under the hooks %s on what autograd saves, from call %q on: what they save in its place is not known, and counts as without them", n.Module, r.Name, n.Name))
+		case r.Kind == OwnCheckpoint && len(asked) > 0:
+			return nil, fmt.Errorf("checkpoint %v: the model's code checkpoints by itself, in module %q from call %q on: take that out and export the model again", asked[0].Modules, n.Module, n.Name)
+		case r.Kind == OwnCheckpoint:
+			out = append(out, &region{id: int32(len(b.opt.Segments)), lo: r.First, hi: r.Last + 1})
+			b.opt.Segments = append(b.opt.Segments, Segment{Modules: []string{n.Module}})
+		}
+	}
+	return out, nil
+}
+
+// OwnCheckpoint is the kind of a recorded region that the model's code checkpoints.
+const OwnCheckpoint = "checkpoint"
 
 // arguments lists what the calls of a region read of what was there before.
 func (b *builder) arguments(r *region, env []*aten.Tensor) (out []*aten.Tensor) {

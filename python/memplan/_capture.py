@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator, Sequence
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from . import _engine, _fake, _sizes
+from . import _engine, _fake, _kernels, _sizes
 from ._checkpoint import MemplanError
 from ._fake import World
 from ._record import Id, NoKernel, Recorder, plain
@@ -316,7 +316,8 @@ def _pretending() -> Any:
     """What PyTorch asks of a machine that may have no GPU, and transformers of tensors that may be fake: it goes other ways for a tracer."""
     transformers: Any = [(m, "is_fake_tensor", lambda x: False) for name, m in list(sys.modules.items()) if name.startswith("transformers.") and "is_fake_tensor" in vars(m)]
     cudnn: Any = [] if torch.cuda.is_available() else [(getattr(torch.backends.cudnn, "m", torch.backends.cudnn), "_init", lambda: False)]  # the library may be absent, or another one
-    return _fake.patched(*transformers, *cudnn, (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True), (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False), (torch.cuda, "is_bf16_supported", lambda *a, **k: True))
+    card: Any = [] if torch.cuda.is_available() else [(torch.cuda, "get_device_capability", lambda *a, **k: (9, 0))]  # a Hopper GPU, as in _kernels
+    return _fake.patched(*transformers, *cudnn, *card, *_kernels.grouped_mm(), (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True), (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False), (torch.cuda, "is_bf16_supported", lambda *a, **k: True))
 
 
 # ---- the user's step ----

@@ -332,7 +332,7 @@ def _policy(keep: Any, seen: Counter[str], op: Any) -> CheckpointPolicy:
 def _written(second: Any, op: Any) -> bool:
     """Whether the model has written to what was kept of an operator's next call, which cannot be taken then: it is let go, and the call runs again."""
     kept = getattr(second, "storage", {}).get(op)
-    if not kept or all(getattr(x, "version", None) in (None, getattr(x, "val", x)._version) for x in tree_leaves(kept[0])):
+    if not kept or not any(isinstance(x := getattr(w, "val", w), torch.Tensor) and getattr(w, "version", None) not in (None, x._version) for w in tree_leaves(kept[0])):
         return False
     kept.pop(0)
     return True

@@ -98,6 +98,22 @@ def _added(mask: Any, q: Any) -> Any:
 _ATTENTION: dict[str, Callable[..., Any]] = {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient, "math": _math}
 
 
+# ---- products of groups (ATen/native/cuda/GroupedBlas.cpp) ----
+
+
+def grouped_mm() -> Any:
+    """The fake kernel of _grouped_mm for every type that a GPU takes: PyTorch's own knows bfloat16 alone."""
+    known: Any = getattr(torch._meta_registrations, "_meta_grouped_mm_common", None)
+
+    def any_type(mat_a: Any, mat_b: Any, *args: Any, **kwargs: Any) -> Any:
+        if mat_a.dtype != mat_b.dtype or mat_a.dtype not in (torch.float32, torch.float16):
+            return known(mat_a, mat_b, *args, **kwargs)
+        out = known(mat_a.to(torch.bfloat16), mat_b.to(torch.bfloat16), *args, **kwargs)
+        return torch.empty_strided(out.shape, out.stride(), dtype=mat_a.dtype, device=out.device)
+
+    return [] if known is None else [(torch._meta_registrations, "_meta_grouped_mm_common", any_type)]
+
+
 # ---- recurrent layers (ATen/native/cudnn/RNN.cpp) ----
 
 

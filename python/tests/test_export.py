@@ -314,6 +314,54 @@ class Steps(unittest.TestCase):
         self.assertIn("no backward()", doc["variants"][0]["error"])
 
 
+class Values(unittest.TestCase):
+    """What a model decides by the values of its inputs, or by a look at whether its numbers are numbers."""
+
+    def ops(self, forward: Any, *args: Any) -> list[str]:
+        class Decides(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = nn.Linear(4, 4)
+
+            def forward(self, *args: Any) -> Any:
+                return forward(self.inner, *args)
+
+        v, _ = variant(Decides(), args)
+        return [c["op"] for c in v["calls"]]
+
+    def test_indexed_by_a_list(self) -> None:
+        """Indices that Python makes of a list have values like any other tensor of the processor."""
+
+        def padded(inner: Any, x: torch.Tensor, ids: torch.Tensor) -> Any:
+            return inner(x).sin() if 7 in ids[:, [-1, 0]] else inner(x).cos()
+
+        x, ids = torch.randn(2, 4), torch.tensor([[7, 1, 2], [3, 4, 5]])
+        self.assertEqual(self.ops(padded, x, ids)[-1], "aten.sin.default")
+        self.assertEqual(self.ops(padded, x, ids + 1)[-1], "aten.cos.default")
+
+    def test_overflow(self) -> None:
+        """A model that looks for overflow (DETR) finds none, as one that trains."""
+
+        def clamped(inner: Any, x: torch.Tensor) -> Any:
+            y = inner(x.expand(-1, 1 << 19, -1))  # more elements than are followed one by one
+            if torch.isinf(y).any() or y.isnan().any() or not torch.isfinite(y).all():
+                y = y.clamp(-1, 1)
+            return y
+
+        self.assertNotIn("aten.clamp.default", self.ops(clamped, torch.randn(2, 1, 4)))
+
+    @unittest.skipUnless(hasattr(torch, "_grouped_mm"), "this PyTorch has no product of groups")
+    def test_groups(self) -> None:
+        """The product of groups that mixtures of experts call, of the types that a GPU takes."""
+
+        def grouped(inner: Any, x: torch.Tensor) -> Any:
+            assert torch.cuda.get_device_capability() >= (8, 0)
+            w = inner.weight.repeat(2, 2).expand(2, 8, 8)
+            return torch._grouped_mm(inner(x).repeat(1, 2), w, offs=torch.tensor([1, 2], dtype=torch.int32, device=x.device))
+
+        self.assertEqual(self.ops(grouped, torch.randn(2, 4))[-1], "aten._grouped_mm.default")
+
+
 class Regions(unittest.TestCase):
     def test_checkpoint_and_function(self) -> None:
         from torch.utils.checkpoint import checkpoint
@@ -446,6 +494,53 @@ class Files(unittest.TestCase):
                 onnx.save(m, path)
                 read = memplan.estimate(path, batch=8).peak
                 self.assertEqual((captured.allocated_bytes, captured.reserved_bytes), (read.allocated_bytes, read.reserved_bytes))
+
+    @unittest.skipUnless(program_is_there(), "needs the program memplan, in the package or on the PATH")
+    def test_step(self) -> None:
+        """The prediction for a recorded step has its loss and its optimizer: that of the same model with both named, and the targets, which a step is given before it begins."""
+        model, x, y = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)), torch.randn(4, 64), torch.randint(0, 10, (4,))
+
+        def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+        with tempfile.TemporaryDirectory() as folder:
+            stepped, plain = os.path.join(folder, "stepped.onnx"), os.path.join(folder, "plain.onnx")
+            memplan.export(model, (x, y), path=stepped, step=step)
+            memplan.export(model, x, path=plain)
+            got = memplan.estimate(stepped, batch=4096)
+            want = memplan.estimate(plain, batch=4096, loss="cross-entropy", optimizer="sgd-momentum")
+            self.assertEqual(got.document["config"]["optimizer"], "sgd-momentum")
+            self.assertEqual(got.peak.allocated_bytes, want.peak.allocated_bytes + 8 * 4096)
+            self.assertEqual(got.document["savedBytes"], want.document["savedBytes"])
+            self.assertLess(want.peak.allocated_bytes, memplan.estimate(plain, batch=4096, loss="cross-entropy").peak.allocated_bytes)  # AdamW keeps twice as much
+
+    @unittest.skipUnless(program_is_there(), "needs the program memplan, in the package or on the PATH")
+    def test_own_checkpoints(self) -> None:
+        """A region that the model's code checkpoints is counted as one, and hooks that nobody knows are warned of."""
+        from torch.utils.checkpoint import checkpoint
+
+        class Net(nn.Module):
+            def __init__(self, wrap: Any) -> None:
+                super().__init__()
+                self.a, self.b, self.wrap = nn.Linear(64, 256), nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Sigmoid()), wrap
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.wrap(self.b, torch.relu(self.a(x)))
+
+        def offloaded(f: Any, x: torch.Tensor) -> Any:
+            with torch.autograd.graph.save_on_cpu():
+                return f(x)
+
+        estimates = {}
+        for name, wrap in {"none": lambda f, x: f(x), "checkpoint": lambda f, x: checkpoint(f, x, use_reentrant=False), "hooks": offloaded}.items():
+            with tempfile.TemporaryDirectory() as folder:
+                estimates[name] = memplan.estimate(Net(wrap), torch.randn(4, 64), path=os.path.join(folder, "m.onnx"), batch=4096)
+        saved = {name: e.document["savedBytes"] for name, e in estimates.items()}
+        self.assertEqual(saved["none"] - saved["checkpoint"], 4 * (2 * 256 * 4096 + 256 * 256))  # what ReLU and the sigmoid return, and the weight
+        self.assertIn("saved-tensor-hooks", [w.code for w in estimates["hooks"].warnings])
 
     def test_placeholder(self) -> None:
         """What no exporter takes is captured all the same."""

@@ -152,6 +152,37 @@ class Applied(Same):
         for op, calls in ("aten.convolution", [0]), ("aten.native_dropout", [0, 1]), ("aten.mean", [0]), ("aten.tanh", [0]):
             self.same(want, grads(memplan.checkpoint(model(), plan(["1"], ops=[{"region": 0, "op": op, "calls": calls, "of": len(calls)}]))))
 
+    def test_kept_results_that_are_no_tensors(self) -> None:
+        """Attention on a GPU returns numbers and None beside its tensors, which have no version."""
+        library = torch.library.Library("memplan_test", "FRAGMENT")
+        library.define("doubled(Tensor x) -> (Tensor, Tensor?, SymInt)")
+        library.impl("doubled", lambda x: (x * 2, None, 3), "CompositeExplicitAutograd")
+
+        class Doubled(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+                return torch.ops.memplan_test.doubled(x)[0]
+
+            @staticmethod
+            def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+                return g * 2
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.fc = nn.Linear(8, 8)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return Doubled.apply(self.fc(x)).sin().exp()
+
+        def model() -> nn.Sequential:
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Linear(8, 8), Net())
+
+        x = torch.linspace(-1, 1, 32).view(4, 8).requires_grad_()
+        kept = {"region": 0, "op": "memplan_test.doubled", "calls": [0], "of": 1}
+        self.same(gradients(model(), x), gradients(memplan.checkpoint(model(), plan(["1"], ops=[kept])), x))
+
     def test_kept_results_of_random_calls(self) -> None:
         """A call that is kept takes no random numbers in the second run: those after it get the ones that they had."""
 
