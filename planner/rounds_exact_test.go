@@ -60,3 +60,23 @@ func TestRoundsRNN(t *testing.T) {
 		t.Errorf("%d runs", ran)
 	}
 }
+
+// TestSharedNorm holds steps that call one batch normalisation more than once, with the
+// statistics that the call before updated in place, to half a percent.
+func TestSharedNorm(t *testing.T) {
+	testdata.Sequential(t)
+	c := roundOf(t, 7)
+	ran := 0
+	for _, r := range readLines[roundRun](t, filepath.Join(roundsDir, "round7.steps.jsonl.xz")) {
+		if r.Name != "cascadepsp" && r.Name != "plain_simclr" {
+			continue
+		}
+		ran++
+		if f := forecastOf(t, c, &r); f.Error != "" || math.Abs(relative(f.Allocated, r.Peak)) > 0.005 {
+			t.Errorf("%s batch %d %s %s: %d, measured %d %s", r.Name, r.Batch, r.Prec, r.Mode, f.Allocated, r.Peak, f.Error)
+		}
+	}
+	if ran != 12 {
+		t.Errorf("%d runs", ran)
+	}
+}

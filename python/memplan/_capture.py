@@ -90,8 +90,11 @@ def capture(job: Job, at: Point) -> dict[str, Any]:
     where = _sizes.points(at)
     known = Known()
     variants = [variant(job, VARIANTS[0], where, known)]
-    if job.step is None or not job.own:
-        variants += [variant(job, v, where, known) for v in (VARIANTS[1:] if job.step is None else VARIANTS[1:5])]
+    asked = [VARIANTS[0]] if job.step is not None and job.own else VARIANTS if job.step is None else VARIANTS[:5]
+    before = set(known.fixed)
+    variants += [variant(job, v, where, known) for v in asked[1:]]
+    if known.fixed != before:  # by a later one, so that earlier ones have a size that is not free
+        variants = [variant(job, v, where, known) for v in asked]
     where = [p for p in where if all(p[d] == where[0][d] for d in known.fixed)]
     return {
         "schema": SCHEMA,
@@ -177,6 +180,9 @@ def variant(job: Job, v: Variant, where: Sequence[Point], known: Known) -> dict[
             changed = [d for d in p if p[d] != used[0][d]]
             if len(changed) == 1:
                 known.fix(job, changed[0], f"at {p[changed[0]]} the model raises {_said(e)}", used[0])
+                return variant(job, v, where, known)
+            if known.solver is not None:  # sizes that change one at a time say which it is
+                known.solver = None
                 return variant(job, v, where, known)
     try:
         solver = _sizes.Solver(done, known.solver)

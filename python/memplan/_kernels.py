@@ -150,3 +150,21 @@ _SPECIAL: dict[str, Special] = {"aten.scaled_dot_product_attention.default": _at
 for _name, _mode, _states in (("rnn_relu", 0, 1), ("rnn_tanh", 1, 1), ("lstm", 2, 2), ("gru", 3, 1)):
     for _overload in ("input", "data"):
         _SPECIAL[f"aten.{_name}.{_overload}"] = _recurrent(_mode, _states, _overload == "data")
+
+
+# ---- nn.GRUCell's fused kernel (ATen/native/cuda/RNN.cu), of which PyTorch has no fake one ----
+
+
+def _gru_cell(input_gates: Any, hidden_gates: Any, hx: Any, input_bias: Any = None, hidden_bias: Any = None) -> Any:
+    return torch.empty_like(hx, memory_format=torch.contiguous_format), hx.new_empty((hx.shape[0], 5 * hx.shape[1]))
+
+
+def _gru_cell_backward(grad: Any, workspace: Any, has_bias: bool) -> Any:
+    gates, hidden = (workspace.new_empty((grad.shape[0], 3 * grad.shape[1])) for _ in range(2))
+    return gates, hidden, torch.empty_like(grad), gates.sum(0) if has_bias else None, hidden.sum(0) if has_bias else None
+
+
+_LIBRARY = torch.library.Library("aten", "IMPL")  # kept: what it registers goes with it
+for _name, _kernel in (("_thnn_fused_gru_cell", _gru_cell), ("_thnn_fused_gru_cell_backward", _gru_cell_backward)):
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{_name}", "Meta"):
+        _LIBRARY.impl(_name, _kernel, "Meta")

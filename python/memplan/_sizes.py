@@ -61,8 +61,9 @@ def points(at: Point) -> list[Point]:
 
 
 def fewer(where: Sequence[Point]) -> list[Point]:
-    """The points for another precision of what is known at all of them: the first, and those where every size is another."""
-    return [where[0], *(p for p in where[1:] if all(p[d] != where[0][d] for d in p))][:3]
+    """The points for another precision of what is known at all of them: the first, and those where every size that changes is another."""
+    free = [d for d in where[0] if any(p[d] != where[0][d] for p in where)]
+    return [where[0], *(p for p in where[1:] if free and all(p[d] != where[0][d] for d in free))][:3]
 
 
 def resized(tree: Any, axes: dict[int, dict[int, str]], point: Point) -> Any:

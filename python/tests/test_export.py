@@ -395,6 +395,30 @@ class Regions(unittest.TestCase):
         self.assertNotIn("region", v["calls"][0])
 
 
+class Cells(unittest.TestCase):
+    def test_gru(self) -> None:
+        """nn.GRUCell, whose kernel on a GPU PyTorch has no fake of, saves a workspace of five times its state; its gradients are checked, too."""
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.cell = nn.GRUCell(8, 16)
+
+            def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+                for _ in range(2):
+                    h = self.cell(x, h)
+                return h
+
+        j, point = job(Net(), (torch.randn(2, 8), torch.randn(2, 16)))
+        doc = _capture.capture(j, point)
+        self.assertEqual([(v["mode"], v["precision"]) for v in doc["variants"] if "error" in v], [])
+        self.assertEqual([c["op"] for c in doc["variants"][0]["calls"]], ["aten.gru_cell.default"] * 2)
+        first = doc["variants"][0]["calls"][0]
+        made = [s for s in first["saves"] if isinstance(s, dict)]
+        self.assertIn({"e": f"{5 * 16 * 4}*batch"}, [s["new"] for s in made])
+        self.assertEqual((doc["notes"], len(doc["checks"])), ([], 1))
+
+
 class Sizes(unittest.TestCase):
     def test_expressions(self) -> None:
         """Numbers that follow from two sizes, and at a third point."""
@@ -417,6 +441,28 @@ class Sizes(unittest.TestCase):
         doc = _capture.capture(j, point)
         self.assertEqual(doc["dims"], [])
         self.assertRegex(doc["notes"][0], "batch is fixed at 2: with another the model calls something else")
+
+    def test_one_fixed(self) -> None:
+        """Where one size is fixed, by the first variant or only by a later one, the other is free in all of them."""
+
+        class Net(nn.Module):
+            def __init__(self, always: bool) -> None:
+                super().__init__()
+                self.embedding, self.always = nn.Embedding(10, 4), always
+                self.register_buffer("position", torch.ones(8, 4))
+
+            def forward(self, ids: torch.Tensor) -> torch.Tensor:
+                x = self.embedding(ids)
+                x = x + self.position if self.always or not self.training else x
+                return x.view(ids.shape[0], -1)
+
+        for always in (True, False):
+            j, point = job(Net(always), (torch.zeros(2, 8, dtype=torch.int64),))
+            doc = _capture.capture(j, point)
+            self.assertEqual([d["name"] for d in doc["dims"]], ["batch"])
+            self.assertEqual(len(doc["variants"]), len(_capture.VARIANTS))
+            for v in doc["variants"]:
+                self.assertEqual(v["calls"][-1]["args"][1], [{"e": "batch"}, -1], (always, v["mode"], v["precision"]))
 
 
 class Errors(unittest.TestCase):

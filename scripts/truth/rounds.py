@@ -612,10 +612,10 @@ def traces(out, seconds, path):
     print('traces', len(os.listdir(f'{folder}/traces')), 'of', len(runs))
 
 
-def everything(out, seconds, names, exported=()):
+def everything(out, seconds, names, exported=(), captures=False):
     begin = time.time(); deadline = begin + seconds
     folder = tempfile.mkdtemp()
-    for d in ('models', 'traces'): os.makedirs(f'{folder}/{d}')
+    for d in ('models', 'traces', 'captured'): os.makedirs(f'{folder}/{d}')
     spawn = multiprocessing.get_context('spawn')
     counter = spawn.Value('i', 0)
     measuring = []
@@ -633,6 +633,7 @@ def everything(out, seconds, names, exported=()):
     log = open(f'{out}/log', 'w')
     os.environ['CUDA_VISIBLE_DEVICES'] = ''
     exports = [(n, f'{folder}/models', 150) for n in names if os.environ.get('EXPORTERS') != '0' and n not in exported]
+    if captures and os.environ.get('EXPORTERS') != '0': exports += [(n, f'{folder}/captured', 150) for n in names]
     with spawn.Pool(max(1, int(os.environ.get('EXPORTERS', 11)))) as pool:
         left = pool.imap_unordered(export_task, exports)
         try:
@@ -646,6 +647,7 @@ def everything(out, seconds, names, exported=()):
         p.join(max(1, deadline - 5 - time.time()))
         if p.is_alive(): p.kill()
     pack(f'{out}/models.tar', f'{folder}/models', '.xz'); pack(f'{out}/traces.tar', f'{folder}/traces', '.xz')
+    if captures: pack(f'{out}/captured.tar', f'{folder}/captured', ('.xz', '.said'))
     for f in ('steps', 'runs', 'log'):
         with open(f'{out}/{f}' + ('.jsonl' if f != 'log' else ''), 'a') as o:
             for k in range(len(measuring)):
