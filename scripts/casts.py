@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the table of statements with casts that a file of float32 does not show whole.
+"""Statements with casts that a file of float32 does not show whole: section casts of graph/python/libraries.txt.
 
-    python3 scripts/casts.py > graph/lift/casts.txt
+    python3 scripts/casts.py
 
 The exporter writes beside each call the one line of source that it stands in. A cast of
 float32 to float32 makes no call: a statement that does nothing but cast has no line in
@@ -22,7 +22,8 @@ import ast
 import importlib.util
 import pathlib
 import re
-import sys
+
+import section
 
 PACKAGES = ("transformers", "timm", "diffusers", "torchvision")
 FUNCTIONS = ("forward",)  # frames that the exporter keeps
@@ -234,8 +235,7 @@ def main():
     for (name, key), found in table.items():
         if len(found) == 1:
             rows.setdefault((key, found.pop()), []).append(name)
-    for (key, text), files in sorted(rows.items()):
-        print(key, text, " ".join(sorted(files)), sep="\t")
+    section.write("casts", ["\t".join([key, text, " ".join(sorted(files))]) for (key, text), files in sorted(rows.items())])
 
 
 if __name__ == "__main__":

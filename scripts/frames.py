@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How long variables of forward functions keep tensors alive: the table of graph/train/frames.txt.
+"""How long variables of forward functions keep tensors alive: section frames of graph/python/libraries.txt.
 
-    python3 scripts/frames.py [OTHER] > graph/train/frames.txt
+    python3 scripts/frames.py [OTHER]
 
 An exported graph has no variables, but a tensor lives for as long as a Python variable names it. This script reads the source of the
 forward functions of torchvision, timm, transformers and diffusers (whichever are installed) and writes, for each class, what a variable
@@ -15,8 +15,8 @@ for the first argument that child X is called with, %softmax for what forward's 
 pattern: layers.* . What the code of a class leaves open
 (conditions, loops) is read in the order in which it stands; where that is wrong, the calls that read a tensor still bound its life from below.
 
-Releases differ; a file does not say which runs it. OTHER is a table of other releases, for classes that those installed lack. The
-committed one is of transformers 5.17, which the measured runs had, and OTHER of 5.23; torchvision 0.29.2, timm 1.0.31, diffusers 0.42.1.
+Releases differ; a file does not say which runs it. OTHER is a libraries.txt of other releases, for classes that those
+installed lack. The committed one is of transformers 5.17, which the measured runs had, and OTHER of 5.23; torchvision 0.29.2, timm 1.0.31, diffusers 0.42.1.
 """
 import ast
 import importlib
@@ -27,6 +27,7 @@ import textwrap
 import warnings
 
 warnings.filterwarnings("ignore")
+import section
 import torch.nn as nn
 
 PACKAGES = ("torchvision.models", "timm.models", "timm.layers", "transformers.models", "diffusers.models", "segmentation_models_pytorch")
@@ -365,16 +366,14 @@ def classes():
 def main():
     rows = {}
     if len(sys.argv) > 1:
-        with open(sys.argv[1]) as f:
-            rows = {line.split()[0]: line.split()[1:] for line in f}
+        rows = {line.split()[0]: line.split()[1:] for line in section.read("frames", sys.argv[1])}
     for c in classes():
         try:
             out = frame(c)
         except RecursionError:
             continue
         rows[c.__module__ + "." + c.__qualname__] = out
-    for name in sorted(n for n in rows if rows[n]):
-        print(name, *rows[name])
+    section.write("frames", [" ".join([name, *rows[name]]) for name in sorted(rows) if rows[name]])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes planner/transformers_layers.txt: the classes that transformers' gradient checkpointing counts and runs again.
+"""The classes that transformers' gradient checkpointing counts and runs again: section layers of graph/python/libraries.txt.
 
     python3 scripts/transformers_layers.py    # with transformers installed
 
@@ -12,8 +12,9 @@ import importlib.metadata
 import importlib.util
 from pathlib import Path
 
+import section
+
 ROOT = "GradientCheckpointingLayer"
-OUT = Path(__file__).resolve().parent.parent / "planner" / "transformers_layers.txt"
 
 
 def main() -> None:
@@ -29,8 +30,8 @@ def main() -> None:
     names = {name for _, name in layers}
     if both := {name for f, name in bases if name in names and (f, name) not in layers}:
         raise SystemExit(f"classes of one name, of which some are layers: {both}")
-    head = f"# Subclasses of {ROOT} in transformers {importlib.metadata.version('transformers')}, by scripts/transformers_layers.py\n"
-    OUT.write_text(head + "".join(f"{n}\n" for n in sorted(names)), encoding="utf-8")
+    section.write("layers", sorted(names))
+    print("transformers", importlib.metadata.version("transformers"))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // namedCasts puts calls of type_as back. The exporter drops a call whose result is
@@ -43,7 +44,7 @@ func (r *rewriter) widenNamed(i int, with graph.ValueID) {
 		from--
 	}
 	class := r.l.Classes[i]
-	if !strings.Contains(class, "Norm") || ofLibrary(class) || strings.Contains(r.statement(i), "rms_norm(") { // which the exporter takes apart, its cast included
+	if !strings.Contains(class, "Norm") || python.KnownNorms.Of(class) || strings.Contains(r.statement(i), "rms_norm(") { // which the exporter takes apart, its cast included
 		return
 	}
 	if lines := Lines(r.node(i)); len(lines) == 0 || r.onlyOperand(from, i+1) != with {
@@ -144,9 +145,3 @@ func (r *rewriter) partner(i int) graph.ValueID {
 
 // maxAfter is how many calls later the first reader of a result is looked for.
 const maxAfter = 16
-
-// normalises are the classes of transformers whose casts wideRMSNorm knows, also
-// those that no line shows.
-func normalises(class string) bool {
-	return strings.HasPrefix(class, "transformers.") && (strings.HasSuffix(class, "RMSNorm") || strings.HasSuffix(class, "T5LayerNorm"))
-}

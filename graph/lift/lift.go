@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // The metadata keys of torch.onnx.export(dynamo=True).
@@ -138,7 +139,7 @@ func (l *Lifted) unrolled() {
 	called := map[string]bool{}
 	for i := range l.Graph.Nodes {
 		n := &l.Graph.Nodes[i]
-		if !slices.Contains(rnnModules, l.Classes[i]) {
+		if _, recurrent := python.Recurrent(l.Classes[i]); !recurrent {
 			continue
 		}
 		if rnnCalls[opName(n)] {
@@ -153,11 +154,8 @@ func (l *Lifted) unrolled() {
 	}
 }
 
-// rnnModules are PyTorch's recurrent modules, and rnnCalls what they call.
-var (
-	rnnModules = []string{"torch.nn.modules.rnn.RNN", "torch.nn.modules.rnn.GRU", "torch.nn.modules.rnn.LSTM"}
-	rnnCalls   = map[string]bool{"rnn_tanh": true, "rnn_relu": true, "gru": true, "lstm": true}
-)
+// rnnCalls are what recurrent modules call.
+var rnnCalls = map[string]bool{"rnn_tanh": true, "rnn_relu": true, "gru": true, "lstm": true}
 
 // Refresh copies types and known elements from the ONNX graph after it was
 // bound anew.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // An origin is where a node comes from: the module that it belongs to, its
@@ -44,7 +45,7 @@ func (p *patLift) findOrigin(n *graph.Node) origin {
 		o.module = p.weightModule(n)
 	}
 	if o.class == "" && n.Op == "BatchNormalization" && strings.HasPrefix(p.src.Model.Producer, "pytorch") {
-		o.class = "torch.nn.modules.batchnorm.BatchNorm"
+		o.class = python.BatchNorm
 	}
 	return o
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // A replay follows the variables of one frame.
@@ -506,7 +507,7 @@ func (r *replay) assign(e *execution, t target, ids []graph.ValueID, container b
 	if len(e.s.targets) == 1 && !e.s.list && !e.s.loops {
 		b.from = r.returned(e)
 		r.opened(e, b, "")
-		if strings.HasSuffix(t.name, "outputs") && strings.HasPrefix(r.class, "transformers.") {
+		if strings.HasSuffix(t.name, "outputs") && python.Transformers.Of(r.class) {
 			b.keep(r.attentions(e))
 		}
 	}
@@ -684,7 +685,7 @@ func (r *replay) finish() {
 // line without a call stands between that and its next value: a list may take them
 // there, or what came with them.
 func (r *replay) mayCollect(given []assignment) {
-	if strings.HasPrefix(r.class, "torch.nn.") {
+	if python.PyTorch.Of(r.class) {
 		return
 	}
 	runs := map[int]int{}
@@ -759,7 +760,7 @@ func (r *replay) collected(given []assignment) {
 			companion, least = a.id, gap
 		}
 	}
-	all := strings.HasPrefix(r.class, "transformers.")
+	all := python.Transformers.Of(r.class)
 	if companion < 0 || least < 2 && !all {
 		return
 	}

@@ -26,7 +26,7 @@ const Module = "github.com/memplan/memplan"
 // come after theirs.
 var Order = []string{
 	"quote", "files", "heap", "python",
-	"graph", "graph/bounded", "graph/cudnn", "graph/program", "graph/onnx", "graph/infer", "graph/aten", "graph/lift", "graph/train", "graph/shard",
+	"graph", "graph/python", "graph/bounded", "graph/cudnn", "graph/program", "graph/onnx", "graph/infer", "graph/aten", "graph/lift", "graph/train", "graph/shard",
 	"liveness/alloc", "liveness",
 	"checkpointsel/remat", "checkpointsel",
 	"planner/profile", "planner/layout", "planner",
