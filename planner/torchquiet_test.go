@@ -12,7 +12,7 @@ import (
 	"github.com/memplan/memplan/internal/testdata"
 )
 
-// A quietStep is a timed step of scripts/truth/quiet.py in milliseconds: all of
+// A quietStep is a timed step of scripts/steps/quiet.py in milliseconds: all of
 // it, until Python had issued it, and the GPU's forward pass, backward pass and
 // optimizer.
 type quietStep [5]float64
@@ -89,7 +89,7 @@ func quietPage(runs []*quietRun) string {
 }
 
 func quietTurns(b *strings.Builder, runs []*quietRun) {
-	b.WriteString("## In turns, with nothing beside\n\n`scripts/truth/quiet.py` on the same kind of GPU, from `planner/testdata/torch/quiet.jsonl.xz`: models whose overhead was not as predicted above, and what is left of the time with others. One process runs three steps without\n" +
+	b.WriteString("## In turns, with nothing beside\n\n`scripts/steps/quiet.py` on the same kind of GPU, from `planner/testdata/torch/quiet.jsonl.xz`: models whose overhead was not as predicted above, and what is left of the time with others. One process runs three steps without\n" +
 		"checkpoints, three under the plan, three with every block checkpointed, three under the plan at that peak, and again; medians. \"GPU\" is the time of the kernels alone in a profiled step, \"Python\" the share of\n" +
 		"the plan's step until Python had issued it: near 100%, the GPU waits for Python, which the prediction does not count.\n\n" +
 		"| model | batch | no checkpoints, ms | plan, ms | overhead | of the GPU | predicted | Python | every block | plan at its peak |\n|---|---|---|---|---|---|---|---|---|---|\n")
@@ -123,7 +123,7 @@ func quietTurns(b *strings.Builder, runs []*quietRun) {
 }
 
 func quietEngine(b *strings.Builder, runs []*quietRun) {
-	b.WriteString("## A training script under its plan\n\nThe scripts of `scripts/truth/trainings` under `memplan validate PLAN --engine torch --script FILE` or `--call MODULE:FUNCTION`, with `--cap` the card's memory; GiB reserved. Other processes planned beside these runs, which disturbs their times.\n\n" +
+	b.WriteString("## A training script under its plan\n\nThe scripts of `scripts/steps/trainings` under `memplan validate PLAN --engine torch --script FILE` or `--call MODULE:FUNCTION`, with `--cap` the card's memory; GiB reserved. Other processes planned beside these runs, which disturbs their times.\n\n" +
 		"| script | how | precision | batch | card | regions | predicted | measured | predicted, ms | measured, ms | verdict |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range runs {
 		if d := r.Document; r.Kind == "engine" && d != nil {

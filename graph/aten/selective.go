@@ -46,7 +46,7 @@ func Dispatched(kernel string) string {
 }
 
 // selectable are the operators whose calls PyTorch makes as often, and in the
-// order, as they stand here (scripts/selective_oracle.py): the others come in
+// order, as they stand here (scripts/pytorch/selective_reference.py): the others come in
 // composites that run differently while a policy watches, or are Python's.
 var selectable = map[string]bool{
 	"addmm": true, "mm": true, "bmm": true, "baddbmm": true, "convolution": true,
