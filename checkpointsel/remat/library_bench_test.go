@@ -46,10 +46,10 @@ func BenchmarkLinearProgram(b *testing.B) {
 		b.Run(fmt.Sprintf("gonum/%d", n*n), func(b *testing.B) {
 			for b.Loop() {
 				l := relaxation(n)
-				standardSimplex(l)
+				_ = standardSimplex(l) // it gives up on some degenerate programs
 				for j := range 10 {
 					l.restrict(int32(j), 1, 1)
-					standardSimplex(l)
+					_ = standardSimplex(l) // it gives up on some degenerate programs
 				}
 			}
 		})
