@@ -7,8 +7,8 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// ofClass reports a line of the file that a class is written in: not a forward of
-// another file, that of a base class.
+// ofClass reports a line of the file in which a class is defined: a forward that it
+// inherits may stand in another file.
 func ofClass(l Line, class string) bool {
 	module := class[:max(strings.LastIndexByte(class, '.'), 0)]
 	return !strings.HasPrefix(class, "torch.") && strings.HasSuffix(module, "."+strings.TrimSuffix(sourceFile(l), ".py"))

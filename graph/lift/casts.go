@@ -34,10 +34,10 @@ func (r *rewriter) namedCasts() {
 	r.count()
 }
 
-// widenNamed widens what a normalisation is called with whose result, that of call i,
-// is cast back to its type, which does nothing unless it was computed in another one,
-// where no line shows the cast: F.layer_norm(x.float(), ...) over several lines. Other
-// functions cast back out of habit.
+// widenNamed casts the operand of a normalisation to float32 if its result, that of call i,
+// is cast back to the operand's type and no line shows the first cast, as in
+// F.layer_norm(x.float(), ...) over several lines: casting back would do nothing had the
+// function not computed in another type. Other functions cast back out of habit.
 func (r *rewriter) widenNamed(i int, with graph.ValueID) {
 	from := i
 	for from > 0 && r.sameFrame(from-1, i) && !r.restarts(from-1, i) {
@@ -71,8 +71,8 @@ func (r *rewriter) widenNamed(i int, with graph.ValueID) {
 	}
 }
 
-// foreign is the first floating-point tensor among a call's operands that its
-// module neither computes nor has; NoValue for none.
+// foreign is the first floating-point tensor among a call's operands that comes from
+// outside its module; NoValue if there is none.
 func (r *rewriter) foreign(n *graph.Node) graph.ValueID {
 	for _, in := range n.Inputs {
 		if d := r.def[in]; r.l.Roles[in] == Unknown && r.l.Graph.Values[in].Type.Elem.IsFloat() && (d < 0 || r.node(int(d)).Module != n.Module) {
@@ -119,8 +119,8 @@ func (r *rewriter) closed(open, next []Line, last int) {
 	}
 }
 
-// partner is the tensor that the result of call i is multiplied with, made before
-// it; NoValue for none.
+// partner is the tensor, made before call i, by which its result is multiplied; NoValue
+// if there is none.
 func (r *rewriter) partner(i int) graph.ValueID {
 	if len(r.node(i).Outputs) != 1 {
 		return graph.NoValue

@@ -138,8 +138,8 @@ func (r *rewriter) castsBack(from, to int) bool {
 	return root && back
 }
 
-// onlyOperand is the one floating-point tensor that calls read and do not make,
-// parameters aside; NoValue for none and for several.
+// onlyOperand is the one float32 tensor, apart from parameters, that calls read and do
+// not make themselves; NoValue if there is none or more than one.
 func (r *rewriter) onlyOperand(from, to int) graph.ValueID {
 	id := graph.NoValue
 	for i := from; i < to; i++ {
@@ -157,7 +157,7 @@ func (r *rewriter) onlyOperand(from, to int) graph.ValueID {
 	return id
 }
 
-// replaceIn has calls read one value in place of another.
+// replaceIn makes the calls [from, to) read the value with in place of old.
 func (r *rewriter) replaceIn(from, to int, old, with graph.ValueID) {
 	for i := from; i < to; i++ {
 		n := r.node(i)

@@ -9,7 +9,7 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// An idiom restores what the model's code does and the export does not show:
+// An idiom restores an effect of the model's code that the export does not show:
 // torch.export makes every operation functional, and libraries take other
 // branches while they are traced. Each rule rewrites one call where it applies.
 type idiom struct {
@@ -347,8 +347,8 @@ func indexAdd(r *rewriter, i int) bool {
 	return inPlaceScatter(r, i)
 }
 
-// indexedShape tells whether what is put has the operand's dims, as index_add asks
-// for.
+// indexedShape tells whether the values to put have as many dims as the operand, which
+// index_add requires.
 func (r *rewriter) indexedShape(n *graph.Node, dim int) bool {
 	x, v := n.Args[0], n.Args[2]
 	if x.Kind != graph.ArgValue || v.Kind != graph.ArgValue {

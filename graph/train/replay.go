@@ -592,7 +592,7 @@ func (r *replay) callsFunction(e *execution) bool {
 
 // unreadPair gives two targets what a function returns that the file does not show,
 // and of which the code around it reads one value: an attribute is seldom it. The
-// other is guessed to be what the function made its last result of, as attention
+// other is guessed to be what the function computed its last result from, as attention
 // returns its probabilities.
 func (r *replay) unreadPair(e *execution, targets []target, id graph.ValueID) {
 	other := graph.NoValue

@@ -233,8 +233,7 @@ func skips(l *lift.Lifted, modules []lift.Module, holds holder) {
 	}
 }
 
-// scaled is what a value that a call multiplies is a multiple of, in the same
-// module; NoValue if it is none.
+// scaled returns the value that the call's module scaled to get id, or NoValue.
 func scaled(g *graph.Graph, n *graph.Node, id graph.ValueID) graph.ValueID {
 	if mul := maker(g, id, "mul.Tensor"); mul != nil && mul.Module == n.Module && len(mul.Inputs) > 0 {
 		return mul.Inputs[0]

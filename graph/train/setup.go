@@ -287,8 +287,8 @@ func (b *builder) stored(d graph.DType) graph.DType {
 	return d
 }
 
-// deepest is how many modules may stand around a tensor. A longer name is none
-// of a module's: the tree of its prefixes would take quadratic time.
+// deepest is how many modules may stand around a tensor. A name with more parts is not
+// taken for a path of modules: the tree of its prefixes would take quadratic time.
 const deepest = 64
 
 // parent is the module that owns a parameter.

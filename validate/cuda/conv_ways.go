@@ -102,10 +102,10 @@ func ownWay(q *convQuery) (way, bool) {
 	if !depthwise(q.c, q.w) {
 		return way{}, false
 	}
-	direct, well := ownLikes(q.c, q.p, q.x, q.w, q.y)
+	direct, well := servesWell(q.c, q.p, q.x, q.w, q.y)
 	if to := copiesOf(formatNCHW, q.x, q.w, q.y); !well && to.needed() && relays(relayDepthwise) {
 		t := to.tensors
-		behind, well := ownLikes(q.c, q.p, &t[0], &t[1], &t[2])
+		behind, well := servesWell(q.c, q.p, &t[0], &t[1], &t[2])
 		return way{copies: to, bytes: to.bytes + behind}, well
 	}
 	return way{bytes: direct}, well
