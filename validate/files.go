@@ -29,8 +29,8 @@ const maxRank = 64
 // the caller says otherwise.
 const arrayMemory int64 = 4 << 30
 
-// affordable is an error for an array that takes more than so many bytes of
-// memory: as it is stored, and as numbers. It is asked before either is made.
+// affordable returns an error if an array takes more than memory bytes to read: its bytes
+// as stored and its numbers. It is called before either is allocated.
 func affordable(t graph.DType, shape []int64, memory int64) error {
 	if memory <= 0 {
 		memory = arrayMemory
@@ -235,8 +235,8 @@ func (z *Archive) Close() error { return z.file.Close() }
 // Names lists the arrays, sorted.
 func (z *Archive) Names() []string { return slices.Sorted(maps.Keys(z.at)) }
 
-// Check reads an array's header, and is what is wrong with it: not an array of
-// numbers that can be read, or not as many bytes as its shape asks for.
+// Check reads an array's header and returns an error if its elements are of a type that is
+// not read, or if it does not have as many bytes as its shape takes.
 func (z *Archive) Check(name string) error {
 	return z.open(name, func(r io.Reader, size int64) error {
 		t, shape, head, err := npyHead(r)

@@ -37,7 +37,7 @@ type convQuery struct {
 // format is the order in which PyTorch has all three tensors.
 func (q *convQuery) format() format { return formatOf(q.c, q.x, q.w, q.y) }
 
-// errNotMine is a path's answer for a pass that is none of its kind.
+// errNotMine is returned by a path for a pass that it does not serve.
 var errNotMine = errors.New("not of this kind")
 
 // pathWays are how the paths run a pass; an error says why one does not.

@@ -86,14 +86,14 @@ func convOf(c *program.Conv, x, w, y *validate.Tensor) (a convArgs, err error) {
 		groups: int32(c.Groups), dtype: dtype(x)}, nil
 }
 
-// indexable reports a depthwise convolution whose elements 32 bits count.
+// indexable reports a depthwise convolution whose elements 32-bit integers can index.
 func indexable(c *program.Conv, x, w, y *validate.Tensor) bool {
 	return depthwise(c, w) && x.Elems() < 1<<31 && y.Elems() < 1<<31
 }
 
-// servesWell reports whether an own kernel serves a depthwise pass well on the
-// tensors as they lie, and the bytes of work that it asks for. With less it runs
-// as well, slower.
+// servesWell reports whether our own kernel runs a depthwise pass well on the tensors in
+// their layout, and how many bytes of workspace it asks for. With less it runs, too, but
+// slower.
 func servesWell(c *program.Conv, p pass, x, w, y *validate.Tensor) (bytes int64, ok bool) {
 	a, err := convOf(c, x, w, y)
 	if err != nil || !indexable(c, x, w, y) {
@@ -161,8 +161,8 @@ const (
 	manyChannels = 60_000
 )
 
-// planDepthwise plans a depthwise pass in at most so many bytes of work: with square
-// filters of 3, 5 or 7.
+// planDepthwise plans a depthwise pass in at most work bytes of workspace; false unless its
+// filters are square, of side 3, 5 or 7.
 func planDepthwise(p pass, a *convArgs, work int64) (depthwisePass, bool) {
 	if a.r != a.s || a.r != 3 && a.r != 5 && a.r != 7 || a.n*a.c*a.h*a.w*a.oh*a.ow == 0 {
 		return depthwisePass{}, false
