@@ -382,7 +382,7 @@ func (f *curve) inside(out []train.Segment, c *context, i int, k int32) []train.
 	return out
 }
 
-// spanAt is the span of so many units from unit lo.
+// spanAt is the span of n units from unit lo.
 func (f *curve) spanAt(lo, n int) int32 {
 	for _, s := range f.p.from[lo] {
 		if f.p.spans[s].hi == lo+n {

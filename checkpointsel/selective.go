@@ -197,7 +197,7 @@ func (s *Selective) variant(oi int, keep []int, v View) variant {
 	return x
 }
 
-// spread leaves n of the variants. In hope, each that is left stands for those
+// spread leaves n of the variants. In the Hoped view, each that is left stands for those
 // before it: as cheap as the cheapest and as small as the smallest of them.
 func spread(list []variant, n int, v View) []variant {
 	if len(list) <= n {
@@ -282,7 +282,7 @@ type sum struct {
 
 // frontier lists the choices of items that no other undercuts in bytes at as
 // much time, the fewest bytes first, which begins with items that take none.
-// Bytes are rounded to a grid, down in hope and else up. O(items · grains).
+// Bytes are rounded to a grid, down in the Hoped view and up in the others. O(items · grains).
 func frontier(items []item, v View) (out [][]int) {
 	var total int64
 	for i := range items {
@@ -339,7 +339,7 @@ type cell struct {
 }
 
 // Solve returns the segments of least cost whose levels, in the given view,
-// stay within budget bytes, that cost, and whether any exist. In hope, the cost
+// stay within budget bytes, that cost, and whether any exist. In the Hoped view, the cost
 // is a lower bound of that of every choice.
 func (s *Selective) Solve(budget int64, v View) (segs []train.Segment, cost float64, ok bool) {
 	if s.Without() <= budget {
@@ -405,7 +405,7 @@ func newTable(s *Selective, budget int64, v View) *table {
 	return t
 }
 
-// put enters a state. In hope, a cell has the least cost and the most bytes
+// put enters a state. In the Hoped view, a cell has the least cost and the most bytes
 // dropped of all its states.
 func (t *table) put(slot int, c cell) {
 	old := &t.at[slot][min(int((c.drop-t.lowest)/t.grain), len(t.at[slot])-1)]

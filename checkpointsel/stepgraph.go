@@ -45,8 +45,8 @@ type version struct {
 	by      int // node of the instance, -1 for a minor storage
 }
 
-// minorShare is how much smaller than a node's largest output, so many times,
-// another must be not to be an output of the instance.
+// minorShare bounds a node's minor outputs: those that are more than so many times smaller
+// than its largest are not outputs of the instance.
 const minorShare = 64
 
 // NewStepGraph returns the instance of p, which must be a training step without
@@ -239,9 +239,8 @@ func (b *stepGraphBuilder) outputs(n *program.Node) (outs []program.StorageID, w
 	return outs, most - live
 }
 
-// once reports whether a node cannot run again: what is not of the forward
-// pass, what brings data in, and what writes to something that outlives the
-// step.
+// once reports whether a node cannot run again: it is not part of the forward pass,
+// brings data in, or writes to memory that outlives the step.
 func (b *stepGraphBuilder) once(n *program.Node) bool {
 	if n.Phase != program.Forward && n.Phase != program.Loss {
 		return true

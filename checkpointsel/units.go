@@ -172,8 +172,8 @@ func guessScopes(module string) []string {
 	return out
 }
 
-// chains reports whether b reads, of what is computed, only a's last result,
-// and nothing else reads what a computes.
+// chains reports whether a's last result is the only computed value that b reads, and b
+// the only reader of what a computes.
 func (d *divider) chains(a, b Unit) bool {
 	if a.Module == "" || b.Module == "" || a.Hi != b.Lo {
 		return false

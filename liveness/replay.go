@@ -91,8 +91,8 @@ type replayer[H any] struct {
 }
 
 // Replay runs the residents and then steps steps, the first of which creates
-// state, on an allocator. A *Failure is returned when the allocator refuses
-// what is not optional.
+// state, on an allocator. It returns a *Failure when the allocator refuses
+// an allocation that is not optional.
 func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, error) {
 	first, steady := Steps(p)
 	r := &replayer[H]{a: a, p: p, res: Result{First: first, Steady: steady}, cur: make([]H, len(p.Storages)), prev: make([]H, len(p.Storages)), gone: map[program.StorageID]bool{}}

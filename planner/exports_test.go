@@ -14,7 +14,7 @@ import (
 	"github.com/memplan/memplan/internal/testdata"
 )
 
-// An export is one file of testdata/exports.tar.xz, which scripts/exports.py wrote.
+// An export is one file of testdata/exports.tar.xz, which scripts/export/exports.py wrote.
 type export struct {
 	model, version, way string
 	data                []byte
@@ -257,7 +257,7 @@ that release cannot, or nobody has asked it to.
 | -ort | onnxruntime's optimizer, as it saves a file: its basic level, extended for eval-ort |
 | -conv | onnx.version_converter, to opset 22 |
 
-scripts/exports.py writes the files, which planner/testdata/exports.tar.xz holds; this page is written by
+scripts/export/exports.py writes the files, which planner/testdata/exports.tar.xz holds; this page is written by
 
     go test ./planner -run Exports -update
 

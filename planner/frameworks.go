@@ -1,15 +1,14 @@
 package planner
 
 import (
-	_ "embed" // the table below
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/python"
 	"github.com/memplan/memplan/graph/train"
 )
 
@@ -187,13 +186,13 @@ func (m *Model) anatomy(j *job, batch int64) (*anatomy, error) {
 				}
 			}
 		}
-		if !strings.HasPrefix(x.Class, "torch.nn.") {
+		if !python.PyTorch.Of(x.Class) {
 			a.modules = append(a.modules, k)
 		}
 	}
 	a.blocks = repeated(a.modules)
 	for _, b := range a.modules {
-		if strings.HasPrefix(b.class, "transformers.") && isLayer()[b.short()] {
+		if python.Layer(b.class) {
 			a.layers = append(a.layers, b)
 		}
 	}
@@ -245,15 +244,3 @@ func (m *Model) registered(blocks []block) {
 	}
 	slices.SortStableFunc(blocks, func(x, y block) int { return at[x.list] - at[y.list] })
 }
-
-//go:embed transformers_layers.txt
-var transformersLayers string
-
-// isLayer has the classes whose modules transformers checkpoints.
-var isLayer = sync.OnceValue(func() map[string]bool {
-	out := map[string]bool{}
-	for _, name := range strings.Fields(transformersLayers[strings.IndexByte(transformersLayers, '\n'):]) {
-		out[name] = true
-	}
-	return out
-})

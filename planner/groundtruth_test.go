@@ -283,7 +283,7 @@ reserved memory these are no unseen models any more.
 
 %s
 Inference runs without saved tensors, so that what Python variables keep alive decides the peak. Files with the exporter's
-source lines show it (` + "`planner/testdata/lines.tar.xz`" + `); these here are stripped of them, and memplan knows the code of torchvision, timm, transformers and diffusers (` + "`graph/train/frames.txt`, which `scripts/frames.py` reads from it" + `).
+source lines show it (` + "`planner/testdata/lines.tar.xz`" + `); these here are stripped of them, and memplan knows the code of torchvision, timm, transformers and diffusers (` + "`graph/python/libraries.txt`; `scripts/libraries/frames.py` reads what variables keep from it" + `).
 
 ## The interval
 

@@ -18,7 +18,7 @@ import (
 	"github.com/memplan/memplan/liveness"
 )
 
-// A lives is what PyTorch made in an inference of a model, as scripts/lines_oracle.py
+// A lives is what PyTorch made in an inference of a model, as scripts/pytorch/lines_reference.py
 // writes it.
 type lives struct {
 	Name     string
@@ -217,9 +217,9 @@ func (s *tallyOfLives) String() string {
 }
 
 // TestLines compares when storages of an inference go with PyTorch's own run of
-// the model (scripts/lines_oracle.py), of files that hold their source lines
+// the model (scripts/pytorch/lines_reference.py), of files that hold their source lines
 // and of the same without. The models are plain code in many habits
-// (scripts/lines_styles.py), and some of libraries; where both make the same
+// (scripts/pytorch/lines_styles.py), and some of libraries; where both make the same
 // storage, it has to go between the same two others.
 func TestLines(t *testing.T) {
 	testdata.Sequential(t)
@@ -321,7 +321,7 @@ func TestLinesUnseen(t *testing.T) {
 }
 
 // TestLinesKept is the same of habits that keep results beyond the line that computes
-// them (scripts/lines_kept.py).
+// them (scripts/pytorch/lines_kept.py).
 func TestLinesKept(t *testing.T) {
 	compareUnseen(t, "lines_kept", map[string]leastOfLives{"styles": {25, 90, 56}})
 }

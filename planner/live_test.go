@@ -11,9 +11,9 @@ import (
 )
 
 // TestLive compares the most bytes that live at once in an inference with what
-// PyTorch's own run of the model shows (scripts/live_oracle.py): how long
+// PyTorch's own run of the model shows (scripts/pytorch/live_reference.py): how long
 // Python's variables keep tensors alive decides them. Their code is known for
-// the models here (graph/train/frames.txt), but not all of what it does.
+// the models here (graph/python/libraries.txt), but not all of what it does.
 func TestLive(t *testing.T) {
 	testdata.Sequential(t)
 	type truth struct {

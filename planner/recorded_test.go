@@ -16,7 +16,7 @@ import (
 	"github.com/memplan/memplan/liveness"
 )
 
-// A recorded run is what scripts/truth/fake_step.py saw of a run without a
+// A recorded run is what scripts/steps/fake_step.py saw of a run without a
 // GPU: the most bytes that lived, without library scratch and without what
 // kernels allocate inside.
 type recorded struct {

@@ -287,7 +287,7 @@ exports of PyTorch 2.15. First figures and today's.
 %s
 ## A fourth round, recorded without a card
 
-Most models of round 4 before a card ran them: ` + "`scripts/truth/fake_step.py`" + `
+Most models of round 4 before a card ran them: ` + "`scripts/steps/fake_step.py`" + `
 ran the real modules with their loss, backward pass and optimizer on tensors without data, and followed every storage from the operator that makes it
 to the last reference. It sees neither library workspaces nor what a kernel allocates inside, nor how the allocator rounds, splits and keeps blocks, nor
 recurrent layers of cuDNN; both sides leave that out here. Of memplan's step the live bytes are taken without workspaces, and an error is

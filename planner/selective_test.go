@@ -22,7 +22,7 @@ import (
 )
 
 // selectiveTruth is what PyTorch keeps and runs again of a model with
-// selective checkpoints (scripts/selective_oracle.py).
+// selective checkpoints (scripts/pytorch/selective_reference.py).
 type selectiveTruth struct {
 	Name, Prec string
 	Batch      int64
@@ -51,10 +51,10 @@ func (w *selectiveTruth) segments() []train.Segment {
 	return out
 }
 
-// TestSelectiveOracle compares what selective checkpoints keep between forward
+// TestSelectiveReference compares what selective checkpoints keep between forward
 // and backward, which operators they run again and by how many bytes memory
 // grows meanwhile with PyTorch's own run.
-func TestSelectiveOracle(t *testing.T) {
+func TestSelectiveReference(t *testing.T) {
 	testdata.Sequential(t)
 	path := filepath.Join(t.TempDir(), "selective.jsonl")
 	if err := os.WriteFile(path, testdata.Unpacked(t, filepath.Join("testdata", "selective.jsonl.xz")), 0o600); err != nil {
@@ -257,7 +257,7 @@ func again(b *train.Build, seg int) (ran []string, peak, end int64) {
 }
 
 // eachArchived opens the models of graph/train's archive that are wanted, by
-// their names in saved_oracle.py.
+// their names in saved_reference.py.
 func eachArchived(t *testing.T, want func(string) bool, do func(string, *Model)) {
 	t.Helper()
 	for file, data := range testdata.Archived(t, filepath.Join("..", "graph", "train", "testdata", "saved.tar.xz")) {
@@ -279,7 +279,7 @@ func eachArchived(t *testing.T, want func(string) bool, do func(string, *Model))
 
 // TestApplied compares the bytes that live between forward and backward of
 // steps to which memplan.checkpoint has applied a configuration,
-// on the CPU, with those predicted. scripts/selective_oracle.py --apply ran
+// on the CPU, with those predicted. scripts/pytorch/selective_reference.py --apply ran
 // them, and saw the gradients of the steps without checkpoints.
 func TestApplied(t *testing.T) {
 	dir := filepath.Join("testdata", "applied")

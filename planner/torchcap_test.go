@@ -16,7 +16,7 @@ import (
 // GPU's allocator had reserved: by the file's graph alone, in which Python keeps
 // tensors that it lets go of, the plan fits. By its capture it does not, and fails
 // at the same request. The numbers are those of docs/torch.md's first run
-// (7,776,239,616 bytes without a cap) and of scripts/truth/quiet.py (the others).
+// (7,776,239,616 bytes without a cap) and of scripts/steps/quiet.py (the others).
 func TestRanOut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "layoutlm.onnx")
 	if err := os.WriteFile(path, readFile(t, filepath.Join("testdata", "torch", "layoutlm.onnx.xz")), 0o600); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/memplan/memplan/internal/testdata"
 )
 
-// A torchSteps is training steps that scripts/truth/plans.py ran on a GPU: peaks
+// A torchSteps is training steps that scripts/steps/plans.py ran on a GPU: peaks
 // in bytes over all of them, and milliseconds of each.
 type torchSteps struct {
 	Allocated int64     `json:"allocated"`
@@ -134,7 +134,7 @@ func percent(x float64) string {
 // torchPage is docs/torch.md.
 func torchPage(runs []*torchRun, quiet []*quietRun) string {
 	var b strings.Builder
-	b.WriteString("# Plans in PyTorch, measured\n\nWritten by `go test ./planner -run TorchDoc -update` from `planner/testdata/torch/plans.jsonl.xz`, which `scripts/truth/plans.py` measured.")
+	b.WriteString("# Plans in PyTorch, measured\n\nWritten by `go test ./planner -run TorchDoc -update` from `planner/testdata/torch/plans.jsonl.xz`, which `scripts/steps/plans.py` measured.")
 	for _, r := range ofKind(runs, "about") {
 		fmt.Fprintf(&b, " %s; PyTorch %s, transformers %s, timm %s, diffusers %s, torchvision %s.", r.GPU, r.Versions["torch"], r.Versions["transformers"], r.Versions["timm"], r.Versions["diffusers"], r.Versions["torchvision"])
 	}

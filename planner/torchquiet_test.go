@@ -12,7 +12,7 @@ import (
 	"github.com/memplan/memplan/internal/testdata"
 )
 
-// A quietStep is a timed step of scripts/truth/quiet.py in milliseconds: all of
+// A quietStep is a timed step of scripts/steps/quiet.py in milliseconds: all of
 // it, until Python had issued it, and the GPU's forward pass, backward pass and
 // optimizer.
 type quietStep [5]float64
@@ -111,7 +111,7 @@ func quietPage(runs []*quietRun) string {
 }
 
 func quietTurns(b *strings.Builder, runs []*quietRun) {
-	b.WriteString("## In turns, with nothing beside\n\n`scripts/truth/quiet.py` on the same kind of GPU, from `planner/testdata/torch/quiet.jsonl.xz`: models whose overhead was not as predicted above, and what is left of the time with others. One process runs three steps without\n" +
+	b.WriteString("## In turns, with nothing beside\n\n`scripts/steps/quiet.py` on the same kind of GPU, from `planner/testdata/torch/quiet.jsonl.xz`: models whose overhead was not as predicted above, and what is left of the time with others. One process runs three steps without\n" +
 		"checkpoints, three under the plan, three with every block checkpointed, three under the plan for a card that leaves as many reserved bytes, three under one that allocates no more, either, and again; medians. A card bounds what is reserved, and a plan is made for that. These steps had no\n" +
 		"such bound: where one reserves more, the allocator kept what it gives back under it, or cuDNN took larger workspaces. \"GPU\" is the time of the kernels alone in a profiled step, \"Python\" the share of\n" +
 		"the plan's step until Python had issued it: near 100%, the GPU waits for Python, which the prediction does not count.\n\n" +
@@ -148,7 +148,7 @@ func quietTurns(b *strings.Builder, runs []*quietRun) {
 }
 
 func quietEngine(b *strings.Builder, runs []*quietRun) {
-	b.WriteString("## A training script under its plan\n\nThe scripts of `scripts/truth/trainings` under `memplan validate PLAN --engine torch --script FILE` or `--call MODULE:FUNCTION`, with `--cap` the card's memory; GiB reserved. Other processes planned beside these runs, which disturbs their times.\n\n" +
+	b.WriteString("## A training script under its plan\n\nThe scripts of `scripts/steps/trainings` under `memplan validate PLAN --engine torch --script FILE` or `--call MODULE:FUNCTION`, with `--cap` the card's memory; GiB reserved. Other processes planned beside these runs, which disturbs their times.\n\n" +
 		"| script | how | precision | batch | card | regions | predicted | measured | predicted, ms | measured, ms | verdict |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range runs {
 		if d := r.Document; r.Kind == "engine" && d != nil {

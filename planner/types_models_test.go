@@ -20,14 +20,14 @@ var typesOff = map[string]float64{
 }
 
 // TestTypesModels compares what autograd saves of small models of transformers and
-// diffusers with PyTorch's fake tensors (scripts/types_models.py), from float32 files.
+// diffusers with PyTorch's fake tensors (scripts/pytorch/types_models.py), from float32 files.
 func TestTypesModels(t *testing.T) {
 	testdata.Sequential(t)
 	compareTypes(t, "types_models.tar.xz", 20, typesOff)
 }
 
 // TestTypesLines compares it of plain modules whose casts only source lines show
-// (scripts/types_lines.py).
+// (scripts/pytorch/types_lines.py).
 func TestTypesLines(t *testing.T) {
 	testdata.Sequential(t)
 	compareTypes(t, "types_lines.tar.xz", 5, nil)

@@ -36,7 +36,7 @@ func (c *typesTally) add(isWarned bool, off float64) {
 }
 
 // TestTypesStyles compares the bytes that plain modules with casts of many habits save
-// with PyTorch's (scripts/types_styles.py), in half precision and under autocast.
+// with PyTorch's (scripts/pytorch/types_styles.py), in half precision and under autocast.
 // testdata/types_styles.first.txt has what was said before anybody looked.
 func TestTypesStyles(t *testing.T) {
 	testdata.Sequential(t)

@@ -12,7 +12,7 @@ import (
 )
 
 // TestTypes compares what autograd saves in float32, in half precision and under
-// autocast with PyTorch's fake tensors (scripts/types_oracle.py), of float32 files
+// autocast with PyTorch's fake tensors (scripts/pytorch/types_reference.py), of float32 files
 // of models that cast: every byte, with the lines of the source and, where nothing
 // of those is needed, without.
 func TestTypes(t *testing.T) {

@@ -36,8 +36,8 @@ type resident struct {
 	rows   int64 // inputs that index tables: the least number of rows; else 0
 }
 
-// residents finds what is to be filled before the first step. What no node
-// reads is left as it is.
+// residents lists what exists before the first step. The tensor of a storage that no node
+// reads has no type, and is not filled.
 func residents(p *program.Program) []resident {
 	at := make([]int32, len(p.Storages))
 	var out []resident

@@ -113,10 +113,47 @@ func TestReadPB(t *testing.T) {
 	}
 }
 
+// TestReadPBElements: elements that do not lie in the file as they are, as many as a
+// model's tensors may not have decoded.
+func TestReadPBElements(t *testing.T) {
+	const n = 5000
+	typed := func(d graph.DType, field protowire.Number, packed bool) []byte {
+		b := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), n)
+		b = protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.VarintType), uint64(d))
+		var list []byte
+		for i := range uint64(n) {
+			switch {
+			case packed:
+				list = protowire.AppendVarint(list, i)
+			case field == 4:
+				b = protowire.AppendFixed32(protowire.AppendTag(b, field, protowire.Fixed32Type), math.Float32bits(float32(i)))
+			default:
+				b = protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), i)
+			}
+		}
+		if packed {
+			b = protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), list)
+		}
+		return b
+	}
+	for name, data := range map[string][]byte{
+		"int64_data": typed(graph.Int64, 7, true), "int64_data, not packed": typed(graph.Int64, 7, false),
+		"int32_data": typed(graph.Uint16, 5, true), "float_data, not packed": typed(graph.Float32, 4, false),
+	} {
+		a, err := readPB(bytes.NewReader(data), int64(len(data)), "x.pb", arrayMemory)
+		if err != nil || len(a.Values) != n || a.Values[n-1] != n-1 {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := readPB(bytes.NewReader(data), int64(len(data)), "x.pb", 100*n/4); err == nil || !strings.Contains(err.Error(), "--max-memory") {
+			t.Errorf("%s in too little memory: %v", name, err)
+		}
+	}
+}
+
 func FuzzReadPB(f *testing.F) {
 	f.Add([]byte{8, 2, 16, 1, 34, 8, 0, 0, 128, 63, 0, 0, 0, 64})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if a, err := readPB(data, arrayMemory); err == nil && int64(len(a.Values)) != Elems(a.Shape) {
+		if a, err := readPB(bytes.NewReader(data), int64(len(data)), "x.pb", arrayMemory); err == nil && int64(len(a.Values)) != Elems(a.Shape) {
 			t.Errorf("%d elements of %v", len(a.Values), a.Shape)
 		}
 	})

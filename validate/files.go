@@ -8,18 +8,14 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"math"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph"
-	"github.com/memplan/memplan/graph/bounded"
+	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/graph/program"
 )
 
@@ -33,8 +29,8 @@ const maxRank = 64
 // the caller says otherwise.
 const arrayMemory int64 = 4 << 30
 
-// affordable is an error for an array that takes more than so many bytes of
-// memory: as it is stored, and as numbers. It is asked before either is made.
+// affordable returns an error if an array takes more than memory bytes to read: its bytes
+// as stored and its numbers. It is called before either is allocated.
 func affordable(t graph.DType, shape []int64, memory int64) error {
 	if memory <= 0 {
 		memory = arrayMemory
@@ -49,12 +45,6 @@ func affordable(t graph.DType, shape []int64, memory int64) error {
 var npyTypes = map[string]graph.DType{
 	"<f4": graph.Float32, "<f8": graph.Float64, "<f2": graph.Float16, "<i8": graph.Int64, "<i4": graph.Int32, "|b1": graph.Bool, "|u1": graph.Uint8,
 }
-
-var (
-	npyDescr = regexp.MustCompile(`'descr':\s*'([^']*)'`)
-	npyOrder = regexp.MustCompile(`'fortran_order':\s*(True|False)`)
-	npyShape = regexp.MustCompile(`'shape':\s*\(([^)]*)\)`)
-)
 
 // ReadNPY reads one array in NumPy's format (numpy.lib.format, version 1 to 3).
 func ReadNPY(r io.Reader) (*Array, error) { return readNPY(r, arrayMemory) }
@@ -124,26 +114,27 @@ func npyHead(r io.Reader) (graph.DType, []int64, int64, error) {
 	return t, shape, int64(len(head)+len(size)) + int64(n), err
 }
 
+// npyHeader reads the Python literal of a header: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }.
 func npyHeader(text string) (graph.DType, []int64, error) {
-	descr, order, dims := npyDescr.FindStringSubmatch(text), npyOrder.FindStringSubmatch(text), npyShape.FindStringSubmatch(text)
-	if descr == nil || order == nil || dims == nil {
+	fields, ok := npyFields(strings.TrimSpace(text))
+	if !ok {
 		return 0, nil, fmt.Errorf("a .npy header that is not understood: %.200q", text)
 	}
-	t, ok := npyTypes[descr[1]]
+	t, ok := npyTypes[strings.Trim(fields["descr"], "'")]
 	if !ok {
-		return 0, nil, fmt.Errorf("elements of NumPy's type %.40q: only float16, float32, float64, int32, int64, uint8 and bool are read", descr[1])
+		return 0, nil, fmt.Errorf("elements of NumPy's type %.40q: only float16, float32, float64, int32, int64, uint8 and bool are read", strings.Trim(fields["descr"], "'"))
 	}
-	if order[1] == "True" {
+	if fields["fortran_order"] != "False" {
 		return 0, nil, errors.New("columns first: save a C-contiguous array")
 	}
 	var shape []int64
-	for _, f := range strings.Split(dims[1], ",") {
+	for f := range strings.SplitSeq(strings.Trim(fields["shape"], "()"), ",") {
 		if f = strings.TrimSpace(f); f == "" {
 			continue
 		}
 		n, err := strconv.ParseInt(f, 10, 64)
 		if err != nil || n < 0 {
-			return 0, nil, fmt.Errorf("a .npy header with shape (%s)", dims[1])
+			return 0, nil, fmt.Errorf("a .npy header with shape %.200s", fields["shape"])
 		}
 		if shape = append(shape, n); len(shape) > maxRank {
 			return 0, nil, fmt.Errorf("a .npy header with a shape of more than %d dimensions", maxRank)
@@ -153,6 +144,32 @@ func npyHeader(text string) (graph.DType, []int64, error) {
 		return 0, nil, fmt.Errorf("an array of %v", shape)
 	}
 	return t, shape, nil
+}
+
+// npyFields are the values of a header by their keys, as they are written. Commas
+// stand between them and within the shape's brackets.
+func npyFields(text string) (map[string]string, bool) {
+	text, open := strings.CutPrefix(text, "{")
+	text, closed := strings.CutSuffix(text, "}")
+	fields := map[string]string{}
+	for text = strings.TrimSpace(text); text != ""; text = strings.TrimLeft(text, ", ") {
+		key, value, ok := strings.Cut(text, ":")
+		if !ok || len(fields) == 3 {
+			return nil, false
+		}
+		value = strings.TrimSpace(value)
+		end := 0
+		if strings.HasPrefix(value, "(") {
+			end = max(strings.IndexByte(value, ')'), 0)
+		}
+		if comma := strings.IndexByte(value[end:], ','); comma >= 0 {
+			end += comma
+		} else {
+			end = len(value)
+		}
+		fields[strings.Trim(strings.TrimSpace(key), "'")], text = strings.TrimSpace(value[:end]), value[end:]
+	}
+	return fields, open && closed && fields["descr"] != "" && fields["fortran_order"] != "" && strings.HasPrefix(fields["shape"], "(")
 }
 
 // ReadNPZ reads all arrays of a .npz file by their names; those that are no
@@ -218,8 +235,8 @@ func (z *Archive) Close() error { return z.file.Close() }
 // Names lists the arrays, sorted.
 func (z *Archive) Names() []string { return slices.Sorted(maps.Keys(z.at)) }
 
-// Check reads an array's header, and is what is wrong with it: not an array of
-// numbers that can be read, or not as many bytes as its shape asks for.
+// Check reads an array's header and returns an error if its elements are of a type that is
+// not read, or if it does not have as many bytes as its shape takes.
 func (z *Archive) Check(name string) error {
 	return z.open(name, func(r io.Reader, size int64) error {
 		t, shape, head, err := npyHead(r)
@@ -282,7 +299,7 @@ func ReadArray(path string, memory int64) (*Array, error) {
 	case ".npy":
 		a, err = wholeNPY(f, memory)
 	case ".pb":
-		a, err = wholePB(f, memory)
+		a, err = readPB(f, f.Size, path, memory)
 	case ".npz":
 		err = errors.New("an archive names its arrays itself: give the file alone, without NAME=")
 	default:
@@ -307,23 +324,6 @@ func wholeNPY(f *files.File, memory int64) (*Array, error) {
 	return readNPY(io.NewSectionReader(f, 0, f.Size), memory)
 }
 
-// wholePB reads a .pb file, whose first field is looked at before the rest is read.
-func wholePB(f *files.File, memory int64) (*Array, error) {
-	head := make([]byte, 16)
-	n, err := f.ReadAt(head, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	if _, _, n := protowire.ConsumeTag(head[:n]); n < 0 {
-		return nil, errors.New("not an ONNX tensor")
-	}
-	data, err := bounded.ReadAll(io.NewSectionReader(f, 0, f.Size), memory/2)
-	if err != nil {
-		return nil, err
-	}
-	return readPB(data, memory)
-}
-
 // npySize is an error where a file of size bytes does not hold an array after
 // its header.
 func npySize(size, head int64, t graph.DType, shape []int64) error {
@@ -333,79 +333,43 @@ func npySize(size, head int64, t graph.DType, shape []int64) error {
 	return nil
 }
 
-// readPB reads an onnx.TensorProto (onnx.proto: dims 1, data_type 2, float_data
-// 4, int32_data 5, int64_data 7, raw_data 9, double_data 10).
-func readPB(data []byte, memory int64) (*Array, error) {
-	var shape []int64
-	var t graph.DType
-	var raw []byte
-	var typed []float64
-	for len(data) > 0 {
-		num, typ, n := protowire.ConsumeTag(data)
-		if n < 0 {
-			return nil, protowire.ParseError(n)
-		}
-		data = data[n:]
-		if n = protowire.ConsumeFieldValue(num, typ, data); n < 0 {
-			return nil, protowire.ParseError(n)
-		}
-		v := data[:n]
-		data = data[n:]
-		body := v
-		if typ == protowire.BytesType {
-			body, _ = protowire.ConsumeBytes(v)
-		}
-		if spare := 16 * int64(len(body)); num != 9 && spare+16*int64(len(typed)) > memory { // a byte may be a number of eight, in a list that grows
-			return nil, fmt.Errorf("more than --max-memory %d to read", memory)
-		}
-		switch num {
-		case 1:
-			if len(shape)+len(body) > 10*maxRank {
-				return nil, errors.New("not an onnx.TensorProto: too many dimensions")
-			}
-			each(body, func(x uint64) { shape = append(shape, int64(x)) })
-		case 2:
-			x, _ := protowire.ConsumeVarint(body)
-			t = graph.DType(x)
-		case 4:
-			for ; len(body) >= 4; body = body[4:] {
-				typed = append(typed, float64(math.Float32frombits(binary.LittleEndian.Uint32(body))))
-			}
-		case 5, 7:
-			each(body, func(x uint64) { typed = append(typed, float64(int64(x))) })
-		case 9:
-			raw = body
-		case 10:
-			for ; len(body) >= 8; body = body[8:] {
-				typed = append(typed, math.Float64frombits(binary.LittleEndian.Uint64(body)))
-			}
-		}
+// readPB reads an onnx.TensorProto of size bytes, whose elements are in it.
+func readPB(r io.ReaderAt, size int64, path string, memory int64) (*Array, error) {
+	t, err := onnx.ReadTensor(r, size, path, onnx.Within(memory))
+	if err != nil {
+		return nil, err
 	}
-	n, ok := graph.Product(shape)
-	switch {
-	case !ok || n > maxArray || t == graph.Undefined:
-		return nil, errors.New("not an onnx.TensorProto")
-	case raw != nil && int64(len(raw)) == t.Bytes(n):
-		return decode(raw, &program.Tensor{DType: t, Shape: shape, Strides: RowMajor(shape)})
-	case int64(len(typed)) != n:
-		return nil, fmt.Errorf("%d elements of a tensor of %v", len(typed), shape)
+	n, ok := graph.Product(t.Dims)
+	if !ok || n > maxArray || len(t.Dims) > maxRank {
+		return nil, fmt.Errorf("an array of %v", t.Dims)
 	}
-	a := &Array{Shape: shape, DType: t, Values: make([]float32, n)}
-	for i, v := range typed {
-		a.Values[i] = float32(v)
+	if err := affordable(t.Type, t.Dims, memory); err != nil {
+		return nil, err
+	}
+	if t.Ref != nil && t.Ref.Location != "" {
+		return nil, fmt.Errorf("its elements are in another file, %.40q", t.Ref.Location)
+	}
+	if t.Ref != nil {
+		raw, err := exactly(io.NewSectionReader(r, t.Ref.Offset, t.Ref.Length), t.Type.Bytes(n))
+		if err != nil {
+			return nil, err
+		}
+		return decode(raw, &program.Tensor{DType: t.Type, Shape: t.Dims, Strides: RowMajor(t.Dims)})
+	}
+	switch there := int64(len(t.Floats) + len(t.Ints)); {
+	case there == 0 && n > onnx.MaxElements(memory):
+		return nil, fmt.Errorf("more than --max-memory %d to read", memory)
+	case there != n:
+		return nil, fmt.Errorf("%d elements of a tensor of %v", there, t.Dims)
+	}
+	a := &Array{Shape: t.Dims, DType: t.Type, Values: make([]float32, 0, n)}
+	for _, v := range t.Floats {
+		a.Values = append(a.Values, float32(v))
+	}
+	for _, v := range t.Ints {
+		a.Values = append(a.Values, float32(v))
 	}
 	return a, nil
-}
-
-func each(b []byte, f func(uint64)) {
-	for len(b) > 0 {
-		x, n := protowire.ConsumeVarint(b)
-		if n < 0 {
-			return
-		}
-		f(x)
-		b = b[n:]
-	}
 }
 
 // ModelSource gives the initializers that a model's file, which open opens, or

@@ -172,8 +172,8 @@ func (r *runner) reserve() (free int64, err error) {
 	return free, err
 }
 
-// steps runs all steps, and counts what the first and the later ones take besides
-// the arena of so many bytes that were free.
+// steps runs all steps and counts the memory that the first and the later ones take
+// besides the arena; free is how many bytes of the device the arena left free.
 func (r *runner) steps(ctx context.Context, free int64) error {
 	first, steady := liveness.Steps(r.p)
 	if err := r.step(ctx, first, 1); err != nil {

@@ -410,8 +410,8 @@ func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) er
 	return v.expected(s)
 }
 
-// finite checks for what is left of the NaNs that every buffer starts with: in
-// the losses and gradients, and where there is no loss in the outputs.
+// finite checks that none of the NaNs that every buffer starts with is left: in the
+// losses and gradients, or in the outputs if there is no loss.
 func (v *validation) finite(gradients bool) {
 	bad := 0
 	if len(v.run.Loss) > 0 {

@@ -180,7 +180,7 @@ func (pl *plan) rollback(mark int) {
 }
 
 // room returns k empty positions, ascending, directly before position at, or
-// false if there are not so many.
+// false if there are fewer.
 func (pl *plan) room(at int32, k int) ([]int32, bool) {
 	low := at - 1
 	for low >= 0 && pl.node[low] < 0 {

@@ -105,14 +105,23 @@ func change(rng *rand.Rand, l *program, round int, first position) {
 	}
 }
 
-// reference solves the program with gonum: x = low + x', slack for each row
-// and each upper bound. gonum gives up on some degenerate programs.
+// reference solves the program with gonum, which gives up on some degenerate programs.
 func reference(l *program) (opt float64, feasible, ok bool) {
+	c, a, b, base := standard(l)
+	opt, _, err := lp.Simplex(c, a, b, 0, nil)
+	if errors.Is(err, lp.ErrInfeasible) {
+		return 0, false, true
+	}
+	return base + opt, true, err == nil
+}
+
+// standard is the program as gonum takes it, minimise c x' with a x' = b: x = low + x',
+// a slack for each row and each upper bound. base is the cost of low.
+func standard(l *program) (c []float64, a *mat.Dense, b []float64, base float64) {
 	n, m := len(l.cost), len(l.rows)
-	a := mat.NewDense(m+n, n+m+n, nil)
-	b := make([]float64, m+n)
-	c := make([]float64, n+m+n)
-	var base float64
+	a = mat.NewDense(m+n, n+m+n, nil)
+	b = make([]float64, m+n)
+	c = make([]float64, n+m+n)
 	for j := range n {
 		c[j] = l.cost[j]
 		base += l.cost[j] * l.low[j]
@@ -128,9 +137,5 @@ func reference(l *program) (opt float64, feasible, ok bool) {
 		}
 		a.Set(r, n+r, -1)
 	}
-	opt, _, err := lp.Simplex(c, a, b, 0, nil)
-	if errors.Is(err, lp.ErrInfeasible) {
-		return 0, false, true
-	}
-	return base + opt, true, err == nil
+	return c, a, b, base
 }

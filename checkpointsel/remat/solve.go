@@ -508,8 +508,8 @@ func (s *solver) raise(ctx context.Context) {
 	}
 }
 
-// improve is one round of improving: by more than is usual by so many rounds
-// of each improver.
+// improve runs each improver once, for so many rounds more than usual, after the plans
+// were tried.
 func (s *solver) improve(ctx context.Context, plans []windowPlan, rounds int) {
 	s.try(ctx, plans)
 	for _, m := range s.improvers {
@@ -522,7 +522,7 @@ func (s *solver) improve(ctx context.Context, plans []windowPlan, rounds int) {
 	}
 }
 
-// plans takes what the solutions of relaxations suggest, of the last few.
+// plans takes the plans that the last few solutions of relaxations suggest.
 func (s *solver) plans() []windowPlan {
 	if s.windows == nil || s.opt.Class != ClassSchedule {
 		return nil

@@ -193,7 +193,7 @@ func (v *verifier) windowOf(s int) int {
 	return len(v.cuts) - 1
 }
 
-// leaves is what an execution of u leaves of the memory.
+// leaves is how many bytes of the memory an execution of u leaves free.
 func (v *verifier) leaves(u int) int64 {
 	n := v.free - v.nodes[u].Size - v.nodes[u].Work
 	for _, p := range v.nodes[u].Preds {

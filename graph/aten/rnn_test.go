@@ -12,7 +12,7 @@ import (
 )
 
 // What cuDNN took and kept for 3,035 recurrent networks on an H200
-// (scripts/truth/rnn.py): workspaces are PyTorch's blocks of 512 bytes but for a few
+// (scripts/steps/rnn.py): workspaces are PyTorch's blocks of 512 bytes but for a few
 // that other kernels ran.
 func TestRNNSizes(t *testing.T) {
 	types := map[string]graph.DType{"float32": graph.Float32, "float16": graph.Float16, "bfloat16": graph.BFloat16}

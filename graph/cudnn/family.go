@@ -14,7 +14,7 @@ import (
 // convolutions that are not in h200: decision trees, which vote, for each
 // domain, kind of type and computation, grown on convolutions of usual and of
 // odd extents that cuDNN 9.19 was asked about on an H200.
-// scripts/conv_forest.py makes the file and says how.
+// scripts/conv/conv_forest.py makes the file and says how.
 //
 //	per grove uint32 length and so many bytes, deflated uvarints and bytes:
 //	families (base, kind, number and constant); per tree, for each feature its
@@ -24,7 +24,7 @@ import (
 var h200Forest []byte
 
 // h200Trees are the same for images, grown on 2,760,000 convolutions with the
-// extents that networks have most often (onGrid), by scripts/conv_families.py.
+// extents that networks have most often (onGrid), by scripts/conv/conv_families.py.
 //
 //go:embed h200.trees
 var h200Trees []byte
@@ -64,7 +64,7 @@ func roundUp(a, b int64) int64 { return ceilDiv(a, b) * b }
 // A feature is what a node of a tree asks for, the file's numbers.
 const numFeatures = 62
 
-// features computes them; equal to features in scripts/conv_forest.py.
+// features computes them; equal to features in scripts/conv/conv_forest.py.
 func (f *frame) features() [numFeatures]int64 {
 	low := func(v int64) int64 { return min(64, v&-v) }
 	flag := func(b bool) int64 {
@@ -146,7 +146,7 @@ func (a family) bytes(f *frame) int64 {
 const paddedCopies = 2
 
 // baseBytes are the bytes of a base; equal to bases in
-// scripts/conv_families.py.
+// scripts/conv/conv_families.py.
 func (f *frame) baseBytes(base uint8) int64 {
 	hw, pq, rs, cg, kg, n, size := f.h*f.w, f.p*f.q, f.r*f.s, f.c/f.g, f.k/f.g, f.n, f.size
 	al := 16 / size
@@ -280,7 +280,7 @@ func (f *frame) transforms(n, m int64) int64 {
 
 // streamK are the bytes of partial sums of the last, partial wave of tiles,
 // each of which several thread blocks compute along the inner dimension;
-// equal to stream_k in scripts/conv_families.py.
+// equal to stream_k in scripts/conv/conv_families.py.
 func (f *frame) streamK(i int64) int64 {
 	least := splits[i%int64(len(splits))]
 	i /= int64(len(splits))

@@ -67,8 +67,8 @@ func scores(rows []row) map[string]*score {
 	return out
 }
 
-// A sampled convolution is a line of scripts/conv_workspace.py or of
-// scripts/conv_families.py.
+// A sampled convolution is a line of scripts/conv/conv_workspace.py or of
+// scripts/conv/conv_families.py.
 type sampled struct {
 	Held    bool
 	Library string
@@ -132,7 +132,7 @@ func checkScores(t *testing.T, rows []row, targets ...target) {
 
 // TestSample compares with measured convolutions: held out ones, whose
 // geometry the table has at no batch and type, and others
-// (testdata/sample.jsonl, written by scripts/conv_workspace.py).
+// (testdata/sample.jsonl, written by scripts/conv/conv_workspace.py).
 func TestSample(t *testing.T) {
 	rows := readSample(t, read(t, "testdata/sample.jsonl"), func(q *sampled, k *key) string {
 		if !q.Held {
@@ -148,7 +148,7 @@ func TestSample(t *testing.T) {
 
 // TestRandomSample compares with random convolutions of three dims, and of one
 // and two beyond the grid, on which no tree was grown (testdata/random.jsonl:
-// 1,800 of the tenth that scripts/conv_families.py holds out).
+// 1,800 of the tenth that scripts/conv/conv_families.py holds out).
 func TestRandomSample(t *testing.T) {
 	rows := readSample(t, read(t, "testdata/random.jsonl"), func(q *sampled, _ *key) string {
 		if len(q.Conv) >= keyLen {
@@ -238,7 +238,7 @@ func TestDepthwiseBounds(t *testing.T) {
 
 // TestSurveySample compares with convolutions of usual and of odd extents on
 // which no tree was grown (testdata/survey.jsonl.xz: of the tenth that
-// scripts/conv_forest.py holds out).
+// scripts/conv/conv_forest.py holds out).
 func TestSurveySample(t *testing.T) {
 	for _, by := range []string{"dims", "pass", "type"} {
 		rows := readSample(t, testdata.Unpacked(t, "testdata/survey.jsonl.xz"), func(q *sampled, k *key) string {

@@ -19,7 +19,7 @@ import (
 // of 15,905 random contiguous convolutions (the four did not fit the card) and
 // in 3,583 passes of 1,195 channels-last ones. The geometries are those of
 // torchvision's, timm's and transformers' models at several resolutions, a
-// grid around them and random ones. scripts/conv_workspace.py makes the file and says how; November 2026.
+// grid around them and random ones. scripts/conv/conv_workspace.py makes the file and says how; November 2026.
 //
 //	uint32 groups, uint32 sequences, then uvarints: the groups' keys (see
 //	key) column by column, the groups' sequences, and per sequence its bytes
@@ -335,7 +335,7 @@ func (s *sample) at(c *Conv, p Pass) int64 {
 }
 
 const (
-	mostSums = 352       // partial sums of a weight, at most (scripts/conv_families.py)
+	mostSums = 352       // partial sums of a weight, at most (scripts/conv/conv_families.py)
 	mostRest = 128 << 20 // of rests that know neither weight nor batch
 )
 

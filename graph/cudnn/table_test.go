@@ -31,7 +31,7 @@ func (r *measuredRow) conv() Conv {
 }
 
 // unseen reports a geometry that the trees were not grown on, at any batch or
-// type (held_out in scripts/conv_workspace.py).
+// type (held_out in scripts/conv/conv_workspace.py).
 func (k *key) unseen() bool {
 	h := uint64(0xcbf29ce484222325)
 	for _, v := range k[1:] {

@@ -180,8 +180,8 @@ func (c *call) float(name string, def float64) float64 {
 	return def
 }
 
-// dtype returns an attribute that holds an element type, or def; a number that
-// is none of them is Undefined.
+// dtype returns an attribute that holds an element type, or def. A number that
+// stands for no element type gives Undefined.
 func (c *call) dtype(name string, def graph.DType) graph.DType {
 	switch n := c.int(name, 0); {
 	case n <= 0:

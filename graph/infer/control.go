@@ -262,7 +262,7 @@ func joinVals(a, b *vals) *vals {
 // A loop is a Loop node: inputs are the maximal trip count, the condition,
 // and the carried values; the body takes the iteration number, the condition
 // and the carried values, and returns the condition, the carried values and
-// what is to be stacked.
+// the values to stack, one of each iteration.
 type loop struct {
 	c       *call
 	body    *graph.Graph

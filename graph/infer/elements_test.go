@@ -12,7 +12,7 @@ import (
 )
 
 // An elementCase is one operator on constants, and what ONNX's reference
-// evaluator makes of them: scripts/element_oracle.py writes them.
+// evaluator makes of them: scripts/onnx_spec/elements_reference.py writes them.
 type elementCase struct {
 	Op    string
 	Opset int64

@@ -9,7 +9,7 @@ import (
 )
 
 // reshape: the target holds sizes, 0 to copy a dim (unless allowzero), and at
-// most one -1 for what is left.
+// most one -1 for the size that the others leave.
 func reshape(c *call) error {
 	target, known := c.dimsIn(1)
 	if list, ok := c.ints("shape"); ok && !c.has(1) { // opset 1

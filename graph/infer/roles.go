@@ -25,8 +25,8 @@ func (r role) join(s role) role {
 	return max(r, s)
 }
 
-// axis is the axis of an input that may hold the batch, -1 for none. An input
-// that nothing reads is taken for data.
+// axis is the axis of an input that may hold the batch, -1 if it has none. An input
+// that nothing reads counts as data.
 func (r role) axis() int {
 	if r == unread {
 		return int(leadDim)
@@ -35,8 +35,8 @@ func (r role) axis() int {
 }
 
 // noBatchOperands lists, by operator, the operands that hold no batch: weights
-// that all samples share, and what says how, where or how often. It has those
-// of graph inputs that real files have; an operand that it lacks is data.
+// that all samples share, and operands that say how, where or how often. It covers the
+// operands that are graph inputs in real files; one that it lacks counts as data.
 var noBatchOperands = map[opKey][]int{
 	{"", "LSTM"}: {1, 2, 3, 7}, {"", "GRU"}: {1, 2, 3}, {"", "RNN"}: {1, 2, 3},
 	{"", "Conv"}: {1, 2}, {"", "ConvTranspose"}: {1, 2}, {"", "DeformConv"}: {1, 3}, {"", "ConvInteger"}: {1, 2, 3}, {"", "QLinearConv"}: {1, 2, 3, 4, 5, 6, 7, 8},

@@ -11,7 +11,7 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// schemaText is what ONNX says of its operators; scripts/onnx_schemas.py
+// schemaText is what ONNX says of its operators; scripts/onnx_spec/onnx_schemas.py
 // wrote it and explains it.
 //
 //go:embed schemas.txt

@@ -37,7 +37,7 @@ type Kernel struct {
 	Nothing     bool // it computes nothing
 	Random      bool // it draws random numbers, unless it has a dropout of 0
 	Stateful    bool // it updates running statistics
-	Selectable  bool // selective checkpoints may keep calls: PyTorch makes them as often, and in the order, as they stand here (scripts/selective_oracle.py)
+	Selectable  bool // selective checkpoints may keep calls: PyTorch makes them as often, and in the order, as they stand here (scripts/pytorch/selective_reference.py)
 	// Float32 is whether it computes in float32 element by element, and takes as long
 	// for elements of half the size (docs/validation.jsonl: 264 batch norms in 9.5 ms
 	// in float32, in 10.8 ms in bfloat16).

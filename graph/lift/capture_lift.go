@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // Captured is the source of a lift that rests on a capture.
@@ -312,10 +313,6 @@ func stored(name string, kind graph.Kind, d graph.DType, shape graph.Shape) grap
 	return v
 }
 
-// unrunClass are modules that only hold others; captures that say which modules
-// run leave their class out.
-var unrunClass = map[string]bool{"torch.nn.modules.container.ModuleList": true, "torch.nn.modules.container.ModuleDict": true}
-
 // modules writes the scopes of each module as exporters do: the names and classes
 // of those around it, outermost first, and a name for the call.
 func (b *captureLift) modules() {
@@ -335,7 +332,7 @@ func (b *captureLift) modules() {
 			if end >= 0 {
 				name = m[0][:at+end]
 			}
-			if c := class[name]; c != "" && !unrunClass[c] && !strings.ContainsAny(c, `'"\`) {
+			if c := class[name]; c != "" && !python.NeverRun.Of(c) && !strings.ContainsAny(c, `'"\`) {
 				names, classes = append(names, "'"+name+"'"), append(classes, "'"+c+"'")
 			}
 			if end < 0 {

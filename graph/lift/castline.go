@@ -110,8 +110,8 @@ func (s *castLine) unindexed(e *pyExpr, calls []*pyExpr) {
 	})
 }
 
-// upTo is the first unit from k on that what is left of the line makes: where all of
-// it does, counted from the end, else the first that one of its calls could make.
+// upTo returns the first unit from k on that the rest of the line makes: counted from
+// the end if the rest makes all of them, otherwise the first that one of its calls could make.
 func (s *castLine) upTo(rest []*pyExpr, k int) int {
 	u, all := len(s.units), true
 	for _, c := range slices.Backward(rest) {

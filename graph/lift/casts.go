@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // namedCasts puts calls of type_as back. The exporter drops a call whose result is
@@ -33,17 +34,17 @@ func (r *rewriter) namedCasts() {
 	r.count()
 }
 
-// widenNamed widens what a normalisation is called with whose result, that of call i,
-// is cast back to its type, which does nothing unless it was computed in another one,
-// where no line shows the cast: F.layer_norm(x.float(), ...) over several lines. Other
-// functions cast back out of habit.
+// widenNamed casts the operand of a normalisation to float32 if its result, that of call i,
+// is cast back to the operand's type and no line shows the first cast, as in
+// F.layer_norm(x.float(), ...) over several lines: casting back would do nothing had the
+// function not computed in another type. Other functions cast back out of habit.
 func (r *rewriter) widenNamed(i int, with graph.ValueID) {
 	from := i
 	for from > 0 && r.sameFrame(from-1, i) && !r.restarts(from-1, i) {
 		from--
 	}
 	class := r.l.Classes[i]
-	if !strings.Contains(class, "Norm") || ofLibrary(class) || strings.Contains(r.statement(i), "rms_norm(") { // which the exporter takes apart, its cast included
+	if !strings.Contains(class, "Norm") || python.KnownNorms.Of(class) || strings.Contains(r.statement(i), "rms_norm(") { // which the exporter takes apart, its cast included
 		return
 	}
 	if lines := Lines(r.node(i)); len(lines) == 0 || r.onlyOperand(from, i+1) != with {
@@ -70,8 +71,8 @@ func (r *rewriter) widenNamed(i int, with graph.ValueID) {
 	}
 }
 
-// foreign is the first floating-point tensor among a call's operands that its
-// module neither computes nor has; NoValue for none.
+// foreign is the first floating-point tensor among a call's operands that comes from
+// outside its module; NoValue if there is none.
 func (r *rewriter) foreign(n *graph.Node) graph.ValueID {
 	for _, in := range n.Inputs {
 		if d := r.def[in]; r.l.Roles[in] == Unknown && r.l.Graph.Values[in].Type.Elem.IsFloat() && (d < 0 || r.node(int(d)).Module != n.Module) {
@@ -118,8 +119,8 @@ func (r *rewriter) closed(open, next []Line, last int) {
 	}
 }
 
-// partner is the tensor that the result of call i is multiplied with, made before
-// it; NoValue for none.
+// partner is the tensor, made before call i, by which its result is multiplied; NoValue
+// if there is none.
 func (r *rewriter) partner(i int) graph.ValueID {
 	if len(r.node(i).Outputs) != 1 {
 		return graph.NoValue
@@ -144,9 +145,3 @@ func (r *rewriter) partner(i int) graph.ValueID {
 
 // maxAfter is how many calls later the first reader of a result is looked for.
 const maxAfter = 16
-
-// normalises are the classes of transformers whose casts wideRMSNorm knows, also
-// those that no line shows.
-func normalises(class string) bool {
-	return strings.HasPrefix(class, "transformers.") && (strings.HasSuffix(class, "RMSNorm") || strings.HasSuffix(class, "T5LayerNorm"))
-}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // statement is the statement that call i stands in, "" where no line says.
@@ -56,7 +57,7 @@ func (r *rewriter) assignedNorms() {
 		}
 		class := ownerClass(n)
 		name := class[strings.LastIndexByte(class, '.')+1:]
-		if !strings.Contains(name, "LayerNorm") || class != r.l.Classes[i] || ofLibrary(class) || i > 0 && r.sameFrame(i-1, i) || i+1 < len(r.l.Graph.Nodes) && r.sameFrame(i, i+1) {
+		if !strings.Contains(name, "LayerNorm") || class != r.l.Classes[i] || python.KnownNorms.Of(class) || i > 0 && r.sameFrame(i-1, i) || i+1 < len(r.l.Graph.Nodes) && r.sameFrame(i, i+1) {
 			continue
 		}
 		lines := Lines(n)
@@ -70,17 +71,6 @@ func (r *rewriter) assignedNorms() {
 		r.typedAs(i, n.Args[0].Value)
 		r.assume(made)
 	}
-}
-
-// ofLibrary reports classes of libraries whose code is known: their subclasses of
-// LayerNorm return what layer_norm makes.
-func ofLibrary(class string) bool {
-	for _, p := range []string{"torch.", "timm.", "transformers.", "diffusers.", "torchvision.", "monai."} {
-		if strings.HasPrefix(class, p) {
-			return true
-		}
-	}
-	return false
 }
 
 // assigns reports a line that gives a variable the result of one call on it, without a
@@ -121,7 +111,7 @@ func (r *rewriter) restarts(i, j int) bool {
 // castsBack reports calls of a normalisation with a cast to a type that a variable
 // names, none of which shows a cast of anything but a parameter to float32.
 func (r *rewriter) castsBack(from, to int) bool {
-	if normalises(r.l.Classes[from]) {
+	if python.WideNorms.Of(r.l.Classes[from]) { // the casts of these are put back by wideRMSNorm
 		return false
 	}
 	root, back := false, false
@@ -148,8 +138,8 @@ func (r *rewriter) castsBack(from, to int) bool {
 	return root && back
 }
 
-// onlyOperand is the one floating-point tensor that calls read and do not make,
-// parameters aside; NoValue for none and for several.
+// onlyOperand is the one float32 tensor, apart from parameters, that calls read and do
+// not make themselves; NoValue if there is none or more than one.
 func (r *rewriter) onlyOperand(from, to int) graph.ValueID {
 	id := graph.NoValue
 	for i := from; i < to; i++ {
@@ -167,7 +157,7 @@ func (r *rewriter) onlyOperand(from, to int) graph.ValueID {
 	return id
 }
 
-// replaceIn has calls read one value in place of another.
+// replaceIn makes the calls [from, to) read the value with in place of old.
 func (r *rewriter) replaceIn(from, to int, old, with graph.ValueID) {
 	for i := from; i < to; i++ {
 		n := r.node(i)

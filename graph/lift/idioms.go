@@ -7,9 +7,10 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/python"
 )
 
-// An idiom restores what the model's code does and the export does not show:
+// An idiom restores an effect of the model's code that the export does not show:
 // torch.export makes every operation functional, and libraries take other
 // branches while they are traced. Each rule rewrites one call where it applies.
 type idiom struct {
@@ -198,16 +199,12 @@ func (r *rewriter) operands(args []graph.Arg, f func(*graph.Arg)) {
 
 func dropoutOff(r *rewriter, i int) bool {
 	n := r.node(i)
-	if opName(n) != "clone" || !strings.HasPrefix(r.l.Classes[i], "torch.nn.modules.dropout.") && !r.clonesForDropout(i) {
+	if opName(n) != "clone" || !python.Dropouts.Of(r.l.Classes[i]) && !r.clonesForDropout(i) {
 		return false
 	}
 	n.Op, n.Args = "identity.default", n.Args[:1]
 	return true
 }
-
-// seldomClone are libraries whose forward functions call dropout, and clone nothing
-// that they do not write to afterwards.
-var seldomClone = []string{"transformers.", "timm.", "diffusers.", "torchvision.", "torch.nn."}
 
 // clonesForDropout reports a copy that the decomposition of a function call,
 // dropout(x, 0.0), makes in some versions (dropoutClones), and the call itself does not
@@ -219,8 +216,7 @@ func (r *rewriter) clonesForDropout(i int) bool {
 		return false
 	}
 	p := r.producer(&n.Args[0])
-	library := slices.ContainsFunc(seldomClone, func(s string) bool { return strings.HasPrefix(r.l.Classes[i], s) })
-	if opName(p) != "softmax" && !library {
+	if opName(p) != "softmax" && !python.RarelyClones.Of(r.l.Classes[i]) {
 		return false
 	}
 	for j := i + 1; j < len(r.l.Graph.Nodes); j++ {
@@ -273,20 +269,8 @@ func plainly(n *graph.Node) bool {
 // for it in place; p computes what it is applied to. Nobody's own classes do so
 // after batch normalisation, as nearly all published networks.
 func overwrites(r *rewriter, n, p *graph.Node) bool {
-	owner := ownerClass(n)
-	switch {
-	case strings.HasSuffix(owner, ".SqueezeExcitation"): // torchvision.ops: ReLU() by default, EfficientNet gives SiLU(inplace=True)
-		return opName(n) == "silu" && !strings.Contains(n.MetaValue(keyClasses), "maxvit")
-	case strings.HasPrefix(owner, "torchvision.models.segmentation."): // heads; backbones are classes of their own
-		return strings.Contains(owner, ".lraspp.")
-	case strings.HasPrefix(owner, "transformers."), strings.HasPrefix(owner, "diffusers."):
-		return false
-	case strings.HasPrefix(owner, "monai."): // Act's table and dynunet_block give inplace=True to these two, no other
-		return opName(n) == "relu" || opName(n) == "leaky_relu"
-	case strings.HasPrefix(owner, "torchvision.models."), strings.HasPrefix(owner, "torchvision.ops."), strings.HasPrefix(r.root, "torchvision.models."):
-		return !strings.Contains(owner+r.root, "vision_transformer")
-	}
-	return strings.HasPrefix(owner, "timm.models.") || strings.HasPrefix(r.root, "timm.models.") || strings.Contains(opName(p), "batch_norm") && opName(n) != "leaky_relu"
+	in, known := python.ActivatesInPlace(opName(n), &python.Place{Class: ownerClass(n), Around: pyList(n.MetaValue(keyClasses)), Root: r.root})
+	return in || !known && strings.Contains(opName(p), "batch_norm") && opName(n) != "leaky_relu"
 }
 
 // ownerClass is the innermost class around a call that is not PyTorch's own,
@@ -294,34 +278,17 @@ func overwrites(r *rewriter, n, p *graph.Node) bool {
 func ownerClass(n *graph.Node) string {
 	list := strings.FieldsFunc(n.MetaValue(keyClasses), func(c rune) bool { return strings.ContainsRune("[]', ", c) })
 	for i := len(list) - 2; i >= 0; i-- { // the last is the operator
-		if !strings.HasPrefix(list[i], "torch.nn.") {
+		if !python.PyTorch.Of(list[i]) {
 			return list[i]
 		}
 	}
 	return ""
 }
 
-// addsInPlace are the classes whose forward adds the shortcut with +=.
-var addsInPlace = []string{
-	"torchvision.models.resnet.BasicBlock", "torchvision.models.resnet.Bottleneck",
-	"torchvision.models.video.resnet.BasicBlock", "torchvision.models.video.resnet.Bottleneck",
-	"torchvision.models.convnext.CNBlock", "torchvision.models.efficientnet.MBConv", "torchvision.models.efficientnet.FusedMBConv",
-	"torchvision.models.mobilenetv3.InvertedResidual",
-	"timm.models.resnet.BasicBlock", "timm.models.resnet.Bottleneck", "timm.models.res2net.Bottle2neck", "timm.models.resnest.ResNestBottleneck",
-	"timm.models.dla.DlaBasic", "timm.models.dla.DlaBottleneck", "timm.models.dla.DlaBottle2neck", "timm.models.dla.DlaRoot",
-	"timm.models.ghostnet.GhostBottleneck", "timm.models.repghost.RepGhostBottleneck", "timm.models.tiny_vit.MBConv",
-	"timm.models.sknet.SelectiveKernelBasic", "timm.models.sknet.SelectiveKernelBottleneck", "timm.models.xception.Block",
-	"timm.models.byobnet.RepVggBlock", "timm.models.byobnet.MobileOneBlock", "timm.models.fastvit.MobileOneBlock", "timm.models.twins.PosConv",
-	"segmentation_models_pytorch.encoders.mobileone.MobileOneBlock", "segmentation_models_pytorch.encoders._xception.Block",
-	"transformers.models.resnet.modeling_resnet.ResNetBasicLayer", "transformers.models.resnet.modeling_resnet.ResNetBottleNeckLayer",
-	"transformers.models.regnet.modeling_regnet.RegNetXLayer", "transformers.models.regnet.modeling_regnet.RegNetYLayer",
-	"transformers.models.rt_detr.modeling_rt_detr_resnet.RTDetrResNetBasicLayer", "transformers.models.rt_detr.modeling_rt_detr_resnet.RTDetrResNetBottleNeckLayer",
-}
-
 func inPlaceAdd(r *rewriter, i int) bool {
 	n := r.node(i)
 	p := r.producer(argAt(n, 0, "self"))
-	if opName(n) != "add" || p == nil || aten.SavesResult(opName(p)) || sums(n) || !slices.Contains(addsInPlace, r.l.Classes[i]) {
+	if opName(n) != "add" || p == nil || aten.SavesResult(opName(p)) || sums(n) || !python.AddsInPlace.Of(r.l.Classes[i]) {
 		return false
 	}
 	r.l.InPlace[i] = true
@@ -361,8 +328,8 @@ func indexAdd(r *rewriter, i int) bool {
 	return inPlaceScatter(r, i)
 }
 
-// indexedShape tells whether what is put has the operand's dims, as index_add asks
-// for.
+// indexedShape tells whether the values to put have as many dims as the operand, which
+// index_add requires.
 func (r *rewriter) indexedShape(n *graph.Node, dim int) bool {
 	x, v := n.Args[0], n.Args[2]
 	if x.Kind != graph.ArgValue || v.Kind != graph.ArgValue {
@@ -399,7 +366,7 @@ func inPlaceNoise(r *rewriter, i int) bool {
 	case p == nil:
 		return false
 	case opName(n) == "div" && opName(p) == "bernoulli": // noise.div_(keep)
-	case opName(n) == "floor" && strings.HasSuffix(r.l.Classes[i], "DropPath"): // noise.floor_()
+	case opName(n) == "floor" && python.FloorsInPlace.Of(r.l.Classes[i]): // noise.floor_()
 	default:
 		return false
 	}
@@ -454,7 +421,7 @@ func (r *rewriter) cone(id graph.ValueID) cone {
 }
 
 func fromTransformers(r *rewriter, i int) bool {
-	return strings.HasPrefix(r.l.Classes[i], "transformers.")
+	return python.Transformers.Of(r.l.Classes[i])
 }
 
 // noMask turns x + mask into x where the mask is computed from nothing but
@@ -537,7 +504,7 @@ func (r *rewriter) unrepeated(a *graph.Arg) graph.ValueID {
 // to be divided by its norm; the product that gives the value is read once.
 func powerIteration(r *rewriter, i int) bool {
 	n := r.node(i)
-	if opName(n) != "mv" || !strings.HasSuffix(r.l.Classes[i], "parametrizations._SpectralNorm") || r.uses[n.Outputs[0]] != 2 {
+	if opName(n) != "mv" || !python.SpectralNorms.Of(r.l.Classes[i]) || r.uses[n.Outputs[0]] != 2 {
 		return false
 	}
 	n.Args[0].Value = r.insert(r.before, i, "detach.default", n.Args[0])

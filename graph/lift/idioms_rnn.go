@@ -5,17 +5,8 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/python"
 )
-
-// rnnClasses are the modules whose call ONNX's exporter has no translation for: it
-// writes every time step (torch/_decomp/decompositions.py, _rnn_helper). The module
-// itself makes one call of cuDNN. The value is that call, "" where the steps'
-// activation says which.
-var rnnClasses = map[string]string{
-	"torch.nn.modules.rnn.RNN":  "",
-	"torch.nn.modules.rnn.GRU":  "gru.input",  // up to PyTorch 2.8
-	"torch.nn.modules.rnn.LSTM": "lstm.input", // up to PyTorch 2.8
-}
 
 // An unrolled network is the calls [lo, hi) that one call of a recurrent network was
 // taken apart into.
@@ -36,7 +27,7 @@ type unrolled struct {
 
 // unrolledRNN puts the one call in place of the steps, where they end.
 func unrolledRNN(r *rewriter, i int) bool {
-	op, known := rnnClasses[r.l.Classes[i]]
+	op, known := python.Recurrent(r.l.Classes[i])
 	if !known || !slices.Contains([]string{"unbind", "split", "split_with_sizes"}, opName(r.node(i))) {
 		return false
 	}
@@ -93,7 +84,7 @@ func (r *rewriter) cells(u *unrolled) bool {
 		n := r.node(i)
 		switch op := opName(n); op {
 		case "relu", "tanh":
-			if rnnClasses[r.l.Classes[i]] == "" {
+			if call, _ := python.Recurrent(r.l.Classes[i]); call == "" {
 				u.op = "rnn_" + op + ".input"
 			}
 		case "native_dropout", "dropout":

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // A model is exported in float32, and a cast to the type that a tensor has
@@ -150,10 +151,6 @@ func decomposedRMSNorm(r *rewriter, i int) bool {
 	return true
 }
 
-// roundsLast are the normalisations of transformers that multiply by the
-// weight in float32 and cast afterwards; the others cast first.
-var roundsLast = []string{"Olmo2RMSNorm", "Olmo3RMSNorm", "FlexOlmoRMSNorm", "OlmoHybridRMSNorm", "GptOssRMSNorm", "HeliumRMSNorm", "NemotronHRMSNorm", "AfmoeRMSNorm", "DeepseekV4RMSNorm"}
-
 // productCast reports a line that casts a product: (self.weight * x).to(dtype).
 func productCast(n *graph.Node) bool {
 	lines := Lines(n)
@@ -169,10 +166,9 @@ func productCast(n *graph.Node) bool {
 func wideRMSNorm(r *rewriter, i int) bool {
 	n := r.node(i)
 	class := r.l.Classes[i]
-	if !fromTransformers(r, i) || !strings.HasSuffix(class, "RMSNorm") && !strings.HasSuffix(class, "T5LayerNorm") || len(n.Args) < 2 {
+	if !python.WideNorms.Of(class) || len(n.Args) < 2 {
 		return false
 	}
-	name := class[strings.LastIndexByte(class, '.')+1:]
 	if opName(n) == "type_as" { // Gemma: everything in float32, weight included
 		p := r.producer(&n.Args[0])
 		if p == nil || opName(p) != "mul" || len(p.Args) < 2 {
@@ -196,13 +192,13 @@ func wideRMSNorm(r *rewriter, i int) bool {
 	if m == nil {
 		return false
 	}
-	t5 := strings.HasSuffix(name, "T5LayerNorm")
-	r.widenInput(m, !t5)
+	toWeight := python.CastsToWeight.Of(class)
+	r.widenInput(m, !toWeight)
 	switch {
-	case t5:
+	case toWeight:
 		n.Args[1].Value = r.insert(r.before, i, "type_as.default", n.Args[1], n.Args[0])
 		r.relink(n)
-	case slices.Contains(roundsLast, name) || productCast(n):
+	case python.RoundsLast.Of(class) || productCast(n):
 		r.typedAs(i, m.x)
 	default:
 		n.Args[1].Value = r.insert(r.before, i, "type_as.default", n.Args[1], valueArg(m.x))
@@ -252,15 +248,11 @@ func narrowSoftmax(r *rewriter, i int) bool {
 	return false
 }
 
-// typedProbabilities are the classes whose attention casts probabilities to the
-// type of the values, whatever type softmax computes them in.
-var typedProbabilities = []string{".GPT2Attention", ".DecisionTransformerGPT2Attention", ".ImageGPTAttention", ".GPTJAttention", ".GPTNeoXJapaneseAttention", ".BarkSelfAttention"}
-
-// valueSoftmax puts that cast back.
+// valueSoftmax casts probabilities to the type of the values, where attention does so
+// whatever type softmax computes them in.
 func valueSoftmax(r *rewriter, i int) bool {
 	n := r.node(i)
-	class := r.l.Classes[i]
-	if opName(n) != "softmax" || !fromTransformers(r, i) || !slices.ContainsFunc(typedProbabilities, func(s string) bool { return strings.HasSuffix(class, s) }) {
+	if opName(n) != "softmax" || !python.TypedProbabilities.Of(r.l.Classes[i]) {
 		return false
 	}
 	p := r.scores(n)
@@ -298,8 +290,7 @@ func (r *rewriter) scores(softmax *graph.Node) *graph.Node {
 // in float32 and casts the probabilities to the value's type.
 func wideScores(r *rewriter, i int) bool {
 	n := r.node(i)
-	class := r.l.Classes[i]
-	if opName(n) != "softmax" || !fromTransformers(r, i) || !strings.HasSuffix(class, "GPTNeoSelfAttention") && !strings.HasSuffix(class, "CodeGenAttention") {
+	if opName(n) != "softmax" || !python.WideScores.Of(r.l.Classes[i]) {
 		return false
 	}
 	p := r.scores(n)
@@ -317,7 +308,7 @@ func wideScores(r *rewriter, i int) bool {
 	return true
 }
 
-// scanType puts the casts back into transformers' mamba_selective_scan, a function whose
+// scanType puts the casts back into transformers' selective scan, a function whose
 // lines the file does not have: B, what it is called with and D are cast to float32, and
 // each state to the type of C.
 func scanType(r *rewriter, i int) bool {
@@ -326,7 +317,7 @@ func scanType(r *rewriter, i int) bool {
 	if op != "mul" && op != "matmul" || !fromTransformers(r, i) || len(n.Args) != 2 || n.Args[0].Kind != graph.ArgValue || n.Args[1].Kind != graph.ArgValue {
 		return false
 	}
-	if lines := Lines(n); len(lines) == 0 || !strings.Contains(lines[len(lines)-1].Text, "mamba_selective_scan(") {
+	if lines := Lines(n); len(lines) == 0 || !strings.Contains(lines[len(lines)-1].Text, python.SelectiveScan+"(") {
 		return false
 	}
 	step := func(a *graph.Arg) bool { return r.chain(a, []string{"unsqueeze"}, []string{"softplus"}) != nil }
@@ -359,7 +350,7 @@ func (r *rewriter) ofParameter(a *graph.Arg) bool {
 // states, which is that of the parameters.
 func rotaryType(r *rewriter, i int) bool {
 	n := r.node(i)
-	if opName(n) != "mul" || !fromTransformers(r, i) || !strings.HasSuffix(r.l.Classes[i], "RotaryEmbedding") || len(n.Args) < 2 || n.Args[1].Kind == graph.ArgValue {
+	if opName(n) != "mul" || !python.RotaryEmbeddings.Of(r.l.Classes[i]) || len(n.Args) < 2 || n.Args[1].Kind == graph.ArgValue {
 		return false
 	}
 	if p := r.producer(&n.Args[0]); p == nil || opName(p) != "cos" && opName(p) != "sin" {
@@ -378,8 +369,7 @@ func rotaryType(r *rewriter, i int) bool {
 // the code asks for its input's, which the file shows as float32.
 func noiseType(r *rewriter, i int) bool {
 	n := r.node(i)
-	class := r.l.Classes[i]
-	if opName(n) != "mul" || len(n.Args) < 2 || !strings.HasSuffix(class, "StochasticDepth") && !strings.HasSuffix(class, "DropPath") {
+	if opName(n) != "mul" || len(n.Args) < 2 || !python.DropsPaths.Of(r.l.Classes[i]) {
 		return false
 	}
 	for side := range 2 {
@@ -424,11 +414,10 @@ func (r *rewriter) chain(a *graph.Arg, through, ends []string) *graph.Node {
 // set requires_grad to False, which the file does not say.
 func frozenPositions(r *rewriter, i int) bool {
 	n := r.node(i)
-	if opName(n) != "embedding" || !fromTransformers(r, i) && !strings.HasPrefix(r.l.Classes[i], "torch.nn.") || len(n.Args) == 0 || n.Args[0].Kind != graph.ArgValue {
+	if opName(n) != "embedding" || len(n.Args) == 0 || n.Args[0].Kind != graph.ArgValue || r.l.Roles[n.Args[0].Value] != Parameter {
 		return false
 	}
-	whisper := strings.Contains(n.MetaValue(keyClasses), "WhisperEncoder'") && strings.HasSuffix(n.Module, "embed_positions")
-	if !whisper && !strings.Contains(r.l.Classes[i], "SinusoidalPositional") || r.l.Roles[n.Args[0].Value] != Parameter {
+	if !python.FrozenPositions.At(&python.Place{Class: r.l.Classes[i], Around: pyList(n.MetaValue(keyClasses)), Module: n.Module}) {
 		return false
 	}
 	r.l.Roles[n.Args[0].Value] = Buffer
@@ -440,7 +429,7 @@ func frozenPositions(r *rewriter, i int) bool {
 // says that Python code makes every term.
 func customGELU(r *rewriter, i int) bool {
 	n := r.node(i)
-	if opName(n) != "mul" || !strings.HasSuffix(r.l.Classes[i], ".BloomGelu") || len(n.Args) < 2 {
+	if opName(n) != "mul" || !python.CustomGELU.Of(r.l.Classes[i]) || len(n.Args) < 2 {
 		return false
 	}
 	half, gate := r.producer(&n.Args[0]), r.producer(&n.Args[1])
@@ -459,7 +448,7 @@ func weightNorm(r *rewriter, i int) bool {
 	if opName(n) != "mul" || len(n.Args) < 2 || n.Args[0].Kind != graph.ArgValue {
 		return false
 	}
-	if v := r.l.Graph.Values[n.Args[0].Value]; !strings.HasSuffix(r.l.Classes[i], "._WeightNorm") && !(v.Kind == graph.Initializer && strings.HasSuffix(v.Name, "_v")) {
+	if v := r.l.Graph.Values[n.Args[0].Value]; !python.WeightNorms.Of(r.l.Classes[i]) && !(v.Kind == graph.Initializer && strings.HasSuffix(v.Name, "_v")) {
 		return false
 	}
 	div := r.producer(&n.Args[1])
@@ -499,14 +488,13 @@ func normAgain(r *rewriter, i int) bool {
 // size does not divide the input's, back into one call: the module's last.
 func adaptivePool(r *rewriter, i int) bool {
 	n := r.node(i)
-	name, ok := strings.CutPrefix(r.l.Classes[i], "torch.nn.modules.pooling.Adaptive")
-	if !ok || len(n.Outputs) != 1 || strings.HasPrefix(opName(n), "adaptive_") || opName(n) == "mean" {
+	op, dims := python.AdaptivePool(r.l.Classes[i])
+	if dims == 0 || len(n.Outputs) != 1 || strings.HasPrefix(opName(n), "adaptive_") || opName(n) == "mean" {
 		return false
 	}
 	if next := i + 1; next < len(r.l.Graph.Nodes) && r.node(next).Module == n.Module {
 		return false
 	}
-	dims := map[string]int{"1d": 1, "2d": 2, "3d": 3}[name[max(len(name)-2, 0):]]
 	shape := r.l.Graph.Values[n.Outputs[0]].Type.Shape
 	x := graph.NoValue
 	for j := i; j >= 0 && r.node(j).Module == n.Module; j-- {
@@ -517,7 +505,7 @@ func adaptivePool(r *rewriter, i int) bool {
 			}
 		}
 	}
-	if x < 0 || dims == 0 || len(shape) <= dims {
+	if x < 0 || len(shape) <= dims {
 		return false
 	}
 	size := graph.Arg{Kind: graph.ArgList}
@@ -528,11 +516,7 @@ func adaptivePool(r *rewriter, i int) bool {
 		}
 		size.List = append(size.List, graph.Arg{Kind: graph.ArgInt, Int: k})
 	}
-	kind := "adaptive_avg_pool"
-	if strings.HasPrefix(name, "Max") {
-		kind = "adaptive_max_pool"
-	}
-	n.Op, n.Args = kind+name[len(name)-2:]+".default", []graph.Arg{valueArg(x), size}
+	n.Op, n.Args = op+".default", []graph.Arg{valueArg(x), size}
 	r.relink(n)
 	return true
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // The metadata keys of torch.onnx.export(dynamo=True).
@@ -140,7 +141,7 @@ func (l *Lifted) unrolled() {
 	called := map[string]bool{}
 	for i := range l.Graph.Nodes {
 		n := &l.Graph.Nodes[i]
-		if !slices.Contains(rnnModules, l.Classes[i]) {
+		if _, recurrent := python.Recurrent(l.Classes[i]); !recurrent {
 			continue
 		}
 		if aten.Is(opName(n), aten.Recurrent) {
@@ -155,8 +156,6 @@ func (l *Lifted) unrolled() {
 	}
 }
 
-// rnnModules are PyTorch's recurrent modules.
-var rnnModules = []string{"torch.nn.modules.rnn.RNN", "torch.nn.modules.rnn.GRU", "torch.nn.modules.rnn.LSTM"}
 
 // Refresh copies types and known elements from the ONNX graph after it was
 // bound anew.

@@ -7,8 +7,8 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// maxLines bounds the frames of a call that are read: deeper Python is none
-// that anybody wrote.
+// maxLines bounds the frames of a call that are read: nobody writes Python that nests
+// deeper.
 const maxLines = 64
 
 // A Line is a line of Python source that was running when the exporter saw a

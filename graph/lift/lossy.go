@@ -67,7 +67,7 @@ func lostFactors(p *patLift, n *graph.Node) bool {
 // out, since its backward would run products with them.
 func scaledSum(n *graph.Node) bool { return input(n, 2) >= 0 && len(gemmFactors(n)) > 0 }
 
-// near reports numbers that differ by what attributes are rounded by.
+// near reports numbers that are equal up to the rounding of attributes.
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-4*math.Abs(b) }
 
 // same reports padding that depends on the input's size.
@@ -98,7 +98,7 @@ func oddAverage(p *patLift, n *graph.Node) bool {
 	return p.padsBefore(n) && (attrInt(n, "ceil_mode", 0) != 0 || attrInt(n, "count_include_pad", 0) == 0)
 }
 
-// scaled reports an attention whose scale is not that of its heads' size.
+// scaled reports an attention with a scale other than 1/sqrt of its heads' size.
 func (p *patLift) scaled(n *graph.Node) bool {
 	scale := attrFloat(n, "scale", 0)
 	if scale == 0 {
@@ -115,9 +115,9 @@ func (p *patLift) scaled(n *graph.Node) bool {
 	return !near(scale, 1/math.Sqrt(size))
 }
 
-// marked notes which of the calls made since there were so many do not compute
-// what the nodes do that they were made of.
-func (p *patLift) marked(since int, m *match) {
+// markInexact marks the calls from call since on, which replace the nodes of a match,
+// if they drop an attribute and so do not compute what the nodes do.
+func (p *patLift) markInexact(since int, m *match) {
 	why := ""
 	if scale, other := p.otherScale(m); other && scale <= 0 {
 		why = "the scale of attention"
@@ -136,8 +136,7 @@ func (p *patLift) marked(since int, m *match) {
 	p.mark(since, InexactTrainKey, trained)
 }
 
-// mark gives the calls made since there were so many a property; none where why
-// is empty.
+// mark adds a property to the calls from call since on, unless why is empty.
 func (p *patLift) mark(since int, key, why string) {
 	if why == "" {
 		return
@@ -148,9 +147,10 @@ func (p *patLift) mark(since int, key, why string) {
 	}
 }
 
-// otherScale returns the scale of attention that is written out with scales in the
-// file, s of the query and t of the key, and whether their product is another than
-// the call takes by itself. A scale that shapes decide is that.
+// otherScale returns the scale of attention that is written out in the file, the product
+// of the query's scale s and the key's t, and whether it differs from the one that the
+// call computes by itself from the heads' size. A scale that is not a constant of the
+// file counts as that one.
 func (p *patLift) otherScale(m *match) (scale float64, other bool) {
 	if m.rule.name != "attention" {
 		return 0, false

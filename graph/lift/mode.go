@@ -8,6 +8,7 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // EvalMode is the code of the warning that a file does not show the training step:
@@ -206,7 +207,7 @@ func fxOp(text string) string {
 // writes so what drops nothing, in evaluation mode or with p = 0.
 func (m *mode) dropout(n *graph.Node, op string, scopes, classes []string) {
 	k := min(len(scopes), len(classes)) - 2
-	if op != "clone" || k < 0 || !strings.HasPrefix(classes[k], "torch.nn.modules.dropout.") || seldomDrops(classes[:k]) {
+	if op != "clone" || k < 0 || !python.Dropouts.Of(classes[k]) || seldomDrops(classes[:k]) {
 		return
 	}
 	if !slices.Contains(m.idle, scopes[k]) {
@@ -226,20 +227,15 @@ func (m *mode) mask(n *graph.Node) int64 {
 	return bytes + bytes/max(t.Elem.Bytes(1), 1)
 }
 
-// seldom are the libraries whose Dropout modules have p = 0 unless one asks for
-// more; of transformers, those models that dropsOut does not list.
-var seldom = []string{"timm.", "diffusers.", "torchvision.models.vision_transformer.", "transformers.",
-	"monai.", "vit_pytorch.", "x_transformers.", "denoising_diffusion_pytorch.", "deepctr_torch.", "egnn_pytorch.", "nystrom_attention.", "perceiver_pytorch.", "performer_pytorch.", "linformer.", "conformer.", "local_attention."}
-
 // seldomDrops reports a Dropout within the innermost of classes that has p = 0 by
 // default.
 func seldomDrops(classes []string) bool {
 	for i := len(classes) - 1; i >= 0; i-- {
 		c := classes[i]
-		if strings.HasPrefix(c, "torch.nn.") {
+		if python.PyTorch.Of(c) {
 			continue
 		}
-		return !dropsOut(c) && slices.ContainsFunc(seldom, func(s string) bool { return strings.HasPrefix(c, s) })
+		return !python.DropsOut.Of(c) && python.RarelyDrops.Of(c)
 	}
 	return false
 }
@@ -249,11 +245,11 @@ func seldomDrops(classes []string) bool {
 func (m *mode) modules(n *graph.Node, scopes, classes []string) {
 	for i := 0; i+1 < len(scopes) && i+1 < len(classes); i++ {
 		c := classes[i]
-		if name := modelName(c); !m.made[scopes[i]] && dropsOut(c) && !slices.Contains(m.class, name) {
+		if name := modelName(c); !m.made[scopes[i]] && python.DropsOut.Of(c) && !slices.Contains(m.class, name) {
 			m.class = append(m.class, name)
 		}
 		m.made[scopes[i]] = true
-		if i == 0 || classes[i-1] != "torch.nn.modules.container.Sequential" {
+		if i == 0 || !python.Sequentials.Of(classes[i-1]) {
 			continue
 		}
 		tail := scopes[i][strings.LastIndexByte(scopes[i], '.')+1:]
@@ -396,39 +392,3 @@ func modelName(class string) string {
 	}
 	return class
 }
-
-// dropsOut reports a class whose model drops out unless its configuration says
-// otherwise.
-func dropsOut(class string) bool {
-	if slices.Contains(droppingClasses, class) {
-		return true
-	}
-	if rest, ok := strings.CutPrefix(class, "transformers.models."); ok {
-		model, _, _ := strings.Cut(rest, ".")
-		return slices.Contains(droppingModels, model)
-	}
-	return false
-}
-
-// droppingClasses are classes that drop out by default, or in all published
-// sizes.
-var droppingClasses = []string{
-	"torch.nn.modules.transformer.TransformerEncoderLayer", "torch.nn.modules.transformer.TransformerDecoderLayer",
-	"torchvision.models.alexnet.AlexNet", "torchvision.models.vgg.VGG", "torchvision.models.squeezenet.SqueezeNet",
-	"torchvision.models.swin_transformer.SwinTransformer", "torchvision.models.convnext.ConvNeXt",
-}
-
-// droppingModels are the models of transformers (5.23) whose default
-// configuration has a probability of dropout above 0.
-var droppingModels = strings.Fields(`
-align autoformer bart bert bert_generation big_bird bigbird_pegasus biogpt blenderbot blenderbot_small bros camembert canine clap clvp
-conditional_detr convbert ctrl dab_detr deberta deberta_v2 decision_transformer deformable_detr detr distilbert dpr efficientnet electra
-encoder_decoder ernie esm esmfold2 evolla flaubert fnet fsmt fun_asr_nano funnel gpt2 gpt_bigcode gpt_neox_japanese granite_speech granite_speech_plus
-grounding_dino gte higgs_audio_v2_tokenizer hubert ibert imagegpt informer jina_embeddings_v3 lasr layoutlm layoutlmv2 layoutlmv3 layoutxlm led lilt
-longformer longt5 luke lxmert m2m_100 marian markuplm mbart megatron_bert mm_grounding_dino mobilebert mobilevit mobilevitv2 mpnet mra mt5 musicgen
-musicgen_melody mvp nemotron3_5_asr nemotron_asr_streaming neucodec nllb_moe nystromformer oneformer openai opt parakeet patchtsmixer pegasus
-pegasus_x perceiver plbart pop2piano pp_doclayout_v2 pp_doclayout_v3 pp_doclayout_v4 pp_lcnet prophetnet rag reformer roberta roberta_prelayernorm
-roc_bert roformer sam3_video seamless_m4t seamless_m4t_v2 seed_oss sew sew_d slanet speech_encoder_decoder speech_to_text splinter squeezebert
-switch_transformers t5 table_transformer tapas time_series_transformer trocr tvp udop umt5 unispeech unispeech_sat vision_encoder_decoder
-vision_text_dual_encoder visual_bert vits wav2vec2 wav2vec2_bert wav2vec2_conformer wavlm xcodec xcodec2 xglm xlm xlm_roberta xlm_roberta_xl xlnet
-xmod yoso`)

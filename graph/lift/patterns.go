@@ -319,7 +319,7 @@ func (p *patLift) node(table *rules, i int32) {
 	}
 	since := len(p.l.Graph.Nodes)
 	if m.rule.run(p, m) {
-		p.marked(since, m)
+		p.markInexact(since, m)
 		return
 	}
 	inner := slices.Clone(m.nodes)
@@ -347,7 +347,7 @@ func (p *patLift) single(table *rules, i int32) {
 		}
 		since := len(p.l.Graph.Nodes)
 		if m := p.try(r, r.terms, i); m != nil && r.run(p, m) {
-			p.marked(since, m)
+			p.markInexact(since, m)
 			return
 		}
 	}
@@ -519,7 +519,7 @@ func (p *patLift) dims(v graph.ValueID) []int64 {
 	return out
 }
 
-// typeOf is the type of a source value, none of an absent one.
+// typeOf is the type of a value of the source, the zero Type for an operand that is left out.
 func (p *patLift) typeOf(v graph.ValueID) graph.Type {
 	if v < 0 {
 		return graph.Type{}

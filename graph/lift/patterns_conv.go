@@ -264,7 +264,7 @@ func maxPoolCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// lowest is what no maximum is below: the padding of a pool.
+// lowest is the least value of a type, with which maximum pooling pads.
 func lowest(d graph.DType) float64 {
 	if d.IsFloat() {
 		return math.Inf(-1)

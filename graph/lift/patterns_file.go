@@ -8,6 +8,7 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/infer"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // An origin is where a node comes from: the module that it belongs to, its
@@ -45,7 +46,7 @@ func (p *patLift) findOrigin(n *graph.Node) origin {
 		o.module = p.weightModule(n)
 	}
 	if o.class == "" && n.Op == "BatchNormalization" && strings.HasPrefix(p.src.Model.Producer, "pytorch") {
-		o.class = "torch.nn.modules.batchnorm.BatchNorm"
+		o.class = python.BatchNorm
 	}
 	return o
 }
@@ -64,8 +65,8 @@ func namespaceOwner(s string) (module, class string) {
 // maxScopes bounds how deep modules nest; longer names are not ones of modules.
 const maxScopes = 64
 
-// tooDeep reports a name that is none of a module: what follows looks at every
-// module around a module, and would take quadratic time in its length.
+// tooDeep reports a name with more dots than a module's has. Later stages look at every
+// module around a module, which would take time quadratic in the name's length.
 func tooDeep(module string) bool { return strings.Count(module, ".") >= maxScopes }
 
 // A scopeNames reads the modules off the node names of the TorchScript

@@ -162,8 +162,8 @@ func (p *patLift) gemm(n *graph.Node, out graph.ValueID) bool {
 	return true
 }
 
-// asLinear reports a Gemm that is a linear: the matrix lies [out, in], and what is
-// added is a row.
+// asLinear reports a Gemm that computes a linear layer: its matrix is stored as
+// [out, in], and it adds a vector or nothing.
 func (p *patLift) asLinear(n *graph.Node) bool {
 	c := input(n, 2)
 	return attrInt(n, "transB", 0) != 0 && (c < 0 || len(p.dims(c)) == 1)

@@ -320,8 +320,8 @@ func (p *patLift) indexes(n *graph.Node) bool {
 	return k == 1 || k > 1 && k <= int64(len(p.dims(n.Inputs[0]))) && !p.typeOf(n.Inputs[0]).Elem.IsFloat()
 }
 
-// toFront returns what a value shows with dim d in front of the others, and the
-// order of dims: PyTorch's exporters write an index of a later dim so.
+// toFront returns x, d and the permutation of a Transpose that moves dim d of x in front
+// of the others: PyTorch's exporters write an index of a later dim so.
 func (p *patLift) toFront(id graph.ValueID) (x graph.ValueID, d int64, perm []int64) {
 	t := p.producedBy(id, "Transpose")
 	if t == nil || input(t, 0) < 0 {

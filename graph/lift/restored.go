@@ -125,8 +125,8 @@ func atoi(s string) (n int) {
 	return n
 }
 
-// key is what is the same of a call and its counterpart: the module within, the
-// operator and the lines of the frames from the module on.
+// key identifies a call and its counterpart: the path from the module to it, the
+// operator, and the lines of the frames from the module on.
 func (r *restoring) key(i int, module string) string {
 	n := &r.Graph.Nodes[i]
 	scopes, lines := Scopes(n), Lines(n)

@@ -182,10 +182,12 @@ func (r *rewriter) rewritten(n *graph.Node) int {
 	return out
 }
 
-// maxSuspects bounds the kinds of activations of a stretch, whose sums are tried.
+// maxSuspects bounds the kinds of activations in a stretch of calls: every subset of them
+// is tried.
 const maxSuspects = 8
 
-// suspectKey is what is the same of activations that are in place or not alike.
+// suspectKey identifies the activations that are either all in place or all not: those of
+// one operator in one class.
 func suspectKey(n *graph.Node) string { return opName(n) + " " + ownerClass(n) }
 
 func suspected(list []suspect, key string, call, takes int) []suspect {

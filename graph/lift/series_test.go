@@ -14,7 +14,7 @@ import (
 )
 
 // TestSeries compares which activations update in place with the modules that
-// scripts/inplace_oracle.py exported: random networks, by PyTorch 2.11 and 2.15.
+// scripts/pytorch/inplace_reference.py exported: random networks, by PyTorch 2.11 and 2.15.
 func TestSeries(t *testing.T) {
 	modules := map[string]map[string]bool{}
 	in, right, all := 0, 0, 0

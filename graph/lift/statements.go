@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // A cast of float32 to float32 leaves no call in a file, so that x.float() and
@@ -53,7 +54,7 @@ type sourceText struct {
 // A sourceLine is a line as it is written, and the table's rows of it.
 type sourceLine struct {
 	sourceText
-	rows []castRow
+	rows []python.Cast
 }
 
 // text returns the statement of call i in its frame d.
@@ -116,7 +117,7 @@ func (s *sources) frame(lo, hi, d int) {
 			deep = deep || len(s.lines[j]) > d+1
 			j++
 		}
-		if at.cast && (!normalises(s.class(i, d)) || f.unweighted()) {
+		if at.cast && (!python.WideNorms.Of(s.class(i, d)) || f.unweighted()) {
 			f.repeats(at, i, j)
 		}
 		f.assigned(at.whole, j)

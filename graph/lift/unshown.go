@@ -7,6 +7,7 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // Code casts where the file shows no line: the exporter keeps the lines of functions
@@ -22,7 +23,7 @@ func (s *sources) unshown() {
 		for to < len(s.lines) && s.r.sameFrame(from, to) && !s.r.restarts(from, to) {
 			to++
 		}
-		if len(s.lines[from]) > 0 && !ofLibrary(s.r.l.Classes[from]) && !s.widens(from, to) {
+		if len(s.lines[from]) > 0 && !python.KnownNorms.Of(s.r.l.Classes[from]) && !s.widens(from, to) {
 			s.doubt(from, to)
 		}
 		from = to
@@ -170,7 +171,7 @@ func (r *rewriter) loraCasts() {
 		id := r.insert(r.before, int(at.ID), "type_as.default", at.Args[0], valueArg(like))
 		at.Args[0].Value = id
 		r.relink(at)
-		if !strings.Contains(n.MetaValue(keyClasses), "peft.") {
+		if !slices.ContainsFunc(pyList(n.MetaValue(keyClasses)), python.PEFT.Of) {
 			r.assume(id)
 		}
 	}

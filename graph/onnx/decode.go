@@ -23,6 +23,7 @@ type decoder struct {
 	elems   []uint64          // scratch of one tensor's typed elements
 	raw     []byte            // scratch of one tensor's raw data
 	depth   int               // nested graphs or types
+	whole   int64             // most elements of a file that is one tensor; 0: the file is a model
 
 	ins, outs stack[string]
 	props     stack[graph.Prop]

@@ -1,6 +1,7 @@
 package onnx
 
 import (
+	"io"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -30,6 +31,27 @@ type payload struct {
 	external []graph.Prop
 	outside  bool // data_location is EXTERNAL
 }
+
+// ReadTensor reads a file that is one TensorProto, as the ONNX project stores test data.
+// Elements that lie in the file as they are, raw or packed, have a reference to their
+// bytes; all others are decoded.
+func ReadTensor(r io.ReaderAt, size int64, path string, opts ...Option) (*graph.Tensor, error) {
+	o := options{memory: DefaultMemory}
+	for _, set := range opts {
+		set(&o)
+	}
+	most := min(MaxElements(o.memory), size) // an element takes a byte at least
+	d := &decoder{reader: newReader(r, size, path, o.memory), model: &graph.Model{Path: path}, strings: map[string]string{}, whole: max(most, 1)}
+	t, _, err := d.tensor(field{typ: protowire.BytesType, end: size})
+	if err == nil && t.Type == graph.Undefined {
+		err = d.fail(0, "not an ONNX tensor: it has no type")
+	}
+	return t, err
+}
+
+// MaxElements is how many elements ReadTensor decodes in so many bytes of memory: in a
+// list that grows, and from that.
+func MaxElements(memory int64) int64 { return memory / (3 * costInt) }
 
 // tensor reads a TensorProto and its metadata.
 func (d *decoder) tensor(f field) (*graph.Tensor, []graph.Prop, error) {
@@ -139,10 +161,18 @@ func (d *decoder) typed(p *payload, f field, typ protowire.Type) error {
 
 // keep stores one element; it returns false when no more are wanted.
 func (d *decoder) keep(v uint64) bool {
-	if len(d.elems) < maxInts {
+	if int64(len(d.elems)) < d.most() {
 		d.elems = append(d.elems, v)
 	}
-	return len(d.elems) < maxInts
+	return int64(len(d.elems)) < d.most()
+}
+
+// most is how many elements of a typed field are kept.
+func (d *decoder) most() int64 {
+	if d.whole > 0 {
+		return d.whole
+	}
+	return maxInts
 }
 
 // elements decodes what p holds, or records where it is.
@@ -198,7 +228,7 @@ func (d *decoder) external(t *graph.Tensor, p *payload, at int64) error {
 	return nil
 }
 
-// limit returns how many elements of type t are decoded.
+// limit returns how many elements of type t are decoded where a tensor is part of a model.
 func limit(t graph.DType) int64 {
 	switch {
 	case t.IsFloat():
@@ -302,7 +332,7 @@ func (d *decoder) decodeTyped(t *graph.Tensor, n int64, p *payload, at int64) er
 	if (num == 4 || num == 10) && p.spans == 1 && p.span.typ == protowire.BytesType {
 		t.Ref = &graph.DataRef{Offset: p.span.off, Length: p.span.end - p.span.off}
 	}
-	if n > limit(t.Type) {
+	if n > limit(t.Type) && (d.whole < n || limit(t.Type) == 0) {
 		return nil
 	}
 	if num == 6 {

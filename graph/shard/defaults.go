@@ -8,12 +8,9 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/python"
 	"github.com/memplan/memplan/graph/train"
 )
-
-// linearClass is the module that ColwiseParallel and RowwiseParallel split;
-// they raise for others, such as transformers' Conv1D.
-const linearClass = "torch.nn.modules.linear.Linear"
 
 // across are operators that need all of the dim that tensor parallelism splits.
 var across = []string{"mean", "pow", "var", "var_mean", "sum", "embedding", "convolution", "cudnn_convolution", "native_layer_norm", "native_group_norm", "batch_norm", "rms_norm", "_fused_rms_norm"}
@@ -149,7 +146,7 @@ func (w *walker) linear(n *program.Node) *linear {
 // as the file says.
 func (w *walker) splittable(n *program.Node) bool {
 	if c := w.b.Lifted.Classes; n.Call >= 0 && int(n.Call) < len(c) && c[n.Call] != "" {
-		return c[n.Call] == linearClass
+		return python.Splits.Of(c[n.Call])
 	}
 	return true
 }

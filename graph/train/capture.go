@@ -60,7 +60,7 @@ func (b *builder) onHost(i int, n *graph.Node, env []*aten.Tensor) bool {
 	return true
 }
 
-// exact tells a call what the capture knows of it.
+// exact adds to a call what the capture recorded of it.
 func (b *builder) exact(i int, n *graph.Node, c *aten.Call, env []*aten.Tensor) {
 	r := b.recorded
 	if r == nil {

@@ -47,8 +47,8 @@ func (g *grouping) begin(it item) {
 	g.cur.first = it.first
 }
 
-// statement is what the items of a line belong to: of several on a line the
-// one that is not yet done is not known, so the first with a value is it.
+// statement is the statement that the items of a line belong to. If the line has several,
+// it is not known which of them runs, and the first with a value is taken.
 func (g *grouping) statement(text string) *statement {
 	list, _ := g.statements(text)
 	for i := range list {

@@ -7,6 +7,7 @@ import (
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // In evaluation mode and without gradients torch.nn.MultiheadAttention takes a faster
@@ -32,7 +33,7 @@ func (b *builder) fastPaths() map[int]*fastAttention {
 	out := map[int]*fastAttention{}
 	uses := lastUses(b.l.Graph)
 	for _, m := range b.modules {
-		if m.Class != "torch.nn.modules.activation.MultiheadAttention" {
+		if !python.Attention.Of(m.Class) {
 			continue
 		}
 		for _, span := range m.Calls {

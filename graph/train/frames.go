@@ -1,42 +1,14 @@
 package train
 
 import (
-	_ "embed"
 	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/graph/python"
 )
-
-// frames says how long the variables of well-known modules' code keep tensors
-// alive. A line is the class and its variables, in the words of
-// scripts/frames.py, which writes the file; lines are sorted by class.
-//
-//go:embed frames.txt
-var frames string
-
-// frameOf returns the variables of a class, nil for one that is not known or
-// keeps nothing.
-func frameOf(class string) []string {
-	lo, hi := 0, len(frames)
-	for lo < hi { // lo and hi are starts of lines, or the end
-		mid := strings.LastIndexByte(frames[:(lo+hi)/2], '\n') + 1
-		mid = max(mid, lo)
-		line, _, _ := strings.Cut(frames[mid:], "\n")
-		name, rest, _ := strings.Cut(line, " ")
-		switch c := strings.Compare(name, class); {
-		case c == 0:
-			return strings.Fields(rest)
-		case c < 0:
-			lo = mid + len(line) + 1
-		default:
-			hi = mid
-		}
-	}
-	return nil
-}
 
 // A childRun is the calls of one call of a child module.
 type childRun struct{ first, last int }
@@ -47,7 +19,7 @@ type childRun struct{ first, last int }
 func frameHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	uses := lastUses(g)
 	for _, m := range modules {
-		vars := frameOf(m.Class)
+		vars := python.Frame(m.Class)
 		if len(vars) == 0 {
 			continue
 		}
@@ -61,16 +33,11 @@ func frameHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	}
 }
 
-// windowed are the modules whose code names what it projects by a variable
-// until attention has multiplied the probabilities, all in one function
-// (torchvision/models/swin_transformer.py, shifted_window_attention).
-var windowed = []string{"torchvision.models.swin_transformer.ShiftedWindowAttention", "torchvision.models.swin_transformer.ShiftedWindowAttentionV2",
-	"torchvision.models.video.swin_transformer.ShiftedWindowAttention3d"}
-
-// windowHolds adds to holds what windowed modules project.
+// windowHolds adds to holds what modules project whose code names it until attention has
+// multiplied the probabilities.
 func windowHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	for _, m := range modules {
-		if !slices.Contains(windowed, m.Class) {
+		if !python.NamesProjections.Of(m.Class) {
 			continue
 		}
 		for _, span := range m.Calls {
@@ -88,67 +55,35 @@ func windowHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	}
 }
 
-// A named operator is one whose results a variable of a module's forward names.
-type named struct {
-	class, but string // suffixes of classes, and of those that do without
-	op, until  string // prefixes of operators; until the last call of one, "" until the forward returns
-	which      int    // 1: the first call of op alone, -1: the last
-}
-
-// locals are variables of forward functions of transformers (RMSNorm's variance,
-// frequencies and their concatenation in rotary embeddings, scores before and
-// after the mask) and of torchvision's vision transformers (position biases, masks).
-var locals = []named{
-	{class: "RMSNorm", but: "GemmaRMSNorm", op: "mean."},
-	{class: "RotaryEmbedding", op: "matmul."},
-	{class: "RotaryEmbedding", op: "cat."},
-	{class: "BloomAttention", op: "baddbmm."},
-	{class: "BloomAttention", op: "add."},
-	{class: "RelativePositionalMultiHeadAttention", op: "mul.", which: 1},
-	{class: "RelativePositionalMultiHeadAttention", op: "clone.", which: 1},
-	{class: "RelativePositionalMultiHeadAttention", op: "einsum.", until: "softmax.", which: 1},
-	{class: "ShiftedWindowAttention", op: "clone.", which: 1},
-	{class: "ShiftedWindowAttention", op: "mul."},
-	{class: "ShiftedWindowAttention", op: "sub.", until: "masked_fill."},
-	{class: "ShiftedWindowAttention", op: "masked_fill.", which: -1},
-	{class: "ShiftedWindowAttentionV2", op: "sub.", until: "masked_fill."},
-	{class: "ShiftedWindowAttentionV2", op: "masked_fill.", which: -1},
-}
-
-// localHolds adds to holds what locals are about.
+// localHolds adds to holds the results of operators that variables of well-known
+// forward functions name.
 func localHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	for _, m := range modules {
-		if !strings.HasPrefix(m.Class, "transformers.") && !strings.HasPrefix(m.Class, "torchvision.models.") {
-			continue
-		}
-		for _, v := range locals {
-			if !strings.HasSuffix(m.Class, v.class) || v.but != "" && strings.HasSuffix(m.Class, v.but) {
-				continue
-			}
+		for _, v := range python.Locals(m.Class) {
 			for _, span := range m.Calls {
-				v.hold(g, &m, span, holds)
+				holdLocal(g, &v, &m, span, holds)
 			}
 		}
 	}
 }
 
-// hold adds what the variable names in one call of its module.
-func (v *named) hold(g *graph.Graph, m *lift.Module, span lift.Span, holds holder) {
+// holdLocal adds what the variable names in one call of its module.
+func holdLocal(g *graph.Graph, v *python.Local, m *lift.Module, span lift.Span, holds holder) {
 	is := func(i int, op string) bool {
 		return g.Nodes[i].Module == m.Name && strings.HasPrefix(g.Nodes[i].Op, op)
 	}
 	var calls []int
 	at, how := span.Last, local
 	for i := span.First; i < span.Last; i++ {
-		if is(i, v.op) {
+		if is(i, v.Op) {
 			calls = append(calls, i)
-		} else if v.until != "" && is(i, v.until) {
+		} else if v.Until != "" && is(i, v.Until) {
 			at, how = i, store
 		}
 	}
-	if n := len(calls); n > 0 && v.which > 0 {
+	if n := len(calls); n > 0 && v.Which > 0 {
 		calls = calls[:1]
-	} else if n > 0 && v.which < 0 {
+	} else if n > 0 && v.Which < 0 {
 		calls = calls[n-1:]
 	}
 	for _, i := range calls {
@@ -192,7 +127,7 @@ func rotaryHolds(g *graph.Graph, modules []lift.Module, ends func(i, d int) int,
 func partly(modules []lift.Module, name string) bool {
 	for i := range modules {
 		if m := &modules[i]; m.Name == name {
-			return slices.ContainsFunc([]string{".PhiAttention", ".StableLmAttention", ".PersimmonAttention"}, func(s string) bool { return strings.HasSuffix(m.Class, s) })
+			return python.TurnsParts.Of(m.Class)
 		}
 	}
 	return false

@@ -9,35 +9,6 @@ import (
 	"github.com/memplan/memplan/graph/lift"
 )
 
-// Every line of the table is found, and the lines are in order.
-func TestFrameTable(t *testing.T) {
-	lines := strings.Split(strings.TrimSuffix(frames, "\n"), "\n")
-	if len(lines) < 1000 {
-		t.Fatalf("%d lines", len(lines))
-	}
-	before := ""
-	for _, line := range lines {
-		fields := strings.Fields(line)
-		if fields[0] <= before {
-			t.Fatalf("%s stands after %s", fields[0], before)
-		}
-		before = fields[0]
-		if got := frameOf(fields[0]); !slices.Equal(got, fields[1:]) {
-			t.Fatalf("%s: %v, want %v", fields[0], got, fields[1:])
-		}
-		for _, v := range fields[1:] {
-			if what, until, ok := strings.Cut(v, ">"); !ok || strings.TrimPrefix(what, "<") == "" || until == "" {
-				t.Errorf("%s: %s", fields[0], v)
-			}
-		}
-	}
-	for _, name := range []string{"", "a", "zzz", "torchvision.models.densenet._DenseLaye", "torchvision.models.densenet._DenseLayers"} {
-		if got := frameOf(name); got != nil {
-			t.Errorf("%q: %v", name, got)
-		}
-	}
-}
-
 func TestMatchChild(t *testing.T) {
 	for _, tt := range []struct {
 		module  string

@@ -8,6 +8,7 @@ import (
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // A LoRA says which linear modules get low-rank adapters, as the library PEFT
@@ -36,7 +37,7 @@ func linear(class, op string) bool {
 	if class == "" {
 		return op == "linear.default"
 	}
-	return strings.HasSuffix(class, "linear.Linear") || strings.HasSuffix(class, "NonDynamicallyQuantizableLinear") || strings.HasSuffix(class, ".Conv1D")
+	return python.Linears.Of(class)
 }
 
 // adapters finds the modules to adapt, in the order of their calls, and

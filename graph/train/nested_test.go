@@ -16,7 +16,7 @@ import (
 	"github.com/memplan/memplan/internal/testdata"
 )
 
-// A nestedCase is what scripts/nested_oracle.py saw PyTorch do.
+// A nestedCase is what scripts/pytorch/nested_reference.py saw PyTorch do.
 type nestedCase struct {
 	Name, Model       string
 	Regions           [][]string

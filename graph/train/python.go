@@ -3,6 +3,8 @@ package train
 import (
 	"slices"
 	"strings"
+
+	"github.com/memplan/memplan/graph/python"
 )
 
 // A statement is what one line of Python tells about variables. The exporter
@@ -523,7 +525,7 @@ func (s *statement) name(tokens []pyToken, i int, bound map[string]bool) {
 			s.calls = append(s.calls, callee{path: path, item: true})
 		}
 	}
-	if bound[name] || name == "self" || is(j, "(") && !method || library(name) {
+	if bound[name] || name == "self" || is(j, "(") && !method || python.FunctionModules.Of(name) {
 		return
 	}
 	r := read{name: name, element: is(i+1, "[") || is(i-1, "*") && (i < 2 || tokens[i-2].kind == pyOp && !closing(tokens[i-2].text)) || i > 0 && tokens[i-1].text == "in"}
@@ -573,15 +575,6 @@ func shapely(path string) bool {
 	first, _, _ := strings.Cut(path, ".")
 	switch first {
 	case "shape", "size", "dim", "ndim", "device", "dtype", "numel", "is_cuda", "new_zeros", "new_ones", "new_full", "new_empty", "requires_grad", "stride":
-		return true
-	}
-	return false
-}
-
-// library are names of modules of functions.
-func library(name string) bool {
-	switch name {
-	case "torch", "F", "nn", "np", "math", "functional", "ops", "einops", "torchvision":
 		return true
 	}
 	return false

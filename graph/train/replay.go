@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // A replay follows the variables of one frame.
@@ -513,7 +514,7 @@ func (r *replay) assign(e *execution, t target, ids []graph.ValueID, container b
 	if len(e.s.targets) == 1 && !e.s.list && !e.s.loops {
 		b.from = r.returned(e)
 		r.opened(e, b, "")
-		if strings.HasSuffix(t.name, "outputs") && strings.HasPrefix(r.class, "transformers.") {
+		if strings.HasSuffix(t.name, "outputs") && python.Transformers.Of(r.class) {
 			b.keep(r.attentions(e))
 		}
 	}
@@ -598,7 +599,7 @@ func (r *replay) callsFunction(e *execution) bool {
 
 // unreadPair gives two targets what a function returns that the file does not show,
 // and of which the code around it reads one value: an attribute is seldom it. The
-// other is guessed to be what the function made its last result of, as attention
+// other is guessed to be what the function computed its last result from, as attention
 // returns its probabilities.
 func (r *replay) unreadPair(e *execution, targets []target, id graph.ValueID) {
 	other := graph.NoValue
@@ -691,7 +692,7 @@ func (r *replay) finish() {
 // line without a call stands between that and its next value: a list may take them
 // there, or what came with them.
 func (r *replay) mayCollect(given []assignment) {
-	if strings.HasPrefix(r.class, "torch.nn.") {
+	if python.PyTorch.Of(r.class) {
 		return
 	}
 	runs := map[int]int{}
@@ -766,7 +767,7 @@ func (r *replay) collected(given []assignment) {
 			companion, least = a.id, gap
 		}
 	}
-	all := strings.HasPrefix(r.class, "transformers.")
+	all := python.Transformers.Of(r.class)
 	if companion < 0 || least < 2 && !all {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // What a frame returns beside the values that others read: the rest of a tuple,
@@ -102,7 +103,7 @@ func (r *replay) opened(e *execution, b *binding, field string) {
 
 // mayKeep notes that a variable of the frame may hold all that another frame named.
 func (r *replay) mayKeep(e *execution, from *ending) {
-	if it := e.items[len(e.items)-1]; it.child != "" && strings.HasPrefix(r.modules[joined(r.module, it.child)], "torch.nn.") {
+	if it := e.items[len(e.items)-1]; it.child != "" && python.PyTorch.Of(r.modules[joined(r.module, it.child)]) {
 		return // its results are those of the call
 	}
 	if from == nil {
@@ -231,7 +232,7 @@ func (r *replay) unreadName(from *ending, name string, taken []graph.ValueID) gr
 	if v := from.names[name]; v != nil && len(v.ids) == 1 && !slices.Contains(taken, v.ids[0]) {
 		return v.ids[0]
 	}
-	if strings.HasPrefix(r.class, "transformers.") {
+	if python.Transformers.Of(r.class) {
 		return graph.NoValue
 	}
 	for _, n := range slices.Backward(from.order) {

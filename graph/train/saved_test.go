@@ -23,7 +23,7 @@ import (
 	"github.com/memplan/memplan/internal/testdata"
 )
 
-var oracle = flag.String("oracle", "", "directory that scripts/saved_oracle.py wrote: check every case in it instead of the archive's")
+var reference = flag.String("reference", "", "directory that scripts/pytorch/saved_reference.py wrote: check every case in it instead of the archive's")
 
 // A savedCase is what PyTorch saves for a module, at several batch sizes and
 // precisions.
@@ -121,7 +121,7 @@ func difference(a, b []int64) (onlyA, onlyB []int64) {
 }
 
 // differs names the cases in which memplan and PyTorch save other bytes, and
-// why; TestSavedOracle fails for a difference in any other case, and for one
+// why; TestSavedReference fails for a difference in any other case, and for one
 // of these that has none.
 var differs = map[string]string{
 	"hf/deberta":                   "a scalar that the code makes in the type of an activation, which is bfloat16 under autocast and float32 in the file",
@@ -161,16 +161,16 @@ var differs = map[string]string{
 // all, for models whose file shows what ran.
 const within = 0.005
 
-// TestSavedOracle compares what autograd saves, storage by storage, with
-// PyTorch: scripts/saved_oracle.py made the files and the numbers.
-func TestSavedOracle(t *testing.T) {
+// TestSavedReference compares what autograd saves, storage by storage, with
+// PyTorch: scripts/pytorch/saved_reference.py made the files and the numbers.
+func TestSavedReference(t *testing.T) {
 	var cases []*savedCase
-	if *oracle != "" {
-		cases = oracleCases(t, *oracle)
+	if *reference != "" {
+		cases = referenceCases(t, *reference)
 	} else {
 		cases = archivedCases(t)
 	}
-	if len(cases) < 600 && *oracle == "" {
+	if len(cases) < 600 && *reference == "" {
 		t.Fatalf("%d cases", len(cases))
 	}
 	if testing.Short() { // nothing here runs side by side
@@ -264,8 +264,8 @@ func archivedCases(t *testing.T) []*savedCase {
 	return out
 }
 
-// oracleCases reads a directory of the oracle's.
-func oracleCases(t *testing.T, dir string) []*savedCase {
+// referenceCases reads a directory of the oracle's.
+func referenceCases(t *testing.T, dir string) []*savedCase {
 	paths, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("%s: no cases: %v", dir, err)

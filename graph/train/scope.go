@@ -9,6 +9,7 @@ import (
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // Python keeps a tensor alive for as long as a variable names it, which is
@@ -23,7 +24,7 @@ import (
 //     of transformers return the probabilities too, and the block that calls
 //     them keeps these;
 //   - in the forward functions of well-known modules, variables live as their
-//     code says (frames.txt);
+//     code says (package python);
 //   - in inference, where autograd holds nothing, what skips past a module, as
 //     in a U-Net, is a variable of its own and lives until the function that
 //     computed it returns (see skips).
@@ -117,12 +118,12 @@ func scopeHolds(l *lift.Lifted, modules []lift.Module, holds holder) {
 				holds.add(ends(i, callee), id, callee, parameter)
 			} else if multiplies(n) && n.Module != "" {
 				at, frame := ends(i, depth(n.Module)), depth(n.Module)
-				if probabilities(g, id) && strings.Contains(l.Classes[i], "transformers.") && !asks(n) {
+				if probabilities(g, id) && python.ReturnsProbabilities.Of(l.Classes[i]) && !asks(n) {
 					frame = blockDepth(n.Module)
 					at = untilAgain(g, at, ends(i, frame))
 				}
 				holds.guess(at, id, frame, local)
-				if q := scaled(g, n, id); q >= 0 && l.Classes[i] == attentionModule {
+				if q := scaled(g, n, id); q >= 0 && python.Attention.Of(l.Classes[i]) {
 					holds.guess(at, q, frame, local)
 				}
 			}
@@ -233,12 +234,7 @@ func skips(l *lift.Lifted, modules []lift.Module, holds holder) {
 	}
 }
 
-// attentionModule is PyTorch's own: its function names the query before it is
-// scaled and after (torch/nn/functional.py, multi_head_attention_forward).
-const attentionModule = "torch.nn.modules.activation.MultiheadAttention"
-
-// scaled is what a value that a call multiplies is a multiple of, in the same
-// module; NoValue if it is none.
+// scaled returns the value that the call's module scaled to get id, or NoValue.
 func scaled(g *graph.Graph, n *graph.Node, id graph.ValueID) graph.ValueID {
 	if mul := maker(g, id, "mul.Tensor"); mul != nil && mul.Module == n.Module && len(mul.Inputs) > 0 {
 		return mul.Inputs[0]

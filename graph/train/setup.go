@@ -9,6 +9,7 @@ import (
 	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // A resident is a tensor that exists before the first step.
@@ -255,7 +256,7 @@ func (b *builder) trained() (params []*aten.Tensor, list []UpdateParam) {
 func (b *builder) batchCounters() {
 	for i := range b.l.Graph.Nodes {
 		n := &b.l.Graph.Nodes[i]
-		if strings.Contains(b.l.Classes[i], "batchnorm.BatchNorm") && strings.Contains(n.Op, "batch_norm") {
+		if python.BatchNorms.Of(b.l.Classes[i]) && strings.Contains(n.Op, "batch_norm") {
 			name := n.Module + ".num_batches_tracked"
 			b.add(name, b.e.Resident(name, n.Module, program.Buffers, graph.Int64, nil, false), graph.Int64)
 		}
@@ -271,7 +272,7 @@ func (b *builder) rotaryCopies() {
 	}
 	for _, r := range b.setup {
 		module := parent(r.name)
-		if c := classes[module]; strings.HasSuffix(r.name, ".inv_freq") && strings.HasPrefix(c, "transformers.") && strings.HasSuffix(c, "RotaryEmbedding") {
+		if strings.HasSuffix(r.name, ".inv_freq") && python.RotaryEmbeddings.Of(classes[module]) {
 			name := module + ".original_inv_freq"
 			b.add(name, b.e.Resident(name, module, program.Buffers, r.t.DType, r.t.Shape, false), r.t.DType)
 		}
@@ -286,8 +287,8 @@ func (b *builder) stored(d graph.DType) graph.DType {
 	return d
 }
 
-// deepest is how many modules may stand around a tensor. A longer name is none
-// of a module's: the tree of its prefixes would take quadratic time.
+// deepest is how many modules may stand around a tensor. A name with more parts is not
+// taken for a path of modules: the tree of its prefixes would take quadratic time.
 const deepest = 64
 
 // parent is the module that owns a parameter.

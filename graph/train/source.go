@@ -8,6 +8,7 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // How long Python's variables keep tensors alive, from the source lines that
@@ -147,7 +148,7 @@ func sourceHolds(l *lift.Lifted, modules []lift.Module, holds holder) (map[settl
 	s := &sources{g: l.Graph, holds: holds, settled: map[settled]bool{}, vars: &vars, endings: map[frameKey]*ending{}, read: map[string][]statement{}, dels: map[string][]string{}, modules: map[string]string{}}
 	for _, m := range modules {
 		s.modules[m.Name] = m.Class
-		if vars.Source == FromNone && len(frameOf(m.Class)) > 0 {
+		if vars.Source == FromNone && len(python.Frame(m.Class)) > 0 {
 			vars.Source = FromTable
 		}
 	}

@@ -26,7 +26,7 @@ const Module = "github.com/memplan/memplan"
 // come after theirs.
 var Order = []string{
 	"quote", "files", "heap", "python",
-	"graph", "graph/bounded", "graph/cudnn", "graph/program", "graph/kernel", "graph/onnx", "graph/infer", "graph/aten", "graph/lift", "graph/train", "graph/shard",
+	"graph", "graph/python", "graph/bounded", "graph/cudnn", "graph/program", "graph/kernel", "graph/onnx", "graph/infer", "graph/aten", "graph/lift", "graph/train", "graph/shard",
 	"liveness/alloc", "liveness",
 	"checkpointsel/remat", "checkpointsel",
 	"planner/profile", "planner/layout", "planner",
@@ -40,7 +40,7 @@ var open = []string{"validate", "cmd/memplan"}
 
 // aside are folders with Go files outside the line. Nothing may import them,
 // except that tests may import internal packages.
-var aside = []string{"internal", "models"}
+var aside = []string{"internal", "models", "scripts"}
 
 // cuda is the one import path that only validate may use, behind the build
 // tag of the same name: its init function ends processes that have no GPU.

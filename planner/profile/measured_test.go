@@ -12,7 +12,7 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// measured is a document of scripts/measure_profile.py: the oracle of this
+// measured is a document of scripts/gpu/measure_profile.py: the oracle of this
 // package, made on a GPU by PyTorch itself.
 type measured struct {
 	Device struct {
@@ -120,7 +120,7 @@ type measuredRow struct {
 	State                        [][][4]any // per parameter: name, device, dtype, shape
 }
 
-// dtypeCases are the labels of scripts/measure_profile.py: the i-th parameter
+// dtypeCases are the labels of scripts/gpu/measure_profile.py: the i-th parameter
 // has the dtype i modulo their number.
 var dtypeCases = map[string][]graph.DType{
 	"fp32":  {graph.Float32},

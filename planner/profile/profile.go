@@ -1,6 +1,6 @@
 // Package profile holds the tables that turn a graph's needs into a card's:
 // devices, runtimes, optimizers and precisions. A row is a fact somebody
-// measured or published, and says where; scripts/measure_profile.py measures
+// measured or published, and says where; scripts/gpu/measure_profile.py measures
 // the rows of a runtime and a card anew.
 //
 //	Devices      memory, bandwidth, arithmetic rates, CUDA context of a GPU

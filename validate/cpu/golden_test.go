@@ -14,7 +14,7 @@ import (
 	"github.com/memplan/memplan/validate/cpu"
 )
 
-// goldens are the models that scripts/validate_goldens.py trained with PyTorch
+// goldens are the models that scripts/validation/training_reference.py trained with PyTorch
 // for two steps.
 var goldens = []struct {
 	name, optimizer string

@@ -16,7 +16,7 @@ import (
 // notRun are the optimizers of the table that the device does not have.
 var notRun = []string{"adamw-8bit"} // states of one byte
 
-// updates is how many steps scripts/kernel_goldens.py took.
+// updates is how many steps scripts/validation/kernel_reference.py took.
 const updates = 8
 
 // TestOptimizers: every optimizer of the table, with the states that the table
@@ -91,7 +91,7 @@ func optimize(t *testing.T, o *profile.Optimizer, n *program.Node, data map[stri
 			want := data[fmt.Sprintf("%s:%d:%d", o.Name, i, step)]
 			if want == nil {
 				if step == 1 || step == updates {
-					t.Fatalf("scripts/kernel_goldens.py has no step %d of %s", step, o.Name)
+					t.Fatalf("scripts/validation/kernel_reference.py has no step %d of %s", step, o.Name)
 				}
 				continue
 			}

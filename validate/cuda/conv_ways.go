@@ -37,7 +37,7 @@ type convQuery struct {
 // format is the order in which PyTorch has all three tensors.
 func (q *convQuery) format() format { return formatOf(q.c, q.x, q.w, q.y) }
 
-// errNotMine is a path's answer for a pass that is none of its kind.
+// errNotMine is returned by a path for a pass that it does not serve.
 var errNotMine = errors.New("not of this kind")
 
 // pathWays are how the paths run a pass; an error says why one does not.
@@ -102,10 +102,10 @@ func ownWay(q *convQuery) (way, bool) {
 	if !depthwise(q.c, q.w) {
 		return way{}, false
 	}
-	direct, well := ownLikes(q.c, q.p, q.x, q.w, q.y)
+	direct, well := servesWell(q.c, q.p, q.x, q.w, q.y)
 	if to := copiesOf(formatNCHW, q.x, q.w, q.y); !well && to.needed() && relays(relayDepthwise) {
 		t := to.tensors
-		behind, well := ownLikes(q.c, q.p, &t[0], &t[1], &t[2])
+		behind, well := servesWell(q.c, q.p, &t[0], &t[1], &t[2])
 		return way{copies: to, bytes: to.bytes + behind}, well
 	}
 	return way{bytes: direct}, well

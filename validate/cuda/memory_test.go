@@ -166,7 +166,7 @@ func TestSteps(t *testing.T) {
 			states[name] = f.states
 		}
 	}
-	for name, m := range moreRules {
+	for name, m := range optimizerRules {
 		states[name] = m.states
 	}
 	bench, d := onBoth(t, Options{FP32: true}, 64<<20)

@@ -87,7 +87,7 @@ var rules = map[string]*rule{
 
 // knownRule returns an error for an optimizer without an update here.
 func knownRule(n *program.Node) error {
-	if _, ok := rules[n.Attrs.Rule.Optimizer]; !ok && moreRules[n.Attrs.Rule.Optimizer] == nil {
+	if _, ok := rules[n.Attrs.Rule.Optimizer]; !ok && optimizerRules[n.Attrs.Rule.Optimizer] == nil {
 		return fmt.Errorf("step: optimizer %s", n.Attrs.Rule.Optimizer)
 	}
 	return nil
@@ -96,7 +96,7 @@ func knownRule(n *program.Node) error {
 // step updates all parameters.
 func step(r *run) error {
 	o := r.attrs().Rule
-	if m := moreRules[o.Optimizer]; m != nil {
+	if m := optimizerRules[o.Optimizer]; m != nil {
 		a := moreArgs{kind: m.kind}
 		for i, x := range m.numbers(r.c.Step) {
 			a.c[i] = float32(x)

@@ -52,7 +52,7 @@ func TestMoreRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, o := range profile.Optimizers {
-		m := moreRules[o.Name]
+		m := optimizerRules[o.Name]
 		if m == nil {
 			continue
 		}
@@ -79,7 +79,7 @@ func TestMoreRules(t *testing.T) {
 }
 
 // hostStep takes one step.
-func hostStep(t *testing.T, program string, m *moreRule, step int, p, g []float32, states [][]float32) {
+func hostStep(t *testing.T, program string, m *optimizerRule, step int, p, g []float32, states [][]float32) {
 	t.Helper()
 	var in bytes.Buffer
 	numbers := m.numbers(step)
@@ -117,7 +117,7 @@ func TestMoreKernels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, m := range moreRules {
+	for name, m := range optimizerRules {
 		if k := regexp.MustCompile(fmt.Sprintf(`(?m)^MORE\(%s, \w+, %d\)$`, m.kernel, len(m.states))); !k.Match(source) {
 			t.Errorf("%s: no kernel %s of %d states", name, m.kernel, len(m.states))
 		}

@@ -20,7 +20,7 @@ type convArgs struct {
 }
 
 // ownConv runs a pass by memplan's own kernels, in work that may be less than
-// ownLikes says, or none.
+// servesWell says, or none.
 func (r *run) ownConv(p pass, x, w, y, out *validate.Tensor, work validate.Span) error {
 	c := r.attrs().Conv
 	if len(c.Stride) == 3 {
@@ -30,28 +30,28 @@ func (r *run) ownConv(p pass, x, w, y, out *validate.Tensor, work validate.Span)
 	if err != nil {
 		return err
 	}
-	if lonely(c, x, w, y) {
-		if l, ok := loneOf(p, &a, work.Bytes); ok {
-			return r.lone(p, &l, work.At, x, w, y, out)
+	if indexable(c, x, w, y) {
+		if l, ok := planDepthwise(p, &a, work.Bytes); ok {
+			return r.depthwisePass(p, &l, work.At, x, w, y, out)
 		}
 	}
 	a.out = r.ptr(out)
 	switch p {
 	case forwardPass:
 		a.in, a.weight = r.ptr(x), r.ptr(w)
-		if lonely(c, x, w, y) {
+		if indexable(c, x, w, y) {
 			return launch(r.d, "conv", "depthwise_forward", along(y.Elems()), &a)
 		}
 		return launch(r.d, "conv", "conv_forward", sweep(y.Elems()), &a)
 	case dataPass:
 		a.in, a.weight = r.ptr(y), r.ptr(w)
-		if lonely(c, x, w, y) {
+		if indexable(c, x, w, y) {
 			return launch(r.d, "conv", "depthwise_data", along(x.Elems()), &a)
 		}
 		return launch(r.d, "conv", "conv_backward_data", sweep(x.Elems()), &a)
 	}
 	a.in, a.weight = r.ptr(x), r.ptr(y)
-	if lonely(c, x, w, y) {
+	if indexable(c, x, w, y) {
 		return launch(r.d, "conv", "depthwise_filter", grid{x: w.Elems(), tx: 256}, &a)
 	}
 	return launch(r.d, "conv", "conv_backward_filter", grid{x: w.Elems(), tx: 256}, &a)
@@ -86,25 +86,25 @@ func convOf(c *program.Conv, x, w, y *validate.Tensor) (a convArgs, err error) {
 		groups: int32(c.Groups), dtype: dtype(x)}, nil
 }
 
-// lonely reports a depthwise convolution whose elements 32 bits count.
-func lonely(c *program.Conv, x, w, y *validate.Tensor) bool {
+// indexable reports a depthwise convolution whose elements 32-bit integers can index.
+func indexable(c *program.Conv, x, w, y *validate.Tensor) bool {
 	return depthwise(c, w) && x.Elems() < 1<<31 && y.Elems() < 1<<31
 }
 
-// ownLikes reports whether an own kernel serves a depthwise pass well on the
-// tensors as they lie, and the bytes of work that it asks for. With less it runs
-// as well, slower.
-func ownLikes(c *program.Conv, p pass, x, w, y *validate.Tensor) (bytes int64, ok bool) {
+// servesWell reports whether our own kernel runs a depthwise pass well on the tensors in
+// their layout, and how many bytes of workspace it asks for. With less it runs, too, but
+// slower.
+func servesWell(c *program.Conv, p pass, x, w, y *validate.Tensor) (bytes int64, ok bool) {
 	a, err := convOf(c, x, w, y)
-	if err != nil || !lonely(c, x, w, y) {
+	if err != nil || !indexable(c, x, w, y) {
 		return 0, false
 	}
-	l, ok := loneOf(p, &a, math.MaxInt64)
+	l, ok := planDepthwise(p, &a, math.MaxInt64)
 	return l.bytes, ok && l.well
 }
 
-// loneArgs is Depthwise of depthwise.cuh.
-type loneArgs struct {
+// depthwiseArgs is Depthwise of depthwise.cuh.
+type depthwiseArgs struct {
 	inStride, outStride                  [4]int64
 	weightStride                         [3]int64
 	in, weight, out, part                uint64
@@ -114,21 +114,21 @@ type loneArgs struct {
 	rows, strips, columns, slices, dtype int32
 }
 
-// A lone is a pass by a kernel of depthwise.cuh.
-type lone struct {
+// A depthwisePass is a pass by a kernel of depthwise.cuh.
+type depthwisePass struct {
 	kernel string
 	grid   grid
-	args   loneArgs // without addresses
-	taps   int64    // of a side of the filter
-	bytes  int64    // of work
-	well   bool     // neighbouring threads read neighbouring elements
+	args   depthwiseArgs // without addresses
+	taps   int64         // of a side of the filter
+	bytes  int64         // of work
+	well   bool          // neighbouring threads read neighbouring elements
 }
 
 // file is that of the filter's size.
-func (l *lone) file() string { return fmt.Sprintf("depthwise_%d", l.taps) }
+func (l *depthwisePass) file() string { return fmt.Sprintf("depthwise_%d", l.taps) }
 
-// lone runs a pass in work at an offset of the arena.
-func (r *run) lone(p pass, l *lone, work int64, x, w, y, out *validate.Tensor) error {
+// depthwisePass runs a pass in work at an offset of the arena.
+func (r *run) depthwisePass(p pass, l *depthwisePass, work int64, x, w, y, out *validate.Tensor) error {
 	a := l.args
 	a.in, a.weight, a.out, a.part = r.ptr(x), r.ptr(w), r.ptr(out), uint64(r.d.at(work))
 	switch p {
@@ -161,13 +161,13 @@ const (
 	manyChannels = 60_000
 )
 
-// loneOf plans a depthwise pass in at most so many bytes of work: with square
-// filters of 3, 5 or 7.
-func loneOf(p pass, a *convArgs, work int64) (lone, bool) {
+// planDepthwise plans a depthwise pass in at most work bytes of workspace; false unless its
+// filters are square, of side 3, 5 or 7.
+func planDepthwise(p pass, a *convArgs, work int64) (depthwisePass, bool) {
 	if a.r != a.s || a.r != 3 && a.r != 5 && a.r != 7 || a.n*a.c*a.h*a.w*a.oh*a.ow == 0 {
-		return lone{}, false
+		return depthwisePass{}, false
 	}
-	l := lone{taps: int64(a.r), args: loneArgs{
+	l := depthwisePass{taps: int64(a.r), args: depthwiseArgs{
 		inStride: a.inStride, outStride: a.outStride, weightStride: [3]int64{a.weightStride[0], a.weightStride[2], a.weightStride[3]},
 		n: int32(a.n), c: int32(a.c), h: int32(a.h), w: int32(a.w), k: int32(a.k), oh: int32(a.oh), ow: int32(a.ow),
 		sh: a.sh, sw: a.sw, ph: a.ph, pw: a.pw, dh: a.dh, dw: a.dw, strips: 1, slices: 1, dtype: a.dtype}}
@@ -178,7 +178,7 @@ func loneOf(p pass, a *convArgs, work int64) (lone, bool) {
 	case dataPass:
 		twos := a.sh == 2 && a.sw == 2 && a.dh == 1 && a.dw == 1
 		if a.c != a.k || !flat && !twos {
-			return lone{}, false
+			return depthwisePass{}, false
 		}
 		l.turn()
 		if twos {
@@ -195,7 +195,7 @@ func loneOf(p pass, a *convArgs, work int64) (lone, bool) {
 
 // turn makes a pass over the operand that of its gradient: from the result's
 // gradient, by the filter read backwards.
-func (l *lone) turn() {
+func (l *depthwisePass) turn() {
 	a := &l.args
 	a.inStride, a.outStride = a.outStride, a.inStride
 	a.h, a.w, a.oh, a.ow = a.oh, a.ow, a.h, a.w
@@ -205,15 +205,15 @@ func (l *lone) turn() {
 }
 
 // rowsIn and rowsOut report images whose rows lie in order.
-func (a *loneArgs) rowsIn() bool  { return a.inStride[3] == 1 || a.w == 1 }
-func (a *loneArgs) rowsOut() bool { return a.outStride[3] == 1 || a.ow == 1 }
+func (a *depthwiseArgs) rowsIn() bool  { return a.inStride[3] == 1 || a.w == 1 }
+func (a *depthwiseArgs) rowsOut() bool { return a.outStride[3] == 1 || a.ow == 1 }
 
 // inner reports images whose channels lie innermost, both of them.
-func (a *loneArgs) inner() bool { return a.inStride[1] == 1 && a.outStride[1] == 1 }
+func (a *depthwiseArgs) inner() bool { return a.inStride[1] == 1 && a.outStride[1] == 1 }
 
 // split cuts images into the fewest strips of at least so many rows each that
 // give enough threads; each is how many one strip of all images gives.
-func (l *lone) split(rows, each, enough int64) {
+func (l *depthwisePass) split(rows, each, enough int64) {
 	a := &l.args
 	for s := int64(a.strips) + 1; each*int64(a.strips) < enough && (int64(a.oh)+s-1)/s >= rows; s++ {
 		a.strips = int32(s)
@@ -223,12 +223,12 @@ func (l *lone) split(rows, each, enough int64) {
 }
 
 // threads is a grid of a thread for each of n.
-func (l *lone) threads(n int64) {
+func (l *depthwisePass) threads(n int64) {
 	l.grid = grid{x: (n + loneThreads - 1) / loneThreads, tx: loneThreads}
 }
 
 // image plans a pass that makes images.
-func (l *lone) image(flat bool) {
+func (l *depthwisePass) image(flat bool) {
 	a := &l.args
 	n, k := int64(a.n), int64(a.k)
 	switch {
@@ -249,7 +249,7 @@ func (l *lone) image(flat bool) {
 }
 
 // fours plans the operand's gradient at stride 2.
-func (l *lone) fours() {
+func (l *depthwisePass) fours() {
 	a := &l.args
 	l.kernel, l.well = "depthwise_fours", a.rowsIn() && a.rowsOut()
 	a.strips, a.columns = (a.oh-1+a.ph)/2-a.ph/2+1, (a.ow-1+a.pw)/2-a.pw/2+1
@@ -258,7 +258,7 @@ func (l *lone) fours() {
 
 // filter plans a filter's gradient, in slices of the batch where there is work
 // for their sums.
-func (l *lone) filter(flat bool, work int64) {
+func (l *depthwisePass) filter(flat bool, work int64) {
 	a := &l.args
 	n, k := int64(a.n), int64(a.k)
 	rows := a.rowsIn() && a.rowsOut()
@@ -297,7 +297,7 @@ func (l *lone) filter(flat bool, work int64) {
 
 // sliced shares a filter's gradient out to a number of blocks, if that is more
 // than one and there is work for their sums.
-func (l *lone) sliced(slices, work int64) bool {
+func (l *depthwisePass) sliced(slices, work int64) bool {
 	bytes := slices * int64(l.args.k) * l.taps * l.taps * 4
 	if slices < 2 {
 		l.args.slices = 1

@@ -106,7 +106,7 @@ func (c loneCase) run(b *bench, d *tandem, p pass, like [3]*validate.Tensor) {
 		defer d.gpu.leave()
 		return (&run{d: d.gpu, c: call}).ownConv(p, l[0], l[1], l[2], out, call.Work)
 	}
-	want, _ := ownLikes(c.conv(), p, l[0], l[1], l[2])
+	want, _ := servesWell(c.conv(), p, l[0], l[1], l[2])
 	for _, work := range []int64{0, want} {
 		call.Work = validate.Span{At: *b.top, Bytes: work}
 		if err := d.gpu.Upload(*b.top, nans(work)); err != nil {
@@ -139,7 +139,7 @@ func TestLonePlans(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, work := range []int64{0, math.MaxInt64} {
-					if q, ok := loneOf(p, &a, work); ok {
+					if q, ok := planDepthwise(p, &a, work); ok {
 						q.check(t, fmt.Sprintf("%v, %v, %s", c, p, o.name), work)
 					} else if c.r == c.s && c.r%2 == 1 && c.r < 9 && (p != dataPass || c.by == 1 && c.stride < 3 && c.dilation == 1) {
 						t.Errorf("%v, %v: no kernel", c, p)
@@ -170,15 +170,15 @@ func TestLonePlans(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q, _ := loneOf(c.pass, &a, math.MaxInt64)
-		if n, ok := ownLikes(c.conv(), c.pass, l[0], l[1], l[2]); q.kernel != c.kernel || n != c.bytes || !ok {
+		q, _ := planDepthwise(c.pass, &a, math.MaxInt64)
+		if n, ok := servesWell(c.conv(), c.pass, l[0], l[1], l[2]); q.kernel != c.kernel || n != c.bytes || !ok {
 			t.Errorf("%v, %v, %s: %s in %d bytes, want %s in %d", c.loneCase, c.pass, o.name, q.kernel, n, c.kernel, c.bytes)
 		}
 	}
 }
 
 // check counts a plan's rows, threads and bytes.
-func (l *lone) check(t *testing.T, name string, work int64) {
+func (l *depthwisePass) check(t *testing.T, name string, work int64) {
 	a, g := &l.args, &l.grid
 	if a.rows > 0 && (a.rows*a.strips < a.oh || a.rows*(a.strips-1) >= a.oh) {
 		t.Errorf("%s: %d strips of %d rows of %d", name, a.strips, a.rows, a.oh)

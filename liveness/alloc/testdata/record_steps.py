@@ -1,6 +1,6 @@
 """The allocator's whole history in four training steps, from the model's first tensor on: python record_steps.py ZOO_DIR JOBS.json OUT_DIR
 
-ZOO_DIR holds zoo.py and measure.py of the shared ground truth; a job is {"name", "batch", "prec", "opt", "ckpt", "cap"}: cap is in bytes, 0
+ZOO_DIR holds zoo.py and measure.py of scripts/steps; a job is {"name", "batch", "prec", "opt", "ckpt", "cap"}: cap is in bytes, 0
 for none. The jobs of a file run one after the other in one process. Each becomes OUT_DIR/NAME.bBATCH.PREC.OPT[.ckpt][.capMIB][.OPTION].steps.xz,
 OPTION being the first of PYTORCH_ALLOC_CONF: first line JSON: the job, PYTORCH_ALLOC_CONF, "heads": [allocated before, peak allocated, reserved before, peak reserved] of each step in
 bytes. Then a line an event:

@@ -1,5 +1,5 @@
 // Package cases reads the references of single kernels that
-// scripts/kernel_goldens.py computes with PyTorch, for the tests of devices.
+// scripts/validation/kernel_reference.py computes with PyTorch, for the tests of devices.
 package cases
 
 import (
@@ -36,7 +36,7 @@ func Read(path string) ([]Case, map[string]*validate.Array, error) {
 	}
 	list := data["cases"]
 	if list == nil {
-		return nil, nil, fmt.Errorf("%s has no cases: write it with scripts/kernel_goldens.py", path)
+		return nil, nil, fmt.Errorf("%s has no cases: write it with scripts/validation/kernel_reference.py", path)
 	}
 	text := make([]byte, len(list.Values))
 	for i, v := range list.Values {
