@@ -156,7 +156,6 @@ func (l *Lifted) unrolled() {
 	}
 }
 
-
 // Refresh copies types and known elements from the ONNX graph after it was
 // bound anew.
 func (l *Lifted) Refresh(g *graph.Graph) {
