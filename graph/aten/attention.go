@@ -44,14 +44,14 @@ func runAttention(e *Eager, c *Call) []*Tensor {
 	a.scale = c.float(-1, "scale", 1/math.Sqrt(float64(a.q.Shape[a.q.dim()-1])))
 	if a.q.dim() == 3 {
 		b := *a
-		b.q, b.k, b.v = e.unsqueeze(a.q, 0), e.unsqueeze(a.k, 0), e.unsqueeze(a.v, 0)
-		return []*Tensor{e.squeeze(runMathAttention(e, &b), 0)} // the fused kernels want four dims (check_tensor_shapes)
+		b.q, b.k, b.v = unsqueeze(e, a.q, 0), unsqueeze(e, a.k, 0), unsqueeze(e, a.v, 0)
+		return []*Tensor{squeeze(e, runMathAttention(e, &b), 0)} // the fused kernels want four dims (check_tensor_shapes)
 	}
-	return []*Tensor{e.attend(a)}
+	return []*Tensor{attend(e, a)}
 }
 
 // attend runs the first kernel of the runtime's order that takes the call.
-func (e *Eager) attend(a *attention) *Tensor {
+func attend(e *Eager, a *attention) *Tensor {
 	kernels := AttentionKernels()
 	for _, name := range e.Attention {
 		for _, k := range kernels {
@@ -101,7 +101,7 @@ func efficientAttentionFits(e *Eager, a *attention) bool {
 
 // recorded reports that backward will need the log-sum-exp: without, no kernel but
 // flash makes it (scaled_dot_product_attention's compute_logsumexp).
-func (e *Eager) recorded(a *attention) bool {
+func recorded(e *Eager, a *attention) bool {
 	return e.grad && (a.q.RequiresGrad() || a.k.RequiresGrad() || a.v.RequiresGrad())
 }
 
@@ -146,7 +146,7 @@ func (k *kernel) repeats(at *program.Attrs) *kernel {
 }
 
 // bias turns a bool mask into an additive one (convert_boolean_attn_mask).
-func (e *Eager) bias(a *attention) *Tensor {
+func bias(e *Eager, a *attention) *Tensor {
 	if a.mask == nil || a.mask.DType != graph.Bool {
 		return a.mask
 	}
@@ -164,12 +164,12 @@ func (e *Eager) bias(a *attention) *Tensor {
 // (aten/src/ATen/native/transformers/cuda/attention.cu).
 func runEfficientAttention(e *Eager, a *attention) *Tensor {
 	b, h, m, n, d := a.dims()
-	mask := e.maskLike(a)
+	mask := maskLike(e, a)
 	k := e.begin("_scaled_dot_product_efficient_attention", a.q, a.k, a.v, mask).attention(a)
 	at := k.n.Attrs
 	o := k.alloc(a.outShape(), rowsFirst(a.outShape()), a.q.DType)
 	var lse *Tensor
-	if e.recorded(a) {
+	if recorded(e, a) {
 		lse = k.alloc([]int64{b, h, ceilDiv(m, 32) * 32}, nil, graph.Float32)
 	}
 	k.gives(o, lse)
@@ -180,7 +180,7 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 	e.record("ScaledDotProductEfficientAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v, mask},
 		[]*Tensor{mask, a.k, a.q, a.v, lse, o}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 			k := e.begin("_scaled_dot_product_efficient_attention_backward", append(slices.Clone(g), s...)...).repeats(at)
-			rows := e.swap12(g[0])
+			rows := swap12(e, g[0])
 			copied := program.None
 			if !rows.contiguous() {
 				copied = k.temp(g[0].Bytes(), program.Temporaries)
@@ -201,16 +201,16 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 // maskLike brings the mask to the products' shape: rows are padded to a multiple
 // of 8 elements, of which the part that was there is shown, and expanded
 // (attention.cpp, preprocess_mask).
-func (e *Eager) maskLike(a *attention) *Tensor {
-	mask := e.bias(a)
+func maskLike(e *Eager, a *attention) *Tensor {
+	mask := bias(e, a)
 	if mask == nil || mask.dim() == 0 {
 		return mask
 	}
 	if d := mask.dim() - 1; mask.Shape[d]%8 != 0 {
-		mask = e.slice(e.padLast(mask, 8), d, 0, mask.Shape[d], 1)
+		mask = sliceDim(e, padLast(e, mask, 8), d, 0, mask.Shape[d], 1)
 	}
 	b, h, m, n, _ := a.dims()
-	return e.expand(mask, []int64{b, h, m, n})
+	return expand(e, mask, []int64{b, h, m, n})
 }
 
 // maskGrad is the gradient of an additive mask, with rows of a multiple of 16
@@ -244,7 +244,7 @@ func (k *kernel) delta(a *attention, o *Tensor) program.StorageID {
 }
 
 // padLast pads the last dim to a multiple of to.
-func (e *Eager) padLast(t *Tensor, to int64) *Tensor {
+func padLast(e *Eager, t *Tensor, to int64) *Tensor {
 	d := t.dim() - 1
 	wide := slices.Clone(t.Shape)
 	wide[d] = ceilDiv(t.Shape[d], to) * to
@@ -289,7 +289,7 @@ func (k *kernel) likes(ts ...*Tensor) []*Tensor {
 	return outs
 }
 
-func (e *Eager) swap12(t *Tensor) *Tensor {
+func swap12(e *Eager, t *Tensor) *Tensor {
 	return &Tensor{Tensor: program.Tensor{Storage: t.Storage, DType: t.DType,
 		Shape:   []int64{t.Shape[0], t.Shape[2], t.Shape[1], t.Shape[3]},
 		Strides: []int64{t.Strides[0], t.Strides[2], t.Strides[1], t.Strides[3]}}}
@@ -301,13 +301,13 @@ func (e *Eager) swap12(t *Tensor) *Tensor {
 // all heads' keys and values (as measured).
 func runCudnnAttention(e *Eager, a *attention) *Tensor {
 	b, h, m, n, d := a.dims()
-	mask := e.bias(a)
+	mask := bias(e, a)
 	k := e.begin("_scaled_dot_product_cudnn_attention", a.q, a.k, a.v, mask).attention(a)
 	at := k.n.Attrs
 	seed, offset := k.alloc(nil, nil, graph.Int64), k.alloc(nil, nil, graph.Int64)
 	o := k.alloc(a.outShape(), iteratorStrides(a.outShape(), layoutOf(a.q)), a.q.DType)
 	var lse *Tensor
-	if e.recorded(a) {
+	if recorded(e, a) {
 		lse = k.alloc([]int64{b, h, m, 1}, nil, graph.Float32)
 	}
 	k.gives(seed, offset, o, lse)
@@ -357,7 +357,7 @@ func flashDim(d int64) int64 {
 // flashSplits is in how many parts the flash kernel goes through the keys, so that
 // few queries fill the card (num_splits_heuristic in
 // aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp).
-func (e *Eager) flashSplits(a *attention) int64 {
+func flashSplits(e *Eager, a *attention) int64 {
 	b, h, m, n, d := a.dims()
 	block := int64(64)
 	switch {
@@ -395,8 +395,8 @@ func runFlashAttention(e *Eager, a *attention) *Tensor {
 	b, h, m, _, d := a.dims()
 	if d%8 != 0 { // heads are padded to a multiple of 8 (attention.cpp, pad_last_dim)
 		wide := *a
-		wide.q, wide.k, wide.v = e.padLast(a.q, 8), e.padLast(a.k, 8), e.padLast(a.v, 8)
-		return e.slice(runFlashAttention(e, &wide), 3, 0, d, 1)
+		wide.q, wide.k, wide.v = padLast(e, a.q, 8), padLast(e, a.k, 8), padLast(e, a.v, 8)
+		return sliceDim(e, runFlashAttention(e, &wide), 3, 0, d, 1)
 	}
 	round := func(n, to int64) int64 { return ceilDiv(n, to) * to }
 	k := e.begin("_scaled_dot_product_flash_attention", a.q, a.k, a.v).attention(a)
@@ -407,7 +407,7 @@ func runFlashAttention(e *Eager, a *attention) *Tensor {
 	unused := k.alloc(nil, nil, graph.Uint64)
 	if a.dropout > 0 {
 		k.scratch(16, program.Temporaries) // seed and offset
-	} else if n := e.flashSplits(a); n > 1 { // log-sum-exps and results of each part of the keys
+	} else if n := flashSplits(e, a); n > 1 { // log-sum-exps and results of each part of the keys
 		sums := k.temp(n*lse.Bytes(), program.Temporaries)
 		parts := k.temp(4*n*b*h*m*flashDim(d), program.Temporaries)
 		k.free(sums, parts)
@@ -418,7 +418,7 @@ func runFlashAttention(e *Eager, a *attention) *Tensor {
 			k := e.begin("_scaled_dot_product_flash_attention_backward", append(slices.Clone(g), s...)...).repeats(at)
 			var copies []program.StorageID // in rows of tokens
 			for _, t := range []*Tensor{g[0], o} {
-				if !e.swap12(t).contiguous() {
+				if !swap12(e, t).contiguous() {
 					copies = append(copies, k.temp(t.Bytes(), program.Temporaries))
 				}
 			}
@@ -445,29 +445,29 @@ func runFlashAttention(e *Eager, a *attention) *Tensor {
 }
 
 // scaled multiplies by a Python number: nothing is saved.
-func (e *Eager) scaled(t *Tensor, by float64) *Tensor {
-	o := e.times(t, by)
+func scaled(e *Eager, t *Tensor, by float64) *Tensor {
+	o := times(e, t, by)
 	e.record("MulBackward1", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{e.times(g[0], by)}
+		return []*Tensor{times(e, g[0], by)}
 	})
 	return o
 }
 
 // times appends a product with a number.
-func (e *Eager) times(t *Tensor, by float64) *Tensor {
+func times(e *Eager, t *Tensor, by float64) *Tensor {
 	return e.unary("mul", t.DType, t, number(graph.Undefined, by))
 }
 
 // repeatHeads brings grouped keys or values to h heads (repeat_interleave).
-func (e *Eager) repeatHeads(t *Tensor, h int64) *Tensor {
+func repeatHeads(e *Eager, t *Tensor, h int64) *Tensor {
 	if t.Shape[1] == h || t.Shape[1] == 0 {
 		return t
 	}
-	x := e.unsqueeze(t, 2)
+	x := unsqueeze(e, t, 2)
 	shape := []int64{t.Shape[0], t.Shape[1], h / t.Shape[1], t.Shape[2], t.Shape[3]}
-	x = e.expand(x, shape)
-	x = e.clone("scaled_dot_product_attention", x, contiguousStrides(shape))
-	return e.reshape("scaled_dot_product_attention", x, []int64{t.Shape[0], h, t.Shape[2], t.Shape[3]})
+	x = expand(e, x, shape)
+	x = clone(e, "scaled_dot_product_attention", x, contiguousStrides(shape))
+	return reshape(e, "scaled_dot_product_attention", x, []int64{t.Shape[0], h, t.Shape[2], t.Shape[3]})
 }
 
 // runMathAttention is the composition of products and a softmax
@@ -475,7 +475,7 @@ func (e *Eager) repeatHeads(t *Tensor, h int64) *Tensor {
 func runMathAttention(e *Eager, a *attention) *Tensor {
 	const op = "scaled_dot_product_attention"
 	d := a.q.DType
-	mask := e.bias(a)
+	mask := bias(e, a)
 	if half(a.q) { // half types are computed in float32
 		wide := *a
 		wide.q, wide.k, wide.v = e.toDType("to", a.q, graph.Float32), e.toDType("to", a.k, graph.Float32), e.toDType("to", a.v, graph.Float32)
@@ -484,25 +484,25 @@ func runMathAttention(e *Eager, a *attention) *Tensor {
 	wq := a.q
 	h := a.q.Shape[1]
 	root := math.Sqrt(a.scale)
-	q := e.scaled(a.q, root)
+	q := scaled(e, a.q, root)
 	if a.causal {
-		mask = e.causalBias(a)
+		mask = causalBias(e, a)
 	}
-	kk, vv := e.repeatHeads(a.k, h), e.repeatHeads(a.v, h)
-	ks := e.scaled(kk, root)
-	attn := e.matmul(op, q, e.transpose(ks, 2, 3))
+	kk, vv := repeatHeads(e, a.k, h), repeatHeads(e, a.v, h)
+	ks := scaled(e, kk, root)
+	attn := matmul(e, op, q, transpose(e, ks, 2, 3))
 	if mask != nil {
-		attn = e.addInto(attn, mask)
+		attn = addInto(e, attn, mask)
 	}
-	p := e.safeSoftmax(attn)
+	p := safeSoftmax(e, attn)
 	if a.dropout > 0 {
-		p = e.dropout(p, a.dropout)
+		p = dropout(e, p, a.dropout)
 	}
 	var second *Tensor // the probabilities, in the operands' type
 	if o := p; o.DType != d {
 		second = e.toDType("to", p, d)
 	}
-	o := e.matmul(op, p, vv)
+	o := matmul(e, op, p, vv)
 	if o.DType != d {
 		o = e.toDType("to", o, d)
 	}
@@ -514,7 +514,7 @@ func runMathAttention(e *Eager, a *attention) *Tensor {
 }
 
 // causalBias builds the additive lower-triangular mask of is_causal.
-func (e *Eager) causalBias(a *attention) *Tensor {
+func causalBias(e *Eager, a *attention) *Tensor {
 	_, _, m, n, _ := a.dims()
 	k := e.begin("scaled_dot_product_attention").does("causal_bias")
 	ones := k.temp(m*n, program.Temporaries)
@@ -528,8 +528,8 @@ func (e *Eager) causalBias(a *attention) *Tensor {
 }
 
 // addInto adds b to a result; the gradient passes through.
-func (e *Eager) addInto(a, b *Tensor) *Tensor {
-	o := e.addTo(a, b)
+func addInto(e *Eager, a, b *Tensor) *Tensor {
+	o := addTo(e, a, b)
 	e.record("AddBackward0", []*Tensor{o}, []*Tensor{a, b}, nil, func(_ *Eager, g, _ []*Tensor, need []bool) []*Tensor {
 		outs := []*Tensor{g[0], nil}
 		if need[1] {
@@ -542,8 +542,8 @@ func (e *Eager) addInto(a, b *Tensor) *Tensor {
 
 // safeSoftmax is _safe_softmax: rows that are all -inf become zeros, which
 // takes a bool tensor of the input's size.
-func (e *Eager) safeSoftmax(x *Tensor) *Tensor {
-	o := e.softmax(x, false, "_safe_softmax", x.dim()-1)
+func safeSoftmax(e *Eager, x *Tensor) *Tensor {
+	o := softmax(e, x, false, "_safe_softmax", x.dim()-1)
 	k := e.begin("_safe_softmax", x, o).does("empty_rows")
 	inf := k.temp(x.Numel(), program.Temporaries)
 	all := k.temp(x.Numel()/max(x.Shape[x.dim()-1], 1), program.Temporaries)
@@ -555,7 +555,7 @@ func (e *Eager) safeSoftmax(x *Tensor) *Tensor {
 }
 
 // dropout makes a mask and scales (native_dropout).
-func (e *Eager) dropout(x *Tensor, p float64) *Tensor {
+func dropout(e *Eager, x *Tensor, p float64) *Tensor {
 	c := &Call{Op: "native_dropout", Args: []Arg{{Kind: graph.ArgValue, T: x}, {Kind: graph.ArgFloat, F: p}, {Kind: graph.ArgBool, Int: 1}}}
 	return runDropout(e, c)[0]
 }

@@ -293,7 +293,7 @@ func (en *engine) run(n *gradNode) {
 func (en *engine) validate(g *Tensor, to edge) *Tensor {
 	m := to.node.outs[to.nr]
 	if !slices.Equal(g.Shape, m.shape) {
-		g = en.e.sumTo(g, m.shape)
+		g = sumTo(en.e, g, m.shape)
 	}
 	if g.DType != m.dtype {
 		g = en.e.toDType("to", g, m.dtype)

@@ -83,7 +83,7 @@ func (k *kernel) staging(t *Tensor, values int64) {
 // (batch_norm_cuda and batch_norm_backward_cuda in
 // aten/src/ATen/native/cuda/Normalization.cu): statistics are saved in
 // evaluation, too.
-func (e *Eager) nativeBatchNorm(x, w, b, mean, variance *Tensor, numbers []float64) []*Tensor {
+func nativeBatchNorm(e *Eager, x, w, b, mean, variance *Tensor, numbers []float64) []*Tensor {
 	train := numbers[2] == 1
 	k := e.begin("native_batch_norm", x, w, b, mean, variance).does("batch_norm").scalars(numbers...)
 	o := k.like(x)

@@ -7,7 +7,7 @@ import (
 // sub makes a call of the table's operator op, as an operator that PyTorch composes
 // of others does, under autocast where the caller is. Arguments are tensors,
 // numbers, lists of integers and nil; every inner call records its own gradient.
-func (e *Eager) sub(op string, args ...any) *Tensor {
+func sub(e *Eager, op string, args ...any) *Tensor {
 	c := &Call{Op: op}
 	for _, a := range args {
 		c.Args = append(c.Args, argOf(a))
@@ -49,50 +49,50 @@ func argOf(v any) Arg {
 // crossEntropyComposed is cross_entropy_loss of class probabilities, or with
 // smoothed labels, which PyTorch composes of other calls
 // (aten/src/ATen/native/LossNLL.cpp).
-func (e *Eager) crossEntropyComposed(x, target *Tensor, kind lossKind, smoothing float64) *Tensor {
+func crossEntropyComposed(e *Eager, x, target *Tensor, kind lossKind, smoothing float64) *Tensor {
 	d := 1
 	if x.dim() == 1 {
 		d = 0
 	}
-	ls := e.softmax(x, true, "log_softmax", d)
+	ls := softmax(e, x, true, "log_softmax", d)
 	if target.DType.IsFloat() {
-		return e.probabilities(ls, target, kind, smoothing, d)
+		return probabilities(e, ls, target, kind, smoothing, d)
 	}
-	return e.smoothed(ls, target, kind, smoothing, d)
+	return smoothed(e, ls, target, kind, smoothing, d)
 }
 
 // weightView shows the weight of each class along the class dim.
-func (e *Eager) weightView(w, like *Tensor, d int) *Tensor {
+func weightView(e *Eager, w, like *Tensor, d int) *Tensor {
 	if like.dim() < 2 {
 		return w
 	}
 	shape := repeat(1, like.dim())
 	shape[d] = w.Numel()
-	return e.reshape("view", w, shape)
+	return reshape(e, "view", w, shape)
 }
 
 // probabilities is cross_entropy_loss_prob_target.
-func (e *Eager) probabilities(ls, target *Tensor, kind lossKind, smoothing float64, d int) *Tensor {
+func probabilities(e *Eager, ls, target *Tensor, kind lossKind, smoothing float64, d int) *Tensor {
 	held := []*Tensor{}
 	if n := float64(ls.Shape[d]); smoothing > 0 {
-		scaled := e.sub("mul", target, 1-smoothing)
-		target = e.sub("add", scaled, smoothing/n)
+		scaled := sub(e, "mul", target, 1-smoothing)
+		target = sub(e, "add", scaled, smoothing/n)
 		e.hold(scaled)
 		held = append(held, target)
 	}
-	product := e.sub("mul", ls, target)
+	product := sub(e, "mul", ls, target)
 	if kind.weight != nil {
 		held = append([]*Tensor{product}, held...)
-		product = e.sub("mul", product, e.weightView(kind.weight, ls, d))
+		product = sub(e, "mul", product, weightView(e, kind.weight, ls, d))
 	}
 	var dims []int
 	if kind.reduction == 0 {
 		dims = []int{d}
 	}
-	sum := e.sub("sum", product, dims)
-	o := e.sub("neg", sum)
+	sum := sub(e, "sum", product, dims)
+	o := sub(e, "neg", sum)
 	if kind.reduction == 1 {
-		mean := e.sub("div", o, float64(max(ls.Numel()/max(ls.Shape[d], 1), 1)))
+		mean := sub(e, "div", o, float64(max(ls.Numel()/max(ls.Shape[d], 1), 1)))
 		e.hold(o)
 		o = mean
 	}
@@ -103,30 +103,30 @@ func (e *Eager) probabilities(ls, target *Tensor, kind lossKind, smoothing float
 }
 
 // smoothed is cross_entropy_loss_label_smoothing.
-func (e *Eager) smoothed(ls, target *Tensor, kind lossKind, smoothing float64, d int) *Tensor {
-	loss := e.nll(ls, target, kind)
+func smoothed(e *Eager, ls, target *Tensor, kind lossKind, smoothing float64, d int) *Tensor {
+	loss := nll(e, ls, target, kind)
 	by := ls
 	if kind.weight != nil {
-		by = e.sub("mul", ls, e.weightView(kind.weight, ls, d))
+		by = sub(e, "mul", ls, weightView(e, kind.weight, ls, d))
 	}
-	sum := e.sub("sum", by, []int{d})
-	smooth := e.sub("neg", sum)
+	sum := sub(e, "sum", by, []int{d})
+	smooth := sub(e, "neg", sum)
 	e.hold(sum)
 	if by != ls {
 		e.hold(by)
 	}
-	ignored := e.computes("eq s 0", graph.Bool, target)
-	masked := e.maskInPlace(smooth, ignored)
+	ignored := computes(e, "eq s 0", graph.Bool, target)
+	masked := maskInPlace(e, smooth, ignored)
 	rest := masked
 	switch kind.reduction {
 	case 1:
-		rest = e.smoothedMean(masked, ignored, target, kind.weight)
+		rest = smoothedMean(e, masked, ignored, target, kind.weight)
 	case 2:
-		rest = e.sub("sum", masked, []int(nil))
+		rest = sub(e, "sum", masked, []int(nil))
 	}
-	scaled := e.sub("mul", rest, smoothing/float64(max(ls.Shape[d], 1)))
-	own := e.sub("mul", loss, 1-smoothing)
-	o := e.sub("add", own, scaled)
+	scaled := sub(e, "mul", rest, smoothing/float64(max(ls.Shape[d], 1)))
+	own := sub(e, "mul", loss, 1-smoothing)
+	o := sub(e, "add", own, scaled)
 	e.hold(scaled, own)
 	if rest != masked {
 		e.hold(rest)
@@ -137,12 +137,12 @@ func (e *Eager) smoothed(ls, target *Tensor, kind lossKind, smoothing float64, d
 
 // smoothedMean divides the sum of losses by the number of targets that count, or by
 // their weights.
-func (e *Eager) smoothedMean(loss, ignored, target, weight *Tensor) *Tensor {
-	not := e.computes("logical_not s", graph.Bool, ignored)
+func smoothedMean(e *Eager, loss, ignored, target, weight *Tensor) *Tensor {
+	not := computes(e, "logical_not s", graph.Bool, ignored)
 	if weight == nil {
-		n := e.sub("sum", not, []int(nil))
-		sum := e.sub("sum", loss, []int(nil))
-		o := e.sub("div", sum, n)
+		n := sub(e, "sum", not, []int(nil))
+		sum := sub(e, "sum", loss, []int(nil))
+		o := sub(e, "div", sum, n)
 		e.hold(sum, n, not)
 		return o
 	}
@@ -153,14 +153,14 @@ func (e *Eager) smoothedMean(loss, ignored, target, weight *Tensor) *Tensor {
 	k = e.begin("gather", weight, chosen).dims(0)
 	k.alloc(chosen.Shape, nil, weight.DType)
 	w := k.end()
-	all := e.sub("sum", w, []int(nil))
-	sum := e.sub("sum", loss, []int(nil))
-	o := e.sub("div", sum, all)
+	all := sub(e, "sum", w, []int(nil))
+	sum := sub(e, "sum", loss, []int(nil))
+	o := sub(e, "div", sum, all)
 	e.hold(sum, all, w, chosen, not)
 	return o
 }
 
 // maskInPlace is masked_fill_ with 0.
-func (e *Eager) maskInPlace(t, mask *Tensor) *Tensor {
+func maskInPlace(e *Eager, t, mask *Tensor) *Tensor {
 	return runMaskedFill(e, &Call{Op: "masked_fill", InPlace: true, Args: []Arg{tensorArg(t), tensorArg(mask), argOf(0.0)}})[0]
 }

@@ -42,10 +42,10 @@ func runConv(e *Eager, c *Call) []*Tensor {
 		v.dil, v.groups, v.outPad = c.ints(5, "dilation", n, 1), c.int(6, "groups", 1), make([]int64, n)
 	}
 	if v.x.dim() == n+1 {
-		v.x = e.unsqueeze(v.x, 0)
-		return []*Tensor{e.squeeze(e.convolution(&v), 0)}
+		v.x = unsqueeze(e, v.x, 0)
+		return []*Tensor{squeeze(e, convolution(e, &v), 0)}
 	}
-	return []*Tensor{e.convolution(&v)}
+	return []*Tensor{convolution(e, &v)}
 }
 
 // samePadding is the padding of padding="same" (stride 1), 0 for "valid".
@@ -61,9 +61,9 @@ func samePadding(kind string, kernel, dil []int64) []int64 {
 
 // convolution runs a convolution on cuDNN or on PyTorch's own depthwise
 // kernel and records its backward.
-func (e *Eager) convolution(v *conv) *Tensor {
+func convolution(e *Eager, v *conv) *Tensor {
 	v.resolve(e)
-	x := e.operand("cudnn_convolution", v.x, func(t *Tensor) *Tensor { return e.formatted(t, v.last) })
+	x := e.operand("cudnn_convolution", v.x, func(t *Tensor) *Tensor { return formatted(e, t, v.last) })
 	k := e.begin(map[bool]string{true: "cudnn_convolution_transpose", false: "cudnn_convolution"}[v.transposed], x, v.w, v.b).does("convolution")
 	k.attrs().Conv = v.attrs()
 	unit := program.Convolution
@@ -117,7 +117,7 @@ func (v *conv) resolve(e *Eager) {
 		v.outShape = append(v.outShape, out)
 	}
 	v.last = n > 1 && (preferLast(v.x) || preferLast(v.w))
-	q, _ := e.cudnnConv(v)
+	q, _ := cudnnConv(e, v)
 	v.depthwise = q.OwnDepthwise()
 }
 
@@ -143,7 +143,7 @@ func channelsLastBySize(t *Tensor) bool {
 }
 
 // inOrder is formatted as a call of its own, which autograd follows.
-func (e *Eager) inOrder(t *Tensor, last bool) *Tensor {
+func inOrder(e *Eager, t *Tensor, last bool) *Tensor {
 	if inFormat(t, last) {
 		return t
 	}
@@ -151,11 +151,11 @@ func (e *Eager) inOrder(t *Tensor, last bool) *Tensor {
 	if last {
 		st = channelsLastStrides(t.Shape)
 	}
-	return e.clone("contiguous", t, st)
+	return clone(e, "contiguous", t, st)
 }
 
 // formatted returns t in NCHW or NHWC order, copied where it is in neither.
-func (e *Eager) formatted(t *Tensor, last bool) *Tensor {
+func formatted(e *Eager, t *Tensor, last bool) *Tensor {
 	if inFormat(t, last) {
 		return t
 	}
@@ -178,7 +178,7 @@ func (v *conv) flops() int64 {
 // have none. It is optional: when the allocator refuses it, PyTorch runs the next
 // plan that cuDNN offers (try_plans in aten/src/ATen/native/cudnn/Conv_v8.cpp).
 func (k *kernel) convScratch(v *conv, p cudnn.Pass) {
-	q, ok := k.e.cudnnConv(v)
+	q, ok := cudnnConv(k.e, v)
 	if v.depthwise || k.e.ConvWorkspace == nil || !ok || k.reuses() {
 		return
 	}
@@ -194,7 +194,7 @@ func (k *kernel) convScratch(v *conv, p cudnn.Pass) {
 
 // cudnnConv describes a convolution; ok is false for
 // a type that cuDNN's table does not know.
-func (e *Eager) cudnnConv(v *conv) (q cudnn.Conv, ok bool) {
+func cudnnConv(e *Eager, v *conv) (q cudnn.Conv, ok bool) {
 	q = cudnn.Conv{N: v.x.Shape[0], C: v.x.Shape[1], K: v.outShape[1], Groups: v.groups, Transposed: v.transposed, ChannelsLast: v.last,
 		H: 1, R: 1, StrideH: 1, DilH: 1}
 	i := 0
@@ -274,7 +274,7 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		for i := range v.stride {
 			dims = append(dims, 2+i)
 		}
-		r := e.reduction(g[0], dims)
+		r := reductionOf(e, g[0], dims)
 		buf := k.temp(r.buffer, program.Temporaries)
 		sem := k.temp(r.semaphores, program.Temporaries)
 		k.free(sem, buf)

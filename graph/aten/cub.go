@@ -63,7 +63,7 @@ func cubUnique(n int64) int64 { return cubParts(cubTiles(n, 3840, 8), 1) }
 
 // cubCount is the scratch of counting n flags: a number of each resident block,
 // unless one block counts all.
-func (e *Eager) cubCount(n int64) int64 {
+func cubCount(e *Eager, n int64) int64 {
 	if n <= 4096 {
 		return 1
 	}
@@ -77,7 +77,7 @@ func (k *kernel) nonzero(mask *Tensor, result func()) {
 	n := mask.Numel()
 	whole := k.whole(mask)
 	count := k.temp(4, program.Temporaries)
-	k.scratch(k.e.cubCount(n), program.Temporaries)
+	k.scratch(cubCount(k.e, n), program.Temporaries)
 	if result != nil {
 		result()
 	}

@@ -45,12 +45,12 @@ func runEinsum(e *Eager, c *Call) []*Tensor {
 		for j := range terms[i] {
 			last[terms[i][j]] = i
 		}
-		in[i] = e.aligned(t, terms[i], order)
+		in[i] = aligned(e, t, terms[i], order)
 	}
 	res := in[0]
 	for d := len(order) - 1; d >= len(out); d-- { // labels of the first operand alone
 		if last[order[d]] == 0 && res.Shape[d] >= 1 {
-			res = e.sumDims(res, []int{d}, true)
+			res = sumDims(e, res, []int{d}, true)
 		}
 	}
 	for i := 1; i < len(in); i++ {
@@ -60,7 +60,7 @@ func runEinsum(e *Eager, c *Call) []*Tensor {
 				dims = append(dims, d)
 			}
 		}
-		res = e.sumProduct(res, in[i], dims)
+		res = sumProduct(e, res, in[i], dims)
 	}
 	shape := res.Shape[:len(out)]
 	if len(out) < res.dim() {
@@ -68,7 +68,7 @@ func runEinsum(e *Eager, c *Call) []*Tensor {
 		for d := len(out); d < len(order); d++ {
 			drop = append(drop, d)
 		}
-		res = e.squeeze(res, drop...)
+		res = squeeze(e, res, drop...)
 	}
 	if !slices.Equal(res.Shape, shape) {
 		fail("einsum %q gives %v", eq.S, res.Shape)
@@ -132,34 +132,34 @@ func repeats(term string) bool {
 
 // aligned permutes an operand to the order of labels and gives it dims of
 // size 1 for those it lacks.
-func (e *Eager) aligned(t *Tensor, term, order string) *Tensor {
+func aligned(e *Eager, t *Tensor, term, order string) *Tensor {
 	perm := make([]int, 0, len(order))
 	n := t.dim()
 	for i := range order {
 		at := strings.IndexByte(term, order[i])
 		if at < 0 {
-			t = e.unsqueeze(t, t.dim())
+			t = unsqueeze(e, t, t.dim())
 			at, n = n, n+1
 		}
 		perm = append(perm, at)
 	}
-	return e.permute(t, perm)
+	return permute(e, t, perm)
 }
 
-func (e *Eager) sumDims(t *Tensor, dims []int, keep bool) *Tensor {
-	o := e.reduceKernel("sum", t, dims, keep, t.DType)
+func sumDims(e *Eager, t *Tensor, dims []int, keep bool) *Tensor {
+	o := reduceKernel(e, "sum", t, dims, keep, t.DType)
 	in := t.Shape
 	e.record("SumBackward1", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{e.expand(e.keepDims(g[0], in, dims), in)}
+		return []*Tensor{expand(e, keepDims(e, g[0], in, dims), in)}
 	})
 	return o
 }
 
 // sumProduct multiplies two aligned operands and sums over dims, keeping them
 // with size 1: a batched product of matrices made by permuting and flattening.
-func (e *Eager) sumProduct(a, b *Tensor, dims []int) *Tensor {
+func sumProduct(e *Eager, a, b *Tensor, dims []int) *Tensor {
 	if len(dims) == 0 {
-		return e.product(a, b)
+		return product(e, a, b)
 	}
 	var lro, lo, ro, sum []int // dims of both, left, right; summed over
 	n := a.dim()
@@ -174,9 +174,9 @@ func (e *Eager) sumProduct(a, b *Tensor, dims []int) *Tensor {
 				sum = append(sum, d)
 				sumN *= a.Shape[d]
 			case l:
-				left = e.sumDims(left, []int{d}, true)
+				left = sumDims(e, left, []int{d}, true)
 			case r:
-				right = e.sumDims(right, []int{d}, true)
+				right = sumDims(e, right, []int{d}, true)
 			}
 		case l && r:
 			lro = append(lro, d)
@@ -206,13 +206,13 @@ func (e *Eager) sumProduct(a, b *Tensor, dims []int) *Tensor {
 		back[d] = i
 	}
 	rest := slices.DeleteFunc(slices.Clone(dims), func(d int) bool { return slices.Contains(sum, d) })
-	left = e.reshape("einsum", e.permute(left, slices.Concat(lro, lo, sum, rest, ro)), []int64{lroN, loN, sumN})
-	right = e.reshape("einsum", e.permute(right, slices.Concat(lro, sum, rest, ro, lo)), []int64{lroN, sumN, roN})
-	o := e.bmm(left, right)
-	return e.permute(e.reshape("einsum", o, out), back)
+	left = reshape(e, "einsum", permute(e, left, slices.Concat(lro, lo, sum, rest, ro)), []int64{lroN, loN, sumN})
+	right = reshape(e, "einsum", permute(e, right, slices.Concat(lro, sum, rest, ro, lo)), []int64{lroN, sumN, roN})
+	o := bmm(e, left, right)
+	return permute(e, reshape(e, "einsum", o, out), back)
 }
 
 // product multiplies elementwise.
-func (e *Eager) product(a, b *Tensor) *Tensor {
+func product(e *Eager, a, b *Tensor) *Tensor {
 	return runMul(e, &Call{Op: "mul", Args: []Arg{tensorArg(a), tensorArg(b)}})[0]
 }

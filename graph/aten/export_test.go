@@ -66,7 +66,7 @@ func (e *Eager) gradient(t *Tensor, how string) *Tensor {
 	case how == "expand":
 		one := k.alloc(repeat(1, t.dim()), nil, t.DType)
 		k.end()
-		return e.expand(one, t.Shape)
+		return expand(e, one, t.Shape)
 	case how == "like" && t.dense():
 		k.alloc(t.Shape, t.Strides, t.DType)
 	default:

@@ -16,7 +16,7 @@ func runDropout(e *Eager, c *Call) []*Tensor {
 	}
 	p := c.float(1, "p", 0.5)
 	if c.Op == "alpha_dropout" || c.Op == "feature_dropout" {
-		return []*Tensor{e.noiseDropout(c.Op, x)}
+		return []*Tensor{noiseDropout(e, c.Op, x)}
 	}
 	k := e.begin("native_dropout", x).scalars(p).random()
 	mask := k.alloc(x.Shape, x.denseStrides(), graph.Bool)
@@ -31,7 +31,7 @@ func runDropout(e *Eager, c *Call) []*Tensor {
 // noiseDropout is alpha_dropout, and feature_dropout, which multiply with noise of the
 // operand's type: of each element, or of each channel
 // (aten/src/ATen/native/Dropout.cpp, _dropout_impl).
-func (e *Eager) noiseDropout(op string, x *Tensor) *Tensor {
+func noiseDropout(e *Eager, op string, x *Tensor) *Tensor {
 	k := e.begin(op, x).inexact("the kernels of " + op).random()
 	var noise *Tensor
 	shift := program.None
@@ -49,7 +49,7 @@ func (e *Eager) noiseDropout(op string, x *Tensor) *Tensor {
 	k.end()
 	e.hold(noise)
 	e.record("MulBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{noise}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{e.computes("mul s s1", g[0].DType, g[0], s[0])}
+		return []*Tensor{computes(e, "mul s s1", g[0].DType, g[0], s[0])}
 	})
 	return o
 }
@@ -144,7 +144,7 @@ func (c *Call) positional() int {
 func runRandomFill(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
 	out := &Tensor{Tensor: x.Tensor}
-	k := e.intoKernel(c.Op, x, nil, out).random()
+	k := intoKernel(e, c.Op, x, nil, out).random()
 	switch c.Op {
 	case "bernoulli":
 		k.scalars(c.float(1, "p", 0.5))

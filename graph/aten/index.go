@@ -313,7 +313,7 @@ func runTopK(e *Eager, c *Call) []*Tensor {
 	k.end()
 	in, node := x.Shape, map[string]string{"topk": "TopkBackward0", "sort": "SortBackward0"}[c.Op]
 	e.record(node, []*Tensor{o}, []*Tensor{x}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{e.selected(g[0], s[0], in, []int{dim})}
+		return []*Tensor{selected(e, g[0], s[0], in, []int{dim})}
 	})
 	return []*Tensor{o, idx}
 }

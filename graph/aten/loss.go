@@ -8,7 +8,7 @@ import (
 // CrossEntropy is torch.nn.functional.cross_entropy with class indices: the
 // logits are [N, C] or [N, C, d1, ..], the target has no class dim.
 func (e *Eager) CrossEntropy(x, target *Tensor) *Tensor {
-	return e.crossEntropy(x, target, meanLoss)
+	return crossEntropy(e, x, target, meanLoss)
 }
 
 // A lossKind says how a loss over classes adds up.
@@ -21,21 +21,21 @@ type lossKind struct {
 // meanLoss are the defaults of torch.nn.functional's losses.
 var meanLoss = lossKind{reduction: 1, ignore: -100}
 
-func (e *Eager) crossEntropy(x, target *Tensor, kind lossKind) *Tensor {
+func crossEntropy(e *Eager, x, target *Tensor, kind lossKind) *Tensor {
 	d := 1
 	if x.dim() == 1 {
 		d = 0
 	}
-	ls := e.softmax(x, true, "log_softmax", d) // called with x's type, which autocast leaves alone
+	ls := softmax(e, x, true, "log_softmax", d) // called with x's type, which autocast leaves alone
 	if e.Autocast != graph.Undefined {
 		ls = e.castTo(ls, graph.Float32)
 	}
-	return e.nll(ls, target, kind)
+	return nll(e, ls, target, kind)
 }
 
 // nll is nll_loss of log-probabilities: they, the target and the total weight
 // are saved.
-func (e *Eager) nll(ls, target *Tensor, kind lossKind) *Tensor {
+func nll(e *Eager, ls, target *Tensor, kind lossKind) *Tensor {
 	op, node, back := "nll_loss_forward", "NllLossBackward0", "nll_loss_backward"
 	if ls.dim() > 2 {
 		op, node, back = "nll_loss2d_forward", "NllLoss2DBackward0", "nll_loss2d_backward"
@@ -70,12 +70,12 @@ func (k *kernel) scratchCopy(t *Tensor) { k.free(k.whole(t)) }
 
 // MSE is the mean squared error against a target of x's shape.
 func (e *Eager) MSE(x, target *Tensor) *Tensor {
-	return e.mse(x, target, meanLoss.reduction)
+	return mse(e, x, target, meanLoss.reduction)
 }
 
 // mse reduces a loss of two tensors of one shape; reduction is 1 for the mean, 2
 // for the sum, 0 for none.
-func (e *Eager) mse(x, target *Tensor, reduction int64) *Tensor {
+func mse(e *Eager, x, target *Tensor, reduction int64) *Tensor {
 	given := target
 	if e.Autocast != graph.Undefined { // the last argument first, as Eager.autocast casts them
 		target = e.castTo(target, graph.Float32)
@@ -122,7 +122,7 @@ func (k *kernel) reduceScratch(x *Tensor) {
 
 // bce is binary_cross_entropy (aten/src/ATen/native/cuda/Loss.cu): the result keeps
 // the memory of the losses of each element.
-func (e *Eager) bce(x, target, weight *Tensor, reduction int64) *Tensor {
+func bce(e *Eager, x, target, weight *Tensor, reduction int64) *Tensor {
 	in := present([]*Tensor{x, target, weight})
 	weighted := func(k *kernel) *kernel {
 		return k.inexactIf(weight != nil || reduction == 0, "losses by weights, or of each element")
@@ -153,7 +153,7 @@ func (e *Eager) bce(x, target, weight *Tensor, reduction int64) *Tensor {
 
 // bceWithLogits is binary_cross_entropy_with_logits, which PyTorch composes of other
 // kernels under one node (aten/src/ATen/native/Loss.cpp).
-func (e *Eager) bceWithLogits(x, target, weight, positive *Tensor, reduction int64) *Tensor {
+func bceWithLogits(e *Eager, x, target, weight, positive *Tensor, reduction int64) *Tensor {
 	in := present([]*Tensor{x, target, weight, positive})
 	shape := common(x, target)
 	st, d := iteratorStrides(shape, target, x), promoted(x, target)
@@ -206,7 +206,7 @@ func (e *Eager) Sum(x *Tensor) *Tensor {
 }
 
 // Reshape shows t in another shape with the same number of elements.
-func (e *Eager) Reshape(t *Tensor, shape []int64) *Tensor { return e.reshape("view", t, shape) }
+func (e *Eager) Reshape(t *Tensor, shape []int64) *Tensor { return reshape(e, "view", t, shape) }
 
 // Float32 casts t to float32 (Tensor.float), or returns it.
 func (e *Eager) Float32(t *Tensor) *Tensor {
@@ -228,9 +228,9 @@ func runCrossEntropy(e *Eager, c *Call) []*Tensor {
 		return nil
 	}
 	if smoothing := c.float(5, "label_smoothing", 0); target.DType.IsFloat() || smoothing != 0 {
-		return []*Tensor{e.crossEntropyComposed(x, target, c.lossKind(), smoothing)}
+		return []*Tensor{crossEntropyComposed(e, x, target, c.lossKind(), smoothing)}
 	}
-	return []*Tensor{e.crossEntropy(x, target, c.lossKind())}
+	return []*Tensor{crossEntropy(e, x, target, c.lossKind())}
 }
 
 // lossKind reads reduction and ignore_index.
@@ -241,19 +241,19 @@ func (c *Call) lossKind() lossKind {
 // runNLL is nll_loss of log-probabilities.
 func runNLL(e *Eager, c *Call) []*Tensor {
 	x, target := c.need(0, "self"), c.need(1, "target")
-	return []*Tensor{e.nll(x, target, c.lossKind())}
+	return []*Tensor{nll(e, x, target, c.lossKind())}
 }
 
 // runMSE is mse_loss.
 func runMSE(e *Eager, c *Call) []*Tensor {
-	return []*Tensor{e.mse(c.need(0, "self"), c.need(1, "target"), c.int(2, "reduction", 1))}
+	return []*Tensor{mse(e, c.need(0, "self"), c.need(1, "target"), c.int(2, "reduction", 1))}
 }
 
 // runBCE is binary_cross_entropy, of probabilities or of logits.
 func runBCE(e *Eager, c *Call) []*Tensor {
 	x, y, w := c.need(0, "self"), c.need(1, "target"), c.tensor(2, "weight")
 	if c.Op == "binary_cross_entropy" {
-		return []*Tensor{e.bce(x, y, w, c.int(3, "reduction", 1))}
+		return []*Tensor{bce(e, x, y, w, c.int(3, "reduction", 1))}
 	}
-	return []*Tensor{e.bceWithLogits(x, y, w, c.tensor(3, "pos_weight"), c.int(4, "reduction", 1))}
+	return []*Tensor{bceWithLogits(e, x, y, w, c.tensor(3, "pos_weight"), c.int(4, "reduction", 1))}
 }

@@ -18,8 +18,8 @@ func blasReady(t *Tensor) bool {
 
 // gemmKernel appends op, a product of a [.., m, k] and b [.., k, n], and
 // copies operands that cuBLAS cannot read.
-func (e *Eager) gemmKernel(op string, a, b, add *Tensor) *Tensor {
-	return e.gemmScaled(op, a, b, add, factors{1, 1})
+func gemmKernel(e *Eager, op string, a, b, add *Tensor) *Tensor {
+	return gemmScaled(e, op, a, b, add, factors{1, 1})
 }
 
 // factors are what addmm and baddbmm multiply the addend and the product by.
@@ -28,7 +28,7 @@ type factors struct{ beta, alpha float64 }
 func (c *Call) factors() factors { return factors{c.float(-1, "beta", 1), c.float(-1, "alpha", 1)} }
 
 // gemmScaled is gemmKernel with factors.
-func (e *Eager) gemmScaled(op string, a, b, add *Tensor, f factors) *Tensor {
+func gemmScaled(e *Eager, op string, a, b, add *Tensor, f factors) *Tensor {
 	n := a.dim()
 	if b.dim() != n || a.Shape[n-1] != b.Shape[n-2] {
 		fail("inner dimensions differ: %v x %v", a.Shape, b.Shape)
@@ -71,15 +71,15 @@ func columnMajor(strides, shape []int64) bool {
 // mm multiplies matrices; the gradients are computed in the layout of what
 // they are gradients of, so that a transposed weight's gradient needs no copy
 // (FunctionsManual.cpp, mm_mat1_grad and mm_mat2_grad).
-func (e *Eager) mm(a, b *Tensor) *Tensor {
-	o := e.gemmKernel("mm", a, b, nil)
+func mm(e *Eager, a, b *Tensor) *Tensor {
+	o := gemmKernel(e, "mm", a, b, nil)
 	e.record("MmBackward0", []*Tensor{o}, []*Tensor{a, b}, gemmSaved(a, b), func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
 		if need[1] {
-			outs[1] = e.mat2Grad(g[0], s[1], b)
+			outs[1] = mat2Grad(e, g[0], s[1], b)
 		}
 		if need[0] {
-			outs[0] = e.mat1Grad(g[0], s[0], a)
+			outs[0] = mat1Grad(e, g[0], s[0], a)
 		}
 		return outs
 	})
@@ -99,22 +99,22 @@ func gemmSaved(a, b *Tensor) []*Tensor {
 	return s
 }
 
-func (e *Eager) mat1Grad(g, mat2, like *Tensor) *Tensor {
+func mat1Grad(e *Eager, g, mat2, like *Tensor) *Tensor {
 	if columnMajor(like.Strides, like.Shape) {
-		return e.swap(e.gemmKernel("mm", mat2, e.swap(g), nil))
+		return swapLast(e, gemmKernel(e, "mm", mat2, swapLast(e, g), nil))
 	}
-	return e.gemmKernel("mm", g, e.swap(mat2), nil)
+	return gemmKernel(e, "mm", g, swapLast(e, mat2), nil)
 }
 
-func (e *Eager) mat2Grad(g, mat1, like *Tensor) *Tensor {
+func mat2Grad(e *Eager, g, mat1, like *Tensor) *Tensor {
 	if columnMajor(like.Strides, like.Shape) {
-		return e.swap(e.gemmKernel("mm", e.swap(g), mat1, nil))
+		return swapLast(e, gemmKernel(e, "mm", swapLast(e, g), mat1, nil))
 	}
-	return e.gemmKernel("mm", e.swap(mat1), g, nil)
+	return gemmKernel(e, "mm", swapLast(e, mat1), g, nil)
 }
 
-// swap shows a tensor with its last two dims exchanged.
-func (e *Eager) swap(t *Tensor) *Tensor {
+// swapLast shows a tensor with its last two dims exchanged.
+func swapLast(e *Eager, t *Tensor) *Tensor {
 	n := t.dim()
 	shape, st := slices.Clone(t.Shape), slices.Clone(t.Strides)
 	shape[n-1], shape[n-2] = shape[n-2], shape[n-1]
@@ -122,32 +122,32 @@ func (e *Eager) swap(t *Tensor) *Tensor {
 	return e.view(t, shape, st, 0)
 }
 
-// scale multiplies a gradient that was just made, unless by 1 (maybe_multiply in
+// scaledGrad multiplies a gradient that was just made, unless by 1 (maybe_multiply in
 // torch/csrc/autograd/FunctionsManual.cpp).
-func (e *Eager) scale(g *Tensor, by float64) *Tensor {
+func scaledGrad(e *Eager, g *Tensor, by float64) *Tensor {
 	if by == 1 {
 		return g
 	}
-	o := e.times(g, by)
+	o := times(e, g, by)
 	e.hold(g)
 	return o
 }
 
-func (e *Eager) addmm(bias, a, b *Tensor, f factors) *Tensor {
-	o := e.gemmScaled("addmm", a, b, bias, f)
+func addmm(e *Eager, bias, a, b *Tensor, f factors) *Tensor {
+	o := gemmScaled(e, "addmm", a, b, bias, f)
 	saved := gemmSaved(a, b)
 	saved[0], saved[1] = saved[1], saved[0] // autograd lets go of mat1 before mat2
 	e.record("AddmmBackward0", []*Tensor{o}, []*Tensor{bias, a, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 3)
 		if need[1] {
-			outs[1] = e.scale(e.mat1Grad(g[0], s[1], a), f.alpha)
+			outs[1] = scaledGrad(e, mat1Grad(e, g[0], s[1], a), f.alpha)
 		}
 		if need[2] {
-			outs[2] = e.scale(e.mat2Grad(g[0], s[0], b), f.alpha)
+			outs[2] = scaledGrad(e, mat2Grad(e, g[0], s[0], b), f.alpha)
 		}
 		switch {
 		case need[0] && f.beta != 1:
-			outs[0] = e.times(g[0], f.beta)
+			outs[0] = times(e, g[0], f.beta)
 		case need[0]:
 			outs[0] = g[0]
 		}
@@ -156,15 +156,15 @@ func (e *Eager) addmm(bias, a, b *Tensor, f factors) *Tensor {
 	return o
 }
 
-func (e *Eager) bmm(a, b *Tensor) *Tensor {
-	o := e.gemmKernel("bmm", a, b, nil)
+func bmm(e *Eager, a, b *Tensor) *Tensor {
+	o := gemmKernel(e, "bmm", a, b, nil)
 	e.record("BmmBackward0", []*Tensor{o}, []*Tensor{a, b}, gemmSaved(a, b), func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
 		if need[1] {
-			outs[1] = e.gemmKernel("bmm", e.swap(s[1]), g[0], nil)
+			outs[1] = gemmKernel(e, "bmm", swapLast(e, s[1]), g[0], nil)
 		}
 		if need[0] {
-			outs[0] = e.gemmKernel("bmm", g[0], e.swap(s[0]), nil)
+			outs[0] = gemmKernel(e, "bmm", g[0], swapLast(e, s[0]), nil)
 		}
 		return outs
 	})
@@ -188,56 +188,56 @@ func foldable(t, m *Tensor) bool {
 
 // matmul is at::matmul: a product of matrices, a folded product of a batch
 // with one matrix, or a batched product of operands brought to one batch.
-func (e *Eager) matmul(op string, a, b *Tensor) *Tensor {
+func matmul(e *Eager, op string, a, b *Tensor) *Tensor {
 	da, db := a.dim(), b.dim()
 	switch {
 	case da == 0 || db == 0:
 		fail("a scalar operand: %v x %v", a.Shape, b.Shape)
 	case da == 2 && db == 2:
-		return e.mm(a, b)
+		return mm(e, a, b)
 	case da == 1 && db <= 2:
-		return e.squeeze(e.matmul(op, e.unsqueeze(a, 0), b), 0)
+		return squeeze(e, matmul(e, op, unsqueeze(e, a, 0), b), 0)
 	case db == 1 && da == 2 || db == 1 && da == 1:
-		return e.squeeze(e.matmul(op, a, e.unsqueeze(b, 1)), da-1)
+		return squeeze(e, matmul(e, op, a, unsqueeze(e, b, 1)), da-1)
 	case da >= 3 && db <= 2 && foldable(a, b):
-		return e.foldLeft(op, a, b)
+		return foldLeft(e, op, a, b)
 	case db >= 3 && da == 1 && foldable(b, a):
-		return e.foldLeft(op, e.transpose(b, db-2, db-1), a)
+		return foldLeft(e, op, transpose(e, b, db-2, db-1), a)
 	case db >= 3 && da == 2 && foldable(b, a):
-		t := e.foldLeft(op, e.transpose(b, db-2, db-1), e.transpose(a, 0, 1))
-		return e.transpose(t, t.dim()-2, t.dim()-1)
+		t := foldLeft(e, op, transpose(e, b, db-2, db-1), transpose(e, a, 0, 1))
+		return transpose(e, t, t.dim()-2, t.dim()-1)
 	}
-	return e.batched(op, a, b)
+	return batched(e, op, a, b)
 }
 
-func (e *Eager) foldLeft(op string, a, b *Tensor) *Tensor {
+func foldLeft(e *Eager, op string, a, b *Tensor) *Tensor {
 	vec := b.dim() == 1
 	if vec {
-		b = e.unsqueeze(b, 1)
+		b = unsqueeze(e, b, 1)
 	}
 	k := a.Shape[a.dim()-1]
-	flat := e.reshape(op, a, []int64{a.Numel() / max(k, 1), k})
-	o := e.mm(flat, b)
+	flat := reshape(e, op, a, []int64{a.Numel() / max(k, 1), k})
+	o := mm(e, flat, b)
 	shape := append(slices.Clone(a.Shape[:a.dim()-1]), b.Shape[1])
 	if vec {
 		shape = shape[:len(shape)-1]
 	}
-	return e.unsafeView(o, shape)
+	return unsafeView(e, o, shape)
 }
 
 // unsafeView shows a result that was just made in its final shape.
-func (e *Eager) unsafeView(t *Tensor, shape []int64) *Tensor {
+func unsafeView(e *Eager, t *Tensor, shape []int64) *Tensor {
 	in := t.Shape
 	st, ok := viewStrides(t, shape)
 	if !ok {
-		return e.reshape("reshape", t, shape)
+		return reshape(e, "reshape", t, shape)
 	}
-	return e.viewOp("UnsafeViewBackward0", t, shape, st, 0, func(e *Eager, g *Tensor) *Tensor {
-		return e.reshape("reshape", g, in)
+	return viewOp(e, "UnsafeViewBackward0", t, shape, st, 0, func(e *Eager, g *Tensor) *Tensor {
+		return reshape(e, "reshape", g, in)
 	})[0]
 }
 
-func (e *Eager) batched(op string, a, b *Tensor) *Tensor {
+func batched(e *Eager, op string, a, b *Tensor) *Tensor {
 	ba, bb := a.Shape[:max(a.dim()-2, 0)], b.Shape[:max(b.dim()-2, 0)]
 	batch, ok := broadcast(&Tensor{Tensor: shapeOnly(ba)}, &Tensor{Tensor: shapeOnly(bb)})
 	if !ok {
@@ -246,37 +246,37 @@ func (e *Eager) batched(op string, a, b *Tensor) *Tensor {
 	n := numel(batch)
 	prep := func(t *Tensor) *Tensor {
 		tail := t.Shape[t.dim()-2:]
-		x := e.expand(t, append(slices.Clone(batch), tail...))
-		return e.reshape(op, x, append([]int64{n}, tail...))
+		x := expand(e, t, append(slices.Clone(batch), tail...))
+		return reshape(e, op, x, append([]int64{n}, tail...))
 	}
 	pa, pb := prep(a), prep(b)
-	o := e.bmm(pa, pb)
-	return e.unsafeView(o, append(slices.Clone(batch), o.Shape[1:]...))
+	o := bmm(e, pa, pb)
+	return unsafeView(e, o, append(slices.Clone(batch), o.Shape[1:]...))
 }
 
 func shapeOnly(s []int64) program.Tensor { return program.Tensor{Shape: s} }
 
 // linear is at::linear: one fused product with bias where the input is a
 // matrix or contiguous, else matmul and an addition in place.
-func (e *Eager) linear(op string, x, w, b *Tensor) *Tensor {
+func linear(e *Eager, op string, x, w, b *Tensor) *Tensor {
 	if w.dim() != 2 {
-		return e.matmul(op, x, w)
+		return matmul(e, op, x, w)
 	}
-	wt := e.transpose(w, 0, 1)
+	wt := transpose(e, w, 0, 1)
 	switch {
 	case b != nil && x.dim() == 2:
-		return e.addmm(b, x, wt, factors{1, 1})
+		return addmm(e, b, x, wt, factors{1, 1})
 	case b != nil && x.dim() > 2 && x.contiguous():
 		k := x.Shape[x.dim()-1]
-		flat := e.reshape(op, x, []int64{x.Numel() / max(k, 1), k})
-		o := e.addmm(b, flat, wt, factors{1, 1})
-		return e.reshape(op, o, append(slices.Clone(x.Shape[:x.dim()-1]), w.Shape[0]))
+		flat := reshape(e, op, x, []int64{x.Numel() / max(k, 1), k})
+		o := addmm(e, b, flat, wt, factors{1, 1})
+		return reshape(e, op, o, append(slices.Clone(x.Shape[:x.dim()-1]), w.Shape[0]))
 	}
-	o := e.matmul(op, x, wt)
+	o := matmul(e, op, x, wt)
 	if b == nil {
 		return o
 	}
-	sum := e.addTo(o, b)
+	sum := addTo(e, o, b)
 	e.record("AddBackward0", []*Tensor{sum}, []*Tensor{o, b}, nil, func(_ *Eager, g, _ []*Tensor, need []bool) []*Tensor {
 		return wanted(need, func(int) *Tensor { return g[0] })
 	})
@@ -285,9 +285,9 @@ func (e *Eager) linear(op string, x, w, b *Tensor) *Tensor {
 
 // addTo adds b to a result that was just made, in place unless a dispatch mode
 // watches, for which isTensorSubclassLike is true of every tensor.
-func (e *Eager) addTo(o, b *Tensor) *Tensor {
+func addTo(e *Eager, o, b *Tensor) *Tensor {
 	if !e.sel.watches() {
-		return e.into("add", o, b)
+		return into(e, "add", o, b)
 	}
 	sum := e.unary("add", o.DType, o, b)
 	e.hold(o)
@@ -295,19 +295,19 @@ func (e *Eager) addTo(o, b *Tensor) *Tensor {
 }
 
 func runLinear(e *Eager, c *Call) []*Tensor {
-	return []*Tensor{e.linear(c.Op, c.need(0, "input"), c.need(1, "weight"), c.tensor(2, "bias"))}
+	return []*Tensor{linear(e, c.Op, c.need(0, "input"), c.need(1, "weight"), c.tensor(2, "bias"))}
 }
 
 func runMatmul(e *Eager, c *Call) []*Tensor {
-	return []*Tensor{e.matmul(c.Op, c.need(0, "self"), c.need(1, "other"))}
+	return []*Tensor{matmul(e, c.Op, c.need(0, "self"), c.need(1, "other"))}
 }
 
 func runMM(e *Eager, c *Call) []*Tensor {
 	a, b := c.need(0, "self"), c.need(1, "mat2")
 	if c.Op == "bmm" {
-		return []*Tensor{e.bmm(a, b)}
+		return []*Tensor{bmm(e, a, b)}
 	}
-	return []*Tensor{e.mm(a, b)}
+	return []*Tensor{mm(e, a, b)}
 }
 
 func runAddmm(e *Eager, c *Call) []*Tensor {
@@ -315,25 +315,25 @@ func runAddmm(e *Eager, c *Call) []*Tensor {
 	if c.Inexact != "" { // in the memory and the time of one without
 		f = factors{1, 1}
 	}
-	return []*Tensor{e.addmm(c.need(0, "self"), c.need(1, "mat1"), c.need(2, "mat2"), f)}
+	return []*Tensor{addmm(e, c.need(0, "self"), c.need(1, "mat1"), c.need(2, "mat2"), f)}
 }
 
 // runBaddbmm adds a batched product to a tensor.
 func runBaddbmm(e *Eager, c *Call) []*Tensor {
 	t, a, b := c.need(0, "self"), c.need(1, "batch1"), c.need(2, "batch2")
 	f := c.factors()
-	o := e.gemmScaled("baddbmm", a, b, t, f)
+	o := gemmScaled(e, "baddbmm", a, b, t, f)
 	e.record("BaddbmmBackward0", []*Tensor{o}, []*Tensor{t, a, b}, gemmSaved(a, b), func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 3)
 		if need[1] {
-			outs[1] = e.scale(e.gemmKernel("bmm", g[0], e.swap(s[0]), nil), f.alpha)
+			outs[1] = scaledGrad(e, gemmKernel(e, "bmm", g[0], swapLast(e, s[0]), nil), f.alpha)
 		}
 		if need[2] {
-			outs[2] = e.scale(e.gemmKernel("bmm", e.swap(s[1]), g[0], nil), f.alpha)
+			outs[2] = scaledGrad(e, gemmKernel(e, "bmm", swapLast(e, s[1]), g[0], nil), f.alpha)
 		}
 		switch {
 		case need[0] && f.beta != 1:
-			outs[0] = e.times(g[0], f.beta)
+			outs[0] = times(e, g[0], f.beta)
 		case need[0]:
 			outs[0] = g[0]
 		}
@@ -344,10 +344,10 @@ func runBaddbmm(e *Eager, c *Call) []*Tensor {
 
 // runMv and dot multiply with vectors.
 func runMv(e *Eager, c *Call) []*Tensor {
-	return []*Tensor{e.mv(c.need(0, "self"), c.need(1, "vec"))}
+	return []*Tensor{mv(e, c.need(0, "self"), c.need(1, "vec"))}
 }
 
-func (e *Eager) mv(a, v *Tensor) *Tensor {
+func mv(e *Eager, a, v *Tensor) *Tensor {
 	k := e.begin("mv", a, v)
 	o := k.alloc(a.Shape[:1], nil, a.DType)
 	k.gemm().flops(2 * a.Numel()).end()
@@ -355,7 +355,7 @@ func (e *Eager) mv(a, v *Tensor) *Tensor {
 		outs := make([]*Tensor, 2)
 		for i, t := range []*Tensor{a, v} {
 			if need[i] {
-				outs[i] = e.mvBackward(i, g[0], s, t)
+				outs[i] = mvBackward(e, i, g[0], s, t)
 			}
 		}
 		return outs
@@ -365,12 +365,12 @@ func (e *Eager) mv(a, v *Tensor) *Tensor {
 
 // mvBackward is the gradient of the matrix (0) or of the vector (1) of a product, of
 // which the vector and the matrix, each where the other wants a gradient, were saved.
-func (e *Eager) mvBackward(i int, g *Tensor, s []*Tensor, of *Tensor) *Tensor {
+func mvBackward(e *Eager, i int, g *Tensor, s []*Tensor, of *Tensor) *Tensor {
 	var k *kernel
 	if i == 0 {
-		k = e.begin("ger", e.unsqueeze(g, 1), e.unsqueeze(s[0], 0)).does("mul")
+		k = e.begin("ger", unsqueeze(e, g, 1), unsqueeze(e, s[0], 0)).does("mul")
 	} else {
-		k = e.begin("mv", e.transpose(s[1], 0, 1), g)
+		k = e.begin("mv", transpose(e, s[1], 0, 1), g)
 	}
 	k.alloc(of.Shape, nil, of.DType)
 	return k.end()

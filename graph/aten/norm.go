@@ -39,15 +39,15 @@ func runLayerNorm(e *Eager, c *Call) []*Tensor {
 	rstd := k.alloc(rows, nil, statistics(x.DType))
 	k.flops(8 * x.Numel()).end()
 	e.record("NativeLayerNormBackward0", []*Tensor{o}, []*Tensor{x, w, b}, []*Tensor{b, x, w, mean, rstd}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		return e.normBackward("native_layer_norm_backward", at, g[0], s[1], s[2], s[0], s[3:], need)
+		return affineNormBackward(e, "native_layer_norm_backward", at, g[0], s[1], s[2], s[0], s[3:], need)
 	})
 	return []*Tensor{o, mean, rstd}
 }
 
-// normBackward is the backward of a normalisation: the input's gradient and,
+// affineNormBackward is the backward of a normalisation: the input's gradient and,
 // where needed, those of weight and bias; operands that are not contiguous
 // are copied first.
-func (e *Eager) normBackward(op string, at *program.Attrs, g, x, w, b *Tensor, stats []*Tensor, need []bool) []*Tensor {
+func affineNormBackward(e *Eager, op string, at *program.Attrs, g, x, w, b *Tensor, stats []*Tensor, need []bool) []*Tensor {
 	k := e.begin(op, append([]*Tensor{g, x, w}, stats...)...).scalars(at.Scalars...)
 	k.n.Attrs.Dims = at.Dims
 	var temps []program.StorageID
@@ -122,10 +122,10 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 		numbers[2] = 1
 	}
 	if !cudnnNormalizes(x, w, b, mean, variance, train) {
-		return e.nativeBatchNorm(x, w, b, mean, variance, numbers)
+		return nativeBatchNorm(e, x, w, b, mean, variance, numbers)
 	}
 	last := preferLast(x)
-	src := e.inOrder(x, last)
+	src := inOrder(e, x, last)
 	k := e.begin("batch_norm", src, w, b, mean, variance).scalars(numbers...)
 	o := k.alloc(x.Shape, src.denseStrides(), x.DType)
 	ch := []int64{x.Shape[1]}
@@ -186,7 +186,7 @@ func runGroupNorm(e *Eager, c *Call) []*Tensor {
 	k.free(d, a)
 	k.flops(8 * x.Numel()).end()
 	e.record("NativeGroupNormBackward0", []*Tensor{o}, []*Tensor{x, w, b}, []*Tensor{src, w, mean, rstd}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		return e.normBackward("native_group_norm_backward", at, g[0], s[0], w, b, s[2:], need)
+		return affineNormBackward(e, "native_group_norm_backward", at, g[0], s[0], w, b, s[2:], need)
 	})
 	return []*Tensor{o, mean, rstd}
 }
@@ -203,22 +203,22 @@ func runInstanceNorm(e *Eager, c *Call) []*Tensor {
 		if t == nil {
 			return Arg{Kind: graph.ArgNone}
 		}
-		return tensorArg(e.repeat(t, []int64{n}))
+		return tensorArg(tiled(e, t, []int64{n}))
 	}
 	flat := append([]int64{1, n * ch}, x.Shape[2:]...)
-	in := e.reshape(c.Op, e.sub("contiguous", x), flat)
+	in := reshape(e, c.Op, sub(e, "contiguous", x), flat)
 	bn.Args = []Arg{tensorArg(in), rep(c.tensor(1, "weight")), rep(c.tensor(2, "bias")), rep(c.tensor(3, "running_mean")), rep(c.tensor(4, "running_var")),
 		{Kind: graph.ArgBool, Int: 1}, {Kind: graph.ArgFloat, F: c.float(6, "momentum", 0.1)}, {Kind: graph.ArgFloat, F: c.float(7, "eps", 1e-5)}}
 	o := runBatchNorm(e, &bn)[0]
 	for i := 3; i <= 4; i++ { // what the batch adds to the running statistics
 		if t := bn.Args[i].T; t != nil && t.Storage >= 0 {
-			e.hold(e.reduceKernel("mean", e.view(t, []int64{n, ch}, []int64{ch, 1}, 0), []int{0}, false, t.DType))
+			e.hold(reduceKernel(e, "mean", e.view(t, []int64{n, ch}, []int64{ch, 1}, 0), []int{0}, false, t.DType))
 		}
 	}
 	for i := 1; i <= 4; i++ {
 		e.hold(bn.Args[i].T)
 	}
-	return []*Tensor{e.reshape(c.Op, o, x.Shape)}
+	return []*Tensor{reshape(e, c.Op, o, x.Shape)}
 }
 
 // runRMSNorm normalises by the root of the mean square: in one kernel, or, where
@@ -227,7 +227,7 @@ func runRMSNorm(e *Eager, c *Call) []*Tensor {
 	x, w := c.need(0, "input"), c.tensor(2, "weight")
 	n := len(c.ints(1, "normalized_shape", 0, 0))
 	if preferLast(x) || w != nil && w.DType != x.DType && x.DType.IsFloat() { // not by the fused kernel
-		return []*Tensor{e.rmsNormComposed(x, w, n)}
+		return []*Tensor{rmsNormComposed(e, x, w, n)}
 	}
 	src := e.operand("_fused_rms_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
 	normed := make([]int, 0, 1)
@@ -244,7 +244,7 @@ func runRMSNorm(e *Eager, c *Call) []*Tensor {
 	rstd := k.alloc(rows, nil, statistics(x.DType))
 	k.flops(6 * x.Numel()).end()
 	e.record("FusedRmsNormBackward0", []*Tensor{o}, []*Tensor{x, w}, []*Tensor{x, w, rstd}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		return e.normBackward("_fused_rms_norm_backward", at, g[0], s[0], w, nil, s[2:], need)[:2]
+		return affineNormBackward(e, "_fused_rms_norm_backward", at, g[0], s[0], w, nil, s[2:], need)[:2]
 	})
 	return []*Tensor{o}
 }
@@ -252,27 +252,27 @@ func runRMSNorm(e *Eager, c *Call) []*Tensor {
 // rmsNormComposed is rms_norm where the weight has another type than the operand, or
 // where channels are last: a formula of other calls, in float32 (aten/src/ATen/native/layer_norm.cpp,
 // rms_norm_composite).
-func (e *Eager) rmsNormComposed(x, w *Tensor, n int) *Tensor {
+func rmsNormComposed(e *Eager, x, w *Tensor, n int) *Tensor {
 	d := x.DType
-	wide := e.toType(x, statistics(d))
+	wide := toType(e, x, statistics(d))
 	var dims []int
 	for i := max(x.dim()-n, 0); i < x.dim(); i++ {
 		dims = append(dims, i)
 	}
-	square := e.sub("pow", wide, 2)
-	mean := e.sub("mean", square, dims, true)
-	root := e.sub("rsqrt", mean)
+	square := sub(e, "pow", wide, 2)
+	mean := sub(e, "mean", square, dims, true)
+	root := sub(e, "rsqrt", mean)
 	e.hold(mean, square)
-	normed := e.sub("mul", wide, root)
+	normed := sub(e, "mul", wide, root)
 	scaled := normed
 	if w != nil {
-		scaled = e.sub("mul", normed, w)
+		scaled = sub(e, "mul", normed, w)
 		e.hold(normed)
 	}
 	if wide != x {
 		e.hold(wide)
 	}
-	o := e.toType(scaled, d)
+	o := toType(e, scaled, d)
 	if o != scaled {
 		e.hold(scaled)
 	}
@@ -299,7 +299,7 @@ func runWeightNorm(e *Eager, c *Call) []*Tensor {
 	v, g := c.need(0, "v"), c.need(1, "g")
 	dim := wrap(c.int(2, "dim", 0), v.dim())
 	if dim != 0 && dim != v.dim()-1 {
-		return []*Tensor{e.weightNormComposed(v, g, dim)}
+		return []*Tensor{weightNormComposed(e, v, g, dim)}
 	}
 	k := e.begin("_weight_norm_interface", v, g).dims(dim)
 	w, norms := k.like(v), k.alloc(g.Shape, nil, statistics(g.DType))
@@ -319,19 +319,19 @@ func runWeightNorm(e *Eager, c *Call) []*Tensor {
 
 // weightNormComposed is weight normalisation along a dim in the middle: v * (g / |v|)
 // of other calls (aten/src/ATen/native/WeightNorm.cpp, norm_except_dim).
-func (e *Eager) weightNormComposed(v, g *Tensor, dim int) *Tensor {
-	turned := e.sub("transpose", v, 0, dim)
-	rows := e.sub("contiguous", turned)
-	flat := e.sub("view", rows, []int{int(v.Shape[dim]), int(v.Numel() / max(v.Shape[dim], 1))})
-	norms := e.sub("norm", flat, 2, []int{1})
+func weightNormComposed(e *Eager, v, g *Tensor, dim int) *Tensor {
+	turned := sub(e, "transpose", v, 0, dim)
+	rows := sub(e, "contiguous", turned)
+	flat := sub(e, "view", rows, []int{int(v.Shape[dim]), int(v.Numel() / max(v.Shape[dim], 1))})
+	norms := sub(e, "norm", flat, 2, []int{1})
 	shape := make([]int, v.dim())
 	for i := range shape {
 		shape[i] = 1
 	}
 	shape[0] = int(v.Shape[dim])
-	norms = e.sub("transpose", e.sub("view", norms, shape), 0, dim)
-	scale := e.sub("div", g, norms)
-	o := e.sub("mul", v, scale)
+	norms = sub(e, "transpose", sub(e, "view", norms, shape), 0, dim)
+	scale := sub(e, "div", g, norms)
+	o := sub(e, "mul", v, scale)
 	e.hold(scale, norms, rows)
 	return o
 }

@@ -138,8 +138,8 @@ var pointwises = []pointwise{
 
 // nanToNumGrad is grad * isfinite(self).
 func nanToNumGrad(e *Eager, g, s *Tensor) *Tensor {
-	finite := e.finite(s)
-	o := e.computes("mul s s1", g.DType, g, finite)
+	finite := finite(e, s)
+	o := computes(e, "mul s s1", g.DType, g, finite)
 	e.hold(finite)
 	return o
 }
@@ -148,19 +148,19 @@ func nanToNumGrad(e *Eager, g, s *Tensor) *Tensor {
 func noGrad(_ *Eager, g, _ *Tensor) *Tensor { return host(g.DType, g.Shape) }
 
 // finite is isfinite: (self == self) * (self.abs() != inf).
-func (e *Eager) finite(x *Tensor) *Tensor {
-	mag := e.computes("abs s", x.DType, x)
-	other := e.computes("ne s inf", graph.Bool, mag)
-	same := e.computes("eq s s", graph.Bool, x)
-	o := e.computes("mul s s1", graph.Bool, same, other)
+func finite(e *Eager, x *Tensor) *Tensor {
+	mag := computes(e, "abs s", x.DType, x)
+	other := computes(e, "ne s inf", graph.Bool, mag)
+	same := computes(e, "eq s s", graph.Bool, x)
+	o := computes(e, "mul s s1", graph.Bool, same, other)
 	e.hold(same, other, mag)
 	return o
 }
 
 // infinite is isinf: self.abs() == inf.
-func (e *Eager) infinite(x *Tensor) *Tensor {
-	mag := e.computes("abs s", x.DType, x)
-	o := e.computes("eq s inf", graph.Bool, mag)
+func infinite(e *Eager, x *Tensor) *Tensor {
+	mag := computes(e, "abs s", x.DType, x)
+	o := computes(e, "eq s inf", graph.Bool, mag)
 	e.hold(mag)
 	return o
 }
@@ -265,7 +265,7 @@ func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 	}
 	e.record(p.node, []*Tensor{out}, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		if view {
-			return []*Tensor{e.copySlices(g[0], func(g *Tensor) *Tensor { return p.backward(e, []*Tensor{g}, s, numbers, mode)[0] })}
+			return []*Tensor{copySlices(e, g[0], func(g *Tensor) *Tensor { return p.backward(e, []*Tensor{g}, s, numbers, mode)[0] })}
 		}
 		return p.backward(e, g, s, numbers, mode)
 	})
@@ -281,9 +281,9 @@ func windows(t *Tensor) bool {
 // (torch/csrc/autograd/functions/tensor.cpp, CopySlices::apply): the gradient is
 // copied, the call's own backward has a copy of the view, and its result is copied
 // over that. The gradient that came in lives until then.
-func (e *Eager) copySlices(g *Tensor, apply func(*Tensor) *Tensor) *Tensor {
-	result := e.clone("new_empty_strided", g, contiguousStrides(g.Shape))
-	part := apply(e.clone("clone", result, contiguousStrides(result.Shape)))
+func copySlices(e *Eager, g *Tensor, apply func(*Tensor) *Tensor) *Tensor {
+	result := clone(e, "new_empty_strided", g, contiguousStrides(g.Shape))
+	part := apply(clone(e, "clone", result, contiguousStrides(result.Shape)))
 	out := &Tensor{Tensor: result.Tensor}
 	k := e.begin("copy_", part).does("copy")
 	k.out(out)
@@ -385,7 +385,7 @@ func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode s
 		case i < len(p.back)-1 && len(s) > 0:
 			d = s[0].DType
 		}
-		k := e.stepKernel(st, i, d, g[0], saved, temps, numbers)
+		k := stepKernel(e, st, i, d, g[0], saved, temps, numbers)
 		if len(p.back) == 1 {
 			p.says(k, numbers, mode)
 		}
@@ -401,9 +401,9 @@ func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode s
 
 // stepKernel appends step i of a backward function. Its operands are read in
 // the order gradient, saved, results of steps; Attrs.Args has the kernel's.
-func (e *Eager) stepKernel(st *step, i int, d graph.DType, g *Tensor, s, temps []*Tensor, numbers []float64) *kernel {
+func stepKernel(e *Eager, st *step, i int, d graph.DType, g *Tensor, s, temps []*Tensor, numbers []float64) *kernel {
 	if st.op == "zero" {
-		return e.zeroKernel(g.DType)
+		return zeroKernel(e, g.DType)
 	}
 	if len(st.args) == 0 { // reads what its like reads
 		in := []*Tensor{s[0]}
@@ -497,12 +497,12 @@ func (c *Call) scalarType(i int, name string, d graph.DType) graph.DType {
 }
 
 // binary appends one kernel of two operands; host scalars are not read.
-func (e *Eager) binary(op string, d graph.DType, a, b *Tensor) *Tensor {
-	return e.binaryKernel(op, d, a, b).end()
+func binary(e *Eager, op string, d graph.DType, a, b *Tensor) *Tensor {
+	return binaryKernel(e, op, d, a, b).end()
 }
 
 // binaryKernel is binary's kernel before its end.
-func (e *Eager) binaryKernel(op string, d graph.DType, a, b *Tensor) *kernel {
+func binaryKernel(e *Eager, op string, d graph.DType, a, b *Tensor) *kernel {
 	shape := common(a, b)
 	k := e.begin(op, a, b)
 	k.alloc(shape, iteratorStrides(shape, a, b), d)
@@ -510,14 +510,14 @@ func (e *Eager) binaryKernel(op string, d graph.DType, a, b *Tensor) *kernel {
 }
 
 // into appends an in-place kernel: a op= b.
-func (e *Eager) into(op string, a, b *Tensor) *Tensor {
+func into(e *Eager, op string, a, b *Tensor) *Tensor {
 	out := &Tensor{Tensor: a.Tensor}
-	e.intoKernel(op, a, b, out).end()
+	intoKernel(e, op, a, b, out).end()
 	return out
 }
 
 // intoKernel is into's kernel before its end.
-func (e *Eager) intoKernel(op string, a, b, out *Tensor) *kernel {
+func intoKernel(e *Eager, op string, a, b, out *Tensor) *kernel {
 	k := e.begin(op+"_", a, b).does(op)
 	k.out(out)
 	return k
@@ -525,14 +525,14 @@ func (e *Eager) intoKernel(op string, a, b, out *Tensor) *kernel {
 
 // addSub appends op on a and b, in place when the model's code does so; set adds
 // what the kernel has beside tensors.
-func (e *Eager) addSub(op string, c *Call, a, b *Tensor, d graph.DType, set func(*kernel)) *Tensor {
+func addSub(e *Eager, op string, c *Call, a, b *Tensor, d graph.DType, set func(*kernel)) *Tensor {
 	var k *kernel
 	out := (*Tensor)(nil)
-	if e.overwrites(c, a, b) {
+	if overwrites(e, c, a, b) {
 		out = &Tensor{Tensor: a.Tensor}
-		k = e.intoKernel(op, a, b, out)
+		k = intoKernel(e, op, a, b, out)
 	} else {
-		k = e.binaryKernel(op, d, a, b)
+		k = binaryKernel(e, op, d, a, b)
 		out = k.outs[0]
 	}
 	if set != nil {
@@ -544,8 +544,8 @@ func (e *Eager) addSub(op string, c *Call, a, b *Tensor, d graph.DType, set func
 
 // original is what backward reads of an operand that the call will overwrite: a
 // copy, where the other operand's gradient needs it.
-func (e *Eager) original(c *Call, a, b *Tensor) *Tensor {
-	if !e.overwrites(c, a, b) || !e.grad || !b.RequiresGrad() {
+func original(e *Eager, c *Call, a, b *Tensor) *Tensor {
+	if !overwrites(e, c, a, b) || !e.grad || !b.RequiresGrad() {
 		return a
 	}
 	k := e.begin("clone", a).does("copy")
@@ -554,7 +554,7 @@ func (e *Eager) original(c *Call, a, b *Tensor) *Tensor {
 }
 
 // overwrites reports that a binary call updates its first operand in place.
-func (e *Eager) overwrites(c *Call, a, b *Tensor) bool {
+func overwrites(e *Eager, c *Call, a, b *Tensor) bool {
 	return c.InPlace && a.leaf == nil && a.DType.IsFloat() && slices.Equal(a.Shape, shapeOf(a, b)) && a.Storage >= 0
 }
 
@@ -563,7 +563,7 @@ func shapeOf(a, b *Tensor) []int64 { s, _ := broadcast(a, b); return s }
 func runAdd(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
 	alpha := c.float(2, "alpha", 1)
-	out := e.addSub(c.Op, c, a, b, d, func(k *kernel) {
+	out := addSub(e, c.Op, c, a, b, d, func(k *kernel) {
 		if alpha != 1 {
 			k.scalars(alpha)
 		}
@@ -581,10 +581,10 @@ func runAdd(e *Eager, c *Call) []*Tensor {
 			switch {
 			case scaled && sub:
 				n := e.unary("neg", graph.Undefined, g[0])
-				outs[other] = e.times(n, alpha)
+				outs[other] = times(e, n, alpha)
 				e.hold(n)
 			case scaled:
-				outs[other] = e.times(g[0], alpha)
+				outs[other] = times(e, g[0], alpha)
 			case sub:
 				outs[other] = e.unary("neg", graph.Undefined, g[0])
 			default:
@@ -601,8 +601,8 @@ func runAdd(e *Eager, c *Call) []*Tensor {
 
 func runMul(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
-	self := e.original(c, a, b)
-	out := e.addSub("mul", c, a, b, d, nil)
+	self := original(e, c, a, b)
+	out := addSub(e, "mul", c, a, b, d, nil)
 	saved := []*Tensor{nil, nil} // other, self
 	if a.RequiresGrad() {
 		saved[0] = b
@@ -613,10 +613,10 @@ func runMul(e *Eager, c *Call) []*Tensor {
 	e.record("MulBackward0", []*Tensor{out}, []*Tensor{a, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
 		if need[1] {
-			outs[1] = e.binary("mul", g[0].DType, g[0], s[1])
+			outs[1] = binary(e, "mul", g[0].DType, g[0], s[1])
 		}
 		if need[0] {
-			outs[0] = e.binary("mul", g[0].DType, g[0], s[0])
+			outs[0] = binary(e, "mul", g[0].DType, g[0], s[0])
 		}
 		return outs
 	})
@@ -628,8 +628,8 @@ func runDiv(e *Eager, c *Call) []*Tensor {
 	if !d.IsFloat() && c.arg(2, "rounding_mode") == nil {
 		d = graph.Float32
 	}
-	self, rounded := e.original(c, a, b), false
-	out := e.addSub("div", c, a, b, d, func(k *kernel) {
+	self, rounded := original(e, c, a, b), false
+	out := addSub(e, "div", c, a, b, d, func(k *kernel) {
 		if r := c.arg(2, "rounding_mode"); r != nil && r.Kind == graph.ArgString {
 			k.attrs().Mode, rounded = r.S, true
 		}
@@ -653,13 +653,13 @@ func runDiv(e *Eager, c *Call) []*Tensor {
 		}
 		if need[1] {
 			n := e.unary("neg", graph.Undefined, g[0])
-			q := e.binary("div", d, s[1], s[0])
-			q2 := e.binary("div", d, q, s[0])
-			outs[1] = e.binary("mul", d, n, q2)
+			q := binary(e, "div", d, s[1], s[0])
+			q2 := binary(e, "div", d, q, s[0])
+			outs[1] = binary(e, "mul", d, n, q2)
 			e.hold(q2, q, n)
 		}
 		if need[0] {
-			outs[0] = e.binary("div", g[0].DType, g[0], s[0])
+			outs[0] = binary(e, "div", g[0].DType, g[0], s[0])
 		}
 		return outs
 	})
@@ -675,15 +675,15 @@ var (
 // runPow is a tensor raised to a number, or to a tensor.
 func runPow(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
-	out := e.binary("pow", d, a, b)
+	out := binary(e, "pow", d, a, b)
 	if b.Storage >= 0 {
 		e.record("PowBackward1", []*Tensor{out}, []*Tensor{a, b}, []*Tensor{b, a, out}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 			outs := make([]*Tensor, 2)
 			if need[1] {
-				outs[1] = e.powExponentGrad(g[0], s[1], s[0], s[2])
+				outs[1] = powExponentGrad(e, g[0], s[1], s[0], s[2])
 			}
 			if need[0] {
-				outs[0] = e.powSelfGrad(g[0], s[1], s[0])
+				outs[0] = powSelfGrad(e, g[0], s[1], s[0])
 			}
 			return outs
 		})
@@ -708,7 +708,7 @@ func runPow(e *Eager, c *Call) []*Tensor {
 // powExponentGrad is the gradient of an exponent that is a tensor: grad * result *
 // log(self), 0 where self is 0 and the exponent is not negative
 // (pow_backward_exponent in torch/csrc/autograd/FunctionsManual.cpp).
-func (e *Eager) powExponentGrad(g, self, exponent, result *Tensor) *Tensor {
+func powExponentGrad(e *Eager, g, self, exponent, result *Tensor) *Tensor {
 	if self.Storage == program.None { // a number, whose logarithm is one
 		k := e.elementwise("mul", result.DType, result)
 		if len(self.values) == 1 && self.values[0] > 0 {
@@ -717,52 +717,52 @@ func (e *Eager) powExponentGrad(g, self, exponent, result *Tensor) *Tensor {
 			k.inexact("a power of a number that is not known, or not positive")
 		}
 		m := k.end()
-		out := e.computes("mul s s1", g.DType, g, m)
+		out := computes(e, "mul s s1", g.DType, g, m)
 		e.hold(m)
 		return out
 	}
-	positive, zero := e.computes("ge s 0", graph.Bool, exponent), e.computes("eq s 0", graph.Bool, self)
-	cond := e.computes("logical_and s s1", graph.Bool, positive, zero)
+	positive, zero := computes(e, "ge s 0", graph.Bool, exponent), computes(e, "eq s 0", graph.Bool, self)
+	cond := computes(e, "logical_and s s1", graph.Bool, positive, zero)
 	e.hold(zero, positive)
-	log := e.computes("log s", self.DType, self)
-	m := e.computes("mul s s1", result.DType, result, log)
-	none := e.zeroOf(g.DType)
-	w := e.computes("where s 0 s1", g.DType, cond, m)
-	out := e.computes("mul s s1", g.DType, g, w)
+	log := computes(e, "log s", self.DType, self)
+	m := computes(e, "mul s s1", result.DType, result, log)
+	none := zeroOf(e, g.DType)
+	w := computes(e, "where s 0 s1", g.DType, cond, m)
+	out := computes(e, "mul s s1", g.DType, g, w)
 	e.hold(w, none, m, log, cond)
 	return out
 }
 
 // powSelfGrad is the gradient of the base: grad * exponent * self^(exponent-1), 0
 // where the exponent is (pow_backward_self).
-func (e *Eager) powSelfGrad(g, self, exponent *Tensor) *Tensor {
-	less := e.computes("sub s 1", exponent.DType, exponent)
-	p := e.computes("pow s s1", g.DType, self, less)
-	m := e.computes("mul s s1", g.DType, p, exponent)
-	w := e.computes("mul s s1", g.DType, g, m)
-	none := e.zeroOf(g.DType)
-	zero := e.computes("eq s 0", graph.Bool, exponent)
-	out := e.computes("where s 0 s1", g.DType, zero, w)
+func powSelfGrad(e *Eager, g, self, exponent *Tensor) *Tensor {
+	less := computes(e, "sub s 1", exponent.DType, exponent)
+	p := computes(e, "pow s s1", g.DType, self, less)
+	m := computes(e, "mul s s1", g.DType, p, exponent)
+	w := computes(e, "mul s s1", g.DType, g, m)
+	none := zeroOf(e, g.DType)
+	zero := computes(e, "eq s 0", graph.Bool, exponent)
+	out := computes(e, "where s 0 s1", g.DType, zero, w)
 	e.hold(zero, none, w, m, p, less)
 	return out
 }
 
 // computes runs one kernel on s, as steps describes it.
-func (e *Eager) computes(text string, d graph.DType, s ...*Tensor) *Tensor {
-	return e.stepKernel(&steps(text)[0], 0, d, nil, s, nil, nil).end()
+func computes(e *Eager, text string, d graph.DType, s ...*Tensor) *Tensor {
+	return stepKernel(e, &steps(text)[0], 0, d, nil, s, nil, nil).end()
 }
 
-// clear zeroes the elements of t that mask shows, in place.
-func (e *Eager) clear(t, mask *Tensor) {
-	k := e.intoKernel("masked_fill", t, mask, t)
+// zeroWhere zeroes the elements of t that mask shows, in place.
+func zeroWhere(e *Eager, t, mask *Tensor) {
+	k := intoKernel(e, "masked_fill", t, mask, t)
 	k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, {In: program.Number}}
 	k.end()
 }
 
 // zeroOf is a zero on the device.
-func (e *Eager) zeroOf(d graph.DType) *Tensor { return e.zeroKernel(d).end() }
+func zeroOf(e *Eager, d graph.DType) *Tensor { return zeroKernel(e, d).end() }
 
-func (e *Eager) zeroKernel(d graph.DType) *kernel {
+func zeroKernel(e *Eager, d graph.DType) *kernel {
 	k := e.begin("scalar_tensor").does("fill").scalars(0)
 	k.alloc(nil, nil, d)
 	return k
@@ -788,7 +788,7 @@ func runDegrees(e *Eager, c *Call) []*Tensor {
 	var o *Tensor
 	if c.InPlace && x.leaf == nil {
 		o = &Tensor{Tensor: x.Tensor}
-		scaled(e.intoKernel("mul", x, nil, o))
+		scaled(intoKernel(e, "mul", x, nil, o))
 	} else {
 		o = scaled(e.elementwise("mul", d, x))
 	}
@@ -802,26 +802,26 @@ func runDegrees(e *Eager, c *Call) []*Tensor {
 // the operands decide in backward.
 func runMaxMin(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
-	out := e.binary(c.Op, d, a, b)
+	out := binary(e, c.Op, d, a, b)
 	fn := map[string]string{"maximum": "MaximumBackward0", "minimum": "MinimumBackward0"}[c.Op]
 	e.record(fn, []*Tensor{out}, []*Tensor{a, b}, []*Tensor{b, a}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		return wanted(need, func(i int) *Tensor { return e.winners(c.Op, i, g[0], s[1], s[0]) })
+		return wanted(need, func(i int) *Tensor { return winners(e, c.Op, i, g[0], s[1], s[0]) })
 	})
 	return []*Tensor{out}
 }
 
 // winners is the gradient of operand i of an elementwise maximum or minimum: where
 // both are equal, each gets a half.
-func (e *Eager) winners(op string, i int, g, a, b *Tensor) *Tensor {
-	half := e.computes("div s 2", g.DType, g)
-	eq := e.binary("eq", graph.Bool, a, b)
+func winners(e *Eager, op string, i int, g, a, b *Tensor) *Tensor {
+	half := computes(e, "div s 2", g.DType, g)
+	eq := binary(e, "eq", graph.Bool, a, b)
 	w := e.elementwise("where", g.DType, eq, half, g).end()
 	loses := "lt"
 	if (op == "maximum") != (i == 0) {
 		loses = "gt"
 	}
-	m := e.binary(loses, graph.Bool, a, b)
-	e.clear(w, m)
+	m := binary(e, loses, graph.Bool, a, b)
+	zeroWhere(e, w, m)
 	e.hold(m, eq, half)
 	return w
 }
@@ -831,18 +831,18 @@ func runCompare(e *Eager, c *Call) []*Tensor {
 	a, _ := c.operand(0, "self")
 	switch {
 	case c.Op == "isfinite" && a.DType.IsFloat() && a.Storage >= 0:
-		return []*Tensor{e.finite(a)}
+		return []*Tensor{finite(e, a)}
 	case c.Op == "isinf" && a.DType.IsFloat() && a.Storage >= 0:
-		return []*Tensor{e.infinite(a)}
+		return []*Tensor{infinite(e, a)}
 	}
 	b, _ := c.operand(1, "other")
-	return []*Tensor{e.binary(c.Op, graph.Bool, a, b)}
+	return []*Tensor{binary(e, c.Op, graph.Bool, a, b)}
 }
 
 // runBitwise keeps the promoted type; nothing is differentiable.
 func runBitwise(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
-	return []*Tensor{e.binary(c.Op, d, a, b)}
+	return []*Tensor{binary(e, c.Op, d, a, b)}
 }
 
 func runWhere(e *Eager, c *Call) []*Tensor {
@@ -895,7 +895,7 @@ func runMaskedFill(e *Eager, c *Call) []*Tensor {
 		device = v
 	}
 	fill := func(t, mask *Tensor, v program.Arg, of *Tensor) *Tensor {
-		k := e.binaryKernel("masked_fill", t.DType, t, mask)
+		k := binaryKernel(e, "masked_fill", t.DType, t, mask)
 		k.read(of)
 		k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, v}
 		return k.end()
@@ -903,7 +903,7 @@ func runMaskedFill(e *Eager, c *Call) []*Tensor {
 	var o *Tensor
 	if c.InPlace && x.leaf == nil && x.Storage >= 0 {
 		o = &Tensor{Tensor: x.Tensor}
-		k := e.intoKernel("masked_fill", x, mask, o)
+		k := intoKernel(e, "masked_fill", x, mask, o)
 		k.read(device)
 		k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, value}
 		k.end()
@@ -925,7 +925,7 @@ func runPlain(e *Eager, c *Call) []*Tensor {
 	var ins []*Tensor
 	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })
 	if c.Op == "nonzero" || c.Op == "bincount" || c.Op == "count_nonzero" {
-		return e.counted(c, c.need(0, "self"))
+		return counted(e, c, c.need(0, "self"))
 	}
 	k := e.begin(c.Op, ins...)
 	if kernel := truths[c.Op]; kernel != "" && len(ins) == 1 && ins[0].DType == graph.Bool && ins[0].Storage != program.None {
@@ -947,7 +947,7 @@ func runPlain(e *Eager, c *Call) []*Tensor {
 
 // counted is nonzero, bincount and count_nonzero, whose results' sizes depend on
 // what tensors hold.
-func (e *Eager) counted(c *Call, x *Tensor) []*Tensor {
+func counted(e *Eager, c *Call, x *Tensor) []*Tensor {
 	shape, d, ok := c.shape(0)
 	if !ok {
 		return nil

@@ -127,11 +127,11 @@ func runAvgPool(e *Eager, c *Call) []*Tensor {
 	shape, pool := c.poolShape(x, spatial(c.Op), false)
 	if len(pool.Kernel) == 1 { // of images one pixel high (aten/src/ATen/native/Pool.h, avg_pool1d)
 		wide := &program.Pool{Kernel: []int64{1, pool.Kernel[0]}, Stride: []int64{1, pool.Stride[0]}, Pad: []int64{0, pool.Pad[0]}, Dilation: []int64{1, 1}, ExcludePad: pool.ExcludePad, Divisor: pool.Divisor}
-		image := e.sub("unsqueeze", x, -2)
-		o := e.avgPool("avg_pool2d", "AvgPool2DBackward0", image, 2, slices.Insert(slices.Clone(shape), len(shape)-1, 1), wide)
-		return []*Tensor{e.sub("squeeze", o, -2)}
+		image := sub(e, "unsqueeze", x, -2)
+		o := avgPool(e, "avg_pool2d", "AvgPool2DBackward0", image, 2, slices.Insert(slices.Clone(shape), len(shape)-1, 1), wide)
+		return []*Tensor{sub(e, "squeeze", o, -2)}
 	}
-	return []*Tensor{e.avgPool("avg_pool2d", "AvgPool2DBackward0", x, len(pool.Kernel), shape, pool)}
+	return []*Tensor{avgPool(e, "avg_pool2d", "AvgPool2DBackward0", x, len(pool.Kernel), shape, pool)}
 }
 
 // spatialDims are the last n dims of x.
@@ -145,7 +145,7 @@ func spatialDims(x *Tensor, n int) []int {
 
 // avgPool averages over windows of n dims, or, without a pool, over what the sizes
 // give.
-func (e *Eager) avgPool(op, node string, x *Tensor, n int, shape []int64, pool *program.Pool) *Tensor {
+func avgPool(e *Eager, op, node string, x *Tensor, n int, shape []int64, pool *program.Pool) *Tensor {
 	windows := func(k *kernel) {
 		if k.attrs().Pool = pool; pool == nil {
 			k.dims(spatialDims(x, n)...)
@@ -197,7 +197,7 @@ func runAdaptiveAvgPool(e *Eager, c *Call) []*Tensor {
 		shape[x.dim()-n+i] = size[i]
 	}
 	if !one {
-		return []*Tensor{e.avgPool("adaptive_avg_pool2d", "AdaptiveAvgPool2DBackward0", x, n, shape, nil)}
+		return []*Tensor{avgPool(e, "adaptive_avg_pool2d", "AdaptiveAvgPool2DBackward0", x, n, shape, nil)}
 	}
 	dims := Arg{Kind: graph.ArgList}
 	for i := range n {
@@ -209,8 +209,8 @@ func runAdaptiveAvgPool(e *Eager, c *Call) []*Tensor {
 		if o[0].Storage != program.None {
 			e.P.Storages[o[0].Storage].Reshaped = true
 		}
-		return e.viewOp("AsStridedBackward1", o[0], shape, channelsLastStrides(shape), 0, func(e *Eager, g *Tensor) *Tensor {
-			return e.zeros("new_zeros", shape, g, channelsLastStrides(shape), 0)
+		return viewOp(e, "AsStridedBackward1", o[0], shape, channelsLastStrides(shape), 0, func(e *Eager, g *Tensor) *Tensor {
+			return zeros(e, "new_zeros", shape, g, channelsLastStrides(shape), 0)
 		})
 	}
 	return o
@@ -231,7 +231,7 @@ func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
 		// Each plane's gradients go where its indices say.
 		flat := func(t *Tensor) *Tensor {
 			lead := t.dim() - n
-			return e.unsqueezeTo(t, append(slices.Clone(t.Shape[:lead]), numel(t.Shape[lead:])))
+			return unsqueezeTo(e, t, append(slices.Clone(t.Shape[:lead]), numel(t.Shape[lead:])))
 		}
 		k := e.begin("adaptive_max_pool2d_backward", flat(g[0]), s[0], flat(s[1])).does("gather_backward").without(1).dims(x.dim() - n)
 		dx := k.alloc(x.Shape, nil, x.DType)
@@ -249,7 +249,7 @@ var columns = map[string]string{"im2col": "col2im", "col2im": "im2col"}
 
 // runColumns is im2col(self, kernel, dilation, padding, stride), windows of images as
 // columns, and col2im, which has the image's size before the kernel.
-func (e *Eager) runColumns(c *Call, x *Tensor, shape []int64) []*Tensor {
+func runColumns(e *Eager, c *Call, x *Tensor, shape []int64) []*Tensor {
 	at := 1
 	if c.Op == "col2im" {
 		at = 2

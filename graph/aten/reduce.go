@@ -10,7 +10,7 @@ import (
 )
 
 // sumTo adds g over the dims in which shape is smaller (at::sum_to).
-func (e *Eager) sumTo(g *Tensor, shape []int64) *Tensor {
+func sumTo(e *Eager, g *Tensor, shape []int64) *Tensor {
 	lead := g.dim() - len(shape)
 	var dims []int
 	for i := range g.Shape {
@@ -19,19 +19,19 @@ func (e *Eager) sumTo(g *Tensor, shape []int64) *Tensor {
 		}
 	}
 	if len(dims) == 0 {
-		return e.unsqueezeTo(g, shape)
+		return unsqueezeTo(e, g, shape)
 	}
-	s := e.reduceKernel("sum", g, dims, true, g.DType)
+	s := reduceKernel(e, "sum", g, dims, true, g.DType)
 	if lead > 0 {
-		return e.unsqueezeTo(s, shape)
+		return unsqueezeTo(e, s, shape)
 	}
 	return s
 }
 
 // reduceKernel appends one reduction over dims. A reduction that is split
 // over thread blocks takes a buffer of partial results and semaphores.
-func (e *Eager) reduceKernel(op string, x *Tensor, dims []int, keep bool, d graph.DType) *Tensor {
-	return e.reducing(op, x, dims, reducedShape(x, dims, keep), d).end()
+func reduceKernel(e *Eager, op string, x *Tensor, dims []int, keep bool, d graph.DType) *Tensor {
+	return reducing(e, op, x, dims, reducedShape(x, dims, keep), d).end()
 }
 
 func reducedShape(x *Tensor, dims []int, keep bool) []int64 {
@@ -48,7 +48,7 @@ func reducedShape(x *Tensor, dims []int, keep bool) []int64 {
 }
 
 // reducing is reduceKernel's kernel before its end.
-func (e *Eager) reducing(op string, x *Tensor, dims []int, shape []int64, d graph.DType) *kernel {
+func reducing(e *Eager, op string, x *Tensor, dims []int, shape []int64, d graph.DType) *kernel {
 	k := e.begin(op, x).dims(dims...)
 	k.n.FLOPs = x.Numel()
 	k.alloc(shape, nil, d)
@@ -89,11 +89,11 @@ func runSum(e *Eager, c *Call) []*Tensor {
 		d = graph.Int64
 	}
 	keep := c.bool(2, "keepdim", false)
-	o := e.reduceKernel(c.Op, x, dims, keep, d)
+	o := reduceKernel(e, c.Op, x, dims, keep, d)
 	in, mean := x.Shape, c.Op == "mean"
 	fn := map[bool]string{true: "MeanBackward1", false: "SumBackward1"}[mean]
 	e.record(fn, []*Tensor{o}, []*Tensor{x}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		w := e.expand(e.keepDims(g[0], in, dims), in)
+		w := expand(e, keepDims(e, g[0], in, dims), in)
 		if mean {
 			w = e.unary("div", w.DType, w, number(graph.Undefined, float64(numel(pick(in, dims)))))
 		}
@@ -103,12 +103,12 @@ func runSum(e *Eager, c *Call) []*Tensor {
 }
 
 // keepDims shows a reduced gradient with the reduced dims of size 1.
-func (e *Eager) keepDims(g *Tensor, in []int64, dims []int) *Tensor {
+func keepDims(e *Eager, g *Tensor, in []int64, dims []int) *Tensor {
 	shape := slices.Clone(in)
 	for _, d := range dims {
 		shape[d] = 1
 	}
-	return e.unsqueezeTo(g, shape)
+	return unsqueezeTo(e, g, shape)
 }
 
 // runExtreme is max and min along a dim (values and indices, which backward
@@ -122,20 +122,20 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 	dims := reduceDims(c, x, 1)
 	keep := c.bool(2, "keepdim", false)
 	if c.Op == "argmax" || c.Op == "argmin" {
-		return []*Tensor{e.reduceKernel(c.Op, x, dims, keep, graph.Int64)}
+		return []*Tensor{reduceKernel(e, c.Op, x, dims, keep, graph.Int64)}
 	}
 	if (c.Op == "max" || c.Op == "min") && len(c.Shapes) < 2 && c.Over != "dim" {
-		return []*Tensor{e.extremeOfAll(c.Op, x, dims)}
+		return []*Tensor{extremeOfAll(e, c.Op, x, dims)}
 	}
 	in := x.Shape
 	if len(c.Shapes) < 2 && c.Over != "dim" {
-		o := e.reducing(c.Op, x, dims, reducedShape(x, dims, keep), x.DType).does(extremes[c.Op]).end()
+		o := reducing(e, c.Op, x, dims, reducedShape(x, dims, keep), x.DType).does(extremes[c.Op]).end()
 		e.record("AmaxBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-			r := e.keepDims(s[1], in, dims)
-			m := e.binary("eq", graph.Bool, s[0], r)
-			n := e.reduceKernel("sum", m, dims, true, graph.Int64)
-			q := e.binary("div", g[0].DType, e.keepDims(g[0], in, dims), n)
-			w := e.binary("mul", g[0].DType, q, m)
+			r := keepDims(e, s[1], in, dims)
+			m := binary(e, "eq", graph.Bool, s[0], r)
+			n := reduceKernel(e, "sum", m, dims, true, graph.Int64)
+			q := binary(e, "div", g[0].DType, keepDims(e, g[0], in, dims), n)
+			w := binary(e, "mul", g[0].DType, q, m)
 			e.hold(q, n, m)
 			return []*Tensor{w}
 		})
@@ -148,14 +148,14 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 	k.reduceOver("argmax", x, dims)
 	k.end()
 	e.record("MaxBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{e.selected(e.keepDims(g[0], in, dims), e.keepDims(s[0], in, dims), in, dims)}
+		return []*Tensor{selected(e, keepDims(e, g[0], in, dims), keepDims(e, s[0], in, dims), in, dims)}
 	})
 	return []*Tensor{o, idx}
 }
 
 // extremeOfAll is the largest or smallest of all elements. Backward spreads the
 // gradient evenly over those that are equal to it (evenly_distribute_backward).
-func (e *Eager) extremeOfAll(op string, x *Tensor, dims []int) *Tensor {
+func extremeOfAll(e *Eager, op string, x *Tensor, dims []int) *Tensor {
 	k := e.begin(op, x).does(extremes[op]).dims(dims...)
 	o := k.alloc(nil, nil, x.DType)
 	flat, whole := x, program.None
@@ -163,7 +163,7 @@ func (e *Eager) extremeOfAll(op string, x *Tensor, dims []int) *Tensor {
 		whole = k.temp(x.Bytes(), program.Temporaries)
 		flat = &Tensor{Tensor: program.Tensor{DType: x.DType, Shape: x.Shape, Strides: contiguousStrides(x.Shape)}}
 	}
-	r := e.reduction(flat, dims)
+	r := reductionOf(e, flat, dims)
 	if n := x.DType.Bytes(1); n < 4 {
 		r.buffer = r.buffer / 4 * n
 	}
@@ -174,12 +174,12 @@ func (e *Eager) extremeOfAll(op string, x *Tensor, dims []int) *Tensor {
 	e.record(node, []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		nan := e.unary("isnan", graph.Bool, s[0])
 		one := e.unary("isnan", graph.Bool, s[1])
-		e.into("logical_and", nan, one)
-		m := e.binary("eq", graph.Bool, s[0], s[1])
-		e.into("logical_or", nan, m)
-		n := e.reduceKernel("sum", nan, dims, false, graph.Int64)
-		q := e.binary("div", g[0].DType, g[0], n)
-		w := e.binary("mul", g[0].DType, nan, q)
+		into(e, "logical_and", nan, one)
+		m := binary(e, "eq", graph.Bool, s[0], s[1])
+		into(e, "logical_or", nan, m)
+		n := reduceKernel(e, "sum", nan, dims, false, graph.Int64)
+		q := binary(e, "div", g[0].DType, g[0], n)
+		w := binary(e, "mul", g[0].DType, nan, q)
 		e.hold(q, n, m, one, nan)
 		return []*Tensor{w}
 	})
@@ -191,7 +191,7 @@ var extremes = map[string]string{"max": "amax", "min": "amin", "amax": "amax", "
 
 // selected is the gradient of elements that were taken along a dim at the places
 // idx, zeros elsewhere (value_selecting_reduction_backward).
-func (e *Eager) selected(g, idx *Tensor, in []int64, dims []int) *Tensor {
+func selected(e *Eager, g, idx *Tensor, in []int64, dims []int) *Tensor {
 	k := e.begin("value_selecting_reduction_backward", g, idx).does("gather_backward").dims(dims...)
 	k.inexactIf(len(dims) != 1, "elements taken along no dim, or several")
 	k.alloc(in, nil, g.DType)
@@ -223,17 +223,17 @@ func runVar(e *Eager, c *Call) []*Tensor {
 	e.record(node, outs, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		first, q := first(g), (*Tensor)(nil)
 		if len(s) > 1 {
-			q = e.rootGradient(first, s[1])
+			q = rootGradient(e, first, s[1])
 			first = q
 		}
-		m := e.reduceKernel("mean", s[0], dims, true, s[0].DType)
-		d := e.binary("sub", s[0].DType, s[0], m)
-		f := e.times(e.keepDims(first, in, dims), 2/(float64(numel(pick(in, dims)))-correction))
-		w := e.binary("mul", s[0].DType, f, d)
+		m := reduceKernel(e, "mean", s[0], dims, true, s[0].DType)
+		d := binary(e, "sub", s[0].DType, s[0], m)
+		f := times(e, keepDims(e, first, in, dims), 2/(float64(numel(pick(in, dims)))-correction))
+		w := binary(e, "mul", s[0].DType, f, d)
 		e.hold(f, d, m, q)
 		if len(g) > 1 && g[1] != nil { // the mean's own gradient
-			own := e.times(e.expand(e.keepDims(g[1], in, dims), in), 1/float64(numel(pick(in, dims))))
-			sum := e.binary("add", w.DType, w, own)
+			own := times(e, expand(e, keepDims(e, g[1], in, dims), in), 1/float64(numel(pick(in, dims))))
+			sum := binary(e, "add", w.DType, w, own)
 			e.hold(own, w)
 			w = sum
 		}
@@ -244,11 +244,11 @@ func runVar(e *Eager, c *Call) []*Tensor {
 
 // rootGradient is the gradient of the variance under a standard deviation
 // (torch/csrc/autograd/FunctionsManual.cpp, std_backward).
-func (e *Eager) rootGradient(g, root *Tensor) *Tensor {
-	twice := e.times(root, 2)
-	q := e.binary("div", g.DType, g, twice)
-	zero := e.computes("eq s 0", graph.Bool, root)
-	e.clear(q, zero)
+func rootGradient(e *Eager, g, root *Tensor) *Tensor {
+	twice := times(e, root, 2)
+	q := binary(e, "div", g.DType, g, twice)
+	zero := computes(e, "eq s 0", graph.Bool, root)
+	zeroWhere(e, q, zero)
 	e.hold(zero)
 	e.hold(twice)
 	return q
@@ -264,15 +264,15 @@ func runSoftmax(e *Eager, c *Call) []*Tensor {
 			x = e.toDType("to", x, t)
 		}
 	}
-	return []*Tensor{e.softmaxTo(x, strings.HasSuffix(c.Op, "log_softmax"), c.Op, d, wrap(c.int(1, "dim", -1), x.dim()))}
+	return []*Tensor{softmaxTo(e, x, strings.HasSuffix(c.Op, "log_softmax"), c.Op, d, wrap(c.int(1, "dim", -1), x.dim()))}
 }
 
-func (e *Eager) softmax(x *Tensor, log bool, op string, dim int) *Tensor {
-	return e.softmaxTo(x, log, op, x.DType, dim)
+func softmax(e *Eager, x *Tensor, log bool, op string, dim int) *Tensor {
+	return softmaxTo(e, x, log, op, x.DType, dim)
 }
 
 // softmaxTo makes a result of type d.
-func (e *Eager) softmaxTo(x *Tensor, log bool, op string, d graph.DType, dim int) *Tensor {
+func softmaxTo(e *Eager, x *Tensor, log bool, op string, d graph.DType, dim int) *Tensor {
 	src := e.contig(op, x)
 	k := e.begin(op, src).does(map[bool]string{true: "log_softmax", false: "softmax"}[log]).dims(dim)
 	o := k.alloc(x.Shape, nil, d)
@@ -300,7 +300,7 @@ func (e *Eager) softmaxTo(x *Tensor, log bool, op string, d graph.DType, dim int
 
 // cumulative is a kernel that adds or multiplies along a dim; over one row, it is
 // CUB's (aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh).
-func (e *Eager) cumulative(op string, x *Tensor, dim int, d graph.DType) *Tensor {
+func cumulative(e *Eager, op string, x *Tensor, dim int, d graph.DType) *Tensor {
 	k := e.begin(op, x).dims(dim)
 	k.alloc(x.Shape, nil, d)
 	whole := k.whole(x)
@@ -327,17 +327,17 @@ func runCumprod(e *Eager, c *Call) []*Tensor {
 		d = t
 	}
 	dim := wrap(c.int(1, "dim", 0), x.dim())
-	o := e.cumulative("cumprod", x, dim, d)
+	o := cumulative(e, "cumprod", x, dim, d)
 	e.record("CumprodBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		grad := e.toType(g[0], x.DType)
+		grad := toType(e, g[0], x.DType)
 		if x.Numel() <= 1 || x.dim() == 0 || x.Shape[dim] == 1 {
 			return []*Tensor{grad}
 		}
-		m := e.binary("mul", g[0].DType, s[1], grad)
-		zero := e.computes("eq s 0", graph.Bool, s[0])
-		e.hold(e.reducing("any", zero, reduceDims(&Call{}, zero, 1), nil, graph.Bool).does("amax").end())
-		sum := e.reversedCumsum(m, dim)
-		w := e.binary("div", g[0].DType, sum, s[0])
+		m := binary(e, "mul", g[0].DType, s[1], grad)
+		zero := computes(e, "eq s 0", graph.Bool, s[0])
+		e.hold(reducing(e, "any", zero, reduceDims(&Call{}, zero, 1), nil, graph.Bool).does("amax").end())
+		sum := reversedCumsum(e, m, dim)
+		w := binary(e, "div", g[0].DType, sum, s[0])
 		e.hold(sum, zero, m)
 		if grad != g[0] {
 			e.hold(grad)
@@ -348,16 +348,16 @@ func runCumprod(e *Eager, c *Call) []*Tensor {
 }
 
 // reversedCumsum adds along a dim from its end.
-func (e *Eager) reversedCumsum(g *Tensor, dim int) *Tensor {
+func reversedCumsum(e *Eager, g *Tensor, dim int) *Tensor {
 	f := e.elementwise("flip", graph.Undefined, g).dims(dim).end()
-	s := e.cumulative("cumsum", f, dim, f.DType)
+	s := cumulative(e, "cumsum", f, dim, f.DType)
 	r := e.elementwise("flip", graph.Undefined, s).dims(dim).end()
 	e.hold(s, f)
 	return r
 }
 
 // toType is t in another type, or t.
-func (e *Eager) toType(t *Tensor, d graph.DType) *Tensor {
+func toType(e *Eager, t *Tensor, d graph.DType) *Tensor {
 	if t.DType == d {
 		return t
 	}
@@ -376,12 +376,12 @@ func runCumsum(e *Eager, c *Call) []*Tensor {
 		d = graph.Int64
 	}
 	dim := wrap(c.int(1, "dim", 0), x.dim())
-	o := e.cumulative("cumsum", x, dim, d)
+	o := cumulative(e, "cumsum", x, dim, d)
 	e.record("CumsumBackward0", []*Tensor{o}, []*Tensor{x}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
 		if x.Numel() <= 1 || x.dim() == 0 || x.Shape[dim] == 1 {
 			return g
 		}
-		return []*Tensor{e.reversedCumsum(g[0], dim)}
+		return []*Tensor{reversedCumsum(e, g[0], dim)}
 	})
 	return []*Tensor{o}
 }
@@ -395,7 +395,7 @@ func runVectorNorm(e *Eager, c *Call) []*Tensor {
 	if d == graph.Undefined {
 		d = x.DType
 	}
-	k := e.reducing("linalg_vector_norm", x, dims, reducedShape(x, dims, keep), d)
+	k := reducing(e, "linalg_vector_norm", x, dims, reducedShape(x, dims, keep), d)
 	if ord == 2 {
 		k.does("euclidean_norm")
 	} else {
@@ -406,9 +406,9 @@ func runVectorNorm(e *Eager, c *Call) []*Tensor {
 	e.record("LinalgVectorNormBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		self := s[0]
 		if c.Op == "norm" { // in the type of the result
-			self = e.toType(self, g[0].DType)
+			self = toType(e, self, g[0].DType)
 		}
-		w := e.normGrad(ord, self, e.keepDims(s[1], in, dims), e.keepDims(g[0], in, dims), dims)
+		w := normGrad(e, ord, self, keepDims(e, s[1], in, dims), keepDims(e, g[0], in, dims), dims)
 		if self != s[0] {
 			e.hold(self)
 		}
@@ -419,7 +419,7 @@ func runVectorNorm(e *Eager, c *Call) []*Tensor {
 
 // normGrad is the gradient of a norm r of x over dims (norm_backward in
 // torch/csrc/autograd/FunctionsManual.cpp).
-func (e *Eager) normGrad(ord float64, x, r, g *Tensor, dims []int) *Tensor {
+func normGrad(e *Eager, ord float64, x, r, g *Tensor, dims []int) *Tensor {
 	d := g.DType
 	if ord == 2 { // x * (g / r), 0 where the norm is
 		div := e.elementwise("div", d, x, r)
@@ -434,55 +434,55 @@ func (e *Eager) normGrad(ord float64, x, r, g *Tensor, dims []int) *Tensor {
 	}
 	switch {
 	case ord == 0:
-		return e.step("zeros_like", d, x)
+		return composed(e, "zeros_like", d, x)
 	case ord == 1:
-		sign := e.step("sgn", x.DType, x)
-		w := e.step("mul", d, sign, g)
+		sign := composed(e, "sgn", x.DType, x)
+		w := composed(e, "mul", d, sign, g)
 		e.hold(sign)
 		return w
 	case math.IsInf(ord, 0):
-		return e.maxNormGrad(x, r, g, dims)
+		return maxNormGrad(e, x, r, g, dims)
 	case ord < 1:
-		mag := e.step("abs", x.DType, x)
-		zero := e.step("eq", graph.Bool, x)
-		sign := e.step("sgn", x.DType, x)
-		scaled := e.step("mul", x.DType, sign, mag)
+		mag := composed(e, "abs", x.DType, x)
+		zero := composed(e, "eq", graph.Bool, x)
+		sign := composed(e, "sgn", x.DType, x)
+		scaled := composed(e, "mul", x.DType, sign, mag)
 		e.hold(sign, zero, mag)
-		p := e.step("pow", r.DType, r)
-		q := e.step("mul", d, scaled, g)
-		w := e.step("mul", d, q, p)
+		p := composed(e, "pow", r.DType, r)
+		q := composed(e, "mul", d, scaled, g)
+		w := composed(e, "mul", d, q, p)
 		e.hold(q, p, scaled)
 		return w
 	}
-	mag := e.step("abs", x.DType, x)
-	scaled := e.step("mul", x.DType, x, mag)
+	mag := composed(e, "abs", x.DType, x)
+	scaled := composed(e, "mul", x.DType, x, mag)
 	e.hold(mag)
-	p := e.step("pow", r.DType, r)
-	q := e.step("div", d, g, p)
+	p := composed(e, "pow", r.DType, r)
+	q := composed(e, "div", d, g, p)
 	e.hold(p)
-	e.hold(e.step("eq", graph.Bool, r))
-	w := e.step("mul", d, scaled, q)
+	e.hold(composed(e, "eq", graph.Bool, r))
+	w := composed(e, "mul", d, scaled, q)
 	e.hold(q, scaled)
 	return w
 }
 
-// step is one kernel of a formula whose operands are not told apart.
-func (e *Eager) step(op string, d graph.DType, in ...*Tensor) *Tensor {
+// composed is one kernel of a formula whose operands are not told apart.
+func composed(e *Eager, op string, d graph.DType, in ...*Tensor) *Tensor {
 	return e.elementwise(op, d, in...).inexact("stands for several kernels").end()
 }
 
 // maxNormGrad spreads the gradient evenly over the elements of largest magnitude.
-func (e *Eager) maxNormGrad(x, r, g *Tensor, dims []int) *Tensor {
-	mag := e.step("abs", x.DType, x)
-	same := e.step("eq", graph.Bool, mag, r)
-	nan := e.step("isnan", graph.Bool, mag)
-	most := e.step("logical_or", graph.Bool, same, nan)
+func maxNormGrad(e *Eager, x, r, g *Tensor, dims []int) *Tensor {
+	mag := composed(e, "abs", x.DType, x)
+	same := composed(e, "eq", graph.Bool, mag, r)
+	nan := composed(e, "isnan", graph.Bool, mag)
+	most := composed(e, "logical_or", graph.Bool, same, nan)
 	e.hold(nan, same)
-	n := e.reduceKernel("sum", most, dims, true, graph.Int64)
-	q := e.binary("div", g.DType, g, n)
-	spread := e.step("mul", g.DType, most, q)
-	sign := e.step("sgn", x.DType, x)
-	w := e.step("mul", g.DType, spread, sign)
+	n := reduceKernel(e, "sum", most, dims, true, graph.Int64)
+	q := binary(e, "div", g.DType, g, n)
+	spread := composed(e, "mul", g.DType, most, q)
+	sign := composed(e, "sgn", x.DType, x)
+	w := composed(e, "mul", g.DType, spread, sign)
 	e.hold(sign, spread, q, n, most, mag)
 	return w
 }
@@ -519,9 +519,9 @@ func runLogSumExp(e *Eager, c *Call) []*Tensor {
 	k.free(t, big)
 	k.end()
 	e.record("LogsumexpBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		d := e.unary("sub", graph.Undefined, s[0], e.keepDims(s[1], in, dims))
+		d := e.unary("sub", graph.Undefined, s[0], keepDims(e, s[1], in, dims))
 		x := e.unary("exp", graph.Undefined, d)
-		w := e.unary("mul", graph.Undefined, x, e.keepDims(g[0], in, dims))
+		w := e.unary("mul", graph.Undefined, x, keepDims(e, g[0], in, dims))
 		e.hold(x, d)
 		return []*Tensor{w}
 	})
@@ -559,15 +559,15 @@ func runProd(e *Eager, c *Call) []*Tensor {
 	if d == graph.Undefined {
 		d = x.DType
 	}
-	o := e.reducing("prod", x, dims, reducedShape(x, dims, keep), d).end()
+	o := reducing(e, "prod", x, dims, reducedShape(x, dims, keep), d).end()
 	in := x.Shape
 	e.record("ProdBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		self := e.toType(s[0], g[0].DType)
-		zero := e.computes("eq s 0", graph.Bool, self)
+		self := toType(e, s[0], g[0].DType)
+		zero := computes(e, "eq s 0", graph.Bool, self)
 		var count *Tensor
 		if one {
-			count = e.reduceKernel("sum", zero, dims, true, graph.Int64)
-			all := e.sub("sum", count, []int(nil))
+			count = reduceKernel(e, "sum", zero, dims, true, graph.Int64)
+			all := sub(e, "sum", count, []int(nil))
 			e.hold(all)
 		} else {
 			k := e.begin("nonzero", zero).inexact("no zeros")
@@ -576,8 +576,8 @@ func runProd(e *Eager, c *Call) []*Tensor {
 			e.hold(zero)
 			zero = nil
 		}
-		q := e.elementwise("div", d, e.keepDims(s[1], in, dims), self).end()
-		w := e.elementwise("mul", d, e.keepDims(g[0], in, dims), q).end()
+		q := e.elementwise("div", d, keepDims(e, s[1], in, dims), self).end()
+		w := e.elementwise("mul", d, keepDims(e, g[0], in, dims), q).end()
 		e.hold(q, count, zero)
 		if self != s[0] {
 			e.hold(self)

@@ -11,7 +11,7 @@ import (
 // reduceOver takes and frees what the reduction of x over dims takes for partial
 // results and semaphores.
 func (k *kernel) reduceOver(op string, x *Tensor, dims []int) {
-	r := k.e.reduction(x, dims)
+	r := reductionOf(k.e, x, dims)
 	r.buffer *= partial(op)
 	if acc := x.DType.Bytes(1); acc < 4 && (op == "max" || op == "min" || op == "amax" || op == "amin") {
 		r.buffer = r.buffer / 4 * acc // compared in the operand's type
@@ -39,12 +39,12 @@ type reduction struct{ buffer, semaphores int64 }
 // when it reduces a contiguous tensor of the given shape over dim.
 func (c Config) ReduceScratch(d graph.DType, shape []int64, dim int) int64 {
 	e := New(c)
-	return e.reduction(&Tensor{Tensor: program.Tensor{DType: d, Shape: shape, Strides: contiguousStrides(shape)}}, []int{dim}).buffer
+	return reductionOf(e, &Tensor{Tensor: program.Tensor{DType: d, Shape: shape, Strides: contiguousStrides(shape)}}, []int{dim}).buffer
 }
 
-// reduction computes the launch configuration of gpu_reduce_kernel and from
+// reductionOf computes the launch configuration of gpu_reduce_kernel and from
 // it the scratch (aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig).
-func (e *Eager) reduction(x *Tensor, dims []int) reduction {
+func reductionOf(e *Eager, x *Tensor, dims []int) reduction {
 	item := x.DType.Bytes(1)
 	ds := reduceSpace(x, dims, item)
 	if len(ds) == 0 || e.SMs == 0 {

@@ -200,18 +200,18 @@ func runRNN(e *Eager, c *Call) []*Tensor {
 	var flat *Tensor
 	if e.Autocast != graph.Undefined {
 		r.d = graph.Float16 // whatever type autocast lowers to (aten/src/ATen/cudnn/AutocastRNN.cpp, _cudnn_rnn_cast_reflatten)
-		flat = e.flatWeights(r, params)
+		flat = flatWeights(e, r, params)
 		for i := len(states) - 1; i >= 0; i-- {
 			states[i] = e.castTo(states[i], r.d)
 		}
 		x = e.castTo(x, r.d)
 	}
-	return e.rnn(r, x, flat, states, params, first)
+	return runCells(e, r, x, flat, states, params, first)
 }
 
-// rnn runs the forward pass and records backward. weights is the buffer that
+// runCells runs the forward pass and records backward. weights is the buffer that
 // autocast copied the parameters into, or nil.
-func (e *Eager) rnn(r *rnn, x, weights *Tensor, states, params []*Tensor, first bool) []*Tensor {
+func runCells(e *Eager, r *rnn, x, weights *Tensor, states, params []*Tensor, first bool) []*Tensor {
 	ws := r.workspace()
 	if r.d != graph.Float32 || e.Major != 9 {
 		e.Warn("rnn-workspace", "cuDNN's workspace for recurrent networks is as measured on an H200, where one in fifty networks in float16 took other kernels with more")
@@ -259,18 +259,18 @@ func (e *Eager) rnn(r *rnn, x, weights *Tensor, states, params []*Tensor, first 
 		saved = append([]*Tensor{t}, saved...)
 	}
 	e.record("CudnnRnnBackward0", append([]*Tensor{y}, ends...), slices.Concat([]*Tensor{x}, states, params), saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		return e.rnnBackward(r, g, s, need, x, states, params, ws, copied)
+		return rnnBackward(e, r, g, s, need, x, states, params, ws, copied)
 	})
 	out := append([]*Tensor{y}, ends...)
 	if first {
-		out[0] = e.transpose(y, 0, 1)
+		out[0] = transpose(e, y, 0, 1)
 	}
 	return out
 }
 
 // flatWeights is the buffer that autocast copies all parameters into
 // (_cudnn_rnn_cast_reflatten), or nil when they have the type already.
-func (e *Eager) flatWeights(r *rnn, params []*Tensor) *Tensor {
+func flatWeights(e *Eager, r *rnn, params []*Tensor) *Tensor {
 	if params[0].DType == r.d {
 		return nil
 	}
@@ -310,7 +310,7 @@ func (r *rnn) backwardArgs(at []program.Arg, grads, states, params int) []progra
 
 // rnnBackward is _cudnn_rnn_backward: the gradients of input and states, then
 // those of the parameters, which are views of one buffer.
-func (e *Eager) rnnBackward(r *rnn, g, s []*Tensor, need []bool, x *Tensor, states, params []*Tensor, ws int64, copied bool) []*Tensor {
+func rnnBackward(e *Eager, r *rnn, g, s []*Tensor, need []bool, x *Tensor, states, params []*Tensor, ws int64, copied bool) []*Tensor {
 	outs := make([]*Tensor, 1+len(states)+len(params))
 	list := slices.Concat(g, s)
 	if len(s) == len(states)+4 { // the last is a buffer of all parameters

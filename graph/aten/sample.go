@@ -47,10 +47,10 @@ func runResize(e *Eager, c *Call) []*Tensor {
 		return nil
 	}
 	if at := c.samples(x, shape); at != nil {
-		return e.runSampled(c, x, shape, at)
+		return runSampled(e, c, x, shape, at)
 	}
 	if c.Op == "im2col" || c.Op == "col2im" {
-		return e.runColumns(c, x, shape)
+		return runColumns(e, c, x, shape)
 	}
 	k := e.begin(c.Op, x)
 	pad, padded := c.padding(x, shape)
@@ -278,7 +278,7 @@ func (c *Call) nearestSamples(x *Tensor, shape []int64) [][]float64 {
 }
 
 // runSampled picks elements along the last dims; backward adds their gradients up.
-func (e *Eager) runSampled(c *Call, x *Tensor, shape []int64, at [][]float64) []*Tensor {
+func runSampled(e *Eager, c *Call, x *Tensor, shape []int64, at [][]float64) []*Tensor {
 	op := c.Op
 	in, idx := []*Tensor{x}, make([]*Tensor, len(at))
 	for j, list := range at {

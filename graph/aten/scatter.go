@@ -43,7 +43,7 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 	e.record(node, []*Tensor{o}, []*Tensor{x, src}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
 		if reduce == "sum" || reduce == "mean" || reduce == "amax" || reduce == "amin" {
-			return e.scatterReduceBackward(reduce, include, dim, g[0], s, need)
+			return scatterReduceBackward(e, reduce, include, dim, g[0], s, need)
 		}
 		if need[0] {
 			if outs[0] = g[0]; !add {
@@ -60,7 +60,7 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 
 // scatterReduceBackward is scatter_reduce_backward
 // (torch/csrc/autograd/FunctionsManual.cpp). Saved are index, result, self and source.
-func (e *Eager) scatterReduceBackward(reduce string, include bool, dim int, g *Tensor, s []*Tensor, need []bool) []*Tensor {
+func scatterReduceBackward(e *Eager, reduce string, include bool, dim int, g *Tensor, s []*Tensor, need []bool) []*Tensor {
 	idx, result, self, src := s[0], s[1], s[2], s[3]
 	gather := func(t *Tensor) *Tensor {
 		return e.begin("gather", t, idx).dims(dim).makes(idx.Shape, nil, t.DType)
@@ -81,13 +81,13 @@ func (e *Eager) scatterReduceBackward(reduce string, include bool, dim int, g *T
 		start, ones := e.unary("zeros_like", g.DType, g), e.elementwise("ones_like", src.DType, src).does("fill").scalars(1).end()
 		n := add(start, ones)
 		e.hold(ones, start)
-		e.hold(e.computes("eq s 0", graph.Bool, n))
-		outs[0] = e.binary("div", g.DType, g, n)
+		e.hold(computes(e, "eq s 0", graph.Bool, n))
+		outs[0] = binary(e, "div", g.DType, g, n)
 		counts, parts := gather(n), gather(g)
-		outs[1] = e.binary("div", g.DType, parts, counts)
+		outs[1] = binary(e, "div", g.DType, parts, counts)
 		e.hold(parts, counts, n)
 	default:
-		outs[0], outs[1] = e.extremeShares(g, result, self, src, gather, add)
+		outs[0], outs[1] = extremeShares(e, g, result, self, src, gather, add)
 	}
 	if !include {
 		k := e.begin("scatter", outs[0], idx, nil).dims(dim).scalars(0)
@@ -108,8 +108,8 @@ func (e *Eager) scatterReduceBackward(reduce string, include bool, dim int, g *T
 }
 
 // extremeShares spreads the gradient of an extreme evenly over what is equal to it.
-func (e *Eager) extremeShares(g, result, self, src *Tensor, gather func(*Tensor) *Tensor, add func(a, b *Tensor) *Tensor) (own, other *Tensor) {
-	equal := func(a, b *Tensor) *Tensor { return e.binary("eq", graph.Bool, a, b) }
+func extremeShares(e *Eager, g, result, self, src *Tensor, gather func(*Tensor) *Tensor, add func(a, b *Tensor) *Tensor) (own, other *Tensor) {
+	equal := func(a, b *Tensor) *Tensor { return binary(e, "eq", graph.Bool, a, b) }
 	count := func(a, b *Tensor) *Tensor {
 		same := equal(a, b)
 		n := e.toDType("to", same, a.DType)
@@ -119,13 +119,13 @@ func (e *Eager) extremeShares(g, result, self, src *Tensor, gather func(*Tensor)
 	value := gather(result)
 	a, b := count(self, result), count(src, value)
 	n := add(a, b)
-	share := e.binary("div", g.DType, g, n)
+	share := binary(e, "div", g.DType, g, n)
 	same := equal(self, result)
-	own = e.binary("mul", g.DType, same, share)
+	own = binary(e, "mul", g.DType, same, share)
 	e.hold(same)
 	parts := gather(share)
 	same = equal(src, value)
-	other = e.binary("mul", g.DType, same, parts)
+	other = binary(e, "mul", g.DType, same, parts)
 	e.hold(same, parts, share, n, b, a, value)
 	return own, other
 }
@@ -158,7 +158,7 @@ func runIndexAdd(e *Eager, c *Call) []*Tensor {
 		}
 		if need[1] {
 			if outs[1] = e.begin("index_select", g[0], s[0]).dims(dim).makes(in, nil, g[0].DType); alpha != 1 {
-				outs[1] = e.scaled(outs[1], alpha)
+				outs[1] = scaled(e, outs[1], alpha)
 			}
 		}
 		return outs
@@ -204,7 +204,7 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 			temps := k.indices(s, 0)
 			k.alloc(shape, nil, g[0].DType)
 			k.free(temps...)
-			outs[1] = e.sumTo(k.end(), in) // of values that were broadcast
+			outs[1] = sumTo(e, k.end(), in) // of values that were broadcast
 		}
 		switch {
 		case !need[0]:
@@ -305,7 +305,7 @@ func runCopyInto(e *Eager, c *Call) []*Tensor {
 	}
 	to, d := src.Shape, src.DType
 	e.record("CopyBackwards", []*Tensor{o}, []*Tensor{nil, src}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		r := e.sumTo(g[0], to)
+		r := sumTo(e, g[0], to)
 		if r.DType != d {
 			r = e.toDType("to", r, d)
 		}
@@ -377,11 +377,11 @@ func runUnfold(e *Eager, c *Call) []*Tensor {
 	}
 	shape[d], st[d] = (shape[d]-size)/step+1, st[d]*step
 	in := t.Shape
-	return e.viewOp("UnfoldBackward0", t, append(shape, size), append(st, t.Strides[d]), 0, func(e *Eager, g *Tensor) *Tensor {
+	return viewOp(e, "UnfoldBackward0", t, append(shape, size), append(st, t.Strides[d]), 0, func(e *Eager, g *Tensor) *Tensor {
 		w := contiguousStrides(in)
 		along := w[d]
 		w[d] *= step
-		o := e.zeros("unfold_backward", in, g, append(w, along), 0)
+		o := zeros(e, "unfold_backward", in, g, append(w, along), 0)
 		if step >= size { // no element in two windows
 			return o
 		}
@@ -407,7 +407,7 @@ func runDiagonal(e *Eager, c *Call) []*Tensor {
 		}
 	}
 	in := t.Shape
-	return e.viewOp("DiagonalBackward0", t, append(shape, max(n, 0)), append(st, t.Strides[a]+t.Strides[b]), at, func(e *Eager, g *Tensor) *Tensor {
+	return viewOp(e, "DiagonalBackward0", t, append(shape, max(n, 0)), append(st, t.Strides[a]+t.Strides[b]), at, func(e *Eager, g *Tensor) *Tensor {
 		w := contiguousStrides(in)
 		var keep []int64
 		for i := range w {
@@ -419,7 +419,7 @@ func runDiagonal(e *Eager, c *Call) []*Tensor {
 		if off < 0 {
 			at = -off * w[a]
 		}
-		return e.zeros("diagonal_backward", in, g, append(keep, w[a]+w[b]), at)
+		return zeros(e, "diagonal_backward", in, g, append(keep, w[a]+w[b]), at)
 	})
 }
 
@@ -433,8 +433,8 @@ func runBroadcastIn(e *Eager, c *Call) []*Tensor {
 	}
 	for i := range shape {
 		if !slices.Contains(at, int64(i)) {
-			t = e.unsqueeze(t, min(i, t.dim()))
+			t = unsqueeze(e, t, min(i, t.dim()))
 		}
 	}
-	return []*Tensor{e.expand(t, shape)}
+	return []*Tensor{expand(e, t, shape)}
 }

@@ -24,7 +24,7 @@ type formula struct {
 }
 
 // apply runs the operator on ins, which broadcast, and records its backward.
-func (e *Eager) apply(op string, d graph.DType, ins []*Tensor, f formula) *Tensor {
+func apply(e *Eager, op string, d graph.DType, ins []*Tensor, f formula) *Tensor {
 	shape := common(ins...)
 	k := e.begin(op, ins...)
 	if f.scalars != nil {
@@ -53,7 +53,7 @@ func (e *Eager) apply(op string, d graph.DType, ins []*Tensor, f formula) *Tenso
 			if !need[i] {
 				continue
 			}
-			outs[i] = e.formulaBack(f, f.back[i], g[0], s)
+			outs[i] = formulaBack(e, f, f.back[i], g[0], s)
 		}
 		return outs
 	})
@@ -61,16 +61,16 @@ func (e *Eager) apply(op string, d graph.DType, ins []*Tensor, f formula) *Tenso
 }
 
 // formulaBack runs the kernels of one operand's gradient.
-func (e *Eager) formulaBack(f formula, back []string, g *Tensor, s []*Tensor) *Tensor {
+func formulaBack(e *Eager, f formula, back []string, g *Tensor, s []*Tensor) *Tensor {
 	out, temps, numbers := g, []*Tensor(nil), f.numbers
 	if numbers == nil {
 		numbers = f.scalars
 	}
 	for i, text := range back {
 		if st := steps(text)[0]; len(st.args) > 0 {
-			out = e.stepKernel(&st, i, e.boolOr(st.op, g.DType), g, s, temps, numbers).end()
+			out = stepKernel(e, &st, i, boolOr(e, st.op, g.DType), g, s, temps, numbers).end()
 		} else {
-			out = e.elementwise(text, e.boolOr(text, g.DType), append([]*Tensor{g}, present(s)...)...).inexact("stands for several kernels").end()
+			out = e.elementwise(text, boolOr(e, text, g.DType), append([]*Tensor{g}, present(s)...)...).inexact("stands for several kernels").end()
 		}
 		temps = append(temps, out)
 	}
@@ -82,7 +82,7 @@ func (e *Eager) formulaBack(f formula, back []string, g *Tensor, s []*Tensor) *T
 	return out
 }
 
-func (e *Eager) boolOr(kernel string, d graph.DType) graph.DType {
+func boolOr(e *Eager, kernel string, d graph.DType) graph.DType {
 	if e.lookup(kernel).is(kernel, Truth) {
 		return graph.Bool
 	}
@@ -118,7 +118,7 @@ func runAddc(e *Eager, c *Call) []*Tensor {
 	if c.Op == "addcdiv" {
 		f = formula{scalars: value, node: "AddcdivBackward0", saved: []*Tensor{onlyFor(b, a), b}, back: [][]string{nil, {"div p0 s1", "mul g t0"}, {"neg g", "mul s0 p0", "mul s1 s1", "div t1 t2", "mul t0 t3"}}}
 	}
-	return []*Tensor{e.apply(c.Op, promoted(x, a, b), []*Tensor{x, a, b}, f)}
+	return []*Tensor{apply(e, c.Op, promoted(x, a, b), []*Tensor{x, a, b}, f)}
 }
 
 // runLerp interpolates; a weight that is a number is not saved.
@@ -126,10 +126,10 @@ func runLerp(e *Eager, c *Call) []*Tensor {
 	x, end, w := c.need(0, "self"), c.need(1, "end"), c.tensor(2, "weight")
 	if w == nil {
 		by := c.float(2, "weight", 0)
-		return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end}, formula{args: []program.Arg{{In: 0}, {In: 1}, {In: program.Number, Value: by}}, numbers: []float64{1 - by, by}, order: []int{1, 0},
+		return []*Tensor{apply(e, c.Op, x.DType, []*Tensor{x, end}, formula{args: []program.Arg{{In: 0}, {In: 1}, {In: program.Number, Value: by}}, numbers: []float64{1 - by, by}, order: []int{1, 0},
 			node: "LerpBackward0", back: [][]string{{"mul g p0"}, {"mul g p1"}}})}
 	}
-	return []*Tensor{e.apply(c.Op, x.DType, []*Tensor{x, end, w}, formula{node: "LerpBackward1", order: []int{1, 0, 2},
+	return []*Tensor{apply(e, c.Op, x.DType, []*Tensor{x, end, w}, formula{node: "LerpBackward1", order: []int{1, 0, 2},
 		saved: []*Tensor{onlyFor(w, end), onlyFor(w, x), w}, back: [][]string{{"rsub s2 1", "mul g t0"}, {"mul g s2"}, {"sub s0 s1", "mul g t0"}}})}
 }
 
@@ -137,29 +137,29 @@ func runLerp(e *Eager, c *Call) []*Tensor {
 func runBinarySaved(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.floatPair()
 	if c.Op == "xlogy" {
-		return []*Tensor{e.xlogy(a, b, d)}
+		return []*Tensor{xlogy(e, a, b, d)}
 	}
 	f := formula{saved: []*Tensor{b, a}, node: "HypotBackward0", back: [][]string{{"div s1 s2", "mul g t0"}, {"div s0 s2", "mul g t0"}}, order: []int{1, 0}, result: true}
-	return []*Tensor{e.apply(c.Op, d, []*Tensor{a, b}, f)}
+	return []*Tensor{apply(e, c.Op, d, []*Tensor{a, b}, f)}
 }
 
 // xlogy is self * log(other); where self is 0 and other is not positive, self has no
 // gradient.
-func (e *Eager) xlogy(a, b *Tensor, d graph.DType) *Tensor {
-	o := e.binary("xlogy", d, a, b)
+func xlogy(e *Eager, a, b *Tensor, d graph.DType) *Tensor {
+	o := binary(e, "xlogy", d, a, b)
 	e.record("XlogyBackward0", []*Tensor{o}, []*Tensor{a, b}, []*Tensor{b, a}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
 		if need[1] {
-			m := e.binary("mul", d, g[0], s[1])
-			outs[1] = e.binary("div", d, m, s[0])
+			m := binary(e, "mul", d, g[0], s[1])
+			outs[1] = binary(e, "div", d, m, s[0])
 			e.hold(m)
 		}
 		if need[0] {
-			log := e.binary("xlogy", d, g[0], s[0])
-			negative := e.computes("le s 0", graph.Bool, s[0])
-			zero := e.computes("eq s 0", graph.Bool, s[1])
-			both := e.binary("logical_and", graph.Bool, zero, negative)
-			k := e.binaryKernel("masked_fill", d, log, both)
+			log := binary(e, "xlogy", d, g[0], s[0])
+			negative := computes(e, "le s 0", graph.Bool, s[0])
+			zero := computes(e, "eq s 0", graph.Bool, s[1])
+			both := binary(e, "logical_and", graph.Bool, zero, negative)
+			k := binaryKernel(e, "masked_fill", d, log, both)
 			k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, {In: program.Number}}
 			outs[0] = k.end()
 			e.hold(both, zero, negative, log)
@@ -182,24 +182,24 @@ func (c *Call) floatPair() (a, b *Tensor, d graph.DType) {
 // that is 0, they are 0 (torch/csrc/autograd/FunctionsManual.cpp, atan2_backward).
 func runAtan2(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.floatPair()
-	o := e.binary(c.Op, d, a, b)
+	o := binary(e, c.Op, d, a, b)
 	e.record("Atan2Backward0", []*Tensor{o}, []*Tensor{a, b}, []*Tensor{b, a}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		b2, a2 := e.computes("mul s s", s[0].DType, s[0]), e.computes("mul s s", s[1].DType, s[1])
-		sum := e.binary("add", d, a2, b2)
+		b2, a2 := computes(e, "mul s s", s[0].DType, s[0]), computes(e, "mul s s", s[1].DType, s[1])
+		sum := binary(e, "add", d, a2, b2)
 		e.hold(a2, b2)
 		inverse := e.unary("reciprocal", d, sum)
-		zero := e.computes("eq s 0", graph.Bool, sum)
-		e.clear(inverse, zero)
+		zero := computes(e, "eq s 0", graph.Bool, sum)
+		zeroWhere(e, inverse, zero)
 		e.hold(zero)
 		outs, held := make([]*Tensor, 2), []*Tensor{inverse, sum}
 		if need[0] {
-			t := e.binary("mul", d, g[0], s[0])
-			outs[0], held = e.binary("mul", d, t, inverse), slices.Insert(held, 0, t)
+			t := binary(e, "mul", d, g[0], s[0])
+			outs[0], held = binary(e, "mul", d, t, inverse), slices.Insert(held, 0, t)
 		}
 		if need[1] {
 			n := e.unary("neg", graph.Undefined, s[1])
-			t := e.binary("mul", d, g[0], n)
-			outs[1], held = e.binary("mul", d, t, inverse), slices.Insert(held, 0, t, n)
+			t := binary(e, "mul", d, g[0], n)
+			outs[1], held = binary(e, "mul", d, t, inverse), slices.Insert(held, 0, t, n)
 		}
 		e.hold(held...)
 		return outs
@@ -214,7 +214,7 @@ func runModulo(e *Eager, c *Call) []*Tensor {
 	if c.Op == "remainder" {
 		f.back[1] = []string{"floor_divide s1 s0", "neg g", "mul t0 t1"}
 	}
-	return []*Tensor{e.apply(c.Op, d, []*Tensor{a, b}, f)}
+	return []*Tensor{apply(e, c.Op, d, []*Tensor{a, b}, f)}
 }
 
 // runClamp is clamp with bounds that are numbers or tensors; tensors are
@@ -231,7 +231,7 @@ func runClamp(e *Eager, c *Call) []*Tensor {
 		if c.none(2, "max") {
 			high = nil
 		}
-		p.grad = func(e *Eager, g, s *Tensor) *Tensor { return e.clampGrad(g, s, low, high) }
+		p.grad = func(e *Eager, g, s *Tensor) *Tensor { return clampGrad(e, g, s, low, high) }
 		return p.run(e, c)
 	}
 	ins := slices.DeleteFunc([]*Tensor{x, lo, hi}, func(t *Tensor) bool { return t == nil })
@@ -255,10 +255,10 @@ func runClamp(e *Eager, c *Call) []*Tensor {
 	e.record("ClampBackward0", []*Tensor{o}, []*Tensor{x, lo, hi}, []*Tensor{x, lo, hi}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 3)
 		if need[1] || need[2] {
-			outs[1], outs[2] = e.clampBoundGrads(g[0], s[0], s[1], s[2], need[1:])
+			outs[1], outs[2] = clampBoundGrads(e, g[0], s[0], s[1], s[2], need[1:])
 		}
 		if need[0] {
-			outs[0] = e.clampGrad(g[0], s[0], s[1], s[2])
+			outs[0] = clampGrad(e, g[0], s[0], s[1], s[2])
 		}
 		return outs
 	})
@@ -267,27 +267,27 @@ func runClamp(e *Eager, c *Call) []*Tensor {
 
 // clampGrad is the gradient where it is within the bounds, of which one may be nil
 // (torch/csrc/autograd/FunctionsManual.cpp, clamp_backward).
-func (e *Eager) clampGrad(g, x, lo, hi *Tensor) *Tensor {
-	zero := e.zeroOf(g.DType)
+func clampGrad(e *Eager, g, x, lo, hi *Tensor) *Tensor {
+	zero := zeroOf(e, g.DType)
 	var within, below *Tensor
 	if lo != nil {
-		within = e.binary("ge", graph.Bool, x, lo)
+		within = binary(e, "ge", graph.Bool, x, lo)
 	}
 	if hi != nil {
-		below = e.binary("le", graph.Bool, x, hi)
+		below = binary(e, "le", graph.Bool, x, hi)
 		if within != nil {
-			e.into("logical_and", within, below)
+			into(e, "logical_and", within, below)
 		} else {
 			within, below = below, nil
 		}
 	}
-	o := e.chosen(within, g)
+	o := chosen(e, within, g)
 	e.hold(below, within, zero)
 	return o
 }
 
 // chosen is where(cond, g, 0).
-func (e *Eager) chosen(cond, g *Tensor) *Tensor {
+func chosen(e *Eager, cond, g *Tensor) *Tensor {
 	k := e.elementwise("where", g.DType, g, cond)
 	k.attrs().Args = []program.Arg{{In: 1}, {In: 0}, {In: program.Number}}
 	return k.end()
@@ -295,29 +295,29 @@ func (e *Eager) chosen(cond, g *Tensor) *Tensor {
 
 // clampBoundGrads are the gradients of bounds that are tensors
 // (clamp_backward_min_max).
-func (e *Eager) clampBoundGrads(g, x, lo, hi *Tensor, need []bool) (low, high *Tensor) {
-	zero := e.zeroOf(g.DType)
+func clampBoundGrads(e *Eager, g, x, lo, hi *Tensor, need []bool) (low, high *Tensor) {
+	zero := zeroOf(e, g.DType)
 	if need[0] {
-		out := e.binary("lt", graph.Bool, x, lo)
+		out := binary(e, "lt", graph.Bool, x, lo)
 		if hi == nil {
-			low = e.chosen(out, g)
+			low = chosen(e, out, g)
 			e.hold(out)
 		} else {
-			order := e.binary("lt", graph.Bool, lo, hi)
-			e.into("logical_and", out, order)
-			low = e.chosen(out, g)
+			order := binary(e, "lt", graph.Bool, lo, hi)
+			into(e, "logical_and", out, order)
+			low = chosen(e, out, g)
 			e.hold(order, out)
 		}
 	}
 	if need[1] {
-		out := e.binary("gt", graph.Bool, x, hi)
+		out := binary(e, "gt", graph.Bool, x, hi)
 		if lo == nil {
-			high = e.chosen(out, g)
+			high = chosen(e, out, g)
 			e.hold(out)
 		} else {
-			order := e.binary("lt", graph.Bool, hi, lo)
-			e.into("logical_or", out, order)
-			high = e.chosen(out, g)
+			order := binary(e, "lt", graph.Bool, hi, lo)
+			into(e, "logical_or", out, order)
+			high = chosen(e, out, g)
 			e.hold(order, out)
 		}
 	}
@@ -351,7 +351,7 @@ func runPReLU(e *Eager, c *Call) []*Tensor {
 		if x.dim() > 1 {
 			shape[1] = channels
 		}
-		w = e.reshape("prelu", w, shape)
+		w = reshape(e, "prelu", w, shape)
 	}
 	k := e.begin("_prelu_kernel", x, w)
 	o := k.like(x)

@@ -8,7 +8,7 @@ import (
 )
 
 // viewOp records a view whose gradient is shown back by undo.
-func (e *Eager) viewOp(fn string, t *Tensor, shape, strides []int64, offset int64, undo func(e *Eager, g *Tensor) *Tensor) []*Tensor {
+func viewOp(e *Eager, fn string, t *Tensor, shape, strides []int64, offset int64, undo func(e *Eager, g *Tensor) *Tensor) []*Tensor {
 	v := e.view(t, shape, strides, offset)
 	e.record(fn, []*Tensor{v}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
 		return []*Tensor{undo(e, g[0])}
@@ -19,22 +19,22 @@ func (e *Eager) viewOp(fn string, t *Tensor, shape, strides []int64, offset int6
 // reshape shows t in another shape: a view where strides allow, else a copy
 // (at::native::reshape: view, or _unsafe_view of a contiguous clone). op is
 // the call that asks for it.
-func (e *Eager) reshape(op string, t *Tensor, shape []int64) *Tensor {
+func reshape(e *Eager, op string, t *Tensor, shape []int64) *Tensor {
 	if st, ok := viewStrides(t, shape); ok {
 		in := t.Shape
-		return e.viewOp("ViewBackward0", t, shape, st, 0, func(e *Eager, g *Tensor) *Tensor {
-			return e.reshape("reshape", g, in)
+		return viewOp(e, "ViewBackward0", t, shape, st, 0, func(e *Eager, g *Tensor) *Tensor {
+			return reshape(e, "reshape", g, in)
 		})[0]
 	}
-	c := e.clone(op, t, contiguousStrides(t.Shape))
+	c := clone(e, op, t, contiguousStrides(t.Shape))
 	in := c.Shape
-	return e.viewOp("UnsafeViewBackward0", c, shape, contiguousStrides(shape), 0, func(e *Eager, g *Tensor) *Tensor {
-		return e.reshape("reshape", g, in)
+	return viewOp(e, "UnsafeViewBackward0", c, shape, contiguousStrides(shape), 0, func(e *Eager, g *Tensor) *Tensor {
+		return reshape(e, "reshape", g, in)
 	})[0]
 }
 
 // clone copies t into new memory of the given strides.
-func (e *Eager) clone(op string, t *Tensor, strides []int64) *Tensor {
+func clone(e *Eager, op string, t *Tensor, strides []int64) *Tensor {
 	k := e.begin(op, t).does("copy")
 	o := k.alloc(t.Shape, strides, t.DType)
 	k.end()
@@ -42,24 +42,24 @@ func (e *Eager) clone(op string, t *Tensor, strides []int64) *Tensor {
 	return o
 }
 
-func (e *Eager) transpose(t *Tensor, a, b int) *Tensor {
+func transpose(e *Eager, t *Tensor, a, b int) *Tensor {
 	shape, st := slices.Clone(t.Shape), slices.Clone(t.Strides)
 	shape[a], shape[b] = shape[b], shape[a]
 	st[a], st[b] = st[b], st[a]
-	return e.viewOp("TransposeBackward0", t, shape, st, 0, func(e *Eager, g *Tensor) *Tensor { return e.transpose(g, a, b) })[0]
+	return viewOp(e, "TransposeBackward0", t, shape, st, 0, func(e *Eager, g *Tensor) *Tensor { return transpose(e, g, a, b) })[0]
 }
 
-func (e *Eager) permute(t *Tensor, order []int) *Tensor {
+func permute(e *Eager, t *Tensor, order []int) *Tensor {
 	shape, st := make([]int64, len(order)), make([]int64, len(order))
 	back := make([]int, len(order))
 	for i, d := range order {
 		shape[i], st[i] = t.Shape[d], t.Strides[d]
 		back[d] = i
 	}
-	return e.viewOp("PermuteBackward0", t, shape, st, 0, func(e *Eager, g *Tensor) *Tensor { return e.permute(g, back) })[0]
+	return viewOp(e, "PermuteBackward0", t, shape, st, 0, func(e *Eager, g *Tensor) *Tensor { return permute(e, g, back) })[0]
 }
 
-func (e *Eager) expand(t *Tensor, shape []int64) *Tensor {
+func expand(e *Eager, t *Tensor, shape []int64) *Tensor {
 	n := len(shape)
 	out, st := slices.Clone(shape), make([]int64, n)
 	for i := range out {
@@ -77,19 +77,19 @@ func (e *Eager) expand(t *Tensor, shape []int64) *Tensor {
 		return t
 	}
 	in := t.Shape
-	return e.viewOp("ExpandBackward0", t, out, st, 0, func(e *Eager, g *Tensor) *Tensor { return e.sumTo(g, in) })[0]
+	return viewOp(e, "ExpandBackward0", t, out, st, 0, func(e *Eager, g *Tensor) *Tensor { return sumTo(e, g, in) })[0]
 }
 
-func (e *Eager) unsqueeze(t *Tensor, d int) *Tensor {
+func unsqueeze(e *Eager, t *Tensor, d int) *Tensor {
 	st := int64(1)
 	if d < t.dim() {
 		st = t.Shape[d] * t.Strides[d]
 	}
-	return e.viewOp("UnsqueezeBackward0", t, slices.Insert(slices.Clone(t.Shape), d, 1), slices.Insert(slices.Clone(t.Strides), d, st), 0,
-		func(e *Eager, g *Tensor) *Tensor { return e.squeeze(g, d) })[0]
+	return viewOp(e, "UnsqueezeBackward0", t, slices.Insert(slices.Clone(t.Shape), d, 1), slices.Insert(slices.Clone(t.Strides), d, st), 0,
+		func(e *Eager, g *Tensor) *Tensor { return squeeze(e, g, d) })[0]
 }
 
-func (e *Eager) squeeze(t *Tensor, dims ...int) *Tensor {
+func squeeze(e *Eager, t *Tensor, dims ...int) *Tensor {
 	var shape, st []int64
 	for i := range t.Shape {
 		if t.Shape[i] == 1 && slices.Contains(dims, i) {
@@ -98,20 +98,20 @@ func (e *Eager) squeeze(t *Tensor, dims ...int) *Tensor {
 		shape, st = append(shape, t.Shape[i]), append(st, t.Strides[i])
 	}
 	in := t.Shape
-	return e.viewOp("SqueezeBackward1", t, shape, st, 0, func(e *Eager, g *Tensor) *Tensor { return e.unsqueezeTo(g, in) })[0]
+	return viewOp(e, "SqueezeBackward1", t, shape, st, 0, func(e *Eager, g *Tensor) *Tensor { return unsqueezeTo(e, g, in) })[0]
 }
 
 // unsqueezeTo shows g in a shape that has more dims of size 1.
-func (e *Eager) unsqueezeTo(g *Tensor, shape []int64) *Tensor {
+func unsqueezeTo(e *Eager, g *Tensor, shape []int64) *Tensor {
 	st, ok := viewStrides(g, shape)
 	if !ok {
-		return e.reshape("reshape", g, shape)
+		return reshape(e, "reshape", g, shape)
 	}
 	return e.view(g, shape, st, 0)
 }
 
-// slice returns the elements from start along d, every step-th.
-func (e *Eager) slice(t *Tensor, d int, start, end, step int64) *Tensor {
+// sliceDim returns the elements from start along d, every step-th.
+func sliceDim(e *Eager, t *Tensor, d int, start, end, step int64) *Tensor {
 	n := t.Shape[d]
 	if start < 0 {
 		start += n
@@ -125,39 +125,39 @@ func (e *Eager) slice(t *Tensor, d int, start, end, step int64) *Tensor {
 	shape[d] = (end - start + step - 1) / step
 	st[d] *= step
 	in := t.Shape
-	return e.viewOp("SliceBackward0", t, shape, st, start*t.Strides[d], func(e *Eager, g *Tensor) *Tensor {
+	return viewOp(e, "SliceBackward0", t, shape, st, start*t.Strides[d], func(e *Eager, g *Tensor) *Tensor {
 		w := contiguousStrides(in)
 		at := start * w[d]
 		w[d] *= step
-		return e.zeros("slice_backward", in, g, w, at)
+		return zeros(e, "slice_backward", in, g, w, at)
 	})[0]
 }
 
-func (e *Eager) selectDim(t *Tensor, d int, i int64) *Tensor {
+func selectDim(e *Eager, t *Tensor, d int, i int64) *Tensor {
 	if i < 0 {
 		i += t.Shape[d]
 	}
 	in := t.Shape
-	return e.viewOp("SelectBackward0", t, slices.Delete(slices.Clone(t.Shape), d, d+1), slices.Delete(slices.Clone(t.Strides), d, d+1), i*t.Strides[d],
+	return viewOp(e, "SelectBackward0", t, slices.Delete(slices.Clone(t.Shape), d, d+1), slices.Delete(slices.Clone(t.Strides), d, d+1), i*t.Strides[d],
 		func(e *Eager, g *Tensor) *Tensor {
 			w := contiguousStrides(in)
 			at := i * w[d]
-			return e.zeros("select_backward", in, g, slices.Delete(w, d, d+1), at)
+			return zeros(e, "select_backward", in, g, slices.Delete(w, d, d+1), at)
 		})[0]
 }
 
 // zeros allocates a contiguous tensor of g's type and adds g into the window of
 // it that the strides and the offset show.
-func (e *Eager) zeros(op string, shape []int64, g *Tensor, strides []int64, offset int64) *Tensor {
+func zeros(e *Eager, op string, shape []int64, g *Tensor, strides []int64, offset int64) *Tensor {
 	k := e.begin(op, g).does("unview")
 	k.attrs().Window = &program.Window{Strides: strides, Offset: offset}
 	k.alloc(shape, nil, g.DType)
 	return k.end()
 }
 
-// split cuts t along d into windows of the given sizes; one autograd node
+// splitDim cuts t along d into windows of the given sizes; one autograd node
 // gives the pieces' gradients back together.
-func (e *Eager) split(fn string, t *Tensor, d int, sizes []int64) []*Tensor {
+func splitDim(e *Eager, fn string, t *Tensor, d int, sizes []int64) []*Tensor {
 	outs := make([]*Tensor, len(sizes))
 	at := int64(0)
 	for i, n := range sizes {
@@ -168,14 +168,14 @@ func (e *Eager) split(fn string, t *Tensor, d int, sizes []int64) []*Tensor {
 	}
 	in, dt := t.Shape, t.DType
 	e.record(fn, outs, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{e.joinSplit(g, in, d, sizes, dt)}
+		return []*Tensor{joinSplit(e, g, in, d, sizes, dt)}
 	})
 	return outs
 }
 
 // joinSplit concatenates the gradients of a split's pieces; missing ones are
 // zeros (split_backward).
-func (e *Eager) joinSplit(g []*Tensor, in []int64, d int, sizes []int64, dt graph.DType) *Tensor {
+func joinSplit(e *Eager, g []*Tensor, in []int64, d int, sizes []int64, dt graph.DType) *Tensor {
 	parts := slices.Clone(g)
 	for i, p := range parts {
 		if p == nil {
@@ -193,17 +193,17 @@ func runView(e *Eager, c *Call) []*Tensor {
 	if !ok {
 		fail("cannot show %v as %v", t.Shape, c.ints(1, "size", 0, 0))
 	}
-	return []*Tensor{e.reshape(c.Op, t, shape)}
+	return []*Tensor{reshape(e, c.Op, t, shape)}
 }
 
 func runFlatten(e *Eager, c *Call) []*Tensor {
 	t := c.need(0, "self")
 	a, b := wrap(c.int(1, "start_dim", 0), t.dim()), wrap(c.int(2, "end_dim", -1), t.dim())
 	if t.dim() == 0 {
-		return []*Tensor{e.reshape(c.Op, t, []int64{1})}
+		return []*Tensor{reshape(e, c.Op, t, []int64{1})}
 	}
 	shape := append(slices.Clone(t.Shape[:a]), numel(t.Shape[a:b+1]))
-	return []*Tensor{e.reshape(c.Op, t, append(shape, t.Shape[b+1:]...))}
+	return []*Tensor{reshape(e, c.Op, t, append(shape, t.Shape[b+1:]...))}
 }
 
 func runUnflatten(e *Eager, c *Call) []*Tensor {
@@ -214,18 +214,18 @@ func runUnflatten(e *Eager, c *Call) []*Tensor {
 		fail("cannot unflatten %d of %v to %v", d, t.Shape, c.ints(2, "sizes", 0, 0))
 	}
 	shape := append(slices.Clone(t.Shape[:d]), sizes...)
-	return []*Tensor{e.reshape(c.Op, t, append(shape, t.Shape[d+1:]...))}
+	return []*Tensor{reshape(e, c.Op, t, append(shape, t.Shape[d+1:]...))}
 }
 
 func runTranspose(e *Eager, c *Call) []*Tensor {
 	t := c.need(0, "self")
 	if t.dim() < 2 {
-		return e.viewOp("TransposeBackward0", t, t.Shape, t.Strides, 0, func(_ *Eager, g *Tensor) *Tensor { return g })
+		return viewOp(e, "TransposeBackward0", t, t.Shape, t.Strides, 0, func(_ *Eager, g *Tensor) *Tensor { return g })
 	}
 	if c.Op == "t" {
-		return []*Tensor{e.transpose(t, 0, 1)}
+		return []*Tensor{transpose(e, t, 0, 1)}
 	}
-	return []*Tensor{e.transpose(t, wrap(c.int(1, "dim0", 0), t.dim()), wrap(c.int(2, "dim1", 1), t.dim()))}
+	return []*Tensor{transpose(e, t, wrap(c.int(1, "dim0", 0), t.dim()), wrap(c.int(2, "dim1", 1), t.dim()))}
 }
 
 func runPermute(e *Eager, c *Call) []*Tensor {
@@ -238,16 +238,16 @@ func runPermute(e *Eager, c *Call) []*Tensor {
 	if sorted := slices.Sorted(slices.Values(order)); len(order) != t.dim() || len(order) > 0 && (sorted[0] < 0 || sorted[len(order)-1] >= t.dim()) {
 		fail("dims %v do not reorder a tensor %v", dims, t.Shape)
 	}
-	return []*Tensor{e.permute(t, order)}
+	return []*Tensor{permute(e, t, order)}
 }
 
 func runExpand(e *Eager, c *Call) []*Tensor {
-	return []*Tensor{e.expand(c.need(0, "self"), c.ints(1, "size", 0, 0))}
+	return []*Tensor{expand(e, c.need(0, "self"), c.ints(1, "size", 0, 0))}
 }
 
 func runUnsqueeze(e *Eager, c *Call) []*Tensor {
 	t := c.need(0, "self")
-	return []*Tensor{e.unsqueeze(t, wrap(c.int(1, "dim", 0), t.dim()+1))}
+	return []*Tensor{unsqueeze(e, t, wrap(c.int(1, "dim", 0), t.dim()+1))}
 }
 
 func runSqueeze(e *Eager, c *Call) []*Tensor {
@@ -261,24 +261,24 @@ func runSqueeze(e *Eager, c *Call) []*Tensor {
 			dims = append(dims, i)
 		}
 	}
-	return []*Tensor{e.squeeze(t, dims...)}
+	return []*Tensor{squeeze(e, t, dims...)}
 }
 
 func runSlice(e *Eager, c *Call) []*Tensor {
 	t := c.need(0, "self")
 	d := wrap(c.int(1, "dim", 0), t.dim())
-	return []*Tensor{e.slice(t, d, c.int(2, "start", 0), c.int(3, "end", 1<<62), c.int(4, "step", 1))}
+	return []*Tensor{sliceDim(e, t, d, c.int(2, "start", 0), c.int(3, "end", 1<<62), c.int(4, "step", 1))}
 }
 
 func runNarrow(e *Eager, c *Call) []*Tensor {
 	t := c.need(0, "self")
 	start := c.int(2, "start", 0)
-	return []*Tensor{e.slice(t, wrap(c.int(1, "dim", 0), t.dim()), start, start+c.int(3, "length", 0), 1)}
+	return []*Tensor{sliceDim(e, t, wrap(c.int(1, "dim", 0), t.dim()), start, start+c.int(3, "length", 0), 1)}
 }
 
 func runSelect(e *Eager, c *Call) []*Tensor {
 	t := c.need(0, "self")
-	return []*Tensor{e.selectDim(t, wrap(c.int(1, "dim", 0), t.dim()), c.int(2, "index", 0))}
+	return []*Tensor{selectDim(e, t, wrap(c.int(1, "dim", 0), t.dim()), c.int(2, "index", 0))}
 }
 
 func runSplit(e *Eager, c *Call) []*Tensor {
@@ -286,7 +286,7 @@ func runSplit(e *Eager, c *Call) []*Tensor {
 	d := wrap(c.int(2, "dim", 0), t.dim())
 	a := c.arg(1, "split_size")
 	if a != nil && a.Kind == graph.ArgList {
-		return e.split("SplitWithSizesBackward0", t, d, c.ints(1, "split_sizes", 0, 0))
+		return splitDim(e, "SplitWithSizesBackward0", t, d, c.ints(1, "split_sizes", 0, 0))
 	}
 	n, size := t.Shape[d], c.int(1, "split_size", 1)
 	if c.Op == "chunk" {
@@ -296,7 +296,7 @@ func runSplit(e *Eager, c *Call) []*Tensor {
 	for at := int64(0); at < n; at += max(size, 1) {
 		sizes = append(sizes, min(size, n-at))
 	}
-	return e.split("SplitBackward0", t, d, sizes)
+	return splitDim(e, "SplitBackward0", t, d, sizes)
 }
 
 func runUnbind(e *Eager, c *Call) []*Tensor {
@@ -325,7 +325,7 @@ func runUnbind(e *Eager, c *Call) []*Tensor {
 
 func runAlias(e *Eager, c *Call) []*Tensor {
 	t := c.need(0, "self")
-	return e.viewOp("AliasBackward0", t, t.Shape, t.Strides, 0, func(_ *Eager, g *Tensor) *Tensor { return g })
+	return viewOp(e, "AliasBackward0", t, t.Shape, t.Strides, 0, func(_ *Eager, g *Tensor) *Tensor { return g })
 }
 
 // runAtLeast shows operands that have fewer dims with more.
@@ -341,7 +341,7 @@ func runAtLeast(e *Eager, c *Call) []*Tensor {
 			if t.dim() == 2 { // atleast_3d puts the third dim last
 				at = 2
 			}
-			t = e.unsqueeze(t, at)
+			t = unsqueeze(e, t, at)
 		}
 		out[i] = t
 	}
@@ -363,7 +363,7 @@ func runAsStrided(e *Eager, c *Call) []*Tensor {
 	t := c.need(0, "self")
 	shape, st := c.ints(1, "size", 0, 0), c.ints(2, "stride", 0, 0)
 	in := t.Shape
-	return e.viewOp("AsStridedBackward1", t, shape, st, c.int(3, "storage_offset", 0), func(e *Eager, g *Tensor) *Tensor {
+	return viewOp(e, "AsStridedBackward1", t, shape, st, c.int(3, "storage_offset", 0), func(e *Eager, g *Tensor) *Tensor {
 		k := e.begin("new_zeros", g).does("unview")
 		k.attrs().Window = &program.Window{Strides: st, Offset: c.int(3, "storage_offset", 0)}
 		k.inexactIf(!t.contiguous(), "a new layout of what is not contiguous")
@@ -391,7 +391,7 @@ func runClone(e *Eager, c *Call) []*Tensor {
 			}
 		}
 	}
-	return []*Tensor{e.clone(c.Op, t, st)}
+	return []*Tensor{clone(e, c.Op, t, st)}
 }
 
 func runContiguous(e *Eager, c *Call) []*Tensor {
@@ -399,7 +399,7 @@ func runContiguous(e *Eager, c *Call) []*Tensor {
 	if t.contiguous() {
 		return []*Tensor{t}
 	}
-	return []*Tensor{e.clone(c.Op, t, contiguousStrides(t.Shape))}
+	return []*Tensor{clone(e, c.Op, t, contiguousStrides(t.Shape))}
 }
 
 func runToCopy(e *Eager, c *Call) []*Tensor {
@@ -417,7 +417,7 @@ func runToCopy(e *Eager, c *Call) []*Tensor {
 		return []*Tensor{t}
 	}
 	if d == graph.Undefined || d == t.DType {
-		return []*Tensor{e.clone(c.Op, t, t.denseStrides())}
+		return []*Tensor{clone(e, c.Op, t, t.denseStrides())}
 	}
 	return []*Tensor{e.toDType(c.Op, t, d)}
 }
@@ -460,7 +460,7 @@ func runCat(e *Eager, c *Call) []*Tensor {
 		at := int64(0)
 		for i, n := range sizes {
 			if need[i] {
-				outs[i] = e.slice(g[0], d, at, at+n, 1)
+				outs[i] = sliceDim(e, g[0], d, at, at+n, 1)
 			}
 			at += n
 		}
@@ -478,7 +478,7 @@ func runStack(e *Eager, c *Call) []*Tensor {
 	e.record("StackBackward0", []*Tensor{o}, ts, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
 		outs := make([]*Tensor, len(ts))
 		for i := range outs {
-			outs[i] = e.selectDim(g[0], d, int64(i))
+			outs[i] = selectDim(e, g[0], d, int64(i))
 		}
 		return outs
 	})
@@ -491,10 +491,10 @@ func runRepeat(e *Eager, c *Call) []*Tensor {
 	for len(reps) < t.dim() {
 		reps = slices.Insert(reps, 0, 1)
 	}
-	return []*Tensor{e.repeat(t, reps)}
+	return []*Tensor{tiled(e, t, reps)}
 }
 
-func (e *Eager) repeat(t *Tensor, reps []int64) *Tensor {
+func tiled(e *Eager, t *Tensor, reps []int64) *Tensor {
 	shape := slices.Clone(reps)
 	for i, d := range t.Shape {
 		shape[len(reps)-t.dim()+i] *= d
@@ -504,16 +504,16 @@ func (e *Eager) repeat(t *Tensor, reps []int64) *Tensor {
 	k.end()
 	in := t.Shape
 	e.record("RepeatBackward0", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{e.unrepeat(g[0], reps, in)}
+		return []*Tensor{unrepeat(e, g[0], reps, in)}
 	})
 	return o
 }
 
 // unrepeat adds up the gradients of a tensor's copies (repeat_backward): over the
 // new dims one by one, then over the others at once.
-func (e *Eager) unrepeat(g *Tensor, reps, in []int64) *Tensor {
+func unrepeat(e *Eager, g *Tensor, reps, in []int64) *Tensor {
 	for range len(reps) - len(in) {
-		w := e.reduceKernel("sum", g, []int{0}, false, g.DType)
+		w := reduceKernel(e, "sum", g, []int{0}, false, g.DType)
 		if g.fn == nil && g.leaf == nil {
 			e.hold(g)
 		}
@@ -528,9 +528,9 @@ func (e *Eager) unrepeat(g *Tensor, reps, in []int64) *Tensor {
 		}
 		shape = append(shape, n)
 	}
-	w := e.reshape("reshape", g, shape)
+	w := reshape(e, "reshape", g, shape)
 	if len(dims) > 0 {
-		w = e.reduceKernel("sum", w, dims, false, g.DType)
+		w = reduceKernel(e, "sum", w, dims, false, g.DType)
 	}
 	return w
 }
@@ -543,7 +543,7 @@ func runShuffle(e *Eager, c *Call) []*Tensor {
 		return runInterleave(e, c, t)
 	}
 	if m := c.mosaic(t); m != nil {
-		return e.runMosaic(c.Op, t, m)
+		return runMosaic(e, c.Op, t, m)
 	}
 	op, what := c.Op, func(k *kernel) *kernel { return k.inexact("arguments of " + c.Op) }
 	if op == "triu" || op == "tril" {
@@ -633,7 +633,7 @@ func runInterleave(e *Eager, c *Call, t *Tensor) []*Tensor {
 		call.Op, call.Args = "index_select", []Arg{tensorArg(t), {Kind: graph.ArgInt, Int: dim.Int}, tensorArg(idx)}
 		return gathered("IndexSelectBackward0", "index_add", false)(e, &call)
 	case along && times.Kind == graph.ArgInt:
-		return e.runEach(c.Op, t, wrap(dim.Int, t.dim()), times.Int)
+		return runEach(e, c.Op, t, wrap(dim.Int, t.dim()), times.Int)
 	}
 	k := e.begin(c.Op, t, repeats).inexact("arguments of " + c.Op)
 	o := k.alloc(shape, nil, d)
@@ -647,7 +647,7 @@ func runInterleave(e *Eager, c *Call, t *Tensor) []*Tensor {
 
 // runEach repeats each slice along a dim so many times: a copy of what expand
 // shows (aten/src/ATen/native/Repeat.cpp, repeat_interleave_symint).
-func (e *Eager) runEach(op string, t *Tensor, d int, times int64) []*Tensor {
+func runEach(e *Eager, op string, t *Tensor, d int, times int64) []*Tensor {
 	shape, st := slices.Insert(slices.Clone(t.Shape), d+1, times), slices.Insert(slices.Clone(t.Strides), d+1, 0)
 	k := e.begin(op, e.view(t, shape, st, 0)).does("copy")
 	k.alloc(shape, nil, t.DType)
@@ -659,7 +659,7 @@ func (e *Eager) runEach(op string, t *Tensor, d int, times int64) []*Tensor {
 		if times == 1 { // nothing to add
 			return g
 		}
-		return []*Tensor{e.reduceKernel("sum", e.unsqueezeTo(g[0], shape), []int{d + 1}, false, g[0].DType)}
+		return []*Tensor{reduceKernel(e, "sum", unsqueezeTo(e, g[0], shape), []int{d + 1}, false, g[0].DType)}
 	})
 	return []*Tensor{o}
 }
@@ -711,24 +711,24 @@ func ascending(n int) []int {
 }
 
 // runMosaic copies the parts in their new order; so does backward, the other way.
-func (e *Eager) runMosaic(op string, t *Tensor, m *mosaic) []*Tensor {
+func runMosaic(e *Eager, op string, t *Tensor, m *mosaic) []*Tensor {
 	back := make([]int, len(m.order))
 	moved := make([]int64, len(m.order))
 	for i, d := range m.order {
 		back[d], moved[i] = i, m.split[d]
 	}
 	in := t.Shape
-	o := e.moveParts(op, t, m.split, m.order, m.shape)
+	o := moveParts(e, op, t, m.split, m.order, m.shape)
 	e.record(op+"Backward", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{e.moveParts(op, g[0], moved, back, in)}
+		return []*Tensor{moveParts(e, op, g[0], moved, back, in)}
 	})
 	return []*Tensor{o}
 }
 
 // moveParts copies t, shown with split dims in another order, to a new tensor that
 // is then shown in a shape.
-func (e *Eager) moveParts(op string, t *Tensor, split []int64, order []int, shape []int64) *Tensor {
-	whole := e.unsqueezeTo(t, split)
+func moveParts(e *Eager, op string, t *Tensor, split []int64, order []int, shape []int64) *Tensor {
+	whole := unsqueezeTo(e, t, split)
 	dims, st := make([]int64, len(order)), make([]int64, len(order))
 	for i, d := range order {
 		dims[i], st[i] = whole.Shape[d], whole.Strides[d]

@@ -12,7 +12,7 @@ import (
 // scores.
 func attention(c *call) error {
 	q, k, v := c.shape(0), c.shape(1), c.shape(2)
-	if err := c.checkAttention(); err != nil {
+	if err := checkAttention(c); err != nil {
 		return err
 	}
 	if q == nil || k == nil || v == nil {
@@ -75,7 +75,7 @@ func unpack(s graph.Shape, heads int64) (graph.Shape, error) {
 	return graph.Shape{s[0], h, s[1], s[2].FloorDiv(h)}, nil
 }
 
-func (c *call) checkAttention() error {
+func checkAttention(c *call) error {
 	for i := range 3 {
 		if err := c.wantRank(i, 4, 3); err != nil {
 			return err
@@ -109,7 +109,7 @@ func flexAttention(c *call) error {
 			return err
 		}
 	}
-	if err := c.sameElems(3); err != nil {
+	if err := sameElems(c, 3); err != nil {
 		return err
 	}
 	pairs := []struct {
@@ -129,11 +129,11 @@ func flexAttention(c *call) error {
 	if ok1 && ok2 && (n == 0 || m%n != 0) {
 		return fmt.Errorf("%d query heads for %d key heads", m, n)
 	}
-	return c.flexOutput()
+	return flexOutput(c)
 }
 
 // flexOutput also checks the modifier graphs, if any.
-func (c *call) flexOutput() error {
+func flexOutput(c *call) error {
 	precision := graph.Float32
 	if c.elem(0) == graph.Float64 {
 		precision = graph.Float64
@@ -145,7 +145,7 @@ func (c *call) flexOutput() error {
 		if a == nil || a.Graph == nil {
 			continue
 		}
-		out, err := c.subgraph(a.Graph, name, []item{{typ: scores}})
+		out, err := subgraph(c, a.Graph, name, []item{{typ: scores}})
 		if err != nil {
 			return err
 		}
@@ -167,7 +167,7 @@ func linearAttention(c *call) error {
 	if c.n.Domain != "" && kv == 0 {
 		kv = h
 	}
-	if err := c.checkLinearAttention(h, kv); err != nil {
+	if err := checkLinearAttention(c, h, kv); err != nil {
 		return err
 	}
 	hq, hkv := graph.Int(h), graph.Int(kv)
@@ -194,7 +194,7 @@ func linearAttention(c *call) error {
 	return nil
 }
 
-func (c *call) checkLinearAttention(h, kv int64) error {
+func checkLinearAttention(c *call, h, kv int64) error {
 	for i, rank := range []int{3, 3, 3, 4, 3, 3} {
 		if err := c.wantRank(i, rank); err != nil {
 			return err

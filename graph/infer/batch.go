@@ -201,7 +201,7 @@ var mayDrop = []string{
 
 // checkBatch verifies, while a symbol stands for the batch, that the node
 // keeps samples apart or treats all alike.
-func (c *call) checkBatch() error {
+func checkBatch(c *call) error {
 	r := c.s.e.rebind
 	if r.symbol == "" {
 		return nil
@@ -222,18 +222,18 @@ func (c *call) checkBatch() error {
 		}
 	}
 	if depends < 0 && !c.unknown {
-		return c.checkOutputs(r)
+		return checkOutputs(c, r)
 	}
 	if c.unknown {
 		return fmt.Errorf("no rule for operator %s says what it does with the batch", opName(c.n))
 	}
-	if err := c.checkReads(r); err != nil {
+	if err := checkReads(c, r); err != nil {
 		return err
 	}
-	if err := c.checkOutputs(r); err != nil {
+	if err := checkOutputs(c, r); err != nil {
 		return err
 	}
-	if t := c.outTyp(0); t.Kind == graph.TensorType && !slices.Contains(mayDrop, c.n.Op) && !c.local() {
+	if t := c.outTyp(0); t.Kind == graph.TensorType && !slices.Contains(mayDrop, c.n.Op) && !local(c) {
 		if d, _ := r.find(t.Shape); d.axis < 0 && !mentions(t.Shape, r.symbol) {
 			return fmt.Errorf("%s becomes %s, which is fixed at the batch %d of the file", text(c.shape(depends)), text(t.Shape), r.from)
 		}
@@ -242,7 +242,7 @@ func (c *call) checkBatch() error {
 }
 
 // local reports a call of a local function, whose own nodes were checked.
-func (c *call) local() bool {
+func local(c *call) bool {
 	return c.s.e.funcs[funcKey{c.n.Domain, c.n.Op, c.n.Overload}] != nil
 }
 
@@ -251,7 +251,7 @@ func mentions(s graph.Shape, symbol string) bool {
 }
 
 // checkReads rejects a Gather of fixed positions of the batch.
-func (c *call) checkReads(r *rebinding) error {
+func checkReads(c *call, r *rebinding) error {
 	if c.n.Op != "Gather" || c.shape(0) == nil {
 		return nil
 	}
@@ -266,7 +266,7 @@ func (c *call) checkReads(r *rebinding) error {
 }
 
 // checkOutputs locates the batch in every output, and records where it is.
-func (c *call) checkOutputs(r *rebinding) error {
+func checkOutputs(c *call, r *rebinding) error {
 	if c.s.digits == nil {
 		c.s.digits = make([]digit, len(c.s.g.Values))
 		for i := range c.s.digits {
@@ -283,7 +283,7 @@ func (c *call) checkOutputs(r *rebinding) error {
 			return err
 		}
 		if d.axis >= 0 {
-			if d.inner, err = c.innerOf(r, d, t.Shape); err != nil {
+			if d.inner, err = innerOf(c, r, d, t.Shape); err != nil {
 				return err
 			}
 		}
@@ -294,14 +294,14 @@ func (c *call) checkOutputs(r *rebinding) error {
 
 // innerOf returns which part of the factor beside the batch is more
 // significant, in an output shape where it stands at d.
-func (c *call) innerOf(r *rebinding, d digit, shape graph.Shape) (graph.Dim, error) {
+func innerOf(c *call, r *rebinding, d digit, shape graph.Shape) (graph.Dim, error) {
 	one := graph.Int(1)
 	if c.n.Op == "Reshape" || c.n.Op == "Flatten" {
 		in, err := r.find(c.shape(0))
 		if err != nil || in.axis < 0 {
 			return one, fmt.Errorf("%s becomes %s: the place of the batch is not known", text(c.shape(0)), text(shape))
 		}
-		left := product(c.shape(0)[:in.axis]).Mul(c.innerIn(0, in))
+		left := product(c.shape(0)[:in.axis]).Mul(innerIn(c, 0, in))
 		outer := product(shape[:d.axis])
 		inner := left.FloorDiv(outer)
 		if !inner.Mul(outer).Equal(left) || !d.factor.FloorDiv(inner).Mul(inner).Equal(d.factor) {
@@ -314,7 +314,7 @@ func (c *call) innerOf(r *rebinding, d digit, shape graph.Shape) (graph.Dim, err
 	}
 	for i := range c.arity() {
 		if in, err := r.find(c.shape(i)); err == nil && in.axis >= 0 && in.factor.Equal(d.factor) {
-			return c.innerIn(i, in), nil
+			return innerIn(c, i, in), nil
 		}
 	}
 	if c.n.Op == "Concat" || c.n.Op == "Tile" || c.n.Op == "Expand" { // whole batches, one after the other
@@ -324,7 +324,7 @@ func (c *call) innerOf(r *rebinding, d digit, shape graph.Shape) (graph.Dim, err
 }
 
 // innerIn is the recorded inner factor of input i, located at d.
-func (c *call) innerIn(i int, d digit) graph.Dim {
+func innerIn(c *call, i int, d digit) graph.Dim {
 	if at := c.s.digits; at != nil && at[c.n.Inputs[i]].axis == d.axis && at[c.n.Inputs[i]].inner.Known() {
 		return at[c.n.Inputs[i]].inner
 	}

@@ -144,7 +144,7 @@ func multiHeadAttention(c *call) error {
 		hidden = c.dim(1, 2).Mul(c.dim(1, 4))
 	}
 	c.out(0, c.elem(0), graph.Shape{b, s, hidden})
-	c.cached(6, c.has(8), graph.Shape{b, heads, kv, hidden.FloorDiv(heads)}, s)
+	cached(c, 6, c.has(8), graph.Shape{b, heads, kv, hidden.FloorDiv(heads)}, s)
 	return nil
 }
 
@@ -164,7 +164,7 @@ func decoderAttention(c *call) error {
 		hidden, kv = c.dim(2, 1).Mul(c.dim(2, 3)), c.dim(2, 2)
 	}
 	c.out(0, c.elem(0), graph.Shape{b, s, hidden})
-	c.cached(5, c.int("past_present_share_buffer", 0) != 0, graph.Shape{b, heads, kv, hidden.FloorDiv(heads)}, s)
+	cached(c, 5, c.int("past_present_share_buffer", 0) != 0, graph.Shape{b, heads, kv, hidden.FloorDiv(heads)}, s)
 	return nil
 }
 
@@ -172,7 +172,7 @@ func decoderAttention(c *call) error {
 // those in input past, and output 3, the scores. now is their shape without a
 // past. A shared buffer is as long as it was, and the scores are of what is in
 // it (bert_defs.cc of ONNX Runtime).
-func (c *call) cached(past int, shared bool, now graph.Shape, queries graph.Dim) {
+func cached(c *call, past int, shared bool, now graph.Shape, queries graph.Dim) {
 	total := now[2]
 	if c.has(past) {
 		total = total.Add(c.dim(past, 2))
@@ -206,7 +206,7 @@ func groupQueryAttention(c *call) error {
 		past = c.dim(3, 2)
 	}
 	total := graph.Dim{} // of past and new tokens, unless past is a buffer
-	if d, _, err := c.scalarDim(6); err == nil && d.Known() {
+	if d, _, err := scalarDim(c, 6); err == nil && d.Known() {
 		total = d.Max(past)
 	}
 	for i := 1; i < 3; i++ {
@@ -315,7 +315,7 @@ func nhwcConv(c *call) error {
 		return nil
 	}
 	n := len(s) - 2
-	w, err := c.window(n, ws[1:n+1])
+	w, err := windowOf(c, n, ws[1:n+1])
 	if err != nil {
 		return err
 	}
@@ -340,13 +340,13 @@ func halveLast(c *call) error {
 // generate is a whole decoding loop: sequences [batch, (beams,) max_length].
 func generate(beams bool) rule {
 	return func(c *call) error {
-		limit, _, err := c.scalarDim(1)
+		limit, _, err := scalarDim(c, 1)
 		if err != nil {
 			return err
 		}
 		out := graph.Shape{c.dim(0, 0)}
 		if beams {
-			n, _, err := c.scalarDim(4)
+			n, _, err := scalarDim(c, 4)
 			if err != nil {
 				return err
 			}
@@ -359,11 +359,11 @@ func generate(beams bool) rule {
 
 // concatTraining also yields the lengths of its inputs.
 func concatTraining(c *call) error {
-	out, err := c.concatShape(c.int("axis", 0))
+	out, err := concatShape(c, c.int("axis", 0))
 	if err != nil {
 		return err
 	}
-	c.out(0, c.firstElem(), out)
+	c.out(0, firstElem(c), out)
 	c.out(1, graph.Int64, ints(int64(c.arity())))
 	return nil
 }

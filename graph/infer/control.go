@@ -34,7 +34,7 @@ func (c *call) give(i int, it item) {
 }
 
 // subgraph infers a body with the given inputs and returns its outputs.
-func (c *call) subgraph(g *graph.Graph, what string, args []item) ([]item, error) {
+func subgraph(c *call, g *graph.Graph, what string, args []item) ([]item, error) {
 	if g == nil {
 		return nil, fmt.Errorf("attribute %s is missing", what)
 	}
@@ -118,16 +118,16 @@ func ifRule(c *call) error {
 	cond := c.vals(0)
 	if cond != nil && len(cond.elems) == 1 {
 		if t := truth(cond.elems[0]); t != nil {
-			return c.takeBranch(then, els, *t)
+			return takeBranch(c, then, els, *t)
 		}
 	}
 	made := len(c.s.e.bounds)
-	a, err1 := c.subgraph(then, "then_branch", nil)
+	a, err1 := subgraph(c, then, "then_branch", nil)
 	if err1 != nil {
 		c.s.e.bounds = c.s.e.bounds[:made]
 	}
 	made = len(c.s.e.bounds)
-	b, err2 := c.subgraph(els, "else_branch", nil)
+	b, err2 := subgraph(c, els, "else_branch", nil)
 	for _, f := range []struct {
 		branch *graph.Graph
 		err    error
@@ -155,7 +155,7 @@ func ifRule(c *call) error {
 		return fmt.Errorf("%d and %d outputs of the branches, %d of the node", len(a), len(b), len(c.n.Outputs))
 	}
 	for i := range c.n.Outputs {
-		c.joinBranches(i, a[i], b[i])
+		joinBranches(c, i, a[i], b[i])
 	}
 	return nil
 }
@@ -199,7 +199,7 @@ func (c *call) body(name string) *graph.Graph {
 
 // takeBranch runs the branch that is taken. The other one gets types too, as
 // far as it has any.
-func (c *call) takeBranch(then, els *graph.Graph, which bool) error {
+func takeBranch(c *call, then, els *graph.Graph, which bool) error {
 	live, dead, what, other := then, els, "then_branch", "else_branch"
 	if !which {
 		live, dead, what, other = dead, live, other, what
@@ -207,14 +207,14 @@ func (c *call) takeBranch(then, els *graph.Graph, which bool) error {
 	if dead != nil {
 		made := len(c.s.e.bounds)
 		c.s.e.quiet++
-		_, err := c.subgraph(dead, other, nil)
+		_, err := subgraph(c, dead, other, nil)
 		c.s.e.quiet--
 		c.s.e.bounds = c.s.e.bounds[:made]
 		if err != nil && (c.s.e.work < 0 || c.s.e.opt.Strict) {
 			return err
 		}
 	}
-	out, err := c.subgraph(live, what, nil)
+	out, err := subgraph(c, live, what, nil)
 	if err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (c *call) takeBranch(then, els *graph.Graph, which bool) error {
 	return nil
 }
 
-func (c *call) joinBranches(i int, a, b item) {
+func joinBranches(c *call, i int, a, b item) {
 	t := joinTypes(a.typ, b.typ)
 	if t.Shape == nil && a.typ.Shape != nil && b.typ.Shape != nil {
 		c.s.e.warn("branch-ranks", c.n.Label(), "output %d is %s or %s", i, typeText(a.typ), typeText(b.typ))
@@ -308,7 +308,7 @@ func (l *loop) iteration(number item, cond *bool, carried []item) ([]item, error
 	if cond != nil {
 		condition.vals = &vals{dims: []int64{}, elems: []elem{boolElem(*cond)}}
 	}
-	return l.c.subgraph(l.body, "body", append([]item{l.asDeclared(0, number), l.asDeclared(1, condition)}, carried...))
+	return subgraph(l.c, l.body, "body", append([]item{l.asDeclared(0, number), l.asDeclared(1, condition)}, carried...))
 }
 
 // asDeclared gives the iteration number or the condition the shape [1] where
@@ -407,7 +407,7 @@ func stackType(t graph.Type, n graph.Dim) graph.Type {
 // fixpoint finds types of the carried values that hold in every iteration.
 func (l *loop) fixpoint() error {
 	first := item{typ: tensorOf(graph.Int64, graph.Shape{})}
-	state, out, err := l.c.settleState(l.carried, func(state []item) ([]item, error) {
+	state, out, err := settleState(l.c, l.carried, func(state []item) ([]item, error) {
 		return l.iteration(first, nil, state)
 	}, 1)
 	if err != nil {
@@ -445,7 +445,7 @@ func (l *loop) count(cond item) graph.Dim {
 // settleState runs a body on carried values until their types hold for every
 // iteration; outputs from skip on are the new values. It returns the final
 // types, and all outputs of the last run.
-func (c *call) settleState(first []item, run func([]item) ([]item, error), skip int) (state, out []item, err error) {
+func settleState(c *call, first []item, run func([]item) ([]item, error), skip int) (state, out []item, err error) {
 	state = make([]item, len(first))
 	for i, it := range first {
 		state[i] = item{typ: it.typ}
@@ -518,8 +518,8 @@ func scan(c *call) error {
 	if err != nil {
 		return err
 	}
-	state, out, err := c.settleState(carried, func(state []item) ([]item, error) {
-		return c.subgraph(body, "body", append(append([]item{}, state...), slices...))
+	state, out, err := settleState(c, carried, func(state []item) ([]item, error) {
+		return subgraph(c, body, "body", append(append([]item{}, state...), slices...))
 	}, 0)
 	if err != nil {
 		return err
@@ -633,12 +633,12 @@ func sequenceMap(c *call) error {
 		}
 		v := c.vals(i)
 		if v == nil || !v.list || len(v.items) > maxUnroll || count >= 0 && count != len(v.items) {
-			return c.mapOnce(body, n)
+			return mapOnce(c, body, n)
 		}
 		lists[i], count = v, len(v.items)
 	}
 	if count <= 0 {
-		return c.mapOnce(body, n)
+		return mapOnce(c, body, n)
 	}
 	results := make([][]item, len(c.n.Outputs))
 	for k := range count {
@@ -648,7 +648,7 @@ func sequenceMap(c *call) error {
 				args[i] = lists[i].items[k]
 			}
 		}
-		out, err := c.subgraph(body, "body", args)
+		out, err := subgraph(c, body, "body", args)
 		if err != nil {
 			return err
 		}
@@ -666,7 +666,7 @@ func sequenceMap(c *call) error {
 }
 
 // mapOnce runs the body on the type that all items have in common.
-func (c *call) mapOnce(body *graph.Graph, n graph.Dim) error {
+func mapOnce(c *call, body *graph.Graph, n graph.Dim) error {
 	args := make([]item, c.arity())
 	for i := range args {
 		if args[i] = c.item(i); args[i].typ.Kind == graph.SequenceType {
@@ -676,7 +676,7 @@ func (c *call) mapOnce(body *graph.Graph, n graph.Dim) error {
 			}
 		}
 	}
-	out, err := c.subgraph(body, "body", args)
+	out, err := subgraph(c, body, "body", args)
 	if err != nil {
 		return err
 	}

@@ -16,13 +16,13 @@ type window struct {
 	ceil       bool
 }
 
-// window reads the attributes of a convolution or pooling over n axes.
+// windowOf reads the attributes of a convolution or pooling over n axes.
 // Attribute kernel_shape, where given, overrides kernel.
-func (c *call) window(n int, kernel []graph.Dim) (*window, error) {
+func windowOf(c *call, n int, kernel []graph.Dim) (*window, error) {
 	w := &window{kernel: kernel, auto: c.str("auto_pad", "NOTSET"), ceil: c.int("ceil_mode", 0) != 0}
 	var err error
 	if list, ok := c.ints("kernel_shape"); ok {
-		if _, err = c.positive("kernel_shape", n, 0); err != nil {
+		if _, err = positive(c, "kernel_shape", n, 0); err != nil {
 			return nil, err
 		}
 		w.kernel = ints(list...)
@@ -30,10 +30,10 @@ func (c *call) window(n int, kernel []graph.Dim) (*window, error) {
 	if w.kernel == nil {
 		return nil, fmt.Errorf("attribute kernel_shape is missing")
 	}
-	if w.stride, err = c.positive("strides", n, 1); err != nil {
+	if w.stride, err = positive(c, "strides", n, 1); err != nil {
 		return nil, err
 	}
-	if w.dilation, err = c.positive("dilations", n, 1); err != nil {
+	if w.dilation, err = positive(c, "dilations", n, 1); err != nil {
 		return nil, err
 	}
 	pads, given := c.ints("pads")
@@ -61,7 +61,7 @@ func (c *call) window(n int, kernel []graph.Dim) (*window, error) {
 
 // positive reads a list attribute of n numbers above zero. def fills it when
 // it is not given; def 0 leaves it empty.
-func (c *call) positive(name string, n int, def int64) ([]int64, error) {
+func positive(c *call, name string, n int, def int64) ([]int64, error) {
 	list, ok := c.ints(name)
 	if !ok || len(list) == 0 && n > 0 && def > 0 {
 		if def == 0 {
@@ -130,7 +130,7 @@ func (w *window) slideAll(in []graph.Dim) (graph.Shape, error) {
 }
 
 // convOf returns the shape of a convolution of input x with weight w.
-func (c *call) convOf(x, w int) (graph.Shape, error) {
+func convOf(c *call, x, w int) (graph.Shape, error) {
 	s, ws := c.shape(x), c.shape(w)
 	if s != nil && len(s) < 3 && c.n.Domain == "" {
 		return nil, fmt.Errorf("input %s has fewer than 3 dims", text(s))
@@ -146,11 +146,11 @@ func (c *call) convOf(x, w int) (graph.Shape, error) {
 	if ws != nil {
 		kernel = ws[2:]
 	}
-	win, err := c.window(n, kernel)
+	win, err := windowOf(c, n, kernel)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.checkChannels(s, ws); err != nil {
+	if err := checkChannels(c, s, ws); err != nil {
 		return nil, err
 	}
 	in := make([]graph.Dim, n)
@@ -170,7 +170,7 @@ func (c *call) convOf(x, w int) (graph.Shape, error) {
 
 // checkChannels compares the channels of a convolution's input with those of
 // its weight times the groups.
-func (c *call) checkChannels(s, ws graph.Shape) error {
+func checkChannels(c *call, s, ws graph.Shape) error {
 	group := c.int("group", 1)
 	if group <= 0 {
 		return fmt.Errorf("group is %d, not positive", group)
@@ -187,7 +187,7 @@ func (c *call) checkChannels(s, ws graph.Shape) error {
 }
 
 func conv(c *call) error {
-	shape, err := c.convOf(0, 1)
+	shape, err := convOf(c, 0, 1)
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func conv(c *call) error {
 }
 
 func convInteger(c *call) error {
-	shape, err := c.convOf(0, 1)
+	shape, err := convOf(c, 0, 1)
 	if err != nil {
 		return err
 	}
@@ -207,14 +207,14 @@ func convInteger(c *call) error {
 // qlinearConv: x, scale, zero point, w, scale, zero point, y scale, y zero
 // point, bias.
 func qlinearConv(c *call) error {
-	shape, err := c.convOf(0, 3)
+	shape, err := convOf(c, 0, 3)
 	if err != nil {
 		return err
 	}
-	if err := c.zeroPoint(2, 0); err != nil {
+	if err := zeroPoint(c, 2, 0); err != nil {
 		return err
 	}
-	if err := c.zeroPoint(5, 3); err != nil {
+	if err := zeroPoint(c, 5, 3); err != nil {
 		return err
 	}
 	c.out(0, c.elem(7), shape)
@@ -239,7 +239,7 @@ func convTranspose(c *call) error {
 	if len(s) != len(ws) {
 		return fmt.Errorf("input %s and weight %s differ in rank", text(s), text(ws))
 	}
-	w, err := c.window(len(s)-2, ws[2:])
+	w, err := windowOf(c, len(s)-2, ws[2:])
 	if err != nil {
 		return err
 	}
@@ -253,7 +253,7 @@ func convTranspose(c *call) error {
 	if isInt(ws[1]) && !channels.Known() {
 		return fmt.Errorf("the number of output channels overflows")
 	}
-	space, err := c.unslide(w, s[2:])
+	space, err := unslide(c, w, s[2:])
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func convTranspose(c *call) error {
 }
 
 // unslide returns the spatial dims of a transposed convolution.
-func (c *call) unslide(w *window, in []graph.Dim) (graph.Shape, error) {
+func unslide(c *call, w *window, in []graph.Dim) (graph.Shape, error) {
 	if shape, ok := c.ints("output_shape"); ok {
 		if len(shape) == len(in)+2 {
 			shape = shape[2:]
@@ -317,7 +317,7 @@ func pool(c *call) error {
 	if _, ok := c.ints("kernel_shape"); !ok {
 		return fmt.Errorf("attribute kernel_shape is missing")
 	}
-	w, err := c.window(len(s)-2, nil)
+	w, err := windowOf(c, len(s)-2, nil)
 	if err != nil {
 		return err
 	}
@@ -376,11 +376,11 @@ func maxUnpool(c *call) error {
 		c.out(0, c.elem(0), nil)
 		return nil
 	}
-	w, err := c.window(len(s)-2, nil)
+	w, err := windowOf(c, len(s)-2, nil)
 	if err != nil {
 		return err
 	}
-	space, err := c.unslide(w, s[2:])
+	space, err := unslide(c, w, s[2:])
 	if err != nil {
 		return err
 	}
@@ -400,7 +400,7 @@ func maxRoiPool(c *call) error {
 	if r := c.rank(0); r >= 0 {
 		n = r - 2
 	}
-	size, err := c.positive("pooled_shape", n, 0)
+	size, err := positive(c, "pooled_shape", n, 0)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 
 // constant is the node of an attribute's value.
 func constant(c *call) error {
-	t, err := c.constantTensor()
+	t, err := constantTensor(c)
 	if t == nil || err != nil {
 		return err
 	}
@@ -21,7 +21,7 @@ func constant(c *call) error {
 	return nil
 }
 
-func (c *call) constantTensor() (*graph.Tensor, error) {
+func constantTensor(c *call) (*graph.Tensor, error) {
 	var a *graph.Attr
 	name := ""
 	for i := range c.n.Attrs {
@@ -72,12 +72,12 @@ func shapeOf(c *call) error {
 		c.out(0, graph.Int64, unknownDims(1))
 		return nil
 	}
-	from, to := c.shapeRange(len(s))
+	from, to := shapeRange(c, len(s))
 	c.out(0, graph.Int64, ints(int64(to-from)))
 	return nil
 }
 
-func (c *call) shapeRange(rank int) (from, to int) {
+func shapeRange(c *call, rank int) (from, to int) {
 	clamp := func(n int64) int {
 		if n < 0 {
 			n += int64(rank)
@@ -93,7 +93,7 @@ func shapeVals(c *call) error {
 	if s == nil {
 		return nil
 	}
-	from, to := c.shapeRange(len(s))
+	from, to := shapeRange(c, len(s))
 	out := &vals{dims: []int64{int64(to - from)}, elems: make([]elem, to-from)}
 	for i, d := range s[from:to] {
 		out.elems[i] = dimElem(d)
@@ -176,11 +176,11 @@ func eyeLike(c *call) error {
 
 // rangeRule counts from start to below limit by delta.
 func rangeRule(c *call) error {
-	elem := c.firstElem()
+	elem := firstElem(c)
 	if c.ver >= 27 {
 		elem = c.dtype("dtype", elem)
 	}
-	start, limit, delta, ok := c.rangeBounds()
+	start, limit, delta, ok := rangeBounds(c)
 	if !ok {
 		c.out(0, elem, unknownDims(1))
 		return nil
@@ -193,10 +193,10 @@ func rangeRule(c *call) error {
 	return nil
 }
 
-func (c *call) rangeBounds() (start, limit, delta elem, ok bool) {
+func rangeBounds(c *call) (start, limit, delta elem, ok bool) {
 	var x [3]elem
 	for i := range x {
-		v := c.tensorIn(i)
+		v := tensorIn(c, i)
 		if v == nil || len(v.elems) != 1 {
 			return start, limit, delta, false
 		}
@@ -249,7 +249,7 @@ func rangeLength(start, limit, delta elem) (graph.Dim, error) {
 
 func rangeVals(c *call) error {
 	dims := c.outDims(0)
-	start, _, delta, ok := c.rangeBounds()
+	start, _, delta, ok := rangeBounds(c)
 	if dims == nil || !ok {
 		return nil
 	}
@@ -289,10 +289,10 @@ func oneHot(c *call) error {
 	var depth graph.Dim
 	if d, ok := c.dimsIn(1); ok && len(d) == 1 {
 		depth = d[0]
-	} else if v := c.tensorIn(1); v != nil && len(v.elems) == 1 {
+	} else if v := tensorIn(c, 1); v != nil && len(v.elems) == 1 {
 		depth = v.elems[0].dim()
 	}
-	if v := c.tensorIn(1); v != nil && len(v.elems) == 1 && v.elems[0].isFloat {
+	if v := tensorIn(c, 1); v != nil && len(v.elems) == 1 && v.elems[0].isFloat {
 		depth = graph.Int(int64(v.elems[0].f))
 	}
 	if r := c.rank(1); r > 1 {
@@ -347,7 +347,7 @@ func nonZeroVals(c *call) error {
 	if !ok || dims == nil {
 		return nil
 	}
-	in := c.tensorIn(0).dims
+	in := tensorIn(c, 0).dims
 	out := &vals{dims: dims, elems: make([]elem, dims[0]*dims[1])}
 	col := 0
 	eachIndex(in, func(flat int, idx []int64) {
@@ -421,7 +421,7 @@ func unique(c *call) error {
 			length = s[axis]
 		}
 	}
-	count := c.countUnique(axis, a != nil)
+	count := countUnique(c, axis, a != nil)
 	if !count.Known() {
 		count = c.s.e.fresh(c.n.Op, length, c.n.Label())
 	}
@@ -440,12 +440,12 @@ func unique(c *call) error {
 }
 
 // countUnique counts distinct constants, or slices of them.
-func (c *call) countUnique(axis int, sliced bool) graph.Dim {
+func countUnique(c *call, axis int, sliced bool) graph.Dim {
 	f, ok := c.floatsIn(0)
 	if !ok {
 		return graph.Dim{}
 	}
-	dims := c.tensorIn(0).dims
+	dims := tensorIn(c, 0).dims
 	n := int64(len(f))
 	if sliced {
 		n = dims[axis]
@@ -486,7 +486,7 @@ func nonMaxSuppression(c *call) error {
 	count := graph.Dim{}
 	if limit.Equal(graph.Int(0)) {
 		count = limit
-	} else if k, ok := c.selectBoxes(); ok {
+	} else if k, ok := selectBoxes(c); ok {
 		count = graph.Int(k)
 	}
 	c.out(0, graph.Int64, graph.Shape{count, graph.Int(3)})

@@ -31,13 +31,13 @@ func sameAs(elem graph.DType) rule {
 
 // arith is a binary or variadic operator with broadcasting: the result has
 // the inputs' element type.
-func arith(c *call) error { return broadcastTo(c, c.firstElem()) }
+func arith(c *call) error { return broadcastTo(c, firstElem(c)) }
 
 // compare is arith with a boolean result.
 func compare(c *call) error { return broadcastTo(c, graph.Bool) }
 
 // firstElem returns the first element type that is known.
-func (c *call) firstElem() graph.DType {
+func firstElem(c *call) graph.DType {
 	for i := range c.arity() {
 		if e := c.elem(i); e != graph.Undefined {
 			return e
@@ -49,9 +49,9 @@ func (c *call) firstElem() graph.DType {
 func broadcastTo(c *call, elem graph.DType) error {
 	if c.n.Domain == "" && c.ver < 7 && oldBroadcast(c.n.Op) {
 		c.out(0, elem, c.shape(0)) // the second operand adapts to the first
-		return c.adapts()
+		return adapts(c)
 	}
-	shape, err := c.broadcastInputs(0, c.arity())
+	shape, err := broadcastInputs(c, 0, c.arity())
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func broadcastTo(c *call, elem graph.DType) error {
 // adapts returns an error unless the second operand can be brought to the
 // shape of the first, as operators before opset 7 do: its dims are those of the
 // first from attribute axis on, by default the last ones, or 1.
-func (c *call) adapts() error {
+func adapts(c *call) error {
 	a, b := c.shape(0), c.shape(1)
 	if a == nil || b == nil {
 		return nil
@@ -92,8 +92,8 @@ func oldBroadcast(op string) bool {
 }
 
 // sameElems returns an error if the first n inputs differ in element type.
-func (c *call) sameElems(n int) error {
-	first := c.firstElem()
+func sameElems(c *call, n int) error {
+	first := firstElem(c)
 	for i := range n {
 		if e := c.elem(i); e != graph.Undefined && e != first {
 			return fmt.Errorf("input %d has element type %s, not %s", i, e, first)
@@ -103,7 +103,7 @@ func (c *call) sameElems(n int) error {
 }
 
 // broadcastInputs returns the common shape of inputs from..to-1.
-func (c *call) broadcastInputs(from, to int) (graph.Shape, error) {
+func broadcastInputs(c *call, from, to int) (graph.Shape, error) {
 	shape := c.shape(from)
 	for i := from + 1; i < to; i++ {
 		if !c.has(i) {
@@ -162,7 +162,7 @@ func broadcastDim(x, y graph.Dim) graph.Dim {
 
 // where selects between two tensors.
 func where(c *call) error {
-	shape, err := c.broadcastInputs(0, 3)
+	shape, err := broadcastInputs(c, 0, 3)
 	if err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func typedLike(attr string) rule {
 
 // swiglu takes two tensors of the same shape.
 func swiglu(c *call) error {
-	if err := c.sameElems(2); err != nil {
+	if err := sameElems(c, 2); err != nil {
 		return err
 	}
 	shape, ok := mergeShapes(c.shape(0), c.shape(1))

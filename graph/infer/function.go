@@ -16,7 +16,7 @@ type outcome struct{ out []item }
 
 // function infers a call of a local function: its body on the node's inputs,
 // remembered by attributes and inputs.
-func (c *call) function(f *graph.Function) error {
+func function(c *call, f *graph.Function) error {
 	e := c.s.e
 	if len(e.stack) >= maxDepth || slices.Contains(e.stack, f) {
 		return fmt.Errorf("function %s.%s calls itself, or too deeply", f.Domain, f.Name)
@@ -31,7 +31,7 @@ func (c *call) function(f *graph.Function) error {
 	for i := range args {
 		args[i] = c.item(i)
 	}
-	attrs := c.functionAttrs(f)
+	attrs := functionAttrs(c, f)
 	key := callKey(f, attrs, args)
 	e.work -= len(key) / 16
 	r := e.memo[key]
@@ -60,7 +60,7 @@ func (c *call) function(f *graph.Function) error {
 
 // functionAttrs returns the attributes of the call, by the function's names,
 // with defaults.
-func (c *call) functionAttrs(f *graph.Function) []graph.Attr {
+func functionAttrs(c *call, f *graph.Function) []graph.Attr {
 	out := make([]graph.Attr, 0, len(f.Attrs))
 	for _, def := range f.Attrs {
 		if a := c.attr(def.Name); a != nil {

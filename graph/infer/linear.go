@@ -55,10 +55,10 @@ func matmulInteger(c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := c.zeroPoint(2, 0); err != nil {
+	if err := zeroPoint(c, 2, 0); err != nil {
 		return err
 	}
-	if err := c.zeroPoint(3, 1); err != nil {
+	if err := zeroPoint(c, 3, 1); err != nil {
 		return err
 	}
 	c.out(0, graph.Int32, shape)
@@ -66,7 +66,7 @@ func matmulInteger(c *call) error {
 }
 
 // zeroPoint checks the zero point in input i of the tensor in input of.
-func (c *call) zeroPoint(i, of int) error {
+func zeroPoint(c *call, i, of int) error {
 	e, want := c.elem(i), c.elem(of)
 	if e != graph.Undefined && want != graph.Undefined && e != want {
 		return fmt.Errorf("the zero point has element type %s, the tensor %s", e, want)
@@ -80,10 +80,10 @@ func qlinearMatMul(c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := c.zeroPoint(2, 0); err != nil {
+	if err := zeroPoint(c, 2, 0); err != nil {
 		return err
 	}
-	if err := c.zeroPoint(5, 3); err != nil {
+	if err := zeroPoint(c, 5, 3); err != nil {
 		return err
 	}
 	c.out(0, c.elem(7), shape)
@@ -116,7 +116,7 @@ func gemm(c *call) error {
 			return fmt.Errorf("operand C %s does not broadcast to %s", text(s), text(out))
 		}
 	}
-	c.out(0, c.firstElem(), out)
+	c.out(0, firstElem(c), out)
 	return nil
 }
 

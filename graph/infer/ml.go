@@ -35,7 +35,7 @@ func arrayFeatures(c *call) error {
 }
 
 // listLen returns the length of a list attribute, or -1.
-func (c *call) listLen(name string) int {
+func listLen(c *call, name string) int {
 	a := c.attr(name)
 	if a == nil {
 		return -1
@@ -44,7 +44,7 @@ func (c *call) listLen(name string) int {
 }
 
 func categoryMapper(c *call) error {
-	m, n := c.listLen("cats_int64s"), c.listLen("cats_strings")
+	m, n := listLen(c, "cats_int64s"), listLen(c, "cats_strings")
 	if m < 0 || n < 0 || m != n {
 		return fmt.Errorf("cats_int64s and cats_strings must both be given, with the same length")
 	}
@@ -77,7 +77,7 @@ func castMap(c *call) error {
 
 // dictVectorizer turns a map into a row over the vocabulary.
 func dictVectorizer(c *call) error {
-	n := max(c.listLen("string_vocabulary"), c.listLen("int64_vocabulary"))
+	n := max(listLen(c, "string_vocabulary"), listLen(c, "int64_vocabulary"))
 	if n < 0 {
 		return fmt.Errorf("no vocabulary is given")
 	}
@@ -116,11 +116,11 @@ func labelEncoder(c *call) error {
 		}
 		return nil
 	}
-	keys, m, err := c.labels("keys_")
+	keys, m, err := labels(c, "keys_")
 	if err != nil {
 		return err
 	}
-	values, n, err := c.labels("values_")
+	values, n, err := labels(c, "values_")
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func labelEncoder(c *call) error {
 }
 
 // labels returns the element type and number of the one list given.
-func (c *call) labels(prefix string) (elem graph.DType, n int64, err error) {
+func labels(c *call, prefix string) (elem graph.DType, n int64, err error) {
 	found := 0
 	for _, t := range labelTypes {
 		a := c.attr(prefix + t.suffix)
@@ -151,7 +151,7 @@ func (c *call) labels(prefix string) (elem graph.DType, n int64, err error) {
 			continue
 		}
 		found++
-		elem, n = t.elem, int64(c.listLen(prefix+t.suffix))
+		elem, n = t.elem, int64(listLen(c, prefix+t.suffix))
 		if a.Tensor != nil {
 			elem = a.Tensor.Type
 			n, _ = a.Tensor.Elems()
@@ -165,7 +165,7 @@ func (c *call) labels(prefix string) (elem graph.DType, n int64, err error) {
 
 // oneHotEncoder appends an axis of the categories.
 func oneHotEncoder(c *call) error {
-	m, n := c.listLen("cats_int64s"), c.listLen("cats_strings")
+	m, n := listLen(c, "cats_int64s"), listLen(c, "cats_strings")
 	if (m > 0) == (n > 0) {
 		return fmt.Errorf("exactly one of cats_int64s and cats_strings must be given")
 	}
@@ -179,7 +179,7 @@ func oneHotEncoder(c *call) error {
 }
 
 // rows is the number of samples of a classifier's input.
-func (c *call) rows() graph.Dim {
+func rows(c *call) graph.Dim {
 	if c.rank(0) == 1 {
 		return graph.Int(1)
 	}
@@ -192,16 +192,16 @@ func classifier(strings, numbers string) rule {
 		if r := c.rank(0); r == 0 || r > 2 {
 			return fmt.Errorf("input %s is no matrix", text(c.shape(0)))
 		}
-		label, classes := graph.Int64, c.listLen(numbers)
-		if n := c.listLen(strings); n > 0 {
+		label, classes := graph.Int64, listLen(c, numbers)
+		if n := listLen(c, strings); n > 0 {
 			label, classes = graph.String, n
 		}
 		count := graph.Dim{}
 		if classes > 0 {
 			count = graph.Int(int64(classes))
 		}
-		c.out(0, label, graph.Shape{c.rows()})
-		c.out(1, graph.Float32, graph.Shape{c.rows(), count})
+		c.out(0, label, graph.Shape{rows(c)})
+		c.out(1, graph.Float32, graph.Shape{rows(c), count})
 		return nil
 	}
 }
@@ -212,20 +212,20 @@ func regressor(attr string) rule {
 		if r := c.rank(0); r > 2 {
 			return fmt.Errorf("input %s is no matrix", text(c.shape(0)))
 		}
-		c.out(0, graph.Float32, graph.Shape{c.rows(), graph.Int(c.int(attr, 1))})
+		c.out(0, graph.Float32, graph.Shape{rows(c), graph.Int(c.int(attr, 1))})
 		return nil
 	}
 }
 
 // treeEnsemble checks that the lists of nodes and leaves fit.
 func treeEnsemble(c *call) error {
-	nodes := c.listLen("nodes_featureids")
+	nodes := listLen(c, "nodes_featureids")
 	for _, name := range []string{"nodes_falseleafs", "nodes_falsenodeids", "nodes_trueleafs", "nodes_truenodeids", "nodes_hitrates", "nodes_missing_value_tracks_true", "nodes_modes", "nodes_splits"} {
-		if n := c.attrLen(name); n >= 0 && n != nodes {
+		if n := attrLen(c, name); n >= 0 && n != nodes {
 			return fmt.Errorf("attribute %s has %d elements, nodes_featureids %d", name, n, nodes)
 		}
 	}
-	if m, n := c.attrLen("leaf_targetids"), c.attrLen("leaf_weights"); m != n {
+	if m, n := attrLen(c, "leaf_targetids"), attrLen(c, "leaf_weights"); m != n {
 		return fmt.Errorf("%d leaf_targetids for %d leaf_weights", m, n)
 	}
 	for _, name := range []string{"leaf_weights", "nodes_splits", "nodes_hitrates"} {
@@ -241,20 +241,20 @@ func treeEnsemble(c *call) error {
 }
 
 // attrLen is listLen that also counts a tensor's elements.
-func (c *call) attrLen(name string) int {
+func attrLen(c *call, name string) int {
 	if a := c.attr(name); a != nil && a.Tensor != nil {
 		n, _ := a.Tensor.Elems()
 		return int(n)
 	}
-	return c.listLen(name)
+	return listLen(c, name)
 }
 
 // zipMap turns rows into maps from labels to numbers.
 func zipMap(c *call) error {
 	key := graph.Int64
-	if c.listLen("classlabels_strings") > 0 {
+	if listLen(c, "classlabels_strings") > 0 {
 		key = graph.String
-	} else if c.listLen("classlabels_int64s") <= 0 {
+	} else if listLen(c, "classlabels_int64s") <= 0 {
 		return fmt.Errorf("no class labels are given")
 	}
 	of := tensorOf(graph.Float32, graph.Shape{})

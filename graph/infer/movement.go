@@ -186,7 +186,7 @@ func squeeze(c *call) error {
 		return nil
 	}
 	if !given || len(axes) == 0 { // ONNX leaves no axes open; ONNX Runtime reads them as all
-		return c.squeezeOnes(s)
+		return squeezeOnes(c, s)
 	}
 	at, err := axesOf(axes, len(s))
 	if err != nil {
@@ -213,7 +213,7 @@ func squeeze(c *call) error {
 }
 
 // squeezeOnes drops every dim that is 1, if it is known which are.
-func (c *call) squeezeOnes(s graph.Shape) error {
+func squeezeOnes(c *call, s graph.Shape) error {
 	out := graph.Shape{}
 	for _, d := range s {
 		n, ok := d.Int()
@@ -280,15 +280,15 @@ func concatRule(c *call) error {
 	if c.ver >= 4 && c.attr("axis") == nil {
 		return fmt.Errorf("attribute axis is missing")
 	}
-	out, err := c.concatShape(c.int("axis", def))
+	out, err := concatShape(c, c.int("axis", def))
 	if err != nil {
 		return err
 	}
-	c.out(0, c.firstElem(), out)
+	c.out(0, firstElem(c), out)
 	return nil
 }
 
-func (c *call) concatShape(axis int64) (graph.Shape, error) {
+func concatShape(c *call, axis int64) (graph.Shape, error) {
 	var out graph.Shape
 	partial := false
 	at := 0
@@ -350,7 +350,7 @@ func split(c *call) error {
 	if err != nil {
 		return err
 	}
-	parts, err := c.splitSizes(s[axis], n)
+	parts, err := splitSizes(c, s[axis], n)
 	if err != nil {
 		return err
 	}
@@ -360,7 +360,7 @@ func split(c *call) error {
 	return nil
 }
 
-func (c *call) splitSizes(d graph.Dim, n int) ([]graph.Dim, error) {
+func splitSizes(c *call, d graph.Dim, n int) ([]graph.Dim, error) {
 	sizes, given, known := c.axesIn("split", 1)
 	if a := c.attr("num_outputs"); a != nil && int(a.I) != n {
 		return nil, fmt.Errorf("num_outputs is %d, the node has %d outputs", a.I, n)
@@ -525,7 +525,7 @@ func expand(c *call) error {
 func tile(c *call) error {
 	s := c.shape(0)
 	if c.ver < 6 {
-		return c.tileOld(s)
+		return tileOld(c, s)
 	}
 	reps, known := c.dimsIn(1)
 	if s == nil || !known {
@@ -552,7 +552,7 @@ func tile(c *call) error {
 }
 
 // tileOld is opset 1: one axis, repeated a number of times.
-func (c *call) tileOld(s graph.Shape) error {
+func tileOld(c *call, s graph.Shape) error {
 	tiles, ok1 := c.intsIn(1)
 	axis, ok2 := c.intsIn(2)
 	if s == nil || !ok2 || len(axis) != 1 {
@@ -581,7 +581,7 @@ func pad(c *call) error {
 		c.out(0, c.elem(0), nil)
 		return nil
 	}
-	pads, err := c.padAmounts(len(s))
+	pads, err := padAmounts(c, len(s))
 	if err != nil {
 		return err
 	}
@@ -601,7 +601,7 @@ func pad(c *call) error {
 }
 
 // padAmounts returns the begins of all axes, then the ends.
-func (c *call) padAmounts(rank int) ([]graph.Dim, error) {
+func padAmounts(c *call, rank int) ([]graph.Dim, error) {
 	var amounts []graph.Dim
 	known := true
 	if c.has(1) {
@@ -642,7 +642,7 @@ func (c *call) padAmounts(rank int) ([]graph.Dim, error) {
 
 // depthToSpace and spaceToDepth trade channels for pixels.
 func depthToSpace(c *call) error {
-	b, err := c.blockSize()
+	b, err := blockSize(c)
 	s := c.shape(0)
 	if err != nil || s == nil {
 		c.out(0, c.elem(0), unknownDims(4))
@@ -659,7 +659,7 @@ func depthToSpace(c *call) error {
 }
 
 func spaceToDepth(c *call) error {
-	b, err := c.blockSize()
+	b, err := blockSize(c)
 	s := c.shape(0)
 	if err != nil || s == nil {
 		c.out(0, c.elem(0), unknownDims(4))
@@ -675,7 +675,7 @@ func spaceToDepth(c *call) error {
 	return nil
 }
 
-func (c *call) blockSize() (graph.Dim, error) {
+func blockSize(c *call) (graph.Dim, error) {
 	b := c.int("blocksize", 0)
 	if b <= 0 {
 		return graph.Dim{}, fmt.Errorf("blocksize is %d, not positive", b)

@@ -7,13 +7,13 @@ import (
 
 // selectBoxes runs NonMaxSuppression on constant boxes and scores and counts
 // the boxes it selects.
-func (c *call) selectBoxes() (count int64, ok bool) {
+func selectBoxes(c *call) (count int64, ok bool) {
 	boxes, ok1 := c.floatsIn(0)
 	scores, ok2 := c.floatsIn(1)
 	if !ok1 || !ok2 {
 		return 0, false
 	}
-	dims := c.tensorIn(1).dims
+	dims := tensorIn(c, 1).dims
 	limit, overlap, least := 0.0, 0.0, 0.0
 	for i, p := range []*float64{&limit, &overlap, &least} {
 		if c.has(2 + i) {

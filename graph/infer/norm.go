@@ -156,12 +156,12 @@ func logLikelihood(c *call) error {
 	if t == nil && x != nil {
 		t = concat(x[:1], x[2:])
 	}
-	return c.loss(t)
+	return loss(c, t)
 }
 
 // loss sets output 0 to the losses of a target's shape, or to their mean or
 // sum.
-func (c *call) loss(t graph.Shape) error {
+func loss(c *call, t graph.Shape) error {
 	switch how := c.str("reduction", "mean"); how {
 	case "none":
 		c.out(0, c.elem(0), t)
@@ -190,5 +190,5 @@ func crossEntropy(c *call) error {
 		return err
 	}
 	c.out(1, c.elem(0), x)
-	return c.loss(t)
+	return loss(c, t)
 }

@@ -8,7 +8,7 @@ import (
 
 // reducedAxes returns the axes a reduction runs over; all is true when it is
 // every axis. ok is false when the axes are not known.
-func (c *call) reducedAxes(rank int) (axes []int, all, ok bool) {
+func reducedAxes(c *call, rank int) (axes []int, all, ok bool) {
 	list, given, known := c.axesIn("axes", 1)
 	if !known {
 		return nil, false, false
@@ -36,14 +36,14 @@ func reduce(c *call) error {
 			return err
 		}
 	}
-	axes, all, ok := c.reducedAxes(len(s))
+	axes, all, ok := reducedAxes(c, len(s))
 	switch {
 	case ok:
 		c.out(0, c.elem(0), reduced(s, axes, all, keep))
 	case keep:
 		c.out(0, c.elem(0), unknownDims(len(s)))
 	default:
-		c.out(0, c.elem(0), c.partlyReduced(len(s)))
+		c.out(0, c.elem(0), partlyReduced(c, len(s)))
 	}
 	return nil
 }
@@ -62,7 +62,7 @@ func reduced(s graph.Shape, axes []int, all, keep bool) graph.Shape {
 }
 
 // partlyReduced knows the rank when the number of axes is known.
-func (c *call) partlyReduced(rank int) graph.Shape {
+func partlyReduced(c *call, rank int) graph.Shape {
 	n, ok := c.dim(1, 0).Int()
 	if !ok || n == 0 || n > int64(rank) {
 		return nil

@@ -15,14 +15,14 @@ func resize(c *call) error {
 	if c.ver < 11 {
 		scalesAt, sizesAt = 1, -1
 	}
-	if c.emptyIn(scalesAt) && c.emptyIn(sizesAt) {
+	if emptyIn(c, scalesAt) && emptyIn(c, sizesAt) {
 		return fmt.Errorf("neither scales nor sizes are given")
 	}
 	if s == nil {
-		c.out(0, c.elem(0), c.resizedRank(scalesAt, sizesAt))
+		c.out(0, c.elem(0), resizedRank(c, scalesAt, sizesAt))
 		return nil
 	}
-	axes, err := c.resizeAxes(len(s))
+	axes, err := resizeAxes(c, len(s))
 	if err != nil {
 		return err
 	}
@@ -30,17 +30,17 @@ func resize(c *call) error {
 	for _, a := range axes {
 		out[a] = graph.Dim{}
 	}
-	if !c.emptyIn(sizesAt) {
-		err = c.resizeTo(sizesAt, s, axes, out)
+	if !emptyIn(c, sizesAt) {
+		err = resizeTo(c, sizesAt, s, axes, out)
 	} else {
-		err = c.resizeBy(scalesAt, s, axes, out)
+		err = resizeBy(c, scalesAt, s, axes, out)
 	}
 	c.out(0, c.elem(0), out)
 	return err
 }
 
 // emptyIn reports whether an optional input is omitted or has no elements.
-func (c *call) emptyIn(i int) bool {
+func emptyIn(c *call, i int) bool {
 	if !c.has(i) {
 		return true
 	}
@@ -49,7 +49,7 @@ func (c *call) emptyIn(i int) bool {
 }
 
 // resizedRank is the result for an input of unknown rank.
-func (c *call) resizedRank(scalesAt, sizesAt int) graph.Shape {
+func resizedRank(c *call, scalesAt, sizesAt int) graph.Shape {
 	if _, partial := c.ints("axes"); partial {
 		return nil
 	}
@@ -66,7 +66,7 @@ func (c *call) resizedRank(scalesAt, sizesAt int) graph.Shape {
 	return nil
 }
 
-func (c *call) resizeAxes(rank int) ([]int, error) {
+func resizeAxes(c *call, rank int) ([]int, error) {
 	if axes, ok := c.ints("axes"); ok {
 		return axesOf(axes, rank)
 	}
@@ -77,7 +77,7 @@ func (c *call) resizeAxes(rank int) ([]int, error) {
 	return all, nil
 }
 
-func (c *call) resizeTo(i int, s graph.Shape, axes []int, out graph.Shape) error {
+func resizeTo(c *call, i int, s graph.Shape, axes []int, out graph.Shape) error {
 	sizes, ok := c.dimsIn(i)
 	if !ok {
 		return nil
@@ -121,8 +121,8 @@ func keepAspect(policy string, sizes []graph.Dim, s graph.Shape, axes []int, out
 	return nil
 }
 
-func (c *call) resizeBy(i int, s graph.Shape, axes []int, out graph.Shape) error {
-	v := c.tensorIn(i)
+func resizeBy(c *call, i int, s graph.Shape, axes []int, out graph.Shape) error {
+	v := tensorIn(c, i)
 	if v == nil {
 		if n, ok := c.dim(i, 0).Int(); ok && n != int64(len(axes)) {
 			return fmt.Errorf("%d scales for %d axes", n, len(axes))
@@ -133,7 +133,7 @@ func (c *call) resizeBy(i int, s graph.Shape, axes []int, out graph.Shape) error
 		return fmt.Errorf("%d scales for %d axes", len(v.elems), len(axes))
 	}
 	crop := c.str("coordinate_transformation_mode", "") == "tf_crop_and_resize"
-	roi := c.tensorIn(1)
+	roi := tensorIn(c, 1)
 	for k, a := range axes {
 		scale := v.elems[k]
 		if f, ok := scale.float(); ok && !(f > 0) {
@@ -190,7 +190,7 @@ func upsample(c *call) error {
 	var scales []elem
 	switch {
 	case c.has(1):
-		v := c.tensorIn(1)
+		v := tensorIn(c, 1)
 		if v == nil {
 			c.out(0, c.elem(0), unknownDims(len(s)))
 			return nil

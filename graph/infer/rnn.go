@@ -19,7 +19,7 @@ func recurrent(gates int64) rule {
 				return err
 			}
 		}
-		hidden, err := c.hiddenSize(gates)
+		hidden, err := hiddenSize(c, gates)
 		if err != nil {
 			return err
 		}
@@ -39,7 +39,7 @@ func recurrent(gates int64) rule {
 		if c.ver < 7 && c.int("output_sequence", 0) == 0 && !c.wanted(0) {
 			all = nil
 		}
-		if err := c.checkInitial(last); err != nil {
+		if err := checkInitial(c, last); err != nil {
 			return err
 		}
 		c.out(0, c.elem(0), all)
@@ -49,7 +49,7 @@ func recurrent(gates int64) rule {
 	}
 }
 
-func (c *call) hiddenSize(gates int64) (graph.Dim, error) {
+func hiddenSize(c *call, gates int64) (graph.Dim, error) {
 	n := c.int("hidden_size", 0)
 	d := c.dim(2, 2)
 	if !d.Known() {
@@ -65,7 +65,7 @@ func (c *call) hiddenSize(gates int64) (graph.Dim, error) {
 }
 
 // checkInitial compares the initial states, inputs 5 and 6, with the last.
-func (c *call) checkInitial(last graph.Shape) error {
+func checkInitial(c *call, last graph.Shape) error {
 	for i := 5; i <= 6; i++ {
 		if s := c.shape(i); s != nil {
 			if _, ok := mergeShapes(s, last); !ok {

@@ -94,7 +94,7 @@ func (s *scope) node(n *graph.Node) error {
 		}
 	}
 	if e.rebind != nil {
-		if err := c.checkBatch(); err != nil {
+		if err := checkBatch(c); err != nil {
 			return fmt.Errorf("%s: %w", n.Label(), err)
 		}
 	}
@@ -106,7 +106,7 @@ func (c *call) infer() error {
 	e, n := c.s.e, c.n
 	if e.funcs != nil {
 		if f := e.funcs[funcKey{n.Domain, n.Op, n.Overload}]; f != nil {
-			return c.function(f)
+			return function(c, f)
 		}
 	}
 	c.op = e.ops[opKey{n.Domain, n.Op}]
@@ -188,7 +188,7 @@ func (c *call) settle(i int, v *graph.Value) error {
 		}
 	}
 	if _, given := e.opt.Shapes[v.Name]; c.unknown && given && t.Kind == graph.TensorType && t.Elem == graph.Undefined {
-		if t.Elem = c.firstElem(); t.Elem != graph.Undefined {
+		if t.Elem = firstElem(c); t.Elem != graph.Undefined {
 			e.warn("unknown-type", c.n.Label(), "the element type of %q is taken to be that of the operands, %s", v.Name, t.Elem)
 		}
 	}

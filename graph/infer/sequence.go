@@ -36,7 +36,7 @@ func sequenceEmpty(c *call) error {
 }
 
 // position returns the index that input i holds, of n items; by default def.
-func (c *call) position(i, n, def int) (at int, ok bool) {
+func position(c *call, i, n, def int) (at int, ok bool) {
 	if !c.has(i) {
 		return def, true
 	}
@@ -51,7 +51,7 @@ func (c *call) position(i, n, def int) (at int, ok bool) {
 	return int(k), k >= 0 && k <= int64(n)
 }
 
-func (c *call) checkSequence() error {
+func checkSequence(c *call) error {
 	if t := c.typ(0); t.Kind != graph.SequenceType && t.Kind != graph.NoType {
 		return fmt.Errorf("input 0 is %s, not a sequence", typeText(t))
 	}
@@ -59,12 +59,12 @@ func (c *call) checkSequence() error {
 }
 
 func sequenceInsert(c *call) error {
-	if err := c.checkSequence(); err != nil {
+	if err := checkSequence(c); err != nil {
 		return err
 	}
 	t, v := c.typ(0), c.vals(0)
 	if v != nil && v.list {
-		if at, ok := c.position(2, len(v.items), len(v.items)); ok && len(v.items) < maxElems {
+		if at, ok := position(c, 2, len(v.items), len(v.items)); ok && len(v.items) < maxElems {
 			items := append(append(append([]item{}, v.items[:at]...), c.item(1)), v.items[at:]...)
 			c.give(0, sequenceOf(items))
 			return nil
@@ -82,12 +82,12 @@ func sequenceInsert(c *call) error {
 }
 
 func sequenceErase(c *call) error {
-	if err := c.checkSequence(); err != nil {
+	if err := checkSequence(c); err != nil {
 		return err
 	}
 	t, v := c.typ(0), c.vals(0)
 	if v != nil && v.list && len(v.items) > 0 {
-		if at, ok := c.position(1, len(v.items), len(v.items)-1); ok && at < len(v.items) {
+		if at, ok := position(c, 1, len(v.items), len(v.items)-1); ok && at < len(v.items) {
 			c.give(0, sequenceOf(append(append([]item{}, v.items[:at]...), v.items[at+1:]...)))
 			return nil
 		}
@@ -98,12 +98,12 @@ func sequenceErase(c *call) error {
 }
 
 func sequenceAt(c *call) error {
-	if err := c.checkSequence(); err != nil {
+	if err := checkSequence(c); err != nil {
 		return err
 	}
 	t, v := c.typ(0), c.vals(0)
 	if v != nil && v.list {
-		at, ok := c.position(1, len(v.items), 0)
+		at, ok := position(c, 1, len(v.items), 0)
 		if list, known := c.intsIn(1); known && (!ok || at >= len(v.items)) {
 			return fmt.Errorf("position %v of a sequence of %d", list, len(v.items))
 		}
@@ -119,7 +119,7 @@ func sequenceAt(c *call) error {
 }
 
 func sequenceLength(c *call) error {
-	if err := c.checkSequence(); err != nil {
+	if err := checkSequence(c); err != nil {
 		return err
 	}
 	out := item{typ: tensorOf(graph.Int64, graph.Shape{})}
@@ -147,7 +147,7 @@ func splitToSequence(c *call) error {
 	if err != nil {
 		return err
 	}
-	parts, count, drop, err := c.sequenceParts(s[axis])
+	parts, count, drop, err := sequenceParts(c, s[axis])
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func splitToSequence(c *call) error {
 
 // sequenceParts returns the lengths of the parts, or nil and their number as
 // far as it is known. drop means that the axis goes.
-func (c *call) sequenceParts(d graph.Dim) (parts []graph.Dim, count graph.Dim, drop bool, err error) {
+func sequenceParts(c *call, d graph.Dim) (parts []graph.Dim, count graph.Dim, drop bool, err error) {
 	n, isInt := d.Int()
 	if !c.has(1) {
 		drop = c.int("keepdims", 1) == 0
@@ -212,7 +212,7 @@ func (c *call) sequenceParts(d graph.Dim) (parts []graph.Dim, count graph.Dim, d
 
 // concatFromSequence joins the items along an axis, or a new one.
 func concatFromSequence(c *call) error {
-	if err := c.checkSequence(); err != nil {
+	if err := checkSequence(c); err != nil {
 		return err
 	}
 	if c.attr("axis") == nil {

@@ -27,7 +27,7 @@ func dft(c *call) error {
 	case known && parts != 2 && onesided && inverse:
 		return fmt.Errorf("an inverse one-sided transform needs a complex input, not %s", text(s))
 	}
-	length, given, err := c.scalarDim(1)
+	length, given, err := scalarDim(c, 1)
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func dft(c *call) error {
 	if inverse && onesided {
 		out[len(s)-1] = graph.Int(1)
 	}
-	axis, ok, err := c.dftAxis(len(s))
+	axis, ok, err := dftAxis(c, len(s))
 	if err != nil {
 		return err
 	}
@@ -64,11 +64,11 @@ func dft(c *call) error {
 }
 
 // scalarDim returns the one element of an optional integer input.
-func (c *call) scalarDim(i int) (d graph.Dim, given bool, err error) {
+func scalarDim(c *call, i int) (d graph.Dim, given bool, err error) {
 	if !c.has(i) {
 		return graph.Dim{}, false, nil
 	}
-	v := c.tensorIn(i)
+	v := tensorIn(c, i)
 	if v == nil {
 		return graph.Dim{}, true, nil
 	}
@@ -80,7 +80,7 @@ func (c *call) scalarDim(i int) (d graph.Dim, given bool, err error) {
 
 // dftAxis is attribute axis before opset 20, then input 2; it excludes the
 // last dim.
-func (c *call) dftAxis(rank int) (axis int, ok bool, err error) {
+func dftAxis(c *call, rank int) (axis int, ok bool, err error) {
 	n := int64(-2)
 	if c.ver < 20 {
 		n = c.int("axis", 1)
@@ -103,11 +103,11 @@ func stft(c *call) error {
 	if err := c.wantRank(0, 3, 2); err != nil {
 		return err
 	}
-	step, _, err := c.scalarDim(1)
+	step, _, err := scalarDim(c, 1)
 	if err != nil {
 		return err
 	}
-	frame, given, err := c.scalarDim(3)
+	frame, given, err := scalarDim(c, 3)
 	if err != nil {
 		return err
 	}
@@ -137,11 +137,11 @@ func stft(c *call) error {
 // melWeights: [dft_length/2 + 1, num_mel_bins].
 func melWeights(c *call) error {
 	elem := c.dtype("output_datatype", graph.Float32)
-	bins, _, err := c.scalarDim(0)
+	bins, _, err := scalarDim(c, 0)
 	if err != nil {
 		return err
 	}
-	length, _, err := c.scalarDim(1)
+	length, _, err := scalarDim(c, 1)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func melWeights(c *call) error {
 
 // windowFunction: a vector of the size given.
 func windowFunction(c *call) error {
-	n, _, err := c.scalarDim(0)
+	n, _, err := scalarDim(c, 0)
 	if err != nil {
 		return err
 	}

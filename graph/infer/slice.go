@@ -21,7 +21,7 @@ func slice(c *call) error {
 		c.out(0, c.elem(0), nil)
 		return nil
 	}
-	spans, ok, err := c.spans(len(s))
+	spans, ok, err := spans(c, len(s))
 	if err != nil {
 		return err
 	}
@@ -42,9 +42,9 @@ func slice(c *call) error {
 
 // spans reads starts, ends, axes and steps, which are attributes before opset
 // 10. ok is false when the axes are not known.
-func (c *call) spans(rank int) (spans []span, ok bool, err error) {
-	starts, ok1 := c.sliceList("starts", 1)
-	ends, ok2 := c.sliceList("ends", 2)
+func spans(c *call, rank int) (spans []span, ok bool, err error) {
+	starts, ok1 := sliceList(c, "starts", 1)
+	ends, ok2 := sliceList(c, "ends", 2)
 	n := len(starts)
 	if !ok1 {
 		n = len(ends)
@@ -99,7 +99,7 @@ func (c *call) spans(rank int) (spans []span, ok bool, err error) {
 	return spans, true, nil
 }
 
-func (c *call) sliceList(attr string, i int) ([]graph.Dim, bool) {
+func sliceList(c *call, attr string, i int) ([]graph.Dim, bool) {
 	if c.has(i) {
 		return c.dimsIn(i)
 	}

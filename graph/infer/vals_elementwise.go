@@ -67,7 +67,7 @@ func elementwise(n int, f elemFunc) rule {
 				x[k] = v.elems[broadcastIndex(i, dims, v.dims)]
 			}
 			out.elems[i] = a.fix(f(a, x))
-			if err := c.overflowed(out.elems[i], x); err != nil {
+			if err := overflowed(c, out.elems[i], x); err != nil {
 				return err
 			}
 		}
@@ -91,7 +91,7 @@ func fits(in, out []int64) bool {
 
 // overflowed rejects, in strict mode, integer arithmetic on constants that
 // has no result. Otherwise the element is just not known.
-func (c *call) overflowed(y elem, x []elem) error {
+func overflowed(c *call, y elem, x []elem) error {
 	if !c.s.e.opt.Strict || y.known() || len(x) != 2 {
 		return nil
 	}
@@ -510,7 +510,7 @@ func clipVals(c *call) error {
 	a := arithmetic{c.outTyp(0).Elem}
 	out := append([]elem(nil), v.elems...)
 	for i, combine := range []elemFunc{maximum, minimum} {
-		bound, given, known := c.clipBound(i)
+		bound, given, known := clipBound(c, i)
 		if !known {
 			return nil
 		}
@@ -525,7 +525,7 @@ func clipVals(c *call) error {
 }
 
 // clipBound returns Clip's minimum (0) or maximum (1).
-func (c *call) clipBound(i int) (x elem, given, known bool) {
+func clipBound(c *call, i int) (x elem, given, known bool) {
 	if c.has(i + 1) {
 		v := c.vals(i + 1)
 		if v == nil || len(v.elems) != 1 {

@@ -8,7 +8,7 @@ import (
 
 // reverseSequenceVals reverses the first elements of each sequence.
 func reverseSequenceVals(c *call) error {
-	v := c.tensorIn(0)
+	v := tensorIn(c, 0)
 	lens, ok := c.intsIn(1)
 	if v == nil || !ok || len(v.dims) < 2 {
 		return nil
@@ -19,7 +19,7 @@ func reverseSequenceVals(c *call) error {
 		return nil
 	}
 	st := strides(v.dims)
-	c.setVals(0, c.picked(0, v, func(idx []int64) int64 {
+	c.setVals(0, picked(c, 0, v, func(idx []int64) int64 {
 		at := int64(0)
 		for i, x := range idx {
 			if n := lens[idx[batch]]; i == time && x < n {
@@ -34,14 +34,14 @@ func reverseSequenceVals(c *call) error {
 
 // depthToSpaceVals moves blocks of channels to pixels.
 func depthToSpaceVals(c *call) error {
-	v, b := c.tensorIn(0), c.int("blocksize", 0)
+	v, b := tensorIn(c, 0), c.int("blocksize", 0)
 	if v == nil || len(v.dims) != 4 || b <= 0 {
 		return nil
 	}
 	depth := v.dims[1] / (b * b)
 	columns := c.str("mode", "DCR") == "CRD"
 	st := strides(v.dims)
-	c.setVals(0, c.picked(0, v, func(x []int64) int64 {
+	c.setVals(0, picked(c, 0, v, func(x []int64) int64 {
 		block := x[2]%b*b + x[3]%b
 		channel := block*depth + x[1]
 		if columns {
@@ -54,13 +54,13 @@ func depthToSpaceVals(c *call) error {
 
 // spaceToDepthVals moves blocks of pixels to channels.
 func spaceToDepthVals(c *call) error {
-	v, b := c.tensorIn(0), c.int("blocksize", 0)
+	v, b := tensorIn(c, 0), c.int("blocksize", 0)
 	if v == nil || len(v.dims) != 4 || b <= 0 || v.dims[1] == 0 {
 		return nil
 	}
 	rows := c.str("mode", "DCR") == "CRD"
 	st := strides(v.dims)
-	c.setVals(0, c.picked(0, v, func(x []int64) int64 {
+	c.setVals(0, picked(c, 0, v, func(x []int64) int64 {
 		block, channel := x[1]/v.dims[1], x[1]%v.dims[1]
 		if rows {
 			block, channel = x[1]%(b*b), x[1]/(b*b)
@@ -72,7 +72,7 @@ func spaceToDepthVals(c *call) error {
 
 // oneHotVals writes the second of two values where the index says.
 func oneHotVals(c *call) error {
-	index, values, dims := c.tensorIn(0), c.tensorIn(2), c.outDims(0)
+	index, values, dims := tensorIn(c, 0), tensorIn(c, 2), c.outDims(0)
 	list, ok := c.floatsIn(0)
 	if !ok || values == nil || len(values.elems) != 2 || dims == nil {
 		return nil
@@ -82,7 +82,7 @@ func oneHotVals(c *call) error {
 		return nil
 	}
 	st := strides(index.dims)
-	c.setVals(0, c.picked(0, values, func(idx []int64) int64 {
+	c.setVals(0, picked(c, 0, values, func(idx []int64) int64 {
 		at := int64(0)
 		for i, x := range idx {
 			switch {
@@ -110,7 +110,7 @@ func eyeLikeVals(c *call) error {
 	if c.outTyp(0).Elem.IsFloat() {
 		digits.elems = []elem{floatElem(0), floatElem(1)}
 	}
-	c.setVals(0, c.picked(0, digits, func(idx []int64) int64 {
+	c.setVals(0, picked(c, 0, digits, func(idx []int64) int64 {
 		if idx[1]-idx[0] == k {
 			return 1
 		}
@@ -121,7 +121,7 @@ func eyeLikeVals(c *call) error {
 
 // compressVals keeps the elements or slices that a condition names.
 func compressVals(c *call) error {
-	v := c.tensorIn(0)
+	v := tensorIn(c, 0)
 	cond, ok := c.floatsIn(1)
 	if v == nil || !ok {
 		return nil
@@ -146,7 +146,7 @@ func compressVals(c *call) error {
 	if len(dims) != len(st) || dims[axis] != int64(len(kept)) {
 		return nil
 	}
-	c.setVals(0, c.picked(0, v, func(idx []int64) int64 {
+	c.setVals(0, picked(c, 0, v, func(idx []int64) int64 {
 		at := int64(0)
 		for i, x := range idx {
 			if i == axis {
@@ -161,7 +161,7 @@ func compressVals(c *call) error {
 
 // centerCropPadVals crops or pads with zeros on both sides.
 func centerCropPadVals(c *call) error {
-	v, dims := c.tensorIn(0), c.outDims(0)
+	v, dims := tensorIn(c, 0), c.outDims(0)
 	if v == nil || dims == nil || len(dims) != len(v.dims) {
 		return nil
 	}
@@ -171,7 +171,7 @@ func centerCropPadVals(c *call) error {
 	}
 	st := strides(v.dims)
 	padded := &vals{elems: append(slices.Clone(v.elems), zero)}
-	c.setVals(0, c.picked(0, padded, func(idx []int64) int64 {
+	c.setVals(0, picked(c, 0, padded, func(idx []int64) int64 {
 		at := int64(0)
 		for i, x := range idx {
 			if dims[i] > v.dims[i] {
@@ -191,7 +191,7 @@ func centerCropPadVals(c *call) error {
 
 // dropoutVals passes the input where nothing is dropped.
 func dropoutVals(c *call) error {
-	v := c.tensorIn(0)
+	v := tensorIn(c, 0)
 	if v == nil || c.n.Domain == "" && c.ver < 7 {
 		return nil
 	}

@@ -179,7 +179,7 @@ func logSumExp(a arithmetic, x []elem) elem {
 // scanVals runs an operation along an axis, all results kept.
 func scanVals(f elemFunc, first elem) rule {
 	return func(c *call) error {
-		v := c.tensorIn(0)
+		v := tensorIn(c, 0)
 		axis, ok := c.intsIn(1)
 		if v == nil || !ok || len(axis) != 1 {
 			return nil
@@ -222,7 +222,7 @@ func softmaxVals(f func(x []float64)) rule {
 		if !ok || len(x) == 0 {
 			return nil
 		}
-		v := c.tensorIn(0)
+		v := tensorIn(c, 0)
 		def := int64(-1)
 		if c.ver < 13 {
 			def = 1
@@ -288,7 +288,7 @@ func hardmax(x []float64) {
 
 // matmulVals multiplies small matrices, also of expressions.
 func matmulVals(c *call) error {
-	x, y, dims := c.tensorIn(0), c.tensorIn(1), c.outDims(0)
+	x, y, dims := tensorIn(c, 0), tensorIn(c, 1), c.outDims(0)
 	if x == nil || y == nil || dims == nil || len(x.dims) == 0 || len(y.dims) == 0 {
 		return nil
 	}
@@ -351,7 +351,7 @@ func uniqueVals(c *call) error {
 	if !ok || c.attr("axis") != nil || slices.ContainsFunc(f, func(x float64) bool { return x != x }) {
 		return nil
 	}
-	v := c.tensorIn(0)
+	v := tensorIn(c, 0)
 	first, count := []int{}, []int64{} // of each distinct element
 	at := map[float64]int{}
 	for i, x := range f {
@@ -390,20 +390,20 @@ func uniqueVals(c *call) error {
 
 // dequantizeVals and quantizeVals serve one scale for the whole tensor.
 func dequantizeVals(c *call) error {
-	scale, zero, ok := c.quantization()
+	scale, zero, ok := quantization(c)
 	if !ok {
 		return nil
 	}
-	return c.mapped(func(a arithmetic, x float64) elem { return a.fix(floatElem((x - zero) * scale)) })
+	return mapped(c, func(a arithmetic, x float64) elem { return a.fix(floatElem((x - zero) * scale)) })
 }
 
 func quantizeVals(c *call) error {
-	scale, zero, ok := c.quantization()
+	scale, zero, ok := quantization(c)
 	lo, hi, limited := intRange(c.outTyp(0).Elem)
 	if !ok || !limited {
 		return nil
 	}
-	return c.mapped(func(_ arithmetic, x float64) elem {
+	return mapped(c, func(_ arithmetic, x float64) elem {
 		q := math.RoundToEven(float64(float32(x/scale))) + zero
 		if q != q {
 			return elem{}
@@ -413,7 +413,7 @@ func quantizeVals(c *call) error {
 }
 
 // quantization returns a scalar scale and zero point.
-func (c *call) quantization() (scale, zero float64, ok bool) {
+func quantization(c *call) (scale, zero float64, ok bool) {
 	s, ok := c.floatsIn(1)
 	if !ok || len(s) != 1 || c.int("block_size", 0) != 0 {
 		return 0, 0, false
@@ -429,12 +429,12 @@ func (c *call) quantization() (scale, zero float64, ok bool) {
 }
 
 // mapped applies f to the constants of the first input.
-func (c *call) mapped(f func(a arithmetic, x float64) elem) error {
+func mapped(c *call, f func(a arithmetic, x float64) elem) error {
 	x, ok := c.floatsIn(0)
 	if !ok {
 		return nil
 	}
-	out := &vals{dims: c.tensorIn(0).dims, elems: make([]elem, len(x))}
+	out := &vals{dims: tensorIn(c, 0).dims, elems: make([]elem, len(x))}
 	a := arithmetic{c.outTyp(0).Elem}
 	for i := range x {
 		out.elems[i] = f(a, x[i])
@@ -467,15 +467,15 @@ func gemmVals(c *call) error {
 	var zd []int64
 	if c.has(2) {
 		var ok bool
-		if z, ok = c.floatsIn(2); !ok || !fits(c.tensorIn(2).dims, dims) {
+		if z, ok = c.floatsIn(2); !ok || !fits(tensorIn(c, 2).dims, dims) {
 			return nil
 		}
-		zd = c.tensorIn(2).dims
+		zd = tensorIn(c, 2).dims
 	}
-	xs, ys := strides(c.tensorIn(0).dims), strides(c.tensorIn(1).dims)
-	k := c.tensorIn(0).dims[1]
+	xs, ys := strides(tensorIn(c, 0).dims), strides(tensorIn(c, 1).dims)
+	k := tensorIn(c, 0).dims[1]
 	if c.int("transA", 0) != 0 {
-		xs[0], xs[1], k = xs[1], xs[0], c.tensorIn(0).dims[0]
+		xs[0], xs[1], k = xs[1], xs[0], tensorIn(c, 0).dims[0]
 	}
 	if c.int("transB", 0) != 0 {
 		ys[0], ys[1] = ys[1], ys[0]
@@ -530,7 +530,7 @@ func einsumVals(c *call) error {
 		for k, r := range term {
 			if !strings.ContainsRune(labels, r) {
 				labels += string(r)
-				size = append(size, c.tensorIn(i).dims[k])
+				size = append(size, tensorIn(c, i).dims[k])
 			}
 		}
 	}
@@ -540,7 +540,7 @@ func einsumVals(c *call) error {
 	strideOf := make([][]int64, len(terms)) // of each operand, by label
 	for i, term := range terms {
 		strideOf[i] = make([]int64, len(labels))
-		d := c.tensorIn(i).dims
+		d := tensorIn(c, i).dims
 		for k, r := range term {
 			at := strings.IndexRune(labels, r)
 			if d[k] != size[at] && d[k] != 1 {
@@ -602,7 +602,7 @@ func windowVals(weights ...float64) rule {
 
 // bitCastVals reads the bits of constants as another type.
 func bitCastVals(c *call) error {
-	v := c.tensorIn(0)
+	v := tensorIn(c, 0)
 	if v == nil {
 		return nil
 	}

@@ -39,7 +39,7 @@ func eachIndex(dims []int64, f func(flat int, idx []int64)) {
 
 // picked returns a tensor of the shape of output i whose elements are those
 // of v at the flat positions that at returns; -1 leaves one unknown.
-func (c *call) picked(i int, v *vals, at func(idx []int64) int64) *vals {
+func picked(c *call, i int, v *vals, at func(idx []int64) int64) *vals {
 	dims := c.outDims(i)
 	n, ok := graph.Product(dims)
 	if dims == nil || !ok || n > maxElems {
@@ -55,7 +55,7 @@ func (c *call) picked(i int, v *vals, at func(idx []int64) int64) *vals {
 }
 
 // tensorIn returns the elements of a tensor input, or nil.
-func (c *call) tensorIn(i int) *vals {
+func tensorIn(c *call, i int) *vals {
 	v := c.vals(i)
 	if v == nil || v.list {
 		return nil
@@ -65,7 +65,7 @@ func (c *call) tensorIn(i int) *vals {
 
 // reshapeVals keeps the elements and takes the output's shape.
 func reshapeVals(c *call) error {
-	v := c.tensorIn(0)
+	v := tensorIn(c, 0)
 	dims := c.outDims(0)
 	if v == nil || dims == nil {
 		return nil
@@ -78,7 +78,7 @@ func reshapeVals(c *call) error {
 }
 
 func transposeVals(c *call) error {
-	v := c.tensorIn(0)
+	v := tensorIn(c, 0)
 	if v == nil {
 		return nil
 	}
@@ -88,7 +88,7 @@ func transposeVals(c *call) error {
 		return nil
 	}
 	st := strides(v.dims)
-	c.setVals(0, c.picked(0, v, func(idx []int64) int64 {
+	c.setVals(0, picked(c, 0, v, func(idx []int64) int64 {
 		at := int64(0)
 		for i, p := range order {
 			at += idx[i] * st[p]
@@ -121,7 +121,7 @@ func concatVals(c *call) error {
 				return nil // the file declares another shape
 			}
 		}
-		v := c.tensorIn(i)
+		v := tensorIn(c, i)
 		if v == nil {
 			v = &vals{dims: s}
 		}
@@ -154,7 +154,7 @@ func concatVals(c *call) error {
 }
 
 func splitVals(c *call) error {
-	v := c.tensorIn(0)
+	v := tensorIn(c, 0)
 	if v == nil {
 		return nil
 	}
@@ -169,7 +169,7 @@ func splitVals(c *call) error {
 		if dims == nil {
 			return nil
 		}
-		c.setVals(i, c.picked(i, v, func(idx []int64) int64 {
+		c.setVals(i, picked(c, i, v, func(idx []int64) int64 {
 			at := first * st[axis]
 			for k, x := range idx {
 				at += x * st[k]
@@ -182,11 +182,11 @@ func splitVals(c *call) error {
 }
 
 func sliceVals(c *call) error {
-	v := c.tensorIn(0)
+	v := tensorIn(c, 0)
 	if v == nil {
 		return nil
 	}
-	spans, ok, err := c.spans(len(v.dims))
+	spans, ok, err := spans(c, len(v.dims))
 	if !ok || err != nil {
 		return nil
 	}
@@ -204,7 +204,7 @@ func sliceVals(c *call) error {
 		first[p.axis], _ = sliceRange(v.dims[p.axis], a, b, p.step)
 		step[p.axis] = p.step
 	}
-	c.setVals(0, c.picked(0, v, func(idx []int64) int64 {
+	c.setVals(0, picked(c, 0, v, func(idx []int64) int64 {
 		at := int64(0)
 		for i, x := range idx {
 			at += (first[i] + x*step[i]) * st[i]
@@ -216,7 +216,7 @@ func sliceVals(c *call) error {
 
 // gatherVals also serves indices that are only partly known.
 func gatherVals(c *call) error {
-	v, idx := c.tensorIn(0), c.tensorIn(1)
+	v, idx := tensorIn(c, 0), tensorIn(c, 1)
 	if v == nil || idx == nil {
 		return nil
 	}
@@ -226,7 +226,7 @@ func gatherVals(c *call) error {
 	}
 	st, ist := strides(v.dims), strides(idx.dims)
 	r := len(idx.dims)
-	c.setVals(0, c.picked(0, v, func(at []int64) int64 {
+	c.setVals(0, picked(c, 0, v, func(at []int64) int64 {
 		k := int64(0)
 		for i, x := range at[axis : axis+r] {
 			k += x * ist[i]
@@ -251,7 +251,7 @@ func gatherVals(c *call) error {
 }
 
 func gatherElementsVals(c *call) error {
-	v, idx := c.tensorIn(0), c.tensorIn(1)
+	v, idx := tensorIn(c, 0), tensorIn(c, 1)
 	if v == nil || idx == nil {
 		return nil
 	}
@@ -260,7 +260,7 @@ func gatherElementsVals(c *call) error {
 		return nil
 	}
 	st, ist := strides(v.dims), strides(idx.dims)
-	c.setVals(0, c.picked(0, v, func(at []int64) int64 {
+	c.setVals(0, picked(c, 0, v, func(at []int64) int64 {
 		pos, k := int64(0), int64(0)
 		for i, x := range at {
 			pos += x * st[i]
@@ -279,7 +279,7 @@ func gatherElementsVals(c *call) error {
 }
 
 func gatherNDVals(c *call) error {
-	v, idx := c.tensorIn(0), c.tensorIn(1)
+	v, idx := tensorIn(c, 0), tensorIn(c, 1)
 	b := int(c.int("batch_dims", 0))
 	if v == nil || idx == nil || b < 0 || b >= min(len(idx.dims), len(v.dims)) || !slices.Equal(v.dims[:b], idx.dims[:b]) {
 		return nil
@@ -290,7 +290,7 @@ func gatherNDVals(c *call) error {
 		return nil
 	}
 	st, ist := strides(v.dims), strides(idx.dims)
-	c.setVals(0, c.picked(0, v, func(at []int64) int64 {
+	c.setVals(0, picked(c, 0, v, func(at []int64) int64 {
 		row, pos := int64(0), int64(0)
 		for i, x := range at[:r] {
 			row += x * ist[i]
@@ -317,7 +317,7 @@ func gatherNDVals(c *call) error {
 }
 
 // reduction returns how a scatter combines an element with an update.
-func (c *call) reduction() elemFunc {
+func reduction(c *call) elemFunc {
 	return map[string]elemFunc{
 		"none": func(_ arithmetic, x []elem) elem { return x[1] },
 		"add":  addElems, "mul": mulElems, "min": minimum, "max": maximum,
@@ -326,8 +326,8 @@ func (c *call) reduction() elemFunc {
 
 // scatterNDVals writes updates into a copy of data.
 func scatterNDVals(c *call) error {
-	v, idx, upd := c.tensorIn(0), c.tensorIn(1), c.tensorIn(2)
-	combine := c.reduction()
+	v, idx, upd := tensorIn(c, 0), tensorIn(c, 1), tensorIn(c, 2)
+	combine := reduction(c)
 	if v == nil || idx == nil || upd == nil || len(idx.dims) == 0 || combine == nil {
 		return nil
 	}
@@ -368,8 +368,8 @@ func scatterNDVals(c *call) error {
 
 // scatterElementsVals writes single updates along an axis.
 func scatterElementsVals(c *call) error {
-	v, idx, upd := c.tensorIn(0), c.tensorIn(1), c.tensorIn(2)
-	combine := c.reduction()
+	v, idx, upd := tensorIn(c, 0), tensorIn(c, 1), tensorIn(c, 2)
+	combine := reduction(c)
 	if v == nil || idx == nil || upd == nil || combine == nil {
 		return nil
 	}
@@ -404,12 +404,12 @@ func scatterElementsVals(c *call) error {
 
 // expandVals repeats elements; also for Tile, whose input wraps around.
 func expandVals(c *call) error {
-	v := c.tensorIn(0)
+	v := tensorIn(c, 0)
 	if v == nil || len(c.outDims(0)) < len(v.dims) {
 		return nil
 	}
 	st := strides(v.dims)
-	c.setVals(0, c.picked(0, v, func(idx []int64) int64 {
+	c.setVals(0, picked(c, 0, v, func(idx []int64) int64 {
 		at := int64(0)
 		off := len(idx) - len(v.dims)
 		for i, n := range v.dims {
@@ -424,7 +424,7 @@ func expandVals(c *call) error {
 
 // padVals pads with a constant, or with elements of the tensor.
 func padVals(c *call) error {
-	v := c.tensorIn(0)
+	v := tensorIn(c, 0)
 	if v == nil {
 		return nil
 	}
@@ -434,13 +434,13 @@ func padVals(c *call) error {
 		fill = floatElem(c.float("value", 0))
 	}
 	if c.has(2) {
-		f := c.tensorIn(2)
+		f := tensorIn(c, 2)
 		if f == nil || len(f.elems) != 1 {
 			return nil
 		}
 		fill = f.elems[0]
 	}
-	pads, err := c.padAmounts(len(v.dims))
+	pads, err := padAmounts(c, len(v.dims))
 	if err != nil {
 		return nil
 	}
@@ -454,7 +454,7 @@ func padVals(c *call) error {
 	}
 	st := strides(v.dims)
 	inside := &vals{elems: append(slices.Clone(v.elems), fill)}
-	c.setVals(0, c.picked(0, inside, func(idx []int64) int64 {
+	c.setVals(0, picked(c, 0, inside, func(idx []int64) int64 {
 		at := int64(0)
 		for i, x := range idx {
 			if x = padSource(mode, x-begin[i], v.dims[i]); x < 0 {
@@ -491,7 +491,7 @@ func padSource(mode string, x, n int64) int64 {
 
 // triluVals zeroes one triangle.
 func triluVals(c *call) error {
-	v := c.tensorIn(0)
+	v := tensorIn(c, 0)
 	k, ok := int64(0), true
 	if c.has(1) {
 		var list []int64
@@ -548,12 +548,12 @@ func meanElems(a arithmetic, x []elem) elem {
 // reduceVals returns a value rule for a reduction.
 func reduceVals(f folder) rule {
 	return func(c *call) error {
-		v := c.tensorIn(0)
+		v := tensorIn(c, 0)
 		dims := c.outDims(0)
 		if v == nil || dims == nil {
 			return nil
 		}
-		axes, all, ok := c.reducedAxes(len(v.dims))
+		axes, all, ok := reducedAxes(c, len(v.dims))
 		if !ok {
 			return nil
 		}
@@ -587,7 +587,7 @@ func argVals(better func(a, b float64) bool) rule {
 			return nil
 		}
 		last := c.int("select_last_index", 0) != 0
-		in := c.tensorIn(0).dims
+		in := tensorIn(c, 0).dims
 		axis, err := axisOf(c.int("axis", 0), len(in))
 		dims := c.outDims(0)
 		if err != nil || dims == nil {
@@ -628,7 +628,7 @@ func topKVals(c *call) error {
 	if !ok || dims == nil {
 		return nil
 	}
-	v := c.tensorIn(0)
+	v := tensorIn(c, 0)
 	axis, err := axisOf(c.int("axis", -1), len(v.dims))
 	if err != nil || len(dims) != len(v.dims) || dims[axis] > v.dims[axis] {
 		return nil

@@ -20,7 +20,7 @@ const InexactTrainKey = "memplan.inexact.train"
 var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 	"Attention": func(p *patLift, n *graph.Node) bool {
 		past := input(n, 4) >= 0 || input(n, 5) >= 0
-		return attrFloat(n, "softcap", 0) != 0 || past && attrInt(n, "is_causal", 0) != 0 || p.scaled(n) && attrFloat(n, "scale", 0) < 0
+		return attrFloat(n, "softcap", 0) != 0 || past && attrInt(n, "is_causal", 0) != 0 || scaled(p, n) && attrFloat(n, "scale", 0) < 0
 	},
 	"AveragePool": oddAverage,
 	"MaxPool":     oddMax,
@@ -31,7 +31,7 @@ var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 		_, ok := p.number(input(n, 1))
 		return !ok || attrInt(n, "exclusive", 0)+attrInt(n, "reverse", 0) != 0
 	},
-	"GatherND": func(p *patLift, n *graph.Node) bool { return !p.indexes(n) },
+	"GatherND": func(p *patLift, n *graph.Node) bool { return !indexes(p, n) },
 	"Gemm":     lostFactors, "com.microsoft.FusedGemm": lostFactors,
 	"GridSample": func(_ *patLift, n *graph.Node) bool {
 		bilinear := slices.Contains([]string{"bilinear", "linear"}, attrStr(n, "mode", "linear"))
@@ -41,8 +41,8 @@ var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 		return !near(attrFloat(n, "alpha", 0.2), 1.0/6) || !near(attrFloat(n, "beta", 0.5), 0.5)
 	},
 	"Pad": func(p *patLift, n *graph.Node) bool {
-		_, ok := p.pads(n)
-		_, known := p.padValue(n)
+		_, ok := pads(p, n)
+		_, known := padValue(p, n)
 		return !ok || !known
 	},
 	"Trilu": func(p *patLift, n *graph.Node) bool {
@@ -60,7 +60,7 @@ func lostFactors(p *patLift, n *graph.Node) bool {
 	if input(n, 2) < 0 {
 		return attrFloat(n, "alpha", 1) != 1
 	}
-	return p.asLinear(n) && len(gemmFactors(n)) > 0
+	return asLinear(p, n) && len(gemmFactors(n)) > 0
 }
 
 // scaledSum reports factors that an addmm takes; in a training step they are left
@@ -77,8 +77,8 @@ func same(n *graph.Node) bool {
 }
 
 // padsBefore reports a pool whose sides differ, so that a call pads before it.
-func (p *patLift) padsBefore(n *graph.Node) bool {
-	w, ok := p.window(n, attrInts(n, "kernel_shape", nil), p.dims(input(n, 0)))
+func padsBefore(p *patLift, n *graph.Node) bool {
+	w, ok := windowOf(p, n, attrInts(n, "kernel_shape", nil), p.dims(input(n, 0)))
 	return !ok || !slices.Equal(w.begin, w.end)
 }
 
@@ -89,17 +89,17 @@ func oddMax(p *patLift, n *graph.Node) bool {
 	if len(n.Outputs) > 1 && n.Outputs[1] >= 0 {
 		return true
 	}
-	return p.padsBefore(n) && (attrInt(n, "ceil_mode", 0) != 0 || !p.typeOf(input(n, 0)).Elem.IsFloat())
+	return padsBefore(p, n) && (attrInt(n, "ceil_mode", 0) != 0 || !p.typeOf(input(n, 0)).Elem.IsFloat())
 }
 
 // oddAverage reports a pool before which a call pads with zeros that ONNX does not
 // count, or where the last window may reach beyond them.
 func oddAverage(p *patLift, n *graph.Node) bool {
-	return p.padsBefore(n) && (attrInt(n, "ceil_mode", 0) != 0 || attrInt(n, "count_include_pad", 0) == 0)
+	return padsBefore(p, n) && (attrInt(n, "ceil_mode", 0) != 0 || attrInt(n, "count_include_pad", 0) == 0)
 }
 
 // scaled reports an attention with a scale other than 1/sqrt of its heads' size.
-func (p *patLift) scaled(n *graph.Node) bool {
+func scaled(p *patLift, n *graph.Node) bool {
 	scale := attrFloat(n, "scale", 0)
 	if scale == 0 {
 		return false
@@ -117,9 +117,9 @@ func (p *patLift) scaled(n *graph.Node) bool {
 
 // markInexact marks the calls from call since on, which replace the nodes of a match,
 // if they drop an attribute and so do not compute what the nodes do.
-func (p *patLift) markInexact(since int, m *match) {
+func markInexact(p *patLift, since int, m *match) {
 	why := ""
-	if scale, other := p.otherScale(m); other && scale <= 0 {
+	if scale, other := otherScale(p, m); other && scale <= 0 {
 		why = "the scale of attention"
 	}
 	trained := ""
@@ -132,12 +132,12 @@ func (p *patLift) markInexact(since int, m *match) {
 			trained = "attributes of " + n.Op + " in training"
 		}
 	}
-	p.mark(since, InexactKey, why)
-	p.mark(since, InexactTrainKey, trained)
+	markOf(p, since, InexactKey, why)
+	markOf(p, since, InexactTrainKey, trained)
 }
 
-// mark adds a property to the calls from call since on, unless why is empty.
-func (p *patLift) mark(since int, key, why string) {
+// markOf adds a property to the calls from call since on, unless why is empty.
+func markOf(p *patLift, since int, key, why string) {
 	if why == "" {
 		return
 	}
@@ -151,7 +151,7 @@ func (p *patLift) mark(since int, key, why string) {
 // of the query's scale s and the key's t, and whether it differs from the one that the
 // call computes by itself from the heads' size. A scale that is not a constant of the
 // file counts as that one.
-func (p *patLift) otherScale(m *match) (scale float64, other bool) {
+func otherScale(p *patLift, m *match) (scale float64, other bool) {
 	if m.rule.name != "attention" {
 		return 0, false
 	}

@@ -319,7 +319,7 @@ func (p *patLift) node(table *rules, i int32) {
 	}
 	since := len(p.l.Graph.Nodes)
 	if m.rule.run(p, m) {
-		p.markInexact(since, m)
+		markInexact(p, since, m)
 		return
 	}
 	inner := slices.Clone(m.nodes)
@@ -347,7 +347,7 @@ func (p *patLift) single(table *rules, i int32) {
 		}
 		since := len(p.l.Graph.Nodes)
 		if m := p.try(r, r.terms, i); m != nil && r.run(p, m) {
-			p.markInexact(since, m)
+			markInexact(p, since, m)
 			return
 		}
 	}
@@ -360,7 +360,7 @@ func (p *patLift) repeats(n *graph.Node) bool {
 	if n.Op != "Expand" || len(n.Inputs) == 0 || len(n.Outputs) == 0 || n.Inputs[0] < 0 || n.Outputs[0] < 0 || !p.src.Values[p.resolve(n.Inputs[0])].Const.Known() || p.src.Values[n.Outputs[0]].Const.Known() {
 		return false
 	}
-	_, ok := p.size(n.Outputs[0])
+	_, ok := size(p, n.Outputs[0])
 	return ok
 }
 

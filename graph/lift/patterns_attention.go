@@ -15,16 +15,16 @@ func attentionRank(p *patLift, m *match) bool {
 }
 
 func attentionCall(p *patLift, n *graph.Node, m *match) bool {
-	mask, causal := p.mask(m)
+	mask, causal := mask(p, m)
 	drop := 0.0
 	if id := m.value("drop"); id >= 0 {
-		drop = p.ratio(&p.src.Nodes[p.def[id]])
+		drop = ratio(p, &p.src.Nodes[p.def[id]])
 	}
-	args := []graph.Arg{argOf(p.value(m.value("q"))), p.key(n, m.value("kt")), argOf(p.value(m.value("v"))), mask, argFloat(drop)}
+	args := []graph.Arg{argOf(p.value(m.value("q"))), key(p, n, m.value("kt")), argOf(p.value(m.value("v"))), mask, argFloat(drop)}
 	if causal {
 		args = append(args, argBool(true))
 	}
-	if scale, other := p.otherScale(m); other && scale > 0 {
+	if scale, other := otherScale(p, m); other && scale > 0 {
 		args = append(args, named("scale", argFloat(scale)))
 	}
 	p.emit(n, "scaled_dot_product_attention.default", args, p.value(n.Outputs[0]))
@@ -33,17 +33,17 @@ func attentionCall(p *patLift, n *graph.Node, m *match) bool {
 
 // mask is the mask that the caller passed: what is added to the scores, the
 // bools that it was made of, or none but is_causal.
-func (p *patLift) mask(m *match) (mask graph.Arg, causal bool) {
+func mask(p *patLift, m *match) (mask graph.Arg, causal bool) {
 	id := m.value("mask")
 	if id < 0 {
 		return argOf(p.value(m.value("choice"))), false
 	}
-	where := p.producedBy(id, "Where")
+	where := producedBy(p, id, "Where")
 	if where == nil {
 		return argOf(p.value(id)), false
 	}
-	if eq := p.producedBy(where.Inputs[0], "Equal"); eq != nil {
-		if tri := p.producedBy(eq.Inputs[0], "Trilu"); tri != nil && attrInt(tri, "upper", 1) == 0 && p.dataFree(tri.Inputs[0]) {
+	if eq := producedBy(p, where.Inputs[0], "Equal"); eq != nil {
+		if tri := producedBy(p, eq.Inputs[0], "Trilu"); tri != nil && attrInt(tri, "upper", 1) == 0 && dataFree(p, tri.Inputs[0]) {
 			return argNone(), true
 		}
 	}
@@ -57,7 +57,7 @@ func (p *patLift) mask(m *match) (mask graph.Arg, causal bool) {
 }
 
 // producedBy returns the node of operator op that computes id, or nil.
-func (p *patLift) producedBy(id graph.ValueID, op string) *graph.Node {
+func producedBy(p *patLift, id graph.ValueID, op string) *graph.Node {
 	d := p.def[p.resolve(id)]
 	if d < 0 || p.ops[d] != op || len(p.src.Nodes[d].Inputs) == 0 || slices.Contains(p.src.Nodes[d].Inputs, graph.NoValue) {
 		return nil
@@ -66,12 +66,12 @@ func (p *patLift) producedBy(id graph.ValueID, op string) *graph.Node {
 }
 
 // dataFree reports a tensor filled with a constant.
-func (p *patLift) dataFree(id graph.ValueID) bool {
-	return p.constant(id) || p.producedBy(id, "ConstantOfShape") != nil || p.producedBy(id, "Expand") != nil && p.constant(p.producedBy(id, "Expand").Inputs[0])
+func dataFree(p *patLift, id graph.ValueID) bool {
+	return p.constant(id) || producedBy(p, id, "ConstantOfShape") != nil || producedBy(p, id, "Expand") != nil && p.constant(producedBy(p, id, "Expand").Inputs[0])
 }
 
 // key undoes the transposition of the key, [.., dim, rows].
-func (p *patLift) key(n *graph.Node, kt graph.ValueID) graph.Arg {
+func key(p *patLift, n *graph.Node, kt graph.ValueID) graph.Arg {
 	if d := p.def[kt]; d >= 0 {
 		t := &p.src.Nodes[d]
 		perm := attrInts(t, "perm", nil)
@@ -79,11 +79,11 @@ func (p *patLift) key(n *graph.Node, kt graph.ValueID) graph.Arg {
 			return argOf(p.value(t.Inputs[0]))
 		}
 	}
-	return p.swapLast(n, "key", argOf(p.value(kt)), kt)
+	return swapLast(p, n, "key", argOf(p.value(kt)), kt)
 }
 
 // ratio is the probability of a Dropout node.
-func (p *patLift) ratio(n *graph.Node) float64 {
+func ratio(p *patLift, n *graph.Node) float64 {
 	if id := input(n, 1); id >= 0 {
 		if f, ok := p.number(id); ok {
 			return f
@@ -92,20 +92,20 @@ func (p *patLift) ratio(n *graph.Node) float64 {
 	return attrFloat(n, "ratio", 0.5)
 }
 
-// heads shows [batch, rows, heads*dim] as [batch, heads, rows, dim].
-func (p *patLift) heads(n *graph.Node, name string, x graph.Arg, t graph.Type, b, s, h, d int64) graph.Arg {
+// headsOf shows [batch, rows, heads*dim] as [batch, heads, rows, dim].
+func headsOf(p *patLift, n *graph.Node, name string, x graph.Arg, t graph.Type, b, s, h, d int64) graph.Arg {
 	x = p.step(n, name+"_view", shaped(t, b, s, h, d), "view.default", x, argInts(b, s, h, d))
 	return p.step(n, name+"_heads", shaped(t, b, h, s, d), "transpose.int", x, argInt(1), argInt(2))
 }
 
 // merged shows [batch, heads, rows, dim] as [batch, rows, heads*dim].
-func (p *patLift) merged(n *graph.Node, x graph.Arg, t graph.Type, b, s, h, d int64) {
+func merged(p *patLift, n *graph.Node, x graph.Arg, t graph.Type, b, s, h, d int64) {
 	x = p.step(n, "rows", shaped(t, b, s, h, d), "transpose.int", x, argInt(1), argInt(2))
 	p.emit(n, "reshape.default", []graph.Arg{x, argInts(b, s, h*d)}, p.value(n.Outputs[0]))
 }
 
 // extraUsed reports whether anything reads a node's outputs but the first.
-func (p *patLift) extraUsed(n *graph.Node) bool {
+func extraUsed(p *patLift, n *graph.Node) bool {
 	for _, o := range n.Outputs[1:] {
 		if o >= 0 && p.uses[o] > 0 {
 			return true
@@ -123,7 +123,7 @@ func attentionOp(p *patLift, n *graph.Node, _ *match) bool {
 	}
 	q, k, v := p.dims(n.Inputs[0]), p.dims(n.Inputs[1]), p.dims(n.Inputs[2])
 	args := []graph.Arg{p.in(n, 0), p.in(n, 1), p.in(n, 2), p.in(n, 3), argFloat(0), argBool(attrInt(n, "is_causal", 0) != 0)}
-	if p.scaled(n) {
+	if scaled(p, n) {
 		args = append(args, named("scale", argFloat(attrFloat(n, "scale", 0))))
 	}
 	t := p.typeOf(n.Outputs[0])
@@ -134,7 +134,7 @@ func attentionOp(p *patLift, n *graph.Node, _ *match) bool {
 		if q[1] != k[1] {
 			args = append(args, named("enable_gqa", argBool(true)))
 		}
-		args[1], args[2] = p.present(n, 1, args[1]), p.present(n, 2, args[2])
+		args[1], args[2] = present(p, n, 1, args[1]), present(p, n, 2, args[2])
 		p.emit(n, "scaled_dot_product_attention.default", args, p.value(n.Outputs[0]))
 		return true
 	}
@@ -142,21 +142,21 @@ func attentionOp(p *patLift, n *graph.Node, _ *match) bool {
 	if len(q) != 3 || len(k) != 3 || len(v) != 3 || h < 1 || kv < 1 || slices.Min(slices.Concat(q, k, v)) < 0 || q[2]%h != 0 || k[2]%kv != 0 || v[2]%kv != 0 {
 		return false
 	}
-	args[0] = p.heads(n, "q", args[0], p.typeOf(n.Inputs[0]), q[0], q[1], h, q[2]/h)
-	args[1] = p.heads(n, "k", args[1], p.typeOf(n.Inputs[1]), k[0], k[1], kv, k[2]/kv)
-	args[2] = p.heads(n, "v", args[2], p.typeOf(n.Inputs[2]), v[0], v[1], kv, v[2]/kv)
-	args[1], args[2] = p.present(n, 1, args[1]), p.present(n, 2, args[2])
+	args[0] = headsOf(p, n, "q", args[0], p.typeOf(n.Inputs[0]), q[0], q[1], h, q[2]/h)
+	args[1] = headsOf(p, n, "k", args[1], p.typeOf(n.Inputs[1]), k[0], k[1], kv, k[2]/kv)
+	args[2] = headsOf(p, n, "v", args[2], p.typeOf(n.Inputs[2]), v[0], v[1], kv, v[2]/kv)
+	args[1], args[2] = present(p, n, 1, args[1]), present(p, n, 2, args[2])
 	if h != kv {
 		args = append(args, named("enable_gqa", argBool(true)))
 	}
 	o := p.step(n, "attention", shaped(t, q[0], h, q[1], v[2]/kv), "scaled_dot_product_attention.default", args...)
-	p.merged(n, o, t, q[0], q[1], h, v[2]/kv)
+	merged(p, n, o, t, q[0], q[1], h, v[2]/kv)
 	return true
 }
 
 // present joins the past (input 3+i) and the new keys or values of [batch,
 // heads, rows, dim]; output i shows them.
-func (p *patLift) present(n *graph.Node, i int, x graph.Arg) graph.Arg {
+func present(p *patLift, n *graph.Node, i int, x graph.Arg) graph.Arg {
 	past, out := input(n, 3+i), graph.NoValue
 	if i < len(n.Outputs) {
 		out = n.Outputs[i]
@@ -188,7 +188,7 @@ func multiHeadCall(p *patLift, n *graph.Node, _ *match) bool {
 			return false
 		}
 	}
-	if len(n.Inputs) < 3 || n.Inputs[1] < 0 || n.Inputs[2] < 0 || p.extraUsed(n) {
+	if len(n.Inputs) < 3 || n.Inputs[1] < 0 || n.Inputs[2] < 0 || extraUsed(p, n) {
 		return false
 	}
 	q, k, v := p.dims(n.Inputs[0]), p.dims(n.Inputs[1]), p.dims(n.Inputs[2])
@@ -197,10 +197,10 @@ func multiHeadCall(p *patLift, n *graph.Node, _ *match) bool {
 		return false
 	}
 	t := p.typeOf(n.Inputs[0])
-	args := []graph.Arg{p.heads(n, "q", p.in(n, 0), t, q[0], q[1], h, q[2]/h), p.heads(n, "k", p.in(n, 1), t, k[0], k[1], h, k[2]/h),
-		p.heads(n, "v", p.in(n, 2), t, v[0], v[1], h, v[2]/h), p.in(n, 5), argFloat(0), argBool(attrInt(n, "unidirectional", 0) != 0)}
+	args := []graph.Arg{headsOf(p, n, "q", p.in(n, 0), t, q[0], q[1], h, q[2]/h), headsOf(p, n, "k", p.in(n, 1), t, k[0], k[1], h, k[2]/h),
+		headsOf(p, n, "v", p.in(n, 2), t, v[0], v[1], h, v[2]/h), p.in(n, 5), argFloat(0), argBool(attrInt(n, "unidirectional", 0) != 0)}
 	o := p.step(n, "attention", shaped(t, q[0], h, q[1], v[2]/h), "scaled_dot_product_attention.default", args...)
-	p.merged(n, o, t, q[0], q[1], h, v[2]/h)
+	merged(p, n, o, t, q[0], q[1], h, v[2]/h)
 	return true
 }
 
@@ -211,7 +211,7 @@ func packedAttention(p *patLift, n *graph.Node, _ *match) bool {
 	x, w := p.dims(n.Inputs[0]), p.dims(input(n, 1))
 	h := attrInt(n, "num_heads", 0)
 	if len(x) != 3 || len(w) != 2 || slices.Min(slices.Concat(x, w)) < 0 || h < 1 || w[1]%(3*h) != 0 || n.Attr("qkv_hidden_sizes") != nil ||
-		input(n, 4) >= 0 || input(n, 5) >= 0 || p.extraUsed(n) {
+		input(n, 4) >= 0 || input(n, 5) >= 0 || extraUsed(p, n) {
 		return false
 	}
 	p.weight(n.Inputs[1])
@@ -226,10 +226,10 @@ func packedAttention(p *patLift, n *graph.Node, _ *match) bool {
 	p.emit(n, "split.Tensor", []graph.Arg{qkv, argInt(e), argInt(-1)}, parts...)
 	var heads []graph.Arg
 	for i, name := range []string{"q", "k", "v"} {
-		heads = append(heads, p.heads(n, name, argOf(parts[i]), t, x[0], x[1], h, e/h))
+		heads = append(heads, headsOf(p, n, name, argOf(parts[i]), t, x[0], x[1], h, e/h))
 	}
 	heads = append(heads, argNone(), argFloat(0), argBool(attrInt(n, "unidirectional", 0) != 0))
 	o := p.step(n, "attention", shaped(t, x[0], h, x[1], e/h), "scaled_dot_product_attention.default", heads...)
-	p.merged(n, o, t, x[0], x[1], h, e/h)
+	merged(p, n, o, t, x[0], x[1], h, e/h)
 	return true
 }

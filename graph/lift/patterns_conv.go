@@ -13,9 +13,9 @@ type window struct {
 	kernel, stride, dil, begin, end []int64
 }
 
-// window reads a node's attributes; in are the operand's dims. It fails where
+// windowOf reads a node's attributes; in are the operand's dims. It fails where
 // automatic padding depends on a size that is not known.
-func (p *patLift) window(n *graph.Node, kernel, in []int64) (window, bool) {
+func windowOf(p *patLift, n *graph.Node, kernel, in []int64) (window, bool) {
 	k := len(kernel)
 	ones, zeros := slices.Repeat([]int64{1}, k), make([]int64, 2*k)
 	w := window{kernel: kernel, stride: attrInts(n, "strides", ones), dil: attrInts(n, "dilations", ones)}
@@ -49,7 +49,7 @@ func (p *patLift) window(n *graph.Node, kernel, in []int64) (window, bool) {
 
 // padded returns the operand of a window with the same padding on both sides:
 // where the sides differ, a constant_pad_nd with value goes before it.
-func (p *patLift) padded(n *graph.Node, w *window, value float64) graph.Arg {
+func padded(p *patLift, n *graph.Node, w *window, value float64) graph.Arg {
 	x := p.in(n, 0)
 	if slices.Equal(w.begin, w.end) {
 		return x
@@ -72,13 +72,13 @@ func spatialOp(base string, k int) string { return base + [...]string{"", "1d", 
 func convCall(p *patLift, n *graph.Node, _ *match) bool {
 	fx := foldedNorm(n)
 	if fx == nil {
-		return p.conv(n, p.value(n.Outputs[0]))
+		return conv(p, n, p.value(n.Outputs[0]))
 	}
 	t := p.temp(n, "conv", p.typeOf(n.Outputs[0]))
-	if !p.conv(p.beforeNorm(n), t) {
+	if !conv(p, beforeNorm(p, n), t) {
 		return false
 	}
-	p.restoreNorm(n, fx, t)
+	restoreNorm(p, n, fx, t)
 	return true
 }
 
@@ -98,7 +98,7 @@ func foldedNorm(n *graph.Node) *fxCall {
 
 // beforeNorm is the convolution as it was before a batch normalisation was
 // folded into it: without the bias that folding gave it, in its own module.
-func (p *patLift) beforeNorm(n *graph.Node) *graph.Node {
+func beforeNorm(p *patLift, n *graph.Node) *graph.Node {
 	c := *n
 	c.Inputs = n.Inputs[:2]
 	module, scopes := p.weightModule(&c), pyList(n.MetaValue(keyScopes))
@@ -124,7 +124,7 @@ func (p *patLift) beforeNorm(n *graph.Node) *graph.Node {
 
 // restoreNorm emits the folded batch normalisation with parameters and running
 // statistics of its own.
-func (p *patLift) restoreNorm(n *graph.Node, fx *fxCall, x graph.ValueID) {
+func restoreNorm(p *patLift, n *graph.Node, fx *fxCall, x graph.ValueID) {
 	module, _ := owner(n)
 	args := []graph.Arg{argOf(x)}
 	for i, name := range []string{"weight", "bias", "running_mean", "running_var"} {
@@ -136,14 +136,14 @@ func (p *patLift) restoreNorm(n *graph.Node, fx *fxCall, x graph.ValueID) {
 		if i >= 2 {
 			role = Buffer
 		}
-		args = append(args, argOf(p.added(module+"."+name, shaped(p.typeOf(n.Outputs[0]), p.dims(n.Inputs[1])[0]), role)))
+		args = append(args, argOf(added(p, module+"."+name, shaped(p.typeOf(n.Outputs[0]), p.dims(n.Inputs[1])[0]), role)))
 	}
 	p.restored++
 	p.emit(n, "batch_norm.default", append(args, argBool(true), argFloat(0.1), argFloat(1e-5), argBool(true)), p.value(n.Outputs[0]))
 }
 
 // added makes a stored tensor that the file no longer holds.
-func (p *patLift) added(name string, t graph.Type, role Role) graph.ValueID {
+func added(p *patLift, name string, t graph.Type, role Role) graph.ValueID {
 	id := p.fresh(name, t)
 	v := &p.l.Graph.Values[id]
 	dims, _ := t.Shape.Static()
@@ -152,19 +152,19 @@ func (p *patLift) added(name string, t graph.Type, role Role) graph.ValueID {
 	return id
 }
 
-func (p *patLift) conv(n *graph.Node, out graph.ValueID) bool {
+func conv(p *patLift, n *graph.Node, out graph.ValueID) bool {
 	w, in := p.dims(input(n, 1)), p.dims(n.Inputs[0])
 	k := len(w) - 2
 	if k < 1 || k > 3 || len(in) != len(w) || slices.Min(w) < 1 {
 		return false
 	}
-	win, ok := p.window(n, w[2:], in)
+	win, ok := windowOf(p, n, w[2:], in)
 	if !ok {
 		return false
 	}
 	p.weight(n.Inputs[1])
 	p.weight(input(n, 2))
-	x := p.padded(n, &win, 0)
+	x := padded(p, n, &win, 0)
 	p.emit(n, spatialOp("conv", k)+".default", []graph.Arg{x, p.in(n, 1), p.in(n, 2), argInts(win.stride...), argInts(win.begin...),
 		argInts(win.dil...), argInt(attrInt(n, "group", 1))}, out)
 	return true
@@ -178,7 +178,7 @@ func fusedConvCall(p *patLift, n *graph.Node, _ *match) bool {
 	if act != "" || sum {
 		at = p.temp(n, "conv", t)
 	}
-	if !p.conv(n, at) {
+	if !conv(p, n, at) {
 		return false
 	}
 	if sum {
@@ -254,11 +254,11 @@ func maxPoolCall(p *patLift, n *graph.Node, _ *match) bool {
 	if k < 1 || k > 3 || slices.Min(kernel) < 1 {
 		return false
 	}
-	w, ok := p.window(n, kernel, in)
+	w, ok := windowOf(p, n, kernel, in)
 	if !ok {
 		return false
 	}
-	x := p.padded(n, &w, lowest(p.typeOf(n.Inputs[0]).Elem))
+	x := padded(p, n, &w, lowest(p.typeOf(n.Inputs[0]).Elem))
 	p.emit(n, spatialOp("max_pool", k)+".default", []graph.Arg{x, argInts(kernel...), argInts(w.stride...), argInts(w.begin...), argInts(w.dil...),
 		argBool(attrInt(n, "ceil_mode", 0) != 0)}, p.outs(n)...)
 	return true
@@ -278,11 +278,11 @@ func avgPoolCall(p *patLift, n *graph.Node, _ *match) bool {
 	if k < 1 || k > 3 || slices.Min(kernel) < 1 {
 		return false
 	}
-	w, ok := p.window(n, kernel, in)
+	w, ok := windowOf(p, n, kernel, in)
 	if !ok || slices.Max(w.dil) != 1 {
 		return false
 	}
-	x := p.padded(n, &w, 0)
+	x := padded(p, n, &w, 0)
 	p.emit(n, spatialOp("avg_pool", k)+".default", []graph.Arg{x, argInts(kernel...), argInts(w.stride...), argInts(w.begin...),
 		argBool(attrInt(n, "ceil_mode", 0) != 0), argBool(attrInt(n, "count_include_pad", 0) != 0)}, p.value(n.Outputs[0]))
 	return true
@@ -312,9 +312,9 @@ func padCall(p *patLift, n *graph.Node, _ *match) bool {
 	case mode != "constant":
 		return false
 	}
-	list, _ := p.pads(n)
+	list, _ := pads(p, n)
 	args := []graph.Arg{p.in(n, 0), argInts(list...)}
-	if f, _ := p.padValue(n); f != 0 && op == "constant_pad_nd.default" {
+	if f, _ := padValue(p, n); f != 0 && op == "constant_pad_nd.default" {
 		args = append(args, argFloat(f))
 	}
 	p.emit(n, op, args, p.value(n.Outputs[0]))
@@ -323,7 +323,7 @@ func padCall(p *patLift, n *graph.Node, _ *match) bool {
 
 // pads is how many elements a Pad adds before and after each dim, the innermost
 // first as torch has it; it fails where the file does not show it.
-func (p *patLift) pads(n *graph.Node) ([]int64, bool) {
+func pads(p *patLift, n *graph.Node) ([]int64, bool) {
 	pads, ok := p.ints(input(n, 1))
 	if !ok {
 		pads = attrInts(n, "pads", attrInts(n, "paddings", nil))
@@ -352,7 +352,7 @@ func (p *patLift) pads(n *graph.Node) ([]int64, bool) {
 }
 
 // padValue is what a Pad fills with; it fails where the file does not show it.
-func (p *patLift) padValue(n *graph.Node) (float64, bool) {
+func padValue(p *patLift, n *graph.Node) (float64, bool) {
 	if id := input(n, 2); id >= 0 {
 		return p.number(id)
 	}

@@ -15,13 +15,13 @@ func batchNormCall(p *patLift, n *graph.Node, _ *match) bool {
 	args := []graph.Arg{p.in(n, 0), p.in(n, 1), p.in(n, 2), p.in(n, 3), p.in(n, 4), argBool(true),
 		argFloat(1 - attrFloat(n, "momentum", 0.9)), argFloat(attrFloat(n, "epsilon", 1e-5)), argBool(true)}
 	p.emit(n, "batch_norm.default", args, p.value(n.Outputs[0]))
-	p.statistics(n)
+	statistics(p, n)
 	return true
 }
 
 // statistics makes the running statistics, which a normalisation returns anew
 // in ONNX, the buffers that it updates.
-func (p *patLift) statistics(n *graph.Node) {
+func statistics(p *patLift, n *graph.Node) {
 	for i := 1; i < len(n.Outputs) && i < 3; i++ {
 		v := p.resolve(n.Inputs[2+i])
 		if o := n.Outputs[i]; o >= 0 {
@@ -46,7 +46,7 @@ func instanceNormCall(p *patLift, n *graph.Node, _ *match) bool {
 
 // normShape is the dims that a normalisation runs over, from axis on: the
 // operand's, or those of the weight where the operand's are unknown.
-func (p *patLift) normShape(x, w graph.ValueID, axis int64) ([]int64, bool) {
+func normShape(p *patLift, x, w graph.ValueID, axis int64) ([]int64, bool) {
 	dims := p.dims(x)
 	if axis < 0 {
 		axis += int64(len(dims))
@@ -64,7 +64,7 @@ func (p *patLift) normShape(x, w graph.ValueID, axis int64) ([]int64, bool) {
 }
 
 func layerNormCall(p *patLift, n *graph.Node, _ *match) bool {
-	shape, ok := p.normShape(n.Inputs[0], input(n, 1), attrInt(n, "axis", -1))
+	shape, ok := normShape(p, n.Inputs[0], input(n, 1), attrInt(n, "axis", -1))
 	if !ok {
 		return false
 	}
@@ -79,7 +79,7 @@ func layerNormCall(p *patLift, n *graph.Node, _ *match) bool {
 }
 
 func rmsNormCall(p *patLift, n *graph.Node, _ *match) bool {
-	shape, ok := p.normShape(n.Inputs[0], input(n, 1), attrInt(n, "axis", -1))
+	shape, ok := normShape(p, n.Inputs[0], input(n, 1), attrInt(n, "axis", -1))
 	if !ok || len(n.Outputs) > 1 && n.Outputs[1] >= 0 && p.uses[n.Outputs[1]] > 0 {
 		return false
 	}
@@ -94,7 +94,7 @@ func skipNormCall(p *patLift, n *graph.Node, _ *match) bool {
 	if len(n.Inputs) < 3 || n.Inputs[1] < 0 || n.Inputs[2] < 0 {
 		return false
 	}
-	shape, ok := p.normShape(n.Inputs[0], n.Inputs[2], -1)
+	shape, ok := normShape(p, n.Inputs[0], n.Inputs[2], -1)
 	simple := n.Op == "SkipSimplifiedLayerNormalization"
 	used := func(i int) bool { return i < len(n.Outputs) && n.Outputs[i] >= 0 && p.uses[n.Outputs[i]] > 0 }
 	if !ok || used(1) || used(2) {
@@ -161,7 +161,7 @@ func groupNormCall(p *patLift, n *graph.Node, m *match) bool {
 
 // reduced returns the dims that a reduction runs over, sorted; all where
 // nothing says which. It fails where they are computed.
-func (p *patLift) reduced(n *graph.Node) ([]int64, bool) {
+func reduced(p *patLift, n *graph.Node) ([]int64, bool) {
 	rank := int64(len(p.dims(n.Inputs[0])))
 	axes := attrInts(n, "axes", nil)
 	if id := input(n, 1); id >= 0 {
@@ -201,7 +201,7 @@ func lastDims(p *patLift, m *match) bool {
 		if n.Op != "ReduceMean" {
 			continue
 		}
-		axes, ok := p.reduced(n)
+		axes, ok := reduced(p, n)
 		if !ok || attrInt(n, "keepdims", 1) == 0 || len(axes) == rank && rank > 1 {
 			return false
 		}
@@ -217,7 +217,7 @@ func lastDims(p *patLift, m *match) bool {
 	if w >= 0 && len(p.dims(w)) != m.axes {
 		return false
 	}
-	_, ok := p.normShape(m.value("x"), w, int64(rank-m.axes))
+	_, ok := normShape(p, m.value("x"), w, int64(rank-m.axes))
 	return ok && len(shape) > 0
 }
 
@@ -227,16 +227,16 @@ func weightLast(p *patLift, m *match) bool {
 }
 
 func layerNormParts(p *patLift, n *graph.Node, m *match) bool {
-	return p.normParts(n, m, "layer_norm.default", m.value("w"), m.value("b"))
+	return normParts(p, n, m, "layer_norm.default", m.value("w"), m.value("b"))
 }
 
 func rmsNormParts(p *patLift, n *graph.Node, m *match) bool {
-	return p.normParts(n, m, "rms_norm.default", m.value("w"))
+	return normParts(p, n, m, "rms_norm.default", m.value("w"))
 }
 
-func (p *patLift) normParts(n *graph.Node, m *match, op string, params ...graph.ValueID) bool {
+func normParts(p *patLift, n *graph.Node, m *match, op string, params ...graph.ValueID) bool {
 	x := m.value("x")
-	shape, ok := p.normShape(x, m.value("w"), int64(-m.axes))
+	shape, ok := normShape(p, x, m.value("w"), int64(-m.axes))
 	if !ok {
 		return false
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // transposed reports the pattern's transposed weight: [out, in] in the file.
-func (p *patLift) transposed(m *match) bool {
+func transposed(p *patLift, m *match) bool {
 	return slices.ContainsFunc(m.nodes, func(i int32) bool { return p.src.Nodes[i].Op == "Transpose" })
 }
 
@@ -21,7 +21,7 @@ func linearShape(p *patLift, m *match) bool {
 		return false
 	}
 	out := dims[1]
-	if p.transposed(m) {
+	if transposed(p, m) {
 		out = dims[0]
 	}
 	return b < 0 || slices.Equal(p.dims(b), []int64{out})
@@ -32,21 +32,21 @@ func linearCall(p *patLift, n *graph.Node, m *match) bool {
 	p.weight(w)
 	p.weight(m.value("b"))
 	args := []graph.Arg{argOf(p.value(m.value("x")))}
-	if p.transposed(m) {
+	if transposed(p, m) {
 		args = append(args, argOf(p.value(w)))
 	} else {
-		args = append(args, p.flip(n, w))
+		args = append(args, flip(p, n, w))
 	}
 	if b := m.value("b"); b >= 0 {
 		args = append(args, argOf(p.value(b)))
 	}
-	p.emit(p.scoped(n, m), "linear.default", args, p.value(n.Outputs[0]))
+	p.emit(scoped(p, n, m), "linear.default", args, p.value(n.Outputs[0]))
 	return true
 }
 
 // scoped returns the node of a match whose module a call belongs to: the
 // product's, for the addition of a bias.
-func (p *patLift) scoped(n *graph.Node, m *match) *graph.Node {
+func scoped(p *patLift, n *graph.Node, m *match) *graph.Node {
 	if n.Op == "Add" && len(m.nodes) > 1 {
 		for _, i := range m.nodes[1:] {
 			if c := &p.src.Nodes[i]; c.Op == "MatMul" && n.MetaValue(keyScopes) == "" && strings.HasPrefix(n.Name, "/") {
@@ -60,13 +60,13 @@ func (p *patLift) scoped(n *graph.Node, m *match) *graph.Node {
 // flip returns the parameter [out, in] of a matrix that is stored [in, out]:
 // exporters fold the transposition into the file. Where something else reads
 // the matrix as it lies, it is a view.
-func (p *patLift) flip(n *graph.Node, w graph.ValueID) graph.Arg {
+func flip(p *patLift, n *graph.Node, w graph.ValueID) graph.Arg {
 	t, dims := p.typeOf(w), p.dims(w)
 	v := p.value(w)
 	if p.flipped[w] {
 		return argOf(v)
 	}
-	if !p.onlyProducts(w) {
+	if !onlyProducts(p, w) {
 		return p.step(n, "t", shaped(t, dims[1], dims[0]), "t.default", argOf(v))
 	}
 	p.flipped[w] = true
@@ -80,7 +80,7 @@ func (p *patLift) flip(n *graph.Node, w graph.ValueID) graph.Arg {
 
 // onlyProducts reports a matrix that nothing reads but MatMul, from the right,
 // in the main graph.
-func (p *patLift) onlyProducts(w graph.ValueID) bool {
+func onlyProducts(p *patLift, w graph.ValueID) bool {
 	return p.src.Values[w].Kind == graph.Initializer && p.rights[w] == p.uses[w]
 }
 
@@ -91,7 +91,7 @@ func matmulCall(p *patLift, n *graph.Node, _ *match) bool {
 	w := p.resolve(n.Inputs[1])
 	if p.stored(w) && len(p.dims(w)) == 2 && len(p.dims(n.Inputs[0])) >= 2 && slices.Min(p.dims(w)) >= 0 {
 		p.weight(w)
-		p.emit(n, "linear.default", []graph.Arg{p.in(n, 0), p.flip(n, w)}, p.value(n.Outputs[0]))
+		p.emit(n, "linear.default", []graph.Arg{p.in(n, 0), flip(p, n, w)}, p.value(n.Outputs[0]))
 		return true
 	}
 	if p.stored(w) {
@@ -107,10 +107,10 @@ func fusedMatmulCall(p *patLift, n *graph.Node, _ *match) bool {
 	}
 	a, b := p.in(n, 0), p.in(n, 1)
 	if attrInt(n, "transA", 0) != 0 {
-		a = p.swapLast(n, "a", a, n.Inputs[0])
+		a = swapLast(p, n, "a", a, n.Inputs[0])
 	}
 	if attrInt(n, "transB", 0) != 0 {
-		b = p.swapLast(n, "b", b, n.Inputs[1])
+		b = swapLast(p, n, "b", b, n.Inputs[1])
 	}
 	if attrFloat(n, "alpha", 1) == 1 {
 		p.emit(n, "matmul.default", []graph.Arg{a, b}, p.value(n.Outputs[0]))
@@ -122,7 +122,7 @@ func fusedMatmulCall(p *patLift, n *graph.Node, _ *match) bool {
 }
 
 // swapLast shows an operand with its last two dims exchanged.
-func (p *patLift) swapLast(n *graph.Node, name string, a graph.Arg, id graph.ValueID) graph.Arg {
+func swapLast(p *patLift, n *graph.Node, name string, a graph.Arg, id graph.ValueID) graph.Arg {
 	dims := p.dims(id)
 	if k := len(dims); k >= 2 {
 		dims[k-1], dims[k-2] = dims[k-2], dims[k-1]
@@ -131,10 +131,10 @@ func (p *patLift) swapLast(n *graph.Node, name string, a graph.Arg, id graph.Val
 }
 
 func gemmCall(p *patLift, n *graph.Node, _ *match) bool {
-	return p.gemm(n, p.value(n.Outputs[0]))
+	return gemm(p, n, p.value(n.Outputs[0]))
 }
 
-func (p *patLift) gemm(n *graph.Node, out graph.ValueID) bool {
+func gemm(p *patLift, n *graph.Node, out graph.ValueID) bool {
 	if len(n.Inputs) < 2 || n.Inputs[1] < 0 || len(p.dims(n.Inputs[0])) != 2 || len(p.dims(n.Inputs[1])) != 2 {
 		return false
 	}
@@ -145,14 +145,14 @@ func (p *patLift) gemm(n *graph.Node, out graph.ValueID) bool {
 	}
 	a, b, bias := p.in(n, 0), p.in(n, 1), p.in(n, 2)
 	if attrInt(n, "transA", 0) != 0 {
-		a = p.swapLast(n, "a", a, n.Inputs[0])
+		a = swapLast(p, n, "a", a, n.Inputs[0])
 	}
-	if p.asLinear(n) {
+	if asLinear(p, n) {
 		p.emit(n, "linear.default", []graph.Arg{a, b, bias}, out)
 		return true
 	}
 	if attrInt(n, "transB", 0) != 0 {
-		b = p.swapLast(n, "b", b, n.Inputs[1])
+		b = swapLast(p, n, "b", b, n.Inputs[1])
 	}
 	if c < 0 {
 		p.emit(n, "mm.default", []graph.Arg{a, b}, out)
@@ -164,7 +164,7 @@ func (p *patLift) gemm(n *graph.Node, out graph.ValueID) bool {
 
 // asLinear reports a Gemm that computes a linear layer: its matrix is stored as
 // [out, in], and it adds a vector or nothing.
-func (p *patLift) asLinear(n *graph.Node) bool {
+func asLinear(p *patLift, n *graph.Node) bool {
 	c := input(n, 2)
 	return attrInt(n, "transB", 0) != 0 && (c < 0 || len(p.dims(c)) == 1)
 }
@@ -186,7 +186,7 @@ func fusedGemmCall(p *patLift, n *graph.Node, _ *match) bool {
 		return false
 	}
 	t := p.temp(n, "gemm", p.typeOf(n.Outputs[0]))
-	if !p.gemm(n, t) {
+	if !gemm(p, n, t) {
 		return false
 	}
 	p.emit(n, act+".default", []graph.Arg{argOf(t)}, p.value(n.Outputs[0]))
@@ -265,8 +265,8 @@ func einsumCall(p *patLift, n *graph.Node, _ *match) bool {
 		}
 	}
 	t := p.typeOf(n.Outputs[0])
-	x := p.grouped(n, "a", p.in(n, 0), a, size, batch, left, sum)
-	y := p.grouped(n, "b", p.in(n, 1), b, size, batch, sum, right)
+	x := grouped(p, n, "a", p.in(n, 0), a, size, batch, left, sum)
+	y := grouped(p, n, "b", p.in(n, 1), b, size, batch, sum, right)
 	o := p.step(n, "bmm", shaped(t, total(size, batch), total(size, left), total(size, right)), "bmm.default", x, y)
 	order := batch + left + right
 	o = p.step(n, "view", shaped(t, sizes(size, order)...), "view.default", o, argInts(sizes(size, order)...))
@@ -276,7 +276,7 @@ func einsumCall(p *patLift, n *graph.Node, _ *match) bool {
 
 // grouped permutes an operand with the given labels and folds each group of
 // labels into one dim.
-func (p *patLift) grouped(n *graph.Node, name string, x graph.Arg, labels string, size map[byte]int64, groups ...string) graph.Arg {
+func grouped(p *patLift, n *graph.Node, name string, x graph.Arg, labels string, size map[byte]int64, groups ...string) graph.Arg {
 	order := strings.Join(groups, "")
 	t := p.typeOf(n.Inputs[0])
 	x = p.step(n, name, shaped(t, sizes(size, order)...), "permute.default", x, argInts(places(labels, order)...))

@@ -45,7 +45,7 @@ func rnnCall(p *patLift, n *graph.Node, _ *match) bool {
 		states.List = append(states.List, h)
 	}
 	since := len(p.l.Graph.Nodes)
-	params, joined := p.rnnParams(n, dirs)
+	params, joined := rnnParams(p, n, dirs)
 	y := p.temp(n, "y", shaped(p.typeOf(n.Inputs[0]), time, batch, dirs*hidden))
 	outs := []graph.ValueID{y}
 	for i := 1; i <= count; i++ {
@@ -57,7 +57,7 @@ func rnnCall(p *patLift, n *graph.Node, _ *match) bool {
 	}
 	p.emit(n, op, []graph.Arg{p.in(n, 0), states, {Kind: graph.ArgList, List: params}, argBool(input(n, 3) >= 0), argInt(1), {Kind: graph.ArgFloat}, argBool(true), argBool(dirs == 2), argBool(false)}, outs...)
 	if joined {
-		p.mark(since, InexactKey, "gates and directions in the order of "+n.Op)
+		markOf(p, since, InexactKey, "gates and directions in the order of "+n.Op)
 	}
 	if n.Outputs[0] < 0 {
 		return true
@@ -73,7 +73,7 @@ func rnnCall(p *patLift, n *graph.Node, _ *match) bool {
 // tensor; where it left how, the operands are the tensors that it began with, and
 // otherwise new ones of their sizes, which is reported. What is computed from other
 // things than stored tensors stays as it is.
-func (p *patLift) rnnParams(n *graph.Node, dirs int64) (list []graph.Arg, joined bool) {
+func rnnParams(p *patLift, n *graph.Node, dirs int64) (list []graph.Arg, joined bool) {
 	var units [3][]graph.ValueID
 	for i := range units {
 		id := input(n, 1+i)
@@ -85,8 +85,8 @@ func (p *patLift) rnnParams(n *graph.Node, dirs int64) (list []graph.Arg, joined
 			dims, count = []int64{p.dims(n.Inputs[1])[1]}, 2*dirs
 		}
 		var made bool
-		if units[i], made = p.units(n, id, dims, count); units[i] == nil {
-			return p.rnnOperands(n), false
+		if units[i], made = unitsOf(p, n, id, dims, count); units[i] == nil {
+			return rnnOperands(p, n), false
 		}
 		joined = joined || made
 	}
@@ -100,7 +100,7 @@ func (p *patLift) rnnParams(n *graph.Node, dirs int64) (list []graph.Arg, joined
 }
 
 // rnnOperands are the parameters as ONNX has them.
-func (p *patLift) rnnOperands(n *graph.Node) []graph.Arg {
+func rnnOperands(p *patLift, n *graph.Node) []graph.Arg {
 	var list []graph.Arg
 	for i := 1; i <= 3; i++ {
 		if id := input(n, i); id >= 0 {
@@ -111,11 +111,11 @@ func (p *patLift) rnnOperands(n *graph.Node) []graph.Arg {
 	return list
 }
 
-// units returns the tensors of the given dims, count in all, that a value is put
+// unitsOf returns the tensors of the given dims, count in all, that a value is put
 // together from, and whether some had to be made; nil where it is not.
-func (p *patLift) units(n *graph.Node, id graph.ValueID, dims []int64, count int64) (list []graph.ValueID, made bool) {
+func unitsOf(p *patLift, n *graph.Node, id graph.ValueID, dims []int64, count int64) (list []graph.ValueID, made bool) {
 	size, ok := graph.Product(dims)
-	leaves := p.leaves(id, map[graph.ValueID]bool{})
+	leaves := leaves(p, id, map[graph.ValueID]bool{})
 	if !ok || size == 0 || leaves == nil || p.elems(id) != size*count {
 		return nil, false
 	}
@@ -130,7 +130,7 @@ func (p *patLift) units(n *graph.Node, id graph.ValueID, dims []int64, count int
 			return nil, false
 		}
 		for k := range p.elems(leaf) / size {
-			list = append(list, p.added(fmt.Sprintf("%s.%d", v.Name, k), shaped(v.Type, dims...), Parameter))
+			list = append(list, added(p, fmt.Sprintf("%s.%d", v.Name, k), shaped(v.Type, dims...), Parameter))
 		}
 		made = true
 	}
@@ -142,7 +142,7 @@ func (p *patLift) units(n *graph.Node, id graph.ValueID, dims []int64, count int
 
 // leaves lists the stored tensors that a value is put together from, in order, each
 // once; nil where it is computed from anything else.
-func (p *patLift) leaves(id graph.ValueID, seen map[graph.ValueID]bool) []graph.ValueID {
+func leaves(p *patLift, id graph.ValueID, seen map[graph.ValueID]bool) []graph.ValueID {
 	id = p.resolve(id)
 	if p.src.Values[id].Kind == graph.Initializer || p.def[id] >= 0 && p.ops[p.def[id]] == "Constant" {
 		return []graph.ValueID{id}
@@ -163,7 +163,7 @@ func (p *patLift) leaves(id graph.ValueID, seen map[graph.ValueID]bool) []graph.
 		if in < 0 || seen[p.resolve(in)] {
 			continue
 		}
-		part := p.leaves(in, seen)
+		part := leaves(p, in, seen)
 		if part == nil {
 			return nil
 		}

@@ -204,10 +204,10 @@ func binary(onnx, aten string) rule {
 		if len(n.Inputs) != 2 || n.Inputs[1] < 0 {
 			return false
 		}
-		p.addend(n)
+		addend(p, n)
 		args := []graph.Arg{p.operandBeside(n.Inputs[0], n.Inputs[1]), p.operandBeside(n.Inputs[1], n.Inputs[0])}
 		if args[1].Kind == graph.ArgValue {
-			args[1] = p.along(n, args[1])
+			args[1] = along(p, n, args[1])
 		}
 		p.emit(n, aten, args, p.value(n.Outputs[0]))
 		return true
@@ -216,7 +216,7 @@ func binary(onnx, aten string) rule {
 
 // along gives the second operand of an operator before opset 7, the dims of
 // which are those of the first from attribute axis on, dims of 1 behind them.
-func (p *patLift) along(n *graph.Node, y graph.Arg) graph.Arg {
+func along(p *patLift, n *graph.Node, y graph.Arg) graph.Arg {
 	a, b := p.dims(n.Inputs[0]), p.dims(n.Inputs[1])
 	at := attrInt(n, "axis", int64(len(a)-len(b)))
 	if at < 0 {
@@ -232,7 +232,7 @@ func (p *patLift) along(n *graph.Node, y graph.Arg) graph.Arg {
 
 // addend notes stored tensors in arithmetic, which are parameters unless
 // their names say otherwise.
-func (p *patLift) addend(n *graph.Node) {
+func addend(p *patLift, n *graph.Node) {
 	for _, id := range n.Inputs {
 		if v := &p.src.Values[p.resolve(id)]; p.stored(v.ID) && p.elems(v.ID) != 1 && stateName(v.Name) {
 			p.weight(v.ID)

@@ -37,13 +37,13 @@ func transposeCall(p *patLift, n *graph.Node, _ *match) bool {
 }
 
 // size is an inferred shape as an argument; one unknown dim is -1.
-func (p *patLift) size(v graph.ValueID) (graph.Arg, bool) {
+func size(p *patLift, v graph.ValueID) (graph.Arg, bool) {
 	dims := p.dims(v)
 	return argInts(dims...), dims != nil
 }
 
 func reshapeCall(p *patLift, n *graph.Node, _ *match) bool {
-	size, ok := p.size(n.Outputs[0])
+	size, ok := size(p, n.Outputs[0])
 	if !ok {
 		return false
 	}
@@ -56,7 +56,7 @@ func reshapeCall(p *patLift, n *graph.Node, _ *match) bool {
 }
 
 // axes reads the axes of Squeeze and Unsqueeze, wrapped and sorted.
-func (p *patLift) axes(n *graph.Node, rank int) ([]int64, bool) {
+func axes(p *patLift, n *graph.Node, rank int) ([]int64, bool) {
 	axes := attrInts(n, "axes", nil)
 	if id := input(n, 1); id >= 0 {
 		var ok bool
@@ -79,7 +79,7 @@ func (p *patLift) axes(n *graph.Node, rank int) ([]int64, bool) {
 
 func squeezeCall(p *patLift, n *graph.Node, m *match) bool {
 	in := p.dims(n.Inputs[0])
-	axes, ok := p.axes(n, len(in))
+	axes, ok := axes(p, n, len(in))
 	if !ok || in == nil {
 		return reshapeCall(p, n, m)
 	}
@@ -96,7 +96,7 @@ func squeezeCall(p *patLift, n *graph.Node, m *match) bool {
 
 func unsqueezeCall(p *patLift, n *graph.Node, m *match) bool {
 	out := p.dims(n.Outputs[0])
-	axes, ok := p.axes(n, len(out))
+	axes, ok := axes(p, n, len(out))
 	if !ok || len(axes) == 0 {
 		return reshapeCall(p, n, m)
 	}
@@ -114,7 +114,7 @@ func unsqueezeCall(p *patLift, n *graph.Node, m *match) bool {
 
 // filled is the call that makes a tensor of one value, which the dynamo exporter
 // writes as a view of a number and names for the call; "" for other views.
-func (p *patLift) filled(n *graph.Node) string {
+func filled(p *patLift, n *graph.Node) string {
 	if _, ok := p.number(input(n, 0)); !ok {
 		return ""
 	}
@@ -132,14 +132,14 @@ func (p *patLift) filled(n *graph.Node) string {
 }
 
 func expandCall(p *patLift, n *graph.Node, _ *match) bool {
-	size, ok := p.size(n.Outputs[0])
+	size, ok := size(p, n.Outputs[0])
 	if !ok {
 		return false
 	}
 	if v := &p.src.Values[p.resolve(n.Inputs[0])]; p.stored(v.ID) && stateName(v.Name) {
 		p.weight(v.ID)
 	}
-	if fill := p.filled(n); fill != "" {
+	if fill := filled(p, n); fill != "" {
 		p.emit(n, fill, []graph.Arg{size}, p.value(n.Outputs[0]))
 		return true
 	}
@@ -154,7 +154,7 @@ func sliceCall(p *patLift, n *graph.Node, _ *match) bool {
 	if in == nil || len(in) != len(out) {
 		return false
 	}
-	starts, steps := p.sliceStarts(n, len(in))
+	starts, steps := sliceStarts(p, n, len(in))
 	var cut []int
 	for d := range in {
 		if out[d] != in[d] || steps[d] != 1 || in[d] < 0 {
@@ -180,7 +180,7 @@ func sliceCall(p *patLift, n *graph.Node, _ *match) bool {
 
 // sliceStarts returns the first element and the step of a slice in every dim,
 // 0 and 1 where it does not cut or nothing says where.
-func (p *patLift) sliceStarts(n *graph.Node, rank int) (starts, steps []int64) {
+func sliceStarts(p *patLift, n *graph.Node, rank int) (starts, steps []int64) {
 	starts, steps = make([]int64, rank), slices.Repeat([]int64{1}, rank)
 	from, ok := p.ints(input(n, 1))
 	if !ok {
@@ -311,7 +311,7 @@ func scatterElementsCall(p *patLift, n *graph.Node, _ *match) bool {
 // indexes reports a GatherND without batch dims by a tensor on the device. Where it
 // picks from several dims of numbers with gradients, the scratch of its backward is
 // counted by the tensor of all indices as it lies.
-func (p *patLift) indexes(n *graph.Node) bool {
+func indexes(p *patLift, n *graph.Node) bool {
 	i := p.dims(n.Inputs[1])
 	if len(i) == 0 || attrInt(n, "batch_dims", 0) != 0 || p.constant(n.Inputs[1]) {
 		return false
@@ -322,8 +322,8 @@ func (p *patLift) indexes(n *graph.Node) bool {
 
 // toFront returns x, d and the permutation of a Transpose that moves dim d of x in front
 // of the others: PyTorch's exporters write an index of a later dim so.
-func (p *patLift) toFront(id graph.ValueID) (x graph.ValueID, d int64, perm []int64) {
-	t := p.producedBy(id, "Transpose")
+func toFront(p *patLift, id graph.ValueID) (x graph.ValueID, d int64, perm []int64) {
+	t := producedBy(p, id, "Transpose")
 	if t == nil || input(t, 0) < 0 {
 		return graph.NoValue, 0, nil
 	}
@@ -335,13 +335,13 @@ func (p *patLift) toFront(id graph.ValueID) (x graph.ValueID, d int64, perm []in
 }
 
 // rows reports a GatherND or ScatterND that indexes the first dim alone by a list.
-func (p *patLift) rows(n *graph.Node) bool {
+func rows(p *patLift, n *graph.Node) bool {
 	i := p.dims(n.Inputs[1])
 	return len(i) == 2 && i[1] == 1 && attrInt(n, "batch_dims", 0) == 0
 }
 
 // rowIndex is the list of such an index.
-func (p *patLift) rowIndex(n *graph.Node) graph.Arg {
+func rowIndex(p *patLift, n *graph.Node) graph.Arg {
 	if b := p.base(n.Inputs[1]); len(p.dims(b)) == 1 {
 		return argOf(p.value(b))
 	}
@@ -350,16 +350,16 @@ func (p *patLift) rowIndex(n *graph.Node) graph.Arg {
 
 // scatterNDCall is index_add: of the first dim, or of one brought to the front.
 func scatterNDCall(p *patLift, n *graph.Node, _ *match) bool {
-	if attrStr(n, "reduction", "none") != "add" || !p.rows(n) {
+	if attrStr(n, "reduction", "none") != "add" || !rows(p, n) {
 		return false
 	}
-	x, d, perm := p.toFront(n.Inputs[0])
-	u, e, _ := p.toFront(n.Inputs[2])
+	x, d, perm := toFront(p, n.Inputs[0])
+	u, e, _ := toFront(p, n.Inputs[2])
 	if x < 0 || u < 0 || d != e {
-		p.emit(n, "index_add.default", []graph.Arg{p.in(n, 0), argInt(0), p.rowIndex(n), p.in(n, 2)}, p.value(n.Outputs[0]))
+		p.emit(n, "index_add.default", []graph.Arg{p.in(n, 0), argInt(0), rowIndex(p, n), p.in(n, 2)}, p.value(n.Outputs[0]))
 		return true
 	}
-	y := p.step(n, "sums", shaped(p.typeOf(x), p.dims(x)...), "index_add.default", argOf(p.value(x)), argInt(d), p.rowIndex(n), argOf(p.value(u)))
+	y := p.step(n, "sums", shaped(p.typeOf(x), p.dims(x)...), "index_add.default", argOf(p.value(x)), argInt(d), rowIndex(p, n), argOf(p.value(u)))
 	p.emit(n, "permute.default", []graph.Arg{y, argInts(perm...)}, p.value(n.Outputs[0]))
 	return true
 }
@@ -367,16 +367,16 @@ func scatterNDCall(p *patLift, n *graph.Node, _ *match) bool {
 // gatherNDCall is index by the last dim's elements, one index for each dim of the
 // operand that they pick from.
 func gatherNDCall(p *patLift, n *graph.Node, _ *match) bool {
-	if x, d, perm := p.toFront(n.Inputs[0]); x >= 0 && p.rows(n) {
+	if x, d, perm := toFront(p, n.Inputs[0]); x >= 0 && rows(p, n) {
 		dims := p.dims(x)
 		dims[d] = p.dims(n.Inputs[1])[0]
 		list := graph.Arg{Kind: graph.ArgList, List: slices.Repeat([]graph.Arg{argNone()}, int(d))}
-		list.List = append(list.List, p.rowIndex(n))
+		list.List = append(list.List, rowIndex(p, n))
 		y := p.step(n, "rows", shaped(p.typeOf(n.Inputs[0]), dims...), "index.Tensor", argOf(p.value(x)), list)
 		p.emit(n, "permute.default", []graph.Arg{y, argInts(perm...)}, p.value(n.Outputs[0]))
 		return true
 	}
-	if p.indexes(n) {
+	if indexes(p, n) {
 		i, dims := p.in(n, 1), p.dims(n.Inputs[1])
 		list, rank := graph.Arg{Kind: graph.ArgList}, len(dims)-1
 		t := shaped(p.typeOf(n.Inputs[1]), dims[:rank]...)
@@ -411,20 +411,20 @@ func castCall(p *patLift, n *graph.Node, _ *match) bool {
 }
 
 func dropoutCall(p *patLift, n *graph.Node, _ *match) bool {
-	if len(n.Outputs) > 1 && n.Outputs[1] >= 0 && p.uses[n.Outputs[1]] > 0 && p.ratio(n) == 0 {
+	if len(n.Outputs) > 1 && n.Outputs[1] >= 0 && p.uses[n.Outputs[1]] > 0 && ratio(p, n) == 0 {
 		return false
 	}
 	outs := p.outs(n)
 	if len(outs) == 1 {
 		outs = append(outs, p.temp(n, "mask", shaped(graph.Type{Elem: graph.Bool}, p.dims(n.Outputs[0])...)))
 	}
-	p.emit(n, "native_dropout.default", []graph.Arg{p.in(n, 0), argFloat(p.ratio(n)), argBool(true)}, outs...)
+	p.emit(n, "native_dropout.default", []graph.Arg{p.in(n, 0), argFloat(ratio(p, n)), argBool(true)}, outs...)
 	return true
 }
 
 // clipBound is a bound of Clip, from its inputs or, before opset 11, its
 // attributes.
-func (p *patLift) clipBound(n *graph.Node, i int, attr string) (float64, bool) {
+func clipBound(p *patLift, n *graph.Node, i int, attr string) (float64, bool) {
 	if id := input(n, i); id >= 0 {
 		f, _ := p.number(id)
 		return f, true
@@ -434,8 +434,8 @@ func (p *patLift) clipBound(n *graph.Node, i int, attr string) (float64, bool) {
 }
 
 func clipCall(p *patLift, n *graph.Node, _ *match) bool {
-	lo, hasLo := p.clipBound(n, 1, "min")
-	hi, hasHi := p.clipBound(n, 2, "max")
+	lo, hasLo := clipBound(p, n, 1, "min")
+	hi, hasHi := clipBound(p, n, 2, "max")
 	x, out := p.in(n, 0), p.value(n.Outputs[0])
 	switch {
 	case hasLo && hasHi && lo == 0 && hi == 6:
@@ -502,11 +502,11 @@ var reductions = map[string]string{"ReduceMean": "mean.dim", "ReduceSum": "sum.d
 	"ReduceLogSumExp": "logsumexp.default", "ReduceProd": "prod.dim_int"}
 
 func reduceCall(p *patLift, n *graph.Node, _ *match) bool {
-	axes, ok := p.reduced(n)
+	axes, ok := reduced(p, n)
 	if !ok {
 		return false
 	}
-	if p.reducesNothing(n) {
+	if reducesNothing(p, n) {
 		return true
 	}
 	dims := argInts(axes...)
@@ -522,7 +522,7 @@ func reduceCall(p *patLift, n *graph.Node, _ *match) bool {
 
 // reducesNothing lifts a reduction that leaves its operand as it is because it
 // has no axes.
-func (p *patLift) reducesNothing(n *graph.Node) bool {
+func reducesNothing(p *patLift, n *graph.Node) bool {
 	given, ok := p.ints(input(n, 1))
 	if attrInt(n, "noop_with_empty_axes", 0) == 0 || n.Attr("axes") != nil || ok && len(given) > 0 {
 		return false
@@ -532,11 +532,11 @@ func (p *patLift) reducesNothing(n *graph.Node) bool {
 }
 
 func normCall(p *patLift, n *graph.Node, _ *match) bool {
-	axes, ok := p.reduced(n)
+	axes, ok := reduced(p, n)
 	if !ok || len(axes) == 0 {
 		return false
 	}
-	if p.reducesNothing(n) {
+	if reducesNothing(p, n) {
 		return true
 	}
 	ord := map[string]int64{"ReduceL1": 1, "ReduceL2": 2}[n.Op]

@@ -44,14 +44,14 @@ func attentionKernels(register func(k kernel, names ...string)) {
 	}
 	// Results: the output and the log-sum-exp. Operands of the backward:
 	// gradient, mask, key, query, value, log-sum-exp, output.
-	register(kernel{accepts: narrow, rows: only(nil, []int{1}), run: func(r *run) error { return r.attention(0, 1) }, work: func(r *run) int64 { return r.unkeptSums(1) }}, base+"efficient_attention", base+"flash_attention")
-	register(kernel{accepts: narrow, rows: only(nil, []int{3}), run: func(r *run) error { return r.attention(2, 3) }, work: func(r *run) int64 { return r.unkeptSums(3) }}, base+"cudnn_attention")
-	register(kernel{accepts: narrow, rows: only([]int{5}, nil), run: func(r *run) error { return r.attentionBackward(1, 2) }}, base+"efficient_attention_backward", base+"cudnn_attention_backward")
-	register(kernel{accepts: narrow, rows: only([]int{4}, nil), run: func(r *run) error { return r.attentionBackward(-1, 1) }}, base+"flash_attention_backward")
+	register(kernel{accepts: narrow, rows: only(nil, []int{1}), run: func(r *run) error { return attention(r, 0, 1) }, work: func(r *run) int64 { return unkeptSums(r, 1) }}, base+"efficient_attention", base+"flash_attention")
+	register(kernel{accepts: narrow, rows: only(nil, []int{3}), run: func(r *run) error { return attention(r, 2, 3) }, work: func(r *run) int64 { return unkeptSums(r, 3) }}, base+"cudnn_attention")
+	register(kernel{accepts: narrow, rows: only([]int{5}, nil), run: func(r *run) error { return attentionBackward(r, 1, 2) }}, base+"efficient_attention_backward", base+"cudnn_attention_backward")
+	register(kernel{accepts: narrow, rows: only([]int{4}, nil), run: func(r *run) error { return attentionBackward(r, -1, 1) }}, base+"flash_attention_backward")
 }
 
 // heads describes queries, keys, values and mask.
-func (r *run) heads(q, k, v, mask *validate.Tensor) (attentionArgs, error) {
+func heads(r *run, q, k, v, mask *validate.Tensor) (attentionArgs, error) {
 	if q == nil || k == nil || v == nil || len(q.Shape) != 4 || !isTraining(q.DType) || k.DType != q.DType || v.DType != q.DType {
 		return attentionArgs{}, fmt.Errorf("attention on operands that are no heads of one type")
 	}
@@ -70,7 +70,7 @@ func (r *run) heads(q, k, v, mask *validate.Tensor) (attentionArgs, error) {
 
 // unkeptSums is the bytes of the log-sum-exp of a call without it among its results,
 // as inference makes none.
-func (r *run) unkeptSums(lse int) int64 {
+func unkeptSums(r *run, lse int) int64 {
 	if q := r.arg(0); r.result(lse) == nil && q != nil && len(q.Shape) == 4 {
 		return 4 * q.Shape[0] * q.Shape[1] * q.Shape[2]
 	}
@@ -98,15 +98,15 @@ func (a *attentionArgs) tiles() (i int, err error) {
 
 // attention runs the forward; output and lse are results: the output and the
 // logarithms of the sums of exponentials.
-func (r *run) attention(output, lse int) error {
-	a, err := r.heads(r.arg(0), r.arg(1), r.arg(2), r.arg(3))
+func attention(r *run, output, lse int) error {
+	a, err := heads(r, r.arg(0), r.arg(1), r.arg(2), r.arg(3))
 	if err != nil {
 		return err
 	}
 	out := r.result(output)
 	sums := r.result(lse)
 	if sums == nil {
-		if need := r.unkeptSums(lse); r.c.Work.Bytes < need {
+		if need := unkeptSums(r, lse); r.c.Work.Bytes < need {
 			return fmt.Errorf("attention works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", need, r.c.Work.Bytes)
 		}
 		rows := []int64{a.b, a.h, a.m}
@@ -117,13 +117,13 @@ func (r *run) attention(output, lse int) error {
 	}
 	for i := range r.c.Results { // state of random numbers, which are counted here, and padding
 		if t := r.result(i); t != nil && i != output && (i != lse || a.lseRows != a.m) {
-			if err := r.zero(t); err != nil {
+			if err := zero(r, t); err != nil {
 				return err
 			}
 		}
 	}
 	a.out, a.oStride = r.ptr(out), [4]int64(out.Strides)
-	if width := r.cores(&a, r.arg(0), r.arg(1), r.arg(2), out); width > 0 {
+	if width := cores(r, &a, r.arg(0), r.arg(1), r.arg(2), out); width > 0 {
 		g := grid{x: (a.m + coreTile - 1) / coreTile, y: a.b * a.h, tx: 128, attribute: true, shared: int(2 * 3 * coreTile * (width + 8))}
 		return launch(r.d, "attention_sm80", "attention_forward_"+strconv.Itoa(int(width)), g, &a)
 	}
@@ -138,8 +138,8 @@ func (r *run) attention(output, lse int) error {
 
 // attentionBackward makes the gradients of query, key and value. mask, -1 for
 // none, and key are operands; query, value, sums and output follow the key.
-func (r *run) attentionBackward(mask, key int) error {
-	a, err := r.heads(r.arg(key+1), r.arg(key), r.arg(key+2), r.operand(mask))
+func attentionBackward(r *run, mask, key int) error {
+	a, err := heads(r, r.arg(key+1), r.arg(key), r.arg(key+2), operand(r, mask))
 	if err != nil {
 		return err
 	}
@@ -163,8 +163,8 @@ func (r *run) attentionBackward(mask, key int) error {
 	if a.delta == 0 {
 		return fmt.Errorf("the plan has no memory for the row sums of attention's gradient")
 	}
-	if width := r.cores(&a, g, r.arg(key), r.arg(key+1), r.arg(key+2), o, dq, dk, dv); width > 0 {
-		return r.coresBackward(&a, width)
+	if width := cores(r, &a, g, r.arg(key), r.arg(key+1), r.arg(key+2), o, dq, dk, dv); width > 0 {
+		return coresBackward(r, &a, width)
 	}
 	i, err := a.tiles()
 	if err != nil {
@@ -188,7 +188,7 @@ const coreTile = 64
 // cores returns for which width of heads the kernels on tensor cores take a call,
 // 0 for none: half types in rows of sixteen bytes and a mask of a training type,
 // on a card that has such cores.
-func (r *run) cores(a *attentionArgs, list ...*validate.Tensor) int64 {
+func cores(r *run, a *attentionArgs, list ...*validate.Tensor) int64 {
 	if r.d.major < 8 || a.dtype == dtypes[graph.Float32] || a.d%8 != 0 || a.dv%8 != 0 || max(a.d, a.dv) > 128 || a.maskDType > 2 {
 		return 0
 	}
@@ -205,7 +205,7 @@ func (r *run) cores(a *attentionArgs, list ...*validate.Tensor) int64 {
 
 // coresBackward is the backward on tensor cores, for heads of at most width
 // columns.
-func (r *run) coresBackward(a *attentionArgs, width int64) error {
+func coresBackward(r *run, a *attentionArgs, width int64) error {
 	const file = "attention_sm80"
 	if err := launch(r.d, file, "attention_delta", grid{x: (a.b*a.h*a.m + 7) / 8, tx: 256}, a); err != nil {
 		return err

@@ -27,18 +27,18 @@ func convolution(r *run) error {
 	x, w, b, out := r.arg(0), r.arg(1), r.arg(2), r.result(0)
 	var err error
 	if r.attrs().Conv.Transposed {
-		err = r.conv(dataPass, out, w, x, out)
+		err = conv(r, dataPass, out, w, x, out)
 	} else {
-		err = r.conv(forwardPass, x, w, out, out)
+		err = conv(r, forwardPass, x, w, out, out)
 	}
 	if err != nil || b == nil {
 		return err
 	}
-	return r.pointwise("add", out, [4]float64{1}, onDevice(out), onDevice(channels(b, r.spatial())))
+	return pointwise(r, "add", out, [4]float64{1}, onDevice(out), onDevice(channels(b, spatial(r))))
 }
 
 // spatial is how many dims the call's windows have.
-func (r *run) spatial() int { return len(r.attrs().Conv.Stride) }
+func spatial(r *run) int { return len(r.attrs().Conv.Stride) }
 
 // channels shows a vector of channels as it lies along an image with spatial
 // dims behind them.
@@ -58,9 +58,9 @@ func convolutionBackward(r *run) error {
 	if dx != nil {
 		var err error
 		if transposed {
-			err = r.conv(forwardPass, g, w, dx, dx)
+			err = conv(r, forwardPass, g, w, dx, dx)
 		} else {
-			err = r.conv(dataPass, dx, w, g, dx)
+			err = conv(r, dataPass, dx, w, g, dx)
 		}
 		if err != nil {
 			return err
@@ -69,9 +69,9 @@ func convolutionBackward(r *run) error {
 	if dw != nil {
 		var err error
 		if transposed {
-			err = r.conv(filterPass, g, dw, x, dw)
+			err = conv(r, filterPass, g, dw, x, dw)
 		} else {
-			err = r.conv(filterPass, x, dw, g, dw)
+			err = conv(r, filterPass, x, dw, g, dw)
 		}
 		if err != nil {
 			return err
@@ -81,18 +81,18 @@ func convolutionBackward(r *run) error {
 		return nil
 	}
 	var dims []int64
-	at := int64(len(g.Shape) - r.spatial() - 1) // the channels' dim
+	at := int64(len(g.Shape) - spatial(r) - 1) // the channels' dim
 	for d := range g.Shape {
 		if int64(d) != at {
 			dims = append(dims, int64(d))
 		}
 	}
-	return r.reduce(redSum, db, g, dims)
+	return reduce(r, redSum, db, g, dims)
 }
 
 // conv runs one pass between operand x, weight w and result y, one of which it
 // computes.
-func (r *run) conv(p pass, x, w, y, out *validate.Tensor) error {
+func conv(r *run, p pass, x, w, y, out *validate.Tensor) error {
 	list := r.d.ways(r.attrs().Conv, p, x, w, y)
 	at := 0
 	for at+1 < len(list) && list[at].bytes > r.c.Work.Bytes {
@@ -103,17 +103,17 @@ func (r *run) conv(p pass, x, w, y, out *validate.Tensor) error {
 		r.d.fallbacks[v.err.Error()]++
 	}
 	if v.copies == nil {
-		return r.pass(v, p, x, w, y, out)
+		return runPass(r, v, p, x, w, y, out)
 	}
 	return v.copies.run(r.c.Work.At, resultOf[p], r.copyTo,
-		func(t []validate.Tensor) error { return r.pass(v, p, &t[0], &t[1], &t[2], &t[resultOf[p]]) })
+		func(t []validate.Tensor) error { return runPass(r, v, p, &t[0], &t[1], &t[2], &t[resultOf[p]]) })
 }
 
 // resultOf is which of operand, weight and result a pass computes.
 var resultOf = [...]int{forwardPass: 2, dataPass: 0, filterPass: 1}
 
-// pass runs a pass on tensors that lie as they are to.
-func (r *run) pass(v *way, p pass, x, w, y, out *validate.Tensor) error {
+// runPass runs a pass on tensors that lie as they are to.
+func runPass(r *run, v *way, p pass, x, w, y, out *validate.Tensor) error {
 	work := r.c.Work
 	if v.copies != nil { // they lie at its start
 		work.At += v.copies.bytes
@@ -121,11 +121,11 @@ func (r *run) pass(v *way, p pass, x, w, y, out *validate.Tensor) error {
 	}
 	switch {
 	case v.graph != nil:
-		return r.graph(v.graph, p, x, w, y, work.At)
+		return runGraph(r, v.graph, p, x, w, y, work.At)
 	case v.plan != nil:
-		return r.cudnn(&v.key, v.plan, x, w, y, work.At)
+		return convolve(r, &v.key, v.plan, x, w, y, work.At)
 	}
-	return r.ownConv(p, x, w, y, out, work)
+	return ownConv(r, p, x, w, y, out, work)
 }
 
 // sized shows a tensor with n dims as cuDNN counts them: a vector of positions
@@ -176,9 +176,9 @@ func (d *Device) convKey(c *program.Conv, p pass, x, w, y *validate.Tensor) (con
 	return k, nil
 }
 
-// cudnn runs a planned pass in memory that Work asked for, at an offset of the
+// convolve runs a planned pass in memory that Work asked for, at an offset of the
 // arena.
-func (r *run) cudnn(k *convKey, plan *convPlan, x, w, y *validate.Tensor, at int64) error {
+func convolve(r *run, k *convKey, plan *convPlan, x, w, y *validate.Tensor, at int64) error {
 	a, b, out := r.ptr(x), r.ptr(w), r.ptr(y)
 	switch k.pass {
 	case dataPass:

@@ -96,9 +96,9 @@ func (d *Device) graphWay(q *convQuery) (way, error) {
 	return out, nil
 }
 
-// graph runs a planned pass in memory that Work asked for, at an offset of the
+// runGraph runs a planned pass in memory that Work asked for, at an offset of the
 // arena.
-func (r *run) graph(plan *dnngraph.Plan, p pass, x, w, y *validate.Tensor, at int64) error {
+func runGraph(r *run, plan *dnngraph.Plan, p pass, x, w, y *validate.Tensor, at int64) error {
 	workspace := uint64(0)
 	if plan.Bytes > 0 {
 		workspace = uint64(r.d.at(at))

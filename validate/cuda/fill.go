@@ -36,19 +36,19 @@ const (
 // fillKernels are those of this file.
 func fillKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(*run) error { return nil }}, "empty", "zero_grad", "del")
-	register(kernel{run: func(r *run) error { return r.set(r.result(0), r.scalar("value")) }}, "fill")
+	register(kernel{run: func(r *run) error { return set(r, r.result(0), r.scalar("value")) }}, "fill")
 	for name, kind := range map[string]int32{"arange": fillArange, "uniform": fillUniform, "normal": fillNormal, "randn": fillNormal, "randint": fillBelow, "bernoulli": fillBernoulli} {
-		register(kernel{run: func(r *run) error { return r.fill(r.result(0), kind, nil) }}, name)
+		register(kernel{run: func(r *run) error { return fill(r, r.result(0), kind, nil) }}, name)
 	}
-	register(kernel{rows: only([]int{0}, nil), run: func(r *run) error { return r.fill(r.result(0), fillTril, r.arg(0)) }}, "tril")
-	register(kernel{rows: only([]int{0}, nil), run: func(r *run) error { return r.fill(r.result(0), fillTriu, r.arg(0)) }}, "triu")
-	register(kernel{run: func(r *run) error { return r.fill(r.result(0), fillCausal, nil) }}, "causal_bias")
+	register(kernel{rows: only([]int{0}, nil), run: func(r *run) error { return fill(r, r.result(0), fillTril, r.arg(0)) }}, "tril")
+	register(kernel{rows: only([]int{0}, nil), run: func(r *run) error { return fill(r, r.result(0), fillTriu, r.arg(0)) }}, "triu")
+	register(kernel{run: func(r *run) error { return fill(r, r.result(0), fillCausal, nil) }}, "causal_bias")
 	register(kernel{run: dropout}, "native_dropout")
 	register(kernel{rows: all, run: emptyRows}, "empty_rows")
 }
 
 // fill makes elements from their numbers, counted row by row.
-func (r *run) fill(out *validate.Tensor, kind int32, in *validate.Tensor) error {
+func fill(r *run, out *validate.Tensor, kind int32, in *validate.Tensor) error {
 	a := fillArgs{n: out.Elems(), out: r.ptr(out), in: r.ptr(in), dtype: dtype(out), kind: kind, dims: int32(len(out.Shape)), seed: r.c.Seed}
 	switch numbers := r.c.Numbers(); {
 	case len(numbers) > 1:

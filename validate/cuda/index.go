@@ -52,10 +52,10 @@ func indexKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: gradientRows, spare: true, run: embeddingBackward, work: func(r *run) int64 { return chunksOf(r).bytes() }}, "embedding_dense_backward")
 	register(kernel{run: index, accepts: few}, "index")
 	register(kernel{run: indexBackward, accepts: few, work: func(r *run) int64 { return r.indexPlaces(r.arg(0).Shape, 1).bytes() }}, "index_backward")
-	register(kernel{run: func(r *run) error { return r.pick(false, false) }}, "index_select")
-	register(kernel{run: func(r *run) error { return r.pick(true, false) }}, "gather")
-	register(kernel{run: func(r *run) error { return r.pick(false, true) }, work: func(r *run) int64 { return r.pickPlaces(false).bytes() }}, "index_select_backward")
-	register(kernel{run: func(r *run) error { return r.pick(true, true) }, work: func(r *run) int64 { return r.pickPlaces(true).bytes() }}, "gather_backward")
+	register(kernel{run: func(r *run) error { return pick(r, false, false) }}, "index_select")
+	register(kernel{run: func(r *run) error { return pick(r, true, false) }}, "gather")
+	register(kernel{run: func(r *run) error { return pick(r, false, true) }, work: func(r *run) int64 { return r.pickPlaces(false).bytes() }}, "index_select_backward")
+	register(kernel{run: func(r *run) error { return pick(r, true, true) }, work: func(r *run) int64 { return r.pickPlaces(true).bytes() }}, "gather_backward")
 }
 
 // isIndex reports a tensor of indices.
@@ -121,7 +121,7 @@ func embedding(r *run) error {
 // embeddingBackward is the gradient of the table: each of its rows gathers what
 // was picked of it.
 func embeddingBackward(r *run) error {
-	g, err := r.inOrder(0)
+	g, err := inOrder(r, 0)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func embeddingBackward(r *run) error {
 	if !ok || !out.RowMajor() || len(out.Shape) != 2 || !isTraining(g.DType) || out.DType != g.DType || idx.Elems()*out.Shape[1] != g.Elems() {
 		return fmt.Errorf("the gradient %v %v of a table %v by %v indices", g.DType, g.Shape, out.Shape, idx.Shape)
 	}
-	if err := r.zero(out); err != nil {
+	if err := zero(r, out); err != nil {
 		return err
 	}
 	a := embeddingArgs{tokens: idx.Elems(), cols: out.Shape[1], rows: out.Shape[0], rowStride: out.Strides[0], index: r.ptr(idx), in: r.ptr(g), out: r.ptr(out),
@@ -179,8 +179,8 @@ func chunksOf(r *run) chunks {
 func (c chunks) bytes() int64 { return 4 * c.rows * c.words }
 
 // zero fills a tensor's elements with zeros.
-func (r *run) zero(t *validate.Tensor) error {
-	return r.set(t, 0)
+func zero(r *run, t *validate.Tensor) error {
+	return set(r, t, 0)
 }
 
 // base fills in the tensor that is indexed.
@@ -210,7 +210,7 @@ func (a *indexArgs) addIndex(r *run, idx, base *validate.Tensor, d int64, stride
 // advanced describes an index call between its base and its values; the first
 // index is operand first. lead is how many dims come before those of the indices,
 // wide how many the indices have.
-func (r *run) advanced(base, values *validate.Tensor, first int) (a indexArgs, lead, wide int, err error) {
+func advanced(r *run, base, values *validate.Tensor, first int) (a indexArgs, lead, wide int, err error) {
 	dims := r.attrs().Dims
 	wide = -1
 	for i := range dims {
@@ -257,7 +257,7 @@ func (r *run) advanced(base, values *validate.Tensor, first int) (a indexArgs, l
 
 // index picks elements by one or several tensors of indices.
 func index(r *run) error {
-	a, _, _, err := r.advanced(r.arg(0), r.result(0), 1)
+	a, _, _, err := advanced(r, r.arg(0), r.result(0), 1)
 	if err != nil {
 		return err
 	}
@@ -269,10 +269,10 @@ func index(r *run) error {
 // as a whole.
 func indexBackward(r *run) error {
 	g, out := r.arg(0), r.result(0)
-	if err := r.zero(out); err != nil {
+	if err := zero(r, out); err != nil {
 		return err
 	}
-	a, _, _, err := r.advanced(out, g, 1)
+	a, _, _, err := advanced(r, out, g, 1)
 	if err != nil {
 		return err
 	}
@@ -286,11 +286,11 @@ func indexBackward(r *run) error {
 
 // pick takes elements along one dim: by an index for every element (gather), or
 // one for every place along the dim. Backward adds to zeros.
-func (r *run) pick(every, back bool) error {
+func pick(r *run, every, back bool) error {
 	base, values, idx := r.arg(0), r.result(0), r.arg(1)
 	if back {
 		base, values = r.result(0), r.arg(0)
-		if err := r.zero(base); err != nil {
+		if err := zero(r, base); err != nil {
 			return err
 		}
 	}

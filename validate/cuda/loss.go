@@ -28,7 +28,7 @@ func lossKernels(register func(k kernel, names ...string)) {
 }
 
 // nllOf describes log-probabilities and targets.
-func (r *run) nllOf(ls, target *validate.Tensor) (nllArgs, error) {
+func nllOf(r *run, ls, target *validate.Tensor) (nllArgs, error) {
 	a := nllArgs{classes: 1, inner: 1, rows: target.Elems(), ignore: int64(r.scalar("ignore_index")), in: r.ptr(ls), target: r.ptr(target), dtype: dtype(ls), targetDType: dtype(target)}
 	if r.scalar("reduction") == 1 {
 		a.mean = 1
@@ -49,7 +49,7 @@ func (r *run) nllOf(ls, target *validate.Tensor) (nllArgs, error) {
 
 // nll is the loss of log-probabilities, reduced, and the weight of all targets.
 func nll(r *run) error {
-	a, err := r.nllOf(r.arg(0), r.arg(1))
+	a, err := nllOf(r, r.arg(0), r.arg(1))
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func nll(r *run) error {
 
 // nllBackward is the gradient of the log-probabilities.
 func nllBackward(r *run) error {
-	a, err := r.nllOf(r.arg(1), r.arg(2))
+	a, err := nllOf(r, r.arg(1), r.arg(2))
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func half(t *validate.Tensor, d int64, second bool) *validate.Tensor {
 // glu is the first half times the sigmoid of the second.
 func glu(r *run) error {
 	x, d, out := r.arg(0), r.attrs().Dims[0], r.result(0)
-	return r.pointwise("glu", out, [4]float64{}, onDevice(half(x, d, false)), onDevice(half(x, d, true)))
+	return pointwise(r, "glu", out, [4]float64{}, onDevice(half(x, d, false)), onDevice(half(x, d, true)))
 }
 
 // gluBackward makes both halves of the gradient.
@@ -120,8 +120,8 @@ func gluBackward(r *run) error {
 		return fmt.Errorf("the gradient %v of a gate on %v", out.DType, x.DType)
 	}
 	a, b := onDevice(half(x, d, false)), onDevice(half(x, d, true))
-	if err := r.pointwise("glu_value_backward", half(out, d, false), [4]float64{}, onDevice(g), b); err != nil {
+	if err := pointwise(r, "glu_value_backward", half(out, d, false), [4]float64{}, onDevice(g), b); err != nil {
 		return err
 	}
-	return r.pointwise("glu_gate_backward", half(out, d, true), [4]float64{}, onDevice(g), a, b)
+	return pointwise(r, "glu_gate_backward", half(out, d, true), [4]float64{}, onDevice(g), a, b)
 }

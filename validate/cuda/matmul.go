@@ -20,10 +20,10 @@ type matmulArgs struct {
 
 // matmulKernels are those of this file.
 func matmulKernels(register func(k kernel, names ...string)) {
-	register(kernel{run: func(r *run) error { return r.product(addend{alpha: 1}, r.arg(0), r.arg(1)) }}, "mm", "bmm")
-	register(kernel{run: func(r *run) error { return r.product(r.addend(), r.arg(1), r.arg(2)) }}, "addmm", "baddbmm")
-	register(kernel{run: func(r *run) error { return r.vectors(r.arg(0), column(r.arg(1))) }}, "mv")
-	register(kernel{run: func(r *run) error { return r.vectors(row(r.arg(0)), column(r.arg(1))) }}, "dot")
+	register(kernel{run: func(r *run) error { return product(r, addend{alpha: 1}, r.arg(0), r.arg(1)) }}, "mm", "bmm")
+	register(kernel{run: func(r *run) error { return product(r, addendOf(r), r.arg(1), r.arg(2)) }}, "addmm", "baddbmm")
+	register(kernel{run: func(r *run) error { return vectors(r, r.arg(0), column(r.arg(1))) }}, "mv")
+	register(kernel{run: func(r *run) error { return vectors(r, row(r.arg(0)), column(r.arg(1))) }}, "dot")
 }
 
 // row and column show a vector as a matrix.
@@ -36,13 +36,13 @@ func column(t *validate.Tensor) *validate.Tensor {
 }
 
 // vectors multiplies into a result with fewer dims than a matrix.
-func (r *run) vectors(a, b *validate.Tensor) error {
+func vectors(r *run, a, b *validate.Tensor) error {
 	out := r.result(0)
 	stride := int64(1)
 	if len(out.Shape) > 0 {
 		stride = out.Strides[0]
 	}
-	return r.multiply(addend{alpha: 1}, a, b, part(out, []int64{a.Shape[0], b.Shape[1]}, []int64{stride, 1}, 0))
+	return multiply(r, addend{alpha: 1}, a, b, part(out, []int64{a.Shape[0], b.Shape[1]}, []int64{stride, 1}, 0))
 }
 
 // batched shows a matrix, or a batch of them, with three dims.
@@ -54,12 +54,12 @@ func batched(t *validate.Tensor) *validate.Tensor {
 }
 
 // product multiplies matrices, or batches of them, into result 0.
-func (r *run) product(add addend, a, b *validate.Tensor) error {
+func product(r *run, add addend, a, b *validate.Tensor) error {
 	out := r.result(0)
 	if a == nil || b == nil || len(a.Shape) < 2 || len(a.Shape) > 3 {
 		return fmt.Errorf("a product of operands that are no matrices on the device")
 	}
-	return r.multiply(add, a, b, out)
+	return multiply(r, add, a, b, out)
 }
 
 // An addend says what comes to a product: alpha times the product and beta times
@@ -69,9 +69,9 @@ type addend struct {
 	beta, alpha float64
 }
 
-// addend is operand 0 with the call's factors. As in PyTorch a beta of 0 hides
+// addendOf is operand 0 with the call's factors. As in PyTorch a beta of 0 hides
 // what the tensor holds.
-func (r *run) addend() addend {
+func addendOf(r *run) addend {
 	a := addend{tensor: r.arg(0), beta: r.scalar("beta"), alpha: r.scalar("alpha")}
 	if a.beta == 0 {
 		a.tensor = nil
@@ -80,7 +80,7 @@ func (r *run) addend() addend {
 }
 
 // multiply computes out = alpha*a*b + beta*tensor.
-func (r *run) multiply(add addend, a, b, out *validate.Tensor) error {
+func multiply(r *run, add addend, a, b, out *validate.Tensor) error {
 	x, y, z := batched(a), batched(b), batched(out)
 	batch, m, k, n := z.Shape[0], x.Shape[1], x.Shape[2], y.Shape[2]
 	if y.Shape[1] != k || z.Shape[1] != m || z.Shape[2] != n || z.Elems() == 0 {
@@ -94,7 +94,7 @@ func (r *run) multiply(add addend, a, b, out *validate.Tensor) error {
 	fb, ok2 := asFactor(r, y)
 	fc, ok3 := asFactor(r, z)
 	if !typed || a.DType != b.DType || a.DType != out.DType || !ok1 || !ok2 || !ok3 || k == 0 {
-		return r.multiplyAny(add, x, y, z)
+		return multiplyAny(r, add, x, y, z)
 	}
 	beta := 0.0
 	if t := add.tensor; t != nil {
@@ -135,21 +135,21 @@ func (f factor) flipped() factor {
 }
 
 // multiplyAny multiplies what cuBLAS does not take.
-func (r *run) multiplyAny(add addend, x, y, z *validate.Tensor) error {
+func multiplyAny(r *run, add addend, x, y, z *validate.Tensor) error {
 	if add.alpha == 1 && (add.tensor == nil || add.beta == 1) {
-		return r.multiplyPlain(add.tensor, x, y, z)
+		return multiplyPlain(r, add.tensor, x, y, z)
 	}
-	if err := r.multiplyPlain(nil, x, y, z); err != nil {
+	if err := multiplyPlain(r, nil, x, y, z); err != nil {
 		return err
 	}
-	if err := r.pointwise("mul", z, [4]float64{}, onDevice(z), number(add.alpha)); err != nil || add.tensor == nil {
+	if err := pointwise(r, "mul", z, [4]float64{}, onDevice(z), number(add.alpha)); err != nil || add.tensor == nil {
 		return err
 	}
-	return r.pointwise("add", z, [4]float64{add.beta}, onDevice(z), onDevice(add.tensor))
+	return pointwise(r, "add", z, [4]float64{add.beta}, onDevice(z), onDevice(add.tensor))
 }
 
 // multiplyPlain is multiplyAny with both factors 1.
-func (r *run) multiplyPlain(add, x, y, z *validate.Tensor) error {
+func multiplyPlain(r *run, add, x, y, z *validate.Tensor) error {
 	p := matmulArgs{batch: z.Shape[0], m: z.Shape[1], n: z.Shape[2], k: x.Shape[2], aStride: [3]int64(x.Strides), bStride: [3]int64(y.Strides), cStride: [3]int64(z.Strides),
 		a: r.ptr(x), b: r.ptr(y), c: r.ptr(z), aDType: dtype(x), bDType: dtype(y), cDType: dtype(z)}
 	if add != nil {

@@ -40,10 +40,10 @@ type groupNormArgs struct {
 
 // normKernels are those of this file.
 func normKernels(register func(k kernel, names ...string)) {
-	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.rowNorm(2, 1, 2) }}, "native_layer_norm")
-	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.rowNorm(-1, -1, 1) }}, "_fused_rms_norm")
-	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.rowNormBackward(3, 4) }}, "native_layer_norm_backward")
-	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.rowNormBackward(-1, 3) }}, "_fused_rms_norm_backward")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return rowNorm(r, 2, 1, 2) }}, "native_layer_norm")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return rowNorm(r, -1, -1, 1) }}, "_fused_rms_norm")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return rowNormBackward(r, 3, 4) }}, "native_layer_norm_backward")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return rowNormBackward(r, -1, 3) }}, "_fused_rms_norm_backward")
 	register(kernel{rows: both(only([]int{1, 2, 3, 4}, []int{1, 2}), unless(flatImages, only([]int{0}, []int{0}))), updates: []int{3, 4}, run: batchNorm}, "batch_norm")
 	register(kernel{rows: both(only([]int{2, 3, 4, 5, 6}, []int{1, 2}), unless(flatImages, only([]int{0, 1}, []int{0}))), run: batchNormBackward}, "batch_norm_backward")
 	register(kernel{rows: all, spare: true, run: groupNorm}, "native_group_norm")
@@ -53,7 +53,7 @@ func normKernels(register func(k kernel, names ...string)) {
 }
 
 // operand is operand i, or nil where i is negative or the operand absent.
-func (r *run) operand(i int) *validate.Tensor {
+func operand(r *run, i int) *validate.Tensor {
 	if i < 0 {
 		return nil
 	}
@@ -62,12 +62,12 @@ func (r *run) operand(i int) *validate.Tensor {
 
 // rowNorm normalises rows; bias is an operand, mean and rstd are results, -1
 // where the norm has none.
-func (r *run) rowNorm(bias, mean, rstd int) error {
-	x, err := r.inOrder(0)
+func rowNorm(r *run, bias, mean, rstd int) error {
+	x, err := inOrder(r, 0)
 	if err != nil {
 		return err
 	}
-	w, b, out, st := r.arg(1), r.operand(bias), r.result(0), r.result(rstd)
+	w, b, out, st := r.arg(1), operand(r, bias), r.result(0), r.result(rstd)
 	a := rowNormArgs{rows: 1, cols: 1, in: r.ptr(x), weight: r.ptr(w), bias: r.ptr(b), out: r.ptr(out), rstd: r.ptr(st), eps: float32(r.scalar("eps")),
 		dtype: dtype(x), weightDType: dtype(first(w, b)), statDType: dtype(st)}
 	if mean >= 0 {
@@ -79,8 +79,8 @@ func (r *run) rowNorm(bias, mean, rstd int) error {
 	if !isTraining(x.DType) || out.DType != x.DType || !out.RowMajor() {
 		return fmt.Errorf("a norm of %v to %v with strides %v", x.DType, out.DType, out.Strides)
 	}
-	a.rows, a.cols = r.rowsOf(x)
-	return r.rowNormLaunch(&a, "row_norm_forward")
+	a.rows, a.cols = rowsAndCols(r, x)
+	return rowNormLaunch(r, &a, "row_norm_forward")
 }
 
 // first is the first tensor that is there, or nil.
@@ -93,8 +93,8 @@ func first(ts ...*validate.Tensor) *validate.Tensor {
 	return nil
 }
 
-// rowsOf counts rows and columns: the call's dims are the columns.
-func (r *run) rowsOf(x *validate.Tensor) (rows, cols int64) {
+// rowsAndCols counts rows and columns: the call's dims are the columns.
+func rowsAndCols(r *run, x *validate.Tensor) (rows, cols int64) {
 	cols = 1
 	for _, d := range r.attrs().Dims {
 		cols *= x.Shape[d]
@@ -112,7 +112,7 @@ func rowGrid(rows, cols int64) grid {
 
 // rowNormLaunch runs a kernel on rows: by teams where they are made of whole
 // packs and weights have their type.
-func (r *run) rowNormLaunch(a *rowNormArgs, name string) error {
+func rowNormLaunch(r *run, a *rowNormArgs, name string) error {
 	wide := wideOf(a.dtype)
 	if t := team(a.cols, wide); t > 0 && a.cols%wide == 0 && aligned(a.in, a.out, a.grad, a.weight, a.bias) && (a.weight|a.bias == 0 || a.weightDType == a.dtype) {
 		return launch(r.d, "norm", name+"_teams", teamGrid(a.rows, t).grid(1, 1), a)
@@ -122,36 +122,36 @@ func (r *run) rowNormLaunch(a *rowNormArgs, name string) error {
 
 // rowNormBackward makes the gradients of operand, weight and bias; mean and rstd
 // are operands, mean -1 where the norm has none.
-func (r *run) rowNormBackward(mean, rstd int) error {
-	g, x, err := r.inOrders()
+func rowNormBackward(r *run, mean, rstd int) error {
+	g, x, err := inOrders(r)
 	if err != nil {
 		return err
 	}
 	w, dw, db := r.arg(2), r.result(1), r.result(2)
-	a := rowNormArgs{in: r.ptr(x), grad: r.ptr(g), weight: r.ptr(w), mean: r.ptr(r.operand(mean)), rstd: r.ptr(r.arg(rstd)), weightGrad: r.ptr(dw), biasGrad: r.ptr(db),
+	a := rowNormArgs{in: r.ptr(x), grad: r.ptr(g), weight: r.ptr(w), mean: r.ptr(operand(r, mean)), rstd: r.ptr(r.arg(rstd)), weightGrad: r.ptr(dw), biasGrad: r.ptr(db),
 		dtype: dtype(x), weightDType: dtype(first(w, dw, db)), statDType: dtype(r.arg(rstd))}
 	if !isTraining(x.DType) || g.DType != x.DType {
 		return fmt.Errorf("the gradient %v of a norm of %v", g.DType, x.DType)
 	}
-	a.rows, a.cols = r.rowsOf(x)
+	a.rows, a.cols = rowsAndCols(r, x)
 	if out := r.result(0); out != nil {
 		if out.DType != x.DType || !out.RowMajor() {
 			return fmt.Errorf("the gradient of a norm with strides %v", out.Strides)
 		}
 		a.out = r.ptr(out)
-		if err := r.rowNormLaunch(&a, "row_norm_backward"); err != nil {
+		if err := rowNormLaunch(r, &a, "row_norm_backward"); err != nil {
 			return err
 		}
 	}
 	if dw == nil && db == nil {
 		return nil
 	}
-	return r.rowNormWeights(&a)
+	return rowNormWeights(r, &a)
 }
 
 // rowNormWeights adds the gradients of weight and bias over the rows, in two
 // passes.
-func (r *run) rowNormWeights(a *rowNormArgs) error {
+func rowNormWeights(r *run, a *rowNormArgs) error {
 	name, wide := "row_norm_weights_partial", int64(1)
 	if v := wideOf(a.dtype); a.cols%v == 0 && aligned(a.in, a.grad) {
 		name, wide = "row_norm_weights_wide", v
@@ -206,7 +206,7 @@ func flatImages(r *run) bool {
 
 // batchSums adds up what the channels need, in two passes; without training,
 // forward, the second alone.
-func (r *run) batchSums(a *batchNormArgs) error {
+func batchSums(r *run, a *batchNormArgs) error {
 	if a.train != 0 || a.grad != 0 {
 		name, g := a.sumGrid(r.d.sms)
 		if err := launch(r.d, "norm", name, g, a); err != nil {
@@ -256,7 +256,7 @@ func (a *batchNormArgs) fours() bool {
 
 // batchApply runs the kernel that takes four elements at a time where they lie
 // side by side in all tensors.
-func (r *run) batchApply(a *batchNormArgs, single, planes string) error {
+func batchApply(r *run, a *batchNormArgs, single, planes string) error {
 	total := a.n * a.c * a.s
 	if a.fours() {
 		return launch(r.d, "norm", planes, sweep(total/4), a)
@@ -281,10 +281,10 @@ func batchNorm(r *run) error {
 	if !ok || !ok2 || !isTraining(x.DType) || out.DType != x.DType {
 		return fmt.Errorf("a batch norm of %v %v with strides %v to %v", x.DType, x.Shape, x.Strides, out.Strides)
 	}
-	if err := r.batchSums(&a); err != nil {
+	if err := batchSums(r, &a); err != nil {
 		return err
 	}
-	return r.batchApply(&a, "batch_norm_apply", "batch_norm_planes")
+	return batchApply(r, &a, "batch_norm_apply", "batch_norm_planes")
 }
 
 // batchNormBackward makes the gradients of operand, weight and bias.
@@ -300,7 +300,7 @@ func batchNormBackward(r *run) error {
 	if !ok || !ok2 || !isTraining(x.DType) || g.DType != x.DType {
 		return fmt.Errorf("the gradient %v of a batch norm of %v with strides %v, %v", g.DType, x.DType, g.Strides, x.Strides)
 	}
-	if err := r.batchSums(&a); err != nil {
+	if err := batchSums(r, &a); err != nil {
 		return err
 	}
 	if out == nil {
@@ -310,11 +310,11 @@ func batchNormBackward(r *run) error {
 		return fmt.Errorf("the gradient of a batch norm with strides %v", out.Strides)
 	}
 	a.out = r.ptr(out)
-	return r.batchApply(&a, "batch_norm_apply_backward", "batch_norm_planes_backward")
+	return batchApply(r, &a, "batch_norm_apply_backward", "batch_norm_planes_backward")
 }
 
 // groups describes a group norm by its operand and the groups' means.
-func (r *run) groups(x, stat *validate.Tensor) (groupNormArgs, error) {
+func groups(r *run, x, stat *validate.Tensor) (groupNormArgs, error) {
 	a := groupNormArgs{n: x.Shape[0], c: x.Shape[1], s: 1, groups: 1, eps: float32(r.scalar("eps")), dtype: dtype(x), statDType: dtype(stat), in: r.ptr(x)}
 	for _, n := range x.Shape[2:] {
 		a.s *= n
@@ -328,12 +328,12 @@ func (r *run) groups(x, stat *validate.Tensor) (groupNormArgs, error) {
 
 // groupNorm normalises groups of channels.
 func groupNorm(r *run) error {
-	x, err := r.inOrder(0)
+	x, err := inOrder(r, 0)
 	if err != nil {
 		return err
 	}
 	w, b, out := r.arg(1), r.arg(2), r.result(0)
-	a, err := r.groups(x, r.result(1))
+	a, err := groups(r, x, r.result(1))
 	if err != nil {
 		return err
 	}
@@ -346,12 +346,12 @@ func groupNorm(r *run) error {
 
 // groupNormBackward makes the gradients of operand, weight and bias.
 func groupNormBackward(r *run) error {
-	g, x, err := r.inOrders()
+	g, x, err := inOrders(r)
 	if err != nil {
 		return err
 	}
 	w, dw, db := r.arg(2), r.result(1), r.result(2)
-	a, err := r.groups(x, r.arg(3))
+	a, err := groups(r, x, r.arg(3))
 	if err != nil {
 		return err
 	}
@@ -382,34 +382,34 @@ func weightNormBackwardWork(r *run) int64 {
 
 // weightNorm scales the slices v of a weight to the lengths g, and keeps their own.
 func weightNorm(r *run) error {
-	if err := r.enough(weightNormWork(r)); err != nil {
+	if err := enough(r, weightNormWork(r)); err != nil {
 		return err
 	}
 	v, g, w, norms := r.arg(0), r.arg(1), r.result(0), r.result(1)
-	if err := r.reduce(redSumSq, norms, v, r.outside(v)); err != nil {
+	if err := reduce(r, redSumSq, norms, v, outside(r, v)); err != nil {
 		return err
 	}
-	scale, _ := r.floatsAt(0, g.Shape)
-	return r.inTurn(elementwiseStep{"sqrt", norms, []*validate.Tensor{norms}}, elementwiseStep{"div", scale, []*validate.Tensor{g, norms}}, elementwiseStep{"mul", w, []*validate.Tensor{v, scale}})
+	scale, _ := floatsAt(r, 0, g.Shape)
+	return inTurn(r, elementwiseStep{"sqrt", norms, []*validate.Tensor{norms}}, elementwiseStep{"div", scale, []*validate.Tensor{g, norms}}, elementwiseStep{"mul", w, []*validate.Tensor{v, scale}})
 }
 
 // weightNormBackward reads the gradient of the scaled weight, lengths, weight, and
 // the weight's own lengths n: dg = sum(dw v)/n, dv = g/n (dw - v dg/n).
 func weightNormBackward(r *run) error {
-	if err := r.enough(weightNormBackwardWork(r)); err != nil {
+	if err := enough(r, weightNormBackwardWork(r)); err != nil {
 		return err
 	}
 	dw, g, v, norms, dv, dg := r.arg(0), r.arg(1), r.arg(2), r.arg(3), r.result(0), r.result(1)
-	products, at := r.floatsAt(0, v.Shape)
-	sums, at := r.floatsAt(at, g.Shape)
-	share, at := r.floatsAt(at, g.Shape)
-	scale, _ := r.floatsAt(at, g.Shape)
-	if err := r.inTurn(elementwiseStep{"mul", products, []*validate.Tensor{dw, v}}); err != nil {
+	products, at := floatsAt(r, 0, v.Shape)
+	sums, at := floatsAt(r, at, g.Shape)
+	share, at := floatsAt(r, at, g.Shape)
+	scale, _ := floatsAt(r, at, g.Shape)
+	if err := inTurn(r, elementwiseStep{"mul", products, []*validate.Tensor{dw, v}}); err != nil {
 		return err
 	}
-	if err := r.reduce(redSum, sums, products, r.outside(v)); err != nil {
+	if err := reduce(r, redSum, sums, products, outside(r, v)); err != nil {
 		return err
 	}
-	return r.inTurn(elementwiseStep{"div", sums, []*validate.Tensor{sums, norms}}, elementwiseStep{"copy", dg, []*validate.Tensor{sums}}, elementwiseStep{"div", share, []*validate.Tensor{sums, norms}},
+	return inTurn(r, elementwiseStep{"div", sums, []*validate.Tensor{sums, norms}}, elementwiseStep{"copy", dg, []*validate.Tensor{sums}}, elementwiseStep{"div", share, []*validate.Tensor{sums, norms}},
 		elementwiseStep{"div", scale, []*validate.Tensor{g, norms}}, elementwiseStep{"norm_slope", products, []*validate.Tensor{dw, v, share}}, elementwiseStep{"mul", dv, []*validate.Tensor{products, scale}})
 }

@@ -101,7 +101,7 @@ func step(r *run) error {
 		for i, x := range m.numbers(r.c.Step) {
 			a.c[i] = float32(x)
 		}
-		return r.updates(m.states, func(on *tensorsArgs, g grid) error {
+		return updates(r, m.states, func(on *tensorsArgs, g grid) error {
 			a.on = *on
 			return launch(r.d, "optimizer", "optimizer_"+m.kernel, g, &a)
 		})
@@ -111,7 +111,7 @@ func step(r *run) error {
 		return nil
 	}
 	a := f.args(r.c.Step)
-	return r.updates(f.states, func(on *tensorsArgs, g grid) error {
+	return updates(r, f.states, func(on *tensorsArgs, g grid) error {
 		a.on = *on
 		return launch(r.d, "optimizer", f.kernel(), g, &a)
 	})
@@ -119,7 +119,7 @@ func step(r *run) error {
 
 // updates gives start as many parameters at a time as a launch takes, of one
 // type each, and the grid of a block for each chunk.
-func (r *run) updates(states []string, start func(on *tensorsArgs, g grid) error) error {
+func updates(r *run, states []string, start func(on *tensorsArgs, g grid) error) error {
 	o := r.attrs().Rule
 	var a tensorsArgs
 	blocks := int64(0)
@@ -136,7 +136,7 @@ func (r *run) updates(states []string, start func(on *tensorsArgs, g grid) error
 		if !sameDense(p, g) {
 			return fmt.Errorf("%s: strides %v of the parameter, %v of its gradient", o.Params[i].Name, p.Strides, g.Strides)
 		}
-		s, err := r.states(states, &o.Params[i], r.c.States[i], p)
+		s, err := statesOf(r, states, &o.Params[i], r.c.States[i], p)
 		if err != nil {
 			return err
 		}
@@ -177,8 +177,8 @@ func (f *rule) kernel() string {
 	return "optimizer_sgd"
 }
 
-// states finds a parameter's states by name.
-func (r *run) states(names []string, p *program.RuleParam, spans []validate.Span, param *validate.Tensor) ([]uint64, error) {
+// statesOf finds a parameter's states by name.
+func statesOf(r *run, names []string, p *program.RuleParam, spans []validate.Span, param *validate.Tensor) ([]uint64, error) {
 	out := make([]uint64, len(names))
 	for i, name := range names {
 		for j := range p.States {

@@ -21,10 +21,10 @@ type convArgs struct {
 
 // ownConv runs a pass by memplan's own kernels, in work that may be less than
 // servesWell says, or none.
-func (r *run) ownConv(p pass, x, w, y, out *validate.Tensor, work validate.Span) error {
+func ownConv(r *run, p pass, x, w, y, out *validate.Tensor, work validate.Span) error {
 	c := r.attrs().Conv
 	if len(c.Stride) == 3 {
-		return r.deepConv(p, x, w, y, out)
+		return deepConv(r, p, x, w, y, out)
 	}
 	a, err := convOf(c, x, w, y)
 	if err != nil {
@@ -32,7 +32,7 @@ func (r *run) ownConv(p pass, x, w, y, out *validate.Tensor, work validate.Span)
 	}
 	if indexable(c, x, w, y) {
 		if l, ok := planDepthwise(p, &a, work.Bytes); ok {
-			return r.depthwisePass(p, &l, work.At, x, w, y, out)
+			return runDepthwise(r, p, &l, work.At, x, w, y, out)
 		}
 	}
 	a.out = r.ptr(out)
@@ -127,8 +127,8 @@ type depthwisePass struct {
 // file is that of the filter's size.
 func (l *depthwisePass) file() string { return fmt.Sprintf("depthwise_%d", l.taps) }
 
-// depthwisePass runs a pass in work at an offset of the arena.
-func (r *run) depthwisePass(p pass, l *depthwisePass, work int64, x, w, y, out *validate.Tensor) error {
+// runDepthwise runs a pass in work at an offset of the arena.
+func runDepthwise(r *run, p pass, l *depthwisePass, work int64, x, w, y, out *validate.Tensor) error {
 	a := l.args
 	a.in, a.weight, a.out, a.part = r.ptr(x), r.ptr(w), r.ptr(out), uint64(r.d.at(work))
 	switch p {

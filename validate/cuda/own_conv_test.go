@@ -104,7 +104,7 @@ func (c loneCase) run(b *bench, d *tandem, p pass, like [3]*validate.Tensor) {
 			return err
 		}
 		defer d.gpu.leave()
-		return (&run{d: d.gpu, c: call}).ownConv(p, l[0], l[1], l[2], out, call.Work)
+		return ownConv((&run{d: d.gpu, c: call}), p, l[0], l[1], l[2], out, call.Work)
 	}
 	want, _ := servesWell(c.conv(), p, l[0], l[1], l[2])
 	for _, work := range []int64{0, want} {

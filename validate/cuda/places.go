@@ -187,7 +187,7 @@ func few(n *program.Node) error {
 // putPlaces are those of an index_put.
 func (r *run) putPlaces() places {
 	out := r.result(0)
-	shape, err := r.indexedShape(out, 2)
+	shape, err := indexedShape(r, out, 2)
 	if err != nil {
 		return places{}
 	}

@@ -36,7 +36,7 @@ func pointwiseKernels(register func(k kernel, names ...string)) {
 	for i := range Operators {
 		op := &Operators[i]
 		if k := contract.Find(op.Name); k != nil && k.Elementwise && own[op.Name] == nil { // others are parts of kernels
-			register(kernel{run: func(r *run) error { return r.elementwise(op) }}, op.Name)
+			register(kernel{run: func(r *run) error { return elementwise(r, op) }}, op.Name)
 		}
 	}
 	for name, f := range own {
@@ -49,7 +49,7 @@ func pointwiseKernels(register func(k kernel, names ...string)) {
 
 // elementwise runs an operator on the call's operands, with its numbers. A result 1
 // is a copy of the operand that result 0 overwrites.
-func (r *run) elementwise(op *Operator) error {
+func elementwise(r *run, op *Operator) error {
 	var p [4]float64
 	copy(p[:], r.c.Numbers())
 	name := op.Name
@@ -57,16 +57,16 @@ func (r *run) elementwise(op *Operator) error {
 		name = map[string]string{"floor": "floor_divide", "trunc": "div_trunc"}[r.attrs().Mode]
 	}
 	if kept := r.result(1); kept != nil {
-		if err := r.pointwise("copy", kept, [4]float64{}, r.c.Args[0]); err != nil {
+		if err := pointwise(r, "copy", kept, [4]float64{}, r.c.Args[0]); err != nil {
 			return err
 		}
 	}
-	return r.pointwise(name, r.result(0), p, r.c.Args[:min(op.Inputs, len(r.c.Args))]...)
+	return pointwise(r, name, r.result(0), p, r.c.Args[:min(op.Inputs, len(r.c.Args))]...)
 }
 
 // maskBias makes 0 of what may be attended to, and minus infinity of the rest.
 func maskBias(r *run) error {
-	return r.pointwise("where", r.result(0), [4]float64{}, r.c.Args[0], number(0), number(minusInf))
+	return pointwise(r, "where", r.result(0), [4]float64{}, r.c.Args[0], number(0), number(minusInf))
 }
 
 // number is an operand that is a number.
@@ -79,16 +79,16 @@ func onDevice(t *validate.Tensor) validate.Operand {
 
 // copyTo copies a tensor, to another type or from a smaller shape if need be.
 func (r *run) copyTo(to, from *validate.Tensor) error {
-	return r.pointwise("copy", to, [4]float64{}, onDevice(from))
+	return pointwise(r, "copy", to, [4]float64{}, onDevice(from))
 }
 
 // set makes every element of a tensor one number.
-func (r *run) set(to *validate.Tensor, v float64) error {
-	return r.pointwise("copy", to, [4]float64{}, number(v))
+func set(r *run, to *validate.Tensor, v float64) error {
+	return pointwise(r, "copy", to, [4]float64{}, number(v))
 }
 
 // pointwise computes an elementwise operator into out.
-func (r *run) pointwise(name string, out *validate.Tensor, param [4]float64, in ...validate.Operand) error {
+func pointwise(r *run, name string, out *validate.Tensor, param [4]float64, in ...validate.Operand) error {
 	code := operatorCode(name)
 	if code < 0 || out == nil {
 		return fmt.Errorf("no elementwise operator %s", name)
@@ -118,25 +118,25 @@ func (r *run) pointwise(name string, out *validate.Tensor, param [4]float64, in 
 	for i := range strides {
 		copy(a.stride[i][:], strides[i])
 	}
-	return r.strided(&a, &Operators[code], in, size, strides)
+	return strided(r, &a, &Operators[code], in, size, strides)
 }
 
 // strided picks the kernel that takes an operator on such operands.
-func (r *run) strided(a *pointwiseArgs, op *Operator, in []validate.Operand, size []int64, strides [][]int64) error {
+func strided(r *run, a *pointwiseArgs, op *Operator, in []validate.Operand, size []int64, strides [][]int64) error {
 	if a.n == 0 {
 		return nil
 	}
-	if dense, ok := r.vector(a, op, in); ok {
+	if dense, ok := vector(r, a, op, in); ok {
 		return dense
 	}
 	if op.Name == "copy" && a.ptr[1] != 0 && a.dtype[0] == a.dtype[1] {
-		if done, err := r.move(a, size, strides, in[0].Tensor.DType.Bytes(1)); done || err != nil {
+		if done, err := move(r, a, size, strides, in[0].Tensor.DType.Bytes(1)); done || err != nil {
 			return err
 		}
 	}
 	name := computeKernel(a, op)
 	if op.Wide && name == "pointwise_f32" {
-		if done, err := r.wide(a, size, strides); done || err != nil {
+		if done, err := wide(r, a, size, strides); done || err != nil {
 			return err
 		}
 	}
@@ -175,7 +175,7 @@ func computeKernel(a *pointwiseArgs, op *Operator) string {
 
 // vector runs an operator's vector kernel where it has one for these operands:
 // of one type, dense, in one order, and aligned.
-func (r *run) vector(a *pointwiseArgs, op *Operator, in []validate.Operand) (error, bool) {
+func vector(r *run, a *pointwiseArgs, op *Operator, in []validate.Operand) (error, bool) {
 	if a.dims != 1 || a.stride[0][0] != 1 || a.dtype[0] > 2 {
 		return nil, false
 	}
@@ -208,7 +208,7 @@ func (r *run) vector(a *pointwiseArgs, op *Operator, in []validate.Operand) (err
 }
 
 // move copies without a conversion.
-func (r *run) move(a *pointwiseArgs, size []int64, strides [][]int64, bytes int64) (bool, error) {
+func move(r *run, a *pointwiseArgs, size []int64, strides [][]int64, bytes int64) (bool, error) {
 	if t, ok := transposeOf(size, strides, a.ptr[0], a.ptr[1], bytes); ok {
 		return true, launch(r.d, "wide", fmt.Sprint("transpose_", bytes), grid{x: int64(t.tiles), tx: 32, ty: 8}, &t)
 	}
@@ -220,7 +220,7 @@ func (r *run) move(a *pointwiseArgs, size []int64, strides [][]int64, bytes int6
 }
 
 // wide runs an operator that is cheap on tiles or groups of elements.
-func (r *run) wide(a *pointwiseArgs, size []int64, strides [][]int64) (bool, error) {
+func wide(r *run, a *pointwiseArgs, size []int64, strides [][]int64) (bool, error) {
 	w := wideArgs{op: a.op, inputs: a.inputs, ptr: a.ptr, dtype: a.dtype, param: a.param}
 	for i, x := range a.scalar {
 		w.scalar[i] = float32(x)
@@ -282,7 +282,7 @@ func dropoutBackward(r *run) error {
 	g, mask, out := r.arg(0), r.arg(1), r.result(0)
 	same := slices.Equal(g.Shape, mask.Shape) && slices.Equal(g.Shape, out.Shape)
 	if !same || !g.RowMajor() || !mask.RowMajor() || !out.RowMajor() || g.DType != out.DType || !isTraining(g.DType) || mask.DType != graph.Bool {
-		return r.pointwise("native_dropout_backward", out, [4]float64{r.scalar("scale")}, r.c.Args[0], r.c.Args[1])
+		return pointwise(r, "native_dropout_backward", out, [4]float64{r.scalar("scale")}, r.c.Args[0], r.c.Args[1])
 	}
 	a := dropoutBackArgs{n: g.Elems(), grad: r.ptr(g), out: r.ptr(out), mask: r.ptr(mask), scale: float32(r.scalar("scale")), dtype: dtype(g)}
 	if aligned(a.grad, a.out) && a.mask%8 == 0 {
@@ -297,7 +297,7 @@ func mseBackward(r *run) error {
 	if r.scalar("reduction") == 1 {
 		f /= float64(max(r.arg(1).Elems(), 1))
 	}
-	return r.pointwise("mse_loss_backward", r.result(0), [4]float64{f}, r.c.Args...)
+	return pointwise(r, "mse_loss_backward", r.result(0), [4]float64{f}, r.c.Args...)
 }
 
 // bitwiseNot turns whole numbers' bits around, and truth values.
@@ -306,7 +306,7 @@ func bitwiseNot(r *run) error {
 	if r.result(0).DType == graph.Bool {
 		name = "logical_not"
 	}
-	return r.elementwise(&Operators[operatorCode(name)])
+	return elementwise(r, &Operators[operatorCode(name)])
 }
 
 // divOrZero is a/b, and 0 where b is 0.
@@ -315,10 +315,10 @@ func divOrZero(r *run) error {
 	if b.Kind == validate.OnDevice && b.Tensor.At == out.At {
 		return fmt.Errorf("a quotient in the place of its divisor")
 	}
-	if err := r.pointwise("div", out, [4]float64{}, r.c.Args[0], b); err != nil {
+	if err := pointwise(r, "div", out, [4]float64{}, r.c.Args[0], b); err != nil {
 		return err
 	}
-	return r.pointwise("where", out, [4]float64{}, b, onDevice(out), number(0))
+	return pointwise(r, "where", out, [4]float64{}, b, onDevice(out), number(0))
 }
 
 // An elementwiseStep is an operator with its result and operands.
@@ -329,7 +329,7 @@ type elementwiseStep struct {
 }
 
 // inTurn runs operators one after the other; those without a result are left out.
-func (r *run) inTurn(steps ...elementwiseStep) error {
+func inTurn(r *run, steps ...elementwiseStep) error {
 	for _, s := range steps {
 		if s.out == nil {
 			continue
@@ -338,7 +338,7 @@ func (r *run) inTurn(steps ...elementwiseStep) error {
 		for i, t := range s.in {
 			in[i] = onDevice(t)
 		}
-		if err := r.pointwise(s.name, s.out, [4]float64{1}, in...); err != nil {
+		if err := pointwise(r, s.name, s.out, [4]float64{1}, in...); err != nil {
 			return err
 		}
 	}
@@ -348,5 +348,5 @@ func (r *run) inTurn(steps ...elementwiseStep) error {
 // preluBackward makes the gradients of operand and slopes, those of an element each.
 func preluBackward(r *run) error {
 	g, x, w := r.arg(0), r.arg(1), r.arg(2)
-	return r.inTurn(elementwiseStep{"prelu_input_backward", r.result(0), []*validate.Tensor{g, x, w}}, elementwiseStep{"prelu_weight_backward", r.result(1), []*validate.Tensor{g, x}})
+	return inTurn(r, elementwiseStep{"prelu_input_backward", r.result(0), []*validate.Tensor{g, x, w}}, elementwiseStep{"prelu_weight_backward", r.result(1), []*validate.Tensor{g, x}})
 }

@@ -13,20 +13,20 @@ import (
 
 // poolKernels are those of this file.
 func poolKernels(register func(k kernel, names ...string)) {
-	register(kernel{run: func(r *run) error { return r.pool("max_pool_forward", r.arg(0), r.result(0), r.result(1), false) }}, "max_pool_with_indices")
-	register(kernel{run: func(r *run) error { return r.pool("max_pool_backward", r.result(0), r.arg(0), r.arg(2), true) }, accepts: func(n *program.Node) error {
+	register(kernel{run: func(r *run) error { return pool(r, "max_pool_forward", r.arg(0), r.result(0), r.result(1), false) }}, "max_pool_with_indices")
+	register(kernel{run: func(r *run) error { return pool(r, "max_pool_backward", r.result(0), r.arg(0), r.arg(2), true) }, accepts: func(n *program.Node) error {
 		if n.Attrs.Pool == nil {
 			return fmt.Errorf("%s: the windows are not said", n.Does())
 		}
 		return nil
 	}}, "max_pool2d_with_indices_backward")
-	register(kernel{run: func(r *run) error { return r.pool("avg_pool_forward", r.arg(0), r.result(0), nil, false) }}, "avg_pool2d")
-	register(kernel{run: func(r *run) error { return r.pool("avg_pool_backward", r.result(0), r.arg(0), nil, true) }}, "avg_pool2d_backward")
-	register(kernel{run: func(r *run) error { return r.pool("adaptive_avg_forward", r.arg(0), r.result(0), nil, false) }}, "adaptive_avg_pool2d")
-	register(kernel{run: func(r *run) error { return r.pool("adaptive_avg_backward", r.result(0), r.arg(0), nil, true) }}, "adaptive_avg_pool2d_backward")
+	register(kernel{run: func(r *run) error { return pool(r, "avg_pool_forward", r.arg(0), r.result(0), nil, false) }}, "avg_pool2d")
+	register(kernel{run: func(r *run) error { return pool(r, "avg_pool_backward", r.result(0), r.arg(0), nil, true) }}, "avg_pool2d_backward")
+	register(kernel{run: func(r *run) error { return pool(r, "adaptive_avg_forward", r.arg(0), r.result(0), nil, false) }}, "adaptive_avg_pool2d")
+	register(kernel{run: func(r *run) error { return pool(r, "adaptive_avg_backward", r.result(0), r.arg(0), nil, true) }}, "adaptive_avg_pool2d_backward")
 	register(kernel{run: adaptiveMax}, "adaptive_max_pool2d")
-	register(kernel{rows: all, run: func(r *run) error { return r.columns("columns_forward", r.arg(0), r.result(0)) }}, "im2col")
-	register(kernel{rows: all, run: func(r *run) error { return r.columns("columns_backward", r.result(0), r.arg(0)) }}, "col2im")
+	register(kernel{rows: all, run: func(r *run) error { return columns(r, "columns_forward", r.arg(0), r.result(0)) }}, "im2col")
+	register(kernel{rows: all, run: func(r *run) error { return columns(r, "columns_backward", r.result(0), r.arg(0)) }}, "col2im")
 }
 
 // image shows a tensor with n spatial dims as [N, C, H, W].
@@ -46,7 +46,7 @@ func image(t *validate.Tensor, spatial int) (size, stride [4]int64, err error) {
 }
 
 // windowDims is how many dims the call's windows have.
-func (r *run) windowDims() int {
+func windowDims(r *run) int {
 	if p := r.attrs().Pool; p != nil {
 		return len(p.Kernel)
 	}
@@ -58,15 +58,15 @@ func (r *run) windowDims() int {
 
 // pool runs a pooling between the large tensor and the small one; back says that
 // it goes from the small to the large.
-func (r *run) pool(name string, large, small, index *validate.Tensor, back bool) error {
+func pool(r *run, name string, large, small, index *validate.Tensor, back bool) error {
 	a := poolArgs{kh: 1, kw: 1, sh: 1, sw: 1, dh: 1, dw: 1, dtype: dtype(large), index: r.ptr(index)}
-	spatial := r.windowDims()
+	spatial := windowDims(r)
 	if spatial == 3 {
 		kind := "average"
 		if strings.HasPrefix(name, "max_pool_") {
 			kind = "max"
 		}
-		return r.volumes(kind, large, small, index, back)
+		return poolVolumes(r, kind, large, small, index, back)
 	}
 	if p := r.attrs().Pool; p != nil {
 		get := func(v []int64, i int, def int64) int32 {
@@ -132,11 +132,11 @@ func adaptiveMax(r *run) error {
 		}
 		return &v
 	}
-	return r.volumes("max", deep(r.arg(0)), deep(r.result(0)), deep(r.result(1)), false)
+	return poolVolumes(r, "max", deep(r.arg(0)), deep(r.result(0)), deep(r.result(1)), false)
 }
 
 // columns moves between images and the columns of their windows.
-func (r *run) columns(name string, image, cols *validate.Tensor) error {
+func columns(r *run, name string, image, cols *validate.Tensor) error {
 	p, n := r.attrs().Pool, len(image.Shape)
 	if n < 3 || len(cols.Shape) != n-1 || len(p.Kernel) != 2 || !isTraining(image.DType) || cols.DType != image.DType || !image.RowMajor() || !cols.RowMajor() {
 		return fmt.Errorf("columns %v %v of images %v %v", cols.DType, cols.Shape, image.DType, image.Shape)

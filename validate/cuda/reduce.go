@@ -44,27 +44,27 @@ const scratchFloats = 1 << 20
 // reduceKernels are those of this file.
 func reduceKernels(register func(k kernel, names ...string)) {
 	for name, op := range map[string]int32{"sum": redSum, "mean": redMean, "amax": redMax, "amin": redMin, "argmax": redArgMax, "argmin": redArgMin, "var": redVar} {
-		register(kernel{run: func(r *run) error { return r.reduce(op, r.result(0), r.arg(0), r.attrs().Dims) }}, name)
+		register(kernel{run: func(r *run) error { return reduce(r, op, r.result(0), r.arg(0), r.attrs().Dims) }}, name)
 	}
 	register(kernel{run: logSumExp}, "logsumexp")
-	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.softmax(0) }}, "softmax")
-	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.softmax(1) }}, "log_softmax")
-	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.softmaxBackward(0) }}, "_softmax_backward_data")
-	register(kernel{rows: all, spare: true, run: func(r *run) error { return r.softmaxBackward(1) }}, "_log_softmax_backward_data")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return softmax(r, 0) }}, "softmax")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return softmax(r, 1) }}, "log_softmax")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return softmaxBackward(r, 0) }}, "_softmax_backward_data")
+	register(kernel{rows: all, spare: true, run: func(r *run) error { return softmaxBackward(r, 1) }}, "_log_softmax_backward_data")
 	register(kernel{rows: all, spare: true, run: cumsum}, "cumsum")
 	register(kernel{run: mseLoss}, "mse_loss")
 	register(kernel{run: repeatBackward}, "repeat_backward")
 	register(kernel{run: euclideanNorm, work: normWork}, "euclidean_norm")
 	register(kernel{run: deviation, work: normWork}, "std")
-	register(kernel{run: func(r *run) error { return r.extreme(redMax, redArgMax) }}, "amax_with_indices")
-	register(kernel{run: func(r *run) error { return r.extreme(redMin, redArgMin) }}, "amin_with_indices")
+	register(kernel{run: func(r *run) error { return extreme(r, redMax, redArgMax) }}, "amax_with_indices")
+	register(kernel{run: func(r *run) error { return extreme(r, redMin, redArgMin) }}, "amin_with_indices")
 	register(kernel{rows: all, run: topK}, "topk")
 	register(kernel{rows: all, run: interleave, work: func(r *run) int64 { return padded(graph.Int64.Bytes(elementsOf(r.c.Args[0]))) }}, "repeat_interleave")
 }
 
 // reduce reduces dims of in to out, which has them with one element or not at
 // all.
-func (r *run) reduce(op int32, out, in *validate.Tensor, dims []int64) error {
+func reduce(r *run, op int32, out, in *validate.Tensor, dims []int64) error {
 	a := reduceArgs{op: op, dtype: dtype(in), outDType: dtype(out), in: r.ptr(in), out: r.ptr(out), splits: 1, reds: 1}
 	if len(dims) == 0 && out.Elems() == 1 {
 		for d := range in.Shape {
@@ -97,12 +97,12 @@ func (r *run) reduce(op int32, out, in *validate.Tensor, dims []int64) error {
 	if op == redVar {
 		a.param = float64(a.reds) - r.scalar("correction")
 	}
-	return r.runReduce(&a, keepShape, keepIn, keepOut, redShape, redIn)
+	return runReduce(r, &a, keepShape, keepIn, keepOut, redShape, redIn)
 }
 
 // runReduce folds the dims, shares the work among threads and starts the kernel:
 // twice where the reduced elements are split.
-func (r *run) runReduce(a *reduceArgs, keepShape, keepIn, keepOut, redShape, redIn []int64) error {
+func runReduce(r *run, a *reduceArgs, keepShape, keepIn, keepOut, redShape, redIn []int64) error {
 	keep := [][]int64{keepIn, keepOut}
 	keepSize := fold(keepShape, keep)
 	red := [][]int64{redIn}
@@ -120,7 +120,7 @@ func (r *run) runReduce(a *reduceArgs, keepShape, keepIn, keepOut, redShape, red
 	copy(a.outStride[:], keep[1])
 	copy(a.redSize[:], redSize)
 	copy(a.redStride[:], red[0])
-	if done, err := r.runSum(a); done || err != nil {
+	if done, err := runSum(r, a); done || err != nil {
 		return err
 	}
 	// Where neighbouring results read neighbouring elements, a warp takes 32 of
@@ -158,7 +158,7 @@ func (r *run) runReduce(a *reduceArgs, keepShape, keepIn, keepOut, redShape, red
 	if err := launch(r.d, "reduce", name, g, a); err != nil {
 		return err
 	}
-	return r.finishSplits(a, int64(a.splits))
+	return finishSplits(r, a, int64(a.splits))
 }
 
 // staging is the address of the module's scratch.
@@ -172,7 +172,7 @@ func (d *Device) staging(file, name string) (uint64, error) {
 
 // finishSplits reduces the partial results in scratch, those of one part beside
 // each other in the order of the results.
-func (r *run) finishSplits(a *reduceArgs, parts int64) error {
+func finishSplits(r *run, a *reduceArgs, parts int64) error {
 	b := reduceArgs{outs: a.outs, reds: parts, op: a.op, outDType: a.outDType, splits: 1, outDims: a.outDims, redDims: 1, outSize: a.outSize,
 		outStride: a.outStride, out: a.out, param: a.param}
 	if a.op == redSumSq || a.op == redCount {
@@ -230,7 +230,7 @@ func lines(t *validate.Tensor, dim int64) (outer, length, inner int64) {
 
 // softmaxRun runs a softmax or its backward: by teams that keep their row, by
 // blocks that read a row twice, or by threads along the lines.
-func (r *run) softmaxRun(name string, a *softmaxArgs) error {
+func softmaxRun(r *run, name string, a *softmaxArgs) error {
 	if a.inner != 1 {
 		return launch(r.d, "reduce", name+"_lines", along(a.rows*a.inner), a)
 	}
@@ -257,9 +257,9 @@ func (r *run) softmaxRun(name string, a *softmaxArgs) error {
 }
 
 // softmax is that, or its logarithm where log is 1.
-func (r *run) softmax(log int32) error {
+func softmax(r *run, log int32) error {
 	out := r.result(0)
-	in, err := r.inOrder(0)
+	in, err := inOrder(r, 0)
 	if err != nil {
 		return err
 	}
@@ -268,13 +268,13 @@ func (r *run) softmax(log int32) error {
 	}
 	a := softmaxArgs{in: r.ptr(in), out: r.ptr(out), dtype: dtype(in), outDType: dtype(out), log: log}
 	a.rows, a.cols, a.inner = lines(in, r.attrs().Dims[0])
-	return r.softmaxRun("softmax", &a)
+	return softmaxRun(r, "softmax", &a)
 }
 
 // softmaxBackward is the gradient, of the logarithm where log is 1.
-func (r *run) softmaxBackward(log int32) error {
+func softmaxBackward(r *run, log int32) error {
 	out := r.result(0)
-	g, y, err := r.inOrders()
+	g, y, err := inOrders(r)
 	if err != nil {
 		return err
 	}
@@ -283,17 +283,17 @@ func (r *run) softmaxBackward(log int32) error {
 	}
 	a := softmaxArgs{in: r.ptr(y), grad: r.ptr(g), out: r.ptr(out), dtype: dtype(y), outDType: dtype(out), log: log}
 	a.rows, a.cols, a.inner = lines(y, r.attrs().Dims[0])
-	return r.softmaxRun("softmax_backward", &a)
+	return softmaxRun(r, "softmax_backward", &a)
 }
 
 // logSumExp is max + log(sum(exp(x - max))) in one sweep of a row.
 func logSumExp(r *run) error {
-	return r.reduce(redLogSumExp, r.result(0), r.arg(0), r.attrs().Dims)
+	return reduce(r, redLogSumExp, r.result(0), r.arg(0), r.attrs().Dims)
 }
 
 // inOrder is operand i of a kernel that takes it row-major only: start has made
 // it so.
-func (r *run) inOrder(i int) (*validate.Tensor, error) {
+func inOrder(r *run, i int) (*validate.Tensor, error) {
 	t := r.arg(i)
 	if t == nil || !t.RowMajor() {
 		return nil, fmt.Errorf("operand %d is not row-major on the device", i)
@@ -302,9 +302,9 @@ func (r *run) inOrder(i int) (*validate.Tensor, error) {
 }
 
 // inOrders are a gradient, operand 0, and the operand of the forward, 1.
-func (r *run) inOrders() (g, x *validate.Tensor, err error) {
-	if g, err = r.inOrder(0); err == nil {
-		x, err = r.inOrder(1)
+func inOrders(r *run) (g, x *validate.Tensor, err error) {
+	if g, err = inOrder(r, 0); err == nil {
+		x, err = inOrder(r, 1)
 	}
 	return g, x, err
 }
@@ -318,7 +318,7 @@ type scanArgs struct {
 
 // cumsum adds up along a dim.
 func cumsum(r *run) error {
-	in, err := r.inOrder(0)
+	in, err := inOrder(r, 0)
 	if err != nil {
 		return err
 	}
@@ -343,14 +343,14 @@ func mseLoss(r *run) error {
 	}
 	d := *x
 	d.At, d.Strides = r.c.Scratch[0].At, validate.RowMajor(x.Shape)
-	if err := r.pointwise("mse", &d, [4]float64{}, r.c.Args[0], r.c.Args[1]); err != nil {
+	if err := pointwise(r, "mse", &d, [4]float64{}, r.c.Args[0], r.c.Args[1]); err != nil {
 		return err
 	}
 	op := int32(redMean)
 	if r.scalar("reduction") == 2 {
 		op = redSum
 	}
-	return r.reduce(op, r.result(0), &d, nil)
+	return reduce(r, op, r.result(0), &d, nil)
 }
 
 // repeatBackward adds the gradients of all copies: a reduction over the dims that
@@ -374,20 +374,20 @@ func repeatBackward(r *run) error {
 			keep.Shape, keep.Strides = append(keep.Shape, own), append(keep.Strides, out.Strides[d-lead])
 		}
 	}
-	return r.reduce(redSum, &keep, &v, dims)
+	return reduce(r, redSum, &keep, &v, dims)
 }
 
 // normWork holds the sums of squares in float32: half types end at 65504.
 func normWork(r *run) int64 { return graph.Float32.Bytes(r.result(0).Elems()) }
 
 // euclideanNorm is the root of the sum of squares over dims.
-func euclideanNorm(r *run) error { return r.rootOf(redSumSq) }
+func euclideanNorm(r *run) error { return rootOf(r, redSumSq) }
 
 // deviation is the root of the variance over dims.
-func deviation(r *run) error { return r.rootOf(redVar) }
+func deviation(r *run) error { return rootOf(r, redVar) }
 
 // rootOf is the root of a reduction over the call's dims.
-func (r *run) rootOf(op int32) error {
+func rootOf(r *run, op int32) error {
 	out := r.result(0)
 	sums := *out
 	if isTraining(out.DType) {
@@ -396,21 +396,21 @@ func (r *run) rootOf(op int32) error {
 		}
 		sums = validate.Tensor{At: r.c.Work.At, DType: graph.Float32, Shape: out.Shape, Strides: validate.RowMajor(out.Shape)}
 	}
-	if err := r.reduce(op, &sums, r.arg(0), r.attrs().Dims); err != nil {
+	if err := reduce(r, op, &sums, r.arg(0), r.attrs().Dims); err != nil {
 		return err
 	}
-	return r.pointwise("sqrt", out, [4]float64{}, onDevice(&sums))
+	return pointwise(r, "sqrt", out, [4]float64{}, onDevice(&sums))
 }
 
 // floatsAt is memory of the call's work for float32 numbers of a shape, of which so
 // many bytes are taken, and how many are then.
-func (r *run) floatsAt(taken int64, shape []int64) (*validate.Tensor, int64) {
+func floatsAt(r *run, taken int64, shape []int64) (*validate.Tensor, int64) {
 	t := &validate.Tensor{At: r.c.Work.At + taken, DType: graph.Float32, Shape: shape, Strides: validate.RowMajor(shape)}
 	return t, taken + padded(graph.Float32.Bytes(t.Elems()))
 }
 
 // outside are the dims of a weight but the one that is not reduced.
-func (r *run) outside(t *validate.Tensor) (dims []int64) {
+func outside(r *run, t *validate.Tensor) (dims []int64) {
 	for d := range t.Shape {
 		if int64(d) != r.attrs().Dims[0] {
 			dims = append(dims, int64(d))
@@ -420,7 +420,7 @@ func (r *run) outside(t *validate.Tensor) (dims []int64) {
 }
 
 // enough returns an error where the call's work is smaller than what it needs.
-func (r *run) enough(need int64) error {
+func enough(r *run, need int64) error {
 	if r.c.Work.Bytes < need {
 		return fmt.Errorf("%s works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", r.c.Kernel, need, r.c.Work.Bytes)
 	}
@@ -450,16 +450,16 @@ func elementsOf(o validate.Operand) int64 {
 }
 
 // extreme makes the values along a dim and, as a reduction of its own, their places.
-func (r *run) extreme(values, places int32) error {
-	if err := r.reduce(values, r.result(0), r.arg(0), r.attrs().Dims); err != nil {
+func extreme(r *run, values, places int32) error {
+	if err := reduce(r, values, r.result(0), r.arg(0), r.attrs().Dims); err != nil {
 		return err
 	}
-	return r.reduce(places, r.result(1), r.arg(0), r.attrs().Dims)
+	return reduce(r, places, r.result(1), r.arg(0), r.attrs().Dims)
 }
 
 // topK takes the first elements of lines in order.
 func topK(r *run) error {
-	in, err := r.inOrder(0)
+	in, err := inOrder(r, 0)
 	if err != nil {
 		return err
 	}
@@ -476,7 +476,7 @@ func topK(r *run) error {
 
 // interleave finds each element of the result in the running sums of the operand.
 func interleave(r *run) error {
-	times, err := r.inOrder(0)
+	times, err := inOrder(r, 0)
 	if err != nil {
 		return err
 	}

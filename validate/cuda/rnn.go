@@ -40,12 +40,12 @@ func rnnKernels(register func(k kernel, names ...string)) {
 		return nil
 	}
 	register(kernel{rows: all, accepts: typed, run: recurrent, work: func(r *run) int64 { return newNetwork(r, 0, false).bytes }}, "_cudnn_rnn")
-	register(kernel{rows: all, accepts: typed, run: recurrentBackward, work: func(r *run) int64 { return newNetwork(r, 1+r.cellStates(), true).bytes }}, "_cudnn_rnn_backward")
+	register(kernel{rows: all, accepts: typed, run: recurrentBackward, work: func(r *run) int64 { return newNetwork(r, 1+cellStates(r), true).bytes }}, "_cudnn_rnn_backward")
 	register(kernel{rows: only(nil, []int{0}), run: flatten}, "_cudnn_rnn_flatten_weight")
 }
 
 // cellStates is how many states the call's cells have.
-func (r *run) cellStates() int {
+func cellStates(r *run) int {
 	if int(r.scalar("cell")) == program.CellLSTM {
 		return 2
 	}
@@ -116,7 +116,7 @@ func at(t *validate.Tensor, i int64) *validate.Tensor {
 // newNetwork reads the operands from number first on: input, states, parameters;
 // back says that everything is kept for the way back.
 func newNetwork(r *run, first int, back bool) *network {
-	n := &network{r: r, cell: int(r.scalar("cell")), states: r.cellStates(), layers: int64(r.scalar("layers")), dirs: int64(r.scalar("directions")), gates: 1}
+	n := &network{r: r, cell: int(r.scalar("cell")), states: cellStates(r), layers: int64(r.scalar("layers")), dirs: int64(r.scalar("directions")), gates: 1}
 	switch n.cell {
 	case program.CellLSTM:
 		n.gates = 4
@@ -217,7 +217,7 @@ func (n *network) place(s *rnnSweep, k int64) (now, before int64) {
 func (n *network) forward() error {
 	for i, s := range n.sweeps {
 		layer := int64(i) / n.dirs
-		if err := n.r.multiply(addend{alpha: 1}, n.input(layer), repeated(flipped2(s.wi), n.time), s.a); err != nil {
+		if err := multiply(n.r, addend{alpha: 1}, n.input(layer), repeated(flipped2(s.wi), n.time), s.a); err != nil {
 			return err
 		}
 		if err := n.steps(s, n.columns(n.y[layer], s)); err != nil {
@@ -290,7 +290,7 @@ func (n *network) args(s *rnnSweep, y *validate.Tensor, k int64) (a recurrentArg
 func (n *network) step(s *rnnSweep, y *validate.Tensor, k int64) error {
 	a, before := n.args(s, y, k)
 	now, _ := n.place(s, k)
-	if err := n.r.multiply(addend{alpha: 1}, before, flipped2(s.wh), at(s.u, now)); err != nil {
+	if err := multiply(n.r, addend{alpha: 1}, before, flipped2(s.wh), at(s.u, now)); err != nil {
 		return err
 	}
 	return launch(n.r.d, "recurrent", "recurrent_step", along(n.batch*n.hidden), &a)
@@ -337,7 +337,7 @@ func recurrent(r *run) error {
 // what the forward pass read, which runs again. Its results are the gradients of
 // input, first states, and all parameters in a row.
 func recurrentBackward(r *run) error {
-	n := newNetwork(r, 1+r.cellStates(), true)
+	n := newNetwork(r, 1+cellStates(r), true)
 	if err := n.inWork(); err != nil {
 		return err
 	}
@@ -402,7 +402,7 @@ func (n *network) backward(i int64, dy, dx *validate.Tensor) error {
 		if t := n.arg(1 + j); t != nil {
 			from = onDevice(at(t, i))
 		}
-		if err := r.pointwise("copy", to, [4]float64{}, from); err != nil {
+		if err := pointwise(r, "copy", to, [4]float64{}, from); err != nil {
 			return err
 		}
 	}
@@ -427,7 +427,7 @@ func (n *network) backward(i int64, dy, dx *validate.Tensor) error {
 	if i%n.dirs > 0 {
 		to.tensor, to.beta = dx, 1
 	}
-	return r.multiply(to, da, repeated(s.wi, n.time), dx)
+	return multiply(r, to, da, repeated(s.wi, n.time), dx)
 }
 
 // unsteps runs all steps of a sweep backward.
@@ -449,7 +449,7 @@ func (n *network) unsteps(s *rnnSweep, y, da, dy *validate.Tensor) error {
 			return err
 		}
 		now, _ := n.place(s, k)
-		if err := r.multiply(addend{tensor: n.dh, beta: 1, alpha: 1}, at(n.du, now), s.wh, n.dh); err != nil {
+		if err := multiply(r, addend{tensor: n.dh, beta: 1, alpha: 1}, at(n.du, now), s.wh, n.dh); err != nil {
 			return err
 		}
 	}
@@ -489,12 +489,12 @@ func (n *network) weights(i, offset int64) error {
 		return t
 	}
 	da := matrix(n.gateGradients(layer))
-	if err := r.multiply(addend{alpha: 1}, flipped2(da), matrix(n.input(layer)), next(s.wi.Shape)); err != nil {
+	if err := multiply(r, addend{alpha: 1}, flipped2(da), matrix(n.input(layer)), next(s.wi.Shape)); err != nil {
 		return err
 	}
 	dw := next(s.wh.Shape)
 	first, _ := n.place(s, 0)
-	if err := r.multiply(addend{alpha: 1}, flipped2(at(n.du, first)), s.h0, dw); err != nil {
+	if err := multiply(r, addend{alpha: 1}, flipped2(at(n.du, first)), s.h0, dw); err != nil {
 		return err
 	}
 	if n.time > 1 { // all other steps have the state of a neighbour in time
@@ -506,17 +506,17 @@ func (n *network) weights(i, offset int64) error {
 		steps := func(t *validate.Tensor, i int64) *validate.Tensor {
 			return matrix(part(t, []int64{n.time - 1, t.Shape[1], t.Shape[2]}, t.Strides, i*t.Strides[0]))
 		}
-		if err := r.multiply(addend{tensor: dw, beta: 1, alpha: 1}, flipped2(steps(n.du, to)), steps(y, from), dw); err != nil {
+		if err := multiply(r, addend{tensor: dw, beta: 1, alpha: 1}, flipped2(steps(n.du, to)), steps(y, from), dw); err != nil {
 			return err
 		}
 	}
 	if s.bi == nil {
 		return nil
 	}
-	if err := r.reduce(redSum, next(s.bi.Shape), da, []int64{0}); err != nil {
+	if err := reduce(r, redSum, next(s.bi.Shape), da, []int64{0}); err != nil {
 		return err
 	}
-	return r.reduce(redSum, next(s.bh.Shape), matrix(n.du), []int64{0})
+	return reduce(r, redSum, next(s.bh.Shape), matrix(n.du), []int64{0})
 }
 
 // flatten lays the operands one behind the other.

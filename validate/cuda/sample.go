@@ -30,8 +30,8 @@ type gridArgs struct {
 
 // sampleKernels are those of this file.
 func sampleKernels(register func(k kernel, names ...string)) {
-	register(kernel{run: func(r *run) error { return r.bicubic(false) }}, "upsample_bicubic2d")
-	register(kernel{run: func(r *run) error { return r.bicubic(true) }}, "upsample_bicubic2d_backward")
+	register(kernel{run: func(r *run) error { return bicubic(r, false) }}, "upsample_bicubic2d")
+	register(kernel{run: func(r *run) error { return bicubic(r, true) }}, "upsample_bicubic2d_backward")
 	planes := func(n *program.Node) error {
 		for _, t := range n.In {
 			if len(t.Shape) != 4 {
@@ -42,14 +42,14 @@ func sampleKernels(register func(k kernel, names ...string)) {
 	}
 	register(kernel{run: gridSample, accepts: planes}, "grid_sampler_2d")
 	register(kernel{run: gridSampleBackward, accepts: planes, work: gridWork}, "grid_sampler_2d_backward")
-	register(kernel{run: func(r *run) error { return r.resize(true, false) }}, "upsample_bilinear2d")
-	register(kernel{run: func(r *run) error { return r.resize(false, false) }}, "upsample_nearest2d")
-	register(kernel{run: func(r *run) error { return r.resize(true, true) }}, "upsample_bilinear2d_backward")
-	register(kernel{run: func(r *run) error { return r.resize(false, true) }}, "upsample_nearest2d_backward")
+	register(kernel{run: func(r *run) error { return resize(r, true, false) }}, "upsample_bilinear2d")
+	register(kernel{run: func(r *run) error { return resize(r, false, false) }}, "upsample_nearest2d")
+	register(kernel{run: func(r *run) error { return resize(r, true, true) }}, "upsample_bilinear2d_backward")
+	register(kernel{run: func(r *run) error { return resize(r, false, true) }}, "upsample_nearest2d_backward")
 }
 
 // bicubic is resize with bicubic interpolation.
-func (r *run) bicubic(back bool) error {
+func bicubic(r *run, back bool) error {
 	from, to, name := r.arg(0), r.result(0), "bicubic_forward"
 	if back {
 		from, to, name = to, from, "bicubic_backward"
@@ -67,8 +67,8 @@ func (r *run) bicubic(back bool) error {
 	return launch(r.d, "sample", name, along(r.result(0).Elems()), &a)
 }
 
-// grid describes a call by its image, grid and result, or that one's gradient.
-func (r *run) grid(image, places, out *validate.Tensor) (gridArgs, error) {
+// gridOf describes a call by its image, grid and result, or that one's gradient.
+func gridOf(r *run, image, places, out *validate.Tensor) (gridArgs, error) {
 	if image == nil || places == nil || out == nil || !isTraining(image.DType) || out.DType != image.DType {
 		return gridArgs{}, fmt.Errorf("a grid of places in operands that are no images of one type")
 	}
@@ -79,7 +79,7 @@ func (r *run) grid(image, places, out *validate.Tensor) (gridArgs, error) {
 
 // gridSample reads an image at places.
 func gridSample(r *run) error {
-	a, err := r.grid(r.arg(0), r.arg(1), r.result(0))
+	a, err := gridOf(r, r.arg(0), r.arg(1), r.result(0))
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func gridWork(r *run) int64 {
 // gradients of grid and image.
 func gridSampleBackward(r *run) error {
 	g, dg, dx := r.arg(0), r.result(0), r.result(1)
-	a, err := r.grid(r.arg(2), r.arg(1), g)
+	a, err := gridOf(r, r.arg(2), r.arg(1), g)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func gridSampleBackward(r *run) error {
 		return fmt.Errorf("the gradient of grid_sample works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", need, r.c.Work.Bytes)
 	}
 	sums := &validate.Tensor{At: r.c.Work.At, DType: graph.Int64, Shape: []int64{need / 8}, Strides: []int64{1}}
-	if err := r.zero(sums); err != nil {
+	if err := zero(r, sums); err != nil {
 		return err
 	}
 	a.imageGrad, a.imageGradStride, a.sums = r.ptr(dx), [4]int64(dx.Strides), r.ptr(sums)
@@ -144,7 +144,7 @@ type resizeArgs struct {
 
 // resize interpolates between the plane that is read in the forward and the one
 // that is written; back says that it goes the other way.
-func (r *run) resize(linear, back bool) error {
+func resize(r *run, linear, back bool) error {
 	from, to := r.arg(0), r.result(0)
 	name := "resize_forward"
 	if back {

@@ -20,7 +20,7 @@ type scatterArgs struct {
 // scatterKernels are those of this file.
 func scatterKernels(register func(k kernel, names ...string)) {
 	scatters := func(every, add bool, name string) {
-		register(kernel{run: func(r *run) error { return r.scatter(every, add) }, work: func(r *run) int64 { return r.scatterPlaces(every, add).bytes() }}, name)
+		register(kernel{run: func(r *run) error { return scatter(r, every, add) }, work: func(r *run) int64 { return r.scatterPlaces(every, add).bytes() }}, name)
 	}
 	scatters(true, false, "scatter")
 	scatters(true, true, "scatter_add")
@@ -29,7 +29,7 @@ func scatterKernels(register func(k kernel, names ...string)) {
 }
 
 // based copies operand 0 to the result, where the values then go.
-func (r *run) based() (*validate.Tensor, error) {
+func based(r *run) (*validate.Tensor, error) {
 	out, base := r.result(0), r.arg(0)
 	if base == nil || base.DType != out.DType {
 		return nil, fmt.Errorf("a base that is not of the result's type")
@@ -63,8 +63,8 @@ func (s *scatterArgs) kernelName(kind string, t *validate.Tensor) string {
 
 // scatter writes operand 2 along a dim: by an index for every element, or by one
 // for every place along the dim.
-func (r *run) scatter(every, add bool) error {
-	out, err := r.based()
+func scatter(r *run, every, add bool) error {
+	out, err := based(r)
 	if err != nil {
 		return err
 	}
@@ -113,11 +113,11 @@ func (r *run) scatter(every, add bool) error {
 
 // indexPut writes operand 1, broadcast, where the indices from operand 2 say.
 func indexPut(r *run) error {
-	out, err := r.based()
+	out, err := based(r)
 	if err != nil {
 		return err
 	}
-	shape, err := r.indexedShape(out, 2)
+	shape, err := indexedShape(r, out, 2)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func indexPut(r *run) error {
 			return err
 		}
 	}
-	a, _, _, err := r.advanced(out, values, 2)
+	a, _, _, err := advanced(r, out, values, 2)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func indexPut(r *run) error {
 // indexedShape is the shape of what the indices from operand first pick of a
 // tensor: theirs in place of the indexed dims, or before all others where such
 // lie between.
-func (r *run) indexedShape(base *validate.Tensor, first int) ([]int64, error) {
+func indexedShape(r *run, base *validate.Tensor, first int) ([]int64, error) {
 	var picked []int64
 	for i := range r.attrs().Dims {
 		t := r.arg(first + i)

@@ -7,15 +7,15 @@ import "slices"
 // runSum runs a sum or mean of a training type by the kernels for neighbouring
 // columns or neighbouring elements of a row, where it is one; else it reports
 // false.
-func (r *run) runSum(a *reduceArgs) (bool, error) {
+func runSum(r *run, a *reduceArgs) (bool, error) {
 	if a.op != redSum && a.op != redMean || a.dtype > 2 || a.outs == 0 || a.redDims == 0 {
 		return false, nil
 	}
 	if a.columns() {
-		return true, r.sumColumns(a)
+		return true, sumColumns(r, a)
 	}
 	if a.lines(r.d.sms) {
-		return true, r.sumLines(a)
+		return true, sumLines(r, a)
 	}
 	return false, nil
 }
@@ -42,7 +42,7 @@ func multiples(wide int64, strides ...int64) bool {
 
 // sumColumns sums over one dim for neighbouring results; where they are few, in
 // parts.
-func (r *run) sumColumns(a *reduceArgs) error {
+func sumColumns(r *run, a *reduceArgs) error {
 	name, last, outer, wide := "reduce_columns", a.outDims-1, int64(1), int64(1)
 	if last == 1 {
 		outer = a.outSize[0]
@@ -59,11 +59,11 @@ func (r *run) sumColumns(a *reduceArgs) error {
 	if err := launch(r.d, "reduce", name, s.grid(splits, outer), a); err != nil || splits == 1 {
 		return err
 	}
-	return r.finishSplits(a, splits)
+	return finishSplits(r, a, splits)
 }
 
 // sumLines sums over neighbouring elements, a team for each result.
-func (r *run) sumLines(a *reduceArgs) error {
+func sumLines(r *run, a *reduceArgs) error {
 	last, name, wide := a.redDims-1, "reduce_rows", int64(1)
 	n := a.redSize[last]
 	if v := wideOf(a.dtype); aligned(a.in) && multiples(v, n) && multiples(v, a.redStride[:last]...) && multiples(v, a.inStride[:a.outDims]...) {
@@ -95,5 +95,5 @@ func (r *run) sumLines(a *reduceArgs) error {
 	if err := launch(r.d, "reduce", name, teamGrid(first.outs, t).grid(1, 1), &first); err != nil {
 		return err
 	}
-	return r.finishSplits(a, a.reds/n)
+	return finishSplits(r, a, a.reds/n)
 }

@@ -17,8 +17,8 @@ func viewKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: repeat}, "repeat")
 	register(kernel{run: flip}, "flip")
 	register(kernel{run: roll}, "roll")
-	register(kernel{rows: unless(openWindow, only(nil, []int{0})), run: func(r *run) error { return r.window(0) }}, "unview")
-	register(kernel{rows: unless(openWindow, only(nil, []int{0})), run: func(r *run) error { return r.window(r.scalar("value")) }}, "constant_pad_nd")
+	register(kernel{rows: unless(openWindow, only(nil, []int{0})), run: func(r *run) error { return addWindow(r, 0) }}, "unview")
+	register(kernel{rows: unless(openWindow, only(nil, []int{0})), run: func(r *run) error { return addWindow(r, r.scalar("value")) }}, "constant_pad_nd")
 }
 
 // openWindow reports a result in which the call's window can be shown.
@@ -43,7 +43,7 @@ func cat(r *run) error {
 		if len(t.Shape) != len(out.Shape) || t.Elems() == 0 {
 			continue // an empty list
 		}
-		if err := r.pointwise("copy", part(out, t.Shape, out.Strides, at*out.Strides[d]), [4]float64{}, r.c.Args[i]); err != nil {
+		if err := pointwise(r, "copy", part(out, t.Shape, out.Strides, at*out.Strides[d]), [4]float64{}, r.c.Args[i]); err != nil {
 			return err
 		}
 		at += t.Shape[d]
@@ -59,7 +59,7 @@ func stack(r *run) error {
 		if in.Kind == validate.IsAbsent {
 			in = number(0)
 		}
-		if err := r.pointwise("copy", part(out, shape, strides, int64(i)*out.Strides[d]), [4]float64{}, in); err != nil {
+		if err := pointwise(r, "copy", part(out, shape, strides, int64(i)*out.Strides[d]), [4]float64{}, in); err != nil {
 			return err
 		}
 	}
@@ -124,15 +124,15 @@ func roll(r *run) error {
 	return move(r.arg(0), r.result(0), r.attrs().Dims, r.attrs().Scalars)
 }
 
-// window fills the result with a number and adds the operand in a window of it.
+// addWindow fills the result with a number and adds the operand in a window of it.
 // A window in which elements overlap is added one of its widest dims after the
 // other, where that tells them apart.
-func (r *run) window(fill float64) error {
+func addWindow(r *run, fill float64) error {
 	in, out, w := r.arg(0), r.result(0), r.attrs().Window
 	if d, from, ok := slab(out.Shape, in.Shape, w); ok {
-		return r.beside(in, out, d, from, fill)
+		return beside(r, in, out, d, from, fill)
 	}
-	if err := r.set(out, fill); err != nil {
+	if err := set(r, out, fill); err != nil {
 		return err
 	}
 	to := part(out, in.Shape, w.Strides, w.Offset)
@@ -145,12 +145,12 @@ func (r *run) window(fill float64) error {
 	if !overlaps(in.Shape, w.Strides) {
 		return r.copyTo(to, in)
 	}
-	return r.addOverlapping(to, in)
+	return addOverlapping(r, to, in)
 }
 
 // beside copies the operand to where it lies along dim d of the result, and
 // fills what is before and behind it.
-func (r *run) beside(in, out *validate.Tensor, d int, from int64, fill float64) error {
+func beside(r *run, in, out *validate.Tensor, d int, from int64, fill float64) error {
 	n := in.Elems() * out.Shape[d] / out.Elems() // of in along d
 	for _, cut := range [3]struct {
 		from, n int64
@@ -164,7 +164,7 @@ func (r *run) beside(in, out *validate.Tensor, d int, from int64, fill float64) 
 		if cut.in.Kind == validate.OnDevice && len(in.Shape) < len(shape) { // a dim of one element
 			to.Shape, to.Strides = slices.Delete(shape, d, d+1), slices.Delete(slices.Clone(out.Strides), d, d+1)
 		}
-		if err := r.pointwise("copy", to, [4]float64{}, cut.in); err != nil {
+		if err := pointwise(r, "copy", to, [4]float64{}, cut.in); err != nil {
 			return err
 		}
 	}
@@ -223,15 +223,15 @@ func apart(shape, strides []int64) int {
 
 // addOverlapping adds in to a window whose dims overlap: slices along a dim one after
 // the other.
-func (r *run) addOverlapping(to, in *validate.Tensor) error {
+func addOverlapping(r *run, to, in *validate.Tensor) error {
 	if !overlaps(to.Shape, to.Strides) {
-		return r.pointwise("add", to, [4]float64{1}, onDevice(to), onDevice(in))
+		return pointwise(r, "add", to, [4]float64{1}, onDevice(to), onDevice(in))
 	}
 	d := apart(to.Shape, to.Strides)
 	for i := range to.Shape[d] {
 		shape := slices.Clone(to.Shape)
 		shape[d] = 1
-		if err := r.addOverlapping(part(to, shape, to.Strides, i*to.Strides[d]), part(in, shape, in.Strides, i*in.Strides[d])); err != nil {
+		if err := addOverlapping(r, part(to, shape, to.Strides, i*to.Strides[d]), part(in, shape, in.Strides, i*in.Strides[d])); err != nil {
 			return err
 		}
 	}
