@@ -54,6 +54,10 @@ func oneOf(s string, values []string) error {
 	if near := planner.Nearest(s, values); near != "" {
 		return fmt.Errorf("did you mean %s?", near)
 	}
+	const most = 40 // that a line of an error may name
+	if len(values) > most {
+		return fmt.Errorf("want one of %d, such as %s", len(values), report.Either(values[:3]))
+	}
 	return fmt.Errorf("want %s", report.Either(values))
 }
 

@@ -117,6 +117,14 @@ func newEvil(t *testing.T, bad string) *evil {
 	e.document(t, "badcheckpoint.json", `{"schemaVersion": 1, "framework": "torch", "checkpoint": [{"modules": ["$"], "save": [{"op": "$", "calls": [-1]}]}], "ops": []}`)
 	e.document(t, "recipe.json", `{"train_micro_batch_size_per_gpu": 64, "optimizer": {"type": "$"}, "zero_optimization": {"stage": "$"}, "activation_checkpointing": {"$": "$"}}`)
 	e.document(t, "badrecipe.json", `{"micro_batch_size": "$", "$": {"$": "$"}}`)
+	for _, dir := range []string{"swept", "badswept"} {
+		if err := os.Mkdir(filepath.Join(e.dir, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.document(t, "swept/cases.json", `{"schemaVersion": 1, "cases": [{"path": "$", "settings": "batch=$", "document": "a.json"}]}`)
+	e.document(t, "swept/a.json", `{"schemaVersion": 1, "config": {"batch": 3, "precision": "$"}, "$": "$"}`)
+	e.document(t, "badswept/cases.json", `{"schemaVersion": 1, "cases": [{"path": "$", "settings": "$", "document": "$"}]}`)
 	e.write(t, "buffers.csv", fmt.Appendf(nil, "id,lower,upper,size\n\"%s\",0,2,4\nb,1,3,4\n", strings.ReplaceAll(bad, `"`, `""`)))
 	e.write(t, "head.csv", fmt.Appendf(nil, "id,lower,upper,size,\"%s\"\nb,1,3,4,1\n", strings.ReplaceAll(bad, `"`, `""`)))
 	rules := fmt.Sprintf("models:\n  - path: %s\n    batch: 64\n    rules: {max-peak: 1G, max-parameters: 1}\n", inYAML(asFile+".onnx"))
@@ -157,7 +165,9 @@ var tried = map[string][]string{
 	"memplan solve":        {"", "$"},
 	"memplan solve remat":  {"@remat.json --budget 10", "@remat.json --budget 1", "@badremat.json --budget 3", "@remat.json --frontier --points 2", "@remat.json --verify @remat.json", "@times.json --budget 1"},
 	"memplan solve layout": {"@buffers.csv", "@buffers.csv --capacity 1", "@head.csv", "@remat.json"},
-	"memplan list":         {"ops", "ops --model @m.onnx", "ops --model @odd.onnx", "gpus", "$"},
+	"memplan sweep":        {"@rules.yaml -o @out", "@key.yaml -o @out", "@value.yaml -o @out", "@raw.yaml -o @out", "@none$ -o @out", "@rules.yaml -o @out --shard $/2"},
+	"memplan merge":        {"@swept", "@none$", "@badswept"},
+	"memplan list":         {"ops --explain $", "ops", "ops --model @m.onnx", "ops --model @odd.onnx", "gpus", "$"},
 	"memplan calibrate":    {"--python @python", "--python @nopython", "--python @none$"},
 	"memplan version":      {""},
 	"memplan completion":   {"bash", "zsh", "fish", "powershell", "$"},
@@ -165,7 +175,7 @@ var tried = map[string][]string{
 }
 
 // silent are commands that print nothing with what is tried, or only run those below them.
-var silent = map[string]bool{"solve ": true, "calibrate ": true, "baseline ": true}
+var silent = map[string]bool{"solve ": true, "calibrate ": true, "baseline ": true, "sweep ": true}
 
 // looks are what looks at each format's output.
 var looks = map[string]func([]byte) []string{

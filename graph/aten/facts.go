@@ -40,6 +40,7 @@ const (
 	Truth
 	Recurrent
 	Augmented
+	Viewed
 )
 
 // Traits says what each is, in words that end the sentence "the operator ...".
@@ -71,6 +72,7 @@ var Traits = []struct {
 	{Indexes, "indexes", "is what x[i, a:b, None] calls"},
 	{Truth, "truth", "makes a tensor of bool"},
 	{Recurrent, "recurrent", "is one call of cuDNN for a whole recurrent network; it runs in float16 under autocast to bfloat16, too (aten/src/ATen/autocast_mode.cpp, native/cudnn/RNN.cpp)"},
+	{Viewed, "viewed", "is written by the exporter as a view where it needs no copy"},
 	{Augmented, "augmented", "is what an assignment with its symbol calls on tensors, in place: x += y"},
 }
 

@@ -54,9 +54,9 @@ func names(n ...string) []string { return n }
 func buildTable() []Op {
 	ops := []Op{
 		// Views: no memory, the gradient is shown back.
-		{names("view", "reshape", "_unsafe_view", "view_copy", "_reshape_copy"), "view", Keep, is(AllOnce).and(Traced|PassesOn, "view", "reshape"), "", "a copy where strides forbid a view", runView},
-		{names("flatten"), "view", Keep, is(AllOnce | Traced), "", "a copy where strides forbid a view", runFlatten},
-		{names("unflatten"), "view", Keep, is(AllOnce), "", "a copy where strides forbid a view", runUnflatten},
+		{names("view", "reshape", "_unsafe_view", "view_copy", "_reshape_copy"), "view", Keep, is(AllOnce).and(Viewed, "reshape").and(Traced|PassesOn, "view", "reshape"), "", "a copy where strides forbid a view", runView},
+		{names("flatten"), "view", Keep, is(AllOnce | Traced).and(Viewed), "", "a copy where strides forbid a view", runFlatten},
+		{names("unflatten"), "view", Keep, is(AllOnce).and(Viewed), "", "a copy where strides forbid a view", runUnflatten},
 		{names("transpose", "t", "swapaxes"), "view", Keep, is(AllOnce).and(Traced, "transpose"), "", "", runTranspose},
 		{names("permute", "movedim"), "view", Keep, is(AllOnce).and(Traced, "permute"), "", "", runPermute},
 		{names("expand", "broadcast_to"), "view", Keep, is(PassesOn, "expand"), "", "sum over the expanded dims", runExpand},
@@ -74,7 +74,7 @@ func buildTable() []Op {
 		{names("unbind"), "view", Keep, nil, "", "stack", runUnbind},
 		{names("atleast_1d", "atleast_2d", "atleast_3d"), "view", Keep, nil, "", "", runAtLeast},
 		{names("identity"), "view", Keep, is(AllOnce | PassesOn), "", "", runIdentity},
-		{names("alias", "lift_fresh_copy", "lift_fresh", "view_as"), "view", Keep, nil, "", "", runAlias},
+		{names("alias", "lift_fresh_copy", "lift_fresh", "view_as"), "view", Keep, is(Viewed, "view_as"), "", "", runAlias},
 		{names("detach", "detach_"), "view", Keep, nil, "", "", runDetach},
 		{names("as_strided"), "view", Keep, nil, "", "zeros of the operand's size", runAsStrided},
 

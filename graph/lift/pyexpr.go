@@ -3,6 +3,8 @@ package lift
 import (
 	"slices"
 	"strings"
+
+	"github.com/memplan/memplan/graph/aten"
 )
 
 // A pyExpr is an expression of Python as far as casts ask: names, calls and
@@ -121,11 +123,8 @@ func (e *pyExpr) calls(list []*pyExpr) []*pyExpr {
 // makes reports an expression that runs an operator.
 func (e *pyExpr) makes(op string) bool {
 	name := strings.TrimSuffix(e.text, "_")
-	return e.call && e.cast() == "" && (name == op || "_"+name == op || name == "sub" && op == "rsub" || op == "view" && slices.Contains(viewed, name))
+	return e.call && e.cast() == "" && (name == op || "_"+name == op || name == "sub" && op == "rsub" || op == "view" && aten.Is(name, aten.Viewed))
 }
-
-// viewed are what the exporter writes as a view where that needs no copy.
-var viewed = []string{"reshape", "flatten", "unflatten", "view_as", "reshape_as"}
 
 // maxLine bounds a line that is parsed: longer ones are data.
 const maxLine = 1 << 10
