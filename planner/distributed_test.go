@@ -329,7 +329,7 @@ func TestDistributed(t *testing.T) {
 	zoo := collections(t)[0]
 	table, all := meshTable(t, meshRuns(t), func(name string) *Model { return zoo.open(t, name) })
 	checkMesh(t, all, 0.002, 0.01, 0.03)
-	testdata.Generated(t, filepath.Join("..", "docs", "distributed.md"), fmt.Sprintf(distributedPage, table), "go test ./planner -run 'TestDistributed$' -update", *update)
+	testdata.Generated(t, filepath.Join("..", "docs", "distributed.md"), fmt.Sprintf(distributedPage, table, spreadTable(t), capsTable(t)), "go test ./planner -run 'TestDistributed$' -update", *update)
 }
 
 // distributedPage is docs/distributed.md around its table.
@@ -360,6 +360,13 @@ DDP's is a range as above; reserved bytes within 7%%, but for one rank whose DDP
 what FSDP2's hooks take of the host: 0.9 ms a module in forward and 1.5 in backward, set by the first set of runs. On the second set (` + "`TestMeshTimes`" + `) the median error is 11%% under DDP (6 runs,
 worst 32%%), 32%% under FSDP2 (6 runs, worst 46%%, always too fast), 14%% and 12%% for one pipeline each.
 
+**Plans applied.** ` + "`memplan plan --parallel`" + `, then ` + "`memplan.parallelize`" + ` and ` + "`memplan.measure`" + ` under torchrun (` + "`scripts/steps/spread.py`" + `), the allocator bounded by the plan's card:
+
+%s
+**The largest batch under 12 GiB**, chosen by ` + "`memplan analyze --vram 12G --parallel STRATEGY=2`" + `, and run for five steps under that cap (` + "`scripts/steps/meshes.py`" + `). Batches of a strategy ran one after the
+other in one process, larger ones in a process each; what ran out after others in its process may have run alone.
+
+%s
 Not predicted by the command yet: DeepSpeed's ZeRO, context and expert parallelism, pipelines of several stages a rank (interleaved, zero-bubble), sharded parameters under a pipeline, sequence
 and loss parallelism. Of some pipelines of four stages reserved bytes are up to 26%% too low: what a send holds, and for how long, is not modelled.
 `

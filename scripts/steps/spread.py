@@ -2,7 +2,7 @@
 
     torchrun --nproc_per_node 2 spread.py OUT PLAN.json ...
 
-PLAN is NAME.STRATEGY.json of a model of zoo.py. Writes OUT/spread.jsonl, a line a plan: every rank's allocated and reserved peak in bytes beside the plan's, and the median step."""
+PLAN is NAME.STRATEGY.json of a model of zoo.py. The allocator may reserve the plan's card less what the plan counts outside of it. Writes OUT/spread.jsonl, a line a plan: every rank's allocated and reserved peak in bytes beside the plan's, and the median step."""
 import datetime, json, os, sys
 import torch, torch.distributed as dist
 import memplan
@@ -18,7 +18,7 @@ if __name__ == '__main__':
         clear(); torch.manual_seed(0); batch = plan['config']['batch']; base = torch.cuda.memory_allocated(); rec = dict(name=name, plan=os.path.basename(path), batch=batch, parallel=plan['config']['parallel'], base=base, predicted=plan['parallel']['perRank'], predictedMs=plan['time']['stepMs'], regions=len(plan['selection']))
         try:
             model = memplan.parallelize(z['build']().train(), plan=plan)
-            m = memplan.measure(model, z['inputs'](batch, torch.device('cuda', rank)), plan=plan, steps=5)
+            m = memplan.measure(model, z['inputs'](batch, torch.device('cuda', rank)), plan=plan, steps=5, vram_bytes=plan['config']['vramBytes'] - plan['peak']['processBytes'] + plan['peak']['reservedBytes'])
             rec['ranks'] = [dict(allocated=r.allocated_bytes, reserved=r.reserved_bytes, ms=r.step_ms) for r in m.ranks]; rec['worst'] = m.worst.reserved_bytes
             del model, m
         except Exception as e: rec['err'] = (type(e).__name__ + ': ' + str(e))[:400]
