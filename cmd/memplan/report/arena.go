@@ -2,8 +2,6 @@ package report
 
 import (
 	"fmt"
-	"html"
-	"io"
 	"slices"
 
 	"github.com/memplan/memplan/validate"
@@ -25,12 +23,28 @@ const (
 // mostDrawn is how many buffers are drawn, those that take the most room.
 const mostDrawn = 2000
 
-// arenaHTML draws where buffers lie in the arena while the step's nodes run.
-func arenaHTML(w io.Writer, r *validate.Report) {
+// An arenaDrawing is where buffers lie in the arena while the step's nodes run.
+// Coordinates are texts with two decimals.
+type arenaDrawing struct {
+	Width, Height int
+	Buffers       []struct{ X, Y, W, H, Color, Title string }
+	Texts         []arenaText
+	Phases        []string // paths
+	Legend        []struct{ Color, Category string }
+	Left          string // what is not drawn
+}
+
+type arenaText struct {
+	X, Y, Text string
+	End        bool // it ends at X
+}
+
+// drawArena draws a validation's arena; nil without one.
+func drawArena(r *validate.Report) *arenaDrawing {
 	if len(r.Buffers) == 0 || r.Arena.PlannedBytes <= 0 || len(r.Phases) == 0 {
-		return
+		return nil
 	}
-	fmt.Fprintf(w, "<h2>arena</h2>\n<figure class=arena><svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" role=\"img\" font-size=\"13\" fill=\"currentColor\"><title>offsets of buffers over the nodes of a step</title>\n", arenaWidth, arenaHeight)
+	d := &arenaDrawing{Width: arenaWidth, Height: arenaHeight}
 	nodes := r.Phases[len(r.Phases)-1].Last + 1
 	x := func(node int32) float64 {
 		return arenaLeft + float64(node)/float64(nodes)*(arenaWidth-arenaLeft)
@@ -38,33 +52,32 @@ func arenaHTML(w io.Writer, r *validate.Report) {
 	y := func(at int64) float64 {
 		return (1 - float64(at)/float64(r.Arena.PlannedBytes)) * (arenaHeight - arenaBottom)
 	}
+	text := func(v float64) string { return fmt.Sprintf("%.2f", v) }
 	list := drawn(r.Buffers)
 	seen := map[string]bool{}
 	for i := range list {
 		b := &list[i]
 		seen[b.Category] = true
 		last := min(b.Last, nodes-1)
-		fmt.Fprintf(w, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\"><title>%s, %s, %s at %d, nodes %d to %d</title></rect>\n",
-			x(b.First), y(b.At+b.Bytes), x(last+1)-x(b.First), y(b.At)-y(b.At+b.Bytes), categoryColors[b.Category], html.EscapeString(b.Name), b.Category, size(b.Bytes), b.At, b.First, last)
+		d.Buffers = append(d.Buffers, struct{ X, Y, W, H, Color, Title string }{text(x(b.First)), text(y(b.At + b.Bytes)), text(x(last+1) - x(b.First)), text(y(b.At) - y(b.At+b.Bytes)), categoryColors[b.Category],
+			fmt.Sprintf("%s, %s, %s at %d, nodes %d to %d", b.Name, b.Category, size(b.Bytes), b.At, b.First, last)})
 	}
-	fmt.Fprintf(w, "<text x=\"%d\" y=\"12\" text-anchor=\"end\">%s</text><text x=\"%d\" y=\"%d\" text-anchor=\"end\">0</text>\n", arenaLeft-6, size(r.Arena.PlannedBytes), arenaLeft-6, arenaHeight-arenaBottom)
+	d.Texts = []arenaText{{text(arenaLeft - 6), "12", size(r.Arena.PlannedBytes), true}, {text(arenaLeft - 6), text(arenaHeight - arenaBottom), "0", true}}
 	for _, p := range r.Phases {
-		fmt.Fprintf(w, "<path d=\"M%.2f 0V%d\" stroke=\"currentColor\" stroke-opacity=\".5\"/>", x(p.First), arenaHeight-arenaBottom+6)
+		d.Phases = append(d.Phases, fmt.Sprintf("M%.2f 0V%d", x(p.First), arenaHeight-arenaBottom+6))
 		if room := x(p.Last+1) - x(p.First); room > 8*float64(len(p.Name)) {
-			fmt.Fprintf(w, "<text x=\"%.2f\" y=\"%d\">%s</text>", x(p.First)+3, arenaHeight-6, html.EscapeString(p.Name))
+			d.Texts = append(d.Texts, arenaText{text(x(p.First) + 3), text(arenaHeight - 6), p.Name, false})
 		}
-		fmt.Fprintln(w)
 	}
-	fmt.Fprint(w, "</svg>\n<figcaption>")
 	for _, c := range validate.Categories() {
 		if seen[c] {
-			fmt.Fprintf(w, "<span style=\"color:%s\">&#9632;</span> %s ", categoryColors[c], c)
+			d.Legend = append(d.Legend, struct{ Color, Category string }{categoryColors[c], c})
 		}
 	}
 	if n := len(r.Buffers) - len(list); n > 0 {
-		fmt.Fprintf(w, "(%s not drawn)", Plural(n, "small buffer", "small buffers"))
+		d.Left = fmt.Sprintf("(%s not drawn)", Plural(n, "small buffer", "small buffers"))
 	}
-	fmt.Fprintln(w, "</figcaption></figure>")
+	return d
 }
 
 // drawn are the buffers that take the most room, in the order they were.

@@ -3,11 +3,11 @@ package report
 import (
 	"bytes"
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"html"
+	"html/template"
 	"io"
 
 	"github.com/memplan/memplan/graph/train"
@@ -47,26 +47,42 @@ func policy() string {
 	return "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// stepPage is what the script fills in.
-const stepPage = `<section id="step" hidden="hidden"><h2>the step, event by event</h2>
-<p id="step-legend"></p>
-<div class="plot"><canvas id="step-canvas"></canvas><canvas id="step-over" tabindex="0" role="img" aria-label="live bytes over the events of the step by category; arrow keys move, plus and minus zoom, p is the peak"></canvas><div id="step-tip" hidden="hidden"></div></div>
-<p><button id="step-in">zoom in</button><button id="step-out">zoom out</button><button id="step-all">whole step</button><button id="step-peak">peak</button>
-wheel: zoom; drag: move; click: what is live there</p>
-<p id="step-where" aria-live="polite"></p>
-<p><input id="step-search" type="search" placeholder="search tensors, modules, operators" aria-label="search"/> <span id="step-count"></span></p>
-<div class="wide"><table><thead><tr><th>bytes</th><th>category</th><th>value</th><th>module</th><th>made by (event)</th><th>freed by (event)</th></tr></thead><tbody id="step-live"></tbody></table></div>
-<h2>by module, there</h2><div id="step-tree"></div></section>
-`
-
 // A stepLine is a level that the drawing marks.
 type stepLine struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
 }
 
-// stepHTML writes the step's data and the script, which goes behind the data.
-func stepHTML(w io.Writer, a *Analysis) error {
+// pages are the HTML pages, which load nothing. html/template escapes what comes from files.
+//
+//go:embed analysis.html validation.html
+var pageFiles embed.FS
+
+var pages = template.Must(template.New("").Funcs(template.FuncMap{"size": size}).ParseFS(pageFiles, "*.html"))
+
+// An analysisPage is what analysis.html shows.
+type analysisPage struct {
+	Policy, Path, Class, Verdict, Peak, Price, Plan string
+	Style                                           template.CSS
+	Script, Step                                    template.JS // Step is the data that Script draws
+	Chart                                           template.HTML
+	Doubts, Lines, Notes, Recomputed, Configuration []string
+	Breakdown                                       []breakdownRow
+	Numbers                                         [][2]string
+	Live                                            []planner.LiveValue
+	Segments                                        []segmentRow
+}
+
+type breakdownRow struct{ Category, Size, Share string }
+
+// A segmentRow is a checkpointed region; Indent is in em, 0 for one that is in no other.
+type segmentRow struct {
+	Modules, Keeping string
+	Indent           int
+}
+
+// stepData is what the script draws.
+func stepData(a *Analysis) (template.JS, error) {
 	r := a.Report
 	data := struct {
 		*planner.StepView
@@ -79,49 +95,58 @@ func stepHTML(w io.Writer, a *Analysis) error {
 	for _, s := range segments(r) {
 		data.Checkpoints = append(data.Checkpoints, s.Modules...)
 	}
-	text, err := json.Marshal(data) // escapes <, > and &
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(w, "%s<script type=\"application/json\" id=\"step-data\">%s</script>\n<script>%s</script>\n", stepPage, quote.JSON(text), StepScript)
-	return err
+	text, err := json.Marshal(data)           // escapes <, > and &
+	return template.JS(quote.JSON(text)), err //nolint:gosec // JSON, in a script that is data
 }
 
 // analysisHTML is one page that loads nothing.
-func analysisHTML(w io.Writer, a *Analysis, _ Style) error {
+func analysisHTML(w io.Writer, a *Analysis, _ Style) (err error) {
 	r := a.Report
-	e := html.EscapeString
-	fmt.Fprintf(w, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" content=\"%s\"><meta name=\"viewport\" content=\"width=device-width\"><title>memplan: %s</title><style>%s\n</style></head><body>\n", policy(), e(r.Model.Path), pageStyle)
-	fmt.Fprintf(w, "<h1>%s</h1>\n", e(r.Model.Path))
-	for _, line := range doubtLines(r) {
-		fmt.Fprintf(w, "<p class=\"no\">%s</p>\n", e(line))
-	}
-	fmt.Fprintf(w, "<p class=\"%s\">%s</p>\n<p>%s</p>\n", verdictClass(r), e(Verdict(r)), e(peakLine(r, plain)))
-	for _, line := range append(parallelLines(r), batchLines(r, plain)...) {
-		fmt.Fprintf(w, "<p>%s</p>\n", e(line))
-	}
+	p := analysisPage{Policy: policy(), Path: r.Model.Path, Class: verdictClass(r), Verdict: Verdict(r), Peak: peakLine(r, plain), Plan: PlanCommand(r), Style: pageStyle, Script: template.JS(StepScript), //nolint:gosec // ours
+		Doubts: doubtLines(r), Lines: append(parallelLines(r), batchLines(r, plain)...), Live: r.Live, Configuration: []string{modelLine(r), r.Config.Line(), timeLine(r)}}
 	if line := headroomLine(r); line != "" {
-		fmt.Fprintf(w, "<p>%s</p>\n", e(line))
+		p.Lines = append(p.Lines, line)
 	}
 	if a.Chart != nil {
-		if err := figure(w, a.Chart); err != nil {
+		if p.Chart, err = figure(a.Chart); err != nil {
 			return err
 		}
 	}
 	if a.Step != nil {
-		if err := stepHTML(w, a); err != nil {
+		if p.Step, err = stepData(a); err != nil {
 			return err
 		}
 	}
-	breakdownHTML(w, r)
-	liveHTML(w, r)
-	checkpointHTML(w, r)
-	fmt.Fprintf(w, "<h2>configuration</h2>\n<p>%s</p>\n<p>%s</p>\n<p>%s</p>\n", e(modelLine(r)), e(r.Config.Line()), e(timeLine(r)))
-	for _, g := range others(r) {
-		fmt.Fprintf(w, "<p>warning: %s</p>\n", e(g.String()))
+	for _, c := range r.Breakdown {
+		if c.Bytes != 0 {
+			p.Breakdown = append(p.Breakdown, breakdownRow{c.Category, size(c.Bytes), fmt.Sprintf("%.1f%%", share(c.Bytes, r.Peak.AllocatedBytes))})
+		}
 	}
-	fmt.Fprintln(w, "</body></html>")
-	return nil
+	p.Numbers = numbers(r)
+	if n := r.Peak.IdealArenaBytes; n > 0 {
+		p.Notes = append(p.Notes, idealArena(n, r))
+	}
+	p.Notes = append(p.Notes, doubtfulLines(r)...)
+	p.checkpoints(r)
+	for _, g := range others(r) {
+		p.Configuration = append(p.Configuration, "warning: "+g.String())
+	}
+	return pages.ExecuteTemplate(w, "analysis.html", &p)
+}
+
+// checkpoints fills in what runs again.
+func (p *analysisPage) checkpoints(r *planner.Report) {
+	segs := segments(r)
+	if len(segs) == 0 && recomputed(r) == 0 {
+		return
+	}
+	p.Price = fmt.Sprintf("+%.2f%% time; %s", 100*r.Checkpoint.RecomputeOverhead, proof(r.Checkpoint))
+	if recomputed(r) > 0 {
+		p.Recomputed = recomputedLines(r, plain)
+	}
+	for i, depth := range train.Depths(segs) {
+		p.Segments = append(p.Segments, segmentRow{joined(segs[i].Modules), keeping(segs[i].Save, plain), 2 * depth})
+	}
 }
 
 func verdictClass(r *planner.Report) string {
@@ -134,72 +159,15 @@ func verdictClass(r *planner.Report) string {
 	return "no"
 }
 
-// figure puts an SVG document into the page.
-func figure(w io.Writer, chart func(io.Writer) error) error {
+// figure is an SVG document as part of a page.
+func figure(chart func(io.Writer) error) (template.HTML, error) {
 	var b bytes.Buffer
 	if err := chart(&b); err != nil {
-		return err
+		return "", err
 	}
 	svg := b.Bytes()
 	if i := bytes.Index(svg, []byte("<svg")); i >= 0 {
 		svg = svg[i:] // without the XML declaration
 	}
-	_, err := fmt.Fprintf(w, "<figure id=\"step-static\">\n%s</figure>\n", svg)
-	return err
-}
-
-func breakdownHTML(w io.Writer, r *planner.Report) {
-	fmt.Fprintln(w, "<h2>at the peak</h2>\n<table>")
-	for _, c := range r.Breakdown {
-		if c.Bytes != 0 {
-			fmt.Fprintf(w, "<tr><td>%s</td><td class=n>%s</td><td class=n>%.1f%%</td></tr>\n", c.Category, size(c.Bytes), share(c.Bytes, r.Peak.AllocatedBytes))
-		}
-	}
-	fmt.Fprintln(w, "</table>\n<h2>the four numbers</h2>\n<table>")
-	for _, n := range numbers(r) {
-		fmt.Fprintf(w, "<tr><td>%s</td><td class=n>%s</td></tr>\n", n[0], n[1])
-	}
-	fmt.Fprintln(w, "</table>")
-	if n := r.Peak.IdealArenaBytes; n > 0 {
-		fmt.Fprintf(w, "<p>%s</p>\n", idealArena(n, r))
-	}
-	for _, line := range doubtfulLines(r) {
-		fmt.Fprintf(w, "<p>%s</p>\n", html.EscapeString(line))
-	}
-}
-
-func liveHTML(w io.Writer, r *planner.Report) {
-	if len(r.Live) == 0 {
-		return
-	}
-	e := html.EscapeString
-	fmt.Fprintln(w, "<h2>largest at the peak</h2>\n<table><tr><th>bytes</th><th>category</th><th>value</th><th>module</th></tr>")
-	for _, l := range r.Live {
-		fmt.Fprintf(w, "<tr><td class=n>%s</td><td>%s</td><td><code>%s</code></td><td><code>%s</code></td></tr>\n", size(l.Bytes), e(l.Category), e(l.Value), e(l.Module))
-	}
-	fmt.Fprintln(w, "</table>")
-}
-
-func checkpointHTML(w io.Writer, r *planner.Report) {
-	segs := segments(r)
-	e := html.EscapeString
-	if recomputed(r) > 0 {
-		fmt.Fprintf(w, "<h2>run these operations again</h2>\n<p>+%.2f%% time; %s</p>\n<ul>\n", 100*r.Checkpoint.RecomputeOverhead, e(proof(r.Checkpoint)))
-		for _, line := range recomputedLines(r, plain) {
-			fmt.Fprintf(w, "<li>%s</li>\n", e(line))
-		}
-		fmt.Fprintln(w, "</ul>")
-	}
-	if len(segs) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "<h2>checkpoint these modules</h2>\n<p>+%.2f%% time; %s</p>\n<ul>\n", 100*r.Checkpoint.RecomputeOverhead, e(proof(r.Checkpoint)))
-	for i, depth := range train.Depths(segs) {
-		style := ""
-		if depth > 0 {
-			style = fmt.Sprintf(` style="margin-left:%dem"`, 2*depth)
-		}
-		fmt.Fprintf(w, "<li%s><code>%s</code>%s</li>\n", style, e(joined(segs[i].Modules)), e(keeping(segs[i].Save, plain)))
-	}
-	fmt.Fprintf(w, "</ul>\n<pre>%s -o plan.json\nmemplan config plan.json --to torch</pre>\n", e(PlanCommand(r)))
+	return template.HTML(svg), nil //nolint:gosec // the drawing escapes its texts
 }

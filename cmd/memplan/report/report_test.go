@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"maps"
 	"os/exec"
@@ -299,7 +300,7 @@ func TestStepPage(t *testing.T) {
 	for _, fault := range inert.HTML([]byte(text), StepScript) {
 		t.Error(fault)
 	}
-	if strings.Count(text, "<script") != 2 || !strings.Contains(text, policy()) {
+	if strings.Count(text, "<script") != 2 || !strings.Contains(html.UnescapeString(text), policy()) {
 		t.Errorf("%d scripts", strings.Count(text, "<script"))
 	}
 	_, rest, _ := strings.Cut(text, `id="step-data">`)

@@ -2,7 +2,7 @@ package report
 
 import (
 	"fmt"
-	"html"
+	"html/template"
 	"io"
 	"math"
 	"slices"
@@ -168,35 +168,43 @@ func validationText(w io.Writer, r *validate.Report, s Style) error {
 	return nil
 }
 
-// validationHTML is one page that loads nothing.
-func validationHTML(w io.Writer, r *validate.Report, _ Style) error {
-	e := html.EscapeString
-	class := map[string]string{validate.Validated: "yes", validate.Refuted: "no", validate.Partial: "open"}[r.Verdict]
-	fmt.Fprintf(w, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>memplan validate: %s</title><style>%s\n</style></head><body>\n", e(r.Model.Path), pageStyle)
-	fmt.Fprintf(w, "<h1>%s</h1>\n<p class=\"%s\">%s</p>\n<table>\n", e(r.Model.Path), class, e(validationLine(r)))
-	for _, f := range validationFacts(r) {
-		fmt.Fprintf(w, "<tr><th>%s</th><td>%s</td></tr>\n", e(f[0]), e(f[1]))
-	}
-	fmt.Fprintln(w, "</table>\n<h2>checks</h2>\n<table><tr><th>check</th><th></th><th>value (limit)</th><th></th></tr>")
-	for i := range r.Checks {
-		c := &r.Checks[i]
-		fmt.Fprintf(w, "<tr><td>%s</td><td>%s</td><td class=n>%s</td><td>%s</td></tr>\n", strings.ReplaceAll(e(c.Name), ".", ".<wbr>"), outcomeOf(c), figureOf(c), e(c.Detail))
-	}
-	fmt.Fprintln(w, "</table>")
-	arenaHTML(w, r)
-	if len(r.Time.PerOp) > 0 {
-		timesHTML(w, r)
-	}
-	fmt.Fprintln(w, "</body></html>")
-	return nil
+// A validationPage is what validation.html shows.
+type validationPage struct {
+	Path, Class, Verdict string
+	Style                template.CSS
+	Facts                [][2]string
+	Checks               []checkRow
+	Arena                *arenaDrawing
+	Times                []timeRow
 }
 
-// timesHTML lists the operators' times, the slowest first, and the whole step's.
-func timesHTML(w io.Writer, r *validate.Report) {
-	e := html.EscapeString
-	fmt.Fprintln(w, "<h2>operators</h2>\n<table><tr><th>operator</th><th>nodes</th><th>measured</th><th>predicted</th></tr>")
-	for _, o := range slowest(r, len(r.Time.PerOp)) {
-		fmt.Fprintf(w, "<tr><td><code>%s</code></td><td class=n>%d</td><td class=n>%.3f ms</td><td class=n>%.3f ms</td></tr>\n", e(o.op), o.nodes, o.measured, o.predicted)
+// A checkRow is a check; Name is in parts between which a line may break.
+type checkRow struct {
+	Name                    []string
+	Outcome, Figure, Detail string
+}
+
+// A timeRow is an operator's time, in milliseconds.
+type timeRow struct {
+	Op                  string
+	Nodes               int
+	Measured, Predicted string
+}
+
+// validationHTML is one page that loads nothing.
+func validationHTML(w io.Writer, r *validate.Report, _ Style) error {
+	p := validationPage{Path: r.Model.Path, Class: map[string]string{validate.Validated: "yes", validate.Refuted: "no", validate.Partial: "open"}[r.Verdict], Verdict: validationLine(r), Style: pageStyle,
+		Facts: validationFacts(r), Arena: drawArena(r)}
+	for i := range r.Checks {
+		c := &r.Checks[i]
+		p.Checks = append(p.Checks, checkRow{strings.Split(c.Name, "."), outcomeOf(c), figureOf(c), c.Detail})
 	}
-	fmt.Fprintf(w, "<tr><th>all</th><td class=n>%d</td><td class=n>%.3f ms</td><td class=n>%.3f ms</td></tr>\n</table>\n", len(r.Time.PerOp), r.Time.MeasuredMs, r.Time.PredictedMs)
+	ms := func(x float64) string { return fmt.Sprintf("%.3f", x) }
+	if len(r.Time.PerOp) > 0 {
+		for _, o := range slowest(r, len(r.Time.PerOp)) {
+			p.Times = append(p.Times, timeRow{o.op, o.nodes, ms(o.measured), ms(o.predicted)})
+		}
+		p.Times = append(p.Times, timeRow{"all", len(r.Time.PerOp), ms(r.Time.MeasuredMs), ms(r.Time.PredictedMs)})
+	}
+	return pages.ExecuteTemplate(w, "validation.html", &p)
 }
