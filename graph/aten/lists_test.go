@@ -22,6 +22,7 @@ var elsewhere = map[string]string{
 	"patterns_conv.go:resizeNames":  "what one rule of the lift makes of modes",
 	"lossy.go:lossy":                "what rules of the lift leave out",
 	"patterns.go:sameAs":            "how ONNX passes one operand on",
+	"idioms_cell.go:cellCalls":      "the calls that an exporter takes a cell apart into",
 	"patterns_rnn.go:rnnOps":        "what one rule of the lift makes of operators",
 	"patterns_tensor.go:reductions": "what one rule of the lift makes of operators",
 	"patterns_tensor.go:fills":      "what one rule of the lift makes of operators",

@@ -99,6 +99,7 @@ func buildTable() []Op {
 		{names("mv"), "product", Lower, is(OneType), "both operands", "both gradients", runMv},
 		{names("dot", "vdot"), "product", Promote, is(OneType), "both operands", "both gradients", runDot},
 		{names("lstm", "gru", "rnn_tanh", "rnn_relu"), "product", Keep, is(Numbered | Weights | OneType | Recurrent).trains(6), "initial states, input, result, +cuDNN's reserve, +the parameters in one buffer (under autocast)", "input's and states' gradients, the parameters' in one buffer", runRNN},
+		{names("_thnn_fused_gru_cell", "_thnn_fused_lstm_cell"), "product", Lower, is(OneType), "both gates, state, biases, +workspace", "gradients of gates, state and biases", runFusedCell},
 		{names("einsum"), "product", Lower, is(Numbered | OneType), "operands of its products, +copies (permuted and flattened)", "both gradients of each product", runEinsum},
 		{names("scaled_dot_product_attention"), "product", Lower, is(Numbered | Traced | OneType | Multiplies), "query, key, value, result (of a fused kernel), +log-sum-exp (of one), +probabilities (without)", "three gradients and the kernel's scratch", runAttention},
 		{names("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution", "_convolution"),

@@ -381,3 +381,58 @@ func rnnBackward(e *Eager, r *rnn, g, s []*Tensor, need []bool, x *Tensor, state
 	k.end()
 	return outs
 }
+
+// runFusedCell is one step of torch.nn.GRUCell or LSTMCell on a GPU, after the products
+// with its two matrices: the gates of the input and of the state, the state (of an LSTM
+// its cells), and two biases or none (aten/src/ATen/native/cuda/RNN.cu). The formula of
+// its second derivative makes autograd save the gates, too.
+func runFusedCell(e *Eager, c *Call) []*Tensor {
+	input, hidden, state := c.need(0, "input_gates"), c.need(1, "hidden_gates"), c.need(2, "hx")
+	bias := []*Tensor{c.tensor(3, "input_bias"), c.tensor(4, "hidden_bias")}
+	lstm := c.Op == "_thnn_fused_lstm_cell"
+	k := e.begin(c.Op, append([]*Tensor{input, hidden, state}, bias...)...).inexact("a fused cell")
+	width, results := int64(5), 1
+	if lstm {
+		width, results = 4, 2
+	}
+	size := state.Shape[state.dim()-1]
+	workspace := k.alloc([]int64{state.Numel() / max(size, 1), width * size}, nil, state.DType)
+	var outs []*Tensor
+	for range results {
+		outs = append(outs, k.alloc(state.Shape, nil, state.DType))
+	}
+	k.flops(10 * input.Numel()).end()
+	saved := []*Tensor{state, bias[1], hidden, bias[0], input}
+	if lstm {
+		saved = append(saved, outs[1])
+	}
+	e.record("ThnnFused"+map[bool]string{true: "Lstm", false: "Gru"}[lstm]+"CellBackward0", outs, append([]*Tensor{input, hidden, state}, bias...), append(saved, workspace),
+		func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
+			return e.fusedCellBackward(c.Op, g, input, state, workspace, bias)
+		})
+	return append(outs, workspace)
+}
+
+// fusedCellBackward makes the gradients of the gates, which an LSTM's two operands share,
+// and of the state, and sums those of the gates to the biases'.
+func (e *Eager) fusedCellBackward(op string, g []*Tensor, input, state, workspace *Tensor, bias []*Tensor) []*Tensor {
+	k := e.begin(op+"_backward", append(slices.Clone(g), workspace)...).inexact("a fused cell")
+	gates := k.alloc(input.Shape, nil, input.DType)
+	both := []*Tensor{gates, gates}
+	if op == "_thnn_fused_gru_cell" {
+		both[1] = k.alloc(input.Shape, nil, input.DType)
+	}
+	outs := append(both, k.alloc(state.Shape, nil, state.DType))
+	k.flops(10 * input.Numel()).end()
+	for i, b := range bias {
+		switch {
+		case b == nil:
+			outs = append(outs, nil)
+		case i == 1 && both[0] == both[1]:
+			outs = append(outs, outs[3])
+		default:
+			outs = append(outs, e.sumTo(both[i], b.Shape))
+		}
+	}
+	return outs
+}

@@ -29,6 +29,7 @@ var idioms = []idiom{
 	{"in-place-activation", "activations update in place where the names of calls show it; where they do not, those of torchvision models, and those after a batch normalisation", inPlaceActivation},
 	{"in-place-add", "residual blocks written with +=", inPlaceAdd},
 	{"unrolled-rnn", "rnn_tanh and rnn_relu, and gru and lstm up to PyTorch 2.8, are exported as one call a time step; the modules make one call of cuDNN", unrolledRNN},
+	{"fused-cell", "one step of GRUCell and LSTMCell is exported as single calls; on a GPU it is two products and a fused kernel", fusedCell},
 	{"stacked-rnn", "ONNX has one operator for each layer of a recurrent network; the module makes one call of cuDNN", stackedRNN},
 	{"index-add", "index_add is decomposed into index_put with accumulate=True", indexAdd},
 	{"in-place-scatter", "what is scattered into zeros that nobody else reads is written into them", inPlaceScatter},

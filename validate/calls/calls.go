@@ -88,6 +88,8 @@ _native_batch_norm_legit_no_training: (f4x6x5, f6, f6, f6, f6, 0.1, 0.00001) -> 
 group_norm: (f4x6x5, 2, f6, f6, 0.00001) -> f4x6x5
 native_group_norm: (f4x6x5, f6, f6, 4, 6, 5, 2, 0.00001) -> f4x6x5, f4x2, f4x2
 instance_norm: (f4x6x5, f6, f6, none, none, true, 0.1, 0.00001, true) -> f4x6x5
+_thnn_fused_gru_cell: (f4x18, f4x18, f4x6, f18, f18) -> f4x6, f4x30
+_thnn_fused_lstm_cell: (f4x24, f4x24, f4x6, f24, f24) -> f4x6, f4x6, f4x24
 _weight_norm: (f4x6, f4x1, 0) -> f4x6
 rms_norm: (f4x6, [6], f6) -> f4x6
 _fused_rms_norm: (f4x6, [6], f6, 0.00001) -> f4x6, f4x1

@@ -1,0 +1,73 @@
+package lift
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
+)
+
+// cellCalls are the calls that the exporter takes one step of a cell apart into, in order
+// (torch/_decomp/decompositions.py, gru_cell and lstm_cell).
+var cellCalls = map[string][]string{
+	"torch.nn.modules.rnn.GRUCell":  {"linear", "split", "linear", "split", "add", "sigmoid", "add", "sigmoid", "mul", "add", "tanh", "sub", "mul", "add"},
+	"torch.nn.modules.rnn.LSTMCell": {"linear", "linear", "add", "split", "sigmoid", "sigmoid", "tanh", "sigmoid", "mul", "mul", "add", "tanh", "mul"},
+}
+
+// fusedCell puts the fused kernel in place of what follows a cell's two products. It adds
+// the biases, which the products leave out (aten/src/ATen/native/RNN.cpp).
+func fusedCell(r *rewriter, i int) bool {
+	at := r.cellFrom(i)
+	if at == nil {
+		return false
+	}
+	last, op := r.node(at[len(at)-1]), "_thnn_fused_gru_cell.default"
+	input, hidden := r.node(at[0]), r.node(at[2])
+	state, outs := hidden.Args[0], []graph.ValueID{last.Outputs[0]}
+	if strings.HasSuffix(r.l.Classes[i], "LSTMCell") { // the exporter multiplies the state first
+		op, hidden = "_thnn_fused_lstm_cell.default", r.node(at[1])
+		input.Args, hidden.Args = hidden.Args, input.Args
+		cells := r.node(at[10])
+		state, outs = r.node(at[8]).Args[1], append(outs, cells.Outputs[0])
+		r.def[cells.Outputs[0]], cells.Outputs = last.ID, nil
+	}
+	args := []graph.Arg{argOf(input.Outputs[0]), argOf(hidden.Outputs[0]), state}
+	for _, n := range []*graph.Node{input, hidden} {
+		if len(n.Args) > 2 {
+			args = append(args, n.Args[2])
+			n.Args = n.Args[:2]
+		}
+		r.relink(n)
+	}
+	last.Op, last.Outputs, last.Args = op, outs, args
+	r.relink(last)
+	return true
+}
+
+// cellFrom finds the calls of one step of a cell that begins with call i; nil where it
+// does not.
+func (r *rewriter) cellFrom(i int) []int {
+	calls, known := cellCalls[r.l.Classes[i]]
+	if !known {
+		return nil
+	}
+	var at []int
+	for j := i; j < len(r.l.Graph.Nodes) && len(at) < len(calls); j++ {
+		n := r.node(j)
+		op := strings.TrimPrefix(opName(n), "unsafe_")
+		row := aten.Lookup(opName(n))
+		switch known := r.l.Classes[j] == r.l.Classes[i] && n.Module == r.node(i).Module; {
+		case known && op == calls[len(at)] && len(n.Outputs) > 0 && len(n.Args) > 0:
+			at = append(at, j)
+		case op == "getitem" || row != nil && row.Kind == "view": // of operands, between the calls
+		default:
+			return nil
+		}
+	}
+	products := slices.IndexFunc(at, func(j int) bool { return opName(r.node(j)) == "linear" && len(r.node(j).Args) < 2 })
+	if len(at) < len(calls) || products >= 0 || len(r.node(at[8]).Args) < 2 {
+		return nil
+	}
+	return at
+}
