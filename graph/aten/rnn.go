@@ -408,14 +408,14 @@ func runFusedCell(e *Eager, c *Call) []*Tensor {
 	}
 	e.record("ThnnFused"+map[bool]string{true: "Lstm", false: "Gru"}[lstm]+"CellBackward0", outs, append([]*Tensor{input, hidden, state}, bias...), append(saved, workspace),
 		func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-			return e.fusedCellBackward(c.Op, g, input, state, workspace, bias)
+			return fusedCellBackward(e, c.Op, g, input, state, workspace, bias)
 		})
 	return append(outs, workspace)
 }
 
 // fusedCellBackward makes the gradients of the gates, which an LSTM's two operands share,
 // and of the state, and sums those of the gates to the biases'.
-func (e *Eager) fusedCellBackward(op string, g []*Tensor, input, state, workspace *Tensor, bias []*Tensor) []*Tensor {
+func fusedCellBackward(e *Eager, op string, g []*Tensor, input, state, workspace *Tensor, bias []*Tensor) []*Tensor {
 	k := e.begin(op+"_backward", append(slices.Clone(g), workspace)...).inexact("a fused cell")
 	gates := k.alloc(input.Shape, nil, input.DType)
 	both := []*Tensor{gates, gates}
@@ -431,7 +431,7 @@ func (e *Eager) fusedCellBackward(op string, g []*Tensor, input, state, workspac
 		case i == 1 && both[0] == both[1]:
 			outs = append(outs, outs[3])
 		default:
-			outs = append(outs, e.sumTo(both[i], b.Shape))
+			outs = append(outs, sumTo(e, both[i], b.Shape))
 		}
 	}
 	return outs
