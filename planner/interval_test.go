@@ -65,7 +65,7 @@ func calibrationRuns(t *testing.T) (runs []*calibrationRun) {
 	}
 	for round := 1; round <= allRounds; round++ {
 		c := roundOf(t, round)
-		for _, r := range readLines[roundRun](t, filepath.Join(roundsDir, fmt.Sprintf("round%d.steps.jsonl.xz", round))) {
+		for _, r := range exportedRuns(t, round) {
 			cfg := r.config()
 			cfg.GPU = "" // the measured card, without its size as a budget
 			add(c, r.Library, &r.truth, cfg)

@@ -196,7 +196,7 @@ func TestWorkspaces(t *testing.T) {
 	asked, pr := 0, cudnn.NewPredictor()
 	for round := 1; round <= allRounds; round++ {
 		c := roundOf(t, round)
-		for _, r := range readLines[roundRun](t, filepath.Join(roundsDir, fmt.Sprintf("round%d.steps.jsonl.xz", round))) {
+		for _, r := range exportedRuns(t, round) {
 			tr := traceOf(t, round, &r)
 			if tr == nil {
 				continue
