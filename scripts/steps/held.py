@@ -1,6 +1,6 @@
 """The models of planner/testdata/held, 31 more, which zoo.py has where the environment says ZOO=held."""
-from zoo import *
-from zoo import _img, _ce, _seg_ce, _tok
+from zoo_parts import *
+from zoo_parts import _img, _ce, _seg_ce, _tok
 for n, b in dict(resnet152=(8, 32), efficientnet_b4=(8, 24), convnext_base=(8, 24), swin_s=(8, 32), densenet169=(16, 48), regnet_x_1_6gf=(32, 96), mnasnet1_3=(32, 96), vgg19=(16, 48), vit_b_16=(12, 40), resnext101_32x8d=(8, 24),
                  mobilenet_v3_small=(64, 256), wide_resnet101_2=(8, 24), shufflenet_v2_x2_0=(32, 128), swin_v2_s=(4, 12), regnet_y_3_2gf=(16, 64)).items():
     hw = 380 if n == 'efficientnet_b4' else 224
