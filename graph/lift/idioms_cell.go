@@ -6,13 +6,14 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/python"
 )
 
 // cellCalls are the calls that the exporter takes one step of a cell apart into, in order
 // (torch/_decomp/decompositions.py, gru_cell and lstm_cell).
 var cellCalls = map[string][]string{
-	"torch.nn.modules.rnn.GRUCell":  {"linear", "split", "linear", "split", "add", "sigmoid", "add", "sigmoid", "mul", "add", "tanh", "sub", "mul", "add"},
-	"torch.nn.modules.rnn.LSTMCell": {"linear", "linear", "add", "split", "sigmoid", "sigmoid", "tanh", "sigmoid", "mul", "mul", "add", "tanh", "mul"},
+	"gru":  {"linear", "split", "linear", "split", "add", "sigmoid", "add", "sigmoid", "mul", "add", "tanh", "sub", "mul", "add"},
+	"lstm": {"linear", "linear", "add", "split", "sigmoid", "sigmoid", "tanh", "sigmoid", "mul", "mul", "add", "tanh", "mul"},
 }
 
 // fusedCell puts the fused kernel in place of what follows a cell's two products. It adds
@@ -25,7 +26,7 @@ func fusedCell(r *rewriter, i int) bool {
 	last, op := r.node(at[len(at)-1]), "_thnn_fused_gru_cell.default"
 	input, hidden := r.node(at[0]), r.node(at[2])
 	state, outs := hidden.Args[0], []graph.ValueID{last.Outputs[0]}
-	if strings.HasSuffix(r.l.Classes[i], "LSTMCell") { // the exporter multiplies the state first
+	if python.Cell(r.l.Classes[i]) == "lstm" { // the exporter multiplies the state first
 		op, hidden = "_thnn_fused_lstm_cell.default", r.node(at[1])
 		input.Args, hidden.Args = hidden.Args, input.Args
 		cells := r.node(at[10])
@@ -48,7 +49,7 @@ func fusedCell(r *rewriter, i int) bool {
 // cellFrom finds the calls of one step of a cell that begins with call i; nil where it
 // does not.
 func (r *rewriter) cellFrom(i int) []int {
-	calls, known := cellCalls[r.l.Classes[i]]
+	calls, known := cellCalls[python.Cell(r.l.Classes[i])]
 	if !known {
 		return nil
 	}

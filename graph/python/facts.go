@@ -47,6 +47,7 @@ var (
 
 	recurrent  = fact("recurrent")
 	pools      = fact("adaptive-pools")
+	cells      = fact("cells")
 	inPlace    = fact("activations-in-place")
 	localNames = fact("locals")
 )
@@ -62,6 +63,13 @@ const SelectiveScan = "mamba_selective_scan"
 func Recurrent(class string) (call string, ok bool) {
 	v, ok := recurrent.Values(&Place{Class: class})
 	return strings.Join(v, ""), ok
+}
+
+// Cell returns which cell a module is that computes one step of a recurrent network, gru
+// or lstm; "" for other classes.
+func Cell(class string) string {
+	v, _ := cells.Values(&Place{Class: class})
+	return strings.Join(v, "")
 }
 
 // AdaptivePool returns the operator of a module of adaptive pooling, and over how

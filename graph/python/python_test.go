@@ -29,6 +29,7 @@ func TestPattern(t *testing.T) {
 func TestRows(t *testing.T) {
 	values := map[string]string{
 		"recurrent":            `|\w+\.input`,
+		"cells":                `gru|lstm`,
 		"adaptive-pools":       `adaptive_(avg|max)_pool[123]d`,
 		"activations-in-place": `all|none|\w+(,\w+)*`,
 		"locals":               `\w+\.( \w+\.)?( first| last)?`,
