@@ -115,14 +115,14 @@ const (
 )
 
 // hooks are the seconds that the host takes to start a phase of FSDP2.
-func hooks(b *train.Build, phase program.Phase) (t float64) {
+func hooks(m *TimeModel, b *train.Build, phase program.Phase) (t float64) {
 	each := map[program.Phase]float64{program.Forward: gatherHost, program.Backward: reduceHost}[phase]
 	for i := range b.Nodes {
 		n := &b.Nodes[i]
 		if n.Only == program.FirstStep || n.Phase != phase && !(phase == program.Forward && n.Phase == program.Loss) {
 			continue
 		}
-		t += float64(b.Runs(n)) * hostSeconds(n)
+		t += float64(b.Runs(n)) * m.hostSeconds(n)
 		if n.Op == "fsdp::all_gather_copy_out" {
 			t += float64(b.Runs(n)) * each
 		}
@@ -141,8 +141,12 @@ func (j *job) spread(t *TimeInfo, b *train.Build) {
 	samples := t.SamplesPerSecond * t.StepMs
 	c := j.communication(b)
 	before := t.StepMs
-	t.ForwardMs = max(t.ForwardMs, 1e3*c.beside[program.Forward], 1e3*hooks(b, program.Forward))
-	t.BackwardMs = max(t.BackwardMs, 1e3*c.beside[program.Backward], 1e3*hooks(b, program.Backward))
+	t.ForwardMs = max(t.ForwardMs, 1e3*c.beside[program.Forward])
+	t.BackwardMs = max(t.BackwardMs, 1e3*c.beside[program.Backward])
+	if s.Shards > 1 {
+		t.ForwardMs = max(t.ForwardMs, 1e3*hooks(&j.time, b, program.Forward))
+		t.BackwardMs = max(t.BackwardMs, 1e3*hooks(&j.time, b, program.Backward))
+	}
 	if p := s.Mesh.Pipeline; p > 0 {
 		bubble := 1 + float64(p-1)/float64(s.Pipeline.Micros)
 		t.ForwardMs, t.BackwardMs = t.ForwardMs*bubble, t.BackwardMs*bubble

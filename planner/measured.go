@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/memplan/memplan/files"
@@ -171,8 +174,42 @@ func (t *Times) seconds(m *TimeModel, n *program.Node) (float64, source) {
 	if best == nil {
 		return 0, fromRoofline
 	}
-	like := &program.Node{Op: n.Op, Kernel: n.Kernel, Unit: n.Unit, In: []program.Tensor{{DType: d}}, Out: n.Out, Events: n.Events, FLOPs: best.FLOPs, Traffic: best.Traffic, Scratch: best.Scratch}
-	return best.MeasuredMs / 1e3 / float64(best.Runs) * m.roofline(n) / max(m.roofline(like), 1e-12), fromNearest
+	like := *n
+	like.FLOPs, like.Traffic, like.Scratch = best.FLOPs, best.Traffic, best.Scratch
+	like.In, like.Out = shapesOf(best.Kind, n)
+	return best.MeasuredMs / 1e3 / float64(best.Runs) * m.roofline(n) / max(m.roofline(&like), 1e-12), fromNearest
+}
+
+// shaped matches a tensor in what KindOf writes.
+var shaped = regexp.MustCompile(` (>?)[a-z]\w*\[([\d ]*)\]`)
+
+// shapesOf are n's operands and results with the shapes that KindOf wrote of another node
+// of its operator; n's own where it had others.
+func shapesOf(kind string, n *program.Node) (in, out []program.Tensor) {
+	in, out = slices.Clone(n.In), slices.Clone(n.Out)
+	i, o := 0, 0
+	for _, end := range []string{" conv s", " pool k", " dims["} {
+		kind, _, _ = strings.Cut(kind, end)
+	}
+	for _, t := range shaped.FindAllStringSubmatch(kind, -1) {
+		list, at := in, &i
+		if t[1] != "" {
+			list, at = out, &o
+		}
+		if *at == len(list) {
+			return n.In, n.Out
+		}
+		list[*at].Shape = nil
+		for _, d := range strings.Fields(t[2]) {
+			v, _ := strconv.ParseInt(d, 10, 64) // digits
+			list[*at].Shape = append(list[*at].Shape, v)
+		}
+		*at++
+	}
+	if i < len(in) || o < len(out) {
+		return n.In, n.Out
+	}
+	return in, out
 }
 
 // apart is how far two sizes of an operator lie apart: by how many powers of e

@@ -276,7 +276,7 @@ func (c Config) resolve() (*job, error) {
 	if j.meshed, err = j.spreads(); err != nil {
 		return nil, err
 	}
-	j.time = TimeModel{Device: j.device, TF32: j.runtime.MatmulTF32}
+	j.time = TimeModel{Device: j.device, TF32: j.runtime.MatmulTF32, Autocast: j.precision.Autocast}
 	if j.time.Times, err = times(door, j.cfg.Times); err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package planner
 
 import (
 	"github.com/memplan/memplan/graph"
-	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/planner/profile"
 )
@@ -11,36 +10,10 @@ import (
 // arithmetic and memory traffic, above the time that a launch takes, or what
 // was measured where Times has it.
 type TimeModel struct {
-	Device *profile.Device
-	TF32   bool   // float32 products other than cuDNN's convolutions use TF32
-	Times  *Times // nil: nothing was measured
-}
-
-// Efficiencies of the roofline: the part of a device's peak that kernels
-// reach, and what the host takes to issue them in eager mode. They were set
-// once by the steps measured on an H200 with torch 2.11 (TestTimes prints the
-// comparison); recomputation overheads are ratios, in which most of the error
-// cancels.
-const (
-	computeEfficiency = 0.65
-	memoryEfficiency  = 0.75
-	launchSeconds     = 6e-6  // device time that a kernel takes at least: docs/validation.jsonl has 6 to 7 µs for sums and fills of a few bytes
-	forwardHost       = 28e-6 // host time of an operator called from Python
-	backwardHost      = 16e-6 // host time of an operator called by autograd
-	updateHost        = 12e-6 // host time that an optimizer takes per parameter
-	updateStart       = 1.2e-3
-)
-
-// passesOf is how often a node goes over its operands.
-func passesOf(n *program.Node) float64 {
-	switch w := kernel.WayOf(n.Op); {
-	case w == nil:
-		return 1
-	case depthwise(n):
-		return w.Depthwise
-	default:
-		return max(w.Passes, 1)
-	}
+	Device   *profile.Device
+	Autocast bool   // operators run under torch.autocast, which the host takes time for
+	TF32     bool   // float32 products other than cuDNN's convolutions use TF32
+	Times    *Times // nil: nothing was measured
 }
 
 // depthwise reports a convolution, or the backward of one, whose groups have one
@@ -57,16 +30,6 @@ func depthwise(n *program.Node) bool {
 	return false
 }
 
-// elementBytes is by how much a memory-bound kernel is slower than the bytes of its
-// operands tell.
-func elementBytes(n *program.Node) float64 {
-	k, d := kernel.Find(n.Does()), arithmetic(n)
-	if k != nil && k.Float32 && (d == graph.Float16 || d == graph.BFloat16) {
-		return 2
-	}
-	return 1
-}
-
 // Seconds returns the device time of one node: measured, or estimated.
 func (m *TimeModel) Seconds(n *program.Node) float64 {
 	t := m.roofline(n)
@@ -79,19 +42,15 @@ func (m *TimeModel) Seconds(n *program.Node) float64 {
 	return t
 }
 
-// roofline returns the estimated device time of one node. Library workspaces
-// hold operands in another layout: they are written and read once.
+// roofline returns the estimated device time of one node.
 func (m *TimeModel) roofline(n *program.Node) float64 {
 	if len(n.Out) == 0 && len(n.Events) == 0 && n.Traffic == 0 {
 		return 0
 	}
-	t := launchSeconds
-	mem := float64(n.Traffic+2*n.Scratch) * passesOf(n) * elementBytes(n) / (m.Device.Bandwidth * memoryEfficiency)
-	if rate := m.rate(n); rate > 0 && n.FLOPs > 0 {
-		return t + max(mem, float64(n.FLOPs)/(rate*computeEfficiency))
-	}
-	return t + mem
+	return paces[paceOf(n)](&work{Node: n, m: m, half: isHalf(arithmetic(n))})
 }
+
+func isHalf(d graph.DType) bool { return d == graph.Float16 || d == graph.BFloat16 }
 
 // rate is the device's peak for the node's arithmetic, in operations a second.
 func (m *TimeModel) rate(n *program.Node) float64 {
@@ -106,47 +65,51 @@ func (m *TimeModel) rate(n *program.Node) float64 {
 	return m.Device.FP32
 }
 
-// timeOf sums the estimated times of a program's phases: the device's, or the
-// host's where issuing the kernels takes longer than running them.
+// A clock runs a step: the host issues its kernels one after the other, the device runs
+// them in that order, each when the one before it has ended and the host has issued it.
+type clock struct{ host, device float64 } // seconds since the step began
+
+func (c *clock) run(host, device float64, runs int) {
+	for range min(runs, 2) {
+		c.host += host
+		c.device = max(c.device, c.host) + device
+	}
+	if runs > 2 { // all alike: the slower of the two sets the pace
+		more := float64(runs-2) * max(host, device)
+		c.host, c.device = c.host+float64(runs-2)*host, c.device+more
+	}
+}
+
+// timeOf is how long a program takes, by phases: until the device has ended each.
 func timeOf(p *program.Program, m *TimeModel, batch int64) TimeInfo {
-	var device, host [program.NumPhases]float64
+	c := clock{host: stepHost}
+	var ends [program.NumPhases]float64
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		if n.Only == program.FirstStep {
 			continue
 		}
-		runs := float64(p.Runs(n))
-		device[n.Phase] += runs * m.Seconds(n)
-		host[n.Phase] += runs * hostSeconds(n)
-	}
-	ms := func(phases ...program.Phase) float64 {
-		var d, h float64
-		for _, ph := range phases {
-			d, h = d+device[ph], h+host[ph]
+		if s := m.Seconds(n); s > 0 {
+			c.run(m.hostSeconds(n), s+gapSeconds, p.Runs(n))
 		}
-		return 1e3 * max(d, h)
+		if n.Phase == program.Update && ends[n.Phase] == 0 {
+			c.host += updateHost + parameterHost*float64(len(p.Carried))
+		}
+		ends[n.Phase] = max(c.device, c.host)
 	}
-	t := TimeInfo{ForwardMs: ms(program.Forward, program.Loss), BackwardMs: ms(program.Backward)}
+	forward := max(ends[program.Forward], ends[program.Loss])
+	backward, step := max(ends[program.Backward], forward), max(c.device, c.host)
+	t := TimeInfo{ForwardMs: 1e3 * forward, BackwardMs: 1e3 * (backward - forward), StepMs: 1e3 * step}
 	if p.Train {
-		t.OptimizerMs = 1e3 * (device[program.Update] + updateStart + updateHost*float64(len(p.Carried)))
+		t.OptimizerMs = 1e3 * (step - backward)
+	} else {
+		t.ForwardMs, t.BackwardMs = t.StepMs, 0
 	}
-	t.StepMs = t.ForwardMs + t.BackwardMs + t.OptimizerMs
 	t.Sources = m.sources(p)
 	if t.StepMs > 0 && batch > 0 {
 		t.SamplesPerSecond = float64(batch*int64(max(p.Micros, 1))) / t.StepMs * 1e3
 	}
 	return t
-}
-
-// hostSeconds is what the host takes to start a node.
-func hostSeconds(n *program.Node) float64 {
-	switch {
-	case n.Phase == program.Update:
-		return 0
-	case n.Phase == program.Backward && !n.Recompute:
-		return backwardHost
-	}
-	return forwardHost
 }
 
 // overhead returns the share of a program's time that recomputation takes

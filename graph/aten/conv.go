@@ -66,9 +66,8 @@ func convolution(e *Eager, v *conv) *Tensor {
 	x := e.operand("cudnn_convolution", v.x, func(t *Tensor) *Tensor { return formatted(e, t, v.last) })
 	k := e.begin(map[bool]string{true: "cudnn_convolution_transpose", false: "cudnn_convolution"}[v.transposed], x, v.w, v.b).does("convolution")
 	k.attrs().Conv = v.attrs()
-	unit := program.Convolution
 	if v.depthwise {
-		k.n.Op, unit = "_conv_depthwise2d", program.Fused
+		k.n.Op = "_conv_depthwise2d"
 	}
 	var st []int64
 	if v.last {
@@ -82,7 +81,7 @@ func convolution(e *Eager, v *conv) *Tensor {
 	} else {
 		k.convScratch(v, cudnn.Forward)
 	}
-	k.products(unit, v.flops()).end()
+	k.products(v.unit(), v.flops()).end()
 	if x != v.x {
 		e.hold(x)
 	}
@@ -280,8 +279,16 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		k.free(sem, buf)
 	}
 	k.gives(outs...)
-	k.products(program.Convolution, work).end()
+	k.products(v.unit(), work).end()
 	return outs
+}
+
+// unit is what multiplies.
+func (v *conv) unit() program.Unit {
+	if v.depthwise {
+		return program.Fused
+	}
+	return program.Convolution
 }
 
 // strides are those of a gradient of t: the convolution's format.

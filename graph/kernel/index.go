@@ -2,8 +2,8 @@ package kernel
 
 // Dims are those that have an index.
 var index = []Kernel{
-	{Name: "embedding", Operands: "weight indices", Scalars: "padding_idx"}, // an index without gradient, -1 for none
-	{Name: "embedding_dense_backward", Operands: "grad indices", Scalars: "padding_idx"},
+	{Name: "embedding", Operands: "weight indices", Scalars: "padding_idx", Pace: Lookups}, // an index without gradient, -1 for none
+	{Name: "embedding_dense_backward", Operands: "grad indices", Scalars: "padding_idx", Pace: LookupsBackward},
 	{Name: "index", Operands: "self indices...", Dims: true},
 	{Name: "index_backward", Operands: "grad indices...", Dims: true},
 	{Name: "index_select", Operands: "self index", Dims: true},

@@ -38,11 +38,8 @@ type Kernel struct {
 	Random      bool // it draws random numbers, unless it has a dropout of 0
 	Stateful    bool // it updates running statistics
 	Selectable  bool // selective checkpoints may keep calls: PyTorch makes them as often, and in the order, as they stand here (scripts/pytorch/selective_reference.py)
-	// Float32 is whether it computes in float32 element by element, and takes as long
-	// for elements of half the size (docs/validation.jsonl: 264 batch norms in 9.5 ms
-	// in float32, in 10.8 ms in bfloat16).
-	Float32 bool
-	Ways    []Way
+	Pace        Pace
+	Ways        []Way
 
 	operands, scalars []word
 }
@@ -52,14 +49,36 @@ type Kernel struct {
 type Way struct {
 	Op         string
 	Dispatched string // the operator that PyTorch's dispatcher sees, where Op is called inside of that
-	// Passes says how often the call goes over its operands, where that is more than
-	// once: statistics need one pass before the other, and cuDNN's convolutions read
-	// their inputs by tiles that overlap. Depthwise is that of convolutions of single
-	// channels, which have one multiply-add for each element read and no kernels
-	// that reuse what they have loaded. Both are fitted to the steps that TestTimes of
-	// package planner prints, Depthwise to those of MobileNetV2 and ConvNeXt.
-	Passes, Depthwise float64
 }
+
+// A Pace is how a kernel's work is laid out on a card, on which depends how long it
+// takes: package planner has a row for each.
+type Pace uint8
+
+// The paces. One that is called Backward is that of the gradients of the one before it.
+const (
+	Elements     Pace = iota // memory is read and written once, element by element
+	Products                 // of matrices
+	Convolutions             // by cuDNN, or, of single channels, by PyTorch
+	ConvolutionsBackward
+	BatchNorms // one block of threads for each channel
+	BatchNormsBackward
+	LayerNorms // one for each row
+	LayerNormsBackward
+	GroupNorms // one for each group of a sample
+	GroupNormsBackward
+	Attentions
+	AttentionsBackward
+	Reductions
+	Softmaxes
+	Windows // pooling and resizing
+	WindowsBackward
+	Lookups // of rows in a table
+	LookupsBackward
+	Indices     // single elements by index, sorting
+	Recurrences // one time step after the other
+	NumPaces
+)
 
 // A word is one of Operands or of Scalars.
 type word struct {
@@ -75,7 +94,19 @@ const (
 )
 
 // Table lists all kernels.
-var Table = slices.Concat(pointwise, fill, view, index, scatter, matmul, conv, attention, rnn, norm, pool, sample, reduce, loss, optimizer)
+var Table = slices.Concat(pointwise, fill, view, paced(Indices, index, scatter), paced(Products, matmul), conv, attention, paced(Recurrences, rnn), norm, paced(Windows, pool, sample),
+	paced(Reductions, reduce), loss, optimizer)
+
+// paced gives rows a pace that have none of their own.
+func paced(p Pace, rows ...[]Kernel) []Kernel {
+	all := slices.Concat(rows...)
+	for i := range all {
+		if all[i].Pace == Elements {
+			all[i].Pace = p
+		}
+	}
+	return all
+}
 
 // The rows by name, ways by operator, and rows by the operator that the dispatcher sees.
 var byName, byWay, byDispatched = indexTable(Table)

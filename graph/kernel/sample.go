@@ -7,9 +7,9 @@ import "slices"
 // 2 reflection.
 var sample = slices.Concat(
 	each(Kernel{Operands: "self", Scalars: "align_corners scale_h scale_w"}, "upsample_bilinear2d upsample_nearest2d upsample_bicubic2d"),
-	each(Kernel{Operands: "grad", Scalars: "align_corners scale_h scale_w"}, "upsample_bilinear2d_backward upsample_nearest2d_backward upsample_bicubic2d_backward"),
+	each(Kernel{Operands: "grad", Scalars: "align_corners scale_h scale_w", Pace: WindowsBackward}, "upsample_bilinear2d_backward upsample_nearest2d_backward upsample_bicubic2d_backward"),
 	[]Kernel{
 		{Name: "grid_sampler_2d", Operands: "input grid", Scalars: "nearest padding align_corners"},
-		{Name: "grid_sampler_2d_backward", Operands: "grad input grid", Scalars: "nearest padding align_corners"},
+		{Name: "grid_sampler_2d_backward", Operands: "grad input grid", Scalars: "nearest padding align_corners", Pace: WindowsBackward},
 	},
 )

@@ -1,0 +1,422 @@
+package planner
+
+import (
+	"math"
+
+	"github.com/memplan/memplan/graph/kernel"
+	"github.com/memplan/memplan/graph/program"
+)
+
+// What the host takes, in seconds, to issue what a step runs in eager mode, and the
+// device from one kernel to the next: fitted to the steps of testdata/times and those of
+// the shared data, on two hosts of an H200. Hosts differ by half, and one of them from step
+// to step by a quarter.
+const (
+	stepHost      = 1.8e-3 // before the first kernel
+	updateHost    = 0.4e-3 // the optimizer's step
+	parameterHost = 14e-6  // and what it adds for each gradient
+	gapSeconds    = 2e-6
+)
+
+// A hosted is what the host takes for a kernel: called from Python, and by autograd.
+type hosted struct{ called, autograd float64 }
+
+// autocastHost is how much longer the host takes for a call that autocast dispatches.
+const autocastHost = 1.5
+
+// casts are those of autocast, which looks each operand up.
+var casts = hosted{42e-6, 42e-6}
+
+// hostOf has a row for each pace, the others' where there is none.
+var hostOf = map[kernel.Pace]hosted{
+	kernel.Elements: {15e-6, 11e-6}, kernel.Products: {34e-6, 70e-6}, kernel.Recurrences: {1e-3, 1e-3},
+	kernel.Convolutions: {75e-6, 60e-6}, kernel.ConvolutionsBackward: {75e-6, 60e-6},
+	kernel.BatchNorms: {60e-6, 20e-6}, kernel.BatchNormsBackward: {60e-6, 20e-6}, kernel.LayerNorms: {60e-6, 20e-6}, kernel.LayerNormsBackward: {60e-6, 20e-6},
+	kernel.GroupNorms: {60e-6, 20e-6}, kernel.GroupNormsBackward: {60e-6, 20e-6}, kernel.Attentions: {60e-6, 20e-6}, kernel.AttentionsBackward: {60e-6, 20e-6},
+}
+
+// hostSeconds is what the host takes to start a node.
+func (m *TimeModel) hostSeconds(n *program.Node) float64 {
+	h, ok := hostOf[paceOf(n)]
+	switch {
+	case n.Op == "to":
+		h = casts
+	case !ok:
+		h = hostOf[kernel.Elements]
+	}
+	switch {
+	case n.Phase == program.Update:
+		return 0
+	case n.Phase == program.Backward && !n.Recompute:
+		return h.autograd
+	case m.Autocast:
+		return h.called * autocastHost
+	}
+	return h.called
+}
+
+// paceOf is the pace of what a node does.
+func paceOf(n *program.Node) kernel.Pace {
+	if k := kernel.Find(n.Does()); k != nil {
+		return k.Pace
+	}
+	return kernel.Elements
+}
+
+// A work is a node whose device time is asked for.
+type work struct {
+	*program.Node
+	m    *TimeModel
+	half bool
+}
+
+// h200 is what an H200's multiprocessor does of plain arithmetic, in operations a
+// second: times of one block of threads go by it.
+const h200 = 67e12 / 132
+
+const micro = 1e-6
+
+// paces say how long kernels of each pace take on the device, in seconds. The constants
+// are fitted to what PyTorch 2.11's profiler showed of 240 steps of 61 models on an H200
+// (scripts/gpu/times.py, docs/times.md has what the halves that were fitted said of each
+// other). A share of the memory's bandwidth or of the arithmetic's rate is what kernels
+// reach; a serial part is one block of threads that goes over its part alone, which other
+// blocks do not shorten.
+var paces = [kernel.NumPaces]func(*work) float64{
+	kernel.Elements:             elements,
+	kernel.Products:             products,
+	kernel.Convolutions:         convolutions,
+	kernel.ConvolutionsBackward: convolutionsBackward,
+	kernel.BatchNorms: func(w *work) float64 {
+		if !w.training() { // element by element
+			return elements(w)
+		}
+		ns := 0.53
+		if w.half { // PyTorch's kernel, not cuDNN's
+			ns = 1.06
+		}
+		return 2.2*micro + max(w.memory(0.46), w.channels(ns, 1.1))
+	},
+	kernel.BatchNormsBackward: func(w *work) float64 {
+		ns := 1.45
+		if w.half {
+			ns = 1.77
+		}
+		return 1.5*micro + max(w.memory(0.37), w.channels(ns, 2.2))
+	},
+	kernel.LayerNorms:         layerNorms,
+	kernel.LayerNormsBackward: layerNormsBackward,
+	kernel.GroupNorms: func(w *work) float64 {
+		rows, of := w.groups(w.Out)
+		return 7*micro + w.memory(0.38) + w.serial(0.57*of*max(1, rows/w.blocks(2.3)))
+	},
+	kernel.GroupNormsBackward: func(w *work) float64 { return 9.6*micro + w.memory(0.27) },
+	kernel.Attentions:         func(w *work) float64 { return 2.2*micro + max(w.memory(0.25), w.arithmetic(0.39)) },
+	kernel.AttentionsBackward: func(w *work) float64 { return 9.8*micro + max(w.memory(0.4), w.arithmetic(0.42)) },
+	kernel.Reductions:         reductions,
+	kernel.Softmaxes:          func(w *work) float64 { return 1.5*micro + w.memory(0.67) },
+	kernel.Windows:            func(w *work) float64 { return 5*micro + w.memory(0.33) },
+	kernel.WindowsBackward:    func(w *work) float64 { return 5*micro + w.memory(0.14) },
+	kernel.Lookups:            func(w *work) float64 { return 2.6*micro + w.memory(0.25) },
+	kernel.LookupsBackward: func(w *work) float64 { // the indices are sorted first
+		return 32*micro + w.memory(1.1) + 1.03e-9*w.elements(1)
+	},
+	kernel.Indices:     func(w *work) float64 { return 10.9*micro + w.memory(0.12) },
+	kernel.Recurrences: recurrences,
+}
+
+// memory is the time of the node's traffic, and of writing and reading its workspaces
+// once, at a share of the bandwidth.
+func (w *work) memory(share float64) float64 {
+	return float64(w.Traffic+2*w.Scratch) / (w.m.Device.Bandwidth * share)
+}
+
+// arithmetic is that of the node's arithmetic at a share of the device's peak for it.
+func (w *work) arithmetic(share float64) float64 {
+	if w.FLOPs == 0 {
+		return 0
+	}
+	return float64(w.FLOPs) / (w.m.rate(w.Node) * share)
+}
+
+// serial is the time of what takes so many nanoseconds on an H200 whatever runs beside it.
+func (w *work) serial(ns float64) float64 {
+	return ns * 1e-9 * h200 / (w.m.Device.FP32 / float64(max(w.m.Device.SMs, 1)))
+}
+
+// blocks is how many blocks of threads run at once, so many to a multiprocessor.
+func (w *work) blocks(each float64) float64 { return each * float64(max(w.m.Device.SMs, 1)) }
+
+// shape is that of an operand; nil: there is none, as in rows of measured times.
+func (w *work) shape(operand int) []int64 {
+	if operand >= len(w.In) {
+		return nil
+	}
+	return w.In[operand].Shape
+}
+
+// elements counts those of an operand.
+func (w *work) elements(operand int) float64 { return count(w.shape(operand)) }
+
+func count(shape []int64) float64 {
+	n := 1.0
+	for _, d := range shape {
+		n *= float64(d)
+	}
+	return n
+}
+
+// training reports a batch normalisation by the batch's own statistics.
+func (w *work) training() bool {
+	k := kernel.Find(w.Does())
+	return w.Attrs == nil || k == nil || k.Scalar(w.Node, "training") != 0
+}
+
+// channels is the time of one block for each channel, of so many nanoseconds an element.
+func (w *work) channels(ns, each float64) float64 {
+	x := w.shape(0)
+	if len(x) < 2 || x[1] == 0 {
+		return 0
+	}
+	c := float64(x[1])
+	return w.serial(ns * w.elements(0) / c * max(1, c/w.blocks(each)))
+}
+
+// groups are how many rows of statistics there are, [samples, groups] among tensors, and
+// the elements of each.
+func (w *work) groups(among []program.Tensor) (rows, of float64) {
+	x := w.shape(0)
+	if len(x) == 0 || x[0] == 0 {
+		return 1, 0
+	}
+	rows = float64(x[0])
+	for i := range among {
+		if s := among[i].Shape; len(s) == 2 && count(s) > 0 {
+			rows = count(s)
+		}
+	}
+	return rows, w.elements(0) / rows
+}
+
+// rows are how many rows are normalized, how long they are, and whether there is a weight.
+func (w *work) rows() (rows, width float64, weight bool) {
+	x := w.shape(0)
+	if len(x) == 0 {
+		return 0, 1, false
+	}
+	width = float64(x[len(x)-1])
+	for _, t := range w.In[1:] {
+		if len(t.Shape) == 1 {
+			width, weight = float64(t.Shape[0]), true
+		}
+	}
+	width = max(width, 1)
+	return w.elements(0) / width, width, weight
+}
+
+func layerNorms(w *work) float64 {
+	rows, width, _ := w.rows()
+	t := 1.8*micro + max(w.serial(rows*(1.22+0.002*width)), w.memory(0.39))
+	if math.Mod(width, 4) != 0 { // no vectorized kernel
+		t += w.serial(4.2 * rows)
+	}
+	return t
+}
+
+// layerNormsBackward: the weight's gradients sum over rows, by one kernel that has a block
+// for 32 columns, or by partial sums where there are many rows
+// (native/cuda/layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel).
+func layerNormsBackward(w *work) float64 {
+	rows, width, weight := w.rows()
+	t := 1.4*micro + max(w.serial(0.83*rows), w.memory(0.85))
+	switch {
+	case !weight:
+	case rows > 64*1024 && width/32 < float64(w.m.Device.SMs)/2:
+		t += w.memory(1)
+	default:
+		t += w.serial(3.6 * rows)
+	}
+	return t
+}
+
+// elements: what is small is still in the second-level cache.
+func elements(w *work) float64 {
+	all := float64(w.Traffic + 2*w.Scratch)
+	cached := min(all, 0.45*float64(w.m.Device.L2))
+	t := (cached/0.86 + (all-cached)/0.62) / w.m.Device.Bandwidth
+	if w.mixed() {
+		t *= 1.12
+	}
+	return 2.3*micro + t
+}
+
+// mixed reports operands or results of more than one floating-point type.
+func (w *work) mixed() bool {
+	half, single := false, false
+	for _, list := range [][]program.Tensor{w.In, w.Out} {
+		for i := range list {
+			if d := list[i].DType; d.IsFloat() {
+				half, single = half || isHalf(d), single || !isHalf(d)
+			}
+		}
+	}
+	return half && single
+}
+
+func reductions(w *work) float64 {
+	t := w.memory(0.46)
+	if len(w.In) > 0 && isHalf(w.In[0].DType) {
+		t *= 1.44
+	}
+	if len(w.Out) > 0 && count(w.Out[0].Shape) < 1400 { // few results: partial sums, which are summed in turn
+		t *= 3.1
+	}
+	return 6.9*micro + t
+}
+
+func recurrences(w *work) float64 {
+	t := 50*micro + float64(w.FLOPs)/(max(w.m.Device.Half, w.m.Device.FP32)*0.2)
+	if !w.half {
+		t = 50*micro + (t-50*micro)*1.9
+	}
+	layers := 0.0
+	for i := range w.In {
+		if len(w.In[i].Shape) == 2 { // two weights each
+			layers += 0.5
+		}
+	}
+	if x := w.shape(0); len(x) > 0 {
+		t += w.serial(750 * float64(x[0]) * max(layers, 1))
+	}
+	return t
+}
+
+// padded is how many times as much is computed of a dim as it has, by tiles of so many.
+func padded(dim, tile float64) float64 { return math.Ceil(dim/tile) * tile / max(dim, 1) }
+
+// products: the tiles that a kernel computes may be larger than the matrices; dims that
+// are no multiples of 8 take kernels of older cards in half precision.
+func products(w *work) float64 {
+	m, n, k := w.matrices()
+	share, waste := 0.684, min(20, padded(m, 16)*padded(n, 128)*padded(k, 32))
+	mem := w.memory(0.72)
+	if w.half {
+		if share = 0.737; math.Mod(m, 8)+math.Mod(n, 8)+math.Mod(k, 8) > 0 {
+			share, mem = share/1.18, mem*2.4
+		}
+	}
+	return 3.9*micro + max(w.arithmetic(share)*waste, mem)
+}
+
+// matrices are the dims of a product [m, k] by [k, n]; multiples of all tiles where they
+// are not known.
+func (w *work) matrices() (m, n, k float64) {
+	var a, b []int64
+	for i := range w.In {
+		if s := w.In[i].Shape; len(s) >= 2 {
+			a, b = b, s
+		}
+	}
+	if len(a) < 2 || len(b) < 2 {
+		return 1024, 1024, 1024
+	}
+	k, n = float64(a[len(a)-1]), float64(b[len(b)-1])
+	if m = float64(a[len(a)-2]); m*n*k == 0 {
+		return 1024, 1024, 1024
+	}
+	return m, n, k
+}
+
+// A convolved is the geometry of a convolution: the operands' order differs between the
+// passes.
+type convolved struct {
+	in, out float64 // channels of a group
+	groups  float64
+	window  float64 // elements
+	dims    int
+}
+
+func (w *work) convolved(backward bool) (g convolved, ok bool) {
+	x, weight, y := w.shape(0), w.shape(1), []int64(nil)
+	if len(w.Out) > 0 {
+		y = w.Out[0].Shape
+	}
+	if backward {
+		y, x, weight = w.shape(0), w.shape(1), w.shape(2)
+	}
+	if len(x) < 3 || len(weight) < 3 || len(y) < 3 || w.Attrs == nil || w.Attrs.Conv == nil {
+		return convolved{}, false
+	}
+	groups := float64(max(w.Attrs.Conv.Groups, 1))
+	return convolved{in: float64(x[1]) / groups, out: float64(y[1]) / groups, groups: groups, window: count(weight[2:]), dims: len(weight) - 2}, true
+}
+
+// convolutions: cuDNN computes tiles of 32 input and 64 output channels, and brings
+// tensors to its order of dims before and after.
+func convolutions(w *work) float64 {
+	g, ok := w.convolved(false)
+	if ok && depthwise(w.Node) {
+		return 7.5*micro + w.depthwise(w.Out, 2.5+0.05*g.window, 5+0.6*g.window)
+	}
+	rate, passes := 0.8, 1.06
+	if w.half {
+		rate, passes = 0.35, 0.8
+	}
+	t := w.arithmetic(rate)
+	if ok {
+		t *= min(30, padded(g.in, 32)*padded(g.out, 64))
+		if g.dims == 3 {
+			passes *= 1.7
+		}
+		if g.groups > 1 {
+			passes *= 2.5
+		}
+	}
+	return 7.5*micro + t + w.traffic(passes, 1.1)
+}
+
+func convolutionsBackward(w *work) float64 {
+	g, ok := w.convolved(true)
+	if ok && depthwise(w.Node) {
+		return 10*micro + w.depthwise(w.In, single(w.half, 3+0.35*g.window, 3+0.05*g.window), 15+2.1*g.window)
+	}
+	rate, passes := 0.405, 2.57
+	if w.half {
+		rate, passes = 0.33, 2.0
+	}
+	t := w.arithmetic(rate)
+	if ok {
+		t *= min(22, padded(g.in, 32)*padded(g.out, 64))
+		if g.dims == 3 {
+			t, passes = 1.27*t, 1.56*passes
+		}
+		if g.groups > 1 {
+			t *= 3.8
+		}
+	}
+	return 23*micro + max(t, w.traffic(passes, 1.66))
+}
+
+// depthwise is the time of convolutions of single channels: of PyTorch's own kernels so
+// many picoseconds on an H200 for each element of the first tensor, the convolution's
+// result or its gradient, whatever their type; of cuDNN's that of passes over the memory.
+func (w *work) depthwise(of []program.Tensor, passes, ps float64) float64 {
+	if w.Unit == program.Convolution || len(of) == 0 {
+		return w.memory(0.75 / passes)
+	}
+	return count(of[0].Shape) * ps * 1e-12 * 67e12 / w.m.Device.FP32
+}
+
+// traffic is the time of passes over what is read and written, and of others over the
+// workspaces, at three quarters of the bandwidth.
+func (w *work) traffic(passes, workspaces float64) float64 {
+	return (float64(w.Traffic)*passes + 2*float64(w.Scratch)*workspaces) / (0.75 * w.m.Device.Bandwidth)
+}
+
+// single is a in single precision, b in half.
+func single(half bool, a, b float64) float64 {
+	if half {
+		return b
+	}
+	return a
+}
