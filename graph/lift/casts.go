@@ -43,8 +43,9 @@ func (r *rewriter) widenNamed(i int, with graph.ValueID) {
 	for from > 0 && r.sameFrame(from-1, i) && !r.restarts(from-1, i) {
 		from--
 	}
-	class := r.l.Classes[i]
-	if !strings.Contains(class, "Norm") || python.KnownNorms.Of(class) || strings.Contains(r.statement(i), "rms_norm(") { // which the exporter takes apart, its cast included
+	class, text := r.l.Classes[i], r.statement(i)
+	root := strings.Contains(text, "rms_norm(") // which the exporter takes apart, its cast included
+	if !strings.Contains(class, "Norm") || python.KnownNorms.Of(class) || root && !strings.HasSuffix(text, "(") {
 		return
 	}
 	if lines := Lines(r.node(i)); len(lines) == 0 || r.onlyOperand(from, i+1) != with {
@@ -57,7 +58,11 @@ func (r *rewriter) widenNamed(i int, with graph.ValueID) {
 			return
 		}
 	}
-	r.replaceIn(from, i+1, with, r.widened(from, with))
+	wide := r.widened(from, with)
+	r.replaceIn(from, i+1, with, wide)
+	if root { // a class of its own around torch.nn.functional.rms_norm: no line shows the cast
+		r.assume(wide)
+	}
 	for j := from; j <= i; j++ {
 		n := r.node(j)
 		if op := opName(n); op != "layer_norm" && op != "group_norm" && op != "native_layer_norm" {

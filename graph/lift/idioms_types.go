@@ -139,8 +139,15 @@ func decomposedRMSNorm(r *rewriter, i int) bool {
 	if p := r.producer(&n.Args[0]); m == nil && p != nil && opName(p) == "mul" && len(p.Args) == 2 {
 		m, weight = r.meanSquare(&p.Args[0]), p.Args[1]
 	}
-	if m == nil || m.add.Op != "add.Scalar" || n.Args[1].Value != m.x {
+	if m == nil || m.add.Op != "add.Scalar" {
 		return false
+	}
+	if n.Args[1].Value != m.x { // its operand is widened for it alone: type_as stays, and follows the call
+		wide := r.producer(&graph.Arg{Kind: graph.ArgValue, Value: m.x})
+		if wide == nil || len(wide.Inputs) != 1 || wide.Inputs[0] != n.Args[1].Value {
+			return false
+		}
+		n = r.producer(&n.Args[0])
 	}
 	dims := argAt(m.mean, 1, "dim")
 	if dims == nil || dims.Kind != graph.ArgList || weight.Kind == graph.ArgValue && r.l.Roles[weight.Value] != Parameter {
