@@ -51,6 +51,7 @@ type meshed struct {
 	place shard.Place
 	wrap  string // blocks, or a pattern of module names
 	split string // blocks, or the modules that stages begin with
+	meta  int64  // bytes that a card would hold before the model is cut, where that is more than it has; else 0
 }
 
 // unmodelled are dimensions of meshes that are known and not predicted, with what is missing.
@@ -317,6 +318,59 @@ func (s *meshed) places() (out []shard.Place, ranks []int) {
 	return out, ranks
 }
 
+// born is a rank's step with what comes before the first: the model lies whole on the card and
+// is cut and converted, or, where the card has too little for that, is made on the meta
+// device and comes to the card as parts (Module.to_empty).
+func (s *meshed) born(b *train.Build, card int64) *train.Build {
+	most, freed := setupPeak(b.Program)
+	if most <= card {
+		return b
+	}
+	s.meta = most
+	p, out := *b.Program, *b
+	p.Setup = slices.DeleteFunc(slices.Clone(p.Setup), func(ev program.Event) bool { return freed[ev.Storage] })
+	out.Program = &p
+	return &out
+}
+
+// setupPeak is the most that is live before the first step, in bytes, and which storages go
+// before it.
+func setupPeak(p *program.Program) (most int64, freed map[program.StorageID]bool) {
+	var live int64
+	freed = map[program.StorageID]bool{}
+	for _, ev := range p.Setup {
+		if n := p.Storages[ev.Storage].Bytes; ev.Free {
+			live, freed[ev.Storage] = live-n, true
+		} else {
+			live += n
+			most = max(most, live)
+		}
+	}
+	return most, freed
+}
+
+// alike is the first rank whose step is that of rank d of a stage: ranks of fully_shard
+// differ by what of each parameter is theirs, those of ZeroRedundancyOptimizer by
+// which parameters are, replicas not at all.
+func (s *meshed) alike(d int, params []train.Param) int {
+	switch n := int64(s.Shards); {
+	case n > 0:
+		same := func(of int) bool {
+			return !slices.ContainsFunc(params, func(p train.Param) bool {
+				return shard.Rows(p.Tensor.Shape, n, int64(of)) != shard.Rows(p.Tensor.Shape, n, int64(d))
+			})
+		}
+		of := 0
+		for of < d && !same(of) {
+			of++
+		}
+		return of
+	case s.ZeRO:
+		return d
+	}
+	return 0
+}
+
 // parallel replays the ranks that can differ from the one that was analysed.
 func (a *answer) parallel() error {
 	s := a.j.meshed
@@ -327,6 +381,8 @@ func (a *answer) parallel() error {
 	places, ranks := s.places()
 	seen := map[shard.Place]*evaluation{s.place: a.ev}
 	for i, p := range places {
+		p.Data = s.alike(p.Data, a.ev.Params)
+		places[i] = p
 		ev := seen[p]
 		if ev == nil {
 			other, on := *a.j, *s
@@ -426,6 +482,9 @@ func (a *answer) parallelNotes() (out []graph.Warning) {
 		return nil
 	}
 	out = append(out, graph.Warning{Code: "parallel-time", Message: fmt.Sprintf("communication is counted at %.0f%% of what %s sends, beside what it overlaps; what the host takes to start it is not", 100*linkEfficiency, linkOf(a.j.device, s.Ranks()).Name)})
+	if s.meta > 0 {
+		out = append(out, graph.Warning{Code: "parallel-meta", Message: fmt.Sprintf("a card has less than the model takes before it is cut, %s: it must be made on the meta device and come to the card in parts (Module.to_empty)", profile.FormatBytes(s.meta))})
+	}
 	if s.Replicas > 0 && s.Shards == 0 {
 		out = append(out, graph.Warning{Code: "parallel-buckets", Message: "DDP makes its gradient buckets anew in the second step; until NCCL's watchdog, which looks ten times a second, lets go of the first ones, both are there: the peak counts both, and ranks whose steps take longer show less"})
 	}
