@@ -71,6 +71,10 @@ func (j *job) communication(b *train.Build) (t traffic) {
 		switch largest := largestAlloc(b, n); n.Op {
 		case "fsdp::all_gather_copy_in", "fsdp::reduce_scatter":
 			t.beside[n.Phase] += runs * ring(largest, s.Shards)
+		case "deepspeed::all_gather":
+			t.beside[n.Phase] += runs * ring(largest, s.DeepSpeed)
+		case "deepspeed::reduce":
+			t.beside[program.Backward] += 2 * runs * ring(largest, s.DeepSpeed)
 		case "_c10d_functional::all_reduce":
 			t.waiting += 2 * runs * ring(largest, s.Tensor)
 		}

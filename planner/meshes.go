@@ -129,7 +129,7 @@ func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
 		}
 		cfg.Parallel, c.GPUs = text, mesh.Ranks()
 	}
-	data := max(mesh.Replicas, 1) * max(mesh.Shards, 1)
+	data := mesh.Data()
 	for _, c.Checkpoint = range []string{"none", "all"} {
 		if cfg.Checkpoint = c.Checkpoint; c.Checkpoint == "all" {
 			cfg.Segments = s.all

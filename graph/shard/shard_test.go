@@ -13,13 +13,13 @@ func TestParseMesh(t *testing.T) {
 	for _, c := range []struct {
 		text  string
 		ranks int
-	}{{"ddp=8", 8}, {"zero1=2", 2}, {"fsdp=4,tp=2", 8}, {"hsdp=2x4", 8}, {"pp=4,ddp=2", 8}, {"pp=2,fsdp=2,tp=2", 8}} {
+	}{{"ddp=8", 8}, {"zero1=2", 2}, {"fsdp=4,tp=2", 8}, {"hsdp=2x4", 8}, {"pp=4,ddp=2", 8}, {"zero2=4", 4}, {"zero3=8", 8}, {"pp=2,fsdp=2,tp=2", 8}} {
 		m, err := ParseMesh(c.text)
 		if err != nil || m.Ranks() != c.ranks || m.String() != c.text {
 			t.Errorf("%s: %v, %d ranks, %v", c.text, m, m.Ranks(), err)
 		}
 	}
-	for _, text := range []string{"", "fsdp", "fsdp=1", "fsdp=0", "fsdp=-2", "fsdp=2x2", "hsdp=4", "fsdp=2,ddp=2", "fsdp=2,fsdp=2", "hsdp=2x2,ddp=2", "tp=99999999999", "xp=2", "fsdp=2,"} {
+	for _, text := range []string{"", "fsdp", "fsdp=1", "fsdp=0", "fsdp=-2", "fsdp=2x2", "hsdp=4", "fsdp=2,ddp=2", "fsdp=2,fsdp=2", "hsdp=2x2,ddp=2", "tp=99999999999", "xp=2", "fsdp=2,", "zero2=2,zero3=2", "zero3=2x2"} {
 		if m, err := ParseMesh(text); err == nil {
 			t.Errorf("%q is read as %v", text, m)
 		}
@@ -131,6 +131,30 @@ func TestSchedules(t *testing.T) {
 			if s.Name == "1f1b" && most != 4-stage {
 				t.Errorf("1f1b, stage %d: %d micro-batches at a time", stage, most)
 			}
+		}
+	}
+}
+
+// Parts of DeepSpeed's ranks cover the parameters, padded to a multiple of two elements a rank.
+func TestDeepSpeedParts(t *testing.T) {
+	for size := 2; size < 6; size++ {
+		var params []train.Param
+		var all, held int64
+		for _, n := range []int64{7, 300, 2, 41} {
+			params = append(params, train.Param{Tensor: program.Tensor{DType: graph.Float32, Shape: []int64{n}}})
+			all += n
+		}
+		var part int64
+		for rank := range size {
+			d := &deepSpeed{DeepSpeed: DeepSpeed{World: World{size, rank}, Stage: 2}, params: params}
+			d.layout()
+			part, held = d.part, held+d.mine
+			if d.mine > all || d.largest > 300 {
+				t.Errorf("rank %d of %d: parameters of %d elements, the largest %d", rank, size, d.mine, d.largest)
+			}
+		}
+		if sum := part * int64(size); sum < all || sum >= all+2*int64(size) || held < all {
+			t.Errorf("%d ranks hold %d elements of %d, parameters of %d", size, sum, all, held)
 		}
 	}
 }
