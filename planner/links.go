@@ -148,7 +148,7 @@ func (j *job) spread(t *TimeInfo, b *train.Build) {
 	t.ForwardMs = max(t.ForwardMs, 1e3*c.beside[program.Forward], 1e3*hooks(b, program.Forward))
 	t.BackwardMs = max(t.BackwardMs, 1e3*c.beside[program.Backward], 1e3*hooks(b, program.Backward))
 	if p := s.Mesh.Pipeline; p > 0 {
-		bubble := 1 + float64(p-1)/float64(s.Pipeline.Micros)
+		bubble := 1 + float64(p-1)/float64(s.Pipeline.Micros*s.Pipeline.Each())
 		t.ForwardMs, t.BackwardMs = t.ForwardMs*bubble, t.BackwardMs*bubble
 	}
 	t.StepMs = t.ForwardMs + t.BackwardMs + t.OptimizerMs + 1e3*c.waiting

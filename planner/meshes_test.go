@@ -60,13 +60,18 @@ func (r *secondRun) question() Config {
 		}
 	case "pp":
 		c.Parallel, c.PPSchedule, c.PPMicros, c.PPSplit = fmt.Sprint("pp=", r.World), r.Strategy, 4, meshSplits[r.Name]
-		c.Batch /= 4
+		if c.Batch /= 4; r.Strategy == "interleaved" {
+			c.PPSplit = meshQuarters[r.Name]
+		}
 	}
 	return c
 }
 
-// meshSplits are the modules that the second stage of the runs began with.
-var meshSplits = map[string]string{"resnet101": "layer3.9"}
+// Modules that the stages of the runs began with, all but the first.
+var (
+	meshSplits   = map[string]string{"resnet101": "layer3.9"}
+	meshQuarters = map[string]string{"resnet101": "layer3.0,layer3.9,layer3.18"} // where ranks have two stages
+)
 
 // TestMeshes predicts the second set of runs on two GPUs: accumulation and LoRA under
 // DDP and FSDP2, and pipelines.

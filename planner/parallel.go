@@ -215,7 +215,7 @@ func (m *Model) wrap(j *job, batch int64) (err error) {
 		}
 	}
 	if n := s.Mesh.Pipeline; n > 0 && s.Pipeline.Splits == nil {
-		if s.Pipeline.Splits, err = m.stages(j, s.split, n, batch); err != nil {
+		if s.Pipeline.Splits, err = m.stages(j, s.split, n*s.Pipeline.Each(), batch); err != nil {
 			return err
 		}
 	}

@@ -185,9 +185,9 @@ func (s *Setup) Apply(b *train.Build, at Place, update Update) (*train.Build, er
 	}
 	if s.Mesh.Pipeline > 0 {
 		p := s.Pipeline
-		p.Stage, p.Update = at.Pipeline, update
-		if n := len(p.Splits) + 1; n != s.Mesh.Pipeline {
-			return nil, fmt.Errorf("a pipeline of %d stages with %d split points", s.Mesh.Pipeline, n-1)
+		p.Rank, p.Update = at.Pipeline, update
+		if n := s.Mesh.Pipeline * p.Each(); len(p.Splits) != n-1 {
+			return nil, fmt.Errorf("a pipeline of %d stages with %d split points", n, len(p.Splits))
 		}
 		if b, err = p.Apply(b); err != nil {
 			return nil, err
