@@ -367,7 +367,7 @@ Offload, accumulation, frozen parameters under stage 3, and products with other 
 %s
 **Times** count communication at 80%% of what the link of a host's cards sends (NVLink by card, PCIe 4 else; InfiniBand NDR beyond eight cards), beside what it overlaps, the bubble of a pipeline, and
 what FSDP2 takes of the host: 0.5 ms for each gathering of a module, 0.04 ms for each parameter that is gathered in forward or reduced, half of that in backward, and 0.05 ms in the optimizer's step. These
-are fitted to 41 steps of the first set (FSDP2, with reshard_after_forward=False, with the bfloat16 policy: median error 5%%, worst 27%%). On the second set (`+"`TestMeshTimes`"+`) the median error is 18%% under FSDP2 (6 runs, worst
+are fitted to 41 steps of the first set (FSDP2, with reshard_after_forward=False, with the bfloat16 policy: median error 5%%, worst 27%%). On the second set (` + "`TestMeshTimes`" + `) the median error is 18%% under FSDP2 (6 runs, worst
 36%%, always too fast; 32%% with a constant for each module alone), 11%% under DDP (6 runs, worst 32%%), 14%% and 12%% for one pipeline each.
 
 **Plans applied.** ` + "`memplan plan --parallel`" + `, then ` + "`memplan.parallelize`" + ` and ` + "`memplan.measure`" + ` under torchrun (` + "`scripts/steps/spread.py`" + `), the allocator bounded by the plan's card:
