@@ -81,6 +81,28 @@ type answer struct {
 }
 
 func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
+	a, err := m.decided(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if a.checked, err = m.check(a.j.single(), a.batch); err != nil {
+		return nil, err
+	}
+	if a.fits != nil && *a.fits {
+		a.refused()
+	}
+	if err := a.upperBound(); err != nil {
+		return nil, err
+	}
+	if cfg.Strict {
+		return a, Strictly(m.Path, a.warnings(), a.j.train)
+	}
+	return a, nil
+}
+
+// decided chooses what a question leaves open and replays the step, on every rank that
+// can differ.
+func (m *Model) decided(ctx context.Context, cfg Config) (*answer, error) {
 	j, err := m.resolve(cfg)
 	if err != nil {
 		return nil, err
@@ -110,22 +132,7 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if a.ev, a.fits, err = settled(b, j); err != nil {
 		return nil, err
 	}
-	if err := a.parallel(); err != nil {
-		return nil, err
-	}
-	if a.checked, err = m.check(j.single(), a.batch); err != nil {
-		return nil, err
-	}
-	if a.fits != nil && *a.fits {
-		a.refused()
-	}
-	if err := a.upperBound(); err != nil {
-		return nil, err
-	}
-	if cfg.Strict {
-		return a, Strictly(m.Path, a.warnings(), j.train)
-	}
-	return a, nil
+	return a, a.parallel()
 }
 
 // A builtStep is the program of a batch and segments.

@@ -22,7 +22,8 @@ type Expression struct {
 	Price     float64 // extra time over the plan's step
 	Higher    int64   // bytes by which the allocated peak is higher than the plan's
 
-	way way
+	way  way
+	mesh [][2]string // what the configuration says of the mesh; nil on one card
 }
 
 // Express finds the setting of a framework with which the plan's step still fits
@@ -31,6 +32,10 @@ func (m *Model) Express(ctx context.Context, p *Plan, q Config, f *Framework) (*
 	e := &Expression{Framework: f.Name, Question: q}
 	if q.Mode == "infer" {
 		return nil, errors.New("the plan is of an inference: there is nothing to checkpoint")
+	}
+	var err error
+	if e.mesh, err = f.keys(&q); err != nil {
+		return nil, err
 	}
 	if len(p.Selection) == 0 && len(p.Schedule) == 0 {
 		return e, nil

@@ -22,6 +22,7 @@ type Framework struct {
 
 	ways  func(*anatomy) ([]way, error) // nil: every plan as it is
 	write func(*Expression) ([]byte, error)
+	mesh  meshKeys                    // nil: it is not in the configuration
 	whole func(*Plan) ([]byte, error) // where ways is nil
 }
 
@@ -60,12 +61,13 @@ var Frameworks = []Framework{
 	{Name: "jax", Doc: "policies for jax.checkpoint, by module", Form: "Python", Does: "every plan that keeps no results of fused attention", whole: writeJAX},
 	{Name: "huggingface", Doc: "transformers' TrainingArguments", Form: "JSON", Does: "every n-th layer", Read: "transformers", ways: everyN, write: writeHuggingFace},
 	{Name: "axolotl", Doc: "keys of an axolotl configuration", Form: "YAML", Does: "all layers, with results of some operators kept or none", Read: "axolotl", ways: axolotlWays, write: writeAxolotl},
-	{Name: "torchtitan", Doc: "arguments of torchtitan 0.3", Form: "arguments", Does: "all of model.layers, with every other product kept or none", Read: "torchtitan", ways: titanWays, write: writeTitan},
+	{Name: "torchtitan", Doc: "arguments of torchtitan 0.3", Form: "arguments", Does: "all of model.layers, with every other product kept or none", Read: "torchtitan", ways: titanWays, write: writeTitan, mesh: titanMesh},
 	{Name: "lightning", Doc: "a strategy of Lightning's Trainer or Fabric", Form: "Python", Does: "all modules of some classes", ways: byClass("activation_checkpointing_policy"), write: writeLightning},
 	{Name: "lightning-cli", Doc: "the trainer of a LightningCLI configuration", Form: "YAML", Does: "all modules of some classes", Read: "lightning-cli", ways: byClass("activation_checkpointing_policy"), write: writeLightningCLI},
-	{Name: "fsdp", Doc: "accelerate's configuration with FSDP", Form: "YAML", Does: "all modules of some classes", Read: "accelerate", ways: byClass("fsdp_transformer_layer_cls_to_wrap"), write: writeFSDP},
-	{Name: "megatron", Doc: "arguments of Megatron-LM", Form: "arguments", Does: "the first n layers of a stack, or all in runs of n", Read: "megatron", ways: megatronWays, write: writeMegatron},
-	{Name: "deepspeed", Doc: "DeepSpeed's configuration", Form: "JSON", Does: "nothing by itself", Read: "deepspeed", ways: none, write: writeDeepSpeed},
+	{Name: "fsdp", Doc: "accelerate's configuration with FSDP", Form: "YAML", Does: "all modules of some classes", Read: "accelerate", ways: byClass("fsdp_transformer_layer_cls_to_wrap"), write: writeFSDP, mesh: accelerateMesh},
+	{Name: "accelerate", Doc: "the same, by the name of its program", Form: "YAML", Does: "all modules of some classes", Read: "accelerate", ways: byClass("fsdp_transformer_layer_cls_to_wrap"), write: writeFSDP, mesh: accelerateMesh},
+	{Name: "megatron", Doc: "arguments of Megatron-LM", Form: "arguments", Does: "the first n layers of a stack, or all in runs of n", Read: "megatron", ways: megatronWays, write: writeMegatron, mesh: megatronMesh},
+	{Name: "deepspeed", Doc: "DeepSpeed's configuration", Form: "JSON", Does: "nothing by itself", Read: "deepspeed", ways: none, write: writeDeepSpeed, mesh: speedMesh},
 }
 
 // FrameworkNames lists the names of Frameworks.

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -89,15 +90,18 @@ func writeTitan(e *Expression) ([]byte, error) {
 		dtype = "bfloat16"
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "--training.local_batch_size %d\n", e.Question.Batch)
+	if e.Question.FSDPPrecision == "bf16" {
+		param = "bfloat16"
+	}
+	fmt.Fprintf(&b, "--training.local_batch_size %d\n", e.Question.Batch*e.micros())
 	if n := int64(e.Question.Accumulate); n > 1 {
-		fmt.Fprintf(&b, "--training.global_batch_size %d\n", n*e.Question.Batch)
+		fmt.Fprintf(&b, "--training.global_batch_size %d\n", n*e.Question.Batch*e.data())
 	}
 	mode := "none"
 	if e.Setting != "" {
 		mode = e.Setting
 	}
-	fmt.Fprintf(&b, "--training.dtype %s\n--training.mixed_precision_param %s\nactivation-checkpoint:%s\n", dtype, param, mode)
+	fmt.Fprintf(&b, "--training.dtype %s\n--training.mixed_precision_param %s\n%sactivation-checkpoint:%s\n", dtype, param, argued(e.mesh), mode)
 	return b.Bytes(), nil
 }
 
@@ -152,12 +156,43 @@ func writeFSDP(e *Expression) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "distributed_type: FSDP\nmixed_precision: '%s'\nfsdp_config:\n  fsdp_version: 2\n  fsdp_activation_checkpointing: %t\n", precision, e.Setting != "")
-	if _, names, ok := strings.Cut(e.Setting, "="); ok {
-		fmt.Fprintf(&b, "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  fsdp_transformer_layer_cls_to_wrap: %s\n", names)
+	if e.Question.FSDPPrecision == "bf16" {
+		precision = "bf16"
 	}
-	return b.Bytes(), nil
+	keys := slices.Clone(e.mesh)
+	if keys == nil {
+		keys = [][2]string{{"distributed_type", "FSDP"}, {"fsdp_config.fsdp_version", "2"}}
+	}
+	_, names, classes := strings.Cut(e.Setting, "=")
+	sharded := slices.Contains(keys, [2]string{"distributed_type", "FSDP"})
+	switch {
+	case sharded:
+		keys = append(keys, [2]string{"fsdp_config.fsdp_activation_checkpointing", fmt.Sprint(e.Setting != "")})
+	case e.Setting != "":
+		return nil, fmt.Errorf("%s checkpoints under FSDP alone: plan with --parallel fsdp=N", e.Framework)
+	}
+	if classes {
+		keys = append(keys, [2]string{"fsdp_config.fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"}, [2]string{"fsdp_config.fsdp_transformer_layer_cls_to_wrap", names})
+	}
+	return append([]byte("mixed_precision: '"+precision+"'\n"), sections(keys)...), nil
+}
+
+// data is how many ranks have batches of their own.
+func (e *Expression) data() int64 {
+	m, err := ParseParallel(e.Question.Parallel)
+	if err != nil {
+		return 1
+	}
+	return int64(m.Data())
+}
+
+// micros is how many micro-batches a pipeline's step has; 1 without one.
+func (e *Expression) micros() int64 {
+	m, err := ParseParallel(e.Question.Parallel)
+	if err != nil || m.Pipeline == 0 {
+		return 1
+	}
+	return int64(cmp.Or(e.Question.PPMicros, m.Pipeline))
 }
 
 func writeMegatron(e *Expression) ([]byte, error) {
@@ -166,9 +201,9 @@ func writeMegatron(e *Expression) ([]byte, error) {
 		return nil, err
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "--micro-batch-size %d\n%s", e.Question.Batch, flag)
-	if n := int64(e.Question.Accumulate); n > 1 {
-		fmt.Fprintf(&b, "--global-batch-size %d\n", n*e.Question.Batch)
+	fmt.Fprintf(&b, "--micro-batch-size %d\n%s%s", e.Question.Batch, flag, argued(e.mesh))
+	if n := int64(max(e.Question.Accumulate, 1)) * e.micros(); n > 1 {
+		fmt.Fprintf(&b, "--global-batch-size %d\n", n*e.Question.Batch*e.data())
 	}
 	if e.Setting != "" {
 		fmt.Fprintf(&b, "--recompute-granularity full\n--recompute-method %s\n--recompute-num-layers %d\n", e.way.method, e.way.value)
@@ -184,6 +219,9 @@ func writeDeepSpeed(e *Expression) ([]byte, error) {
 	out := map[string]any{"train_micro_batch_size_per_gpu": e.Question.Batch, "gradient_accumulation_steps": max(e.Question.Accumulate, 1)}
 	if key != "" {
 		out[key] = map[string]any{"enabled": true}
+	}
+	if e.mesh != nil {
+		out["zero_optimization"] = values(e.mesh)
 	}
 	data, err := json.MarshalIndent(out, "", "  ")
 	return append(data, '\n'), err

@@ -71,6 +71,10 @@ func (j *job) communication(b *train.Build) (t traffic) {
 		switch largest := largestAlloc(b, n); n.Op {
 		case "fsdp::all_gather_copy_in", "fsdp::reduce_scatter":
 			t.beside[n.Phase] += runs * ring(largest, s.Shards)
+		case "deepspeed::all_gather":
+			t.beside[n.Phase] += runs * ring(largest, s.DeepSpeed)
+		case "deepspeed::reduce":
+			t.beside[program.Backward] += 2 * runs * ring(largest, s.DeepSpeed)
 		case "_c10d_functional::all_reduce":
 			t.waiting += 2 * runs * ring(largest, s.Tensor)
 		}
@@ -105,18 +109,29 @@ func gradientBytes(b *train.Build) (n int64) {
 	return n
 }
 
-// What FSDP2's hooks take of the host for a module that is sharded: where it is
-// gathered in forward, and where it is gathered and reduced in backward. Set by the
-// steps of 15 models that are no other way bound (docs/distributed.md): 1.0 to 2.8 ms
-// more a module than DDP.
+// What FSDP2 takes of the host: for a module that is sharded, each time it is gathered; for a
+// parameter, where it is gathered in forward, where its gradient is reduced, and half as
+// much where it is gathered in backward; and for a parameter in the optimizer's step, whose
+// operators are dispatched as of DTensors. Fitted to 41 measured steps of 15 models
+// (docs/distributed.md).
 const (
-	gatherHost = 0.9e-3
-	reduceHost = 1.5e-3
+	unitHost  = 0.5e-3
+	paramHost = 0.04e-3
+	shardHost = 0.05e-3
 )
 
 // hooks are the seconds that the host takes to start a phase of FSDP2.
 func hooks(m *TimeModel, b *train.Build, phase program.Phase) (t float64) {
-	each := map[program.Phase]float64{program.Forward: gatherHost, program.Backward: reduceHost}[phase]
+	micros, params, trained := float64(max(b.Micros, 1)), float64(len(b.Params)), 0.0
+	for _, p := range b.Params {
+		if p.Grad != program.None {
+			trained++
+		}
+	}
+	if phase == program.Update {
+		return shardHost * trained
+	}
+	gathers := 0.0
 	for i := range b.Nodes {
 		n := &b.Nodes[i]
 		if n.Only == program.FirstStep || n.Phase != phase && !(phase == program.Forward && n.Phase == program.Loss) {
@@ -124,10 +139,17 @@ func hooks(m *TimeModel, b *train.Build, phase program.Phase) (t float64) {
 		}
 		t += float64(b.Runs(n)) * m.hostSeconds(n)
 		if n.Op == "fsdp::all_gather_copy_out" {
-			t += float64(b.Runs(n)) * each
+			gathers += float64(b.Runs(n))
 		}
 	}
-	return t
+	t += unitHost * gathers
+	if phase == program.Forward {
+		return t + paramHost*params*micros
+	}
+	if gathers > 0 {
+		t += paramHost / 2 * params * micros
+	}
+	return t + paramHost*trained*micros
 }
 
 // spread adds what a mesh does to a step's time: communication, where it takes longer
@@ -143,12 +165,13 @@ func (j *job) spread(t *TimeInfo, b *train.Build) {
 	before := t.StepMs
 	t.ForwardMs = max(t.ForwardMs, 1e3*c.beside[program.Forward])
 	t.BackwardMs = max(t.BackwardMs, 1e3*c.beside[program.Backward])
-	if s.Shards > 1 {
+	if s.Shards > 0 {
 		t.ForwardMs = max(t.ForwardMs, 1e3*hooks(&j.time, b, program.Forward))
 		t.BackwardMs = max(t.BackwardMs, 1e3*hooks(&j.time, b, program.Backward))
+		t.OptimizerMs = max(t.OptimizerMs, 1e3*hooks(&j.time, b, program.Update))
 	}
 	if p := s.Mesh.Pipeline; p > 0 {
-		bubble := 1 + float64(p-1)/float64(s.Pipeline.Micros)
+		bubble := 1 + float64(p-1)/float64(s.Pipeline.Micros*s.Pipeline.Each())
 		t.ForwardMs, t.BackwardMs = t.ForwardMs*bubble, t.BackwardMs*bubble
 	}
 	t.StepMs = t.ForwardMs + t.BackwardMs + t.OptimizerMs + 1e3*c.waiting

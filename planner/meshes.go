@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/shard"
+	"github.com/memplan/memplan/graph/train"
 )
 
 // A MeshPlan is the answer to which mesh a step should be spread over.
@@ -27,6 +29,7 @@ type MeshChoice struct {
 	Checkpoint       string  `json:"checkpoint"` // none, or all: every module that can be
 	Fits             bool    `json:"fits"`
 	ProcessBytes     int64   `json:"processBytes"`
+	AtLeast          bool    `json:"atLeast,omitempty"` // processBytes is a lower bound, which is above the card's memory: nothing else was predicted
 	StepMs           float64 `json:"stepMs"`
 	WaitingMs        float64 `json:"waitingMs"`
 	SamplesPerSecond float64 `json:"samplesPerSecond"` // of all cards
@@ -48,8 +51,17 @@ func meshesOf(n int) (out []string) {
 	return out
 }
 
+// A meshSearch compares meshes for one question.
+type meshSearch struct {
+	*Model
+	cfg   Config
+	all   []train.Segment // what checkpoint all stands for; nil where nothing can be checkpointed
+	least leastBytes
+}
+
 // Meshes predicts the meshes of at most n cards of the question's kind, each without
-// checkpoints and, where that does not fit, with all of them.
+// checkpoints and, where that does not fit, with all of them. What a card must hold in any
+// case rules meshes out before their steps are built.
 func (m *Model) Meshes(ctx context.Context, cfg Config, n int) (*MeshPlan, error) {
 	switch {
 	case n < 2 || n > 1<<10:
@@ -62,31 +74,43 @@ func (m *Model) Meshes(ctx context.Context, cfg Config, n int) (*MeshPlan, error
 		cfg.Batch, cfg.BatchMax = 1, false
 	}
 	p := &MeshPlan{SchemaVersion: SchemaVersion, GPU: cfg.GPU, GPUs: n, Batch: cfg.Batch, Meshes: []MeshChoice{}}
+	m.wholes = map[string]*train.Build{}
+	defer func() { m.wholes = nil }()
+	s := &meshSearch{Model: m, cfg: cfg}
 	var err error
-	if p.Bound, err = m.perfect(cfg, n); err != nil {
+	if p.Bound, err = s.perfect(n); err != nil {
 		return nil, err
 	}
 	for _, mesh := range meshesOf(n) {
 		if ctx.Err() != nil {
 			break
 		}
-		p.Meshes = append(p.Meshes, m.choice(ctx, cfg, mesh))
+		p.Meshes = append(p.Meshes, s.choice(ctx, mesh))
 	}
 	p.choose()
 	return p, nil
 }
 
-// perfect is the samples per second of n cards that compute forward and backward alone.
-func (m *Model) perfect(cfg Config, n int) (float64, error) {
-	j, err := m.resolve(cfg)
+// perfect is the samples per second of n cards that compute forward and backward alone. From
+// the step of one card it takes what bounds and checkpoints of all meshes rest on.
+func (s *meshSearch) perfect(n int) (float64, error) {
+	j, err := s.resolve(s.cfg)
 	if err != nil {
 		return 0, err
 	}
-	b, err := m.build(j, cfg.Batch, nil)
+	b, err := s.build(j, s.cfg.Batch, nil)
 	if err != nil {
 		return 0, err
 	}
-	t := timeOf(b.Program, &j.time, cfg.Batch)
+	sel, err := s.selectorOf(j, b)
+	if err != nil {
+		return 0, err
+	}
+	s.all, s.least = sel.problem.All(), leastOf(b)
+	if blocks, err := s.repeatedBlocks(j, s.cfg.Batch); err == nil { // without blocks fsdp is refused, not bounded
+		s.least.gathers(b, blocks)
+	}
+	t := timeOf(b.Program, &j.time, s.cfg.Batch)
 	if t.ForwardMs+t.BackwardMs == 0 {
 		return 0, nil
 	}
@@ -94,21 +118,32 @@ func (m *Model) perfect(cfg Config, n int) (float64, error) {
 }
 
 // choice predicts one mesh.
-func (m *Model) choice(ctx context.Context, cfg Config, text string) MeshChoice {
-	c := MeshChoice{Mesh: text, GPUs: 1}
-	data := 1
+func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
+	c, cfg := MeshChoice{Mesh: text, GPUs: 1}, s.cfg
+	var mesh shard.Mesh
 	if text != oneCard {
-		mesh, err := shard.ParseMesh(text)
-		if err != nil {
+		var err error
+		if mesh, err = shard.ParseMesh(text); err != nil {
 			c.Why = err.Error()
 			return c
 		}
 		cfg.Parallel, c.GPUs = text, mesh.Ranks()
-		data = max(mesh.Replicas, 1) * max(mesh.Shards, 1)
 	}
+	data := mesh.Data()
 	for _, c.Checkpoint = range []string{"none", "all"} {
-		cfg.Checkpoint = c.Checkpoint
-		a, err := m.answer(ctx, cfg)
+		if cfg.Checkpoint = c.Checkpoint; c.Checkpoint == "all" {
+			cfg.Segments = s.all
+		}
+		j, err := s.resolve(cfg)
+		if err != nil {
+			c.Why = err.Error()
+			return c
+		}
+		if least := s.least.of(&mesh, &cfg, c.Checkpoint == "none"); least > j.cap {
+			c.AtLeast, c.ProcessBytes = true, least+j.besides()
+			continue
+		}
+		a, err := s.decided(ctx, cfg)
 		if err != nil {
 			c.Why = err.Error()
 			return c
@@ -116,12 +151,88 @@ func (m *Model) choice(ctx context.Context, cfg Config, text string) MeshChoice 
 		t := timeOf(a.ev.Program, &a.j.time, max(a.batch, 1))
 		a.j.spread(&t, a.ev.Build)
 		t.round()
-		c.ProcessBytes, c.StepMs, c.WaitingMs, c.SamplesPerSecond = a.ev.res.Reserved+a.j.besides(), t.StepMs, t.WaitingMs, round(float64(data)*t.SamplesPerSecond)
+		c.AtLeast, c.ProcessBytes, c.StepMs, c.WaitingMs, c.SamplesPerSecond = false, a.ev.res.Reserved+a.j.besides(), t.StepMs, t.WaitingMs, round(float64(data)*t.SamplesPerSecond)
 		if c.Fits = a.fits != nil && *a.fits; c.Fits {
 			break
 		}
 	}
 	return c
+}
+
+// leastBytes are parts of one card's step that every rank of a mesh holds a share of.
+type leastBytes struct {
+	parameters, gradients, optimizer, saved int64
+	gathered                                int64 // what fully_shard has whole at once: the root's parameters and one block's
+}
+
+// leastOf measures the step of one card without checkpoints.
+func leastOf(b *train.Build) (l leastBytes) {
+	seen := map[program.StorageID]bool{}
+	for _, p := range b.Params {
+		if seen[p.Tensor.Storage] {
+			continue
+		}
+		seen[p.Tensor.Storage] = true
+		l.parameters += b.Storages[p.Tensor.Storage].Bytes
+		if p.Grad != program.None {
+			l.gradients += b.Storages[p.Grad].Bytes
+		}
+	}
+	for i := range b.Storages {
+		if s := &b.Storages[i]; s.Category == program.Optimizer && s.Life == program.State {
+			l.optimizer += s.Bytes
+		}
+	}
+	for _, id := range b.Saved {
+		if s := &b.Storages[id]; s.Life == program.Step {
+			l.saved += s.Bytes
+		}
+	}
+	return l
+}
+
+// gathers measures what fully_shard has whole where the largest block runs.
+func (l *leastBytes) gathers(b *train.Build, blocks []string) {
+	each := make([]int64, len(blocks))
+	var root, most int64
+	for _, p := range b.Params {
+		n := b.Storages[p.Tensor.Storage].Bytes
+		if i := slices.IndexFunc(blocks, func(m string) bool { return train.Within(p.Name, m) }); i >= 0 {
+			each[i] += n
+			most = max(most, each[i])
+		} else {
+			root += n
+		}
+	}
+	l.gathered = root + most
+}
+
+// of is a lower bound on what the rank of a mesh that holds most has allocated: its share of
+// parameters and optimizer with that of gradients at the end of backward, with what
+// fully_shard gathers, or with what autograd saves without checkpoints. Stages of
+// a pipeline hold an equal share where none holds more, and tensor parallelism divides no
+// further than by its ranks.
+func (l *leastBytes) of(m *shard.Mesh, cfg *Config, saves bool) int64 {
+	model := int64(max(m.Pipeline, 1) * max(m.Tensor, 1))
+	shards, states, grads := int64(max(m.Shards, 1)), int64(max(m.Shards, 1)), l.gradients
+	if m.ZeRO {
+		states = int64(m.Replicas)
+	}
+	if m.Replicas > 0 && m.Shards == 0 && !cfg.DDPViews {
+		grads *= 2 // the buckets
+	}
+	kept := l.parameters/shards + l.optimizer/states
+	most := grads / shards
+	if m.Shards > 0 {
+		if cfg.FSDPOffload {
+			kept, most = 0, 0
+		}
+		most = max(most, l.gathered)
+	}
+	if saves {
+		most = max(most, l.saved)
+	}
+	return (kept + most) / model
 }
 
 // choose names the smallest and the fastest mesh that fit.

@@ -60,13 +60,18 @@ func (r *secondRun) question() Config {
 		}
 	case "pp":
 		c.Parallel, c.PPSchedule, c.PPMicros, c.PPSplit = fmt.Sprint("pp=", r.World), r.Strategy, 4, meshSplits[r.Name]
-		c.Batch /= 4
+		if c.Batch /= 4; r.Strategy == "interleaved" {
+			c.PPSplit = meshQuarters[r.Name]
+		}
 	}
 	return c
 }
 
-// meshSplits are the modules that the second stage of the runs began with.
-var meshSplits = map[string]string{"resnet101": "layer3.9"}
+// Modules that the stages of the runs began with, all but the first.
+var (
+	meshSplits   = map[string]string{"resnet101": "layer3.9"}
+	meshQuarters = map[string]string{"resnet101": "layer3.0,layer3.9,layer3.18"} // where ranks have two stages
+)
 
 // TestMeshes predicts the second set of runs on two GPUs: accumulation and LoRA under
 // DDP and FSDP2, and pipelines.
@@ -122,4 +127,44 @@ func TestDefaultTP(t *testing.T) {
 	if n == 0 {
 		t.Error("no runs")
 	}
+}
+
+// TestDeepSpeed predicts the runs of DeepSpeed's engine on two GPUs. Reserved bytes of the worst rank
+// lie in the interval.
+func TestDeepSpeed(t *testing.T) {
+	testdata.Sequential(t)
+	_, all := deepSpeedTable(t)
+	checkMesh(t, all, 0.002, 0.004, 0.01)
+}
+
+// deepSpeedTable is the table of DeepSpeed's runs, with their errors: of allocated bytes.
+func deepSpeedTable(t *testing.T) (string, []meshError) {
+	zoo := collections(t)[0]
+	var all []meshError
+	var sb strings.Builder
+	sb.WriteString("| model | engine | rank | allocated, MiB | predicted | off | reserved | predicted | interval |\n|---|---|---|---|---|---|---|---|---|\n")
+	for _, r := range secondRuns(t, "ds") {
+		stage, precision, _ := strings.Cut(strings.TrimPrefix(r.Strategy, "ds"), "-")
+		if stage == "1" {
+			continue
+		}
+		c := Config{Batch: r.Batch, Optimizer: "adamw", Runtime: measuredRelease, GPU: "h200", Precision: precision, Parallel: fmt.Sprintf("zero%s=%d", stage, r.World)}
+		rep, err := zoo.open(t, r.Name).Analyze(t.Context(), c)
+		if err != nil {
+			t.Errorf("%s %s: %v", r.Name, r.Strategy, err)
+			continue
+		}
+		u := rep.Uncertainty // of the worst rank
+		if most := max(r.highest(0).reserved, r.highest(1).reserved); most < u.LowBytes || most > u.HighBytes {
+			t.Errorf("%s %s: %d reserved, outside %d to %d", r.Name, r.Strategy, most, u.LowBytes, u.HighBytes)
+		}
+		for k, p := range rep.Parallel.PerRank {
+			want := r.highest(k)
+			e := meshError{outside([]int64{p.AllocatedBytes}, want.allocated), 0}
+			all = append(all, e)
+			fmt.Fprintf(&sb, "| %s | ZeRO %s%s | %d | %d | %d | %+.2f%% | %d | %d | %d to %d |\n", r.Name, stage, map[string]string{"bf16": ", bfloat16"}[precision], k,
+				want.allocated>>20, p.AllocatedBytes>>20, 100*relative(p.AllocatedBytes, want.allocated), want.reserved>>20, p.ReservedBytes>>20, u.LowBytes>>20, u.HighBytes>>20)
+		}
+	}
+	return sb.String(), all
 }

@@ -47,7 +47,8 @@ type Model struct {
 	conv    map[convKey]cudnn.Estimate
 	scratch *cudnn.Predictor
 
-	capture *capture // what the file holds of the code's own run, nil without
+	capture *capture                // what the file holds of the code's own run, nil without
+	wholes  map[string]*train.Build // while meshes are compared: steps of one card that they start from
 
 	conformed bool
 	invalid   []graph.Warning // of nodes that break ONNX's rules
@@ -431,14 +432,30 @@ func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, 
 	if err != nil {
 		return nil, err
 	}
-	b, err := train.New(m.lifted, o)
+	b, err := m.whole(j, batch, segs, o)
 	if err != nil || j.meshed == nil {
 		return b, err
 	}
 	if b, err = j.meshed.Apply(b, j.meshed.place, o.Update); err != nil {
 		return nil, fmt.Errorf("--parallel %s: %w", j.meshed.Mesh, err)
 	}
-	return b, nil
+	return j.meshed.born(b, cmp.Or(j.hard, j.device.Memory)), nil
+}
+
+// whole makes the program of a step on one card, which the ranks of many meshes start from.
+func (m *Model) whole(j *job, batch int64, segs []train.Segment, o train.Options) (*train.Build, error) {
+	if m.wholes == nil {
+		return train.New(m.lifted, o)
+	}
+	key := fmt.Sprint(j.precision.Name, j.micros(), batch, segs)
+	if b := m.wholes[key]; b != nil {
+		return b, nil
+	}
+	b, err := train.New(m.lifted, o)
+	if err == nil {
+		m.wholes[key] = b
+	}
+	return b, err
 }
 
 // evaluate builds and replays a step, under the job's cap or without limit.

@@ -156,9 +156,9 @@ func (w *work) shape(operand int) []int64 {
 }
 
 // elements counts those of an operand.
-func (w *work) elements(operand int) float64 { return count(w.shape(operand)) }
+func (w *work) elements(operand int) float64 { return numel(w.shape(operand)) }
 
-func count(shape []int64) float64 {
+func numel(shape []int64) float64 {
 	n := 1.0
 	for _, d := range shape {
 		n *= float64(d)
@@ -191,8 +191,8 @@ func (w *work) groups(among []program.Tensor) (rows, of float64) {
 	}
 	rows = float64(x[0])
 	for i := range among {
-		if s := among[i].Shape; len(s) == 2 && count(s) > 0 {
-			rows = count(s)
+		if s := among[i].Shape; len(s) == 2 && numel(s) > 0 {
+			rows = numel(s)
 		}
 	}
 	return rows, w.elements(0) / rows
@@ -268,7 +268,7 @@ func reductions(w *work) float64 {
 	if len(w.In) > 0 && isHalf(w.In[0].DType) {
 		t *= 1.44
 	}
-	if len(w.Out) > 0 && count(w.Out[0].Shape) < 1400 { // few results: partial sums, which are summed in turn
+	if len(w.Out) > 0 && numel(w.Out[0].Shape) < 1400 { // few results: partial sums, which are summed in turn
 		t *= 3.1
 	}
 	return 6.9*micro + t
@@ -348,7 +348,7 @@ func (w *work) convolved(backward bool) (g convolved, ok bool) {
 		return convolved{}, false
 	}
 	groups := float64(max(w.Attrs.Conv.Groups, 1))
-	return convolved{in: float64(x[1]) / groups, out: float64(y[1]) / groups, groups: groups, window: count(weight[2:]), dims: len(weight) - 2}, true
+	return convolved{in: float64(x[1]) / groups, out: float64(y[1]) / groups, groups: groups, window: numel(weight[2:]), dims: len(weight) - 2}, true
 }
 
 // convolutions: cuDNN computes tiles of 32 input and 64 output channels, and brings
@@ -404,7 +404,7 @@ func (w *work) depthwise(of []program.Tensor, passes, ps float64) float64 {
 	if w.Unit == program.Convolution || len(of) == 0 {
 		return w.memory(0.75 / passes)
 	}
-	return count(of[0].Shape) * ps * 1e-12 * 67e12 / w.m.Device.FP32
+	return numel(of[0].Shape) * ps * 1e-12 * 67e12 / w.m.Device.FP32
 }
 
 // traffic is the time of passes over what is read and written, and of others over the

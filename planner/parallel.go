@@ -51,14 +51,13 @@ type meshed struct {
 	place shard.Place
 	wrap  string // blocks, or a pattern of module names
 	split string // blocks, or the modules that stages begin with
+	meta  int64  // bytes that a card would hold before the model is cut, where that is more than it has; else 0
 }
 
 // unmodelled are dimensions of meshes that are known and not predicted, with what is missing.
 var unmodelled = map[string]string{
-	"zero2": "DeepSpeed's flat buffers are not replayed: fsdp with --fsdp-reshard false shards as much",
-	"zero3": "DeepSpeed's flat buffers and its parameter cache are not replayed: fsdp shards as much",
-	"cp":    "ring attention's buffers are not replayed: --dim of the sequence with fewer tokens shows what a rank's activations take",
-	"ep":    "which tokens an expert gets is not in the file",
+	"cp": "ring attention's buffers are not replayed: --dim of the sequence with fewer tokens shows what a rank's activations take",
+	"ep": "which tokens an expert gets is not in the file",
 }
 
 // ParseParallel reads --parallel.
@@ -70,8 +69,12 @@ func ParseParallel(text string) (shard.Mesh, error) {
 		}
 	}
 	m, err := shard.ParseMesh(text)
-	if err == nil && m.Pipeline > 0 && (m.Shards > 0 || m.ZeRO) {
+	switch {
+	case err != nil:
+	case m.Pipeline > 0 && (m.Shards > 0 || m.ZeRO):
 		err = errors.New("a pipeline's stages with sharded parameters or optimizer are not modelled: give pp with ddp or tp")
+	case m.Stage > 0 && m.Data() < m.Ranks():
+		err = errors.New("DeepSpeed's ZeRO with another dimension is not modelled: give it alone")
 	}
 	if err != nil {
 		return m, fmt.Errorf("parallel %s: %w", text, err)
@@ -103,6 +106,7 @@ var dimensionSettings = []struct {
 }{
 	{"fsdp-", "fsdp or hsdp", func(m *shard.Mesh) bool { return m.Shards > 0 }},
 	{"ddp-", "ddp or zero1", func(m *shard.Mesh) bool { return m.Replicas > 0 && m.Shards == 0 }},
+	{"zero-", "zero2 or zero3", func(m *shard.Mesh) bool { return m.Stage > 0 }},
 	{"tp-", "tp", func(m *shard.Mesh) bool { return m.Tensor > 0 }},
 	{"pp-", "pp", func(m *shard.Mesh) bool { return m.Pipeline > 0 }},
 }
@@ -113,7 +117,7 @@ func needless(c *Config, m *shard.Mesh) error {
 		for i := range Settings {
 			s := &Settings[i]
 			if v := s.Values(c); strings.HasPrefix(s.Flag, d.prefix) && len(v) > 0 && v[0] != s.Default && !d.in(m) {
-				return fmt.Errorf("--%s needs a mesh with %s: give --parallel %s=N", s.Flag, d.dimension, strings.TrimSuffix(d.prefix, "-"))
+				return fmt.Errorf("--%s needs a mesh with %s: give --parallel %s=N", s.Flag, d.dimension, strings.Fields(d.dimension)[0])
 			}
 		}
 	}
@@ -147,12 +151,15 @@ func (j *job) spreads() (*meshed, error) {
 		return nil, errors.New("--parallel is of a training step: give --mode train")
 	case err != nil:
 		return nil, err
+	case mesh.Stage > 0 && c.Accumulate > 1:
+		return nil, errors.New("--accumulate with DeepSpeed's ZeRO is not modelled: give it without")
 	case mesh.Pipeline > 0 && c.Accumulate > 1:
 		return nil, errors.New("--accumulate with pp: a pipeline's step has micro-batches; give --pp-micros")
 	case c.FSDPPrecision == "bf16" && j.precision.Name != "fp32":
 		return nil, fmt.Errorf("--fsdp-precision bf16 casts float32 parameters: give it without --precision %s", j.precision.Name)
 	}
 	s.DDP = shard.DDP{Bucket: c.DDPBucket, First: c.DDPFirst, BucketViews: c.DDPViews, Unused: c.DDPUnused, LateFree: true} // the larger of two: what must fit
+	s.Engine = shard.DeepSpeed{Bucket: int64(c.ZeROBucket), Overlap: c.ZeROOverlap, Persistence: int64(c.ZeROPersistence), Reuse: int64(c.ZeROReuse), Prefetch: int64(c.ZeROPrefetch), Live: int64(c.ZeROLive)}
 	s.TP = shard.TP{Colwise: c.TPColwise, Rowwise: c.TPRowwise}
 	if mesh.Pipeline > 0 {
 		s.Pipeline.Schedule, s.Pipeline.Micros = c.PPSchedule, cmp.Or(c.PPMicros, mesh.Pipeline)
@@ -208,7 +215,7 @@ func (m *Model) wrap(j *job, batch int64) (err error) {
 		}
 	}
 	if n := s.Mesh.Pipeline; n > 0 && s.Pipeline.Splits == nil {
-		if s.Pipeline.Splits, err = m.stages(j, s.split, n, batch); err != nil {
+		if s.Pipeline.Splits, err = m.stages(j, s.split, n*s.Pipeline.Each(), batch); err != nil {
 			return err
 		}
 	}
@@ -303,7 +310,7 @@ const mostRanks = 8
 // of a pipeline's stages outermost.
 func (s *meshed) places() (out []shard.Place, ranks []int) {
 	inner := max(s.Tensor, 1)
-	data := max(s.Replicas, 1) * max(s.Shards, 1)
+	data := s.Data()
 	n := s.Ranks()
 	for r := range n {
 		stage, d := r/(inner*data), r/inner%data
@@ -317,6 +324,59 @@ func (s *meshed) places() (out []shard.Place, ranks []int) {
 	return out, ranks
 }
 
+// born is a rank's step with what comes before the first: the model lies whole on the card and
+// is cut and converted, or, where the card has too little for that, is made on the meta
+// device and comes to the card as parts (Module.to_empty).
+func (s *meshed) born(b *train.Build, card int64) *train.Build {
+	most, freed := setupPeak(b.Program)
+	if most <= card {
+		return b
+	}
+	s.meta = most
+	p, out := *b.Program, *b
+	p.Setup = slices.DeleteFunc(slices.Clone(p.Setup), func(ev program.Event) bool { return freed[ev.Storage] })
+	out.Program = &p
+	return &out
+}
+
+// setupPeak is the most that is live before the first step, in bytes, and which storages go
+// before it.
+func setupPeak(p *program.Program) (most int64, freed map[program.StorageID]bool) {
+	var live int64
+	freed = map[program.StorageID]bool{}
+	for _, ev := range p.Setup {
+		if n := p.Storages[ev.Storage].Bytes; ev.Free {
+			live, freed[ev.Storage] = live-n, true
+		} else {
+			live += n
+			most = max(most, live)
+		}
+	}
+	return most, freed
+}
+
+// alike is the first rank whose step is that of rank d of a stage: ranks of fully_shard
+// differ by what of each parameter is theirs, those of ZeroRedundancyOptimizer and of
+// DeepSpeed's stage 2 by which parameters are, others not at all.
+func (s *meshed) alike(d int, params []train.Param) int {
+	switch n := int64(s.Shards); {
+	case n > 0:
+		same := func(of int) bool {
+			return !slices.ContainsFunc(params, func(p train.Param) bool {
+				return shard.Rows(p.Tensor.Shape, n, int64(of)) != shard.Rows(p.Tensor.Shape, n, int64(d))
+			})
+		}
+		of := 0
+		for of < d && !same(of) {
+			of++
+		}
+		return of
+	case s.ZeRO, s.Stage == 2:
+		return d
+	}
+	return 0
+}
+
 // parallel replays the ranks that can differ from the one that was analysed.
 func (a *answer) parallel() error {
 	s := a.j.meshed
@@ -327,6 +387,8 @@ func (a *answer) parallel() error {
 	places, ranks := s.places()
 	seen := map[shard.Place]*evaluation{s.place: a.ev}
 	for i, p := range places {
+		p.Data = s.alike(p.Data, a.ev.Params)
+		places[i] = p
 		ev := seen[p]
 		if ev == nil {
 			other, on := *a.j, *s
@@ -384,6 +446,8 @@ func meshMap(m shard.Mesh) map[string]int {
 		out["fsdp"] = m.Shards
 	case m.ZeRO:
 		out["zero1"] = m.Replicas
+	case m.Stage > 0:
+		out[fmt.Sprint("zero", m.Stage)] = m.DeepSpeed
 	case m.Replicas > 0:
 		out["ddp"] = m.Replicas
 	}
@@ -426,6 +490,9 @@ func (a *answer) parallelNotes() (out []graph.Warning) {
 		return nil
 	}
 	out = append(out, graph.Warning{Code: "parallel-time", Message: fmt.Sprintf("communication is counted at %.0f%% of what %s sends, beside what it overlaps; what the host takes to start it is not", 100*linkEfficiency, linkOf(a.j.device, s.Ranks()).Name)})
+	if s.meta > 0 {
+		out = append(out, graph.Warning{Code: "parallel-meta", Message: fmt.Sprintf("a card has less than the model takes before it is cut, %s: it must be made on the meta device and come to the card in parts (Module.to_empty)", profile.FormatBytes(s.meta))})
+	}
 	if s.Replicas > 0 && s.Shards == 0 {
 		out = append(out, graph.Warning{Code: "parallel-buckets", Message: "DDP makes its gradient buckets anew in the second step; until NCCL's watchdog, which looks ten times a second, lets go of the first ones, both are there: the peak counts both, and ranks whose steps take longer show less"})
 	}

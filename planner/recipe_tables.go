@@ -3,7 +3,6 @@ package planner
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -27,7 +26,7 @@ type recipeKey struct {
 // of those before.
 var recipeKinds = []recipeKind{
 	{"torchtitan", []string{"training.local_batch_size", "training.mixed_precision_param", "activation_checkpoint.mode", "parallelism.*"}, nil, []recipeKey{
-		{"training.local_batch_size", flagOf("batch")},
+		{"training.local_batch_size", titanBatch},
 		{"training.mixed_precision_param", titanPrecision},
 		{"training.dtype", titanType},
 		{"optimizer.name", titanOptimizer},
@@ -40,7 +39,7 @@ var recipeKinds = []recipeKind{
 		{"training.global_batch_size", leave("accumulation follows from the number of GPUs: give --accumulate")},
 		{"compile.enable", when(leave(compiled))},
 		{"training.compile", when(leave(compiled))},
-		{"parallelism.*", degree},
+		{"parallelism.*", titanParallel},
 	}},
 	{"lightning-cli", []string{"trainer.precision", "trainer.strategy", "trainer.strategy.class_path", "trainer.accumulate_grad_batches", "trainer.max_epochs"}, nil, []recipeKey{
 		{"data.batch_size", flagOf("batch")},
@@ -120,14 +119,14 @@ var recipeKinds = []recipeKind{
 		{"deepspeed_config.gradient_accumulation_steps", flagOf("accumulate")},
 		{"fsdp_config.fsdp_activation_checkpointing", when(fsdpCheckpoint)},
 		{"fsdp_config.fsdp_transformer_layer_cls_to_wrap", aside}, {"fsdp_config.fsdp_auto_wrap_policy", aside},
-		{"distributed_type", unless("NO", leave(sharded))},
-		{"fsdp_config.fsdp_offload_params", when(leave("parameters stay on the GPU"))},
+		{"distributed_type", unless("NO", accelerateParallel)}, {"num_processes", aside},
+		{"fsdp_config.fsdp_offload_params", aside},
 		{"fsdp_config.fsdp_activation_checkpointing_offload", when(leave("checkpoints stay on the GPU"))},
 		{"fsdp_config.fsdp_version", aside}, {"fsdp_config.fsdp_sharding_strategy", aside}, {"fsdp_config.fsdp_reshard_after_forward", aside},
-		{"deepspeed_config.zero_stage", unless("0", leave(sharded))},
+		{"deepspeed_config.zero_stage", aside},
 		{"deepspeed_config.offload_optimizer_device", unless("none", leave("the optimizer's states stay on the GPU"))},
 		{"deepspeed_config.offload_param_device", unless("none", leave("parameters stay on the GPU"))},
-		{"parallelism_config.*", leave(sharded)},
+		{"parallelism_config.*", aside},
 		{"dynamo_config.dynamo_backend", unless("NO", leave(compiled))},
 	}},
 	{"deepspeed", []string{"train_micro_batch_size_per_gpu", "train_batch_size", "zero_optimization.*"}, nil, []recipeKey{
@@ -139,7 +138,7 @@ var recipeKinds = []recipeKind{
 		{"optimizer.type", speedOptimizer},
 		{"optimizer.params.momentum", aside},
 		{"train_batch_size", speedBatch},
-		{"zero_optimization.stage", unless("0", leave(sharded))},
+		{"zero_optimization.stage", unless("0", leave("this is what one GPU needs; how many there are is not in the file: give --parallel zero%s=N for stages 2 and 3"))},
 		{"zero_optimization.offload_optimizer.device", unless("none", leave("the optimizer's states stay on the GPU"))},
 		{"zero_optimization.offload_param.device", unless("none", leave("parameters stay on the GPU"))},
 		{"activation_checkpointing.*", leave("it takes effect where the model calls DeepSpeed's checkpoint: give --checkpoint")},
@@ -155,7 +154,7 @@ const (
 	sharded  = "this is what one GPU needs that shares nothing with others"
 	compiled = "the step is that of eager PyTorch: a compiled one fuses operators and may keep other tensors"
 	mains    = "Megatron-LM keeps float32 copies of the parameters and float32 gradients beside them, which are not counted"
-	masters  = "DeepSpeed keeps float32 copies of the parameters and float32 optimizer states beside them, which are not counted"
+	masters  = "DeepSpeed keeps float32 copies of the parameters and float32 optimizer states beside them, which --parallel zero2=N and zero3=N count alone"
 )
 
 // huggingOptimizers pairs the optimizers of transformers' trainer with memplan's
@@ -236,13 +235,6 @@ func titanCheckpoint(r *recipeReading, key, value string) {
 		r.set("checkpoint", "torchtitan:selective_ac_option="+option, key)
 	default:
 		r.leave(key, value, "the compiler decides what is kept: give --checkpoint")
-	}
-}
-
-// degree notes that a mesh of more than one GPU is not taken over.
-func degree(r *recipeReading, key, value string) {
-	if n, err := strconv.Atoi(value); strings.HasSuffix(key, "_degree") && (err != nil || n != 1) {
-		r.leave(key, value, sharded)
 	}
 }
 

@@ -45,7 +45,7 @@ learning_rate: 0.0002
 		},
 		{
 			"ds.json", "{\n\t\"train_micro_batch_size_per_gpu\": \"auto\", \"gradient_accumulation_steps\": 8, \"optimizer\": {\"type\": \"SGD\", \"params\": {\"momentum\": 0.9}},\n\t\"zero_optimization\": {\"stage\": 3}, \"fp16\": {\"enabled\": false}}",
-			"deepspeed", "accumulate=8 optimizer=sgd-momentum", []string{"train_micro_batch_size_per_gpu auto: ", "zero_optimization.stage 3: "}, []string{},
+			"deepspeed", "accumulate=8 optimizer=sgd-momentum", []string{"train_micro_batch_size_per_gpu auto: ", "zero_optimization.stage: "}, []string{},
 		},
 		{
 			"whole.json", `{"train_batch_size": 64, "zero_optimization": {"stage": 0}}`,
@@ -78,7 +78,7 @@ learning_rate: 0.0002
 		},
 		{
 			"debug.toml", "[training]\nlocal_batch_size = 8\nseq_len = 4096\nmixed_precision_param = 'bfloat16'\n[optimizer]\nname = 'AdamW'\nimplementation = 'foreach'\n[activation_checkpoint]\nmode = 'full'\n[parallelism]\ndata_parallel_shard_degree = 2\ntensor_parallel_degree = 1\n",
-			"torchtitan", "batch=8 precision=amp-bf16 optimizer=adamw checkpoint=torchtitan:full", []string{"training.seq_len: ", "parallelism.data_parallel_shard_degree 2: "}, nil,
+			"torchtitan", "batch=8 fsdp-precision=bf16 optimizer=adamw checkpoint=torchtitan:full parallel=fsdp=2", []string{"training.seq_len: "}, nil,
 		},
 	} {
 		r, err := parseRecipe(c.file, []byte(c.text))

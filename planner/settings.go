@@ -20,39 +20,45 @@ import (
 // field is its default. In a report and a plan it is the question as it was
 // resolved; they hold the fields that have a name in JSON.
 type Config struct {
-	Mode          string           `json:"mode"`  // train, infer
-	Batch         int64            `json:"batch"` // 0: not given; in a report: the model has no batch dimension
-	Dims          map[string]int64 `json:"dims"`
-	Precision     string           `json:"precision"`
-	Optimizer     string           `json:"optimizer"`
-	Loss          string           `json:"loss"`
-	GPU           string           `json:"gpu"`
-	GPUAssumed    bool             `json:"gpuAssumed,omitempty"` // in a report: nobody named the card; its context, workspaces, kernels and rates are the default's
-	Runtime       string           `json:"runtime"`
-	Attention     string           `json:"attention"`
-	Accumulate    int              `json:"accumulate"`
-	Checkpoint    string           `json:"checkpoint"`              // one of Checkpoints, a framework's setting or a file; "" lets the budget decide
-	Freeze        []string         `json:"freeze"`                  // patterns of parameters that require no gradient
-	LoRA          string           `json:"lora"`                    // adapters, as ParseLoRA reads them
-	Hold          bool             `json:"holdOutputs"`             // the training loop holds the outputs during backward
-	AllocConf     string           `json:"allocConf"`               // value of PYTORCH_ALLOC_CONF
-	VRAM          int64            `json:"vramBytes"`               // the card's memory; 0: not given
-	Headroom      string           `json:"headroom"`                // as ParseHeadroom reads it; "": auto
-	Parallel      string           `json:"parallel,omitempty"`      // a mesh, as ParseParallel reads it; "": one card
-	FSDPWrap      string           `json:"fsdpWrap,omitempty"`      // blocks, or a pattern of module names
-	FSDPReshard   string           `json:"fsdpReshard,omitempty"`   // whether gathered parameters go after forward
-	FSDPPrecision string           `json:"fsdpPrecision,omitempty"` // none, bf16
-	FSDPOffload   bool             `json:"fsdpOffload,omitempty"`
-	FSDPPrefetch  int              `json:"fsdpPrefetch,omitempty"` // units gathered ahead; 0: FSDP2's default
-	DDPBucket     int64            `json:"ddpBucket,omitempty"`    // bytes; 0: the default
-	DDPFirst      int64            `json:"ddpFirst,omitempty"`     // bytes of the first bucket; 0: the default
-	DDPViews      bool             `json:"ddpViews,omitempty"`     // gradient_as_bucket_view
-	DDPUnused     bool             `json:"ddpUnused,omitempty"`    // find_unused_parameters
-	TPColwise     []string         `json:"tpColwise,omitempty"`    // patterns of modules; none: memplan's choice
-	TPRowwise     []string         `json:"tpRowwise,omitempty"`
-	PPSplit       string           `json:"ppSplit,omitempty"` // modules that stages begin with, or blocks
-	PPMicros      int              `json:"ppMicros,omitempty"`
-	PPSchedule    string           `json:"ppSchedule,omitempty"` // a name of shard.Schedules
+	Mode            string           `json:"mode"`  // train, infer
+	Batch           int64            `json:"batch"` // 0: not given; in a report: the model has no batch dimension
+	Dims            map[string]int64 `json:"dims"`
+	Precision       string           `json:"precision"`
+	Optimizer       string           `json:"optimizer"`
+	Loss            string           `json:"loss"`
+	GPU             string           `json:"gpu"`
+	GPUAssumed      bool             `json:"gpuAssumed,omitempty"` // in a report: nobody named the card; its context, workspaces, kernels and rates are the default's
+	Runtime         string           `json:"runtime"`
+	Attention       string           `json:"attention"`
+	Accumulate      int              `json:"accumulate"`
+	Checkpoint      string           `json:"checkpoint"`              // one of Checkpoints, a framework's setting or a file; "" lets the budget decide
+	Freeze          []string         `json:"freeze"`                  // patterns of parameters that require no gradient
+	LoRA            string           `json:"lora"`                    // adapters, as ParseLoRA reads them
+	Hold            bool             `json:"holdOutputs"`             // the training loop holds the outputs during backward
+	AllocConf       string           `json:"allocConf"`               // value of PYTORCH_ALLOC_CONF
+	VRAM            int64            `json:"vramBytes"`               // the card's memory; 0: not given
+	Headroom        string           `json:"headroom"`                // as ParseHeadroom reads it; "": auto
+	Parallel        string           `json:"parallel,omitempty"`      // a mesh, as ParseParallel reads it; "": one card
+	FSDPWrap        string           `json:"fsdpWrap,omitempty"`      // blocks, or a pattern of module names
+	FSDPReshard     string           `json:"fsdpReshard,omitempty"`   // whether gathered parameters go after forward
+	FSDPPrecision   string           `json:"fsdpPrecision,omitempty"` // none, bf16
+	FSDPOffload     bool             `json:"fsdpOffload,omitempty"`
+	FSDPPrefetch    int              `json:"fsdpPrefetch,omitempty"` // units gathered ahead; 0: FSDP2's default
+	DDPBucket       int64            `json:"ddpBucket,omitempty"`    // bytes; 0: the default
+	DDPFirst        int64            `json:"ddpFirst,omitempty"`     // bytes of the first bucket; 0: the default
+	DDPViews        bool             `json:"ddpViews,omitempty"`     // gradient_as_bucket_view
+	DDPUnused       bool             `json:"ddpUnused,omitempty"`    // find_unused_parameters
+	ZeROBucket      int              `json:"zeroBucket,omitempty"`   // elements; 0: DeepSpeed's default, as below
+	ZeROOverlap     bool             `json:"zeroOverlap,omitempty"`
+	ZeROPersistence int              `json:"zeroPersistence,omitempty"`
+	ZeROReuse       int              `json:"zeroReuse,omitempty"`
+	ZeROPrefetch    int              `json:"zeroPrefetch,omitempty"`
+	ZeROLive        int              `json:"zeroLive,omitempty"`
+	TPColwise       []string         `json:"tpColwise,omitempty"` // patterns of modules; none: memplan's choice
+	TPRowwise       []string         `json:"tpRowwise,omitempty"`
+	PPSplit         string           `json:"ppSplit,omitempty"` // modules that stages begin with, or blocks
+	PPMicros        int              `json:"ppMicros,omitempty"`
+	PPSchedule      string           `json:"ppSchedule,omitempty"` // a name of shard.Schedules
 
 	Times string `json:"times,omitempty"` // file of measured operator times, as ReadTimes reads it
 
@@ -137,7 +143,7 @@ var Settings = []Setting{
 	{Flag: "freeze", Doc: "parameters that are not trained: a name, a module, or a `PATTERN` such as '*.bias'; repeatable", Sample: "*.bias", At: func(c *Config) any { return &c.Freeze }, Said: "frozen %s"},
 	{Flag: "lora", Doc: "low-rank adapters on a frozen model, `r=16,target=q_proj,v_proj` (or target=all-linear), as PEFT attaches them", Sample: "r=8,target=all-linear", At: func(c *Config) any { return &c.LoRA }, Said: "adapters %s"},
 	{Flag: "hold-outputs", Doc: "the training loop holds the model's outputs until the update", Sample: "true", At: func(c *Config) any { return &c.Hold }, Said: "outputs held"},
-	{Flag: "parallel", Doc: "`MESH` of cards that the step is spread over: ddp=N, zero1=N, fsdp=N or hsdp=REPLICASxSHARDS, tp=N and pp=N, and products such as fsdp=4,tp=2; the batch is each rank's", Offer: []string{"ddp=2", "zero1=2", "fsdp=2", "hsdp=2x2", "tp=2", "pp=2", "fsdp=2,tp=2"}, Find: found(ParseParallel), Sample: "fsdp=4",
+	{Flag: "parallel", Doc: "`MESH` of cards that the step is spread over: ddp=N, zero1=N, fsdp=N or hsdp=REPLICASxSHARDS, zero2=N or zero3=N of DeepSpeed, tp=N and pp=N, and products such as fsdp=4,tp=2; the batch is each rank's", Offer: []string{"ddp=2", "zero1=2", "zero2=2", "zero3=2", "fsdp=2", "hsdp=2x2", "tp=2", "pp=2", "fsdp=2,tp=2"}, Find: found(ParseParallel), Sample: "fsdp=4",
 		At: func(c *Config) any { return &c.Parallel }, Said: "on %s", Training: true, Key: "parallel", About: "mesh of cards, such as fsdp=8", Schema: jsonSchema{"type": "string"}},
 	{Flag: "fsdp-wrap", Doc: "modules that fully_shard is called on beside the root: blocks, those that the model repeats, or a `PATTERN` of names", Default: "blocks", Offer: []string{"blocks"}, Sample: "layers.*", At: func(c *Config) any { return &c.FSDPWrap }, Said: "sharded by %s"},
 	{Flag: "fsdp-reshard", Doc: "`WHETHER` gathered parameters are freed after forward (reshard_after_forward): true, false, or N, of which a rank then keeps its part", Default: "true", Offer: []string{"true", "false"}, Find: found(parseReshard), Sample: "2", At: func(c *Config) any { return &c.FSDPReshard }, Said: "reshard_after_forward=%s"},
@@ -148,9 +154,15 @@ var Settings = []Setting{
 	{Flag: "ddp-first-bucket", Doc: "`SIZE` of the first of them (1M; that of the others with --ddp-bucket)", Sample: "2M", At: func(c *Config) any { return &c.DDPFirst }, Get: func(c *Config) []string { return sizeWords(c.DDPFirst) }, Said: "first bucket of %s"},
 	{Flag: "ddp-views", Doc: "gradients are views into the buckets (gradient_as_bucket_view)", Sample: "true", At: func(c *Config) any { return &c.DDPViews }, Said: "gradients as views of buckets"},
 	{Flag: "ddp-unused", Doc: "DDP looks for parameters without gradients (find_unused_parameters)", Sample: "true", At: func(c *Config) any { return &c.DDPUnused }, Said: "unused parameters found"},
+	{Flag: "zero-bucket", Doc: "`N` elements of DeepSpeed's bucket of gradients (reduce_bucket_size, 500000000)", Sample: "200000000", At: func(c *Config) any { return &c.ZeROBucket }, Said: "buckets of %s elements"},
+	{Flag: "zero-overlap", Doc: "two buckets in stage 2 (overlap_comm; stage 3 overlaps in any case)", Sample: "true", At: func(c *Config) any { return &c.ZeROOverlap }, Said: "two buckets"},
+	{Flag: "zero-persistence", Doc: "parameters of up to `N` elements stay whole in stage 3 (stage3_param_persistence_threshold, 100000)", Sample: "10000", At: func(c *Config) any { return &c.ZeROPersistence }, Said: "parameters of up to %s elements whole"},
+	{Flag: "zero-reuse", Doc: "gathered parameters stay in stage 3 that are used again within `N` elements (stage3_max_reuse_distance, 1000000000)", Sample: "100000000", At: func(c *Config) any { return &c.ZeROReuse }, Said: "reused within %s elements"},
+	{Flag: "zero-prefetch", Doc: "stage 3 gathers `N` elements ahead (stage3_prefetch_bucket_size, 50000000)", Sample: "20000000", At: func(c *Config) any { return &c.ZeROPrefetch }, Said: "%s elements gathered ahead"},
+	{Flag: "zero-live", Doc: "stage 3 gathers nothing ahead where `N` elements are whole (stage3_max_live_parameters, 1000000000)", Sample: "200000000", At: func(c *Config) any { return &c.ZeROLive }, Said: "at most %s elements whole ahead"},
 	{Flag: "tp-colwise", Doc: "linear modules that tensor parallelism splits by outputs, a `PATTERN` of names; repeatable (memplan's choice: query, key, value and the MLP's first)", Sample: "*.up", At: func(c *Config) any { return &c.TPColwise }, Said: "split by outputs %s"},
 	{Flag: "tp-rowwise", Doc: "linear modules that it splits by inputs, a `PATTERN` of names; repeatable (memplan's choice: attention's last and the MLP's last)", Sample: "*.down", At: func(c *Config) any { return &c.TPRowwise }, Said: "split by inputs %s"},
-	{Flag: "pp-split", Doc: "`MODULES` that stages of a pipeline begin with, all but the first, with commas, or blocks: as many blocks that the model repeats in each", Default: "blocks", Offer: []string{"blocks"}, Sample: "layers.2,layers.4", At: func(c *Config) any { return &c.PPSplit }, Said: "stages from %s"},
+	{Flag: "pp-split", Doc: "`MODULES` that stages of a pipeline begin with, all but the first, with commas, or blocks: as many blocks that the model repeats in each; with --pp-schedule interleaved a rank has two stages", Default: "blocks", Offer: []string{"blocks"}, Sample: "layers.2,layers.4", At: func(c *Config) any { return &c.PPSplit }, Said: "stages from %s"},
 	{Flag: "pp-micros", Doc: "`N` micro-batches of a pipeline's step, each of --batch samples (as many as stages)", Sample: "8", At: func(c *Config) any { return &c.PPMicros }, Said: "%s micro-batches"},
 	{Flag: "pp-schedule", Doc: "`ORDER` in which stages run micro-batches", Default: shard.Schedules[0].Name, Names: scheduleNames(), At: func(c *Config) any { return &c.PPSchedule }, Said: "schedule %s"},
 	{Flag: "alloc-conf", Doc: "PyTorch's allocator options, as in PYTORCH_ALLOC_CONF: `expandable_segments:True,..`", Empty: true, Sample: "expandable_segments:True", At: func(c *Config) any { return &c.AllocConf }, Said: "%s"},

@@ -40,7 +40,9 @@ document, for config, check, diff and validate to read. The document also says
 where every buffer of the step lies in one arena, for an executor.
 
 With --gpus N it predicts the meshes of up to N cards instead and names the smallest
-that fits and the one of the most samples per second; --batch is each rank's.`,
+that fits and the one of the most samples per second; --batch is each rank's. A mesh
+whose cards have less than its share of parameters, gradients, optimizer and what
+blocks gather is ruled out with that bound ("> 132.7 GiB"), not replayed.`,
 		Example: `  memplan plan models/gpt2.onnx --batch 48 --vram 16G -o plan.json
   memplan config plan.json --to torch`,
 		Args:              exactly(1, "one model file"),

@@ -168,11 +168,19 @@ func (w *fsdp) reduces() bool {
 func (w *fsdp) sharded(p train.Param) *sharded {
 	shape := p.Tensor.Shape
 	chunk := ceilDiv(shape[0], int64(w.Size))
-	mine := min(max(shape[0]-int64(w.Rank)*chunk, 0), chunk)
 	s := &sharded{Param: p, local: slices.Clone(shape), shard: program.None, reduced: program.None}
-	s.local[0] = mine
+	s.local[0] = Rows(shape, int64(w.Size), int64(w.Rank))
 	s.padded = chunk * numel(shape[1:])
 	return s
+}
+
+// Rows is how much of a parameter's first dim a rank of fully_shard has.
+func Rows(shape []int64, ranks, rank int64) int64 {
+	if len(shape) == 0 {
+		return 0
+	}
+	chunk := ceilDiv(shape[0], ranks)
+	return min(max(shape[0]-rank*chunk, 0), chunk)
 }
 
 // owner is the innermost unit around a module, the root's "" for none.

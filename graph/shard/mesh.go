@@ -20,6 +20,8 @@ var Kinds = []Kind{
 	{"zero1", "ddp with the optimizer's state spread over the ranks (ZeroRedundancyOptimizer)"},
 	{"fsdp", "parameters, gradients and optimizer state spread over the ranks, gathered block by block (fully_shard, FSDP2)"},
 	{"hsdp", "hsdp=2x4: fsdp over 4 ranks, replicated twice"},
+	{"zero2", "DeepSpeed's engine: gradients and optimizer state spread over the ranks"},
+	{"zero3", "DeepSpeed's engine: parameters spread over them, too, gathered one by one"},
 	{"tp", "tensor parallel: linear modules split by outputs and by inputs (parallelize_module)"},
 }
 
@@ -27,6 +29,8 @@ var Kinds = []Kind{
 type Mesh struct {
 	Pipeline, Replicas, Shards, Tensor int
 	ZeRO                               bool // the replicas spread the optimizer's state
+	DeepSpeed                          int  // ranks of DeepSpeed's engine
+	Stage                              int  // of its ZeRO, 2 or 3; 0 without it
 }
 
 // ParseMesh reads "fsdp=4,tp=2" and the like.
@@ -41,7 +45,7 @@ func ParseMesh(text string) (m Mesh, err error) {
 		}
 		switch {
 		case !slices.ContainsFunc(Kinds, func(k Kind) bool { return k.Name == name }):
-			return m, fmt.Errorf("unknown dimension %q of a mesh (known: pp, ddp, zero1, fsdp, hsdp, tp)", name)
+			return m, fmt.Errorf("unknown dimension %q of a mesh (known: %s)", name, kindNames())
 		case err != nil || two != (name == "hsdp"):
 			return m, fmt.Errorf("%q: want %s=RANKS, from 2 to 65536; hsdp=REPLICASxSHARDS", part, name)
 		}
@@ -50,6 +54,14 @@ func ParseMesh(text string) (m Mesh, err error) {
 		}
 	}
 	return m, nil
+}
+
+func kindNames() string {
+	var names []string
+	for _, k := range Kinds {
+		names = append(names, k.Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 func ranks(s string) (int, error) {
@@ -63,12 +75,12 @@ func ranks(s string) (int, error) {
 func (m *Mesh) set(name string, n, k int) error {
 	twice := func(at *int, n int) error {
 		if *at != 0 {
-			return fmt.Errorf("a mesh has at most one dimension %s, and one of ddp, zero1, fsdp and hsdp", name)
+			return fmt.Errorf("a mesh has at most one dimension %s, and one of ddp, zero1, zero2, zero3, fsdp and hsdp", name)
 		}
 		*at = n
 		return nil
 	}
-	data := m.Replicas + m.Shards
+	data := m.Replicas + m.Shards + m.DeepSpeed
 	switch name {
 	case "pp":
 		return twice(&m.Pipeline, n)
@@ -77,6 +89,9 @@ func (m *Mesh) set(name string, n, k int) error {
 	case "ddp", "zero1":
 		m.ZeRO = name == "zero1"
 		return errors.Join(twice(&data, n), twice(&m.Replicas, n))
+	case "zero2", "zero3":
+		m.Stage = int(name[4] - '0')
+		return errors.Join(twice(&data, n), twice(&m.DeepSpeed, n))
 	case "fsdp":
 		return errors.Join(twice(&data, n), twice(&m.Shards, n))
 	default:
@@ -99,6 +114,8 @@ func (m Mesh) String() string {
 		out = append(out, fmt.Sprintf("hsdp=%dx%d", m.Replicas, m.Shards))
 	case m.ZeRO:
 		add("zero1", m.Replicas)
+	case m.Stage > 0:
+		add(fmt.Sprintf("zero%d", m.Stage), m.DeepSpeed)
 	default:
 		add("ddp", m.Replicas)
 		add("fsdp", m.Shards)
@@ -109,14 +126,17 @@ func (m Mesh) String() string {
 
 // Ranks returns the number of ranks.
 func (m Mesh) Ranks() int {
-	return max(m.Pipeline, 1) * max(m.Replicas, 1) * max(m.Shards, 1) * max(m.Tensor, 1)
+	return max(m.Pipeline, 1) * m.Data() * max(m.Tensor, 1)
 }
+
+// Data returns how many ranks have a batch of their own.
+func (m Mesh) Data() int { return max(m.Replicas, 1) * max(m.Shards, 1) * max(m.DeepSpeed, 1) }
 
 // Groups returns how many process groups a rank takes part in, each of which is a
 // communicator with memory of its own.
 func (m Mesh) Groups() int {
 	n := 0
-	for _, d := range []int{m.Pipeline, m.Replicas, m.Shards, m.Tensor} {
+	for _, d := range []int{m.Pipeline, m.Replicas, m.Shards, m.DeepSpeed, m.Tensor} {
 		if d > 0 {
 			n++
 		}
@@ -129,6 +149,7 @@ type Setup struct {
 	Mesh
 	DDP      DDP
 	FSDP     FSDP
+	Engine   DeepSpeed
 	TP       TP
 	Pipeline Pipeline
 }
@@ -164,9 +185,9 @@ func (s *Setup) Apply(b *train.Build, at Place, update Update) (*train.Build, er
 	}
 	if s.Mesh.Pipeline > 0 {
 		p := s.Pipeline
-		p.Stage, p.Update = at.Pipeline, update
-		if n := len(p.Splits) + 1; n != s.Mesh.Pipeline {
-			return nil, fmt.Errorf("a pipeline of %d stages with %d split points", s.Mesh.Pipeline, n-1)
+		p.Rank, p.Update = at.Pipeline, update
+		if n := s.Mesh.Pipeline * p.Each(); len(p.Splits) != n-1 {
+			return nil, fmt.Errorf("a pipeline of %d stages with %d split points", n, len(p.Splits))
 		}
 		if b, err = p.Apply(b); err != nil {
 			return nil, err
@@ -177,6 +198,10 @@ func (s *Setup) Apply(b *train.Build, at Place, update Update) (*train.Build, er
 		f := s.FSDP
 		f.World, f.Update = World{s.Shards, at.Data}, update
 		return f.Apply(b)
+	case s.Stage > 0:
+		e := s.Engine
+		e.World, e.Stage, e.Update = World{s.DeepSpeed, at.Data}, s.Stage, update
+		return e.Apply(b)
 	case s.Replicas > 0:
 		d := s.DDP
 		d.World, d.ZeRO, d.Update = World{s.Replicas, at.Data}, s.ZeRO, update

@@ -10,30 +10,61 @@ import (
 	"github.com/memplan/memplan/graph/train"
 )
 
-// An Action is the forward or the backward of a micro-batch.
+// An Action is the forward or the backward of a micro-batch in a stage.
 type Action struct {
-	Backward bool
-	Micro    int
+	Backward     bool
+	Stage, Micro int
 }
 
-// A Schedule is what a stage of several does with micro-batches, in order.
+// A Schedule is what a rank of several does with micro-batches, in order. It has as many
+// stages as Each says, rank r of n the stages r, r+n, ...
 type Schedule struct {
 	Name, Doc string
-	Order     func(stage, stages, micros int) []Action
+	Each      int
+	sent      int // gradients that their sends keep at a time; -1: all, until the end. Of interleaved none: two ranks' memory (planner/testdata/distributed)
+	Order     func(rank, ranks, micros int) []Action
 }
 
 // Schedules are the pipeline schedules by name (torch/distributed/pipelining/schedules.py).
 var Schedules = []Schedule{
-	{"gpipe", "all forwards, then all backwards", gpipe},
-	{"1f1b", "one forward, one backward, once as many forwards run as stages follow", oneForwardOneBackward},
+	{"gpipe", "all forwards, then all backwards", 1, -1, gpipe},
+	{"1f1b", "one forward, one backward, once as many forwards run as stages follow", 1, 1, oneForwardOneBackward},
+	{"interleaved", "1f1b with two stages a rank (ScheduleInterleaved1F1B)", 2, 0, interleaved},
 }
 
-func gpipe(_, _, micros int) (out []Action) {
+func gpipe(rank, _, micros int) (out []Action) {
 	for m := range micros {
-		out = append(out, Action{Micro: m})
+		out = append(out, Action{Stage: rank, Micro: m})
 	}
 	for m := range micros {
-		out = append(out, Action{Backward: true, Micro: m})
+		out = append(out, Action{Backward: true, Stage: rank, Micro: m})
+	}
+	return out
+}
+
+// interleaved runs micro-batches in rounds, in each of them through one stage of the rank
+// after the other (_get_1f1b_rank_ops).
+func interleaved(rank, ranks, micros int) (out []Action) {
+	const each = 2
+	round := micros / max(1, micros/ranks)
+	all := each * micros
+	warmup := min(all, (each-1)*round+2*(ranks-1-rank))
+	var forwards, backwards [each]int
+	forward := func(op int) {
+		k := op / round % each
+		out = append(out, Action{Stage: k*ranks + rank, Micro: forwards[k]})
+		forwards[k]++
+	}
+	for op := range warmup {
+		forward(op)
+	}
+	for op := range all {
+		if op+warmup < all {
+			forward(op + warmup)
+		}
+		k := each - 1 - op/round%each
+		out = append(out, Action{Backward: true, Stage: k*ranks + rank, Micro: backwards[k]})
+		backwards[k]++
 	}
 	return out
 }
@@ -41,12 +72,12 @@ func gpipe(_, _, micros int) (out []Action) {
 func oneForwardOneBackward(stage, stages, micros int) (out []Action) {
 	next := min(micros, stages-stage)
 	for m := range next {
-		out = append(out, Action{Micro: m})
+		out = append(out, Action{Stage: stage, Micro: m})
 	}
 	for m := range micros {
-		out = append(out, Action{Backward: true, Micro: m})
+		out = append(out, Action{Backward: true, Stage: stage, Micro: m})
 		if next < micros {
-			out = append(out, Action{Micro: next})
+			out = append(out, Action{Stage: stage, Micro: next})
 			next++
 		}
 	}
@@ -57,7 +88,7 @@ func oneForwardOneBackward(stage, stages, micros int) (out []Action) {
 // on one micro-batch after the other. The source is the step of one GPU at the
 // batch of a micro-batch, with Micros micro-batches accumulated.
 type Pipeline struct {
-	Stage    int      // of this rank, from 0
+	Rank     int      // of the pipeline's, from 0
 	Splits   []string // the modules that stages begin with, but for the first
 	Micros   int
 	Schedule string // a name of Schedules
@@ -66,60 +97,83 @@ type Pipeline struct {
 
 // Apply returns the step of a rank. The source is not changed.
 func (o Pipeline) Apply(b *train.Build) (*train.Build, error) {
-	at := slices.IndexFunc(Schedules, func(s Schedule) bool { return s.Name == o.Schedule })
-	stages := len(o.Splits) + 1
-	switch {
-	case at < 0:
+	sc, stages := FindSchedule(o.Schedule), len(o.Splits)+1
+	if sc == nil {
 		return nil, fmt.Errorf("unknown pipeline schedule %q", o.Schedule)
-	case o.Stage < 0 || o.Stage >= stages:
-		return nil, fmt.Errorf("pipeline stage %d of %d", o.Stage, stages)
-	case o.Micros < stages && o.Schedule != "gpipe":
+	}
+	ranks := stages / sc.Each
+	switch rounds := max(1, o.Micros/max(ranks, 1)); {
+	case stages%sc.Each != 0 || o.Rank < 0 || o.Rank >= ranks:
+		return nil, fmt.Errorf("pipeline rank %d with %d stages", o.Rank, stages)
+	case o.Micros < stages && o.Schedule == "1f1b":
 		return nil, fmt.Errorf("pipeline schedule %s: %d micro-batches for %d stages: there must be as many", o.Schedule, o.Micros, stages)
+	case sc.Each > 1 && o.Micros%rounds != 0:
+		return nil, fmt.Errorf("pipeline schedule %s: %d micro-batches in %d rounds: there must be a multiple", o.Schedule, o.Micros, rounds)
 	case b.Micros != o.Micros:
 		return nil, fmt.Errorf("pipeline of %d micro-batches over a step of %d", o.Micros, b.Micros)
 	}
 	p := &pipeline{Pipeline: o, editor: newEditor(b)}
+	for stage := o.Rank; stage < stages; stage += ranks {
+		p.local = append(p.local, stage)
+	}
 	if err := p.cut(); err != nil {
 		return nil, err
 	}
 	p.own()
-	p.run(Schedules[at].Order(o.Stage, stages, o.Micros))
+	p.run(sc.Order(o.Rank, ranks, o.Micros))
 	return p.build(), nil
+}
+
+// Each is how many stages a rank has.
+func (o *Pipeline) Each() int {
+	if s := FindSchedule(o.Schedule); s != nil {
+		return s.Each
+	}
+	return 1
+}
+
+// FindSchedule returns the schedule of a name, nil for none.
+func FindSchedule(name string) *Schedule {
+	if i := slices.IndexFunc(Schedules, func(s Schedule) bool { return s.Name == name }); i >= 0 {
+		return &Schedules[i]
+	}
+	return nil
 }
 
 type pipeline struct {
 	Pipeline
 	*editor
-	lo, hi   int32                                     // calls of the stage, half-open
-	forward  [][]int                                   // nodes of the stage's forward, of each micro-batch built
-	backward [][]int                                   // and of its backward
+	local    []int                                     // stages of this rank
+	begin    []int32                                   // first call of each stage, and one past all
+	forward  map[int][][]int                           // by local stage: nodes of its forward, of each micro-batch built
+	backward map[int][][]int                           // and of its backward
 	maker    map[program.StorageID]int                 // the node that allocates a storage
-	mine     map[int]bool                              // nodes of this stage
-	recv     []map[program.StorageID]program.StorageID // of each micro-batch: what is received for a storage of another stage
+	of       map[int]int                               // the stage of a node of this rank
+	mine     map[int]bool                              // nodes of this rank
+	recv     []map[program.StorageID]program.StorageID // of each micro-batch: what is received for a storage of another rank
 }
 
-// cut finds the calls and nodes of this stage.
+// cut finds the calls of the stages and the nodes of this rank.
 func (p *pipeline) cut() error {
-	p.lo, p.hi = 0, 1<<30
-	for i, name := range p.Splits {
+	p.begin = []int32{0}
+	for _, name := range p.Splits {
 		first, _ := train.Range(p.src.Lifted, []string{name})
 		if first >= len(p.src.Lifted.Graph.Nodes) {
 			return fmt.Errorf("pipeline: no operator runs in the module %q", name)
 		}
-		if i+1 == p.Stage {
-			p.lo = int32(first)
+		if int32(first) <= p.begin[len(p.begin)-1] {
+			return fmt.Errorf("pipeline: the modules %s do not run in that order", strings.Join(p.Splits, ", "))
 		}
-		if i == p.Stage {
-			p.hi = int32(first)
-		}
+		p.begin = append(p.begin, int32(first))
 	}
-	if p.lo >= p.hi {
-		return fmt.Errorf("pipeline: the modules %s do not run in that order", strings.Join(p.Splits, ", "))
+	p.begin = append(p.begin, 1<<30)
+	p.forward, p.backward = map[int][][]int{}, map[int][][]int{}
+	for _, s := range p.local {
+		built := min(p.src.Micros, program.MicrosBuilt)
+		p.forward[s], p.backward[s] = make([][]int, built), make([][]int, built)
 	}
-	built := min(p.src.Micros, program.MicrosBuilt)
-	p.forward, p.backward = make([][]int, built), make([][]int, built)
-	p.maker, p.mine = map[program.StorageID]int{}, map[int]bool{}
-	last := p.Stage == len(p.Splits)
+	p.maker, p.mine, p.of = map[program.StorageID]int{}, map[int]bool{}, map[int]int{}
+	final := len(p.Splits)
 	call := int32(0)
 	for i := range p.src.Nodes {
 		n := &p.src.Nodes[i]
@@ -131,24 +185,39 @@ func (p *pipeline) cut() error {
 		if n.Call >= 0 {
 			call = n.Call
 		}
-		in := call >= p.lo && call < p.hi
+		stage := p.stageOf(call)
 		switch {
-		case n.Phase == program.Forward && in:
-			p.forward[n.Micro] = append(p.forward[n.Micro], i)
-		case n.Phase == program.Loss && last:
-			p.forward[n.Micro] = append(p.forward[n.Micro], i)
-			in = true
-		case n.Phase == program.Backward && (in || last && n.Call < 0 && n.Module == "" && len(p.backward[n.Micro]) == 0):
-			p.backward[n.Micro] = append(p.backward[n.Micro], i)
-			in = true
+		case n.Phase == program.Loss, n.Phase == program.Backward && n.Call < 0 && n.Module == "" && p.before(final, n.Micro):
+			stage = final
 		case n.Phase != program.Forward && n.Phase != program.Backward:
-			in = n.Phase != program.Loss
-		default:
-			in = false
+			p.mine[i] = true
+			continue
 		}
-		p.mine[i] = in
+		if !slices.Contains(p.local, stage) {
+			continue
+		}
+		p.mine[i], p.of[i] = true, stage
+		list := p.forward
+		if n.Phase == program.Backward {
+			list = p.backward
+		}
+		list[stage][n.Micro] = append(list[stage][n.Micro], i)
 	}
 	return nil
+}
+
+// before reports whether nothing of a local stage's backward has been met.
+func (p *pipeline) before(stage int, micro int32) bool {
+	return slices.Contains(p.local, stage) && len(p.backward[stage][micro]) == 0
+}
+
+// stageOf is the stage that a call runs in.
+func (p *pipeline) stageOf(call int32) int {
+	stage := 0
+	for call >= p.begin[stage+1] {
+		stage++
+	}
+	return stage
 }
 
 // gemms are the operators that reach for a cuBLAS handle.
@@ -234,10 +303,10 @@ func (p *pipeline) run(order []Action) {
 	extra := p.workspaces()
 	var held []program.StorageID
 	for _, a := range order {
-		from := min(a.Micro, len(p.forward)-1)
-		nodes := p.forward[from]
+		from := p.built(a.Micro)
+		nodes := p.forward[a.Stage][from]
 		if a.Backward {
-			nodes = p.backward[from]
+			nodes = p.backward[a.Stage][from]
 		}
 		p.name = ids[a.Micro]
 		for _, i := range nodes {
@@ -250,10 +319,10 @@ func (p *pipeline) run(order []Action) {
 			continue
 		}
 		p.follow(&p.p.Nodes[len(p.p.Nodes)-1])
-		held = p.sendGradients(from, held)
-		p.hold(p.outputs(from))
-		if p.Schedule != "gpipe" { // a send is waited for before the next one
-			held = held[max(len(held)-1, 0):]
+		held = p.sendGradients(a.Stage, from, held)
+		p.hold(p.outputs(a.Stage, from))
+		if n := FindSchedule(p.Schedule).sent; n >= 0 {
+			held = held[max(len(held)-n, 0):]
 		}
 	}
 	clear(p.name)
@@ -273,15 +342,28 @@ func (p *pipeline) run(order []Action) {
 	}
 }
 
+// built is the micro-batch that was built of which another is a copy.
+func (p *pipeline) built(micro int) int {
+	return min(micro, p.src.Micros-1, program.MicrosBuilt-1)
+}
+
+// nodes are those of a micro-batch that was built, forward and backward of all stages here.
+func (p *pipeline) nodes(from int) (out []int) {
+	for _, s := range p.local {
+		out = slices.Concat(out, p.forward[s][from], p.backward[s][from])
+	}
+	return out
+}
+
 // renamed are the names of micro-batch m's storages: those of a micro-batch that was
 // built, and new ones for others; and what is received for those of other stages.
 func (p *pipeline) renamed(m int) map[program.StorageID]program.StorageID {
 	out := maps.Clone(p.recv[m])
-	from := min(m, len(p.forward)-1)
+	from := p.built(m)
 	if m == from {
 		return out
 	}
-	for _, i := range slices.Concat(p.forward[from], p.backward[from]) {
+	for _, i := range p.nodes(from) {
 		for _, ev := range p.src.Nodes[i].Events {
 			if s := p.p.Storages[ev.Storage]; !ev.Free && s.Life == program.Step {
 				p.p.Storages = append(p.p.Storages, s)
@@ -297,8 +379,7 @@ func (p *pipeline) receive() {
 	p.recv = make([]map[program.StorageID]program.StorageID, p.Micros)
 	for m := range p.recv {
 		p.recv[m] = map[program.StorageID]program.StorageID{}
-		from := min(m, len(p.forward)-1)
-		for _, i := range slices.Concat(p.forward[from], p.backward[from]) {
+		for _, i := range p.nodes(p.built(m)) {
 			n := &p.src.Nodes[i]
 			for _, t := range n.In {
 				p.receives(m, t.Storage)
@@ -323,15 +404,15 @@ func (p *pipeline) receives(m int, id program.StorageID) {
 	p.recv[m][id] = buf
 }
 
-// outputs are what later stages read of the forward of a micro-batch.
-func (p *pipeline) outputs(from int) (out []program.StorageID) {
+// outputs are what later stages read of a stage's forward of a micro-batch.
+func (p *pipeline) outputs(stage, from int) (out []program.StorageID) {
 	for i := range p.src.Nodes {
 		n := &p.src.Nodes[i]
-		if n.Phase != program.Forward || int(n.Micro) != from || p.mine[i] || n.Call < p.hi {
+		if n.Phase != program.Forward || int(n.Micro) != from || n.Call < p.begin[stage+1] {
 			continue
 		}
 		for _, t := range n.In {
-			if at, ok := p.maker[t.Storage]; ok && p.mine[at] && p.p.Storages[t.Storage].Life == program.Step && !slices.Contains(out, t.Storage) {
+			if at, ok := p.maker[t.Storage]; ok && p.made(at, stage) && p.p.Storages[t.Storage].Life == program.Step && !slices.Contains(out, t.Storage) {
 				out = append(out, t.Storage)
 			}
 		}
@@ -339,16 +420,22 @@ func (p *pipeline) outputs(from int) (out []program.StorageID) {
 	return out
 }
 
+// made reports whether a node is of a stage of this rank.
+func (p *pipeline) made(node, stage int) bool {
+	of, ok := p.of[node]
+	return ok && of == stage
+}
+
 // sendGradients makes the gradients that the stage before needs last until they are sent.
-func (p *pipeline) sendGradients(from int, held []program.StorageID) []program.StorageID {
+func (p *pipeline) sendGradients(stage, from int, held []program.StorageID) []program.StorageID {
 	for i := range p.src.Nodes {
 		n := &p.src.Nodes[i]
-		if n.Phase != program.Backward || int(n.Micro) != from || p.mine[i] {
+		if n.Phase != program.Backward || int(n.Micro) != from || p.made(i, stage) {
 			continue
 		}
 		for _, t := range n.In {
 			at, ok := p.maker[t.Storage]
-			if id := p.now(t.Storage); ok && p.mine[at] && p.src.Nodes[at].Phase == program.Backward && p.p.Storages[t.Storage].Life == program.Step && !slices.Contains(held, id) {
+			if id := p.now(t.Storage); ok && p.made(at, stage) && p.src.Nodes[at].Phase == program.Backward && p.p.Storages[t.Storage].Life == program.Step && !slices.Contains(held, id) {
 				held = append(held, id)
 			}
 		}

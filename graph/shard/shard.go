@@ -66,7 +66,7 @@ func newEditor(b *train.Build) *editor {
 
 // Collective reports whether an operator is one that this package adds.
 func Collective(op string) bool {
-	return strings.HasPrefix(op, "fsdp::") || slices.Contains([]string{"broadcast_buffers", "rebuild_buckets", "watchdog", "_c10d_functional::all_reduce", "send"}, op)
+	return strings.HasPrefix(op, "fsdp::") || strings.HasPrefix(op, "deepspeed::") || slices.Contains([]string{"broadcast_buffers", "rebuild_buckets", "watchdog", "_c10d_functional::all_reduce", "send"}, op)
 }
 
 // build returns the edited program as a build. What the source made and this program

@@ -13,13 +13,13 @@ func TestParseMesh(t *testing.T) {
 	for _, c := range []struct {
 		text  string
 		ranks int
-	}{{"ddp=8", 8}, {"zero1=2", 2}, {"fsdp=4,tp=2", 8}, {"hsdp=2x4", 8}, {"pp=4,ddp=2", 8}, {"pp=2,fsdp=2,tp=2", 8}} {
+	}{{"ddp=8", 8}, {"zero1=2", 2}, {"fsdp=4,tp=2", 8}, {"hsdp=2x4", 8}, {"pp=4,ddp=2", 8}, {"zero2=4", 4}, {"zero3=8", 8}, {"pp=2,fsdp=2,tp=2", 8}} {
 		m, err := ParseMesh(c.text)
 		if err != nil || m.Ranks() != c.ranks || m.String() != c.text {
 			t.Errorf("%s: %v, %d ranks, %v", c.text, m, m.Ranks(), err)
 		}
 	}
-	for _, text := range []string{"", "fsdp", "fsdp=1", "fsdp=0", "fsdp=-2", "fsdp=2x2", "hsdp=4", "fsdp=2,ddp=2", "fsdp=2,fsdp=2", "hsdp=2x2,ddp=2", "tp=99999999999", "xp=2", "fsdp=2,"} {
+	for _, text := range []string{"", "fsdp", "fsdp=1", "fsdp=0", "fsdp=-2", "fsdp=2x2", "hsdp=4", "fsdp=2,ddp=2", "fsdp=2,fsdp=2", "hsdp=2x2,ddp=2", "tp=99999999999", "xp=2", "fsdp=2,", "zero2=2,zero3=2", "zero3=2x2"} {
 		if m, err := ParseMesh(text); err == nil {
 			t.Errorf("%q is read as %v", text, m)
 		}
@@ -110,27 +110,62 @@ func TestSharded(t *testing.T) {
 // as many at a time as stages follow under 1F1B.
 func TestSchedules(t *testing.T) {
 	for _, s := range Schedules {
-		for stage := range 4 {
+		for rank := range 4 {
 			var open, most int
-			state := make([]int, 6)
-			for _, a := range s.Order(stage, 4, len(state)) {
-				want := 0
+			type at struct{ stage, micro int }
+			state, last := map[at]int{}, map[at]int{}
+			for i, a := range s.Order(rank, 4, 8) {
+				k, want := at{a.Stage, a.Micro}, 0
 				if a.Backward {
 					want = 1
 				}
-				if state[a.Micro] != want {
-					t.Fatalf("%s, stage %d: %+v in state %d", s.Name, stage, a, state[a.Micro])
+				if state[k] != want || a.Stage%4 != rank || a.Stage >= 4*s.Each {
+					t.Fatalf("%s, rank %d: %+v in state %d", s.Name, rank, a, state[k])
 				}
-				state[a.Micro]++
+				if before, ok := last[at{a.Stage - 4, a.Micro}]; !a.Backward && a.Stage >= 4 && (!ok || before > i) {
+					t.Errorf("%s, rank %d: %+v before the rank's stage before", s.Name, rank, a)
+				}
+				state[k], last[k] = state[k]+1, i
 				open += 1 - 2*want
 				most = max(most, open)
 			}
-			if slices.ContainsFunc(state, func(n int) bool { return n != 2 }) {
-				t.Errorf("%s, stage %d: %v", s.Name, stage, state)
+			for k, n := range state {
+				if n != 2 {
+					t.Errorf("%s, rank %d: %v runs %d times", s.Name, rank, k, n)
+				}
 			}
-			if s.Name == "1f1b" && most != 4-stage {
-				t.Errorf("1f1b, stage %d: %d micro-batches at a time", stage, most)
+			if len(state) != 8*s.Each {
+				t.Errorf("%s, rank %d: %d micro-batches of stages", s.Name, rank, len(state))
 			}
+			// A rank of interleaved stages has one forward more than its warmup has
+			// (Narayanan et al., 2021, section 2.2), here one round of 4 and two a rank behind it.
+			if want := map[string]int{"gpipe": 8, "1f1b": 4 - rank, "interleaved": 4 + 2*(3-rank) + 1}[s.Name]; most != want {
+				t.Errorf("%s, rank %d: %d micro-batches at a time, want %d", s.Name, rank, most, want)
+			}
+		}
+	}
+}
+
+// Parts of DeepSpeed's ranks cover the parameters, padded to a multiple of two elements a rank.
+func TestDeepSpeedParts(t *testing.T) {
+	for size := 2; size < 6; size++ {
+		var params []train.Param
+		var all, held int64
+		for _, n := range []int64{7, 300, 2, 41} {
+			params = append(params, train.Param{Tensor: program.Tensor{DType: graph.Float32, Shape: []int64{n}}})
+			all += n
+		}
+		var part int64
+		for rank := range size {
+			d := &deepSpeed{DeepSpeed: DeepSpeed{World: World{size, rank}, Stage: 2}, params: params}
+			d.layout()
+			part, held = d.part, held+d.mine
+			if d.mine > all || d.largest > 300 {
+				t.Errorf("rank %d of %d: parameters of %d elements, the largest %d", rank, size, d.mine, d.largest)
+			}
+		}
+		if sum := part * int64(size); sum < all || sum >= all+2*int64(size) || held < all {
+			t.Errorf("%d ranks hold %d elements of %d, parameters of %d", size, sum, all, held)
 		}
 	}
 }

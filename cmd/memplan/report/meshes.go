@@ -14,6 +14,8 @@ func MeshTable(p *planner.MeshPlan) []string {
 		switch {
 		case c.Why != "":
 			line = fmt.Sprintf("%-14s %5d %s", c.Mesh, c.GPUs, c.Why)
+		case c.AtLeast:
+			line = fmt.Sprintf("%-14s %5d %-11s %10s %9s %9s %10s  does not fit", c.Mesh, c.GPUs, c.Checkpoint, "> "+size(c.ProcessBytes), "-", "-", "-")
 		case !c.Fits:
 			line += "  does not fit"
 		}

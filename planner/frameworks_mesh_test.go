@@ -1,0 +1,79 @@
+package planner
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What a configuration says of a mesh is read back as the plan's, or refused by name; the
+// answer is the same to the byte.
+func TestMeshConfigs(t *testing.T) {
+	m := sample(t, "gpt2.onnx")
+	files := map[string]string{"torchtitan": "run.sh", "accelerate": "accelerate.yaml", "deepspeed": "ds.json", "megatron": "run.sh"}
+	for _, c := range []struct {
+		cfg  Config
+		said map[string]string // by framework: what is written of the mesh, or the error
+		read []string          // frameworks whose files have the whole mesh
+	}{
+		{Config{Parallel: "fsdp=2", FSDPReshard: "false"}, map[string]string{
+			"torchtitan": "--parallelism.data_parallel_shard_degree 2\n", "accelerate": "  fsdp_reshard_after_forward: false\n", "deepspeed": "plan with --parallel zero2=N", "megatron": "its sharding is of its own kind", "huggingface": "does not say on how many cards",
+		}, []string{"torchtitan", "accelerate"}},
+		{Config{Parallel: "hsdp=2x2", FSDPPrecision: "bf16", FSDPOffload: true}, map[string]string{
+			"torchtitan": "--training.enable_cpu_offload true\n", "accelerate": "  parallelism_config_dp_replicate_size: 2\n",
+		}, []string{"torchtitan", "accelerate"}},
+		{Config{Parallel: "zero3=4", ZeROReuse: 1000000}, map[string]string{
+			"deepspeed": `"stage3_max_reuse_distance": 1000000`, "accelerate": "it has no key for --zero-reuse 1000000", "torchtitan": "it shards by fully_shard alone",
+		}, nil},
+		{Config{Parallel: "zero2=2"}, map[string]string{"deepspeed": `"overlap_comm": false`, "accelerate": "  zero_stage: 2\n"}, []string{"accelerate"}},
+		{Config{Parallel: "pp=2,ddp=2", PPSchedule: "1f1b", PPMicros: 4}, map[string]string{
+			"torchtitan": "--parallelism.pipeline_parallel_schedule 1F1B\n", "megatron": "--pipeline-model-parallel-size 2\n", "accelerate": "it has no pipelines",
+		}, []string{"torchtitan"}},
+		{Config{Parallel: "fsdp=2", FSDPPrefetch: 2}, map[string]string{"torchtitan": "it has no key for --fsdp-prefetch 2", "accelerate": "it has no key for --fsdp-prefetch 2"}, nil},
+		{Config{Parallel: "fsdp=2", Precision: "amp-bf16"}, map[string]string{"torchtitan": "plan with --fsdp-precision bf16", "accelerate": "plan with --fsdp-precision bf16"}, nil},
+	} {
+		cfg := c.cfg
+		cfg.Batch, cfg.Optimizer, cfg.Checkpoint = 2, "adamw", "none"
+		p, err := m.Plan(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range c.said {
+			var got string
+			e, err := m.Express(t.Context(), p, p.Question(), FindFramework(name))
+			if err != nil {
+				got = err.Error()
+			} else {
+				data, err := e.Config()
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = string(data)
+			}
+			if !strings.Contains(got, want) {
+				t.Errorf("%s of %s:\n%s\nwithout %q", name, cfg.Parallel, got, want)
+			}
+			if !slices.Contains(c.read, name) {
+				continue
+			}
+			r, err := parseRecipe(files[name], []byte(got))
+			if err != nil {
+				t.Fatal(err)
+			}
+			read := Config{Optimizer: "adamw", Batch: 2}
+			for _, s := range r.Settings {
+				i := slices.IndexFunc(Settings, func(x Setting) bool { return x.Flag == s.Flag })
+				if err := Settings[i].Read(&read, s.Value); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a, err := m.Analyze(t.Context(), read)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Peak != p.Peak {
+				t.Errorf("%s of %s is read as %s and peaks at %d bytes, not %d", name, cfg.Parallel, r, a.Peak.AllocatedBytes, p.Peak.AllocatedBytes)
+			}
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// sizeOf is a size of a mesh; 0 where the file leaves it to the number of cards.
+func (r *recipeReading) sizeOf(key string) int {
+	v, ok := r.values[key]
+	if !ok {
+		return 1
+	}
+	if n, err := strconv.Atoi(v); err == nil && n > 0 {
+		return n
+	}
+	return 0
+}
+
+// onMesh takes a mesh over by the sizes of its dimensions, and reports whether it did.
+func (r *recipeReading) onMesh(key string, pipeline, replicas, shards, tensor int) bool {
+	var parts []string
+	add := func(name string, n int) {
+		if n > 1 {
+			parts = append(parts, fmt.Sprintf("%s=%d", name, n))
+		}
+	}
+	add("pp", pipeline)
+	if replicas > 1 && shards > 1 {
+		parts = append(parts, fmt.Sprintf("hsdp=%dx%d", replicas, shards))
+	} else {
+		add("ddp", replicas)
+		add("fsdp", shards)
+	}
+	add("tp", tensor)
+	if len(parts) == 0 {
+		return false
+	}
+	text := strings.Join(parts, ",")
+	if _, err := ParseParallel(text); err != nil {
+		r.leave(key, text, err.Error())
+		return false
+	}
+	r.set("parallel", text, key)
+	return true
+}
+
+// gathered replaces autocast by the policy of fully_shard, which is what a sharded
+// framework's precision is.
+func (r *recipeReading) gathered() {
+	i := slices.IndexFunc(r.Settings, func(s RecipeSetting) bool { return s.Flag == "precision" && s.Value == "amp-bf16" })
+	if i >= 0 {
+		r.Settings[i].Flag, r.Settings[i].Value = "fsdp-precision", "bf16"
+	}
+}
+
+// titanDegrees are the dimensions of torchtitan's mesh that are taken over.
+var titanDegrees = []string{"pipeline_parallel", "data_parallel_replicate", "data_parallel_shard", "tensor_parallel"}
+
+// titanParallel reads torchtitan's mesh, once: at the first of its keys.
+func titanParallel(r *recipeReading, key, value string) {
+	name, degree := strings.CutSuffix(strings.TrimPrefix(key, "parallelism."), "_degree")
+	if degree && !slices.Contains(titanDegrees, name) && value != "1" {
+		r.leave(key, value, "this dimension is not modelled")
+	}
+	if !degree || !slices.Contains(titanDegrees, name) || slices.ContainsFunc(r.Settings, func(s RecipeSetting) bool { return s.Flag == "parallel" }) {
+		return
+	}
+	var n [4]int
+	for i, d := range titanDegrees {
+		n[i] = r.sizeOf("parallelism." + d + "_degree")
+	}
+	if slices.Contains(n[:], 0) {
+		if value == "-1" {
+			r.leave(key, value, "how many cards there are is not in the file: give --parallel")
+		}
+		return
+	}
+	if !r.onMesh(key, n[0], n[1], n[2], n[3]) {
+		return
+	}
+	if n[2] > 1 {
+		r.gathered()
+		if word := r.values["parallelism.fsdp_reshard_after_forward"]; word == "never" {
+			r.set("fsdp-reshard", "false", key)
+		}
+		if strings.EqualFold(r.values["training.enable_cpu_offload"], "true") {
+			r.set("fsdp-offload", "true", key)
+		}
+	}
+	if n[3] > 1 {
+		r.leave("parallelism.tensor_parallel_degree", fmt.Sprint(n[3]), "torchtitan divides the sequence between blocks, too, which is not modelled: activations there are counted whole")
+	}
+	if n[0] > 1 {
+		r.titanPipeline()
+	}
+}
+
+// titanPipeline reads the schedule and the micro-batches of a pipeline.
+func (r *recipeReading) titanPipeline() {
+	const key = "parallelism.pipeline_parallel_schedule"
+	names := map[string]string{"": "1f1b", "1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved"}
+	if name, ok := names[r.values[key]]; ok {
+		r.set("pp-schedule", name, key)
+	} else {
+		r.leave(key, r.values[key], "this schedule is not modelled: give --pp-schedule")
+	}
+}
+
+// titanBatch reads the batch of a rank: of a pipeline that of a micro-batch, and how many
+// there are.
+func titanBatch(r *recipeReading, key, value string) {
+	const size = "parallelism.pipeline_parallel_microbatch_size"
+	each, local := r.sizeOf(size), 0
+	if n, err := strconv.Atoi(value); err == nil {
+		local = n
+	}
+	if r.sizeOf("parallelism.pipeline_parallel_degree") <= 1 || each == 0 || local < 1 {
+		flagOf("batch")(r, key, value)
+		return
+	}
+	if local%each != 0 {
+		r.fail(key, "%d is no multiple of %s %d", local, size, each)
+		return
+	}
+	r.set("batch", fmt.Sprint(each), key)
+	r.set("pp-micros", fmt.Sprint(local/each), key)
+}
+
+// accelerateParallel reads accelerate's mesh.
+func accelerateParallel(r *recipeReading, key, value string) {
+	const p = "parallelism_config.parallelism_config_"
+	n := r.sizeOf("num_processes")
+	stage := r.values["deepspeed_config.zero_stage"]
+	switch {
+	case n <= 1:
+		r.leave(key, value, sharded)
+	case value == "MULTI_GPU":
+		r.onMesh(key, 1, n, 1, 1)
+	case value == "DEEPSPEED" && (stage == "2" || stage == "3") && r.first("none", "deepspeed_config.offload_optimizer_device") == "none" && r.first("none", "deepspeed_config.offload_param_device") == "none":
+		r.set("parallel", "zero"+stage+"="+fmt.Sprint(n), key)
+	case value == "FSDP" && r.values["fsdp_config.fsdp_version"] == "2":
+		replicas, tensor := r.sizeOf(p+"dp_replicate_size"), r.sizeOf(p+"tp_size")
+		shards := n / max(1, replicas*tensor)
+		if given := r.sizeOf(p + "dp_shard_size"); given > 1 {
+			shards = given
+		}
+		if replicas*shards*tensor != n || r.sizeOf(p+"cp_size") != 1 || r.sizeOf(p+"sp_size") != 1 {
+			r.leave(key, value, fmt.Sprintf("the sizes of parallelism_config do not make %d processes of fsdp, hsdp and tp: give --parallel", n))
+			return
+		}
+		if r.onMesh(key, 1, replicas, shards, tensor) && shards > 1 {
+			r.gathered()
+			if strings.EqualFold(r.values["fsdp_config.fsdp_reshard_after_forward"], "false") {
+				r.set("fsdp-reshard", "false", key)
+			}
+			if strings.EqualFold(r.values["fsdp_config.fsdp_offload_params"], "true") {
+				r.set("fsdp-offload", "true", key)
+			}
+		}
+	default:
+		r.leave(key, value, sharded)
+	}
+}
