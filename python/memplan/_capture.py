@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator, Sequence
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from . import _engine, _fake, _kernels, _sizes
+from . import _card, _engine, _fake, _kernels, _sizes
 from ._checkpoint import MemplanError
 from ._fake import World
 from ._record import Id, NoKernel, Recorder, plain
@@ -114,6 +114,9 @@ def capture(job: Job, at: Point) -> dict[str, Any]:
 def checks(job: Job, point: Point, first: dict[str, Any]) -> list[dict[str, Any]]:
     """Most live bytes of a step, each storage rounded up to 512, where the step's backward can be run without a GPU."""
     if job.step is not None or "error" in first:
+        return []
+    if any(c["op"].split(".")[1] in ("lstm", "gru", "rnn_tanh", "rnn_relu") for c in first["calls"]):
+        job.notes.append("no check of the peak: what cuDNN reserves for recurrent layers is known on a GPU alone")
         return []
     try:
         found = recorded(job, VARIANTS[0], point, True)
@@ -272,7 +275,7 @@ def recorded(job: Job, v: Variant, point: Point, measure: bool = False) -> Recor
     home = next((t.device for t, _, _ in job.stored.values()), torch.device("cpu"))
     recorder = Recorder(fake, names, len(job.stored) + len(job.named), home if job.step is not None and home.type == "cpu" else None)
     recorder.autocast, recorder.grad = cast is not None, mode == "train"
-    with _fake.unchanged(), _fake.training(job.model, mode == "train"), _pretending(), _fused(job.fast), contextlib.ExitStack() as stack:
+    with _fake.unchanged(), _fake.training(job.model, mode == "train"), _pretending(), _card.unfused(), _fused(job.fast), contextlib.ExitStack() as stack:
         args, kwargs = _sizes.resized((job.args, job.kwargs), job.axes, point)
         inputs: dict[int, torch.Tensor] = {}
         xs, kw = _fake.inputs(fake, (args, kwargs), dtype, inputs)
@@ -322,8 +325,7 @@ def _pretending() -> Any:
     """What PyTorch asks of a machine that may have no GPU, and transformers of tensors that may be fake: it goes other ways for a tracer."""
     transformers: Any = [(m, "is_fake_tensor", lambda x: False) for name, m in list(sys.modules.items()) if name.startswith("transformers.") and "is_fake_tensor" in vars(m)]
     cudnn: Any = [] if torch.cuda.is_available() else [(getattr(torch.backends.cudnn, "m", torch.backends.cudnn), "_init", lambda: False)]  # the library may be absent, or another one
-    card: Any = [] if torch.cuda.is_available() else [(torch.cuda, "get_device_capability", lambda *a, **k: (9, 0))]  # a Hopper GPU, as in _kernels
-    return _fake.patched(*transformers, *cudnn, *card, *_kernels.grouped_mm(), (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True), (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False), (torch.cuda, "is_bf16_supported", lambda *a, **k: True))
+    return _fake.patched(*transformers, *cudnn, *_card.pretended(), *_kernels.grouped_mm(), (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True), (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False), (torch.cuda, "is_bf16_supported", lambda *a, **k: True))
 
 
 # ---- the user's step ----

@@ -191,6 +191,8 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
             return self._read(func, args, kwargs)
         if not self.on or name in _NOTHING:
             return self._run(func, args, kwargs)
+        if (parts := _kernels.parts(name)) is not None:
+            return parts(lambda f, *a: self._seen(f, a, {}), *args, **kwargs)
         call = self._call(name, args, kwargs)
         self.calls.append(call)
         self._now = call

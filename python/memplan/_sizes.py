@@ -69,17 +69,34 @@ def fewer(where: Sequence[Point]) -> list[Point]:
 def resized(tree: Any, axes: dict[int, dict[int, str]], point: Point) -> Any:
     """The arguments at other sizes: tensors (by their ids) cut, or repeated."""
 
+    done: dict[int, torch.Tensor] = {}
+
     def one(t: Any) -> Any:
-        if not isinstance(t, torch.Tensor) or id(t) not in axes:
+        if not isinstance(t, torch.Tensor) or (id(t) not in axes and whole(t)):
             return t
-        out = t.detach()
-        for axis, dim in axes[id(t)].items():
-            n = point[dim]
-            if n != out.shape[axis]:
-                out = out.index_select(axis, torch.arange(n, device=out.device) % out.shape[axis])
-        return out.requires_grad_(t.requires_grad) if out.is_floating_point() else out
+        if id(t) not in done:
+            done[id(t)] = _resized(t, axes.get(id(t), {}), point)
+        return done[id(t)]
 
     return tree_map(one, tree)
+
+
+def whole(t: torch.Tensor) -> bool:
+    """Whether a tensor is all of its memory, each element once: not one that expand() or a slice made."""
+    return t.layout != torch.strided or t.dim() == 0 or bool(torch.ops.aten.is_non_overlapping_and_dense(t))
+
+
+def _resized(t: torch.Tensor, axes: dict[int, str], point: Point) -> torch.Tensor:
+    """A tensor at other sizes, its dims in the same order in memory (channels last stay so); one that is not whole becomes it, as a batch of a loader is."""
+    out = t.detach()
+    for axis, dim in axes.items():
+        n = point[dim]
+        if n != out.shape[axis]:
+            out = out.index_select(axis, torch.arange(n, device=out.device) % out.shape[axis])
+    if out.shape != t.shape or not whole(t):
+        order = sorted(range(t.dim()), key=lambda i: -t.stride(i)) if whole(t) else list(range(t.dim()))
+        out = out.permute(order).contiguous().permute([order.index(i) for i in range(t.dim())])
+    return out.requires_grad_(t.requires_grad) if out.is_floating_point() else out
 
 
 class Differs(Exception):

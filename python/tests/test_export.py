@@ -396,27 +396,82 @@ class Regions(unittest.TestCase):
 
 
 class Cells(unittest.TestCase):
-    def test_gru(self) -> None:
-        """nn.GRUCell, whose kernel on a GPU PyTorch has no fake of, saves a workspace of five times its state; its gradients are checked, too."""
+    def test_fused(self) -> None:
+        """nn.GRUCell and nn.LSTMCell, of whose kernels on a GPU PyTorch lacks fake ones: the products, the kernel and its workspace, and the check of the gradients; with cuDNN's layers there is none."""
+
+        class Net(nn.Module):
+            def __init__(self, cell: type[nn.Module]) -> None:
+                super().__init__()
+                self.cell = cell(8, 16)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                state: Any = None
+                for _ in range(2):
+                    state = self.cell(x, state)
+                return state if isinstance(state, torch.Tensor) else state[0]
+
+        for cell, fused, width in ((nn.GRUCell, "aten._thnn_fused_gru_cell.default", 5), (nn.LSTMCell, "aten._thnn_fused_lstm_cell.default", 4)):
+            with self.subTest(fused):
+                j, point = job(Net(cell), (torch.randn(2, 8),))
+                doc = _capture.capture(j, point)
+                self.assertEqual([(v["mode"], v["precision"]) for v in doc["variants"] if "error" in v], [])
+                calls = [c for c in doc["variants"][0]["calls"] if c["op"] != "aten.zeros.default"]
+                self.assertEqual([c["op"] for c in calls[:6]], ["aten.linear.default", "aten.linear.default", fused] * 2)
+                workspace = doc["variants"][0]["types"][str(int(calls[2]["out"][-1]))]
+                self.assertEqual(workspace[1], [{"e": "batch"}, width * 16])
+                self.assertIn(calls[2]["out"][-1], calls[2]["saves"])
+                self.assertEqual((doc["notes"], len(doc["checks"])), ([], 1))
+        j, point = job(nn.LSTM(8, 4), (torch.randn(3, 2, 8),))
+        doc = _capture.capture(j, point)
+        self.assertEqual((len(doc["checks"]), doc["notes"]), (0, ["no check of the peak: what cuDNN reserves for recurrent layers is known on a GPU alone"]))
+
+
+class Questions(unittest.TestCase):
+    """What a model asks about the machine, and code that would start CUDA on it."""
+
+    def test_card(self) -> None:
+        """A forward that asks for the current GPU and moves tensors there goes the way it goes on one."""
 
         class Net(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.cell = nn.GRUCell(8, 16)
+                self.inner = nn.Linear(4, 4)
 
-            def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-                for _ in range(2):
-                    h = self.cell(x, h)
-                return h
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                scale = torch.zeros(4, device=f"cuda:{torch.cuda.current_device()}") + torch.ones(4).cuda()
+                y = self.inner(x) * scale
+                return y.sin() if torch.cuda.is_available() and torch.cuda.device_count() > 0 and torch.cuda.get_device_properties(0).major > 7 else y
 
-        j, point = job(Net(), (torch.randn(2, 8), torch.randn(2, 16)))
+        before = torch.cuda.is_available, torch.Tensor.cuda
+        v, _ = variant(Net(), (torch.randn(2, 4),))
+        self.assertEqual([c["op"] for c in v["calls"]][-3:], ["aten.linear.default", "aten.mul.Tensor", "aten.sin.default"])
+        self.assertEqual((torch.cuda.is_available, torch.Tensor.cuda), before)
+
+    def test_scripted(self) -> None:
+        """Functions of torch.jit.script are recorded call by call, at every size and precision; a scripted module is refused by its name."""
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = nn.Linear(4, 4)
+
+            def forward(self, x: torch.Tensor) -> Any:
+                return scripted(self.inner(x), 2)
+
+        j, point = job(Net(), (torch.randn(2, 4),))
         doc = _capture.capture(j, point)
-        self.assertEqual([(v["mode"], v["precision"]) for v in doc["variants"] if "error" in v], [])
-        self.assertEqual([c["op"] for c in doc["variants"][0]["calls"]], ["aten.gru_cell.default"] * 2)
-        first = doc["variants"][0]["calls"][0]
-        made = [s for s in first["saves"] if isinstance(s, dict)]
-        self.assertIn({"e": f"{5 * 16 * 4}*batch"}, [s["new"] for s in made])
-        self.assertEqual((doc["notes"], len(doc["checks"])), ([], 1))
+        self.assertEqual([v["error"] for v in doc["variants"] if "error" in v], [])
+        self.assertEqual([d["name"] for d in doc["dims"]], ["batch"])
+        self.assertEqual([c["op"].split(".")[1] for c in doc["variants"][0]["calls"]], ["linear", "sigmoid", "mul", "sigmoid", "mul"])
+        with self.assertRaisesRegex(memplan.MemplanError, "module 1 is scripted, .*: export the model before torch.jit.script"):
+            memplan.export(nn.Sequential(nn.ReLU(), torch.jit.script(nn.Linear(4, 4))), torch.randn(2, 4))
+
+
+@torch.jit.script
+def scripted(x: torch.Tensor, n: int) -> torch.Tensor:
+    for _ in range(n):
+        x = x * torch.sigmoid(x)
+    return x
 
 
 class Sizes(unittest.TestCase):
@@ -427,6 +482,17 @@ class Sizes(unittest.TestCase):
             e = _sizes.merged([[eval(text, {}, p)] for p in points], _sizes.Solver(points))[0]
             for p in ({"batch": 9, "seq": 13}, {"batch": 1, "seq": 100}):
                 self.assertEqual(at(e, p), eval(text, {}, p), text)
+
+    def test_expanded(self) -> None:
+        """Inputs that expand(), a slice or another order in memory made have the same layout at every size, so that the batch stays free."""
+        whole, wide = torch.randn(1, 4), torch.randn(2, 8)
+        for x, model in ((whole.expand(2, 4), nn.Linear(4, 4)), (wide[:, ::2], nn.Linear(4, 4)), (torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last), nn.Conv2d(3, 4, 3))):
+            j, point = job(model, (x,))
+            doc = _capture.capture(j, point)
+            self.assertEqual(([d["name"] for d in doc["dims"]], doc["notes"]), (["batch"], []))
+        y = _sizes.resized(x, {id(x): {0: "batch"}}, {"batch": 5})
+        self.assertTrue(y.is_contiguous(memory_format=torch.channels_last))
+        self.assertTrue(torch.equal(y[2:4], x))
 
     def test_fixed(self) -> None:
         """A size by which the model takes another way is fixed, and said to be."""
