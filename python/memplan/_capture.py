@@ -13,12 +13,13 @@ import zlib
 from typing import Any, Callable, Iterator, Sequence
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils._pytree import tree_map
 
-from . import _card, _engine, _fake, _kernels, _sizes
+from . import _card, _engine, _fake, _kernels, _real, _sizes
 from ._checkpoint import MemplanError
 from ._fake import World
-from ._record import Id, NoKernel, Recorder, plain
+from ._record import Id, NoKernel, Recorder, Unknown, place, plain
 from ._record import tensors as tensors_of
 from ._sizes import Differs, Point
 
@@ -55,6 +56,7 @@ class Job:
         self.notes: list[str] = []
         self.info: dict[str, Any] | None = None  # about the step
         self.fast = True  # whether attention's fused path of evaluation mode may be taken
+        self.real: dict[Any, Any] | None = None  # what runs on the processor showed, by mode and sizes, where they are needed
         self.own = False  # whether the step casts by itself
 
     def modules(self) -> dict[int, int]:
@@ -173,6 +175,9 @@ def variant(job: Job, v: Variant, where: Sequence[Point], known: Known) -> dict[
             job.fast = False
             job.notes.append("nn.TransformerEncoder's fused kernel of evaluation mode has no fake one: its modules' own calls are captured")
             return variant(job, v, where, known)
+        if isinstance(e, Unknown) and job.real is None and job.step is None:
+            job.real = {}  # from now on a real run is asked first
+            return variant(job, v, where, known)
         return {"mode": mode, "precision": precision, "error": _said(e)}
     done = [used[0]]
     for p in used[1:] if known.solver is None else _sizes.fewer(used)[1:]:
@@ -282,6 +287,8 @@ def recorded(job: Job, v: Variant, point: Point, measure: bool = False) -> Recor
         stand = dict(inputs)
         for old, new in zip((t for _, t in job.named), (t for _, t in _fake.names(job.signature, xs, kw))):
             stand[id(old)] = new  # a closure may hold the arguments themselves
+        if job.real is not None:
+            recorder.shown = _real.Shown(_shown(job, mode, point), place)
         memo = stack.enter_context(_fake.swapped(fake, job.model, dtype, job.everything, stand, *([job.step] if job.step else [])))
         for i, (t, _, _) in enumerate(job.stored.values()):
             recorder.know(memo[id(t)], i)
@@ -289,7 +296,7 @@ def recorded(job: Job, v: Variant, point: Point, measure: bool = False) -> Recor
             recorder.know(t, len(job.stored) + i)
         if measure:
             stored = [memo[id(t)] for t, _, _ in job.stored.values()]
-            recorder.peaks = _engine.peaks(recorder, lambda: job.model(*xs, **kw), [t for t in stored if isinstance(t, torch.nn.Parameter)], [*stored, *tensors_of((xs, kw))])
+            recorder.peaks = _engine.peaks(recorder, lambda: _again(recorder, job.model, xs, kw), [t for t in stored if isinstance(t, torch.nn.Parameter)], [*stored, *tensors_of((xs, kw))])
             return recorder
         del inputs, stand, memo
         collecting = gc.isenabled()
@@ -305,9 +312,43 @@ def recorded(job: Job, v: Variant, point: Point, measure: bool = False) -> Recor
                 out = None
                 _step(job, recorder, xs, kw)
             recorder.on = False
+        if recorder.shown is not None:
+            recorder.notes += [f"{at} depends on values that a run of the example inputs on the processor showed, with the weights as they are; other values may make other sizes" for at in recorder.shown.used]
         job.ran |= recorder.ran
         del out, xs, kw, args, kwargs
     return recorder
+
+
+def _again(recorder: Recorder, model: torch.nn.Module, xs: Any, kw: Any) -> Any:
+    """One of several runs: each comes to the same places."""
+    if recorder.shown is not None:
+        recorder.shown.counts.clear()
+    return model(*xs, **kw)
+
+
+def _shown(job: Job, mode: str, point: Point) -> dict[Any, Any]:
+    """What a real run in a mode at these sizes shows: copies of weights and inputs, the same random numbers each time."""
+    assert job.real is not None
+    key = mode, *point.items()
+    if key in job.real:
+        return job.real[key]
+    shown = _real.Shown({}, place)
+    with unset_fake_temporarily():
+        args, kwargs = _sizes.resized((job.args, job.kwargs), job.axes, point)
+        memo = _real.copies([[t for t, _, _ in job.stored.values()], args, kwargs])
+        world = World(job.model)
+        world.replace(memo)
+        try:
+            torch.default_generator.manual_seed(0)
+            xs, kw = tree_map(lambda t: memo.get(id(t), t) if isinstance(t, torch.Tensor) else t, (args, kwargs))
+            with _real.watched(shown), torch.set_grad_enabled(mode == "train"):
+                job.model(*xs, **kw)
+        except Exception as e:
+            job.notes.append(f"a run of the example inputs on the processor, which would show values that decide sizes, ended with {_said(e)}")
+        finally:
+            world.restore()
+    job.real[key] = shown.known
+    return shown.known
 
 
 @contextlib.contextmanager

@@ -172,7 +172,7 @@ class Solver:
 
     def rounded(self, values: tuple[int, ...]) -> str | None:
         """(x + b) // c times a, as strides make of a length."""
-        for x in self.dims:
+        for x in (d for d in self.dims if d != "batch"):  # samples are not rounded: numbers that look so are those of an example's values
             for c in (2, 4, 8, 16, 32, 64, 128, 256):
                 for b in range(-c, c + 1):
                     q = [(p[x] + b) // c for p in self.where]

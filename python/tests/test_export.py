@@ -362,6 +362,57 @@ class Values(unittest.TestCase):
         self.assertEqual(self.ops(grouped, torch.randn(2, 4))[-1], "aten._grouped_mm.default")
 
 
+class Shown(unittest.TestCase):
+    """Sizes that follow from weights, or from what a layer computed: what a real run on the processor shows."""
+
+    def doc(self, forward: Any, **stored: torch.Tensor) -> dict[str, Any]:
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = nn.Linear(4, 4)
+                for name, t in stored.items():
+                    self.register_buffer(name, t)
+
+            def forward(self, x: torch.Tensor) -> Any:
+                return forward(self, x)
+
+        torch.manual_seed(1)
+        model = Net()
+        x = torch.ones(8, 4)
+        x[1:] = -1
+        with torch.no_grad():
+            model.inner.weight.copy_(torch.eye(4)), model.inner.bias.zero_()
+        weights = {k: t.clone() for k, t in model.state_dict().items()}
+        j, point = job(model, (x,))
+        state = torch.get_rng_state()
+        with _fake.unchanged():
+            doc = _capture.capture(j, point)
+        self.assertTrue(torch.equal(torch.get_rng_state(), state))
+        self.assertTrue(all(torch.equal(t, weights[k]) for k, t in model.state_dict().items()))
+        self.assertEqual(([v["error"] for v in doc["variants"] if "error" in v], len(doc["checks"])), ([], 1))
+        self.assertRegex(doc["notes"][0], r"test_export.py:\d+ depends on values that a run of the example inputs on the processor showed")
+        return doc
+
+    def test_repeats(self) -> None:
+        """repeat_interleave by a buffer (N-HiTS): the batch stays free, and autograd knows the call."""
+        doc = self.doc(lambda m, x: m.inner(x).repeat_interleave(m.times, dim=1), times=torch.tensor([1, 2, 0, 3]))
+        last = doc["variants"][0]["calls"][-1]
+        self.assertEqual((last["op"], doc["variants"][0]["types"][str(int(last["out"][0]))][1]), ("aten.repeat_interleave.self_Tensor", [{"e": "batch"}, 6]))
+        self.assertIn("saves", last)
+
+    def test_number(self) -> None:
+        """A size that is the value of a weight (an entropy bottleneck's quantiles)."""
+        doc = self.doc(lambda m, x: m.inner(x).sum() + torch.arange(int(m.width.max()), device=x.device).sum(), width=torch.tensor([3, 7]))
+        sizes = [doc["variants"][0]["types"][str(int(c["out"][0]))][1] for c in doc["variants"][0]["calls"] if "arange" in c["op"]]
+        self.assertEqual(sizes, [[7]])
+
+    def test_chosen(self) -> None:
+        """Rows that a layer chooses, here the first of the example: their number follows from no size, and so the batch is fixed."""
+        doc = self.doc(lambda m, x: m.inner(x)[m.inner(x) @ m.ones > m.least] * 2, ones=torch.ones(4), least=torch.tensor(0.0))
+        self.assertEqual(doc["dims"], [])
+        self.assertTrue(any("batch is fixed at 8" in n for n in doc["notes"]))
+
+
 class Regions(unittest.TestCase):
     def test_checkpoint_and_function(self) -> None:
         from torch.utils.checkpoint import checkpoint
@@ -544,7 +595,7 @@ class Errors(unittest.TestCase):
         linear = nn.Linear(4, 3)
         x = torch.randn(2, 4)
         for model, args, more, want in (
-            (Branch(), (x,), {}, r"test_export.py:\d+: the model takes a branch, or a size, by a tensor whose value depends on weights"),
+            (Branch(), (x,), {"step": lambda model, x: model(x).sum().backward()}, r"test_export.py:\d+: the model takes a branch, or a size, by a tensor whose value depends on weights"),
             (linear, (), {}, "missing a required argument: 'input'; give export\\(\\) the arguments"),
             (linear, (torch.randn(2, 5),), {}, "does not run with these arguments: RuntimeError"),
             (linear, (x,), {"dims": {"y": {0: "batch"}}}, "dims names 'y', which is no tensor among the arguments: they are input"),
