@@ -89,9 +89,8 @@ def encoded(doc: dict[str, Any]) -> str:
 
 def capture(job: Job, at: Point) -> dict[str, Any]:
     """The document, but for what the exporter adds."""
-    where = _sizes.points(at)
-    known = Known()
-    variants = [variant(job, VARIANTS[0], where, known)]
+    where, known, first = _first(job, at)
+    variants = [first]
     asked = [VARIANTS[0]] if job.step is not None and job.own else VARIANTS if job.step is None else VARIANTS[:5]
     before = set(known.fixed)
     variants += [variant(job, v, where, known) for v in asked[1:]]
@@ -111,6 +110,20 @@ def capture(job: Job, at: Point) -> dict[str, Any]:
         "notes": job.notes,
         "checks": checks(job, where[0], variants[0]),
     }
+
+
+def _first(job: Job, at: Point) -> tuple[list[Point], Known, dict[str, Any]]:
+    """The first variant: at lengths that are no parts of each other, so that what pads them shows, or at parts where the model takes no others."""
+    where, known = _sizes.points(at, False), Known()
+    found = variant(job, VARIANTS[0], where, known)
+    lost = [d for d in known.fixed if d != "batch"]
+    if not lost:
+        return where, known, found
+    job.notes = [n for n in job.notes if not any(n.startswith(f"{d} is fixed at") for d in known.fixed)]
+    where, known = _sizes.points(at), Known()
+    found = variant(job, VARIANTS[0], where, known)
+    job.notes += [f"{d} is free among lengths such as {', '.join(str(n) for n in sorted({p[d] for p in where}))}; at others the model calls something else" for d in lost if d not in known.fixed]
+    return where, known, found
 
 
 def checks(job: Job, point: Point, first: dict[str, Any]) -> list[dict[str, Any]]:

@@ -534,6 +534,44 @@ class Sizes(unittest.TestCase):
             for p in ({"batch": 9, "seq": 13}, {"batch": 1, "seq": 100}):
                 self.assertEqual(at(e, p), eval(text, {}, p), text)
 
+    def test_odd(self) -> None:
+        """Strides, pools, tokens and windows of odd lengths and images: every number at sizes that were not run."""
+
+        class Image(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1), nn.MaxPool2d(3, 2, 1))
+                self.head = nn.Linear(4, 4)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                x = self.head(self.stem(x).flatten(2).transpose(1, 2))
+                return F.softmax(torch.cat([x[:, :1], x], 1) @ x.transpose(1, 2), -1)
+
+        class Windows(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.table, self.head = nn.Embedding(10, 4), nn.Conv1d(4, 4, 3, 2)
+
+            def forward(self, ids: torch.Tensor) -> torch.Tensor:
+                x = F.pad(self.table(ids), (0, 0, 0, -ids.shape[1] % 16)).unflatten(1, (-1, 16))
+                return F.gelu(self.head(F.softmax(x @ x.transpose(2, 3), -1).matmul(x).flatten(1, 2).transpose(1, 2)))
+
+        cases: list[tuple[nn.Module, torch.Tensor, dict[int, str], list[dict[str, int]]]] = [
+            (Image(), torch.randn(2, 3, 225, 97), {2: "h", 3: "w"}, [{"h": 97, "w": 225}, {"h": 224, "w": 111}]),
+            (Image(), torch.randn(2, 3, 97, 97), {2: "h", 3: "h"}, [{"h": 225}, {"h": 61}]),
+            (Windows(), torch.zeros(2, 127, dtype=torch.int64), {1: "seq"}, [{"seq": 100}, {"seq": 97}]),
+        ]
+        for model, x, axes, points in cases:
+            with self.subTest(axes, size=list(x.shape)):
+                dims = {_capture.signature(model)[0]: {0: "batch", **axes}}
+                j = _capture.Job(model, (x,), {}, None, dims)
+                doc = _capture.capture(j, _sizes.traced(j.named, dims))
+                self.assertEqual({d["name"] for d in doc["dims"]}, {"batch", *axes.values()}, doc["notes"])
+                for p in points:
+                    real = _capture.run(j, _capture.VARIANTS[0], {"batch": 5, **p})
+                    self.assertEqual(at(doc["variants"][0]["types"], {"batch": 5, **p}), real["types"])
+                    self.assertEqual(at(doc["variants"][0]["calls"], {"batch": 5, **p}), real["calls"])
+
     def test_expanded(self) -> None:
         """Inputs that expand(), a slice or another order in memory made have the same layout at every size, so that the batch stays free."""
         whole, wide = torch.randn(1, 4), torch.randn(2, 8)
