@@ -13,12 +13,13 @@ import zlib
 from typing import Any, Callable, Iterator, Sequence
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils._pytree import tree_map
 
-from . import _engine, _fake, _kernels, _sizes
+from . import _card, _engine, _fake, _kernels, _real, _sizes
 from ._checkpoint import MemplanError
 from ._fake import World
-from ._record import Id, NoKernel, Recorder, plain
+from ._record import Id, NoKernel, Recorder, Unknown, place, plain
 from ._record import tensors as tensors_of
 from ._sizes import Differs, Point
 
@@ -55,6 +56,7 @@ class Job:
         self.notes: list[str] = []
         self.info: dict[str, Any] | None = None  # about the step
         self.fast = True  # whether attention's fused path of evaluation mode may be taken
+        self.real: dict[Any, Any] | None = None  # what runs on the processor showed, by mode and sizes, where they are needed
         self.own = False  # whether the step casts by itself
 
     def modules(self) -> dict[int, int]:
@@ -87,9 +89,8 @@ def encoded(doc: dict[str, Any]) -> str:
 
 def capture(job: Job, at: Point) -> dict[str, Any]:
     """The document, but for what the exporter adds."""
-    where = _sizes.points(at)
-    known = Known()
-    variants = [variant(job, VARIANTS[0], where, known)]
+    where, known, first = _first(job, at)
+    variants = [first]
     asked = [VARIANTS[0]] if job.step is not None and job.own else VARIANTS if job.step is None else VARIANTS[:5]
     before = set(known.fixed)
     variants += [variant(job, v, where, known) for v in asked[1:]]
@@ -111,9 +112,26 @@ def capture(job: Job, at: Point) -> dict[str, Any]:
     }
 
 
+def _first(job: Job, at: Point) -> tuple[list[Point], Known, dict[str, Any]]:
+    """The first variant: at lengths that are no parts of each other, so that what pads them shows, or at parts where the model takes no others."""
+    where, known = _sizes.points(at, False), Known()
+    found = variant(job, VARIANTS[0], where, known)
+    lost = [d for d in known.fixed if d != "batch"]
+    if not lost:
+        return where, known, found
+    job.notes = [n for n in job.notes if not any(n.startswith(f"{d} is fixed at") for d in known.fixed)]
+    where, known = _sizes.points(at), Known()
+    found = variant(job, VARIANTS[0], where, known)
+    job.notes += [f"{d} is free among lengths such as {', '.join(str(n) for n in sorted({p[d] for p in where}))}; at others the model calls something else" for d in lost if d not in known.fixed]
+    return where, known, found
+
+
 def checks(job: Job, point: Point, first: dict[str, Any]) -> list[dict[str, Any]]:
     """Most live bytes of a step, each storage rounded up to 512, where the step's backward can be run without a GPU."""
     if job.step is not None or "error" in first:
+        return []
+    if any(c["op"].split(".")[1] in ("lstm", "gru", "rnn_tanh", "rnn_relu") for c in first["calls"]):
+        job.notes.append("no check of the peak: what cuDNN reserves for recurrent layers is known on a GPU alone")
         return []
     try:
         found = recorded(job, VARIANTS[0], point, True)
@@ -169,6 +187,9 @@ def variant(job: Job, v: Variant, where: Sequence[Point], known: Known) -> dict[
         if isinstance(e, NoKernel) and job.fast and ("_transformer_encoder" in str(e) or "_native_multi_head" in str(e)):
             job.fast = False
             job.notes.append("nn.TransformerEncoder's fused kernel of evaluation mode has no fake one: its modules' own calls are captured")
+            return variant(job, v, where, known)
+        if isinstance(e, Unknown) and job.real is None and job.step is None:
+            job.real = {}  # from now on a real run is asked first
             return variant(job, v, where, known)
         return {"mode": mode, "precision": precision, "error": _said(e)}
     done = [used[0]]
@@ -272,13 +293,15 @@ def recorded(job: Job, v: Variant, point: Point, measure: bool = False) -> Recor
     home = next((t.device for t, _, _ in job.stored.values()), torch.device("cpu"))
     recorder = Recorder(fake, names, len(job.stored) + len(job.named), home if job.step is not None and home.type == "cpu" else None)
     recorder.autocast, recorder.grad = cast is not None, mode == "train"
-    with _fake.unchanged(), _fake.training(job.model, mode == "train"), _pretending(), _fused(job.fast), contextlib.ExitStack() as stack:
+    with _fake.unchanged(), _fake.training(job.model, mode == "train"), _pretending(), _card.unfused(), _fused(job.fast), contextlib.ExitStack() as stack:
         args, kwargs = _sizes.resized((job.args, job.kwargs), job.axes, point)
         inputs: dict[int, torch.Tensor] = {}
         xs, kw = _fake.inputs(fake, (args, kwargs), dtype, inputs)
         stand = dict(inputs)
         for old, new in zip((t for _, t in job.named), (t for _, t in _fake.names(job.signature, xs, kw))):
             stand[id(old)] = new  # a closure may hold the arguments themselves
+        if job.real is not None:
+            recorder.shown = _real.Shown(_shown(job, mode, point), place)
         memo = stack.enter_context(_fake.swapped(fake, job.model, dtype, job.everything, stand, *([job.step] if job.step else [])))
         for i, (t, _, _) in enumerate(job.stored.values()):
             recorder.know(memo[id(t)], i)
@@ -286,7 +309,7 @@ def recorded(job: Job, v: Variant, point: Point, measure: bool = False) -> Recor
             recorder.know(t, len(job.stored) + i)
         if measure:
             stored = [memo[id(t)] for t, _, _ in job.stored.values()]
-            recorder.peaks = _engine.peaks(recorder, lambda: job.model(*xs, **kw), [t for t in stored if isinstance(t, torch.nn.Parameter)], [*stored, *tensors_of((xs, kw))])
+            recorder.peaks = _engine.peaks(recorder, lambda: _again(recorder, job.model, xs, kw), [t for t in stored if isinstance(t, torch.nn.Parameter)], [*stored, *tensors_of((xs, kw))])
             return recorder
         del inputs, stand, memo
         collecting = gc.isenabled()
@@ -302,9 +325,43 @@ def recorded(job: Job, v: Variant, point: Point, measure: bool = False) -> Recor
                 out = None
                 _step(job, recorder, xs, kw)
             recorder.on = False
+        if recorder.shown is not None:
+            recorder.notes += [f"{at} depends on values that a run of the example inputs on the processor showed, with the weights as they are; other values may make other sizes" for at in recorder.shown.used]
         job.ran |= recorder.ran
         del out, xs, kw, args, kwargs
     return recorder
+
+
+def _again(recorder: Recorder, model: torch.nn.Module, xs: Any, kw: Any) -> Any:
+    """One of several runs: each comes to the same places."""
+    if recorder.shown is not None:
+        recorder.shown.counts.clear()
+    return model(*xs, **kw)
+
+
+def _shown(job: Job, mode: str, point: Point) -> dict[Any, Any]:
+    """What a real run in a mode at these sizes shows: copies of weights and inputs, the same random numbers each time."""
+    assert job.real is not None
+    key = mode, *point.items()
+    if key in job.real:
+        return job.real[key]
+    shown = _real.Shown({}, place)
+    with unset_fake_temporarily():
+        args, kwargs = _sizes.resized((job.args, job.kwargs), job.axes, point)
+        memo = _real.copies([[t for t, _, _ in job.stored.values()], args, kwargs])
+        world = World(job.model)
+        world.replace(memo)
+        try:
+            torch.default_generator.manual_seed(0)
+            xs, kw = tree_map(lambda t: memo.get(id(t), t) if isinstance(t, torch.Tensor) else t, (args, kwargs))
+            with _real.watched(shown), torch.set_grad_enabled(mode == "train"):
+                job.model(*xs, **kw)
+        except Exception as e:
+            job.notes.append(f"a run of the example inputs on the processor, which would show values that decide sizes, ended with {_said(e)}")
+        finally:
+            world.restore()
+    job.real[key] = shown.known
+    return shown.known
 
 
 @contextlib.contextmanager
@@ -322,8 +379,7 @@ def _pretending() -> Any:
     """What PyTorch asks of a machine that may have no GPU, and transformers of tensors that may be fake: it goes other ways for a tracer."""
     transformers: Any = [(m, "is_fake_tensor", lambda x: False) for name, m in list(sys.modules.items()) if name.startswith("transformers.") and "is_fake_tensor" in vars(m)]
     cudnn: Any = [] if torch.cuda.is_available() else [(getattr(torch.backends.cudnn, "m", torch.backends.cudnn), "_init", lambda: False)]  # the library may be absent, or another one
-    card: Any = [] if torch.cuda.is_available() else [(torch.cuda, "get_device_capability", lambda *a, **k: (9, 0))]  # a Hopper GPU, as in _kernels
-    return _fake.patched(*transformers, *cudnn, *card, *_kernels.grouped_mm(), (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True), (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False), (torch.cuda, "is_bf16_supported", lambda *a, **k: True))
+    return _fake.patched(*transformers, *cudnn, *_card.pretended(), *_kernels.grouped_mm(), (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True), (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False), (torch.cuda, "is_bf16_supported", lambda *a, **k: True))
 
 
 # ---- the user's step ----

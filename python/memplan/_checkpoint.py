@@ -145,7 +145,7 @@ class _Names:
         differences = {how: self.difference(how) for how in found}
         fitting = [how for how in found if not differences[how]]
         if not fitting:
-            raise MemplanError("the plan is for another model: " + differences[min(found, key=lambda how: (len(self.missing(how)), _length(how)))])
+            raise MemplanError("the plan is for another model: " + differences[min(found, key=lambda how: (len(self.missing(how)), _length(how)))] + "; export and plan again with this one")
         least = min(map(_length, fitting))
         best = [how for how in fitting if _length(how) == least]
         if len({tuple(map(id, found[how].values())) for how in best}) > 1:
@@ -257,6 +257,10 @@ def _renamed(name: str, how: tuple[str, str]) -> str:
 # ---- running regions -------------------------------------------------------------------------------------------------------------
 
 
+# Fused attention, of which a GPU has several kernels and the processor another.
+_ATTENTION = frozenset(f"aten._scaled_dot_product_{kind}_attention" for kind in ("efficient", "flash", "cudnn"))
+
+
 class _Region:
     """The modules that run again together, and the calls whose results are kept. Holds no module, so that copies are independent."""
 
@@ -297,10 +301,15 @@ class _Region:
         first, second = create_selective_checkpoint_contexts(policy)
         return first, second
 
-    def check(self, seen: Counter[str]) -> None:
+    def check(self, seen: Counter[str], processor: bool) -> None:
+        """processor: the region ran without a GPU, whose attention is another kernel: nothing of it is kept then."""
         for o in self.ops:
-            if o.get("of") and seen[o["op"]] != o["of"]:
-                raise MemplanError(f"{self.title} calls {o['op']} {seen[o['op']]} times, the plan says {o['of']}: it was made for another model, version or setting")
+            if not o.get("of") or seen[o["op"]] == o["of"] or (processor and o["op"] in _ATTENTION):
+                continue
+            other = sorted(n for n in seen if n in _ATTENTION)
+            if o["op"] in _ATTENTION and other:
+                raise MemplanError(f"{self.title} calls {other[0]} where the plan says {o['op']}: train with the attention backend, precision and mask that the model was exported with, or export and plan again with those of now")
+            raise MemplanError(f"{self.title} calls {o['op']} {seen[o['op']]} times, the plan says {o['of']}: it was made for another model, version or setting; export and plan again with the model as it is now")
 
 
 def _random(args: Sequence[Any]) -> list[tuple[torch.device, torch.Tensor]]:
@@ -482,7 +491,7 @@ class _Frame:
             raise
         if len(self.calls) == len(self.region.names):
             self.close()
-            self.region.check(self.seen)
+            self.region.check(self.seen, not any(isinstance(t, torch.Tensor) and t.device.type != "cpu" for t in tree_leaves(out)))
         return out
 
     def close(self) -> None:
@@ -553,7 +562,7 @@ class _Frame:
             self.run_again([dict(c.tensors()) for c in self.calls])
         x, h.value = h.value, None
         if x is None:
-            raise MemplanError(f"{self.region.title}: the second run saved fewer tensors than the first one: its modules do not compute the same again")
+            raise MemplanError(f"{self.region.title}: the second run saved fewer tensors than the first one: its modules do not compute the same again; turn off what differs between two runs, such as a cache, a counter or a random generator of their own")
         if x._version != h.version:
             raise MemplanError(f"{self.region.title}: what its modules save is written to after that; leave the module that does so out of the regions")
         return x
@@ -571,7 +580,7 @@ class _Frame:
             nonlocal saved
             h = self.holders[saved]()
             if self.shapes[saved] != _shape(x):
-                raise MemplanError(f"{self.region.title}: the second run saved {_shape(x)} where the first one saved {self.shapes[saved]}: its modules do not compute the same again")
+                raise MemplanError(f"{self.region.title}: the second run saved {_shape(x)} where the first one saved {self.shapes[saved]}: its modules do not compute the same again; turn off what differs between two runs, such as a cache, a counter or a random generator of their own")
             x = x.detach() if x.requires_grad else x
             if h is not None:
                 h.value, h.version = x, x._version

@@ -60,6 +60,8 @@ def export(
     if isinstance(model, torch.jit.ScriptModule):
         raise MemplanError("the model is scripted, so its calls cannot be seen: export it before torch.jit.script or trace")
     model = getattr(model, "_orig_mod", model)
+    if scripted := [n for n, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)]:
+        raise MemplanError(f"module {scripted[0]} is scripted, so its weights and calls cannot be seen: export the model before torch.jit.script or trace (functions may be scripted)")
     if any(isinstance(t, torch.nn.parameter.UninitializedTensorMixin) for t in [*model.parameters(), *model.buffers()]):
         raise MemplanError("a parameter has no shape yet: call the model once, so that its lazy modules know their sizes")
     args, kwargs = _called(args, kwargs)

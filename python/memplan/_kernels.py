@@ -134,7 +134,8 @@ def _recurrent(mode: int, states: int, packed: bool) -> Special:
         projected = weights[1].shape[1] if each in (3, 5) else 0
         hidden = weights[0].shape[0] // 4 if projected else weights[1].shape[1]
         stride = 4 if biases else 2
-        buffer = x.new_empty(sum(w.numel() for w in weights))
+        # Weights that no cast copies lie in one buffer already (nn.RNN.flatten_parameters).
+        buffer = x.new_empty(sum(w.numel() for w in weights)) if torch.is_autocast_enabled("cuda") else weights[0].detach().view(-1)
         cast = torch.is_autocast_enabled("cuda")
         torch.set_autocast_enabled("cuda", False)
         try:
@@ -152,7 +153,25 @@ for _name, _mode, _states in (("rnn_relu", 0, 1), ("rnn_tanh", 1, 1), ("lstm", 2
         _SPECIAL[f"aten.{_name}.{_overload}"] = _recurrent(_mode, _states, _overload == "data")
 
 
-# ---- nn.GRUCell's fused kernel (ATen/native/cuda/RNN.cu), of which PyTorch has no fake one ----
+# ---- nn.LSTMCell and nn.GRUCell: two products and a fused kernel (ATen/native/RNN.cpp, cuda/RNN.cu), of which PyTorch lacks some fake ones ----
+
+
+def parts(name: str) -> Callable[..., Any] | None:
+    """How C++ takes a call apart on a GPU, where that is what is recorded: a function of the recorder's own call, and of the arguments."""
+    return _PARTS.get(name)
+
+
+def _cell(fused: str, outputs: int) -> Callable[..., Any]:
+    def run(call: Callable[..., Any], x: Any, state: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
+        hx, cx = state if outputs == 2 else (state, state)
+        gates = call(aten.linear.default, x, w_ih), call(aten.linear.default, hx, w_hh)
+        out = call(getattr(aten, fused).default, *gates, cx, b_ih, b_hh)
+        return tuple(out[:2]) if outputs == 2 else out[0]
+
+    return run
+
+
+_PARTS: dict[str, Callable[..., Any]] = {"aten.lstm_cell.default": _cell("_thnn_fused_lstm_cell", 2), "aten.gru_cell.default": _cell("_thnn_fused_gru_cell", 1)}
 
 
 def _gru_cell(input_gates: Any, hidden_gates: Any, hx: Any, input_bias: Any = None, hidden_bias: Any = None) -> Any:

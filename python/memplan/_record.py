@@ -20,7 +20,7 @@ from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from . import _kernels, _values
+from . import _kernels, _real, _values
 from ._checkpoint import MemplanError
 
 aten = torch.ops.aten
@@ -28,7 +28,7 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 # Calls that only read: they make no tensor of the model's.
-_READS = {"aten.item.default", "aten._local_scalar_dense.default", "aten.is_nonzero.default", "aten.equal.default"}
+_READS = _real.READS
 # Calls that change nothing but what autograd thinks of a tensor.
 _NOTHING = {"aten.detach_.default", "aten.lift_fresh.default", "aten.requires_grad_.default", "aten.retain_grad.default"}
 
@@ -39,6 +39,10 @@ class Id(int):
 
 class NoKernel(MemplanError):
     """A call whose outputs nobody knows."""
+
+
+class Unknown(MemplanError):
+    """A branch or a size by values that this run does not have, and that a real one may show."""
 
 
 class _Row(dict[str, Any]):
@@ -54,6 +58,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
     def __init__(self, fake: FakeTensorMode, modules: dict[int, int], first: int, home: torch.device | None = None) -> None:
         TorchDispatchMode.__init__(self)
         self.fake, self.modules, self.home = fake, modules, home
+        self.shown: _real.Shown | None = None  # by a real run
         self.on = True  # after the first backward of a step nothing more is recorded
         self.calls: list[dict[str, Any]] = []
         self.types: dict[int, list[Any]] = {}
@@ -191,6 +196,8 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
             return self._read(func, args, kwargs)
         if not self.on or name in _NOTHING:
             return self._run(func, args, kwargs)
+        if (parts := _kernels.parts(name)) is not None:
+            return parts(lambda f, *a: self._seen(f, a, {}), *args, **kwargs)
         call = self._call(name, args, kwargs)
         self.calls.append(call)
         self._now = call
@@ -220,12 +227,15 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
 
     def _read(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         value = _values.of((args, kwargs))
+        key = self.shown.key(str(func)) if self.shown is not None else None
         if value is None:
+            if self.shown is not None and key is not None and (found := self.shown.take(key)) is not None:
+                return found
             t = args[0]
             if t.dtype == torch.bool or not (t.is_floating_point() or t.dtype.is_complex):
-                raise MemplanError(f"{_place()}: the model takes a branch, or a size, by a tensor whose value depends on weights or on random numbers: what it calls cannot be known without "
+                raise Unknown(f"{place()}: the model takes a branch, or a size, by a tensor whose value depends on weights or on random numbers: what it calls cannot be known without "
                                    "running it; give that tensor as an input, or take the branch by a Python number while it is exported")
-            note = f"{_place()} reads a number that depends on weights or on random numbers; it was taken for 1.0, so what it decides may be otherwise"
+            note = f"{place()} reads a number that depends on weights or on random numbers; it was taken for 1.0, so what it decides may be otherwise"
             if note not in self.notes:
                 self.notes.append(note)
             return 1.0
@@ -239,10 +249,10 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
         except (DynamicOutputShapeException, DataDependentOutputException) as e:
             out = _values.shaped(func, args, kwargs)
             if out is None:
-                raise MemplanError(f"{_place()}: the size of what {func} returns depends on values that nobody knows without running the model: give the tensor it reads as an input, or "
+                raise Unknown(f"{place()}: the size of what {func} returns depends on values that nobody knows without running the model: give the tensor it reads as an input, or "
                                    "take a fixed size") from e
         except UnsupportedOperatorException as e:
-            raise NoKernel(f"{_place()}: {func} has no fake kernel, so that its outputs' shapes are not known: register one with torch.library.register_fake") from e
+            raise NoKernel(f"{place()}: {func} has no fake kernel, so that its outputs' shapes are not known: register one with torch.library.register_fake") from e
         _values.follow(func, args, kwargs, out)
         return out
 
@@ -253,7 +263,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
         call["out"] = []
         if self.stack:
             call["module"] = Id(self.stack[-1])
-        call["at"] = _place()
+        call["at"] = place()
         cast = torch.is_autocast_enabled("cuda")
         if cast != self.autocast:
             call["autocast"] = str(torch.get_autocast_dtype("cuda")).removeprefix("torch.") if cast else False
@@ -359,7 +369,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
         torch.nn.Module.__call__ = self.called(call)  # type: ignore[method-assign]
         Function.apply = self.applied(apply)  # type: ignore[method-assign,assignment]
         try:
-            with self.fake, torch.autograd.graph.saved_tensors_hooks(pack or self.pack, unpack):
+            with self.fake, _real.Sizes(self.shown, False) if self.shown is not None else contextlib.nullcontext(), torch.autograd.graph.saved_tensors_hooks(pack or self.pack, unpack):
                 yield
         finally:
             torch.nn.Module.__call__ = call  # type: ignore[method-assign]
@@ -428,7 +438,7 @@ def _on_cpu(args: Any, kwargs: Any) -> bool:
     return device == "cpu" or (device is None)
 
 
-def _place() -> str:
+def place() -> str:
     """File and line of the innermost frame that is not PyTorch's."""
     f: Any = sys._getframe(1)
     while f is not None:

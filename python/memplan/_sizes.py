@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import math
 from fractions import Fraction
 from typing import Any, Sequence
 
@@ -47,12 +50,23 @@ def traced(named: Sequence[tuple[str, torch.Tensor]], axes: dict[str, dict[int, 
     return out
 
 
-def points(at: Point) -> list[Point]:
-    """Where to run: enough to tell sums and products of the sizes apart, and one to verify. Lengths do not grow: positions may end."""
-    sizes = {d: [max(n, 2), max(n, 2) + 1, max(n, 2) + 3] if d == "batch" or n < 8 else [n, n // 2, 3 * n // 4] for d, n in at.items()}
+def points(at: Point, round: bool = True) -> list[Point]:
+    """Where to run: enough to tell sums and products of the sizes apart, and one to verify. Lengths do not grow: positions may end.
+
+    round: at parts of a length; else at lengths that differ in what remains when they are divided, so that what pads them shows.
+    """
+
+    def lengths(n: int) -> list[int]:
+        if n < 8:
+            return [max(n, 2), max(n, 2) + 1, max(n, 2) + 3]
+        if round:
+            return [n, n // 2, 3 * n // 4]
+        return [n, n // 2 + 2, 3 * n // 4 - n // 16, n // 4 + 3] if n >= 16 else [n, n // 2 + 1, n - 1]
+
+    sizes = {d: [max(n, 2), max(n, 2) + 1, max(n, 2) + 3] if d == "batch" else lengths(n) for d, n in at.items()}
     out = [{d: s[0] for d, s in sizes.items()}]
     for d in sizes:
-        for i in (1, 2):
+        for i in range(1, len(sizes[d])):
             out.append({e: s[i if e == d else 0] for e, s in sizes.items()})
     if len(sizes) > 1:
         out.append({d: s[1] for d, s in sizes.items()})
@@ -69,17 +83,34 @@ def fewer(where: Sequence[Point]) -> list[Point]:
 def resized(tree: Any, axes: dict[int, dict[int, str]], point: Point) -> Any:
     """The arguments at other sizes: tensors (by their ids) cut, or repeated."""
 
+    done: dict[int, torch.Tensor] = {}
+
     def one(t: Any) -> Any:
-        if not isinstance(t, torch.Tensor) or id(t) not in axes:
+        if not isinstance(t, torch.Tensor) or (id(t) not in axes and whole(t)):
             return t
-        out = t.detach()
-        for axis, dim in axes[id(t)].items():
-            n = point[dim]
-            if n != out.shape[axis]:
-                out = out.index_select(axis, torch.arange(n, device=out.device) % out.shape[axis])
-        return out.requires_grad_(t.requires_grad) if out.is_floating_point() else out
+        if id(t) not in done:
+            done[id(t)] = _resized(t, axes.get(id(t), {}), point)
+        return done[id(t)]
 
     return tree_map(one, tree)
+
+
+def whole(t: torch.Tensor) -> bool:
+    """Whether a tensor is all of its memory, each element once: not one that expand() or a slice made."""
+    return t.layout != torch.strided or t.dim() == 0 or bool(torch.ops.aten.is_non_overlapping_and_dense(t))
+
+
+def _resized(t: torch.Tensor, axes: dict[int, str], point: Point) -> torch.Tensor:
+    """A tensor at other sizes, its dims in the same order in memory (channels last stay so); one that is not whole becomes it, as a batch of a loader is."""
+    out = t.detach()
+    for axis, dim in axes.items():
+        n = point[dim]
+        if n != out.shape[axis]:
+            out = out.index_select(axis, torch.arange(n, device=out.device) % out.shape[axis])
+    if out.shape != t.shape or not whole(t):
+        order = sorted(range(t.dim()), key=lambda i: -t.stride(i)) if whole(t) else list(range(t.dim()))
+        out = out.permute(order).contiguous().permute([order.index(i) for i in range(t.dim())])
+    return out.requires_grad_(t.requires_grad) if out.is_floating_point() else out
 
 
 class Differs(Exception):
@@ -87,7 +118,14 @@ class Differs(Exception):
 
 
 def merged(docs: Sequence[Any], solver: Solver) -> Any:
-    """One document for runs at several sizes, those of the solver: numbers that change become expressions."""
+    """One document for runs at several sizes, those of the solver: numbers that change become expressions. Shapes come first: other numbers are products of theirs."""
+    for t in docs[0].get("types", {}) if isinstance(docs[0], dict) else ():
+        if all(t in d["types"] for d in docs):
+            for each in zip(*(d["types"][t][1] for d in docs)):
+                with contextlib.suppress(Differs):
+                    solver.expression(each, t)
+    for values in [v for v, e in solver.known.items() if e is None]:
+        del solver.known[values]  # perhaps a product of lengths that came later
     return _merge(docs, solver, "")
 
 
@@ -123,8 +161,11 @@ class Solver:
         self.where = where
         self.dims = list(where[0])
         self.known: dict[tuple[int, ...], str | None] = {}
+        self.lengths: dict[tuple[int, ...], str] = {}  # rounded ones that were found, by their values
         if other is not None and all(p in other.where for p in where):
             at = [other.where.index(p) for p in where]
+            for values, e in other.lengths.items():
+                self.lengths.setdefault(tuple(values[i] for i in at), e)
             for values, e in other.known.items():
                 self.known.setdefault(tuple(values[i] for i in at), e)
         one: tuple[str, ...] = ()
@@ -154,15 +195,51 @@ class Solver:
         return self.rounded(values)
 
     def rounded(self, values: tuple[int, ...]) -> str | None:
-        """(x + b) // c times a, as strides make of a length."""
-        for x in self.dims:
-            for c in (2, 4, 8, 16, 32, 64, 128, 256):
-                for b in range(-c, c + 1):
-                    q = [(p[x] + b) // c for p in self.where]
-                    if q[0] and values[0] % q[0] == 0 and all(v == n * (values[0] // q[0]) for v, n in zip(values, q)):
-                        a = values[0] // q[0]
-                        return f"{a}*(({x}{b:+d})//{c})" if b else f"{a}*({x}//{c})"
+        """a*((x+b)//c), as strides make of a length; what padding adds up to a multiple; and products of such lengths with each other and with sizes."""
+        for x in (d for d in self.dims if d != "batch"):  # samples are not rounded: numbers that look so are those of an example's values
+            if (found := self._strided(x, values)) is not None:
+                return found
+            total = tuple(v + p[x] for v, p in zip(values, self.where))
+            if (found := self._strided(x, total)) is not None:
+                return f"{found}-{x}"
+        return self._of_lengths(values)
+
+    def _strided(self, x: str, values: tuple[int, ...]) -> str | None:
+        for c in _STRIDES:
+            for b in (0, c - 1, *range(-c, c + 1)):
+                q = [(p[x] + b) // c for p in self.where]
+                if len(set(q)) > 1 and q[0] and values[0] % q[0] == 0 and all(v == n * (values[0] // q[0]) for v, n in zip(values, q)):
+                    one = f"(({x}{b:+d})//{c})" if b else f"({x}//{c})"
+                    self.lengths.setdefault(tuple(q), one)
+                    return _times(values[0] // q[0], one)
         return None
+
+    def _of_lengths(self, values: tuple[int, ...]) -> str | None:
+        """a times up to four factors, rounded lengths and sizes, and a few more or fewer, such as a class's token or what a kernel takes off."""
+        sizes = {tuple(p[d] for p in self.where): d for d in self.dims}
+        factors = [*self.lengths.items(), *sizes.items()]
+        for n in (1, 2, 3, 4):
+            for some in itertools.combinations_with_replacement(factors, n):
+                q = [math.prod(f[0][i] for f in some) for i in range(len(self.where))]
+                other = next((i for i, v in enumerate(q) if v != q[0]), None)
+                if other is None or (values[other] - values[0]) % (q[other] - q[0]):
+                    continue
+                a = (values[other] - values[0]) // (q[other] - q[0])
+                rest = values[0] - a * q[0]
+                if a > 0 and abs(rest) <= 4 and all(v == a * m + rest for v, m in zip(values, q)):
+                    text = _times(a, "*".join(f[1] for f in some)) + (f"{rest:+d}" if rest else "")
+                    if n == 1:
+                        self.lengths.setdefault(values, f"({text})")
+                    return text
+        return None
+
+
+# Products of strides, and sides of patches and windows.
+_STRIDES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 3, 5, 6, 7, 10, 12, 14, 20, 24, 28, 49, 56, 160, 320)
+
+
+def _times(a: int, text: str) -> str:
+    return text if a == 1 else f"{a}*{text}"
 
 
 def _product(monomial: Sequence[str], p: Point) -> int:

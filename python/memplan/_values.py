@@ -6,7 +6,8 @@ CPU, as long as every call that led to it had known values, drew no random numbe
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import Any, Iterator
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
@@ -74,9 +75,27 @@ def follow(func: Any, args: Any, kwargs: Any, out: Any) -> None:
         _forget(func, args, kwargs)
 
 
+_depth = [0]  # of computations of values
+
+
+def computing() -> bool:
+    """Whether a call is one that computes values, and no call of the model's."""
+    return _depth[0] > 0
+
+
+@contextlib.contextmanager
+def _aside() -> Iterator[None]:
+    _depth[0] += 1
+    try:
+        with unset_fake_temporarily(), torch.no_grad():
+            yield
+    finally:
+        _depth[0] -= 1
+
+
 def _compute(func: Any, value: Any) -> list[torch.Tensor]:
     value = moved(value, torch.device("cuda"), torch.device("cpu"))
-    with unset_fake_temporarily(), torch.no_grad():
+    with _aside():
         return [t for t in tree_leaves(func(*value[0], **value[1])) if isinstance(t, torch.Tensor)]
 
 
@@ -100,7 +119,7 @@ def shaped(func: Any, args: Any, kwargs: Any) -> Any:
     value = of((args, kwargs))
     if value is not None:
         real = _compute(func, value)
-        outs = [_like(v) for v in real]
+        outs = [like(v) for v in real]
         return outs[0] if len(outs) == 1 and len(func._schema.returns) == 1 and "[]" not in str(func._schema.returns[0].type) else tuple(outs)
     if name == "aten.masked_select.default" and (mask := known(args[1])) is not None:
         return args[0].new_empty(int(mask.expand(torch.broadcast_shapes(args[0].shape, mask.shape)).sum()))
@@ -114,12 +133,14 @@ def _where(index: Any) -> list[Any] | None:
     mask = known(index)
     if mask is None:
         return None
-    with unset_fake_temporarily():
+    with _aside():
         places = mask.nonzero(as_tuple=True)
-    return [_like(p) for p in places]
+    return [like(p) for p in places]
 
 
-def _like(v: torch.Tensor) -> torch.Tensor:
+def like(v: torch.Tensor) -> torch.Tensor:
+    """A fake tensor of a real one's size, with its value where it has one."""
     t = torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device="cuda")
-    give(t, v)
+    if v.device.type != "meta":
+        give(t, v)
     return t

@@ -362,6 +362,57 @@ class Values(unittest.TestCase):
         self.assertEqual(self.ops(grouped, torch.randn(2, 4))[-1], "aten._grouped_mm.default")
 
 
+class Shown(unittest.TestCase):
+    """Sizes that follow from weights, or from what a layer computed: what a real run on the processor shows."""
+
+    def doc(self, forward: Any, **stored: torch.Tensor) -> dict[str, Any]:
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = nn.Linear(4, 4)
+                for name, t in stored.items():
+                    self.register_buffer(name, t)
+
+            def forward(self, x: torch.Tensor) -> Any:
+                return forward(self, x)
+
+        torch.manual_seed(1)
+        model = Net()
+        x = torch.ones(8, 4)
+        x[1:] = -1
+        with torch.no_grad():
+            model.inner.weight.copy_(torch.eye(4)), model.inner.bias.zero_()
+        weights = {k: t.clone() for k, t in model.state_dict().items()}
+        j, point = job(model, (x,))
+        state = torch.get_rng_state()
+        with _fake.unchanged():
+            doc = _capture.capture(j, point)
+        self.assertTrue(torch.equal(torch.get_rng_state(), state))
+        self.assertTrue(all(torch.equal(t, weights[k]) for k, t in model.state_dict().items()))
+        self.assertEqual(([v["error"] for v in doc["variants"] if "error" in v], len(doc["checks"])), ([], 1))
+        self.assertRegex(doc["notes"][0], r"test_export.py:\d+ depends on values that a run of the example inputs on the processor showed")
+        return doc
+
+    def test_repeats(self) -> None:
+        """repeat_interleave by a buffer (N-HiTS): the batch stays free, and autograd knows the call."""
+        doc = self.doc(lambda m, x: m.inner(x).repeat_interleave(m.times, dim=1), times=torch.tensor([1, 2, 0, 3]))
+        last = doc["variants"][0]["calls"][-1]
+        self.assertEqual((last["op"], doc["variants"][0]["types"][str(int(last["out"][0]))][1]), ("aten.repeat_interleave.self_Tensor", [{"e": "batch"}, 6]))
+        self.assertIn("saves", last)
+
+    def test_number(self) -> None:
+        """A size that is the value of a weight (an entropy bottleneck's quantiles)."""
+        doc = self.doc(lambda m, x: m.inner(x).sum() + torch.arange(int(m.width.max()), device=x.device).sum(), width=torch.tensor([3, 7]))
+        sizes = [doc["variants"][0]["types"][str(int(c["out"][0]))][1] for c in doc["variants"][0]["calls"] if "arange" in c["op"]]
+        self.assertEqual(sizes, [[7]])
+
+    def test_chosen(self) -> None:
+        """Rows that a layer chooses, here the first of the example: their number follows from no size, and so the batch is fixed."""
+        doc = self.doc(lambda m, x: m.inner(x)[m.inner(x) @ m.ones > m.least] * 2, ones=torch.ones(4), least=torch.tensor(0.0))
+        self.assertEqual(doc["dims"], [])
+        self.assertTrue(any("batch is fixed at 8" in n for n in doc["notes"]))
+
+
 class Regions(unittest.TestCase):
     def test_checkpoint_and_function(self) -> None:
         from torch.utils.checkpoint import checkpoint
@@ -396,27 +447,82 @@ class Regions(unittest.TestCase):
 
 
 class Cells(unittest.TestCase):
-    def test_gru(self) -> None:
-        """nn.GRUCell, whose kernel on a GPU PyTorch has no fake of, saves a workspace of five times its state; its gradients are checked, too."""
+    def test_fused(self) -> None:
+        """nn.GRUCell and nn.LSTMCell, of whose kernels on a GPU PyTorch lacks fake ones: the products, the kernel and its workspace, and the check of the gradients; with cuDNN's layers there is none."""
+
+        class Net(nn.Module):
+            def __init__(self, cell: type[nn.Module]) -> None:
+                super().__init__()
+                self.cell = cell(8, 16)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                state: Any = None
+                for _ in range(2):
+                    state = self.cell(x, state)
+                return state if isinstance(state, torch.Tensor) else state[0]
+
+        for cell, fused, width in ((nn.GRUCell, "aten._thnn_fused_gru_cell.default", 5), (nn.LSTMCell, "aten._thnn_fused_lstm_cell.default", 4)):
+            with self.subTest(fused):
+                j, point = job(Net(cell), (torch.randn(2, 8),))
+                doc = _capture.capture(j, point)
+                self.assertEqual([(v["mode"], v["precision"]) for v in doc["variants"] if "error" in v], [])
+                calls = [c for c in doc["variants"][0]["calls"] if c["op"] != "aten.zeros.default"]
+                self.assertEqual([c["op"] for c in calls[:6]], ["aten.linear.default", "aten.linear.default", fused] * 2)
+                workspace = doc["variants"][0]["types"][str(int(calls[2]["out"][-1]))]
+                self.assertEqual(workspace[1], [{"e": "batch"}, width * 16])
+                self.assertIn(calls[2]["out"][-1], calls[2]["saves"])
+                self.assertEqual((doc["notes"], len(doc["checks"])), ([], 1))
+        j, point = job(nn.LSTM(8, 4), (torch.randn(3, 2, 8),))
+        doc = _capture.capture(j, point)
+        self.assertEqual((len(doc["checks"]), doc["notes"]), (0, ["no check of the peak: what cuDNN reserves for recurrent layers is known on a GPU alone"]))
+
+
+class Questions(unittest.TestCase):
+    """What a model asks about the machine, and code that would start CUDA on it."""
+
+    def test_card(self) -> None:
+        """A forward that asks for the current GPU and moves tensors there goes the way it goes on one."""
 
         class Net(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.cell = nn.GRUCell(8, 16)
+                self.inner = nn.Linear(4, 4)
 
-            def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-                for _ in range(2):
-                    h = self.cell(x, h)
-                return h
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                scale = torch.zeros(4, device=f"cuda:{torch.cuda.current_device()}") + torch.ones(4).cuda()
+                y = self.inner(x) * scale
+                return y.sin() if torch.cuda.is_available() and torch.cuda.device_count() > 0 and torch.cuda.get_device_properties(0).major > 7 else y
 
-        j, point = job(Net(), (torch.randn(2, 8), torch.randn(2, 16)))
+        before = torch.cuda.is_available, torch.Tensor.cuda
+        v, _ = variant(Net(), (torch.randn(2, 4),))
+        self.assertEqual([c["op"] for c in v["calls"]][-3:], ["aten.linear.default", "aten.mul.Tensor", "aten.sin.default"])
+        self.assertEqual((torch.cuda.is_available, torch.Tensor.cuda), before)
+
+    def test_scripted(self) -> None:
+        """Functions of torch.jit.script are recorded call by call, at every size and precision; a scripted module is refused by its name."""
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = nn.Linear(4, 4)
+
+            def forward(self, x: torch.Tensor) -> Any:
+                return scripted(self.inner(x), 2)
+
+        j, point = job(Net(), (torch.randn(2, 4),))
         doc = _capture.capture(j, point)
-        self.assertEqual([(v["mode"], v["precision"]) for v in doc["variants"] if "error" in v], [])
-        self.assertEqual([c["op"] for c in doc["variants"][0]["calls"]], ["aten.gru_cell.default"] * 2)
-        first = doc["variants"][0]["calls"][0]
-        made = [s for s in first["saves"] if isinstance(s, dict)]
-        self.assertIn({"e": f"{5 * 16 * 4}*batch"}, [s["new"] for s in made])
-        self.assertEqual((doc["notes"], len(doc["checks"])), ([], 1))
+        self.assertEqual([v["error"] for v in doc["variants"] if "error" in v], [])
+        self.assertEqual([d["name"] for d in doc["dims"]], ["batch"])
+        self.assertEqual([c["op"].split(".")[1] for c in doc["variants"][0]["calls"]], ["linear", "sigmoid", "mul", "sigmoid", "mul"])
+        with self.assertRaisesRegex(memplan.MemplanError, "module 1 is scripted, .*: export the model before torch.jit.script"):
+            memplan.export(nn.Sequential(nn.ReLU(), torch.jit.script(nn.Linear(4, 4))), torch.randn(2, 4))
+
+
+@torch.jit.script
+def scripted(x: torch.Tensor, n: int) -> torch.Tensor:
+    for _ in range(n):
+        x = x * torch.sigmoid(x)
+    return x
 
 
 class Sizes(unittest.TestCase):
@@ -427,6 +533,55 @@ class Sizes(unittest.TestCase):
             e = _sizes.merged([[eval(text, {}, p)] for p in points], _sizes.Solver(points))[0]
             for p in ({"batch": 9, "seq": 13}, {"batch": 1, "seq": 100}):
                 self.assertEqual(at(e, p), eval(text, {}, p), text)
+
+    def test_odd(self) -> None:
+        """Strides, pools, tokens and windows of odd lengths and images: every number at sizes that were not run."""
+
+        class Image(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1), nn.MaxPool2d(3, 2, 1))
+                self.head = nn.Linear(4, 4)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                x = self.head(self.stem(x).flatten(2).transpose(1, 2))
+                return F.softmax(torch.cat([x[:, :1], x], 1) @ x.transpose(1, 2), -1)
+
+        class Windows(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.table, self.head = nn.Embedding(10, 4), nn.Conv1d(4, 4, 3, 2)
+
+            def forward(self, ids: torch.Tensor) -> torch.Tensor:
+                x = F.pad(self.table(ids), (0, 0, 0, -ids.shape[1] % 16)).unflatten(1, (-1, 16))
+                return F.gelu(self.head(F.softmax(x @ x.transpose(2, 3), -1).matmul(x).flatten(1, 2).transpose(1, 2)))
+
+        cases: list[tuple[nn.Module, torch.Tensor, dict[int, str], list[dict[str, int]]]] = [
+            (Image(), torch.randn(2, 3, 225, 97), {2: "h", 3: "w"}, [{"h": 97, "w": 225}, {"h": 224, "w": 111}]),
+            (Image(), torch.randn(2, 3, 97, 97), {2: "h", 3: "h"}, [{"h": 225}, {"h": 61}]),
+            (Windows(), torch.zeros(2, 127, dtype=torch.int64), {1: "seq"}, [{"seq": 100}, {"seq": 97}]),
+        ]
+        for model, x, axes, points in cases:
+            with self.subTest(axes, size=list(x.shape)):
+                dims = {_capture.signature(model)[0]: {0: "batch", **axes}}
+                j = _capture.Job(model, (x,), {}, None, dims)
+                doc = _capture.capture(j, _sizes.traced(j.named, dims))
+                self.assertEqual({d["name"] for d in doc["dims"]}, {"batch", *axes.values()}, doc["notes"])
+                for p in points:
+                    real = _capture.run(j, _capture.VARIANTS[0], {"batch": 5, **p})
+                    self.assertEqual(at(doc["variants"][0]["types"], {"batch": 5, **p}), real["types"])
+                    self.assertEqual(at(doc["variants"][0]["calls"], {"batch": 5, **p}), real["calls"])
+
+    def test_expanded(self) -> None:
+        """Inputs that expand(), a slice or another order in memory made have the same layout at every size, so that the batch stays free."""
+        whole, wide = torch.randn(1, 4), torch.randn(2, 8)
+        for x, model in ((whole.expand(2, 4), nn.Linear(4, 4)), (wide[:, ::2], nn.Linear(4, 4)), (torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last), nn.Conv2d(3, 4, 3))):
+            j, point = job(model, (x,))
+            doc = _capture.capture(j, point)
+            self.assertEqual(([d["name"] for d in doc["dims"]], doc["notes"]), (["batch"], []))
+        y = _sizes.resized(x, {id(x): {0: "batch"}}, {"batch": 5})
+        self.assertTrue(y.is_contiguous(memory_format=torch.channels_last))
+        self.assertTrue(torch.equal(y[2:4], x))
 
     def test_fixed(self) -> None:
         """A size by which the model takes another way is fixed, and said to be."""
@@ -478,7 +633,7 @@ class Errors(unittest.TestCase):
         linear = nn.Linear(4, 3)
         x = torch.randn(2, 4)
         for model, args, more, want in (
-            (Branch(), (x,), {}, r"test_export.py:\d+: the model takes a branch, or a size, by a tensor whose value depends on weights"),
+            (Branch(), (x,), {"step": lambda model, x: model(x).sum().backward()}, r"test_export.py:\d+: the model takes a branch, or a size, by a tensor whose value depends on weights"),
             (linear, (), {}, "missing a required argument: 'input'; give export\\(\\) the arguments"),
             (linear, (torch.randn(2, 5),), {}, "does not run with these arguments: RuntimeError"),
             (linear, (x,), {"dims": {"y": {0: "batch"}}}, "dims names 'y', which is no tensor among the arguments: they are input"),

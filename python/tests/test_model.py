@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import io
 import os
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 import memplan
+from memplan import _checkpoint
 
 
 class Block(nn.Module):
@@ -126,6 +128,35 @@ class Applied(Same):
         ops[1]["of"] = 5
         with self.assertRaisesRegex(memplan.MemplanError, "blocks.1 to blocks.2 calls aten.addmm 4 times, the plan says 5"):
             gradients(memplan.checkpoint(net(), plan(["blocks.0"], ["blocks.1", "blocks.2"], ops=ops)))
+
+    def test_attention_of_another_kernel(self) -> None:
+        """A plan for a GPU, which keeps attention, applies on the processor; on a GPU another kernel than the plan's is refused, and the error says what to do."""
+
+        class Attention(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.project = nn.Linear(8, 24)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                q, k, v = self.project(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+                return x + nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+        def step(checkpointed: bool) -> list[torch.Tensor]:
+            torch.manual_seed(0)
+            model, x = nn.Sequential(Attention(), Attention()), torch.randn(2, 5, 8)
+            if checkpointed:
+                memplan.checkpoint(model, plan(["0"], ops=ops))
+            model(x).square().sum().backward()
+            return [p.grad for p in model.parameters()]
+
+        name = "aten._scaled_dot_product_efficient_attention"
+        ops = [{"region": 0, "op": name, "calls": [0], "of": 1}]
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(step(False), step(True), strict=True)))
+        region = _checkpoint._Region(["0"], ops)
+        with self.assertRaisesRegex(memplan.MemplanError, f"checkpointed 0 calls aten._scaled_dot_product_flash_attention where the plan says {name}: train with the attention backend, .* or export and plan again"):
+            region.check(collections.Counter({"aten._scaled_dot_product_flash_attention": 1}), False)
+        with self.assertRaisesRegex(memplan.MemplanError, "0 times, the plan says 1"):
+            region.check(collections.Counter(), False)
 
     def test_kept_results_that_are_written_to(self) -> None:
         """What the model writes to after it was kept is computed again: a sum in place, other strides in place, random numbers."""
