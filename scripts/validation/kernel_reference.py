@@ -52,7 +52,7 @@ def grads(f, g, *xs):
 def unaries():
     x, inner, positive, wide = rand(3, 5), rand(3, 5, lo=-0.9, hi=0.9), rand(3, 5, lo=0.1, hi=3), rand(4, 6, lo=-6, hi=6)
     above = rand(3, 5, lo=1.1, hi=3)
-    for name in "neg abs exp expm1 sin cos tan atan sinh cosh tanh asinh erf erfc exp2 floor ceil trunc frac sign sgn sigmoid square".split():
+    for name in "neg abs exp expm1 sin cos tan atan sinh cosh tanh asinh erf erfc sinc exp2 floor ceil trunc frac sign sgn sigmoid square".split():
         case(name, [x], [getattr(torch, name)(x)])
     halves = torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5, 2.4])
     case("round", [halves], [torch.round(halves)])

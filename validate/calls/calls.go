@@ -193,7 +193,7 @@ index_select: (f4x6, 1, i3) -> f4x3
 gather take_along_dim: (f4x6, 1, i4x2) -> f4x2
 softsign relu relu6 tanh sigmoid silu gelu mish hardswish hardsigmoid leaky_relu elu celu selu softplus log_sigmoid hardshrink softshrink hardtanh: (f4x6) -> f4x6
 threshold: (f4x6, 0.5, 0.0) -> f4x6
-exp expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan atan sinh cosh erf abs neg floor ceil round sign sgn asin acos asinh acosh atanh erfc erfinv exp2 frac trunc lgamma: (f4x6) -> f4x6
+exp expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan atan sinh cosh erf abs neg floor ceil round sign sgn asin acos asinh acosh atanh erfc erfinv sinc exp2 frac trunc lgamma: (f4x6) -> f4x6
 logit: (f4x6, 0.01) -> f4x6
 deg2rad rad2deg: (f4x6) -> f4x6
 nan_to_num: (f4x6) -> f4x6
