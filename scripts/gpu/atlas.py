@@ -387,6 +387,8 @@ def nll(r, op):
 
 @row('mse_loss', 24)
 def mse(r, op): s = r.shape(r.randint(0, 4)); return call(op, 'default', r.T(s), r.T(s, r.choice('cca')), r.choice([1, 1, 0, 2]))
+@row('smooth_l1_loss', 24)
+def smooth_l1(r, op): s = r.shape(r.randint(0, 4)); return call(op, 'default', r.T(s), r.T(s, r.choice('cca')), r.choice([1, 1, 0, 2]), r.choice([1.0, .5]))
 
 
 # -- pooling, resizing -----------------------------------------------------------------------------------------------------------------

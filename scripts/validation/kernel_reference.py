@@ -297,6 +297,11 @@ def reductions():
         g = torch.tensor(0.6)
         case("mse_loss", [a, b], [f(a)], scalars=[reduction])
         case("mse_loss_backward", [g, a, b], grads(f, g, a), scalars=[reduction])
+    for reduction, name in ((0, "none"), (1, "mean"), (2, "sum")):
+        f = lambda a: F.smooth_l1_loss(a, b, reduction=name, beta=0.7)
+        g = torch.linspace(-1, 1, 12).reshape(3, 4) if name == "none" else torch.tensor(0.6)
+        case("smooth_l1_loss", [a, b], [f(a)], scalars=[reduction, 0.7])
+        case("smooth_l1_loss_backward", [g, a, b], grads(f, g, a), scalars=[reduction, 0.7])
 
 
 def moves():

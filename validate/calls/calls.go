@@ -148,7 +148,7 @@ sort: (f4x6, 1, true) -> f4x6, i4x6
 binary_cross_entropy binary_cross_entropy_with_logits: (f4x6, f4x6) -> f
 cross_entropy_loss nll_loss nll_loss_nd: (f4x6, i4) -> f
 nll_loss2d: (f2x3x4x4, i2x4x4) -> f
-mse_loss: (f4x6, f4x6) -> f
+mse_loss smooth_l1_loss: (f4x6, f4x6) -> f
 any.dim all.dim: (b4x6, 1) -> b4
 nonzero: (b4) -> i4x1
 count_nonzero: (f4x6) -> i

@@ -1,9 +1,11 @@
 package cpu
 
+import "math"
+
 import "github.com/memplan/memplan/validate"
 
 var lossKernels = map[string]kernel{"nll_loss_forward": nll, "nll_loss2d_forward": nll, "nll_loss_backward": nllBackward, "nll_loss2d_backward": nllBackward,
-	"mse_loss": mse, "mse_loss_backward": mseBackward}
+	"mse_loss": mse, "mse_loss_backward": mseBackward, "smooth_l1_loss": smoothL1, "smooth_l1_loss_backward": smoothL1Backward}
 
 // classes calls f for each target that counts: where its log-probability lies
 // in [n, classes, ...].
@@ -72,6 +74,58 @@ func mseBackward(r *run) error {
 	out, done := r.out(0)
 	for i := range x {
 		out[i] = float32(2 * g * (float64(x[i]) - float64(y[i])))
+	}
+	done()
+	return nil
+}
+
+// smoothL1 is d*d / (2*beta) for differences d below beta, else |d| - beta/2.
+func smoothL1(r *run) error {
+	x, y, beta := r.floats(0), r.floats(1), r.scalar("beta")
+	each := make([]float64, len(x))
+	var sum float64
+	for i := range x {
+		d := math.Abs(float64(x[i]) - float64(y[i]))
+		each[i] = d - beta/2
+		if d < beta {
+			each[i] = d * d / (2 * beta)
+		}
+		sum += each[i]
+	}
+	out, done := r.out(0)
+	switch r.scalar("reduction") {
+	case 0:
+		for i := range out {
+			out[i] = float32(each[i])
+		}
+	case 1:
+		out[0] = float32(sum / float64(len(x)))
+	default:
+		out[0] = float32(sum)
+	}
+	done()
+	return nil
+}
+
+// smoothL1Backward is the gradient times the difference over beta, from -1 to 1; the
+// gradient is one number unless nothing was added up.
+func smoothL1Backward(r *run) error {
+	g, x, y, beta, reduction := r.floats(0), r.floats(1), r.floats(2), r.scalar("beta"), r.scalar("reduction")
+	out, done := r.out(0)
+	for i := range x {
+		d := float64(x[i]) - float64(y[i])
+		slope := sign(d)
+		if math.Abs(d) < beta {
+			slope = d / beta
+		}
+		grad := float64(g[0])
+		switch reduction {
+		case 0:
+			grad = float64(g[i])
+		case 1:
+			grad /= float64(len(x))
+		}
+		out[i] = float32(grad * slope)
 	}
 	done()
 	return nil
