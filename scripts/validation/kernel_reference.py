@@ -292,14 +292,12 @@ def reductions():
             case(op + "_forward", [ls, target], [f(ls), count], scalars=[reduction, 2])
             case(op + "_backward", [g, ls, target, count], grads(f, g, ls), scalars=[reduction, 2])
     a, b = rand(3, 4), rand(3, 4)
-    for reduction, name in ((1, "mean"), (2, "sum")):
+    for reduction, name in ((0, "none"), (1, "mean"), (2, "sum")):
         f = lambda a: F.mse_loss(a, b, reduction=name)
-        g = torch.tensor(0.6)
+        g = torch.linspace(-1, 1, 12).reshape(3, 4) if name == "none" else torch.tensor(0.6)
         case("mse_loss", [a, b], [f(a)], scalars=[reduction])
         case("mse_loss_backward", [g, a, b], grads(f, g, a), scalars=[reduction])
-    for reduction, name in ((0, "none"), (1, "mean"), (2, "sum")):
         f = lambda a: F.smooth_l1_loss(a, b, reduction=name, beta=0.7)
-        g = torch.linspace(-1, 1, 12).reshape(3, 4) if name == "none" else torch.tensor(0.6)
         case("smooth_l1_loss", [a, b], [f(a)], scalars=[reduction, 0.7])
         case("smooth_l1_loss_backward", [g, a, b], grads(f, g, a), scalars=[reduction, 0.7])
 

@@ -335,8 +335,11 @@ func cumsum(r *run) error {
 }
 
 // mseLoss adds squared differences, which lie in the scratch that the plan has
-// for them.
+// for them; without a reduction they are the result.
 func mseLoss(r *run) error {
+	if r.scalar("reduction") == 0 {
+		return pointwise(r, "mse", r.result(0), [4]float64{}, r.c.Args[0], r.c.Args[1])
+	}
 	x := r.arg(0)
 	if len(r.c.Scratch) == 0 || r.c.Scratch[0].Bytes < x.DType.Bytes(x.Elems()) {
 		return fmt.Errorf("the plan has no memory for the differences of %v", x.Shape)
