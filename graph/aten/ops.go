@@ -191,7 +191,7 @@ func buildTable() []Op {
 	for i := range pointwises {
 		p := &pointwises[i]
 		back := "input's gradient"
-		if len(p.back) == 0 {
+		if len(p.back) == 0 && p.grad == nil {
 			back = ""
 		}
 		saves := p.saves
