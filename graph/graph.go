@@ -297,6 +297,22 @@ type Arg struct {
 	List  []Arg
 }
 
+// FindArg returns positional argument i, or the keyword argument called keyword,
+// of args, whose names are called; nil if there is neither.
+func FindArg[A any](args []A, called func(*A) string, i int, keyword string) *A {
+	pos := 0
+	for j := range args {
+		a := &args[j]
+		switch name := called(a); {
+		case name == keyword && name != "", name == "" && pos == i:
+			return a
+		case name == "":
+			pos++
+		}
+	}
+	return nil
+}
+
 // A Tensor is a constant: an initializer, a Constant node's value, or what
 // inference folded. Elements are held only for small tensors; large payloads
 // stay in the file and are named by Ref.

@@ -61,21 +61,7 @@ type Call struct {
 
 // arg returns positional argument i, or the keyword argument called name.
 func (c *Call) arg(i int, name string) *Arg {
-	pos := 0
-	for j := range c.Args {
-		a := &c.Args[j]
-		if a.Name != "" {
-			if a.Name == name {
-				return a
-			}
-			continue
-		}
-		if pos == i {
-			return a
-		}
-		pos++
-	}
-	return nil
+	return graph.FindArg(c.Args, func(a *Arg) string { return a.Name }, i, name)
 }
 
 func (c *Call) tensor(i int, name string) *Tensor {

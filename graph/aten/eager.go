@@ -396,7 +396,7 @@ func (k *kernel) end() *Tensor {
 	e := k.e
 	if err := kernels.Check(&k.n); err != nil {
 		if testing.Testing() {
-			panic(fmt.Sprintf("aten: %s of %q: %v", k.n.Does(), k.n.Name, err))
+			panic(fmt.Sprintf("aten: node %q computes kernel %s: %v (rows of kernels: graph/kernel; CONTRIBUTING.md, \"Add a kernel\")", k.n.Name, k.n.Does(), err))
 		}
 		k.inexact(err.Error())
 	}

@@ -84,16 +84,7 @@ func mse(e *Eager, x, target *Tensor, reduction int64) *Tensor {
 	shape := common(x, target)
 	d, st := promoted(x, target), iteratorStrides(shape, x, target)
 	k := e.begin("mse_loss", x, target).does("mse_loss").scalars(float64(reduction))
-	var o *Tensor
-	if reduction == 0 {
-		o = k.alloc(shape, st, d)
-	} else { // the result keeps the memory of the losses of each element
-		o = k.alloc(shape, st, d)
-		each := k.temp(o.Bytes(), program.Temporaries)
-		k.reduceScratch(o)
-		k.free(each)
-		k.shrink(o)
-	}
+	o := k.reduced(shape, st, d, reduction)
 	k.flops(3 * x.Numel()).end()
 	e.hold(given) // the caller has its argument until the call returns
 	e.record("MseLossBackward0", []*Tensor{o}, []*Tensor{x, target}, []*Tensor{x, target}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
@@ -102,6 +93,39 @@ func mse(e *Eager, x, target *Tensor, reduction int64) *Tensor {
 		})
 	})
 	return o
+}
+
+// reduced allocates the loss of each element and what adds them up to the result,
+// which keeps their memory (mse_loss and smooth_l1_loss in
+// aten/src/ATen/native/BinaryOps.cpp and Loss.cpp).
+func (k *kernel) reduced(shape, strides []int64, d graph.DType, reduction int64) *Tensor {
+	o := k.alloc(shape, strides, d)
+	if reduction == 0 {
+		return o
+	}
+	each := k.temp(o.Bytes(), program.Temporaries)
+	k.reduceScratch(o)
+	k.free(each)
+	k.shrink(o)
+	return o
+}
+
+// runSmoothL1 is smooth_l1_loss; its backward fills a gradient in row-major order.
+func runSmoothL1(e *Eager, c *Call) []*Tensor {
+	x, target := c.need(0, "self"), c.need(1, "target")
+	reduction, beta := c.int(2, "reduction", 1), c.float(3, "beta", 1)
+	shape := common(x, target)
+	d := promoted(x, target)
+	k := e.begin("smooth_l1_loss", x, target).does("smooth_l1_loss").scalars(float64(reduction), beta)
+	o := k.reduced(shape, iteratorStrides(shape, x, target), d, reduction)
+	k.flops(5 * x.Numel()).end()
+	e.record("SmoothL1LossBackward0", []*Tensor{o}, []*Tensor{x, target}, []*Tensor{x, target}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
+		return wanted(need, func(i int) *Tensor {
+			k := e.begin("smooth_l1_loss_backward", g[0], s[i], s[1-i]).does("smooth_l1_loss_backward")
+			return k.scalars(float64(reduction), beta).makes(shape, nil, d)
+		})
+	})
+	return []*Tensor{o}
 }
 
 // shrink shows a result that has just been allocated as a single number in the same

@@ -159,6 +159,7 @@ func buildTable() []Op {
 		{names("cross_entropy_loss"), "loss", Keep, nil, "target, +log-probabilities", "input's gradient", runCrossEntropy},
 		{names("nll_loss", "nll_loss_nd", "nll_loss2d"), "loss", Full, nil, "input, target, +total weight", "input's gradient", runNLL},
 		{names("mse_loss"), "loss", Full, nil, "input, target", "input's gradient", runMSE},
+		{names("smooth_l1_loss"), "loss", Full, nil, "input, target", "each needed gradient", runSmoothL1},
 		{names("any", "all", "nonzero", "count_nonzero", "unique", "bincount"), "reduction", Keep, nil, "", "", runPlain},
 
 		// Pooling and resizing.
@@ -190,7 +191,7 @@ func buildTable() []Op {
 	for i := range pointwises {
 		p := &pointwises[i]
 		back := "input's gradient"
-		if len(p.back) == 0 {
+		if len(p.back) == 0 && p.grad == nil {
 			back = ""
 		}
 		saves := p.saves

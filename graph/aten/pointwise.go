@@ -49,7 +49,7 @@ type stepArg struct {
 }
 
 // stepNumbers are numbers in derivatives.yaml by what they stand for.
-var stepNumbers = map[string]float64{"inf": math.Inf(1), "ln2": math.Ln2, "ln10": math.Ln10, "2/sqrtpi": 2 / math.Sqrt(math.Pi), "-2/sqrtpi": -2 / math.Sqrt(math.Pi), "sqrtpi/2": math.Sqrt(math.Pi) / 2}
+var stepNumbers = map[string]float64{"inf": math.Inf(1), "pi": math.Pi, "ln2": math.Ln2, "ln10": math.Ln10, "2/sqrtpi": 2 / math.Sqrt(math.Pi), "-2/sqrtpi": -2 / math.Sqrt(math.Pi), "sqrtpi/2": math.Sqrt(math.Pi) / 2}
 
 // steps reads a backward function: "pow s 2; neg t0; mul g t1".
 func steps(text string) []step {
@@ -123,6 +123,7 @@ var pointwises = []pointwise{
 	{name: "atanh", node: "AtanhBackward0", saves: "self", back: steps("pow s 2; rsub t0 1; reciprocal t1; mul g t2")},
 	{name: "erfc", node: "ErfcBackward0", saves: "self", back: steps("pow s 2; neg t0; exp t1; mul t2 -2/sqrtpi; mul g t3")},
 	{name: "erfinv", node: "ErfinvBackward0", saves: "self", back: steps("erfinv s; pow t0 2; exp t1; mul t2 sqrtpi/2; mul g t3"), cast: Full},
+	{name: "sinc", node: "SincBackward0", saves: "self", grad: sincGrad},
 	{name: "exp2", node: "Exp2Backward0", saves: "result", back: steps("mul s ln2; mul g t0")},
 	{name: "logit", node: "LogitBackward0", saves: "self", back: steps("logit_backward g s"), numbers: numbers("eps=-1")},
 	{name: "hardshrink", node: "HardshrinkBackward0", saves: "self", back: steps("hardshrink_backward g s"), numbers: numbers("lambd=0.5")},
@@ -141,6 +142,27 @@ func nanToNumGrad(e *Eager, g, s *Tensor) *Tensor {
 	finite := finite(e, s)
 	o := computes(e, "mul s s1", g.DType, g, finite)
 	e.hold(finite)
+	return o
+}
+
+// sincGrad is grad * (self*pi * cos(self*pi) - sin(self*pi)) / (self*self*pi), and 0
+// where that divisor is 0 (sinc_backward in torch/csrc/autograd/FunctionsManual.cpp).
+func sincGrad(e *Eager, g, s *Tensor) *Tensor {
+	of := func(text string, s ...*Tensor) *Tensor { return computes(e, text, g.DType, s...) }
+	pi := of("mul s pi", s)
+	square := of("mul s s", s)
+	divisor := of("mul s pi", square)
+	e.hold(square)
+	sin, cos := of("sin s", pi), of("cos s", pi)
+	product := of("mul s s1", pi, cos)
+	difference := of("sub s s1", product, sin)
+	quotient := of("div s s1", difference, divisor)
+	out := of("mul s s1", g, quotient)
+	e.hold(quotient, difference, product, cos, sin)
+	none := zeroOf(e, g.DType)
+	zero := computes(e, "eq s 0", graph.Bool, divisor)
+	o := of("where s 0 s1", zero, out)
+	e.hold(zero, none, out, divisor, pi)
 	return o
 }
 

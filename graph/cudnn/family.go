@@ -141,9 +141,56 @@ func (a family) bytes(f *frame) int64 {
 	return n
 }
 
-// paddedCopies is the base of operands copied, with padded channels, where a
-// kernel needs that.
-const paddedCopies = 2
+// The bases of families, by their number in the trees; in the order of bases in
+// scripts/conv/conv_families.py.
+const (
+	noBase         uint8 = iota // no bytes
+	copies                      // copies of x, w and y into channels-last order
+	paddedCopies                // and with padded channels, where a kernel needs that
+	paddedCopiesXW              // y's alone not padded
+	paddedCopiesWY              // x's alone not padded
+	onlyX                       // operands as they are
+	onlyW
+	onlyY
+	allXW
+	allXY
+	allWY
+	allXWY
+	copiesXY // copies of some into channels-last order
+	paddedXY // operands with padded channels
+	paddedXWY
+	paddedXW
+	paddedWY
+	paddedX
+	paddedY
+	paddedW
+	copiesTwoW // copies, two of w
+	groupsXWY  // channels of a group padded to one power of two
+	groupsXY
+	eightGroups   // padded operands, eight groups at a time
+	oneGroup      // and one
+	winograd4     // Winograd's transforms for 4 x 4 outputs, w in float32
+	winograd4Half // and w in 16 bits
+	winograd2     // for 2 x 2 outputs
+	semaphores32  // semaphores of tiles of 32 x 32 channels
+	semaphores64  // and of 64 x 64
+	sumsY1        // padded copies and partial sums of y, and 2, 4, 8 of them
+	sumsY2
+	sumsY4
+	sumsY8
+	sumsX1 // and of x
+	sumsX2
+	sumsX4
+	sumsX8
+	sumsDepthwise // partial sums of each image's weight gradient, depthwise
+	fourierY      // Fourier transforms for y, x and w
+	fourierX
+	fourierW
+	sumsImages    // each image's weight gradient
+	windowIndex   // an index of the window's elements
+	fourierTiles  // Fourier transforms of tiles of 32 x 32, two of an image at a time
+	winograd4Of16 // winograd4 of images padded to 16
+)
 
 // baseBytes are the bytes of a base; equal to bases in
 // scripts/conv/conv_families.py.
@@ -170,91 +217,91 @@ func (f *frame) baseBytes(base uint8) int64 {
 		py, pw = yp, wp
 	}
 	switch base {
-	case 0:
+	case noBase:
 		return 0
-	case 1:
+	case copies:
 		return xn + wn + yn
 	case paddedCopies:
 		return px + pw + py
-	case 3:
+	case paddedCopiesXW:
 		return px + pw + yn
-	case 4:
+	case paddedCopiesWY:
 		return xn + pw + py
-	case 5:
+	case onlyX:
 		return x
-	case 6:
+	case onlyW:
 		return w
-	case 7:
+	case onlyY:
 		return y
-	case 8:
+	case allXW:
 		return x + w
-	case 9:
+	case allXY:
 		return x + y
-	case 10:
+	case allWY:
 		return w + y
-	case 11:
+	case allXWY:
 		return x + w + y
-	case 12:
+	case copiesXY:
 		return xn + yn
-	case 13:
+	case paddedXY:
 		return xp + yp
-	case 14:
+	case paddedXWY:
 		return xp + wp + yp
-	case 15:
+	case paddedXW:
 		return xp + wp
-	case 16:
+	case paddedWY:
 		return wp + yp
-	case 17:
+	case paddedX:
 		return xp
-	case 18:
+	case paddedY:
 		return yp
-	case 19:
+	case paddedW:
 		return wp
-	case 20:
+	case copiesTwoW:
 		return xn + 2*wn + yn
-	case 21, 22: // channels of a group padded to one power of two
+	case groupsXWY, groupsXY: // channels of a group padded to one power of two
 		u := int64(8)
 		for u < max(cg, kg) && u < 4096 {
 			u *= 2
 		}
 		n = n * u * f.g * (hw + pq) * size
-		if base == 21 {
+		if base == groupsXWY {
 			n += u * u * f.g * rs * size
 		}
 		return n
-	case 23: // eight groups at a time
+	case eightGroups: // eight groups at a time
 		return (xp + wp + yp) * min(8, f.g) / f.g
-	case 24:
+	case oneGroup:
 		return (xp + wp + yp) / f.g
-	case 25: // Winograd's transforms for 4 x 4 outputs
+	case winograd4: // Winograd's transforms for 4 x 4 outputs
 		return f.transforms(n, 4) + f.k*cg*144
-	case 26:
+	case winograd4Half:
 		return f.transforms(n, 4) + f.k*cg*72
-	case 27:
+	case winograd2:
 		return f.transforms(n, 2) + f.k*cg*64
-	case 28: // semaphores
+	case semaphores32: // semaphores
 		return roundUp(f.c, 32) * roundUp(f.k, 32) * rs * f.g / 128
-	case 29:
+	case semaphores64:
 		return roundUp(f.c, 64) * roundUp(f.k, 64) * rs * f.g / 16
-	case 30, 31, 32, 33: // partial sums of y
-		return px + pw + py + n*roundUp(f.k, 32)*pq*4<<(base-30)
-	case 34, 35, 36, 37: // and of x
-		return px + pw + py + n*roundUp(f.c, 32)*hw*4<<(base-34)
-	case 38: // partial sums of each image's weight gradient, depthwise
+	case sumsY1, sumsY2, sumsY4, sumsY8: // partial sums of y
+		return px + pw + py + n*roundUp(f.k, 32)*pq*4<<(base-sumsY1)
+	case sumsX1, sumsX2, sumsX4, sumsX8: // and of x
+		return px + pw + py + n*roundUp(f.c, 32)*hw*4<<(base-sumsX1)
+	case sumsDepthwise: // partial sums of each image's weight gradient, depthwise
 		return n * roundUp(f.c, 32) * rs * 32
-	case 39: // Fourier transforms for y, x and w
+	case fourierY: // Fourier transforms for y, x and w
 		return w + max(f.k*cg+n*f.c, n*f.k)*f.spectrum()
-	case 40:
+	case fourierX:
 		return w + max(f.k*cg+n*f.k, n*f.c)*f.spectrum()
-	case 41:
+	case fourierW:
 		return y + max(n*f.c+n*f.k, f.k*cg)*f.spectrum()
-	case 42: // each image's weight gradient
+	case sumsImages: // each image's weight gradient
 		return n * f.k * cg * rs * 4
-	case 44: // Fourier transforms of tiles of 32 x 32, two of an image at a time
+	case fourierTiles: // Fourier transforms of tiles of 32 x 32, two of an image at a time
 		return (f.k*cg + 2*n*(f.c+f.k)) * 4352
-	case 45:
+	case winograd4Of16:
 		return f.transforms(roundUp(n, 16), 4) + f.k*cg*144
-	default: // an index of the window's elements
+	default: // windowIndex
 		return cg * rs * 4
 	}
 }

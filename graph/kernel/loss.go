@@ -11,5 +11,7 @@ var loss = slices.Concat(
 	[]Kernel{
 		{Name: "mse_loss", Operands: "input target", Scalars: "reduction"},
 		{Name: "mse_loss_backward", Operands: "grad input target", Scalars: "reduction"},
+		{Name: "smooth_l1_loss", Operands: "input target", Scalars: "reduction beta"},
+		{Name: "smooth_l1_loss_backward", Operands: "grad input target", Scalars: "reduction beta"},
 	},
 )

@@ -4,7 +4,7 @@ import "slices"
 
 var pointwise = slices.Concat(
 	each(Kernel{Operands: "self", Elementwise: true}, `copy abs exp expm1 log log2 log10 log1p sqrt reciprocal square sin cos tan atan sinh cosh asin acos asinh acosh
-		atanh erf erfc erfinv exp2 floor ceil round trunc frac sign sgn mish log_sigmoid softsign lgamma digamma`),
+		atanh erf erfc erfinv sinc exp2 floor ceil round trunc frac sign sgn mish log_sigmoid softsign lgamma digamma`),
 	each(Kernel{Operands: "self", Elementwise: true, Selectable: true}, "neg rsqrt tanh sigmoid silu hardswish hardsigmoid"),
 	each(Kernel{Operands: "self _", Elementwise: true}, "zeros_like logical_not bitwise_not isinf isnan isfinite"),
 	each(Kernel{Operands: "self", Scalars: "lambd", Elementwise: true}, "hardshrink softshrink"),

@@ -126,21 +126,7 @@ func (r *rewriter) producer(a *graph.Arg) *graph.Node {
 }
 
 func argAt(n *graph.Node, i int, name string) *graph.Arg {
-	pos := 0
-	for j := range n.Args {
-		a := &n.Args[j]
-		if a.Name != "" {
-			if a.Name == name {
-				return a
-			}
-			continue
-		}
-		if pos == i {
-			return a
-		}
-		pos++
-	}
-	return nil
+	return graph.FindArg(n.Args, func(a *graph.Arg) string { return a.Name }, i, name)
 }
 
 func opName(n *graph.Node) string {

@@ -103,7 +103,7 @@ def call(op, over, *a, **k): return dict(op=op, over=over, a=list(a), k=k)
 
 # -- elementwise ------------------------------------------------------------------------------------------------------------------
 UNARY = ('relu relu6 hardtanh threshold tanh sigmoid silu gelu mish hardswish hardsigmoid leaky_relu elu celu selu softplus log_sigmoid exp expm1 log log2 log10 log1p sqrt rsqrt '
-         'reciprocal square sin cos tan atan sinh cosh erf abs neg floor ceil round sign asin acos asinh acosh atanh erfc erfinv exp2 logit hardshrink softshrink nan_to_num frac '
+         'reciprocal square sin cos tan atan sinh cosh erf abs neg floor ceil round sign asin acos asinh acosh atanh erfc erfinv sinc exp2 logit hardshrink softshrink nan_to_num frac '
          'trunc lgamma sgn clamp_min clamp_max deg2rad rad2deg')
 OPT = dict(hardtanh=lambda r: [-r.random(), r.random()], threshold=lambda r: [.1, .5], leaky_relu=lambda r: [.2], elu=lambda r: [1.5], celu=lambda r: [1.5], softplus=lambda r: r.choice([[], [2.0, 10.0]]),
            logit=lambda r: r.choice([[], [1e-6]]), clamp_min=lambda r: [.1], clamp_max=lambda r: [.1])
@@ -387,6 +387,8 @@ def nll(r, op):
 
 @row('mse_loss', 24)
 def mse(r, op): s = r.shape(r.randint(0, 4)); return call(op, 'default', r.T(s), r.T(s, r.choice('cca')), r.choice([1, 1, 0, 2]))
+@row('smooth_l1_loss', 24)
+def smooth_l1(r, op): s = r.shape(r.randint(0, 4)); return call(op, 'default', r.T(s), r.T(s, r.choice('cca')), r.choice([1, 1, 0, 2]), r.choice([1.0, .5]))
 
 
 # -- pooling, resizing -----------------------------------------------------------------------------------------------------------------

@@ -446,6 +446,7 @@ def pointwise_cases():
     op("nan_to_num", lambda m, x: torch.nan_to_num(x))
     op("logit", lambda m, x: torch.logit(x, eps=1e-6))
     op("erfinv", lambda m, x: torch.erfinv(x))
+    op("sinc", lambda m, x: torch.sinc(x))
     op("deg2rad", lambda m, x: torch.deg2rad(x))
     op("rad2deg", lambda m, x: torch.rad2deg(x))
     op("xlogy", lambda m, x, y: torch.xlogy(x, y), (6, 8), (6, 8))

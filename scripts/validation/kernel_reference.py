@@ -52,7 +52,7 @@ def grads(f, g, *xs):
 def unaries():
     x, inner, positive, wide = rand(3, 5), rand(3, 5, lo=-0.9, hi=0.9), rand(3, 5, lo=0.1, hi=3), rand(4, 6, lo=-6, hi=6)
     above = rand(3, 5, lo=1.1, hi=3)
-    for name in "neg abs exp expm1 sin cos tan atan sinh cosh tanh asinh erf erfc exp2 floor ceil trunc frac sign sgn sigmoid square".split():
+    for name in "neg abs exp expm1 sin cos tan atan sinh cosh tanh asinh erf erfc sinc exp2 floor ceil trunc frac sign sgn sigmoid square".split():
         case(name, [x], [getattr(torch, name)(x)])
     halves = torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5, 2.4])
     case("round", [halves], [torch.round(halves)])
@@ -292,11 +292,14 @@ def reductions():
             case(op + "_forward", [ls, target], [f(ls), count], scalars=[reduction, 2])
             case(op + "_backward", [g, ls, target, count], grads(f, g, ls), scalars=[reduction, 2])
     a, b = rand(3, 4), rand(3, 4)
-    for reduction, name in ((1, "mean"), (2, "sum")):
+    for reduction, name in ((0, "none"), (1, "mean"), (2, "sum")):
         f = lambda a: F.mse_loss(a, b, reduction=name)
-        g = torch.tensor(0.6)
+        g = torch.linspace(-1, 1, 12).reshape(3, 4) if name == "none" else torch.tensor(0.6)
         case("mse_loss", [a, b], [f(a)], scalars=[reduction])
         case("mse_loss_backward", [g, a, b], grads(f, g, a), scalars=[reduction])
+        f = lambda a: F.smooth_l1_loss(a, b, reduction=name, beta=0.7)
+        case("smooth_l1_loss", [a, b], [f(a)], scalars=[reduction, 0.7])
+        case("smooth_l1_loss_backward", [g, a, b], grads(f, g, a), scalars=[reduction, 0.7])
 
 
 def moves():

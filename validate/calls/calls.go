@@ -148,7 +148,7 @@ sort: (f4x6, 1, true) -> f4x6, i4x6
 binary_cross_entropy binary_cross_entropy_with_logits: (f4x6, f4x6) -> f
 cross_entropy_loss nll_loss nll_loss_nd: (f4x6, i4) -> f
 nll_loss2d: (f2x3x4x4, i2x4x4) -> f
-mse_loss: (f4x6, f4x6) -> f
+mse_loss smooth_l1_loss: (f4x6, f4x6) -> f
 any.dim all.dim: (b4x6, 1) -> b4
 nonzero: (b4) -> i4x1
 count_nonzero: (f4x6) -> i
@@ -193,7 +193,7 @@ index_select: (f4x6, 1, i3) -> f4x3
 gather take_along_dim: (f4x6, 1, i4x2) -> f4x2
 softsign relu relu6 tanh sigmoid silu gelu mish hardswish hardsigmoid leaky_relu elu celu selu softplus log_sigmoid hardshrink softshrink hardtanh: (f4x6) -> f4x6
 threshold: (f4x6, 0.5, 0.0) -> f4x6
-exp expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan atan sinh cosh erf abs neg floor ceil round sign sgn asin acos asinh acosh atanh erfc erfinv exp2 frac trunc lgamma: (f4x6) -> f4x6
+exp expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan atan sinh cosh erf abs neg floor ceil round sign sgn asin acos asinh acosh atanh erfc erfinv sinc exp2 frac trunc lgamma: (f4x6) -> f4x6
 logit: (f4x6, 0.01) -> f4x6
 deg2rad rad2deg: (f4x6) -> f4x6
 nan_to_num: (f4x6) -> f4x6

@@ -196,7 +196,7 @@ func TestKernels(t *testing.T) {
 	}
 	for i := range kernels.Table {
 		if k := &kernels.Table[i]; !tested[k.Name] && !elsewhere(k) {
-			t.Errorf("kernel %s has no case", k.Name)
+			t.Errorf("kernel %s has no case: write one in scripts/validation/kernel_reference.py and run it", k.Name)
 		}
 	}
 }

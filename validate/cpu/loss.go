@@ -1,9 +1,13 @@
 package cpu
 
-import "github.com/memplan/memplan/validate"
+import (
+	"math"
+
+	"github.com/memplan/memplan/validate"
+)
 
 var lossKernels = map[string]kernel{"nll_loss_forward": nll, "nll_loss2d_forward": nll, "nll_loss_backward": nllBackward, "nll_loss2d_backward": nllBackward,
-	"mse_loss": mse, "mse_loss_backward": mseBackward}
+	"mse_loss": squared.forward, "mse_loss_backward": squared.backward, "smooth_l1_loss": smoothL1.forward, "smooth_l1_loss_backward": smoothL1.backward}
 
 // classes calls f for each target that counts: where its log-probability lies
 // in [n, classes, ...].
@@ -48,30 +52,69 @@ func nllBackward(r *run) error {
 	return nil
 }
 
-func mse(r *run) error {
+// A pairLoss is a loss of each pair of elements, and its slope in the first.
+type pairLoss struct {
+	value, slope func(r *run, d float64) float64
+}
+
+var (
+	squared = pairLoss{
+		value: func(_ *run, d float64) float64 { return d * d },
+		slope: func(_ *run, d float64) float64 { return 2 * d },
+	}
+	smoothL1 = pairLoss{
+		value: func(r *run, d float64) float64 {
+			beta := r.scalar("beta")
+			if d = math.Abs(d); d < beta {
+				return d * d / (2 * beta)
+			}
+			return d - beta/2
+		},
+		slope: func(r *run, d float64) float64 {
+			if beta := r.scalar("beta"); math.Abs(d) < beta {
+				return d / beta
+			}
+			return sign(d)
+		},
+	}
+)
+
+// forward makes the losses of all pairs, or one number of them.
+func (l pairLoss) forward(r *run) error {
 	x, y := r.floats(0), r.floats(1)
-	var s float64
+	out, done := r.out(0)
+	if r.scalar("reduction") == 0 {
+		for i := range out {
+			out[i] = float32(l.value(r, float64(x[i])-float64(y[i])))
+		}
+		done()
+		return nil
+	}
+	var sum float64
 	for i := range x {
-		d := float64(x[i]) - float64(y[i])
-		s += d * d
+		sum += l.value(r, float64(x[i])-float64(y[i]))
 	}
 	if r.scalar("reduction") == 1 {
-		s /= float64(len(x))
+		sum /= float64(len(x))
 	}
-	out, done := r.out(0)
-	out[0] = float32(s)
+	out[0] = float32(sum)
 	done()
 	return nil
 }
 
-func mseBackward(r *run) error {
-	g, x, y := float64(r.floats(0)[0]), r.floats(1), r.floats(2)
-	if r.scalar("reduction") == 1 {
-		g /= float64(len(x))
+// backward reads a gradient, of each loss or of the one number, and the pairs.
+func (l pairLoss) backward(r *run) error {
+	g, x, y := r.floats(0), r.floats(1), r.floats(2)
+	of := func(int) float64 { return float64(g[0]) }
+	switch r.scalar("reduction") {
+	case 0:
+		of = func(i int) float64 { return float64(g[i]) }
+	case 1:
+		of = func(int) float64 { return float64(g[0]) / float64(len(x)) }
 	}
 	out, done := r.out(0)
 	for i := range x {
-		out[i] = float32(2 * g * (float64(x[i]) - float64(y[i])))
+		out[i] = float32(of(i) * l.slope(r, float64(x[i])-float64(y[i])))
 	}
 	done()
 	return nil

@@ -66,7 +66,7 @@ var unaries = map[string]func(float64) float64{
 	"neg": func(x float64) float64 { return -x }, "abs": math.Abs, "exp": math.Exp, "expm1": math.Expm1, "log": math.Log, "log2": math.Log2, "log10": math.Log10, "log1p": math.Log1p,
 	"sqrt": math.Sqrt, "rsqrt": func(x float64) float64 { return 1 / math.Sqrt(x) }, "reciprocal": func(x float64) float64 { return 1 / x }, "square": func(x float64) float64 { return x * x },
 	"sin": math.Sin, "cos": math.Cos, "tan": math.Tan, "atan": math.Atan, "sinh": math.Sinh, "cosh": math.Cosh, "tanh": math.Tanh, "asin": math.Asin, "acos": math.Acos,
-	"asinh": math.Asinh, "acosh": math.Acosh, "atanh": math.Atanh, "erf": math.Erf, "erfc": math.Erfc, "erfinv": math.Erfinv, "exp2": math.Exp2,
+	"asinh": math.Asinh, "acosh": math.Acosh, "atanh": math.Atanh, "erf": math.Erf, "erfc": math.Erfc, "erfinv": math.Erfinv, "sinc": sinc, "exp2": math.Exp2,
 	"floor": math.Floor, "ceil": math.Ceil, "round": math.RoundToEven, "trunc": math.Trunc, "frac": func(x float64) float64 { return x - math.Trunc(x) },
 	"sign": sign, "sgn": sign, "sigmoid": sigmoid, "silu": func(x float64) float64 { return x * sigmoid(x) },
 	"mish": func(x float64) float64 { return x * math.Tanh(softplus(x)) }, "hardswish": func(x float64) float64 { return x * min(max(x+3, 0), 6) / 6 },
@@ -78,6 +78,14 @@ var unaries = map[string]func(float64) float64{
 	"logical_not": func(x float64) float64 { return truth(x == 0) },
 	"lgamma":      func(x float64) float64 { y, _ := math.Lgamma(x); return y },
 	"digamma":     digamma,
+}
+
+// sinc is sin(pi x) / (pi x), 1 at 0.
+func sinc(x float64) float64 {
+	if x == 0 {
+		return 1
+	}
+	return math.Sin(math.Pi*x) / (math.Pi * x)
 }
 
 // digamma is the derivative of lgamma: by its recurrence up to 6, then by its

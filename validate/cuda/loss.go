@@ -7,7 +7,6 @@ import (
 
 	"gorgonia.org/cu"
 
-	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/validate"
 )
 
@@ -23,8 +22,8 @@ type nllArgs struct {
 func lossKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: all, run: nll}, "nll_loss_forward", "nll_loss2d_forward")
 	register(kernel{rows: all, run: nllBackward}, "nll_loss_backward", "nll_loss2d_backward")
-	register(kernel{run: glu}, "glu")
-	register(kernel{run: gluBackward}, "glu_backward")
+	register(kernel{run: mseLoss}, "mse_loss")
+	register(kernel{run: mseBackward}, "mse_loss_backward")
 }
 
 // nllOf describes log-probabilities and targets.
@@ -107,21 +106,33 @@ func half(t *validate.Tensor, d int64, second bool) *validate.Tensor {
 	return part(t, shape, t.Strides, at)
 }
 
-// glu is the first half times the sigmoid of the second.
-func glu(r *run) error {
-	x, d, out := r.arg(0), r.attrs().Dims[0], r.result(0)
-	return pointwise(r, "glu", out, [4]float64{}, onDevice(half(x, d, false)), onDevice(half(x, d, true)))
-}
-
-// gluBackward makes both halves of the gradient.
-func gluBackward(r *run) error {
-	g, x, d, out := r.arg(0), r.arg(1), r.attrs().Dims[0], r.result(0)
-	if out.DType != graph.Float32 && out.DType != x.DType {
-		return fmt.Errorf("the gradient %v of a gate on %v", out.DType, x.DType)
+// mseLoss adds squared differences, which lie in the scratch that the plan has
+// for them; without a reduction they are the result.
+func mseLoss(r *run) error {
+	if r.scalar("reduction") == 0 {
+		return pointwise(r, "mse", r.result(0), [4]float64{}, r.c.Args[0], r.c.Args[1])
 	}
-	a, b := onDevice(half(x, d, false)), onDevice(half(x, d, true))
-	if err := pointwise(r, "glu_value_backward", half(out, d, false), [4]float64{}, onDevice(g), b); err != nil {
+	x := r.arg(0)
+	if len(r.c.Scratch) == 0 || r.c.Scratch[0].Bytes < x.DType.Bytes(x.Elems()) {
+		return fmt.Errorf("the plan has no memory for the differences of %v", x.Shape)
+	}
+	d := *x
+	d.At, d.Strides = r.c.Scratch[0].At, validate.RowMajor(x.Shape)
+	if err := pointwise(r, "mse", &d, [4]float64{}, r.c.Args[0], r.c.Args[1]); err != nil {
 		return err
 	}
-	return pointwise(r, "glu_gate_backward", half(out, d, true), [4]float64{}, onDevice(g), a, b)
+	op := int32(redMean)
+	if r.scalar("reduction") == 2 {
+		op = redSum
+	}
+	return reduce(r, op, r.result(0), &d, nil)
+}
+
+// mseBackward is the gradient of the mean squared error.
+func mseBackward(r *run) error {
+	f := 2.0
+	if r.scalar("reduction") == 1 {
+		f /= float64(max(r.arg(1).Elems(), 1))
+	}
+	return pointwise(r, "mse_loss_backward", r.result(0), [4]float64{f}, r.c.Args...)
 }

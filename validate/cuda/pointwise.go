@@ -42,7 +42,6 @@ func pointwiseKernels(register func(k kernel, names ...string)) {
 	for name, f := range own {
 		register(kernel{run: f}, name)
 	}
-	register(kernel{run: mseBackward}, "mse_loss_backward")
 	register(kernel{run: maskBias}, "mask_bias")
 	register(kernel{run: preluBackward}, "_prelu_kernel_backward")
 }
@@ -289,15 +288,6 @@ func dropoutBackward(r *run) error {
 		return launch(r.d, "fill", "dropout_backward_8", along((a.n+7)/8), &a)
 	}
 	return launch(r.d, "fill", "dropout_backward", grid{x: (a.n + 1023) / 1024, tx: 256}, &a)
-}
-
-// mseBackward is the gradient of the mean squared error.
-func mseBackward(r *run) error {
-	f := 2.0
-	if r.scalar("reduction") == 1 {
-		f /= float64(max(r.arg(1).Elems(), 1))
-	}
-	return pointwise(r, "mse_loss_backward", r.result(0), [4]float64{f}, r.c.Args...)
 }
 
 // bitwiseNot turns whole numbers' bits around, and truth values.

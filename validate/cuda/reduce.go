@@ -52,8 +52,8 @@ func reduceKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: all, spare: true, run: func(r *run) error { return softmaxBackward(r, 0) }}, "_softmax_backward_data")
 	register(kernel{rows: all, spare: true, run: func(r *run) error { return softmaxBackward(r, 1) }}, "_log_softmax_backward_data")
 	register(kernel{rows: all, spare: true, run: cumsum}, "cumsum")
-	register(kernel{run: mseLoss}, "mse_loss")
-	register(kernel{run: repeatBackward}, "repeat_backward")
+	register(kernel{run: glu}, "glu")
+	register(kernel{run: gluBackward}, "glu_backward")
 	register(kernel{run: euclideanNorm, work: normWork}, "euclidean_norm")
 	register(kernel{run: deviation, work: normWork}, "std")
 	register(kernel{run: func(r *run) error { return extreme(r, redMax, redArgMax) }}, "amax_with_indices")
@@ -334,49 +334,6 @@ func cumsum(r *run) error {
 	return launch(r.d, "reduce", "scan_lines", along(a.outer*a.inner), &a)
 }
 
-// mseLoss adds squared differences, which lie in the scratch that the plan has
-// for them.
-func mseLoss(r *run) error {
-	x := r.arg(0)
-	if len(r.c.Scratch) == 0 || r.c.Scratch[0].Bytes < x.DType.Bytes(x.Elems()) {
-		return fmt.Errorf("the plan has no memory for the differences of %v", x.Shape)
-	}
-	d := *x
-	d.At, d.Strides = r.c.Scratch[0].At, validate.RowMajor(x.Shape)
-	if err := pointwise(r, "mse", &d, [4]float64{}, r.c.Args[0], r.c.Args[1]); err != nil {
-		return err
-	}
-	op := int32(redMean)
-	if r.scalar("reduction") == 2 {
-		op = redSum
-	}
-	return reduce(r, op, r.result(0), &d, nil)
-}
-
-// repeatBackward adds the gradients of all copies: a reduction over the dims that
-// count them.
-func repeatBackward(r *run) error {
-	g, out := r.arg(0), r.result(0)
-	v := validate.Tensor{At: g.At, DType: g.DType}
-	lead := len(g.Shape) - len(out.Shape)
-	var dims []int64
-	var keep validate.Tensor = *out
-	keep.Shape, keep.Strides = nil, nil
-	for d, n := range g.Shape {
-		own := int64(1)
-		if d >= lead {
-			own = out.Shape[d-lead]
-		}
-		dims = append(dims, int64(len(v.Shape)))
-		v.Shape, v.Strides = append(v.Shape, n/max(own, 1)), append(v.Strides, g.Strides[d]*own)
-		if d >= lead {
-			v.Shape, v.Strides = append(v.Shape, own), append(v.Strides, g.Strides[d])
-			keep.Shape, keep.Strides = append(keep.Shape, own), append(keep.Strides, out.Strides[d-lead])
-		}
-	}
-	return reduce(r, redSum, &keep, &v, dims)
-}
-
 // normWork holds the sums of squares in float32: half types end at 65504.
 func normWork(r *run) int64 { return graph.Float32.Bytes(r.result(0).Elems()) }
 
@@ -494,4 +451,23 @@ func interleave(r *run) error {
 	}
 	a := interleaveArgs{n: out.Elems(), elements: times.Elems(), sums: sums, out: r.ptr(out), dtype: dtype(out)}
 	return launch(r.d, "select", "interleave", along(a.n), &a)
+}
+
+// glu is the first half times the sigmoid of the second.
+func glu(r *run) error {
+	x, d, out := r.arg(0), r.attrs().Dims[0], r.result(0)
+	return pointwise(r, "glu", out, [4]float64{}, onDevice(half(x, d, false)), onDevice(half(x, d, true)))
+}
+
+// gluBackward makes both halves of the gradient.
+func gluBackward(r *run) error {
+	g, x, d, out := r.arg(0), r.arg(1), r.attrs().Dims[0], r.result(0)
+	if out.DType != graph.Float32 && out.DType != x.DType {
+		return fmt.Errorf("the gradient %v of a gate on %v", out.DType, x.DType)
+	}
+	a, b := onDevice(half(x, d, false)), onDevice(half(x, d, true))
+	if err := pointwise(r, "glu_value_backward", half(out, d, false), [4]float64{}, onDevice(g), b); err != nil {
+		return err
+	}
+	return pointwise(r, "glu_gate_backward", half(out, d, true), [4]float64{}, onDevice(g), a, b)
 }

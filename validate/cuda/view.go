@@ -15,6 +15,7 @@ func viewKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: cat}, "cat")
 	register(kernel{run: stack}, "stack")
 	register(kernel{run: repeat}, "repeat")
+	register(kernel{run: repeatBackward}, "repeat_backward")
 	register(kernel{run: flip}, "flip")
 	register(kernel{run: roll}, "roll")
 	register(kernel{rows: unless(openWindow, only(nil, []int{0})), run: func(r *run) error { return addWindow(r, 0) }}, "unview")
@@ -236,4 +237,28 @@ func addOverlapping(r *run, to, in *validate.Tensor) error {
 		}
 	}
 	return nil
+}
+
+// repeatBackward adds the gradients of all copies: a reduction over the dims that
+// count them.
+func repeatBackward(r *run) error {
+	g, out := r.arg(0), r.result(0)
+	v := validate.Tensor{At: g.At, DType: g.DType}
+	lead := len(g.Shape) - len(out.Shape)
+	var dims []int64
+	var keep validate.Tensor = *out
+	keep.Shape, keep.Strides = nil, nil
+	for d, n := range g.Shape {
+		own := int64(1)
+		if d >= lead {
+			own = out.Shape[d-lead]
+		}
+		dims = append(dims, int64(len(v.Shape)))
+		v.Shape, v.Strides = append(v.Shape, n/max(own, 1)), append(v.Strides, g.Strides[d]*own)
+		if d >= lead {
+			v.Shape, v.Strides = append(v.Shape, own), append(v.Strides, g.Strides[d])
+			keep.Shape, keep.Strides = append(keep.Shape, own), append(keep.Strides, out.Strides[d-lead])
+		}
+	}
+	return reduce(r, redSum, &keep, &v, dims)
 }
