@@ -465,7 +465,7 @@ func mapped(ids []program.StorageID, to func(program.StorageID) program.StorageI
 	return out
 }
 
-func tensors(ts []program.Tensor, to func(program.StorageID) program.StorageID) []program.Tensor {
+func tensors(ts []program.View, to func(program.StorageID) program.StorageID) []program.View {
 	out := slices.Clone(ts)
 	for i := range out {
 		if out[i].Storage != program.None {

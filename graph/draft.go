@@ -13,7 +13,7 @@ type Draft struct {
 	Inputs       []DraftValue
 	Outputs      []DraftValue
 	Decls        []DraftValue // declared types of other values; unknown names are ignored
-	Initializers []*Tensor    // named by Tensor.Name
+	Initializers []*Constant  // named by Constant.Name
 	InitMeta     [][]Prop     // of the initializers; shorter than Initializers when the rest have none
 	Nodes        []*DraftNode
 	Meta         []Prop

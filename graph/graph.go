@@ -113,10 +113,10 @@ type Value struct {
 	Name  string
 	Kind  Kind
 	Type  Type
-	Decl  Type    // as the file declares it; Type starts equal and inference overwrites it
-	Const *Tensor // known elements or a reference to them; nil when computed at run time
-	Outer ValueID // Captured: the id in Parent.Values
-	Def   int32   // Computed: index of the producing node in Nodes; else -1
+	Decl  Type      // as the file declares it; Type starts equal and inference overwrites it
+	Const *Constant // known elements or a reference to them; nil when computed at run time
+	Outer ValueID   // Captured: the id in Parent.Values
+	Def   int32     // Computed: index of the producing node in Nodes; else -1
 	Meta  []Prop
 }
 
@@ -265,8 +265,8 @@ type Attr struct {
 	Floats  []float32
 	Ints    []int64
 	Strings []string
-	Tensor  *Tensor
-	Tensors []*Tensor
+	Tensor  *Constant
+	Tensors []*Constant
 	Graph   *Graph
 	Graphs  []*Graph
 	Types   []Type
@@ -297,10 +297,10 @@ type Arg struct {
 	List  []Arg
 }
 
-// A Tensor is a constant: an initializer, a Constant node's value, or what
+// A Constant is a constant: an initializer, a Constant node's value, or what
 // inference folded. Elements are held only for small tensors; large payloads
 // stay in the file and are named by Ref.
-type Tensor struct {
+type Constant struct {
 	Name string
 	Type DType
 	Dims []int64
@@ -313,7 +313,7 @@ type Tensor struct {
 
 	// Sparse, when not nil, holds the indices of a sparse tensor whose values
 	// are this tensor's elements; Dims is then the dense shape.
-	Sparse *Tensor
+	Sparse *Constant
 }
 
 // A DataRef locates a tensor's raw bytes without reading them.
@@ -324,10 +324,10 @@ type DataRef struct {
 }
 
 // Elems returns the number of elements, or false on overflow or a negative dim.
-func (t *Tensor) Elems() (int64, bool) { return Product(t.Dims) }
+func (t *Constant) Elems() (int64, bool) { return Product(t.Dims) }
 
 // Bytes returns the dense storage size, or false on overflow.
-func (t *Tensor) Bytes() (int64, bool) {
+func (t *Constant) Bytes() (int64, bool) {
 	n, ok := t.Elems()
 	if !ok || n > (1<<62)/max(t.Type.Bits(), 1) {
 		return 0, false
@@ -336,7 +336,7 @@ func (t *Tensor) Bytes() (int64, bool) {
 }
 
 // Known reports whether all elements are held in memory.
-func (t *Tensor) Known() bool {
+func (t *Constant) Known() bool {
 	if t == nil || t.Sparse != nil {
 		return false
 	}
@@ -364,7 +364,7 @@ func Product(dims []int64) (int64, bool) {
 }
 
 // ValueType returns the type of a value that holds t: a dense tensor.
-func (t *Tensor) ValueType() Type {
+func (t *Constant) ValueType() Type {
 	shape := make(Shape, len(t.Dims))
 	for i, d := range t.Dims {
 		shape[i] = Int(d)

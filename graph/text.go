@@ -506,7 +506,7 @@ func dimText(d Dim) string {
 }
 
 // tensorText returns a tensor with its name, as attributes hold it.
-func tensorText(t *Tensor) string {
+func tensorText(t *Constant) string {
 	head := tensorHead(t, t.Name)
 	if t.Name == "" {
 		head = strings.TrimSuffix(head, ` ""`)
@@ -514,7 +514,7 @@ func tensorText(t *Tensor) string {
 	return head + " = " + tensorData(t)
 }
 
-func tensorHead(t *Tensor, name string) string {
+func tensorHead(t *Constant, name string) string {
 	dims := ""
 	if len(t.Dims) > 0 {
 		dims = "[" + strings.Join(each(t.Dims, func(n int64) string { return strconv.FormatInt(n, 10) }), ",") + "]"
@@ -523,14 +523,14 @@ func tensorHead(t *Tensor, name string) string {
 }
 
 // tensorData returns the elements of t, or where they are.
-func tensorData(t *Tensor) string {
+func tensorData(t *Constant) string {
 	if t.Sparse == nil {
 		return elementText(t)
 	}
 	return "sparse(" + elementText(t) + ", " + tensorText(t.Sparse) + ")"
 }
 
-func elementText(t *Tensor) string {
+func elementText(t *Constant) string {
 	var parts []string
 	switch {
 	case t.Ints != nil:

@@ -235,7 +235,7 @@ func (a *Attr) addFloat(v float32, listed bool) {
 	}
 }
 
-func (a *Attr) addTensor(t *Tensor, listed bool) {
+func (a *Attr) addTensor(t *Constant, listed bool) {
 	if listed {
 		a.Tensors = append(a.Tensors, t)
 	} else {

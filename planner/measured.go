@@ -69,7 +69,7 @@ func KindOf(n *program.Node) string {
 }
 
 // writeTensor writes a type, a shape, and strides that are not row-major.
-func writeTensor(b *strings.Builder, before string, t *program.Tensor) {
+func writeTensor(b *strings.Builder, before string, t *program.View) {
 	fmt.Fprintf(b, "%s%v%v", before, t.DType, t.Shape)
 	want := int64(1)
 	for i := len(t.Shape) - 1; i >= 0; i-- {
@@ -171,7 +171,7 @@ func (t *Times) seconds(m *TimeModel, n *program.Node) (float64, source) {
 	if best == nil {
 		return 0, fromRoofline
 	}
-	like := &program.Node{Op: n.Op, Kernel: n.Kernel, Unit: n.Unit, In: []program.Tensor{{DType: d}}, Out: n.Out, Events: n.Events, FLOPs: best.FLOPs, Traffic: best.Traffic, Scratch: best.Scratch}
+	like := &program.Node{Op: n.Op, Kernel: n.Kernel, Unit: n.Unit, In: []program.View{{DType: d}}, Out: n.Out, Events: n.Events, FLOPs: best.FLOPs, Traffic: best.Traffic, Scratch: best.Scratch}
 	return best.MeasuredMs / 1e3 / float64(best.Runs) * m.roofline(n) / max(m.roofline(like), 1e-12), fromNearest
 }
 

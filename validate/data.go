@@ -32,7 +32,7 @@ type Reader func() (*Array, error)
 // that shows all of it.
 type resident struct {
 	id     program.StorageID
-	tensor program.Tensor
+	tensor program.View
 	rows   int64 // inputs that index tables: the least number of rows; else 0
 }
 
@@ -44,17 +44,17 @@ func residents(p *program.Program) []resident {
 	for _, id := range p.Statics {
 		s := &p.Storages[id]
 		if s.Category != program.Optimizer {
-			out = append(out, resident{id: id, tensor: program.Tensor{Storage: id, DType: graph.Undefined}})
+			out = append(out, resident{id: id, tensor: program.View{Storage: id, DType: graph.Undefined}})
 			at[id] = int32(len(out))
 		}
 	}
-	see := func(t *program.Tensor) {
+	see := func(t *program.View) {
 		if t.Storage < 0 || at[t.Storage] == 0 {
 			return
 		}
 		r := &out[at[t.Storage]-1]
 		if r.tensor.DType == graph.Undefined || len(r.tensor.Shape) == 1 && t.Offset == 0 && t.DType.Bytes(Elems(t.Shape)) == p.Storages[t.Storage].Bytes && IsRowMajor(t.Shape, t.Strides) {
-			r.tensor = program.Tensor{Storage: t.Storage, DType: t.DType, Shape: []int64{p.Storages[t.Storage].Bytes / max(t.DType.Bytes(1), 1)}}
+			r.tensor = program.View{Storage: t.Storage, DType: t.DType, Shape: []int64{p.Storages[t.Storage].Bytes / max(t.DType.Bytes(1), 1)}}
 			if t.Offset == 0 && t.DType.Bytes(Elems(t.Shape)) == p.Storages[t.Storage].Bytes && IsRowMajor(t.Shape, t.Strides) {
 				r.tensor.Shape = t.Shape
 			}
@@ -216,7 +216,7 @@ func f16(v float64) uint16 {
 }
 
 // decode reads a strided window of raw elements as a row-major array.
-func decode(raw []byte, t *program.Tensor) (*Array, error) {
+func decode(raw []byte, t *program.View) (*Array, error) {
 	get, ok := gets[t.DType]
 	if !ok {
 		return nil, fmt.Errorf("elements of type %v", t.DType)

@@ -78,12 +78,12 @@ type Call struct {
 	Node    *program.Node
 	Kernel  string // Node.Does()
 	Args    []Operand
-	Results []Tensor // without memory where a result is not wanted
-	Scratch []Span   // storages that the node allocates besides results, in order of allocation
-	Work    Span     // what Device.Work asked for
-	States  [][]Span // optimizer's step: for each parameter of Node.Attrs.Rule its states
-	Seed    uint64   // of the call's random numbers: the same when the call runs again
-	Step    int      // 1 in the first training step
+	Results []ArenaView // without memory where a result is not wanted
+	Scratch []Span      // storages that the node allocates besides results, in order of allocation
+	Work    Span        // what Device.Work asked for
+	States  [][]Span    // optimizer's step: for each parameter of Node.Attrs.Rule its states
+	Seed    uint64      // of the call's random numbers: the same when the call runs again
+	Step    int         // 1 in the first training step
 	// Again is whether the call has run before in the step, in a schedule that
 	// must leave everything as if it had not: running statistics stay as they are.
 	// Calls of checkpointed modules update them once more, as PyTorch does.
@@ -127,7 +127,7 @@ func lacks(n *program.Node) error {
 // An Operand is a tensor on the device, a number, a constant, or absent.
 type Operand struct {
 	Kind    OperandKind
-	Tensor  Tensor      // OnDevice
+	Tensor  ArenaView   // OnDevice
 	Value   float64     // IsNumber
 	DType   graph.DType // IsArray
 	Shape   []int64     // IsArray
@@ -146,9 +146,9 @@ const (
 	IsArray
 )
 
-// A Tensor is a strided window of the arena. Strides count elements; At is
+// A ArenaView is a strided window of the arena. Strides count elements; At is
 // the byte offset of the element with all indices 0, -1 for no tensor.
-type Tensor struct {
+type ArenaView struct {
 	At      int64
 	DType   graph.DType
 	Shape   []int64
@@ -159,4 +159,4 @@ type Tensor struct {
 type Span struct{ At, Bytes int64 }
 
 // Elems returns the number of elements.
-func (t *Tensor) Elems() int64 { return Elems(t.Shape) }
+func (t *ArenaView) Elems() int64 { return Elems(t.Shape) }

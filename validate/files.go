@@ -61,7 +61,7 @@ func readNPY(r io.Reader, memory int64) (*Array, error) {
 	if err != nil {
 		return nil, fmt.Errorf("an array of %v: %w", shape, err)
 	}
-	return decode(raw, &program.Tensor{DType: t, Shape: shape, Strides: RowMajor(shape)})
+	return decode(raw, &program.View{DType: t, Shape: shape, Strides: RowMajor(shape)})
 }
 
 // exactly reads n bytes. Memory grows with what is there: a header that claims
@@ -354,7 +354,7 @@ func readPB(r io.ReaderAt, size int64, path string, memory int64) (*Array, error
 		if err != nil {
 			return nil, err
 		}
-		return decode(raw, &program.Tensor{DType: t.Type, Shape: t.Dims, Strides: RowMajor(t.Dims)})
+		return decode(raw, &program.View{DType: t.Type, Shape: t.Dims, Strides: RowMajor(t.Dims)})
 	}
 	switch there := int64(len(t.Floats) + len(t.Ints)); {
 	case there == 0 && n > onnx.MaxElements(memory):
@@ -375,7 +375,7 @@ func readPB(r io.ReaderAt, size int64, path string, memory int64) (*Array, error
 // ModelSource gives the initializers that a model's file, which open opens, or
 // the files beside it hold: the others are made from the seed.
 func ModelSource(g *graph.Graph, open func() (*files.File, error)) Source {
-	at := map[string]*graph.Tensor{}
+	at := map[string]*graph.Constant{}
 	for i := range g.Values {
 		if v := &g.Values[i]; v.Kind == graph.Initializer && v.Const != nil {
 			at[v.Name] = v.Const
@@ -405,7 +405,7 @@ func ModelSource(g *graph.Graph, open func() (*files.File, error)) Source {
 
 // readRef reads a tensor's bytes from the model, or from the file beside it that
 // the tensor names; nil where that is not there.
-func readRef(t *graph.Tensor, open func() (*files.File, error)) (*Array, error) {
+func readRef(t *graph.Constant, open func() (*files.File, error)) (*Array, error) {
 	f, err := open()
 	if err == nil && t.Ref.Location != "" {
 		door := f.Beside()
@@ -427,5 +427,5 @@ func readRef(t *graph.Tensor, open func() (*files.File, error)) (*Array, error) 
 	if _, err := f.ReadAt(raw, t.Ref.Offset); err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", t.Name, f.Path, err)
 	}
-	return decode(raw, &program.Tensor{DType: t.Type, Shape: t.Dims, Strides: RowMajor(t.Dims)})
+	return decode(raw, &program.View{DType: t.Type, Shape: t.Dims, Strides: RowMajor(t.Dims)})
 }

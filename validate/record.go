@@ -77,7 +77,7 @@ func (r *runner) gradients(step int) error {
 }
 
 // download reads a tensor.
-func (r *runner) download(t *program.Tensor) (*Array, error) {
+func (r *runner) download(t *program.View) (*Array, error) {
 	if err := r.d.Sync(); err != nil {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ type Options struct {
 // An Output is a tensor that the model returns.
 type Output struct {
 	Name   string
-	Tensor program.Tensor
+	Tensor program.View
 	Node   int32
 }
 
@@ -286,7 +286,7 @@ func (r *runner) resolve(n *program.Node) *Call {
 	if n.Attrs != nil && n.Attrs.Results != nil {
 		results = len(n.Attrs.Results)
 	}
-	c.Results = make([]Tensor, results)
+	c.Results = make([]ArenaView, results)
 	for i := range c.Results {
 		if at := n.Result(i); at >= 0 {
 			c.Results[i] = r.tensor(&n.Out[at])
@@ -295,7 +295,7 @@ func (r *runner) resolve(n *program.Node) *Call {
 		}
 	}
 	for _, ev := range n.Events {
-		if !ev.Free && !slices.ContainsFunc(n.Out, func(t program.Tensor) bool { return t.Storage == ev.Storage }) {
+		if !ev.Free && !slices.ContainsFunc(n.Out, func(t program.View) bool { return t.Storage == ev.Storage }) {
 			c.Scratch = append(c.Scratch, Span{r.l.Offset[ev.Storage], r.p.Storages[ev.Storage].Bytes})
 		}
 	}
@@ -311,8 +311,8 @@ func (r *runner) resolve(n *program.Node) *Call {
 	return c
 }
 
-func (r *runner) tensor(t *program.Tensor) Tensor {
-	return Tensor{At: r.l.Offset[t.Storage] + t.DType.Bytes(t.Offset), DType: t.DType, Shape: t.Shape, Strides: t.Strides}
+func (r *runner) tensor(t *program.View) ArenaView {
+	return ArenaView{At: r.l.Offset[t.Storage] + t.DType.Bytes(t.Offset), DType: t.DType, Shape: t.Shape, Strides: t.Strides}
 }
 
 // step runs one step.

@@ -35,7 +35,7 @@ func IsRowMajor(shape, strides []int64) bool {
 }
 
 // RowMajor reports whether a tensor lies row by row without holes.
-func (t *Tensor) RowMajor() bool { return IsRowMajor(t.Shape, t.Strides) }
+func (t *ArenaView) RowMajor() bool { return IsRowMajor(t.Shape, t.Strides) }
 
 // BroadcastShapes is the shape that two broadcast to.
 func BroadcastShapes(a, b []int64) []int64 {

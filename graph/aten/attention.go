@@ -220,7 +220,7 @@ func (k *kernel) maskGrad(mask *Tensor) *Tensor {
 	wide[3] = ceilDiv(wide[3], 16) * 16
 	g := k.alloc(wide, nil, mask.DType)
 	g.Shape = mask.Shape
-	k.n.Out[len(k.n.Out)-1] = g.Tensor
+	k.n.Out[len(k.n.Out)-1] = g.View
 	return g
 }
 
@@ -255,7 +255,7 @@ func padLast(e *Eager, t *Tensor, to int64) *Tensor {
 	in := t.Shape
 	e.record("ConstantPadNdBackward0", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
 		k := e.begin("constant_pad_nd", g[0]).does("copy")
-		k.n.In[0] = e.view(g[0], in, g[0].Strides, 0).Tensor // what was not padded
+		k.n.In[0] = e.view(g[0], in, g[0].Strides, 0).View // what was not padded
 		k.alloc(in, nil, g[0].DType)
 		return []*Tensor{k.end()}
 	})
@@ -290,7 +290,7 @@ func (k *kernel) likes(ts ...*Tensor) []*Tensor {
 }
 
 func swap12(e *Eager, t *Tensor) *Tensor {
-	return &Tensor{Tensor: program.Tensor{Storage: t.Storage, DType: t.DType,
+	return &Tensor{View: program.View{Storage: t.Storage, DType: t.DType,
 		Shape:   []int64{t.Shape[0], t.Shape[2], t.Shape[1], t.Shape[3]},
 		Strides: []int64{t.Strides[0], t.Strides[2], t.Strides[1], t.Strides[3]}}}
 }

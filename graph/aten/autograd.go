@@ -149,7 +149,7 @@ func (e *Eager) lastTouched() map[program.StorageID]int {
 	last := map[program.StorageID]int{program.None: 0}
 	for i := range e.P.Nodes {
 		n := &e.P.Nodes[i]
-		for _, list := range [][]program.Tensor{n.In, n.Out} {
+		for _, list := range [][]program.View{n.In, n.Out} {
 			for j := range list {
 				last[list[j].Storage] = i
 			}

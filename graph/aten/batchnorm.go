@@ -124,7 +124,7 @@ func nativeBatchNorm(e *Eager, x, w, b, mean, variance *Tensor, numbers []float6
 func (k *kernel) generalMoments(x *Tensor) {
 	in, wide := x, program.None
 	if x.DType == graph.BFloat16 {
-		in = &Tensor{Tensor: program.Tensor{DType: graph.Float32, Shape: x.Shape, Strides: x.denseStrides()}}
+		in = &Tensor{View: program.View{DType: graph.Float32, Shape: x.Shape, Strides: x.denseStrides()}}
 		wide = k.temp(in.Bytes(), program.Temporaries)
 	}
 	var dims []int
@@ -204,7 +204,7 @@ func (k *kernel) nativeBackward(g, x, w, b *Tensor, train bool, need []bool) []*
 		k.outs, k.n.Out = nil, nil // results stand in their order
 		for _, t := range outs {
 			if t != nil {
-				k.outs, k.n.Out = append(k.outs, t), append(k.n.Out, t.Tensor)
+				k.outs, k.n.Out = append(k.outs, t), append(k.n.Out, t.View)
 			}
 		}
 	}

@@ -100,7 +100,7 @@ func (k *kernel) indices(idx []*Tensor, found int64) []program.StorageID {
 		if t.DType == graph.Bool || t.DType == graph.Uint8 {
 			k.nonzero(t, func() { temps = append(temps, k.temp(8*found*int64(t.dim()), program.Temporaries)) })
 			for range t.Shape {
-				list = append(list, &Tensor{Tensor: program.Tensor{DType: graph.Int64, Shape: []int64{found}, Strides: []int64{1}}})
+				list = append(list, &Tensor{View: program.View{DType: graph.Int64, Shape: []int64{found}, Strides: []int64{1}}})
 			}
 			continue
 		}
@@ -114,7 +114,7 @@ func (k *kernel) indices(idx []*Tensor, found int64) []program.StorageID {
 		wide := expanded(t, shape)
 		if t.DType == graph.Int32 {
 			temps = append(temps, k.temp(8*numel(t.Shape), program.Temporaries))
-			wide = expanded(&Tensor{Tensor: program.Tensor{DType: graph.Int64, Shape: t.Shape, Strides: contiguousStrides(t.Shape)}}, shape)
+			wide = expanded(&Tensor{View: program.View{DType: graph.Int64, Shape: t.Shape, Strides: contiguousStrides(t.Shape)}}, shape)
 		}
 		list[i] = wide
 	}
@@ -148,5 +148,5 @@ func expanded(t *Tensor, shape []int64) *Tensor {
 			st[lead+i] = t.Strides[i]
 		}
 	}
-	return &Tensor{Tensor: program.Tensor{DType: t.DType, Shape: shape, Strides: st}}
+	return &Tensor{View: program.View{DType: t.DType, Shape: shape, Strides: st}}
 }

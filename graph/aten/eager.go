@@ -116,7 +116,7 @@ func (e *Eager) newStorage(s program.Storage) program.StorageID {
 // buffer or an input. Parameters of floating-point type require a gradient
 // unless frozen.
 func (e *Eager) Resident(name, module string, cat program.Category, d graph.DType, shape []int64, grad bool) *Tensor {
-	t := &Tensor{Name: name, Tensor: program.Tensor{DType: d, Shape: shape, Strides: contiguousStrides(shape)}}
+	t := &Tensor{Name: name, View: program.View{DType: d, Shape: shape, Strides: contiguousStrides(shape)}}
 	t.Storage = e.newStorage(program.Storage{Bytes: t.Bytes(), Category: cat, Life: program.Static, Name: name, Module: module})
 	e.P.Statics = append(e.P.Statics, t.Storage)
 	if grad && d.IsFloat() {
@@ -245,7 +245,7 @@ func (k *kernel) read(t *Tensor) {
 	if t == nil || t.Storage == program.None {
 		return
 	}
-	k.n.In = append(k.n.In, t.Tensor)
+	k.n.In = append(k.n.In, t.View)
 	k.n.Reads = append(k.n.Reads, t.Storage)
 	k.n.Traffic += t.Bytes()
 }
@@ -269,7 +269,7 @@ func (k *kernel) alloc(shape, strides []int64, d graph.DType) *Tensor {
 	if n, ok := graph.Product(shape); !ok || n > MaxBytes/max(d.Bytes(1), 1) {
 		fail("a result of shape %v: more bytes than any device has", shape)
 	}
-	t := &Tensor{Tensor: program.Tensor{DType: d, Shape: slices.Clone(shape), Strides: strides}}
+	t := &Tensor{View: program.View{DType: d, Shape: slices.Clone(shape), Strides: strides}}
 	if k.reuses() {
 		t.Storage = k.kept.outs[len(k.outs)]
 		k.outs = append(k.outs, t)
@@ -296,7 +296,7 @@ func (k *kernel) out(t *Tensor) {
 		fail("it writes to the result of %s, which is kept: PyTorch refuses to recompute from it", what)
 	}
 	k.outs = append(k.outs, t)
-	k.n.Out = append(k.n.Out, t.Tensor)
+	k.n.Out = append(k.n.Out, t.View)
 	k.n.Traffic += t.Bytes()
 }
 
@@ -454,12 +454,12 @@ func (e *Eager) inBackward() bool { return e.phase == program.Backward && e.repl
 
 // view returns another window on t's storage.
 func (e *Eager) view(t *Tensor, shape, strides []int64, offset int64) *Tensor {
-	return &Tensor{Name: t.Name, based: e.inBackward(), shows: t.shows, values: t.values, Tensor: program.Tensor{Storage: t.Storage, DType: t.DType, Shape: shape, Strides: strides, Offset: t.Offset + offset}}
+	return &Tensor{Name: t.Name, based: e.inBackward(), shows: t.shows, values: t.values, View: program.View{Storage: t.Storage, DType: t.DType, Shape: shape, Strides: strides, Offset: t.Offset + offset}}
 }
 
 // host returns a CPU tensor: it takes no device memory.
 func host(d graph.DType, shape []int64) *Tensor {
-	return &Tensor{Tensor: program.Tensor{Storage: program.None, DType: d, Shape: shape, Strides: contiguousStrides(shape)}}
+	return &Tensor{View: program.View{Storage: program.None, DType: d, Shape: shape, Strides: contiguousStrides(shape)}}
 }
 
 // number returns a CPU scalar of known value.

@@ -66,12 +66,12 @@ func (e *Eager) retype(c *Call, o *Tensor, j, first int) {
 // to it, or shows a part of it.
 func (e *Eager) redirect(o, to *Tensor, whole bool, first int) {
 	old := o.Storage
-	t := o.Tensor
+	t := o.View
 	t.Storage = to.Storage
 	if whole && slices.Equal(o.Shape, to.Shape) {
-		t = to.Tensor
+		t = to.View
 	}
-	at := func(x *program.Tensor) {
+	at := func(x *program.View) {
 		if x.Storage == old {
 			*x = t
 		}
@@ -101,7 +101,7 @@ func (e *Eager) redirect(o, to *Tensor, whole bool, first int) {
 		}
 		for _, s := range o.fn.saved {
 			if s != nil && s != o {
-				at(&s.Tensor)
+				at(&s.View)
 			}
 		}
 	}
@@ -112,14 +112,14 @@ func (e *Eager) redirect(o, to *Tensor, whole bool, first int) {
 		}
 		e.savedIDs[to.Storage] = true
 	}
-	o.Tensor = t
+	o.View = t
 }
 
 // Rebase gives the tensor that a call wrote to through a view a history that leads
 // through the view (torch/csrc/autograd/functions/tensor.cpp, CopySlices).
 func (e *Eager) Rebase(base, view *Tensor) *Tensor {
-	o := &Tensor{Name: base.Name, Tensor: base.Tensor}
-	in, at := view.Tensor, view.Offset-base.Offset
+	o := &Tensor{Name: base.Name, View: base.View}
+	in, at := view.View, view.Offset-base.Offset
 	e.record("CopySlices", []*Tensor{o}, []*Tensor{base, view}, nil, func(e *Eager, g, _ []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
 		k := e.begin("new_empty_strided", g[0]).does("copy")

@@ -143,7 +143,7 @@ func (c *Call) positional() int {
 // runRandomFill overwrites its operand with random numbers (bernoulli_).
 func runRandomFill(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
-	out := &Tensor{Tensor: x.Tensor}
+	out := &Tensor{View: x.View}
 	k := intoKernel(e, c.Op, x, nil, out).random()
 	switch c.Op {
 	case "bernoulli":

@@ -108,7 +108,7 @@ func mse(e *Eager, x, target *Tensor, reduction int64) *Tensor {
 // memory.
 func (k *kernel) shrink(o *Tensor) {
 	o.Shape, o.Strides = nil, nil
-	k.n.Out[len(k.n.Out)-1] = o.Tensor
+	k.n.Out[len(k.n.Out)-1] = o.View
 }
 
 // reduceScratch takes and frees what adding up all elements of x takes.
@@ -174,7 +174,7 @@ func bceWithLogits(e *Eager, x, target, weight, positive *Tensor, reduction int6
 	} else {
 		each := k.temp(d.Bytes(numel(shape)), program.Temporaries)
 		o = k.alloc(nil, nil, d)
-		k.reduceScratch(&Tensor{Tensor: program.Tensor{DType: d, Shape: shape, Strides: iteratorStrides(shape, target, x)}})
+		k.reduceScratch(&Tensor{View: program.View{DType: d, Shape: shape, Strides: iteratorStrides(shape, target, x)}})
 		k.free(each, sigmoid)
 	}
 	k.flops(8 * x.Numel()).end()

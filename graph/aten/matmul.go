@@ -239,7 +239,7 @@ func unsafeView(e *Eager, t *Tensor, shape []int64) *Tensor {
 
 func batched(e *Eager, op string, a, b *Tensor) *Tensor {
 	ba, bb := a.Shape[:max(a.dim()-2, 0)], b.Shape[:max(b.dim()-2, 0)]
-	batch, ok := broadcast(&Tensor{Tensor: shapeOnly(ba)}, &Tensor{Tensor: shapeOnly(bb)})
+	batch, ok := broadcast(&Tensor{View: shapeOnly(ba)}, &Tensor{View: shapeOnly(bb)})
 	if !ok {
 		fail("batch dimensions differ: %v x %v", a.Shape, b.Shape)
 	}
@@ -254,7 +254,7 @@ func batched(e *Eager, op string, a, b *Tensor) *Tensor {
 	return unsafeView(e, o, append(slices.Clone(batch), o.Shape[1:]...))
 }
 
-func shapeOnly(s []int64) program.Tensor { return program.Tensor{Shape: s} }
+func shapeOnly(s []int64) program.View { return program.View{Shape: s} }
 
 // linear is at::linear: one fused product with bias where the input is a
 // matrix or contiguous, else matmul and an addition in place.

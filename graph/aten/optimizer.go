@@ -51,7 +51,7 @@ func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent, rule *progr
 			if ev.Param != nil {
 				name = ev.Param.Name
 			}
-			t.states = append(t.states, &Tensor{Name: name, Tensor: program.Tensor{Storage: id, DType: graph.Uint8, Shape: []int64{ev.Bytes}, Strides: []int64{1}}})
+			t.states = append(t.states, &Tensor{Name: name, View: program.View{Storage: id, DType: graph.Uint8, Shape: []int64{ev.Bytes}, Strides: []int64{1}}})
 		}
 	}
 	k.end()

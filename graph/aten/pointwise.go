@@ -284,7 +284,7 @@ func windows(t *Tensor) bool {
 func copySlices(e *Eager, g *Tensor, apply func(*Tensor) *Tensor) *Tensor {
 	result := clone(e, "new_empty_strided", g, contiguousStrides(g.Shape))
 	part := apply(clone(e, "clone", result, contiguousStrides(result.Shape)))
-	out := &Tensor{Tensor: result.Tensor}
+	out := &Tensor{View: result.View}
 	k := e.begin("copy_", part).does("copy")
 	k.out(out)
 	k.end()
@@ -347,7 +347,7 @@ func (p *pointwise) forward(e *Eager, x *Tensor, d graph.DType, numbers []float6
 // inPlace overwrites x. When backward needs the operand, autograd saves a
 // copy of it (VariableType: original_self = self.clone()).
 func (p *pointwise) inPlace(e *Eager, x *Tensor, saved *[]*Tensor, numbers []float64, mode string) *Tensor {
-	out := &Tensor{Tensor: x.Tensor}
+	out := &Tensor{View: x.View}
 	k := e.begin(p.name+"_", x).does(p.does())
 	p.says(k, numbers, mode)
 	if p.saves == "self" && !p.result && e.grad && x.RequiresGrad() {
@@ -511,7 +511,7 @@ func binaryKernel(e *Eager, op string, d graph.DType, a, b *Tensor) *kernel {
 
 // into appends an in-place kernel: a op= b.
 func into(e *Eager, op string, a, b *Tensor) *Tensor {
-	out := &Tensor{Tensor: a.Tensor}
+	out := &Tensor{View: a.View}
 	intoKernel(e, op, a, b, out).end()
 	return out
 }
@@ -529,7 +529,7 @@ func addSub(e *Eager, op string, c *Call, a, b *Tensor, d graph.DType, set func(
 	var k *kernel
 	out := (*Tensor)(nil)
 	if overwrites(e, c, a, b) {
-		out = &Tensor{Tensor: a.Tensor}
+		out = &Tensor{View: a.View}
 		k = intoKernel(e, op, a, b, out)
 	} else {
 		k = binaryKernel(e, op, d, a, b)
@@ -787,7 +787,7 @@ func runDegrees(e *Eager, c *Call) []*Tensor {
 	}
 	var o *Tensor
 	if c.InPlace && x.leaf == nil {
-		o = &Tensor{Tensor: x.Tensor}
+		o = &Tensor{View: x.View}
 		scaled(intoKernel(e, "mul", x, nil, o))
 	} else {
 		o = scaled(e.elementwise("mul", d, x))
@@ -902,7 +902,7 @@ func runMaskedFill(e *Eager, c *Call) []*Tensor {
 	}
 	var o *Tensor
 	if c.InPlace && x.leaf == nil && x.Storage >= 0 {
-		o = &Tensor{Tensor: x.Tensor}
+		o = &Tensor{View: x.View}
 		k := intoKernel(e, "masked_fill", x, mask, o)
 		k.read(device)
 		k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, value}
@@ -967,7 +967,7 @@ func counted(e *Eager, c *Call, x *Tensor) []*Tensor {
 	default:
 		flags := x
 		if x.DType != graph.Bool {
-			flags = &Tensor{Tensor: program.Tensor{DType: graph.Bool, Shape: x.Shape, Strides: x.denseStrides()}}
+			flags = &Tensor{View: program.View{DType: graph.Bool, Shape: x.Shape, Strides: x.denseStrides()}}
 		}
 		mask := program.None
 		if flags != x {

@@ -235,7 +235,7 @@ func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
 		}
 		k := e.begin("adaptive_max_pool2d_backward", flat(g[0]), s[0], flat(s[1])).does("gather_backward").without(1).dims(x.dim() - n)
 		dx := k.alloc(x.Shape, nil, x.DType)
-		k.n.Out[len(k.n.Out)-1] = flat(dx).Tensor
+		k.n.Out[len(k.n.Out)-1] = flat(dx).View
 		k.free(k.ordered(g[0], false))
 		k.end()
 		return []*Tensor{dx}
@@ -264,7 +264,7 @@ func runColumns(e *Eager, c *Call, x *Tensor, shape []int64) []*Tensor {
 		if small := t.Bytes(); small >= t.DType.Bytes(numel(shape)) {
 			o = k.alloc(t.Shape, nil, t.DType)
 			o.Shape, o.Strides = shape, contiguousStrides(shape)
-			k.n.Out[len(k.n.Out)-1] = o.Tensor
+			k.n.Out[len(k.n.Out)-1] = o.View
 			k.free(whole)
 		} else {
 			like := k.temp(small, program.Temporaries)

@@ -55,7 +55,7 @@ func reducing(e *Eager, op string, x *Tensor, dims []int, shape []int64, d graph
 	in, cast := x, program.None
 	if op == "sum" && !x.DType.IsFloat() && x.DType != d { // integers are counted in int64
 		cast = k.temp(d.Bytes(x.Numel()), program.Temporaries)
-		in = &Tensor{Tensor: program.Tensor{DType: d, Shape: x.Shape, Strides: x.denseStrides()}}
+		in = &Tensor{View: program.View{DType: d, Shape: x.Shape, Strides: x.denseStrides()}}
 	}
 	k.reduceOver(op, in, dims)
 	k.free(cast)
@@ -161,7 +161,7 @@ func extremeOfAll(e *Eager, op string, x *Tensor, dims []int) *Tensor {
 	flat, whole := x, program.None
 	if !x.contiguous() {
 		whole = k.temp(x.Bytes(), program.Temporaries)
-		flat = &Tensor{Tensor: program.Tensor{DType: x.DType, Shape: x.Shape, Strides: contiguousStrides(x.Shape)}}
+		flat = &Tensor{View: program.View{DType: x.DType, Shape: x.Shape, Strides: contiguousStrides(x.Shape)}}
 	}
 	r := reductionOf(e, flat, dims)
 	if n := x.DType.Bytes(1); n < 4 {

@@ -39,7 +39,7 @@ type reduction struct{ buffer, semaphores int64 }
 // when it reduces a contiguous tensor of the given shape over dim.
 func (c Config) ReduceScratch(d graph.DType, shape []int64, dim int) int64 {
 	e := New(c)
-	return reductionOf(e, &Tensor{Tensor: program.Tensor{DType: d, Shape: shape, Strides: contiguousStrides(shape)}}, []int{dim}).buffer
+	return reductionOf(e, &Tensor{View: program.View{DType: d, Shape: shape, Strides: contiguousStrides(shape)}}, []int{dim}).buffer
 }
 
 // reductionOf computes the launch configuration of gpu_reduce_kernel and from

@@ -285,7 +285,7 @@ func partsOf(buffer *Tensor, params []*Tensor) []*Tensor {
 	}
 	out, at := make([]*Tensor, len(params)), int64(0)
 	for i, p := range params {
-		out[i] = &Tensor{part: true, Tensor: program.Tensor{Storage: buffer.Storage, DType: buffer.DType, Shape: p.Shape, Strides: contiguousStrides(p.Shape), Offset: buffer.Offset + at}}
+		out[i] = &Tensor{part: true, View: program.View{Storage: buffer.Storage, DType: buffer.DType, Shape: p.Shape, Strides: contiguousStrides(p.Shape), Offset: buffer.Offset + at}}
 		at += p.Numel()
 	}
 	return out

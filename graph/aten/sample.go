@@ -82,7 +82,7 @@ func runResize(e *Eager, c *Call) []*Tensor {
 	e.record("ResizeBackward", []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
 		k := e.begin(op, g[0])
 		if padded {
-			k.does("copy").n.In[0] = e.view(g[0], x.Shape, g[0].Strides, dot(c.before(x), g[0].Strides)).Tensor
+			k.does("copy").n.In[0] = e.view(g[0], x.Shape, g[0].Strides, dot(c.before(x), g[0].Strides)).View
 		} else {
 			k.attrs().Scalars, k.n.Attrs.Inexact = resized.Scalars, resized.Inexact
 		}

@@ -136,7 +136,7 @@ func (c *Call) target(k *kernel, x *Tensor) *Tensor {
 	if !c.InPlace || x.leaf != nil || x.Storage < 0 {
 		return k.like(x)
 	}
-	o := &Tensor{Tensor: x.Tensor}
+	o := &Tensor{View: x.View}
 	k.out(o)
 	return o
 }
@@ -182,7 +182,7 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 	k := said(e.begin(c.Op, append([]*Tensor{x, v}, idx...)...)).does("index_put").scalars(add)
 	var o *Tensor
 	if x.leaf == nil && x.Storage >= 0 {
-		o = &Tensor{Tensor: x.Tensor}
+		o = &Tensor{View: x.View}
 		k.out(o)
 	} else {
 		o = k.like(x)
@@ -242,7 +242,7 @@ func (k *kernel) accumulated(v *Tensor, idx []*Tensor, in []int64, dims []int, s
 		}
 	}
 	if shape != nil && v != nil {
-		if _, ok := broadcast(&Tensor{Tensor: program.Tensor{Shape: shape}}, v); ok && len(shape) >= v.dim() {
+		if _, ok := broadcast(&Tensor{View: program.View{Shape: shape}}, v); ok && len(shape) >= v.dim() {
 			v = expanded(v, shape)
 		}
 	}
@@ -279,7 +279,7 @@ func (c *Call) putAt(x, v *Tensor, idx []*Tensor) (dims []int, shape []int64, ex
 			shape = append(shape, n)
 		}
 	}
-	whole := &Tensor{Tensor: program.Tensor{Shape: shape}}
+	whole := &Tensor{View: program.View{Shape: shape}}
 	sum, ok := broadcast(whole, v)
 	return dims, shape, ok && slices.Equal(sum, shape)
 }
@@ -297,7 +297,7 @@ func runCopyInto(e *Eager, c *Call) []*Tensor {
 	default:
 		k.inexact("arguments of " + c.Op)
 	}
-	o := &Tensor{Tensor: x.Tensor}
+	o := &Tensor{View: x.View}
 	k.out(o)
 	k.end()
 	if src == nil {
@@ -319,7 +319,7 @@ func runCopyInto(e *Eager, c *Call) []*Tensor {
 // (torch/csrc/autograd/functions/tensor.cpp, CopySlices).
 func runWindow(e *Eager, c *Call) []*Tensor {
 	x, src := c.need(0, "self"), c.need(1, "src")
-	o := &Tensor{Tensor: x.Tensor}
+	o := &Tensor{View: x.View}
 	if x.leaf != nil || x.Storage < 0 {
 		k := e.begin(c.Op, x, src).inexact("arguments of " + c.Op)
 		o = k.like(x)

@@ -50,7 +50,7 @@ func (s *Segment) release(e *Eager) {
 	e.hold(s.args...)
 	for _, id := range s.sel.left() {
 		delete(e.keeping, id)
-		e.hold(&Tensor{Tensor: program.Tensor{Storage: id}})
+		e.hold(&Tensor{View: program.View{Storage: id}})
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 // A Tensor is a tensor without elements: what PyTorch calls a meta tensor,
 // with the storage it lives in and its place in the autograd graph.
 type Tensor struct {
-	program.Tensor
+	program.View
 	Name string
 
 	leaf   *gradNode // AccumulateGrad of a parameter that requires a gradient

@@ -21,7 +21,7 @@ func constant(c *call) error {
 	return nil
 }
 
-func constantTensor(c *call) (*graph.Tensor, error) {
+func constantTensor(c *call) (*graph.Constant, error) {
 	var a *graph.Attr
 	name := ""
 	for i := range c.n.Attrs {
@@ -40,27 +40,27 @@ func constantTensor(c *call) (*graph.Tensor, error) {
 	switch a.Kind {
 	case graph.AttrTensor:
 		if a.Tensor.Sparse != nil {
-			return &graph.Tensor{Type: a.Tensor.Type, Dims: a.Tensor.Dims}, nil
+			return &graph.Constant{Type: a.Tensor.Type, Dims: a.Tensor.Dims}, nil
 		}
 		return a.Tensor, nil
 	case graph.AttrSparseTensor:
-		return &graph.Tensor{Type: a.Tensor.Type, Dims: a.Tensor.Dims}, nil
+		return &graph.Constant{Type: a.Tensor.Type, Dims: a.Tensor.Dims}, nil
 	case graph.AttrInt:
-		return &graph.Tensor{Type: graph.Int64, Dims: []int64{}, Ints: []int64{a.I}}, nil
+		return &graph.Constant{Type: graph.Int64, Dims: []int64{}, Ints: []int64{a.I}}, nil
 	case graph.AttrInts:
-		return &graph.Tensor{Type: graph.Int64, Dims: []int64{int64(len(a.Ints))}, Ints: a.Ints}, nil
+		return &graph.Constant{Type: graph.Int64, Dims: []int64{int64(len(a.Ints))}, Ints: a.Ints}, nil
 	case graph.AttrFloat:
-		return &graph.Tensor{Type: graph.Float32, Dims: []int64{}, Floats: []float64{float64(a.F)}}, nil
+		return &graph.Constant{Type: graph.Float32, Dims: []int64{}, Floats: []float64{float64(a.F)}}, nil
 	case graph.AttrFloats:
-		t := &graph.Tensor{Type: graph.Float32, Dims: []int64{int64(len(a.Floats))}, Floats: make([]float64, len(a.Floats))}
+		t := &graph.Constant{Type: graph.Float32, Dims: []int64{int64(len(a.Floats))}, Floats: make([]float64, len(a.Floats))}
 		for i, f := range a.Floats {
 			t.Floats[i] = float64(f)
 		}
 		return t, nil
 	case graph.AttrString:
-		return &graph.Tensor{Type: graph.String, Dims: []int64{}, Strings: []string{a.S}}, nil
+		return &graph.Constant{Type: graph.String, Dims: []int64{}, Strings: []string{a.S}}, nil
 	case graph.AttrStrings:
-		return &graph.Tensor{Type: graph.String, Dims: []int64{int64(len(a.Strings))}, Strings: a.Strings}, nil
+		return &graph.Constant{Type: graph.String, Dims: []int64{int64(len(a.Strings))}, Strings: a.Strings}, nil
 	}
 	return nil, fmt.Errorf("attribute %s holds no value", name)
 }

@@ -194,7 +194,7 @@ func (s *scope) input(id graph.ValueID) error {
 }
 
 // know records the elements of an input.
-func (s *scope) know(id graph.ValueID, t *graph.Tensor) error {
+func (s *scope) know(id graph.ValueID, t *graph.Constant) error {
 	v := &s.g.Values[id]
 	decl := s.e.bind(v.Decl)
 	if _, conflict := mergeTypes(t.ValueType(), decl); conflict != "" {

@@ -36,7 +36,7 @@ type Options struct {
 
 	// Values gives elements of inputs that are known ahead of a run, such as
 	// a target size, by name. They also give the input's shape.
-	Values map[string]*graph.Tensor
+	Values map[string]*graph.Constant
 
 	// Strict turns into errors: contradictions between declared and inferred
 	// types, inputs whose element type is unknown, initializers without

@@ -293,7 +293,7 @@ func (c *call) nameDims(out int, t graph.Type) (graph.Type, error) {
 }
 
 // maxBits is the size from which a tensor is an error, that of
-// graph.Tensor.Bytes: counting its bits must not overflow.
+// graph.Constant.Bytes: counting its bits must not overflow.
 const maxBits = 1 << 62
 
 // checkSize returns an error for a tensor of more than maxBits. Dims that are

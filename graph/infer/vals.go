@@ -130,7 +130,7 @@ func (s *scope) valsOf(id graph.ValueID) *vals {
 }
 
 // tensorVals returns the elements of a constant, or nil.
-func tensorVals(t *graph.Tensor) *vals {
+func tensorVals(t *graph.Constant) *vals {
 	n, ok := t.Elems()
 	if !ok || n > maxElems || !t.Known() || t.Strings != nil {
 		return nil
@@ -148,7 +148,7 @@ func tensorVals(t *graph.Tensor) *vals {
 
 // tensor returns v as a constant of the given type if all elements are known
 // numbers, else nil.
-func (v *vals) tensor(elem graph.DType) *graph.Tensor {
+func (v *vals) tensor(elem graph.DType) *graph.Constant {
 	if v == nil || v.list || elem == graph.String || elem == graph.Complex64 || elem == graph.Complex128 {
 		return nil
 	}
@@ -157,7 +157,7 @@ func (v *vals) tensor(elem graph.DType) *graph.Tensor {
 			return nil
 		}
 	}
-	t := &graph.Tensor{Type: elem, Dims: v.dims}
+	t := &graph.Constant{Type: elem, Dims: v.dims}
 	if elem.IsFloat() {
 		t.Floats = make([]float64, len(v.elems))
 		for i, x := range v.elems {

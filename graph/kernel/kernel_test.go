@@ -12,7 +12,7 @@ import (
 
 // TestCheck: a node that lacks what its row asks for is found, and what is wrong is named.
 func TestCheck(t *testing.T) {
-	in := func(n int) []program.Tensor { return make([]program.Tensor, n) }
+	in := func(n int) []program.View { return make([]program.View, n) }
 	absent := []program.Arg{{In: program.Absent}, {In: 0}}
 	for want, n := range map[string]program.Node{
 		"":                                {Op: "mul", In: in(2)},

@@ -306,9 +306,9 @@ func (b *captureLift) constants() error {
 func stored(name string, kind graph.Kind, d graph.DType, shape graph.Shape) graph.Value {
 	v := graph.Value{Name: name, Kind: kind, Def: -1, Type: graph.Type{Kind: graph.TensorType, Elem: d, Shape: shape}}
 	if dims, ok := shape.Static(); ok && kind == graph.Initializer {
-		v.Const = &graph.Tensor{Name: name, Type: d, Dims: dims}
+		v.Const = &graph.Constant{Name: name, Type: d, Dims: dims}
 	} else if kind == graph.Initializer {
-		v.Const = &graph.Tensor{Name: name, Type: d}
+		v.Const = &graph.Constant{Name: name, Type: d}
 	}
 	return v
 }

@@ -286,7 +286,7 @@ func (l *Lifted) constant(id graph.ValueID) {
 	v.Kind, v.Def, l.Roles[id] = graph.Initializer, -1, Constant
 	if v.Const == nil {
 		dims, _ := v.Type.Shape.Static()
-		v.Const = &graph.Tensor{Name: v.Name, Type: v.Type.Elem, Dims: dims}
+		v.Const = &graph.Constant{Name: v.Name, Type: v.Type.Elem, Dims: dims}
 	}
 }
 

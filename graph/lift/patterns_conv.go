@@ -147,7 +147,7 @@ func added(p *patLift, name string, t graph.Type, role Role) graph.ValueID {
 	id := p.fresh(name, t)
 	v := &p.l.Graph.Values[id]
 	dims, _ := t.Shape.Static()
-	v.Kind, v.Const = graph.Initializer, &graph.Tensor{Name: name, Type: t.Elem, Dims: dims}
+	v.Kind, v.Const = graph.Initializer, &graph.Constant{Name: name, Type: t.Elem, Dims: dims}
 	p.l.Roles[id] = role
 	return id
 }

@@ -73,7 +73,7 @@ func flip(p *patLift, n *graph.Node, w graph.ValueID) graph.Arg {
 	lv := &p.l.Graph.Values[v]
 	lv.Type = shaped(t, dims[1], dims[0])
 	if c := lv.Const; c != nil {
-		lv.Const = &graph.Tensor{Name: c.Name, Type: c.Type, Dims: []int64{dims[1], dims[0]}, Ref: c.Ref}
+		lv.Const = &graph.Constant{Name: c.Name, Type: c.Type, Dims: []int64{dims[1], dims[0]}, Ref: c.Ref}
 	}
 	return argOf(v)
 }

@@ -208,7 +208,7 @@ func (d *decoder) graphField(g *graph.Draft, f field) (err error) {
 
 // initializer reads a dense (field 5) or sparse (field 15) initializer.
 func (d *decoder) initializer(g *graph.Draft, f field) (err error) {
-	var t *graph.Tensor
+	var t *graph.Constant
 	var meta []graph.Prop
 	n := len(g.Initializers)
 	if f.num == 5 {

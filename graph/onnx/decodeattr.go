@@ -172,7 +172,7 @@ func (d *decoder) attrValue(a *graph.Attr, bodies *[]*graph.Draft, f field) (kin
 }
 
 func (d *decoder) tensors(a *graph.Attr, f field) (kind graph.AttrKind, err error) {
-	var t *graph.Tensor
+	var t *graph.Constant
 	if f.num == 10 {
 		kind = graph.AttrTensors
 		t, _, err = d.tensor(f)

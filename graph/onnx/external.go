@@ -55,7 +55,7 @@ func (s *sideReader) graph(g *graph.Graph) {
 	}
 }
 
-func (s *sideReader) tensor(t *graph.Tensor) {
+func (s *sideReader) tensor(t *graph.Constant) {
 	if t == nil {
 		return
 	}
@@ -82,7 +82,7 @@ func (s *sideReader) tensor(t *graph.Tensor) {
 
 // file returns the file that holds a tensor, or nil. One is open at a time:
 // tensors name theirs one after the other.
-func (s *sideReader) file(t *graph.Tensor) *files.File {
+func (s *sideReader) file(t *graph.Constant) *files.File {
 	location := t.Ref.Location
 	if s.at == location {
 		return s.open

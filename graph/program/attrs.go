@@ -89,7 +89,7 @@ type Rule struct {
 // keeps for it, by name: "exp_avg", "exp_avg_sq", "momentum_buffer", "step".
 type RuleParam struct {
 	Name        string
-	Param, Grad Tensor
+	Param, Grad View
 	States      []RuleState
 }
 

@@ -78,8 +78,8 @@ type Storage struct {
 	Reshaped bool   // the tensor that was allocated gets other strides in place, which PyTorch counts as a write to it
 }
 
-// A Tensor is a strided window on a storage; strides and offset count elements.
-type Tensor struct {
+// A View is a strided window on a storage; strides and offset count elements.
+type View struct {
 	Storage StorageID
 	DType   graph.DType
 	Shape   []int64
@@ -124,7 +124,7 @@ type Node struct {
 	Module   string
 	Call     int32 // index of the lifted call, -1 for none
 
-	In, Out []Tensor
+	In, Out []View
 	Kernel  string      // what it computes, where Op names the call that asks for it: "copy"
 	Attrs   *Attrs      // arguments that are no tensors, nil for none
 	Events  []Event     // allocations and frees inside the call, in order

@@ -137,7 +137,7 @@ var products = []string{"mm", "addmm", "linear"}
 
 // compute adds a node of the source as a rank runs it.
 func (t *tensorParallel) compute(n *program.Node) {
-	split := slices.ContainsFunc(n.In, func(x program.Tensor) bool { return t.split[x.Storage] })
+	split := slices.ContainsFunc(n.In, func(x program.View) bool { return t.split[x.Storage] })
 	if !split {
 		t.keep(n)
 		return

@@ -237,7 +237,7 @@ func (b *builder) construct() {
 		p := params[ev.Param]
 		t := b.e.Resident(p.Name+"."+ev.Name, parent(p.Name), program.Optimizer, graph.Uint8, []int64{ev.Bytes}, false)
 		b.e.P.Setup = append(b.e.P.Setup, program.Event{Storage: t.Storage})
-		b.made = append(b.made, &aten.Tensor{Name: p.Name, Tensor: t.Tensor})
+		b.made = append(b.made, &aten.Tensor{Name: p.Name, View: t.View})
 	}
 }
 

@@ -153,7 +153,7 @@ func (b *builder) update() {
 		r := &program.Rule{Optimizer: b.opt.Rule, First: first, Params: make([]program.RuleParam, len(params))}
 		at := map[string]*program.RuleParam{}
 		for i, p := range params {
-			r.Params[i] = program.RuleParam{Name: p.Name, Param: p.Tensor, Grad: p.Grad().Tensor}
+			r.Params[i] = program.RuleParam{Name: p.Name, Param: p.View, Grad: p.Grad().View}
 			at[p.Name] = &r.Params[i]
 		}
 		for _, s := range states {

@@ -134,14 +134,14 @@ type Build struct {
 // backward to the next zero_grad, None for none.
 type Param struct {
 	Name   string
-	Tensor program.Tensor
+	Tensor program.View
 	Grad   program.StorageID
 }
 
 // An Output is a tensor that the model returns, as its file calls it.
 type Output struct {
 	Name   string
-	Tensor program.Tensor
+	Tensor program.View
 }
 
 // An OpenStorage is a storage that may live until after a lifted call.
@@ -215,7 +215,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 func (b *builder) listed() []Param {
 	out := make([]Param, len(b.params))
 	for i, p := range b.params {
-		out[i] = Param{p.Name, p.Tensor, program.None}
+		out[i] = Param{p.Name, p.View, program.None}
 		if g := p.Grad(); g != nil {
 			out[i].Grad = g.Storage
 		}
@@ -529,7 +529,7 @@ func (b *builder) value(n *graph.Node, id graph.ValueID, o *aten.Arg, env []*ate
 
 // elements returns what a constant of the file holds, or nil where the file
 // was not read that far.
-func elements(t *graph.Tensor) []float64 {
+func elements(t *graph.Constant) []float64 {
 	if !t.Known() {
 		return nil
 	}
@@ -548,7 +548,7 @@ func (b *builder) returns() {
 	b.lastForward = int32(len(b.e.P.Nodes) - 1)
 	for _, id := range b.l.Graph.Outputs {
 		if id >= 0 && b.env[id] != nil {
-			b.returned = append(b.returned, Output{b.l.Graph.Values[id].Name, b.env[id].Tensor})
+			b.returned = append(b.returned, Output{b.l.Graph.Values[id].Name, b.env[id].View})
 		}
 	}
 }

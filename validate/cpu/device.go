@@ -151,7 +151,7 @@ func (d *Device) Run(c *validate.Call) (err error) {
 
 // inside reports a tensor that reaches out of the arena: kernels do not check.
 func (d *Device) inside(c *validate.Call) error {
-	check := func(t *validate.Tensor) error {
+	check := func(t *validate.ArenaView) error {
 		if t.At < 0 || t.Elems() == 0 {
 			return nil
 		}

@@ -189,7 +189,7 @@ func (r *run) reader(i int, shape []int64) reader {
 	return reader{kind: validate.IsNumber, value: a.Value}
 }
 
-func (r *run) tensorReader(t *validate.Tensor, shape []int64) reader {
+func (r *run) tensorReader(t *validate.ArenaView, shape []int64) reader {
 	return reader{kind: validate.OnDevice, base: r.d.arena[t.At:], dtype: t.DType, walk: newWalk(shape, broadcastStrides(t.Shape, t.Strides, shape))}
 }
 
@@ -218,7 +218,7 @@ type writer struct {
 	walk  walk
 }
 
-func (r *run) writer(t *validate.Tensor) writer {
+func (r *run) writer(t *validate.ArenaView) writer {
 	return writer{r.d.arena[t.At:], t.DType, newWalk(t.Shape, t.Strides)}
 }
 

@@ -25,11 +25,11 @@ type arrayID struct {
 }
 
 // constants are a node's operands that the file holds, as tensors nowhere.
-func constants(n *program.Node) []program.Tensor {
-	var out []program.Tensor
+func constants(n *program.Node) []program.View {
+	var out []program.View
 	for i := range n.Args() {
 		if a := n.Arg(i); a.In == program.Array {
-			out = append(out, program.Tensor{Storage: program.None, DType: a.Array.DType, Shape: a.Array.Shape, Strides: a.Array.Strides})
+			out = append(out, program.View{Storage: program.None, DType: a.Array.DType, Shape: a.Array.Shape, Strides: a.Array.Strides})
 		}
 	}
 	return out
@@ -60,7 +60,7 @@ func withArrays(c *validate.Call) *validate.Call {
 		if a.Kind != validate.IsArray {
 			continue
 		}
-		out.Args[i] = onDevice(&validate.Tensor{At: out.Work.At, DType: a.DType, Shape: a.Shape, Strides: a.Strides})
+		out.Args[i] = onDevice(&validate.ArenaView{At: out.Work.At, DType: a.DType, Shape: a.Shape, Strides: a.Strides})
 		bytes := padded(a.DType.Bytes(int64(len(a.Values))))
 		out.Work.At += bytes
 		out.Work.Bytes -= bytes

@@ -51,7 +51,7 @@ func attentionKernels(register func(k kernel, names ...string)) {
 }
 
 // heads describes queries, keys, values and mask.
-func heads(r *run, q, k, v, mask *validate.Tensor) (attentionArgs, error) {
+func heads(r *run, q, k, v, mask *validate.ArenaView) (attentionArgs, error) {
 	if q == nil || k == nil || v == nil || len(q.Shape) != 4 || !isTraining(q.DType) || k.DType != q.DType || v.DType != q.DType {
 		return attentionArgs{}, fmt.Errorf("attention on operands that are no heads of one type")
 	}
@@ -78,7 +78,7 @@ func unkeptSums(r *run, lse int) int64 {
 }
 
 // sums sets the log-sum-exp, of which each head has a row.
-func (a *attentionArgs) sums(r *run, lse *validate.Tensor) error {
+func (a *attentionArgs) sums(r *run, lse *validate.ArenaView) error {
 	if lse == nil || lse.DType != graph.Float32 || !lse.RowMajor() || a.b*a.h == 0 {
 		return fmt.Errorf("attention without its log-sum-exp")
 	}
@@ -110,7 +110,7 @@ func attention(r *run, output, lse int) error {
 			return fmt.Errorf("attention works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", need, r.c.Work.Bytes)
 		}
 		rows := []int64{a.b, a.h, a.m}
-		sums = &validate.Tensor{At: r.c.Work.At, DType: graph.Float32, Shape: rows, Strides: validate.RowMajor(rows)}
+		sums = &validate.ArenaView{At: r.c.Work.At, DType: graph.Float32, Shape: rows, Strides: validate.RowMajor(rows)}
 	}
 	if err := a.sums(r, sums); err != nil {
 		return err
@@ -188,7 +188,7 @@ const coreTile = 64
 // cores returns for which width of heads the kernels on tensor cores take a call,
 // 0 for none: half types in rows of sixteen bytes and a mask of a training type,
 // on a card that has such cores.
-func cores(r *run, a *attentionArgs, list ...*validate.Tensor) int64 {
+func cores(r *run, a *attentionArgs, list ...*validate.ArenaView) int64 {
 	if r.d.major < 8 || a.dtype == dtypes[graph.Float32] || a.d%8 != 0 || a.dv%8 != 0 || max(a.d, a.dv) > 128 || a.maskDType > 2 {
 		return 0
 	}

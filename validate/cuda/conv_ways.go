@@ -31,7 +31,7 @@ func (v *way) own() bool { return v.graph == nil && v.plan == nil }
 type convQuery struct {
 	c       *program.Conv
 	p       pass
-	x, w, y *validate.Tensor
+	x, w, y *validate.ArenaView
 }
 
 // format is the order in which PyTorch has all three tensors.
@@ -66,7 +66,7 @@ var pathWays = map[string]func(d *Device, q *convQuery) (way, error){
 
 // ways lists how a pass can run, the best first; the last needs no work. What
 // there is depends on the call alone, not on how much memory there happens to be.
-func (d *Device) ways(c *program.Conv, p pass, x, w, y *validate.Tensor) []way {
+func (d *Device) ways(c *program.Conv, p pass, x, w, y *validate.ArenaView) []way {
 	q := &convQuery{c, p, x, w, y}
 	paths := d.paths
 	if d.dnn == nil {
@@ -132,7 +132,7 @@ func (d *Device) legacyWay(q *convQuery) (way, error) {
 }
 
 // legacyOn plans a pass by version 7 on tensors as they are given.
-func (d *Device) legacyOn(q *convQuery, x, w, y *validate.Tensor) (out way, err error) {
+func (d *Device) legacyOn(q *convQuery, x, w, y *validate.ArenaView) (out way, err error) {
 	if out.key, err = d.convKey(q.c, q.p, x, w, y); err != nil {
 		return out, err
 	}

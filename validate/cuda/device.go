@@ -436,7 +436,7 @@ func collect(files ...func(register func(k kernel, names ...string))) map[string
 }
 
 // arg is operand i where it is on the device, else nil.
-func (r *run) arg(i int) *validate.Tensor {
+func (r *run) arg(i int) *validate.ArenaView {
 	if i >= len(r.c.Args) || r.c.Args[i].Kind != validate.OnDevice {
 		return nil
 	}
@@ -444,7 +444,7 @@ func (r *run) arg(i int) *validate.Tensor {
 }
 
 // result is result i where it is wanted, else nil.
-func (r *run) result(i int) *validate.Tensor {
+func (r *run) result(i int) *validate.ArenaView {
 	if i >= len(r.c.Results) || r.c.Results[i].At < 0 {
 		return nil
 	}
@@ -452,7 +452,7 @@ func (r *run) result(i int) *validate.Tensor {
 }
 
 // ptr is the address of a tensor, 0 for none.
-func (r *run) ptr(t *validate.Tensor) uint64 {
+func (r *run) ptr(t *validate.ArenaView) uint64 {
 	if t == nil {
 		return 0
 	}
@@ -460,7 +460,7 @@ func (r *run) ptr(t *validate.Tensor) uint64 {
 }
 
 // dtype is a tensor's type as kernels number it, float32 for no tensor.
-func dtype(t *validate.Tensor) int32 {
+func dtype(t *validate.ArenaView) int32 {
 	if t == nil {
 		return 0
 	}

@@ -53,8 +53,8 @@ func (d *dnn) closeGraphs() {
 // graph describes a pass to cuDNN's graph interface.
 func (k *convKey) graph() *dnngraph.Conv {
 	n, sp := int(k.dims), int(k.dims)-2
-	tensor := func(i int, size, stride *[5]int32) dnngraph.Tensor {
-		return dnngraph.Tensor{Size: long(size[:n]), Stride: long(stride[:n]), Align: int64(k.align[i])}
+	tensor := func(i int, size, stride *[5]int32) dnngraph.Descriptor {
+		return dnngraph.Descriptor{Size: long(size[:n]), Stride: long(stride[:n]), Align: int64(k.align[i])}
 	}
 	return &dnngraph.Conv{Pass: [...]dnngraph.Pass{forwardPass: dnngraph.Forward, dataPass: dnngraph.Data, filterPass: dnngraph.Filter}[k.pass],
 		Type: k.dtype, X: tensor(0, &k.x, &k.xs), W: tensor(1, &k.w, &k.ws), Y: tensor(2, &k.y, &k.ys),
@@ -86,7 +86,7 @@ func (d *Device) graphWay(q *convQuery) (way, error) {
 	if out.key, err = d.convKey(q.c, q.p, x, w, y); err != nil {
 		return out, err
 	}
-	for i, t := range []*validate.Tensor{x, w, y} {
+	for i, t := range []*validate.ArenaView{x, w, y} {
 		out.key.align[i] = alignment(t.At)
 	}
 	if out.graph, err = d.dnn.graphFor(&out.key); err != nil {
@@ -98,7 +98,7 @@ func (d *Device) graphWay(q *convQuery) (way, error) {
 
 // runGraph runs a planned pass in memory that Work asked for, at an offset of the
 // arena.
-func runGraph(r *run, plan *dnngraph.Plan, p pass, x, w, y *validate.Tensor, at int64) error {
+func runGraph(r *run, plan *dnngraph.Plan, p pass, x, w, y *validate.ArenaView, at int64) error {
 	workspace := uint64(0)
 	if plan.Bytes > 0 {
 		workspace = uint64(r.d.at(at))

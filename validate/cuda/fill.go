@@ -48,7 +48,7 @@ func fillKernels(register func(k kernel, names ...string)) {
 }
 
 // fill makes elements from their numbers, counted row by row.
-func fill(r *run, out *validate.Tensor, kind int32, in *validate.Tensor) error {
+func fill(r *run, out *validate.ArenaView, kind int32, in *validate.ArenaView) error {
 	a := fillArgs{n: out.Elems(), out: r.ptr(out), in: r.ptr(in), dtype: dtype(out), kind: kind, dims: int32(len(out.Shape)), seed: r.c.Seed}
 	switch numbers := r.c.Numbers(); {
 	case len(numbers) > 1:

@@ -59,13 +59,13 @@ func indexKernels(register func(k kernel, names ...string)) {
 }
 
 // isIndex reports a tensor of indices.
-func isIndex(t *validate.Tensor) bool {
+func isIndex(t *validate.ArenaView) bool {
 	return t != nil && (t.DType == graph.Int64 || t.DType == graph.Int32)
 }
 
 // rowsOf shows indices as rows: how many there are in a row, and the strides of
 // rows and of what is in them.
-func rowsOf(idx *validate.Tensor) (rows [3]int64, ok bool) {
+func rowsOf(idx *validate.ArenaView) (rows [3]int64, ok bool) {
 	if !isIndex(idx) {
 		return rows, false
 	}
@@ -179,24 +179,24 @@ func chunksOf(r *run) chunks {
 func (c chunks) bytes() int64 { return 4 * c.rows * c.words }
 
 // zero fills a tensor's elements with zeros.
-func zero(r *run, t *validate.Tensor) error {
+func zero(r *run, t *validate.ArenaView) error {
 	return set(r, t, 0)
 }
 
 // base fills in the tensor that is indexed.
-func (a *indexArgs) setBase(r *run, t *validate.Tensor) {
+func (a *indexArgs) setBase(r *run, t *validate.ArenaView) {
 	a.base, a.bytes, a.dtype = r.ptr(t), int32(t.DType.Bytes(1)), dtype(t)
 }
 
 // values fills in the tensor of values, whose elements are counted.
-func (a *indexArgs) setValues(r *run, t *validate.Tensor) {
+func (a *indexArgs) setValues(r *run, t *validate.ArenaView) {
 	a.n, a.dims, a.value = t.Elems(), int32(len(t.Shape)), r.ptr(t)
 	copy(a.size[:], t.Shape)
 	copy(a.valueStride[:], t.Strides)
 }
 
 // addIndex adds an index tensor that decides dim d of the base.
-func (a *indexArgs) addIndex(r *run, idx, base *validate.Tensor, d int64, strides []int64, from int) error {
+func (a *indexArgs) addIndex(r *run, idx, base *validate.ArenaView, d int64, strides []int64, from int) error {
 	if !isIndex(idx) {
 		return fmt.Errorf("indices that are not whole numbers on the device")
 	}
@@ -210,7 +210,7 @@ func (a *indexArgs) addIndex(r *run, idx, base *validate.Tensor, d int64, stride
 // advanced describes an index call between its base and its values; the first
 // index is operand first. lead is how many dims come before those of the indices,
 // wide how many the indices have.
-func advanced(r *run, base, values *validate.Tensor, first int) (a indexArgs, lead, wide int, err error) {
+func advanced(r *run, base, values *validate.ArenaView, first int) (a indexArgs, lead, wide int, err error) {
 	dims := r.attrs().Dims
 	wide = -1
 	for i := range dims {
@@ -329,6 +329,6 @@ func pick(r *run, every, back bool) error {
 }
 
 // part shows a window of a tensor.
-func part(t *validate.Tensor, shape, strides []int64, offset int64) *validate.Tensor {
-	return &validate.Tensor{At: t.At + t.DType.Bytes(1)*offset, DType: t.DType, Shape: shape, Strides: strides}
+func part(t *validate.ArenaView, shape, strides []int64, offset int64) *validate.ArenaView {
+	return &validate.ArenaView{At: t.At + t.DType.Bytes(1)*offset, DType: t.DType, Shape: shape, Strides: strides}
 }

@@ -28,7 +28,7 @@ func lossKernels(register func(k kernel, names ...string)) {
 }
 
 // nllOf describes log-probabilities and targets.
-func nllOf(r *run, ls, target *validate.Tensor) (nllArgs, error) {
+func nllOf(r *run, ls, target *validate.ArenaView) (nllArgs, error) {
 	a := nllArgs{classes: 1, inner: 1, rows: target.Elems(), ignore: int64(r.scalar("ignore_index")), in: r.ptr(ls), target: r.ptr(target), dtype: dtype(ls), targetDType: dtype(target)}
 	if r.scalar("reduction") == 1 {
 		a.mean = 1
@@ -87,7 +87,7 @@ func nllBackward(r *run) error {
 
 // sameDense reports two tensors whose elements lie in the same order without
 // holes.
-func sameDense(a, b *validate.Tensor) bool {
+func sameDense(a, b *validate.ArenaView) bool {
 	if a.RowMajor() && b.RowMajor() {
 		return true
 	}
@@ -97,7 +97,7 @@ func sameDense(a, b *validate.Tensor) bool {
 }
 
 // half shows one half of a tensor along a dim.
-func half(t *validate.Tensor, d int64, second bool) *validate.Tensor {
+func half(t *validate.ArenaView, d int64, second bool) *validate.ArenaView {
 	shape := append([]int64(nil), t.Shape...)
 	shape[d] /= 2
 	at := int64(0)

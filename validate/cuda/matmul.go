@@ -27,16 +27,16 @@ func matmulKernels(register func(k kernel, names ...string)) {
 }
 
 // row and column show a vector as a matrix.
-func row(t *validate.Tensor) *validate.Tensor {
+func row(t *validate.ArenaView) *validate.ArenaView {
 	return part(t, []int64{1, t.Shape[0]}, []int64{t.Strides[0] * max(t.Shape[0], 1), t.Strides[0]}, 0)
 }
 
-func column(t *validate.Tensor) *validate.Tensor {
+func column(t *validate.ArenaView) *validate.ArenaView {
 	return part(t, []int64{t.Shape[0], 1}, []int64{t.Strides[0], 1}, 0)
 }
 
 // vectors multiplies into a result with fewer dims than a matrix.
-func vectors(r *run, a, b *validate.Tensor) error {
+func vectors(r *run, a, b *validate.ArenaView) error {
 	out := r.result(0)
 	stride := int64(1)
 	if len(out.Shape) > 0 {
@@ -46,7 +46,7 @@ func vectors(r *run, a, b *validate.Tensor) error {
 }
 
 // batched shows a matrix, or a batch of them, with three dims.
-func batched(t *validate.Tensor) *validate.Tensor {
+func batched(t *validate.ArenaView) *validate.ArenaView {
 	if len(t.Shape) == 3 {
 		return t
 	}
@@ -54,7 +54,7 @@ func batched(t *validate.Tensor) *validate.Tensor {
 }
 
 // product multiplies matrices, or batches of them, into result 0.
-func product(r *run, add addend, a, b *validate.Tensor) error {
+func product(r *run, add addend, a, b *validate.ArenaView) error {
 	out := r.result(0)
 	if a == nil || b == nil || len(a.Shape) < 2 || len(a.Shape) > 3 {
 		return fmt.Errorf("a product of operands that are no matrices on the device")
@@ -65,7 +65,7 @@ func product(r *run, add addend, a, b *validate.Tensor) error {
 // An addend says what comes to a product: alpha times the product and beta times
 // a tensor, nil for none.
 type addend struct {
-	tensor      *validate.Tensor
+	tensor      *validate.ArenaView
 	beta, alpha float64
 }
 
@@ -80,7 +80,7 @@ func addendOf(r *run) addend {
 }
 
 // multiply computes out = alpha*a*b + beta*tensor.
-func multiply(r *run, add addend, a, b, out *validate.Tensor) error {
+func multiply(r *run, add addend, a, b, out *validate.ArenaView) error {
 	x, y, z := batched(a), batched(b), batched(out)
 	batch, m, k, n := z.Shape[0], x.Shape[1], x.Shape[2], y.Shape[2]
 	if y.Shape[1] != k || z.Shape[1] != m || z.Shape[2] != n || z.Elems() == 0 {
@@ -114,7 +114,7 @@ func multiply(r *run, add addend, a, b, out *validate.Tensor) error {
 
 // asFactor shows a batch of matrices as cuBLAS takes them: column-major, or
 // transposed where the rows lie side by side.
-func asFactor(r *run, t *validate.Tensor) (factor, bool) {
+func asFactor(r *run, t *validate.ArenaView) (factor, bool) {
 	rows, cols, rs, cs := t.Shape[1], t.Shape[2], t.Strides[1], t.Strides[2]
 	f := factor{ptr: r.ptr(t), stride: t.Strides[0]}
 	switch {
@@ -135,7 +135,7 @@ func (f factor) flipped() factor {
 }
 
 // multiplyAny multiplies what cuBLAS does not take.
-func multiplyAny(r *run, add addend, x, y, z *validate.Tensor) error {
+func multiplyAny(r *run, add addend, x, y, z *validate.ArenaView) error {
 	if add.alpha == 1 && (add.tensor == nil || add.beta == 1) {
 		return multiplyPlain(r, add.tensor, x, y, z)
 	}
@@ -149,7 +149,7 @@ func multiplyAny(r *run, add addend, x, y, z *validate.Tensor) error {
 }
 
 // multiplyPlain is multiplyAny with both factors 1.
-func multiplyPlain(r *run, add, x, y, z *validate.Tensor) error {
+func multiplyPlain(r *run, add, x, y, z *validate.ArenaView) error {
 	p := matmulArgs{batch: z.Shape[0], m: z.Shape[1], n: z.Shape[2], k: x.Shape[2], aStride: [3]int64(x.Strides), bStride: [3]int64(y.Strides), cStride: [3]int64(z.Strides),
 		a: r.ptr(x), b: r.ptr(y), c: r.ptr(z), aDType: dtype(x), bDType: dtype(y), cDType: dtype(z)}
 	if add != nil {

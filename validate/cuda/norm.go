@@ -53,7 +53,7 @@ func normKernels(register func(k kernel, names ...string)) {
 }
 
 // operand is operand i, or nil where i is negative or the operand absent.
-func operand(r *run, i int) *validate.Tensor {
+func operand(r *run, i int) *validate.ArenaView {
 	if i < 0 {
 		return nil
 	}
@@ -84,7 +84,7 @@ func rowNorm(r *run, bias, mean, rstd int) error {
 }
 
 // first is the first tensor that is there, or nil.
-func first(ts ...*validate.Tensor) *validate.Tensor {
+func first(ts ...*validate.ArenaView) *validate.ArenaView {
 	for _, t := range ts {
 		if t != nil {
 			return t
@@ -94,7 +94,7 @@ func first(ts ...*validate.Tensor) *validate.Tensor {
 }
 
 // rowsAndCols counts rows and columns: the call's dims are the columns.
-func rowsAndCols(r *run, x *validate.Tensor) (rows, cols int64) {
+func rowsAndCols(r *run, x *validate.ArenaView) (rows, cols int64) {
 	cols = 1
 	for _, d := range r.attrs().Dims {
 		cols *= x.Shape[d]
@@ -168,7 +168,7 @@ func rowNormWeights(r *run, a *rowNormArgs) error {
 }
 
 // planes shows [N, C, ...] as [N, C, S] with one stride for all positions.
-func planes(t *validate.Tensor) (n, c, s, sn, sc, ss int64, ok bool) {
+func planes(t *validate.ArenaView) (n, c, s, sn, sc, ss int64, ok bool) {
 	if len(t.Shape) < 2 {
 		return 0, 0, 0, 0, 0, 0, false
 	}
@@ -189,7 +189,7 @@ func planes(t *validate.Tensor) (n, c, s, sn, sc, ss int64, ok bool) {
 
 // flatImages reports a batch norm whose images have one stride for all positions.
 func flatImages(r *run) bool {
-	list := []*validate.Tensor{r.arg(0), r.result(0)}
+	list := []*validate.ArenaView{r.arg(0), r.result(0)}
 	if r.c.Kernel == "batch_norm_backward" {
 		list = append(list, r.arg(1))
 	}
@@ -314,7 +314,7 @@ func batchNormBackward(r *run) error {
 }
 
 // groups describes a group norm by its operand and the groups' means.
-func groups(r *run, x, stat *validate.Tensor) (groupNormArgs, error) {
+func groups(r *run, x, stat *validate.ArenaView) (groupNormArgs, error) {
 	a := groupNormArgs{n: x.Shape[0], c: x.Shape[1], s: 1, groups: 1, eps: float32(r.scalar("eps")), dtype: dtype(x), statDType: dtype(stat), in: r.ptr(x)}
 	for _, n := range x.Shape[2:] {
 		a.s *= n
@@ -390,7 +390,7 @@ func weightNorm(r *run) error {
 		return err
 	}
 	scale, _ := floatsAt(r, 0, g.Shape)
-	return inTurn(r, elementwiseStep{"sqrt", norms, []*validate.Tensor{norms}}, elementwiseStep{"div", scale, []*validate.Tensor{g, norms}}, elementwiseStep{"mul", w, []*validate.Tensor{v, scale}})
+	return inTurn(r, elementwiseStep{"sqrt", norms, []*validate.ArenaView{norms}}, elementwiseStep{"div", scale, []*validate.ArenaView{g, norms}}, elementwiseStep{"mul", w, []*validate.ArenaView{v, scale}})
 }
 
 // weightNormBackward reads the gradient of the scaled weight, lengths, weight, and
@@ -404,12 +404,12 @@ func weightNormBackward(r *run) error {
 	sums, at := floatsAt(r, at, g.Shape)
 	share, at := floatsAt(r, at, g.Shape)
 	scale, _ := floatsAt(r, at, g.Shape)
-	if err := inTurn(r, elementwiseStep{"mul", products, []*validate.Tensor{dw, v}}); err != nil {
+	if err := inTurn(r, elementwiseStep{"mul", products, []*validate.ArenaView{dw, v}}); err != nil {
 		return err
 	}
 	if err := reduce(r, redSum, sums, products, outside(r, v)); err != nil {
 		return err
 	}
-	return inTurn(r, elementwiseStep{"div", sums, []*validate.Tensor{sums, norms}}, elementwiseStep{"copy", dg, []*validate.Tensor{sums}}, elementwiseStep{"div", share, []*validate.Tensor{sums, norms}},
-		elementwiseStep{"div", scale, []*validate.Tensor{g, norms}}, elementwiseStep{"norm_slope", products, []*validate.Tensor{dw, v, share}}, elementwiseStep{"mul", dv, []*validate.Tensor{products, scale}})
+	return inTurn(r, elementwiseStep{"div", sums, []*validate.ArenaView{sums, norms}}, elementwiseStep{"copy", dg, []*validate.ArenaView{sums}}, elementwiseStep{"div", share, []*validate.ArenaView{sums, norms}},
+		elementwiseStep{"div", scale, []*validate.ArenaView{g, norms}}, elementwiseStep{"norm_slope", products, []*validate.ArenaView{dw, v, share}}, elementwiseStep{"mul", dv, []*validate.ArenaView{products, scale}})
 }

@@ -178,7 +178,7 @@ func (f *rule) kernel() string {
 }
 
 // statesOf finds a parameter's states by name.
-func statesOf(r *run, names []string, p *program.RuleParam, spans []validate.Span, param *validate.Tensor) ([]uint64, error) {
+func statesOf(r *run, names []string, p *program.RuleParam, spans []validate.Span, param *validate.ArenaView) ([]uint64, error) {
 	out := make([]uint64, len(names))
 	for i, name := range names {
 		for j := range p.States {

@@ -21,7 +21,7 @@ type convArgs struct {
 
 // ownConv runs a pass by memplan's own kernels, in work that may be less than
 // servesWell says, or none.
-func ownConv(r *run, p pass, x, w, y, out *validate.Tensor, work validate.Span) error {
+func ownConv(r *run, p pass, x, w, y, out *validate.ArenaView, work validate.Span) error {
 	c := r.attrs().Conv
 	if len(c.Stride) == 3 {
 		return deepConv(r, p, x, w, y, out)
@@ -58,7 +58,7 @@ func ownConv(r *run, p pass, x, w, y, out *validate.Tensor, work validate.Span) 
 }
 
 // convOf describes a convolution to the own kernels, but for the addresses.
-func convOf(c *program.Conv, x, w, y *validate.Tensor) (a convArgs, err error) {
+func convOf(c *program.Conv, x, w, y *validate.ArenaView) (a convArgs, err error) {
 	n := len(c.Stride)
 	if n > 2 || !isTraining(x.DType) || w.DType != x.DType || y.DType != x.DType {
 		return a, fmt.Errorf("no own kernel for a convolution of %v with %d spatial dims", x.DType, n)
@@ -87,14 +87,14 @@ func convOf(c *program.Conv, x, w, y *validate.Tensor) (a convArgs, err error) {
 }
 
 // indexable reports a depthwise convolution whose elements 32-bit integers can index.
-func indexable(c *program.Conv, x, w, y *validate.Tensor) bool {
+func indexable(c *program.Conv, x, w, y *validate.ArenaView) bool {
 	return depthwise(c, w) && x.Elems() < 1<<31 && y.Elems() < 1<<31
 }
 
 // servesWell reports whether our own kernel runs a depthwise pass well on the tensors in
 // their layout, and how many bytes of workspace it asks for. With less it runs, too, but
 // slower.
-func servesWell(c *program.Conv, p pass, x, w, y *validate.Tensor) (bytes int64, ok bool) {
+func servesWell(c *program.Conv, p pass, x, w, y *validate.ArenaView) (bytes int64, ok bool) {
 	a, err := convOf(c, x, w, y)
 	if err != nil || !indexable(c, x, w, y) {
 		return 0, false
@@ -128,7 +128,7 @@ type depthwisePass struct {
 func (l *depthwisePass) file() string { return fmt.Sprintf("depthwise_%d", l.taps) }
 
 // runDepthwise runs a pass in work at an offset of the arena.
-func runDepthwise(r *run, p pass, l *depthwisePass, work int64, x, w, y, out *validate.Tensor) error {
+func runDepthwise(r *run, p pass, l *depthwisePass, work int64, x, w, y, out *validate.ArenaView) error {
 	a := l.args
 	a.in, a.weight, a.out, a.part = r.ptr(x), r.ptr(w), r.ptr(out), uint64(r.d.at(work))
 	switch p {
@@ -312,6 +312,6 @@ func (l *depthwisePass) sliced(slices, work int64) bool {
 
 // depthwise reports a convolution of every channel by itself: cuDNN is slower at
 // it than a kernel that does nothing else.
-func depthwise(c *program.Conv, w *validate.Tensor) bool {
+func depthwise(c *program.Conv, w *validate.ArenaView) bool {
 	return !c.Transposed && c.Groups > 1 && w.Shape[0] == c.Groups && w.Shape[1] == 1 && len(c.Stride) <= 2 && isTraining(w.DType)
 }

@@ -94,7 +94,7 @@ func (f format) strides(shape []int64) []int64 {
 }
 
 // holds reports a tensor that lies so; dims of 1 do not count.
-func (f format) holds(t *validate.Tensor) bool {
+func (f format) holds(t *validate.ArenaView) bool {
 	if t.Elems() == 0 {
 		return true
 	}
@@ -110,7 +110,7 @@ func (f format) holds(t *validate.Tensor) bool {
 // when it calls cuDNN (cudnn_conv_suggest_memory_format,
 // aten/src/ATen/native/ConvUtils.h): that of operand or weight where either's
 // channels lie innermost. Images of three dims are row-major.
-func formatOf(c *program.Conv, x, w, y *validate.Tensor) format {
+func formatOf(c *program.Conv, x, w, y *validate.ArenaView) format {
 	if c.Transposed {
 		x = y
 	}
@@ -123,7 +123,7 @@ func formatOf(c *program.Conv, x, w, y *validate.Tensor) format {
 // prefersChannels reports an image whose channels lie innermost by PyTorch's rule
 // (c10/core/MemoryFormat.h, is_channels_last_strides_2d), and that is not also
 // row-major.
-func prefersChannels(t *validate.Tensor) bool {
+func prefersChannels(t *validate.ArenaView) bool {
 	if len(t.Shape) != 4 || t.Strides[1] == 0 || t.RowMajor() {
 		return false
 	}

@@ -78,7 +78,7 @@ func (r *run) indexPlaces(values []int64, first int) places {
 
 // linePlaces are those of values along dim d: an index for every element, or for every
 // place along the dim. Indices that are the same in all lines place whole rows.
-func linePlaces(values []int64, idx *validate.Tensor, d int64, every, half bool) places {
+func linePlaces(values []int64, idx *validate.ArenaView, d int64, every, half bool) places {
 	n, length := validate.Elems(values), int64(1)
 	if len(values) > 0 {
 		length = values[d]
@@ -135,7 +135,7 @@ func (r *run) hash(p places, s placesArgs, kind string) (bool, error) {
 }
 
 // kindOf is the kind of kernel for the type of what is written to.
-func kindOf(t *validate.Tensor) string {
+func kindOf(t *validate.ArenaView) string {
 	if t.DType.IsFloat() {
 		return "real"
 	}
@@ -168,11 +168,11 @@ func (r *run) pickPlaces(every bool) places {
 	if err != nil {
 		return places{}
 	}
-	return linePlaces(g.Shape, &validate.Tensor{Shape: g.Shape, Strides: strides}, r.attrs().Dims[0], every, isHalf(r.result(0)))
+	return linePlaces(g.Shape, &validate.ArenaView{Shape: g.Shape, Strides: strides}, r.attrs().Dims[0], every, isHalf(r.result(0)))
 }
 
 // isHalf reports a type of 16 bits.
-func isHalf(t *validate.Tensor) bool {
+func isHalf(t *validate.ArenaView) bool {
 	return t != nil && (t.DType == graph.Float16 || t.DType == graph.BFloat16)
 }
 

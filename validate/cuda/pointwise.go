@@ -73,22 +73,22 @@ func maskBias(r *run) error {
 func number(v float64) validate.Operand { return validate.Operand{Kind: validate.IsNumber, Value: v} }
 
 // onDevice is an operand that is a tensor.
-func onDevice(t *validate.Tensor) validate.Operand {
+func onDevice(t *validate.ArenaView) validate.Operand {
 	return validate.Operand{Kind: validate.OnDevice, Tensor: *t}
 }
 
 // copyTo copies a tensor, to another type or from a smaller shape if need be.
-func (r *run) copyTo(to, from *validate.Tensor) error {
+func (r *run) copyTo(to, from *validate.ArenaView) error {
 	return pointwise(r, "copy", to, [4]float64{}, onDevice(from))
 }
 
 // set makes every element of a tensor one number.
-func set(r *run, to *validate.Tensor, v float64) error {
+func set(r *run, to *validate.ArenaView, v float64) error {
 	return pointwise(r, "copy", to, [4]float64{}, number(v))
 }
 
 // pointwise computes an elementwise operator into out.
-func pointwise(r *run, name string, out *validate.Tensor, param [4]float64, in ...validate.Operand) error {
+func pointwise(r *run, name string, out *validate.ArenaView, param [4]float64, in ...validate.Operand) error {
 	code := operatorCode(name)
 	if code < 0 || out == nil {
 		return fmt.Errorf("no elementwise operator %s", name)
@@ -267,7 +267,7 @@ func dropout(r *run) error {
 	if !x.RowMajor() || !out.RowMajor() || !mask.RowMajor() {
 		a.dims = int32(len(x.Shape))
 		copy(a.size[:], x.Shape)
-		for i, t := range []*validate.Tensor{x, out, mask} {
+		for i, t := range []*validate.ArenaView{x, out, mask} {
 			copy(a.stride[i][:], t.Strides)
 		}
 	}
@@ -324,8 +324,8 @@ func divOrZero(r *run) error {
 // An elementwiseStep is an operator with its result and operands.
 type elementwiseStep struct {
 	name string
-	out  *validate.Tensor
-	in   []*validate.Tensor
+	out  *validate.ArenaView
+	in   []*validate.ArenaView
 }
 
 // inTurn runs operators one after the other; those without a result are left out.
@@ -348,5 +348,5 @@ func inTurn(r *run, steps ...elementwiseStep) error {
 // preluBackward makes the gradients of operand and slopes, those of an element each.
 func preluBackward(r *run) error {
 	g, x, w := r.arg(0), r.arg(1), r.arg(2)
-	return inTurn(r, elementwiseStep{"prelu_input_backward", r.result(0), []*validate.Tensor{g, x, w}}, elementwiseStep{"prelu_weight_backward", r.result(1), []*validate.Tensor{g, x}})
+	return inTurn(r, elementwiseStep{"prelu_input_backward", r.result(0), []*validate.ArenaView{g, x, w}}, elementwiseStep{"prelu_weight_backward", r.result(1), []*validate.ArenaView{g, x}})
 }

@@ -30,7 +30,7 @@ func poolKernels(register func(k kernel, names ...string)) {
 }
 
 // image shows a tensor with n spatial dims as [N, C, H, W].
-func image(t *validate.Tensor, spatial int) (size, stride [4]int64, err error) {
+func image(t *validate.ArenaView, spatial int) (size, stride [4]int64, err error) {
 	size, stride = [4]int64{1, 1, 1, 1}, [4]int64{}
 	n := len(t.Shape)
 	if spatial < 1 || spatial > 2 || n < spatial || n > spatial+2 {
@@ -58,7 +58,7 @@ func windowDims(r *run) int {
 
 // pool runs a pooling between the large tensor and the small one; back says that
 // it goes from the small to the large.
-func pool(r *run, name string, large, small, index *validate.Tensor, back bool) error {
+func pool(r *run, name string, large, small, index *validate.ArenaView, back bool) error {
 	a := poolArgs{kh: 1, kw: 1, sh: 1, sw: 1, dh: 1, dw: 1, dtype: dtype(large), index: r.ptr(index)}
 	spatial := windowDims(r)
 	if spatial == 3 {
@@ -124,7 +124,7 @@ type columnsArgs struct {
 // adaptiveMax pools over windows that the sizes give, as volumes.
 func adaptiveMax(r *run) error {
 	n := len(r.attrs().Dims)
-	deep := func(t *validate.Tensor) *validate.Tensor {
+	deep := func(t *validate.ArenaView) *validate.ArenaView {
 		v := *t
 		v.Shape, v.Strides = slices.Clone(t.Shape), slices.Clone(t.Strides)
 		for at := len(t.Shape) - n; len(v.Shape) < len(t.Shape)+3-n; {
@@ -136,7 +136,7 @@ func adaptiveMax(r *run) error {
 }
 
 // columns moves between images and the columns of their windows.
-func columns(r *run, name string, image, cols *validate.Tensor) error {
+func columns(r *run, name string, image, cols *validate.ArenaView) error {
 	p, n := r.attrs().Pool, len(image.Shape)
 	if n < 3 || len(cols.Shape) != n-1 || len(p.Kernel) != 2 || !isTraining(image.DType) || cols.DType != image.DType || !image.RowMajor() || !cols.RowMajor() {
 		return fmt.Errorf("columns %v %v of images %v %v", cols.DType, cols.Shape, image.DType, image.Shape)

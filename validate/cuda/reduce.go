@@ -64,7 +64,7 @@ func reduceKernels(register func(k kernel, names ...string)) {
 
 // reduce reduces dims of in to out, which has them with one element or not at
 // all.
-func reduce(r *run, op int32, out, in *validate.Tensor, dims []int64) error {
+func reduce(r *run, op int32, out, in *validate.ArenaView, dims []int64) error {
 	a := reduceArgs{op: op, dtype: dtype(in), outDType: dtype(out), in: r.ptr(in), out: r.ptr(out), splits: 1, reds: 1}
 	if len(dims) == 0 && out.Elems() == 1 {
 		for d := range in.Shape {
@@ -213,7 +213,7 @@ type softmaxArgs struct {
 
 // lines splits a contiguous tensor at a dim: lines outside it, its length, and
 // what lies inside.
-func lines(t *validate.Tensor, dim int64) (outer, length, inner int64) {
+func lines(t *validate.ArenaView, dim int64) (outer, length, inner int64) {
 	outer, length, inner = 1, 1, 1
 	for d, n := range t.Shape {
 		switch {
@@ -293,7 +293,7 @@ func logSumExp(r *run) error {
 
 // inOrder is operand i of a kernel that takes it row-major only: start has made
 // it so.
-func inOrder(r *run, i int) (*validate.Tensor, error) {
+func inOrder(r *run, i int) (*validate.ArenaView, error) {
 	t := r.arg(i)
 	if t == nil || !t.RowMajor() {
 		return nil, fmt.Errorf("operand %d is not row-major on the device", i)
@@ -302,7 +302,7 @@ func inOrder(r *run, i int) (*validate.Tensor, error) {
 }
 
 // inOrders are a gradient, operand 0, and the operand of the forward, 1.
-func inOrders(r *run) (g, x *validate.Tensor, err error) {
+func inOrders(r *run) (g, x *validate.ArenaView, err error) {
 	if g, err = inOrder(r, 0); err == nil {
 		x, err = inOrder(r, 1)
 	}
@@ -357,10 +357,10 @@ func mseLoss(r *run) error {
 // count them.
 func repeatBackward(r *run) error {
 	g, out := r.arg(0), r.result(0)
-	v := validate.Tensor{At: g.At, DType: g.DType}
+	v := validate.ArenaView{At: g.At, DType: g.DType}
 	lead := len(g.Shape) - len(out.Shape)
 	var dims []int64
-	var keep validate.Tensor = *out
+	var keep validate.ArenaView = *out
 	keep.Shape, keep.Strides = nil, nil
 	for d, n := range g.Shape {
 		own := int64(1)
@@ -394,7 +394,7 @@ func rootOf(r *run, op int32) error {
 		if need := normWork(r); r.c.Work.Bytes < need {
 			return fmt.Errorf("a norm works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", need, r.c.Work.Bytes)
 		}
-		sums = validate.Tensor{At: r.c.Work.At, DType: graph.Float32, Shape: out.Shape, Strides: validate.RowMajor(out.Shape)}
+		sums = validate.ArenaView{At: r.c.Work.At, DType: graph.Float32, Shape: out.Shape, Strides: validate.RowMajor(out.Shape)}
 	}
 	if err := reduce(r, op, &sums, r.arg(0), r.attrs().Dims); err != nil {
 		return err
@@ -404,13 +404,13 @@ func rootOf(r *run, op int32) error {
 
 // floatsAt is memory of the call's work for float32 numbers of a shape, of which so
 // many bytes are taken, and how many are then.
-func floatsAt(r *run, taken int64, shape []int64) (*validate.Tensor, int64) {
-	t := &validate.Tensor{At: r.c.Work.At + taken, DType: graph.Float32, Shape: shape, Strides: validate.RowMajor(shape)}
+func floatsAt(r *run, taken int64, shape []int64) (*validate.ArenaView, int64) {
+	t := &validate.ArenaView{At: r.c.Work.At + taken, DType: graph.Float32, Shape: shape, Strides: validate.RowMajor(shape)}
 	return t, taken + padded(graph.Float32.Bytes(t.Elems()))
 }
 
 // outside are the dims of a weight but the one that is not reduced.
-func outside(r *run, t *validate.Tensor) (dims []int64) {
+func outside(r *run, t *validate.ArenaView) (dims []int64) {
 	for d := range t.Shape {
 		if int64(d) != r.attrs().Dims[0] {
 			dims = append(dims, int64(d))

@@ -39,14 +39,14 @@ func relays(name string) bool {
 
 // copies are tensors as a pass is to see them.
 type copies struct {
-	given   []*validate.Tensor
-	tensors []validate.Tensor // in the order that is wanted; At counts from the start of the copies where one is made
-	made    []bool            // whether tensors[i] is a copy
-	bytes   int64             // of all copies, a multiple of layout.Align
+	given   []*validate.ArenaView
+	tensors []validate.ArenaView // in the order that is wanted; At counts from the start of the copies where one is made
+	made    []bool               // whether tensors[i] is a copy
+	bytes   int64                // of all copies, a multiple of layout.Align
 }
 
 // copiesOf plans copies of the tensors that do not lie in a format.
-func copiesOf(f format, list ...*validate.Tensor) *copies {
+func copiesOf(f format, list ...*validate.ArenaView) *copies {
 	c := &copies{given: list}
 	for _, t := range list {
 		to, made := *t, !f.holds(t)
@@ -67,11 +67,11 @@ func (c *copies) needed() bool { return slices.Contains(c.made, true) }
 func padded(bytes int64) int64 { return layout.RoundUp(bytes) }
 
 // moveFunc copies a tensor to one of the same shape.
-type moveFunc func(to, from *validate.Tensor) error
+type moveFunc func(to, from *validate.ArenaView) error
 
 // run makes the copies at an offset of the arena, runs the pass on them and
 // brings its result back. result is its place among the tensors.
-func (c *copies) run(at int64, result int, move moveFunc, pass func(list []validate.Tensor) error) error {
+func (c *copies) run(at int64, result int, move moveFunc, pass func(list []validate.ArenaView) error) error {
 	list := slices.Clone(c.tensors)
 	for i := range list {
 		if c.made[i] {
@@ -84,7 +84,7 @@ func (c *copies) run(at int64, result int, move moveFunc, pass func(list []valid
 // runOn is run on a list of the tensors whose copies lie where the caller has
 // room for them. What the pass reads is copied before it and what it writes after
 // it, so a result may lie where an operand does, and a tensor may be both.
-func (c *copies) runOn(list []validate.Tensor, reads, writes func(i int) bool, move moveFunc, pass func(list []validate.Tensor) error) error {
+func (c *copies) runOn(list []validate.ArenaView, reads, writes func(i int) bool, move moveFunc, pass func(list []validate.ArenaView) error) error {
 	for i := range list {
 		if c.made[i] && reads(i) {
 			if err := move(&list[i], c.given[i]); err != nil {

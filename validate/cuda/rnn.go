@@ -60,33 +60,33 @@ type network struct {
 	cell, states                             int
 	layers, dirs, hidden, time, batch, gates int64
 	dtype                                    graph.DType
-	x                                        *validate.Tensor
-	state                                    []*validate.Tensor
+	x                                        *validate.ArenaView
+	state                                    []*validate.ArenaView
 	sweeps                                   []*rnnSweep
-	y                                        []*validate.Tensor // by layer
-	dh, dc, da, du                           *validate.Tensor   // backward: of a sweep
-	dx                                       []*validate.Tensor // of the layers' inputs, but the first
+	y                                        []*validate.ArenaView // by layer
+	dh, dc, da, du                           *validate.ArenaView   // backward: of a sweep
+	dx                                       []*validate.ArenaView // of the layers' inputs, but the first
 	bytes                                    int64
 }
 
 // A rnnSweep is a layer in one direction.
 type rnnSweep struct {
-	wi, wh, bi, bh *validate.Tensor
-	a, u, c        *validate.Tensor // gates and states of all steps; in a forward pass all sweeps, and of u and c all steps, share them
-	h0, c0         *validate.Tensor
+	wi, wh, bi, bh *validate.ArenaView
+	a, u, c        *validate.ArenaView // gates and states of all steps; in a forward pass all sweeps, and of u and c all steps, share them
+	h0, c0         *validate.ArenaView
 	reverse        bool
 	column         int64 // of the layer's result
 }
 
 // room takes memory for a row-major tensor.
-func (n *network) room(shape ...int64) *validate.Tensor {
-	t := &validate.Tensor{At: n.r.c.Work.At + n.bytes, DType: n.dtype, Shape: shape, Strides: validate.RowMajor(shape)}
+func (n *network) room(shape ...int64) *validate.ArenaView {
+	t := &validate.ArenaView{At: n.r.c.Work.At + n.bytes, DType: n.dtype, Shape: shape, Strides: validate.RowMajor(shape)}
 	n.bytes += padded(t.DType.Bytes(t.Elems()))
 	return t
 }
 
 // stepRoom is room for something of every step, or of one that all steps share.
-func (n *network) stepRoom(each bool, shape ...int64) *validate.Tensor {
+func (n *network) stepRoom(each bool, shape ...int64) *validate.ArenaView {
 	if each {
 		return n.room(append([]int64{n.time}, shape...)...)
 	}
@@ -97,7 +97,7 @@ func (n *network) stepRoom(each bool, shape ...int64) *validate.Tensor {
 
 // straightened is a row-major tensor with the strides of one also in dims of a
 // single element, nil for nil.
-func straightened(t *validate.Tensor) *validate.Tensor {
+func straightened(t *validate.ArenaView) *validate.ArenaView {
 	if t == nil {
 		return nil
 	}
@@ -105,11 +105,11 @@ func straightened(t *validate.Tensor) *validate.Tensor {
 }
 
 // arg and result are those of the call with row-major strides.
-func (n *network) arg(i int) *validate.Tensor    { return straightened(n.r.arg(i)) }
-func (n *network) result(i int) *validate.Tensor { return straightened(n.r.result(i)) }
+func (n *network) arg(i int) *validate.ArenaView    { return straightened(n.r.arg(i)) }
+func (n *network) result(i int) *validate.ArenaView { return straightened(n.r.result(i)) }
 
 // at shows what is left of a tensor behind its first dim's element i.
-func at(t *validate.Tensor, i int64) *validate.Tensor {
+func at(t *validate.ArenaView, i int64) *validate.ArenaView {
 	return part(t, t.Shape[1:], t.Strides[1:], i*t.Strides[0])
 }
 
@@ -178,22 +178,22 @@ func (n *network) roomBack(width int64) {
 }
 
 // turned exchanges the first two dims.
-func turned(t *validate.Tensor) *validate.Tensor {
+func turned(t *validate.ArenaView) *validate.ArenaView {
 	return part(t, []int64{t.Shape[1], t.Shape[0], t.Shape[2]}, []int64{t.Strides[1], t.Strides[0], t.Strides[2]}, 0)
 }
 
 // flipped2 shows a matrix transposed.
-func flipped2(t *validate.Tensor) *validate.Tensor {
+func flipped2(t *validate.ArenaView) *validate.ArenaView {
 	return part(t, []int64{t.Shape[1], t.Shape[0]}, []int64{t.Strides[1], t.Strides[0]}, 0)
 }
 
 // repeated shows a matrix as a batch of it.
-func repeated(t *validate.Tensor, n int64) *validate.Tensor {
+func repeated(t *validate.ArenaView, n int64) *validate.ArenaView {
 	return part(t, append([]int64{n}, t.Shape...), append([]int64{0}, t.Strides...), 0)
 }
 
 // input is a layer's.
-func (n *network) input(layer int64) *validate.Tensor {
+func (n *network) input(layer int64) *validate.ArenaView {
 	if layer == 0 {
 		return n.x
 	}
@@ -201,7 +201,7 @@ func (n *network) input(layer int64) *validate.Tensor {
 }
 
 // columns shows a sweep's part of a layer's result.
-func (n *network) columns(y *validate.Tensor, s *rnnSweep) *validate.Tensor {
+func (n *network) columns(y *validate.ArenaView, s *rnnSweep) *validate.ArenaView {
 	return part(y, []int64{n.time, n.batch, n.hidden}, y.Strides, s.column)
 }
 
@@ -235,7 +235,7 @@ func (n *network) forward() error {
 func (n *network) whole() bool { return n.hidden <= sweepUnits && n.batch <= 4*n.r.d.sms }
 
 // steps runs all steps of a sweep forward.
-func (n *network) steps(s *rnnSweep, y *validate.Tensor) error {
+func (n *network) steps(s *rnnSweep, y *validate.ArenaView) error {
 	if n.whole() {
 		a := n.sweepArgs(s, y)
 		return launch(n.r.d, "recurrent", "recurrent_sweep", grid{x: n.batch, tx: sweepUnits}, &a)
@@ -249,7 +249,7 @@ func (n *network) steps(s *rnnSweep, y *validate.Tensor) error {
 }
 
 // sweepArgs describe all steps of a sweep forward.
-func (n *network) sweepArgs(s *rnnSweep, y *validate.Tensor) sweepArgs {
+func (n *network) sweepArgs(s *rnnSweep, y *validate.ArenaView) sweepArgs {
 	first, _ := n.args(s, y, 0)
 	a := sweepArgs{r: first, w: n.r.ptr(s.wh), steps: n.time, a: n.next(s, s.a), u: n.next(s, s.u), h: n.next(s, y)}
 	if s.c != nil {
@@ -259,7 +259,7 @@ func (n *network) sweepArgs(s *rnnSweep, y *validate.Tensor) sweepArgs {
 }
 
 // next is how far, in elements, a sequence's next step lies in the order of a sweep.
-func (n *network) next(s *rnnSweep, t *validate.Tensor) int64 {
+func (n *network) next(s *rnnSweep, t *validate.ArenaView) int64 {
 	if s.reverse {
 		return -t.Strides[0]
 	}
@@ -267,7 +267,7 @@ func (n *network) next(s *rnnSweep, t *validate.Tensor) int64 {
 }
 
 // args describe step k of a sweep; y is its part of the layer's result.
-func (n *network) args(s *rnnSweep, y *validate.Tensor, k int64) (a recurrentArgs, before *validate.Tensor) {
+func (n *network) args(s *rnnSweep, y *validate.ArenaView, k int64) (a recurrentArgs, before *validate.ArenaView) {
 	now, prev := n.place(s, k)
 	r := n.r
 	before = s.h0
@@ -287,7 +287,7 @@ func (n *network) args(s *rnnSweep, y *validate.Tensor, k int64) (a recurrentArg
 }
 
 // step runs step k of a sweep and writes its output to y.
-func (n *network) step(s *rnnSweep, y *validate.Tensor, k int64) error {
+func (n *network) step(s *rnnSweep, y *validate.ArenaView, k int64) error {
 	a, before := n.args(s, y, k)
 	now, _ := n.place(s, k)
 	if err := multiply(n.r, addend{alpha: 1}, before, flipped2(s.wh), at(s.u, now)); err != nil {
@@ -297,12 +297,12 @@ func (n *network) step(s *rnnSweep, y *validate.Tensor, k int64) error {
 }
 
 // ends copies a sweep's last states to the results of a forward pass.
-func (n *network) ends(i int64, s *rnnSweep, y *validate.Tensor) error {
+func (n *network) ends(i int64, s *rnnSweep, y *validate.ArenaView) error {
 	if n.dh != nil {
 		return nil
 	}
 	last, _ := n.place(s, n.time-1)
-	for j, from := range []*validate.Tensor{y, s.c}[:n.states] {
+	for j, from := range []*validate.ArenaView{y, s.c}[:n.states] {
 		if to := n.result(1 + j); to != nil {
 			if err := n.r.copyTo(at(to, i), at(from, last)); err != nil {
 				return err
@@ -370,7 +370,7 @@ func recurrentBackward(r *run) error {
 }
 
 // inputGradient is where that of a layer goes, nil where it is not wanted.
-func (n *network) inputGradient(layer int64) *validate.Tensor {
+func (n *network) inputGradient(layer int64) *validate.ArenaView {
 	if layer > 0 {
 		return n.dx[layer-1]
 	}
@@ -383,7 +383,7 @@ func (n *network) inputGradient(layer int64) *validate.Tensor {
 
 // gateGradients is where the gradients of a layer's gates go: in the order of its input,
 // so that both show as matrices.
-func (n *network) gateGradients(layer int64) *validate.Tensor {
+func (n *network) gateGradients(layer int64) *validate.ArenaView {
 	if layer == 0 && n.r.scalar("batch_first") != 0 {
 		t := *n.da
 		t.Shape = []int64{n.batch, n.time, n.da.Shape[2]}
@@ -395,9 +395,9 @@ func (n *network) gateGradients(layer int64) *validate.Tensor {
 
 // backward runs a sweep's steps from the last to the first, and adds the gradient
 // of the layer's input.
-func (n *network) backward(i int64, dy, dx *validate.Tensor) error {
+func (n *network) backward(i int64, dy, dx *validate.ArenaView) error {
 	r, s, layer := n.r, n.sweeps[i], i/n.dirs
-	for j, to := range []*validate.Tensor{n.dh, n.dc}[:n.states] {
+	for j, to := range []*validate.ArenaView{n.dh, n.dc}[:n.states] {
 		from := number(0)
 		if t := n.arg(1 + j); t != nil {
 			from = onDevice(at(t, i))
@@ -413,7 +413,7 @@ func (n *network) backward(i int64, dy, dx *validate.Tensor) error {
 	if err := n.unsteps(s, y, da, dy); err != nil {
 		return err
 	}
-	for j, from := range []*validate.Tensor{n.dh, n.dc}[:n.states] {
+	for j, from := range []*validate.ArenaView{n.dh, n.dc}[:n.states] {
 		if to := n.result(1 + j); to != nil {
 			if err := r.copyTo(at(to, i), from); err != nil {
 				return err
@@ -431,7 +431,7 @@ func (n *network) backward(i int64, dy, dx *validate.Tensor) error {
 }
 
 // unsteps runs all steps of a sweep backward.
-func (n *network) unsteps(s *rnnSweep, y, da, dy *validate.Tensor) error {
+func (n *network) unsteps(s *rnnSweep, y, da, dy *validate.ArenaView) error {
 	r := n.r
 	if n.whole() {
 		a := n.sweepArgs(s, y)
@@ -457,7 +457,7 @@ func (n *network) unsteps(s *rnnSweep, y, da, dy *validate.Tensor) error {
 }
 
 // gradients adds to the description of step k what it needs on the way back.
-func (n *network) gradients(a *recurrentArgs, s *rnnSweep, da, dy *validate.Tensor, k int64) {
+func (n *network) gradients(a *recurrentArgs, s *rnnSweep, da, dy *validate.ArenaView, k int64) {
 	r := n.r
 	now, _ := n.place(s, k)
 	a.dh, a.dc, a.da, a.du, a.daRow = r.ptr(n.dh), r.ptr(n.dc), r.ptr(at(da, now)), r.ptr(at(n.du, now)), da.Strides[1]
@@ -468,7 +468,7 @@ func (n *network) gradients(a *recurrentArgs, s *rnnSweep, da, dy *validate.Tens
 }
 
 // matrix shows a sequence with its first two dims as one.
-func matrix(t *validate.Tensor) *validate.Tensor {
+func matrix(t *validate.ArenaView) *validate.ArenaView {
 	if t.Strides[0] < t.Strides[1] {
 		t = turned(t)
 	}
@@ -483,7 +483,7 @@ func (n *network) weights(i, offset int64) error {
 	if out == nil {
 		return nil
 	}
-	next := func(shape []int64) *validate.Tensor {
+	next := func(shape []int64) *validate.ArenaView {
 		t := part(out, shape, validate.RowMajor(shape), offset)
 		offset += t.Elems()
 		return t
@@ -503,7 +503,7 @@ func (n *network) weights(i, offset int64) error {
 		if s.reverse {
 			from, to = 1, 0
 		}
-		steps := func(t *validate.Tensor, i int64) *validate.Tensor {
+		steps := func(t *validate.ArenaView, i int64) *validate.ArenaView {
 			return matrix(part(t, []int64{n.time - 1, t.Shape[1], t.Shape[2]}, t.Strides, i*t.Strides[0]))
 		}
 		if err := multiply(r, addend{tensor: dw, beta: 1, alpha: 1}, flipped2(steps(n.du, to)), steps(y, from), dw); err != nil {

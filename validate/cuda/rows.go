@@ -56,7 +56,7 @@ func (k *kernel) relaid(r *run) *relaid {
 		return l
 	}
 	args, results := k.rows(r)
-	var list []*validate.Tensor
+	var list []*validate.ArenaView
 	for _, i := range args {
 		if t := r.arg(i); t != nil && !t.RowMajor() {
 			list, l.args = append(list, t), append(l.args, i)
@@ -86,7 +86,7 @@ func (k *kernel) start(r *run) error {
 	}
 	reads := func(i int) bool { return !l.isResult(i) }
 	writes := func(i int) bool { return l.isResult(i) || slices.Contains(k.updates, l.args[i]) }
-	return l.runOn(list, reads, writes, r.copyTo, func(list []validate.Tensor) error {
+	return l.runOn(list, reads, writes, r.copyTo, func(list []validate.ArenaView) error {
 		c := *r.c
 		c.Args, c.Results = slices.Clone(c.Args), slices.Clone(c.Results)
 		for i := range list {
@@ -102,7 +102,7 @@ func (k *kernel) start(r *run) error {
 
 // place finds memory for the copies: for operands what the plan has for them,
 // then what lies behind the kernel's own work.
-func (k *kernel) place(r *run, l *relaid) ([]validate.Tensor, error) {
+func (k *kernel) place(r *run, l *relaid) ([]validate.ArenaView, error) {
 	at := int64(0)
 	if k.work != nil {
 		at = padded(k.work(r))
@@ -181,7 +181,7 @@ func (d *Device) Needs(n *program.Node) (int64, error) {
 func scratches(n *program.Node) int {
 	count := 0
 	for _, e := range n.Events {
-		if !e.Free && !slices.ContainsFunc(n.Out, func(t program.Tensor) bool { return t.Storage == e.Storage }) {
+		if !e.Free && !slices.ContainsFunc(n.Out, func(t program.View) bool { return t.Storage == e.Storage }) {
 			count++
 		}
 	}
@@ -209,7 +209,7 @@ func sketch(n *program.Node) *validate.Call {
 	for i := range results {
 		t := shown(n.Out, n.Result(i))
 		if t == nil {
-			t = &validate.Tensor{At: -1}
+			t = &validate.ArenaView{At: -1}
 		}
 		c.Results = append(c.Results, *t)
 	}

@@ -68,7 +68,7 @@ func bicubic(r *run, back bool) error {
 }
 
 // gridOf describes a call by its image, grid and result, or that one's gradient.
-func gridOf(r *run, image, places, out *validate.Tensor) (gridArgs, error) {
+func gridOf(r *run, image, places, out *validate.ArenaView) (gridArgs, error) {
 	if image == nil || places == nil || out == nil || !isTraining(image.DType) || out.DType != image.DType {
 		return gridArgs{}, fmt.Errorf("a grid of places in operands that are no images of one type")
 	}
@@ -119,7 +119,7 @@ func gridSampleBackward(r *run) error {
 	if r.c.Work.Bytes < need {
 		return fmt.Errorf("the gradient of grid_sample works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", need, r.c.Work.Bytes)
 	}
-	sums := &validate.Tensor{At: r.c.Work.At, DType: graph.Int64, Shape: []int64{need / 8}, Strides: []int64{1}}
+	sums := &validate.ArenaView{At: r.c.Work.At, DType: graph.Int64, Shape: []int64{need / 8}, Strides: []int64{1}}
 	if err := zero(r, sums); err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func resize(r *run, linear, back bool) error {
 type resampling struct{ in, out, inStride, outStride [4]int64 }
 
 // resamplingOf shows two images of one training type.
-func resamplingOf(from, to *validate.Tensor) (p resampling, err error) {
+func resamplingOf(from, to *validate.ArenaView) (p resampling, err error) {
 	if p.in, p.inStride, err = image(from, 2); err != nil {
 		return p, err
 	}

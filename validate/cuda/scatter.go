@@ -29,7 +29,7 @@ func scatterKernels(register func(k kernel, names ...string)) {
 }
 
 // based copies operand 0 to the result, where the values then go.
-func based(r *run) (*validate.Tensor, error) {
+func based(r *run) (*validate.ArenaView, error) {
 	out, base := r.result(0), r.arg(0)
 	if base == nil || base.DType != out.DType {
 		return nil, fmt.Errorf("a base that is not of the result's type")
@@ -41,7 +41,7 @@ func based(r *run) (*validate.Tensor, error) {
 }
 
 // setFrom says what is written: an operand, or a number.
-func (s *scatterArgs) setFrom(r *run, values *validate.Tensor, from validate.Operand) error {
+func (s *scatterArgs) setFrom(r *run, values *validate.ArenaView, from validate.Operand) error {
 	s.at.setValues(r, values)
 	switch from.Kind {
 	case validate.OnDevice:
@@ -57,7 +57,7 @@ func (s *scatterArgs) setFrom(r *run, values *validate.Tensor, from validate.Ope
 }
 
 // kernelName is the kernel for the type of what is written to.
-func (s *scatterArgs) kernelName(kind string, t *validate.Tensor) string {
+func (s *scatterArgs) kernelName(kind string, t *validate.ArenaView) string {
 	return "scatter_" + kind + "_" + kindOf(t)
 }
 
@@ -121,7 +121,7 @@ func indexPut(r *run) error {
 	if err != nil {
 		return err
 	}
-	values := &validate.Tensor{DType: out.DType, Shape: shape, Strides: make([]int64, len(shape))}
+	values := &validate.ArenaView{DType: out.DType, Shape: shape, Strides: make([]int64, len(shape))}
 	from := r.c.Args[1]
 	if from.Kind == validate.OnDevice {
 		values.At = from.Tensor.At
@@ -150,7 +150,7 @@ func indexPut(r *run) error {
 // indexedShape is the shape of what the indices from operand first pick of a
 // tensor: theirs in place of the indexed dims, or before all others where such
 // lie between.
-func indexedShape(r *run, base *validate.Tensor, first int) ([]int64, error) {
+func indexedShape(r *run, base *validate.ArenaView, first int) ([]int64, error) {
 	var picked []int64
 	for i := range r.attrs().Dims {
 		t := r.arg(first + i)

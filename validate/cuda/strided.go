@@ -14,7 +14,7 @@ import (
 const maxDims = 8
 
 // broadcast gives a tensor's strides along a larger shape.
-func broadcast(t *validate.Tensor, shape []int64) ([]int64, error) {
+func broadcast(t *validate.ArenaView, shape []int64) ([]int64, error) {
 	out := make([]int64, len(shape))
 	lead := len(shape) - len(t.Shape)
 	for i, n := range t.Shape {

@@ -102,8 +102,8 @@ func flip(r *run) error {
 // roll moves elements along dims and brings those that fall off in at the other
 // end: two copies for each dim.
 func roll(r *run) error {
-	var move func(in, out *validate.Tensor, dims []int64, shifts []float64) error
-	move = func(in, out *validate.Tensor, dims []int64, shifts []float64) error {
+	var move func(in, out *validate.ArenaView, dims []int64, shifts []float64) error
+	move = func(in, out *validate.ArenaView, dims []int64, shifts []float64) error {
 		if len(dims) == 0 || in.Elems() == 0 {
 			return r.copyTo(out, in)
 		}
@@ -150,7 +150,7 @@ func addWindow(r *run, fill float64) error {
 
 // beside copies the operand to where it lies along dim d of the result, and
 // fills what is before and behind it.
-func beside(r *run, in, out *validate.Tensor, d int, from int64, fill float64) error {
+func beside(r *run, in, out *validate.ArenaView, d int, from int64, fill float64) error {
 	n := in.Elems() * out.Shape[d] / out.Elems() // of in along d
 	for _, cut := range [3]struct {
 		from, n int64
@@ -174,7 +174,7 @@ func beside(r *run, in, out *validate.Tensor, d int, from int64, fill float64) e
 // placed shows a window whose strides count elements of the result row by row as
 // it lies in a result with other strides: each dim of the window runs along one
 // of the result.
-func placed(out *validate.Tensor, shape []int64, w *program.Window) (*validate.Tensor, bool) {
+func placed(out *validate.ArenaView, shape []int64, w *program.Window) (*validate.ArenaView, bool) {
 	rows := validate.RowMajor(out.Shape)
 	strides := make([]int64, len(shape))
 	for i, s := range w.Strides {
@@ -223,7 +223,7 @@ func apart(shape, strides []int64) int {
 
 // addOverlapping adds in to a window whose dims overlap: slices along a dim one after
 // the other.
-func addOverlapping(r *run, to, in *validate.Tensor) error {
+func addOverlapping(r *run, to, in *validate.ArenaView) error {
 	if !overlaps(to.Shape, to.Strides) {
 		return pointwise(r, "add", to, [4]float64{1}, onDevice(to), onDevice(in))
 	}

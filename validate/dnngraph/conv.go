@@ -20,9 +20,9 @@ const (
 	Filter
 )
 
-// A Tensor is one as cuDNN is told of it: sizes and strides in elements, and the
+// A Descriptor is one as cuDNN is told of it: sizes and strides in elements, and the
 // alignment of its address in bytes.
-type Tensor struct {
+type Descriptor struct {
 	Size, Stride []int64
 	Align        int64
 }
@@ -32,7 +32,7 @@ type Tensor struct {
 type Conv struct {
 	Pass                  Pass
 	Type                  graph.DType
-	X, W, Y               Tensor
+	X, W, Y               Descriptor
 	Pad, Stride, Dilation []int64 // one for each spatial dim
 	Full                  bool    // float32 in full precision, not in TF32
 }
@@ -127,7 +127,7 @@ func (m *builder) graph(c *Conv) descriptor {
 }
 
 // tensor describes a tensor of a convolution by its number in the graph.
-func (m *builder) tensor(what string, id int64, c *Conv, t *Tensor) descriptor {
+func (m *builder) tensor(what string, id int64, c *Conv, t *Descriptor) descriptor {
 	kind, ok := types[c.Type]
 	if !ok && m.err == nil {
 		m.err = fmt.Errorf("cuDNN: no type for %v", c.Type)

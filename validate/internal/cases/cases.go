@@ -50,7 +50,7 @@ func Read(path string) ([]Case, map[string]*validate.Array, error) {
 }
 
 // Placer puts an array into a device's memory, with its values or without.
-type Placer func(a *validate.Array, values bool) validate.Tensor
+type Placer func(a *validate.Array, values bool) validate.ArenaView
 
 // Call makes the call of a case, with its node, of tensors that place has put
 // into memory.
@@ -66,10 +66,10 @@ func (c *Case) Call(data map[string]*validate.Array, place Placer) *validate.Cal
 			args = append(args, validate.Operand{})
 		}
 	}
-	var results []validate.Tensor
+	var results []validate.ArenaView
 	for _, r := range c.Results {
 		if r == nil {
-			results = append(results, validate.Tensor{At: -1})
+			results = append(results, validate.ArenaView{At: -1})
 			continue
 		}
 		results = append(results, place(data[*r], false))
@@ -80,10 +80,10 @@ func (c *Case) Call(data map[string]*validate.Array, place Placer) *validate.Cal
 // NewCall makes a call of a kernel and its node, whose tensors lie as those of
 // the call do. An operand of no kind is absent, a result at -1 is not wanted; the
 // attributes' own operands and results follow from the lists.
-func NewCall(kernel string, a program.Attrs, args []validate.Operand, results []validate.Tensor) *validate.Call {
+func NewCall(kernel string, a program.Attrs, args []validate.Operand, results []validate.ArenaView) *validate.Call {
 	n := &program.Node{Op: kernel, Name: kernel, Kernel: kernel, Attrs: &a}
-	shown := func(t *validate.Tensor) program.Tensor {
-		return program.Tensor{DType: t.DType, Shape: t.Shape, Strides: t.Strides}
+	shown := func(t *validate.ArenaView) program.View {
+		return program.View{DType: t.DType, Shape: t.Shape, Strides: t.Strides}
 	}
 	a.Args, a.Results = nil, nil
 	for i := range args {
