@@ -1,8 +1,8 @@
 package kernel
 
-// Dims are those that have an index.
+// Dims are the dims that have an index.
 var index = []Kernel{
-	{Name: "embedding", Operands: "weight indices", Scalars: "padding_idx"}, // an index without gradient, -1 for none
+	{Name: "embedding", Operands: "weight indices", Scalars: "padding_idx"}, // padding_idx is the index without gradient, -1 for none
 	{Name: "embedding_dense_backward", Operands: "grad indices", Scalars: "padding_idx"},
 	{Name: "index", Operands: "self indices...", Dims: true},
 	{Name: "index_backward", Operands: "grad indices...", Dims: true},

@@ -13,7 +13,7 @@ var reduce = slices.Concat(
 		{Name: "softmax", Operands: "self", Dims: true, Selectable: true, Ways: []Way{{Op: "softmax", Dispatched: "_softmax"}}},
 		{Name: "log_softmax", Operands: "self", Dims: true, Ways: []Way{{Op: "log_softmax", Dispatched: "_log_softmax"}}},
 		{Name: "glu_backward", Operands: "grad self", Dims: true},
-		{Name: "topk", Operands: "self", Scalars: "largest", Dims: true}, // 1 if the largest come first
+		{Name: "topk", Operands: "self", Scalars: "largest", Dims: true}, // largest is 1 or 0
 		{Name: "repeat_interleave", Operands: "repeats"},
 	},
 )
