@@ -12,7 +12,7 @@ type UpdateEvent struct {
 	Bytes int64
 	Param *Tensor // the parameter it belongs to, or nil
 	Name  string
-	State bool // kept
+	State bool // optimizer state, which is not freed
 }
 
 // A Touched is a node that Touch appended.
@@ -22,7 +22,8 @@ type Touched struct {
 	states []*Tensor
 }
 
-// Touch appends a node that reads and overwrites ts and runs through events.
+// Touch appends a node that reads and overwrites ts, with the given events
+// inside.
 func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent, rule *program.Rule) *Touched {
 	k := e.begin(op, ts...)
 	k.attrs().Rule = rule
@@ -58,15 +59,14 @@ func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent, rule *progr
 	return t
 }
 
-// First makes the node run in the first step only and returns the state it
-// created.
+// First restricts the node to the first step and returns the state it created.
 func (t *Touched) First() []*Tensor {
 	t.e.P.Nodes[t.node].Only = program.FirstStep
 	return t.states
 }
 
-// Says sets what the optimizer's step computes.
+// Says sets the optimizer's update.
 func (t *Touched) Says(r *program.Rule) { t.e.P.Nodes[t.node].Attrs.Rule = r }
 
-// Later makes the node run in all steps but the first.
+// Later restricts the node to all steps but the first.
 func (t *Touched) Later() { t.e.P.Nodes[t.node].Only = program.LaterSteps }

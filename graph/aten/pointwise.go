@@ -14,7 +14,7 @@ import (
 
 // A pointwise describes an elementwise operator of one differentiable input:
 // what backward needs, and the kernels backward runs one after the other. The
-// last kernel makes the gradient; what the others make is let go after it, as
+// last kernel makes the gradient; the other results are released after it, as
 // C++ temporaries of one expression are.
 type pointwise struct {
 	name  string
@@ -24,19 +24,18 @@ type pointwise struct {
 	cast  Cast
 	is    Facts
 
-	kernel  string      // the name of what it computes; "": its own
-	numbers callNumbers // what the kernel has beside tensors, as program.Attrs lists them
+	kernel  string      // the kernel's name; "": the operator's
+	numbers callNumbers // the call's numbers, as program.Attrs lists them
 	mode    string      // the keyword of the call that may be "tanh": another formula
 
-	result bool                                 // backward may use the result of the in-place form without a copy of its operand
+	result bool                                 // backward can use the result of the in-place form, without a copy of the operand
 	also   bool                                 // the result is saved too
-	grad   func(e *Eager, g, s *Tensor) *Tensor // backward where steps cannot say it
+	grad   func(e *Eager, g, s *Tensor) *Tensor // backward that steps cannot express
 }
 
-// A step is one kernel of a backward function and what it computes from: "g"
-// is the gradient, "s" what was saved, "s1" the second of that, "t1" the result of step 1, "p0" the
-// call's number 0, and numbers are themselves. A step without operands stands
-// for several kernels at once; what it computes is not said.
+// A step is one kernel of a backward function and its operands: "g" is the gradient, "s" what was
+// saved, "s1" the second saved tensor, "t1" the result of step 1, "p0" the call's number 0; numbers
+// are literal. A step without operands stands for several kernels at once and cannot be computed.
 type step struct {
 	op   string
 	args []stepArg
@@ -48,7 +47,7 @@ type stepArg struct {
 	number float64
 }
 
-// stepNumbers are numbers in derivatives.yaml by what they stand for.
+// stepNumbers are named numbers in derivatives.yaml.
 var stepNumbers = map[string]float64{"inf": math.Inf(1), "ln2": math.Ln2, "ln10": math.Ln10, "2/sqrtpi": 2 / math.Sqrt(math.Pi), "-2/sqrtpi": -2 / math.Sqrt(math.Pi), "sqrtpi/2": math.Sqrt(math.Pi) / 2}
 
 // steps reads a backward function: "pow s 2; neg t0; mul g t1".
@@ -168,8 +167,8 @@ func infinite(e *Eager, x *Tensor) *Tensor {
 // callNumbers read the numbers of a call.
 type callNumbers func(c *Call) []float64
 
-// numbers reads "negative_slope=0.01, 1": the argument of that name, which comes after the
-// operand and those before it, with its default; or a number that is always the same.
+// numbers parses "negative_slope=0.01, 1": a keyword argument with its default, which may
+// also follow the operand in this position, or a constant.
 func numbers(text string) callNumbers {
 	words := strings.Split(text, ", ")
 	names, values := make([]string, len(words)), make([]float64, len(words))
@@ -195,16 +194,16 @@ func numbers(text string) callNumbers {
 	}
 }
 
-// celuNumbers are ELU's three for CELU's one.
+// celuNumbers returns the three numbers of ELU for CELU's one.
 func celuNumbers(c *Call) []float64 {
 	a := c.float(1, "alpha", 1)
 	return []float64{a, 1, 1 / a}
 }
 
-// does is the name of what the operator computes.
+// does returns the name of the operator's kernel.
 func (p *pointwise) does() string { return cmp.Or(p.kernel, p.name) }
 
-// called are the numbers and the mode of a call.
+// called returns the numbers and the mode of a call.
 func (p *pointwise) called(c *Call) (numbers []float64, mode string) {
 	if p.numbers != nil {
 		numbers = p.numbers(c)
@@ -215,7 +214,8 @@ func (p *pointwise) called(c *Call) (numbers []float64, mode string) {
 	return numbers, mode
 }
 
-// says sets what the operator, or a kernel of its backward, has beside tensors.
+// says sets the numbers and the mode of the operator's node, or of a kernel of
+// its backward.
 func (p *pointwise) says(k *kernel, numbers []float64, mode string) {
 	if numbers != nil {
 		k.scalars(numbers...)
@@ -272,15 +272,15 @@ func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{out}
 }
 
-// windows tells whether autograd follows t as a view of another tensor.
+// windows reports whether autograd follows t as a view of another tensor.
 func windows(t *Tensor) bool {
 	return t.fn != nil && (t.fn.name == "ViewBackward0" || t.fn.name == "TransposeBackward0" || t.fn.name == "PermuteBackward0")
 }
 
 // copySlices is the backward of a call that updates a view in place
-// (torch/csrc/autograd/functions/tensor.cpp, CopySlices::apply): the gradient is
-// copied, the call's own backward has a copy of the view, and its result is copied
-// over that. The gradient that came in lives until then.
+// (torch/csrc/autograd/functions/tensor.cpp, CopySlices::apply): it copies the
+// gradient, runs the call's own backward on a copy of the view, and copies that
+// result over the view. The incoming gradient lives until then.
 func copySlices(e *Eager, g *Tensor, apply func(*Tensor) *Tensor) *Tensor {
 	result := clone(e, "new_empty_strided", g, contiguousStrides(g.Shape))
 	part := apply(clone(e, "clone", result, contiguousStrides(result.Shape)))
@@ -292,12 +292,12 @@ func copySlices(e *Eager, g *Tensor, apply func(*Tensor) *Tensor) *Tensor {
 	return out
 }
 
-// byFormula is the argument that package lift gives a gelu that Python code
+// byFormula is the argument by which package lift marks a gelu that Python code
 // spells out, term by term.
 const byFormula = "formula"
 
-// The terms of BLOOM's GELU and of its derivative: + makes the result that the
-// letter names, - lets go of it; the result is made at the dot
+// The terms of BLOOM's GELU and of its derivative: + allocates the term named
+// by the letter, - frees it, a dot allocates the result
 // (transformers/models/bloom/modeling_bloom.py, bloom_gelu_forward and
 // bloom_gelu_back).
 const (
@@ -305,7 +305,7 @@ const (
 	geluBackTerms = "+a+b+c-b+d-c+e-a-d+t-e+f+g+h-g+i+j-i+k-j+l-h-k+m-f-l+n+o-n+p-m-o.-t-p"
 )
 
-// terms allocates and frees temporaries like t, and the result.
+// terms allocates and frees temporaries of t's size, and the result.
 func (k *kernel) terms(list string, t *Tensor) *Tensor {
 	made := map[byte]program.StorageID{}
 	var out *Tensor
@@ -323,7 +323,7 @@ func (k *kernel) terms(list string, t *Tensor) *Tensor {
 	return out
 }
 
-// runFormulaGELU is a gelu by its formula, which saves its operand alone.
+// runFormulaGELU is a gelu by its formula, which saves only its operand.
 func runFormulaGELU(e *Eager, x *Tensor) []*Tensor {
 	forward := func(k *kernel) *kernel { k.attrs().Mode = "tanh"; return k.does("gelu") }
 	k := forward(e.begin("gelu", x))
@@ -399,13 +399,14 @@ func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode s
 	return []*Tensor{out}
 }
 
-// stepKernel appends step i of a backward function. Its operands are read in
-// the order gradient, saved, results of steps; Attrs.Args has the kernel's.
+// stepKernel appends step i of a backward function. Operands are read in the
+// order gradient, saved tensors, results of steps; Attrs.Args has the kernel's
+// order.
 func stepKernel(e *Eager, st *step, i int, d graph.DType, g *Tensor, s, temps []*Tensor, numbers []float64) *kernel {
 	if st.op == "zero" {
 		return zeroKernel(e, g.DType)
 	}
-	if len(st.args) == 0 { // reads what its like reads
+	if len(st.args) == 0 { // reads what a kernel of this kind reads
 		in := []*Tensor{s[0]}
 		if i > 0 {
 			in[0] = temps[i-1]
@@ -485,7 +486,7 @@ func (c *Call) pair() (a, b *Tensor, d graph.DType) {
 }
 
 // scalarType is the result type of a tensor of type d and a Python number: a
-// fraction makes an integer tensor float32.
+// float makes an integer tensor float32.
 func (c *Call) scalarType(i int, name string, d graph.DType) graph.DType {
 	if a := c.arg(i, name); a != nil && a.Kind == graph.ArgFloat && !d.IsFloat() {
 		return graph.Float32
@@ -501,7 +502,7 @@ func binary(e *Eager, op string, d graph.DType, a, b *Tensor) *Tensor {
 	return binaryKernel(e, op, d, a, b).end()
 }
 
-// binaryKernel is binary's kernel before its end.
+// binaryKernel is binary without the end of the call.
 func binaryKernel(e *Eager, op string, d graph.DType, a, b *Tensor) *kernel {
 	shape := common(a, b)
 	k := e.begin(op, a, b)
@@ -516,15 +517,15 @@ func into(e *Eager, op string, a, b *Tensor) *Tensor {
 	return out
 }
 
-// intoKernel is into's kernel before its end.
+// intoKernel is into without the end of the call.
 func intoKernel(e *Eager, op string, a, b, out *Tensor) *kernel {
 	k := e.begin(op+"_", a, b).does(op)
 	k.out(out)
 	return k
 }
 
-// addSub appends op on a and b, in place when the model's code does so; set adds
-// what the kernel has beside tensors.
+// addSub appends op on a and b, in place if the model's code does so; set sets
+// the kernel's attributes.
 func addSub(e *Eager, op string, c *Call, a, b *Tensor, d graph.DType, set func(*kernel)) *Tensor {
 	var k *kernel
 	out := (*Tensor)(nil)
@@ -542,8 +543,8 @@ func addSub(e *Eager, op string, c *Call, a, b *Tensor, d graph.DType, set func(
 	return out
 }
 
-// original is what backward reads of an operand that the call will overwrite: a
-// copy, where the other operand's gradient needs it.
+// original returns what backward reads of an operand that the call overwrites:
+// a copy, if the other operand's gradient needs it.
 func original(e *Eager, c *Call, a, b *Tensor) *Tensor {
 	if !overwrites(e, c, a, b) || !e.grad || !b.RequiresGrad() {
 		return a
@@ -553,7 +554,7 @@ func original(e *Eager, c *Call, a, b *Tensor) *Tensor {
 	return k.end()
 }
 
-// overwrites reports that a binary call updates its first operand in place.
+// overwrites reports whether a binary call updates its first operand in place.
 func overwrites(e *Eager, c *Call, a, b *Tensor) bool {
 	return c.InPlace && a.leaf == nil && a.DType.IsFloat() && slices.Equal(a.Shape, shapeOf(a, b)) && a.Storage >= 0
 }
@@ -568,7 +569,8 @@ func runAdd(e *Eager, c *Call) []*Tensor {
 			k.scalars(alpha)
 		}
 	})
-	// The operand whose gradient is the result's as it is, and the other.
+	// The operand whose gradient is the result's gradient, unchanged, and the
+	// other.
 	same, other := 0, 1
 	if c.Op == "rsub" {
 		same, other = 1, 0
@@ -709,7 +711,7 @@ func runPow(e *Eager, c *Call) []*Tensor {
 // log(self), 0 where self is 0 and the exponent is not negative
 // (pow_backward_exponent in torch/csrc/autograd/FunctionsManual.cpp).
 func powExponentGrad(e *Eager, g, self, exponent, result *Tensor) *Tensor {
-	if self.Storage == program.None { // a number, whose logarithm is one
+	if self.Storage == program.None { // the logarithm of a number is a number
 		k := e.elementwise("mul", result.DType, result)
 		if len(self.values) == 1 && self.values[0] > 0 {
 			k.attrs().Args = []program.Arg{{In: 0}, {In: program.Number, Value: math.Log(self.values[0])}}
@@ -747,19 +749,19 @@ func powSelfGrad(e *Eager, g, self, exponent *Tensor) *Tensor {
 	return out
 }
 
-// computes runs one kernel on s, as steps describes it.
+// computes runs one kernel on s, in the notation of steps.
 func computes(e *Eager, text string, d graph.DType, s ...*Tensor) *Tensor {
 	return stepKernel(e, &steps(text)[0], 0, d, nil, s, nil, nil).end()
 }
 
-// zeroWhere zeroes the elements of t that mask shows, in place.
+// zeroWhere zeroes the elements of t where mask is set, in place.
 func zeroWhere(e *Eager, t, mask *Tensor) {
 	k := intoKernel(e, "masked_fill", t, mask, t)
 	k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, {In: program.Number}}
 	k.end()
 }
 
-// zeroOf is a zero on the device.
+// zeroOf returns a zero on the device.
 func zeroOf(e *Eager, d graph.DType) *Tensor { return zeroKernel(e, d).end() }
 
 func zeroKernel(e *Eager, d graph.DType) *kernel {
@@ -768,13 +770,14 @@ func zeroKernel(e *Eager, d graph.DType) *kernel {
 	return k
 }
 
-// degrees are the factors between degrees and radians, and the autograd nodes.
+// degrees holds the factors between degrees and radians, and the autograd
+// nodes.
 var degrees = map[string]struct {
 	factor float64
 	node   string
 }{"deg2rad": {math.Pi / 180, "Deg2RadBackward0"}, "rad2deg": {180 / math.Pi, "Rad2DegBackward0"}}
 
-// runDegrees multiplies by a factor, and the gradient, too (aten/src/ATen/native/UnaryOps.cpp).
+// runDegrees multiplies by a factor, as does its gradient (aten/src/ATen/native/UnaryOps.cpp).
 // Integers become float32.
 func runDegrees(e *Eager, c *Call) []*Tensor {
 	x, d, row := c.need(0, "self"), graph.Float32, degrees[c.Op]
@@ -798,8 +801,8 @@ func runDegrees(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// runMaxMin is the elementwise maximum or minimum of two tensors: masks of
-// the operands decide in backward.
+// runMaxMin is the elementwise maximum or minimum of two tensors; backward
+// masks the operands.
 func runMaxMin(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
 	out := binary(e, c.Op, d, a, b)
@@ -810,8 +813,8 @@ func runMaxMin(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{out}
 }
 
-// winners is the gradient of operand i of an elementwise maximum or minimum: where
-// both are equal, each gets a half.
+// winners is the gradient of operand i of an elementwise maximum or minimum: equal
+// elements get half each.
 func winners(e *Eager, op string, i int, g, a, b *Tensor) *Tensor {
 	half := computes(e, "div s 2", g.DType, g)
 	eq := binary(e, "eq", graph.Bool, a, b)
@@ -826,7 +829,7 @@ func winners(e *Eager, op string, i int, g, a, b *Tensor) *Tensor {
 	return w
 }
 
-// runCompare makes a bool tensor; nothing is differentiable.
+// runCompare makes a bool tensor, without a gradient.
 func runCompare(e *Eager, c *Call) []*Tensor {
 	a, _ := c.operand(0, "self")
 	switch {
@@ -839,7 +842,7 @@ func runCompare(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{binary(e, c.Op, graph.Bool, a, b)}
 }
 
-// runBitwise keeps the promoted type; nothing is differentiable.
+// runBitwise keeps the promoted type, without a gradient.
 func runBitwise(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
 	return []*Tensor{binary(e, c.Op, d, a, b)}
@@ -916,11 +919,10 @@ func runMaskedFill(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// truths are the kernels that reduce truth values.
+// truths maps reductions of truth values to their kernels.
 var truths = map[string]string{"any": "amax", "all": "amin"}
 
-// runPlain computes something no gradient passes through, in new memory of
-// inference's shape.
+// runPlain allocates a result of the inferred shape, without a gradient.
 func runPlain(e *Eager, c *Call) []*Tensor {
 	var ins []*Tensor
 	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })
@@ -946,7 +948,7 @@ func runPlain(e *Eager, c *Call) []*Tensor {
 }
 
 // counted is nonzero, bincount and count_nonzero, whose results' sizes depend on
-// what tensors hold.
+// the elements.
 func counted(e *Eager, c *Call, x *Tensor) []*Tensor {
 	shape, d, ok := c.shape(0)
 	if !ok {
@@ -980,7 +982,7 @@ func counted(e *Eager, c *Call, x *Tensor) []*Tensor {
 	return []*Tensor{o}
 }
 
-// transposedStrides are those of a matrix that lies column after column.
+// transposedStrides returns column-major strides.
 func transposedStrides(shape []int64) []int64 {
 	if len(shape) != 2 {
 		return nil

@@ -20,7 +20,7 @@ func poolSize(in, kernel, pad, stride, dil int64, ceil bool) int64 {
 	return out
 }
 
-// poolShape replaces the last n dims by what the windows leave.
+// poolShape replaces the last n dims by the number of windows along each.
 func (c *Call) poolShape(x *Tensor, n int, dilated bool) ([]int64, *program.Pool) {
 	kernel := c.ints(1, "kernel_size", n, 1)
 	stride := kernel
@@ -77,8 +77,8 @@ func lastOr(x *Tensor, shape []int64) []int64 {
 	return nil
 }
 
-// poolStrides are those of a pooling's result: as lastOr, and in three dims of a
-// maximum, too.
+// poolStrides returns the strides of a pooling's result: as lastOr, and with
+// last3 also in three dims.
 func poolStrides(x *Tensor, shape []int64, last3 bool) []int64 {
 	if last3 && preferLast(x) && len(shape) == 5 {
 		return channelsLastStrides(shape)
@@ -86,8 +86,8 @@ func poolStrides(x *Tensor, shape []int64, last3 bool) []int64 {
 	return lastOr(x, shape)
 }
 
-// ordered takes the copy of an operand that a pooling or resizing kernel cannot
-// read as it lies: it wants one order of dims.
+// ordered allocates the copy of an operand that is not in the order of dims
+// which a pooling or resizing kernel requires.
 func (k *kernel) ordered(t *Tensor, last bool) program.StorageID {
 	if inFormat(t, last) {
 		return program.None
@@ -143,8 +143,8 @@ func spatialDims(x *Tensor, n int) []int {
 	return dims
 }
 
-// avgPool averages over windows of n dims, or, without a pool, over what the sizes
-// give.
+// avgPool averages over windows of n dims or, if pool is nil, over windows derived
+// from the sizes.
 func avgPool(e *Eager, op, node string, x *Tensor, n int, shape []int64, pool *program.Pool) *Tensor {
 	windows := func(k *kernel) {
 		if k.attrs().Pool = pool; pool == nil {
@@ -155,7 +155,7 @@ func avgPool(e *Eager, op, node string, x *Tensor, n int, shape []int64, pool *p
 	windows(k)
 	last := lastOr(x, shape) != nil
 	copied := program.None
-	if pool == nil { // not a structured kernel: the copy comes first
+	if pool == nil { // the operator is not structured: the copy comes first
 		copied = k.ordered(x, last)
 	}
 	o := k.alloc(shape, lastOr(x, shape), x.DType)
@@ -175,7 +175,7 @@ func avgPool(e *Eager, op, node string, x *Tensor, n int, shape []int64, pool *p
 		}
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
 		copies := []program.StorageID{k.ordered(g[0], last)}
-		if n == 2 { // of the operand, too
+		if n == 2 { // also of the operand
 			copies = append(copies, k.ordered(s[0], last))
 		}
 		slices.Reverse(copies)
@@ -228,7 +228,7 @@ func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
 	k.free(k.ordered(x, false))
 	k.end()
 	e.record("AdaptiveMaxPool2DBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		// Each plane's gradients go where its indices say.
+		// Each plane's gradients are added at its indices.
 		flat := func(t *Tensor) *Tensor {
 			lead := t.dim() - n
 			return unsqueezeTo(e, t, append(slices.Clone(t.Shape[:lead]), numel(t.Shape[lead:])))
@@ -243,12 +243,13 @@ func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o, idx}
 }
 
-// columns are the kernels of windows as columns, and of their sums back to an image:
-// each is the other's gradient.
+// columns maps im2col and col2im to each other's kernel, which computes the
+// gradient.
 var columns = map[string]string{"im2col": "col2im", "col2im": "im2col"}
 
-// runColumns is im2col(self, kernel, dilation, padding, stride), windows of images as
-// columns, and col2im, which has the image's size before the kernel.
+// runColumns is im2col(self, kernel, dilation, padding, stride), which makes windows
+// of images columns, and its inverse col2im, which has the image's size before the
+// kernel.
 func runColumns(e *Eager, c *Call, x *Tensor, shape []int64) []*Tensor {
 	at := 1
 	if c.Op == "col2im" {
@@ -259,7 +260,8 @@ func runColumns(e *Eager, c *Call, x *Tensor, shape []int64) []*Tensor {
 		k := e.begin(op, t).does(kernel)
 		k.attrs().Pool = pool
 		whole := k.whole(t)
-		// The result begins as one like the operand, and keeps its memory if that is enough.
+		// The result is first allocated like the operand, and keeps that memory if it
+		// suffices.
 		var o *Tensor
 		if small := t.Bytes(); small >= t.DType.Bytes(numel(shape)) {
 			o = k.alloc(t.Shape, nil, t.DType)

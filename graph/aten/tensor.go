@@ -10,8 +10,8 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// A Tensor is a tensor without elements: what PyTorch calls a meta tensor,
-// with the storage it lives in and its place in the autograd graph.
+// A Tensor is a tensor without elements, PyTorch's meta tensor, with its
+// storage and its place in the autograd graph.
 type Tensor struct {
 	program.View
 	Name string
@@ -205,8 +205,8 @@ func iteratorStrides(shape []int64, in ...*Tensor) []int64 {
 	return out
 }
 
-// fastStrides is TensorIterator's fast setup: all operands of one shape, all
-// contiguous, all channels-last, or all of the same dense strides.
+// fastStrides is TensorIterator's fast setup: all operands of one shape, and
+// all contiguous, all channels-last, or all of the same dense strides.
 func fastStrides(shape []int64, in []*Tensor) ([]int64, bool) {
 	if len(in) == 0 {
 		return contiguousStrides(shape), true
@@ -295,7 +295,7 @@ func broadcast(in ...*Tensor) ([]int64, bool) {
 	return shape, true
 }
 
-// common is broadcast of operands that must.
+// common is broadcast for operands that must broadcast.
 func common(in ...*Tensor) []int64 {
 	shape, ok := broadcast(in...)
 	if !ok {
