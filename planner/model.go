@@ -342,7 +342,7 @@ func (m *Model) options(j *job, segs []train.Segment) (train.Options, error) {
 	o := train.Options{Train: j.train, Loss: j.cfg.Loss, Segments: segs, Micros: j.micros(), Hold: j.cfg.Hold, Retrain: m.lifted.Eval, LoRA: j.lora, Config: aten.Config{
 		TF32: j.runtime.ConvTF32, GemmWorkspace: j.runtime.CuBLASBytes(j.device.Compute),
 		LtWorkspace: j.runtime.LtBytes, LtPerCall: j.runtime.Lt == profile.LtPerCall, GemmPerCall: j.runtime.CuBLASPerCall, SMs: j.device.SMs, ThreadsPerSM: threadsPerSM(j.device),
-		Major: j.device.Compute.Major, Attention: j.order, ConvWorkspace: m.convWorkspace, RMSNormFull: j.runtime.RMSNormFull,
+		Major: j.device.Compute.Major, Attention: j.order, ConvWorkspace: m.convWorkspace, RMSNormFloat32: j.runtime.RMSNormFull,
 	}}
 	if j.precision.Autocast {
 		o.Config.Autocast = j.precision.Compute

@@ -174,7 +174,7 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 	if recorded(e, a) {
 		lse = k.alloc([]int64{b, h, ceilDiv(m, 32) * 32}, nil, graph.Float32)
 	}
-	k.gives(o, lse)
+	k.setResults(o, lse)
 	if half(a.q) && a.v.Shape[3] > 128 { // rows longer than a tile are summed in float32
 		k.scratch(graph.Float32.Bytes(o.Numel()), program.Temporaries)
 	}
@@ -312,7 +312,7 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 	if recorded(e, a) {
 		lse = k.alloc([]int64{b, h, m, 1}, nil, graph.Float32)
 	}
-	k.gives(seed, offset, o, lse)
+	k.setResults(seed, offset, o, lse)
 	if m > 1 {
 		k.scratch(256, program.Workspace)
 	}

@@ -27,7 +27,7 @@ func (e *Eager) autocast(op *Op, c *Call) {
 		return
 	}
 	cast := op.Cast
-	if c.Op == "rms_norm" && e.RMSNormFull {
+	if c.Op == "rms_norm" && e.RMSNormFloat32 {
 		cast = Full
 	}
 	switch cast {
@@ -82,7 +82,7 @@ func (e *Eager) castTo(t *Tensor, to graph.DType) *Tensor {
 		t.cast = c
 		e.casts = append(e.casts, t)
 	} else {
-		e.called = append(e.called, c)
+		e.callCasts = append(e.callCasts, c)
 	}
 	return c
 }

@@ -80,9 +80,9 @@ func (e *Eager) pack(n *gradNode) {
 	switch {
 	case e.replay != nil:
 		e.replay.pack(e, n)
-	case e.inside != nil:
+	case e.dropping != nil:
 		if n.saves() {
-			e.tape = append(e.tape, e.inside.drop(n))
+			e.tape = append(e.tape, e.dropping.drop(n))
 		}
 	default:
 		e.noted = append(e.noted, n)
@@ -322,7 +322,7 @@ func (en *engine) put(to edge, g *Tensor) {
 		return
 	}
 	e := en.e
-	if en.refs[old.Storage] == 1 && !old.based && old.dense() && old.Storage != g.Storage {
+	if en.refs[old.Storage] == 1 && !old.keepsBase && old.dense() && old.Storage != g.Storage {
 		k := e.begin("add_", old, g).does("add")
 		k.out(old)
 		k.end()

@@ -177,7 +177,7 @@ func (k *kernel) nativeBackward(g, x, w, b *Tensor, train bool, need []bool) []*
 				param(i+1, p)
 			}
 		}
-		k.gives(outs...)
+		k.setResults(outs...)
 		k.flops(12 * x.Numel()).end()
 		return outs
 	case reduces && last:
@@ -212,7 +212,7 @@ func (k *kernel) nativeBackward(g, x, w, b *Tensor, train bool, need []bool) []*
 	slices.Reverse(sums)
 	k.free(sums...)
 	k.free(k.after...)
-	k.gives(outs...)
+	k.setResults(outs...)
 	k.flops(12 * x.Numel()).end()
 	return outs
 }

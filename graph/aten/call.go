@@ -306,14 +306,14 @@ func (e *Eager) Run(c *Call) (outs []*Tensor, err error) {
 	op := Lookup(c.Op)
 	if op == nil {
 		outs = e.unknown(c)
-		e.settle(c, outs, first)
+		e.matchCapture(c, outs, first)
 		return outs, nil
 	}
 	if c.NoGrad && e.grad {
 		e.grad = false
 		defer func() { e.grad = true }()
 	}
-	e.called = e.called[:0]
+	e.callCasts = e.callCasts[:0]
 	if to := c.Autocast; to != graph.Undefined {
 		defer func(own graph.DType) { e.Config.Autocast = own }(e.Config.Autocast)
 		e.Config.Autocast = to
@@ -321,13 +321,13 @@ func (e *Eager) Run(c *Call) (outs []*Tensor, err error) {
 	if e.Config.Autocast != graph.Undefined && !c.NoAutocast {
 		e.autocast(op, c)
 	}
-	casts := slices.Clone(e.called)
+	casts := slices.Clone(e.callCasts)
 	if outs = op.run(e, c); outs == nil {
 		outs = e.unknown(c)
-		e.settle(c, outs, first)
+		e.matchCapture(c, outs, first)
 		return outs, nil
 	}
-	e.settle(c, outs, first)
+	e.matchCapture(c, outs, first)
 	e.mark(first, c.Inexact)
 	slices.Reverse(casts) // C++ releases arguments from the last made to the first
 	e.hold(casts...)

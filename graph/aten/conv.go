@@ -279,7 +279,7 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		sem := k.temp(r.semaphores, program.Temporaries)
 		k.free(sem, buf)
 	}
-	k.gives(outs...)
+	k.setResults(outs...)
 	k.products(program.Convolution, work).end()
 	return outs
 }

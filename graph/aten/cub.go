@@ -75,7 +75,7 @@ func cubCount(e *Eager, n int64) int64 {
 // (aten/src/ATen/native/cuda/Nonzero.cuh, nonzero_cuda_out_impl).
 func (k *kernel) nonzero(mask *Tensor, result func()) {
 	n := mask.Numel()
-	whole := k.whole(mask)
+	whole := k.contiguousCopy(mask)
 	count := k.temp(4, program.Temporaries)
 	k.scratch(cubCount(k.e, n), program.Temporaries)
 	if result != nil {

@@ -32,10 +32,10 @@ type Config struct {
 	ThreadsPerSM  int         // resident threads per multiprocessor
 	Major         int         // compute capability, major
 	Attention     []string    // kernels of scaled_dot_product_attention in the order they are tried; a single one is forced
-	// RMSNormFull is set where autocast gives rms_norm float32 operands, as PyTorch
+	// RMSNormFloat32 is set where autocast gives rms_norm float32 operands, as PyTorch
 	// 2.12 and later do (pytorch#174824); before, operands of two types take a formula
 	// of several calls.
-	RMSNormFull bool
+	RMSNormFloat32 bool
 	// Hooks is set where hooks pack what autograd saves, as in checkpoints: a
 	// backward function then releases it on return, not after the engine has
 	// checked its results.
@@ -57,24 +57,24 @@ type Eager struct {
 	call     int32
 	autograd string // autograd node being run, in backward
 
-	grad     bool // autograd records
-	seq      int64
-	tape     []saver    // savers of the segment being run, in order
-	segment  int32      // segment being recomputed, or -1
-	inside   *Segment   // segment whose first forward runs: saved tensors are dropped
-	replay   *replay    // recomputing a segment
-	sel      *selection // of the segment being run, nil outside
-	casts    []*Tensor  // parameters with a cached autocast copy
-	called   []*Tensor  // other copies that autocast made for the call being run
-	draws    uint32     // random calls that the lifted call has made
-	savedIDs map[program.StorageID]bool
-	warned   map[graph.Warning]bool
-	noted    []*gradNode                  // nodes outside of segments, for the list of saved tensors
-	keeping  map[program.StorageID]string // outputs kept for a region's recomputation, with the call they come from
-	fwdWS    program.StorageID
-	bwdWS    program.StorageID
-	ltWS     program.StorageID
-	ltBackWS program.StorageID
+	grad      bool // autograd records
+	seq       int64
+	tape      []saver    // savers of the segment being run, in order
+	segment   int32      // segment being recomputed, or -1
+	dropping  *Segment   // segment whose first forward runs: saved tensors are dropped
+	replay    *replay    // recomputing a segment
+	sel       *selection // of the segment being run, nil outside
+	casts     []*Tensor  // parameters with a cached autocast copy
+	callCasts []*Tensor  // other copies that autocast made for the call being run
+	draws     uint32     // random calls that the lifted call has made
+	savedIDs  map[program.StorageID]bool
+	warned    map[graph.Warning]bool
+	noted     []*gradNode                  // nodes outside of segments, for the list of saved tensors
+	keeping   map[program.StorageID]string // outputs kept for a region's recomputation, with the call they come from
+	fwdWS     program.StorageID
+	bwdWS     program.StorageID
+	ltWS      program.StorageID
+	ltBackWS  program.StorageID
 }
 
 // New returns an Eager that appends to an empty program.
@@ -125,9 +125,9 @@ func (e *Eager) Resident(name, module string, cat program.Category, d graph.DTyp
 	return t
 }
 
-// Follow marks a parameter of an inference as one that requires a gradient, so
+// MarkRequiresGrad marks a parameter of an inference as one that requires a gradient, so
 // that its views do, too, although nothing is recorded.
-func (e *Eager) Follow(t *Tensor) { t.shows = t.DType.IsFloat() }
+func (e *Eager) MarkRequiresGrad(t *Tensor) { t.requiresGrad = t.DType.IsFloat() }
 
 // MaxBytes bounds one tensor, in bytes: more than any device has.
 const MaxBytes = 1<<40 - 1
@@ -217,9 +217,9 @@ func (k *kernel) operands(in []*Tensor) {
 	k.attrs().Args = args
 }
 
-// without marks operand i as absent: the call reads it, but its result does not depend
+// dropOperand marks operand i as absent: the call reads it, but its result does not depend
 // on it.
-func (k *kernel) without(i int) *kernel {
+func (k *kernel) dropOperand(i int) *kernel {
 	args := make([]program.Arg, k.n.Args())
 	for j := range args {
 		args[j] = k.n.Arg(j)
@@ -228,8 +228,8 @@ func (k *kernel) without(i int) *kernel {
 	return k
 }
 
-// gives lists which of its kernel's results a call has.
-func (k *kernel) gives(results ...*Tensor) {
+// setResults lists which of its kernel's results a call has.
+func (k *kernel) setResults(results ...*Tensor) {
 	at, next := make([]int8, len(results)), int8(0)
 	for i, t := range results {
 		if at[i] = -1; t != nil {
@@ -456,7 +456,7 @@ func (e *Eager) inBackward() bool { return e.phase == program.Backward && e.repl
 
 // view returns another view of t's storage.
 func (e *Eager) view(t *Tensor, shape, strides []int64, offset int64) *Tensor {
-	return &Tensor{Name: t.Name, based: e.inBackward(), shows: t.shows, values: t.values, View: program.View{Storage: t.Storage, DType: t.DType, Shape: shape, Strides: strides, Offset: t.Offset + offset}}
+	return &Tensor{Name: t.Name, keepsBase: e.inBackward(), requiresGrad: t.requiresGrad, values: t.values, View: program.View{Storage: t.Storage, DType: t.DType, Shape: shape, Strides: strides, Offset: t.Offset + offset}}
 }
 
 // host returns a CPU tensor: it takes no device memory.

@@ -8,9 +8,9 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// settle gives the results of a call the element types and shared storages that
+// matchCapture gives the results of a call the element types and shared storages that
 // the capture recorded. first is the call's first node.
-func (e *Eager) settle(c *Call, outs []*Tensor, first int) {
+func (e *Eager) matchCapture(c *Call, outs []*Tensor, first int) {
 	if !c.Exact {
 		return
 	}

@@ -33,7 +33,7 @@ func runEmbedding(e *Eager, c *Call) []*Tensor {
 	k.end()
 	e.record("EmbeddingBackward0", []*Tensor{o}, []*Tensor{w}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		k := e.begin("embedding_dense_backward", g[0], s[0]).scalars(padding)
-		gradient, indices := k.whole(g[0]), k.whole(s[0])
+		gradient, indices := k.contiguousCopy(g[0]), k.contiguousCopy(s[0])
 		var d *Tensor
 		if idx.Numel() > sortLimit || byFrequency {
 			d = k.sortedEmbedding(w, idx.DType, idx.Numel(), byFrequency)
@@ -115,7 +115,7 @@ func runEmbeddingBag(e *Eager, c *Call) []*Tensor {
 		grads := make([]*Tensor, len(need))
 		k := e.begin("_embedding_bag_dense_backward", g[0], s[0], s[2], s[3])
 		k.inexact("a gradient of bags")
-		whole := k.whole(g[0])
+		whole := k.contiguousCopy(g[0])
 		if len(need) > 1 && need[1] {
 			grads[1] = k.alloc(factors.Shape, nil, factors.DType)
 		}
@@ -133,8 +133,8 @@ func runEmbeddingBag(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o, bagOf, sizes, largest}
 }
 
-// whole allocates a contiguous copy of a tensor that is not contiguous.
-func (k *kernel) whole(t *Tensor) program.StorageID {
+// contiguousCopy allocates a contiguous copy of a tensor that is not contiguous.
+func (k *kernel) contiguousCopy(t *Tensor) program.StorageID {
 	if t.contiguous() {
 		return program.None
 	}
@@ -159,7 +159,7 @@ func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 			remainder = e.unary("remainder", graph.Undefined, idx[0], number(graph.Undefined, float64(x.Shape[dims[0]])))
 			idx = []*Tensor{remainder}
 		}
-		k := e.begin(c.Op, append([]*Tensor{x}, idx...)...).does(picks[c.Op]).dims(dims...)
+		k := e.begin(c.Op, append([]*Tensor{x}, idx...)...).does(pickKernels[c.Op]).dims(dims...)
 		var temps []program.StorageID
 		found := maskedRows(x, shape, idx)
 		if back == "index_put" {
@@ -175,9 +175,9 @@ func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 			saved = append([]*Tensor{x}, idx...)
 		}
 		e.record(node, []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-			k := e.begin(back, append(slices.Clone(g), s...)...).does(picks[c.Op] + "_backward").dims(dims...)
+			k := e.begin(back, append(slices.Clone(g), s...)...).does(pickKernels[c.Op] + "_backward").dims(dims...)
 			if self {
-				k.without(1)
+				k.dropOperand(1)
 			}
 			k.alloc(in, nil, g[0].DType)
 			if back == "index_put" {
@@ -251,7 +251,7 @@ func (k *kernel) sortedPut(values *Tensor, idx []*Tensor, in []int64, dims []int
 		}
 	}
 	k.free(masks...)
-	whole := k.whole(values)
+	whole := k.contiguousCopy(values)
 	from, sorted := list(), list()
 	order := list()
 	k.scratch(cubSort(n, 8, 8, indexBits(indexedElements(in, dims))), program.Temporaries)
@@ -275,8 +275,8 @@ func indexedElements(in []int64, dims []int) int64 {
 	return n
 }
 
-// picks maps operators that pick elements to their kernels.
-var picks = map[string]string{"index": "index", "_unsafe_index": "index", "index_select": "index_select", "gather": "gather", "take_along_dim": "gather"}
+// pickKernels maps operators that pick elements to their kernels.
+var pickKernels = map[string]string{"index": "index", "_unsafe_index": "index", "index_select": "index_select", "gather": "gather", "take_along_dim": "gather"}
 
 // indexed returns the dims that a call indexes.
 func (c *Call) indexed(x *Tensor) []int {
@@ -369,7 +369,7 @@ func (k *kernel) topkScratch(x *Tensor, dim int) {
 	if x.dim() == 0 || x.Numel() == 0 {
 		return
 	}
-	whole := k.whole(x)
+	whole := k.contiguousCopy(x)
 	n := x.Shape[dim]
 	rows := x.Numel() / n
 	if manyBlocks(rows, n) && k.e.SMs > 0 {

@@ -67,7 +67,7 @@ func nll(e *Eager, ls, target *Tensor, kind lossKind) *Tensor {
 
 // scratchCopy allocates and frees a contiguous copy of a tensor that is not
 // contiguous.
-func (k *kernel) scratchCopy(t *Tensor) { k.free(k.whole(t)) }
+func (k *kernel) scratchCopy(t *Tensor) { k.free(k.contiguousCopy(t)) }
 
 // MSE is the mean squared error against a target of x's shape.
 func (e *Eager) MSE(x, target *Tensor) *Tensor {

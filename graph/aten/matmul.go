@@ -175,7 +175,7 @@ func bmm(e *Eager, a, b *Tensor) *Tensor {
 // product with a matrix (LinearAlgebra.cpp, should_fold). A view requires a gradient
 // if its base does, even in inference (DifferentiableViewMeta::requires_grad).
 func foldable(t, m *Tensor) bool {
-	if m.RequiresGrad() || m.shows || t.Numel() == 0 || m.dim() == 1 {
+	if m.RequiresGrad() || m.requiresGrad || t.Numel() == 0 || m.dim() == 1 {
 		return true
 	}
 	for i := range max(t.dim()-2, 0) {

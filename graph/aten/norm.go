@@ -77,7 +77,7 @@ func affineNormBackward(e *Eager, op string, at *program.Attrs, g, x, w, b *Tens
 	}
 	slices.Reverse(temps)
 	k.free(temps...)
-	k.gives(outs...)
+	k.setResults(outs...)
 	k.flops(12 * x.Numel()).end()
 	return outs
 }
@@ -155,7 +155,7 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 		outs[0] = k.alloc(x.Shape, src.denseStrides(), x.DType)
 		outs[1], outs[2] = k.alloc(w.Shape, nil, w.DType), k.alloc(b.Shape, nil, b.DType)
 		k.free(temp)
-		k.gives(outs...)
+		k.setResults(outs...)
 		k.flops(12 * x.Numel()).end()
 		return outs
 	})

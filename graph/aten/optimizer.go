@@ -15,8 +15,8 @@ type UpdateEvent struct {
 	State bool // optimizer state, which is not freed
 }
 
-// A Touched is a node that Touch appended.
-type Touched struct {
+// A UpdateNode is a node that Touch appended.
+type UpdateNode struct {
 	e      *Eager
 	node   int
 	states []*Tensor
@@ -24,11 +24,11 @@ type Touched struct {
 
 // Touch appends a node that reads and overwrites ts, with the given events
 // inside.
-func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent, rule *program.Rule) *Touched {
+func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent, rule *program.Rule) *UpdateNode {
 	k := e.begin(op, ts...)
 	k.attrs().Rule = rule
 	k.n.Traffic *= 2
-	t := &Touched{e: e, node: len(e.P.Nodes)}
+	t := &UpdateNode{e: e, node: len(e.P.Nodes)}
 	ids := map[int32]program.StorageID{}
 	for _, ev := range events {
 		if ev.Free {
@@ -60,13 +60,13 @@ func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent, rule *progr
 }
 
 // First restricts the node to the first step and returns the state it created.
-func (t *Touched) First() []*Tensor {
+func (t *UpdateNode) First() []*Tensor {
 	t.e.P.Nodes[t.node].Only = program.FirstStep
 	return t.states
 }
 
-// Says sets the optimizer's update.
-func (t *Touched) Says(r *program.Rule) { t.e.P.Nodes[t.node].Attrs.Rule = r }
+// SetRule sets the optimizer's update.
+func (t *UpdateNode) SetRule(r *program.Rule) { t.e.P.Nodes[t.node].Attrs.Rule = r }
 
 // Later restricts the node to all steps but the first.
-func (t *Touched) Later() { t.e.P.Nodes[t.node].Only = program.LaterSteps }
+func (t *UpdateNode) Later() { t.e.P.Nodes[t.node].Only = program.LaterSteps }

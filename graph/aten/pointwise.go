@@ -214,9 +214,9 @@ func (p *pointwise) called(c *Call) (numbers []float64, mode string) {
 	return numbers, mode
 }
 
-// says sets the numbers and the mode of the operator's node, or of a kernel of
+// setAttrs sets the numbers and the mode of the operator's node, or of a kernel of
 // its backward.
-func (p *pointwise) says(k *kernel, numbers []float64, mode string) {
+func (p *pointwise) setAttrs(k *kernel, numbers []float64, mode string) {
 	if numbers != nil {
 		k.scalars(numbers...)
 	}
@@ -246,7 +246,7 @@ func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 	saved := []*Tensor{x}
 	view := false
 	if c.InPlace && x.leaf == nil {
-		view = windows(x)
+		view = isTrackedView(x)
 		out = p.inPlace(e, x, &saved, numbers, mode)
 		if p.result {
 			mode = "result" // what backward reads
@@ -272,8 +272,8 @@ func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{out}
 }
 
-// windows reports whether autograd follows t as a view of another tensor.
-func windows(t *Tensor) bool {
+// isTrackedView reports whether autograd follows t as a view of another tensor.
+func isTrackedView(t *Tensor) bool {
 	return t.fn != nil && (t.fn.name == "ViewBackward0" || t.fn.name == "TransposeBackward0" || t.fn.name == "PermuteBackward0")
 }
 
@@ -340,7 +340,7 @@ func runFormulaGELU(e *Eager, x *Tensor) []*Tensor {
 
 func (p *pointwise) forward(e *Eager, x *Tensor, d graph.DType, numbers []float64, mode string) *Tensor {
 	k := e.elementwise(p.name, d, x).does(p.does())
-	p.says(k, numbers, mode)
+	p.setAttrs(k, numbers, mode)
 	return k.end()
 }
 
@@ -349,7 +349,7 @@ func (p *pointwise) forward(e *Eager, x *Tensor, d graph.DType, numbers []float6
 func (p *pointwise) inPlace(e *Eager, x *Tensor, saved *[]*Tensor, numbers []float64, mode string) *Tensor {
 	out := &Tensor{View: x.View}
 	k := e.begin(p.name+"_", x).does(p.does())
-	p.says(k, numbers, mode)
+	p.setAttrs(k, numbers, mode)
 	if p.saves == "self" && !p.result && e.grad && x.RequiresGrad() {
 		(*saved)[0] = k.like(x)
 		k.out(out)
@@ -387,7 +387,7 @@ func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode s
 		}
 		k := stepKernel(e, st, i, d, g[0], saved, temps, numbers)
 		if len(p.back) == 1 {
-			p.says(k, numbers, mode)
+			p.setAttrs(k, numbers, mode)
 		}
 		temps = append(temps, k.end())
 	}
@@ -808,14 +808,14 @@ func runMaxMin(e *Eager, c *Call) []*Tensor {
 	out := binary(e, c.Op, d, a, b)
 	fn := map[string]string{"maximum": "MaximumBackward0", "minimum": "MinimumBackward0"}[c.Op]
 	e.record(fn, []*Tensor{out}, []*Tensor{a, b}, []*Tensor{b, a}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		return wanted(need, func(i int) *Tensor { return winners(e, c.Op, i, g[0], s[1], s[0]) })
+		return wanted(need, func(i int) *Tensor { return maxMinGrad(e, c.Op, i, g[0], s[1], s[0]) })
 	})
 	return []*Tensor{out}
 }
 
-// winners is the gradient of operand i of an elementwise maximum or minimum: equal
+// maxMinGrad is the gradient of operand i of an elementwise maximum or minimum: equal
 // elements get half each.
-func winners(e *Eager, op string, i int, g, a, b *Tensor) *Tensor {
+func maxMinGrad(e *Eager, op string, i int, g, a, b *Tensor) *Tensor {
 	half := computes(e, "div s 2", g.DType, g)
 	eq := binary(e, "eq", graph.Bool, a, b)
 	w := e.elementwise("where", g.DType, eq, half, g).end()
@@ -919,18 +919,18 @@ func runMaskedFill(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// truths maps reductions of truth values to their kernels.
-var truths = map[string]string{"any": "amax", "all": "amin"}
+// truthKernels maps reductions of truth values to their kernels.
+var truthKernels = map[string]string{"any": "amax", "all": "amin"}
 
 // runPlain allocates a result of the inferred shape, without a gradient.
 func runPlain(e *Eager, c *Call) []*Tensor {
 	var ins []*Tensor
 	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })
 	if c.Op == "nonzero" || c.Op == "bincount" || c.Op == "count_nonzero" {
-		return counted(e, c, c.need(0, "self"))
+		return runCounted(e, c, c.need(0, "self"))
 	}
 	k := e.begin(c.Op, ins...)
-	if kernel := truths[c.Op]; kernel != "" && len(ins) == 1 && ins[0].DType == graph.Bool && ins[0].Storage != program.None {
+	if kernel := truthKernels[c.Op]; kernel != "" && len(ins) == 1 && ins[0].DType == graph.Bool && ins[0].Storage != program.None {
 		k.does(kernel).dims(reduceDims(c, ins[0], 1)...)
 	} else {
 		k.inexact("arguments of " + c.Op)
@@ -947,9 +947,9 @@ func runPlain(e *Eager, c *Call) []*Tensor {
 	return outs
 }
 
-// counted is nonzero, bincount and count_nonzero, whose results' sizes depend on
+// runCounted is nonzero, bincount and count_nonzero, whose results' sizes depend on
 // the elements.
-func counted(e *Eager, c *Call, x *Tensor) []*Tensor {
+func runCounted(e *Eager, c *Call, x *Tensor) []*Tensor {
 	shape, d, ok := c.shape(0)
 	if !ok {
 		return nil

@@ -86,9 +86,9 @@ func poolStrides(x *Tensor, shape []int64, last3 bool) []int64 {
 	return lastOr(x, shape)
 }
 
-// ordered allocates the copy of an operand that is not in the order of dims
+// orderedCopy allocates the copy of an operand that is not in the order of dims
 // which a pooling or resizing kernel requires.
-func (k *kernel) ordered(t *Tensor, last bool) program.StorageID {
+func (k *kernel) orderedCopy(t *Tensor, last bool) program.StorageID {
 	if inFormat(t, last) {
 		return program.None
 	}
@@ -103,7 +103,7 @@ func runMaxPool(e *Eager, c *Call) []*Tensor {
 	k.attrs().Pool = pool
 	st := poolStrides(x, shape, true)
 	o, idx := k.alloc(shape, st, x.DType), k.alloc(shape, st, graph.Int64)
-	k.free(k.ordered(x, st != nil))
+	k.free(k.orderedCopy(x, st != nil))
 	k.end()
 	e.record("MaxPool2DWithIndicesBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		k := e.begin("max_pool2d_with_indices_backward", g[0], s[0], s[1]).dims(spatialDims(x, len(pool.Kernel))...)
@@ -111,9 +111,9 @@ func runMaxPool(e *Eager, c *Call) []*Tensor {
 		k.alloc(x.Shape, poolStrides(x, x.Shape, true), x.DType)
 		var copies []program.StorageID
 		if len(pool.Kernel) < 3 {
-			copies = append(copies, k.ordered(g[0], st != nil), k.ordered(s[0], st != nil))
+			copies = append(copies, k.orderedCopy(g[0], st != nil), k.orderedCopy(s[0], st != nil))
 		} else {
-			copies = append(copies, k.ordered(s[0], st != nil), k.ordered(g[0], st != nil))
+			copies = append(copies, k.orderedCopy(s[0], st != nil), k.orderedCopy(g[0], st != nil))
 		}
 		slices.Reverse(copies)
 		k.free(copies...)
@@ -156,11 +156,11 @@ func avgPool(e *Eager, op, node string, x *Tensor, n int, shape []int64, pool *p
 	last := lastOr(x, shape) != nil
 	copied := program.None
 	if pool == nil { // the operator is not structured: the copy comes first
-		copied = k.ordered(x, last)
+		copied = k.orderedCopy(x, last)
 	}
 	o := k.alloc(shape, lastOr(x, shape), x.DType)
 	if pool != nil {
-		copied = k.ordered(x, last)
+		copied = k.orderedCopy(x, last)
 	}
 	k.free(copied)
 	k.flops(x.Numel()).end()
@@ -168,15 +168,15 @@ func avgPool(e *Eager, op, node string, x *Tensor, n int, shape []int64, pool *p
 		k := e.begin(op+"_backward", g[0], s[0])
 		windows(k)
 		if pool == nil {
-			copied := k.ordered(g[0], last)
+			copied := k.orderedCopy(g[0], last)
 			k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
 			k.free(copied)
 			return []*Tensor{k.end()}
 		}
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
-		copies := []program.StorageID{k.ordered(g[0], last)}
+		copies := []program.StorageID{k.orderedCopy(g[0], last)}
 		if n == 2 { // also of the operand
-			copies = append(copies, k.ordered(s[0], last))
+			copies = append(copies, k.orderedCopy(s[0], last))
 		}
 		slices.Reverse(copies)
 		k.free(copies...)
@@ -225,7 +225,7 @@ func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
 	}
 	k := e.begin(c.Op, x).does("adaptive_max_pool2d").dims(spatialDims(x, n)...)
 	o, idx := k.alloc(shape, nil, x.DType), k.alloc(shape, nil, graph.Int64)
-	k.free(k.ordered(x, false))
+	k.free(k.orderedCopy(x, false))
 	k.end()
 	e.record("AdaptiveMaxPool2DBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		// Each plane's gradients are added at its indices.
@@ -233,19 +233,19 @@ func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
 			lead := t.dim() - n
 			return unsqueezeTo(e, t, append(slices.Clone(t.Shape[:lead]), numel(t.Shape[lead:])))
 		}
-		k := e.begin("adaptive_max_pool2d_backward", flat(g[0]), s[0], flat(s[1])).does("gather_backward").without(1).dims(x.dim() - n)
+		k := e.begin("adaptive_max_pool2d_backward", flat(g[0]), s[0], flat(s[1])).does("gather_backward").dropOperand(1).dims(x.dim() - n)
 		dx := k.alloc(x.Shape, nil, x.DType)
 		k.n.Out[len(k.n.Out)-1] = flat(dx).View
-		k.free(k.ordered(g[0], false))
+		k.free(k.orderedCopy(g[0], false))
 		k.end()
 		return []*Tensor{dx}
 	})
 	return []*Tensor{o, idx}
 }
 
-// columns maps im2col and col2im to each other's kernel, which computes the
+// columnKernels maps im2col and col2im to each other's kernel, which computes the
 // gradient.
-var columns = map[string]string{"im2col": "col2im", "col2im": "im2col"}
+var columnKernels = map[string]string{"im2col": "col2im", "col2im": "im2col"}
 
 // runColumns is im2col(self, kernel, dilation, padding, stride), which makes windows
 // of images columns, and its inverse col2im, which has the image's size before the
@@ -259,7 +259,7 @@ func runColumns(e *Eager, c *Call, x *Tensor, shape []int64) []*Tensor {
 	run := func(op, kernel string, t *Tensor, shape []int64) *Tensor {
 		k := e.begin(op, t).does(kernel)
 		k.attrs().Pool = pool
-		whole := k.whole(t)
+		whole := k.contiguousCopy(t)
 		// The result is first allocated like the operand, and keeps that memory if it
 		// suffices.
 		var o *Tensor
@@ -279,7 +279,7 @@ func runColumns(e *Eager, c *Call, x *Tensor, shape []int64) []*Tensor {
 	o := run(c.Op, c.Op, x, shape)
 	in := x.Shape
 	e.record("ResizeBackward", []*Tensor{o}, []*Tensor{x}, nil, func(_ *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{run(c.Op+"_backward", columns[c.Op], g[0], in)}
+		return []*Tensor{run(c.Op+"_backward", columnKernels[c.Op], g[0], in)}
 	})
 	return []*Tensor{o}
 }

@@ -132,7 +132,7 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 	}
 	in := x.Shape
 	if len(c.Shapes) < 2 && c.Over != "dim" {
-		o := reducing(e, c.Op, x, dims, reducedShape(x, dims, keep), x.DType).does(extremes[c.Op]).end()
+		o := reducing(e, c.Op, x, dims, reducedShape(x, dims, keep), x.DType).does(extremeKernels[c.Op]).end()
 		e.record("AmaxBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 			r := keepDims(e, s[1], in, dims)
 			m := binary(e, "eq", graph.Bool, s[0], r)
@@ -144,7 +144,7 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 		})
 		return []*Tensor{o}
 	}
-	k := e.begin(c.Op, x).dims(dims...).does(extremes[c.Op] + "_with_indices")
+	k := e.begin(c.Op, x).dims(dims...).does(extremeKernels[c.Op] + "_with_indices")
 	k.n.FLOPs = x.Numel()
 	o := k.alloc(reducedShape(x, dims, keep), nil, x.DType)
 	idx := k.alloc(o.Shape, nil, graph.Int64)
@@ -160,7 +160,7 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 // the gradient evenly over the elements equal to it
 // (evenly_distribute_backward).
 func extremeOfAll(e *Eager, op string, x *Tensor, dims []int) *Tensor {
-	k := e.begin(op, x).does(extremes[op]).dims(dims...)
+	k := e.begin(op, x).does(extremeKernels[op]).dims(dims...)
 	o := k.alloc(nil, nil, x.DType)
 	flat, whole := x, program.None
 	if !x.contiguous() {
@@ -190,8 +190,8 @@ func extremeOfAll(e *Eager, op string, x *Tensor, dims []int) *Tensor {
 	return o
 }
 
-// extremes maps operators to the kernels of extremes without indices.
-var extremes = map[string]string{"max": "amax", "min": "amin", "amax": "amax", "amin": "amin"}
+// extremeKernels maps operators to the kernels of extremes without indices.
+var extremeKernels = map[string]string{"max": "amax", "min": "amin", "amax": "amax", "amin": "amin"}
 
 // selected is the gradient of elements selected along a dim by the indices idx,
 // zeros elsewhere (value_selecting_reduction_backward).
@@ -307,7 +307,7 @@ func softmaxTo(e *Eager, x *Tensor, log bool, op string, d graph.DType, dim int)
 func cumulative(e *Eager, op string, x *Tensor, dim int, d graph.DType) *Tensor {
 	k := e.begin(op, x).dims(dim)
 	k.alloc(x.Shape, nil, d)
-	whole := k.whole(x)
+	whole := k.contiguousCopy(x)
 	if x.DType != d {
 		k.free(whole)
 		whole = k.temp(d.Bytes(x.Numel()), program.Temporaries)

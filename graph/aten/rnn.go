@@ -15,13 +15,13 @@ type rnn struct {
 	directions                         int64 // 1 or 2
 	bias, dropout                      bool
 	first, relu                        bool // the batch is the input's first dim; the cell is rnn_relu
-	apart                              bool // parameters are in separate memory, and each call gathers them
+	separate                           bool // parameters are in separate memory, and each call gathers them
 	foreign                            bool // states or parameters are not as PyTorch's modules create them
 	d                                  graph.DType
 }
 
-// said describes the network to a kernel; args are its operands.
-func (r *rnn) said(k *kernel, args []program.Arg) {
+// setAttrs describes the network to a kernel; args are its operands.
+func (r *rnn) setAttrs(k *kernel, args []program.Arg) {
 	cell := map[string]float64{"lstm": program.CellLSTM, "gru": program.CellGRU, "rnn": program.CellTanh}[r.cell]
 	if r.relu {
 		cell = program.CellReLU
@@ -51,9 +51,9 @@ func places(list []*Tensor) []program.Arg {
 // gates is the number of matrices that a cell multiplies its input with.
 var gates = map[string]int64{"lstm": 4, "gru": 3, "rnn": 1}
 
-// kept is the number of values that a cell keeps per hidden unit for backward;
+// keptPerUnit is the number of values that a cell keeps per hidden unit for backward;
 // all layers but the first also keep their input.
-var kept = map[string]int64{"lstm": 5, "gru": 6, "rnn": 1}
+var keptPerUnit = map[string]int64{"lstm": 5, "gru": 6, "rnn": 1}
 
 // matrices returns the number of elements of all layers' matrices, without
 // biases.
@@ -99,14 +99,14 @@ var rnnPasses = map[string][2][2][]rnnPass{
 	"lstm": {{{{15, 2, 1, 12}, {21, 1, 0, 8}}, {{18, 2, 4, 26}, {30, 1, 0, 18}}}, {{{3, 2, 1, 11}, {5, 1, 0, 10}}, {{6, 2, 4, 26}, {14, 1, 0, 24}}}},
 }
 
-// narrow is the number of hidden units below which cuDNN takes the first row, unless
+// narrowLimit is the number of hidden units below which cuDNN takes the first row, unless
 // the cells are bfloat16.
-var narrow = map[string]int64{"rnn": 512, "gru": 200, "lstm": 200}
+var narrowLimit = map[string]int64{"rnn": 512, "gru": 200, "lstm": 200}
 
 // workspace returns the bytes of all passes.
 func (r *rnn) workspace() int64 {
 	row, two := 1, int(r.directions-1)
-	if r.d != graph.BFloat16 && r.hidden < narrow[r.cell] {
+	if r.d != graph.BFloat16 && r.hidden < narrowLimit[r.cell] {
 		row = 0
 	}
 	var most int64
@@ -149,16 +149,16 @@ func (r *rnn) pipelined() int64 {
 func (r *rnn) reserve() int64 {
 	align := func(n int64) int64 { return (n + 31) / 32 * 32 }
 	unit := r.time * r.batch * r.hidden * r.directions
-	n := align(r.d.Bytes(unit*((kept[r.cell]+1)*r.layers-1))) + 256
+	n := align(r.d.Bytes(unit*((keptPerUnit[r.cell]+1)*r.layers-1))) + 256
 	if r.dropout {
 		n += (r.layers - 1) * align((unit*r.directions+7)/8)
 	}
 	return n
 }
 
-// apart marks a call whose parameters were never gathered into one buffer
+// separateParams marks a call whose parameters were never gathered into one buffer
 // (torch.nn.RNN.flatten_parameters).
-const apart = "apart"
+const separateParams = "apart"
 
 // rnnCells maps the operators to cells.
 var rnnCells = map[string]string{"lstm": "lstm", "gru": "gru", "rnn_tanh": "rnn", "rnn_relu": "rnn"}
@@ -181,7 +181,7 @@ func runRNN(e *Eager, c *Call) []*Tensor {
 	}
 	first := c.bool(8, "batch_first", false)
 	r := &rnn{cell: rnnCells[c.Op], layers: c.int(4, "num_layers", 1), hidden: states[0].Shape[len(states[0].Shape)-1], input: x.Shape[2], time: x.Shape[0], batch: x.Shape[1],
-		directions: 1, bias: c.bool(3, "has_biases", true), dropout: c.float(5, "dropout", 0) > 0 && c.bool(6, "train", true) && e.grad, d: x.DType, first: first, relu: c.Op == "rnn_relu", apart: c.bool(-1, apart, false)}
+		directions: 1, bias: c.bool(3, "has_biases", true), dropout: c.float(5, "dropout", 0) > 0 && c.bool(6, "train", true) && e.grad, d: x.DType, first: first, relu: c.Op == "rnn_relu", separate: c.bool(-1, separateParams, false)}
 	for _, t := range slices.Concat(states, params) {
 		r.foreign = r.foreign || t.Storage == program.None
 	}
@@ -221,7 +221,7 @@ func runCells(e *Eager, r *rnn, x, weights *Tensor, states, params []*Tensor, fi
 		e.Warn("rnn-dropout", "the state of cuDNN's random numbers, which dropout between recurrent layers allocates once, is not counted")
 	}
 	// Parameters in bfloat16 (torch.backends.cudnn.is_acceptable), and those without biases, are never kept in one buffer, so that each call gathers them.
-	gather := weights == nil && (r.d == graph.BFloat16 || r.apart || !r.bias)
+	gather := weights == nil && (r.d == graph.BFloat16 || r.separate || !r.bias)
 	// A batch-first input is transposed and then made contiguous for cuDNN.
 	steps := x
 	if first {
@@ -230,7 +230,7 @@ func runCells(e *Eager, r *rnn, x, weights *Tensor, states, params []*Tensor, fi
 	copied := !steps.contiguous()
 	list := slices.Concat([]*Tensor{x}, states, partsOf(weights, params))
 	k := e.begin("_cudnn_rnn", list...)
-	r.said(k, places(list))
+	r.setAttrs(k, places(list))
 	xc := program.None
 	if copied {
 		xc = k.temp(x.Bytes(), program.Temporaries)
@@ -318,7 +318,7 @@ func rnnBackward(e *Eager, r *rnn, g, s []*Tensor, need []bool, x *Tensor, state
 		list = append(list, partsOf(s[len(s)-1], params)...)
 	}
 	k := e.begin("_cudnn_rnn_backward", list...)
-	r.said(k, r.backwardArgs(places(list), len(g), len(states), len(params)))
+	r.setAttrs(k, r.backwardArgs(places(list), len(g), len(states), len(params)))
 	var zeros []program.StorageID
 	for i, t := range states {
 		if g[1+i] == nil {

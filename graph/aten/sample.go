@@ -31,7 +31,7 @@ func runGridSample(e *Eager, c *Call) []*Tensor {
 		if need[0] {
 			outs[0] = k.like(s[1])
 		}
-		k.gives(outs[1], outs[0])
+		k.setResults(outs[1], outs[0])
 		k.end()
 		return outs
 	})
@@ -95,16 +95,16 @@ func runResize(e *Eager, c *Call) []*Tensor {
 		case c.Op == "upsample_trilinear3d" && preferLast(g[0]): // computed in NCDHW, and copied
 			dx.Strides = channelsLastStrides(x.Shape)
 			k.n.Out[len(k.n.Out)-1].Strides = dx.Strides
-			whole := k.ordered(g[0], false)
+			whole := k.orderedCopy(g[0], false)
 			k.free(k.temp(dx.Bytes(), program.Temporaries), whole)
 		case c.Op == "upsample_bilinear2d" && preferLast(x) && x.dim() == 4 && x.Shape[1] < 4: // the channels-last kernel needs at least 4 channels
 			own := k.temp(dx.Bytes(), program.Temporaries)
-			whole := k.ordered(g[0], false)
+			whole := k.orderedCopy(g[0], false)
 			k.free(whole, own)
 		case strings.Contains(op, "bicubic"), strings.Contains(op, "_aa"):
-			k.free(k.ordered(g[0], false))
+			k.free(k.orderedCopy(g[0], false))
 		case strings.Contains(op, "upsample"): // a contiguous gradient
-			k.free(k.ordered(g[0], x.dim() == 4 && g[0].channelsLast()))
+			k.free(k.orderedCopy(g[0], x.dim() == 4 && g[0].channelsLast()))
 		}
 		return []*Tensor{k.end()}
 	})
@@ -123,12 +123,12 @@ func (k *kernel) orderedFor(c *Call, x, o *Tensor) {
 		o.Strides = channelsLastStrides(o.Shape)
 		k.n.Out[0].Strides = o.Strides
 		whole := k.temp(o.Bytes(), program.Temporaries)
-		k.free(k.ordered(x, false), whole)
+		k.free(k.orderedCopy(x, false), whole)
 	case strings.HasSuffix(c.Op, "_aa") && o.channelsLast() && !o.contiguous(): // computed in NCHW, and copied
 		whole := k.temp(o.Bytes(), program.Temporaries)
-		k.free(k.ordered(x, false), whole)
+		k.free(k.orderedCopy(x, false), whole)
 	case strings.Contains(c.Op, "nearest"), strings.HasSuffix(c.Op, "_aa"), strings.HasPrefix(c.Op, "reflection"), c.Op == "pad" && mode != nil && mode.S == "reflect", strings.HasSuffix(c.Op, "col"):
-		k.free(k.ordered(x, o.channelsLast() && !o.contiguous()))
+		k.free(k.orderedCopy(x, o.channelsLast() && !o.contiguous()))
 	}
 }
 
@@ -214,7 +214,7 @@ func (c *Call) samples(x *Tensor, shape []int64) [][]float64 {
 		from = func(i, before, n int64) int64 { return min(max(i-before, 0), n-1) }
 	case mode == "circular":
 		from = func(i, before, n int64) int64 { return ((i-before)%n + n) % n }
-	case slices.Contains(nearest, c.Op):
+	case slices.Contains(nearestWithoutKernel, c.Op):
 		return c.nearestSamples(x, shape)
 	default:
 		return nil
@@ -244,9 +244,9 @@ func (c *Call) samples(x *Tensor, shape []int64) [][]float64 {
 // more than any model's, but a file can ask for any.
 const mostSampled = 1 << 20
 
-// nearest lists interpolations by the nearest element that have no kernel of
+// nearestWithoutKernel lists interpolations by the nearest element that have no kernel of
 // their own.
-var nearest = []string{"upsample_nearest1d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"}
+var nearestWithoutKernel = []string{"upsample_nearest1d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"}
 
 // nearestSamples returns the source indices of an interpolation by the nearest
 // element, computed in float32 as PyTorch does
@@ -306,7 +306,7 @@ func runSampled(e *Eager, c *Call, x *Tensor, shape []int64, at [][]float64) []*
 		k := said(e.begin(op+"_backward", append(g[:1:1], idx...)...), "index_backward")
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
 		if strings.Contains(op, "upsample") { // a contiguous gradient
-			k.free(k.ordered(g[0], x.dim() == 4 && g[0].channelsLast()))
+			k.free(k.orderedCopy(g[0], x.dim() == 4 && g[0].channelsLast()))
 		}
 		return []*Tensor{k.end()}
 	})

@@ -78,13 +78,13 @@ func (e *Eager) Checkpoint(s *Segment, args []*Tensor, run, again func()) {
 		e.hold(args...)
 		return
 	}
-	s.again, s.args, s.parent = again, args, e.inside
+	s.again, s.args, s.parent = again, args, e.dropping
 	outer, sel := e.tape, e.sel
-	e.inside, e.tape, e.sel = s, nil, s.sel.start(s.Save)
+	e.dropping, e.tape, e.sel = s, nil, s.sel.start(s.Save)
 	run()
 	e.hold(args...)
 	s.tape = e.tape
-	e.inside, e.tape, e.sel = s.parent, outer, sel
+	e.dropping, e.tape, e.sel = s.parent, outer, sel
 	if s.parent != nil {
 		e.tape = append(e.tape, saver{inner: s})
 	}
@@ -171,7 +171,7 @@ func (r *replay) pack(e *Eager, n *gradNode) {
 	copy(orig.saved, n.saved)
 	r.next++
 	if r.next == len(r.seg.tape) {
-		if end := len(e.P.Nodes) - 1; !e.sel.untake(n.saved) && end >= 0 && !makes(&e.P.Nodes[end], n.saved) {
+		if end := len(e.P.Nodes) - 1; !e.sel.untake(n.saved) && end >= 0 && !writesAny(&e.P.Nodes[end], n.saved) {
 			e.unmake(&e.P.Nodes[end])
 			e.P.Nodes = e.P.Nodes[:end]
 		}
@@ -192,8 +192,8 @@ func (e *Eager) unmake(n *program.Node) {
 	}
 }
 
-// makes reports whether the node writes one of the tensors.
-func makes(n *program.Node, saved []*Tensor) bool {
+// writesAny reports whether the node writes one of the tensors.
+func writesAny(n *program.Node, saved []*Tensor) bool {
 	for _, t := range saved {
 		if t == nil {
 			continue

@@ -16,14 +16,14 @@ type Tensor struct {
 	program.View
 	Name string
 
-	leaf   *gradNode // AccumulateGrad of a parameter that requires a gradient
-	fn     *gradNode // autograd node that produced it; nil for leaves and constants
-	outNr  int       // which output of fn it is
-	based  bool      // a view that keeps its base alive (made while autograd records nothing)
-	cast   *Tensor   // parameters: the cached autocast copy
-	values []float64 // host tensors: the elements, where the file shows them
-	shows  bool      // a parameter of an inference, or a view of one
-	part   bool      // one of several views that its kernel returned instead of their base
+	leaf         *gradNode // AccumulateGrad of a parameter that requires a gradient
+	fn           *gradNode // autograd node that produced it; nil for leaves and constants
+	outNr        int       // which output of fn it is
+	keepsBase    bool      // a view that keeps its base alive (made while autograd records nothing)
+	cast         *Tensor   // parameters: the cached autocast copy
+	values       []float64 // host tensors: the elements, where the file shows them
+	requiresGrad bool      // a parameter of an inference, or a view of one
+	part         bool      // one of several views that its kernel returned instead of their base
 }
 
 // RequiresGrad reports whether autograd follows t.

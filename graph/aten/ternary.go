@@ -282,13 +282,13 @@ func clampGrad(e *Eager, g, x, lo, hi *Tensor) *Tensor {
 			within, below = below, nil
 		}
 	}
-	o := chosen(e, within, g)
+	o := whereElseZero(e, within, g)
 	e.hold(below, within, zero)
 	return o
 }
 
-// chosen is where(cond, g, 0).
-func chosen(e *Eager, cond, g *Tensor) *Tensor {
+// whereElseZero is where(cond, g, 0).
+func whereElseZero(e *Eager, cond, g *Tensor) *Tensor {
 	k := e.elementwise("where", g.DType, g, cond)
 	k.attrs().Args = []program.Arg{{In: 1}, {In: 0}, {In: program.Number}}
 	return k.end()
@@ -301,24 +301,24 @@ func clampBoundGrads(e *Eager, g, x, lo, hi *Tensor, need []bool) (low, high *Te
 	if need[0] {
 		out := binary(e, "lt", graph.Bool, x, lo)
 		if hi == nil {
-			low = chosen(e, out, g)
+			low = whereElseZero(e, out, g)
 			e.hold(out)
 		} else {
 			order := binary(e, "lt", graph.Bool, lo, hi)
 			into(e, "logical_and", out, order)
-			low = chosen(e, out, g)
+			low = whereElseZero(e, out, g)
 			e.hold(order, out)
 		}
 	}
 	if need[1] {
 		out := binary(e, "gt", graph.Bool, x, hi)
 		if lo == nil {
-			high = chosen(e, out, g)
+			high = whereElseZero(e, out, g)
 			e.hold(out)
 		} else {
 			order := binary(e, "lt", graph.Bool, hi, lo)
 			into(e, "logical_or", out, order)
-			high = chosen(e, out, g)
+			high = whereElseZero(e, out, g)
 			e.hold(order, out)
 		}
 	}

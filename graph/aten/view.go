@@ -542,8 +542,8 @@ func runShuffle(e *Eager, c *Call) []*Tensor {
 	if c.Op == "repeat_interleave" {
 		return runInterleave(e, c, t)
 	}
-	if m := c.mosaic(t); m != nil {
-		return runMosaic(e, c.Op, t, m)
+	if m := c.rearrangement(t); m != nil {
+		return runRearrangement(e, c.Op, t, m)
 	}
 	op, what := c.Op, func(k *kernel) *kernel { return k.inexact("arguments of " + c.Op) }
 	if op == "triu" || op == "tril" {
@@ -584,7 +584,7 @@ func runShuffle(e *Eager, c *Call) []*Tensor {
 		k := what(e.begin(op, t))
 		whole := program.None
 		if op == "roll" {
-			whole = k.whole(t)
+			whole = k.contiguousCopy(t)
 		}
 		var steps []program.StorageID
 		for i := range rolls - 1 { // one dim at a time, each call inside the next (roll_common)
@@ -664,22 +664,22 @@ func runEach(e *Eager, op string, t *Tensor, d int, times int64) []*Tensor {
 	return []*Tensor{o}
 }
 
-// A mosaic rearranges parts of dims: they are split, permuted, and merged again.
-type mosaic struct {
+// A rearrangement rearranges parts of dims: they are split, permuted, and merged again.
+type rearrangement struct {
 	split []int64 // the shape with split dims
 	order []int   // permutation of the split dims
 	shape []int64 // shape of the result
 }
 
-// mosaic returns the rearrangement of pixel_shuffle, pixel_unshuffle and
+// rearrangement returns the rearrangement of pixel_shuffle, pixel_unshuffle and
 // channel_shuffle; nil for other calls, and for operands that do not fit.
-func (c *Call) mosaic(t *Tensor) *mosaic {
+func (c *Call) rearrangement(t *Tensor) *rearrangement {
 	r, n := c.int(1, "upscale_factor", c.int(1, "downscale_factor", c.int(1, "groups", 0))), t.dim()
 	if n < 3 || r < 1 {
 		return nil
 	}
 	lead, s := n-3, t.Shape
-	m := &mosaic{shape: slices.Clone(s)}
+	m := &rearrangement{shape: slices.Clone(s)}
 	tail := s[lead:]
 	switch ch, h, w := tail[0], tail[1], tail[2]; {
 	case c.Op == "pixel_shuffle" && ch%(r*r) == 0:
@@ -709,8 +709,8 @@ func ascending(n int) []int {
 	return out
 }
 
-// runMosaic copies the parts in their new order; backward restores the old one.
-func runMosaic(e *Eager, op string, t *Tensor, m *mosaic) []*Tensor {
+// runRearrangement copies the parts in their new order; backward restores the old one.
+func runRearrangement(e *Eager, op string, t *Tensor, m *rearrangement) []*Tensor {
 	back := make([]int, len(m.order))
 	moved := make([]int64, len(m.order))
 	for i, d := range m.order {

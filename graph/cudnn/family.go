@@ -512,7 +512,7 @@ func (g *grove) vote(f *frame) ballot {
 	for i := range named {
 		n := 0
 		for _, w := range b.bytes {
-			if alike(w, b.bytes[i]) {
+			if sameBytes(w, b.bytes[i]) {
 				n++
 			}
 		}
@@ -523,18 +523,18 @@ func (g *grove) vote(f *frame) ballot {
 	return b
 }
 
-// alike reports whether bytes differ by no more than 1% or the allocator's
+// sameBytes reports whether bytes differ by no more than 1% or the allocator's
 // block.
-func alike(a, b int64) bool { return max(a-b, b-a) <= max(a, b)/100+least }
+func sameBytes(a, b int64) bool { return max(a-b, b-a) <= max(a, b)/100+allocBlock }
 
-// largest is the number of elements of the largest tensor in the convolutions
+// maxElements is the number of elements of the largest tensor in the convolutions
 // that the trees were grown on; PyTorch splits larger ones.
-const largest = 1 << 31
+const maxElements = 1 << 31
 
 // predict estimates the workspace of a convolution that was not measured.
 func (c *Conv) predict(k *key, p Pass) Estimate {
 	x, w, y := c.tensorBytes()
-	if slices.Max([]int64{x, w, y}) >= largest*types[c.Type].size {
+	if slices.Max([]int64{x, w, y}) >= maxElements*types[c.Type].size {
 		n := x + w + y
 		if c.Type == Float32 {
 			n = 0
@@ -543,27 +543,27 @@ func (c *Conv) predict(k *key, p Pass) Estimate {
 	}
 	f := c.frame(p)
 	b := c.grove(k, f.pass).vote(&f)
-	e := Estimate{Bytes: c.sensible(&f, &b), Source: Family}
+	e := Estimate{Bytes: c.votedBytes(&f, &b), Source: Family}
 	other := e.Bytes
 	for _, n := range b.bytes {
-		if n <= mostCard {
+		if n <= h200Memory {
 			other = max(other, n)
 		}
 	}
-	if !alike(other, e.Bytes) {
+	if !sameBytes(other, e.Bytes) {
 		e.Other = other
 	}
-	e.Bound = max(other, min(b.bound.bytes(&f), c.usual(f.pass)))
+	e.Bound = max(other, min(b.bound.bytes(&f), c.usualBound(f.pass)))
 	e.Bound += e.Bound/64 + 512
 	return e
 }
 
-// sensible returns the bytes that most trees give. PyTorch skips a kernel whose
+// votedBytes returns the bytes that most trees give. PyTorch skips a kernel whose
 // workspace is larger than the card; the next one's is taken to be copies of the
 // operands.
-func (c *Conv) sensible(f *frame, b *ballot) int64 {
+func (c *Conv) votedBytes(f *frame, b *ballot) int64 {
 	n := b.likely.bytes(f)
-	if n > mostCard {
+	if n > h200Memory {
 		n = family{base: paddedCopies}.bytes(f)
 	}
 	if c.domain() != twoDims && b.votes < 2 {
@@ -572,8 +572,8 @@ func (c *Conv) sensible(f *frame, b *ballot) int64 {
 	return n
 }
 
-// mostCard is an H200's memory in bytes.
-const mostCard = 140 << 30
+// h200Memory is an H200's memory in bytes.
+const h200Memory = 140 << 30
 
 // grove returns the trees that apply to c.
 func (c *Conv) grove(k *key, pass Pass) *grove {
@@ -589,11 +589,11 @@ func (c *Conv) grove(k *key, pass Pass) *grove {
 // without and with groups, by pass.
 var usualCopies = [2][numPasses]float64{{1, 1, 7}, {3.5, 3.5, 8}}
 
-// usual returns the workspace that 99 of 100 convolutions stay below. Fourier
+// usualBound returns the workspace that 99 of 100 convolutions stay below. Fourier
 // transforms and channels padded to a power of two take a hundred times as
 // much, and a tree that cannot exclude them would raise the bound of all
 // others.
-func (c *Conv) usual(pass Pass) int64 {
+func (c *Conv) usualBound(pass Pass) int64 {
 	all := int64(0)
 	for _, t := range c.copyBytes() {
 		all += max(t[1], t[2])

@@ -304,7 +304,7 @@ func (c *Conv) sameKernel(k *key, near []sample, p Pass) (bytes int64, ok bool) 
 		return s.pass[p].bytes - a.bytes(&at)
 	}
 	tells := func(a family) func(sample) bool {
-		return func(s sample) bool { d := misses(a, &s); return max(d, -d) <= least }
+		return func(s sample) bool { d := misses(a, &s); return max(d, -d) <= allocBlock }
 	}
 	all := func(a family) bool {
 		return slices.IndexFunc(near, func(s sample) bool { return !tells(a)(s) }) < 0
@@ -319,8 +319,8 @@ func (c *Conv) sameKernel(k *key, near []sample, p Pass) (bytes int64, ok bool) 
 	return a.bytes(&f) + misses(a, &near[at]), true
 }
 
-// least is the allocator's rounding, in bytes.
-const least = 512
+// allocBlock is the allocator's rounding, in bytes.
+const allocBlock = 512
 
 // at applies the sample's regime to another batch. The rest is proportional to
 // the weight, as partial sums are, or grows with the batch.
@@ -329,15 +329,15 @@ func (s *sample) at(c *Conv, p Pass) int64 {
 	if r.base < 0 || r.bytes < small {
 		return r.bytes
 	}
-	if _, w, _ := c.tensorBytes(); r.rest > mostSums*w*4/types[c.Type].size+mostRest {
+	if _, w, _ := c.tensorBytes(); r.rest > maxSums*w*4/types[c.Type].size+maxRest {
 		return baseBytes(r.base, c) + r.rest/s.batch*c.N
 	}
 	return baseBytes(r.base, c) + r.rest
 }
 
 const (
-	mostSums = 352       // most partial sums of a weight (scripts/conv/conv_families.py)
-	mostRest = 128 << 20 // largest rest that depends on neither weight nor batch
+	maxSums = 352       // most partial sums of a weight (scripts/conv/conv_families.py)
+	maxRest = 128 << 20 // largest rest that depends on neither weight nor batch
 )
 
 // bound is the largest usual workspace: all operands in another layout with

@@ -64,7 +64,7 @@ func (b *builder) resident() error {
 		t := b.e.Resident(v.Name, parent(v.Name), cat, d, shape, grad)
 		b.env[i] = t
 		if cat == program.Parameters && !b.opt.Train && (b.opt.Frozen == nil || !b.opt.Frozen(v.Name)) {
-			b.e.Follow(t)
+			b.e.MarkRequiresGrad(t)
 		}
 		if cat == program.Inputs {
 			inputs = append(inputs, i)

@@ -170,7 +170,7 @@ func (b *builder) update() {
 	first, later := b.opt.Update(list, true), b.opt.Update(list, false)
 	node := e.Touch("step", touched, b.updateEvents(first, params), rule(true, nil))
 	states := slices.Concat(b.made, node.First())
-	node.Says(rule(true, states))
+	node.SetRule(rule(true, states))
 	e.Touch("step", append(touched, node.First()...), b.updateEvents(later, params), rule(false, states)).Later()
 }
 
