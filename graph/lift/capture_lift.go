@@ -19,9 +19,9 @@ type Recording struct {
 	Variant string // "train fp32"
 	Forward int    // calls of the model; later ones are the loss's
 	Loss    graph.ValueID
-	// Dies are the values that Python releases between the end of a call and the
+	// Released are the values that Python releases between the end of a call and the
 	// beginning of the next.
-	Dies [][]graph.ValueID
+	Released [][]graph.ValueID
 	Kept []graph.ValueID // never released: modules keep them until the next step
 	// NoAutocast and NoGrad mark calls for which autocast or autograd's recording is
 	// off.
@@ -33,9 +33,9 @@ type Recording struct {
 	Saves              [][]RecordedSave    // nil if unknown
 	Bases              []graph.ValueID     // for each value: the value whose storage it shares
 	Frozen             map[string]bool     // parameters that require no gradient
-	Also               map[string][]string // other names of shared parameters
+	Aliases               map[string][]string // other names of shared parameters
 	Given              []bool              // marks stored values whose type is that of the run's precision
-	Was                []graph.DType       // their types before the conversion
+	Original                []graph.DType       // their types before the conversion
 }
 
 // A RecordedSave is a tensor that autograd saves during a call: a value, or one
@@ -95,7 +95,7 @@ func LiftCapture(c *Capture, g *graph.Graph, index int) (*Lifted, error) {
 	v := &c.Variants[index]
 	b := &captureLift{c: c, v: v, env: map[string]int64{}, sized: map[string]int64{}, at: map[int32]graph.ValueID{}, counts: map[string]int{}}
 	b.l = &Lifted{Source: Captured, Graph: &graph.Graph{Name: g.Name, Model: g.Model, Meta: g.Meta}}
-	b.r = &Recording{Variant: v.Mode + " " + v.Precision, Forward: len(v.Calls), Loss: graph.NoValue, Frozen: map[string]bool{}, Also: map[string][]string{}}
+	b.r = &Recording{Variant: v.Mode + " " + v.Precision, Forward: len(v.Calls), Loss: graph.NoValue, Frozen: map[string]bool{}, Aliases: map[string][]string{}}
 	b.l.Recording = b.r
 	if err := b.bind(g); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func LiftCapture(c *Capture, g *graph.Graph, index int) (*Lifted, error) {
 	if err := b.calls(); err != nil {
 		return nil, err
 	}
-	b.ends()
+	b.finish()
 	if err := b.regions(); err != nil {
 		return nil, err
 	}
@@ -239,7 +239,7 @@ func (b *captureLift) add(v graph.Value, r Role, given bool) graph.ValueID {
 	b.l.Roles = append(b.l.Roles, r)
 	b.r.Bases = append(b.r.Bases, graph.NoValue)
 	b.r.Given = append(b.r.Given, given)
-	b.r.Was = append(b.r.Was, v.Type.Elem)
+	b.r.Original = append(b.r.Original, v.Type.Elem)
 	b.r.StorageBytes = append(b.r.StorageBytes, 0)
 	return v.ID
 }
@@ -277,11 +277,11 @@ func (b *captureLift) stored() error {
 				b.r.Frozen[t.Name] = true
 			}
 			if len(t.Also) > 0 {
-				b.r.Also[t.Name] = t.Also
+				b.r.Aliases[t.Name] = t.Also
 			}
 		}
 		id := b.add(v, role, given)
-		b.r.Was[id] = was
+		b.r.Original[id] = was
 		if v.Kind == graph.Input {
 			b.l.Graph.Inputs = append(b.l.Graph.Inputs, id)
 		}
@@ -427,7 +427,7 @@ func (b *captureLift) call(c *capturedCall) error {
 	for _, id := range c.Dies {
 		dies = append(dies, b.at[id])
 	}
-	b.r.Dies = append(b.r.Dies, dies)
+	b.r.Released = append(b.r.Released, dies)
 	return b.saves(c)
 }
 
@@ -626,8 +626,8 @@ func (b *captureLift) saved(list []capturedSave) (out []RecordedSave, err error)
 	return out, nil
 }
 
-// ends records what the model returns, and what stays alive.
-func (b *captureLift) ends() {
+// finish records what the model returns, and what stays alive.
+func (b *captureLift) finish() {
 	g := b.l.Graph
 	for _, id := range b.v.Outputs {
 		if v := b.at[id]; !slices.Contains(g.Outputs, v) {

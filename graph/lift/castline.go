@@ -87,12 +87,12 @@ func (s *castLine) line(e *pyExpr) int {
 		}
 		switch {
 		case c.bound && c.module:
-			s.within(c)
-			s.given(c)
+			s.castInArguments(c)
+			s.castArguments(c)
 		case c.bound:
 			s.operands(c)
 		default:
-			s.given(c)
+			s.castArguments(c)
 		}
 	}
 	s.results(e)
@@ -292,9 +292,9 @@ func (s *castLine) widen(cast *pyExpr, call int, id graph.ValueID) graph.ValueID
 	return w
 }
 
-// given restores the casts of results that are arguments of a function or module
+// castArguments restores the casts of results that are arguments of a function or module
 // of the model.
-func (s *castLine) given(c *pyExpr) {
+func (s *castLine) castArguments(c *pyExpr) {
 	for _, kid := range c.kids {
 		if to := kid.cast(); to != "" && to != "float32" && !kid.bound && kid.kids[0].bound && len(s.r.after[kid.kids[0].end-1]) == 0 {
 			s.cast(kid.kids[0], to)
@@ -302,16 +302,16 @@ func (s *castLine) given(c *pyExpr) {
 	}
 }
 
-// within restores the casts of tensors that are arguments of a function or
+// castInArguments restores the casts of tensors that are arguments of a function or
 // module of the model: results that the line makes, and variables if it casts as
 // many as the function reads.
-func (s *castLine) within(c *pyExpr) {
+func (s *castLine) castInArguments(c *pyExpr) {
 	var named []*pyExpr
 	for _, kid := range c.kids {
 		switch to := kid.cast(); {
 		case to != "" && !kid.bound && kid.kids[0].bound:
 			if at := s.made(kid.kids[0]); to == "float32" && at >= 0 {
-				s.given32(c, kid, s.r.node(at).Outputs[0])
+				s.castArgument(c, kid, s.r.node(at).Outputs[0])
 			}
 		case to != "" && !kid.bound && !kid.kids[0].call:
 			named = append(named, kid)
@@ -331,15 +331,15 @@ func (s *castLine) within(c *pyExpr) {
 	}
 	for k, kid := range named {
 		if kid.cast() == "float32" {
-			s.given32(c, kid, read[k])
+			s.castArgument(c, kid, read[k])
 		} else {
 			s.replace(c, read[k], s.r.insert(s.r.before, c.node, "type_as.default", valueArg(read[k]), valueArg(s.like(kid.cast(), c.node, read[k]))))
 		}
 	}
 }
 
-// given32 casts an argument of a function or module to float32.
-func (s *castLine) given32(c, kid *pyExpr, id graph.ValueID) {
+// castArgument casts an argument of a function or module to float32.
+func (s *castLine) castArgument(c, kid *pyExpr, id graph.ValueID) {
 	s.note(kid, s.r.node(c.node).Module, id)
 	s.replace(c, id, s.widen(kid, c.node, id))
 }

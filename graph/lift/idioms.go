@@ -248,16 +248,16 @@ func inPlaceActivation(r *rewriter, i int) bool {
 	}
 	p := r.producer(&n.Args[0])
 	in, known := r.inSeries[i]
-	if p == nil || !known && !aten.Is(opName(p), aten.Activated) || plainly(n) {
+	if p == nil || !known && !aten.Is(opName(p), aten.Activated) || callsOutOfPlace(n) {
 		return false
 	}
 	r.l.InPlace[i] = in || !known && overwrites(r, n, p)
 	return r.l.InPlace[i]
 }
 
-// plainly reports whether the source line of an activation calls the
+// callsOutOfPlace reports whether the source line of an activation calls the
 // out-of-place function: "F.relu(x)".
-func plainly(n *graph.Node) bool {
+func callsOutOfPlace(n *graph.Node) bool {
 	lines := Lines(n)
 	if len(lines) == 0 {
 		return false
@@ -289,15 +289,15 @@ func ownerClass(n *graph.Node) string {
 func inPlaceAdd(r *rewriter, i int) bool {
 	n := r.node(i)
 	p := r.producer(argAt(n, 0, "self"))
-	if opName(n) != "add" || p == nil || aten.SavesResult(opName(p)) || sums(n) || !python.AddsInPlace.Of(r.l.Classes[i]) {
+	if opName(n) != "add" || p == nil || aten.SavesResult(opName(p)) || writesSum(n) || !python.AddsInPlace.Of(r.l.Classes[i]) {
 		return false
 	}
 	r.l.InPlace[i] = true
 	return true
 }
 
-// sums reports whether the source line of a call has a sum and no "+=".
-func sums(n *graph.Node) bool {
+// writesSum reports whether the source line of a call has a sum and no "+=".
+func writesSum(n *graph.Node) bool {
 	lines := Lines(n)
 	if len(lines) == 0 {
 		return false

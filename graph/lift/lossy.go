@@ -21,12 +21,12 @@ const InexactTrainKey = "memplan.inexact.train"
 var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 	"Attention": func(p *patLift, n *graph.Node) bool {
 		past := input(n, 4) >= 0 || input(n, 5) >= 0
-		return attrFloat(n, "softcap", 0) != 0 || past && attrInt(n, "is_causal", 0) != 0 || scaled(p, n) && attrFloat(n, "scale", 0) < 0
+		return attrFloat(n, "softcap", 0) != 0 || past && attrInt(n, "is_causal", 0) != 0 || hasOtherScale(p, n) && attrFloat(n, "scale", 0) < 0
 	},
 	"AveragePool": oddAverage,
 	"MaxPool":     oddMax,
 	"ConvTranspose": func(_ *patLift, n *graph.Node) bool {
-		return same(n) || n.Attr("output_shape") != nil
+		return autoPadsSame(n) || n.Attr("output_shape") != nil
 	},
 	"CumSum": func(p *patLift, n *graph.Node) bool {
 		_, ok := p.number(input(n, 1))
@@ -73,8 +73,8 @@ func scaledSum(n *graph.Node) bool { return input(n, 2) >= 0 && len(gemmFactors(
 // near reports whether numbers are equal up to the rounding of attributes.
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-4*math.Abs(b) }
 
-// same reports whether the padding depends on the input's size.
-func same(n *graph.Node) bool {
+// autoPadsSame reports whether the padding depends on the input's size.
+func autoPadsSame(n *graph.Node) bool {
 	mode := attrStr(n, "auto_pad", "NOTSET")
 	return mode == "SAME_UPPER" || mode == "SAME_LOWER"
 }
@@ -102,9 +102,9 @@ func oddAverage(p *patLift, n *graph.Node) bool {
 	return padsBefore(p, n) && (attrInt(n, "ceil_mode", 0) != 0 || attrInt(n, "count_include_pad", 0) == 0)
 }
 
-// scaled reports whether an attention's scale differs from 1/sqrt of its head
+// hasOtherScale reports whether an attention's scale differs from 1/sqrt of its head
 // size.
-func scaled(p *patLift, n *graph.Node) bool {
+func hasOtherScale(p *patLift, n *graph.Node) bool {
 	scale := attrFloat(n, "scale", 0)
 	if scale == 0 {
 		return false

@@ -72,7 +72,7 @@ func newPatLift(g *graph.Graph) *patLift {
 				p.def[o] = int32(i)
 			}
 		}
-		p.settle(nd)
+		p.classify(nd)
 	}
 	for i := range g.Nodes {
 		if p.sameAs(&g.Nodes[i]) >= 0 {
@@ -97,8 +97,8 @@ func newPatLift(g *graph.Graph) *patLift {
 	return p
 }
 
-// settle determines whether a node only renames its operand or computes sizes.
-func (p *patLift) settle(n *graph.Node) {
+// classify determines whether a node only renames its operand or computes sizes.
+func (p *patLift) classify(n *graph.Node) {
 	if id := p.sameAs(n); id >= 0 {
 		p.alias[n.Outputs[0]] = p.resolve(id)
 		return
@@ -286,7 +286,7 @@ func (p *patLift) fuse(table *rules) {
 				if p.claimed[i] || p.fused[i] != nil || !slices.Contains(ops, p.ops[i]) || p.allHost(&p.src.Nodes[i]) {
 					continue
 				}
-				if m := p.try(r, r.terms[k:k+1], int32(i)); m != nil && !slices.ContainsFunc(m.nodes, func(j int32) bool { return p.vague(&p.src.Nodes[j]) }) {
+				if m := p.try(r, r.terms[k:k+1], int32(i)); m != nil && !slices.ContainsFunc(m.nodes, func(j int32) bool { return p.readsUnknownSize(&p.src.Nodes[j]) }) {
 					p.claim(m)
 				}
 			}
@@ -343,7 +343,7 @@ func (p *patLift) single(table *rules, i int32) {
 		return
 	}
 	for _, r := range table.single[p.ops[i]] {
-		if p.vague(n) {
+		if p.readsUnknownSize(n) {
 			break
 		}
 		since := len(p.l.Graph.Nodes)
@@ -365,10 +365,10 @@ func (p *patLift) repeats(n *graph.Node) bool {
 	return ok
 }
 
-// vague reports whether a node reads a tensor of unknown size although all
+// readsUnknownSize reports whether a node reads a tensor of unknown size although all
 // inputs of the graph have known sizes. That size depends on data, or on an
 // operator that inference does not know, so that the node cannot be lifted.
-func (p *patLift) vague(n *graph.Node) bool {
+func (p *patLift) readsUnknownSize(n *graph.Node) bool {
 	if !p.bound {
 		return false
 	}

@@ -125,7 +125,7 @@ func attentionOp(p *patLift, n *graph.Node, _ *match) bool {
 	}
 	q, k, v := p.dims(n.Inputs[0]), p.dims(n.Inputs[1]), p.dims(n.Inputs[2])
 	args := []graph.Arg{p.in(n, 0), p.in(n, 1), p.in(n, 2), p.in(n, 3), argFloat(0), argBool(attrInt(n, "is_causal", 0) != 0)}
-	if scaled(p, n) {
+	if hasOtherScale(p, n) {
 		args = append(args, named("scale", argFloat(attrFloat(n, "scale", 0))))
 	}
 	t := p.typeOf(n.Outputs[0])

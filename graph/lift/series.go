@@ -162,7 +162,7 @@ func (r *rewriter) stretch(from, to mark) []suspect {
 		}
 		switch {
 		case each == 0 || r.writtenInPlace(i):
-		case aten.Is(opName(n), aten.InPlace) && !plainly(n):
+		case aten.Is(opName(n), aten.InPlace) && !callsOutOfPlace(n):
 			list = suspected(list, suspectKey(n), i, each+aten.InPlaceAdds(opName(n)))
 		}
 	}
@@ -172,7 +172,7 @@ func (r *rewriter) stretch(from, to mark) []suspect {
 	if rest < 0 || len(list) == 0 || len(list) > maxSuspects {
 		return nil
 	}
-	return only(list, rest)
+	return uniqueSubset(list, rest)
 }
 
 // rewritten returns the additions before the name of a call that its line writes
@@ -203,9 +203,9 @@ func suspected(list []suspect, key string, call, takes int) []suspect {
 	return append(list, suspect{key, []int{call}, takes})
 }
 
-// only returns the suspects with the additions of the one subset that adds up
+// uniqueSubset returns the suspects with the additions of the one subset that adds up
 // to want, 0 for those outside; nil if there is none or more than one.
-func only(list []suspect, want int) []suspect {
+func uniqueSubset(list []suspect, want int) []suspect {
 	found := -1
 	for set := range 1 << len(list) {
 		sum := 0

@@ -23,7 +23,7 @@ func (s *sources) unshown() {
 			to++
 		}
 		if len(s.lines[from]) > 0 && !python.KnownNorms.Of(s.r.l.Classes[from]) && !s.widens(from, to) {
-			s.doubt(from, to)
+			s.noteUnshown(from, to)
 		}
 		from = to
 	}
@@ -50,8 +50,8 @@ func (s *sources) widens(from, to int) bool {
 	return false
 }
 
-// doubt records the tensors of the calls [from, to) of one frame.
-func (s *sources) doubt(from, to int) {
+// noteUnshown records the tensors of the calls [from, to) of one frame.
+func (s *sources) noteUnshown(from, to int) {
 	if s.namesParameter(from, to) || s.missesLine(from, to) {
 		s.note(from, to)
 		return

@@ -24,7 +24,7 @@ func (b *builder) kept(id graph.ValueID) graph.DType {
 // recordedDeaths are the values let go after each call. What modules keep outlives
 // an inference.
 func (b *builder) recordedDeaths() [][]graph.ValueID {
-	out := b.recorded.Dies
+	out := b.recorded.Released
 	if n := len(out); n > 0 && !b.opt.Train {
 		out = slices.Clone(out)
 		out[n-1] = slices.Concat(out[n-1], b.recorded.Kept)
@@ -35,7 +35,7 @@ func (b *builder) recordedDeaths() [][]graph.ValueID {
 // filed is the type that a stored tensor has before the model is converted.
 func (b *builder) filed(id graph.ValueID) graph.DType {
 	if b.recorded != nil {
-		return b.recorded.Was[id]
+		return b.recorded.Original[id]
 	}
 	return b.l.Graph.Values[id].Type.Elem
 }
