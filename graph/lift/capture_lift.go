@@ -22,7 +22,7 @@ type Recording struct {
 	// Released are the values that Python releases between the end of a call and the
 	// beginning of the next.
 	Released [][]graph.ValueID
-	Kept []graph.ValueID // never released: modules keep them until the next step
+	Kept     []graph.ValueID // never released: modules keep them until the next step
 	// NoAutocast and NoGrad mark calls for which autocast or autograd's recording is
 	// off.
 	NoAutocast, NoGrad []bool
@@ -33,9 +33,9 @@ type Recording struct {
 	Saves              [][]RecordedSave    // nil if unknown
 	Bases              []graph.ValueID     // for each value: the value whose storage it shares
 	Frozen             map[string]bool     // parameters that require no gradient
-	Aliases               map[string][]string // other names of shared parameters
+	Aliases            map[string][]string // other names of shared parameters
 	Given              []bool              // marks stored values whose type is that of the run's precision
-	Original                []graph.DType       // their types before the conversion
+	Original           []graph.DType       // their types before the conversion
 }
 
 // A RecordedSave is a tensor that autograd saves during a call: a value, or one
