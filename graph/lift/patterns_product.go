@@ -60,7 +60,7 @@ func scoped(p *patLift, n *graph.Node, m *match) *graph.Node {
 
 // flip returns the parameter [out, in] for a matrix stored as [in, out]:
 // exporters fold the transposition into the file. If something else reads the
-// matrix untransposed, it gets a view.
+// matrix as stored, the parameter is a transposed view.
 func flip(p *patLift, n *graph.Node, w graph.ValueID) graph.Arg {
 	t, dims := p.typeOf(w), p.dims(w)
 	v := p.value(w)

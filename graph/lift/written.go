@@ -10,8 +10,8 @@ import (
 // In-place updates that the source line of a call shows; in the file every
 // operation is functional.
 
-// augmented returns Python's assignment operator for an operator on tensors, "+=" for
-// add; "" if there is none.
+// augmented returns the Python operator that an augmented assignment uses, "+" in
+// "+=" for add; "" if there is none.
 func augmented(op string) string {
 	if aten.Is(op, aten.Augmented) {
 		return aten.Symbol(op)
