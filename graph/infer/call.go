@@ -90,7 +90,7 @@ func (c *call) dim(i, axis int) graph.Dim {
 	return s[axis]
 }
 
-// wanted reports whether output i is asked for.
+// wanted reports whether the node has output i.
 func (c *call) wanted(i int) bool {
 	return i < len(c.n.Outputs) && c.n.Outputs[i] != graph.NoValue
 }
@@ -192,7 +192,7 @@ func (c *call) dtype(name string, def graph.DType) graph.DType {
 	return graph.Undefined
 }
 
-// need returns an error unless input i is there; what is its name in ONNX.
+// need returns an error if input i is absent; what is its name in ONNX.
 func (c *call) need(i int, what string) error {
 	if c.has(i) {
 		return nil

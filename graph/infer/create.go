@@ -263,7 +263,7 @@ func rangeVals(c *call) error {
 	return nil
 }
 
-// random is a generator with attribute shape.
+// random is a generator whose shape is an attribute.
 func random(c *call) error {
 	shape, ok := c.ints("shape")
 	if !ok {
@@ -404,8 +404,8 @@ func compress(c *call) error {
 	return nil
 }
 
-// unique yields the distinct elements, or slices of an axis, and where they
-// occur.
+// unique yields the distinct elements, or slices of an axis, and their
+// positions.
 func unique(c *call) error {
 	s := c.shape(0)
 	a := c.attr("axis")
@@ -474,7 +474,7 @@ func nonMaxSuppression(c *call) error {
 	if err := c.wantRank(1, 3); err != nil {
 		return err
 	}
-	n := graph.Int(0) // by default no box is selected
+	n := graph.Int(0) // the default selects no box
 	if c.has(2) {
 		n = c.dim(1, 2)
 		if k, ok := c.intsIn(2); ok && len(k) == 1 {

@@ -6,12 +6,12 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// An Op is what is known of one operator. Adding an operator is one entry
-// here and one row in ops_test.go.
+// An Op is one operator. Adding one takes one entry here and one row in
+// ops_test.go.
 type Op struct {
 	Domain string // "" is ai.onnx
 	Name   string
-	Since  []int // versions of the domain that define or change it; 1 where there is no record
+	Since  []int // versions of the domain that define or change it; 1 if there is no record
 
 	infer  rule // types of the outputs
 	values rule // contents of small outputs, once the types are known; nil: none
@@ -19,22 +19,23 @@ type Op struct {
 	Traits Trait
 }
 
-// A Trait is a property of an operator that passes over the graph ask for.
+// A Trait is a property of an operator that passes over the graph depend on.
 type Trait uint16
 
 // Traits, as bits.
 const (
-	Sizes       Trait = 1 << iota // PyTorch computes it on the CPU when all that it reads is there and the result has at most one dim
-	Views                         // costs nothing there whatever the rank
-	Reshapes                      // shows a tensor with other dims, all elements in their order
-	Rearranges                    // exporters put the parameters of recurrent networks together with it
+	Sizes       Trait = 1 << iota // PyTorch computes it on the CPU if its operands are there and the result has at most one dim
+	Views                         // free in PyTorch whatever the rank
+	Reshapes                      // shows all elements with other dims, in the same order
+	Rearranges                    // exporters use it to assemble the parameters of recurrent networks
 	Commutes                      // takes two operands in either order
 	Folds                         // becomes one call for every two operands
 	PassesBatch                   // its first operand holds the batch where its result does
 	Activation                    // follows a convolution that a batch normalisation was folded into
 )
 
-// Is reports that an operator has all of the traits. One that the table lacks has none.
+// Is reports whether an operator has all of the traits. An operator that the table
+// lacks has none.
 func Is(domain, name string, t Trait) bool {
 	if domain == "ai.onnx" {
 		domain = ""

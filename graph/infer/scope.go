@@ -13,11 +13,11 @@ type scope struct {
 	g          *graph.Graph
 	parent     *scope
 	opsets     []graph.Opset
-	attrs      []graph.Attr // of the call of the local function this is the body of
-	vals       []*vals      // by value: what is known of the elements, or nil
+	attrs      []graph.Attr // of the call of the local function whose body this is
+	vals       []*vals      // for each value: its known contents, or nil
 	call       call         // the node being visited; reused
 	inFunction bool
-	digits     []digit // by value, while a fixed batch is replaced by a symbol: where it stands
+	digits     []digit // for each value, while a symbol replaces a fixed batch: the batch's position
 }
 
 func newScope(e *engine, g *graph.Graph, parent *scope) *scope {
@@ -40,7 +40,7 @@ func newScope(e *engine, g *graph.Graph, parent *scope) *scope {
 	return s
 }
 
-// capture copies what is known of an outer value.
+// capture copies what is known about a value of the enclosing graph.
 func (s *scope) capture(v *graph.Value) {
 	outer := &s.parent.g.Values[v.Outer]
 	v.Type, v.Const = outer.Type, outer.Const
@@ -101,7 +101,8 @@ func (s *scope) node(n *graph.Node) error {
 	return nil
 }
 
-// infer finds what stands for the node's operator and runs it.
+// infer finds the rule, function or custom callback for the node's operator and
+// runs it.
 func (c *call) infer() error {
 	e, n := c.s.e, c.n
 	if e.funcs != nil {
@@ -171,8 +172,8 @@ func (c *call) checkInputs() error {
 	return nil
 }
 
-// settle completes the inferred type of output i by what the user and the
-// file say, and names the dims that remain unknown.
+// settle completes the inferred type of output i by the user's shape and the
+// declaration, and names the dims that remain unknown.
 func (c *call) settle(i int, v *graph.Value) error {
 	e := c.s.e
 	t := v.Type
@@ -292,7 +293,7 @@ func (c *call) nameDims(out int, t graph.Type) (graph.Type, error) {
 	return t, nil
 }
 
-// maxBits is the size from which a tensor is an error, that of
+// maxBits is the size in bits from which a tensor is an error, as for
 // graph.Constant.Bytes: counting its bits must not overflow.
 const maxBits = 1 << 62
 

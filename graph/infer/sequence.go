@@ -175,7 +175,7 @@ func splitToSequence(c *call) error {
 }
 
 // sequenceParts returns the lengths of the parts, or nil and their number as
-// far as it is known. drop means that the axis goes.
+// far as it is known. drop reports whether the axis is removed.
 func sequenceParts(c *call, d graph.Dim) (parts []graph.Dim, count graph.Dim, drop bool, err error) {
 	n, isInt := d.Int()
 	if !c.has(1) {
@@ -197,7 +197,7 @@ func sequenceParts(c *call, d graph.Dim) (parts []graph.Dim, count graph.Dim, dr
 	if c.rank(1) == 0 && len(sizes) == 1 {
 		size := graph.Int(sizes[0])
 		count = d.CeilDiv(size)
-		// ONNX ignores keepdims where split is given; PyTorch's own functions (up to 2.8) mean it.
+		// ONNX ignores keepdims if split is given; PyTorch's own functions (up to 2.8) rely on it.
 		drop = strings.HasPrefix(c.s.e.model.Producer, "pytorch") && sizes[0] == 1 && c.int("keepdims", 1) == 0
 		if k, ok := count.Int(); ok && isInt && k <= maxElems {
 			for left := n; left > 0; left -= sizes[0] {

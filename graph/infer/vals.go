@@ -6,10 +6,10 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// maxElems is the number of elements up to which values are propagated.
+// maxElems is the largest number of elements whose values are propagated.
 const maxElems = 1024
 
-// vals is what is known of a value's contents: the elements of a tensor in
+// A contents is what is known about a value: the elements of a tensor in
 // row-major order, or the items of a sequence or optional.
 type vals struct {
 	dims  []int64
@@ -24,8 +24,8 @@ type item struct {
 	vals *vals
 }
 
-// An elem is one element as far as it is known: the exact quotient num/den
-// with den > 0, or the float f, or nothing (the zero elem). A bool is 0 or 1.
+// An elem is one element as far as it is known: the exact quotient num/den with
+// den > 0, or the float f, or nothing (the zero elem). A bool is 0 or 1.
 type elem struct {
 	num     graph.Dim
 	den     int64
@@ -45,7 +45,7 @@ func boolElem(b bool) elem {
 	return intElem(0)
 }
 
-// quotient returns num/den in lowest terms; nothing when num is unknown.
+// quotient returns num/den in lowest terms; nothing if num is unknown.
 func quotient(num graph.Dim, den int64) elem {
 	if !num.Known() {
 		return elem{}
@@ -58,7 +58,7 @@ func quotient(num graph.Dim, den int64) elem {
 	return elem{num: num, den: den}
 }
 
-// dim returns x as an integer expression; unknown when it is not one.
+// dim returns x as an integer expression; unknown if it is not one.
 func (x elem) dim() graph.Dim {
 	if x.isFloat || x.den != 1 {
 		return graph.Dim{}
@@ -84,8 +84,8 @@ func (x elem) float() (float64, bool) {
 }
 
 // maxDen bounds the denominators of exact fractions: a product with a size is
-// then exact in 32-bit floating point too, so that rounding it down gives what
-// a run gives.
+// then exact in 32-bit floating point, too, so that rounding it down gives the
+// same result as a run.
 const maxDen = 1024
 
 // exact returns x as a quotient, if it is one with a small denominator.
@@ -111,7 +111,7 @@ func (x elem) equal(y elem) bool {
 	return x.den == y.den && x.num.Equal(y.num)
 }
 
-// vals returns what is known of input i's contents, or nil.
+// contents returns what is known about input i, or nil.
 func (c *call) vals(i int) *vals {
 	if i < 0 || i >= len(c.n.Inputs) || c.n.Inputs[i] == graph.NoValue {
 		return nil
@@ -274,8 +274,8 @@ func (c *call) floatsIn(i int) ([]float64, bool) {
 	return out, true
 }
 
-// dimsIn returns the elements of a one-dimensional integer input as dims,
-// unknown where they are not known; false when not even their number is.
+// dimsIn returns the elements of a one-dimensional integer input as dims; false
+// if not even their number is known.
 func (c *call) dimsIn(i int) ([]graph.Dim, bool) {
 	if v := c.vals(i); v != nil && !v.list {
 		out := make([]graph.Dim, len(v.elems))
@@ -298,9 +298,9 @@ func (c *call) dimsIn(i int) ([]graph.Dim, bool) {
 // maxRank bounds the rank of a tensor whose shape is computed.
 const maxRank = 256
 
-// axesIn returns a list of axes or sizes that is an attribute in old operator
-// sets and input i in new ones. given is false when it is omitted, known
-// false when it is an input that is not constant.
+// axesIn returns a list of axes or sizes, which is an attribute in old operator
+// sets and input i in new ones. given is false if it is omitted, known is false
+// if it is an input that is not constant.
 func (c *call) axesIn(name string, i int) (list []int64, given, known bool) {
 	if c.has(i) {
 		list, known = c.intsIn(i)

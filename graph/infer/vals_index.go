@@ -70,7 +70,8 @@ func spaceToDepthVals(c *call) error {
 	return nil
 }
 
-// oneHotVals writes the second of two values where the index says.
+// oneHotValues writes the second of two values at the indices, the first
+// elsewhere.
 func oneHotVals(c *call) error {
 	index, values, dims := tensorIn(c, 0), tensorIn(c, 2), c.outDims(0)
 	list, ok := c.floatsIn(0)
@@ -119,7 +120,7 @@ func eyeLikeVals(c *call) error {
 	return nil
 }
 
-// compressVals keeps the elements or slices that a condition names.
+// compressValues keeps the elements or slices that a condition selects.
 func compressVals(c *call) error {
 	v := tensorIn(c, 0)
 	cond, ok := c.floatsIn(1)
@@ -189,7 +190,7 @@ func centerCropPadVals(c *call) error {
 	return nil
 }
 
-// dropoutVals passes the input where nothing is dropped.
+// dropoutValues copies the input if nothing is dropped.
 func dropoutVals(c *call) error {
 	v := tensorIn(c, 0)
 	if v == nil || c.n.Domain == "" && c.ver < 7 {

@@ -138,7 +138,7 @@ func preluElems(_ arithmetic, x []elem) elem {
 	return floatElem(f)
 }
 
-// sums returns a folder over constant floats: the sum of f, then last.
+// sums returns a folder over constant floats: last of the sum of f.
 func sums(f, last func(x float64) float64) folder {
 	return func(a arithmetic, x []elem) elem {
 		sum := 0.0
@@ -162,7 +162,7 @@ func sums(f, last func(x float64) float64) folder {
 func keep(x float64) float64   { return x }
 func square(x float64) float64 { return x * x }
 
-// logSumExp is the folder log(sum(exp(x))), the largest taken out.
+// logSumExp is the folder log(sum(exp(x))), computed relative to the largest x.
 func logSumExp(a arithmetic, x []elem) elem {
 	m := math.Inf(-1)
 	for _, y := range x {
@@ -176,7 +176,7 @@ func logSumExp(a arithmetic, x []elem) elem {
 	return sums(func(f float64) float64 { return math.Exp(f - m) }, func(f float64) float64 { return m + math.Log(f) })(a, x)
 }
 
-// scanVals runs an operation along an axis, all results kept.
+// scanValues applies an operation along an axis and keeps all results.
 func scanVals(f elemFunc, first elem) rule {
 	return func(c *call) error {
 		v := tensorIn(c, 0)
@@ -214,8 +214,8 @@ func scanVals(f elemFunc, first elem) rule {
 	}
 }
 
-// softmaxVals returns a rule over the groups of an axis, of constant floats.
-// Before version 13 the axes from the given one on are one group.
+// softmaxValues returns a rule over the groups of an axis, for constant floats.
+// Before version 13 all axes from the given one on form one group.
 func softmaxVals(f func(x []float64)) rule {
 	return func(c *call) error {
 		x, ok := c.floatsIn(0)
@@ -286,7 +286,7 @@ func hardmax(x []float64) {
 	x[best] = 1
 }
 
-// matmulVals multiplies small matrices, also of expressions.
+// matmulValues multiplies small matrices, including matrices of expressions.
 func matmulVals(c *call) error {
 	x, y, dims := tensorIn(c, 0), tensorIn(c, 1), c.outDims(0)
 	if x == nil || y == nil || dims == nil || len(x.dims) == 0 || len(y.dims) == 0 {
@@ -322,7 +322,7 @@ func matmulVals(c *call) error {
 	return nil
 }
 
-// dot is a sum of n products; of floats it is rounded once.
+// dot is a sum of n products; floats are rounded once.
 func (a arithmetic) dot(n int, at func(i int) (x, y elem)) elem {
 	if a.elem.IsFloat() {
 		sum, all := 0.0, true
@@ -344,15 +344,15 @@ func (a arithmetic) dot(n int, at func(i int) (x, y elem)) elem {
 	return sum
 }
 
-// uniqueVals finds the distinct constants of a whole tensor, in order of
-// size, or of appearance.
+// uniqueValues finds the distinct constants of a whole tensor, in order of
+// value, or of appearance.
 func uniqueVals(c *call) error {
 	f, ok := c.floatsIn(0)
 	if !ok || c.attr("axis") != nil || slices.ContainsFunc(f, func(x float64) bool { return x != x }) {
 		return nil
 	}
 	v := tensorIn(c, 0)
-	first, count := []int{}, []int64{} // of each distinct element
+	first, count := []int{}, []int64{} // for each distinct element
 	at := map[float64]int{}
 	for i, x := range f {
 		k, seen := at[x]
@@ -388,7 +388,8 @@ func uniqueVals(c *call) error {
 	return nil
 }
 
-// dequantizeVals and quantizeVals serve one scale for the whole tensor.
+// dequantizeValues and quantizeValues handle a single scale for the whole
+// tensor.
 func dequantizeVals(c *call) error {
 	scale, zero, ok := quantization(c)
 	if !ok {
@@ -500,7 +501,7 @@ func gemmVals(c *call) error {
 	return nil
 }
 
-// number is an element of the value f.
+// number returns an element of the value f.
 func (a arithmetic) number(f float64) elem {
 	switch {
 	case a.elem.IsFloat():
@@ -519,7 +520,7 @@ func einsumVals(c *call) error {
 	if !explicit || strings.Contains(left+right, ".") || len(terms) != c.arity() || dims == nil {
 		return nil
 	}
-	labels := right // those of the result first
+	labels := right // the result's labels come first
 	size := slices.Clone(dims)
 	in := make([][]float64, len(terms))
 	for i, term := range terms {
@@ -537,7 +538,7 @@ func einsumVals(c *call) error {
 	if n, ok := graph.Product(size); !ok || n > maxElems*16 || len(labels) != len(size) {
 		return nil
 	}
-	strideOf := make([][]int64, len(terms)) // of each operand, by label
+	strideOf := make([][]int64, len(terms)) // strides of each operand, by label
 	for i, term := range terms {
 		strideOf[i] = make([]int64, len(labels))
 		d := tensorIn(c, i).dims
@@ -576,7 +577,7 @@ func einsumVals(c *call) error {
 	return nil
 }
 
-// windowVals returns a rule for a window, a sum of cosines.
+// windowValues returns a rule for a window, a sum of cosines.
 func windowVals(weights ...float64) rule {
 	return func(c *call) error {
 		dims := c.outDims(0)

@@ -37,8 +37,8 @@ func eachIndex(dims []int64, f func(flat int, idx []int64)) {
 	}
 }
 
-// picked returns a tensor of the shape of output i whose elements are those
-// of v at the flat positions that at returns; -1 leaves one unknown.
+// picked returns a tensor of the shape of output i whose elements are those of
+// v at the flat positions that at returns; -1 leaves an element unknown.
 func picked(c *call, i int, v *vals, at func(idx []int64) int64) *vals {
 	dims := c.outDims(i)
 	n, ok := graph.Product(dims)
@@ -214,7 +214,7 @@ func sliceVals(c *call) error {
 	return nil
 }
 
-// gatherVals also serves indices that are only partly known.
+// gatherValues also handles indices that are only partly known.
 func gatherVals(c *call) error {
 	v, idx := tensorIn(c, 0), tensorIn(c, 1)
 	if v == nil || idx == nil {
@@ -316,7 +316,8 @@ func gatherNDVals(c *call) error {
 	return nil
 }
 
-// reduction returns how a scatter combines an element with an update.
+// reduction returns the function by which a scatter combines an element with an
+// update.
 func reduction(c *call) elemFunc {
 	return map[string]elemFunc{
 		"none": func(_ arithmetic, x []elem) elem { return x[1] },
@@ -402,7 +403,8 @@ func scatterElementsVals(c *call) error {
 	return nil
 }
 
-// expandVals repeats elements; also for Tile, whose input wraps around.
+// expandValues repeats elements; it also handles Tile, whose input wraps
+// around.
 func expandVals(c *call) error {
 	v := tensorIn(c, 0)
 	if v == nil || len(c.outDims(0)) < len(v.dims) {
@@ -467,8 +469,8 @@ func padVals(c *call) error {
 	return nil
 }
 
-// padSource returns where in n elements the element at x, which may lie
-// outside, comes from; -1 if it is the constant.
+// padSource returns the index below n of the element that padding puts at x,
+// which may be out of range; -1 for the constant.
 func padSource(mode string, x, n int64) int64 {
 	switch {
 	case x >= 0 && x < n:
@@ -578,7 +580,7 @@ func reduceVals(f folder) rule {
 	}
 }
 
-// argVals finds the first or last of the largest or smallest constants along
+// argValues finds the first or last of the largest or smallest constants along
 // an axis.
 func argVals(better func(a, b float64) bool) rule {
 	return func(c *call) error {
@@ -621,7 +623,7 @@ func argVals(better func(a, b float64) bool) rule {
 	}
 }
 
-// topKVals sorts constants along an axis.
+// topKValues sorts constants along an axis.
 func topKVals(c *call) error {
 	f, ok := c.floatsIn(0)
 	dims := c.outDims(0)
