@@ -15,7 +15,7 @@ type call struct {
 	ver     int64 // version of the node's operator set
 	unknown bool  // no rule
 	limits  []limit
-	results []*vals // contents of outputs, recorded when the types are final
+	results []*contents // contents of outputs, recorded when the types are final
 }
 
 // A limit is an upper bound of a dim of an output.

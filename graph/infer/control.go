@@ -18,7 +18,7 @@ func (c *call) item(i int) item {
 	if c.in(i) == nil {
 		return item{}
 	}
-	return item{c.typ(i), c.vals(i)}
+	return item{c.typ(i), c.contents(i)}
 }
 
 // give sets output i to it; the contents are recorded once the type is final.
@@ -30,7 +30,7 @@ func (c *call) give(i int, it item) {
 	for len(c.results) <= i {
 		c.results = append(c.results, nil)
 	}
-	c.results[i] = it.vals
+	c.results[i] = it.contents
 }
 
 // subgraph infers a body with the given inputs and returns its outputs.
@@ -58,7 +58,7 @@ func (s *scope) apply(args []item) ([]item, error) {
 		v := &s.g.Values[id]
 		v.Type, _ = mergeTypes(args[i].typ, s.declaredInput(v))
 		v.Type = s.nameOpen(v.Type)
-		s.vals[id] = args[i].vals
+		s.contents[id] = args[i].contents
 	}
 	if err := s.run(); err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func (s *scope) nameOpen(t graph.Type) graph.Type {
 // have in common.
 func ifRule(c *call) error {
 	then, els := c.body("then_branch"), c.body("else_branch")
-	cond := c.vals(0)
+	cond := c.contents(0)
 	if cond != nil && len(cond.elems) == 1 {
 		if t := truth(cond.elems[0]); t != nil {
 			return takeBranch(c, then, els, *t)
@@ -237,11 +237,11 @@ func joinBranches(c *call, i int, a, b item) {
 			c.bound(i, k, a.typ.Shape[k].Max(b.typ.Shape[k]))
 		}
 	}
-	c.give(i, item{typ: t, vals: joinVals(a.vals, b.vals)})
+	c.give(i, item{typ: t, contents: joinContents(a.contents, b.contents)})
 }
 
 // joinContents keeps the elements that both agree on.
-func joinVals(a, b *vals) *vals {
+func joinContents(a, b *contents) *contents {
 	if a == nil || b == nil || a.list || b.list || len(a.elems) != len(b.elems) || len(a.dims) != len(b.dims) {
 		return nil
 	}
@@ -250,7 +250,7 @@ func joinVals(a, b *vals) *vals {
 			return nil
 		}
 	}
-	out := &vals{dims: a.dims, elems: make([]elem, len(a.elems))}
+	out := &contents{dims: a.dims, elems: make([]elem, len(a.elems))}
 	for i := range out.elems {
 		if a.elems[i].equal(b.elems[i]) {
 			out.elems[i] = a.elems[i]
@@ -285,14 +285,14 @@ func loopRule(c *call) error {
 	if l.stacked < 0 || len(l.body.Inputs) != len(l.carried)+2 || len(c.n.Outputs) > len(l.body.Outputs)-1 {
 		return fmt.Errorf("a body of %d inputs and %d outputs for %d carried values and %d outputs", len(l.body.Inputs), len(l.body.Outputs), len(l.carried), len(c.n.Outputs))
 	}
-	if v := c.vals(0); v != nil && len(v.elems) == 1 {
+	if v := c.contents(0); v != nil && len(v.elems) == 1 {
 		l.trips = v.elems[0].dim()
 	}
 	yes := true
 	l.cond = &yes
 	if c.has(1) {
 		l.cond = nil
-		if v := c.vals(1); v != nil && len(v.elems) == 1 {
+		if v := c.contents(1); v != nil && len(v.elems) == 1 {
 			l.cond = truth(v.elems[0])
 		}
 	}
@@ -306,7 +306,7 @@ func loopRule(c *call) error {
 func (l *loop) iteration(number item, cond *bool, carried []item) ([]item, error) {
 	condition := item{typ: tensorOf(graph.Bool, graph.Shape{})}
 	if cond != nil {
-		condition.vals = &vals{dims: []int64{}, elems: []elem{boolElem(*cond)}}
+		condition.contents = &contents{dims: []int64{}, elems: []elem{boolElem(*cond)}}
 	}
 	return subgraph(l.c, l.body, "body", append([]item{l.asDeclared(0, number), l.asDeclared(1, condition)}, carried...))
 }
@@ -319,14 +319,14 @@ func (l *loop) asDeclared(i int, it item) item {
 		return it
 	}
 	it.typ.Shape = graph.Shape{graph.Int(1)}
-	if it.vals != nil {
-		it.vals = &vals{dims: []int64{1}, elems: it.vals.elems}
+	if it.contents != nil {
+		it.contents = &contents{dims: []int64{1}, elems: it.contents.elems}
 	}
 	return it
 }
 
 func scalar(n int64) item {
-	return item{tensorOf(graph.Int64, graph.Shape{}), &vals{dims: []int64{}, elems: []elem{intElem(n)}}}
+	return item{tensorOf(graph.Int64, graph.Shape{}), &contents{dims: []int64{}, elems: []elem{intElem(n)}}}
 }
 
 // unroll runs the loop as long as the conditions are known. done is false,
@@ -352,8 +352,8 @@ func (l *loop) unroll() (done bool, err error) {
 		if err != nil {
 			return false, fmt.Errorf("iteration %d: %w", i, err)
 		}
-		if cond = nil; out[0].vals != nil && len(out[0].vals.elems) == 1 {
-			cond = truth(out[0].vals.elems[0])
+		if cond = nil; out[0].contents != nil && len(out[0].contents.elems) == 1 {
+			cond = truth(out[0].contents.elems[0])
 		}
 		if cond == nil || l.noLimit && (i == maxUnroll || (i+1)*int64(len(l.body.Nodes)) > maxUnrollNodes) {
 			return false, nil
@@ -434,7 +434,7 @@ func (l *loop) count(cond item) graph.Dim {
 	if !l.c.has(1) { // the condition is then always true
 		return l.trips
 	}
-	if v := cond.vals; v != nil && len(v.elems) == 1 {
+	if v := cond.contents; v != nil && len(v.elems) == 1 {
 		if t := truth(v.elems[0]); t != nil && *t {
 			return l.trips.Max(graph.Int(0))
 		}
@@ -625,13 +625,13 @@ func (s *scanner) outputs(state, stacked []item) error {
 func sequenceMap(c *call) error {
 	body := c.body("body")
 	n := c.typ(0).Len
-	lists := make([]*vals, c.arity())
+	lists := make([]*contents, c.arity())
 	count := -1
 	for i := range lists {
 		if c.typ(i).Kind != graph.SequenceType {
 			continue
 		}
-		v := c.vals(i)
+		v := c.contents(i)
 		if v == nil || !v.list || len(v.items) > maxUnroll || count >= 0 && count != len(v.items) {
 			return mapOnce(c, body, n)
 		}

@@ -88,17 +88,17 @@ func shapeRange(c *call, rank int) (from, to int) {
 	return from, max(from, to)
 }
 
-func shapeVals(c *call) error {
+func shapeValues(c *call) error {
 	s := c.shape(0)
 	if s == nil {
 		return nil
 	}
 	from, to := shapeRange(c, len(s))
-	out := &vals{dims: []int64{int64(to - from)}, elems: make([]elem, to-from)}
+	out := &contents{dims: []int64{int64(to - from)}, elems: make([]elem, to-from)}
 	for i, d := range s[from:to] {
 		out.elems[i] = dimElem(d)
 	}
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 
@@ -108,9 +108,9 @@ func size(c *call) error {
 	return nil
 }
 
-func sizeVals(c *call) error {
+func sizeValues(c *call) error {
 	if s := c.shape(0); s != nil {
-		c.setVals(0, &vals{dims: []int64{}, elems: []elem{dimElem(product(s))}})
+		c.setContents(0, &contents{dims: []int64{}, elems: []elem{dimElem(product(s))}})
 	}
 	return nil
 }
@@ -141,7 +141,7 @@ func constantOfShape(c *call) error {
 	return nil
 }
 
-func constantOfShapeVals(c *call) error {
+func constantOfShapeValues(c *call) error {
 	dims := c.outDims(0)
 	n, ok := graph.Product(dims)
 	if dims == nil || !ok {
@@ -152,17 +152,17 @@ func constantOfShapeVals(c *call) error {
 		x = floatElem(0)
 	}
 	if a := c.attr("value"); a != nil && a.Tensor != nil {
-		v := tensorVals(a.Tensor)
+		v := constantContents(a.Tensor)
 		if v == nil {
 			return nil
 		}
 		x = v.elems[0]
 	}
-	out := &vals{dims: dims, elems: make([]elem, n)}
+	out := &contents{dims: dims, elems: make([]elem, n)}
 	for i := range out.elems {
 		out.elems[i] = x
 	}
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 
@@ -247,19 +247,19 @@ func rangeLength(start, limit, delta elem) (graph.Dim, error) {
 	return span.CeilDiv(graph.Int(step)).Max(graph.Int(0)), nil
 }
 
-func rangeVals(c *call) error {
+func rangeValues(c *call) error {
 	dims := c.outDims(0)
 	start, _, delta, ok := rangeBounds(c)
 	if dims == nil || !ok {
 		return nil
 	}
 	a := arithmetic{c.outTyp(0).Elem}
-	out := &vals{dims: dims, elems: make([]elem, dims[0])}
+	out := &contents{dims: dims, elems: make([]elem, dims[0])}
 	for i := range out.elems {
 		k := a.fix(intElem(int64(i)))
 		out.elems[i] = a.fix(addElems(a, []elem{start, mulElems(a, []elem{k, delta})}))
 	}
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 
@@ -341,14 +341,14 @@ func nonZero(c *call) error {
 	return nil
 }
 
-func nonZeroVals(c *call) error {
+func nonZeroValues(c *call) error {
 	f, ok := c.floatsIn(0)
 	dims := c.outDims(0)
 	if !ok || dims == nil {
 		return nil
 	}
 	in := tensorIn(c, 0).dims
-	out := &vals{dims: dims, elems: make([]elem, dims[0]*dims[1])}
+	out := &contents{dims: dims, elems: make([]elem, dims[0]*dims[1])}
 	col := 0
 	eachIndex(in, func(flat int, idx []int64) {
 		if f[flat] == 0 {
@@ -359,7 +359,7 @@ func nonZeroVals(c *call) error {
 		}
 		col++
 	})
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 

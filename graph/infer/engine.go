@@ -200,7 +200,7 @@ func (s *scope) know(id graph.ValueID, t *graph.Constant) error {
 	if _, conflict := mergeTypes(t.ValueType(), decl); conflict != "" {
 		return fmt.Errorf("the elements supplied: %s", conflict)
 	}
-	s.vals[id] = tensorVals(t)
+	s.contents[id] = constantContents(t)
 	return nil
 }
 

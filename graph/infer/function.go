@@ -102,18 +102,18 @@ func writeItem(b *strings.Builder, it item) {
 	b.WriteString(typeText(it.typ))
 	b.WriteByte('#')
 	b.WriteString(it.typ.Len.String())
-	if it.vals == nil {
+	if it.contents == nil {
 		return
 	}
-	fmt.Fprintf(b, "%v{", it.vals.dims)
-	for _, x := range it.vals.elems {
+	fmt.Fprintf(b, "%v{", it.contents.dims)
+	for _, x := range it.contents.elems {
 		if x.isFloat {
 			fmt.Fprintf(b, "%v;", x.f)
 		} else {
 			fmt.Fprintf(b, "%s/%d;", x.num, x.den)
 		}
 	}
-	for _, sub := range it.vals.items {
+	for _, sub := range it.contents.items {
 		writeItem(b, sub)
 		b.WriteByte(';')
 	}

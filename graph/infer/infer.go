@@ -2,7 +2,7 @@
 // from its inputs down: element types, shapes with symbolic dims, and the
 // elements of the small tensors that shape arithmetic is made of.
 //
-// What is known about an operator stands in one table, Ops.
+// All knowledge about operators is in one table, Ops.
 package infer
 
 import (

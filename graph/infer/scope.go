@@ -14,14 +14,14 @@ type scope struct {
 	parent     *scope
 	opsets     []graph.Opset
 	attrs      []graph.Attr // of the call of the local function whose body this is
-	vals       []*vals      // for each value: its known contents, or nil
+	contents   []*contents  // for each value: its known contents, or nil
 	call       call         // the node being visited; reused
 	inFunction bool
 	digits     []digit // for each value, while a symbol replaces a fixed batch: the batch's position
 }
 
 func newScope(e *engine, g *graph.Graph, parent *scope) *scope {
-	s := &scope{e: e, g: g, parent: parent, vals: make([]*vals, len(g.Values))}
+	s := &scope{e: e, g: g, parent: parent, contents: make([]*contents, len(g.Values))}
 	e.work -= len(g.Values) / 16
 	if parent != nil {
 		s.opsets, s.attrs, s.inFunction = parent.opsets, parent.attrs, parent.inFunction
@@ -44,7 +44,7 @@ func newScope(e *engine, g *graph.Graph, parent *scope) *scope {
 func (s *scope) capture(v *graph.Value) {
 	outer := &s.parent.g.Values[v.Outer]
 	v.Type, v.Const = outer.Type, outer.Const
-	s.vals[v.ID] = s.parent.vals[v.Outer]
+	s.contents[v.ID] = s.parent.contents[v.Outer]
 }
 
 // version returns the imported version of domain, or 0.
@@ -86,7 +86,7 @@ func (s *scope) node(n *graph.Node) error {
 		}
 	}
 	for i, v := range c.results {
-		c.setVals(i, v)
+		c.setContents(i, v)
 	}
 	if c.op != nil && c.op.values != nil {
 		if err := c.propagate(); err != nil {

@@ -11,7 +11,7 @@ const maxElems = 1024
 
 // A contents is what is known about a value: the elements of a tensor in
 // row-major order, or the items of a sequence or optional.
-type vals struct {
+type contents struct {
 	dims  []int64
 	elems []elem
 	items []item // of a sequence whose length is known; an optional's value
@@ -20,8 +20,8 @@ type vals struct {
 
 // An item is one tensor of a sequence.
 type item struct {
-	typ  graph.Type
-	vals *vals
+	typ      graph.Type
+	contents *contents
 }
 
 // An elem is one element as far as it is known: the exact quotient num/den with
@@ -112,30 +112,30 @@ func (x elem) equal(y elem) bool {
 }
 
 // contents returns what is known about input i, or nil.
-func (c *call) vals(i int) *vals {
+func (c *call) contents(i int) *contents {
 	if i < 0 || i >= len(c.n.Inputs) || c.n.Inputs[i] == graph.NoValue {
 		return nil
 	}
 	return c.s.valsOf(c.n.Inputs[i])
 }
 
-func (s *scope) valsOf(id graph.ValueID) *vals {
-	if v := s.vals[id]; v != nil {
+func (s *scope) valsOf(id graph.ValueID) *contents {
+	if v := s.contents[id]; v != nil {
 		return v
 	}
 	if t := s.g.Values[id].Const; t != nil {
-		s.vals[id] = tensorVals(t)
+		s.contents[id] = constantContents(t)
 	}
-	return s.vals[id]
+	return s.contents[id]
 }
 
-// tensorVals returns the elements of a constant, or nil.
-func tensorVals(t *graph.Constant) *vals {
+// constantContents returns the elements of a constant, or nil.
+func constantContents(t *graph.Constant) *contents {
 	n, ok := t.Elems()
 	if !ok || n > maxElems || !t.Known() || t.Strings != nil {
 		return nil
 	}
-	v := &vals{dims: t.Dims, elems: make([]elem, n)}
+	v := &contents{dims: t.Dims, elems: make([]elem, n)}
 	for i := range v.elems {
 		if t.Floats != nil {
 			v.elems[i] = floatElem(t.Floats[i])
@@ -148,7 +148,7 @@ func tensorVals(t *graph.Constant) *vals {
 
 // tensor returns v as a constant of the given type if all elements are known
 // numbers, else nil.
-func (v *vals) tensor(elem graph.DType) *graph.Constant {
+func (v *contents) tensor(elem graph.DType) *graph.Constant {
 	if v == nil || v.list || elem == graph.String || elem == graph.Complex64 || elem == graph.Complex128 {
 		return nil
 	}
@@ -176,8 +176,8 @@ func (v *vals) tensor(elem graph.DType) *graph.Constant {
 	return t
 }
 
-// setVals records the contents of output i, whose type is final.
-func (c *call) setVals(i int, v *vals) {
+// setContents records the contents of output i, whose type is final.
+func (c *call) setContents(i int, v *contents) {
 	if v == nil || !c.wanted(i) {
 		return
 	}
@@ -185,7 +185,7 @@ func (c *call) setVals(i int, v *vals) {
 		return
 	}
 	id := c.n.Outputs[i]
-	c.s.vals[id] = v
+	c.s.contents[id] = v
 	c.s.g.Values[id].Const = v.tensor(c.s.g.Values[id].Type.Elem)
 }
 
@@ -242,7 +242,7 @@ func (c *call) outDims(i int) []int64 {
 
 // intsIn returns the elements of an integer input if all are constants.
 func (c *call) intsIn(i int) ([]int64, bool) {
-	v := c.vals(i)
+	v := c.contents(i)
 	if v == nil || v.list {
 		return nil, false
 	}
@@ -259,7 +259,7 @@ func (c *call) intsIn(i int) ([]int64, bool) {
 
 // floatsIn returns the elements of a numeric input if all are constants.
 func (c *call) floatsIn(i int) ([]float64, bool) {
-	v := c.vals(i)
+	v := c.contents(i)
 	if v == nil || v.list {
 		return nil, false
 	}
@@ -277,7 +277,7 @@ func (c *call) floatsIn(i int) ([]float64, bool) {
 // dimsIn returns the elements of a one-dimensional integer input as dims; false
 // if not even their number is known.
 func (c *call) dimsIn(i int) ([]graph.Dim, bool) {
-	if v := c.vals(i); v != nil && !v.list {
+	if v := c.contents(i); v != nil && !v.list {
 		out := make([]graph.Dim, len(v.elems))
 		for k, x := range v.elems {
 			out[k] = x.dim()

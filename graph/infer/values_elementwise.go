@@ -50,16 +50,16 @@ func elementwise(n int, f elemFunc) rule {
 		if dims == nil || c.arity() == 0 || n > 0 && c.arity() != n {
 			return nil
 		}
-		in := make([]*vals, 0, 3)
+		in := make([]*contents, 0, 3)
 		for i := range c.arity() {
-			v := c.vals(i)
+			v := c.contents(i)
 			if v == nil || v.list || !fits(v.dims, dims) {
 				return nil
 			}
 			in = append(in, v)
 		}
 		size, _ := graph.Product(dims)
-		out := &vals{dims: dims, elems: make([]elem, size)}
+		out := &contents{dims: dims, elems: make([]elem, size)}
 		a := arithmetic{c.outTyp(0).Elem}
 		x := make([]elem, len(in))
 		for i := range out.elems {
@@ -71,7 +71,7 @@ func elementwise(n int, f elemFunc) rule {
 				return err
 			}
 		}
-		c.setVals(0, out)
+		c.setContents(0, out)
 		return nil
 	}
 }
@@ -233,7 +233,7 @@ func modElems(fmod bool) elemFunc {
 	}
 }
 
-func modVals(c *call) error { return elementwise(2, modElems(c.int("fmod", 0) != 0))(c) }
+func modValues(c *call) error { return elementwise(2, modElems(c.int("fmod", 0) != 0))(c) }
 
 func powElems(a arithmetic, x []elem) elem {
 	f, ok1 := x[0].float()
@@ -440,18 +440,18 @@ func sign(f float64) float64 {
 	return f
 }
 
-// castVals converts elements to the output's type.
-func castVals(c *call) error {
-	v := c.vals(0)
+// castValues converts elements to the output's type.
+func castValues(c *call) error {
+	v := c.contents(0)
 	if v == nil || v.list {
 		return nil
 	}
 	to := c.outTyp(0).Elem
-	out := &vals{dims: v.dims, elems: make([]elem, len(v.elems))}
+	out := &contents{dims: v.dims, elems: make([]elem, len(v.elems))}
 	for i, x := range v.elems {
 		out.elems[i] = castElem(x, to)
 	}
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 
@@ -500,10 +500,10 @@ func wrap(t graph.DType, n int64) int64 {
 	return n
 }
 
-// clipVals clamps elements between the second and third input, or the
+// clipValues clamps elements between the second and third input, or the
 // attributes of old operator sets.
-func clipVals(c *call) error {
-	v := c.vals(0)
+func clipValues(c *call) error {
+	v := c.contents(0)
 	if v == nil || v.list {
 		return nil
 	}
@@ -520,14 +520,14 @@ func clipVals(c *call) error {
 			}
 		}
 	}
-	c.setVals(0, &vals{dims: v.dims, elems: out})
+	c.setContents(0, &contents{dims: v.dims, elems: out})
 	return nil
 }
 
 // clipBound returns Clip's minimum (i = 0) or maximum (i = 1).
 func clipBound(c *call, i int) (x elem, given, known bool) {
 	if c.has(i + 1) {
-		v := c.vals(i + 1)
+		v := c.contents(i + 1)
 		if v == nil || len(v.elems) != 1 {
 			return elem{}, true, false
 		}
@@ -540,7 +540,7 @@ func clipBound(c *call, i int) (x elem, given, known bool) {
 }
 
 // passValues copies the contents of the first input.
-func passVals(c *call) error {
-	c.setVals(0, c.vals(0))
+func passValues(c *call) error {
+	c.setContents(0, c.contents(0))
 	return nil
 }
