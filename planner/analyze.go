@@ -21,16 +21,17 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// An Answer is a question worked out: the report, and the step that it is about
-// with its replay, of which timelines, charts and attributions are functions.
+// An Answer is the answer to a question: the report, and the program of its
+// step with the replay, from which timelines, charts and attributions are
+// derived.
 type Answer struct {
 	*Report
 	ev *evaluation
 }
 
-// Analyze says what one step needs, whether it fits, and what to do when it
-// does not. An error means that the question could not be answered; a step
-// that does not fit is Report.Fits == false.
+// Analyze determines what one step needs, whether it fits, and what to do if it
+// does not. An error means that the question could not be answered; a step that
+// does not fit is Report.Fits == false.
 func (m *Model) Analyze(ctx context.Context, cfg Config) (*Answer, error) {
 	a, err := m.answer(ctx, cfg)
 	if err != nil {
@@ -39,7 +40,7 @@ func (m *Model) Analyze(ctx context.Context, cfg Config) (*Answer, error) {
 	return &Answer{a.report(), a.ev}, nil
 }
 
-// Plan answers the same question as a document for other commands to read.
+// Plan answers the same question as a document that other commands read.
 func (m *Model) Plan(ctx context.Context, cfg Config) (*Plan, error) {
 	if cfg.Checkpoint == "" && len(cfg.Segments) == 0 && len(cfg.Schedule) == 0 && cfg.Batch > 0 {
 		cfg.Checkpoint = "auto"
@@ -58,13 +59,13 @@ func (m *Model) Plan(ctx context.Context, cfg Config) (*Plan, error) {
 	return p, err
 }
 
-// An answer is a question being worked out.
+// An answer is the state of answering a question.
 type answer struct {
 	m     *Model
 	j     *job
 	batch int64
 	segs  []train.Segment
-	steps []remat.Step // a schedule in place of segments; nil: none
+	steps []remat.Step // a schedule instead of segments; nil: none
 	ev    *evaluation
 	fits  *bool
 	max   *BatchInfo
@@ -73,8 +74,8 @@ type answer struct {
 	notes []graph.Warning
 	made  []builtStep // the last steps built
 
-	atBounds int64           // reserved bytes with workspaces at their bounds
-	checked  checked         // the capture's program beside what ran
+	atBounds int64           // reserved bytes with all workspaces at their bounds
+	checked  checked         // the capture's program compared with the run
 	codes    map[string]bool // of warnings, for findings
 	headroom int64           // bytes that the verdict leaves free
 	ranks    *ParallelInfo   // nil for one card
@@ -135,12 +136,12 @@ type builtStep struct {
 	*train.Build
 }
 
-// mostMade is how many steps an answer keeps: the one without checkpoints, and
-// the one with those chosen.
+// mostMade is the number of steps that an answer keeps: the one without
+// checkpoints, and the one with those chosen.
 const mostMade = 2
 
-// build is Model.build for the answer's own question. The last steps are kept:
-// a search ends with questions about the step that it found.
+// build is Model.build for the answer's question. It keeps the last steps: a
+// search ends with questions about the step that it found.
 func (a *answer) build(batch int64, segs []train.Segment) (*train.Build, error) {
 	key := fmt.Sprint(segs)
 	for _, x := range a.made {
@@ -156,7 +157,8 @@ func (a *answer) build(batch int64, segs []train.Segment) (*train.Build, error) 
 	return b, nil
 }
 
-// planned makes the program of a step with segments, or the answer's schedule.
+// planned builds the program of a step with segments, or with the answer's
+// schedule.
 func (a *answer) planned(batch int64, segs []train.Segment) (*train.Build, error) {
 	return plannedStep(func(segs []train.Segment) (*train.Build, error) { return a.build(batch, segs) }, a.j, segs, a.steps)
 }
@@ -170,9 +172,8 @@ func (a *answer) selector() (*selector, error) {
 	return a.m.selectorOf(a.j, b)
 }
 
-// settled replays a step: under the card's memory where there is a budget and it
-// fits, which is what the process would show. It fits where it does so with the
-// headroom and without.
+// settled replays a step: under the cap if there is a budget and it fits, as the
+// process would run. It fits if it does so with and without the headroom.
 func settled(b *train.Build, j *job) (ev *evaluation, fits *bool, err error) {
 	if j.cap > 0 {
 		ev, ok, err := capped(b, j)
@@ -184,8 +185,8 @@ func settled(b *train.Build, j *job) (ev *evaluation, fits *bool, err error) {
 	return ev, fits, err
 }
 
-// capped replays a step under the cap, and where that leaves headroom without it, too;
-// the evaluation is of the last.
+// capped replays a step under the cap and, if that includes headroom, also without it;
+// the evaluation is of the last replay.
 func capped(b *train.Build, j *job) (ev *evaluation, fits bool, err error) {
 	if ev, err = replay(b, j, true); err != nil {
 		return nil, false, err
@@ -200,7 +201,7 @@ func capped(b *train.Build, j *job) (ev *evaluation, fits bool, err error) {
 	return ev, ev.fail == nil, nil
 }
 
-// refused says what runs slower for want of memory.
+// refused warns of what runs slower for lack of memory.
 func (a *answer) refused() {
 	if n := len(a.ev.res.Refused); n > 0 {
 		var most int64
@@ -211,7 +212,7 @@ func (a *answer) refused() {
 	}
 }
 
-// chooseBatch takes the batch asked for, or searches the largest that fits.
+// chooseBatch uses the given batch, or searches for the largest that fits.
 func (a *answer) chooseBatch(ctx context.Context) error {
 	c := &a.j.cfg
 	if !c.BatchMax && c.Batch == 0 && a.j.cap > 0 {
@@ -232,8 +233,8 @@ func (a *answer) chooseBatch(ctx context.Context) error {
 	return a.searchBatch(ctx)
 }
 
-// asFramework takes the segments of a framework's setting, where --checkpoint
-// names one. They are the same for every batch.
+// asFramework uses the segments of a framework's setting, if --checkpoint names
+// one. They do not depend on the batch.
 func (a *answer) asFramework() (err error) {
 	c := &a.j.cfg
 	if !a.j.train || !IsSetting(c.Checkpoint) || len(c.Segments) > 0 {
@@ -293,8 +294,9 @@ func (a *answer) chooseSegments(ctx context.Context) error {
 	}
 }
 
-// describe fills the checkpoint section for the chosen segments. bound is the
-// least cost in seconds of any plan that fits; proven, whether it is one.
+// describe fills in the checkpoint section for the chosen segments. bound is
+// the least cost in seconds of any plan that fits; proven is whether that is a
+// proof.
 func (a *answer) describe(s *selector, bound float64, proven bool) error {
 	b, err := a.build(a.batch, a.segs)
 	if err != nil {
@@ -310,7 +312,7 @@ func (a *answer) describe(s *selector, bound float64, proven bool) error {
 	return nil
 }
 
-// round keeps six decimals, so that output does not depend on the last bit.
+// round keeps six decimals, so that output does not depend on the last bits.
 func round(x float64) float64 { return float64(int64(x*1e6+0.5)) / 1e6 }
 
 // upperBound replays with every convolution's workspace at its bound.
@@ -328,7 +330,7 @@ func (a *answer) upperBound() error {
 	return nil
 }
 
-// report writes the answer down.
+// report writes the report.
 func (a *answer) report() *Report {
 	r := &Report{SchemaVersion: SchemaVersion, Model: a.m.modelInfo(a.ev), Fits: a.fits, Batch: a.max, Checkpoint: a.check,
 		Time: timeOf(a.ev.Program, &a.j.time, max(a.batch, 1)), Warnings: a.warnings()}
@@ -346,7 +348,7 @@ func (a *answer) report() *Report {
 	r.Peak = Peak{RequestedBytes: res.Requested, AllocatedBytes: res.Allocated, ReservedBytes: res.Reserved, ProcessBytes: res.Reserved + a.j.besides(),
 		Step: res.Step}
 	r.Uncertainty = a.uncertainty()
-	if a.j.cap == 0 && a.j.headroom.Auto { // what a budget would be asked for
+	if a.j.cap == 0 && a.j.headroom.Auto { // headroom that a budget would need
 		a.headroom = part(res.Reserved, a.kept())
 	}
 	r.Uncertainty.HeadroomBytes = a.headroom
@@ -362,8 +364,8 @@ func (a *answer) report() *Report {
 	return r
 }
 
-// savedBytes adds up what autograd holds when the forward pass ends. What it
-// saved for results that nobody holds any more went with them.
+// savedBytes sums what autograd holds when the forward pass ends, without what
+// it saved for results that have been released.
 func (ev *evaluation) savedBytes() (n int64) {
 	last := liveness.NewRanges(ev.Program).End
 	for _, id := range ev.Saved {
@@ -395,12 +397,12 @@ func (a *answer) checkpointName() string {
 	}
 }
 
-// atPeak fills in who is live at the peak, and the curve around it.
+// atPeak fills in what is live at the peak, and the curve around it.
 func (a *answer) atPeak(r *Report) {
 	ev := a.ev
 	t := ev.res.PeakStep()
 	at := ev.res.Event
-	if at >= len(t.Events) { // nothing is computed
+	if at >= len(t.Events) { // there are no computations
 		r.Peak.Phase, r.Breakdown = program.Forward.String(), ev.breakdown(nil)
 		return
 	}
@@ -427,7 +429,7 @@ func (a *answer) atPeak(r *Report) {
 // mostLive bounds the list of storages in a report.
 const mostLive = 20
 
-// callName names a node for people: the operator, and the call it stems from.
+// callName names a node in messages: its operator, and the call it comes from.
 func callName(n *program.Node) string {
 	if n.Name == "" || n.Name == n.Op {
 		return n.Op
@@ -442,7 +444,7 @@ func (ev *evaluation) makers() []int32 {
 
 // breakdown sums live storages by category; what the allocator counts beyond
 // their bytes (rounding, blocks it could not split) is fragmentation, so that
-// the sum is the allocated peak exactly.
+// the sum is exactly the allocated peak.
 func (ev *evaluation) breakdown(live []program.StorageID) []CategoryBytes {
 	sums := make([]int64, program.NumCategories)
 	total := int64(0)
@@ -458,7 +460,7 @@ func (ev *evaluation) breakdown(live []program.StorageID) []CategoryBytes {
 	return append(out, CategoryBytes{"fragmentation", ev.res.Allocated - total})
 }
 
-// modelInfo completes what the file says with what the program shows.
+// modelInfo combines what the file says with what the program shows.
 func (m *Model) modelInfo(ev *evaluation) ModelInfo {
 	info := m.info
 	info.Lift = string(m.lifted.Source)
@@ -478,8 +480,8 @@ func (m *Model) modelInfo(ev *evaluation) ModelInfo {
 	return info
 }
 
-// weights lists the parameters that have the name of an attribute of a module
-// that runs; exporters number those that they have changed (onnx::MatMul_12).
+// weights lists the parameters named after an attribute of a module that runs;
+// exporters number those that they changed (onnx::MatMul_12).
 func (m *Model) weights() Weights {
 	modules := make([]string, 0, len(m.lifted.Graph.Nodes))
 	for i := range m.lifted.Graph.Nodes {
@@ -487,7 +489,7 @@ func (m *Model) weights() Weights {
 	}
 	slices.Sort(modules)
 	modules = slices.Compact(modules)
-	runs := func(module string) bool { // itself, or one within it
+	runs := func(module string) bool { // the module itself, or one inside it
 		i, found := slices.BinarySearch(modules, module)
 		if !found {
 			i, _ = slices.BinarySearch(modules, module+".")
@@ -505,8 +507,8 @@ func (m *Model) weights() Weights {
 	return out
 }
 
-// warnings gathers what reading, inference, lift and the search tolerated or
-// guessed, each once.
+// warnings collects the warnings of reading, inference, lift and search, each
+// once.
 func (a *answer) warnings() []graph.Warning {
 	out := slices.Concat(a.j.cfg.Notes, a.m.Warnings(), a.ev.Warnings, a.notes)
 	out = append(append(out, a.m.captureNotes()...), a.checkNotes()...)
@@ -526,18 +528,19 @@ func (a *answer) warnings() []graph.Warning {
 	return once(doubtsFirst(out, a.j.train))
 }
 
-// maskShare is the part of reserved memory, one in so many, from which modules that
+// maskShare is the share of reserved memory, 1/maskShare, from which modules that
 // drop nothing are worth a doubt.
 const maskShare = 100
 
-// masked reports that what idle modules of Dropout classes would take matters, or that
-// the file does not show how much that is.
+// masked reports whether the memory of idle Dropout modules matters, or the file does
+// not show how much it is.
 func (a *answer) masked() bool {
 	n := a.m.lifted.Masks
 	return n == 0 || n > a.ev.res.Reserved/maskShare
 }
 
-// guesses says which figures of the device and the runtime nobody measured.
+// guesses warns of figures of the device and the runtime that were not
+// measured.
 func (a *answer) guesses() []graph.Warning {
 	var out []graph.Warning
 	d, r := a.j.device, a.j.runtime
@@ -574,10 +577,11 @@ func (a *answer) guesses() []graph.Warning {
 	return out
 }
 
-// guesses reports large workspaces that no measurement stands for.
+// guesses reports whether large workspaces rest on no measurement.
 func (ev *evaluation) guesses() bool { return guessed(ev.Program) > ev.res.Reserved/guessShare }
 
-// unseen says what the model may compute or keep that the file does not show.
+// unseen warns of what the model may compute or keep without showing it in the
+// file.
 func (a *answer) unseen() []graph.Warning {
 	var out []graph.Warning
 	if n := a.worth(a.m.lifted.MissingBytes()); n > 0 && len(a.ev.Variables.Unread) == 0 {
@@ -598,10 +602,10 @@ func (a *answer) unseen() []graph.Warning {
 	return out
 }
 
-// changes reports large workspaces that another kernel may take.
+// changes reports whether another kernel may run with a large workspace.
 func (ev *evaluation) changes() bool { return changing(ev.Program) > ev.res.Reserved/guessShare }
 
-// guessed is the largest bound of a workspace that no measurement stands for, in
+// guessed returns the largest bound of a workspace without a measurement, in
 // bytes.
 func guessed(p *program.Program) (most int64) {
 	for _, w := range p.Workspaces() {
@@ -612,8 +616,8 @@ func guessed(p *program.Program) (most int64) {
 	return most
 }
 
-// changing is the largest workspace that another kernel may take at this batch,
-// in bytes.
+// changing returns the largest workspace of another kernel that may run at this
+// batch, in bytes.
 func changing(p *program.Program) (most int64) {
 	for _, w := range p.Workspaces() {
 		most = max(most, w.Other)
@@ -621,14 +625,15 @@ func changing(p *program.Program) (most int64) {
 	return most
 }
 
-// guessShare is the part of reserved memory, one in so many, from which a
+// guessShare is the share of reserved memory, 1/guessShare, from which a
 // guessed workspace is worth a warning.
 const guessShare = 32
 
-// measuredOn is the architecture whose convolution kernels package cudnn knows.
+// measuredOn is the architecture on which package cudnn's convolution kernels
+// were measured.
 var measuredOn = profile.Capability{Major: 9, Minor: 0}
 
-// once drops repeated warnings; the first says how often.
+// once drops repeated warnings; the first says how many there were.
 func once(list []graph.Warning) []graph.Warning {
 	times := map[graph.Warning]int{}
 	for _, w := range list {
@@ -656,8 +661,8 @@ type selector struct {
 	step      float64 // seconds of the step without checkpoints
 }
 
-// least is a lower bound on the memory that any selection needs, in bytes of
-// live tensors: keeping results takes more than keeping none.
+// least returns a lower bound on the memory of any selection, in bytes of live
+// tensors: keeping results takes more than keeping none.
 func (s *selector) least() int64 {
 	return min(s.nested().MinBudget(checkpointsel.Hoped), s.problem.MinBudget(checkpointsel.Hoped))
 }

@@ -8,19 +8,19 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// A Link is what joins the cards of a mesh.
+// A Link is a connection between the cards of a mesh.
 type Link struct {
 	Name   string
-	Bytes  float64 // a second that a card sends, at best
+	Bytes  float64 // peak rate of a card's sends, bytes a second
 	Source string
 	cards  func(d *profile.Device) bool
 }
 
-// linkEfficiency is the part of a link's rate that NCCL's rings reach.
+// linkEfficiency is the share of a link's rate that NCCL's rings reach.
 const linkEfficiency = 0.8
 
-// Links lists what joins cards of one host, the first row that a card has; beyond
-// cardsPerHost the last row joins them.
+// Links lists the connections within a host, of which the first row that a card
+// has applies, and last the one between hosts of cardsPerHost cards.
 var Links = []Link{
 	{"NVLink 4", 450e9, "NVIDIA H100 and H200 datasheets: 900 GB/s both ways", named("h100", "h200")},
 	{"NVLink 3", 300e9, "NVIDIA A100 SXM datasheet: 600 GB/s both ways", named("a100-80gb", "a100-40gb")},
@@ -29,14 +29,14 @@ var Links = []Link{
 	{"InfiniBand NDR", 50e9, "400 Gb/s a card", func(*profile.Device) bool { return false }},
 }
 
-// cardsPerHost is how many cards a host has.
+// cardsPerHost is the number of cards of a host.
 const cardsPerHost = 8
 
 func named(names ...string) func(*profile.Device) bool {
 	return func(d *profile.Device) bool { return slices.Contains(names, d.Name) }
 }
 
-// linkOf is what joins the cards of a mesh.
+// linkOf returns the link between the cards of a mesh.
 func linkOf(d *profile.Device, ranks int) *Link {
 	if ranks > cardsPerHost {
 		return &Links[len(Links)-1]
@@ -49,15 +49,15 @@ func linkOf(d *profile.Device, ranks int) *Link {
 	return &Links[len(Links)-1]
 }
 
-// A traffic is the seconds that a rank communicates in a step.
+// A traffic is the seconds of a rank's communication in a step.
 type traffic struct {
 	beside  [program.NumPhases]float64 // while the phase computes
-	waiting float64                    // while nothing does
+	waiting float64                    // while nothing computes
 }
 
-// communication adds up what a rank's program sends. FSDP2 gathers the next block while
-// one computes and DDP reduces a bucket while backward goes on; the sums of tensor
-// parallelism, and ZeRO-1's parameters, are waited for.
+// communication sums what a rank's program sends. FSDP2 gathers the next block while
+// one computes and DDP reduces a bucket while backward continues; the step waits for
+// the sums of tensor parallelism and for ZeRO-1's parameters.
 func (j *job) communication(b *train.Build) (t traffic) {
 	s := j.meshed
 	rate := linkOf(j.device, s.Ranks()).Bytes * linkEfficiency
@@ -85,7 +85,7 @@ func (j *job) communication(b *train.Build) (t traffic) {
 	return t
 }
 
-// largestAlloc is the largest storage that a node allocates, bytes.
+// largestAlloc returns the largest storage that a node allocates, in bytes.
 func largestAlloc(b *train.Build, n *program.Node) (most int64) {
 	for _, ev := range n.Events {
 		if !ev.Free {
@@ -95,7 +95,7 @@ func largestAlloc(b *train.Build, n *program.Node) (most int64) {
 	return most
 }
 
-// gradientBytes are those of the gradients that a rank keeps.
+// gradientBytes returns the bytes of a rank's gradients.
 func gradientBytes(b *train.Build) (n int64) {
 	for i := range b.Storages {
 		if s := &b.Storages[i]; s.Category == program.Gradients && s.Life == program.Carried {
@@ -105,16 +105,16 @@ func gradientBytes(b *train.Build) (n int64) {
 	return n
 }
 
-// What FSDP2's hooks take of the host for a module that is sharded: where it is
-// gathered in forward, and where it is gathered and reduced in backward. Set by the
-// steps of 15 models that are no other way bound (docs/distributed.md): 1.0 to 2.8 ms
-// more a module than DDP.
+// Host time of FSDP2's hooks for a sharded module, in seconds: for its gather in
+// forward, and for its gather and reduction in backward. Set by the steps of 15
+// models that nothing else bounds (docs/distributed.md): 1.0 to 2.8 ms more a module
+// than DDP.
 const (
 	gatherHost = 0.9e-3
 	reduceHost = 1.5e-3
 )
 
-// hooks are the seconds that the host takes to start a phase of FSDP2.
+// hooks returns the seconds of FSDP2's hooks in a phase.
 func hooks(b *train.Build, phase program.Phase) (t float64) {
 	each := map[program.Phase]float64{program.Forward: gatherHost, program.Backward: reduceHost}[phase]
 	for i := range b.Nodes {
@@ -130,9 +130,9 @@ func hooks(b *train.Build, phase program.Phase) (t float64) {
 	return t
 }
 
-// spread adds what a mesh does to a step's time: communication, where it takes longer
-// than what it goes beside, and the stages of a pipeline that wait for the first
-// micro-batch and after the last.
+// spread adds a mesh's effects to a step's time: communication that takes longer than
+// the computation beside it, and the idle time of a pipeline's stages before the
+// first micro-batch and after the last.
 func (j *job) spread(t *TimeInfo, b *train.Build) {
 	s := j.meshed
 	if s == nil || t.StepMs == 0 {

@@ -8,35 +8,35 @@ import (
 	"github.com/memplan/memplan/graph/shard"
 )
 
-// A MeshPlan is the answer to which mesh a step should be spread over.
+// A MeshPlan answers over which mesh to spread a step.
 type MeshPlan struct {
 	SchemaVersion int          `json:"schemaVersion"`
 	GPU           string       `json:"gpu"`
 	GPUs          int          `json:"gpus"`
 	Batch         int64        `json:"batch"`                 // of a rank
-	Smallest      string       `json:"smallest"`              // the mesh of the fewest cards that fits, "" for none; "1" for one card
-	Fastest       string       `json:"fastest"`               // that of the most samples per second
-	Bound         float64      `json:"boundSamplesPerSecond"` // all cards computing forward and backward alone
+	Smallest      string       `json:"smallest"`              // the fitting mesh with the fewest cards, "" for none; "1" for one card
+	Fastest       string       `json:"fastest"`               // the mesh with the most samples per second
+	Bound         float64      `json:"boundSamplesPerSecond"` // if all cards only computed forward and backward
 	Meshes        []MeshChoice `json:"meshes"`
 }
 
-// A MeshChoice is one mesh and what it needs.
+// A MeshChoice is one mesh with its memory and speed.
 type MeshChoice struct {
 	Mesh             string  `json:"mesh"`
 	GPUs             int     `json:"gpus"`
-	Checkpoint       string  `json:"checkpoint"` // none, or all: every module that can be
+	Checkpoint       string  `json:"checkpoint"` // none, or all: every module that can be checkpointed
 	Fits             bool    `json:"fits"`
 	ProcessBytes     int64   `json:"processBytes"`
 	StepMs           float64 `json:"stepMs"`
 	WaitingMs        float64 `json:"waitingMs"`
-	SamplesPerSecond float64 `json:"samplesPerSecond"` // of all cards
-	Why              string  `json:"why,omitempty"`    // not predicted for this model
+	SamplesPerSecond float64 `json:"samplesPerSecond"` // of all cards together
+	Why              string  `json:"why,omitempty"`    // why it is not predicted for this model
 }
 
-// oneCard is how a choice names no mesh.
+// oneCard is the name of a single card in place of a mesh.
 const oneCard = "1"
 
-// meshesOf are the meshes of at most n cards of one kind of dimension or two, with the fewest first.
+// meshesOf lists the meshes of at most n cards with one or two dimensions, the fewest cards first.
 func meshesOf(n int) (out []string) {
 	out = append(out, oneCard)
 	for k := 2; k <= n; k *= 2 {
@@ -49,7 +49,7 @@ func meshesOf(n int) (out []string) {
 }
 
 // Meshes predicts the meshes of at most n cards of the question's kind, each without
-// checkpoints and, where that does not fit, with all of them.
+// checkpoints and, if that does not fit, with all of them.
 func (m *Model) Meshes(ctx context.Context, cfg Config, n int) (*MeshPlan, error) {
 	switch {
 	case n < 2 || n > 1<<10:
@@ -76,7 +76,8 @@ func (m *Model) Meshes(ctx context.Context, cfg Config, n int) (*MeshPlan, error
 	return p, nil
 }
 
-// perfect is the samples per second of n cards that compute forward and backward alone.
+// perfect returns the samples per second of n cards that only compute forward and
+// backward.
 func (m *Model) perfect(cfg Config, n int) (float64, error) {
 	j, err := m.resolve(cfg)
 	if err != nil {
@@ -124,7 +125,7 @@ func (m *Model) choice(ctx context.Context, cfg Config, text string) MeshChoice 
 	return c
 }
 
-// choose names the smallest and the fastest mesh that fit.
+// choose selects the smallest and the fastest mesh that fit.
 func (p *MeshPlan) choose() {
 	fits := slices.DeleteFunc(slices.Clone(p.Meshes), func(c MeshChoice) bool { return !c.Fits })
 	var small, fast MeshChoice
