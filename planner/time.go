@@ -7,31 +7,31 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// A TimeModel estimates how long a node runs on a device: a roofline over
-// arithmetic and memory traffic, above the time that a launch takes, or what
-// was measured where Times has it.
+// A TimeModel estimates the time of a node on a device: by a roofline over
+// arithmetic and memory traffic, at least the time of a launch, or from
+// measurements where Times has them.
 type TimeModel struct {
 	Device *profile.Device
 	TF32   bool   // float32 products other than cuDNN's convolutions use TF32
 	Times  *Times // nil: nothing was measured
 }
 
-// Efficiencies of the roofline: the part of a device's peak that kernels
-// reach, and what the host takes to issue them in eager mode. They were set
-// once by the steps measured on an H200 with torch 2.11 (TestTimes prints the
+// Efficiencies of the roofline: the share of a device's peak that kernels
+// reach, and the host's time to issue them in eager mode. They were set once by
+// the steps measured on an H200 with torch 2.11 (TestTimes prints the
 // comparison); recomputation overheads are ratios, in which most of the error
 // cancels.
 const (
 	computeEfficiency = 0.65
 	memoryEfficiency  = 0.75
-	launchSeconds     = 6e-6  // device time that a kernel takes at least: docs/validation.jsonl has 6 to 7 µs for sums and fills of a few bytes
+	launchSeconds     = 6e-6  // least device time of a kernel: docs/validation.jsonl has 6 to 7 µs for sums and fills of a few bytes
 	forwardHost       = 28e-6 // host time of an operator called from Python
 	backwardHost      = 16e-6 // host time of an operator called by autograd
 	updateHost        = 12e-6 // host time that an optimizer takes per parameter
 	updateStart       = 1.2e-3
 )
 
-// passesOf is how often a node goes over its operands.
+// passesOf returns how often a node reads its operands.
 func passesOf(n *program.Node) float64 {
 	switch w := kernel.WayOf(n.Op); {
 	case w == nil:
@@ -43,13 +43,13 @@ func passesOf(n *program.Node) float64 {
 	}
 }
 
-// depthwise reports a convolution, or the backward of one, whose groups have one
-// channel each.
+// depthwise reports whether a node is a convolution, or the backward of one,
+// with one channel in each group.
 func depthwise(n *program.Node) bool {
 	if n.Attrs == nil || n.Attrs.Conv == nil || n.Attrs.Conv.Groups < 2 {
 		return false
 	}
-	for _, t := range n.In { // the weight is the operand of one channel
+	for _, t := range n.In { // the weight is the operand with one channel
 		if len(t.Shape) > 2 && t.Shape[1] == 1 {
 			return true
 		}
@@ -57,8 +57,8 @@ func depthwise(n *program.Node) bool {
 	return false
 }
 
-// elementBytes is by how much a memory-bound kernel is slower than the bytes of its
-// operands tell.
+// elementBytes returns the factor by which a memory-bound kernel is slower than the
+// bytes of its operands imply.
 func elementBytes(n *program.Node) float64 {
 	k, d := kernel.Find(n.Does()), arithmetic(n)
 	if k != nil && k.Float32 && (d == graph.Float16 || d == graph.BFloat16) {
@@ -93,7 +93,8 @@ func (m *TimeModel) roofline(n *program.Node) float64 {
 	return t + mem
 }
 
-// rate is the device's peak for the node's arithmetic, in operations a second.
+// rate returns the device's peak for the node's arithmetic, in operations a
+// second.
 func (m *TimeModel) rate(n *program.Node) float64 {
 	switch d := arithmetic(n); {
 	case n.Unit == program.Vector:
@@ -107,7 +108,7 @@ func (m *TimeModel) rate(n *program.Node) float64 {
 }
 
 // timeOf sums the estimated times of a program's phases: the device's, or the
-// host's where issuing the kernels takes longer than running them.
+// host's if issuing the kernels takes longer than running them.
 func timeOf(p *program.Program, m *TimeModel, batch int64) TimeInfo {
 	var device, host [program.NumPhases]float64
 	for i := range p.Nodes {
@@ -138,7 +139,7 @@ func timeOf(p *program.Program, m *TimeModel, batch int64) TimeInfo {
 	return t
 }
 
-// hostSeconds is what the host takes to start a node.
+// hostSeconds returns the host's time to start a node.
 func hostSeconds(n *program.Node) float64 {
 	switch {
 	case n.Phase == program.Update:
@@ -149,8 +150,7 @@ func hostSeconds(n *program.Node) float64 {
 	return forwardHost
 }
 
-// overhead returns the share of a program's time that recomputation takes
-// above the rest.
+// overhead returns the time of a program's recomputation relative to the rest.
 func overhead(p *program.Program, m *TimeModel) float64 {
 	var redo, rest float64
 	for i := range p.Nodes {
