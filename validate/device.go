@@ -146,7 +146,7 @@ const (
 	IsArray
 )
 
-// A ArenaView is a strided window of the arena. Strides count elements; At is
+// An ArenaView is a strided view of the arena. Strides count elements; At is
 // the byte offset of the element with all indices 0, -1 for no tensor.
 type ArenaView struct {
 	At      int64

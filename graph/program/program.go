@@ -78,7 +78,7 @@ type Storage struct {
 	Reshaped bool   // the tensor gets other strides in place after its allocation, which PyTorch counts as a write to it
 }
 
-// A View is a strided window on a storage; strides and offset count elements.
+// A View is a strided view of a storage; strides and offset count elements.
 type View struct {
 	Storage StorageID
 	DType   graph.DType

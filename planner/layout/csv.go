@@ -20,14 +20,14 @@ type column struct {
 	read  func(b *Buffer, text string) error
 }
 
-// columns are those that are read. An offset is what is looked for: one that is
-// there is passed over, like a hint.
+// columns are the columns that are read. Offsets in the input are ignored, like
+// hints.
 var columns = []column{
 	{[]string{"id", "buffer", "buffer_id"}, func(b *Buffer, text string) error { b.ID = text; return nil }},
 	{[]string{"lower", "start", "begin"}, func(b *Buffer, text string) error { return number(&b.Lower, text) }},
 	{[]string{"upper"}, func(b *Buffer, text string) error { return number(&b.Upper, text) }},
 	{[]string{"size"}, func(b *Buffer, text string) error { return number(&b.Size, text) }},
-	{[]string{"end"}, func(b *Buffer, text string) error { // the last time, included
+	{[]string{"end"}, func(b *Buffer, text string) error { // the last time, inclusive
 		err := number(&b.Upper, text)
 		if b.Upper++; err == nil && b.Upper > maxTime {
 			err = fmt.Errorf("%q: want a whole number", text)
@@ -59,8 +59,8 @@ func number(n *int64, text string) (err error) {
 	return nil
 }
 
-// ReadCSV reads an instance: a header line, then a buffer a line. Errors name
-// the line.
+// ReadCSV reads an instance: a header line, then one line for each buffer.
+// Errors name the line.
 func ReadCSV(r io.Reader) ([]Buffer, error) {
 	c := csv.NewReader(bounded.Reader(r, files.Instance.Limit))
 	c.TrimLeadingSpace, c.LazyQuotes = true, true
