@@ -10,15 +10,13 @@ import (
 )
 
 // A rule is an optimizer: the states that it keeps, by name, and the update of a
-// step, element by element or of a whole parameter at once. The step that an
-// update is made for counts from 1.
+// step, element by element or of a whole parameter at once. Steps count from 1.
 type rule struct {
 	states []string
-	// update returns what becomes of an element p with gradient g, and updates its
-	// states s, which are of the parameter's type and size.
+	// update returns the new value of an element p with gradient g, and updates
+	// its states s, which have the parameter's type and size.
 	update func(step int) func(p, g float64, s []float64) float64
-	// whole updates a parameter of a shape and its states, some of which it may not
-	// have.
+	// whole updates a parameter and its states, some of which may be absent.
 	whole func(step int, t program.View, p, g []float64, s [][]float64)
 }
 
@@ -84,7 +82,7 @@ func amsgrad(decoupled float64) *rule {
 	}}
 }
 
-// each is a rule whose numbers do not depend on the step.
+// each returns a rule that does not depend on the step.
 func each(update func(p, g float64, s []float64) float64, states ...string) *rule {
 	return &rule{states: states, update: func(int) func(p, g float64, s []float64) float64 { return update }}
 }
@@ -216,7 +214,7 @@ func adafactor(step int, t program.View, p, g []float64, s [][]float64) {
 }
 
 // factored updates the mean squares of the rows and columns of g's matrices and
-// sets v to the second moments that they stand for.
+// sets v to the second moments that they approximate.
 func factored(v, g, row, col []float64, rows, cols int, rest, eps float64) {
 	for at := 0; at < len(g); at += rows * cols {
 		r, c := row[at/cols:][:rows], col[at/rows:][:cols]
