@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A Class says which schedules are admitted.
+// A Class is the set of schedules that are admitted.
 type Class int
 
 // ClassSchedule admits any node any number of times, and any output dropped at
@@ -21,75 +21,73 @@ const (
 
 	// ClassOpSet admits every node at most twice, the second time not before
 	// the backward pass: a set of operations is recomputed, each when its
-	// output is read next or as an input of another that is. The bound is
+	// output is read next or as an input of another that is. Its lower bound is
 	// that of ClassSchedule.
 	ClassOpSet
 )
 
-// Options say what Solve is to do.
+// Options are the settings of Solve.
 type Options struct {
-	Budget int64 // bytes that must suffice, including the fixed ones
+	Budget int64 // including the fixed bytes
 
 	// Timeout ends the search; 0 stands for no limit but the context's.
 	Timeout time.Duration
 
-	// Patience ends the search after so many rounds in which neither the
-	// plan nor the bound became better; 0 stands for DefaultPatience. A
-	// search that ends this way, or with a proof of optimality, is the same
-	// from run to run.
+	// Patience ends the search after that many rounds in which neither the plan
+	// nor the bound improved; 0 stands for DefaultPatience. A search that ends
+	// this way, or with a proof of optimality, is reproducible.
 	Patience int
 
-	// Gap ends the search once Result.Gap is not more.
+	// Gap ends the search once Result.Gap is at most this.
 	Gap float64
 
 	Seed  uint64 // of the random choices
 	Class Class
 
-	// PlanOnly leaves the bound at what a few cuts prove soon, and the time to
-	// the search for schedules.
+	// PlanOnly leaves the bound at what a few cuts prove quickly, and the time
+	// to the search for schedules.
 	PlanOnly bool
 
-	Certificate bool // of the lower bound is wanted
+	Certificate bool // also return a proof of the lower bound
 
-	// Progress is told now and then the cost of the best schedule, which is
-	// math.MaxInt64 as long as there is none, and the bound. It may be nil.
+	// Progress is called now and then with the cost of the best schedule,
+	// math.MaxInt64 if there is none yet, and the bound. It may be nil.
 	Progress func(cost, bound int64)
 }
 
 // DefaultPatience is the number of rounds without progress after which Solve
-// gives up looking for more.
+// gives up.
 const DefaultPatience = 12
 
-// A Result is the best plan found and the best proof of how good it is.
+// A Result is the best plan found and the best proof of its quality.
 type Result struct {
 	Cost       int64   // of the schedule
-	Extra      int64   // Cost less that of executing every node once
+	Extra      int64   // Cost minus the cost of executing every node once
 	Overhead   float64 // Extra as a fraction of executing every node once
 	LowerBound int64   // no schedule within the budget costs less
-	Gap        float64 // Cost less LowerBound, as a fraction like Overhead
+	Gap        float64 // Cost minus LowerBound, as a fraction like Overhead
 	Optimal    bool    // Cost equals LowerBound
 	Peak       int64   // bytes, of the schedule
 	Schedule   []Step
 
-	Certificate *Certificate // of LowerBound, if it was wanted
+	Certificate *Certificate // of LowerBound, if requested
 }
 
 // ErrInfeasible is matched by errors that prove that no schedule fits.
 var ErrInfeasible = errors.New("no schedule fits the budget")
 
-// ErrNoPlan says that no schedule was found though none of the proofs excludes
-// that there is one.
+// ErrNoPlan says that no schedule was found although no proof excludes one.
 var ErrNoPlan = errors.New("no schedule found within the budget")
 
-// An InfeasibleError says that no schedule fits: the execution of one node,
-// or the outputs to keep if Node is the number of nodes, needs more than the
+// An InfeasibleError says that no schedule fits: the execution of one node, or
+// the outputs to keep if Node is the number of nodes, needs more than the
 // budget by itself or with what must be resident beside it.
 type InfeasibleError struct {
-	Node         int // -1 if it takes several nodes together to prove it
+	Node         int // -1 if the proof needs several nodes together
 	Name         string
 	Need, Budget int64 // bytes
 
-	Certificate *Certificate // if it was wanted
+	Certificate *Certificate // if requested
 }
 
 func (e *InfeasibleError) Error() string {
@@ -102,12 +100,11 @@ func (e *InfeasibleError) Error() string {
 // Is makes errors.Is(err, ErrInfeasible) true.
 func (e *InfeasibleError) Is(target error) bool { return target == ErrInfeasible }
 
-// Solve looks for the schedule of least cost whose peak memory is within the
-// budget. It returns the best that it has when it can prove that nothing is
-// better, when ctx is done, or when one of the limits of opt is reached. The
-// error is an InfeasibleError where the budget is too small for any schedule;
-// it is ErrNoPlan, and the result holds a lower bound only, where none was
-// found.
+// Solve searches for the schedule of least cost whose peak memory is within the
+// budget. It returns the best one when it can prove that none is better, when
+// ctx is done, or when one of the limits of opt is reached. The error is an
+// InfeasibleError if the budget is too small for any schedule; it is ErrNoPlan,
+// with only a lower bound in the result, if none was found.
 func Solve(ctx context.Context, in *Instance, opt Options) (*Result, error) {
 	if err := in.Validate(); err != nil {
 		return nil, err
@@ -134,9 +131,9 @@ func Solve(ctx context.Context, in *Instance, opt Options) (*Result, error) {
 	return s.result()
 }
 
-// Bound returns a cost that no schedule within the budget is below, from cuts
-// alone: in less time than Solve takes, the same from run to run. The error is
-// an InfeasibleError where none fits.
+// Bound returns a lower bound on the cost of all schedules within the budget,
+// from cuts alone: faster than Solve, and reproducible. The error is an
+// InfeasibleError if none fits.
 func Bound(ctx context.Context, in *Instance, budget int64) (int64, error) {
 	if err := in.Validate(); err != nil {
 		return 0, err
@@ -492,7 +489,7 @@ func (s *solver) startBelow(ctx context.Context) {
 // heats are those of the improvers that work in turn.
 var heats = [...]float64{0.005, 0.001, 0.02}
 
-// raise is one round of bounding.
+// heats are those of the improvers, in turn.
 func (s *solver) raise(ctx context.Context) {
 	if s.opt.PlanOnly {
 		return

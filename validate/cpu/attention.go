@@ -136,8 +136,8 @@ func softmaxRow(row []float32) float32 {
 }
 
 // attentionBackward makes the gradients of query, key and value; query, value,
-// log-sum-exp and output follow the operand key, except in flash attention,
-// which has no mask.
+// log-sum-exp and output follow the operand key. Flash attention has no mask
+// operand.
 func attentionBackward(mask, key int) kernel {
 	return func(r *run) error {
 		g := r.floats(0)
