@@ -299,8 +299,8 @@ func checkArgs(args []Arg, inputs []ValueID, depth int) error {
 	return nil
 }
 
-// attrFields says which fields of a are set: a field's bit is that of the
-// kind it belongs to.
+// attrFields returns which fields of a are set, as bits by the kinds they
+// belong to.
 func attrFields(a *Attr) uint {
 	var set uint
 	mark := func(kind AttrKind, is bool) {

@@ -82,8 +82,8 @@ type Function struct {
 // A Prop is one key and value of a metadata_props list.
 type Prop struct{ Key, Value string }
 
-// A Warning is something memplan tolerated or guessed. Code is stable and
-// machine-readable ("unsorted", "declared-shape-differs"), Node names the
+// A Warning is something that memplan tolerated or guessed. Code is stable and
+// machine-readable ("unsorted", "declared-shape-differs"); Node names the
 // place, or is empty.
 type Warning struct {
 	Code    string `json:"code"`
@@ -91,7 +91,7 @@ type Warning struct {
 	Node    string `json:"node"`
 }
 
-// A Kind says where a value comes from.
+// A Kind is the origin of a value.
 type Kind uint8
 
 // The kinds of value.
@@ -113,7 +113,7 @@ type Value struct {
 	Name  string
 	Kind  Kind
 	Type  Type
-	Decl  Type      // as the file declares it; Type starts equal and inference overwrites it
+	Decl  Type      // as the file declares it; Type starts equal and is overwritten by inference
 	Const *Constant // known elements or a reference to them; nil when computed at run time
 	Outer ValueID   // Captured: the id in Parent.Values
 	Def   int32     // Computed: index of the producing node in Nodes; else -1
@@ -152,9 +152,9 @@ type Shape []Dim
 // Ranked reports whether the rank is known.
 func (s Shape) Ranked() bool { return s != nil }
 
-// Bytes returns what the elements of a tensor take, as an expression; unknown
-// for types that are not tensors, and where type or shape is not known. A
-// string counts as its header.
+// Bytes returns the bytes of a tensor's elements, as an expression; unknown for
+// types that are not tensors, and if type or shape is not known. A string
+// counts as its header.
 func (t Type) Bytes() Dim {
 	bits := t.Elem.Bits()
 	if t.Kind != TensorType || t.Shape == nil || bits == 0 {
@@ -297,9 +297,9 @@ type Arg struct {
 	List  []Arg
 }
 
-// A Constant is a constant: an initializer, a Constant node's value, or what
-// inference folded. Elements are held only for small tensors; large payloads
-// stay in the file and are named by Ref.
+// A Constant is a constant tensor: an initializer, a Constant node's value, or
+// what inference folded. Elements are held only for small tensors; large
+// payloads stay in the file and are named by Ref.
 type Constant struct {
 	Name string
 	Type DType
@@ -400,8 +400,8 @@ func (g *Graph) visitNodes(visit func(n *Node) error) error {
 	return nil
 }
 
-// nodeLabel is the way errors name a node: its op and its name, else its
-// first output's, else its place.
+// nodeLabel names a node in errors: by its op and its name, else its first
+// output's, else its index.
 func nodeLabel(n *Node, out string, index int) string {
 	switch {
 	case n.Name != "":

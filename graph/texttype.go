@@ -157,8 +157,8 @@ func (p *textParser) tensorOf(at token, typ Type) *Constant {
 	return t
 }
 
-// data reads {elements} or the place of a payload. A dense tensor has all its
-// elements or none.
+// data reads {elements} or the location of a payload. A dense tensor has all
+// its elements or none.
 func (p *textParser) data(t *Constant, dense bool) {
 	at := p.tok
 	if p.accept("[") {

@@ -18,7 +18,7 @@ const (
 	maxRaw     = maxInts * 8 // bytes of raw data worth reading
 )
 
-// A payload is what a TensorProto says about its elements.
+// A payload is a TensorProto's description of its elements.
 type payload struct {
 	raw      bool // raw_data is present: in decoder.raw when short enough
 	rawOff   int64
@@ -33,14 +33,14 @@ type payload struct {
 }
 
 // ReadTensor reads a file that is one TensorProto, as the ONNX project stores test data.
-// Elements that lie in the file as they are, raw or packed, have a reference to their
-// bytes; all others are decoded.
+// Elements stored in the file raw or packed get a reference to their bytes; all others
+// are decoded.
 func ReadTensor(r io.ReaderAt, size int64, path string, opts ...Option) (*graph.Constant, error) {
 	o := options{memory: DefaultMemory}
 	for _, set := range opts {
 		set(&o)
 	}
-	most := min(MaxElements(o.memory), size) // an element takes a byte at least
+	most := min(MaxElements(o.memory), size) // an element takes at least a byte
 	d := &decoder{reader: newReader(r, size, path, o.memory), model: &graph.Model{Path: path}, strings: map[string]string{}, whole: max(most, 1)}
 	t, _, err := d.tensor(field{typ: protowire.BytesType, end: size})
 	if err == nil && t.Type == graph.Undefined {
@@ -49,8 +49,8 @@ func ReadTensor(r io.ReaderAt, size int64, path string, opts ...Option) (*graph.
 	return t, err
 }
 
-// MaxElements is how many elements ReadTensor decodes in so many bytes of memory: in a
-// list that grows, and from that.
+// MaxElements returns how many elements ReadTensor can decode in that much memory: in
+// a list that grows, and its copy.
 func MaxElements(memory int64) int64 { return memory / (3 * costInt) }
 
 // tensor reads a TensorProto and its metadata.
@@ -167,7 +167,7 @@ func (d *decoder) keep(v uint64) bool {
 	return int64(len(d.elems)) < d.most()
 }
 
-// most is how many elements of a typed field are kept.
+// most returns how many elements of a typed field are kept.
 func (d *decoder) most() int64 {
 	if d.whole > 0 {
 		return d.whole
@@ -228,7 +228,7 @@ func (d *decoder) external(t *graph.Constant, p *payload, at int64) error {
 	return nil
 }
 
-// limit returns how many elements of type t are decoded where a tensor is part of a model.
+// limit returns how many elements of type t are decoded if a tensor is part of a model.
 func limit(t graph.DType) int64 {
 	switch {
 	case t.IsFloat():
@@ -288,8 +288,8 @@ func integer(t graph.DType, v uint64) int64 {
 	return int64(v << shift >> shift)
 }
 
-// typedField says which field holds the elements of a type, and how many
-// entries of it one element takes (or, when negative, how many share one).
+// typedField returns the field with the elements of a type, and how many
+// entries of it one element takes (or, if negative, how many share one).
 func typedField(t graph.DType) (num protowire.Number, entries int64) {
 	switch t {
 	case graph.Float32:

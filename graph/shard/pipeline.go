@@ -16,7 +16,7 @@ type Action struct {
 	Micro    int
 }
 
-// A Schedule is what a stage of several does with micro-batches, in order.
+// A Schedule is the order of a stage's actions on micro-batches.
 type Schedule struct {
 	Name, Doc string
 	Order     func(stage, stages, micros int) []Action
@@ -58,7 +58,7 @@ func oneForwardOneBackward(stage, stages, micros int) (out []Action) {
 // batch of a micro-batch, with Micros micro-batches accumulated.
 type Pipeline struct {
 	Stage    int      // of this rank, from 0
-	Splits   []string // the modules that stages begin with, but for the first
+	Splits   []string // first modules of the stages, except of the first stage
 	Micros   int
 	Schedule string // a name of Schedules
 	Update   Update
@@ -91,11 +91,11 @@ type pipeline struct {
 	Pipeline
 	*editor
 	lo, hi   int32                                     // calls of the stage, half-open
-	forward  [][]int                                   // nodes of the stage's forward, of each micro-batch built
+	forward  [][]int                                   // nodes of the stage's forward, for each micro-batch built
 	backward [][]int                                   // and of its backward
 	maker    map[program.StorageID]int                 // the node that allocates a storage
 	mine     map[int]bool                              // nodes of this stage
-	recv     []map[program.StorageID]program.StorageID // of each micro-batch: what is received for a storage of another stage
+	recv     []map[program.StorageID]program.StorageID // for each micro-batch: what is received for a storage of another stage
 }
 
 // cut finds the calls and nodes of this stage.
@@ -151,12 +151,12 @@ func (p *pipeline) cut() error {
 	return nil
 }
 
-// gemms are the operators that reach for a cuBLAS handle.
+// gemms are the operators that get a cuBLAS handle.
 var gemms = []string{"addmm", "mm", "bmm", "baddbmm"}
 
 // workspaces lists, by node of this stage, the library workspaces that the step of
 // one GPU makes in another stage and that this one makes, too: at its first matrix
-// product of the phase, or at its first addmm for those of cuBLASLt.
+// product of the phase, or at its first addmm for cuBLASLt's.
 func (p *pipeline) workspaces() map[int][]program.Event {
 	out := map[int][]program.Event{}
 	for id, at := range p.maker {
@@ -211,7 +211,7 @@ func (p *pipeline) own() {
 	p.p.Statics = slices.DeleteFunc(p.p.Statics, drop)
 	p.p.Setup = slices.DeleteFunc(p.p.Setup, func(ev program.Event) bool { return drop(ev.Storage) })
 	for _, id := range p.p.Statics {
-		if s := &p.p.Storages[id]; s.Category == program.Inputs { // those of all micro-batches
+		if s := &p.p.Storages[id]; s.Category == program.Inputs { // inputs of all micro-batches
 			s.Bytes *= int64(p.Micros)
 		}
 	}
@@ -252,7 +252,7 @@ func (p *pipeline) run(order []Action) {
 		p.follow(&p.p.Nodes[len(p.p.Nodes)-1])
 		held = p.sendGradients(from, held)
 		p.hold(p.outputs(from))
-		if p.Schedule != "gpipe" { // a send is waited for before the next one
+		if p.Schedule != "gpipe" { // before each send it waits for the previous one
 			held = held[max(len(held)-1, 0):]
 		}
 	}
@@ -273,8 +273,8 @@ func (p *pipeline) run(order []Action) {
 	}
 }
 
-// renamed are the names of micro-batch m's storages: those of a micro-batch that was
-// built, and new ones for others; and what is received for those of other stages.
+// renamed returns the storages of micro-batch m: those of a micro-batch that was
+// built, and new ones for others; and the received ones for those of other stages.
 func (p *pipeline) renamed(m int) map[program.StorageID]program.StorageID {
 	out := maps.Clone(p.recv[m])
 	from := min(m, len(p.forward)-1)
@@ -292,7 +292,8 @@ func (p *pipeline) renamed(m int) map[program.StorageID]program.StorageID {
 	return out
 }
 
-// receive allocates, for good, what each micro-batch receives from the stages beside.
+// receive allocates, permanently, what each micro-batch receives from the
+// neighbouring stages.
 func (p *pipeline) receive() {
 	p.recv = make([]map[program.StorageID]program.StorageID, p.Micros)
 	for m := range p.recv {
@@ -323,7 +324,7 @@ func (p *pipeline) receives(m int, id program.StorageID) {
 	p.recv[m][id] = buf
 }
 
-// outputs are what later stages read of the forward of a micro-batch.
+// outputs returns what later stages read from the forward of a micro-batch.
 func (p *pipeline) outputs(from int) (out []program.StorageID) {
 	for i := range p.src.Nodes {
 		n := &p.src.Nodes[i]
@@ -339,7 +340,7 @@ func (p *pipeline) outputs(from int) (out []program.StorageID) {
 	return out
 }
 
-// sendGradients makes the gradients that the stage before needs last until they are sent.
+// sendGradients keeps the gradients for the previous stage until they are sent.
 func (p *pipeline) sendGradients(from int, held []program.StorageID) []program.StorageID {
 	for i := range p.src.Nodes {
 		n := &p.src.Nodes[i]
@@ -359,14 +360,14 @@ func (p *pipeline) sendGradients(from int, held []program.StorageID) []program.S
 
 func (p *pipeline) hold(ids []program.StorageID) { p.holdIDs(p.ids(ids)) }
 
-// holdIDs keeps storages until here.
+// holdIDs keeps storages until the current node.
 func (p *pipeline) holdIDs(ids []program.StorageID) {
 	if len(ids) > 0 {
 		p.p.Nodes = append(p.p.Nodes, program.Node{Phase: p.at.Phase, Micro: p.at.Micro, Op: "send", Call: -1, Segment: -1, Reads: slices.Clone(ids)})
 	}
 }
 
-// locals are the stage's parameters.
+// locals returns the stage's parameters.
 func (p *pipeline) locals() (out []local) {
 	for _, prm := range trained(p.src) {
 		if slices.Contains(p.p.Statics, prm.Tensor.Storage) {
