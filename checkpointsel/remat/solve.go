@@ -210,7 +210,7 @@ func (s *solver) run(ctx context.Context) error {
 
 		more := 0
 		if s.windows != nil && s.cost-s.bound > s.p.total/250 {
-			more = min(3*s.windows.steps, 40000) // the bound will take as long as it took
+			more = min(3*s.windows.steps, 40000) // the bound will take as long again
 		}
 
 		both(func() { s.raise(ctx) }, func() { s.improve(ctx, plans, more) })
@@ -281,7 +281,7 @@ func (s *solver) offer(sequence []int32) {
 	}
 }
 
-// collect takes over what the rounds found.
+// collect adopts the rounds' results.
 func (s *solver) collect() {
 	for _, m := range s.improvers {
 		if m.cost < s.cost {
@@ -307,8 +307,8 @@ func compare(a, b int64) int {
 	return 0
 }
 
-// screened is how many cuts are looked at before the search around the best
-// of them starts, and promising how many are kept.
+// screened is the number of cuts that are examined before the search around the
+// best of them starts, and promising the number that are kept.
 const (
 	screened  = 48
 	promising = 4
@@ -357,8 +357,8 @@ func (s *solver) climb(excess []int64) {
 	s.windows.record = s.opt.Certificate
 }
 
-// excess returns by how much the memory without recomputation exceeds the
-// limit at each node.
+// excess returns, for each node, by how much the memory without recomputation
+// exceeds the limit.
 func (s *solver) excess() []int64 {
 	pl := newPlan(s.p, s.p.sequence())
 	excess := make([]int64, s.p.n)
@@ -369,8 +369,8 @@ func (s *solver) excess() []int64 {
 	return excess
 }
 
-// sample returns the nodes with the largest excess and some evenly spread
-// among all that have any.
+// sample returns the nodes with the largest excess and some evenly spread among
+// all with any.
 func (s *solver) sample(excess []int64) []int32 {
 	var over []int32
 	for v, x := range excess {
@@ -415,8 +415,8 @@ func (s *solver) explore(ctx context.Context, at []int32) {
 	s.cuts = s.cuts[:min(len(s.cuts), promising)]
 }
 
-// start makes the first plans: from the solutions of the best cuts, also of
-// those for a smaller limit, and from nothing.
+// start makes the first plans: from the solutions of the best cuts, including
+// those for a smaller limit, and from scratch.
 func (s *solver) start(ctx context.Context) {
 	s.scout = newImprover(s.p, s.opt.Seed+uint64(len(heats)))
 	s.scout.restrict(s.opt.Class)
@@ -438,7 +438,7 @@ func (s *solver) start(ctx context.Context) {
 	m := s.improvers[0]
 	for i := range 8 {
 		limit := 64*s.p.n + 256
-		if s.cost < infinite { // something to do without
+		if s.cost < infinite { // there is some recomputation to avoid
 			limit = 3*s.p.n + 256
 		}
 		if ctx.Err() != nil || i >= 2 && s.cost < infinite || s.opt.Class != ClassSchedule {
@@ -452,8 +452,8 @@ func (s *solver) start(ctx context.Context) {
 	s.collect()
 }
 
-// margins are parts of the memory that plans leave free at the best cut, for
-// recomputation to work in, in the attempts of startBelow.
+// margins are fractions of the memory that plans leave free at the best cut, as
+// room for recomputation, in the attempts of startBelow.
 var margins = [...]float64{0.04, 0.08, 0.13, 0.19, 0.26, 0.35, 0.45}
 
 // startBelow makes plans from solutions of the best cut for a smaller limit.
@@ -486,10 +486,10 @@ func (s *solver) startBelow(ctx context.Context) {
 	}
 }
 
-// heats are those of the improvers that work in turn.
+// heats are those of the improvers, in turn.
 var heats = [...]float64{0.005, 0.001, 0.02}
 
-// heats are those of the improvers, in turn.
+// raise is one round of bounding.
 func (s *solver) raise(ctx context.Context) {
 	if s.opt.PlanOnly {
 		return
@@ -505,8 +505,8 @@ func (s *solver) raise(ctx context.Context) {
 	}
 }
 
-// improve runs each improver once, for so many rounds more than usual, after the plans
-// were tried.
+// improve runs each improver once, for the given number of additional rounds, after
+// the plans were tried.
 func (s *solver) improve(ctx context.Context, plans []windowPlan, rounds int) {
 	s.try(ctx, plans)
 	for _, m := range s.improvers {
@@ -519,7 +519,7 @@ func (s *solver) improve(ctx context.Context, plans []windowPlan, rounds int) {
 	}
 }
 
-// plans takes the plans that the last few solutions of relaxations suggest.
+// plans returns the plans that the last few solutions of relaxations suggest.
 func (s *solver) plans() []windowPlan {
 	if s.windows == nil || s.opt.Class != ClassSchedule {
 		return nil
@@ -529,8 +529,7 @@ func (s *solver) plans() []windowPlan {
 	return plans[max(0, len(plans)-2*mostPlans):]
 }
 
-// try turns suggestions into plans and those that come close to the best
-// into better ones.
+// try repairs suggested plans and improves those that come close to the best.
 func (s *solver) try(ctx context.Context, plans []windowPlan) {
 	m := s.scout
 	for _, w := range plans {
@@ -550,7 +549,7 @@ func (s *solver) try(ctx context.Context, plans []windowPlan) {
 	}
 }
 
-// result puts together what was found.
+// result assembles the result.
 func (s *solver) result() (*Result, error) {
 	if s.best == nil && s.bound >= infinite {
 		e := &InfeasibleError{Node: -1, Name: s.in.Name, Need: s.opt.Budget + 1, Budget: s.opt.Budget}

@@ -200,7 +200,7 @@ func (c *call) need(i int, what string) error {
 	return fmt.Errorf("input %d (%s) is missing", i, what)
 }
 
-// axis normalises an axis of a tensor of the given rank.
+// axisOf normalises an axis of a tensor of the given rank.
 func axisOf(axis int64, rank int) (int, error) {
 	if axis < -int64(rank) || axis >= int64(rank) {
 		return 0, fmt.Errorf("axis %d is outside a tensor of rank %d", axis, rank)

@@ -256,7 +256,7 @@ var Ops = []Op{
 	{"", "TfIdfVectorizer", []int{9}, tfIdf, nil, 0},
 	{"", "ThresholdedRelu", []int{10, 22}, same, activation(thresholdedRelu), 0},
 	{"", "Tile", []int{1, 6, 13}, tile, expandValues, Sizes},
-	{"", "TopK", []int{1, 10, 11, 24}, topK, topKVals, 0},
+	{"", "TopK", []int{1, 10, 11, 24}, topK, topKValues, 0},
 	{"", "Transpose", []int{1, 13, 21, 23, 24, 25}, transpose, transposeValues, Views},
 	{"", "Trilu", []int{14}, trilu, triluValues, 0},
 	{"", "Unique", []int{11, 28}, unique, uniqueValues, 0},

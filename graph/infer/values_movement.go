@@ -624,7 +624,7 @@ func argValues(better func(a, b float64) bool) rule {
 }
 
 // topKValues sorts constants along an axis.
-func topKVals(c *call) error {
+func topKValues(c *call) error {
 	f, ok := c.floatsIn(0)
 	dims := c.outDims(0)
 	if !ok || dims == nil {
