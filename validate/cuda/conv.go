@@ -9,7 +9,7 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// convKernels are those of this file.
+// convKernels are the kernels of this file.
 func convKernels(register func(k kernel, names ...string)) {
 	few := func(n *program.Node) error {
 		if s := len(n.Attrs.Conv.Stride); s > 3 {
@@ -21,8 +21,8 @@ func convKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: convolutionBackward, accepts: few}, "convolution_backward")
 }
 
-// convolution is a forward pass, of a transposed one the data gradient's, with
-// the bias added after.
+// convolution is a forward pass, or for a transposed one the data gradient's,
+// with the bias added afterwards.
 func convolution(r *run) error {
 	x, w, b, out := r.arg(0), r.arg(1), r.arg(2), r.result(0)
 	var err error
@@ -37,11 +37,10 @@ func convolution(r *run) error {
 	return pointwise(r, "add", out, [4]float64{1}, onDevice(out), onDevice(channels(b, spatial(r))))
 }
 
-// spatial is how many dims the call's windows have.
+// spatial returns the number of dims of the call's windows.
 func spatial(r *run) int { return len(r.attrs().Conv.Stride) }
 
-// channels shows a vector of channels as it lies along an image with spatial
-// dims behind them.
+// channels shows a vector of channels with the dims of an image.
 func channels(b *validate.ArenaView, spatial int) *validate.ArenaView {
 	shape, strides := []int64{b.Shape[0]}, []int64{b.Strides[0]}
 	for range spatial {
@@ -99,7 +98,7 @@ func conv(r *run, p pass, x, w, y, out *validate.ArenaView) error {
 		at++
 	}
 	v := &list[at]
-	if v.own() && v.err != nil { // an own kernel in cuDNN's place
+	if v.own() && v.err != nil { // an own kernel instead of cuDNN
 		r.d.fallbacks[v.err.Error()]++
 	}
 	if v.copies == nil {
@@ -109,13 +108,13 @@ func conv(r *run, p pass, x, w, y, out *validate.ArenaView) error {
 		func(t []validate.ArenaView) error { return runPass(r, v, p, &t[0], &t[1], &t[2], &t[resultOf[p]]) })
 }
 
-// resultOf is which of operand, weight and result a pass computes.
+// resultOf is the one of operand, weight and result that a pass computes.
 var resultOf = [...]int{forwardPass: 2, dataPass: 0, filterPass: 1}
 
-// runPass runs a pass on tensors that lie as they are to.
+// runPass runs a pass on tensors in the required layout.
 func runPass(r *run, v *way, p pass, x, w, y, out *validate.ArenaView) error {
 	work := r.c.Work
-	if v.copies != nil { // they lie at its start
+	if v.copies != nil { // at the start of the workspace
 		work.At += v.copies.bytes
 		work.Bytes -= v.copies.bytes
 	}
@@ -128,8 +127,8 @@ func runPass(r *run, v *way, p pass, x, w, y, out *validate.ArenaView) error {
 	return ownConv(r, p, x, w, y, out, work)
 }
 
-// sized shows a tensor with n dims as cuDNN counts them: a vector of positions
-// has a height of 1.
+// sized returns the dims and strides of a tensor as cuDNN counts them: a vector
+// of positions has a height of 1.
 func sized(t *validate.ArenaView, spatial int) (size, stride [5]int32, dims int8, err error) {
 	n := len(t.Shape)
 	if n != spatial+2 {
@@ -176,8 +175,7 @@ func (d *Device) convKey(c *program.Conv, p pass, x, w, y *validate.ArenaView) (
 	return k, nil
 }
 
-// convolve runs a planned pass in memory that Work asked for, at an offset of the
-// arena.
+// convolve runs a planned pass in the workspace at an offset of the arena.
 func convolve(r *run, k *convKey, plan *convPlan, x, w, y *validate.ArenaView, at int64) error {
 	a, b, out := r.ptr(x), r.ptr(w), r.ptr(y)
 	switch k.pass {
@@ -189,8 +187,7 @@ func convolve(r *run, k *convKey, plan *convPlan, x, w, y *validate.ArenaView, a
 	return r.d.dnn.run(k, plan, a, b, out, uint64(r.d.at(at)))
 }
 
-// convWork is what the passes of a convolution need beyond nothing: of one that runs
-// several, the most.
+// convWork returns the workspace of a convolution's passes: of several, the largest.
 func (d *Device) convWork(n *program.Node) (int64, error) {
 	c := n.Attrs
 	if c == nil || c.Conv == nil {
@@ -224,8 +221,8 @@ func (d *Device) convWork(n *program.Node) (int64, error) {
 	return most, nil
 }
 
-// shown is a node's tensor as calls have it; of its address, what is known: how
-// far it is from the start of a buffer.
+// shown returns a node's tensor in the form of calls; only its offset from the
+// start of its buffer is known.
 func shown(list []program.View, i int) *validate.ArenaView {
 	if i < 0 || i >= len(list) {
 		return nil
@@ -234,7 +231,7 @@ func shown(list []program.View, i int) *validate.ArenaView {
 	return &validate.ArenaView{At: t.DType.Bytes(t.Offset), DType: t.DType, Shape: t.Shape, Strides: t.Strides}
 }
 
-// dense reports a weight that lies in order, or with its channels innermost.
+// dense reports whether a weight is row-major, or has its channels innermost.
 func dense(w *validate.ArenaView) bool {
 	if w.RowMajor() {
 		return true

@@ -9,14 +9,14 @@ import (
 	"github.com/memplan/memplan/validate/dnngraph"
 )
 
-// A graphPlan is what cuDNN's graph interface has for a pass.
+// A graphPlan is the plan of cuDNN's graph interface for a pass.
 type graphPlan struct {
 	plan *dnngraph.Plan
-	err  error // why it has nothing
+	err  error // why there is none
 }
 
-// graphFor picks an engine for a pass, once. What it picks depends on the pass
-// alone, as plan's choice does.
+// graphFor selects an engine for a pass, once. Like plan's, the choice depends
+// only on the pass.
 func (d *dnn) graphFor(k *convKey) (*dnngraph.Plan, error) {
 	if d.graphs == nil {
 		return nil, d.noGraphs
@@ -71,7 +71,7 @@ func long(v []int32) []int64 {
 }
 
 // graphWay runs a pass by cuDNN's graph interface, with its tensors in one format
-// as PyTorch has them.
+// as in PyTorch.
 func (d *Device) graphWay(q *convQuery) (way, error) {
 	var out way
 	x, w, y := q.x, q.w, q.y
@@ -96,8 +96,7 @@ func (d *Device) graphWay(q *convQuery) (way, error) {
 	return out, nil
 }
 
-// runGraph runs a planned pass in memory that Work asked for, at an offset of the
-// arena.
+// runGraph runs a planned pass in the workspace at an offset of the arena.
 func runGraph(r *run, plan *dnngraph.Plan, p pass, x, w, y *validate.ArenaView, at int64) error {
 	workspace := uint64(0)
 	if plan.Bytes > 0 {

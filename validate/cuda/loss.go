@@ -19,7 +19,7 @@ type nllArgs struct {
 	dtype, targetDType, mean, blocks int32
 }
 
-// lossKernels are those of this file.
+// lossKernels are the kernels of this file.
 func lossKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: all, run: nll}, "nll_loss_forward", "nll_loss2d_forward")
 	register(kernel{rows: all, run: nllBackward}, "nll_loss_backward", "nll_loss2d_backward")
@@ -76,7 +76,7 @@ func nllBackward(r *run) error {
 		return fmt.Errorf("the gradient of a loss with strides %v", out.Strides)
 	}
 	a.grad, a.total, a.out = r.ptr(r.arg(0)), r.ptr(r.arg(3)), r.ptr(out)
-	// One element of a row is not zero, at most.
+	// At most one element of a row is not zero.
 	if bytes := out.DType.Bytes(out.Elems()); bytes > 0 {
 		if err := cu.MemsetD8Async(r.d.at(out.At), 0, bytes, r.d.stream); err != nil {
 			return explain("filling memory", err)
@@ -85,8 +85,8 @@ func nllBackward(r *run) error {
 	return launch(r.d, "loss", "nll_backward", along(a.rows), &a)
 }
 
-// sameDense reports two tensors whose elements lie in the same order without
-// holes.
+// sameDense reports whether the elements of two tensors have the same order
+// without holes.
 func sameDense(a, b *validate.ArenaView) bool {
 	if a.RowMajor() && b.RowMajor() {
 		return true
@@ -96,7 +96,7 @@ func sameDense(a, b *validate.ArenaView) bool {
 	return len(size) == 1 && strides[0][0] == 1 && strides[1][0] == 1
 }
 
-// half shows one half of a tensor along a dim.
+// half returns a view of one half of a tensor along a dim.
 func half(t *validate.ArenaView, d int64, second bool) *validate.ArenaView {
 	shape := append([]int64(nil), t.Shape...)
 	shape[d] /= 2

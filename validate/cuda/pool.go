@@ -11,7 +11,7 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// poolKernels are those of this file.
+// poolKernels are the kernels of this file.
 func poolKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(r *run) error { return pool(r, "max_pool_forward", r.arg(0), r.result(0), r.result(1), false) }}, "max_pool_with_indices")
 	register(kernel{run: func(r *run) error { return pool(r, "max_pool_backward", r.result(0), r.arg(0), r.arg(2), true) }, accepts: func(n *program.Node) error {
@@ -29,7 +29,7 @@ func poolKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: all, run: func(r *run) error { return columns(r, "columns_backward", r.result(0), r.arg(0)) }}, "col2im")
 }
 
-// image shows a tensor with n spatial dims as [N, C, H, W].
+// image views a tensor with n spatial dims as [N, C, H, W].
 func image(t *validate.ArenaView, spatial int) (size, stride [4]int64, err error) {
 	size, stride = [4]int64{1, 1, 1, 1}, [4]int64{}
 	n := len(t.Shape)
@@ -45,7 +45,7 @@ func image(t *validate.ArenaView, spatial int) (size, stride [4]int64, err error
 	return size, stride, nil
 }
 
-// windowDims is how many dims the call's windows have.
+// windowDims returns the number of dims of the call's windows.
 func windowDims(r *run) int {
 	if p := r.attrs().Pool; p != nil {
 		return len(p.Kernel)
@@ -56,8 +56,8 @@ func windowDims(r *run) int {
 	return 2
 }
 
-// pool runs a pooling between the large tensor and the small one; back says that
-// it goes from the small to the large.
+// pool runs a pooling between the large tensor and the small one; back reverses
+// the direction.
 func pool(r *run, name string, large, small, index *validate.ArenaView, back bool) error {
 	a := poolArgs{kh: 1, kw: 1, sh: 1, sw: 1, dh: 1, dw: 1, dtype: dtype(large), index: r.ptr(index)}
 	spatial := windowDims(r)
@@ -121,7 +121,7 @@ type columnsArgs struct {
 	kh, kw, sh, sw, ph, pw, dh, dw, dtype, _ int32
 }
 
-// adaptiveMax pools over windows that the sizes give, as volumes.
+// adaptiveMax pools over windows derived from the sizes, as volumes.
 func adaptiveMax(r *run) error {
 	n := len(r.attrs().Dims)
 	deep := func(t *validate.ArenaView) *validate.ArenaView {

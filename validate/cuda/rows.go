@@ -10,19 +10,19 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// rows returns the operands and the results of a call that its kernel takes
-// row-major only, by number. Those that are row-major already may be among them.
+// rows returns the indices of the operands and results of a call that its kernel
+// requires row-major, which may include some that already are.
 type rows func(*run) (args, results []int)
 
-// all is every operand and every result.
+// all returns every operand and every result.
 func all(r *run) (args, results []int) { return ascending(len(r.c.Args)), ascending(len(r.c.Results)) }
 
-// only is some operands and some results.
+// only returns the given operands and results.
 func only(args, results []int) rows {
 	return func(*run) ([]int, []int) { return args, results }
 }
 
-// both is what two say.
+// both merges two.
 func both(a, b rows) rows {
 	return func(r *run) (args, results []int) {
 		args, results = a(r)
@@ -31,8 +31,8 @@ func both(a, b rows) rows {
 	}
 }
 
-// unless is what another says, but nothing where the kernel serves the tensors as
-// they lie.
+// unless returns nothing if the kernel handles the tensors' own layouts, else
+// what another returns.
 func unless(native func(*run) bool, what rows) rows {
 	return func(r *run) (args, results []int) {
 		if native(r) {
@@ -42,7 +42,8 @@ func unless(native func(*run) bool, what rows) rows {
 	}
 }
 
-// A relaid is a call's row-major copies: of its operands first, results behind.
+// A relaid is the row-major copies of a call: of its operands first, then of
+// results.
 type relaid struct {
 	*copies
 	args, results []int
@@ -74,7 +75,7 @@ func (k *kernel) relaid(r *run) *relaid {
 // isResult reports whether tensor i of the list is a result.
 func (l *relaid) isResult(i int) bool { return i >= len(l.args) }
 
-// start runs a kernel's call, on copies where it must.
+// start runs a kernel's call, on copies if necessary.
 func (k *kernel) start(r *run) error {
 	l := k.relaid(r)
 	if !l.needed() {
@@ -100,15 +101,15 @@ func (k *kernel) start(r *run) error {
 	})
 }
 
-// place finds memory for the copies: for operands what the plan has for them,
-// then what lies behind the kernel's own work.
+// place finds memory for the copies: for operands the plan's scratch, then the
+// part of the workspace after the kernel's own.
 func (k *kernel) place(r *run, l *relaid) ([]validate.ArenaView, error) {
 	at := int64(0)
 	if k.work != nil {
 		at = padded(k.work(r))
 	}
 	list := slices.Clone(l.tensors)
-	taken := uint64(0) // scratch in use, a bit each
+	taken := uint64(0) // scratch in use, as bits
 	for i := range list {
 		t := &list[i]
 		bytes := t.DType.Bytes(t.Elems())
@@ -129,8 +130,8 @@ func (k *kernel) place(r *run, l *relaid) ([]validate.ArenaView, error) {
 	return list, nil
 }
 
-// spare is the first scratch of a call with so many bytes that nothing has taken,
-// or -1.
+// spare returns the index of the first unused scratch of a call with that many
+// bytes, or -1.
 func (r *run) spare(bytes int64, taken uint64) int {
 	for j := range r.c.Scratch {
 		if taken&(1<<j) == 0 && r.c.Scratch[j].Bytes >= bytes {
@@ -140,9 +141,9 @@ func (r *run) spare(bytes int64, taken uint64) int {
 	return -1
 }
 
-// Work is how many bytes a node's kernel wants to work in: its constant operands
-// first (arrays.go), then a convolution's passes, or row-major copies and what
-// the kernel itself needs.
+// Work returns the workspace of a node's kernel in bytes: its constant operands
+// (arrays.go), then a convolution's passes, or row-major copies and the kernel's
+// own needs.
 func (d *Device) Work(n *program.Node) (int64, error) {
 	c := sketch(n)
 	bytes := arrayBytes(c)
@@ -168,8 +169,8 @@ func (d *Device) Work(n *program.Node) (int64, error) {
 	return bytes, nil
 }
 
-// Needs is how much of its work a node cannot run without: all of it, but where
-// memplan's own kernels for convolutions can stand in for cuDNN's.
+// Needs returns how much of its workspace a node cannot run without: all of it,
+// except where memplan's own kernels for convolutions can replace cuDNN's.
 func (d *Device) Needs(n *program.Node) (int64, error) {
 	if a := n.Attrs; a != nil && a.Conv != nil {
 		return arrayBytes(sketch(n)), nil
@@ -177,7 +178,7 @@ func (d *Device) Needs(n *program.Node) (int64, error) {
 	return d.Work(n)
 }
 
-// scratches counts what a node allocates besides its results.
+// scratches returns the number of a node's allocations besides its results.
 func scratches(n *program.Node) int {
 	count := 0
 	for _, e := range n.Events {
@@ -188,7 +189,7 @@ func scratches(n *program.Node) int {
 	return count
 }
 
-// sketch is a node's call without addresses.
+// sketch returns a node's call without addresses.
 func sketch(n *program.Node) *validate.Call {
 	c := &validate.Call{Node: n, Kernel: n.Does(), Args: make([]validate.Operand, n.Args())}
 	for i := range c.Args {

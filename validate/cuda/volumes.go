@@ -19,7 +19,7 @@ type volumesArgs struct {
 	adaptive, divisor, excludePad, dtype int32
 }
 
-// volume shows a tensor with three spatial dims as [N, C, D, H, W].
+// volume views a tensor with three spatial dims as [N, C, D, H, W].
 func volume(t *validate.ArenaView) (lead [2]int64, size [3]int32, stride [5]int64, err error) {
 	lead = [2]int64{1, 1}
 	n := len(t.Shape)
@@ -40,7 +40,7 @@ func volume(t *validate.ArenaView) (lead [2]int64, size [3]int32, stride [5]int6
 }
 
 // poolVolumes runs a pooling of three dims between the large tensor and the small
-// one; back says that it goes from the small to the large.
+// one; back reverses the direction.
 func poolVolumes(r *run, name string, large, small, index *validate.ArenaView, back bool) error {
 	if !isTraining(large.DType) || small.DType != large.DType {
 		return fmt.Errorf("pooling of %v and %v", large.DType, small.DType)
