@@ -18,8 +18,8 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// modelFlags are the flags of every command that looks at a model: those of
-// planner.Settings, and where else its question is from.
+// modelFlags are the flags of every command that reads a model: those of
+// planner.Settings, and other sources of its question.
 type modelFlags struct {
 	limitFlags
 	recipe          string
@@ -95,8 +95,8 @@ func noFiles(c *cobra.Command, names ...string) {
 	}
 }
 
-// follow sets the flags that the configuration of a training framework asks
-// for and that are not given, and returns what is to be said about it.
+// follow sets the flags that the configuration of a training framework implies
+// and that are not given, and returns warnings about it.
 func (f *modelFlags) follow() ([]graph.Warning, error) {
 	if f.recipe == "" {
 		return nil, nil
@@ -114,7 +114,7 @@ func (f *modelFlags) follow() ([]graph.Warning, error) {
 	return []graph.Warning{r.Warning()}, nil
 }
 
-// config turns the flags into a configuration.
+// config converts the flags to a configuration.
 func (f *modelFlags) config() (planner.Config, error) {
 	notes, err := f.follow()
 	if err != nil {
@@ -137,7 +137,7 @@ func (f *modelFlags) config() (planner.Config, error) {
 	return c, nil
 }
 
-// given returns the values that a flag was given, nil without any.
+// given returns the values that a flag was given, nil if none.
 func given(f *pflag.Flag) []string {
 	if !f.Changed {
 		return nil
@@ -148,7 +148,7 @@ func given(f *pflag.Flag) []string {
 	return []string{f.Value.String()}
 }
 
-// answered returns an error if a setting is given beside a plan, which has decided it.
+// answered returns an error if a setting is given with a plan, which has fixed it.
 func (f *modelFlags) answered() error {
 	for i := range planner.Settings {
 		if name := planner.Settings[i].Flag; f.set.Changed(name) {

@@ -133,8 +133,8 @@ type rematSolution struct {
 	Reason        string      `json:"reason,omitempty"` // why no schedule fits
 }
 
-// A rematStep is one execution: the node's place in the order of the graph, its name,
-// and the nodes whose outputs are freed after it.
+// A rematStep is one execution: the node's index in the graph's order, its name, and
+// the nodes whose outputs are freed after it.
 type rematStep struct {
 	Node int    `json:"node"`
 	Name string `json:"name"`
@@ -188,7 +188,7 @@ func solveRematRun(ctx context.Context, s *streams, o *solveRematOptions) error 
 		return err
 	}
 	show, stop := s.progress("solve remat")
-	start := time.Now() //nolint:forbidigo // the time that the search took is part of the answer
+	start := time.Now() //nolint:forbidigo // the search's time is part of the answer
 	r, err := remat.Solve(ctx, in, remat.Options{Budget: budget, Timeout: o.timeout, Class: class, Seed: o.seed, Certificate: o.certificate != "", Progress: searchProgress(show, in)})
 	out := &rematSolution{SchemaVersion: 1, Name: in.Name, Class: o.class, Budget: budget, Seconds: math.Round(time.Since(start).Seconds()*1e3) / 1e3}
 	stop()
@@ -211,7 +211,7 @@ func solveRematRun(ctx context.Context, s *streams, o *solveRematOptions) error 
 	return answer(&out.Feasible)
 }
 
-// wanted checks what does not depend on the instance.
+// wanted checks the options that do not depend on the instance.
 func (o *solveRematOptions) wanted() (remat.Class, error) {
 	switch {
 	case o.verify != "" && (o.frontier || o.budget != "" || o.ratio != 0 || o.certificate != ""):
@@ -242,7 +242,7 @@ func (o *solveRematOptions) wanted() (remat.Class, error) {
 	return 0, fmt.Errorf("--class %q: %w", o.class, oneOf(o.class, rematClassNames()))
 }
 
-// bytes is the budget for an instance.
+// bytes returns the budget for an instance.
 func (o *solveRematOptions) bytes(in *remat.Instance) (int64, error) {
 	if o.budget != "" {
 		return planner.PositiveSize("--budget", o.budget)
