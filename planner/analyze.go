@@ -208,7 +208,7 @@ func (a *answer) refused() {
 		for _, f := range a.ev.res.Refused {
 			most = max(most, a.ev.Storages[f.Storage].Bytes)
 		}
-		a.note("workspace-refused", "%d convolution passes cannot have their workspace (up to %s) under the budget: cuDNN runs slower kernels for them", n, profile.FormatBytes(most))
+		a.note("workspace-refused", "%d convolution passes do not get their workspace (up to %s) under the budget: cuDNN runs slower kernels for them", n, profile.FormatBytes(most))
 	}
 }
 
@@ -546,19 +546,19 @@ func (a *answer) guesses() []graph.Warning {
 	d, r := a.j.device, a.j.runtime
 	named := a.j.cfg.GPU != ""
 	if a.ev.guesses() {
-		out = append(out, graph.Warning{Code: "workspace-guessed", Message: fmt.Sprintf("convolutions of shapes that nobody measured: their workspaces, up to %s, are predicted from those of others", profile.FormatBytes(guessed(a.ev.Program)))})
+		out = append(out, graph.Warning{Code: "workspace-guessed", Message: fmt.Sprintf("convolutions of unmeasured shapes: their workspaces, up to %s, are predicted from those of others", profile.FormatBytes(guessed(a.ev.Program)))})
 	}
 	if list := a.ev.Variables.Unread; len(list) > 0 {
 		u := list[0]
-		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("%s collects results of which the file has some alone (%s, line %d): calls whose results nobody reads are not in it; export a model that returns them all, or stop computing them",
+		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("%s collects results, only some of which are in the file (%s, line %d): it lacks calls whose results are not read; export a model that returns them all, or stop computing them",
 			cmp.Or(u.Module, "the model"), path.Base(u.Line.File), u.Line.Number)})
 	}
 	out = append(out, a.unseen()...)
 	if a.ev.changes() {
-		out = append(out, graph.Warning{Code: "workspace-changes", Message: fmt.Sprintf("convolutions of which measured ones do not tell the kernel: cuDNN may run one with a workspace of up to %s", profile.FormatBytes(changing(a.ev.Program)))})
+		out = append(out, graph.Warning{Code: "workspace-changes", Message: fmt.Sprintf("convolutions whose kernel the measurements do not determine: cuDNN may run one with a workspace of up to %s", profile.FormatBytes(changing(a.ev.Program)))})
 	}
 	if len(d.Estimated) > 0 && named {
-		out = append(out, graph.Warning{Code: "device-estimated", Message: fmt.Sprintf("nobody measured the %s of %s; they are estimates", strings.ToLower(strings.Join(d.Estimated, " and ")), d.Name)})
+		out = append(out, graph.Warning{Code: "device-estimated", Message: fmt.Sprintf("the %s of %s were not measured; they are estimates", strings.ToLower(strings.Join(d.Estimated, " and ")), d.Name)})
 	}
 	if a.j.assumed != "" {
 		out = append(out, graph.Warning{Code: "runtime-assumed", Message: a.j.assumed})
@@ -589,15 +589,15 @@ func (a *answer) unseen() []graph.Warning {
 		for _, g := range gaps {
 			calls += g.Calls
 		}
-		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("the numbers of the file's calls have gaps: the model makes %d calls more, of %s first, whose results nobody reads; they take up to %s that is not counted",
+		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("the numbers of the file's calls have gaps: the model makes %d more calls, the first of %s, whose results are not read; they take up to %s that is not counted",
 			calls, gaps[0].Op, profile.FormatBytes(n))})
 	}
 	if n := a.idleBytes(); n > 0 {
 		list := a.m.lifted.Idle
-		out = append(out, graph.Warning{Code: "idle-modules", Message: fmt.Sprintf("no call reads the parameters of %d modules, %s first: if forward runs them and nobody reads what they compute, they take up to %s that is not counted", len(list), list[0].Module, profile.FormatBytes(n))})
+		out = append(out, graph.Warning{Code: "idle-modules", Message: fmt.Sprintf("no call reads the parameters of %d modules, %s first: if forward runs them without using their results, they take up to %s that is not counted", len(list), list[0].Module, profile.FormatBytes(n))})
 	}
 	if n := a.keptInForward(); n > 0 {
-		out = append(out, graph.Warning{Code: "python-variables", Message: fmt.Sprintf("variables of the model's code may keep up to %s until forward returns that backward does not need: the source lines leave it open", profile.FormatBytes(n))})
+		out = append(out, graph.Warning{Code: "python-variables", Message: fmt.Sprintf("variables of the model's code may keep up to %s that backward does not need until forward returns: the source lines do not determine it", profile.FormatBytes(n))})
 	}
 	return out
 }

@@ -119,7 +119,7 @@ func (m *Model) captureNotes() []graph.Warning {
 	if m.capture == nil || m.capture.missing == "" {
 		return nil
 	}
-	return []graph.Warning{{Code: "capture-unused", Message: m.capture.missing + "; the file's graph stands in for it"}}
+	return []graph.Warning{{Code: "capture-unused", Message: m.capture.missing + "; the file's graph is used instead"}}
 }
 
 // usual sets what a question leaves open to the user's own training step.

@@ -139,7 +139,7 @@ func phasePeaks(t *liveness.Timeline, outside bool) []int64 {
 // checkNotes warns if the program differs from the run.
 func (a *answer) checkNotes() []graph.Warning {
 	if k := a.checked; k.is && math.Abs(k.share) > checkLimit {
-		return []graph.Warning{{Code: "capture-differs", Message: fmt.Sprintf("the program built from the capture has %+.1f%% bytes in its %s against the step that ran when the file was exported", 100*k.share, k.phase)}}
+		return []graph.Warning{{Code: "capture-differs", Message: fmt.Sprintf("the program built from the capture takes %+.1f%% bytes in its %s compared with the step that ran when the file was exported", 100*k.share, k.phase)}}
 	}
 	return nil
 }

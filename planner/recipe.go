@@ -40,7 +40,7 @@ func (r *Recipe) String() string {
 
 // Warning reports what was adopted and what was not.
 func (r *Recipe) Warning() graph.Warning {
-	text := fmt.Sprintf("%s (%s) sets %s", filepath.Base(r.Path), r.Framework, cmp.Or(r.String(), "nothing that is not given"))
+	text := fmt.Sprintf("%s (%s) sets %s", filepath.Base(r.Path), r.Framework, cmp.Or(r.String(), "no setting that is not given"))
 	if len(r.Left) > 0 {
 		text += "; not taken over: " + strings.Join(r.Left, "; ")
 	}
@@ -190,7 +190,7 @@ func parseRecipe(path string, data []byte) (*Recipe, error) {
 	}
 	at := slices.IndexFunc(recipeKinds, func(k recipeKind) bool { return k.owns(values) })
 	if at < 0 {
-		return nil, fmt.Errorf("has no key that tells what framework it is of (known: %s)", strings.Join(Recipes(), ", "))
+		return nil, fmt.Errorf("has no key that identifies its framework (known: %s)", strings.Join(Recipes(), ", "))
 	}
 	kind := &recipeKinds[at]
 	values, err = kind.written(values)

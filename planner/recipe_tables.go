@@ -152,7 +152,7 @@ const arguments = "--"
 
 // Reasons why settings are not adopted.
 const (
-	sharded  = "this is what one GPU needs that shares nothing with others"
+	sharded  = "this is the need of one GPU that shares nothing with others"
 	compiled = "the step is that of eager PyTorch: a compiled one fuses operators and may keep other tensors"
 	mains    = "Megatron-LM keeps float32 copies of the parameters and float32 gradients beside them, which are not counted"
 	masters  = "DeepSpeed keeps float32 copies of the parameters and float32 optimizer states beside them, which are not counted"
@@ -269,7 +269,7 @@ func speedOptimizer(r *recipeReading, key, value string) {
 // speedBatch reads the total batch of all GPUs and accumulation steps.
 func speedBatch(r *recipeReading, key, value string) {
 	if r.values["train_micro_batch_size_per_gpu"] == "" {
-		r.leave(key, value, "it is of all GPUs together: give --batch, what one of them takes at a time")
+		r.leave(key, value, "it is the total of all GPUs: give --batch, the batch of one of them")
 	}
 }
 

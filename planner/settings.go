@@ -160,10 +160,10 @@ var Settings = []Setting{
 		Key: "checkpoint", About: "how activations are checkpointed, or a plan's file", Schema: jsonSchema{"type": "string", "anyOf": []any{jsonSchema{"enum": Checkpoints}, jsonSchema{"pattern": "."}}}},
 	{Flag: "gpu", Doc: "card `NAME`, or a file that calibrate wrote (h200 unless --vram is given)", Names: profile.DeviceNames(), Find: found(profile.FindDevice), File: true, At: func(c *Config) any { return &c.GPU }, Get: getGPU, Budget: true,
 		Key: "gpu", About: "a card that the step must fit"},
-	{Flag: "vram", Doc: "memory of the card, a `SIZE`: 16G = 16GiB = 16*2^30, 16GB = 16*10^9; the CUDA context is taken off it", Sample: "17G", At: func(c *Config) any { return &c.VRAM }, Get: getVRAM, Budget: true,
+	{Flag: "vram", Doc: "memory of the card, a `SIZE`: 16G = 16GiB = 16*2^30, 16GB = 16*10^9; the CUDA context is subtracted", Sample: "17G", At: func(c *Config) any { return &c.VRAM }, Get: getVRAM, Budget: true,
 		Key: "vram", About: "memory that the step must fit, such as 16G", Schema: sizeSchema},
-	{Flag: "headroom", Doc: "what verdicts, plans and batches leave free of the card: auto, what the uncertainty of the prediction asks for, 0, a `SIZE` or P%", Default: AutoHeadroom, Sample: "5%", Find: found(ParseHeadroom), At: func(c *Config) any { return &c.Headroom },
-		Key: "headroom", About: "what stays free of it: auto, 0, a size or a percentage", Schema: sizeSchema},
+	{Flag: "headroom", Doc: "memory of the card that verdicts, plans and batches leave free: auto, by the uncertainty of the prediction, 0, a `SIZE` or P%", Default: AutoHeadroom, Sample: "5%", Find: found(ParseHeadroom), At: func(c *Config) any { return &c.Headroom },
+		Key: "headroom", About: "memory of the card that stays free: auto, 0, a size or a percentage", Schema: sizeSchema},
 }
 
 // found turns a table's lookup into a check.

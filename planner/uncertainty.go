@@ -79,7 +79,7 @@ var Sources = []Source{
 		}},
 	{Code: "convolution-kind", High: 0.05, Message: "convolutions over one or three dimensions, or transposed: their kernels and workspaces are guesses", Narrow: "one step measured on the card",
 		workspace: true, at: func(a *answer) finding { return finding{is: a.ev.has(unusualConvolution)} }},
-	{Code: "upsampling", High: 0.1, Message: "upsampling of large maps: what its kernels take and leave between other tensors", Narrow: "one step measured on the card",
+	{Code: "upsampling", High: 0.1, Message: "upsampling of large maps: the scratch of its kernels and the fragmentation after it", Narrow: "one step measured on the card",
 		at: func(a *answer) finding {
 			return finding{is: a.ev.has(func(_ *evaluation, n *program.Node) bool { return strings.Contains(n.Op, "upsample") })}
 		}},
@@ -87,11 +87,11 @@ var Sources = []Source{
 	{Code: "cast-assumed", High: 0.25, Message: "casts that the file does not show are assumed", Narrow: "a file exported in the precision that it runs in", at: func(a *answer) finding {
 		return finding{is: a.ev.CastBytes > 0, high: a.ev.CastBytes, low: a.ev.CastBytes}
 	}},
-	{Code: train.CastUnseen, Rule: "what differs where code without a line computes in float32", exact: true, Message: "functions and statements that the file has no line of may compute in float32", Narrow: "one step measured on the card", at: func(a *answer) finding {
+	{Code: train.CastUnseen, Rule: "the difference if code without a line computes in float32", exact: true, Message: "functions and statements without a line in the file may compute in float32", Narrow: "one step measured on the card", at: func(a *answer) finding {
 		return finding{is: a.ev.UnseenBytes > 0, high: a.ev.UnseenBytes, low: a.ev.UnseenBytes}
 	}},
-	{Code: "workspace-guessed", High: 0.05, Low: 0.05, Message: "large workspaces of convolutions that nobody measured", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.guesses()} }},
-	{Code: "workspace-changes", High: 0.05, Low: 0.05, Message: "convolutions of which measured ones do not tell cuDNN's kernel", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.changes()} }},
+	{Code: "workspace-guessed", High: 0.05, Low: 0.05, Message: "large workspaces of unmeasured convolutions", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.guesses()} }},
+	{Code: "workspace-changes", High: 0.05, Low: 0.05, Message: "convolutions whose cuDNN kernel the measurements do not determine", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.changes()} }},
 	{Code: "not-the-step", High: 0.25, Low: 0.1, Message: "the file does not show the training step", Narrow: "a file exported in training mode with optimize=False", at: func(a *answer) finding {
 		return finding{is: slices.ContainsFunc(Doubts, func(d Doubt) bool { return d.Code != lift.IdleDropout && a.codes[d.Code] })}
 	}},
@@ -102,8 +102,8 @@ var Sources = []Source{
 		}
 		return finding{is: a.j.train && a.codes[lift.IdleDropout], high: n}
 	}},
-	{Code: "variables-table", High: 0.05, Low: 0.05, Message: "how long Python's variables keep tensors is known of the classes alone", Narrow: "a file with the exporter's source lines", at: variables(train.FromTable)},
-	{Code: "variables-lines", High: 0.05, Low: 0.05, Rule: "the peak with all that the lines leave open kept for as long as they allow, at most twice as much again",
+	{Code: "variables-table", High: 0.05, Low: 0.05, Message: "how long Python's variables keep tensors is known only from the classes", Narrow: "a file with the exporter's source lines", at: variables(train.FromTable)},
+	{Code: "variables-lines", High: 0.05, Low: 0.05, Rule: "the peak if all that the lines leave open is kept for as long as they allow, at most twice as much again",
 		Message: "how long Python's variables keep tensors follows from the source lines, which do not show every function", at: func(a *answer) finding {
 			f := variables(train.FromLines)(a)
 			if f.is {
@@ -115,7 +115,7 @@ var Sources = []Source{
 			return f
 		}},
 	{Code: "variables-unknown", High: 0.25, Low: 0.25, Message: "how long Python's variables keep tensors is not known", Narrow: "a file with the exporter's source lines", at: variables(train.FromNone)},
-	{Code: "capture-differs", Rule: "the difference, of the reserved bytes", exact: true, Message: "the program built from the capture is not of the bytes that lived when the step ran", Narrow: "one step measured on the card", at: func(a *answer) finding {
+	{Code: "capture-differs", Rule: "the difference, of the reserved bytes", exact: true, Message: "the program built from the capture differs in bytes from the step that ran", Narrow: "one step measured on the card", at: func(a *answer) finding {
 		if !a.checked.is || math.Abs(a.checked.share) <= checkLimit {
 			return finding{}
 		}
@@ -127,7 +127,7 @@ var Sources = []Source{
 			n := a.keptInForward()
 			return finding{is: n > 0, high: n}
 		}},
-	{Code: "unread-results", High: 0.15, Rule: "each call whose number is missing as large as the largest between those around it", Message: "calls whose results nobody reads are not in the file", Narrow: "a file of a model that returns all it computes", at: func(a *answer) finding {
+	{Code: "unread-results", High: 0.15, Rule: "each call whose number is missing as large as the largest between those around it", Message: "calls with unread results are not in the file", Narrow: "a file of a model that returns all it computes", at: func(a *answer) finding {
 		f := warns("unread-results")(a)
 		f.high = min(a.m.lifted.MissingBytes(), mostOpen*a.ev.res.Reserved)
 		return f
@@ -151,10 +151,10 @@ var Sources = []Source{
 			return finding{is: !a.j.runtime.Measured, high: max(keptByLibraries(a.ev, measuredRuntime(), a.j.device)-keptByLibraries(a.ev, a.j.runtime, a.j.device), 0)}
 		}},
 	{Code: "runtime-assumed", High: 0.02, Low: 0.02, Message: "the file's release is not known", Narrow: "--runtime", at: func(a *answer) finding { return finding{is: a.j.assumed != "", detail: a.j.assumed} }},
-	{Code: lift.OwnFunction, High: 0.1, Low: 0.25, Message: "autograd functions of the model's own, of which the file shows the forward pass alone", Narrow: "one step measured on the card", at: func(a *answer) finding {
+	{Code: lift.OwnFunction, High: 0.1, Low: 0.25, Message: "the model's own autograd functions, of which the file shows only the forward pass", Narrow: "one step measured on the card", at: func(a *answer) finding {
 		return finding{is: a.j.train && a.codes[lift.OwnFunction]}
 	}},
-	{Code: lift.RegionUnknown, High: 0.1, Low: 0.4, Message: "parameters in a region of torch.no_grad or torch.autocast: what it saves, and in which precision, the file does not say", Narrow: "one step measured on the card", at: func(a *answer) finding {
+	{Code: lift.RegionUnknown, High: 0.1, Low: 0.4, Message: "parameters in a region of torch.no_grad or torch.autocast: the file does not say what it saves and in which precision", Narrow: "one step measured on the card", at: func(a *answer) finding {
 		return finding{is: a.j.train && a.codes[lift.RegionUnknown]}
 	}},
 	{Code: "module-attribute", Rule: "what modules are guessed to keep", exact: true, Message: "a module keeps what a function returns, whose code the file does not show, from one step to the next", Narrow: "one step measured on the card", at: func(a *answer) finding {
@@ -167,7 +167,7 @@ var Sources = []Source{
 		}
 		return finding{is: n > 0, low: n}
 	}},
-	{Code: "unproven-operator", High: 0.1, Low: 0.05, Message: "operators that no model has whose measured runs are all as predicted", Narrow: "one step measured on the card", at: func(a *answer) finding {
+	{Code: "unproven-operator", High: 0.1, Low: 0.05, Message: "operators that occur in no model whose measured runs were all predicted", Narrow: "one step measured on the card", at: func(a *answer) finding {
 		ops := a.ev.unproven()
 		return finding{is: len(ops) > 0, detail: "no measured model proves how these operators take memory: " + listed(ops)}
 	}},

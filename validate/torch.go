@@ -65,9 +65,9 @@ func JudgeTorch(p *planner.Plan, path string, m *TorchMeasured, limit int64) (*R
 	}
 	r.Memory = MemoryInfo{PredictedBytes: p.Peak.ReservedBytes, MeasuredBytes: reserved, ContextBytes: m.ContextBytes}
 	if m.Batch > 0 {
-		v.check("batch", float64(abs(m.Batch-p.Config.Batch)), 0, fmt.Sprintf("samples that the script's batch, %d, differs from the plan's", m.Batch))
+		v.check("batch", float64(abs(m.Batch-p.Config.Batch)), 0, fmt.Sprintf("difference of the script's batch, %d, from the plan's, samples", m.Batch))
 	}
-	v.check("allocated", float64(abs(allocated-p.Peak.AllocatedBytes)), torchTolerance*float64(p.Peak.AllocatedBytes), "bytes that the allocated peak differs from the plan's")
+	v.check("allocated", float64(abs(allocated-p.Peak.AllocatedBytes)), torchTolerance*float64(p.Peak.AllocatedBytes), "difference of the allocated peak from the plan's, bytes")
 	v.check("reserved", float64(reserved), float64(p.Peak.UpperBoundBytes), "bytes reserved, and the plan's upper bound")
 	if limit > 0 {
 		v.check("cap", float64(reserved+m.ContextBytes), float64(limit), "bytes taken of the device, with the context")

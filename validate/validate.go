@@ -283,11 +283,11 @@ func (v *validation) arranged(p *program.Program, planned *planner.Arena, work, 
 	}
 	if l.Bytes > room {
 		v.clipped = false
-		note(nil, fmt.Sprintf("with what libraries work in the plan's arena takes %d bytes, more than the cap: its storages are placed anew", l.Bytes))
+		note(nil, fmt.Sprintf("with the libraries' workspaces the plan's arena takes %d bytes, more than the cap: its storages are placed anew", l.Bytes))
 		return nil, nil //nolint:nilnil // noted
 	}
 	ok := true
-	note(&ok, fmt.Sprintf("every buffer lies where the plan says, in %d bytes; %d more for what libraries work in", planned.Bytes, l.Bytes-planned.Bytes))
+	note(&ok, fmt.Sprintf("every buffer lies where the plan says, in %d bytes; %d more for the libraries' workspaces", planned.Bytes, l.Bytes-planned.Bytes))
 	return l, nil
 }
 
@@ -403,7 +403,7 @@ func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) er
 	v.r.Memory = MemoryInfo{PredictedBytes: l.Bytes + info.Extra, MeasuredBytes: v.run.Growth, ContextBytes: info.Context, BesidesBytes: v.run.Besides}
 	v.r.Loss = v.run.Loss
 	v.check("arena", float64(abs(v.run.Used-l.Bytes)), 0, "bytes between the end of the highest buffer and that of the arena")
-	v.check("memory", float64(abs(v.run.Growth-v.r.Memory.PredictedBytes)), float64(info.Granularity), "bytes that the driver's count differs from the prediction")
+	v.check("memory", float64(abs(v.run.Growth-v.r.Memory.PredictedBytes)), float64(info.Granularity), "difference of the driver's count from the prediction, bytes")
 	v.check("steady", float64(max(v.run.Later, 0)), 0, "bytes taken of the device after the first step")
 	v.check("guards", float64(len(v.run.Broken)), 0, firstOf(v.run.Broken, "buffers written beyond their ends"))
 	if v.q.Cap > 0 {
@@ -426,7 +426,7 @@ func (v *validation) finite(gradients bool) {
 		if !gradients {
 			bad++
 		}
-		v.check("finite", float64(bad), 0, "losses and gradients that are no numbers, where every buffer starts as NaN")
+		v.check("finite", float64(bad), 0, "losses and gradients that are not numbers; every buffer starts as NaN")
 		return
 	}
 	taken := 0
@@ -442,7 +442,7 @@ func (v *validation) finite(gradients bool) {
 		v.r.Checks = append(v.r.Checks, Check{Name: "finite", Detail: "the step has no loss, and no output that can be read"})
 		return
 	}
-	v.check("finite", float64(bad), 0, fmt.Sprintf("of %d outputs those with NaNs, where every buffer starts as NaN", taken))
+	v.check("finite", float64(bad), 0, fmt.Sprintf("outputs with NaNs, of %d; every buffer starts as NaN", taken))
 }
 
 // abs is the absolute value.
@@ -620,7 +620,7 @@ func (v *validation) plain(ctx context.Context) error {
 		return err
 	}
 	if v.clipped {
-		v.r.Checks = append(v.r.Checks, Check{Name: "gradients", Tolerance: v.tolerance(), Detail: "under the cap libraries have too little to work in to compute both steps alike"})
+		v.r.Checks = append(v.r.Checks, Check{Name: "gradients", Tolerance: v.tolerance(), Detail: "under the cap the libraries' workspaces are too small to compute both steps alike"})
 		return nil
 	}
 	if v.q.Cap > 0 && l.Bytes > v.q.Cap {

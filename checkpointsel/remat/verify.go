@@ -212,7 +212,7 @@ func (v *verifier) reads(u, p int) bool {
 	return false
 }
 
-var errRow = errors.New("names what there is not")
+var errRow = errors.New("names something that does not exist")
 
 // row derives the inequality of a rule.
 func (v *verifier) row(r *CertRow) (verifiedRow, error) {
@@ -381,14 +381,14 @@ func euclid(a, d int64) (quotient, remainder int64) {
 // has no schedule.
 func (v *verifier) tree(tree []CertNode, at int, fixed map[CertVar]int64, depth int) (*big.Int, error) {
 	if at < 0 || at >= len(tree) || depth > len(tree) {
-		return nil, fmt.Errorf("case %d: there is none", at)
+		return nil, fmt.Errorf("case %d does not exist", at)
 	}
 	n := &tree[at]
 	if n.Split == nil {
 		return v.leaf(n, fixed)
 	}
 	if _, twice := fixed[*n.Split]; twice {
-		return nil, fmt.Errorf("case %d splits on what is decided", at)
+		return nil, fmt.Errorf("case %d splits on a decided variable", at)
 	}
 	var least *big.Int
 	for value, next := range n.Cases {

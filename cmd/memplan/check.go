@@ -126,7 +126,7 @@ func newBaselineCmd(s *streams, run func(context.Context, *streams, *baselineOpt
 		Short: "Write the baseline that check compares with",
 		Long: `baseline writes what each model of .memplan.yaml (found upward from the working
 directory) needs now, to the file that the configuration names, in its own folder.
-A file that is there already is replaced if it is a baseline, and else left alone.`,
+An existing file is replaced if it is a baseline, and otherwise left alone.`,
 		Example:           "  memplan baseline && git add .memplan-baseline.json",
 		Args:              atMost(1, "one configuration"),
 		ValidArgsFunction: completeFiles(1, "yaml", "yml"),

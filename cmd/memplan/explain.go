@@ -132,7 +132,7 @@ func writeExplanation(w io.Writer, x *explanation, _ report.Style) error {
 		say("from ONNX", what+" (rule "+l.Rule+": "+l.Doc+")")
 	}
 	if len(x.Lift) == 0 {
-		say("from ONNX", "by a file's metadata or a capture alone: no rule makes it of ONNX operators")
+		say("from ONNX", "only from a file's metadata or a capture: no rule makes it from ONNX operators")
 	}
 	say("run by", x.Row+" ("+x.Kind+")")
 	say("autocast", x.Autocast)

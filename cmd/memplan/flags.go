@@ -72,7 +72,7 @@ func (f *modelFlags) add(c *cobra.Command) {
 	for i := range planner.Settings {
 		addSetting(c, &planner.Settings[i])
 	}
-	f.set.StringVar(&f.recipe, "config", "", "settings of a training framework's own `FILE` ("+strings.Join(planner.Recipes(), ", ")+"): batch, precision, optimizer, accumulation, checkpointing, adapters; flags go before it")
+	f.set.StringVar(&f.recipe, "config", "", "settings of a training framework's own `FILE` ("+strings.Join(planner.Recipes(), ", ")+"): batch, precision, optimizer, accumulation, checkpointing, adapters; flags take precedence")
 	_ = c.MarkFlagFilename("config", "yml", "yaml", "json", "toml") // fails only for a flag that does not exist
 	addStrict(c, &f.strict)
 	addOutside(c, &f.outside)
@@ -85,7 +85,7 @@ func addOutside(c *cobra.Command, at *bool) {
 
 // addStrict defines the flag that turns some warnings into errors.
 func addStrict(c *cobra.Command, at *bool) {
-	c.Flags().BoolVar(at, "strict", false, "no answer (exit 2) on a file that breaks the rules of ONNX, nor on a training step that the file does not show")
+	c.Flags().BoolVar(at, "strict", false, "an error (exit 2) for a file that breaks ONNX's rules, or that does not show the training step asked about")
 }
 
 // noFiles keeps the shell from offering files as values of flags.
@@ -130,7 +130,7 @@ func (f *modelFlags) config() (planner.Config, error) {
 		}
 	}
 	if err := c.ReadCheckpoint(); errors.Is(err, fs.ErrNotExist) {
-		return c, fmt.Errorf("--checkpoint %s: neither one of %s nor a file that exists", c.Checkpoint, strings.Join(planner.Checkpoints, ", "))
+		return c, fmt.Errorf("--checkpoint %s: not one of %s, nor an existing file", c.Checkpoint, strings.Join(planner.Checkpoints, ", "))
 	} else if err != nil {
 		return c, fmt.Errorf("--checkpoint: %w", err)
 	}
@@ -152,11 +152,11 @@ func given(f *pflag.Flag) []string {
 func (f *modelFlags) answered() error {
 	for i := range planner.Settings {
 		if name := planner.Settings[i].Flag; f.set.Changed(name) {
-			return fmt.Errorf("--%s: the plan has decided that", name)
+			return fmt.Errorf("--%s: the plan already fixes this setting", name)
 		}
 	}
 	if f.recipe != "" {
-		return errors.New("--config: the plan has decided that")
+		return errors.New("--config: the plan already fixes this setting")
 	}
 	return nil
 }

@@ -52,9 +52,9 @@ func (f *limitFlags) add(c *cobra.Command, kind limitKind) {
 		noFiles(c, "timeout")
 	}
 	memory := defaultMemory
-	help := "most memory that memplan itself may take, a `SIZE`, 0 for no limit; more is exit 2"
+	help := "limit on memplan's own memory, a `SIZE`, 0 for no limit; exceeding it is exit 2"
 	if kind == boundedDevice {
-		memory, help = "0", "most memory that memplan itself may take, a `SIZE`, the step on a processor included; more is exit 2 (no limit on the step, "+defaultMemory+" to read files)"
+		memory, help = "0", "limit on memplan's own memory, a `SIZE`, including the step on a processor; exceeding it is exit 2 (no limit on the step, "+defaultMemory+" to read files)"
 	}
 	c.Flags().StringVar(&f.memory, "max-memory", memory, help)
 	noFiles(c, "max-memory")
@@ -204,7 +204,7 @@ func (w *watchdog) watch(ctx context.Context) {
 			w.give(fmt.Sprintf("no answer within --timeout %s: give it more time", w.said))
 		case <-tick.C:
 			if n := inUse(); w.memory > 0 && n > w.memory {
-				w.give(fmt.Sprintf("no answer within --max-memory %s: give it more", profile.FormatBytes(w.memory)))
+				w.give(fmt.Sprintf("no answer within --max-memory %s: raise the limit", profile.FormatBytes(w.memory)))
 			}
 		}
 	}

@@ -180,7 +180,7 @@ func newListCmd(s *streams, run func(*streams, *listOptions) error) *cobra.Comma
 		},
 	}
 	c.Flags().StringVar(&o.model, "model", "", "with ops: the operators of this model `FILE`, and which of them are not supported")
-	c.Flags().StringVar(&o.explain, "explain", "", "with ops: where the PyTorch operator `NAME` comes from, what is known of it, and what runs it")
+	c.Flags().StringVar(&o.explain, "explain", "", "with ops: what lifts the PyTorch operator `NAME`, its properties, and what runs it")
 	_ = c.RegisterFlagCompletionFunc("explain", cobra.FixedCompletions(operatorNames(), cobra.ShellCompDirectiveNoFileComp)) // fails only for a flag that does not exist
 	addOutside(c, &o.outside)
 	o.limitFlags.add(c, boundedRun)

@@ -118,7 +118,7 @@ func (s *streams) spared(path string) error {
 	}
 	for _, k := range s.kept {
 		if os.SameFile(info, k) {
-			return fmt.Errorf("%s: is read here, and would be written over: name another file", path)
+			return fmt.Errorf("%s: is an input and would be overwritten: name another file", path)
 		}
 	}
 	return nil

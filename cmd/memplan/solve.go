@@ -98,13 +98,13 @@ overhead and bound at budgets down to the least that is known to suffice.`,
 		},
 	}
 	c.Flags().StringVar(&o.budget, "budget", "", "memory that must suffice, `BYTES` or a size such as 12G")
-	c.Flags().Float64Var(&o.ratio, "budget-ratio", 0, "the budget as a part `R` of the memory without recomputation, such as 0.8")
+	c.Flags().Float64Var(&o.ratio, "budget-ratio", 0, "the budget as a fraction `R` of the memory without recomputation, such as 0.8")
 	addEnum(c, c.Flags(), &o.class, "class", rematClasses[0].name, "`CLASS` of schedules that are admitted", rematClassNames(), nil)
 	o.limitFlags.add(c, boundedSearch)
 	c.Flags().StringVar(&o.certificate, "certificate", "", "write the proof of the bound to `FILE`")
 	c.Flags().StringVar(&o.verify, "verify", "", "check the proof in `FILE` instead of solving")
 	c.Flags().BoolVar(&o.frontier, "frontier", false, "overhead against memory, at many budgets")
-	c.Flags().Uint64Var(&o.seed, "seed", 0, "`N` that the search's random choices come from")
+	c.Flags().Uint64Var(&o.seed, "seed", 0, "seed `N` of the search's random choices")
 	c.Flags().IntVar(&o.points, "points", 24, "`N` budgets of --frontier")
 	o.outputFlags.add(c, rematFormats())
 	noFiles(c, "budget", "budget-ratio", "points", "seed")
@@ -229,7 +229,7 @@ func (o *solveRematOptions) wanted() (remat.Class, error) {
 	case given == (o.budget != ""):
 		return 0, errors.New("solve remat wants either --budget BYTES or --budget-ratio R")
 	case given && !(o.ratio > 0 && o.ratio <= 1e6):
-		return 0, fmt.Errorf("--budget-ratio %v: want a positive part such as 0.8", o.ratio)
+		return 0, fmt.Errorf("--budget-ratio %v: want a positive fraction such as 0.8", o.ratio)
 	}
 	for i := range rematClasses {
 		if c := &rematClasses[i]; c.name == o.class {

@@ -44,7 +44,7 @@ func (l *Lifted) warnOwnFunctions() {
 		}
 	}
 	if len(names) > 0 {
-		l.Warnings = append(l.Warnings, graph.Warning{Code: OwnFunction, Message: "autograd functions of the model's own (" + strings.Join(names, ", ") + "): the file shows neither what they save, which is taken to be what they are called with, nor their backward pass"})
+		l.Warnings = append(l.Warnings, graph.Warning{Code: OwnFunction, Message: "autograd functions of the model's own (" + strings.Join(names, ", ") + "): the file shows neither what they save, which is assumed to be their arguments, nor their backward pass"})
 	}
 }
 

@@ -47,7 +47,7 @@ func (l *Lifted) restore(g *graph.Graph) {
 		}
 		r.fill()
 		n := r.insert()
-		l.Warnings = append(l.Warnings, graph.Warning{Code: UnreadResults, Message: fmt.Sprintf("the file lacks %d calls of %s, whose results nobody reads; they are taken to be those that it has of %s", n, t.module, t.model)})
+		l.Warnings = append(l.Warnings, graph.Warning{Code: UnreadResults, Message: fmt.Sprintf("the file lacks %d calls of %s, whose results are not read; they are copied from those of %s", n, t.module, t.model)})
 		l.missing(g)
 	}
 }

@@ -102,5 +102,5 @@ func (j *joining) warn(b *builder) {
 		return
 	}
 	b.e.P.Warnings = append(b.e.P.Warnings, graph.Warning{Code: "cast-assumed", Node: j.first, Message: fmt.Sprintf(
-		"%d tensors that code makes to join them with others are taken to have the others' type, %s; a file of float32 does not show it: were they float32, so would be what is computed from both", j.made, j.half)})
+		"%d tensors that code creates to join with others are assumed to have the others' type, %s, which a float32 file does not show: if they were float32, so would be all that is computed from both", j.made, j.half)})
 }

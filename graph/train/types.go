@@ -157,7 +157,7 @@ func (w *narrowing) warn(b *builder) {
 		return
 	}
 	b.e.P.Warnings = append(b.e.P.Warnings, graph.Warning{Code: "cast-assumed", Node: w.first, Message: fmt.Sprintf(
-		"%d casts to the parameters' type are assumed, where PyTorch would refuse tensors of two types and a file of float32 shows no cast: %d bytes of float32 if the code casts earlier, as much more if later", w.casts, w.bytes)})
+		"%d casts to the parameters' type are assumed, because PyTorch would refuse tensors of two types and a float32 file shows no casts: %d bytes of float32 if the code casts earlier, as much more if later", w.casts, w.bytes)})
 }
 
 // assumed returns the bytes of what was cast.
@@ -194,7 +194,7 @@ func (w *castsBack) warn(b *builder) {
 		return
 	}
 	b.e.P.Warnings = append(b.e.P.Warnings, graph.Warning{Code: "cast-assumed", Node: w.first, Message: fmt.Sprintf(
-		"%d casts of classes of the model's own are assumed (normalisations cast their result back to their input's type, LoRA its operand to its weights'), which a file of float32 does not show: %d bytes of float32 differ if they do not", w.casts, w.bytes)})
+		"%d casts in the model's own classes are assumed (normalisations cast their result back to their input's type, LoRA its operand to its weights'), which a float32 file does not show: without them %d bytes of float32 differ", w.casts, w.bytes)})
 }
 
 // CastUnseen is the code of the warning that code without a line may compute in
@@ -232,6 +232,6 @@ func (b *builder) unseen() int64 {
 	if doubted*leastUnseen < all {
 		return 0
 	}
-	b.e.Warn(CastUnseen, fmt.Sprintf("functions and statements that the file has no line of may compute in float32, or not: %d bytes differ", doubted))
+	b.e.Warn(CastUnseen, fmt.Sprintf("functions and statements without a line in the file may compute in float32, or not: %d bytes differ", doubted))
 	return doubted
 }

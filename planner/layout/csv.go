@@ -93,7 +93,7 @@ func ReadCSV(r io.Reader) ([]Buffer, error) {
 			}
 		}
 		if at, ok := seen[b.ID]; ok {
-			return nil, fmt.Errorf("line %d: buffer %q stands on line %d, too", line, b.ID, at)
+			return nil, fmt.Errorf("line %d: buffer %q is also on line %d", line, b.ID, at)
 		}
 		seen[b.ID] = line
 		list = append(list, b)
@@ -111,7 +111,7 @@ func header(head []string) ([]*column, error) {
 			return nil, fmt.Errorf("line 1: column %d is called %.40q: want a header id,lower,upper,size", i+1, text)
 		}
 		if used[&columns[k]] && name != "offset" && name != "hint" {
-			return nil, fmt.Errorf("line 1: column %q stands there twice", name)
+			return nil, fmt.Errorf("line 1: column %q occurs twice", name)
 		}
 		used[&columns[k]] = true
 		out = append(out, &columns[k])

@@ -87,7 +87,7 @@ func numbersText(p *page, r *planner.Report) {
 
 // idealArena compares the allocator with an arena planned ahead.
 func idealArena(n int64, r *planner.Report) string {
-	return fmt.Sprintf("an arena with offsets planned ahead could do with %s: %.1f%% less than reserved", size(n), 100*(1-float64(n)/float64(max(r.Peak.ReservedBytes, 1))))
+	return fmt.Sprintf("an arena with offsets planned ahead would need %s: %.1f%% less than reserved", size(n), 100*(1-float64(n)/float64(max(r.Peak.ReservedBytes, 1))))
 }
 
 // breakdownText lists the categories at the peak, the largest first.

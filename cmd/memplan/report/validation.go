@@ -33,7 +33,7 @@ func validationLine(r *validate.Report) string {
 	case validate.Refuted:
 		return fmt.Sprintf("refuted: %d of %s failed on %s", failed, Plural(len(r.Checks), "check", "checks"), deviceLine(r))
 	}
-	return "partial: no check failed, but not all could be made on " + deviceLine(r)
+	return "partial: no check failed, but not all could run on " + deviceLine(r)
 }
 
 func deviceLine(r *validate.Report) string {

@@ -98,7 +98,7 @@ func parallelLines(r *planner.Report) (out []string) {
 	if p == nil {
 		return nil
 	}
-	line := fmt.Sprintf("on %d cards: rank %d needs the most, and all of this page is of it; NCCL takes %s of each card", p.Ranks, p.WorstRank, size(p.NCCLBytes))
+	line := fmt.Sprintf("on %d cards: rank %d needs the most, and this report is about it; NCCL takes %s of each card", p.Ranks, p.WorstRank, size(p.NCCLBytes))
 	if p.HostBytes > 0 {
 		line += fmt.Sprintf(", and each rank pins %s of its host's memory", size(p.HostBytes))
 	}
@@ -304,7 +304,7 @@ func doubtfulLines(r *planner.Report) []string {
 	}
 	list := slices.DeleteFunc(slices.Clone(u.Sources), func(s planner.UncertaintySource) bool { return s.Bytes == 0 })
 	slices.SortStableFunc(list, func(a, b planner.UncertaintySource) int { return cmp.Compare(b.Bytes, a.Bytes) })
-	out := []string{fmt.Sprintf("reserved between %s and %s, of runs like it all but one in a hundred; why so wide:", size(u.LowBytes), size(u.HighBytes))}
+	out := []string{fmt.Sprintf("reserved between %s and %s in 99 of 100 such runs; why so wide:", size(u.LowBytes), size(u.HighBytes))}
 	for _, s := range list[:min(len(list), mostReasons)] {
 		line := fmt.Sprintf("+%s: %s", size(s.Bytes), s.Message)
 		if s.Narrow != "" {
