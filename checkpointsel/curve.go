@@ -9,8 +9,9 @@ import (
 )
 
 // A step is one step of C: at levels of peak or more, cost is the least time.
-// Which choice has it: unit i is kept and len is 0, or a segment of len units
-// begins there; inner and rest are the steps of C that it builds on.
+// The rest records the choice that attains it: unit i is kept and len is 0, or
+// a segment of len units begins there; inner and rest are the steps of C that
+// it builds on.
 type step struct {
 	peak        int64
 	cost        float64
@@ -18,31 +19,30 @@ type step struct {
 	inner, rest int32
 }
 
-// nowhere is the level of what has none.
+// nowhere is the level of an empty set.
 const nowhere = math.MinInt64 / 4
 
-// Levels are exact as long as that takes no more than mostWork steps of lists;
-// else they are rounded to a grid, of which the range of levels has so many
-// lines at first, and fewer if that is too much work as well. Lines are apart
-// by a power of two, for sizes of tensors mostly are multiples of one.
+// Levels are exact if that takes no more than mostWork steps of lists;
+// otherwise they are rounded to a grid that divides the range of levels into
+// this many lines at first, and fewer if that is still too much work. Lines are
+// a power of two apart, since sizes of tensors are mostly multiples of one.
 const (
 	mostWork   = 1 << 25
 	finestGrid = 4096
 	coarsest   = 64
 )
 
-// slack is by how much rounding may move a level against its budget, in lines
-// of the grid.
+// slack is the largest rounding error of a level, in lines of the grid.
 const slack = 4
 
-// A context is the recomputation of segments that end at unit hi and lie by
-// the same offset above the first run.
+// A context is the recomputation of segments that end at unit hi and have the
+// same offset above the first run.
 type context struct {
 	hi     int
 	offset int64
 	lo     int // first unit of any of them
 	steps  [][]step
-	class  []int32 // of each list: lists of one class are equal
+	class  []int32 // of each list: equal lists have the same class
 }
 
 // A curve is C for all units, in one view.
@@ -50,10 +50,10 @@ type curve struct {
 	p       *Nested
 	v       View
 	grid    int64      // bytes that levels are rounded to
-	limit   int64      // greatest budget that it answers, bytes
-	above   int64      // steps at higher levels, seen from where a segment starts, fit no such budget
+	limit   int64      // largest budget that it answers, bytes
+	above   int64      // no such budget fits steps at higher levels, relative to the start of a segment
 	of      []*context // by span
-	chain   []int32    // by unit: what is known of the spans that begin there, those solved so far
+	chain   []int32    // for each unit: the spans solved so far that begin there
 	classes map[classKey]int32
 	chains  map[chainKey]int32
 	known   map[int32][]step // lists by class
@@ -61,17 +61,17 @@ type curve struct {
 	best    choices
 }
 
-// A classKey says what a list of steps follows from, levels relative to the
+// A classKey is what a list of steps depends on, with levels relative to the
 // start of its first unit's recomputation: equal blocks have equal keys.
 type classKey struct {
 	rest, chain            int32
 	grows, forward, unpack int64
 	cost                   float64
 	runs                   bool
-	made, read             int // where recomputation stops, from the end
+	made, read             int // end of the recomputation, counted from the end
 }
 
-// A chainKey is a span more that begins at a unit.
+// A chainKey extends a chain by a span that begins at a unit.
 type chainKey struct {
 	before, inner, len int32
 	drop, forward, up  int64
@@ -95,8 +95,8 @@ func solveNested(p *Nested, v View, limit int64) *curve {
 	return f
 }
 
-// rounded returns the problem with its levels in units of grid bytes: at Sure
-// levels not below what they are, at Hoped ones not above.
+// rounded returns the problem with its levels in units of grid bytes: rounded
+// up in the Sure view, down in the Hoped view.
 func (p *Nested) rounded(v View, grid int64) *Nested {
 	level := func(n int64) int64 { return -floorDiv(-n, grid) }
 	drop := func(n int64) int64 { return floorDiv(n, grid) }
@@ -149,9 +149,9 @@ func solveOn(p *Nested, v View, grid, limit int64, most int) *curve {
 	return f
 }
 
-// start is the least level that any recomputation starts from: segments before
-// unit i drop no more than the forward has made before it, so that of a
-// segment's levels, seen from its start, none may exceed the budget less this.
+// start returns the lowest level at which any recomputation starts: segments
+// before unit i drop no more than the forward has made before it, so that no
+// level of a segment, relative to its start, may exceed the budget minus this.
 func (p *Nested) start(v View) int64 {
 	least := int64(math.MaxInt64 / 4)
 	for i := range p.spans {
@@ -229,12 +229,12 @@ func (f *curve) solve(c *context, i int) {
 	f.known[id] = c.steps[at]
 }
 
-// link notes a span that has been solved with its first unit.
+// link records a span that has been solved with its first unit.
 func (f *curve) link(s int32) {
 	sp := &f.p.spans[s]
 	e, in := &sp.by[f.v], f.of[s]
 	k := chainKey{before: f.chain[sp.lo], inner: in.class[sp.lo-in.lo], len: int32(sp.hi - sp.lo), drop: e.drop, forward: e.forward - f.p.slots[sp.lo].before, up: in.offset, cost: sp.cost}
-	if sp.hi < len(f.p.slots) { // the level that its recomputation starts from, seen from what follows
+	if sp.hi < len(f.p.slots) { // the level at which its recomputation starts, relative to what follows
 		k.up -= f.p.slots[sp.hi].unpacked - f.p.slots[sp.hi].before
 	}
 	id, ok := f.chains[k]
@@ -245,7 +245,7 @@ func (f *curve) link(s int32) {
 	f.chain[sp.lo] = id
 }
 
-// whole finds the steps of the step itself, whose units are run once.
+// whole solves the step itself, whose units run once.
 func (f *curve) whole() {
 	p := f.p
 	n := len(p.slots)
@@ -263,19 +263,20 @@ func (f *curve) whole() {
 	}
 }
 
-// Choices are steps under construction: the least of all choices added so far.
+// A choices is a list of steps under construction: the minimum of all choices
+// added so far.
 type choices struct {
 	list, spare, fresh []step
 	work               int
 }
 
-// start begins with what one choice gives.
+// start begins with one choice.
 func (c *choices) start(o step, rest []step, restBy int64) {
 	c.list = combine(c.list[:0], o, rest, restBy, nil, 0, nil)
 }
 
-// add adds what a segment o gives with the steps of what follows and of its
-// inside, each moved by so many bytes.
+// add adds a segment o combined with the steps of what follows and of its
+// inside, each shifted by the given bytes.
 func (c *choices) add(o step, rest []step, restBy int64, inner []step, innerBy int64) {
 	low := max(o.peak, rest[0].peak+restBy, inner[0].peak+innerBy)
 	least := o.cost + rest[len(rest)-1].cost + inner[len(inner)-1].cost
@@ -290,8 +291,8 @@ func (c *choices) add(o step, rest []step, restBy int64, inner []step, innerBy i
 	}
 }
 
-// combine appends the steps of the greater of levels and the sum of costs of
-// two lists and o, those that are below the steps known. A nil inner is none.
+// combine appends, for two lists and o, the steps with the larger level and the
+// sum of costs, if they are below the steps known. A nil inner is ignored.
 func combine(out []step, o step, rest []step, restBy int64, inner []step, innerBy int64, known []step) []step {
 	r, i, k := 0, 0, 0
 	level := max(o.peak, rest[0].peak+restBy)
@@ -340,7 +341,7 @@ func below(list []step, level int64) []step {
 	return slices.Clone(list[:n])
 }
 
-// merge appends the steps of the least of two lists.
+// merge appends the steps of the minimum of two lists.
 func merge(out, a, b []step) []step {
 	best := math.Inf(1)
 	for i, k := 0, 0; i < len(a) || k < len(b); {
@@ -360,7 +361,7 @@ func merge(out, a, b []step) []step {
 	return out
 }
 
-// trace reads the segments off a step, outer before inner.
+// trace returns the segments of a step, outer before inner.
 func (f *curve) trace(at int) []train.Segment {
 	return f.inside(nil, &context{hi: len(f.p.slots), steps: f.top}, 0, int32(at))
 }
@@ -382,7 +383,7 @@ func (f *curve) inside(out []train.Segment, c *context, i int, k int32) []train.
 	return out
 }
 
-// spanAt is the span of n units from unit lo.
+// spanAt returns the span of n units from unit lo.
 func (f *curve) spanAt(lo, n int) int32 {
 	for _, s := range f.p.from[lo] {
 		if f.p.spans[s].hi == lo+n {

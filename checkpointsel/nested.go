@@ -11,13 +11,13 @@ import (
 	"github.com/memplan/memplan/liveness"
 )
 
-// Nested is the choice of segments within segments for one training step,
-// measured on the program without checkpoints.
+// Nested is the choice of segments within segments for one training step, measured on the program
+// without checkpoints.
 //
-// A segment that is run again runs as the model does, and may itself drop what
-// segments in it compute; those are run again when their backward comes. With
-// levels of the program without checkpoints, and what segments before have
-// dropped taken off them, the cheapest choice for units i and later within a
+// A recomputed segment runs as the model does, and may itself drop what
+// segments inside it compute; those are recomputed before their own backward.
+// With the levels of the program without checkpoints, less what earlier
+// segments have dropped, the cheapest choice for units i and later within a
 // segment that ends at k is (Beaumont et al., Optimal checkpointing for
 // heterogeneous chains, 2019, with spans of modules in place of layers)
 //
@@ -30,11 +30,11 @@ import (
 type Nested struct {
 	Units  []Unit
 	Fixed  int64 // as of Problem
-	Extra  int64 // as of Problem
+	Extra  int64 // as in Problem
 	Micros int   // micro-batches of a step
 
 	slots   []nestedSlot
-	stops   []stop // by the unit behind a segment's last
+	stops   []stop // by the unit after a segment's last
 	spans   []span // by first unit, then by end
 	from    [][]int32
 	loss    int64
@@ -42,19 +42,19 @@ type Nested struct {
 	results [2]*curve        // by View
 }
 
-// A nestedSlot is a unit that is kept, with its levels.
+// A nestedSlot is a unit that is not in a segment, with its levels.
 type nestedSlot struct {
 	slot
 	before int64   // live bytes at the start of its forward
 	cost   float64 // time of its forward
 }
 
-// A stop is where the recomputation of a segment ends: after the last unit
-// that makes something a backward in the segment reads, -1 for none.
+// A stop is the end of a segment's recomputation: after the last unit that
+// makes something read by a backward in the segment, -1 for none.
 type stop struct {
 	unit int
 	peak int64   // highest level of that unit's forward until then
-	cost float64 // time of it
+	cost float64 // its time until then
 	last int     // last unit whose backward reads what forward made, -1 for none
 }
 
@@ -65,12 +65,12 @@ type span struct {
 	by   [2]spanEffect
 }
 
-// A spanEffect is what a segment does to memory, bytes.
+// A spanEffect is a segment's effect on memory, in bytes.
 type spanEffect struct {
 	drop    int64 // not held between forward and backward
 	forward int64 // highest level of a run that drops it
-	offset  int64 // by how much its recomputation is above the first run, all of it dropped
-	held    int64 // what it is called with and nothing else holds: an outermost one does until its backward ends
+	offset  int64 // level of its recomputation above the first run, all of it dropped
+	held    int64 // arguments that nothing else holds: an outermost segment holds them until its backward ends
 }
 
 // NewNested measures the step of b; the arguments are those of NewProblem.
@@ -135,7 +135,8 @@ func (p *Nested) measureStops(m *measure) {
 	}
 }
 
-// span measures a run of units as a segment; false if it would drop nothing.
+// span measures a run of units as a segment; it returns false if the segment
+// drops nothing.
 func (m *measure) span(r run) (span, bool) {
 	s := span{run: r}
 	dropped, drop, again := m.dropped(r.lo, r.hi)
@@ -158,8 +159,8 @@ func (m *measure) span(r run) (span, bool) {
 	return s, true
 }
 
-// held is what the segment reads from before it and backward would let go
-// before it comes to the segment's first unit.
+// held returns the bytes that the segment reads from before it and backward
+// would free before it reaches the segment's first unit.
 func (m *measure) held(lo, hi int) (n int64) {
 	seen := map[int32]bool{}
 	for u := lo; u < hi; u++ {
@@ -201,7 +202,7 @@ func (p *Nested) Solve(budget int64, v View) (segs []train.Segment, cost float64
 	return f.trace(best), f.top[0][best].cost * float64(p.Micros), true
 }
 
-// Without is the highest level of the step without segments.
+// Without returns the highest level of the step without segments.
 func (p *Nested) Without() int64 {
 	most := max(p.Fixed, p.loss)
 	for i := range p.slots {
@@ -210,8 +211,8 @@ func (p *Nested) Without() int64 {
 	return most
 }
 
-// MinBudget returns the least budget at which Solve finds a choice in the
-// given view. Below the hoped one, no choice fits.
+// MinBudget returns the least budget at which Solve finds a choice in the given
+// view. Below the one of the Hoped view, no choice fits.
 func (p *Nested) MinBudget(v View) int64 {
 	f := p.curve(v, p.Without())
 	least := f.top[0][0].peak * f.grid
@@ -221,8 +222,8 @@ func (p *Nested) MinBudget(v View) int64 {
 	return min(least, p.Without())
 }
 
-// curve solves the problem for budgets up to the given one, which later
-// calls with smaller ones share.
+// curve solves the problem for budgets up to the given one, for later calls
+// with smaller ones to share.
 func (p *Nested) curve(v View, budget int64) *curve {
 	if f := p.results[v]; f == nil || f.limit < budget {
 		p.results[v] = solveNested(p, v, budget)
@@ -235,14 +236,14 @@ func (p *Nested) segment(s int32) train.Segment {
 	return train.Segment{Modules: slices.Clone(p.spans[s].modules)}
 }
 
-// A node of a plan is a segment with those in it.
+// A planNode is a segment of a plan with those inside it.
 type planNode struct {
 	span  int32
 	inner []*planNode
 }
 
-// plan finds the spans of segments and how they nest; false when one is none
-// of the problem's.
+// plan finds the spans of segments and how they nest; it returns false if one
+// does not belong to the problem.
 func (p *Nested) plan(segs []train.Segment) (out []*planNode, ok bool) {
 	if p.named == nil {
 		p.named = make(map[string]int32, len(p.spans))
@@ -271,9 +272,9 @@ func (p *Nested) plan(segs []train.Segment) (out []*planNode, ok bool) {
 	return out, true
 }
 
-// Levels predicts the highest live bytes of forward and backward with the
-// given segments, in execution order and outer before inner, and the time of
-// recomputation; false when a segment is none of the problem's.
+// Levels predicts the highest live bytes of forward and backward with the given
+// segments, in execution order and outer before inner, and the time of
+// recomputation; it returns false if a segment does not belong to the problem.
 func (p *Nested) Levels(segs []train.Segment, v View) (peak int64, cost float64, ok bool) {
 	nodes, ok := p.plan(segs)
 	if !ok {
@@ -299,7 +300,7 @@ func (p *Nested) Levels(segs []train.Segment, v View) (peak int64, cost float64,
 	return peak, cost * float64(p.Micros), true
 }
 
-// levels is Levels within one segment, when it is run again.
+// levels is Levels for the recomputation of one segment.
 func (p *Nested) levels(nd *planNode, v View) (peak int64, cost float64) {
 	s := &p.spans[nd.span]
 	offset, drop := s.by[v].offset, int64(0)
@@ -328,15 +329,15 @@ func (p *Nested) levels(nd *planNode, v View) (peak int64, cost float64) {
 	return peak, cost
 }
 
-// runs reports whether segment s runs when one around it that ends at hi is
-// run again: unless nothing behind s needs what it makes.
+// runs reports whether segment s runs in the recomputation of an enclosing one
+// that ends at hi: it does unless nothing after s needs its results.
 func (p *Nested) runs(s *span, hi int) bool {
 	e := &p.stops[hi]
 	return s.hi <= e.unit || s.lo <= e.unit && s.hi <= e.last
 }
 
-// unit returns the highest level and the time of a unit's forward when a
-// segment that ends at hi is run again; false if it does not run.
+// unit returns the highest level and the time of a unit's forward in the
+// recomputation of a segment that ends at hi; false if it does not run.
 func (p *Nested) unit(u, hi int) (peak int64, cost float64, runs bool) {
 	switch s := &p.stops[hi]; {
 	case u > s.unit:
@@ -352,7 +353,7 @@ func (p *Nested) Sample(rng *rand.Rand) []train.Segment {
 	return p.sample(nil, rng, 0, len(p.slots), 0.5)
 }
 
-// sample adds segments for units lo to hi, of which those around take part.
+// sample adds segments for units lo to hi, which are inside the enclosing ones.
 func (p *Nested) sample(out []train.Segment, rng *rand.Rand, lo, hi int, often float64) []train.Segment {
 	for i := lo; i < hi; {
 		var fits []int32

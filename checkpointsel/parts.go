@@ -7,12 +7,12 @@ import (
 	"github.com/memplan/memplan/graph/train"
 )
 
-// mostParts is how finely nested segments divide a model: units are split
+// mostParts bounds how finely nested segments divide a model: units are split
 // while there are fewer.
 const mostParts = 200
 
 // A run is a range of units that one segment may cover: a module, or modules
-// of which each feeds the next.
+// each of which feeds the next.
 type run struct {
 	lo, hi  int // half-open range of units
 	modules []string
@@ -42,15 +42,15 @@ func Parts(l *lift.Lifted, weight func(call int) int64) ([]Unit, []run) {
 type parts struct {
 	d      *divider
 	units  []Unit
-	at     map[int]int // unit by its first call
+	at     map[int]int // unit of each first call
 	spans  []run       // single modules
 	starts [][]int     // indices into spans, by first unit
-	ends   [][]int     // and by the unit behind the last
+	ends   [][]int     // by the unit after the last
 }
 
 // modules lists the modules whose calls are those of whole units, each range
-// once: of several modules with the same calls, the innermost, a unit's own
-// name among them.
+// once: of several modules with the same calls, the innermost; units' own
+// modules are included.
 func (p *parts) modules() {
 	seen := map[string]bool{}
 	for i := range p.units {
@@ -68,7 +68,7 @@ func (p *parts) modules() {
 	}
 }
 
-// add notes a module that is called once, and whose calls are those of units.
+// add adds a module that is called once and whose calls are those of units.
 func (p *parts) add(name string) {
 	l := p.d.l
 	lo, hi := train.Range(l, []string{name})
@@ -95,7 +95,7 @@ func (p *parts) add(name string) {
 }
 
 // runs lists all runs, by their first unit and then by their last, each range
-// once, with as few modules as cover it.
+// once, with the fewest modules that cover it.
 func (p *parts) runs() []run {
 	n := len(p.units)
 	best := make([]map[int]chained, n) // by first unit and end
@@ -130,10 +130,10 @@ func (p *parts) runs() []run {
 	return out
 }
 
-// chained is the first module of a run, and how many modules the run has.
+// A chained is the first module of a run and the number of its modules.
 type chained struct{ first, modules int }
 
-// extend notes the runs that begin with span s at unit i.
+// extend adds the runs that begin with span s at unit i.
 func (p *parts) extend(best []map[int]chained, i, s int) {
 	keep := func(k, modules int) {
 		if c, ok := best[i][k]; !ok || modules < c.modules {
@@ -162,7 +162,7 @@ func (p *parts) asUnit(s int) Unit {
 	return Unit{Module: r.modules[0], Lo: p.units[r.lo].Lo, Hi: p.units[r.hi-1].Hi}
 }
 
-// parentName is the name of the module around, "" for none.
+// parentName returns the name of the enclosing module, "" if there is none.
 func parentName(module string) string {
 	for i := len(module) - 1; i >= 0; i-- {
 		if module[i] == '.' {

@@ -16,7 +16,7 @@ import (
 type Problem struct {
 	Units []Unit
 	Fixed int64 // highest level outside forward and backward: the optimizer's step
-	Extra int64 // what the first segment may add to every level: a library's workspace in backward's thread
+	Extra int64 // bytes that the first segment may add to every level: a library's workspace in backward's thread
 
 	slots []slot
 	loss  int64    // highest level of the loss and of the start of backward
@@ -28,7 +28,7 @@ type Problem struct {
 // A slot is a unit or gap with its levels in the program without checkpoints.
 type slot struct {
 	forward, backward int64 // highest live bytes during the unit's calls
-	unpacked          int64 // the same of backward, where hooks unpack what it saved
+	unpacked          int64 // the same for backward, if hooks unpack what it saved
 }
 
 // An option is one segment that a plan may contain.
@@ -36,33 +36,33 @@ type option struct {
 	lo, hi int       // half-open range of units
 	cost   float64   // time of recomputation
 	by     [2]effect // indexed by View
-	again  int64     // bytes made anew that a later unit held forward
+	again  int64     // recomputed bytes that a later unit held in forward
 }
 
-// An effect is what a segment does to memory, bytes.
+// An effect is a segment's effect on memory, in bytes.
 type effect struct {
 	drop    int64 // not held between forward and backward
 	forward int64 // highest level of the first run, nothing dropped before it
-	redo    int64 // highest level of recomputation and backward, likewise
+	redo    int64 // highest level of recomputation and backward, nothing dropped before it
 }
 
-// A View says which way levels are rounded where segments interact.
+// A View is the direction in which levels are rounded where segments interact.
 type View int
 
-// The views. Sure levels are not below those of the program that is built for
-// a choice, Hoped not above: the least cost at Hoped levels bounds the cost of
+// The views. Sure levels are upper bounds for the program built for a choice,
+// Hoped levels lower bounds: the least cost at Hoped levels bounds the cost of
 // every choice.
 const (
 	Sure View = iota
 	Hoped
 )
 
-// maxRun bounds the number of units in one segment: longer ones hold
-// everything at once again.
+// maxRun bounds the number of units in one segment: longer ones again hold
+// everything at once.
 const maxRun = 24
 
-// NewProblem measures the step of b; hooked is the same step with hooks on
-// what autograd saves (aten.Config.Hooks), as every segment has them; extra is
+// NewProblem measures the step of b; hooked is the same step with hooks on what
+// autograd saves (aten.Config.Hooks), as in every segment; extra is
 // Problem.Extra. cost gives the time of a program node.
 func NewProblem(b, hooked *train.Build, units []Unit, extra int64, cost func(*program.Node) float64) *Problem {
 	m := newMeasure(b, units, cost)
@@ -85,11 +85,12 @@ func NewProblem(b, hooked *train.Build, units []Unit, extra int64, cost func(*pr
 	return p
 }
 
-// A label is a state of the search: what the segments so far drop and cost.
+// A label is a state of the search: the bytes dropped and the cost of the
+// segments so far.
 type label struct {
 	drop int64
 	cost float64
-	prev int32 // label it came from
+	prev int32 // its predecessor
 	seg  int32 // segment that led here, -1 for an ordinary slot
 }
 
@@ -144,7 +145,7 @@ func (p *Problem) Solve(budget int64, v View) (segs []train.Segment, cost float6
 	return p.trace(all, best), all[best].cost, true
 }
 
-// Without is the highest level of the step without segments.
+// Without returns the highest level of the step without segments.
 func (p *Problem) Without() int64 {
 	most := max(p.Fixed, p.loss)
 	for _, s := range p.slots {
@@ -153,7 +154,7 @@ func (p *Problem) Without() int64 {
 	return most
 }
 
-// prune keeps the labels of one position that no other dominates.
+// prune returns the labels of one position that no other dominates.
 func (p *Problem) prune(all []label, ids []int32) []int32 {
 	slices.SortFunc(ids, func(a, b int32) int {
 		x, y := all[a], all[b]
@@ -182,7 +183,7 @@ func (p *Problem) prune(all []label, ids []int32) []int32 {
 	return out
 }
 
-// trace reads the segments off a label's history, in execution order.
+// trace returns the segments of a label's history, in execution order.
 func (p *Problem) trace(all []label, at int32) []train.Segment {
 	var out []train.Segment
 	for ; at >= 0; at = all[at].prev {
@@ -200,8 +201,8 @@ func (p *Problem) trace(all []label, at int32) []train.Segment {
 	return out
 }
 
-// MinBudget returns the least budget at which Solve finds a choice in the
-// given view, by bisection. Below the hoped one, no choice fits.
+// MinBudget returns the least budget at which Solve finds a choice in the given
+// view, by bisection. Below the one of the Hoped view, no choice fits.
 func (p *Problem) MinBudget(v View) int64 {
 	lo, hi := p.Fixed, p.Without()
 	for lo < hi {
@@ -217,7 +218,7 @@ func (p *Problem) MinBudget(v View) int64 {
 
 // None, All and Sqrt are the fixed selections.
 
-// All checkpoints every unit that computes something backward needs.
+// All checkpoints every unit that computes something needed by backward.
 func (p *Problem) All() []train.Segment {
 	var out []train.Segment
 	for i, u := range p.Units {
@@ -263,7 +264,7 @@ func (p *Problem) Sqrt() []train.Segment {
 	return out
 }
 
-// measure holds what options are computed from.
+// A measure holds what options are computed from.
 type measure struct {
 	b      *train.Build
 	units  []Unit
@@ -283,10 +284,10 @@ type measure struct {
 	takes  []bool // units whose backward reads what forward made
 }
 
-// A use says where a storage is made and read, in units; -1 for nowhere.
+// A use is the units that make and read a storage; -1 for none.
 type use struct {
 	born           int // unit that makes it, forward
-	lastForward    int // last unit that reads it forward; len(units) for the loss
+	lastForward    int // last unit that reads it in forward; len(units) for the loss
 	backLo, backHi int // units that read it backward
 	last           int // node that frees it, forward or backward
 	saved          bool
@@ -320,8 +321,8 @@ func newMeasure(b *train.Build, units []Unit, cost func(*program.Node) float64) 
 	return m
 }
 
-// unpacked notes the levels of backward with hooks. Both programs run the same
-// calls.
+// unpacked records the levels of backward with hooks. Both programs run the
+// same calls.
 func (m *measure) unpacked(hooked *train.Build) {
 	_, steady := liveness.Steps(hooked.Program)
 	levels := liveness.LevelsOf(steady)
@@ -340,7 +341,7 @@ func (m *measure) unpacked(hooked *train.Build) {
 	}
 }
 
-// node notes one node of the program: its level, and what it makes and reads.
+// node records one node of the program: its level, and what it makes and reads.
 func (m *measure) node(i int) {
 	nd := &m.b.Nodes[i]
 	peak := m.levels.Peak[i]
@@ -397,8 +398,8 @@ func (m *measure) use(s *use, id int32, i, u int, back bool) {
 	}
 }
 
-// option measures the segment of units [lo, hi); false when it would drop
-// nothing.
+// option measures the segment of units [lo, hi); it returns false if the
+// segment would drop nothing.
 func (m *measure) option(lo, hi int) (option, bool) {
 	o := option{lo: lo, hi: hi}
 	dropped, drop, again := m.dropped(lo, hi)
@@ -417,9 +418,9 @@ func (m *measure) option(lo, hi int) (option, bool) {
 }
 
 // dropped lists, for each view, what the segment does not hold between its
-// forward and its backward, and sums its bytes, less those that are held for
-// it. again are the bytes that a later unit holds forward and that are made
-// anew for the segment's own backward.
+// forward and its backward, and sums its bytes, minus those that are held on
+// its behalf. again is the bytes that a later unit holds in forward and that
+// are recomputed for the segment's own backward.
 func (m *measure) dropped(lo, hi int) (dropped [2]map[int32]bool, drop [2]int64, again int64) {
 	for v := range dropped {
 		dropped[v] = map[int32]bool{}
@@ -437,7 +438,7 @@ func (m *measure) dropped(lo, hi int) (dropped [2]map[int32]bool, drop [2]int64,
 			}
 			dropped[Hoped][id] = true
 			drop[Hoped] += bytes
-			if s.lastForward < hi { // else a later call holds it for a while
+			if s.lastForward < hi { // otherwise a later call holds it for a while
 				dropped[Sure][id] = true
 				drop[Sure] += bytes
 			}
@@ -447,8 +448,8 @@ func (m *measure) dropped(lo, hi int) (dropped [2]map[int32]bool, drop [2]int64,
 	return dropped, drop, again
 }
 
-// keep is what the segment reads from before it and would not otherwise be
-// held until its backward.
+// keep returns the bytes that the segment reads from before it and that would
+// not otherwise be held until its backward.
 func (m *measure) keep(lo, hi int) int64 {
 	var n int64
 	seen := map[int32]bool{}
@@ -464,8 +465,8 @@ func (m *measure) keep(lo, hi int) int64 {
 	return n
 }
 
-// firstRun is the level of the forward run that drops what it need not keep:
-// each dropped storage dies after its last forward reader.
+// firstRun returns the level of the forward run that drops what it need not
+// keep: each dropped storage dies after its last forward reader.
 func (m *measure) firstRun(lo, hi int, dropped map[int32]bool) int64 {
 	type death struct {
 		node  int
@@ -493,8 +494,8 @@ func (m *measure) firstRun(lo, hi int, dropped map[int32]bool) int64 {
 	return most
 }
 
-// secondRun is the level of recomputation, which grows from the start of the
-// segment's backward as the first run grew, and of the backward itself.
+// secondRun returns the level of recomputation, which grows from the start of
+// the segment's backward as the first run grew, and of the backward itself.
 func (m *measure) secondRun(lo, hi int, drop int64) int64 {
 	start, most := int64(-1), int64(0)
 	for u := hi - 1; u >= lo; u-- {
@@ -516,14 +517,14 @@ func (m *measure) secondRun(lo, hi int, drop int64) int64 {
 	return most
 }
 
-// redoCost is the time of recomputation in all micro-batches of a step.
+// redoCost returns the time of recomputation in all micro-batches of a step.
 func (m *measure) redoCost(lo, hi int) float64 {
 	var t float64
 	m.again(lo, hi, func(i int) { t += m.cost(&m.b.Nodes[i]) })
 	return t * float64(max(m.b.Micros, 1))
 }
 
-// again visits the forward nodes that recomputation runs.
+// again calls visit for the forward nodes that recomputation runs.
 func (m *measure) again(lo, hi int, visit func(node int)) {
 	end := m.lastSaving(lo, hi)
 	for u := lo; u < hi; u++ {
@@ -536,8 +537,8 @@ func (m *measure) again(lo, hi int, visit func(node int)) {
 	}
 }
 
-// lastSaving is the last node of the segment's forward that writes something
-// its backward reads: recomputation stops there.
+// lastSaving returns the last node of the segment's forward that writes
+// something its backward reads: recomputation stops there.
 func (m *measure) lastSaving(lo, hi int) int {
 	for u := hi - 1; u >= lo; u-- {
 		for k := len(m.nodes[u]) - 1; k >= 0; k-- {
@@ -551,9 +552,9 @@ func (m *measure) lastSaving(lo, hi int) int {
 	return -1
 }
 
-// Levels predicts, from the step without checkpoints, the highest live bytes
-// of forward and backward with the given segments, and the time of
-// recomputation; false when a segment is none of the problem's options.
+// Levels predicts, from the step without checkpoints, the highest live bytes of
+// forward and backward with the given segments, and the time of recomputation;
+// it returns false if a segment is not one of the problem's options.
 func (p *Problem) Levels(segs []train.Segment, v View) (peak int64, cost float64, ok bool) {
 	at := map[string]*option{}
 	for i := range p.segs {

@@ -14,31 +14,31 @@ import (
 	"github.com/memplan/memplan/liveness"
 )
 
-// A Selective problem is the choice of a plan of class (c) for PyTorch's
-// selective activation checkpointing: one of class (b) in which segments of a few
-// units keep the outputs of some operator calls. Eager mode runs every other
-// call of such a segment again, whether its result is read or not, so that calls
-// do not depend on each other: what a call costs in memory and saves in time
-// does not change with the choice of others, and the choices for a segment are
-// the undominated sums of a knapsack.
+// A Selective problem chooses a plan of class (c), for PyTorch's selective
+// activation checkpointing: one of class (b) in which segments of a few units
+// keep the outputs of some operator calls. Eager mode recomputes every other call
+// of such a segment, whether its result is read or not, so that calls are
+// independent: what a call costs in memory and saves in time does not depend on
+// the choice of others, and the choices for a segment are the undominated sums of
+// a knapsack.
 //
-// It is solved by dynamic programming over the same slots as class (b), on a
-// grid of bytes dropped so far.
+// It is solved by dynamic programming over the same slots as class (b), on a grid
+// of bytes dropped so far.
 type Selective struct {
 	*Problem
 	variants [2][][]variant // by View and segment: choices of calls, the fewest bytes first
 	items    [][]item       // by segment
 }
 
-// keepMost is how many units a segment that keeps calls has at most.
+// keepMost is the largest number of units of a segment that keeps calls.
 const keepMost = 6
 
 // An item is a call that a segment may keep.
 type item struct {
 	call  aten.Kept
-	node  int      // of the program without checkpoints
-	bytes [2]int64 // what is held more between forward and backward, by View
-	cost  float64  // time of running it again, in all micro-batches
+	node  int      // in the program without checkpoints
+	bytes [2]int64 // additional bytes held between forward and backward, by View
+	cost  float64  // time of its recomputation, in all micro-batches
 	outs  []program.StorageID
 }
 
@@ -49,13 +49,14 @@ type variant struct {
 	effect
 }
 
-// Resolutions: how finely bytes are counted where sums of them are searched.
+// Resolutions of sums of bytes in the searches.
 const (
-	itemGrains = 4096 // of what a segment may keep
-	dropGrains = 8192 // of what a step may drop
+	itemGrains = 4096 // grains of what a segment may keep
+	dropGrains = 8192 // grains of what a step may drop
 )
 
-// most is how many variants a segment of one unit, and of several, has at most.
+// most is the largest number of variants of a segment of one unit, and of
+// several.
 var most = [2]struct{ one, several int }{Sure: {24, 12}, Hoped: {512, 48}}
 
 // NewSelective adds to p, the problem of the step b, the choice of calls to
@@ -75,9 +76,9 @@ func NewSelective(p *Problem, b *train.Build, cost func(*program.Node) float64) 
 	return s
 }
 
-// writtenInPlace marks the storages that a node writes to which has not
-// allocated them, or whose tensor gets other strides in place: PyTorch refuses
-// to recompute from such an output.
+// writtenInPlace marks the storages that a node other than their allocating one
+// writes, or whose tensor gets other strides in place: PyTorch refuses to
+// recompute from such an output.
 func writtenInPlace(p *program.Program) []bool {
 	written := make([]bool, len(p.Storages))
 	for i := range p.Storages {
@@ -123,14 +124,14 @@ func (m *measure) items(o *option, written []bool, cost func(*program.Node) floa
 	return out
 }
 
-// copiesFor reports a copy of an operand that a call makes inside, which goes
-// with it.
+// copiesFor reports whether node c is a copy of an operand inside the call of
+// n, which is kept with it.
 func copiesFor(c, n *program.Node) bool {
 	return c.Kernel == "copy" && c.Call == n.Call && (c.Op == "contiguous" || strings.HasSuffix(c.Op, "_norm"))
 }
 
-// keepable reports whether the outputs of a call can be kept, and counts what
-// they take beyond what is held anyway.
+// keepable reports whether the outputs of a call can be kept, and counts their
+// bytes beyond what is held anyway.
 func (m *measure) keepable(it *item, n *program.Node, o *option, written []bool) bool {
 	for _, ev := range n.Events {
 		st := &m.b.Storages[ev.Storage]
@@ -180,9 +181,9 @@ func (s *Selective) segment(oi int) {
 	}
 }
 
-// variant returns a segment with items kept. Its levels are not above what any
-// such choice has: whatever is kept, the first run keeps no less, and backward
-// needs what it unpacks.
+// variant returns a segment with items kept. Its levels are lower bounds:
+// whatever is kept, the first run keeps no less, and backward needs what it
+// unpacks.
 func (s *Selective) variant(oi int, keep []int, v View) variant {
 	o := &s.segs[oi]
 	x := variant{keep: keep, cost: o.cost, effect: o.by[v]}
@@ -197,8 +198,8 @@ func (s *Selective) variant(oi int, keep []int, v View) variant {
 	return x
 }
 
-// spread leaves n of the variants. In the Hoped view, each that is left stands for those
-// before it: as cheap as the cheapest and as small as the smallest of them.
+// spread selects n of the variants. In the Hoped view, each selected one stands for
+// those before it: as cheap as their cheapest and as small as their smallest.
 func spread(list []variant, n int, v View) []variant {
 	if len(list) <= n {
 		return list
@@ -215,11 +216,11 @@ func spread(list []variant, n int, v View) []variant {
 }
 
 // levelsOf sets the levels of a variant's first run and recomputation: what is
-// kept is not let go in the first, and is there from the start of the second.
+// kept is not freed in the first, and exists from the start of the second.
 func (m *measure) levelsOf(x *variant, items []item, o *option) {
 	kept := make(map[int]int64, len(x.keep)) // by node
 	outs := map[program.StorageID]bool{}
-	later := int64(0) // kept, and not made yet in a first run
+	later := int64(0) // kept, and not yet made in a first run
 	for _, k := range x.keep {
 		kept[items[k].node] = items[k].bytes[Sure]
 		later += items[k].bytes[Sure]
@@ -244,9 +245,8 @@ func (m *measure) levelsOf(x *variant, items []item, o *option) {
 	})
 }
 
-// firstRunKeeping is the level of the forward run of a segment that lets go of
-// what it need not keep, and of what is kept not even where no backward reads
-// it.
+// firstRunKeeping returns the level of the forward run of a segment that frees
+// what it need not keep, but nothing of kept, even if no backward reads it.
 func (m *measure) firstRunKeeping(o *option, kept map[program.StorageID]bool) int64 {
 	change := map[int]int64{} // by the node after which it happens
 	for u := o.lo; u < o.hi; u++ {
@@ -280,9 +280,9 @@ type sum struct {
 	prev  *sum
 }
 
-// frontier lists the choices of items that no other undercuts in bytes at as
-// much time, the fewest bytes first, which begins with items that take none.
-// Bytes are rounded to a grid, down in the Hoped view and up in the others. O(items · grains).
+// frontier lists the choices of items that no other undercuts in bytes for as much time, the
+// fewest bytes first, beginning with items that take none. Bytes are rounded to a grid, down
+// in the Hoped view and up in the other. O(items · grains).
 func frontier(items []item, v View) (out [][]int) {
 	var total int64
 	for i := range items {
@@ -392,7 +392,7 @@ func newTable(s *Selective, budget int64, v View) *table {
 		}
 		high, low = high+most, low+least
 	}
-	high = min(high, s.Without()-low) // nobody needs more
+	high = min(high, s.Without()-low) // no state needs more
 	t := &table{s: s, budget: budget, v: v, lowest: low, grain: max((high-low)/dropGrains, liveness.Round), at: make([][]cell, len(s.slots)+1)}
 	n := int((high-low)/t.grain) + 2
 	for i := range t.at {
@@ -405,7 +405,7 @@ func newTable(s *Selective, budget int64, v View) *table {
 	return t
 }
 
-// put enters a state. In the Hoped view, a cell has the least cost and the most bytes
+// put adds a state. In the Hoped view, a cell has the least cost and the most bytes
 // dropped of all its states.
 func (t *table) put(slot int, c cell) {
 	old := &t.at[slot][min(int((c.drop-t.lowest)/t.grain), len(t.at[slot])-1)]
@@ -421,8 +421,8 @@ func (t *table) put(slot int, c cell) {
 	}
 }
 
-// leave goes on from every state at slot i that none with more bytes dropped
-// undercuts.
+// leave continues from every state at slot i that is not undercut by one with
+// more bytes dropped.
 func (t *table) leave(i int) {
 	least := math.Inf(1)
 	for k := len(t.at[i]) - 1; k >= 0; k-- {
@@ -453,7 +453,7 @@ func (t *table) from(i int, k int32, c cell) {
 	}
 }
 
-// trace reads the segments off a state's history, in execution order.
+// trace returns the segments of a state's history, in execution order.
 func (t *table) trace(slot int, k int32) []train.Segment {
 	var out []train.Segment
 	for slot > 0 {
@@ -481,8 +481,8 @@ func (s *Selective) modules(oi int) (seg train.Segment) {
 }
 
 // Levels predicts the highest live bytes of forward and backward with the given
-// segments, and the time of recomputation; false when a segment is none of the
-// problem's.
+// segments, and the time of recomputation; it returns false if a segment does
+// not belong to the problem.
 func (s *Selective) Levels(segs []train.Segment, v View) (peak int64, cost float64, ok bool) {
 	next := 0
 	var drop int64
@@ -518,7 +518,8 @@ func (s *Selective) find(u int, seg *train.Segment) int {
 	return -1
 }
 
-// index returns the index of a segment, -1 if it is none of the problem's.
+// index returns the index of a segment, -1 if it does not belong to the
+// problem.
 func (s *Selective) index(seg *train.Segment) int {
 	u := slices.IndexFunc(s.Units, func(x Unit) bool { return x.Module == seg.Modules[0] })
 	if u < 0 {
@@ -527,7 +528,7 @@ func (s *Selective) index(seg *train.Segment) int {
 	return s.find(u, seg)
 }
 
-// priced returns what a segment costs and does to memory.
+// priced returns a segment with its cost and its effect on memory.
 func (s *Selective) priced(oi int, seg *train.Segment, v View) variant {
 	o := &s.segs[oi]
 	if len(seg.Save) == 0 {
@@ -567,7 +568,7 @@ func (s *Selective) Sample(rng *rand.Rand) []train.Segment {
 	return segs
 }
 
-// Rates lists, in falling order, the time that each item saves for its bytes:
+// Rates lists, in falling order, the time saved for each byte by every item:
 // the rates at which Alike's choice changes.
 func (s *Selective) Rates() (out []float64) {
 	for oi := range s.items {
@@ -581,11 +582,11 @@ func (s *Selective) Rates() (out []float64) {
 	return slices.Compact(out)
 }
 
-// rate is the time saved for each byte kept.
+// rate returns the time saved for each byte kept.
 func (it *item) rate() float64 { return it.cost / float64(max(it.bytes[Sure], 1)) }
 
-// Alike checkpoints every unit that it gains memory from, and keeps the calls
-// that save at least so much time for each byte.
+// Alike checkpoints every unit that saves memory, and keeps the calls that save
+// at least rate of time for each byte.
 func (s *Selective) Alike(rate float64) (out []train.Segment) {
 	for _, seg := range s.All() {
 		oi := s.index(&seg)
@@ -604,15 +605,16 @@ func (s *Selective) Alike(rate float64) (out []train.Segment) {
 }
 
 // A Move changes one segment of a choice so that it costs less time and more
-// memory: it keeps one call more, or is left out.
+// memory: it keeps one more call, or is removed.
 type Move struct {
 	s    *Selective
 	oi   int
-	item int // -1: the segment is left out
+	item int // -1: the segment is removed
 	rate float64
 }
 
-// Moves lists what can be done to a choice, the most time for the bytes first.
+// Moves lists the moves of a choice, those that save the most time for their
+// bytes first.
 func (s *Selective) Moves(segs []train.Segment) (out []Move) {
 	for i := range segs {
 		oi := s.index(&segs[i])
@@ -648,7 +650,7 @@ func (m Move) Apply(segs []train.Segment) []train.Segment {
 	return out
 }
 
-// saved writes a choice of items down, by operator.
+// saved returns a choice of items by operator, as plans have it.
 func (s *Selective) saved(oi int, keep []int) (out []train.Saved) {
 	for _, k := range keep {
 		c := s.items[oi][k].call

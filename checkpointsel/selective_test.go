@@ -178,11 +178,11 @@ func TestSpread(t *testing.T) {
 // gets other strides, nor one that makes none of its own.
 func TestWrittenInPlace(t *testing.T) {
 	p := &program.Program{Storages: []program.Storage{{}, {}, {}, {Reshaped: true}}, Nodes: []program.Node{
-		{Op: "mm", Out: []program.Tensor{{Storage: 0}}, Events: []program.Event{{Storage: 0}}},
-		{Op: "mm", Out: []program.Tensor{{Storage: 1}}, Events: []program.Event{{Storage: 1}}},
-		{Op: "relu_", Out: []program.Tensor{{Storage: 1}}},
-		{Op: "add", Out: []program.Tensor{{Storage: program.None}}},
-		{Op: "mean", Out: []program.Tensor{{Storage: 3}}, Events: []program.Event{{Storage: 3}}},
+		{Op: "mm", Out: []program.View{{Storage: 0}}, Events: []program.Event{{Storage: 0}}},
+		{Op: "mm", Out: []program.View{{Storage: 1}}, Events: []program.Event{{Storage: 1}}},
+		{Op: "relu_", Out: []program.View{{Storage: 1}}},
+		{Op: "add", Out: []program.View{{Storage: program.None}}},
+		{Op: "mean", Out: []program.View{{Storage: 3}}, Events: []program.Event{{Storage: 3}}},
 	}}
 	if got := writtenInPlace(p); !slices.Equal(got, []bool{false, true, false, true}) {
 		t.Errorf("%v", got)

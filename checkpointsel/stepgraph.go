@@ -13,24 +13,24 @@ import (
 )
 
 // A StepGraph is a training step without checkpoints as an instance of
-// rematerialization: the class of plans in which any forward operation runs
-// again at any time. Bytes are rounded as liveness.Rounded does and scratch
-// that a library can do without is not counted, so that what no schedule of
-// the instance fits into, no replay of the step does.
+// rematerialization: the class of plans in which any forward operation may run
+// again at any time. Bytes are rounded by liveness.Rounded and optional scratch
+// is not counted, so that a budget that fits no schedule of the instance fits
+// no replay of the step.
 //
-// A node of the program is one node of the instance for each of its outputs
-// that matters; the cost is shared between them. An output written in place is
-// a new version of the storage, a node of its own.
+// A node of the program is one node of the instance for each of its relevant
+// outputs, which share its cost. An output written in place is a new version of
+// the storage, with a node of its own.
 type StepGraph struct {
 	Instance *remat.Instance
 
 	p       *program.Program
 	parts   []part          // by node of the instance
-	first   []int32         // by node of the program: its first part, -1 if it does not run in a steady step
-	reads   [][]version     // by node of the program: the versions it reads, residents left out
-	forward []bool          // by storage: made by a node of forward or the loss
-	minor   []bool          // by storage: too small to be an output of the instance
-	inout   []map[int32]int // by node of the program: version before, by part that is written in place
+	first   []int32         // for each node of the program: its first part, -1 if it does not run in a steady step
+	reads   [][]version     // for each node of the program: the versions it reads, without residents
+	forward []bool          // for each storage: made by a node of forward or the loss
+	minor   []bool          // for each storage: too small to be an output of the instance
+	inout   []map[int32]int // for each node of the program: previous version, by part that is written in place
 }
 
 // A part is an output of a node of the program.
@@ -45,14 +45,14 @@ type version struct {
 	by      int // node of the instance, -1 for a minor storage
 }
 
-// minorShare bounds a node's minor outputs: those that are more than so many times smaller
-// than its largest are not outputs of the instance.
+// minorShare bounds a node's minor outputs: those more than minorShare times smaller than
+// its largest are not outputs of the instance.
 const minorShare = 64
 
 // NewStepGraph returns the instance of p, which must be a training step without
 // checkpoints. cost gives the time of a node in seconds. Micro-batches follow
 // each other as the program spells them out; what runs in the last one costs as
-// much as in all those that it stands for.
+// much as in all that it stands for.
 func NewStepGraph(p *program.Program, cost func(*program.Node) float64) (*StepGraph, error) {
 	g := &StepGraph{p: p, Instance: &remat.Instance{Name: "training step"}, first: make([]int32, len(p.Nodes)), reads: make([][]version, len(p.Nodes)),
 		minor: make([]bool, len(p.Storages)), inout: make([]map[int32]int, len(p.Nodes))}
@@ -96,8 +96,8 @@ func (g *StepGraph) bytes(id program.StorageID) int64 {
 	return liveness.Rounded(g.p.Storages[id].Bytes)
 }
 
-// held lists what a node holds for whoever runs the step: the outputs and the
-// loss. What autograd and Python's variables hold elsewhere is theirs.
+// held lists what a node holds for the caller of the step: the outputs and the
+// loss. Other storages are held by autograd and Python's variables.
 func (g *StepGraph) held(i int) []program.StorageID {
 	n := &g.p.Nodes[i]
 	last := n.Phase == program.Backward && (i+1 == len(g.p.Nodes) || g.p.Nodes[i+1].Phase != program.Backward)
@@ -112,7 +112,7 @@ func (g *StepGraph) held(i int) []program.StorageID {
 
 type stepGraphBuilder struct {
 	*StepGraph
-	now     []int // by storage: the node of the instance that wrote it last
+	now     []int // for each storage: the node of the instance that wrote it last
 	inPlace []bool
 }
 
@@ -137,7 +137,7 @@ func (b *stepGraphBuilder) node(i int, cost int64) {
 	for _, id := range b.held(i) {
 		use(id)
 		if v := b.now[id]; v >= 0 {
-			b.Instance.Nodes[v].Once = true // it is looked at where it is
+			b.Instance.Nodes[v].Once = true // it is read in place
 		}
 	}
 	for _, t := range n.Out {
@@ -162,7 +162,7 @@ func (b *stepGraphBuilder) node(i int, cost int64) {
 	}
 	left := cost
 	for k, id := range outs {
-		share := left // the last takes what is left
+		share := left // the last part takes the rest
 		if k+1 < len(outs) {
 			share = int64(float64(cost) * float64(b.bytes(id)) / float64(max(total, 1)))
 			left -= share
@@ -193,8 +193,8 @@ func (b *stepGraphBuilder) add(i int, id program.StorageID, cost, work int64, on
 	b.Instance.Nodes = append(b.Instance.Nodes, nd)
 }
 
-// outputs lists what a node leaves behind, the largest first, and the bytes
-// that it needs beside that while it runs. What is too small it marks.
+// outputs lists what a node leaves behind, the largest first, and the other
+// bytes that it needs while it runs. It marks storages that are too small.
 func (b *stepGraphBuilder) outputs(n *program.Node) (outs []program.StorageID, work int64) {
 	freed := map[program.StorageID]bool{}
 	var live, most int64
@@ -231,7 +231,7 @@ func (b *stepGraphBuilder) outputs(n *program.Node) (outs []program.StorageID, w
 		}
 	}
 	if n.Phase == program.ZeroGrad {
-		for _, id := range b.p.Carried { // the gradients of the step before
+		for _, id := range b.p.Carried { // the gradients of the previous step
 			work += b.bytes(id)
 		}
 		return outs, work
@@ -240,7 +240,7 @@ func (b *stepGraphBuilder) outputs(n *program.Node) (outs []program.StorageID, w
 }
 
 // once reports whether a node cannot run again: it is not part of the forward pass,
-// brings data in, or writes to memory that outlives the step.
+// loads data, or writes to memory that outlives the step.
 func (b *stepGraphBuilder) once(n *program.Node) bool {
 	if n.Phase != program.Forward && n.Phase != program.Loss {
 		return true
@@ -258,7 +258,7 @@ func (b *stepGraphBuilder) once(n *program.Node) bool {
 	return false
 }
 
-// A Restore is what must be as it was for an operation to run again.
+// A Restore is state that must be restored before an operation runs again.
 type Restore struct {
 	Op   string `json:"op"`
 	What string `json:"what"`
@@ -282,7 +282,7 @@ func (g *StepGraph) Restores(steps []remat.Step) []Restore {
 	return out
 }
 
-// restores says what a node finds changed when it runs again, "" for nothing.
+// restores describes what has changed when a node runs again, "" for nothing.
 func restores(n *program.Node) string {
 	switch k := kernel.Find(n.Does()); {
 	case k == nil:
@@ -323,18 +323,19 @@ func (g *StepGraph) Apply(steps []remat.Step) (*program.Program, error) {
 	return &p, nil
 }
 
-// An applier writes the nodes of a schedule.
+// An applier appends the nodes of a schedule.
 type applier struct {
 	*StepGraph
 	out    *program.Program
-	at     []program.StorageID // by part: where its output is, None if it is not resident
-	spare  []program.StorageID // by part: an output that came with another part's run and nobody asked for yet
-	latest []program.StorageID // by minor storage: where it was written last
+	at     []program.StorageID // for each part: storage of its output, None if it is not resident
+	spare  []program.StorageID // for each part: an output of another part's run that has not been used yet
+	latest []program.StorageID // for each minor storage: where it was written last
 	ran    []bool              // by node of the program
-	next   int                 // node of the program up to which those of the first step alone are written
+	next   int                 // node of the program up to which the nodes of the first step alone have been appended
 }
 
-// step runs one part, unless it came with another of the same node.
+// step runs one part, unless a run of another part of its node has already made
+// its output.
 func (a *applier) step(steps []remat.Step, k int) error {
 	s := &steps[k]
 	if a.spare[s.Node] == program.None {
@@ -349,10 +350,10 @@ func (a *applier) step(steps []remat.Step, k int) error {
 	return nil
 }
 
-// none stands for the output of a part that has none.
+// none stands for the output of a part without one.
 const none program.StorageID = -2
 
-// run writes the node of part s and makes all its outputs spare ones.
+// run appends the node of part s and makes all its outputs spare ones.
 func (a *applier) run(steps []remat.Step, k int) error {
 	x := steps[k].Node
 	i := int(a.parts[x].node)
@@ -386,7 +387,7 @@ func (a *applier) run(steps []remat.Step, k int) error {
 	n.In = tensors(n.In, in)
 	made := map[program.StorageID]program.StorageID{}
 	n.Events = slices.Clone(n.Events)
-	if again { // what outlives the step is there already
+	if again { // what outlives the step exists already
 		n.DropEvents(func(id program.StorageID) bool { return !a.moves(id) })
 	}
 	for j := range n.Events {
@@ -437,7 +438,7 @@ func (a *applier) copyOf(id program.StorageID) program.StorageID {
 	return program.StorageID(len(a.out.Storages) - 1)
 }
 
-// setup writes the nodes before i that run in the first step alone.
+// setup appends the nodes before i that run only in the first step.
 func (a *applier) setup(i int) {
 	for ; a.next < i; a.next++ {
 		if n := a.p.Nodes[a.next]; n.Only == program.FirstStep {
@@ -446,8 +447,8 @@ func (a *applier) setup(i int) {
 	}
 }
 
-// after is the phase and the micro-batch of the next node that runs for the
-// first time.
+// after returns the phase and the micro-batch of the next node that runs for
+// the first time.
 func (a *applier) after(steps []remat.Step, k int, micro int32) (program.Phase, int32) {
 	for _, s := range steps[k:] {
 		if i := a.parts[s.Node].node; !a.ran[i] {
@@ -465,7 +466,7 @@ func mapped(ids []program.StorageID, to func(program.StorageID) program.StorageI
 	return out
 }
 
-func tensors(ts []program.Tensor, to func(program.StorageID) program.StorageID) []program.Tensor {
+func tensors(ts []program.View, to func(program.StorageID) program.StorageID) []program.View {
 	out := slices.Clone(ts)
 	for i := range out {
 		if out[i].Storage != program.None {

@@ -24,10 +24,10 @@ import (
 type Unit struct {
 	Module string
 	Lo, Hi int  // half-open range of lifted calls
-	Chains bool // reads nothing but the unit before it, so that both may form one segment
+	Chains bool // reads only the unit before it, so that both may form one segment
 }
 
-// share is the part of all calls above which a module is split into its
+// share is the share of all calls above which a module is split into its
 // children: a plan of about a dozen equal blocks or more.
 const share = 0.12
 
@@ -36,7 +36,7 @@ const share = 0.12
 // modules are split into their children.
 func Units(l *lift.Lifted, weight func(call int) int64) []Unit { return divide(l, weight, share) }
 
-// divide is Units where modules above the given part are split.
+// divide is Units with the given share.
 func divide(l *lift.Lifted, weight func(call int) int64, part float64) []Unit {
 	d := newDivider(l, weight, part)
 	units := d.split("", 0, len(l.Graph.Nodes))
@@ -100,15 +100,15 @@ func (d *divider) place(child string, lo, hi int) []Unit {
 	return parts
 }
 
-// once reports whether the module is called this one time.
+// once reports whether the module is called exactly once.
 func (d *divider) once(module string, lo, hi int) bool {
 	a, b := train.Range(d.l, []string{module})
 	return a == lo && b == hi
 }
 
 // child returns the child of module that owns call i, "" for its own body. A
-// numbered child belongs to a container that runs nothing itself
-// (layer1.0, h.3): the name goes on to the number.
+// numbered child belongs to a container that runs nothing itself (layer1.0,
+// h.3): the name includes the number.
 func (d *divider) child(module string, i int) string {
 	m := d.l.Graph.Nodes[i].Module
 	if m == module || module != "" && !train.Within(m, module) {
@@ -134,8 +134,8 @@ func join(module string, parts []string) string {
 	return module + "." + s
 }
 
-// unrun reports a name that is only a list of modules: no call stands in its
-// scope. Where the file has no scopes, a name before a number is one.
+// unrun reports whether a name is only a list of modules, without calls in its
+// scope. If the file has no scopes, a name before a number counts as one.
 func (d *divider) unrun(name string) bool { return !d.ran[name] }
 
 // scopes collects the modules whose forward methods run.
@@ -159,8 +159,8 @@ func scopes(l *lift.Lifted) map[string]bool {
 	return ran
 }
 
-// guessScopes lists the prefixes of a module's name that a number does not
-// follow.
+// guessScopes lists the prefixes of a module's name that are not followed by a
+// number.
 func guessScopes(module string) []string {
 	parts := strings.Split(module, ".")
 	var out []string
@@ -185,7 +185,7 @@ func (d *divider) chains(a, b Unit) bool {
 			def := g.Values[id].Def
 			switch {
 			case def < 0 && d.l.Roles[id] != lift.Unknown || int(def) >= b.Lo:
-			case int(def) < a.Lo: // an input, or something computed earlier
+			case int(def) < a.Lo: // an input, or an earlier result
 				return false
 			case link >= 0 && link != def:
 				return false

@@ -1,10 +1,10 @@
 // Package files is the one door to the disk: every file that memplan reads or
 // replaces goes through it. A path on the command line is the user's own and
 // may lead anywhere. A path that a document names (a configuration, a plan, a
-// model with external data) comes from a stranger: it stays in the document's
-// folder, symbolic links included, unless the user gives --allow-outside.
-// Whoever names it, a document is a regular file of a bounded size: a pipe is
-// not waited for and a device is not read.
+// model with external data) is not trusted: it must stay in the document's
+// folder, even through symbolic links, unless the user gives --allow-outside.
+// In either case a document is a regular file of a bounded size: pipes and
+// devices are refused.
 package files
 
 import (
@@ -19,14 +19,15 @@ import (
 	"syscall"
 )
 
-// A Kind is what a file is read as.
+// A Kind is the type of document that a file is read as.
 type Kind struct {
 	Name  string // with its article, for messages
-	Limit int64  // most bytes; 0: any, because the reader takes little of the file at a time
+	Limit int64  // largest size in bytes; 0: any, because the reader takes little of the file at a time
 }
 
-// The kinds of files. Limits are many times what memplan writes or what public
-// collections hold; calibrations and configurations have some kilobytes.
+// The kinds of files. Limits are many times the size of what memplan writes or
+// public collections hold; calibrations and configurations have a few
+// kilobytes.
 var (
 	Model        = &Kind{Name: "an ONNX file"}
 	ExternalData = &Kind{Name: "external data"}
@@ -39,7 +40,8 @@ var (
 	Archive      = &Kind{Name: "an archive of arrays"}
 )
 
-// admits is an error for what is no regular file of at most the kind's size.
+// admits returns an error for anything but a regular file of at most the kind's
+// size.
 func (k *Kind) admits(info fs.FileInfo) error {
 	switch {
 	case info.IsDir():
@@ -57,8 +59,8 @@ func (k *Kind) bounds(size int64) error {
 	return nil
 }
 
-// A folder is where a door lets names lead: sub within root, each of which is
-// opened as an os.Root, so that nothing on the way leads out.
+// A folder bounds the names of a door: sub within root, each of which is opened
+// as an os.Root, so that nothing on the way leads out.
 type folder struct{ root, sub string }
 
 func (f *folder) open() (*os.Root, error) {
@@ -70,7 +72,8 @@ func (f *folder) open() (*os.Root, error) {
 	return root.OpenRoot(f.sub)
 }
 
-// path is the folder's for messages, and the base of relative names.
+// path returns the folder's path, for messages and as the base of relative
+// names.
 func (f *folder) path() string { return filepath.Join(f.root, f.sub) }
 
 // A Door opens files for one reader. The zero Door is the command line's: its
@@ -79,43 +82,43 @@ type Door struct {
 	// Outside is --allow-outside: names may lead anywhere.
 	Outside bool
 
-	folders  []folder // that names are looked for in, in this order; empty: the user's own paths
+	folders  []folder // where names are sought, in this order; empty: the user's own paths
 	absolute bool     // whether a name may be absolute, within folders
 }
 
-// Beside is the door of what a document names: relative paths, read from the
-// document's folder, that stay in it.
+// Beside returns the door for names in a document: relative paths from the
+// document's folder, which must stay in it.
 func Beside(document string, outside bool) Door {
 	return Door{Outside: outside, folders: []folder{{filepath.Dir(document), "."}}}
 }
 
-// OfPlan is the door of what a plan names. A plan repeats paths that its user
-// typed when it was made, so they are read from the working directory first,
-// and then from the plan's folder; either may be absolute. What is opened lies
-// in one of these two folders: a plan from a stranger can name what already
-// lies beside it, or where the user works, and nothing else.
+// OfPlan returns the door for names in a plan. A plan repeats paths that its
+// user typed when it was made, so they are sought from the working directory
+// first, and then from the plan's folder; either may be absolute. The opened
+// file must be in one of these two folders: a plan from a stranger can name
+// what is already beside it, or where the user works, and nothing else.
 func OfPlan(plan string, outside bool) Door {
 	return Door{Outside: outside, absolute: true, folders: []folder{{".", "."}, {filepath.Dir(plan), "."}}}
 }
 
-// A File is open for reading.
+// A File is a file open for reading.
 type File struct {
 	*os.File
-	Path string // where it is, for messages: relative to the working directory or absolute
+	Path string // for messages: relative to the working directory or absolute
 	Size int64  // bytes
 
 	kind    *Kind
 	outside bool
-	in      folder // that it was found in
+	in      folder // where it was found
 }
 
-// Beside is the door of what this file names: its own folder, within the folder
-// that it was found in itself.
+// Beside returns the door for names in this file: its own folder, within the
+// folder in which it was found.
 func (f *File) Beside() Door {
 	return Door{Outside: f.outside, folders: []folder{f.in}}
 }
 
-// ReadAll reads the file, which may have grown beyond its kind's limit since.
+// ReadAll reads the file, and fails if it has grown beyond its kind's limit.
 func (f *File) ReadAll() ([]byte, error) {
 	data, err := readAll(f.File, f.kind)
 	if err != nil {
@@ -135,7 +138,8 @@ func readAll(r io.Reader, k *Kind) ([]byte, error) {
 	return data, err
 }
 
-// An OutsideError is a name in a document that leads out of where it may.
+// An OutsideError is the error of a name in a document that leads out of its
+// folder.
 type OutsideError struct {
 	Path   string
 	Folder string // or folders, in words
@@ -145,7 +149,7 @@ func (e *OutsideError) Error() string {
 	return fmt.Sprintf("%s: leads out of %s: move it there, or give --allow-outside if you trust what names it", e.Path, e.Folder)
 }
 
-// outside is the error of a path that leads out of the door's folders.
+// outside returns the error of a path that leads out of the door's folders.
 func (d Door) outside(path string) error {
 	var names []string
 	for i := range d.folders {
@@ -182,7 +186,7 @@ func (d Door) Open(name string, k *Kind) (*File, error) {
 	return nil, failed
 }
 
-// Read reads a whole file. The user's own may be /dev/stdin, a pipe too.
+// Read reads a whole file. The user's own may be /dev/stdin, even a pipe.
 func (d Door) Read(name string, k *Kind) ([]byte, error) {
 	if name == stdin && len(d.folders) == 0 {
 		return readStdin(k)
@@ -197,7 +201,8 @@ func (d Door) Read(name string, k *Kind) ([]byte, error) {
 
 const stdin = "/dev/stdin"
 
-// readStdin reads standard input, which may be a pipe but no device or folder.
+// readStdin reads standard input, which may be a pipe but not a device or
+// folder.
 func readStdin(k *Kind) ([]byte, error) {
 	info, err := os.Stdin.Stat()
 	if err == nil && info.Mode()&fs.ModeNamedPipe == 0 {
@@ -213,7 +218,7 @@ func readStdin(k *Kind) ([]byte, error) {
 	return data, nil
 }
 
-// refused is an error for an absolute name where names are relative.
+// refused returns an error for an absolute name where names must be relative.
 func (d Door) refused(name string) error {
 	if filepath.IsAbs(name) && !d.free() && !d.absolute {
 		return d.outside(name)
@@ -221,7 +226,7 @@ func (d Door) refused(name string) error {
 	return nil
 }
 
-// candidates are the places that a name may mean.
+// candidates returns the paths that a name may mean.
 func (d Door) candidates(name string) []string {
 	if len(d.folders) == 0 || filepath.IsAbs(name) {
 		return []string{name}
@@ -235,7 +240,7 @@ func (d Door) candidates(name string) []string {
 	return out
 }
 
-// open opens a place through the first folder that has it.
+// open opens a path through the first folder that has it.
 func (d Door) open(path string, k *Kind) (*File, error) {
 	if d.free() {
 		f, err := regular(path, path, k, os.Stat, os.OpenFile)
@@ -260,8 +265,8 @@ func (d Door) open(path string, k *Kind) (*File, error) {
 // free reports whether names may lead anywhere.
 func (d Door) free() bool { return d.Outside || len(d.folders) == 0 }
 
-// within returns a path relative to the folder, if it is written as one that lies
-// in it. Links are not looked at.
+// within returns a path relative to the folder, if it lies in it as written.
+// Links are not followed.
 func (f *folder) within(path string) (string, bool) {
 	base, err := filepath.Abs(f.path())
 	if err != nil {
@@ -290,13 +295,13 @@ func (f *folder) regular(rel, path string, k *Kind) (*File, error) {
 }
 
 // escaped reports whether an os.Root refused a name; package os exports no
-// error for it.
+// error for that.
 func escaped(err error) bool { return strings.HasSuffix(err.Error(), "path escapes from parent") }
 
-// regular opens a regular file by a name that look and open take; path names it in
-// messages. It looks before it opens, for opening a device can have effects,
-// opens without waiting, as a pipe would, and looks at what it then holds: the
-// name may mean something else by then.
+// regular opens a regular file by a name for look and open; path is for messages.
+// It checks before it opens, because opening a device can have effects, opens
+// without waiting for a pipe, and checks again what it opened, because the file
+// may have been replaced.
 func regular(name, path string, k *Kind, look func(string) (fs.FileInfo, error), open func(string, int, fs.FileMode) (*os.File, error)) (*File, error) {
 	info, err := look(name)
 	if err == nil {
@@ -319,7 +324,7 @@ func regular(name, path string, k *Kind, look func(string) (fs.FileInfo, error),
 	return &File{File: f, Path: path, Size: info.Size(), kind: k}, nil
 }
 
-// named puts the path that was asked for before an error, once.
+// named prefixes an error with the requested path, once.
 func named(path string, err error) error {
 	var p *fs.PathError
 	var l *os.LinkError

@@ -8,10 +8,10 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-// Glob lists the regular files of the door's first folder that a pattern
-// matches, as names that Open takes, sorted: *, ?, [a-z], {a,b}, and ** for any
-// number of folders. Symbolic links to folders are not followed. A pattern that
-// leads out of the folder is an error unless the door lets names lead anywhere.
+// Glob lists the regular files of the door's first folder that match a pattern,
+// as names for Open, sorted: *, ?, [a-z], {a,b}, and ** for any number of
+// folders. Symbolic links to folders are not followed. A pattern that leads out
+// of the folder is an error unless the door's names may lead anywhere.
 func (d Door) Glob(pattern string) ([]string, error) {
 	slash := filepath.ToSlash(pattern)
 	if !doublestar.ValidatePattern(slash) {
@@ -32,8 +32,8 @@ func (d Door) Glob(pattern string) ([]string, error) {
 	return doublestar.Glob(root.FS(), slash, options...)
 }
 
-// globAnywhere reads a pattern from the door's folder, or from the root of the
-// file system.
+// globAnywhere expands a pattern from the door's folder, or from the root of
+// the file system.
 func (d Door) globAnywhere(slash string, options []doublestar.GlobOption) ([]string, error) {
 	if filepath.IsAbs(slash) || len(d.folders) == 0 {
 		return doublestar.FilepathGlob(slash, options...)

@@ -10,9 +10,9 @@ import (
 )
 
 // Write replaces the file at a path of the user's own as a whole, or leaves it
-// as it was. It keeps the file's mode; what is no regular file, such as
-// /dev/stdout, is written to. A link is followed to a file of its own folder
-// alone: a pull request can put a link where a workflow writes its results.
+// unchanged. It keeps the file's mode; anything but a regular file, such as
+// /dev/stdout, is written to. A link is followed only within its own folder: a
+// pull request can put a link where a workflow writes its results.
 func Write(path string, data []byte) error {
 	if err := write(path, data); err != nil {
 		return named(path, err)
@@ -40,7 +40,7 @@ func write(path string, data []byte) error {
 }
 
 // ownTarget follows a link at path to a file within the link's own folder, and
-// is an error for one that leads out of it.
+// returns an error for one that leads out of it.
 func ownTarget(path string) (string, error) {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
@@ -64,17 +64,16 @@ func ownTarget(path string) (string, error) {
 	return target, nil
 }
 
-// Folder makes a folder that results are written to, and those above it, unless they
-// are there.
+// Folder creates a folder for results, and those above it, if missing.
 func Folder(path string) error {
-	if err := os.MkdirAll(path, 0o777); err != nil { //nolint:gosec // as mkdir makes it: the user's mask decides
+	if err := os.MkdirAll(path, 0o777); err != nil { //nolint:gosec // as mkdir does: the user's mask decides
 		return named(path, err)
 	}
 	return nil
 }
 
-// Create opens a file of the user's own to write to as results come; what it
-// held is lost.
+// Create opens a file of the user's own for writing as results come; its
+// contents are lost.
 func Create(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
 		if path, err = ownTarget(path); err != nil {
@@ -88,11 +87,10 @@ func Create(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Replace writes a file that a document names, as a whole, and returns where it
-// is. What stands there already must be a regular file that ours takes for one
-// that memplan wrote, and is then replaced: a symbolic link is not followed,
-// even within the folder, because its target is somebody's. With --allow-outside
-// the name may lead anywhere; the rest holds.
+// Replace writes a file that a document names, as a whole, and returns its path.
+// An existing file is replaced only if it is a regular file that ours recognises
+// as written by memplan: a symbolic link is not followed, even within the
+// folder. With --allow-outside the name may lead anywhere; the rest applies.
 func (d Door) Replace(name string, data []byte, k *Kind, ours func(old []byte) error) (string, error) {
 	path := d.candidates(name)[0]
 	if err := d.refused(name); err != nil {
@@ -116,7 +114,7 @@ func (d Door) Replace(name string, data []byte, k *Kind, ours func(old []byte) e
 	return path, err
 }
 
-// writable opens the folder that a name is written in, and returns the name
+// writable opens the folder in which a name is written, and returns the name
 // relative to it.
 func (d Door) writable(path string) (*os.Root, string, error) {
 	if d.free() {
@@ -138,7 +136,8 @@ func (d Door) writable(path string) (*os.Root, string, error) {
 	return root, rel, nil
 }
 
-// replaceable returns the mode that the new file gets, or why there may be none.
+// replaceable returns the mode of the new file, or why the existing one must
+// stay.
 func replaceable(root *os.Root, base, path string, k *Kind, ours func([]byte) error) (fs.FileMode, error) {
 	info, err := root.Lstat(base)
 	switch {
@@ -171,7 +170,7 @@ func replaceAt(path string, data []byte, mode fs.FileMode) error {
 	return replaceIn(root, filepath.Base(path), data, mode)
 }
 
-// replaceIn writes a temporary file beside the target and puts it in its place.
+// replaceIn writes a temporary file beside the target and renames it.
 func replaceIn(root *os.Root, name string, data []byte, mode fs.FileMode) (err error) {
 	tmp := filepath.Join(filepath.Dir(name), fmt.Sprintf(".memplan-%016x.tmp", rand.Uint64()))
 	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -180,7 +179,7 @@ func replaceIn(root *os.Root, name string, data []byte, mode fs.FileMode) (err e
 	}
 	defer func() {
 		if err != nil {
-			_ = root.Remove(tmp) // the first error is the one to tell
+			_ = root.Remove(tmp) // the first error is reported
 		}
 	}()
 	if _, err = f.Write(data); err == nil {

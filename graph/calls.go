@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// maxCalls bounds how deep functions call functions.
+// maxCalls bounds the nesting of function calls.
 const maxCalls = 256
 
-// checkCalls returns an error when a function is defined twice, calls itself,
-// directly or through others, or calls more than maxCalls deep.
+// checkCalls returns an error if a function is defined twice, calls itself,
+// directly or through others, or calls are nested more than maxCalls deep.
 func checkCalls(funcs []*Function) error {
 	c := calls{funcs: funcs, index: make(map[[3]string]int, len(funcs)), height: make([]int, len(funcs))}
 	for i, f := range funcs {

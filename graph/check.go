@@ -299,8 +299,8 @@ func checkArgs(args []Arg, inputs []ValueID, depth int) error {
 	return nil
 }
 
-// attrFields says which fields of a are set: a field's bit is that of the
-// kind it belongs to.
+// attrFields returns which fields of a are set, as bits by the kinds they
+// belong to.
 func attrFields(a *Attr) uint {
 	var set uint
 	mark := func(kind AttrKind, is bool) {
@@ -354,7 +354,7 @@ func checkAttr(a *Attr) error {
 	}
 	tensors := a.Tensors
 	if a.Tensor != nil {
-		tensors = []*Tensor{a.Tensor}
+		tensors = []*Constant{a.Tensor}
 	}
 	for _, t := range tensors {
 		if err := checkTensor(t); err != nil {
@@ -403,7 +403,7 @@ func checkType(t *Type, depth int) error {
 	return nil
 }
 
-func checkTensor(t *Tensor) error {
+func checkTensor(t *Constant) error {
 	if t == nil {
 		return fmt.Errorf("nil tensor")
 	}
@@ -422,7 +422,7 @@ func checkTensor(t *Tensor) error {
 	return checkElements(t)
 }
 
-func checkElements(t *Tensor) error {
+func checkElements(t *Constant) error {
 	n, _ := t.Elems()
 	ints, floats, strs := t.Ints != nil, t.Floats != nil, t.Strings != nil
 	held := int64(len(t.Ints) + len(t.Floats) + len(t.Strings))

@@ -80,7 +80,7 @@ func TestCheckFindsDamage(t *testing.T) {
 		{"attribute with value and reference", func(g *Graph) { g.Nodes[0].Attrs[1].Ref = "r" }, `has a value and refers to "r"`},
 		{"attribute without its tensor", func(g *Graph) { g.Nodes[0].Attrs[0].Kind = AttrTensor }, `no value of kind 4`},
 		{"attribute with a nil graph", func(g *Graph) { g.Nodes[0].Attrs[0] = Attr{Name: "a", Kind: AttrGraphs, Graphs: []*Graph{nil}} }, `nil graph`},
-		{"attribute with a nil tensor", func(g *Graph) { g.Nodes[0].Attrs[0] = Attr{Name: "a", Kind: AttrTensors, Tensors: []*Tensor{nil}} }, `nil tensor`},
+		{"attribute with a nil tensor", func(g *Graph) { g.Nodes[0].Attrs[0] = Attr{Name: "a", Kind: AttrTensors, Tensors: []*Constant{nil}} }, `nil tensor`},
 		{"attribute with a bad type", func(g *Graph) { g.Nodes[0].Attrs[0] = Attr{Name: "a", Kind: AttrType, Types: []Type{{Kind: 50}}} }, `type kind is 50`},
 		{"attribute with two types", func(g *Graph) { g.Nodes[0].Attrs[0] = Attr{Name: "a", Kind: AttrType, Types: make([]Type, 2)} }, `2 types`},
 		{"graph output of no value", func(g *Graph) { g.Outputs[0] = NoValue }, `output 0: no value -1`},

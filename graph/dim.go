@@ -99,7 +99,7 @@ func (d Dim) Add(e Dim) Dim {
 // Sub returns d - e.
 func (d Dim) Sub(e Dim) Dim { return d.sub(e).folded() }
 
-// sub is Sub by the normal form alone.
+// sub is Sub with the normal form only.
 func (d Dim) sub(e Dim) Dim {
 	switch {
 	case d.kind == dimInt && e.kind == dimInt:
@@ -120,7 +120,7 @@ func (d Dim) Mul(e Dim) Dim {
 		n, ok := mulInt(d.n, e.n)
 		return checked(n, ok)
 	case d.isInt(0) || e.isInt(0):
-		return Int(0) // also of an unknown: a dim is a number, whatever it is
+		return Int(0) // even for an unknown dim, which is still some number
 	case d.kind == dimUnknown || e.kind == dimUnknown:
 		return Dim{}
 	case d.isInt(1):

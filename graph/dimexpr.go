@@ -51,7 +51,7 @@ const (
 
 var atomNames = [...]string{opMin: "Min", opMax: "Max", opBroadcast: "Broadcast"}
 
-// Limits on one expression; what outgrows them is unknown.
+// Limits of one expression; larger ones are unknown.
 const (
 	maxTerms = 32
 	maxPow   = 32
@@ -63,7 +63,7 @@ func fromAtom(a *atom) Dim {
 	return Dim{kind: dimExpr, e: &expr{terms: poly{{1, []factor{{a, 1}}}}, key: a.key, at: a.at}}
 }
 
-// fromPoly wraps p; ok false stands for an overflow.
+// fromPoly wraps p; ok is false if an overflow occurred.
 func fromPoly(p poly, ok bool) Dim {
 	switch {
 	case !ok || len(p) > maxTerms:
@@ -247,7 +247,7 @@ func divPoly(p, q poly) (s, r poly, ok bool) {
 		if !ok {
 			return nil, nil, false
 		}
-		// What is left of t, if anything, cannot be divided again.
+		// The rest of t, if any, cannot be divided again.
 		if len(p) > 0 && compareMono(p[0].m, t.m) == 0 {
 			r, p = append(r, p[0]), p[1:]
 		}
@@ -810,7 +810,7 @@ func (a *atom) bounds() (lo, hi int64) {
 	return lo, hi
 }
 
-// floorSat is floorDiv that keeps the infinities.
+// floorSat is floorDiv with infinities.
 func floorSat(a, b int64) int64 {
 	if a == math.MinInt64 || (a == math.MaxInt64 && b < math.MaxInt64) {
 		return a
@@ -818,7 +818,7 @@ func floorSat(a, b int64) int64 {
 	return floorDiv(a, b)
 }
 
-// satAdd adds; the ends of int64 are infinities, of which up chooses one when
+// satAdd adds; the ends of int64 are infinities, of which up selects one if
 // both meet.
 func satAdd(a, b int64, up bool) int64 {
 	inf, other := int64(math.MinInt64), int64(math.MaxInt64)

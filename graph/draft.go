@@ -13,11 +13,11 @@ type Draft struct {
 	Inputs       []DraftValue
 	Outputs      []DraftValue
 	Decls        []DraftValue // declared types of other values; unknown names are ignored
-	Initializers []*Tensor    // named by Tensor.Name
-	InitMeta     [][]Prop     // of the initializers; shorter than Initializers when the rest have none
+	Initializers []*Constant  // named by Constant.Name
+	InitMeta     [][]Prop     // of the initializers; shorter than Initializers if the rest have none
 	Nodes        []*DraftNode
 	Meta         []Prop
-	Pos          string // where it stands, a prefix for errors: "3:14: "
+	Pos          string // position, a prefix for errors: "3:14: "
 
 	free []string // names used and not defined here, each once; set by resolver.capture
 }
@@ -55,7 +55,7 @@ type DraftFunction struct {
 
 // Resolve builds the graph of d: it gives every name a value, puts nodes in
 // execution order, and appends funcs to m.Functions. All graphs share m, which
-// receives a warning for each thing tolerated. Names of an enclosing graph are
+// receives warnings of tolerated defects. Names of an enclosing graph are
 // captured; a name that is nowhere defined, one defined twice and a cycle are
 // errors that name the node. The drafts become part of the result and must not
 // be used again. It takes O(n log n) for n names and nodes.
@@ -85,10 +85,10 @@ func (n *DraftNode) label(index int) string {
 	return nodeLabel(&n.Node, out, index)
 }
 
-// DimOf returns what a dimension's name in a file stands for. "" and "?" are
-// unknown, as is a negative number; "past + 1", "12*batch" and "floor(H/2)"
-// are expressions; anything else is a symbol, even "x.3_dim_0", "a/b_dim_1"
-// and "Batch Size", and so is what only looks like an expression.
+// DimOf returns the dim for a dimension's name in a file. "" and "?" are
+// unknown, as is a negative number; "past + 1", "12*batch" and "floor(H/2)" are
+// expressions; anything else is a symbol, even "x.3_dim_0", "a/b_dim_1" and
+// "Batch Size", and so is a name that merely resembles an expression.
 func DimOf(name string) Dim {
 	if name == "" || name == "?" {
 		return Dim{}
@@ -106,8 +106,8 @@ func DimOf(name string) Dim {
 	return d
 }
 
-// looksComputed reports whether name is a number or holds an operator as
-// expressions are written: + and - and / occur in names, too.
+// looksComputed reports whether name is a number or has an operator in the
+// notation of expressions: + and - and / occur in names, too.
 func looksComputed(name string) bool {
 	if _, err := strconv.ParseInt(name, 10, 64); err == nil {
 		return true

@@ -19,7 +19,7 @@ var minifloats = [...]struct {
 	Float8E8M0:   {8, 0, 127, false, nanAllOnes},
 }
 
-// special says which bit patterns are not finite numbers.
+// A special says which bit patterns are not finite numbers.
 type special uint8
 
 const (

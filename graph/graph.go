@@ -82,8 +82,8 @@ type Function struct {
 // A Prop is one key and value of a metadata_props list.
 type Prop struct{ Key, Value string }
 
-// A Warning is something memplan tolerated or guessed. Code is stable and
-// machine-readable ("unsorted", "declared-shape-differs"), Node names the
+// A Warning is something that memplan tolerated or guessed. Code is stable and
+// machine-readable ("unsorted", "declared-shape-differs"); Node names the
 // place, or is empty.
 type Warning struct {
 	Code    string `json:"code"`
@@ -91,7 +91,7 @@ type Warning struct {
 	Node    string `json:"node"`
 }
 
-// A Kind says where a value comes from.
+// A Kind is the origin of a value.
 type Kind uint8
 
 // The kinds of value.
@@ -113,10 +113,10 @@ type Value struct {
 	Name  string
 	Kind  Kind
 	Type  Type
-	Decl  Type    // as the file declares it; Type starts equal and inference overwrites it
-	Const *Tensor // known elements or a reference to them; nil when computed at run time
-	Outer ValueID // Captured: the id in Parent.Values
-	Def   int32   // Computed: index of the producing node in Nodes; else -1
+	Decl  Type      // as the file declares it; Type starts equal and is overwritten by inference
+	Const *Constant // known elements or a reference to them; nil when computed at run time
+	Outer ValueID   // Captured: the id in Parent.Values
+	Def   int32     // Computed: index of the producing node in Nodes; else -1
 	Meta  []Prop
 }
 
@@ -152,9 +152,9 @@ type Shape []Dim
 // Ranked reports whether the rank is known.
 func (s Shape) Ranked() bool { return s != nil }
 
-// Bytes returns what the elements of a tensor take, as an expression; unknown
-// for types that are not tensors, and where type or shape is not known. A
-// string counts as its header.
+// Bytes returns the bytes of a tensor's elements, as an expression; unknown for
+// types that are not tensors, and if type or shape is not known. A string
+// counts as its header.
 func (t Type) Bytes() Dim {
 	bits := t.Elem.Bits()
 	if t.Kind != TensorType || t.Shape == nil || bits == 0 {
@@ -265,8 +265,8 @@ type Attr struct {
 	Floats  []float32
 	Ints    []int64
 	Strings []string
-	Tensor  *Tensor
-	Tensors []*Tensor
+	Tensor  *Constant
+	Tensors []*Constant
 	Graph   *Graph
 	Graphs  []*Graph
 	Types   []Type
@@ -313,10 +313,10 @@ func FindArg[A any](args []A, called func(*A) string, i int, keyword string) *A 
 	return nil
 }
 
-// A Tensor is a constant: an initializer, a Constant node's value, or what
-// inference folded. Elements are held only for small tensors; large payloads
-// stay in the file and are named by Ref.
-type Tensor struct {
+// A Constant is a constant tensor: an initializer, a Constant node's value, or
+// what inference folded. Elements are held only for small tensors; large
+// payloads stay in the file and are named by Ref.
+type Constant struct {
 	Name string
 	Type DType
 	Dims []int64
@@ -329,7 +329,7 @@ type Tensor struct {
 
 	// Sparse, when not nil, holds the indices of a sparse tensor whose values
 	// are this tensor's elements; Dims is then the dense shape.
-	Sparse *Tensor
+	Sparse *Constant
 }
 
 // A DataRef locates a tensor's raw bytes without reading them.
@@ -340,10 +340,10 @@ type DataRef struct {
 }
 
 // Elems returns the number of elements, or false on overflow or a negative dim.
-func (t *Tensor) Elems() (int64, bool) { return Product(t.Dims) }
+func (t *Constant) Elems() (int64, bool) { return Product(t.Dims) }
 
 // Bytes returns the dense storage size, or false on overflow.
-func (t *Tensor) Bytes() (int64, bool) {
+func (t *Constant) Bytes() (int64, bool) {
 	n, ok := t.Elems()
 	if !ok || n > (1<<62)/max(t.Type.Bits(), 1) {
 		return 0, false
@@ -352,7 +352,7 @@ func (t *Tensor) Bytes() (int64, bool) {
 }
 
 // Known reports whether all elements are held in memory.
-func (t *Tensor) Known() bool {
+func (t *Constant) Known() bool {
 	if t == nil || t.Sparse != nil {
 		return false
 	}
@@ -380,7 +380,7 @@ func Product(dims []int64) (int64, bool) {
 }
 
 // ValueType returns the type of a value that holds t: a dense tensor.
-func (t *Tensor) ValueType() Type {
+func (t *Constant) ValueType() Type {
 	shape := make(Shape, len(t.Dims))
 	for i, d := range t.Dims {
 		shape[i] = Int(d)
@@ -416,8 +416,8 @@ func (g *Graph) visitNodes(visit func(n *Node) error) error {
 	return nil
 }
 
-// nodeLabel is the way errors name a node: its op and its name, else its
-// first output's, else its place.
+// nodeLabel names a node in errors: by its op and its name, else its first
+// output's, else its index.
 func nodeLabel(n *Node, out string, index int) string {
 	switch {
 	case n.Name != "":

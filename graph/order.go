@@ -8,8 +8,8 @@ import (
 	"github.com/memplan/memplan/heap"
 )
 
-// order returns the indices of d's nodes in execution order: as they stand
-// when that is one, else by Kahn's algorithm, earlier nodes first.
+// order returns the indices of d's nodes in execution order: the given order if
+// that is one, else by Kahn's algorithm, earlier nodes first.
 func (r *resolver) order(d *Draft) ([]int32, error) {
 	local := make(map[string]int32, len(d.Nodes)) // producing node; -1 for inputs and initializers
 	for _, v := range d.Inputs {

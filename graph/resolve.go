@@ -167,7 +167,7 @@ func (r *resolver) define(v Value) (ValueID, error) {
 	return r.bind(len(r.scope), v), nil
 }
 
-// origin says where a value of the innermost graph comes from.
+// origin describes where a value of the innermost graph comes from.
 func (r *resolver) origin(v *Value) string {
 	if v.Kind == Computed {
 		return "an output of node " + r.scope[len(r.scope)-1].g.Nodes[v.Def].Label()
@@ -346,7 +346,7 @@ func (r *resolver) finish(d *Draft) error {
 	return nil
 }
 
-// declare adds what d says and was not known before.
+// declare adds what d declares and was not known.
 func (v *Value) declare(d DraftValue) {
 	if v.Decl.Kind == NoType && v.Kind != Captured {
 		v.Type, v.Decl = d.Type, d.Type

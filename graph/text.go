@@ -432,9 +432,9 @@ func idList(ids []ValueID, names []string) string {
 	}), ", ")
 }
 
-// comment returns what follows a node: the types and sizes of its outputs, and
-// the framework operator that it came from, as the exporter noted it in the
-// last component of its namespace.
+// comment returns the comment after a node: the types and sizes of its outputs,
+// and the framework operator that it came from, according to the last component
+// of the exporter's namespace.
 func (f *formatter) comment(g *Graph, n *Node) string {
 	var parts []string
 	for _, id := range n.Outputs {
@@ -451,7 +451,7 @@ func (f *formatter) comment(g *Graph, n *Node) string {
 	return "  # " + strings.Join(parts, "; ")
 }
 
-// sizeText is the text of a type with the bytes that it takes.
+// sizeText returns the text of a type with its bytes.
 func sizeText(t *Type) string {
 	text := typeText(t)
 	if text == "" {
@@ -463,7 +463,7 @@ func sizeText(t *Type) string {
 	return text
 }
 
-// typeText returns the text of a type, "" when nothing is known.
+// typeText returns the text of a type, "" if nothing is known.
 func typeText(t *Type) string {
 	inner := ""
 	if t.Of != nil {
@@ -506,7 +506,7 @@ func dimText(d Dim) string {
 }
 
 // tensorText returns a tensor with its name, as attributes hold it.
-func tensorText(t *Tensor) string {
+func tensorText(t *Constant) string {
 	head := tensorHead(t, t.Name)
 	if t.Name == "" {
 		head = strings.TrimSuffix(head, ` ""`)
@@ -514,7 +514,7 @@ func tensorText(t *Tensor) string {
 	return head + " = " + tensorData(t)
 }
 
-func tensorHead(t *Tensor, name string) string {
+func tensorHead(t *Constant, name string) string {
 	dims := ""
 	if len(t.Dims) > 0 {
 		dims = "[" + strings.Join(each(t.Dims, func(n int64) string { return strconv.FormatInt(n, 10) }), ",") + "]"
@@ -523,14 +523,14 @@ func tensorHead(t *Tensor, name string) string {
 }
 
 // tensorData returns the elements of t, or where they are.
-func tensorData(t *Tensor) string {
+func tensorData(t *Constant) string {
 	if t.Sparse == nil {
 		return elementText(t)
 	}
 	return "sparse(" + elementText(t) + ", " + tensorText(t.Sparse) + ")"
 }
 
-func elementText(t *Tensor) string {
+func elementText(t *Constant) string {
 	var parts []string
 	switch {
 	case t.Ints != nil:
@@ -580,7 +580,7 @@ func floatText(v float64, bits int) string {
 	return s
 }
 
-// id returns a name as it is when Parse takes it for one, else quoted.
+// id returns a name unchanged if Parse reads it as one, else quoted.
 func id(name string) string {
 	if isID(name) && !isKeyword(name) {
 		return name
@@ -612,7 +612,7 @@ func idByte(c byte, first bool) bool {
 	return c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || !first && '0' <= c && c <= '9'
 }
 
-// isKeyword reports whether a bare word means something else than a name
+// isKeyword reports whether a bare word has another meaning than a name
 // somewhere in the syntax.
 func isKeyword(s string) bool {
 	switch s {

@@ -212,7 +212,7 @@ g (float[N,4] x, bool c) => (float16[N,"H//2"] y) <int4[3] w = {1, 2, 3}, uint4[
 	}
 }
 
-// Type.Bytes at known dims is what Tensor.Bytes says, which counts in integers.
+// Type.Bytes at known dims is what Constant.Bytes says, which counts in integers.
 func TestTypeBytes(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 1))
 	for d := range DType(40) {
@@ -223,7 +223,7 @@ func TestTypeBytes(t *testing.T) {
 				name := string(rune('a' + i))
 				shape, env[name] = append(shape, Sym(name)), dims[i]
 			}
-			want, ok := (&Tensor{Type: d, Dims: dims}).Bytes()
+			want, ok := (&Constant{Type: d, Dims: dims}).Bytes()
 			b := Type{Kind: TensorType, Elem: d, Shape: shape}.Bytes()
 			if got, err := b.Eval(env); d.Bits() > 0 && (err != nil || !ok || got != want) || d.Bits() == 0 && b.Known() {
 				t.Fatalf("%s%v takes %d, %v; want %d", d, dims, got, err, want)

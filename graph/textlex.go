@@ -25,7 +25,7 @@ func (k tokenKind) String() string {
 	return [...]string{"the end", "a name", "a quoted name", "a string", "a number", "=>", "::", "punctuation"}[k]
 }
 
-// A token is a word of the text form and where it stands.
+// A token is a word of the text form and its position.
 type token struct {
 	kind      tokenKind
 	text      string
@@ -181,8 +181,8 @@ func (l *lexer) quoted(t token, c byte) (token, error) {
 	return t, fmt.Errorf("%sstring without an end", t.pos())
 }
 
-// unescape appends what s, behind a backslash, begins with, and returns how
-// many bytes beyond one that took.
+// unescape appends the character escaped at the beginning of s, after a
+// backslash, and returns the number of bytes it took beyond one.
 func unescape(b *strings.Builder, s string) int {
 	switch s[0] {
 	case 'n':
@@ -207,8 +207,8 @@ func unescape(b *strings.Builder, s string) int {
 	return 0
 }
 
-// unescapeRune appends the character whose number stands in so many digits
-// behind the first letter of s; where there is none, that letter.
+// unescapeRune appends the character whose number is given by that many digits
+// after the first letter of s; if there are none, that letter.
 func unescapeRune(b *strings.Builder, s string, digits int) int {
 	n, ok := hexNumber(s[1:], digits)
 	if !ok || n > utf8.MaxRune || !utf8.ValidRune(rune(n)) {

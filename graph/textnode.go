@@ -58,8 +58,8 @@ func (p *textParser) overload(n *DraftNode) {
 	}
 }
 
-// inputs reads a node's inputs. As in ONNX's own texts one may be left out
-// between commas, and what follows the last comma.
+// inputs reads a node's inputs. As in ONNX's own texts one may be omitted
+// between commas, and after the last comma.
 func (p *textParser) inputs(n *DraftNode) {
 	for p.err == nil && !p.accept(")") {
 		if p.accept(",") {
@@ -137,8 +137,8 @@ func (p *textParser) typeOrNone() Type {
 	return p.typ()
 }
 
-// attrList reads the elements of a list, which all have one type; an empty
-// list must say which.
+// attrList reads the elements of a list, which all have one type; an empty list
+// must give it.
 func (p *textParser) attrList(n *DraftNode, a *Attr) {
 	at, empty := p.tok, true
 	p.list("]", func() {
@@ -150,8 +150,8 @@ func (p *textParser) attrList(n *DraftNode, a *Attr) {
 	}
 }
 
-// attrOne reads one value into a, whose kind must be that of the value when
-// it is set already. listed says that the value stands in a list.
+// attrOne reads one value into a, whose kind must be that of the value if it is
+// set already. listed is set for a value in a list.
 func (p *textParser) attrOne(n *DraftNode, a *Attr, listed bool) {
 	at, declared := p.tok, a.Kind
 	var kind AttrKind // of the single value
@@ -235,7 +235,7 @@ func (a *Attr) addFloat(v float32, listed bool) {
 	}
 }
 
-func (a *Attr) addTensor(t *Tensor, listed bool) {
+func (a *Attr) addTensor(t *Constant, listed bool) {
 	if listed {
 		a.Tensors = append(a.Tensors, t)
 	} else {
@@ -243,7 +243,7 @@ func (a *Attr) addTensor(t *Tensor, listed bool) {
 	}
 }
 
-// call reads a lifted call behind its domain: op(arguments) attributes? uses?
+// call reads a lifted call after its domain: op(arguments) attributes? uses?
 func (p *textParser) call(n *DraftNode) {
 	n.Op = strings.Join(p.path(), ".")
 	p.overload(n)

@@ -116,7 +116,7 @@ func (p *textParser) dim() Dim {
 }
 
 // tensor reads: type name? =? elements.
-func (p *textParser) tensor() *Tensor {
+func (p *textParser) tensor() *Constant {
 	at := p.tok
 	typ := p.typ()
 	name := ""
@@ -131,8 +131,8 @@ func (p *textParser) tensor() *Tensor {
 
 // tensorOf reads the elements of a tensor of the given type, which begins at
 // token at.
-func (p *textParser) tensorOf(at token, typ Type) *Tensor {
-	t := &Tensor{Type: typ.Elem}
+func (p *textParser) tensorOf(at token, typ Type) *Constant {
+	t := &Constant{Type: typ.Elem}
 	dims, ok := typ.Shape.Static()
 	if p.err == nil && (typ.Kind != TensorType || !ok) {
 		p.fail(at, "a tensor needs an element type and integer dimensions")
@@ -157,9 +157,9 @@ func (p *textParser) tensorOf(at token, typ Type) *Tensor {
 	return t
 }
 
-// data reads {elements} or the place of a payload. A dense tensor has all its
-// elements or none.
-func (p *textParser) data(t *Tensor, dense bool) {
+// data reads {elements} or the location of a payload. A dense tensor has all
+// its elements or none.
+func (p *textParser) data(t *Constant, dense bool) {
 	at := p.tok
 	if p.accept("[") {
 		t.Ref = p.ref(at)
@@ -200,7 +200,7 @@ func (p *textParser) ref(at token) *DataRef {
 }
 
 // element reads one element of t.
-func (p *textParser) element(t *Tensor) {
+func (p *textParser) element(t *Constant) {
 	at := p.tok
 	switch {
 	case t.Type == String:

@@ -1,17 +1,18 @@
-// Package heap gives back elements in order while others come: a binary heap.
+// Package heap is a binary heap.
 package heap
 
-// A Heap gives back its least element first. Elements of which neither is less
-// come in any order, the same from run to run.
+// A Heap returns its least element first. The order of equal elements is not
+// specified but the same in every run.
 type Heap[T any] struct {
 	Less func(a, b T) bool
 	list []T
 }
 
-// Len is how many elements there are.
+// Len returns the number of elements.
 func (h *Heap[T]) Len() int { return len(h.list) }
 
-// Least returns the least element, of which there must be one, and leaves it.
+// Least returns the least element without removing it. The heap must not be
+// empty.
 func (h *Heap[T]) Least() T { return h.list[0] }
 
 // Push adds an element: O(log n).
@@ -27,7 +28,8 @@ func (h *Heap[T]) Push(x T) {
 	}
 }
 
-// Pop takes the least element, of which there must be one: O(log n).
+// Pop removes and returns the least element: O(log n). The heap must not be
+// empty.
 func (h *Heap[T]) Pop() T {
 	least, n := h.list[0], len(h.list)-1
 	h.list[0] = h.list[n]

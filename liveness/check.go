@@ -6,10 +6,10 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// Check replays a timeline the naive way, on a set, independently of how it
-// was made: every node finds what it reads alive, nothing is allocated or
-// freed twice, and at the end of the step only what outlives it is left.
-// The error names the node.
+// Check replays a timeline in a naive way, on a set, independently of how it
+// was made: what a node reads is live, nothing is allocated or freed twice, and
+// at the end of the step only what outlives it is left. The error names the
+// node.
 func Check(t *Timeline) error {
 	p := t.Program
 	alive := map[program.StorageID]bool{}

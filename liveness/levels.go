@@ -2,14 +2,14 @@ package liveness
 
 import "github.com/memplan/memplan/graph/program"
 
-// Round is the allocator's granularity: no request costs less (bytes).
+// Round is the allocator's granularity in bytes: no request takes less.
 const Round = 512
 
 // Rounded returns the least that an allocator charges for n requested bytes.
 func Rounded(n int64) int64 { return (n + Round - 1) / Round * Round }
 
-// Levels holds live bytes along a timeline, every storage rounded up to
-// Round: a lower bound of what any allocator model shows.
+// Levels holds live bytes along a timeline, with every storage rounded up to
+// Round: a lower bound for any allocator model.
 type Levels struct {
 	Before []int64 // at the start of each node
 	Peak   []int64 // highest during each node
@@ -59,7 +59,7 @@ func Resident(p *program.Program, first bool) int64 {
 }
 
 // LiveBound returns the highest rounded live bytes of a step without library
-// scratch: what no allocator and no kernel choice can undercut.
+// scratch: no allocator and no choice of kernels needs less.
 func LiveBound(t *Timeline) int64 {
 	cur := Resident(t.Program, t.First)
 	most := cur
@@ -78,10 +78,10 @@ func LiveBound(t *Timeline) int64 {
 	return most
 }
 
-// Ideal returns the least bytes that the steps of p can do with when every
-// storage is let go after the last call that reads it, whoever else holds it,
-// and none is ever moved: what an arena with offsets planned ahead comes close
-// to. Storages are rounded up to Round; library scratch is included.
+// Ideal returns the least bytes for the steps of p if every storage is released
+// after the last call that reads it, whoever else holds it, and none is ever
+// moved: an arena with offsets planned ahead comes close to it. Storages are
+// rounded up to Round; library scratch is included.
 func Ideal(p *program.Program) int64 {
 	r := Ranges{Start: make([]int32, len(p.Storages)), End: make([]int32, len(p.Storages))}
 	for i := range r.Start {

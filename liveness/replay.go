@@ -8,8 +8,8 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// An Allocator is the part of an allocator model that a replay needs. Sizes
-// are bytes; Alloc fails when the request cannot be served under the cap.
+// An Allocator is the part of an allocator model that a replay needs. Sizes are
+// bytes; Alloc fails if it cannot serve the request under the cap.
 type Allocator[H any] interface {
 	Alloc(size int64) (H, error)
 	Free(H)
@@ -22,10 +22,10 @@ type StreamAllocator[H any] interface {
 	AllocOn(stream int32, size int64) (H, error)
 }
 
-// ErrOutOfMemory is wrapped by the error of a replay that the cap ended.
+// ErrOutOfMemory is wrapped by the error of a replay that exceeded the cap.
 var ErrOutOfMemory = errors.New("out of memory")
 
-// A Failure says where a replay ran out of memory.
+// A Failure is the point where a replay ran out of memory.
 type Failure struct {
 	Step  int   // 0 is the first
 	Node  int32 // index in Program.Nodes, -1 for the residents
@@ -56,14 +56,14 @@ type StepStats struct {
 // Peak returns the step's highest allocated bytes.
 func (s StepStats) Peak() int64 { return max(s.ForwardPeak, s.BackwardPeak, s.OptimizerPeak) }
 
-// A Refusal is an optional storage that did not fit, and when; later steps do
-// not ask again, as a library settles on the kernel that ran.
+// A Refusal is an optional storage that did not fit, and its step; later steps
+// do not request it again, as a library settles on the kernel that ran.
 type Refusal struct {
 	Storage     program.StorageID
 	Step, Event int
 }
 
-// A Result is what a replay shows.
+// A Result is the outcome of a replay.
 type Result struct {
 	First     *Timeline // of the steps replayed
 	Steady    *Timeline
@@ -71,7 +71,7 @@ type Result struct {
 	Requested int64     // highest sum of requested bytes
 	Allocated int64     // highest allocated bytes
 	Reserved  int64     // highest reserved bytes
-	Refused   []Refusal // optional storages that did not fit, in the order asked for
+	Refused   []Refusal // optional storages that did not fit, in the order of the requests
 	Step      int       // the step and event at which Allocated was first reached
 	Timeline  *Timeline // of that step
 	Event     int
@@ -91,8 +91,8 @@ type replayer[H any] struct {
 }
 
 // Replay runs the residents and then steps steps, the first of which creates
-// state, on an allocator. It returns a *Failure when the allocator refuses
-// an allocation that is not optional.
+// state, on an allocator. It returns a *Failure if the allocator refuses an
+// allocation that is not optional.
 func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, error) {
 	first, steady := Steps(p)
 	r := &replayer[H]{a: a, p: p, res: Result{First: first, Steady: steady}, cur: make([]H, len(p.Storages)), prev: make([]H, len(p.Storages)), gone: map[program.StorageID]bool{}}
@@ -141,7 +141,7 @@ func (r *replayer[H]) alloc(id program.StorageID, step, event int, node int32) e
 	return nil
 }
 
-// take allocates on a stream, where the allocator tells streams apart.
+// take allocates on a stream, if the allocator distinguishes streams.
 func (r *replayer[H]) take(stream uint8, bytes int64) (H, error) {
 	if a, ok := r.a.(StreamAllocator[H]); ok && stream != 0 {
 		return a.AllocOn(int32(stream), bytes)
@@ -149,7 +149,7 @@ func (r *replayer[H]) take(stream uint8, bytes int64) (H, error) {
 	return r.a.Alloc(bytes)
 }
 
-// step replays one step and notes its statistics.
+// step replays one step and records its statistics.
 func (r *replayer[H]) step(t *Timeline, s int) error {
 	var st StepStats
 	r.curve = append(r.curve[:0], make([]int64, 0, len(t.Events))...)
@@ -212,7 +212,7 @@ func (r *replayer[H]) event(t *Timeline, i, s int) error {
 	return nil
 }
 
-// PeakStep is the timeline of the step in which the peak lies.
+// PeakStep returns the timeline of the step with the peak.
 func (r *Result) PeakStep() *Timeline {
 	switch {
 	case r.Timeline != nil:
@@ -223,8 +223,8 @@ func (r *Result) PeakStep() *Timeline {
 	return r.Steady
 }
 
-// LivePeak returns the storages that are live at the allocated peak, in the
-// order of their ids.
+// LivePeak returns the storages that are live at the allocated peak, ordered by
+// id.
 func (r *Result) LivePeak() []program.StorageID {
 	live := LiveAt(r.PeakStep(), r.Event)
 	for _, f := range r.Refused {
@@ -235,8 +235,8 @@ func (r *Result) LivePeak() []program.StorageID {
 	return live
 }
 
-// LiveAt returns the storages that are live after event i of a timeline, in
-// the order of their ids.
+// LiveAt returns the storages that are live after event i of a timeline,
+// ordered by id.
 func LiveAt(t *Timeline, i int) []program.StorageID {
 	p := t.Program
 	live := make([]bool, len(p.Storages))
@@ -248,7 +248,7 @@ func LiveAt(t *Timeline, i int) []program.StorageID {
 			live[id] = !t.First
 		}
 	}
-	old := make([]bool, len(p.Storages)) // gradients of this step, beside those of the last
+	old := make([]bool, len(p.Storages)) // gradients of this step, besides those of the last
 	for _, ev := range t.Events[:i+1] {
 		switch {
 		case ev.Old:

@@ -21,7 +21,7 @@ type Event struct {
 	Storage program.StorageID
 	Node    int32 // index in Program.Nodes
 	Free    bool
-	Old     bool // the free is of the step before's storage of that id (gradients)
+	Old     bool // frees the previous step's storage of that id (gradients)
 }
 
 // A Timeline is the events of one step in order. First steps also create
@@ -69,7 +69,7 @@ func Steps(p *program.Program) (first, steady *Timeline) {
 }
 
 // Second returns the timeline of the second step, which differs from a steady
-// one where nodes run in it alone.
+// one if some nodes run only in it.
 func Second(p *program.Program) *Timeline { return newTimeline(p, NewRanges(p), false, true) }
 
 func newTimeline(p *program.Program, r Ranges, first, second bool) *Timeline {
@@ -90,10 +90,10 @@ func newTimeline(p *program.Program, r Ranges, first, second bool) *Timeline {
 	return t
 }
 
-// node appends the events of one node: those inside the call, then the frees
-// of what nobody reads any more: operands that the call made for itself, results
-// that nobody took, operands that no variable names, and what variables let go,
-// in the order the node lists them.
+// node appends the events of one node: those inside the call, then the frees of
+// what is no longer read: operands that the call made for itself, results that
+// nothing uses, operands that no variable names, and what variables release, in
+// the order the node lists them.
 func (t *Timeline) node(i int32, n *program.Node, r *Ranges, freed []bool) {
 	p := t.Program
 	for _, ev := range n.Events {
@@ -119,10 +119,10 @@ func (t *Timeline) node(i int32, n *program.Node, r *Ranges, freed []bool) {
 			free(id)
 		}
 	}
-	for _, ev := range n.Events { // results that nobody took
+	for _, ev := range n.Events { // unused results
 		free(ev.Storage)
 	}
-	for _, id := range n.Reads { // what no variable names goes when the call returns
+	for _, id := range n.Reads { // what no variable names is freed when the call returns
 		if !slices.Contains(n.Holds, id) {
 			free(id)
 		}

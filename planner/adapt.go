@@ -13,9 +13,9 @@ import (
 	"github.com/memplan/memplan/graph/train"
 )
 
-// ParseLoRA reads a description of adapters, r=16,target=q_proj,v_proj: the
+// ParseLoRA parses a description of adapters, r=16,target=q_proj,v_proj: the
 // rank, the modules (names or their last components, or all-linear), and
-// dropout=P. Alpha, which costs no memory, may stand there too.
+// dropout=P. Alpha, which costs no memory, is allowed too.
 func ParseLoRA(text string) (*train.LoRA, error) {
 	l := &train.LoRA{}
 	key := ""
@@ -47,12 +47,12 @@ func ParseLoRA(text string) (*train.LoRA, error) {
 	return l, nil
 }
 
-// frozen finds the parameters that require no gradient. A pattern is a
-// parameter, a module with all in it, or a shell pattern over names, in which
-// * also crosses dots. Each must match some parameter. A parameter of several
-// names is frozen when the patterns match them all: which of them PyTorch
-// lists, the file does not say, and trained is the larger answer. A warning
-// names those that are matched in part.
+// frozen returns the parameters that require no gradient. A pattern is a
+// parameter, a module with everything in it, or a shell pattern over names, in
+// which * also crosses dots. Each must match some parameter. A parameter with
+// several names is frozen only if the patterns match all of them: the file does
+// not show which one PyTorch lists, and training it is the larger answer. A
+// warning names those that are matched in part.
 func (m *Model) frozen(patterns []string) (map[string]bool, []graph.Warning, error) {
 	names := m.parameterNames()
 	for _, p := range patterns {
@@ -81,16 +81,16 @@ func (m *Model) frozen(patterns []string) (map[string]bool, []graph.Warning, err
 	return off, notes, nil
 }
 
-// matches reports whether a pattern of --freeze stands for a parameter.
+// matches reports whether a pattern of --freeze matches a parameter.
 func matches(pattern, name string) bool {
 	ok, err := path.Match(pattern, name)
 	return err == nil && ok || train.Within(name, pattern)
 }
 
-// parameterNames lists what each parameter of the file may be called: its
-// name, and the name it has in each module that uses it. A tied parameter, an
-// output layer's weight that is an embedding's, too, has several and the file
-// says only one.
+// parameterNames lists the possible names of each parameter of the file: its
+// name, and the name it has in each module that uses it. A tied parameter, such
+// as an output layer's weight that is also an embedding's, has several, of
+// which the file shows one.
 func (m *Model) parameterNames() map[string][]string {
 	g := m.lifted.Graph
 	names := map[string][]string{}

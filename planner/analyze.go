@@ -21,16 +21,17 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// An Answer is a question worked out: the report, and the step that it is about
-// with its replay, of which timelines, charts and attributions are functions.
+// An Answer is the answer to a question: the report, and the program of its
+// step with the replay, from which timelines, charts and attributions are
+// derived.
 type Answer struct {
 	*Report
 	ev *evaluation
 }
 
-// Analyze says what one step needs, whether it fits, and what to do when it
-// does not. An error means that the question could not be answered; a step
-// that does not fit is Report.Fits == false.
+// Analyze determines what one step needs, whether it fits, and what to do if it
+// does not. An error means that the question could not be answered; a step that
+// does not fit is Report.Fits == false.
 func (m *Model) Analyze(ctx context.Context, cfg Config) (*Answer, error) {
 	a, err := m.answer(ctx, cfg)
 	if err != nil {
@@ -39,7 +40,7 @@ func (m *Model) Analyze(ctx context.Context, cfg Config) (*Answer, error) {
 	return &Answer{a.report(), a.ev}, nil
 }
 
-// Plan answers the same question as a document for other commands to read.
+// Plan answers the same question as a document that other commands read.
 func (m *Model) Plan(ctx context.Context, cfg Config) (*Plan, error) {
 	if cfg.Checkpoint == "" && len(cfg.Segments) == 0 && len(cfg.Schedule) == 0 && cfg.Batch > 0 {
 		cfg.Checkpoint = "auto"
@@ -58,13 +59,13 @@ func (m *Model) Plan(ctx context.Context, cfg Config) (*Plan, error) {
 	return p, err
 }
 
-// An answer is a question being worked out.
+// An answer is the state of answering a question.
 type answer struct {
 	m     *Model
 	j     *job
 	batch int64
 	segs  []train.Segment
-	steps []remat.Step // a schedule in place of segments; nil: none
+	steps []remat.Step // a schedule instead of segments; nil: none
 	ev    *evaluation
 	fits  *bool
 	max   *BatchInfo
@@ -73,8 +74,8 @@ type answer struct {
 	notes []graph.Warning
 	made  []builtStep // the last steps built
 
-	atBounds int64           // reserved bytes with workspaces at their bounds
-	checked  checked         // the capture's program beside what ran
+	atBounds int64           // reserved bytes with all workspaces at their bounds
+	checked  checked         // the capture's program compared with the run
 	codes    map[string]bool // of warnings, for findings
 	headroom int64           // bytes that the verdict leaves free
 	ranks    *ParallelInfo   // nil for one card
@@ -142,12 +143,12 @@ type builtStep struct {
 	*train.Build
 }
 
-// mostMade is how many steps an answer keeps: the one without checkpoints, and
-// the one with those chosen.
+// mostMade is the number of steps that an answer keeps: the one without
+// checkpoints, and the one with those chosen.
 const mostMade = 2
 
-// build is Model.build for the answer's own question. The last steps are kept:
-// a search ends with questions about the step that it found.
+// build is Model.build for the answer's question. It keeps the last steps: a
+// search ends with questions about the step that it found.
 func (a *answer) build(batch int64, segs []train.Segment) (*train.Build, error) {
 	key := fmt.Sprint(segs)
 	for _, x := range a.made {
@@ -163,7 +164,8 @@ func (a *answer) build(batch int64, segs []train.Segment) (*train.Build, error) 
 	return b, nil
 }
 
-// planned makes the program of a step with segments, or the answer's schedule.
+// planned builds the program of a step with segments, or with the answer's
+// schedule.
 func (a *answer) planned(batch int64, segs []train.Segment) (*train.Build, error) {
 	return plannedStep(func(segs []train.Segment) (*train.Build, error) { return a.build(batch, segs) }, a.j, segs, a.steps)
 }
@@ -177,9 +179,8 @@ func (a *answer) selector() (*selector, error) {
 	return a.m.selectorOf(a.j, b)
 }
 
-// settled replays a step: under the card's memory where there is a budget and it
-// fits, which is what the process would show. It fits where it does so with the
-// headroom and without.
+// settled replays a step: under the cap if there is a budget and it fits, as the
+// process would run. It fits if it does so with and without the headroom.
 func settled(b *train.Build, j *job) (ev *evaluation, fits *bool, err error) {
 	if j.cap > 0 {
 		ev, ok, err := capped(b, j)
@@ -191,8 +192,8 @@ func settled(b *train.Build, j *job) (ev *evaluation, fits *bool, err error) {
 	return ev, fits, err
 }
 
-// capped replays a step under the cap, and where that leaves headroom without it, too;
-// the evaluation is of the last.
+// capped replays a step under the cap and, if that includes headroom, also without it;
+// the evaluation is of the last replay.
 func capped(b *train.Build, j *job) (ev *evaluation, fits bool, err error) {
 	if ev, err = replay(b, j, true); err != nil {
 		return nil, false, err
@@ -207,18 +208,18 @@ func capped(b *train.Build, j *job) (ev *evaluation, fits bool, err error) {
 	return ev, ev.fail == nil, nil
 }
 
-// refused says what runs slower for want of memory.
+// refused warns of what runs slower for lack of memory.
 func (a *answer) refused() {
 	if n := len(a.ev.res.Refused); n > 0 {
 		var most int64
 		for _, f := range a.ev.res.Refused {
 			most = max(most, a.ev.Storages[f.Storage].Bytes)
 		}
-		a.note("workspace-refused", "%d convolution passes cannot have their workspace (up to %s) under the budget: cuDNN runs slower kernels for them", n, profile.FormatBytes(most))
+		a.note("workspace-refused", "%d convolution passes do not get their workspace (up to %s) under the budget: cuDNN runs slower kernels for them", n, profile.FormatBytes(most))
 	}
 }
 
-// chooseBatch takes the batch asked for, or searches the largest that fits.
+// chooseBatch uses the given batch, or searches for the largest that fits.
 func (a *answer) chooseBatch(ctx context.Context) error {
 	c := &a.j.cfg
 	if !c.BatchMax && c.Batch == 0 && a.j.cap > 0 {
@@ -239,8 +240,8 @@ func (a *answer) chooseBatch(ctx context.Context) error {
 	return a.searchBatch(ctx)
 }
 
-// asFramework takes the segments of a framework's setting, where --checkpoint
-// names one. They are the same for every batch.
+// asFramework uses the segments of a framework's setting, if --checkpoint names
+// one. They do not depend on the batch.
 func (a *answer) asFramework() (err error) {
 	c := &a.j.cfg
 	if !a.j.train || !IsSetting(c.Checkpoint) || len(c.Segments) > 0 {
@@ -300,8 +301,9 @@ func (a *answer) chooseSegments(ctx context.Context) error {
 	}
 }
 
-// describe fills the checkpoint section for the chosen segments. bound is the
-// least cost in seconds of any plan that fits; proven, whether it is one.
+// describe fills in the checkpoint section for the chosen segments. bound is
+// the least cost in seconds of any plan that fits; proven is whether that is a
+// proof.
 func (a *answer) describe(s *selector, bound float64, proven bool) error {
 	b, err := a.build(a.batch, a.segs)
 	if err != nil {
@@ -317,7 +319,7 @@ func (a *answer) describe(s *selector, bound float64, proven bool) error {
 	return nil
 }
 
-// round keeps six decimals, so that output does not depend on the last bit.
+// round keeps six decimals, so that output does not depend on the last bits.
 func round(x float64) float64 { return float64(int64(x*1e6+0.5)) / 1e6 }
 
 // upperBound replays with every convolution's workspace at its bound.
@@ -335,7 +337,7 @@ func (a *answer) upperBound() error {
 	return nil
 }
 
-// report writes the answer down.
+// report writes the report.
 func (a *answer) report() *Report {
 	r := &Report{SchemaVersion: SchemaVersion, Model: a.m.modelInfo(a.ev), Fits: a.fits, Batch: a.max, Checkpoint: a.check,
 		Time: timeOf(a.ev.Program, &a.j.time, max(a.batch, 1)), Warnings: a.warnings()}
@@ -353,7 +355,7 @@ func (a *answer) report() *Report {
 	r.Peak = Peak{RequestedBytes: res.Requested, AllocatedBytes: res.Allocated, ReservedBytes: res.Reserved, ProcessBytes: res.Reserved + a.j.besides(),
 		Step: res.Step}
 	r.Uncertainty = a.uncertainty()
-	if a.j.cap == 0 && a.j.headroom.Auto { // what a budget would be asked for
+	if a.j.cap == 0 && a.j.headroom.Auto { // headroom that a budget would need
 		a.headroom = part(res.Reserved, a.kept())
 	}
 	r.Uncertainty.HeadroomBytes = a.headroom
@@ -369,8 +371,8 @@ func (a *answer) report() *Report {
 	return r
 }
 
-// savedBytes adds up what autograd holds when the forward pass ends. What it
-// saved for results that nobody holds any more went with them.
+// savedBytes sums what autograd holds when the forward pass ends, without what
+// it saved for results that have been released.
 func (ev *evaluation) savedBytes() (n int64) {
 	last := liveness.NewRanges(ev.Program).End
 	for _, id := range ev.Saved {
@@ -402,12 +404,12 @@ func (a *answer) checkpointName() string {
 	}
 }
 
-// atPeak fills in who is live at the peak, and the curve around it.
+// atPeak fills in what is live at the peak, and the curve around it.
 func (a *answer) atPeak(r *Report) {
 	ev := a.ev
 	t := ev.res.PeakStep()
 	at := ev.res.Event
-	if at >= len(t.Events) { // nothing is computed
+	if at >= len(t.Events) { // there are no computations
 		r.Peak.Phase, r.Breakdown = program.Forward.String(), ev.breakdown(nil)
 		return
 	}
@@ -434,7 +436,7 @@ func (a *answer) atPeak(r *Report) {
 // mostLive bounds the list of storages in a report.
 const mostLive = 20
 
-// callName names a node for people: the operator, and the call it stems from.
+// callName names a node in messages: its operator, and the call it comes from.
 func callName(n *program.Node) string {
 	if n.Name == "" || n.Name == n.Op {
 		return n.Op
@@ -449,7 +451,7 @@ func (ev *evaluation) makers() []int32 {
 
 // breakdown sums live storages by category; what the allocator counts beyond
 // their bytes (rounding, blocks it could not split) is fragmentation, so that
-// the sum is the allocated peak exactly.
+// the sum is exactly the allocated peak.
 func (ev *evaluation) breakdown(live []program.StorageID) []CategoryBytes {
 	sums := make([]int64, program.NumCategories)
 	total := int64(0)
@@ -465,7 +467,7 @@ func (ev *evaluation) breakdown(live []program.StorageID) []CategoryBytes {
 	return append(out, CategoryBytes{"fragmentation", ev.res.Allocated - total})
 }
 
-// modelInfo completes what the file says with what the program shows.
+// modelInfo combines what the file says with what the program shows.
 func (m *Model) modelInfo(ev *evaluation) ModelInfo {
 	info := m.info
 	info.Lift = string(m.lifted.Source)
@@ -485,8 +487,8 @@ func (m *Model) modelInfo(ev *evaluation) ModelInfo {
 	return info
 }
 
-// weights lists the parameters that have the name of an attribute of a module
-// that runs; exporters number those that they have changed (onnx::MatMul_12).
+// weights lists the parameters named after an attribute of a module that runs;
+// exporters number those that they changed (onnx::MatMul_12).
 func (m *Model) weights() Weights {
 	modules := make([]string, 0, len(m.lifted.Graph.Nodes))
 	for i := range m.lifted.Graph.Nodes {
@@ -494,7 +496,7 @@ func (m *Model) weights() Weights {
 	}
 	slices.Sort(modules)
 	modules = slices.Compact(modules)
-	runs := func(module string) bool { // itself, or one within it
+	runs := func(module string) bool { // the module itself, or one inside it
 		i, found := slices.BinarySearch(modules, module)
 		if !found {
 			i, _ = slices.BinarySearch(modules, module+".")
@@ -512,8 +514,8 @@ func (m *Model) weights() Weights {
 	return out
 }
 
-// warnings gathers what reading, inference, lift and the search tolerated or
-// guessed, each once.
+// warnings collects the warnings of reading, inference, lift and search, each
+// once.
 func (a *answer) warnings() []graph.Warning {
 	out := slices.Concat(a.j.cfg.Notes, a.m.Warnings(), a.ev.Warnings, a.notes)
 	out = append(append(out, a.m.captureNotes()...), a.checkNotes()...)
@@ -533,36 +535,37 @@ func (a *answer) warnings() []graph.Warning {
 	return once(doubtsFirst(out, a.j.train))
 }
 
-// maskShare is the part of reserved memory, one in so many, from which modules that
+// maskShare is the share of reserved memory, 1/maskShare, from which modules that
 // drop nothing are worth a doubt.
 const maskShare = 100
 
-// masked reports that what idle modules of Dropout classes would take matters, or that
-// the file does not show how much that is.
+// masked reports whether the memory of idle Dropout modules matters, or the file does
+// not show how much it is.
 func (a *answer) masked() bool {
 	n := a.m.lifted.Masks
 	return n == 0 || n > a.ev.res.Reserved/maskShare
 }
 
-// guesses says which figures of the device and the runtime nobody measured.
+// guesses warns of figures of the device and the runtime that were not
+// measured.
 func (a *answer) guesses() []graph.Warning {
 	var out []graph.Warning
 	d, r := a.j.device, a.j.runtime
 	named := a.j.cfg.GPU != ""
 	if a.ev.guesses() {
-		out = append(out, graph.Warning{Code: "workspace-guessed", Message: fmt.Sprintf("convolutions of shapes that nobody measured: their workspaces, up to %s, are predicted from those of others", profile.FormatBytes(guessed(a.ev.Program)))})
+		out = append(out, graph.Warning{Code: "workspace-guessed", Message: fmt.Sprintf("convolutions of unmeasured shapes: their workspaces, up to %s, are predicted from those of others", profile.FormatBytes(guessed(a.ev.Program)))})
 	}
 	if list := a.ev.Variables.Unread; len(list) > 0 {
 		u := list[0]
-		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("%s collects results of which the file has some alone (%s, line %d): calls whose results nobody reads are not in it; export a model that returns them all, or stop computing them",
+		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("%s collects results, only some of which are in the file (%s, line %d): it lacks calls whose results are not read; export a model that returns them all, or stop computing them",
 			cmp.Or(u.Module, "the model"), path.Base(u.Line.File), u.Line.Number)})
 	}
 	out = append(out, a.unseen()...)
 	if a.ev.changes() {
-		out = append(out, graph.Warning{Code: "workspace-changes", Message: fmt.Sprintf("convolutions of which measured ones do not tell the kernel: cuDNN may run one with a workspace of up to %s", profile.FormatBytes(changing(a.ev.Program)))})
+		out = append(out, graph.Warning{Code: "workspace-changes", Message: fmt.Sprintf("convolutions whose kernel the measurements do not determine: cuDNN may run one with a workspace of up to %s", profile.FormatBytes(changing(a.ev.Program)))})
 	}
 	if len(d.Estimated) > 0 && named {
-		out = append(out, graph.Warning{Code: "device-estimated", Message: fmt.Sprintf("nobody measured the %s of %s; they are estimates", strings.ToLower(strings.Join(d.Estimated, " and ")), d.Name)})
+		out = append(out, graph.Warning{Code: "device-estimated", Message: fmt.Sprintf("the %s of %s were not measured; they are estimates", strings.ToLower(strings.Join(d.Estimated, " and ")), d.Name)})
 	}
 	if a.j.assumed != "" {
 		out = append(out, graph.Warning{Code: "runtime-assumed", Message: a.j.assumed})
@@ -581,10 +584,11 @@ func (a *answer) guesses() []graph.Warning {
 	return out
 }
 
-// guesses reports large workspaces that no measurement stands for.
+// guesses reports whether large workspaces rest on no measurement.
 func (ev *evaluation) guesses() bool { return guessed(ev.Program) > ev.res.Reserved/guessShare }
 
-// unseen says what the model may compute or keep that the file does not show.
+// unseen warns of what the model may compute or keep without showing it in the
+// file.
 func (a *answer) unseen() []graph.Warning {
 	var out []graph.Warning
 	if n := a.worth(a.m.lifted.MissingBytes()); n > 0 && len(a.ev.Variables.Unread) == 0 {
@@ -592,23 +596,23 @@ func (a *answer) unseen() []graph.Warning {
 		for _, g := range gaps {
 			calls += g.Calls
 		}
-		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("the numbers of the file's calls have gaps: the model makes %d calls more, of %s first, whose results nobody reads; they take up to %s that is not counted",
+		out = append(out, graph.Warning{Code: "unread-results", Message: fmt.Sprintf("the numbers of the file's calls have gaps: the model makes %d more calls, the first of %s, whose results are not read; they take up to %s that is not counted",
 			calls, gaps[0].Op, profile.FormatBytes(n))})
 	}
 	if n := a.idleBytes(); n > 0 {
 		list := a.m.lifted.Idle
-		out = append(out, graph.Warning{Code: "idle-modules", Message: fmt.Sprintf("no call reads the parameters of %d modules, %s first: if forward runs them and nobody reads what they compute, they take up to %s that is not counted", len(list), list[0].Module, profile.FormatBytes(n))})
+		out = append(out, graph.Warning{Code: "idle-modules", Message: fmt.Sprintf("no call reads the parameters of %d modules, %s first: if forward runs them without using their results, they take up to %s that is not counted", len(list), list[0].Module, profile.FormatBytes(n))})
 	}
 	if n := a.keptInForward(); n > 0 {
-		out = append(out, graph.Warning{Code: "python-variables", Message: fmt.Sprintf("variables of the model's code may keep up to %s until forward returns that backward does not need: the source lines leave it open", profile.FormatBytes(n))})
+		out = append(out, graph.Warning{Code: "python-variables", Message: fmt.Sprintf("variables of the model's code may keep up to %s that backward does not need until forward returns: the source lines do not determine it", profile.FormatBytes(n))})
 	}
 	return out
 }
 
-// changes reports large workspaces that another kernel may take.
+// changes reports whether another kernel may run with a large workspace.
 func (ev *evaluation) changes() bool { return changing(ev.Program) > ev.res.Reserved/guessShare }
 
-// guessed is the largest bound of a workspace that no measurement stands for, in
+// guessed returns the largest bound of a workspace without a measurement, in
 // bytes.
 func guessed(p *program.Program) (most int64) {
 	for _, w := range p.Workspaces() {
@@ -619,8 +623,8 @@ func guessed(p *program.Program) (most int64) {
 	return most
 }
 
-// changing is the largest workspace that another kernel may take at this batch,
-// in bytes.
+// changing returns the largest workspace of another kernel that may run at this
+// batch, in bytes.
 func changing(p *program.Program) (most int64) {
 	for _, w := range p.Workspaces() {
 		most = max(most, w.Other)
@@ -628,14 +632,15 @@ func changing(p *program.Program) (most int64) {
 	return most
 }
 
-// guessShare is the part of reserved memory, one in so many, from which a
+// guessShare is the share of reserved memory, 1/guessShare, from which a
 // guessed workspace is worth a warning.
 const guessShare = 32
 
-// measuredOn is the architecture whose convolution kernels package cudnn knows.
+// measuredOn is the architecture on which package cudnn's convolution kernels
+// were measured.
 var measuredOn = profile.Capability{Major: 9, Minor: 0}
 
-// once drops repeated warnings; the first says how often.
+// once drops repeated warnings; the first says how many there were.
 func once(list []graph.Warning) []graph.Warning {
 	times := map[graph.Warning]int{}
 	for _, w := range list {
@@ -663,8 +668,8 @@ type selector struct {
 	step      float64 // seconds of the step without checkpoints
 }
 
-// least is a lower bound on the memory that any selection needs, in bytes of
-// live tensors: keeping results takes more than keeping none.
+// least returns a lower bound on the memory of any selection, in bytes of live
+// tensors: keeping results takes more than keeping none.
 func (s *selector) least() int64 {
 	return min(s.nested().MinBudget(checkpointsel.Hoped), s.problem.MinBudget(checkpointsel.Hoped))
 }

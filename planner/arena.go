@@ -13,20 +13,19 @@ import (
 	"github.com/memplan/memplan/planner/layout"
 )
 
-// ErrOtherProgram is the error of an arena that was planned for other storages
-// than the program has: the plan was made by another version of memplan.
+// ErrOtherProgram is the error of an arena planned for other storages than the
+// program's: another version of memplan made the plan.
 var ErrOtherProgram = errors.New("the plan's arena is of another program")
 
-// An Arena says where every storage of a plan's step lies in one allocation,
-// without what a device's libraries work in, which the plan does not know.
-// Plans of versions that did not have it, and of steps without a batch that
-// fits, have none.
+// An Arena gives the place of every storage of a plan's step in one allocation,
+// without the workspaces of a device's libraries, which the plan does not know.
+// Plans of older versions, and of steps for which no batch fits, have none.
 type Arena struct {
 	Bytes      int64  `json:"bytes"`
 	BoundBytes int64  `json:"boundBytes"` // no layout of these storages is smaller
-	GuardBytes int64  `json:"guardBytes"` // behind every storage, included in its size
-	Order      string `json:"order"`      // layout.Result.Method: how it was found
-	Program    string `json:"program"`    // fingerprint of the storages and of when they live
+	GuardBytes int64  `json:"guardBytes"` // after every storage, included in its size
+	Order      string `json:"order"`      // layout.Result.Method: the algorithm that found the layout
+	Program    string `json:"program"`    // fingerprint of the storages and their lifetimes
 	Offsets    string `json:"offsets"`    // of each storage in units of 256 bytes, - for one that never exists
 }
 
@@ -39,8 +38,8 @@ func NewArena(p *program.Program) (*Arena, error) {
 	return &Arena{Bytes: r.Height, BoundBytes: r.Bound, GuardBytes: layout.Guard, Order: r.Method, Program: digest(p), Offsets: writeOffsets(r.Offset)}, nil
 }
 
-// Places returns the offset of each storage of a program, which need not be
-// right. The error is ErrOtherProgram, or about offsets that are no numbers.
+// Places returns the offset of each storage of a program, without verifying
+// them. The error is ErrOtherProgram, or about offsets that are not numbers.
 func (a *Arena) Places(p *program.Program) ([]int64, error) {
 	if a.Program != digest(p) || a.GuardBytes != layout.Guard {
 		return nil, ErrOtherProgram
@@ -53,7 +52,7 @@ func (a *Arena) Places(p *program.Program) ([]int64, error) {
 }
 
 // digest is a fingerprint of what a layout depends on: the storages' sizes and
-// when they live.
+// lifetimes.
 func digest(p *program.Program) string {
 	h := sha256.New()
 	r := liveness.NewRanges(p)
@@ -67,7 +66,7 @@ func digest(p *program.Program) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// absent stands for a storage that never exists.
+// absent marks a storage that never exists.
 const absent = "-"
 
 // writeOffsets writes offsets, in units of layout.Align, in one line.

@@ -13,9 +13,9 @@ type Step struct {
 	Time TimeModel
 }
 
-// Program builds the step that a fixed question is about: its batch is given
-// or fixed by the file, its checkpoints are Segments or those that all or sqrt
-// stand for, or its Schedule is given.
+// Program builds the step of a fixed question: its batch is given or fixed by
+// the file, its checkpoints are Segments or those of "all" or "sqrt", or its
+// Schedule is given.
 func (m *Model) Program(cfg Config) (*Step, error) {
 	j, err := m.resolve(cfg)
 	if err != nil {

@@ -11,18 +11,18 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// A capture is the record of the model's code in its file, and the run of it that
-// the question is about.
+// A capture is the record of the model's code in its file, with the run that the
+// question is about.
 type capture struct {
 	*lift.Capture
 	index   int    // variant, -1 for none
 	run     string // "train fp32"
-	missing string // why there is no such run
+	missing string // why that run is missing
 	alone   bool   // the file has no other graph
 	checks  map[string]checked
 }
 
-// readCapture decodes the capture of a file; nil where it has none.
+// readCapture decodes the capture of a file; nil if it has none.
 func readCapture(g *graph.Graph) (*capture, error) {
 	for _, p := range g.Model.Meta {
 		if p.Key != lift.CaptureKey {
@@ -37,7 +37,7 @@ func readCapture(g *graph.Graph) (*capture, error) {
 	return nil, nil
 }
 
-// asked names the run: bindings of different runs differ by it.
+// asked identifies the run, by which bindings differ.
 func (c *capture) asked() string {
 	if c == nil {
 		return ""
@@ -45,8 +45,8 @@ func (c *capture) asked() string {
 	return c.run
 }
 
-// ask chooses the run of a question's mode and precision. One that PyTorch itself
-// refuses is an error; without one the file's graph has to do.
+// ask chooses the run of a question's mode and precision. A run that PyTorch
+// refuses is an error; if there is none, the file's graph is used.
 func (c *capture) ask(j *job) error {
 	if c == nil {
 		return nil
@@ -72,8 +72,8 @@ func (c *capture) ask(j *job) error {
 	return nil
 }
 
-// bindCapture lifts the capture's run, unless there is none. Inputs' shapes come
-// from the file's graph; where that cannot be inferred, from its inputs alone.
+// bindCapture lifts the capture's run, if there is one. Inputs' shapes come from
+// the file's graph or, if that cannot be inferred, from its inputs alone.
 func (m *Model) bindCapture(batch int64, dims map[string]int64, shapes map[string]graph.Shape) (done bool, err error) {
 	c := m.capture
 	if c == nil || c.index < 0 {
@@ -114,15 +114,15 @@ func (m *Model) inputs(opt infer.Options) error {
 	return nil
 }
 
-// captureNotes are the warnings about a capture that does not answer the question.
+// captureNotes returns warnings about a capture that does not answer the question.
 func (m *Model) captureNotes() []graph.Warning {
 	if m.capture == nil || m.capture.missing == "" {
 		return nil
 	}
-	return []graph.Warning{{Code: "capture-unused", Message: m.capture.missing + "; the file's graph stands in for it"}}
+	return []graph.Warning{{Code: "capture-unused", Message: m.capture.missing + "; the file's graph is used instead"}}
 }
 
-// usual fills in what a question leaves open with the user's own training step.
+// usual sets what a question leaves open to the user's own training step.
 func (c *capture) usual(q *Config) {
 	if c == nil || c.Step == nil || q.Mode == "infer" {
 		return
@@ -141,10 +141,10 @@ func (c *capture) usual(q *Config) {
 	}
 }
 
-// maxAccumulate bounds what a file says of accumulation.
+// maxAccumulate bounds the accumulation that a file may ask for.
 const maxAccumulate = 1 << 20
 
-// optimizerOf is this program's name for an optimizer of PyTorch with its options.
+// optimizerOf returns memplan's name for an optimizer of PyTorch with its options.
 func optimizerOf(s *lift.CapturedStep) string {
 	on := func(key string) bool {
 		switch v := s.Options[key].(type) {
@@ -194,7 +194,7 @@ func optimizerOf(s *lift.CapturedStep) string {
 	return name
 }
 
-// info says what a report rests on.
+// captureInfo describes the capture for the report.
 func (a *answer) captureInfo() *CaptureInfo {
 	c := a.m.capture
 	if c == nil {

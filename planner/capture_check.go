@@ -13,18 +13,18 @@ import (
 )
 
 // checkLimit is the relative difference between the step that ran and the program
-// built from it from which on the prediction is in doubt.
+// built from it above which the prediction is in doubt.
 const checkLimit = 0.01
 
-// A checked run is how far the program of a capture is from what ran.
+// A checked is the difference between a capture's program and its run.
 type checked struct {
 	is    bool
 	share float64 // of what the step itself holds in its largest phase, signed
 	phase string
 }
 
-// check compares the program of a capture's run with the bytes that lived when the
-// step ran, at the sizes of that run. It is done once a run.
+// check compares the program of a capture's run with the bytes that were live when
+// the step ran, at the sizes of that run, once for each run.
 func (m *Model) check(j *job, batch int64) (checked, error) {
 	c := m.capture
 	if c == nil || m.lifted == nil || m.lifted.Source != lift.Captured {
@@ -53,21 +53,21 @@ func (m *Model) compare(j *job, r *lift.CapturedCheck) (checked, error) {
 	was.cfg = Config{Mode: r.Mode, Precision: r.Precision, Optimizer: r.Optimizer, Loss: r.Loss, Dims: r.Dims, GPU: j.cfg.GPU, Runtime: j.cfg.Runtime, Attention: j.cfg.Attention, Files: j.cfg.Files}
 	own, err := was.cfg.resolve()
 	if err != nil {
-		return checked{}, nil // an optimizer or loss that is not known: nothing to compare
+		return checked{}, nil // an unknown optimizer or loss: nothing to compare
 	}
 	if j.cfg.Runtime != "" {
 		own.runtime = j.runtime
 	}
 	b, err := m.build(own, 0, nil)
 	if err != nil {
-		return checked{}, nil //nolint:nilerr // sizes that the file does not take: the question's own will say
+		return checked{}, nil //nolint:nilerr // sizes that the file does not accept: the question's own sizes report that
 	}
 	return worst(r, b), nil
 }
 
-// worst is the largest difference of a phase. What a node allocates and frees
-// itself the recorder sees in part, between two ATen calls and not within one
-// kernel: anything from none to all of it is no difference.
+// worst returns the largest difference of a phase. The recorder sees only part
+// of what a node allocates and frees itself, between two ATen calls but not
+// within a kernel: anything from none to all of it is not a difference.
 func worst(r *lift.CapturedCheck, b *train.Build) checked {
 	first, steady := liveness.Steps(b.Program)
 	least, most := phasePeaks(steady, true), phasePeaks(steady, false)
@@ -147,7 +147,7 @@ func phasePeaks(t *liveness.Timeline, outside bool) []int64 {
 	return out
 }
 
-// checkNotes warns where the program is not what ran.
+// checkNotes warns if the program differs from the run.
 func (a *answer) checkNotes() []graph.Warning {
 	if k := a.checked; k.is && math.Abs(k.share) > checkLimit {
 		return []graph.Warning{{Code: "capture-differs", Message: fmt.Sprintf("the program built from the capture has %+.1f%% bytes in its %s, beside parameters and the optimizer's state, against the step that ran when the file was exported", 100*k.share, k.phase)}}

@@ -10,36 +10,36 @@ import (
 	"github.com/memplan/memplan/files"
 )
 
-// A ConfigFile is .memplan.yaml: the models that check looks at, each with
-// the limits it must keep.
+// A ConfigFile is .memplan.yaml: the models that check analyzes, each with the
+// limits it must keep.
 type ConfigFile struct {
-	Path     string // of the file itself
+	Path     string // of this file
 	Entries  []Entry
-	Memory   int64  // bytes that reading one model may take; 0: onnx.DefaultMemory
+	Memory   int64  // limit of the memory for reading one model, bytes; 0: onnx.DefaultMemory
 	Baseline string // path of the baseline, relative to the working directory like Path
 
-	door     files.Door // that what the file names goes through
+	door     files.Door // for opening the files that it names
 	baseline string     // as written
 }
 
-// An Entry is one model of a ConfigFile. A file may be listed more than once
+// An Entry is one model of a ConfigFile. A file may be listed several times
 // with different settings.
 type Entry struct {
 	Path   string // as written
-	File   string // where it is: Path is relative to the configuration's folder
+	File   string // resolved path: Path is relative to the configuration's folder
 	Line   int    // of the entry, from 1
 	Config Config
-	Limits []Limit // in the order of Rules: the entry's own, and the file's where it has none
+	Limits []Limit // in the order of Rules: the entry's own, else the file's
 
 	settings []setting // as written, in the order of entryKeys
 	own      []Limit
 	failOn   []Limit
 }
 
-// A setting is a key of an entry that shapes its configuration, and its value.
+// A setting is a key of an entry's configuration and its value.
 type setting struct{ key, value string }
 
-// Settings names what the entry asks for, such as "batch=64 gpu=t4".
+// Settings lists the entry's settings, such as "batch=64 gpu=t4".
 func (e *Entry) Settings() string {
 	return strings.Join(texts(e.settings, func(s *setting) string { return s.key + "=" + s.value }), " ")
 }
@@ -49,7 +49,7 @@ type Limit struct {
 	Rule  *Rule
 	Text  string  // as written: "12G", "2%"
 	Value float64 // in the rule's unit
-	Line  int     // where it stands, from 1
+	Line  int     // of the limit, from 1
 
 	Severity string // SeverityError or SeverityWarning
 }
@@ -57,15 +57,15 @@ type Limit struct {
 const (
 	// ConfigFileName is looked for upward from the working directory.
 	ConfigFileName = ".memplan.yaml"
-	// BaselineFileName is where the baseline lies unless the configuration
-	// names another place.
+	// BaselineFileName is the baseline's path unless the configuration names
+	// another.
 	BaselineFileName = ".memplan-baseline.json"
 	// ConfigVersion is the only value of the configuration's version key.
 	ConfigVersion = "1"
 )
 
-// Files lists the files that a configuration is made of, where they are: its own,
-// its models and what they are checkpointed with.
+// Files lists the resolved paths of the files of a configuration: its own, its
+// models and their checkpoint files.
 func (f *ConfigFile) Files() []string {
 	out := []string{f.Path}
 	for i := range f.Entries {
@@ -95,15 +95,15 @@ func FindConfigFile(dir string) (string, error) {
 	}
 }
 
-// ReadConfigFile reads a configuration that the user names. What it names lies
-// in its own folder, unless outside is set. Errors begin with path:line: and
-// name the key; an unknown key comes with the nearest known one.
+// ReadConfigFile reads a configuration that the user names. The files it names
+// are in its own folder, unless outside is set. Errors begin with path:line:
+// and name the key; for an unknown key, also the nearest known one.
 func ReadConfigFile(path string, outside bool) (*ConfigFile, error) {
 	return readConfigFile(files.Door{Outside: outside}, path, path)
 }
 
-// ReadFoundConfigFile reads a configuration that FindConfigFile found: it must
-// lie in its folder itself, so a symbolic link may not lead out of it.
+// ReadFoundConfigFile reads a configuration that FindConfigFile found: a
+// symbolic link may not lead out of its folder.
 func ReadFoundConfigFile(path string, outside bool) (*ConfigFile, error) {
 	return readConfigFile(files.Beside(path, outside), filepath.Base(path), path)
 }
@@ -116,8 +116,8 @@ func readConfigFile(d files.Door, name, path string) (*ConfigFile, error) {
 	return parseConfigFile(path, data, d.Outside)
 }
 
-// ParseConfigFile reads a configuration from data; path is where it lies, for
-// messages and to find the models.
+// ParseConfigFile parses a configuration; path is its own, for messages and to
+// resolve the models.
 func ParseConfigFile(path string, data []byte) (*ConfigFile, error) {
 	return parseConfigFile(path, data, false)
 }
@@ -199,14 +199,14 @@ var entryKeys = slices.Concat([]yamlKey[Entry]{
 	}},
 })
 
-// mostCases bounds what the matrices of a configuration may make.
+// mostCases bounds the number of entries that matrices expand to.
 const mostCases = 100_000
 
-// matrixKey is the key of settings with a list of values each.
+// matrixKey is the key of settings that have a list of values each.
 const matrixKey = "matrix"
 
 // decodeEntry reads a model: one entry, or one for each combination of the values
-// that its matrix lists, the last setting changing fastest.
+// in its matrix, the last setting changing fastest.
 func decodeEntry(v yamlValue, what string) ([]Entry, error) {
 	one := Entry{Line: v.line}
 	if err := decodeMap(v, what, entryKeys, &one); err != nil {
@@ -226,7 +226,7 @@ func decodeEntry(v yamlValue, what string) ([]Entry, error) {
 	for i := range out {
 		e := &out[i]
 		e.Line = v.line
-		if err := decodeMap(v, what, entryKeys, e); err != nil { // anew: settings hold maps
+		if err := decodeMap(v, what, entryKeys, e); err != nil { // again for each: settings hold maps
 			return nil, err
 		}
 		rest := i
@@ -242,7 +242,7 @@ func decodeEntry(v yamlValue, what string) ([]Entry, error) {
 	return out, nil
 }
 
-// An axis is a setting with the values that a matrix lists for it.
+// An axis is a setting with its values in a matrix.
 type axis struct {
 	setting *Setting
 	values  []yamlValue
@@ -289,7 +289,7 @@ func settingKeys() (keys []yamlKey[Entry]) {
 	return keys
 }
 
-// Selections are what checkpoint may name besides a file.
+// Selections are the values of checkpoint that are not files.
 var Selections = []struct{ Name, Doc string }{
 	{"none", "nothing is recomputed"},
 	{"auto", "least recomputation that fits the budget, of what PyTorch can do: runs of modules, in which the results of some operators are kept"},
@@ -303,8 +303,8 @@ var Selections = []struct{ Name, Doc string }{
 // Checkpoints lists the names of Selections.
 var Checkpoints = texts(Selections, func(s *struct{ Name, Doc string }) string { return s.Name })
 
-// read reads one setting and remembers it as written. A card is one of the
-// table: what calibrate wrote is for command lines.
+// read reads one setting and remembers its text. A card must be in the table:
+// calibrated devices are for command lines.
 func (e *Entry) read(s *Setting, v yamlValue) error {
 	if _, ok := s.At(&e.Config).(*map[string]int64); ok {
 		return e.readAll(s, v)
@@ -330,8 +330,8 @@ func known(kind, s string, names ...string) error {
 	return fmt.Errorf("unknown %s %q (known: %s)", kind, s, strings.Join(names, ", "))
 }
 
-// readAll reads a setting that is a mapping to whole numbers; e.settings has it
-// sorted by name.
+// readAll reads a setting that is a mapping to whole numbers; e.settings lists
+// it sorted by name.
 func (e *Entry) readAll(s *Setting, v yamlValue) error {
 	pairs, err := v.pairs()
 	if err != nil {
@@ -396,7 +396,7 @@ var limitKeys = []yamlKey[Limit]{
 
 func decodeLimit(r *Rule, v yamlValue) (Limit, error) {
 	l := Limit{Rule: r, Line: v.line, Severity: SeverityError}
-	if _, err := v.pairs(); err != nil { // one value
+	if _, err := v.pairs(); err != nil { // a single value
 		return l, limitKeys[0].read(&l, v)
 	}
 	if err := decodeMap(v, r.Name, limitKeys, &l); err != nil {
@@ -408,7 +408,7 @@ func decodeLimit(r *Rule, v yamlValue) (Limit, error) {
 	return l, nil
 }
 
-// decodeFailOn reads the list of what a model may not have.
+// decodeFailOn reads the list of rules that fail a model.
 func decodeFailOn(v yamlValue) ([]Limit, error) {
 	list, err := v.list()
 	if err != nil {
@@ -430,7 +430,7 @@ func decodeFailOn(v yamlValue) ([]Limit, error) {
 	return out, nil
 }
 
-// finish resolves paths and hands the file's limits to the entries.
+// finish resolves paths and merges the file's limits into the entries.
 func (f *draft) finish() error {
 	if len(f.Entries) == 0 {
 		return fmt.Errorf("1: no models: list at least one under models, as - path: model.onnx")
@@ -459,9 +459,9 @@ func (f *draft) finish() error {
 	return nil
 }
 
-// expand replaces an entry whose path is a pattern by one for each file that it
-// matches, in the order of their names, with the same settings and rules. A
-// pattern without a file is an error: a gate that checks nothing holds nothing.
+// expand replaces an entry whose path is a pattern by one for each matching
+// file, sorted by name, with the same settings and rules. A pattern without a
+// match is an error: a gate that checks nothing protects nothing.
 func (f *draft) expand() error {
 	const most = 1000 // models of one pattern
 	var out []Entry
@@ -500,7 +500,7 @@ func (f *draft) exists(name string) bool {
 	return err == nil
 }
 
-// resolve returns the place of a path that is relative to the configuration.
+// resolve resolves a path relative to the configuration.
 func (f *ConfigFile) resolve(p string) string {
 	if filepath.IsAbs(p) {
 		return p
@@ -508,7 +508,7 @@ func (f *ConfigFile) resolve(p string) string {
 	return filepath.Join(filepath.Dir(f.Path), filepath.FromSlash(p))
 }
 
-// merge returns the limits of own, and those of all for rules that own does not
+// merge returns the limits of own, and those of all whose rules own does not
 // limit, in the order of Rules.
 func merge(own, all []Limit) []Limit {
 	var out []Limit

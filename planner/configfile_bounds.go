@@ -6,16 +6,16 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// What a configuration may have at most. The scanner takes linear time, the
-// parser behind it quadratic time in entries of one list or mapping, and
-// quadratic memory in nesting: within these bounds it takes some tenths of a
-// second and 100 MB.
+// Limits of a configuration. The scanner takes linear time, the parser after it
+// quadratic time in entries of one list or mapping, and quadratic memory in
+// nesting: within these limits it takes some tenths of a second and 100 MB.
 const (
 	maxYAMLTokens = 20_000 // words and signs: some 800 models
-	maxYAMLDepth  = 64     // lists and mappings in each other, and tags and anchors of one value
+	maxYAMLDepth  = 64     // nesting of lists and mappings, and tags and anchors of one value
 )
 
-// boundYAML is an error for a document that the parser would take too long for.
+// boundYAML returns an error for a document that would take the parser too
+// long.
 func boundYAML(tokens token.Tokens) error {
 	var d yamlDepth
 	for _, t := range tokens {
@@ -29,11 +29,11 @@ func boundYAML(tokens token.Tokens) error {
 	return nil
 }
 
-// A yamlDepth is how deep a token stands, at least: what is within the same
-// brackets, and further to the right than what is open around it.
+// A yamlDepth tracks a lower bound on a token's depth: tokens in the same
+// brackets, and further right than the enclosing blocks.
 type yamlDepth struct {
 	flow    int   // open brackets and braces
-	columns []int // where the blocks around begin, increasing
+	columns []int // columns at which the enclosing blocks begin, increasing
 }
 
 func (d *yamlDepth) add(t *token.Token) {

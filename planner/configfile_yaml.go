@@ -11,11 +11,11 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// A yamlValue is a node of a document with what is needed to read it: its
-// line, and the anchors that aliases in it may name.
+// A yamlValue is a node of a document with its line and the anchors that its
+// aliases may name.
 type yamlValue struct {
 	node    ast.Node
-	key     string // that it is the value of, "" for others
+	key     string // key whose value it is, "" for others
 	line    int    // from 1
 	anchors map[string]ast.Node
 }
@@ -26,7 +26,8 @@ type yamlPair struct {
 	value yamlValue // its line is the key's
 }
 
-// A yamlKey is a key that a mapping may have, and how its value is read into t.
+// A yamlKey is a key that a mapping may have, with the function that reads its
+// value into t.
 type yamlKey[T any] struct {
 	name string
 	read func(t *T, v yamlValue) error
@@ -35,7 +36,7 @@ type yamlKey[T any] struct {
 // parseYAML returns the body of a document. Errors begin with the line.
 func parseYAML(data []byte) (v yamlValue, err error) {
 	defer func() {
-		if r := recover(); r != nil { // the parser's, on text far from YAML
+		if r := recover(); r != nil { // from the parser, on text far from YAML
 			err = fmt.Errorf("1: not YAML: %v", r)
 		}
 	}()
@@ -96,7 +97,7 @@ func lineOf(n ast.Node) int {
 }
 
 // at returns the value of a node below v, with tags, anchors and aliases
-// resolved. An alias to what contains it is as good as absent.
+// resolved. An alias to an enclosing node counts as absent.
 func (v yamlValue) at(n ast.Node) yamlValue {
 	line := lineOf(n)
 	for range 8 {
@@ -118,7 +119,7 @@ func (v yamlValue) errorf(format string, args ...any) error {
 	return fmt.Errorf("%d: %w", v.line, fmt.Errorf(format, args...))
 }
 
-// wrong is the error of a value that is not what its key takes.
+// wrong returns the error of a value that its key does not accept.
 func (v yamlValue) wrong(format string, args ...any) error {
 	if v.key != "" {
 		format, args = "%s: "+format, append([]any{v.key}, args...)
@@ -160,7 +161,7 @@ func (v yamlValue) pairs() ([]yamlPair, error) {
 	return v.pairsTo(4)
 }
 
-// pairsTo follows merges at most depth deep.
+// pairsTo follows at most depth nested merges.
 func (v yamlValue) pairsTo(depth int) ([]yamlPair, error) {
 	var values []*ast.MappingValueNode
 	switch x := v.node.(type) {
@@ -235,7 +236,7 @@ func decodeMap[T any](v yamlValue, what string, keys []yamlKey[T], t *T) error {
 	return nil
 }
 
-// advice suggests the key that was meant, or lists them all.
+// advice suggests the intended key, or lists all keys.
 func advice[T any](keys []yamlKey[T], name string) string {
 	names := texts(keys, func(k *yamlKey[T]) string { return k.name })
 	if near := Nearest(name, names); near != "" {
@@ -246,9 +247,9 @@ func advice[T any](keys []yamlKey[T], name string) string {
 
 // Nearest returns the known name that a misspelt one most likely means: one
 // that begins with it, or the fewest edits away, at most a third of its
-// letters; "" when there is none.
+// letters; "" if there is none.
 func Nearest(name string, known []string) string {
-	const longest = 64 // bytes; a longer name is no slip of the finger
+	const longest = 64 // bytes; longer names are not typing errors
 	if name == "" || len(name) > longest {
 		return ""
 	}

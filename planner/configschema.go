@@ -6,14 +6,15 @@ import (
 	"maps"
 )
 
-// schemaID is where editors and the collection of SchemaStore find the schema.
+// schemaID is the schema's address for editors and SchemaStore.
 const schemaID = "https://raw.githubusercontent.com/memplan/memplan/main/docs/memplan.schema.json"
 
-// A jsonSchema is a part of a JSON schema (draft 7, which SchemaStore asks for).
+// A jsonSchema is a part of a JSON schema (draft 7, which SchemaStore requires).
 type jsonSchema map[string]any
 
-// ConfigSchema is the JSON schema of .memplan.yaml. Whatever it refuses memplan
-// refuses too; it does not know which dims a model has nor what a size may be.
+// ConfigSchema returns the JSON schema of .memplan.yaml. Everything it refuses
+// memplan refuses, too; it does not know a model's dims nor the syntax of
+// sizes.
 func ConfigSchema() []byte {
 	rules := limitsSchema()
 	failOn := jsonSchema{"type": "array", "items": jsonSchema{"enum": failOnNames()}, "description": "what a model may not have"}
@@ -47,7 +48,7 @@ func ConfigSchema() []byte {
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	if err := e.Encode(schema); err != nil {
-		panic(err) // a table of ours that JSON has no form for
+		panic(err) // a table of ours that has no form in JSON
 	}
 	return b.Bytes()
 }

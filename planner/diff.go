@@ -47,15 +47,15 @@ type ModuleDelta struct {
 }
 
 // OpsDelta lists the calls that only one side makes, and those whose results
-// have another shape or type, each in the order of the model that has it.
+// changed in shape or type, each in its model's order.
 type OpsDelta struct {
 	Added   []OpDelta `json:"added"`
 	Removed []OpDelta `json:"removed"`
 	Changed []OpDelta `json:"changed"` // Node is the head's
 }
 
-// OpDelta is one call. Base and Head are its results' types on the two sides,
-// "float32[8,64]", empty where a side does not make the call.
+// An OpDelta is one call. Base and Head are its results' types on the two
+// sides, "float32[8,64]", empty if a side does not make the call.
 type OpDelta struct {
 	Op     string `json:"op"`
 	Node   string `json:"node"`
@@ -140,8 +140,8 @@ func moduleDeltas(base, head []ModuleBytes) []ModuleDelta {
 
 func abs(n int64) int64 { return max(n, -n) }
 
-// A callInfo is a lifted call as diffs see it. Names of calls are numbered by
-// position, so that one call more renames all after it: calls are matched by
+// A callInfo is a lifted call as diffs see it. Calls are numbered by position,
+// so that an additional call renames all later ones: calls are matched by
 // operator and module instead.
 type callInfo struct {
 	op, node, module string
@@ -206,7 +206,7 @@ func opsDelta(base, head []callInfo) OpsDelta {
 	return d
 }
 
-// pair matches what is not matched yet, in order; exactly, with the result.
+// pair matches unmatched calls in order; if exact, also by result.
 func pair(base, head []callInfo, match []int, taken []bool, exact bool) {
 	type key struct {
 		call   [2]string

@@ -9,9 +9,8 @@ import (
 	"github.com/memplan/memplan/graph/onnx"
 )
 
-// unknownDims says which of the dimensions that a configuration binds the
-// model does not have, and what was meant. It must be asked before anything
-// else is: binding replaces the names.
+// unknownDims returns messages about dimensions that a configuration binds but
+// the model lacks, with suggestions. Call it first: binding replaces the names.
 func (m *Model) unknownDims(c *Config) []string {
 	if len(c.Dims) == 0 {
 		return nil
@@ -26,7 +25,7 @@ func (m *Model) unknownDims(c *Config) []string {
 		slices.Sort(names)
 		return names
 	}
-	if len(missing()) > 0 { // inference may name more: dims that depend on data
+	if len(missing()) > 0 { // inference may add names: dims that depend on data
 		if _, err := infer.Infer(m.g, infer.Options{Shapes: c.Shapes}); err == nil {
 			known = append(known, infer.Unbound(m.g)...)
 			slices.Sort(known)
@@ -47,7 +46,8 @@ func (m *Model) unknownDims(c *Config) []string {
 	return out
 }
 
-// contradiction is the error of a batch that is bound by its name, too.
+// contradiction returns the error of a batch that is also bound by its dim's
+// name.
 func (m *Model) contradiction(c *Config) error {
 	for _, id := range m.g.Inputs {
 		shape := m.g.Values[id].Type.Shape
@@ -62,8 +62,8 @@ func (m *Model) contradiction(c *Config) error {
 	return nil
 }
 
-// OpenFor opens a model for a question, through its door, and says what of the
-// question is not about it.
+// OpenFor opens a model for a question, through its door, with warnings for
+// parts of the question that do not apply.
 func OpenFor(path string, c *Config) (m *Model, warnings []string, err error) {
 	if m, err = OpenFrom(c.door(), path, onnx.Within(c.Memory)); err != nil {
 		return nil, nil, err

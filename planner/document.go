@@ -16,9 +16,9 @@ import (
 	"github.com/memplan/memplan/graph/train"
 )
 
-// A TorchConfig is the checkpoint configuration that a training script
-// applies: each entry of Checkpoint is one region, its modules run one after
-// the other, named as in named_modules().
+// A TorchConfig is the checkpoint configuration that a training script applies:
+// each entry of Checkpoint is one region, its modules run one after the other,
+// named as in named_modules().
 type TorchConfig struct {
 	SchemaVersion int             `json:"schemaVersion"`
 	Framework     string          `json:"framework"`
@@ -40,8 +40,8 @@ type TorchModel struct {
 	SHA256 string `json:"sha256"`
 }
 
-// ToTorch writes a plan's selection as a configuration. PyTorch checkpoints
-// modules: a schedule of single operations is not for it.
+// ToTorch converts a plan's selection to a configuration. PyTorch checkpoints
+// modules: it cannot run a schedule of single operations.
 func (p *Plan) ToTorch() (*TorchConfig, error) {
 	if len(p.Schedule) > 0 {
 		return nil, errors.New("the plan is a schedule of single operations, which PyTorch cannot run: make one with --checkpoint auto")
@@ -88,7 +88,7 @@ func checkVersion(data []byte) error {
 	return nil
 }
 
-// ReadPlan reads a Plan document of the user's.
+// ReadPlan reads the user's Plan document.
 func ReadPlan(path string) (*Plan, error) {
 	data, err := readDocument(files.Door{}, path)
 	if err != nil {
@@ -112,11 +112,11 @@ func parsePlan(data []byte) (*Plan, error) {
 	return p, nil
 }
 
-// OpenPlan opens the model of a plan, and returns it with the question that
-// the plan answers. The model, like the other files that the plan names, lies
-// where it was when the plan was made, seen from the working directory, or
-// likewise from the plan's folder, and within one of the two unless outside is
-// set (files.OfPlan). The model must not have changed.
+// OpenPlan opens the model of a plan, and returns it with the question that the
+// plan answers. The model and the other files that the plan names are sought at
+// their paths from the working directory, or else from the plan's folder, and
+// within one of the two unless outside is set (files.OfPlan). The model must
+// not have changed.
 func OpenPlan(path string, outside bool, opts ...onnx.Option) (*Model, Config, error) {
 	p, err := ReadPlan(path)
 	if err != nil {
@@ -138,8 +138,7 @@ func OpenPlan(path string, outside bool, opts ...onnx.Option) (*Model, Config, e
 	return m, q, nil
 }
 
-// findTimes is an error where the measured times that a plan was made with are
-// not there.
+// findTimes returns an error if the plan's measured times are missing.
 func findTimes(d files.Door, plan, file string) error {
 	if file == "" {
 		return nil
@@ -154,9 +153,9 @@ func findTimes(d files.Door, plan, file string) error {
 	return f.Close()
 }
 
-// ReadCheckpoint adds to c what the Plan or configuration that Checkpoint names
-// recomputes, its segments or its schedule, and what that was made for. It is
-// opened through the question's door. Other values of Checkpoint stay.
+// ReadCheckpoint adds to c what the Plan or configuration named by Checkpoint
+// recomputes, its segments or schedule, and its origin. It is opened through
+// the question's door. Other values of Checkpoint stay.
 func (c *Config) ReadCheckpoint() error {
 	path := c.Checkpoint
 	if path == "" || slices.Contains(Checkpoints, path) || IsSetting(path) {
@@ -211,8 +210,8 @@ func parseSelection(data []byte, c *Config) error {
 	return nil
 }
 
-// Matches is an error where the selection of a question was made for another
-// model than this one, by their hashes.
+// Matches returns an error if a question's selection was made for another
+// model, by their hashes.
 func (m *Model) Matches(c *Config) error {
 	made := &c.Made
 	if made.SHA256 == "" || strings.EqualFold(made.SHA256, m.info.SHA256) {
@@ -232,7 +231,7 @@ func (p *Plan) Question() Config {
 		q.GPU, q.GPUAssumed = "", false
 	}
 	q.Checkpoint, q.Segments, q.Schedule = "none", p.Selection, p.Schedule
-	if q.Headroom == "" { // a plan of a version that left nothing
+	if q.Headroom == "" { // a plan of a version without headroom
 		q.Headroom = "0"
 	}
 	q.inference("")

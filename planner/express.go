@@ -11,23 +11,23 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// An Expression is the setting of a framework with which a plan's step still fits
-// and takes the least time.
+// An Expression is the setting of a framework with which a plan's step fits and
+// takes the least time.
 type Expression struct {
 	Framework string
-	Setting   string   // such as "every_n_layers=3"; "" where nothing is checkpointed
+	Setting   string   // such as "every_n_layers=3"; "" if nothing is checkpointed
 	Classes   []string // of the modules that are checkpointed, with their packages, each once
 	Segments  []train.Segment
 	Question  Config
-	Price     float64 // extra time over the plan's step
-	Higher    int64   // bytes by which the allocated peak is higher than the plan's
+	Price     float64 // extra time relative to the plan's step
+	Higher    int64   // bytes by which the allocated peak exceeds the plan's
 
 	way  way
 	mesh [][2]string // what the configuration says of the mesh; nil on one card
 }
 
-// Express finds the setting of a framework with which the plan's step still fits
-// and takes the least time. An error says why there is none.
+// Express finds the setting of a framework with which the plan's step fits and
+// takes the least time. The error says why there is none.
 func (m *Model) Express(ctx context.Context, p *Plan, q Config, f *Framework) (*Expression, error) {
 	e := &Expression{Framework: f.Name, Question: q}
 	if q.Mode == "infer" {
@@ -82,14 +82,14 @@ func (m *Model) waysFor(q Config, f *Framework) ([]way, error) {
 	return ways, nil
 }
 
-// A triedWay is a way and what a step with it takes.
+// A triedWay is a way with the memory and time of its step.
 type triedWay struct {
 	way *way
 	*Report
 }
 
-// fastest returns the way that fits and takes the least time, nil if none fits. A
-// way that checkpoints more of the same classes than one that fits is skipped.
+// fastest returns the way that fits and takes the least time, nil if none fits.
+// It skips ways that checkpoint more of the same classes than one that fits.
 func (m *Model) fastest(ctx context.Context, q Config, ways []way) (*triedWay, error) {
 	var best *triedWay
 	q.Checkpoint, q.Schedule = "", nil
@@ -113,7 +113,7 @@ func (m *Model) fastest(ctx context.Context, q Config, ways []way) (*triedWay, e
 }
 
 // more reports whether w recomputes all that o does and further layers of the same
-// classes. Ways that keep results recompute less than their modules say.
+// classes. Ways that keep results recompute less than their modules suggest.
 func more(w, o *way) bool {
 	if len(w.save) > 0 || len(o.save) > 0 || w.method != o.method || len(w.blocks) <= len(o.blocks) {
 		return false
@@ -129,7 +129,7 @@ func more(w, o *way) bool {
 	return !slices.ContainsFunc(o.blocks, func(b block) bool { return count(w, b.class) < count(o, b.class) })
 }
 
-// Verdict says in a line what the framework does, and what that costs.
+// Verdict describes in a line what the framework does, and its cost.
 func (e *Expression) Verdict() string {
 	if e.Setting == "" {
 		return e.Framework + ": nothing is checkpointed"
@@ -141,7 +141,7 @@ func (e *Expression) Verdict() string {
 	return fmt.Sprintf("%s: %s checkpoints %s, which costs %s the plan and peaks %s", e.Framework, e.Setting, n, dearer(e.Price), higher(e.Higher))
 }
 
-// Unchanged is the verdict of a framework that takes every plan.
+// Unchanged is the verdict for a framework that accepts every plan.
 func Unchanged(p *Plan, f *Framework) string {
 	if len(p.Selection) == 0 {
 		return f.Name + ": nothing is checkpointed"
@@ -169,5 +169,5 @@ func higher(bytes int64) string {
 	return profile.FormatBytes(bytes) + " higher"
 }
 
-// Config is the framework's configuration.
+// Config returns the framework's configuration.
 func (e *Expression) Config() ([]byte, error) { return FindFramework(e.Framework).write(e) }

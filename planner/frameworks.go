@@ -12,32 +12,32 @@ import (
 	"github.com/memplan/memplan/graph/train"
 )
 
-// A Framework is a target of config --to: what it can checkpoint, and how its
-// configuration says so.
+// A Framework is a target of config --to: what it can checkpoint, and the
+// writer of its configuration.
 type Framework struct {
 	Name, Doc string
-	Form      string // of what is written: JSON, YAML, ..
+	Form      string // of the output: JSON, YAML, ..
 	Does      string // what it can checkpoint
-	Read      string // the one of Recipes that reads what is written; "" for none
+	Read      string // the one of Recipes that reads the output; "" for none
 
-	ways  func(*anatomy) ([]way, error) // nil: every plan as it is
+	ways  func(*anatomy) ([]way, error) // nil: any plan, unchanged
 	write func(*Expression) ([]byte, error)
 	mesh  meshKeys                    // nil: it is not in the configuration
 	whole func(*Plan) ([]byte, error) // where ways is nil
 }
 
-// A way is one choice of what to checkpoint, among those that a framework has.
+// A way is one of a framework's choices of what to checkpoint.
 type way struct {
-	setting string // as its users write it
+	setting string // in the notation of its users
 	value   int    // of every_n_layers, recompute-num-layers
 	method  string // of Megatron
 	save    []string
 	blocks  []block
-	segs    []train.Segment // nil: each of blocks by itself
-	read    bool            // by --config alone: older versions, and what another way does as well
+	segs    []train.Segment // nil: each of blocks on its own
+	read    bool            // only in --config: older versions, and equivalents of other ways
 }
 
-// A block is a module and what it calls of operators that a policy may keep.
+// A block is a module with the calls that a policy may keep.
 type block struct {
 	list, name, class string // class with its package
 	calls             map[string]int
@@ -48,13 +48,13 @@ func (b *block) short() string { return b.class[strings.LastIndexByte(b.class, '
 
 // An anatomy is what a framework can see of a model: modules and their classes.
 type anatomy struct {
-	modules []block // of classes of libraries and users, as they run
-	blocks  []block // of these, those that the model repeats, in the order of its modules()
-	layers  []block // of these, those that transformers checkpoints, likewise
+	modules []block // modules of libraries' and users' classes, in execution order
+	blocks  []block // of these, the modules that the model repeats, in the order of its modules()
+	layers  []block // of these, the modules that transformers checkpoints, likewise
 	lora    bool
 }
 
-// Frameworks lists the targets of config --to. The first ones take any plan.
+// Frameworks lists the targets of config --to. The first ones accept any plan.
 var Frameworks = []Framework{
 	{Name: "torch", Doc: "any PyTorch script, by memplan's own function", Form: "JSON", Does: "every plan"},
 	{Name: "python", Doc: "a module that applies the plan where memplan is not installed", Form: "Python", Does: "every plan", whole: writePython},
@@ -75,16 +75,16 @@ func FrameworkNames() []string {
 	return texts(Frameworks, func(f *Framework) string { return f.Name })
 }
 
-// FindFramework returns the framework of a name of FrameworkNames.
+// FindFramework returns the framework of that name.
 func FindFramework(name string) *Framework {
 	return &Frameworks[slices.Index(FrameworkNames(), name)]
 }
 
-// Any reports whether the framework takes every plan as it is.
+// Any reports whether the framework accepts every plan unchanged.
 func (f *Framework) Any() bool { return f.ways == nil }
 
-// parseSetting reads what --checkpoint may say of a framework: its name, a colon and
-// a setting, as config --to prints them.
+// parseSetting parses a framework's setting in --checkpoint: its name, a colon and a
+// setting, as config --to prints them.
 func parseSetting(text string) (f *Framework, what string, ok bool) {
 	name, what, ok := strings.Cut(text, ":")
 	if !ok || !slices.Contains(FrameworkNames(), name) || FindFramework(name).ways == nil {
@@ -100,7 +100,8 @@ func IsSetting(text string) bool {
 	return ok
 }
 
-// segmentsOf are the regions that a framework's setting checkpoints in the model.
+// segmentsOf returns the regions that a framework's setting checkpoints in the
+// model.
 func (m *Model) segmentsOf(j *job, batch int64, text string) ([]train.Segment, error) {
 	f, what, _ := parseSetting(text)
 	ways, err := m.waysOf(j, batch, f)
@@ -141,7 +142,7 @@ func (m *Model) waysOf(j *job, batch int64, f *Framework) ([]way, error) {
 	return ways, err
 }
 
-// kept are all calls of some operators, for a policy to keep.
+// kept returns all calls of some operators, for a policy to keep.
 func (b *block) kept(ops []string) (out []train.Saved) {
 	for _, op := range ops {
 		n := b.calls[op]
@@ -156,12 +157,11 @@ func (b *block) kept(ops []string) (out []train.Saved) {
 	return out
 }
 
-// nameable are names that can stand in any configuration as they are, also in
-// code.
+// nameable matches names that need no quoting in any configuration or in code.
 var nameable = regexp.MustCompile(`^[A-Za-z_][A-Za-z_0-9]*(\.[A-Za-z_0-9]+)*$`)
 
-// anatomy reads the model's modules. What the file calls by names that no Python
-// program has is left out.
+// anatomy reads the model's modules, except those whose names in the file are
+// not valid in Python.
 func (m *Model) anatomy(j *job, batch int64) (*anatomy, error) {
 	b, err := m.build(j, batch, nil)
 	if err != nil {
@@ -204,8 +204,8 @@ func (m *Model) anatomy(j *job, batch int64) (*anatomy, error) {
 }
 
 // repeated lists the modules that the model repeats: numbered elements of a list, or
-// numbered attributes such as encoder_layer_0, of one class, and in no other such
-// module.
+// numbered attributes such as encoder_layer_0, of one class, and not inside another
+// such module.
 func repeated(modules []block) []block {
 	type row struct{ list, stem, class string }
 	rowOf := func(b *block) (r row, numbered bool) {
@@ -231,7 +231,7 @@ func repeated(modules []block) []block {
 }
 
 // registered sorts blocks by their lists' first parameters in the file, which
-// stand there in the order of the model's modules().
+// are in the order of the model's modules().
 func (m *Model) registered(blocks []block) {
 	at := map[string]int{}
 	for i, v := range m.lifted.Graph.Values {

@@ -9,7 +9,7 @@ import (
 	"github.com/memplan/memplan/graph/train"
 )
 
-// layersOf are the layers that transformers checkpoints.
+// layersOf returns the layers that transformers checkpoints.
 func layersOf(a *anatomy) ([]block, error) {
 	if len(a.layers) == 0 {
 		b := &a.blocks[0]
@@ -18,8 +18,8 @@ func layersOf(a *anatomy) ([]block, error) {
 	return a.layers, nil
 }
 
-// everyN are transformers' gradient_checkpointing_kwargs.every_n_layers: layers
-// 0, n, 2n, .. of all, counted together.
+// everyN lists transformers' gradient_checkpointing_kwargs.every_n_layers:
+// layers 0, n, 2n, .. of all, counted together.
 func everyN(a *anatomy) ([]way, error) {
 	layers, err := layersOf(a)
 	if err != nil {
@@ -36,8 +36,8 @@ func everyN(a *anatomy) ([]way, error) {
 	return out, nil
 }
 
-// axolotlSaves are what selective_checkpointing.save may name, and the operators
-// that each stands for (axolotl/monkeypatch/selective_checkpointing.py).
+// axolotlSaves are the values of selective_checkpointing.save with their
+// operators (axolotl/monkeypatch/selective_checkpointing.py).
 var axolotlSaves = []struct {
 	name string
 	ops  []string
@@ -49,8 +49,9 @@ var axolotlSaves = []struct {
 	{"aten::convolution", []string{"convolution"}},
 }
 
-// axolotlWays are all layers, and the results of any choice of operators kept.
-// every_n_layers is not for axolotl 0.19: its transformers, 5.16, lacks it.
+// axolotlWays checkpoint all layers, with any choice of operators whose results
+// are kept. every_n_layers is not available in axolotl 0.19: its transformers,
+// 5.16, lacks it.
 func axolotlWays(a *anatomy) ([]way, error) {
 	layers, err := layersOf(a)
 	if err != nil {
@@ -65,7 +66,7 @@ func axolotlWays(a *anatomy) ([]way, error) {
 	for set := range 1 << len(axolotlSaves) {
 		w := way{setting: "gradient_checkpointing", blocks: layers}
 		var names []string
-		present := 0 // in the layers
+		present := 0 // operators in the layers
 		for i, s := range axolotlSaves {
 			if set>>i&1 == 0 {
 				continue
@@ -86,14 +87,15 @@ func axolotlWays(a *anatomy) ([]way, error) {
 }
 
 // titanSaves are the operators whose results torchtitan's SelectiveAC keeps, all
-// calls but every second mm: compute_intensive_ops of
+// calls except every second mm: compute_intensive_ops of
 // torch/_functorch/partitioners.py and the attention of
 // torchtitan/distributed/activation_checkpoint.py.
 var titanSaves = []string{
 	"addmm", "bmm", "convolution", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
 }
 
-// titanWays are the children of model.layers, whole or with some results kept.
+// titanWays checkpoint the children of model.layers, whole or with some results
+// kept.
 func titanWays(a *anatomy) ([]way, error) {
 	var layers []block
 	for _, b := range a.modules {
@@ -115,7 +117,7 @@ func titanWays(a *anatomy) ([]way, error) {
 		}
 		out = append(out, w)
 	}
-	for _, b := range a.modules { // SelectiveAC counts products by their shapes then
+	for _, b := range a.modules { // with save set, SelectiveAC counts products by their shapes
 		if strings.Contains(b.name, "moe.router.gate") {
 			return out, nil
 		}
@@ -135,8 +137,8 @@ func titanWays(a *anatomy) ([]way, error) {
 	return append(out, w), nil
 }
 
-// byClass are frameworks that checkpoint all modules of some classes: any one
-// class, and any choice of those of blocks.
+// byClass returns the ways of frameworks that checkpoint all modules of some
+// classes: any one class, and any choice of those of blocks.
 func byClass(key string) func(*anatomy) ([]way, error) {
 	return func(a *anatomy) ([]way, error) {
 		repeated := classesOf(a.blocks)
@@ -181,8 +183,8 @@ func byClass(key string) func(*anatomy) ([]way, error) {
 	}
 }
 
-// distinct reports whether no other class of the model has the name of one of
-// these: configurations name classes without their packages.
+// distinct reports whether no other class of the model shares a name with one
+// of these: configurations name classes without their packages.
 func distinct(modules []block, classes []string) bool {
 	for _, c := range classes {
 		for _, b := range modules {
@@ -207,8 +209,8 @@ func classesOf(blocks []block) (out []string) {
 	return out
 }
 
-// megatronWays are Megatron's recompute methods: block, the first n layers of a
-// stack, and uniform, all of it in runs of n.
+// megatronWays lists Megatron's recompute methods: block, the first n layers of
+// a stack, and uniform, all of it in runs of n.
 func megatronWays(a *anatomy) ([]way, error) {
 	for _, b := range a.blocks {
 		if b.list != a.blocks[0].list {
@@ -225,7 +227,7 @@ func megatronWays(a *anatomy) ([]way, error) {
 	for n := 1; n <= len(a.blocks); n++ {
 		w := way{setting: name("uniform", n), method: "uniform", value: n, blocks: a.blocks}
 		if len(a.blocks)%n != 0 {
-			continue // Megatron asks for whole runs
+			continue // Megatron requires whole runs
 		}
 		for i := 0; i < len(a.blocks); i += n {
 			var s train.Segment
@@ -239,7 +241,7 @@ func megatronWays(a *anatomy) ([]way, error) {
 	return out, nil
 }
 
-// none is a framework whose configuration checkpoints nothing by itself.
+// none is for a framework whose configuration checkpoints nothing by itself.
 func none(*anatomy) ([]way, error) {
 	return nil, errors.New("its configuration checkpoints nothing by itself: apply memplan config --to torch in the script, beside it")
 }

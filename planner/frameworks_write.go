@@ -12,8 +12,8 @@ import (
 	"github.com/memplan/memplan/quote"
 )
 
-// precision is the framework's word for the plan's, by names; an error where it
-// has none.
+// precision returns the framework's name of the plan's precision, from names;
+// an error if it has none.
 func (e *Expression) precision(names map[string]string) (string, error) {
 	key, ok := names[e.Question.Precision]
 	if !ok {
@@ -22,7 +22,7 @@ func (e *Expression) precision(names map[string]string) (string, error) {
 	return key, nil
 }
 
-// optimizer is the name that transformers' trainer has for the plan's.
+// optimizer returns the name that transformers' trainer has for the plan's.
 func (e *Expression) optimizer() (string, error) {
 	i := slices.IndexFunc(huggingOptimizers, func(o [2]string) bool { return o[1] == e.Question.Optimizer })
 	if i < 0 {
@@ -75,7 +75,7 @@ func writeAxolotl(e *Expression) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// quotedList puts quotes around the names of a list with commas.
+// quotedList quotes the names of a comma-separated list.
 func quotedList(names string) string {
 	return `"` + strings.ReplaceAll(names, ",", `", "`) + `"`
 }
@@ -227,11 +227,12 @@ func writeDeepSpeed(e *Expression) ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// Whole is the configuration of a framework that takes every plan as it is.
+// Whole returns the configuration of a framework that accepts every plan
+// unchanged.
 func (f *Framework) Whole(p *Plan) ([]byte, error) { return f.whole(p) }
 
-// pythonJSON is a document as an argument of Python's json.loads: a raw string,
-// of which JSON's own escapes keep every quote.
+// pythonJSON writes a document as an argument of Python's json.loads: a raw
+// string, in which JSON's own escapes protect every quote.
 func pythonJSON(doc any) (string, error) {
 	data, err := json.MarshalIndent(doc, "", " ")
 	if err != nil {
@@ -240,7 +241,7 @@ func pythonJSON(doc any) (string, error) {
 	return "r'''" + strings.ReplaceAll(string(quote.JSON(data)), "'", `\u0027`) + "'''", nil
 }
 
-// writePython is the Python that applies plans, with one in it.
+// writePython writes the Python code that applies plans, with one plan in it.
 func writePython(p *Plan) ([]byte, error) {
 	t, err := p.ToTorch()
 	if err != nil {
@@ -266,9 +267,9 @@ def apply(model: Model, *, strip_prefix: str | None = None) -> Model:
 `), nil
 }
 
-// jaxOps are the operators whose results a JAX policy can keep by a name, and
-// what they are there. Fused attention is not among them: what its backward
-// pass wants is made inside the kernel, where no name reaches.
+// jaxOps maps operators whose results a JAX policy can keep by name to JAX's.
+// Fused attention is not among them: what its backward pass needs is made
+// inside the kernel, where no name reaches.
 var jaxOps = map[string]string{
 	"addmm": "x @ w + b", "mm": "x @ w", "bmm": "batched products", "baddbmm": "batched products with an added term", "convolution": "lax.conv_general_dilated",
 	"_softmax": "jax.nn.softmax", "gelu": "jax.nn.gelu", "silu": "jax.nn.silu", "tanh": "jnp.tanh", "sigmoid": "jax.nn.sigmoid", "hardswish": "jax.nn.hard_swish",
@@ -276,7 +277,8 @@ var jaxOps = map[string]string{
 	"native_layer_norm": "(y, mean, rstd)", "native_group_norm": "(y, mean, rstd)", "_fused_rms_norm": "(y, rstd)", "native_dropout": "(y, mask)",
 }
 
-// writeJAX is a module that wraps functions in jax.checkpoint as a plan says.
+// writeJAX writes a module that wraps functions in jax.checkpoint according to
+// a plan.
 func writeJAX(p *Plan) ([]byte, error) {
 	t, err := p.ToTorch()
 	if err != nil {

@@ -11,17 +11,17 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// AutoHeadroom is the --headroom that leaves what a prediction's guesses ask for.
+// AutoHeadroom is the --headroom that covers a prediction's guesses.
 const AutoHeadroom = "auto"
 
-// A Headroom is what a verdict, a plan or a batch leaves free of the card.
+// A Headroom is the memory that a verdict, a plan or a batch leaves free.
 type Headroom struct {
 	Auto  bool
 	Bytes int64
 	Part  float64 // of the card's memory
 }
 
-// ParseHeadroom reads auto, 0, a size or a percentage; "" is auto.
+// ParseHeadroom parses auto, 0, a size or a percentage; "" is auto.
 func ParseHeadroom(s string) (Headroom, error) {
 	if s == "" || s == AutoHeadroom {
 		return Headroom{Auto: true}, nil
@@ -40,30 +40,30 @@ func ParseHeadroom(s string) (Headroom, error) {
 	return Headroom{Bytes: n}, nil
 }
 
-// runsDiffer is the part of the cap that headroom leaves for what two runs of
-// one step differ by, where the driver places segments and what kernels take:
-// the least for which every batch chosen ran, of those of which the largest
-// was measured (TestMaxBatch).
+// runsDiffer is the share of the cap that headroom reserves for the difference
+// between two runs of a step, due to the driver's placement of segments and the
+// choice of kernels: the least with which every chosen batch ran, of those
+// whose largest was measured (TestMaxBatch).
 const runsDiffer = 0.016
 
-// mostKept bounds the part of the cap that headroom leaves for guesses: beyond
-// it an answer is of no use, and the interval says how wide it is.
+// mostKept bounds the share of the cap that headroom reserves for guesses:
+// beyond it an answer is useless, and the interval says how wide it is.
 const mostKept = 0.25
 
-// guessedWorkspaces is the part of the cap that headroom leaves where large
-// workspaces of convolutions are guesses. Under a cap cuDNN takes kernels with
-// smaller ones, so that their bounds need not be covered.
+// guessedWorkspaces is the share of the cap that headroom reserves if large
+// workspaces of convolutions are guesses. Under a cap cuDNN chooses kernels
+// with smaller ones, so that their bounds need not be covered.
 const guessedWorkspaces = 1. / 12
 
-// kept is the share of what a step allocates that headroom leaves for the
-// guesses of the step that the answer has in ev.
+// kept returns the share of a step's allocations that headroom reserves for the
+// guesses in a.ev.
 func (a *answer) kept() float64 {
 	x := runsDiffer
 	for s := range a.findings() {
 		switch {
 		case s.Code == "workspace-guessed":
 			x += guessedWorkspaces
-		case s.Code == "not-the-step": // no headroom makes up for it: the report says that it cannot be told
+		case s.Code == "not-the-step": // no headroom makes up for this: the report says that there is no answer
 		case !s.workspace:
 			x += calibrated.share(s).kept
 		}
@@ -71,9 +71,9 @@ func (a *answer) kept() float64 {
 	return min(x, mostKept)
 }
 
-// reserveHeadroom takes the headroom off the cap for all that follows, the
-// searches and the verdict. Of a prediction it is a share of what the step
-// takes, as much as that can be.
+// reserveHeadroom subtracts the headroom from the cap for everything that
+// follows: the searches and the verdict. For a prediction it is a share of what
+// the step takes, up to the largest that the headroom leaves.
 func (a *answer) reserveHeadroom(batch int64, segs []train.Segment) error {
 	j := a.j
 	if !j.headroom.Auto {
@@ -95,7 +95,7 @@ func (a *answer) reserveHeadroom(batch int64, segs []train.Segment) error {
 	return j.lower(a.headroom)
 }
 
-// lower takes headroom off the cap, if there is one.
+// lower subtracts headroom from the cap, if there is one.
 func (j *job) lower(n int64) error {
 	if j.cap == 0 {
 		return nil

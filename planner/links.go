@@ -8,19 +8,19 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// A Link is what joins the cards of a mesh.
+// A Link is a connection between the cards of a mesh.
 type Link struct {
 	Name   string
-	Bytes  float64 // a second that a card sends, at best
+	Bytes  float64 // peak rate of a card's sends, bytes a second
 	Source string
 	cards  func(d *profile.Device) bool
 }
 
-// linkEfficiency is the part of a link's rate that NCCL's rings reach.
+// linkEfficiency is the share of a link's rate that NCCL's rings reach.
 const linkEfficiency = 0.8
 
-// Links lists what joins cards of one host, the first row that a card has; beyond
-// cardsPerHost the last row joins them.
+// Links lists the connections within a host, of which the first row that a card
+// has applies, and last the one between hosts of cardsPerHost cards.
 var Links = []Link{
 	{"NVLink 4", 450e9, "NVIDIA H100 and H200 datasheets: 900 GB/s both ways", named("h100", "h200")},
 	{"NVLink 3", 300e9, "NVIDIA A100 SXM datasheet: 600 GB/s both ways", named("a100-80gb", "a100-40gb")},
@@ -29,14 +29,14 @@ var Links = []Link{
 	{"InfiniBand NDR", 50e9, "400 Gb/s a card", func(*profile.Device) bool { return false }},
 }
 
-// cardsPerHost is how many cards a host has.
+// cardsPerHost is the number of cards of a host.
 const cardsPerHost = 8
 
 func named(names ...string) func(*profile.Device) bool {
 	return func(d *profile.Device) bool { return slices.Contains(names, d.Name) }
 }
 
-// linkOf is what joins the cards of a mesh.
+// linkOf returns the link between the cards of a mesh.
 func linkOf(d *profile.Device, ranks int) *Link {
 	if ranks > cardsPerHost {
 		return &Links[len(Links)-1]
@@ -49,15 +49,15 @@ func linkOf(d *profile.Device, ranks int) *Link {
 	return &Links[len(Links)-1]
 }
 
-// A traffic is the seconds that a rank communicates in a step.
+// A traffic is the seconds of a rank's communication in a step.
 type traffic struct {
 	beside  [program.NumPhases]float64 // while the phase computes
-	waiting float64                    // while nothing does
+	waiting float64                    // while nothing computes
 }
 
-// communication adds up what a rank's program sends. FSDP2 gathers the next block while
-// one computes and DDP reduces a bucket while backward goes on; the sums of tensor
-// parallelism, and ZeRO-1's parameters, are waited for.
+// communication sums what a rank's program sends. FSDP2 gathers the next block while
+// one computes and DDP reduces a bucket while backward continues; the step waits for
+// the sums of tensor parallelism and for ZeRO-1's parameters.
 func (j *job) communication(b *train.Build) (t traffic) {
 	s := j.meshed
 	rate := linkOf(j.device, s.Ranks()).Bytes * linkEfficiency
@@ -89,7 +89,7 @@ func (j *job) communication(b *train.Build) (t traffic) {
 	return t
 }
 
-// largestAlloc is the largest storage that a node allocates, bytes.
+// largestAlloc returns the largest storage that a node allocates, in bytes.
 func largestAlloc(b *train.Build, n *program.Node) (most int64) {
 	for _, ev := range n.Events {
 		if !ev.Free {
@@ -99,7 +99,7 @@ func largestAlloc(b *train.Build, n *program.Node) (most int64) {
 	return most
 }
 
-// gradientBytes are those of the gradients that a rank keeps.
+// gradientBytes returns the bytes of a rank's gradients.
 func gradientBytes(b *train.Build) (n int64) {
 	for i := range b.Storages {
 		if s := &b.Storages[i]; s.Category == program.Gradients && s.Life == program.Carried {
@@ -152,9 +152,9 @@ func hooks(m *TimeModel, b *train.Build, phase program.Phase) (t float64) {
 	return t + paramHost*trained*micros
 }
 
-// spread adds what a mesh does to a step's time: communication, where it takes longer
-// than what it goes beside, and the stages of a pipeline that wait for the first
-// micro-batch and after the last.
+// spread adds a mesh's effects to a step's time: communication that takes longer than
+// the computation beside it, and the idle time of a pipeline's stages before the
+// first micro-batch and after the last.
 func (j *job) spread(t *TimeInfo, b *train.Build) {
 	s := j.meshed
 	if s == nil || t.StepMs == 0 {

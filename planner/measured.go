@@ -17,14 +17,14 @@ import (
 )
 
 // A MeasuredNode is a row of the document that validate --profile writes: one
-// node of a step, what makes its time what it is, and that time, in
+// node of a step, the properties that determine its time, and that time, in
 // milliseconds of all its runs in a step.
 type MeasuredNode struct {
 	Op          string  `json:"op"`
 	Node        string  `json:"node"`
 	Phase       string  `json:"phase"`
 	Kind        string  `json:"kind"`  // KindOf the node
-	DType       string  `json:"dtype"` // that the roofline counts its arithmetic in
+	DType       string  `json:"dtype"` // in which the roofline counts its arithmetic
 	Runs        int     `json:"runs"`
 	FLOPs       int64   `json:"flops"`
 	Traffic     int64   `json:"traffic"` // bytes
@@ -33,15 +33,15 @@ type MeasuredNode struct {
 	MeasuredMs  float64 `json:"measuredMs"`
 }
 
-// Measure makes the row of a node that took so many milliseconds.
+// Measure makes the row of a node that took measuredMs milliseconds.
 func Measure(n *program.Node, runs int, predictedMs, measuredMs float64) MeasuredNode {
 	return MeasuredNode{Op: "aten." + n.Op, Node: n.Name, Phase: n.Phase.String(), Kind: KindOf(n), DType: arithmetic(n).String(), Runs: runs,
 		FLOPs: n.FLOPs, Traffic: n.Traffic, Scratch: n.Scratch, PredictedMs: predictedMs, MeasuredMs: measuredMs}
 }
 
-// KindOf names what decides how long a node runs: its operator, the types,
-// shapes and strides of its operands and results, and the geometry of a
-// convolution or a pooling. Nodes of one kind differ in their numbers alone.
+// KindOf describes everything that determines a node's time: its operator, the
+// types, shapes and strides of its operands and results, and the geometry of a
+// convolution or a pooling. Nodes of one kind differ only in their numbers.
 func KindOf(n *program.Node) string {
 	var b strings.Builder
 	b.WriteString(n.Op)
@@ -72,7 +72,7 @@ func KindOf(n *program.Node) string {
 }
 
 // writeTensor writes a type, a shape, and strides that are not row-major.
-func writeTensor(b *strings.Builder, before string, t *program.Tensor) {
+func writeTensor(b *strings.Builder, before string, t *program.View) {
 	fmt.Fprintf(b, "%s%v%v", before, t.DType, t.Shape)
 	want := int64(1)
 	for i := len(t.Shape) - 1; i >= 0; i-- {
@@ -84,7 +84,7 @@ func writeTensor(b *strings.Builder, before string, t *program.Tensor) {
 	}
 }
 
-// Times are operator times that a device was measured to take.
+// Times are operator times measured on a device.
 type Times struct {
 	Path   string
 	Device string // its name
@@ -92,7 +92,7 @@ type Times struct {
 	rows   map[opType][]MeasuredNode // in the order of the file
 }
 
-// meanTime is the sum of several times, in seconds.
+// A meanTime accumulates times, in seconds.
 type meanTime struct {
 	sum float64
 	n   int
@@ -147,17 +147,17 @@ func parseTimes(data []byte) (*Times, error) {
 	return t, nil
 }
 
-// A source says where a node's time is from.
+// A source is the origin of a node's time.
 type source int
 
 const (
-	fromRoofline source = iota // nothing like it was measured
-	fromNearest                // another size of the same operator and type was
-	fromKind                   // its very kind was
+	fromRoofline source = iota // nothing similar was measured
+	fromNearest                // another size of the same operator and type was measured
+	fromKind                   // its kind was measured
 )
 
-// seconds returns a node's measured time. A size that was not measured takes the
-// efficiency over the roofline of the nearest one that was.
+// seconds returns a node's measured time. A size that was not measured gets the
+// ratio to the roofline of the nearest one that was.
 func (t *Times) seconds(m *TimeModel, n *program.Node) (float64, source) {
 	if e, ok := t.exact[KindOf(n)]; ok {
 		return e.sum / float64(e.n), fromKind
@@ -185,7 +185,7 @@ var shaped = regexp.MustCompile(` (>?)[a-z]\w*\[([\d ]*)\]`)
 
 // shapesOf are n's operands and results with the shapes that KindOf wrote of another node
 // of its operator; n's own where it had others.
-func shapesOf(kind string, n *program.Node) (in, out []program.Tensor) {
+func shapesOf(kind string, n *program.Node) (in, out []program.View) {
 	in, out = slices.Clone(n.In), slices.Clone(n.Out)
 	i, o := 0, 0
 	for _, end := range []string{" conv s", " pool k", " dims["} {
@@ -212,15 +212,14 @@ func shapesOf(kind string, n *program.Node) (in, out []program.Tensor) {
 	return in, out
 }
 
-// apart is how far two sizes of an operator lie apart: by how many powers of e
-// their arithmetic and their traffic differ.
+// apart returns the distance of two sizes of an operator: the difference of the
+// logarithms of their arithmetic and of their traffic.
 func apart(a *MeasuredNode, n *program.Node) float64 {
 	ln := func(x, y int64) float64 { return math.Abs(math.Log(float64(x+1) / float64(y+1))) }
 	return ln(a.FLOPs, n.FLOPs) + ln(a.Traffic+a.Scratch, n.Traffic+n.Scratch)
 }
 
-// arithmetic is the type that a node's operands have: that of its last
-// floating-point one.
+// arithmetic returns the type of a node's last floating-point operand.
 func arithmetic(n *program.Node) graph.DType {
 	d := graph.Float32
 	for _, t := range n.In {
@@ -231,15 +230,15 @@ func arithmetic(n *program.Node) graph.DType {
 	return d
 }
 
-// TimeSources counts the operations of a step by where their times are from.
+// TimeSources counts the operations of a step by the origin of their times.
 type TimeSources struct {
-	Device    string `json:"device"`    // that was measured
-	Measured  int    `json:"measured"`  // their kind and size was
-	Nearest   int    `json:"nearest"`   // the time of another size, by the roofline's ratio
-	Estimated int    `json:"estimated"` // the roofline alone
+	Device    string `json:"device"`    // the measured device
+	Measured  int    `json:"measured"`  // their kind and size was measured
+	Nearest   int    `json:"nearest"`   // from another size's time, scaled by the roofline
+	Estimated int    `json:"estimated"` // from the roofline alone
 }
 
-// sources counts; it is nil where nothing was measured.
+// sources counts a program's operations; nil if nothing was measured.
 func (m *TimeModel) sources(p *program.Program) *TimeSources {
 	if m.Times == nil {
 		return nil
@@ -265,7 +264,7 @@ func (m *TimeModel) sources(p *program.Program) *TimeSources {
 // times reads the measured times that a question names.
 func times(d files.Door, path string) (*Times, error) {
 	if path == "" {
-		return nil, nil //nolint:nilnil // none asked for
+		return nil, nil //nolint:nilnil // none given
 	}
 	t, err := readTimes(d, path)
 	if errors.Is(err, fs.ErrNotExist) {

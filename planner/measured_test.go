@@ -131,8 +131,8 @@ func TestTimesNearest(t *testing.T) {
 // TestTimesNearestSize: of several sizes measured the nearest counts.
 func TestTimesNearestSize(t *testing.T) {
 	node := func(n int64) *program.Node {
-		x := program.Tensor{DType: graph.Float32, Shape: []int64{n}, Strides: []int64{1}}
-		return &program.Node{Op: "neg", In: []program.Tensor{x}, Out: []program.Tensor{x}, Traffic: 8 * n}
+		x := program.View{DType: graph.Float32, Shape: []int64{n}, Strides: []int64{1}}
+		return &program.Node{Op: "neg", In: []program.View{x}, Out: []program.View{x}, Traffic: 8 * n}
 	}
 	j, err := Config{}.resolve()
 	if err != nil {

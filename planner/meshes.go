@@ -10,36 +10,36 @@ import (
 	"github.com/memplan/memplan/graph/train"
 )
 
-// A MeshPlan is the answer to which mesh a step should be spread over.
+// A MeshPlan answers over which mesh to spread a step.
 type MeshPlan struct {
 	SchemaVersion int          `json:"schemaVersion"`
 	GPU           string       `json:"gpu"`
 	GPUs          int          `json:"gpus"`
 	Batch         int64        `json:"batch"`                 // of a rank
-	Smallest      string       `json:"smallest"`              // the mesh of the fewest cards that fits, "" for none; "1" for one card
-	Fastest       string       `json:"fastest"`               // that of the most samples per second
-	Bound         float64      `json:"boundSamplesPerSecond"` // all cards computing forward and backward alone
+	Smallest      string       `json:"smallest"`              // the fitting mesh with the fewest cards, "" for none; "1" for one card
+	Fastest       string       `json:"fastest"`               // the mesh with the most samples per second
+	Bound         float64      `json:"boundSamplesPerSecond"` // if all cards only computed forward and backward
 	Meshes        []MeshChoice `json:"meshes"`
 }
 
-// A MeshChoice is one mesh and what it needs.
+// A MeshChoice is one mesh with its memory and speed.
 type MeshChoice struct {
 	Mesh             string  `json:"mesh"`
 	GPUs             int     `json:"gpus"`
-	Checkpoint       string  `json:"checkpoint"` // none, or all: every module that can be
+	Checkpoint       string  `json:"checkpoint"` // none, or all: every module that can be checkpointed
 	Fits             bool    `json:"fits"`
 	ProcessBytes     int64   `json:"processBytes"`
 	AtLeast          bool    `json:"atLeast,omitempty"` // processBytes is a lower bound, which is above the card's memory: nothing else was predicted
 	StepMs           float64 `json:"stepMs"`
 	WaitingMs        float64 `json:"waitingMs"`
-	SamplesPerSecond float64 `json:"samplesPerSecond"` // of all cards
-	Why              string  `json:"why,omitempty"`    // not predicted for this model
+	SamplesPerSecond float64 `json:"samplesPerSecond"` // of all cards together
+	Why              string  `json:"why,omitempty"`    // why it is not predicted for this model
 }
 
-// oneCard is how a choice names no mesh.
+// oneCard is the name of a single card in place of a mesh.
 const oneCard = "1"
 
-// meshesOf are the meshes of at most n cards of one kind of dimension or two, with the fewest first.
+// meshesOf lists the meshes of at most n cards with one or two dimensions, the fewest cards first.
 func meshesOf(n int) (out []string) {
 	out = append(out, oneCard)
 	for k := 2; k <= n; k *= 2 {

@@ -1,4 +1,4 @@
-// Package planner answers what people ask: how much memory a step needs and
+// Package planner answers users' questions: how much memory a step needs and
 // where each byte goes, whether it fits, the largest batch that does, and what
 // to checkpoint so that it fits. It holds the time model, the searches over
 // batch and checkpoints, the Plan document, budget rules and diffs.
@@ -25,11 +25,11 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// ErrDoesNotFit is the error of a plan that no selection makes fit.
+// ErrDoesNotFit is the error of a plan that fits with no selection.
 var ErrDoesNotFit = errors.New("does not fit")
 
-// steps is how many training steps are replayed: the first creates state, the
-// fourth is as steady as any later one.
+// steps is the number of training steps that are replayed: the first creates
+// state, the fourth is as steady as any later one.
 const steps = 4
 
 // A Model is a loaded file. Its methods are not safe for concurrent use.
@@ -37,8 +37,8 @@ type Model struct {
 	Path     string
 	Progress func(done, total int, message string) // of long searches; nil: none
 
-	door files.Door // that it was opened through
-	name string     // that it was opened by
+	door files.Door // through which it was opened
+	name string     // by which it was opened
 
 	g       *graph.Graph
 	lifted  *lift.Lifted
@@ -51,7 +51,7 @@ type Model struct {
 	wholes  map[string]*train.Build // while meshes are compared: steps of one card that they start from
 
 	conformed bool
-	invalid   []graph.Warning // of nodes that break ONNX's rules
+	invalid   []graph.Warning // nodes that break ONNX's rules
 }
 
 type convKey struct {
@@ -59,13 +59,13 @@ type convKey struct {
 	p cudnn.Pass
 }
 
-// binding is what the graph's dims are bound to now.
+// A binding is the current binding of the graph's dims.
 type binding struct {
 	sizes
-	warnings []graph.Warning // of the inference of shapes
+	warnings []graph.Warning // from shape inference
 }
 
-// sizes are what a question asks for.
+// sizes are the sizes that a question asks for.
 type sizes struct {
 	set    bool
 	batch  int64
@@ -74,7 +74,7 @@ type sizes struct {
 	run    string // the capture's variant, "" for none
 }
 
-// Open loads a model file of the user's without reading its weights.
+// Open opens the user's model file without reading its weights.
 func Open(path string, opts ...onnx.Option) (*Model, error) {
 	return OpenFrom(files.Door{}, path, opts...)
 }
@@ -110,8 +110,8 @@ func OpenFrom(d files.Door, name string, opts ...onnx.Option) (*Model, error) {
 // File opens the model's file again.
 func (m *Model) File() (*files.File, error) { return m.door.Open(m.name, files.Model) }
 
-// Files lists the model's file and those of external data that its tensors name,
-// where they would be: some need not exist.
+// Files lists the paths of the model's file and of its tensors' external data,
+// which may not exist.
 func (m *Model) Files() []string {
 	out := []string{m.Path}
 	for i := range m.g.Values {
@@ -126,9 +126,9 @@ func (m *Model) Files() []string {
 // Graph returns the graph with its shapes inferred as far as it is bound.
 func (m *Model) Graph() *graph.Graph { return m.g }
 
-// bind infers all shapes for a batch size (0: as the file says), other dims
-// and given shapes, and lifts the graph. Dims that depend on data are bound to
-// their upper bounds, which is what a planner must count with.
+// bind infers all shapes for a batch size (0: the file's), other dims and given
+// shapes, and lifts the graph. Dims that depend on data are bound to their
+// upper bounds.
 func (m *Model) bind(batch int64, dims map[string]int64, shapes map[string]graph.Shape) error {
 	asked := sizes{true, batch, fmt.Sprint(dims), fmt.Sprint(shapes), m.capture.asked()} // fmt prints maps in key order
 	if m.bound.sizes == asked {
@@ -167,8 +167,8 @@ func (m *Model) bind(batch int64, dims map[string]int64, shapes map[string]graph
 	return nil
 }
 
-// atBounds adds to dims the symbols that inference made up, at their largest
-// values where those are known.
+// atBounds adds to dims the symbols that inference created, at their largest
+// values if those are known.
 func atBounds(res *infer.Result, dims map[string]int64) map[string]int64 {
 	out := map[string]int64{}
 	for k, v := range dims {
@@ -196,7 +196,7 @@ func added(more, base map[string]int64) []string {
 	return names
 }
 
-// job is a configuration with its names resolved.
+// A job is a configuration with its names resolved.
 type job struct {
 	cfg       Config
 	device    *profile.Device
@@ -205,19 +205,19 @@ type job struct {
 	precision *profile.Precision
 	order     []string // attention kernels
 	vram      int64    // the card's memory; 0: no budget
-	cap       int64    // what the allocator may reserve, less the headroom; 0: no limit
+	cap       int64    // what the allocator may reserve, without the headroom; 0: no limit
 	hard      int64    // what it may reserve on the card
 	headroom  Headroom
 	train     bool
 	time      TimeModel
 	conf      alloc.Conf
 	lora      *train.LoRA
-	meshed    *meshed // over several cards; nil: one
-	assumed   string  // why the runtime is not that of the file's producer; "" where it is
+	meshed    *meshed // distributed over several cards; nil: one
+	assumed   string  // why the runtime is not that of the file's producer; "" if it is
 }
 
-// resolve is Config.resolve for this model: the release that exported the file
-// is the default runtime, of a file without a graph that of its capture.
+// resolve is Config.resolve for this model: the default runtime is the release
+// that exported the file or, for a file without a graph, its capture.
 func (m *Model) resolve(c Config) (*job, error) {
 	assumed := ""
 	if c.Runtime == "" {
@@ -244,7 +244,7 @@ func (c Config) resolve() (*job, error) {
 		return nil, err
 	}
 	gpu, door := cmp.Or(j.cfg.GPU, profile.Devices[0].Name), c.door()
-	j.cfg.Accumulate = max(j.cfg.Accumulate, 1) // a plan may say anything
+	j.cfg.Accumulate = max(j.cfg.Accumulate, 1) // a plan may contain any number
 	j.cfg.Runtime = cmp.Or(j.cfg.Runtime, profile.Runtimes[0].Name)
 	var err error
 	if j.device, err = device(door, gpu); err != nil {
@@ -309,7 +309,7 @@ func runtime(d files.Door, name string) (*profile.Runtime, error) {
 	return r, nil
 }
 
-// budget takes the CUDA context off the card's memory.
+// budget subtracts the CUDA context from the card's memory.
 func (j *job) budget() error {
 	j.vram = j.cfg.VRAM
 	if j.vram == 0 && j.cfg.GPU != "" {
@@ -338,12 +338,12 @@ func attentionOrder(name string, r *profile.Runtime, d *profile.Device) []string
 	return []string{name}
 }
 
-// options are what package train needs to know.
+// options returns the options of package train.
 func (m *Model) options(j *job, segs []train.Segment) (train.Options, error) {
 	o := train.Options{Train: j.train, Loss: j.cfg.Loss, Segments: segs, Micros: j.micros(), Hold: j.cfg.Hold, Retrain: m.lifted.Eval, LoRA: j.lora, Config: aten.Config{
 		TF32: j.runtime.ConvTF32, GemmWorkspace: j.runtime.CuBLASBytes(j.device.Compute),
 		LtWorkspace: j.runtime.LtBytes, LtPerCall: j.runtime.Lt == profile.LtPerCall, GemmPerCall: j.runtime.CuBLASPerCall, SMs: j.device.SMs, ThreadsPerSM: threadsPerSM(j.device),
-		Major: j.device.Compute.Major, Attention: j.order, ConvWorkspace: m.convWorkspace, RMSNormFull: j.runtime.RMSNormFull,
+		Major: j.device.Compute.Major, Attention: j.order, ConvWorkspace: m.convWorkspace, RMSNormFloat32: j.runtime.RMSNormFull,
 	}}
 	if j.precision.Autocast {
 		o.Config.Autocast = j.precision.Compute
@@ -399,7 +399,7 @@ func updateEvents(evs []profile.Event) []train.UpdateEvent {
 	return out
 }
 
-// convWorkspace remembers the workspaces of a model's convolutions.
+// convWorkspace caches the workspaces of a model's convolutions.
 func (m *Model) convWorkspace(c cudnn.Conv, p cudnn.Pass) cudnn.Estimate {
 	k := convKey{c, p}
 	w, ok := m.conv[k]
@@ -413,14 +413,14 @@ func (m *Model) convWorkspace(c cudnn.Conv, p cudnn.Pass) cudnn.Estimate {
 	return w
 }
 
-// An evaluation is one configuration run through: the program, and its replay.
+// An evaluation is one configuration's program and its replay.
 type evaluation struct {
 	*train.Build
 	res  *liveness.Result
-	fail *liveness.Failure // where the cap ended the replay, or nil
+	fail *liveness.Failure // the point at which the replay exceeded the cap, or nil
 }
 
-// build makes the program of a step at one batch size.
+// build builds the program of a step at one batch size.
 func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, error) {
 	if err := m.wrap(j, batch); err != nil {
 		return nil, err
@@ -480,7 +480,7 @@ func replay(b *train.Build, j *job, capped bool) (*evaluation, error) {
 	return ev, nil
 }
 
-// needsBatch reports whether the model has a batch dimension left to choose.
+// needsBatch reports whether the model has an unbound batch dimension.
 func (m *Model) needsBatch(c *Config) (bool, error) {
 	if err := m.bind(0, c.Dims, c.Shapes); err != nil {
 		return false, err
@@ -504,8 +504,8 @@ func (m *Model) fixedBatch(j *job) (int64, error) {
 	return m.leadingDim(), nil
 }
 
-// leadingDim is the batch that the file itself fixes: the first dim of the
-// first input, or 0.
+// leadingDim returns the batch that the file fixes: the first dim of the first
+// input, or 0.
 func (m *Model) leadingDim() int64 {
 	for _, id := range m.g.Inputs {
 		if s := m.g.Values[id].Type.Shape; len(s) > 0 {

@@ -9,16 +9,16 @@ import (
 	"github.com/memplan/memplan/graph/infer"
 )
 
-// An OpSupport says what is known of one kind of operator in a model.
+// An OpSupport says whether one kind of operator in a model is known.
 type OpSupport struct {
 	Op    string `json:"op"`
 	Count int    `json:"count"`
-	Known bool   `json:"known"` // inference has a rule, or the model a function
+	Known bool   `json:"known"` // inference has a rule, or the model has a function
 	Node  string `json:"node"`  // the first node
 }
 
 // Ops lists the kinds of operator in the model and in the functions that it calls, in order of first
-// appearance. A function is known, and what its body calls stands behind it.
+// appearance. A function is known, and is followed by what its body calls.
 func (m *Model) Ops() []OpSupport {
 	known := map[[2]string]bool{}
 	for i := range infer.Ops {
@@ -59,11 +59,11 @@ func (m *Model) Ops() []OpSupport {
 	return out
 }
 
-// supported fails when the model has operators that nothing is known of. An
-// inference can still be planned where their results' shapes are known, from
-// the file or from --shape.
+// supported returns an error if the model has unknown operators. An inference
+// can still be planned if their results' shapes are known, from the file or
+// from --shape.
 func (m *Model) supported(j *job) error {
-	if m.capture != nil && m.capture.index >= 0 { // what runs is known without them
+	if m.capture != nil && m.capture.index >= 0 { // the capture says what runs
 		return nil
 	}
 	var found []string

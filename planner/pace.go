@@ -184,7 +184,7 @@ func (w *work) channels(ns, each float64) float64 {
 
 // groups are how many rows of statistics there are, [samples, groups] among tensors, and
 // the elements of each.
-func (w *work) groups(among []program.Tensor) (rows, of float64) {
+func (w *work) groups(among []program.View) (rows, of float64) {
 	x := w.shape(0)
 	if len(x) == 0 || x[0] == 0 {
 		return 1, 0
@@ -253,7 +253,7 @@ func elements(w *work) float64 {
 // mixed reports operands or results of more than one floating-point type.
 func (w *work) mixed() bool {
 	half, single := false, false
-	for _, list := range [][]program.Tensor{w.In, w.Out} {
+	for _, list := range [][]program.View{w.In, w.Out} {
 		for i := range list {
 			if d := list[i].DType; d.IsFloat() {
 				half, single = half || isHalf(d), single || !isHalf(d)
@@ -400,7 +400,7 @@ func convolutionsBackward(w *work) float64 {
 // depthwise is the time of convolutions of single channels: of PyTorch's own kernels so
 // many picoseconds on an H200 for each element of the first tensor, the convolution's
 // result or its gradient, whatever their type; of cuDNN's that of passes over the memory.
-func (w *work) depthwise(of []program.Tensor, passes, ps float64) float64 {
+func (w *work) depthwise(of []program.View, passes, ps float64) float64 {
 	if w.Unit == program.Convolution || len(of) == 0 {
 		return w.memory(0.75 / passes)
 	}

@@ -25,18 +25,18 @@ const (
 	ncclFurther = 486 << 20
 )
 
-// ParallelInfo is the part of a report about a step spread over several cards.
+// ParallelInfo is the part of a report about a step over several cards.
 type ParallelInfo struct {
 	Mesh      map[string]int `json:"mesh"`  // ranks of each dimension; hsdp's are replicate and shard
 	Ranks     int            `json:"ranks"` // all of them
 	WorstRank int            `json:"worstRank"`
-	PerRank   []RankInfo     `json:"perRank"`           // those that can differ, all of eight, else of each stage the first and the last
+	PerRank   []RankInfo     `json:"perRank"`           // the ranks that can differ: all of up to eight, else the first and the last of each stage
 	NCCLBytes int64          `json:"ncclBytes"`         // per rank, in processBytes
-	HostBytes int64          `json:"hostBytes"`         // pinned memory of a rank's host, for what is offloaded
-	Wrapped   []string       `json:"wrapped,omitempty"` // modules that fully_shard is called on, beside the root
+	HostBytes int64          `json:"hostBytes"`         // pinned host memory of a rank, for what is offloaded
+	Wrapped   []string       `json:"wrapped,omitempty"` // modules that fully_shard is called on, besides the root
 }
 
-// RankInfo is what one rank needs.
+// RankInfo is one rank's memory.
 type RankInfo struct {
 	Rank           int   `json:"rank"`
 	Stage          int   `json:"stage"`
@@ -54,13 +54,13 @@ type meshed struct {
 	meta  int64  // bytes that a card would hold before the model is cut, where that is more than it has; else 0
 }
 
-// unmodelled are dimensions of meshes that are known and not predicted, with what is missing.
+// unmodelled maps known dimensions of meshes that are not predicted to what is missing.
 var unmodelled = map[string]string{
 	"cp": "ring attention's buffers are not replayed: --dim of the sequence with fewer tokens shows what a rank's activations take",
 	"ep": "which tokens an expert gets is not in the file",
 }
 
-// ParseParallel reads --parallel.
+// ParseParallel parses --parallel.
 func ParseParallel(text string) (shard.Mesh, error) {
 	for part := range strings.SplitSeq(text, ",") {
 		name, _, _ := strings.Cut(strings.TrimSpace(part), "=")
@@ -82,7 +82,8 @@ func ParseParallel(text string) (shard.Mesh, error) {
 	return m, nil
 }
 
-// parseReshard reads --fsdp-reshard: 0 for true, 1 for false, or the ranks of which one keeps its part.
+// parseReshard parses --fsdp-reshard: 0 for true, 1 for false, or the number of ranks over which
+// gathered parameters stay sharded.
 func parseReshard(text string) (int, error) {
 	if on, err := strconv.ParseBool(text); err == nil && len(text) > 1 {
 		return map[bool]int{true: 0, false: 1}[on], nil
@@ -99,7 +100,7 @@ func scheduleNames() []string {
 	return texts(shard.Schedules, func(s *shard.Schedule) string { return s.Name })
 }
 
-// dimensionSettings are the settings that one dimension of a mesh has.
+// dimensionSettings are the settings that belong to one dimension of a mesh.
 var dimensionSettings = []struct {
 	prefix, dimension string
 	in                func(m *shard.Mesh) bool
@@ -111,7 +112,7 @@ var dimensionSettings = []struct {
 	{"pp-", "pp", func(m *shard.Mesh) bool { return m.Pipeline > 0 }},
 }
 
-// needless is an error for a setting of a dimension that the mesh does not have.
+// needless returns an error for a setting of a dimension that the mesh lacks.
 func needless(c *Config, m *shard.Mesh) error {
 	for _, d := range dimensionSettings {
 		for i := range Settings {
@@ -124,7 +125,7 @@ func needless(c *Config, m *shard.Mesh) error {
 	return nil
 }
 
-// unasked clears the settings of dimensions that a mesh does not have.
+// unasked clears the settings of dimensions that a mesh lacks.
 func (s *meshed) unasked(c *Config) {
 	if s == nil || s.Shards == 0 {
 		c.FSDPWrap, c.FSDPReshard, c.FSDPPrecision = "", "", ""
@@ -186,7 +187,7 @@ func (s *meshed) fsdp(j *job) error {
 	return err
 }
 
-// micros is how many micro-batches a step has.
+// micros returns the number of micro-batches in a step.
 func (j *job) micros() int {
 	if j.meshed != nil && j.meshed.Mesh.Pipeline > 0 {
 		return j.meshed.Pipeline.Micros
@@ -194,16 +195,16 @@ func (j *job) micros() int {
 	return j.cfg.Accumulate
 }
 
-// nccl is what communicators take of a rank's card, bytes.
+// nccl returns the bytes that communicators take of a rank's card.
 func (s *meshed) nccl() int64 {
 	n := s.Groups()
-	if n > 1 { // the world's, and one a dimension
+	if n > 1 { // the world's, and one for each dimension
 		n++
 	}
 	return ncclFirst + int64(n-1)*ncclFurther
 }
 
-// wrap finds the modules that the dimensions of a mesh are about, once.
+// wrap finds the modules that the dimensions of a mesh apply to, once.
 func (m *Model) wrap(j *job, batch int64) (err error) {
 	s := j.meshed
 	if s == nil {
@@ -225,7 +226,8 @@ func (m *Model) wrap(j *job, batch int64) (err error) {
 	return nil
 }
 
-// stages are the modules that stages of a pipeline begin with, all but the first.
+// stages returns the first modules of a pipeline's stages, except of the first
+// stage.
 func (m *Model) stages(j *job, split string, n int, batch int64) (out []string, err error) {
 	if split != "blocks" {
 		if out = strings.Split(split, ","); len(out) != n-1 {
@@ -258,7 +260,7 @@ func (m *Model) tensor(j *job, batch int64) error {
 	return nil
 }
 
-// repeatedBlocks are the blocks that the model repeats.
+// repeatedBlocks returns the blocks that the model repeats.
 func (m *Model) repeatedBlocks(j *job, batch int64) (out []string, err error) {
 	if err := m.bind(batch, j.cfg.Dims, j.cfg.Shapes); err != nil {
 		return nil, err
@@ -273,7 +275,8 @@ func (m *Model) repeatedBlocks(j *job, batch int64) (out []string, err error) {
 	return out, nil
 }
 
-// units are the blocks that the model repeats, or the modules that match a pattern.
+// units returns the blocks that the model repeats, or the modules that match a
+// pattern.
 func (m *Model) units(j *job, wrap string, batch int64) (out []string, err error) {
 	if err := m.bind(batch, j.cfg.Dims, j.cfg.Shapes); err != nil {
 		return nil, err
@@ -287,7 +290,7 @@ func (m *Model) units(j *job, wrap string, batch int64) (out []string, err error
 	return out, err
 }
 
-// matching are the modules whose names match a pattern of --fsdp-wrap.
+// matching returns the modules whose names match a pattern of --fsdp-wrap.
 func (m *Model) matching(wrap string) (out []string, err error) {
 	for _, x := range m.lifted.Modules() {
 		if ok, err := path.Match(strings.ReplaceAll(wrap, ".", "/"), strings.ReplaceAll(x.Name, ".", "/")); err != nil {
@@ -302,12 +305,12 @@ func (m *Model) matching(wrap string) (out []string, err error) {
 	return out, nil
 }
 
-// mostRanks is how many ranks a report lists.
+// mostRanks is the largest number of ranks that a report lists.
 const mostRanks = 8
 
-// places are the ranks that a report lists, with their coordinates: all of a few, else of
-// each stage the first and the last. Ranks of tensor parallelism are innermost, those
-// of a pipeline's stages outermost.
+// places returns the ranks that a report lists, with their coordinates: all if they are
+// few, else the first and the last of each stage. Ranks of tensor parallelism are
+// innermost, those of a pipeline's stages outermost.
 func (s *meshed) places() (out []shard.Place, ranks []int) {
 	inner := max(s.Tensor, 1)
 	data := s.Data()
@@ -407,7 +410,7 @@ func (a *answer) parallel() error {
 			a.ranks.WorstRank = r.Rank
 		}
 	}
-	if worst := places[a.ranks.worst()]; worst != s.place { // the rest of the answer is about it
+	if worst := places[a.ranks.worst()]; worst != s.place { // the rest of the answer is about the worst rank
 		on := *s
 		on.place = worst
 		a.j.meshed, a.made = &on, nil
@@ -423,7 +426,8 @@ func (p *ParallelInfo) worst() int {
 	return max(0, slices.IndexFunc(p.PerRank, func(r RankInfo) bool { return r.Rank == p.WorstRank }))
 }
 
-// besides is what a process takes of its card beside the allocator, bytes.
+// besides returns the bytes that a process takes of its card outside the
+// allocator.
 func (j *job) besides() int64 {
 	if j.meshed == nil {
 		return j.device.Context
@@ -431,7 +435,7 @@ func (j *job) besides() int64 {
 	return j.device.Context + j.meshed.nccl()
 }
 
-// meshMap is the mesh as documents have it.
+// meshMap returns the mesh in the form of documents.
 func meshMap(m shard.Mesh) map[string]int {
 	out := map[string]int{}
 	for name, n := range map[string]int{"pp": m.Pipeline, "tp": m.Tensor} {
@@ -454,8 +458,8 @@ func meshMap(m shard.Mesh) map[string]int {
 	return out
 }
 
-// hostBytes is what a rank pins on its host: its shards, their gradients and the
-// optimizer's state.
+// hostBytes returns the bytes that a rank pins on its host: its shards, their
+// gradients and the optimizer's state.
 func (a *answer) hostBytes() int64 {
 	if !a.j.cfg.FSDPOffload {
 		return 0
@@ -483,7 +487,7 @@ func (a *answer) hostBytes() int64 {
 	return n
 }
 
-// parallelNotes says what a prediction over several cards leaves out.
+// parallelNotes warns of what a prediction over several cards leaves out.
 func (a *answer) parallelNotes() (out []graph.Warning) {
 	s := a.j.meshed
 	if s == nil {
@@ -499,7 +503,7 @@ func (a *answer) parallelNotes() (out []graph.Warning) {
 	return out
 }
 
-// single is the question about one card.
+// single returns the question about one card.
 func (j *job) single() *job {
 	if j.meshed == nil {
 		return j

@@ -19,19 +19,18 @@ import (
 	"github.com/memplan/memplan/graph/bounded"
 )
 
-// A Recipe is what the configuration of a training framework says about
-// memory: settings in the words of memplan's flags, and what memplan cannot
-// take over.
+// A Recipe is what the configuration of a training framework implies for
+// memory: settings as memplan's flags, and what memplan cannot adopt.
 type Recipe struct {
 	Path      string
 	Framework string // one of Recipes
 	Settings  []RecipeSetting
-	Left      []string // settings that change memory and are not taken over, each with why
-	Unknown   []string // keys without a row whose names say that they change memory, and their values
-	Others    int      // other keys, which were not looked at
+	Left      []string // settings that change memory and are not adopted, each with the reason
+	Unknown   []string // keys without a row whose names suggest that they change memory, and their values
+	Others    int      // number of other keys
 }
 
-// A RecipeSetting is a flag's value and the key that asks for it.
+// A RecipeSetting is a flag's value and the key that it comes from.
 type RecipeSetting struct{ Flag, Value, Key string }
 
 // String lists the settings, such as "batch=4 precision=bf16".
@@ -39,9 +38,9 @@ func (r *Recipe) String() string {
 	return strings.Join(texts(r.Settings, func(s *RecipeSetting) string { return s.Flag + "=" + s.Value }), " ")
 }
 
-// Warning says what was taken and what was not.
+// Warning reports what was adopted and what was not.
 func (r *Recipe) Warning() graph.Warning {
-	text := fmt.Sprintf("%s (%s) sets %s", filepath.Base(r.Path), r.Framework, cmp.Or(r.String(), "nothing that is not given"))
+	text := fmt.Sprintf("%s (%s) sets %s", filepath.Base(r.Path), r.Framework, cmp.Or(r.String(), "no setting that is not given"))
 	if len(r.Left) > 0 {
 		text += "; not taken over: " + strings.Join(r.Left, "; ")
 	}
@@ -65,8 +64,7 @@ func Recipes() []string {
 // mostUnknown bounds how many unknown keys a warning lists.
 const mostUnknown = 12
 
-// RecipeKeys lists the keys of a framework's configurations that memplan looks
-// at.
+// RecipeKeys lists the keys of a framework's configurations that memplan reads.
 func RecipeKeys(framework string) []string {
 	var out []string
 	for _, k := range recipeKinds {
@@ -79,7 +77,7 @@ func RecipeKeys(framework string) []string {
 	return out
 }
 
-// A recipeReading is a configuration while it is read.
+// A recipeReading is the state of reading a configuration.
 type recipeReading struct {
 	*Recipe
 	values map[string]string
@@ -124,7 +122,7 @@ func flagOf(name string) func(*recipeReading, string, string) {
 	}
 }
 
-// flagTo sets a flag to one value, whatever the key's value is.
+// flagTo sets a flag to a fixed value, whatever the key's value is.
 func flagTo(name, to string) func(*recipeReading, string, string) {
 	return func(r *recipeReading, key, _ string) { r.set(name, to, key) }
 }
@@ -140,7 +138,7 @@ func when(read func(*recipeReading, string, string)) func(*recipeReading, string
 	}
 }
 
-// unless reads a key only if its value is not plain.
+// unless reads a key only if its value differs from plain.
 func unless(plain string, read func(*recipeReading, string, string)) func(*recipeReading, string, string) {
 	return func(r *recipeReading, key, value string) {
 		if value != plain {
@@ -156,7 +154,7 @@ func both(a, b func(*recipeReading, string, string)) func(*recipeReading, string
 	}
 }
 
-// leave notes that a key is not taken over; why may have the value as %s.
+// leave records that a key is not adopted; why may contain the value as %s.
 func leave(why string) func(*recipeReading, string, string) {
 	return func(r *recipeReading, key, value string) {
 		switch strings.ToLower(value) {
@@ -171,8 +169,8 @@ func leave(why string) func(*recipeReading, string, string) {
 	}
 }
 
-// ReadRecipe reads the configuration of a training framework: JSON, TOML by
-// its ending, options of a command line by their dashes, and else YAML. Errors name the file and the key.
+// ReadRecipe reads the configuration of a training framework: JSON, TOML if the file's name ends so,
+// command-line options if they begin with dashes, and otherwise YAML. Errors name the file and the key.
 func ReadRecipe(path string) (*Recipe, error) {
 	data, err := files.Door{}.Read(path, files.Config)
 	if err != nil {
@@ -192,7 +190,7 @@ func parseRecipe(path string, data []byte) (*Recipe, error) {
 	}
 	at := slices.IndexFunc(recipeKinds, func(k recipeKind) bool { return k.owns(values) })
 	if at < 0 {
-		return nil, fmt.Errorf("has no key that tells what framework it is of (known: %s)", strings.Join(Recipes(), ", "))
+		return nil, fmt.Errorf("has no key that identifies its framework (known: %s)", strings.Join(Recipes(), ", "))
 	}
 	kind := &recipeKinds[at]
 	values, err = kind.written(values)
@@ -235,7 +233,7 @@ func (k *recipeKind) owns(values map[string]string) bool {
 	return false
 }
 
-// written are the values by their keys as the framework's table has them.
+// written returns the values by their keys in the framework's table.
 func (k *recipeKind) written(values map[string]string) (map[string]string, error) {
 	if k.plain == nil {
 		return values, nil
@@ -251,11 +249,11 @@ func (k *recipeKind) written(values map[string]string) (map[string]string, error
 	return out, nil
 }
 
-// memoryWords are in names of settings that change how much memory a step takes.
+// memoryWords match names of settings that change a step's memory.
 var memoryWords = regexp.MustCompile(`(?i)offload|checkpoint|recompute|remat|quant|[248]_?bit|shard|zero|fsdp|parallel|compile|lora|peft|adapter|dtype|precision|fp8|fp16|bf16|bfloat|batch|accum|(^|_)ema($|_)|optim|cache|flash|attn|attention|pack|seq_?len|sequence|max_length|liger|kernel|freez|frozen|trainable|unfrozen|hidden_size|num_layers|vocab|bucket|buffer|memory|prefetch|persist|max_live|max_reuse|partition`)
 
-// tellsMemory reports a key whose name says that it changes memory, and whose
-// value does not turn it off.
+// tellsMemory reports whether a key's name suggests that it changes memory, and
+// its value does not turn it off.
 func tellsMemory(key, value string) bool {
 	switch strings.ToLower(value) {
 	case "", "false", "null", "none", "no", "off", "0", "[]", "{}":
@@ -264,13 +262,13 @@ func tellsMemory(key, value string) bool {
 	return memoryWords.MatchString(key[strings.LastIndexByte(key, '.')+1:])
 }
 
-// matchesKey tells whether a key is one of a table's.
+// matchesKey reports whether a key matches one of a table's.
 func matchesKey(pattern, key string) bool {
 	prefix, family := strings.CutSuffix(pattern, "*")
 	return key == pattern || family && strings.HasPrefix(key, prefix)
 }
 
-// maxRecipe bounds how many values a configuration has, and how deep they lie.
+// Limits on the number of values in a configuration, and on their depth.
 const (
 	maxRecipe      = 10_000
 	maxRecipeDepth = 8
@@ -279,7 +277,7 @@ const (
 var errRecipeSize = fmt.Errorf("has more than %d values, or some nested more than %d deep", maxRecipe, maxRecipeDepth)
 
 // recipeValues reads the scalars of a configuration, by the paths of their keys.
-// Lists of scalars are one value, with commas.
+// A list of scalars is one value, with commas.
 func recipeValues(path string, data []byte) (map[string]string, error) {
 	values := map[string]string{}
 	trimmed := bytes.TrimSpace(bytes.TrimPrefix(data, []byte("\ufeff")))
@@ -312,11 +310,11 @@ func recipeValues(path string, data []byte) (map[string]string, error) {
 	return values, v.flatten(values, "", 0)
 }
 
-// maxTOMLDepth bounds brackets within each other, on which the parser recurses.
+// maxTOMLDepth bounds the nesting of brackets, on which the parser recurses.
 const maxTOMLDepth = 64
 
-// boundTOML is an error for brackets that are nested too deep. Those in strings
-// and comments count, too.
+// boundTOML returns an error for brackets that are nested too deeply, including
+// those in strings and comments.
 func boundTOML(data []byte) error {
 	depth := 0
 	for _, c := range data {
@@ -381,12 +379,13 @@ func (v yamlValue) flatten(values map[string]string, key string, depth int) erro
 		values[key] = strings.Join(parts, ",")
 		return nil
 	}
-	values[key], _ = v.text() // no value is ""
+	values[key], _ = v.text() // v.text() returns "" for no value
 	return nil
 }
 
-// flattenArguments adds the options of a command line to values, and what its
-// subcommands choose: activation-checkpoint:full is activation_checkpoint.mode.
+// flattenArguments adds the options of a command line to values, and the
+// choices of its subcommands: activation-checkpoint:full is
+// activation_checkpoint.mode.
 func flattenArguments(values map[string]string, text string) error {
 	values[arguments] = ""
 	key := ""

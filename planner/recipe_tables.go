@@ -6,24 +6,24 @@ import (
 	"strings"
 )
 
-// A recipeKind is a framework whose configurations are read. Keys are paths of
-// names, with dots between them; the last name of one may be "*".
+// A recipeKind is a framework whose configurations can be read. Keys are paths
+// of names, joined by dots; the last name of one may be "*".
 type recipeKind struct {
 	name  string
 	marks []string            // keys that only this framework's files have
-	plain func(string) string // how keys are written here; nil: as they stand
+	plain func(string) string // notation of keys; nil: unchanged
 	keys  []recipeKey
 }
 
-// A recipeKey is a key that changes how much memory a step takes. Keys are read
-// in the order of the table.
+// A recipeKey is a key that changes a step's memory. Keys are read in the order
+// of the table.
 type recipeKey struct {
 	key  string
 	read func(r *recipeReading, key, value string)
 }
 
-// recipeKinds are read in this order: keys of the later ones may stand in files
-// of those before.
+// recipeKinds are tried in this order: files of earlier ones may contain keys
+// of later ones.
 var recipeKinds = []recipeKind{
 	{"torchtitan", []string{"training.local_batch_size", "training.mixed_precision_param", "activation_checkpoint.mode", "parallelism.*"}, nil, []recipeKey{
 		{"training.local_batch_size", titanBatch},
@@ -77,7 +77,7 @@ var recipeKinds = []recipeKind{
 	{"axolotl", []string{"micro_batch_size", "base_model", "sequence_len"}, nil, []recipeKey{
 		{"micro_batch_size", flagOf("batch")},
 		{"gradient_accumulation_steps", flagOf("accumulate")},
-		{"bf16", when(flagTo("precision", "bf16"))}, // axolotl loads the model in it
+		{"bf16", when(flagTo("precision", "bf16"))}, // axolotl loads the model in this type
 		{"fp16", when(flagTo("precision", "amp-fp16"))},
 		{"optimizer", huggingOptimizer},
 		{"gradient_checkpointing", when(axolotlCheckpoint)},
@@ -146,19 +146,20 @@ var recipeKinds = []recipeKind{
 	}},
 }
 
-// arguments marks a file that is a command line.
+// arguments marks a command line.
 const arguments = "--"
 
-// Why settings are not taken over.
+// Reasons why settings are not adopted.
 const (
-	sharded  = "this is what one GPU needs that shares nothing with others"
+	sharded  = "this is the need of one GPU that shares nothing with others"
 	compiled = "the step is that of eager PyTorch: a compiled one fuses operators and may keep other tensors"
 	mains    = "Megatron-LM keeps float32 copies of the parameters and float32 gradients beside them, which are not counted"
 	masters  = "DeepSpeed keeps float32 copies of the parameters and float32 optimizer states beside them, which --parallel zero2=N and zero3=N count alone"
 )
 
 // huggingOptimizers pairs the optimizers of transformers' trainer with memplan's
-// names, its usual name first (transformers/training_args.py, OptimizerNames).
+// names, the most usual name first (transformers/training_args.py,
+// OptimizerNames).
 var huggingOptimizers = [][2]string{
 	{"adamw_torch", "adamw"}, {"adamw_torch_fused", "adamw-fused"}, {"adamw_hf", "adamw-loop"},
 	{"adamw_bnb_8bit", "adamw-8bit"}, {"adamw_8bit", "adamw-8bit"}, {"adafactor", "adafactor"}, {"sgd", "sgd"},
@@ -257,17 +258,17 @@ func speedOptimizer(r *recipeReading, key, value string) {
 	}
 }
 
-// speedBatch reads the batch of all GPUs and accumulated batches together.
+// speedBatch reads the total batch of all GPUs and accumulation steps.
 func speedBatch(r *recipeReading, key, value string) {
 	if r.values["train_micro_batch_size_per_gpu"] == "" {
-		r.leave(key, value, "it is of all GPUs together: give --batch, what one of them takes at a time")
+		r.leave(key, value, "it is the total of all GPUs: give --batch, the batch of one of them")
 	}
 }
 
 // aside is for keys that the functions of other keys read.
 func aside(*recipeReading, string, string) {}
 
-// first is the value of the first of some keys that the file has, or def.
+// first returns the value of the first of some keys that the file has, or def.
 func (r *recipeReading) first(def string, keys ...string) string {
 	for _, k := range keys {
 		if v := r.values[k]; v != "" && v != "null" {
@@ -283,7 +284,7 @@ func huggingCheckpoint(r *recipeReading, key, _ string) {
 	r.set("checkpoint", "huggingface:every_n_layers="+n, key)
 }
 
-// axolotlCheckpoint reads what axolotl's layers keep, true for attention.
+// axolotlCheckpoint reads what axolotl's layers keep; true means attention.
 func axolotlCheckpoint(r *recipeReading, key, _ string) {
 	on := strings.EqualFold(r.values["selective_checkpointing"], "true")
 	list, named := r.values["selective_checkpointing.save"]
@@ -356,7 +357,7 @@ func lightningPrecision(r *recipeReading, key, value string) {
 			return
 		}
 	}
-	switch value { // as older versions wrote them
+	switch value { // in the notation of older versions
 	case "32":
 		r.set("precision", "fp32", key)
 	case "16", "bf16":

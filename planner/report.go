@@ -11,8 +11,8 @@ import (
 // are added, never renamed or removed.
 const SchemaVersion = 1
 
-// A Report is what analyze says about one model under one configuration. Its
-// JSON form is fixed; all sizes are bytes, all times milliseconds.
+// A Report is the answer of analyze about one model under one configuration.
+// Its JSON form is fixed; all sizes are bytes, all times milliseconds.
 type Report struct {
 	SchemaVersion int             `json:"schemaVersion"`
 	Model         ModelInfo       `json:"model"`
@@ -43,7 +43,7 @@ type ModelInfo struct {
 	Parameters     int64            `json:"parameters"` // elements
 	ParameterBytes int64            `json:"parameterBytes"`
 	Lift           string           `json:"lift"` // capture, metadata, patterns or none
-	// Capture is what the file holds of the code's own run; nil without.
+	// Capture is the file's record of the code's own run; nil without one.
 	Capture *CaptureInfo `json:"capture,omitempty"`
 }
 
@@ -52,13 +52,13 @@ type CaptureInfo struct {
 	Torch  string `json:"torch"`
 	Class  string `json:"class"`
 	Run    string `json:"run"`    // mode and precision of the run that the report rests on; "" for none
-	Unused string `json:"unused"` // why it rests on none
-	// Difference is how many parts more bytes the program has at its peak than lived
-	// when the step ran; nil where the file does not say.
+	Unused string `json:"unused"` // why the report does not rest on the capture
+	// Difference is the relative difference of the program's peak bytes to those of
+	// the step that ran; nil if unknown.
 	Difference *float64 `json:"difference,omitempty"`
 }
 
-// Peak is the largest need of the first steps.
+// Peak is the largest memory of the first steps.
 type Peak struct {
 	RequestedBytes  int64  `json:"requestedBytes"`
 	AllocatedBytes  int64  `json:"allocatedBytes"`
@@ -68,11 +68,11 @@ type Peak struct {
 	Phase           string `json:"phase"`                     // forward, loss, backward, optimizer
 	Step            int    `json:"step"`                      // 0 is the first
 	Node            string `json:"node"`                      // the call that allocates at the peak
-	IdealArenaBytes int64  `json:"idealArenaBytes,omitempty"` // inference: what an arena planned ahead comes close to (liveness.Ideal)
+	IdealArenaBytes int64  `json:"idealArenaBytes,omitempty"` // inference: what an arena planned ahead nearly reaches (liveness.Ideal)
 }
 
-// Phases are allocated bytes of a steady step, which starts when zero_grad has
-// let go of the gradients of the step before.
+// Phases are the allocated bytes of a steady step, which starts after zero_grad
+// has released the gradients of the previous step.
 type Phases struct {
 	Start         int64 `json:"start"`
 	AfterForward  int64 `json:"afterForward"`
@@ -98,77 +98,78 @@ type LiveValue struct {
 	Module   string `json:"module"`
 }
 
-// BatchInfo is the outcome of a batch search.
+// BatchInfo is the result of a batch search.
 type BatchInfo struct {
 	Max        int64  `json:"max"`        // largest batch whose replay fits
 	UpperBound int64  `json:"upperBound"` // no larger batch can fit
 	LimitedBy  string `json:"limitedBy"`  // "backward (layer4.2.conv3)", "optimizer", ..
-	Checkpoint string `json:"checkpoint"` // what the search ran with: none, file (segments that were given), all, sqrt, or auto (any segments)
+	Checkpoint string `json:"checkpoint"` // the search's checkpoints: none, file (given segments), all, sqrt, or auto (any segments)
 }
 
 // CheckpointInfo is a selection.
 type CheckpointInfo struct {
 	Class             string          `json:"class"` // segments, schedule or ops
 	Segments          []train.Segment `json:"segments"`
-	RecomputeOverhead float64         `json:"recomputeOverhead"` // extra time over the step without, 0.05 is 5%
-	LowerBound        float64         `json:"lowerBound"`        // no plan of the class that fits has less overhead
-	Gap               float64         `json:"gap"`               // overhead less bound
+	RecomputeOverhead float64         `json:"recomputeOverhead"` // extra time relative to the step without, 0.05 is 5%
+	LowerBound        float64         `json:"lowerBound"`        // no fitting plan of the class has less overhead
+	Gap               float64         `json:"gap"`               // overhead minus lower bound
 	Optimal           bool            `json:"optimal"`
 
-	// ScheduleBound is the least overhead of any schedule that fits, whatever
-	// it recomputes and when: RecomputeOverhead less this is what it costs at
-	// most that the class has no better plan.
+	// ScheduleBound is the least overhead of any fitting schedule, whatever it
+	// recomputes and when: RecomputeOverhead minus this bounds the cost of the
+	// class's restrictions.
 	ScheduleBound float64                 `json:"scheduleBound"`
 	Recomputed    []Recomputed            `json:"recomputed"` // of a schedule
-	Restore       []checkpointsel.Restore `json:"restore"`    // what must be as it was for operations to run again
+	Restore       []checkpointsel.Restore `json:"restore"`    // state that must be restored before operations run again
 }
 
-// TimeInfo is the roofline estimate, or made of measured times.
+// TimeInfo is an estimate by roofline, or from measured times.
 type TimeInfo struct {
 	ForwardMs        float64 `json:"forwardMs"`
-	BackwardMs       float64 `json:"backwardMs"` // with recomputation
+	BackwardMs       float64 `json:"backwardMs"` // including recomputation
 	OptimizerMs      float64 `json:"optimizerMs"`
 	StepMs           float64 `json:"stepMs"`
 	SamplesPerSecond float64 `json:"samplesPerSecond"`
-	// WaitingMs is what communication adds to the step of a rank of several: what nothing
-	// is computed beside, and the stages of a pipeline that wait.
+	// WaitingMs is the time that distribution adds to a rank's step: communication that
+	// no computation overlaps, and idle stages of a pipeline.
 	WaitingMs float64 `json:"waitingMs,omitempty"`
-	// Sources says which operations' times were measured; nil: none were given.
+	// Sources counts the operations whose times were measured; nil if no times
+	// were given.
 	Sources *TimeSources `json:"sources,omitempty"`
 }
 
-// A CurvePoint is allocated bytes after an event of the peak's step.
+// A CurvePoint is the allocated bytes after an event of the peak's step.
 type CurvePoint struct {
 	Phase string
 	Bytes int64
 }
 
-// An Origin says which document a selection is from, and for which model it was made.
+// An Origin is the document of a selection, and the model for which it was made.
 type Origin struct {
 	Document string // its path
-	Path     string // of the model, where the document says so
-	SHA256   string // of the model; "": not said
+	Path     string // of the model, if the document has it
+	SHA256   string // of the model; "" if unknown
 }
 
 // A Plan is the document that plan writes and config, check and diff read.
 type Plan struct {
 	Report
 	Selection []train.Segment `json:"selection"`
-	Weights   Weights         `json:"weights,omitempty"` // of the model, where it names them: what applies the plan compares
-	Schedule  []remat.Step    `json:"schedule"`          // of the operations of the step without checkpoints; empty: as they stand
-	Proof     string          `json:"proof"`             // what the bound rests on, in words
+	Weights   Weights         `json:"weights,omitempty"` // of the model, if the plan names parameters: whoever applies the plan compares them
+	Schedule  []remat.Step    `json:"schedule"`          // of the operations of the step without checkpoints; empty: their own order
+	Proof     string          `json:"proof"`             // basis of the bound, in words
 	Arena     *Arena          `json:"arena,omitempty"`
 }
 
-// Weights are the shapes of parameters by their names, as in
-// named_parameters(). A file may lack some, or have other names for them.
+// Weights are the shapes of parameters by name, as in named_parameters(). A
+// file may lack some, or name them differently.
 type Weights map[string][]int64
 
 // A Verdict is the outcome of one rule on one model.
 type Verdict struct {
 	Model   string `json:"model"`
 	Rule    string `json:"rule"`
-	OK      *bool  `json:"ok"` // nil: could not tell
+	OK      *bool  `json:"ok"` // nil if undetermined
 	Value   string `json:"value"`
 	Limit   string `json:"limit"`
 	Message string `json:"message"`

@@ -20,37 +20,37 @@ import (
 type Rule struct {
 	Name string
 	Doc  string
-	Form string // what a limit looks like, for messages and help
-	// Implied rules apply by themselves, without a limit in the configuration.
+	Form string // form of a limit, for messages and help
+	// Implied rules always apply, without a limit in the configuration.
 	Implied bool
-	// FailOn rules have no limit either: the key fail-on names them.
+	// FailOn rules have no limit; the key fail-on lists them.
 	FailOn bool
-	// Least is set where the limit is the least allowed, not the most.
+	// Least is set if the limit is a minimum, not a maximum.
 	Least bool
 
 	parse func(text string) (float64, error)
-	// value measures a model in the rule's unit; an error means that the rule
-	// cannot tell.
+	// value measures a model in the rule's unit; an error means that it cannot
+	// be determined.
 	value func(ctx context.Context, s *subject) (float64, error)
-	text  func(v float64) string // a value for people
-	unit  string                 // of a limit without one, for messages
-	// limit is an implied rule's, and whether the rule applies at all.
+	text  func(v float64) string // formats a value for people
+	unit  string                 // unit that a limit must have, for messages
+	// an implied rule's limit, and whether the rule applies
 	limit func(s *subject) (float64, bool)
-	// note adds to the message what the value is compared with.
+	// note adds the value's context to the message.
 	note func(s *subject) string
 	// why lists what the change over the baseline consists of.
 	why func(s *subject) []Cause
 }
 
-// A subject is a model that rules look at.
+// A subject is a model to which rules are applied.
 type subject struct {
 	file    *ConfigFile
 	entry   *Entry
 	model   *Model
 	report  *Answer
-	base    *BaselineModel // nil: baseErr says why
+	base    *BaselineModel // nil: baseErr is the reason
 	baseErr error
-	moved   string // settings of the baseline where they differ
+	moved   string // the baseline's settings if they differ
 }
 
 // Rules lists the rules, in the order of verdicts.
@@ -140,7 +140,7 @@ func warningCodes(list []graph.Warning) []string {
 	return slices.Compact(codes)
 }
 
-// codesNote names warnings behind their number.
+// codesNote appends the codes of warnings to their number.
 func codesNote(codes []string) string {
 	if len(codes) == 0 {
 		return ""
@@ -148,7 +148,8 @@ func codesNote(codes []string) string {
 	return " (" + strings.Join(codes, ", ") + ")"
 }
 
-// notInBaseline lists the codes that the baseline's model was not warned of.
+// notInBaseline lists the codes of warnings that the baseline's model did not
+// have.
 func notInBaseline(s *subject) []string {
 	return slices.DeleteFunc(warningCodes(s.report.Warnings), func(code string) bool { return slices.Contains(s.base.Warnings, code) })
 }
@@ -181,7 +182,8 @@ func newWarningsLimit(text string) (float64, error) {
 	return float64(n), nil
 }
 
-// largestBatch is the report's where the entry asks for max, or else searched for.
+// largestBatch returns the report's largest batch if the entry asks for max, or
+// else searches for it.
 func largestBatch(ctx context.Context, s *subject) (float64, error) {
 	if b := s.report.Batch; b != nil {
 		return float64(b.Max), nil
@@ -227,7 +229,7 @@ func wholeLimit(text string) (float64, error) {
 	return float64(n), nil
 }
 
-// countLimit reads a number with an optional thousand (K), million (M) or
+// countLimit parses a number with an optional thousand (K), million (M) or
 // billion (B).
 func countLimit(text string) (float64, error) {
 	number, unit := strings.TrimSpace(text), 1.0
@@ -250,19 +252,19 @@ func countLimit(text string) (float64, error) {
 // A Finding is a verdict with the numbers behind it and the place of its rule.
 type Finding struct {
 	Verdict
-	Measured float64 `json:"measured"` // in the rule's unit: bytes, percent, a count; 0 where it could not tell
+	Measured float64 `json:"measured"` // in the rule's unit: bytes, percent, a count; 0 if undetermined
 	Allowed  float64 `json:"allowed"`
 	Line     int     `json:"line"`     // of the rule in the configuration, or of the model
-	Settings string  `json:"settings"` // the entry's, by which those of the same model differ
-	Severity string  `json:"severity"` // error, or warning: the verdict of check does not depend on it
+	Settings string  `json:"settings"` // of the entry; they distinguish entries of one model
+	Severity string  `json:"severity"` // error, or warning: check does not fail on a warning
 
-	// Why says which parts of the peak grew, of a rule that compares with the
-	// baseline: the largest change first; they add up to that of the allocated peak.
+	// Why lists the parts of the peak that changed, for a rule that compares with
+	// the baseline, the largest change first; they add up to the change of the
+	// allocated peak.
 	Why []Cause `json:"why,omitempty"`
-	// Warnings are all of the model.
+	// Warnings are all of the model's.
 	Warnings []graph.Warning `json:"warnings"`
-	// Doubts are the warnings of the model that say that its file does not hold the
-	// answer.
+	// Doubts are the model's warnings that its file does not hold the answer.
 	Doubts []graph.Warning `json:"doubts"`
 }
 
@@ -272,18 +274,16 @@ const (
 	SeverityWarning = "warning"
 )
 
-// Failed reports whether the finding is one for which check fails.
+// Failed reports whether check fails because of the finding.
 func (f *Finding) Failed() bool { return f.OK != nil && !*f.OK && f.Severity != SeverityWarning }
 
-// Unreadable is the rule of findings that stand for a model that could not be
-// analyzed.
+// Unreadable is the rule of findings for models that could not be analyzed.
 const Unreadable = "readable"
 
 // Check applies a configuration's rules to its models, several at a time. A
-// rule that cannot tell is a finding whose OK is nil, and so is a model that
-// could not be analyzed, once, under the rule Unreadable. Findings stand in
-// the order of the configuration. done, if it is not nil, is called after each
-// model.
+// rule without a result is a finding whose OK is nil; a model that could not be
+// analyzed is one such finding, under the rule Unreadable. Findings are in the
+// configuration's order. done, if not nil, is called after each model.
 func (f *ConfigFile) Check(ctx context.Context, done func(n, of int, model string)) ([]Finding, error) {
 	base, err := f.readBaseline()
 	if err != nil {
@@ -365,11 +365,12 @@ func (f *ConfigFile) analyze(ctx context.Context, e *Entry) (*Model, *Answer, er
 	return m, r, nil
 }
 
-// flagText are flags in messages, with a value behind a blank.
+// flagText matches flags in messages, with their values after a space.
 var flagText = regexp.MustCompile(`--([a-z-]+)\b(?:( )([A-Za-z]+=)?([A-Z]+\b|max\b|[a-z]+\b)?)?`)
 
-// inKeys writes a message about flags in the configuration's keys: "--batch N"
-// is "batch: N", "--dim batch=N" is "dims: {batch: N}", and a flag alone its key.
+// inKeys rewrites a message about flags for the configuration's keys: "--batch N"
+// becomes "batch: N", "--dim batch=N" becomes "dims: {batch: N}", and a flag
+// alone its key.
 func inKeys(message string) string {
 	return flagText.ReplaceAllStringFunc(message, func(s string) string {
 		m := flagText.FindStringSubmatch(s)
@@ -388,7 +389,7 @@ func inKeys(message string) string {
 	})
 }
 
-// withoutPath takes the path of a model off an error that begins with it.
+// withoutPath removes the path of a model from an error that begins with it.
 func withoutPath(err error, path string) error {
 	if text, ok := strings.CutPrefix(err.Error(), path+": "); ok {
 		return errors.New(text)
@@ -414,7 +415,7 @@ func (s *subject) findings(ctx context.Context) ([]Finding, error) {
 	return out, ctx.Err()
 }
 
-// missing is the rule's unit if text is a bare number, else nothing.
+// missing returns the rule's unit if text is a bare number, else "".
 func (r *Rule) missing(text string) string {
 	if strings.Trim(text, "0123456789") != "" {
 		return ""
@@ -435,7 +436,7 @@ func (r *Rule) apply(ctx context.Context, s *subject, l Limit) Finding {
 	if r.Least {
 		ok, bound = v >= l.Value, "at least"
 	}
-	if r.Implied { // its limit is not the whole of it
+	if r.Implied { // the limit is only a part of it
 		ok = *s.report.Fits
 	}
 	note := ""

@@ -13,8 +13,8 @@ import (
 	"github.com/memplan/memplan/graph/bounded"
 )
 
-// A Baseline is the document that max-increase compares with: what each model
-// of a configuration needed when it was made.
+// A Baseline is the document that max-increase compares with: the memory of
+// each model of a configuration when the baseline was made.
 type Baseline struct {
 	SchemaVersion int             `json:"schemaVersion"`
 	Models        []BaselineModel `json:"models"`
@@ -22,7 +22,7 @@ type Baseline struct {
 
 // A BaselineModel is one entry's numbers.
 type BaselineModel struct {
-	Path           string `json:"path"`     // as the configuration has it
+	Path           string `json:"path"`     // as written in the configuration
 	Settings       string `json:"settings"` // the entry's, "batch=64 gpu=t4"
 	SHA256         string `json:"sha256"`   // of the model
 	Batch          int64  `json:"batch"`
@@ -36,7 +36,7 @@ type BaselineModel struct {
 }
 
 // NewBaseline analyzes all models of a configuration, several at a time. done,
-// if it is not nil, is called after each.
+// if not nil, is called after each.
 func (f *ConfigFile) NewBaseline(ctx context.Context, done func(n, of int, model string)) (*Baseline, error) {
 	b := &Baseline{SchemaVersion: SchemaVersion, Models: make([]BaselineModel, len(f.Entries))}
 	err := f.each(ctx, done, func(ctx context.Context, i int) error {
@@ -56,7 +56,7 @@ func (f *ConfigFile) NewBaseline(ctx context.Context, done func(n, of int, model
 	return b, nil
 }
 
-// readBaseline reads the configuration's baseline, nil where there is none.
+// readBaseline reads the configuration's baseline, nil if there is none.
 func (f *ConfigFile) readBaseline() (*Baseline, error) {
 	data, err := readDocument(f.door, f.baseline)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -83,9 +83,8 @@ func parseBaseline(data []byte) (*Baseline, error) {
 	return b, nil
 }
 
-// ReplaceBaseline writes the document of a baseline where the configuration
-// wants it. A file that is there already is replaced only if it is a baseline
-// and has nothing else in it.
+// ReplaceBaseline writes a baseline to the configuration's path for it. An
+// existing file is replaced only if it is a baseline and nothing else.
 func (f *ConfigFile) ReplaceBaseline(data []byte) error {
 	path, err := f.door.Replace(f.baseline, data, files.Document, ownBaseline)
 	if errors.Is(err, errNoBaseline) {
@@ -96,7 +95,8 @@ func (f *ConfigFile) ReplaceBaseline(data []byte) error {
 
 var errNoBaseline = errors.New("no baseline")
 
-// ownBaseline is an error for what memplan baseline does not write.
+// ownBaseline returns an error for anything that memplan baseline does not
+// write.
 func ownBaseline(data []byte) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
@@ -113,9 +113,9 @@ func ownBaseline(data []byte) error {
 	return nil
 }
 
-// find returns the numbers that an entry is compared with: those of the same
-// file with the same settings, or those of the same file if each side lists
-// it once. moved is then the baseline's settings, if they differ.
+// find returns the numbers to compare an entry with: those of the same file
+// with the same settings, or of the same file if each side lists it once. moved
+// is then the baseline's settings, if they differ.
 func (b *Baseline) find(f *ConfigFile, e *Entry) (m *BaselineModel, moved string, err error) {
 	if b == nil {
 		return nil, "", fmt.Errorf("no baseline %s: run memplan baseline and commit the file", f.Baseline)

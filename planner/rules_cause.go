@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// A Cause is a part of a change of the allocated peak: what the modules below
-// one name hold more, or less, of one category.
+// A Cause is a part of a change of the allocated peak: the change of one
+// category in the modules under one name.
 type Cause struct {
-	Module   string `json:"module"` // "" stands for what belongs to no module, and for the whole model
+	Module   string `json:"module"` // "" for what belongs to no module, and for the whole model
 	Category string `json:"category"`
 	Delta    int64  `json:"delta"` // bytes
 }
 
-// grown lists what a model's peak has more and less than the baseline's, the
-// largest change first; none where the baseline has no parts.
+// grown lists the differences between a model's peak and the baseline's, the
+// largest first; none if the baseline has no parts.
 func grown(s *subject) []Cause {
 	if s.base == nil || len(s.base.Parts) == 0 {
 		return nil
@@ -24,8 +24,8 @@ func grown(s *subject) []Cause {
 }
 
 // causes groups the differences of two lists of parts by category and by the
-// first component of a module's name behind what all changed modules have in
-// common. The sum of their deltas is the difference of the lists' sums.
+// first component of a module's name after the prefix of all changed modules.
+// Their sum is the difference of the lists' sums.
 func causes(base, head []Part) []Cause {
 	deltas := partDeltas(base, head)
 	depth := commonDepth(deltas)
@@ -47,7 +47,7 @@ func causes(base, head []Part) []Cause {
 	return out
 }
 
-// partDeltas are the differences that are not zero.
+// partDeltas returns the differences that are not zero.
 func partDeltas(base, head []Part) map[Cause]int64 {
 	deltas := map[Cause]int64{}
 	for sign, list := range map[int64][]Part{-1: base, 1: head} {
@@ -63,8 +63,8 @@ func partDeltas(base, head []Part) map[Cause]int64 {
 	return deltas
 }
 
-// commonDepth is how many leading components the names of all changed modules
-// share; names without a dot say nothing.
+// commonDepth returns the number of leading components that the names of all
+// changed modules share, ignoring names without a dot.
 func commonDepth(deltas map[Cause]int64) int {
 	var shared []string
 	first := true
@@ -73,7 +73,7 @@ func commonDepth(deltas map[Cause]int64) int {
 			continue
 		}
 		parts := strings.Split(key.Module, ".")
-		parts = parts[:len(parts)-1] // the last component tells modules apart
+		parts = parts[:len(parts)-1] // the last component distinguishes modules
 		if first {
 			shared, first = parts, false
 			continue

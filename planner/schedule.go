@@ -14,8 +14,8 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// scheduleClasses are the values of --checkpoint that any operation may be
-// recomputed for, which memplan's own executor runs and PyTorch does not.
+// scheduleClasses are the values of --checkpoint with which any operation may
+// be recomputed, which memplan's own executor can run and PyTorch cannot.
 var scheduleClasses = []struct {
 	name  string
 	class remat.Class
@@ -24,12 +24,12 @@ var scheduleClasses = []struct {
 	{"ops", remat.ClassOpSet},
 }
 
-// Effort of the searches: they end at a gap of so much of the step, or after
-// so many rounds without progress, and not by the clock, so that they give the
-// same from run to run.
+// Effort of the searches: they end at a gap relative to the step, or after a
+// number of rounds without progress, not by the clock, so that results are
+// reproducible.
 const (
-	scheduleTries   = 12  // budgets until the replay fits, by steps that double
-	budgetSteps     = 256 // the first step, and the last, as a part of the budget
+	scheduleTries   = 12  // budgets tried until the replay fits, with doubling steps
+	budgetSteps     = 256 // first and last step, as a fraction of the budget
 	floorExecutions = 8   // per node, in schedules for the least budget
 )
 
@@ -46,7 +46,7 @@ type Recomputed struct {
 	Times  int    `json:"times"`
 }
 
-// stepGraph builds the step without checkpoints, and its instance.
+// stepGraph builds the step without checkpoints, and its problem instance.
 func (a *answer) stepGraph() (*train.Build, *checkpointsel.StepGraph, error) {
 	b, err := a.build(a.batch, nil)
 	if err != nil {
@@ -56,7 +56,7 @@ func (a *answer) stepGraph() (*train.Build, *checkpointsel.StepGraph, error) {
 	return b, g, err
 }
 
-// plannedStep makes the program of a step with its segments, or its schedule.
+// plannedStep builds the program of a step with its segments, or its schedule.
 func plannedStep(build func([]train.Segment) (*train.Build, error), j *job, segs []train.Segment, steps []remat.Step) (*train.Build, error) {
 	if len(steps) == 0 {
 		return build(segs)
@@ -97,8 +97,8 @@ func scheduled(b *train.Build, g *checkpointsel.StepGraph, steps []remat.Step) (
 }
 
 // selectSchedule finds the schedule of least recomputation whose replay fits
-// the cap. The instance counts no more than the allocator does, so its bound
-// at the cap holds for every schedule; when the replay of a schedule does not
+// the cap. The instance counts no more memory than the allocator, so its bound
+// at the cap holds for every schedule; if the replay of a schedule does not
 // fit, the instance's budget is lowered until one does.
 func (a *answer) selectSchedule(ctx context.Context, name string, class remat.Class) error {
 	b, g, err := a.stepGraph()
@@ -157,7 +157,7 @@ func (a *answer) describeSchedule(s *scheduleSearch, p *program.Program) {
 	}
 }
 
-// A scheduleSearch looks for a schedule whose replay fits.
+// A scheduleSearch searches for a schedule whose replay fits.
 type scheduleSearch struct {
 	a     *answer
 	b     *train.Build
@@ -170,11 +170,11 @@ type scheduleSearch struct {
 	reason *remat.InfeasibleError // proof that nothing fits
 }
 
-// run looks for a budget of the instance at which a schedule's replay fits. The
-// allocator's fragments are not in the instance, and how much they take shows in
-// the replay alone: budgets are lowered by steps that double until one fits, and
-// halved back to where it is as large as may be. These searches may be rough:
-// the last one, at the budget found, is not.
+// run searches for a budget of the instance at which a schedule's replay fits.
+// The allocator's fragmentation is not in the instance and shows only in the
+// replay: the budget is lowered by doubling steps until a replay fits, and then
+// raised by bisection. These searches may be rough; the last one, at the budget
+// found, is thorough.
 func (s *scheduleSearch) run(ctx context.Context) error {
 	limit := s.a.j.cap
 	r, err := s.solve(ctx, limit, rough)
@@ -185,7 +185,7 @@ func (s *scheduleSearch) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if over <= 0 { // no fragments: the budget itself
+	if over <= 0 { // no fragmentation: the budget itself
 		return s.finish(ctx, limit)
 	}
 	budget, step := limit, limit/budgetSteps
@@ -193,7 +193,7 @@ func (s *scheduleSearch) run(ctx context.Context) error {
 		if r.Schedule == nil {
 			return nil
 		}
-		high := budget // the least whose schedule is too large
+		high := budget // the least budget whose schedule is too large
 		budget = min(budget, r.Peak) - max(over, step)
 		step *= 2
 		if r, err = s.solve(ctx, budget, rough); err != nil || r == nil {
@@ -231,7 +231,7 @@ func (s *scheduleSearch) refine(ctx context.Context, low, high int64) error {
 	return s.finish(ctx, low)
 }
 
-// finish searches thoroughly at a budget at which a replay has fitted.
+// finish searches thoroughly at a budget at which a replay fits.
 func (s *scheduleSearch) finish(ctx context.Context, budget int64) error {
 	r, err := s.solve(ctx, budget, thorough)
 	if err != nil || r == nil {
@@ -241,9 +241,9 @@ func (s *scheduleSearch) finish(ctx context.Context, budget int64) error {
 	return err
 }
 
-// taken takes a schedule whose replay fits if it is cheaper than the one so
-// far. It returns by how many bytes the replay exceeds the cap, not more than 0
-// if it fits.
+// taken adopts a schedule whose replay fits if it is cheaper than the current
+// one. over is the number of bytes by which the replay exceeds the cap, at most
+// 0 if it fits.
 func (s *scheduleSearch) taken(r *remat.Result) (over int64, err error) {
 	if r.Schedule == nil {
 		return 1, nil
@@ -257,8 +257,8 @@ func (s *scheduleSearch) taken(r *remat.Result) (over int64, err error) {
 	return over, nil
 }
 
-// An effort is when a search for a schedule ends: at a gap that is a part of the
-// step, or after so many rounds without progress.
+// An effort ends a search for a schedule: at a gap relative to the step, or
+// after that many rounds without progress.
 type effort struct {
 	gap      float64
 	patience int
@@ -268,7 +268,7 @@ type effort struct {
 // nil if no schedule fits, and has no schedule if the search ended without one.
 func (s *scheduleSearch) solve(ctx context.Context, budget int64, e effort) (*remat.Result, error) {
 	opt := remat.Options{Budget: budget, Class: s.class, Gap: e.gap, Patience: e.patience, PlanOnly: budget != s.a.j.cap}
-	if end, ok := ctx.Deadline(); ok { // other budgets want to be tried, too
+	if end, ok := ctx.Deadline(); ok { // leave time for other budgets
 		opt.Timeout = max(time.Until(end)/3, time.Millisecond)
 	}
 	if p := s.a.m.Progress; p != nil {
@@ -289,14 +289,14 @@ func (s *scheduleSearch) solve(ctx context.Context, budget int64, e effort) (*re
 	case errors.Is(err, remat.ErrNoPlan):
 		return r, nil
 	}
-	if r != nil && budget == s.a.j.cap { // of every schedule that fits
+	if r != nil && budget == s.a.j.cap { // a bound for every schedule that fits
 		s.bound = max(s.bound, r.LowerBound)
 	}
 	return r, err
 }
 
-// excess returns by how many bytes the replay of a schedule exceeds the cap,
-// not more than 0 if it fits.
+// excess returns the number of bytes by which the replay of a schedule exceeds
+// the cap, at most 0 if it fits.
 func (s *scheduleSearch) excess(r *remat.Result) (int64, error) {
 	b, err := scheduled(s.b, s.g, r.Schedule)
 	if err != nil {
@@ -312,7 +312,7 @@ func (s *scheduleSearch) excess(r *remat.Result) (int64, error) {
 	return max(ev.res.Allocated-s.a.j.cap, 1), nil
 }
 
-// noSchedule says what the smallest budget would be, and what holds it there.
+// noSchedule reports the smallest possible budget, and the reason for it.
 func (a *answer) noSchedule(ctx context.Context, g *checkpointsel.StepGraph, reason *remat.InfeasibleError) error {
 	f, err := remat.Least(ctx, g.Instance, 0, floorExecutions)
 	if err != nil {
@@ -335,8 +335,8 @@ func (a *answer) noSchedule(ctx context.Context, g *checkpointsel.StepGraph, rea
 	return nil
 }
 
-// unlessLate drops the error of a bound that --timeout left no time for: the report
-// then goes without it.
+// unlessLate drops the error of a bound for which --timeout left no time: the
+// report then omits it.
 func (a *answer) unlessLate(ctx context.Context, err error) error {
 	if a.late(ctx) {
 		return nil
@@ -344,8 +344,8 @@ func (a *answer) unlessLate(ctx context.Context, err error) error {
 	return err
 }
 
-// noSegments says what a schedule of operations could do where segments
-// cannot: nothing, if one operation needs more than there is.
+// noSegments reports what a schedule of operations could do where segments
+// cannot: nothing, if one operation needs more than the cap.
 func (a *answer) noSegments(ctx context.Context) error {
 	_, g, err := a.stepGraph()
 	if err != nil {
@@ -364,8 +364,8 @@ func (a *answer) noSegments(ctx context.Context) error {
 	return a.unlessLate(ctx, err)
 }
 
-// price sets what it costs that PyTorch can only checkpoint modules: the
-// overhead above the least that any schedule has.
+// price sets the cost of PyTorch's restriction to checkpointed modules: the
+// overhead above the least of any schedule.
 func (a *answer) price(ctx context.Context) error {
 	_, g, err := a.stepGraph()
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// selectFor finds the segments of least recomputation whose replay fits the
-// cap: segments side by side, or nested ones where those do not fit or cost
-// more. The levels that the selection works on are a lower bound of what the
-// allocator shows, so the least cost at the cap itself bounds every plan of
-// the class; plans are sought at many levels, and the cheapest whose replay fits is taken.
+// selectFor finds the segments of least recomputation whose replay fits the cap: segments
+// side by side, or nested ones if those do not fit or cost more. The levels of the
+// selection are a lower bound of the allocator's, so the least cost at the cap itself
+// bounds every plan of the class; plans are sought at many levels, and the cheapest whose
+// replay fits is used.
 func (a *answer) selectFor(ctx context.Context) error {
 	b, err := a.build(a.batch, nil)
 	if err != nil {
@@ -71,8 +71,8 @@ func (a *answer) selectFor(ctx context.Context) error {
 	return a.price(ctx)
 }
 
-// checkpointsItself names the first module in which the model's code checkpoints, as
-// its capture has it.
+// checkpointsItself returns the first module in which the model's own code
+// checkpoints, according to its capture.
 func (m *Model) checkpointsItself() (module string, ok bool) {
 	r := m.lifted.Recording
 	if r == nil {
@@ -85,9 +85,9 @@ func (m *Model) checkpointsItself() (module string, ok bool) {
 	return m.lifted.Graph.Nodes[r.Regions[i].First].Module, true
 }
 
-// bestSegments finds the cheapest selection of those side by side, those that
-// keep results of calls, and nested ones. bound is the least cost of any of
-// them, if every segment freed as much as hoped.
+// bestSegments finds the cheapest selection among those side by side, those
+// that keep results of calls, and nested ones. bound is the least cost of any
+// of them under the optimistic view, in which every segment frees all it may.
 func (a *answer) bestSegments(ctx context.Context, s *selector) (segs []train.Segment, bound float64, err error) {
 	flat, cost, err := a.flatFitting(ctx, s.problem)
 	if err != nil {
@@ -119,7 +119,7 @@ func (a *answer) bestSegments(ctx context.Context, s *selector) (segs []train.Se
 	return segs, min(bound, b), err
 }
 
-// A choice is a class of selections: a problem of checkpointsel.
+// A choice is a class of selections: a problem of package checkpointsel.
 type choice interface {
 	Solve(budget int64, v checkpointsel.View) (segs []train.Segment, cost float64, ok bool)
 	MinBudget(v checkpointsel.View) int64
@@ -127,8 +127,8 @@ type choice interface {
 	Levels(segs []train.Segment, v checkpointsel.View) (peak int64, cost float64, ok bool)
 }
 
-// Numbers of levels at which selections are sought, between the least that any
-// needs and that of the step without.
+// Numbers of levels at which selections are sought, between the least memory of
+// any and that of the step without.
 const (
 	flatLevels   = 64
 	nestedLevels = 1024
@@ -140,9 +140,9 @@ type candidate struct {
 	cost float64
 }
 
-// candidates are the selections of n levels in both views, the cheapest first.
-// They do not depend on the budget, so that a larger one never gets a dearer
-// plan.
+// candidates returns the selections of n levels in both views, the cheapest
+// first. They do not depend on the budget, so that a larger budget never gets a
+// costlier plan.
 func candidates(p choice, n int64) []candidate {
 	var out []candidate
 	seen := map[string]bool{}
@@ -163,9 +163,9 @@ func candidates(p choice, n int64) []candidate {
 	return out
 }
 
-// fitting returns the cheapest candidate that costs less than most and whose
-// replay fits, and its cost; +Inf if there is none. Those that need more than
-// there is even if every segment frees what it may are not replayed.
+// fitting returns the cheapest candidate below a cost of most whose replay
+// fits, and its cost; +Inf if there is none. It does not replay those that
+// exceed the cap even if every segment frees all it may.
 func (a *answer) fitting(ctx context.Context, p choice, list []candidate, most float64) ([]train.Segment, float64, error) {
 	none := math.Inf(1)
 	for _, c := range list {
@@ -185,8 +185,8 @@ func (a *answer) fitting(ctx context.Context, p choice, list []candidate, most f
 	return nil, none, nil
 }
 
-// flatFitting is fitting of segments side by side, less those that turn out not
-// to be needed.
+// flatFitting is fitting for segments side by side, without those that prove
+// unnecessary.
 func (a *answer) flatFitting(ctx context.Context, p *checkpointsel.Problem) ([]train.Segment, float64, error) {
 	list := candidates(p, flatLevels)
 	usual, err := a.usual()
@@ -208,12 +208,11 @@ func (a *answer) flatFitting(ctx context.Context, p *checkpointsel.Problem) ([]t
 	return segs, cost, err
 }
 
-// mostApart is the most n for which every n-th block is a candidate.
+// mostApart is the largest n for which every n-th block is a candidate.
 const mostApart = 4
 
-// usual are the selections that people make by hand: every n-th of the blocks that
-// the model repeats. Where the levels know of nothing between two of theirs, one of
-// these can be what fits.
+// usual returns the selections that people make by hand: every n-th of the blocks
+// that the model repeats. One of these may fit between two levels.
 func (a *answer) usual() ([][]train.Segment, error) {
 	parts, err := a.m.anatomy(a.j, a.batch)
 	if err != nil {
@@ -230,17 +229,18 @@ func (a *answer) usual() ([][]train.Segment, error) {
 	return out, nil
 }
 
-// nestedFitting is fitting of nested segments. They are not pruned: what could
-// be left out under one budget might be needed under a larger one, whose plan
-// would be slower.
+// nestedFitting is fitting for nested segments. They are not pruned: a segment
+// that is unnecessary under one budget might be needed under a larger one,
+// whose plan would be slower.
 func (a *answer) nestedFitting(ctx context.Context, n *checkpointsel.Nested, most float64) ([]train.Segment, float64, error) {
 	return a.fitting(ctx, n, candidates(n, nestedLevels), most)
 }
 
-// mostPruned bounds how many segments are tried to be removed.
+// mostPruned bounds the number of segments that prune tries to remove.
 const mostPruned = 32
 
-// prune removes segments that the selection fits without, the dearest first.
+// prune removes segments without which the selection still fits, the costliest
+// first.
 func (a *answer) prune(ctx context.Context, p choice, segs []train.Segment) ([]train.Segment, error) {
 	saves := func(s train.Segment) float64 {
 		_, with, _ := p.Levels(segs, checkpointsel.Hoped)
@@ -273,8 +273,8 @@ func omit(segs []train.Segment, one train.Segment) []train.Segment {
 	return slices.DeleteFunc(slices.Clone(segs), func(x train.Segment) bool { return slices.Equal(x.Modules, one.Modules) })
 }
 
-// late reports that --timeout has passed, and notes that the answer is the best
-// so far.
+// late reports whether --timeout has passed, and notes that the answer is the
+// best so far.
 func (a *answer) late(ctx context.Context) bool {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return false
@@ -285,9 +285,9 @@ func (a *answer) late(ctx context.Context) bool {
 	return true
 }
 
-// replays reports whether a selection fits under the cap, and without the headroom,
-// too: with more memory the allocator takes other ways, which need not fit. It is an
-// error that the command was interrupted, not that its time is up.
+// replays reports whether a selection fits under the cap and also without the
+// headroom: with more memory the allocator decides otherwise, which need not fit.
+// Only an interruption is an error, not a timeout.
 func (a *answer) replays(ctx context.Context, segs []train.Segment) (bool, error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return false, ctx.Err()
@@ -306,22 +306,22 @@ func (a *answer) note(code, format string, args ...any) {
 
 const (
 	mostBatch = 1 << 20 // no larger batch is tried
-	mostBound = 1 << 40 // where the search for the bound on batches ends
+	mostBound = 1 << 40 // end of the search for the bound on batches
 )
 
-// spread is the part of the cap that a batch search without --headroom auto leaves free, 0.4%: where
-// the driver places segments differs from run to run, and with it the reserved
-// bytes, by 0.2% on average over the 44 recorded runs of package liveness/alloc.
+// spread is the reciprocal of the share of the cap that a batch search without --headroom auto
+// leaves free, 0.4%: the driver's placement of segments varies from run to run, and with it the
+// reserved bytes, by 0.2% on average over the 44 recorded runs of package liveness/alloc.
 const spread = 256
 
-// guessSpread is what the search leaves free, one part in so many, where large
-// workspaces are guesses.
+// guessSpread is the reciprocal of the share that the search leaves free if
+// large workspaces are guesses.
 const guessSpread = 12
 
-// searchBatch finds the largest batch whose replay fits the cap, less what
-// runs differ by: first the
-// largest whose live bytes alone fit, by bisection on a lower bound that
-// grows with the batch, then downwards by replay under the cap.
+// searchBatch finds the largest batch whose replay fits the cap minus the
+// difference between runs: first the largest whose live bytes alone fit, by
+// bisection on a lower bound that grows with the batch, then downwards by
+// replay under the cap.
 func (a *answer) searchBatch(ctx context.Context) error {
 	upper, err := a.liveLimit(ctx)
 	if err != nil {
@@ -361,12 +361,12 @@ func (a *answer) searchBatch(ctx context.Context) error {
 		}
 	}
 	cut := hi-lo > 1
-	if a.searchMode() != "auto" { // which has more than one way to fit
+	if a.searchMode() != "auto" { // the only mode with several selections
 		if lo, hi, err = a.amongFitting(ctx, lo, hi, fits); err != nil {
 			return err
 		}
 	}
-	for lo > 0 { // a layout that fits less memory need not fit more: the allocator takes other ways
+	for lo > 0 { // a batch that fits less memory need not fit more: the allocator decides otherwise
 		ok, err := a.fitsUnder(ctx, &whole, lo)
 		if err != nil {
 			return err
@@ -378,7 +378,7 @@ func (a *answer) searchBatch(ctx context.Context) error {
 	}
 	a.max.Max = lo
 	if a.batch = lo; lo == 0 {
-		a.batch = 1 // report what the smallest batch would need
+		a.batch = 1 // report the memory of the smallest batch
 	}
 	switch {
 	case cut:
@@ -391,9 +391,9 @@ func (a *answer) searchBatch(ctx context.Context) error {
 	return a.limit(tight, hi)
 }
 
-// leave takes the headroom off the job's cap and returns the job that batches
-// are searched for: where the headroom is not the prediction's, with what runs
-// differ by beside it.
+// leave subtracts the headroom from the job's cap and returns the job for the
+// batch search: unless the headroom is the prediction's, it also leaves the
+// difference between runs.
 func (a *answer) leave(batch int64) (*job, error) {
 	list, err := a.selections(batch)
 	if err != nil {
@@ -417,7 +417,7 @@ func (a *answer) leave(batch int64) (*job, error) {
 	return &tight, nil
 }
 
-// fitsUnder reports whether a batch fits the cap of a job, with any of the
+// fitsUnder reports whether a batch fits the cap of a job with any of the
 // segments that the search tries.
 func (a *answer) fitsUnder(ctx context.Context, j *job, batch int64) (bool, error) {
 	list, err := a.selections(batch)
@@ -433,8 +433,8 @@ func (a *answer) fitsUnder(ctx context.Context, j *job, batch int64) (bool, erro
 	return false, err
 }
 
-// searchMode is what a search for a batch checkpoints: nothing, segments that
-// are given, or those of --checkpoint, if that was asked for.
+// searchMode returns the checkpoints of a batch search: none, given segments,
+// or those of --checkpoint if it was given.
 func (a *answer) searchMode() string {
 	switch mode := a.j.cfg.Checkpoint; {
 	case len(a.j.cfg.Segments) > 0:
@@ -447,7 +447,7 @@ func (a *answer) searchMode() string {
 	return "none"
 }
 
-// selections lists the segments that a search for a batch tries at one.
+// selections lists the segments that a batch search tries at a batch.
 func (a *answer) selections(batch int64) ([][]train.Segment, error) {
 	mode := a.searchMode()
 	if mode == "none" || mode == "file" {
@@ -470,13 +470,13 @@ func (a *answer) selections(batch int64) ([][]train.Segment, error) {
 	return [][]train.Segment{nil, least, p.All(), p.Sqrt(), nested}, nil
 }
 
-// neighbours is how many smaller batches amongFitting looks at, at most.
+// neighbours is the largest number of smaller batches that amongFitting checks.
 const neighbours = 48
 
 // amongFitting steps down from a batch that fits to one whose smaller neighbours,
-// within 2% and at least two, fit too, or those that it looks at where there
-// are many. Close to the cap fragmentation decides, and a batch can fit by luck
-// where a smaller one does not.
+// within 2% and at least two, fit too; if there are many, it checks some of them.
+// Close to the cap fragmentation decides, and a batch can fit by luck where a
+// smaller one does not.
 func (a *answer) amongFitting(ctx context.Context, lo, hi int64, fits func(int64) (bool, error)) (int64, int64, error) {
 	stride := func() int64 { return max(lo/50/neighbours, 1) }
 	for b := lo - 1; b >= 1 && b >= lo-max(lo/50, 2) && !a.late(ctx); b -= stride() {
@@ -502,7 +502,7 @@ func (a *answer) amongFitting(ctx context.Context, lo, hi int64, fits func(int64
 	return lo, hi, nil
 }
 
-// limit names what stops the first batch that does not fit.
+// limit records what stops the first batch that does not fit.
 func (a *answer) limit(j *job, batch int64) error {
 	list, err := a.selections(batch)
 	if err != nil {
@@ -524,9 +524,9 @@ func (a *answer) limit(j *job, batch int64) error {
 	return nil
 }
 
-// liveLimit is the largest batch whose live bytes fit the cap, workspaces
-// aside: cuDNN takes smaller ones when it must. No larger batch can run. When
-// time is up it is a larger one.
+// liveLimit returns the largest batch whose live bytes fit the cap, without
+// workspaces: cuDNN uses smaller ones when it must. No larger batch can run. If
+// time is up, the result is too large.
 func (a *answer) liveLimit(ctx context.Context) (int64, error) {
 	need := func(b int64) (int64, error) {
 		if a.searchMode() == "auto" {
@@ -566,14 +566,14 @@ func (a *answer) liveLimit(ctx context.Context) (int64, error) {
 	return b.lo, nil
 }
 
-// A bracket is batches lo, which fits, and hi, which does not or is the next to
-// try.
+// A bracket is a batch lo, which fits, and a batch hi, which does not or is
+// next to be tried.
 type bracket struct {
 	need       func(batch int64) (int64, error)
 	cap        int64
 	lo, hi     int64
-	atLo, atHi int64 // what they need in bytes; 0 where that is not known
-	fits       bool  // the last one tried
+	atLo, atHi int64 // bytes that they need; 0 if unknown
+	fits       bool  // whether the last one tried fits
 }
 
 // try narrows the bracket. A batch that cannot even be built (tensors larger
@@ -591,8 +591,8 @@ func (b *bracket) try(batch int64) bool {
 	return false
 }
 
-// guess is the batch to try next: where the line through both ends meets the
-// cap, then the neighbour that would settle it, then the middle.
+// guess returns the batch to try next: where the line through both ends meets
+// the cap, then the neighbour that would decide, then the middle.
 func (b *bracket) guess(k int) int64 {
 	switch {
 	case k%3 == 0 && b.atHi > b.atLo:

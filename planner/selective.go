@@ -12,11 +12,12 @@ import (
 // Effort of the search for calls to keep, in replays.
 const (
 	ladder     = 128 // levels of bytes at which choices are made
-	alikeTries = 10  // of choices that keep the same calls in all units alike
-	fillTries  = 96  // of choices with one call more, or one segment less
+	alikeTries = 10  // choices that keep the same calls in all units
+	fillTries  = 96  // choices with one more call, or one segment fewer
 )
 
-// A callSearch looks for segments, and calls that they keep, whose replay fits.
+// A callSearch searches for segments, with calls that they keep, whose replay
+// fits.
 type callSearch struct {
 	a    *answer
 	p    *checkpointsel.Selective
@@ -25,9 +26,9 @@ type callSearch struct {
 	seen map[string]bool
 }
 
-// selectCalls finds segments, and calls that they keep, whose replay fits: of
-// no more recomputation than the segments given, which may be nil. bound is the
-// least cost of any such choice.
+// selectCalls finds segments, with calls that they keep, whose replay fits, and
+// with no more recomputation than the given segments, which may be nil. bound
+// is the least cost of any such choice.
 func (a *answer) selectCalls(ctx context.Context, sel *selector, segs []train.Segment) ([]train.Segment, float64, error) {
 	s := &callSearch{a: a, p: sel.selective, best: segs, cost: math.Inf(1), seen: map[string]bool{}}
 	if segs != nil {
@@ -48,7 +49,7 @@ func (a *answer) selectCalls(ctx context.Context, sel *selector, segs []train.Se
 	return s.best, bound, nil
 }
 
-// try takes a choice if it costs less than the best and its replay fits.
+// try adopts a choice if it costs less than the best and its replay fits.
 func (s *callSearch) try(ctx context.Context, segs []train.Segment) (bool, error) {
 	_, cost, ok := s.p.Levels(segs, checkpointsel.Hoped)
 	key := fmt.Sprint(segs)
@@ -63,8 +64,8 @@ func (s *callSearch) try(ctx context.Context, segs []train.Segment) (bool, error
 	return ok, err
 }
 
-// descend tries the choices of falling levels until one fits. The levels lie at
-// the same bytes whatever the budget: a larger one only adds to those tried.
+// descend tries the choices of falling levels until one fits. The levels do not
+// depend on the budget: a larger one only adds levels.
 func (s *callSearch) descend(ctx context.Context) error {
 	low, high := s.p.MinBudget(checkpointsel.Sure), s.p.Without()
 	for k := int64(ladder); k >= 0; k-- {
@@ -84,11 +85,11 @@ func (s *callSearch) descend(ctx context.Context) error {
 }
 
 // alike tries choices that keep the same calls in all units of one kind, by
-// bisection over how much time a byte that is kept must save: tensors of few
-// sizes leave the allocator fewer gaps.
+// bisection on the time that a kept byte must save: tensors of few sizes leave
+// the allocator fewer gaps.
 func (s *callSearch) alike(ctx context.Context) error {
 	rates := s.p.Rates()
-	lo, hi := 0, len(rates) // those below lo fit, as far as is known
+	lo, hi := 0, len(rates) // rates below lo fit, as far as is known
 	for range alikeTries {
 		if lo >= hi {
 			return nil
@@ -111,8 +112,8 @@ func (s *callSearch) alike(ctx context.Context) error {
 	return nil
 }
 
-// fill adds calls to the best choice, those first that save the most time for
-// their bytes, and leaves segments out.
+// fill adds calls to the best choice, those that save the most time for their
+// bytes first, and removes segments.
 func (s *callSearch) fill(ctx context.Context) error {
 	if s.best == nil {
 		return nil

@@ -16,9 +16,9 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// A Config is a question: what the user asks for, where the zero value of a
-// field is its default. In a report and a plan it is the question as it was
-// resolved; they hold the fields that have a name in JSON.
+// A Config is a question: what the user asks for, with the zero value of a
+// field as its default. Reports and plans hold the resolved question; they
+// contain the fields with a JSON name.
 type Config struct {
 	Mode            string           `json:"mode"`  // train, infer
 	Batch           int64            `json:"batch"` // 0: not given; in a report: the model has no batch dimension
@@ -64,23 +64,23 @@ type Config struct {
 
 	BatchMax bool                   `json:"-"` // the largest batch that fits
 	Shapes   map[string]graph.Shape `json:"-"` // of values that inference does not know
-	Memory   int64                  `json:"-"` // bytes that reading one file may take; 0: onnx.DefaultMemory
+	Memory   int64                  `json:"-"` // limit of the memory for reading one file, bytes; 0: onnx.DefaultMemory
 	Segments []train.Segment        `json:"-"` // explicit selection, from a Plan or a configuration
 	Schedule []remat.Step           `json:"-"` // explicit schedule, from a Plan
-	Made     Origin                 `json:"-"` // what Segments and Schedule were made for
-	Files    *files.Door            `json:"-"` // that the model, GPU, Runtime and Times go through where they name files; nil: the command line's
+	Made     Origin                 `json:"-"` // origin of Segments and Schedule
+	Files    *files.Door            `json:"-"` // through which the model, GPU, Runtime and Times are opened if they name files; nil: the command line's
 	Strict   bool                   `json:"-"` // a file that breaks ONNX's rules, or does not show the training step, is an error
-	Notes    []graph.Warning        `json:"-"` // about how the question came to be, for the report
+	Notes    []graph.Warning        `json:"-"` // about the origin of the question, for the report
 }
 
-// settled is the question without what documents leave out.
+// settled returns the question without what documents leave out.
 func (c Config) settled() Config {
 	c.BatchMax, c.Shapes, c.Memory, c.Segments, c.Schedule = false, nil, 0, nil, nil
 	c.Made, c.Files, c.Strict, c.Notes = Origin{}, nil, false, nil
 	return c
 }
 
-// door is what the files that a question names are opened through.
+// door returns the door through which the question's files are opened.
 func (c *Config) door() files.Door {
 	if c.Files == nil {
 		return files.Door{}
@@ -88,42 +88,42 @@ func (c *Config) door() files.Door {
 	return *c.Files
 }
 
-// A Setting is what a question may say, in all the forms in which it is written
-// and read: a flag of every command that takes a model, a key of .memplan.yaml,
-// a part of a report's line, an option of the command that repeats a plan.
-// Documents hold the field of Config itself.
+// A Setting is one setting of a question, in all the forms in which it is
+// written and read: a flag of every command that takes a model, a key of
+// .memplan.yaml, a part of a report's line, an option of the command that
+// repeats a plan. Documents hold the field of Config itself.
 type Setting struct {
 	Flag    string
-	Doc     string             // help of the flag; what stands in back quotes names its value
-	Default string             // what it is when it is not given; "": other settings or the file decide
-	Names   []string           // the values that there are; nil: any
-	Find    func(string) error // whether there is a value: with Names, whether it means one of them; nil: Names and At say it all
-	Offer   []string           // what the shell offers, of values that Names does not bound
+	Doc     string             // help of the flag; back quotes mark the name of its value
+	Default string             // value if it is not given; "": other settings or the file decide
+	Names   []string           // valid values; nil: any
+	Find    func(string) error // checks a value: with Names, whether it means one of them; nil: Names and At suffice
+	Offer   []string           // completions, for values that Names does not bound
 	File    bool               // a value may name a file
 	Empty   bool               // a value may be empty
-	Sample  string             // a value other than Default, which tests try where there are no Names
-	Key     string             // of .memplan.yaml; "": it is not there
-	About   string             // the key, in the schema of that file
-	Schema  jsonSchema         // of the key's values, which Names does not bound
+	Sample  string             // a value other than Default, which tests use if there are no Names
+	Key     string             // in .memplan.yaml; "": none
+	About   string             // description of the key in the schema of that file
+	Schema  jsonSchema         // schema of the key's values, if Names does not bound them
 
-	// At is where a question has the value: a text, a switch, a positive int, a
-	// size (int64), or a list or map, to which each flag adds; the question itself where Set
-	// and Get say how. Get returns words that Set takes, nil for the default.
+	// At returns a pointer to the value in a question: a text, a switch, a positive int, a
+	// size (int64), or a list or map, to which each flag adds; or the question itself if Set
+	// and Get handle it. Get returns words for Set, nil for the default.
 	At  func(c *Config) any
 	Set func(c *Config, word string) error
 	Get func(c *Config) []string
 
-	Said     string                    // in a report's line, with %s for the value; "": not said
-	Always   bool                      // said even if it is Default
-	Last     bool                      // said after the others
+	Said     string                    // in a report's line, with %s for the value; "": omitted
+	Always   bool                      // in the line even if it is Default
+	Last     bool                      // after the others
 	Training bool                      // of the training step: an inference has none
-	Budget   bool                      // what the step must fit: the command that repeats a plan ends with it
-	Unsaid   []string                  // values that this command leaves out
-	Usual    func(m *ModelInfo) string // in place of Default, where the model's file decides
+	Budget   bool                      // what the step must fit: last in the command that repeats a plan
+	Unsaid   []string                  // values that this command omits
+	Usual    func(m *ModelInfo) string // instead of Default, if the model's file decides
 }
 
-// Settings are in the order in which a configuration reads them and a command
-// repeats them.
+// Settings are in the order in which configurations read them and commands
+// repeat them.
 var Settings = []Setting{
 	{Flag: "batch", Doc: "batch size `N`, or max: the largest that fits", Offer: []string{"max"}, Sample: "24", At: func(c *Config) any { return c }, Set: setBatch, Get: getBatch,
 		Key: "batch", About: "samples of a step, or max for the largest that fits", Schema: jsonSchema{"anyOf": []any{jsonSchema{"type": "integer", "minimum": 1}, jsonSchema{"type": "string", "pattern": "^(max|[0-9]+)$"}}}},
@@ -172,13 +172,13 @@ var Settings = []Setting{
 		Key: "checkpoint", About: "how activations are checkpointed, or a plan's file", Schema: jsonSchema{"type": "string", "anyOf": []any{jsonSchema{"enum": Checkpoints}, jsonSchema{"pattern": "."}}}},
 	{Flag: "gpu", Doc: "card `NAME`, or a file that calibrate wrote (h200 unless --vram is given)", Names: profile.DeviceNames(), Find: found(profile.FindDevice), File: true, At: func(c *Config) any { return &c.GPU }, Get: getGPU, Budget: true,
 		Key: "gpu", About: "a card that the step must fit"},
-	{Flag: "vram", Doc: "memory of the card, a `SIZE`: 16G = 16GiB = 16*2^30, 16GB = 16*10^9; the CUDA context is taken off it", Sample: "17G", At: func(c *Config) any { return &c.VRAM }, Get: getVRAM, Budget: true,
+	{Flag: "vram", Doc: "memory of the card, a `SIZE`: 16G = 16GiB = 16*2^30, 16GB = 16*10^9; the CUDA context is subtracted", Sample: "17G", At: func(c *Config) any { return &c.VRAM }, Get: getVRAM, Budget: true,
 		Key: "vram", About: "memory that the step must fit, such as 16G", Schema: sizeSchema},
-	{Flag: "headroom", Doc: "what verdicts, plans and batches leave free of the card: auto, what the uncertainty of the prediction asks for, 0, a `SIZE` or P%", Default: AutoHeadroom, Sample: "5%", Find: found(ParseHeadroom), At: func(c *Config) any { return &c.Headroom },
-		Key: "headroom", About: "what stays free of it: auto, 0, a size or a percentage", Schema: sizeSchema},
+	{Flag: "headroom", Doc: "memory of the card that verdicts, plans and batches leave free: auto, by the uncertainty of the prediction, 0, a `SIZE` or P%", Default: AutoHeadroom, Sample: "5%", Find: found(ParseHeadroom), At: func(c *Config) any { return &c.Headroom },
+		Key: "headroom", About: "memory of the card that stays free: auto, 0, a size or a percentage", Schema: sizeSchema},
 }
 
-// found turns a table's look-up into a check.
+// found turns a table's lookup into a check.
 func found[T any](find func(string) (T, error)) func(string) error {
 	return func(name string) error {
 		_, err := find(name)
@@ -186,7 +186,7 @@ func found[T any](find func(string) (T, error)) func(string) error {
 	}
 }
 
-// texts are what each element of a list is called or written as.
+// texts returns the text of each element of a list.
 func texts[T any](list []T, text func(*T) string) []string {
 	out := make([]string, len(list))
 	for i := range list {
@@ -195,8 +195,8 @@ func texts[T any](list []T, text func(*T) string) []string {
 	return out
 }
 
-// Read gives the setting a value in a question, as it stands on a command line.
-// Errors begin with the name of the flag.
+// Read sets the setting in a question from a word of a command line. Errors
+// begin with the name of the flag.
 func (s *Setting) Read(c *Config, word string) (err error) {
 	switch at := s.At(c).(type) {
 	case *string:
@@ -223,8 +223,8 @@ func (s *Setting) Read(c *Config, word string) (err error) {
 	return err
 }
 
-// Values are the words with which Read gives the setting what a question has;
-// nil where that is its default.
+// Values returns the words with which Read reproduces the question's value; nil
+// for the default.
 func (s *Setting) Values(c *Config) []string {
 	if s.Get != nil {
 		return s.Get(c)
@@ -244,7 +244,7 @@ func (s *Setting) Values(c *Config) []string {
 	return nil
 }
 
-// check is an error for a word that is none of the setting's names.
+// check returns an error for a word that is not one of the setting's names.
 func (s *Setting) check(word string) error {
 	switch {
 	case s.Names == nil:
@@ -255,8 +255,8 @@ func (s *Setting) check(word string) error {
 	return known(s.Flag, word, s.Names...)
 }
 
-// fill gives what a question leaves open its default, and is an error for a name
-// that there is not, where no file can have it.
+// fill sets defaults, and returns an error for an unknown name where no file can
+// have it.
 func (c *Config) fill() error {
 	for i := range Settings {
 		var err error
@@ -272,7 +272,7 @@ func (c *Config) fill() error {
 	return nil
 }
 
-// inference sets what only a training step has, in an inference.
+// inference resets the settings of training steps.
 func (c *Config) inference(to string) {
 	for i := range Settings {
 		if s := &Settings[i]; s.Training && c.Mode == "infer" {
@@ -281,8 +281,8 @@ func (c *Config) inference(to string) {
 	}
 }
 
-// words are what a question says, a setting after the other, those that are
-// last at the end.
+// words joins what a question says, setting by setting, those for which last
+// holds at the end.
 func (c *Config) words(last func(*Setting) bool, say func(s *Setting, values []string) []string) (out []string) {
 	for _, end := range []bool{false, true} {
 		for i := range Settings {
@@ -294,7 +294,7 @@ func (c *Config) words(last func(*Setting) bool, say func(s *Setting, values []s
 	return out
 }
 
-// Line says in the words of a report what was asked.
+// Line describes the question in the words of a report.
 func (c *Config) Line() string {
 	return strings.Join(c.words(func(s *Setting) bool { return s.Last }, func(s *Setting, values []string) []string {
 		switch {
@@ -307,7 +307,8 @@ func (c *Config) Line() string {
 	}), ", ")
 }
 
-// Args are the words of a command line that asks the same of a model again.
+// Args returns the arguments of a command line that asks the same question
+// about a model.
 func (c *Config) Args(m *ModelInfo) []string {
 	return c.words(func(s *Setting) bool { return s.Budget }, func(s *Setting, values []string) (out []string) {
 		usual := s.Default
@@ -346,7 +347,7 @@ func getBatch(c *Config) []string {
 	return nil
 }
 
-// setDim reads NAME=N.
+// setDim parses NAME=N.
 func setDim(dims *map[string]int64, word string) error {
 	i := strings.LastIndexByte(word, '=')
 	n, err := strconv.ParseInt(word[i+1:], 10, 64)
@@ -360,7 +361,7 @@ func setDim(dims *map[string]int64, word string) error {
 	return nil
 }
 
-// setShape reads NAME=D0,D1,..: integers or expressions; NAME= is a scalar.
+// setShape parses NAME=D0,D1,..: integers or expressions; NAME= is a scalar.
 func setShape(shapes *map[string]graph.Shape, word string) error {
 	i := strings.LastIndexByte(word, '=')
 	if i < 1 {
@@ -385,7 +386,8 @@ func put[V any](m *map[string]V, name string, v V) {
 	(*m)[name] = v
 }
 
-// pairs are NAME=VALUE, sorted by name; a shape has its dimensions with commas.
+// pairs formats NAME=VALUE, sorted by name; a shape has commas between its
+// dimensions.
 func pairs[V any](m map[string]V) (out []string) {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		out = append(out, name+"="+strings.ReplaceAll(strings.Trim(fmt.Sprint(m[name]), "[]"), " ", ","))
@@ -400,7 +402,7 @@ func getGPU(c *Config) []string {
 	return []string{c.GPU}
 }
 
-// PositiveSize reads a size; errors begin with the name of what it is.
+// PositiveSize parses a size; errors begin with name.
 func PositiveSize(name, word string) (int64, error) {
 	n, err := profile.ParseSize(word)
 	switch {
@@ -412,7 +414,7 @@ func PositiveSize(name, word string) (int64, error) {
 	return n, nil
 }
 
-// getVRAM leaves out what the card that is named has.
+// getVRAM omits the memory that the named card has.
 func getVRAM(c *Config) []string {
 	d, err := profile.FindDevice(c.GPU)
 	if c.VRAM == 0 || err == nil && !c.GPUAssumed && d.Memory == c.VRAM {
@@ -421,7 +423,7 @@ func getVRAM(c *Config) []string {
 	return sizeWords(c.VRAM)
 }
 
-// sizeWords writes a size as briefly as it can be exactly; nil for 0.
+// sizeWords writes a size exactly and as briefly as possible; nil for 0.
 func sizeWords(n int64) []string {
 	if n == 0 {
 		return nil

@@ -77,8 +77,8 @@ func standing(p *program.Program) []program.StorageID {
 	return out
 }
 
-// A StandingTensor is one that is live when a steady step begins. ID is that of
-// the event that frees it, if one does.
+// A StandingTensor is a tensor that is live when a steady step begins. ID is
+// that of the event that frees it, if there is one.
 type StandingTensor struct {
 	ID       int64  `json:"id"`
 	Bytes    int64  `json:"bytes"` // as requested, before rounding

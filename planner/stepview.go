@@ -5,8 +5,9 @@ import (
 	"github.com/memplan/memplan/liveness"
 )
 
-// A StepView is a steady step as a page shows it: tables, and events that refer
-// to them by index. It is compact: a step has some ten thousand events.
+// A StepView is a steady step in the form that a page shows: tables, and events
+// that refer to them by index. It is compact: a step has some ten thousand
+// events.
 type StepView struct {
 	Categories []string   `json:"categories"`
 	Phases     []string   `json:"phases"`

@@ -15,7 +15,7 @@ func strict(w graph.Warning) bool {
 }
 
 // Strictly returns an error for warnings that --strict does not tolerate; it
-// names the first. An inference has no doubts that are about training.
+// names the first. Doubts about training do not concern an inference.
 func Strictly(path string, warnings []graph.Warning, train bool) error {
 	var first *graph.Warning
 	more := -1
@@ -43,14 +43,14 @@ func Strictly(path string, warnings []graph.Warning, train bool) error {
 	return fmt.Errorf("%s: --strict: %s [%s]", path, text, first.Code)
 }
 
-// Strict makes all questions of the file strict, or none.
+// Strict sets or clears Config.Strict in all questions of the file.
 func (f *ConfigFile) Strict(on bool) {
 	for i := range f.Entries {
 		f.Entries[i].Config.Strict = on
 	}
 }
 
-// conform compares the graph with ONNX's rules, once: they do not speak of
+// conform compares the graph with ONNX's rules, once: they do not depend on
 // dims.
 func (m *Model) conform() {
 	if !m.conformed {

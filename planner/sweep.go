@@ -31,13 +31,13 @@ type Sweep struct {
 type Case struct {
 	Path     string `json:"path"`     // as the configuration names it
 	Settings string `json:"settings"` // such as "batch=64 gpu=t4"
-	Document string `json:"document"` // the file of its answer, named after all that the answer depends on
+	Document string `json:"document"` // file of its answer, named after everything that the answer depends on
 }
 
-// NewSweep lists a configuration's cases. The name of a case's document is a
+// NewSweep lists a configuration's cases. A case's document is named by the
 // SHA-256 of the model's file, the settings, the plan that they name and the
-// program's version: a case that did not change keeps its name, and a changed one
-// gets another. A file that cannot be read is an error of the whole sweep.
+// program's version: an unchanged case keeps its name, a changed one gets
+// another. A file that cannot be read is an error of the whole sweep.
 func (f *ConfigFile) NewSweep(version string) (*Sweep, error) {
 	sums := map[string]string{}
 	s := &Sweep{SchemaVersion: SchemaVersion}
@@ -62,7 +62,7 @@ func (f *ConfigFile) NewSweep(version string) (*Sweep, error) {
 	return s, nil
 }
 
-// sum is the SHA-256 of a file that the configuration names, which sums remember.
+// sum returns the SHA-256 of a file that the configuration names, cached in sums.
 func (f *ConfigFile) sum(sums map[string]string, name string) (string, error) {
 	if s, ok := sums[name]; ok {
 		return s, nil
@@ -80,11 +80,11 @@ func (f *ConfigFile) sum(sums map[string]string, name string) (string, error) {
 	return sums[name], nil
 }
 
-// A Shard is the share of a sweep that one of several jobs does.
+// A Shard is one job's share of a sweep.
 type Shard struct{ Index, Of int }
 
-// ParseShard reads "i/n": the jobs of n count from 0 to n-1 or from 1 to n, which is
-// the same set of shares. "i" may be "auto": what own says.
+// ParseShard parses "i/n": the jobs of n count from 0 to n-1 or from 1 to n, which
+// gives the same set of shares. "i" may be "auto", for own.
 func ParseShard(text string, own Shard) (Shard, error) {
 	wrong := fmt.Errorf("shard %q: want i/n, such as 0/8, with i from 0 to n", text)
 	a, b, ok := strings.Cut(text, "/")
@@ -105,8 +105,8 @@ func ParseShard(text string, own Shard) (Shard, error) {
 	return Shard{i % n, n}, nil
 }
 
-// schedulers are the variables that tell a job which of how many it is. Where the
-// scheduler does not say how many, count is "".
+// schedulers are the environment variables for a job's index and the number of
+// jobs; count is "" if the scheduler does not give it.
 var schedulers = []struct{ index, first, step, count string }{
 	{"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP", "SLURM_ARRAY_TASK_COUNT"},
 	{"JOB_COMPLETION_INDEX", "", "", ""}, // Kubernetes' indexed Jobs
@@ -120,9 +120,9 @@ func schedulerNames() (out []string) {
 	return out
 }
 
-// SchedulersShard reads the share that a scheduler gives this job from the
-// environment: Index is -1 where none does, and Of is 0 where it does not say how
-// many jobs there are.
+// SchedulersShard reads this job's share from a scheduler's environment
+// variables: Index is -1 if there are none, and Of is 0 if the number of jobs is
+// not given.
 func SchedulersShard(env func(string) string) (Shard, error) {
 	number := func(name string, without int) (int, error) {
 		text := env(name)
@@ -155,9 +155,9 @@ func SchedulersShard(env func(string) string) (Shard, error) {
 	return Shard{-1, 0}, nil
 }
 
-// Run answers the cases of a shard whose documents are not there yet, several at a
+// Run answers the cases of a shard whose documents do not exist yet, several at a
 // time, and hands each answer to write. A case that cannot be answered does not
-// stop the others: refused says why, in the order of the cases.
+// stop the others: refused has the errors, in the order of the cases.
 func (f *ConfigFile) Run(ctx context.Context, s *Sweep, of Shard, there func(*Case) bool, write func(*Case, *Answer) error, done func(n, of int, model string)) (ran int, refused []error, err error) {
 	var cases []*Case
 	part := *f
@@ -188,7 +188,7 @@ func (f *ConfigFile) Run(ctx context.Context, s *Sweep, of Shard, there func(*Ca
 	return len(cases) - len(refused), refused, err
 }
 
-// caseError names the case that an error is of.
+// caseError adds the case to an error.
 func caseError(c *Case, err error) error {
 	message := strings.TrimPrefix(err.Error(), c.Path+": ")
 	if c.Settings == "" {
@@ -211,7 +211,7 @@ type MergedCase struct {
 	Raw    json.RawMessage `json:"answer"` // the document that analyze writes
 }
 
-// A CaseAnswer is what a table shows of an answer.
+// A CaseAnswer is the part of an answer that a table shows.
 type CaseAnswer struct {
 	Config struct {
 		Batch     int64  `json:"batch"`
@@ -226,7 +226,7 @@ type CaseAnswer struct {
 	Time TimeInfo `json:"time"`
 }
 
-// Merge reads the documents of a sweep from its folder: the answers of every case
+// Merge reads the documents of a sweep from its folder: the answers of all cases
 // of its list, in the list's order.
 func Merge(dir string) (*Merged, error) {
 	door := sweepDoor(dir)
@@ -274,7 +274,7 @@ func (c *MergedCase) read(door files.Door) error {
 	return nil
 }
 
-// Answered reports whether a folder has a case's document, whole.
+// Answered reports whether a folder has a case's complete document.
 func (c *Case) Answered(dir string) bool {
 	_, err := readDocument(sweepDoor(dir), c.Document)
 	return err == nil

@@ -6,9 +6,9 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// A TimeModel estimates how long a node runs on a device: a roofline over
-// arithmetic and memory traffic, above the time that a launch takes, or what
-// was measured where Times has it.
+// A TimeModel estimates the time of a node on a device: by a roofline over
+// arithmetic and memory traffic, at least the time of a launch, or from
+// measurements where Times has them.
 type TimeModel struct {
 	Device   *profile.Device
 	Autocast bool   // operators run under torch.autocast, which the host takes time for
@@ -16,13 +16,13 @@ type TimeModel struct {
 	Times    *Times // nil: nothing was measured
 }
 
-// depthwise reports a convolution, or the backward of one, whose groups have one
-// channel each.
+// depthwise reports whether a node is a convolution, or the backward of one,
+// with one channel in each group.
 func depthwise(n *program.Node) bool {
 	if n.Attrs == nil || n.Attrs.Conv == nil || n.Attrs.Conv.Groups < 2 {
 		return false
 	}
-	for _, t := range n.In { // the weight is the operand of one channel
+	for _, t := range n.In { // the weight is the operand with one channel
 		if len(t.Shape) > 2 && t.Shape[1] == 1 {
 			return true
 		}

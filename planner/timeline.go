@@ -12,8 +12,8 @@ import (
 	"github.com/memplan/memplan/liveness"
 )
 
-// A TimelineEvent is one allocation or free of the steady step. A free whose
-// ID no event of the step allocated frees something older.
+// A TimelineEvent is one allocation or free of the steady step. A free whose ID
+// no event of the step allocated frees an older tensor.
 type TimelineEvent struct {
 	Phase  string `json:"phase"` // forward, loss, backward, optimizer
 	Kind   string `json:"kind"`  // alloc, free
@@ -37,7 +37,7 @@ func timelineEvent(b *train.Build, ev liveness.Event) TimelineEvent {
 	n := &b.Nodes[ev.Node]
 	e := TimelineEvent{Phase: n.Phase.String(), Kind: "alloc", ID: int64(ev.Storage), Bytes: b.Storages[ev.Storage].Bytes, Op: atenName(b, n), Node: n.Name, Module: n.Module}
 	if n.Phase == program.ZeroGrad {
-		e.Phase = program.Forward.String() // the step begins with it
+		e.Phase = program.Forward.String() // the step begins with forward
 	}
 	if ev.Free {
 		e.Kind = "free"
@@ -48,8 +48,8 @@ func timelineEvent(b *train.Build, ev liveness.Event) TimelineEvent {
 	return e
 }
 
-// atenName is the operator that the model's code calls, forward, and the one
-// that autograd calls, backward.
+// atenName returns the operator that the model's code calls, in forward, or
+// that autograd calls, in backward.
 func atenName(b *train.Build, n *program.Node) string {
 	if n.Phase == program.Forward && n.Call >= 0 {
 		op, _, _ := strings.Cut(b.Lifted.Graph.Nodes[n.Call].Op, ".")
@@ -63,19 +63,19 @@ func atenName(b *train.Build, n *program.Node) string {
 type ValueInfo struct {
 	Name   string `json:"name"`
 	DType  string `json:"dtype"`
-	Shape  []any  `json:"shape"` // none where the rank is unknown, and Static false
+	Shape  []any  `json:"shape"` // empty if the rank is unknown, and Static false
 	Static bool   `json:"static"`
 	Bytes  any    `json:"bytes"` // a number, the text of an expression, or null
 }
 
-// Warnings returns what reading the file and the last inference of shapes
-// found strange.
+// Warnings returns the warnings of reading the file and of the last shape
+// inference.
 func (m *Model) Warnings() []graph.Warning {
 	return slices.Concat(m.g.Model.Warnings, m.invalid, m.bound.warnings)
 }
 
-// A NodeInfo describes one node of the graph by the names of its values; ""
-// stands for one that is left out.
+// A NodeInfo describes one node of the graph by the names of its values, "" for
+// an omitted one.
 type NodeInfo struct {
 	Name    string   `json:"name"`
 	Op      string   `json:"op"` // with its domain, unless that is ai.onnx
@@ -102,8 +102,8 @@ func (m *Model) Nodes() []NodeInfo {
 	return out
 }
 
-// Values lists all values of the graph, bound as far as the configuration's
-// batch, dims and shapes say.
+// Values lists all values of the graph, bound as far as the configuration gives
+// batch, dims and shapes.
 func (m *Model) Values(c Config) ([]ValueInfo, error) {
 	r, err := infer.Infer(m.g, infer.Options{Batch: c.Batch, Dims: c.Dims, Shapes: c.Shapes})
 	if err != nil {

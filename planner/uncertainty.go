@@ -18,40 +18,40 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// Uncertainty is an interval of reserved bytes, and what it is made of.
+// Uncertainty is an interval of reserved bytes with its sources.
 type Uncertainty struct {
 	LowBytes  int64 `json:"lowBytes"`
 	HighBytes int64 `json:"highBytes"` // Peak.UpperBoundBytes
-	// Sources are the guesses that the prediction rests on, those that add most first.
+	// Sources are the guesses that the prediction rests on, the largest first.
 	Sources []UncertaintySource `json:"sources"`
 	// HeadroomBytes is what a verdict about this step leaves free of the card.
 	HeadroomBytes int64 `json:"headroomBytes"`
 }
 
-// An UncertaintySource is a guess of one prediction.
+// An UncertaintySource is one guess of a prediction.
 type UncertaintySource struct {
 	Code     string `json:"code"`
-	Bytes    int64  `json:"bytes"`    // what it adds above the reserved bytes
-	LowBytes int64  `json:"lowBytes"` // what it takes away below them
+	Bytes    int64  `json:"bytes"`    // above the reserved bytes
+	LowBytes int64  `json:"lowBytes"` // below the reserved bytes
 	Message  string `json:"message"`
-	Narrow   string `json:"narrow"` // what would make it smaller; "": nothing
+	Narrow   string `json:"narrow"` // how to reduce it; "": not possible
 }
 
 // A Source is a kind of guess that a prediction may rest on, with the rule by
-// which it widens the interval: bytes that the step itself shows, and shares of
-// its reserved bytes. The shares are calibrated (calibration.txt) on libraries
-// left out whole, and never less than High and Low, which hold where nothing
-// was measured.
+// which it widens the interval: bytes derived from the step itself, and shares
+// of its reserved bytes. The shares are calibrated (calibration.txt) by leaving
+// out whole libraries, and at least High and Low, which apply where nothing was
+// measured.
 type Source struct {
 	Code      string
 	High, Low float64 // least shares of reserved bytes
-	Rule      string  // how many bytes beside, in words
+	Rule      string  // how the step's bytes are counted, in words
 	Message   string
 	Narrow    string
-	// exact is set where the rule's bytes are all that it adds.
+	// exact is set if the step's bytes are all that it adds.
 	exact bool
-	// workspace is set for guesses about workspaces alone. Under a budget cuDNN
-	// takes kernels with smaller ones: headroom need not cover them.
+	// workspace is set for guesses that only concern workspaces. Under a budget
+	// cuDNN chooses kernels with smaller ones: headroom need not cover them.
 	workspace bool
 	at        func(a *answer) finding
 }
@@ -60,15 +60,15 @@ type Source struct {
 type finding struct {
 	is        bool
 	high, low int64  // bytes
-	detail    string // in place of the source's message
+	detail    string // replaces the source's message
 }
 
-// segment is what the allocator asks the driver for, at least, for tensors of
-// 1 MiB and more: addresses may cost one more or save one.
+// segment is the least that the allocator requests from the driver for tensors
+// of 1 MiB and more: different addresses may cost or save one.
 const segment = 20 * profile.MiB
 
-// Sources lists them. The order is that of the calibration: what is left
-// unexplained by those before is the share of the next.
+// Sources lists the sources in the order of the calibration: what earlier ones
+// leave unexplained is the share of the next.
 var Sources = []Source{
 	{Code: "allocator-history", High: 0.03, Low: 0.03, Rule: "one segment of 20 MiB", Message: "the allocator's history, and addresses that differ from process to process",
 		at: func(a *answer) finding {
@@ -85,7 +85,7 @@ var Sources = []Source{
 		}},
 	{Code: "convolution-kind", High: 0.05, Message: "convolutions over one or three dimensions, or transposed: their kernels and workspaces are guesses", Narrow: "one step measured on the card",
 		workspace: true, at: func(a *answer) finding { return finding{is: a.ev.has(unusualConvolution)} }},
-	{Code: "upsampling", High: 0.1, Message: "upsampling of large maps: what its kernels take and leave between other tensors", Narrow: "one step measured on the card",
+	{Code: "upsampling", High: 0.1, Message: "upsampling of large maps: the scratch of its kernels and the fragmentation after it", Narrow: "one step measured on the card",
 		at: func(a *answer) finding {
 			return finding{is: a.ev.has(func(_ *evaluation, n *program.Node) bool { return strings.Contains(n.Op, "upsample") })}
 		}},
@@ -93,11 +93,11 @@ var Sources = []Source{
 	{Code: "cast-assumed", High: 0.25, Message: "casts that the file does not show are assumed", Narrow: "a file exported in the precision that it runs in", at: func(a *answer) finding {
 		return finding{is: a.ev.CastBytes > 0, high: a.ev.CastBytes, low: a.ev.CastBytes}
 	}},
-	{Code: train.CastUnseen, Rule: "what differs where code without a line computes in float32", exact: true, Message: "functions and statements that the file has no line of may compute in float32", Narrow: "one step measured on the card", at: func(a *answer) finding {
+	{Code: train.CastUnseen, Rule: "the difference if code without a line computes in float32", exact: true, Message: "functions and statements without a line in the file may compute in float32", Narrow: "one step measured on the card", at: func(a *answer) finding {
 		return finding{is: a.ev.UnseenBytes > 0, high: a.ev.UnseenBytes, low: a.ev.UnseenBytes}
 	}},
-	{Code: "workspace-guessed", High: 0.05, Low: 0.05, Message: "large workspaces of convolutions that nobody measured", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.guesses()} }},
-	{Code: "workspace-changes", High: 0.05, Low: 0.05, Message: "convolutions of which measured ones do not tell cuDNN's kernel", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.changes()} }},
+	{Code: "workspace-guessed", High: 0.05, Low: 0.05, Message: "large workspaces of unmeasured convolutions", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.guesses()} }},
+	{Code: "workspace-changes", High: 0.05, Low: 0.05, Message: "convolutions whose cuDNN kernel the measurements do not determine", Narrow: "one step measured on the card", workspace: true, at: func(a *answer) finding { return finding{is: a.ev.changes()} }},
 	{Code: "not-the-step", High: 0.25, Low: 0.1, Message: "the file does not show the training step", Narrow: "a file exported in training mode with optimize=False", at: func(a *answer) finding {
 		return finding{is: slices.ContainsFunc(Doubts, func(d Doubt) bool { return d.Code != lift.IdleDropout && a.codes[d.Code] })}
 	}},
@@ -108,8 +108,8 @@ var Sources = []Source{
 		}
 		return finding{is: a.j.train && a.codes[lift.IdleDropout], high: n}
 	}},
-	{Code: "variables-table", High: 0.05, Low: 0.05, Message: "how long Python's variables keep tensors is known of the classes alone", Narrow: "a file with the exporter's source lines", at: variables(train.FromTable)},
-	{Code: "variables-lines", High: 0.05, Low: 0.05, Rule: "the peak with all that the lines leave open kept for as long as they allow, at most twice as much again",
+	{Code: "variables-table", High: 0.05, Low: 0.05, Message: "how long Python's variables keep tensors is known only from the classes", Narrow: "a file with the exporter's source lines", at: variables(train.FromTable)},
+	{Code: "variables-lines", High: 0.05, Low: 0.05, Rule: "the peak if all that the lines leave open is kept for as long as they allow, at most twice as much again",
 		Message: "how long Python's variables keep tensors follows from the source lines, which do not show every function", at: func(a *answer) finding {
 			f := variables(train.FromLines)(a)
 			if f.is {
@@ -133,7 +133,7 @@ var Sources = []Source{
 			n := a.keptInForward()
 			return finding{is: n > 0, high: n}
 		}},
-	{Code: "unread-results", High: 0.15, Rule: "each call whose number is missing as large as the largest between those around it", Message: "calls whose results nobody reads are not in the file", Narrow: "a file of a model that returns all it computes", at: func(a *answer) finding {
+	{Code: "unread-results", High: 0.15, Rule: "each call whose number is missing as large as the largest between those around it", Message: "calls with unread results are not in the file", Narrow: "a file of a model that returns all it computes", at: func(a *answer) finding {
 		f := warns("unread-results")(a)
 		f.high = min(a.m.lifted.MissingBytes(), mostOpen*a.ev.res.Reserved)
 		return f
@@ -157,10 +157,10 @@ var Sources = []Source{
 			return finding{is: !a.j.runtime.Measured, high: max(keptByLibraries(a.ev, measuredRuntime(), a.j.device)-keptByLibraries(a.ev, a.j.runtime, a.j.device), 0)}
 		}},
 	{Code: "runtime-assumed", High: 0.02, Low: 0.02, Message: "the file's release is not known", Narrow: "--runtime", at: func(a *answer) finding { return finding{is: a.j.assumed != "", detail: a.j.assumed} }},
-	{Code: lift.OwnFunction, High: 0.1, Low: 0.25, Message: "autograd functions of the model's own, of which the file shows the forward pass alone", Narrow: "one step measured on the card", at: func(a *answer) finding {
+	{Code: lift.OwnFunction, High: 0.1, Low: 0.25, Message: "the model's own autograd functions, of which the file shows only the forward pass", Narrow: "one step measured on the card", at: func(a *answer) finding {
 		return finding{is: a.j.train && a.codes[lift.OwnFunction]}
 	}},
-	{Code: lift.RegionUnknown, High: 0.1, Low: 0.4, Message: "parameters in a region of torch.no_grad or torch.autocast: what it saves, and in which precision, the file does not say", Narrow: "one step measured on the card", at: func(a *answer) finding {
+	{Code: lift.RegionUnknown, High: 0.1, Low: 0.4, Message: "parameters in a region of torch.no_grad or torch.autocast: the file does not say what it saves and in which precision", Narrow: "one step measured on the card", at: func(a *answer) finding {
 		return finding{is: a.j.train && a.codes[lift.RegionUnknown]}
 	}},
 	{Code: "module-attribute", Rule: "what modules are guessed to keep", exact: true, Message: "a module keeps what a function returns, whose code the file does not show, from one step to the next", Narrow: "one step measured on the card", at: func(a *answer) finding {
@@ -173,7 +173,7 @@ var Sources = []Source{
 		}
 		return finding{is: n > 0, low: n}
 	}},
-	{Code: "unproven-operator", High: 0.1, Low: 0.05, Message: "operators that no model has whose measured runs are all as predicted", Narrow: "one step measured on the card", at: func(a *answer) finding {
+	{Code: "unproven-operator", High: 0.1, Low: 0.05, Message: "operators that occur in no model whose measured runs were all predicted", Narrow: "one step measured on the card", at: func(a *answer) finding {
 		ops := a.ev.unproven()
 		return finding{is: len(ops) > 0, detail: "no measured model proves how these operators take memory: " + listed(ops)}
 	}},
@@ -187,12 +187,12 @@ func warns(codes ...string) func(a *answer) finding {
 }
 
 // variables finds an inference whose variables' lifetimes rest on a source. In
-// training most of what they name is saved for the backward pass anyway.
+// training most of what they name is saved for backward anyway.
 func variables(s train.VariableSource) func(a *answer) finding {
 	return func(a *answer) finding { return finding{is: !a.j.train && a.ev.Variables.Source == s} }
 }
 
-// mostListed is how many operators a message names.
+// mostListed is the largest number of operators that a message names.
 const mostListed = 4
 
 func listed(names []string) string {
@@ -202,11 +202,12 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// mostOpen bounds what source lines leave open, in parts of the reserved bytes.
+// mostOpen bounds what source lines leave open: reserved bytes divided by
+// mostOpen.
 const mostOpen = 2
 
-// openBytes is by how much the peak of an inference is higher where variables keep
-// everything that the source lines leave open.
+// openBytes returns by how much the peak of an inference is higher if variables
+// keep everything that the source lines leave open.
 func (ev *evaluation) openBytes() int64 {
 	if len(ev.Open) == 0 {
 		return 0
@@ -214,8 +215,8 @@ func (ev *evaluation) openBytes() int64 {
 	return peakBytes(ev.Program, ev.res.Steady, ev.openUntil()) - peakBytes(ev.Program, ev.res.Steady, nil)
 }
 
-// openUntil are the calls until after which storages may live, by what the lines
-// leave open.
+// openUntil returns, for storages that variables may keep, the calls after which
+// they are freed at the latest.
 func (ev *evaluation) openUntil() map[program.StorageID]int32 {
 	until := map[program.StorageID]int32{}
 	for _, o := range ev.Open {
@@ -224,10 +225,10 @@ func (ev *evaluation) openUntil() map[program.StorageID]int32 {
 	return until
 }
 
-// keptInForward is how many bytes variables may keep at once, in the forward pass
-// of a training step, longer than is predicted, where that is worth a warning. They
-// go before the backward pass: the allocated peak seldom has them, but what is
-// reserved has, since other sizes come after them.
+// keptInForward returns the bytes that variables may keep at once in the forward
+// pass of a training step longer than predicted, if that is worth a warning. They
+// are freed before the backward pass: the allocated peak seldom includes them, but
+// reserved memory does, because later allocations have other sizes.
 func (a *answer) keptInForward() int64 {
 	if !a.j.train || len(a.ev.Open) == 0 {
 		return 0
@@ -235,7 +236,7 @@ func (a *answer) keptInForward() int64 {
 	return a.worth(lateBytes(a.ev.Program, a.ev.res.Steady, a.ev.openUntil()))
 }
 
-// worth is n where it is worth a warning, else 0.
+// worth returns n if it is worth a warning, else 0.
 func (a *answer) worth(n int64) int64 {
 	if n <= a.ev.res.Reserved/guessShare {
 		return 0
@@ -243,14 +244,14 @@ func (a *answer) worth(n int64) int64 {
 	return min(n, mostOpen*a.ev.res.Reserved)
 }
 
-// idleBytes estimates what modules take of which the file has no call.
+// idleBytes estimates the bytes of modules without a call in the file.
 func (a *answer) idleBytes() int64 { return a.worth(a.m.lifted.IdleBytes()) }
 
-// lateBytes is the most bytes at once that are predicted to go in the forward pass
-// and that may live until after a call.
+// lateBytes returns the most bytes at once that are predicted to be freed in the
+// forward pass and may live until after a call.
 func lateBytes(p *program.Program, t *liveness.Timeline, until map[program.StorageID]int32) int64 {
 	var live, most int64
-	late := map[int32]int64{} // bytes that go after a call
+	late := map[int32]int64{} // bytes freed after each call
 	last := int32(-1)
 	for _, ev := range t.Events {
 		n := &p.Nodes[ev.Node]
@@ -271,11 +272,11 @@ func lateBytes(p *program.Program, t *liveness.Timeline, until map[program.Stora
 	return most
 }
 
-// peakBytes is the most bytes that live at once, where storages live until after
-// the calls given, at least.
+// peakBytes returns the peak live bytes if storages live at least until after
+// the calls in until.
 func peakBytes(p *program.Program, t *liveness.Timeline, until map[program.StorageID]int32) int64 {
 	var live, most int64
-	late := map[int32]int64{} // bytes that go after a call
+	late := map[int32]int64{} // bytes freed after each call
 	last := int32(-1)
 	for _, ev := range t.Events {
 		n := &p.Nodes[ev.Node]
@@ -299,7 +300,7 @@ func peakBytes(p *program.Program, t *liveness.Timeline, until map[program.Stora
 	return most
 }
 
-// has reports whether a node of the program is of a kind.
+// has reports whether the program has a node of a kind.
 func (ev *evaluation) has(kind func(ev *evaluation, n *program.Node) bool) bool {
 	for i := range ev.Nodes {
 		if kind(ev, &ev.Nodes[i]) {
@@ -309,7 +310,8 @@ func (ev *evaluation) has(kind func(ev *evaluation, n *program.Node) bool) bool 
 	return false
 }
 
-// unusualConvolution reports a convolution whose kernels were not measured.
+// unusualConvolution reports whether a node is a convolution whose kernels were
+// not measured.
 func unusualConvolution(ev *evaluation, n *program.Node) bool {
 	if !strings.Contains(n.Op, "convolution") {
 		return false
@@ -317,7 +319,7 @@ func unusualConvolution(ev *evaluation, n *program.Node) bool {
 	return strings.Contains(n.Op, "transpose") || n.Call >= 0 && ev.rank(n) != 4
 }
 
-// rank is the number of dimensions of the first operand of a node's call.
+// rank returns the number of dimensions of the first operand of a node's call.
 func (ev *evaluation) rank(n *program.Node) int {
 	g := ev.Lifted.Graph
 	if in := g.Nodes[n.Call].Inputs; len(in) > 0 && in[0] >= 0 {
@@ -336,7 +338,8 @@ func (ev *evaluation) bytesOf(c program.Category) (n int64) {
 	return n
 }
 
-// operators lists those that the program runs, convolutions aside, sorted.
+// operators lists the operators that the program runs, without convolutions,
+// sorted.
 func (ev *evaluation) operators() []string {
 	seen := map[string]bool{}
 	var out []string
@@ -350,18 +353,18 @@ func (ev *evaluation) operators() []string {
 	return out
 }
 
-// unproven lists the operators of which no measured model was predicted right.
+// unproven lists the operators for which no measured model was predicted right.
 func (ev *evaluation) unproven() []string {
 	return slices.DeleteFunc(ev.operators(), func(op string) bool { return calibrated.proven[ev.Train][op] || shard.Collective(op) })
 }
 
-// measuredRuntime is the release that was measured.
+// measuredRuntime returns the measured release.
 func measuredRuntime() *profile.Runtime {
 	return &profile.Runtimes[slices.IndexFunc(profile.Runtimes, func(r profile.Runtime) bool { return r.Measured })]
 }
 
-// keptByLibraries is what cuBLAS and cuBLASLt keep for as long as the process
-// lives, of a program with matrix products.
+// keptByLibraries returns the bytes that cuBLAS and cuBLASLt keep for the life
+// of the process, in a program with matrix products.
 func keptByLibraries(ev *evaluation, r *profile.Runtime, d *profile.Device) int64 {
 	product := func(_ *evaluation, n *program.Node) bool { return n.Unit == program.Product }
 	if r.CuBLASPerCall || !ev.has(product) {
@@ -381,8 +384,8 @@ func keptByLibraries(ev *evaluation, r *profile.Runtime, d *profile.Device) int6
 //go:embed calibration.txt
 var calibrationText string
 
-// A share is what the calibration found for a source, as parts of reserved
-// bytes above and below, and of allocated bytes above.
+// A share is a source's calibrated share of reserved bytes, above and below the
+// prediction, and of allocated bytes above.
 type share struct{ high, low, kept float64 }
 
 // A calibration is the content of calibration.txt.
@@ -391,12 +394,12 @@ type calibration struct {
 	proven map[bool]map[string]bool // of training, of inference
 }
 
-// calibrated is the calibration that was built in.
+// calibrated is the embedded calibration.
 var calibrated = parseCalibration(calibrationText)
 
-// parseCalibration reads lines "share CODE HIGH LOW KEPT" and
-// "proven train|infer OP ..". It is embedded and tested: what else stands
-// there is a comment.
+// parseCalibration parses lines "share CODE HIGH LOW KEPT" and "proven
+// train|infer OP ..". The text is embedded and tested: other lines are
+// comments.
 func parseCalibration(text string) *calibration {
 	c := &calibration{shares: map[string]share{}, proven: map[bool]map[string]bool{true: {}, false: {}}}
 	for line := range strings.Lines(text) {
@@ -417,13 +420,14 @@ func parseCalibration(text string) *calibration {
 	return c
 }
 
-// share is a source's: calibrated, or the least where that is more.
+// share returns a source's calibrated share, or its least share if that is
+// larger.
 func (c *calibration) share(s *Source) share {
 	x := c.shares[s.Code]
 	return share{max(x.high, s.High), max(x.low, s.Low), x.kept}
 }
 
-// findings are the sources that the step reported has, in their order.
+// findings returns the sources of the reported step, in their order.
 func (a *answer) findings() iter.Seq2[*Source, finding] {
 	a.codes = map[string]bool{}
 	for _, w := range a.warnings() {
@@ -438,7 +442,7 @@ func (a *answer) findings() iter.Seq2[*Source, finding] {
 	}
 }
 
-// uncertainty works the interval out.
+// uncertainty computes the interval.
 func (a *answer) uncertainty() Uncertainty {
 	reserved := a.ev.res.Reserved
 	u := Uncertainty{LowBytes: reserved, HighBytes: reserved, Sources: []UncertaintySource{}}
@@ -457,5 +461,5 @@ func (a *answer) uncertainty() Uncertainty {
 	return u
 }
 
-// part is a share of n, rounded up.
+// part returns a share of n, rounded up.
 func part(n int64, x float64) int64 { return int64(math.Ceil(float64(n) * x)) }

@@ -1,6 +1,6 @@
 // Package python holds the Python package memplan: the command prints one file
-// of it for those who do not install it, and runs it where a training script is
-// validated.
+// of it for users who do not install it, and runs it to validate training
+// scripts.
 package python
 
 import (
@@ -22,7 +22,7 @@ var Boot string
 //go:embed memplan/*.py
 var sources embed.FS
 
-// Sources are the package's files by their paths.
+// Sources returns the package's files by path.
 func Sources() map[string]string {
 	out := map[string]string{}
 	names, err := fs.Glob(sources, "memplan/*.py")

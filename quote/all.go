@@ -8,16 +8,16 @@ import (
 	"sync"
 )
 
-// All returns a copy of v in which every string, keys of maps included, has
-// been through Text; v stays as it is. Strings that it could not change, in
-// fields that are not exported, are a mistake of the type, and it panics.
+// All returns a copy of v in which every string, including keys of maps, has
+// been through Text; v stays unchanged. It panics for a type with strings that
+// it cannot change, in fields that are not exported.
 func All[T any](v T) T {
 	var out T
 	reflect.ValueOf(&out).Elem().Set(copied(reflect.ValueOf(&v).Elem()))
 	return out
 }
 
-// copied returns a value of v's type.
+// copied returns a copy of a value.
 func copied(v reflect.Value) reflect.Value {
 	if !holdsText(v.Type()) {
 		return v
@@ -73,8 +73,8 @@ func copyElements(c, v reflect.Value) {
 	}
 }
 
-// copyEntries goes through keys in order: of those that are quoted alike the
-// last counts, in every run the same.
+// copyEntries copies entries in the order of keys: of keys that are quoted
+// alike the last one counts, in every run.
 func copyEntries(c, v reflect.Value) {
 	keys := v.MapKeys()
 	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
@@ -83,11 +83,11 @@ func copyEntries(c, v reflect.Value) {
 	}
 }
 
-// known has the answers of holdsText.
+// known caches the results of holdsText.
 var known sync.Map
 
-// holdsText reports whether values of a type can hold strings that are not
-// behind a function.
+// holdsText reports whether values of a type can hold strings, except in
+// functions.
 func holdsText(t reflect.Type) bool {
 	if answer, ok := known.Load(t); ok {
 		return answer.(bool)
@@ -97,10 +97,11 @@ func holdsText(t reflect.Type) bool {
 	return answer
 }
 
-// reaches looks for strings in a type; seen are the types around it.
+// reaches reports whether a type contains strings; seen are the types around
+// it.
 func reaches(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
-		return false // where it was seen first, it is still looked at
+		return false // being examined already
 	}
 	seen[t] = true
 	switch t.Kind() {

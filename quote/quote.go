@@ -30,14 +30,14 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns s as one line of visible characters. Escapes stand for control
-// characters, for what orders or joins other characters without being seen
-// (bidirectional controls, zero-width characters and other format characters),
-// line and paragraph separators, spaces other than U+0020, characters for
-// private use or of no meaning, and bytes that are not UTF-8. All else stays.
+// Text returns s as one line of visible characters. It escapes control
+// characters, characters that invisibly order or join others (bidirectional
+// controls, zero-width characters and other format characters), line and
+// paragraph separators, spaces other than U+0020, private-use and unassigned
+// characters, and bytes that are not UTF-8. All else stays.
 func Text(s string) string { return escaped(s, "") }
 
-// escaped is Text that also leaves the characters of keep.
+// escaped is Text that also leaves the characters in keep.
 func escaped(s, keep string) string {
 	if plain(s, keep) {
 		return s
@@ -68,8 +68,8 @@ func plain(s, keep string) bool {
 	return utf8.ValidString(s)
 }
 
-// Escape writes a character as an escape of ASCII characters: \n, \r, \t, or
-// its number in two, four or eight hexadecimal digits.
+// Escape writes a character as an ASCII escape: \n, \r, \t, or its number in
+// two, four or eight hexadecimal digits.
 func Escape(r rune) string {
 	switch {
 	case r == '\n':
@@ -86,9 +86,9 @@ func Escape(r rune) string {
 	return fmt.Sprintf(`\U%08x`, r)
 }
 
-// Code returns s as a code span of Markdown, which nothing in s can end: links,
-// images, HTML, mentions and references in it mean nothing. It is "" for "",
-// for which there is no span.
+// Code returns s as a code span of Markdown, which nothing in s can end, so
+// that links, images, HTML, mentions and references in it have no effect. It is
+// "" for "", which has no code span.
 func Code(s string) string {
 	if s == "" {
 		return ""
@@ -102,22 +102,22 @@ func Code(s string) string {
 		longest = max(longest, run)
 	}
 	fence := strings.Repeat("`", longest+1)
-	if s[0] == '`' || s[len(s)-1] == '`' || s[0] == ' ' && s[len(s)-1] == ' ' { // one blank on either side is taken off again
+	if s[0] == '`' || s[len(s)-1] == '`' || s[0] == ' ' && s[len(s)-1] == ' ' { // parsers strip one space from either side
 		s = " " + s + " "
 	}
 	return fence + s + fence
 }
 
-// Cell is Code in a table. Pipes become \x7c: parsers differ on what a
-// backslash before a pipe means when another stands before it.
+// Cell is Code in a table. Pipes become \x7c: parsers differ on the meaning of
+// a backslash before a pipe when another precedes it.
 func Cell(s string) string { return strings.ReplaceAll(Code(s), "|", `\x7c`) }
 
-// formula are the characters by which a spreadsheet knows a formula, those of
-// East Asian keyboards too.
+// formula lists the characters with which spreadsheets begin a formula,
+// including those of East Asian keyboards.
 const formula = "=+-@\uff1d\uff0b\uff0d\uff20"
 
-// CSV returns s as a cell that no spreadsheet takes for a formula: where it
-// begins like one and is no number, an apostrophe stands before it.
+// CSV returns s as a cell that no spreadsheet reads as a formula: if it begins
+// like one and is not a number, an apostrophe precedes it.
 func CSV(s string) string {
 	s = Text(s)
 	if s == "" || strings.IndexAny(s, formula) != 0 {
@@ -130,7 +130,7 @@ func CSV(s string) string {
 }
 
 // JSON returns a JSON document in which every character that Text would escape
-// in strings is escaped as JSON does, \u202e: it decodes to the same strings.
+// in strings is escaped as in JSON, \u202e: it decodes to the same strings.
 func JSON(doc []byte) []byte {
 	if plain(string(doc), "\n\r\t") {
 		return doc
@@ -139,7 +139,7 @@ func JSON(doc []byte) []byte {
 	for len(doc) > 0 {
 		r, n := utf8.DecodeRune(doc)
 		switch {
-		case r < ' ' || strconv.IsPrint(r): // controls stand only between values
+		case r < ' ' || strconv.IsPrint(r): // controls are only between values
 			out = utf8.AppendRune(out, r)
 		case r < 1<<16:
 			out = fmt.Appendf(out, `\u%04x`, r)
@@ -152,9 +152,9 @@ func JSON(doc []byte) []byte {
 	return out
 }
 
-// NewWriter returns a writer that puts what is written through Text, line by
-// line. It is for what others write, such as a library: a character must not be
-// cut in two by calls.
+// NewWriter returns a writer that passes its input through Text, line by line.
+// It is for the output of others, such as a library, whose calls must not split
+// characters.
 func NewWriter(w io.Writer) io.Writer { return writer{w} }
 
 type writer struct{ w io.Writer }

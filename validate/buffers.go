@@ -5,8 +5,8 @@ import (
 	"github.com/memplan/memplan/planner/layout"
 )
 
-// A Buffer is a part of the arena and the nodes, first to last, during which it
-// holds something.
+// A Buffer is a part of the arena and the range of nodes, first to last, during
+// which it is in use.
 type Buffer struct {
 	Name, Category string
 	At, Bytes      int64
@@ -28,7 +28,7 @@ func Categories() []string {
 	return out
 }
 
-// drawn lists what a layout places where, without guards.
+// drawn lists what a layout places, without guards.
 func drawn(p *program.Program, l *Layout) []Buffer {
 	var out []Buffer
 	list, ids := layout.Storages(p)

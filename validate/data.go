@@ -13,48 +13,48 @@ import (
 )
 
 // An Array is a tensor in host memory: row-major elements as numbers. Integers
-// beyond 2^24 are not needed: they are indices and masks.
+// are indices and masks, so that none beyond 2^24 are needed.
 type Array struct {
 	Shape  []int64
 	DType  graph.DType
 	Values []float32
 }
 
-// A Source gives the elements of parameters, buffers and inputs, by name: nil
-// where it has none and they are to be made from the seed.
+// A Source returns the elements of a parameter, buffer or input by name; nil if
+// it has none and they are to be generated from the seed.
 type Source func(name string) (*Array, error)
 
-// A Reader gives an array when it is needed, so that not all of a large file
-// lies in memory at a time.
+// A Reader reads an array on demand, so that a large file is never entirely in
+// memory.
 type Reader func() (*Array, error)
 
-// resident is a storage that exists before the first step, with the tensor
-// that shows all of it.
+// A resident is a storage that exists before the first step, with a view of all
+// of it.
 type resident struct {
 	id     program.StorageID
-	tensor program.Tensor
+	tensor program.View
 	rows   int64 // inputs that index tables: the least number of rows; else 0
 }
 
-// residents lists what exists before the first step. The tensor of a storage that no node
-// reads has no type, and is not filled.
+// residents lists the storages that exist before the first step. The view of a storage
+// that no node reads has no type, and is not filled.
 func residents(p *program.Program) []resident {
 	at := make([]int32, len(p.Storages))
 	var out []resident
 	for _, id := range p.Statics {
 		s := &p.Storages[id]
 		if s.Category != program.Optimizer {
-			out = append(out, resident{id: id, tensor: program.Tensor{Storage: id, DType: graph.Undefined}})
+			out = append(out, resident{id: id, tensor: program.View{Storage: id, DType: graph.Undefined}})
 			at[id] = int32(len(out))
 		}
 	}
-	see := func(t *program.Tensor) {
+	see := func(t *program.View) {
 		if t.Storage < 0 || at[t.Storage] == 0 {
 			return
 		}
 		r := &out[at[t.Storage]-1]
 		if r.tensor.DType == graph.Undefined || len(r.tensor.Shape) == 1 && t.Offset == 0 && t.DType.Bytes(Elems(t.Shape)) == p.Storages[t.Storage].Bytes && IsRowMajor(t.Shape, t.Strides) {
-			r.tensor = program.Tensor{Storage: t.Storage, DType: t.DType, Shape: []int64{p.Storages[t.Storage].Bytes / max(t.DType.Bytes(1), 1)}}
+			r.tensor = program.View{Storage: t.Storage, DType: t.DType, Shape: []int64{p.Storages[t.Storage].Bytes / max(t.DType.Bytes(1), 1)}}
 			if t.Offset == 0 && t.DType.Bytes(Elems(t.Shape)) == p.Storages[t.Storage].Bytes && IsRowMajor(t.Shape, t.Strides) {
 				r.tensor.Shape = t.Shape
 			}
@@ -82,8 +82,8 @@ func residents(p *program.Program) []resident {
 	return out
 }
 
-// values makes the elements of a resident: those of the source, or from the
-// seed. Element i of what is called name depends on nothing else.
+// values returns the elements of a resident: the source's, or generated from
+// the seed. Element i of a name depends on nothing else.
 func (r *resident) values(s *program.Storage, src Source, seed uint64) (func(i uint64) float64, error) {
 	if src != nil {
 		a, err := src(s.Name)
@@ -140,8 +140,8 @@ func Encode(t graph.DType, values []float64) ([]byte, error) {
 	return encode(t, int64(len(values)), func(i uint64) float64 { return values[i] })
 }
 
-// encode writes numbers as elements of a type, row-major. f is called side by
-// side.
+// encode writes numbers as elements of a type, row-major. f is called
+// concurrently.
 func encode(t graph.DType, n int64, f func(i uint64) float64) ([]byte, error) {
 	put, ok := puts[t]
 	if !ok {
@@ -215,8 +215,8 @@ func f16(v float64) uint16 {
 	return sign | (uint16(e+14)<<10 + uint16(m))
 }
 
-// decode reads a strided window of raw elements as a row-major array.
-func decode(raw []byte, t *program.Tensor) (*Array, error) {
+// decode converts a strided view of raw elements to a row-major array.
+func decode(raw []byte, t *program.View) (*Array, error) {
 	get, ok := gets[t.DType]
 	if !ok {
 		return nil, fmt.Errorf("elements of type %v", t.DType)
@@ -246,7 +246,7 @@ func decode(raw []byte, t *program.Tensor) (*Array, error) {
 	return a, nil
 }
 
-// equalBits reports arrays of the same shape and bits.
+// equalBits reports whether arrays have the same shape and bits.
 func equalBits(a, b *Array) bool {
 	if a == nil || b == nil || !slices.Equal(a.Shape, b.Shape) {
 		return a == b
@@ -264,7 +264,7 @@ func equalBits(a, b *Array) bool {
 	return !differ.Load()
 }
 
-// finite reports an array without NaNs and infinities.
+// finite reports whether an array has no NaNs and infinities.
 func (a *Array) finite() bool {
 	var bad atomic.Bool
 	spread(len(a.Values), func(lo, hi int) {
@@ -278,14 +278,14 @@ func (a *Array) finite() bool {
 	return !bad.Load()
 }
 
-// nans reports an array with NaNs.
+// nans reports whether an array has NaNs.
 func (a *Array) nans() bool {
 	return slices.ContainsFunc(a.Values, func(x float32) bool { return x != x })
 }
 
-// Difference is the largest absolute difference of two arrays relative to the
-// largest finite absolute value of the second; infinite where their lengths
-// differ, or where either has a NaN.
+// Difference returns the largest absolute difference of two arrays relative to
+// the largest finite absolute value of the second; infinite if their lengths
+// differ, or if either has a NaN.
 func Difference(a, b *Array) float64 {
 	if a == nil || b == nil || len(a.Values) != len(b.Values) {
 		return math.Inf(1)
@@ -299,7 +299,7 @@ func Difference(a, b *Array) float64 {
 			}
 			worst = max(worst, d)
 		}
-		if !math.IsInf(w, 0) { // equal ones must not make all else small
+		if !math.IsInf(w, 0) { // equal infinities must not make all other differences small
 			top = max(top, math.Abs(w))
 		}
 	}

@@ -173,18 +173,18 @@ func FuzzReadNPY(f *testing.F) {
 
 // TestComplete: a node that does not say what it computes is refused.
 func TestComplete(t *testing.T) {
-	tensor := program.Tensor{DType: graph.Float32, Shape: []int64{2}, Strides: []int64{1}}
+	tensor := program.View{DType: graph.Float32, Shape: []int64{2}, Strides: []int64{1}}
 	for name, n := range map[string]program.Node{
 		"no such kernel": {Op: "eye"},
-		"1 operands":     {Op: "mul", In: []program.Tensor{tensor}},
-		"several":        {Op: "mul", In: []program.Tensor{tensor, tensor}, Attrs: &program.Attrs{Inexact: "stands for several kernels"}},
-		"does not show":  {Op: "mul", In: []program.Tensor{tensor}, Attrs: &program.Attrs{Args: []program.Arg{{In: 0}, {In: program.Unknown}}}},
+		"1 operands":     {Op: "mul", In: []program.View{tensor}},
+		"several":        {Op: "mul", In: []program.View{tensor, tensor}, Attrs: &program.Attrs{Inexact: "stands for several kernels"}},
+		"does not show":  {Op: "mul", In: []program.View{tensor}, Attrs: &program.Attrs{Args: []program.Arg{{In: 0}, {In: program.Unknown}}}},
 	} {
 		if err := Complete(&n); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	n := program.Node{Op: "mul", In: []program.Tensor{tensor, tensor}}
+	n := program.Node{Op: "mul", In: []program.View{tensor, tensor}}
 	if err := Complete(&n); err != nil {
 		t.Error(err)
 	}
@@ -198,11 +198,11 @@ func TestModelSource(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "weights.bin"), raw, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	beside := func(location string, offset int64) *graph.Tensor {
-		return &graph.Tensor{Type: graph.Float32, Dims: []int64{1}, Ref: &graph.DataRef{Location: location, Offset: offset, Length: 4}}
+	beside := func(location string, offset int64) *graph.Constant {
+		return &graph.Constant{Type: graph.Float32, Dims: []int64{1}, Ref: &graph.DataRef{Location: location, Offset: offset, Length: 4}}
 	}
 	g := &graph.Graph{}
-	for name, c := range map[string]*graph.Tensor{
+	for name, c := range map[string]*graph.Constant{
 		"held": {Type: graph.Int64, Dims: []int64{2}, Ints: []int64{3, 4}}, "beside": beside("weights.bin", 4), "missing": beside("other.bin", 0), "short": beside("weights.bin", 6), "outside": beside("../weights.bin", 0),
 	} {
 		g.Values = append(g.Values, graph.Value{Name: name, Kind: graph.Initializer, Const: c})

@@ -1,7 +1,7 @@
-// Package validate executes a training step on a device, as its program says
-// node by node, and shows that the plan was right: every buffer lies in one
-// arena at its planned offset, the numbers are those of the step without
-// checkpoints, and memory and time are what was predicted.
+// Package validate executes a training step on a device, node by node, and
+// checks the plan: every buffer lies in one arena at its planned offset, the
+// numbers are those of the step without checkpoints, and memory and time are as
+// predicted.
 //
 // A device is a Device: package validate/cpu is one in plain Go.
 package validate
@@ -21,19 +21,19 @@ import (
 // from the start of the arena.
 type Device interface {
 	Info() Info
-	// Supports returns the error that running n would end with for what it is,
-	// not for its numbers: an unknown kernel, a type, a missing attribute. It
-	// needs no arena.
+	// Supports returns the error that running n would end with because of its
+	// kernel, types or attributes, not its numbers. It needs no arena.
 	Supports(n *program.Node) error
-	// Work returns how many bytes a library of the device wants to work in while
-	// n runs, besides what n allocates itself. It needs no arena.
+	// Work returns the workspace in bytes that a library of the device wants
+	// while n runs, besides what n allocates itself. It needs no arena.
 	Work(n *program.Node) (int64, error)
 	// Needs returns how many bytes of Work n cannot run without: the rest only
 	// makes it faster. It needs no arena.
 	Needs(n *program.Node) (int64, error)
-	// Prepare is told all calls before the first of them runs.
+	// Prepare receives all calls before the first of them runs.
 	Prepare(calls []*Call) error
-	// Memory returns what the driver says is free and in all, in bytes.
+	// Memory returns the free and the total memory that the driver reports, in
+	// bytes.
 	Memory() (free, total int64, err error)
 	// Reserve allocates the arena. It is called once, before any call.
 	Reserve(bytes int64) error
@@ -41,34 +41,35 @@ type Device interface {
 	Download(data []byte, offset int64) error
 	// Fill sets bytes of the arena to a value.
 	Fill(offset, bytes int64, value byte) error
-	// Run starts a call. What is wrong with it may show in a later one or in Sync.
+	// Run starts a call. Its errors may appear in a later Run or in Sync.
 	Run(c *Call) error
 	Sync() error
-	// Timing starts (on) or ends the measuring of calls: each Run after it adds
-	// one entry to Times.
+	// Timing starts (on) or ends the measurement of calls: each Run adds one
+	// entry to Times.
 	Timing(on bool) error
 	// Times waits for all calls and returns the time of each since Timing(true).
 	Times() ([]time.Duration, error)
 	Close() error
 }
 
-// An Info says what a device is.
+// An Info describes a device.
 type Info struct {
 	Name   string // "NVIDIA H200"
 	Kind   string // cuda, cpu
 	Driver string
-	// Exact is whether the same call always gives the same bits.
+	// Exact is set if the same call always gives the same bits.
 	Exact bool
-	// Extra is what the process takes of the device besides the arena, in bytes:
-	// the context and the libraries' workspaces, as far as they come with it.
+	// Extra is the memory that the process takes of the device besides the
+	// arena, in bytes: the context and those of the libraries' workspaces that
+	// come with it.
 	Extra int64
-	// Context is what the driver counted before the arena was there: the context
-	// and the libraries' handles, in bytes; 0 where that is not known.
+	// Context is what the driver counted before the arena was allocated: the
+	// context and the libraries' handles, in bytes; 0 if unknown.
 	Context int64
-	// Notes are what else there is to know: versions of libraries, and what ran
-	// otherwise than it usually does.
+	// Notes are further remarks: versions of libraries, and what ran in an
+	// unusual way.
 	Notes []string
-	// Granularity is how exactly Memory counts, in bytes.
+	// Granularity is the resolution of Memory, in bytes.
 	Granularity int64
 }
 
@@ -78,26 +79,27 @@ type Call struct {
 	Node    *program.Node
 	Kernel  string // Node.Does()
 	Args    []Operand
-	Results []Tensor // without memory where a result is not wanted
-	Scratch []Span   // storages that the node allocates besides results, in order of allocation
-	Work    Span     // what Device.Work asked for
-	States  [][]Span // optimizer's step: for each parameter of Node.Attrs.Rule its states
-	Seed    uint64   // of the call's random numbers: the same when the call runs again
-	Step    int      // 1 in the first training step
-	// Again is whether the call has run before in the step, in a schedule that
-	// must leave everything as if it had not: running statistics stay as they are.
-	// Calls of checkpointed modules update them once more, as PyTorch does.
+	Results []ArenaView // without memory if the result is not wanted
+	Scratch []Span      // storages that the node allocates besides results, in order of allocation
+	Work    Span        // as Device.Work asked for
+	States  [][]Span    // optimizer's step: for each parameter of Node.Attrs.Rule its states
+	Seed    uint64      // of the call's random numbers: the same when the call runs again
+	Step    int         // 1 in the first training step
+	// Again is set if the call has already run in the step, in a schedule that
+	// must leave everything as if it had not: running statistics stay unchanged.
+	// Calls of checkpointed modules update them again, as PyTorch does.
 	Again bool
 }
 
-// Scalar is a number of the call by the name that its kernel's row has.
+// Scalar returns a scalar of the call by its name in the kernel's row.
 func (c *Call) Scalar(name string) float64 { return kernel.Find(c.Kernel).Scalar(c.Node, name) }
 
-// Numbers are all numbers of the call, and one for each of its kernel's modes.
+// Numbers returns all scalars of the call, and one number for each of its
+// kernel's modes.
 func (c *Call) Numbers() []float64 { return kernel.Find(c.Kernel).Numbers(c.Node) }
 
 // Complete returns why no device can run a node, or nil: it stands for other kernels
-// than the one it names, or lacks what that needs.
+// than the one it names, or lacks something that the kernel needs.
 func Complete(n *program.Node) error {
 	if why := lacks(n); why != nil {
 		return fmt.Errorf("%s: %w", n.Does(), why)
@@ -127,7 +129,7 @@ func lacks(n *program.Node) error {
 // An Operand is a tensor on the device, a number, a constant, or absent.
 type Operand struct {
 	Kind    OperandKind
-	Tensor  Tensor      // OnDevice
+	Tensor  ArenaView   // OnDevice
 	Value   float64     // IsNumber
 	DType   graph.DType // IsArray
 	Shape   []int64     // IsArray
@@ -135,7 +137,7 @@ type Operand struct {
 	Values  []float64   // IsArray
 }
 
-// An OperandKind says which.
+// An OperandKind is the kind of an Operand.
 type OperandKind uint8
 
 // The kinds.
@@ -146,17 +148,17 @@ const (
 	IsArray
 )
 
-// A Tensor is a strided window of the arena. Strides count elements; At is
+// An ArenaView is a strided view of the arena. Strides count elements; At is
 // the byte offset of the element with all indices 0, -1 for no tensor.
-type Tensor struct {
+type ArenaView struct {
 	At      int64
 	DType   graph.DType
 	Shape   []int64
 	Strides []int64
 }
 
-// A Span is a run of bytes of the arena.
+// A Span is a range of bytes of the arena.
 type Span struct{ At, Bytes int64 }
 
 // Elems returns the number of elements.
-func (t *Tensor) Elems() int64 { return Elems(t.Shape) }
+func (t *ArenaView) Elems() int64 { return Elems(t.Shape) }

@@ -19,17 +19,17 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// maxArray bounds the elements of a file that is read.
+// maxArray bounds the elements of an array that is read.
 const maxArray = 1 << 31
 
 // maxRank bounds the dimensions of an array: NumPy's own bound is 64.
 const maxRank = 64
 
-// arrayMemory is how many bytes of memory reading one array may take unless
-// the caller says otherwise.
+// arrayMemory is the default limit, in bytes, of the memory for reading one
+// array.
 const arrayMemory int64 = 4 << 30
 
-// affordable returns an error if an array takes more than memory bytes to read: its bytes
+// affordable returns an error if reading an array takes more than memory bytes: its bytes
 // as stored and its numbers. It is called before either is allocated.
 func affordable(t graph.DType, shape []int64, memory int64) error {
 	if memory <= 0 {
@@ -41,7 +41,7 @@ func affordable(t graph.DType, shape []int64, memory int64) error {
 	return nil
 }
 
-// npyTypes are the element types of NumPy's format that are read.
+// npyTypes are the supported element types of NumPy's format.
 var npyTypes = map[string]graph.DType{
 	"<f4": graph.Float32, "<f8": graph.Float64, "<f2": graph.Float16, "<i8": graph.Int64, "<i4": graph.Int32, "|b1": graph.Bool, "|u1": graph.Uint8,
 }
@@ -61,10 +61,10 @@ func readNPY(r io.Reader, memory int64) (*Array, error) {
 	if err != nil {
 		return nil, fmt.Errorf("an array of %v: %w", shape, err)
 	}
-	return decode(raw, &program.Tensor{DType: t, Shape: shape, Strides: RowMajor(shape)})
+	return decode(raw, &program.View{DType: t, Shape: shape, Strides: RowMajor(shape)})
 }
 
-// exactly reads n bytes. Memory grows with what is there: a header that claims
+// exactly reads n bytes. Memory grows with what is read: a header that claims
 // more than its file has costs nothing.
 func exactly(r io.Reader, n int64) ([]byte, error) {
 	const first = 1 << 20
@@ -85,8 +85,8 @@ func exactly(r io.Reader, n int64) ([]byte, error) {
 	}
 }
 
-// npyHead reads what stands before the elements: their type, the shape, and
-// how many bytes it took.
+// npyHead reads the header: the elements' type, the shape, and the header's
+// length in bytes.
 func npyHead(r io.Reader) (graph.DType, []int64, int64, error) {
 	head := make([]byte, 8)
 	if _, err := io.ReadFull(r, head); err != nil || string(head[:6]) != "\x93NUMPY" {
@@ -114,7 +114,8 @@ func npyHead(r io.Reader) (graph.DType, []int64, int64, error) {
 	return t, shape, int64(len(head)+len(size)) + int64(n), err
 }
 
-// npyHeader reads the Python literal of a header: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }.
+// npyHeader parses the Python literal of a header: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3),
+// }.
 func npyHeader(text string) (graph.DType, []int64, error) {
 	fields, ok := npyFields(strings.TrimSpace(text))
 	if !ok {
@@ -146,8 +147,8 @@ func npyHeader(text string) (graph.DType, []int64, error) {
 	return t, shape, nil
 }
 
-// npyFields are the values of a header by their keys, as they are written. Commas
-// stand between them and within the shape's brackets.
+// npyFields returns the values of a header by key, as written. Commas separate
+// them, and also the dims inside the shape's brackets.
 func npyFields(text string) (map[string]string, bool) {
 	text, open := strings.CutPrefix(text, "{")
 	text, closed := strings.CutSuffix(text, "}")
@@ -172,8 +173,8 @@ func npyFields(text string) (map[string]string, bool) {
 	return fields, open && closed && fields["descr"] != "" && fields["fortran_order"] != "" && strings.HasPrefix(fields["shape"], "(")
 }
 
-// ReadNPZ reads all arrays of a .npz file by their names; those that are no
-// numbers are left out.
+// ReadNPZ reads all arrays of a .npz file by name, except those that are not
+// numbers.
 func ReadNPZ(path string) (map[string]*Array, error) {
 	z, err := OpenNPZ(path)
 	if err != nil {
@@ -191,7 +192,7 @@ func ReadNPZ(path string) (map[string]*Array, error) {
 
 // An Archive is an open .npz file: arrays by name, read one at a time.
 type Archive struct {
-	// Memory is how many bytes of memory reading one array may take; 0: 4 GiB.
+	// Memory limits the bytes of memory for reading one array; 0: 4 GiB.
 	Memory int64
 
 	path string
@@ -235,8 +236,8 @@ func (z *Archive) Close() error { return z.file.Close() }
 // Names lists the arrays, sorted.
 func (z *Archive) Names() []string { return slices.Sorted(maps.Keys(z.at)) }
 
-// Check reads an array's header and returns an error if its elements are of a type that is
-// not read, or if it does not have as many bytes as its shape takes.
+// Check reads an array's header and returns an error if its type is not supported, or if
+// its length does not match its shape.
 func (z *Archive) Check(name string) error {
 	return z.open(name, func(r io.Reader, size int64) error {
 		t, shape, head, err := npyHead(r)
@@ -254,7 +255,7 @@ func (z *Archive) Check(name string) error {
 func (z *Archive) Read(name string) (a *Array, err error) {
 	err = z.open(name, func(r io.Reader, _ int64) error {
 		if a, err = readNPY(r, z.Memory); err == nil {
-			_, err = io.Copy(io.Discard, r) // at the end the checksum is looked at
+			_, err = io.Copy(io.Discard, r) // the checksum is verified at the end
 		}
 		return err
 	})
@@ -283,8 +284,8 @@ func (z *Archive) open(name string, f func(r io.Reader, size int64) error) error
 	return nil
 }
 
-// ReadArray reads a tensor from a .npy file or, as the ONNX project stores test
-// data, from a .pb file, in no more than so many bytes of memory; 0: 4 GiB.
+// ReadArray reads a tensor from a .npy file or from a .pb file, as the ONNX
+// project stores test data, with at most memory bytes of memory; 0: 4 GiB.
 func ReadArray(path string, memory int64) (*Array, error) {
 	if memory <= 0 {
 		memory = arrayMemory
@@ -311,8 +312,8 @@ func ReadArray(path string, memory int64) (*Array, error) {
 	return a, nil
 }
 
-// wholeNPY reads a .npy file, which ends with the array. Its header is looked at
-// before the rest is read: a file of zeros can be as large as the disk.
+// wholeNPY reads a .npy file, which ends with the array. It checks the header
+// before reading the rest: a file of zeros can be as large as the disk.
 func wholeNPY(f *files.File, memory int64) (*Array, error) {
 	t, shape, head, err := npyHead(io.NewSectionReader(f, 0, f.Size))
 	if err != nil {
@@ -324,8 +325,8 @@ func wholeNPY(f *files.File, memory int64) (*Array, error) {
 	return readNPY(io.NewSectionReader(f, 0, f.Size), memory)
 }
 
-// npySize is an error where a file of size bytes does not hold an array after
-// its header.
+// npySize returns an error unless a file of size bytes holds exactly one array
+// after its header.
 func npySize(size, head int64, t graph.DType, shape []int64) error {
 	if want := head + t.Bytes(Elems(shape)); size != want {
 		return fmt.Errorf("%d bytes, and an array of shape %v takes %d: is the file whole?", size, shape, want)
@@ -333,7 +334,7 @@ func npySize(size, head int64, t graph.DType, shape []int64) error {
 	return nil
 }
 
-// readPB reads an onnx.TensorProto of size bytes, whose elements are in it.
+// readPB reads an onnx.TensorProto of size bytes that contains its elements.
 func readPB(r io.ReaderAt, size int64, path string, memory int64) (*Array, error) {
 	t, err := onnx.ReadTensor(r, size, path, onnx.Within(memory))
 	if err != nil {
@@ -354,7 +355,7 @@ func readPB(r io.ReaderAt, size int64, path string, memory int64) (*Array, error
 		if err != nil {
 			return nil, err
 		}
-		return decode(raw, &program.Tensor{DType: t.Type, Shape: t.Dims, Strides: RowMajor(t.Dims)})
+		return decode(raw, &program.View{DType: t.Type, Shape: t.Dims, Strides: RowMajor(t.Dims)})
 	}
 	switch there := int64(len(t.Floats) + len(t.Ints)); {
 	case there == 0 && n > onnx.MaxElements(memory):
@@ -372,10 +373,10 @@ func readPB(r io.ReaderAt, size int64, path string, memory int64) (*Array, error
 	return a, nil
 }
 
-// ModelSource gives the initializers that a model's file, which open opens, or
-// the files beside it hold: the others are made from the seed.
+// ModelSource returns the initializers held in a model's file, which open
+// opens, or in the files beside it: others are generated from the seed.
 func ModelSource(g *graph.Graph, open func() (*files.File, error)) Source {
-	at := map[string]*graph.Tensor{}
+	at := map[string]*graph.Constant{}
 	for i := range g.Values {
 		if v := &g.Values[i]; v.Kind == graph.Initializer && v.Const != nil {
 			at[v.Name] = v.Const
@@ -404,8 +405,8 @@ func ModelSource(g *graph.Graph, open func() (*files.File, error)) Source {
 }
 
 // readRef reads a tensor's bytes from the model, or from the file beside it that
-// the tensor names; nil where that is not there.
-func readRef(t *graph.Tensor, open func() (*files.File, error)) (*Array, error) {
+// the tensor names; nil if that is missing.
+func readRef(t *graph.Constant, open func() (*files.File, error)) (*Array, error) {
 	f, err := open()
 	if err == nil && t.Ref.Location != "" {
 		door := f.Beside()
@@ -427,5 +428,5 @@ func readRef(t *graph.Tensor, open func() (*files.File, error)) (*Array, error) 
 	if _, err := f.ReadAt(raw, t.Ref.Offset); err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", t.Name, f.Path, err)
 	}
-	return decode(raw, &program.Tensor{DType: t.Type, Shape: t.Dims, Strides: RowMajor(t.Dims)})
+	return decode(raw, &program.View{DType: t.Type, Shape: t.Dims, Strides: RowMajor(t.Dims)})
 }

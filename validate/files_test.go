@@ -28,7 +28,7 @@ func TestModelSourceLinks(t *testing.T) {
 	}
 	for location, want := range map[string]string{"link": "link: leads out of " + sub, "../secret": "leads out of", ".": "is a directory"} {
 		g := &graph.Graph{Values: []graph.Value{{Name: "w", Kind: graph.Initializer,
-			Const: &graph.Tensor{Name: "w", Type: graph.Float32, Dims: []int64{1}, Ref: &graph.DataRef{Location: location, Length: 4}}}}}
+			Const: &graph.Constant{Name: "w", Type: graph.Float32, Dims: []int64{1}, Ref: &graph.DataRef{Location: location, Length: 4}}}}}
 		read := func(outside bool) (*Array, error) {
 			return ModelSource(g, func() (*files.File, error) {
 				return files.Door{Outside: outside}.Open(filepath.Join(sub, "m.onnx"), files.Model)

@@ -10,17 +10,17 @@ import (
 	"github.com/memplan/memplan/planner"
 )
 
-// ignored is the class that cross entropy leaves out (PyTorch's ignore_index).
+// ignored is the class that cross entropy ignores (PyTorch's ignore_index).
 const ignored = -100
 
-// takesTarget reports the node that draws the loss's target.
+// takesTarget reports whether a node draws the loss's target.
 func takesTarget(p *program.Program, n *program.Node) bool {
 	return n.Phase == program.Loss && len(n.In) == 0 && len(n.Out) == 1 && p.Storages[n.Out[0].Storage].Category == program.Inputs
 }
 
-// given is the source of a step: the inputs that the question has, then its
-// source. What is given must have the shape that the model declares. unread are
-// the names that no node of the step reads.
+// given returns the source of a step: the question's inputs, then its source.
+// Inputs must have the shape that the model declares. unread are the names that
+// no node of the step reads.
 func (q *Question) given(s *planner.Step) (src Source, unread []string, err error) {
 	read := map[string]bool{TargetName: slices.ContainsFunc(s.Nodes, func(n program.Node) bool { return takesTarget(s.Program, &n) })}
 	if q.Inputs[TargetName] != nil && !read[TargetName] {
@@ -60,8 +60,8 @@ func (q *Question) given(s *planner.Step) (src Source, unread []string, err erro
 	}, unread, nil
 }
 
-// declared are the shapes of a bound graph's inputs and initializers by name,
-// those that are known.
+// declared returns the known shapes of a bound graph's inputs and initializers
+// by name.
 func declared(g *graph.Graph) map[string][]int64 {
 	out := map[string][]int64{}
 	for i := range g.Values {
@@ -76,8 +76,8 @@ func declared(g *graph.Graph) map[string][]int64 {
 	return out
 }
 
-// integers reports elements that a tensor of integers cannot hold, or that are
-// not below hi. hi is 0 where all are good; skip counts as good.
+// integers returns an error for elements that a tensor of integers cannot hold,
+// or that are not below hi; hi is 0 for no limit, and skip is always valid.
 func (a *Array) integers(hi, skip int64) error {
 	for i, v := range a.Values {
 		switch x := float64(v); {

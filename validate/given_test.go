@@ -137,7 +137,7 @@ func TestDifference(t *testing.T) {
 // TestEmptyBuffer: a buffer without bytes has a place, which counts as used.
 func TestEmptyBuffer(t *testing.T) {
 	p := &program.Program{Storages: make([]program.Storage, 1), Nodes: []program.Node{{Op: "empty",
-		Out: []program.Tensor{{DType: graph.Float32, Shape: []int64{0}, Strides: []int64{1}}}, Events: []program.Event{{Storage: 0}}}}}
+		Out: []program.View{{DType: graph.Float32, Shape: []int64{0}, Strides: []int64{1}}}, Events: []program.Event{{Storage: 0}}}}}
 	l := layoutOf(t, p, nil)
 	r, err := validate.Execute(t.Context(), cpu.New(), p, l, validate.Options{Guarded: true})
 	if err != nil || r.Used != l.Bytes || l.Bytes == 0 {

@@ -14,12 +14,12 @@ type Layout struct {
 	Offset []int64 // of each storage, -1 for one that never exists
 	Work   []Span  // of each node: memory for a library of the device while it runs
 	Bytes  int64   // the arena's
-	Bound  int64   // most bytes that live at once, guards included: no layout is smaller
-	Order  string  // how it was found
+	Bound  int64   // largest sum of live bytes, guards included: no layout is smaller
+	Order  string  // the algorithm that found it
 }
 
-// NewLayout places all storages, and for each node as many bytes of work as are
-// given; nil for none.
+// NewLayout places all storages, and for each node its bytes of workspace; nil
+// for none.
 func NewLayout(p *program.Program, work []int64) (*Layout, error) {
 	r, err := layout.Arena(p, work)
 	if err != nil {
@@ -28,11 +28,11 @@ func NewLayout(p *program.Program, work []int64) (*Layout, error) {
 	return newLayout(p, r, work, r.Method), nil
 }
 
-// Arranged returns the layout of a plan's arena. For each node as many bytes of
-// work as are given find the lowest place beside what the plan has placed; only
-// where there is none, the arena is larger than planned. The layout is not
-// checked. The error is planner.ErrOtherProgram, or about offsets that are no
-// numbers, or do not end where the arena does.
+// Arranged returns the layout of a plan's arena. Each node's workspace gets the
+// lowest free place beside the planned storages; the arena grows beyond the
+// plan only if there is none. The layout is not checked. The error is
+// planner.ErrOtherProgram, or about offsets that are not numbers or do not
+// match the arena's size.
 func Arranged(a *planner.Arena, p *program.Program, work []int64) (*Layout, error) {
 	offset, err := a.Places(p)
 	if err != nil {
@@ -55,8 +55,8 @@ func newLayout(p *program.Program, r *layout.Result, work []int64, order string)
 }
 
 // Check verifies a layout without the ranges it was made from: it walks the
-// nodes, keeps who is there, and compares every new buffer with all of them.
-// It returns an error naming two that overlap, or one outside the arena.
+// nodes, keeps the live storages, and compares every new buffer with all of
+// them. It returns an error naming two that overlap, or one outside the arena.
 func (l *Layout) Check(p *program.Program) error {
 	there := map[program.StorageID]bool{}
 	add := func(node int, id program.StorageID) error {
@@ -73,7 +73,7 @@ func (l *Layout) Check(p *program.Program) error {
 	for _, t := range []*liveness.Timeline{first, steady, steady} {
 		for i := 0; i < len(t.Events); {
 			node, j := t.Events[i].Node, i
-			for ; j < len(t.Events) && t.Events[j].Node == node; j++ { // frees take place when the node has run
+			for ; j < len(t.Events) && t.Events[j].Node == node; j++ { // frees take effect after the node has run
 				if e := t.Events[j]; !e.Free {
 					if err := add(int(node), e.Storage); err != nil {
 						return err
@@ -95,8 +95,8 @@ func (l *Layout) Check(p *program.Program) error {
 	return nil
 }
 
-// clear is an error where what a node takes, with its guard, is not within the
-// arena or touches a storage that is there.
+// clear returns an error if the span that a node uses, with its guard, is not
+// within the arena or touches a live storage.
 func (l *Layout) clear(p *program.Program, what string, node int, s Span, there map[program.StorageID]bool) error {
 	end := s.At + s.Bytes + layout.Guard
 	if s.At < 0 || s.At%layout.Align != 0 || end > l.Bytes {
@@ -110,10 +110,10 @@ func (l *Layout) clear(p *program.Program, what string, node int, s Span, there 
 	return nil
 }
 
-// Works asks a device how many bytes it wants to work in for each node.
+// Works returns the workspace in bytes that a device wants for each node.
 func Works(d Device, p *program.Program) ([]int64, error) { return asked(d.Work, p) }
 
-// needs is how much of its work each node cannot run without.
+// needs returns how much of its workspace each node cannot run without.
 func needs(d Device, p *program.Program) ([]int64, error) { return asked(d.Needs, p) }
 
 func asked(ask func(*program.Node) (int64, error), p *program.Program) ([]int64, error) {

@@ -6,9 +6,9 @@ import "math"
 const golden = 0x9e3779b97f4a7c15
 
 // Mix is the output function of SplitMix64 (Steele, Lea, Flood 2014): a
-// bijection of 64-bit numbers. Random numbers are counted, not drawn in order:
+// bijection of 64-bit numbers. Random numbers are indexed, not drawn in order:
 // number i of seed s is Mix(s + (i+1)*golden), so any device makes the same ones
-// in any order, and a call that runs again makes the same once more.
+// in any order, and a call that runs again makes the same ones.
 func Mix(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
@@ -30,7 +30,7 @@ func Below(seed, i uint64, n int64) int64 {
 	return int64(Uniform(seed, i) * float64(n))
 }
 
-// nameSeed is the seed of what is called name (FNV-1a).
+// nameSeed returns the seed of a name (FNV-1a).
 func nameSeed(seed uint64, name string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(name) {

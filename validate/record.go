@@ -7,7 +7,7 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// TargetName is what sources call the loss's target.
+// TargetName is the name of the loss's target in sources.
 const TargetName = "target"
 
 // target overwrites the target that a node has drawn by the source's.
@@ -38,7 +38,7 @@ func (r *runner) target(n *program.Node) error {
 	return r.d.Upload(r.l.Offset[t.Storage], raw)
 }
 
-// outputs keeps the model's outputs that are to be taken when node i has run.
+// outputs copies the model's outputs that are due after node i.
 func (r *runner) outputs(i int32) error {
 	for k := range r.o.Outputs {
 		o := &r.o.Outputs[k]
@@ -48,7 +48,7 @@ func (r *runner) outputs(i int32) error {
 		if err := r.d.Sync(); err != nil {
 			return err
 		}
-		start := time.Now() //nolint:forbidigo // steps are measured, without this
+		start := time.Now() //nolint:forbidigo // steps are measured without this
 		a, err := r.download(&o.Tensor)
 		if err != nil {
 			return err
@@ -59,7 +59,7 @@ func (r *runner) outputs(i int32) error {
 	return nil
 }
 
-// gradients hands the gradients of a step on.
+// gradients passes the gradients of a step to Options.Gradient.
 func (r *runner) gradients(step int) error {
 	a := r.p.Nodes[r.update].Attrs
 	if r.o.Gradient == nil || a == nil || a.Rule == nil {
@@ -77,7 +77,7 @@ func (r *runner) gradients(step int) error {
 }
 
 // download reads a tensor.
-func (r *runner) download(t *program.Tensor) (*Array, error) {
+func (r *runner) download(t *program.View) (*Array, error) {
 	if err := r.d.Sync(); err != nil {
 		return nil, err
 	}

@@ -13,56 +13,57 @@ import (
 	"github.com/memplan/memplan/planner/layout"
 )
 
-// Options say how a program is run.
+// Options say how to run a program.
 type Options struct {
 	Seed   uint64
 	Steps  int    // at least 1
 	Source Source // parameters, buffers and inputs; nil: all from the seed
-	// Guarded fills every new buffer with NaNs, writes a pattern behind it and
-	// looks at the pattern when the buffer dies. Such a run is not timed.
+	// Guarded fills every new buffer with NaNs, writes a pattern after it and
+	// checks the pattern when the buffer dies. Such a run is not timed.
 	Guarded bool
-	// Outputs are tensors to keep, each as it is when its node has run or, if it
-	// dies before, when it dies.
+	// Outputs are tensors to copy, each after its node has run or, if it dies
+	// before, when it dies.
 	Outputs []Output
-	// Progress is called with the nodes that have run and those in all; nil: no.
+	// Progress is called with the number of nodes that have run and the total;
+	// nil: no.
 	Progress func(done, total int)
-	// Gradient is called with every parameter's gradient in every step, as the
-	// optimizer finds it; nil: no.
+	// Gradient is called with every parameter's gradient in every step, before
+	// the optimizer's update; nil: no.
 	Gradient func(step int, name string, a *Array)
 }
 
 // An Output is a tensor that the model returns.
 type Output struct {
 	Name   string
-	Tensor program.Tensor
+	Tensor program.View
 	Node   int32
 }
 
-// A Result is what a run left.
+// A Result is the outcome of a run.
 type Result struct {
 	Loss      []float64           // of each step
 	Outputs   []*Array            // of Options.Outputs, in the first step
 	Gradients []map[string]*Array // of each step, by parameter
-	Used      int64               // bytes from the arena's start to the end of the highest buffer that lived
+	Used      int64               // bytes from the arena's start to the end of the highest buffer
 	Times     []time.Duration     // of each node in the last step; nil when guarded
-	Growth    int64               // bytes that the driver's free memory fell by when the arena was allocated
-	Besides   int64               // bytes that it fell by in the first step: code that was loaded, what libraries keep
-	Later     int64               // and in the steps after it
+	Growth    int64               // bytes by which the driver's free memory fell when the arena was allocated
+	Besides   int64               // bytes by which it fell in the first step: loaded code, memory that libraries keep
+	Later     int64               // bytes by which it fell in later steps
 	Broken    []string            // buffers whose guard was overwritten
-	Seconds   float64             // of a step by the clock: the fastest after the first in which nodes are not timed; of the only one, where there is no other
+	Seconds   float64             // wall time of a step: the fastest untimed one after the first, else the only one
 	Device    Info
 }
 
 // ErrUnsupported is the error of a program that a device cannot run.
 var ErrUnsupported = errors.New("the device cannot run this")
 
-// An Unsupported is what a device cannot run, and where.
+// An Unsupported is something that a device cannot run, and its place.
 type Unsupported struct {
 	Op, Node, Reason string
 	Count            int
 }
 
-// Unsupports lists what a device cannot run of a program, each reason once.
+// Unsupports lists what a device cannot run in a program, each reason once.
 func Unsupports(d Device, p *program.Program) []Unsupported {
 	var out []Unsupported
 	at := map[string]int{}
@@ -84,8 +85,8 @@ func Unsupports(d Device, p *program.Program) []Unsupported {
 	return out
 }
 
-// guardByte is what guards hold; poison is what new buffers hold: NaN in any
-// floating-point type.
+// guardByte fills guards; poison fills new buffers: NaN in any floating-point
+// type.
 const (
 	guardByte = 0xa5
 	poison    = 0xff
@@ -103,12 +104,12 @@ type runner struct {
 	end    []int32       // last node that reads each storage
 	calls  []*Call
 	guard  []byte
-	aside  time.Duration // spent on taking outputs, in the step
+	aside  time.Duration // time spent copying outputs during the step
 	done   int
 	total  int
 }
 
-// newRunner readies the calls of a program.
+// newRunner prepares the calls of a program.
 func newRunner(d Device, p *program.Program, l *Layout, o *Options) *runner {
 	r := &runner{d: d, p: p, l: l, o: o, res: &Result{Device: d.Info(), Outputs: make([]*Array, len(o.Outputs))},
 		end: liveness.NewRanges(p).End, update: len(p.Nodes), calls: make([]*Call, len(p.Nodes)), guard: make([]byte, layout.Guard), total: o.Steps * len(p.Nodes)}
@@ -126,8 +127,8 @@ func newRunner(d Device, p *program.Program, l *Layout, o *Options) *runner {
 	return r
 }
 
-// Execute runs the steps of a program in an arena of its own. The device's
-// arena is not there yet; it is the caller who closes the device.
+// Execute runs the steps of a program in an arena of its own. The device must
+// not have reserved its arena; the caller closes the device.
 func Execute(ctx context.Context, d Device, p *program.Program, l *Layout, o Options) (*Result, error) {
 	if list := Unsupports(d, p); len(list) > 0 {
 		return nil, fmt.Errorf("%w: %s", ErrUnsupported, list[0].Reason)
@@ -147,7 +148,7 @@ func Execute(ctx context.Context, d Device, p *program.Program, l *Layout, o Opt
 	if err := r.steps(ctx, free); err != nil {
 		return nil, err
 	}
-	r.res.Device = d.Info() // a device knows when it has run whether it is exact
+	r.res.Device = d.Info() // a device knows only after it has run whether it is exact
 	if o.Guarded {
 		for _, id := range p.Statics {
 			if err := r.inspect(id); err != nil {
@@ -158,7 +159,7 @@ func Execute(ctx context.Context, d Device, p *program.Program, l *Layout, o Opt
 	return r.res, nil
 }
 
-// reserve allocates the arena and returns the bytes that are free then.
+// reserve allocates the arena and returns the bytes that are then free.
 func (r *runner) reserve() (free int64, err error) {
 	before, _, err := r.d.Memory()
 	if err != nil {
@@ -172,8 +173,9 @@ func (r *runner) reserve() (free int64, err error) {
 	return free, err
 }
 
-// steps runs all steps and counts the memory that the first and the later ones take
-// besides the arena; free is how many bytes of the device the arena left free.
+// steps runs all steps and measures the memory that the first and the later ones
+// take besides the arena; free is the number of free bytes after the arena's
+// allocation.
 func (r *runner) steps(ctx context.Context, free int64) error {
 	first, steady := liveness.Steps(r.p)
 	if err := r.step(ctx, first, 1); err != nil {
@@ -203,7 +205,7 @@ func (r *runner) fill() error {
 		if err := r.born(id); err != nil {
 			return err
 		}
-		if r.p.Storages[id].Category == program.Optimizer { // state made with the optimizer starts at zero
+		if r.p.Storages[id].Category == program.Optimizer { // state made by the optimizer's constructor starts at zero
 			if err := r.d.Fill(r.l.Offset[id], r.p.Storages[id].Bytes, 0); err != nil {
 				return err
 			}
@@ -229,9 +231,9 @@ func (r *runner) fill() error {
 	return nil
 }
 
-// born readies the place of a new buffer.
+// born prepares the memory of a new buffer.
 func (r *runner) born(id program.StorageID) error {
-	r.res.Used = max(r.res.Used, r.l.Offset[id]+layout.RoundUp(r.p.Storages[id].Bytes+layout.Guard)) // an empty one has a place too
+	r.res.Used = max(r.res.Used, r.l.Offset[id]+layout.RoundUp(r.p.Storages[id].Bytes+layout.Guard)) // an empty one has an offset, too
 	return r.bornAt(r.l.Offset[id], r.p.Storages[id].Bytes)
 }
 
@@ -249,7 +251,7 @@ func (r *runner) bornAt(at, n int64) error {
 	return r.d.Fill(at+n, layout.Guard, guardByte)
 }
 
-// inspect looks at the guard behind a buffer.
+// inspect checks the guard after a buffer.
 func (r *runner) inspect(id program.StorageID) error {
 	return r.inspectAt(r.l.Offset[id], r.p.Storages[id].Bytes, fmt.Sprintf("storage %d (%s)", id, r.p.Storages[id].Name))
 }
@@ -267,7 +269,7 @@ func (r *runner) inspectAt(at, n int64, what string) error {
 	return nil
 }
 
-// resolve gives a node's tensors their places.
+// resolve resolves a node's tensors to addresses in the arena.
 func (r *runner) resolve(n *program.Node) *Call {
 	c := &Call{Node: n, Kernel: n.Does(), Again: n.Recompute && n.Segment < 0}
 	c.Args = make([]Operand, n.Args())
@@ -286,7 +288,7 @@ func (r *runner) resolve(n *program.Node) *Call {
 	if n.Attrs != nil && n.Attrs.Results != nil {
 		results = len(n.Attrs.Results)
 	}
-	c.Results = make([]Tensor, results)
+	c.Results = make([]ArenaView, results)
 	for i := range c.Results {
 		if at := n.Result(i); at >= 0 {
 			c.Results[i] = r.tensor(&n.Out[at])
@@ -295,7 +297,7 @@ func (r *runner) resolve(n *program.Node) *Call {
 		}
 	}
 	for _, ev := range n.Events {
-		if !ev.Free && !slices.ContainsFunc(n.Out, func(t program.Tensor) bool { return t.Storage == ev.Storage }) {
+		if !ev.Free && !slices.ContainsFunc(n.Out, func(t program.View) bool { return t.Storage == ev.Storage }) {
 			c.Scratch = append(c.Scratch, Span{r.l.Offset[ev.Storage], r.p.Storages[ev.Storage].Bytes})
 		}
 	}
@@ -311,8 +313,8 @@ func (r *runner) resolve(n *program.Node) *Call {
 	return c
 }
 
-func (r *runner) tensor(t *program.Tensor) Tensor {
-	return Tensor{At: r.l.Offset[t.Storage] + t.DType.Bytes(t.Offset), DType: t.DType, Shape: t.Shape, Strides: t.Strides}
+func (r *runner) tensor(t *program.View) ArenaView {
+	return ArenaView{At: r.l.Offset[t.Storage] + t.DType.Bytes(t.Offset), DType: t.DType, Shape: t.Shape, Strides: t.Strides}
 }
 
 // step runs one step.
@@ -378,13 +380,13 @@ func (r *runner) times(ran []int) error {
 	return r.d.Timing(false)
 }
 
-// node runs one node, with the births before and the deaths after it.
+// node runs one node, with the births before it and the deaths after it.
 func (r *runner) node(ctx context.Context, i, micro, step int, first bool, events []liveness.Event, ran *[]int) error {
 	n := &r.p.Nodes[i]
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if i == r.update { // reached in every step, whether or not the node runs in it
+	if i == r.update { // reached in every step, even if the node does not run in it
 		if err := r.gradients(step); err != nil {
 			return err
 		}
@@ -428,7 +430,7 @@ func (r *runner) node(ctx context.Context, i, micro, step int, first bool, event
 	return nil
 }
 
-// births readies the buffers that a node allocates and its work.
+// births prepares the buffers that a node allocates, and its workspace.
 func (r *runner) births(i int, events []liveness.Event) error {
 	for _, e := range events {
 		if !e.Free {
@@ -441,7 +443,8 @@ func (r *runner) births(i int, events []liveness.Event) error {
 	return r.bornAt(work.At, work.Bytes)
 }
 
-// deaths looks at the guards of a node's work and of the buffers that die with it.
+// deaths checks the guards of a node's workspace and of the buffers that die with
+// it.
 func (r *runner) deaths(i int, events []liveness.Event) error {
 	if !r.o.Guarded {
 		return nil
@@ -460,8 +463,8 @@ func (r *runner) deaths(i int, events []liveness.Event) error {
 	return nil
 }
 
-// callSeed depends on the lifted call and the step, not on where in the program
-// the node stands: with checkpoints and without, a call draws the same numbers.
+// callSeed depends on the lifted call and the step, not on the node's position
+// in the program: a call draws the same numbers with and without checkpoints.
 func (r *runner) callSeed(n *program.Node, micro, step int) uint64 {
 	if n.Attrs == nil {
 		return 0

@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// spreadLeast is how many elements are worth another processor.
+// spreadLeast is the least number of elements for another processor.
 const spreadLeast = 1 << 15
 
-// spread calls f for the parts of 0 to n, side by side on all processors: each
+// spread calls f concurrently for the parts of 0 to n, on all processors: each
 // element is in one part. f must not write what another part reads.
 func spread(n int, f func(lo, hi int)) {
 	parts := min(runtime.GOMAXPROCS(0), n/spreadLeast)

@@ -2,7 +2,7 @@ package validate
 
 import "slices"
 
-// Elems is how many elements a shape has.
+// Elems returns the number of elements of a shape.
 func Elems(shape []int64) int64 {
 	n := int64(1)
 	for _, d := range shape {
@@ -11,8 +11,8 @@ func Elems(shape []int64) int64 {
 	return n
 }
 
-// RowMajor are the strides, in elements, of a shape that lies row by row without
-// holes. A dim of no elements counts as one.
+// RowMajor returns the row-major strides of a shape, in elements. A dim of no
+// elements counts as one.
 func RowMajor(shape []int64) []int64 {
 	out, n := make([]int64, len(shape)), int64(1)
 	for i := len(shape) - 1; i >= 0; i-- {
@@ -22,9 +22,8 @@ func RowMajor(shape []int64) []int64 {
 	return out
 }
 
-// IsRowMajor reports whether a shape with such strides lies row by row without
-// holes. The strides of dims of 1 do not count, and none where there are no
-// elements.
+// IsRowMajor reports whether strides are row-major for a shape. Strides of dims
+// of size 1 do not count, and none if there are no elements.
 func IsRowMajor(shape, strides []int64) bool {
 	n, ok := int64(1), true
 	for i := len(shape) - 1; i >= 0; i-- {
@@ -34,10 +33,10 @@ func IsRowMajor(shape, strides []int64) bool {
 	return ok || n == 0
 }
 
-// RowMajor reports whether a tensor lies row by row without holes.
-func (t *Tensor) RowMajor() bool { return IsRowMajor(t.Shape, t.Strides) }
+// RowMajor reports whether a tensor is row-major without holes.
+func (t *ArenaView) RowMajor() bool { return IsRowMajor(t.Shape, t.Strides) }
 
-// BroadcastShapes is the shape that two broadcast to.
+// BroadcastShapes returns the shape that two broadcast to.
 func BroadcastShapes(a, b []int64) []int64 {
 	if len(a) < len(b) {
 		a, b = b, a
@@ -51,8 +50,8 @@ func BroadcastShapes(a, b []int64) []int64 {
 	return out
 }
 
-// IndexedDim is the dim where what is picked by indices of such dims stands: the first
-// indexed one, or the first of all where others lie between.
+// IndexedDim returns the result's first dim that comes from indices along dims: the
+// first indexed one, or 0 if others lie between.
 func IndexedDim(dims []int64) int64 {
 	for i := 1; i < len(dims); i++ {
 		if dims[i] != dims[i-1]+1 {
@@ -62,8 +61,8 @@ func IndexedDim(dims []int64) int64 {
 	return dims[0]
 }
 
-// IndexedShape is the shape of what indices of such dims pick of a tensor, where picked is
-// the shape that the indices broadcast to.
+// IndexedShape returns the shape of what indices along dims pick from a tensor, where
+// picked is the shape that the indices broadcast to.
 func IndexedShape(shape, dims, picked []int64) (out []int64) {
 	for d, n := range shape {
 		if int64(d) == IndexedDim(dims) {

@@ -7,20 +7,20 @@ import (
 	"github.com/memplan/memplan/planner"
 )
 
-// TorchMeasured is what a user's own training step took in PyTorch, as
+// TorchMeasured is the measurement of a user's own training step in PyTorch, as
 // python/memplan/_runner.py writes it.
 type TorchMeasured struct {
 	Error        string         `json:"error"` // why nothing was measured; "" if it was
 	Device       string         `json:"device"`
 	Torch        string         `json:"torch"`
 	Python       string         `json:"python"`
-	Batch        int64          `json:"batch"` // of the model's first input, 0 where it has none
+	Batch        int64          `json:"batch"` // of the model's first input, 0 if it has none
 	ContextBytes int64          `json:"contextBytes"`
-	OutOfMemory  string         `json:"outOfMemory"` // what PyTorch said when memory did not do
-	Steps        [][]TorchPhase `json:"steps"`       // the phases of each in order
+	OutOfMemory  string         `json:"outOfMemory"` // PyTorch's message if memory ran out
+	Steps        [][]TorchPhase `json:"steps"`       // the phases of each step, in order
 }
 
-// A TorchPhase is the most that a phase of a step took, and its time.
+// A TorchPhase is the peak memory of a phase of a step, and its time.
 type TorchPhase struct {
 	Name           string  `json:"name"`
 	AllocatedBytes int64   `json:"allocatedBytes"`
@@ -28,7 +28,7 @@ type TorchPhase struct {
 	Ms             float64 `json:"ms"`
 }
 
-// TorchPhaseInfo is a phase of the steps after the first, as planned and as measured.
+// TorchPhaseInfo compares a phase of the steps after the first, planned and measured.
 type TorchPhaseInfo struct {
 	Name           string  `json:"name"`
 	PredictedBytes int64   `json:"predictedBytes"` // allocated
@@ -37,11 +37,11 @@ type TorchPhaseInfo struct {
 	MeasuredMs     float64 `json:"measuredMs"`
 }
 
-// torchTolerance is how far the allocated peak may be off, a share of the
+// torchTolerance is the tolerated error of the allocated peak, relative to the
 // prediction: the product's target for the worst model.
 const torchTolerance = 0.02
 
-// JudgeTorch holds what PyTorch took under a plan against the plan. The cap is
+// JudgeTorch compares what PyTorch took under a plan with the plan. limit is
 // what the process may take of the device, in bytes; 0: no limit.
 func JudgeTorch(p *planner.Plan, path string, m *TorchMeasured, limit int64) (*Report, error) {
 	v := &validation{r: &Report{SchemaVersion: SchemaVersion, Unsupported: []string{}, Checks: []Check{}, Loss: []float64{}}}
@@ -65,9 +65,9 @@ func JudgeTorch(p *planner.Plan, path string, m *TorchMeasured, limit int64) (*R
 	}
 	r.Memory = MemoryInfo{PredictedBytes: p.Peak.ReservedBytes, MeasuredBytes: reserved, ContextBytes: m.ContextBytes}
 	if m.Batch > 0 {
-		v.check("batch", float64(abs(m.Batch-p.Config.Batch)), 0, fmt.Sprintf("samples that the script's batch, %d, differs from the plan's", m.Batch))
+		v.check("batch", float64(abs(m.Batch-p.Config.Batch)), 0, fmt.Sprintf("difference of the script's batch, %d, from the plan's, samples", m.Batch))
 	}
-	v.check("allocated", float64(abs(allocated-p.Peak.AllocatedBytes)), torchTolerance*float64(p.Peak.AllocatedBytes), "bytes that the allocated peak differs from the plan's")
+	v.check("allocated", float64(abs(allocated-p.Peak.AllocatedBytes)), torchTolerance*float64(p.Peak.AllocatedBytes), "difference of the allocated peak from the plan's, bytes")
 	v.check("reserved", float64(reserved), float64(p.Peak.UpperBoundBytes), "bytes reserved, and the plan's upper bound")
 	if limit > 0 {
 		v.check("cap", float64(reserved+m.ContextBytes), float64(limit), "bytes taken of the device, with the context")
@@ -76,8 +76,8 @@ func JudgeTorch(p *planner.Plan, path string, m *TorchMeasured, limit int64) (*R
 	return v.judged(), nil
 }
 
-// torchTimes compares phases of the steps from the third on, where there are
-// more: the first create state and choose kernels.
+// torchTimes compares phases of the steps from the third on, if there are that
+// many: the first ones create state and choose kernels.
 func (r *Report) torchTimes(p *planner.Plan, m *TorchMeasured) {
 	warm := m.Steps[min(2, len(m.Steps)-1):]
 	r.Time.PredictedMs = p.Time.StepMs

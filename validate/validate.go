@@ -13,34 +13,34 @@ import (
 	"github.com/memplan/memplan/planner"
 )
 
-// SchemaVersion is that of the report.
+// SchemaVersion is the version of the report.
 const SchemaVersion = 1
 
-// A Question says what to run and what to hold it against.
+// A Question says what to run and what to compare it with.
 type Question struct {
 	Model  *planner.Model
 	Config planner.Config         // a fixed step: its batch, its checkpoints
-	Arena  *planner.Arena         // where the plan places its storages; nil: they are placed here
+	Arena  *planner.Arena         // the plan's places of storages; nil: they are placed here
 	Open   func() (Device, error) // opens the device, once for each run
 	Seed   uint64
 	Steps  int // training steps of each run
-	// Framework is what PyTorch's allocator is predicted to reserve, in bytes.
+	// Framework is the predicted reservation of PyTorch's allocator, in bytes.
 	Framework int64
 	Cap       int64  // bytes that the process may take of the device; 0: no limit
-	Source    Source // weights that the model has; nil: none
-	// Inputs are inputs, weights, and the loss's target by TargetName, that are
-	// given: they come before Source. They are read when they are needed.
+	Source    Source // the model's weights; nil: none
+	// Inputs are given inputs and weights, and the loss's target as TargetName:
+	// they take precedence over Source. They are read on demand.
 	Inputs map[string]Reader
-	// Expect is outputs, and gradients as "grad:NAME", of the first step. They
-	// are read one after another, when the step has run.
+	// Expect is the expected outputs, and gradients as "grad:NAME", of the
+	// first step. They are read one after another, when the step has run.
 	Expect map[string]Reader
-	// Tolerance is how far what is expected may be off, relative to the largest
-	// number of its tensor.
+	// Tolerance is the tolerated error of Expect, relative to the largest
+	// number of each tensor.
 	Tolerance float64
 	Progress  func(done, total int, what string) // nil: none
 }
 
-// A Report is what came of it. Times are milliseconds.
+// A Report is the result of a validation. Times are milliseconds.
 type Report struct {
 	SchemaVersion int           `json:"schemaVersion"`
 	Model         ModelInfo     `json:"model"`
@@ -55,14 +55,16 @@ type Report struct {
 	Loss          []float64     `json:"loss"` // of each step
 	// Phased compares phases of a step that PyTorch ran.
 	Phased []TorchPhaseInfo `json:"phases,omitempty"`
-	// Profile is what the planner reads as measured times (planner.ReadTimes).
+	// Profile is in the form that the planner reads as measured times
+	// (planner.ReadTimes).
 	Profile []planner.MeasuredNode `json:"-"`
-	// Buffers are where the plan places what, and Phases which nodes are whose.
+	// Buffers are the plan's buffers with their places, and Phases the nodes of
+	// each phase.
 	Buffers []Buffer    `json:"-"`
 	Phases  []PhaseSpan `json:"-"`
 }
 
-// ModelInfo says what ran.
+// ModelInfo describes what ran.
 type ModelInfo struct {
 	Path      string `json:"path"`
 	Batch     int64  `json:"batch"`
@@ -72,35 +74,35 @@ type ModelInfo struct {
 	Segments  int    `json:"segments"`
 }
 
-// DeviceInfo says where.
+// DeviceInfo describes where it ran.
 type DeviceInfo struct {
 	Name   string `json:"name"`
 	Kind   string `json:"kind"`
 	Driver string `json:"driver"`
-	// Notes are versions of libraries, and what ran otherwise than it usually does.
+	// Notes are versions of libraries, and what ran in an unusual way.
 	Notes []string `json:"notes"`
 }
 
-// ArenaInfo is about the one allocation.
+// ArenaInfo describes the one allocation.
 type ArenaInfo struct {
 	PlannedBytes int64  `json:"plannedBytes"`
 	UsedBytes    int64  `json:"usedBytes"`
 	BoundBytes   int64  `json:"boundBytes"` // no layout of these buffers is smaller
 	Order        string `json:"order"`
-	// FrameworkBytes is what PyTorch's allocator is predicted to reserve for the
-	// same step, 0 where that is not known.
+	// FrameworkBytes is the predicted reservation of PyTorch's allocator for the
+	// same step, 0 if unknown.
 	FrameworkBytes int64 `json:"frameworkBytes"`
 }
 
-// MemoryInfo is what the process takes of the device.
+// MemoryInfo is the memory that the process takes of the device.
 type MemoryInfo struct {
 	PredictedBytes int64 `json:"predictedBytes"` // the arena
 	MeasuredBytes  int64 `json:"measuredBytes"`
-	ContextBytes   int64 `json:"contextBytes"` // the context and the libraries' handles, 0 where it is not known
-	BesidesBytes   int64 `json:"besidesBytes"` // taken in the first step: code that was loaded, what libraries keep
+	ContextBytes   int64 `json:"contextBytes"` // the context and the libraries' handles, 0 if unknown
+	BesidesBytes   int64 `json:"besidesBytes"` // taken in the first step: loaded code, memory that libraries keep
 }
 
-// A Check is one comparison: ok is nil where it could not be made.
+// A Check is one comparison: OK is nil if it could not be made.
 type Check struct {
 	Name      string  `json:"name"`
 	OK        *bool   `json:"ok"`
@@ -113,7 +115,7 @@ type Check struct {
 type TimeInfo struct {
 	PredictedMs float64  `json:"predictedMs"`
 	MeasuredMs  float64  `json:"measuredMs"` // of all nodes together
-	StepMs      float64  `json:"stepMs"`     // by the clock
+	StepMs      float64  `json:"stepMs"`     // wall time
 	PerOp       []OpTime `json:"perOp"`
 }
 
@@ -140,23 +142,23 @@ const (
 	Partial   = "partial"
 )
 
-// inexactTolerance is how far gradients may differ between two runs on a device
-// whose sums have no fixed order, relative to the largest number.
+// inexactTolerance is the tolerated difference of gradients between two runs on
+// a device whose sums have no fixed order, relative to the largest number.
 const inexactTolerance = 1e-4
 
-// A validation is a question being worked on.
+// A validation is the state of answering a question.
 type validation struct {
 	q       *Question
 	r       *Report
 	first   map[string]*Array // gradients of the run with checkpoints, by step and name
 	run     *Result           // of the guarded run
 	source  Source            // of all runs
-	clipped bool              // libraries work in less than they asked for, to stay under the cap
+	clipped bool              // libraries get less workspace than they asked for, to stay under the cap
 }
 
-// Validate runs the step as the plan says and checks it: once with guards and
-// poisoned buffers, once without and timed, and, where the plan recomputes,
-// once without checkpoints. The error is about what could not be run.
+// Validate runs the step of the plan and checks it: once with guards and
+// poisoned buffers, once without and timed, and, if the plan recomputes, once
+// without checkpoints. The error is about what could not be run.
 func Validate(ctx context.Context, q *Question) (*Report, error) {
 	step, err := q.Model.Program(q.Config)
 	if err != nil {
@@ -205,8 +207,8 @@ func Validate(ctx context.Context, q *Question) (*Report, error) {
 	return v.judged(), nil
 }
 
-// layout places a program's storages and what the device's libraries work in:
-// where the plan's arena says, if there is one.
+// layout places a program's storages and the workspaces of the device's
+// libraries, by the plan's arena if there is one.
 func (v *validation) layout(p *program.Program, planned *planner.Arena) (l *Layout, err error) {
 	d, err := v.open(p)
 	if err != nil {
@@ -240,8 +242,9 @@ func (v *validation) layout(p *program.Program, planned *planner.Arena) (l *Layo
 	return l, l.Check(p)
 }
 
-// within lays out under a cap: libraries work in less, the widest first and none
-// in less than it cannot run without, before the plan itself is said not to fit.
+// within lays out under a cap: before it reports that the plan does not fit, it
+// reduces the libraries' workspaces, the largest first, down to what each cannot
+// run without.
 func (v *validation) within(work, least []int64, room int64, place func(work []int64) (*Layout, error)) (*Layout, error) {
 	work = slices.Clone(work)
 	l, err := place(work)
@@ -257,11 +260,11 @@ func (v *validation) within(work, least []int64, room int64, place func(work []i
 	return l, err
 }
 
-// errOverlap is the error of a plan whose offsets are wrong.
+// errOverlap is the error of a plan with wrong offsets.
 var errOverlap = errors.New("the plan's offsets are wrong")
 
-// arranged places storages as the plan says. It returns no layout, and notes
-// why, where the plan is of another program or leaves no room for the device's
+// arranged places storages by the plan. It returns no layout, and notes the
+// reason, if the plan is of another program or leaves no room for the device's
 // libraries under the cap.
 func (v *validation) arranged(p *program.Program, planned *planner.Arena, work, least []int64, room int64) (*Layout, error) {
 	note := func(ok *bool, detail string) {
@@ -280,25 +283,25 @@ func (v *validation) arranged(p *program.Program, planned *planner.Arena, work, 
 	}
 	if l.Bytes > room {
 		v.clipped = false
-		note(nil, fmt.Sprintf("with what libraries work in the plan's arena takes %d bytes, more than the cap: its storages are placed anew", l.Bytes))
+		note(nil, fmt.Sprintf("with the libraries' workspaces the plan's arena takes %d bytes, more than the cap: its storages are placed anew", l.Bytes))
 		return nil, nil //nolint:nilnil // noted
 	}
 	ok := true
-	note(&ok, fmt.Sprintf("every buffer lies where the plan says, in %d bytes; %d more for what libraries work in", planned.Bytes, l.Bytes-planned.Bytes))
+	note(&ok, fmt.Sprintf("every buffer lies where the plan says, in %d bytes; %d more for the libraries' workspaces", planned.Bytes, l.Bytes-planned.Bytes))
 	return l, nil
 }
 
-// on notes the device. After a run more is known of it than before.
+// on records the device, about which more is known after a run.
 func (v *validation) on(info Info) {
 	v.r.Device = DeviceInfo{info.Name, info.Kind, info.Driver, append([]string{}, info.Notes...)}
 }
 
-// recomputes reports a program in which something runs again.
+// recomputes reports whether a program recomputes anything.
 func recomputes(p *program.Program) bool {
 	return slices.ContainsFunc(p.Nodes, func(n program.Node) bool { return n.Recompute })
 }
 
-// check notes a comparison: value may be at most tolerance.
+// check records a comparison: value may be at most tolerance.
 func (v *validation) check(name string, value, tolerance float64, detail string) {
 	ok := value <= tolerance
 	if value != value {
@@ -310,7 +313,7 @@ func (v *validation) check(name string, value, tolerance float64, detail string)
 	v.r.Checks = append(v.r.Checks, Check{Name: name, OK: &ok, Value: value, Tolerance: tolerance, Detail: detail})
 }
 
-// judged decides the verdict.
+// judged sets the verdict.
 func (v *validation) judged() *Report {
 	v.r.Verdict = Validated
 	for _, c := range v.r.Checks {
@@ -340,8 +343,8 @@ func (e *UnsupportedError) Error() string {
 
 func (e *UnsupportedError) Unwrap() error { return ErrUnsupported }
 
-// open opens a device that can run a program; an *UnsupportedError says what it
-// cannot.
+// open opens a device that can run a program; otherwise it returns an
+// *UnsupportedError.
 func (v *validation) open(p *program.Program) (Device, error) {
 	d, err := v.q.Open()
 	if err != nil {
@@ -367,10 +370,10 @@ func (v *validation) execute(ctx context.Context, what string, p *program.Progra
 	return Execute(ctx, d, p, l, o)
 }
 
-// gradientKey is a parameter's gradient in a step, as a key of maps.
+// gradientKey returns the key of a parameter's gradient in a step.
 func gradientKey(step int, name string) string { return fmt.Sprintf("%d\x00%s", step, name) }
 
-// outputs are what a step returns, as runs keep them.
+// outputs returns what a step returns, in the form of Options.Outputs.
 func outputs(s *planner.Step) []Output {
 	out := make([]Output, len(s.Outputs))
 	for i, o := range s.Outputs {
@@ -379,7 +382,7 @@ func outputs(s *planner.Step) []Output {
 	return out
 }
 
-// guarded is the run that is checked.
+// guarded runs the step with guards.
 func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) error {
 	keep, expects := recomputes(s.Program), len(v.q.Expect) > 0
 	o := Options{Guarded: true, Outputs: outputs(s)}
@@ -400,7 +403,7 @@ func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) er
 	v.r.Memory = MemoryInfo{PredictedBytes: l.Bytes + info.Extra, MeasuredBytes: v.run.Growth, ContextBytes: info.Context, BesidesBytes: v.run.Besides}
 	v.r.Loss = v.run.Loss
 	v.check("arena", float64(abs(v.run.Used-l.Bytes)), 0, "bytes between the end of the highest buffer and that of the arena")
-	v.check("memory", float64(abs(v.run.Growth-v.r.Memory.PredictedBytes)), float64(info.Granularity), "bytes that the driver's count differs from the prediction")
+	v.check("memory", float64(abs(v.run.Growth-v.r.Memory.PredictedBytes)), float64(info.Granularity), "difference of the driver's count from the prediction, bytes")
 	v.check("steady", float64(max(v.run.Later, 0)), 0, "bytes taken of the device after the first step")
 	v.check("guards", float64(len(v.run.Broken)), 0, firstOf(v.run.Broken, "buffers written beyond their ends"))
 	if v.q.Cap > 0 {
@@ -410,8 +413,8 @@ func (v *validation) guarded(ctx context.Context, s *planner.Step, l *Layout) er
 	return v.expected(s)
 }
 
-// finite checks that none of the NaNs that every buffer starts with is left: in the
-// losses and gradients, or in the outputs if there is no loss.
+// finite checks that none of the NaNs with which every buffer starts is left: in
+// the losses and gradients, or in the outputs if there is no loss.
 func (v *validation) finite(gradients bool) {
 	bad := 0
 	if len(v.run.Loss) > 0 {
@@ -423,7 +426,7 @@ func (v *validation) finite(gradients bool) {
 		if !gradients {
 			bad++
 		}
-		v.check("finite", float64(bad), 0, "losses and gradients that are no numbers, where every buffer starts as NaN")
+		v.check("finite", float64(bad), 0, "losses and gradients that are not numbers; every buffer starts as NaN")
 		return
 	}
 	taken := 0
@@ -439,13 +442,13 @@ func (v *validation) finite(gradients bool) {
 		v.r.Checks = append(v.r.Checks, Check{Name: "finite", Detail: "the step has no loss, and no output that can be read"})
 		return
 	}
-	v.check("finite", float64(bad), 0, fmt.Sprintf("of %d outputs those with NaNs, where every buffer starts as NaN", taken))
+	v.check("finite", float64(bad), 0, fmt.Sprintf("outputs with NaNs, of %d; every buffer starts as NaN", taken))
 }
 
 // abs is the absolute value.
 func abs(n int64) int64 { return max(n, -n) }
 
-// firstOf is the first of a list, or what stands for an empty one.
+// firstOf returns the first of a list, or otherwise if it is empty.
 func firstOf(list []string, otherwise string) string {
 	if len(list) > 0 {
 		return list[0]
@@ -453,7 +456,7 @@ func firstOf(list []string, otherwise string) string {
 	return otherwise
 }
 
-// expected compares with what the caller knows.
+// expected compares the results with Question.Expect.
 func (v *validation) expected(s *planner.Step) error {
 	for _, name := range slices.Sorted(maps.Keys(v.q.Expect)) {
 		var got *Array
@@ -487,25 +490,27 @@ func (v *validation) expected(s *planner.Step) error {
 	return nil
 }
 
-// wide is a shape without its dims of 1, which programs write differently.
+// wide returns a shape without its dims of 1, which programs write differently.
 func wide(shape []int64) []int64 {
 	return slices.DeleteFunc(slices.Clone(shape), func(n int64) bool { return n == 1 })
 }
 
-// gradientPrefix is before a parameter's name where its gradient is meant.
+// gradientPrefix precedes a parameter's name to denote its gradient.
 const gradientPrefix = "grad:"
 
-// An UnknownError is about something to expect that a step does not compute.
+// An UnknownError is the error of an expectation that the step does not
+// compute.
 type UnknownError struct {
 	Name  string
-	Known []string // what it does: outputs, then gradients in the optimizer's order
+	Known []string // what the step computes: outputs, then gradients in the optimizer's order
 }
 
 func (e *UnknownError) Error() string {
 	return fmt.Sprintf("the step has no output or gradient %s", e.Name)
 }
 
-// expects is an UnknownError where something else is expected than the step computes.
+// expects returns an UnknownError if Expect has something that the step does not
+// compute.
 func (q *Question) expects(s *planner.Step) error {
 	var known []string
 	for i := range s.Outputs {
@@ -558,8 +563,8 @@ func (v *validation) timed(ctx context.Context, s *planner.Step, l *Layout) erro
 	return nil
 }
 
-// repeated checks that another run, of buffers that hold something else at
-// first, came to the same.
+// repeated checks that another run, with other initial contents of its buffers,
+// gave the same results.
 func (v *validation) repeated(res *Result) {
 	worst, taken := 0.0, 0
 	for i, want := range v.run.Loss {
@@ -581,8 +586,8 @@ func (v *validation) repeated(res *Result) {
 	}
 }
 
-// apart is how far two losses differ, relative to the second: infinite where
-// one is no number.
+// apart returns the difference of two losses relative to the second: infinite
+// if either is NaN.
 func apart(a, b float64) float64 {
 	d := math.Abs(a - b)
 	switch {
@@ -594,7 +599,7 @@ func apart(a, b float64) float64 {
 	return d / max(math.Abs(b), math.SmallestNonzeroFloat64)
 }
 
-// tolerance is how far two runs of the same step may differ.
+// tolerance returns the tolerated difference of two runs of the same step.
 func (v *validation) tolerance() float64 {
 	if v.run.Device.Exact {
 		return 0
@@ -602,7 +607,7 @@ func (v *validation) tolerance() float64 {
 	return inexactTolerance
 }
 
-// plain runs the step without checkpoints and compares.
+// plain runs the step without checkpoints and compares the results.
 func (v *validation) plain(ctx context.Context) error {
 	cfg := v.q.Config
 	cfg.Segments, cfg.Schedule, cfg.Checkpoint = nil, nil, "none"
@@ -615,7 +620,7 @@ func (v *validation) plain(ctx context.Context) error {
 		return err
 	}
 	if v.clipped {
-		v.r.Checks = append(v.r.Checks, Check{Name: "gradients", Tolerance: v.tolerance(), Detail: "under the cap libraries have too little to work in to compute both steps alike"})
+		v.r.Checks = append(v.r.Checks, Check{Name: "gradients", Tolerance: v.tolerance(), Detail: "under the cap the libraries' workspaces are too small to compute both steps alike"})
 		return nil
 	}
 	if v.q.Cap > 0 && l.Bytes > v.q.Cap {
@@ -661,7 +666,8 @@ func (v *validation) plain(ctx context.Context) error {
 	return nil
 }
 
-// bitwise is 0 for arrays of the same bits, else their difference, which is never 0.
+// bitwise returns 0 for arrays with the same bits, else their difference, which is
+// never 0.
 func bitwise(a, b *Array) float64 {
 	if equalBits(a, b) {
 		return 0

@@ -7,8 +7,8 @@ import (
 )
 
 // A search finds the exact value of a cut by branch and bound, best bound
-// first: a region is split on the largest candidate that one of its two
-// points keeps and the other does not.
+// first: a region is split on the largest candidate that one of its two points
+// keeps and the other does not.
 type search struct {
 	cut   *cut
 	nodes []searchNode
@@ -107,7 +107,7 @@ func (s *search) branchOn(n *searchNode) int32 {
 	return place
 }
 
-// before is the order of open nodes.
+// before orders open nodes.
 func (s *search) before(a, b int32) bool {
 	if x, y := s.nodes[a].bound, s.nodes[b].bound; x != y {
 		return x < y

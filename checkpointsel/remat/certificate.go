@@ -7,17 +7,16 @@ import (
 
 // A Certificate is the proof of a lower bound, for VerifyCertificate to check.
 //
-// It looks at the schedule at the first executions of a few nodes, the cuts;
-// window i goes from that of Cuts[i] to that of the next cut or to the end.
-// What a schedule does is described by numbers that are 0 or 1: whether a
-// node's output is resident at a cut, whether the node is executed again in a
-// window, and when. Rows are inequalities between them that hold for every
-// schedule within the budget. Tree is a complete distinction of cases: a node
-// of it either splits on one of the numbers, or is a leaf that adds up rows,
-// each as often as its multiplier says, to an inequality that no numbers
-// satisfy at a lower cost. At the one cut of a simple certificate the
-// multipliers are the price of memory (of the row "memory") and a flow through
-// the graph (of the rows "input").
+// It considers the schedule at the first executions of a few nodes, the cuts;
+// window i lasts from that of Cuts[i] to that of the next cut or to the end. A
+// schedule is described by variables that are 0 or 1: whether a node's output
+// is resident at a cut, whether the node is executed again in a window, and
+// when. Rows are inequalities between them that hold for every schedule within
+// the budget. Tree is a complete case analysis: a node of it either splits on
+// one of the variables, or is a leaf with a combination of rows, weighted by
+// their multipliers, that no variables satisfy at a lower cost. At the one cut
+// of a simple certificate the multipliers are the price of memory (of the row
+// "memory") and a flow through the graph (of the rows "input").
 type Certificate struct {
 	SchemaVersion int        `json:"schemaVersion"`
 	Instance      string     `json:"instance"`
@@ -55,7 +54,7 @@ type CertRow struct {
 	Complement []CertVar `json:"complement,omitempty"` // of a rounding: numbers x that 1 - x stands for
 }
 
-// A CertVar names one number: Kind is "resident" (at cut Window), "again" (in
+// A CertVar names one variable: Kind is "resident" (at cut Window), "again" (in
 // the window) or "event" (in stage Stage, between the first executions of
 // Stage-1 and Stage).
 type CertVar struct {
@@ -65,9 +64,9 @@ type CertVar struct {
 	Stage  int    `json:"stage,omitempty"`
 }
 
-// A CertNode is one case: Split with Cases, the places in Tree for 0 and for
-// 1; or Multipliers, pairs of a row and how often it is added, and Scale, how
-// often the cost is.
+// A CertNode is one case: Split with Cases, the indices in Tree for 0 and for
+// 1; or Multipliers, pairs of a row and its multiplier, and Scale, that of the
+// cost.
 type CertNode struct {
 	Split       *CertVar   `json:"split,omitempty"`
 	Cases       [2]int     `json:"cases"`
@@ -96,7 +95,7 @@ type weight struct {
 
 func (w weights) clone() weights { return weights{w.scale, slices.Clone(w.rows)} }
 
-// certificate writes down the proof of the solver's bound.
+// certificate writes the proof of the solver's bound.
 func (s *solver) certificate(bound int64) *Certificate {
 	c := newCertificate(s.in, s.opt.Budget)
 	c.Infeasible = bound >= infinite
@@ -121,8 +120,8 @@ func newCertificate(in *Instance, budget int64) *Certificate {
 	return &Certificate{SchemaVersion: CertificateVersion, Instance: in.Name, Budget: budget, Cuts: []int{}, Rows: []CertRow{}, Tree: []CertNode{}}
 }
 
-// certifyFloor proves that nothing fits: t needs more memory than there is,
-// or the cut at t does.
+// certifyFloor proves that nothing fits: node t, or the cut at t, needs more
+// than the budget.
 func (s *solver) certifyFloor(t int32) *Certificate {
 	c := newCertificate(s.in, s.opt.Budget)
 	c.Infeasible = true
@@ -150,8 +149,8 @@ func (s *search) certify(c *Certificate, bound int64) {
 	w.node(s, 0, nil, bound)
 }
 
-// node writes the case of node id of the search, -1 for one without
-// solutions, and returns its place.
+// node writes the case of node id of the search, -1 for one without solutions,
+// and returns its index.
 func (w *cutCertifier) node(s *search, id int32, fixed []decision, bound int64) int {
 	if id < 0 {
 		return w.leaf(price{1, 0}, fixed)
@@ -170,7 +169,7 @@ func (w *cutCertifier) node(s *search, id int32, fixed []decision, bound int64) 
 	return at
 }
 
-// leaf solves the cut at a price and writes down price and flow.
+// leaf solves the cut at a price and writes price and flow.
 func (w *cutCertifier) leaf(l price, fixed []decision) int {
 	cut, p := w.cut, w.cut.p
 	cut.load(l, fixed)
@@ -223,7 +222,7 @@ func (w *cutCertifier) row(r rule) int {
 	return i
 }
 
-// eitherRule is that of certificates alone.
+// eitherRule is the rule of rows that only certificates have.
 const eitherRule ruleKind = -1
 
 // certify writes the proof that the relaxation's value is at least bound.

@@ -8,12 +8,12 @@ type Step struct {
 	Drop []int `json:"drop"` // nodes whose outputs are freed once it has finished
 }
 
-// Check replays a schedule and returns its peak memory, in bytes, and its
-// cost. It shares no code with the solver. It fails where a step executes a
-// node whose inputs are not all resident, or whose output still is; where it
-// frees what is not resident; where the first executions are out of order or
-// missing; where a node marked Once is executed again or one marked Keep is
-// not resident at the end; and where the memory exceeds the budget.
+// Check replays a schedule and returns its peak memory, in bytes, and its cost.
+// It shares no code with the solver. It fails if a step executes a node whose
+// inputs are not all resident, or whose output still is; if it frees what is
+// not resident; if the first executions are out of order or missing; if a node
+// marked Once is executed again or one marked Keep is not resident at the end;
+// and if the memory exceeds the budget.
 func Check(in *Instance, schedule []Step, budget int64) (peak, cost int64, err error) {
 	resident := make([]bool, len(in.Nodes))
 	live, next := in.Fixed, 0

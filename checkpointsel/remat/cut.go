@@ -32,14 +32,14 @@ type cut struct {
 	cost      int64   // of all candidates
 
 	net  network
-	base []int64 // capacities that depend on no price
+	base []int64 // capacities that do not depend on the price
 	arcs []candidateArcs
 
 	implied []implication
 }
 
-// An implication is an arc that says that a recomputed candidate, by its
-// place, needs another one available.
+// An implication is an arc by which a recomputed candidate, given by its index,
+// needs another one available.
 type implication struct{ arc, from, to int32 }
 
 // candidateArcs are the arcs of one candidate whose capacities change with
@@ -49,7 +49,7 @@ type candidateArcs struct {
 	r, a      int32 // vertices
 	rOn, rOff int32 // source to r, r to sink
 	aOn, aOff int32 // source to a, a to sink
-	aToR      int32 // a to r: without capacity unless the node is decided not to be kept
+	aToR      int32 // a to r: has capacity only if the node must not be kept
 }
 
 // A decision fixes whether a candidate is resident at the cut.
@@ -58,7 +58,7 @@ type decision struct {
 	kept  bool
 }
 
-// A price is what memory costs: money per size, in units of the problem.
+// A price is the price of memory: money per size, in units of the problem.
 type price struct{ money, size int64 }
 
 // newCut returns the cut at node at for reads before until.
@@ -192,8 +192,8 @@ func (c *cut) load(l price, fixed []decision) (constant int64) {
 	return constant
 }
 
-// toSink marks with level 0 the vertices from which the sink is in reach,
-// -1 the others.
+// toSink marks with level 0 the vertices that reach the sink, with -1 the
+// others.
 func (c *cut) toSink() {
 	g := &c.net
 	for v := range g.level {

@@ -8,17 +8,17 @@ import (
 )
 
 // A windowSearch raises the bound of a windows relaxation by branch and bound,
-// least bound first. Bounds are proved in integers from the multipliers that
-// the linear program suggests.
+// least bound first. Bounds are proved in integers from the multipliers of the
+// linear program.
 type windowSearch struct {
 	w       *windows
 	nodes   []windowNode
 	open    heap.Heap[int32] // nodes, the least bound first
 	current int32            // the node whose decisions the program holds, -1 at first
 	closed  int64            // least bound among nodes that reached the target or are exact
-	plans   [][]repeat       // what solutions ask for, and nobody has taken yet
+	plans   [][]repeat       // executions in solutions that have not been fetched yet
 	count   int              // nodes solved
-	record  bool             // proofs
+	record  bool             // keep proofs
 }
 
 type windowNode struct {
@@ -31,7 +31,7 @@ type windowNode struct {
 	proof  weights // without scale: there is no solution
 }
 
-// A repeat is an execution that a relaxation's solution asks for.
+// A repeat is an execution in a relaxation's solution.
 type repeat struct {
 	window, node int32
 }
@@ -66,7 +66,7 @@ func (s *windowSearch) improve(ctx context.Context, target int64, limit int) {
 	}
 }
 
-// solve bounds a node and splits it. It returns the child to go on with, or
+// solve bounds a node and splits it. It returns the child to continue with, or
 // -1.
 func (s *windowSearch) solve(ctx context.Context, id int32, target int64) int32 {
 	s.count++
@@ -118,14 +118,14 @@ func (s *windowSearch) solve(ctx context.Context, id int32, target int64) int32 
 	return s.split(id, x)
 }
 
-// How often rows are added at one node, at most.
+// Largest numbers of rounds that add rows at one node.
 const (
 	mostRounds = 300
 	fewRounds  = 30
 )
 
-// A pacer says when more rows do not pay any longer: when the bound has risen
-// by less than a part of the whole cost in a number of rounds.
+// A pacer decides when more rows no longer pay: when the bound has risen by
+// less than a fraction of the total cost in a number of rounds.
 type pacer struct {
 	least, bound   int64
 	rounds, enough int
@@ -139,7 +139,7 @@ func (p *pacer) slow(bound int64) bool {
 	return p.rounds > p.enough
 }
 
-// enter makes the program hold the decisions of a node.
+// enter applies the decisions of a node to the program.
 func (s *windowSearch) enter(id int32) {
 	if s.current >= 0 && s.nodes[id].parent == s.current {
 		n := &s.nodes[id]
@@ -159,7 +159,7 @@ func (s *windowSearch) enter(id int32) {
 	s.current = id
 }
 
-// free takes back a decision on x.
+// free reverts a decision on x.
 func (w *windows) free(x int32) { w.l.restrict(x, 0, 1) }
 
 // split makes two children of a node. The one that agrees with the solution
@@ -218,7 +218,7 @@ func (s *windowSearch) solution() {
 	}
 }
 
-// mostPlans is how many solutions wait to be taken.
+// mostPlans is the largest number of solutions that wait to be fetched.
 const mostPlans = 6
 
 // proved returns the lower bound that the current multipliers prove under
@@ -234,18 +234,17 @@ func (w *windows) proved() int64 {
 	return ceilDiv(sum, scale)
 }
 
-// contradiction reports whether the multipliers of a combination of rows that
-// the simplex method could not satisfy prove that there is no solution.
+// contradiction reports whether the multipliers of rows that the simplex method
+// could not satisfy prove that there is no solution.
 func (w *windows) contradiction() bool {
 	return w.lagrangian(0, func(r int) float64 {
 		return w.l.ray[r] / w.int[r].unit * (1 << 40)
 	}) > 0
 }
 
-// lagrangian returns the minimum over all x within their bounds of scale
-// times the cost plus what the rows lack, weighted with their multipliers,
-// which are rounded. Multipliers so large that sums might overflow count as
-// zero.
+// lagrangian returns the minimum over all x within their bounds of scale times
+// the cost plus what the rows lack, weighted by their rounded multipliers.
+// Multipliers so large that sums might overflow count as zero.
 func (w *windows) lagrangian(scale int64, multiplier func(r int) float64) int64 {
 	w.reduced = resize(w.reduced, len(w.vars))
 	for x, v := range w.vars {
@@ -282,7 +281,7 @@ func (w *windows) lagrangian(scale int64, multiplier func(r int) float64) int64 
 	return sum
 }
 
-// before is the order of open nodes.
+// before orders open nodes.
 func (s *windowSearch) before(a, b int32) bool {
 	if x, y := s.nodes[a].bound, s.nodes[b].bound; x != y {
 		return x < y

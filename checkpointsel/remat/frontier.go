@@ -19,17 +19,17 @@ type FrontierPoint struct {
 	Optimal    bool
 }
 
-// A Frontier is what every byte of memory costs, from the least budget for
+// A Frontier is the tradeoff between memory and cost, from the least budget for
 // which a schedule was found to the peak without recomputation.
 type Frontier struct {
 	Total  int64 // cost without recomputation
 	Floor  Floor
-	Points []FrontierPoint // descending budgets; costs ascend
+	Points []FrontierPoint // descending budgets, ascending costs
 }
 
-// Trace returns the frontier at a number of budgets, evenly spaced between
-// the least possible and what suffices without recomputation. opt.Timeout is
-// for all of them together, opt.Budget is not looked at.
+// Trace returns the frontier at a number of budgets, evenly spaced between the
+// least possible and the peak without recomputation. opt.Timeout is for all of
+// them together; opt.Budget is ignored.
 func Trace(ctx context.Context, in *Instance, opt Options, points int) (*Frontier, error) {
 	if opt.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -71,8 +71,8 @@ func leastWithin(ctx context.Context, in *Instance, opt Options) (*Floor, error)
 	return Least(ctx, in, opt.Seed, 64)
 }
 
-// settle lets every point profit from the others: a plan for less memory
-// serves, a bound for more memory holds.
+// settle lets points improve each other: a plan for less memory is valid for
+// more, a bound for more memory is valid for less.
 func (f *Frontier) settle(in *Instance) error {
 	peak, cost, err := Check(in, f.Floor.Schedule, f.Floor.Budget)
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// An improver looks for cheaper plans by ruin and repair: it takes back a
-// few recomputations that lie close together and then, as long as the memory
-// exceeds the limit somewhere, has some output that is resident there
+// An improver searches for cheaper plans by ruin and repair: it removes a few
+// recomputations that are close together and then, as long as the memory
+// exceeds the limit somewhere, makes some output that is resident there be
 // recomputed later instead.
 type improver struct {
 	pl   *plan
@@ -23,15 +23,15 @@ type improver struct {
 	chains int32
 	again  []edit // scratch
 
-	heat    float64 // how much dearer a round may make the plan, on average, as a fraction
-	crowded bool    // some place in the plan had no room for an execution
+	heat    float64 // average cost increase that a round may make, as a fraction
+	crowded bool    // somewhere the plan had no room for an execution
 	class   Class
 }
 
 // restrict keeps the improver to plans of a class.
 func (m *improver) restrict(c Class) { m.class = c }
 
-// admits reports whether the class of plans has a second execution of v at a
+// admits reports whether the class of plans allows a second execution of v at a
 // position.
 func (m *improver) admits(v, at int32) bool {
 	if m.class == ClassSchedule {
@@ -50,8 +50,8 @@ func newImprover(p *problem, seed uint64) *improver {
 	}
 }
 
-// A detour is a way to have one output not resident at an overfull position:
-// to execute the nodes, in this order, directly before a later position.
+// A detour makes one output not resident at an overfull position, by executing
+// the nodes, in this order, directly before a later position.
 type detour struct {
 	nodes  []int32
 	at     int32
@@ -59,9 +59,8 @@ type detour struct {
 	relief int64 // at the overfull position
 }
 
-// start makes the current plan the one that a cut's solution suggests: what
-// it recomputes is executed again directly before its first reader after the
-// cut.
+// start makes the current plan the one that a cut's solution suggests: what it
+// recomputes is executed again directly before its first reader after the cut.
 func (m *improver) start(c *cut, s point) {
 	m.pl.load(m.pl.p.sequence())
 	for i, u := range c.nodes { // descending, so that readers come first
@@ -83,9 +82,9 @@ func (m *improver) start(c *cut, s point) {
 	m.pl.commit()
 }
 
-// follow makes the current plan the one that a solution of a windows
-// relaxation suggests: what it executes again is executed directly before its
-// first reader in the window, or else before the next cut.
+// follow makes the current plan the one that a solution of a windows relaxation
+// suggests: what it executes again is executed directly before its first reader
+// in the window, or else before the next cut.
 func (m *improver) follow(cuts []int32, repeats []repeat) {
 	m.pl.load(m.pl.p.sequence())
 	byWindow := slices.Clone(repeats)
@@ -109,7 +108,7 @@ func (m *improver) follow(cuts []int32, repeats []repeat) {
 }
 
 // placeOf returns the position before which a repeat is to be executed, false
-// if it is of no use.
+// if it is useless.
 func (m *improver) placeOf(cuts []int32, r repeat) (int32, bool) {
 	pl := m.pl
 	from := max(pl.runs[cuts[r.window]][0], pl.runs[r.node][0])
@@ -123,8 +122,8 @@ func (m *improver) placeOf(cuts []int32, r repeat) (int32, bool) {
 }
 
 // repair removes overfull positions until the plan fits. It gives up, and
-// returns false, where the cost reaches limit, where nothing resident can be
-// spared, or after a number of steps in proportion to the instance.
+// returns false, if the cost reaches limit, if nothing resident can be dropped,
+// or after a number of steps proportional to the instance.
 func (m *improver) repair(limit int64, respace bool) bool {
 	for range 4*m.pl.p.n + 64 {
 		if m.pl.cost >= limit {
@@ -200,14 +199,14 @@ func (m *improver) resident(x int32) {
 	}
 }
 
-// around returns the cheapest detour for v around x that it can see.
+// around returns the cheapest detour for v around x that it finds.
 func (m *improver) around(v, x int32, limit int64) (detour, bool) {
 	at := m.pl.nextUse(v, x)
 	d, ok := m.chain(v, x, at, limit)
 	if ok && len(d.nodes) == 1 {
 		return d, ok
 	}
-	// Perhaps its inputs are resident for a while after x.
+	// Its inputs may be resident for a while after x.
 	for _, u := range m.pl.p.preds[v] {
 		end := m.pl.end(u, m.pl.run(u, at))
 		if end <= x || end >= at || m.pl.mem.max(end, at)+m.pl.p.size[v] > m.pl.p.cap {
@@ -220,8 +219,8 @@ func (m *improver) around(v, x int32, limit int64) (detour, bool) {
 	return d, ok
 }
 
-// chain returns the detour that executes v directly before position at, with
-// what must be executed to have v's inputs there.
+// chain returns the detour that executes v directly before position at, after
+// executing what its missing inputs require.
 func (m *improver) chain(v, x, at int32, limit int64) (detour, bool) {
 	m.chains++
 	d := detour{nodes: []int32{v}, at: at, relief: m.pl.p.size[v]}
@@ -250,8 +249,8 @@ func (m *improver) chain(v, x, at int32, limit int64) (detour, bool) {
 	return d, d.relief > 0
 }
 
-// prune takes back recomputations that the limit does not require, the
-// dearest first and one of them last, or after none if its node is -1.
+// prune removes recomputations that the limit does not require, the costliest
+// first and the one of last at the end, unless its node is -1.
 func (m *improver) prune(last edit) {
 	pl := m.pl
 	for _, v := range pl.p.dearest {
@@ -294,7 +293,7 @@ func (m *improver) keep() {
 	}
 }
 
-// finish repairs the current plan and takes back what it does not need.
+// finish repairs the current plan and removes unnecessary recomputations.
 func (m *improver) finish(limit int64) {
 	if m.repair(limit, true) {
 		m.prune(edit{node: -1})
@@ -303,8 +302,8 @@ func (m *improver) finish(limit int64) {
 	m.pl.commit()
 }
 
-// anneal runs a number of rounds that start from the best plan, at first
-// with the improver's heat and then with less and less of it.
+// anneal runs rounds from the best plan, at first with the improver's heat,
+// which then falls.
 func (m *improver) anneal(ctx context.Context, rounds int) {
 	heat := m.heat
 	m.pl.load(m.best)
@@ -329,8 +328,8 @@ func (m *improver) improve(ctx context.Context, rounds int) {
 	}
 }
 
-// round is one ruin and repair; it changes nothing unless the plan gets
-// cheaper or stays as it was in cost.
+// round is one ruin and repair; it changes nothing unless the plan gets cheaper
+// or keeps its cost.
 func (m *improver) round() {
 	if m.crowded {
 		m.pl.respace()
@@ -356,9 +355,9 @@ func (m *improver) round() {
 	m.keep()
 }
 
-// exchange is one round that recomputes more, in some place before a random
-// recomputation, and then takes back what the memory gained there has made
-// unnecessary; what it added itself only last.
+// exchange is one round that first recomputes more, somewhere before a random
+// recomputation, and then removes what the memory gained there has made
+// unnecessary; its own additions only last.
 func (m *improver) exchange(extra []edit, allowed int64) {
 	e := extra[m.rng.IntN(len(extra))]
 	from := m.pl.end(e.node, m.pl.run(e.node, e.at)) // its output is not resident from here to e.at
@@ -395,7 +394,7 @@ func (m *improver) exchange(extra []edit, allowed int64) {
 	m.keep()
 }
 
-// ruin takes back one random recomputation and a few close to it.
+// ruin removes one random recomputation and a few close to it.
 func (m *improver) ruin(extra []edit) {
 	center := extra[m.rng.IntN(len(extra))].at
 	for {

@@ -15,15 +15,15 @@ type Node struct {
 	Cost int64
 
 	Size int64 // bytes of the output, held from the execution to the last reader
-	// Work is bytes needed while the node executes and not after. It is
-	// -Size where the output takes the place of an input, in place.
+	// Work is the bytes needed only while the node executes. It is -Size if the
+	// output replaces an input in place.
 	Work int64
 
 	// Preds are the nodes whose outputs it reads, each once, all with lower
 	// numbers than the node's own.
 	Preds []int
 
-	Backward bool // belongs to the backward pass, or is the loss before it; ClassOpSet alone looks at it
+	Backward bool // belongs to the backward pass, or is the loss before it; only ClassOpSet uses it
 
 	Keep bool // the output must be resident when the schedule ends
 	Once bool // the node cannot be executed again: a model's input, a random mask
@@ -98,13 +98,13 @@ func (in *Instance) Total() int64 {
 }
 
 // Peak returns the memory, in bytes, of executing every node once and freeing
-// each output after its last reader: what a budget must be to make
-// recomputation unnecessary.
+// each output after its last reader: the least budget that needs no
+// recomputation.
 func (in *Instance) Peak() int64 {
 	if len(in.Nodes) == 0 {
 		return in.Fixed
 	}
-	freed := make([]int64, len(in.Nodes)+1) // by the node after which it is freed
+	freed := make([]int64, len(in.Nodes)+1) // for each node: bytes freed after it
 	for v, last := range in.lastReaders() {
 		freed[last] += in.Nodes[v].Size
 	}
@@ -137,8 +137,8 @@ func (in *Instance) lastReaders() []int {
 
 // WorkingSet returns the largest memory, in bytes, that one node needs by
 // itself: inputs, output and work; and the first such node. No schedule has a
-// lower peak, whatever it recomputes. The node is len(in.Nodes) where the
-// outputs to keep are what needs most, and -1 if there are no nodes.
+// lower peak, whatever it recomputes. The node is len(in.Nodes) if the outputs
+// to keep need the most, and -1 if there are no nodes.
 func (in *Instance) WorkingSet() (bytes int64, node int) {
 	var kept int64
 	node = -1

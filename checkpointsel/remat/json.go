@@ -90,7 +90,7 @@ func (d *jsonDoc) instance() (*Instance, error) {
 	if in.Fixed, err = integer("graph: fixed", d.Graph.Fixed); err != nil {
 		return nil, err
 	}
-	number := make([]int, len(order)) // by the place in the list
+	number := make([]int, len(order)) // by index in the list
 	for v, i := range order {
 		number[i] = v
 		n, err := d.Nodes[i].node()
@@ -105,7 +105,7 @@ func (d *jsonDoc) instance() (*Instance, error) {
 	return in, in.Validate()
 }
 
-// listed returns the place of each node in the list, by id.
+// listed returns the index of each node in the list, by id.
 func (d *jsonDoc) listed() (map[string]int, error) {
 	listed := make(map[string]int, len(d.Nodes))
 	for i, n := range d.Nodes {
@@ -124,7 +124,7 @@ func (d *jsonDoc) listed() (map[string]int, error) {
 	return listed, nil
 }
 
-// order returns the places in the list in execution order.
+// order returns the indices in the list in execution order.
 func (d *jsonDoc) order(listed map[string]int) ([]int, error) {
 	order := make([]int, 0, len(d.Nodes))
 	if d.Graph.Order == nil {
@@ -197,8 +197,8 @@ func (n *jsonNode) node() (Node, error) {
 	return out, nil
 }
 
-// integer reads a number that is whole and within limit, also if it is
-// written 3.0 or 3e6. An absent one is 0.
+// integer parses a number that is whole and within limit, even if written 3.0
+// or 3e6. An absent one is 0.
 func integer(what string, x json.Number) (int64, error) {
 	if x == "" {
 		return 0, nil

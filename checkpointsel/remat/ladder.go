@@ -6,18 +6,18 @@ import (
 	"slices"
 )
 
-// A ladder raises the bound with windows relaxations. It first climbs: it
-// changes the set of cuts, one cut at a time, as long as the linear program
-// proves more; then it goes on with branch and bound on the best set.
+// A ladder raises the bound by windows relaxations. It first climbs: it changes
+// the set of cuts, one cut at a time, as long as the linear program proves
+// more; then it continues with branch and bound on the best set.
 type ladder struct {
 	p       *problem
 	rng     *rand.Rand
 	singles []int32 // cuts to begin with, one at a time
-	hints   []int32 // where the best plan recomputes, the dearest first
+	hints   []int32 // where the best plan recomputes, the costliest first
 	pool    []int32 // other cuts to try
-	paid    []int64 // by node, what the best plan recomputes directly before its first execution
-	layouts []int   // numbers of cuts that have yet to be laid out along the best plan
-	record  bool    // proofs
+	paid    []int64 // for each node: what the best plan recomputes directly before its first execution
+	layouts []int   // numbers of cuts still to be distributed along the best plan
+	record  bool    // keep proofs
 
 	rounds int
 	steps  int // of the simplex method, in the last round
@@ -26,21 +26,21 @@ type ladder struct {
 	score int64 // what best had proved after its trial
 	idle  int   // trials since best last changed
 	proof *windowSearch
-	plans []windowPlan // what solutions ask for, and nobody has taken yet
+	plans []windowPlan // solutions that have not been fetched yet
 }
 
-// A windowPlan is what one solution executes again.
+// A windowPlan is the executions of one solution.
 type windowPlan struct {
 	cuts    []int32
 	repeats []repeat
 }
 
 const (
-	trialSteps = 3000 // of the simplex method, in the trials of one round
-	raiseNodes = 192  // of branch and bound, in one round
+	trialSteps = 3000 // steps of the simplex method, in the trials of one round
+	raiseNodes = 192  // nodes of branch and bound, in one round
 	mostIdle   = 60   // trials without success that end the climb
 	mostCuts   = 24
-	evenly     = 12   // how many cuts are also tried evenly spread
+	evenly     = 12   // number of cuts that are also tried evenly spread
 	mostNodes  = 4096 // larger instances have too large programs
 )
 
@@ -62,7 +62,7 @@ func (l *ladder) done() bool {
 	return len(l.singles) == 0 && (l.best == nil || l.best.open.Len() == 0 && l.idle >= 4*mostIdle)
 }
 
-// raise is one round; bounds need not be raised beyond target.
+// raise is one round; bounds need not exceed target.
 func (l *ladder) raise(ctx context.Context, target int64) {
 	l.rounds++
 	l.steps = 0
@@ -80,10 +80,10 @@ func (l *ladder) raise(ctx context.Context, target int64) {
 		return
 	}
 	idle := mostIdle
-	if l.best.open.Len() == 0 { // branch and bound has come to its end
+	if l.best.open.Len() == 0 { // branch and bound is finished
 		idle *= 4
 	}
-	// Near the target many quick trials do more than few thorough ones.
+	// Near the target many quick trials achieve more than few thorough ones.
 	near := l.best.w.plain && target-l.bound() < l.p.total/400
 	if !near && len(l.layouts) > 0 && l.paid != nil && l.rounds > 1 {
 		k := l.layouts[0]
@@ -107,8 +107,8 @@ func (l *ladder) raise(ctx context.Context, target int64) {
 	}
 }
 
-// layout returns a set of about k cuts between which the best plan
-// recomputes about as much, each where an execution needs most memory.
+// layout returns a set of about k cuts between which the best plan recomputes
+// about equally, each where an execution needs the most memory.
 func (l *ladder) layout(k int) []int32 {
 	var total int64
 	for _, x := range l.paid {
@@ -158,7 +158,7 @@ func (l *ladder) move() []int32 {
 }
 
 // try bounds the problem at a set of cuts by its linear program, and returns
-// the steps it took. Plain relaxations are solved sooner but prove less.
+// the steps it took. Plain relaxations are solved faster but prove less.
 func (l *ladder) try(ctx context.Context, cuts []int32, target int64, plain bool) int {
 	l.idle++
 	if len(cuts) == 0 || ctx.Err() != nil || l.best != nil && slices.Equal(cuts, l.best.w.cuts) {
@@ -177,7 +177,7 @@ func (l *ladder) try(ctx context.Context, cuts []int32, target int64, plain bool
 	return w.l.steps
 }
 
-// keep takes over what a search has found.
+// keep adopts the results of a search.
 func (l *ladder) keep(s *windowSearch) {
 	for _, r := range s.plans {
 		l.plans = append(l.plans, windowPlan{s.w.cuts, r})

@@ -5,20 +5,20 @@ import (
 	"math/rand/v2"
 )
 
-// A Floor says how small a budget may be: no schedule fits below Bound bytes,
-// and one of Budget bytes is known.
+// A Floor bounds the least budget: no schedule fits below Bound bytes, and one
+// of Budget bytes is known.
 type Floor struct {
 	Bound  int64 // bytes
-	Node   int   // what holds the bound there: the execution of this node, or of len(Nodes), the outputs to keep
-	Alone  bool  // the node's own inputs, output and work are the bound; else also what must be resident beside them
+	Node   int   // reason of the bound: the execution of this node, or for len(Nodes) the outputs to keep
+	Alone  bool  // the node's own inputs, output and work are the bound; otherwise also what must be resident beside them
 	Budget int64 // bytes, the peak of Schedule
 
 	Schedule []Step // that of the smallest peak found; its cost is not minimal
 }
 
-// Least returns the smallest budget for which it finds a schedule of at most
-// so many executions per node, and a proof of how small a budget can be at
-// all. It ends early when ctx is done.
+// Least returns the smallest budget for which it finds a schedule with the
+// given number of executions per node at most, and a proof of a lower bound. It
+// ends early when ctx is done.
 func Least(ctx context.Context, in *Instance, seed uint64, executions int) (*Floor, error) {
 	if err := in.Validate(); err != nil {
 		return nil, err
@@ -51,8 +51,8 @@ func Least(ctx context.Context, in *Instance, seed uint64, executions int) (*Flo
 	return f, nil
 }
 
-// climb raises the bound by what must be resident at a cut whatever is
-// recomputed, at a selection of cuts.
+// climb raises the bound by what must be resident at some cuts whatever is
+// recomputed.
 func (f *Floor) climb(ctx context.Context, in *Instance, p *problem) {
 	for t := 0; t < p.n && ctx.Err() == nil; t += max(1, p.n/mostFloors) {
 		c := newCut(p, int32(t), int32(p.n))
@@ -64,7 +64,7 @@ func (f *Floor) climb(ctx context.Context, in *Instance, p *problem) {
 	}
 }
 
-// mostFloors is at how many cuts climb looks.
+// mostFloors is the largest number of cuts that climb examines.
 const mostFloors = 400
 
 // squeeze returns a sequence that fits, or nil if it finds none.

@@ -88,13 +88,13 @@ func (f *factor) factorise(m int, column func(int32) ([]int32, []float64)) int32
 	return -1
 }
 
-// arrange puts the columns in the order of elimination, and returns how many
-// entries each row has.
+// arrange puts the columns in the order of elimination, and returns the number
+// of entries of each row.
 func (f *factor) arrange(column func(int32) ([]int32, []float64)) []int32 {
 	m := f.m
-	count := make([]int32, m) // entries of a row among columns not yet taken
+	count := make([]int32, m) // entries of each row among remaining columns
 	in := make([][]int32, m)  // columns of each row
-	left := make([]int32, m)  // entries of a column among rows not yet taken
+	left := make([]int32, m)  // entries of each column among remaining rows
 	for j := range int32(m) {
 		idx, _ := column(j)
 		left[j] = int32(len(idx))
@@ -185,7 +185,7 @@ func (f *factor) arrange(column func(int32) ([]int32, []float64)) []int32 {
 	return static
 }
 
-// eliminate takes column j into the factorisation.
+// eliminate adds column j to the factorisation.
 func (f *factor) eliminate(j int32, count []int32, column func(int32) ([]int32, []float64)) bool {
 	idx, val := column(j)
 	x := f.work
@@ -349,7 +349,8 @@ func (f *factor) solveTransposed(x []float64) {
 	clear(z)
 }
 
-// replace records that basis column col is now the one whose solution is y.
+// replace records that basis column col was replaced by the one whose solution
+// is y.
 func (f *factor) replace(col int32, y []float64) {
 	e := eta{col: col, pivot: y[col]}
 	for i, v := range y {

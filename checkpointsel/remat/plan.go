@@ -7,17 +7,17 @@ import (
 
 // A plan is a sequence of executions. Every output is resident from its
 // execution to the last reader before the next execution of the same node,
-// which is the least that the sequence needs; the memory at every position
-// is held in a tree.
+// which is the least that the sequence needs; the memory at every position is
+// held in a tree.
 //
-// Positions are spread so that executions can be inserted between others.
-// All first executions are in the order of the nodes' numbers, and no others
-// are needed for the plan to be valid: it may only need too much memory.
+// Positions are spread so that executions can be inserted between others. All
+// first executions are in the order of the nodes' numbers, and a plan of these
+// alone is valid, though it may need too much memory.
 type plan struct {
 	p    *problem
-	node []int32   // by position, -1 where there is none
-	runs [][]int32 // by node: positions of its executions, ascending
-	uses [][]int32 // by node: positions where it is read, ascending
+	node []int32   // for each position: node, -1 if none
+	runs [][]int32 // for each node: positions of its executions, ascending
+	uses [][]int32 // for each node: positions where it is read, ascending
 	mem  *maxTree
 	cost int64 // of all executions but the first ones
 
@@ -37,7 +37,7 @@ func newPlan(p *problem, sequence []int32) *plan {
 	return pl
 }
 
-// once returns the sequence without recomputation.
+// sequence returns the sequence without recomputation.
 func (p *problem) sequence() []int32 {
 	s := make([]int32, p.n)
 	for v := range s {
@@ -84,7 +84,7 @@ func (pl *plan) peak() int64 { return pl.mem.top[1] }
 // fits reports whether the plan respects the limit.
 func (pl *plan) fits() bool { return pl.peak() <= pl.p.cap }
 
-// end returns the last position where run i of v is resident.
+// end returns the last position at which run i of v is resident.
 func (pl *plan) end(v int32, i int) int32 {
 	runs, uses := pl.runs[v], pl.uses[v]
 	j := len(uses)
@@ -119,7 +119,7 @@ func (pl *plan) insert(v, at int32) {
 	pl.log = append(pl.log, edit{v, at, true})
 }
 
-// remove takes back an execution of v that is not its first.
+// remove removes an execution of v other than its first.
 func (pl *plan) remove(v, at int32) {
 	pl.take(v, at)
 	pl.log = append(pl.log, edit{v, at, false})
@@ -166,7 +166,7 @@ func (pl *plan) take(v, at int32) {
 // commit makes all changes permanent.
 func (pl *plan) commit() { pl.log = pl.log[:0] }
 
-// rollback takes back the changes since mark, a former length of the log.
+// rollback reverts the changes since mark, a former length of the log.
 func (pl *plan) rollback(mark int) {
 	for len(pl.log) > mark {
 		e := pl.log[len(pl.log)-1]
@@ -211,8 +211,8 @@ func (pl *plan) sequence() []int32 {
 // respace spreads the executions evenly again.
 func (pl *plan) respace() { pl.load(pl.sequence()) }
 
-// schedule turns a sequence into steps that free every output after its last
-// reader. The node that stands for outputs to keep is left out.
+// schedule converts a sequence to steps that free every output after its last
+// reader. The node that stands for outputs to keep is omitted.
 func schedule(in *Instance, sequence []int32) []Step {
 	type run struct{ step, last int }
 	steps := make([]Step, 0, len(sequence))

@@ -2,10 +2,10 @@ package remat
 
 import "slices"
 
-// A problem is an instance with a budget, in the form the algorithms work
-// on: costs and sizes divided by what they have in common, readers listed,
-// and outputs that must be kept turned into the inputs of one last node that
-// costs nothing.
+// A problem is an instance with a budget, in the form the algorithms work on:
+// costs and sizes divided by their common divisors, with lists of readers, and
+// with outputs that must be kept as the inputs of one last node that costs
+// nothing.
 type problem struct {
 	n          int
 	cost       []int64 // per execution, in multiples of costUnit
@@ -13,10 +13,10 @@ type problem struct {
 	once       []bool
 	preds      [][]int32
 	succs      [][]int32 // ascending
-	dearest    []int32   // all nodes, the dearest first
+	dearest    []int32   // all nodes, the costliest first
 	last       []int32   // last reader, or the node itself
 	backward   int32     // first node of the backward pass, n if there is none
-	cap        int64     // what the budget leaves beside the fixed bytes, in multiples of sizeUnit
+	cap        int64     // the budget without the fixed bytes, in multiples of sizeUnit
 
 	costUnit, sizeUnit int64
 	total              int64 // cost of executing every node once
@@ -83,8 +83,7 @@ func (p *problem) link() {
 	}
 }
 
-// need returns the memory that the execution of v takes with nothing else
-// resident.
+// need returns the memory of executing v with nothing else resident.
 func (p *problem) need(v int32) int64 {
 	sum := p.size[v] + p.work[v]
 	for _, u := range p.preds[v] {
@@ -93,8 +92,8 @@ func (p *problem) need(v int32) int64 {
 	return sum
 }
 
-// common returns the greatest common divisor of all the numbers, 1 if they
-// are all zero.
+// common returns the greatest common divisor of all the numbers, 1 if they are
+// all zero.
 func common(lists ...[]int64) int64 {
 	var g int64
 	for _, l := range lists {

@@ -61,8 +61,8 @@ func floorDiv(a, b int64) (quotient, remainder int64) {
 	return quotient, remainder
 }
 
-// round adds to the program the most violated row that rounding derives from
-// row r, if there is one.
+// round adds the most violated row that rounding derives from row r, if there
+// is one.
 func (w *windows) round(r int32) bool {
 	row := w.int[r]
 	flip := make([]bool, len(row.terms))

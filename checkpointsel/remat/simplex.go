@@ -35,8 +35,8 @@ type program struct {
 	stale  bool // rows or bounds changed since the last step
 
 	steps int         // taken so far
-	stop  func() bool // asked now and then whether to give up; nil: no
-	ray   []float64   // by row: multipliers that show that no x satisfies all rows
+	stop  func() bool // called now and then to ask whether to give up; nil: never
+	ray   []float64   // for each row: multipliers that show that no x satisfies all rows
 
 	rho, col, tau, alpha []float64 // scratch
 	touched              []int32
@@ -109,7 +109,7 @@ func (l *program) restrict(j int32, low, high float64) {
 	l.stale = true
 }
 
-// bounds returns those of any variable.
+// bounds returns the bounds of any variable.
 func (l *program) bounds(j int32) (low, high float64) {
 	if n := int32(len(l.cost)); j >= n {
 		return l.bound[j-n], math.Inf(1)
@@ -566,8 +566,8 @@ func (l *program) position() position {
 	return s
 }
 
-// restore returns to a basis. Rows that came later become basic. Steepest
-// edge weights start anew.
+// restore returns to a basis. Later rows become basic. Steepest edge weights
+// are reset.
 func (l *program) restore(s position) {
 	l.basis = l.basis[:0]
 	for j := range l.place {

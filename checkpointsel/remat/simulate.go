@@ -5,10 +5,10 @@ import (
 	"math/rand/v2"
 )
 
-// A simulation builds a plan for a tight limit from nothing: it executes the
+// A simulation builds a plan for a tight limit from scratch: it executes the
 // nodes in order, recomputes inputs when they are read, and when memory runs
-// out drops what is cheap to have again, large, and not read for long. What
-// it finds is a start for an improver, not a good plan.
+// out drops outputs that are cheap to recompute, large, and not read for long.
+// Its plan is only a start for an improver.
 type simulation struct {
 	p        *problem
 	rng      *rand.Rand
@@ -43,8 +43,8 @@ func simulate(p *problem, rng *rand.Rand, noise float64, limit int) []int32 {
 	return s.sequence
 }
 
-// execute brings v's inputs into memory and runs it. It returns false if the
-// memory or the sequence's length does not suffice.
+// execute makes v's inputs resident and runs it. It returns false if the memory
+// or the sequence's length does not suffice.
 func (s *simulation) execute(v int32) bool {
 	s.depth++
 	defer func() { s.depth-- }()
@@ -88,7 +88,7 @@ func (s *simulation) pin(v int32, by int32) {
 	}
 }
 
-// makeRoom drops outputs until v fits. What others wait for goes last.
+// makeRoom drops outputs until v fits. Outputs that others wait for go last.
 func (s *simulation) makeRoom(v int32) bool {
 	size := s.p.size[v] + s.p.work[v]
 	if s.live+size <= s.p.cap {
@@ -115,11 +115,11 @@ func (s *simulation) makeRoom(v int32) bool {
 	return true
 }
 
-// hard is a number of pins that says that an output is read right now.
+// hard is the number of pins of an output that is being read.
 const hard = 1 << 30
 
-// regret says how bad it is to drop u: the cost to have it again, per byte
-// and per step until it is read.
+// regret returns the cost of recomputing u, per byte and per step until it is
+// read.
 func (s *simulation) regret(u int32) float64 {
 	use := s.nextRead(u)
 	switch {
@@ -137,8 +137,8 @@ func (s *simulation) regret(u int32) float64 {
 	return x * math.Exp(s.rng.NormFloat64()*s.noise)
 }
 
-// chainCost returns the cost of executing u and what of its inputs is not
-// resident, looking at no more than a few nodes.
+// chainCost returns the cost of executing u and its missing inputs, examining
+// only a few nodes.
 func (s *simulation) chainCost(u int32) int64 {
 	s.visits++
 	s.chain = append(s.chain[:0], u)

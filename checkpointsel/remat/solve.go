@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A Class says which schedules are admitted.
+// A Class is the set of schedules that are admitted.
 type Class int
 
 // ClassSchedule admits any node any number of times, and any output dropped at
@@ -21,75 +21,73 @@ const (
 
 	// ClassOpSet admits every node at most twice, the second time not before
 	// the backward pass: a set of operations is recomputed, each when its
-	// output is read next or as an input of another that is. The bound is
+	// output is read next or as an input of another that is. Its lower bound is
 	// that of ClassSchedule.
 	ClassOpSet
 )
 
-// Options say what Solve is to do.
+// Options are the settings of Solve.
 type Options struct {
-	Budget int64 // bytes that must suffice, including the fixed ones
+	Budget int64 // including the fixed bytes
 
 	// Timeout ends the search; 0 stands for no limit but the context's.
 	Timeout time.Duration
 
-	// Patience ends the search after so many rounds in which neither the
-	// plan nor the bound became better; 0 stands for DefaultPatience. A
-	// search that ends this way, or with a proof of optimality, is the same
-	// from run to run.
+	// Patience ends the search after that many rounds in which neither the plan
+	// nor the bound improved; 0 stands for DefaultPatience. A search that ends
+	// this way, or with a proof of optimality, is reproducible.
 	Patience int
 
-	// Gap ends the search once Result.Gap is not more.
+	// Gap ends the search once Result.Gap is at most this.
 	Gap float64
 
 	Seed  uint64 // of the random choices
 	Class Class
 
-	// PlanOnly leaves the bound at what a few cuts prove soon, and the time to
-	// the search for schedules.
+	// PlanOnly leaves the bound at what a few cuts prove quickly, and the time
+	// to the search for schedules.
 	PlanOnly bool
 
-	Certificate bool // of the lower bound is wanted
+	Certificate bool // also return a proof of the lower bound
 
-	// Progress is told now and then the cost of the best schedule, which is
-	// math.MaxInt64 as long as there is none, and the bound. It may be nil.
+	// Progress is called now and then with the cost of the best schedule,
+	// math.MaxInt64 if there is none yet, and the bound. It may be nil.
 	Progress func(cost, bound int64)
 }
 
 // DefaultPatience is the number of rounds without progress after which Solve
-// gives up looking for more.
+// gives up.
 const DefaultPatience = 12
 
-// A Result is the best plan found and the best proof of how good it is.
+// A Result is the best plan found and the best proof of its quality.
 type Result struct {
 	Cost       int64   // of the schedule
-	Extra      int64   // Cost less that of executing every node once
+	Extra      int64   // Cost minus the cost of executing every node once
 	Overhead   float64 // Extra as a fraction of executing every node once
 	LowerBound int64   // no schedule within the budget costs less
-	Gap        float64 // Cost less LowerBound, as a fraction like Overhead
+	Gap        float64 // Cost minus LowerBound, as a fraction like Overhead
 	Optimal    bool    // Cost equals LowerBound
 	Peak       int64   // bytes, of the schedule
 	Schedule   []Step
 
-	Certificate *Certificate // of LowerBound, if it was wanted
+	Certificate *Certificate // of LowerBound, if requested
 }
 
 // ErrInfeasible is matched by errors that prove that no schedule fits.
 var ErrInfeasible = errors.New("no schedule fits the budget")
 
-// ErrNoPlan says that no schedule was found though none of the proofs excludes
-// that there is one.
+// ErrNoPlan says that no schedule was found although no proof excludes one.
 var ErrNoPlan = errors.New("no schedule found within the budget")
 
-// An InfeasibleError says that no schedule fits: the execution of one node,
-// or the outputs to keep if Node is the number of nodes, needs more than the
+// An InfeasibleError says that no schedule fits: the execution of one node, or
+// the outputs to keep if Node is the number of nodes, needs more than the
 // budget by itself or with what must be resident beside it.
 type InfeasibleError struct {
-	Node         int // -1 if it takes several nodes together to prove it
+	Node         int // -1 if the proof needs several nodes together
 	Name         string
 	Need, Budget int64 // bytes
 
-	Certificate *Certificate // if it was wanted
+	Certificate *Certificate // if requested
 }
 
 func (e *InfeasibleError) Error() string {
@@ -102,12 +100,11 @@ func (e *InfeasibleError) Error() string {
 // Is makes errors.Is(err, ErrInfeasible) true.
 func (e *InfeasibleError) Is(target error) bool { return target == ErrInfeasible }
 
-// Solve looks for the schedule of least cost whose peak memory is within the
-// budget. It returns the best that it has when it can prove that nothing is
-// better, when ctx is done, or when one of the limits of opt is reached. The
-// error is an InfeasibleError where the budget is too small for any schedule;
-// it is ErrNoPlan, and the result holds a lower bound only, where none was
-// found.
+// Solve searches for the schedule of least cost whose peak memory is within the
+// budget. It returns the best one when it can prove that none is better, when
+// ctx is done, or when one of the limits of opt is reached. The error is an
+// InfeasibleError if the budget is too small for any schedule; it is ErrNoPlan,
+// with only a lower bound in the result, if none was found.
 func Solve(ctx context.Context, in *Instance, opt Options) (*Result, error) {
 	if err := in.Validate(); err != nil {
 		return nil, err
@@ -134,9 +131,9 @@ func Solve(ctx context.Context, in *Instance, opt Options) (*Result, error) {
 	return s.result()
 }
 
-// Bound returns a cost that no schedule within the budget is below, from cuts
-// alone: in less time than Solve takes, the same from run to run. The error is
-// an InfeasibleError where none fits.
+// Bound returns a lower bound on the cost of all schedules within the budget,
+// from cuts alone: faster than Solve, and reproducible. The error is an
+// InfeasibleError if none fits.
 func Bound(ctx context.Context, in *Instance, budget int64) (int64, error) {
 	if err := in.Validate(); err != nil {
 		return 0, err
@@ -213,7 +210,7 @@ func (s *solver) run(ctx context.Context) error {
 
 		more := 0
 		if s.windows != nil && s.cost-s.bound > s.p.total/250 {
-			more = min(3*s.windows.steps, 40000) // the bound will take as long as it took
+			more = min(3*s.windows.steps, 40000) // the bound will take as long again
 		}
 
 		both(func() { s.raise(ctx) }, func() { s.improve(ctx, plans, more) })
@@ -284,7 +281,7 @@ func (s *solver) offer(sequence []int32) {
 	}
 }
 
-// collect takes over what the rounds found.
+// collect adopts the rounds' results.
 func (s *solver) collect() {
 	for _, m := range s.improvers {
 		if m.cost < s.cost {
@@ -310,8 +307,8 @@ func compare(a, b int64) int {
 	return 0
 }
 
-// screened is how many cuts are looked at before the search around the best
-// of them starts, and promising how many are kept.
+// screened is the number of cuts that are examined before the search around the
+// best of them starts, and promising the number that are kept.
 const (
 	screened  = 48
 	promising = 4
@@ -360,8 +357,8 @@ func (s *solver) climb(excess []int64) {
 	s.windows.record = s.opt.Certificate
 }
 
-// excess returns by how much the memory without recomputation exceeds the
-// limit at each node.
+// excess returns, for each node, by how much the memory without recomputation
+// exceeds the limit.
 func (s *solver) excess() []int64 {
 	pl := newPlan(s.p, s.p.sequence())
 	excess := make([]int64, s.p.n)
@@ -372,8 +369,8 @@ func (s *solver) excess() []int64 {
 	return excess
 }
 
-// sample returns the nodes with the largest excess and some evenly spread
-// among all that have any.
+// sample returns the nodes with the largest excess and some evenly spread among
+// all with any.
 func (s *solver) sample(excess []int64) []int32 {
 	var over []int32
 	for v, x := range excess {
@@ -418,8 +415,8 @@ func (s *solver) explore(ctx context.Context, at []int32) {
 	s.cuts = s.cuts[:min(len(s.cuts), promising)]
 }
 
-// start makes the first plans: from the solutions of the best cuts, also of
-// those for a smaller limit, and from nothing.
+// start makes the first plans: from the solutions of the best cuts, including
+// those for a smaller limit, and from scratch.
 func (s *solver) start(ctx context.Context) {
 	s.scout = newImprover(s.p, s.opt.Seed+uint64(len(heats)))
 	s.scout.restrict(s.opt.Class)
@@ -441,7 +438,7 @@ func (s *solver) start(ctx context.Context) {
 	m := s.improvers[0]
 	for i := range 8 {
 		limit := 64*s.p.n + 256
-		if s.cost < infinite { // something to do without
+		if s.cost < infinite { // there is some recomputation to avoid
 			limit = 3*s.p.n + 256
 		}
 		if ctx.Err() != nil || i >= 2 && s.cost < infinite || s.opt.Class != ClassSchedule {
@@ -455,8 +452,8 @@ func (s *solver) start(ctx context.Context) {
 	s.collect()
 }
 
-// margins are parts of the memory that plans leave free at the best cut, for
-// recomputation to work in, in the attempts of startBelow.
+// margins are fractions of the memory that plans leave free at the best cut, as
+// room for recomputation, in the attempts of startBelow.
 var margins = [...]float64{0.04, 0.08, 0.13, 0.19, 0.26, 0.35, 0.45}
 
 // startBelow makes plans from solutions of the best cut for a smaller limit.
@@ -489,7 +486,7 @@ func (s *solver) startBelow(ctx context.Context) {
 	}
 }
 
-// heats are those of the improvers that work in turn.
+// heats are those of the improvers, in turn.
 var heats = [...]float64{0.005, 0.001, 0.02}
 
 // raise is one round of bounding.
@@ -508,8 +505,8 @@ func (s *solver) raise(ctx context.Context) {
 	}
 }
 
-// improve runs each improver once, for so many rounds more than usual, after the plans
-// were tried.
+// improve runs each improver once, for the given number of additional rounds, after
+// the plans were tried.
 func (s *solver) improve(ctx context.Context, plans []windowPlan, rounds int) {
 	s.try(ctx, plans)
 	for _, m := range s.improvers {
@@ -522,7 +519,7 @@ func (s *solver) improve(ctx context.Context, plans []windowPlan, rounds int) {
 	}
 }
 
-// plans takes the plans that the last few solutions of relaxations suggest.
+// plans returns the plans that the last few solutions of relaxations suggest.
 func (s *solver) plans() []windowPlan {
 	if s.windows == nil || s.opt.Class != ClassSchedule {
 		return nil
@@ -532,8 +529,7 @@ func (s *solver) plans() []windowPlan {
 	return plans[max(0, len(plans)-2*mostPlans):]
 }
 
-// try turns suggestions into plans and those that come close to the best
-// into better ones.
+// try repairs suggested plans and improves those that come close to the best.
 func (s *solver) try(ctx context.Context, plans []windowPlan) {
 	m := s.scout
 	for _, w := range plans {
@@ -553,7 +549,7 @@ func (s *solver) try(ctx context.Context, plans []windowPlan) {
 	}
 }
 
-// result puts together what was found.
+// result assembles the result.
 func (s *solver) result() (*Result, error) {
 	if s.best == nil && s.bound >= infinite {
 		e := &InfeasibleError{Node: -1, Name: s.in.Name, Need: s.opt.Budget + 1, Budget: s.opt.Budget}

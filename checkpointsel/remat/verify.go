@@ -7,9 +7,9 @@ import (
 )
 
 // VerifyCertificate checks a certificate against the instance and returns the
-// cost that it proves every schedule to have, or an error if it proves less
-// than it says. It shares no code with the solver: it derives every row from
-// its rule, in integers of any size.
+// proved lower bound on the cost of every schedule, or an error if it proves
+// less than it claims. It shares no code with the solver: it derives every row
+// from its rule, in integers of any size.
 func VerifyCertificate(in *Instance, c *Certificate) (bound int64, err error) {
 	if err := in.Validate(); err != nil {
 		return 0, err
@@ -43,14 +43,14 @@ func VerifyCertificate(in *Instance, c *Certificate) (bound int64, err error) {
 	return bound, nil
 }
 
-// A verifier holds the instance as the rules see it: costs and sizes divided
-// by what they have in common, and the outputs to keep as the inputs of one
-// more node that costs nothing.
+// A verifier holds the instance in the form of the rules: costs and sizes
+// divided by their common divisors, and the outputs to keep as the inputs of
+// one more node that costs nothing.
 type verifier struct {
 	nodes   []Node
 	readers [][]int
 	cuts    []int
-	unit    int64 // what all costs are multiples of
+	unit    int64 // common divisor of the costs
 	free    int64 // memory for outputs
 	useful  []map[int]bool
 	rows    []verifiedRow
@@ -64,7 +64,7 @@ type verifiedRow struct { // sum of terms >= bound
 func newVerifier(in *Instance, c *Certificate) *verifier {
 	v := &verifier{nodes: append([]Node(nil), in.Nodes...), cuts: c.Cuts, free: c.Budget - in.Fixed}
 	var keep []int
-	var size int64 // what all sizes are multiples of
+	var size int64 // common divisor of the sizes
 	for u := range in.Nodes {
 		n := &in.Nodes[u]
 		if n.Keep {
@@ -126,8 +126,8 @@ func (v *verifier) rowsOf(c *Certificate) error {
 	return nil
 }
 
-// findUseful finds which executions a window may have in a schedule without
-// any that serve nothing.
+// findUseful finds the executions that a window may have in a schedule without
+// useless ones.
 func (v *verifier) findUseful() {
 	v.useful = make([]map[int]bool, len(v.cuts))
 	for i := len(v.cuts) - 1; i >= 0; i-- {
@@ -153,7 +153,7 @@ func (v *verifier) findUseful() {
 	}
 }
 
-// end is the node that ends window i.
+// end returns the node that ends window i.
 func (v *verifier) end(i int) int {
 	if i+1 < len(v.cuts) {
 		return v.cuts[i+1]
@@ -161,7 +161,8 @@ func (v *verifier) end(i int) int {
 	return len(v.nodes)
 }
 
-// nextReader is the first node from s on that reads u, or the number of nodes.
+// nextReader returns the first node from s on that reads u, or the number of
+// nodes.
 func (v *verifier) nextReader(u, s int) int {
 	for _, r := range v.readers[u] {
 		if r >= s {
@@ -183,7 +184,7 @@ func (v *verifier) readIn(u, i int) bool {
 	return r < len(v.nodes) && r <= v.end(i)
 }
 
-// windowOf is the window of stage s.
+// windowOf returns the window of stage s.
 func (v *verifier) windowOf(s int) int {
 	for i := range v.cuts {
 		if s <= v.end(i) {
@@ -193,7 +194,7 @@ func (v *verifier) windowOf(s int) int {
 	return len(v.cuts) - 1
 }
 
-// leaves is how many bytes of the memory an execution of u leaves free.
+// leaves returns the bytes of memory that an execution of u leaves free.
 func (v *verifier) leaves(u int) int64 {
 	n := v.free - v.nodes[u].Size - v.nodes[u].Work
 	for _, p := range v.nodes[u].Preds {
@@ -211,7 +212,7 @@ func (v *verifier) reads(u, p int) bool {
 	return false
 }
 
-var errRow = errors.New("names what there is not")
+var errRow = errors.New("names something that does not exist")
 
 // row derives the inequality of a rule.
 func (v *verifier) row(r *CertRow) (verifiedRow, error) {
@@ -288,8 +289,9 @@ func (v *verifier) row(r *CertRow) (verifiedRow, error) {
 	return row, nil
 }
 
-// held sums up, in row, what of the outputs that are read from node reads on
-// is not executed again from stage s to its reader: it fits beside node u.
+// held adds to row the sizes of outputs that are read from node reads on and
+// not executed again between stage s and their reader: they must fit beside
+// node u.
 func (v *verifier) held(row *verifiedRow, s, u, reads int, itself bool) {
 	row.bound = -v.leaves(u)
 	for p := range s {
@@ -375,18 +377,18 @@ func euclid(a, d int64) (quotient, remainder int64) {
 	return quotient, remainder
 }
 
-// tree returns the cost of recomputation that a case proves, nil if there is
-// no schedule in it.
+// tree returns the cost of recomputation that a case proves, nil if the case
+// has no schedule.
 func (v *verifier) tree(tree []CertNode, at int, fixed map[CertVar]int64, depth int) (*big.Int, error) {
 	if at < 0 || at >= len(tree) || depth > len(tree) {
-		return nil, fmt.Errorf("case %d: there is none", at)
+		return nil, fmt.Errorf("case %d does not exist", at)
 	}
 	n := &tree[at]
 	if n.Split == nil {
 		return v.leaf(n, fixed)
 	}
 	if _, twice := fixed[*n.Split]; twice {
-		return nil, fmt.Errorf("case %d splits on what is decided", at)
+		return nil, fmt.Errorf("case %d splits on a decided variable", at)
 	}
 	var least *big.Int
 	for value, next := range n.Cases {
@@ -403,7 +405,7 @@ func (v *verifier) tree(tree []CertNode, at int, fixed map[CertVar]int64, depth 
 	return least, nil
 }
 
-// leaf adds up rows: the least value, over all numbers that may be, of scale
+// leaf combines rows: the least value, over all admissible variables, of scale
 // times the cost plus what the rows lack.
 func (v *verifier) leaf(n *CertNode, fixed map[CertVar]int64) (*big.Int, error) {
 	if n.Scale < 0 {
@@ -441,7 +443,7 @@ func (v *verifier) leaf(n *CertNode, fixed map[CertVar]int64) (*big.Int, error) 
 	}
 	if n.Scale == 0 {
 		if sum.Sign() > 0 {
-			return nil, nil //nolint:nilnil // nothing is in this case
+			return nil, nil //nolint:nilnil // the case is empty
 		}
 		return sum, nil
 	}
@@ -454,7 +456,7 @@ func (v *verifier) leaf(n *CertNode, fixed map[CertVar]int64) (*big.Int, error) 
 
 func product(a, b int64) *big.Int { return new(big.Int).Mul(big.NewInt(a), big.NewInt(b)) }
 
-// domain returns what a number may be in a case.
+// domain returns the values that a variable may have in a case.
 func (v *verifier) domain(x CertVar, fixed map[CertVar]int64) (low, high int64) {
 	if value, ok := fixed[x]; ok {
 		return value, value

@@ -43,7 +43,7 @@ type windows struct {
 
 	l        program
 	vars     []variable // by x of the program
-	resident [][]int32  // by window and node: x, -1 if it is of no use
+	resident [][]int32  // by window and node: x, -1 if it is useless
 	again    [][]int32
 	spare    []int32 // x that may become events
 
@@ -60,8 +60,8 @@ type windows struct {
 	last    weights // the multipliers used last
 	derived integerRow
 
-	rounds int  // how many times rows may yet be derived
-	plain  bool // leaves out the path rows, and looks for others less long
+	rounds int  // how often rows may still be derived
+	plain  bool // omits the path rows, and searches less long for others
 
 	scale float64 // cost units per unit of cost in the program
 }
@@ -102,8 +102,8 @@ const (
 	pathRule    // other: which path
 )
 
-// An integerRow is a row as it is, before it is scaled for the program:
-// sum of its terms >= bound.
+// An integerRow is a row before it is scaled for the program: sum of its terms
+// >= bound.
 type integerRow struct {
 	terms []term
 	bound int64
@@ -116,8 +116,8 @@ type term struct {
 	a int64
 }
 
-// newWindows returns the relaxation for the given cuts, which ascend. spare
-// is how many events it can take up.
+// newWindows returns the relaxation for the given cuts, which ascend. spare is
+// the number of events it has room for.
 func newWindows(p *problem, cuts []int32, spare int) *windows {
 	w := &windows{
 		p: p, cuts: cuts, scale: max(float64(p.total), 1) / 100,
@@ -157,12 +157,12 @@ func (w *windows) windowOf(s int32) int {
 	return i - 1
 }
 
-// variables makes those that can be of use: what is needed, what is carried
-// to a later window, and what the executions of these may read.
+// variables makes the variables that can be useful: what is needed, what is
+// carried to a later window, and what the executions of these may read.
 func (w *windows) variables(spare int) {
 	k := len(w.cuts)
 	w.resident, w.again = make([][]int32, k), make([][]int32, k)
-	later := make([]bool, w.p.n) // resident at the next cut is of use
+	later := make([]bool, w.p.n) // residence at the next cut is useful
 	for i := k - 1; i >= 0; i-- {
 		t := w.cuts[i]
 		use := make([]bool, w.end(i))
@@ -280,9 +280,9 @@ func (w *windows) memory(i int) integerRow {
 	return row
 }
 
-// occupied returns the row that says that what must be resident in stage s
-// is at most room: all v before s that are read by a node from reads on,
-// leaving out the given ones, which ascend.
+// occupied returns the row by which what must be resident in stage s is at most
+// room: all v before s that are read by a node from reads on, except the given
+// ones, which ascend.
 func (w *windows) occupied(s int32, without []int32, reads int32, room int64) integerRow {
 	row := integerRow{unit: float64(max(w.p.cap, 1)), bound: -room}
 	from := w.windowOf(s)
@@ -311,7 +311,7 @@ func (w *windows) reader(v, s int32) int32 {
 
 func (w *windows) room(r rule) integerRow {
 	row := w.occupied(r.other, w.inputsAnd(r.node), r.other, w.p.cap-w.p.need(r.node))
-	excess := row.bound // with nothing executed again
+	excess := row.bound // without repeated executions
 	row.bound = 0
 	for _, x := range w.spare {
 		if v := w.vars[x]; v.window == r.window && v.node == r.node && v.stage == r.other {
@@ -326,7 +326,7 @@ func (w *windows) inputsAnd(u int32) []int32 {
 	return append(slices.Clone(w.p.preds[u]), u)
 }
 
-// stages lists the stages where what is read later does not all fit.
+// stages lists the stages where not everything that is read later fits.
 func (w *windows) stages() {
 	for s := w.cuts[0] + 1; s < int32(w.p.n); s++ {
 		if row := w.occupied(s, w.p.preds[s], s+1, w.p.cap-w.p.need(s)); row.bound > 0 {
@@ -359,7 +359,8 @@ func (w *windows) separate() int {
 	return len(w.rules) - before
 }
 
-// violation is how much of its scale a row must lack to be added.
+// violation is the fraction of its scale by which a row must be violated to be
+// added.
 const violation = 1e-5
 
 func (w *windows) violated(row integerRow) bool {
@@ -408,12 +409,12 @@ func (w *windows) separateRoundings() {
 	}
 }
 
-// longest is how many stages an execution may be postponed for its event
-// rules to be worth their variables.
+// longest is the largest number of stages by which an execution may be
+// postponed for its event rules to be worth their variables.
 const longest = 6
 
-// separateEvents adds the when and room rules of nodes that the solution
-// does not have resident at a cut though they are read soon after it.
+// separateEvents adds the when and room rules of nodes that the solution does
+// not keep resident at a cut although they are read soon after it.
 func (w *windows) separateEvents() {
 	for i := range w.cuts {
 		t := w.cuts[i]
@@ -433,8 +434,8 @@ func (w *windows) separateEvents() {
 	}
 }
 
-// addEvents adds the event variables of u at cut i with their rules, and
-// reports false if there are too many or one that nothing prevents.
+// addEvents adds the event variables of u at cut i with their rules; it returns
+// false if there are too many, or one that nothing prevents.
 func (w *windows) addEvents(i int, u int32) bool {
 	t := w.cuts[i]
 	last := w.reader(u, t+1)

@@ -81,7 +81,8 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 	return answer(r.Fits)
 }
 
-// open opens a model for a question, whose selection was made for it.
+// open opens a model for a question and checks that the question's selection
+// was made for it.
 func (s *streams) open(path string, cfg *planner.Config) (*planner.Model, error) {
 	m, unknown, err := s.openAny(path, cfg)
 	if err == nil && len(unknown) > 0 {
@@ -94,7 +95,7 @@ func (s *streams) open(path string, cfg *planner.Config) (*planner.Model, error)
 }
 
 // openAny opens a model for a question, whatever its selection was made for, and
-// says which dimensions of the question it does not have.
+// returns warnings of dimensions that the model lacks.
 func (s *streams) openAny(path string, cfg *planner.Config) (*planner.Model, []string, error) {
 	m, unknown, err := planner.OpenFor(path, cfg)
 	if err != nil {
@@ -103,8 +104,7 @@ func (s *streams) openAny(path string, cfg *planner.Config) (*planner.Model, []s
 	return m, unknown, s.keep(m.Files()...)
 }
 
-// analyzed answers a question about a model, showing progress where it takes
-// long.
+// analyzed answers a question about a model, showing progress if it takes long.
 func analyzed(ctx context.Context, s *streams, m *planner.Model, cfg planner.Config) (*planner.Answer, error) {
 	show, clear := s.progress(filepath.Base(m.Path))
 	defer clear()
@@ -112,7 +112,7 @@ func analyzed(ctx context.Context, s *streams, m *planner.Model, cfg planner.Con
 	return m.Analyze(ctx, cfg)
 }
 
-// answer turns a report's answer into a command's.
+// answer converts a report's answer to a command's.
 func answer(fits *bool) error {
 	if fits != nil && !*fits {
 		return errNo
@@ -120,8 +120,8 @@ func answer(fits *bool) error {
 	return nil
 }
 
-// checkTimeline fails for a file that no timeline can be written to, before
-// anything else is done.
+// checkTimeline returns an error for a file that no timeline can be written to,
+// before anything else is done.
 func checkTimeline(file string) error {
 	if file == "" {
 		return nil
@@ -149,7 +149,7 @@ func (s *streams) writeTimeline(r *planner.Answer, file string) error {
 	return s.writeFile(file, b.Bytes())
 }
 
-// title names a step in a drawing.
+// title returns the title of a step's drawing.
 func title(r *planner.Report) string {
 	t := filepath.Base(r.Model.Path) + ", " + r.Config.Mode
 	if r.Config.Batch > 0 {

@@ -17,7 +17,7 @@ import (
 type checkOptions struct {
 	outputFlags
 	limitFlags
-	args    []string // the configuration, if it is named
+	args    []string // the configuration, if given
 	outside bool
 	strict  bool
 }
@@ -47,7 +47,7 @@ memplan help config-file describes the file.`,
 	return c
 }
 
-// configFile reads the file named, or the one found upward.
+// configFile reads the named file, or the one found upward.
 func configFile(args []string, outside bool) (*planner.ConfigFile, error) {
 	if len(args) == 1 {
 		return planner.ReadConfigFile(args[0], outside)
@@ -92,9 +92,9 @@ func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
 	return nil
 }
 
-// undecided says what could not be told, and what failed beside it, on stderr:
-// a command that could not tell prints no result. A file that was asked for gets
-// the whole report.
+// undecided reports on stderr what could not be determined, and what failed
+// besides: a command without an answer prints no result. A file given by
+// --output gets the whole report.
 func undecided(s *streams, o *checkOptions, g *report.Gate, unknown []string) error {
 	if o.toFile() {
 		if err := emit(s, &o.outputFlags, report.Gates, g); err != nil {
@@ -114,7 +114,7 @@ func undecided(s *streams, o *checkOptions, g *report.Gate, unknown []string) er
 type baselineOptions struct {
 	limitFlags
 	file    string
-	args    []string // the configuration, if it is named
+	args    []string // the configuration, if given
 	outside bool
 	strict  bool
 }
@@ -126,7 +126,7 @@ func newBaselineCmd(s *streams, run func(context.Context, *streams, *baselineOpt
 		Short: "Write the baseline that check compares with",
 		Long: `baseline writes what each model of .memplan.yaml (found upward from the working
 directory) needs now, to the file that the configuration names, in its own folder.
-A file that is there already is replaced if it is a baseline, and else left alone.`,
+An existing file is replaced if it is a baseline, and otherwise left alone.`,
 		Example:           "  memplan baseline && git add .memplan-baseline.json",
 		Args:              atMost(1, "one configuration"),
 		ValidArgsFunction: completeFiles(1, "yaml", "yml"),
@@ -178,7 +178,7 @@ func baselineRun(ctx context.Context, s *streams, o *baselineOptions) error {
 	return nil
 }
 
-// replaceBaseline writes a baseline where the configuration wants it.
+// replaceBaseline writes a baseline to the configuration's path for it.
 func replaceBaseline(f *planner.ConfigFile, b *planner.Baseline) error {
 	var data bytes.Buffer
 	if err := report.JSON(&data, b); err != nil {

@@ -52,8 +52,8 @@ func opened(s *streams, path string, cfg planner.Config) (*planner.Model, planne
 	return s.openPlan(path, &cfg)
 }
 
-// openPlan opens a plan's model for the plan's question, with what asked says
-// of files, memory and warnings.
+// openPlan opens a plan's model for the plan's question, with files, memory and
+// warnings as asked.
 func (s *streams) openPlan(path string, asked *planner.Config) (*planner.Model, planner.Config, error) {
 	m, cfg, err := planner.OpenPlan(path, asked.Files.Outside, onnx.Within(asked.Memory))
 	if err != nil {
@@ -78,7 +78,7 @@ func diffRun(ctx context.Context, s *streams, o *diffOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := base.Matches(&cfg); err != nil && head.Matches(&cfg) != nil { // both take it, and it was made for one
+	if err := base.Matches(&cfg); err != nil && head.Matches(&cfg) != nil { // both models can have it, and it was made for one of them
 		return err
 	}
 	show, clear := s.progress("diff")

@@ -12,7 +12,7 @@ import (
 	"github.com/memplan/memplan/planner"
 )
 
-// An enumValue is a flag that takes one of some names. Help and completion
+// An enumValue is a flag whose value is one of some names. Help and completion
 // show them, and a name is checked before any file is read.
 type enumValue struct {
 	at   *string
@@ -34,8 +34,8 @@ func (e *enumValue) Set(s string) error {
 	return nil
 }
 
-// addEnum adds a flag that takes one of values. find, if it is not nil,
-// decides which names there are, aliases included.
+// addEnum adds a flag whose value is one of values. find, if not nil, decides
+// which names are valid, aliases included.
 func addEnum(c *cobra.Command, flags *pflag.FlagSet, at *string, name, standard, doc string, values []string, find func(string) error) {
 	*at = standard
 	if find == nil {
@@ -46,7 +46,7 @@ func addEnum(c *cobra.Command, flags *pflag.FlagSet, at *string, name, standard,
 	_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails only for a flag that does not exist
 }
 
-// oneOf is nil if values has s, else an error with what was meant.
+// oneOf returns nil if values has s, else an error with the intended name.
 func oneOf(s string, values []string) error {
 	if slices.Contains(values, s) {
 		return nil
@@ -54,14 +54,15 @@ func oneOf(s string, values []string) error {
 	if near := planner.Nearest(s, values); near != "" {
 		return fmt.Errorf("did you mean %s?", near)
 	}
-	const most = 40 // that a line of an error may name
+	const most = 40 // the most that an error lists
 	if len(values) > most {
 		return fmt.Errorf("want one of %d, such as %s", len(values), report.Either(values[:3]))
 	}
 	return fmt.Errorf("want %s", report.Either(values))
 }
 
-// completeFiles offers files with the given endings for the first n arguments.
+// completeFiles completes file names with the given endings for the first n
+// arguments.
 func completeFiles(n int, endings ...string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) >= n {

@@ -16,7 +16,7 @@ import (
 	"github.com/memplan/memplan/validate/cuda"
 )
 
-// An explanation is where an operator comes from, what is known of it, and what runs it.
+// An explanation is an operator's origin, its properties, and the kernels that it runs.
 type explanation struct {
 	SchemaVersion int             `json:"schemaVersion"`
 	Operator      string          `json:"operator"`
@@ -27,19 +27,19 @@ type explanation struct {
 	Saved         string          `json:"saved"`    // what autograd keeps
 	Backward      string          `json:"backward"` // what backward allocates
 	Traits        []string        `json:"traits"`   // what else is true of it
-	Lift          []liftedBy      `json:"lift"`     // rules that make it
+	Lift          []liftedBy      `json:"lift"`     // rules that emit it
 	Calls         []explainedCall `json:"calls"`
 	Measured      int             `json:"measured"` // calls that were run on a card
-	Exact         int             `json:"exact"`    // of those, whose bytes are PyTorch's
+	Exact         int             `json:"exact"`    // those among them with PyTorch's bytes
 	Docs          []string        `json:"docs"`
 }
 
-// A liftedBy is a rule by which files without metadata are lifted.
+// A liftedBy is a rule that lifts files without metadata.
 type liftedBy struct {
 	Rule  string   `json:"rule"`
-	Onnx  []string `json:"onnx"` // operators that its patterns speak of
+	Onnx  []string `json:"onnx"` // operators in its patterns
 	Doc   string   `json:"doc"`
-	Fused bool     `json:"fused"` // the patterns are of several nodes
+	Fused bool     `json:"fused"` // whether the patterns have several nodes
 }
 
 // An explainedCall is a small call and the kernels that it runs.
@@ -49,14 +49,15 @@ type explainedCall struct {
 	Backward []explainedKernel `json:"backward"`
 }
 
-// An explainedKernel is a kernel and what runs it in memplan validate, "" for nothing.
+// An explainedKernel is a kernel and the function that runs it in memplan validate, ""
+// if none.
 type explainedKernel struct {
 	Kernel string `json:"kernel"`
 	CPU    string `json:"cpu"`
 	CUDA   string `json:"cuda"`
 }
 
-// explain follows an operator, with or without "aten." before its name, through the tables.
+// explain follows an operator, with or without the prefix "aten.", through the tables.
 func explain(name string) (*explanation, error) {
 	name = strings.TrimPrefix(name, "aten.")
 	op := aten.Lookup(name)
@@ -91,7 +92,7 @@ func explain(name string) (*explanation, error) {
 	return x, nil
 }
 
-// explained adds a node's kernel to a list that lacks it.
+// explained adds a node's kernel to a list, once.
 func explained(list []explainedKernel, n *program.Node) []explainedKernel {
 	k := explainedKernel{n.Does(), cpu.Where(n.Does()), cuda.Where(n.Does())}
 	if slices.Contains(list, k) {
@@ -107,7 +108,7 @@ func operatorNames() (out []string) {
 	return out
 }
 
-// explanations are the formats of list ops --explain; what they print is memplan's own.
+// explanations are the formats of list ops --explain; their texts are memplan's own.
 var explanations = []report.Format[*explanation]{
 	{Name: "text", Write: writeExplanation, Exact: true},
 	report.AsJSON(func(x *explanation) any { return x }),
@@ -131,7 +132,7 @@ func writeExplanation(w io.Writer, x *explanation, _ report.Style) error {
 		say("from ONNX", what+" (rule "+l.Rule+": "+l.Doc+")")
 	}
 	if len(x.Lift) == 0 {
-		say("from ONNX", "by a file's metadata or a capture alone: no rule makes it of ONNX operators")
+		say("from ONNX", "only from a file's metadata or a capture: no rule makes it from ONNX operators")
 	}
 	say("run by", x.Row+" ("+x.Kind+")")
 	say("autocast", x.Autocast)

@@ -18,8 +18,8 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// modelFlags are the flags of every command that looks at a model: those of
-// planner.Settings, and where else its question is from.
+// modelFlags are the flags of every command that reads a model: those of
+// planner.Settings, and other sources of its question.
 type modelFlags struct {
 	limitFlags
 	recipe          string
@@ -72,7 +72,7 @@ func (f *modelFlags) add(c *cobra.Command) {
 	for i := range planner.Settings {
 		addSetting(c, &planner.Settings[i])
 	}
-	f.set.StringVar(&f.recipe, "config", "", "settings of a training framework's own `FILE` ("+strings.Join(planner.Recipes(), ", ")+"): batch, precision, optimizer, accumulation, checkpointing, adapters; flags go before it")
+	f.set.StringVar(&f.recipe, "config", "", "settings of a training framework's own `FILE` ("+strings.Join(planner.Recipes(), ", ")+"): batch, precision, optimizer, accumulation, checkpointing, adapters; flags take precedence")
 	_ = c.MarkFlagFilename("config", "yml", "yaml", "json", "toml") // fails only for a flag that does not exist
 	addStrict(c, &f.strict)
 	addOutside(c, &f.outside)
@@ -85,7 +85,7 @@ func addOutside(c *cobra.Command, at *bool) {
 
 // addStrict defines the flag that turns some warnings into errors.
 func addStrict(c *cobra.Command, at *bool) {
-	c.Flags().BoolVar(at, "strict", false, "no answer (exit 2) on a file that breaks the rules of ONNX, nor on a training step that the file does not show")
+	c.Flags().BoolVar(at, "strict", false, "an error (exit 2) for a file that breaks ONNX's rules, or that does not show the training step asked about")
 }
 
 // noFiles keeps the shell from offering files as values of flags.
@@ -95,8 +95,8 @@ func noFiles(c *cobra.Command, names ...string) {
 	}
 }
 
-// follow sets the flags that the configuration of a training framework asks
-// for and that are not given, and returns what is to be said about it.
+// follow sets the flags that the configuration of a training framework implies
+// and that are not given, and returns warnings about it.
 func (f *modelFlags) follow() ([]graph.Warning, error) {
 	if f.recipe == "" {
 		return nil, nil
@@ -114,7 +114,7 @@ func (f *modelFlags) follow() ([]graph.Warning, error) {
 	return []graph.Warning{r.Warning()}, nil
 }
 
-// config turns the flags into a configuration.
+// config converts the flags to a configuration.
 func (f *modelFlags) config() (planner.Config, error) {
 	notes, err := f.follow()
 	if err != nil {
@@ -130,14 +130,14 @@ func (f *modelFlags) config() (planner.Config, error) {
 		}
 	}
 	if err := c.ReadCheckpoint(); errors.Is(err, fs.ErrNotExist) {
-		return c, fmt.Errorf("--checkpoint %s: neither one of %s nor a file that exists", c.Checkpoint, strings.Join(planner.Checkpoints, ", "))
+		return c, fmt.Errorf("--checkpoint %s: not one of %s, nor an existing file", c.Checkpoint, strings.Join(planner.Checkpoints, ", "))
 	} else if err != nil {
 		return c, fmt.Errorf("--checkpoint: %w", err)
 	}
 	return c, nil
 }
 
-// given returns the values that a flag was given, nil without any.
+// given returns the values that a flag was given, nil if none.
 func given(f *pflag.Flag) []string {
 	if !f.Changed {
 		return nil
@@ -148,15 +148,15 @@ func given(f *pflag.Flag) []string {
 	return []string{f.Value.String()}
 }
 
-// answered returns an error if a setting is given beside a plan, which has decided it.
+// answered returns an error if a setting is given with a plan, which has fixed it.
 func (f *modelFlags) answered() error {
 	for i := range planner.Settings {
 		if name := planner.Settings[i].Flag; f.set.Changed(name) {
-			return fmt.Errorf("--%s: the plan has decided that", name)
+			return fmt.Errorf("--%s: the plan already fixes this setting", name)
 		}
 	}
 	if f.recipe != "" {
-		return errors.New("--config: the plan has decided that")
+		return errors.New("--config: the plan already fixes this setting")
 	}
 	return nil
 }

@@ -18,31 +18,31 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// What a run takes at most unless --timeout and --max-memory say otherwise:
+// Default limits of a run, which --timeout and --max-memory change:
 // docs/adr/0012-limits.md has the reasons.
 const (
 	defaultRun    = 30 * time.Minute
 	defaultMemory = "4G"
 )
 
-// After a search has ended at --timeout, its answer must be built and written
-// within a quarter of that, or this.
+// leastGrace is the least time for writing an answer after a search has ended
+// at --timeout; otherwise a quarter of that.
 const leastGrace = 15 * time.Second
 
-// limitFlags bound what a run takes, whatever its files say.
+// limitFlags bound a run, whatever its files contain.
 type limitFlags struct {
 	timeout time.Duration // of a search, and of the run; 0: see the flag
 	memory  string        // as given
 }
 
-// A limitKind says what --timeout means to a command.
+// A limitKind is the meaning of --timeout for a command.
 type limitKind string
 
 const (
-	boundedSearch  limitKind = "search"  // it searches, and ends with the best it has
-	boundedRun     limitKind = "run"     // its answer is whole or none
-	boundedDevice  limitKind = "device"  // a search, and then a step that runs on a device, in memory that the plan names
-	boundedMeasure limitKind = "measure" // it measures, or watches: memory alone is bounded
+	boundedSearch  limitKind = "search"  // it searches, and ends with the best result so far
+	boundedRun     limitKind = "run"     // its answer is complete or missing
+	boundedDevice  limitKind = "device"  // a search, and then a step that runs on a device, in memory given by the plan
+	boundedMeasure limitKind = "measure" // it measures, or watches: only memory is bounded
 )
 
 // add defines the flags on a command.
@@ -52,9 +52,9 @@ func (f *limitFlags) add(c *cobra.Command, kind limitKind) {
 		noFiles(c, "timeout")
 	}
 	memory := defaultMemory
-	help := "most memory that memplan itself may take, a `SIZE`, 0 for no limit; more is exit 2"
+	help := "limit on memplan's own memory, a `SIZE`, 0 for no limit; exceeding it is exit 2"
 	if kind == boundedDevice {
-		memory, help = "0", "most memory that memplan itself may take, a `SIZE`, the step on a processor included; more is exit 2 (no limit on the step, "+defaultMemory+" to read files)"
+		memory, help = "0", "limit on memplan's own memory, a `SIZE`, including the step on a processor; exceeding it is exit 2 (no limit on the step, "+defaultMemory+" to read files)"
 	}
 	c.Flags().StringVar(&f.memory, "max-memory", memory, help)
 	noFiles(c, "max-memory")
@@ -68,7 +68,7 @@ func timeoutHelp(kind limitKind) string {
 	return "limit on a search, a `DURATION` such as 30s, which then ends with the best it has; a run without an answer a quarter later, 15s at least, is exit 2; 0 for none (no limit on a search, 30m on the run)"
 }
 
-// boundedKey is where a command says what its limits mean.
+// boundedKey is the annotation of a command with its limitKind.
 const boundedKey = "memplan.bounded"
 
 func annotate(c *cobra.Command, kind limitKind) {
@@ -78,8 +78,9 @@ func annotate(c *cobra.Command, kind limitKind) {
 	c.Annotations[boundedKey] = string(kind)
 }
 
-// reading returns how many bytes of memory the content of one file may take:
-// --max-memory, or the default if that is 0 or no size, which limitsOf refuses.
+// reading returns the limit of the memory for the content of one file, in
+// bytes: --max-memory, or the default if that is 0 or not a size, which
+// limitsOf refuses.
 func (f *limitFlags) reading() int64 {
 	n, err := profile.ParseSize(f.memory)
 	if err != nil || n <= 0 {
@@ -88,15 +89,15 @@ func (f *limitFlags) reading() int64 {
 	return n
 }
 
-// limits are what one run may take.
+// limits are the limits of one run.
 type limits struct {
 	run    time.Duration // 0: no limit
 	memory int64         // bytes; 0: no limit
 	said   string        // --timeout as given, for the message
 }
 
-// limitsOf reads the flags of a command; it has no limits where it reads no
-// files.
+// limitsOf reads the limits of a command; a command that reads no files has
+// none.
 func limitsOf(c *cobra.Command) (l limits, err error) {
 	kind := limitKind(c.Annotations[boundedKey])
 	if kind == "" {
@@ -127,7 +128,7 @@ func limitsOf(c *cobra.Command) (l limits, err error) {
 	case kind == boundedRun || d == 0:
 		l.run = d
 	default:
-		if l.run = d + max(d/4, leastGrace); l.run < 0 { // beyond what a duration counts
+		if l.run = d + max(d/4, leastGrace); l.run < 0 { // beyond the range of a duration
 			l.run = math.MaxInt64
 		}
 	}
@@ -135,13 +136,12 @@ func limitsOf(c *cobra.Command) (l limits, err error) {
 	return l, nil
 }
 
-// leastMemory is what a run takes that does nothing: tables and the runtime's
-// own.
+// leastMemory is the memory of a run that does nothing: tables and the
+// runtime's own.
 const leastMemory = 64 << 20
 
-// A watchdog ends the process when a run takes more than its limits. It is
-// the second line of defence: readers count what they build and refuse before
-// that.
+// A watchdog ends the process when a run exceeds its limits. It is the second
+// line of defence: readers count what they build and refuse before that.
 type watchdog struct {
 	limits
 	errw io.Writer
@@ -151,15 +151,15 @@ type watchdog struct {
 	held atomic.Bool // the result is being written: too late to end without one
 }
 
-// writing is held while a file is replaced, so that the process does not end
+// writing is locked while a file is replaced, so that the process does not end
 // in between and leave half of one.
 var writing sync.Mutex
 
-// poll is how often memory is looked at: at some gigabytes a second that new
-// memory can be touched, a run overshoots by little.
+// poll is the interval between readings of memory: new memory is touched at a
+// few gigabytes a second, so that a run overshoots by little.
 const poll = 10 * time.Millisecond
 
-// start begins to watch. The collector works harder as the limit comes near.
+// start begins to watch. The garbage collector works harder near the limit.
 func (w *watchdog) start(l limits) {
 	w.limits = l
 	debug.SetGCPercent(60) // large files take a tenth less memory, in the same time
@@ -184,7 +184,7 @@ func (w *watchdog) end() {
 	debug.SetMemoryLimit(math.MaxInt64)
 }
 
-// disarm is called once the result is there and is being written.
+// disarm is called once the result is being written.
 func (w *watchdog) disarm() { w.held.Store(true) }
 
 func (w *watchdog) watch(ctx context.Context) {
@@ -204,7 +204,7 @@ func (w *watchdog) watch(ctx context.Context) {
 			w.give(fmt.Sprintf("no answer within --timeout %s: give it more time", w.said))
 		case <-tick.C:
 			if n := inUse(); w.memory > 0 && n > w.memory {
-				w.give(fmt.Sprintf("no answer within --max-memory %s: give it more", profile.FormatBytes(w.memory)))
+				w.give(fmt.Sprintf("no answer within --max-memory %s: raise the limit", profile.FormatBytes(w.memory)))
 			}
 		}
 	}
@@ -221,8 +221,7 @@ func (w *watchdog) give(line string) {
 	w.exit(int(exitUnknown))
 }
 
-// inUse returns the bytes of memory that the Go runtime has and has not given
-// back.
+// inUse returns the bytes of memory that the Go runtime holds.
 func inUse() int64 {
 	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(samples)

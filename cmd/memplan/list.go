@@ -19,8 +19,8 @@ import (
 	"github.com/memplan/memplan/planner/profile"
 )
 
-// A listing is one table that list prints. As JSON, its items have a key for
-// each heading; items, where there is any, gives them as numbers.
+// A listing is one table that list prints. In JSON, its items have a key for
+// each heading; items, if set, returns them with numbers.
 type listing struct {
 	name, short string
 	head, keys  []string
@@ -102,7 +102,7 @@ func gpuItems() any {
 	return out
 }
 
-// listed are the formats of list; its tables are memplan's own, and nothing in them needs quoting.
+// listed are the formats of list; its tables are memplan's own and need no quoting.
 var listed = []report.Format[*listing]{
 	{Name: "text", Write: func(w io.Writer, l *listing, _ report.Style) error {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -117,7 +117,7 @@ var listed = []report.Format[*listing]{
 	}),
 }
 
-// document is the rows as JSON.
+// document returns the rows as JSON.
 func (l *listing) document() any {
 	if l.items != nil {
 		return l.items()
@@ -180,7 +180,7 @@ func newListCmd(s *streams, run func(*streams, *listOptions) error) *cobra.Comma
 		},
 	}
 	c.Flags().StringVar(&o.model, "model", "", "with ops: the operators of this model `FILE`, and which of them are not supported")
-	c.Flags().StringVar(&o.explain, "explain", "", "with ops: where the PyTorch operator `NAME` comes from, what is known of it, and what runs it")
+	c.Flags().StringVar(&o.explain, "explain", "", "with ops: what lifts the PyTorch operator `NAME`, its properties, and what runs it")
 	_ = c.RegisterFlagCompletionFunc("explain", cobra.FixedCompletions(operatorNames(), cobra.ShellCompDirectiveNoFileComp)) // fails only for a flag that does not exist
 	addOutside(c, &o.outside)
 	o.limitFlags.add(c, boundedRun)

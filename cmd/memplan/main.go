@@ -15,17 +15,17 @@ import (
 	"github.com/memplan/memplan/quote"
 )
 
-// An exitCode is what a process ends with: the same for every command and
+// An exitCode is the exit code of the process: the same for every command and
 // format.
 type exitCode int
 
 const (
 	exitYes     exitCode = 0 // fits, no regression, validated
 	exitNo      exitCode = 1 // does not fit, rule failed, prediction refuted
-	exitUnknown exitCode = 2 // could not tell: usage, unreadable model, no GPU
+	exitUnknown exitCode = 2 // undetermined: usage, unreadable model, no GPU
 )
 
-// errNo is returned by a command whose answer is no, once that is printed.
+// errNo is returned by a command whose answer is no, once it is printed.
 var errNo = errors.New("no")
 
 func main() { os.Exit(int(run(os.Args[1:], os.Stdout, os.Stderr))) }
@@ -44,7 +44,7 @@ func run(args []string, out, errw io.Writer) exitCode {
 	})
 }
 
-// guarded reports a panic, which is a mistake of ours.
+// guarded reports a panic, which is a bug of ours.
 func guarded(errw io.Writer, f func() exitCode) (code exitCode) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -72,12 +72,12 @@ func exitFor(err error, errw io.Writer) exitCode {
 	return exitUnknown
 }
 
-// longest is how many characters of a message are printed: names in a file can
-// be of any length.
+// longest is the largest number of characters of a message that are printed:
+// names in a file can be of any length.
 const longest = 1200
 
-// shortened leaves out the middle of a long message, which says where at its
-// beginning and what at its end.
+// shortened omits the middle of a long message, which names the place at its
+// beginning and the problem at its end.
 func shortened(s string) string {
 	r := []rune(s)
 	if len(r) <= longest {

@@ -109,7 +109,7 @@ func monitorRun(ctx context.Context, s *streams, o *monitorOptions) error {
 }
 
 // recorded watches and writes the readings to the file of --csv as they come:
-// it has them all however the watch ends.
+// it has all of them however the watch ends.
 func recorded(ctx context.Context, s *streams, o *monitorOptions, src monitor.Source, w *monitor.Watcher) (err error) {
 	if o.csv == "" {
 		return watch(ctx, s, o, src, w, io.Discard)
@@ -126,7 +126,7 @@ func recorded(ctx context.Context, s *streams, o *monitorOptions, src monitor.So
 	return watch(ctx, s, o, src, w, f)
 }
 
-// watch reads until the context ends or the process has.
+// watch reads until the context or the process ends.
 func watch(ctx context.Context, s *streams, o *monitorOptions, src monitor.Source, w *monitor.Watcher, csv io.Writer) error {
 	if _, err := fmt.Fprintln(csv, "seconds,usedBytes,totalBytes"); err != nil {
 		return err
@@ -164,7 +164,7 @@ func watch(ctx context.Context, s *streams, o *monitorOptions, src monitor.Sourc
 }
 
 // A memoryChart is one line of a terminal: the last readings as bars, and the
-// last one in words. Where there is no terminal it draws nothing.
+// last one in words. Without a terminal it draws nothing.
 type memoryChart struct {
 	s     *streams
 	used  []int64
@@ -174,7 +174,7 @@ type memoryChart struct {
 // bars are eighths of a line's height.
 var bars = []rune(" ▁▂▃▄▅▆▇█")
 
-// chartWidth is how many readings are drawn at most.
+// chartWidth is the largest number of readings drawn.
 const chartWidth = 60
 
 func (c *memoryChart) draw(r monitor.Sample, band monitor.Band) {
@@ -193,13 +193,13 @@ func (c *memoryChart) draw(r monitor.Sample, band monitor.Band) {
 	var b []rune
 	for _, u := range c.used {
 		level := int(float64(u) / float64(top) * float64(len(bars)-1))
-		if u > 0 { // what little is used is seen too
+		if u > 0 { // a little use shows, too
 			level = max(level, 1)
 		}
 		b = append(b, bars[level])
 	}
 	text := report.Watched(r.Used, r.Total, band.Peak)
-	if width := c.s.errWidth(); width > 0 { // what wraps would not be cleared
+	if width := c.s.errWidth(); width > 0 { // wrapped lines would not be cleared
 		text = fitting(text, width-2)
 		b = b[max(0, len(b)-max(0, width-2-utf8.RuneCountInString(text))):]
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/memplan/memplan/planner"
 )
 
-// outputFlags say where and how a result is written.
+// outputFlags are the destination and the format of a result.
 type outputFlags struct{ format, file string }
 
 // add defines the flags on a command whose result has these formats, the
@@ -28,7 +28,7 @@ func (o *outputFlags) add(c *cobra.Command, formats []string) {
 // toFile reports whether the result goes to a file.
 func (o *outputFlags) toFile() bool { return o.file != "" && o.file != "-" }
 
-// emit writes a result in the format asked for, all of it or nothing.
+// emit writes a result in the requested format, all of it or nothing.
 func emit[T any](s *streams, o *outputFlags, table []report.Format[T], v T) error {
 	var b bytes.Buffer
 	if err := report.Write(&b, table, o.format, v, s.style(o.toFile())); err != nil {
@@ -37,7 +37,7 @@ func emit[T any](s *streams, o *outputFlags, table []report.Format[T], v T) erro
 	return o.write(s, b.Bytes())
 }
 
-// write sends a finished result to the file or to stdout.
+// write writes a finished result to the file or to stdout.
 func (o *outputFlags) write(s *streams, data []byte) error {
 	s.watch.disarm()
 	if o.toFile() {
@@ -47,7 +47,7 @@ func (o *outputFlags) write(s *streams, data []byte) error {
 	return err
 }
 
-// writeFile writes a finished file, unless something that was read would be lost.
+// writeFile writes a finished file, unless it would overwrite an input.
 func (s *streams) writeFile(path string, data []byte) error {
 	if err := s.spared(path); err != nil {
 		return err
@@ -57,16 +57,16 @@ func (s *streams) writeFile(path string, data []byte) error {
 	return files.Write(path, data)
 }
 
-// outputs are the flags, of all commands, whose values name files to write.
+// outputs are the flags, of all commands, whose values are files to write.
 var outputs = []string{"output", "timeline", "profile", "certificate", "csv"}
 
-// inputs are the flags that name files to read, after NAME= where they have one,
-// beside those of settings. Values that are no files are not found on the disk,
-// and so do not matter.
+// inputs are the flags whose values are files to read, after NAME= if they have
+// one, besides those of settings. Values that are not files do not exist on the
+// disk, and so do not matter.
 var inputs = []string{"config", "plan", "model", "verify", "input", "expect"}
 
-// spare remembers what a command line says to read and to write, and is an error
-// where one is the other.
+// spare records the files that a command line reads and writes, and returns an
+// error if one is both.
 func (s *streams) spare(c *cobra.Command, args []string) error {
 	for _, name := range outputs {
 		if f := c.Flags().Lookup(name); f != nil && f.Value.Type() == "string" && f.Changed {
@@ -74,7 +74,7 @@ func (s *streams) spare(c *cobra.Command, args []string) error {
 		}
 	}
 	var read []string
-	if len(c.ValidArgs) == 0 { // else they are names
+	if len(c.ValidArgs) == 0 { // otherwise they are names
 		read = slices.Clone(args)
 	}
 	c.Flags().Visit(func(f *pflag.Flag) {
@@ -91,8 +91,8 @@ func (s *streams) spare(c *cobra.Command, args []string) error {
 	return s.keep(read...)
 }
 
-// keep remembers files that are read: nothing is written over them. It is an
-// error where the command line asks for that.
+// keep records files that are read, which are never overwritten. It returns an
+// error if the command line asks for that.
 func (s *streams) keep(paths ...string) error {
 	if len(s.written) == 0 {
 		return nil
@@ -110,15 +110,15 @@ func (s *streams) keep(paths ...string) error {
 	return nil
 }
 
-// spared is an error for a file that is read.
+// spared returns an error for a file that is read.
 func (s *streams) spared(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil // nothing is there, or writing will tell
+		return nil // the file does not exist, or writing will fail
 	}
 	for _, k := range s.kept {
 		if os.SameFile(info, k) {
-			return fmt.Errorf("%s: is read here, and would be written over: name another file", path)
+			return fmt.Errorf("%s: is an input and would be overwritten: name another file", path)
 		}
 	}
 	return nil

@@ -101,8 +101,8 @@ func planRun(ctx context.Context, s *streams, o *planOptions) error {
 	return answer(p.Fits)
 }
 
-// planned is the plan of a question about a model, showing progress where it
-// takes long. Without a budget nothing is checkpointed but what was asked for.
+// planned returns the plan of a question about a model, showing progress if it
+// takes long. Without a budget it checkpoints only what was asked for.
 func planned(ctx context.Context, s *streams, m *planner.Model, cfg planner.Config) (*planner.Plan, error) {
 	if cfg.VRAM == 0 && cfg.GPU == "" && cfg.Checkpoint == "" {
 		cfg.Checkpoint = "none"
@@ -206,7 +206,7 @@ func whole(s *streams, o *configOptions, p *planner.Plan, f *planner.Framework) 
 	return o.write(s, data)
 }
 
-// expressed writes the best that a framework can express of a plan.
+// expressed writes the best configuration of a framework for a plan.
 func expressed(ctx context.Context, s *streams, o *configOptions, p *planner.Plan, f *planner.Framework) error {
 	m, q, err := planner.OpenPlan(o.path, o.outside, onnx.Within(o.reading()))
 	if err != nil {

@@ -82,7 +82,7 @@ in CI on machines without a GPU.`,
 	return root
 }
 
-// newHelpCmd is cobra's help, but an unknown topic is an error.
+// newHelpCmd is cobra's help, except that an unknown topic is an error.
 func newHelpCmd(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [command or topic]",
@@ -112,8 +112,8 @@ func helpNames(root *cobra.Command) []string {
 	return out
 }
 
-// suggestion continues an error: with the name that was meant, or with what
-// else to do.
+// suggestion continues an error: with the intended name, or with what else to
+// do.
 func suggestion(name string, known []string, otherwise string) string {
 	if near := planner.Nearest(name, known); near != "" {
 		return ": did you mean " + near + "?"
@@ -125,9 +125,9 @@ func unknownCommand(root *cobra.Command, name string) error {
 	return fmt.Errorf("unknown command %q%s", name, suggestion(name, helpNames(root), "memplan help lists the commands"))
 }
 
-// flagError says what is wrong with a flag, and what to do.
+// flagError explains an error of a flag and what to do.
 func flagError(c *cobra.Command, err error) error {
-	if c == c.Root() && c.Flags().NArg() > 0 { // no command, so its flags are not known either
+	if c == c.Root() && c.Flags().NArg() > 0 { // there is no command, so its flags are unknown, too
 		return unknownCommand(c, c.Flags().Arg(0))
 	}
 	see := "see " + c.CommandPath() + " --help"
@@ -153,8 +153,8 @@ func flagError(c *cobra.Command, err error) error {
 	return fmt.Errorf("%w: %s", err, see)
 }
 
-// emptyValue is the error of a flag that was given nothing, as from a variable
-// of a script that is not set: that is not the same as leaving it out.
+// emptyValue returns the error of a flag with an empty value, as from an unset
+// variable of a script: that differs from omitting the flag.
 func emptyValue(c *cobra.Command) (err error) {
 	c.Flags().Visit(func(f *pflag.Flag) {
 		if _, ok := f.Annotations[mayBeEmpty]; err == nil && !ok && f.Value.Type() == "string" && f.Value.String() == "" {
@@ -164,10 +164,10 @@ func emptyValue(c *cobra.Command) (err error) {
 	return err
 }
 
-// wanted says what flags of a type take, for those whose own errors do not.
+// wanted describes the values of flags by type, if cobra's own errors do not.
 var wanted = map[string]string{"int": "a whole number", "float64": "a number", "duration": "a duration such as 30s or 2m"}
 
-// exactly is cobra.ExactArgs with an error that says what is wanted.
+// exactly is cobra.ExactArgs with an error that names the missing arguments.
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {
@@ -177,12 +177,12 @@ func exactly(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// ownPath names a command without the program.
+// ownPath returns the name of a command without the program's.
 func ownPath(c *cobra.Command) string {
 	return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
 }
 
-// atMost is cobra.MaximumNArgs likewise.
+// atMost is cobra.MaximumNArgs with such an error.
 func atMost(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) > n {
@@ -192,10 +192,10 @@ func atMost(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// flagColumns is the width that flag descriptions are wrapped to.
+// flagColumns is the width at which flag descriptions wrap.
 const flagColumns = 110
 
-// usage writes how a command is used; cobra's own template does not wrap.
+// usage writes a command's usage; cobra's own template does not wrap.
 func usage(w io.Writer, c *cobra.Command) error {
 	fmt.Fprintf(w, "Usage:\n  %s\n", c.UseLine())
 	if c.HasExample() {

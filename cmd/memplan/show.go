@@ -25,8 +25,8 @@ type shown struct {
 	nodes  []planner.NodeInfo
 }
 
-// showDocument is the JSON form. Where the rank of a value is not known its
-// shape is empty, and static false.
+// showDocument is the JSON form. If the rank of a value is unknown its shape is
+// empty, and static false.
 type showDocument struct {
 	SchemaVersion int                 `json:"schemaVersion"`
 	Values        []planner.ValueInfo `json:"values"`

@@ -98,13 +98,13 @@ overhead and bound at budgets down to the least that is known to suffice.`,
 		},
 	}
 	c.Flags().StringVar(&o.budget, "budget", "", "memory that must suffice, `BYTES` or a size such as 12G")
-	c.Flags().Float64Var(&o.ratio, "budget-ratio", 0, "the budget as a part `R` of the memory without recomputation, such as 0.8")
+	c.Flags().Float64Var(&o.ratio, "budget-ratio", 0, "the budget as a fraction `R` of the memory without recomputation, such as 0.8")
 	addEnum(c, c.Flags(), &o.class, "class", rematClasses[0].name, "`CLASS` of schedules that are admitted", rematClassNames(), nil)
 	o.limitFlags.add(c, boundedSearch)
 	c.Flags().StringVar(&o.certificate, "certificate", "", "write the proof of the bound to `FILE`")
 	c.Flags().StringVar(&o.verify, "verify", "", "check the proof in `FILE` instead of solving")
 	c.Flags().BoolVar(&o.frontier, "frontier", false, "overhead against memory, at many budgets")
-	c.Flags().Uint64Var(&o.seed, "seed", 0, "`N` that the search's random choices come from")
+	c.Flags().Uint64Var(&o.seed, "seed", 0, "seed `N` of the search's random choices")
 	c.Flags().IntVar(&o.points, "points", 24, "`N` budgets of --frontier")
 	o.outputFlags.add(c, rematFormats())
 	noFiles(c, "budget", "budget-ratio", "points", "seed")
@@ -133,8 +133,8 @@ type rematSolution struct {
 	Reason        string      `json:"reason,omitempty"` // why no schedule fits
 }
 
-// A rematStep is one execution: the node's place in the order of the graph, its name,
-// and the nodes whose outputs are freed after it.
+// A rematStep is one execution: the node's index in the graph's order, its name, and
+// the nodes whose outputs are freed after it.
 type rematStep struct {
 	Node int    `json:"node"`
 	Name string `json:"name"`
@@ -188,7 +188,7 @@ func solveRematRun(ctx context.Context, s *streams, o *solveRematOptions) error 
 		return err
 	}
 	show, stop := s.progress("solve remat")
-	start := time.Now() //nolint:forbidigo // the time that the search took is part of the answer
+	start := time.Now() //nolint:forbidigo // the search's time is part of the answer
 	r, err := remat.Solve(ctx, in, remat.Options{Budget: budget, Timeout: o.timeout, Class: class, Seed: o.seed, Certificate: o.certificate != "", Progress: searchProgress(show, in)})
 	out := &rematSolution{SchemaVersion: 1, Name: in.Name, Class: o.class, Budget: budget, Seconds: math.Round(time.Since(start).Seconds()*1e3) / 1e3}
 	stop()
@@ -211,7 +211,7 @@ func solveRematRun(ctx context.Context, s *streams, o *solveRematOptions) error 
 	return answer(&out.Feasible)
 }
 
-// wanted checks what does not depend on the instance.
+// wanted checks the options that do not depend on the instance.
 func (o *solveRematOptions) wanted() (remat.Class, error) {
 	switch {
 	case o.verify != "" && (o.frontier || o.budget != "" || o.ratio != 0 || o.certificate != ""):
@@ -229,7 +229,7 @@ func (o *solveRematOptions) wanted() (remat.Class, error) {
 	case given == (o.budget != ""):
 		return 0, errors.New("solve remat wants either --budget BYTES or --budget-ratio R")
 	case given && !(o.ratio > 0 && o.ratio <= 1e6):
-		return 0, fmt.Errorf("--budget-ratio %v: want a positive part such as 0.8", o.ratio)
+		return 0, fmt.Errorf("--budget-ratio %v: want a positive fraction such as 0.8", o.ratio)
 	}
 	for i := range rematClasses {
 		if c := &rematClasses[i]; c.name == o.class {
@@ -242,7 +242,7 @@ func (o *solveRematOptions) wanted() (remat.Class, error) {
 	return 0, fmt.Errorf("--class %q: %w", o.class, oneOf(o.class, rematClassNames()))
 }
 
-// bytes is the budget for an instance.
+// bytes returns the budget for an instance.
 func (o *solveRematOptions) bytes(in *remat.Instance) (int64, error) {
 	if o.budget != "" {
 		return planner.PositiveSize("--budget", o.budget)

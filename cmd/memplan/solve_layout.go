@@ -56,15 +56,15 @@ proves that there is none, 2 if it finds neither.`,
 type layoutSolution struct {
 	SchemaVersion int            `json:"schemaVersion"`
 	Buffers       int            `json:"buffers"`
-	Capacity      int64          `json:"capacity"` // 0: the least was asked for
+	Capacity      int64          `json:"capacity"` // 0: the least height
 	Feasible      bool           `json:"feasible"`
 	Height        int64          `json:"height"`
 	LowerBound    int64          `json:"lowerBound"`
-	Gap           float64        `json:"gap"` // of height over lowerBound
+	Gap           float64        `json:"gap"` // (height - lowerBound) / lowerBound
 	Optimal       bool           `json:"optimal"`
 	Method        string         `json:"method"`
 	Seconds       float64        `json:"seconds"`
-	Layout        []placedBuffer `json:"layout"` // empty where the capacity does not suffice
+	Layout        []placedBuffer `json:"layout"` // empty if the capacity does not suffice
 
 	Given   []layout.Buffer `json:"-"`
 	Offsets []int64         `json:"-"` // of those that are given
@@ -87,7 +87,7 @@ var layouts = []report.Format[*layoutSolution]{
 	report.AsJSON(report.Itself[*layoutSolution]),
 }
 
-// verdict is the answer in a line.
+// verdict returns the answer in one line.
 func (l *layoutSolution) verdict() string {
 	switch buffers := report.Plural(l.Buffers, "buffer", "buffers"); {
 	case !l.Feasible:
@@ -111,7 +111,7 @@ func solveLayoutRun(ctx context.Context, s *streams, o *solveLayoutOptions) erro
 		return err
 	}
 	_, stop := s.progress("solve layout")
-	start := time.Now() //nolint:forbidigo // the time that the search took is part of the answer
+	start := time.Now() //nolint:forbidigo // the search's time is part of the answer
 	r, err := layout.Solve(limit, list, opt)
 	seconds := time.Since(start).Seconds()
 	stop()
@@ -128,7 +128,7 @@ func solveLayoutRun(ctx context.Context, s *streams, o *solveLayoutOptions) erro
 	return out.emit(s, o)
 }
 
-// emit writes a layout; one that does not fit is not written down.
+// emit writes a layout, unless it does not fit.
 func (l *layoutSolution) emit(s *streams, o *solveLayoutOptions) error {
 	if l.LowerBound > 0 {
 		l.Gap = float64(l.Height-l.LowerBound) / float64(l.LowerBound)
@@ -151,7 +151,7 @@ func (l *layoutSolution) emit(s *streams, o *solveLayoutOptions) error {
 }
 
 func (o *solveLayoutOptions) options() (opt layout.Options, err error) {
-	if o.timeout > 0 { // time alone ends the search
+	if o.timeout > 0 { // only time ends the search
 		opt.Effort = math.MaxInt64
 	}
 	if o.capacity != "" {

@@ -42,7 +42,7 @@ func rematFormats() []string {
 }
 
 // searchProgress shows the best schedule and the bound as they change; nil
-// where there is nothing to show it on.
+// without a terminal.
 func searchProgress(show func(done, total int, message string), in *remat.Instance) func(cost, bound int64) {
 	if show == nil {
 		return nil
@@ -57,7 +57,7 @@ func searchProgress(show func(done, total int, message string), in *remat.Instan
 	}
 }
 
-// prove writes the certificate of an answer, if it is wanted.
+// prove writes the certificate of an answer, if requested.
 func (o *solveRematOptions) prove(s *streams, r *remat.Result, err error) error {
 	if o.certificate == "" {
 		return nil
@@ -104,7 +104,7 @@ var verifications = []report.Format[*verification]{
 	report.AsJSON(report.Itself[*verification]),
 }
 
-// verifyRemat checks a certificate: exit 1 if it does not prove what it says.
+// verifyRemat checks a certificate: exit 1 if it does not prove its claim.
 func verifyRemat(s *streams, o *solveRematOptions, in *remat.Instance) error {
 	data, err := files.Door{}.Read(o.verify, files.Certificate)
 	if err != nil {

@@ -15,20 +15,20 @@ import (
 	"github.com/memplan/memplan/quote"
 )
 
-// streams are where commands write: out takes the result alone, err all else.
+// streams are the outputs of commands: out takes only the result, err all else.
 type streams struct {
 	out            io.Writer
 	err            messages
 	outTTY, errTTY bool
-	width          int           // columns of the terminal at out, or what COLUMNS says; 0: not known
+	width          int           // columns of the terminal at out, or COLUMNS; 0: unknown
 	color          string        // auto, always, never
-	written        []string      // files that flags say to write
-	kept           []fs.FileInfo // regular files that are read, and so not written over
+	written        []string      // files to be written, according to flags
+	kept           []fs.FileInfo // regular files that are read, and so never overwritten
 	watch          *watchdog
 }
 
-// messages are what is said on stderr, whole lines, in which what came from a
-// file is text. It is no io.Writer: nothing is said past that.
+// messages writes whole lines to stderr, in which texts from files are quoted.
+// It is not an io.Writer, so that nothing can bypass that.
 type messages struct{ w io.Writer }
 
 // line writes a line.
@@ -36,15 +36,15 @@ func (m messages) line(format string, args ...any) {
 	fmt.Fprintln(m.w, quote.Text(fmt.Sprintf(format, args...)))
 }
 
-// clearLine goes to the beginning of a terminal's line and empties it.
+// clearLine moves to the beginning of a terminal's line and erases it.
 const clearLine = "\r\x1b[K"
 
-// redraw writes text over the line of a terminal that it wrote before.
+// redraw replaces the line of a terminal that it wrote before.
 func (m messages) redraw(text string) { fmt.Fprint(m.w, clearLine+quote.Text(text)) }
 
 func newStreams(out, errw io.Writer) *streams {
 	s := &streams{out: out, err: messages{errw}, color: "auto", watch: newWatchdog(errw)}
-	s.width, _ = strconv.Atoi(os.Getenv("COLUMNS")) // 0 where it is no number
+	s.width, _ = strconv.Atoi(os.Getenv("COLUMNS")) // 0 if it is not a number
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		s.outTTY = true
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
@@ -60,7 +60,7 @@ func newStreams(out, errw io.Writer) *streams {
 // colors lists the values of --color.
 var colors = []string{"auto", "always", "never"}
 
-// style is how text may look at its destination: out, or a file.
+// style returns the style of text for its destination: out, or a file.
 func (s *streams) style(file bool) report.Style {
 	st := report.Style{Color: s.colored(file, os.Getenv)}
 	if !file {
@@ -69,8 +69,8 @@ func (s *streams) style(file bool) report.Style {
 	return st
 }
 
-// colored decides about colour: the flag, then NO_COLOR, CLICOLOR_FORCE,
-// CLICOLOR, then whether a terminal takes the text.
+// colored decides whether to use colour: by the flag, then NO_COLOR,
+// CLICOLOR_FORCE, CLICOLOR, then whether the destination is a terminal.
 func (s *streams) colored(file bool, env func(string) string) bool {
 	force := env("CLICOLOR_FORCE")
 	switch {
@@ -86,7 +86,8 @@ func (s *streams) colored(file bool, env func(string) string) bool {
 	return s.outTTY && !file
 }
 
-// errWidth is how many columns the terminal at err has now; 0: not known.
+// errWidth returns the current number of columns of the terminal at err; 0:
+// unknown.
 func (s *streams) errWidth() int {
 	f, ok := s.err.w.(*os.File)
 	if !ok || !s.errTTY {
@@ -99,18 +100,18 @@ func (s *streams) errWidth() int {
 	return width
 }
 
-// fitting is the beginning of a text that has so many columns.
+// fitting returns the beginning of a text that fits the columns.
 func fitting(text string, columns int) string {
 	r := []rune(text)
 	return string(r[:max(0, min(len(r), columns))])
 }
 
-// patience is how long a command may take before it shows progress.
+// patience is the time after which a command shows progress.
 const patience = 500 * time.Millisecond
 
-// progress shows on a terminal what a command works on and, where a search
-// says so, how far it has come; not before it takes long. stop removes the
-// line again. show is nil where there is no terminal.
+// progress shows on a terminal what a command works on and, if a search reports
+// it, how far it has come, once it takes long. stop removes the line. show is
+// nil without a terminal.
 func (s *streams) progress(what string) (show func(done, total int, message string), stop func()) {
 	if !s.errTTY {
 		return nil, func() {}
@@ -124,10 +125,10 @@ func (s *streams) progress(what string) (show func(done, total int, message stri
 	}
 }
 
-// A progressLine is one line of a terminal that is written again and again.
+// A progressLine is one line of a terminal that is written repeatedly.
 type progressLine struct {
 	w     messages
-	width func() int // columns of the terminal, 0: not known
+	width func() int // columns of the terminal, 0: unknown
 	what  string
 	done  chan struct{}
 
@@ -135,7 +136,7 @@ type progressLine struct {
 	message string
 }
 
-// set says how far the work has come.
+// set updates the progress.
 func (p *progressLine) set(done, total int, message string) {
 	if total > 0 {
 		message = fmt.Sprintf("%d of %d  %s", done, total, message)
@@ -162,7 +163,7 @@ func (p *progressLine) run() {
 		message := p.message
 		p.mu.Unlock()
 		line := quote.Text(fmt.Sprintf("%s: %.0f s  %s", p.what, (time.Duration(ticks) * patience).Seconds(), message))
-		if width := p.width(); width > 0 { // what wraps would not be cleared
+		if width := p.width(); width > 0 { // wrapped lines would not be cleared
 			line = fitting(line, width-1)
 		}
 		p.w.redraw(line)

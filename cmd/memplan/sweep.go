@@ -95,7 +95,7 @@ func sweepRun(ctx context.Context, s *streams, o *sweepOptions) error {
 	return nil
 }
 
-// ownShard is the share that the flag names, or the scheduler, or all.
+// ownShard returns the share given by the flag, or by the scheduler, or all.
 func ownShard(flag string, env func(string) string) (planner.Shard, error) {
 	own, err := planner.SchedulersShard(env)
 	switch {
@@ -115,7 +115,7 @@ func ownShard(flag string, env func(string) string) (planner.Shard, error) {
 	return own, nil
 }
 
-// listCases writes the list of cases, unless it is there.
+// listCases writes the list of cases, unless it exists.
 func listCases(dir string, w *planner.Sweep) error {
 	if err := files.Folder(dir); err != nil {
 		return err

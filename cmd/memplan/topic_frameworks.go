@@ -7,7 +7,7 @@ import (
 	"github.com/memplan/memplan/planner"
 )
 
-// formName is a form as a word within a sentence.
+// formName returns the name of a form within a sentence.
 func formName(form string) string {
 	if form == "arguments" {
 		return "on a command line"
@@ -15,8 +15,8 @@ func formName(form string) string {
 	return "as " + form
 }
 
-// frameworksTopic is what memplan writes for frameworks and reads of them, from
-// the tables that do so.
+// frameworksTopic describes what memplan writes for frameworks and reads from
+// them, from the tables.
 func frameworksTopic() string {
 	var b strings.Builder
 	b.WriteString("What memplan config --to writes, what each target can checkpoint, and what\nreads it back:\n\n")
@@ -57,5 +57,5 @@ warning, too, unless they turn something off; the rest is counted.
 	return b.String()
 }
 
-// topicColumns is how wide a topic's lines are, but for single long words.
+// topicColumns is the width of a topic's lines, except for single long words.
 const topicColumns = 84

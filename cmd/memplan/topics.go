@@ -65,8 +65,8 @@ or the nearest folder above it; memplan sweep reads a file of the same form. Pat
   rules:
     max-increase: 2%
     no-new-warnings: true         # that the baseline does not have
-    max-overhead: {limit: 20%, severity: warning}    # said, and no failure
-  fail-on: [cannot-tell]          # or warnings, which are more
+    max-overhead: {limit: 20%, severity: warning}    # reported, but no failure
+  fail-on: [cannot-tell]          # or warnings: of any kind
   baseline: .memplan-baseline.json
 
 Paths lie in that folder or below it: one that leads out, by ../, as an absolute path

@@ -85,9 +85,9 @@ memory and the cap. Compare at the plan's batch and precision.`,
 	fl.StringVar(&o.call, "call", "", "with --engine torch: function that trains, `MODULE:FUNCTION`")
 	fl.StringVar(&o.cap, "cap", "", "take no more than `SIZE` of the device's memory")
 	fl.StringArrayVar(&o.inputs, "input", nil, "elements of an input, a weight or the loss's target from a .npy or .pb file, `NAME=FILE`, or of all in a FILE.npz; repeatable")
-	fl.StringArrayVar(&o.expect, "expect", nil, "what an output, or a gradient as grad:NAME, should be, `NAME=FILE`, or all in a FILE.npz; repeatable")
-	fl.Float64Var(&o.tolerance, "tolerance", 1e-4, "how far what is expected may be off, a `NUMBER` relative to the largest of its array")
-	fl.Uint64Var(&o.seed, "seed", 0, "`N` of which weights, inputs and dropout are made")
+	fl.StringArrayVar(&o.expect, "expect", nil, "expected output, or gradient as grad:NAME, `NAME=FILE`, or all in a FILE.npz; repeatable")
+	fl.Float64Var(&o.tolerance, "tolerance", 1e-4, "tolerated error of expected values, a `NUMBER` relative to the largest of each array")
+	fl.Uint64Var(&o.seed, "seed", 0, "seed `N` of weights, inputs and dropout")
 	fl.IntVar(&o.steps, "steps", 2, "training steps of each run, `N`")
 	fl.StringVar(&o.profile, "profile", "", "write the measured times of all nodes to `FILE`, for --times to read")
 	noFiles(c, "cap", "tolerance", "seed", "steps", "call")
@@ -95,7 +95,8 @@ memory and the cap. Compare at the plan's batch and precision.`,
 	return c
 }
 
-// addDevice adds the flag that names a device of the table, or one of several.
+// addDevice adds the flag for a device of the table, or one of several of a
+// kind.
 func addDevice(c *cobra.Command, fl *pflag.FlagSet, at *string) {
 	addEnum(c, fl, at, "device", device.Names()[0], "`DEVICE` to run on, cuda:1 for the second GPU", device.Names(), func(s string) error {
 		_, err := device.Find(s)
@@ -123,7 +124,7 @@ func engineNames() []string {
 	return names
 }
 
-// validateWith runs the engine that the flags name.
+// validateWith runs the engine given by the flags.
 func validateWith(ctx context.Context, s *streams, o *validateOptions) error {
 	if o.engine != "torch" && (o.script != "" || o.call != "") {
 		return errors.New("--script and --call are for --engine torch")
@@ -194,7 +195,7 @@ func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
 	return nil
 }
 
-// opens fails early where there is no device.
+// opens returns an early error if there is no device.
 func opens(open func() (validate.Device, error)) error {
 	d, err := open()
 	if err != nil {
@@ -203,7 +204,7 @@ func opens(open func() (validate.Device, error)) error {
 	return d.Close()
 }
 
-// question is what a plan answers, or what the flags ask of a model.
+// question returns the question of a plan, or of the flags about a model.
 func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.Question) error {
 	if strings.EqualFold(filepath.Ext(o.path), ".json") {
 		if err := o.answered(); err != nil {
@@ -238,8 +239,8 @@ func (o *validateOptions) question(ctx context.Context, s *streams, q *validate.
 	return nil
 }
 
-// files finds the weights that the model has, and the arrays that the flags
-// name. The archives stay open, also with an error.
+// files opens the weights that the model has, and the arrays given by flags.
+// The archives stay open, even after an error.
 func (o *validateOptions) files(q *validate.Question) (*arrays, error) {
 	given := &arrays{memory: o.reading()}
 	var err error
@@ -253,7 +254,7 @@ func (o *validateOptions) files(q *validate.Question) (*arrays, error) {
 	return given, known(q.Model, q.Inputs)
 }
 
-// known reports arrays that the model has no place for.
+// known returns an error for arrays that the model has no input or weight for.
 func known(m *planner.Model, inputs map[string]validate.Reader) error {
 	names := []string{validate.TargetName}
 	g := m.Graph()
@@ -275,7 +276,7 @@ func known(m *planner.Model, inputs map[string]validate.Reader) error {
 	return nil
 }
 
-// some writes the first few of many names, and how many more there are.
+// some writes the first few of many names, and the number of the others.
 func some(names []string) string {
 	const enough = 4
 	if len(names) <= enough {
@@ -284,10 +285,10 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:enough], ", "), len(names)-enough)
 }
 
-// arrays are the archives that flags name, open until they have been used.
+// arrays are the archives given by flags, open until they have been used.
 type arrays struct {
 	open   []*validate.Archive
-	memory int64 // bytes that reading one may take
+	memory int64 // limit of the memory for reading one, bytes
 }
 
 func (a *arrays) close() {
@@ -296,8 +297,9 @@ func (a *arrays) close() {
 	}
 }
 
-// read reads NAME=FILE and finds the arrays of FILE.npz. Of inputs of one name
-// the last counts; what is expected is all compared, so each name is there once.
+// read parses NAME=FILE and finds the arrays of FILE.npz. Of inputs with one
+// name the last counts; expected arrays are all compared, so a name may occur
+// once.
 func (a *arrays) read(flag string, list []string, once bool) (map[string]validate.Reader, error) {
 	out := map[string]validate.Reader{}
 	add := func(name string, f validate.Reader) error {
@@ -329,7 +331,7 @@ func (a *arrays) read(flag string, list []string, once bool) (map[string]validat
 	return out, nil
 }
 
-// archive looks at the arrays of a .npz file; they are read when they are needed.
+// archive lists the arrays of a .npz file; they are read on demand.
 func (a *arrays) archive(file string, add func(string, validate.Reader) error) error {
 	z, err := validate.OpenNPZ(file)
 	if err != nil {

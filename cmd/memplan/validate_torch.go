@@ -25,11 +25,10 @@ type torchJob struct {
 	Script   string            `json:"script"`
 	Call     string            `json:"call"`
 	Steps    int               `json:"steps"`
-	CapBytes int64             `json:"capBytes"` // that PyTorch's allocator may reserve, 0 for no limit
+	CapBytes int64             `json:"capBytes"` // of PyTorch's allocator, 0 for no limit
 }
 
-// torchSteps is how many steps run unless --steps says otherwise: five under the
-// cap, as docs/torch.md measures.
+// torchSteps is the default of --steps: five under the cap, as in docs/torch.md.
 const torchSteps = 5
 
 // validateTorch runs the user's own training under a plan in PyTorch.
@@ -57,7 +56,7 @@ func validateTorch(ctx context.Context, s *streams, o *validateOptions) error {
 	return nil
 }
 
-// torchJob is the job of the flags, its plan, and the cap in bytes.
+// torchJob returns the job of the flags, its plan, and the cap in bytes.
 func (o *validateOptions) torchJob() (*torchJob, *planner.Plan, int64, error) {
 	switch {
 	case (o.script == "") == (o.call == ""):
@@ -100,7 +99,7 @@ func (o *validateOptions) torchJob() (*torchJob, *planner.Plan, int64, error) {
 	return job, p, limit, nil
 }
 
-// runTorch runs the job in the Python that has PyTorch. What the training prints
+// runTorch runs the job in the Python that has PyTorch. The training's output
 // goes to stderr.
 func runTorch(ctx context.Context, s *streams, job *torchJob) (*validate.TorchMeasured, error) {
 	name := cmp.Or(os.Getenv("MEMPLAN_PYTHON"), "python3")

@@ -24,10 +24,10 @@ func versionLine() string {
 	return fmt.Sprintf("memplan %s (%s, %s/%s, without CUDA)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// release is the version that a wheel was built as (python/wheels.py sets it).
+// release is the version of the wheel (python/wheels.py sets it).
 var release string
 
-// version is the release's or the module's, with the commit where it is a
+// version returns the release's or the module's version, with the commit of a
 // development build.
 func version() string {
 	if release != "" {

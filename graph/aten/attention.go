@@ -50,7 +50,7 @@ func runAttention(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{attend(e, a)}
 }
 
-// attend runs the first kernel of the runtime's order that takes the call.
+// attend runs the first kernel, in the runtime's order, that accepts the call.
 func attend(e *Eager, a *attention) *Tensor {
 	kernels := AttentionKernels()
 	for _, name := range e.Attention {
@@ -63,16 +63,17 @@ func attend(e *Eager, a *attention) *Tensor {
 	return runMathAttention(e, a)
 }
 
-// sameHeads reports operands that a fused kernel takes: as many heads in all,
-// unless grouped heads are asked for (check_batch_size_and_num_heads_dense).
+// sameHeads reports whether a fused kernel accepts the numbers of heads: all
+// equal, unless grouped heads are asked for
+// (check_batch_size_and_num_heads_dense).
 func sameHeads(a *attention) bool {
 	return a.q.Shape[0] == a.k.Shape[0] && a.k.Shape[0] == a.v.Shape[0] && (a.gqa || a.q.Shape[1] == a.k.Shape[1] && a.k.Shape[1] == a.v.Shape[1])
 }
 
-// lastDimDense reports operands whose last dim has stride 1, as every fused kernel
-// wants it; with single set, a head dim of size 1 excuses them
-// (check_last_dim_stride_equals_1_dense). Of a mask nothing is asked: where a file
-// was optimised, a folded one does not have the strides of the code's.
+// lastDimDense reports whether the last dim of each operand has stride 1, as every
+// fused kernel requires; with single set, a head dim of size 1 is exempt
+// (check_last_dim_stride_equals_1_dense). Masks are not checked: one that an
+// optimizer of files folded does not have the strides of the code's.
 func lastDimDense(a *attention, single bool) bool {
 	dense := func(t *Tensor) bool { return t.Strides[t.dim()-1] == 1 }
 	return dense(a.q) && dense(a.k) && dense(a.v) || single && headDim(a) == 1
@@ -99,8 +100,8 @@ func efficientAttentionFits(e *Eager, a *attention) bool {
 	return half(a.q) && headDim(a)%8 == 0 || a.q.DType == graph.Float32 && headDim(a)%4 == 0
 }
 
-// recorded reports that backward will need the log-sum-exp: without, no kernel but
-// flash makes it (scaled_dot_product_attention's compute_logsumexp).
+// recorded reports whether backward will need the log-sum-exp: otherwise no kernel
+// but flash computes it (scaled_dot_product_attention's compute_logsumexp).
 func recorded(e *Eager, a *attention) bool {
 	return e.grad && (a.q.RequiresGrad() || a.k.RequiresGrad() || a.v.RequiresGrad())
 }
@@ -119,7 +120,7 @@ func (a *attention) flops() int64 {
 	return f
 }
 
-// rows returns strides of [B, H, M, D] stored as [B, M, H, D].
+// rowsFirst returns strides of [B, H, M, D] stored as [B, M, H, D].
 func rowsFirst(shape []int64) []int64 {
 	h, m, d := shape[1], shape[2], shape[3]
 	return []int64{h * m * d, d, h * d, 1}
@@ -129,7 +130,7 @@ func (a *attention) outShape() []int64 {
 	return []int64{a.q.Shape[0], a.q.Shape[1], a.q.Shape[2], a.v.Shape[3]}
 }
 
-// attention sets what the fused kernels take beside tensors.
+// attention sets the numbers that the fused kernels take.
 func (k *kernel) attention(a *attention) *kernel {
 	causal := 0.0
 	if a.causal {
@@ -138,7 +139,8 @@ func (k *kernel) attention(a *attention) *kernel {
 	return k.scalars(a.scale, causal, a.dropout).random()
 }
 
-// repeats gives a backward the numbers, and the random ones, of its forward.
+// repeats gives a backward node the numbers and the random stream of its
+// forward.
 func (k *kernel) repeats(at *program.Attrs) *kernel {
 	a := k.attrs()
 	a.Scalars, a.Stream = at.Scalars, at.Stream
@@ -172,7 +174,7 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 	if recorded(e, a) {
 		lse = k.alloc([]int64{b, h, ceilDiv(m, 32) * 32}, nil, graph.Float32)
 	}
-	k.gives(o, lse)
+	k.setResults(o, lse)
 	if half(a.q) && a.v.Shape[3] > 128 { // rows longer than a tile are summed in float32
 		k.scratch(graph.Float32.Bytes(o.Numel()), program.Temporaries)
 	}
@@ -198,9 +200,9 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 	return o
 }
 
-// maskLike brings the mask to the products' shape: rows are padded to a multiple
-// of 8 elements, of which the part that was there is shown, and expanded
-// (attention.cpp, preprocess_mask).
+// maskLike expands the mask to the products' shape: its rows are padded to a
+// multiple of 8 elements and shown without the padding (attention.cpp,
+// preprocess_mask).
 func maskLike(e *Eager, a *attention) *Tensor {
 	mask := bias(e, a)
 	if mask == nil || mask.dim() == 0 {
@@ -220,13 +222,13 @@ func (k *kernel) maskGrad(mask *Tensor) *Tensor {
 	wide[3] = ceilDiv(wide[3], 16) * 16
 	g := k.alloc(wide, nil, mask.DType)
 	g.Shape = mask.Shape
-	k.n.Out[len(k.n.Out)-1] = g.Tensor
+	k.n.Out[len(k.n.Out)-1] = g.View
 	return g
 }
 
-// delta is the sum of each row's gradient times its result: half types' kernels
-// compute it themselves from compute capability 8 on, else it comes of a product, a sum and, unless
-// the sum lies so, a copy in the order of heads.
+// delta is the sum of each row's gradient times its result. For half types the kernels of compute
+// capability 8 and later compute it themselves; otherwise it takes a product, a sum and, unless the
+// sum already has the order of heads, a copy.
 func (k *kernel) delta(a *attention, o *Tensor) program.StorageID {
 	b, h, m, _, _ := a.dims()
 	if half(a.q) && k.e.Major >= 8 {
@@ -255,7 +257,7 @@ func padLast(e *Eager, t *Tensor, to int64) *Tensor {
 	in := t.Shape
 	e.record("ConstantPadNdBackward0", []*Tensor{o}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
 		k := e.begin("constant_pad_nd", g[0]).does("copy")
-		k.n.In[0] = e.view(g[0], in, g[0].Strides, 0).Tensor // what was not padded
+		k.n.In[0] = e.view(g[0], in, g[0].Strides, 0).View // without the padding
 		k.alloc(in, nil, g[0].DType)
 		return []*Tensor{k.end()}
 	})
@@ -290,15 +292,15 @@ func (k *kernel) likes(ts ...*Tensor) []*Tensor {
 }
 
 func swap12(e *Eager, t *Tensor) *Tensor {
-	return &Tensor{Tensor: program.Tensor{Storage: t.Storage, DType: t.DType,
+	return &Tensor{View: program.View{Storage: t.Storage, DType: t.DType,
 		Shape:   []int64{t.Shape[0], t.Shape[2], t.Shape[1], t.Shape[3]},
 		Strides: []int64{t.Strides[0], t.Strides[2], t.Strides[1], t.Strides[3]}}}
 }
 
 // runCudnnAttention is cuDNN's fused kernel: seed and offset of the random
-// numbers, the result, the log-sum-exp; its backward takes a float accumulator
-// of the query gradient, one float a row and, of grouped heads, the gradients of
-// all heads' keys and values (as measured).
+// numbers, the result, the log-sum-exp. Its backward takes a float accumulator
+// of the query gradient, one float a row and, for grouped heads, the gradients
+// of all heads' keys and values (as measured).
 func runCudnnAttention(e *Eager, a *attention) *Tensor {
 	b, h, m, n, d := a.dims()
 	mask := bias(e, a)
@@ -310,7 +312,7 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 	if recorded(e, a) {
 		lse = k.alloc([]int64{b, h, m, 1}, nil, graph.Float32)
 	}
-	k.gives(seed, offset, o, lse)
+	k.setResults(seed, offset, o, lse)
 	if m > 1 {
 		k.scratch(256, program.Workspace)
 	}
@@ -338,15 +340,15 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 	return o
 }
 
-// layoutOf returns t with strides that say only in which order its dims lie:
-// cuDNN's results take the order of the operand they belong to.
+// layoutOf returns t with strides that only order its dims: cuDNN's results
+// take the order of the operand they belong to.
 func layoutOf(t *Tensor) *Tensor {
 	d := *t
 	d.Strides = t.denseStrides()
 	return &d
 }
 
-// flashDim is the head dim that the flash kernel's accumulators have.
+// flashDim returns the head dim of the flash kernel's accumulators.
 func flashDim(d int64) int64 {
 	if d > 128 {
 		return ceilDiv(d, 64) * 64
@@ -354,8 +356,8 @@ func flashDim(d int64) int64 {
 	return ceilDiv(d, 32) * 32
 }
 
-// flashSplits is in how many parts the flash kernel goes through the keys, so that
-// few queries fill the card (num_splits_heuristic in
+// flashSplits returns the number of parts into which the flash kernel splits the
+// keys, so that few queries fill the card (num_splits_heuristic in
 // aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp).
 func flashSplits(e *Eager, a *attention) int64 {
 	b, h, m, n, d := a.dims()
@@ -372,7 +374,7 @@ func flashSplits(e *Eager, a *attention) int64 {
 	}
 	efficiency := func(splits int64) float64 {
 		if splits > 1 && ceilDiv(keys, splits) == ceilDiv(keys, splits-1) {
-			return 0 // as many blocks a part as with one part less
+			return 0 // no fewer blocks a part than with one part less
 		}
 		waves := float64(work*splits) / float64(units)
 		return waves / math.Ceil(waves)
@@ -509,7 +511,7 @@ func runMathAttention(e *Eager, a *attention) *Tensor {
 	if a.v.DType != d {
 		e.hold(a.v)
 	}
-	e.hold(wq, kk, q, mask, p, second) // the probabilities are a second result
+	e.hold(wq, kk, q, mask, p, second) // the math kernel returns the probabilities, too
 	return o
 }
 

@@ -2,7 +2,7 @@ package aten
 
 import "github.com/memplan/memplan/graph"
 
-// A Cast is what autocast does with an operator's floating-point arguments
+// A Cast is autocast's treatment of an operator's floating-point arguments
 // (aten/src/ATen/autocast_mode.h).
 type Cast uint8
 
@@ -12,21 +12,22 @@ const (
 	Lower               // arguments are cast to the autocast type
 	Full                // arguments are cast to float32
 	Promote             // arguments are cast to the widest type among them
-	Result              // arguments are kept; the result is asked for in float32
+	Result              // arguments are kept; the result is requested in float32
 )
 
 func (c Cast) String() string {
 	return [...]string{"keep", "lower", "float32", "promote", "float32 result"}[c]
 }
 
-// autocast casts the tensor arguments of a call as its operator's class says,
-// the last argument first, as the wrapper's C++ evaluates them.
+// autocast casts the tensor arguments of a call by its operator's class, from
+// the last argument to the first, the order in which C++ evaluates the
+// wrapper's.
 func (e *Eager) autocast(op *Op, c *Call) {
-	if c.InPlace { // autocast has rules for functions alone
+	if c.InPlace { // autocast has rules for out-of-place operators only
 		return
 	}
 	cast := op.Cast
-	if c.Op == "rms_norm" && e.RMSNormFull {
+	if c.Op == "rms_norm" && e.RMSNormFloat32 {
 		cast = Full
 	}
 	switch cast {
@@ -73,7 +74,7 @@ func (e *Eager) castTo(t *Tensor, to graph.DType) *Tensor {
 	if cache && t.cast != nil {
 		return t.cast
 	}
-	recorded := e.grad // a cached cast is recorded under torch.no_grad, too: calls outside use it
+	recorded := e.grad // a cast is recorded under torch.no_grad, too, because calls outside use the cached copy
 	e.grad = e.grad || cache
 	c := e.toDType("to", t, to)
 	e.grad = recorded
@@ -81,12 +82,12 @@ func (e *Eager) castTo(t *Tensor, to graph.DType) *Tensor {
 		t.cast = c
 		e.casts = append(e.casts, t)
 	} else {
-		e.called = append(e.called, c)
+		e.callCasts = append(e.callCasts, c)
 	}
 	return c
 }
 
-// ExitAutocast ends an autocast region: the cached casts are let go.
+// ExitAutocast ends an autocast region and releases the cached casts.
 func (e *Eager) ExitAutocast() {
 	for _, t := range e.casts {
 		e.hold(t.cast)
@@ -95,8 +96,8 @@ func (e *Eager) ExitAutocast() {
 	e.casts = e.casts[:0]
 }
 
-// Cast appends the copy of a tensor in another type that the code makes before a
-// call.
+// Cast appends a copy of a tensor in another type that the model's code makes
+// before a call.
 func (e *Eager) Cast(c *Call, t *Tensor, to graph.DType) *Tensor {
 	e.name, e.module, e.call, e.draws = c.Name, c.Module, c.Index, 0
 	return e.toDType("to", t, to)

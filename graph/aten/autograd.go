@@ -13,13 +13,13 @@ import (
 // tensors it saved.
 type backward func(e *Eager, g, saved []*Tensor, need []bool) []*Tensor
 
-// An outMeta is what the engine checks a gradient against.
+// An outMeta holds what the engine checks a gradient against.
 type outMeta struct {
 	shape []int64
 	dtype graph.DType
 }
 
-// An edge leads to the node that takes a gradient.
+// An edge leads to the node that receives a gradient.
 type edge struct {
 	node *gradNode
 	nr   int
@@ -75,14 +75,14 @@ func (e *Eager) record(name string, outs, ins, saved []*Tensor, apply backward) 
 	e.pack(n)
 }
 
-// pack decides what becomes of the tensors that n saves.
+// pack keeps, drops or hands on the tensors that n saves.
 func (e *Eager) pack(n *gradNode) {
 	switch {
 	case e.replay != nil:
 		e.replay.pack(e, n)
-	case e.inside != nil:
+	case e.dropping != nil:
 		if n.saves() {
-			e.tape = append(e.tape, e.inside.drop(n))
+			e.tape = append(e.tape, e.dropping.drop(n))
 		}
 	default:
 		e.noted = append(e.noted, n)
@@ -92,9 +92,9 @@ func (e *Eager) pack(n *gradNode) {
 	}
 }
 
-// dropUnreached takes back what is saved only by nodes that backward does not
-// reach: those before a detach, whose nodes die with the variables. Until then
-// they keep what they save. Call it once dependencies are counted.
+// dropUnreached releases what is saved only by nodes that backward does not
+// reach: those before a detach, which die with the variables and until then
+// keep what they save. Call it once dependencies are counted.
 func (e *Eager) dropUnreached(root *gradNode) {
 	reached, unreached := map[program.StorageID]bool{}, map[program.StorageID]bool{}
 	var dead []*gradNode
@@ -117,8 +117,8 @@ func (e *Eager) dropUnreached(root *gradNode) {
 }
 
 // keepUnreached holds what nodes that backward does not reach save until the
-// last tensor is gone that was computed from them with gradients. The nodes are
-// in the order of their calls.
+// last tensor computed from them with gradients is gone. The nodes are in the
+// order of their calls.
 func (e *Eager) keepUnreached(nodes []*gradNode) {
 	if len(nodes) == 0 {
 		return
@@ -144,12 +144,12 @@ func (e *Eager) keepUnreached(nodes []*gradNode) {
 	}
 }
 
-// lastTouched is the last node so far that has to do with each storage.
+// lastTouched returns, for each storage, the last node so far that uses it.
 func (e *Eager) lastTouched() map[program.StorageID]int {
 	last := map[program.StorageID]int{program.None: 0}
 	for i := range e.P.Nodes {
 		n := &e.P.Nodes[i]
-		for _, list := range [][]program.Tensor{n.In, n.Out} {
+		for _, list := range [][]program.View{n.In, n.Out} {
 			for j := range list {
 				last[list[j].Storage] = i
 			}
@@ -171,11 +171,11 @@ func (e *Eager) noteSaved(t *Tensor) {
 	}
 }
 
-// engine is one run of backward.
+// An engine is one run of backward.
 type engine struct {
 	e    *Eager
 	q    heap.Heap[*gradNode]
-	refs map[program.StorageID]int // tensors that input buffers and gradients hold
+	refs map[program.StorageID]int // number of input buffers and gradients that hold a storage
 }
 
 // Backward runs the autograd graph from root with the gradient seed.
@@ -242,9 +242,9 @@ func (en *engine) run(n *gradNode) {
 		out = make([]*Tensor, len(n.next))
 	}
 	e.autograd = ""
-	// Unpacked by hooks, only the function's variables own what was saved: it
-	// goes as variables do, the last first. What a segment was called with lives
-	// on in its frame.
+	// After hooks have unpacked them, only the function's variables own the
+	// saved tensors, which go as variables do, the last first. The arguments of
+	// a segment live on in its frame.
 	inFunction := func(t *Tensor) bool {
 		return n.seg == nil && e.Hooks || n.seg != nil && t != nil && (t.Storage >= n.seg.fresh || n.seg.sel.owns(t.Storage))
 	}
@@ -288,8 +288,8 @@ func (en *engine) run(n *gradNode) {
 	e.hold(out...)
 }
 
-// validate brings a gradient to the shape and type of what it is the gradient
-// of (engine.cpp, validate_outputs).
+// validate casts and reduces a gradient to the shape and type of its tensor
+// (engine.cpp, validate_outputs).
 func (en *engine) validate(g *Tensor, to edge) *Tensor {
 	m := to.node.outs[to.nr]
 	if !slices.Equal(g.Shape, m.shape) {
@@ -322,7 +322,7 @@ func (en *engine) put(to edge, g *Tensor) {
 		return
 	}
 	e := en.e
-	if en.refs[old.Storage] == 1 && !old.based && old.dense() && old.Storage != g.Storage {
+	if en.refs[old.Storage] == 1 && !old.keepsBase && old.dense() && old.Storage != g.Storage {
 		k := e.begin("add_", old, g).does("add")
 		k.out(old)
 		k.end()
@@ -358,7 +358,7 @@ func (en *engine) accumulate(n *gradNode, g *Tensor) {
 		return
 	}
 	layout := !p.dense() && g.contiguous() || p.dense() && sameLayout(g, p)
-	if en.refs[g.Storage] > 1 && !g.part || !layout || g.Storage == program.None { // zeros without memory, too
+	if en.refs[g.Storage] > 1 && !g.part || !layout || g.Storage == program.None { // also zeros without memory
 		k := e.begin("clone", g).does("copy")
 		c := k.alloc(p.Shape, p.denseStrides(), g.DType)
 		k.end()
@@ -374,7 +374,7 @@ func (en *engine) accumulate(n *gradNode, g *Tensor) {
 	}
 }
 
-// sameLayout compares strides where the dim is not 1.
+// sameLayout compares strides, except of dims of size 1.
 func sameLayout(a, b *Tensor) bool {
 	for i := range a.Shape {
 		if a.Shape[i] != 1 && a.Strides[i] != b.Strides[i] {
@@ -392,7 +392,7 @@ func (t *Tensor) Grad() *Tensor {
 	return t.leaf.grad
 }
 
-// wanted are the gradients that are needed of those that f makes.
+// wanted returns the gradients f(i) that are needed, nil for the others.
 func wanted(need []bool, f func(i int) *Tensor) []*Tensor {
 	out := make([]*Tensor, len(need))
 	for i := range need {

@@ -8,8 +8,8 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// cudnnNormalizes reports a batch normalisation that cuDNN runs; PyTorch's own
-// kernels run the others (_select_batch_norm_backend in
+// cudnnNormalizes reports whether cuDNN runs a batch normalisation; PyTorch's
+// own kernels run the others (_select_batch_norm_backend in
 // aten/src/ATen/native/Normalization.cpp).
 func cudnnNormalizes(x, w, b, mean, variance *Tensor, train bool) bool {
 	if w == nil || b == nil || x.DType == graph.BFloat16 || w.DType == graph.BFloat16 || x.DType == graph.Float16 && w.DType != graph.Float32 {
@@ -46,8 +46,9 @@ func normImplOf(t *Tensor) normImpl {
 	return normGeneral
 }
 
-// normsLast reports rows of channels (batch_norm_use_channels_last_kernels), also
-// in three dims, which normImplOf does not know.
+// normsLast reports whether the kernels for rows of channels run
+// (batch_norm_use_channels_last_kernels), also in three dims, which normImplOf
+// does not cover.
 func normsLast(t *Tensor) bool {
 	return t.contiguous() && t.Strides[1] == 1 || t.dim() >= 4 && inFormat(t, true)
 }
@@ -68,8 +69,8 @@ func stagingGrid(rows, channels int64) (x, y int64) {
 	return ceilDiv(channels, bx), y
 }
 
-// staging takes the scratch of such a reduction, of so many values a channel and
-// block, and gives it back.
+// staging allocates and frees the scratch of such a reduction, with that many
+// values a channel and block.
 func (k *kernel) staging(t *Tensor, values int64) {
 	ch := t.Shape[1]
 	if gx, gy := stagingGrid(t.Numel()/max(ch, 1), ch); gy > 1 {
@@ -124,7 +125,7 @@ func nativeBatchNorm(e *Eager, x, w, b, mean, variance *Tensor, numbers []float6
 func (k *kernel) generalMoments(x *Tensor) {
 	in, wide := x, program.None
 	if x.DType == graph.BFloat16 {
-		in = &Tensor{Tensor: program.Tensor{DType: graph.Float32, Shape: x.Shape, Strides: x.denseStrides()}}
+		in = &Tensor{View: program.View{DType: graph.Float32, Shape: x.Shape, Strides: x.denseStrides()}}
 		wide = k.temp(in.Bytes(), program.Temporaries)
 	}
 	var dims []int
@@ -137,8 +138,8 @@ func (k *kernel) generalMoments(x *Tensor) {
 	k.free(wide)
 }
 
-// evalBackward ends a call of native_batch_norm_backward whose forward was
-// cuDNN's: the statistics in the kernels' type come first.
+// evalBackward completes a call of native_batch_norm_backward after a forward
+// by cuDNN: it first copies the statistics to the kernel's type.
 func (k *kernel) evalBackward(g, x, w, b, mean *Tensor, need []bool) []*Tensor {
 	d := statistics(x.DType)
 	if (need[1] || need[2]) && need[0] && !normsLast(x) {
@@ -152,7 +153,7 @@ func (k *kernel) evalBackward(g, x, w, b, mean *Tensor, need []bool) []*Tensor {
 	return k.nativeBackward(g, x, w, b, false, need)
 }
 
-// nativeBackward ends a call of native_batch_norm_backward.
+// nativeBackward completes a call of native_batch_norm_backward.
 func (k *kernel) nativeBackward(g, x, w, b *Tensor, train bool, need []bool) []*Tensor {
 	outs, d, ch := make([]*Tensor, 3), statistics(x.DType), x.Shape[1:2]
 	reduces := train || need[1] || need[2]
@@ -176,7 +177,7 @@ func (k *kernel) nativeBackward(g, x, w, b *Tensor, train bool, need []bool) []*
 				param(i+1, p)
 			}
 		}
-		k.gives(outs...)
+		k.setResults(outs...)
 		k.flops(12 * x.Numel()).end()
 		return outs
 	case reduces && last:
@@ -204,14 +205,14 @@ func (k *kernel) nativeBackward(g, x, w, b *Tensor, train bool, need []bool) []*
 		k.outs, k.n.Out = nil, nil // results stand in their order
 		for _, t := range outs {
 			if t != nil {
-				k.outs, k.n.Out = append(k.outs, t), append(k.n.Out, t.Tensor)
+				k.outs, k.n.Out = append(k.outs, t), append(k.n.Out, t.View)
 			}
 		}
 	}
 	slices.Reverse(sums)
 	k.free(sums...)
 	k.free(k.after...)
-	k.gives(outs...)
+	k.setResults(outs...)
 	k.flops(12 * x.Numel()).end()
 	return outs
 }

@@ -16,7 +16,7 @@ import (
 type Arg struct {
 	Name string // keyword arguments
 	Kind graph.ArgKind
-	T    *Tensor // of a number: the CPU tensor that it is the value of, or nil
+	T    *Tensor // for a number: the CPU tensor whose value it is, or nil
 	Int  int64
 	F    float64
 	S    string
@@ -32,30 +32,30 @@ type Call struct {
 	Module string // qualified name of the owning module
 	Class  string // class of the owning module
 	Args   []Arg
-	// Shapes and Types are what shape inference says of the outputs: the check
-	// of the operator table, and all that is known of an unknown operator.
+	// Shapes and Types are the outputs' as inferred: they check the operator
+	// table, and are all that is known of an operator that it lacks.
 	Shapes  [][]int64
 	Types   []graph.DType
 	InPlace bool // the model's code updates its first operand in place
 	// HostOut marks a result that lives on the CPU.
 	HostOut bool
-	// Exact is set where Shapes, Types and Shares are what the model's code did when
-	// it ran, not what a file declares. Shares are the tensors whose storages the
-	// results have, nil for one of its own.
+	// Exact is set where Shapes, Types and Shares come from a run of the model's
+	// code, not from a file. Shares are the tensors whose storages the results
+	// share, nil for a result with its own.
 	Exact  bool
 	Shares []*Tensor
-	// Saves are the tensors that autograd saved during the call, and SavesNew the
-	// bytes of those that no call returns; an operator that the table lacks goes by them.
+	// Saves are the tensors that autograd saved during the call, and SavesNew the bytes
+	// of those that no call returns; they are used for operators that the table lacks.
 	Saves    []*Tensor
 	SavesNew []int64
-	// Loose is set where an operand has another type than the code saw: Types are no
-	// better then than the operator's own.
+	// Loose is set where an operand's type differs from the one that the code saw:
+	// Types are then no better than the operator's own.
 	Loose bool
 	// NoAutocast and NoGrad turn autocast and autograd's recording off for the call.
 	NoAutocast, NoGrad bool
-	Autocast           graph.DType // autocast's type where the code asks for its own; Undefined: the step's
-	// Inexact says why the call computes other numbers than the model's code does,
-	// in the same memory and time; empty where it does not.
+	Autocast           graph.DType // autocast's type where the code sets its own; Undefined: the step's
+	// Inexact says why the call computes other numbers than the model's code, with
+	// the same memory and time; empty if it does not.
 	Inexact string
 }
 
@@ -72,8 +72,8 @@ func (c *Call) tensor(i int, name string) *Tensor {
 	return nil
 }
 
-// need is tensor for an operand that the call cannot do without. A number is
-// a tensor on the CPU; where there is neither, the call fails.
+// need is like tensor for a required operand. A number becomes a tensor on the
+// CPU; if there is neither, the call fails.
 func (c *Call) need(i int, name string) *Tensor {
 	if t := c.tensor(i, name); t != nil {
 		return t
@@ -92,8 +92,7 @@ func (c *Call) need(i int, name string) *Tensor {
 	return nil
 }
 
-// needs is tensors for a list of operands, one or more, none of which may be
-// left out.
+// needs is like tensors for a list of one or more required operands.
 func (c *Call) needs(i int, name string) []*Tensor {
 	ts := c.tensors(i, name)
 	if len(ts) == 0 || slices.Contains(ts, nil) {
@@ -230,7 +229,7 @@ func (c *Call) operand(i int, name string) (t *Tensor, scalar bool) {
 	return host(graph.Undefined, nil), true
 }
 
-// shape returns inference's shape of output i, or false.
+// shape returns the inferred shape and type of output i, or false.
 func (c *Call) shape(i int) ([]int64, graph.DType, bool) {
 	if i >= len(c.Shapes) || c.Shapes[i] == nil {
 		return nil, graph.Undefined, false
@@ -241,21 +240,22 @@ func (c *Call) shape(i int) ([]int64, graph.DType, bool) {
 // A mismatch is an inconsistency between a call and its operands.
 type mismatch struct{ msg string }
 
-// fail aborts the call: its operands do not fit it. Run turns it into an error.
+// fail aborts the call, whose operands do not fit it. Run turns this into an
+// error.
 func fail(format string, args ...any) { panic(mismatch{fmt.Sprintf(format, args...)}) }
 
-// Recover turns a mismatch raised outside Run, by the loss or in backward,
-// into an error. So it does with what the runtime raises, such as an index out
-// of range: an operator with operands that its entry does not foresee. Defer
-// it with the address of the error that is returned.
+// Recover turns a mismatch raised outside Run, by the loss or in backward, into
+// an error; likewise Go's runtime errors, such as an index out of range, which
+// mean operands that the operator's entry does not foresee. Defer it with the
+// address of the error to return.
 func Recover(err *error) {
 	if r := recover(); r != nil {
 		*err = errors.New(reason(r, "the loss or the backward pass meets shapes that memplan cannot work with"))
 	}
 }
 
-// reason is the text of a recovered panic; unforeseen is that of one which the
-// runtime raised.
+// reason returns the text of a recovered panic, or unforeseen for one of Go's
+// runtime.
 func reason(r any, unforeseen string) string {
 	switch r := r.(type) {
 	case mismatch:
@@ -292,14 +292,14 @@ func (e *Eager) Run(c *Call) (outs []*Tensor, err error) {
 	op := Lookup(c.Op)
 	if op == nil {
 		outs = e.unknown(c)
-		e.settle(c, outs, first)
+		e.matchCapture(c, outs, first)
 		return outs, nil
 	}
 	if c.NoGrad && e.grad {
 		e.grad = false
 		defer func() { e.grad = true }()
 	}
-	e.called = e.called[:0]
+	e.callCasts = e.callCasts[:0]
 	if to := c.Autocast; to != graph.Undefined {
 		defer func(own graph.DType) { e.Config.Autocast = own }(e.Config.Autocast)
 		e.Config.Autocast = to
@@ -307,20 +307,20 @@ func (e *Eager) Run(c *Call) (outs []*Tensor, err error) {
 	if e.Config.Autocast != graph.Undefined && !c.NoAutocast {
 		e.autocast(op, c)
 	}
-	casts := slices.Clone(e.called)
+	casts := slices.Clone(e.callCasts)
 	if outs = op.run(e, c); outs == nil {
 		outs = e.unknown(c)
-		e.settle(c, outs, first)
+		e.matchCapture(c, outs, first)
 		return outs, nil
 	}
-	e.settle(c, outs, first)
+	e.matchCapture(c, outs, first)
 	e.mark(first, c.Inexact)
-	slices.Reverse(casts) // they go as C++ lets go of arguments: what was made last, first
+	slices.Reverse(casts) // C++ releases arguments from the last made to the first
 	e.hold(casts...)
 	return outs, nil
 }
 
-// mark says of the nodes from the first why they are inexact.
+// mark gives all nodes from first on a reason why they are inexact.
 func (e *Eager) mark(first int, why string) {
 	if why == "" {
 		return
@@ -389,11 +389,11 @@ func eachTensor(args []Arg, f func(*Tensor)) {
 	}
 }
 
-// Named starts a group of calls that stem from no lifted call: the loss, the
+// Named starts a group of calls that belong to no lifted call: the loss, the
 // optimizer.
 func (e *Eager) Named(name, module string) { e.name, e.module, e.call, e.draws = name, module, -1, 0 }
 
-// Alloc appends a node of op that only allocates: its outputs are returned.
+// Alloc appends a node of op that only allocates and returns its outputs.
 // Scalars are the numbers that op fills them with.
 func (e *Eager) Alloc(op string, cat program.Category, life program.Lifetime, d graph.DType, shape []int64, scalars ...float64) *Tensor {
 	k := e.begin(op).scalars(scalars...).random()

@@ -4,9 +4,9 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// sub makes a call of the table's operator op, as an operator that PyTorch composes
-// of others does, under autocast where the caller is. Arguments are tensors,
-// numbers, lists of integers and nil; every inner call records its own gradient.
+// sub calls operator op of the table from within a composite operator, under the
+// caller's autocast. Arguments are tensors, numbers, lists of integers and nil;
+// every inner call records its own gradient.
 func sub(e *Eager, op string, args ...any) *Tensor {
 	c := &Call{Op: op}
 	for _, a := range args {
@@ -19,7 +19,7 @@ func sub(e *Eager, op string, args ...any) *Tensor {
 	return row.run(e, c)[0]
 }
 
-// argOf is a Go value as an argument of a call.
+// argOf converts a Go value to an argument of a call.
 func argOf(v any) Arg {
 	switch v := v.(type) {
 	case *Tensor:
@@ -136,7 +136,7 @@ func smoothed(e *Eager, ls, target *Tensor, kind lossKind, smoothing float64, d 
 }
 
 // smoothedMean divides the sum of losses by the number of targets that count, or by
-// their weights.
+// the sum of their weights.
 func smoothedMean(e *Eager, loss, ignored, target, weight *Tensor) *Tensor {
 	not := computes(e, "logical_not s", graph.Bool, ignored)
 	if weight == nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// A conv is a convolution call with its arguments resolved; spatial lists
-// have one entry a spatial dim.
+// A conv is a convolution call with its arguments resolved; spatial lists have
+// one entry for each spatial dim.
 type conv struct {
 	x, w, b                  *Tensor
 	stride, pad, dil, outPad []int64
@@ -89,7 +89,7 @@ func convolution(e *Eager, v *conv) *Tensor {
 	return o
 }
 
-// attrs are the call's arguments as nodes keep them.
+// attrs returns the call's arguments as nodes hold them.
 func (v *conv) attrs() *program.Conv {
 	return &program.Conv{Stride: v.stride, Pad: v.pad, Dilation: v.dil, OutPad: v.outPad, Groups: v.groups, Transposed: v.transposed}
 }
@@ -120,7 +120,7 @@ func (v *conv) resolve(e *Eager) {
 	v.depthwise = q.OwnDepthwise()
 }
 
-// preferLast reports a tensor that is NHWC and not also NCHW.
+// preferLast reports whether a tensor is NHWC and not also NCHW.
 func preferLast(t *Tensor) bool { return t.channelsLast() && !t.contiguous() }
 
 func inFormat(t *Tensor, last bool) bool {
@@ -141,7 +141,7 @@ func channelsLastBySize(t *Tensor) bool {
 	return true
 }
 
-// inOrder is formatted as a call of its own, which autograd follows.
+// inOrder is formatted as a recorded call of its own.
 func inOrder(e *Eager, t *Tensor, last bool) *Tensor {
 	if inFormat(t, last) {
 		return t
@@ -153,7 +153,7 @@ func inOrder(e *Eager, t *Tensor, last bool) *Tensor {
 	return clone(e, "contiguous", t, st)
 }
 
-// formatted returns t in NCHW or NHWC order, copied where it is in neither.
+// formatted returns t in NCHW or NHWC order, copied unless it already is.
 func formatted(e *Eager, t *Tensor, last bool) *Tensor {
 	if inFormat(t, last) {
 		return t
@@ -173,9 +173,9 @@ func (v *conv) flops() int64 {
 	return 2 * out[0] * numel(out[2:]) * v.w.Numel()
 }
 
-// convScratch takes a pass's workspace and gives it back; PyTorch's own kernels
-// have none. It is optional: when the allocator refuses it, PyTorch runs the next
-// plan that cuDNN offers (try_plans in aten/src/ATen/native/cudnn/Conv_v8.cpp).
+// convScratch allocates and frees a pass's workspace; PyTorch's own kernels have
+// none. It is optional: if the allocator refuses it, PyTorch runs the next plan
+// that cuDNN offers (try_plans in aten/src/ATen/native/cudnn/Conv_v8.cpp).
 func (k *kernel) convScratch(v *conv, p cudnn.Pass) {
 	q, ok := cudnnConv(k.e, v)
 	if v.depthwise || k.e.ConvWorkspace == nil || !ok || k.reuses() {
@@ -247,7 +247,7 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 	}
 	if need[0] {
 		outs[0] = k.alloc(v.x.Shape, v.strides(v.x), v.x.DType)
-		if outs[1] != nil { // results stand in their order, whichever was made first
+		if outs[1] != nil { // results have a fixed order, whichever was computed first
 			slices.Reverse(k.outs)
 			slices.Reverse(k.n.Out)
 		}
@@ -278,7 +278,7 @@ func (v *conv) backward(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		sem := k.temp(r.semaphores, program.Temporaries)
 		k.free(sem, buf)
 	}
-	k.gives(outs...)
+	k.setResults(outs...)
 	k.products(v.unit(), work).end()
 	return outs
 }
@@ -299,8 +299,8 @@ func (v *conv) strides(t *Tensor) []int64 {
 	return t.denseStrides()
 }
 
-// pass adds the scratch of the data gradient: a copy of a gradient that is
-// not ready, a weight brought to NHWC, and the workspace.
+// pass adds the scratch of a backward pass: a copy of a gradient that is not
+// ready, a weight brought to NHWC, and the workspace.
 func (v *conv) pass(k *kernel, p cudnn.Pass, ready bool, g, w *Tensor) {
 	dense, format := program.None, program.None
 	if !ready {

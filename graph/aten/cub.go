@@ -7,10 +7,10 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// What CUB's device-wide algorithms take for scratch on Hopper: every part of it
-// is rounded to 256 bytes, and 255 are added to align the first
-// (cub/util_device.cuh, AliasTemporaries). Tiles are those of CUB's tunings as
-// measured sizes show them.
+// Scratch of CUB's device-wide algorithms on Hopper: every part is rounded to
+// 256 bytes, and 255 are added to align the first (cub/util_device.cuh,
+// AliasTemporaries). Tiles are those of CUB's tunings as measured sizes show
+// them.
 
 func cubParts(parts ...int64) int64 {
 	total := int64(255)
@@ -20,8 +20,8 @@ func cubParts(parts ...int64) int64 {
 	return total
 }
 
-// cubSortTile is what one thread block of a onesweep radix sort takes, by the
-// bytes of a key; values are int64.
+// cubSortTile is the number of pairs that one thread block of a onesweep radix
+// sort handles, by the bytes of a key; values are int64.
 func cubSortTile(key int64) int64 {
 	switch {
 	case key <= 2:
@@ -33,9 +33,9 @@ func cubSortTile(key int64) int64 {
 }
 
 // cubSort is the scratch of a radix sort of n pairs by the given bits of their keys
-// (cub/device/dispatch/dispatch_radix_sort.cuh): a single block sorts few in its own
-// memory; else histograms of each pass, the state of each tile and, for more than
-// one pass, both lists once more.
+// (cub/device/dispatch/dispatch_radix_sort.cuh): a single block sorts few pairs in
+// its own memory; otherwise there are histograms of each pass, the state of each
+// tile and, for more than one pass, both lists once more.
 func cubSort(n, key, value, keyBits int64) int64 {
 	if n <= 256*max(19*4/max(key, value, 4), 1) {
 		return 1
@@ -49,7 +49,7 @@ func cubSort(n, key, value, keyBits int64) int64 {
 }
 
 // cubTiles is the state of the tiles of a scan over n elements of the given bytes: a
-// status with each, and a warp's padding.
+// status for each, and a warp's padding.
 func cubTiles(n, tile, bytes int64) int64 { return (max(ceilDiv(n, tile), 1) + 32) * 2 * bytes }
 
 // cubSelect is the scratch of a stream compaction of n flags.
@@ -58,11 +58,11 @@ func cubSelect(n int64) int64 { return cubParts(cubTiles(n, 8448, 8)) }
 // cubScan is the scratch of a prefix sum.
 func cubScan(n, bytes int64) int64 { return cubParts(cubTiles(n, 896, bytes), 1) }
 
-// cubUnique is the scratch of taking the first of equal keys.
+// cubUnique is the scratch of selecting the first of equal keys.
 func cubUnique(n int64) int64 { return cubParts(cubTiles(n, 3840, 8), 1) }
 
-// cubCount is the scratch of counting n flags: a number of each resident block,
-// unless one block counts all.
+// cubCount is the scratch of counting n flags: a number for each resident
+// block, unless one block counts all.
 func cubCount(e *Eager, n int64) int64 {
 	if n <= 4096 {
 		return 1
@@ -70,12 +70,12 @@ func cubCount(e *Eager, n int64) int64 {
 	return cubParts(int64(e.SMs) * int64(e.ThreadsPerSM) / 256 * 5 * 4)
 }
 
-// nonzero adds the scratch of finding the elements of mask that are set, and between
-// counting and finding what result allocates for them
+// nonzero adds the scratch of finding the elements of mask that are set; result
+// makes its allocations between counting and finding them
 // (aten/src/ATen/native/cuda/Nonzero.cuh, nonzero_cuda_out_impl).
 func (k *kernel) nonzero(mask *Tensor, result func()) {
 	n := mask.Numel()
-	whole := k.whole(mask)
+	whole := k.contiguousCopy(mask)
 	count := k.temp(4, program.Temporaries)
 	k.scratch(cubCount(k.e, n), program.Temporaries)
 	if result != nil {
@@ -85,14 +85,14 @@ func (k *kernel) nonzero(mask *Tensor, result func()) {
 	k.free(count, whole)
 }
 
-// indexBits is how many bits of an index below n a sort looks at.
+// indexBits is the number of bits of an index below n that a sort uses.
 func indexBits(n int64) int64 { return int64(bits.Len64(uint64(max(n, 1)))) }
 
-// places are the indices of a call as its kernels read them: a mask becomes the
-// places where it is set, int32 becomes int64, and where the layouts of several
-// differ once they are broadcast, each is made contiguous
-// (aten/src/ATen/native/TensorAdvancedIndexing.cpp, make_info). found is how many
-// elements masks show. What is returned is to be freed.
+// indices brings the indices of a call to the form that its kernels read: a mask
+// becomes the positions that are set, int32 becomes int64, and where the
+// broadcast indices differ in layout, each is made contiguous
+// (aten/src/ATen/native/TensorAdvancedIndexing.cpp, make_info). found is the
+// number of elements that masks select. The caller frees what it returns.
 func (k *kernel) indices(idx []*Tensor, found int64) []program.StorageID {
 	var temps []program.StorageID
 	var list []*Tensor
@@ -100,7 +100,7 @@ func (k *kernel) indices(idx []*Tensor, found int64) []program.StorageID {
 		if t.DType == graph.Bool || t.DType == graph.Uint8 {
 			k.nonzero(t, func() { temps = append(temps, k.temp(8*found*int64(t.dim()), program.Temporaries)) })
 			for range t.Shape {
-				list = append(list, &Tensor{Tensor: program.Tensor{DType: graph.Int64, Shape: []int64{found}, Strides: []int64{1}}})
+				list = append(list, &Tensor{View: program.View{DType: graph.Int64, Shape: []int64{found}, Strides: []int64{1}}})
 			}
 			continue
 		}
@@ -114,7 +114,7 @@ func (k *kernel) indices(idx []*Tensor, found int64) []program.StorageID {
 		wide := expanded(t, shape)
 		if t.DType == graph.Int32 {
 			temps = append(temps, k.temp(8*numel(t.Shape), program.Temporaries))
-			wide = expanded(&Tensor{Tensor: program.Tensor{DType: graph.Int64, Shape: t.Shape, Strides: contiguousStrides(t.Shape)}}, shape)
+			wide = expanded(&Tensor{View: program.View{DType: graph.Int64, Shape: t.Shape, Strides: contiguousStrides(t.Shape)}}, shape)
 		}
 		list[i] = wide
 	}
@@ -148,5 +148,5 @@ func expanded(t *Tensor, shape []int64) *Tensor {
 			st[lead+i] = t.Strides[i]
 		}
 	}
-	return &Tensor{Tensor: program.Tensor{DType: t.DType, Shape: shape, Strides: st}}
+	return &Tensor{View: program.View{DType: t.DType, Shape: shape, Strides: st}}
 }

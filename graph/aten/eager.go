@@ -20,27 +20,27 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// A Config holds what the framework and the device decide, not the graph.
+// A Config holds settings of the framework and the device, not of the graph.
 type Config struct {
 	Autocast      graph.DType // Float16 or BFloat16 inside autocast; Undefined outside
 	TF32          bool        // convolutions of float32 tensors use TF32 (PyTorch's default)
 	GemmWorkspace int64       // bytes of a cuBLAS workspace, one per thread that multiplies
 	LtWorkspace   int64       // bytes of a cuBLASLt workspace, which products with a bias use
-	LtPerCall     bool        // that workspace lives as long as the call, not as long as its thread
-	GemmPerCall   bool        // a cuBLAS workspace lives as long as its call; products with a bias take cuBLASLt's alone
+	LtPerCall     bool        // that workspace lives as long as the call, not the thread
+	GemmPerCall   bool        // a cuBLAS workspace lives as long as its call; products with a bias use cuBLASLt's alone
 	SMs           int         // streaming multiprocessors
 	ThreadsPerSM  int         // resident threads per multiprocessor
 	Major         int         // compute capability, major
-	Attention     []string    // kernels of scaled_dot_product_attention, in the order they are tried; one alone is forced
-	// RMSNormFull is whether autocast gives rms_norm float32 operands, as PyTorch 2.12
-	// and later do (pytorch#174824); before, operands of two types take a formula of
-	// other calls.
-	RMSNormFull bool
-	// Hooks is set where hooks pack what autograd saves, as checkpoints do: a
-	// backward function lets go of it when it returns, not after the engine has
+	Attention     []string    // kernels of scaled_dot_product_attention in the order they are tried; a single one is forced
+	// RMSNormFloat32 is set where autocast gives rms_norm float32 operands, as PyTorch
+	// 2.12 and later do (pytorch#174824); before, operands of two types take a formula
+	// of several calls.
+	RMSNormFloat32 bool
+	// Hooks is set where hooks pack what autograd saves, as in checkpoints: a
+	// backward function then releases it on return, not after the engine has
 	// checked its results.
 	Hooks bool
-	// ConvWorkspace tells the scratch that a convolution's pass takes; nil: none.
+	// ConvWorkspace returns the scratch of a convolution's pass; nil means none.
 	ConvWorkspace func(cudnn.Conv, cudnn.Pass) cudnn.Estimate
 }
 
@@ -57,24 +57,24 @@ type Eager struct {
 	call     int32
 	autograd string // autograd node being run, in backward
 
-	grad     bool // autograd records
-	seq      int64
-	tape     []saver    // what saves, in order, in the segment being run
-	segment  int32      // segment being recomputed, or -1
-	inside   *Segment   // segment whose first forward runs: saved tensors are dropped
-	replay   *replay    // recomputing a segment
-	sel      *selection // of the segment being run, nil outside
-	casts    []*Tensor  // parameters with a cached autocast copy
-	called   []*Tensor  // other copies that autocast made for the call being run
-	draws    uint32     // calls of random numbers that the lifted call has made
-	savedIDs map[program.StorageID]bool
-	warned   map[graph.Warning]bool
-	noted    []*gradNode                  // nodes outside of segments whose saved tensors are listed
-	keeping  map[program.StorageID]string // outputs that a region's recomputation will take, and of which call
-	fwdWS    program.StorageID
-	bwdWS    program.StorageID
-	ltWS     program.StorageID
-	ltBackWS program.StorageID
+	grad      bool // autograd records
+	seq       int64
+	tape      []saver    // savers of the segment being run, in order
+	segment   int32      // segment being recomputed, or -1
+	dropping  *Segment   // segment whose first forward runs: saved tensors are dropped
+	replay    *replay    // recomputing a segment
+	sel       *selection // of the segment being run, nil outside
+	casts     []*Tensor  // parameters with a cached autocast copy
+	callCasts []*Tensor  // other copies that autocast made for the call being run
+	draws     uint32     // random calls that the lifted call has made
+	savedIDs  map[program.StorageID]bool
+	warned    map[graph.Warning]bool
+	noted     []*gradNode                  // nodes outside of segments, for the list of saved tensors
+	keeping   map[program.StorageID]string // outputs kept for a region's recomputation, with the call they come from
+	fwdWS     program.StorageID
+	bwdWS     program.StorageID
+	ltWS      program.StorageID
+	ltBackWS  program.StorageID
 }
 
 // New returns an Eager that appends to an empty program.
@@ -83,7 +83,7 @@ func New(cfg Config) *Eager {
 		savedIDs: map[program.StorageID]bool{}, warned: map[graph.Warning]bool{}, keeping: map[program.StorageID]string{}}
 }
 
-// Warn records something guessed or not modelled, once per code and node.
+// Warn records a guess or a gap in the model, once for each code and node.
 func (e *Eager) Warn(code, msg string) {
 	w := graph.Warning{Code: code, Message: msg, Node: e.name}
 	if !e.warned[w] {
@@ -95,8 +95,8 @@ func (e *Eager) Warn(code, msg string) {
 // SetPhase starts a phase of the step.
 func (e *Eager) SetPhase(p program.Phase) { e.phase = p }
 
-// SetMicro starts a micro-batch of the step: 0 is the first, and the gradients
-// of later ones are added to those of the first.
+// SetMicro starts micro-batch i of the step, counted from 0; gradients of later
+// ones are added to those of the first.
 func (e *Eager) SetMicro(i int) {
 	e.micro = int32(i)
 	e.P.Saved, e.noted = nil, nil
@@ -116,7 +116,7 @@ func (e *Eager) newStorage(s program.Storage) program.StorageID {
 // buffer or an input. Parameters of floating-point type require a gradient
 // unless frozen.
 func (e *Eager) Resident(name, module string, cat program.Category, d graph.DType, shape []int64, grad bool) *Tensor {
-	t := &Tensor{Name: name, Tensor: program.Tensor{DType: d, Shape: shape, Strides: contiguousStrides(shape)}}
+	t := &Tensor{Name: name, View: program.View{DType: d, Shape: shape, Strides: contiguousStrides(shape)}}
 	t.Storage = e.newStorage(program.Storage{Bytes: t.Bytes(), Category: cat, Life: program.Static, Name: name, Module: module})
 	e.P.Statics = append(e.P.Statics, t.Storage)
 	if grad && d.IsFloat() {
@@ -125,11 +125,11 @@ func (e *Eager) Resident(name, module string, cat program.Category, d graph.DTyp
 	return t
 }
 
-// Follow marks a parameter of an inference as one that autograd would follow: its
-// views say so, too, where nothing is recorded.
-func (e *Eager) Follow(t *Tensor) { t.shows = t.DType.IsFloat() }
+// MarkRequiresGrad marks a parameter of an inference as one that requires a gradient, so
+// that its views do, too, although nothing is recorded.
+func (e *Eager) MarkRequiresGrad(t *Tensor) { t.requiresGrad = t.DType.IsFloat() }
 
-// MaxBytes bounds one tensor, in bytes: no device has as much memory.
+// MaxBytes bounds one tensor, in bytes: more than any device has.
 const MaxBytes = 1<<40 - 1
 
 // A kernel is a node under construction.
@@ -137,8 +137,8 @@ type kernel struct {
 	e     *Eager
 	n     program.Node
 	outs  []*Tensor
-	kept  *keptCall           // its outputs are kept, or were; nil for most
-	after []program.StorageID // scratch that outlives what else the call allocates
+	kept  *keptCall           // the call's entry in a selection if its outputs are kept; nil for most
+	after []program.StorageID // scratch that outlives the call's other memory
 }
 
 // begin starts a call of op that reads in; nil and host tensors are skipped.
@@ -159,7 +159,7 @@ func (e *Eager) begin(op string, in ...*Tensor) *kernel {
 	return k
 }
 
-// attrs returns the node's attributes to fill in.
+// attrs returns the node's attributes, to be filled in.
 func (k *kernel) attrs() *program.Attrs {
 	if k.n.Attrs == nil {
 		k.n.Attrs = &program.Attrs{}
@@ -167,7 +167,7 @@ func (k *kernel) attrs() *program.Attrs {
 	return k.n.Attrs
 }
 
-// does names what the call computes, where op names what asked for it.
+// does names the kernel, where op names the call that launches it.
 func (k *kernel) does(kernel string) *kernel { k.n.Kernel = kernel; return k }
 
 // scalars sets the call's numbers.
@@ -183,7 +183,7 @@ func (k *kernel) dims(dims ...int) *kernel {
 	return k
 }
 
-// inexact says that the node stands for other kernels than those named.
+// inexact marks the node as standing for other kernels than those named.
 func (k *kernel) inexact(why string) *kernel { k.attrs().Inexact = why; return k }
 
 func (k *kernel) inexactIf(is bool, why string) *kernel {
@@ -193,14 +193,14 @@ func (k *kernel) inexactIf(is bool, why string) *kernel {
 	return k
 }
 
-// random gives the call random numbers of its own.
+// random gives the call a stream of random numbers.
 func (k *kernel) random() *kernel {
 	k.e.draws++
 	k.attrs().Stream = uint32(k.e.call+1)<<8 | k.e.draws&0xff
 	return k
 }
 
-// operands lists the operands of a call that are not all on the device.
+// operands lists the operands of a call if not all are on the device.
 func (k *kernel) operands(in []*Tensor) {
 	args, next := make([]program.Arg, len(in)), int32(0)
 	for i, t := range in {
@@ -217,8 +217,9 @@ func (k *kernel) operands(in []*Tensor) {
 	k.attrs().Args = args
 }
 
-// without takes operand i away: the call reads it, and its result does not depend on it.
-func (k *kernel) without(i int) *kernel {
+// dropOperand marks operand i as absent: the call reads it, but its result does not depend
+// on it.
+func (k *kernel) dropOperand(i int) *kernel {
 	args := make([]program.Arg, k.n.Args())
 	for j := range args {
 		args[j] = k.n.Arg(j)
@@ -227,8 +228,8 @@ func (k *kernel) without(i int) *kernel {
 	return k
 }
 
-// gives says which of a call's possible results it has.
-func (k *kernel) gives(results ...*Tensor) {
+// setResults lists which of its kernel's results a call has.
+func (k *kernel) setResults(results ...*Tensor) {
 	at, next := make([]int8, len(results)), int8(0)
 	for i, t := range results {
 		if at[i] = -1; t != nil {
@@ -245,12 +246,12 @@ func (k *kernel) read(t *Tensor) {
 	if t == nil || t.Storage == program.None {
 		return
 	}
-	k.n.In = append(k.n.In, t.Tensor)
+	k.n.In = append(k.n.In, t.View)
 	k.n.Reads = append(k.n.Reads, t.Storage)
 	k.n.Traffic += t.Bytes()
 }
 
-// category is what a new tensor of the current phase counts as.
+// category returns the category of new tensors in the current phase.
 func (e *Eager) category() program.Category {
 	if e.inBackward() || e.phase == program.Update {
 		return program.Temporaries
@@ -269,7 +270,7 @@ func (k *kernel) alloc(shape, strides []int64, d graph.DType) *Tensor {
 	if n, ok := graph.Product(shape); !ok || n > MaxBytes/max(d.Bytes(1), 1) {
 		fail("a result of shape %v: more bytes than any device has", shape)
 	}
-	t := &Tensor{Tensor: program.Tensor{DType: d, Shape: slices.Clone(shape), Strides: strides}}
+	t := &Tensor{View: program.View{DType: d, Shape: slices.Clone(shape), Strides: strides}}
 	if k.reuses() {
 		t.Storage = k.kept.outs[len(k.outs)]
 		k.outs = append(k.outs, t)
@@ -284,19 +285,19 @@ func (k *kernel) alloc(shape, strides []int64, d graph.DType) *Tensor {
 	return t
 }
 
-// makes ends a call with one output.
+// makes completes a call with one output.
 func (k *kernel) makes(shape, strides []int64, d graph.DType) *Tensor {
 	k.alloc(shape, strides, d)
 	return k.end()
 }
 
-// out adds an output whose storage exists.
+// out adds an output in existing storage.
 func (k *kernel) out(t *Tensor) {
 	if what := k.e.keeping[t.Storage]; what != "" {
 		fail("it writes to the result of %s, which is kept: PyTorch refuses to recompute from it", what)
 	}
 	k.outs = append(k.outs, t)
-	k.n.Out = append(k.n.Out, t.Tensor)
+	k.n.Out = append(k.n.Out, t.View)
 	k.n.Traffic += t.Bytes()
 }
 
@@ -320,7 +321,7 @@ func (k *kernel) temp(bytes int64, cat program.Category) program.StorageID {
 	return id
 }
 
-// free ends temporaries, in the order given.
+// free frees temporaries, in the order given.
 func (k *kernel) free(ids ...program.StorageID) {
 	for _, id := range ids {
 		if id != program.None {
@@ -341,10 +342,10 @@ func (k *kernel) products(u program.Unit, flops int64) *kernel {
 	return k.flops(flops)
 }
 
-// gemm notes that the call multiplies through cuBLAS: the first such call of
-// a thread allocates that thread's workspace, which stays, or each call its own
-// (aten/src/ATen/cuda/CublasHandlePool.cpp: handles are thread-local, and
-// autograd runs backward in a thread of its own).
+// gemm notes that the call multiplies through cuBLAS: the first such call of a
+// thread allocates that thread's workspace, which stays; or each call allocates
+// its own (aten/src/ATen/cuda/CublasHandlePool.cpp: handles are thread-local,
+// and autograd runs backward in a thread of its own).
 func (k *kernel) gemm() *kernel {
 	e := k.e
 	if e.GemmPerCall {
@@ -363,9 +364,9 @@ func (k *kernel) gemm() *kernel {
 	return k
 }
 
-// lt notes a product with a bias, which cuBLASLt runs: the first such call of
-// a thread allocates a workspace that stays, or each call its own. Backward
-// multiplies with a bias only where it recomputes.
+// lt notes a product with a bias, which cuBLASLt runs: the first such call of a
+// thread allocates a workspace that stays; or each call allocates its own.
+// Backward multiplies with a bias only where it recomputes.
 func (k *kernel) lt() {
 	e := k.e
 	ws := &e.ltWS
@@ -413,7 +414,7 @@ func (k *kernel) end() *Tensor {
 		}
 	default:
 		e.unmake(&k.n)
-		e.holdStorages(k.n.Reads...) // what would have been read on is named by variables of the frames that are left
+		e.holdStorages(k.n.Reads...) // the frames that are left held what the kernel would have read
 	}
 	if len(k.outs) == 0 {
 		return nil
@@ -431,8 +432,8 @@ func (e *Eager) hold(ts ...*Tensor) {
 	}
 }
 
-// holdStorages is hold of storages. Once a recomputation has stopped, it is of
-// those that exist: the frames are left all at once.
+// holdStorages is hold for storages. Once a recomputation has stopped, it holds
+// only those that exist: all frames are left at once.
 func (e *Eager) holdStorages(ids ...program.StorageID) {
 	if len(e.P.Nodes) == 0 {
 		return
@@ -445,21 +446,22 @@ func (e *Eager) holdStorages(ids ...program.StorageID) {
 	}
 }
 
-// Hold keeps t alive until the last node so far: a variable of the caller.
+// Hold keeps t alive until the last node so far, as a variable of the caller
+// does.
 func (e *Eager) Hold(ts ...*Tensor) { e.hold(ts...) }
 
-// inBackward reports whether the engine runs: what it computes records no
-// graph of its own, and a view keeps its base alive.
+// inBackward reports whether the engine runs: its calls record no graph of
+// their own, and a view keeps its base alive.
 func (e *Eager) inBackward() bool { return e.phase == program.Backward && e.replay == nil }
 
-// view returns another window on t's storage.
+// view returns another view of t's storage.
 func (e *Eager) view(t *Tensor, shape, strides []int64, offset int64) *Tensor {
-	return &Tensor{Name: t.Name, based: e.inBackward(), shows: t.shows, values: t.values, Tensor: program.Tensor{Storage: t.Storage, DType: t.DType, Shape: shape, Strides: strides, Offset: t.Offset + offset}}
+	return &Tensor{Name: t.Name, keepsBase: e.inBackward(), requiresGrad: t.requiresGrad, values: t.values, View: program.View{Storage: t.Storage, DType: t.DType, Shape: shape, Strides: strides, Offset: t.Offset + offset}}
 }
 
 // host returns a CPU tensor: it takes no device memory.
 func host(d graph.DType, shape []int64) *Tensor {
-	return &Tensor{Tensor: program.Tensor{Storage: program.None, DType: d, Shape: shape, Strides: contiguousStrides(shape)}}
+	return &Tensor{View: program.View{Storage: program.None, DType: d, Shape: shape, Strides: contiguousStrides(shape)}}
 }
 
 // number returns a CPU scalar of known value.
@@ -480,8 +482,8 @@ func (t *Tensor) onHost() program.Arg {
 	return program.Arg{In: program.Unknown}
 }
 
-// seen is what a window shows of a CPU tensor's elements, nil if those are not
-// known. Along a dim in which all are the same they are listed once.
+// seen returns the elements of a CPU tensor that a view shows, nil if they are
+// not known. A dim in which all are equal is listed once.
 func (t *Tensor) seen() *program.HostArray {
 	a := &program.HostArray{DType: t.DType, Shape: t.Shape}
 	if t.contiguous() && t.Offset == 0 && int64(len(t.values)) == t.Numel() {
@@ -525,7 +527,7 @@ func (e *Eager) unary(op string, d graph.DType, in ...*Tensor) *Tensor {
 	return e.elementwise(op, d, in...).end()
 }
 
-// elementwise is unary's kernel before its end.
+// elementwise is unary without the end of the call.
 func (e *Eager) elementwise(op string, d graph.DType, in ...*Tensor) *kernel {
 	shape := common(in...)
 	k := e.begin(op, in...)
@@ -552,5 +554,5 @@ func Host(d graph.DType, shape []int64, values ...float64) *Tensor {
 	return t
 }
 
-// Mark appends a node that allocates nothing.
+// Mark appends a node that neither reads nor allocates.
 func (e *Eager) Mark(op string) { e.begin(op).end() }

@@ -27,7 +27,7 @@ func runEinsum(e *Eager, c *Call) []*Tensor {
 		return nil
 	}
 	lhs = strings.Join(terms, ",")
-	order := out // labels: those of the result, then those summed over, in alphabetic order
+	order := out // labels of the result, then those summed over, in alphabetic order
 	var summed []string
 	for _, r := range strings.ReplaceAll(lhs, ",", "") {
 		if s := string(r); !strings.Contains(out, s) && !slices.Contains(summed, s) {
@@ -48,7 +48,7 @@ func runEinsum(e *Eager, c *Call) []*Tensor {
 		in[i] = aligned(e, t, terms[i], order)
 	}
 	res := in[0]
-	for d := len(order) - 1; d >= len(out); d-- { // labels of the first operand alone
+	for d := len(order) - 1; d >= len(out); d-- { // sum over labels that only the first operand has
 		if last[order[d]] == 0 && res.Shape[d] >= 1 {
 			res = sumDims(e, res, []int{d}, true)
 		}
@@ -79,10 +79,9 @@ func runEinsum(e *Eager, c *Call) []*Tensor {
 // ellipsis stands for the dims of an operand that have no label.
 const ellipsis = "..."
 
-// spellEllipsis gives the dims that an ellipsis stands for labels of their own, digits, in
-// terms and in the result: the last dims of operands are the same where they have
-// different numbers of them. It returns the result's labels; an ellipsis alone where there are too
-// many, or the result sums over them.
+// spellEllipsis labels the dims that an ellipsis stands for with digits, in terms and in the
+// result; where operands have different numbers of them, the last ones coincide. It returns the
+// result's labels, or an ellipsis alone if there are too many or the result sums over them.
 func spellEllipsis(terms []string, out string, ops []*Tensor) string {
 	const digits = "0123456789"
 	most := 0
@@ -106,7 +105,7 @@ func spellEllipsis(terms []string, out string, ops []*Tensor) string {
 	return strings.Replace(out, ellipsis, digits[:most], 1)
 }
 
-// implicitOutput is the labels that occur once, in order.
+// implicitOutput returns the labels that occur once, in order.
 func implicitOutput(lhs string) string {
 	var out []string
 	for _, r := range strings.ReplaceAll(lhs, ",", "") {
@@ -161,7 +160,7 @@ func sumProduct(e *Eager, a, b *Tensor, dims []int) *Tensor {
 	if len(dims) == 0 {
 		return product(e, a, b)
 	}
-	var lro, lo, ro, sum []int // dims of both, left, right; summed over
+	var lro, lo, ro, sum []int // dims of both operands, of the left, of the right; and those summed over
 	n := a.dim()
 	var lroN, loN, roN, sumN int64 = 1, 1, 1, 1
 	left, right := a, b

@@ -8,9 +8,9 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// settle brings the results of a call to what the model's code had when it ran:
-// element types, and whose storage they share. first is the call's first node.
-func (e *Eager) settle(c *Call, outs []*Tensor, first int) {
+// matchCapture gives the results of a call the element types and shared storages that
+// the capture recorded. first is the call's first node.
+func (e *Eager) matchCapture(c *Call, outs []*Tensor, first int) {
 	if !c.Exact {
 		return
 	}
@@ -35,7 +35,7 @@ func (e *Eager) settle(c *Call, outs []*Tensor, first int) {
 	}
 }
 
-// made reports whether a node from the first on allocates a storage.
+// made reports whether a node from first on allocates a storage.
 func (e *Eager) made(id program.StorageID, first int) bool {
 	for i := first; i < len(e.P.Nodes); i++ {
 		if slices.Contains(e.P.Nodes[i].Events, program.Event{Storage: id}) {
@@ -62,16 +62,16 @@ func (e *Eager) retype(c *Call, o *Tensor, j, first int) {
 	}
 }
 
-// redirect lets a result live in the storage of another tensor: the call writes
-// to it, or shows a part of it.
+// redirect moves a result to the storage of another tensor, which the call
+// writes to or shows a part of.
 func (e *Eager) redirect(o, to *Tensor, whole bool, first int) {
 	old := o.Storage
-	t := o.Tensor
+	t := o.View
 	t.Storage = to.Storage
 	if whole && slices.Equal(o.Shape, to.Shape) {
-		t = to.Tensor
+		t = to.View
 	}
-	at := func(x *program.Tensor) {
+	at := func(x *program.View) {
 		if x.Storage == old {
 			*x = t
 		}
@@ -101,7 +101,7 @@ func (e *Eager) redirect(o, to *Tensor, whole bool, first int) {
 		}
 		for _, s := range o.fn.saved {
 			if s != nil && s != o {
-				at(&s.Tensor)
+				at(&s.View)
 			}
 		}
 	}
@@ -112,14 +112,14 @@ func (e *Eager) redirect(o, to *Tensor, whole bool, first int) {
 		}
 		e.savedIDs[to.Storage] = true
 	}
-	o.Tensor = t
+	o.View = t
 }
 
-// Rebase gives the tensor that a call wrote to through a view a history that leads
-// through the view (torch/csrc/autograd/functions/tensor.cpp, CopySlices).
+// Rebase gives a tensor that a call wrote to through a view the history of that
+// write (torch/csrc/autograd/functions/tensor.cpp, CopySlices).
 func (e *Eager) Rebase(base, view *Tensor) *Tensor {
-	o := &Tensor{Name: base.Name, Tensor: base.Tensor}
-	in, at := view.Tensor, view.Offset-base.Offset
+	o := &Tensor{Name: base.Name, View: base.View}
+	in, at := view.View, view.Offset-base.Offset
 	e.record("CopySlices", []*Tensor{o}, []*Tensor{base, view}, nil, func(e *Eager, g, _ []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 2)
 		k := e.begin("new_empty_strided", g[0]).does("copy")
@@ -131,7 +131,7 @@ func (e *Eager) Rebase(base, view *Tensor) *Tensor {
 			k.alloc(in.Shape, nil, g[0].DType)
 			outs[1] = k.end()
 		}
-		z := e.begin("zero_", part).does("fill").scalars(0) // what was overwritten has no gradient
+		z := e.begin("zero_", part).does("fill").scalars(0) // overwritten elements have no gradient
 		z.out(part)
 		z.end()
 		return outs
@@ -139,7 +139,7 @@ func (e *Eager) Rebase(base, view *Tensor) *Tensor {
 	return o
 }
 
-// Grow gives a tensor's storage more bytes than the tensor shows.
+// Grow enlarges a tensor's storage beyond what the tensor shows.
 func (e *Eager) Grow(t *Tensor, bytes int64) {
 	if t.Storage != program.None && bytes <= MaxBytes && e.P.Storages[t.Storage].Life == program.Step {
 		e.P.Storages[t.Storage].Bytes = max(e.P.Storages[t.Storage].Bytes, bytes)
@@ -147,7 +147,7 @@ func (e *Eager) Grow(t *Tensor, bytes int64) {
 }
 
 // Custom records an autograd function of the model's own, whose backward the
-// capture does not show: it makes a gradient for each input that needs one.
+// capture does not show: it allocates a gradient for each input that needs one.
 func (e *Eager) Custom(name string, outs, ins, saved []*Tensor) {
 	like := slices.Clone(ins)
 	e.record(name, outs, ins, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
@@ -163,9 +163,10 @@ func (e *Eager) Custom(name string, outs, ins, saved []*Tensor) {
 	})
 }
 
-// asCaptured runs an operator that the table lacks by what the capture shows of it:
-// its results, whose storage they share, and what autograd saved. Its backward is
-// taken to make a gradient for each operand whose size is not the result's.
+// asCaptured runs an operator that the table lacks from the capture alone: its
+// results, the storages they share, and what autograd saved. Its backward is
+// assumed to allocate a gradient for each operand whose size differs from the
+// result's.
 func (e *Eager) asCaptured(c *Call) []*Tensor {
 	var ins []*Tensor
 	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })

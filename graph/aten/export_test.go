@@ -16,7 +16,7 @@ type Placed struct {
 // gradient.
 func (e *Eager) Place(p Placed, parameter bool) *Tensor {
 	t := e.Resident("operand", "", program.Inputs, p.DType, []int64{p.Elems}, parameter)
-	t.Tensor = program.Tensor{Storage: t.Storage, DType: p.DType, Shape: p.Shape, Strides: p.Strides, Offset: p.Offset}
+	t.View = program.View{Storage: t.Storage, DType: p.DType, Shape: p.Shape, Strides: p.Strides, Offset: p.Offset}
 	if t.leaf != nil {
 		t.leaf.outs = []outMeta{{p.Shape, p.DType}}
 	}

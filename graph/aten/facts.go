@@ -10,13 +10,13 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// A Trait is a property of an operator that the lift or the building of a step asks
-// for. What is true of an operator stands in its row, and nowhere else.
+// A Trait is a property of an operator that the lift or the builder of a step
+// depends on. Each operator's row lists its traits; nothing else does.
 type Trait uint32
 
 // Traits, as bits.
 const (
-	Numbered Trait = 1 << iota // Traits has what each means
+	Numbered Trait = 1 << iota // Traits explains each
 	Traced
 	TracedMask
 	Weights
@@ -43,7 +43,8 @@ const (
 	Viewed
 )
 
-// Traits says what each is, in words that end the sentence "the operator ...".
+// Traits explains each trait, in words that end the sentence "the operator
+// ...".
 var Traits = []struct {
 	Trait Trait
 	Name  string
@@ -81,7 +82,7 @@ type Facts []fact
 
 type fact struct {
 	trait Trait
-	lines []string // what source lines call the one operator of names
+	lines []string // words of source lines that call the one operator in names
 	adds  int
 	// position, counted from 1, of the argument that is true in training
 	flag   int
@@ -89,33 +90,33 @@ type fact struct {
 	names  []string // none: all of the row
 }
 
-// is has traits of all operators of a row, or of those that are named.
+// is gives traits to all operators of a row, or to those that are named.
 func is(t Trait, of ...string) Facts { return Facts{{trait: t, names: of}} }
 
 // and adds traits.
 func (f Facts) and(t Trait, of ...string) Facts { return append(f, fact{trait: t, names: of}) }
 
-// lines adds what a source line has that calls an operator which code runs in float32
+// lines adds words of a source line that calls an operator which code runs in float32
 // for its precision.
 func (f Facts) lines(name string, words ...string) Facts {
 	return append(f, fact{lines: words, names: []string{name}})
 }
 
-// adds is what InPlaceAdds says.
+// adds sets the value of InPlaceAdds.
 func (f Facts) adds(n int) Facts { return append(f, fact{adds: n}) }
 
 func lines(name string, words ...string) Facts { return Facts(nil).lines(name, words...) }
 
-// trains says which argument, counted from 0, is true in training.
+// trains gives the index, from 0, of the argument that is true in training.
 func (f Facts) trains(at int, of ...string) Facts { return append(f, fact{flag: at + 1, names: of}) }
 
-// symbol says which operator of Python calls it.
+// symbol gives the Python operator that calls the operator.
 func (f Facts) symbol(s string, of ...string) Facts { return append(f, fact{symbol: s, names: of}) }
 
 func (f *fact) of(name string) bool { return len(f.names) == 0 || slices.Contains(f.names, name) }
 
-// Is reports that the operator called name, without overload, has all of the traits. One that
-// the table lacks has none.
+// Is reports whether the operator called name, without overload, has all of the traits. An
+// operator that the table lacks has none.
 func Is(name string, t Trait) bool { return byName[name].is(name, t) }
 
 func (o *Op) is(name string, t Trait) bool {
@@ -131,7 +132,7 @@ func (o *Op) is(name string, t Trait) bool {
 	return has&t == t
 }
 
-// find returns the fact about an operator for which has holds, or nil.
+// find returns the first fact about an operator that satisfies has, or nil.
 func find(name string, has func(*fact) bool) *fact {
 	if o := byName[name]; o != nil {
 		for i := range o.Facts {
@@ -143,7 +144,8 @@ func find(name string, has func(*fact) bool) *fact {
 	return nil
 }
 
-// TrainingFlag returns which argument of an operator, counted from 0, is true in training.
+// TrainingFlag returns the index, from 0, of an operator's argument that is true in
+// training.
 func TrainingFlag(name string) (at int, ok bool) {
 	if f := find(name, func(f *fact) bool { return f.flag > 0 }); f != nil {
 		return f.flag - 1, true
@@ -151,7 +153,7 @@ func TrainingFlag(name string) (at int, ok bool) {
 	return 0, false
 }
 
-// Symbol returns the operator of Python that calls an operator, "" for none.
+// Symbol returns the Python operator that calls an operator, "" if none does.
 func Symbol(name string) string {
 	if f := find(name, func(f *fact) bool { return f.symbol != "" }); f != nil {
 		return f.symbol
@@ -159,8 +161,8 @@ func Symbol(name string) string {
 	return ""
 }
 
-// Precise returns what source lines call an operator that code runs in float32 for its
-// precision; nil for others.
+// Precise returns words of source lines that call an operator which code runs in
+// float32 for its precision; nil for others.
 func Precise(name string) []string {
 	if f := find(name, func(f *fact) bool { return f.lines != nil }); f != nil {
 		return f.lines
@@ -168,8 +170,9 @@ func Precise(name string) []string {
 	return nil
 }
 
-// InPlaceAdds is how many symbolic additions the tracing of an operator in place makes
-// beside those for its tensors, as measured for PyTorch 2.8, 2.9, 2.11, 2.13 and 2.15.
+// InPlaceAdds returns the number of symbolic additions that tracing an operator in
+// place makes besides those for its tensors, as measured for PyTorch 2.8, 2.9, 2.11,
+// 2.13 and 2.15.
 func InPlaceAdds(name string) int {
 	if f := find(name, func(f *fact) bool { return f.adds > 0 }); f != nil {
 		return f.adds
@@ -177,18 +180,18 @@ func InPlaceAdds(name string) int {
 	return 0
 }
 
-// Saved is what autograd keeps for backward, as text: memory that the call makes for
-// that is not marked.
+// Saved describes what autograd keeps for backward, without the marks of memory that
+// is allocated only for that.
 func (o *Op) Saved() string { return strings.ReplaceAll(o.Saves, "+", "") }
 
-// SavesResult reports an operator whose first result backward needs whatever the call:
-// what overwrites that makes autograd raise an error.
+// SavesResult reports whether backward always needs an operator's first result, so
+// that overwriting it makes autograd raise an error.
 func SavesResult(name string) bool {
 	o := byName[name]
 	return o != nil && slices.Contains(strings.Split(o.Saves, ", "), "result")
 }
 
-// Where says in which file a row's operators are run, and by which function.
+// Where returns the file and the function that run a row's operators.
 func (o *Op) Where() string {
 	if slices.ContainsFunc(pointwises, func(p pointwise) bool { return p.name == o.Names[0] }) {
 		return program.Where((*pointwise).run)
@@ -196,7 +199,7 @@ func (o *Op) Where() string {
 	return program.Where(o.run)
 }
 
-// Has lists what is true of the operator called name, in the order of Traits.
+// Has describes the traits of the operator called name, in the order of Traits.
 func (o *Op) Has(name string) (out []string) {
 	for _, x := range Traits {
 		if o.is(name, x.Trait) {
@@ -215,7 +218,7 @@ func (o *Op) Has(name string) (out []string) {
 	return out
 }
 
-// atlas has of each measured call the cases and those whose bytes are exact.
+// atlas has, for each measured call, the cases and those whose bytes are exact.
 //
 //go:embed testdata/atlas.tsv
 var atlas string

@@ -28,8 +28,8 @@ func runDropout(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o, mask}
 }
 
-// noiseDropout is alpha_dropout, and feature_dropout, which multiply with noise of the
-// operand's type: of each element, or of each channel
+// noiseDropout is alpha_dropout and feature_dropout, which multiply by noise of the
+// operand's type, drawn for each element or each channel
 // (aten/src/ATen/native/Dropout.cpp, _dropout_impl).
 func noiseDropout(e *Eager, op string, x *Tensor) *Tensor {
 	k := e.begin(op, x).inexact("the kernels of " + op).random()
@@ -54,17 +54,17 @@ func noiseDropout(e *Eager, op string, x *Tensor) *Tensor {
 	return o
 }
 
-// runFill makes a new tensor of inference's shape that reads nothing of its
-// operands: arange, zeros, full, empty and their like. What is made like a
-// tensor has its type unless the call gives another.
+// runFill makes a new tensor of the inferred shape that reads none of its
+// operands: arange, zeros, full, empty and the like. A tensor made like another
+// has its type unless the call gives one.
 func runFill(e *Eager, c *Call) []*Tensor {
 	shape, d, ok := c.shape(0)
 	if !ok {
 		return nil
 	}
-	like := c.tensor(-1, "like") // an idiom says whose type it has
+	like := c.tensor(-1, "like") // an idiom names the tensor whose type it takes
 	if like == nil && c.dtype(-1, "dtype") == graph.Undefined && (strings.HasSuffix(c.Op, "_like") || strings.HasPrefix(c.Op, "new_")) {
-		like = c.tensor(0, "self") // nil where a pattern knows the shape alone
+		like = c.tensor(0, "self") // nil where a pattern knows only the shape
 	}
 	if like != nil {
 		d = like.DType
@@ -75,7 +75,7 @@ func runFill(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{k.end()}
 }
 
-// filling says what a call fills new memory with.
+// filling sets the values that a call fills new memory with.
 func (c *Call) filling(k *kernel) {
 	n := c.positional()
 	base := strings.TrimSuffix(strings.TrimPrefix(c.Op, "new_"), "_like")
@@ -123,7 +123,7 @@ func (c *Call) filling(k *kernel) {
 	}
 }
 
-// known reports an argument that is a number of the file.
+// known reports whether argument i is a number in the file.
 func (c *Call) known(i int) bool {
 	a := c.arg(i, "")
 	return a != nil && (a.Kind == graph.ArgInt || a.Kind == graph.ArgFloat)
@@ -143,7 +143,7 @@ func (c *Call) positional() int {
 // runRandomFill overwrites its operand with random numbers (bernoulli_).
 func runRandomFill(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
-	out := &Tensor{Tensor: x.Tensor}
+	out := &Tensor{View: x.View}
 	k := intoKernel(e, c.Op, x, nil, out).random()
 	switch c.Op {
 	case "bernoulli":

@@ -11,7 +11,7 @@ import (
 // no sorting (aten/src/ATen/native/cuda/Embedding.cu).
 const sortLimit = 3072
 
-// runEmbedding looks rows up; it saves the indices, and its backward makes a
+// runEmbedding looks up rows; it saves the indices, and its backward makes a
 // dense gradient of the whole table.
 func runEmbedding(e *Eager, c *Call) []*Tensor {
 	w, idx := c.tensor(0, "weight"), c.tensor(1, "indices")
@@ -24,7 +24,8 @@ func runEmbedding(e *Eager, c *Call) []*Tensor {
 	k.inexactIf(byFrequency, "a gradient by frequency")
 	copied := program.None
 	if _, ok := viewStrides(idx, []int64{idx.Numel()}); !ok {
-		// The flattened copy stands between the result's memory and its end.
+		// The flattened copy is allocated after the result and freed at the
+		// call's end.
 		copied = k.temp(idx.Bytes(), program.Temporaries)
 	}
 	o := k.alloc(append(slices.Clone(idx.Shape), w.Shape[1]), nil, w.DType)
@@ -32,7 +33,7 @@ func runEmbedding(e *Eager, c *Call) []*Tensor {
 	k.end()
 	e.record("EmbeddingBackward0", []*Tensor{o}, []*Tensor{w}, []*Tensor{idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		k := e.begin("embedding_dense_backward", g[0], s[0]).scalars(padding)
-		gradient, indices := k.whole(g[0]), k.whole(s[0])
+		gradient, indices := k.contiguousCopy(g[0]), k.contiguousCopy(s[0])
 		var d *Tensor
 		if idx.Numel() > sortLimit || byFrequency {
 			d = k.sortedEmbedding(w, idx.DType, idx.Numel(), byFrequency)
@@ -47,7 +48,7 @@ func runEmbedding(e *Eager, c *Call) []*Tensor {
 }
 
 // sortedEmbedding makes the gradient of a table of which n rows were looked up, by
-// sorted indices: rows that were looked up often are added in parts of rowsAtOnce
+// sorting the indices: rows that occur often are summed in parts of rowsAtOnce
 // (aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu).
 func (k *kernel) sortedEmbedding(w *Tensor, index graph.DType, n int64, byFrequency bool) *Tensor {
 	const rowsAtOnce = 10
@@ -80,7 +81,7 @@ func (k *kernel) sortedEmbedding(w *Tensor, index graph.DType, n int64, byFreque
 }
 
 // runEmbeddingBag runs embedding_bag (aten/src/ATen/native/cuda/EmbeddingBag.cu).
-// Indices of two dims come flat, a row of them each bag.
+// Two-dimensional indices are flattened, with one row for each bag.
 func runEmbeddingBag(e *Eager, c *Call) []*Tensor {
 	const modeMax = 2
 	w, idx, offsets := c.tensor(0, "weight"), c.tensor(1, "indices"), c.tensor(2, "offsets")
@@ -114,7 +115,7 @@ func runEmbeddingBag(e *Eager, c *Call) []*Tensor {
 		grads := make([]*Tensor, len(need))
 		k := e.begin("_embedding_bag_dense_backward", g[0], s[0], s[2], s[3])
 		k.inexact("a gradient of bags")
-		whole := k.whole(g[0])
+		whole := k.contiguousCopy(g[0])
 		if len(need) > 1 && need[1] {
 			grads[1] = k.alloc(factors.Shape, nil, factors.DType)
 		}
@@ -132,17 +133,17 @@ func runEmbeddingBag(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o, bagOf, sizes, largest}
 }
 
-// whole allocates the copy of a tensor that is not in one piece, if it is not.
-func (k *kernel) whole(t *Tensor) program.StorageID {
+// contiguousCopy allocates a contiguous copy of a tensor that is not contiguous.
+func (k *kernel) contiguousCopy(t *Tensor) program.StorageID {
 	if t.contiguous() {
 		return program.None
 	}
 	return k.temp(t.Bytes(), program.Temporaries)
 }
 
-// gathered is an operator that picks elements of its first operand by
+// gathered runs an operator that picks elements of its first operand by
 // indices: backward adds the gradient into zeros of the operand's shape. self
-// says whether the operand is saved too.
+// is whether the operand is saved, too.
 func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 	return func(e *Eager, c *Call) []*Tensor {
 		x := c.need(0, "self")
@@ -158,7 +159,7 @@ func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 			remainder = e.unary("remainder", graph.Undefined, idx[0], number(graph.Undefined, float64(x.Shape[dims[0]])))
 			idx = []*Tensor{remainder}
 		}
-		k := e.begin(c.Op, append([]*Tensor{x}, idx...)...).does(picks[c.Op]).dims(dims...)
+		k := e.begin(c.Op, append([]*Tensor{x}, idx...)...).does(pickKernels[c.Op]).dims(dims...)
 		var temps []program.StorageID
 		found := maskedRows(x, shape, idx)
 		if back == "index_put" {
@@ -174,9 +175,9 @@ func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 			saved = append([]*Tensor{x}, idx...)
 		}
 		e.record(node, []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-			k := e.begin(back, append(slices.Clone(g), s...)...).does(picks[c.Op] + "_backward").dims(dims...)
+			k := e.begin(back, append(slices.Clone(g), s...)...).does(pickKernels[c.Op] + "_backward").dims(dims...)
 			if self {
-				k.without(1)
+				k.dropOperand(1)
 			}
 			k.alloc(in, nil, g[0].DType)
 			if back == "index_put" {
@@ -188,8 +189,8 @@ func gathered(node, back string, self bool) func(e *Eager, c *Call) []*Tensor {
 	}
 }
 
-// maskedRows is how many elements the masks among indices show, by the shape of what
-// they pick.
+// maskedRows returns the number of elements that the masks among indices select,
+// derived from the shape of the result.
 func maskedRows(x *Tensor, shape []int64, idx []*Tensor) int64 {
 	rest, covered := numel(x.Shape), int64(1)
 	at := 0
@@ -207,7 +208,7 @@ func maskedRows(x *Tensor, shape []int64, idx []*Tensor) int64 {
 }
 
 // sortedPut adds the scratch of index_put_ with accumulate into a tensor of shape in:
-// linear indices, the values in one piece, and the sort of the former
+// linear indices, a contiguous copy of the values, and the sort of the indices
 // (index_put_with_sort_kernel in aten/src/ATen/native/cuda/Indexing.cu).
 func (k *kernel) sortedPut(values *Tensor, idx []*Tensor, in []int64, dims []int, found int64) {
 	if len(idx) == 0 {
@@ -250,15 +251,16 @@ func (k *kernel) sortedPut(values *Tensor, idx []*Tensor, in []int64, dims []int
 		}
 	}
 	k.free(masks...)
-	whole := k.whole(values)
+	whole := k.contiguousCopy(values)
 	from, sorted := list(), list()
 	order := list()
 	k.scratch(cubSort(n, 8, 8, indexBits(indexedElements(in, dims))), program.Temporaries)
 	k.free(order, sorted, from, whole, linear)
 }
 
-// indexedElements is how many places indices along dims can name: those of the dims
-// up to the last of them, or of these alone where others lie between.
+// indexedElements returns the number of positions that indices along dims can name:
+// the product of the dims up to the last of them, or of these dims alone where
+// others lie between.
 func indexedElements(in []int64, dims []int) int64 {
 	n := int64(1)
 	if len(dims) == 0 {
@@ -273,10 +275,10 @@ func indexedElements(in []int64, dims []int) int64 {
 	return n
 }
 
-// picks names the kernels of operators that pick elements.
-var picks = map[string]string{"index": "index", "_unsafe_index": "index", "index_select": "index_select", "gather": "gather", "take_along_dim": "gather"}
+// pickKernels maps operators that pick elements to their kernels.
+var pickKernels = map[string]string{"index": "index", "_unsafe_index": "index", "index_select": "index_select", "gather": "gather", "take_along_dim": "gather"}
 
-// indexed are the dims that a call picks along.
+// indexed returns the dims that a call indexes.
 func (c *Call) indexed(x *Tensor) []int {
 	if a := c.arg(1, "indices"); a != nil && a.Kind == graph.ArgList {
 		var dims []int
@@ -318,9 +320,9 @@ func runTopK(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o, idx}
 }
 
-// sortScratch is what a sort of x along a dim works in: rows of up to smallSort
-// elements are sorted in place, others by CUB, each alone or, where there are few and
-// none is long, all at once with the row as the last key
+// sortScratch allocates what a sort of x along a dim needs: rows of up to smallSort
+// elements are sorted in place, others by CUB, one at a time or, where there are few
+// and none is long, all at once with the row as the last key
 // (aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu).
 func (k *kernel) sortScratch(x, o *Tensor, dim int) {
 	const smallSort, alone = 4096, 1000000
@@ -330,12 +332,12 @@ func (k *kernel) sortScratch(x, o *Tensor, dim int) {
 	n, key := x.Shape[dim], x.DType.Bytes(1)
 	rows := x.Numel() / n
 	if n <= smallSort {
-		k.scratch(8*n, program.Temporaries) // places along the dim
+		k.scratch(8*n, program.Temporaries) // indices along the dim
 		return
 	}
 	var temps []program.StorageID
 	temp := func(bytes int64) { temps = append(temps, k.temp(bytes, program.Temporaries)) }
-	if o.Strides[dim] != 1 || !x.dense() { // rows in one piece, and where they are sorted to
+	if o.Strides[dim] != 1 || !x.dense() { // contiguous rows, and their sorted copy
 		temp(x.Bytes())
 		if o.Strides[dim] != 1 {
 			temp(o.Bytes())
@@ -349,7 +351,7 @@ func (k *kernel) sortScratch(x, o *Tensor, dim int) {
 		}
 	} else {
 		total := x.Numel()
-		temp(8 * total) // place and row of each element, twice
+		temp(8 * total) // index and row of each element, twice
 		temp(8 * total)
 		sorted := k.temp(x.Bytes(), program.Temporaries)
 		k.scratch(cubSort(total, key, 8, 8*key), program.Temporaries)
@@ -360,14 +362,14 @@ func (k *kernel) sortScratch(x, o *Tensor, dim int) {
 	k.free(temps...)
 }
 
-// topkScratch is what topk of x works in: its rows in one piece and, where those are
-// long and few, the counts of digits of each block that reads a part of a row
-// (aten/src/ATen/native/cuda/TensorTopK.cu, mbtopk).
+// topkScratch allocates what topk of x needs: a contiguous copy of its rows and,
+// where those are long and few, the counts of digits of each block that reads a part
+// of a row (aten/src/ATen/native/cuda/TensorTopK.cu, mbtopk).
 func (k *kernel) topkScratch(x *Tensor, dim int) {
 	if x.dim() == 0 || x.Numel() == 0 {
 		return
 	}
-	whole := k.whole(x)
+	whole := k.contiguousCopy(x)
 	n := x.Shape[dim]
 	rows := x.Numel() / n
 	if manyBlocks(rows, n) && k.e.SMs > 0 {
@@ -387,7 +389,7 @@ func (k *kernel) topkScratch(x *Tensor, dim int) {
 	k.free(whole)
 }
 
-// manyBlocks is should_use_mbtopk: rows are long for how many they are.
+// manyBlocks is should_use_mbtopk: whether rows are long for their number.
 func manyBlocks(rows, n int64) bool {
 	for _, most := range [][2]int64{{20, 20000}, {40, 10000}, {80, 8000}, {200, 5000}, {800, 3000}, {4000, 800}} {
 		if rows <= most[0] {
@@ -397,8 +399,8 @@ func manyBlocks(rows, n int64) bool {
 	return n > 400
 }
 
-// sorting is the dim that a topk or a sort goes along, and 1 where the largest
-// elements come first.
+// sorting returns the dim of a topk or sort, and 1 if the largest elements come
+// first, else 0.
 func (c *Call) sorting(x *Tensor) (dim int, largest float64) {
 	at, order, first := 2, "largest", true // topk(self, k, dim, largest)
 	if c.Op == "sort" {

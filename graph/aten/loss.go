@@ -11,11 +11,11 @@ func (e *Eager) CrossEntropy(x, target *Tensor) *Tensor {
 	return crossEntropy(e, x, target, meanLoss)
 }
 
-// A lossKind says how a loss over classes adds up.
+// A lossKind holds how a loss over classes is reduced.
 type lossKind struct {
 	reduction int64   // 0 none, 1 mean, 2 sum
-	ignore    int64   // class that does not count
-	weight    *Tensor // of each class, or nil
+	ignore    int64   // ignored class
+	weight    *Tensor // weight of each class, or nil
 }
 
 // meanLoss are the defaults of torch.nn.functional's losses.
@@ -33,8 +33,8 @@ func crossEntropy(e *Eager, x, target *Tensor, kind lossKind) *Tensor {
 	return nll(e, ls, target, kind)
 }
 
-// nll is nll_loss of log-probabilities: they, the target and the total weight
-// are saved.
+// nll is nll_loss of log-probabilities; it saves them, the target and the total
+// weight.
 func nll(e *Eager, ls, target *Tensor, kind lossKind) *Tensor {
 	op, node, back := "nll_loss_forward", "NllLossBackward0", "nll_loss_backward"
 	if ls.dim() > 2 {
@@ -65,8 +65,9 @@ func nll(e *Eager, ls, target *Tensor, kind lossKind) *Tensor {
 	return o
 }
 
-// scratchCopy takes and frees a copy in one piece of a tensor that is not in one.
-func (k *kernel) scratchCopy(t *Tensor) { k.free(k.whole(t)) }
+// scratchCopy allocates and frees a contiguous copy of a tensor that is not
+// contiguous.
+func (k *kernel) scratchCopy(t *Tensor) { k.free(k.contiguousCopy(t)) }
 
 // MSE is the mean squared error against a target of x's shape.
 func (e *Eager) MSE(x, target *Tensor) *Tensor {
@@ -86,7 +87,7 @@ func mse(e *Eager, x, target *Tensor, reduction int64) *Tensor {
 	k := e.begin("mse_loss", x, target).does("mse_loss").scalars(float64(reduction))
 	o := k.reduced(shape, st, d, reduction)
 	k.flops(3 * x.Numel()).end()
-	e.hold(given) // the caller has its argument until the call returns
+	e.hold(given) // the caller holds its argument until the call returns
 	e.record("MseLossBackward0", []*Tensor{o}, []*Tensor{x, target}, []*Tensor{x, target}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		return wanted(need, func(i int) *Tensor {
 			return e.begin("mse_loss_backward", g[0], s[i], s[1-i]).does("mse_loss_backward").scalars(float64(reduction)).makes(shape, st, d)
@@ -132,10 +133,10 @@ func runSmoothL1(e *Eager, c *Call) []*Tensor {
 // memory.
 func (k *kernel) shrink(o *Tensor) {
 	o.Shape, o.Strides = nil, nil
-	k.n.Out[len(k.n.Out)-1] = o.Tensor
+	k.n.Out[len(k.n.Out)-1] = o.View
 }
 
-// reduceScratch takes and frees what adding up all elements of x takes.
+// reduceScratch allocates and frees the scratch of adding up all elements of x.
 func (k *kernel) reduceScratch(x *Tensor) {
 	all := make([]int, x.dim())
 	for i := range all {
@@ -145,7 +146,7 @@ func (k *kernel) reduceScratch(x *Tensor) {
 }
 
 // bce is binary_cross_entropy (aten/src/ATen/native/cuda/Loss.cu): the result keeps
-// the memory of the losses of each element.
+// the memory of the elementwise losses.
 func bce(e *Eager, x, target, weight *Tensor, reduction int64) *Tensor {
 	in := present([]*Tensor{x, target, weight})
 	weighted := func(k *kernel) *kernel {
@@ -198,7 +199,7 @@ func bceWithLogits(e *Eager, x, target, weight, positive *Tensor, reduction int6
 	} else {
 		each := k.temp(d.Bytes(numel(shape)), program.Temporaries)
 		o = k.alloc(nil, nil, d)
-		k.reduceScratch(&Tensor{Tensor: program.Tensor{DType: d, Shape: shape, Strides: iteratorStrides(shape, target, x)}})
+		k.reduceScratch(&Tensor{View: program.View{DType: d, Shape: shape, Strides: iteratorStrides(shape, target, x)}})
 		k.free(each, sigmoid)
 	}
 	k.flops(8 * x.Numel()).end()
@@ -240,7 +241,7 @@ func (e *Eager) Float32(t *Tensor) *Tensor {
 	return e.toDType("to", t, graph.Float32)
 }
 
-// OnesLike makes backward's seed.
+// OnesLike makes the seed of backward.
 func (e *Eager) OnesLike(t *Tensor) *Tensor {
 	return e.begin("ones_like", t).does("fill").scalars(1).makes(t.Shape, nil, t.DType)
 }

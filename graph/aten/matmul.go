@@ -7,8 +7,8 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// blasReady reports whether cuBLAS reads the last two dims of t as they lie:
-// one of them has stride 1 and the other is at least as long as a row.
+// blasReady reports whether cuBLAS can read the last two dims of t without a
+// copy: one has stride 1 and the other is at least as long as a row.
 func blasReady(t *Tensor) bool {
 	r, c := t.dim()-2, t.dim()-1
 	rs, cs := t.Strides[r], t.Strides[c]
@@ -22,7 +22,7 @@ func gemmKernel(e *Eager, op string, a, b, add *Tensor) *Tensor {
 	return gemmScaled(e, op, a, b, add, factors{1, 1})
 }
 
-// factors are what addmm and baddbmm multiply the addend and the product by.
+// factors scale the addend and the product of addmm and baddbmm.
 type factors struct{ beta, alpha float64 }
 
 func (c *Call) factors() factors { return factors{c.float(-1, "beta", 1), c.float(-1, "alpha", 1)} }
@@ -62,15 +62,15 @@ func gemmScaled(e *Eager, op string, a, b, add *Tensor, f factors) *Tensor {
 	return k.products(program.Product, 2*o.Numel()*a.Shape[n-1]).end()
 }
 
-// columnMajor reports a matrix whose first stride is 1: the transpose of a
-// contiguous one.
+// columnMajor reports whether the first stride of a matrix is 1, as in the
+// transpose of a contiguous one.
 func columnMajor(strides, shape []int64) bool {
 	return strides[0] == 1 && strides[1] == shape[0]
 }
 
-// mm multiplies matrices; the gradients are computed in the layout of what
-// they are gradients of, so that a transposed weight's gradient needs no copy
-// (FunctionsManual.cpp, mm_mat1_grad and mm_mat2_grad).
+// mm multiplies matrices; each gradient has the layout of its operand, so that
+// a transposed weight's gradient needs no copy (FunctionsManual.cpp,
+// mm_mat1_grad and mm_mat2_grad).
 func mm(e *Eager, a, b *Tensor) *Tensor {
 	o := gemmKernel(e, "mm", a, b, nil)
 	e.record("MmBackward0", []*Tensor{o}, []*Tensor{a, b}, gemmSaved(a, b), func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
@@ -136,7 +136,7 @@ func scaledGrad(e *Eager, g *Tensor, by float64) *Tensor {
 func addmm(e *Eager, bias, a, b *Tensor, f factors) *Tensor {
 	o := gemmScaled(e, "addmm", a, b, bias, f)
 	saved := gemmSaved(a, b)
-	saved[0], saved[1] = saved[1], saved[0] // autograd lets go of mat1 before mat2
+	saved[0], saved[1] = saved[1], saved[0] // autograd releases mat1 before mat2
 	e.record("AddmmBackward0", []*Tensor{o}, []*Tensor{bias, a, b}, saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
 		outs := make([]*Tensor, 3)
 		if need[1] {
@@ -171,11 +171,11 @@ func bmm(e *Eager, a, b *Tensor) *Tensor {
 	return o
 }
 
-// foldable reports whether matmul flattens the batch dims of t for one large
+// foldable reports whether matmul flattens the batch dims of t into one large
 // product with a matrix (LinearAlgebra.cpp, should_fold). A view requires a gradient
-// where its base does, in an inference, too (DifferentiableViewMeta::requires_grad).
+// if its base does, even in inference (DifferentiableViewMeta::requires_grad).
 func foldable(t, m *Tensor) bool {
-	if m.RequiresGrad() || m.shows || t.Numel() == 0 || m.dim() == 1 {
+	if m.RequiresGrad() || m.requiresGrad || t.Numel() == 0 || m.dim() == 1 {
 		return true
 	}
 	for i := range max(t.dim()-2, 0) {
@@ -186,8 +186,8 @@ func foldable(t, m *Tensor) bool {
 	return true
 }
 
-// matmul is at::matmul: a product of matrices, a folded product of a batch
-// with one matrix, or a batched product of operands brought to one batch.
+// matmul is at::matmul: a product of matrices, a folded product of a batch with
+// one matrix, or a batched product of operands expanded to one batch.
 func matmul(e *Eager, op string, a, b *Tensor) *Tensor {
 	da, db := a.dim(), b.dim()
 	switch {
@@ -239,7 +239,7 @@ func unsafeView(e *Eager, t *Tensor, shape []int64) *Tensor {
 
 func batched(e *Eager, op string, a, b *Tensor) *Tensor {
 	ba, bb := a.Shape[:max(a.dim()-2, 0)], b.Shape[:max(b.dim()-2, 0)]
-	batch, ok := broadcast(&Tensor{Tensor: shapeOnly(ba)}, &Tensor{Tensor: shapeOnly(bb)})
+	batch, ok := broadcast(&Tensor{View: shapeOnly(ba)}, &Tensor{View: shapeOnly(bb)})
 	if !ok {
 		fail("batch dimensions differ: %v x %v", a.Shape, b.Shape)
 	}
@@ -254,7 +254,7 @@ func batched(e *Eager, op string, a, b *Tensor) *Tensor {
 	return unsafeView(e, o, append(slices.Clone(batch), o.Shape[1:]...))
 }
 
-func shapeOnly(s []int64) program.Tensor { return program.Tensor{Shape: s} }
+func shapeOnly(s []int64) program.View { return program.View{Shape: s} }
 
 // linear is at::linear: one fused product with bias where the input is a
 // matrix or contiguous, else matmul and an addition in place.
@@ -284,7 +284,7 @@ func linear(e *Eager, op string, x, w, b *Tensor) *Tensor {
 }
 
 // addTo adds b to a result that was just made, in place unless a dispatch mode
-// watches, for which isTensorSubclassLike is true of every tensor.
+// watches the calls: isTensorSubclassLike is then true of every tensor.
 func addTo(e *Eager, o, b *Tensor) *Tensor {
 	if !e.sel.watches() {
 		return into(e, "add", o, b)
@@ -312,7 +312,7 @@ func runMM(e *Eager, c *Call) []*Tensor {
 
 func runAddmm(e *Eager, c *Call) []*Tensor {
 	f := c.factors()
-	if c.Inexact != "" { // in the memory and the time of one without
+	if c.Inexact != "" { // same memory and time as without
 		f = factors{1, 1}
 	}
 	return []*Tensor{addmm(e, c.need(0, "self"), c.need(1, "mat1"), c.need(2, "mat2"), f)}
@@ -342,7 +342,7 @@ func runBaddbmm(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// runMv and dot multiply with vectors.
+// runMv multiplies a matrix by a vector.
 func runMv(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{mv(e, c.need(0, "self"), c.need(1, "vec"))}
 }
@@ -363,8 +363,8 @@ func mv(e *Eager, a, v *Tensor) *Tensor {
 	return o
 }
 
-// mvBackward is the gradient of the matrix (0) or of the vector (1) of a product, of
-// which the vector and the matrix, each where the other wants a gradient, were saved.
+// mvBackward is the gradient of the matrix (i = 0) or of the vector (i = 1) of a
+// product. Each is saved only if the other requires a gradient.
 func mvBackward(e *Eager, i int, g *Tensor, s []*Tensor, of *Tensor) *Tensor {
 	var k *kernel
 	if i == 0 {

@@ -77,15 +77,15 @@ func affineNormBackward(e *Eager, op string, at *program.Attrs, g, x, w, b *Tens
 	}
 	slices.Reverse(temps)
 	k.free(temps...)
-	k.gives(outs...)
+	k.setResults(outs...)
 	k.flops(12 * x.Numel()).end()
 	return outs
 }
 
 // groupSums adds the scratch of group normalisation's backward: two sums for
 // every channel and, for the input's gradient, two coefficients for every group
-// and a factor for every channel that has a weight and more than one element
-// (GroupNormBackwardKernelImplInternal in
+// and a factor for every channel if there is a weight and channels have more
+// than one element (GroupNormBackwardKernelImplInternal in
 // aten/src/ATen/native/cuda/group_norm_kernel.cu).
 func (k *kernel) groupSums(x, w *Tensor, groups int64, input bool) {
 	d := statistics(x.DType)
@@ -103,7 +103,7 @@ func (k *kernel) groupSums(x, w *Tensor, groups int64, input bool) {
 }
 
 // runBatchNorm is batch normalisation: it saves its input and, in training, the
-// batch statistics. In evaluation cuDNN's saves nothing but its input.
+// batch statistics. In evaluation cuDNN's saves only its input.
 func runBatchNorm(e *Eager, c *Call) []*Tensor {
 	x, w, b := c.need(0, "input"), c.tensor(1, "weight"), c.tensor(2, "bias")
 	mean, variance := c.tensor(3, "running_mean"), c.tensor(4, "running_var")
@@ -115,7 +115,7 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 		mean, variance, train, at = nil, nil, c.bool(3, "training", true), 4
 	}
 	if !e.P.Train && mean != nil {
-		train = false // an inference runs the model in evaluation, however it was exported
+		train = false // an inference runs the model in evaluation mode, however it was exported
 	}
 	numbers := []float64{c.float(at+1, "eps", 1e-5), c.float(at, "momentum", 0.1), 0}
 	if train {
@@ -155,7 +155,7 @@ func runBatchNorm(e *Eager, c *Call) []*Tensor {
 		outs[0] = k.alloc(x.Shape, src.denseStrides(), x.DType)
 		outs[1], outs[2] = k.alloc(w.Shape, nil, w.DType), k.alloc(b.Shape, nil, b.DType)
 		k.free(temp)
-		k.gives(outs...)
+		k.setResults(outs...)
 		k.flops(12 * x.Numel()).end()
 		return outs
 	})
@@ -210,7 +210,7 @@ func runInstanceNorm(e *Eager, c *Call) []*Tensor {
 	bn.Args = []Arg{tensorArg(in), rep(c.tensor(1, "weight")), rep(c.tensor(2, "bias")), rep(c.tensor(3, "running_mean")), rep(c.tensor(4, "running_var")),
 		{Kind: graph.ArgBool, Int: 1}, {Kind: graph.ArgFloat, F: c.float(6, "momentum", 0.1)}, {Kind: graph.ArgFloat, F: c.float(7, "eps", 1e-5)}}
 	o := runBatchNorm(e, &bn)[0]
-	for i := 3; i <= 4; i++ { // what the batch adds to the running statistics
+	for i := 3; i <= 4; i++ { // the batch's update of the running statistics
 		if t := bn.Args[i].T; t != nil && t.Storage >= 0 {
 			e.hold(reduceKernel(e, "mean", e.view(t, []int64{n, ch}, []int64{ch, 1}, 0), []int{0}, false, t.DType))
 		}
@@ -221,12 +221,12 @@ func runInstanceNorm(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{reshape(e, c.Op, o, x.Shape)}
 }
 
-// runRMSNorm normalises by the root of the mean square: in one kernel, or, where
-// its operands' types differ, in several (ATen/native/layer_norm.cpp, rms_norm_symint).
+// runRMSNorm normalises by the root of the mean square: in one kernel, or in several
+// where its operands' types differ (ATen/native/layer_norm.cpp, rms_norm_symint).
 func runRMSNorm(e *Eager, c *Call) []*Tensor {
 	x, w := c.need(0, "input"), c.tensor(2, "weight")
 	n := len(c.ints(1, "normalized_shape", 0, 0))
-	if preferLast(x) || w != nil && w.DType != x.DType && x.DType.IsFloat() { // not by the fused kernel
+	if preferLast(x) || w != nil && w.DType != x.DType && x.DType.IsFloat() { // the fused kernel does not apply
 		return []*Tensor{rmsNormComposed(e, x, w, n)}
 	}
 	src := e.operand("_fused_rms_norm", x, func(t *Tensor) *Tensor { return e.contig(c.Op, t) })
@@ -249,8 +249,8 @@ func runRMSNorm(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// rmsNormComposed is rms_norm where the weight has another type than the operand, or
-// where channels are last: a formula of other calls, in float32 (aten/src/ATen/native/layer_norm.cpp,
+// rmsNormComposed is rms_norm as a formula of several calls, in float32, for a weight whose type
+// differs from the operand's and for channels-last operands (aten/src/ATen/native/layer_norm.cpp,
 // rms_norm_composite).
 func rmsNormComposed(e *Eager, x, w *Tensor, n int) *Tensor {
 	d := x.DType
@@ -293,8 +293,8 @@ func epsilon(d graph.DType) float64 {
 	return 1.0 / (1 << 23)
 }
 
-// runWeightNorm is the fused kernel of torch.nn.utils' weight normalisation:
-// g * v / |v|, the norms kept in float32.
+// runWeightNorm is the fused kernel of torch.nn.utils' weight normalisation: g
+// * v / |v|, the norms kept in float32.
 func runWeightNorm(e *Eager, c *Call) []*Tensor {
 	v, g := c.need(0, "v"), c.need(1, "g")
 	dim := wrap(c.int(2, "dim", 0), v.dim())
@@ -317,8 +317,8 @@ func runWeightNorm(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{w}
 }
 
-// weightNormComposed is weight normalisation along a dim in the middle: v * (g / |v|)
-// of other calls (aten/src/ATen/native/WeightNorm.cpp, norm_except_dim).
+// weightNormComposed is weight normalisation along a dim in the middle: v * (g /
+// |v|), as several calls (aten/src/ATen/native/WeightNorm.cpp, norm_except_dim).
 func weightNormComposed(e *Eager, v, g *Tensor, dim int) *Tensor {
 	turned := sub(e, "transpose", v, 0, dim)
 	rows := sub(e, "contiguous", turned)

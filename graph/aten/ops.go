@@ -4,19 +4,19 @@ import "sort"
 
 // An Op is one entry of the operator table.
 type Op struct {
-	Names []string // ATen names without overload; the first is the table's
+	Names []string // ATen names without overload; the first is the table's key
 	Kind  string   // group, for the documentation
 	Cast  Cast     // autocast class
-	Facts Facts    // what else is true of them
+	Facts Facts    // their traits
 	// Saves is what autograd keeps for backward: operands, "result", and after a + what
-	// the call makes for that alone; in parentheses when, if not always.
+	// the call allocates for that alone; conditions are in parentheses.
 	Saves string
 	Back  string // what backward allocates, for the documentation
 	run   func(e *Eager, c *Call) []*Tensor
 }
 
-// Ops returns the operator table, sorted by kind and name: one entry an
-// operator or family of operators that differ in name alone.
+// Ops returns the operator table, sorted by kind and name: one entry for each
+// operator, or family of operators that differ only in name.
 func Ops() []Op {
 	ops := append([]Op(nil), table...)
 	sort.SliceStable(ops, func(i, j int) bool {
@@ -53,7 +53,7 @@ func names(n ...string) []string { return n }
 
 func buildTable() []Op {
 	ops := []Op{
-		// Views: no memory, the gradient is shown back.
+		// Views take no memory; their gradient is a view, too.
 		{names("view", "reshape", "_unsafe_view", "view_copy", "_reshape_copy"), "view", Keep, is(AllOnce).and(Viewed, "reshape").and(Traced|PassesOn, "view", "reshape"), "", "a copy where strides forbid a view", runView},
 		{names("flatten"), "view", Keep, is(AllOnce | Traced).and(Viewed), "", "a copy where strides forbid a view", runFlatten},
 		{names("unflatten"), "view", Keep, is(AllOnce).and(Viewed), "", "a copy where strides forbid a view", runUnflatten},

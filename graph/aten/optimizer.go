@@ -12,22 +12,23 @@ type UpdateEvent struct {
 	Bytes int64
 	Param *Tensor // the parameter it belongs to, or nil
 	Name  string
-	State bool // kept
+	State bool // optimizer state, which is not freed
 }
 
-// A Touched is a node that Touch appended.
-type Touched struct {
+// A UpdateNode is a node that Touch appended.
+type UpdateNode struct {
 	e      *Eager
 	node   int
 	states []*Tensor
 }
 
-// Touch appends a node that reads and overwrites ts and runs through events.
-func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent, rule *program.Rule) *Touched {
+// Touch appends a node that reads and overwrites ts, with the given events
+// inside.
+func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent, rule *program.Rule) *UpdateNode {
 	k := e.begin(op, ts...)
 	k.attrs().Rule = rule
 	k.n.Traffic *= 2
-	t := &Touched{e: e, node: len(e.P.Nodes)}
+	t := &UpdateNode{e: e, node: len(e.P.Nodes)}
 	ids := map[int32]program.StorageID{}
 	for _, ev := range events {
 		if ev.Free {
@@ -51,22 +52,21 @@ func (e *Eager) Touch(op string, ts []*Tensor, events []UpdateEvent, rule *progr
 			if ev.Param != nil {
 				name = ev.Param.Name
 			}
-			t.states = append(t.states, &Tensor{Name: name, Tensor: program.Tensor{Storage: id, DType: graph.Uint8, Shape: []int64{ev.Bytes}, Strides: []int64{1}}})
+			t.states = append(t.states, &Tensor{Name: name, View: program.View{Storage: id, DType: graph.Uint8, Shape: []int64{ev.Bytes}, Strides: []int64{1}}})
 		}
 	}
 	k.end()
 	return t
 }
 
-// First makes the node run in the first step only and returns the state it
-// created.
-func (t *Touched) First() []*Tensor {
+// First restricts the node to the first step and returns the state it created.
+func (t *UpdateNode) First() []*Tensor {
 	t.e.P.Nodes[t.node].Only = program.FirstStep
 	return t.states
 }
 
-// Says sets what the optimizer's step computes.
-func (t *Touched) Says(r *program.Rule) { t.e.P.Nodes[t.node].Attrs.Rule = r }
+// SetRule sets the optimizer's update.
+func (t *UpdateNode) SetRule(r *program.Rule) { t.e.P.Nodes[t.node].Attrs.Rule = r }
 
-// Later makes the node run in all steps but the first.
-func (t *Touched) Later() { t.e.P.Nodes[t.node].Only = program.LaterSteps }
+// Later restricts the node to all steps but the first.
+func (t *UpdateNode) Later() { t.e.P.Nodes[t.node].Only = program.LaterSteps }

@@ -14,7 +14,7 @@ import (
 
 // A pointwise describes an elementwise operator of one differentiable input:
 // what backward needs, and the kernels backward runs one after the other. The
-// last kernel makes the gradient; what the others make is let go after it, as
+// last kernel makes the gradient; the other results are released after it, as
 // C++ temporaries of one expression are.
 type pointwise struct {
 	name  string
@@ -24,19 +24,18 @@ type pointwise struct {
 	cast  Cast
 	is    Facts
 
-	kernel  string      // the name of what it computes; "": its own
-	numbers callNumbers // what the kernel has beside tensors, as program.Attrs lists them
+	kernel  string      // the kernel's name; "": the operator's
+	numbers callNumbers // the call's numbers, as program.Attrs lists them
 	mode    string      // the keyword of the call that may be "tanh": another formula
 
-	result bool                                 // backward may use the result of the in-place form without a copy of its operand
+	result bool                                 // backward can use the result of the in-place form, without a copy of the operand
 	also   bool                                 // the result is saved too
-	grad   func(e *Eager, g, s *Tensor) *Tensor // backward where steps cannot say it
+	grad   func(e *Eager, g, s *Tensor) *Tensor // backward that steps cannot express
 }
 
-// A step is one kernel of a backward function and what it computes from: "g"
-// is the gradient, "s" what was saved, "s1" the second of that, "t1" the result of step 1, "p0" the
-// call's number 0, and numbers are themselves. A step without operands stands
-// for several kernels at once; what it computes is not said.
+// A step is one kernel of a backward function and its operands: "g" is the gradient, "s" what was
+// saved, "s1" the second saved tensor, "t1" the result of step 1, "p0" the call's number 0; numbers
+// are literal. A step without operands stands for several kernels at once and cannot be computed.
 type step struct {
 	op   string
 	args []stepArg
@@ -190,8 +189,8 @@ func infinite(e *Eager, x *Tensor) *Tensor {
 // callNumbers read the numbers of a call.
 type callNumbers func(c *Call) []float64
 
-// numbers reads "negative_slope=0.01, 1": the argument of that name, which comes after the
-// operand and those before it, with its default; or a number that is always the same.
+// numbers parses "negative_slope=0.01, 1": a keyword argument with its default, which may
+// also follow the operand in this position, or a constant.
 func numbers(text string) callNumbers {
 	words := strings.Split(text, ", ")
 	names, values := make([]string, len(words)), make([]float64, len(words))
@@ -217,16 +216,16 @@ func numbers(text string) callNumbers {
 	}
 }
 
-// celuNumbers are ELU's three for CELU's one.
+// celuNumbers returns the three numbers of ELU for CELU's one.
 func celuNumbers(c *Call) []float64 {
 	a := c.float(1, "alpha", 1)
 	return []float64{a, 1, 1 / a}
 }
 
-// does is the name of what the operator computes.
+// does returns the name of the operator's kernel.
 func (p *pointwise) does() string { return cmp.Or(p.kernel, p.name) }
 
-// called are the numbers and the mode of a call.
+// called returns the numbers and the mode of a call.
 func (p *pointwise) called(c *Call) (numbers []float64, mode string) {
 	if p.numbers != nil {
 		numbers = p.numbers(c)
@@ -237,8 +236,9 @@ func (p *pointwise) called(c *Call) (numbers []float64, mode string) {
 	return numbers, mode
 }
 
-// says sets what the operator, or a kernel of its backward, has beside tensors.
-func (p *pointwise) says(k *kernel, numbers []float64, mode string) {
+// setAttrs sets the numbers and the mode of the operator's node, or of a kernel of
+// its backward.
+func (p *pointwise) setAttrs(k *kernel, numbers []float64, mode string) {
 	if numbers != nil {
 		k.scalars(numbers...)
 	}
@@ -268,7 +268,7 @@ func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 	saved := []*Tensor{x}
 	view := false
 	if c.InPlace && x.leaf == nil {
-		view = windows(x)
+		view = isTrackedView(x)
 		out = p.inPlace(e, x, &saved, numbers, mode)
 		if p.result {
 			mode = "result" // what backward reads
@@ -294,19 +294,19 @@ func (p *pointwise) run(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{out}
 }
 
-// windows tells whether autograd follows t as a view of another tensor.
-func windows(t *Tensor) bool {
+// isTrackedView reports whether autograd follows t as a view of another tensor.
+func isTrackedView(t *Tensor) bool {
 	return t.fn != nil && (t.fn.name == "ViewBackward0" || t.fn.name == "TransposeBackward0" || t.fn.name == "PermuteBackward0")
 }
 
 // copySlices is the backward of a call that updates a view in place
-// (torch/csrc/autograd/functions/tensor.cpp, CopySlices::apply): the gradient is
-// copied, the call's own backward has a copy of the view, and its result is copied
-// over that. The gradient that came in lives until then.
+// (torch/csrc/autograd/functions/tensor.cpp, CopySlices::apply): it copies the
+// gradient, runs the call's own backward on a copy of the view, and copies that
+// result over the view. The incoming gradient lives until then.
 func copySlices(e *Eager, g *Tensor, apply func(*Tensor) *Tensor) *Tensor {
 	result := clone(e, "new_empty_strided", g, contiguousStrides(g.Shape))
 	part := apply(clone(e, "clone", result, contiguousStrides(result.Shape)))
-	out := &Tensor{Tensor: result.Tensor}
+	out := &Tensor{View: result.View}
 	k := e.begin("copy_", part).does("copy")
 	k.out(out)
 	k.end()
@@ -314,12 +314,12 @@ func copySlices(e *Eager, g *Tensor, apply func(*Tensor) *Tensor) *Tensor {
 	return out
 }
 
-// byFormula is the argument that package lift gives a gelu that Python code
+// byFormula is the argument by which package lift marks a gelu that Python code
 // spells out, term by term.
 const byFormula = "formula"
 
-// The terms of BLOOM's GELU and of its derivative: + makes the result that the
-// letter names, - lets go of it; the result is made at the dot
+// The terms of BLOOM's GELU and of its derivative: + allocates the term named
+// by the letter, - frees it, a dot allocates the result
 // (transformers/models/bloom/modeling_bloom.py, bloom_gelu_forward and
 // bloom_gelu_back).
 const (
@@ -327,7 +327,7 @@ const (
 	geluBackTerms = "+a+b+c-b+d-c+e-a-d+t-e+f+g+h-g+i+j-i+k-j+l-h-k+m-f-l+n+o-n+p-m-o.-t-p"
 )
 
-// terms allocates and frees temporaries like t, and the result.
+// terms allocates and frees temporaries of t's size, and the result.
 func (k *kernel) terms(list string, t *Tensor) *Tensor {
 	made := map[byte]program.StorageID{}
 	var out *Tensor
@@ -345,7 +345,7 @@ func (k *kernel) terms(list string, t *Tensor) *Tensor {
 	return out
 }
 
-// runFormulaGELU is a gelu by its formula, which saves its operand alone.
+// runFormulaGELU is a gelu by its formula, which saves only its operand.
 func runFormulaGELU(e *Eager, x *Tensor) []*Tensor {
 	forward := func(k *kernel) *kernel { k.attrs().Mode = "tanh"; return k.does("gelu") }
 	k := forward(e.begin("gelu", x))
@@ -362,16 +362,16 @@ func runFormulaGELU(e *Eager, x *Tensor) []*Tensor {
 
 func (p *pointwise) forward(e *Eager, x *Tensor, d graph.DType, numbers []float64, mode string) *Tensor {
 	k := e.elementwise(p.name, d, x).does(p.does())
-	p.says(k, numbers, mode)
+	p.setAttrs(k, numbers, mode)
 	return k.end()
 }
 
 // inPlace overwrites x. When backward needs the operand, autograd saves a
 // copy of it (VariableType: original_self = self.clone()).
 func (p *pointwise) inPlace(e *Eager, x *Tensor, saved *[]*Tensor, numbers []float64, mode string) *Tensor {
-	out := &Tensor{Tensor: x.Tensor}
+	out := &Tensor{View: x.View}
 	k := e.begin(p.name+"_", x).does(p.does())
-	p.says(k, numbers, mode)
+	p.setAttrs(k, numbers, mode)
 	if p.saves == "self" && !p.result && e.grad && x.RequiresGrad() {
 		(*saved)[0] = k.like(x)
 		k.out(out)
@@ -409,7 +409,7 @@ func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode s
 		}
 		k := stepKernel(e, st, i, d, g[0], saved, temps, numbers)
 		if len(p.back) == 1 {
-			p.says(k, numbers, mode)
+			p.setAttrs(k, numbers, mode)
 		}
 		temps = append(temps, k.end())
 	}
@@ -421,13 +421,14 @@ func (p *pointwise) backward(e *Eager, g, s []*Tensor, numbers []float64, mode s
 	return []*Tensor{out}
 }
 
-// stepKernel appends step i of a backward function. Its operands are read in
-// the order gradient, saved, results of steps; Attrs.Args has the kernel's.
+// stepKernel appends step i of a backward function. Operands are read in the
+// order gradient, saved tensors, results of steps; Attrs.Args has the kernel's
+// order.
 func stepKernel(e *Eager, st *step, i int, d graph.DType, g *Tensor, s, temps []*Tensor, numbers []float64) *kernel {
 	if st.op == "zero" {
 		return zeroKernel(e, g.DType)
 	}
-	if len(st.args) == 0 { // reads what its like reads
+	if len(st.args) == 0 { // reads what a kernel of this kind reads
 		in := []*Tensor{s[0]}
 		if i > 0 {
 			in[0] = temps[i-1]
@@ -507,7 +508,7 @@ func (c *Call) pair() (a, b *Tensor, d graph.DType) {
 }
 
 // scalarType is the result type of a tensor of type d and a Python number: a
-// fraction makes an integer tensor float32.
+// float makes an integer tensor float32.
 func (c *Call) scalarType(i int, name string, d graph.DType) graph.DType {
 	if a := c.arg(i, name); a != nil && a.Kind == graph.ArgFloat && !d.IsFloat() {
 		return graph.Float32
@@ -523,7 +524,7 @@ func binary(e *Eager, op string, d graph.DType, a, b *Tensor) *Tensor {
 	return binaryKernel(e, op, d, a, b).end()
 }
 
-// binaryKernel is binary's kernel before its end.
+// binaryKernel is binary without the end of the call.
 func binaryKernel(e *Eager, op string, d graph.DType, a, b *Tensor) *kernel {
 	shape := common(a, b)
 	k := e.begin(op, a, b)
@@ -533,25 +534,25 @@ func binaryKernel(e *Eager, op string, d graph.DType, a, b *Tensor) *kernel {
 
 // into appends an in-place kernel: a op= b.
 func into(e *Eager, op string, a, b *Tensor) *Tensor {
-	out := &Tensor{Tensor: a.Tensor}
+	out := &Tensor{View: a.View}
 	intoKernel(e, op, a, b, out).end()
 	return out
 }
 
-// intoKernel is into's kernel before its end.
+// intoKernel is into without the end of the call.
 func intoKernel(e *Eager, op string, a, b, out *Tensor) *kernel {
 	k := e.begin(op+"_", a, b).does(op)
 	k.out(out)
 	return k
 }
 
-// addSub appends op on a and b, in place when the model's code does so; set adds
-// what the kernel has beside tensors.
+// addSub appends op on a and b, in place if the model's code does so; set sets
+// the kernel's attributes.
 func addSub(e *Eager, op string, c *Call, a, b *Tensor, d graph.DType, set func(*kernel)) *Tensor {
 	var k *kernel
 	out := (*Tensor)(nil)
 	if overwrites(e, c, a, b) {
-		out = &Tensor{Tensor: a.Tensor}
+		out = &Tensor{View: a.View}
 		k = intoKernel(e, op, a, b, out)
 	} else {
 		k = binaryKernel(e, op, d, a, b)
@@ -564,8 +565,8 @@ func addSub(e *Eager, op string, c *Call, a, b *Tensor, d graph.DType, set func(
 	return out
 }
 
-// original is what backward reads of an operand that the call will overwrite: a
-// copy, where the other operand's gradient needs it.
+// original returns what backward reads of an operand that the call overwrites:
+// a copy, if the other operand's gradient needs it.
 func original(e *Eager, c *Call, a, b *Tensor) *Tensor {
 	if !overwrites(e, c, a, b) || !e.grad || !b.RequiresGrad() {
 		return a
@@ -575,7 +576,7 @@ func original(e *Eager, c *Call, a, b *Tensor) *Tensor {
 	return k.end()
 }
 
-// overwrites reports that a binary call updates its first operand in place.
+// overwrites reports whether a binary call updates its first operand in place.
 func overwrites(e *Eager, c *Call, a, b *Tensor) bool {
 	return c.InPlace && a.leaf == nil && a.DType.IsFloat() && slices.Equal(a.Shape, shapeOf(a, b)) && a.Storage >= 0
 }
@@ -590,7 +591,8 @@ func runAdd(e *Eager, c *Call) []*Tensor {
 			k.scalars(alpha)
 		}
 	})
-	// The operand whose gradient is the result's as it is, and the other.
+	// The operand whose gradient is the result's gradient, unchanged, and the
+	// other.
 	same, other := 0, 1
 	if c.Op == "rsub" {
 		same, other = 1, 0
@@ -731,7 +733,7 @@ func runPow(e *Eager, c *Call) []*Tensor {
 // log(self), 0 where self is 0 and the exponent is not negative
 // (pow_backward_exponent in torch/csrc/autograd/FunctionsManual.cpp).
 func powExponentGrad(e *Eager, g, self, exponent, result *Tensor) *Tensor {
-	if self.Storage == program.None { // a number, whose logarithm is one
+	if self.Storage == program.None { // the logarithm of a number is a number
 		k := e.elementwise("mul", result.DType, result)
 		if len(self.values) == 1 && self.values[0] > 0 {
 			k.attrs().Args = []program.Arg{{In: 0}, {In: program.Number, Value: math.Log(self.values[0])}}
@@ -769,19 +771,19 @@ func powSelfGrad(e *Eager, g, self, exponent *Tensor) *Tensor {
 	return out
 }
 
-// computes runs one kernel on s, as steps describes it.
+// computes runs one kernel on s, in the notation of steps.
 func computes(e *Eager, text string, d graph.DType, s ...*Tensor) *Tensor {
 	return stepKernel(e, &steps(text)[0], 0, d, nil, s, nil, nil).end()
 }
 
-// zeroWhere zeroes the elements of t that mask shows, in place.
+// zeroWhere zeroes the elements of t where mask is set, in place.
 func zeroWhere(e *Eager, t, mask *Tensor) {
 	k := intoKernel(e, "masked_fill", t, mask, t)
 	k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, {In: program.Number}}
 	k.end()
 }
 
-// zeroOf is a zero on the device.
+// zeroOf returns a zero on the device.
 func zeroOf(e *Eager, d graph.DType) *Tensor { return zeroKernel(e, d).end() }
 
 func zeroKernel(e *Eager, d graph.DType) *kernel {
@@ -790,13 +792,14 @@ func zeroKernel(e *Eager, d graph.DType) *kernel {
 	return k
 }
 
-// degrees are the factors between degrees and radians, and the autograd nodes.
+// degrees holds the factors between degrees and radians, and the autograd
+// nodes.
 var degrees = map[string]struct {
 	factor float64
 	node   string
 }{"deg2rad": {math.Pi / 180, "Deg2RadBackward0"}, "rad2deg": {180 / math.Pi, "Rad2DegBackward0"}}
 
-// runDegrees multiplies by a factor, and the gradient, too (aten/src/ATen/native/UnaryOps.cpp).
+// runDegrees multiplies by a factor, as does its gradient (aten/src/ATen/native/UnaryOps.cpp).
 // Integers become float32.
 func runDegrees(e *Eager, c *Call) []*Tensor {
 	x, d, row := c.need(0, "self"), graph.Float32, degrees[c.Op]
@@ -809,7 +812,7 @@ func runDegrees(e *Eager, c *Call) []*Tensor {
 	}
 	var o *Tensor
 	if c.InPlace && x.leaf == nil {
-		o = &Tensor{Tensor: x.Tensor}
+		o = &Tensor{View: x.View}
 		scaled(intoKernel(e, "mul", x, nil, o))
 	} else {
 		o = scaled(e.elementwise("mul", d, x))
@@ -820,21 +823,21 @@ func runDegrees(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// runMaxMin is the elementwise maximum or minimum of two tensors: masks of
-// the operands decide in backward.
+// runMaxMin is the elementwise maximum or minimum of two tensors; backward
+// masks the operands.
 func runMaxMin(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
 	out := binary(e, c.Op, d, a, b)
 	fn := map[string]string{"maximum": "MaximumBackward0", "minimum": "MinimumBackward0"}[c.Op]
 	e.record(fn, []*Tensor{out}, []*Tensor{a, b}, []*Tensor{b, a}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
-		return wanted(need, func(i int) *Tensor { return winners(e, c.Op, i, g[0], s[1], s[0]) })
+		return wanted(need, func(i int) *Tensor { return maxMinGrad(e, c.Op, i, g[0], s[1], s[0]) })
 	})
 	return []*Tensor{out}
 }
 
-// winners is the gradient of operand i of an elementwise maximum or minimum: where
-// both are equal, each gets a half.
-func winners(e *Eager, op string, i int, g, a, b *Tensor) *Tensor {
+// maxMinGrad is the gradient of operand i of an elementwise maximum or minimum: equal
+// elements get half each.
+func maxMinGrad(e *Eager, op string, i int, g, a, b *Tensor) *Tensor {
 	half := computes(e, "div s 2", g.DType, g)
 	eq := binary(e, "eq", graph.Bool, a, b)
 	w := e.elementwise("where", g.DType, eq, half, g).end()
@@ -848,7 +851,7 @@ func winners(e *Eager, op string, i int, g, a, b *Tensor) *Tensor {
 	return w
 }
 
-// runCompare makes a bool tensor; nothing is differentiable.
+// runCompare makes a bool tensor, without a gradient.
 func runCompare(e *Eager, c *Call) []*Tensor {
 	a, _ := c.operand(0, "self")
 	switch {
@@ -861,7 +864,7 @@ func runCompare(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{binary(e, c.Op, graph.Bool, a, b)}
 }
 
-// runBitwise keeps the promoted type; nothing is differentiable.
+// runBitwise keeps the promoted type, without a gradient.
 func runBitwise(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
 	return []*Tensor{binary(e, c.Op, d, a, b)}
@@ -924,7 +927,7 @@ func runMaskedFill(e *Eager, c *Call) []*Tensor {
 	}
 	var o *Tensor
 	if c.InPlace && x.leaf == nil && x.Storage >= 0 {
-		o = &Tensor{Tensor: x.Tensor}
+		o = &Tensor{View: x.View}
 		k := intoKernel(e, "masked_fill", x, mask, o)
 		k.read(device)
 		k.attrs().Args = []program.Arg{{In: 0}, {In: 1}, value}
@@ -938,19 +941,18 @@ func runMaskedFill(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// truths are the kernels that reduce truth values.
-var truths = map[string]string{"any": "amax", "all": "amin"}
+// truthKernels maps reductions of truth values to their kernels.
+var truthKernels = map[string]string{"any": "amax", "all": "amin"}
 
-// runPlain computes something no gradient passes through, in new memory of
-// inference's shape.
+// runPlain allocates a result of the inferred shape, without a gradient.
 func runPlain(e *Eager, c *Call) []*Tensor {
 	var ins []*Tensor
 	eachTensor(c.Args, func(t *Tensor) { ins = append(ins, t) })
 	if c.Op == "nonzero" || c.Op == "bincount" || c.Op == "count_nonzero" {
-		return counted(e, c, c.need(0, "self"))
+		return runCounted(e, c, c.need(0, "self"))
 	}
 	k := e.begin(c.Op, ins...)
-	if kernel := truths[c.Op]; kernel != "" && len(ins) == 1 && ins[0].DType == graph.Bool && ins[0].Storage != program.None {
+	if kernel := truthKernels[c.Op]; kernel != "" && len(ins) == 1 && ins[0].DType == graph.Bool && ins[0].Storage != program.None {
 		k.does(kernel).dims(reduceDims(c, ins[0], 1)...)
 	} else {
 		k.inexact("arguments of " + c.Op)
@@ -967,9 +969,9 @@ func runPlain(e *Eager, c *Call) []*Tensor {
 	return outs
 }
 
-// counted is nonzero, bincount and count_nonzero, whose results' sizes depend on
-// what tensors hold.
-func counted(e *Eager, c *Call, x *Tensor) []*Tensor {
+// runCounted is nonzero, bincount and count_nonzero, whose results' sizes depend on
+// the elements.
+func runCounted(e *Eager, c *Call, x *Tensor) []*Tensor {
 	shape, d, ok := c.shape(0)
 	if !ok {
 		return nil
@@ -989,7 +991,7 @@ func counted(e *Eager, c *Call, x *Tensor) []*Tensor {
 	default:
 		flags := x
 		if x.DType != graph.Bool {
-			flags = &Tensor{Tensor: program.Tensor{DType: graph.Bool, Shape: x.Shape, Strides: x.denseStrides()}}
+			flags = &Tensor{View: program.View{DType: graph.Bool, Shape: x.Shape, Strides: x.denseStrides()}}
 		}
 		mask := program.None
 		if flags != x {
@@ -1002,7 +1004,7 @@ func counted(e *Eager, c *Call, x *Tensor) []*Tensor {
 	return []*Tensor{o}
 }
 
-// transposedStrides are those of a matrix that lies column after column.
+// transposedStrides returns column-major strides.
 func transposedStrides(shape []int64) []int64 {
 	if len(shape) != 2 {
 		return nil

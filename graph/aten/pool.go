@@ -20,7 +20,7 @@ func poolSize(in, kernel, pad, stride, dil int64, ceil bool) int64 {
 	return out
 }
 
-// poolShape replaces the last n dims by what the windows leave.
+// poolShape replaces the last n dims by the number of windows along each.
 func (c *Call) poolShape(x *Tensor, n int, dilated bool) ([]int64, *program.Pool) {
 	kernel := c.ints(1, "kernel_size", n, 1)
 	stride := kernel
@@ -77,8 +77,8 @@ func lastOr(x *Tensor, shape []int64) []int64 {
 	return nil
 }
 
-// poolStrides are those of a pooling's result: as lastOr, and in three dims of a
-// maximum, too.
+// poolStrides returns the strides of a pooling's result: as lastOr, and with
+// last3 also in three dims.
 func poolStrides(x *Tensor, shape []int64, last3 bool) []int64 {
 	if last3 && preferLast(x) && len(shape) == 5 {
 		return channelsLastStrides(shape)
@@ -86,9 +86,9 @@ func poolStrides(x *Tensor, shape []int64, last3 bool) []int64 {
 	return lastOr(x, shape)
 }
 
-// ordered takes the copy of an operand that a pooling or resizing kernel cannot
-// read as it lies: it wants one order of dims.
-func (k *kernel) ordered(t *Tensor, last bool) program.StorageID {
+// orderedCopy allocates the copy of an operand that is not in the order of dims
+// which a pooling or resizing kernel requires.
+func (k *kernel) orderedCopy(t *Tensor, last bool) program.StorageID {
 	if inFormat(t, last) {
 		return program.None
 	}
@@ -103,7 +103,7 @@ func runMaxPool(e *Eager, c *Call) []*Tensor {
 	k.attrs().Pool = pool
 	st := poolStrides(x, shape, true)
 	o, idx := k.alloc(shape, st, x.DType), k.alloc(shape, st, graph.Int64)
-	k.free(k.ordered(x, st != nil))
+	k.free(k.orderedCopy(x, st != nil))
 	k.end()
 	e.record("MaxPool2DWithIndicesBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 		k := e.begin("max_pool2d_with_indices_backward", g[0], s[0], s[1]).dims(spatialDims(x, len(pool.Kernel))...)
@@ -111,9 +111,9 @@ func runMaxPool(e *Eager, c *Call) []*Tensor {
 		k.alloc(x.Shape, poolStrides(x, x.Shape, true), x.DType)
 		var copies []program.StorageID
 		if len(pool.Kernel) < 3 {
-			copies = append(copies, k.ordered(g[0], st != nil), k.ordered(s[0], st != nil))
+			copies = append(copies, k.orderedCopy(g[0], st != nil), k.orderedCopy(s[0], st != nil))
 		} else {
-			copies = append(copies, k.ordered(s[0], st != nil), k.ordered(g[0], st != nil))
+			copies = append(copies, k.orderedCopy(s[0], st != nil), k.orderedCopy(g[0], st != nil))
 		}
 		slices.Reverse(copies)
 		k.free(copies...)
@@ -143,8 +143,8 @@ func spatialDims(x *Tensor, n int) []int {
 	return dims
 }
 
-// avgPool averages over windows of n dims, or, without a pool, over what the sizes
-// give.
+// avgPool averages over windows of n dims or, if pool is nil, over windows derived
+// from the sizes.
 func avgPool(e *Eager, op, node string, x *Tensor, n int, shape []int64, pool *program.Pool) *Tensor {
 	windows := func(k *kernel) {
 		if k.attrs().Pool = pool; pool == nil {
@@ -155,12 +155,12 @@ func avgPool(e *Eager, op, node string, x *Tensor, n int, shape []int64, pool *p
 	windows(k)
 	last := lastOr(x, shape) != nil
 	copied := program.None
-	if pool == nil { // not a structured kernel: the copy comes first
-		copied = k.ordered(x, last)
+	if pool == nil { // the operator is not structured: the copy comes first
+		copied = k.orderedCopy(x, last)
 	}
 	o := k.alloc(shape, lastOr(x, shape), x.DType)
 	if pool != nil {
-		copied = k.ordered(x, last)
+		copied = k.orderedCopy(x, last)
 	}
 	k.free(copied)
 	k.flops(x.Numel()).end()
@@ -168,15 +168,15 @@ func avgPool(e *Eager, op, node string, x *Tensor, n int, shape []int64, pool *p
 		k := e.begin(op+"_backward", g[0], s[0])
 		windows(k)
 		if pool == nil {
-			copied := k.ordered(g[0], last)
+			copied := k.orderedCopy(g[0], last)
 			k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
 			k.free(copied)
 			return []*Tensor{k.end()}
 		}
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
-		copies := []program.StorageID{k.ordered(g[0], last)}
-		if n == 2 { // of the operand, too
-			copies = append(copies, k.ordered(s[0], last))
+		copies := []program.StorageID{k.orderedCopy(g[0], last)}
+		if n == 2 { // also of the operand
+			copies = append(copies, k.orderedCopy(s[0], last))
 		}
 		slices.Reverse(copies)
 		k.free(copies...)
@@ -225,30 +225,31 @@ func runAdaptiveMaxPool(e *Eager, c *Call) []*Tensor {
 	}
 	k := e.begin(c.Op, x).does("adaptive_max_pool2d").dims(spatialDims(x, n)...)
 	o, idx := k.alloc(shape, nil, x.DType), k.alloc(shape, nil, graph.Int64)
-	k.free(k.ordered(x, false))
+	k.free(k.orderedCopy(x, false))
 	k.end()
 	e.record("AdaptiveMaxPool2DBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, idx}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
-		// Each plane's gradients go where its indices say.
+		// Each plane's gradients are added at its indices.
 		flat := func(t *Tensor) *Tensor {
 			lead := t.dim() - n
 			return unsqueezeTo(e, t, append(slices.Clone(t.Shape[:lead]), numel(t.Shape[lead:])))
 		}
-		k := e.begin("adaptive_max_pool2d_backward", flat(g[0]), s[0], flat(s[1])).does("gather_backward").without(1).dims(x.dim() - n)
+		k := e.begin("adaptive_max_pool2d_backward", flat(g[0]), s[0], flat(s[1])).does("gather_backward").dropOperand(1).dims(x.dim() - n)
 		dx := k.alloc(x.Shape, nil, x.DType)
-		k.n.Out[len(k.n.Out)-1] = flat(dx).Tensor
-		k.free(k.ordered(g[0], false))
+		k.n.Out[len(k.n.Out)-1] = flat(dx).View
+		k.free(k.orderedCopy(g[0], false))
 		k.end()
 		return []*Tensor{dx}
 	})
 	return []*Tensor{o, idx}
 }
 
-// columns are the kernels of windows as columns, and of their sums back to an image:
-// each is the other's gradient.
-var columns = map[string]string{"im2col": "col2im", "col2im": "im2col"}
+// columnKernels maps im2col and col2im to each other's kernel, which computes the
+// gradient.
+var columnKernels = map[string]string{"im2col": "col2im", "col2im": "im2col"}
 
-// runColumns is im2col(self, kernel, dilation, padding, stride), windows of images as
-// columns, and col2im, which has the image's size before the kernel.
+// runColumns is im2col(self, kernel, dilation, padding, stride), which makes windows
+// of images columns, and its inverse col2im, which has the image's size before the
+// kernel.
 func runColumns(e *Eager, c *Call, x *Tensor, shape []int64) []*Tensor {
 	at := 1
 	if c.Op == "col2im" {
@@ -258,13 +259,14 @@ func runColumns(e *Eager, c *Call, x *Tensor, shape []int64) []*Tensor {
 	run := func(op, kernel string, t *Tensor, shape []int64) *Tensor {
 		k := e.begin(op, t).does(kernel)
 		k.attrs().Pool = pool
-		whole := k.whole(t)
-		// The result begins as one like the operand, and keeps its memory if that is enough.
+		whole := k.contiguousCopy(t)
+		// The result is first allocated like the operand, and keeps that memory if it
+		// suffices.
 		var o *Tensor
 		if small := t.Bytes(); small >= t.DType.Bytes(numel(shape)) {
 			o = k.alloc(t.Shape, nil, t.DType)
 			o.Shape, o.Strides = shape, contiguousStrides(shape)
-			k.n.Out[len(k.n.Out)-1] = o.Tensor
+			k.n.Out[len(k.n.Out)-1] = o.View
 			k.free(whole)
 		} else {
 			like := k.temp(small, program.Temporaries)
@@ -277,7 +279,7 @@ func runColumns(e *Eager, c *Call, x *Tensor, shape []int64) []*Tensor {
 	o := run(c.Op, c.Op, x, shape)
 	in := x.Shape
 	e.record("ResizeBackward", []*Tensor{o}, []*Tensor{x}, nil, func(_ *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
-		return []*Tensor{run(c.Op+"_backward", columns[c.Op], g[0], in)}
+		return []*Tensor{run(c.Op+"_backward", columnKernels[c.Op], g[0], in)}
 	})
 	return []*Tensor{o}
 }

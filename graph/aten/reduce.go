@@ -28,8 +28,8 @@ func sumTo(e *Eager, g *Tensor, shape []int64) *Tensor {
 	return s
 }
 
-// reduceKernel appends one reduction over dims. A reduction that is split
-// over thread blocks takes a buffer of partial results and semaphores.
+// reduceKernel appends one reduction over dims. A reduction that is split over
+// thread blocks allocates a buffer of partial results and semaphores.
 func reduceKernel(e *Eager, op string, x *Tensor, dims []int, keep bool, d graph.DType) *Tensor {
 	return reducing(e, op, x, dims, reducedShape(x, dims, keep), d).end()
 }
@@ -47,22 +47,23 @@ func reducedShape(x *Tensor, dims []int, keep bool) []int64 {
 	return shape
 }
 
-// reducing is reduceKernel's kernel before its end.
+// reducing is reduceKernel without the end of the call.
 func reducing(e *Eager, op string, x *Tensor, dims []int, shape []int64, d graph.DType) *kernel {
 	k := e.begin(op, x).dims(dims...)
 	k.n.FLOPs = x.Numel()
 	k.alloc(shape, nil, d)
 	in, cast := x, program.None
-	if op == "sum" && !x.DType.IsFloat() && x.DType != d { // integers are counted in int64
+	if op == "sum" && !x.DType.IsFloat() && x.DType != d { // integers are summed in int64
 		cast = k.temp(d.Bytes(x.Numel()), program.Temporaries)
-		in = &Tensor{Tensor: program.Tensor{DType: d, Shape: x.Shape, Strides: x.denseStrides()}}
+		in = &Tensor{View: program.View{DType: d, Shape: x.Shape, Strides: x.denseStrides()}}
 	}
 	k.reduceOver(op, in, dims)
 	k.free(cast)
 	return k
 }
 
-// reduceDims reads the dim argument of a reduction; none means all.
+// reduceDims reads the dim argument of a reduction; without one, all dims are
+// reduced.
 func reduceDims(c *Call, x *Tensor, i int) []int {
 	var dims []int
 	if a := c.arg(i, "dim"); a != nil && a.Kind != graph.ArgNone {
@@ -78,7 +79,8 @@ func reduceDims(c *Call, x *Tensor, i int) []int {
 	return dims
 }
 
-// runSum is sum and mean: backward spreads the gradient, mean divides it.
+// runSum is sum and mean: backward expands the gradient, for a mean after
+// dividing it.
 func runSum(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
 	dims := reduceDims(c, x, 1)
@@ -102,7 +104,8 @@ func runSum(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// keepDims shows a reduced gradient with the reduced dims of size 1.
+// keepDims shows a reduced gradient with dims of size 1 in place of the reduced
+// ones.
 func keepDims(e *Eager, g *Tensor, in []int64, dims []int) *Tensor {
 	shape := slices.Clone(in)
 	for _, d := range dims {
@@ -129,7 +132,7 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 	}
 	in := x.Shape
 	if len(c.Shapes) < 2 && c.Over != "dim" {
-		o := reducing(e, c.Op, x, dims, reducedShape(x, dims, keep), x.DType).does(extremes[c.Op]).end()
+		o := reducing(e, c.Op, x, dims, reducedShape(x, dims, keep), x.DType).does(extremeKernels[c.Op]).end()
 		e.record("AmaxBackward0", []*Tensor{o}, []*Tensor{x}, []*Tensor{x, o}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
 			r := keepDims(e, s[1], in, dims)
 			m := binary(e, "eq", graph.Bool, s[0], r)
@@ -141,7 +144,7 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 		})
 		return []*Tensor{o}
 	}
-	k := e.begin(c.Op, x).dims(dims...).does(extremes[c.Op] + "_with_indices")
+	k := e.begin(c.Op, x).dims(dims...).does(extremeKernels[c.Op] + "_with_indices")
 	k.n.FLOPs = x.Numel()
 	o := k.alloc(reducedShape(x, dims, keep), nil, x.DType)
 	idx := k.alloc(o.Shape, nil, graph.Int64)
@@ -153,15 +156,16 @@ func runExtreme(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o, idx}
 }
 
-// extremeOfAll is the largest or smallest of all elements. Backward spreads the
-// gradient evenly over those that are equal to it (evenly_distribute_backward).
+// extremeOfAll is the largest or smallest of all elements. Backward distributes
+// the gradient evenly over the elements equal to it
+// (evenly_distribute_backward).
 func extremeOfAll(e *Eager, op string, x *Tensor, dims []int) *Tensor {
-	k := e.begin(op, x).does(extremes[op]).dims(dims...)
+	k := e.begin(op, x).does(extremeKernels[op]).dims(dims...)
 	o := k.alloc(nil, nil, x.DType)
 	flat, whole := x, program.None
 	if !x.contiguous() {
 		whole = k.temp(x.Bytes(), program.Temporaries)
-		flat = &Tensor{Tensor: program.Tensor{DType: x.DType, Shape: x.Shape, Strides: contiguousStrides(x.Shape)}}
+		flat = &Tensor{View: program.View{DType: x.DType, Shape: x.Shape, Strides: contiguousStrides(x.Shape)}}
 	}
 	r := reductionOf(e, flat, dims)
 	if n := x.DType.Bytes(1); n < 4 {
@@ -186,11 +190,11 @@ func extremeOfAll(e *Eager, op string, x *Tensor, dims []int) *Tensor {
 	return o
 }
 
-// extremes are the kernels of extremes without indices.
-var extremes = map[string]string{"max": "amax", "min": "amin", "amax": "amax", "amin": "amin"}
+// extremeKernels maps operators to the kernels of extremes without indices.
+var extremeKernels = map[string]string{"max": "amax", "min": "amin", "amax": "amax", "amin": "amin"}
 
-// selected is the gradient of elements that were taken along a dim at the places
-// idx, zeros elsewhere (value_selecting_reduction_backward).
+// selected is the gradient of elements selected along a dim by the indices idx,
+// zeros elsewhere (value_selecting_reduction_backward).
 func selected(e *Eager, g, idx *Tensor, in []int64, dims []int) *Tensor {
 	k := e.begin("value_selecting_reduction_backward", g, idx).does("gather_backward").dims(dims...)
 	k.inexactIf(len(dims) != 1, "elements taken along no dim, or several")
@@ -231,7 +235,7 @@ func runVar(e *Eager, c *Call) []*Tensor {
 		f := times(e, keepDims(e, first, in, dims), 2/(float64(numel(pick(in, dims)))-correction))
 		w := binary(e, "mul", s[0].DType, f, d)
 		e.hold(f, d, m, q)
-		if len(g) > 1 && g[1] != nil { // the mean's own gradient
+		if len(g) > 1 && g[1] != nil { // the gradient of the mean
 			own := times(e, expand(e, keepDims(e, g[1], in, dims), in), 1/float64(numel(pick(in, dims))))
 			sum := binary(e, "add", w.DType, w, own)
 			e.hold(own, w)
@@ -242,7 +246,7 @@ func runVar(e *Eager, c *Call) []*Tensor {
 	return outs
 }
 
-// rootGradient is the gradient of the variance under a standard deviation
+// rootGradient is the gradient of the variance in a standard deviation
 // (torch/csrc/autograd/FunctionsManual.cpp, std_backward).
 func rootGradient(e *Eager, g, root *Tensor) *Tensor {
 	twice := times(e, root, 2)
@@ -298,12 +302,12 @@ func softmaxTo(e *Eager, x *Tensor, log bool, op string, d graph.DType, dim int)
 	return o
 }
 
-// cumulative is a kernel that adds or multiplies along a dim; over one row, it is
-// CUB's (aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh).
+// cumulative is a kernel that adds or multiplies along a dim; a single row is
+// scanned by CUB (aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh).
 func cumulative(e *Eager, op string, x *Tensor, dim int, d graph.DType) *Tensor {
 	k := e.begin(op, x).dims(dim)
 	k.alloc(x.Shape, nil, d)
-	whole := k.whole(x)
+	whole := k.contiguousCopy(x)
 	if x.DType != d {
 		k.free(whole)
 		whole = k.temp(d.Bytes(x.Numel()), program.Temporaries)
@@ -315,8 +319,8 @@ func cumulative(e *Eager, op string, x *Tensor, dim int, d graph.DType) *Tensor 
 	return k.end()
 }
 
-// runCumprod multiplies along a dim; operand and result are saved. Backward is for
-// operands without zeros, which it looks for
+// runCumprod multiplies along a dim; operand and result are saved. Backward first
+// tests the operand for zeros, and is modelled for an operand without any
 // (torch/csrc/autograd/FunctionsManual.cpp, cumprod_backward).
 func runCumprod(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
@@ -356,7 +360,7 @@ func reversedCumsum(e *Eager, g *Tensor, dim int) *Tensor {
 	return r
 }
 
-// toType is t in another type, or t.
+// toType returns t in another type, or t itself.
 func toType(e *Eager, t *Tensor, d graph.DType) *Tensor {
 	if t.DType == d {
 		return t
@@ -466,7 +470,7 @@ func normGrad(e *Eager, ord float64, x, r, g *Tensor, dims []int) *Tensor {
 	return w
 }
 
-// composed is one kernel of a formula whose operands are not told apart.
+// composed is one kernel of a formula that does not tell its operands apart.
 func composed(e *Eager, op string, d graph.DType, in ...*Tensor) *Tensor {
 	return e.elementwise(op, d, in...).inexact("stands for several kernels").end()
 }
@@ -487,8 +491,8 @@ func maxNormGrad(e *Eager, x, r, g *Tensor, dims []int) *Tensor {
 	return w
 }
 
-// normBackward says what the two kernels of a Euclidean norm's backward compute:
-// the operand over the norm, 0 where the norm is, times the gradient.
+// normBackward describes the two kernels of a Euclidean norm's backward: the
+// operand over the norm (0 where the norm is 0), times the gradient.
 func normBackward(k *kernel, i int) {
 	k.attrs().Args = []program.Arg{{In: 0}, {In: int32(1 + i)}}
 	if i == 0 {
@@ -503,7 +507,7 @@ func runLogSumExp(e *Eager, c *Call) []*Tensor {
 	k := e.begin("logsumexp", x).dims(dims...)
 	big := k.temp(x.Bytes()/max(numel(pick(in, dims)), 1), program.Temporaries)
 	k.reduceOver("amax", x, dims)
-	mag := k.temp(x.Bytes()/max(numel(pick(in, dims)), 1), program.Temporaries) // where the largest is infinite, it is left out
+	mag := k.temp(x.Bytes()/max(numel(pick(in, dims)), 1), program.Temporaries) // without infinite maxima
 	k.scratch(x.Numel()/max(numel(pick(in, dims)), 1), program.Temporaries)
 	k.free(mag)
 	t := k.temp(x.Bytes(), program.Temporaries)
@@ -546,8 +550,8 @@ func without(shape []int64, dims []int) []int64 {
 	return out
 }
 
-// runProd multiplies all elements, or those along a dim. Backward divides the result
-// by the operand where that has no zeros, which it counts first
+// runProd multiplies all elements, or those along a dim. Backward counts the
+// operand's zeros first, and divides the result by the operand if there are none
 // (torch/csrc/autograd/FunctionsManual.cpp, prod_backward).
 func runProd(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")

@@ -8,7 +8,7 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// reduceOver takes and frees what the reduction of x over dims takes for partial
+// reduceOver allocates and frees the scratch of reducing x over dims: partial
 // results and semaphores.
 func (k *kernel) reduceOver(op string, x *Tensor, dims []int) {
 	r := reductionOf(k.e, x, dims)
@@ -20,13 +20,13 @@ func (k *kernel) reduceOver(op string, x *Tensor, dims []int) {
 	k.free(k.temp(r.semaphores, program.Temporaries), buf)
 }
 
-// partial is how many numbers make a partial result: variances keep mean, sum of
-// squares, count and its float (WelfordData).
+// partial is the count of numbers in a partial result: variances keep mean, sum
+// of squares, count and its float (WelfordData).
 func partial(op string) int64 {
 	switch op {
 	case "var", "std", "var_mean":
 		return 4
-	case "argmax", "argmin": // a value and where it stands
+	case "argmax", "argmin": // a value and its index
 		return 4
 	}
 	return 1
@@ -35,11 +35,11 @@ func partial(op string) int64 {
 // A reduction is the scratch of one reduction kernel, in bytes.
 type reduction struct{ buffer, semaphores int64 }
 
-// ReduceScratch returns the bytes that one kernel takes for partial results
-// when it reduces a contiguous tensor of the given shape over dim.
+// ReduceScratch returns the bytes of partial results that one kernel allocates
+// to reduce a contiguous tensor of the given shape over dim.
 func (c Config) ReduceScratch(d graph.DType, shape []int64, dim int) int64 {
 	e := New(c)
-	return reductionOf(e, &Tensor{Tensor: program.Tensor{DType: d, Shape: shape, Strides: contiguousStrides(shape)}}, []int{dim}).buffer
+	return reductionOf(e, &Tensor{View: program.View{DType: d, Shape: shape, Strides: contiguousStrides(shape)}}, []int{dim}).buffer
 }
 
 // reductionOf computes the launch configuration of gpu_reduce_kernel and from
@@ -110,7 +110,7 @@ func reductionOf(e *Eager, x *Tensor, dims []int) reduction {
 }
 
 // reduceSpace returns the iteration space as TensorIterator coalesces it:
-// reduced dims first, each group from the smallest stride, neighbours merged.
+// reduced dims first, each group by increasing stride, neighbours merged.
 func reduceSpace(x *Tensor, dims []int, item int64) []reduceDim {
 	var red, out []reduceDim
 	for i := x.dim() - 1; i >= 0; i-- {
@@ -142,8 +142,8 @@ func coalesce(ds []reduceDim) []reduceDim {
 	return res
 }
 
-// outputVec is get_output_vec_size: up to four outputs a thread when size and
-// the other strides are multiples.
+// outputVec is get_output_vec_size: up to four outputs a thread if the size and
+// the other strides are multiples of that.
 func outputVec(ds []reduceDim, nred int, item int64) int64 {
 	vec := int64(4)
 	halve := func(n int64) {
@@ -183,8 +183,8 @@ func lastPow2(n int64) int64 {
 
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
 
-// scanScratch is what CUB takes to scan n elements of type d: the parts of half types
-// lie apart.
+// scanScratch is CUB's scratch for scanning n elements of type d; half types store
+// status and value apart.
 func scanScratch(n int64, d graph.DType) int64 {
 	if b := d.Bytes(1); b >= 4 {
 		return cubScan(n, b)

@@ -11,7 +11,7 @@ import (
 // on 8 samples under autocast, by PyTorch 2.11 and 2.15 on fake tensors.
 func TestMixedRMSNorm(t *testing.T) {
 	for wide, want := range map[bool]int64{false: 10016, true: 7968} {
-		e := New(Config{Autocast: graph.BFloat16, RMSNormFull: wide})
+		e := New(Config{Autocast: graph.BFloat16, RMSNormFloat32: wide})
 		e.SetGrad(true)
 		e.SetPhase(program.Forward)
 		operand := func(param bool, shape ...int64) Arg {

@@ -15,14 +15,13 @@ type rnn struct {
 	directions                         int64 // 1 or 2
 	bias, dropout                      bool
 	first, relu                        bool // the batch is the input's first dim; the cell is rnn_relu
-	apart                              bool // parameters lie in memory of their own, and each call gathers them
-	foreign                            bool // states or parameters are not as PyTorch's modules have them
+	separate                           bool // parameters are in separate memory, and each call gathers them
+	foreign                            bool // states or parameters are not as PyTorch's modules create them
 	d                                  graph.DType
 }
 
-// said describes the network to a kernel, with operands at the given places in
-// the node's In.
-func (r *rnn) said(k *kernel, args []program.Arg) {
+// setAttrs describes the network to a kernel; args are its operands.
+func (r *rnn) setAttrs(k *kernel, args []program.Arg) {
 	cell := map[string]float64{"lstm": program.CellLSTM, "gru": program.CellGRU, "rnn": program.CellTanh}[r.cell]
 	if r.relu {
 		cell = program.CellReLU
@@ -37,7 +36,7 @@ func (r *rnn) said(k *kernel, args []program.Arg) {
 	}
 }
 
-// places returns where each tensor of a call's list stands in its node's In.
+// places returns the operands for a call's list of tensors.
 func places(list []*Tensor) []program.Arg {
 	out, next := make([]program.Arg, len(list)), int32(0)
 	for i, t := range list {
@@ -52,11 +51,12 @@ func places(list []*Tensor) []program.Arg {
 // gates is the number of matrices that a cell multiplies its input with.
 var gates = map[string]int64{"lstm": 4, "gru": 3, "rnn": 1}
 
-// kept is how many values a cell keeps per hidden unit for backward: a layer
-// keeps that many, and the input of all but the first layer one more.
-var kept = map[string]int64{"lstm": 5, "gru": 6, "rnn": 1}
+// keptPerUnit is the number of values that a cell keeps per hidden unit for backward;
+// all layers but the first also keep their input.
+var keptPerUnit = map[string]int64{"lstm": 5, "gru": 6, "rnn": 1}
 
-// matrices is the number of elements of all layers' matrices, without biases.
+// matrices returns the number of elements of all layers' matrices, without
+// biases.
 func (r *rnn) matrices() int64 {
 	var n int64
 	in := r.input
@@ -67,46 +67,46 @@ func (r *rnn) matrices() int64 {
 	return n
 }
 
-// weights is the number of elements of all matrices and, as cuDNN lays them
-// out even without, biases.
+// weights returns the number of elements of all matrices and biases; cuDNN
+// reserves room for biases even without any.
 func (r *rnn) weights() int64 {
 	return r.matrices() + 2*r.layers*r.directions*gates[r.cell]*r.hidden
 }
 
 const (
 	rnnStream = 8 << 20 // what cuDNN reserves for each layer and direction, in bytes
-	rnnState  = 8       // and for each sequence
-	rnnHead   = 256     // and once
+	rnnState  = 8       // for each sequence
+	rnnHead   = 256     // once
 )
 
-// An rnnPass is what one way of working takes of cuDNN's workspace, in elements:
-// each time step and sequence takes so many hidden units of a layer, of the input,
-// and of the wider of both; each sequence takes so many hidden units of every layer.
+// An rnnPass is the part of cuDNN's workspace for one algorithm, in elements: for
+// each time step and sequence, multiples of the hidden units of a layer, of the
+// input, and of the wider of both; for each sequence, multiples of the hidden units
+// of all layers.
 type rnnPass struct{ hidden, input, wider, states int64 }
 
 func (p rnnPass) elements(r *rnn) int64 {
 	return r.time*r.batch*(p.hidden*r.hidden+p.input*r.input+p.wider*max(r.input, r.hidden)) + p.states*r.layers*r.batch*r.hidden
 }
 
-// rnnPasses are the ways of working, of which the workspace has room for each: a row
-// for cells with few hidden units, which kernels that keep their weights run, and one
-// for others; for one direction and for two. They were read off 3,035 sizes measured
-// on an H200 with cuDNN 9.19 (testdata/rnn.csv.xz), of which they give 3,025 to the
-// byte.
+// rnnPasses are the algorithms for which the workspace has room: by cell, one row for
+// few hidden units, where kernels keep the weights, and one for others; in each, for
+// one direction and for two. They were read off 3,035 sizes measured on an H200 with
+// cuDNN 9.19 (testdata/rnn.csv.xz), of which they give 3,025 to the byte.
 var rnnPasses = map[string][2][2][]rnnPass{
 	"rnn":  {{{{12, 2, 1, 6}}, {{15, 2, 4, 14}}}, {{{3, 2, 1, 5}}, {{6, 2, 4, 14}}}},
 	"gru":  {{{{17, 2, 1, 6}}, {{20, 2, 4, 14}}}, {{{3, 2, 1, 5}, {4, 1, 0, 5}}, {{6, 2, 4, 14}, {12, 1, 0, 14}}}},
 	"lstm": {{{{15, 2, 1, 12}, {21, 1, 0, 8}}, {{18, 2, 4, 26}, {30, 1, 0, 18}}}, {{{3, 2, 1, 11}, {5, 1, 0, 10}}, {{6, 2, 4, 26}, {14, 1, 0, 24}}}},
 }
 
-// narrow is the number of hidden units below which cuDNN takes the first row, if the
-// cells are not of bfloat16.
-var narrow = map[string]int64{"rnn": 512, "gru": 200, "lstm": 200}
+// narrowLimit is the number of hidden units below which cuDNN takes the first row, unless
+// the cells are bfloat16.
+var narrowLimit = map[string]int64{"rnn": 512, "gru": 200, "lstm": 200}
 
-// workspace is what each pass takes, in bytes.
+// workspace returns the bytes of all passes.
 func (r *rnn) workspace() int64 {
 	row, two := 1, int(r.directions-1)
-	if r.d != graph.BFloat16 && r.hidden < narrow[r.cell] {
+	if r.d != graph.BFloat16 && r.hidden < narrowLimit[r.cell] {
 		row = 0
 	}
 	var most int64
@@ -115,7 +115,7 @@ func (r *rnn) workspace() int64 {
 		switch {
 		case i == 0 && deep && (two == 1 || row == 0): // the results of the layer below
 			p.hidden += r.directions
-		case i == 1 && deep && two == 0 && r.dropout: // what dropout leaves of them
+		case i == 1 && deep && two == 0 && r.dropout: // the same, after dropout
 			p.hidden++
 		}
 		n := p.elements(r)
@@ -127,8 +127,8 @@ func (r *rnn) workspace() int64 {
 	return rnnStream*r.layers*r.directions + rnnHead + rnnState*r.batch + r.d.Bytes(r.matrices()+most)
 }
 
-// pipelined is of how many time steps layers that run one behind the other keep
-// nothing: they hand on so many steps at a time.
+// pipelined returns the number of time steps for which layers that run as a
+// pipeline keep nothing, because they hand on that many at a time.
 func (r *rnn) pipelined() int64 {
 	steps := int64(2)
 	for _, s := range [][2]int64{{1, 32}, {8, 16}, {16, 8}, {64, 4}} {
@@ -143,29 +143,30 @@ func (r *rnn) pipelined() int64 {
 	return max(r.time-steps*r.layers-max(steps, 8), 0)
 }
 
-// reserve is what training keeps for backward, in bytes: what the cells'
-// equations need, a bit for each value that dropout between layers lets pass,
-// and 256. All but 14 of the 3,035 measured sizes agree, and those within 96.
+// reserve returns the bytes that training keeps for backward: the values of the
+// cells' equations, one bit for each value that dropout between layers lets
+// pass, and 256. Of the 3,035 measured sizes 14 differ, by at most 96.
 func (r *rnn) reserve() int64 {
 	align := func(n int64) int64 { return (n + 31) / 32 * 32 }
 	unit := r.time * r.batch * r.hidden * r.directions
-	n := align(r.d.Bytes(unit*((kept[r.cell]+1)*r.layers-1))) + 256
+	n := align(r.d.Bytes(unit*((keptPerUnit[r.cell]+1)*r.layers-1))) + 256
 	if r.dropout {
 		n += (r.layers - 1) * align((unit*r.directions+7)/8)
 	}
 	return n
 }
 
-// apart is the argument of a call whose parameters were never brought into one buffer
+// separateParams marks a call whose parameters were never gathered into one buffer
 // (torch.nn.RNN.flatten_parameters).
-const apart = "apart"
+const separateParams = "apart"
 
 // rnnCells maps the operators to cells.
 var rnnCells = map[string]string{"lstm": "lstm", "gru": "gru", "rnn_tanh": "rnn", "rnn_relu": "rnn"}
 
-// runRNN is lstm.input, gru.input, rnn_tanh.input and rnn_relu.input: the
+// runRNN is lstm.input, gru.input, rnn_tanh.input and rnn_relu.input. The
 // arguments are the input, the initial states, the parameters, whether there
-// are biases, layers, dropout, training, directions, batch first.
+// are biases, the layers, the dropout, whether it trains, the directions, and
+// whether the batch comes first.
 func runRNN(e *Eager, c *Call) []*Tensor {
 	x := c.tensor(0, "input")
 	if x == nil || x.dim() != 3 || c.Over != "input" && c.Over != "" {
@@ -180,7 +181,7 @@ func runRNN(e *Eager, c *Call) []*Tensor {
 	}
 	first := c.bool(8, "batch_first", false)
 	r := &rnn{cell: rnnCells[c.Op], layers: c.int(4, "num_layers", 1), hidden: states[0].Shape[len(states[0].Shape)-1], input: x.Shape[2], time: x.Shape[0], batch: x.Shape[1],
-		directions: 1, bias: c.bool(3, "has_biases", true), dropout: c.float(5, "dropout", 0) > 0 && c.bool(6, "train", true) && e.grad, d: x.DType, first: first, relu: c.Op == "rnn_relu", apart: c.bool(-1, apart, false)}
+		directions: 1, bias: c.bool(3, "has_biases", true), dropout: c.float(5, "dropout", 0) > 0 && c.bool(6, "train", true) && e.grad, d: x.DType, first: first, relu: c.Op == "rnn_relu", separate: c.bool(-1, separateParams, false)}
 	for _, t := range slices.Concat(states, params) {
 		r.foreign = r.foreign || t.Storage == program.None
 	}
@@ -192,14 +193,14 @@ func runRNN(e *Eager, c *Call) []*Tensor {
 		r.time, r.batch = r.batch, r.time
 	}
 	if r.layers < 1 || r.layers > 1<<10 || len(params)%int(r.layers*r.directions) != 0 {
-		return nil // an exporter's optimizer has folded some of the parameters together
+		return nil // an optimizer of ONNX files has folded some of the parameters together
 	}
 	if params[0].DType.IsFloat() && params[len(params)-1].Shape[0] != states[0].Shape[2] && len(params) == int(r.layers*r.directions*5) {
 		return nil // projections
 	}
 	var flat *Tensor
 	if e.Autocast != graph.Undefined {
-		r.d = graph.Float16 // whatever type autocast lowers to (aten/src/ATen/cudnn/AutocastRNN.cpp, _cudnn_rnn_cast_reflatten)
+		r.d = graph.Float16 // in any autocast type (aten/src/ATen/cudnn/AutocastRNN.cpp, _cudnn_rnn_cast_reflatten)
 		flat = flatWeights(e, r, params)
 		for i := len(states) - 1; i >= 0; i-- {
 			states[i] = e.castTo(states[i], r.d)
@@ -220,8 +221,8 @@ func runCells(e *Eager, r *rnn, x, weights *Tensor, states, params []*Tensor, fi
 		e.Warn("rnn-dropout", "the state of cuDNN's random numbers, which dropout between recurrent layers allocates once, is not counted")
 	}
 	// Parameters in bfloat16 (torch.backends.cudnn.is_acceptable), and those without biases, are never kept in one buffer, so that each call gathers them.
-	gather := weights == nil && (r.d == graph.BFloat16 || r.apart || !r.bias)
-	// A batch-first input is transposed, and what is not contiguous then is made so for cuDNN.
+	gather := weights == nil && (r.d == graph.BFloat16 || r.separate || !r.bias)
+	// A batch-first input is transposed and then made contiguous for cuDNN.
 	steps := x
 	if first {
 		steps = e.view(x, []int64{x.Shape[1], x.Shape[0], x.Shape[2]}, []int64{x.Strides[1], x.Strides[0], x.Strides[2]}, 0)
@@ -229,7 +230,7 @@ func runCells(e *Eager, r *rnn, x, weights *Tensor, states, params []*Tensor, fi
 	copied := !steps.contiguous()
 	list := slices.Concat([]*Tensor{x}, states, partsOf(weights, params))
 	k := e.begin("_cudnn_rnn", list...)
-	r.said(k, places(list))
+	r.setAttrs(k, places(list))
 	xc := program.None
 	if copied {
 		xc = k.temp(x.Bytes(), program.Temporaries)
@@ -248,14 +249,14 @@ func runCells(e *Eager, r *rnn, x, weights *Tensor, states, params []*Tensor, fi
 		keep = k.alloc([]int64{r.reserve()}, nil, graph.Uint8)
 	}
 	k.free(work, xc)
-	k.attrs().Results = []int8{0, 1, 2}[:1+len(states)] // what backward keeps is no result: it can be computed again
+	k.attrs().Results = []int8{0, 1, 2}[:1+len(states)] // the reserve is not a result: it can be computed again
 	k.flops(2 * r.time * r.batch * r.weights())
 	k.end()
 	saved := []*Tensor{x, y, keep, weights}
 	if weights == nil || gather {
 		saved = append(saved, params...)
 	}
-	for _, t := range states { // the last is let go first
+	for _, t := range states { // the last is released first
 		saved = append([]*Tensor{t}, saved...)
 	}
 	e.record("CudnnRnnBackward0", append([]*Tensor{y}, ends...), slices.Concat([]*Tensor{x}, states, params), saved, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
@@ -269,7 +270,7 @@ func runCells(e *Eager, r *rnn, x, weights *Tensor, states, params []*Tensor, fi
 }
 
 // flatWeights is the buffer that autocast copies all parameters into
-// (_cudnn_rnn_cast_reflatten), or nil when they have the type already.
+// (_cudnn_rnn_cast_reflatten), or nil if they have the type already.
 func flatWeights(e *Eager, r *rnn, params []*Tensor) *Tensor {
 	if params[0].DType == r.d {
 		return nil
@@ -277,24 +278,24 @@ func flatWeights(e *Eager, r *rnn, params []*Tensor) *Tensor {
 	return e.begin("_cudnn_rnn_flatten_weight", params...).makes([]int64{r.weights()}, nil, r.d)
 }
 
-// partsOf shows the parameters in a buffer of all of them, one behind the other;
-// without one they are themselves.
+// partsOf returns views of the parameters in a buffer that holds all of them in
+// order; without a buffer, the parameters.
 func partsOf(buffer *Tensor, params []*Tensor) []*Tensor {
 	if buffer == nil {
 		return params
 	}
 	out, at := make([]*Tensor, len(params)), int64(0)
 	for i, p := range params {
-		out[i] = &Tensor{part: true, Tensor: program.Tensor{Storage: buffer.Storage, DType: buffer.DType, Shape: p.Shape, Strides: contiguousStrides(p.Shape), Offset: buffer.Offset + at}}
+		out[i] = &Tensor{part: true, View: program.View{Storage: buffer.Storage, DType: buffer.DType, Shape: p.Shape, Strides: contiguousStrides(p.Shape), Offset: buffer.Offset + at}}
 		at += p.Numel()
 	}
 	return out
 }
 
-// backwardArgs puts the operands of backward in the kernel's order: gradients of
-// result and last states, input, first states, parameters. Saved are the first
-// states, the last one first, input, result, what the forward pass kept, the
-// buffer of all parameters and the parameters.
+// backwardArgs lists the operands of backward in the kernel's order: gradients
+// of result and last states, input, first states, parameters. The saved tensors
+// are the first states in reverse order, input, result, the reserve, the buffer
+// of all parameters and the parameters.
 func (r *rnn) backwardArgs(at []program.Arg, grads, states, params int) []program.Arg {
 	out := slices.Clone(at[:grads])
 	for range 1 + states - grads {
@@ -313,11 +314,11 @@ func (r *rnn) backwardArgs(at []program.Arg, grads, states, params int) []progra
 func rnnBackward(e *Eager, r *rnn, g, s []*Tensor, need []bool, x *Tensor, states, params []*Tensor, ws int64, copied bool) []*Tensor {
 	outs := make([]*Tensor, 1+len(states)+len(params))
 	list := slices.Concat(g, s)
-	if len(s) == len(states)+4 { // the last is a buffer of all parameters
+	if len(s) == len(states)+4 { // the last is the buffer of all parameters
 		list = append(list, partsOf(s[len(s)-1], params)...)
 	}
 	k := e.begin("_cudnn_rnn_backward", list...)
-	r.said(k, r.backwardArgs(places(list), len(g), len(states), len(params)))
+	r.setAttrs(k, r.backwardArgs(places(list), len(g), len(states), len(params)))
 	var zeros []program.StorageID
 	for i, t := range states {
 		if g[1+i] == nil {
@@ -361,7 +362,7 @@ func rnnBackward(e *Eager, r *rnn, g, s []*Tensor, need []bool, x *Tensor, state
 			dw := k.alloc([]int64{r.weights()}, nil, r.d)
 			k.free(k.temp(ws, program.Workspace), xc)
 			copy(outs[1+len(states):], partsOf(dw, params))
-		} else { // cuDNN's buffer has biases, too: the others are copied out of it
+		} else { // cuDNN's buffer includes biases: the others are copied out of it
 			k.inexact("gradients of parameters without biases")
 			dw := k.temp(r.d.Bytes(r.weights()), program.Temporaries)
 			work := k.temp(ws, program.Workspace)
@@ -374,7 +375,7 @@ func rnnBackward(e *Eager, r *rnn, g, s []*Tensor, need []bool, x *Tensor, state
 	slices.Reverse(zeros)
 	k.free(zeros...)
 	k.attrs().Results = []int8{0, 1, 2, 3}[:min(len(k.outs), 4)]
-	if len(k.outs) == 1+len(states) { // no parameter wants a gradient
+	if len(k.outs) == 1+len(states) { // no parameter requires a gradient
 		k.attrs().Results = append(k.attrs().Results, -1)
 	}
 	k.flops(4 * r.time * r.batch * r.weights())
@@ -383,9 +384,10 @@ func rnnBackward(e *Eager, r *rnn, g, s []*Tensor, need []bool, x *Tensor, state
 }
 
 // runFusedCell is one step of torch.nn.GRUCell or LSTMCell on a GPU, after the products
-// with its two matrices: the gates of the input and of the state, the state (of an LSTM
-// its cells), and two biases or none (aten/src/ATen/native/cuda/RNN.cu). The formula of
-// its second derivative makes autograd save the gates, too.
+// with its two matrices. Operands are the gates of the input and of the state, the
+// state (for an LSTM its cells), and two biases or none
+// (aten/src/ATen/native/cuda/RNN.cu). Autograd also saves the gates, for the second
+// derivative.
 func runFusedCell(e *Eager, c *Call) []*Tensor {
 	input, hidden, state := c.need(0, "input_gates"), c.need(1, "hidden_gates"), c.need(2, "hx")
 	bias := []*Tensor{c.tensor(3, "input_bias"), c.tensor(4, "hidden_bias")}
@@ -413,8 +415,8 @@ func runFusedCell(e *Eager, c *Call) []*Tensor {
 	return append(outs, workspace)
 }
 
-// fusedCellBackward makes the gradients of the gates, which an LSTM's two operands share,
-// and of the state, and sums those of the gates to the biases'.
+// fusedCellBackward makes the gradients of the gates, shared by an LSTM's two operands,
+// and of the state, and sums those of the gates for the biases.
 func fusedCellBackward(e *Eager, op string, g []*Tensor, input, state, workspace *Tensor, bias []*Tensor) []*Tensor {
 	k := e.begin(op+"_backward", append(slices.Clone(g), workspace)...).inexact("a fused cell")
 	gates := k.alloc(input.Shape, nil, input.DType)

@@ -31,15 +31,15 @@ func runGridSample(e *Eager, c *Call) []*Tensor {
 		if need[0] {
 			outs[0] = k.like(s[1])
 		}
-		k.gives(outs[1], outs[0])
+		k.setResults(outs[1], outs[0])
 		k.end()
 		return outs
 	})
 	return []*Tensor{o}
 }
 
-// runResize is interpolation and padding: new memory of inference's shape,
-// nothing saved but sizes, the input's gradient in new memory.
+// runResize is interpolation and padding: it allocates a result of the inferred
+// shape and saves only sizes; the input's gradient is new memory.
 func runResize(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
 	shape, _, ok := c.shape(0)
@@ -63,7 +63,7 @@ func runResize(e *Eager, c *Call) []*Tensor {
 	if padded {
 		at := 2
 		if c.Op == "pad" {
-			at = 3 // after the mode
+			at = 3 // the scales follow the mode
 		}
 		k.does("constant_pad_nd").scalars(c.float(at, "value", 0)).attrs().Window = pad
 	} else {
@@ -82,7 +82,7 @@ func runResize(e *Eager, c *Call) []*Tensor {
 	e.record("ResizeBackward", []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
 		k := e.begin(op, g[0])
 		if padded {
-			k.does("copy").n.In[0] = e.view(g[0], x.Shape, g[0].Strides, dot(c.before(x), g[0].Strides)).Tensor
+			k.does("copy").n.In[0] = e.view(g[0], x.Shape, g[0].Strides, dot(c.before(x), g[0].Strides)).View
 		} else {
 			k.attrs().Scalars, k.n.Attrs.Inexact = resized.Scalars, resized.Inexact
 		}
@@ -95,24 +95,24 @@ func runResize(e *Eager, c *Call) []*Tensor {
 		case c.Op == "upsample_trilinear3d" && preferLast(g[0]): // computed in NCDHW, and copied
 			dx.Strides = channelsLastStrides(x.Shape)
 			k.n.Out[len(k.n.Out)-1].Strides = dx.Strides
-			whole := k.ordered(g[0], false)
+			whole := k.orderedCopy(g[0], false)
 			k.free(k.temp(dx.Bytes(), program.Temporaries), whole)
-		case c.Op == "upsample_bilinear2d" && preferLast(x) && x.dim() == 4 && x.Shape[1] < 4: // too few channels for the kernel that has them last
+		case c.Op == "upsample_bilinear2d" && preferLast(x) && x.dim() == 4 && x.Shape[1] < 4: // the channels-last kernel needs at least 4 channels
 			own := k.temp(dx.Bytes(), program.Temporaries)
-			whole := k.ordered(g[0], false)
+			whole := k.orderedCopy(g[0], false)
 			k.free(whole, own)
 		case strings.Contains(op, "bicubic"), strings.Contains(op, "_aa"):
-			k.free(k.ordered(g[0], false))
-		case strings.Contains(op, "upsample"): // the gradient in one piece
-			k.free(k.ordered(g[0], x.dim() == 4 && g[0].channelsLast()))
+			k.free(k.orderedCopy(g[0], false))
+		case strings.Contains(op, "upsample"): // a contiguous gradient
+			k.free(k.orderedCopy(g[0], x.dim() == 4 && g[0].channelsLast()))
 		}
 		return []*Tensor{k.end()}
 	})
 	return []*Tensor{o}
 }
 
-// orderedFor takes and frees the copies of a resizing kernel that reads, or writes,
-// one order of dims alone.
+// orderedFor allocates and frees the copies of a resizing kernel that reads, or
+// writes, only one order of dims.
 func (k *kernel) orderedFor(c *Call, x, o *Tensor) {
 	mode := c.arg(2, "mode")
 	switch {
@@ -123,17 +123,17 @@ func (k *kernel) orderedFor(c *Call, x, o *Tensor) {
 		o.Strides = channelsLastStrides(o.Shape)
 		k.n.Out[0].Strides = o.Strides
 		whole := k.temp(o.Bytes(), program.Temporaries)
-		k.free(k.ordered(x, false), whole)
+		k.free(k.orderedCopy(x, false), whole)
 	case strings.HasSuffix(c.Op, "_aa") && o.channelsLast() && !o.contiguous(): // computed in NCHW, and copied
 		whole := k.temp(o.Bytes(), program.Temporaries)
-		k.free(k.ordered(x, false), whole)
+		k.free(k.orderedCopy(x, false), whole)
 	case strings.Contains(c.Op, "nearest"), strings.HasSuffix(c.Op, "_aa"), strings.HasPrefix(c.Op, "reflection"), c.Op == "pad" && mode != nil && mode.S == "reflect", strings.HasSuffix(c.Op, "col"):
-		k.free(k.ordered(x, o.channelsLast() && !o.contiguous()))
+		k.free(k.orderedCopy(x, o.channelsLast() && !o.contiguous()))
 	}
 }
 
-// resized says how a call interpolates: whether corners are aligned, and the
-// scales that it gives for the last two dims, 0 where the sizes say.
+// resized sets a call's interpolation: whether corners are aligned, and the
+// scales given for the last two dims, 0 where the sizes determine them.
 func (c *Call) resized(k *kernel) {
 	at, align := 2, 0.0
 	switch c.Op {
@@ -156,14 +156,14 @@ func (c *Call) resized(k *kernel) {
 	case c.Over == "vec":
 	case c.Over == "default" && c.positional() > at:
 		scales[0], scales[1] = c.float(at, "scales_h", 0), c.float(at+1, "scales_w", 0)
-	default: // made from another file's operator, whose coordinates may be others
+	default: // converted from another operator, whose coordinates may differ
 		k.inexact("coordinates of " + c.Op)
 	}
 	k.scalars(align, scales[0], scales[1])
 }
 
-// padding is where x lies in the result of padding with a constant; ok is false
-// for other calls, and for padding that cuts.
+// padding is the window of x in the result of padding with a constant; ok is
+// false for other calls, and for negative padding.
 func (c *Call) padding(x *Tensor, shape []int64) (w *program.Window, ok bool) {
 	mode := c.arg(2, "mode")
 	if c.Op != "constant_pad_nd" && (c.Op != "pad" || mode != nil && mode.S != "constant") {
@@ -178,7 +178,8 @@ func (c *Call) padding(x *Tensor, shape []int64) (w *program.Window, ok bool) {
 	return &program.Window{Strides: st, Offset: dot(c.before(x), st)}, true
 }
 
-// before is how many elements a padding adds before each dim of x.
+// before returns the number of elements that a padding adds before each dim of
+// x.
 func (c *Call) before(x *Tensor) []int64 {
 	pad, out := c.ints(1, "pad", 0, 0), make([]int64, x.dim())
 	for i := 0; i+1 < len(pad) && i/2 < x.dim(); i += 2 {
@@ -195,8 +196,8 @@ func dot(a, b []int64) int64 {
 	return n
 }
 
-// samples are, for calls whose result repeats elements of x, the places along each
-// of the last dims that its elements come from; nil for others.
+// samples returns, for calls whose result repeats elements of x, their source
+// indices along each of the last dims; nil for other calls.
 func (c *Call) samples(x *Tensor, shape []int64) [][]float64 {
 	mode := ""
 	if a := c.arg(2, "mode"); c.Op == "pad" && a != nil {
@@ -213,7 +214,7 @@ func (c *Call) samples(x *Tensor, shape []int64) [][]float64 {
 		from = func(i, before, n int64) int64 { return min(max(i-before, 0), n-1) }
 	case mode == "circular":
 		from = func(i, before, n int64) int64 { return ((i-before)%n + n) % n }
-	case slices.Contains(nearest, c.Op):
+	case slices.Contains(nearestWithoutKernel, c.Op):
 		return c.nearestSamples(x, shape)
 	default:
 		return nil
@@ -239,17 +240,18 @@ func (c *Call) samples(x *Tensor, shape []int64) [][]float64 {
 	return out
 }
 
-// mostSampled bounds a dim whose elements are listed one by one: no model's is
-// near it, and a file can say any.
+// mostSampled bounds the size of a dim whose elements are listed one by one:
+// more than any model's, but a file can ask for any.
 const mostSampled = 1 << 20
 
-// nearest are the interpolations without a kernel of their own that take the
-// nearest element.
-var nearest = []string{"upsample_nearest1d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"}
+// nearestWithoutKernel lists interpolations by the nearest element that have no kernel of
+// their own.
+var nearestWithoutKernel = []string{"upsample_nearest1d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"}
 
-// nearestSamples are the places of an interpolation by the nearest element, in
-// float32 as PyTorch counts them (aten/src/ATen/native/UpSample.h,
-// nearest_neighbor_compute_source_index). Nil where the call does not say them.
+// nearestSamples returns the source indices of an interpolation by the nearest
+// element, computed in float32 as PyTorch does
+// (aten/src/ATen/native/UpSample.h, nearest_neighbor_compute_source_index). Nil
+// if the call does not give them.
 func (c *Call) nearestSamples(x *Tensor, shape []int64) [][]float64 {
 	n, half := spatial(c.Op), float32(0)
 	if strings.HasPrefix(c.Op, "_") {
@@ -277,7 +279,7 @@ func (c *Call) nearestSamples(x *Tensor, shape []int64) [][]float64 {
 	return out
 }
 
-// runSampled picks elements along the last dims; backward adds their gradients up.
+// runSampled picks elements along the last dims; backward sums their gradients.
 func runSampled(e *Eager, c *Call, x *Tensor, shape []int64, at [][]float64) []*Tensor {
 	op := c.Op
 	in, idx := []*Tensor{x}, make([]*Tensor, len(at))
@@ -303,8 +305,8 @@ func runSampled(e *Eager, c *Call, x *Tensor, shape []int64, at [][]float64) []*
 	e.record("ResizeBackward", []*Tensor{o}, []*Tensor{x}, saved, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
 		k := said(e.begin(op+"_backward", append(g[:1:1], idx...)...), "index_backward")
 		k.alloc(x.Shape, lastOr(x, x.Shape), x.DType)
-		if strings.Contains(op, "upsample") { // the gradient in one piece
-			k.free(k.ordered(g[0], x.dim() == 4 && g[0].channelsLast()))
+		if strings.Contains(op, "upsample") { // a contiguous gradient
+			k.free(k.orderedCopy(g[0], x.dim() == 4 && g[0].channelsLast()))
 		}
 		return []*Tensor{k.end()}
 	})

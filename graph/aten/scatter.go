@@ -27,7 +27,7 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 	if a := c.arg(4, "reduce"); a != nil && c.Op == "scatter_reduce" {
 		reduce = a.S
 	}
-	if reduce == "mean" { // how many are added up at each place
+	if reduce == "mean" { // the number of values at each index
 		counts := k.temp(x.Bytes(), program.Temporaries)
 		ones := k.temp(src.Bytes(), program.Temporaries)
 		k.scratch(x.Numel(), program.Temporaries)
@@ -59,7 +59,7 @@ func runScatter(e *Eager, c *Call) []*Tensor {
 }
 
 // scatterReduceBackward is scatter_reduce_backward
-// (torch/csrc/autograd/FunctionsManual.cpp). Saved are index, result, self and source.
+// (torch/csrc/autograd/FunctionsManual.cpp). It saves index, result, self and source.
 func scatterReduceBackward(e *Eager, reduce string, include bool, dim int, g *Tensor, s []*Tensor, need []bool) []*Tensor {
 	idx, result, self, src := s[0], s[1], s[2], s[3]
 	gather := func(t *Tensor) *Tensor {
@@ -107,7 +107,8 @@ func scatterReduceBackward(e *Eager, reduce string, include bool, dim int, g *Te
 	return outs
 }
 
-// extremeShares spreads the gradient of an extreme evenly over what is equal to it.
+// extremeShares distributes the gradient of an extreme evenly over the elements
+// equal to it.
 func extremeShares(e *Eager, g, result, self, src *Tensor, gather func(*Tensor) *Tensor, add func(a, b *Tensor) *Tensor) (own, other *Tensor) {
 	equal := func(a, b *Tensor) *Tensor { return binary(e, "eq", graph.Bool, a, b) }
 	count := func(a, b *Tensor) *Tensor {
@@ -130,13 +131,13 @@ func extremeShares(e *Eager, g, result, self, src *Tensor, gather func(*Tensor) 
 	return own, other
 }
 
-// target is what a call writes: its first operand where the model's code updates
-// that in place, or else a new tensor like it.
+// target is the tensor that a call writes: its first operand if the model's code
+// updates that in place, else a new tensor like it.
 func (c *Call) target(k *kernel, x *Tensor) *Tensor {
 	if !c.InPlace || x.leaf != nil || x.Storage < 0 {
 		return k.like(x)
 	}
-	o := &Tensor{Tensor: x.Tensor}
+	o := &Tensor{View: x.View}
 	k.out(o)
 	return o
 }
@@ -182,7 +183,7 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 	k := said(e.begin(c.Op, append([]*Tensor{x, v}, idx...)...)).does("index_put").scalars(add)
 	var o *Tensor
 	if x.leaf == nil && x.Storage >= 0 {
-		o = &Tensor{Tensor: x.Tensor}
+		o = &Tensor{View: x.View}
 		k.out(o)
 	} else {
 		o = k.like(x)
@@ -204,7 +205,7 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 			temps := k.indices(s, 0)
 			k.alloc(shape, nil, g[0].DType)
 			k.free(temps...)
-			outs[1] = sumTo(e, k.end(), in) // of values that were broadcast
+			outs[1] = sumTo(e, k.end(), in) // of broadcast values
 		}
 		switch {
 		case !need[0]:
@@ -226,9 +227,9 @@ func runIndexPut(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// accumulated adds the scratch of index_put_ with accumulate: that of looking at the
-// largest and smallest of each index, and that of adding sorted values, which are
-// shown in the shape that indices give.
+// accumulated adds the scratch of index_put_ with accumulate: finding the smallest
+// and largest of each index, and adding sorted values, which are viewed in the
+// indices' shape.
 func (k *kernel) accumulated(v *Tensor, idx []*Tensor, in []int64, dims []int, shape []int64) {
 	for _, t := range idx {
 		for _, op := range []string{"max", "min"} {
@@ -242,14 +243,14 @@ func (k *kernel) accumulated(v *Tensor, idx []*Tensor, in []int64, dims []int, s
 		}
 	}
 	if shape != nil && v != nil {
-		if _, ok := broadcast(&Tensor{Tensor: program.Tensor{Shape: shape}}, v); ok && len(shape) >= v.dim() {
+		if _, ok := broadcast(&Tensor{View: program.View{Shape: shape}}, v); ok && len(shape) >= v.dim() {
 			v = expanded(v, shape)
 		}
 	}
 	k.sortedPut(v, idx, in, dims, 0)
 }
 
-// putAt are the dims that have an index, and the shape of what is put there;
+// putAt returns the dims that have an index, and the shape of the values there;
 // exact is whether the values broadcast to it and no index is a mask.
 func (c *Call) putAt(x, v *Tensor, idx []*Tensor) (dims []int, shape []int64, exact bool) {
 	dims = c.indexed(x)
@@ -267,7 +268,7 @@ func (c *Call) putAt(x, v *Tensor, idx []*Tensor) (dims []int, shape []int64, ex
 	}
 	lead := dims[0]
 	for i := range dims {
-		if dims[i] != dims[0]+i { // dims between them: what is indexed comes first
+		if dims[i] != dims[0]+i { // dims between them: the indexed dims come first
 			lead = 0
 		}
 	}
@@ -279,13 +280,13 @@ func (c *Call) putAt(x, v *Tensor, idx []*Tensor) (dims []int, shape []int64, ex
 			shape = append(shape, n)
 		}
 	}
-	whole := &Tensor{Tensor: program.Tensor{Shape: shape}}
+	whole := &Tensor{View: program.View{Shape: shape}}
 	sum, ok := broadcast(whole, v)
 	return dims, shape, ok && slices.Equal(sum, shape)
 }
 
-// runCopyInto is the export of copy_ and fill_ on a window of another tensor:
-// the write itself, which makes nothing. runWindow puts the window back.
+// runCopyInto is the export of copy_ and fill_ on a view of another tensor: the
+// write itself, which allocates nothing. runWindow returns the base.
 func runCopyInto(e *Eager, c *Call) []*Tensor {
 	x, src := c.need(0, "self"), c.tensor(1, "src")
 	k := e.begin(c.Op+"_", x, src)
@@ -297,7 +298,7 @@ func runCopyInto(e *Eager, c *Call) []*Tensor {
 	default:
 		k.inexact("arguments of " + c.Op)
 	}
-	o := &Tensor{Tensor: x.Tensor}
+	o := &Tensor{View: x.View}
 	k.out(o)
 	k.end()
 	if src == nil {
@@ -315,11 +316,11 @@ func runCopyInto(e *Eager, c *Call) []*Tensor {
 }
 
 // runWindow is slice_scatter and select_scatter, the export of a write into a
-// view: the base itself, with a history that leads through the window
+// view. It returns the base itself, whose history leads through the view
 // (torch/csrc/autograd/functions/tensor.cpp, CopySlices).
 func runWindow(e *Eager, c *Call) []*Tensor {
 	x, src := c.need(0, "self"), c.need(1, "src")
-	o := &Tensor{Tensor: x.Tensor}
+	o := &Tensor{View: x.View}
 	if x.leaf != nil || x.Storage < 0 {
 		k := e.begin(c.Op, x, src).inexact("arguments of " + c.Op)
 		o = k.like(x)
@@ -334,7 +335,7 @@ func runWindow(e *Eager, c *Call) []*Tensor {
 		if need[1] {
 			outs[1] = e.begin("clone", at).does("copy").makes(in, nil, g[0].DType)
 		}
-		k := e.begin("zero_", at).does("fill").scalars(0) // what was overwritten has no gradient
+		k := e.begin("zero_", at).does("fill").scalars(0) // overwritten elements have no gradient
 		k.out(at)
 		k.end()
 		return outs
@@ -342,8 +343,8 @@ func runWindow(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// window returns what shows the part of a tensor of x's shape that slice_scatter
-// or select_scatter writes.
+// window returns a function that shows the part of a tensor of x's shape that
+// slice_scatter or select_scatter writes.
 func (c *Call) window(x *Tensor) func(e *Eager, t *Tensor) *Tensor {
 	d := wrap(c.int(2, "dim", 0), x.dim())
 	clip := func(i int64) int64 {
@@ -382,7 +383,7 @@ func runUnfold(e *Eager, c *Call) []*Tensor {
 		along := w[d]
 		w[d] *= step
 		o := zeros(e, "unfold_backward", in, g, append(w, along), 0)
-		if step >= size { // no element in two windows
+		if step >= size { // windows do not overlap
 			return o
 		}
 		n := &e.P.Nodes[len(e.P.Nodes)-1]
@@ -423,8 +424,8 @@ func runDiagonal(e *Eager, c *Call) []*Tensor {
 	})
 }
 
-// runBroadcastIn is prims.broadcast_in_dim: dims of the operand stand where
-// the list says, the others are new.
+// runBroadcastIn is prims.broadcast_in_dim: the operand's dims go where the
+// list says, the others are new.
 func runBroadcastIn(e *Eager, c *Call) []*Tensor {
 	t, shape := c.need(0, "a"), c.ints(1, "shape", 0, 0)
 	at := c.ints(2, "broadcast_dimensions", 0, 0)

@@ -20,25 +20,24 @@ type Segment struct {
 	Name   string // for messages
 	Save   []Kept // calls whose outputs are kept; nil: plain checkpointing
 	parent *Segment
-	args   []*Tensor // what it is called with: the frame of an outermost segment has them as long as it lives
-	again  func()    // runs the calls once more on that
+	args   []*Tensor // the segment's arguments, which the frame of an outermost segment holds as long as it lives
+	again  func()    // runs the calls once more on args
 	tape   []saver
 	done   bool
 	fresh  program.StorageID // storages from here on were made by the recomputation or later
 	sel    selection
-	open   int // savers of the tape that hold what they saved
+	open   int // savers of the tape that still hold their tensors
 }
 
-// A saver is what a segment's recomputation finds saved tensors for: a node of
+// A saver owns the tensors that a segment's recomputation restores: a node of
 // the autograd graph, or an inner segment.
 type saver struct {
 	node  *gradNode
 	inner *Segment
 }
 
-// release notes that backward has passed a node that saved something, or an
-// inner segment; with the last of them the region's frame goes, and what it
-// still keeps.
+// release notes that backward has passed a saver; after the last one, the
+// region's frame is released with all that it still keeps.
 func (s *Segment) release(e *Eager) {
 	if s.open--; s.open > 0 {
 		return
@@ -50,26 +49,26 @@ func (s *Segment) release(e *Eager) {
 	e.hold(s.args...)
 	for _, id := range s.sel.left() {
 		delete(e.keeping, id)
-		e.hold(&Tensor{Tensor: program.Tensor{Storage: id}})
+		e.hold(&Tensor{View: program.View{Storage: id}})
 	}
 }
 
-// replay collects what a recomputation packs.
+// A replay collects the tensors that a recomputation packs.
 type replay struct {
 	seg     *Segment
-	next    int               // in seg.tape
+	next    int               // index in seg.tape
 	inner   int               // inner segments being run: what they pack is dropped again
 	stopped bool              // nothing is left to pack
-	end     program.StorageID // where it stopped: storages from here on are not made
+	end     program.StorageID // first storage after the stop: later ones are never made
 }
 
-// stop ends the run: nothing after it does.
+// stop ends the run; later calls have no effect.
 func (r *replay) stop(e *Eager) { r.stopped, r.end = true, program.StorageID(len(e.P.Storages)) }
 
 // Checkpoint runs the calls of a segment and remembers how to run them again.
 // again must run the same calls on the same inputs; args live until they have
-// run. Where an outer segment is being recomputed, s is the segment that its
-// first run made.
+// run. While an outer segment is recomputed, s is the segment that its first
+// run made.
 func (e *Eager) Checkpoint(s *Segment, args []*Tensor, run, again func()) {
 	if r := e.replay; r != nil {
 		r.enter(e, s, args, again)
@@ -79,19 +78,19 @@ func (e *Eager) Checkpoint(s *Segment, args []*Tensor, run, again func()) {
 		e.hold(args...)
 		return
 	}
-	s.again, s.args, s.parent = again, args, e.inside
+	s.again, s.args, s.parent = again, args, e.dropping
 	outer, sel := e.tape, e.sel
-	e.inside, e.tape, e.sel = s, nil, s.sel.start(s.Save)
+	e.dropping, e.tape, e.sel = s, nil, s.sel.start(s.Save)
 	run()
 	e.hold(args...)
 	s.tape = e.tape
-	e.inside, e.tape, e.sel = s.parent, outer, sel
+	e.dropping, e.tape, e.sel = s.parent, outer, sel
 	if s.parent != nil {
 		e.tape = append(e.tape, saver{inner: s})
 	}
 	for _, t := range s.tape {
 		if t.node != nil {
-			clear(t.node.saved) // recomputed when asked for
+			clear(t.node.saved) // recomputed on demand
 		}
 		if t.node != nil || t.inner.open > 0 {
 			s.open++
@@ -102,7 +101,7 @@ func (e *Eager) Checkpoint(s *Segment, args []*Tensor, run, again func()) {
 // Recomputing reports whether a segment is being run again.
 func (e *Eager) Recomputing() bool { return e.replay != nil }
 
-// drop leaves a node without what it saves until its segment is recomputed.
+// drop leaves a node without its saved tensors until its segment is recomputed.
 func (s *Segment) drop(n *gradNode) saver {
 	n.seg = s
 	return saver{node: n}
@@ -113,7 +112,7 @@ func (n *gradNode) saves() bool {
 	return slices.ContainsFunc(n.saved, func(t *Tensor) bool { return t != nil })
 }
 
-// unpack returns what a node saved, recomputing its segment at first need.
+// unpack returns a node's saved tensors, recomputing its segment if needed.
 func (e *Eager) unpack(n *gradNode) []*Tensor {
 	if n.seg != nil {
 		e.recompute(n.seg)
@@ -121,7 +120,7 @@ func (e *Eager) unpack(n *gradNode) []*Tensor {
 	return n.saved
 }
 
-// recompute runs a segment again, after those that it stands in.
+// recompute runs a segment again, after the segments that contain it.
 func (e *Eager) recompute(s *Segment) {
 	if s.done {
 		return
@@ -131,7 +130,7 @@ func (e *Eager) recompute(s *Segment) {
 	}
 	s.done = true
 	s.fresh = program.StorageID(len(e.P.Storages))
-	if s.parent != nil { // what it is called with has no other owner either
+	if s.parent != nil { // its arguments have no other owner
 		s.fresh = s.parent.fresh
 	}
 	module, name, call, auto := e.module, e.name, e.call, e.autograd
@@ -145,8 +144,8 @@ func (e *Eager) recompute(s *Segment) {
 	e.module, e.name, e.call, e.autograd = module, name, call, auto
 }
 
-// enter keeps what an inner segment is called with. Where nothing else is
-// left to keep, the run ends before the inner segment begins.
+// enter keeps the arguments of an inner segment. If nothing else is left to
+// keep, the run ends before the inner segment begins.
 func (r *replay) enter(e *Eager, s *Segment, args []*Tensor, again func()) {
 	if r.inner > 0 || r.stopped || r.next >= len(r.seg.tape) {
 		return
@@ -157,9 +156,9 @@ func (r *replay) enter(e *Eager, s *Segment, args []*Tensor, again func()) {
 	}
 }
 
-// pack gives the tensors that a recomputed call saves to the node of the
-// first run, and ends the run after the last of them (early stop). What saves
-// only operands packs them before its kernel starts, so that the last such
+// pack gives the tensors that a recomputed call saves to the node of the first
+// run, and ends the run after the last of them (early stop). Calls that save
+// only operands pack them before their kernel starts, so that the last such
 // kernel does not run again.
 func (r *replay) pack(e *Eager, n *gradNode) {
 	if r.inner > 0 || r.stopped || r.next >= len(r.seg.tape) || !n.saves() {
@@ -172,7 +171,7 @@ func (r *replay) pack(e *Eager, n *gradNode) {
 	copy(orig.saved, n.saved)
 	r.next++
 	if r.next == len(r.seg.tape) {
-		if end := len(e.P.Nodes) - 1; !e.sel.untake(n.saved) && end >= 0 && !makes(&e.P.Nodes[end], n.saved) {
+		if end := len(e.P.Nodes) - 1; !e.sel.untake(n.saved) && end >= 0 && !writesAny(&e.P.Nodes[end], n.saved) {
 			e.unmake(&e.P.Nodes[end])
 			e.P.Nodes = e.P.Nodes[:end]
 		}
@@ -180,21 +179,21 @@ func (r *replay) pack(e *Eager, n *gradNode) {
 	}
 }
 
-// unmake takes back the library workspaces that a node allocates which will
-// not run: a later call allocates its own.
+// unmake takes back the library workspaces allocated by a node that will not
+// run: a later call allocates its own.
 func (e *Eager) unmake(n *program.Node) {
 	for _, ev := range n.Events {
 		for _, ws := range []*program.StorageID{&e.fwdWS, &e.bwdWS, &e.ltWS, &e.ltBackWS} {
 			if *ws == ev.Storage && !ev.Free {
-				e.P.Storages[ev.Storage].Life = program.Step // of no step: it has no events
+				e.P.Storages[ev.Storage].Life = program.Step // never allocated: it has no events
 				*ws = program.None
 			}
 		}
 	}
 }
 
-// makes reports whether the node writes one of the tensors.
-func makes(n *program.Node, saved []*Tensor) bool {
+// writesAny reports whether the node writes one of the tensors.
+func writesAny(n *program.Node, saved []*Tensor) bool {
 	for _, t := range saved {
 		if t == nil {
 			continue

@@ -8,31 +8,31 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// Selective activation checkpointing: a policy says of every call of an ATen
-// operator in a checkpointed region whether its outputs are kept
+// Selective activation checkpointing: a policy decides for every call of an
+// ATen operator in a checkpointed region whether its outputs are kept
 // (torch/utils/checkpoint.py, create_selective_checkpoint_contexts). All
-// outputs of such a call live until the recomputation comes to it, takes them
-// in its place and hands them on like any result. Every other call runs again
-// up to the last that saves anything, also those whose results only kept calls
-// would read: eager mode runs the region's code, not a graph.
+// outputs of a kept call live until the recomputation reaches the call and uses
+// them in its place. Every other call runs again up to the last that saves
+// anything, even those whose results only kept calls read: eager mode runs the
+// region's code, not a graph.
 
-// A Kept is a call whose outputs are kept: the n-th of its operator within the
-// region, counted from 0. Op is ATen's name without namespace and overload.
+// A Kept is a call whose outputs are kept: the n-th call of its operator within
+// the region, counted from 0. Op is ATen's name without namespace and overload.
 type Kept struct {
 	Op   string
 	Call int
-	Of   int // calls of Op that the region makes, 0 for unknown
+	Of   int // calls of Op in the region, 0 if unknown
 }
 
-// A keptCall is one call of a selection.
+// A keptCall is one kept call of a region.
 type keptCall struct {
 	call   Kept
 	outs   []program.StorageID
 	popped bool // the recomputation has taken them
 }
 
-// A selection follows the calls of one run of a region. A nil one is of no
-// region.
+// A selection tracks the calls of one run of a region. It is nil outside of
+// regions.
 type selection struct {
 	keep   []*keptCall
 	calls  map[string]int
@@ -68,12 +68,12 @@ func (s *selection) begin(kernel string) *keptCall {
 	return nil
 }
 
-// watches reports that a dispatch mode sees the calls, in which some composite
-// operators avoid in-place updates.
+// watches reports whether a dispatch mode sees the calls; some composite
+// operators then avoid in-place updates.
 func (s *selection) watches() bool { return s != nil && len(s.keep) > 0 }
 
-// reuses reports that the next call of a kernel was kept, so that nothing of it
-// runs again, neither what it copies first.
+// reuses reports whether the next call of a kernel was kept, so that none of it
+// runs again, not even the copies before it.
 func (s *selection) reuses(kernel string) bool {
 	if !s.watches() || !s.again {
 		return false
@@ -82,7 +82,8 @@ func (s *selection) reuses(kernel string) bool {
 	return slices.ContainsFunc(s.keep, func(c *keptCall) bool { return c.call.Op == op && c.call.Call == s.calls[op] })
 }
 
-// operand returns t as a kernel wants it, made by a copy inside the call.
+// operand returns t in the form a kernel requires, made by a copy inside the
+// call.
 func (e *Eager) operand(kernel string, t *Tensor, copied func(*Tensor) *Tensor) *Tensor {
 	if e.sel.reuses(kernel) {
 		return t
@@ -90,13 +91,13 @@ func (e *Eager) operand(kernel string, t *Tensor, copied func(*Tensor) *Tensor) 
 	return copied(t)
 }
 
-// owns reports a storage that the recomputation has taken.
+// owns reports whether the recomputation has taken a storage.
 func (s *selection) owns(id program.StorageID) bool {
 	return slices.ContainsFunc(s.keep, func(c *keptCall) bool { return c.popped && slices.Contains(c.outs, id) })
 }
 
-// left lists what the recomputation did not come to: it lives as long as the
-// region's part of the graph.
+// left lists outputs that the recomputation did not reach: they live as long as
+// the region's part of the graph.
 func (s *selection) left() (out []program.StorageID) {
 	for _, c := range s.keep {
 		if !c.popped {
@@ -106,8 +107,8 @@ func (s *selection) left() (out []program.StorageID) {
 	return out
 }
 
-// Check returns an error if the region, run once, does not make the calls that
-// are to be kept.
+// Check returns an error if a run of the region did not make the calls that are
+// to be kept.
 func (s *Segment) Check() error {
 	for _, c := range s.sel.keep {
 		n := s.sel.calls[c.call.Op]
@@ -118,11 +119,11 @@ func (s *Segment) Check() error {
 	return nil
 }
 
-// reuses reports that the call's outputs were kept by the first run.
+// reuses reports whether the first run kept the call's outputs.
 func (k *kernel) reuses() bool { return k.kept != nil && k.e.replay != nil }
 
-// keep notes the outputs of a kept call, which nothing may write to until they
-// are taken.
+// keep records the outputs of a kept call, which nothing may overwrite until
+// they are taken.
 func (k *kernel) keep() {
 	e := k.e
 	if len(k.kept.outs) != len(k.outs) {
@@ -134,7 +135,7 @@ func (k *kernel) keep() {
 	}
 }
 
-// take ends a call whose outputs were kept: they go on as its results.
+// take completes a call whose outputs were kept, with these as its results.
 func (k *kernel) take() {
 	e := k.e
 	if e.replay.stopped {
@@ -148,8 +149,8 @@ func (k *kernel) take() {
 	e.hold(k.outs...)
 }
 
-// untake gives back what was taken last, where the recomputation ends before
-// the call: it saves its operands first.
+// untake returns the outputs taken last, if the recomputation ends before the
+// call, which saves its operands first.
 func (s *selection) untake(saved []*Tensor) bool {
 	c := s.latest
 	if c == nil {

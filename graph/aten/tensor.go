@@ -10,20 +10,20 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// A Tensor is a tensor without elements: what PyTorch calls a meta tensor,
-// with the storage it lives in and its place in the autograd graph.
+// A Tensor is a tensor without elements, PyTorch's meta tensor, with its
+// storage and its place in the autograd graph.
 type Tensor struct {
-	program.Tensor
+	program.View
 	Name string
 
-	leaf   *gradNode // AccumulateGrad of a parameter that requires a gradient
-	fn     *gradNode // autograd node that produced it; nil for leaves and constants
-	outNr  int       // which output of fn it is
-	based  bool      // a view that keeps its base alive (made while autograd records nothing)
-	cast   *Tensor   // parameters: the cached autocast copy
-	values []float64 // host tensors: the elements, where the file shows them
-	shows  bool      // a parameter of an inference, or a view of one
-	part   bool      // one of several views that its kernel returned instead of their base
+	leaf         *gradNode // AccumulateGrad of a parameter that requires a gradient
+	fn           *gradNode // autograd node that produced it; nil for leaves and constants
+	outNr        int       // which output of fn it is
+	keepsBase    bool      // a view that keeps its base alive (made while autograd records nothing)
+	cast         *Tensor   // parameters: the cached autocast copy
+	values       []float64 // host tensors: the elements, where the file shows them
+	requiresGrad bool      // a parameter of an inference, or a view of one
+	part         bool      // one of several views that its kernel returned instead of their base
 }
 
 // RequiresGrad reports whether autograd follows t.
@@ -205,8 +205,8 @@ func iteratorStrides(shape []int64, in ...*Tensor) []int64 {
 	return out
 }
 
-// fastStrides is TensorIterator's fast setup: all operands of one shape, all
-// contiguous, all channels-last, or all of the same dense strides.
+// fastStrides is TensorIterator's fast setup: all operands of one shape, and
+// all contiguous, all channels-last, or all of the same dense strides.
 func fastStrides(shape []int64, in []*Tensor) ([]int64, bool) {
 	if len(in) == 0 {
 		return contiguousStrides(shape), true
@@ -295,7 +295,7 @@ func broadcast(in ...*Tensor) ([]int64, bool) {
 	return shape, true
 }
 
-// common is broadcast of operands that must.
+// common is broadcast for operands that must broadcast.
 func common(in ...*Tensor) []int64 {
 	shape, ok := broadcast(in...)
 	if !ok {

@@ -8,19 +8,19 @@ import (
 )
 
 // A formula is an elementwise operator of several operands: what backward
-// reads, and the kernels it runs for each operand's gradient. Each kernel
-// makes a tensor of the result's shape; the last one makes the gradient, which
-// the engine sums where the operand was broadcast.
+// reads, and the kernels of each operand's gradient. Each kernel makes a tensor
+// of the result's shape; the last one makes the gradient, which the engine sums
+// where the operand was broadcast.
 type formula struct {
 	node    string
 	saved   []*Tensor
 	scalars []float64     // of the operator
-	back    [][]string    // kernels of each operand's gradient, as steps has them; none: it passes through
-	numbers []float64     // of those kernels, nil for the operator's
-	args    []program.Arg // of the operator, nil for its operands as they are
-	result  bool          // the operator's result is saved behind all else
-	order   []int         // in which gradients are computed, by the names of the operands; nil: as they stand
-	does    string        // what the operator computes, where its name is another's
+	back    [][]string    // kernels of each operand's gradient, in the notation of steps; none: the gradient passes through
+	numbers []float64     // of those kernels; nil: the operator's
+	args    []program.Arg // of the operator; nil: its operands in order
+	result  bool          // the operator's result is saved after all else
+	order   []int         // order of the gradients, by index of the operand; nil: 0, 1, ...
+	does    string        // the operator's kernel, if its name differs
 }
 
 // apply runs the operator on ins, which broadcast, and records its backward.
@@ -89,12 +89,12 @@ func boolOr(e *Eager, kernel string, d graph.DType) graph.DType {
 	return d
 }
 
-// present drops what was not saved, and what broadcasting would not fit.
+// present drops tensors that were not saved or that do not broadcast.
 func present(ts []*Tensor) []*Tensor {
 	return slices.DeleteFunc(slices.Clone(ts), func(t *Tensor) bool { return t == nil || t.Storage < 0 })
 }
 
-// onlyFor returns t if the tensor that its formula belongs to needs a gradient.
+// onlyFor returns t if of, the tensor whose gradient reads it, requires one.
 func onlyFor(of, t *Tensor) *Tensor {
 	if of.RequiresGrad() {
 		return t
@@ -169,7 +169,7 @@ func xlogy(e *Eager, a, b *Tensor, d graph.DType) *Tensor {
 	return o
 }
 
-// floatPair is pair with a result of a floating-point type.
+// floatPair is pair with a floating-point result type.
 func (c *Call) floatPair() (a, b *Tensor, d graph.DType) {
 	a, b, d = c.pair()
 	if !d.IsFloat() {
@@ -207,7 +207,8 @@ func runAtan2(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// runModulo is remainder and fmod: the gradient of self passes through.
+// runModulo is remainder and fmod: the gradient of self passes through
+// unchanged.
 func runModulo(e *Eager, c *Call) []*Tensor {
 	a, b, d := c.pair()
 	f := formula{node: "RemainderBackward0", saved: []*Tensor{onlyFor(b, b), onlyFor(b, a)}, back: [][]string{nil, {"div", "neg", "mul"}}}
@@ -217,8 +218,8 @@ func runModulo(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{apply(e, c.Op, d, []*Tensor{a, b}, f)}
 }
 
-// runClamp is clamp with bounds that are numbers or tensors; tensors are
-// saved with self.
+// runClamp is clamp with bounds that are numbers or tensors; tensors are saved
+// with self.
 func runClamp(e *Eager, c *Call) []*Tensor {
 	x, lo, hi := c.need(0, "self"), c.tensor(1, "min"), c.tensor(2, "max")
 	if lo == nil && hi == nil {
@@ -265,7 +266,7 @@ func runClamp(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// clampGrad is the gradient where it is within the bounds, of which one may be nil
+// clampGrad is the gradient where x is within the bounds, one of which may be nil
 // (torch/csrc/autograd/FunctionsManual.cpp, clamp_backward).
 func clampGrad(e *Eager, g, x, lo, hi *Tensor) *Tensor {
 	zero := zeroOf(e, g.DType)
@@ -281,13 +282,13 @@ func clampGrad(e *Eager, g, x, lo, hi *Tensor) *Tensor {
 			within, below = below, nil
 		}
 	}
-	o := chosen(e, within, g)
+	o := whereElseZero(e, within, g)
 	e.hold(below, within, zero)
 	return o
 }
 
-// chosen is where(cond, g, 0).
-func chosen(e *Eager, cond, g *Tensor) *Tensor {
+// whereElseZero is where(cond, g, 0).
+func whereElseZero(e *Eager, cond, g *Tensor) *Tensor {
 	k := e.elementwise("where", g.DType, g, cond)
 	k.attrs().Args = []program.Arg{{In: 1}, {In: 0}, {In: program.Number}}
 	return k.end()
@@ -300,24 +301,24 @@ func clampBoundGrads(e *Eager, g, x, lo, hi *Tensor, need []bool) (low, high *Te
 	if need[0] {
 		out := binary(e, "lt", graph.Bool, x, lo)
 		if hi == nil {
-			low = chosen(e, out, g)
+			low = whereElseZero(e, out, g)
 			e.hold(out)
 		} else {
 			order := binary(e, "lt", graph.Bool, lo, hi)
 			into(e, "logical_and", out, order)
-			low = chosen(e, out, g)
+			low = whereElseZero(e, out, g)
 			e.hold(order, out)
 		}
 	}
 	if need[1] {
 		out := binary(e, "gt", graph.Bool, x, hi)
 		if lo == nil {
-			high = chosen(e, out, g)
+			high = whereElseZero(e, out, g)
 			e.hold(out)
 		} else {
 			order := binary(e, "lt", graph.Bool, hi, lo)
 			into(e, "logical_or", out, order)
-			high = chosen(e, out, g)
+			high = whereElseZero(e, out, g)
 			e.hold(order, out)
 		}
 	}
@@ -325,7 +326,7 @@ func clampBoundGrads(e *Eager, g, x, lo, hi *Tensor, need []bool) (low, high *Te
 	return low, high
 }
 
-// runGLU halves a dim: gated by the sigmoid of the other half.
+// runGLU halves a dim: one half is gated by the sigmoid of the other.
 func runGLU(e *Eager, c *Call) []*Tensor {
 	x := c.need(0, "self")
 	d := wrap(c.int(1, "dim", -1), x.dim())
@@ -342,7 +343,7 @@ func runGLU(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// runPReLU shows the weight with the operand's dims and saves both
+// runPReLU reshapes the weight to the operand's dims and saves both
 // (aten/src/ATen/native/Activation.cpp, prelu).
 func runPReLU(e *Eager, c *Call) []*Tensor {
 	x, w := c.need(0, "self"), c.need(1, "weight")
@@ -360,7 +361,7 @@ func runPReLU(e *Eager, c *Call) []*Tensor {
 		k := e.begin("_prelu_kernel_backward", g[0], s[0], s[1])
 		dx, dw := k.like(s[0]), k.like(s[0])
 		k.end()
-		if !need[0] { // nobody takes it
+		if !need[0] { // not needed
 			e.hold(dx)
 			dx = nil
 		}
@@ -382,7 +383,7 @@ func runTypeAs(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{e.toDType("to", x, y.DType)}
 }
 
-// none reports an argument that is not given.
+// none reports whether an argument is absent.
 func (c *Call) none(i int, name string) bool {
 	a := c.arg(i, name)
 	return a == nil || a.Kind == graph.ArgNone

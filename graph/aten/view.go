@@ -7,7 +7,7 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// viewOp records a view whose gradient is shown back by undo.
+// viewOp records a view; undo maps its gradient back.
 func viewOp(e *Eager, fn string, t *Tensor, shape, strides []int64, offset int64, undo func(e *Eager, g *Tensor) *Tensor) []*Tensor {
 	v := e.view(t, shape, strides, offset)
 	e.record(fn, []*Tensor{v}, []*Tensor{t}, nil, func(e *Eager, g, _ []*Tensor, _ []bool) []*Tensor {
@@ -110,7 +110,7 @@ func unsqueezeTo(e *Eager, g *Tensor, shape []int64) *Tensor {
 	return e.view(g, shape, st, 0)
 }
 
-// sliceDim returns the elements from start along d, every step-th.
+// sliceDim returns every step-th element from start along d.
 func sliceDim(e *Eager, t *Tensor, d int, start, end, step int64) *Tensor {
 	n := t.Shape[d]
 	if start < 0 {
@@ -146,8 +146,8 @@ func selectDim(e *Eager, t *Tensor, d int, i int64) *Tensor {
 		})[0]
 }
 
-// zeros allocates a contiguous tensor of g's type and adds g into the window of
-// it that the strides and the offset show.
+// zeros allocates a contiguous tensor of g's type and adds g into the window
+// given by the strides and the offset.
 func zeros(e *Eager, op string, shape []int64, g *Tensor, strides []int64, offset int64) *Tensor {
 	k := e.begin(op, g).does("unview")
 	k.attrs().Window = &program.Window{Strides: strides, Offset: offset}
@@ -155,8 +155,8 @@ func zeros(e *Eager, op string, shape []int64, g *Tensor, strides []int64, offse
 	return k.end()
 }
 
-// splitDim cuts t along d into windows of the given sizes; one autograd node
-// gives the pieces' gradients back together.
+// splitDim splits t along d into views of the given sizes; one autograd node
+// joins the pieces' gradients.
 func splitDim(e *Eager, fn string, t *Tensor, d int, sizes []int64) []*Tensor {
 	outs := make([]*Tensor, len(sizes))
 	at := int64(0)
@@ -328,7 +328,7 @@ func runAlias(e *Eager, c *Call) []*Tensor {
 	return viewOp(e, "AliasBackward0", t, t.Shape, t.Strides, 0, func(_ *Eager, g *Tensor) *Tensor { return g })
 }
 
-// runAtLeast shows operands that have fewer dims with more.
+// runAtLeast adds dims of size 1.
 func runAtLeast(e *Eager, c *Call) []*Tensor {
 	ts := []*Tensor{c.tensor(0, "self")}
 	if ts[0] == nil {
@@ -338,7 +338,7 @@ func runAtLeast(e *Eager, c *Call) []*Tensor {
 	for i, t := range ts {
 		for t.dim() < want {
 			at := 0
-			if t.dim() == 2 { // atleast_3d puts the third dim last
+			if t.dim() == 2 { // atleast_3d adds the third dim at the end
 				at = 2
 			}
 			t = unsqueeze(e, t, at)
@@ -378,7 +378,7 @@ func runClone(e *Eager, c *Call) []*Tensor {
 	if a := c.arg(1, "memory_format"); a != nil {
 		switch a.S {
 		case "torch.contiguous_format":
-			if t.contiguous() && !c.Exact { // Tensor.contiguous, which copied the exporter's layout only
+			if t.contiguous() && !c.Exact { // Tensor.contiguous: a copy that only the exporter's layout needed
 				return []*Tensor{t}
 			}
 			st = contiguousStrides(t.Shape)
@@ -535,15 +535,15 @@ func unrepeat(e *Eager, g *Tensor, reps, in []int64) *Tensor {
 	return w
 }
 
-// runRoll and its like move elements: one new tensor, nothing saved, and the
-// same in backward.
+// runShuffle is roll, flip and other moves of elements: one new tensor, nothing
+// saved, and the same in backward.
 func runShuffle(e *Eager, c *Call) []*Tensor {
 	t := c.need(0, "self")
 	if c.Op == "repeat_interleave" {
 		return runInterleave(e, c, t)
 	}
-	if m := c.mosaic(t); m != nil {
-		return runMosaic(e, c.Op, t, m)
+	if m := c.rearrangement(t); m != nil {
+		return runRearrangement(e, c.Op, t, m)
 	}
 	op, what := c.Op, func(k *kernel) *kernel { return k.inexact("arguments of " + c.Op) }
 	if op == "triu" || op == "tril" {
@@ -584,10 +584,10 @@ func runShuffle(e *Eager, c *Call) []*Tensor {
 		k := what(e.begin(op, t))
 		whole := program.None
 		if op == "roll" {
-			whole = k.whole(t)
+			whole = k.contiguousCopy(t)
 		}
 		var steps []program.StorageID
-		for i := range rolls - 1 { // one dim after the other, each in a call of the next (roll_common)
+		for i := range rolls - 1 { // one dim at a time, each call inside the next (roll_common)
 			steps = append(steps, k.temp(t.Bytes(), program.Temporaries))
 			if i == 0 {
 				k.free(whole)
@@ -606,8 +606,8 @@ func runShuffle(e *Eager, c *Call) []*Tensor {
 	return []*Tensor{o}
 }
 
-// runInterleave repeats elements along a dim: as often as a number says, or each
-// as often as a tensor does. The tensor alone makes the indices of what is repeated.
+// runInterleave repeats elements along a dim, each by the same number or by its
+// entry in a tensor. A call with the tensor alone makes the indices.
 func runInterleave(e *Eager, c *Call, t *Tensor) []*Tensor {
 	shape, d, ok := c.shape(0)
 	if !ok {
@@ -617,7 +617,7 @@ func runInterleave(e *Eager, c *Call, t *Tensor) []*Tensor {
 	dim := c.arg(2, "dim")
 	along := dim != nil && dim.Kind == graph.ArgInt
 	switch {
-	case times == nil || times.Kind == graph.ArgNone: // of indices
+	case times == nil || times.Kind == graph.ArgNone: // only the indices
 		return []*Tensor{e.begin(c.Op, t).makes(shape, nil, d)}
 	case along && repeats != nil:
 		at := wrap(dim.Int, t.dim())
@@ -645,8 +645,8 @@ func runInterleave(e *Eager, c *Call, t *Tensor) []*Tensor {
 	return []*Tensor{o}
 }
 
-// runEach repeats each slice along a dim so many times: a copy of what expand
-// shows (aten/src/ATen/native/Repeat.cpp, repeat_interleave_symint).
+// runEach repeats each slice along a dim: a copy of an expanded view
+// (aten/src/ATen/native/Repeat.cpp, repeat_interleave_symint).
 func runEach(e *Eager, op string, t *Tensor, d int, times int64) []*Tensor {
 	shape, st := slices.Insert(slices.Clone(t.Shape), d+1, times), slices.Insert(slices.Clone(t.Strides), d+1, 0)
 	k := e.begin(op, e.view(t, shape, st, 0)).does("copy")
@@ -664,23 +664,22 @@ func runEach(e *Eager, op string, t *Tensor, d int, times int64) []*Tensor {
 	return []*Tensor{o}
 }
 
-// A mosaic moves the parts of dims: they are split, change places, and are merged
-// again.
-type mosaic struct {
+// A rearrangement rearranges parts of dims: they are split, permuted, and merged again.
+type rearrangement struct {
 	split []int64 // the shape with split dims
-	order []int   // of the split dims in the result
-	shape []int64 // the result's
+	order []int   // permutation of the split dims
+	shape []int64 // shape of the result
 }
 
-// mosaic is what pixel_shuffle, pixel_unshuffle and channel_shuffle do; nil for
-// other calls, and for what does not fit.
-func (c *Call) mosaic(t *Tensor) *mosaic {
+// rearrangement returns the rearrangement of pixel_shuffle, pixel_unshuffle and
+// channel_shuffle; nil for other calls, and for operands that do not fit.
+func (c *Call) rearrangement(t *Tensor) *rearrangement {
 	r, n := c.int(1, "upscale_factor", c.int(1, "downscale_factor", c.int(1, "groups", 0))), t.dim()
 	if n < 3 || r < 1 {
 		return nil
 	}
 	lead, s := n-3, t.Shape
-	m := &mosaic{shape: slices.Clone(s)}
+	m := &rearrangement{shape: slices.Clone(s)}
 	tail := s[lead:]
 	switch ch, h, w := tail[0], tail[1], tail[2]; {
 	case c.Op == "pixel_shuffle" && ch%(r*r) == 0:
@@ -710,8 +709,8 @@ func ascending(n int) []int {
 	return out
 }
 
-// runMosaic copies the parts in their new order; so does backward, the other way.
-func runMosaic(e *Eager, op string, t *Tensor, m *mosaic) []*Tensor {
+// runRearrangement copies the parts in their new order; backward restores the old one.
+func runRearrangement(e *Eager, op string, t *Tensor, m *rearrangement) []*Tensor {
 	back := make([]int, len(m.order))
 	moved := make([]int64, len(m.order))
 	for i, d := range m.order {
@@ -725,8 +724,8 @@ func runMosaic(e *Eager, op string, t *Tensor, m *mosaic) []*Tensor {
 	return []*Tensor{o}
 }
 
-// moveParts copies t, shown with split dims in another order, to a new tensor that
-// is then shown in a shape.
+// moveParts copies t, viewed with split dims in another order, to a new tensor
+// that is then viewed in a shape.
 func moveParts(e *Eager, op string, t *Tensor, split []int64, order []int, shape []int64) *Tensor {
 	whole := unsqueezeTo(e, t, split)
 	dims, st := make([]int64, len(order)), make([]int64, len(order))

@@ -1,5 +1,5 @@
-// Package bounded counts what documents ask for before they are decoded, so
-// that a small file cannot take much memory.
+// Package bounded estimates the memory that a document takes before it is
+// decoded, so that a small file cannot take much.
 package bounded
 
 import (
@@ -7,23 +7,24 @@ import (
 	"io"
 )
 
-// Bytes that decoded JSON takes in memory, at most: an object is a struct of
-// one of the documents or a map, a value a number or a string in one.
+// Upper bounds on the bytes of memory of decoded JSON: an object is a struct of
+// one of the documents or a map, a value is a number or a string in one.
 const (
 	costObject = 256
 	costArray  = 32
 	costValue  = 48
 
-	// MaxDepth is how deep JSON may nest: documents nest less than ten deep.
+	// MaxDepth is the deepest nesting of JSON that is read; documents nest less
+	// than ten deep.
 	MaxDepth = 128
-	// Decoded is how many bytes of memory a document may take: two million
-	// objects, or ten million numbers.
+	// Decoded is the largest memory of a decoded document, in bytes: two
+	// million objects, or ten million numbers.
 	Decoded = 512 << 20
 )
 
-// JSON is an error for a document that, once decoded, takes more than most
-// bytes or nests deeper than MaxDepth. It takes linear time and no memory, and
-// does not look whether the document is JSON at all.
+// JSON returns an error if a document, once decoded, takes more than most bytes
+// or nests deeper than MaxDepth. It takes linear time and no memory, and does
+// not check the syntax.
 func JSON(data []byte, most int64) error {
 	cost, depth := int64(0), 0
 	for i := 0; i < len(data); i++ {
@@ -54,7 +55,7 @@ func JSON(data []byte, most int64) error {
 	return nil
 }
 
-// quoted returns where the string that begins at i ends.
+// quoted returns the end of the string that begins at i.
 func quoted(data []byte, i int) int {
 	for i++; i < len(data) && data[i] != '"'; i++ {
 		if data[i] == '\\' {
@@ -64,12 +65,12 @@ func quoted(data []byte, i int) int {
 	return i
 }
 
-// ReadAll reads r to its end, an error where that is more than most bytes.
+// ReadAll reads all of r; more than most bytes are an error.
 func ReadAll(r io.Reader, most int64) ([]byte, error) {
 	return io.ReadAll(Reader(r, most))
 }
 
-// Reader reads r, and fails once it has given more than most bytes.
+// Reader reads r, and fails once it has returned more than most bytes.
 func Reader(r io.Reader, most int64) io.Reader { return &limited{r: r, left: most, most: most} }
 
 type limited struct {

@@ -10,8 +10,8 @@ import (
 	"github.com/memplan/memplan/graph/bounded"
 )
 
-// What JSON lets through takes no more than it says when encoding/json decodes
-// it, and text within strings counts for nothing.
+// Documents that JSON accepts take no more memory than its bound when
+// encoding/json decodes them, and text within strings is not counted.
 func TestJSON(t *testing.T) {
 	const most = 32 << 20
 	for _, c := range []struct {

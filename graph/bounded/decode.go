@@ -9,9 +9,8 @@ import (
 	"strings"
 )
 
-// Decode decodes a JSON document into v, after JSON has counted it with Decoded.
-// Errors say what is wrong in the words of JSON, by the keys that lead there,
-// not by the types that the document is decoded into.
+// Decode decodes a JSON document into v, if its memory is within Decoded. Errors
+// describe the JSON by its keys, not by Go's types.
 func Decode(data []byte, v any) error {
 	if err := JSON(data, Decoded); err != nil {
 		return err
@@ -19,12 +18,12 @@ func Decode(data []byte, v any) error {
 	return Explain(json.Unmarshal(data, v))
 }
 
-// Explain puts an error of encoding/json into the words of JSON.
+// Explain rewords an error of encoding/json in terms of JSON.
 func Explain(err error) error {
 	var syntax *json.SyntaxError
 	var mismatch *json.UnmarshalTypeError
 	switch {
-	case err == nil, errors.Is(err, io.EOF): // which says that there is no document at all
+	case err == nil, errors.Is(err, io.EOF): // io.EOF: there is no document at all
 		return err
 	case errors.As(err, &syntax):
 		return fmt.Errorf("byte %d: %s", syntax.Offset, strings.TrimPrefix(syntax.Error(), "json: "))
@@ -40,7 +39,7 @@ func Explain(err error) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// wanted names what JSON a Go type is written as.
+// wanted returns the JSON type that a Go type is written as.
 func wanted(t reflect.Type) string {
 	if t == nil {
 		return "something else"

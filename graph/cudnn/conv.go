@@ -1,6 +1,6 @@
-// Package cudnn predicts the workspace that cuDNN asks of PyTorch's allocator
-// for a convolution: memory taken when the call starts and given back when it
-// returns, and often as large as the call's operands together.
+// Package cudnn predicts the workspace that cuDNN requests from PyTorch's
+// allocator for a convolution: memory taken when the call starts and given back
+// when it returns, and often as large as the call's operands together.
 //
 // Which kernel cuDNN takes is its own heuristic's choice and cannot be derived
 // from the graph; given the kernel, the size is a formula of the shapes. The
@@ -70,8 +70,8 @@ func (t Type) String() string {
 	return fmt.Sprintf("Type(%d)", uint8(t))
 }
 
-// rounded is t with TF32 allowed. Depthwise kernels multiply without the tensor
-// cores that TF32 is for: those of channels-last float32 tensors are the same.
+// rounded returns t with TF32 allowed. Depthwise kernels do not use tensor
+// cores, so that channels-last float32 tensors get the same kernels either way.
 func (t Type) rounded() Type {
 	if t == Float32 {
 		return TF32
@@ -99,10 +99,11 @@ type Conv struct {
 	Depth            Extent
 }
 
-// An Extent is one more spatial dim; the zero Extent is none.
+// An Extent is one more spatial dim; the zero Extent means there is none.
 type Extent struct{ In, Kernel, Stride, Pad, Dil, OutPad int64 }
 
-// sizes returns the input's, kernel's and output's lengths, 1 of no dim.
+// sizes returns the input's, kernel's and output's lengths, 1 for the zero
+// Extent.
 func (e *Extent) sizes(transposed bool) (in, kernel, out int64) {
 	if e.In == 0 {
 		return 1, 1, 1
@@ -110,7 +111,7 @@ func (e *Extent) sizes(transposed bool) (in, kernel, out int64) {
 	return e.In, e.Kernel, outExtent(transposed, e.In, e.Kernel, max(e.Stride, 1), e.Pad, max(e.Dil, 1), e.OutPad)
 }
 
-// Check returns an error that names the field when c is no convolution: an
+// Check returns an error naming the field if c is not a valid convolution: an
 // extent below 1, a negative padding, channels that the groups do not divide,
 // an output without elements, or a tensor of 2^62 bytes or more.
 func (c Conv) Check() error {
@@ -186,8 +187,8 @@ func product(t [4]int64) (n int64, ok bool) {
 	return int64(u), true
 }
 
-// OwnDepthwise reports a convolution that PyTorch runs on a depthwise kernel
-// of its own, which takes no workspace: all depthwise ones but some of fp16
+// OwnDepthwise reports whether PyTorch runs the convolution on a depthwise kernel of
+// its own, which takes no workspace: true of all depthwise ones except some of fp16
 // and those of channels-last tensors (use_cudnn_depthwise and
 // check_cudnn_depthwise_workload_with_filter, aten/src/ATen/native/Convolution.cpp).
 func (c *Conv) OwnDepthwise() bool {
@@ -198,7 +199,7 @@ func (c *Conv) OwnDepthwise() bool {
 		return !c.ChannelsLast
 	}
 	if c.ChannelsLast {
-		return c.N*c.C*c.H*c.W > math.MaxInt32 // cuDNN since 9.11 cannot
+		return c.N*c.C*c.H*c.W > math.MaxInt32 // cuDNN 9.11 and later cannot
 	}
 	if c.Type != Float16 || c.C < 32 || c.DilH != 1 || c.DilW != 1 || c.StrideH != c.StrideW && c.H != 1 {
 		return true

@@ -2,16 +2,16 @@ package cudnn
 
 import "fmt"
 
-// A Source says what an estimate rests on.
+// A Source is the basis of an estimate.
 type Source uint8
 
-// The sources, from the surest to the least.
+// The sources, from the most to the least reliable.
 const (
 	None     Source = iota // the convolution fails Check
-	Rule                   // PyTorch or cuDNN takes none: it runs another kernel
+	Rule                   // no workspace: PyTorch or cuDNN runs another kernel
 	Measured               // this very convolution was measured
 	Formula                // between or beyond measured batches of this geometry
-	Family                 // the kernel that a decision tree tells for this geometry
+	Family                 // the kernel that a decision tree predicts for this geometry
 )
 
 var sourceNames = [...]string{"none", "rule", "measured", "formula", "family"}
@@ -28,8 +28,8 @@ func (s Source) String() string {
 type Estimate struct {
 	Bytes int64 // most likely request, before the allocator rounds it
 	Bound int64 // too low for at most one convolution in a hundred; never below Bytes
-	// Other is the most that a kernel takes which may run instead at a batch between
-	// or beyond measured ones; 0: none.
+	// Other is the largest workspace of a kernel that may run instead, at a batch
+	// between or beyond measured ones; 0 if none may.
 	Other  int64
 	Source Source
 }

@@ -24,7 +24,7 @@ import (
 var h200Forest []byte
 
 // h200Trees are the same for images, grown on 2,760,000 convolutions with the
-// extents that networks have most often (onGrid), by scripts/conv/conv_families.py.
+// extents most frequent in networks (onGrid), by scripts/conv/conv_families.py.
 //
 //go:embed h200.trees
 var h200Trees []byte
@@ -36,7 +36,7 @@ type frame struct {
 	n, c, h, w, k, p, q, r, s, g int64
 	stride, dil, pad             int64
 	strideW, padW, dilW          int64
-	d, o, t, strideD, padD       int64 // lengths of x, y and w along the third dim, which h, p and r count too; 1 of none
+	d, o, t, strideD, padD       int64 // lengths of x, y and w along the third dim, which h, p and r include; 1 without one
 	size                         int64 // bytes of an element
 	half, last                   bool  // float16; channels last
 	pass                         Pass  // what is computed: y, x or w
@@ -61,10 +61,11 @@ func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
 
 func roundUp(a, b int64) int64 { return ceilDiv(a, b) * b }
 
-// A feature is what a node of a tree asks for, the file's numbers.
+// numFeatures is the number of features; tree.feature holds their indices.
 const numFeatures = 62
 
-// features computes them; equal to features in scripts/conv/conv_forest.py.
+// features computes the features; equal to features in
+// scripts/conv/conv_forest.py.
 func (f *frame) features() [numFeatures]int64 {
 	low := func(v int64) int64 { return min(64, v&-v) }
 	flag := func(b bool) int64 {
@@ -84,7 +85,7 @@ func (f *frame) features() [numFeatures]int64 {
 		n * hw * f.c, n * pq * f.k, tiles(n*pq, kg, 256, 128), tiles(n*hw, cg, 256, 128), ceilDiv(cg*rs, 128), ceilDiv(kg*rs, 128),
 		ceilDiv(n*pq, 128) / tiles(kg, cg*rs, 128, 128), tiles(kg, cg*rs, 256, 128)}
 	for i := range v {
-		v[i] = int64(float32(v[i])) // the trees were grown on those
+		v[i] = int64(float32(v[i])) // the trees were grown on float32 values
 	}
 	return v
 }
@@ -92,8 +93,8 @@ func (f *frame) features() [numFeatures]int64 {
 // multiprocessors of an H200.
 const multiprocessors = 132
 
-// A family is a formula of the shapes: a base, the bytes of operands in
-// another layout or of transforms, a rest and a constant.
+// A family is a formula of a workspace: a base (operands in another layout, or
+// transforms), a rest and a constant.
 type family struct {
 	base, kind   uint8
 	number, plus int64
@@ -102,8 +103,8 @@ type family struct {
 // The kinds of rests.
 const (
 	nothing = iota
-	parts   // as many partial sums of the weight in float32
-	mib     // as many MiB
+	parts   // number of partial sums of the weight in float32
+	mib     // number of MiB
 	streamK // tiles of the last wave that several thread blocks add up
 	parts32 // partial sums with input channels padded to 32
 	parts64 // and with input and output channels padded to 64
@@ -115,10 +116,10 @@ var (
 	tiles    = [...][2]int64{{128, 128}, {128, 64}, {256, 128}, {256, 64}, {64, 64}, {128, 256}, {64, 128}, {64, 256}}
 	clusters = [...][2]int64{{1, 1}, {1, 2}, {2, 1}, {1, 3}, {3, 1}, {1, 4}, {4, 1}, {2, 2}, {1, 5}, {5, 1}, {1, 6}, {6, 1}, {1, 7}, {7, 1}, {1, 8}, {8, 1},
 		{2, 4}, {4, 2}, {2, 3}, {3, 2}, {2, 8}, {8, 2}, {4, 4}}
-	splits = [...]int64{7, 14, 24, 48, 100} // iterations of a split, at least
+	splits = [...]int64{7, 14, 24, 48, 100} // least iterations of a split
 )
 
-// bytes are what a kernel of the family asks for.
+// bytes returns the workspace of the family's kernel.
 func (a family) bytes(f *frame) int64 {
 	n := f.baseBytes(a.base) + a.plus
 	cg, kg, rs := f.c/f.g, f.k/f.g, f.r*f.s
@@ -192,7 +193,7 @@ const (
 	winograd4Of16 // winograd4 of images padded to 16
 )
 
-// baseBytes are the bytes of a base; equal to bases in
+// baseBytes returns the bytes of a base; equal to bases in
 // scripts/conv/conv_families.py.
 func (f *frame) baseBytes(base uint8) int64 {
 	hw, pq, rs, cg, kg, n, size := f.h*f.w, f.p*f.q, f.r*f.s, f.c/f.g, f.k/f.g, f.n, f.size
@@ -306,7 +307,7 @@ func (f *frame) baseBytes(base uint8) int64 {
 	}
 }
 
-// spectrum are the bytes of an image's and its Fourier transform's.
+// spectrum returns the bytes of an image and of its Fourier transform.
 func (f *frame) spectrum() int64 {
 	n := int64(32)
 	for n < max(f.h+f.r, f.w+f.s)-1 && n < 2048 {
@@ -315,7 +316,7 @@ func (f *frame) spectrum() int64 {
 	return n * (n/2 + 1) * 16
 }
 
-// transforms are the bytes of n images' x and y in float32 after Winograd's
+// transforms returns the bytes of n images' x and y in float32 after Winograd's
 // transforms for m x m outputs of a 3 x 3 kernel.
 func (f *frame) transforms(n, m int64) int64 {
 	rows, cols := f.p, f.q
@@ -325,9 +326,9 @@ func (f *frame) transforms(n, m int64) int64 {
 	return n * ceilDiv(rows, m) * ceilDiv(cols, m) * (m + 2) * (m + 2) * 4 * (f.c + f.k)
 }
 
-// streamK are the bytes of partial sums of the last, partial wave of tiles,
-// each of which several thread blocks compute along the inner dimension;
-// equal to stream_k in scripts/conv/conv_families.py.
+// streamK returns the bytes of partial sums of the last, partial wave of tiles,
+// each of which several thread blocks compute along the inner dimension; equal
+// to stream_k in scripts/conv/conv_families.py.
 func (f *frame) streamK(i int64) int64 {
 	least := splits[i%int64(len(splits))]
 	i /= int64(len(splits))
@@ -365,7 +366,7 @@ func (f *frame) streamK(i int64) int64 {
 	}
 	split = ceilDiv(its, ceilDiv(its, split))
 	switch {
-	case split > 1: // and semaphores
+	case split > 1: // plus semaphores
 		sums := rest * split
 		return sums*tile[0]*tile[1]*4 + 4*(sums-rest) + counter + 159
 	case all >= 2*wave:
@@ -374,21 +375,21 @@ func (f *frame) streamK(i int64) int64 {
 	return 0
 }
 
-// A grove is trees that were grown on the same convolutions, each asking for
-// other features, and the families that they name.
+// A grove is a set of trees grown on the same convolutions with different
+// features, and the families that their leaves name.
 type grove struct {
 	families []family
 	trees    []*tree
 }
 
-// A tree is a decision tree. Nodes are in preorder, so that the child for
-// features of at most the threshold is the next one.
+// A tree is a decision tree. Nodes are in preorder: a feature that is at most
+// the threshold leads to the next node.
 type tree struct {
 	feature   []uint8 // plus one, 0 for a leaf
 	threshold []int64 // of inner nodes
 	other     []int32 // inner nodes: the other child
 	label     []uint8 // leaves: the family
-	bound     []int16 // a grove's first tree: the family that is enough for nearly all below, or -1
+	bound     []int16 // first tree of a grove: the family that suffices for nearly all below the node, or -1
 }
 
 const boundMark = 64
@@ -396,12 +397,12 @@ const boundMark = 64
 // kindOf numbers the types that share trees.
 var kindOf = map[int32]int{0: 0, 1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4}
 
-// A domain is what sort of convolutions trees were grown on.
+// A domain is the class of convolutions that trees were grown on.
 type domain int
 
 const (
 	twoDims domain = iota
-	oneDim         // or images of one row
+	oneDim         // also images of one row
 	threeDims
 	numDomains
 )
@@ -416,7 +417,7 @@ func (c *Conv) domain() domain {
 	return twoDims
 }
 
-// numKinds are how many kinds of types have trees.
+// numKinds is the number of kinds of types with trees.
 const numKinds = 5
 
 // groves are decoded one by one, at first use.
@@ -432,14 +433,14 @@ func plant(raw []byte) (t []func() *grove) {
 	return t
 }
 
-// Extents of the convolutions that h200Trees was grown on.
+// Extents of the convolutions that h200Trees were grown on.
 var (
 	gridImages   = []int64{4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224, 256}
 	gridChannels = []int64{3, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 320, 384, 512, 768, 960, 1024, 1280, 2048}
 	gridBatches  = []int64{1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256}
 )
 
-// onGrid reports a convolution of images whose extents are among those.
+// onGrid reports whether c is a convolution of images with those extents.
 func (c *Conv) onGrid() bool {
 	return c.domain() == twoDims && c.H == c.W && slices.Contains(gridImages, c.H) && slices.Contains(gridBatches, c.N) &&
 		slices.Contains(gridChannels, c.C) && slices.Contains(gridChannels, c.K)
@@ -463,7 +464,7 @@ func decodeGrove(deflated []byte) *grove {
 	return g
 }
 
-// A decoder reads what is left of a grove.
+// A decoder holds the unread rest of a grove.
 type decoder struct{ raw []byte }
 
 func (d *decoder) next() int64 {
@@ -497,7 +498,7 @@ func (d *decoder) tree() *tree {
 
 // leaves reads families, and finds each inner node's other child.
 func (t *tree) leaves(d *decoder, marks []byte) {
-	var open []int // inner nodes whose other child is to come
+	var open []int // inner nodes whose other child has not been read yet
 	for i, m := range marks {
 		t.bound[i] = -1
 		if t.feature[i] > 0 {
@@ -515,7 +516,7 @@ func (t *tree) leaves(d *decoder, marks []byte) {
 	}
 }
 
-// find returns the number of a convolution's family and that of its bound's.
+// find returns the index of the predicted family and of the bound's.
 func (t *tree) find(v *[numFeatures]int64) (likely uint8, bound int16) {
 	i, b := int32(0), int16(-1)
 	for {
@@ -533,16 +534,16 @@ func (t *tree) find(v *[numFeatures]int64) (likely uint8, bound int16) {
 	}
 }
 
-// A ballot is what trees say of a convolution.
+// A ballot is the result of a vote of trees on a convolution.
 type ballot struct {
-	likely family  // that gives the bytes that most of them do
-	votes  int     // how many do
-	bytes  []int64 // what each tree's family gives
+	likely family  // family of the bytes with most votes
+	votes  int     // votes for it
+	bytes  []int64 // bytes by each tree's family
 	bound  family
 }
 
-// vote asks the trees. Of bytes that as many trees give, the first tree's win;
-// the bound is the first tree's.
+// vote lets the trees vote on the bytes. The first tree breaks ties; the bound
+// is its own.
 func (g *grove) vote(f *frame) ballot {
 	var b ballot
 	v := f.features()
@@ -558,7 +559,7 @@ func (g *grove) vote(f *frame) ballot {
 	for i := range named {
 		n := 0
 		for _, w := range b.bytes {
-			if alike(w, b.bytes[i]) {
+			if sameBytes(w, b.bytes[i]) {
 				n++
 			}
 		}
@@ -569,17 +570,18 @@ func (g *grove) vote(f *frame) ballot {
 	return b
 }
 
-// alike reports bytes that differ by no more than 1% or the allocator's block.
-func alike(a, b int64) bool { return max(a-b, b-a) <= max(a, b)/100+least }
+// sameBytes reports whether bytes differ by no more than 1% or the allocator's
+// block.
+func sameBytes(a, b int64) bool { return max(a-b, b-a) <= max(a, b)/100+allocBlock }
 
-// largest is how many elements a tensor has at most in convolutions that the
-// trees were grown on; PyTorch splits larger ones.
-const largest = 1 << 31
+// maxElements is the number of elements of the largest tensor in the convolutions
+// that the trees were grown on; PyTorch splits larger ones.
+const maxElements = 1 << 31
 
-// predict gives the bytes of a convolution that was not measured.
+// predict estimates the workspace of a convolution that was not measured.
 func (c *Conv) predict(k *key, p Pass) Estimate {
 	x, w, y := c.tensorBytes()
-	if slices.Max([]int64{x, w, y}) >= largest*types[c.Type].size {
+	if slices.Max([]int64{x, w, y}) >= maxElements*types[c.Type].size {
 		n := x + w + y
 		if c.Type == Float32 {
 			n = 0
@@ -588,26 +590,27 @@ func (c *Conv) predict(k *key, p Pass) Estimate {
 	}
 	f := c.frame(p)
 	b := c.grove(k, f.pass).vote(&f)
-	e := Estimate{Bytes: c.sensible(&f, &b), Source: Family}
+	e := Estimate{Bytes: c.votedBytes(&f, &b), Source: Family}
 	other := e.Bytes
 	for _, n := range b.bytes {
-		if n <= mostCard {
+		if n <= h200Memory {
 			other = max(other, n)
 		}
 	}
-	if !alike(other, e.Bytes) {
+	if !sameBytes(other, e.Bytes) {
 		e.Other = other
 	}
-	e.Bound = max(other, min(b.bound.bytes(&f), c.usual(f.pass)))
+	e.Bound = max(other, min(b.bound.bytes(&f), c.usualBound(f.pass)))
 	e.Bound += e.Bound/64 + 512
 	return e
 }
 
-// sensible are the bytes that most trees give. PyTorch passes over a kernel that
-// asks for more than the card has: the next one's are taken to be copies.
-func (c *Conv) sensible(f *frame, b *ballot) int64 {
+// votedBytes returns the bytes that most trees give. PyTorch skips a kernel whose
+// workspace is larger than the card; the next one's is taken to be copies of the
+// operands.
+func (c *Conv) votedBytes(f *frame, b *ballot) int64 {
 	n := b.likely.bytes(f)
-	if n > mostCard {
+	if n > h200Memory {
 		n = family{base: paddedCopies}.bytes(f)
 	}
 	if c.domain() != twoDims && b.votes < 2 {
@@ -616,10 +619,10 @@ func (c *Conv) sensible(f *frame, b *ballot) int64 {
 	return n
 }
 
-// mostCard is an H200's memory in bytes.
-const mostCard = 140 << 30
+// h200Memory is an H200's memory in bytes.
+const h200Memory = 140 << 30
 
-// grove returns the trees that were grown on convolutions like c.
+// grove returns the trees that apply to c.
 func (c *Conv) grove(k *key, pass Pass) *grove {
 	i := kindOf[k[0]]*numPasses + int(pass)
 	if c.onGrid() {
@@ -628,15 +631,16 @@ func (c *Conv) grove(k *key, pass Pass) *grove {
 	return groves[int(c.domain())*numKinds*numPasses+i]()
 }
 
-// usualCopies are how many times its operands, copied with padded channels, a
-// convolution's workspace takes at most, in 99 of 100 of the table's and of the
-// random ones: without and with groups, by what is computed.
+// usualCopies are the 99th percentiles of workspaces in the table and of random
+// convolutions, in multiples of the operands copied with padded channels:
+// without and with groups, by pass.
 var usualCopies = [2][numPasses]float64{{1, 1, 7}, {3.5, 3.5, 8}}
 
-// usual is the workspace that 99 in 100 convolutions stay below. Fourier
-// transforms and channels padded to one power of two take a hundred times as
-// much, and a tree that cannot exclude them would bound the others by them.
-func (c *Conv) usual(pass Pass) int64 {
+// usualBound returns the workspace that 99 of 100 convolutions stay below. Fourier
+// transforms and channels padded to a power of two take a hundred times as
+// much, and a tree that cannot exclude them would raise the bound of all
+// others.
+func (c *Conv) usualBound(pass Pass) int64 {
 	all := int64(0)
 	for _, t := range c.copyBytes() {
 		all += max(t[1], t[2])
@@ -648,11 +652,11 @@ func (c *Conv) usual(pass Pass) int64 {
 	return int64(float64(all)*usualCopies[groups][pass]) + 32<<20
 }
 
-// ceiling is what 99 in 100 of random convolutions of one and of three dims
-// stay below, as a multiple of their operands: copies
-// in another layout with padded channels, float32 sums of results and, of the
-// weight gradient, partial sums. A Fourier transform takes more, and a tree
-// that tells one wrongly would answer a thousand times too much.
+// ceiling returns what 99 of 100 random convolutions of one and of three dims
+// stay below, as a multiple of their operands: copies in another layout with
+// padded channels, float32 sums of results and, for the weight gradient,
+// partial sums. A Fourier transform takes more, and a tree that predicts one
+// wrongly would be wrong by a factor of a thousand.
 func (c *Conv) ceiling(pass Pass) int64 {
 	s := c.copyBytes()
 	all := int64(0)

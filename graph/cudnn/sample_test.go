@@ -72,13 +72,13 @@ func scores(rows []row) map[string]*score {
 type sampled struct {
 	Held    bool
 	Library string
-	Conv    []int32 // as a key has it; then, of three dims, the depth's
+	Conv    []int32 // a key; then, with three dims, the depth's
 	Type    string
 	N       int64
 	WS      [numPasses]*int64
 }
 
-// readSample reads convolutions as rows of the kinds that kind gives.
+// readSample reads convolutions as rows, grouped by kind.
 func readSample(t *testing.T, data []byte, kind func(q *sampled, k *key) string) []row {
 	t.Helper()
 	codes := map[string]int32{"tf32": 0, "fp16": 1, "bf16": 2, "fp32": 3, "tf32n": 4, "fp16n": 5, "bf16n": 6}
@@ -109,13 +109,13 @@ func read(t *testing.T, path string) []byte {
 	return data
 }
 
-// A target is what predictions of one kind must reach.
+// A target is the accuracy required of predictions of one kind.
 type target struct {
 	kind      string
-	near, low float64 // least share within 1 %, largest of bounds too low
+	near, low float64 // least share within 1%, largest share of bounds that are too low
 }
 
-// checkScores holds predictions against targets.
+// checkScores compares predictions with targets.
 func checkScores(t *testing.T, rows []row, targets ...target) {
 	t.Helper()
 	all := scores(rows)
@@ -178,7 +178,7 @@ func TestLibraries(t *testing.T) {
 		t.Errorf("%+v, want 93%% of them within 1%% and at most 0.5%% of the bounds too low", total)
 	}
 	pr := NewPredictor()
-	var over, operands float64 // what bounds exceed the workspaces by
+	var over, operands float64 // sum of what bounds exceed the workspaces by
 	for _, r := range rows {
 		for p, want := range r.ws {
 			if want != nil {

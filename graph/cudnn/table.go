@@ -30,7 +30,7 @@ import (
 //go:embed h200.flate
 var h200 []byte
 
-// A table is the embedded file, decoded but for the sequences.
+// A table is the embedded file; its sequences stay encoded.
 type table struct {
 	keys []key // sorted
 	seq  [][]byte
@@ -77,12 +77,12 @@ type key [keyLen]int32
 
 // typeCodes are the file's numbers of types; channelsLast is added for the
 // layout. Channels-last convolutions with TF32 forbidden were not measured and
-// take the contiguous ones' place.
+// share the entries of contiguous ones.
 var typeCodes = [numTypes]int32{TF32: 0, Float16: 1, BFloat16: 2, Float32: 3}
 
 const channelsLast = 4
 
-// unknown is the base of a pass without an answer.
+// unknown is the base of a pass that cuDNN had no answer for.
 const unknown = -2
 
 func (c *Conv) key() key {
@@ -103,7 +103,7 @@ func (c *Conv) key() key {
 	return k
 }
 
-// conv is the convolution of a key at a batch.
+// conv returns the convolution of a key at a batch.
 func (k *key) conv(n int64) Conv {
 	ty := [...]Type{TF32, Float16, BFloat16, Float32}[k[0]%channelsLast]
 	v := func(i int) int64 { return int64(k[i]) }
@@ -137,8 +137,9 @@ type sample struct {
 	pass  [numPasses]regime
 }
 
-// A regime is what a kernel asks for: the operands that it keeps in another
-// layout, and a rest. Bytes are base(batch) + rest.
+// A regime is one formula of the workspace over a range of batches: base(batch)
+// + rest, where the base is the operands that the kernel keeps in another
+// layout.
 type regime struct {
 	base  int8 // index of bases; -1: nothing at all; -2: unknown
 	rest  int64
@@ -150,7 +151,7 @@ type regime struct {
 var bases = [...][3]int8{{1, 1, 1}, {1, 0, 1}, {1, 1, 0}, {0, 1, 1}, {1, 0, 0}, {0, 0, 1}, {0, 1, 0}, {0, 0, 0},
 	{2, 2, 2}, {2, 1, 2}, {2, 2, 0}, {2, 0, 2}, {2, 0, 0}, {2, 2, 1}, {1, 2, 2}, {1, 2, 1}, {2, 1, 0}, {2, 0, 1}, {2, 1, 1}, {1, 1, 2}, {1, 0, 2}, {0, 2, 2}}
 
-// baseBytes are the bytes of base i for c.
+// baseBytes returns the bytes of base i for c.
 func baseBytes(i int8, c *Conv) int64 {
 	if i < 0 {
 		return 0
@@ -162,7 +163,7 @@ func baseBytes(i int8, c *Conv) int64 {
 	return n
 }
 
-// copyBytes are, for x, w and y, the bytes of no copy, of a copy and of one
+// copyBytes returns, for x, w and y, the bytes of no copy, of a copy and of one
 // with padded channels.
 func (c *Conv) copyBytes() [3][3]int64 {
 	x, w, y := c.tensorBytes()
@@ -208,7 +209,7 @@ func (t *table) samples(i int) []sample {
 // A Predictor predicts workspaces. It is safe for concurrent use.
 type Predictor struct {
 	t     *table
-	blind bool // tests: a geometry is predicted as if the table lacked it
+	blind bool // tests: predict as if the table lacked the geometry
 }
 
 // NewPredictor returns a Predictor on the embedded table.
@@ -242,9 +243,9 @@ func (pr *Predictor) Workspace(c Conv, p Pass) Estimate {
 	return c.interpolate(&k, known, p, guess)
 }
 
-// interpolate gives the bytes at c's batch from the samples of its geometry,
-// with what the trees would say of it without them. The kernel changes with the
-// batch: what its neighbours take bounds what c takes.
+// interpolate predicts the bytes at c's batch from the samples of its geometry;
+// guess is the prediction of the trees without them. The kernel may change with
+// the batch: the samples around it bound c's workspace.
 func (c *Conv) interpolate(k *key, known []sample, p Pass, guess Estimate) Estimate {
 	i := sort.Search(len(known), func(i int) bool { return known[i].batch >= c.N })
 	if i < len(known) && known[i].batch == c.N {
@@ -259,7 +260,7 @@ func (c *Conv) interpolate(k *key, known []sample, p Pass, guess Estimate) Estim
 	}
 	if other > e.Bytes+e.Bytes/64+small {
 		e.Other = other
-		if !slices.Contains(gridBatches, c.N) { // of those the table lacks what its samples give
+		if !slices.Contains(gridBatches, c.N) { // other batches are in the table only if the samples do not imply them
 			e.Bytes = guess.Bytes
 		}
 	}
@@ -268,11 +269,11 @@ func (c *Conv) interpolate(k *key, known []sample, p Pass, guess Estimate) Estim
 	return e
 }
 
-// between gives the bytes at c's batch from the samples around it, or from the
-// one at the end. A regime is affine in the batch: two samples of one regime
-// tell those between them exactly. Else a family that tells both is their
-// kernel, and c's; where two kernels ran, c's is the one that the tree names if it
-// tells either sample, and that of the nearer batch if not.
+// between returns the bytes at c's batch from the samples around it, or from the
+// nearest one beyond the ends. A regime is affine in the batch: two samples of one
+// regime determine those between them exactly. Otherwise a family that fits both
+// is their kernel, and c's; where two kernels ran, c's is the tree's choice if it
+// fits either sample, and that of the nearer batch if not.
 func (c *Conv) between(k *key, near []sample, p Pass) int64 {
 	lo, hi := near[0], near[len(near)-1]
 	a, b := lo.pass[p], hi.pass[p]
@@ -291,8 +292,8 @@ func (c *Conv) between(k *key, near []sample, p Pass) int64 {
 	return hi.at(c, p)
 }
 
-// sameKernel gives the bytes of the family that tells all samples, or of the
-// tree's if that tells one, with the bytes by which the family misses it.
+// sameKernel returns the bytes of a family that fits all samples, or of the
+// tree's if that fits one, corrected by the family's error there.
 func (c *Conv) sameKernel(k *key, near []sample, p Pass) (bytes int64, ok bool) {
 	f := c.frame(p)
 	g := c.grove(k, f.pass)
@@ -303,7 +304,7 @@ func (c *Conv) sameKernel(k *key, near []sample, p Pass) (bytes int64, ok bool) 
 		return s.pass[p].bytes - a.bytes(&at)
 	}
 	tells := func(a family) func(sample) bool {
-		return func(s sample) bool { d := misses(a, &s); return max(d, -d) <= least }
+		return func(s sample) bool { d := misses(a, &s); return max(d, -d) <= allocBlock }
 	}
 	all := func(a family) bool {
 		return slices.IndexFunc(near, func(s sample) bool { return !tells(a)(s) }) < 0
@@ -318,25 +319,25 @@ func (c *Conv) sameKernel(k *key, near []sample, p Pass) (bytes int64, ok bool) 
 	return a.bytes(&f) + misses(a, &near[at]), true
 }
 
-// least is what the allocator rounds requests to, in bytes.
-const least = 512
+// allocBlock is the allocator's rounding, in bytes.
+const allocBlock = 512
 
-// at applies the sample's regime to another batch. The rest is of the weight's
-// size, as partial sums are, or grows with the batch.
+// at applies the sample's regime to another batch. The rest is proportional to
+// the weight, as partial sums are, or grows with the batch.
 func (s *sample) at(c *Conv, p Pass) int64 {
 	r := s.pass[p]
 	if r.base < 0 || r.bytes < small {
 		return r.bytes
 	}
-	if _, w, _ := c.tensorBytes(); r.rest > mostSums*w*4/types[c.Type].size+mostRest {
+	if _, w, _ := c.tensorBytes(); r.rest > maxSums*w*4/types[c.Type].size+maxRest {
 		return baseBytes(r.base, c) + r.rest/s.batch*c.N
 	}
 	return baseBytes(r.base, c) + r.rest
 }
 
 const (
-	mostSums = 352       // partial sums of a weight, at most (scripts/conv/conv_families.py)
-	mostRest = 128 << 20 // of rests that know neither weight nor batch
+	maxSums = 352       // most partial sums of a weight (scripts/conv/conv_families.py)
+	maxRest = 128 << 20 // largest rest that depends on neither weight nor batch
 )
 
 // bound is the largest usual workspace: all operands in another layout with

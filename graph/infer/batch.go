@@ -31,9 +31,9 @@ func inferBatch(g *graph.Graph, ops map[opKey]*Op, opt Options) (*Result, error)
 		e := newEngine(g, ops, opt)
 		return e.result(e.graph(g))
 	}
-	// With a symbol for the batch, every node must treat it as one; with the
-	// number, shapes must fit. What fails at the file's own batch, too, says
-	// nothing.
+	// With a symbol for the batch, every node must treat it as a batch; with
+	// the number, shapes must fit. A node that also fails at the file's own
+	// batch shows nothing.
 	e := newEngine(g, ops, opt)
 	if err := e.graph(g); err != nil {
 		return nil, err
@@ -72,16 +72,15 @@ type rebinding struct {
 	roles  []role // of the main graph's values
 }
 
-// leading says what the leading dims of a graph's inputs are: symbols, or an
-// integer.
+// A leading is the leading dim of a graph's inputs: symbols, or an integer.
 type leading struct {
 	symbols []string
 	fixed   int64
 }
 
-// leading finds the batch of a graph: the symbols that stand where inputs hold
-// it, most of them first, and nowhere else in inputs, or are called batch; or
-// the integer that stands there in the first input that may hold one.
+// leading finds the batch of a graph: the symbols at its place in the inputs,
+// most of them first, if they are nowhere else in inputs or are called batch;
+// or the integer at that place in the first input that may hold a batch.
 func (e *engine) leading(g *graph.Graph, roles []role) (leading, error) {
 	var out leading
 	var inner, other []string
@@ -137,7 +136,7 @@ func (e *engine) leading(g *graph.Graph, roles []role) (leading, error) {
 	return out, nil
 }
 
-// flags is how the command line binds symbols.
+// flags returns the command line's flags that bind symbols.
 func flags(symbols []string) string {
 	slices.Sort(symbols)
 	list := slices.Compact(symbols)
@@ -147,7 +146,7 @@ func flags(symbols []string) string {
 	return strings.Join(list, " ")
 }
 
-// dimName is the symbol for an unknown dim of an input.
+// dimName returns the symbol for an unknown dim of an input.
 func dimName(input string, axis int) string { return fmt.Sprintf("%s_dim_%d", input, axis) }
 
 // input replaces the batch in the type of an input.
@@ -169,8 +168,8 @@ type digit struct {
 	factor, inner graph.Dim
 }
 
-// find locates the batch in a shape. It returns an error for a length that
-// is no multiple of it.
+// find locates the batch in a shape. It returns an error for a length that is
+// not a multiple of it.
 func (r *rebinding) find(s graph.Shape) (digit, error) {
 	out := digit{axis: -1}
 	b := r.to
@@ -182,7 +181,7 @@ func (r *rebinding) find(s graph.Shape) (digit, error) {
 		if !k.Mul(b).Equal(d) || slices.Contains(k.Symbols(), r.symbol) {
 			return out, fmt.Errorf("a dim of %s is no multiple of the batch", text(s))
 		}
-		if out.axis >= 0 { // as in a product of all pairs: nothing to follow
+		if out.axis >= 0 { // as in a product of all pairs, which cannot be followed
 			return digit{axis: -1}, nil
 		}
 		out = digit{axis: i, factor: k, inner: graph.Int(1)}
@@ -199,8 +198,8 @@ var mayDrop = []string{
 	"NonZero", "Unique", "NonMaxSuppression",
 }
 
-// checkBatch verifies, while a symbol stands for the batch, that the node
-// keeps samples apart or treats all alike.
+// checkBatch verifies, while a symbol stands for the batch, that the node keeps
+// samples apart or treats all alike.
 func checkBatch(c *call) error {
 	r := c.s.e.rebind
 	if r.symbol == "" {
@@ -208,7 +207,7 @@ func checkBatch(c *call) error {
 	}
 	depends := -1
 	for i := range c.arity() {
-		if i == 1 && c.n.Op == "CastLike" { // only its type counts
+		if i == 1 && c.n.Op == "CastLike" { // only its type matters
 			break
 		}
 		if d, err := r.find(c.shape(i)); err == nil && d.axis >= 0 {
@@ -241,7 +240,7 @@ func checkBatch(c *call) error {
 	return nil
 }
 
-// local reports a call of a local function, whose own nodes were checked.
+// local reports whether c calls a local function, whose own nodes were checked.
 func local(c *call) bool {
 	return c.s.e.funcs[funcKey{c.n.Domain, c.n.Op, c.n.Overload}] != nil
 }
@@ -265,7 +264,7 @@ func checkReads(c *call, r *rebinding) error {
 	return nil
 }
 
-// checkOutputs locates the batch in every output, and records where it is.
+// checkOutputs locates the batch in every output, and records its position.
 func checkOutputs(c *call, r *rebinding) error {
 	if c.s.digits == nil {
 		c.s.digits = make([]digit, len(c.s.g.Values))
@@ -292,8 +291,8 @@ func checkOutputs(c *call, r *rebinding) error {
 	return nil
 }
 
-// innerOf returns which part of the factor beside the batch is more
-// significant, in an output shape where it stands at d.
+// innerOf returns the part of the factor that is more significant than the
+// batch in an output shape with the batch at d.
 func innerOf(c *call, r *rebinding, d digit, shape graph.Shape) (graph.Dim, error) {
 	one := graph.Int(1)
 	if c.n.Op == "Reshape" || c.n.Op == "Flatten" {
@@ -323,7 +322,7 @@ func innerOf(c *call, r *rebinding, d digit, shape graph.Shape) (graph.Dim, erro
 	return one, fmt.Errorf("in %s the place of the batch is not known", text(shape))
 }
 
-// innerIn is the recorded inner factor of input i, located at d.
+// innerIn returns the recorded inner factor of input i, located at d.
 func innerIn(c *call, i int, d digit) graph.Dim {
 	if at := c.s.digits; at != nil && at[c.n.Inputs[i]].axis == d.axis && at[c.n.Inputs[i]].inner.Known() {
 		return at[c.n.Inputs[i]].inner

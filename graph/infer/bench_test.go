@@ -68,7 +68,7 @@ func BenchmarkChain(b *testing.B) {
 func chain(n int) *graph.Graph {
 	var c builder
 	x := c.input("x", graph.Float32, graph.Shape{graph.Sym("batch"), graph.Int(64), graph.Int(256)})
-	w := c.initializer("w", &graph.Tensor{Type: graph.Float32, Dims: []int64{256, 256}, Ref: &graph.DataRef{Length: 256 * 256 * 4}})
+	w := c.initializer("w", &graph.Constant{Type: graph.Float32, Dims: []int64{256, 256}, Ref: &graph.DataRef{Length: 256 * 256 * 4}})
 	zero := c.ints("zero", 0)
 	tail := c.ints("tail", 64, 4, 64)
 	for len(c.g.Nodes) < n {

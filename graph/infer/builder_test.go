@@ -38,14 +38,14 @@ func (b *builder) inputType(name string, t graph.Type) graph.ValueID {
 	return id
 }
 
-func (b *builder) initializer(name string, t *graph.Tensor) graph.ValueID {
+func (b *builder) initializer(name string, t *graph.Constant) graph.ValueID {
 	typ := t.ValueType()
 	return b.value(graph.Value{Name: name, Kind: graph.Initializer, Decl: typ, Type: typ, Const: t, Def: -1})
 }
 
 // ints adds a vector of int64.
 func (b *builder) ints(name string, list ...int64) graph.ValueID {
-	return b.initializer(name, &graph.Tensor{Type: graph.Int64, Dims: []int64{int64(len(list))}, Ints: list})
+	return b.initializer(name, &graph.Constant{Type: graph.Int64, Dims: []int64{int64(len(list))}, Ints: list})
 }
 
 // node adds a node with one output and returns that.

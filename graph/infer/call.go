@@ -15,7 +15,7 @@ type call struct {
 	ver     int64 // version of the node's operator set
 	unknown bool  // no rule
 	limits  []limit
-	results []*vals // contents of outputs, recorded when the types are final
+	results []*contents // contents of outputs, recorded when the types are final
 }
 
 // A limit is an upper bound of a dim of an output.
@@ -90,7 +90,7 @@ func (c *call) dim(i, axis int) graph.Dim {
 	return s[axis]
 }
 
-// wanted reports whether output i is asked for.
+// wanted reports whether the node has output i.
 func (c *call) wanted(i int) bool {
 	return i < len(c.n.Outputs) && c.n.Outputs[i] != graph.NoValue
 }
@@ -192,7 +192,7 @@ func (c *call) dtype(name string, def graph.DType) graph.DType {
 	return graph.Undefined
 }
 
-// need returns an error unless input i is there; what is its name in ONNX.
+// need returns an error if input i is absent; what is its name in ONNX.
 func (c *call) need(i int, what string) error {
 	if c.has(i) {
 		return nil
@@ -200,7 +200,7 @@ func (c *call) need(i int, what string) error {
 	return fmt.Errorf("input %d (%s) is missing", i, what)
 }
 
-// axis normalises an axis of a tensor of the given rank.
+// axisOf normalises an axis of a tensor of the given rank.
 func axisOf(axis int64, rank int) (int, error) {
 	if axis < -int64(rank) || axis >= int64(rank) {
 		return 0, fmt.Errorf("axis %d is outside a tensor of rank %d", axis, rank)

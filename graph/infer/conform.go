@@ -23,8 +23,8 @@ const (
 	operatorVersion  = "operator-version"
 )
 
-// InvalidCodes are the codes of warnings which say that a file breaks ONNX's
-// rules: those of Conform, and of what the reader puts right.
+// InvalidCodes are the codes of warnings that a file breaks ONNX's rules: those
+// of Conform, and of what the reader corrects.
 var InvalidCodes = []string{
 	unknownAttribute, missingAttribute, attributeType, attributeValue, inputCount, outputCount, missingInput, missingOutput, elementType, typesDiffer, operatorVersion,
 	"duplicate-attribute", "duplicate-opset", "no-ir-version", "no-opset", "unsorted",
@@ -32,10 +32,11 @@ var InvalidCodes = []string{
 
 // Conform compares the nodes of a graph, its subgraphs and the model's
 // functions with ONNX's schemas of their operators: attributes, numbers of
-// inputs and outputs, and, as far as Infer has found them, types. It returns a
-// warning for everything that breaks a rule, in node order. Operators of other
-// domains than ONNX's own, of versions newer than the schemas, and calls of the
-// model's functions, it passes over.
+// inputs and outputs, and types as far as Infer has found them. It returns a
+// warning for everything that breaks a rule, in node order. It skips operators
+// of domains other than ONNX's own, of versions newer than the schemas, and
+// calls of the model's functions. It takes time linear in the number of nodes,
+// their operands and attributes.
 //
 // It takes time linear in the number of nodes, their operands and attributes.
 func Conform(g *graph.Graph) []graph.Warning {
@@ -96,7 +97,7 @@ func (c *conformance) lookup(opsets []graph.Opset) bool {
 		domain = ""
 	}
 	key := opVersion{domain, n.Op, max(1, (&graph.Model{Opsets: opsets}).Opset(domain))}
-	if key.version > c.catalog.newest[domain] { // the rules may have changed since
+	if key.version > c.catalog.newest[domain] { // the rules may have changed since then
 		return false
 	}
 	s, ok := c.known[key]
@@ -129,7 +130,7 @@ func (c *conformance) attributes() {
 		a := &c.n.Attrs[i]
 		want := c.s.attr(a.Name)
 		switch {
-		case want == nil && strings.HasPrefix(a.Name, "__"): // a tool's own
+		case want == nil && strings.HasPrefix(a.Name, "__"): // private to a tool
 		case want == nil:
 			c.warn(unknownAttribute, "%s has no attribute %q in version %d", opName(c.n), a.Name, c.s.since)
 		case a.Ref != "": // a call of the function gives it
@@ -159,8 +160,8 @@ func holdsType(op, name string) bool {
 	return name == "to" && (op == "Cast" || op == "BitCast") || slices.Contains([]string{"dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"}, name)
 }
 
-// validType reports whether a number is that of an element type; 0 stands for
-// none where the attribute may be left out.
+// validType reports whether a number is that of an element type; 0 means none,
+// if the attribute is not required.
 func validType(n int64, required bool) bool {
 	return n > 0 && n <= maxDType || n == 0 && !required
 }
@@ -169,8 +170,8 @@ func validType(n int64, required bool) bool {
 // TensorProto.FLOAT6E3M2; memplan knows those that graph.DType lists.
 const maxDType = 28
 
-// operands compares the numbers of inputs and outputs, and looks for omitted
-// ones that must be there.
+// operands compares the numbers of inputs and outputs, and finds required ones
+// that are omitted.
 func (c *conformance) operands() {
 	c.list("input", inputCount, missingInput, c.n.Inputs, c.s.in)
 	c.list("output", outputCount, missingOutput, c.n.Outputs, c.s.out)
@@ -179,7 +180,7 @@ func (c *conformance) operands() {
 func (c *conformance) list(what, count, missing string, ids []graph.ValueID, formal []parameter) {
 	least, most := arity(formal)
 	switch n := len(ids); {
-	case n < least && formal[n].optional: // what is left out stands before what is needed
+	case n < least && formal[n].optional: // optional operands before a required one
 		c.warn(count, "%s has %d %ss and needs %d", opName(c.n), n, what, least)
 	case n < least:
 		c.warn(missing, "%s needs %s %d (%s), which is missing", opName(c.n), what, n, formal[min(n, len(formal)-1)].name)
@@ -193,11 +194,10 @@ func (c *conformance) list(what, count, missing string, ids []graph.ValueID, for
 	}
 }
 
-// types compares the types of inputs and outputs, as far as they are known,
-// with those that the operator takes, and those of one type variable with each
-// other.
+// types compares the known types of inputs and outputs with those that the
+// operator accepts, and those of one type variable with each other.
 func (c *conformance) types() {
-	first := make([]int, c.s.variables) // the operand that sets a variable, counted from 1
+	first := make([]int, c.s.variables) // the operand that determines a type variable, counted from 1
 	for i, id := range c.n.Inputs {
 		if p := at(c.s.in, i); p != nil && id != graph.NoValue {
 			c.input(i, p, c.g.Values[id].Type, first)
@@ -237,7 +237,7 @@ func (c *conformance) input(i int, p *parameter, t graph.Type, first []int) {
 	}
 }
 
-// sameKind reports whether two types differ in dims at most.
+// sameKind reports whether two types differ at most in dims.
 func sameKind(a, b graph.Type) bool {
 	if a.Kind == graph.TensorType && b.Kind == graph.TensorType {
 		return a.Elem == b.Elem

@@ -153,7 +153,7 @@ func TestSchemasAgree(t *testing.T) {
 func convolutions(n int) *graph.Graph {
 	var b builder
 	x := b.input("x", graph.Float32, ints(2, 3, 8, 8))
-	w := b.initializer("w", &graph.Tensor{Type: graph.Float32, Dims: []int64{3, 3, 1, 1}})
+	w := b.initializer("w", &graph.Constant{Type: graph.Float32, Dims: []int64{3, 3, 1, 1}})
 	for i := range n {
 		switch i % 3 {
 		case 0:

@@ -39,8 +39,8 @@ func swapLast(s graph.Shape) graph.Shape {
 	return out
 }
 
-// leadToMiddle moves the first axis behind the other batch axes: [m, batch,
-// k] to [batch, m, k].
+// leadToMiddle moves the first axis after the other batch axes: [m, batch, k]
+// to [batch, m, k].
 func leadToMiddle(s graph.Shape) graph.Shape {
 	n := len(s)
 	if n < 3 {
@@ -160,7 +160,7 @@ func decoderAttention(c *call) error {
 		hidden, kv = hidden.FloorDiv(graph.Int(3)), s
 	case c.rank(2) == 3:
 		hidden = c.dim(2, 2)
-	case c.rank(2) == 4: // [B,heads,S,head]: those of an encoder, which do not grow
+	case c.rank(2) == 4: // those of an encoder, which do not grow
 		hidden, kv = c.dim(2, 1).Mul(c.dim(2, 3)), c.dim(2, 2)
 	}
 	c.out(0, c.elem(0), graph.Shape{b, s, hidden})
@@ -170,8 +170,8 @@ func decoderAttention(c *call) error {
 
 // cached sets outputs 1 and 2, the key and value [B,heads,P+kv,head] after
 // those in input past, and output 3, the scores. now is their shape without a
-// past. A shared buffer is as long as it was, and the scores are of what is in
-// it (bert_defs.cc of ONNX Runtime).
+// past. A shared buffer keeps its length, and the scores cover all of it
+// (bert_defs.cc of ONNX Runtime).
 func cached(c *call, past int, shared bool, now graph.Shape, queries graph.Dim) {
 	total := now[2]
 	if c.has(past) {
@@ -205,7 +205,7 @@ func groupQueryAttention(c *call) error {
 	if c.has(3) {
 		past = c.dim(3, 2)
 	}
-	total := graph.Dim{} // of past and new tokens, unless past is a buffer
+	total := graph.Dim{} // past and new tokens, unless past is a buffer
 	if d, _, err := scalarDim(c, 6); err == nil && d.Known() {
 		total = d.Max(past)
 	}
@@ -387,7 +387,7 @@ func likeInput(i int) rule {
 	}
 }
 
-// likeShape returns a rule for a gradient whose shape input i holds, with the
+// likeShape returns a rule for a gradient with the shape in input i and the
 // element type of input j.
 func likeShape(i, j int) rule {
 	return func(c *call) error {

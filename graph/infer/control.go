@@ -7,18 +7,18 @@ import (
 )
 
 // maxUnroll bounds the iterations of a loop that are run one by one, and
-// maxUnrollNodes the nodes visited for them.
+// maxUnrollNodes the nodes visited in them.
 const (
 	maxUnroll      = 128
 	maxUnrollNodes = 20_000
 )
 
-// item returns what is known of input i.
+// item returns what is known about input i.
 func (c *call) item(i int) item {
 	if c.in(i) == nil {
 		return item{}
 	}
-	return item{c.typ(i), c.vals(i)}
+	return item{c.typ(i), c.contents(i)}
 }
 
 // give sets output i to it; the contents are recorded once the type is final.
@@ -30,7 +30,7 @@ func (c *call) give(i int, it item) {
 	for len(c.results) <= i {
 		c.results = append(c.results, nil)
 	}
-	c.results[i] = it.vals
+	c.results[i] = it.contents
 }
 
 // subgraph infers a body with the given inputs and returns its outputs.
@@ -58,7 +58,7 @@ func (s *scope) apply(args []item) ([]item, error) {
 		v := &s.g.Values[id]
 		v.Type, _ = mergeTypes(args[i].typ, s.declaredInput(v))
 		v.Type = s.nameOpen(v.Type)
-		s.vals[id] = args[i].vals
+		s.contents[id] = args[i].contents
 	}
 	if err := s.run(); err != nil {
 		return nil, err
@@ -70,8 +70,8 @@ func (s *scope) apply(args []item) ([]item, error) {
 	return out, nil
 }
 
-// declaredInput is a body input's declaration; the dims of a function's body
-// are those of one call, so only the element type is taken.
+// declaredInput returns a body input's declaration; the dims in a function's
+// body are those of one call, so only the element type is used.
 func (s *scope) declaredInput(v *graph.Value) graph.Type {
 	if s.e.rebind != nil {
 		return graph.Type{Kind: v.Decl.Kind, Elem: v.Decl.Elem, Of: v.Decl.Of}
@@ -80,7 +80,7 @@ func (s *scope) declaredInput(v *graph.Value) graph.Type {
 }
 
 // plain drops the symbols of a declaration in a function's body: they are not
-// those of the main graph.
+// the main graph's.
 func (s *scope) plain(t graph.Type) graph.Type {
 	if !s.inFunction {
 		return t
@@ -111,11 +111,11 @@ func (s *scope) nameOpen(t graph.Type) graph.Type {
 	return t
 }
 
-// ifRule takes one branch when the condition is constant, else what both
-// branches have in common.
+// ifRule takes one branch if the condition is constant, else what both branches
+// have in common.
 func ifRule(c *call) error {
 	then, els := c.body("then_branch"), c.body("else_branch")
-	cond := c.vals(0)
+	cond := c.contents(0)
 	if cond != nil && len(cond.elems) == 1 {
 		if t := truth(cond.elems[0]); t != nil {
 			return takeBranch(c, then, els, *t)
@@ -160,8 +160,8 @@ func ifRule(c *call) error {
 	return nil
 }
 
-// branchFails records that a branch cannot run. It reports false where that is
-// due to another batch than the file's.
+// branchFails records that a branch cannot run. It returns false if the cause
+// is a batch other than the file's.
 func (e *engine) branchFails(branch *graph.Graph) bool {
 	if e.rebind != nil {
 		return e.failed[branch]
@@ -173,7 +173,7 @@ func (e *engine) branchFails(branch *graph.Graph) bool {
 	return true
 }
 
-// wipe forgets what was inferred of a graph that is never run.
+// wipe forgets what was inferred about a graph that never runs.
 func wipe(g *graph.Graph) {
 	if g == nil {
 		return
@@ -197,8 +197,8 @@ func (c *call) body(name string) *graph.Graph {
 	return nil
 }
 
-// takeBranch runs the branch that is taken. The other one gets types too, as
-// far as it has any.
+// takeBranch runs the branch that is taken. The other one gets types, too, as
+// far as they can be inferred.
 func takeBranch(c *call, then, els *graph.Graph, which bool) error {
 	live, dead, what, other := then, els, "then_branch", "else_branch"
 	if !which {
@@ -237,11 +237,11 @@ func joinBranches(c *call, i int, a, b item) {
 			c.bound(i, k, a.typ.Shape[k].Max(b.typ.Shape[k]))
 		}
 	}
-	c.give(i, item{typ: t, vals: joinVals(a.vals, b.vals)})
+	c.give(i, item{typ: t, contents: joinContents(a.contents, b.contents)})
 }
 
-// joinVals keeps the elements that both agree on.
-func joinVals(a, b *vals) *vals {
+// joinContents keeps the elements that both agree on.
+func joinContents(a, b *contents) *contents {
 	if a == nil || b == nil || a.list || b.list || len(a.elems) != len(b.elems) || len(a.dims) != len(b.dims) {
 		return nil
 	}
@@ -250,7 +250,7 @@ func joinVals(a, b *vals) *vals {
 			return nil
 		}
 	}
-	out := &vals{dims: a.dims, elems: make([]elem, len(a.elems))}
+	out := &contents{dims: a.dims, elems: make([]elem, len(a.elems))}
 	for i := range out.elems {
 		if a.elems[i].equal(b.elems[i]) {
 			out.elems[i] = a.elems[i]
@@ -259,16 +259,16 @@ func joinVals(a, b *vals) *vals {
 	return out
 }
 
-// A loop is a Loop node: inputs are the maximal trip count, the condition,
-// and the carried values; the body takes the iteration number, the condition
-// and the carried values, and returns the condition, the carried values and
-// the values to stack, one of each iteration.
+// A loop is a Loop node: inputs are the maximal trip count, the condition, and
+// the carried values; the body takes the iteration number, the condition and
+// the carried values, and returns the condition, the carried values and one
+// slice of each stacked value.
 type loop struct {
 	c       *call
 	body    *graph.Graph
 	carried []item
 	stacked int
-	trips   graph.Dim // maximal trip count; unknown when it is not given or known
+	trips   graph.Dim // maximal trip count; unknown if it is not known
 	noLimit bool      // the trip count is omitted
 	cond    *bool     // the first condition, if known
 }
@@ -285,14 +285,14 @@ func loopRule(c *call) error {
 	if l.stacked < 0 || len(l.body.Inputs) != len(l.carried)+2 || len(c.n.Outputs) > len(l.body.Outputs)-1 {
 		return fmt.Errorf("a body of %d inputs and %d outputs for %d carried values and %d outputs", len(l.body.Inputs), len(l.body.Outputs), len(l.carried), len(c.n.Outputs))
 	}
-	if v := c.vals(0); v != nil && len(v.elems) == 1 {
+	if v := c.contents(0); v != nil && len(v.elems) == 1 {
 		l.trips = v.elems[0].dim()
 	}
 	yes := true
 	l.cond = &yes
 	if c.has(1) {
 		l.cond = nil
-		if v := c.vals(1); v != nil && len(v.elems) == 1 {
+		if v := c.contents(1); v != nil && len(v.elems) == 1 {
 			l.cond = truth(v.elems[0])
 		}
 	}
@@ -306,27 +306,27 @@ func loopRule(c *call) error {
 func (l *loop) iteration(number item, cond *bool, carried []item) ([]item, error) {
 	condition := item{typ: tensorOf(graph.Bool, graph.Shape{})}
 	if cond != nil {
-		condition.vals = &vals{dims: []int64{}, elems: []elem{boolElem(*cond)}}
+		condition.contents = &contents{dims: []int64{}, elems: []elem{boolElem(*cond)}}
 	}
 	return subgraph(l.c, l.body, "body", append([]item{l.asDeclared(0, number), l.asDeclared(1, condition)}, carried...))
 }
 
-// asDeclared gives the iteration number or the condition the shape [1] where
-// the body declares its input i so. ONNX asks for scalars; its checker and
-// ONNX Runtime take both.
+// asDeclared gives the iteration number or the condition the shape [1] if the
+// body declares its input i so. ONNX requires scalars; its checker and ONNX
+// Runtime accept both.
 func (l *loop) asDeclared(i int, it item) item {
 	if len(l.body.Values[l.body.Inputs[i]].Decl.Shape) != 1 {
 		return it
 	}
 	it.typ.Shape = graph.Shape{graph.Int(1)}
-	if it.vals != nil {
-		it.vals = &vals{dims: []int64{1}, elems: it.vals.elems}
+	if it.contents != nil {
+		it.contents = &contents{dims: []int64{1}, elems: it.contents.elems}
 	}
 	return it
 }
 
 func scalar(n int64) item {
-	return item{tensorOf(graph.Int64, graph.Shape{}), &vals{dims: []int64{}, elems: []elem{intElem(n)}}}
+	return item{tensorOf(graph.Int64, graph.Shape{}), &contents{dims: []int64{}, elems: []elem{intElem(n)}}}
 }
 
 // unroll runs the loop as long as the conditions are known. done is false,
@@ -352,8 +352,8 @@ func (l *loop) unroll() (done bool, err error) {
 		if err != nil {
 			return false, fmt.Errorf("iteration %d: %w", i, err)
 		}
-		if cond = nil; out[0].vals != nil && len(out[0].vals.elems) == 1 {
-			cond = truth(out[0].vals.elems[0])
+		if cond = nil; out[0].contents != nil && len(out[0].contents.elems) == 1 {
+			cond = truth(out[0].contents.elems[0])
 		}
 		if cond == nil || l.noLimit && (i == maxUnroll || (i+1)*int64(len(l.body.Nodes)) > maxUnrollNodes) {
 			return false, nil
@@ -372,17 +372,17 @@ func (l *loop) unroll() (done bool, err error) {
 	return true, nil
 }
 
-// visitDead types a body that is never run.
+// visitDead types a body that never runs.
 func (l *loop) visitDead() {
 	e := l.c.s.e
 	made := len(e.bounds)
 	e.quiet++
-	_, _ = l.iteration(scalar(0), l.cond, l.carried) // what fails is not run
+	_, _ = l.iteration(scalar(0), l.cond, l.carried) // errors do not matter: it does not run
 	e.quiet--
 	e.bounds = e.bounds[:made]
 }
 
-// stack is the type of a stacked output after len(items) iterations.
+// stack returns the type of a stacked output after len(items) iterations.
 func (l *loop) stack(k int, items []item) graph.Type {
 	if len(items) == 0 {
 		v := &l.body.Values[l.body.Outputs[1+len(l.carried)+k]]
@@ -434,7 +434,7 @@ func (l *loop) count(cond item) graph.Dim {
 	if !l.c.has(1) { // the condition is then always true
 		return l.trips
 	}
-	if v := cond.vals; v != nil && len(v.elems) == 1 {
+	if v := cond.contents; v != nil && len(v.elems) == 1 {
 		if t := truth(v.elems[0]); t != nil && *t {
 			return l.trips.Max(graph.Int(0))
 		}
@@ -500,7 +500,7 @@ func scan(c *call) error {
 	if c.attr("num_scan_inputs") == nil {
 		return fmt.Errorf("attribute num_scan_inputs is missing")
 	}
-	first, lead := 0, 0 // first input that counts, dims in front of the axis
+	first, lead := 0, 0 // first input after sequence_lens, number of dims before the axis
 	if c.ver < 9 {
 		first, lead = 1, 1
 	}
@@ -625,13 +625,13 @@ func (s *scanner) outputs(state, stacked []item) error {
 func sequenceMap(c *call) error {
 	body := c.body("body")
 	n := c.typ(0).Len
-	lists := make([]*vals, c.arity())
+	lists := make([]*contents, c.arity())
 	count := -1
 	for i := range lists {
 		if c.typ(i).Kind != graph.SequenceType {
 			continue
 		}
-		v := c.vals(i)
+		v := c.contents(i)
 		if v == nil || !v.list || len(v.items) > maxUnroll || count >= 0 && count != len(v.items) {
 			return mapOnce(c, body, n)
 		}

@@ -21,7 +21,7 @@ func constant(c *call) error {
 	return nil
 }
 
-func constantTensor(c *call) (*graph.Tensor, error) {
+func constantTensor(c *call) (*graph.Constant, error) {
 	var a *graph.Attr
 	name := ""
 	for i := range c.n.Attrs {
@@ -40,27 +40,27 @@ func constantTensor(c *call) (*graph.Tensor, error) {
 	switch a.Kind {
 	case graph.AttrTensor:
 		if a.Tensor.Sparse != nil {
-			return &graph.Tensor{Type: a.Tensor.Type, Dims: a.Tensor.Dims}, nil
+			return &graph.Constant{Type: a.Tensor.Type, Dims: a.Tensor.Dims}, nil
 		}
 		return a.Tensor, nil
 	case graph.AttrSparseTensor:
-		return &graph.Tensor{Type: a.Tensor.Type, Dims: a.Tensor.Dims}, nil
+		return &graph.Constant{Type: a.Tensor.Type, Dims: a.Tensor.Dims}, nil
 	case graph.AttrInt:
-		return &graph.Tensor{Type: graph.Int64, Dims: []int64{}, Ints: []int64{a.I}}, nil
+		return &graph.Constant{Type: graph.Int64, Dims: []int64{}, Ints: []int64{a.I}}, nil
 	case graph.AttrInts:
-		return &graph.Tensor{Type: graph.Int64, Dims: []int64{int64(len(a.Ints))}, Ints: a.Ints}, nil
+		return &graph.Constant{Type: graph.Int64, Dims: []int64{int64(len(a.Ints))}, Ints: a.Ints}, nil
 	case graph.AttrFloat:
-		return &graph.Tensor{Type: graph.Float32, Dims: []int64{}, Floats: []float64{float64(a.F)}}, nil
+		return &graph.Constant{Type: graph.Float32, Dims: []int64{}, Floats: []float64{float64(a.F)}}, nil
 	case graph.AttrFloats:
-		t := &graph.Tensor{Type: graph.Float32, Dims: []int64{int64(len(a.Floats))}, Floats: make([]float64, len(a.Floats))}
+		t := &graph.Constant{Type: graph.Float32, Dims: []int64{int64(len(a.Floats))}, Floats: make([]float64, len(a.Floats))}
 		for i, f := range a.Floats {
 			t.Floats[i] = float64(f)
 		}
 		return t, nil
 	case graph.AttrString:
-		return &graph.Tensor{Type: graph.String, Dims: []int64{}, Strings: []string{a.S}}, nil
+		return &graph.Constant{Type: graph.String, Dims: []int64{}, Strings: []string{a.S}}, nil
 	case graph.AttrStrings:
-		return &graph.Tensor{Type: graph.String, Dims: []int64{int64(len(a.Strings))}, Strings: a.Strings}, nil
+		return &graph.Constant{Type: graph.String, Dims: []int64{int64(len(a.Strings))}, Strings: a.Strings}, nil
 	}
 	return nil, fmt.Errorf("attribute %s holds no value", name)
 }
@@ -88,17 +88,17 @@ func shapeRange(c *call, rank int) (from, to int) {
 	return from, max(from, to)
 }
 
-func shapeVals(c *call) error {
+func shapeValues(c *call) error {
 	s := c.shape(0)
 	if s == nil {
 		return nil
 	}
 	from, to := shapeRange(c, len(s))
-	out := &vals{dims: []int64{int64(to - from)}, elems: make([]elem, to-from)}
+	out := &contents{dims: []int64{int64(to - from)}, elems: make([]elem, to-from)}
 	for i, d := range s[from:to] {
 		out.elems[i] = dimElem(d)
 	}
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 
@@ -108,9 +108,9 @@ func size(c *call) error {
 	return nil
 }
 
-func sizeVals(c *call) error {
+func sizeValues(c *call) error {
 	if s := c.shape(0); s != nil {
-		c.setVals(0, &vals{dims: []int64{}, elems: []elem{dimElem(product(s))}})
+		c.setContents(0, &contents{dims: []int64{}, elems: []elem{dimElem(product(s))}})
 	}
 	return nil
 }
@@ -141,7 +141,7 @@ func constantOfShape(c *call) error {
 	return nil
 }
 
-func constantOfShapeVals(c *call) error {
+func constantOfShapeValues(c *call) error {
 	dims := c.outDims(0)
 	n, ok := graph.Product(dims)
 	if dims == nil || !ok {
@@ -152,17 +152,17 @@ func constantOfShapeVals(c *call) error {
 		x = floatElem(0)
 	}
 	if a := c.attr("value"); a != nil && a.Tensor != nil {
-		v := tensorVals(a.Tensor)
+		v := constantContents(a.Tensor)
 		if v == nil {
 			return nil
 		}
 		x = v.elems[0]
 	}
-	out := &vals{dims: dims, elems: make([]elem, n)}
+	out := &contents{dims: dims, elems: make([]elem, n)}
 	for i := range out.elems {
 		out.elems[i] = x
 	}
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 
@@ -247,23 +247,23 @@ func rangeLength(start, limit, delta elem) (graph.Dim, error) {
 	return span.CeilDiv(graph.Int(step)).Max(graph.Int(0)), nil
 }
 
-func rangeVals(c *call) error {
+func rangeValues(c *call) error {
 	dims := c.outDims(0)
 	start, _, delta, ok := rangeBounds(c)
 	if dims == nil || !ok {
 		return nil
 	}
 	a := arithmetic{c.outTyp(0).Elem}
-	out := &vals{dims: dims, elems: make([]elem, dims[0])}
+	out := &contents{dims: dims, elems: make([]elem, dims[0])}
 	for i := range out.elems {
 		k := a.fix(intElem(int64(i)))
 		out.elems[i] = a.fix(addElems(a, []elem{start, mulElems(a, []elem{k, delta})}))
 	}
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 
-// random is a generator with attribute shape.
+// random is a generator whose shape is an attribute.
 func random(c *call) error {
 	shape, ok := c.ints("shape")
 	if !ok {
@@ -341,14 +341,14 @@ func nonZero(c *call) error {
 	return nil
 }
 
-func nonZeroVals(c *call) error {
+func nonZeroValues(c *call) error {
 	f, ok := c.floatsIn(0)
 	dims := c.outDims(0)
 	if !ok || dims == nil {
 		return nil
 	}
 	in := tensorIn(c, 0).dims
-	out := &vals{dims: dims, elems: make([]elem, dims[0]*dims[1])}
+	out := &contents{dims: dims, elems: make([]elem, dims[0]*dims[1])}
 	col := 0
 	eachIndex(in, func(flat int, idx []int64) {
 		if f[flat] == 0 {
@@ -359,7 +359,7 @@ func nonZeroVals(c *call) error {
 		}
 		col++
 	})
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 
@@ -404,8 +404,8 @@ func compress(c *call) error {
 	return nil
 }
 
-// unique yields the distinct elements, or slices of an axis, and where they
-// occur.
+// unique yields the distinct elements, or slices of an axis, and their
+// positions.
 func unique(c *call) error {
 	s := c.shape(0)
 	a := c.attr("axis")
@@ -474,7 +474,7 @@ func nonMaxSuppression(c *call) error {
 	if err := c.wantRank(1, 3); err != nil {
 		return err
 	}
-	n := graph.Int(0) // by default no box is selected
+	n := graph.Int(0) // the default selects no box
 	if c.has(2) {
 		n = c.dim(1, 2)
 		if k, ok := c.intsIn(2); ok && len(k) == 1 {

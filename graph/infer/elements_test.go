@@ -107,7 +107,7 @@ func TestElements(t *testing.T) {
 
 // wrongElement describes the first element that differs by more than the
 // rounding of its type.
-func wrongElement(got *graph.Tensor, want backendValue) string {
+func wrongElement(got *graph.Constant, want backendValue) string {
 	tol := 2e-6
 	if want.DType == "float16" {
 		tol = 2e-3

@@ -48,7 +48,7 @@ func firstElem(c *call) graph.DType {
 
 func broadcastTo(c *call, elem graph.DType) error {
 	if c.n.Domain == "" && c.ver < 7 && oldBroadcast(c.n.Op) {
-		c.out(0, elem, c.shape(0)) // the second operand adapts to the first
+		c.out(0, elem, c.shape(0)) // the second operand is broadcast to the first
 		return adapts(c)
 	}
 	shape, err := broadcastInputs(c, 0, c.arity())
@@ -59,9 +59,9 @@ func broadcastTo(c *call, elem graph.DType) error {
 	return nil
 }
 
-// adapts returns an error unless the second operand can be brought to the
-// shape of the first, as operators before opset 7 do: its dims are those of the
-// first from attribute axis on, by default the last ones, or 1.
+// adapts returns an error unless the second operand broadcasts to the first by
+// the rules before opset 7: its dims are 1 or those of the first from attribute
+// axis on, by default the last ones.
 func adapts(c *call) error {
 	a, b := c.shape(0), c.shape(1)
 	if a == nil || b == nil {
@@ -148,7 +148,7 @@ func broadcast(a, b graph.Shape) (graph.Shape, error) {
 	return out, nil
 }
 
-// broadcastDim is Dim.Broadcast that knows more of unknown dims: an integer
+// broadcastDim is Dim.Broadcast with more knowledge of unknown dims: an integer
 // other than 1 is the result, whatever the other dim is.
 func broadcastDim(x, y graph.Dim) graph.Dim {
 	if n, ok := x.Int(); ok && n != 1 && !y.Known() {
@@ -243,7 +243,7 @@ func swiglu(c *call) error {
 	return nil
 }
 
-// prelu: the slope adapts to the input.
+// prelu: the slope broadcasts to the input.
 func prelu(c *call) error {
 	x, slope := c.shape(0), c.shape(1)
 	if c.ver >= 7 && x != nil && slope != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// maxWork bounds what one Infer does beyond one visit of every node, so that
-// nested loops and functions cannot run for ever. A unit is a node, or some
+// maxWork bounds the work of one Infer beyond one visit of every node, so that
+// nested loops and functions cannot run forever. A unit is a node, or some
 // elements or values.
 const maxWork = 2_000_000
 
@@ -28,10 +28,10 @@ type engine struct {
 	warnings []graph.Warning
 	warned   map[graph.Warning]bool
 	bounds   []Bound
-	work     int                   // units that are left
+	work     int                   // remaining units
 	quiet    int                   // while positive, warnings are dropped
 	rebind   *rebinding            // replaces a fixed batch; or nil
-	failed   map[*graph.Graph]bool // branches that cannot run, whatever the batch
+	failed   map[*graph.Graph]bool // branches that cannot run with any batch
 
 	memo  map[string]*outcome // calls of local functions
 	stack []*graph.Function
@@ -105,7 +105,7 @@ func (e *engine) graph(g *graph.Graph) error {
 	return nil
 }
 
-// initializers compares what is stored with declarations, where an
+// initializers compares stored tensors with their declarations, where an
 // initializer is also a graph input.
 func (s *scope) initializers() error {
 	for i := range s.g.Values {
@@ -126,8 +126,8 @@ func (s *scope) initializers() error {
 	return nil
 }
 
-// checkDims warns of bindings of symbols, and of shapes of values, that
-// nothing mentions.
+// checkDims warns of bindings of symbols, and of shapes of values, that do not
+// occur in the model.
 func (e *engine) checkDims() {
 	if len(e.opt.Shapes) > 0 {
 		names := e.names()
@@ -158,8 +158,8 @@ func (e *engine) checkDims() {
 	}
 }
 
-// input types a main graph's input: its declaration with symbols bound,
-// dims without a name given one.
+// input types a main graph's input: its declaration with symbols bound, and
+// symbols for dims without a name.
 func (s *scope) input(id graph.ValueID) error {
 	v := &s.g.Values[id]
 	t, err := s.e.given(v.Name, s.e.bind(v.Decl))
@@ -194,13 +194,13 @@ func (s *scope) input(id graph.ValueID) error {
 }
 
 // know records the elements of an input.
-func (s *scope) know(id graph.ValueID, t *graph.Tensor) error {
+func (s *scope) know(id graph.ValueID, t *graph.Constant) error {
 	v := &s.g.Values[id]
 	decl := s.e.bind(v.Decl)
 	if _, conflict := mergeTypes(t.ValueType(), decl); conflict != "" {
 		return fmt.Errorf("the elements supplied: %s", conflict)
 	}
-	s.vals[id] = tensorVals(t)
+	s.contents[id] = constantContents(t)
 	return nil
 }
 
@@ -277,7 +277,7 @@ func (e *engine) fresh(stem string, limit graph.Dim, node string) graph.Dim {
 	return e.named(name, limit, node)
 }
 
-// named makes the symbol called name, or one like it if that is in use.
+// named makes the symbol called name, or a similar one if that is in use.
 func (e *engine) named(name string, limit graph.Dim, node string) graph.Dim {
 	if e.taken == nil {
 		e.taken = e.symbols()
@@ -293,7 +293,7 @@ func (e *engine) named(name string, limit graph.Dim, node string) graph.Dim {
 	return graph.Sym(name)
 }
 
-// warn records a warning unless one like it is there.
+// warn records a warning, once.
 func (e *engine) warn(code, node, format string, args ...any) {
 	if e.quiet > 0 {
 		return

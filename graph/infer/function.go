@@ -8,14 +8,14 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// maxDepth bounds how deep local functions call each other.
+// maxDepth bounds the nesting of calls of local functions.
 const maxDepth = 64
 
 // An outcome is the result of a local function on given arguments.
 type outcome struct{ out []item }
 
-// function infers a call of a local function: its body on the node's inputs,
-// remembered by attributes and inputs.
+// function infers a call of a local function: its body on the node's inputs.
+// Results are remembered by attributes and inputs.
 func function(c *call, f *graph.Function) error {
 	e := c.s.e
 	if len(e.stack) >= maxDepth || slices.Contains(e.stack, f) {
@@ -74,13 +74,13 @@ func functionAttrs(c *call, f *graph.Function) []graph.Attr {
 	return out
 }
 
-// functionOpsets are those of the function, then of the model.
+// functionOpsets returns the function's operator sets, then the model's.
 func functionOpsets(f *graph.Function, m *graph.Model) []graph.Opset {
 	return append(slices.Clone(f.Opsets), m.Opsets...)
 }
 
-// callKey identifies a call with its arguments; "" when one of them cannot be
-// told apart by text.
+// callKey identifies a call with its arguments; "" if text cannot identify one
+// of them.
 func callKey(f *graph.Function, attrs []graph.Attr, args []item) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\x00%s\x00%s", f.Domain, f.Name, f.Overload)
@@ -102,18 +102,18 @@ func writeItem(b *strings.Builder, it item) {
 	b.WriteString(typeText(it.typ))
 	b.WriteByte('#')
 	b.WriteString(it.typ.Len.String())
-	if it.vals == nil {
+	if it.contents == nil {
 		return
 	}
-	fmt.Fprintf(b, "%v{", it.vals.dims)
-	for _, x := range it.vals.elems {
+	fmt.Fprintf(b, "%v{", it.contents.dims)
+	for _, x := range it.contents.elems {
 		if x.isFloat {
 			fmt.Fprintf(b, "%v;", x.f)
 		} else {
 			fmt.Fprintf(b, "%s/%d;", x.num, x.den)
 		}
 	}
-	for _, sub := range it.vals.items {
+	for _, sub := range it.contents.items {
 		writeItem(b, sub)
 		b.WriteByte(';')
 	}

@@ -75,10 +75,10 @@ func (r *nasty) value(i int) graph.ValueID {
 	case 1, 2:
 		return r.b.ints(name, r.list()...)
 	case 3:
-		return r.b.initializer(name, &graph.Tensor{Type: graph.Int64, Dims: []int64{}, Ints: []int64{r.number()}})
+		return r.b.initializer(name, &graph.Constant{Type: graph.Int64, Dims: []int64{}, Ints: []int64{r.number()}})
 	case 4:
 		f := []float64{math.NaN(), math.Inf(1), -2, 0, 0.5, 1e300, 3}[r.IntN(7)]
-		return r.b.initializer(name, &graph.Tensor{Type: graph.Float32, Dims: []int64{1}, Floats: []float64{f}})
+		return r.b.initializer(name, &graph.Constant{Type: graph.Float32, Dims: []int64{1}, Floats: []float64{f}})
 	case 5:
 		of := tensorOf(r.elem(), r.shape())
 		kind := []graph.TypeKind{graph.SequenceType, graph.OptionalType, graph.MapType, graph.NoType}[r.IntN(4)]
@@ -110,7 +110,7 @@ func (r *nasty) attr(name string) graph.Attr {
 	case 1:
 		a.Kind, a.F = graph.AttrFloat, float32(r.number())
 	case 2:
-		a.Kind, a.Tensor = graph.AttrTensor, &graph.Tensor{Type: graph.Int64, Dims: []int64{1}, Ints: []int64{r.number()}}
+		a.Kind, a.Tensor = graph.AttrTensor, &graph.Constant{Type: graph.Int64, Dims: []int64{1}, Ints: []int64{r.number()}}
 	case 3:
 		a.Kind, a.Strings = graph.AttrStrings, []string{"a", "b"}
 	case 4:
@@ -190,7 +190,7 @@ func tame(t graph.Type) error {
 		}
 	}
 	if dims, ok := t.Shape.Static(); ok && t.Kind == graph.TensorType && t.Elem.Valid() {
-		if _, ok := (&graph.Tensor{Type: t.Elem, Dims: dims}).Bytes(); !ok {
+		if _, ok := (&graph.Constant{Type: t.Elem, Dims: dims}).Bytes(); !ok {
 			return fmt.Errorf("the size of %s overflows", typeText(t))
 		}
 	}

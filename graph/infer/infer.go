@@ -1,8 +1,8 @@
-// Package infer computes the type of every value of a graph of ONNX
-// operators, from its inputs down: element types, shapes with symbolic dims,
-// and the elements of the small tensors that shape arithmetic is made of.
+// Package infer computes the type of every value of a graph of ONNX operators,
+// from its inputs down: element types, shapes with symbolic dims, and the
+// elements of the small tensors that shape arithmetic is made of.
 //
-// What is known about an operator stands in one table, Ops.
+// All knowledge about operators is in one table, Ops.
 package infer
 
 import (
@@ -12,65 +12,65 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// Options say what is known beyond the file.
+// Options add to what the file says.
 type Options struct {
-	// Dims binds symbols: those of the file, and those that inference makes
-	// up (Result.Bounds and Unbound list them).
+	// Dims binds symbols: those of the file, and those that inference creates
+	// (Result.Bounds and Unbound list them).
 	Dims map[string]int64
 
 	// Batch, unless 0, becomes the leading dim of the graph's inputs that may
-	// hold a batch, the second one of recurrent networks that have it there: a
-	// symbolic one is bound, a fixed one is replaced where every node
-	// provably treats it as a batch; an error names the first that does not.
-	// Inputs that only serve as weights, sizes, axes, conditions or trip counts
-	// keep their dims.
+	// hold a batch (the second dim of recurrent networks with the batch there):
+	// a symbolic dim is bound, a fixed one is replaced if every node provably
+	// treats it as a batch; otherwise an error names the first node that does
+	// not. Inputs that only serve as weights, sizes, axes, conditions or trip
+	// counts keep their dims.
 	Batch int64
 
 	// Shapes gives shapes of values by name, for inputs without one and for
 	// the outputs of operators that inference does not know.
 	Shapes map[string]graph.Shape
 
-	// Custom, unless nil, is asked for the output types of a node whose
-	// operator has no rule here; nil means that it does not know either.
+	// Custom, unless nil, returns the output types of a node whose operator has
+	// no rule here; nil means that it does not know them either.
 	Custom func(n *graph.Node, in []graph.Type) ([]graph.Type, error)
 
-	// Values gives elements of inputs that are known ahead of a run, such as
-	// a target size, by name. They also give the input's shape.
-	Values map[string]*graph.Tensor
+	// Values gives, by name, elements of inputs that are known before a run,
+	// such as a target size. They also give the input's shape.
+	Values map[string]*graph.Constant
 
 	// Strict turns into errors: contradictions between declared and inferred
-	// types, inputs whose element type is unknown, initializers without
-	// elements, integer overflow in shape arithmetic, and branches that
-	// cannot run, though they are never taken.
+	// types, inputs of unknown element type, initializers without elements,
+	// integer overflow in shape arithmetic, and branches that cannot run, even
+	// if they are never taken.
 	Strict bool
 
 	// AnySize accepts tensors of more than 2^59 bytes.
 	AnySize bool
 }
 
-// A Result says what inference found besides the types, in node order.
+// A Result is what inference found besides the types, in node order.
 type Result struct {
 	Warnings []graph.Warning
 	Bounds   []Bound
 }
 
-// A Bound belongs to a symbol that inference made up for a dim it could not
+// A Bound belongs to a symbol that inference created for a dim it could not
 // know, such as the number of non-zero elements. Options.Dims may bind it.
 type Bound struct {
 	Symbol string
-	Max    graph.Dim // largest value it may have; unknown if there is none
-	Node   string    // label of the node, or name of the input, it comes from
+	Max    graph.Dim // largest possible value; unknown if there is none
+	Node   string    // label of the node, or name of the input, that it comes from
 }
 
 // Infer sets Type of every value of g and of its subgraphs, and Const of those
-// that are the same in every run and small (at most maxElems elements). It
-// starts from Value.Decl of inputs and initializers, so that it may be called
-// again with other options. Declared types of other values are used where
-// inference does not know better. A node that cannot run as its operator
-// demands, and a tensor of more than 2^59 bytes (the bits of
-// which could not be counted), are errors that name the
-// node and its shapes. Bodies of local functions keep the types of their last
-// call.
+// that are equal in every run and small (at most maxElems elements). It starts
+// from Value.Decl of inputs and initializers, so that it may be called again
+// with other options. Declared types of other values are used only where
+// inference knows less. A node that cannot run by its operator's rules, and a
+// tensor of more than 2^59 bytes (whose bits could not be counted), are errors
+// that name the node and its shapes. Bodies of local functions keep the types
+// of their last call. Infer takes time linear in the number of nodes; a Loop
+// counts as often as its body must be visited.
 //
 // Infer takes time linear in the number of nodes, a Loop counting as often as
 // its body has to be visited.
@@ -94,9 +94,9 @@ func Infer(g *graph.Graph, opt Options) (*Result, error) {
 	return e.result(e.graph(g))
 }
 
-// Unbound returns the symbols that remain in the types of g's values and of
-// its subgraphs, except for branches that are never taken, sorted. It is empty
-// when every dim is an integer or unknown.
+// Unbound returns, sorted, the symbols that remain in the types of the values
+// of g and its subgraphs, except in branches that are never taken. It is empty
+// if every dim is an integer or unknown.
 func Unbound(g *graph.Graph) []string {
 	var names []string
 	eachDim(g, func(d graph.Dim) {

@@ -142,8 +142,8 @@ func TestOptions(t *testing.T) {
 	if got, _ = inferText(t, text, Options{Custom: custom}); got != "int8[N,9]" {
 		t.Errorf("custom rule: %s", got)
 	}
-	size := &graph.Tensor{Type: graph.Int64, Dims: []int64{2}, Ints: []int64{6, -1}}
-	if got, _ = inferText(t, "(float[4,3] x, int64[2] s) => (y) { y = Reshape(x, s) }", Options{Values: map[string]*graph.Tensor{"s": size}}); got != "float[6,2]" {
+	size := &graph.Constant{Type: graph.Int64, Dims: []int64{2}, Ints: []int64{6, -1}}
+	if got, _ = inferText(t, "(float[4,3] x, int64[2] s) => (y) { y = Reshape(x, s) }", Options{Values: map[string]*graph.Constant{"s": size}}); got != "float[6,2]" {
 		t.Errorf("value supplied: %s", got)
 	}
 	_, r = inferText(t, "(float[N,M] x) => (y) { y = Relu(x) }", Options{Dims: map[string]int64{"N": 1, "bacth": 2}})
@@ -160,7 +160,7 @@ func TestOptions(t *testing.T) {
 		{text, "batch -2 is negative", Options{Batch: -2}},
 		{"(float[4,3] x) => (y) { y = Relu(x) }", `the shape [4,4] supplied for "y" contradicts [4,3]`, Options{Shapes: map[string]graph.Shape{"y": ints(4, 4)}}},
 		{"(float[4,3] x) => (y) { y = Relu(x) }", `input "x": the shape [5] supplied`, Options{Shapes: map[string]graph.Shape{"x": ints(5)}}},
-		{"(float[4,3] x, int64[3] s) => (y) { y = Reshape(x, s) }", `input "s": the elements supplied`, Options{Values: map[string]*graph.Tensor{"s": size}}},
+		{"(float[4,3] x, int64[3] s) => (y) { y = Reshape(x, s) }", `input "s": the elements supplied`, Options{Values: map[string]*graph.Constant{"s": size}}},
 	} {
 		if _, err := Infer(parse(t, 0, c.text), c.opt); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %q", c.text, err, c.want)

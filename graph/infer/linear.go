@@ -150,7 +150,7 @@ func einsum(c *call) error {
 	return nil
 }
 
-// einsumDims collects what the operands say of the indices.
+// An einsumDims collects what the operands determine about the labels.
 type einsumDims struct {
 	dims     map[rune]graph.Dim
 	count    map[rune]int // occurrences on the left
@@ -209,8 +209,8 @@ func (e *einsumDims) index(r rune, d graph.Dim) error {
 	return nil
 }
 
-// implicit is the output when the equation names none: the ellipsis, then
-// indices that occur once, in alphabetical order.
+// implicit returns the output if the equation has none: the ellipsis, then
+// labels that occur once, in alphabetical order.
 func (e *einsumDims) implicit() string {
 	out := ""
 	if e.ellipsis != nil {

@@ -142,7 +142,7 @@ func labelEncoder(c *call) error {
 	return nil
 }
 
-// labels returns the element type and number of the one list given.
+// labels returns the element type and length of the only label list given.
 func labels(c *call, prefix string) (elem graph.DType, n int64, err error) {
 	found := 0
 	for _, t := range labelTypes {
@@ -178,7 +178,7 @@ func oneHotEncoder(c *call) error {
 	return nil
 }
 
-// rows is the number of samples of a classifier's input.
+// rows returns the number of samples in a classifier's input.
 func rows(c *call) graph.Dim {
 	if c.rank(0) == 1 {
 		return graph.Int(1)
@@ -217,7 +217,7 @@ func regressor(attr string) rule {
 	}
 }
 
-// treeEnsemble checks that the lists of nodes and leaves fit.
+// treeEnsemble checks that the lists of nodes and leaves match.
 func treeEnsemble(c *call) error {
 	nodes := listLen(c, "nodes_featureids")
 	for _, name := range []string{"nodes_falseleafs", "nodes_falsenodeids", "nodes_trueleafs", "nodes_truenodeids", "nodes_hitrates", "nodes_missing_value_tracks_true", "nodes_modes", "nodes_splits"} {
@@ -267,9 +267,9 @@ func zipMap(c *call) error {
 	return nil
 }
 
-// optimizer returns a rule for an update of groups of tensors: inputs are the
-// rate, the step count, then parameters, gradients and states, one group
-// after the other; outputs the new parameters and states.
+// optimizer returns a rule for updating groups of tensors. Inputs are the rate,
+// the step count, then all parameters, all gradients and each state's tensors;
+// outputs are the new parameters and states.
 func optimizer(states int) rule {
 	return func(c *call) error {
 		groups := states + 2
@@ -279,7 +279,7 @@ func optimizer(states int) rule {
 		}
 		for i := range c.n.Outputs {
 			in := 2 + i
-			if i >= n { // behind the gradients
+			if i >= n { // after the gradients
 				in += n
 			}
 			c.outType(i, c.typ(in))

@@ -9,7 +9,7 @@ import (
 )
 
 // reshape: the target holds sizes, 0 to copy a dim (unless allowzero), and at
-// most one -1 for the size that the others leave.
+// most one -1 for the remaining size.
 func reshape(c *call) error {
 	target, known := c.dimsIn(1)
 	if list, ok := c.ints("shape"); ok && !c.has(1) { // opset 1
@@ -45,7 +45,7 @@ func reshaped(in graph.Shape, target []graph.Dim, allowZero bool) (graph.Shape, 
 		case ok && n == 0 && !allowZero:
 			if in == nil {
 				out[i] = graph.Dim{}
-				unknown += 2 // cannot be solved for
+				unknown += 2 // no solution
 				continue
 			}
 			if i >= len(in) {
@@ -73,8 +73,8 @@ func minusOnes(target []graph.Dim) int {
 	return n
 }
 
-// solve finds the one unknown dim of out, if open is not -1, from the number
-// of elements of in, and checks that number. Copied dims stand on both sides.
+// solve finds the one unknown dim of out, if open is not -1, from the number of
+// elements of in, and checks that number. Copied dims are on both sides.
 func solve(in graph.Shape, target []graph.Dim, out graph.Shape, copied []bool, open int) (graph.Shape, error) {
 	total, rest := graph.Int(1), graph.Int(1)
 	for i, d := range in {
@@ -170,9 +170,8 @@ func permutation(perm []int64, given bool, rank int) ([]int, error) {
 	return out, nil
 }
 
-// leavesDim reports a Squeeze that PyTorch's exporter wrote of a squeeze of named
-// dims, which leaves those alone whose size is not 1: the exporter drops them all
-// the same.
+// leavesDim reports whether PyTorch's exporter wrote a Squeeze for a squeeze of
+// given dims: that drops only dims of size 1, but the exporter drops them all.
 func leavesDim(n *graph.Node) bool {
 	fx := n.MetaValue("pkg.torch.onnx.fx_node")
 	return strings.Contains(fx, "target=torch.ops.aten.squeeze.dim")
@@ -185,7 +184,7 @@ func squeeze(c *call) error {
 		c.out(0, c.elem(0), nil)
 		return nil
 	}
-	if !given || len(axes) == 0 { // ONNX leaves no axes open; ONNX Runtime reads them as all
+	if !given || len(axes) == 0 { // ONNX requires axes if any are given; ONNX Runtime reads an empty list as all
 		return squeezeOnes(c, s)
 	}
 	at, err := axesOf(axes, len(s))
@@ -212,7 +211,7 @@ func squeeze(c *call) error {
 	return nil
 }
 
-// squeezeOnes drops every dim that is 1, if it is known which are.
+// squeezeOnes drops every dim of size 1, if it is known which are.
 func squeezeOnes(c *call, s graph.Shape) error {
 	out := graph.Shape{}
 	for _, d := range s {
@@ -449,7 +448,7 @@ func gatherElements(c *call) error {
 	return nil
 }
 
-// gatherND: indices[..., k] select slices of data behind batch_dims.
+// gatherND: indices[..., k] select slices of data after batch_dims.
 func gatherND(c *call) error {
 	s, idx := c.shape(0), c.shape(1)
 	if s == nil || idx == nil {
@@ -551,7 +550,7 @@ func tile(c *call) error {
 	return nil
 }
 
-// tileOld is opset 1: one axis, repeated a number of times.
+// tileOld is Tile of opset 1: one axis, repeated a given number of times.
 func tileOld(c *call, s graph.Shape) error {
 	tiles, ok1 := c.intsIn(1)
 	axis, ok2 := c.intsIn(2)

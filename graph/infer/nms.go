@@ -38,7 +38,7 @@ func selectBoxes(c *call) (count int64, ok bool) {
 	return count, true
 }
 
-// A box is given by its corners, the smaller ones first.
+// A box is given by its corners, the smaller coordinates first.
 type box struct{ y1, x1, y2, x2 float64 }
 
 func corners(f []float64, center bool) []box {
@@ -54,8 +54,8 @@ func corners(f []float64, center bool) []box {
 	return out
 }
 
-// suppress counts the boxes kept, best score first, none of which overlaps a
-// better one too much.
+// suppress counts the boxes kept: the best score first, and only boxes that
+// overlap no better one too much.
 func suppress(boxes []box, scores []float64, limit int, overlap, least float64, useLeast bool) int64 {
 	order := make([]int, 0, len(scores))
 	for i, s := range scores {

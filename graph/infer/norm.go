@@ -51,12 +51,12 @@ func instanceNorm(c *call) error {
 	return same(c)
 }
 
-// layerNorm also yields the mean and the inverse deviation, in the precision
-// of attribute stash_type, with the normalised axes kept as 1.
+// layerNorm also yields the mean and the inverse deviation, in the precision of
+// attribute stash_type, with the normalised axes kept as 1.
 //
-// Before it was ONNX's, LayerNormalization was ONNX Runtime's own, in ONNX's
+// Before LayerNormalization was ONNX's, ONNX Runtime defined it in ONNX's
 // domain: there, as in SimplifiedLayerNormalization, the result has the scale's
-// element type. Since version 17 both have to be the same.
+// element type. Since version 17 both types must be equal.
 func layerNorm(c *call) error {
 	t := c.typ(0)
 	if e := c.elem(1); e != graph.Undefined && t.Kind == graph.TensorType {
@@ -85,7 +85,7 @@ func layerNorm(c *call) error {
 	return nil
 }
 
-// rotary turns pairs of components; the shape stays.
+// rotary rotates pairs of components; the shape stays.
 func rotary(c *call) error {
 	if err := c.wantRank(0, 4, 3); err != nil {
 		return err
@@ -159,7 +159,7 @@ func logLikelihood(c *call) error {
 	return loss(c, t)
 }
 
-// loss sets output 0 to the losses of a target's shape, or to their mean or
+// loss sets output 0 to the losses in the target's shape, or to their mean or
 // sum.
 func loss(c *call, t graph.Shape) error {
 	switch how := c.str("reduction", "mean"); how {

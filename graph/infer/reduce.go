@@ -6,8 +6,8 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// reducedAxes returns the axes a reduction runs over; all is true when it is
-// every axis. ok is false when the axes are not known.
+// reducedAxes returns the axes of a reduction; all is true if it is every axis.
+// ok is false if the axes are not known.
 func reducedAxes(c *call, rank int) (axes []int, all, ok bool) {
 	list, given, known := c.axesIn("axes", 1)
 	if !known {
@@ -61,7 +61,7 @@ func reduced(s graph.Shape, axes []int, all, keep bool) graph.Shape {
 	return out
 }
 
-// partlyReduced knows the rank when the number of axes is known.
+// partlyReduced returns a shape of known rank if the number of axes is known.
 func partlyReduced(c *call, rank int) graph.Shape {
 	n, ok := c.dim(1, 0).Int()
 	if !ok || n == 0 || n > int64(rank) {
@@ -120,7 +120,8 @@ func topK(c *call) error {
 	return nil
 }
 
-// alongAxis is an operator that works along attribute axis and keeps shape.
+// alongAxis returns the rule of an operator that works along attribute axis and
+// keeps the shape.
 func alongAxis(def int64) rule {
 	return func(c *call) error {
 		if s := c.shape(0); s != nil {
@@ -136,7 +137,7 @@ func alongAxis(def int64) rule {
 	}
 }
 
-// keepAxes is same, with a check of the axis given by input 1.
+// cumulative is same, with a check of the axis in input 1.
 func cumulative(c *call) error {
 	if axis, ok := c.intsIn(1); ok && len(axis) == 1 && c.rank(0) >= 0 {
 		if _, err := axisOf(axis[0], c.rank(0)); err != nil {

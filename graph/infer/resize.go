@@ -8,7 +8,7 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// resize scales axes by factors, or to sizes, which win when both are given.
+// resize scales axes by factors, or to sizes, which take precedence.
 func resize(c *call) error {
 	s := c.shape(0)
 	scalesAt, sizesAt := 2, 3
@@ -48,7 +48,7 @@ func emptyIn(c *call, i int) bool {
 	return ok && n == 0
 }
 
-// resizedRank is the result for an input of unknown rank.
+// resizedRank returns the result's shape for an input of unknown rank.
 func resizedRank(c *call, scalesAt, sizesAt int) graph.Shape {
 	if _, partial := c.ints("axes"); partial {
 		return nil
@@ -98,8 +98,8 @@ func resizeTo(c *call, i int, s graph.Shape, axes []int, out graph.Shape) error 
 	return keepAspect(policy, sizes, s, axes, out)
 }
 
-// keepAspect scales all axes by the smallest or the largest of the factors
-// that sizes ask for.
+// keepAspect scales all axes by the smallest or the largest of the factors that
+// sizes imply.
 func keepAspect(policy string, sizes []graph.Dim, s graph.Shape, axes []int, out graph.Shape) error {
 	scale := 0.0
 	for k, a := range axes {
@@ -172,7 +172,7 @@ func scaled(d graph.Dim, scale elem) graph.Dim {
 	return floorElem(x).num
 }
 
-// product32 is n*f, in 32-bit floats where those hold n exactly.
+// product32 returns n*f, in 32-bit floats if they hold n exactly.
 func product32(n int64, f float64) float64 {
 	if n <= 1<<24 {
 		return float64(float32(n) * float32(f))

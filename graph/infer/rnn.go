@@ -64,7 +64,8 @@ func hiddenSize(c *call, gates int64) (graph.Dim, error) {
 	return graph.Int(n), nil
 }
 
-// checkInitial compares the initial states, inputs 5 and 6, with the last.
+// checkInitial compares the initial states, inputs 5 and 6, with the shape of
+// the last states.
 func checkInitial(c *call, last graph.Shape) error {
 	for i := 5; i <= 6; i++ {
 		if s := c.shape(i); s != nil {

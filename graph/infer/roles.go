@@ -6,7 +6,7 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// A role says where an operand may hold the batch: an axis, or one of the
+// A role is where an operand may hold the batch: an axis, or one of the
 // following.
 type role int8
 
@@ -16,7 +16,7 @@ const (
 	leadDim role = 0
 )
 
-// join is the role of a value with two readers: one that takes it for data
+// join returns the role of a value with two readers: one that reads it as data
 // decides.
 func (r role) join(s role) role {
 	if r >= leadDim {
@@ -25,8 +25,8 @@ func (r role) join(s role) role {
 	return max(r, s)
 }
 
-// axis is the axis of an input that may hold the batch, -1 if it has none. An input
-// that nothing reads counts as data.
+// axis returns the axis of an input that may hold the batch, -1 if it has none. An
+// input that nothing reads counts as data.
 func (r role) axis() int {
 	if r == unread {
 		return int(leadDim)
@@ -34,9 +34,9 @@ func (r role) axis() int {
 	return int(r)
 }
 
-// noBatchOperands lists, by operator, the operands that hold no batch: weights
-// that all samples share, and operands that say how, where or how often. It covers the
-// operands that are graph inputs in real files; one that it lacks counts as data.
+// noBatchOperands lists, by operator, operands that hold no batch: weights that all
+// samples share, and operands that say how, where or how often. It covers operands
+// that are graph inputs in real files; any other counts as data.
 var noBatchOperands = map[opKey][]int{
 	{"", "LSTM"}: {1, 2, 3, 7}, {"", "GRU"}: {1, 2, 3}, {"", "RNN"}: {1, 2, 3},
 	{"", "Conv"}: {1, 2}, {"", "ConvTranspose"}: {1, 2}, {"", "DeformConv"}: {1, 3}, {"", "ConvInteger"}: {1, 2, 3}, {"", "QLinearConv"}: {1, 2, 3, 4, 5, 6, 7, 8},
@@ -56,8 +56,8 @@ var noBatchOperands = map[opKey][]int{
 	{"com.microsoft", "Attention"}: {1, 2, 6}, {"com.microsoft", "MultiHeadAttention"}: {3, 8}, {"com.microsoft", "DecoderMaskedMultiHeadAttention"}: {7, 8, 10},
 }
 
-// roles returns what the values of a graph may hold, by value, from the
-// operators that read them, and from the ranks that are declared or inferred.
+// roles returns the role of each value of a graph, from the operators that read
+// them and from declared or inferred ranks.
 func roles(g *graph.Graph) []role {
 	out := make([]role, len(g.Values))
 	for i := range out {
@@ -87,8 +87,8 @@ func roles(g *graph.Graph) []role {
 	return out
 }
 
-// roleOf is what operand j of a node may hold; wide is the largest rank of its
-// operands, and results are the roles of the values after it.
+// roleOf returns the role of operand j of a node; wide is the largest rank of
+// its operands, and results are the roles of later values.
 func roleOf(g *graph.Graph, n *graph.Node, j, wide int, results []role) role {
 	if slices.Contains(noBatchOperands[opKey{n.Domain, n.Op}], j) {
 		return noBatch
@@ -115,7 +115,7 @@ func roleOf(g *graph.Graph, n *graph.Node, j, wide int, results []role) role {
 			return noBatch
 		}
 	case "Add", "Sub", "Mul", "Div", "Pow", "Mod", "Max", "Min", "Sum", "Mean", "Where", "PRelu", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Gemm":
-		if rank < wide { // its first dim is an inner one of the result's
+		if rank < wide { // its first dim is an inner one of the result
 			return noBatch
 		}
 	}
@@ -125,10 +125,10 @@ func roleOf(g *graph.Graph, n *graph.Node, j, wide int, results []role) role {
 	return leadDim
 }
 
-// rankOf is the rank of a value as far as it is declared or inferred, else 0.
+// rankOf returns the declared or inferred rank of a value, else 0.
 func rankOf(v *graph.Value) int { return max(len(v.Decl.Shape), len(v.Type.Shape)) }
 
-// widest is the largest rank of the operands of a node.
+// widest returns the largest rank of a node's operands.
 func widest(g *graph.Graph, n *graph.Node) int {
 	rank := 0
 	for _, id := range n.Inputs {

@@ -17,10 +17,10 @@ import (
 //go:embed schemas.txt
 var schemaText string
 
-// A schema is what ONNX says of one version of an operator.
+// A schema is ONNX's definition of one version of an operator.
 type schema struct {
 	since     int64
-	withdrawn bool // the version that ends the operator
+	withdrawn bool // this version ends the operator
 	in, out   []parameter
 	attrs     []attribute // by name
 	variables int
@@ -32,8 +32,8 @@ type parameter struct {
 	variable int // index of its type variable, or -1
 	allowed  typeSet
 	optional bool
-	variadic bool // stands for least or more; the last of its list
-	mixed    bool // of which each has a type of its own
+	variadic bool // stands for least or more; last of its list
+	mixed    bool // each has a type of its own
 	least    int
 }
 
@@ -44,16 +44,16 @@ type attribute struct {
 	required bool
 }
 
-// A typeSet is a set of types: tensors by bits of their element types, others
+// A typeSet is a set of types: tensors as bits of their element types, others
 // by their names.
 type typeSet struct {
 	tensors uint64
 	others  []string
 }
 
-// A catalog has the lines of schemaText by operator, oldest version first, the
-// sets of types, and the newest version of each domain that an operator came
-// with.
+// A catalog indexes the lines of schemaText by operator, oldest version first,
+// with the sets of types and the newest version of each domain that introduced
+// an operator.
 type catalog struct {
 	lines  map[string][]string
 	sets   []typeSet
@@ -89,9 +89,9 @@ func parseTypes(names []string) typeSet {
 	return s
 }
 
-// find returns the schema of an operator in a version of its domain: the
-// newest that is not newer. It is nil where the version has none; first is
-// then the version that brings one, or 0.
+// find returns the schema of an operator in a version of its domain: the newest
+// that is not newer. It is nil if the version has none; first is then the
+// version that introduces one, or 0.
 func (c *catalog) find(domain, op string, version int64) (s *schema, first int64) {
 	name := op
 	if domain != "" {
@@ -108,7 +108,7 @@ func (c *catalog) find(domain, op string, version int64) (s *schema, first int64
 	return nil, first
 }
 
-// sinceOf reads the version that a line begins with.
+// sinceOf parses the version at the beginning of a line.
 func sinceOf(line string) (since int64, withdrawn bool) {
 	text, _, _ := strings.Cut(line, " ")
 	text, withdrawn = strings.CutSuffix(text, "!")
@@ -119,7 +119,7 @@ func sinceOf(line string) (since int64, withdrawn bool) {
 	return since, withdrawn
 }
 
-// parse reads a line without the operator's name.
+// parse parses a line without the operator's name.
 func (c *catalog) parse(line string) *schema {
 	s := &schema{}
 	s.since, s.withdrawn = sinceOf(line)
@@ -147,7 +147,7 @@ func (c *catalog) parse(line string) *schema {
 	return s
 }
 
-// whole reads a number of the embedded file.
+// whole parses a number of the embedded file.
 func whole(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -181,8 +181,8 @@ func (s *schema) attr(name string) *attribute {
 	return &s.attrs[i]
 }
 
-// arity returns the least and the largest number of operands that a list of
-// parameters takes; most is -1 for no limit.
+// arity returns the least and the largest number of operands for a list of
+// parameters; most is -1 if there is no limit.
 func arity(list []parameter) (least, most int) {
 	most = len(list)
 	for i, p := range list {
@@ -196,7 +196,7 @@ func arity(list []parameter) (least, most int) {
 	return least, most
 }
 
-// at returns the parameter that operand i belongs to, or nil.
+// at returns the parameter of operand i, or nil.
 func at(list []parameter, i int) *parameter {
 	if n := len(list) - 1; i >= n && n >= 0 && list[n].variadic {
 		return &list[n]
@@ -207,8 +207,8 @@ func at(list []parameter, i int) *parameter {
 	return &list[i]
 }
 
-// has reports whether a type is in the set; known is false where too little
-// is known of it.
+// has reports whether a type is in the set; known is false if too little is
+// known about it.
 func (s typeSet) has(t graph.Type) (in, known bool) {
 	if t.Kind == graph.TensorType {
 		return s.tensors>>uint(t.Elem)&1 != 0, t.Elem.Valid()
@@ -217,8 +217,8 @@ func (s typeSet) has(t graph.Type) (in, known bool) {
 	return slices.Contains(s.others, name), name != ""
 }
 
-// schemaName writes a type without its dims as schemas do, "" where it is not
-// wholly known.
+// schemaName writes a type without its dims in the notation of schemas, "" if
+// it is not wholly known.
 func schemaName(t graph.Type) string {
 	of := ""
 	if t.Of != nil {

@@ -13,15 +13,15 @@ type scope struct {
 	g          *graph.Graph
 	parent     *scope
 	opsets     []graph.Opset
-	attrs      []graph.Attr // of the call of the local function this is the body of
-	vals       []*vals      // by value: what is known of the elements, or nil
+	attrs      []graph.Attr // of the call of the local function whose body this is
+	contents   []*contents  // for each value: its known contents, or nil
 	call       call         // the node being visited; reused
 	inFunction bool
-	digits     []digit // by value, while a fixed batch is replaced by a symbol: where it stands
+	digits     []digit // for each value, while a symbol replaces a fixed batch: the batch's position
 }
 
 func newScope(e *engine, g *graph.Graph, parent *scope) *scope {
-	s := &scope{e: e, g: g, parent: parent, vals: make([]*vals, len(g.Values))}
+	s := &scope{e: e, g: g, parent: parent, contents: make([]*contents, len(g.Values))}
 	e.work -= len(g.Values) / 16
 	if parent != nil {
 		s.opsets, s.attrs, s.inFunction = parent.opsets, parent.attrs, parent.inFunction
@@ -40,11 +40,11 @@ func newScope(e *engine, g *graph.Graph, parent *scope) *scope {
 	return s
 }
 
-// capture copies what is known of an outer value.
+// capture copies what is known about a value of the enclosing graph.
 func (s *scope) capture(v *graph.Value) {
 	outer := &s.parent.g.Values[v.Outer]
 	v.Type, v.Const = outer.Type, outer.Const
-	s.vals[v.ID] = s.parent.vals[v.Outer]
+	s.contents[v.ID] = s.parent.contents[v.Outer]
 }
 
 // version returns the imported version of domain, or 0.
@@ -86,7 +86,7 @@ func (s *scope) node(n *graph.Node) error {
 		}
 	}
 	for i, v := range c.results {
-		c.setVals(i, v)
+		c.setContents(i, v)
 	}
 	if c.op != nil && c.op.values != nil {
 		if err := c.propagate(); err != nil {
@@ -101,7 +101,8 @@ func (s *scope) node(n *graph.Node) error {
 	return nil
 }
 
-// infer finds what stands for the node's operator and runs it.
+// infer finds the rule, function or custom callback for the node's operator and
+// runs it.
 func (c *call) infer() error {
 	e, n := c.s.e, c.n
 	if e.funcs != nil {
@@ -171,8 +172,8 @@ func (c *call) checkInputs() error {
 	return nil
 }
 
-// settle completes the inferred type of output i by what the user and the
-// file say, and names the dims that remain unknown.
+// settle completes the inferred type of output i by the user's shape and the
+// declaration, and names the dims that remain unknown.
 func (c *call) settle(i int, v *graph.Value) error {
 	e := c.s.e
 	t := v.Type
@@ -292,8 +293,8 @@ func (c *call) nameDims(out int, t graph.Type) (graph.Type, error) {
 	return t, nil
 }
 
-// maxBits is the size from which a tensor is an error, that of
-// graph.Tensor.Bytes: counting its bits must not overflow.
+// maxBits is the size in bits from which a tensor is an error, as for
+// graph.Constant.Bytes: counting its bits must not overflow.
 const maxBits = 1 << 62
 
 // checkSize returns an error for a tensor of more than maxBits. Dims that are

@@ -17,7 +17,7 @@ func sequenceOf(items []item) item {
 		}
 		t.Of = &of
 	}
-	return item{t, &vals{list: true, items: items}}
+	return item{t, &contents{list: true, items: items}}
 }
 
 func sequenceConstruct(c *call) error {
@@ -31,7 +31,7 @@ func sequenceConstruct(c *call) error {
 
 func sequenceEmpty(c *call) error {
 	of := tensorOf(c.dtype("dtype", graph.Float32), nil)
-	c.give(0, item{graph.Type{Kind: graph.SequenceType, Of: &of, Len: graph.Int(0)}, &vals{list: true}})
+	c.give(0, item{graph.Type{Kind: graph.SequenceType, Of: &of, Len: graph.Int(0)}, &contents{list: true}})
 	return nil
 }
 
@@ -62,7 +62,7 @@ func sequenceInsert(c *call) error {
 	if err := checkSequence(c); err != nil {
 		return err
 	}
-	t, v := c.typ(0), c.vals(0)
+	t, v := c.typ(0), c.contents(0)
 	if v != nil && v.list {
 		if at, ok := position(c, 2, len(v.items), len(v.items)); ok && len(v.items) < maxElems {
 			items := append(append(append([]item{}, v.items[:at]...), c.item(1)), v.items[at:]...)
@@ -85,7 +85,7 @@ func sequenceErase(c *call) error {
 	if err := checkSequence(c); err != nil {
 		return err
 	}
-	t, v := c.typ(0), c.vals(0)
+	t, v := c.typ(0), c.contents(0)
 	if v != nil && v.list && len(v.items) > 0 {
 		if at, ok := position(c, 1, len(v.items), len(v.items)-1); ok && at < len(v.items) {
 			c.give(0, sequenceOf(append(append([]item{}, v.items[:at]...), v.items[at+1:]...)))
@@ -101,7 +101,7 @@ func sequenceAt(c *call) error {
 	if err := checkSequence(c); err != nil {
 		return err
 	}
-	t, v := c.typ(0), c.vals(0)
+	t, v := c.typ(0), c.contents(0)
 	if v != nil && v.list {
 		at, ok := position(c, 1, len(v.items), 0)
 		if list, known := c.intsIn(1); known && (!ok || at >= len(v.items)) {
@@ -124,7 +124,7 @@ func sequenceLength(c *call) error {
 	}
 	out := item{typ: tensorOf(graph.Int64, graph.Shape{})}
 	if n := c.typ(0).Len; n.Known() {
-		out.vals = &vals{dims: []int64{}, elems: []elem{dimElem(n)}}
+		out.contents = &contents{dims: []int64{}, elems: []elem{dimElem(n)}}
 	}
 	c.give(0, out)
 	return nil
@@ -175,7 +175,7 @@ func splitToSequence(c *call) error {
 }
 
 // sequenceParts returns the lengths of the parts, or nil and their number as
-// far as it is known. drop means that the axis goes.
+// far as it is known. drop reports whether the axis is removed.
 func sequenceParts(c *call, d graph.Dim) (parts []graph.Dim, count graph.Dim, drop bool, err error) {
 	n, isInt := d.Int()
 	if !c.has(1) {
@@ -197,7 +197,7 @@ func sequenceParts(c *call, d graph.Dim) (parts []graph.Dim, count graph.Dim, dr
 	if c.rank(1) == 0 && len(sizes) == 1 {
 		size := graph.Int(sizes[0])
 		count = d.CeilDiv(size)
-		// ONNX ignores keepdims where split is given; PyTorch's own functions (up to 2.8) mean it.
+		// ONNX ignores keepdims if split is given; PyTorch's own functions (up to 2.8) rely on it.
 		drop = strings.HasPrefix(c.s.e.model.Producer, "pytorch") && sizes[0] == 1 && c.int("keepdims", 1) == 0
 		if k, ok := count.Int(); ok && isInt && k <= maxElems {
 			for left := n; left > 0; left -= sizes[0] {
@@ -241,7 +241,7 @@ func concatFromSequence(c *call) error {
 		return nil
 	}
 	total := graph.Dim{}
-	if v := c.vals(0); v != nil && v.list {
+	if v := c.contents(0); v != nil && v.list {
 		total = graph.Int(0)
 		for _, it := range v.items {
 			if len(it.typ.Shape) != len(s) {
@@ -260,21 +260,21 @@ func concatFromSequence(c *call) error {
 func optional(c *call) error {
 	if c.has(0) {
 		it := c.item(0)
-		c.give(0, item{graph.Type{Kind: graph.OptionalType, Of: &it.typ}, &vals{list: true, items: []item{it}}})
+		c.give(0, item{graph.Type{Kind: graph.OptionalType, Of: &it.typ}, &contents{list: true, items: []item{it}}})
 		return nil
 	}
 	a := c.attr("type")
 	if a == nil || len(a.Types) == 0 {
 		return fmt.Errorf("neither an input nor attribute type is given")
 	}
-	c.give(0, item{graph.Type{Kind: graph.OptionalType, Of: &a.Types[0]}, &vals{list: true}})
+	c.give(0, item{graph.Type{Kind: graph.OptionalType, Of: &a.Types[0]}, &contents{list: true}})
 	return nil
 }
 
 func optionalHasElement(c *call) error {
 	out := item{typ: tensorOf(graph.Bool, graph.Shape{})}
 	known, has := true, true
-	switch v := c.vals(0); {
+	switch v := c.contents(0); {
 	case !c.has(0):
 		has = false
 	case c.typ(0).Kind == graph.OptionalType:
@@ -282,14 +282,14 @@ func optionalHasElement(c *call) error {
 		has = known && len(v.items) > 0
 	}
 	if known {
-		out.vals = &vals{dims: []int64{}, elems: []elem{boolElem(has)}}
+		out.contents = &contents{dims: []int64{}, elems: []elem{boolElem(has)}}
 	}
 	c.give(0, out)
 	return nil
 }
 
 func optionalGetElement(c *call) error {
-	t, v := c.typ(0), c.vals(0)
+	t, v := c.typ(0), c.contents(0)
 	if t.Kind != graph.OptionalType {
 		c.give(0, c.item(0))
 		return nil

@@ -78,8 +78,8 @@ func scalarDim(c *call, i int) (d graph.Dim, given bool, err error) {
 	return v.elems[0].dim(), true, nil
 }
 
-// dftAxis is attribute axis before opset 20, then input 2; it excludes the
-// last dim.
+// dftAxis returns attribute axis before opset 20, then input 2; it cannot be
+// the last dim.
 func dftAxis(c *call, rank int) (axis int, ok bool, err error) {
 	n := int64(-2)
 	if c.ver < 20 {
@@ -167,8 +167,8 @@ func windowFunction(c *call) error {
 	return nil
 }
 
-// stringNormalizer drops words: [n] or [1, n] becomes one with at most as
-// many, but at least one.
+// stringNormalizer drops words: [n] or [1, n] becomes a shape of at most n, but
+// at least one word.
 func stringNormalizer(c *call) error {
 	s := c.shape(0)
 	switch {

@@ -26,7 +26,7 @@ func slice(c *call) error {
 		return err
 	}
 	out := append(graph.Shape{}, s...)
-	if !ok { // which axes are cut is not known
+	if !ok { // which axes are sliced is not known
 		for i, d := range s {
 			out[i] = graph.Dim{}
 			c.bound(0, i, d)
@@ -107,7 +107,7 @@ func sliceList(c *call, attr string, i int) ([]graph.Dim, bool) {
 	return ints(list...), ok
 }
 
-// length returns how many of d elements the span takes.
+// length returns the number of elements of d that the span takes.
 func (p span) length(d graph.Dim) graph.Dim {
 	if m, ok := d.Int(); ok {
 		a, ok1 := p.start.Int()
@@ -152,12 +152,12 @@ func sliceRange(n, start, end, step int64) (first, count int64) {
 	return start, (start-end-1)/-step + 1
 }
 
-// huge is the size from which exporters mean "to the end".
+// huge is the least end by which exporters mean "to the end".
 const huge = math.MaxInt32 - 1
 
-// forward is the length of a slice with a positive step of a symbolic dim.
-// Symbolic starts and ends count from the front, unless they are negative
-// throughout.
+// forward returns the length of a slice of a symbolic dim with a positive step.
+// Symbolic starts and ends count from the front, unless they are always
+// negative.
 func (p span) forward(d graph.Dim) graph.Dim {
 	zero := graph.Int(0)
 	end, toEnd := p.position(p.end, d)
@@ -181,7 +181,7 @@ func (p span) forward(d graph.Dim) graph.Dim {
 	return length.CeilDiv(graph.Int(p.step))
 }
 
-// position returns an index from the front; toEnd is true when it is d.
+// position returns an index from the front; toEnd is true if it equals d.
 func (p span) position(x, d graph.Dim) (at graph.Dim, toEnd bool) {
 	if negative(x) {
 		return d.Add(x), false
@@ -195,7 +195,8 @@ func negative(x graph.Dim) bool {
 	return hi < 0 || hi <= 0 && lo < 0
 }
 
-// backward is the length of a slice with a negative step of a symbolic dim.
+// backward returns the length of a slice of a symbolic dim with a negative
+// step.
 func (p span) backward(d graph.Dim) graph.Dim {
 	last := d.Sub(graph.Int(1))
 	start, _ := p.position(p.start, d)

@@ -223,13 +223,13 @@ type backendTest struct {
 
 // tensor returns the value with its elements, or nil when they are not
 // recorded.
-func (v backendValue) tensor() *graph.Tensor {
+func (v backendValue) tensor() *graph.Constant {
 	dtype, ok := graph.ParseDType(v.DType)
 	n, _ := graph.Product(v.Shape)
 	if !ok || v.Kind != "tensor" || int64(len(v.Values)) != n || n == 0 && v.Values == nil || dtype == graph.String {
 		return nil
 	}
-	t := &graph.Tensor{Type: dtype, Dims: v.Shape, Ints: []int64{}}
+	t := &graph.Constant{Type: dtype, Dims: v.Shape, Ints: []int64{}}
 	for _, x := range v.Values {
 		f, ok := number(x)
 		if !ok {
@@ -348,7 +348,7 @@ func differ(items []backendValue) bool {
 
 // wrongElements compares the elements that inference computed with those of
 // the run, if both are known.
-func wrongElements(got *graph.Tensor, want backendValue) (known bool, diff string) {
+func wrongElements(got *graph.Constant, want backendValue) (known bool, diff string) {
 	w := want.tensor()
 	if got == nil || w == nil || got.Ints == nil && got.Floats == nil {
 		return false, ""
@@ -376,7 +376,7 @@ func TestSuiteBackend(t *testing.T) {
 			t.Errorf("%s: %v", c.Name, err)
 			continue
 		}
-		opt := Options{Values: map[string]*graph.Tensor{}, Shapes: map[string]graph.Shape{}}
+		opt := Options{Values: map[string]*graph.Constant{}, Shapes: map[string]graph.Shape{}}
 		for _, in := range c.Sets[0].Inputs {
 			if v := in.tensor(); v != nil {
 				opt.Values[in.Name] = v

@@ -7,9 +7,8 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// mergeDim returns what is known of a dim of which both a and b are said:
-// an integer before an expression, a before b. It returns false for two
-// different integers.
+// mergeDim combines two statements about one dim: it prefers an integer to an
+// expression, and a to b. It returns false for two different integers.
 func mergeDim(a, b graph.Dim) (graph.Dim, bool) {
 	m, aInt := a.Int()
 	n, bInt := b.Int()
@@ -63,7 +62,7 @@ func mergeTypes(t, d graph.Type) (merged graph.Type, conflict string) {
 			return t, ""
 		}
 		if t.Kind == graph.SequenceType && t.Of.Kind == graph.TensorType && t.Of.Shape == nil && t.Of.Elem == d.Of.Elem {
-			return t, "" // no rank can mean that the items differ in it
+			return t, "" // no rank may mean that the items' ranks differ
 		}
 		of, conflict := mergeTypes(*t.Of, *d.Of)
 		t.Of = &of
@@ -82,8 +81,8 @@ func mergeTypes(t, d graph.Type) (merged graph.Type, conflict string) {
 	return t, conflict
 }
 
-// fill completes the unknown dims of s by those of d. It returns false if the
-// two contradict each other.
+// fill completes the unknown dims of s by those of d. It returns false if they
+// contradict each other.
 func fill(s, d graph.Shape) (graph.Shape, bool) {
 	if s == nil || d == nil || len(s) != len(d) {
 		if s == nil {
@@ -107,8 +106,8 @@ func fill(s, d graph.Shape) (graph.Shape, bool) {
 	return s, agree
 }
 
-// joinTypes returns the type of a value that is one of two: what both have in
-// common. Dims that differ become unknown, ranks that differ an unknown rank.
+// joinTypes returns what the types of two alternatives have in common. Dims
+// that differ become unknown, ranks that differ an unknown rank.
 func joinTypes(a, b graph.Type) graph.Type {
 	switch {
 	case a.Kind == graph.NoType || b.Kind == graph.NoType:
@@ -124,7 +123,7 @@ func joinTypes(a, b graph.Type) graph.Type {
 		}
 		return graph.Type{}
 	}
-	if a.Kind == graph.SequenceType { // an empty one says nothing about its items
+	if a.Kind == graph.SequenceType { // an empty one shows nothing about its items
 		if n, ok := a.Len.Int(); ok && n == 0 && b.Of != nil {
 			a.Of = b.Of
 		}
@@ -198,7 +197,7 @@ func typeText(t graph.Type) string {
 	return "unknown"
 }
 
-// opName is the operator with its domain, for messages.
+// opName returns the operator with its domain, for messages.
 func opName(n *graph.Node) string {
 	if n.Domain == "" {
 		return n.Op
@@ -206,8 +205,8 @@ func opName(n *graph.Node) string {
 	return n.Domain + "." + n.Op
 }
 
-// product multiplies dims; it is unknown when one of them is, unless another
-// is 0.
+// product multiplies dims; it is unknown if one of them is, unless another is
+// 0.
 func product(dims []graph.Dim) graph.Dim {
 	p := graph.Int(1)
 	for _, d := range dims {
@@ -249,7 +248,7 @@ func with(s graph.Shape, axis int, d graph.Dim) graph.Shape {
 	return out
 }
 
-// join concatenates shapes; the result is not nil.
+// concat concatenates shapes; the result is not nil.
 func concat(parts ...[]graph.Dim) graph.Shape {
 	out := graph.Shape{}
 	for _, p := range parts {

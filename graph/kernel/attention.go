@@ -1,6 +1,6 @@
 package kernel
 
-// numbers are those of an attention: causal is 1 or 0.
+// numbers are the scalars of every attention kernel: causal is 1 or 0.
 const numbers = "scale causal " + dropout
 
 var attention = []Kernel{

@@ -2,12 +2,12 @@ package kernel
 
 import "slices"
 
-// What these make does not depend on what they read, but for masks.
+// Results of these kernels do not depend on their operands, except for masks.
 var fill = slices.Concat(
 	each(Kernel{Nothing: true}, "empty zero_grad del"),
 	each(Kernel{Refused: nowhere}, "eye tril_indices triu_indices"),
 	each(Kernel{Operands: "self", Scalars: "diagonal"}, "tril triu"),
-	// They stand for several kernels each, as their nodes say.
+	// Nodes of these stand for several kernels each and are marked inexact.
 	each(Kernel{Operands: "self", Scalars: "dropout=1", Random: true, Refused: nowhere}, "alpha_dropout feature_dropout"),
 	[]Kernel{
 		{Name: "fill", Operands: "_", Scalars: "value"},

@@ -1,6 +1,6 @@
 package kernel
 
-// Dims are those that have an index.
+// Dims are the dims that have an index.
 var index = []Kernel{
 	{Name: "embedding", Operands: "weight indices", Scalars: "padding_idx", Pace: Lookups}, // an index without gradient, -1 for none
 	{Name: "embedding_dense_backward", Operands: "grad indices", Scalars: "padding_idx", Pace: LookupsBackward},

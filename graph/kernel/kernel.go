@@ -1,8 +1,8 @@
 // Package kernel is the contract between package aten, which issues the nodes of a
-// program, and the devices that run them: one row for each kernel, in one file a
-// family, says what a node that names it (program.Node.Does) must have, and what is
-// true of all such nodes. The same file names lead to the operators in graph/aten and to
-// the functions in validate/cpu and validate/cuda.
+// program, and the devices that run them: one row for each kernel, in one file a family.
+// A row says what a node that names the kernel (program.Node.Does) must have, and what
+// is true of all such nodes. The same file names lead to the operators in graph/aten and
+// to the functions in validate/cpu and validate/cuda.
 package kernel
 
 import (
@@ -15,26 +15,26 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// A Kernel is one row.
+// A Kernel is one row of the table.
 type Kernel struct {
 	Name string
 	// Operands are the operands' names, in order. A "?" follows one that may be
-	// absent, "..." a last one of which there may be more. One that is called "_" may
-	// be there, and nothing reads it.
+	// absent, "..." a last one that may be repeated. An operand called "_" may be
+	// present but is never read.
 	Operands string
 	// Scalars are the names of program.Attrs.Scalars, in order. "alpha=1" may be left
-	// out and is 1 then; "..." follows a last one of which there may be more.
+	// out and is then 1; "..." follows a last one that may be repeated.
 	Scalars string
-	Modes   string // what program.Attrs.Mode may be besides ""
-	Dims    bool   // program.Attrs must have these
+	Modes   string // values that program.Attrs.Mode may have besides ""
+	Dims    bool   // program.Attrs.Dims must be set
 	Conv    bool
 	Pool    bool
 	Window  bool
 	Rule    bool
-	Refused string // why no device runs the kernel; empty: devices have it
+	Refused string // why no device runs the kernel; empty if devices do
 
 	Elementwise bool // element i of result 0 depends on element i of the broadcast operands alone
-	Nothing     bool // it computes nothing
+	Nothing     bool // no computation at all
 	Random      bool // it draws random numbers, unless it has a dropout of 0
 	Stateful    bool // it updates running statistics
 	Selectable  bool // selective checkpoints may keep calls: PyTorch makes them as often, and in the order, as they stand here (scripts/pytorch/selective_reference.py)
@@ -44,8 +44,8 @@ type Kernel struct {
 	operands, scalars []word
 }
 
-// A Way is a name that PyTorch has for calls of a kernel (program.Node.Op), with what
-// is true of these alone.
+// A Way is one of the PyTorch names (program.Node.Op) of calls of a kernel, with what
+// is true of these calls alone.
 type Way struct {
 	Op         string
 	Dispatched string // the operator that PyTorch's dispatcher sees, where Op is called inside of that
@@ -84,13 +84,13 @@ const (
 type word struct {
 	name           string
 	optional, more bool
-	value          float64 // of a scalar that is left out
+	value          float64 // default of a scalar
 }
 
 const (
-	unread  = "_"              // names an operand that nothing reads
-	nowhere = "no such kernel" // why kernels are refused that no device has
-	dropout = "dropout"        // names the probability that an element is dropped
+	unread  = "_"              // name of an operand that no kernel reads
+	nowhere = "no such kernel" // reason to refuse kernels that no device has
+	dropout = "dropout"        // name of the probability that an element is dropped
 )
 
 // Table lists all kernels.
@@ -108,7 +108,7 @@ func paced(p Pace, rows ...[]Kernel) []Kernel {
 	return all
 }
 
-// The rows by name, ways by operator, and rows by the operator that the dispatcher sees.
+// Rows by name, ways by operator, and rows by the operator that the dispatcher sees.
 var byName, byWay, byDispatched = indexTable(Table)
 
 func indexTable(rows []Kernel) (names map[string]*Kernel, ways map[string]*Way, seen map[string]*Kernel) {
@@ -146,7 +146,7 @@ func words(list string) (out []word) {
 	return out
 }
 
-// each makes a row for each name.
+// each returns rows that differ in name only.
 func each(like Kernel, names string) (out []Kernel) {
 	for _, like.Name = range strings.Fields(names) {
 		out = append(out, like)
@@ -154,14 +154,14 @@ func each(like Kernel, names string) (out []Kernel) {
 	return out
 }
 
-// Find returns the row of a name, or nil.
+// Find returns the row of that name, or nil.
 func Find(name string) *Kernel { return byName[name] }
 
-// WayOf returns what is said of an operator's calls alone, nil for most.
+// WayOf returns what is particular to an operator's calls, nil for most.
 func WayOf(op string) *Way { return byWay[op] }
 
-// Dispatched returns the operator that PyTorch's dispatcher sees, and a policy of
-// selective checkpoints is asked about, for a node's Op.
+// Dispatched returns, for a node's Op, the operator that PyTorch's dispatcher
+// sees and passes to a policy of selective checkpoints.
 func Dispatched(op string) string {
 	if w := byWay[op]; w != nil && w.Dispatched != "" {
 		return w.Dispatched
@@ -169,8 +169,8 @@ func Dispatched(op string) string {
 	return op
 }
 
-// Selectable reports whether a plan may keep calls of an operator, by the name that the
-// dispatcher sees.
+// Selectable reports whether a plan may keep the calls of an operator, by its name in
+// the dispatcher.
 func Selectable(op string) bool {
 	k := byDispatched[op]
 	return k != nil && k.Selectable
@@ -210,7 +210,7 @@ func (k *Kernel) Draws(n *program.Node) bool {
 	return k.Random && (!k.Drops() || n.Scalar(k.place(dropout), 1) > 0)
 }
 
-// bounds is how many items a list of words stands for, at least and at most.
+// bounds returns how many items a list of words allows, at least and at most.
 func bounds(list []word) (least, most int) {
 	for i, w := range list {
 		if most = i + 1; !w.optional {
@@ -223,9 +223,9 @@ func bounds(list []word) (least, most int) {
 	return least, most
 }
 
-// Check returns what is wrong with a node, to be read behind its kernel's name: the
-// table lacks that, or operands, numbers or attributes are not those of the row. A node
-// that says that it is inexact may have any.
+// Check returns what is wrong with a node, to be read after its kernel's name: the
+// kernel is not in the table, or operands, scalars or attributes are not those of its
+// row. A node that is marked inexact may have any.
 func Check(n *program.Node) error {
 	k, a := Find(n.Does()), n.Attrs
 	if a == nil {
@@ -259,7 +259,7 @@ func Check(n *program.Node) error {
 	return nil
 }
 
-// Arity is how many operands a kernel has at least.
+// Arity returns the least number of operands of a kernel.
 func (k *Kernel) Arity() int {
 	n, _ := bounds(k.operands)
 	return n

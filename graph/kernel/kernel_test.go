@@ -10,9 +10,10 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// TestCheck: a node that lacks what its row asks for is found, and what is wrong is named.
+// TestCheck: a node that lacks something its row requires is found, and the message names
+// it.
 func TestCheck(t *testing.T) {
-	in := func(n int) []program.Tensor { return make([]program.Tensor, n) }
+	in := func(n int) []program.View { return make([]program.View, n) }
 	absent := []program.Arg{{In: program.Absent}, {In: 0}}
 	for want, n := range map[string]program.Node{
 		"":                                {Op: "mul", In: in(2)},
@@ -35,7 +36,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestNumbers: numbers that are left out have the row's values, and modes follow them.
+// TestNumbers: omitted scalars have the row's defaults, and modes follow them.
 func TestNumbers(t *testing.T) {
 	add, elu := Find("add"), Find("elu_backward")
 	if v := add.Scalar(&program.Node{}, "alpha"); v != 1 {
@@ -53,8 +54,8 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestTable: the words of rows are unique and written as Kernel says, and what a policy may
-// keep is known by the name that PyTorch's dispatcher sees.
+// TestTable: the words of each row are unique and well-formed, and each operator that a
+// policy may keep has a name in PyTorch's dispatcher.
 func TestTable(t *testing.T) {
 	for i := range Table {
 		k := &Table[i]
@@ -80,7 +81,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestFamilies: each family's file is there in the packages that issue and run its kernels.
+// TestFamilies: the packages that issue and run kernels have a file for each family.
 func TestFamilies(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil || len(files) < 3 {

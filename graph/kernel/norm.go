@@ -1,6 +1,6 @@
 package kernel
 
-// Dims are those that are normalized; training is 1 or 0.
+// Dims are the normalized dims; training is 1 or 0.
 var norm = []Kernel{
 	{Name: "native_layer_norm", Operands: "input weight? bias?", Scalars: "eps", Dims: true, Selectable: true, Pace: LayerNorms},
 	{Name: "native_layer_norm_backward", Operands: "grad input weight? mean rstd", Scalars: "eps", Dims: true, Pace: LayerNormsBackward},

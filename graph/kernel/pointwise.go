@@ -12,7 +12,7 @@ var pointwise = slices.Concat(
 		{Name: "relu", Operands: "self", Scalars: "threshold=0", Elementwise: true},
 		{Name: "gelu", Operands: "self", Modes: "tanh", Elementwise: true, Selectable: true},
 		{Name: "leaky_relu", Operands: "self", Scalars: "negative_slope", Elementwise: true},
-		{Name: "logit", Operands: "self", Scalars: "eps", Elementwise: true}, // a bound of self, negative for none
+		{Name: "logit", Operands: "self", Scalars: "eps", Elementwise: true}, // eps clamps self, negative for no clamp
 		{Name: "clamp_min", Operands: "self", Scalars: "min", Elementwise: true},
 		{Name: "clamp_max", Operands: "self", Scalars: "max", Elementwise: true},
 		{Name: "clamp", Operands: "self", Scalars: "min max", Elementwise: true},
@@ -39,7 +39,7 @@ var pointwise = slices.Concat(
 	each(Kernel{Operands: "grad output", Elementwise: true}, "tanh_backward sigmoid_backward"),
 	each(Kernel{Operands: "grad self", Elementwise: true}, "silu_backward mish_backward hardswish_backward hardsigmoid_backward log_sigmoid_backward"),
 	each(Kernel{Operands: "grad self", Scalars: "lambd", Elementwise: true}, "hardshrink_backward softshrink_backward"),
-	[]Kernel{ // self is the result in the mode result
+	[]Kernel{ // in the mode "result", self is the forward's result
 		{Name: "gelu_backward", Operands: "grad self", Modes: "tanh", Elementwise: true},
 		{Name: "threshold_backward", Operands: "grad self", Scalars: "threshold value=0", Elementwise: true},
 		{Name: "leaky_relu_backward", Operands: "grad self", Scalars: "negative_slope", Modes: "result", Elementwise: true},

@@ -16,13 +16,13 @@ import (
 )
 
 // CaptureKey is the metadata property of a model file that holds a capture: what
-// memplan's Python package saw when it ran the module's own code.
+// memplan's Python package recorded when it ran the module's own code.
 const CaptureKey = "memplan.capture"
 
-// captureSchema is the schema that is read here.
+// captureSchema is the schema version that this package reads.
 const captureSchema = 1
 
-// Bounds of a capture.
+// Limits of a capture.
 const (
 	maxCaptureText = 64 << 20 // bytes of JSON
 	maxCaptureIDs  = 1 << 22  // tensors of a variant
@@ -42,7 +42,7 @@ type Capture struct {
 	Step     *CapturedStep     `json:"step"`
 	Checks   []CapturedCheck   `json:"checks"`
 
-	exprs map[string]graph.Dim // texts of expressions, read
+	exprs map[string]graph.Dim // expressions by their text, parsed
 }
 
 // A CapturedDim is a free dimension of the inputs.
@@ -58,8 +58,8 @@ type CapturedStep struct {
 	Accumulate int            `json:"accumulate"`
 }
 
-// A CapturedCheck is the most live bytes of each phase of a step that ran without
-// a GPU, each storage rounded up to 512, without libraries' workspaces.
+// A CapturedCheck holds the peak live bytes of each phase of a step that ran
+// without a GPU, each storage rounded up to 512, without libraries' workspaces.
 type CapturedCheck struct {
 	Mode      string           `json:"mode"`
 	Precision string           `json:"precision"`
@@ -72,7 +72,7 @@ type CapturedCheck struct {
 	First     int64            `json:"first"`
 }
 
-// A capturedTensor is one that exists before the model is called.
+// A capturedTensor is a tensor that exists before the model is called.
 type capturedTensor struct {
 	Kind       string       `json:"kind"`
 	Name       string       `json:"name"`
@@ -88,32 +88,33 @@ type capturedTensor struct {
 type capturedVariant struct {
 	Mode      string                  `json:"mode"`
 	Precision string                  `json:"precision"`
-	Error     string                  `json:"error"` // PyTorch's own, where it does not run
-	Same      *int                    `json:"same"`  // variant whose calls these are, too
+	Error     string                  `json:"error"` // PyTorch's own error, if the variant does not run
+	Same      *int                    `json:"same"`  // variant with the same calls
 	Calls     []capturedCall          `json:"calls"`
 	Types     map[string]capturedType `json:"types"`
 	Outputs   []int32                 `json:"outputs"`
 	Loss      *int32                  `json:"loss"`
-	Forward   *int                    `json:"forward"` // calls that the model makes; the others are the loss's
+	Forward   *int                    `json:"forward"` // calls of the model; later ones are the loss's
 	Regions   []capturedRegion        `json:"regions"`
-	Constants []int32                 `json:"constants"` // tensors on the device that nobody makes, with types
+	Constants []int32                 `json:"constants"` // tensors on the device that no call makes, with types
 }
 
-// A capturedRegion is a part of the calls that autograd sees otherwise: a custom
-// function, whose backward is Python, a checkpoint, or hooks on what is saved.
+// A capturedRegion is a range of calls that autograd treats in another way: a
+// custom function with its backward in Python, a checkpoint, or hooks on what is
+// saved.
 type capturedRegion struct {
 	Kind    string         `json:"kind"` // function, checkpoint, hooks
 	Name    string         `json:"name"`
-	In      *int           `json:"in"` // region around it
+	In      *int           `json:"in"` // enclosing region
 	Inputs  []int32        `json:"inputs"`
 	Outputs []int32        `json:"outputs"`
 	Saves   []capturedSave `json:"saves"`
 }
 
-// A capturedCast is autocast's type for a call: false for off.
+// A capturedCast is the autocast type of a call; false turns autocast off.
 type capturedCast struct{ to graph.DType }
 
-// UnmarshalJSON reads false, true or a type.
+// UnmarshalJSON reads false, true or a type name.
 func (c *capturedCast) UnmarshalJSON(b []byte) error {
 	if string(b) == "false" || string(b) == "true" {
 		return nil
@@ -135,25 +136,25 @@ type capturedCall struct {
 	Out      []*int32               `json:"out"`
 	Module   *int                   `json:"module"`
 	At       string                 `json:"at"`
-	Autocast *capturedCast          `json:"autocast"` // where it is not the variant's own
-	Grad     *bool                  `json:"grad"`     // where it is not the variant's own
+	Autocast *capturedCast          `json:"autocast"` // if it differs from the variant's
+	Grad     *bool                  `json:"grad"`     // if it differs from the variant's
 	Region   *int                   `json:"region"`
 	Dies     []int32                `json:"dies"`
 	Saves    []capturedSave         `json:"saves"`
 
-	names []string // of Kwargs, sorted
+	names []string // keys of Kwargs, sorted
 }
 
 // A capturedType is a tensor's element type, shape and storage.
 type capturedType struct {
 	dtype   graph.DType
 	shape   capturedDims
-	storage int32 // id whose storage it shares, -1 for its own
+	storage int32 // id of the tensor whose storage it shares, -1 for its own
 	device  string
 	strides capturedDims
 	offset  capturedSize
-	bytes   *capturedSize // of its storage, where the tensor shows a part of it
-	grad    bool          // it requires a gradient
+	bytes   *capturedSize // bytes of its storage, if the tensor shows only a part of it
+	grad    bool          // whether it requires a gradient
 }
 
 // UnmarshalJSON reads ["bfloat16", [dims], storage, more].
@@ -190,7 +191,7 @@ func (t *capturedType) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// capturedDType is the element type of PyTorch's name for it.
+// capturedDType parses PyTorch's name of an element type.
 func capturedDType(s string) (graph.DType, error) {
 	if d, ok := capturedTypes[strings.TrimPrefix(s, "torch.")]; ok {
 		return d, nil
@@ -205,7 +206,7 @@ var capturedTypes = map[string]graph.DType{
 	"float8_e4m3fn": graph.Float8E4M3, "float8_e5m2": graph.Float8E5M2,
 }
 
-// A capturedSize is an integer, or an expression of dims.
+// A capturedSize is an integer, or an expression in dims.
 type capturedSize struct {
 	n    int64
 	expr string
@@ -231,8 +232,8 @@ func (s *capturedSize) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &s.n)
 }
 
-// A capturedSave is a tensor that autograd saves: an id, or the bytes of one that
-// no call returns.
+// A capturedSave is a tensor that autograd saves: its id, or the bytes of one
+// that no call returns.
 type capturedSave struct {
 	id    int32
 	bytes capturedSize
@@ -263,15 +264,15 @@ type capturedArg struct {
 	i     int64 // ArgInt, ArgBool; ArgValue: the tensor's id
 	f     float64
 	s     string
-	size  string // ArgInt: an expression in place of i
+	size  string // ArgInt: an expression instead of i
 	list  []capturedArg
 	depth int
 
-	dtype graph.DType // of a tensor of the CPU, whose id is -1
+	dtype graph.DType // of a CPU tensor, whose id is -1
 	shape capturedDims
 }
 
-// UnmarshalJSON reads one argument: the first byte says which kind it is.
+// UnmarshalJSON reads one argument, whose kind shows in its first byte.
 func (a *capturedArg) UnmarshalJSON(b []byte) error {
 	if len(b) == 0 {
 		return errors.New("an empty argument")
@@ -315,13 +316,13 @@ func (a *capturedArg) number(s string) error {
 	}
 	f, err := strconv.ParseFloat(s, 64)
 	a.kind, a.f = graph.ArgFloat, f
-	if errors.Is(err, strconv.ErrRange) { // an integer beyond 64 bits, which a fill value may be
+	if errors.Is(err, strconv.ErrRange) { // beyond 64 bits, as a fill value may be
 		err = nil
 	}
 	return err
 }
 
-// object reads an argument that is no plain JSON.
+// object reads an argument that is a JSON object.
 func (a *capturedArg) object(b []byte) error {
 	var o struct {
 		T      *int32  `json:"t"`
@@ -417,7 +418,7 @@ func DecodeCapture(data []byte) (*Capture, error) {
 	return c, c.check()
 }
 
-// check looks at what is common to the variants, and then at each.
+// check validates what the variants share, and then each of them.
 func (c *Capture) check() error {
 	for i, m := range c.Modules {
 		if len(m) != 2 {
@@ -445,7 +446,7 @@ func (c *Capture) check() error {
 	return nil
 }
 
-// sizes reads the expressions of a shape.
+// sizes parses the expressions of a shape.
 func (c *Capture) sizes(list capturedDims) error {
 	for i := range list {
 		if err := c.expr(list[i].expr); err != nil {
@@ -455,7 +456,7 @@ func (c *Capture) sizes(list capturedDims) error {
 	return nil
 }
 
-// expr reads an expression, once.
+// expr parses an expression, once for each text.
 func (c *Capture) expr(text string) error {
 	if _, done := c.exprs[text]; done || text == "" {
 		return nil
@@ -473,7 +474,7 @@ func (c *Capture) expr(text string) error {
 	return nil
 }
 
-// check looks whether calls read what exists.
+// check validates that calls read only tensors that exist.
 func (v *capturedVariant) check(c *Capture, index int) error {
 	if v.Error != "" {
 		return nil
@@ -545,7 +546,7 @@ func (v *capturedVariant) check(c *Capture, index int) error {
 	return nil
 }
 
-// A callChecker goes through the calls of a variant in order.
+// A callChecker validates the calls of a variant in order.
 type callChecker struct {
 	c     *Capture
 	v     *capturedVariant
@@ -611,7 +612,7 @@ func (k *callChecker) saves(list []capturedSave) error {
 	return nil
 }
 
-// region looks at one region, once all calls are known.
+// region validates one region, once all calls are known.
 func (k *callChecker) region(i int) error {
 	r := &k.v.Regions[i]
 	if r.In != nil && (*r.In < 0 || *r.In >= i) {
@@ -647,8 +648,8 @@ func (k *callChecker) args(list []capturedArg) error {
 	return nil
 }
 
-// Variant returns the run of a mode and a precision: ok is whether there is one,
-// and the error is PyTorch's own where it does not run.
+// Variant returns the index of the variant of a mode and a precision. ok is
+// whether the capture has it; err is PyTorch's own error if it does not run.
 func (c *Capture) Variant(mode, precision string) (index int, ok bool, err error) {
 	for i := range c.Variants {
 		if v := &c.Variants[i]; v.Mode == mode && v.Precision == precision {
@@ -661,7 +662,7 @@ func (c *Capture) Variant(mode, precision string) (index int, ok bool, err error
 	return -1, false, nil
 }
 
-// Ran lists the runs that there are, as "train fp32".
+// Ran lists the variants that the capture has, as "train fp32".
 func (c *Capture) Ran() []string {
 	var out []string
 	for i := range c.Variants {
@@ -672,7 +673,7 @@ func (c *Capture) Ran() []string {
 	return out
 }
 
-// firstLine is the first line of an error's text, 300 bytes at most.
+// firstLine returns the first line of an error's text, at most 300 bytes.
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
 	return strings.ToValidUTF8(s[:min(len(s), 300)], "")

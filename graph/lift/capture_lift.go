@@ -11,41 +11,43 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// Captured is the source of a lift that rests on a capture.
+// Captured is the Source of a lift from a capture.
 const Captured Source = "capture"
 
-// A Recording is what a capture says of a lifted graph beyond its calls.
+// A Recording holds what a capture knows of a lifted graph besides its calls.
 type Recording struct {
 	Variant string // "train fp32"
-	Forward int    // calls that the model makes; those behind them are the loss's
+	Forward int    // calls of the model; later ones are the loss's
 	Loss    graph.ValueID
-	// Dies are the values that Python lets go of between a call's end and the next
-	// call's begin.
-	Dies [][]graph.ValueID
-	Kept []graph.ValueID // what nobody lets go of: modules keep it until the next step
-	// NoAutocast and NoGrad are calls for which autocast or autograd's recording is off.
+	// Released are the values that Python releases between the end of a call and the
+	// beginning of the next.
+	Released [][]graph.ValueID
+	Kept     []graph.ValueID // never released: modules keep them until the next step
+	// NoAutocast and NoGrad mark calls for which autocast or autograd's recording is
+	// off.
 	NoAutocast, NoGrad []bool
-	Casts              []graph.DType       // autocast's type, where the code asks for its own
+	Casts              []graph.DType       // autocast's type, if the code sets its own
 	Regions            []Region            // custom functions, in the order of their last calls
-	StorageBytes       []int64             // of each value: bytes of its storage where it shows a part of that, else 0
-	OnHost             []bool              // calls whose results are on the CPU
-	Saves              [][]RecordedSave    // nil where the capture does not say
-	Bases              []graph.ValueID     // of each value: the one whose storage it shares
+	StorageBytes       []int64             // for each value: bytes of its storage if it shows only a part of it, else 0
+	OnHost             []bool              // marks calls whose results are on the CPU
+	Saves              [][]RecordedSave    // nil if unknown
+	Bases              []graph.ValueID     // for each value: the value whose storage it shares
 	Frozen             map[string]bool     // parameters that require no gradient
-	Also               map[string][]string // further names of shared parameters
-	Given              []bool              // the type of a stored value is that of this precision
-	Was                []graph.DType       // and this is its type before it was converted
+	Aliases            map[string][]string // other names of shared parameters
+	Given              []bool              // marks stored values whose type is that of the run's precision
+	Original           []graph.DType       // their types before the conversion
 }
 
-// A RecordedSave is a tensor that autograd saves during a call: a value, or Bytes
-// of one that no call returns.
+// A RecordedSave is a tensor that autograd saves during a call: a value, or one
+// of Bytes that no call returns.
 type RecordedSave struct {
 	Value graph.ValueID
 	Bytes int64
 }
 
-// names of operators as Python reaches them, and the table's. What is not here has
-// the same name, without a trailing "_" for calls that write to their operand.
+// captureNames maps Python's names of operators to the table's. Other operators
+// have the same name in both, without the trailing "_" of calls that write to
+// their operand.
 var captureNames = map[string]string{
 	"__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "__iand__": "bitwise_and_", "__ior__": "bitwise_or_",
 	"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div", "negative": "neg", "absolute": "abs", "arccos": "acos", "greater": "gt", "less": "lt",
@@ -53,8 +55,8 @@ var captureNames = map[string]string{
 	"concat": "cat", "concatenate": "cat", "row_stack": "vstack", "clip": "clamp", "fix": "trunc",
 }
 
-// captureViews are calls that another operator of the table makes with sizes or dims
-// of its own, which it is given here: of the result's shape.
+// captureViews are calls for which the table has an operator with explicit sizes or
+// dims. Their arguments are derived from the result's shape.
 var captureViews = map[string]struct {
 	op   string
 	args func(shape []int64) []graph.Arg
@@ -87,13 +89,13 @@ func reversed(shape []int64) []graph.Arg {
 	return intsArg(dims)
 }
 
-// LiftCapture makes the lifted graph of one of a capture's variants. g is the
-// file's graph, bound: its inputs say what the dims are.
+// LiftCapture builds the lifted graph of one variant of a capture. g is the
+// file's graph with its inputs bound, which give the dims.
 func LiftCapture(c *Capture, g *graph.Graph, index int) (*Lifted, error) {
 	v := &c.Variants[index]
 	b := &captureLift{c: c, v: v, env: map[string]int64{}, sized: map[string]int64{}, at: map[int32]graph.ValueID{}, counts: map[string]int{}}
 	b.l = &Lifted{Source: Captured, Graph: &graph.Graph{Name: g.Name, Model: g.Model, Meta: g.Meta}}
-	b.r = &Recording{Variant: v.Mode + " " + v.Precision, Forward: len(v.Calls), Loss: graph.NoValue, Frozen: map[string]bool{}, Also: map[string][]string{}}
+	b.r = &Recording{Variant: v.Mode + " " + v.Precision, Forward: len(v.Calls), Loss: graph.NoValue, Frozen: map[string]bool{}, Aliases: map[string][]string{}}
 	b.l.Recording = b.r
 	if err := b.bind(g); err != nil {
 		return nil, err
@@ -108,7 +110,7 @@ func LiftCapture(c *Capture, g *graph.Graph, index int) (*Lifted, error) {
 	if err := b.calls(); err != nil {
 		return nil, err
 	}
-	b.ends()
+	b.finish()
 	if err := b.regions(); err != nil {
 		return nil, err
 	}
@@ -124,14 +126,14 @@ type captureLift struct {
 	l      *Lifted
 	r      *Recording
 	env    map[string]int64        // dims
-	sized  map[string]int64        // expressions worked out
-	at     map[int32]graph.ValueID // value of an id: that of the last call that wrote to it
-	metas  [][]graph.Prop          // of each module
+	sized  map[string]int64        // evaluated expressions
+	at     map[int32]graph.ValueID // current value of an id: that of the last call that wrote to it
+	metas  [][]graph.Prop          // metadata of each module
 	counts map[string]int          // calls of each operator
 }
 
-// bind takes the dims from the file's inputs: of the same name, or else in the
-// same place.
+// bind takes the dims from the file's inputs, matched by name, else by
+// position.
 func (b *captureLift) bind(g *graph.Graph) error {
 	place := 0
 	for i := range b.c.Tensors {
@@ -163,7 +165,7 @@ func (b *captureLift) bind(g *graph.Graph) error {
 	return nil
 }
 
-// dim takes one dim of an input.
+// dim binds one dim of an input.
 func (b *captureLift) dim(t *capturedTensor, k int, d graph.Dim) error {
 	n, ok := d.Int()
 	if !ok {
@@ -187,7 +189,7 @@ func (b *captureLift) dim(t *capturedTensor, k int, d graph.Dim) error {
 	return nil
 }
 
-// size works a size out.
+// size evaluates a size.
 func (b *captureLift) size(s capturedSize) (int64, error) {
 	if s.expr == "" {
 		return s.n, nil
@@ -203,8 +205,8 @@ func (b *captureLift) size(s capturedSize) (int64, error) {
 	return n, nil
 }
 
-// shape works a shape out. What is not bound stays symbolic, so that a report can
-// ask for it.
+// shape evaluates a shape. Unbound dims stay symbolic, so that a report can ask
+// for them.
 func (b *captureLift) shape(list capturedDims) (graph.Shape, error) {
 	out := make(graph.Shape, len(list))
 	for i, s := range list {
@@ -223,7 +225,7 @@ func (b *captureLift) shape(list capturedDims) (graph.Shape, error) {
 	return out, nil
 }
 
-// unbound reports an expression of dims that nobody bound.
+// unbound reports whether an expression has an unbound dim.
 func (b *captureLift) unbound(expr string) bool {
 	return slices.ContainsFunc(b.c.exprs[expr].Symbols(), func(s string) bool { _, ok := b.env[s]; return !ok })
 }
@@ -237,12 +239,12 @@ func (b *captureLift) add(v graph.Value, r Role, given bool) graph.ValueID {
 	b.l.Roles = append(b.l.Roles, r)
 	b.r.Bases = append(b.r.Bases, graph.NoValue)
 	b.r.Given = append(b.r.Given, given)
-	b.r.Was = append(b.r.Was, v.Type.Elem)
+	b.r.Original = append(b.r.Original, v.Type.Elem)
 	b.r.StorageBytes = append(b.r.StorageBytes, 0)
 	return v.ID
 }
 
-// stored brings in what exists before the model is called.
+// stored adds the values that exist before the model is called.
 func (b *captureLift) stored() error {
 	for i := range b.c.Tensors {
 		t := &b.c.Tensors[i]
@@ -275,11 +277,11 @@ func (b *captureLift) stored() error {
 				b.r.Frozen[t.Name] = true
 			}
 			if len(t.Also) > 0 {
-				b.r.Also[t.Name] = t.Also
+				b.r.Aliases[t.Name] = t.Also
 			}
 		}
 		id := b.add(v, role, given)
-		b.r.Was[id] = was
+		b.r.Original[id] = was
 		if v.Kind == graph.Input {
 			b.l.Graph.Inputs = append(b.l.Graph.Inputs, id)
 		}
@@ -288,7 +290,7 @@ func (b *captureLift) stored() error {
 	return nil
 }
 
-// constants brings in tensors on the device that the code holds beside parameters,
+// constants adds tensors on the device that the code holds besides parameters,
 // buffers and inputs.
 func (b *captureLift) constants() error {
 	for _, id := range b.v.Constants {
@@ -302,19 +304,19 @@ func (b *captureLift) constants() error {
 	return nil
 }
 
-// stored is a value that no call makes.
+// stored returns a value that no call makes.
 func stored(name string, kind graph.Kind, d graph.DType, shape graph.Shape) graph.Value {
 	v := graph.Value{Name: name, Kind: kind, Def: -1, Type: graph.Type{Kind: graph.TensorType, Elem: d, Shape: shape}}
 	if dims, ok := shape.Static(); ok && kind == graph.Initializer {
-		v.Const = &graph.Tensor{Name: name, Type: d, Dims: dims}
+		v.Const = &graph.Constant{Name: name, Type: d, Dims: dims}
 	} else if kind == graph.Initializer {
-		v.Const = &graph.Tensor{Name: name, Type: d}
+		v.Const = &graph.Constant{Name: name, Type: d}
 	}
 	return v
 }
 
 // modules writes the scopes of each module as exporters do: the names and classes
-// of those around it, outermost first, and a name for the call.
+// of the enclosing modules, outermost first, and a name for the call.
 func (b *captureLift) modules() {
 	class := map[string]string{"": b.c.Class}
 	for _, m := range b.c.Modules {
@@ -425,11 +427,11 @@ func (b *captureLift) call(c *capturedCall) error {
 	for _, id := range c.Dies {
 		dies = append(dies, b.at[id])
 	}
-	b.r.Dies = append(b.r.Dies, dies)
+	b.r.Released = append(b.r.Released, dies)
 	return b.saves(c)
 }
 
-// view gives a call of captureViews its operator and arguments.
+// view replaces the operator and arguments of a call in captureViews.
 func (b *captureLift) view(n *graph.Node, c *capturedCall) {
 	name, _, _ := strings.Cut(n.Op, ".")
 	to, ok := captureViews[name]
@@ -444,8 +446,8 @@ func (b *captureLift) view(n *graph.Node, c *capturedCall) {
 	}
 }
 
-// operatorOf is the name of a call's operator in the table, and whether it writes
-// to its first operand.
+// operatorOf returns the table's name of a call's operator, and whether the call
+// writes to its first operand.
 func operatorOf(target string) (op string, inPlace bool) {
 	ns, rest, _ := strings.Cut(target, ".")
 	if ns != "aten" && ns != "prims" {
@@ -504,8 +506,8 @@ func (b *captureLift) args(in []capturedArg, out []graph.Arg) ([]graph.Arg, erro
 	return out, nil
 }
 
-// result makes the value of a call's result: a new one, too, where the call writes
-// to a tensor that there was.
+// result makes the value of a call's result, a new one even if the call writes to
+// an existing tensor.
 func (b *captureLift) result(id int32, name string, k int) (out graph.ValueID, cpu bool, err error) {
 	if k > 0 {
 		name = fmt.Sprint(name, ".", k)
@@ -542,7 +544,7 @@ func (b *captureLift) result(id int32, name string, k int) (out graph.ValueID, c
 	return out, typed && t.device == "cpu", nil
 }
 
-// A Region is a custom autograd function: calls up to and including Last have made
+// A Region is a custom autograd function: the calls from First through Last make
 // its results from its inputs, and its own backward reads what it saved.
 type Region struct {
 	Kind, Name      string
@@ -552,7 +554,7 @@ type Region struct {
 }
 
 // reentrant is the checkpoint whose first run autograd does not record: backward
-// runs it again as any other, with gradients.
+// runs it again, with gradients.
 const reentrant = "torch.utils.checkpoint.CheckpointFunction"
 
 // regions finds the calls of each region.
@@ -560,7 +562,7 @@ func (b *captureLift) regions() error {
 	for i := range b.v.Regions {
 		c := &b.v.Regions[i]
 		if c.In != nil {
-			continue // the outer one's backward is all that runs
+			continue // only the outer function's backward runs
 		}
 		r := Region{Kind: c.Kind, Name: c.Name, First: -1, Last: -1}
 		for k := range b.v.Calls {
@@ -592,7 +594,7 @@ func (b *captureLift) regions() error {
 	return nil
 }
 
-// within reports whether a call's region is one, or in it.
+// within reports whether region of is the given region, or inside it.
 func (b *captureLift) within(of *int, region int) bool {
 	for of != nil && *of != region {
 		of = b.v.Regions[*of].In
@@ -600,7 +602,7 @@ func (b *captureLift) within(of *int, region int) bool {
 	return of != nil
 }
 
-// saves notes what autograd saves during the call.
+// saves records what autograd saves during a call.
 func (b *captureLift) saves(c *capturedCall) error {
 	out, err := b.saved(c.Saves)
 	b.r.Saves = append(b.r.Saves, out)
@@ -624,8 +626,8 @@ func (b *captureLift) saved(list []capturedSave) (out []RecordedSave, err error)
 	return out, nil
 }
 
-// ends notes what the model returns, and what stays.
-func (b *captureLift) ends() {
+// finish records what the model returns, and what stays alive.
+func (b *captureLift) finish() {
 	g := b.l.Graph
 	for _, id := range b.v.Outputs {
 		if v := b.at[id]; !slices.Contains(g.Outputs, v) {

@@ -68,7 +68,7 @@ func TestCapture(t *testing.T) {
 	for i := range l.Graph.Nodes {
 		n := &l.Graph.Nodes[i]
 		o := &l.Graph.Values[n.Outputs[0]]
-		got = append(got, fmt.Sprintf("%s %v %s %s %v %v %v %v", n.Op, n.Inputs, n.Module, l.Classes[i], l.InPlace[i], o.Type.Shape, l.Recording.Bases[o.ID], l.Recording.Dies[i]))
+		got = append(got, fmt.Sprintf("%s %v %s %s %v %v %v %v", n.Op, n.Inputs, n.Module, l.Classes[i], l.InPlace[i], o.Type.Shape, l.Recording.Bases[o.ID], l.Recording.Released[i]))
 	}
 	want := []string{
 		"linear.default [2 0 1] net.0 torch.nn.modules.linear.Linear false [6 16] -1 []",
@@ -180,7 +180,7 @@ func FuzzCapture(f *testing.F) {
 			if err := graph.Check(l.Graph); err != nil {
 				t.Fatalf("%s: %v", text, err)
 			}
-			if n := len(l.Graph.Nodes); len(l.Classes) != n || len(l.InPlace) != n || len(l.Recording.Dies) != n || len(l.Recording.Bases) != len(l.Graph.Values) {
+			if n := len(l.Graph.Nodes); len(l.Classes) != n || len(l.InPlace) != n || len(l.Recording.Released) != n || len(l.Recording.Bases) != len(l.Graph.Values) {
 				t.Fatalf("%s: %d nodes", text, n)
 			}
 		}

@@ -9,14 +9,14 @@ import (
 	"github.com/memplan/memplan/graph/aten"
 )
 
-// A castLine puts back the casts of one statement.
+// A castLine restores the casts of one statement.
 type castLine struct {
 	*sourceFrame
 	units []sourceUnit
-	table bool                     // a statement of the table, whose variables may be those of lines before
-	named map[string]graph.ValueID // values by the variables that the line widens
-	reads map[string]graph.ValueID // values by the other variables that it reads
-	uses  map[string][]operandAt   // where it reads them
+	table bool                     // the statement is in the table; its variables may come from earlier lines
+	named map[string]graph.ValueID // values of the variables that the line widens
+	reads map[string]graph.ValueID // values of the other variables that it reads
+	uses  map[string][]operandAt   // arguments that read them
 }
 
 // An operandAt is an argument of a call.
@@ -25,8 +25,8 @@ type operandAt struct {
 	arg  *graph.Arg
 }
 
-// loop reports a statement that runs one module after the other and nothing else,
-// for blk in blocks: x = blk(x.float()), and looks at each of its turns.
+// loop reports whether a statement only runs one module after the other, for blk
+// in blocks: x = blk(x.float()), and if so restores the casts of each iteration.
 func (s *castLine) loop(e *pyExpr, text string) bool {
 	modules := 0
 	for _, c := range e.calls(nil) {
@@ -43,7 +43,7 @@ func (s *castLine) loop(e *pyExpr, text string) bool {
 	return true
 }
 
-// turns puts the casts of a statement back each time that a loop runs it.
+// turns restores the casts of a statement in each iteration of a loop.
 func (s *castLine) turns(text string) {
 	for {
 		n := s.line(parsePy(text))
@@ -54,9 +54,9 @@ func (s *castLine) turns(text string) {
 	}
 }
 
-// line binds the expression's operators to calls, in the order that Python
-// evaluates them, and puts the casts at their operands and results back. It returns
-// how many of the units it bound.
+// line binds the expression's operators to calls, in Python's order of evaluation,
+// and restores the casts of their operands and results. It returns the number of
+// units that it bound.
 func (s *castLine) line(e *pyExpr) int {
 	s.named, s.reads, s.uses = map[string]graph.ValueID{}, map[string]graph.ValueID{}, map[string][]operandAt{}
 	calls := e.calls(nil)
@@ -68,7 +68,7 @@ func (s *castLine) line(e *pyExpr) int {
 			op = opName(s.r.node(s.units[k].lo))
 		}
 		switch {
-		case c.cast() != "" && aten.Is(op, aten.Casts): // the file has the cast
+		case c.cast() != "" && aten.Is(op, aten.Casts): // the cast is in the file
 			c.bind(s.units[k])
 			s.typed(c)
 			k++
@@ -78,7 +78,7 @@ func (s *castLine) line(e *pyExpr) int {
 		case op != "" && c.makes(op), k < len(s.units) && s.units[k].module && c.ofModel():
 			c.bind(s.units[k])
 			k++
-		default: // a function of the model's: its calls are those up to the next that the line names
+		default: // a function of the model: its calls extend to the next one that the line names
 			from := k
 			k = s.upTo(calls[n+1:], k)
 			if from+1 == k || from < k && !slices.ContainsFunc(s.units[from:k], func(u sourceUnit) bool { return u.module }) {
@@ -87,19 +87,19 @@ func (s *castLine) line(e *pyExpr) int {
 		}
 		switch {
 		case c.bound && c.module:
-			s.within(c)
-			s.given(c)
+			s.castInArguments(c)
+			s.castArguments(c)
 		case c.bound:
 			s.operands(c)
 		default:
-			s.given(c)
+			s.castArguments(c)
 		}
 	}
 	s.results(e)
 	return k
 }
 
-// unindexed leaves out the units that indices make, which no expression is bound to.
+// unindexed drops the units that indices make, which are bound to no expression.
 func (s *castLine) unindexed(e *pyExpr, calls []*pyExpr) {
 	if !e.indexes() {
 		return
@@ -110,8 +110,8 @@ func (s *castLine) unindexed(e *pyExpr, calls []*pyExpr) {
 	})
 }
 
-// upTo returns the first unit from k on that the rest of the line makes: counted from
-// the end if the rest makes all of them, otherwise the first that one of its calls could make.
+// upTo returns the first unit from k on that the rest of the line makes: counted from the end
+// if the rest makes all later ones, otherwise the first that one of its calls could make.
 func (s *castLine) upTo(rest []*pyExpr, k int) int {
 	u, all := len(s.units), true
 	for _, c := range slices.Backward(rest) {
@@ -136,7 +136,7 @@ func (s *castLine) upTo(rest []*pyExpr, k int) int {
 	return k
 }
 
-// binds reports an expression that makes unit k.
+// binds reports whether an expression can make unit k.
 func (s *castLine) binds(c *pyExpr, k int) bool {
 	if s.units[k].module {
 		return c.cast() == "" && c.ofModel()
@@ -152,7 +152,7 @@ func (s *castLine) results(e *pyExpr) {
 		}
 		return
 	}
-	var casts []*pyExpr // the inner ones last
+	var casts []*pyExpr // inner casts last
 	for e.cast() != "" && len(e.kids) > 0 && !e.bound {
 		casts = append(casts, e)
 		e = e.kids[0]
@@ -164,9 +164,10 @@ func (s *castLine) results(e *pyExpr) {
 	}
 }
 
-// renamed widens a tensor that the statement reads by another name than the one to
-// whose type it casts the result: xf = x.float() has no call, and a cast of what
-// elementwise operators and reductions of xf make to x.dtype does nothing without it.
+// renamed widens a tensor that the statement reads under another name than that of
+// the variable whose type the result is cast to: xf = x.float() makes no call, and
+// casting what elementwise operators and reductions make of xf to x.dtype has no
+// effect without it.
 func (s *castLine) renamed(to string) {
 	name, typed := strings.CutSuffix(to, ".dtype")
 	if !typed || !isName(name) || len(s.named) > 0 || slices.ContainsFunc(s.units, func(u sourceUnit) bool { return u.module }) {
@@ -188,7 +189,7 @@ func (s *castLine) renamed(to string) {
 	}
 }
 
-// cast casts the result of what an expression is bound to.
+// cast casts the result of the calls bound to an expression.
 func (s *castLine) cast(e *pyExpr, to string) {
 	at := s.made(e)
 	switch {
@@ -200,7 +201,7 @@ func (s *castLine) cast(e *pyExpr, to string) {
 	}
 }
 
-// made is the call whose result an expression is, -1 where it is none, or not one.
+// made returns the call whose result an expression is, or -1.
 func (s *castLine) made(e *pyExpr) int {
 	if !e.bound {
 		return -1
@@ -212,7 +213,7 @@ func (s *castLine) made(e *pyExpr) int {
 	return at
 }
 
-// read reports a value that a call from the given one on reads, or that the graph returns.
+// read reports whether the graph returns a value or a call from the given one on reads it.
 func (s *castLine) read(id graph.ValueID, from int) bool {
 	for i := from; i < len(s.r.l.Graph.Nodes); i++ {
 		if slices.Contains(s.r.node(i).Inputs, id) {
@@ -222,8 +223,8 @@ func (s *castLine) read(id graph.ValueID, from int) bool {
 	return slices.Contains(s.r.l.Graph.Outputs, id)
 }
 
-// typed gives a cast of the file, which float32 shows as one to float32, the type
-// that the line names.
+// typed sets the target type of a cast in the file to the one that the line
+// names; the float32 export shows float32.
 func (s *castLine) typed(c *pyExpr) {
 	n := s.r.node(c.node)
 	if to := c.cast(); to != "float32" && opName(n) != "type_as" && len(n.Args) > 0 && n.Args[0].Kind == graph.ArgValue && s.float32(n.Args[0].Value) && s.float32(n.Outputs[0]) {
@@ -232,7 +233,7 @@ func (s *castLine) typed(c *pyExpr) {
 	}
 }
 
-// operands puts back the casts at the operands of a call.
+// operands restores the casts of a call's operands.
 func (s *castLine) operands(c *pyExpr) {
 	n, kids := s.r.node(c.node), c.kids
 	if opName(n) == "rsub" && len(kids) == 2 { // 1 - x
@@ -242,9 +243,9 @@ func (s *castLine) operands(c *pyExpr) {
 	s.r.relink(n)
 }
 
-// pairs puts back the casts of expressions that are arguments of a call, in order.
-// Lists stand for their elements, and for all that is left where the call takes them
-// as one: torch.einsum("ij,jk", a, b).
+// pairs restores the casts of expressions that are arguments of a call, in order. A
+// list stands for its elements, or for all remaining arguments if the call takes
+// them as one: torch.einsum("ij,jk", a, b).
 func (s *castLine) pairs(c *pyExpr, kids []*pyExpr, args []graph.Arg) {
 	for j, kid := range kids {
 		if j >= len(args) || args[j].Name != "" {
@@ -262,7 +263,7 @@ func (s *castLine) pairs(c *pyExpr, kids []*pyExpr, args []graph.Arg) {
 	}
 }
 
-// operand puts the cast of an expression back that is an argument of a call.
+// operand restores the cast of an expression that is an argument of a call.
 func (s *castLine) operand(c, kid *pyExpr, a *graph.Arg) {
 	id := a.Value
 	switch to := kid.cast(); {
@@ -278,7 +279,7 @@ func (s *castLine) operand(c, kid *pyExpr, a *graph.Arg) {
 	}
 }
 
-// widen casts a value to float32 before a call. What a variable names is cast once.
+// widen casts a value to float32 before a call. A variable's value is cast once.
 func (s *castLine) widen(cast *pyExpr, call int, id graph.ValueID) graph.ValueID {
 	if cast.text != sharedCast {
 		return s.r.widened(call, id)
@@ -291,9 +292,9 @@ func (s *castLine) widen(cast *pyExpr, call int, id graph.ValueID) graph.ValueID
 	return w
 }
 
-// given puts back the casts of results that a function or module of the model's is
-// called with.
-func (s *castLine) given(c *pyExpr) {
+// castArguments restores the casts of results that are arguments of a function or module
+// of the model.
+func (s *castLine) castArguments(c *pyExpr) {
 	for _, kid := range c.kids {
 		if to := kid.cast(); to != "" && to != "float32" && !kid.bound && kid.kids[0].bound && len(s.r.after[kid.kids[0].end-1]) == 0 {
 			s.cast(kid.kids[0], to)
@@ -301,16 +302,16 @@ func (s *castLine) given(c *pyExpr) {
 	}
 }
 
-// within puts back the casts of the tensors that a function or module of the
-// model's is called with: of results that the line makes, and of variables where
-// as many are cast as it reads.
-func (s *castLine) within(c *pyExpr) {
+// castInArguments restores the casts of tensors that are arguments of a function or
+// module of the model: results that the line makes, and variables if it casts as
+// many as the function reads.
+func (s *castLine) castInArguments(c *pyExpr) {
 	var named []*pyExpr
 	for _, kid := range c.kids {
 		switch to := kid.cast(); {
 		case to != "" && !kid.bound && kid.kids[0].bound:
 			if at := s.made(kid.kids[0]); to == "float32" && at >= 0 {
-				s.given32(c, kid, s.r.node(at).Outputs[0])
+				s.castArgument(c, kid, s.r.node(at).Outputs[0])
 			}
 		case to != "" && !kid.bound && !kid.kids[0].call:
 			named = append(named, kid)
@@ -330,21 +331,21 @@ func (s *castLine) within(c *pyExpr) {
 	}
 	for k, kid := range named {
 		if kid.cast() == "float32" {
-			s.given32(c, kid, read[k])
+			s.castArgument(c, kid, read[k])
 		} else {
 			s.replace(c, read[k], s.r.insert(s.r.before, c.node, "type_as.default", valueArg(read[k]), valueArg(s.like(kid.cast(), c.node, read[k]))))
 		}
 	}
 }
 
-// given32 casts to float32 what a function or module is called with.
-func (s *castLine) given32(c, kid *pyExpr, id graph.ValueID) {
+// castArgument casts an argument of a function or module to float32.
+func (s *castLine) castArgument(c, kid *pyExpr, id graph.ValueID) {
 	s.note(kid, s.r.node(c.node).Module, id)
 	s.replace(c, id, s.widen(kid, c.node, id))
 }
 
-// replace puts a value in the place of another in the calls that an expression is
-// bound to, but for the type that a result is cast back to.
+// replace substitutes one value for another in the calls bound to an expression,
+// except where it gives the type that a result is cast back to.
 func (s *castLine) replace(c *pyExpr, old, id graph.ValueID) {
 	for i := c.node; i < c.end; i++ {
 		n := s.r.node(i)
@@ -361,8 +362,8 @@ func (s *castLine) replace(c *pyExpr, old, id graph.ValueID) {
 	}
 }
 
-// foreign are the tensors of float32 that the calls [from, to) read and do not
-// make, and that are no parameters.
+// foreign lists float32 tensors that the calls [from, to) read but do not make,
+// without parameters.
 func (s *castLine) foreign(from, to int) (out []graph.ValueID) {
 	for i := from; i < to; i++ {
 		for _, in := range s.r.node(i).Inputs {
@@ -374,7 +375,7 @@ func (s *castLine) foreign(from, to int) (out []graph.ValueID) {
 	return out
 }
 
-// note remembers what was widened, by its variable and by its module.
+// note records what was widened, by its variable and by its module.
 func (s *castLine) note(kid *pyExpr, module string, id graph.ValueID) {
 	if s.r.l.Roles[id] == Unknown {
 		s.wide[module] = id
@@ -384,8 +385,8 @@ func (s *castLine) note(kid *pyExpr, module string, id graph.ValueID) {
 	}
 }
 
-// like is a value of the type that a cast names: of the variable x in x.dtype, of
-// what the module widened, or of a parameter; itself where it knows none.
+// like returns a value whose type a cast names: the variable x in x.dtype, what
+// the module widened, or a parameter; itself if none is known.
 func (s *castLine) like(to string, call int, itself graph.ValueID) graph.ValueID {
 	name := strings.TrimSuffix(to, ".dtype")
 	if id, ok := s.named[name]; ok {
@@ -418,9 +419,9 @@ func (s *castLine) like(to string, call int, itself graph.ValueID) graph.ValueID
 	return itself
 }
 
-// earlier is what a variable names that no statement of the frame assigns before a
-// call, an argument of forward: what the first statement reads by that name. NoValue
-// where none shows it.
+// earlier returns the value of a variable that no statement of the frame assigns
+// before a call, such as an argument of forward: what the first statement reads
+// under that name. NoValue if no statement shows it.
 func (s *castLine) earlier(name string, call int) graph.ValueID {
 	for i := s.lo; i < call; {
 		j := i + 1

@@ -7,8 +7,8 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// ofClass reports a line of the file in which a class is defined: a forward that it
-// inherits may stand in another file.
+// ofClass reports whether a line is in the file that defines a class: an inherited
+// forward may be in another file.
 func ofClass(l Line, class string) bool {
 	module := class[:max(strings.LastIndexByte(class, '.'), 0)]
 	return !strings.HasPrefix(class, "torch.") && strings.HasSuffix(module, "."+strings.TrimSuffix(sourceFile(l), ".py"))
@@ -16,11 +16,12 @@ func ofClass(l Line, class string) bool {
 
 func sourceFile(l Line) string { return path.Base(strings.ReplaceAll(l.File, `\`, "/")) }
 
-// castRows are the statements that a line stands for in well-known libraries.
+// castRows returns the known statements of libraries that a line may be part
+// of.
 func castRows(l Line) []python.Cast { return python.Casts(sourceFile(l), l.Text) }
 
-// wholeStatement is the expression that a line in the file of its class is a part
-// of, and the line itself where the table has none.
+// wholeStatement returns the statement that a line in its class's file is part
+// of, or the line itself if the table has none.
 func wholeStatement(l Line, rows []python.Cast, class string) (text string, found bool) {
 	name := class[strings.LastIndexByte(class, '.')+1:]
 	for _, r := range rows {

@@ -8,12 +8,12 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// namedCasts puts calls of type_as back. The exporter drops a call whose result is
-// its operand, and gives that operand's value the name of the call: a value type_as_3
-// that mul_67 makes was cast to the type of another one. Which one the file does not
-// say: what the module is called with.
+// namedCasts restores calls of type_as. The exporter drops a call whose result is its
+// operand but gives that value the call's name: a value type_as_3 made by mul_67 was
+// cast to the type of another tensor. The file does not say which; it is taken to be
+// the module's argument.
 func (r *rewriter) namedCasts() {
-	module, with := "", graph.NoValue // what the calls in a row read first that others compute
+	module, with := "", graph.NoValue // first outside value read by consecutive calls of a module
 	for i := range r.l.Graph.Nodes {
 		n := r.node(i)
 		if n.Module != module || i == 0 {
@@ -34,10 +34,10 @@ func (r *rewriter) namedCasts() {
 	r.count()
 }
 
-// widenNamed casts the operand of a normalisation to float32 if its result, that of call i,
-// is cast back to the operand's type and no line shows the first cast, as in
-// F.layer_norm(x.float(), ...) over several lines: casting back would do nothing had the
-// function not computed in another type. Other functions cast back out of habit.
+// widenNamed casts the operand of a normalisation to float32 if the result, of call i, is
+// cast back to the operand's type and no line shows the first cast, as in
+// F.layer_norm(x.float(), ...) over several lines: casting back would have no effect unless
+// the function computed in another type. Other functions cast back without need.
 func (r *rewriter) widenNamed(i int, with graph.ValueID) {
 	from := i
 	for from > 0 && r.sameFrame(from-1, i) && !r.restarts(from-1, i) {
@@ -76,8 +76,8 @@ func (r *rewriter) widenNamed(i int, with graph.ValueID) {
 	}
 }
 
-// foreign is the first floating-point tensor among a call's operands that comes from
-// outside its module; NoValue if there is none.
+// foreign returns the first floating-point operand of a call that comes from outside
+// its module; NoValue if there is none.
 func (r *rewriter) foreign(n *graph.Node) graph.ValueID {
 	for _, in := range n.Inputs {
 		if d := r.def[in]; r.l.Roles[in] == Unknown && r.l.Graph.Values[in].Type.Elem.IsFloat() && (d < 0 || r.node(int(d)).Module != n.Module) {
@@ -87,9 +87,9 @@ func (r *rewriter) foreign(n *graph.Node) graph.ValueID {
 	return graph.NoValue
 }
 
-// moduleCasts puts the casts of modules' results back: self.drop(p).to(v.dtype),
-// whose calls stand in lines of the module. A statement ends with the last call that
-// has its line on the way.
+// moduleCasts restores the casts of modules' results, self.drop(p).to(v.dtype), from
+// the lines inside which the module's calls are. A statement ends with the last call
+// that has its line among its frames.
 func (r *rewriter) moduleCasts() {
 	var open []Line
 	last, trace := -1, ""
@@ -109,7 +109,7 @@ func (r *rewriter) moduleCasts() {
 	r.closed(open, nil, last)
 }
 
-// closed casts what the statements return that the next call is not in.
+// closed casts the results of statements that end before the next call.
 func (r *rewriter) closed(open, next []Line, last int) {
 	d := 0
 	for d < len(open) && d < len(next) && open[d] == next[d] {
@@ -124,7 +124,7 @@ func (r *rewriter) closed(open, next []Line, last int) {
 	}
 }
 
-// partner is the tensor, made before call i, by which its result is multiplied; NoValue
+// partner returns the tensor, made before call i, that multiplies its result; NoValue
 // if there is none.
 func (r *rewriter) partner(i int) graph.ValueID {
 	if len(r.node(i).Outputs) != 1 {
@@ -148,5 +148,5 @@ func (r *rewriter) partner(i int) graph.ValueID {
 	return graph.NoValue
 }
 
-// maxAfter is how many calls later the first reader of a result is looked for.
+// maxAfter is how many calls ahead the first reader of a result is sought.
 const maxAfter = 16

@@ -10,15 +10,15 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// ownFunction is the code of an autograd function of the model's own on a source
-// line: Swish.apply(x).
+// ownFunction matches a source line that applies the model's own autograd
+// function: Swish.apply(x).
 var ownFunction = regexp.MustCompile(`\b[A-Z]\w*\.apply\(`)
 
 // OwnFunction is the code of the warning that a model has such functions: the file
-// shows their forward pass alone, neither what they save nor their backward pass.
+// shows only their forward pass, neither what they save nor their backward pass.
 const OwnFunction = "own-function"
 
-// warnOwnFunctions adds the warning, which names the lines.
+// warnOwnFunctions adds that warning, with the lines.
 func (l *Lifted) warnOwnFunctions() {
 	var names []string
 	seen := map[string]bool{}
@@ -44,13 +44,13 @@ func (l *Lifted) warnOwnFunctions() {
 		}
 	}
 	if len(names) > 0 {
-		l.Warnings = append(l.Warnings, graph.Warning{Code: OwnFunction, Message: "autograd functions of the model's own (" + strings.Join(names, ", ") + "): the file shows neither what they save, which is taken to be what they are called with, nor their backward pass"})
+		l.Warnings = append(l.Warnings, graph.Warning{Code: OwnFunction, Message: "autograd functions of the model's own (" + strings.Join(names, ", ") + "): the file shows neither what they save, which is assumed to be their arguments, nor their backward pass"})
 	}
 }
 
-// ownForward is the place of a forward that is no module's: that of an autograd
-// function, which code applies in a function that the file does not show. There is a
-// frame more than modules, and none calls the forward of a base class by name.
+// ownForward returns the source position of a forward that is not a module's but an
+// autograd function's. There is then one frame more than modules, and no frame calls
+// a base class's forward by name.
 func ownForward(lines []Line, scopes []string) string {
 	if len(scopes) == 0 || len(lines) != len(scopes)+1 {
 		return ""
@@ -61,19 +61,19 @@ func ownForward(lines []Line, scopes []string) string {
 			return ""
 		}
 	}
-	if last.File == lines[len(lines)-2].File || strings.HasPrefix(last.Text, "return ") { // a module that is no attribute, such as an activation
+	if last.File == lines[len(lines)-2].File || strings.HasPrefix(last.Text, "return ") { // a module that is not an attribute, such as an activation
 		return ""
 	}
 	return fmt.Sprintf("a forward in %s, line %d", path.Base(last.File), last.Number)
 }
 
-// ownRegions finds the calls that autograd functions of the model's own make where
-// its lines show them: code applies the function in a frame, and the calls stand in
-// the one below. Such calls record nothing. What the function saves is not in the
-// file; it is taken to be what it is called with, for which most short ones are
-// written, and of more than maxOwn calls also what the last is made of. Of more than
-// maxLong each call keeps what autograd would: their backward takes memory that the file
-// does not show either.
+// ownRegions finds the calls inside the model's own autograd functions, where source
+// lines show them: one frame applies the function, and the calls are in the frame below.
+// Such calls record nothing. The file does not show what the function saves: it is
+// assumed to save its arguments, as most short ones do, and, if it makes more than
+// maxOwn calls, also the operands of its last call. If it makes more than maxLong calls,
+// each is taken to save what autograd would: the backward of such functions takes memory
+// that the file does not show either.
 func (l *Lifted) ownRegions() {
 	g := l.Graph
 	used := l.lastUses()
@@ -104,15 +104,16 @@ func (l *Lifted) ownRegions() {
 	}
 }
 
-// maxOwn is how many calls a function makes at most that is taken to save what it is
-// called with.
+// maxOwn is the largest number of calls of a function that is assumed to save only
+// its arguments.
 const maxOwn = 8
 
-// maxLong is how many calls a function makes at most that is taken to save, beside
-// that, what its last call is made of: the weights that a product sums by.
+// maxLong is the largest number of calls of a function that is assumed to save,
+// besides, only the operands of its last call: the weights of a weighted sum.
 const maxLong = 24
 
-// saveLast adds what the last call of a function reads that others of it computed.
+// saveLast adds those operands of a function's last call that its other calls
+// made.
 func (l *Lifted) saveLast(r *Region) {
 	for _, id := range l.Graph.Nodes[r.Last].Inputs {
 		if id < 0 {
@@ -124,8 +125,8 @@ func (l *Lifted) saveLast(r *Region) {
 	}
 }
 
-// applied returns the frame of a call in which code applies an autograd function,
-// and its name; -1 for none, and for one whose calls the file does not show apart.
+// applied returns the frame in which code applies an autograd function, and the
+// function's name; -1 if there is none, or its calls cannot be told apart.
 func applied(n *graph.Node) (frame int, name string) {
 	lines := Lines(n)
 	if !strings.Contains(n.MetaValue(keyLines), ".apply(") {
@@ -139,14 +140,15 @@ func applied(n *graph.Node) (frame int, name string) {
 	return -1, ""
 }
 
-// sameCall reports lines whose frames down to one are those of a call.
+// sameCall reports whether a call of the graph has the given frames, down to
+// one.
 func sameCall(n *graph.Node, lines []Line, frame int) bool {
 	first := Lines(n)
 	return len(lines) > frame+1 && slices.Equal(first[:frame+1], lines[:frame+1])
 }
 
-// lastUses are the last calls that read each value; one more than there are for what
-// the model returns.
+// lastUses returns the last call that reads each value; the number of calls if the
+// model returns it.
 func (l *Lifted) lastUses() []int {
 	used := make([]int, len(l.Graph.Values))
 	for i := range l.Graph.Nodes {
@@ -164,8 +166,8 @@ func (l *Lifted) lastUses() []int {
 	return used
 }
 
-// ownRegion is the function that makes the calls [lo, hi); nil for one without
-// operands or results.
+// ownRegion returns the function that makes the calls [lo, hi); nil if it has
+// no operands or no results.
 func (l *Lifted) ownRegion(lo, hi int, used []int) *Region {
 	g := l.Graph
 	r := &Region{Kind: "function", First: lo, Last: hi - 1}

@@ -180,7 +180,7 @@ func (p *fxParser) keywords() ([]fxArg, error) {
 	}
 }
 
-// value parses one value; what it does not know is kept as a string.
+// value parses one value; unknown syntax is kept as a string.
 func (p *fxParser) value() (fxArg, error) {
 	switch b := p.peek(); {
 	case b == '%':

@@ -8,7 +8,7 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// statement is the statement that call i stands in, "" where no line says.
+// statement returns the statement of call i, "" if no line shows it.
 func (r *rewriter) statement(i int) string {
 	lines := Lines(r.node(i))
 	if len(lines) == 0 {
@@ -21,11 +21,11 @@ func (r *rewriter) statement(i int) string {
 	return l.Text
 }
 
-// hiddenCasts widens what a function is called with where a statement without a call
-// must have: x = x.float(). Its normalisation is cast back to a type that a variable
-// names (return self.weight * x.to(input_dtype)), which does nothing unless it was
-// computed in another one, and no line of it shows where that begins. It returns what
-// was widened, by the first calls of the functions.
+// hiddenCasts widens a function's argument if a statement without a call must have
+// done so: x = x.float(). The function's normalisation is cast back to a type that a
+// variable names (return self.weight * x.to(input_dtype)), which has no effect unless
+// it was computed in another type, and no line shows the first cast. It returns what
+// was widened, by the first call of each function.
 func (r *rewriter) hiddenCasts() map[int]graph.ValueID {
 	hidden := map[int]graph.ValueID{}
 	for from := 0; from < len(r.l.Graph.Nodes); {
@@ -44,11 +44,11 @@ func (r *rewriter) hiddenCasts() map[int]graph.ValueID {
 	return hidden
 }
 
-// assignedNorms casts what a subclass of LayerNorm returns to the type of what it is
-// called with, where its forward makes no call but layer_norm's and names the result
-// rather than returning it: what follows is x.to(orig_type), for which such classes are
-// written (open_clip, CLIP and those that copied it), or nothing. Libraries whose
-// classes are known to return it as it is are left out.
+// assignedNorms casts the result of a subclass of LayerNorm to the type of its
+// argument, if its forward only calls layer_norm and assigns the result instead of
+// returning it: the next line is then x.to(orig_type), the purpose of such classes
+// (open_clip, CLIP and their copies), or nothing. Libraries whose classes are known to
+// return the result unchanged are left out.
 func (r *rewriter) assignedNorms() {
 	for i := range r.l.Graph.Nodes {
 		n := r.node(i)
@@ -73,8 +73,8 @@ func (r *rewriter) assignedNorms() {
 	}
 }
 
-// assigns reports a line that gives a variable the result of one call on it, without a
-// cast of that.
+// assigns reports whether a line assigns a variable the result of one call on it,
+// without a cast.
 func assigns(text string) bool {
 	target, value, ok := strings.Cut(text, " = ")
 	if !ok || strings.ContainsAny(target, " .([,") {
@@ -84,7 +84,8 @@ func assigns(text string) bool {
 	return e != nil && e.call && e.cast() == ""
 }
 
-// sameFrame reports two calls that one call of a function of the model's makes.
+// sameFrame reports whether one call of a function of the model makes both
+// calls.
 func (r *rewriter) sameFrame(i, j int) bool {
 	m, n := r.node(i), r.node(j)
 	if m.Module != n.Module {
@@ -101,17 +102,19 @@ func (r *rewriter) sameFrame(i, j int) bool {
 	return slices.Equal(a[:last], b[:last]) && a[last].File == b[last].File
 }
 
-// restarts reports a call where the function that call i begins is called once more.
+// restarts reports whether call j begins another run of the function that call i
+// begins.
 func (r *rewriter) restarts(i, j int) bool {
 	a, b, c := Lines(r.node(i)), Lines(r.node(j-1)), Lines(r.node(j))
 	number := func(l []Line) int { return l[len(l)-1].Number }
 	return len(a) > 0 && len(b) > 0 && len(c) > 0 && number(c) < number(b) && number(c) == number(a)
 }
 
-// castsBack reports calls of a normalisation with a cast to a type that a variable
-// names, none of which shows a cast of anything but a parameter to float32.
+// castsBack reports whether a range of calls is a normalisation with a cast to a
+// type named by a variable, but without a cast of anything but a parameter to
+// float32.
 func (r *rewriter) castsBack(from, to int) bool {
-	if python.WideNorms.Of(r.l.Classes[from]) { // the casts of these are put back by wideRMSNorm
+	if python.WideNorms.Of(r.l.Classes[from]) { // wideRMSNorm restores the casts of these
 		return false
 	}
 	root, back := false, false
@@ -138,8 +141,8 @@ func (r *rewriter) castsBack(from, to int) bool {
 	return root && back
 }
 
-// onlyOperand is the one float32 tensor, apart from parameters, that calls read and do
-// not make themselves; NoValue if there is none or more than one.
+// onlyOperand returns the only float32 tensor, apart from parameters, that calls read
+// and do not make themselves; NoValue if there is none or more than one.
 func (r *rewriter) onlyOperand(from, to int) graph.ValueID {
 	id := graph.NoValue
 	for i := from; i < to; i++ {
@@ -157,7 +160,7 @@ func (r *rewriter) onlyOperand(from, to int) graph.ValueID {
 	return id
 }
 
-// replaceIn makes the calls [from, to) read the value with in place of old.
+// replaceIn makes the calls [from, to) read with instead of old.
 func (r *rewriter) replaceIn(from, to int, old, with graph.ValueID) {
 	for i := from; i < to; i++ {
 		n := r.node(i)

@@ -12,15 +12,15 @@ import (
 
 // An idiom restores an effect of the model's code that the export does not show:
 // torch.export makes every operation functional, and libraries take other
-// branches while they are traced. Each rule rewrites one call where it applies.
+// branches while they are traced. Each idiom rewrites one call, if it applies.
 type idiom struct {
 	name  string
 	doc   string
 	apply func(r *rewriter, i int) bool
 }
 
-// idioms are tried in order on every call; the first that applies ends it.
-// One that returns false may have rewritten arguments only.
+// idioms are tried in order on every call until one applies. One that returns
+// false may still have rewritten arguments.
 var idioms = []idiom{
 	{"promotion", "the exporter inserts casts and scalar tensors where PyTorch promotes types by itself", promotion},
 	{"to-same", "to(dtype) returns its operand where that has the type already; exports up to PyTorch 2.8 show a copy", toSame},
@@ -55,7 +55,7 @@ var idioms = []idiom{
 	{"causal-flag", "transformers passes is_causal instead of a mask, and grouped heads unrepeated; traced code builds both", causalFlag},
 }
 
-// A rewriter holds what rules ask for.
+// A rewriter holds the state that idioms share.
 type rewriter struct {
 	l    *Lifted
 	uses []int32 // readers of each value, graph outputs included
@@ -63,8 +63,8 @@ type rewriter struct {
 	root string  // class of the model
 	seen map[graph.ValueID]cone
 
-	inSeries map[int]bool // activations of which the names of calls say whether they are in place
-	fresh    bool         // the exporter takes names for tensors that are not made in place, too
+	inSeries map[int]bool // activations whose in-place use the names of calls reveal
+	fresh    bool         // the exporter also numbers tensors that are not made in place
 
 	before, after map[int][]graph.Node // calls to insert
 }
@@ -134,8 +134,8 @@ func opName(n *graph.Node) string {
 	return op
 }
 
-// promotion takes back what the exporter's type promotion inserted: such calls
-// are named for the overload, as no call of the model is.
+// promotion removes casts that the exporter's type promotion inserted: only
+// they are named for the overload.
 func promotion(r *rewriter, i int) bool {
 	n := r.node(i)
 	changed := false
@@ -157,8 +157,8 @@ func promotion(r *rewriter, i int) bool {
 	return false
 }
 
-// toSame takes a copy into the type that its operand has for the call that makes none
-// then. copy=True, which asks for one, is seldom written.
+// toSame removes a copy into the type that its operand already has: the model's call
+// returned its operand. copy=True, which forces a copy, is seldom written.
 func toSame(r *rewriter, i int) bool {
 	n := r.node(i)
 	to := argAt(n, 1, "dtype")
@@ -172,7 +172,7 @@ func toSame(r *rewriter, i int) bool {
 	return false
 }
 
-// operands visits the tensors among a call's arguments.
+// operands calls f for each tensor among a call's arguments.
 func (r *rewriter) operands(args []graph.Arg, f func(*graph.Arg)) {
 	for i := range args {
 		switch args[i].Kind {
@@ -193,10 +193,10 @@ func dropoutOff(r *rewriter, i int) bool {
 	return true
 }
 
-// clonesForDropout reports a copy that the decomposition of a function call,
-// dropout(x, 0.0), makes in some versions (dropoutClones), and the call itself does not
-// (torch/_decomp/decompositions.py against ATen/native/Dropout.cpp): of a softmax,
-// or in a library that copies nothing else, unless the copy is written to.
+// clonesForDropout reports whether call i is a copy by the decomposition of dropout(x,
+// 0.0) in some versions (dropoutClones), which the call itself does not make
+// (torch/_decomp/decompositions.py against ATen/native/Dropout.cpp): a copy of a
+// softmax, or in a library that copies nothing else, unless it is written to.
 func (r *rewriter) clonesForDropout(i int) bool {
 	n := r.node(i)
 	if len(n.Args) != 1 || n.Args[0].Kind != graph.ArgValue || !dropoutClones(r.l.Graph.Model.Producer) || r.def[n.Args[0].Value] < 0 || !r.l.Graph.Values[n.Args[0].Value].Type.Elem.IsFloat() {
@@ -214,8 +214,8 @@ func (r *rewriter) clonesForDropout(i int) bool {
 	return true
 }
 
-// dropoutClones reports a version of PyTorch whose export writes a dropout with
-// p = 0 as a copy.
+// dropoutClones reports whether a version of PyTorch exports a dropout with p =
+// 0 as a copy.
 func dropoutClones(producer string) bool {
 	version, ok := strings.CutPrefix(producer, "pytorch 2.")
 	minor, _, _ := strings.Cut(version, ".")
@@ -223,7 +223,7 @@ func dropoutClones(producer string) bool {
 	return ok && err == nil && k < firstWithout
 }
 
-// firstWithout is the minor version of PyTorch 2 whose export leaves such a dropout
+// firstWithout is the first minor version of PyTorch 2 that leaves such a dropout
 // out: 2.11 copies, 2.15 does not.
 const firstWithout = 15
 
@@ -234,16 +234,16 @@ func inPlaceActivation(r *rewriter, i int) bool {
 	}
 	p := r.producer(&n.Args[0])
 	in, known := r.inSeries[i]
-	if p == nil || !known && !aten.Is(opName(p), aten.Activated) || plainly(n) {
+	if p == nil || !known && !aten.Is(opName(p), aten.Activated) || callsOutOfPlace(n) {
 		return false
 	}
 	r.l.InPlace[i] = in || !known && overwrites(r, n, p)
 	return r.l.InPlace[i]
 }
 
-// plainly tells whether the source line of an activation calls the function
-// that makes a new tensor: "F.relu(x)".
-func plainly(n *graph.Node) bool {
+// callsOutOfPlace reports whether the source line of an activation calls the
+// out-of-place function: "F.relu(x)".
+func callsOutOfPlace(n *graph.Node) bool {
 	lines := Lines(n)
 	if len(lines) == 0 {
 		return false
@@ -252,16 +252,16 @@ func plainly(n *graph.Node) bool {
 	return strings.Contains(text, opName(n)+"(") && !strings.Contains(text, "inplace") && strings.Count(text, "(") == strings.Count(text, ")")
 }
 
-// overwrites tells whether the code of the class that owns an activation asks
-// for it in place; p computes what it is applied to. Nobody's own classes do so
-// after batch normalisation, as nearly all published networks.
+// overwrites reports whether the class that owns an activation applies it in
+// place; p computes its operand. A class that is in no library's table does so
+// after batch normalisation, as nearly all published networks do.
 func overwrites(r *rewriter, n, p *graph.Node) bool {
 	in, known := python.ActivatesInPlace(opName(n), &python.Place{Class: ownerClass(n), Around: pyList(n.MetaValue(keyClasses)), Root: r.root})
 	return in || !known && strings.Contains(opName(p), "batch_norm") && opName(n) != "leaky_relu"
 }
 
-// ownerClass is the innermost class around a call that is not PyTorch's own,
-// "" where the file names none.
+// ownerClass returns the innermost class around a call that is not PyTorch's
+// own, "" if the file names none.
 func ownerClass(n *graph.Node) string {
 	list := strings.FieldsFunc(n.MetaValue(keyClasses), func(c rune) bool { return strings.ContainsRune("[]', ", c) })
 	for i := len(list) - 2; i >= 0; i-- { // the last is the operator
@@ -275,15 +275,15 @@ func ownerClass(n *graph.Node) string {
 func inPlaceAdd(r *rewriter, i int) bool {
 	n := r.node(i)
 	p := r.producer(argAt(n, 0, "self"))
-	if opName(n) != "add" || p == nil || aten.SavesResult(opName(p)) || sums(n) || !python.AddsInPlace.Of(r.l.Classes[i]) {
+	if opName(n) != "add" || p == nil || aten.SavesResult(opName(p)) || writesSum(n) || !python.AddsInPlace.Of(r.l.Classes[i]) {
 		return false
 	}
 	r.l.InPlace[i] = true
 	return true
 }
 
-// sums tells whether the source line of a call has a sum and no "+=".
-func sums(n *graph.Node) bool {
+// writesSum reports whether the source line of a call has a sum and no "+=".
+func writesSum(n *graph.Node) bool {
 	lines := Lines(n)
 	if len(lines) == 0 {
 		return false
@@ -292,9 +292,9 @@ func sums(n *graph.Node) bool {
 	return strings.Contains(text, " + ") && !strings.Contains(text, "+=")
 }
 
-// indexAdd rebuilds index_add(self, dim, index, source), unless the source line
-// calls index_put itself. It does not promote: zeros made for it have the source's
-// type.
+// indexAdd restores index_add(self, dim, index, source), unless the source line
+// calls index_put itself. index_add does not promote: zeros made for it have the
+// source's type.
 func indexAdd(r *rewriter, i int) bool {
 	n := r.node(i)
 	at, accumulate := argAt(n, 1, "indices"), argAt(n, 3, "accumulate")
@@ -315,7 +315,7 @@ func indexAdd(r *rewriter, i int) bool {
 	return inPlaceScatter(r, i)
 }
 
-// indexedShape tells whether the values to put have as many dims as the operand, which
+// indexedShape reports whether the values have as many dims as the operand, which
 // index_add requires.
 func (r *rewriter) indexedShape(n *graph.Node, dim int) bool {
 	x, v := n.Args[0], n.Args[2]
@@ -325,10 +325,10 @@ func (r *rewriter) indexedShape(n *graph.Node, dim int) bool {
 	return dim < len(r.l.Graph.Values[x.Value].Type.Shape) && len(r.l.Graph.Values[x.Value].Type.Shape) == len(r.l.Graph.Values[v.Value].Type.Shape)
 }
 
-// inPlaceScatter finds calls that code makes in place on a tensor of zeros that it has
-// made for them, zeros(..).scatter_add_(..), as torch_geometric, torch_scatter and loops
-// over experts do: their operand is zeros that nobody else reads, unless the source line
-// calls the function that makes a new tensor.
+// inPlaceScatter marks scatters into fresh zeros as in place,
+// zeros(..).scatter_add_(..), as in torch_geometric, torch_scatter and loops over
+// experts: nothing else reads the zeros, and the source line does not call the
+// out-of-place function.
 func inPlaceScatter(r *rewriter, i int) bool {
 	n := r.node(i)
 	p := r.producer(argAt(n, 0, "self"))
@@ -339,8 +339,8 @@ func inPlaceScatter(r *rewriter, i int) bool {
 	return true
 }
 
-// callsFunction tells whether the source line of a call names its operator without
-// the underscore of a call in place: "x.index_add(0, i, y)".
+// callsFunction reports whether the source line of a call names its operator
+// without the trailing underscore: "x.index_add(0, i, y)".
 func callsFunction(n *graph.Node) bool {
 	lines := Lines(n)
 	return len(lines) > 0 && strings.Contains(lines[len(lines)-1].Text, opName(n)+"(")
@@ -361,19 +361,19 @@ func inPlaceNoise(r *rewriter, i int) bool {
 	return true
 }
 
-// A cone sums up what a value is computed from.
+// A cone summarises the computation of a value.
 type cone struct {
-	data    bool     // reads a graph input, a parameter or a buffer
-	compare []string // comparisons in it: operator and overload, once each
+	data    bool     // whether it reads a graph input, a parameter or a buffer
+	compare []string // its comparisons, operator and overload, once each
 	window  int64    // the largest distance that it allows: the width of a sliding window
 }
 
-// cone walks back from a value; masks are small graphs.
+// cone walks back from a value; the graphs of masks are small.
 func (r *rewriter) cone(id graph.ValueID) cone {
 	if c, ok := r.seen[id]; ok {
 		return c
 	}
-	r.seen[id] = cone{} // breaks no cycle: there is none; avoids repeats below
+	r.seen[id] = cone{} // graphs have no cycles; this only avoids repeated walks
 	var c cone
 	v := &r.l.Graph.Values[id]
 	d := r.def[id]
@@ -411,8 +411,7 @@ func fromTransformers(r *rewriter, i int) bool {
 	return python.Transformers.Of(r.l.Classes[i])
 }
 
-// noMask turns x + mask into x where the mask is computed from nothing but
-// "position >= 0".
+// noMask replaces x + mask by x if the mask only computes "position >= 0".
 func noMask(r *rewriter, i int) bool {
 	n := r.node(i)
 	b := argAt(n, 1, "other")
@@ -431,8 +430,8 @@ func noMask(r *rewriter, i int) bool {
 	return true
 }
 
-// causalFlag drops a mask that only says "not later than": eager code passes
-// is_causal, and then leaves grouped keys and values unrepeated.
+// causalFlag replaces a mask that only says "not later than" by is_causal, as
+// eager code does, which then does not repeat grouped keys and values.
 func causalFlag(r *rewriter, i int) bool {
 	n := r.node(i)
 	m := argAt(n, 3, "attn_mask")
@@ -460,8 +459,8 @@ func causalFlag(r *rewriter, i int) bool {
 	return true
 }
 
-// withinWindow reports that all keys lie within a sliding window: the mask
-// that a longer sequence needs is then not made.
+// withinWindow reports whether all keys are within a sliding window: the mask
+// for longer sequences is then not made.
 func (r *rewriter) withinWindow(c cone, key *graph.Arg) bool {
 	if key.Kind != graph.ArgValue {
 		return false
@@ -470,8 +469,8 @@ func (r *rewriter) withinWindow(c cone, key *graph.Arg) bool {
 	return ok && len(shape) == 4 && c.window > shape[2]
 }
 
-// unrepeated returns what _unsafe_view(clone(expand(unsqueeze(x)))) repeats,
-// or NoValue. A single head is expanded without a copy.
+// unrepeated returns x of _unsafe_view(clone(expand(unsqueeze(x)))), or
+// NoValue. A single head is expanded without a copy.
 func (r *rewriter) unrepeated(a *graph.Arg) graph.ValueID {
 	for _, op := range [][]string{{"_unsafe_view", "view", "reshape"}, {"clone"}, {"expand"}, {"unsqueeze"}} {
 		p := r.producer(a)
@@ -485,10 +484,11 @@ func (r *rewriter) unrepeated(a *graph.Arg) graph.ValueID {
 	return a.Value
 }
 
-// powerIteration cuts the products that estimate the two vectors of the largest
-// singular value out of the backward graph: torch.nn.utils.parametrizations
-// makes them under no_grad, of which the file has no trace. Each is read twice,
-// to be divided by its norm; the product that gives the value is read once.
+// powerIteration removes the products that estimate the two vectors of the
+// largest singular value from the backward graph:
+// torch.nn.utils.parametrizations makes them under no_grad, which the file does
+// not show. Each result is read twice, to be divided by its norm; that of the
+// product for the value is read once.
 func powerIteration(r *rewriter, i int) bool {
 	n := r.node(i)
 	if opName(n) != "mv" || !python.SpectralNorms.Of(r.l.Classes[i]) || r.uses[n.Outputs[0]] != 2 {

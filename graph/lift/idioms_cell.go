@@ -9,15 +9,15 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// cellCalls are the calls that the exporter takes one step of a cell apart into, in order
+// cellCalls are the calls into which the exporter decomposes one step of a cell, in order
 // (torch/_decomp/decompositions.py, gru_cell and lstm_cell).
 var cellCalls = map[string][]string{
 	"gru":  {"linear", "split", "linear", "split", "add", "sigmoid", "add", "sigmoid", "mul", "add", "tanh", "sub", "mul", "add"},
 	"lstm": {"linear", "linear", "add", "split", "sigmoid", "sigmoid", "tanh", "sigmoid", "mul", "mul", "add", "tanh", "mul"},
 }
 
-// fusedCell puts the fused kernel in place of what follows a cell's two products. It adds
-// the biases, which the products leave out (aten/src/ATen/native/RNN.cpp).
+// fusedCell replaces what follows the two products of a cell by the fused kernel, which
+// also adds the biases that the products leave out (aten/src/ATen/native/RNN.cpp).
 func fusedCell(r *rewriter, i int) bool {
 	at := r.cellFrom(i)
 	if at == nil {
@@ -46,8 +46,8 @@ func fusedCell(r *rewriter, i int) bool {
 	return true
 }
 
-// cellFrom finds the calls of one step of a cell that begins with call i; nil where it
-// does not.
+// cellFrom returns the calls of a cell's step that begins with call i; nil if there is
+// none.
 func (r *rewriter) cellFrom(i int) []int {
 	calls, known := cellCalls[python.Cell(r.l.Classes[i])]
 	if !known {

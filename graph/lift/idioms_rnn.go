@@ -8,24 +8,24 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// An unrolled network is the calls [lo, hi) that one call of a recurrent network was
-// taken apart into.
+// An unrolled network is the calls [lo, hi) into which the exporter decomposed one
+// call of a recurrent network.
 type unrolled struct {
 	lo, hi       int
-	op           string // of the one call
+	op           string // operator of the one call
 	x            graph.Arg
-	states       []graph.Arg // initial ones, of all layers each
-	params       []graph.Arg // of each layer and direction: matrices, then biases
+	states       []graph.Arg // initial states, each for all layers
+	params       []graph.Arg // for each layer and direction: matrices, then biases
 	bias         bool
 	layers, dirs int64
 	first        bool    // the batch is the input's first dim
-	drop         float64 // between layers
+	drop         float64 // dropout between layers
 	y            graph.ValueID
 	yNode        int
 	ends         []int // calls that stack the last states
 }
 
-// unrolledRNN puts the one call in place of the steps, where they end.
+// unrolledRNN replaces the steps by the one call, at their end.
 func unrolledRNN(r *rewriter, i int) bool {
 	op, known := python.Recurrent(r.l.Classes[i])
 	if !known || !slices.Contains([]string{"unbind", "split", "split_with_sizes"}, opName(r.node(i))) {
@@ -65,8 +65,8 @@ func unrolledRNN(r *rewriter, i int) bool {
 	return true
 }
 
-// stateOf is the result of the one call that the stack of last states k stands for:
-// those of an LSTM's cells are sums.
+// stateOf returns the result of the call whose outputs stack k of last states
+// joins: sums for the cells of an LSTM.
 func (r *rewriter) stateOf(u *unrolled, k int) int {
 	if n := r.node(k); len(u.states) > 1 && len(n.Args) > 0 && len(n.Args[0].List) > 0 {
 		if p := r.producer(&n.Args[0].List[0]); p != nil && opName(p) == "add" {
@@ -76,8 +76,8 @@ func (r *rewriter) stateOf(u *unrolled, k int) int {
 	return 1
 }
 
-// cells reads the products: those of the input come first in each layer and
-// direction, then those of its steps.
+// cells reads the products: in each layer and direction, those of the input
+// precede those of the steps.
 func (r *rewriter) cells(u *unrolled) bool {
 	var seen []graph.ValueID
 	for i := u.lo; i < u.hi; i++ {
@@ -108,7 +108,7 @@ func (r *rewriter) cells(u *unrolled) bool {
 			}
 		}
 	}
-	if u.bias { // matrix, bias, matrix, bias: PyTorch has both matrices first
+	if u.bias { // PyTorch's order has both matrices before the biases
 		for k := 0; k+3 < len(u.params); k += 4 {
 			u.params[k+1], u.params[k+2] = u.params[k+2], u.params[k+1]
 		}
@@ -119,8 +119,8 @@ func (r *rewriter) cells(u *unrolled) bool {
 	return u.op != "" && len(u.params) > 0
 }
 
-// sizes tells layers from directions: results of two directions are joined along
-// the last dim.
+// sizes derives the numbers of layers and directions: results of two directions
+// are concatenated along the last dim.
 func (r *rewriter) sizes(u *unrolled) bool {
 	if slices.ContainsFunc(u.states, func(a graph.Arg) bool { return a.Kind != graph.ArgValue }) {
 		return false
@@ -145,8 +145,8 @@ func (r *rewriter) sizes(u *unrolled) bool {
 	return ok && u.layers > 0 && int64(len(u.params)) == all*each
 }
 
-// results finds what others read: the result, which is the last of the calls but
-// for the stack of last states.
+// results finds the values that others read: the result, made by the last call
+// before the stack of last states.
 func (r *rewriter) results(u *unrolled) bool {
 	inside := map[graph.ValueID]int32{}
 	for i := u.lo; i < u.hi; i++ {

@@ -10,18 +10,19 @@ import (
 	"github.com/memplan/memplan/graph/aten"
 )
 
-// ONNX has an operator for each layer of a recurrent network. A module of several
-// layers makes one call of cuDNN, with one workspace and one reserve, and drops out
-// inside it.
+// ONNX has one operator for each layer of a recurrent network, whereas a module of
+// several layers makes one call of cuDNN, with one workspace, one reserve and
+// dropout inside.
 
-// A stack is recurrent calls of which each reads the result of the one before.
+// A stack is a chain of recurrent calls, each reading the result of the one
+// before.
 type stack struct {
 	calls []*graph.Node // in order
 	drop  float64       // probability of dropout between them
 	last  *graph.Arg    // input of the first
 }
 
-// stackedRNN makes one call of the layers that end in call i.
+// stackedRNN merges the layers that end in call i into one call.
 func stackedRNN(r *rewriter, i int) bool {
 	n := r.node(i)
 	if r.l.Source != Patterns || !recurrent(n) {
@@ -53,16 +54,17 @@ func stackedRNN(r *rewriter, i int) bool {
 	return true
 }
 
-// recurrent reports a call of a recurrent network with all its arguments.
+// recurrent reports whether n is a call of a recurrent network with all its
+// arguments.
 func recurrent(n *graph.Node) bool {
 	return aten.Is(opName(n), aten.Recurrent) && strings.HasSuffix(n.Op, ".input") && len(n.Args) == 9 && n.Args[1].Kind == graph.ArgList && n.Args[2].Kind == graph.ArgList
 }
 
-// maxRelayouts bounds how many calls stand between two layers, by which exporters bring the
-// result of one to what the next one reads.
+// maxRelayouts bounds the calls between two layers by which exporters rearrange one layer's
+// result for the next.
 const maxRelayouts = 8
 
-// below adds the layer that the first of a stack reads, if that is one of the same
+// below adds the layer below the first of a stack, if it belongs to the same
 // module.
 func (r *rewriter) below(s *stack) bool {
 	top, a, drop := s.calls[0], s.last, 0.0
@@ -88,12 +90,12 @@ func (r *rewriter) below(s *stack) bool {
 	return false
 }
 
-// layerName is the name of a layer's first parameter in a module of PyTorch, also
-// where it was taken out of a joined one.
+// layerName matches the name of a layer's first parameter in a module of PyTorch,
+// even if it was split from a joined one.
 var layerName = regexp.MustCompile(`^(.*)weight_ih_l(\d+)(\.0)?$`)
 
-// sameNetwork reports two calls that are layers of one module: by the parameters'
-// names, or by the module that the file says owns the calls.
+// sameNetwork reports whether two calls are layers of one module, by the
+// parameters' names or by the owning module in the file.
 func (r *rewriter) sameNetwork(p, n *graph.Node) bool {
 	if p.Op != n.Op || !slices.Equal(r.sizesOf(p.Outputs[0]), r.sizesOf(n.Args[0].Value)) || len(p.Args[2].List) == 0 || len(n.Args[2].List) == 0 {
 		return false
@@ -113,7 +115,7 @@ func (r *rewriter) sameNetwork(p, n *graph.Node) bool {
 	return below[1] == above[1] && int64(from)+p.Args[4].Int == int64(to)
 }
 
-// sizesOf are the dims of a value, nil where one is unknown.
+// sizesOf returns the dims of a value, nil if any is unknown.
 func (r *rewriter) sizesOf(id graph.ValueID) []int64 {
 	dims, ok := r.l.Graph.Values[id].Type.Shape.Static()
 	if !ok {
@@ -122,8 +124,8 @@ func (r *rewriter) sizesOf(id graph.ValueID) []int64 {
 	return dims
 }
 
-// stackedStates are the initial states of all layers: what each layer's are parts
-// of, or new zeros where each has its own; nil for others.
+// stackedStates returns the initial states of all layers: the tensors that each
+// layer's states are parts of, or new zeros if each has its own; otherwise nil.
 func (r *rewriter) stackedStates(s *stack) []graph.Arg {
 	first := s.calls[0].Args[1].List
 	out := slices.Clone(first)
@@ -159,7 +161,7 @@ func (r *rewriter) stackedStates(s *stack) []graph.Arg {
 	return out
 }
 
-// enlarge gives zeros made for one layer the first dim of all of them.
+// enlarge makes the first dim of one layer's zeros that of all layers.
 func (r *rewriter) enlarge(a *graph.Arg, layers int64) {
 	p := r.producer(a)
 	v := &r.l.Graph.Values[a.Value]
@@ -170,8 +172,8 @@ func (r *rewriter) enlarge(a *graph.Arg, layers int64) {
 	p.Args[0].List[0].Int = layers
 }
 
-// stackedEnds gives the last call, number i, the last states of all layers: nobody
-// reads any, or they are joined. It returns false where others read one layer's.
+// stackedEnds gives the merged call i the last states of all layers: they are
+// unread, or joined. It returns false if something reads one layer's.
 func (r *rewriter) stackedEnds(s *stack, i int) bool {
 	n := r.node(i)
 	joins := make([]*graph.Node, len(n.Outputs))
@@ -202,7 +204,8 @@ func (r *rewriter) stackedEnds(s *stack, i int) bool {
 	return true
 }
 
-// joining is the cat after call i of result k of all calls of a stack, or nil.
+// joining returns the cat after call i of result k of all calls of a stack, or
+// nil.
 func (r *rewriter) joining(s *stack, k, i int) *graph.Node {
 	for j := i + 1; j < len(r.l.Graph.Nodes); j++ {
 		n := r.node(j)

@@ -8,12 +8,12 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// A model is exported in float32, and a cast to the type that a tensor has
-// already leaves no trace in the file. Where the model runs in another type,
-// or under autocast, those casts are real. The rules below put back what
-// well-known code does: a cast that turns out to be superfluous costs nothing.
+// A model is exported in float32, and a cast to the type that a tensor already
+// has leaves no trace in the file. If the model runs in another type, or under
+// autocast, those casts are real. The rules below restore the casts of
+// well-known code: a superfluous cast costs nothing.
 
-// insert notes a call to be put before (or after) call i; splice does it.
+// insert schedules a call before (or after) call i; splice inserts it.
 func (r *rewriter) insert(at map[int][]graph.Node, i int, op string, args ...graph.Arg) graph.ValueID {
 	n := r.node(i)
 	from := args[0].Value
@@ -28,13 +28,13 @@ func (r *rewriter) insert(at map[int][]graph.Node, i int, op string, args ...gra
 	return id
 }
 
-// widened casts a value to float32 before call i.
+// widened returns a value cast to float32 before call i.
 func (r *rewriter) widened(i int, id graph.ValueID) graph.ValueID {
 	return r.insert(r.before, i, "to.dtype", valueArg(id), graph.Arg{Kind: graph.ArgString, Str: "torch.float32"})
 }
 
-// typedAs casts the result of call i to the type of another value; readers
-// see the cast.
+// typedAs casts the result of call i to the type of another value, for all its
+// readers.
 func (r *rewriter) typedAs(i int, like graph.ValueID) {
 	r.castResult(i, "type_as.default", valueArg(like))
 }
@@ -44,7 +44,7 @@ func (r *rewriter) wideResult(i int) {
 	r.castResult(i, "to.dtype", graph.Arg{Kind: graph.ArgString, Str: "torch.float32"})
 }
 
-// castResult casts the result of call i before all other casts of it.
+// castResult casts the result of call i before any other cast of it.
 func (r *rewriter) castResult(i int, op string, to graph.Arg) {
 	n := r.node(i)
 	old := n.Outputs[0]
@@ -61,7 +61,7 @@ func (r *rewriter) castResult(i int, op string, to graph.Arg) {
 
 func valueArg(id graph.ValueID) graph.Arg { return graph.Arg{Kind: graph.ArgValue, Value: id} }
 
-// splice puts the noted calls in their places.
+// splice inserts the scheduled calls.
 func (r *rewriter) splice() {
 	if len(r.before)+len(r.after) == 0 {
 		return
@@ -94,8 +94,8 @@ func (r *rewriter) splice() {
 	}
 }
 
-// A meanSquare is the common part of normalisations by the root of the mean
-// square: mul(x, rsqrt(add(mean(pow(x, 2)), eps))).
+// A meanSquare is the common part of RMS normalisations: mul(x,
+// rsqrt(add(mean(pow(x, 2)), eps))).
 type meanSquare struct {
 	x    graph.ValueID
 	pow  *graph.Node
@@ -104,7 +104,7 @@ type meanSquare struct {
 	mul  *graph.Node
 }
 
-// meanSquare recognises the call that makes a value, or returns nil.
+// meanSquare matches the call that makes a value, or returns nil.
 func (r *rewriter) meanSquare(a *graph.Arg) *meanSquare {
 	m := &meanSquare{mul: r.producer(a)}
 	if m.mul == nil || opName(m.mul) != "mul" || len(m.mul.Args) < 2 || m.mul.Args[0].Kind != graph.ArgValue {
@@ -127,8 +127,8 @@ func (r *rewriter) meanSquare(a *graph.Arg) *meanSquare {
 	return m
 }
 
-// decomposedRMSNorm turns the decomposition of torch.nn.RMSNorm, which ends in
-// type_as, back into the call.
+// decomposedRMSNorm restores torch.nn.RMSNorm from its decomposition, which
+// ends in type_as.
 func decomposedRMSNorm(r *rewriter, i int) bool {
 	n := r.node(i)
 	if opName(n) != "type_as" || len(n.Args) != 2 {
@@ -158,7 +158,8 @@ func decomposedRMSNorm(r *rewriter, i int) bool {
 	return true
 }
 
-// productCast reports a line that casts a product: (self.weight * x).to(dtype).
+// productCast reports whether the source line casts a product: (self.weight *
+// x).to(dtype).
 func productCast(n *graph.Node) bool {
 	lines := Lines(n)
 	if len(lines) == 0 {
@@ -168,15 +169,15 @@ func productCast(n *graph.Node) bool {
 	return e != nil && e.cast() != "" && e.kids[0].text == "mul"
 }
 
-// wideRMSNorm puts the casts back into a normalisation of transformers:
-// computed in float32 and cast to the input's type.
+// wideRMSNorm restores the casts of transformers' normalisations, which compute
+// in float32 and cast to the input's type.
 func wideRMSNorm(r *rewriter, i int) bool {
 	n := r.node(i)
 	class := r.l.Classes[i]
 	if !python.WideNorms.Of(class) || len(n.Args) < 2 {
 		return false
 	}
-	if opName(n) == "type_as" { // Gemma: everything in float32, weight included
+	if opName(n) == "type_as" { // Gemma: all in float32, including the weight
 		p := r.producer(&n.Args[0])
 		if p == nil || opName(p) != "mul" || len(p.Args) < 2 {
 			return false
@@ -214,7 +215,8 @@ func wideRMSNorm(r *rewriter, i int) bool {
 	return true
 }
 
-// widenInput casts the input of the mean square, and that of the product too.
+// widenInput casts the input of the mean square, and optionally that of the
+// product.
 func (r *rewriter) widenInput(m *meanSquare, product bool) {
 	w := r.widened(int(m.pow.ID), m.x)
 	m.pow.Args[0].Value = w
@@ -255,8 +257,8 @@ func narrowSoftmax(r *rewriter, i int) bool {
 	return false
 }
 
-// valueSoftmax casts probabilities to the type of the values, where attention does so
-// whatever type softmax computes them in.
+// valueSoftmax casts probabilities to the type of the values, in attention that does
+// so whatever the softmax's type.
 func valueSoftmax(r *rewriter, i int) bool {
 	n := r.node(i)
 	if opName(n) != "softmax" || !python.TypedProbabilities.Of(r.l.Classes[i]) {
@@ -270,8 +272,8 @@ func valueSoftmax(r *rewriter, i int) bool {
 	return true
 }
 
-// scores is the product of query and key that a softmax is taken of, scaled
-// and masked; nil for none.
+// scores returns the product of query and key whose scaled and masked result a
+// softmax reads; nil if there is none.
 func (r *rewriter) scores(softmax *graph.Node) *graph.Node {
 	a := &softmax.Args[0]
 	for range 6 {
@@ -293,8 +295,8 @@ func (r *rewriter) scores(softmax *graph.Node) *graph.Node {
 	return nil
 }
 
-// wideScores puts the casts back into attention that multiplies query and key
-// in float32 and casts the probabilities to the value's type.
+// wideScores restores the casts of attention that multiplies query and key in
+// float32 and casts the probabilities to the value's type.
 func wideScores(r *rewriter, i int) bool {
 	n := r.node(i)
 	if opName(n) != "softmax" || !python.WideScores.Of(r.l.Classes[i]) {
@@ -315,9 +317,9 @@ func wideScores(r *rewriter, i int) bool {
 	return true
 }
 
-// scanType puts the casts back into transformers' selective scan, a function whose
-// lines the file does not have: B, what it is called with and D are cast to float32, and
-// each state to the type of C.
+// scanType restores the casts of transformers' selective scan, a function whose lines
+// are not in the file: B, the scan's argument and D are cast to float32, and each state
+// to the type of C.
 func scanType(r *rewriter, i int) bool {
 	n := r.node(i)
 	op := opName(n)
@@ -341,7 +343,7 @@ func scanType(r *rewriter, i int) bool {
 	return true
 }
 
-// ofParameter reports a parameter with more dims.
+// ofParameter reports whether a is a parameter shown with more dims.
 func (r *rewriter) ofParameter(a *graph.Arg) bool {
 	for range 4 {
 		p := r.producer(a)
@@ -354,7 +356,7 @@ func (r *rewriter) ofParameter(a *graph.Arg) bool {
 }
 
 // rotaryType casts the tables of rotary positions to the type of the hidden
-// states, which is that of the parameters.
+// states, which is the parameters'.
 func rotaryType(r *rewriter, i int) bool {
 	n := r.node(i)
 	if opName(n) != "mul" || !python.RotaryEmbeddings.Of(r.l.Classes[i]) || len(n.Args) < 2 || n.Args[1].Kind == graph.ArgValue {
@@ -372,8 +374,8 @@ func rotaryType(r *rewriter, i int) bool {
 	return false
 }
 
-// noiseType gives the noise of dropped paths the type of what it multiplies:
-// the code asks for its input's, which the file shows as float32.
+// noiseType gives the noise of dropped paths the type of the tensor it
+// multiplies, as the code does; the file shows float32.
 func noiseType(r *rewriter, i int) bool {
 	n := r.node(i)
 	if opName(n) != "mul" || len(n.Args) < 2 || !python.DropsPaths.Of(r.l.Classes[i]) {
@@ -385,7 +387,7 @@ func noiseType(r *rewriter, i int) bool {
 		if made == nil || other.Kind != graph.ArgValue {
 			continue
 		}
-		for range 4 { // the input stands before the noise
+		for range 4 { // the input precedes the noise
 			if p := r.producer(other); p != nil && p.ID > made.ID && len(p.Args) > 0 && p.Args[0].Kind == graph.ArgValue {
 				other = &p.Args[0]
 			}
@@ -399,7 +401,8 @@ func noiseType(r *rewriter, i int) bool {
 	return false
 }
 
-// chain walks back over calls of the ops through to one of the ops ends.
+// chain walks back through calls of the operators in through and returns the
+// first of those in ends, or nil.
 func (r *rewriter) chain(a *graph.Arg, through, ends []string) *graph.Node {
 	for range 6 {
 		p := r.producer(a)
@@ -417,8 +420,8 @@ func (r *rewriter) chain(a *graph.Arg, through, ends []string) *graph.Node {
 	return nil
 }
 
-// frozenPositions takes the gradient from tables of sinusoids: their modules
-// set requires_grad to False, which the file does not say.
+// frozenPositions removes the gradient of sinusoidal tables: their modules set
+// requires_grad to False, which the file does not show.
 func frozenPositions(r *rewriter, i int) bool {
 	n := r.node(i)
 	if opName(n) != "embedding" || len(n.Args) == 0 || n.Args[0].Kind != graph.ArgValue || r.l.Roles[n.Args[0].Value] != Parameter {
@@ -431,9 +434,9 @@ func frozenPositions(r *rewriter, i int) bool {
 	return true
 }
 
-// customGELU turns BLOOM's own function, of which the export shows the
-// formula, into the operator: both save their input alone. The argument formula
-// says that Python code makes every term.
+// customGELU replaces the formula of BLOOM's own function by the operator: both
+// save only their input. The argument "formula" records that Python code makes
+// every term.
 func customGELU(r *rewriter, i int) bool {
 	n := r.node(i)
 	if opName(n) != "mul" || !python.CustomGELU.Of(r.l.Classes[i]) || len(n.Args) < 2 {
@@ -448,8 +451,8 @@ func customGELU(r *rewriter, i int) bool {
 	return true
 }
 
-// weightNorm turns g / norm(v) * v of the parametrization, and of the hook that
-// torch.nn.utils.weight_norm gave modules before, back into the fused operator.
+// weightNorm replaces g / norm(v) * v, of the parametrization or of the hook of
+// the older torch.nn.utils.weight_norm, by the fused operator.
 func weightNorm(r *rewriter, i int) bool {
 	n := r.node(i)
 	if opName(n) != "mul" || len(n.Args) < 2 || n.Args[0].Kind != graph.ArgValue {
@@ -470,9 +473,9 @@ func weightNorm(r *rewriter, i int) bool {
 	return true
 }
 
-// normAgain gives a batch normalisation the module's running statistics for those that
-// an earlier call of the module returns: the functional form has the new ones as its
-// fourth and fifth result, the module writes them into its own.
+// normAgain makes a batch normalisation read the module's running statistics instead
+// of those that an earlier call of the module returns: the functional form returns new
+// ones as its fourth and fifth result, while the module updates its own.
 func normAgain(r *rewriter, i int) bool {
 	n := r.node(i)
 	if !strings.HasSuffix(opName(n), "functional") || len(n.Args) < 5 {
@@ -491,8 +494,8 @@ func normAgain(r *rewriter, i int) bool {
 	return changed
 }
 
-// adaptivePool turns what the module's export consists of, where the output's
-// size does not divide the input's, back into one call: the module's last.
+// adaptivePool replaces the export of a module whose output size does not
+// divide the input's by one call, the module's last.
 func adaptivePool(r *rewriter, i int) bool {
 	n := r.node(i)
 	op, dims := python.AdaptivePool(r.l.Classes[i])
@@ -529,8 +532,8 @@ func adaptivePool(r *rewriter, i int) bool {
 }
 
 // globalMaxPool undoes the decomposition of adaptive_max_pool2d(x, 1), which
-// keeps the maximum's places where amax keeps the maxima. Code of its own
-// counts dims from the front: x.amax((2, 3), keepdim=True).
+// also returns indices, into amax. Code that calls amax itself counts dims from
+// the front: x.amax((2, 3), keepdim=True).
 func globalMaxPool(r *rewriter, i int) bool {
 	n := r.node(i)
 	if opName(n) != "amax" || len(n.Args) != 3 || n.Args[0].Kind != graph.ArgValue || len(r.l.Graph.Values[n.Args[0].Value].Type.Shape) != 4 {
@@ -545,10 +548,10 @@ func globalMaxPool(r *rewriter, i int) bool {
 	return true
 }
 
-// cosineSimilarity matches clamp_min(clone(norm(x))) of one of the operands of
+// cosineSimilarity matches clamp_min(clone(norm(x))) of an operand of
 // torch.cosine_similarity (ATen/native/Distance.cpp): clamp_min_ runs under
-// no_grad on the copy of the norm, and autocast casts the operands, before they
-// are expanded to a common shape, for all that the function does.
+// no_grad on the copy of the norm, and autocast casts the operands once, before
+// they are expanded to a common shape.
 func cosineSimilarity(r *rewriter, i int) bool {
 	n := r.node(i)
 	if opName(n) != "clamp_min" || len(n.Args) == 0 {
@@ -587,9 +590,9 @@ func (r *rewriter) quotient(x, y graph.ValueID) *graph.Node {
 	return nil
 }
 
-// meanOfSum turns the quotient of a primitive sum and a number, the mean that var_mean
-// returns beside its variance, into a mean. Primitives have the overload default alone:
-// torch.sum over dims and a division that code writes have others.
+// meanOfSum replaces a primitive sum divided by a number, the mean that var_mean
+// returns besides its variance, by a mean. Only primitives have the overload "default":
+// code's own torch.sum over dims and division have others.
 func meanOfSum(r *rewriter, i int) bool {
 	n := r.node(i)
 	if n.Op != "div.default" || len(n.Args) != 2 || n.Args[1].Kind == graph.ArgValue {

@@ -3,8 +3,8 @@
 // modules that own them.
 //
 // Two sources say which calls those were. The dynamo exporter writes the FX
-// node of every ONNX node into its metadata, arguments included; where that
-// is missing, patterns of ONNX operators are recognised.
+// node of every ONNX node into its metadata, arguments included; without it,
+// patterns of ONNX operators are recognised.
 package lift
 
 import (
@@ -26,7 +26,7 @@ const (
 	keyLines   = "pkg.torch.onnx.stack_trace"
 )
 
-// A Source says what a lift rests on.
+// A Source is the evidence that a lift rests on.
 type Source string
 
 // The sources.
@@ -42,37 +42,38 @@ const (
 type Lifted struct {
 	Graph    *graph.Graph
 	Source   Source
-	Classes  []string // class of the owning module, a node each
-	InPlace  []bool   // the model's code updates the first operand in place, a node each
+	Classes  []string // for each node: class of the owning module
+	InPlace  []bool   // for each node: the model's code updates the first operand in place
 	Warnings []graph.Warning
-	Unlifted []string // ONNX operators kept as they are, each once, in order
-	Eval     bool     // exported in evaluation mode, as far as the file says
-	Masks    int64    // bytes that Dropout modules would take, of which the file does not say whether p is 0
-	Own      []Region // autograd functions of the model's own that source lines show
+	Unlifted []string // ONNX operators kept unchanged, each once, in order
+	Eval     bool     // exported in evaluation mode, as far as the file shows
+	Masks    int64    // bytes that Dropout modules would take if p, which the file does not show, is not 0
+	Own      []Region // the model's own autograd functions, as source lines show them
 
-	// Assumed are the results of casts that code is taken to make, and may not make.
+	// Assumed are the results of casts that the code probably makes.
 	Assumed map[graph.ValueID]bool
 
-	// Unshown are tensors whose types code may decide of which the file has no line.
+	// Unshown are tensors whose types may depend on code of which the file shows no
+	// line.
 	Unshown map[graph.ValueID]bool
 
 	Roles []Role // of Graph.Values
 
-	Recording *Recording // what a capture says beyond; nil for other sources
+	Recording *Recording // what only a capture knows; nil for other sources
 
 	Gaps []Gap  // calls that the file lacks
-	Idle []Idle // modules that the file has no call of
+	Idle []Idle // modules without a call in the file
 
-	Unread []Unread        // what calls return that were put back where the file lacks them
-	filled map[string]bool // the first calls of the gaps that those stand in
+	Unread []Unread        // unread results of calls that were missing from the file and restored
+	filled map[string]bool // first calls of the gaps that those fill
 
-	from []graph.ValueID // value of the ONNX graph for each of Graph.Values
+	from []graph.ValueID // for each of Graph.Values: the value of the ONNX graph
 }
 
-// A Role says what an initializer is to the framework.
+// A Role is what an initializer is to the framework.
 type Role uint8
 
-// The roles. Unknown is also the role of everything computed.
+// The roles. Computed values have the role Unknown.
 const (
 	Unknown Role = iota
 	Parameter
@@ -80,7 +81,7 @@ const (
 	Constant
 )
 
-// Lift lifts a graph that shape inference has run on.
+// Lift lifts a graph whose shapes have been inferred.
 func Lift(g *graph.Graph) (*Lifted, error) {
 	if err := checkWidth(g); err != nil {
 		return nil, err
@@ -100,7 +101,7 @@ func Lift(g *graph.Graph) (*Lifted, error) {
 	return l, nil
 }
 
-// lift is Lift without the question in which mode the model was exported.
+// lift is Lift without the check of the mode that the model was exported in.
 func lift(g *graph.Graph) (*Lifted, error) {
 	n := 0
 	for i := range g.Nodes {
@@ -131,11 +132,12 @@ func lift(g *graph.Graph) (*Lifted, error) {
 	return l, nil
 }
 
-// Unrolled is the code of the warning that a file shows the time steps of a recurrent
-// network that runs as one call.
+// Unrolled is the code of the warning that a file has the time steps of a recurrent
+// network instead of the one call that runs.
 const Unrolled = "unrolled-rnn"
 
-// unrolled notes the modules of recurrent networks that no such call stems from.
+// unrolled records the modules of recurrent networks whose call was not
+// restored.
 func (l *Lifted) unrolled() {
 	var steps []string
 	called := map[string]bool{}
@@ -157,9 +159,9 @@ func (l *Lifted) unrolled() {
 }
 
 // Refresh copies types and known elements from the ONNX graph after it was
-// bound anew.
+// bound again.
 func (l *Lifted) Refresh(g *graph.Graph) {
-	if l.Source != Metadata { // patterns ask for sizes, which are other ones now
+	if l.Source != Metadata { // patterns depend on sizes, which have changed
 		if again, err := Lift(g); err == nil {
 			*l = *again
 			return
@@ -190,11 +192,11 @@ func newBuilder(g *graph.Graph, s Source) *builder {
 	for i := range b.to {
 		b.to[i] = graph.NoValue
 	}
-	b.initializers() // in the file's order, which is that of the model's tensors
+	b.initializers() // in the file's order, which is the model's
 	return b
 }
 
-// initializers brings in what the file stores.
+// initializers adds what the file stores.
 func (b *builder) initializers() {
 	for i := range b.src.Values {
 		if b.src.Values[i].Kind == graph.Initializer {
@@ -259,8 +261,8 @@ func collect(args []graph.Arg, out *[]graph.ValueID) {
 	}
 }
 
-// finish fills inputs and outputs and checks the result. What no call computes (sizes, folded constants) is
-// constant to the lifted graph.
+// finish sets inputs and outputs and checks the result. Values that no call computes (sizes, folded
+// constants) become constants.
 func (b *builder) finish() (*Lifted, error) {
 	for _, id := range b.src.Inputs {
 		b.l.Graph.Inputs = append(b.l.Graph.Inputs, b.value(id))
@@ -286,11 +288,11 @@ func (l *Lifted) constant(id graph.ValueID) {
 	v.Kind, v.Def, l.Roles[id] = graph.Initializer, -1, Constant
 	if v.Const == nil {
 		dims, _ := v.Type.Shape.Static()
-		v.Const = &graph.Tensor{Name: v.Name, Type: v.Type.Elem, Dims: dims}
+		v.Const = &graph.Constant{Name: v.Name, Type: v.Type.Elem, Dims: dims}
 	}
 }
 
-// pyList reads the repr of a Python list of strings.
+// pyList parses the repr of a Python list of strings.
 func pyList(s string) []string {
 	s = strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
 	var out []string
@@ -325,9 +327,9 @@ func owner(n *graph.Node) (module, class string) {
 	return module, class
 }
 
-// Scopes returns the qualified names of the modules whose forward methods
-// were running when the exporter saw the call, outermost first, the root ""
-// included; nil when the file does not say.
+// Scopes returns the qualified names of the modules whose forward methods were
+// running when the exporter saw the call, outermost first, including the root
+// ""; nil if the file does not say.
 func Scopes(n *graph.Node) []string {
 	s := pyList(n.MetaValue(keyScopes))
 	if len(s) == 0 || len(s) > maxScopes+1 || slices.ContainsFunc(s, tooDeep) {

@@ -7,22 +7,21 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// maxLines bounds the frames of a call that are read: nobody writes Python that nests
+// maxLines bounds the frames of a call that are read: Python code does not nest
 // deeper.
 const maxLines = 64
 
-// A Line is a line of Python source that was running when the exporter saw a
-// call: the line of one frame of the stack.
+// A Line is the source line of one frame of the Python stack when the exporter
+// saw a call.
 type Line struct {
 	File   string
 	Number int
-	Text   string // without the spaces around it; "" where the source was not at hand
+	Text   string // without surrounding spaces; "" if the source was not available
 }
 
-// Lines returns the source lines on the way to a call, those of the model's
-// forward first; nil when the file does not say. The exporter keeps frames of
-// functions named forward only, and of a statement over several lines the one
-// that the call stands in.
+// Lines returns the source lines of a call's frames, the model's forward first;
+// nil if the file has none. The exporter keeps only frames of functions named
+// forward and, of a statement over several lines, the one with the call.
 func Lines(n *graph.Node) []Line {
 	rest := n.MetaValue(keyLines)
 	var out []Line
@@ -41,7 +40,7 @@ func Lines(n *graph.Node) []Line {
 	return out
 }
 
-// frameLine reads the first line that Python writes of a frame:
+// frameLine parses the first line of a frame in a Python traceback:
 //
 //	File "model.py", line 12, in forward
 func frameLine(s string) (Line, bool) {

@@ -7,25 +7,26 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// InexactKey is the property of a lifted call that takes the memory and the
-// time of the ONNX nodes it stands for, but not all of their attributes, so that
-// it computes other numbers. Its value says which.
+// InexactKey is the property of a lifted call that drops attributes of its ONNX
+// nodes and so computes other numbers, with the same memory and time. Its value
+// names the attributes.
 const InexactKey = "memplan.inexact"
 
-// InexactTrainKey is that of a call that is exact in an inference: its gradients,
-// in the memory and the time that are predicted, leave attributes out.
+// InexactTrainKey is the same for a call that is exact in an inference: only its
+// gradients drop attributes.
 const InexactTrainKey = "memplan.inexact.train"
 
-// lossy lists, by ONNX operator, what calls made by patterns leave out.
+// lossy reports, by ONNX operator, whether calls made by patterns drop
+// attributes.
 var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 	"Attention": func(p *patLift, n *graph.Node) bool {
 		past := input(n, 4) >= 0 || input(n, 5) >= 0
-		return attrFloat(n, "softcap", 0) != 0 || past && attrInt(n, "is_causal", 0) != 0 || scaled(p, n) && attrFloat(n, "scale", 0) < 0
+		return attrFloat(n, "softcap", 0) != 0 || past && attrInt(n, "is_causal", 0) != 0 || hasOtherScale(p, n) && attrFloat(n, "scale", 0) < 0
 	},
 	"AveragePool": oddAverage,
 	"MaxPool":     oddMax,
 	"ConvTranspose": func(_ *patLift, n *graph.Node) bool {
-		return same(n) || n.Attr("output_shape") != nil
+		return autoPadsSame(n) || n.Attr("output_shape") != nil
 	},
 	"CumSum": func(p *patLift, n *graph.Node) bool {
 		_, ok := p.number(input(n, 1))
@@ -51,11 +52,13 @@ var lossy = map[string]func(p *patLift, n *graph.Node) bool{
 	},
 }
 
-// lossyTrained lists, by ONNX operator, what only the gradients of calls leave out.
+// lossyTrained reports, by ONNX operator, whether only the gradients of calls drop
+// attributes.
 var lossyTrained = map[string]func(n *graph.Node) bool{"Gemm": scaledSum, "com.microsoft.FusedGemm": scaledSum}
 
-// lostFactors reports factors of a Gemm that is not an addmm: mm and linear take
-// none, and autocast takes another way through an addmm than through a linear.
+// lostFactors reports whether a Gemm has factors but is not lifted to an addmm:
+// mm and linear have none, and autocast treats an addmm differently from a
+// linear.
 func lostFactors(p *patLift, n *graph.Node) bool {
 	if input(n, 2) < 0 {
 		return attrFloat(n, "alpha", 1) != 1
@@ -63,28 +66,29 @@ func lostFactors(p *patLift, n *graph.Node) bool {
 	return asLinear(p, n) && len(gemmFactors(n)) > 0
 }
 
-// scaledSum reports factors that an addmm takes; in a training step they are left
-// out, since its backward would run products with them.
+// scaledSum reports whether an addmm has factors; training steps drop them, since
+// its backward would otherwise run products with them.
 func scaledSum(n *graph.Node) bool { return input(n, 2) >= 0 && len(gemmFactors(n)) > 0 }
 
-// near reports numbers that are equal up to the rounding of attributes.
+// near reports whether numbers are equal up to the rounding of attributes.
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-4*math.Abs(b) }
 
-// same reports padding that depends on the input's size.
-func same(n *graph.Node) bool {
+// autoPadsSame reports whether the padding depends on the input's size.
+func autoPadsSame(n *graph.Node) bool {
 	mode := attrStr(n, "auto_pad", "NOTSET")
 	return mode == "SAME_UPPER" || mode == "SAME_LOWER"
 }
 
-// padsBefore reports a pool whose sides differ, so that a call pads before it.
+// padsBefore reports whether a pool pads its sides differently, so that a
+// separate call pads.
 func padsBefore(p *patLift, n *graph.Node) bool {
 	w, ok := windowOf(p, n, attrInts(n, "kernel_shape", nil), p.dims(input(n, 0)))
 	return !ok || !slices.Equal(w.begin, w.end)
 }
 
-// oddMax reports a pool before which a call pads, where the last window may begin
-// in the padding, or where no element is below all others. Torch's indices are
-// those of a plane.
+// oddMax reports whether a separate call pads before a max pool whose last window
+// may begin in the padding, or whose type has no value below all others; or
+// whether its indices are read, which torch counts within a plane.
 func oddMax(p *patLift, n *graph.Node) bool {
 	if len(n.Outputs) > 1 && n.Outputs[1] >= 0 {
 		return true
@@ -92,14 +96,15 @@ func oddMax(p *patLift, n *graph.Node) bool {
 	return padsBefore(p, n) && (attrInt(n, "ceil_mode", 0) != 0 || !p.typeOf(input(n, 0)).Elem.IsFloat())
 }
 
-// oddAverage reports a pool before which a call pads with zeros that ONNX does not
-// count, or where the last window may reach beyond them.
+// oddAverage reports whether a separate call pads an average pool with zeros that
+// ONNX does not count, or the last window may extend beyond them.
 func oddAverage(p *patLift, n *graph.Node) bool {
 	return padsBefore(p, n) && (attrInt(n, "ceil_mode", 0) != 0 || attrInt(n, "count_include_pad", 0) == 0)
 }
 
-// scaled reports an attention with a scale other than 1/sqrt of its heads' size.
-func scaled(p *patLift, n *graph.Node) bool {
+// hasOtherScale reports whether an attention's scale differs from 1/sqrt of its head
+// size.
+func hasOtherScale(p *patLift, n *graph.Node) bool {
 	scale := attrFloat(n, "scale", 0)
 	if scale == 0 {
 		return false
@@ -115,8 +120,8 @@ func scaled(p *patLift, n *graph.Node) bool {
 	return !near(scale, 1/math.Sqrt(size))
 }
 
-// markInexact marks the calls from call since on, which replace the nodes of a match,
-// if they drop an attribute and so do not compute what the nodes do.
+// markInexact marks the calls from since on, which replace the nodes of a match, if
+// they drop an attribute.
 func markInexact(p *patLift, since int, m *match) {
 	why := ""
 	if scale, other := otherScale(p, m); other && scale <= 0 {
@@ -136,7 +141,7 @@ func markInexact(p *patLift, since int, m *match) {
 	markOf(p, since, InexactTrainKey, trained)
 }
 
-// markOf adds a property to the calls from call since on, unless why is empty.
+// markOf adds a property to the calls from since on, unless why is empty.
 func markOf(p *patLift, since int, key, why string) {
 	if why == "" {
 		return
@@ -148,9 +153,9 @@ func markOf(p *patLift, since int, key, why string) {
 }
 
 // otherScale returns the scale of attention that is written out in the file, the product
-// of the query's scale s and the key's t, and whether it differs from the one that the
-// call computes by itself from the heads' size. A scale that is not a constant of the
-// file counts as that one.
+// of the query's scale s and the key's t, and whether it differs from the call's
+// default, 1/sqrt of the head size. A scale that is not a constant of the file counts as
+// the default.
 func otherScale(p *patLift, m *match) (scale float64, other bool) {
 	if m.rule.name != "attention" {
 		return 0, false

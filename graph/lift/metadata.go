@@ -16,7 +16,7 @@ type group struct {
 	nodes []int32
 }
 
-// groups collects the nodes of each FX node, in order of their first.
+// groups collects the nodes of each FX node, ordered by their first.
 func groups(g *graph.Graph) []group {
 	var out []group
 	at := map[string]int{}
@@ -24,7 +24,7 @@ func groups(g *graph.Graph) []group {
 		fx := g.Nodes[i].MetaValue(keyFX)
 		key := fx
 		if fx == "" {
-			key = fmt.Sprint("\x00", i) // on its own
+			key = fmt.Sprint("\x00", i) // a group of its own
 		}
 		j, ok := at[key]
 		if !ok {
@@ -42,7 +42,7 @@ type metaLift struct {
 	*builder
 	outs   map[string][]graph.ValueID // outputs of each FX call, by its name
 	calls  map[string]int32           // node of each FX call
-	places map[string]graph.ValueID   // placeholders: parameters, buffers, inputs
+	places map[string]graph.ValueID   // values of placeholders: parameters, buffers, inputs
 	inFX   []int32                    // group that defines each source value, or -1
 }
 
@@ -72,12 +72,12 @@ func liftMetadata(g *graph.Graph) (*Lifted, error) {
 	return m.finish()
 }
 
-// tied takes the second names of shared parameters out of what is stored: exporters up
-// to PyTorch 2.6 list them all and read one. Calls of the module that such a name
-// stands in read a parameter of the same dims with another name.
+// tied removes the second names of shared parameters from the stored values: exporters
+// up to PyTorch 2.6 list all names and read only one. The module of such a name reads
+// a parameter of the same dims under another name.
 func (m *metaLift) tied() {
 	read := make([]bool, len(m.l.Graph.Values))
-	shared := map[string]string{} // dims of a parameter that a call of a module reads under another's name
+	shared := map[string]string{} // dims of a parameter that a module reads under another module's name
 	for i := range m.l.Graph.Nodes {
 		n := &m.l.Graph.Nodes[i]
 		for _, id := range n.Inputs {
@@ -120,8 +120,8 @@ func placeholders(g *graph.Graph) map[string]graph.ValueID {
 	return m
 }
 
-// group lifts one FX node. Nodes without one are folded constants (kept only
-// through the values they define) or stay ONNX operators.
+// group lifts one FX node. Nodes without an FX node are folded constants (kept
+// only through the values they define) or stay ONNX operators.
 func (m *metaLift) group(gi int, gr *group) error {
 	last := &m.src.Nodes[gr.nodes[len(gr.nodes)-1]]
 	if gr.text == "" {
@@ -157,7 +157,7 @@ func (m *metaLift) group(gi int, gr *group) error {
 	return nil
 }
 
-// skip reports calls that compute sizes on the CPU: their values are known
+// skip reports whether a call computes sizes on the CPU: their values are known
 // once dims are bound.
 func (m *metaLift) skip(fx *fxCall, last *graph.Node) bool {
 	host := fx.target == "aten.sym_size.int" || strings.HasPrefix(fx.target, "operator.") && fx.target != "operator.getitem" ||
@@ -173,7 +173,7 @@ func (m *metaLift) skip(fx *fxCall, last *graph.Node) bool {
 	return true
 }
 
-// folded reports a call of which only constants are left, and makes its
+// folded reports whether only constants are left of a call, and makes its
 // results constants of the lifted graph: a counter, a size.
 func (m *metaLift) folded(gi int, gr *group) bool {
 	read := map[graph.ValueID]bool{}
@@ -195,9 +195,9 @@ func (m *metaLift) folded(gi int, gr *group) bool {
 	return true
 }
 
-// outputs maps the results of a call: the outputs of its node, or of its
-// nodes named for one result each ("node_unbind__1"). A sequence output
-// (SplitToSequence) stands for one value an element, made when taken.
+// outputs maps the results of a call: the outputs of its node, or of nodes
+// named after one result each ("node_unbind__1"). A sequence output
+// (SplitToSequence) stands for one value for each element, made on demand.
 func (m *metaLift) outputs(name string, gr *group) []graph.ValueID {
 	if outs := m.numbered("node_"+name+"__", gr); outs != nil {
 		return outs
@@ -222,8 +222,8 @@ func (m *metaLift) outputs(name string, gr *group) []graph.ValueID {
 	return outs
 }
 
-// maker is the node of a group that makes the call's results: the one named
-// for it, or the last that computes anything.
+// maker returns the node of a group that makes the call's results: the one
+// named after the call, or the last that computes anything.
 func (m *metaLift) maker(name string, gr *group) *graph.Node {
 	last := &m.src.Nodes[gr.nodes[len(gr.nodes)-1]]
 	for i := len(gr.nodes) - 1; i >= 0; i-- {
@@ -271,7 +271,7 @@ func (m *metaLift) item(v *graph.Value, i int64) graph.ValueID {
 }
 
 // getitem names an output of an earlier call; its type is that of the ONNX
-// value that stands for the item.
+// value for the item.
 func (m *metaLift) getitem(fx *fxCall, last *graph.Node) {
 	src := fx.args[0].ref
 	i := int(fx.args[1].i)
@@ -309,9 +309,9 @@ func (m *metaLift) externals(gi int, gr *group) []graph.ValueID {
 	return out
 }
 
-// unnamed leaves out of what a group reads the values that references of its call
-// name. What an optimizer took away, a window of everything, is named by a
-// reference that nothing explains; what is left is its operand.
+// unnamed drops from the values that a group reads those that references of its
+// call name. If an optimizer removed a node, such as a slice of everything, its
+// reference names nothing; the value that is left is its operand.
 func (m *metaLift) unnamed(args []fxArg, ext []graph.ValueID) []graph.ValueID {
 	named := map[graph.ValueID]bool{}
 	var walk func([]fxArg)
@@ -356,10 +356,10 @@ func (m *metaLift) args(in []fxArg, ext []graph.ValueID) ([]graph.Arg, error) {
 	return out, nil
 }
 
-// resolve finds the value of an FX reference: a call's first output, a value
-// of that name (an item of a call with several outputs), a placeholder, or
-// the only external value of the group that nothing else explains, a stored one
-// or else one that a call made.
+// resolve returns the value of an FX reference: a call's first output, a value
+// of that name (an item of a call with several outputs), a placeholder, or else
+// the only external value of the group that no other reference names,
+// preferably a stored one.
 func (m *metaLift) resolve(ref string, ext []graph.ValueID) (graph.ValueID, bool) {
 	if outs := m.outs[ref]; len(outs) > 0 && outs[0] >= 0 {
 		return outs[0], true
@@ -390,8 +390,8 @@ func (m *metaLift) resolve(ref string, ext []graph.ValueID) (graph.ValueID, bool
 	return graph.NoValue, false
 }
 
-// placed returns a placeholder's value and notes its role, which the FX name
-// tells.
+// placed returns a placeholder's value and records the role that its FX name
+// shows.
 func (m *metaLift) placed(ref string, id graph.ValueID) graph.ValueID {
 	v := m.value(id)
 	switch {
@@ -405,7 +405,7 @@ func (m *metaLift) placed(ref string, id graph.ValueID) graph.ValueID {
 	return v
 }
 
-// unlifted keeps an ONNX node without metadata as it is, unless its results
+// unlifted keeps an ONNX node without metadata unchanged, unless its results
 // are known constants.
 func (m *metaLift) unlifted(n *graph.Node) error {
 	known := true
@@ -454,11 +454,11 @@ type Span struct{ First, Last int }
 // A Module is a module of the model and the calls made inside it.
 type Module struct {
 	Name, Class string
-	Calls       []Span // in order, apart from each other
+	Calls       []Span // in order, disjoint
 }
 
-// Modules lists the modules whose classes the metadata names, in order of
-// their first calls.
+// Modules lists the modules whose classes the metadata names, in order of their
+// first calls.
 func (l *Lifted) Modules() []Module {
 	var list []Module
 	at := map[string]int{}

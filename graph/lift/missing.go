@@ -9,35 +9,36 @@ import (
 	"github.com/memplan/memplan/graph/aten"
 )
 
-// Calls that the model makes and the file does not hold, since nobody reads their
-// results: the exporter drops them after they were traced.
+// Calls that the model makes but the file lacks, because nothing reads their
+// results: the exporter drops them after tracing.
 //
-// Tracing numbers the calls of an operator one after the other (linear, linear_1,
-// linear_2), so that between two calls of the file a number that none has is one
-// of a dropped call. Behind the last call nothing is numbered; but the file lists
-// every parameter of the model, and where no call reads those of a module, its
-// forward may have run there.
+// Tracing numbers the calls of each operator (linear, linear_1, linear_2), so
+// that a number missing between two calls of the file is a dropped call. After
+// the last call no number shows anything; but the file lists every parameter of
+// the model, and if no call reads a module's parameters, its forward may have run
+// there.
 
-// A Gap is calls of an operator that are missing between two others of it.
+// A Gap is a run of calls of an operator that are missing between two others.
 type Gap struct {
 	Op     string
-	First  int // the number of the first
+	First  int // number of the first missing call
 	Calls  int
-	After  int // the call of the graph before them, -1 for none
-	Before int // the call behind them
+	After  int // the call of the graph before the gap, -1 for none
+	Before int // the call after the gap
 }
 
-// An Idle is a module with parameters, of which the file has no call.
+// An Idle is a module with parameters but without a call in the file.
 type Idle struct {
 	Module string
-	Within string // the innermost module around it of which there are calls, "" for the model
+	Within string // innermost enclosing module that has calls, "" for the model
 }
 
-// pythonNames are counted operators that have the names of Python's own functions: the first call
-// of sum is sum_1.
+// pythonNames are numbered operators that share names with Python's functions: the first call of
+// sum is sum_1.
 var pythonNames = []string{"abs", "max", "min", "sum"}
 
-// firstNumber is the number of the first call of an operator whose calls are counted.
+// firstNumber is the number of an operator's first call; counted is whether its calls
+// are numbered.
 func firstNumber(op string) (first int, counted bool) {
 	if slices.Contains(pythonNames, op) {
 		first = 1
@@ -45,11 +46,11 @@ func firstNumber(op string) (first int, counted bool) {
 	return first, aten.Is(op, aten.Numbered)
 }
 
-// maxGap is how many calls in a row are believed to be missing.
+// maxGap is the longest run of calls that is believed to be missing.
 const maxGap = 1 << 10
 
-// missing notes what calls of the model the file lacks. A file that was rewritten
-// after export has lost the names of others.
+// missing records the calls of the model that the file lacks, unless the file was
+// rewritten after export and lost names of other calls.
 func (l *Lifted) missing(g *graph.Graph) {
 	if rewritten(g) {
 		return
@@ -61,18 +62,18 @@ func (l *Lifted) missing(g *graph.Graph) {
 			of += gap.Calls
 		}
 	}
-	if of >= len(l.Idle) { // they are those of the modules
+	if of >= len(l.Idle) { // they are the modules' own
 		l.Idle = nil
 	}
 }
 
-// rewritten reports a file with nodes that the exporter did not write as a part of
-// a call.
+// rewritten reports whether a file has nodes that the exporter did not write as
+// part of a call.
 func rewritten(g *graph.Graph) bool {
 	return slices.ContainsFunc(g.Nodes, func(n graph.Node) bool { return n.Op != "Constant" && n.MetaValue(keyFX) == "" })
 }
 
-// gaps finds numbers that no call has.
+// gaps finds missing numbers.
 func (l *Lifted) gaps(g *graph.Graph) (out []Gap) {
 	at := map[string]int{}
 	for i := range l.Graph.Nodes {
@@ -115,11 +116,11 @@ func (l *Lifted) gaps(g *graph.Graph) (out []Gap) {
 	return out
 }
 
-// callName is the name of a call with a number.
+// callName returns the name of a numbered call.
 func callName(op string, number int) string { return op + "_" + strconv.Itoa(number) }
 
-// numberOf splits the name of a call into its operator and its number, -1 for
-// operators that are not counted.
+// numberOf splits the name of a call into operator and number, -1 for operators
+// without numbers.
 func numberOf(name string) (string, int) {
 	if first, ok := firstNumber(name); ok && first == 0 {
 		return name, 0
@@ -135,11 +136,11 @@ func numberOf(name string) (string, int) {
 	return name[:dash], k
 }
 
-// idle finds modules with parameters of which there is no call, and which may
-// have run behind the last call of the module around them.
+// idle finds modules with parameters but without calls, which may have run
+// after the last call of their enclosing module.
 func (l *Lifted) idle(g *graph.Graph) (out []Idle) {
 	ends := map[string]int{"": len(l.Graph.Nodes)} // last call of each module that runs
-	final := map[string]int{}                      // last call of each operator that is counted
+	final := map[string]int{}                      // last call of each numbered operator
 	for i := range l.Graph.Nodes {
 		n := &l.Graph.Nodes[i]
 		for _, m := range Scopes(n) {
@@ -150,7 +151,7 @@ func (l *Lifted) idle(g *graph.Graph) (out []Idle) {
 		}
 	}
 	seen := map[string]bool{}
-	for i := range g.Values { // other code reads a parameter of theirs
+	for i := range g.Values { // other code reads one of their parameters
 		if v := &g.Values[i]; v.Kind == graph.Initializer {
 			seen[v.Name[:max(strings.LastIndexByte(v.Name, '.'), 0)]] = true
 		}
@@ -172,7 +173,7 @@ func (l *Lifted) idle(g *graph.Graph) (out []Idle) {
 	return out
 }
 
-// around is the innermost module around another that ran.
+// around returns the innermost module around another that ran.
 func around(module string, ran map[string]int) string {
 	for module != "" {
 		if _, ok := ran[module]; ok {
@@ -183,7 +184,7 @@ func around(module string, ran map[string]int) string {
 	return ""
 }
 
-// parameterTargets lists the parameters of the model that was exported.
+// parameterTargets lists the parameters of the exported model.
 func parameterTargets(g *graph.Graph) (out []string) {
 	for _, p := range g.Meta {
 		if p.Key != keySignature {
@@ -199,8 +200,8 @@ func parameterTargets(g *graph.Graph) (out []string) {
 	return out
 }
 
-// MissingBytes estimates what the calls take that the file lacks: each as much as
-// the largest result of the calls between the two around it.
+// MissingBytes estimates the memory of missing calls, in bytes: for each, the
+// largest result of the calls between the two around it.
 func (l *Lifted) MissingBytes() (sum int64) {
 	for _, gap := range l.Gaps {
 		sum += int64(gap.Calls) * l.largest(max(gap.After, 0), gap.Before, "")
@@ -208,8 +209,8 @@ func (l *Lifted) MissingBytes() (sum int64) {
 	return sum
 }
 
-// IdleBytes estimates what modules take whose calls the file lacks: each as much as
-// the largest result within the module around it.
+// IdleBytes estimates the memory of modules whose calls are missing, in bytes: for
+// each, the largest result within the enclosing module.
 func (l *Lifted) IdleBytes() (sum int64) {
 	most := map[string]int64{}
 	for _, x := range l.Idle {
@@ -223,8 +224,8 @@ func (l *Lifted) IdleBytes() (sum int64) {
 	return sum
 }
 
-// largest is the size of the largest result of the counted calls of a range that
-// belong to a module.
+// largest returns the bytes of the largest result of a range's numbered calls
+// that belong to a module.
 func (l *Lifted) largest(first, last int, module string) (most int64) {
 	for i := first; i <= last; i++ {
 		n := &l.Graph.Nodes[i]

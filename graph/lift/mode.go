@@ -11,39 +11,39 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// EvalMode is the code of the warning that a file does not show the training step:
-// the model was exported in evaluation mode, as far as the file says.
+// EvalMode is the code of the warning that the file does not show a training step:
+// as far as it shows, the model was exported in evaluation mode.
 const EvalMode = "eval-mode"
 
-// IdleDropout is the code of the warning that modules of a file that drop out do
+// IdleDropout is the code of the warning that Dropout modules of a file do
 // nothing: they have p = 0, or the model was exported in evaluation mode.
 const IdleDropout = "idle-dropout"
 
-// A mode collects what a file says of the mode that its model was exported in.
-// What only a training step computes settles it; without that, anything that only
-// an inference computes, or that a training step of these classes would not lack,
-// speaks for evaluation mode.
+// A mode collects evidence of the mode that a model was exported in. A call that
+// only a training step makes settles it; otherwise calls that only an inference
+// makes, or the absence of calls that a training step of these classes would
+// have, are evidence of evaluation mode.
 type mode struct {
 	g       *graph.Graph
 	trained bool
 	dropped bool           // a call drops out
-	forRun  bool           // an engine wrote the file as it would run it
-	signs   []string       // of evaluation mode, for the message
-	norms   map[string]int // batch normalisations with running statistics, by what says so
-	idle    []string       // modules of a Dropout class that compute nothing
+	forRun  bool           // an engine wrote the file in the form that it runs
+	signs   []string       // signs of evaluation mode, for the message
+	norms   map[string]int // batch normalisations with running statistics, by the evidence for them
+	idle    []string       // Dropout modules that compute nothing
 	masks   int64          // bytes that these would take if they dropped
 	open    []string       // signs that an exported p = 0 leaves, too
 	plain   bool           // a Dropout that drops nothing would have left a copy
-	class   []string       // libraries' models that drop out by default, of which the file has calls
+	class   []string       // models of libraries that drop out by default and have calls in the file
 	made    map[string]bool
-	numbers map[string]map[int]int64 // children called of each torch.nn.Sequential, and the bytes of what each returned
+	numbers map[string]map[int]int64 // for each torch.nn.Sequential: the children called, and the bytes of their results
 }
 
-// evalMode warns of a file that does not show the training step: of the signs that its
-// model was exported in evaluation mode, or that the file was rewritten afterwards for
-// an inference; no warning where a call of the file is a training step's, or where
-// nothing tells. The bytes are what modules would take that drop nothing, where the file
-// does not say which of the two made them so.
+// evalMode warns if the file does not show a training step: on signs that its model was
+// exported in evaluation mode, or that the file was rewritten afterwards for inference.
+// It does not warn if a call of the file is a training step's, or if there is no
+// evidence. masks is the bytes that modules which drop nothing would take, if the file
+// does not show whether p = 0 or the mode is the reason.
 func evalMode(g *graph.Graph) (w graph.Warning, masks int64) {
 	m, why := modeOf(g)
 	switch {
@@ -55,7 +55,7 @@ func evalMode(g *graph.Graph) (w graph.Warning, masks int64) {
 	return graph.Warning{}, 0
 }
 
-// modeOf reads a file and says what speaks for evaluation mode.
+// modeOf collects a file's evidence.
 func modeOf(g *graph.Graph) (*mode, string) {
 	m := &mode{g: g, norms: map[string]int{}, made: map[string]bool{}, numbers: map[string]map[int]int64{}, forRun: writtenToRun(g)}
 	merged := mergedWeight(g)
@@ -91,8 +91,9 @@ func modeOf(g *graph.Graph) (*mode, string) {
 	return m, ""
 }
 
-// cloningExporter reports releases whose dynamo exporter writes what a Dropout that
-// drops nothing returns as a copy, and its optimizer takes that away, and constants.
+// cloningExporter reports whether a release's dynamo exporter writes the result of a
+// Dropout that drops nothing as a copy, which its optimizer, like constants,
+// removes.
 func cloningExporter(producer string) bool {
 	v, ok := strings.CutPrefix(producer, "pytorch 2.")
 	minor, _, _ := strings.Cut(v, ".")
@@ -100,12 +101,12 @@ func cloningExporter(producer string) bool {
 	return ok && err == nil && k < 14
 }
 
-// trainingNames begin the names that the dynamo exporter gives to nodes of
-// normalisations that train: they outlast passes that take the metadata away.
+// trainingNames are the prefixes of the dynamo exporter's names for nodes of
+// normalisations that train: they outlast passes that remove the metadata.
 var trainingNames = []string{"node__native_batch_norm_legit_functional", "node__batch_norm_with_update"}
 
-// trains reports a batch normalisation that the exporter writes as that of an
-// inference, though the call that it stands for trains.
+// trains reports whether a batch normalisation that the exporter writes in its
+// inference form stands for a call that trains.
 func trains(n *graph.Node) bool {
 	return slices.ContainsFunc(trainingNames, func(s string) bool { return strings.HasPrefix(n.Name, s) })
 }
@@ -128,7 +129,7 @@ func (m *mode) onnx(n *graph.Node) {
 	}
 }
 
-// drops reports a Dropout that drops; before opset 12 the file does not say.
+// drops reports whether a Dropout drops; before opset 12 the file does not say.
 func (m *mode) drops(n *graph.Node) bool {
 	if m.g.Model.Opset("") < 12 {
 		return true
@@ -141,7 +142,7 @@ func (m *mode) drops(n *graph.Node) bool {
 	return !c.Known() || len(c.Ints) != 1 || c.Ints[0] != 0
 }
 
-// call reads the call that a node was made of, and the modules it stands in.
+// call reads the call that a node was made from, and its enclosing modules.
 func (m *mode) call(n *graph.Node, text string) {
 	scopes, classes := pyList(n.MetaValue(keyScopes)), pyList(n.MetaValue(keyClasses))
 	m.modules(n, scopes, classes)
@@ -160,8 +161,8 @@ func (m *mode) call(n *graph.Node, text string) {
 	}
 }
 
-// flagged reads the argument of a call that says whether it trains. A
-// normalisation without running statistics computes them in either mode.
+// flagged reads the argument that says whether a call trains. A normalisation
+// without running statistics computes them in either mode.
 func (m *mode) flagged(op string, train, stats *fxArg) {
 	norm := strings.Contains(op, "batch_norm")
 	switch {
@@ -192,8 +193,8 @@ func (m *mode) argument(text string, i int) *fxArg {
 	return nil
 }
 
-// fxOp is the operator that an FX node's text calls, without namespace and
-// overload; "" where it calls none of ATen's.
+// fxOp returns the operator that an FX node's text calls, without namespace and
+// overload; "" if it is not one of ATen's.
 func fxOp(text string) string {
 	_, rest, ok := strings.Cut(text, "[target=torch.ops.aten.")
 	if !ok {
@@ -203,8 +204,9 @@ func fxOp(text string) string {
 	return op
 }
 
-// dropout notes a module of a Dropout class that copies its operand: torch.export
-// writes so what drops nothing, in evaluation mode or with p = 0.
+// dropout records a module of a Dropout class that copies its operand:
+// torch.export's form of a dropout that drops nothing, in evaluation mode or with
+// p = 0.
 func (m *mode) dropout(n *graph.Node, op string, scopes, classes []string) {
 	k := min(len(scopes), len(classes)) - 2
 	if op != "clone" || k < 0 || !python.Dropouts.Of(classes[k]) || seldomDrops(classes[:k]) {
@@ -216,8 +218,8 @@ func (m *mode) dropout(n *graph.Node, op string, scopes, classes []string) {
 	m.masks += m.mask(n)
 }
 
-// mask is what a Dropout takes of the result of a node, in bytes: its own result and
-// its mask.
+// mask returns the bytes that a Dropout takes for a node's result: its own result
+// and its mask.
 func (m *mode) mask(n *graph.Node) int64 {
 	if len(n.Outputs) == 0 || n.Outputs[0] < 0 {
 		return 0
@@ -227,8 +229,8 @@ func (m *mode) mask(n *graph.Node) int64 {
 	return bytes + bytes/max(t.Elem.Bytes(1), 1)
 }
 
-// seldomDrops reports a Dropout within the innermost of classes that has p = 0 by
-// default.
+// seldomDrops reports whether the innermost of classes has its Dropout at p = 0
+// by default.
 func seldomDrops(classes []string) bool {
 	for i := len(classes) - 1; i >= 0; i-- {
 		c := classes[i]
@@ -240,7 +242,7 @@ func seldomDrops(classes []string) bool {
 	return false
 }
 
-// modules notes classes that drop out by default, and the children that a
+// modules records classes that drop out by default, and the children that a
 // Sequential calls.
 func (m *mode) modules(n *graph.Node, scopes, classes []string) {
 	for i := 0; i+1 < len(scopes) && i+1 < len(classes); i++ {
@@ -259,8 +261,8 @@ func (m *mode) modules(n *graph.Node, scopes, classes []string) {
 	}
 }
 
-// named notes the children that a Sequential calls by the names of nodes, as the
-// TorchScript exporter joins those of modules: /net/net.3/Gemm.
+// named records the children that a Sequential calls from the names of nodes,
+// into which the TorchScript exporter joins those of modules: /net/net.3/Gemm.
 func (m *mode) named(n *graph.Node) {
 	parts := strings.Split(n.Name, "/")
 	for i := 1; i+1 < len(parts); i++ {
@@ -271,7 +273,7 @@ func (m *mode) named(n *graph.Node) {
 	}
 }
 
-// child notes that a Sequential calls its child of a number, and what that returns.
+// child records that a Sequential calls its child k, and the bytes of the result.
 func (m *mode) child(n *graph.Node, sequential string, k int) {
 	if m.numbers[sequential] == nil {
 		m.numbers[sequential] = map[int]int64{}
@@ -306,14 +308,14 @@ func (m *mode) conclude() {
 	}
 }
 
-// writtenToRun reports a file that onnxruntime wrote after it had optimised it for an
-// inference: it imports the operator sets of all of its own kernels.
+// writtenToRun reports whether onnxruntime wrote the file after optimising it for
+// inference: it then imports the operator sets of all of its own kernels.
 func writtenToRun(g *graph.Graph) bool {
 	return g.Model.Opset("com.microsoft.nchwc") > 0
 }
 
-// mergedWeight is the name of a matrix that onnxsim computed from others of the
-// file, as it names what it makes; "" for none.
+// mergedWeight returns the name of a matrix that onnxsim computed from others
+// of the file, recognised by its naming; "" if there is none.
 func mergedWeight(g *graph.Graph) string {
 	for i := range g.Values {
 		v := &g.Values[i]
@@ -325,8 +327,8 @@ func mergedWeight(g *graph.Graph) string {
 	return ""
 }
 
-// stripped reports a file of the dynamo exporter, by the names of its nodes, without
-// a word of the metadata that this exporter writes on every node.
+// stripped reports whether a file comes from the dynamo exporter, by the names of
+// its nodes, but lacks the metadata that this exporter writes on every node.
 func (m *mode) stripped() bool {
 	if !strings.HasPrefix(m.g.Model.Producer, "pytorch") {
 		return false
@@ -343,9 +345,9 @@ func (m *mode) stripped() bool {
 	return 2*named > len(m.g.Nodes)
 }
 
-// foldedByScript is the name of a weight that the TorchScript exporter computed
-// from others: a transposed matrix, or a convolution with the normalisation after
-// it.
+// foldedByScript returns the name of a weight that the TorchScript exporter
+// computed from others: a transposed matrix, or a convolution merged with the
+// normalisation after it; "" if there is none.
 func (m *mode) foldedByScript() string {
 	if !strings.HasPrefix(m.g.Model.Producer, "pytorch") {
 		return ""
@@ -362,8 +364,8 @@ func (m *mode) foldedByScript() string {
 	return ""
 }
 
-// gap is the first child of a Sequential that no call stems from, though calls of
-// its neighbours do. It counts what all such children would take if they dropped out.
+// gap returns the first child of a Sequential without a call, though its neighbours
+// have some. It adds up what all such children would take if they dropped out.
 func (m *mode) gap() string {
 	first := ""
 	for name, called := range m.numbers {
@@ -384,7 +386,8 @@ func (m *mode) gap() string {
 	return first
 }
 
-// modelName is the library and the model of a class, such as "transformers bert".
+// modelName returns the library and the model of a class, such as "transformers
+// bert".
 func modelName(class string) string {
 	parts := strings.Split(class, ".")
 	if len(parts) > 2 && parts[1] == "models" {

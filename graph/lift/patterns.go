@@ -7,32 +7,32 @@ import (
 	"github.com/memplan/memplan/graph/infer"
 )
 
-// hostElems is the number of elements up to which a constant that a graph
-// computes counts as a Python number or list, not as a tensor on the device.
+// hostElems is the largest number of elements of a computed constant that
+// counts as a Python number or list instead of a tensor on the device.
 const hostElems = 1024
 
 // A patLift is the state of a lift by patterns.
 type patLift struct {
 	*builder
 	ops      []string        // qualified operator of each node
-	alias    []graph.ValueID // value that each source value is another name of
-	def      []int32         // node that defines each source value, or -1
-	uses     []int32         // readers of each source value, graph outputs included
-	reader   []int32         // first node that reads each source value, or -1
-	rights   []int32         // MatMul nodes whose second operand each source value is
-	host     []bool          // source values that shapes and constants alone decide
-	claimed  []bool          // nodes inside a fused match
-	fused    []*match        // matches of several nodes, by their last
-	weights  []bool          // source values that stand where parameters do
-	buffers  []bool          // source values that stand where running statistics do
-	bound    bool            // all inputs of the graph are of known size
+	alias    []graph.ValueID // for each source value: the value it is another name of
+	def      []int32         // for each source value: the node that defines it, or -1
+	uses     []int32         // for each source value: number of readers, graph outputs included
+	reader   []int32         // for each source value: the first node that reads it, or -1
+	rights   []int32         // for each source value: number of MatMul nodes with it as their second operand
+	host     []bool          // source values that depend only on shapes and constants
+	claimed  []bool          // nodes inside a match of several nodes
+	fused    []*match        // matches of several nodes, by their last node
+	weights  []bool          // source values in the place of parameters
+	buffers  []bool          // source values in the place of running statistics
+	bound    bool            // all inputs of the graph have known sizes
 	scopes   *scopeNames
 	last     origin
-	restored int    // batch normalisations that metadata says were folded
+	restored int    // batch normalisations that metadata shows to be folded
 	flipped  []bool // source values stored transposed: [in, out]
 }
 
-// liftPatterns recognises ONNX operators and groups of them.
+// liftPatterns lifts a graph by recognising ONNX operators and groups of them.
 func liftPatterns(g *graph.Graph) (*Lifted, error) {
 	p := newPatLift(g)
 	table := ruleTable()
@@ -72,7 +72,7 @@ func newPatLift(g *graph.Graph) *patLift {
 				p.def[o] = int32(i)
 			}
 		}
-		p.settle(nd)
+		p.classify(nd)
 	}
 	for i := range g.Nodes {
 		if p.sameAs(&g.Nodes[i]) >= 0 {
@@ -97,8 +97,8 @@ func newPatLift(g *graph.Graph) *patLift {
 	return p
 }
 
-// settle finds out whether a node renames its operand or computes sizes.
-func (p *patLift) settle(n *graph.Node) {
+// classify determines whether a node only renames its operand or computes sizes.
+func (p *patLift) classify(n *graph.Node) {
 	if id := p.sameAs(n); id >= 0 {
 		p.alias[n.Outputs[0]] = p.resolve(id)
 		return
@@ -120,7 +120,7 @@ func (p *patLift) value(id graph.ValueID) graph.ValueID {
 	return p.builder.value(p.resolve(id))
 }
 
-// reads lists what a node reads, captures of its subgraphs included.
+// reads lists the values that a node and its subgraphs read.
 func reads(n *graph.Node) []graph.ValueID {
 	out := slices.DeleteFunc(slices.Clone(n.Inputs), func(id graph.ValueID) bool { return id < 0 })
 	subs := n.Subgraphs()
@@ -162,7 +162,7 @@ func (p *patLift) sameAs(n *graph.Node) graph.ValueID {
 	return n.Inputs[0]
 }
 
-// onHost reports whether output o of n is a size, or a small constant, that
+// onHost reports whether output o of n is a size or a small constant, which
 // takes no device memory.
 func (p *patLift) onHost(n *graph.Node, o graph.ValueID) bool {
 	v := &p.src.Values[o]
@@ -195,7 +195,7 @@ func (p *patLift) smallInitializer(id graph.ValueID) bool {
 	return p.src.Values[id].Kind == graph.Initializer && p.elems(id) <= hostElems
 }
 
-// elems is the number of elements of a value, 0 where it is unknown.
+// elems returns the number of elements of a value, 0 if unknown.
 func (p *patLift) elems(id graph.ValueID) int64 {
 	if dims, ok := p.src.Values[id].Type.Shape.Static(); ok {
 		n, _ := graph.Product(dims)
@@ -204,15 +204,16 @@ func (p *patLift) elems(id graph.ValueID) int64 {
 	return 0
 }
 
-// stored reports a floating-point tensor of the file that is no scalar.
+// stored reports whether a value is a floating-point tensor of the file, but
+// not a scalar.
 func (p *patLift) stored(id graph.ValueID) bool {
 	v := &p.src.Values[id]
 	from := v.Kind == graph.Initializer || p.def[id] >= 0 && p.src.Nodes[p.def[id]].Op == "Constant"
 	return from && v.Type.Elem.IsFloat() && len(v.Type.Shape) > 0
 }
 
-// base follows a value through operators that only give it other dims, to what
-// they show: exporters bring parameters to the dims that broadcasting wants.
+// base follows a value back through operators that only change its dims:
+// exporters bring parameters to the dims that broadcasting needs.
 func (p *patLift) base(id graph.ValueID) graph.ValueID {
 	for {
 		id = p.resolve(id)
@@ -227,15 +228,15 @@ func (p *patLift) base(id graph.ValueID) graph.ValueID {
 	}
 }
 
-// ofState reports a view of a tensor that the file stores under the name of a
-// parameter or a buffer: though its elements are known, it is none of a
-// constant.
+// ofState reports whether a value is a view of a tensor stored under the name
+// of a parameter or buffer, and so not a constant even if its elements are
+// known.
 func (p *patLift) ofState(o graph.ValueID) bool {
 	b := p.base(o)
 	return b != p.resolve(o) && p.src.Values[b].Kind == graph.Initializer && p.stored(b) && stateName(p.src.Values[b].Name)
 }
 
-// constant reports a value that is stored or known.
+// constant reports whether a value is stored or known.
 func (p *patLift) constant(id graph.ValueID) bool {
 	if id < 0 {
 		return false
@@ -275,8 +276,8 @@ func (p *patLift) ints(id graph.ValueID) ([]int64, bool) {
 	return t.Ints, true
 }
 
-// fuse finds the matches of several nodes: each rule in the table's order, and
-// each of its patterns, takes what earlier ones left.
+// fuse finds the matches of several nodes: rules apply in the table's order,
+// each to nodes that earlier ones left.
 func (p *patLift) fuse(table *rules) {
 	for _, r := range table.fused {
 		for k, t := range r.terms {
@@ -285,7 +286,7 @@ func (p *patLift) fuse(table *rules) {
 				if p.claimed[i] || p.fused[i] != nil || !slices.Contains(ops, p.ops[i]) || p.allHost(&p.src.Nodes[i]) {
 					continue
 				}
-				if m := p.try(r, r.terms[k:k+1], int32(i)); m != nil && !slices.ContainsFunc(m.nodes, func(j int32) bool { return p.vague(&p.src.Nodes[j]) }) {
+				if m := p.try(r, r.terms[k:k+1], int32(i)); m != nil && !slices.ContainsFunc(m.nodes, func(j int32) bool { return p.readsUnknownSize(&p.src.Nodes[j]) }) {
 					p.claim(m)
 				}
 			}
@@ -293,7 +294,7 @@ func (p *patLift) fuse(table *rules) {
 	}
 }
 
-// claim takes the nodes of a match out of the others' reach.
+// claim marks the nodes of a match, so that no other match uses them.
 func (p *patLift) claim(m *match) {
 	p.fused[m.nodes[0]] = m
 	for _, j := range m.nodes[1:] {
@@ -331,7 +332,7 @@ func (p *patLift) node(table *rules, i int32) {
 	}
 }
 
-// single lifts a node on its own, or keeps it as it is.
+// single lifts a node on its own, or keeps it unchanged.
 func (p *patLift) single(table *rules, i int32) {
 	n := &p.src.Nodes[i]
 	if id := p.sameAs(n); id >= 0 {
@@ -342,7 +343,7 @@ func (p *patLift) single(table *rules, i int32) {
 		return
 	}
 	for _, r := range table.single[p.ops[i]] {
-		if p.vague(n) {
+		if p.readsUnknownSize(n) {
 			break
 		}
 		since := len(p.l.Graph.Nodes)
@@ -354,8 +355,8 @@ func (p *patLift) single(table *rules, i int32) {
 	p.unlifted(n)
 }
 
-// repeats reports a node that shows a known constant so often that inference does
-// not list its elements: a call of it does.
+// repeats reports whether a node expands a known constant beyond what inference
+// lists: it then needs a call.
 func (p *patLift) repeats(n *graph.Node) bool {
 	if n.Op != "Expand" || len(n.Inputs) == 0 || len(n.Outputs) == 0 || n.Inputs[0] < 0 || n.Outputs[0] < 0 || !p.src.Values[p.resolve(n.Inputs[0])].Const.Known() || p.src.Values[n.Outputs[0]].Const.Known() {
 		return false
@@ -364,10 +365,10 @@ func (p *patLift) repeats(n *graph.Node) bool {
 	return ok
 }
 
-// vague reports a node that reads a tensor of unknown size in a graph whose
-// inputs are all of known size: what makes it depends on data, or on an
-// operator that inference does not know, so that no call can be made of it.
-func (p *patLift) vague(n *graph.Node) bool {
+// readsUnknownSize reports whether a node reads a tensor of unknown size although all
+// inputs of the graph have known sizes. That size depends on data, or on an
+// operator that inference does not know, so that the node cannot be lifted.
+func (p *patLift) readsUnknownSize(n *graph.Node) bool {
 	if !p.bound {
 		return false
 	}
@@ -407,7 +408,7 @@ func (p *patLift) lifted() int {
 	return k
 }
 
-// outs are the lifted outputs of a node.
+// outs returns the lifted outputs of a node.
 func (p *patLift) outs(n *graph.Node) []graph.ValueID {
 	out := make([]graph.ValueID, len(n.Outputs))
 	for i, o := range n.Outputs {
@@ -427,7 +428,7 @@ func (p *patLift) emit(n *graph.Node, op string, args []graph.Arg, outs ...graph
 	p.call(c, o.class)
 }
 
-// temp makes a value between the calls that one node becomes.
+// temp makes a value between the calls of one node.
 func (p *patLift) temp(n *graph.Node, name string, t graph.Type) graph.ValueID {
 	base := n.Name
 	if base == "" && n.Outputs[0] >= 0 {
@@ -455,7 +456,7 @@ func shaped(t graph.Type, dims ...int64) graph.Type {
 	return t
 }
 
-// in returns an input of n as an argument: None where it is left out.
+// in returns input i of n as an argument, None if omitted.
 func (p *patLift) in(n *graph.Node, i int) graph.Arg {
 	if i >= len(n.Inputs) || n.Inputs[i] < 0 {
 		return graph.Arg{Kind: graph.ArgNone}
@@ -471,7 +472,7 @@ func input(n *graph.Node, i int) graph.ValueID {
 	return n.Inputs[i]
 }
 
-// operandArg returns an operand of arithmetic: a number where it is known.
+// operandArg returns an operand of arithmetic: a number if its value is known.
 func (p *patLift) operandArg(v graph.ValueID) graph.Arg {
 	if v < 0 {
 		return graph.Arg{Kind: graph.ArgNone}
@@ -489,9 +490,9 @@ func (p *patLift) operandArg(v graph.ValueID) graph.Arg {
 	return argInt(int64(f))
 }
 
-// operandBeside is operandArg for one of two operands, but a tensor where a
-// number would leave the result with too few dims: beside one of less dims, or
-// a number too.
+// operandBeside is operandArg for one of two operands, but returns a tensor if
+// a number would reduce the result's dims: beside an operand of fewer dims, or
+// another number.
 func (p *patLift) operandBeside(v, other graph.ValueID) graph.Arg {
 	a, b := p.dims(v), p.dims(other)
 	if _, known := p.number(other); v >= 0 && other >= 0 && a != nil && (len(a) > len(b) || known && len(a) == len(b)) {
@@ -500,7 +501,8 @@ func (p *patLift) operandBeside(v, other graph.ValueID) graph.Arg {
 	return p.operandArg(v)
 }
 
-// dims are the dims of a value, -1 where one is unknown; nil for no rank.
+// dims returns the dims of a value, -1 for unknown ones; nil if its rank is
+// unknown.
 func (p *patLift) dims(v graph.ValueID) []int64 {
 	if v < 0 {
 		return nil
@@ -519,7 +521,7 @@ func (p *patLift) dims(v graph.ValueID) []int64 {
 	return out
 }
 
-// typeOf is the type of a value of the source, the zero Type for an operand that is left out.
+// typeOf returns the type of a source value, the zero Type for an omitted operand.
 func (p *patLift) typeOf(v graph.ValueID) graph.Type {
 	if v < 0 {
 		return graph.Type{}

@@ -6,8 +6,8 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// attentionRank accepts operands of three or four dims with the same batch
-// and heads.
+// attentionRank accepts operands of three or four dims with equal batch and
+// heads.
 func attentionRank(p *patLift, m *match) bool {
 	q, k, v := p.dims(m.value("q")), p.dims(m.value("kt")), p.dims(m.value("v"))
 	n := len(q) - 2
@@ -31,8 +31,9 @@ func attentionCall(p *patLift, n *graph.Node, m *match) bool {
 	return true
 }
 
-// mask is the mask that the caller passed: what is added to the scores, the
-// bools that it was made of, or none but is_causal.
+// mask returns the mask that the caller passed: the tensor added to the scores,
+// or the bool tensor it was made from. For a causal mask it returns none, and
+// true.
 func mask(p *patLift, m *match) (mask graph.Arg, causal bool) {
 	id := m.value("mask")
 	if id < 0 {
@@ -65,12 +66,12 @@ func producedBy(p *patLift, id graph.ValueID, op string) *graph.Node {
 	return &p.src.Nodes[d]
 }
 
-// dataFree reports a tensor filled with a constant.
+// dataFree reports whether a tensor is filled with one constant.
 func dataFree(p *patLift, id graph.ValueID) bool {
 	return p.constant(id) || producedBy(p, id, "ConstantOfShape") != nil || producedBy(p, id, "Expand") != nil && p.constant(producedBy(p, id, "Expand").Inputs[0])
 }
 
-// key undoes the transposition of the key, [.., dim, rows].
+// key returns the key before its transposition to [.., dim, rows].
 func key(p *patLift, n *graph.Node, kt graph.ValueID) graph.Arg {
 	if d := p.def[kt]; d >= 0 {
 		t := &p.src.Nodes[d]
@@ -82,7 +83,7 @@ func key(p *patLift, n *graph.Node, kt graph.ValueID) graph.Arg {
 	return swapLast(p, n, "key", argOf(p.value(kt)), kt)
 }
 
-// ratio is the probability of a Dropout node.
+// ratio returns the probability of a Dropout node.
 func ratio(p *patLift, n *graph.Node) float64 {
 	if id := input(n, 1); id >= 0 {
 		if f, ok := p.number(id); ok {
@@ -104,7 +105,8 @@ func merged(p *patLift, n *graph.Node, x graph.Arg, t graph.Type, b, s, h, d int
 	p.emit(n, "reshape.default", []graph.Arg{x, argInts(b, s, h*d)}, p.value(n.Outputs[0]))
 }
 
-// extraUsed reports whether anything reads a node's outputs but the first.
+// extraUsed reports whether anything reads a node's outputs other than the
+// first.
 func extraUsed(p *patLift, n *graph.Node) bool {
 	for _, o := range n.Outputs[1:] {
 		if o >= 0 && p.uses[o] > 0 {
@@ -115,7 +117,7 @@ func extraUsed(p *patLift, n *graph.Node) bool {
 }
 
 // attentionOp is Attention of opset 23 without soft cap and scores; past keys
-// and values go before the new ones.
+// and values precede the new ones.
 func attentionOp(p *patLift, n *graph.Node, _ *match) bool {
 	if len(n.Inputs) < 3 || n.Inputs[1] < 0 || n.Inputs[2] < 0 || (input(n, 4) >= 0) != (input(n, 5) >= 0) || input(n, 6) >= 0 ||
 		attrFloat(n, "softcap", 0) != 0 || len(n.Outputs) > 3 && n.Outputs[3] >= 0 {
@@ -123,7 +125,7 @@ func attentionOp(p *patLift, n *graph.Node, _ *match) bool {
 	}
 	q, k, v := p.dims(n.Inputs[0]), p.dims(n.Inputs[1]), p.dims(n.Inputs[2])
 	args := []graph.Arg{p.in(n, 0), p.in(n, 1), p.in(n, 2), p.in(n, 3), argFloat(0), argBool(attrInt(n, "is_causal", 0) != 0)}
-	if scaled(p, n) {
+	if hasOtherScale(p, n) {
 		args = append(args, named("scale", argFloat(attrFloat(n, "scale", 0))))
 	}
 	t := p.typeOf(n.Outputs[0])
@@ -154,8 +156,8 @@ func attentionOp(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// present joins the past (input 3+i) and the new keys or values of [batch,
-// heads, rows, dim]; output i shows them.
+// present concatenates the past (input 3+i) and the new keys or values [batch,
+// heads, rows, dim], which become output i.
 func present(p *patLift, n *graph.Node, i int, x graph.Arg) graph.Arg {
 	past, out := input(n, 3+i), graph.NoValue
 	if i < len(n.Outputs) {
@@ -181,7 +183,7 @@ func present(p *patLift, n *graph.Node, i int, x graph.Arg) graph.Arg {
 }
 
 // multiHeadCall is MultiHeadAttention of onnxruntime: query, key and value of
-// [batch, rows, width], no packing, no bias, no past.
+// [batch, rows, width], without packing, bias or past.
 func multiHeadCall(p *patLift, n *graph.Node, _ *match) bool {
 	for i := 3; i < len(n.Inputs); i++ {
 		if i != 5 && n.Inputs[i] >= 0 {
@@ -204,8 +206,8 @@ func multiHeadCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// packedAttention is Attention of onnxruntime (input, weights, bias, mask):
-// one product for query, key and value. Masks by length are left out: they
+// packedAttention is Attention of onnxruntime (input, weights, bias, mask): one
+// product makes query, key and value. Masks given as lengths are dropped: they
 // are a few numbers.
 func packedAttention(p *patLift, n *graph.Node, _ *match) bool {
 	x, w := p.dims(n.Inputs[0]), p.dims(input(n, 1))

@@ -8,13 +8,14 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// A window is the geometry of a convolution or pooling: one entry a spatial dim.
+// A window is the geometry of a convolution or pooling, with one entry for each
+// spatial dim.
 type window struct {
 	kernel, stride, dil, begin, end []int64
 }
 
-// windowOf reads a node's attributes; in are the operand's dims. It fails where
-// automatic padding depends on a size that is not known.
+// windowOf reads a node's attributes; in are the operand's dims. It fails if
+// automatic padding depends on an unknown size.
 func windowOf(p *patLift, n *graph.Node, kernel, in []int64) (window, bool) {
 	k := len(kernel)
 	ones, zeros := slices.Repeat([]int64{1}, k), make([]int64, 2*k)
@@ -47,8 +48,8 @@ func windowOf(p *patLift, n *graph.Node, kernel, in []int64) (window, bool) {
 	return w, true
 }
 
-// padded returns the operand of a window with the same padding on both sides:
-// where the sides differ, a constant_pad_nd with value goes before it.
+// padded returns the operand of a window with equal padding on both sides: if
+// the sides differ, it first emits a constant_pad_nd with value.
 func padded(p *patLift, n *graph.Node, w *window, value float64) graph.Arg {
 	x := p.in(n, 0)
 	if slices.Equal(w.begin, w.end) {
@@ -83,7 +84,7 @@ func convCall(p *patLift, n *graph.Node, _ *match) bool {
 }
 
 // foldedNorm returns the batch normalisation that the exporter folded into a
-// convolution: the call that the node's metadata names.
+// convolution, according to the node's metadata.
 func foldedNorm(n *graph.Node) *fxCall {
 	text := n.MetaValue(keyFX)
 	if !strings.Contains(text, "batch_norm") {
@@ -96,8 +97,8 @@ func foldedNorm(n *graph.Node) *fxCall {
 	return fx
 }
 
-// beforeNorm is the convolution as it was before a batch normalisation was
-// folded into it: without the bias that folding gave it, in its own module.
+// beforeNorm returns the convolution as it was before a batch normalisation was
+// folded into it: without the bias from folding, in its own module.
 func beforeNorm(p *patLift, n *graph.Node) *graph.Node {
 	c := *n
 	c.Inputs = n.Inputs[:2]
@@ -122,8 +123,8 @@ func beforeNorm(p *patLift, n *graph.Node) *graph.Node {
 	return &c
 }
 
-// restoreNorm emits the folded batch normalisation with parameters and running
-// statistics of its own.
+// restoreNorm emits the folded batch normalisation with new parameters and
+// running statistics.
 func restoreNorm(p *patLift, n *graph.Node, fx *fxCall, x graph.ValueID) {
 	module, _ := owner(n)
 	args := []graph.Arg{argOf(x)}
@@ -147,7 +148,7 @@ func added(p *patLift, name string, t graph.Type, role Role) graph.ValueID {
 	id := p.fresh(name, t)
 	v := &p.l.Graph.Values[id]
 	dims, _ := t.Shape.Static()
-	v.Kind, v.Const = graph.Initializer, &graph.Tensor{Name: name, Type: t.Elem, Dims: dims}
+	v.Kind, v.Const = graph.Initializer, &graph.Constant{Name: name, Type: t.Elem, Dims: dims}
 	p.l.Roles[id] = role
 	return id
 }
@@ -216,7 +217,7 @@ func activation(name string) string {
 	return ""
 }
 
-// convTransposeCall finds the padding and output padding that give the
+// convTransposeCall chooses the padding and output padding that give the
 // inferred size, so that automatic and uneven padding take the same memory.
 func convTransposeCall(p *patLift, n *graph.Node, _ *match) bool {
 	w, in, out := p.dims(input(n, 1)), p.dims(n.Inputs[0]), p.dims(n.Outputs[0])
@@ -264,7 +265,7 @@ func maxPoolCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// lowest is the least value of a type, with which maximum pooling pads.
+// lowest returns the least value of a type, with which maximum pooling pads.
 func lowest(d graph.DType) float64 {
 	if d.IsFloat() {
 		return math.Inf(-1)
@@ -321,8 +322,9 @@ func padCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// pads is how many elements a Pad adds before and after each dim, the innermost
-// first as torch has it; it fails where the file does not show it.
+// pads returns the numbers of elements that a Pad adds before and after each
+// dim, in torch's order, the innermost first; it fails if the file does not
+// show them.
 func pads(p *patLift, n *graph.Node) ([]int64, bool) {
 	pads, ok := p.ints(input(n, 1))
 	if !ok {
@@ -351,7 +353,8 @@ func pads(p *patLift, n *graph.Node) ([]int64, bool) {
 	return list, len(pads) > 0
 }
 
-// padValue is what a Pad fills with; it fails where the file does not show it.
+// padValue returns the value that a Pad fills with; it fails if the file does
+// not show it.
 func padValue(p *patLift, n *graph.Node) (float64, bool) {
 	if id := input(n, 2); id >= 0 {
 		return p.number(id)

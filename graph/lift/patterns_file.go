@@ -11,8 +11,8 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// An origin is where a node comes from: the module that it belongs to, its
-// class, and metadata that says which scopes it stands in.
+// An origin is the module that a node belongs to, with its class and the
+// metadata of its enclosing scopes.
 type origin struct {
 	node   *graph.Node
 	module string
@@ -20,8 +20,8 @@ type origin struct {
 	meta   []graph.Prop
 }
 
-// origin returns where a node comes from; the last answer is kept, because a
-// node may become many calls.
+// origin returns the origin of a node and caches the last one, because a node
+// may become many calls.
 func (p *patLift) origin(n *graph.Node) *origin {
 	if p.last.node != n {
 		p.last = p.findOrigin(n)
@@ -51,8 +51,8 @@ func (p *patLift) findOrigin(n *graph.Node) origin {
 	return o
 }
 
-// namespaceOwner reads the dynamo exporter's namespace: "NAME: CLASS" joined
-// by "/", the last one the call itself.
+// namespaceOwner parses the dynamo exporter's namespace: "NAME: CLASS" joined
+// by "/", where the last is the call itself.
 func namespaceOwner(s string) (module, class string) {
 	parts := strings.Split(s, "/")
 	if len(parts) < 2 {
@@ -62,18 +62,18 @@ func namespaceOwner(s string) (module, class string) {
 	return module, class
 }
 
-// maxScopes bounds how deep modules nest; longer names are not ones of modules.
+// maxScopes bounds the nesting of modules; longer names are not those of
+// modules.
 const maxScopes = 64
 
-// tooDeep reports a name with more dots than a module's has. Later stages look at every
-// module around a module, which would take time quadratic in the name's length.
+// tooDeep reports whether a name has more dots than a module's. Later stages visit all
+// enclosing modules, which would take time quadratic in the name's length.
 func tooDeep(module string) bool { return strings.Count(module, ".") >= maxScopes }
 
-// A scopeNames reads the modules off the node names of the TorchScript
-// exporter.
+// A scopeNames derives modules from the node names of the TorchScript exporter.
 type scopeNames struct {
 	paths  map[string]bool // scopes of the file: "layer1/layer1.0/relu"
-	stores map[string]bool // modules that have tensors, with their parents
+	stores map[string]bool // modules that have tensors, with the modules around them
 }
 
 func newScopeNames(g *graph.Graph) *scopeNames {
@@ -102,8 +102,8 @@ func newScopeNames(g *graph.Graph) *scopeNames {
 	return s
 }
 
-// of returns the qualified names of the modules in whose forward a node
-// stands, the root "" first. Its name joins their variable names:
+// of returns the qualified names of the modules in whose forward a node stands,
+// the root "" first. The node's name joins their variable names:
 // /layer1/layer1.0/conv1/Conv stands in layer1, layer1.0 and layer1.0.conv1
 // (torch/csrc/jit/passes/onnx/naming.cpp, inverted).
 func (s *scopeNames) of(name string) []string {
@@ -128,8 +128,9 @@ func (s *scopeNames) of(name string) []string {
 	return scopes
 }
 
-// again undoes the number that the exporter appends when a module is called a
-// second time: relu_1 beside relu, unless a module of that name has tensors.
+// again removes the number that the exporter appends when a module is called a
+// second time: relu_1 for relu, unless a module of the numbered name has
+// tensors.
 func (s *scopeNames) again(raw, part string, path []string) string {
 	at := strings.LastIndexByte(part, '_')
 	if at < 1 {
@@ -163,7 +164,7 @@ func pyRepr(names []string) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// weightModule is the module whose state dict holds a tensor that n reads.
+// weightModule returns the module whose state dict holds a tensor that n reads.
 func (p *patLift) weightModule(n *graph.Node) string {
 	for _, id := range n.Inputs {
 		if id < 0 {
@@ -176,12 +177,13 @@ func (p *patLift) weightModule(n *graph.Node) string {
 	return ""
 }
 
-// stateName reports a name as state dicts have them: layer1.0.conv1.weight.
+// stateName reports whether s has the form of names in state dicts:
+// layer1.0.conv1.weight.
 func stateName(s string) bool {
 	return strings.Contains(s, ".") && !strings.ContainsAny(s, "/:") && !strings.HasSuffix(s, ".") && !strings.HasPrefix(s, ".")
 }
 
-// roles decides what the stored tensors that calls read are to the framework.
+// roles determines the roles of the stored tensors that calls read.
 func (p *patLift) roles() {
 	read := make([]bool, len(p.l.Graph.Values))
 	for i := range p.l.Graph.Nodes {
@@ -209,16 +211,18 @@ func (p *patLift) roles() {
 	}
 }
 
-// bigConstant reports a Constant node's tensor: older exporters write weights so.
+// bigConstant reports whether v is a large tensor of a Constant node, the form in
+// which older exporters write weights.
 func (p *patLift) bigConstant(v *graph.Value) bool {
 	return v.Kind == graph.Computed && p.def[v.ID] >= 0 && p.src.Nodes[p.def[v.ID]].Op == "Constant" && (p.weights[v.ID] || p.elems(v.ID) > hostElems)
 }
 
-// signatureKind is the exporter's own word on a stored tensor.
+// signatureKind is the metadata key for the exporter's classification of a
+// stored tensor.
 const signatureKind = "pkg.torch.export.graph_signature.InputSpec.kind"
 
-// role decides what a stored tensor is: by the exporter's word, by where it
-// stands, by its name.
+// role determines the role of a stored tensor: by the exporter's
+// classification, by the place where it is used, by its name.
 func (p *patLift) role(v *graph.Value) Role {
 	for _, m := range v.Meta {
 		if m.Key == signatureKind {
@@ -245,8 +249,8 @@ func (p *patLift) role(v *graph.Value) Role {
 	return Buffer
 }
 
-// exporterName reports names that PyTorch's exporters give to constants:
-// onnx::Add_123, val_7, 123, /model/Constant_output_0.
+// exporterName reports whether a name is one that PyTorch's exporters give to
+// constants: onnx::Add_123, val_7, 123, /model/Constant_output_0.
 func (p *patLift) exporterName(s string) bool {
 	if !strings.HasPrefix(p.src.Model.Producer, "pytorch") {
 		return false
@@ -255,7 +259,7 @@ func (p *patLift) exporterName(s string) bool {
 	return digits || strings.HasPrefix(s, "onnx::") || strings.HasPrefix(s, "/")
 }
 
-// weight notes that a stored tensor stands where parameters do.
+// weight records that a stored tensor is used in the place of a parameter.
 func (p *patLift) weight(id graph.ValueID) {
 	if id >= 0 {
 		p.weights[p.resolve(id)] = true
@@ -266,7 +270,7 @@ func (p *patLift) note(code, node, format string, args ...any) {
 	p.l.Warnings = append(p.l.Warnings, graph.Warning{Code: code, Message: fmt.Sprintf(format, args...), Node: node})
 }
 
-// warn says where the file does not describe a training step.
+// warn reports where the file does not describe a training step.
 func (p *patLift) warn() {
 	var bn, evalBN, dropout, folded, taken, fused, eager int
 	for i := range p.src.Nodes {
@@ -323,7 +327,8 @@ func (p *patLift) warnNorm(bn, evalBN, dropout, folded, taken int) {
 	}
 }
 
-// named reports a node whose first result the dynamo exporter named for a call.
+// named reports whether the dynamo exporter named a node's first result after a
+// call.
 func (p *patLift) named(n *graph.Node, call string) bool {
 	if len(n.Outputs) == 0 || n.Outputs[0] < 0 || !strings.HasPrefix(p.src.Model.Producer, "pytorch") {
 		return false
@@ -332,8 +337,8 @@ func (p *patLift) named(n *graph.Node, call string) bool {
 	return ok && strings.Trim(rest, "_0123456789") == ""
 }
 
-// maybeFolded reports a convolution with a bias whose result goes through an
-// activation: what folding a batch normalisation leaves.
+// maybeFolded reports whether a convolution has a bias and its result goes
+// through an activation: the form that folding a batch normalisation leaves.
 func (p *patLift) maybeFolded(n *graph.Node) bool {
 	if input(n, 2) < 0 || len(n.Outputs) == 0 || n.Outputs[0] < 0 || p.ownBias(n) {
 		return false
@@ -342,9 +347,9 @@ func (p *patLift) maybeFolded(n *graph.Node) bool {
 	return r >= 0 && (p.src.Nodes[r].Op == "Add" || infer.Is("", p.src.Nodes[r].Op, infer.Activation))
 }
 
-// ownBias reports a convolution whose module has a bias, as the call in its
-// metadata says, or as the name of its weight does: PyTorch's exporters name what
-// they compute from a weight themselves.
+// ownBias reports whether a convolution's module has a bias, according to the
+// call in its metadata or the name of its weight: PyTorch's exporters give
+// weights that they compute a name of their own.
 func (p *patLift) ownBias(n *graph.Node) bool {
 	if fx, err := parseFX(n.MetaValue(keyFX)); err == nil && strings.Contains(fx.target, "conv") {
 		return len(fx.args) > 2 && fx.args[2].kind == graph.ArgValue
@@ -353,8 +358,8 @@ func (p *patLift) ownBias(n *graph.Node) bool {
 	return weight >= 0 && strings.HasPrefix(p.src.Model.Producer, "pytorch") && !p.exporterName(p.src.Values[weight].Name)
 }
 
-// eagerAttention reports a Softmax between two matrix products that no rule
-// took for an attention.
+// eagerAttention reports whether a Softmax is between two matrix products that
+// no rule recognised as an attention.
 func (p *patLift) eagerAttention(i int32) bool {
 	first := input(&p.src.Nodes[i], 0)
 	if p.claimed[i] || first < 0 {

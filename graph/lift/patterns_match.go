@@ -25,14 +25,14 @@ import (
 // commutative operators match in either order. What lies inside a match is
 // used by nothing outside it, but for reshapes of weights.
 
-// A term is one place of a pattern.
+// A term is one node of a pattern.
 type term struct {
 	op   string  // operator, domain-qualified; "" otherwise
 	args []*term // of op, or the alternatives
-	bind string  // name it binds
+	bind string  // name that it binds
 	kind termKind
 	num  float64
-	any  bool // whatever the inputs: an operator without a list of them
+	any  bool // an operator without an operand list: any inputs
 }
 
 type termKind uint8
@@ -46,8 +46,8 @@ const (
 	termEither // {A|B}
 )
 
-// parsePattern reads a pattern; the table of rules is our own, so that an
-// error is a broken invariant.
+// parsePattern parses a pattern. It panics on a syntax error: the table of
+// rules is our own.
 func parsePattern(s string) *term {
 	p := &patternParser{s: s}
 	t := p.term()
@@ -132,7 +132,7 @@ func (p *patternParser) must(b byte) {
 	}
 }
 
-// roots lists the operators that a match of t may end in.
+// roots lists the operators that can be the root of a match of t.
 func (t *term) roots() []string {
 	if t.kind != termEither {
 		return []string{t.op}
@@ -155,7 +155,7 @@ func (t *term) operators(out []string) []string {
 	return out
 }
 
-// nested reports a pattern of more than one node.
+// nested reports whether a pattern has more than one node.
 func (t *term) nested() bool {
 	if t.kind == termEither {
 		return slices.ContainsFunc(t.args, (*term).nested)
@@ -168,9 +168,9 @@ type match struct {
 	rule  *rule
 	root  *graph.Node
 	names []string
-	vals  []graph.ValueID // source values of names
+	vals  []graph.ValueID // source values bound to names
 	nodes []int32         // nodes of the match, the root first
-	axes  int             // dims that a normalisation runs over
+	axes  int             // number of dims that a normalisation runs over
 }
 
 // value returns what name is bound to, or NoValue.
@@ -192,7 +192,7 @@ func (m *match) bind(name string, id graph.ValueID) bool {
 	return true
 }
 
-// mark and undo bracket an attempt.
+// mark and undo bracket an attempt to match.
 func (m *match) mark() [2]int { return [2]int{len(m.names), len(m.nodes)} }
 
 func (m *match) undo(at [2]int) {
@@ -213,7 +213,7 @@ func (p *patLift) try(r *rule, terms []*term, i int32) *match {
 	return nil
 }
 
-// fits matches a term of operators against node i.
+// fits matches an operator term against node i.
 func (p *patLift) fits(m *match, t *term, i int32) bool {
 	if t.kind == termEither {
 		at := m.mark()
@@ -302,7 +302,7 @@ func (p *patLift) closed(m *match) bool {
 	return true
 }
 
-// ofWeight reports a transposed initializer.
+// ofWeight reports whether n transposes an initializer.
 func (p *patLift) ofWeight(n *graph.Node) bool {
 	return n.Op == "Transpose" && len(n.Inputs) == 1 && p.stored(p.resolve(n.Inputs[0]))
 }
@@ -319,7 +319,7 @@ func (p *patLift) usesIn(m *match, id graph.ValueID) int32 {
 	return k
 }
 
-// qualified is the operator's name as patterns write it.
+// qualified returns the operator's name as patterns write it.
 func qualified(n *graph.Node) string {
 	if n.Domain == "" || n.Domain == "ai.onnx" {
 		return n.Op

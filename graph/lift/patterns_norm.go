@@ -19,8 +19,8 @@ func batchNormCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// statistics makes the running statistics, which a normalisation returns anew
-// in ONNX, the buffers that it updates.
+// statistics turns the running statistics, of which ONNX returns new ones, into
+// buffers that the normalisation updates.
 func statistics(p *patLift, n *graph.Node) {
 	for i := 1; i < len(n.Outputs) && i < 3; i++ {
 		v := p.resolve(n.Inputs[2+i])
@@ -44,8 +44,8 @@ func instanceNormCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// normShape is the dims that a normalisation runs over, from axis on: the
-// operand's, or those of the weight where the operand's are unknown.
+// normShape returns the dims from axis on, over which a normalisation runs: the
+// operand's, or the weight's if the operand's are unknown.
 func normShape(p *patLift, x, w graph.ValueID, axis int64) ([]int64, bool) {
 	dims := p.dims(x)
 	if axis < 0 {
@@ -127,8 +127,8 @@ func skipNormCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// groupNormOp is GroupNormalization; before opset 21 it scales groups, not
-// channels, which torch has no operator for.
+// groupNormOp is GroupNormalization; before opset 21 it scales groups instead
+// of channels, which torch has no operator for.
 func groupNormOp(p *patLift, n *graph.Node, _ *match) bool {
 	in, w := p.dims(n.Inputs[0]), p.dims(input(n, 1))
 	if len(n.Inputs) != 3 || len(in) < 3 || len(w) != 1 || in[1] != w[0] {
@@ -142,7 +142,7 @@ func groupNormOp(p *patLift, n *graph.Node, _ *match) bool {
 }
 
 // groupShape accepts an InstanceNormalization of [N, groups, ..] whose result
-// goes back to the operand's shape.
+// is reshaped to the operand's shape.
 func groupShape(p *patLift, m *match) bool {
 	in, g := p.dims(m.value("x")), p.dims(m.value("i"))
 	out := p.dims(m.root.Outputs[0])
@@ -151,7 +151,7 @@ func groupShape(p *patLift, m *match) bool {
 }
 
 func groupNormCall(p *patLift, n *graph.Node, m *match) bool {
-	w, b := p.base(m.value("w")), p.base(m.value("b")) // as the file stores them, without the dims that broadcasting wants
+	w, b := p.base(m.value("w")), p.base(m.value("b")) // as the file stores them, without the dims that broadcasting needs
 	p.weight(w)
 	p.weight(b)
 	p.emit(n, "group_norm.default", []graph.Arg{argOf(p.value(m.value("x"))), argInt(p.dims(m.value("i"))[1]), argOf(p.value(w)), argOf(p.value(b)), argFloat(1e-5)},
@@ -159,8 +159,8 @@ func groupNormCall(p *patLift, n *graph.Node, m *match) bool {
 	return true
 }
 
-// reduced returns the dims that a reduction runs over, sorted; all where
-// nothing says which. It fails where they are computed.
+// reduced returns the dims of a reduction, sorted; all if none are given. It
+// fails if they are computed.
 func reduced(p *patLift, n *graph.Node) ([]int64, bool) {
 	rank := int64(len(p.dims(n.Inputs[0])))
 	axes := attrInts(n, "axes", nil)
@@ -190,7 +190,7 @@ func reduced(p *patLift, n *graph.Node) ([]int64, bool) {
 	return out, true
 }
 
-// lastDims accepts means over the last dims, as many as the weight has.
+// lastDims accepts means over as many last dims as the weight has.
 func lastDims(p *patLift, m *match) bool {
 	rank := len(p.dims(m.value("x")))
 	if rank == 0 || !slices.Equal(p.dims(m.root.Outputs[0]), p.dims(m.value("x"))) {

@@ -7,12 +7,13 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// transposed reports the pattern's transposed weight: [out, in] in the file.
+// transposed reports whether the pattern's transposed weight is [out, in] in
+// the file.
 func transposed(p *patLift, m *match) bool {
 	return slices.ContainsFunc(m.nodes, func(i int32) bool { return p.src.Nodes[i].Op == "Transpose" })
 }
 
-// linearShape accepts a stored matrix and, where there is one, a bias of its
+// linearShape accepts a stored matrix and, if there is a bias, one of its
 // width.
 func linearShape(p *patLift, m *match) bool {
 	w, b := m.value("w"), m.value("b")
@@ -44,8 +45,8 @@ func linearCall(p *patLift, n *graph.Node, m *match) bool {
 	return true
 }
 
-// scoped returns the node of a match whose module a call belongs to: the
-// product's, for the addition of a bias.
+// scoped returns the node of a match whose module owns the call: the product,
+// if the match ends in the addition of a bias.
 func scoped(p *patLift, n *graph.Node, m *match) *graph.Node {
 	if n.Op == "Add" && len(m.nodes) > 1 {
 		for _, i := range m.nodes[1:] {
@@ -57,9 +58,9 @@ func scoped(p *patLift, n *graph.Node, m *match) *graph.Node {
 	return n
 }
 
-// flip returns the parameter [out, in] of a matrix that is stored [in, out]:
-// exporters fold the transposition into the file. Where something else reads
-// the matrix as it lies, it is a view.
+// flip returns the parameter [out, in] for a matrix stored as [in, out]:
+// exporters fold the transposition into the file. If something else reads the
+// matrix as stored, the parameter is a transposed view.
 func flip(p *patLift, n *graph.Node, w graph.ValueID) graph.Arg {
 	t, dims := p.typeOf(w), p.dims(w)
 	v := p.value(w)
@@ -73,13 +74,13 @@ func flip(p *patLift, n *graph.Node, w graph.ValueID) graph.Arg {
 	lv := &p.l.Graph.Values[v]
 	lv.Type = shaped(t, dims[1], dims[0])
 	if c := lv.Const; c != nil {
-		lv.Const = &graph.Tensor{Name: c.Name, Type: c.Type, Dims: []int64{dims[1], dims[0]}, Ref: c.Ref}
+		lv.Const = &graph.Constant{Name: c.Name, Type: c.Type, Dims: []int64{dims[1], dims[0]}, Ref: c.Ref}
 	}
 	return argOf(v)
 }
 
-// onlyProducts reports a matrix that nothing reads but MatMul, from the right,
-// in the main graph.
+// onlyProducts reports whether a matrix is read only by MatMul, as second
+// operand, in the main graph.
 func onlyProducts(p *patLift, w graph.ValueID) bool {
 	return p.src.Values[w].Kind == graph.Initializer && p.rights[w] == p.uses[w]
 }
@@ -162,14 +163,15 @@ func gemm(p *patLift, n *graph.Node, out graph.ValueID) bool {
 	return true
 }
 
-// asLinear reports a Gemm that computes a linear layer: its matrix is stored as
-// [out, in], and it adds a vector or nothing.
+// asLinear reports whether a Gemm computes a linear layer: its matrix is stored
+// as [out, in], and it adds a vector or nothing.
 func asLinear(p *patLift, n *graph.Node) bool {
 	c := input(n, 2)
 	return attrInt(n, "transB", 0) != 0 && (c < 0 || len(p.dims(c)) == 1)
 }
 
-// gemmFactors are the factors of a Gemm that are not 1, as addmm takes them.
+// gemmFactors returns the factors of a Gemm other than 1, as arguments of
+// addmm.
 func gemmFactors(n *graph.Node) []graph.Arg {
 	var out []graph.Arg
 	for _, name := range []string{"beta", "alpha"} {
@@ -202,8 +204,8 @@ func fastGelu(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// inProj accepts the sequence that nn.MultiheadAttention splits its packed
-// projection with: unsqueeze(0), transpose(0, -2), squeeze(-2).
+// inProj accepts the sequence by which nn.MultiheadAttention splits its packed
+// projection: unsqueeze(0), transpose(0, -2), squeeze(-2).
 func inProj(p *patLift, m *match) bool {
 	in, out := p.dims(m.value("x")), p.dims(m.root.Outputs[0])
 	n := len(in)
@@ -222,8 +224,8 @@ func inProjCall(p *patLift, n *graph.Node, m *match) bool {
 	return true
 }
 
-// An einsum of two operands is one bmm: both are permuted to [batch, free,
-// summed] and [batch, summed, free].
+// einsumCall lifts an einsum of two operands as one bmm: both are permuted to
+// [batch, free, summed] and [batch, summed, free].
 func einsumCall(p *patLift, n *graph.Node, _ *match) bool {
 	eq := strings.ReplaceAll(attrStr(n, "equation", ""), " ", "")
 	lhs, out, ok := strings.Cut(eq, "->")
@@ -274,8 +276,8 @@ func einsumCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// grouped permutes an operand with the given labels and folds each group of
-// labels into one dim.
+// grouped permutes a labelled operand and folds each group of labels into one
+// dim.
 func grouped(p *patLift, n *graph.Node, name string, x graph.Arg, labels string, size map[byte]int64, groups ...string) graph.Arg {
 	order := strings.Join(groups, "")
 	t := p.typeOf(n.Inputs[0])
@@ -312,7 +314,7 @@ func total(size map[byte]int64, labels string) int64 {
 	return n
 }
 
-// places gives, for each label of to, its place in from.
+// places returns the index in from of each label of to.
 func places(from, to string) []int64 {
 	out := make([]int64, len(to))
 	for i := range to {

@@ -9,13 +9,13 @@ import (
 	"github.com/memplan/memplan/graph/infer"
 )
 
-// rnnOps are the recurrent operators and the calls that run them.
+// rnnOps maps recurrent operators to their calls.
 var rnnOps = map[string]string{"LSTM": "lstm.input", "GRU": "gru.input", "RNN": "rnn_tanh.input"}
 
 // rnnCall is one layer of LSTM, GRU or RNN: the call, and views that bring its
 // result [time, batch, directions*hidden] to ONNX's [time, directions, batch,
-// hidden]. Peepholes, clipping and sequences of different lengths are no
-// PyTorch modules.
+// hidden]. PyTorch's modules have no peepholes, clipping or sequences of
+// different lengths.
 func rnnCall(p *patLift, n *graph.Node, _ *match) bool {
 	if input(n, 0) < 0 || input(n, 2) < 0 {
 		return false
@@ -67,12 +67,12 @@ func rnnCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// rnnParams are the parameters of a recurrent operator as PyTorch's modules have
-// them: for each direction the matrices of the input and of the state, and their
-// biases. An exporter puts the gates into ONNX's order and the directions into one
-// tensor; where it left how, the operands are the tensors that it began with, and
-// otherwise new ones of their sizes, which is reported. What is computed from other
-// things than stored tensors stays as it is.
+// rnnParams returns the parameters of a recurrent operator in the order of
+// PyTorch's modules: for each direction the matrices of the input and of the state,
+// and their biases. An exporter reorders the gates for ONNX and joins the
+// directions in one tensor; if the file shows how, the operands are the original
+// tensors, otherwise new ones of their sizes, which is reported. Anything computed
+// from other than stored tensors stays unchanged.
 func rnnParams(p *patLift, n *graph.Node, dirs int64) (list []graph.Arg, joined bool) {
 	var units [3][]graph.ValueID
 	for i := range units {
@@ -99,7 +99,7 @@ func rnnParams(p *patLift, n *graph.Node, dirs int64) (list []graph.Arg, joined 
 	return list, joined
 }
 
-// rnnOperands are the parameters as ONNX has them.
+// rnnOperands returns the parameters in ONNX's form.
 func rnnOperands(p *patLift, n *graph.Node) []graph.Arg {
 	var list []graph.Arg
 	for i := 1; i <= 3; i++ {
@@ -111,8 +111,9 @@ func rnnOperands(p *patLift, n *graph.Node) []graph.Arg {
 	return list
 }
 
-// unitsOf returns the tensors of the given dims, count in all, that a value is put
-// together from, and whether some had to be made; nil where it is not.
+// unitsOf returns the tensors, count in all and of the given dims, from which a
+// value is assembled, and whether some had to be made; nil if it is not assembled
+// so.
 func unitsOf(p *patLift, n *graph.Node, id graph.ValueID, dims []int64, count int64) (list []graph.ValueID, made bool) {
 	size, ok := graph.Product(dims)
 	leaves := leaves(p, id, map[graph.ValueID]bool{})
@@ -140,8 +141,8 @@ func unitsOf(p *patLift, n *graph.Node, id graph.ValueID, dims []int64, count in
 	return list, made
 }
 
-// leaves lists the stored tensors that a value is put together from, in order, each
-// once; nil where it is computed from anything else.
+// leaves lists the stored tensors from which a value is assembled, in order, each
+// once; nil if it is computed from anything else.
 func leaves(p *patLift, id graph.ValueID, seen map[graph.ValueID]bool) []graph.ValueID {
 	id = p.resolve(id)
 	if p.src.Values[id].Kind == graph.Initializer || p.def[id] >= 0 && p.ops[p.def[id]] == "Constant" {

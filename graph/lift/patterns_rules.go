@@ -7,24 +7,24 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// A rule recognises ONNX nodes and makes the calls that they stand for: a
-// template, or code where the calls depend on attributes and shapes.
+// A rule recognises ONNX nodes and emits their calls: by a template, or by code
+// if the calls depend on attributes and shapes.
 type rule struct {
 	name  string
 	doc   string
 	from  []string // patterns, tried in order
 	to    string   // template of the calls
-	makes string   // the operators that build makes
+	makes string   // the operators that build emits
 	where func(p *patLift, m *match) bool
 	build func(p *patLift, n *graph.Node, m *match) bool // false: the rule does not apply after all
-	bare  bool                                           // applies to operators without inputs
+	bare  bool                                           // also applies to operators without inputs
 
 	terms []*term
 	calls template
-	ops   []string // operators that a match may end in
+	ops   []string // operators that can be the root of a match
 }
 
-// run makes a match's calls.
+// run emits a match's calls.
 func (r *rule) run(p *patLift, m *match) bool {
 	if r.build != nil {
 		return r.build(p, m.root, m)
@@ -33,7 +33,7 @@ func (r *rule) run(p *patLift, m *match) bool {
 	return true
 }
 
-// rules is the table, ready to match.
+// rules is the table, indexed for matching.
 type rules struct {
 	fused  []*rule            // patterns of several nodes, in order
 	single map[string][]*rule // patterns of one node, by operator, in order
@@ -68,10 +68,10 @@ type PatternRule struct {
 	Name string
 	Doc  string
 	From []string // ONNX patterns
-	To   string   // calls; empty where attributes and shapes decide them, as Doc says
-	Ops  []string // ONNX operators that the patterns speak of, sorted
-	// Makes are the PyTorch operators that the rule is for, without overload; views and
-	// copies beside them are left out.
+	To   string   // calls; empty if they depend on attributes and shapes, as Doc explains
+	Ops  []string // ONNX operators in the patterns, sorted
+	// Makes are the PyTorch operators that the rule is for, without overload and
+	// without auxiliary views and copies.
 	Makes []string
 }
 
@@ -90,7 +90,7 @@ func PatternRules() []PatternRule {
 	return out
 }
 
-// made are the operators of a rule's calls.
+// made returns the operators of a rule's calls.
 func (r *rule) made() (out []string) {
 	if r.to == "" {
 		return strings.Fields(r.makes)
@@ -191,13 +191,13 @@ var pointwiseRules = []rule{
 	{name: "clip", doc: "ReLU6 is hardtanh(0, 6); other bounds clamp, clamp_min or clamp_max", from: []string{"Clip"}, makes: "hardtanh clamp clamp_min clamp_max", build: clipCall},
 }
 
-// unary is the rule of an operator of one operand.
+// unary returns the rule of an operator of one operand.
 func unary(onnx, aten string) rule {
 	return rule{name: aten, doc: onnx, from: []string{onnx}, to: aten + ".default($0)"}
 }
 
-// binary is the rule of an operator of two operands; known scalars are
-// Python numbers to the call.
+// binary returns the rule of an operator of two operands; known scalars become
+// Python numbers.
 func binary(onnx, aten string) rule {
 	base, _, _ := strings.Cut(aten, ".")
 	return rule{name: base, doc: onnx + " with broadcasting", from: []string{onnx}, makes: base, build: func(p *patLift, n *graph.Node, _ *match) bool {
@@ -214,8 +214,9 @@ func binary(onnx, aten string) rule {
 	}}
 }
 
-// along gives the second operand of an operator before opset 7, the dims of
-// which are those of the first from attribute axis on, dims of 1 behind them.
+// along broadcasts the second operand of an operator before opset 7: its dims
+// match the first operand's from attribute axis on, and it gets dims of 1
+// behind them.
 func along(p *patLift, n *graph.Node, y graph.Arg) graph.Arg {
 	a, b := p.dims(n.Inputs[0]), p.dims(n.Inputs[1])
 	at := attrInt(n, "axis", int64(len(a)-len(b)))
@@ -230,8 +231,8 @@ func along(p *patLift, n *graph.Node, y graph.Arg) graph.Arg {
 	return p.step(n, "view", shaped(p.typeOf(n.Inputs[1]), dims...), "view.default", y, argInts(dims...))
 }
 
-// addend notes stored tensors in arithmetic, which are parameters unless
-// their names say otherwise.
+// addend records stored tensors in arithmetic as parameters, unless their names
+// say otherwise.
 func addend(p *patLift, n *graph.Node) {
 	for _, id := range n.Inputs {
 		if v := &p.src.Values[p.resolve(id)]; p.stored(v.ID) && p.elems(v.ID) != 1 && stateName(v.Name) {
@@ -240,7 +241,7 @@ func addend(p *patLift, n *graph.Node) {
 	}
 }
 
-// calledRules make calls that depend on attributes and shapes.
+// calledRules emit calls that depend on attributes and shapes.
 var calledRules = []rule{
 	{name: "conv", doc: "conv1d, conv2d, conv3d; padding that differs from side to side is a constant_pad_nd before it", from: []string{"Conv"}, makes: "conv1d conv2d conv3d constant_pad_nd", build: convCall},
 	{name: "fused-conv", doc: "FusedConv of onnxruntime: convolution, addition, activation", from: []string{"com.microsoft.FusedConv"}, makes: "conv2d add relu", build: fusedConvCall},

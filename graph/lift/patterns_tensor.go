@@ -36,7 +36,7 @@ func transposeCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// size is an inferred shape as an argument; one unknown dim is -1.
+// size returns an inferred shape as an argument; at most one unknown dim is -1.
 func size(p *patLift, v graph.ValueID) (graph.Arg, bool) {
 	dims := p.dims(v)
 	return argInts(dims...), dims != nil
@@ -83,7 +83,7 @@ func squeezeCall(p *patLift, n *graph.Node, m *match) bool {
 	if !ok || in == nil {
 		return reshapeCall(p, n, m)
 	}
-	if len(axes) == 0 { // as inference reads it
+	if len(axes) == 0 { // as inference does
 		for i, d := range in {
 			if d == 1 {
 				axes = append(axes, int64(i))
@@ -112,8 +112,9 @@ func unsqueezeCall(p *patLift, n *graph.Node, m *match) bool {
 	return true
 }
 
-// filled is the call that makes a tensor of one value, which the dynamo exporter
-// writes as a view of a number and names for the call; "" for other views.
+// filled returns the call that fills a tensor with one value, if the dynamo
+// exporter wrote it as an expanded number named after the call; "" for other
+// views.
 func filled(p *patLift, n *graph.Node) string {
 	if _, ok := p.number(input(n, 0)); !ok {
 		return ""
@@ -147,8 +148,8 @@ func expandCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// sliceCall cuts dim after dim. Only the result's size matters to memory:
-// where a start is computed, the first rows stand for the slice.
+// sliceCall slices one dim at a time. Memory depends only on the result's size:
+// if a start is computed, the first rows are used.
 func sliceCall(p *patLift, n *graph.Node, _ *match) bool {
 	in, out := p.dims(n.Inputs[0]), p.dims(n.Outputs[0])
 	if in == nil || len(in) != len(out) {
@@ -178,8 +179,8 @@ func sliceCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// sliceStarts returns the first element and the step of a slice in every dim,
-// 0 and 1 where it does not cut or nothing says where.
+// sliceStarts returns the first element and the step of a slice in every dim, 0
+// and 1 if it does not slice the dim or the file does not show them.
 func sliceStarts(p *patLift, n *graph.Node, rank int) (starts, steps []int64) {
 	starts, steps = make([]int64, rank), slices.Repeat([]int64{1}, rank)
 	from, ok := p.ints(input(n, 1))
@@ -308,9 +309,9 @@ func scatterElementsCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// indexes reports a GatherND without batch dims by a tensor on the device. Where it
-// picks from several dims of numbers with gradients, the scratch of its backward is
-// counted by the tensor of all indices as it lies.
+// indexes reports whether n is a GatherND without batch dims by a tensor on the
+// device. If it picks from several dims of numbers with gradients, the scratch of
+// its backward is counted for the tensor of all indices.
 func indexes(p *patLift, n *graph.Node) bool {
 	i := p.dims(n.Inputs[1])
 	if len(i) == 0 || attrInt(n, "batch_dims", 0) != 0 || p.constant(n.Inputs[1]) {
@@ -320,8 +321,8 @@ func indexes(p *patLift, n *graph.Node) bool {
 	return k == 1 || k > 1 && k <= int64(len(p.dims(n.Inputs[0]))) && !p.typeOf(n.Inputs[0]).Elem.IsFloat()
 }
 
-// toFront returns x, d and the permutation of a Transpose that moves dim d of x in front
-// of the others: PyTorch's exporters write an index of a later dim so.
+// toFront returns x, d and the permutation of a Transpose that moves dim d of x to the
+// front: PyTorch's exporters write an index of a later dim so.
 func toFront(p *patLift, id graph.ValueID) (x graph.ValueID, d int64, perm []int64) {
 	t := producedBy(p, id, "Transpose")
 	if t == nil || input(t, 0) < 0 {
@@ -334,13 +335,14 @@ func toFront(p *patLift, id graph.ValueID) (x graph.ValueID, d int64, perm []int
 	return p.resolve(t.Inputs[0]), perm[0], perm
 }
 
-// rows reports a GatherND or ScatterND that indexes the first dim alone by a list.
+// rows reports whether a GatherND or ScatterND indexes only the first dim, by a
+// list.
 func rows(p *patLift, n *graph.Node) bool {
 	i := p.dims(n.Inputs[1])
 	return len(i) == 2 && i[1] == 1 && attrInt(n, "batch_dims", 0) == 0
 }
 
-// rowIndex is the list of such an index.
+// rowIndex returns that list.
 func rowIndex(p *patLift, n *graph.Node) graph.Arg {
 	if b := p.base(n.Inputs[1]); len(p.dims(b)) == 1 {
 		return argOf(p.value(b))
@@ -364,8 +366,8 @@ func scatterNDCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// gatherNDCall is index by the last dim's elements, one index for each dim of the
-// operand that they pick from.
+// gatherNDCall is an index with one index tensor, a slice of the last dim, for
+// each dim of the operand that is picked from.
 func gatherNDCall(p *patLift, n *graph.Node, _ *match) bool {
 	if x, d, perm := toFront(p, n.Inputs[0]); x >= 0 && rows(p, n) {
 		dims := p.dims(x)
@@ -395,7 +397,7 @@ func whereCall(p *patLift, n *graph.Node, m *match) bool {
 	return true
 }
 
-// torchTypes names the element types that torch has.
+// torchTypes maps element types to torch's names.
 var torchTypes = map[graph.DType]string{
 	graph.Float32: "float32", graph.Float64: "float64", graph.Float16: "float16", graph.BFloat16: "bfloat16", graph.Int64: "int64", graph.Int32: "int32",
 	graph.Int16: "int16", graph.Int8: "int8", graph.Uint8: "uint8", graph.Bool: "bool",
@@ -422,7 +424,7 @@ func dropoutCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// clipBound is a bound of Clip, from its inputs or, before opset 11, its
+// clipBound returns a bound of Clip, from its inputs or, before opset 11, its
 // attributes.
 func clipBound(p *patLift, n *graph.Node, i int, attr string) (float64, bool) {
 	if id := input(n, i); id >= 0 {
@@ -472,7 +474,7 @@ func manyCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// broadcast is the common shape of two; what is not known is -1.
+// broadcast returns the broadcast shape of two, with -1 for unknown dims.
 func broadcast(a, b []int64) []int64 {
 	if len(a) < len(b) {
 		a, b = b, a
@@ -512,7 +514,7 @@ func reduceCall(p *patLift, n *graph.Node, _ *match) bool {
 	dims := argInts(axes...)
 	if n.Op == "ReduceProd" {
 		if len(axes) != 1 {
-			return false // PyTorch multiplies over one dim at a time
+			return false // PyTorch's prod reduces one dim at a time
 		}
 		dims = argInt(axes[0])
 	}
@@ -520,8 +522,8 @@ func reduceCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// reducesNothing lifts a reduction that leaves its operand as it is because it
-// has no axes.
+// reducesNothing lifts a reduction that returns its operand because it has no
+// axes.
 func reducesNothing(p *patLift, n *graph.Node) bool {
 	given, ok := p.ints(input(n, 1))
 	if attrInt(n, "noop_with_empty_axes", 0) == 0 || n.Attr("axes") != nil || ok && len(given) > 0 {
@@ -553,7 +555,7 @@ func argReduceCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// tileCall repeats by what the result's dims say.
+// tileCall derives the repeats from the result's dims.
 func tileCall(p *patLift, n *graph.Node, _ *match) bool {
 	in, out := p.dims(n.Inputs[0]), p.dims(n.Outputs[0])
 	if in == nil || len(in) != len(out) {
@@ -596,8 +598,8 @@ func triluCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// preluCall gives PReLU its slope as the file stores it: exporters add dims to
-// it, as the call itself does.
+// preluCall gives PReLU its slope as stored: exporters add dims to it, as the
+// call itself does.
 func preluCall(p *patLift, n *graph.Node, _ *match) bool {
 	if len(n.Inputs) != 2 || n.Inputs[0] < 0 || n.Inputs[1] < 0 {
 		return false
@@ -614,8 +616,8 @@ func preluCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// seluCall is selu with torch's constants, which are the defaults since opset 6, or
-// elu with its alpha and its scale.
+// seluCall is selu if the constants are torch's, which are the defaults since opset
+// 6, else elu with alpha and scale.
 func seluCall(p *patLift, n *graph.Node, _ *match) bool {
 	alpha, gamma := attrFloat(n, "alpha", 1.67326324), attrFloat(n, "gamma", 1.05070098)
 	if near(alpha, 1.67326324) && near(gamma, 1.05070098) {
@@ -626,14 +628,14 @@ func seluCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// cumsumCall adds along the dim that the file shows, or the first.
+// cumsumCall adds along the dim that the file shows, or else the first.
 func cumsumCall(p *patLift, n *graph.Node, _ *match) bool {
 	axis, _ := p.number(n.Inputs[1])
 	p.emit(n, "cumsum.default", []graph.Arg{p.in(n, 0), argInt(int64(axis))}, p.value(n.Outputs[0]))
 	return true
 }
 
-// lossCall is SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss: what
+// lossCall is SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss, which
 // cross_entropy and nll_loss run.
 func lossCall(p *patLift, n *graph.Node, _ *match) bool {
 	reduction, ok := map[string]int64{"none": 0, "mean": 1, "sum": 2}[attrStr(n, "reduction", "mean")]
@@ -653,7 +655,7 @@ func lossCall(p *patLift, n *graph.Node, _ *match) bool {
 	return true
 }
 
-// fills are the operators that make tensors out of nothing.
+// fills maps operators that make tensors from no operand to their calls.
 var fills = map[string]string{
 	"Range": "arange.start_step", "ConstantOfShape": "full.default", "EyeLike": "eye.default", "RandomNormal": "randn.default", "RandomNormalLike": "randn_like.default",
 	"RandomUniform": "rand.default", "RandomUniformLike": "rand_like.default", "Bernoulli": "rand_like.default",

@@ -7,26 +7,26 @@ import (
 	"github.com/memplan/memplan/graph/aten"
 )
 
-// A pyExpr is an expression of Python as far as casts ask: names, calls and
-// operators.
+// A pyExpr is a Python expression, reduced to what casts depend on: names,
+// calls and operators.
 type pyExpr struct {
-	text string    // a name with its dots, the function of a call, ATen's name of an operator
+	text string    // a dotted name, the function of a call, ATen's name of an operator
 	kids []*pyExpr // a method's object, arguments, operands
 	call bool
-	self bool // a name is called, or an element: blk(x), blocks[i](x)
+	self bool // the callee or indexed object is a name: blk(x), blocks[i](x)
 
-	// bound to the lifted calls [node, end), which a module or function of the model's makes or which are one
+	// the lifted calls [node, end) that a module or function of the model makes, or a single call
 	node, end     int
 	bound, module bool
 }
 
-// bind notes the calls that the expression makes.
+// bind records the calls that the expression makes.
 func (e *pyExpr) bind(u sourceUnit) {
 	e.node, e.end, e.bound, e.module = u.lo, u.hi, true, u.module
 }
 
-// ofModel reports a call of a module of the model's: self.norm(x), blk(x), blocks[i](x),
-// super().forward(x).
+// ofModel reports whether the expression calls a module of the model: self.norm(x),
+// blk(x), blocks[i](x), super().forward(x).
 func (e *pyExpr) ofModel() bool {
 	if !e.call || e.cast() != "" || e.text == "super" {
 		return false
@@ -38,34 +38,35 @@ func (e *pyExpr) ofModel() bool {
 	return e.self || e.text == "forward" || !on.call && (on.text == "self" || strings.HasPrefix(on.text, "self."))
 }
 
-// pyOperators are binary operators by what they call, the weakest first; powers
-// bind tighter than a sign.
+// pyOperators are binary operators with what they call, the weakest first;
+// powers bind tighter than a sign.
 var pyOperators = [][]struct{ sign, op string }{
 	{{"+", "add"}, {"-", "sub"}},
 	{{"*", "mul"}, {"//", "//"}, {"/", "div"}, {"@", "matmul"}, {"%", "%"}},
 }
 
-// sizeOperators are those that code has for sizes, not for tensors.
+// sizeOperators are operators that code applies to sizes, not to tensors.
 var sizeOperators = []string{"//", "%"}
 
-// libraries are modules whose functions are called with their operands alone.
+// pyLibraries are modules of functions that are called with their operands
+// alone.
 var pyLibraries = []string{"torch", "F", "nn", "functional", "math", "np"}
 
-// sharedCast is a cast in the table of statements that a variable names.
+// sharedCast is a cast, in the table of statements, that a variable names.
 const sharedCast = "to__"
 
-// casts reports a cast anywhere in the expression.
+// casts reports whether the expression contains a cast.
 func (e *pyExpr) casts() bool {
 	return e.cast() != "" || slices.ContainsFunc(e.kids, (*pyExpr).casts)
 }
 
-// indexes reports an index anywhere in the expression.
+// indexes reports whether the expression contains an index.
 func (e *pyExpr) indexes() bool {
 	return e.text == "[]" && !e.call || slices.ContainsFunc(e.kids, (*pyExpr).indexes)
 }
 
-// cast is what an expression casts to: "float32", an expression that names a
-// type, such as x.dtype, or "" for none.
+// cast returns what an expression casts to: "float32", an expression that names
+// a type, such as x.dtype, or "".
 func (e *pyExpr) cast() string {
 	if !e.call || len(e.kids) == 0 {
 		return ""
@@ -93,13 +94,13 @@ func (e *pyExpr) cast() string {
 	return ""
 }
 
-// parameter reports what the names of parameters say: self.weight, bias.
+// parameter reports whether a name is that of a parameter: self.weight, bias.
 func (e *pyExpr) parameter() bool {
 	return !e.call && (strings.HasPrefix(e.text, "self.") || strings.HasSuffix(e.text, "weight") || strings.HasSuffix(e.text, "bias") || strings.HasSuffix(e.text, "scale"))
 }
 
-// ofModule reports the result of a module that is cast to the type of another
-// tensor: self.drop(p).to(v.dtype).
+// ofModule reports whether the expression casts a module's result to the type
+// of another tensor: self.drop(p).to(v.dtype).
 func (e *pyExpr) ofModule() bool {
 	to := e.cast()
 	if to == "" || to == "float32" {
@@ -109,7 +110,7 @@ func (e *pyExpr) ofModule() bool {
 	return on.call && on.cast() == "" && len(on.kids) > 0 && (on.kids[0].text == "self" || strings.HasPrefix(on.kids[0].text, "self."))
 }
 
-// calls lists calls and operators in the order that Python evaluates them.
+// calls lists calls and operators in Python's order of evaluation.
 func (e *pyExpr) calls(list []*pyExpr) []*pyExpr {
 	for _, k := range e.kids {
 		list = k.calls(list)
@@ -120,7 +121,7 @@ func (e *pyExpr) calls(list []*pyExpr) []*pyExpr {
 	return list
 }
 
-// makes reports an expression that runs an operator.
+// makes reports whether the expression runs an operator.
 func (e *pyExpr) makes(op string) bool {
 	name := strings.TrimSuffix(e.text, "_")
 	return e.call && e.cast() == "" && (name == op || "_"+name == op || name == "sub" && op == "rsub" || op == "view" && aten.Is(name, aten.Viewed))
@@ -129,8 +130,8 @@ func (e *pyExpr) makes(op string) bool {
 // maxLine bounds a line that is parsed: longer ones are data.
 const maxLine = 1 << 10
 
-// parsePy parses what a line of Python assigns or returns; nil where it is no
-// whole expression.
+// parsePy parses the expression that a line of Python assigns or returns; nil
+// if the line is not a whole statement.
 func parsePy(line string) *pyExpr {
 	if len(line) > maxLine {
 		return nil
@@ -157,7 +158,7 @@ func parsePy(line string) *pyExpr {
 	return e
 }
 
-// tuple parses expressions between commas: one of them alone is itself.
+// tuple parses expressions between commas; a single one is returned as itself.
 func (p *pyParser) tuple() *pyExpr {
 	e := p.sum(0)
 	p.space()
@@ -178,7 +179,8 @@ func (p *pyParser) tuple() *pyExpr {
 	return all
 }
 
-// augmented reads the sign of x += y and returns what it calls; "" for another sign.
+// augmented parses the sign of x += y and returns the operator it calls; "" for
+// another sign.
 func (p *pyParser) augmented() string {
 	for _, level := range pyOperators {
 		for _, o := range level {
@@ -190,7 +192,7 @@ func (p *pyParser) augmented() string {
 	return ""
 }
 
-// uncommented is a line without the comment behind it.
+// uncommented returns a line without its trailing comment.
 func uncommented(line string) string {
 	quote := byte(0)
 	for i := range len(line) {
@@ -282,7 +284,7 @@ func (p *pyParser) unary() *pyExpr {
 	return &pyExpr{text: "pow", call: true, kids: []*pyExpr{base, exponent}}
 }
 
-// postfix parses an atom with what follows it: attributes, calls and indices.
+// postfix parses an atom with the attributes, calls and indices that follow it.
 func (p *pyParser) postfix() *pyExpr {
 	e := p.atom()
 	for e != nil && p.at < len(p.s) {
@@ -316,7 +318,7 @@ func (p *pyParser) postfix() *pyExpr {
 	return e
 }
 
-// method parses the arguments of a call of an attribute.
+// method parses the arguments of a method call.
 func (p *pyParser) method(on *pyExpr, name string) *pyExpr {
 	args, ok := p.list(')')
 	if !ok {
@@ -372,8 +374,8 @@ func (p *pyParser) word() string {
 	return p.s[start:p.at]
 }
 
-// list parses what stands between brackets; keywords, slices and unpacked sequences
-// count as what they name.
+// list parses the contents of brackets; keywords, slices and unpacked sequences
+// count as their values.
 func (p *pyParser) list(closing byte) ([]*pyExpr, bool) {
 	p.at++
 	var out []*pyExpr

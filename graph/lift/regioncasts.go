@@ -19,21 +19,21 @@ import (
 // something, and no call of the region makes it.
 const regionFile = "<eval_with_key>"
 
-// regionCast is what the exporter names the result of a cast.
+// regionCast matches the exporter's names of the results of casts.
 var regionCast = regexp.MustCompile(`^(to|float|type_as)(_\d+)?$`)
 
 // keyRegion marks calls that autocast leaves alone.
 const keyRegion = "memplan.region"
 
-// AutocastOff reports a call that stands in a region where code casts to float32
+// AutocastOff reports whether a call is in a region where code casts to float32
 // itself: torch.autocast(enabled=False).
 func AutocastOff(n *graph.Node) bool { return n.MetaValue(keyRegion) == "autocast off" }
 
-// GradOff reports a call that stands in a region where gradients are taken to be off:
-// torch.no_grad.
+// GradOff reports whether a call is in a region where gradients are assumed to be
+// off: torch.no_grad.
 func GradOff(n *graph.Node) bool { return n.MetaValue(keyRegion) == "grad off" }
 
-// region puts the casts of the calls [lo, hi) back, whose frame d is that of a region.
+// region restores the casts of the calls [lo, hi), whose frame d is that of a region.
 func (s *sources) region(lo, hi, d int) {
 	s.regions = append(s.regions, [2]int{lo, hi})
 	made := map[string]bool{}
@@ -70,17 +70,17 @@ func (s *sources) region(lo, hi, d int) {
 	}
 }
 
-// trains reports a call that reads a parameter.
+// trains reports whether a call reads a parameter.
 func (s *sources) trains(n graph.Node) bool {
 	return slices.ContainsFunc(n.Inputs, func(id graph.ValueID) bool { return s.r.l.Roles[id] == Parameter })
 }
 
-// RegionUnknown is the code of the warning that calls with parameters stand in a
-// region of torch.no_grad or torch.autocast, of which the file does not say which.
+// RegionUnknown is the code of the warning that calls with parameters are in a
+// region of torch.no_grad or torch.autocast, and the file does not say which.
 const RegionUnknown = "region-unknown"
 
-// gradOff marks the calls of regions all of whose parameters are read outside of regions,
-// too: code that runs the same modules with gradients and without, as for the cycles
+// gradOff marks the calls of regions all of whose parameters are also read outside of
+// regions: code that runs the same modules with and without gradients, as for the cycles
 // before the last one of a recurrent step.
 func (s *sources) gradOff() {
 	within := make([]bool, len(s.r.l.Graph.Nodes))
@@ -118,7 +118,7 @@ func (s *sources) gradOff() {
 	}
 }
 
-// warnRegions adds the warning.
+// warnRegions adds that warning.
 func (s *sources) warnRegions() {
 	s.gradOff()
 	if s.unknown {
@@ -127,7 +127,7 @@ func (s *sources) warnRegions() {
 	}
 }
 
-// regionOperands are the arguments of the call in a line of a region.
+// regionOperands returns the arguments of the call in a line of a region.
 func regionOperands(text string) []string {
 	_, text, _ = strings.Cut(text, " = torch.ops.")
 	_, text, _ = strings.Cut(text, "(")

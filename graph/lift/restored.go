@@ -9,51 +9,50 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// Calls of a module that the file lacks, since nobody reads their results, are told by
-// another module of its class in the same list, of which the file has them all: the
-// last of several blocks often computes for the next what nobody reads. They are
-// put back where the gaps in the calls' numbers say that so many are missing, or
-// behind the last call of their operators.
+// Calls of a module that the file lacks because nothing reads their results can be
+// copied from another module of its class in the same list, of which the file has all
+// calls: the last of several blocks often computes for the next one what nothing
+// reads. They are restored where gaps in the numbers of calls show that as many are
+// missing, or after the last call of their operators.
 
-// A twin is a module that the file lacks calls of, and one of the same list that
-// has them.
+// A twin is a pair of modules of one list: module lacks calls that model has.
 type twin struct{ module, model string }
 
-// An Unread is a value that a module computes and returns, and that nobody reads.
+// An Unread is a value that a module computes and returns but nothing reads.
 type Unread struct {
 	Module string
 	Value  graph.ValueID
 }
 
-// A restoring puts calls of one module back as its twin has them.
+// A restoring copies calls of a twin to its module.
 type restoring struct {
 	*Lifted
 	twin
-	own, other Span                            // the calls of both
-	to         map[graph.ValueID]graph.ValueID // values of the module for those of the twin
-	before     map[int][]int                   // calls of the twin to put before a call of the module
-	count      map[string]int                  // of them, by counted operator
+	own, other Span                            // the calls of module and model
+	to         map[graph.ValueID]graph.ValueID // the module's values by the twin's
+	before     map[int][]int                   // calls of the twin to insert before a call of the module
+	count      map[string]int                  // number of them, by numbered operator
 }
 
-// restore puts back what the file lacks of modules that have a twin.
+// restore copies missing calls of modules that have a twin.
 func (l *Lifted) restore(g *graph.Graph) {
 	if len(l.Gaps) == 0 && len(l.Idle) == 0 {
 		return
 	}
 	for _, t := range twins(g, l.spans()) {
-		spans := l.spans() // those before may have moved
+		spans := l.spans() // restored calls may have moved those after them
 		r := &restoring{Lifted: l, twin: t, own: spans[t.module], other: spans[t.model], to: map[graph.ValueID]graph.ValueID{}, before: map[int][]int{}, count: map[string]int{}}
 		if !r.align() || !r.explains() || !r.resolves() {
 			continue
 		}
 		r.fill()
 		n := r.insert()
-		l.Warnings = append(l.Warnings, graph.Warning{Code: UnreadResults, Message: fmt.Sprintf("the file lacks %d calls of %s, whose results nobody reads; they are taken to be those that it has of %s", n, t.module, t.model)})
+		l.Warnings = append(l.Warnings, graph.Warning{Code: UnreadResults, Message: fmt.Sprintf("the file lacks %d calls of %s, whose results are not read; they are copied from those of %s", n, t.module, t.model)})
 		l.missing(g)
 	}
 }
 
-// spans are the calls of modules that ran once.
+// spans returns the calls of modules that ran once.
 func (l *Lifted) spans() map[string]Span {
 	out := map[string]Span{}
 	for _, m := range l.Modules() {
@@ -64,13 +63,13 @@ func (l *Lifted) spans() map[string]Span {
 	return out
 }
 
-// UnreadResults is the code of the warning that the model makes calls that the file
-// does not hold.
+// UnreadResults is the code of the warning that the model makes calls which the
+// file lacks.
 const UnreadResults = "unread-results"
 
 // twins finds modules that ran and have parameters that no call reads, each with the
-// nearest module before it whose name differs in one number and of which calls read
-// those.
+// nearest preceding module whose name differs in one number and whose counterparts
+// of those parameters are read.
 func twins(g *graph.Graph, ran map[string]Span) (out []twin) {
 	read := map[string]bool{}
 	for i := range g.Values {
@@ -100,7 +99,8 @@ func twins(g *graph.Graph, ran map[string]Span) (out []twin) {
 	return out
 }
 
-// twinOf are the innermost modules around two parameters that ran, if they differ.
+// twinOf returns the innermost modules around two parameters that ran, if they
+// differ.
 func twinOf(parts, other []string, differ int, ran map[string]Span) (twin, bool) {
 	for k := len(parts) - 1; k > differ; k-- {
 		t := twin{strings.Join(parts[:k], "."), strings.Join(other[:k], ".")}
@@ -113,7 +113,7 @@ func twinOf(parts, other []string, differ int, ran map[string]Span) (twin, bool)
 	return twin{}, false
 }
 
-// digits reports a number of few digits.
+// digits reports whether s is a short number.
 func digits(s string) bool {
 	return s != "" && len(s) < 5 && strings.Trim(s, "0123456789") == ""
 }
@@ -126,7 +126,7 @@ func atoi(s string) (n int) {
 }
 
 // key identifies a call and its counterpart: the path from the module to it, the
-// operator, and the lines of the frames from the module on.
+// operator, and the source lines of the frames from the module on.
 func (r *restoring) key(i int, module string) string {
 	n := &r.Graph.Nodes[i]
 	scopes, lines := Scopes(n), Lines(n)
@@ -137,8 +137,8 @@ func (r *restoring) key(i int, module string) string {
 	return fmt.Sprint(strings.TrimPrefix(n.Module, module), n.Op, lines[min(k, len(lines)):])
 }
 
-// align finds the counterpart of each call of the module; what the twin has
-// beside them is missing.
+// align finds the counterpart of each call of the module; the twin's other
+// calls are missing from the module.
 func (r *restoring) align() bool {
 	if r.other.Last >= r.own.First {
 		return false
@@ -160,7 +160,7 @@ func (r *restoring) align() bool {
 	return at > r.own.Last && len(r.before) > 0
 }
 
-// pair notes which values of a call are those of its counterpart.
+// pair records which values of a call correspond to its counterpart's.
 func (r *restoring) pair(i, at int) bool {
 	a, b := &r.Graph.Nodes[i], &r.Graph.Nodes[at]
 	if len(a.Inputs) != len(b.Inputs) || len(a.Outputs) != len(b.Outputs) {
@@ -175,8 +175,9 @@ func (r *restoring) pair(i, at int) bool {
 	return true
 }
 
-// explains reports whether the gaps in the numbers of the calls leave room for
-// just what is missing; behind the last call of an operator there is room.
+// explains reports whether the gaps in the numbers of calls have room for
+// exactly the missing calls; after the last call of an operator there is always
+// room.
 func (r *restoring) explains() bool {
 	for op, n := range r.count {
 		gaps, last := 0, -1
@@ -197,10 +198,10 @@ func (r *restoring) explains() bool {
 	return len(r.count) > 0
 }
 
-// within reports a gap among the module's calls.
+// within reports whether a gap lies among the module's calls.
 func (r *restoring) within(g Gap) bool { return g.Before >= r.own.First && g.After <= r.own.Last }
 
-// fill notes which gaps the missing calls stand in.
+// fill records the gaps that the missing calls fill.
 func (r *restoring) fill() {
 	if r.filled == nil {
 		r.filled = map[string]bool{}
@@ -212,8 +213,9 @@ func (r *restoring) fill() {
 	}
 }
 
-// resolves finds what the missing calls read: results of each other, values that
-// have a counterpart, the module's own parameters and what both modules read.
+// resolves reports whether all operands of the missing calls are known: results
+// of each other, values with a counterpart, the module's own parameters and
+// values that both modules read.
 func (r *restoring) resolves() bool {
 	made := map[graph.ValueID]bool{}
 	for _, at := range slices.Sorted(maps.Keys(r.before)) {
@@ -232,8 +234,8 @@ func (r *restoring) resolves() bool {
 	return true
 }
 
-// resolved reports a value of the twin that has a counterpart of its shape before a
-// call, or is a constant or the twin's own parameter.
+// resolved reports whether a value of the twin has a counterpart of its shape
+// before a call, or is a constant or the twin's own parameter.
 func (r *restoring) resolved(id graph.ValueID, at int) bool {
 	if id < 0 {
 		return true
@@ -246,7 +248,7 @@ func (r *restoring) resolved(id graph.ValueID, at int) bool {
 	return v.Kind == graph.Initializer && (r.Roles[id] == Constant || strings.HasPrefix(v.Name, r.model+"."))
 }
 
-// insert puts the missing calls in and returns how many.
+// insert inserts the missing calls and returns their number.
 func (r *restoring) insert() int {
 	g := r.Graph
 	nodes, classes, inPlace := g.Nodes, r.Classes, r.InPlace
@@ -276,7 +278,7 @@ func (r *restoring) insert() int {
 	return n
 }
 
-// unread notes which results of the missing calls none of them reads.
+// unread records results of the missing calls that none of them reads.
 func (r *restoring) unread(nodes []graph.Node) {
 	read := map[graph.ValueID]bool{}
 	var made []graph.ValueID
@@ -296,7 +298,7 @@ func (r *restoring) unread(nodes []graph.Node) {
 	}
 }
 
-// copied is a call of the twin as the module makes it.
+// copied returns the module's copy of a call of the twin.
 func (r *restoring) copied(n *graph.Node) graph.Node {
 	x := *n
 	x.Name = r.module + "/" + n.Name
@@ -329,7 +331,8 @@ func (r *restoring) args(list []graph.Arg) []graph.Arg {
 	return out
 }
 
-// value is the module's for one of the twin: a new one, if it has none.
+// value returns the module's value for one of the twin, a new one if it has
+// none.
 func (r *restoring) value(id graph.ValueID) graph.ValueID {
 	if id < 0 || r.Roles[id] == Constant {
 		return id

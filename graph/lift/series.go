@@ -9,21 +9,21 @@ import (
 	"github.com/memplan/memplan/graph/aten"
 )
 
-// Updates in place that the names of calls show.
+// In-place updates that the names of calls reveal.
 //
-// torch.export computes how long the storage of every tensor is that a call makes:
-// 1 + Σ (size-1)·stride. Where the batch is a symbol, these are additions of
-// symbolic numbers, one for each dim and one for the sum, and they take names from
-// the series that calls have theirs from: add, add_1, add_2. They are not in the
-// file, but the names of the tensors' own additions are, and of what counts a batch
-// normalisation's batches: between two of them the series shows how many tensors
-// were made. A call in place makes one more than the same call without.
+// torch.export computes the length of the storage of every tensor that a call
+// makes: 1 + Σ (size-1)·stride. If the batch is a symbol, these are additions of
+// symbolic numbers, one for each dim and one for the sum, and they are named in the
+// same series as calls: add, add_1, add_2. They are not in the file, but the names
+// of the tensors' own additions are, and so are those that count a batch
+// normalisation's batches: between two such names the series shows how many tensors
+// were made. A call in place makes one more than the same call out of place.
 //
-// A stretch between two names counts if it holds nothing but calls whose tensors
-// are known (traced), and if the difference is just what the activations in it
-// would take, all of one class and operator alike, in one way alone.
+// A stretch between two names counts only if it holds nothing but calls whose
+// number of tensors is known (traced), and if exactly one choice of in-place
+// activations, the same for all of one class and operator, explains the difference.
 
-// traced is how many tensors tracing a call makes, 0 for unknown.
+// traced returns how many tensors tracing a call makes, 0 if unknown.
 func traced(op string) int {
 	switch {
 	case aten.Is(op, aten.Traced|aten.TracedMask):
@@ -34,17 +34,18 @@ func traced(op string) int {
 	return 0
 }
 
-// A mark is a name of the series, and the call before which it was taken.
+// A mark is a name of the series, and the call before which it was assigned.
 type mark struct{ at, number int }
 
-// A suspect is what activations of one class would add to a stretch.
+// A suspect is the additions that activations of one class may make in a
+// stretch.
 type suspect struct {
 	key   string
 	calls []int
 	takes int
 }
 
-// series finds, for activations, what the names say: whether they are in place.
+// series returns, for activations whose names tell, whether they are in place.
 func (r *rewriter) series() map[int]bool {
 	var known bool
 	if r.fresh, known = countsFresh(r.l.Graph.Model.Producer); !known {
@@ -71,16 +72,16 @@ func (r *rewriter) series() map[int]bool {
 		if _, ok := out[i]; ok || !aten.Is(opName(n), aten.InPlace) {
 			continue
 		}
-		if v := votes[suspectKey(n)]; (v[0] > 0) != (v[1] > 0) { // as others of its class
+		if v := votes[suspectKey(n)]; (v[0] > 0) != (v[1] > 0) { // as for others of its class
 			out[i] = v[1] > 0
 		}
 	}
 	return out
 }
 
-// countsFresh tells whether a version of PyTorch takes names for every tensor that a
-// call makes, or from 2.15 on for those alone that calls in place make, and whether
-// it was measured.
+// countsFresh reports whether a version of PyTorch assigns names for every tensor
+// that a call makes, or, from 2.15 on, only for those of calls in place; known is
+// whether it was measured.
 func countsFresh(producer string) (fresh, known bool) {
 	var minor int
 	if _, err := fmt.Sscanf(producer, "pytorch 2.%d.", &minor); err != nil {
@@ -89,7 +90,7 @@ func countsFresh(producer string) (fresh, known bool) {
 	return minor <= 13, minor >= 8 && minor <= 13 || minor == 15
 }
 
-// marks lists the names of the series in the order that they were taken.
+// marks lists the names of the series in the order of their assignment.
 func (r *rewriter) marks() []mark {
 	out := []mark{{0, -1}}
 	counters := r.counters()
@@ -108,7 +109,8 @@ func (r *rewriter) marks() []mark {
 	return out
 }
 
-// inSeries is the number of a name of the series: 3 of "add_3", 0 of "add".
+// inSeries returns the number of a name of the series: 3 of "add_3", 0 of
+// "add".
 func inSeries(name string) (int, bool) {
 	rest, ok := strings.CutPrefix(name, "add")
 	if !ok || rest == "" {
@@ -119,7 +121,8 @@ func inSeries(name string) (int, bool) {
 	return k, ok && err == nil && k > 0
 }
 
-// counters are the names of the additions that count the batches of modules.
+// counters returns the names of the additions that count the batches of
+// modules.
 func (r *rewriter) counters() map[string]int {
 	out := map[string]int{}
 	for _, p := range r.l.Graph.Meta {
@@ -139,9 +142,9 @@ func (r *rewriter) counters() map[string]int {
 
 const keySignature = "pkg.torch.export.ExportedProgram.graph_signature"
 
-// stretch tells of the activations between two marks whether they are in place:
-// each with what it takes, 0 if it makes a new tensor; none where it does not
-// come out even.
+// stretch decides which activations between two marks are in place: each with
+// its additions, 0 if it makes a new tensor; nil if no unique choice explains
+// the numbers.
 func (r *rewriter) stretch(from, to mark) []suspect {
 	rest := to.number - from.number - 1
 	var list []suspect
@@ -159,7 +162,7 @@ func (r *rewriter) stretch(from, to mark) []suspect {
 		}
 		switch {
 		case each == 0 || r.writtenInPlace(i):
-		case aten.Is(opName(n), aten.InPlace) && !plainly(n):
+		case aten.Is(opName(n), aten.InPlace) && !callsOutOfPlace(n):
 			list = suspected(list, suspectKey(n), i, each+aten.InPlaceAdds(opName(n)))
 		}
 	}
@@ -169,11 +172,11 @@ func (r *rewriter) stretch(from, to mark) []suspect {
 	if rest < 0 || len(list) == 0 || len(list) > maxSuspects {
 		return nil
 	}
-	return only(list, rest)
+	return uniqueSubset(list, rest)
 }
 
-// rewritten are the additions that a call takes before its name, which its line
-// writes in place: for its result once more, and for another tensor that it reads.
+// rewritten returns the additions before the name of a call that its line writes
+// in place: for its result once more, and for another tensor that it reads.
 func (r *rewriter) rewritten(n *graph.Node) int {
 	out := r.additions(n) + aten.InPlaceAdds(opName(n))
 	if len(n.Inputs) > 1 {
@@ -182,12 +185,12 @@ func (r *rewriter) rewritten(n *graph.Node) int {
 	return out
 }
 
-// maxSuspects bounds the kinds of activations in a stretch of calls: every subset of them
-// is tried.
+// maxSuspects bounds the kinds of activations in a stretch: every subset of them is
+// tried.
 const maxSuspects = 8
 
-// suspectKey identifies the activations that are either all in place or all not: those of
-// one operator in one class.
+// suspectKey identifies activations that are either all in place or all not: those of one
+// operator in one class.
 func suspectKey(n *graph.Node) string { return opName(n) + " " + ownerClass(n) }
 
 func suspected(list []suspect, key string, call, takes int) []suspect {
@@ -200,9 +203,9 @@ func suspected(list []suspect, key string, call, takes int) []suspect {
 	return append(list, suspect{key, []int{call}, takes})
 }
 
-// only finds the one set of suspects that takes just so many additions, and
-// lists all, those outside of it with 0; nil if there is none or more than one.
-func only(list []suspect, want int) []suspect {
+// uniqueSubset returns the suspects with the additions of the one subset that adds up
+// to want, 0 for those outside; nil if there is none or more than one.
+func uniqueSubset(list []suspect, want int) []suspect {
 	found := -1
 	for set := range 1 << len(list) {
 		sum := 0
@@ -229,8 +232,8 @@ func only(list []suspect, want int) []suspect {
 	return list
 }
 
-// additions are those that one tensor of a call's result takes: none where no
-// dim is a symbol.
+// additions returns the number of additions for one tensor of a call's result:
+// none if no dim is a symbol.
 func (r *rewriter) additions(n *graph.Node) int {
 	if len(n.Outputs) == 0 || n.Outputs[0] < 0 {
 		return 0

@@ -8,12 +8,12 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// A cast of float32 to float32 leaves no call in a file, so that x.float() and
-// x.to(y.dtype) are gone from the export of a float32 model, and do something where
-// the model runs in half precision. The source lines of the calls around them still
-// have them. sourceCasts puts them back where a line shows which call's operand, or
-// whose result, they stand at, in the statements of every frame on the way to a call,
-// outer ones first; what it cannot tell it leaves alone.
+// sourceCasts restores casts from source lines. A cast of float32 to float32 leaves
+// no call in a file, so that x.float() and x.to(y.dtype) are missing from the export
+// of a float32 model, although they matter when the model runs in half precision; the
+// source lines of the calls around them still show them. A cast is restored if a line
+// shows which call's operand or result it applies to, in the statements of every
+// frame of a call, outer ones first; ambiguous casts are left out.
 func (r *rewriter) sourceCasts() {
 	s := &sources{r: r, lines: make([][]Line, len(r.l.Graph.Nodes)), texts: map[Line]sourceLine{}, wide: map[string]graph.ValueID{}, shared: map[graph.ValueID]graph.ValueID{}}
 	last := ""
@@ -32,26 +32,26 @@ func (r *rewriter) sourceCasts() {
 	s.unshown()
 }
 
-// sources are the statements that calls stand in.
+// sources holds the source statements of calls.
 type sources struct {
 	r      *rewriter
-	lines  [][]Line // of each call, outer frames first
+	lines  [][]Line // for each call: its frames, outer first
 	texts  map[Line]sourceLine
-	wide   map[string]graph.ValueID        // what a module widened last
-	shared map[graph.ValueID]graph.ValueID // what variables name: the cast of each value
-	hidden map[int]graph.ValueID           // what a statement without a call widened, by the call behind it
+	wide   map[string]graph.ValueID        // the value that each module widened last
+	shared map[graph.ValueID]graph.ValueID // casts that variables name, by the value that was cast
+	hidden map[int]graph.ValueID           // value that a statement without a call widened, by the next call
 
-	unknown bool     // parameters stand in regions of which nothing says what they are
+	unknown bool     // parameters are read in regions of unknown kind
 	regions [][2]int // calls of regions, half-open
 }
 
-// A sourceText is the statement that a line is a part of.
+// A sourceText is the statement that a line is part of.
 type sourceText struct {
 	whole       string
-	table, cast bool // whole is the table's; it has a cast
+	table, cast bool // table: text is from the table; cast: it contains a cast
 }
 
-// A sourceLine is a line as it is written, and the table's rows of it.
+// A sourceLine is a source line with the table's statements for it.
 type sourceLine struct {
 	sourceText
 	rows []python.Cast
@@ -73,7 +73,7 @@ func (s *sources) text(i, d int) sourceText {
 	return t.sourceText
 }
 
-// mayCast reports a text that names a cast.
+// mayCast reports whether a text mentions a cast.
 func mayCast(text string) bool {
 	for _, c := range []string{".float()", ".to(", ".to__(", ".type(", ".type_as("} {
 		if strings.Contains(text, c) {
@@ -84,7 +84,7 @@ func mayCast(text string) bool {
 	return false
 }
 
-// class is the class of the module whose frame d of call i is.
+// class returns the class of the module whose forward is frame d of call i.
 func (s *sources) class(i, d int) string {
 	if d == len(s.lines[i])-1 {
 		return s.r.l.Classes[i]
@@ -95,7 +95,8 @@ func (s *sources) class(i, d int) string {
 	return ""
 }
 
-// frame looks at the calls [lo, hi), which frame d of one call of forward made.
+// frame restores casts in the calls [lo, hi), which frame d, one call of
+// forward, made.
 func (s *sources) frame(lo, hi, d int) {
 	f := &sourceFrame{sources: s, lo: lo, hi: hi, depth: d, vars: map[string]graph.ValueID{}}
 	for i := lo; i < hi; {
@@ -128,13 +129,13 @@ func (s *sources) frame(lo, hi, d int) {
 	}
 }
 
-// unweighted reports a frame without parameters: wideRMSNorm knows the normalisations
-// that have a weight.
+// unweighted reports whether a frame reads no parameters: wideRMSNorm handles
+// normalisations with a weight.
 func (f *sourceFrame) unweighted() bool {
 	return !slices.ContainsFunc(f.r.l.Graph.Nodes[f.lo:f.hi], f.trains)
 }
 
-// regionEnd is where the region ends that call i stands in, i where it is in none.
+// regionEnd returns the end of the region of call i, i if it is in none.
 func (s *sources) regionEnd(i, hi, d int) int {
 	file := s.lines[i][d].File
 	j := i
@@ -144,14 +145,15 @@ func (s *sources) regionEnd(i, hi, d int) int {
 	return j
 }
 
-// A sourceFrame is a call of forward.
+// A sourceFrame is one call of forward.
 type sourceFrame struct {
 	*sources
 	lo, hi, depth int
-	vars          map[string]graph.ValueID // what variables name
+	vars          map[string]graph.ValueID // values of variables
 }
 
-// assigned notes what the variable of a statement names whose calls end at j.
+// assigned records the value of the variable assigned by a statement whose
+// calls end at j.
 func (f *sourceFrame) assigned(text string, j int) {
 	name, rest, ok := strings.Cut(text, "=")
 	name, ok = strings.TrimSpace(name), ok && !strings.HasPrefix(rest, "=")
@@ -160,13 +162,13 @@ func (f *sourceFrame) assigned(text string, j int) {
 	}
 }
 
-// isName reports a variable's name.
+// isName reports whether s is a variable's name.
 func isName(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(c rune) bool { return c > 127 || c == '.' || !wordByte(byte(c)) })
 }
 
-// repeats looks at a statement whose calls are [lo, hi): each time that it ran, in
-// a module of its own.
+// repeats handles a statement whose calls are [lo, hi), once for each time that it
+// ran, each in a module of its own.
 func (f *sourceFrame) repeats(text sourceText, lo, hi int) {
 	scope := func(i int) string {
 		if f.depth == len(f.lines[i])-1 {
@@ -190,14 +192,14 @@ func (f *sourceFrame) repeats(text sourceText, lo, hi int) {
 	}
 }
 
-// A sourceUnit is what one call of a statement makes: a call of the graph, or those
-// [lo, hi) that a module's forward makes.
+// A sourceUnit is what one call of a statement makes: a call of the graph, or the
+// calls [lo, hi) of a module's forward.
 type sourceUnit struct {
 	lo, hi int
 	module bool
 }
 
-// units splits the calls of a statement.
+// units splits the calls of a statement into units.
 func (f *sourceFrame) units(lo, hi int) (out []sourceUnit) {
 	scope := func(i int) string {
 		if list := Scopes(f.r.node(i)); f.depth+1 < len(list) {

@@ -10,12 +10,11 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// Code casts where the file shows no line: the exporter keeps the lines of functions
-// named forward alone, and of those the ones that make calls. unshown notes the
-// floating-point tensors that calls of a model's own classes read and make whose
-// types such code may decide: in functions other than forward; beside a variable that
-// names a parameter, which a line without a call assigned; in a normalisation of whose
-// statements one is missing.
+// unshown records floating-point tensors of calls in a model's own classes whose types
+// code without a line in the file may decide: the exporter keeps only lines of
+// functions named forward, and of those only lines that make calls. Such code may be
+// in functions other than forward; beside a variable that holds a parameter, assigned
+// by a line without a call; or in a normalisation with a missing statement.
 func (s *sources) unshown() {
 	s.r.l.Unshown = map[graph.ValueID]bool{}
 	for from := 0; from < len(s.lines); {
@@ -24,13 +23,14 @@ func (s *sources) unshown() {
 			to++
 		}
 		if len(s.lines[from]) > 0 && !python.KnownNorms.Of(s.r.l.Classes[from]) && !s.widens(from, to) {
-			s.doubt(from, to)
+			s.noteUnshown(from, to)
 		}
 		from = to
 	}
 }
 
-// widens reports calls of which a line casts to float32 what is no parameter.
+// widens reports whether a line of the calls casts something other than a
+// parameter to float32.
 func (s *sources) widens(from, to int) bool {
 	if _, ok := s.hidden[from]; ok {
 		return true
@@ -50,8 +50,8 @@ func (s *sources) widens(from, to int) bool {
 	return false
 }
 
-// doubt notes the tensors of the calls [from, to) of one frame.
-func (s *sources) doubt(from, to int) {
+// noteUnshown records the tensors of the calls [from, to) of one frame.
+func (s *sources) noteUnshown(from, to int) {
 	if s.namesParameter(from, to) || s.missesLine(from, to) {
 		s.note(from, to)
 		return
@@ -68,7 +68,7 @@ func (s *sources) doubt(from, to int) {
 	}
 }
 
-// line is the innermost line of a call.
+// line returns the innermost line of a call.
 func (s *sources) line(i int) Line { return s.lines[i][len(s.lines[i])-1] }
 
 // note adds the tensors that calls read and make.
@@ -83,15 +83,15 @@ func (s *sources) note(from, to int) {
 	}
 }
 
-// calledName finds calls of functions that are no method of a tensor and none of a
-// library: act(x), self.act(x).
+// calledName matches calls of functions that are neither methods of a tensor nor a
+// library's: act(x), self.act(x).
 var calledName = regexp.MustCompile(`(?:^|[^.\w])(?:self\.)?([A-Za-z_]\w*)\(`)
 
-// builtins are functions of Python itself that lines with calls have.
+// builtins are Python's functions that occur in lines with calls.
 var builtins = []string{"super", "len", "range", "zip", "enumerate", "list", "tuple", "dict", "max", "min", "sum", "int", "float", "isinstance", "getattr", "map", "reversed", "print", "if", "in", "and", "or", "not"}
 
-// helper reports that the calls [from, to) of one line run a precise operator in a
-// function of the model's own that has no line.
+// helper reports whether the calls [from, to) of one line run a precise operator
+// in a function of the model that has no line of its own.
 func (s *sources) helper(from, to int) bool {
 	text := s.line(from).Text
 	own := false
@@ -110,7 +110,7 @@ func (s *sources) helper(from, to int) bool {
 	return false
 }
 
-// namesParameter reports that a line reads a parameter by the name of a variable in an
+// namesParameter reports whether a line reads a parameter through a variable in an
 // operator that takes tensors of two types.
 func (s *sources) namesParameter(from, to int) bool {
 	for i := from; i < to; i++ {
@@ -132,7 +132,8 @@ func (s *sources) namesParameter(from, to int) bool {
 	return false
 }
 
-// readsMember reports a name with a dot anywhere, or a call of what may have one.
+// readsMember reports whether the expression has a dotted name, or a call of
+// something that may have one.
 func (e *pyExpr) readsMember() bool {
 	if !e.call && strings.Contains(e.text, ".") && e.text != "" && (e.text[0] < '0' || e.text[0] > '9') || e.call && (e.self || len(e.kids) > 0 && e.kids[0].text == "self") {
 		return true
@@ -140,8 +141,8 @@ func (e *pyExpr) readsMember() bool {
 	return slices.ContainsFunc(e.kids, (*pyExpr).readsMember)
 }
 
-// missesLine reports a normalisation with a statement of one line that makes no call,
-// between what is divided by the root and what reads it.
+// missesLine reports whether a normalisation lacks a statement of one line that makes
+// no call, between what is divided by the root and what reads it.
 func (s *sources) missesLine(from, to int) bool {
 	root, mean := false, false
 	for i := from; i+1 < to; i++ {
@@ -156,7 +157,7 @@ func (s *sources) missesLine(from, to int) bool {
 	return false
 }
 
-// loraCasts casts what LoRA's first layer is called with to the type of its weights, as
+// loraCasts casts the argument of LoRA's first layer to the type of its weights, as
 // PEFT does before the dropout: under autocast its dropout runs in float32.
 func (r *rewriter) loraCasts() {
 	for i := range r.l.Graph.Nodes {
@@ -177,14 +178,15 @@ func (r *rewriter) loraCasts() {
 	}
 }
 
-// loraFirst reports the name of the first of a LoRA's two layers: q.lora_A.default.
+// loraFirst reports whether a module is the first of a LoRA's two layers:
+// q.lora_A.default.
 func loraFirst(module string) bool {
 	return slices.ContainsFunc(strings.Split(module, "."), func(part string) bool {
 		return strings.EqualFold(part, "lora_a") || strings.EqualFold(part, "lora_down")
 	})
 }
 
-// assume notes the result of a cast that code is taken to make.
+// assume records the result of a cast that the code probably makes.
 func (r *rewriter) assume(id graph.ValueID) {
 	if r.l.Assumed == nil {
 		r.l.Assumed = map[graph.ValueID]bool{}

@@ -7,15 +7,16 @@ import (
 	"github.com/memplan/memplan/graph/infer"
 )
 
-// Bounds of what one node may become. A node of the file with many operands is
-// many calls, of some 10 KB each through all stages, though an operand takes
-// three bytes of the file.
+// Bounds on the calls that one node may become. A node with many operands
+// becomes many calls, of some 10 KB each through all stages, though an operand
+// takes three bytes of the file.
 const (
-	maxFolded   = 1 << 16 // calls that nodes which fold their operands become beyond one each, in the whole graph
+	maxFolded   = 1 << 16 // additional calls of nodes that fold their operands, in the whole graph
 	maxOperands = 1 << 18 // inputs and outputs of one node
 )
 
-// checkWidth is an error for nodes with more operands than can be planned for.
+// checkWidth returns an error for nodes with more operands than can be planned
+// for.
 func checkWidth(g *graph.Graph) error {
 	folded := 0
 	for i := range g.Nodes {

@@ -7,11 +7,11 @@ import (
 	"github.com/memplan/memplan/graph/aten"
 )
 
-// Updates in place that the source line of a call shows. The file has every
-// operation in its functional form.
+// In-place updates that the source line of a call shows; in the file every
+// operation is functional.
 
-// augmented is the symbol of Python's assignment that calls an operator on tensors, in
-// place; "" for none.
+// augmented returns the Python operator that an augmented assignment uses, "+" in
+// "+=" for add; "" if there is none.
 func augmented(op string) string {
 	if aten.Is(op, aten.Augmented) {
 		return aten.Symbol(op)
@@ -19,7 +19,7 @@ func augmented(op string) string {
 	return ""
 }
 
-// inPlaceWritten marks a call whose source line writes it in place.
+// inPlaceWritten marks a call that its source line writes in place.
 func inPlaceWritten(r *rewriter, i int) bool {
 	if !r.writtenInPlace(i) {
 		return false
@@ -28,7 +28,7 @@ func inPlaceWritten(r *rewriter, i int) bool {
 	return true
 }
 
-// writtenInPlace tells whether the source line of a call writes it in place.
+// writtenInPlace reports whether the source line of a call writes it in place.
 func (r *rewriter) writtenInPlace(i int) bool {
 	n := r.node(i)
 	lines := Lines(n)
@@ -39,21 +39,21 @@ func (r *rewriter) writtenInPlace(i int) bool {
 	return writesMethod(text, opName(n)) || writesFlag(text, opName(n)) || r.augments(i, text)
 }
 
-// writesMethod tells whether a line calls an operator by the name with the
-// underscore, and not in another way, too: "y.add_(x)", "F.leaky_relu_(x)".
+// writesMethod reports whether a line calls an operator only by its name with
+// the underscore: "y.add_(x)", "F.leaky_relu_(x)".
 func writesMethod(text, op string) bool {
 	symbol := augmented(op)
 	return called(text, op+"_") && !called(text, op) && (symbol == "" || !strings.Contains(text, " "+symbol+" ") && !strings.Contains(text, symbol+"="))
 }
 
-// writesFlag tells whether a line gives an operator inplace=True, and calls it
-// once.
+// writesFlag reports whether a line gives an operator inplace=True, and calls
+// it once.
 func writesFlag(text, op string) bool {
 	_, rest, ok := strings.Cut(text, op+"(")
 	return ok && called(text, op) && !strings.Contains(rest, op+"(") && strings.Contains(strings.ReplaceAll(rest, " ", ""), "inplace=True")
 }
 
-// called tells whether a line calls a function or method of that name.
+// called reports whether a line calls a function or method of that name.
 func called(text, name string) bool {
 	for at := 0; ; {
 		k := strings.Index(text[at:], name+"(")
@@ -68,9 +68,9 @@ func called(text, name string) bool {
 	}
 }
 
-// augments tells whether a line is "x += y" or its like, and the call the last
-// of it. A variable that began as a number is given a new value: sum = 0 and
-// sum += y, which is exported as y + 0.
+// augments reports whether a line is an augmented assignment, "x += y", and the
+// call its last. It does not count if the variable began as a number: sum = 0
+// and sum += y, which is exported as y + 0.
 func (r *rewriter) augments(i int, text string) bool {
 	n := r.node(i)
 	symbol := augmented(opName(n))
@@ -85,8 +85,8 @@ func (r *rewriter) augments(i int, text string) bool {
 	return other == nil || other.Kind == graph.ArgValue || value != "" && strings.ContainsAny(value[:1], "0123456789-.") || !neutral(opName(n), other)
 }
 
-// neutral tells whether a number changes nothing: what sums and products begin
-// with.
+// neutral reports whether a number changes nothing: the initial value of sums
+// and products.
 func neutral(op string, a *graph.Arg) bool {
 	x := a.Float
 	if a.Kind == graph.ArgInt {

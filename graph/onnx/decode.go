@@ -6,9 +6,8 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// stackTrace is the metadata key of the Python source lines of a node. Of one
-// longer than maxTrace bytes, which code that programs write has, nothing is
-// kept.
+// stackTrace is the metadata key of a node's Python source lines. Ones longer
+// than maxTrace bytes, as generated code has, are dropped.
 const (
 	stackTrace = "pkg.torch.onnx.stack_trace"
 	maxTrace   = 16 << 10
@@ -23,7 +22,7 @@ type decoder struct {
 	elems   []uint64          // scratch of one tensor's typed elements
 	raw     []byte            // scratch of one tensor's raw data
 	depth   int               // nested graphs or types
-	whole   int64             // most elements of a file that is one tensor; 0: the file is a model
+	whole   int64             // most elements if the file is one tensor; 0: the file is a model
 
 	ins, outs stack[string]
 	props     stack[graph.Prop]
@@ -109,7 +108,7 @@ func (d *decoder) decode() (*file, error) {
 	return out, err
 }
 
-// opset reads an OperatorSetIdProto. Of two versions of one domain the higher
+// opset reads an OperatorSetIdProto. The higher of two versions of a domain
 // counts.
 func (d *decoder) opset(list *[]graph.Opset, f field) error {
 	if err := d.open(f, costProp); err != nil {
@@ -150,8 +149,8 @@ func domain(s string) string {
 	return s
 }
 
-// prop reads a StringStringEntryProto and pushes it, unless it is a stack
-// trace that is too long.
+// prop reads a StringStringEntryProto and pushes it, unless it is a stack trace
+// that is too long.
 func (d *decoder) prop(f field) error {
 	if err := d.open(f, costProp); err != nil {
 		return within(err, "metadata_props", single)
@@ -208,7 +207,7 @@ func (d *decoder) graphField(g *graph.Draft, f field) (err error) {
 
 // initializer reads a dense (field 5) or sparse (field 15) initializer.
 func (d *decoder) initializer(g *graph.Draft, f field) (err error) {
-	var t *graph.Tensor
+	var t *graph.Constant
 	var meta []graph.Prop
 	n := len(g.Initializers)
 	if f.num == 5 {
@@ -300,7 +299,7 @@ func (d *decoder) function(list *[]graph.DraftFunction, f field) error {
 	}
 	at := f.off
 	fn := graph.DraftFunction{Draft: &graph.Draft{}}
-	var holder graph.DraftNode // of attributes with defaults
+	var holder graph.DraftNode // holds attributes with defaults
 	props, attrs := d.props.mark(), d.attrs.mark()
 	err := d.message(f.end, func(f field) error {
 		if f.num == 11 {

@@ -49,7 +49,7 @@ func (d *decoder) attribute(n *graph.DraftNode, f field, index int) error {
 }
 
 // prune drops the fields of a that its type, or a reference to a function's
-// attribute, says are not meant.
+// attribute, rules out.
 func (d *decoder) prune(a *graph.Attr, bodies []*graph.Draft, foreign uint) []*graph.Draft {
 	if foreign != 0 {
 		d.warn("attribute-type", "attribute %q holds more than its type says; the type counts", a.Name)
@@ -172,7 +172,7 @@ func (d *decoder) attrValue(a *graph.Attr, bodies *[]*graph.Draft, f field) (kin
 }
 
 func (d *decoder) tensors(a *graph.Attr, f field) (kind graph.AttrKind, err error) {
-	var t *graph.Tensor
+	var t *graph.Constant
 	if f.num == 10 {
 		kind = graph.AttrTensors
 		t, _, err = d.tensor(f)

@@ -287,7 +287,7 @@ func typ(t *graph.Type) string {
 	return "none"
 }
 
-func tensor(t *graph.Tensor) string {
+func tensor(t *graph.Constant) string {
 	if t.Sparse != nil {
 		values := *t
 		values.Sparse, values.Dims = nil, []int64{nonzeros(t)}
@@ -313,10 +313,10 @@ func tensor(t *graph.Tensor) string {
 	return head + elems
 }
 
-func dims(t *graph.Tensor) string {
+func dims(t *graph.Constant) string {
 	return list(t.Dims, ",", func(n int64) string { return fmt.Sprint(n) })
 }
 
-func nonzeros(t *graph.Tensor) int64 {
+func nonzeros(t *graph.Constant) int64 {
 	return int64(len(t.Ints) + len(t.Floats) + len(t.Strings))
 }

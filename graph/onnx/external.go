@@ -8,14 +8,13 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// maxSideFloats is the number of elements up to which floats are read from a
-// file beside the model: scales, but no weights.
+// maxSideFloats is the largest number of floats that are read from a file
+// beside the model: scales, but not weights.
 const maxSideFloats = 64
 
-// A sideReader reads small tensors from the files beside a model: a shape kept
-// in external data decides shapes like any other. Large tensors, and files
-// that are absent, are left alone; files that lie outside the model's folder,
-// too, with a warning.
+// A sideReader reads small tensors from the files beside a model: a shape in
+// external data decides shapes like any other. Large tensors and absent files
+// are ignored; files outside the model's folder, too, with a warning.
 type sideReader struct {
 	door   files.Door // of the model's folder
 	model  *graph.Model
@@ -55,7 +54,7 @@ func (s *sideReader) graph(g *graph.Graph) {
 	}
 }
 
-func (s *sideReader) tensor(t *graph.Tensor) {
+func (s *sideReader) tensor(t *graph.Constant) {
 	if t == nil {
 		return
 	}
@@ -82,7 +81,7 @@ func (s *sideReader) tensor(t *graph.Tensor) {
 
 // file returns the file that holds a tensor, or nil. One is open at a time:
 // tensors name theirs one after the other.
-func (s *sideReader) file(t *graph.Tensor) *files.File {
+func (s *sideReader) file(t *graph.Constant) *files.File {
 	location := t.Ref.Location
 	if s.at == location {
 		return s.open

@@ -13,12 +13,12 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// maxHashed is the size, in bytes, from which Load leaves Model.SHA256 empty:
+// maxHashed is the size in bytes from which Load leaves Model.SHA256 empty:
 // hashing a file of many gigabytes takes seconds. SHA256 hashes any file.
 const maxHashed = 64 << 20
 
-// DefaultMemory is how many bytes of memory a file may take unless Within says
-// otherwise.
+// DefaultMemory is the default limit, in bytes, of the memory that a file may
+// take.
 const DefaultMemory int64 = 4 << 30
 
 // An Option changes how a file is read.
@@ -26,9 +26,8 @@ type Option func(*options)
 
 type options struct{ memory int64 }
 
-// Within bounds the memory that what is built from a file takes, and what is
-// then made of it: a file that asks for more is an error. 0 stands for
-// DefaultMemory.
+// Within bounds the memory of what is built from a file, and of later stages: a
+// file that needs more is an error. 0 stands for DefaultMemory.
 func Within(bytes int64) Option {
 	return func(o *options) {
 		if bytes > 0 {
@@ -124,7 +123,7 @@ func Read(r io.ReaderAt, size int64, path string, opts ...Option) (*graph.Graph,
 	return g, nil
 }
 
-// tolerate warns of what the model leaves out, and fills in the opset.
+// tolerate warns of what the model omits, and fills in the opset.
 func (d *decoder) tolerate(f *file) {
 	m := d.model
 	if m.IRVersion <= 0 {
@@ -163,8 +162,8 @@ func usesDefault(f *file) bool {
 var opsets = [...]int64{3: 8, 4: 9, 5: 10, 6: 11, 7: 14, 8: 18, 9: 20, 10: 22, 11: 23, 12: 24, 13: 27, 14: 28}
 
 // latestOpset returns the opset assumed for a file that imports none: the
-// newest of its IR version. IR versions 1 and 2 had opset 1 alone; a file
-// without any is not that old but hand-made.
+// newest of its IR version. IR versions 1 and 2 had only opset 1; a file
+// without any is not that old but handmade.
 func latestOpset(ir int64) int64 {
 	switch newest := int64(len(opsets) - 1); {
 	case ir <= 0 || ir > newest:

@@ -185,7 +185,7 @@ func plain(a *graph.Attr) any {
 }
 
 // elements returns what comparable makes of onnx-go's tensor.
-func elements(t *graph.Tensor) any {
+func elements(t *graph.Constant) any {
 	if !t.Known() || t.Type == graph.String || t.Type == graph.Bool {
 		return nil
 	}

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// signatures are beginnings of files that are handed over as ONNX by mistake.
+// signatures are beginnings of files that are often mistaken for ONNX.
 var signatures = []struct {
 	offset int
 	magic  string
@@ -36,7 +36,7 @@ var signatures = []struct {
 	{257, "ustar", "a tar archive"},
 }
 
-// sniff replaces err, met while decoding, by a plainer one when the file is
+// sniff replaces err, found while decoding, by a plainer one if the file is
 // recognisably something else.
 func sniff(r io.ReaderAt, size int64, path string, err error) error {
 	head := make([]byte, min(size, 512))

@@ -3,9 +3,9 @@ package onnx
 // chunkSize is how many items a stack allocates at once.
 const chunkSize = 512
 
-// A stack collects lists of unknown length. Lists nest: the items pushed
-// since a mark are taken before those below it. What is taken has its exact
-// length and shares large allocations with other lists.
+// A stack collects lists of unknown length. Lists nest: the items pushed since
+// a mark are taken before those below it. A taken list has its exact length and
+// shares large allocations with others.
 type stack[T any] struct {
 	items []T
 	chunk []T

@@ -18,7 +18,7 @@ const (
 	maxRaw     = maxInts * 8 // bytes of raw data worth reading
 )
 
-// A payload is what a TensorProto says about its elements.
+// A payload is a TensorProto's description of its elements.
 type payload struct {
 	raw      bool // raw_data is present: in decoder.raw when short enough
 	rawOff   int64
@@ -33,14 +33,14 @@ type payload struct {
 }
 
 // ReadTensor reads a file that is one TensorProto, as the ONNX project stores test data.
-// Elements that lie in the file as they are, raw or packed, have a reference to their
-// bytes; all others are decoded.
-func ReadTensor(r io.ReaderAt, size int64, path string, opts ...Option) (*graph.Tensor, error) {
+// Elements stored in the file raw or packed get a reference to their bytes; all others
+// are decoded.
+func ReadTensor(r io.ReaderAt, size int64, path string, opts ...Option) (*graph.Constant, error) {
 	o := options{memory: DefaultMemory}
 	for _, set := range opts {
 		set(&o)
 	}
-	most := min(MaxElements(o.memory), size) // an element takes a byte at least
+	most := min(MaxElements(o.memory), size) // an element takes at least a byte
 	d := &decoder{reader: newReader(r, size, path, o.memory), model: &graph.Model{Path: path}, strings: map[string]string{}, whole: max(most, 1)}
 	t, _, err := d.tensor(field{typ: protowire.BytesType, end: size})
 	if err == nil && t.Type == graph.Undefined {
@@ -49,17 +49,17 @@ func ReadTensor(r io.ReaderAt, size int64, path string, opts ...Option) (*graph.
 	return t, err
 }
 
-// MaxElements is how many elements ReadTensor decodes in so many bytes of memory: in a
-// list that grows, and from that.
+// MaxElements returns how many elements ReadTensor can decode in that much memory: in
+// a list that grows, and its copy.
 func MaxElements(memory int64) int64 { return memory / (3 * costInt) }
 
 // tensor reads a TensorProto and its metadata.
-func (d *decoder) tensor(f field) (*graph.Tensor, []graph.Prop, error) {
+func (d *decoder) tensor(f field) (*graph.Constant, []graph.Prop, error) {
 	if err := d.open(f, costTensor); err != nil {
 		return nil, nil, err
 	}
 	at := f.off
-	t := &graph.Tensor{}
+	t := &graph.Constant{}
 	var p payload
 	props := d.props.mark()
 	d.elems, d.raw = d.elems[:0], d.raw[:0]
@@ -88,7 +88,7 @@ func (d *decoder) tensor(f field) (*graph.Tensor, []graph.Prop, error) {
 }
 
 // dims reads the repeated field dims.
-func (d *decoder) dims(t *graph.Tensor, f field) error {
+func (d *decoder) dims(t *graph.Constant, f field) error {
 	bad := false
 	if err := d.list(f); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (d *decoder) keep(v uint64) bool {
 	return int64(len(d.elems)) < d.most()
 }
 
-// most is how many elements of a typed field are kept.
+// most returns how many elements of a typed field are kept.
 func (d *decoder) most() int64 {
 	if d.whole > 0 {
 		return d.whole
@@ -176,7 +176,7 @@ func (d *decoder) most() int64 {
 }
 
 // elements decodes what p holds, or records where it is.
-func (d *decoder) elements(t *graph.Tensor, p *payload, at int64) error {
+func (d *decoder) elements(t *graph.Constant, p *payload, at int64) error {
 	n, ok := t.Elems()
 	size, fits := t.Bytes()
 	if !ok || !fits {
@@ -205,7 +205,7 @@ func (d *decoder) elements(t *graph.Tensor, p *payload, at int64) error {
 }
 
 // external records a reference to a file beside the model.
-func (d *decoder) external(t *graph.Tensor, p *payload, at int64) error {
+func (d *decoder) external(t *graph.Constant, p *payload, at int64) error {
 	ref := &graph.DataRef{Length: -1}
 	for _, e := range p.external {
 		var err error
@@ -228,7 +228,7 @@ func (d *decoder) external(t *graph.Tensor, p *payload, at int64) error {
 	return nil
 }
 
-// limit returns how many elements of type t are decoded where a tensor is part of a model.
+// limit returns how many elements of type t are decoded if a tensor is part of a model.
 func limit(t graph.DType) int64 {
 	switch {
 	case t.IsFloat():
@@ -242,7 +242,7 @@ func limit(t graph.DType) int64 {
 }
 
 // decodeRaw sets the n elements of t from little-endian bytes.
-func decodeRaw(t *graph.Tensor, n int64, raw []byte) {
+func decodeRaw(t *graph.Constant, n int64, raw []byte) {
 	if n > limit(t.Type) {
 		return
 	}
@@ -258,7 +258,7 @@ func decodeRaw(t *graph.Tensor, n int64, raw []byte) {
 
 // fill sets the n elements of t from their bit patterns. Bits above an
 // element's width are ignored.
-func fill(t *graph.Tensor, n int, bits func(i int) uint64) {
+func fill(t *graph.Constant, n int, bits func(i int) uint64) {
 	if t.Type.IsFloat() {
 		t.Floats = make([]float64, n)
 		for i := range n {
@@ -288,8 +288,8 @@ func integer(t graph.DType, v uint64) int64 {
 	return int64(v << shift >> shift)
 }
 
-// typedField says which field holds the elements of a type, and how many
-// entries of it one element takes (or, when negative, how many share one).
+// typedField returns the field with the elements of a type, and how many
+// entries of it one element takes (or, if negative, how many share one).
 func typedField(t graph.DType) (num protowire.Number, entries int64) {
 	switch t {
 	case graph.Float32:
@@ -315,7 +315,7 @@ func typedField(t graph.DType) (num protowire.Number, entries int64) {
 }
 
 // decodeTyped sets t's n elements from the typed field that p found.
-func (d *decoder) decodeTyped(t *graph.Tensor, n int64, p *payload, at int64) error {
+func (d *decoder) decodeTyped(t *graph.Constant, n int64, p *payload, at int64) error {
 	num, entries := typedField(t.Type)
 	want := n * entries
 	if entries < 0 {
@@ -350,12 +350,12 @@ func (d *decoder) decodeTyped(t *graph.Tensor, n int64, p *payload, at int64) er
 }
 
 // sparse reads a SparseTensorProto: values, indices and the dense dims.
-func (d *decoder) sparse(f field) (*graph.Tensor, []graph.Prop, error) {
+func (d *decoder) sparse(f field) (*graph.Constant, []graph.Prop, error) {
 	if err := d.open(f, costTensor); err != nil {
 		return nil, nil, err
 	}
 	at := f.off
-	values, indices, dense := &graph.Tensor{}, &graph.Tensor{}, &graph.Tensor{}
+	values, indices, dense := &graph.Constant{}, &graph.Constant{}, &graph.Constant{}
 	var meta []graph.Prop
 	err := d.message(f.end, func(f field) (err error) {
 		switch f.num {

@@ -116,7 +116,7 @@ func plainAttr(a *graph.Attr) {
 	}
 }
 
-func plainTensor(t *graph.Tensor) {
+func plainTensor(t *graph.Constant) {
 	if t == nil {
 		return
 	}

@@ -15,7 +15,7 @@ const (
 	maxOpsets  = 256       // operator sets that a model, or a function, imports
 )
 
-// A FormatError says where a file departs from ONNX's wire format.
+// A FormatError is a violation of ONNX's wire format.
 type FormatError struct {
 	Path   string // the file
 	Offset int64  // bytes from its beginning
@@ -31,8 +31,8 @@ func (e *FormatError) Error() string {
 	return fmt.Sprintf("%s: byte %d%s: %s", e.Path, e.Offset, where, e.Reason)
 }
 
-// within says that err arose inside the part of a message: its field, and the
-// index of the entry in a repeated one, else single.
+// within adds to err the part of a message in which it arose: its field, and
+// the index of the entry in a repeated one, else single.
 func within(err error, part string, index int) error {
 	if err == nil {
 		return nil
@@ -68,10 +68,10 @@ type reader struct {
 	budget int64 // bytes that messages may still take in memory
 }
 
-// Bytes that messages take in memory, roughly. A message may have two bytes
-// in a hostile file, so what is built from a file is bounded by its size as
-// well as by the memory that the caller grants: real models take a tenth of
-// that, and nodes of a dozen bytes, with names of a letter, are within it.
+// Approximate memory of messages, in bytes. A message may take two bytes in a
+// hostile file, so the limit of what is built from a file depends on its size
+// as well as on the caller's limit: real models take a tenth of it, and nodes
+// of a dozen bytes, with names of one letter, are within it.
 const (
 	costNode   = 1024
 	costAttr   = 320
@@ -82,15 +82,15 @@ const (
 	costProp   = 64
 	costString = 32
 
-	costInt   = 16 // of a list: an element, and what a growing list has to spare
-	costOther = 2  // bytes that the stages behind the reader take for one of its own
+	costInt   = 16 // of a list: an element, and its share of a growing list's spare room
+	costOther = 2  // bytes that later stages take for one of the reader's
 
 	budgetBase  = 96 << 20
 	budgetRatio = 96 // times the file's size
 )
 
-// newReader reads a file, of which no more may be built than leaves the
-// stages behind it enough of so many bytes of memory.
+// newReader reads a file and limits what is built from it so that later stages
+// have enough of the given memory, in bytes.
 func newReader(src io.ReaderAt, size int64, path string, memory int64) *reader {
 	budget := memory / (1 + costOther)
 	if size < budget/budgetRatio {
@@ -269,7 +269,7 @@ func (r *reader) open(f field, cost int64) error {
 	return r.charge(f, cost)
 }
 
-// charge takes cost from the budget.
+// charge subtracts cost from the budget.
 func (r *reader) charge(f field, cost int64) error {
 	if r.budget -= cost; r.budget < 0 {
 		return r.fail(f.off, "too many nodes, values and attributes for a file of %d bytes, or for --max-memory", r.size)
@@ -277,7 +277,7 @@ func (r *reader) charge(f field, cost int64) error {
 	return nil
 }
 
-// list charges for the elements of a repeated number, of a byte at least.
+// list charges for the elements of a repeated number, of at least a byte each.
 func (r *reader) list(f field) error { return r.charge(f, costInt*max(f.end-f.off, 1)) }
 
 // bytes returns the payload of f, valid until the next read.

@@ -3,36 +3,37 @@ package program
 import "github.com/memplan/memplan/graph"
 
 // Attrs are the arguments of a call that are not tensors on the device. A
-// node's kernel (Node.Does), its tensors and its Attrs say exactly what is
-// computed; a nil *Attrs has none of them. Package kernel says what each kernel
-// must have.
+// node's kernel (Node.Does), its tensors and its Attrs determine exactly what
+// is computed; a nil *Attrs means no such arguments. Package kernel says what
+// each kernel requires.
 type Attrs struct {
-	// Args are the operands in the kernel's order where they are not just In:
-	// some are absent, numbers, or in another order. Nil: they are In.
+	// Args are the operands in the kernel's order, needed where some are
+	// absent, are numbers, or come in another order than In. If nil, the
+	// operands are In.
 	Args []Arg
 	// Results are the indices in Out of the kernel's results, -1 for one that
-	// is not wanted. Nil: they are Out. In-place kernels that also keep a copy
-	// of their operand have that copy as result 1.
+	// is not wanted. If nil, the results are Out. In-place kernels that also
+	// keep a copy of their operand return that copy as result 1.
 	Results []int8
-	// Dims are the dims a kernel works along, none negative: those reduced, the
-	// one of softmax, cat, stack, gather, cumsum, flip; the normalized ones of
-	// a layer norm; for index, the dims that have an index.
+	// Dims are the dims a kernel works along, never negative: the reduced ones,
+	// the dim of a softmax, cat, stack, gather, cumsum or flip; the normalized
+	// ones of a layer norm; for index, the dims that have an index.
 	Dims    []int64
 	Scalars []float64 // numbers, which the kernel's row names (package kernel)
 	Mode    string    // which of the kernel's modes, "" for none
 	Conv    *Conv
 	Pool    *Pool
 	Window  *Window
-	// Stream numbers the random numbers of a call: a call that runs again draws
-	// the same, another call draws others.
+	// Stream numbers the random stream of a call: a call that runs again draws
+	// the same numbers, another call different ones.
 	Stream uint32
 	Rule   *Rule
-	// Inexact says why the node stands for other kernels than those named:
-	// memory and time are theirs, what it computes is not said.
+	// Inexact says why the node stands for other kernels than those named: its
+	// memory and time are right, but it cannot be computed.
 	Inexact string
 }
 
-// What an Arg is, instead of an index in In.
+// Values of Arg.In that are not indices into Node.In.
 const (
 	Absent  = -1 // not given
 	Number  = -2 // Arg.Value
@@ -40,7 +41,8 @@ const (
 	Unknown = -4 // on the host, with elements that the file does not show
 )
 
-// An Arg is an operand: In[In], or what a negative In says.
+// An Arg is an operand: Node.In[In], or one of the kinds above if In is
+// negative.
 type Arg struct {
 	In    int32
 	Value float64
@@ -48,7 +50,7 @@ type Arg struct {
 }
 
 // A HostArray is a constant of more than one element. Strides count elements of
-// Values: row-major ones, but 0 along a dim in which all are the same.
+// Values: row-major, but 0 along a dim in which all elements are equal.
 type HostArray struct {
 	DType   graph.DType
 	Shape   []int64
@@ -70,15 +72,15 @@ type Pool struct {
 	Divisor                       int64   // of averages, 0 for the window's size
 }
 
-// A Window is where, in elements of the row-major result, the operand of the
-// backward of a view is added into zeros, or a padded operand lies.
+// A Window is the part of the row-major result, in elements, into which the
+// backward of a view adds its gradient, or at which a padded operand lies.
 type Window struct {
 	Strides []int64
 	Offset  int64
 }
 
-// A Rule is what an optimizer's step does: Optimizer names its row in the table
-// of optimizers.
+// A Rule is an optimizer's update: Optimizer names its row in the table of
+// optimizers.
 type Rule struct {
 	Optimizer string
 	First     bool // the step that creates the state
@@ -89,18 +91,18 @@ type Rule struct {
 // keeps for it, by name: "exp_avg", "exp_avg_sq", "momentum_buffer", "step".
 type RuleParam struct {
 	Name        string
-	Param, Grad Tensor
+	Param, Grad View
 	States      []RuleState
 }
 
-// A RuleState is one state tensor of a parameter: Bytes at a storage.
+// A RuleState is one state tensor of a parameter, of Bytes bytes, in Storage.
 type RuleState struct {
 	Name    string
 	Storage StorageID
 	Bytes   int64
 }
 
-// Cells of recurrent networks.
+// The cells of recurrent networks.
 const (
 	CellLSTM = iota
 	CellGRU
@@ -108,8 +110,7 @@ const (
 	CellReLU
 )
 
-// Does names the kernel that computes what the node says: Kernel where it is
-// set, else Op.
+// Does names the kernel that the node runs: Kernel if it is set, else Op.
 func (n *Node) Does() string {
 	if n.Kernel != "" {
 		return n.Kernel

@@ -6,10 +6,10 @@ import (
 	"github.com/memplan/memplan/graph/cudnn"
 )
 
-// A Pass is one pass of a convolution within a node, and the workspace that it
-// may take.
+// A Pass is one pass of a convolution within a node, with its predicted
+// workspace.
 type Pass struct {
-	At int // index in Node.Events of the workspace's allocation, or where it would stand: there is none of 0 bytes
+	At int // index in Node.Events of the workspace's allocation, or, for a workspace of 0 bytes, where it would be
 	cudnn.Estimate
 }
 
@@ -51,8 +51,8 @@ func (p *Program) Workspaces() []cudnn.Estimate {
 	return out
 }
 
-// AtBounds returns the program in which every convolution's workspace is as large
-// as its bound: p itself where none may be larger than predicted.
+// AtBounds returns the program in which every convolution's workspace has its
+// largest predicted size: p itself if that changes nothing.
 func (p *Program) AtBounds() *Program {
 	if !slices.ContainsFunc(p.Workspaces(), func(w cudnn.Estimate) bool { return w.Bound > w.Bytes }) {
 		return p

@@ -1,8 +1,8 @@
 // Package program is the last stage of the one IR: a training step (or an
 // inference) as one ordered list of nodes over storages. Forward, recomputed,
-// backward and update nodes are all just nodes; what they allocate inside and
-// in which order stands in their steps, when a storage dies follows from who
-// reads it last. Package liveness turns a Program into allocation events.
+// backward and update nodes are all just nodes. Their events say what they
+// allocate and in which order; a storage dies after its last reader. Package
+// liveness turns a Program into allocation events.
 package program
 
 import (
@@ -74,12 +74,12 @@ type Storage struct {
 	Name     string // parameter, input or value that it holds
 	Module   string // qualified name of the owning module
 	Optional bool   // scratch that the library makes do without when the allocator refuses it
-	Stream   uint8  // of the allocator's pools: 0 is the one that computes, others those of collectives
-	Reshaped bool   // the tensor that was allocated gets other strides in place, which PyTorch counts as a write to it
+	Stream   uint8  // pool of the allocator: 0 for the compute stream, others for those of collectives
+	Reshaped bool   // the tensor gets other strides in place after its allocation, which PyTorch counts as a write to it
 }
 
-// A Tensor is a strided window on a storage; strides and offset count elements.
-type Tensor struct {
+// A View is a strided view of a storage; strides and offset count elements.
+type View struct {
 	Storage StorageID
 	DType   graph.DType
 	Shape   []int64
@@ -87,7 +87,8 @@ type Tensor struct {
 	Offset  int64
 }
 
-// A Unit says what computes a node's FLOPs, which decides how fast.
+// A Unit is the hardware or library path that computes a node's FLOPs and so
+// sets their rate.
 type Unit uint8
 
 // The units.
@@ -95,7 +96,7 @@ const (
 	Vector      Unit = iota // element by element
 	Product                 // cuBLAS
 	Convolution             // cuDNN
-	Fused                   // a kernel of its own around products: attention, depthwise convolution
+	Fused                   // a kernel with products inside: attention, depthwise convolution
 )
 
 // An Event is an allocation or a free inside a node.
@@ -104,10 +105,10 @@ type Event struct {
 	Free    bool
 }
 
-// A When says in which steps a node runs.
+// A When says in which training steps a node runs.
 type When uint8
 
-// The steps.
+// The values of When.
 const (
 	EveryStep  When = iota
 	FirstStep       // creates optimizer state
@@ -119,21 +120,21 @@ const (
 type Node struct {
 	Phase    Phase
 	Op       string // ATen operator without namespace and overload: "convolution_backward"
-	Autograd string // backward: the autograd node that issues it, "ConvolutionBackward0"
+	Autograd string // backward: the autograd node that issues the call, "ConvolutionBackward0"
 	Name     string // the lifted call it stems from, "conv2d_3"
 	Module   string
 	Call     int32 // index of the lifted call, -1 for none
 
-	In, Out []Tensor
-	Kernel  string      // what it computes, where Op names the call that asks for it: "copy"
-	Attrs   *Attrs      // arguments that are no tensors, nil for none
+	In, Out []View
+	Kernel  string      // the kernel, where Op names the call that launches it: "copy"
+	Attrs   *Attrs      // arguments that are not tensors, nil if none
 	Events  []Event     // allocations and frees inside the call, in order
 	Reads   []StorageID // storages that must be alive until the call returns
 	Holds   []StorageID // storages released right after the call, in this order, unless read again later
 
 	FLOPs   int64 // two per multiply-add
 	Unit    Unit
-	Traffic int64  // bytes read and written once each
+	Traffic int64  // bytes read and written, each counted once
 	Scratch int64  // bytes of library workspace taken inside the call
 	Passes  []Pass // of a convolution
 
@@ -155,21 +156,22 @@ type Program struct {
 	Train    bool
 	Warnings []graph.Warning
 	// Micros is the number of micro-batches whose gradients a step adds up, at
-	// least 1. Those from the third on are alike: Nodes has at most MicrosBuilt.
+	// least 1. Nodes holds at most MicrosBuilt of them; the others repeat the
+	// last.
 	Micros int
-	// Overlapping says that the forward of a micro-batch may run before the backward
-	// of an earlier one, as in a pipeline: nodes stand in execution order, phases
-	// do not.
+	// Overlapping is set if the forward of a micro-batch may run before the backward
+	// of an earlier one, as in a pipeline: nodes are then in execution order, phases
+	// are not.
 	Overlapping bool
 }
 
-// MicrosBuilt is how many micro-batches of a step a Program spells out at
-// most: the first makes the gradients, the second adds to them, the third finds
+// MicrosBuilt is the largest number of micro-batches that a Program spells out:
+// the first creates the gradients, the second adds to them, and the third finds
 // memory as the second left it, as all later ones do.
 const MicrosBuilt = 3
 
-// Runs returns how often node n runs in a step: once, or for each micro-batch
-// that the last one built stands for.
+// Runs returns how often node n runs in a step: once, or, in the last
+// micro-batch built, once for each that it stands for.
 func (p *Program) Runs(n *Node) int {
 	if p.Micros > MicrosBuilt && n.Micro == MicrosBuilt-1 && n.Phase != Update {
 		return p.Micros - MicrosBuilt + 1
@@ -177,7 +179,8 @@ func (p *Program) Runs(n *Node) int {
 	return 1
 }
 
-// Last reports whether n runs in the last micro-batch of a step, or in none.
+// Last reports whether n runs in the last micro-batch of a step, or outside of
+// all.
 func (p *Program) Last(n *Node) bool {
 	return n.Phase == ZeroGrad || n.Phase == Update || int(n.Micro) == max(1, min(p.Micros, MicrosBuilt))-1
 }

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// module begins the name of every function of this repository.
+// module is the prefix of all function names of this repository.
 const module = "github.com/memplan/memplan/"
 
-// closure ends the name of a function within another.
+// closure matches the end of a closure's name.
 var closure = regexp.MustCompile(`(\.func\d+(\.\d+)*)+$`)
 
-// Where says in which file of the repository a function of it stands, and what it is called: "graph/aten/ops_norm.go
-// runLayerNorm". A closure has the name of the function that makes it.
+// Where returns the file and the name of a function of this repository: "graph/aten/ops_norm.go runLayerNorm". For a
+// closure it is the function that makes it.
 func Where(function any) string {
 	f := runtime.FuncForPC(reflect.ValueOf(function).Pointer())
 	file, _ := f.FileLine(f.Entry())

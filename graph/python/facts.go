@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Facts that a class has or has not; libraries.txt says what each means.
+// Facts that hold of a class or do not; libraries.txt explains each.
 var (
 	PyTorch       = fact("pytorch")
 	Transformers  = fact("transformers")
@@ -42,7 +42,8 @@ var (
 	NamesProjections     = fact("names-projections")
 	TurnsParts           = fact("turns-parts")
 
-	// FunctionModules is asked of what code calls a module of functions: "F".
+	// FunctionModules holds of names under which code calls a module of
+	// functions: "F".
 	FunctionModules = fact("function-modules")
 
 	recurrent  = fact("recurrent")
@@ -52,28 +53,29 @@ var (
 	localNames = fact("locals")
 )
 
-// BatchNorm is what the operator's module is taken to be where a file names none.
+// BatchNorm is the class assumed for the operator's module where a file names
+// none.
 const BatchNorm = "torch.nn.modules.batchnorm.BatchNorm"
 
 // SelectiveScan is the function of transformers that runs a selective scan step by step.
 const SelectiveScan = "mamba_selective_scan"
 
-// Recurrent returns the one call that a recurrent module makes, which exporters take
-// apart; "" where the activation of its steps says which. It is false for other classes.
+// Recurrent returns the one call that a recurrent module makes and exporters take apart;
+// "" if the cell's activation decides which. ok is false for other classes.
 func Recurrent(class string) (call string, ok bool) {
 	v, ok := recurrent.Values(&Place{Class: class})
 	return strings.Join(v, ""), ok
 }
 
-// Cell returns which cell a module is that computes one step of a recurrent network, gru
-// or lstm; "" for other classes.
+// Cell returns the cell, gru or lstm, of a module that computes one step of a recurrent
+// network; "" for other classes.
 func Cell(class string) string {
 	v, _ := cells.Values(&Place{Class: class})
 	return strings.Join(v, "")
 }
 
-// AdaptivePool returns the operator of a module of adaptive pooling, and over how
-// many dims it pools, 0 for other classes.
+// AdaptivePool returns the operator of a module of adaptive pooling and the
+// number of dims it pools, 0 for other classes.
 func AdaptivePool(class string) (op string, dims int) {
 	v, ok := pools.Values(&Place{Class: class})
 	if !ok {
@@ -82,21 +84,21 @@ func AdaptivePool(class string) (op string, dims int) {
 	return v[0], int(v[0][len(v[0])-2] - '0')
 }
 
-// ActivatesInPlace tells whether modules of a class apply an activation in place;
-// known is false for classes that the file does not have.
+// ActivatesInPlace reports whether modules at a place apply an activation in
+// place; known is false if libraries.txt has no row for it.
 func ActivatesInPlace(op string, p *Place) (in, known bool) {
 	v, known := inPlace.Values(p)
 	return known && (v[0] == "all" || slices.Contains(strings.Split(v[0], ","), op)), known
 }
 
-// A Local is a variable of a forward function that names results of operators.
+// A Local is a variable of a forward function that holds results of operators.
 type Local struct {
 	Op    string // prefix of the operators
-	Until string // prefix of the operator whose last call ends it; "" until the forward returns
-	Which int    // 1: the first call of Op alone, -1: the last, 0: all
+	Until string // prefix of the operator whose last call ends its life; "": the forward's return does
+	Which int    // 1: only the first call of Op, -1: only the last, 0: all
 }
 
-// Locals returns such variables of a class.
+// Locals returns the variables listed for a class.
 func Locals(class string) (list []Local) {
 	p := &Place{Class: class}
 	for i := range localNames.rows() {
@@ -128,15 +130,15 @@ var layers = sync.OnceValue(func() map[string]bool {
 	return out
 })
 
-// Layer reports a class whose modules transformers checkpoints.
+// Layer reports whether transformers checkpoints modules of a class.
 func Layer(class string) bool {
 	return Transformers.Of(class) && layers()[class[strings.LastIndexByte(class, '.')+1:]]
 }
 
 var frames = sync.OnceValue(func() string { return section("frames") })
 
-// Frame returns what the variables of a class's forward function keep alive, nil for
-// a class that is not known or keeps nothing. libraries.txt has the notation.
+// Frame returns what the variables of a class's forward function keep alive; nil if
+// the class is unknown or keeps nothing. libraries.txt has the notation.
 func Frame(class string) []string {
 	lines := from(frames(), class, " ")
 	line, _, _ := strings.Cut(lines, "\n")
@@ -146,14 +148,14 @@ func Frame(class string) []string {
 	return nil
 }
 
-// A Cast is the whole statement that a line of source is a part of, with the casts
-// that make no call in a file of float32; in one class of its file where Class is not "".
+// A Cast is a whole statement of source code with casts that leave no call in a float32
+// file. Unless Class is "", it is meant only inside that class.
 type Cast struct{ Class, Whole string }
 
 var casts = sync.OnceValue(func() string { return section("casts") })
 
-// Casts returns the statements of a line, without the spaces around it, in files of a
-// name without folders.
+// Casts returns the statements that a source line, without surrounding spaces, may be
+// part of, in files of the given base name.
 func Casts(file, line string) (list []Cast) {
 	for row := range strings.Lines(from(casts(), line, "\t")) {
 		f := strings.Split(strings.TrimSuffix(row, "\n"), "\t")
@@ -169,11 +171,11 @@ func Casts(file, line string) (list []Cast) {
 	return list
 }
 
-// from returns the rest of sorted lines from the first on whose key, what stands before
-// sep, is not less.
+// from returns the part of sorted lines that starts at the first line whose key, the
+// text before sep, is not below key.
 func from(lines, key, sep string) string {
 	lo, hi := 0, len(lines)
-	for lo < hi { // lo and hi are starts of lines, or the end
+	for lo < hi { // lo and hi are starts of lines, or the end of the text
 		mid := max(lo, strings.LastIndexByte(lines[:(lo+hi)/2], '\n')+1)
 		line, _, _ := strings.Cut(lines[mid:], "\n")
 		if k, _, _ := strings.Cut(line, sep); k < key {

@@ -22,8 +22,8 @@ func source(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestNamesOfClasses: no other package has a name of a library's class, or of a
-// library's module, in a literal of its code; those are rows of libraries.txt.
+// TestNamesOfClasses: no other package spells the name of a library's class or
+// module in a literal; those belong in libraries.txt.
 func TestNamesOfClasses(t *testing.T) {
 	of := namesOf(t)
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
@@ -65,8 +65,8 @@ func TestNamesOfClasses(t *testing.T) {
 	}
 }
 
-// namesOf returns a function that finds a class of a library in a literal, "" for none.
-// Names that ONNX operators have, too, are left alone, and prose: words besides names.
+// namesOf returns a function that finds a library's class in a literal, "" if there is
+// none. It ignores names that ONNX operators share, and prose: words besides names.
 func namesOf(t *testing.T) func(text string) string {
 	known := map[string]bool{}
 	for line := range strings.Lines(frames() + section("layers")) {

@@ -1,6 +1,6 @@
-// Package python knows the code of Python libraries: what their classes do that an
-// exported file does not show. All of it is data, in libraries.txt; no other package
-// names a class of a library.
+// Package python holds facts about the code of Python libraries: what their classes
+// do that an exported file does not show. All of it is data, in libraries.txt; no
+// other package names a class of a library.
 package python
 
 import (
@@ -27,7 +27,7 @@ func section(name string) string {
 	return strings.TrimRight(rest, "\n") + "\n"
 }
 
-// A Place is a module of a model: what facts are asked of.
+// A Place is a module of a model, as facts look at it.
 type Place struct {
 	Class  string   // qualified: "torchvision.models.resnet.BasicBlock"
 	Around []string // classes of the modules around it, outermost first
@@ -35,7 +35,7 @@ type Place struct {
 	Module string   // name of the module
 }
 
-// A row is what one line of the file says of classes.
+// A row is one line of the file.
 type row struct {
 	class, not, root, around, module pattern
 	values                           []string
@@ -56,7 +56,7 @@ func read(line string) row {
 	return r
 }
 
-// holds reports a row that is about a place.
+// holds reports whether a row applies to a place.
 func (r *row) holds(p *Place) bool {
 	return r.class.matches(p.Class) &&
 		(r.not == "" || !r.not.matches(p.Class)) &&
@@ -84,7 +84,7 @@ func (p pattern) matches(name string) bool {
 	return false
 }
 
-// A Fact is a section of the file about classes.
+// A Fact is one section of the file.
 type Fact struct {
 	name string
 	rows func() []row

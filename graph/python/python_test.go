@@ -24,8 +24,8 @@ func TestPattern(t *testing.T) {
 	}
 }
 
-// TestRows: conditions are those that read knows, values those that the functions of
-// this package read, and no row stands behind one that takes all its classes.
+// TestRows: rows have only conditions that read knows and values that this package's
+// functions read, and no row stands behind one that matches all its classes.
 func TestRows(t *testing.T) {
 	values := map[string]string{
 		"recurrent":            `|\w+\.input`,

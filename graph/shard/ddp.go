@@ -17,24 +17,24 @@ const (
 )
 
 // DDP is torch.nn.parallel.DistributedDataParallel. Each rank holds the whole
-// model and, beside the gradients, buckets with a second copy of them.
+// model and, besides the gradients, buckets with a second copy of them.
 type DDP struct {
 	World
 	Bucket int64 // bucket_cap_mb in bytes, 0 for the default
-	First  int64 // the first bucket's, 0 for its default; with Bucket alone, that
+	First  int64 // size of the first bucket, 0 for its default; if only Bucket is set, that
 	// Unused is find_unused_parameters=True: buckets are made once, in the order of the
 	// parameters from the last, and which ones were used is counted on the device.
 	Unused bool
 	// BucketViews is gradient_as_bucket_view=True: gradients are views into the
 	// buckets, so that there is no second copy.
 	BucketViews bool
-	// ZeRO says that the optimizer is a ZeroRedundancyOptimizer, which updates
-	// this rank's part of the parameters and keeps state for that alone.
+	// ZeRO is set if the optimizer is a ZeroRedundancyOptimizer, which updates
+	// only this rank's share of the parameters and keeps state for that alone.
 	ZeRO bool
-	// LateFree says that the first buckets go only at the end of the second step.
-	// NCCL's work holds them until its watchdog, which looks ten times a second, has
-	// seen that the all-reduce ended: which of the two happens differs between ranks
-	// and runs.
+	// LateFree frees the first buckets only at the end of the second step. NCCL's
+	// work holds them until its watchdog, which polls ten times a second, has seen
+	// the end of the all-reduce: whether it does in time differs between ranks and
+	// runs.
 	LateFree bool
 	Update   Update
 }
@@ -90,7 +90,7 @@ func (o DDP) Apply(b *train.Build) (*train.Build, error) {
 	return e.build(), nil
 }
 
-// second adds a node that runs in the second step alone.
+// second adds a node that runs only in the second step.
 func (e *editor) second(op string, events []program.Event) {
 	if len(events) == 0 {
 		return
@@ -99,8 +99,9 @@ func (e *editor) second(op string, events []program.Event) {
 	e.p.Nodes[len(e.p.Nodes)-1].Only = program.SecondStep
 }
 
-// construct adds what making the wrapper allocates: rank 0's parameters and buffers are
-// broadcast in flat copies, then one bucket is made for all gradients of a type.
+// construct adds the allocations of the wrapper's constructor: rank 0's parameters and
+// buffers are broadcast in flat copies, then one bucket is made for all gradients of a
+// type.
 func (o DDP) construct(e *editor, params []train.Param) (buckets []program.StorageID) {
 	var all []int64
 	for _, id := range e.p.Statics {
@@ -124,7 +125,8 @@ func (o DDP) construct(e *editor, params []train.Param) (buckets []program.Stora
 	return buckets
 }
 
-// inFlight are the flat copies of a broadcast of which two are on their way at a time.
+// inFlight returns the flat copies of a broadcast, two of which are in flight at a
+// time.
 func (e *editor) inFlight(sizes []int64) (events []program.Event) {
 	const most = 2
 	var flight []program.StorageID
@@ -141,7 +143,7 @@ func (e *editor) inFlight(sizes []int64) (events []program.Event) {
 	return events
 }
 
-// bucket adds a gradient bucket, which lives until buckets are made anew.
+// bucket adds a gradient bucket, which lives until buckets are rebuilt.
 func (e *editor) bucket(bytes int64) program.StorageID {
 	id := e.storage(bytes, program.Gradients, compute, "gradient bucket")
 	e.p.Storages[id].Life = program.State
@@ -149,8 +151,8 @@ func (e *editor) bucket(bytes int64) program.StorageID {
 }
 
 // rebuild returns what the wrapper does at the start of the second forward, when it
-// has seen the order in which gradients come: buckets of at most the given size in
-// that order take the place of the first.
+// knows the order of the gradients: buckets of at most the given size, in that
+// order, replace the first.
 func (o DDP) rebuild(e *editor, params []train.Param) (events []program.Event) {
 	made := map[program.StorageID]int{}
 	for i := range e.src.Nodes {
@@ -168,7 +170,7 @@ func (o DDP) rebuild(e *editor, params []train.Param) (events []program.Event) {
 	return events
 }
 
-// limits are the sizes at which buckets are closed.
+// limits returns the sizes at which buckets are closed.
 func (o DDP) limits() []int64 {
 	if o.Bucket > 0 && o.First == 0 {
 		return []int64{o.Bucket}
@@ -176,7 +178,7 @@ func (o DDP) limits() []int64 {
 	return []int64{cmp.Or(o.First, FirstBucket), cmp.Or(o.Bucket, DefaultBucket)}
 }
 
-// typed are the sizes of the buckets of gradients, those of one type together.
+// typed returns the sizes of the buckets of gradients, grouped by type.
 func typed(params []train.Param, limits []int64) (out []int64) {
 	var types []string
 	sizes := map[string][]int64{}
@@ -194,7 +196,8 @@ func typed(params []train.Param, limits []int64) (out []int64) {
 }
 
 // fill puts sizes into buckets in order; one that has reached its limit is closed.
-// The last limit holds for all further buckets; without limits all are one.
+// The last limit applies to all further buckets; without limits there is one
+// bucket.
 func fill(sizes, limits []int64) (out []int64) {
 	var n int64
 	for _, s := range sizes {
@@ -209,8 +212,8 @@ func fill(sizes, limits []int64) (out []int64) {
 	return out
 }
 
-// broadcastBuffers adds the broadcast of rank 0's buffers in flat copies, one a
-// type of element, at the start of forward.
+// broadcastBuffers adds the broadcast of rank 0's buffers in flat copies, one
+// for each element type, at the start of forward.
 func (e *editor) broadcastBuffers() {
 	var counters, floats int64
 	for _, id := range e.p.Statics {
@@ -234,7 +237,8 @@ func (e *editor) broadcastBuffers() {
 	e.node("broadcast_buffers", "", events...)
 }
 
-// viewGradients makes gradients last only until they are copied into their bucket.
+// viewGradients ends the life of gradients when they have been copied into their
+// bucket.
 func (e *editor) viewGradients(params []train.Param) {
 	for _, p := range params {
 		e.p.Storages[p.Grad].Life = program.Step
@@ -242,7 +246,8 @@ func (e *editor) viewGradients(params []train.Param) {
 	e.p.Carried = slices.DeleteFunc(e.p.Carried, func(id program.StorageID) bool { return e.p.Storages[id].Life != program.Carried })
 }
 
-// forget takes gradients that are views into buckets off the last node's reads.
+// forget removes gradients that are views of buckets from the last node's
+// reads.
 func (e *editor) forget(params []train.Param) {
 	n := &e.p.Nodes[len(e.p.Nodes)-1]
 	n.Reads = slices.DeleteFunc(slices.Clone(n.Reads), func(id program.StorageID) bool {
@@ -250,8 +255,8 @@ func (e *editor) forget(params []train.Param) {
 	})
 }
 
-// part are the parameters that this rank updates: the largest first, each goes to
-// the rank that has fewest elements.
+// part returns the parameters that this rank updates: the largest first, each
+// goes to the rank with the fewest elements.
 func (o DDP) part(params []train.Param) (out []local) {
 	params = slices.Clone(params)
 	slices.SortStableFunc(params, func(a, b train.Param) int {

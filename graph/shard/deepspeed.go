@@ -345,7 +345,7 @@ func (d *deepSpeed) uses() {
 	}
 }
 
-func storages(ts []program.Tensor) (out []program.StorageID) {
+func storages(ts []program.View) (out []program.StorageID) {
 	for _, t := range ts {
 		out = append(out, t.Storage)
 	}

@@ -12,13 +12,13 @@ import (
 	"github.com/memplan/memplan/graph/train"
 )
 
-// across are operators that need all of the dim that tensor parallelism splits.
+// across are operators that need the whole dim that tensor parallelism splits.
 var across = []string{"mean", "pow", "var", "var_mean", "sum", "embedding", "convolution", "cudnn_convolution", "native_layer_norm", "native_group_norm", "batch_norm", "rms_norm", "_fused_rms_norm"}
 
 // A linear is a linear module as it runs.
 type linear struct {
 	module string
-	from   []*linear // that its input is made of, by operators that work on each part alone
+	from   []*linear // sources of its input, through operators that work on each part alone
 	split  int       // byOutputs, byInputs or whole
 }
 
@@ -50,11 +50,11 @@ func DefaultTP(b *train.Build) (t TP, err error) {
 	return t, nil
 }
 
-// numbers are parts of a module's name.
+// numbers matches numeric parts of a module's name.
 var numbers = regexp.MustCompile(`\.[0-9]+(\.|$)`)
 
-// patterns are the names of the modules that are split so, with stars for numbers
-// where all modules of such names are.
+// patterns returns the names of the modules with that split, with stars for
+// numbers if all modules of such names have it.
 func patterns(list []*linear, split int) (out []string) {
 	starred := func(p *linear) string { return numbers.ReplaceAllString(p.module, ".*$1") }
 	mixed := map[string]bool{}
@@ -75,7 +75,7 @@ func patterns(list []*linear, split int) (out []string) {
 	return out
 }
 
-// linears are the linear modules of the first forward, in order.
+// linears returns the linear modules of the first forward, in order.
 func linears(b *train.Build) (out []*linear) {
 	w := &walker{b: b, weights: map[program.StorageID]string{}, maker: map[program.StorageID]*program.Node{}, at: map[program.StorageID]*source{}}
 	for _, p := range b.Params {
@@ -100,10 +100,10 @@ func linears(b *train.Build) (out []*linear) {
 	return out
 }
 
-// A source is what a tensor is computed from.
+// A source is the origin of a tensor's values.
 type source struct {
 	linears []*linear
-	whole   bool // something else, or all of a dim that would be split
+	whole   bool // other sources, or all of a dim that would be split
 }
 
 type walker struct {
@@ -113,7 +113,8 @@ type walker struct {
 	at      map[program.StorageID]*source
 }
 
-// linear is the module that a node runs, or nil; its result comes from it.
+// linear returns the module that a node runs, or nil; the node's result becomes
+// its output.
 func (w *walker) linear(n *program.Node) *linear {
 	if n.Phase != program.Forward || !slices.Contains(products, n.Does()) {
 		return nil
@@ -142,8 +143,8 @@ func (w *walker) linear(n *program.Node) *linear {
 	return p
 }
 
-// splittable reports whether the module of a node is one that PyTorch splits, as far
-// as the file says.
+// splittable reports whether PyTorch can split the module of a node, as far as the
+// file shows.
 func (w *walker) splittable(n *program.Node) bool {
 	if c := w.b.Lifted.Classes; n.Call >= 0 && int(n.Call) < len(c) && c[n.Call] != "" {
 		return python.Splits.Of(c[n.Call])
@@ -160,7 +161,7 @@ func (s *source) add(x *source) {
 	}
 }
 
-// source is what a storage of the forward pass is computed from.
+// source returns the origin of a storage of the forward pass.
 func (w *walker) source(id program.StorageID) *source {
 	if s := w.at[id]; s != nil {
 		return s
@@ -183,8 +184,8 @@ func (w *walker) source(id program.StorageID) *source {
 	return s
 }
 
-// Even splits a list of modules into stages of as many, and returns those that all
-// stages but the first begin with.
+// Even splits a list of modules into stages of equal length, and returns the first
+// module of each stage but the first.
 func Even(modules []string, stages int) (out []string, err error) {
 	if len(modules) < stages {
 		return nil, fmt.Errorf("the model repeats %d blocks, too few for %d stages", len(modules), stages)

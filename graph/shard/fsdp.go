@@ -17,20 +17,20 @@ import (
 type FSDP struct {
 	World
 	Device
-	// Units are the modules that fully_shard is called on, beside the root.
+	// Units are the modules that fully_shard is called on, besides the root.
 	Units []string
 	// Keep is reshard_after_forward=False: gathered parameters stay from forward to backward.
 	Keep bool
-	// Within is reshard_after_forward=N: after forward a rank keeps its part of N, which
-	// backward gathers from N ranks. 0 where it keeps its shard alone.
+	// Within is reshard_after_forward=N: after forward a rank keeps its 1/N of the
+	// parameters, which backward gathers from N ranks. 0 if it keeps only its shard.
 	Within int
-	// Prefetch is how many units before the one that runs are gathered, in forward and in
-	// backward (set_modules_to_forward_prefetch, set_modules_to_backward_prefetch); 0
-	// is FSDP2's default: none in forward and one in backward.
+	// Prefetch is how many units ahead are gathered, in forward and in backward
+	// (set_modules_to_forward_prefetch, set_modules_to_backward_prefetch); 0 is FSDP2's
+	// default: none in forward and one in backward.
 	Prefetch int
 	// Stored is the type of the sharded parameters, gradients and optimizer state,
-	// Undefined for that of the program's parameters. Where it differs, the
-	// program's is MixedPrecisionPolicy's param_dtype.
+	// Undefined for that of the program's parameters. If it differs, the program's
+	// is MixedPrecisionPolicy's param_dtype.
 	Stored graph.DType
 	// Reduced is reduce_dtype, Undefined for the type of the gradients.
 	Reduced graph.DType
@@ -44,11 +44,11 @@ type unit struct {
 	name     string
 	params   []*sharded          // in the order of the unit's modules, children first
 	keep     bool                // parameters stay after forward
-	whole    bool                // parameters are gathered now
-	gathered program.StorageID   // the all-gather's output that waits to be copied out, or None
+	whole    bool                // the whole parameters are gathered now
+	gathered program.StorageID   // the all-gather's output before it is copied out, or None
 	last     int                 // last node of its backward
 	done     bool                // gradients have been reduced
-	order    []int               // its places in the order of forward
+	order    []int               // its positions in the order of forward
 	parts    []program.StorageID // what Within keeps between forward and backward
 }
 
@@ -90,7 +90,7 @@ type fsdp struct {
 	input  program.StorageID   // the last reduce-scatter's input
 	casts  []program.StorageID // inputs in the policy's type
 	begun  bool                // backward has reached the model
-	micro  int32               // micro-batch that runs
+	micro  int32               // the current micro-batch
 	layers []*unit             // in the order of the first forward, for Prefetch
 }
 
@@ -158,7 +158,7 @@ func (w *fsdp) next(micro int32) {
 	w.ends(micro)
 }
 
-// reduces reports whether the micro-batch that runs is the step's last, at whose
+// reduces reports whether the current micro-batch is the step's last, at whose
 // end gradients are reduced (set_requires_gradient_sync).
 func (w *fsdp) reduces() bool {
 	return int(w.micro) == max(1, min(w.src.Micros, program.MicrosBuilt))-1
@@ -197,7 +197,7 @@ func (w *fsdp) unit(name string) *unit {
 	return w.units[slices.IndexFunc(w.units, func(u *unit) bool { return u.name == name })]
 }
 
-// around are the units around a module, the root first.
+// around returns the units around a module, the root first.
 func (w *fsdp) around(module string) (out []*unit) {
 	for _, u := range w.units {
 		if u.name == "" || train.Within(module, u.name) {
@@ -208,7 +208,7 @@ func (w *fsdp) around(module string) (out []*unit) {
 	return out
 }
 
-// stored is the type that shards are kept in.
+// stored returns the type in which a shard is kept.
 func (w *fsdp) stored(s *sharded) graph.DType {
 	if w.Stored != graph.Undefined && s.Tensor.DType.IsFloat() {
 		return w.Stored
@@ -217,7 +217,7 @@ func (w *fsdp) stored(s *sharded) graph.DType {
 }
 
 // construct replaces the whole parameters by shards: the model is on the device, then one
-// unit after the other is cut, the root last.
+// unit after the other is sharded, the root last.
 func (w *fsdp) construct() {
 	whole := map[program.StorageID]program.StorageID{}
 	w.p.Statics = slices.DeleteFunc(w.p.Statics, func(id program.StorageID) bool { return w.params[id] != nil })
@@ -243,14 +243,14 @@ func (w *fsdp) construct() {
 	w.p.Setup = setup
 }
 
-// unconvert takes back that the program converts the model and its inputs before the
+// unconvert reverts the program's conversions of the model and its inputs before the
 // first step: the policy casts parameters when it gathers them, and inputs when forward
 // begins; buffers keep their type.
 func (w *fsdp) unconvert() {
 	if w.Stored == graph.Undefined {
 		return
 	}
-	from := map[program.StorageID]program.StorageID{} // the storage before a conversion, by that after
+	from := map[program.StorageID]program.StorageID{} // the storage before a conversion, by the one after it
 	gone := map[program.StorageID]bool{}
 	for i, ev := range w.p.Setup {
 		if i > 0 && ev.Free && !w.p.Setup[i-1].Free {
@@ -280,8 +280,8 @@ func (w *fsdp) unconvert() {
 	w.p.Setup = setup
 }
 
-// cut allocates the shards of a unit's parameters; the whole ones go when
-// fully_shard returns, from the end of its list.
+// cut allocates the shards of a unit's parameters; the whole ones are freed
+// when fully_shard returns, from the end of its list.
 func (w *fsdp) cut(u *unit, whole map[program.StorageID]program.StorageID) (setup []program.Event) {
 	if w.Offload {
 		return nil
@@ -300,7 +300,7 @@ func (w *fsdp) cut(u *unit, whole map[program.StorageID]program.StorageID) (setu
 	return setup
 }
 
-// walk goes through the program, gathers before a unit runs and reduces after it.
+// walk copies the program, gathers before a unit runs and reduces after it.
 func (w *fsdp) walk() {
 	for i := range w.src.Nodes {
 		n := &w.src.Nodes[i]
@@ -318,7 +318,7 @@ func (w *fsdp) walk() {
 		case program.Forward:
 			w.enter(w.around(n.Module))
 		case program.Backward:
-			if w.begun = w.begun || n.Call >= 0 || n.Module != ""; w.begun { // the loss's own comes before
+			if w.begun = w.begun || n.Call >= 0 || n.Module != ""; w.begun { // calls before it are the loss's
 				for _, u := range w.around(n.Module) {
 					w.unshardBackward(u)
 				}
@@ -343,8 +343,8 @@ func (w *fsdp) walk() {
 }
 
 // follows reports whether operators of other units run backward after node i,
-// where unit u ends: else none of its inputs requires a gradient, and it is
-// finished when backward ends.
+// where unit u ends: otherwise none of its inputs requires a gradient, and it
+// is finished when backward ends.
 func (w *fsdp) follows(i int, u *unit) bool {
 	for _, n := range w.src.Nodes[i+1:] {
 		if n.Phase != program.Backward {
@@ -357,7 +357,7 @@ func (w *fsdp) follows(i int, u *unit) bool {
 	return false
 }
 
-// enter makes the units around a node those that run.
+// enter starts the units around a node.
 func (w *fsdp) enter(units []*unit) {
 	w.leave(units)
 	for _, u := range units[len(w.active):] {
@@ -374,7 +374,7 @@ func (w *fsdp) enter(units []*unit) {
 	}
 }
 
-// castInputs makes the inputs in the policy's type.
+// castInputs adds copies of the inputs in the policy's type.
 func (w *fsdp) castInputs() {
 	var events []program.Event
 	for _, id := range w.casts {
@@ -441,7 +441,7 @@ func (w *fsdp) unshard(u *unit) {
 }
 
 // copyOut waits for a unit's all-gather and copies it into whole parameters. In
-// forward the gathered copy lives until that of the next unit has been copied out.
+// forward the gathered copy lives until the next unit's has been copied out.
 func (w *fsdp) copyOut(u *unit, forward bool) {
 	if u.gathered == program.None {
 		return
@@ -472,7 +472,7 @@ func (w *fsdp) copyOut(u *unit, forward bool) {
 	w.node("fsdp::all_gather_copy_out", u.name, events...)
 }
 
-// keepParts copies this rank's part of Within out of a unit's whole parameters.
+// keepParts copies this rank's part (Within) of a unit's whole parameters.
 func (w *fsdp) keepParts(u *unit) {
 	if w.Within == 0 || !u.whole {
 		return
@@ -552,7 +552,7 @@ func (w *fsdp) postBackward(u *unit) {
 	w.input = w.storage(d.Bytes(elems*int64(w.Size)), program.Gradients, compute, u.name+" reduce-scatter")
 	events = append(events, alloc(w.input))
 	events = append(events, passing(w.storage(chunkCatTable(chunks), program.Temporaries, compute, "_chunk_cat"))...)
-	n := len(with) - 1 // a list's items go from its end; the last has a variable of its own
+	n := len(with) - 1 // a list's items are freed from its end; the last has a variable of its own
 	for _, s := range slices.Backward(with[:n]) {
 		events = append(events, w.freeGradient(s))
 	}
@@ -576,8 +576,8 @@ func (w *fsdp) postBackward(u *unit) {
 	w.node("fsdp::reduce_scatter", u.name, events...)
 }
 
-// accumulate keeps a unit's whole gradients for the next micro-batch, in the type that
-// they are reduced in.
+// accumulate keeps a unit's whole gradients for the next micro-batch, in their
+// reduction type.
 func (w *fsdp) accumulate(u *unit) {
 	var events []program.Event
 	for _, s := range u.params {
@@ -591,14 +591,14 @@ func (w *fsdp) accumulate(u *unit) {
 	w.node("fsdp::accumulate", u.name, events...)
 }
 
-// freeGradient ends the life of a parameter's whole gradient.
+// freeGradient frees a parameter's whole gradient.
 func (w *fsdp) freeGradient(s *sharded) program.Event {
 	w.p.Storages[s.Grad].Life = program.Step
 	w.p.Carried = slices.DeleteFunc(w.p.Carried, func(id program.StorageID) bool { return id == s.Grad })
 	return free(w.now(s.Grad))
 }
 
-// last ends backward: units whose backward no gradient of an input ended.
+// last ends backward for the units whose backward no input's gradient ended.
 func (w *fsdp) last() {
 	for _, u := range w.units {
 		w.postBackward(u)
@@ -628,7 +628,7 @@ func (w *fsdp) update() {
 	w.step(list, w.Update)
 }
 
-// module is the module that owns a parameter.
+// module returns the module that owns a parameter.
 func module(param string) string {
 	if i := strings.LastIndexByte(param, '.'); i >= 0 {
 		return param[:i]
@@ -636,8 +636,8 @@ func module(param string) string {
 	return ""
 }
 
-// childrenFirst sorts parameters as a walk over modules meets them that visits a
-// module's children before it.
+// childrenFirst sorts parameters as a walk over modules that visits children
+// before their module.
 func childrenFirst(list []train.Param) (out []train.Param) {
 	type node struct {
 		children []string

@@ -225,7 +225,7 @@ var gemms = []string{"addmm", "mm", "bmm", "baddbmm"}
 
 // workspaces lists, by node of this stage, the library workspaces that the step of
 // one GPU makes in another stage and that this one makes, too: at its first matrix
-// product of the phase, or at its first addmm for those of cuBLASLt.
+// product of the phase, or at its first addmm for cuBLASLt's.
 func (p *pipeline) workspaces() map[int][]program.Event {
 	out := map[int][]program.Event{}
 	for id, at := range p.maker {
@@ -280,7 +280,7 @@ func (p *pipeline) own() {
 	p.p.Statics = slices.DeleteFunc(p.p.Statics, drop)
 	p.p.Setup = slices.DeleteFunc(p.p.Setup, func(ev program.Event) bool { return drop(ev.Storage) })
 	for _, id := range p.p.Statics {
-		if s := &p.p.Storages[id]; s.Category == program.Inputs { // those of all micro-batches
+		if s := &p.p.Storages[id]; s.Category == program.Inputs { // inputs of all micro-batches
 			s.Bytes *= int64(p.Micros)
 		}
 	}
@@ -374,7 +374,8 @@ func (p *pipeline) renamed(m int) map[program.StorageID]program.StorageID {
 	return out
 }
 
-// receive allocates, for good, what each micro-batch receives from the stages beside.
+// receive allocates, permanently, what each micro-batch receives from the
+// neighbouring stages.
 func (p *pipeline) receive() {
 	p.recv = make([]map[program.StorageID]program.StorageID, p.Micros)
 	for m := range p.recv {
@@ -446,14 +447,14 @@ func (p *pipeline) sendGradients(stage, from int, held []program.StorageID) []pr
 
 func (p *pipeline) hold(ids []program.StorageID) { p.holdIDs(p.ids(ids)) }
 
-// holdIDs keeps storages until here.
+// holdIDs keeps storages until the current node.
 func (p *pipeline) holdIDs(ids []program.StorageID) {
 	if len(ids) > 0 {
 		p.p.Nodes = append(p.p.Nodes, program.Node{Phase: p.at.Phase, Micro: p.at.Micro, Op: "send", Call: -1, Segment: -1, Reads: slices.Clone(ids)})
 	}
 }
 
-// locals are the stage's parameters.
+// locals returns the stage's parameters.
 func (p *pipeline) locals() (out []local) {
 	for _, prm := range trained(p.src) {
 		if slices.Contains(p.p.Statics, prm.Tensor.Storage) {

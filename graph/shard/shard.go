@@ -130,7 +130,7 @@ func (e *editor) now(id program.StorageID) program.StorageID {
 	return id
 }
 
-func (e *editor) tensors(ts []program.Tensor) []program.Tensor {
+func (e *editor) tensors(ts []program.View) []program.View {
 	out := slices.Clone(ts)
 	for i := range out {
 		out[i].Storage = e.now(out[i].Storage)

@@ -63,7 +63,7 @@ func TestPart(t *testing.T) {
 	var most, all int64
 	for i := range 23 {
 		n := int64(1 + i*i%17*100)
-		params = append(params, train.Param{Name: string(rune('a' + i)), Tensor: program.Tensor{DType: graph.Float32, Shape: []int64{n}}})
+		params = append(params, train.Param{Name: string(rune('a' + i)), Tensor: program.View{DType: graph.Float32, Shape: []int64{n}}})
 		most, all = max(most, n), all+n
 	}
 	seen := map[string]int{}
@@ -93,7 +93,7 @@ func TestSharded(t *testing.T) {
 			var sum int64
 			for rank := range size {
 				w := &fsdp{FSDP: FSDP{World: World{size, rank}}}
-				s := w.sharded(train.Param{Tensor: program.Tensor{Shape: []int64{rows, 3}}})
+				s := w.sharded(train.Param{Tensor: program.View{Shape: []int64{rows, 3}}})
 				if s.local[0]*3 > s.padded {
 					t.Errorf("%d rows on %d: rank %d has %v of a padded shard of %d", rows, size, rank, s.local, s.padded)
 				}
@@ -152,7 +152,7 @@ func TestDeepSpeedParts(t *testing.T) {
 		var params []train.Param
 		var all, held int64
 		for _, n := range []int64{7, 300, 2, 41} {
-			params = append(params, train.Param{Tensor: program.Tensor{DType: graph.Float32, Shape: []int64{n}}})
+			params = append(params, train.Param{Tensor: program.View{DType: graph.Float32, Shape: []int64{n}}})
 			all += n
 		}
 		var part int64

@@ -11,9 +11,9 @@ const (
 )
 
 // splitTable returns the bytes of the table that split_with_sizes_copy puts on the
-// device: for each tensor its address, where it is read and its bytes, for each block
-// which tensor it copies, and the sums of blocks. chunks are the bytes of each
-// tensor on one rank.
+// device: for each tensor its address, its source and its bytes, for each block which
+// tensor it copies, and prefix sums of blocks. chunks are the bytes of each tensor on
+// one rank.
 func (d Device) splitTable(chunks []int64, ranks int64) int64 {
 	var blocks int64
 	for _, c := range chunks {

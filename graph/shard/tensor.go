@@ -12,13 +12,13 @@ import (
 
 // TP is tensor parallelism as torch.distributed.tensor.parallel.parallelize_module
 // applies it: linear modules split by their outputs (ColwiseParallel) and by their
-// inputs (RowwiseParallel). What lies between is split, too; the sum over ranks
-// that a rowwise product needs, and that the gradient of a colwise product's input
-// needs, is a collective with a result of its own.
+// inputs (RowwiseParallel). What is computed between them is split, too; the sum
+// over ranks that a rowwise product needs, and that the gradient of a colwise
+// product's input needs, is a collective with a result of its own.
 type TP struct {
 	World
-	// Colwise and Rowwise are patterns of module names, as path.Match reads them with
-	// dots for slashes: "model.layers.*.mlp.up_proj".
+	// Colwise and Rowwise are patterns of module names in the syntax of path.Match,
+	// with dots for slashes: "model.layers.*.mlp.up_proj".
 	Colwise, Rowwise []string
 	Update           Update
 }
@@ -60,7 +60,7 @@ func (o TP) Apply(b *train.Build) (*train.Build, error) {
 	return out, nil
 }
 
-// shape is that of this rank's part of a parameter.
+// shape returns the shape of this rank's part of a parameter.
 func (t *tensorParallel) shape(p train.Param) []int64 {
 	shape := slices.Clone(p.Tensor.Shape)
 	if dim, ok := t.dims[p.Tensor.Storage]; ok {
@@ -72,11 +72,11 @@ func (t *tensorParallel) shape(p train.Param) []int64 {
 type tensorParallel struct {
 	TP
 	*editor
-	split map[program.StorageID]bool // storages of the source of which a rank has its part
-	dims  map[program.StorageID]int  // of parameters: the dim that is split
+	split map[program.StorageID]bool // storages of the source that are split
+	dims  map[program.StorageID]int  // for each parameter: the dim that is split
 }
 
-// parameters splits those of the modules that the patterns name.
+// parameters splits the parameters of the modules that the patterns name.
 func (t *tensorParallel) parameters() error {
 	t.dims = map[program.StorageID]int{}
 	for _, p := range t.src.Params {
@@ -123,7 +123,7 @@ func (t *tensorParallel) distribute() error {
 	return nil
 }
 
-// locals are the parameters as this rank's optimizer sees them.
+// locals returns the parameters as this rank's optimizer sees them.
 func (t *tensorParallel) locals() (out []local) {
 	for _, p := range trained(t.src) {
 		out = append(out, local{p.Name, p.Tensor.Storage, t.now(p.Grad), updateParam(p.Tensor.DType, t.shape(p))})
@@ -137,7 +137,7 @@ var products = []string{"mm", "addmm", "linear"}
 
 // compute adds a node of the source as a rank runs it.
 func (t *tensorParallel) compute(n *program.Node) {
-	split := slices.ContainsFunc(n.In, func(x program.Tensor) bool { return t.split[x.Storage] })
+	split := slices.ContainsFunc(n.In, func(x program.View) bool { return t.split[x.Storage] })
 	if !split {
 		t.keep(n)
 		return
@@ -160,7 +160,7 @@ func (t *tensorParallel) compute(n *program.Node) {
 	last.FLOPs, last.Traffic = last.FLOPs/int64(t.Size), last.Traffic/int64(t.Size)
 }
 
-// partial reports whether a product contracts the dim that ranks share.
+// partial reports whether a product contracts the split dim.
 func (t *tensorParallel) partial(n *program.Node) bool {
 	k := n.Args()
 	if !slices.Contains(products, n.Does()) || k < 2 {

@@ -9,10 +9,10 @@ import (
 	"github.com/memplan/memplan/graph/lift"
 )
 
-// A capture says of every call what the model's code did when it ran: types,
-// storages, deaths of Python's references. This file brings that to the calls.
+// Applies what a capture recorded of every call when the model's code ran:
+// types, storages, and when Python released references.
 
-// kept is the type that a stored tensor of the file has in this precision.
+// kept returns the type of a stored tensor of the file in this precision.
 func (b *builder) kept(id graph.ValueID) graph.DType {
 	d := b.l.Graph.Values[id].Type.Elem
 	if b.recorded != nil && b.recorded.Given[id] {
@@ -21,10 +21,10 @@ func (b *builder) kept(id graph.ValueID) graph.DType {
 	return b.stored(d)
 }
 
-// recordedDeaths are the values let go after each call. What modules keep outlives
-// an inference.
+// recordedDeaths returns the values released after each call. What modules keep
+// outlives an inference.
 func (b *builder) recordedDeaths() [][]graph.ValueID {
-	out := b.recorded.Dies
+	out := b.recorded.Released
 	if n := len(out); n > 0 && !b.opt.Train {
 		out = slices.Clone(out)
 		out[n-1] = slices.Concat(out[n-1], b.recorded.Kept)
@@ -32,18 +32,18 @@ func (b *builder) recordedDeaths() [][]graph.ValueID {
 	return out
 }
 
-// filed is the type that a stored tensor has before the model is converted.
+// filed returns the type of a stored tensor before the model is converted.
 func (b *builder) filed(id graph.ValueID) graph.DType {
 	if b.recorded != nil {
-		return b.recorded.Was[id]
+		return b.recorded.Original[id]
 	}
 	return b.l.Graph.Values[id].Type.Elem
 }
 
-// frozen reports a parameter that requires no gradient in the model itself.
+// frozen reports whether a parameter requires no gradient in the model itself.
 func (b *builder) frozen(name string) bool { return b.recorded != nil && b.recorded.Frozen[name] }
 
-// onHost answers a call that the CPU runs: it takes none of the device's memory.
+// onHost handles a call that runs on the CPU, which takes no device memory.
 func (b *builder) onHost(i int, n *graph.Node, env []*aten.Tensor) bool {
 	if b.recorded == nil || !b.recorded.OnHost[i] {
 		return false
@@ -60,7 +60,7 @@ func (b *builder) onHost(i int, n *graph.Node, env []*aten.Tensor) bool {
 	return true
 }
 
-// exact adds to a call what the capture recorded of it.
+// exact adds the capture's record to a call.
 func (b *builder) exact(i int, n *graph.Node, c *aten.Call, env []*aten.Tensor) {
 	r := b.recorded
 	if r == nil {
@@ -87,7 +87,7 @@ func (b *builder) exact(i int, n *graph.Node, c *aten.Call, env []*aten.Tensor) 
 	}
 }
 
-// base is the tensor whose storage a value shares, nil for one of its own.
+// base returns the tensor whose storage a value shares, nil if it has its own.
 func (b *builder) base(id graph.ValueID, env []*aten.Tensor) *aten.Tensor {
 	if of := b.recorded.Bases[id]; of >= 0 {
 		return env[of]
@@ -95,14 +95,13 @@ func (b *builder) base(id graph.ValueID, env []*aten.Tensor) *aten.Tensor {
 	return nil
 }
 
-// settle follows a call that wrote to a tensor through a view: the tensor's own
-// history changes, too.
+// settle updates the history of a tensor that a call wrote to through a view.
 func (b *builder) settle(i int, n *graph.Node, env []*aten.Tensor) {
 	r := b.recorded
 	if r == nil {
 		return
 	}
-	for _, o := range n.Outputs { // what is saved and returned may be a part of something larger
+	for _, o := range n.Outputs { // what is saved and returned may be a part of a larger tensor
 		if o >= 0 && r.StorageBytes[o] > 0 && r.Bases[o] < 0 && env[o] != nil {
 			b.e.Grow(env[o], r.StorageBytes[o])
 		}
@@ -129,7 +128,7 @@ func (b *builder) settle(i int, n *graph.Node, env []*aten.Tensor) {
 	}
 }
 
-// own is the function of the model's own that makes a call, nil for none.
+// own returns the model's own function that makes a call, nil if there is none.
 func (b *builder) own(i int) *lift.Region {
 	k, found := slices.BinarySearchFunc(b.l.Own, i, func(r lift.Region, i int) int {
 		switch {
@@ -146,12 +145,12 @@ func (b *builder) own(i int) *lift.Region {
 	return &b.l.Own[k]
 }
 
-// ownLoss tells whether the step's loss is the one that the user's code computes.
+// ownLoss reports whether the step uses the loss that the user's code computes.
 func (b *builder) ownLoss() bool {
 	return b.recorded != nil && b.recorded.Loss >= 0 && (b.opt.Loss == "" || b.opt.Loss == "auto")
 }
 
-// recordedLoss runs the calls behind the model's, and backward from their result.
+// recordedLoss runs the calls after the model's, and backward from their result.
 func (b *builder) recordedLoss() error {
 	if err := b.calls(b.recorded.Forward, len(b.l.Graph.Nodes), nil, b.env); err != nil {
 		return err
@@ -167,8 +166,8 @@ func (b *builder) recordedLoss() error {
 	return nil
 }
 
-// function records a custom autograd function: the calls that it made record
-// nothing, and its backward is taken to make the gradients of its inputs.
+// function records a custom autograd function: its calls record nothing, and
+// its backward is assumed to make the gradients of its inputs.
 func (b *builder) function(r *lift.Region, env []*aten.Tensor) {
 	var outs, ins, saved []*aten.Tensor
 	for _, id := range r.Outputs {

@@ -7,9 +7,8 @@ import (
 	"github.com/memplan/memplan/graph/aten"
 )
 
-// trained turns a batch normalisation by running statistics, of a file that was
-// exported in evaluation mode, into what a training step runs: the file has all
-// that it takes.
+// trained turns a batch normalisation that uses running statistics, exported in
+// evaluation mode, into its training form, for which the file has all operands.
 func trained(c *aten.Call) {
 	switch c.Op {
 	case "_native_batch_norm_legit_no_training":

@@ -7,7 +7,7 @@ import (
 	"github.com/memplan/memplan/graph/aten"
 )
 
-// executions groups the items of a frame.
+// executions groups the items of a frame into executions.
 func (s *sources) executions(items []item) []execution {
 	var out []execution
 	g := grouping{sources: s}
@@ -33,8 +33,8 @@ type grouping struct {
 	*sources
 	cur   execution
 	lines map[int]bool
-	head  *statement // the statement that says what becomes of the value
-	least int        // the least line
+	head  *statement // the statement that decides what becomes of the value
+	least int        // the first line
 	calls []callee
 	ops   map[string]int
 	loops bool
@@ -47,8 +47,8 @@ func (g *grouping) begin(it item) {
 	g.cur.first = it.first
 }
 
-// statement is the statement that the items of a line belong to. If the line has several,
-// it is not known which of them runs, and the first with a value is taken.
+// statement returns the statement that the items of a line belong to. If the line has
+// several, the file does not show which ran, and the first with a value is taken.
 func (g *grouping) statement(text string) *statement {
 	list, _ := g.statements(text)
 	for i := range list {
@@ -62,7 +62,8 @@ func (g *grouping) statement(text string) *statement {
 	return &statement{}
 }
 
-// joins tells whether an item is of the execution that is being collected.
+// joins reports whether an item belongs to the execution that is being
+// collected.
 func (g *grouping) joins(it item) bool {
 	if !g.begun {
 		return false
@@ -79,20 +80,20 @@ func (g *grouping) joins(it item) bool {
 		return g.head == nil && st.open && n < g.least
 	case st.inner && continues(it.line.Text):
 		return n > g.least
-	case g.head != nil: // what stands in brackets is computed before
+	case g.head != nil: // the contents of brackets are computed first
 		return false
 	}
 	return g.arguments()
 }
 
-// continues tells whether a line goes on with an expression whose first part
-// has been computed.
+// continues reports whether a line continues an expression whose first part has
+// been computed.
 func continues(text string) bool {
 	return text != "" && strings.ContainsAny(text[:1], ".)]}+-*/@%|&^<>=")
 }
 
-// arguments tells whether all that has been collected stands in lines that are
-// an argument each.
+// arguments reports whether each line collected so far is an argument on its
+// own.
 func (g *grouping) arguments() bool {
 	for i := range g.cur.items {
 		if st := g.statement(g.cur.items[i].line.Text); !st.comma && !st.open {
@@ -102,8 +103,8 @@ func (g *grouping) arguments() bool {
 	return true
 }
 
-// room tells whether the lines collected so far call what the item is once
-// more: else the line runs again.
+// room reports whether the lines collected so far can call the item once more;
+// if not, the line runs again.
 func (g *grouping) room(it item) bool {
 	if g.loops {
 		return true
@@ -122,8 +123,8 @@ func (g *grouping) room(it item) bool {
 	return limit == 0 || g.used[op] < limit
 }
 
-// slots counts the calls in the text that are of a child by its name, of any
-// module, and tells whether a method of the class is called.
+// slots counts the calls in the text of a child by its name, and of any module;
+// hidden is whether the text calls a method of the class.
 func (g *grouping) slots(child string) (key string, exact, any int, hidden bool) {
 	for _, c := range g.calls {
 		rest, own := strings.CutPrefix(c.path, "self.")
@@ -140,7 +141,7 @@ func (g *grouping) slots(child string) (key string, exact, any int, hidden bool)
 	return key, exact, any, hidden
 }
 
-// called tells whether a child of the frame has that name.
+// called reports whether the frame calls a child of that name.
 func (g *grouping) called(child string) bool {
 	m := g.chains[g.cur.first]
 	for _, l := range m {
@@ -158,8 +159,8 @@ func joined(module, child string) string {
 	return module + "." + child
 }
 
-// limit returns under which name an item counts, and how often the text has it:
-// 0 for unknown.
+// limit returns the name under which an item counts, and how often the text has
+// it: 0 if unknown.
 func (g *grouping) limit(it item) (string, int) {
 	op, _, _ := strings.Cut(g.g.Nodes[it.first].Op, ".")
 	for _, c := range g.calls {
@@ -207,10 +208,10 @@ func (g *grouping) add(it item) {
 	g.cur.last = it.last
 }
 
-// maxOverlap bounds the search for where a line that runs again began.
+// maxOverlap bounds the search for the beginning of a line's next run.
 const maxOverlap = 16
 
-// key is what an item is counted as.
+// key returns the name under which an item counts.
 func (g *grouping) key(it item) string {
 	if it.child == "" {
 		op, _ := g.limit(it)
@@ -222,7 +223,8 @@ func (g *grouping) key(it item) string {
 	return "?"
 }
 
-// split takes the items that belong to the next run of the same line.
+// split removes and returns the items that belong to the next run of the same
+// line.
 func (g *grouping) split() []item {
 	n := len(g.cur.items) - g.overlap()
 	next := slices.Clone(g.cur.items[n:])
@@ -231,8 +233,8 @@ func (g *grouping) split() []item {
 	return next
 }
 
-// overlap is how many of the last items are those that the execution began
-// with: where a line runs again, they are the next run's.
+// overlap returns how many of the last items equal the first of the execution:
+// they belong to the next run of the line.
 func (g *grouping) overlap() int {
 	items := g.cur.items
 	for n := min(len(items)-1, maxOverlap); n > 0; n-- {
@@ -256,7 +258,7 @@ func (g *grouping) flush(out []execution) []execution {
 	return append(out, g.cur)
 }
 
-// hides tells whether a function that the file does not show runs a part of
+// hides reports whether a function without lines in the file runs a part of
 // what has been collected.
 func (g *grouping) hides() bool {
 	for _, c := range g.calls {
@@ -277,9 +279,8 @@ func (g *grouping) hides() bool {
 	return false
 }
 
-// accounted tells whether the text has an operator or a call for every call of
-// the frame's own code: what else it names computes nothing, as modules do that
-// are nn.Identity.
+// accounted reports whether the text has an operator or a call for every call
+// of the frame's own code: other names compute nothing, as nn.Identity does.
 func (g *grouping) accounted() bool {
 	made := map[string]int{}
 	for _, it := range g.cur.items {
@@ -305,8 +306,8 @@ func (g *grouping) accounted() bool {
 	return true
 }
 
-// unnamed tells whether more modules were run than the text calls by name, or as
-// elements and variables: a method of the class runs them.
+// unnamed reports whether more modules ran than the text calls by name, as
+// elements or as variables: a method of the class then runs them.
 func (g *grouping) unnamed() bool {
 	for _, c := range g.calls {
 		if c.item || !strings.Contains(c.path, ".") {
@@ -316,11 +317,11 @@ func (g *grouping) unnamed() bool {
 	return g.used["?"] > 0
 }
 
-// calledOne tells whether modules were run that the text calls by no name of
-// the class: a variable is one.
+// calledOne reports whether modules ran that the text calls by none of the
+// class's names, but through a variable.
 func (g *grouping) calledOne() bool { return g.used["?"] > 0 }
 
-// builtin are functions that keep nothing that they are called with.
+// builtin reports whether a function keeps none of its arguments.
 func builtin(name string) bool {
 	switch name {
 	case "sum", "zip", "map", "list", "tuple", "dict", "len", "range", "reversed", "enumerate", "isinstance", "getattr", "int", "float", "min", "max", "abs", "str", "set", "sorted", "next", "print", "bool", "repeat", "rearrange":

@@ -10,13 +10,14 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// In evaluation mode and without gradients torch.nn.MultiheadAttention takes a faster
-// way than the one that exporters see (torch/nn/modules/activation.py, forward): one call,
-// _native_multi_head_attention, which projects the input as it lies and copies neither it
-// nor the projections (aten/src/ATen/native/transformers/cuda/attention.cu,
-// native_multi_head_attention_cuda, where scaled_dot_product_attention has a fused kernel).
+// In evaluation mode and without gradients torch.nn.MultiheadAttention takes a faster path
+// than the one that exporters see (torch/nn/modules/activation.py, forward): one call,
+// _native_multi_head_attention, which projects the input without rearranging it and copies
+// neither it nor the projections (aten/src/ATen/native/transformers/cuda/attention.cu,
+// native_multi_head_attention_cuda, if scaled_dot_product_attention has a fused kernel).
 
-// A fastAttention is a run of such a module: its calls, and the values that they read.
+// A fastAttention is one run of such a module: its calls, and the values that they
+// read.
 type fastAttention struct {
 	last                    int
 	x, wIn, bIn, wOut, bOut graph.ValueID
@@ -24,8 +25,9 @@ type fastAttention struct {
 	module, class, name     string
 }
 
-// fastPaths finds them by their first calls: self-attention of tensors whose first dim is
-// the batch, by packed weights, without masks, of which nobody reads the probabilities.
+// fastPaths returns these runs by their first calls. The fast path is for self-attention
+// of batch-first tensors with packed weights and without masks, if nothing reads the
+// probabilities.
 func (b *builder) fastPaths() map[int]*fastAttention {
 	if b.opt.Train || b.opt.LoRA != nil || b.opt.Config.Autocast != graph.Undefined {
 		return nil
@@ -46,7 +48,8 @@ func (b *builder) fastPaths() map[int]*fastAttention {
 	return out
 }
 
-// fastPath is the run of one call of a module, nil where it cannot be.
+// fastPath returns the run of one call of a module, nil if the fast path does
+// not apply.
 func (b *builder) fastPath(span lift.Span, uses []int) *fastAttention {
 	g := b.l.Graph
 	first, last := &g.Nodes[span.First], &g.Nodes[span.Last]
@@ -87,7 +90,7 @@ func (b *builder) fastPath(span lift.Span, uses []int) *fastAttention {
 	return f
 }
 
-// swapsBatch reports a call that exchanges the first two of three dims.
+// swapsBatch reports whether a call exchanges the first two of three dims.
 func swapsBatch(n *graph.Node) bool {
 	if n.Op != "transpose.int" || len(n.Args) != 3 || len(n.Inputs) != 1 {
 		return false
@@ -95,8 +98,8 @@ func swapsBatch(n *graph.Node) bool {
 	return n.Args[1].Int+n.Args[2].Int == 1 && n.Args[1].Int*n.Args[2].Int == 0
 }
 
-// heads notes how many heads an attention has; the fused kernels take an even number of
-// them, whose sizes are multiples of 8.
+// heads records the number of heads of an attention; the fused kernels require it to be
+// even and head sizes to be multiples of 8.
 func (b *builder) heads(f *fastAttention, n *graph.Node) bool {
 	shape, ok := b.l.Graph.Values[n.Inputs[0]].Type.Shape.Static()
 	if !ok || len(shape) != 4 {
@@ -106,7 +109,8 @@ func (b *builder) heads(f *fastAttention, n *graph.Node) bool {
 	return f.heads > 0 && f.heads%2 == 0 && shape[3]%8 == 0
 }
 
-// fused runs the fast path in place of the calls from i on; false where types differ.
+// fused runs the fast path instead of the calls from i on; it returns false if types
+// differ.
 func (b *builder) fused(i int, f *fastAttention, env []*aten.Tensor) (bool, error) {
 	x, w := env[f.x], env[f.wIn]
 	if x == nil || w == nil || len(x.Shape) != 3 || x.DType != w.DType {
@@ -136,7 +140,7 @@ func (b *builder) fused(i int, f *fastAttention, env []*aten.Tensor) (bool, erro
 	return true, nil
 }
 
-// callsOf runs calls in the name of one until the first that fails.
+// A callsOf runs calls on behalf of one call until the first that fails.
 type callsOf struct {
 	e   *aten.Eager
 	as  aten.Call

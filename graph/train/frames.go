@@ -13,9 +13,9 @@ import (
 // A childRun is the calls of one call of a child module.
 type childRun struct{ first, last int }
 
-// frameHolds adds to holds what variables of modules of known classes name:
-// the result of a child, or what one is called with, until another child has
-// returned or the module itself has.
+// frameHolds adds to holds what variables of known modules' forwards name: the
+// result of a child, or an argument of one, until another child or the module
+// itself has returned.
 func frameHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	uses := lastUses(g)
 	for _, m := range modules {
@@ -33,8 +33,8 @@ func frameHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	}
 }
 
-// windowHolds adds to holds what modules project whose code names it until attention has
-// multiplied the probabilities.
+// windowHolds adds to holds the projections of modules whose code names them until
+// attention has multiplied the probabilities.
 func windowHolds(g *graph.Graph, modules []lift.Module, holds holder) {
 	for _, m := range modules {
 		if !python.NamesProjections.Of(m.Class) {
@@ -93,10 +93,10 @@ func holdLocal(g *graph.Graph, v *python.Local, m *lift.Module, span lift.Span, 
 	}
 }
 
-// rotaryHolds adds to holds the queries and keys that rotary embeddings turn:
-// they are parameters of one function, x cos + turned(x) sin of both, and live
-// until it returns (apply_rotary_pos_emb of transformers and its likes). Where
-// only a part is turned, the module names both parts that it concatenates.
+// rotaryHolds adds to holds the queries and keys of rotary embeddings: they are
+// parameters of one function, x cos + rotated(x) sin of both, and live until it
+// returns (apply_rotary_pos_emb of transformers and the like). If only a part
+// is rotated, the module names both parts that it concatenates.
 func rotaryHolds(g *graph.Graph, modules []lift.Module, ends func(i, d int) int, holds holder) {
 	var turned []graph.ValueID
 	last := -1
@@ -122,8 +122,8 @@ func rotaryHolds(g *graph.Graph, modules []lift.Module, ends func(i, d int) int,
 	flush()
 }
 
-// partly tells whether a module's own code concatenates the parts, rather than
-// the function that turns one of them.
+// partly reports whether a module's own code concatenates the parts, rather
+// than the function that rotates one of them.
 func partly(modules []lift.Module, name string) bool {
 	for i := range modules {
 		if m := &modules[i]; m.Name == name {
@@ -133,7 +133,7 @@ func partly(modules []lift.Module, name string) bool {
 	return false
 }
 
-// parts holds what the call that concatenates the result of call i reads.
+// parts holds the operands of the call that concatenates the result of call i.
 func parts(g *graph.Graph, i int, ends func(i, d int) int, holds holder) {
 	module := g.Nodes[i].Module
 	end := ends(i, depth(module))
@@ -165,7 +165,7 @@ func rotated(g *graph.Graph, i int) graph.ValueID {
 	return straight.Inputs[0]
 }
 
-// maker is the call that computes a value, if it is of op.
+// maker returns the call of op that computes a value, or nil.
 func maker(g *graph.Graph, id graph.ValueID, op string) *graph.Node {
 	if def := g.Values[id].Def; def >= 0 && g.Nodes[def].Op == op {
 		return &g.Nodes[def]
@@ -179,7 +179,7 @@ type frame struct {
 	name  string
 	depth int
 	span  lift.Span
-	uses  []int // last call that reads each value, -1 for none
+	uses  []int // last call that reads each value, -1 if none does
 }
 
 // hold adds what one variable names.
@@ -206,17 +206,17 @@ func (f *frame) hold(variable string, holds holder) {
 				break
 			}
 		}
-		if k+1 < len(runs) && runs[k+1].last < e.at { // the variable is given a value again
+		if k+1 < len(runs) && runs[k+1].last < e.at { // the variable is assigned again
 			e.at, e.how = runs[k+1].last, store
 		}
 		if e.at <= r.last {
 			continue
 		}
 		for _, id := range f.named(r, argument) {
-			if holds.settled[settled{id, f.depth}] { // and with it what the lines say of its copies
+			if holds.settled[settled{id, f.depth}] { // and with it what the lines show about its copies
 				continue
 			}
-			if !argument && f.g.Nodes[f.g.Values[id].Def].Op == "linear.default" { // a projection, laid out for heads
+			if !argument && f.g.Nodes[f.g.Values[id].Def].Op == "linear.default" { // a projection, rearranged for heads
 				id = f.copied(id)
 			}
 			if e.read == 0 || f.lastRead(id) <= e.read {
@@ -226,16 +226,16 @@ func (f *frame) hold(variable string, holds holder) {
 	}
 }
 
-// A bound is when a variable lets go.
+// A bound is the end of a variable's hold.
 type bound struct {
 	at   int // the last call before, -1 for none
 	how  release
-	read int // not of what is read after this call, 0 for none: the calls themselves tell
+	read int // does not apply to what is read after this call, 0 for none: the reads themselves bound that
 }
 
-// end returns the function that bounds the life of a run's result: "$", by the
-// frame; a child, by its first run after it; a child with "+", by the frame's
-// own calls that read what it returns.
+// end returns the function that bounds the life of a run's result by until:
+// "$", the frame's return; a child's name, its next run; a child with "+", the
+// frame's own calls that read that run's result.
 func (f *frame) end(what, until string) func(childRun) bound {
 	if until == "$" {
 		return func(childRun) bound { return bound{at: f.span.Last, how: local} }
@@ -257,7 +257,7 @@ func (f *frame) end(what, until string) func(childRun) bound {
 	}
 }
 
-// lastRead is the frame's last call that reads a value or a view of it.
+// lastRead returns the frame's last call that reads a value or a view of it.
 func (f *frame) lastRead(id graph.ValueID) int {
 	last, made := -1, map[graph.ValueID]bool{id: true}
 	for i := int(f.g.Values[id].Def) + 1; i <= f.span.Last; i++ {
@@ -268,8 +268,8 @@ func (f *frame) lastRead(id graph.ValueID) int {
 	return last
 }
 
-// reads tells whether a call reads one of the values made; what it gives is
-// made as well where it is a view.
+// reads reports whether a call reads one of the values in made, to which it
+// adds the call's results if they are views.
 func (f *frame) reads(i int, made map[graph.ValueID]bool) bool {
 	n := &f.g.Nodes[i]
 	if !slices.ContainsFunc(n.Inputs, func(id graph.ValueID) bool { return made[id] }) {
@@ -283,8 +283,8 @@ func (f *frame) reads(i int, made map[graph.ValueID]bool) bool {
 	return true
 }
 
-// copied returns the copy of a value, or of a view of it, where nothing else
-// reads it: what code such as x.view(s).contiguous() then names.
+// copied returns the copy of a value, or of a view of it, that alone reads it:
+// code such as x.view(s).contiguous() names the copy.
 func (f *frame) copied(id graph.ValueID) graph.ValueID {
 	at := id
 	for range 6 {
@@ -302,8 +302,8 @@ func (f *frame) copied(id graph.ValueID) graph.ValueID {
 	return id
 }
 
-// onlyReader is the one call of the frame that reads a value, nil if there are
-// more or none.
+// onlyReader returns the one call of the frame that reads a value, nil if there
+// are more or none.
 func (f *frame) onlyReader(id graph.ValueID) (only *graph.Node) {
 	for i := int(f.g.Values[id].Def) + 1; i <= min(f.uses[id], f.span.Last); i++ {
 		if n := &f.g.Nodes[i]; slices.Contains(n.Inputs, id) {
@@ -316,16 +316,16 @@ func (f *frame) onlyReader(id graph.ValueID) (only *graph.Node) {
 	return only
 }
 
-// views reports a call that makes no tensor of its own.
+// views reports whether a call makes no tensor of its own.
 func views(n *graph.Node) bool {
 	name, _, _ := strings.Cut(n.Op, ".")
 	op := aten.Lookup(name)
 	return op != nil && op.Kind == "view"
 }
 
-// reader is the last of the frame's own calls in a row that read what a run
-// computes, or what the calls before make of it: one expression, or a method of
-// the class. -1 is none.
+// reader returns the last of the frame's own consecutive calls that read the
+// results of a run, or what the calls before make of them: one expression, or a
+// method of the class. -1 if there is none.
 func (f *frame) reader(r childRun) int {
 	made := map[graph.ValueID]bool{}
 	for i := r.first; i <= r.last; i++ {
@@ -350,7 +350,7 @@ func (f *frame) reader(r childRun) int {
 	return at
 }
 
-// holdScores adds what the frame's own softmax is called with.
+// holdScores adds the operand of the frame's own softmax.
 func (f *frame) holdScores(holds holder) {
 	for i := f.span.First; i < f.span.Last; i++ {
 		if n := &f.g.Nodes[i]; n.Module == f.name && strings.HasPrefix(n.Op, "softmax.") && f.g.Values[n.Inputs[0]].Def >= 0 {
@@ -359,7 +359,7 @@ func (f *frame) holdScores(holds holder) {
 	}
 }
 
-// lastUses is the last call that reads each value, -1 for none.
+// lastUses returns the last call that reads each value, -1 if none does.
 func lastUses(g *graph.Graph) []int {
 	last := make([]int, len(g.Values))
 	for i := range last {
@@ -373,9 +373,8 @@ func lastUses(g *graph.Graph) []int {
 	return last
 }
 
-// named lists the values that the variable names: those that a run computes
-// for others, or the first that it reads of what the module's own code has
-// computed.
+// named lists the values that the variable names: the results of a run that
+// others read, or its first operand that the module's own code computed.
 func (f *frame) named(r childRun, argument bool) (out []graph.ValueID) {
 	g := f.g
 	for i := r.first; i <= r.last; i++ {
@@ -397,7 +396,7 @@ func (f *frame) named(r childRun, argument bool) (out []graph.ValueID) {
 	return out
 }
 
-// runs lists the calls of the child that a pattern names: components of its
+// runs lists the runs of the child that a pattern names: components of its
 // name, * for any.
 func (f *frame) runs(pattern string) (runs []childRun) {
 	before := ""
@@ -415,8 +414,8 @@ func (f *frame) runs(pattern string) (runs []childRun) {
 	return runs
 }
 
-// matchChild returns the part of a module's name that a child's pattern stands
-// for, "" if it does not match.
+// matchChild returns the part of a module's name that a child's pattern
+// matches, "" if none does.
 func matchChild(module string, d int, pattern string) string {
 	for range d {
 		_, rest, ok := strings.Cut(module, ".")

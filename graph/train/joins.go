@@ -9,21 +9,21 @@ import (
 	"github.com/memplan/memplan/graph/lift"
 )
 
-// A joining finds the tensors that code makes to join them with others under
-// autocast: torch.cat((x, torch.zeros(n, dtype=x.dtype))). The file has float32 for
-// every such type, and cat, which autocast leaves alone, would widen x to it and
-// all that is computed from it.
+// A joining finds tensors that code creates to join them with others under
+// autocast: torch.cat((x, torch.zeros(n, dtype=x.dtype))). The file shows float32
+// for every such type, and cat, which autocast leaves alone, would widen x and
+// everything computed from it.
 type joining struct {
 	half     graph.DType
-	partners map[graph.ValueID][]graph.ValueID // of what a factory makes: what it is joined with
-	made     int                               // calls whose results were given the type of their partners
-	first    string                            // of the factories' calls
+	partners map[graph.ValueID][]graph.ValueID // tensors with which each created tensor is joined
+	made     int                               // calls whose results got the type of their partners
+	first    string                            // first of these calls, for the warning
 }
 
-// maxJoinViews is how many views lie at most between a factory and a join.
+// maxJoinViews is the largest number of views between a factory and a join.
 const maxJoinViews = 3
 
-// newJoining looks for such tensors; nil without autocast.
+// newJoining finds such tensors; nil without autocast.
 func newJoining(b *builder) *joining {
 	if b.opt.Config.Autocast == graph.Undefined {
 		return nil
@@ -53,8 +53,8 @@ func newJoining(b *builder) *joining {
 	return j
 }
 
-// factory returns what a factory made that a value is, or is a view of, where the code
-// may have asked for another tensor's type; NoValue for other values.
+// factory returns the factory's result that a value is, or is a view of, if the code
+// may have asked for another tensor's type; otherwise NoValue.
 func (b *builder) factory(id graph.ValueID) graph.ValueID {
 	g := b.l.Graph
 	for range maxJoinViews + 1 {
@@ -78,8 +78,8 @@ func (b *builder) factory(id graph.ValueID) graph.ValueID {
 	return graph.NoValue
 }
 
-// joined tells whether what a call makes has the type of half-precision tensors that
-// it is joined with.
+// joined reports whether a call's result takes the type of half-precision tensors
+// that it is joined with.
 func (j *joining) joined(n *graph.Node, id graph.ValueID, env []*aten.Tensor) bool {
 	if j == nil || len(j.partners[id]) == 0 {
 		return false
@@ -96,11 +96,11 @@ func (j *joining) joined(n *graph.Node, id graph.ValueID, env []*aten.Tensor) bo
 	return true
 }
 
-// warn says how many tensors' types were taken from what they are joined with.
+// warn reports how many tensors took the type of their partners.
 func (j *joining) warn(b *builder) {
 	if j == nil || j.made == 0 {
 		return
 	}
 	b.e.P.Warnings = append(b.e.P.Warnings, graph.Warning{Code: "cast-assumed", Node: j.first, Message: fmt.Sprintf(
-		"%d tensors that code makes to join them with others are taken to have the others' type, %s; a file of float32 does not show it: were they float32, so would be what is computed from both", j.made, j.half)})
+		"%d tensors that code creates to join with others are assumed to have the others' type, %s, which a float32 file does not show: if they were float32, so would be all that is computed from both", j.made, j.half)})
 }

@@ -11,28 +11,28 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// A LoRA says which linear modules get low-rank adapters, as the library PEFT
-// attaches them (peft/tuners/lora/layer.py, Linear.forward): what the model
-// had before is frozen, and a module's result becomes
-// base(x) + B(A(dropout(x))) * scale.
+// A LoRA selects the linear modules that get low-rank adapters, as PEFT
+// attaches them (peft/tuners/lora/layer.py, Linear.forward): the model's own
+// parameters are frozen, and a module's result becomes base(x) +
+// B(A(dropout(x))) * scale.
 type LoRA struct {
 	Rank    int64
 	Targets []string // last components of module names, or AllLinear alone
 	Dropout float64  // probability; 0 draws nothing
 }
 
-// AllLinear targets every linear module but the last, which is the model's head.
+// AllLinear targets every linear module except the last, the model's head.
 const AllLinear = "all-linear"
 
 // An adapter is the LoRA branch of one module.
 type adapter struct {
 	module  string
-	in, out graph.ValueID // what the module is called with and returns
+	in, out graph.ValueID // argument and result of the module
 	a, b    *aten.Tensor  // [rank, in features], [out features, rank]
 }
 
-// linear reports a call of a module that PEFT's lora.Linear wraps; a file
-// without classes shows it by the operator.
+// linear reports whether PEFT's lora.Linear would wrap the module of a call; in
+// a file without classes the operator decides.
 func linear(class, op string) bool {
 	if class == "" {
 		return op == "linear.default"
@@ -40,8 +40,8 @@ func linear(class, op string) bool {
 	return python.Linears.Of(class)
 }
 
-// adapters finds the modules to adapt, in the order of their calls, and
-// creates the adapters' parameters. The key is the module's last call.
+// adapters finds the modules to adapt, in the order of their calls, and creates
+// the adapters' parameters. b.lora is keyed by the module's last call.
 func (b *builder) adapters() error {
 	lo := b.opt.LoRA
 	if lo == nil {
@@ -97,7 +97,7 @@ func (b *builder) adapters() error {
 	return nil
 }
 
-// targets reports whether the adapters go to module.
+// targets reports whether a module gets an adapter.
 func (l *LoRA) targets(module string) bool {
 	return slices.ContainsFunc(l.Targets, func(t string) bool {
 		return t == AllLinear || module == t || strings.HasSuffix(module, "."+t)
@@ -144,7 +144,7 @@ func (b *builder) adapter(m string, lo, hi int) (*adapter, error) {
 	return a, nil
 }
 
-// adapt adds the adapter's branch to what call i returned.
+// adapt adds the adapter's branch to the result of call i.
 func (b *builder) adapt(i int, env []*aten.Tensor) error {
 	a := b.lora[i]
 	if a == nil {

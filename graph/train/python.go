@@ -7,30 +7,30 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// A statement is what one line of Python tells about variables. The exporter
-// writes the line that a call stands in, which may be a part of a statement
-// over several lines.
+// A statement is what one line of Python shows about variables. The exporter
+// writes the line of a call, which may be part of a statement over several
+// lines.
 type statement struct {
-	targets []target // what is given a value, in order; of a = b = c those of both
+	targets []target // what is assigned to, in order; for a = b = c both
 	chained bool     // more than one "="
 	augment bool     // += and its like
 	returns bool
-	results []result // of a return of several things: each of them
-	adds    string   // variable of a list or dict that a method adds to: "feats" of feats.append(x)
+	results []result // results of a return of several values
+	adds    string   // variable of a list or dict that a method adds to: "feats" in feats.append(x)
 	reads   []read   // variables whose values it reads, in order
 	calls   []callee // what it calls, in the order of the text
 	ops     map[string]int
-	loops   bool // a comprehension: its parts run any number of times
-	list    bool // what it assigns is written as a list, tuple or dict
-	open    bool // brackets stay open: the statement goes on below
+	loops   bool // a comprehension, whose parts run any number of times
+	list    bool // it assigns a literal list, tuple or dict
+	open    bool // brackets stay open: the statement continues below
 	comma   bool // it is an argument on a line of its own
-	inner   bool // it begins within brackets or an expression: the statement began above
-	head    bool // it tells what becomes of the value: an assignment, return, or a call that adds
+	inner   bool // it begins inside brackets or an expression: the statement began above
+	head    bool // it shows what becomes of the value: an assignment, a return, or a call that adds it
 }
 
-// A target is one name, element or attribute that an assignment stores to.
+// A target is a name, element or attribute that an assignment stores to.
 type target struct {
-	name string // "x"; of an element or attribute, the variable before it
+	name string // "x"; for an element or attribute, the variable before it
 	text string // as written
 	kind targetKind
 }
@@ -47,27 +47,28 @@ const (
 // A read is a variable that a statement reads.
 type read struct {
 	name    string
-	element bool   // an element of it, or an iteration over it
-	pop     bool   // the element is taken out
-	shape   bool   // no more than its shape, type or device
-	index   bool   // it says which element of another
-	field   string // what of a container: "logits" of x.logits, `"low"` of x["low"], "-1" of x[-1]; "" where the line does not say
+	element bool   // reads an element, or iterates
+	pop     bool   // removes the element
+	shape   bool   // reads only its shape, type or device
+	index   bool   // used as an index
+	field   string // field of a container: "logits" in x.logits, `"low"` in x["low"], "-1" in x[-1]; "" if unknown
 }
 
-// A callee is what a statement calls: "self.conv", "F.relu", "layer", ".view".
+// A callee is the function that a statement calls: "self.conv", "F.relu",
+// "layer", ".view".
 type callee struct {
-	path string // dotted; "" in front of a dot is an expression: ".view"
-	item bool   // an element is called: self.layers[i](x)
+	path string // dotted; a leading dot follows an expression: ".view"
+	item bool   // calls an element: self.layers[i](x)
 }
 
-// A result is one of the things that a frame returns in a tuple, list, dict or
+// A result is one of the values that a frame returns in a tuple, list, dict or
 // object.
 type result struct {
 	name  string // the variable; "" for an expression
-	field string // attribute or key, "" for none
+	field string // attribute or key, "" if none
 }
 
-// token kinds of a line of Python.
+// A pyKind is the kind of a token of Python.
 type pyKind byte
 
 const (
@@ -79,16 +80,16 @@ const (
 type pyToken struct {
 	kind  pyKind
 	text  string
-	depth int // brackets open before it; of a closing bracket, after it
+	depth int // open brackets before it; for a closing bracket, after it
 	at    int // offset in the line
 }
 
-// longest line that is read; what is behind it is cut off.
+// maxStatement is the longest line that is read, in bytes; the rest is cut off.
 const maxStatement = 1024
 
-// pyTokens splits a line into tokens, comments left out. low is the least
-// depth: negative where brackets close that opened above; end is the depth at
-// the end, counted from there.
+// pyTokens splits a line into tokens without comments. low is the least depth
+// of brackets, negative if some close that opened above; end is the depth at
+// the end, relative to low.
 func pyTokens(s string) (out []pyToken, low, end int) {
 	s = s[:min(len(s), maxStatement)]
 	depth := 0
@@ -141,8 +142,8 @@ func nameByte(c byte) bool {
 	return c == '_' || digit(c) || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80
 }
 
-// stringEnd is the offset behind the string that begins at i, which may be
-// left open.
+// stringEnd returns the offset after the string that begins at i, which may be
+// unterminated.
 func stringEnd(s string, i int) int {
 	q := s[i : i+1]
 	if strings.HasPrefix(s[i:], strings.Repeat(q, 3)) {
@@ -162,7 +163,7 @@ func stringEnd(s string, i int) int {
 	return len(s)
 }
 
-// operators of more than one byte, the longer ones first.
+// operators of more than one byte, longer ones first.
 var operators = []string{"**=", "//=", ">>=", "<<=", "...", "**", "//", ">>", "<<", "<=", ">=", "==", "!=", "->", ":=", "+=", "-=", "*=", "/=", "@=", "&=", "|=", "^=", "%="}
 
 func operator(s string) string {
@@ -174,7 +175,7 @@ func operator(s string) string {
 	return s[:1]
 }
 
-// keywords are no variables; the first of them may begin a statement.
+// keywords are not variables; those set to true may begin a statement.
 var keywords = map[string]bool{
 	"False": true, "None": true, "True": true, "and": true, "as": true, "assert": true, "async": true, "await": true, "break": true,
 	"class": true, "continue": true, "def": true, "del": true, "elif": true, "else": true, "except": true, "finally": true, "for": true,
@@ -182,9 +183,9 @@ var keywords = map[string]bool{
 	"or": true, "pass": true, "raise": true, "return": true, "try": true, "while": true, "with": true, "yield": true,
 }
 
-// readLine reads the statements of a line: those between semicolons, and what
-// stands behind the colon of if, for and their like. Names that del lets go are
-// in dels.
+// readLine parses the statements of a line: those between semicolons, and what
+// follows the colon of if, for and the like. dels are the names in del
+// statements.
 func readLine(text string) (list []statement, dels []string) {
 	tokens, low, open := pyTokens(text)
 	base := min(low, 0)
@@ -226,7 +227,7 @@ func compound(word string) bool {
 	return false
 }
 
-// lambda tells whether the colon behind the tokens is a lambda's.
+// lambda reports whether the colon after the tokens is a lambda's.
 func lambda(tokens []pyToken) bool {
 	n := 0
 	for _, t := range tokens {
@@ -237,7 +238,7 @@ func lambda(tokens []pyToken) bool {
 	return n > 0
 }
 
-// readStatement reads one statement; depth is that of its own brackets.
+// readStatement parses one statement; depth is that of its own brackets.
 func readStatement(text string, tokens []pyToken, depth int) statement {
 	s := statement{ops: map[string]int{}}
 	first := tokens[0]
@@ -247,7 +248,7 @@ func readStatement(text string, tokens []pyToken, depth int) statement {
 	case first.kind == pyName && (first.text == "and" || first.text == "or" || first.text == "else" || first.text == "in" || first.text == "for" && depth < 0):
 		s.inner = first.text != "else" || len(tokens) > 1
 	case first.kind == pyName && (first.text == "if" || first.text == "for" || first.text == "while" || first.text == "with" || first.text == "elif"):
-		s.head = true // its values are for itself
+		s.head = true // its values go nowhere else
 	}
 	if last := tokens[len(tokens)-1]; last.text == "," && depth == last.depth && !s.inner {
 		s.inner, s.comma = true, true
@@ -280,15 +281,15 @@ func readStatement(text string, tokens []pyToken, depth int) statement {
 			s.list = true
 		}
 	}
-	if s.augment { // what stands before is read, too
+	if s.augment { // the target is read, too
 		value = tokens
 	}
 	s.expression(tokens, value)
 	return s
 }
 
-// readResults reads what stands behind return, if it is several things: a tuple,
-// a list, a dict or what a class is made with.
+// readResults parses the values after return, if there are several: a tuple, a
+// list, a dict or the arguments of a class.
 func readResults(tokens []pyToken, depth int) (out []result) {
 	if i := made(tokens); i >= 0 {
 		tokens, depth = bracketed(tokens, i), tokens[i].depth+1
@@ -309,7 +310,7 @@ func readResults(tokens []pyToken, depth int) (out []result) {
 	return out
 }
 
-// readResult reads one of several: "x", "key=x", `"key": x`, or a list of them.
+// readResult parses one of them: "x", "key=x", `"key": x`, or a list.
 func readResult(part []pyToken) []result {
 	r := result{}
 	if len(part) > 2 && (part[1].text == "=" || part[1].text == ":") {
@@ -328,8 +329,8 @@ func readResult(part []pyToken) []result {
 	return []result{r}
 }
 
-// made is the bracket that begins a list, tuple or dict, or the arguments of
-// what is made of a class; -1 for another expression.
+// made returns the index of the bracket that begins a list, tuple or dict, or
+// the arguments of a class; -1 for another expression.
 func made(tokens []pyToken) int {
 	if len(tokens) == 0 {
 		return -1
@@ -354,7 +355,7 @@ func made(tokens []pyToken) int {
 	return i
 }
 
-// bracketed is what stands between the bracket at i and the one that closes it.
+// bracketed returns the tokens between the bracket at i and its counterpart.
 func bracketed(tokens []pyToken, i int) []pyToken {
 	end := skipBrackets(tokens, i)
 	if closing(tokens[end-1].text) && tokens[end-1].depth == tokens[i].depth {
@@ -363,10 +364,9 @@ func bracketed(tokens []pyToken, i int) []pyToken {
 	return tokens[min(i+1, end):end]
 }
 
-// arguments tells whether a line is the last of a call's arguments rather than
-// an assignment: what stands before its first "=" is f(x), key; or there is a
-// comma between one "=" and the next; or the names before it have commas and
-// it no spaces around it.
+// arguments reports whether a line ends a call's arguments rather than assigns:
+// the text before its first "=" is f(x), key; or a comma separates one "=" from
+// the next; or the names before it have commas and the "=" no spaces around it.
 func arguments(tokens []pyToken, depth int) bool {
 	before, commas := 0, false
 	for i, t := range tokens {
@@ -389,7 +389,7 @@ func arguments(tokens []pyToken, depth int) bool {
 	return false
 }
 
-// calls tells whether tokens that end with a bracket end with a call.
+// calls reports whether tokens that end with a bracket end with a call.
 func calls(tokens []pyToken) bool {
 	last := tokens[len(tokens)-1]
 	for i := len(tokens) - 2; i > 0; i-- {
@@ -400,7 +400,7 @@ func calls(tokens []pyToken) bool {
 	return false
 }
 
-// readTargets reads what stands before a "=".
+// readTargets parses what precedes a "=".
 func readTargets(text string, tokens []pyToken, depth int) (out []target) {
 	for len(tokens) > 0 {
 		n := len(tokens)
@@ -418,7 +418,7 @@ func readTargets(text string, tokens []pyToken, depth int) (out []target) {
 	return out
 }
 
-// readTarget reads one target, brackets around it left out.
+// readTarget parses one target, without the brackets around it.
 func readTarget(text string, tokens []pyToken) (target, bool) {
 	for len(tokens) > 0 && tokens[0].kind == pyOp && (tokens[0].text == "(" || tokens[0].text == "[") {
 		tokens = tokens[1:]
@@ -447,7 +447,8 @@ func readTarget(text string, tokens []pyToken) (target, bool) {
 	return t, true
 }
 
-// expression notes what a statement's expression reads and calls.
+// expression records the variables that a statement's expression reads and the
+// functions it calls.
 func (s *statement) expression(all, tokens []pyToken) {
 	bound := map[string]bool{} // variables of comprehensions, lambdas and :=
 	for i, t := range tokens {
@@ -485,7 +486,7 @@ func (s *statement) expression(all, tokens []pyToken) {
 	}
 }
 
-// adding are the methods by which lists, dicts and sets take more.
+// adding reports whether a method adds to a list, dict or set.
 func adding(method string) bool {
 	switch method {
 	case "append", "extend", "insert", "appendleft", "update", "add", "setdefault":
@@ -496,18 +497,18 @@ func adding(method string) bool {
 
 func closing(op string) bool { return op == ")" || op == "]" || op == "}" }
 
-// name notes the name at token i: of a variable, or of what is called.
+// name records the name at token i: a variable, or a callee.
 func (s *statement) name(tokens []pyToken, i int, bound map[string]bool) {
 	is := func(j int, text string) bool {
 		return j >= 0 && j < len(tokens) && tokens[j].kind == pyOp && tokens[j].text == text
 	}
 	if is(i-1, ".") {
-		if i == 1 || tokens[i-2].kind == pyOp { // a method on an expression, or on what stands above
+		if i == 1 || tokens[i-2].kind == pyOp { // a method of an expression, or of what is on the line above
 			s.called(tokens, i, ".")
 		}
 		return // else its path has been read
 	}
-	if is(i+1, "=") && (s.inner || tokens[i].depth > tokens[0].depth) { // an argument by name
+	if is(i+1, "=") && (s.inner || tokens[i].depth > tokens[0].depth) { // a keyword argument
 		return
 	}
 	path, j := tokens[i].text, i+1
@@ -538,7 +539,7 @@ func (s *statement) name(tokens []pyToken, i int, bound map[string]bool) {
 	s.reads = append(s.reads, r)
 }
 
-// subscript tells whether token i stands in the brackets behind another name.
+// subscript reports whether token i is inside the brackets after another name.
 func subscript(tokens []pyToken, i int) bool {
 	for j := i - 1; j > 0; j-- {
 		if t := tokens[j]; t.text == "[" && t.depth < tokens[i].depth {
@@ -550,8 +551,9 @@ func subscript(tokens []pyToken, i int) bool {
 	return false
 }
 
-// field is what the name at token i is asked for, of a container: an attribute
-// that tensors do not have, or an element whose key or number the line has.
+// field returns the field that is read from the name at token i, a container:
+// an attribute that tensors do not have, or an element with a constant key or
+// index.
 func field(tokens []pyToken, i int) string {
 	is := func(j int, text string) bool {
 		return j < len(tokens) && tokens[j].kind == pyOp && tokens[j].text == text
@@ -567,10 +569,11 @@ func field(tokens []pyToken, i int) string {
 	return ""
 }
 
-// tensorAttributes are those of tensors.
+// tensorAttributes are attributes of tensors.
 var tensorAttributes = []string{"T", "mT", "H", "mH", "data", "grad", "real", "imag", "shape", "ndim", "device", "dtype", "is_cuda", "requires_grad", "itemsize", "nbytes", "layout", "names"}
 
-// shapely are attributes and methods of a tensor that read no element of it.
+// shapely reports whether an attribute or method of a tensor reads none of its
+// elements.
 func shapely(path string) bool {
 	first, _, _ := strings.Cut(path, ".")
 	switch first {
@@ -580,14 +583,15 @@ func shapely(path string) bool {
 	return false
 }
 
-// called notes a method on an expression, if it is called.
+// called records a method of an expression, if it is called.
 func (s *statement) called(tokens []pyToken, i int, prefix string) {
 	if i+1 < len(tokens) && tokens[i+1].text == "(" {
 		s.calls = append(s.calls, callee{path: prefix + tokens[i].text})
 	}
 }
 
-// skipBrackets returns the token behind the bracket that opens at j.
+// skipBrackets returns the index after the bracket that opens at j and its
+// counterpart.
 func skipBrackets(tokens []pyToken, j int) int {
 	d := tokens[j].depth
 	for k := j + 1; k < len(tokens); k++ {

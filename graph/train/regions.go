@@ -8,16 +8,16 @@ import (
 	"github.com/memplan/memplan/graph/aten"
 )
 
-// A region is a checkpointed segment with those that are nested in it.
+// A region is a checkpointed segment with the segments nested in it.
 type region struct {
 	id     int32 // index of Options.Segments
 	lo, hi int   // half-open range of calls
 	inner  []*region
-	seg    *aten.Segment // of the forward pass that runs, or ran last
+	seg    *aten.Segment // of the current or latest forward pass
 }
 
-// segments finds the calls of each checkpointed region, and which stands in
-// which: of two with the same calls, the one listed first is the outer one.
+// segments finds the calls of each checkpointed region and how regions nest: of
+// two with the same calls, the one listed first is the outer one.
 func (b *builder) segments() error {
 	order := make([]*region, 0, len(b.opt.Segments))
 	for i, s := range b.opt.Segments {
@@ -42,7 +42,7 @@ func (b *builder) segments() error {
 		}
 		return y.hi - x.hi
 	})
-	var open []*region // the last region, behind those that it stands in
+	var open []*region // the last region, after those that contain it
 	for _, r := range order {
 		for len(open) > 0 && open[len(open)-1].hi <= r.lo {
 			open = open[:len(open)-1]
@@ -66,8 +66,9 @@ func (b *builder) segments() error {
 	return nil
 }
 
-// ownRegions are the regions that the model's code checkpoints by itself, as its
-// capture has them. They stand beside no others: what both together save is not known.
+// ownRegions returns the regions that the model's own code checkpoints, according to
+// its capture. They cannot be combined with others: what both together save is not
+// known.
 func (b *builder) ownRegions() (out []*region, err error) {
 	if b.recorded == nil || !b.opt.Train {
 		return nil, nil
@@ -89,10 +90,10 @@ func (b *builder) ownRegions() (out []*region, err error) {
 	return out, nil
 }
 
-// OwnCheckpoint is the kind of a recorded region that the model's code checkpoints.
+// OwnCheckpoint is the kind of recorded regions that the model's code checkpoints.
 const OwnCheckpoint = "checkpoint"
 
-// arguments lists what the calls of a region read of what was there before.
+// arguments lists the values computed before a region that its calls read.
 func (b *builder) arguments(r *region, env []*aten.Tensor) (out []*aten.Tensor) {
 	g := b.l.Graph
 	for i := r.lo; i < r.hi; i++ {
@@ -105,8 +106,7 @@ func (b *builder) arguments(r *region, env []*aten.Tensor) (out []*aten.Tensor) 
 	return out
 }
 
-// calls runs the calls [lo, hi) on env, the given regions among them as
-// checkpoints.
+// calls runs the calls [lo, hi) on env, with the given regions as checkpoints.
 func (b *builder) calls(lo, hi int, regions []*region, env []*aten.Tensor) error {
 	for i := lo; i < hi; {
 		if len(regions) > 0 && regions[0].lo == i {
@@ -160,8 +160,8 @@ func (b *builder) checkpoint(r *region, env []*aten.Tensor) error {
 	return r.seg.Check()
 }
 
-// Depths says of each segment how many others it is nested in, by the names of
-// their modules: outer segments stand before inner ones.
+// Depths returns, for each segment, the number of segments it is nested in, by
+// the names of their modules: outer segments precede inner ones.
 func Depths(segs []Segment) []int {
 	out := make([]int, len(segs))
 	var open []int
@@ -175,7 +175,7 @@ func Depths(segs []Segment) []int {
 	return out
 }
 
-// inside reports whether every one of modules is one of others, or in one.
+// inside reports whether each of modules is one of others, or inside one.
 func inside(modules, others []string) bool {
 	return !slices.ContainsFunc(modules, func(m string) bool {
 		return !slices.ContainsFunc(others, func(o string) bool { return Within(m, o) })

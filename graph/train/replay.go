@@ -12,34 +12,34 @@ import (
 // A replay follows the variables of one frame.
 type replay struct {
 	*sources
-	k           int // of the calls' chains
+	k           int // index of the frame in the calls' chains
 	module      string
 	class       string
 	depth       int
 	first, last int
 	names       map[string]*binding
 	order       []string
-	jump        int // last call before the line last went backwards
+	jump        int // last call before execution last jumped backwards
 	line        int
 	execs       []*execution
-	texts       map[string]int          // executions that begin with a line
-	kept        []graph.ValueID         // what its variables may name, of what other frames did
-	given       map[string][]assignment // of names that code stores one value to at a time
-	dropped     map[graph.ValueID]int   // last call before the statement that gave another value to a variable that named one
+	texts       map[string]int          // number of executions that begin with a line's text
+	kept        []graph.ValueID         // values of other frames that its variables may name
+	given       map[string][]assignment // assignments to names that code assigns one value at a time
+	dropped     map[graph.ValueID]int   // last call before the statement that reassigned a variable naming the value
 }
 
-// An assignment is a value that a name was given.
+// An assignment is a value assigned to a name.
 type assignment struct {
 	id   graph.ValueID
 	exec int // index of the execution
 }
 
-// A binding is what a variable names.
+// A binding is the values that a variable names.
 type binding struct {
 	ids       []graph.ValueID
 	container bool
-	read      int     // last call of the execution that read it last
-	from      *ending // the frame that returned it, nil for none
+	read      int     // last call of the last execution that read it
+	from      *ending // the frame that returned it, or nil
 }
 
 // run replays one execution.
@@ -68,11 +68,11 @@ func (r *replay) run(e *execution) {
 	}
 }
 
-// parameters holds what a function that the file does not show reads more than
-// once until it returns: a variable of its own names it.
+// parameters holds what a function without lines in the file reads more than
+// once until it returns: a variable of the function names it.
 func (r *replay) parameters(e *execution) {
 	if e.s.returns && len(e.items) > maxHidden {
-		return // the whole of a class's code
+		return // all of a class's code
 	}
 	readers := map[graph.ValueID]int{}
 	for _, it := range e.items {
@@ -95,9 +95,9 @@ func (r *replay) parameters(e *execution) {
 	}
 }
 
-// argument holds what a small function is called with that the file does not
-// show, where that is a module's result: clamp(self.head(x)). Its parameter names it
-// until it returns; a function of more calls gives the parameter another value.
+// argument holds the argument of a small function without lines in the file, if it
+// is a module's result: clamp(self.head(x)). The function's parameter names it until
+// it returns; longer functions reassign it.
 func (r *replay) argument(e *execution) {
 	calls, n := e.s.calls, len(e.items)
 	if len(calls) != 2 || calls[0].item || strings.Contains(calls[0].path, ".") || n < 3 || n > maxArgument || e.items[0].child == "" {
@@ -113,16 +113,16 @@ func (r *replay) argument(e *execution) {
 	}
 }
 
-// maxArgument is how many calls and modules a line has at most whose function is
-// taken to be one expression.
+// maxArgument is the largest number of calls and modules of a line whose
+// function is taken to be one expression.
 const maxArgument = 5
 
-// siblings holds what modules return in a function that the file does not show, and
-// two or more other modules are called with, until it returns: code that calls modules
-// by names of their own, not those of a list in turn, gives each result one, too, once
-// there are several such: those results, and all where the function is the whole of a
-// class's code, as converters of graphs write it. A residual sum reads what only one
-// other module does.
+// siblings holds, until it returns, the results of modules in a function without lines
+// in the file, if two or more other modules take them as arguments. Code that calls
+// modules by individual names, not in a list, names each result, too, once there are
+// several such results: then these are held, and all results if the function is the
+// whole of a class's code, as converters of graphs write it. A residual sum reads what
+// only one other module does.
 func (r *replay) siblings(e *execution) {
 	maker, readers := map[graph.ValueID]int{}, map[graph.ValueID]int{}
 	whole := len(e.items) > maxHidden // written out module by module
@@ -154,7 +154,7 @@ func (r *replay) siblings(e *execution) {
 	if len(several) < minSiblings {
 		return
 	}
-	if whole { // no result takes another's name
+	if whole { // no result reuses another's name
 		several = slices.Collect(maps.Keys(maker))
 	}
 	slices.Sort(several)
@@ -164,20 +164,22 @@ func (r *replay) siblings(e *execution) {
 	r.guess(e, several, "calls a function that the file does not show, which calls modules with each other's results")
 }
 
-// minSiblings is how many results tell that such a function names each.
+// minSiblings is the number of results from which such a function is taken to
+// name each.
 const minSiblings = 3
 
-// numbered reports the name of a module that stands in a list.
+// numbered reports whether a module's name is one in a list.
 func numbered(child string) bool {
 	last := child[strings.LastIndexByte(child, '.')+1:]
 	return last != "" && last[0] >= '0' && last[0] <= '9'
 }
 
-// maxHidden is how many calls a function has at most that computes one thing.
+// maxHidden is the largest number of calls of a function that computes one
+// thing.
 const maxHidden = 24
 
-// values lists what an execution reads that was computed before it, weights
-// left out.
+// values lists what an execution reads that was computed before it, without
+// weights.
 func (r *replay) values(e *execution) (out []graph.ValueID) {
 	seen := map[graph.ValueID]bool{}
 	for i := e.first; i <= e.last; i++ {
@@ -196,7 +198,7 @@ func (r *replay) values(e *execution) (out []graph.ValueID) {
 	return out
 }
 
-// reads finds which variables name what the execution reads.
+// reads determines which variables name what the execution reads.
 func (r *replay) reads(e *execution) {
 	values := r.values(e)
 	names := r.readNames(e)
@@ -223,14 +225,14 @@ func (r *replay) reads(e *execution) {
 			}
 		}
 		if b != nil && !hit && !n.element && len(b.ids) > 0 && !e.s.loops && !e.hidden {
-			r.drop(b, r.when(e, b, r.unnamed(values))) // it was given another value meanwhile
+			r.drop(b, r.when(e, b, r.unnamed(values))) // it was reassigned in between
 			b.ids, b.container = nil, false
 		}
 		if !hit || b.container || n.element {
 			open = append(open, n)
 		}
 	}
-	hidden := e.s.open // it has arguments on lines that no call stands in
+	hidden := e.s.open // it has arguments on lines without calls
 	var left []graph.ValueID
 	for _, id := range values {
 		if !explained[id] && !(hidden && r.bound(id)) {
@@ -243,8 +245,8 @@ func (r *replay) reads(e *execution) {
 	r.infer(e, left, open)
 }
 
-// unnamed is the one value of several that no variable names, NoValue if there is
-// none or more than one.
+// unnamed returns the only one of several values that no variable names, NoValue
+// if there is none or more than one.
 func (r *replay) unnamed(values []graph.ValueID) graph.ValueID {
 	out := graph.NoValue
 	for _, id := range values {
@@ -259,7 +261,7 @@ func (r *replay) unnamed(values []graph.ValueID) graph.ValueID {
 	return out
 }
 
-// bound tells whether a variable names a value.
+// bound reports whether a variable names a value.
 func (r *replay) bound(id graph.ValueID) bool {
 	for _, name := range r.order {
 		if slices.Contains(r.names[name].ids, id) {
@@ -291,8 +293,8 @@ func (r *replay) readNames(e *execution) (out []read) {
 	return out
 }
 
-// infer says which of the variables names are those that name the values:
-// assigned on lines that no call stands in.
+// infer decides which of the variables in names name the values: they were
+// assigned on lines without calls.
 func (r *replay) infer(e *execution, values []graph.ValueID, names []read) {
 	if tensors := slices.DeleteFunc(slices.Clone(names), func(n read) bool { return n.index }); len(tensors) > 0 {
 		names = tensors
@@ -310,7 +312,7 @@ func (r *replay) infer(e *execution, values []graph.ValueID, names []read) {
 	case len(fresh) == 1 || len(fresh) == len(values):
 		pick = fresh
 	default:
-		// those that have named values before, or the first of all
+		// variables that have named values before, or the first of all
 		var old []read
 		for _, n := range names {
 			if r.names[n.name] != nil {
@@ -332,12 +334,12 @@ func (r *replay) infer(e *execution, values []graph.ValueID, names []read) {
 	}
 }
 
-// repeats tells whether a loop runs the line of an execution: another execution
-// that stands in the same text was there before, or comes later.
+// repeats reports whether a loop runs the line of an execution: another
+// execution has the same text.
 func (r *replay) repeats(e *execution) bool { return r.texts[e.items[0].line.Text] > 1 }
 
-// passed binds what a loop calls modules with, by arguments on lines that no call
-// stands in: in every round the same variables name other values.
+// passed binds the arguments that a loop calls modules with, on lines without
+// calls: in every iteration the same variables name other values.
 func (r *replay) passed(e *execution, values []graph.ValueID) {
 	name := "(" + e.items[0].line.Text
 	b := r.names[name]
@@ -357,11 +359,12 @@ func (r *replay) passed(e *execution, values []graph.ValueID) {
 	r.guess(e, values, "no line shows which variables it is called with")
 }
 
-// alias binds a value to a variable that was given it before, unseen.
+// alias binds a value to a variable that was assigned it before, on an unknown
+// line.
 func (r *replay) alias(e *execution, n read, id graph.ValueID, several bool) {
 	b := r.names[n.name]
 	if b != nil && len(b.ids) > 0 && !b.container && !n.element && !several && !slices.Contains(b.ids, id) {
-		r.drop(b, r.when(e, b, id)) // it was given another value meanwhile
+		r.drop(b, r.when(e, b, id)) // it was reassigned in between
 		b = nil
 	}
 	if b == nil {
@@ -375,10 +378,10 @@ func (r *replay) alias(e *execution, n read, id graph.ValueID, several bool) {
 	}
 }
 
-// when is after which call a variable was given a value on a line that no call
-// stands in: once the value was computed and the variable was read. Where it
-// was computed before the loop that the code is in began again, a line without
-// a call says when: the last that may lie between.
+// when returns the call after which a variable was assigned a value on a line
+// without calls: once the value was computed and the variable was read. If it
+// was computed before the enclosing loop began again, the last line without a
+// call that may lie between decides.
 func (r *replay) when(e *execution, b *binding, id graph.ValueID) int {
 	at := max(b.read, r.first)
 	if id >= 0 {
@@ -411,7 +414,7 @@ func (r *replay) bind(name string, b *binding) {
 	r.names[name] = b
 }
 
-// drop lets go of what a binding names after a call.
+// drop releases the values of a binding after a call.
 func (r *replay) drop(b *binding, at int) {
 	for _, id := range b.ids {
 		r.hold(at, id, store)
@@ -428,7 +431,7 @@ func (r *replay) hold(at int, id graph.ValueID, how release) {
 	}
 }
 
-// release is what del does.
+// release handles del.
 func (r *replay) release(name string, at int) {
 	if b := r.names[name]; b != nil {
 		r.drop(b, at)
@@ -437,8 +440,8 @@ func (r *replay) release(name string, at int) {
 	}
 }
 
-// results lists what an execution computes for those after it, or the last
-// that it computes if nobody reads it.
+// results lists what an execution computes for later ones, or the last value it
+// computes if nothing reads any.
 func (r *replay) results(e *execution) (out []graph.ValueID) {
 	for i := e.first; i <= e.last; i++ {
 		for _, id := range r.g.Nodes[i].Outputs {
@@ -489,7 +492,7 @@ func (r *replay) grow(name string, ids []graph.ValueID) {
 	b.ids = append(b.ids, ids...)
 }
 
-// assign gives a target values.
+// assign assigns values to a target.
 func (r *replay) assign(e *execution, t target, ids []graph.ValueID, container bool) {
 	switch t.kind {
 	case attribute:
@@ -520,8 +523,8 @@ func (r *replay) assign(e *execution, t target, ids []graph.ValueID, container b
 	}
 }
 
-// overwrite lets go of the element that x[i] = f(x[i]) replaces: the first that
-// the statement reads where it reads elements of nothing else.
+// overwrite releases the element that x[i] = f(x[i]) replaces: the first that
+// the statement reads, if it reads elements of nothing else.
 func (r *replay) overwrite(e *execution, t target) {
 	b := r.names[t.name]
 	_, value, _ := strings.Cut(e.text(), "=")
@@ -543,7 +546,7 @@ func (r *replay) overwrite(e *execution, t target) {
 	}
 }
 
-// text is the line that says what becomes of the value.
+// text returns the line that shows what becomes of the value.
 func (e *execution) text() string {
 	for _, it := range e.items {
 		if strings.Contains(it.line.Text, "=") {
@@ -553,7 +556,7 @@ func (e *execution) text() string {
 	return ""
 }
 
-// unpack gives several targets a value each.
+// unpack assigns one value to each of several targets.
 func (r *replay) unpack(e *execution, targets []target, ids []graph.ValueID) {
 	if outs := r.g.Nodes[e.last].Outputs; len(outs) == len(targets) && len(outs) > 1 {
 		ids = outs
@@ -586,7 +589,7 @@ func (r *replay) unpack(e *execution, targets []target, ids []graph.ValueID) {
 	}
 }
 
-// callsFunction tells whether a statement calls a function of the file's own,
+// callsFunction reports whether a statement calls a function of the model,
 // whose lines the exporter leaves out.
 func (r *replay) callsFunction(e *execution) bool {
 	for _, c := range e.s.calls {
@@ -597,10 +600,10 @@ func (r *replay) callsFunction(e *execution) bool {
 	return false
 }
 
-// unreadPair gives two targets what a function returns that the file does not show,
-// and of which the code around it reads one value: an attribute is seldom it. The
-// other is guessed to be what the function computed its last result from, as attention
-// returns its probabilities.
+// unreadPair assigns two targets the results of a function without lines in the file,
+// if the code around it reads only one of them; that is seldom an attribute. The other
+// is guessed to be the value from which the function computed its last result, as
+// attention returns its probabilities.
 func (r *replay) unreadPair(e *execution, targets []target, id graph.ValueID) {
 	other := graph.NoValue
 	for _, in := range r.g.Nodes[e.last].Inputs {
@@ -623,7 +626,7 @@ func (r *replay) unreadPair(e *execution, targets []target, id graph.ValueID) {
 	}
 }
 
-// settle notes of which values the lines tell how long the frame keeps them.
+// settle records the values whose life in the frame the lines determine.
 func (r *replay) settle(e *execution, out []graph.ValueID) {
 	if e.items[0].line.Text == "" {
 		return
@@ -656,7 +659,7 @@ func (r *replay) settle(e *execution, out []graph.ValueID) {
 // unsettle leaves values to the rules.
 func (r *replay) unsettle(e *execution, ids []graph.ValueID, why string) {
 	if e.hidden && e.s.returns {
-		return // a function that the file does not show has its own variables
+		return // a function without lines in the file has variables of its own
 	}
 	for _, id := range ids {
 		delete(r.settled, settled{id, r.depth})
@@ -677,7 +680,7 @@ func (r *replay) guess(e *execution, ids []graph.ValueID, why string) {
 	r.vars.Guesses = append(r.vars.Guesses, Guess{r.module, l.File, l.Number, why, id})
 }
 
-// finish lets go of what the frame's variables name when it returns.
+// finish releases what the frame's variables name when it returns.
 func (r *replay) finish() {
 	for _, name := range r.order {
 		for _, id := range r.names[name].ids {
@@ -688,8 +691,8 @@ func (r *replay) finish() {
 	}
 }
 
-// mayCollect leaves open how long values live that a loop gives a variable, where a
-// line without a call stands between that and its next value: a list may take them
+// mayCollect marks as open the lives of values that a loop assigns to a variable,
+// if a line without a call precedes the next assignment: a list may take them
 // there, or what came with them.
 func (r *replay) mayCollect(given []assignment) {
 	if python.PyTorch.Of(r.class) {
@@ -705,7 +708,7 @@ func (r *replay) mayCollect(given []assignment) {
 		switch {
 		case i+1 < len(given):
 			next = given[i+1].exec
-		case i > 0: // as far as the loop goes
+		case i > 0: // to the end of the loop
 			next = min(next, 2*a.exec-given[i-1].exec)
 		}
 		hidden[r.lastLine(a.exec)] = hidden[r.lastLine(a.exec)] || r.hides(a.exec, next)
@@ -720,8 +723,8 @@ func (r *replay) mayCollect(given []assignment) {
 	}
 }
 
-// hides tells whether a line without a call stands behind one of the executions from
-// one to another.
+// hides reports whether a line without a call follows one of the executions in a
+// range.
 func (r *replay) hides(from, to int) bool {
 	for i := from; i < to; i++ {
 		if r.gap(i) > 1 {
@@ -731,8 +734,8 @@ func (r *replay) hides(from, to int) bool {
 	return false
 }
 
-// passesList leaves open how long values live of a module that is called with a
-// variable which names no tensor, where the module may put them into it.
+// passesList marks as open the lives of values of a module that is called with
+// a variable which names no tensor, because the module may add them to it.
 func (r *replay) passesList(e *execution) {
 	from := r.returned(e)
 	if from == nil || !from.hides {
@@ -746,17 +749,17 @@ func (r *replay) passesList(e *execution) {
 	}
 }
 
-// lastLine is the number of the last line of an execution.
+// lastLine returns the number of the last line of an execution.
 func (r *replay) lastLine(exec int) int {
 	items := r.execs[exec].items
 	return items[len(items)-1].line.Number
 }
 
-// collected finds values of a variable that a list took, on lines without a
-// call: where some that the variable named in between are read after the frame
-// has returned, the list that they came in has all that were followed by as
-// many lines without a call. The hidden states of models of transformers come
-// in a tuple of all.
+// collected finds values of a variable that a list took on lines without calls:
+// if some that the variable named in between are read after the frame has
+// returned, the list with them has all that were followed by as many lines
+// without a call. The hidden states of models of transformers are returned as
+// one tuple.
 func (r *replay) collected(given []assignment) {
 	if len(given) < 3 {
 		return
@@ -778,8 +781,8 @@ func (r *replay) collected(given []assignment) {
 	}
 }
 
-// gap is how many lines behind an execution the next one begins; negative where
-// that stands above.
+// gap returns the number of lines between an execution and the next; negative
+// if the next one is above.
 func (r *replay) gap(exec int) int {
 	if exec+1 >= len(r.execs) {
 		return 0

@@ -8,27 +8,28 @@ import (
 	"github.com/memplan/memplan/graph/python"
 )
 
-// What a frame returns beside the values that others read: the rest of a tuple,
-// list, dict or object lives as long as the caller's variable. A line "return"
-// without a call is not in the file; what the caller does with the result says
-// what it is.
+// Values that a frame returns besides those that others read: the rest of a
+// tuple, list, dict or object lives as long as the caller's variable. A
+// "return" line without a call is not in the file; how the caller uses the
+// result shows what it is.
 
-// A frameKey names a run of a frame: the calls, and its place in their chains.
+// A frameKey identifies a run of a frame: its calls, and its index in their
+// chains.
 type frameKey struct{ first, last, k int }
 
-// An ending is the state of a frame that returns.
+// An ending is the state of a frame on its return.
 type ending struct {
 	names   map[string]*binding
 	order   []string
 	given   map[string][]assignment
-	lines   []int           // of each execution
-	results []result        // what it returns, where the line is known
-	inner   *ending         // it returns what this one does
-	open    []graph.ValueID // what it may return beside its result
-	hides   bool            // it has lines without a call, or adds to a list
+	lines   []int           // line of each execution
+	results []result        // what it returns, if the line is known
+	inner   *ending         // ending of the frame whose result it returns
+	open    []graph.ValueID // values that it may return besides its result
+	hides   bool            // it has lines without calls, or adds to a list
 }
 
-// ending sums up the frame for its caller.
+// ending summarises the frame for its caller.
 func (r *replay) ending() *ending {
 	out := &ending{names: r.names, order: r.order, given: r.given, open: r.kept}
 	for _, name := range r.order {
@@ -51,8 +52,8 @@ func (r *replay) ending() *ending {
 	return out
 }
 
-// returned is the ending of the frame whose result an execution computes, nil
-// where it computes more.
+// returned returns the ending of the frame whose result an execution computes,
+// nil if it computes more.
 func (r *replay) returned(e *execution) *ending {
 	it := e.items[len(e.items)-1]
 	if it.child == "" || it.last != e.last || len(e.s.results) > 0 {
@@ -65,10 +66,10 @@ func (r *replay) returned(e *execution) *ending {
 	return out
 }
 
-// opened adds to a variable what else the frame returned that it was given: all
-// that the line of the return names. Where that line is not known, an element by
-// number is one of a list that a loop filled, and one by a key that is the name
-// of the frame's variable is one of all of them.
+// opened adds to a variable the other values that the frame returned with its
+// value: all that the line of the return names. If that line is not known, an
+// element by index belongs to a list that a loop filled, and one whose key is
+// the name of the frame's variable may come with all of them.
 func (r *replay) opened(e *execution, b *binding, field string) {
 	from := b.from
 	switch {
@@ -78,7 +79,7 @@ func (r *replay) opened(e *execution, b *binding, field string) {
 		for _, x := range from.results {
 			if v := from.names[x.name]; v != nil {
 				b.keep(v.ids)
-			} else if x.name != "" { // a list that lines without a call have filled
+			} else if x.name != "" { // a list filled by lines without calls
 				r.open(from.open, r.last)
 			}
 		}
@@ -101,10 +102,11 @@ func (r *replay) opened(e *execution, b *binding, field string) {
 	b.from = nil
 }
 
-// mayKeep notes that a variable of the frame may hold all that another frame named.
+// mayKeep records that a variable of the frame may hold everything that another
+// frame named.
 func (r *replay) mayKeep(e *execution, from *ending) {
 	if it := e.items[len(e.items)-1]; it.child != "" && python.PyTorch.Of(r.modules[joined(r.module, it.child)]) {
-		return // its results are those of the call
+		return // its results are the call's
 	}
 	if from == nil {
 		r.open(r.computed(e), r.last)
@@ -114,7 +116,7 @@ func (r *replay) mayKeep(e *execution, from *ending) {
 	r.open(from.open, r.last)
 }
 
-// open notes that values may live until after a call.
+// open records that values may live until after a call.
 func (r *replay) open(ids []graph.ValueID, after int) {
 	for _, id := range ids {
 		if id >= 0 {
@@ -123,7 +125,7 @@ func (r *replay) open(ids []graph.ValueID, after int) {
 	}
 }
 
-// openList notes that a list may take values, until the frame returns.
+// openList records that a list may take values, until the frame returns.
 func (r *replay) openList(ids []graph.ValueID) {
 	from := len(r.vars.Open)
 	r.open(ids, r.last)
@@ -132,9 +134,9 @@ func (r *replay) openList(ids []graph.ValueID) {
 	}
 }
 
-// computed are the results of an execution's calls and modules; of a function that
+// computed returns the results of an execution's calls and modules; for a function that
 // is the whole of a class's code, those of its own calls and of modules that it calls by
-// names of their own.
+// individual names.
 func (r *replay) computed(e *execution) (out []graph.ValueID) {
 	for _, it := range e.items {
 		if len(e.items) > maxHidden && it.child != "" && numbered(it.child) {
@@ -155,15 +157,15 @@ func (b *binding) keep(ids []graph.ValueID) {
 	}
 }
 
-// holds tells whether a variable of the frame names something that another
-// variable does.
+// holds reports whether a variable of the frame names a value that another
+// binding names.
 func (f *ending) holds(name string, b *binding) bool {
 	v := f.names[name]
 	return v != nil && slices.ContainsFunc(v.ids, func(id graph.ValueID) bool { return slices.Contains(b.ids, id) })
 }
 
-// listed are the values that a variable was given on one line, run after run,
-// where another variable has one of them.
+// listed returns the values that a variable was assigned on one line, run after
+// run, if another binding has one of them.
 func (f *ending) listed(given []assignment, b *binding) (out []graph.ValueID) {
 	at := slices.IndexFunc(given, func(a assignment) bool { return slices.Contains(b.ids, a.id) })
 	if at < 0 {
@@ -177,7 +179,7 @@ func (f *ending) listed(given []assignment, b *binding) (out []graph.ValueID) {
 	return out
 }
 
-// selects tells whether an execution takes an element of a tensor that a
+// selects reports whether an execution takes an element of a tensor that a
 // variable names.
 func (r *replay) selects(e *execution, b *binding) bool {
 	for i := e.first; i <= e.last; i++ {
@@ -189,8 +191,8 @@ func (r *replay) selects(e *execution, b *binding) bool {
 	return false
 }
 
-// spread finds the values of targets of which the graph reads fewer: as the
-// return says, or by their names, or the probabilities of an attention.
+// spread finds values for targets of which the graph reads fewer: by the
+// return, by their names, or as the probabilities of an attention.
 func (r *replay) spread(e *execution, targets []target, ids []graph.ValueID) []graph.ValueID {
 	from := r.returned(e)
 	if from == nil {
@@ -225,9 +227,9 @@ func (r *replay) spread(e *execution, targets []target, ids []graph.ValueID) []g
 	return out
 }
 
-// unreadName is a value of a frame's variable for a target of its caller that
-// nobody reads: one of the same name, or the probabilities. Models of transformers
-// give None in their place unless they are asked for (scope.go).
+// unreadName returns the value of a frame's variable for a target of its caller
+// that nothing reads: one of the same name, or the probabilities. Models of
+// transformers return None instead unless asked for them (scope.go).
 func (r *replay) unreadName(from *ending, name string, taken []graph.ValueID) graph.ValueID {
 	if v := from.names[name]; v != nil && len(v.ids) == 1 && !slices.Contains(taken, v.ids[0]) {
 		return v.ids[0]
@@ -243,15 +245,15 @@ func (r *replay) unreadName(from *ending, name string, taken []graph.ValueID) gr
 	return graph.NoValue
 }
 
-// attentions are the probabilities that come with what an execution computes:
-// blocks of transformers return them in a tuple, behind the hidden states, where
-// every frame on the way takes a tuple, too.
+// attentions returns the probabilities that come with an execution's results:
+// blocks of transformers return them in a tuple, after the hidden states,
+// provided that every frame in between takes a tuple.
 func (r *replay) attentions(e *execution) []graph.ValueID {
 	it := e.items[len(e.items)-1]
 	if it.child == "" || it.last != e.last {
 		return nil
 	}
-	var last []graph.ValueID // with what casts and drops them
+	var last []graph.ValueID // followed by casts and dropout of them
 	for i := it.last; i >= it.first; i-- {
 		n := &r.g.Nodes[i]
 		if len(n.Outputs) == 0 || n.Outputs[0] < 0 || !probabilities(r.g, n.Outputs[0]) {
@@ -270,10 +272,10 @@ func (r *replay) attentions(e *execution) []graph.ValueID {
 	return nil
 }
 
-// tuples tells whether the frames of a call give what it computes to the frame
-// around this one: the innermost names it, those between give what the next
-// returns to several variables, or to one for several. What a loop over blocks
-// collects comes in a field that is None unless somebody asks for it.
+// tuples reports whether the frames of a call hand its result up to the
+// enclosing frame: the innermost names it, those between assign what the next
+// returns to several variables, or to one that stands for several. What a loop
+// over blocks collects comes in a field that is None unless asked for.
 func (r *replay) tuples(chain []link) bool {
 	if len(chain) < r.k+2 {
 		return false

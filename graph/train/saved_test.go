@@ -55,7 +55,7 @@ func (r *savedRun) saved() (out []int64) {
 
 // options configures the step as the oracle, PyTorch 2.15, runs it.
 func (c *savedCase) options(r *savedRun) Options {
-	o := Options{Train: true, Loss: c.Loss, Config: aten.Config{Major: 9, RMSNormFull: true, Attention: []string{"cudnn", "flash", "efficient", "math"}}}
+	o := Options{Train: true, Loss: c.Loss, Config: aten.Config{Major: 9, RMSNormFloat32: true, Attention: []string{"cudnn", "flash", "efficient", "math"}}}
 	if c.Attention != "auto" {
 		o.Config.Attention = []string{c.Attention, "math"}
 	}

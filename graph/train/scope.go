@@ -29,33 +29,32 @@ import (
 //     in a U-Net, is a variable of its own and lives until the function that
 //     computed it returns (see skips).
 
-// A holder collects the values that are let go after each call.
+// A holder collects the values that variables release after each call.
 type holder struct {
 	after   [][]held
-	settled map[settled]bool // nil: rules say it
+	settled map[settled]bool // nil: only rules
 }
 
-// held is a value and the variable that lets it go: the innermost frames return
-// first, and a variable is given another value before its frame returns.
+// A held is a value and the variable that releases it: innermost frames return
+// first, and a reassignment precedes the return of its frame.
 type held struct {
 	id    graph.ValueID
-	depth int // of the module whose frame the variable is in
+	depth int // depth of the module whose frame has the variable
 	how   release
 }
 
-// A release is how a variable lets go.
+// A release is the way a variable releases its value.
 type release int
 
-// Ways to let go, the later ones first where frames are alike. Parameters are
-// often given a frame's first results, which then go before what its other
-// parameters name.
+// Releases, in order within one frame. Parameters are often reassigned to a
+// frame's first results, which then go before what its other parameters name.
 const (
-	parameter release = iota // the frame returns to the caller that made the value
+	parameter release = iota // the frame returns to the caller, which made the value
 	local                    // the frame returns
-	store                    // the variable is given another value
+	store                    // the variable is reassigned
 )
 
-// add notes that a variable of a frame lets a value go after a call.
+// add records that a variable of a frame releases a value after a call.
 func (h holder) add(at int, id graph.ValueID, depth int, how release) {
 	for _, v := range h.after[at] {
 		if v.id == id && v.depth == depth {
@@ -65,15 +64,16 @@ func (h holder) add(at int, id graph.ValueID, depth int, how release) {
 	h.after[at] = append(h.after[at], held{id, depth, how})
 }
 
-// guess adds what a rule says of a variable, unless source lines tell better.
+// guess adds a rule's assumption about a variable, unless source lines
+// determine it.
 func (h holder) guess(at int, id graph.ValueID, depth int, how release) {
 	if !h.settled[settled{id, depth}] {
 		h.add(at, id, depth, how)
 	}
 }
 
-// values lists what is let go after each call, in the order that it goes: with
-// the last of the variables that name it.
+// values lists the values released after each call, in order, each by the last
+// variable that names it.
 func (h holder) values() [][]graph.ValueID {
 	out := make([][]graph.ValueID, len(h.after))
 	for at, list := range h.after {
@@ -87,9 +87,8 @@ func (h holder) values() [][]graph.ValueID {
 	return out
 }
 
-// variableHolds notes, for every call, the values that variables let go after
-// it and not earlier: as the source lines in the file say, and by rules where
-// they do not.
+// variableHolds records, for every call, the values that variables release
+// after it: by the source lines in the file, and by rules where there are none.
 func variableHolds(l *lift.Lifted, modules []lift.Module, training bool) (holder, Variables) {
 	holds := holder{after: make([][]held, len(l.Graph.Nodes))}
 	var vars Variables
@@ -135,9 +134,9 @@ func scopeHolds(l *lift.Lifted, modules []lift.Module, holds holder) {
 	localHolds(g, modules, holds)
 }
 
-// hookHolds holds the weights that torch.nn.utils.weight_norm's hook gives a
-// module in an attribute, before its forward: until that of the next step. Those of
-// torch.nn.utils.parametrizations are computed when they are asked for.
+// hookHolds holds the weights that torch.nn.utils.weight_norm's hook stores in an
+// attribute of a module before its forward: they live until the next step's. Those
+// of torch.nn.utils.parametrizations are computed on demand.
 func hookHolds(g *graph.Graph, holds holder, vars *Variables) {
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
@@ -151,17 +150,17 @@ func hookHolds(g *graph.Graph, holds holder, vars *Variables) {
 	}
 }
 
-// A skip is a value that a frame calls a module with and reads again after
-// that: a variable of its own names it.
+// A skip is a value that a frame passes to a module and reads again afterwards:
+// a variable of its own names it.
 type skip struct {
 	id         graph.ValueID
-	born, last int // calls that return it, and read it last
+	born, last int // call that returns it, and last call that reads it
 }
 
-// skips adds to holds, for every call, the values that variables of a frame let
-// go after it. A variable lives until its frame returns, or until the frame gives
-// a value to a variable again: which of them, the file does not say, and the
-// first that is not needed any more is taken to be overwritten.
+// skips adds to holds, for every call, the values that variables of a frame
+// release after it. A variable lives until its frame returns or reassigns it; the
+// file does not show which one is reassigned, and the first that is no longer
+// needed is assumed to be.
 func skips(l *lift.Lifted, modules []lift.Module, holds holder) {
 	g := l.Graph
 	type frame struct {
@@ -190,7 +189,7 @@ func skips(l *lift.Lifted, modules []lift.Module, holds holder) {
 			last[id] = i
 		}
 	}
-	item := func(i, d int) int { // last call of the frame's statement that call i is a part of
+	item := func(i, d int) int { // last call of the frame's statement that contains call i
 		if depth(g.Nodes[i].Module) > d {
 			return ends(i, inner(g.Nodes[i].Module, d))
 		}
@@ -234,7 +233,8 @@ func skips(l *lift.Lifted, modules []lift.Module, holds holder) {
 	}
 }
 
-// scaled returns the value that the call's module scaled to get id, or NoValue.
+// scaled returns the value from which the call's module got id by scaling, or
+// NoValue.
 func scaled(g *graph.Graph, n *graph.Node, id graph.ValueID) graph.ValueID {
 	if mul := maker(g, id, "mul.Tensor"); mul != nil && mul.Module == n.Module && len(mul.Inputs) > 0 {
 		return mul.Inputs[0]
@@ -242,20 +242,20 @@ func scaled(g *graph.Graph, n *graph.Node, id graph.ValueID) graph.ValueID {
 	return graph.NoValue
 }
 
-// multiplies reports a product of two activations.
+// multiplies reports whether a call is a product of two activations.
 func multiplies(n *graph.Node) bool {
 	op, _, _ := strings.Cut(n.Op, ".")
 	return aten.Is(op, aten.Multiplies)
 }
 
-// asks tells whether a source line on the way to a call says whether attention
-// is to return its probabilities: it does not unless it is asked to.
+// asks reports whether a source line of a call's frames asks attention to
+// return its probabilities, which it does not do by default.
 func asks(n *graph.Node) bool {
 	return strings.Contains(n.MetaValue("pkg.torch.onnx.stack_trace"), "output_attentions")
 }
 
-// probabilities reports whether a value is a softmax, or one that was cast,
-// dropped out or viewed since, of the same module.
+// probabilities reports whether a value is a softmax, or one that the same
+// module cast, dropped out or viewed.
 func probabilities(g *graph.Graph, id graph.ValueID) bool {
 	for range 6 {
 		def := g.Values[id].Def
@@ -275,9 +275,9 @@ func probabilities(g *graph.Graph, id graph.ValueID) bool {
 	return false
 }
 
-// untilAgain is the last call, from call i on and up to call end, before the
-// module of call i is called again: where all blocks of a model are one, they
-// follow each other within it.
+// untilAgain returns the last call in [i, end] before the module of call i is
+// called again: if a model runs one block repeatedly, its runs follow each
+// other.
 func untilAgain(g *graph.Graph, i, end int) int {
 	for j := i + 1; j <= end; j++ {
 		if g.Nodes[j].Module == g.Nodes[i].Module {
@@ -287,9 +287,9 @@ func untilAgain(g *graph.Graph, i, end int) int {
 	return end
 }
 
-// blockDepth is the depth of the innermost module around a module, or itself,
-// that stands in a list: whose name is a number. It is the module's own where
-// there is none.
+// blockDepth returns the depth of the innermost module in a list, whose name is
+// a number, among a module and those around it; the module's own depth if there
+// is none.
 func blockDepth(module string) int {
 	for m, d := module, depth(module); d > 0; m, d = parent(m), d-1 {
 		last := m[strings.LastIndexByte(m, '.')+1:]
@@ -307,7 +307,8 @@ func depth(module string) int {
 	return strings.Count(module, ".") + 1
 }
 
-// commonDepth is the number of leading components that two module names share.
+// commonDepth returns the number of leading components that two module names
+// share.
 func commonDepth(a, b string) int {
 	if a == "" || b == "" {
 		return 0
@@ -341,7 +342,7 @@ func prefix(module string, n int) string {
 }
 
 // callees returns a function that gives the depth of the module that a frame at
-// depth d calls on the way to a module: a list of modules is none.
+// depth d calls on the way to a module; lists of modules do not count.
 func callees(modules []lift.Module) func(module string, d int) int {
 	called := map[string]bool{}
 	for _, m := range modules {
@@ -360,9 +361,8 @@ func callees(modules []lift.Module) func(module string, d int) int {
 	}
 }
 
-// callEnds returns a function that gives the last call of the run of calls
-// that stand, like call i, within the module that is the first d components
-// of call i's.
+// callEnds returns a function that gives the last consecutive call inside the
+// module that is the first d components of call i's.
 func callEnds(g *graph.Graph) func(i, d int) int {
 	type key struct{ i, d int }
 	memo := map[key]int{}

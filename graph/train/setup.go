@@ -16,10 +16,10 @@ import (
 type resident struct {
 	name string
 	t    *aten.Tensor
-	from int64 // bytes of the tensor that it was converted from, 0 for none
+	from int64 // bytes of the tensor from which it was converted, 0 for none
 }
 
-// add notes a resident; d is its type in the file.
+// add records a resident; d is its type in the file.
 func (b *builder) add(name string, t *aten.Tensor, d graph.DType) {
 	r := resident{name: name, t: t}
 	if d != t.DType && b.opt.Train { // for inference, models are loaded in their type
@@ -28,8 +28,8 @@ func (b *builder) add(name string, t *aten.Tensor, d graph.DType) {
 	b.setup = append(b.setup, r)
 }
 
-// resident creates parameters, buffers, adapters, inputs and the optimizer,
-// in the order of a usual script: the model goes to the device and is then
+// resident creates parameters, buffers, adapters, inputs and the optimizer in
+// the order of a typical script: the model goes to the device and is then
 // converted to its type, adapters are attached, inputs are made and converted,
 // the optimizer is constructed.
 func (b *builder) resident() error {
@@ -64,7 +64,7 @@ func (b *builder) resident() error {
 		t := b.e.Resident(v.Name, parent(v.Name), cat, d, shape, grad)
 		b.env[i] = t
 		if cat == program.Parameters && !b.opt.Train && (b.opt.Frozen == nil || !b.opt.Frozen(v.Name)) {
-			b.e.Follow(t)
+			b.e.MarkRequiresGrad(t)
 		}
 		if cat == program.Inputs {
 			inputs = append(inputs, i)
@@ -103,9 +103,9 @@ func (b *builder) resident() error {
 	return nil
 }
 
-// place appends the allocations of residents: all as they are in the file,
-// then one conversion after the other. What does not fit unconverted counts as
-// converted before it came to the device.
+// place appends the allocations of residents: all in the file's type, then one
+// conversion after the other. A resident that does not fit unconverted counts
+// as converted before it came to the device.
 func (b *builder) place(list []resident) {
 	p := b.e.P
 	old := make([]program.StorageID, len(list))
@@ -127,10 +127,10 @@ func (b *builder) place(list []resident) {
 	}
 }
 
-// firstNames are other names of tied parameters, which a file calls by the last
-// of their names and a model lists at the first: that of the module that reads
-// them first. A module that reads another's parameter, such as attention that of
-// its projection, does not make a tie: nobody else reads it.
+// firstNames returns other names for tied parameters, which a file calls by the
+// last of their names and a model lists at the first: that of the module that
+// reads them first. A module that reads another's parameter, as attention reads
+// that of its projection, does not make a tie if nothing else reads it.
 func (b *builder) firstNames() map[string]string {
 	names, first := map[string]string{}, map[graph.ValueID]string{}
 	for i := range b.l.Graph.Nodes {
@@ -151,9 +151,9 @@ func (b *builder) firstNames() map[string]string {
 	return names
 }
 
-// rename gives tied parameters their first names and places: that of a module
-// whose siblings the list has stands before them, as embeddings do, any other
-// where it stands.
+// rename gives tied parameters their first names and moves them to the place of
+// those: before the siblings of their module if the list has some, as for
+// embeddings, otherwise not at all.
 func rename(list []resident, first map[string]string) []resident {
 	out := make([]resident, 0, len(list))
 	var tied []resident
@@ -177,10 +177,10 @@ func rename(list []resident, first map[string]string) []resident {
 	return out
 }
 
-// inModuleOrder sorts a model's tensors by module: a module's own first, as
-// Module.parameters lists them, or those of its children first, as
-// Module._apply visits them. Modules and tensors keep the order in which they
-// first stand in the list. first are other names of tied parameters.
+// inModuleOrder sorts a model's tensors by module: a module's own before those
+// of its children, as Module.parameters lists them, or after them, as
+// Module._apply visits them. Modules and tensors keep the order of their first
+// occurrence in the list. first holds other names of tied parameters.
 func inModuleOrder(list []resident, first map[string]string, ownFirst bool) []resident {
 	list = rename(list, first)
 	type module struct {
@@ -204,8 +204,8 @@ func inModuleOrder(list []resident, first map[string]string, ownFirst bool) []re
 	for _, r := range list {
 		m := get(parent(r.name))
 		m.own = append(m.own, r)
-		// The modules of torch.nn have a weight and then a bias, whichever the
-		// file names first.
+		// Modules of torch.nn have a weight before a bias, whichever the file
+		// names first.
 		if n := len(m.own); n > 1 && strings.HasSuffix(r.name, ".weight") && strings.HasSuffix(m.own[n-2].name, ".bias") {
 			m.own[n-2], m.own[n-1] = m.own[n-1], m.own[n-2]
 		}
@@ -237,7 +237,7 @@ func (b *builder) construct() {
 		p := params[ev.Param]
 		t := b.e.Resident(p.Name+"."+ev.Name, parent(p.Name), program.Optimizer, graph.Uint8, []int64{ev.Bytes}, false)
 		b.e.P.Setup = append(b.e.P.Setup, program.Event{Storage: t.Storage})
-		b.made = append(b.made, &aten.Tensor{Name: p.Name, Tensor: t.Tensor})
+		b.made = append(b.made, &aten.Tensor{Name: p.Name, View: t.View})
 	}
 }
 
@@ -279,7 +279,7 @@ func (b *builder) rotaryCopies() {
 	}
 }
 
-// stored is the type a floating-point tensor of the file is kept in.
+// stored returns the type in which a floating-point tensor of the file is kept.
 func (b *builder) stored(d graph.DType) graph.DType {
 	if b.opt.Storage != graph.Undefined && d == graph.Float32 {
 		return b.opt.Storage
@@ -287,11 +287,11 @@ func (b *builder) stored(d graph.DType) graph.DType {
 	return d
 }
 
-// deepest is how many modules may stand around a tensor. A name with more parts is not
-// taken for a path of modules: the tree of its prefixes would take quadratic time.
+// deepest is the deepest nesting of a tensor's modules. A name with more parts is not
+// read as a path of modules: the tree of its prefixes would take quadratic time.
 const deepest = 64
 
-// parent is the module that owns a parameter.
+// parent returns the module that owns a parameter.
 func parent(name string) string {
 	if strings.Count(name, ".") > deepest {
 		return ""

@@ -12,39 +12,39 @@ import (
 )
 
 // How long Python's variables keep tensors alive, from the source lines that
-// the exporter wrote beside every call.
+// the exporter wrote for every call.
 //
-// A frame is one run of a forward function. Its items are the calls that its
-// own code makes and the runs of modules that it calls, in order; each item
-// has the line that it stands in. Items of one line, or of lines of one
-// statement, are an execution of the statement. The frame is replayed
-// execution by execution: an assignment's target names what the execution
-// computes, and lets go of what it named before, after the last item; the rest
-// goes when the frame returns. What a variable names that was assigned on a
-// line without a call (x = y, list.append(x)) shows when a statement that reads
-// it reads a value that no other variable names.
+// A frame is one run of a forward function. Its items are its own calls and the
+// runs of modules that it calls, in order; each item has its source line.
+// Consecutive items of one line, or of lines of one statement, are an execution
+// of the statement. The frame is replayed execution by execution: an
+// assignment's target names what the execution computes, and after the last
+// item releases what it named before; the rest is released when the frame
+// returns. What a variable names after an assignment on a line without a call
+// (x = y, list.append(x)) shows when a statement reads it and a value that no
+// other variable names.
 //
-// The exporter keeps frames of functions named forward alone: what a method or
-// function that forward calls names is not to be seen. Such values keep the
-// rules of scope.go and frames.go.
+// The exporter only keeps frames of functions named forward: what methods and
+// functions called by forward name is unknown. Such values follow the rules of
+// scope.go and frames.go.
 
-// Variables says what the lifetimes of Python's variables rest on.
+// Variables says how the lifetimes of Python's variables were determined.
 type Variables struct {
 	Source  VariableSource
-	Known   int     // frames whose source lines are known
-	Guesses []Guess // places where the lines leave open what a variable names, at most maxGuesses
-	More    int     // further guesses
+	Known   int     // frames with known source lines
+	Guesses []Guess // lines that do not determine what a variable names, at most maxGuesses
+	More    int     // number of further guesses
 	Unread  []Unread
-	// Open are values that may live until after a call, for all that the lines say.
+	// Open are values that may live until after a call, as far as the lines show.
 	Open []OpenLife
 
-	recorded []graph.ValueID            // what a capture shows that modules keep
-	kept     map[string][]graph.ValueID // what modules keep after forward, by module and attribute
+	recorded []graph.ValueID            // values that modules keep, according to a capture
+	kept     map[string][]graph.ValueID // values that modules keep after forward, by module and attribute
 	Supposed []graph.ValueID            // values that modules are guessed to keep
 }
 
-// keeps notes what an attribute was given: it names that until the next step's
-// forward gives it another value.
+// keeps records the values of an attribute, which it names until the next
+// step's forward reassigns it.
 func (v *Variables) keeps(attribute string, ids []graph.ValueID) {
 	if v.kept == nil {
 		v.kept = map[string][]graph.ValueID{}
@@ -52,7 +52,7 @@ func (v *Variables) keeps(attribute string, ids []graph.ValueID) {
 	v.kept[attribute] = slices.Clone(ids)
 }
 
-// Kept lists what modules keep after forward.
+// Kept lists the values that modules keep after forward.
 func (v *Variables) Kept() (out []graph.ValueID) {
 	out = append(out, v.recorded...)
 	for _, name := range slices.Sorted(maps.Keys(v.kept)) {
@@ -61,32 +61,32 @@ func (v *Variables) Kept() (out []graph.ValueID) {
 	return out
 }
 
-// An OpenLife is a value that a variable may keep until after a call: what a frame
-// may have returned beside its result, and what a function computes whose lines
-// the file does not show.
+// An OpenLife is a value that a variable may keep until after a call: one that a
+// frame may have returned besides its result, or that a function without lines in
+// the file computes.
 type OpenLife struct {
 	Value graph.ValueID
 	After int
-	List  bool // where a list takes it
+	List  bool // if a list takes it
 }
 
-// A VariableSource is what says how long variables live.
+// A VariableSource is the evidence for the lives of variables.
 type VariableSource string
 
 // The sources.
 const (
-	FromCapture VariableSource = "capture" // Python itself, when it ran
+	FromCapture VariableSource = "capture" // from running the code in Python
 	FromLines   VariableSource = "lines"   // source lines in the file
 	FromTable   VariableSource = "table"   // the table of known classes
-	FromNone    VariableSource = "none"    // rules that hold for any Python code
+	FromNone    VariableSource = "none"    // only rules that hold for any Python code
 )
 
-// A Guess is a line of source that leaves open how long a value lives.
+// A Guess is a source line that does not determine how long a value lives.
 type Guess struct {
 	Module, File string
 	Line         int
 	Why          string
-	Value        graph.ValueID // one that it is about
+	Value        graph.ValueID // one of the values concerned
 }
 
 const maxGuesses = 200
@@ -94,8 +94,8 @@ const maxGuesses = 200
 // sources is the state of reading a graph's source lines.
 type sources struct {
 	g       *graph.Graph
-	chains  [][]link          // of each call: the frames it is in, outermost first
-	uses    []int             // last call that reads each value, -1 for none
+	chains  [][]link          // for each call: the frames it is in, outermost first
+	uses    []int             // last call that reads each value, -1 if none does
 	modules map[string]string // class of each module, by name
 	read    map[string][]statement
 	dels    map[string][]string
@@ -106,20 +106,21 @@ type sources struct {
 	vars    *Variables
 }
 
-// listed is a value that a frame of a depth returns in one list with another.
+// A listed value is returned by the frame at a depth in one list with another
+// value.
 type listed struct {
 	with, id graph.ValueID
 	depth    int
 }
 
-// settled says that the lines of the frame at a depth tell how long it keeps a
-// value: rules need not guess it.
+// A settled value is one whose life in the frame at a depth the lines
+// determine, so that rules need not guess it.
 type settled struct {
 	id    graph.ValueID
 	depth int
 }
 
-// A link is a call's way through one frame.
+// A link is a call's position in one frame.
 type link struct {
 	module string
 	line   lift.Line
@@ -128,7 +129,7 @@ type link struct {
 // An item is a call of a frame's own code, or the run of a module that it calls.
 type item struct {
 	first, last int
-	child       string // the module's name behind the frame's, "" for a call
+	child       string // the module's name relative to the frame's, "" for a call
 	line        lift.Line
 }
 
@@ -138,11 +139,11 @@ type execution struct {
 	s           *statement
 	dels        []string
 	first, last int
-	hidden      bool // a function whose lines the file does not show computes a part of it
+	hidden      bool // a function without lines in the file computes a part of it
 }
 
-// sourceHolds adds to holds what the lines of the source say, and returns
-// which values they settle.
+// sourceHolds adds to holds what the source lines determine, and returns the
+// values they settle.
 func sourceHolds(l *lift.Lifted, modules []lift.Module, holds holder) (map[settled]bool, Variables) {
 	vars := Variables{Source: FromNone}
 	s := &sources{g: l.Graph, holds: holds, settled: map[settled]bool{}, vars: &vars, endings: map[frameKey]*ending{}, read: map[string][]statement{}, dels: map[string][]string{}, modules: map[string]string{}}
@@ -158,7 +159,7 @@ func sourceHolds(l *lift.Lifted, modules []lift.Module, holds holder) (map[settl
 	vars.Source = FromLines
 	s.uses = lastUses(s.g)
 	s.returnUnread(l, modules)
-	for lo := 0; lo < len(s.chains); { // calls without lines stand apart
+	for lo := 0; lo < len(s.chains); { // calls without lines are skipped
 		hi := lo + 1
 		for hi < len(s.chains) && (len(s.chains[hi]) > 0) == (len(s.chains[lo]) > 0) {
 			hi++
@@ -172,8 +173,8 @@ func sourceHolds(l *lift.Lifted, modules []lift.Module, holds holder) (map[settl
 	return s.settled, vars
 }
 
-// returnUnread takes what modules return and nobody reads to be read behind them:
-// their callers' variables name it.
+// returnUnread treats unread results of modules as read after them: their
+// callers' variables name them.
 func (s *sources) returnUnread(l *lift.Lifted, modules []lift.Module) {
 	for _, x := range l.Unread {
 		for _, m := range modules {
@@ -184,8 +185,8 @@ func (s *sources) returnUnread(l *lift.Lifted, modules []lift.Module) {
 	}
 }
 
-// holdLists holds what stands in a list beside another value for as long as
-// the frames around hold that.
+// holdLists holds the other values of a list for as long as frames hold one of
+// them.
 func (s *sources) holdLists() {
 	for _, x := range s.lists {
 		for at, list := range s.holds.after {
@@ -198,7 +199,7 @@ func (s *sources) holdLists() {
 	}
 }
 
-// readChains reads the lines of every call and tells whether there are any.
+// readChains reads the lines of every call and reports whether there are any.
 func (s *sources) readChains() bool {
 	s.chains = make([][]link, len(s.g.Nodes))
 	any := false
@@ -210,7 +211,7 @@ func (s *sources) readChains() bool {
 		if len(scopes) == 0 {
 			continue
 		}
-		lines = slices.DeleteFunc(lines, func(l lift.Line) bool { return strings.HasPrefix(l.File, "<") }) // code that PyTorch made
+		lines = slices.DeleteFunc(lines, func(l lift.Line) bool { return strings.HasPrefix(l.File, "<") }) // code that PyTorch generated
 		if len(lines) == 0 {
 			if s.chains[i] = inherited(scopes, nil); i > 0 {
 				s.chains[i] = inherited(scopes, s.chains[i-1])
@@ -229,8 +230,8 @@ func (s *sources) readChains() bool {
 	return any
 }
 
-// inherited is the chain of a call without lines, as those within no_grad are:
-// it stands in the frames that it shares with the call before.
+// inherited returns the chain of a call without lines, such as those within
+// no_grad: the frames that it shares with the call before.
 func inherited(scopes []string, before []link) []link {
 	out := make([]link, len(scopes))
 	for i, m := range scopes {
@@ -242,9 +243,9 @@ func inherited(scopes []string, before []link) []link {
 	return out
 }
 
-// chainOf pairs modules with frames, from the outside: a module with two frames
-// calls its base class's forward, and where frames are fewer, the innermost
-// modules have a forward of another name.
+// chainOf pairs modules with frames, from the outermost: a module with two
+// frames calls its base class's forward; if there are fewer frames than
+// modules, the innermost modules have a forward of another name.
 func chainOf(scopes []string, lines []lift.Line) []link {
 	var out []link
 	m := 0
@@ -261,12 +262,12 @@ func chainOf(scopes []string, lines []lift.Line) []link {
 	return out
 }
 
-// basic tells whether a line calls a forward by name: that of a base class.
+// basic reports whether a line calls a base class's forward by name.
 func basic(text string) bool {
 	return strings.Contains(text, "super()") || strings.Contains(text, ".forward(")
 }
 
-// statements reads a line, once.
+// statements parses a line, once.
 func (s *sources) statements(text string) ([]statement, []string) {
 	list, ok := s.read[text]
 	if !ok {
@@ -276,8 +277,7 @@ func (s *sources) statements(text string) ([]statement, []string) {
 	return list, s.dels[text]
 }
 
-// frame replays the frame that calls first to last are in, the k-th of their
-// chains.
+// frame replays the frame of the calls first to last, number k in their chains.
 func (s *sources) frame(first, last, k int) {
 	module := s.chains[first][k].module
 	var items []item
@@ -312,7 +312,7 @@ func (s *sources) frame(first, last, k int) {
 	s.endings[frameKey{first, last, k}] = r.ending()
 }
 
-// item is the item of frame k that begins with call i.
+// item returns the item of frame k that begins with call i.
 func (s *sources) item(i, last, k int) item {
 	c := s.chains[i]
 	it := item{first: i, last: i, line: c[k].line}
@@ -341,13 +341,13 @@ func (s *sources) item(i, last, k int) item {
 	return it
 }
 
-// returns tells whether a line ends its frame.
+// returns reports whether a line ends its frame.
 func (s *sources) returns(text string) bool {
 	list, _ := s.statements(text)
 	return len(list) > 0 && list[len(list)-1].returns
 }
 
-// again tells whether call j begins a run of frame k anew.
+// again reports whether call j begins another run of frame k.
 func (s *sources) again(j, k int) bool {
 	before, now := s.chains[j-1][k].line, s.chains[j][k].line
 	return before.Text != "" && s.returns(before.Text) && now.Number < before.Number

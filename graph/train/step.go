@@ -63,11 +63,11 @@ func (b *builder) step() {
 	e.SetPhase(program.Update)
 	e.Named("step", "")
 	b.update()
-	e.Mark("del") // the loop's variables go, in every step
+	e.Mark("del") // the loop's variables are released in every step
 	e.Hold(b.result)
 	for _, p := range b.params {
 		if g := p.Grad(); g != nil && e.P.Storages[g.Storage].Life == program.Carried {
-			if i := slices.Index(e.P.Carried, g.Storage); i >= 0 { // of several parameters: the last lets go of it
+			if i := slices.Index(e.P.Carried, g.Storage); i >= 0 { // shared by several parameters: the last releases it
 				e.P.Carried = slices.Delete(e.P.Carried, i, i+1)
 			}
 			e.P.Carried = append(e.P.Carried, g.Storage)
@@ -75,7 +75,7 @@ func (b *builder) step() {
 	}
 }
 
-// logits is the first floating-point output that requires a gradient.
+// logits returns the first floating-point output that requires a gradient.
 func (b *builder) logits() *aten.Tensor {
 	for _, t := range b.outputs() {
 		if t.DType.IsFloat() && t.RequiresGrad() {
@@ -115,8 +115,8 @@ func autoLoss(shape []int64) string {
 	return "sum"
 }
 
-// crossEntropy computes the loss of class scores: tokens [N,S,V] are
-// flattened, images [N,C,H,W] keep their classes in dim 1.
+// crossEntropy computes the loss of class scores: tokens [N,S,V] are flattened;
+// images [N,C,H,W] have their classes in dim 1.
 func (b *builder) crossEntropy(x *aten.Tensor) (*aten.Tensor, error) {
 	e := b.e
 	var target []int64
@@ -132,12 +132,12 @@ func (b *builder) crossEntropy(x *aten.Tensor) (*aten.Tensor, error) {
 	}
 	y := e.Alloc("randint", program.Inputs, program.Step, graph.Int64, target, 0, float64(x.Shape[1]))
 	loss := e.CrossEntropy(x, y)
-	e.Hold(x) // the caller has its argument until the call returns
+	e.Hold(x) // the caller holds its argument until the call returns
 	return loss, nil
 }
 
-// update appends the optimizer's step: what its first call does, and what
-// every later one does.
+// update appends the optimizer's step: that of the first call, and that of
+// every later one.
 func (b *builder) update() {
 	e := b.e
 	var params, touched []*aten.Tensor
@@ -153,7 +153,7 @@ func (b *builder) update() {
 		r := &program.Rule{Optimizer: b.opt.Rule, First: first, Params: make([]program.RuleParam, len(params))}
 		at := map[string]*program.RuleParam{}
 		for i, p := range params {
-			r.Params[i] = program.RuleParam{Name: p.Name, Param: p.Tensor, Grad: p.Grad().Tensor}
+			r.Params[i] = program.RuleParam{Name: p.Name, Param: p.View, Grad: p.Grad().View}
 			at[p.Name] = &r.Params[i]
 		}
 		for _, s := range states {
@@ -170,7 +170,7 @@ func (b *builder) update() {
 	first, later := b.opt.Update(list, true), b.opt.Update(list, false)
 	node := e.Touch("step", touched, b.updateEvents(first, params), rule(true, nil))
 	states := slices.Concat(b.made, node.First())
-	node.Says(rule(true, states))
+	node.SetRule(rule(true, states))
 	e.Touch("step", append(touched, node.First()...), b.updateEvents(later, params), rule(false, states)).Later()
 }
 

@@ -23,9 +23,9 @@ type UpdateParam struct {
 	Shape []int64
 }
 
-// An UpdateEvent is one allocation or free of an optimizer's step. IDs count
-// the allocations of one step; Param is an index of the parameters or -1;
-// State storages are kept.
+// An UpdateEvent is one allocation or free of an optimizer's step. IDs number
+// the allocations of one step; Param is an index of the parameters or -1; State
+// storages are kept.
 type UpdateEvent struct {
 	ID    int32
 	Free  bool
@@ -38,35 +38,35 @@ type UpdateEvent struct {
 // Options say what to build.
 type Options struct {
 	Train   bool
-	Rule    string      // the optimizer's name, for nodes to carry
+	Rule    string      // the optimizer's name, recorded in nodes
 	Storage graph.DType // type of parameters and inputs; Undefined keeps the file's
 	Loss    string      // auto, cross-entropy, mse, sum, none
-	// Update returns what the optimizer's step allocates and frees; first says
-	// whether it is the first step, which creates state. Nil: nothing.
+	// Update returns what the optimizer's step allocates and frees; first is
+	// set for the first step, which creates state. Nil: nothing.
 	Update func(params []UpdateParam, first bool) []UpdateEvent
-	// Construct returns the state that making the optimizer allocates. Nil: none.
+	// Construct returns the state allocated by the optimizer's constructor. Nil:
+	// none.
 	Construct func(params []UpdateParam) []UpdateEvent
 	Config    aten.Config
 	Segments  []Segment         // checkpointed regions, in any order; of two with the same calls the first is the outer one
-	Frozen    func(string) bool // parameters that require no gradient; nil: none
-	Warnings  []graph.Warning   // what the caller found, for the program
-	Retrain   bool              // batch normalisations by running statistics run as in training
+	Frozen    func(string) bool // reports parameters that require no gradient; nil: none
+	Warnings  []graph.Warning   // warnings of the caller, for the program
+	Retrain   bool              // batch normalisations with running statistics run as in training
 	Hold      bool              // the caller holds the outputs during backward
 	LoRA      *LoRA             // low-rank adapters; nil: none
 	Micros    int               // micro-batches whose gradients a step adds up; 0 is 1
 }
 
 // A Segment is one checkpointed region: modules that run one after the other.
-// One whose calls all lie within those of another is nested in it: it is
-// checkpointed again where the outer one runs.
+// If another one contains all of its calls, it is nested in that: it is
+// checkpointed again when the outer one runs.
 type Segment struct {
 	Modules []string `json:"modules"`
 	Save    []Saved  `json:"save,omitempty"` // calls whose outputs are kept; all others run again
 }
 
-// Saved names calls of one ATen operator within a region, counted from 0 in
-// the order in which the region makes them. Of is how many it makes, 0 for
-// unknown.
+// Saved names a call of one ATen operator within a region, counted from 0 in
+// the region's order. Of is how many such calls it makes, 0 if unknown.
 type Saved struct {
 	Op    string `json:"op"` // "aten.addmm", without overload
 	Calls []int  `json:"calls"`
@@ -102,7 +102,7 @@ func (s *Segment) kept() (out []aten.Kept) {
 	return out
 }
 
-// A Build is a program with what it was built from.
+// A Build is a program and what it was built from.
 type Build struct {
 	*program.Program
 	Lifted *lift.Lifted
@@ -115,33 +115,33 @@ type Build struct {
 	// (first) forward pass.
 	Outputs []Output
 	Forward int32
-	// Variables says how long Python's variables were found to keep tensors.
+	// Variables says how the lifetimes of Python's variables were determined.
 	Variables Variables
 	// Open are storages that variables may keep until after a call.
 	Open []OpenStorage
-	// CastBytes are those of the tensors, in float32, that are assumed to be cast to
-	// the parameters' type, or back to an input's.
+	// CastBytes are the float32 bytes of tensors that are assumed to be cast to the
+	// parameters' type, or back to an input's.
 	CastBytes int64
-	// UnseenBytes are those by which the step differs where code without a line
+	// UnseenBytes is the difference in the step's bytes if code without a line
 	// computes in float32.
 	UnseenBytes int64
-	// SupposedBytes are those of what modules are guessed to keep in attributes
-	// from one step to the next.
+	// SupposedBytes are the bytes that modules are guessed to keep in
+	// attributes from one step to the next.
 	SupposedBytes int64
 }
 
-// A Param is a parameter on the device. Grad is where its gradient is kept from
-// backward to the next zero_grad, None for none.
+// A Param is a parameter on the device. Grad is the storage of its gradient
+// from backward to the next zero_grad, None for none.
 type Param struct {
 	Name   string
-	Tensor program.Tensor
+	Tensor program.View
 	Grad   program.StorageID
 }
 
-// An Output is a tensor that the model returns, as its file calls it.
+// An Output is a tensor that the model returns, named as in its file.
 type Output struct {
 	Name   string
-	Tensor program.Tensor
+	Tensor program.View
 }
 
 // An OpenStorage is a storage that may live until after a lifted call.
@@ -151,7 +151,7 @@ type OpenStorage struct {
 }
 
 // open lists the storages of values whose lives source lines leave open, each
-// once. What lists take of a training step is saved as a rule.
+// once. In a training step, what lists take is usually saved anyway.
 func (b *builder) open(vars *Variables) []OpenStorage {
 	var out []OpenStorage
 	at := map[program.StorageID]int{}
@@ -172,7 +172,7 @@ func (b *builder) open(vars *Variables) []OpenStorage {
 }
 
 // New builds the program. The error names the call whose operands do not fit,
-// or the symbolic dimension that is unbound.
+// or the unbound symbolic dimension.
 func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	defer aten.Recover(&err)
 	b := &builder{l: l, modules: l.Modules(), opt: opt, e: aten.New(opt.Config), env: make([]*aten.Tensor, len(l.Graph.Values))}
@@ -211,11 +211,11 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	return &Build{SupposedBytes: supposed, Program: b.e.P, Params: b.listed(), Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed() + b.back.bytes, UnseenBytes: unseen}, nil
 }
 
-// listed are the parameters and where their gradients are kept.
+// listed returns the parameters and the storages of their gradients.
 func (b *builder) listed() []Param {
 	out := make([]Param, len(b.params))
 	for i, p := range b.params {
-		out[i] = Param{p.Name, p.Tensor, program.None}
+		out[i] = Param{p.Name, p.View, program.None}
 		if g := p.Grad(); g != nil {
 			out[i].Grad = g.Storage
 		}
@@ -223,9 +223,9 @@ func (b *builder) listed() []Param {
 	return out
 }
 
-// keep makes what modules keep in attributes last until the next step: its
-// zero_grad, where it is the next forward in truth. It returns the bytes of what
-// is guessed to be kept.
+// keep extends the life of what modules keep in attributes to the next step: to
+// its zero_grad, though in reality to its forward. It returns the bytes that are
+// guessed to be kept.
 func (b *builder) keep(vars *Variables) (supposed int64) {
 	if !b.opt.Train {
 		return 0
@@ -252,7 +252,7 @@ func (b *builder) keep(vars *Variables) (supposed int64) {
 	return supposed
 }
 
-// freed are the storages that calls free themselves.
+// freed returns the storages that calls free themselves.
 func (b *builder) freed() map[program.StorageID]bool {
 	out := map[program.StorageID]bool{}
 	for i := range b.e.P.Nodes {
@@ -301,30 +301,30 @@ func (b *builder) run() error {
 
 type builder struct {
 	l           *lift.Lifted
-	recorded    *lift.Recording // what a capture says, nil for other sources
+	recorded    *lift.Recording // from a capture, nil for other sources
 	opt         Options
 	e           *aten.Eager
 	env         []*aten.Tensor
 	params      []*aten.Tensor
 	ranges      [][2]int
-	redo        error             // of a call that ran again
-	regions     []*region         // those that stand in no other, in execution order
-	modules     []lift.Module     // those whose classes the file names
-	holds       [][]graph.ValueID // values let go after each call
-	from        int               // first call of the region that runs again: the variables around it are gone
+	redo        error             // error of a call that ran again
+	regions     []*region         // outermost regions, in execution order
+	modules     []lift.Module     // modules whose classes the file names
+	holds       [][]graph.ValueID // values released after each call
+	from        int               // first call of the region that runs again: the variables before it are gone
 	result      *aten.Tensor      // the loss
 	lora        map[int]*adapter  // by the last call of the module
 	setup       []resident        // what exists before the first step
 	returned    []Output
 	lastForward int32
 	back        castsBack
-	fast        map[int]*fastAttention // of an inference, by their first calls
-	narrow      *narrowing             // casts that the file does not show, nil without parameters of half precision
-	join        *joining               // types of tensors that are made to be joined, nil without autocast
-	made        []*aten.Tensor         // optimizer state among it, each with its parameter's name
+	fast        map[int]*fastAttention // fast paths of an inference, by their first calls
+	narrow      *narrowing             // casts that the file does not show, nil unless parameters have half precision
+	join        *joining               // types of tensors that are created to be joined, nil without autocast
+	made        []*aten.Tensor         // tensors made here, including optimizer state, each with its parameter's name
 }
 
-// Within reports whether module is name or a part of it.
+// Within reports whether module is name or inside it.
 func Within(module, name string) bool {
 	return module == name || strings.HasPrefix(module, name) && len(module) > len(name) && module[len(name)] == '.'
 }
@@ -343,9 +343,9 @@ func Range(l *lift.Lifted, modules []string) (lo, hi int) {
 }
 
 // Overwrites returns the first call of [lo, hi) that updates in place what was
-// computed before lo, other than by an operator that changes nothing the second
-// time; -1 for none. Such calls cannot be run again: the region's input is no
-// longer what it was, and gradients would be wrong.
+// computed before lo, except by an operator that changes nothing the second
+// time; -1 if there is none. Such calls cannot be run again: the region's input
+// has changed, and gradients would be wrong.
 func Overwrites(l *lift.Lifted, lo, hi int) int {
 	g := l.Graph
 	for i := lo; i < hi; i++ {
@@ -353,11 +353,11 @@ func Overwrites(l *lift.Lifted, lo, hi int) int {
 		if !l.InPlace[i] || len(g.Nodes[i].Args) == 0 || g.Nodes[i].Args[0].Kind != graph.ArgValue || aten.Is(op, aten.Idempotent) {
 			continue
 		}
-		if strings.HasSuffix(g.Values[g.Nodes[i].Args[0].Value].Name, ".num_batches_tracked") { // the norm's own count, which a second run leaves alone
+		if strings.HasSuffix(g.Values[g.Nodes[i].Args[0].Value].Name, ".num_batches_tracked") { // the norm's own counter, which a second run leaves alone
 			continue
 		}
 		def := g.Values[g.Nodes[i].Args[0].Value].Def
-		for int(def) >= lo && len(g.Nodes[def].Inputs) > 0 { // a view of what was computed before
+		for int(def) >= lo && len(g.Nodes[def].Inputs) > 0 { // a view of an earlier value
 			name, _, _ := strings.Cut(g.Nodes[def].Op, ".")
 			if o := aten.Lookup(name); o == nil || o.Kind != "view" {
 				break
@@ -386,7 +386,7 @@ func (b *builder) zeroGrad() {
 	b.e.Mark("zero_grad")
 }
 
-// forward runs all calls of the model, checkpointed regions as such.
+// forward runs all calls of the model, with checkpointed regions.
 func (b *builder) forward() error {
 	n := len(b.l.Graph.Nodes)
 	if b.recorded != nil {
@@ -448,7 +448,7 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 	if err != nil {
 		return err
 	}
-	if len(b.e.P.Nodes) > before+1 { // the caller has what it calls with until the call returns
+	if len(b.e.P.Nodes) > before+1 { // the caller holds its arguments until the call returns
 		for _, id := range n.Inputs {
 			b.e.Hold(env[id])
 		}
@@ -477,8 +477,8 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 	return nil
 }
 
-// args resolves the arguments of a call: tensors computed so far, and sizes
-// that binding has made integers.
+// args resolves the arguments of a call: computed tensors, and sizes that are
+// integers once bound.
 func (b *builder) args(n *graph.Node, in []graph.Arg, env []*aten.Tensor) ([]aten.Arg, error) {
 	out := make([]aten.Arg, len(in))
 	for i := range in {
@@ -527,9 +527,9 @@ func (b *builder) value(n *graph.Node, id graph.ValueID, o *aten.Arg, env []*ate
 	return nil
 }
 
-// elements returns what a constant of the file holds, or nil where the file
-// was not read that far.
-func elements(t *graph.Tensor) []float64 {
+// elements returns the elements of a constant of the file, or nil if they were
+// not read.
+func elements(t *graph.Constant) []float64 {
 	if !t.Known() {
 		return nil
 	}
@@ -543,12 +543,12 @@ func elements(t *graph.Tensor) []float64 {
 	return out
 }
 
-// returns notes what the forward pass returns.
+// returns records the results of the forward pass.
 func (b *builder) returns() {
 	b.lastForward = int32(len(b.e.P.Nodes) - 1)
 	for _, id := range b.l.Graph.Outputs {
 		if id >= 0 && b.env[id] != nil {
-			b.returned = append(b.returned, Output{b.l.Graph.Values[id].Name, b.env[id].Tensor})
+			b.returned = append(b.returned, Output{b.l.Graph.Values[id].Name, b.env[id].View})
 		}
 	}
 }

@@ -11,27 +11,27 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// Code casts to the type of its parameters: x.to(self.weight.dtype). A file of
-// float32 shows nothing of that, and with parameters of half precision what is
-// computed in float32 (positions, embeddings of time steps) would spread through
-// the network. PyTorch refuses to multiply, convolve or normalise tensors of
-// different types, so that such a call proves a cast before it: of what float32
-// code computes from no parameter and no input, where it meets what is computed
-// from them; else of the operand that is refused.
+// A narrowing restores casts to the type of parameters: x.to(self.weight.dtype).
+// A float32 file does not show them, and with half-precision parameters what is
+// computed in float32 (positions, time embeddings) would spread through the
+// network. PyTorch refuses to multiply, convolve or normalise tensors of
+// different types, so that such a call implies a cast before it: of float32
+// values computed from no parameter and no input, where they meet values
+// computed from those; otherwise of the refused operand.
 type narrowing struct {
 	half    graph.DType
 	derived []bool // the value is computed from parameters, buffers or inputs of floating-point type
-	refused []bool // it reaches a call that refuses float32 beside such a value
+	refused []bool // the value reaches a call that refuses float32 beside a derived value
 	shared  []bool // more than one call reads it
 	casts   int
 	bytes   int64  // of the float32 tensors that were cast
 	first   string // call before which the first cast stands
 }
 
-// untyped reports the call of a factory whose tensor is float32 in every precision:
-// one without a type, in files that show what the code said, and one whose type was
-// spelt out. dtype=x.dtype stands there as float32, too; the source line tells, and
-// without it positions are taken for float32, other tensors for x.dtype.
+// untyped reports whether a factory call makes a float32 tensor in every precision:
+// it gives no type, in files that show the code's arguments, or float32 literally.
+// dtype=x.dtype also appears as float32; the source line distinguishes them, and
+// without one positions are taken for float32, other tensors for x.dtype.
 func (b *builder) untyped(op string, n *graph.Node) bool {
 	if b.l.Source != lift.Metadata || !aten.Is(op, aten.DefaultType) {
 		return false
@@ -56,18 +56,18 @@ func (b *builder) untyped(op string, n *graph.Node) bool {
 	return strings.Contains(line, "torch.float")
 }
 
-// refusing reports an operator whose floating-point operands must have one type
+// refusing reports whether an operator requires its floating-point operands to have one type
 // (aten/src/ATen/native: addmm_out_cuda_impl, convolution's check_input_same_type_as_parameters,
 // layer_norm_cuda's data pointers, sdp_utils' check_for_dtype, RNN.cpp's check_attributes, _prelu_kernel,
-// grid_sampler's check_grid_sampler_common, TensorAdvancedIndexing.cpp). The table lacks three.
+// grid_sampler's check_grid_sampler_common, TensorAdvancedIndexing.cpp). Three are not in the table.
 func refusing(op string) bool {
 	return aten.Is(op, aten.OneType) || op == "addbmm" || op == "addmv" || op == "bilinear"
 }
 
 func refuses(op string) bool { return refusing(op) || aten.Is(op, aten.WideWeights) }
 
-// newNarrowing looks at the graph for parameters of type half; nil where the
-// parameters have no such type, or autocast converts operands.
+// newNarrowing analyses the graph for parameters of type half; nil if the
+// parameters have another type, or autocast converts operands.
 func newNarrowing(b *builder) *narrowing {
 	half := b.opt.Storage
 	if half == graph.Undefined || half == graph.Float32 || b.opt.Config.Autocast != graph.Undefined {
@@ -76,7 +76,7 @@ func newNarrowing(b *builder) *narrowing {
 	g := b.l.Graph
 	w := &narrowing{half: half, derived: make([]bool, len(g.Values)), refused: make([]bool, len(g.Values)), shared: make([]bool, len(g.Values))}
 	for id := range g.Values {
-		steps := g.Values[id].Kind == graph.Input && len(g.Values[id].Type.Shape) < 2 // a number a sample: code computes with it in float32
+		steps := g.Values[id].Kind == graph.Input && len(g.Values[id].Type.Shape) < 2 // one number for each sample: code computes with it in float32
 		w.derived[id] = b.env[id] != nil && b.env[id].DType == half && !steps
 	}
 	read := make([]bool, len(g.Values))
@@ -98,7 +98,7 @@ func newNarrowing(b *builder) *narrowing {
 	return w
 }
 
-// backward notes which operands of a call reach one that refuses them.
+// backward records which operands of a call reach one that refuses them.
 func (w *narrowing) backward(g *graph.Graph, n *graph.Node) {
 	op, _, _ := strings.Cut(n.Op, ".")
 	strict := refuses(op)
@@ -115,9 +115,9 @@ func (w *narrowing) backward(g *graph.Graph, n *graph.Node) {
 	}
 }
 
-// before casts the operands that a call cannot have as they are. What code computes
-// from parameters in float32, and reads elsewhere, it casts for the call alone: after
-// undoes that.
+// before casts the operands that a call refuses. If code computes a value from
+// parameters in float32 and also reads it elsewhere, only this call sees the cast:
+// after undoes it.
 func (w *narrowing) before(b *builder, n *graph.Node, c *aten.Call, env []*aten.Tensor) (after func()) {
 	after = func() {}
 	op := c.Op
@@ -146,21 +146,21 @@ func (w *narrowing) before(b *builder, n *graph.Node, c *aten.Call, env []*aten.
 	return after
 }
 
-// floating reports a tensor of the device that has an element type.
+// floating reports whether t is a tensor on the device of type d.
 func floating(t *aten.Tensor, d graph.DType) bool {
 	return t != nil && t.Storage != program.None && t.DType == d
 }
 
-// warn says how many casts were assumed.
+// warn reports how many casts were assumed.
 func (w *narrowing) warn(b *builder) {
 	if w == nil || w.casts == 0 {
 		return
 	}
 	b.e.P.Warnings = append(b.e.P.Warnings, graph.Warning{Code: "cast-assumed", Node: w.first, Message: fmt.Sprintf(
-		"%d casts to the parameters' type are assumed, where PyTorch would refuse tensors of two types and a file of float32 shows no cast: %d bytes of float32 if the code casts earlier, as much more if later", w.casts, w.bytes)})
+		"%d casts to the parameters' type are assumed, because PyTorch would refuse tensors of two types and a float32 file shows no casts: %d bytes of float32 if the code casts earlier, as much more if later", w.casts, w.bytes)})
 }
 
-// assumed are the bytes of what was cast.
+// assumed returns the bytes of what was cast.
 func (w *narrowing) assumed() int64 {
 	if w == nil {
 		return 0
@@ -168,16 +168,15 @@ func (w *narrowing) assumed() int64 {
 	return w.bytes
 }
 
-// castsBack counts the casts of results to the type of what a module was called with,
-// and of operands to that of its weights, that a file of float32 does not show, where
-// they do something.
+// A castsBack counts effective casts that a float32 file does not show: of results to
+// the type of a module's argument, and of operands to that of its weights.
 type castsBack struct {
 	casts int
 	bytes int64 // of the float32 tensors that were cast, or made
 	first string
 }
 
-// note counts a cast that was assumed.
+// note counts an assumed cast.
 func (w *castsBack) note(b *builder, n *graph.Node, out graph.ValueID, env []*aten.Tensor) {
 	if !b.l.Assumed[out] || len(n.Inputs) == 0 || env[n.Inputs[0]] == nil || env[out] == nil || floating(env[n.Inputs[0]], graph.Float32) == floating(env[out], graph.Float32) {
 		return
@@ -189,26 +188,26 @@ func (w *castsBack) note(b *builder, n *graph.Node, out graph.ValueID, env []*at
 	}
 }
 
-// warn says how many casts were assumed.
+// warn reports how many casts were assumed.
 func (w *castsBack) warn(b *builder) {
 	if w.casts == 0 {
 		return
 	}
 	b.e.P.Warnings = append(b.e.P.Warnings, graph.Warning{Code: "cast-assumed", Node: w.first, Message: fmt.Sprintf(
-		"%d casts of classes of the model's own are assumed (normalisations cast their result back to their input's type, LoRA its operand to its weights'), which a file of float32 does not show: %d bytes of float32 differ if they do not", w.casts, w.bytes)})
+		"%d casts in the model's own classes are assumed (normalisations cast their result back to their input's type, LoRA its operand to its weights'), which a float32 file does not show: without them %d bytes of float32 differ", w.casts, w.bytes)})
 }
 
 // CastUnseen is the code of the warning that code without a line may compute in
 // float32.
 const CastUnseen = "cast-unseen"
 
-// leastUnseen is how much of the step's floating-point tensors must be in doubt for a
-// warning: one in so many bytes.
+// leastUnseen is the reciprocal of the share of the step's floating-point bytes that
+// must be in doubt for a warning.
 const leastUnseen = 100
 
-// unseen is how many bytes more the tensors take whose types code without a line may
-// decide, where it computes in float32: as many as they take in half precision. It
-// warns where that is much.
+// unseen returns how many more bytes the tensors take whose types code without a
+// line may decide, if it computes in float32: as many as they take in half
+// precision. It warns if that is much.
 func (b *builder) unseen() int64 {
 	half := b.opt.Storage
 	if b.opt.Config.Autocast != graph.Undefined {
@@ -233,6 +232,6 @@ func (b *builder) unseen() int64 {
 	if doubted*leastUnseen < all {
 		return 0
 	}
-	b.e.Warn(CastUnseen, fmt.Sprintf("functions and statements that the file has no line of may compute in float32, or not: %d bytes differ", doubted))
+	b.e.Warn(CastUnseen, fmt.Sprintf("functions and statements without a line in the file may compute in float32, or not: %d bytes differ", doubted))
 	return doubted
 }

@@ -6,17 +6,17 @@ import (
 	"github.com/memplan/memplan/graph/lift"
 )
 
-// An Unread is a frame whose loop collects results of which the file holds some
-// alone: the exporter drops calls whose results nobody reads, and the model
-// computes them nevertheless.
+// An Unread is a frame whose loop collects results, only some of which are in
+// the file: the exporter drops calls whose results nothing reads, but the model
+// makes them.
 type Unread struct {
 	Module string
-	Line   lift.Line // that collects
+	Line   lift.Line // the line that collects
 }
 
-// unread finds the line of a frame that collects a call's result after one run of
+// unread finds a line of a frame that collects a call's result after one run of
 // the lines before it and not after another, and reads what they name. It may also
-// stand behind the loop: the file does not show where that ends.
+// follow the loop: the file does not show where that ends.
 func (s *sources) unread(items []item) (lift.Line, bool) {
 	var lines []lift.Line
 	for _, it := range items {
@@ -33,7 +33,7 @@ func (s *sources) unread(items []item) (lift.Line, bool) {
 	return lift.Line{}, false
 }
 
-// without reports a run of a line that the other line does not follow.
+// without reports whether a run of line before is not followed by line.
 func (*sources) without(lines []lift.Line, before, line lift.Line) bool {
 	for i := range lines[:len(lines)-1] {
 		if lines[i] == before && lines[i+1].Number < line.Number {
@@ -43,7 +43,7 @@ func (*sources) without(lines []lift.Line, before, line lift.Line) bool {
 	return false
 }
 
-// named are the variables that lines name which run more than once.
+// named returns the variables that lines which run more than once assign.
 func (s *sources) named(lines []lift.Line) map[string]bool {
 	runs, out := map[lift.Line]int{}, map[string]bool{}
 	for _, l := range lines {
@@ -59,8 +59,8 @@ func (s *sources) named(lines []lift.Line) map[string]bool {
 	return out
 }
 
-// collects reports a line that puts what it computes from named variables into
-// a list or dict.
+// collects reports whether a line adds what it computes from the named
+// variables to a list or dict.
 func (s *sources) collects(text string, named map[string]bool) bool {
 	list, _ := s.statements(text)
 	return slices.ContainsFunc(list, func(x statement) bool {

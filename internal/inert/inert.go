@@ -1,6 +1,6 @@
-// Package inert looks in output for what names from a file could have done to
-// it: controls of a terminal, links and images of a comment, scripts of a page.
-// It knows outputs by their own parsers and shares no code with what quotes.
+// Package inert finds effects in output that names from a file could have:
+// controls of a terminal, links and images of a comment, scripts of a page. It
+// uses the formats' own parsers and shares no code with the quoting.
 package inert
 
 import (

@@ -5,23 +5,22 @@ import (
 	"slices"
 )
 
-// addresses decides where the driver puts segments. It matters: of several
-// free blocks of one size the one at the lowest address is taken.
+// An addresses decides where the driver puts segments, which matters: of
+// several free blocks of one size the one at the lowest address is used.
 type addresses interface {
 	take(n int64) int64 // the address of n new bytes
-	give(addr, n int64) // takes back n bytes
+	give(addr, n int64) // frees n bytes
 }
 
 // chunks is how cudaMalloc places memory of 2 MiB and more, as seen on an H200
 // with driver 580 (testdata/README.md): it reserves addresses in chunks, whole
 // multiples of 32 MiB, from the top down in the highest hole that is larger
-// than the chunk, and cuts several segments from one: in the chunk made last of
-// those with room, the smallest piece that suffices. A chunk that is wholly
-// free goes back. In a real process the holes also depend on what else maps
-// memory, the host's allocator included, so this is one of the orders that
-// happen, not the only one.
+// than the chunk, and cuts several segments from one: from the most recent
+// chunk with room, the smallest piece that suffices. A chunk that is entirely
+// free is returned. In a real process the holes also depend on other mappings,
+// including the host's allocator, so this is one of the possible orders.
 type chunks struct {
-	all   []*addressChunk // by time of making
+	all   []*addressChunk // by time of creation
 	holes []extent        // below top, by address
 }
 
@@ -92,7 +91,7 @@ func (c *chunks) give(addr, n int64) {
 	}
 }
 
-// addExtent adds a range to ranges ordered by address, joined with those it touches.
+// addExtent adds a range to ranges ordered by address, merged with those it touches.
 func addExtent(x []extent, e extent) []extent {
 	i, _ := slices.BinarySearchFunc(x, e, func(a, b extent) int { return cmp.Compare(a.from, b.from) })
 	if i < len(x) && x[i].from == e.to {

@@ -1,6 +1,6 @@
 // Package alloc models memory allocators: what a framework's allocator counts
-// as allocated and what it takes from the driver when a sequence of requests
-// and frees is played to it. All sizes and addresses are bytes.
+// as allocated and what it takes from the driver for a sequence of requests and
+// frees. All sizes and addresses are bytes.
 //
 // The models stand in the table Models. The one that decides whether a step
 // fits a card is Caching, PyTorch's caching allocator:
@@ -22,8 +22,8 @@ import (
 // under the cap.
 var ErrOutOfMemory = errors.New("out of memory")
 
-// An OutOfMemoryError tells why a request could not be served. All sizes are
-// bytes, taken after everything that could be released was released.
+// An OutOfMemoryError describes a request that could not be served. All sizes
+// are bytes, after everything that could be released was released.
 type OutOfMemoryError struct {
 	Request     int64 // as asked for
 	Segment     int64 // what had to be taken from the driver, at most
@@ -33,7 +33,7 @@ type OutOfMemoryError struct {
 	LargestFree int64 // largest free block of the request's pool
 }
 
-// Error says what was asked for and what stood in the way.
+// Error names the request and what stood in its way.
 func (e *OutOfMemoryError) Error() string {
 	if e.Cap == 0 {
 		return fmt.Sprintf("out of memory: request of %d bytes is more than any device has", e.Request)
@@ -49,7 +49,7 @@ func (e *OutOfMemoryError) Unwrap() error { return ErrOutOfMemory }
 // zero Handle is an allocation of 0 bytes; freeing it does nothing.
 type Handle struct {
 	id  int32  // index plus one
-	gen uint32 // how often that index was used before
+	gen uint32 // number of earlier uses of that index
 }
 
 // Stats are an allocator's counters. Bytes unless said otherwise; peaks are
@@ -71,7 +71,7 @@ type Stats struct {
 	OOMs     int64 // requests that failed under the cap
 }
 
-// note counts a change of the current values towards the peaks.
+// note updates the peaks from the current values.
 func (s *Stats) note() {
 	s.PeakRequested = max(s.PeakRequested, s.Requested)
 	s.PeakAllocated = max(s.PeakAllocated, s.Allocated)
@@ -82,11 +82,12 @@ func (s *Stats) resetPeaks() {
 	s.PeakRequested, s.PeakAllocated, s.PeakReserved = s.Requested, s.Allocated, s.Reserved
 }
 
-// An Allocator is a model of one. It is not safe for concurrent use.
+// An Allocator is an allocator model. It is not safe for concurrent use.
 type Allocator interface {
 	// Alloc serves a request of size bytes. 0 bytes give the zero Handle; a
-	// negative size is an error; errors.Is(err, ErrOutOfMemory) holds when the
-	// request does not fit under the cap, and the allocator can be used on.
+	// negative size is an error; errors.Is(err, ErrOutOfMemory) holds if the
+	// request does not fit under the cap, after which the allocator remains
+	// usable.
 	Alloc(size int64) (Handle, error)
 	// Free ends an allocation. It panics if the handle is not live.
 	Free(Handle)
@@ -111,7 +112,7 @@ type Model struct {
 	Name string
 	Doc  string // one line
 	// New returns an empty allocator that reserves at most cap bytes; 0 is no
-	// limit. Models other than caching do not look at the Conf.
+	// limit. Models other than caching ignore the Conf.
 	New func(conf Conf, cap int64) Allocator
 }
 
@@ -135,7 +136,7 @@ type Snapshot struct {
 	Segments []Segment // by address
 }
 
-// A Segment is one piece of memory taken from the driver; of an expandable
+// A Segment is one piece of memory taken from the driver; for an expandable
 // segment, one contiguous mapped range.
 type Segment struct {
 	Addr       int64
@@ -150,7 +151,7 @@ type Segment struct {
 type Block struct {
 	Addr      int64
 	Size      int64 // bytes
-	Requested int64 // bytes asked for, 0 of a free block
+	Requested int64 // bytes requested, 0 for a free block
 	Free      bool
 }
 
@@ -167,7 +168,7 @@ func (s Snapshot) Free() (total, largest int64) {
 	return total, largest
 }
 
-// Slack returns the bytes by which blocks in use exceed what was asked for.
+// Slack returns the bytes by which blocks in use exceed the requests.
 func (s Snapshot) Slack() int64 {
 	var n int64
 	for _, g := range s.Segments {

@@ -3,9 +3,9 @@ package alloc
 // none is the index of no block.
 const none = -1
 
-// What a block is.
+// The states of a block.
 const (
-	dead     = iota // not part of any segment; its index waits to be used again
+	dead     = iota // not part of any segment; its index can be reused
 	unused          // free, in its pool
 	used            // in use
 	unmapped        // address space of an expandable segment without memory
@@ -18,8 +18,8 @@ type block struct {
 	prev, next int32 // neighbours in the segment
 	pool       int32
 	state      uint8
-	gen        uint32 // how often the index was used before
-	since      int64  // the pool's searches when the block became unused
+	gen        uint32 // number of earlier uses of the index
+	since      int64  // the pool's count of searches when the block became unused
 }
 
 // A pool holds the free blocks of a stream's small or large segments.
@@ -47,9 +47,9 @@ type pool struct {
 type Caching struct {
 	conf   Conf
 	cap    int64
-	pools  []pool // two a stream: small, large
+	pools  []pool // two for each stream: small, large
 	blocks []block
-	spare  []int32 // indexes of dead blocks
+	spare  []int32 // indices of dead blocks
 	driver addresses
 	span   int64 // bytes of addresses of an expandable segment
 	stats  Stats
@@ -106,7 +106,7 @@ func (c *Caching) AllocOn(stream int32, size int64) (Handle, error) {
 	return Handle{b + 1, bl.gen}, nil
 }
 
-// pool returns the index of a stream's pool, and makes it at first use.
+// pool returns the index of a stream's pool, which it creates at first use.
 func (c *Caching) pool(stream int32, small bool) int32 {
 	i := 2*stream + 1
 	if small {
@@ -118,8 +118,8 @@ func (c *Caching) pool(stream int32, small bool) int32 {
 	return i
 }
 
-// find takes the best free block for a rounded size out of its pool, or
-// returns none.
+// find removes the best free block for a rounded size from its pool; none if
+// there is none.
 func (c *Caching) find(pi int32, size int64) int32 {
 	p := &c.pools[pi]
 	p.searches++
@@ -156,7 +156,7 @@ func (c *Caching) oversize(have, size int64) bool {
 }
 
 // splits reports whether the rest of a block of have bytes becomes a block of
-// its own when size bytes of it are taken.
+// its own when size bytes of it are used.
 func (c *Caching) splits(pi int32, have, size int64) bool {
 	if c.pools[pi].small || c.conf.ExpandableSegments {
 		return have-size >= minBlock
@@ -166,7 +166,7 @@ func (c *Caching) splits(pi int32, have, size int64) bool {
 }
 
 // split cuts a block, which is in no pool, to size bytes and makes the rest a
-// free block behind it.
+// free block after it.
 func (c *Caching) split(b int32, size int64) {
 	r := c.newBlock()
 	bl, rest := &c.blocks[b], &c.blocks[r]
@@ -222,8 +222,8 @@ func (c *Caching) Free(h Handle) {
 	c.insert(b)
 }
 
-// merge joins a block, which is in no pool, with the neighbours that are in
-// the same state.
+// merge joins a block, which is in no pool, with the neighbours in the same
+// state.
 func (c *Caching) merge(b int32) {
 	bl := &c.blocks[b]
 	if q := bl.prev; q != none && c.blocks[q].state == bl.state {
@@ -246,7 +246,7 @@ func (c *Caching) merge(b int32) {
 	}
 }
 
-// remove takes a free or unmapped block out of its pool.
+// remove removes a free or unmapped block from its pool.
 func (c *Caching) remove(b int32) {
 	bl := &c.blocks[b]
 	p := &c.pools[bl.pool]
@@ -257,9 +257,9 @@ func (c *Caching) remove(b int32) {
 	p.free.remove(bl.size, bl.addr)
 }
 
-// grow takes memory from the driver for a rounded size and returns a free
-// block in no pool. When that fails it releases ever more of the cache and
-// tries again; none means out of memory.
+// grow takes memory from the driver for a rounded size and returns a free block
+// in no pool. If that fails it releases more and more of the cache and tries
+// again; none means out of memory.
 func (c *Caching) grow(pi int32, size int64) int32 {
 	c.collectGarbage()
 	if b := c.take(pi, size); b != none {
@@ -318,11 +318,10 @@ func (c *Caching) outOfMemory(pi int32, size, rounded int64) error {
 	return e
 }
 
-// whole reports whether a block is all of a segment that is not expandable.
+// whole reports whether a block is a whole segment that is not expandable.
 func (b *block) whole() bool { return b.prev == none && b.next == none }
 
-// release gives the segment of a free block that is all of it back to the
-// driver.
+// release returns the segment of a free block that fills it to the driver.
 func (c *Caching) release(b int32) {
 	bl := &c.blocks[b]
 	c.remove(b)
@@ -333,8 +332,8 @@ func (c *Caching) release(b int32) {
 	c.drop(b)
 }
 
-// EmptyCache gives every segment that is wholly free, or every whole step of
-// an expandable segment, back to the driver: torch.cuda.empty_cache.
+// EmptyCache returns every segment that is entirely free, or every whole step
+// of an expandable segment, to the driver: torch.cuda.empty_cache.
 func (c *Caching) EmptyCache() {
 	for _, small := range []bool{false, true} {
 		for i := range c.pools {
@@ -356,9 +355,9 @@ func (c *Caching) releasePool(p *pool) {
 	}
 }
 
-// releaseOversize gives blocks of max_split_size_mb and more back to the
-// driver, the smallest one that is large enough or else the largest ones
-// until they are, and reports whether they were enough.
+// releaseOversize returns blocks of max_split_size_mb and more to the driver,
+// the smallest one that suffices or else the largest ones until they suffice,
+// and reports whether they did.
 func (c *Caching) releaseOversize(pi int32, size int64) bool {
 	limit := c.conf.MaxSplitSize
 	if limit == 0 || c.conf.ExpandableSegments {
@@ -383,9 +382,9 @@ func (c *Caching) releaseOversize(pi int32, size int64) bool {
 	return released >= size
 }
 
-// collectGarbage releases large segments that are wholly free while more than
-// garbage_collection_threshold of the cap is reserved: in rounds, those that
-// no search has used for longer than the average.
+// collectGarbage releases large segments that are entirely free while more than
+// garbage_collection_threshold of the cap is reserved: in rounds, those that no
+// search has used for longer than the average.
 func (c *Caching) collectGarbage() {
 	if c.cap == 0 || c.conf.GarbageCollectionThreshold == 0 || c.conf.ExpandableSegments {
 		return
@@ -414,12 +413,13 @@ func (c *Caching) collectGarbage() {
 	}
 }
 
-// age returns how many searches of its pool a free block has outlived.
+// age returns the number of searches of its pool since a free block became
+// unused.
 func (c *Caching) age(b int32) int64 {
 	return c.pools[c.blocks[b].pool].searches - c.blocks[b].since
 }
 
-// idleSegments returns the large segments that are wholly free and the sum of
+// idleSegments returns the large segments that are entirely free and the sum of
 // their ages.
 func (c *Caching) idleSegments() (idle []key, age int64) {
 	for i := range c.pools {

@@ -81,7 +81,7 @@ func (c *Caching) checkSegment(b int32, seen []bool, sum *Stats) (extent, error)
 	return e, nil
 }
 
-// checkPools compares what the pools hold with the states of the blocks.
+// checkPools compares the pools' contents with the states of the blocks.
 func (c *Caching) checkPools() error {
 	for i := range c.pools {
 		p := &c.pools[i]
@@ -123,7 +123,7 @@ func (c *Caching) checkSet(s *freeSet, pi int32, state uint8) error {
 	return nil
 }
 
-// checkSpare makes sure that exactly the dead blocks wait to be used again.
+// checkSpare verifies that exactly the dead blocks are spare.
 func (c *Caching) checkSpare() error {
 	spare := slices.Sorted(slices.Values(c.spare))
 	var want []int32

@@ -29,26 +29,26 @@ type Conf struct {
 	// ExpandableSegments grows one segment per stream and pool in steps of
 	// 2 MiB (small) or 20 MiB (large) instead of taking many segments.
 	ExpandableSegments bool
-	// Overshoot lets an expandable segment pass the cap by less than one
-	// 20 MiB step, as PyTorch does under set_per_process_memory_fraction,
-	// which compares the cap with what a segment of the usual kind would
-	// take. Without it the cap holds as the card's own memory does. It is
-	// not an option of PYTORCH_ALLOC_CONF.
+	// Overshoot lets an expandable segment exceed the cap by less than one 20
+	// MiB step, as PyTorch does under set_per_process_memory_fraction, which
+	// compares the cap with the size of an ordinary segment. Without it the cap
+	// is as hard as the card's own memory. It is not an option of
+	// PYTORCH_ALLOC_CONF.
 	Overshoot bool
-	// LargeSegmentSize is the bytes of the segments taken for requests from
-	// 1 to 10 MiB, and of the steps of the large pool's expandable segment;
-	// 0 is 20 MiB.
+	// LargeSegmentSize is the bytes of the segments taken for requests from 1
+	// to 10 MiB, and of the steps of the large pool's expandable segment; 0 is
+	// 20 MiB.
 	LargeSegmentSize int64
 	// MaxSplitSize is the size in bytes from which blocks are not split and
 	// serve only requests of that size; 0 is no limit.
 	MaxSplitSize int64
-	// MaxNonSplitRounding is how many bytes larger than the request a block
-	// of MaxSplitSize or more may be; 0 is LargeSegmentSize.
+	// MaxNonSplitRounding is the number of bytes by which a block of
+	// MaxSplitSize or more may exceed the request; 0 is LargeSegmentSize.
 	MaxNonSplitRounding int64
-	// RoundupPower2Divisions holds, for sizes from 2^i to 2^(i+1) MiB, into
-	// how many steps the interval is divided; sizes are rounded up to a
-	// step. 0 and 1 round to 512 bytes. The first entry holds for smaller
-	// sizes, the last for larger ones.
+	// RoundupPower2Divisions holds, for sizes from 2^i to 2^(i+1) MiB, the
+	// number of steps into which the interval is divided; sizes are rounded up
+	// to a step. 0 and 1 round to 512 bytes. The first entry also holds for
+	// smaller sizes, the last for larger ones.
 	RoundupPower2Divisions [divisions]int64
 	// GarbageCollectionThreshold is the fraction of the cap above which
 	// unused segments are released before a new one is taken; 0 is off. It
@@ -56,7 +56,7 @@ type Conf struct {
 	GarbageCollectionThreshold float64
 }
 
-// round returns the bytes of the block that a request of size bytes asks for.
+// round returns the bytes of the block for a request of size bytes.
 func (c *Conf) round(size int64) int64 {
 	if size <= minBlock {
 		return minBlock
@@ -84,7 +84,7 @@ func roundPower2(size, d int64) int64 {
 
 func ceil(n, unit int64) int64 { return (n + unit - 1) / unit * unit }
 
-// checkRequest refuses sizes that no allocator is asked for.
+// checkRequest refuses sizes beyond any allocator's.
 func checkRequest(size int64) error {
 	if size < 0 {
 		return fmt.Errorf("request of %d bytes", size)
@@ -121,8 +121,8 @@ type option struct {
 	set func(c *Conf, value []string) error
 }
 
-// options is the table of the options that are understood; those whose names
-// begin with pinned_ are about host memory and are passed over.
+// options is the table of the known options; those whose names begin with
+// pinned_ concern host memory and are ignored.
 var options = []option{
 	{"expandable_segments", setExpandable},
 	{"large_segment_size_mb", setLargeSegment},
@@ -139,7 +139,7 @@ var options = []option{
 	{"graph_capture_record_stream_reuse", ignore},
 }
 
-// optionNamed returns the entry of a name, or nil.
+// optionNamed returns the option of that name, or nil.
 func optionNamed(name string) *option {
 	for i := range options {
 		if o := &options[i]; o.name == name || strings.HasSuffix(o.name, "_") && strings.HasPrefix(name, o.name) {
@@ -149,10 +149,10 @@ func optionNamed(name string) *option {
 	return nil
 }
 
-// ParseConf reads the value of PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF):
-// options as name:value, separated by commas; blanks mean nothing. Unknown
-// options and values that PyTorch refuses are errors, and so is a backend
-// other than native.
+// ParseConf parses the value of PYTORCH_ALLOC_CONF (or
+// PYTORCH_CUDA_ALLOC_CONF): options as name:value, separated by commas; blanks
+// are ignored. Unknown options and values that PyTorch refuses are errors, and
+// so is a backend other than native.
 func ParseConf(s string) (Conf, error) {
 	var c Conf
 	tok := tokens(s)
@@ -259,7 +259,7 @@ func setNonSplitRounding(c *Conf, value []string) (err error) {
 	return err
 }
 
-// megabytes reads a number of MiB, at least 1, and returns bytes.
+// megabytes parses a number of MiB, at least 1, and returns bytes.
 func megabytes(value []string) (int64, error) {
 	s, err := one(value)
 	if err != nil {
@@ -305,8 +305,8 @@ func ignore(_ *Conf, value []string) error {
 	return err
 }
 
-// setDivisions reads one number for all sizes, or a list of size in MiB and
-// number: [256:1,512:2,1024:4,>:8]. Sizes under the first take its number, >
+// setDivisions parses one number for all sizes, or a list of size in MiB and
+// number: [256:1,512:2,1024:4,>:8]. Sizes below the first have its number; >
 // sets those above the last.
 func setDivisions(c *Conf, value []string) error {
 	if len(value) > 0 && value[0] == "[" {
@@ -355,7 +355,7 @@ func setDivisionList(c *Conf, value []string) error {
 	return nil
 }
 
-// interval returns the index of a size in MiB.
+// interval returns the index of the interval of a size in MiB.
 func interval(s string) (int, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || !isPower2(n) {

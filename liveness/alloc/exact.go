@@ -2,13 +2,13 @@ package alloc
 
 import "fmt"
 
-// Exact counts the bytes of live requests, each rounded up to a granule. It
-// knows no blocks or segments: what it reserves is what is allocated.
+// Exact counts the bytes of live requests, each rounded up to a granule. It has
+// no blocks or segments: reserved and allocated bytes are equal.
 type Exact struct {
 	granule int64
 	cap     int64
 	slots   []exactSlot
-	spare   []int32 // indexes of dead slots
+	spare   []int32 // indices of dead slots
 	stats   Stats
 }
 

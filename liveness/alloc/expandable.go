@@ -1,10 +1,10 @@
 package alloc
 
-// addressSpace is about the bytes of addresses that an expandable segment
-// spans. PyTorch spans 9/8 of the GPU's memory; this never runs out.
+// addressSpace is roughly the address range in bytes of an expandable segment.
+// PyTorch's is 9/8 of the GPU's memory; this never runs out.
 const addressSpace = int64(1) << 46
 
-// step returns the unit in which a pool's expandable segment grows, bytes.
+// step returns the unit in bytes by which a pool's expandable segment grows.
 func (c *Caching) step(p *pool) int64 {
 	if p.small {
 		return smallBuffer
@@ -12,9 +12,9 @@ func (c *Caching) step(p *pool) int64 {
 	return c.conf.large()
 }
 
-// leastExpandable looks from a free block on for one that can grow to less: a
-// block at the end of the mapped memory counts with the address space behind
-// it, so that it is taken last.
+// leastExpandable searches from a free block on for one that can grow to less:
+// a block at the end of the mapped memory counts with the address space after
+// it, so that it is used last.
 func (c *Caching) leastExpandable(p *pool, at cursor) cursor {
 	for {
 		next := p.free.next(at)
@@ -34,7 +34,7 @@ func (c *Caching) expandableSize(k key) int64 {
 
 // expand maps memory at the lowest address where size bytes have room and
 // returns a free block of at least that size, in no pool; none if the cap
-// leaves no room for the steps that it takes.
+// leaves no room for the necessary steps.
 func (c *Caching) expand(pi int32, size int64) int32 {
 	b := c.lowestRoom(pi, size)
 	if c.blocks[b].state == unmapped && !c.mapMemory(b, min(size, c.blocks[b].size)) {
@@ -51,8 +51,8 @@ func (c *Caching) expand(pi int32, size int64) int32 {
 	return b
 }
 
-// lowestRoom returns the first of a row of free and unmapped blocks of at
-// least size bytes together, in a new segment if there is none.
+// lowestRoom returns the first of a run of free and unmapped blocks with a
+// total of at least size bytes, in a new segment if there is none.
 func (c *Caching) lowestRoom(pi int32, size int64) int32 {
 	p := &c.pools[pi]
 	for at := p.unmapped.seek(0, 0); p.unmapped.valid(at); at = p.unmapped.next(at) {
@@ -105,8 +105,8 @@ func (c *Caching) mapMemory(b int32, size int64) bool {
 	return true
 }
 
-// unmap gives the whole steps inside a free block back to the driver, and the
-// segment's addresses when nothing of it is mapped any more.
+// unmap returns the whole steps inside a free block to the driver, and the
+// segment's addresses if none of it remains mapped.
 func (c *Caching) unmap(b int32) {
 	bl := c.blocks[b]
 	p := &c.pools[bl.pool]
@@ -140,8 +140,8 @@ func (c *Caching) base(b int32) int64 {
 	return c.blocks[b].addr
 }
 
-// cut makes what lies before from and behind to in a block, which is in no
-// pool, free blocks of their own.
+// cut splits a block, which is in no pool, so that the parts before from and
+// after to become free blocks.
 func (c *Caching) cut(b int32, from, to int64) {
 	if n := from - c.blocks[b].addr; n > 0 {
 		r := c.newBlock()

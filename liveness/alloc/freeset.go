@@ -35,10 +35,10 @@ type freeSet struct {
 	n      int
 }
 
-// A cursor is a place in a freeSet; it is good until the set changes.
+// A cursor is a position in a freeSet; it is valid until the set changes.
 type cursor struct{ chunk, i int }
 
-// seek returns the place of the first key that is not before (size, addr);
+// seek returns the position of the first key that is not before (size, addr);
 // one past the end if there is none.
 func (s *freeSet) seek(size, addr int64) cursor {
 	lo, hi := 0, len(s.chunks)
@@ -73,7 +73,7 @@ func (s *freeSet) valid(at cursor) bool { return at.chunk < len(s.chunks) }
 
 func (s *freeSet) at(at cursor) key { return s.chunks[at.chunk].keys[at.i] }
 
-// next returns the place after a valid one.
+// next returns the position after a valid one.
 func (s *freeSet) next(at cursor) cursor {
 	if at.i++; at.i == s.chunks[at.chunk].n {
 		return cursor{at.chunk + 1, 0}
@@ -81,7 +81,7 @@ func (s *freeSet) next(at cursor) cursor {
 	return at
 }
 
-// prev returns the place before one, and whether there is any.
+// prev returns the position before one, and whether there is one.
 func (s *freeSet) prev(at cursor) (cursor, bool) {
 	if at.i > 0 {
 		return cursor{at.chunk, at.i - 1}, true
@@ -117,7 +117,7 @@ func (s *freeSet) insert(k key) {
 	c.n++
 }
 
-// halve moves the upper half of a full chunk into a new one behind it.
+// halve moves the upper half of a full chunk into a new one after it.
 func (s *freeSet) halve(i int) {
 	c, d := s.chunks[i], s.newChunk()
 	d.n = copy(d.keys[:], c.keys[chunkKeys/2:])
@@ -134,7 +134,7 @@ func (s *freeSet) newChunk() *chunk {
 	return &chunk{}
 }
 
-// remove takes out the key (size, addr). It panics if there is none.
+// remove removes the key (size, addr). It panics if there is none.
 func (s *freeSet) remove(size, addr int64) {
 	at := s.seek(size, addr)
 	if !s.valid(at) || s.at(at).addr != addr || s.at(at).size != size {
@@ -153,7 +153,7 @@ func (s *freeSet) removeAt(at cursor) {
 	}
 }
 
-// keys appends all keys to dst in order.
+// all appends all keys to dst in order.
 func (s *freeSet) all(dst []key) []key {
 	for _, c := range s.chunks {
 		dst = append(dst, c.keys[:c.n]...)

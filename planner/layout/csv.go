@@ -20,14 +20,14 @@ type column struct {
 	read  func(b *Buffer, text string) error
 }
 
-// columns are those that are read. An offset is what is looked for: one that is
-// there is passed over, like a hint.
+// columns are the columns that are read. Offsets in the input are ignored, like
+// hints.
 var columns = []column{
 	{[]string{"id", "buffer", "buffer_id"}, func(b *Buffer, text string) error { b.ID = text; return nil }},
 	{[]string{"lower", "start", "begin"}, func(b *Buffer, text string) error { return number(&b.Lower, text) }},
 	{[]string{"upper"}, func(b *Buffer, text string) error { return number(&b.Upper, text) }},
 	{[]string{"size"}, func(b *Buffer, text string) error { return number(&b.Size, text) }},
-	{[]string{"end"}, func(b *Buffer, text string) error { // the last time, included
+	{[]string{"end"}, func(b *Buffer, text string) error { // the last time, inclusive
 		err := number(&b.Upper, text)
 		if b.Upper++; err == nil && b.Upper > maxTime {
 			err = fmt.Errorf("%q: want a whole number", text)
@@ -59,8 +59,8 @@ func number(n *int64, text string) (err error) {
 	return nil
 }
 
-// ReadCSV reads an instance: a header line, then a buffer a line. Errors name
-// the line.
+// ReadCSV reads an instance: a header line, then one line for each buffer.
+// Errors name the line.
 func ReadCSV(r io.Reader) ([]Buffer, error) {
 	c := csv.NewReader(bounded.Reader(r, files.Instance.Limit))
 	c.TrimLeadingSpace, c.LazyQuotes = true, true
@@ -93,7 +93,7 @@ func ReadCSV(r io.Reader) ([]Buffer, error) {
 			}
 		}
 		if at, ok := seen[b.ID]; ok {
-			return nil, fmt.Errorf("line %d: buffer %q stands on line %d, too", line, b.ID, at)
+			return nil, fmt.Errorf("line %d: buffer %q is also on line %d", line, b.ID, at)
 		}
 		seen[b.ID] = line
 		list = append(list, b)
@@ -111,7 +111,7 @@ func header(head []string) ([]*column, error) {
 			return nil, fmt.Errorf("line 1: column %d is called %.40q: want a header id,lower,upper,size", i+1, text)
 		}
 		if used[&columns[k]] && name != "offset" && name != "hint" {
-			return nil, fmt.Errorf("line 1: column %q stands there twice", name)
+			return nil, fmt.Errorf("line 1: column %q occurs twice", name)
 		}
 		used[&columns[k]] = true
 		out = append(out, &columns[k])

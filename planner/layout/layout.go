@@ -11,21 +11,21 @@ import (
 	"slices"
 )
 
-// A Buffer takes Size units from time Lower up to, not including, Upper.
+// A Buffer occupies Size units from time Lower up to, not including, Upper.
 type Buffer struct {
 	ID           string
 	Lower, Upper int64
 	Size         int64
 }
 
-// Options limit a search. The zero value looks for the least height with the
+// Options limit a search. The zero value seeks the least height with the
 // default effort.
 type Options struct {
-	Capacity int64 // height that must suffice, the search ends at the first such layout; 0: the least
-	Effort   int64 // steps of the search, some 10^9 a second: it ends with the best layout so far; 0: DefaultEffort
+	Capacity int64 // sufficient height: the search ends at the first such layout; 0: the least
+	Effort   int64 // steps of the search, some 10^9 a second, after which it returns the best layout so far; 0: DefaultEffort
 }
 
-// DefaultEffort is some ten seconds.
+// DefaultEffort takes some ten seconds.
 const DefaultEffort = 5_000_000_000
 
 // A Result is a layout.
@@ -34,14 +34,14 @@ type Result struct {
 	Height  int64   // end of the highest buffer
 	Bound   int64   // no layout is lower
 	Optimal bool    // Height is Bound
-	Method  string  // what found it
-	Refuted bool    // Options.Capacity is less than Bound: no layout fits it
+	Method  string  // what found it: one of Methods
+	Refuted bool    // Options.Capacity is below Bound: no layout fits it
 }
 
 // Solve places the buffers, which Validate must accept: greedily in several
-// orders, then by an exact search (see search), first at the bound, then ever
-// lower than the best. When ctx ends or the effort is spent it returns the
-// best layout so far.
+// orders, then by an exact search (see search), first at the bound, then at
+// heights ever lower than the best. If ctx ends or the effort is spent it
+// returns the best layout so far.
 func Solve(ctx context.Context, list []Buffer, o Options) (*Result, error) {
 	if err := Validate(list); err != nil {
 		return nil, err
@@ -65,11 +65,11 @@ func Solve(ctx context.Context, list []Buffer, o Options) (*Result, error) {
 	return r, Check(list, r.Offset, r.Height)
 }
 
-// A Method is a way in which layouts are found.
+// A Method is an algorithm that finds layouts.
 type Method struct{ Name, Doc string }
 
-// Methods lists them in the order in which Solve takes them; Result.Method adds
-// the order of the buffers, by the letters of weight.
+// Methods lists them in the order in which Solve uses them; Result.Method adds
+// the order of the buffers, in the letters of weight.
 var Methods = []Method{
 	{firstFit, "each buffer at the lowest gap that holds it, in several orders"},
 	{bestFit, "each buffer at the tightest gap that holds it, in the same orders"},
@@ -83,7 +83,7 @@ const (
 )
 
 // Validate returns an error for a buffer of negative size or lifetime, and for
-// sizes that do not fit into 62 bits together.
+// sizes whose sum needs more than 62 bits.
 func Validate(list []Buffer) error {
 	total := int64(0)
 	for i := range list {
@@ -102,8 +102,8 @@ func Validate(list []Buffer) error {
 }
 
 // Check returns an error naming two buffers that live at the same time and
-// overlap, or one outside [0, height). It sweeps over time and keeps what is
-// alive by offset: O(n log n) and one insertion for each buffer.
+// overlap, or one outside [0, height). It sweeps over time and keeps the live
+// buffers by offset: O(n log n) and one insertion for each buffer.
 func Check(list []Buffer, offset []int64, height int64) error {
 	type event struct {
 		at    int64
@@ -121,7 +121,7 @@ func Check(list []Buffer, offset []int64, height int64) error {
 		}
 	}
 	slices.SortFunc(events, func(x, y event) int {
-		if x.at == y.at && x.start != y.start { // what ends makes room
+		if x.at == y.at && x.start != y.start { // frees precede allocations
 			if y.start {
 				return -1
 			}

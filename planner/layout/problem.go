@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// A problem is the buffers that need a place, their times reduced to sections:
-// the largest sets of buffers that live at the same time, in order. Sizes are
+// A problem is the buffers to place, with times reduced to sections: the
+// largest sets of buffers that live at the same time, in order. Sizes are
 // divided by their greatest common divisor. Buffers that live in all sections
-// lie at the bottom, under the offset 0 of the others: no other address does
-// better, as nothing can use theirs at any time.
+// are at the bottom, below the others' offset 0: no other address is better, as
+// nothing can ever share theirs.
 type problem struct {
 	unit   int64
-	static []int32 // buffers that live in all sections, into the caller's list
-	ground int64   // their sizes together
+	static []int32 // indices in the caller's list of buffers that live in all sections
+	ground int64   // their total size
 	index  []int32 // the other buffers
 	size   []int64
 	life   []float64
 	end    []float64
-	a, b   []int32 // the sections [a,b) that a buffer lives in
-	total  []int64 // of each section: the sizes that live in it
+	a, b   []int32 // the sections [a,b) in which each buffer lives
+	total  []int64 // of each section: the total size of its buffers
 	bound  int64   // the largest of total
 }
 
@@ -44,7 +44,7 @@ func newProblem(list []Buffer) *problem {
 	return p
 }
 
-// lay takes the buffers that live in all sections out of the problem.
+// lay removes the buffers that live in all sections from the problem.
 func (p *problem) lay() {
 	n := 0
 	for i, id := range p.index {
@@ -63,7 +63,7 @@ func (p *problem) lay() {
 	}
 }
 
-// result puts the buffers that live in all sections under the others, in the
+// result adds the buffers that live in all sections below the others, in the
 // caller's units.
 func (p *problem) result(r *Result, list []Buffer) {
 	for _, i := range p.index {
@@ -125,14 +125,13 @@ func (p *problem) sections(list []Buffer) {
 	}
 }
 
-// peak returns the most that lives in one of a buffer's sections.
+// peak returns the largest total of a buffer's sections.
 func (p *problem) peak(total []int64, i int32) int64 {
 	return slices.Max(total[p.a[i]:p.b[i]])
 }
 
-// A weight is what buffers are ordered by, the largest first: the most that
-// lives beside it (T), how long it lives (W), the product with its size (A), its size (Z), when it begins (B)
-// and, the last first, when it ends (E).
+// A weight holds the keys by which buffers are ordered, largest first: the largest total beside it (T), its
+// lifetime (W), lifetime times size (A), its size (Z), its start (B) and its end (E, last first).
 type weight struct {
 	t          int64
 	w, z, b, e float64
@@ -169,7 +168,7 @@ func (o order) compare(x, y *weight) int {
 	return 0
 }
 
-// sort orders part; weights are by buffer.
+// sort sorts part by weights, which are indexed by buffer.
 func (o order) sort(part []int32, weights []weight) {
 	slices.SortStableFunc(part, func(x, y int32) int { return o.compare(&weights[x], &weights[y]) })
 }
@@ -177,9 +176,9 @@ func (o order) sort(part []int32, weights []weight) {
 // greedyOrders are the orders of first and best fit, the most useful first.
 var greedyOrders = []order{"TW", "TA", "TZ", "Z", "EZ", "ZB", "A", "W", "B"}
 
-// greedy keeps in r the best layout of the greedy orders; it stops at one that
-// is no higher than target, and once the effort is spent. It returns what is left
-// of that.
+// greedy keeps in r the best layout of the greedy orders; it stops at one that is
+// no higher than target, or when the effort is spent. It returns the remaining
+// effort.
 func (p *problem) greedy(ctx context.Context, r *Result, target, effort int64) int64 {
 	n := len(p.index)
 	weights := make([]weight, n)
@@ -207,7 +206,7 @@ func (p *problem) greedy(ctx context.Context, r *Result, target, effort int64) i
 	return effort
 }
 
-// keep takes a layout into the result if it is lower.
+// keep adopts a layout if it is lower.
 func (p *problem) keep(r *Result, off []int64, height int64, method string) {
 	if r.Method != "" && height >= r.Height {
 		return
@@ -218,10 +217,10 @@ func (p *problem) keep(r *Result, off []int64, height int64, method string) {
 	}
 }
 
-// A shelf is placed buffers by offset.
+// A shelf is a list of placed buffers by offset.
 type shelf []placed
 
-// A placed buffer lies at [from,to) through the sections [a,b).
+// A placed buffer occupies [from,to) through the sections [a,b).
 type placed struct {
 	from, to int64
 	a, b     int32
@@ -232,11 +231,11 @@ func (h *shelf) insert(x placed) {
 	*h = slices.Insert(*h, k, x)
 }
 
-// gap returns where x goes, whose to is its size, among those that are placed:
-// into the lowest gap that holds it, or the tightest.
+// gap returns the offset for x, whose to is its size: of the lowest gap between
+// placed buffers that holds it, or of the tightest.
 func (h shelf) gap(x placed, best bool) int64 {
 	at, room := int64(-1), int64(0)
-	top := int64(0) // end of what lies under the gap
+	top := int64(0) // end of what lies below the gap
 	for i := range h {
 		y := &h[i]
 		if y.b <= x.a || x.b <= y.a {
@@ -256,21 +255,21 @@ func (h shelf) gap(x placed, best bool) int64 {
 	return at
 }
 
-// spans is how many pieces time is cut into, so that a buffer of a short life is
-// compared with those of its piece alone.
+// spans is the number of pieces into which time is divided, so that a
+// short-lived buffer is compared only with those of its piece.
 const spans = 64
 
-// unhurried is how many buffers are placed whatever the time, in some
-// milliseconds.
+// unhurried is the number of buffers that are placed without a check of the
+// time, in some milliseconds.
 const unhurried = 4096
 
-// clockEvery is every how many more buffers the clock is read.
+// clockEvery is the number of further buffers between checks of the time.
 const clockEvery = 256
 
-// fit places buffers in order, each at the lowest gap that holds it, or in the
-// tightest one. Once ctx ends, what is left after the first some thousand lies
-// on top of all, each on the one before: a layout, though a high one. work is
-// how many placed buffers were looked at.
+// fit places buffers in order, each in the lowest gap that holds it, or in the
+// tightest. Once ctx ends, buffers after the first few thousand are stacked on
+// top of all others: a layout, though a high one. work is the number of placed
+// buffers examined.
 func (p *problem) fit(ctx context.Context, sorted []int32, best bool) (off []int64, height, work int64) {
 	off = make([]int64, len(p.index))
 	var all shelf

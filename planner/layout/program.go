@@ -11,18 +11,20 @@ import (
 // cudaMalloc and PyTorch's allocator give, and more than any library asks for.
 const Align = 256
 
-// Guard is the least number of bytes after every storage that nobody may write.
+// Guard is the least number of bytes after every storage that nothing may
+// write.
 const Guard = 256
 
-// RoundUp is the next multiple of Align from so many bytes on.
+// RoundUp rounds bytes up to a multiple of Align.
 func RoundUp(bytes int64) int64 { return (bytes + Align - 1) / Align * Align }
 
-// arenaEffort is what a program's arena is worth, less than a tenth of a second.
+// arenaEffort is the effort spent on a program's arena, less than a tenth of a
+// second.
 const arenaEffort = 20_000_000
 
-// Arena places all storages of a program and, for each node, as many bytes of
-// work as are given (nil: none), each with its guard. Offsets are by storage, -1
-// for one that never exists, and behind those by node, -1 for one without work.
+// Arena places all storages of a program and, for each node, the given bytes of
+// workspace (nil: none), each with its guard. Offsets are by storage, -1 for one
+// that never exists, followed by those of nodes' workspaces, -1 for none.
 func Arena(p *program.Program, work []int64) (*Result, error) {
 	list, ids := Storages(p)
 	list, ids = withWork(p, work, list, ids)
@@ -34,8 +36,8 @@ func Arena(p *program.Program, work []int64) (*Result, error) {
 	return r, nil
 }
 
-// Beside is Arena where the storages have their offsets: work lies at the lowest
-// place that is free while its node runs. Offsets may be wrong: they are not checked.
+// Beside is Arena for storages with given offsets: each workspace gets the lowest
+// offset that is free while its node runs. The given offsets are not checked.
 func Beside(p *program.Program, offset, work []int64) *Result {
 	list, ids := Storages(p)
 	storages := len(list)
@@ -59,7 +61,7 @@ func Beside(p *program.Program, offset, work []int64) *Result {
 	return r
 }
 
-// byID writes the offsets of buffers to the places that ids say, of n.
+// byID returns n offsets, with those of buffers at the indices ids.
 func byID(n int, ids []int, offset []int64) []int64 {
 	out := make([]int64, n)
 	for i := range out {
@@ -71,10 +73,10 @@ func byID(n int, ids []int, offset []int64) []int64 {
 	return out
 }
 
-// Storages lists the storages of a program that exist as buffers, their guards
-// included, and which each is. Times are nodes. A buffer lives through whole
-// nodes: those that a node allocates inside share nothing, as its kernel may use
-// them all at once. What outlives a step lives always.
+// Storages lists the storages of a program that exist, as buffers including
+// their guards, and the storage of each. Times are nodes. A buffer lives through
+// whole nodes: those that a node allocates inside share nothing, as its kernel
+// may use them all at once. What outlives a step lives always.
 func Storages(p *program.Program) (list []Buffer, ids []int) {
 	r := liveness.NewRanges(p)
 	end := int64(len(p.Nodes)) + 1
@@ -87,7 +89,7 @@ func Storages(p *program.Program) (list []Buffer, ids []int) {
 		case s.Life == program.Carried:
 			b.Upper = end
 		}
-		if b.Lower >= 0 { // of a step
+		if b.Lower >= 0 { // allocated in a step
 			list, ids = append(list, b), append(ids, i)
 		}
 	}
@@ -97,8 +99,8 @@ func Storages(p *program.Program) (list []Buffer, ids []int) {
 	return list, ids
 }
 
-// repeated lets what the last micro-batch built frees in its own repetition live
-// to the end of it.
+// repeated extends to the end of the last micro-batch built what each of its
+// repetitions frees.
 func repeated(p *program.Program, list []Buffer) {
 	first, end := int64(-1), int64(-1)
 	for i := range p.Nodes {
@@ -116,7 +118,7 @@ func repeated(p *program.Program, list []Buffer) {
 	}
 }
 
-// withWork appends what nodes work in, numbered behind the storages.
+// withWork appends the workspaces of nodes, numbered after the storages.
 func withWork(p *program.Program, work []int64, list []Buffer, ids []int) ([]Buffer, []int) {
 	for n, bytes := range work {
 		if bytes > 0 {

@@ -26,10 +26,10 @@ type search struct {
 
 	cap          int64
 	off          []int64 // -1: not placed
-	low          []int64 // top of what lies under a buffer
-	rank         []int32 // place in the order of its part
-	total, floor []int64 // of a section: sizes of unplaced buffers, the least low among them
-	cuts         []int32 // unplaced buffers that live on both sides of a section's start
+	low          []int64 // top of the buffers below it
+	rank         []int32 // rank in the order of its part
+	total, floor []int64 // for each section: total size of unplaced buffers, the least low among them
+	cuts         []int32 // number of unplaced buffers that live on both sides of a section's start
 	weights      []weight
 	dirty        []bool
 
@@ -39,23 +39,23 @@ type search struct {
 
 	placed []int32
 	trail  []change
-	lists  []int32 // the parts and candidates of all open nodes, one behind the other
+	lists  []int32 // the parts and candidates of all open nodes, concatenated
 }
 
-// A change is what a placement overwrote: low[i], or floor[^i].
+// A change records what a placement overwrote: low[i], or floor[^i].
 type change struct {
 	i   int32
 	old int64
 }
 
-// maxPairs bounds the pairs of buffers that live at the same time for which
-// the exact search is tried: 4 bytes each, twice.
+// maxPairs is the largest number of pairs of buffers that live at the same time
+// for which the exact search is tried: 4 bytes each, twice.
 const maxPairs = 24 << 20
 
-// pairEffort is about what listing a pair takes, in steps of the search.
+// pairEffort is roughly the cost of listing a pair, in steps of the search.
 const pairEffort = 64
 
-// newSearch returns nil where there are more pairs than most.
+// newSearch returns nil if there are more than most pairs.
 func (p *problem) newSearch(ctx context.Context, most int64) *search {
 	n, sections := len(p.index), len(p.total)
 	s := &search{problem: p, ctx: ctx, adj: make([][]int32, n), cover: make([][]int32, sections),
@@ -136,7 +136,7 @@ func (s *search) split(part []int32, lo, hi int32) bool {
 	return true
 }
 
-// ranked orders a part by what is still to be placed.
+// ranked orders a part by what remains to be placed.
 func (s *search) ranked(part []int32) []int32 {
 	for _, i := range part {
 		s.weights[i] = s.weigh(s.total, i)
@@ -149,8 +149,8 @@ func (s *search) ranked(part []int32) []int32 {
 }
 
 // solve places the buffers of a part, in the sections [lo,hi), at offset or
-// above, those at offset itself from rank on. If it returns false, nothing is
-// placed.
+// above; at offset itself only those from rank on. If it returns false, nothing
+// is placed.
 func (s *search) solve(part []int32, lo, hi int32, offset int64, rank int32) bool {
 	if s.spent() {
 		return false
@@ -167,14 +167,14 @@ func (s *search) solve(part []int32, lo, hi int32, offset int64, rank int32) boo
 		}
 		s.lists = s.lists[:top]
 		s.unwind(undo, trail)
-		if hatless || s.stopped { // what comes over it is not the reason
+		if hatless || s.stopped { // what lies above it is not the reason
 			return false
 		}
 	}
 	return false
 }
 
-// spent counts a node and looks whether to go on.
+// spent counts a node and reports whether to stop.
 func (s *search) spent() bool {
 	s.nodes++
 	if s.work > s.limit || s.nodes&1023 == 0 && s.ctx.Err() != nil {
@@ -184,7 +184,7 @@ func (s *search) spent() bool {
 }
 
 // rest solves a part without buffer i, which is placed. joined: no boundary
-// between its sections has come free.
+// between its sections has become free.
 func (s *search) rest(part []int32, i, lo, hi int32, joined bool) bool {
 	base := len(s.lists)
 	for _, j := range part {
@@ -211,7 +211,7 @@ func (s *search) rest(part []int32, i, lo, hi int32, joined bool) bool {
 }
 
 // candidates appends to lists the buffers that may be placed next, by offset
-// and rank, and returns where they begin.
+// and rank, and returns the index of the first.
 func (s *search) candidates(part []int32, lo, hi int32, offset int64, rank int32) int {
 	base := len(s.lists)
 	s.work += int64(2*len(part)) + int64(hi-lo)
@@ -219,7 +219,7 @@ func (s *search) candidates(part []int32, lo, hi int32, offset int64, rank int32
 	for _, t := range s.total[lo:hi] { // from the next offset on, all of a section must fit
 		highest = min(highest, s.cap-t)
 	}
-	for _, i := range part { // what fits under another comes first
+	for _, i := range part { // what fits under another buffer comes first
 		highest = min(highest, s.low[i]+s.size[i]-1)
 	}
 	for _, i := range part {
@@ -241,10 +241,9 @@ func (s *search) candidates(part []int32, lo, hi int32, offset int64, rank int32
 	return base
 }
 
-// place puts a buffer on top of what lies under it. fits is false where a
-// section can no longer hold its buffers; joined where no boundary has come
-// free of buffers that cross it; hatless where no unplaced buffer lives beside
-// it.
+// place puts a buffer on top of those below it. fits is false if a section can
+// no longer hold its buffers; joined is set if unplaced buffers cross all
+// boundaries; hatless is set if no unplaced buffer lives beside it.
 func (s *search) place(i int32) (fits, joined, hatless bool) {
 	s.off[i] = s.low[i]
 	s.placed = append(s.placed, i)
@@ -281,7 +280,7 @@ func (s *search) place(i int32) (fits, joined, hatless bool) {
 	return s.refloor(from, to), joined, hatless
 }
 
-// refloor brings the floors of the dirty sections of [from,to) up to date.
+// refloor updates the floors of the dirty sections of [from,to).
 func (s *search) refloor(from, to int32) bool {
 	fits := true
 	for k := from; k < to; k++ {
@@ -308,8 +307,8 @@ func (s *search) refloor(from, to int32) bool {
 	return fits
 }
 
-// unwind takes back all placements after the first n, and the changes after
-// the first trail of them.
+// unwind reverts all placements after the first n, and the changes after the
+// first trail.
 func (s *search) unwind(n, trail int) {
 	for len(s.placed) > n {
 		i := s.placed[len(s.placed)-1]
@@ -333,11 +332,11 @@ func (s *search) unwind(n, trail int) {
 	}
 }
 
-// searchOrders are the orders that the exact search takes in turn.
+// searchOrders are the orders that the exact search tries in turn.
 var searchOrders = []order{"TWA", "TAW", "WAT", "AWT"}
 
-// exact lowers r's layout in rounds of ever more work: first it tries the
-// target, then, unless that is a capacity, ever less under the best. effort is
+// exact lowers r's layout in rounds of increasing work: first it tries the
+// target, then, unless that is a capacity, heights below the best. effort is
 // the work of all rounds.
 func (p *problem) exact(ctx context.Context, r *Result, target, effort int64) {
 	s := p.newSearch(ctx, min(maxPairs, effort/pairEffort))
@@ -363,9 +362,9 @@ func (p *problem) exact(ctx context.Context, r *Result, target, effort int64) {
 // firstSlice is the work of an attempt in the first round, some 0.2 s.
 const firstSlice = 100_000_000
 
-// attempt searches at a capacity in all orders, with ever more work each, at
-// most budget of those left. It keeps what it finds, or raises the bound where
-// it has seen that there is nothing.
+// attempt searches at a capacity in all orders, with increasing work each, at
+// most budget of what is left. It keeps a layout that it finds, or raises the
+// bound if it has proved that there is none.
 func (s *search) attempt(r *Result, capacity int64, left *int64, budget int64) {
 	budget = min(budget, *left)
 	for limit := int64(len(s.index)+1000) * 1000; budget > 0; limit *= 2 {

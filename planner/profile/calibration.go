@@ -16,8 +16,8 @@ import (
 //go:embed calibrate.py
 var CalibrateScript string
 
-// A Calibration is what one machine showed of its GPU and its PyTorch, as
-// calibrate.py measured it. Sizes are bytes, rates operations or bytes a second.
+// A Calibration is what calibrate.py measured of one machine's GPU and PyTorch.
+// Sizes are bytes, rates operations or bytes a second.
 type Calibration struct {
 	SchemaVersion int
 	Torch         string // version, "2.11.0+cu130"
@@ -28,7 +28,7 @@ type Calibration struct {
 	Workspaces    struct{ GEMM, Linear, LinearAgain taken }
 	ContextBytes  int64
 	Rates         struct{ FP32, TF32, Half, Bandwidth float64 }
-	Attention     []string // kernels in the order tried; empty where PyTorch does not say
+	Attention     []string // kernels in the order tried; empty if PyTorch does not report it
 	Device        struct {
 		Name        string
 		Capability  [2]int
@@ -39,17 +39,17 @@ type Calibration struct {
 	}
 }
 
-// taken are the sizes of allocations that stayed, and of those that did not.
+// taken are the sizes of allocations that stayed, and of those that were freed.
 type taken [2][]int64
 
-// IsCalibration reports whether the value of a flag names a file rather than
-// a row of a table.
+// IsCalibration reports whether the value of a flag is a file instead of a
+// row's name.
 func IsCalibration(name string) bool {
 	return strings.HasSuffix(name, ".json") || strings.ContainsAny(name, `/\`)
 }
 
 // ReadCalibration reads a file that memplan calibrate wrote, through the door of
-// whoever names it.
+// the command line or document that names it.
 func ReadCalibration(d files.Door, name string) (*Calibration, error) {
 	data, err := d.Read(name, files.Calibration)
 	if err != nil {
@@ -62,7 +62,7 @@ func ReadCalibration(d files.Door, name string) (*Calibration, error) {
 	return c, nil
 }
 
-// ParseCalibration reads what calibrate.py prints.
+// ParseCalibration parses the output of calibrate.py.
 func ParseCalibration(data []byte) (*Calibration, error) {
 	c := &Calibration{}
 	if int64(len(data)) > files.Calibration.Limit {
@@ -97,13 +97,13 @@ func ParseCalibration(data []byte) (*Calibration, error) {
 	return c, nil
 }
 
-// capability is the device's.
+// capability returns the device's compute capability.
 func (c *Calibration) capability() Capability {
 	return Capability{c.Device.Capability[0], c.Device.Capability[1]}
 }
 
-// GPU returns the device that was measured: its rates are what large products
-// and copies reached.
+// GPU returns the measured device: its rates are those that large products and
+// copies reached.
 func (c *Calibration) GPU() *Device {
 	d := &c.Device
 	return &Device{Name: d.Name, Title: d.Name, Compute: c.capability(), SMs: d.SMs, L2: d.L2Bytes, Memory: d.MemoryBytes, Bandwidth: c.Rates.Bandwidth,
@@ -111,9 +111,9 @@ func (c *Calibration) GPU() *Device {
 		Source: "memplan calibrate", MemorySource: "memplan calibrate", ContextSource: "memplan calibrate"}
 }
 
-// Runtime returns the release that was measured. What calibrate.py does not
-// measure, the allocator's constants, is that of the release of the table with
-// the same version, or of the newest; known says which.
+// Runtime returns the measured release. The allocator's constants, which
+// calibrate.py does not measure, are those of the table's release of the same
+// version, or of the newest; known reports which.
 func (c *Calibration) Runtime() (r *Runtime, known bool) {
 	base := Runtimes[0]
 	release, _, _ := strings.Cut(c.Torch, "+")
@@ -128,8 +128,9 @@ func (c *Calibration) Runtime() (r *Runtime, known bool) {
 	base.LargeOn = nil
 	gemm := slices.Clone(c.Workspaces.GEMM[0])
 	base.CuBLAS = last(gemm)
-	// A linear layer in a thread of its own takes the product's workspace and
-	// cuBLASLt's; where that stays, it is kept, else it was freed.
+	// A linear layer in a thread of its own allocates the product's workspace
+	// and cuBLASLt's; what stayed is the persistent one, what was freed that of
+	// each call.
 	rest := slices.DeleteFunc(slices.Clone(c.Workspaces.Linear[0]), func(n int64) bool { return n == base.CuBLAS })
 	if n := last(rest); n > 0 {
 		base.Lt, base.LtBytes = LtPersistent, n

@@ -25,16 +25,17 @@ type Device struct {
 	SMs     int   // streaming multiprocessors
 	L2      int64 // bytes
 
-	// Memory is what the driver reports as the card's total (cudaMemGetInfo),
-	// in bytes: less than the nominal size, and what PyTorch's fractions and
-	// out-of-memory messages refer to. It varies a little with the driver.
+	// Memory is the card's total memory that the driver reports
+	// (cudaMemGetInfo), in bytes: less than the nominal size, and the base of
+	// PyTorch's fractions and out-of-memory messages. It varies slightly with
+	// the driver.
 	Memory int64
 	// Bandwidth is the memory's, in bytes per second.
 	Bandwidth float64
 	// FP32 is the rate of plain float32 arithmetic, TF32 and Half those of
 	// dense tensor-core products (Half: float16 and bfloat16 with float32
-	// sums), in operations per second, two per multiply-add. A card without
-	// the units has 0.
+	// sums), in operations per second, two per multiply-add. It is 0 for a card
+	// without such units.
 	FP32, TF32, Half float64
 	// BF16 is whether tensor cores take bfloat16 (they all take float16).
 	BF16 bool
@@ -45,7 +46,7 @@ type Device struct {
 	Source        string // of the rates and counts
 	MemorySource  string // of Memory
 	ContextSource string // of Context
-	// Estimated names the fields (Memory, Context) that nobody measured on
+	// Estimated names the fields (Memory, Context) that were not measured on
 	// this card; their sources say how they were estimated.
 	Estimated []string
 }
@@ -55,7 +56,7 @@ const (
 	tera = 1e12
 )
 
-// Where estimates of Device.Context come from. Known: T4 135 MiB, RTX 6000 Ada
+// Sources of estimates of Device.Context. Measured: T4 135 MiB, RTX 6000 Ada
 // 426 MiB, H200 800 MiB; it grows with the card's multiprocessors and with the
 // kernels that a release ships for its architecture.
 const (
@@ -203,7 +204,7 @@ var Devices = []Device{
 
 func deviceNames(d *Device) []string { return append([]string{d.Name}, d.Aliases...) }
 
-// unsupported are cards that people ask for and memplan cannot answer for.
+// unsupported are cards that users may ask for but memplan cannot plan for.
 var unsupported = []struct{ prefix, why string }{
 	{"mi300", "AMD's MI300 runs PyTorch for ROCm, whose libraries take other workspaces; memplan knows PyTorch for CUDA alone"},
 	{"mi250", "AMD's MI250 runs PyTorch for ROCm, whose libraries take other workspaces; memplan knows PyTorch for CUDA alone"},

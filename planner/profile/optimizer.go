@@ -2,7 +2,7 @@ package profile
 
 import "github.com/memplan/memplan/graph"
 
-// When says when an optimizer allocates its state.
+// A When is the time at which an optimizer allocates its state.
 type When uint8
 
 // The times.
@@ -12,14 +12,15 @@ const (
 	InFirstStep When = iota
 	// AtConstruction: when the optimizer is made, before the first step.
 	AtConstruction
-	// InUpdate: in the first step's update, where the Create action stands.
+	// InUpdate: in the first step's update, at the Create action.
 	InUpdate
 )
 
-// A Shape says what an optimizer's tensor of a parameter looks like.
+// A Shape is the shape and type of an optimizer's tensor relative to its
+// parameter.
 type Shape uint8
 
-// The shapes. Where nothing is said of the type, it is the parameter's.
+// The shapes. Unless said otherwise, the type is the parameter's.
 const (
 	Whole     Shape = iota // the parameter's
 	Scalar                 // one float32
@@ -27,18 +28,18 @@ const (
 	Cols                   // matrices only: the parameter's, the last but one dim 1
 	Flat                   // parameters of less than two dims only: the parameter's
 	Partials               // Param.Partials bytes
-	Quantized              // uint8; of less than 4096 elements float32
-	Blocks                 // one float32 for each 256 elements; of less than 4096 elements nothing
+	Quantized              // uint8; float32 below 4096 elements
+	Blocks                 // one float32 for each 256 elements; none below 4096 elements
 )
 
 // A State is a tensor that the optimizer keeps for each parameter.
 type State struct {
 	Name string
 	Of   Shape
-	CPU  bool // in host memory, costs the GPU nothing
+	CPU  bool // in host memory, no GPU memory
 }
 
-// An Op is what an Action does.
+// An Op is the operation of an Action.
 type Op uint8
 
 // The operations. A list holds one tensor for each parameter of a group.
@@ -46,7 +47,7 @@ type Op uint8
 // order (as Python empties a list).
 const (
 	// Alloc allocates a list and binds it to Name. If Name still holds the
-	// list of the group before, that one is freed after the allocation.
+	// previous group's list, that is freed after the allocation.
 	Alloc Op = iota
 	// Free frees the list bound to Name.
 	Free
@@ -56,12 +57,13 @@ const (
 	Create
 )
 
-// An Action is one line of an optimizer's update, as far as memory goes.
+// An Action is one line of an optimizer's update, reduced to its effect on
+// memory.
 type Action struct {
 	Op   Op
 	Name string
 	To   string // Move: the new name
-	Of   Shape  // Alloc; a parameter without that shape has none
+	Of   Shape  // Alloc; a parameter without that shape is skipped
 }
 
 // An Optimizer is a torch.optim class with its arguments.
@@ -72,13 +74,13 @@ type Optimizer struct {
 	Doc     string
 	States  []State
 	When    When
-	// Each is whether the update runs for one parameter after the other;
-	// else it runs once for each group of parameters of one dtype.
+	// Each is set if the update runs for one parameter at a time; otherwise it
+	// runs once for each group of parameters of one dtype.
 	Each bool
-	// Update is what one update allocates and frees. Lists still bound after
-	// the last one are freed in the order in which their names first stand here.
+	// Update is what one update allocates and frees. Lists still bound at its
+	// end are freed in the order in which their names first appear here.
 	Update []Action
-	// Source says where a row that was not measured comes from.
+	// Source is the source of a row that was not measured.
 	Source string
 }
 
@@ -93,8 +95,8 @@ var (
 	amsgradStates = append([]State{cpuStep, {Name: "exp_avg"}, {Name: "exp_avg_sq"}}, State{Name: "max_exp_avg_sq"})
 
 	sqrtList = []Action{{Op: Alloc, Name: "exp_avg_sq_sqrt"}}
-	// exp_avg_sq.sqrt() / bias_correction2_sqrt: the square root dies when the
-	// quotient has been made, the quotient lives until the next parameter's.
+	// exp_avg_sq.sqrt() / bias_correction2_sqrt: the square root is freed once
+	// the quotient exists, the quotient lives until the next parameter's.
 	sqrtEach = []Action{
 		{Op: Alloc, Name: "sqrt"},
 		{Op: Alloc, Name: "quotient"},
@@ -109,10 +111,10 @@ var (
 // Optimizers lists the optimizers, the default first. Each row is checked
 // against every allocation and free that PyTorch 2.11 made on an H200 in the
 // first and in a steady step, with parameters of one, two and three dtypes
-// (testdata/torch-2.11-h200.json). The files in torch/optim say the same from
-// 2.6 to 2.11. Learning rates and betas are Python numbers, weight decay is 0
-// except for Adam with decoupled decay (AdamW), which costs nothing, and for
-// the rows ending in "-wd".
+// (testdata/torch-2.11-h200.json). The files in torch/optim agree from 2.6 to
+// 2.11. Learning rates and betas are Python numbers; weight decay is 0 except
+// for Adam with decoupled decay (AdamW), which costs nothing, and for the rows
+// ending in "-wd".
 var Optimizers = []Optimizer{
 	{Name: "adamw", Aliases: []string{"adamw-foreach"}, Class: "AdamW(params)", Doc: "AdamW as PyTorch runs it on CUDA by default: over lists, with one temporary the size of the parameters", States: adamStates, Update: sqrtList},
 	{Name: "adamw-fused", Class: "AdamW(params, fused=True)", Doc: "one kernel, no temporaries; the step counters are on the GPU", States: fusedStates},
@@ -202,7 +204,8 @@ type Param struct {
 	DType graph.DType
 	// Dims is the shape, which factored states need.
 	Dims []int64
-	// Partials is the scratch of a reduction over the last but one dim, bytes.
+	// Partials is the scratch of a reduction over the last but one dim, in
+	// bytes.
 	Partials int64
 }
 
@@ -212,7 +215,8 @@ const (
 	quantBlock    = 256
 )
 
-// bytes returns the size of a tensor of the given shape, 0 for none.
+// bytes returns the size of a tensor of the given shape, 0 if the parameter has
+// none.
 func (p Param) bytes(s Shape) int64 {
 	n := len(p.Dims)
 	switch s {

@@ -2,7 +2,7 @@ package profile
 
 import "github.com/memplan/memplan/graph"
 
-// A Precision says in which element types a model trains.
+// A Precision is the choice of element types in which a model trains.
 type Precision struct {
 	Name string
 	Doc  string
@@ -12,10 +12,10 @@ type Precision struct {
 	// Compute is the type in which operators of autocast's lower-precision
 	// list run; equal to Storage without autocast.
 	Compute graph.DType
-	// Autocast is whether operators run under torch.autocast, which keeps
-	// casts of parameters alive for the length of the forward pass.
+	// Autocast is set if operators run under torch.autocast, which keeps casts
+	// of parameters alive for the length of the forward pass.
 	Autocast bool
-	// Scaler is whether a GradScaler multiplies the loss; see ScalerEvents.
+	// Scaler is set if a GradScaler multiplies the loss; see ScalerEvents.
 	Scaler bool
 }
 

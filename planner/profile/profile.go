@@ -40,8 +40,8 @@ func find[T any](kind string, rows []T, names func(*T) []string, name string) (*
 	return nil, fmt.Errorf("unknown %s %q (known: %s)", kind, name, strings.Join(own, ", "))
 }
 
-// maxName bounds the length of a name that suggestions are looked for, in
-// bytes: a longer one is no slip of the finger.
+// maxName bounds the length in bytes of a name that suggestions are sought for:
+// longer ones are not typing errors.
 const maxName = 64
 
 // nearest returns the known name with the fewest edits from name, the first

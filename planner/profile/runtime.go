@@ -12,7 +12,7 @@ import (
 // An Allocator holds the constants of PyTorch's caching allocator, in bytes.
 type Allocator struct {
 	MinBlock      int64 // requests are rounded up to a multiple of it
-	SmallSize     int64 // rounded requests up to it are served from the small pool
+	SmallSize     int64 // larger rounded requests do not use the small pool
 	SmallBuffer   int64 // segment of the small pool
 	LargeBuffer   int64 // segment for a large request below MinLargeAlloc
 	MinLargeAlloc int64 // requests from here on get a segment of their own
@@ -45,8 +45,8 @@ const (
 // String returns "per call", "persistent" or "shared".
 func (r LtRegime) String() string { return [...]string{"per call", "persistent", "shared"}[r] }
 
-// Kernels of scaled_dot_product_attention, as the values of --attention.
-// Math is what "eager" runs: separate products and softmax.
+// Kernels of scaled_dot_product_attention, the values of --attention. Math is
+// what "eager" runs: separate products and softmax.
 const (
 	CuDNN     = "cudnn"
 	Flash     = "flash"
@@ -64,9 +64,9 @@ type Runtime struct {
 	Allocator Allocator
 	// CuBLAS is the workspace in bytes of a (thread, stream) that ran a matrix
 	// product, kept until the process ends: one in inference, two in training,
-	// where the backward pass has a thread of its own. CuBLASLarge holds on the
-	// capabilities in LargeOn. Where CuBLASPerCall is set, each product takes
-	// its own instead and gives it back when it has been launched.
+	// where the backward pass has a thread of its own. CuBLASLarge applies to
+	// the capabilities in LargeOn. With CuBLASPerCall, each product allocates
+	// its own workspace instead and frees it after the launch.
 	CuBLAS, CuBLASLarge int64
 	LargeOn             []Capability
 	CuBLASPerCall       bool
@@ -79,16 +79,16 @@ type Runtime struct {
 	// flash, efficient and math; elsewhere cuDNN comes last and is never
 	// reached.
 	CuDNNFirst []Capability
-	// ConvTF32 and MatmulTF32 are whether float32 convolutions and matrix
-	// products may use TF32 tensor cores, Benchmark whether cuDNN times its
-	// kernels, Foreach whether optimizers work on lists of tensors.
+	// ConvTF32 and MatmulTF32 are set if float32 convolutions and matrix
+	// products may use TF32 tensor cores, Benchmark if cuDNN times its kernels,
+	// Foreach if optimizers work on lists of tensors.
 	ConvTF32, MatmulTF32, Benchmark, Foreach bool
 
-	// RMSNormFull is whether autocast casts the operands of rms_norm to float32
-	// (pytorch#174824).
+	// RMSNormFloat32 is set if autocast casts the operands of rms_norm to
+	// float32 (pytorch#174824).
 	RMSNormFull bool
 
-	// Measured is whether the row was measured on a GPU; the others were read
+	// Measured is set if the row was measured on a GPU; the others were read
 	// from the release's sources.
 	Measured bool
 	Source   string
@@ -182,11 +182,11 @@ func FindRuntime(name string) (*Runtime, error) {
 	return find("runtime", Runtimes, runtimeNames, name)
 }
 
-// RuntimeOf returns the release that a model's producer, such as "pytorch
-// 2.11.0+cu130", names: the row of its version, or the nearest row where the
-// version lies outside the table. assumed says so in words; it is "" where the
-// row is the release's own. A producer other than PyTorch, or one without a
-// version, gets the newest row.
+// RuntimeOf returns the release named by a model's producer, such as "pytorch
+// 2.11.0+cu130": the row of its version, or the nearest row if the table lacks
+// it. assumed then describes the substitution; it is "" if the row is the
+// release's own. A producer other than PyTorch, or one without a version, gets
+// the newest row.
 func RuntimeOf(producer string) (r *Runtime, assumed string) {
 	name, version, _ := strings.Cut(producer, " ")
 	newest, oldest := &Runtimes[0], &Runtimes[len(Runtimes)-1]
@@ -205,7 +205,7 @@ func RuntimeOf(producer string) (r *Runtime, assumed string) {
 	return newest, fmt.Sprintf("the file was exported by PyTorch %d.%d, which is newer than %s, the newest release that memplan knows; that one is assumed", v[0], v[1], newest.Name)
 }
 
-// release reads the first two numbers of a version such as "2.11.0+cu130".
+// release parses the first two numbers of a version such as "2.11.0+cu130".
 func release(version string) (v [2]int, ok bool) {
 	parts := strings.SplitN(version, ".", 3)
 	if len(parts) < 2 {
@@ -241,15 +241,16 @@ func (r *Runtime) AttentionOrder(c Capability) []string {
 	return []string{Flash, Efficient, Math}
 }
 
-// An AttentionCall is what the choice of an attention kernel depends on. Query,
-// key and value have the same head size and dtype.
+// An AttentionCall is the properties of a call on which the choice of an
+// attention kernel depends. Query, key and value have the same head size and
+// dtype.
 type AttentionCall struct {
 	DType   graph.DType
 	HeadDim int64
 	Mask    bool // an attn_mask tensor is given (is_causal is not one)
 }
 
-// Attention returns the kernel that scaled_dot_product_attention takes on c.
+// Attention returns the kernel that scaled_dot_product_attention runs on c.
 func (r *Runtime) Attention(c Capability, call AttentionCall) string {
 	for _, k := range r.AttentionOrder(c) {
 		if supports(k, c, call) {
@@ -259,7 +260,7 @@ func (r *Runtime) Attention(c Capability, call AttentionCall) string {
 	return Math
 }
 
-// largestHead is the head size up to which the flash and cuDNN kernels work.
+// largestHead is the largest head size of the flash and cuDNN kernels.
 const largestHead = 256
 
 // supports reports whether kernel k can run the call on c, after the filters
@@ -279,8 +280,8 @@ func supports(k string, c Capability, call AttentionCall) bool {
 	return true
 }
 
-// headAlign returns what the efficient kernel wants the head size to be a
-// multiple of.
+// headAlign returns the number of which the efficient kernel requires head
+// sizes to be multiples.
 func headAlign(c Capability, half bool) int64 {
 	switch {
 	case half && c.AtLeast(7, 0):

@@ -31,11 +31,11 @@ var units = []struct {
 // maxSize bounds the length of a size's text in bytes.
 const maxSize = 32
 
-// ParseSize returns the bytes that s stands for: "16G" and "16GiB" are 16·2^30,
-// "16GB" is 16·10^9, a plain integer is bytes. Letters may be of either case, the
-// number may have a fraction ("1.5G"; a rest below one byte is dropped) and
-// a blank may stand before the unit. Negative sizes, those of 2^63 bytes and more
-// and anything else are errors.
+// ParseSize parses a size in bytes: "16G" and "16GiB" are 16·2^30, "16GB" is
+// 16·10^9, a plain integer is bytes. Letters may be of either case, the number
+// may have a fraction ("1.5G"; a rest below one byte is dropped) and a space may
+// precede the unit. Negative sizes, those of 2^63 bytes and more and anything
+// else are errors.
 func ParseSize(s string) (int64, error) {
 	text := strings.ToLower(strings.TrimSpace(s))
 	if text == "" || len(text) > maxSize {
@@ -98,8 +98,8 @@ func FormatBytes(n int64) string {
 	return strconv.FormatFloat(v, 'f', decimals(v), 64) + " " + names[unit]
 }
 
-// decimals returns how many digits after the point give v, of 0.99 to 1024,
-// four significant ones.
+// decimals returns the number of digits after the point with which v, from 0.99
+// to 1024, has four significant digits.
 func decimals(v float64) int {
 	v = math.Abs(v)
 	switch {

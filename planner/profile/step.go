@@ -11,13 +11,13 @@ type Event struct {
 	ID    int32 // counts the allocations of a step from 0
 	Free  bool
 	Bytes int64  // as requested, before the allocator rounds
-	Param int32  // index of the parameter the tensor belongs to, -1 for none
+	Param int32  // index of the tensor's parameter, -1 for none
 	Name  string // of the state or temporary list
 	State bool   // kept after the step
 }
 
-// Construct returns what making the optimizer allocates: the state of those
-// that do not wait for the first step.
+// Construct returns what the optimizer's constructor allocates: the states with
+// AtConstruction.
 func (o *Optimizer) Construct(params []Param) []Event {
 	r := run{o: o, params: params}
 	if o.When == AtConstruction {
@@ -27,8 +27,8 @@ func (o *Optimizer) Construct(params []Param) []Event {
 }
 
 // Step returns the allocations and frees of one step() over params, in order;
-// first says whether it is the optimizer's first. Parameters without elements
-// have none. It takes time linear in the number of events.
+// first is set for the optimizer's first step. Parameters without elements have
+// none. It takes time linear in the number of events.
 func (o *Optimizer) Step(params []Param, first bool) []Event {
 	r := run{o: o, params: params, first: first}
 	if first && o.When == InFirstStep {
@@ -46,10 +46,9 @@ func (o *Optimizer) Step(params []Param, first bool) []Event {
 	return r.events
 }
 
-// groups returns the indices of the parameters that one update takes: one
-// each, or those of a dtype. PyTorch keeps the groups in a hash table that
-// hands them out in the reverse of the order in which their dtypes first
-// appear.
+// groups returns the indices of the parameters of each update: one each, or
+// those of a dtype. PyTorch keeps the groups in a hash table that iterates in
+// the reverse of the order in which their dtypes first appear.
 func (o *Optimizer) groups(params []Param) [][]int32 {
 	var out [][]int32
 	at := map[graph.DType]int{}
@@ -75,7 +74,7 @@ type run struct {
 	first  bool
 	events []Event
 	next   int32
-	lists  map[string][]Event // the allocations that a name is bound to
+	lists  map[string][]Event // the allocations bound to each name
 }
 
 func (r *run) do(a Action, group []int32) {
@@ -139,22 +138,22 @@ func (r *run) free(name string) {
 	delete(r.lists, name)
 }
 
-// ScalerEvents is what a GradScaler allocates: tensors of one element, so each
-// costs the allocator's smallest block. Event ids are the scaler's own.
+// ScalerEvents are the allocations of a GradScaler: tensors of one element, so
+// each takes the allocator's smallest block. Event ids are the scaler's own.
 type ScalerEvents struct {
 	// Init happens in the first scale(loss); both tensors stay.
 	Init []Event
 	// Step happens in step(optimizer) before the optimizer's own events. Its
 	// one tensor still alive is freed by Update.
 	Step []Event
-	// FusedBefore and FusedAfter stand in place of Step around the events of
-	// a fused optimizer, which unscales the gradients by itself.
+	// FusedBefore and FusedAfter replace Step around the events of a fused
+	// optimizer, which itself unscales the gradients.
 	FusedBefore, FusedAfter []Event
 	// Update happens in update(); the id is that of Step or FusedBefore.
 	Update, FusedUpdate []Event
 }
 
-// Scaler is measured with PyTorch 2.11 (testdata/torch-2.11-h200.json).
+// Scaler was measured with PyTorch 2.11 (testdata/torch-2.11-h200.json).
 var Scaler = ScalerEvents{
 	Init: []Event{scalar(0, "scale", 4), scalar(1, "growth_tracker", 4)},
 	Step: []Event{

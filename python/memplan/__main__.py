@@ -1,4 +1,4 @@
-"""The command memplan: runs the program that the wheel holds."""
+"""The command memplan: runs the program in the wheel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def program() -> str:
 
 
 def main() -> int:
-    """Runs the program with this process's arguments; exits as it does."""
+    """Runs the program with this process's arguments and exits with its code."""
     path = program()
     if not os.path.exists(path):
         sys.stderr.write(f"memplan: {path} is missing: install a wheel, as python/wheels.py builds it, not the sources\n")

@@ -1,4 +1,4 @@
-"""What a model's training step and inference call, in every precision: the document that an exported file carries."""
+"""Records the calls of a model's training step and inference in every precision: the document in an exported file."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ VARIANTS: list[Variant] = [
 
 
 class Stop(BaseException):
-    """Ends a step at its optimizer."""
+    """Stops a step at its optimizer."""
 
 
 class Job:
-    """A model, what it is called with, and the step that trains it."""
+    """A model, its arguments, and the step that trains it."""
 
     def __init__(self, model: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any], step: Callable[..., Any] | None, axes: dict[str, dict[int, str]]) -> None:
         self.model, self.args, self.kwargs, self.step = model, tuple(args), kwargs, step
@@ -63,7 +63,7 @@ class Job:
         return {id(m): i for i, (_, m) in enumerate(self.model.named_modules())}
 
     def with_step(self) -> tuple[bool, bool]:
-        """Whether step takes the model, and the arguments."""
+        """Whether step takes the model and the arguments."""
         assert self.step is not None
         try:
             parameters = inspect.signature(self.step).parameters.values()
@@ -83,7 +83,7 @@ def signature(f: Any) -> list[str]:
 
 
 def encoded(doc: dict[str, Any]) -> str:
-    """The document as the file's metadata have it."""
+    """The document in the form of the file's metadata."""
     return base64.b64encode(zlib.compress(json.dumps(doc, separators=(",", ":")).encode(), 9)).decode()
 
 
@@ -127,7 +127,7 @@ def _first(job: Job, at: Point) -> tuple[list[Point], Known, dict[str, Any]]:
 
 
 def checks(job: Job, point: Point, first: dict[str, Any]) -> list[dict[str, Any]]:
-    """Most live bytes of a step, each storage rounded up to 512, where the step's backward can be run without a GPU."""
+    """Peak live bytes of a step, each storage rounded up to 512, if the step's backward can run without a GPU."""
     if job.step is not None or "error" in first:
         return []
     if any(c["op"].split(".")[1] in ("lstm", "gru", "rnn_tanh", "rnn_relu") for c in first["calls"]):
@@ -175,7 +175,7 @@ def _dtype(t: torch.Tensor) -> str:
 
 
 def variant(job: Job, v: Variant, where: Sequence[Point], known: Known) -> dict[str, Any]:
-    """A variant at all sizes, merged; an error where it does not run."""
+    """A variant merged from runs at all sizes; an error if it does not run."""
     mode, precision, _, _ = v
     used = [p for p in where if all(p[d] == where[0][d] for d in known.fixed)]
     try:
@@ -219,7 +219,7 @@ def variant(job: Job, v: Variant, where: Sequence[Point], known: Known) -> dict[
 
 
 def _own(calls: list[dict[str, Any]]) -> str:
-    """The precision of a step that casts by itself; its calls say from then on where it does not."""
+    """The precision of a step that casts by itself; its calls then record where they differ."""
     kind = next(c["autocast"] for c in calls if c.get("autocast"))
     for c in calls:
         if c.pop("autocast", None) != kind:
@@ -241,7 +241,7 @@ class Known:
 
 
 def _blamed(docs: list[Any], done: list[Point], why: Differs) -> tuple[str, str]:
-    """The size with which more than numbers change, and the place."""
+    """The size with which more than numbers change, and where."""
     free = [d for d in done[0] if any(p[d] != done[0][d] for p in done)]
     if not free:
         raise MemplanError(f"two runs at the same sizes differ: {why}")
@@ -286,7 +286,7 @@ def _differs(job: Job, n: int, t: list[Any]) -> bool:
 
 
 def recorded(job: Job, v: Variant, point: Point, measure: bool = False) -> Recorder:
-    """A run; measure: of a whole step with its peaks, without its calls."""
+    """Runs the model once; with measure, a whole step with its peaks, without its calls."""
     mode, _, dtype, cast = v
     fake = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)  # no kernel runs, also where there is a GPU
     names = job.modules()
@@ -366,7 +366,7 @@ def _shown(job: Job, mode: str, point: Point) -> dict[Any, Any]:
 
 @contextlib.contextmanager
 def _fused(allowed: bool) -> Iterator[None]:
-    """nn.MultiheadAttention's fused path, or not."""
+    """Turns nn.MultiheadAttention's fused path on or off."""
     old = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(old and allowed)
     try:
@@ -376,7 +376,7 @@ def _fused(allowed: bool) -> Iterator[None]:
 
 
 def _pretending() -> Any:
-    """What PyTorch asks of a machine that may have no GPU, and transformers of tensors that may be fake: it goes other ways for a tracer."""
+    """Answers PyTorch's questions about a GPU that may be missing, and transformers' about tensors that may be fake, which would otherwise take other branches for a tracer."""
     transformers: Any = [(m, "is_fake_tensor", lambda x: False) for name, m in list(sys.modules.items()) if name.startswith("transformers.") and "is_fake_tensor" in vars(m)]
     cudnn: Any = [] if torch.cuda.is_available() else [(getattr(torch.backends.cudnn, "m", torch.backends.cudnn), "_init", lambda: False)]  # the library may be absent, or another one
     return _fake.patched(*transformers, *cudnn, *_card.pretended(), *_kernels.grouped_mm(), (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True), (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False), (torch.cuda, "is_bf16_supported", lambda *a, **k: True))
@@ -386,7 +386,7 @@ def _pretending() -> Any:
 
 
 def _step(job: Job, recorder: Recorder, xs: Any, kw: Any) -> None:
-    """Runs the step up to its first optimizer, noting losses and options."""
+    """Runs the step up to its first optimizer, recording losses and options."""
     info: dict[str, Any] = {"optimizer": None, "options": {}, "accumulate": 0}
     before = recorder.autocast
 

@@ -71,7 +71,7 @@ def checkpoint(model: Model, plan: Plan, *, strip_prefix: str | None = None) -> 
 
 
 def remove(model: Model) -> Model:
-    """Takes the checkpoints off a model that checkpoint() has put on, and returns the model."""
+    """Removes the checkpoints that checkpoint() has applied, and returns the model."""
     for m in model.modules():
         while isinstance(part := m.__dict__.get("forward"), _Part):
             if part.inner is None:
@@ -88,7 +88,7 @@ _Read = tuple[list[tuple[list[str], list[dict[str, Any]]]], Mapping[str, Sequenc
 
 
 def _regions(plan: Plan) -> _Read:
-    """The regions of a plan or a configuration, the modules of each and the calls that it keeps; and the shapes of the model's weights."""
+    """The regions of a plan or a configuration, each with its modules and the calls that it keeps; and the shapes of the model's weights."""
     plan = getattr(plan, "document", plan)  # what memplan.plan() returns
     where, doc = "the plan", plan
     if not isinstance(plan, Mapping):
@@ -126,7 +126,7 @@ _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 
 
 class _Names:
-    """Finds the modules that a plan names in a model that may be wrapped otherwise."""
+    """Finds the modules that a plan names in a model that may be wrapped differently."""
 
     def __init__(self, model: torch.nn.Module, weights: Mapping[str, Sequence[int]]) -> None:
         self.exact = dict(model.named_modules(remove_duplicate=False))
@@ -137,7 +137,7 @@ class _Names:
         self.shapes = {_unwrapped(n): _stored(p) for n, p in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))}
 
     def all(self, names: Sequence[str], strip: str | None) -> dict[str, torch.nn.Module]:
-        """The module of every name."""
+        """The modules by name."""
         ways = [(strip.rstrip("."), "")] if strip is not None else list(dict.fromkeys(self.ways(names)))
         found = {how: every for how in ways if (every := self.every(names, how)) is not None}
         if not found:
@@ -153,7 +153,7 @@ class _Names:
         return found[best[0]]
 
     def missing(self, how: tuple[str, str]) -> list[str]:
-        """Weights of the plan that the model does not have so."""
+        """Weights of the plan that the model lacks or has in another shape."""
         return [n for n, shape in self.weights.items() if not _alike(self.shapes.get(_unwrapped(_renamed(n, how)), _ABSENT), shape)]
 
     def difference(self, how: tuple[str, str]) -> str:
@@ -188,7 +188,7 @@ class _Names:
         return out
 
     def ways(self, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """What could be taken off the names and put before them, the least first."""
+        """Prefixes that could be removed from the names and added to them, the shortest first."""
         yield "", ""
         if not names:
             return
@@ -220,7 +220,7 @@ _INNER = (*_WRAPPERS, "base_layer")
 
 
 def _stored(p: torch.Tensor) -> tuple[int, ...] | None:
-    """The shape of a parameter as the model was built; None where it is stored otherwise: quantized, or not there yet."""
+    """The shape of a parameter as the model was built; None if it is stored differently: quantized, or not there yet."""
     if isinstance(p, torch.nn.parameter.UninitializedTensorMixin) or not (p.is_floating_point() or p.is_complex()):
         return None
     return tuple(getattr(p, "ds_shape", p.shape))  # ds_shape: what DeepSpeed's ZeRO-3 has shared out
@@ -234,13 +234,13 @@ def _alike(here: tuple[int, ...] | None, there: Sequence[int]) -> bool:
 
 
 def _numbered(name: str) -> list[str]:
-    """The entries of lists of modules that a weight lies in: h.3 of h.3.mlp.weight."""
+    """The list entries that contain a weight: h.3 of h.3.mlp.weight."""
     parts = name.split(".")
     return [".".join(parts[: i + 1]) for i, p in enumerate(parts) if p.isdigit()]
 
 
 def _length(how: tuple[str, str]) -> int:
-    """How much of a name a way changes."""
+    """How much a way changes a name."""
     return sum(len(x.split(".")) for x in how if x)
 
 
@@ -276,7 +276,7 @@ class _Region:
             warnings.warn(f"{self.title}: {text}", stacklevel=6)
 
     def contexts(self, seen: Counter[str], again: Counter[str]) -> tuple[Any, Any]:
-        """What a call's first run and its second one run under: a policy that keeps the results of some operators."""
+        """The contexts of a call's first and second run: a policy that keeps the results of some operators."""
         if not self.keep:
             return contextlib.nullcontext(), contextlib.nullcontext()
         keep = frozenset(self.keep)
@@ -313,7 +313,7 @@ class _Region:
 
 
 def _random(args: Sequence[Any]) -> list[tuple[torch.device, torch.Tensor]]:
-    """The random numbers to come on the devices of an operator's arguments."""
+    """The random number states of the devices of an operator's arguments."""
     devices = {x.device for x in args if isinstance(x, torch.Tensor) and x.device.type != "meta"}
     return [(d, torch.get_rng_state() if d.type == "cpu" else torch.get_device_module(d).get_rng_state(d)) for d in devices]
 
@@ -328,7 +328,7 @@ def _restore_random(states: list[tuple[torch.device, torch.Tensor]]) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _operator(op: Any) -> tuple[str, bool]:
-    """An operator's name, and whether it takes random numbers. Asked for every call under a policy, so it is kept."""
+    """An operator's name, and whether it uses random numbers. Cached, because it is needed for every call under a policy."""
     return str(getattr(op, "overloadpacket", op)), torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())
 
 
@@ -339,7 +339,7 @@ def _policy(keep: Any, seen: Counter[str], op: Any) -> CheckpointPolicy:
 
 
 def _written(second: Any, op: Any) -> bool:
-    """Whether the model has written to what was kept of an operator's next call, which cannot be taken then: it is let go, and the call runs again."""
+    """Whether the model has written to the kept results of an operator's next call, which then cannot be used: they are released, and the call runs again."""
     kept = getattr(second, "storage", {}).get(op)
     if not kept or not any(isinstance(x := getattr(w, "val", w), torch.Tensor) and getattr(w, "version", None) not in (None, x._version) for w in tree_leaves(kept[0])):
         return False
@@ -348,7 +348,7 @@ def _written(second: Any, op: Any) -> bool:
 
 
 class _Part:
-    """The forward of a module in a region. It is what the module's own attribute forward holds."""
+    """The forward of a module in a region, stored as the module's attribute forward."""
 
     def __init__(self, module: torch.nn.Module, region: _Region, inner: Callable[..., Any] | None) -> None:
         self.module, self.region = module, region
@@ -394,7 +394,7 @@ _local = _Local()
 
 
 def _frame(part: _Part) -> _Frame:
-    """The frame that a call belongs to: the open one of its region, where that has not had this module, or a new one."""
+    """The frame of a call: the open one of its region unless that has already run this module, else a new one."""
     f = _local.open.get(id(part.region))
     if f is None or f.region is not part.region or f.ran or any(c.part is part for c in f.calls):
         f = _Frame(part.region)
@@ -404,11 +404,11 @@ def _frame(part: _Part) -> _Frame:
 
 
 class _Stop(Exception):
-    """Ends a second run when everything that backward needs is there."""
+    """Stops a second run when everything that backward needs exists."""
 
 
 class _Holder:
-    """Stands for a saved tensor; value is there between the second run and its use."""
+    """Stands for a saved tensor; value is set between the second run and its use."""
 
     __slots__ = ("value", "version", "__weakref__")
 
@@ -418,7 +418,7 @@ class _Holder:
 
 
 class _Keep(torch.autograd.Function):
-    """Saves a call's arguments as autograd saves tensors, so that a region around this one drops them and hooks see them."""
+    """Saves a call's arguments as autograd saves tensors, so that an enclosing region drops them and hooks see them."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
@@ -431,7 +431,7 @@ class _Keep(torch.autograd.Function):
 
 
 class _Call:
-    """One call of a region's module, as it can be made again."""
+    """One call of a region's module, in a form that can be repeated."""
 
     def __init__(self, part: _Part, spec: Any, leaves: list[tuple[str, Any]], kept: dict[int, torch.Tensor], state: _State) -> None:
         self.part, self.spec, self.state = part, spec, state
@@ -448,7 +448,7 @@ class _Call:
 
 
 class _Known:
-    """An object that calls of a frame have taken or returned, as the last of them left it."""
+    """An object that calls of a frame have taken or returned, in its latest state."""
 
     def __init__(self, x: Any, number: int, outside: bool) -> None:
         self.ref, self.number, self.outside = weakref.ref(x), number, outside
@@ -460,7 +460,7 @@ class _Known:
 
 
 class _Frame:
-    """One run of a region: its calls, and what stands for the tensors that autograd has saved of them."""
+    """One run of a region: its calls, and the holders of the tensors that autograd has saved."""
 
     def __init__(self, region: _Region) -> None:
         self.region, self.calls, self.ran = region, list[_Call](), False
@@ -495,13 +495,13 @@ class _Frame:
         return out
 
     def close(self) -> None:
-        """No call belongs to this frame any more."""
+        """No further call belongs to this frame."""
         if _local.open.get(id(self.region)) is self:
             del _local.open[id(self.region)]
         self.known.clear()
 
     def note(self, part: _Part, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
-        """Writes down how a module is called: what is known by number, tensors from outside to be kept, objects copied."""
+        """Records how a module is called: known objects by number, outside tensors to be kept, other objects as copies."""
         flat, spec = tree_flatten((args, kwargs))
         leaves: list[tuple[str, Any]] = []
         kept: dict[int, torch.Tensor] = {}
@@ -530,14 +530,14 @@ class _Frame:
         return k.number if k is not None and k.ref() is x and k.same(x) else None
 
     def enter(self, x: Any, outside: bool) -> int:
-        """Gives an object a number. One that takes no weak reference is not found again."""
+        """Numbers an object. One without weak references is not found again."""
         n, self.count = self.count, self.count + 1
         with contextlib.suppress(TypeError):
             self.known[id(x)] = _Known(x, n, outside)
         return n
 
     def left(self, call: _Call, out: Any) -> None:
-        """Looks at what a call has changed, and gives its results numbers."""
+        """Records what a call has changed, and numbers its results."""
         for k in list(self.known.values()):
             x = k.ref()
             if x is None or k.same(x):
@@ -570,7 +570,7 @@ class _Frame:
     # the second run
 
     def run_again(self, given: list[dict[int, Any]]) -> None:
-        """Makes the calls again with what was kept for each, up to the last tensor that was saved."""
+        """Repeats the calls with what was kept for each, up to the last tensor that was saved."""
         self.ran = True
         opened, _local.open = _local.open, {}
         self.again.clear()
@@ -598,7 +598,7 @@ class _Frame:
             _local.open = opened
 
     def replay(self, given: list[dict[int, Any]]) -> None:
-        """Calls the modules as they were called; a value is let go when the last of them has taken it."""
+        """Repeats the modules' calls; a value is released after its last use."""
         values: dict[int, Any] = {}
         memo: dict[int, Any] = {}
         last = {n: i for i, c in enumerate(self.calls) for kind, n in c.leaves if kind == "known"}
@@ -620,7 +620,7 @@ class _Frame:
             del out
 
     def value(self, n: int, values: dict[int, Any], memo: dict[int, Any]) -> Any:
-        """An argument for the second run: objects as they were, copied again."""
+        """An argument for the second run: objects in their original state, copied again."""
         if n not in values:
             values[n] = _snapshot(self.objects[n], memo)
         return values[n]
@@ -631,7 +631,7 @@ def _shape(x: torch.Tensor) -> tuple[Any, ...]:
 
 
 class _State:
-    """Random numbers and autocast at a call."""
+    """Random number states and autocast at a call."""
 
     def __init__(self, args: list[Any], module: torch.nn.Module) -> None:
         devices = {x.device for x in (*args, next(module.parameters(), None)) if isinstance(x, torch.Tensor)}
@@ -674,7 +674,7 @@ def _norms(module: torch.nn.Module) -> list[Any]:
 
 @contextlib.contextmanager
 def _quiet(module: torch.nn.Module) -> Iterator[None]:
-    """A second run updates no running statistics: the first one has."""
+    """Keeps a second run from updating running statistics, as the first has done."""
     norms = _norms(module)
     old = [(n.momentum, n.num_batches_tracked) for n in norms]
     for n in norms:
@@ -690,7 +690,7 @@ _Buffers = list[tuple[torch.nn.Module, str, torch.Tensor, int]]
 
 
 def _buffers(module: torch.nn.Module) -> _Buffers:
-    """The buffers of a module, and how often each has been written to, but for running statistics."""
+    """The buffers of a module, without running statistics, and how often each has been written to."""
     norms = torch.nn.modules.batchnorm._NormBase
     return [
         (m, name, b, b._version)
@@ -705,12 +705,12 @@ _Places = list[tuple[dict[str, Any], str, Any]]
 
 
 def _computed(module: torch.nn.Module) -> _Places:
-    """Tensors that hooks put into a module for a call, as spectral_norm does with its weight."""
+    """Tensors that hooks set in a module for a call, as spectral_norm does with its weight."""
     return [(vars(module), k, v.detach().requires_grad_(v.requires_grad)) for k, v in vars(module).items() if isinstance(v, torch.Tensor)] if module._forward_pre_hooks else []
 
 
 def _replaced(region: _Region, buffers: _Buffers) -> _Places:
-    """The buffers in whose place a run has put others; it may not write to one."""
+    """The buffers that a run has replaced; it may not write to one."""
     for m, name, b, version in buffers:
         if b._version != version:
             raise MemplanError(f"{region.title}: {type(m).__name__} writes to its buffer {name!r} as it runs; running it again would write twice and compute something else. Leave it out of the regions")
@@ -719,7 +719,7 @@ def _replaced(region: _Region, buffers: _Buffers) -> _Places:
 
 @contextlib.contextmanager
 def _before(replaced: _Places) -> Iterator[None]:
-    """What stood in modules before the first run."""
+    """The attributes of modules before the first run."""
     now = [(where, name, where.get(name)) for where, name, _ in replaced]
     for where, name, x in replaced:
         where[name] = x
@@ -731,7 +731,7 @@ def _before(replaced: _Places) -> Iterator[None]:
 
 
 def _unshard(module: torch.nn.Module) -> None:
-    """Gathers the parameters of a module that FSDP has sharded: backward does so for the region's last module alone."""
+    """Gathers the parameters of a module that FSDP has sharded: in backward FSDP does so only for the region's last module."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and isinstance(module, getattr(fsdp, "FSDPModule", ())):
         module.unshard()
@@ -761,7 +761,7 @@ def _is_object(x: Any) -> bool:
 
 
 def _parts(x: Any) -> Any:
-    """What is in a list, dictionary or object; None for all others."""
+    """The contents of a list, dictionary or object; None for all others."""
     if isinstance(x, (*_LEAVES, *_CODE)):
         return None
     if isinstance(x, dict):
@@ -772,7 +772,7 @@ def _parts(x: Any) -> Any:
 
 
 def _content(x: Any) -> list[Any]:
-    """What tells whether an object has changed: of a tensor how often it was written to, else what is in it."""
+    """A fingerprint of an object's state: for a tensor the number of writes, else its contents."""
     if isinstance(x, torch.Tensor):
         return [0 if x.is_inference() else x._version]
     out: list[Any] = []

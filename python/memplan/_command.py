@@ -14,7 +14,7 @@ from ._error import MemplanError
 
 
 def path_of_program() -> str:
-    """The program of this installation, or the one on the PATH where the package runs from its sources."""
+    """The program of this installation, or the one on the PATH if the package runs from its sources."""
     own = program()
     found = own if os.path.exists(own) else shutil.which("memplan")
     if not found:
@@ -23,7 +23,7 @@ def path_of_program() -> str:
 
 
 def flags(settings: Mapping[str, Any]) -> list[str]:
-    """The command line of settings, which have the names of memplan's flags with underscores; None leaves a flag out.
+    """The command line of settings, which have the names of memplan's flags with underscores; None omits a flag.
 
     A list repeats its flag, a mapping gives it once for each NAME=VALUE, True gives it alone.
     """
@@ -42,7 +42,7 @@ def flags(settings: Mapping[str, Any]) -> list[str]:
 
 
 def ask(command: str, args: Sequence[str]) -> dict[str, Any]:
-    """The JSON document that a command writes. Raises MemplanError with the program's own words where it has no answer (exit 2)."""
+    """The JSON document that a command writes. Raises MemplanError with the program's message if it has no answer (exit 2)."""
     with tempfile.TemporaryDirectory(prefix="memplan-") as folder:
         out = os.path.join(folder, "answer.json")
         done = subprocess.run([path_of_program(), command, *args, "-o", out], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""A plan beside what was measured."""
+"""Compares a plan with a measurement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Row:
 
     @property
     def off(self) -> float:
-        """How far the prediction is off, a share of what was measured."""
+        """The prediction's relative error."""
         return self.predicted / self.measured - 1 if self.measured else 0.0
 
 
@@ -39,7 +39,7 @@ class Comparison:
 
 
 def compare(plan: Estimate, measured: Measurement) -> Comparison:
-    """Holds a plan, or an estimate, against what memplan.measure() returned."""
+    """Compares a plan, or an estimate, with what memplan.measure() returned."""
     phases = {p.name: p for p in measured.phases}
     predicted = {"forward": plan.phases.forward_peak, "backward": plan.phases.backward_peak, "optimizer": plan.phases.optimizer_peak}
     rows = [Row("allocated", plan.peak.allocated_bytes, measured.allocated_bytes, "bytes"), Row("reserved", plan.peak.reserved_bytes, measured.reserved_bytes, "bytes")]

@@ -1,4 +1,4 @@
-"""Most bytes that live in a training step, without a GPU.
+"""Peak live bytes of a training step, without a GPU.
 
 PyTorch's engine asks a device for a stream, which a machine without a GPU does not have. Engine does its work here: nodes by sequence number,
 accumulation in place where it may be, saved tensors let go after their node, gradients taken over by AccumulateGrad.
@@ -26,7 +26,7 @@ def rounded(n: int) -> int:
 
 
 class Live(TorchDispatchMode):
-    """Counts the storages on the GPU, from the call that makes one until its last reference goes."""
+    """Counts the storages on the GPU, from the call that makes one until its last reference is gone."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Live(TorchDispatchMode):
 
 
 class _Packed:
-    """A saved tensor, and a way to let go of it."""
+    """A saved tensor that can be released."""
 
     def __init__(self, t: torch.Tensor) -> None:
         self.t: torch.Tensor | None = t
@@ -148,7 +148,7 @@ class Engine:
 
 
 def _validate(node: Any, outs: list[Any]) -> None:
-    """validate_outputs: gradients get the shapes and types of what they are gradients of."""
+    """validate_outputs: gradients get the shapes and types of their tensors."""
     for i, (n, nr) in enumerate(node.next_functions):
         if n is None or i >= len(outs) or outs[i] is None:
             continue
@@ -196,7 +196,7 @@ def _sole(t: torch.Tensor, refs: int) -> bool:
 
 
 def _keep(variable: Any, g: torch.Tensor, shared: bool) -> None:
-    """AccumulateGrad: takes the gradient over where nobody else holds it and its strides are the variable's."""
+    """AccumulateGrad: takes over the gradient if nothing else holds it and its strides are the variable's."""
     if variable.grad is not None:
         variable.grad.add_(g)
         return
@@ -205,7 +205,7 @@ def _keep(variable: Any, g: torch.Tensor, shared: bool) -> None:
 
 
 def peaks(recorder: Any, call: Callable[[], Any], parameters: Sequence[torch.Tensor], resident: Sequence[torch.Tensor]) -> dict[str, int]:
-    """The most bytes that live in each phase of a second step, and in the first step, with AdamW and the sum of the output as loss."""
+    """Peak live bytes of each phase of a second step, and of the first step, with AdamW and the sum of the output as loss."""
     live, engine = Live(), Engine()
     recorder.on = False
     for t in resident:

@@ -1,4 +1,4 @@
-"""What a step needs, as objects: the fields of `memplan analyze --format json`. Bytes are integers, times are milliseconds."""
+"""The memory of a step, as objects: the fields of `memplan analyze --format json`. Bytes are integers, times are milliseconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ModelOrPath = Union["torch.nn.Module", str, "os.PathLike[str]"]
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that a step takes. The four numbers are never one: `memplan help memory`."""
+    """The peak of a step. The four numbers differ: `memplan help memory`."""
 
     requested_bytes: int
     allocated_bytes: int  # as torch.cuda.max_memory_allocated()
@@ -49,7 +49,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class Part:
-    """What one category takes at the peak."""
+    """The bytes of one category at the peak."""
 
     category: str
     bytes: int
@@ -68,7 +68,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Source:
-    """A guess in the prediction, and how many bytes it may be off by."""
+    """A guess in the prediction, and its possible error in bytes."""
 
     code: str
     bytes: int
@@ -88,7 +88,7 @@ class Uncertainty:
 
 @dataclass(frozen=True)
 class Batch:
-    """The largest batch that fits, where it was asked for."""
+    """The largest batch that fits, if requested."""
 
     max: int
     upper_bound: int = 0
@@ -114,7 +114,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is recomputed; overheads and bounds are shares of the step's time without checkpoints."""
+    """What is recomputed; overheads and bounds are relative to the step's time without checkpoints."""
 
     segments: tuple[Region, ...] = ()
     recompute_overhead: float = 0.0
@@ -141,7 +141,7 @@ class Warning:
 
 @dataclass(frozen=True)
 class Module:
-    """What the calls of a module and of those in it have live at the peak of a steady step."""
+    """The live bytes of a module's calls and of those in it at the peak of a steady step."""
 
     name: str
     bytes: int
@@ -149,7 +149,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The answer of memplan analyze; document is all of it."""
+    """The answer of memplan analyze; document has all of it."""
 
     peak: Peak
     fits: bool | None = None  # None: no budget was given
@@ -168,7 +168,7 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[int, int]:
-        """Reserved bytes: from, to."""
+        """Reserved bytes: lower and upper bound."""
         return self.uncertainty.low_bytes, self.uncertainty.high_bytes
 
     def __str__(self) -> str:
@@ -180,13 +180,13 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Plan(Estimate):
-    """The answer of memplan plan. memplan.checkpoint() takes it, its path or its document."""
+    """The answer of memplan plan. memplan.checkpoint() accepts it, its path or its document."""
 
     path: str = ""
 
 
 def estimate(model: ModelOrPath, args: Sequence[Any] | torch.Tensor = (), kwargs: Mapping[str, Any] | None = None, *, path: str | os.PathLike[str] | None = None, **settings: Any) -> Estimate:
-    """What one training step of a model, or one inference, needs on a GPU. Runs nothing on one.
+    """The memory of one training step of a model, or one inference, on a GPU. Runs nothing on one.
 
     model is a module, which is exported with args and kwargs (to path, where one is given), or the path of an ONNX file. settings have
     the names of the flags of `memplan analyze`: vram="16G", gpu="t4", batch=64 (or "max"), precision="amp-bf16", optimizer="sgd", ...
@@ -201,7 +201,7 @@ def estimate(model: ModelOrPath, args: Sequence[Any] | torch.Tensor = (), kwargs
 
 
 def plan(model: ModelOrPath, args: Sequence[Any] | torch.Tensor = (), kwargs: Mapping[str, Any] | None = None, *, output: str | os.PathLike[str] | None = None, path: str | os.PathLike[str] | None = None, **settings: Any) -> Plan:
-    """What to checkpoint so that a step fits a budget: `memplan plan`. output is a file for the plan; the rest is as for estimate().
+    """Chooses what to checkpoint so that a step fits a budget: `memplan plan`. output is a file for the plan; the rest is as for estimate().
 
     A step that does not fit is a plan whose fits is False.
     """
@@ -218,7 +218,7 @@ def _settings(settings: Mapping[str, Any], batch: int | None) -> dict[str, Any]:
 
 
 class _onnx:
-    """The ONNX file of a model: its own where it is one, an export that goes away otherwise; and the batch of the arguments."""
+    """The ONNX file of a model: the path given, or a temporary export; and the batch of the arguments."""
 
     def __init__(self, model: ModelOrPath, args: Sequence[Any] | torch.Tensor, kwargs: Mapping[str, Any] | None, path: str | os.PathLike[str] | None) -> None:
         self.model, self.args, self.kwargs, self.path = model, args, kwargs, path
@@ -241,7 +241,7 @@ class _onnx:
 
 
 def _modules(timeline: str) -> list[dict[str, Any]]:
-    """The bytes of each module at the peak of a timeline, the largest first; a module's are those of the modules in it, too."""
+    """The bytes of each module at the peak of a timeline, the largest first, including those of the modules inside."""
     with open(timeline, encoding="utf-8") as f:
         events = json.load(f)["events"]
     live: dict[int, tuple[str, int]] = {}
@@ -271,7 +271,7 @@ T = TypeVar("T")
 
 
 def _read(kind: type[T], doc: Mapping[str, Any]) -> T:
-    """A dataclass from a document's fields, which are its own in camel case; fields that it does not know are left out."""
+    """A dataclass from a document's fields, whose names are in camel case; unknown fields are ignored."""
     hints = typing.get_type_hints(kind)
     out: dict[str, Any] = {}
     for f in dataclasses.fields(kind):  # type: ignore[arg-type]

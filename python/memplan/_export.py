@@ -87,7 +87,7 @@ def export(
 
 
 def _called_by(job: _capture.Job) -> _capture.Job:
-    """The job of exporting: of a step, what it calls the model with."""
+    """The job of exporting: for a step, including the model's arguments."""
     if job.called is None:
         return job
     args, kwargs = job.called
@@ -102,7 +102,7 @@ def _version() -> str:
 
 
 def _called(args: Args, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Positional and keyword arguments, however they were given."""
+    """Positional and keyword arguments, in any form."""
     if isinstance(args, Mapping):
         if kwargs:
             raise MemplanError("args is a dictionary and kwargs is given, too: give keywords once")
@@ -111,7 +111,7 @@ def _called(args: Args, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ..
 
 
 def _job(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], step: Any, dims: Any) -> tuple[_capture.Job, _sizes.Point]:
-    """What to run, and at which sizes the inputs are."""
+    """What to run, and the sizes of the inputs."""
     notes = []
     if step is None:
         try:

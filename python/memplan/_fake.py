@@ -25,7 +25,7 @@ _MANY = 300_000  # objects that are looked at
 
 
 class World:
-    """Every container that a model and what comes with it hold."""
+    """Every container in a model and its arguments."""
 
     def __init__(self, *roots: Any) -> None:
         self.kept: list[tuple[Any, Any]] = []
@@ -70,7 +70,7 @@ class World:
                     self._look(f.__globals__[name], depth + 1)
 
     def replace(self, memo: dict[int, torch.Tensor]) -> None:
-        """Puts other tensors in the places of some."""
+        """Replaces some tensors by others."""
         for container, copy in self.kept:
             items = copy.items() if isinstance(copy, dict) else enumerate(copy) if isinstance(copy, list) else ()
             for k, v in items:
@@ -125,7 +125,7 @@ def _installed(path: str) -> bool:
 
 
 def faked(mode: FakeTensorMode, t: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """A tensor like t on a GPU, its floating-point numbers of another type where one is given."""
+    """A tensor like t on a GPU, with another floating-point type if one is given."""
     kind = dtype if dtype is not None and t.is_floating_point() else t.dtype
     if t.layout != torch.strided:
         raise MemplanError(f"a tensor of the model has layout {t.layout}, which cannot be captured")
@@ -153,7 +153,7 @@ def stored(model: torch.nn.Module) -> dict[str, tuple[torch.Tensor, str, list[st
 
 @contextlib.contextmanager
 def swapped(mode: FakeTensorMode, model: torch.nn.Module, dtype: torch.dtype | None, everything: bool, more: dict[int, torch.Tensor], *roots: Any) -> Iterator[dict[int, torch.Tensor]]:
-    """Fake tensors in the places of the model's; more are others that stand in for real ones. everything takes also tensors that modules hold and .to() leaves."""
+    """Puts fake tensors in the places of the model's; more are others that stand in for real ones. everything includes tensors that modules hold and .to() leaves."""
     world = World(model, *roots)
     memo = dict(more)
     views: dict[int, torch.Tensor] = {}
@@ -172,7 +172,7 @@ def swapped(mode: FakeTensorMode, model: torch.nn.Module, dtype: torch.dtype | N
 
 
 def _shared(mode: FakeTensorMode, t: torch.Tensor, dtype: torch.dtype | None, views: dict[int, torch.Tensor]) -> torch.Tensor:
-    """A fake tensor; of tensors that share a storage the fakes share one, too."""
+    """A fake tensor; fakes of tensors that share a storage share one, too."""
     out = faked(mode, t, dtype)
     key = t.untyped_storage()._cdata
     if key not in views:
@@ -198,7 +198,7 @@ def inputs(mode: FakeTensorMode, tree: Any, dtype: torch.dtype | None, memo: dic
 
 @contextlib.contextmanager
 def autocast(dtype: torch.dtype | None) -> Iterator[None]:
-    """torch.autocast("cuda"), which turns itself off where there is no GPU."""
+    """torch.autocast("cuda"), which otherwise turns itself off without a GPU."""
     if dtype is None:
         yield
         return
@@ -231,7 +231,7 @@ def patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchanged() -> Iterator[None]:
-    """Random numbers afterwards are those that would have been."""
+    """Restores the states of random numbers afterwards."""
     numpy = sys.modules.get("numpy")
     state = torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy else None
     try:
@@ -246,7 +246,7 @@ def unchanged() -> Iterator[None]:
 
 @contextlib.contextmanager
 def training(model: torch.nn.Module, train: bool) -> Iterator[None]:
-    """The model in a mode. One that trains already keeps the modules that it has in evaluation mode."""
+    """The model in a mode. One that trains already keeps its modules in evaluation mode there."""
     modes = [(m, m.training) for m in model.modules()]
     if train != model.training:
         model.train(train)

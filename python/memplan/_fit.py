@@ -17,7 +17,7 @@ from ._inputs import batch_of, exported
 
 
 class DoesNotFit(MemplanError):
-    """No choice of checkpoints fits. plan says what the step needs; batch is the largest that fits with checkpoints, None where not even one sample does."""
+    """No choice of checkpoints fits. plan says what the step needs; batch is the largest that fits with checkpoints, None if not even one sample does."""
 
     def __init__(self, message: str, plan: Plan, batch: int | None) -> None:
         super().__init__(message)

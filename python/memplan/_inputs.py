@@ -1,4 +1,4 @@
-"""Arguments of a model: their batch, the file that they are exported to, and the same at another batch or on another device."""
+"""Arguments of a model: their batch, the file that they are exported to, and the same arguments at another batch or on another device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 
 def listed(args: Sequence[Any] | torch.Tensor) -> tuple[Any, ...]:
-    """Positional arguments, of which one tensor may stand alone."""
+    """Positional arguments; a single tensor may stand alone."""
     return (args,) if isinstance(args, torch.Tensor) else tuple(args)
 
 
@@ -26,12 +26,12 @@ def resized(args: Any, old: int | None, new: int | None) -> Any:
 
 
 def moved(args: Any, device: torch.device, dtype: torch.dtype | None = None) -> Any:
-    """The arguments with every tensor on a device; floating point ones in a dtype where one is given."""
+    """The arguments with every tensor on a device, floating-point ones in a dtype if one is given."""
     return tree_map(lambda t: t.to(device, dtype if t.is_floating_point() else None) if isinstance(t, torch.Tensor) else t, args)
 
 
 def exported(model: torch.nn.Module, args: Sequence[Any] | torch.Tensor, kwargs: Mapping[str, Any] | None, path: str) -> None:
-    """Exports a model with the batch as its one free size: all others are those of the arguments."""
+    """Exports a model with the batch as its only free size: all others are those of the arguments."""
     from . import _capture, _fake, _sizes  # here: not where a training script runs
     from ._export import export
 

@@ -1,4 +1,4 @@
-"""Calls whose kernel PyTorch chooses by the device: here, where there may be none, as on a Hopper GPU."""
+"""Calls whose kernel PyTorch chooses by the device: here, where there may be no GPU, as on a Hopper GPU."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _attention(fake: Any, call: Any, query: Any, key: Any, value: Any, attn_mask
 
 
 def _allowed() -> set[str]:
-    """The kernels that sdpa_kernel() and the flags of torch.backends.cuda leave."""
+    """The kernels that sdpa_kernel() and the flags of torch.backends.cuda allow."""
     b = torch.backends.cuda
     flags = {"flash": b.flash_sdp_enabled(), "efficient": b.mem_efficient_sdp_enabled(), "math": b.math_sdp_enabled(), "cudnn": b.cudnn_sdp_enabled()}
     return {k for k, on in flags.items() if on}
@@ -102,7 +102,7 @@ _ATTENTION: dict[str, Callable[..., Any]] = {"cudnn": _cudnn, "flash": _flash, "
 
 
 def grouped_mm() -> Any:
-    """The fake kernel of _grouped_mm for every type that a GPU takes: PyTorch's own knows bfloat16 alone."""
+    """The fake kernel of _grouped_mm for every type that a GPU supports: PyTorch's own supports only bfloat16."""
     known: Any = getattr(torch._meta_registrations, "_meta_grouped_mm_common", None)
 
     def any_type(mat_a: Any, mat_b: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Runs training steps on the GPU and says what they took."""
+"""Runs training steps on the GPU and measures memory and time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ OPTIMIZERS: dict[str, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer
     "radam": functools.partial(_O.RAdam, lr=1e-3),
 }
 
-# precision: the dtype of weights, that of autocast.
+# precision: the dtype of weights, that of autocast
 PRECISIONS: dict[str, tuple[torch.dtype | None, torch.dtype | None]] = {
     "fp32": (None, None),
     "amp-bf16": (None, torch.bfloat16),
@@ -88,7 +88,7 @@ def measure(model: torch.nn.Module, args: Sequence[Any] | torch.Tensor = (), kwa
 
 
 def _gathered(mine: Measurement) -> Measurement:
-    """A measurement with those of all processes."""
+    """A measurement combined with those of all processes."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
         return mine
     ranks: list[Any] = [None] * dist.get_world_size()
@@ -137,7 +137,7 @@ class _Run:
 
 
 def _output(out: Any) -> torch.Tensor:
-    """The tensor that a loss is computed of: the first that a model returns."""
+    """The tensor from which a loss is computed: the first that a model returns."""
     if isinstance(out, Mapping) and out.get("logits") is not None:
         return out["logits"]  # type: ignore[no-any-return]
     return next(t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.is_floating_point())
@@ -175,7 +175,7 @@ LOSSES: dict[str, Callable[[Any], torch.Tensor]] = {"auto": _auto, "cross-entrop
 
 @contextlib.contextmanager
 def _limited(vram_bytes: int | None) -> Iterator[None]:
-    """PyTorch's allocator reserves no more, for a while."""
+    """Limits what PyTorch's allocator reserves, for a while."""
     torch.cuda.empty_cache()
     if vram_bytes is None:
         yield
@@ -201,7 +201,7 @@ def _plan_on(model: torch.nn.Module, plan: PlanFile | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _restored(model: torch.nn.Module) -> Iterator[None]:
-    """Weights, buffers, gradients, modes and random numbers are kept on the processor, and are afterwards what they were."""
+    """Keeps weights, buffers, gradients, modes and random number states on the processor, and restores them afterwards."""
     sharded = [(p, p.to_local(), p.to_local().detach().cpu().clone(), p.grad) for p in model.parameters() if isinstance(p, DTensor)]
     parameters = [(p, p.detach().cpu().clone(), p.device, p.grad) for p in model.parameters() if not isinstance(p, DTensor)]
     buffers = [(m, name, b, b.detach().cpu().clone(), b.device) for m in model.modules() for name, b in m._buffers.items() if b is not None]

@@ -14,7 +14,7 @@ PHASES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True)
 class Phase:
-    """The most of a phase, in bytes, and its time."""
+    """The peak bytes of a phase, and its time."""
 
     name: str
     allocated_bytes: int
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What steps took on a GPU."""
+    """Memory and time of steps on a GPU."""
 
     device: str
     torch: str
@@ -55,7 +55,7 @@ class Measurement:
 
     @property
     def worst(self) -> Measurement:
-        """The rank that reserves most; this measurement where there is one process."""
+        """The rank that reserves most; this measurement if there is one process."""
         return max(self.ranks, key=lambda m: m.reserved_bytes, default=self)
 
     @property
@@ -72,7 +72,7 @@ class Measurement:
 
     @property
     def warm(self) -> tuple[Step, ...]:
-        """The steps whose times count: without the first two, which create state and choose kernels, where there are more."""
+        """The steps whose times count: if there are more than two, without the first two, which create state and choose kernels."""
         return self.steps[2:] or self.steps[-1:]
 
     @property
@@ -82,7 +82,7 @@ class Measurement:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The most of each phase over all steps, and its median time after warm-up."""
+        """The peak of each phase over all steps, and its median time after warm-up."""
         return tuple(Phase(name, *(max(getattr(s.phases[i], of) for s in self.steps) for of in ("allocated_bytes", "reserved_bytes")), statistics.median(s.phases[i].ms for s in self.warm))
                      for i, name in enumerate(PHASES))
 
@@ -94,7 +94,7 @@ class Measurement:
 
 
 class Meter:
-    """Marks the ends of phases. cuda is torch.cuda, or what stands in for it in a test."""
+    """Marks the ends of phases. cuda is torch.cuda, or a substitute in a test."""
 
     def __init__(self, cuda: Any = torch.cuda) -> None:
         self.cuda = cuda
@@ -103,13 +103,13 @@ class Meter:
         self.began = 0.0
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begins a step."""
         self.cuda.synchronize()
         self.cuda.reset_peak_memory_stats()
         self.phases, self.began = [], time.perf_counter()
 
     def end_of_phase(self) -> None:
-        """The next phase of the step ends."""
+        """Ends the next phase of the step."""
         self.cuda.synchronize()
         now = time.perf_counter()
         self.phases.append(Phase(PHASES[len(self.phases)], self.cuda.max_memory_allocated(), self.cuda.max_memory_reserved(), 1e3 * (now - self.began)))

@@ -1,4 +1,4 @@
-"""Writes a model as ONNX without its weights, by the exporter that can."""
+"""Writes a model as ONNX without its weights, by the first exporter that can."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TRACE = "pkg.torch.onnx.stack_trace"
 
 
 def exported(job: Job, dims: Sequence[str], at: Point) -> tuple[Any, str, list[str]]:
-    """The model as protobuf, how it was exported, and why not otherwise."""
+    """The model as protobuf, how it was exported, and why other exporters failed."""
     _needed()
     refused: list[str] = []
     ways: list[tuple[str, Callable[[], Any]]] = [(f"dynamo, free {' and '.join(dims)}" if dims else "dynamo, fixed sizes", lambda: _dynamo(job, dims, at))]
@@ -43,7 +43,7 @@ def exported(job: Job, dims: Sequence[str], at: Point) -> tuple[Any, str, list[s
 
 
 def _reason(e: BaseException) -> str:
-    """The first line of what was wrong in the first place."""
+    """The first line of the original error."""
     while e.__cause__ is not None:
         e = e.__cause__
     lines = [line.strip() for line in str(e).splitlines() if line.strip()]
@@ -59,7 +59,7 @@ def _needed() -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters print progress, and warn of what is not wrong."""
+    """Silences exporters, which print progress and warn of harmless things."""
     level = logging.root.manager.disable
     logging.disable(logging.ERROR)
     sys.stdout.flush()
@@ -87,7 +87,7 @@ def _dynamo(job: Job, dims: Sequence[str], at: Point) -> Any:
 
 
 def _shapes(job: Job, args: Any, kwargs: Any, free: dict[str, Any]) -> Any:
-    """The free axes in the structure of the arguments, by parameter where there are keywords."""
+    """The free axes in the structure of the arguments, by parameter if there are keywords."""
     axes = {id(new): job.axes.get(id(old), {}) for new, old in zip(_tensors((args, kwargs)), _tensors((job.args, job.kwargs)))}
 
     def spec(x: Any) -> Any:
@@ -138,7 +138,7 @@ def _without_weights(program: Any) -> Any:
 
 
 def placeholder(job: Job) -> Any:
-    """A graph of the right inputs and parameters that computes nothing: the capture beside it says what runs."""
+    """A graph with the right inputs and parameters that computes nothing: the capture beside it says what runs."""
     from onnx import TensorProto, helper
 
     def kind(t: torch.Tensor) -> int:
@@ -164,7 +164,7 @@ def placeholder(job: Job) -> Any:
 
 
 def strip(m: Any) -> Any:
-    """Weights become references to a file that is not written, paths lose what is of one machine."""
+    """Weights become references to a file that is not written; paths lose what is specific to one machine."""
     from onnx import TensorProto
 
     offset = 0
@@ -195,14 +195,14 @@ def _places(nodes: Any) -> None:
 
 
 def place(path: str) -> str:
-    """A path without what is of one machine: that of an installed package begins there, another is its last part."""
+    """A path without what is specific to one machine: that of an installed package begins there, another is reduced to its last part."""
     path = path.replace("\\", "/")
     head, mark, tail = path.rpartition("/site-packages/")
     return f"/usr/lib/python3/site-packages/{tail}" if mark else "/home/user/" + path.rpartition("/")[2]
 
 
 def write(m: Any, path: str) -> None:
-    """Writes the file whole, or leaves what was there."""
+    """Writes the file as a whole, or leaves the old one."""
     path = os.path.abspath(path)
     data = m.SerializeToString(deterministic=True)
     try:

@@ -1,4 +1,4 @@
-"""Spreads a model over the GPUs of a mesh, as a plan says."""
+"""Spreads a model over the GPUs of a mesh according to a plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._error import MemplanError
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-# What --parallel may name, with the dimensions of a device mesh that each becomes, outermost first.
+# The dimensions in --parallel, with the dimensions of a device mesh that each becomes, outermost first.
 _DIMENSIONS = {"ddp": ("ddp",), "zero1": ("zero1",), "fsdp": ("fsdp",), "hsdp": ("replicate", "shard"), "tp": ("tp",)}
 _ORDER = ("ddp", "zero1", "replicate", "fsdp", "shard", "tp")
 _SPREAD = "_memplan_spread"

@@ -38,7 +38,7 @@ class Id(int):
 
 
 class NoKernel(MemplanError):
-    """A call whose outputs nobody knows."""
+    """A call with unknown outputs."""
 
 
 class Unknown(MemplanError):
@@ -46,7 +46,7 @@ class Unknown(MemplanError):
 
 
 class _Row(dict[str, Any]):
-    """A saved tensor without an id; its own alone."""
+    """A saved tensor without an id, with a storage of its own."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__
@@ -85,7 +85,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
     # ---- tensors ----
 
     def know(self, t: torch.Tensor, at: int | None = None) -> Id:
-        """The id of a tensor, a new one where it has none."""
+        """The id of a tensor, a new one if it has none."""
         entry = self._ids.get(id(t))
         if entry is not None and entry[0]() is t:
             return entry[1]
@@ -170,7 +170,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
             where.append(row)
 
     def _saving(self) -> list[Any] | None:
-        """The list of saved tensors of the call that runs, or of the function that has returned."""
+        """The list of saved tensors of the current call, or of the function that has returned."""
         if self._now is not None:
             return self._now["saves"]
         return self._last["saves"] if self._last is not None else None
@@ -182,7 +182,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
 
     def __torch_dispatch__(self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         with torch._C._DisablePythonDispatcher():  # type: ignore[attr-defined]
-            # Of many composite calls PyTorch has other kernels in Python, for tracers: a real run has C++'s.
+            # Many composite calls have other kernels in Python, for tracers: a real run uses C++'s.
             return self._seen(func, args, kwargs or {})
 
     def _seen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -218,7 +218,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
         return out
 
     def _made(self, call: dict[str, Any], t: torch.Tensor) -> Id:
-        """The id of a call's result, also where autograd has saved it before it was returned."""
+        """The id of a call's result, even if autograd has saved it before it was returned."""
         n = self.know(t)
         entry = self._unknown.pop(t.untyped_storage()._cdata, None)
         if entry is not None:
@@ -285,7 +285,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
         return plain(a)
 
     def _region(self) -> int | None:
-        """The innermost custom function, or region of hooks on saved tensors (checkpoint has some), that runs."""
+        """The innermost running custom function, or region of hooks on saved tensors (as of checkpoints)."""
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
         if hooks is not None and getattr(hooks[0], "__self__", None) is not self:
             key = id(hooks[0])
@@ -309,7 +309,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
         return [self.know(t) for t in tensors(tree) if isinstance(t, FakeTensor) and t.device.type == "cuda"]
 
     def called(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """nn.Module.__call__ that notes which module runs."""
+        """nn.Module.__call__ that records which module runs."""
         recorder = self
 
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -331,7 +331,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
         return __call__
 
     def applied(self, original: Callable[..., Any]) -> Any:
-        """torch.autograd.Function.apply that notes which function runs."""
+        """torch.autograd.Function.apply that records which function runs."""
         recorder = self
 
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -360,7 +360,7 @@ class Recorder(SchemaCheckMode):  # type: ignore[misc]  # of the three kinds of 
 
     @contextlib.contextmanager
     def active(self, pack: Callable[[torch.Tensor], Any] | None = None, unpack: Callable[[Any], Any] = lambda p: p) -> Iterator[None]:
-        """Sees the calls of what runs inside."""
+        """Sees the calls made inside."""
         from torch.autograd.function import Function
 
         call, apply = torch.nn.Module.__call__, Function.__dict__["apply"]
@@ -383,7 +383,7 @@ def _nothing() -> dict[str, Any]:
 
 
 def plain(a: Any) -> Any:
-    """An argument that is no tensor, as JSON has it."""
+    """An argument other than a tensor, as JSON."""
     if a is None or isinstance(a, (bool, str)):
         return {"s": a} if isinstance(a, str) else a
     if isinstance(a, int):
@@ -401,7 +401,7 @@ def plain(a: Any) -> Any:
 
 
 def tensors(tree: Any, seen: set[int] | None = None, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Every tensor of a structure, also of dataclasses and of objects that models return (caches, distributions)."""
+    """Every tensor of a structure, including dataclasses and objects that models return (caches, distributions)."""
     seen = set() if seen is None else seen
     if isinstance(tree, torch.Tensor):
         yield tree
@@ -426,7 +426,7 @@ def _shape(t: torch.Tensor) -> Any:
 
 
 def _on_cpu(args: Any, kwargs: Any) -> bool:
-    """Whether a call is one of tensors on the CPU, whose values are known."""
+    """Whether a call only has tensors on the CPU, whose values are known."""
     device, some = None, False
     for a in tree_leaves((args, kwargs)):
         if isinstance(a, torch.Tensor):

@@ -22,11 +22,11 @@ from ._meter import Meter
 
 
 class _Done(BaseException):
-    """Ends the script: enough steps have run. No handler of Exception catches it."""
+    """Ends the script once enough steps have run. No handler of Exception catches it."""
 
 
 class Watch:
-    """Puts the plan on the first model that it fits, and marks the phases of each step that an optimizer ends."""
+    """Applies the plan to the first model that it fits, and marks the phases of each step, which an optimizer ends."""
 
     def __init__(self, plan: Mapping[str, Any] | str, steps: int, meter: Meter) -> None:
         self.plan, self.steps, self.meter = plan, steps, meter
@@ -36,7 +36,7 @@ class Watch:
         self.tried: set[int] = set()
 
     def run(self, script: Callable[[], object]) -> None:
-        """Runs a script until it has made its steps. Raises MemplanError where it ends before, or the plan fits no model of it."""
+        """Runs a script until it has made its steps. Raises MemplanError if it ends before, or if the plan fits none of its models."""
         call, backward = torch.nn.Module.__call__, torch.autograd.backward
         watch = self
 
@@ -65,7 +65,7 @@ class Watch:
             raise MemplanError("the script ended before an optimizer's first step")
 
     def offer(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        """Applies the plan to a module that is called, if it is the plan's model."""
+        """Applies the plan to a called module if it is the plan's model."""
         if id(module) in self.tried or torch.compiler.is_compiling() or detect_fake_mode(tree_leaves((args, kwargs))) is not None:
             return  # an export or a compiler calls it, not the training
         self.tried.add(id(module))
@@ -77,7 +77,7 @@ class Watch:
         self.applied, self.batch = True, batch_of(args, kwargs)
 
     def reach(self, phases: int) -> None:
-        """Ends phases until so many of the step are over; a step's further backward passes belong to its first."""
+        """Ends phases up to the given one; further backward passes of a step belong to its first."""
         while len(self.meter.phases) < phases:
             self.meter.end_of_phase()
 
@@ -91,7 +91,7 @@ class Watch:
 
 
 def run(job: Mapping[str, Any], cuda: Any = torch.cuda) -> dict[str, Any]:
-    """The answer to a job of the command: what was measured, or an error in one line."""
+    """The answer to a job of the command: a measurement, or an error in one line."""
     if not cuda.is_available():
         return {"error": "there is no GPU here (torch.cuda.is_available() is False): run this on the machine that trains; memplan analyze says here what the step takes"}
     if job["capBytes"]:
@@ -122,7 +122,7 @@ def run(job: Mapping[str, Any], cuda: Any = torch.cuda) -> dict[str, Any]:
 
 
 def _script(job: Mapping[str, Any]) -> Callable[[], object]:
-    """What runs the training: a file as if it were started, or a function without arguments."""
+    """The function that runs the training: a file as a main program, or a function without arguments."""
     sys.path.insert(0, os.getcwd())
     if call := job["call"]:
         name, _, function = call.partition(":")

@@ -1,4 +1,4 @@
-"""Free sizes of inputs: which there are, at which sizes to run, and sizes of everything else as expressions of them."""
+"""Free sizes of inputs: which there are, at which values to run, and all other sizes as expressions of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Point = dict[str, int]
 
 
 def found(named: Sequence[tuple[str, torch.Tensor]]) -> dict[str, dict[int, str]]:
-    """The free axes of inputs: axis 0 of all that have the same size there is the batch, axis 1 of those of whole numbers the sequence."""
+    """The free axes of inputs: axis 0 of all inputs with equal size there is the batch, axis 1 of integer inputs the sequence."""
     heads = [t.shape[0] for _, t in named if t.dim() > 0]
     if not heads:
         return {}
@@ -75,7 +75,7 @@ def points(at: Point, round: bool = True) -> list[Point]:
 
 
 def fewer(where: Sequence[Point]) -> list[Point]:
-    """The points for another precision of what is known at all of them: the first, and those where every size that changes is another."""
+    """The sizes for another precision: the first point, and those where every varying size differs."""
     free = [d for d in where[0] if any(p[d] != where[0][d] for p in where)]
     return [where[0], *(p for p in where[1:] if free and all(p[d] != where[0][d] for d in free))][:3]
 
@@ -114,7 +114,7 @@ def _resized(t: torch.Tensor, axes: dict[int, str], point: Point) -> torch.Tenso
 
 
 class Differs(Exception):
-    """Two runs that differ in more than numbers: the place."""
+    """Two runs that differ in more than numbers, and where."""
 
 
 def merged(docs: Sequence[Any], solver: Solver) -> Any:
@@ -155,7 +155,7 @@ def _at(at: str, a: dict[Any, Any], k: Any) -> str:
 
 
 class Solver:
-    """Finds expressions of sizes through the values that a number has at several points; first among those of a solver that had more points."""
+    """Finds expressions of sizes from a number's values at several points; those of an earlier solver with more points come first."""
 
     def __init__(self, where: Sequence[Point], other: Solver | None = None) -> None:
         self.where = where
@@ -250,7 +250,7 @@ def _product(monomial: Sequence[str], p: Point) -> int:
 
 
 def _solved(rows: list[list[int]], values: Sequence[int]) -> list[Fraction] | None:
-    """Coefficients that give all values, by elimination; None where there are none."""
+    """Coefficients that give all values, by elimination; None if there are none."""
     m = [[Fraction(x) for x in r] + [Fraction(v)] for r, v in zip(rows, values)]
     width, at = len(rows[0]), 0
     for col in range(width):

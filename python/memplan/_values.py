@@ -1,4 +1,4 @@
-"""Values of tensors that are known although the run has none: those of inputs, and what follows from them alone.
+"""Values of tensors that are known although the run has none: those of inputs, and what follows only from them.
 
 Masks, positions and lengths decide what a model calls: whether a mask is needed, which rows are taken. A fake tensor carries such a value, on the
 CPU, as long as every call that led to it had known values, drew no random numbers and was small.
@@ -15,12 +15,12 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 MOST = 1 << 20  # elements of a tensor whose value is followed
 
-# What is asked of numbers to catch those that overflowed: of a model that trains none has.
+# Questions about numbers that detect overflow: a model that is not trained has none.
 _SANE = {"aten.isnan.default": False, "aten.isinf.default": False, "aten.isfinite.default": True, "aten.isposinf.default": False, "aten.isneginf.default": False}
 
 
 def give(fake: torch.Tensor, value: torch.Tensor) -> None:
-    """Says what the elements of a fake tensor are."""
+    """Tells what the elements of a fake tensor are."""
     if value.numel() <= MOST and not fake.requires_grad:
         fake._memplan_value = value  # type: ignore[attr-defined]
 
@@ -35,7 +35,7 @@ def known(t: torch.Tensor) -> torch.Tensor | None:
 
 
 def of(tree: Any) -> Any:
-    """The tree with known values in place of fake tensors; None where one is not known."""
+    """The tree with known values instead of fake tensors; None if one is not known."""
     leaves, _ = tree_flatten(tree)
     if any(isinstance(t, torch.Tensor) and known(t) is None for t in leaves):
         return None
@@ -43,18 +43,18 @@ def of(tree: Any) -> Any:
 
 
 def real(tree: Any) -> Any:
-    """The tree with real tensors on the CPU in place of fake ones, of their values where they are known."""
+    """The tree with real tensors on the CPU instead of fake ones, with their values if known."""
     with unset_fake_temporarily(), torch.no_grad():
         return tree_map(lambda t: (known(t) if known(t) is not None else torch.zeros(t.shape, dtype=t.dtype)) if isinstance(t, torch.Tensor) else t, tree)
 
 
 def moved(tree: Any, a: torch.device, b: torch.device) -> Any:
-    """The tree with one device in place of another."""
+    """The tree with one device instead of another."""
     return tree_map(lambda x: b if isinstance(x, torch.device) and x.type == a.type else x, tree)
 
 
 def follow(func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Gives the outputs of a call their values, where they are known."""
+    """Gives the outputs of a call their values, if known."""
     try:
         outs = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
         if (sane := _SANE.get(str(func))) is not None and isinstance(outs[0], FakeTensor):
@@ -100,7 +100,7 @@ def _compute(func: Any, value: Any) -> list[torch.Tensor]:
 
 
 def _forget(func: Any, args: Any, kwargs: Any) -> None:
-    """What a call writes to has no known value any more."""
+    """Forgets the values of what a call writes to."""
     for a, s in zip(args, func._schema.arguments):
         if s.alias_info is not None and s.alias_info.is_write:
             for t in tree_leaves(a):
@@ -109,7 +109,7 @@ def _forget(func: Any, args: Any, kwargs: Any) -> None:
 
 
 def shaped(func: Any, args: Any, kwargs: Any) -> Any:
-    """What a call returns whose sizes depend on values, where these are known; else None."""
+    """The results of a call whose sizes depend on values, if these are known; else None."""
     name = str(func)
     if name == "aten.index.Tensor":
         indices = [_where(i) for i in args[1]]

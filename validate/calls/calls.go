@@ -1,5 +1,5 @@
-// Package calls has a small call of every operator of package aten's table, for the
-// tests that ask what a device can run of them.
+// Package calls has a small call of every operator in package aten's table, for
+// tests of what a device can run.
 package calls
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/memplan/memplan/graph/program"
 )
 
-// Table lists calls as Python writes them, each with its results; a line may name
+// Table lists calls in Python's notation, each with its results; a line may name
 // several operators. A letter and a shape are a tensor: f of float32, which requires a
 // gradient, i of int64, b of bool.
 const Table = `
@@ -202,16 +202,16 @@ nan_to_num: (f4x6) -> f4x6
 // A Sample is a call of an operator with the program of its forward and backward.
 type Sample struct {
 	Op      string // its name without overload
-	Call    string // as the table has it
+	Call    string // as written in the table
 	Program *program.Program
-	Forward *program.Program // what of it ran when the call returned Outs
+	Forward *program.Program // the part that ran when the call returned Outs
 	Outs    []*aten.Tensor
 }
 
 // All runs the table's calls.
 func All() ([]Sample, error) { return Of("") }
 
-// Of runs the table's calls of one operator, given by its name without overload, or of all: "".
+// Of runs the table's calls of one operator, given by its name without overload; "" means all.
 func Of(op string) ([]Sample, error) {
 	var out []Sample
 	for _, line := range strings.Split(strings.TrimSpace(Table), "\n") {

@@ -18,24 +18,25 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// A missing is what a device refuses of calls, for one reason.
+// A missing is one reason why a device refuses calls.
 type missing struct {
 	Op, Reason string
-	Models     []string // that have it in a training step
+	Models     []string // models that have such calls in a training step
 	Calls      []string // of the table
 }
 
-// precisions are those that models are asked about.
+// precisions are those of the models' programs.
 var precisions = []string{"fp32", "amp-bf16"}
 
-// A model is a model with the programs of its training step, one a precision.
+// A model is a model with the programs of its training step, one for each
+// precision.
 type model struct {
 	Name     string
 	Programs []*program.Program
 }
 
-// models opens files and builds their training steps at batch 2. Those that are no
-// training steps, or that need flags, are left out.
+// models opens files and builds their training steps at batch 2, leaving out files
+// that have no training step or need flags.
 func models(dir string, files []string) ([]model, error) {
 	var out []model
 	for _, file := range files {
@@ -64,7 +65,7 @@ func models(dir string, files []string) ([]model, error) {
 	return out, nil
 }
 
-// unpack writes what a compressed file holds.
+// unpack decompresses a file.
 func unpack(to, from string) error {
 	data, err := os.ReadFile(from)
 	if err != nil {
@@ -80,11 +81,11 @@ func unpack(to, from string) error {
 	return os.WriteFile(to, data, 0o600)
 }
 
-// kept begins the names of operators that the lift keeps as they are.
+// kept is the prefix of the names of operators that the lift keeps unchanged.
 const kept = "onnx."
 
-// find asks a device about models and samples and returns what it refuses: what most
-// models have first, then what most calls have.
+// find returns what a device refuses of models and samples: what most models have
+// first, then what most calls have.
 func find(d validate.Device, models []model, samples []Sample) []missing {
 	rows := map[[2]string]*missing{}
 	add := func(p *program.Program, list func(*missing) *[]string, name string) {
@@ -125,7 +126,8 @@ func find(d validate.Device, models []model, samples []Sample) []missing {
 	return out
 }
 
-// markdown is a table of what is missing. Of models and calls it names the first three.
+// markdown writes a table of what is missing, with the first three models and calls of
+// each.
 func markdown(list []missing) string {
 	var b strings.Builder
 	b.WriteString("| node | why not | models | which | calls |\n|---|---|---|---|---|\n")
@@ -142,8 +144,8 @@ func some(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// Runs says of each operator of the table whether a device runs all its calls, forward
-// and backward.
+// Runs reports, for each operator of the table, whether a device runs all its calls,
+// forward and backward.
 func Runs(d validate.Device, samples []Sample) map[string]bool {
 	out := map[string]bool{}
 	for _, s := range samples {
@@ -153,10 +155,10 @@ func Runs(d validate.Device, samples []Sample) map[string]bool {
 	return out
 }
 
-// page is docs/kernels.md: one section for each device, which that device's test writes.
+// A page is docs/kernels.md: one section for each device, written by that device's test.
 type page string
 
-// section is what the page has below a heading, up to the next.
+// section returns the text below a heading, up to the next.
 func (p page) section(heading string) (string, error) {
 	_, body, _, err := p.split(heading)
 	return body, err
@@ -188,7 +190,7 @@ func (p page) split(heading string) (before, body, after string, err error) {
 	return before + head, body, after, nil
 }
 
-// files are all models of the repository, whose root is given, and those of the shared
+// files lists all models of the repository, whose root is given, and of the shared
 // data.
 func files(root, shared string) ([]string, error) {
 	var out []string
@@ -203,10 +205,10 @@ func files(root, shared string) ([]string, error) {
 	return out, nil
 }
 
-// CheckPage fails a test where docs/kernels.md does not say below a heading what a
-// device refuses of all models and calls; with update it writes that. The test is in
-// a package two folders below the repository's root, and command runs it; shared is
-// the folder of the shared data.
+// CheckPage fails a test if docs/kernels.md does not list below a heading what a
+// device refuses of all models and calls; with update it writes the list. The test
+// is in a package two folders below the repository's root, and command runs it;
+// shared is the folder of the shared data.
 func CheckPage(t *testing.T, d validate.Device, shared, heading, command string, update bool) {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -235,13 +237,13 @@ func CheckPage(t *testing.T, d validate.Device, shared, heading, command string,
 	}
 }
 
-// section is the text of one device's section.
+// section returns the text of one device's section.
 func section(list []missing, models, samples int) string {
 	return fmt.Sprintf("Of the training steps of %d models and of %d calls, forward and backward, these nodes are refused (%d):\n\n%s", models, samples, len(list), markdown(list))
 }
 
-// CheckTable fails a test where a device lacks a function for a kernel that its row does not
-// refuse, or has one for another.
+// CheckTable fails a test if a device lacks a function for a kernel that its row does not
+// refuse, or has one for another kernel.
 func CheckTable[K any](t *testing.T, functions map[string]K) {
 	t.Helper()
 	for i := range kernel.Table {

@@ -7,9 +7,9 @@ import (
 )
 
 // attentionKernels names the results of each kernel, the output and the
-// log-sum-exp (the rest is state of random numbers, which this device counts
-// instead), and the operands of each backward: the mask, the key, after which
-// come query, value, log-sum-exp and output.
+// log-sum-exp (the rest is the state of random numbers, which this device
+// indexes instead), and the operands of each backward: the mask, and the key,
+// which query, value, log-sum-exp and output follow.
 func attentionKernels() map[string]kernel {
 	const base = "_scaled_dot_product_"
 	return map[string]kernel{
@@ -64,7 +64,7 @@ func (a *heads) scores(i int, s []float32) {
 	}
 }
 
-// kept is what dropout multiplies probability x of head i with.
+// kept returns the factor by which dropout multiplies probability x of head i.
 func (a *heads) kept(i, x int) float32 {
 	if a.drop == 0 {
 		return 1
@@ -79,7 +79,7 @@ func attentionKernel(output, lse int) kernel {
 	return func(r *run) error {
 		a := newHeads(r, 0, 1, 2, 3)
 		out, done := r.out(output)
-		sums, doneSums := make([]float32, a.b*a.h*a.m), func() {} // nobody wants them where nothing is trained
+		sums, doneSums := make([]float32, a.b*a.h*a.m), func() {} // not needed outside of training
 		if r.wants(lse) {
 			sums, doneSums = r.out(lse)
 		}
@@ -135,9 +135,9 @@ func softmaxRow(row []float32) float32 {
 	return float32(top + math.Log(sum))
 }
 
-// attentionBackward makes the gradients of query, key and value; the operand
-// key is followed by query, value, log-sum-exp and output, except that flash
-// attention has the same without a mask.
+// attentionBackward makes the gradients of query, key and value; query, value,
+// log-sum-exp and output follow the operand key. Flash attention has no mask
+// operand.
 func attentionBackward(mask, key int) kernel {
 	return func(r *run) error {
 		g := r.floats(0)

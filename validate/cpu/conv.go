@@ -51,9 +51,9 @@ func (v *conv) span(kx int) (lo, hi int) {
 }
 
 // windows calls f for every row of positions of channel c's window elements:
-// row of the column matrix, first column, first image element, and how many;
-// columns outside lo..hi have no image element. Image elements are apart by
-// the stride.
+// row of the column matrix, first column, first image element, and their
+// number; columns outside lo..hi have no image element. Consecutive image
+// elements are a stride apart.
 func (v *conv) windows(c int, f func(row, col, at, lo, hi int)) {
 	for kz := range v.k[0] {
 		for ky := range v.k[1] {
@@ -145,7 +145,7 @@ func (v *conv) forward(r *run, image, weight, positions []float32) {
 	})
 }
 
-// backward computes the image from positions, its gradient's.
+// backward computes the image's gradient from that of the positions.
 func (v *conv) backward(r *run, positions, weight, image []float32) {
 	cg, og := v.ci/v.groups, v.co/v.groups
 	kn := cg * v.kernel

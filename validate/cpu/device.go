@@ -35,7 +35,7 @@ func (d *Device) Info() validate.Info {
 	return validate.Info{Name: runtime.GOARCH + ", " + fmt.Sprint(d.workers) + " threads", Kind: "cpu", Driver: runtime.Version(), Exact: true}
 }
 
-// Supports reports what of n the device cannot run.
+// Supports returns why the device cannot run n, or nil.
 func (d *Device) Supports(n *program.Node) error {
 	if err := validate.Complete(n); err != nil {
 		return err
@@ -59,10 +59,10 @@ func (d *Device) Supports(n *program.Node) error {
 	return nil
 }
 
-// Work is none: no library runs here.
+// Work returns 0: no library runs here.
 func (d *Device) Work(*program.Node) (int64, error) { return 0, nil }
 
-// Needs is none.
+// Needs returns 0.
 func (d *Device) Needs(*program.Node) (int64, error) { return 0, nil }
 
 // Prepare has nothing to do.
@@ -85,7 +85,7 @@ func (d *Device) Reserve(bytes int64) error {
 	return nil
 }
 
-// available is what Linux says may be allocated, in bytes; 0 elsewhere.
+// available returns the bytes that Linux can allocate; 0 elsewhere.
 func available() int64 {
 	text, _ := os.ReadFile("/proc/meminfo") //nolint:forbidigo // the system's own, which no document names
 	for line := range strings.Lines(string(text)) {
@@ -149,9 +149,10 @@ func (d *Device) Run(c *validate.Call) (err error) {
 	return nil
 }
 
-// inside reports a tensor that reaches out of the arena: kernels do not check.
+// inside returns an error for a tensor that is not entirely in the arena:
+// kernels do not check.
 func (d *Device) inside(c *validate.Call) error {
-	check := func(t *validate.Tensor) error {
+	check := func(t *validate.ArenaView) error {
 		if t.At < 0 || t.Elems() == 0 {
 			return nil
 		}
@@ -189,7 +190,7 @@ func (d *Device) Timing(on bool) error {
 // Times returns the measured times.
 func (d *Device) Times() ([]time.Duration, error) { return d.times, nil }
 
-// Close lets go of the arena.
+// Close releases the arena.
 func (d *Device) Close() error {
 	d.arena = nil
 	return nil
@@ -203,16 +204,16 @@ type run struct {
 
 func (r *run) attrs() *program.Attrs { return r.c.Node.Attrs }
 
-// scalar is a number of the call, by the name that its kernel's row has.
+// scalar returns a scalar of the call, by its name in the kernel's row.
 func (r *run) scalar(name string) float64 { return r.c.Scalar(name) }
 
-// has reports whether operand i is there.
+// has reports whether operand i is present.
 func (r *run) has(i int) bool { return i < len(r.c.Args) && r.c.Args[i].Kind != validate.IsAbsent }
 
-// wants reports whether result i is asked for.
+// wants reports whether result i is wanted.
 func (r *run) wants(i int) bool { return i < len(r.c.Results) && r.c.Results[i].At >= 0 }
 
-// shape is the shape of operand i.
+// shape returns the shape of operand i.
 func (r *run) shape(i int) []int64 {
 	switch a := &r.c.Args[i]; a.Kind {
 	case validate.OnDevice:
@@ -254,7 +255,7 @@ func fromF16(h uint16) float32 {
 	return math.Float32frombits(sign | (exp+112)<<23 | frac<<13)
 }
 
-// toF16 rounds to nearest, ties to even; too large is infinite.
+// toF16 rounds to nearest, ties to even; too large numbers become infinite.
 func toF16(f float32) uint16 {
 	b := math.Float32bits(f)
 	sign := uint16(b >> 16 & 0x8000)

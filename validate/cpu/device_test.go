@@ -29,7 +29,7 @@ func TestArena(t *testing.T) {
 		}
 	}
 	c := kernelCase{Case: cases.Case{Kernel: "neg"}}
-	far := validate.Tensor{At: 1000, DType: 1, Shape: []int64{16}, Strides: []int64{1}}
+	far := validate.ArenaView{At: 1000, DType: 1, Shape: []int64{16}, Strides: []int64{1}}
 	if err := d.Run(c.call(far)); err == nil || !strings.Contains(err.Error(), "outside the arena") {
 		t.Errorf("a tensor that reaches out: %v", err)
 	}

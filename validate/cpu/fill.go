@@ -6,7 +6,7 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// fillKernels make tensors from numbers of their own, or masks.
+// fillKernels make tensors from scalars or masks.
 var fillKernels = map[string]kernel{
 	"fill":    numbered(func(p []float64, _, _ uint64) float64 { return p[0] }),
 	"arange":  numbered(func(p []float64, _, i uint64) float64 { return p[0] + float64(i)*p[1] }),
@@ -22,7 +22,7 @@ var fillKernels = map[string]kernel{
 
 func nothing(*run) error { return nil }
 
-// generate fills result i with a function of the element's number.
+// generate fills result i with a function of the element's index.
 func (r *run) generate(i int, f func(i uint64) float64) error {
 	t := &r.c.Results[i]
 	w := r.writer(t)
@@ -35,7 +35,7 @@ func (r *run) generate(i int, f func(i uint64) float64) error {
 	return nil
 }
 
-// numbered makes element i of f, the call's numbers p and its seed.
+// numbered makes element i from f, the call's scalars p and its seed.
 func numbered(f func(p []float64, seed, i uint64) float64) kernel {
 	return func(r *run) error {
 		p := r.c.Numbers()
@@ -45,7 +45,7 @@ func numbered(f func(p []float64, seed, i uint64) float64) kernel {
 
 func normal(p []float64, seed, i uint64) float64 { return p[0] + p[1]*validate.Normal(seed, i) }
 
-// dropout makes the mask, result 0, and what it lets pass, result 1.
+// dropout makes the mask, result 0, and the scaled operand, result 1.
 func dropout(r *run) error {
 	p := r.scalar("dropout")
 	x, mask, out := r.reader(0, r.shape(0)), r.writer(&r.c.Results[0]), r.writer(&r.c.Results[1])

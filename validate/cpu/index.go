@@ -40,7 +40,7 @@ func embeddingBackward(r *run) error {
 	g, s := r.floats(0), r.c.Results[0].Shape
 	n, skip := int(s[1]), int64(r.scalar("padding_idx"))
 	rows := r.ints(1, r.shape(1))
-	if len(rows)*n > len(g) { // indices that were shared by a batch
+	if len(rows)*n > len(g) { // indices that a batch shares
 		return fmt.Errorf("%d indices for a gradient of %d rows", len(rows), len(g)/max(n, 1))
 	}
 	return r.accumulate(func(sum []float64) {
@@ -55,10 +55,10 @@ func embeddingBackward(r *run) error {
 	})
 }
 
-// indexed calls f for every element of an index call's result: its number and
-// where in x, row-major, the element lies. Index tensors start at operand
-// first; they broadcast, and stand where the first indexed dim stood, or first
-// when other dims lie between.
+// indexed calls f for every element of an index call's result: its index and
+// the index in x, row-major, of its source. Index tensors start at operand
+// first; they broadcast, and their dims replace the first indexed dim, or come
+// first if other dims lie between.
 func (r *run) indexed(x []int64, first int, f func(i, at int)) error {
 	dims, shape := r.attrs().Dims, r.indexShape(first)
 	idx := make([][]int64, len(dims))
@@ -103,7 +103,8 @@ func (r *run) indexed(x []int64, first int, f func(i, at int)) error {
 	return nil
 }
 
-// indexShape is what the indices from operand first broadcast to.
+// indexShape returns the shape that the indices from operand first broadcast
+// to.
 func (r *run) indexShape(first int) (shape []int64) {
 	for i := range r.attrs().Dims {
 		shape = validate.BroadcastShapes(shape, r.shape(first+i))
@@ -111,7 +112,7 @@ func (r *run) indexShape(first int) (shape []int64) {
 	return shape
 }
 
-// indexedShape is the shape of an index call's result.
+// indexedShape returns the shape of an index call's result.
 func (r *run) indexedShape(x []int64, first int) []int64 {
 	return validate.IndexedShape(x, r.attrs().Dims, r.indexShape(first))
 }
@@ -149,8 +150,8 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-// picked calls f for every element of a shape with its number and the number
-// of the element that takes index idx along dim d of a tensor of shape x.
+// picked calls f for every element of a shape with its index and the index of
+// the element that idx selects along dim d of a tensor of shape x.
 func picked(x, shape []int64, d int64, idx func(i int) int64, f func(i, at int)) error {
 	st, own := validate.RowMajor(x), validate.RowMajor(shape)
 	for i := range int(validate.Elems(shape)) {

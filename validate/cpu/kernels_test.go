@@ -57,8 +57,8 @@ type bench struct {
 }
 
 // place puts an array into the arena; without values the place is full of NaNs.
-func (b *bench) place(a *validate.Array, l layout, values bool) validate.Tensor {
-	t := validate.Tensor{At: b.top, DType: a.DType, Shape: a.Shape, Strides: l.strides(a.Shape)}
+func (b *bench) place(a *validate.Array, l layout, values bool) validate.ArenaView {
+	t := validate.ArenaView{At: b.top, DType: a.DType, Shape: a.Shape, Strides: l.strides(a.Shape)}
 	raw := cases.Bytes(a, t.Strides, values)
 	b.top += (int64(len(raw)) + 255) / 256 * 256
 	if err := b.d.Upload(t.At, raw); err != nil {
@@ -68,7 +68,7 @@ func (b *bench) place(a *validate.Array, l layout, values bool) validate.Tensor 
 }
 
 // fetch reads a tensor back.
-func (b *bench) fetch(t *validate.Tensor) *validate.Array {
+func (b *bench) fetch(t *validate.ArenaView) *validate.Array {
 	a := &validate.Array{Shape: t.Shape, DType: t.DType, Values: make([]float32, t.Elems())}
 	size := t.DType.Bytes(1)
 	raw := make([]byte, size)
@@ -88,7 +88,7 @@ func (c *kernelCase) run(t *testing.T, data map[string]*validate.Array, l layout
 		t.Fatal(err)
 	}
 	b := &bench{t: t, d: d}
-	call := c.Call(data, func(a *validate.Array, values bool) validate.Tensor { return b.place(a, l, values) })
+	call := c.Call(data, func(a *validate.Array, values bool) validate.ArenaView { return b.place(a, l, values) })
 	call.Seed = c.seed
 	if err := d.Supports(call.Node); err != nil {
 		t.Fatal(err)
@@ -117,13 +117,13 @@ func (c *kernelCase) seeded(t *testing.T, seed uint64, data map[string]*validate
 }
 
 // call is the case on one tensor.
-func (c *kernelCase) call(x validate.Tensor) *validate.Call {
-	return &validate.Call{Node: &program.Node{Op: c.Kernel}, Kernel: c.Kernel, Args: []validate.Operand{{Kind: validate.OnDevice, Tensor: x}}, Results: []validate.Tensor{x}}
+func (c *kernelCase) call(x validate.ArenaView) *validate.Call {
+	return &validate.Call{Node: &program.Node{Op: c.Kernel}, Kernel: c.Kernel, Args: []validate.Operand{{Kind: validate.OnDevice, Tensor: x}}, Results: []validate.ArenaView{x}}
 }
 
-func dropoutCall(x, mask, y validate.Tensor, p float64) *validate.Call {
+func dropoutCall(x, mask, y validate.ArenaView, p float64) *validate.Call {
 	n := &program.Node{Op: "native_dropout", Attrs: &program.Attrs{Scalars: []float64{p}}}
-	return &validate.Call{Node: n, Kernel: n.Op, Args: []validate.Operand{{Kind: validate.OnDevice, Tensor: x}}, Results: []validate.Tensor{mask, y}, Seed: 3}
+	return &validate.Call{Node: n, Kernel: n.Op, Args: []validate.Operand{{Kind: validate.OnDevice, Tensor: x}}, Results: []validate.ArenaView{mask, y}, Seed: 3}
 }
 
 // TestAgain: a batch norm that a schedule runs again leaves the running

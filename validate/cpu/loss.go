@@ -9,8 +9,8 @@ import (
 var lossKernels = map[string]kernel{"nll_loss_forward": nll, "nll_loss2d_forward": nll, "nll_loss_backward": nllBackward, "nll_loss2d_backward": nllBackward,
 	"mse_loss": squared.forward, "mse_loss_backward": squared.backward, "smooth_l1_loss": smoothL1.forward, "smooth_l1_loss_backward": smoothL1.backward}
 
-// classes calls f for each target that counts: where its log-probability lies
-// in [n, classes, ...].
+// classes calls f for each target that counts with the index of its
+// log-probability in [n, classes, ...].
 func (r *run) classes(ls, target int, f func(at int)) {
 	s := r.shape(ls)
 	ignore := int64(r.scalar("ignore_index"))
@@ -25,7 +25,7 @@ func (r *run) classes(ls, target int, f func(at int)) {
 	}
 }
 
-// nll makes the loss and the weight of all targets, their number.
+// nll makes the loss and the weight of all targets, which is their number.
 func nll(r *run) error {
 	ls := r.floats(0)
 	var sum, count float64

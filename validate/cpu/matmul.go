@@ -46,7 +46,7 @@ func gemm(alpha float32, a, b matrix, beta float32, c matrix) {
 }
 
 // matrices returns the last two dims of operand i as matrices, one for each
-// batch, without a copy where they lie row-major or transposed in float32.
+// batch, without a copy if they are float32 and row-major or transposed.
 func (r *run) matrices(i int) []matrix {
 	s := r.shape(i)
 	rows, cols := int(s[len(s)-2]), int(s[len(s)-1])
@@ -67,8 +67,8 @@ func (r *run) matrices(i int) []matrix {
 	return out
 }
 
-// inOrder returns operand i row-major, or with the last two dims exchanged
-// where it lies so.
+// inOrder returns operand i row-major, or with its last two dims exchanged if
+// it is stored so.
 func (r *run) inOrder(i int) (data []float32, swapped bool) {
 	a := r.c.Args[i]
 	n := len(a.Tensor.Shape)
@@ -96,7 +96,8 @@ func matmulKernels() map[string]kernel {
 	return map[string]kernel{"mm": plain, "bmm": plain, "addmm": added, "baddbmm": added, "mv": matrixVector, "dot": dotProduct}
 }
 
-// product multiplies the operands from number first; one before is added.
+// product multiplies the operands from index first; the operand before them is
+// added.
 func product(r *run, first int) error {
 	a, b := r.matrices(first), r.matrices(first+1)
 	out, done := r.out(0)

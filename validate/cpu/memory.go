@@ -26,8 +26,8 @@ func as[T any](b []byte) []T {
 // A dim is one dim of a walk; strides count elements.
 type dim struct{ size, stride int64 }
 
-// A walk visits a tensor's elements in row-major order; neighbouring dims that
-// lie one behind the other are merged.
+// A walk visits a tensor's elements in row-major order; dims that are
+// contiguous with each other are merged.
 type walk struct {
 	dims  []dim
 	elems int64
@@ -82,7 +82,7 @@ func (w *walk) rows(lo, hi int64, f func(i, at, n, stride int64)) {
 	}
 }
 
-// broadcastStrides are t's strides seen in shape.
+// broadcastStrides returns t's strides in a shape that it broadcasts to.
 func broadcastStrides(tshape, tstrides, shape []int64) []int64 {
 	out := make([]int64, len(shape))
 	lead := len(shape) - len(tshape)
@@ -189,7 +189,7 @@ func (r *run) reader(i int, shape []int64) reader {
 	return reader{kind: validate.IsNumber, value: a.Value}
 }
 
-func (r *run) tensorReader(t *validate.Tensor, shape []int64) reader {
+func (r *run) tensorReader(t *validate.ArenaView, shape []int64) reader {
 	return reader{kind: validate.OnDevice, base: r.d.arena[t.At:], dtype: t.DType, walk: newWalk(shape, broadcastStrides(t.Shape, t.Strides, shape))}
 }
 
@@ -218,7 +218,7 @@ type writer struct {
 	walk  walk
 }
 
-func (r *run) writer(t *validate.Tensor) writer {
+func (r *run) writer(t *validate.ArenaView) writer {
 	return writer{r.d.arena[t.At:], t.DType, newWalk(t.Shape, t.Strides)}
 }
 
@@ -226,10 +226,11 @@ func (w *writer) write(src []float64, lo int64) {
 	w.walk.rows(lo, lo+int64(len(src)), func(i, at, n, stride int64) { storeRow(w.base, src[i:], w.dtype, at, n, stride) })
 }
 
-// chunk is how many elements elementwise kernels take at once.
+// chunk is the number of elements that elementwise kernels process at once.
 const chunk = 2048
 
-// floats returns operand i row-major in float32: its own memory where it lies so.
+// floats returns operand i row-major in float32: its own memory if it has that
+// layout.
 func (r *run) floats(i int) []float32 {
 	a := &r.c.Args[i]
 	if a.Kind == validate.OnDevice && a.Tensor.DType == graph.Float32 && a.Tensor.RowMajor() {
@@ -263,8 +264,8 @@ func (r *run) ints(i int, shape []int64) []int64 {
 	return out
 }
 
-// out returns float32 memory for result i and what brings it into the arena;
-// the memory is the result's own where it lies row-major in float32, and is not
+// out returns float32 memory for result i and a function that stores it in the
+// arena; the memory is the result's own if it is row-major float32, and is not
 // cleared.
 func (r *run) out(i int) (buf []float32, done func()) {
 	t := &r.c.Results[i]

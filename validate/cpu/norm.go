@@ -14,7 +14,7 @@ var normKernels = map[string]kernel{
 	"batch_norm": batchNorm, "batch_norm_backward": batchNormBackward,
 }
 
-// optional returns operand i, or nil where it is absent.
+// optional returns operand i, or nil if it is absent.
 func (r *run) optional(i int) []float32 {
 	if !r.has(i) {
 		return nil
@@ -22,7 +22,7 @@ func (r *run) optional(i int) []float32 {
 	return r.floats(i)
 }
 
-// at is w[i], or def without w.
+// at returns w[i], or def if w is nil.
 func at(w []float32, i int, def float64) float64 {
 	if w == nil {
 		return def
@@ -44,8 +44,8 @@ func statistics(x []float32, eps float64) (mean, rstd float64) {
 	return mean, 1 / math.Sqrt(sq/float64(len(x))+eps)
 }
 
-// outs returns memory for the results, nil for those not wanted, and what
-// stores them.
+// outs returns memory for the results, nil for those not wanted, and a function
+// that stores them.
 func (r *run) outs(n int) (bufs [][]float32, done func()) {
 	bufs = make([][]float32, n)
 	var ends []func()
@@ -83,8 +83,8 @@ func groupNorm(r *run) error {
 	return r.normalize(x/max(int(r.c.Results[1].Elems()), 1), func(j int) int { return j / plane % int(s[1]) })
 }
 
-// normalize makes rows of per elements, their mean and inverse deviation; element j of the
-// tensor has weight and bias number channel(j).
+// normalize computes rows of per elements, their mean and inverse deviation; element j of
+// the tensor has weight and bias number channel(j).
 func (r *run) normalize(per int, channel func(j int) int) error {
 	x, w, b := r.floats(0), r.optional(1), r.optional(2)
 	o, done := r.outs(3)
@@ -214,7 +214,7 @@ func channel(n, ch, plane, c int, f func(lo, hi int)) {
 }
 
 // batchNorm reads input, weight, bias, running mean and variance; in training it
-// updates the running ones and makes mean and inverse deviation.
+// updates the running ones and returns mean and inverse deviation.
 func batchNorm(r *run) error {
 	x, w, b := r.floats(0), r.optional(1), r.optional(2)
 	eps, momentum, train := r.scalar("eps"), r.scalar("momentum"), r.scalar("training") != 0
@@ -342,8 +342,8 @@ func batchNormBackward(r *run) error {
 	return nil
 }
 
-// weightNorm scales each slice along a dim to the length that operand 1 has for it,
-// and keeps the lengths that the slices had.
+// weightNorm scales each slice along a dim to the length given by operand 1, and
+// returns the slices' original lengths.
 func weightNorm(r *run) error {
 	v, g := r.floats(0), r.floats(1)
 	w, norms := make([]float64, len(v)), make([]float64, len(g))
@@ -362,17 +362,17 @@ func weightNorm(r *run) error {
 	return nil
 }
 
-// slices returns the number of the slice along the call's dim that an element of a
-// row-major tensor is in.
+// slices returns the index along the call's dim of the slice that contains an
+// element of a row-major tensor.
 func (r *run) slices(shape []int64) func(i int) int {
 	d := r.attrs().Dims[0]
 	inner, n := int(validate.Elems(shape[d+1:])), int(shape[d])
 	return func(i int) int { return i / inner % n }
 }
 
-// weightNormBackward reads the gradient of the scaled weight, the lengths that it
-// has, the weight before, and its lengths, and makes the gradients of the weight
-// and of the lengths.
+// weightNormBackward reads the gradient of the scaled weight, the target lengths,
+// the unscaled weight and its lengths, and makes the gradients of the weight and
+// of the target lengths.
 func weightNormBackward(r *run) error {
 	dw, g, v, norms := r.floats(0), r.floats(1), r.floats(2), r.floats(3)
 	dv, dg := make([]float64, len(v)), make([]float64, len(g))

@@ -10,16 +10,14 @@ import (
 )
 
 // A rule is an optimizer: the states that it keeps, by name, and the update of a
-// step, element by element or of a whole parameter at once. The step that an
-// update is made for counts from 1.
+// step, element by element or of a whole parameter at once. Steps count from 1.
 type rule struct {
 	states []string
-	// update returns what becomes of an element p with gradient g, and updates its
-	// states s, which are of the parameter's type and size.
+	// update returns the new value of an element p with gradient g, and updates
+	// its states s, which have the parameter's type and size.
 	update func(step int) func(p, g float64, s []float64) float64
-	// whole updates a parameter of a shape and its states, some of which it may not
-	// have.
-	whole func(step int, t program.Tensor, p, g []float64, s [][]float64)
+	// whole updates a parameter and its states, some of which may be absent.
+	whole func(step int, t program.View, p, g []float64, s [][]float64)
 }
 
 // PyTorch's defaults (torch/optim: sgd.py, adam.py, adamw.py).
@@ -84,7 +82,7 @@ func amsgrad(decoupled float64) *rule {
 	}}
 }
 
-// each is a rule whose numbers do not depend on the step.
+// each returns a rule that does not depend on the step.
 func each(update func(p, g float64, s []float64) float64, states ...string) *rule {
 	return &rule{states: states, update: func(int) func(p, g float64, s []float64) float64 { return update }}
 }
@@ -192,7 +190,7 @@ func radam(step int) func(p, g float64, s []float64) float64 {
 
 // adafactor is torch/optim/_adafactor.py with lr 1e-2, beta2_decay -0.8, eps
 // (the type's, 1e-3), d 1: second moments of a matrix by its rows and columns.
-func adafactor(step int, t program.Tensor, p, g []float64, s [][]float64) {
+func adafactor(step int, t program.View, p, g []float64, s [][]float64) {
 	const rate, eps2 = 1e-2, 1e-3
 	eps1 := map[graph.DType]float64{graph.Float32: 0x1p-23, graph.BFloat16: 0x1p-7, graph.Float16: 0x1p-10, graph.Float64: 0x1p-52}[t.DType]
 	rest := math.Pow(float64(step), -0.8)
@@ -216,7 +214,7 @@ func adafactor(step int, t program.Tensor, p, g []float64, s [][]float64) {
 }
 
 // factored updates the mean squares of the rows and columns of g's matrices and
-// sets v to the second moments that they stand for.
+// sets v to the second moments that they approximate.
 func factored(v, g, row, col []float64, rows, cols int, rest, eps float64) {
 	for at := 0; at < len(g); at += rows * cols {
 		r, c := row[at/cols:][:rows], col[at/rows:][:cols]
@@ -286,8 +284,8 @@ func step(r *run) error {
 }
 
 // whole runs a rule on one parameter at once.
-func (r *run) whole(f *rule, p *program.RuleParam, param, grad validate.Tensor, spans []validate.Span, first bool) error {
-	states := make([]validate.Tensor, len(f.states))
+func (r *run) whole(f *rule, p *program.RuleParam, param, grad validate.ArenaView, spans []validate.Span, first bool) error {
+	states := make([]validate.ArenaView, len(f.states))
 	values := make([][]float64, len(f.states))
 	for i, name := range f.states {
 		for j := range p.States {
@@ -295,7 +293,7 @@ func (r *run) whole(f *rule, p *program.RuleParam, param, grad validate.Tensor, 
 				continue
 			}
 			n := spans[j].Bytes / param.DType.Bytes(1)
-			states[i] = validate.Tensor{At: spans[j].At, DType: param.DType, Shape: []int64{n}, Strides: []int64{1}}
+			states[i] = validate.ArenaView{At: spans[j].At, DType: param.DType, Shape: []int64{n}, Strides: []int64{1}}
 			values[i] = make([]float64, n)
 			if !first {
 				values[i] = r.load(&states[i])
@@ -303,7 +301,7 @@ func (r *run) whole(f *rule, p *program.RuleParam, param, grad validate.Tensor, 
 		}
 	}
 	ps, gs := r.load(&param), r.load(&grad)
-	f.whole(r.c.Step, program.Tensor{DType: param.DType, Shape: param.Shape}, ps, gs, values)
+	f.whole(r.c.Step, program.View{DType: param.DType, Shape: param.Shape}, ps, gs, values)
 	r.save(&param, ps)
 	for i := range states {
 		if values[i] != nil {
@@ -314,7 +312,7 @@ func (r *run) whole(f *rule, p *program.RuleParam, param, grad validate.Tensor, 
 }
 
 // load reads a tensor, row-major.
-func (r *run) load(t *validate.Tensor) []float64 {
+func (r *run) load(t *validate.ArenaView) []float64 {
 	out := make([]float64, t.Elems())
 	from := r.tensorReader(t, t.Shape)
 	from.read(out, 0)
@@ -322,14 +320,14 @@ func (r *run) load(t *validate.Tensor) []float64 {
 }
 
 // save writes a tensor, row-major.
-func (r *run) save(t *validate.Tensor, values []float64) {
+func (r *run) save(t *validate.ArenaView, values []float64) {
 	to := r.writer(t)
 	to.write(values, 0)
 }
 
 // update runs a rule on one parameter, element by element.
-func (r *run) update(f *rule, p *program.RuleParam, param, grad validate.Tensor, spans []validate.Span, first bool) error {
-	states := make([]validate.Tensor, len(f.states))
+func (r *run) update(f *rule, p *program.RuleParam, param, grad validate.ArenaView, spans []validate.Span, first bool) error {
+	states := make([]validate.ArenaView, len(f.states))
 	for i, name := range f.states {
 		at := -1
 		for j := range p.States {

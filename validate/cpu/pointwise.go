@@ -28,8 +28,8 @@ func buildKernels() map[string]kernel {
 	return all
 }
 
-// pointwiseKernels are those that functions of numbers give, and elementwise ones that
-// need more.
+// pointwiseKernels are the kernels defined by functions of numbers, and elementwise
+// ones that need more.
 func pointwiseKernels() map[string]kernel {
 	all := map[string]kernel{"bitwise_not": bitwiseNot, "div": div, "copy": copyKernel, "_prelu_kernel_backward": preluBackward}
 	for name, f := range unaries {
@@ -115,7 +115,8 @@ func sign(x float64) float64 {
 	return x * 0
 }
 
-// binaries get the number of the call, where their kernel has one.
+// binaries are kernels of two operands; alpha is the call's scalar, if its
+// kernel has one.
 var binaries = map[string]func(a, b, alpha float64) float64{
 	"add": func(a, b, alpha float64) float64 { return a + alpha*b }, "sub": func(a, b, alpha float64) float64 { return a - alpha*b }, "rsub": func(a, b, alpha float64) float64 { return b - alpha*a },
 	"mul": func(a, b, _ float64) float64 { return a * b }, "pow": func(a, b, _ float64) float64 { return math.Pow(a, b) },
@@ -140,8 +141,8 @@ var binaries = map[string]func(a, b, alpha float64) float64{
 	"div_or_zero":   func(a, b, _ float64) float64 { return either(b == 0, 0, a/b) },
 }
 
-// formulas are elementwise kernels of operands x and numbers p, as the kernel's row names
-// them.
+// formulas are elementwise kernels of operands x and scalars p, in the order of the
+// kernel's row.
 var formulas = map[string]func(x, p []float64) float64{
 	"leaky_relu": func(x, p []float64) float64 { return either(x[0] > 0, x[0], x[0]*p[0]) },
 	"logit": func(x, p []float64) float64 {
@@ -194,7 +195,7 @@ var formulas = map[string]func(x, p []float64) float64{
 	"log_sigmoid_backward": func(x, _ []float64) float64 { return x[0] * sigmoid(-x[1]) },
 	"threshold_backward":   func(x, p []float64) float64 { return either(x[1] <= p[0], 0, x[0]) },
 	"leaky_relu_backward":  func(x, p []float64) float64 { return either(x[1] > 0, x[0], x[0]*p[0]) },
-	"logit_backward": func(x, p []float64) float64 { // without eps, not a number outside of 0 to 1
+	"logit_backward": func(x, p []float64) float64 { // without eps, NaN outside of 0 to 1
 		switch z := x[1]; {
 		case p[0] >= 0 && (z < p[0] || z > 1-p[0]):
 			return 0
@@ -241,9 +242,9 @@ var formulas = map[string]func(x, p []float64) float64{
 }
 
 // each runs f over the elements of result 0 in chunks: in[i] are those of
-// operand i, out is to be filled. Operands are read before results are
-// written, so that a result may overwrite an operand. A result 1 is a copy of
-// operand 0 from before.
+// operand i, out is to be filled. Operands are read before results are written,
+// so that a result may overwrite an operand. A result 1 is a copy of operand 0
+// from before.
 func (r *run) each(operands int, f func(in [][]float64, out []float64)) error {
 	t := &r.c.Results[0]
 	readers := make([]reader, operands)

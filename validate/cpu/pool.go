@@ -44,8 +44,8 @@ func (r *run) newPool(in, out []int64) *pool {
 	return p
 }
 
-// window is the inputs, from lo to hi in steps, of position o along dim d, and
-// how many there are with padding.
+// window returns the inputs, from lo to hi in steps, of position o along dim d,
+// and their number including padding.
 func (p *pool) window(d, o int) (lo, hi, step, full int) {
 	if p.adaptive {
 		lo, hi = o*p.in[d]/p.out[d], ((o+1)*p.in[d]+p.out[d]-1)/p.out[d]
@@ -61,8 +61,8 @@ func (p *pool) window(d, o int) (lo, hi, step, full int) {
 	return lo, min(end, p.in[d]), p.dil[d], full
 }
 
-// each calls f for every position of a plane with the inputs of its window, by
-// number in the plane, and the count that an average divides by.
+// each calls f for every position of a plane with the indices in the plane of
+// its window's inputs, and the divisor of an average.
 func (p *pool) each(f func(o int, at []int, count int)) {
 	var at []int
 	for z := range p.out[0] {
@@ -191,7 +191,7 @@ func adaptiveMax(r *run) error {
 	return nil
 }
 
-// columns shows each window of an image as a column, the windows' places side by side;
+// columns copies each window of an image to a column, in the order of the windows;
 // back adds columns up to an image.
 func columns(back bool) kernel {
 	return func(r *run) error {
@@ -209,7 +209,7 @@ func columns(back bool) kernel {
 		}
 		oh, ow, taps := places(0), places(1), a.Kernel[0]*a.Kernel[1]
 		x, out := r.all(0), make([]float64, r.c.Results[0].Elems())
-		for i := range validate.Elems(cols) { // plane, place in the window, place of the window
+		for i := range validate.Elems(cols) { // plane, position in the window, position of the window
 			plane, tap, at := i/(taps*oh*ow), i/(oh*ow)%taps, i%(oh*ow)
 			y, z := at/ow*a.Stride[0]-a.Pad[0]+tap/a.Kernel[1]*a.Dilation[0], at%ow*a.Stride[1]-a.Pad[1]+tap%a.Kernel[1]*a.Dilation[1]
 			if y < 0 || z < 0 || y >= h || z >= w {

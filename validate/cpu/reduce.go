@@ -103,7 +103,7 @@ func byDims(shape []int64, dims []int64) (keep, keepSt, red, redSt []int64) {
 	return keep, keepSt, red, redSt
 }
 
-// positions lists where the elements of a strided shape lie.
+// positions lists the positions in memory of a strided shape's elements.
 func positions(shape, strides []int64) []int64 {
 	w := newWalk(shape, strides)
 	out := make([]int64, w.elems)
@@ -126,7 +126,7 @@ func reduction(f func([]float64) float64) kernel {
 		if len(inner) == 0 || len(outer) == 0 {
 			return r.generate(0, func(uint64) float64 { return f(nil) })
 		}
-		if run := rowsOf(inner); run && len(inner) > 1 { // the reduced elements lie together
+		if run := rowsOf(inner); run && len(inner) > 1 { // the reduced elements are contiguous
 			r.parallel(len(outer), 1+4096/len(inner), func(lo, hi int) {
 				buf, one := make([]float64, len(inner)), make([]float64, 1)
 				for i := lo; i < hi; i++ {
@@ -153,7 +153,7 @@ func reduction(f func([]float64) float64) kernel {
 	}
 }
 
-// rowsOf reports positions that follow each other.
+// rowsOf reports whether positions are consecutive.
 func rowsOf(at []int64) bool { return at[len(at)-1] == int64(len(at)-1) }
 
 func variance(r *run) error {
@@ -171,8 +171,8 @@ func variance(r *run) error {
 	})(r)
 }
 
-// lines calls f for the runs of a tensor along one dim: where the first
-// element of the run lies among the row-major ones, and the step to the next.
+// lines calls f for the lines of a tensor along one dim: the row-major index of
+// a line's first element, and the step to the next.
 func (r *run) lines(shape []int64, dim int64, f func(start, step, n int)) {
 	if len(shape) == 0 {
 		f(0, 1, 1)
@@ -234,8 +234,8 @@ func rows2(f func(x, y, out []float64)) kernel {
 	}
 }
 
-// halves calls f for element i of the result of a gated unit: where value and
-// gate lie in the operand.
+// halves calls f for element i of the result of a gated unit with the indices
+// of value and gate in the operand.
 func halves(shape []int64, dim int64, f func(i, value, gate int)) {
 	inner := int(validate.Elems(shape[dim+1:]))
 	half := int(shape[dim]) / 2 * inner
@@ -266,8 +266,8 @@ func gluBackward(r *run) error {
 	return nil
 }
 
-// extreme makes the best element of each line along a dim and its place: the first of
-// equals, and the first that is not a number before all others.
+// extreme returns the best element of each line along a dim and its index: the first
+// of equals, and the first NaN before all others.
 func extreme(better func(x, best float64) bool) kernel {
 	return func(r *run) error {
 		x, shape, d := r.all(0), r.shape(0), r.attrs().Dims[0]
@@ -289,8 +289,8 @@ func extreme(better func(x, best float64) bool) kernel {
 	}
 }
 
-// topK sorts each line along a dim and takes the first elements of it: what is not a
-// number counts as the largest, and of equals the first comes first.
+// topK sorts each line along a dim and returns its first elements: NaN counts as the
+// largest, and equals keep their order.
 func topK(r *run) error {
 	x, shape, d := r.all(0), r.shape(0), r.attrs().Dims[0]
 	if len(shape) == 0 {
@@ -322,7 +322,7 @@ func topK(r *run) error {
 	return nil
 }
 
-// compare orders numbers, with what is not a number as the largest.
+// compare orders numbers, with NaN as the largest.
 func compare(a, b float64) int {
 	switch {
 	case a < b, b != b && a == a:
@@ -333,9 +333,9 @@ func compare(a, b float64) int {
 	return 0
 }
 
-// interleave makes the number of each element as often as the operand says. Where that
-// adds up to another number than the plan's, the result is cut, or ends in the last
-// element: what a step repeats may depend on its data.
+// interleave repeats the index of each element as often as the operand says. If that
+// adds up to another number than the plan's, the result is cut, or filled with the
+// last element: what a step repeats may depend on its data.
 func interleave(r *run) error {
 	times := r.ints(0, r.shape(0))
 	if len(times) == 0 {

@@ -27,8 +27,8 @@ type sweep struct {
 	reverse            bool
 	h0, c0             []float64
 	x                  []float64   // of the layer
-	act, h, c, hidden  [][]float64 // by step: activated gates, h and c after it, and the product that a GRU's reset gates
-	order              []int       // the steps' places in time
+	act, h, c, hidden  [][]float64 // for each step: activated gates, h and c after it, and the product that a GRU's reset gates
+	order              []int       // the steps' indices in time
 	dwi, dwh, dbi, dbh []float64
 	dh0, dc0, dx       []float64
 	recurrent          *recurrentCall
@@ -154,8 +154,8 @@ func (s *sweep) forward(x []float64) {
 	}
 }
 
-// step computes hidden unit j, number i of the batch's, from the products of
-// input and state, and leaves the activated gates in a.
+// step computes hidden unit j, index i in the batch, from the products of input
+// and state, and stores the activated gates in a.
 func (s *sweep) step(a, u []float64, j, i int, h, state, next, cell []float64) {
 	n := s.recurrent.hidden
 	switch s.recurrent.cell {
@@ -205,8 +205,8 @@ func recurrent(r *run) error {
 }
 
 // recurrentBackward reads the gradients of the result and of the last states,
-// and what the forward pass read. Its results are the gradients of input, first
-// states, and all parameters in a row.
+// and the operands of the forward pass. Its results are the gradients of input,
+// first states, and all parameters in a row.
 func recurrentBackward(r *run) error {
 	states := 1
 	if int(r.scalar("cell")) == program.CellLSTM {
@@ -268,7 +268,7 @@ func (r *run) saveRecurrent(c *recurrentCall, list []*sweep, dx []float64, state
 }
 
 // backward runs the steps from the last to the first. dy is the gradient of the
-// layer's result, of which the sweep made part d.
+// layer's result, of which the sweep computed part d.
 func (s *sweep) backward(dy []float64, d int, dh, dc []float64) {
 	c := s.recurrent
 	width := s.gates * c.hidden
@@ -300,7 +300,7 @@ func (s *sweep) backward(dy []float64, d int, dh, dc []float64) {
 	}
 }
 
-// linearBackward adds the gradients of out = x w' + bias: it adds to those of x, w and the bias.
+// linearBackward adds the gradients of out = x w' + bias to those of x, w and the bias.
 func linearBackward(g, x, w, dx, dw, db []float64, batch, n, m int) {
 	for b := range batch {
 		for j := range m {
@@ -317,9 +317,9 @@ func linearBackward(g, x, w, dx, dw, db []float64, batch, n, m int) {
 	}
 }
 
-// unstep is step's gradient: g is that of hidden unit j, number i of the batch's;
-// it sets those of the products of input, da, and state, du, and adds the one
-// that goes to the state directly to back.
+// unstep is the gradient of step: g is that of hidden unit j, index i in the
+// batch; it sets those of the products of input, da, and state, du, and adds the
+// one of the state itself to back.
 func (s *sweep) unstep(k, row, j, i int, g float64, h, state, da, du, back []float64) {
 	n, a, u := s.recurrent.hidden, s.act[k][row:], s.hidden[k][row:]
 	both := func(gate int, v float64) { da[row+gate*n+j], du[row+gate*n+j] = v, v }
@@ -349,7 +349,7 @@ func (s *sweep) unstep(k, row, j, i int, g float64, h, state, da, du, back []flo
 	}
 }
 
-// flatten lays the operands one behind the other.
+// flatten concatenates the operands.
 func flatten(r *run) error {
 	var out []float64
 	for i := range r.c.Args {

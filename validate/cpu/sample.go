@@ -13,14 +13,15 @@ var sampleKernels = map[string]kernel{
 	"grid_sampler_2d": gridSample, "grid_sampler_2d_backward": gridSampleBackward,
 }
 
-// taps are the elements of a line that a sample is mixed from, with their
+// A taps is the elements of a line that are combined for a sample, with their
 // weights; those of weight 0 do not count.
 type taps struct {
 	at     [4]int
 	weight [4]float64
 }
 
-// A sampler gives the taps on a line of n elements of element o of a line of m.
+// A sampler returns the taps, on a line of n elements, of element o on a line
+// of m.
 type sampler func(o, n, m int, align bool, scale float64) taps
 
 // ratio is the distance of neighbouring samples (aten/src/ATen/native/UpSample.h,
@@ -37,7 +38,7 @@ func ratio(n, m int, align bool, scale float64) float64 {
 	return float64(n) / float64(m)
 }
 
-// source is where on a line of n element o of a line of m lies
+// source returns the position on a line of n of element o on a line of m
 // (area_pixel_compute_source_index).
 func source(o, n, m int, align bool, scale float64) float64 {
 	x := ratio(n, m, align, scale)
@@ -74,7 +75,7 @@ func bicubic(o, n, m int, align bool, scale float64) taps {
 }
 
 // samples calls f for each element of [.., h, w] planes of out with an element
-// of those of in, and its weight.
+// of in and its weight.
 func (r *run) samples(in, out []int64, s sampler, f func(o, i int, weight float64)) {
 	n := len(in)
 	ih, iw, oh, ow := int(in[n-2]), int(in[n-1]), int(out[n-2]), int(out[n-1])
@@ -117,16 +118,16 @@ func upsampleBackward(s sampler) kernel {
 	}
 }
 
-// What grid_sample does beyond an image's edges.
+// Padding modes of grid_sample beyond an image's edges.
 const (
 	padZeros = iota
 	padBorder
 	padReflection
 )
 
-// onImage turns a grid's coordinate, -1 to 1, into one of a line of n elements,
-// and returns how fast that moves with it
-// (aten/src/ATen/native/GridSampler.h, grid_sampler_compute_source_index_set_grad).
+// onImage converts a grid's coordinate, -1 to 1, to a position on a line of n
+// elements, and returns its derivative (aten/src/ATen/native/GridSampler.h,
+// grid_sampler_compute_source_index_set_grad).
 func onImage(c float64, n int, padding int, align bool) (x, slope float64) {
 	size := float64(n)
 	if x, slope = ((c+1)*size-1)/2, size/2; align {
@@ -147,8 +148,8 @@ func onImage(c float64, n int, padding int, align bool) (x, slope float64) {
 	return x, slope
 }
 
-// reflected folds x into [low, high], and returns the direction that it then
-// moves in.
+// reflected folds x into [low, high], and returns the direction in which it
+// then moves.
 func reflected(x, low, high float64) (folded, sign float64) {
 	span := high - low
 	if span == 0 {
@@ -179,9 +180,9 @@ func (r *run) gridCall(image, grid int) *gridCall {
 		nearest: r.scalar("nearest") == 1, padding: int(r.scalar("padding")), align: r.scalar("align_corners") != 0, grid: r.floats(grid)}
 }
 
-// each calls f for every tap of every sample: the sample's number in a plane of
-// the result, the tap's place in a plane of the image, its weight, and what the
-// weight gains when the grid's coordinates grow.
+// each calls f for every tap of every sample: the sample's index in a plane of
+// the result, the tap's index in a plane of the image, its weight, and the
+// weight's derivatives by the grid's coordinates.
 func (g *gridCall) each(image int, f func(o, i int, w, dx, dy float64)) {
 	for o := range g.oh * g.ow {
 		at := 2 * (image*g.oh*g.ow + o)
@@ -213,7 +214,7 @@ func (g *gridCall) each(image int, f func(o, i int, w, dx, dy float64)) {
 
 func (g *gridCall) inside(i, j int) bool { return i >= 0 && i < g.iw && j >= 0 && j < g.ih }
 
-// gridSample reads an image and a grid of places in it.
+// gridSample reads an image and a grid of positions in it.
 func gridSample(r *run) error {
 	g, x := r.gridCall(0, 1), r.floats(0)
 	return r.accumulate(func(sum []float64) {

@@ -5,8 +5,7 @@ import "github.com/memplan/memplan/validate"
 var scatterKernels = map[string]kernel{"scatter": scattered(false), "scatter_add": scattered(true), "index_add": indexAdd, "index_put": indexPut}
 
 // scattered writes operand 2, or a number, into a copy of operand 0 at the indices
-// of operand 1 along a dim, or adds it there. Of indices that are equal the last
-// counts.
+// of operand 1 along a dim, or adds it there. Of equal indices the last counts.
 func scattered(add bool) kernel {
 	return func(r *run) error {
 		shape := r.shape(1)
@@ -39,8 +38,8 @@ func put(to *float64, v float64, add bool) {
 	*to = v
 }
 
-// indexAdd adds the slices of operand 2 into a copy of operand 0, where the
-// indices of operand 1 say.
+// indexAdd adds the slices of operand 2 into a copy of operand 0 at the indices
+// of operand 1.
 func indexAdd(r *run) error {
 	d, shape := r.attrs().Dims[0], r.shape(2)
 	out, src := r.all(0), r.all(2)

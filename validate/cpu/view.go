@@ -33,7 +33,7 @@ func cat(r *run) error {
 	return nil
 }
 
-// stack lays operands beside each other along a new dim; absent ones are zeros.
+// stack concatenates operands along a new dim; absent ones are zeros.
 func stack(r *run) error {
 	t, d := &r.c.Results[0], int(r.attrs().Dims[0])
 	for i := range r.c.Args {
@@ -43,14 +43,14 @@ func stack(r *run) error {
 	return nil
 }
 
-// repeat lays copies beside each other.
+// repeat concatenates copies.
 func repeat(r *run) error {
 	t := &r.c.Results[0]
 	x, src := r.floats(0), wrapped(t.Shape, r.shape(0))
 	return r.generate(0, func(i uint64) float64 { return float64(x[src(int(i))]) })
 }
 
-// wrapped maps the row-major number of an element of a shape to that of the
+// wrapped maps the row-major index of an element of a shape to that of the
 // element of a smaller one that repeats in it.
 func wrapped(shape, in []int64) func(int) int {
 	st := validate.RowMajor(shape)
@@ -103,7 +103,7 @@ func pad(r *run) error {
 	})
 }
 
-// flip turns dims around.
+// flip reverses dims.
 func flip(r *run) error {
 	x, s := r.all(0), r.shape(0)
 	st := validate.RowMajor(s)
@@ -119,7 +119,7 @@ func flip(r *run) error {
 	return nil
 }
 
-// roll moves elements along dims, those beyond the end to the start.
+// roll rotates elements along dims.
 func roll(r *run) error {
 	a, s := r.attrs(), r.shape(0)
 	st := validate.RowMajor(s)

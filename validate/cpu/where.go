@@ -2,7 +2,7 @@ package cpu
 
 import "github.com/memplan/memplan/graph/program"
 
-// Where says which function of which file runs a kernel, "" for none.
+// Where returns the function and file that run a kernel, "" if none does.
 func Where(name string) string {
 	k := kernels[name]
 	if k == nil {

@@ -14,29 +14,29 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// Operands that the file holds (validate.IsArray) lie at the start of a
-// call's work while it runs: kernels see tensors.
+// Constant operands (validate.IsArray) are copied to the start of a call's
+// workspace while it runs: kernels see tensors.
 
-// An arrayID tells constants apart: programs share their numbers.
+// An arrayID identifies a constant: programs share their numbers.
 type arrayID struct {
 	values *float64
 	n      int
 	dtype  graph.DType
 }
 
-// constants are a node's operands that the file holds, as tensors nowhere.
-func constants(n *program.Node) []program.Tensor {
-	var out []program.Tensor
+// constants returns a node's constant operands as tensors without memory.
+func constants(n *program.Node) []program.View {
+	var out []program.View
 	for i := range n.Args() {
 		if a := n.Arg(i); a.In == program.Array {
-			out = append(out, program.Tensor{Storage: program.None, DType: a.Array.DType, Shape: a.Array.Shape, Strides: a.Array.Strides})
+			out = append(out, program.View{Storage: program.None, DType: a.Array.DType, Shape: a.Array.Shape, Strides: a.Array.Strides})
 		}
 	}
 	return out
 }
 
-// arrayBytes is what a call's constants take of its work, a multiple of
-// layout.Align.
+// arrayBytes returns the bytes of a call's constants in its workspace, a
+// multiple of layout.Align.
 func arrayBytes(c *validate.Call) int64 {
 	bytes := int64(0)
 	for i := range c.Args {
@@ -47,8 +47,8 @@ func arrayBytes(c *validate.Call) int64 {
 	return bytes
 }
 
-// withArrays is a call whose constants are tensors and whose work is what they
-// leave of it.
+// withArrays returns a call with its constants as tensors, and with the rest of
+// its workspace.
 func withArrays(c *validate.Call) *validate.Call {
 	if !slices.ContainsFunc(c.Args, func(a validate.Operand) bool { return a.Kind == validate.IsArray }) {
 		return c
@@ -60,7 +60,7 @@ func withArrays(c *validate.Call) *validate.Call {
 		if a.Kind != validate.IsArray {
 			continue
 		}
-		out.Args[i] = onDevice(&validate.Tensor{At: out.Work.At, DType: a.DType, Shape: a.Shape, Strides: a.Strides})
+		out.Args[i] = onDevice(&validate.ArenaView{At: out.Work.At, DType: a.DType, Shape: a.Shape, Strides: a.Strides})
 		bytes := padded(a.DType.Bytes(int64(len(a.Values))))
 		out.Work.At += bytes
 		out.Work.Bytes -= bytes
@@ -68,8 +68,8 @@ func withArrays(c *validate.Call) *validate.Call {
 	return &out
 }
 
-// bring copies a call's constants to the device, behind the calls before it, and
-// returns the call as its kernel takes it.
+// bring copies a call's constants to the device, after the preceding calls, and
+// returns the call in the form for its kernel.
 func (d *Device) bring(c *validate.Call) (*validate.Call, error) {
 	out := withArrays(c)
 	if out == c {
@@ -96,8 +96,8 @@ func (d *Device) bring(c *validate.Call) (*validate.Call, error) {
 	return out, nil
 }
 
-// encoded is a constant as the device has it. It stays where it is until the
-// device is closed: the copy may begin when the call that asked for it is over.
+// encoded returns a constant in the device's format. It stays in place until
+// the device is closed: the copy may begin after the call has returned.
 func (d *Device) encoded(a *validate.Operand) ([]byte, error) {
 	id := arrayID{unsafe.SliceData(a.Values), len(a.Values), a.DType}
 	if data, ok := d.arrays[id]; ok {

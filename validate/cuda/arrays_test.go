@@ -29,11 +29,11 @@ func TestArrays(t *testing.T) {
 	for _, dt := range trainingTypes {
 		b := bench.in(t)
 		on := func(d graph.DType, shape ...int64) validate.Operand { return onDevice(b.tensor(d, nil, shape...)) }
-		to := func(d graph.DType, shape ...int64) validate.Tensor { return *b.result(d, nil, shape...) }
+		to := func(d graph.DType, shape ...int64) validate.ArenaView { return *b.result(d, nil, shape...) }
 		for _, c := range []struct {
 			kernel string
 			attrs  program.Attrs
-			out    validate.Tensor
+			out    validate.ArenaView
 			args   []validate.Operand
 		}{
 			{"embedding", program.Attrs{Scalars: []float64{-1}}, to(dt, 2, 3, 7), []validate.Operand{on(dt, 5, 7), picks}},
@@ -51,7 +51,7 @@ func TestArrays(t *testing.T) {
 			{"sum", program.Attrs{Dims: []int64{1}}, to(graph.Float32, 2), []validate.Operand{constant(graph.Float32, []int64{2, 3}, 1, 2, 3, 4, 5, 7)}},
 		} {
 			t.Run(fmt.Sprint(c.kernel, "/", dt), func(t *testing.T) {
-				call := cases.NewCall(c.kernel, c.attrs, c.args, []validate.Tensor{c.out})
+				call := cases.NewCall(c.kernel, c.attrs, c.args, []validate.ArenaView{c.out})
 				if err := d.gpu.Supports(call.Node); err != nil {
 					t.Fatal(err)
 				}

@@ -25,13 +25,13 @@ type attentionArgs struct {
 	causal, dtype, maskDType, _                    int32
 }
 
-// attentionTiles are the tiles of attention_*.cu by the width of a head: queries
-// and keys at a time, forward and backward.
+// attentionTiles are the tiles of attention_*.cu by head width: queries and keys
+// at a time, forward and backward.
 var attentionTiles = []struct{ width, rows, cols, backRows, backCols int64 }{
 	{32, 64, 64, 64, 64}, {64, 64, 64, 64, 64}, {128, 64, 32, 32, 32}, {256, 32, 16, 16, 16},
 }
 
-// attentionKernels are those of this file.
+// attentionKernels are the kernels of this file.
 func attentionKernels(register func(k kernel, names ...string)) {
 	const base = "_scaled_dot_product_"
 	narrow := func(n *program.Node) error {
@@ -51,7 +51,7 @@ func attentionKernels(register func(k kernel, names ...string)) {
 }
 
 // heads describes queries, keys, values and mask.
-func heads(r *run, q, k, v, mask *validate.Tensor) (attentionArgs, error) {
+func heads(r *run, q, k, v, mask *validate.ArenaView) (attentionArgs, error) {
 	if q == nil || k == nil || v == nil || len(q.Shape) != 4 || !isTraining(q.DType) || k.DType != q.DType || v.DType != q.DType {
 		return attentionArgs{}, fmt.Errorf("attention on operands that are no heads of one type")
 	}
@@ -68,8 +68,8 @@ func heads(r *run, q, k, v, mask *validate.Tensor) (attentionArgs, error) {
 	return a, nil
 }
 
-// unkeptSums is the bytes of the log-sum-exp of a call without it among its results,
-// as inference makes none.
+// unkeptSums returns the bytes of the log-sum-exp of a call whose results omit it,
+// as in inference.
 func unkeptSums(r *run, lse int) int64 {
 	if q := r.arg(0); r.result(lse) == nil && q != nil && len(q.Shape) == 4 {
 		return 4 * q.Shape[0] * q.Shape[1] * q.Shape[2]
@@ -77,8 +77,8 @@ func unkeptSums(r *run, lse int) int64 {
 	return 0
 }
 
-// sums sets the log-sum-exp, of which each head has a row.
-func (a *attentionArgs) sums(r *run, lse *validate.Tensor) error {
+// sums sets the log-sum-exp, with one row for each head.
+func (a *attentionArgs) sums(r *run, lse *validate.ArenaView) error {
 	if lse == nil || lse.DType != graph.Float32 || !lse.RowMajor() || a.b*a.h == 0 {
 		return fmt.Errorf("attention without its log-sum-exp")
 	}
@@ -86,7 +86,7 @@ func (a *attentionArgs) sums(r *run, lse *validate.Tensor) error {
 	return nil
 }
 
-// tiles picks the narrowest kernel that takes the heads.
+// tiles selects the narrowest kernel for the heads.
 func (a *attentionArgs) tiles() (i int, err error) {
 	for i := range attentionTiles {
 		if max(a.d, a.dv) <= attentionTiles[i].width {
@@ -110,12 +110,12 @@ func attention(r *run, output, lse int) error {
 			return fmt.Errorf("attention works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", need, r.c.Work.Bytes)
 		}
 		rows := []int64{a.b, a.h, a.m}
-		sums = &validate.Tensor{At: r.c.Work.At, DType: graph.Float32, Shape: rows, Strides: validate.RowMajor(rows)}
+		sums = &validate.ArenaView{At: r.c.Work.At, DType: graph.Float32, Shape: rows, Strides: validate.RowMajor(rows)}
 	}
 	if err := a.sums(r, sums); err != nil {
 		return err
 	}
-	for i := range r.c.Results { // state of random numbers, which are counted here, and padding
+	for i := range r.c.Results { // state of random numbers, which are indexed here, and padding
 		if t := r.result(i); t != nil && i != output && (i != lse || a.lseRows != a.m) {
 			if err := zero(r, t); err != nil {
 				return err
@@ -182,13 +182,14 @@ func attentionBackward(r *run, mask, key int) error {
 	return launch(r.d, file, "attention_queries", grid{x: (a.m + t.backRows - 1) / t.backRows, y: a.b * a.h, tx: 256, attribute: true, shared: shared}, &a)
 }
 
-// coreTile is how many queries, or keys, a block of attention_sm80.cu holds on to.
+// coreTile is the number of queries, or keys, that a block of attention_sm80.cu
+// holds.
 const coreTile = 64
 
-// cores returns for which width of heads the kernels on tensor cores take a call,
-// 0 for none: half types in rows of sixteen bytes and a mask of a training type,
-// on a card that has such cores.
-func cores(r *run, a *attentionArgs, list ...*validate.Tensor) int64 {
+// cores returns the head width of the tensor-core kernels for a call, 0 if they
+// do not apply: they need half types in rows of sixteen bytes, a mask of a
+// training type, and a card with such cores.
+func cores(r *run, a *attentionArgs, list ...*validate.ArenaView) int64 {
 	if r.d.major < 8 || a.dtype == dtypes[graph.Float32] || a.d%8 != 0 || a.dv%8 != 0 || max(a.d, a.dv) > 128 || a.maskDType > 2 {
 		return 0
 	}
@@ -210,7 +211,7 @@ func coresBackward(r *run, a *attentionArgs, width int64) error {
 	if err := launch(r.d, file, "attention_delta", grid{x: (a.b*a.h*a.m + 7) / 8, tx: 256}, a); err != nil {
 		return err
 	}
-	other := coreTile * 64 / width // of what passes by
+	other := coreTile * 64 / width // the operand that is streamed
 	g := grid{x: (a.n + coreTile - 1) / coreTile, y: a.b * a.hk, tx: 128, attribute: true, shared: int(2 * 2 * (coreTile + other) * (width + 8))}
 	if err := launch(r.d, file, "attention_keys_"+strconv.Itoa(int(width)), g, a); err != nil {
 		return err

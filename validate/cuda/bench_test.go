@@ -62,7 +62,7 @@ func fractions(rng *rand.Rand) float64 { return float64(rng.Float32() - 0.5) }
 
 // tensor lays a tensor of random numbers; of zeros and ones where the type has no
 // fractions. Without strides it is row-major.
-func (b *bench) tensor(d graph.DType, strides []int64, shape ...int64) *validate.Tensor {
+func (b *bench) tensor(d graph.DType, strides []int64, shape ...int64) *validate.ArenaView {
 	if !d.IsFloat() {
 		return b.classes(d, 2, strides, shape...)
 	}
@@ -70,13 +70,13 @@ func (b *bench) tensor(d graph.DType, strides []int64, shape ...int64) *validate
 }
 
 // classes lays a tensor of random whole numbers from 0 to below a limit.
-func (b *bench) classes(d graph.DType, limit int, strides []int64, shape ...int64) *validate.Tensor {
+func (b *bench) classes(d graph.DType, limit int, strides []int64, shape ...int64) *validate.ArenaView {
 	return b.filled(d, func() float64 { return float64(b.rng.IntN(limit)) }, strides, shape...)
 }
 
 // filled lays a tensor of given numbers, in the order in which they lie; holes
 // between elements take numbers too.
-func (b *bench) filled(d graph.DType, number func() float64, strides []int64, shape ...int64) *validate.Tensor {
+func (b *bench) filled(d graph.DType, number func() float64, strides []int64, shape ...int64) *validate.ArenaView {
 	x := b.place(d, strides, shape)
 	raw, size := make([]byte, extent(x)), d.Bytes(1)
 	for i := int64(0); i < int64(len(raw)); i += size {
@@ -88,23 +88,23 @@ func (b *bench) filled(d graph.DType, number func() float64, strides []int64, sh
 
 // result lays a tensor for a call to write: of NaNs, so that one that stays is
 // seen.
-func (b *bench) result(d graph.DType, strides []int64, shape ...int64) *validate.Tensor {
+func (b *bench) result(d graph.DType, strides []int64, shape ...int64) *validate.ArenaView {
 	x := b.place(d, strides, shape)
 	b.blank(x)
 	return x
 }
 
 // blank makes a tensor all NaNs, or the numbers of the same bits.
-func (b *bench) blank(x *validate.Tensor) { b.upload(x.At, nans(extent(x))) }
+func (b *bench) blank(x *validate.ArenaView) { b.upload(x.At, nans(extent(x))) }
 
 // nans are bytes that are NaNs in every floating-point type.
 func nans(n int64) []byte { return bytes.Repeat([]byte{0xff}, int(n)) }
 
-func (b *bench) place(d graph.DType, strides, shape []int64) *validate.Tensor {
+func (b *bench) place(d graph.DType, strides, shape []int64) *validate.ArenaView {
 	if strides == nil {
 		strides = validate.RowMajor(shape)
 	}
-	x := &validate.Tensor{At: *b.top + d.Bytes(b.shift), DType: d, Shape: shape, Strides: strides}
+	x := &validate.ArenaView{At: *b.top + d.Bytes(b.shift), DType: d, Shape: shape, Strides: strides}
 	*b.top = padded(x.At + extent(x))
 	return x
 }
@@ -118,7 +118,7 @@ func (b *bench) upload(at int64, raw []byte) {
 
 // bytes are those of a tensor, from its first element to its last, on the
 // processor.
-func (b *bench) bytes(x *validate.Tensor) []byte {
+func (b *bench) bytes(x *validate.ArenaView) []byte {
 	raw := make([]byte, extent(x))
 	if err := b.memory.Download(raw, x.At); err != nil {
 		b.t.Fatal(err)
@@ -128,15 +128,15 @@ func (b *bench) bytes(x *validate.Tensor) []byte {
 
 // run runs a call of a kernel and returns its results. Operands that are nil are
 // absent, results that are nil are not wanted.
-func (b *bench) run(kernel string, a *program.Attrs, results []*validate.Tensor, args ...*validate.Tensor) []*validate.Tensor {
+func (b *bench) run(kernel string, a *program.Attrs, results []*validate.ArenaView, args ...*validate.ArenaView) []*validate.ArenaView {
 	b.t.Helper()
 	b.do(b, newCall(kernel, a, results, args))
 	return results
 }
 
 // newCall makes a call of a kernel, and its node.
-func newCall(kernel string, a *program.Attrs, results, args []*validate.Tensor) *validate.Call {
-	in, out := make([]validate.Operand, len(args)), make([]validate.Tensor, len(results))
+func newCall(kernel string, a *program.Attrs, results, args []*validate.ArenaView) *validate.Call {
+	in, out := make([]validate.Operand, len(args)), make([]validate.ArenaView, len(results))
 	for i, x := range args {
 		if x != nil {
 			in[i] = validate.Operand{Kind: validate.OnDevice, Tensor: *x}
@@ -156,7 +156,7 @@ func newCall(kernel string, a *program.Attrs, results, args []*validate.Tensor) 
 }
 
 // extent is how many bytes a tensor takes from its first element to its last.
-func extent(t *validate.Tensor) int64 {
+func extent(t *validate.ArenaView) int64 {
 	n := int64(1)
 	for i := range t.Shape {
 		if t.Shape[i] == 0 {

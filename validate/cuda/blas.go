@@ -6,8 +6,8 @@ package cuda
 #include <stddef.h>
 #include <stdint.h>
 
-// The part of cuBLAS that is used; its interface has been the same since
-// version 11.
+// The functions of cuBLAS that are used; their interface has been the same
+// since version 11.
 typedef int (*create_t)(void **);
 typedef int (*destroy_t)(void *);
 typedef int (*set_stream_t)(void *, void *);
@@ -52,7 +52,7 @@ type blas struct {
 	destroy, setStream, setWorkspace, fnGemm unsafe.Pointer
 }
 
-// The types of cudaDataType that products take.
+// The types of cudaDataType in products.
 var cudaTypes = map[graph.DType]C.int{graph.Float32: 0, graph.Float64: 1, graph.Float16: 2, graph.BFloat16: 14}
 
 // openBLAS opens cuBLAS and makes a handle on a stream.
@@ -79,7 +79,8 @@ func openBLAS(s cu.Stream) (*blas, error) {
 	return b, nil
 }
 
-// streamPointer is the driver's handle: cu.Stream is a struct of that one field.
+// streamPointer returns the driver's handle: cu.Stream is a struct with that one
+// field.
 func streamPointer(s cu.Stream) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&s)) }
 
 // String is the library with its version.
@@ -89,7 +90,7 @@ func (b *blas) String() string {
 
 func (b *blas) close() { C.blas_destroy(b.destroy, b.handle) }
 
-// use makes the library work in the given memory and allocate none itself.
+// use makes the library work in the given memory and allocate none of its own.
 func (b *blas) use(ptr, bytes uint64) error {
 	if rc := C.blas_workspace(b.setWorkspace, b.handle, C.uintptr_t(ptr), C.size_t(bytes)); rc != 0 {
 		return fmt.Errorf("cuBLAS: status %d for a workspace of %d bytes", int(rc), bytes)
@@ -104,7 +105,7 @@ type factor struct {
 	transposed bool
 }
 
-// op is the factor's operation as cuBLAS numbers them.
+// op returns cuBLAS's number for the factor's operation.
 func (f factor) op() C.int {
 	if f.transposed {
 		return 1

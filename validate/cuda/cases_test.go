@@ -51,7 +51,7 @@ var caseLayouts = []struct {
 }
 
 func runCase(b *bench, d *tandem, c *cases.Case, data map[string]*validate.Array, strides func([]int64) []int64) {
-	call := c.Call(data, func(a *validate.Array, values bool) validate.Tensor {
+	call := c.Call(data, func(a *validate.Array, values bool) validate.ArenaView {
 		x := b.place(a.DType, strides(a.Shape), a.Shape)
 		b.upload(x.At, cases.Bytes(a, x.Strides, values)) // results start as NaNs
 		return *x

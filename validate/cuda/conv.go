@@ -9,7 +9,7 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// convKernels are those of this file.
+// convKernels are the kernels of this file.
 func convKernels(register func(k kernel, names ...string)) {
 	few := func(n *program.Node) error {
 		if s := len(n.Attrs.Conv.Stride); s > 3 {
@@ -21,8 +21,8 @@ func convKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: convolutionBackward, accepts: few}, "convolution_backward")
 }
 
-// convolution is a forward pass, of a transposed one the data gradient's, with
-// the bias added after.
+// convolution is a forward pass, or for a transposed one the data gradient's,
+// with the bias added afterwards.
 func convolution(r *run) error {
 	x, w, b, out := r.arg(0), r.arg(1), r.arg(2), r.result(0)
 	var err error
@@ -37,12 +37,11 @@ func convolution(r *run) error {
 	return pointwise(r, "add", out, [4]float64{1}, onDevice(out), onDevice(channels(b, spatial(r))))
 }
 
-// spatial is how many dims the call's windows have.
+// spatial returns the number of dims of the call's windows.
 func spatial(r *run) int { return len(r.attrs().Conv.Stride) }
 
-// channels shows a vector of channels as it lies along an image with spatial
-// dims behind them.
-func channels(b *validate.Tensor, spatial int) *validate.Tensor {
+// channels shows a vector of channels with the dims of an image.
+func channels(b *validate.ArenaView, spatial int) *validate.ArenaView {
 	shape, strides := []int64{b.Shape[0]}, []int64{b.Strides[0]}
 	for range spatial {
 		shape, strides = append(shape, 1), append(strides, 1)
@@ -92,30 +91,30 @@ func convolutionBackward(r *run) error {
 
 // conv runs one pass between operand x, weight w and result y, one of which it
 // computes.
-func conv(r *run, p pass, x, w, y, out *validate.Tensor) error {
+func conv(r *run, p pass, x, w, y, out *validate.ArenaView) error {
 	list := r.d.ways(r.attrs().Conv, p, x, w, y)
 	at := 0
 	for at+1 < len(list) && list[at].bytes > r.c.Work.Bytes {
 		at++
 	}
 	v := &list[at]
-	if v.own() && v.err != nil { // an own kernel in cuDNN's place
+	if v.own() && v.err != nil { // an own kernel instead of cuDNN
 		r.d.fallbacks[v.err.Error()]++
 	}
 	if v.copies == nil {
 		return runPass(r, v, p, x, w, y, out)
 	}
 	return v.copies.run(r.c.Work.At, resultOf[p], r.copyTo,
-		func(t []validate.Tensor) error { return runPass(r, v, p, &t[0], &t[1], &t[2], &t[resultOf[p]]) })
+		func(t []validate.ArenaView) error { return runPass(r, v, p, &t[0], &t[1], &t[2], &t[resultOf[p]]) })
 }
 
-// resultOf is which of operand, weight and result a pass computes.
+// resultOf is the one of operand, weight and result that a pass computes.
 var resultOf = [...]int{forwardPass: 2, dataPass: 0, filterPass: 1}
 
-// runPass runs a pass on tensors that lie as they are to.
-func runPass(r *run, v *way, p pass, x, w, y, out *validate.Tensor) error {
+// runPass runs a pass on tensors in the required layout.
+func runPass(r *run, v *way, p pass, x, w, y, out *validate.ArenaView) error {
 	work := r.c.Work
-	if v.copies != nil { // they lie at its start
+	if v.copies != nil { // at the start of the workspace
 		work.At += v.copies.bytes
 		work.Bytes -= v.copies.bytes
 	}
@@ -128,9 +127,9 @@ func runPass(r *run, v *way, p pass, x, w, y, out *validate.Tensor) error {
 	return ownConv(r, p, x, w, y, out, work)
 }
 
-// sized shows a tensor with n dims as cuDNN counts them: a vector of positions
-// has a height of 1.
-func sized(t *validate.Tensor, spatial int) (size, stride [5]int32, dims int8, err error) {
+// sized returns the dims and strides of a tensor as cuDNN counts them: a vector
+// of positions has a height of 1.
+func sized(t *validate.ArenaView, spatial int) (size, stride [5]int32, dims int8, err error) {
 	n := len(t.Shape)
 	if n != spatial+2 {
 		return size, stride, 0, fmt.Errorf("%v has not %d spatial dims", t.Shape, spatial)
@@ -151,7 +150,7 @@ func sized(t *validate.Tensor, spatial int) (size, stride [5]int32, dims int8, e
 }
 
 // convKey describes a pass to cuDNN.
-func (d *Device) convKey(c *program.Conv, p pass, x, w, y *validate.Tensor) (convKey, error) {
+func (d *Device) convKey(c *program.Conv, p pass, x, w, y *validate.ArenaView) (convKey, error) {
 	k := convKey{pass: p, dtype: x.DType, groups: int32(c.Groups), full: d.opt.FP32}
 	if _, ok := dnnTypes[x.DType]; !ok || w.DType != x.DType || y.DType != x.DType {
 		return k, fmt.Errorf("cuDNN: types %v, %v, %v", x.DType, w.DType, y.DType)
@@ -159,7 +158,7 @@ func (d *Device) convKey(c *program.Conv, p pass, x, w, y *validate.Tensor) (con
 	n := len(c.Stride)
 	var err error
 	for _, s := range []struct {
-		t            *validate.Tensor
+		t            *validate.ArenaView
 		size, stride *[5]int32
 	}{{x, &k.x, &k.xs}, {w, &k.w, &k.ws}, {y, &k.y, &k.ys}} {
 		if *s.size, *s.stride, k.dims, err = sized(s.t, n); err != nil {
@@ -176,9 +175,8 @@ func (d *Device) convKey(c *program.Conv, p pass, x, w, y *validate.Tensor) (con
 	return k, nil
 }
 
-// convolve runs a planned pass in memory that Work asked for, at an offset of the
-// arena.
-func convolve(r *run, k *convKey, plan *convPlan, x, w, y *validate.Tensor, at int64) error {
+// convolve runs a planned pass in the workspace at an offset of the arena.
+func convolve(r *run, k *convKey, plan *convPlan, x, w, y *validate.ArenaView, at int64) error {
 	a, b, out := r.ptr(x), r.ptr(w), r.ptr(y)
 	switch k.pass {
 	case dataPass:
@@ -189,8 +187,7 @@ func convolve(r *run, k *convKey, plan *convPlan, x, w, y *validate.Tensor, at i
 	return r.d.dnn.run(k, plan, a, b, out, uint64(r.d.at(at)))
 }
 
-// convWork is what the passes of a convolution need beyond nothing: of one that runs
-// several, the most.
+// convWork returns the workspace of a convolution's passes: of several, the largest.
 func (d *Device) convWork(n *program.Node) (int64, error) {
 	c := n.Attrs
 	if c == nil || c.Conv == nil {
@@ -200,10 +197,10 @@ func (d *Device) convWork(n *program.Node) (int64, error) {
 	if err := d.enter(); err != nil {
 		return 0, err
 	}
-	arg := func(i int) *validate.Tensor { return shown(n.In, int(n.Arg(i).In)) }
-	result := func(i int) *validate.Tensor { return shown(n.Out, n.Result(i)) }
+	arg := func(i int) *validate.ArenaView { return shown(n.In, int(n.Arg(i).In)) }
+	result := func(i int) *validate.ArenaView { return shown(n.Out, n.Result(i)) }
 	most := int64(0)
-	add := func(p pass, x, w, y *validate.Tensor) {
+	add := func(p pass, x, w, y *validate.ArenaView) {
 		if x != nil && w != nil && y != nil {
 			most = max(most, d.ways(c.Conv, p, x, w, y)[0].bytes)
 		}
@@ -224,18 +221,18 @@ func (d *Device) convWork(n *program.Node) (int64, error) {
 	return most, nil
 }
 
-// shown is a node's tensor as calls have it; of its address, what is known: how
-// far it is from the start of a buffer.
-func shown(list []program.Tensor, i int) *validate.Tensor {
+// shown returns a node's tensor in the form of calls; only its offset from the
+// start of its buffer is known.
+func shown(list []program.View, i int) *validate.ArenaView {
 	if i < 0 || i >= len(list) {
 		return nil
 	}
 	t := &list[i]
-	return &validate.Tensor{At: t.DType.Bytes(t.Offset), DType: t.DType, Shape: t.Shape, Strides: t.Strides}
+	return &validate.ArenaView{At: t.DType.Bytes(t.Offset), DType: t.DType, Shape: t.Shape, Strides: t.Strides}
 }
 
-// dense reports a weight that lies in order, or with its channels innermost.
-func dense(w *validate.Tensor) bool {
+// dense reports whether a weight is row-major, or has its channels innermost.
+func dense(w *validate.ArenaView) bool {
 	if w.RowMajor() {
 		return true
 	}

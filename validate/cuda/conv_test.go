@@ -89,22 +89,22 @@ func (c *convCase) both(b *bench, d *tandem, dtype graph.DType, order string) {
 		}
 		return nil
 	}
-	operand := func(order byte, shape []int64) *validate.Tensor {
+	operand := func(order byte, shape []int64) *validate.ArenaView {
 		return b.tensor(dtype, strides(order, shape), shape...)
 	}
-	result := func(order byte, shape []int64) *validate.Tensor {
+	result := func(order byte, shape []int64) *validate.ArenaView {
 		return b.result(dtype, strides(order, shape), shape...)
 	}
-	run := func(kernel string, results []*validate.Tensor, args ...*validate.Tensor) {
+	run := func(kernel string, results []*validate.ArenaView, args ...*validate.ArenaView) {
 		call := newCall(kernel, &program.Attrs{Conv: &c.conv}, results, args)
 		d.room(b.t, call, *b.top)
 		b.do(b, call)
 	}
 	out := c.out()
 	x, w, bias := operand(order[0], c.x), operand(order[1], c.w), operand('r', out[1:2])
-	run("convolution", []*validate.Tensor{result(order[2], out)}, x, w, bias)
+	run("convolution", []*validate.ArenaView{result(order[2], out)}, x, w, bias)
 	g := operand(order[2], out)
-	run("convolution_backward", []*validate.Tensor{result(order[0], c.x), result(order[1], c.w), result('r', out[1:2])}, g, x, w)
+	run("convolution_backward", []*validate.ArenaView{result(order[0], c.x), result(order[1], c.w), result('r', out[1:2])}, g, x, w)
 }
 
 // TestConvolutions runs convolutions of all kinds on both devices, by every path

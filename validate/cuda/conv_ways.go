@@ -13,34 +13,34 @@ import (
 	"github.com/memplan/memplan/validate/dnngraph"
 )
 
-// A way is how a pass runs: by cuDNN, where there is a plan, else by an own
-// kernel, on the tensors as they lie or on copies.
+// A way is how a pass runs: by cuDNN if there is a plan, else by an own kernel,
+// on the tensors themselves or on copies.
 type way struct {
 	key    convKey
 	graph  *dnngraph.Plan
 	plan   *convPlan
 	copies *copies
-	bytes  int64 // of work: the copies, and what cuDNN works in behind them
-	err    error // why cuDNN does not run what it should
+	bytes  int64 // of workspace: the copies, followed by cuDNN's
+	err    error // why cuDNN does not run it although it should
 }
 
-// own reports a way by an own kernel.
+// own reports whether the way uses an own kernel.
 func (v *way) own() bool { return v.graph == nil && v.plan == nil }
 
-// A convQuery is a pass that looks for a way.
+// A convQuery is a pass for which a way is sought.
 type convQuery struct {
 	c       *program.Conv
 	p       pass
-	x, w, y *validate.Tensor
+	x, w, y *validate.ArenaView
 }
 
-// format is the order in which PyTorch has all three tensors.
+// format returns PyTorch's memory format of all three tensors.
 func (q *convQuery) format() format { return formatOf(q.c, q.x, q.w, q.y) }
 
-// errNotMine is returned by a path for a pass that it does not serve.
+// errNotMine is returned by a path for a pass that it does not handle.
 var errNotMine = errors.New("not of this kind")
 
-// pathWays are how the paths run a pass; an error says why one does not.
+// pathWays are the ways of paths to run a pass; the error says why one cannot.
 var pathWays = map[string]func(d *Device, q *convQuery) (way, error){
 	pathDepthwise: func(_ *Device, q *convQuery) (way, error) {
 		if v, well := ownWay(q); well || torchDepthwise(q) {
@@ -57,16 +57,16 @@ var pathWays = map[string]func(d *Device, q *convQuery) (way, error){
 	},
 	pathGraph: (*Device).graphWay,
 	pathLegacy: func(d *Device, q *convQuery) (way, error) {
-		if depthwise(q.c, q.w) { // its algorithms are slower at these than own kernels
+		if depthwise(q.c, q.w) { // own kernels are faster than its algorithms
 			return way{}, errNotMine
 		}
 		return d.legacyWay(q)
 	},
 }
 
-// ways lists how a pass can run, the best first; the last needs no work. What
-// there is depends on the call alone, not on how much memory there happens to be.
-func (d *Device) ways(c *program.Conv, p pass, x, w, y *validate.Tensor) []way {
+// ways lists the ways to run a pass, the best first; the last needs no workspace.
+// They depend only on the call, not on the available memory.
+func (d *Device) ways(c *program.Conv, p pass, x, w, y *validate.ArenaView) []way {
 	q := &convQuery{c, p, x, w, y}
 	paths := d.paths
 	if d.dnn == nil {
@@ -95,9 +95,9 @@ func (d *Device) ways(c *program.Conv, p pass, x, w, y *validate.Tensor) []way {
 	return []way{{err: why}}
 }
 
-// ownWay runs a depthwise pass by an own kernel, on row-major copies where none
-// serves the tensors as they lie, and reports whether one of the fast kernels
-// does.
+// ownWay runs a depthwise pass by an own kernel, on row-major copies if none
+// handles the tensors' layout; fast reports whether it is one of the fast
+// kernels.
 func ownWay(q *convQuery) (way, bool) {
 	if !depthwise(q.c, q.w) {
 		return way{}, false
@@ -112,7 +112,7 @@ func ownWay(q *convQuery) (way, bool) {
 }
 
 // legacyWay runs a pass by cuDNN's interface of version 7, on row-major copies
-// where it has no algorithm for the tensors as they lie.
+// if it has no algorithm for the tensors' layout.
 func (d *Device) legacyWay(q *convQuery) (way, error) {
 	direct, err := d.legacyOn(q, q.x, q.w, q.y)
 	if err == nil {
@@ -131,8 +131,8 @@ func (d *Device) legacyWay(q *convQuery) (way, error) {
 	return on, nil
 }
 
-// legacyOn plans a pass by version 7 on tensors as they are given.
-func (d *Device) legacyOn(q *convQuery, x, w, y *validate.Tensor) (out way, err error) {
+// legacyOn plans a pass by version 7 on the given tensors.
+func (d *Device) legacyOn(q *convQuery, x, w, y *validate.ArenaView) (out way, err error) {
 	if out.key, err = d.convKey(q.c, q.p, x, w, y); err != nil {
 		return out, err
 	}
@@ -146,8 +146,8 @@ func (d *Device) legacyOn(q *convQuery, x, w, y *validate.Tensor) (out way, err 
 	return out, nil
 }
 
-// torchDepthwise reports a depthwise convolution that PyTorch runs by a kernel of
-// its own.
+// torchDepthwise reports whether PyTorch runs a depthwise convolution by a kernel
+// of its own.
 func torchDepthwise(q *convQuery) bool {
 	c, x, w := q.c, q.x, q.w
 	if !depthwise(c, w) {

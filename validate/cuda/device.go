@@ -25,8 +25,8 @@ import (
 // Options choose a device and how it computes.
 type Options struct {
 	Ordinal int
-	FP32    bool // convolutions of float32 in full precision, not in TF32 as PyTorch's default
-	NoDNN   bool // convolutions by memplan's own kernels, as where cuDNN is missing
+	FP32    bool // float32 convolutions in full precision, not in TF32 as PyTorch's default
+	NoDNN   bool // convolutions by memplan's own kernels, as if cuDNN were missing
 }
 
 // Device is an NVIDIA GPU. Its methods may be called from any goroutine, one
@@ -55,14 +55,14 @@ type Device struct {
 	events []cu.Event // two for each call
 	spare  []cu.Event
 
-	arrays map[arrayID][]byte // constants as the driver copies them
-	pinned runtime.Pinner     // what of them it may read from
+	arrays map[arrayID][]byte // constants, in the form that the driver copies
+	pinned runtime.Pinner     // memory that it may read from
 }
 
-// granularity is what the driver rounds allocations up to.
+// granularity is the driver's rounding of allocations.
 const granularity = 2 << 20
 
-// Open starts a context on a device, with no memory of its own yet.
+// Open creates a context on a device, without an arena.
 func Open(opt Options) (*Device, error) {
 	n, err := cu.NumDevices()
 	if err != nil {
@@ -94,8 +94,8 @@ func Open(opt Options) (*Device, error) {
 	return d, nil
 }
 
-// used asks NVML how much of a device is taken, 0 where it cannot say. It numbers
-// all devices, which is another number than the driver's where some are hidden.
+// used returns the memory in use on a device according to NVML, 0 if unknown.
+// NVML numbers all devices, the driver only visible ones.
 func used(ordinal int) int64 {
 	if os.Getenv("CUDA_VISIBLE_DEVICES") != "" {
 		return 0
@@ -141,7 +141,7 @@ func (d *Device) start() error {
 	return nil
 }
 
-// Libraries says which libraries compute products and convolutions.
+// Libraries lists the libraries that compute products and convolutions.
 func (d *Device) Libraries() []string {
 	out := []string{d.blas.String()}
 	if d.dnn == nil {
@@ -169,7 +169,7 @@ func (d *Device) enter() error {
 	return explain("entering the context", cu.SetCurrentContext(d.ctx))
 }
 
-// leave lets go of the thread that enter took.
+// leave releases the thread that enter locked.
 func (d *Device) leave() { runtime.UnlockOSThread() }
 
 // Info describes the device.
@@ -179,7 +179,7 @@ func (d *Device) Info() validate.Info {
 	return info
 }
 
-// Memory returns what the driver says is free and in all.
+// Memory returns the free and the total memory that the driver reports.
 func (d *Device) Memory() (free, total int64, err error) {
 	defer d.leave()
 	if err := d.enter(); err != nil {
@@ -214,11 +214,11 @@ func (d *Device) span(offset, n int64) error {
 	return nil
 }
 
-// at is the address of an offset of the arena.
+// at returns the address of an offset of the arena.
 func (d *Device) at(offset int64) cu.DevicePtr { return d.arena + cu.DevicePtr(offset) }
 
 // Upload copies data into the arena, in the order of the calls: a copy outside
-// the stream may end after the call behind it has begun (CUDA driver API, API
+// the stream may end after the next call has begun (CUDA driver API, API
 // synchronization behavior).
 func (d *Device) Upload(offset int64, data []byte) error {
 	if err := d.span(offset, int64(len(data))); err != nil || len(data) == 0 {
@@ -308,7 +308,7 @@ func (d *Device) Run(c *validate.Call) error {
 	return d.mark()
 }
 
-// mark records an event where calls are timed.
+// mark records an event if calls are timed.
 func (d *Device) mark() error {
 	if !d.timing {
 		return nil
@@ -399,27 +399,27 @@ type run struct {
 	c *validate.Call
 }
 
-// A kernel runs a call of one name.
+// A kernel runs calls of one kernel name.
 type kernel struct {
 	run func(*run) error
-	// accepts says why a node cannot run though it is complete; nil: none.
+	// accepts returns why a complete node cannot run; nil: all can.
 	accepts func(*program.Node) error
-	// rows says which tensors the kernel takes row-major only; nil: none. They
-	// are copied where they lie otherwise (rows.go).
+	// rows returns the tensors that must be row-major; nil: none. Others are
+	// copied (rows.go).
 	rows rows
 	// updates are the operands that the kernel also writes.
 	updates []int
-	// spare says that the plan has memory for row-major operands, as PyTorch's
-	// operator makes them contiguous: copies go there first.
+	// spare is set if the plan has memory for row-major operands, because
+	// PyTorch's operator makes them contiguous: copies use that first.
 	spare bool
-	// work is how many bytes the kernel itself works in; nil: none.
+	// work returns the kernel's own workspace in bytes; nil: none.
 	work func(*run) int64
 }
 
 var kernels = collect(pointwiseKernels, fillKernels, viewKernels, indexKernels, scatterKernels, matmulKernels, convKernels, attentionKernels, rnnKernels, normKernels, poolKernels,
 	sampleKernels, reduceKernels, lossKernels, optimizerKernels)
 
-// collect makes one table of the files' own.
+// collect merges the files' tables.
 func collect(files ...func(register func(k kernel, names ...string))) map[string]kernel {
 	all := map[string]kernel{}
 	for _, f := range files {
@@ -435,42 +435,43 @@ func collect(files ...func(register func(k kernel, names ...string))) map[string
 	return all
 }
 
-// arg is operand i where it is on the device, else nil.
-func (r *run) arg(i int) *validate.Tensor {
+// arg returns operand i if it is on the device, else nil.
+func (r *run) arg(i int) *validate.ArenaView {
 	if i >= len(r.c.Args) || r.c.Args[i].Kind != validate.OnDevice {
 		return nil
 	}
 	return &r.c.Args[i].Tensor
 }
 
-// result is result i where it is wanted, else nil.
-func (r *run) result(i int) *validate.Tensor {
+// result returns result i if it is wanted, else nil.
+func (r *run) result(i int) *validate.ArenaView {
 	if i >= len(r.c.Results) || r.c.Results[i].At < 0 {
 		return nil
 	}
 	return &r.c.Results[i]
 }
 
-// ptr is the address of a tensor, 0 for none.
-func (r *run) ptr(t *validate.Tensor) uint64 {
+// ptr returns the address of a tensor, 0 for none.
+func (r *run) ptr(t *validate.ArenaView) uint64 {
 	if t == nil {
 		return 0
 	}
 	return uint64(r.d.at(t.At))
 }
 
-// dtype is a tensor's type as kernels number it, float32 for no tensor.
-func dtype(t *validate.Tensor) int32 {
+// dtype returns a tensor's type in the kernels' numbering, float32 for no
+// tensor.
+func dtype(t *validate.ArenaView) int32 {
 	if t == nil {
 		return 0
 	}
 	return dtypes[t.DType]
 }
 
-// scalar is a number of the call, by the name that its kernel's row has.
+// scalar returns a scalar of the call, by its name in the kernel's row.
 func (r *run) scalar(name string) float64 { return r.c.Scalar(name) }
 
-// attrs are those of the node, empty where it has none.
+// attrs returns the node's attributes, empty ones if it has none.
 func (r *run) attrs() *program.Attrs {
 	if r.c.Node.Attrs == nil {
 		return &program.Attrs{}
@@ -478,7 +479,7 @@ func (r *run) attrs() *program.Attrs {
 	return r.c.Node.Attrs
 }
 
-// isTraining reports one of the types that most kernels compute with.
+// isTraining reports whether a type is one that most kernels compute with.
 func isTraining(d graph.DType) bool {
 	return d == graph.Float32 || d == graph.Float16 || d == graph.BFloat16
 }

@@ -81,7 +81,7 @@ type dnn struct {
 	version int
 	plans   map[convKey]*convPlan
 
-	graphs    *dnngraph.Backend // nil: cuDNN is too old for it
+	graphs    *dnngraph.Backend // nil: cuDNN is too old
 	noGraphs  error             // why
 	graphPlan map[convKey]*graphPlan
 }
@@ -133,7 +133,7 @@ func openDNN(s cu.Stream) (*dnn, error) {
 	return d, nil
 }
 
-// status is the library's word for a status.
+// status returns the library's text for a status.
 func (d *dnn) status(rc C.int) string { return C.GoString(C.dnn_error(d.f.error_string, rc)) }
 
 // String is the library with its version.
@@ -152,7 +152,7 @@ func (d *dnn) close() {
 	C.dnn_free(d.f.destroy, d.handle)
 }
 
-// A convKey is what decides a pass's algorithm.
+// A convKey is what a pass's algorithm depends on.
 type convKey struct {
 	pass                pass
 	dtype               graph.DType
@@ -161,7 +161,7 @@ type convKey struct {
 	dims                int8
 	groups              int32
 	full                bool    // float32 in full precision
-	align               [3]int8 // bytes that the addresses are multiples of, for graphs
+	align               [3]int8 // alignment of the addresses in bytes, for graphs
 }
 
 // A convPlan is a pass ready to run.
@@ -195,13 +195,12 @@ func ints(v []int32) []C.int {
 	return out
 }
 
-// mostWork is more workspace than an algorithm is worth, in bytes.
+// mostWork is the largest useful workspace of an algorithm, in bytes.
 const mostWork = 1 << 30
 
-// plan describes a pass and picks the fastest algorithm that always gives the
-// same bits. What it picks depends on the pass alone, not on how much memory
-// happens to be free: a call that runs again, and a plan with other checkpoints,
-// compute the same.
+// plan describes a pass and selects the fastest deterministic algorithm. The
+// choice depends only on the pass, not on the free memory: a call that runs
+// again, and a plan with other checkpoints, compute the same.
 func (d *dnn) plan(k *convKey) *convPlan {
 	if p, ok := d.plans[*k]; ok {
 		return p
@@ -223,7 +222,7 @@ func (d *dnn) describe(k *convKey, p *convPlan) error {
 	}
 	format := C.int(0)
 	if k.ws[1] == 1 && k.w[1] > 1 && k.ws[0] != 1 && k.ws[n-1] != 1 {
-		format = 1 // the weight's channels lie side by side
+		format = 1 // the weight's channels are innermost
 	}
 	math := C.int(0) // the default: TF32 for float32
 	switch {
@@ -264,7 +263,7 @@ func (d *dnn) describe(k *convKey, p *convPlan) error {
 	return nil
 }
 
-// order gives a pass's descriptors in its own order.
+// order returns a pass's descriptors in the order of its function.
 func (p *convPlan) order(w pass) (a, b, c unsafe.Pointer) {
 	switch w {
 	case forwardPass:
@@ -275,7 +274,7 @@ func (p *convPlan) order(w pass) (a, b, c unsafe.Pointer) {
 	return p.x, p.y, p.w
 }
 
-// choose picks the algorithm of a plan whose descriptors are made.
+// choose selects the algorithm of a plan whose descriptors are made.
 func (d *dnn) choose(k *convKey, p *convPlan) error {
 	find := [...]unsafe.Pointer{d.f.find_forward, d.f.find_data, d.f.find_filter}[k.pass]
 	size := [...]unsafe.Pointer{d.f.size_forward, d.f.size_data, d.f.size_filter}[k.pass]
@@ -298,8 +297,7 @@ func (d *dnn) choose(k *convKey, p *convPlan) error {
 	return fmt.Errorf("cuDNN: no algorithm of the %v pass (%s)", k.pass, strings.Join(refused, ", "))
 }
 
-// refuses says why an algorithm is not to be used, or how much workspace it
-// needs.
+// refuses returns why an algorithm must not be used, or its workspace.
 func (d *dnn) refuses(k *convKey, p *convPlan, q *C.perf_t, size unsafe.Pointer) (C.size_t, string) {
 	switch {
 	case q.status != 0:

@@ -9,14 +9,14 @@ import (
 	"github.com/memplan/memplan/validate/dnngraph"
 )
 
-// A graphPlan is what cuDNN's graph interface has for a pass.
+// A graphPlan is the plan of cuDNN's graph interface for a pass.
 type graphPlan struct {
 	plan *dnngraph.Plan
-	err  error // why it has nothing
+	err  error // why there is none
 }
 
-// graphFor picks an engine for a pass, once. What it picks depends on the pass
-// alone, as plan's choice does.
+// graphFor selects an engine for a pass, once. Like plan's, the choice depends
+// only on the pass.
 func (d *dnn) graphFor(k *convKey) (*dnngraph.Plan, error) {
 	if d.graphs == nil {
 		return nil, d.noGraphs
@@ -53,8 +53,8 @@ func (d *dnn) closeGraphs() {
 // graph describes a pass to cuDNN's graph interface.
 func (k *convKey) graph() *dnngraph.Conv {
 	n, sp := int(k.dims), int(k.dims)-2
-	tensor := func(i int, size, stride *[5]int32) dnngraph.Tensor {
-		return dnngraph.Tensor{Size: long(size[:n]), Stride: long(stride[:n]), Align: int64(k.align[i])}
+	tensor := func(i int, size, stride *[5]int32) dnngraph.Descriptor {
+		return dnngraph.Descriptor{Size: long(size[:n]), Stride: long(stride[:n]), Align: int64(k.align[i])}
 	}
 	return &dnngraph.Conv{Pass: [...]dnngraph.Pass{forwardPass: dnngraph.Forward, dataPass: dnngraph.Data, filterPass: dnngraph.Filter}[k.pass],
 		Type: k.dtype, X: tensor(0, &k.x, &k.xs), W: tensor(1, &k.w, &k.ws), Y: tensor(2, &k.y, &k.ys),
@@ -71,7 +71,7 @@ func long(v []int32) []int64 {
 }
 
 // graphWay runs a pass by cuDNN's graph interface, with its tensors in one format
-// as PyTorch has them.
+// as in PyTorch.
 func (d *Device) graphWay(q *convQuery) (way, error) {
 	var out way
 	x, w, y := q.x, q.w, q.y
@@ -86,7 +86,7 @@ func (d *Device) graphWay(q *convQuery) (way, error) {
 	if out.key, err = d.convKey(q.c, q.p, x, w, y); err != nil {
 		return out, err
 	}
-	for i, t := range []*validate.Tensor{x, w, y} {
+	for i, t := range []*validate.ArenaView{x, w, y} {
 		out.key.align[i] = alignment(t.At)
 	}
 	if out.graph, err = d.dnn.graphFor(&out.key); err != nil {
@@ -96,9 +96,8 @@ func (d *Device) graphWay(q *convQuery) (way, error) {
 	return out, nil
 }
 
-// runGraph runs a planned pass in memory that Work asked for, at an offset of the
-// arena.
-func runGraph(r *run, plan *dnngraph.Plan, p pass, x, w, y *validate.Tensor, at int64) error {
+// runGraph runs a planned pass in the workspace at an offset of the arena.
+func runGraph(r *run, plan *dnngraph.Plan, p pass, x, w, y *validate.ArenaView, at int64) error {
 	workspace := uint64(0)
 	if plan.Bytes > 0 {
 		workspace = uint64(r.d.at(at))

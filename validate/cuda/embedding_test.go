@@ -38,7 +38,7 @@ func TestEmbeddingChunks(t *testing.T) {
 			g, dw := b.tensor(c.dt, nil, c.tokens, c.cols), b.result(c.dt, nil, c.rows, c.cols)
 			i := int64(-1)
 			idx := b.filled(c.index, func() float64 { i++; return float64(c.draw(b, i)) }, nil, c.tokens)
-			call := newCall("embedding_dense_backward", &program.Attrs{Scalars: []float64{c.skip}}, []*validate.Tensor{dw}, []*validate.Tensor{g, idx})
+			call := newCall("embedding_dense_backward", &program.Attrs{Scalars: []float64{c.skip}}, []*validate.ArenaView{dw}, []*validate.ArenaView{g, idx})
 			d.room(t, call, *b.top)
 			if call.Work.Bytes == 0 {
 				t.Fatal("it asks for no work")

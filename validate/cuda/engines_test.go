@@ -72,8 +72,8 @@ func engine(t *testing.T, d *Device, c *cudnn.Conv, p pass, dtype graph.DType) i
 		f = formatNHWC
 	}
 	rows, columns := c.OutSize()
-	tensor := func(shape ...int64) *validate.Tensor {
-		return &validate.Tensor{DType: dtype, Shape: shape, Strides: f.strides(shape)}
+	tensor := func(shape ...int64) *validate.ArenaView {
+		return &validate.ArenaView{DType: dtype, Shape: shape, Strides: f.strides(shape)}
 	}
 	q := &convQuery{&program.Conv{Stride: []int64{c.StrideH, c.StrideW}, Pad: []int64{c.PadH, c.PadW}, Dilation: []int64{1, 1}, OutPad: []int64{0, 0}, Groups: c.Groups}, p,
 		tensor(c.N, c.C, c.H, c.W), tensor(c.K, c.C/c.Groups, c.R, c.S), tensor(c.N, c.K, rows, columns)}

@@ -9,11 +9,11 @@ import (
 	"gorgonia.org/cu"
 )
 
-// sticky are the errors after which a context does nothing more.
+// sticky are the errors after which a context is unusable.
 var sticky = []error{cu.IllegalAddress, cu.LaunchFailed, cu.LaunchTimeout, cu.MisalignedAddress, cu.IllegalInstruction, cu.InvalidAddressSpace, cu.InvalidPc,
 	cu.HardwareStackError, cu.EccUncorrectable, cu.Assert}
 
-// explain adds to a driver's error what was tried and what to do.
+// explain adds to a driver's error what was attempted and what to do.
 func explain(doing string, err error) error {
 	if err == nil {
 		return nil

@@ -21,7 +21,7 @@ type fillArgs struct {
 	seed                    uint64
 }
 
-// The kinds of fills, as fill.cu numbers them.
+// The kinds of fills, in fill.cu's numbering.
 const (
 	fillArange = iota
 	fillTril
@@ -33,7 +33,7 @@ const (
 	fillCausal
 )
 
-// fillKernels are those of this file.
+// fillKernels are the kernels of this file.
 func fillKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(*run) error { return nil }}, "empty", "zero_grad", "del")
 	register(kernel{run: func(r *run) error { return set(r, r.result(0), r.scalar("value")) }}, "fill")
@@ -47,8 +47,8 @@ func fillKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: all, run: emptyRows}, "empty_rows")
 }
 
-// fill makes elements from their numbers, counted row by row.
-func fill(r *run, out *validate.Tensor, kind int32, in *validate.Tensor) error {
+// fill computes elements from their row-major indices.
+func fill(r *run, out *validate.ArenaView, kind int32, in *validate.ArenaView) error {
 	a := fillArgs{n: out.Elems(), out: r.ptr(out), in: r.ptr(in), dtype: dtype(out), kind: kind, dims: int32(len(out.Shape)), seed: r.c.Seed}
 	switch numbers := r.c.Numbers(); {
 	case len(numbers) > 1:
@@ -81,7 +81,7 @@ func emptyRows(r *run) error {
 	if !x.RowMajor() || !out.RowMajor() {
 		return fmt.Errorf("rows with strides %v", x.Strides)
 	}
-	if p := r.arg(1); p != nil && p.At != out.At { // what is not zeroed stays
+	if p := r.arg(1); p != nil && p.At != out.At { // the other rows stay
 		if err := r.copyTo(out, p); err != nil {
 			return err
 		}

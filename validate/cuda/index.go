@@ -23,7 +23,7 @@ type embeddingArgs struct {
 	words, dtype, indexDType, _   int32
 }
 
-// maxIndices is how many index tensors a call may have.
+// maxIndices is the largest number of index tensors of a call.
 const maxIndices = 4
 
 // indexArgs is Index of index.cuh.
@@ -46,7 +46,7 @@ type indexAddArgs struct {
 	rows, width int64
 }
 
-// indexKernels are those of this file.
+// indexKernels are the kernels of this file.
 func indexKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: tableRows, run: embedding}, "embedding")
 	register(kernel{rows: gradientRows, spare: true, run: embeddingBackward, work: func(r *run) int64 { return chunksOf(r).bytes() }}, "embedding_dense_backward")
@@ -58,14 +58,14 @@ func indexKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(r *run) error { return pick(r, true, true) }, work: func(r *run) int64 { return r.pickPlaces(true).bytes() }}, "gather_backward")
 }
 
-// isIndex reports a tensor of indices.
-func isIndex(t *validate.Tensor) bool {
+// isIndex reports whether t is a tensor of indices.
+func isIndex(t *validate.ArenaView) bool {
 	return t != nil && (t.DType == graph.Int64 || t.DType == graph.Int32)
 }
 
-// rowsOf shows indices as rows: how many there are in a row, and the strides of
-// rows and of what is in them.
-func rowsOf(idx *validate.Tensor) (rows [3]int64, ok bool) {
+// rowsOf describes indices as rows: the length of a row, and the strides of
+// rows and of their elements.
+func rowsOf(idx *validate.ArenaView) (rows [3]int64, ok bool) {
 	if !isIndex(idx) {
 		return rows, false
 	}
@@ -85,8 +85,8 @@ func rowsOf(idx *validate.Tensor) (rows [3]int64, ok bool) {
 	return rows, false
 }
 
-// tableRows are what embedding takes row-major only: its result, a table whose
-// rows are not dense, and indices that are no rows of rows.
+// tableRows returns the tensors that embedding needs row-major: its result, a
+// table whose rows are not dense, and indices that are not rows of rows.
 func tableRows(r *run) (args, results []int) {
 	if w := r.arg(0); len(w.Shape) == 2 && w.Strides[1] != 1 && w.Shape[1] != 1 {
 		args = append(args, 0)
@@ -97,7 +97,7 @@ func tableRows(r *run) (args, results []int) {
 	return args, []int{0}
 }
 
-// gradientRows are what embedding_dense_backward takes so.
+// gradientRows returns those of embedding_dense_backward.
 func gradientRows(r *run) (args, results []int) {
 	args = []int{0}
 	if _, ok := rowsOf(r.arg(1)); !ok {
@@ -118,8 +118,8 @@ func embedding(r *run) error {
 	return launch(r.d, "index", "embedding_forward", grid{x: min(a.tokens, 1<<20), tx: 256}, &a)
 }
 
-// embeddingBackward is the gradient of the table: each of its rows gathers what
-// was picked of it.
+// embeddingBackward is the gradient of the table: each row sums the gradients
+// of its uses.
 func embeddingBackward(r *run) error {
 	g, err := inOrder(r, 0)
 	if err != nil {
@@ -147,15 +147,16 @@ func embeddingBackward(r *run) error {
 	return launch(r.d, "index", "embedding_backward", grid{x: a.tokens, tx: 256}, &a)
 }
 
-// chunks say for each row of a table which chunks of the tokens have it, a bit
-// each, so that the row's sum reads those alone: without, it reads all tokens.
+// A chunks holds, for each row of a table, a bit for every chunk of tokens that
+// uses it, so that the row's sum reads only those: without it, the sum reads
+// all tokens.
 type chunks struct {
 	rows, words int64 // of bits for a row; 0: there are too few tokens
 	tokens      int64 // of a chunk
 }
 
 // The chunks of a table's gradient: of at least as many tokens as a block reads at
-// once, and as few as make no row longer than the most words.
+// once, and few enough that no row exceeds the most words.
 const (
 	fewTokens   = 2048
 	leastChunk  = 256
@@ -179,24 +180,24 @@ func chunksOf(r *run) chunks {
 func (c chunks) bytes() int64 { return 4 * c.rows * c.words }
 
 // zero fills a tensor's elements with zeros.
-func zero(r *run, t *validate.Tensor) error {
+func zero(r *run, t *validate.ArenaView) error {
 	return set(r, t, 0)
 }
 
-// base fills in the tensor that is indexed.
-func (a *indexArgs) setBase(r *run, t *validate.Tensor) {
+// setBase sets the tensor that is indexed.
+func (a *indexArgs) setBase(r *run, t *validate.ArenaView) {
 	a.base, a.bytes, a.dtype = r.ptr(t), int32(t.DType.Bytes(1)), dtype(t)
 }
 
-// values fills in the tensor of values, whose elements are counted.
-func (a *indexArgs) setValues(r *run, t *validate.Tensor) {
+// setValues sets the tensor of values.
+func (a *indexArgs) setValues(r *run, t *validate.ArenaView) {
 	a.n, a.dims, a.value = t.Elems(), int32(len(t.Shape)), r.ptr(t)
 	copy(a.size[:], t.Shape)
 	copy(a.valueStride[:], t.Strides)
 }
 
-// addIndex adds an index tensor that decides dim d of the base.
-func (a *indexArgs) addIndex(r *run, idx, base *validate.Tensor, d int64, strides []int64, from int) error {
+// addIndex adds an index tensor for dim d of the base.
+func (a *indexArgs) addIndex(r *run, idx, base *validate.ArenaView, d int64, strides []int64, from int) error {
 	if !isIndex(idx) {
 		return fmt.Errorf("indices that are not whole numbers on the device")
 	}
@@ -208,9 +209,9 @@ func (a *indexArgs) addIndex(r *run, idx, base *validate.Tensor, d int64, stride
 }
 
 // advanced describes an index call between its base and its values; the first
-// index is operand first. lead is how many dims come before those of the indices,
-// wide how many the indices have.
-func advanced(r *run, base, values *validate.Tensor, first int) (a indexArgs, lead, wide int, err error) {
+// index is operand first. lead is the number of dims before those of the indices,
+// wide the number of dims of the indices.
+func advanced(r *run, base, values *validate.ArenaView, first int) (a indexArgs, lead, wide int, err error) {
 	dims := r.attrs().Dims
 	wide = -1
 	for i := range dims {
@@ -264,9 +265,9 @@ func index(r *run) error {
 	return launch(r.d, "index", "index_move", sweep(a.n), &a)
 }
 
-// indexBackward adds the gradient to zeros where the indices say. The places of
-// all dims up to the last index's must be looked at; what lies behind them moves
-// as a whole.
+// indexBackward adds the gradient to zeros at the indices. The positions of all
+// dims up to the last index's are hashed or compared; dims after it move as a
+// whole.
 func indexBackward(r *run) error {
 	g, out := r.arg(0), r.result(0)
 	if err := zero(r, out); err != nil {
@@ -285,7 +286,7 @@ func indexBackward(r *run) error {
 }
 
 // pick takes elements along one dim: by an index for every element (gather), or
-// one for every place along the dim. Backward adds to zeros.
+// one for every position along the dim. Backward adds to zeros.
 func pick(r *run, every, back bool) error {
 	base, values, idx := r.arg(0), r.result(0), r.arg(1)
 	if back {
@@ -328,7 +329,7 @@ func pick(r *run, every, back bool) error {
 	return launch(r.d, "index", "index_move", sweep(a.n), &a)
 }
 
-// part shows a window of a tensor.
-func part(t *validate.Tensor, shape, strides []int64, offset int64) *validate.Tensor {
-	return &validate.Tensor{At: t.At + t.DType.Bytes(1)*offset, DType: t.DType, Shape: shape, Strides: strides}
+// part returns a view of a part of a tensor.
+func part(t *validate.ArenaView, shape, strides []int64, offset int64) *validate.ArenaView {
+	return &validate.ArenaView{At: t.At + t.DType.Bytes(1)*offset, DType: t.DType, Shape: shape, Strides: strides}
 }

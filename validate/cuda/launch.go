@@ -32,21 +32,21 @@ import (
 //go:embed kernels/*.ptx.gz
 var ptx embed.FS
 
-// A grid says how many threads run a kernel.
+// A grid is the number of threads of a kernel.
 type grid struct {
 	x, y, z   int64 // blocks
 	tx, ty    int   // threads of a block
 	shared    int   // bytes of dynamic shared memory
-	attribute bool  // more shared memory than a kernel gets without asking
+	attribute bool  // needs more shared memory than the default limit
 }
 
-// grid splits the blocks along y and z too.
+// grid adds blocks along y and z.
 func (s share) grid(y, z int64) grid { return grid{x: s.x, y: y, z: z, tx: s.tx, ty: s.ty} }
 
 // along is the grid of one thread for each of n elements.
 func along(n int64) grid { return grid{x: (n + 255) / 256, tx: 256} }
 
-// sweep is a grid whose threads walk over n elements.
+// sweep returns a grid whose threads loop over n elements.
 func sweep(n int64) grid { return grid{x: min((n+255)/256, 132*16), tx: 256} }
 
 // A kernelID is a kernel in a file of kernels.
@@ -91,8 +91,8 @@ func unpack(file string) (string, error) {
 	return string(text), errors.Join(err, z.Close(), packed.Close())
 }
 
-// launch starts a kernel; args points at its struct, of which the fields are
-// those of the struct in C.
+// launch starts a kernel; args points at its struct, whose fields are those of
+// the struct in C.
 func launch[A any](d *Device, file, name string, g grid, args *A) error {
 	f, err := d.function(file, name)
 	if err != nil {

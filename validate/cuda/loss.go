@@ -18,7 +18,7 @@ type nllArgs struct {
 	dtype, targetDType, mean, blocks int32
 }
 
-// lossKernels are those of this file.
+// lossKernels are the kernels of this file.
 func lossKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: all, run: nll}, "nll_loss_forward", "nll_loss2d_forward")
 	register(kernel{rows: all, run: nllBackward}, "nll_loss_backward", "nll_loss2d_backward")
@@ -27,7 +27,7 @@ func lossKernels(register func(k kernel, names ...string)) {
 }
 
 // nllOf describes log-probabilities and targets.
-func nllOf(r *run, ls, target *validate.Tensor) (nllArgs, error) {
+func nllOf(r *run, ls, target *validate.ArenaView) (nllArgs, error) {
 	a := nllArgs{classes: 1, inner: 1, rows: target.Elems(), ignore: int64(r.scalar("ignore_index")), in: r.ptr(ls), target: r.ptr(target), dtype: dtype(ls), targetDType: dtype(target)}
 	if r.scalar("reduction") == 1 {
 		a.mean = 1
@@ -75,7 +75,7 @@ func nllBackward(r *run) error {
 		return fmt.Errorf("the gradient of a loss with strides %v", out.Strides)
 	}
 	a.grad, a.total, a.out = r.ptr(r.arg(0)), r.ptr(r.arg(3)), r.ptr(out)
-	// One element of a row is not zero, at most.
+	// At most one element of a row is not zero.
 	if bytes := out.DType.Bytes(out.Elems()); bytes > 0 {
 		if err := cu.MemsetD8Async(r.d.at(out.At), 0, bytes, r.d.stream); err != nil {
 			return explain("filling memory", err)
@@ -84,9 +84,9 @@ func nllBackward(r *run) error {
 	return launch(r.d, "loss", "nll_backward", along(a.rows), &a)
 }
 
-// sameDense reports two tensors whose elements lie in the same order without
-// holes.
-func sameDense(a, b *validate.Tensor) bool {
+// sameDense reports whether the elements of two tensors have the same order
+// without holes.
+func sameDense(a, b *validate.ArenaView) bool {
 	if a.RowMajor() && b.RowMajor() {
 		return true
 	}
@@ -95,8 +95,8 @@ func sameDense(a, b *validate.Tensor) bool {
 	return len(size) == 1 && strides[0][0] == 1 && strides[1][0] == 1
 }
 
-// half shows one half of a tensor along a dim.
-func half(t *validate.Tensor, d int64, second bool) *validate.Tensor {
+// half returns a view of one half of a tensor along a dim.
+func half(t *validate.ArenaView, d int64, second bool) *validate.ArenaView {
 	shape := append([]int64(nil), t.Shape...)
 	shape[d] /= 2
 	at := int64(0)

@@ -18,7 +18,7 @@ type matmulArgs struct {
 	aDType, bDType, cDType, addDType     int32
 }
 
-// matmulKernels are those of this file.
+// matmulKernels are the kernels of this file.
 func matmulKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(r *run) error { return product(r, addend{alpha: 1}, r.arg(0), r.arg(1)) }}, "mm", "bmm")
 	register(kernel{run: func(r *run) error { return product(r, addendOf(r), r.arg(1), r.arg(2)) }}, "addmm", "baddbmm")
@@ -26,17 +26,17 @@ func matmulKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(r *run) error { return vectors(r, row(r.arg(0)), column(r.arg(1))) }}, "dot")
 }
 
-// row and column show a vector as a matrix.
-func row(t *validate.Tensor) *validate.Tensor {
+// row and column view a vector as a matrix.
+func row(t *validate.ArenaView) *validate.ArenaView {
 	return part(t, []int64{1, t.Shape[0]}, []int64{t.Strides[0] * max(t.Shape[0], 1), t.Strides[0]}, 0)
 }
 
-func column(t *validate.Tensor) *validate.Tensor {
+func column(t *validate.ArenaView) *validate.ArenaView {
 	return part(t, []int64{t.Shape[0], 1}, []int64{t.Strides[0], 1}, 0)
 }
 
 // vectors multiplies into a result with fewer dims than a matrix.
-func vectors(r *run, a, b *validate.Tensor) error {
+func vectors(r *run, a, b *validate.ArenaView) error {
 	out := r.result(0)
 	stride := int64(1)
 	if len(out.Shape) > 0 {
@@ -45,8 +45,8 @@ func vectors(r *run, a, b *validate.Tensor) error {
 	return multiply(r, addend{alpha: 1}, a, b, part(out, []int64{a.Shape[0], b.Shape[1]}, []int64{stride, 1}, 0))
 }
 
-// batched shows a matrix, or a batch of them, with three dims.
-func batched(t *validate.Tensor) *validate.Tensor {
+// batched views a matrix, or a batch of them, with three dims.
+func batched(t *validate.ArenaView) *validate.ArenaView {
 	if len(t.Shape) == 3 {
 		return t
 	}
@@ -54,7 +54,7 @@ func batched(t *validate.Tensor) *validate.Tensor {
 }
 
 // product multiplies matrices, or batches of them, into result 0.
-func product(r *run, add addend, a, b *validate.Tensor) error {
+func product(r *run, add addend, a, b *validate.ArenaView) error {
 	out := r.result(0)
 	if a == nil || b == nil || len(a.Shape) < 2 || len(a.Shape) > 3 {
 		return fmt.Errorf("a product of operands that are no matrices on the device")
@@ -62,15 +62,15 @@ func product(r *run, add addend, a, b *validate.Tensor) error {
 	return multiply(r, add, a, b, out)
 }
 
-// An addend says what comes to a product: alpha times the product and beta times
-// a tensor, nil for none.
+// An addend is the factor alpha of a product, and a tensor, nil for none, that
+// is added with factor beta.
 type addend struct {
-	tensor      *validate.Tensor
+	tensor      *validate.ArenaView
 	beta, alpha float64
 }
 
-// addendOf is operand 0 with the call's factors. As in PyTorch a beta of 0 hides
-// what the tensor holds.
+// addendOf returns operand 0 with the call's factors. As in PyTorch, with a beta
+// of 0 the tensor's contents do not matter.
 func addendOf(r *run) addend {
 	a := addend{tensor: r.arg(0), beta: r.scalar("beta"), alpha: r.scalar("alpha")}
 	if a.beta == 0 {
@@ -80,7 +80,7 @@ func addendOf(r *run) addend {
 }
 
 // multiply computes out = alpha*a*b + beta*tensor.
-func multiply(r *run, add addend, a, b, out *validate.Tensor) error {
+func multiply(r *run, add addend, a, b, out *validate.ArenaView) error {
 	x, y, z := batched(a), batched(b), batched(out)
 	batch, m, k, n := z.Shape[0], x.Shape[1], x.Shape[2], y.Shape[2]
 	if y.Shape[1] != k || z.Shape[1] != m || z.Shape[2] != n || z.Elems() == 0 {
@@ -99,22 +99,22 @@ func multiply(r *run, add addend, a, b, out *validate.Tensor) error {
 	beta := 0.0
 	if t := add.tensor; t != nil {
 		beta = add.beta
-		if t.At != out.At || !slices.Equal(t.Strides, out.Strides) { // it is not there already
+		if t.At != out.At || !slices.Equal(t.Strides, out.Strides) { // not in the result already
 			if err := r.copyTo(out, t); err != nil {
 				return err
 			}
 		}
 	}
-	if fc.transposed { // the result's rows lie side by side: c' = b' * a'
+	if fc.transposed { // the result's rows are contiguous: c' = b' * a'
 		fc.transposed = false
 		return r.d.blas.gemm(a.DType, n, m, k, batch, fb.flipped(), fa.flipped(), fc, add.alpha, beta)
 	}
 	return r.d.blas.gemm(a.DType, m, n, k, batch, fa, fb, fc, add.alpha, beta)
 }
 
-// asFactor shows a batch of matrices as cuBLAS takes them: column-major, or
-// transposed where the rows lie side by side.
-func asFactor(r *run, t *validate.Tensor) (factor, bool) {
+// asFactor views a batch of matrices for cuBLAS: column-major, or transposed if
+// the rows are contiguous.
+func asFactor(r *run, t *validate.ArenaView) (factor, bool) {
 	rows, cols, rs, cs := t.Shape[1], t.Shape[2], t.Strides[1], t.Strides[2]
 	f := factor{ptr: r.ptr(t), stride: t.Strides[0]}
 	switch {
@@ -134,8 +134,8 @@ func (f factor) flipped() factor {
 	return f
 }
 
-// multiplyAny multiplies what cuBLAS does not take.
-func multiplyAny(r *run, add addend, x, y, z *validate.Tensor) error {
+// multiplyAny multiplies matrices that cuBLAS does not support.
+func multiplyAny(r *run, add addend, x, y, z *validate.ArenaView) error {
 	if add.alpha == 1 && (add.tensor == nil || add.beta == 1) {
 		return multiplyPlain(r, add.tensor, x, y, z)
 	}
@@ -149,7 +149,7 @@ func multiplyAny(r *run, add addend, x, y, z *validate.Tensor) error {
 }
 
 // multiplyPlain is multiplyAny with both factors 1.
-func multiplyPlain(r *run, add, x, y, z *validate.Tensor) error {
+func multiplyPlain(r *run, add, x, y, z *validate.ArenaView) error {
 	p := matmulArgs{batch: z.Shape[0], m: z.Shape[1], n: z.Shape[2], k: x.Shape[2], aStride: [3]int64(x.Strides), bStride: [3]int64(y.Strides), cStride: [3]int64(z.Strides),
 		a: r.ptr(x), b: r.ptr(y), c: r.ptr(z), aDType: dtype(x), bDType: dtype(y), cDType: dtype(z)}
 	if add != nil {
@@ -162,9 +162,9 @@ func multiplyPlain(r *run, add, x, y, z *validate.Tensor) error {
 	return launch(r.d, "fill", "matmul_any", sweep(z.Elems()), &p)
 }
 
-// Prepare looks for the memory that the plan has for cuBLAS: the widest storage
-// that a product allocates and keeps. It is there in every step, so that all
-// products work in it and the same one always in the same way.
+// Prepare finds the plan's memory for cuBLAS: the largest storage that a
+// product allocates and keeps. It exists in every step, so that all products
+// use it and the same product always runs the same way.
 func (d *Device) Prepare(calls []*validate.Call) error {
 	for _, c := range calls {
 		if c.Node.Unit != program.Product {
@@ -181,7 +181,7 @@ func (d *Device) Prepare(calls []*validate.Call) error {
 	return d.blas.use(uint64(d.at(d.blasAt.At)), uint64(d.blasAt.Bytes))
 }
 
-// kept is the largest scratch of a call that the call does not free.
+// kept returns the largest scratch that a call allocates but does not free.
 func kept(c *validate.Call) (validate.Span, bool) {
 	var best validate.Span
 	i := 0

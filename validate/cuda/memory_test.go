@@ -52,7 +52,7 @@ func TestStridedOperators(t *testing.T) {
 			}
 		}
 		out := b.shifted(b.rng.Int64N(2)).result(types[0], stridesFor(b.rng, shape, 8), shape...)
-		var args []*validate.Tensor
+		var args []*validate.ArenaView
 		for i := range Operators[operatorCode(kernel)].Inputs {
 			s, wide := stridesFor(b.rng, shape, 8), slices.Clone(shape)
 			if b.rng.IntN(2) == 0 {
@@ -67,7 +67,7 @@ func TestStridedOperators(t *testing.T) {
 		if kernel == "add" || kernel == "native_dropout_backward" {
 			a.Scalars = []float64{2}
 		}
-		b.run(kernel, a, []*validate.Tensor{out}, args...)
+		b.run(kernel, a, []*validate.ArenaView{out}, args...)
 	}
 }
 
@@ -85,17 +85,17 @@ func TestWindows(t *testing.T) {
 				for _, kernel := range []string{"unview", "constant_pad_nd"} {
 					b.clear()
 					x := b.tensor(dt, stridesFor(b.rng, in, 8), in...)
-					b.run(kernel, a, []*validate.Tensor{b.result(dt, nil, shape...)}, x)
+					b.run(kernel, a, []*validate.ArenaView{b.result(dt, nil, shape...)}, x)
 				}
 				if cut[1] == 1 {
 					in = slices.Delete(in, d, d+1)
 					a := &program.Attrs{Window: &program.Window{Strides: slices.Delete(slices.Clone(rows), d, d+1), Offset: cut[0] * rows[d]}}
 					b.clear()
-					b.run("unview", a, []*validate.Tensor{b.result(dt, nil, shape...)}, b.tensor(dt, nil, in...))
+					b.run("unview", a, []*validate.ArenaView{b.result(dt, nil, shape...)}, b.tensor(dt, nil, in...))
 				}
 			}
 			b.clear()
-			parts, whole := [3]*validate.Tensor{}, slices.Clone(shape)
+			parts, whole := [3]*validate.ArenaView{}, slices.Clone(shape)
 			for i := range parts {
 				s := rows
 				if i == 1 {
@@ -103,7 +103,7 @@ func TestWindows(t *testing.T) {
 				}
 				parts[i], whole[d] = b.tensor(dt, s, shape...), 3*shape[d]
 			}
-			b.run("cat", &program.Attrs{Dims: []int64{int64(d)}}, []*validate.Tensor{b.result(dt, nil, whole...)}, parts[:]...)
+			b.run("cat", &program.Attrs{Dims: []int64{int64(d)}}, []*validate.ArenaView{b.result(dt, nil, whole...)}, parts[:]...)
 		}
 	}
 }
@@ -127,8 +127,8 @@ func TestMaxPools(t *testing.T) {
 					x := b.shifted(int64(i/4)).tensor(dt, orders[i%2](size), size...)
 					y, index := b.result(dt, orders[i/2%2](small), small...), b.result(graph.Int64, orders[i/4](small), small...)
 					g, dx := b.tensor(dt, orders[i/4](small), small...), b.shifted(int64(i%2)).result(dt, orders[i/2%2](size), size...)
-					b.run("max_pool_with_indices", a, []*validate.Tensor{y, index}, x)
-					b.run("max_pool2d_with_indices_backward", a, []*validate.Tensor{dx}, g, x, index)
+					b.run("max_pool_with_indices", a, []*validate.ArenaView{y, index}, x)
+					b.run("max_pool2d_with_indices_backward", a, []*validate.ArenaView{dx}, g, x, index)
 				}
 			}
 		}
@@ -146,11 +146,11 @@ func TestDropouts(t *testing.T) {
 				b.clear()
 				x, mask, out := b.shifted(skip).tensor(dt, nil, n), b.result(graph.Bool, nil, n), b.result(dt, nil, n)
 				g, dx := b.shifted(skip).tensor(dt, nil, n), b.result(dt, nil, n)
-				b.run("native_dropout", a, []*validate.Tensor{mask, out}, x)
-				b.run("native_dropout_backward", a, []*validate.Tensor{dx}, g, mask)
+				b.run("native_dropout", a, []*validate.ArenaView{mask, out}, x)
+				b.run("native_dropout_backward", a, []*validate.ArenaView{dx}, g, mask)
 				for _, to := range trainingTypes {
 					b.clear()
-					b.run("copy", nil, []*validate.Tensor{b.result(to, nil, n)}, b.shifted(skip).tensor(dt, nil, n))
+					b.run("copy", nil, []*validate.ArenaView{b.result(to, nil, n)}, b.shifted(skip).tensor(dt, nil, n))
 				}
 			}
 		}
@@ -181,7 +181,7 @@ func TestSteps(t *testing.T) {
 // takeSteps steps twice, each time once: a step changes its operands.
 func takeSteps(b *bench, d *tandem, name string, dt graph.DType, states []string) {
 	rule := &program.Rule{Optimizer: name}
-	var args []*validate.Tensor
+	var args []*validate.ArenaView
 	var spans [][]validate.Span
 	for i := range int64(35) { // more than a launch takes
 		n := []int64{1, 7, 8, 2048, 2049, 3 * 2048, 5003}[i%7]

@@ -38,7 +38,7 @@ type groupNormArgs struct {
 	dtype, weightDType, statDType           int32
 }
 
-// normKernels are those of this file.
+// normKernels are the kernels of this file.
 func normKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: all, spare: true, run: func(r *run) error { return rowNorm(r, 2, 1, 2) }}, "native_layer_norm")
 	register(kernel{rows: all, spare: true, run: func(r *run) error { return rowNorm(r, -1, -1, 1) }}, "_fused_rms_norm")
@@ -52,16 +52,16 @@ func normKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: weightNormBackward, work: weightNormBackwardWork}, "_weight_norm_interface_backward")
 }
 
-// operand is operand i, or nil where i is negative or the operand absent.
-func operand(r *run, i int) *validate.Tensor {
+// operand returns operand i, or nil if i is negative or the operand absent.
+func operand(r *run, i int) *validate.ArenaView {
 	if i < 0 {
 		return nil
 	}
 	return r.arg(i)
 }
 
-// rowNorm normalises rows; bias is an operand, mean and rstd are results, -1
-// where the norm has none.
+// rowNorm normalises rows; bias is an operand, mean and rstd are results, -1 if
+// the norm has none.
 func rowNorm(r *run, bias, mean, rstd int) error {
 	x, err := inOrder(r, 0)
 	if err != nil {
@@ -83,8 +83,8 @@ func rowNorm(r *run, bias, mean, rstd int) error {
 	return rowNormLaunch(r, &a, "row_norm_forward")
 }
 
-// first is the first tensor that is there, or nil.
-func first(ts ...*validate.Tensor) *validate.Tensor {
+// first returns the first tensor that is not nil.
+func first(ts ...*validate.ArenaView) *validate.ArenaView {
 	for _, t := range ts {
 		if t != nil {
 			return t
@@ -93,8 +93,9 @@ func first(ts ...*validate.Tensor) *validate.Tensor {
 	return nil
 }
 
-// rowsAndCols counts rows and columns: the call's dims are the columns.
-func rowsAndCols(r *run, x *validate.Tensor) (rows, cols int64) {
+// rowsAndCols returns the numbers of rows and columns: the call's dims are the
+// columns.
+func rowsAndCols(r *run, x *validate.ArenaView) (rows, cols int64) {
 	cols = 1
 	for _, d := range r.attrs().Dims {
 		cols *= x.Shape[d]
@@ -102,7 +103,7 @@ func rowsAndCols(r *run, x *validate.Tensor) (rows, cols int64) {
 	return x.Elems() / max(cols, 1), cols
 }
 
-// rowGrid gives each row a block as wide as the row makes use of.
+// rowGrid gives each row a block of a suitable width.
 func rowGrid(rows, cols int64) grid {
 	t := 64
 	for ; t < 1024 && int64(t)*4 < cols; t *= 2 {
@@ -110,8 +111,8 @@ func rowGrid(rows, cols int64) grid {
 	return grid{x: min(rows, 1<<20), tx: t}
 }
 
-// rowNormLaunch runs a kernel on rows: by teams where they are made of whole
-// packs and weights have their type.
+// rowNormLaunch runs a kernel on rows: by teams if they consist of whole packs
+// and weights have their type.
 func rowNormLaunch(r *run, a *rowNormArgs, name string) error {
 	wide := wideOf(a.dtype)
 	if t := team(a.cols, wide); t > 0 && a.cols%wide == 0 && aligned(a.in, a.out, a.grad, a.weight, a.bias) && (a.weight|a.bias == 0 || a.weightDType == a.dtype) {
@@ -121,7 +122,7 @@ func rowNormLaunch(r *run, a *rowNormArgs, name string) error {
 }
 
 // rowNormBackward makes the gradients of operand, weight and bias; mean and rstd
-// are operands, mean -1 where the norm has none.
+// are operands, mean -1 if the norm has none.
 func rowNormBackward(r *run, mean, rstd int) error {
 	g, x, err := inOrders(r)
 	if err != nil {
@@ -167,8 +168,8 @@ func rowNormWeights(r *run, a *rowNormArgs) error {
 	return launch(r.d, "norm", "row_norm_weights_finish", grid{x: (a.cols + 15) / 16, y: 2, tx: 16, ty: 16}, a)
 }
 
-// planes shows [N, C, ...] as [N, C, S] with one stride for all positions.
-func planes(t *validate.Tensor) (n, c, s, sn, sc, ss int64, ok bool) {
+// planes views [N, C, ...] as [N, C, S] with one stride for all positions.
+func planes(t *validate.ArenaView) (n, c, s, sn, sc, ss int64, ok bool) {
 	if len(t.Shape) < 2 {
 		return 0, 0, 0, 0, 0, 0, false
 	}
@@ -187,9 +188,10 @@ func planes(t *validate.Tensor) (n, c, s, sn, sc, ss int64, ok bool) {
 	return t.Shape[0], t.Shape[1], size[0], t.Strides[0], t.Strides[1], strides[0][0], true
 }
 
-// flatImages reports a batch norm whose images have one stride for all positions.
+// flatImages reports whether a batch norm's images have one stride for all
+// positions.
 func flatImages(r *run) bool {
-	list := []*validate.Tensor{r.arg(0), r.result(0)}
+	list := []*validate.ArenaView{r.arg(0), r.result(0)}
 	if r.c.Kernel == "batch_norm_backward" {
 		list = append(list, r.arg(1))
 	}
@@ -204,8 +206,8 @@ func flatImages(r *run) bool {
 	return true
 }
 
-// batchSums adds up what the channels need, in two passes; without training,
-// forward, the second alone.
+// batchSums sums over the channels, in two passes; without training, forward,
+// only the second.
 func batchSums(r *run, a *batchNormArgs) error {
 	if a.train != 0 || a.grad != 0 {
 		name, g := a.sumGrid(r.d.sms)
@@ -216,9 +218,9 @@ func batchSums(r *run, a *batchNormArgs) error {
 	return launch(r.d, "norm", "batch_norm_finish", along(a.c*32), a)
 }
 
-// sumGrid shares the channels' elements among threads: a block for a part of a
-// channel where its positions lie side by side, else along the channels where
-// those do.
+// sumGrid distributes the channels' elements among threads: a block for a part
+// of a channel if its positions are contiguous, else along the channels if
+// those are.
 func (a *batchNormArgs) sumGrid(sms int64) (string, grid) {
 	name, g, blocks, each := "batch_norm_sums", grid{tx: 1, ty: 512}, 4*sms, int64(4)
 	switch {
@@ -235,14 +237,14 @@ func (a *batchNormArgs) sumGrid(sms int64) (string, grid) {
 	if name != "batch_norm_sums" {
 		share, g.x = int64(g.tx)*each, a.c
 	}
-	// Four numbers of each channel lie before the two of each split.
+	// Four numbers of each channel precede the two of each split.
 	splits := min((blocks+g.x-1)/g.x, (a.n*a.s+share-1)/share, (scratchFloats-4*a.c)/(2*a.c), 65535)
 	g.y = max(splits, 1)
 	a.splits = int32(g.y)
 	return name, g
 }
 
-// fours reports elements that lie side by side in fours in all tensors.
+// fours reports whether groups of four elements are contiguous in all tensors.
 func (a *batchNormArgs) fours() bool {
 	ok := a.s%4 == 0
 	for _, t := range []struct {
@@ -254,8 +256,8 @@ func (a *batchNormArgs) fours() bool {
 	return ok
 }
 
-// batchApply runs the kernel that takes four elements at a time where they lie
-// side by side in all tensors.
+// batchApply runs the kernel for four elements at a time if they are contiguous
+// in all tensors.
 func batchApply(r *run, a *batchNormArgs, single, planes string) error {
 	total := a.n * a.c * a.s
 	if a.fours() {
@@ -265,14 +267,14 @@ func batchApply(r *run, a *batchNormArgs, single, planes string) error {
 }
 
 // batchNorm normalises channels, in training by their own mean, which it also
-// keeps.
+// returns.
 func batchNorm(r *run) error {
 	x, out := r.arg(0), r.result(0)
 	w, b, rm, rv := r.arg(1), r.arg(2), r.arg(3), r.arg(4)
 	a := batchNormArgs{in: r.ptr(x), weight: r.ptr(w), bias: r.ptr(b), runningMean: r.ptr(rm), runningVar: r.ptr(rv), mean: r.ptr(r.result(1)), rstd: r.ptr(r.result(2)),
 		out: r.ptr(out), eps: float32(r.scalar("eps")), momentum: float32(r.scalar("momentum")), train: int32(r.scalar("training")), dtype: dtype(x), weightDType: dtype(first(w, b)),
 		statDType: dtype(r.result(1)), runningDType: dtype(rm)}
-	if r.c.Again && a.train != 0 { // the running statistics have moved already
+	if r.c.Again && a.train != 0 { // the running statistics are updated already
 		a.runningMean, a.runningVar = 0, 0
 	}
 	var ok, ok2 bool
@@ -314,7 +316,7 @@ func batchNormBackward(r *run) error {
 }
 
 // groups describes a group norm by its operand and the groups' means.
-func groups(r *run, x, stat *validate.Tensor) (groupNormArgs, error) {
+func groups(r *run, x, stat *validate.ArenaView) (groupNormArgs, error) {
 	a := groupNormArgs{n: x.Shape[0], c: x.Shape[1], s: 1, groups: 1, eps: float32(r.scalar("eps")), dtype: dtype(x), statDType: dtype(stat), in: r.ptr(x)}
 	for _, n := range x.Shape[2:] {
 		a.s *= n
@@ -372,15 +374,17 @@ func groupNormBackward(r *run) error {
 	return launch(r.d, "norm", "group_norm_weights", grid{x: a.c, tx: 256}, &a)
 }
 
-// weightNormWork holds what each slice of the weight is scaled by.
+// weightNormWork is the workspace for the scale of each slice of the weight.
 func weightNormWork(r *run) int64 { return padded(graph.Float32.Bytes(r.arg(1).Elems())) }
 
-// weightNormBackwardWork holds a number for each element, and three for each slice.
+// weightNormBackwardWork is the workspace for a number for each element, and three
+// for each slice.
 func weightNormBackwardWork(r *run) int64 {
 	return padded(graph.Float32.Bytes(r.arg(0).Elems())) + 3*padded(graph.Float32.Bytes(r.arg(1).Elems()))
 }
 
-// weightNorm scales the slices v of a weight to the lengths g, and keeps their own.
+// weightNorm scales the slices v of a weight to the lengths g, and returns their
+// own lengths.
 func weightNorm(r *run) error {
 	if err := enough(r, weightNormWork(r)); err != nil {
 		return err
@@ -390,7 +394,7 @@ func weightNorm(r *run) error {
 		return err
 	}
 	scale, _ := floatsAt(r, 0, g.Shape)
-	return inTurn(r, elementwiseStep{"sqrt", norms, []*validate.Tensor{norms}}, elementwiseStep{"div", scale, []*validate.Tensor{g, norms}}, elementwiseStep{"mul", w, []*validate.Tensor{v, scale}})
+	return inTurn(r, elementwiseStep{"sqrt", norms, []*validate.ArenaView{norms}}, elementwiseStep{"div", scale, []*validate.ArenaView{g, norms}}, elementwiseStep{"mul", w, []*validate.ArenaView{v, scale}})
 }
 
 // weightNormBackward reads the gradient of the scaled weight, lengths, weight, and
@@ -404,12 +408,12 @@ func weightNormBackward(r *run) error {
 	sums, at := floatsAt(r, at, g.Shape)
 	share, at := floatsAt(r, at, g.Shape)
 	scale, _ := floatsAt(r, at, g.Shape)
-	if err := inTurn(r, elementwiseStep{"mul", products, []*validate.Tensor{dw, v}}); err != nil {
+	if err := inTurn(r, elementwiseStep{"mul", products, []*validate.ArenaView{dw, v}}); err != nil {
 		return err
 	}
 	if err := reduce(r, redSum, sums, products, outside(r, v)); err != nil {
 		return err
 	}
-	return inTurn(r, elementwiseStep{"div", sums, []*validate.Tensor{sums, norms}}, elementwiseStep{"copy", dg, []*validate.Tensor{sums}}, elementwiseStep{"div", share, []*validate.Tensor{sums, norms}},
-		elementwiseStep{"div", scale, []*validate.Tensor{g, norms}}, elementwiseStep{"norm_slope", products, []*validate.Tensor{dw, v, share}}, elementwiseStep{"mul", dv, []*validate.Tensor{products, scale}})
+	return inTurn(r, elementwiseStep{"div", sums, []*validate.ArenaView{sums, norms}}, elementwiseStep{"copy", dg, []*validate.ArenaView{sums}}, elementwiseStep{"div", share, []*validate.ArenaView{sums, norms}},
+		elementwiseStep{"div", scale, []*validate.ArenaView{g, norms}}, elementwiseStep{"norm_slope", products, []*validate.ArenaView{dw, v, share}}, elementwiseStep{"mul", dv, []*validate.ArenaView{products, scale}})
 }

@@ -19,10 +19,10 @@ func TestRowNorms(t *testing.T) {
 			a := &program.Attrs{Dims: []int64{1}, Scalars: []float64{1e-5}}
 			x, g, w, bias := b.tensor(dt, nil, s...), b.tensor(dt, nil, s...), b.tensor(dt, nil, s[1]), b.tensor(dt, nil, s[1])
 			f := graph.Float32
-			y := b.run("native_layer_norm", a, []*validate.Tensor{b.result(dt, nil, s...), b.result(f, nil, s[0], 1), b.result(f, nil, s[0], 1)}, x, w, bias)
-			b.run("native_layer_norm_backward", a, []*validate.Tensor{b.result(dt, nil, s...), b.result(dt, nil, s[1]), b.result(dt, nil, s[1])}, g, x, w, y[1], y[2])
-			y = b.run("_fused_rms_norm", a, []*validate.Tensor{b.result(dt, nil, s...), b.result(f, nil, s[0], 1)}, x, w)
-			b.run("_fused_rms_norm_backward", a, []*validate.Tensor{b.result(dt, nil, s...), b.result(dt, nil, s[1])}, g, x, w, y[1])
+			y := b.run("native_layer_norm", a, []*validate.ArenaView{b.result(dt, nil, s...), b.result(f, nil, s[0], 1), b.result(f, nil, s[0], 1)}, x, w, bias)
+			b.run("native_layer_norm_backward", a, []*validate.ArenaView{b.result(dt, nil, s...), b.result(dt, nil, s[1]), b.result(dt, nil, s[1])}, g, x, w, y[1], y[2])
+			y = b.run("_fused_rms_norm", a, []*validate.ArenaView{b.result(dt, nil, s...), b.result(f, nil, s[0], 1)}, x, w)
+			b.run("_fused_rms_norm_backward", a, []*validate.ArenaView{b.result(dt, nil, s...), b.result(dt, nil, s[1])}, g, x, w, y[1])
 		}
 	})
 }
@@ -53,7 +53,7 @@ func TestSums(t *testing.T) {
 				b.clear()
 				x := b.tensor(dt, s.strides, s.shape...)
 				a := &program.Attrs{Dims: s.dims}
-				b.run(name, a, []*validate.Tensor{b.result(dt, nil, s.out...)}, x)
+				b.run(name, a, []*validate.ArenaView{b.result(dt, nil, s.out...)}, x)
 			}
 		}
 	})
@@ -66,8 +66,8 @@ func TestRunningSums(t *testing.T) {
 			for dim := range int64(2) {
 				a := &program.Attrs{Dims: []int64{dim}}
 				b.clear()
-				b.run("cumsum", a, []*validate.Tensor{b.result(dt, nil, s...)}, b.tensor(dt, nil, s...))
-				b.run("cumsum", a, []*validate.Tensor{b.result(graph.Int64, nil, s...)}, b.classes(graph.Int64, 9, nil, s...))
+				b.run("cumsum", a, []*validate.ArenaView{b.result(dt, nil, s...)}, b.tensor(dt, nil, s...))
+				b.run("cumsum", a, []*validate.ArenaView{b.result(graph.Int64, nil, s...)}, b.classes(graph.Int64, 9, nil, s...))
 			}
 		}
 	})
@@ -83,8 +83,8 @@ func TestSoftmaxes(t *testing.T) {
 					b.clear()
 					a := &program.Attrs{Dims: []int64{1}}
 					x, g := b.tensor(dt, nil, s...), b.tensor(wide, nil, s...)
-					y := b.run(name, a, []*validate.Tensor{b.result(wide, nil, s...)}, x)
-					b.run("_"+name+"_backward_data", a, []*validate.Tensor{b.result(dt, nil, s...)}, g, y[0])
+					y := b.run(name, a, []*validate.ArenaView{b.result(wide, nil, s...)}, x)
+					b.run("_"+name+"_backward_data", a, []*validate.ArenaView{b.result(dt, nil, s...)}, g, y[0])
 				}
 			}
 		}
@@ -103,13 +103,13 @@ func TestBatchNorms(t *testing.T) {
 					f, c := graph.Float32, s[1]
 					x, g, w, bias := b.tensor(dt, strides, s...), b.tensor(dt, strides, s...), b.tensor(dt, nil, c), b.tensor(dt, nil, c)
 					rm, rv := b.tensor(f, nil, c), b.classes(f, 3, nil, c)
-					y := []*validate.Tensor{b.result(dt, strides, s...)}
+					y := []*validate.ArenaView{b.result(dt, strides, s...)}
 					if train == 1 {
 						y = append(y, b.result(f, nil, c), b.result(f, nil, c))
 					}
 					y = b.run("batch_norm", a, y, x, w, bias, rm, rv)
-					args := append([]*validate.Tensor{g, x, w, rm, rv}, y[1:]...)
-					b.run("batch_norm_backward", a, []*validate.Tensor{b.result(dt, strides, s...), b.result(dt, nil, c), b.result(dt, nil, c)}, args...)
+					args := append([]*validate.ArenaView{g, x, w, rm, rv}, y[1:]...)
+					b.run("batch_norm_backward", a, []*validate.ArenaView{b.result(dt, strides, s...), b.result(dt, nil, c), b.result(dt, nil, c)}, args...)
 					if b.t.Failed() {
 						b.t.Fatalf("%v in order of %s, train %d", s, order, train)
 					}
@@ -128,8 +128,8 @@ func TestLosses(t *testing.T) {
 				a := &program.Attrs{Scalars: []float64{reduction, 5}}
 				ls := b.tensor(dt, nil, s...)
 				target := b.classes(graph.Int64, int(s[1]), nil, append([]int64{s[0]}, s[2:]...)...)
-				y := b.run(name+"_forward", a, []*validate.Tensor{b.result(dt, nil), b.result(dt, nil)}, ls, target)
-				b.run(name+"_backward", a, []*validate.Tensor{b.result(dt, nil, s...)}, b.tensor(dt, nil), ls, target, y[1])
+				y := b.run(name+"_forward", a, []*validate.ArenaView{b.result(dt, nil), b.result(dt, nil)}, ls, target)
+				b.run(name+"_backward", a, []*validate.ArenaView{b.result(dt, nil, s...)}, b.tensor(dt, nil), ls, target, y[1])
 			}
 		}
 	})

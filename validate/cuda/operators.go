@@ -1,17 +1,17 @@
 package cuda
 
 // An Operator is an elementwise kernel: the C expressions that compute it from
-// operands a, b and c and from parameters p. C is the type it is computed in.
+// operands a, b and c and from parameters p. C is the type of the computation.
 type Operator struct {
 	Name   string // the ATen operator, without the underscore of its in-place form
 	Inputs int    // operands; the parameters follow them in a call
-	Real   string // of floating-point numbers
-	Int    string // of 64-bit integers; empty: integers are computed as float64
+	Real   string // expression for floating-point numbers
+	Int    string // expression for 64-bit integers; empty: integers are computed as float64
 	Hot    bool   // has vector kernels for dense operands
-	Wide   bool   // and for strided ones: no more than a few instructions
+	Wide   bool   // and for strided ones: a few instructions at most
 }
 
-// Operators lists the elementwise operators. An operator's place is its code in
+// Operators lists the elementwise operators. An operator's index is its code in
 // the compiled kernels: after a change here, run go generate.
 var Operators = []Operator{
 	{"copy", 1, "a", "a", true, true},

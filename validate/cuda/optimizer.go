@@ -10,8 +10,8 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// tensorsPerUpdate is how many parameters one launch of an update takes, and
-// chunkOfUpdate how many elements a block of it.
+// tensorsPerUpdate is the number of parameters in one launch of an update, and
+// chunkOfUpdate the number of elements in one block.
 const tensorsPerUpdate, chunkOfUpdate = 32, 2048
 
 // tensorsArgs is Tensors of optimizer.cu.
@@ -38,7 +38,7 @@ type moreArgs struct {
 	c       [8]float32
 }
 
-// The kinds of updates and their flags, as optimizer.cu numbers them.
+// The kinds of updates and their flags, in optimizer.cu's numbering.
 const (
 	updateSGD = iota
 	updateAdam
@@ -47,7 +47,7 @@ const (
 	flagDecoupled = 4
 )
 
-// optimizerKernels are those of this file.
+// optimizerKernels are the kernels of this file.
 func optimizerKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: step, accepts: knownRule}, "step")
 }
@@ -60,7 +60,8 @@ type rule struct {
 	states                                 []string
 }
 
-// adamRule is Adam with a weight decay, decoupled or not as the flags say.
+// adamRule is Adam with a weight decay, decoupled or not according to the
+// flags.
 func adamRule(flags int32, decay float64) *rule {
 	return &rule{kind: updateAdam, flags: flags, lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, decay: decay, states: []string{"exp_avg", "exp_avg_sq"}}
 }
@@ -117,8 +118,8 @@ func step(r *run) error {
 	})
 }
 
-// updates gives start as many parameters at a time as a launch takes, of one
-// type each, and the grid of a block for each chunk.
+// updates calls start with as many parameters at a time as a launch takes, of
+// one type each, and a grid with a block for each chunk.
 func updates(r *run, states []string, start func(on *tensorsArgs, g grid) error) error {
 	o := r.attrs().Rule
 	var a tensorsArgs
@@ -160,13 +161,13 @@ func updates(r *run, states []string, start func(on *tensorsArgs, g grid) error)
 	return flush()
 }
 
-// args are the numbers of an update in the given step, from 1.
+// args returns the numbers of an update in the given step, from 1.
 func (f *rule) args(step int) updateArgs {
 	return updateArgs{kind: f.kind, flags: f.flags, lr: float32(f.lr), rest1: float32(1 - f.beta1), beta2: float32(f.beta2), rest2: float32(1 - f.beta2), eps: float32(f.eps), decay: float32(f.decay),
 		momentum: float32(f.momentum), correct1: float32(1 - math.Pow(f.beta1, float64(step))), correct2: float32(1 - math.Pow(f.beta2, float64(step)))}
 }
 
-// kernel is the update's, of optimizer.cu.
+// kernel returns the name of the update's kernel in optimizer.cu.
 func (f *rule) kernel() string {
 	switch {
 	case f.kind == updateAdam:
@@ -177,8 +178,8 @@ func (f *rule) kernel() string {
 	return "optimizer_sgd"
 }
 
-// statesOf finds a parameter's states by name.
-func statesOf(r *run, names []string, p *program.RuleParam, spans []validate.Span, param *validate.Tensor) ([]uint64, error) {
+// statesOf returns a parameter's states by name.
+func statesOf(r *run, names []string, p *program.RuleParam, spans []validate.Span, param *validate.ArenaView) ([]uint64, error) {
 	out := make([]uint64, len(names))
 	for i, name := range names {
 		for j := range p.States {

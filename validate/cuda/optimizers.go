@@ -2,17 +2,17 @@ package cuda
 
 import "math"
 
-// An optimizerRule is an optimizer besides SGD and Adam: its kernel, its states, and
-// the numbers of a step, from 1, as its case in optimizer.cuh reads them. They
+// An optimizerRule is an optimizer other than SGD and Adam: its kernel, its states,
+// and the numbers of a step, from 1, as its case in optimizer.cuh reads them. They
 // are PyTorch's defaults (torch/optim) and lion_pytorch's.
 type optimizerRule struct {
 	kind    int32
-	kernel  string // optimizer_ and this, in optimizer.cu
+	kernel  string // kernel optimizer_NAME in optimizer.cu
 	states  []string
 	numbers func(step int) []float64
 }
 
-// The kinds, as optimizer.cuh numbers them.
+// The kinds, in optimizer.cuh's numbering.
 const (
 	kindAMSGrad = iota
 	kindAdagrad
@@ -28,20 +28,21 @@ const (
 
 const defaultBeta1, defaultBeta2, defaultEps = 0.9, 0.999, 1e-8
 
-// always are numbers that do not depend on the step.
+// always returns numbers that do not depend on the step.
 func always(c ...float64) func(int) []float64 { return func(int) []float64 { return c } }
 
-// left is 1 less beta to the power of the step: Adam's correction of a moment.
+// left returns 1 - beta^step: Adam's correction of a moment.
 func left(beta float64, step int) float64 { return 1 - math.Pow(beta, float64(step)) }
 
-// amsgradNumbers are those of Adam with amsgrad.
+// amsgradNumbers returns the numbers of Adam with amsgrad.
 func amsgradNumbers(decay float64) func(int) []float64 {
 	return func(step int) []float64 {
 		return []float64{1e-3 / left(defaultBeta1, step), math.Sqrt(left(defaultBeta2, step)), defaultEps, 1 - 1e-3*decay, 1 - defaultBeta1, defaultBeta2, 1 - defaultBeta2}
 	}
 }
 
-// nadamNumbers are those of NAdam, whose momentum rises with the steps.
+// nadamNumbers returns the numbers of NAdam, whose momentum rises with the
+// steps.
 func nadamNumbers(step int) []float64 {
 	mu := func(t int) float64 { return defaultBeta1 * (1 - 0.5*math.Pow(0.96, 4e-3*float64(t))) }
 	product := 1.0
@@ -51,7 +52,8 @@ func nadamNumbers(step int) []float64 {
 	return []float64{2e-3 * (1 - mu(step)) / (1 - product), 2e-3 * mu(step+1) / (1 - product*mu(step+1)), math.Sqrt(left(defaultBeta2, step)), defaultEps, 1 - defaultBeta1, defaultBeta2, 1 - defaultBeta2}
 }
 
-// radamNumbers are those of RAdam, which is rectified from the sixth step on.
+// radamNumbers returns the numbers of RAdam, which is rectified from the sixth
+// step on.
 func radamNumbers(step int) []float64 {
 	power, limit := math.Pow(defaultBeta2, float64(step)), 2/(1-defaultBeta2)-1
 	length, rectified := limit-2*float64(step)*power/(1-power), 0.0

@@ -19,9 +19,9 @@ type convArgs struct {
 	dtype                                int32
 }
 
-// ownConv runs a pass by memplan's own kernels, in work that may be less than
-// servesWell says, or none.
-func ownConv(r *run, p pass, x, w, y, out *validate.Tensor, work validate.Span) error {
+// ownConv runs a pass by memplan's own kernels, in a workspace that may be
+// smaller than servesWell's, or none.
+func ownConv(r *run, p pass, x, w, y, out *validate.ArenaView, work validate.Span) error {
 	c := r.attrs().Conv
 	if len(c.Stride) == 3 {
 		return deepConv(r, p, x, w, y, out)
@@ -57,8 +57,8 @@ func ownConv(r *run, p pass, x, w, y, out *validate.Tensor, work validate.Span) 
 	return launch(r.d, "conv", "conv_backward_filter", grid{x: w.Elems(), tx: 256}, &a)
 }
 
-// convOf describes a convolution to the own kernels, but for the addresses.
-func convOf(c *program.Conv, x, w, y *validate.Tensor) (a convArgs, err error) {
+// convOf describes a convolution to the own kernels, without the addresses.
+func convOf(c *program.Conv, x, w, y *validate.ArenaView) (a convArgs, err error) {
 	n := len(c.Stride)
 	if n > 2 || !isTraining(x.DType) || w.DType != x.DType || y.DType != x.DType {
 		return a, fmt.Errorf("no own kernel for a convolution of %v with %d spatial dims", x.DType, n)
@@ -86,15 +86,15 @@ func convOf(c *program.Conv, x, w, y *validate.Tensor) (a convArgs, err error) {
 		groups: int32(c.Groups), dtype: dtype(x)}, nil
 }
 
-// indexable reports a depthwise convolution whose elements 32-bit integers can index.
-func indexable(c *program.Conv, x, w, y *validate.Tensor) bool {
+// indexable reports whether 32-bit integers can index the elements of a depthwise
+// convolution.
+func indexable(c *program.Conv, x, w, y *validate.ArenaView) bool {
 	return depthwise(c, w) && x.Elems() < 1<<31 && y.Elems() < 1<<31
 }
 
 // servesWell reports whether our own kernel runs a depthwise pass well on the tensors in
-// their layout, and how many bytes of workspace it asks for. With less it runs, too, but
-// slower.
-func servesWell(c *program.Conv, p pass, x, w, y *validate.Tensor) (bytes int64, ok bool) {
+// their layout, and the bytes of its workspace. With less it runs, too, but slower.
+func servesWell(c *program.Conv, p pass, x, w, y *validate.ArenaView) (bytes int64, ok bool) {
 	a, err := convOf(c, x, w, y)
 	if err != nil || !indexable(c, x, w, y) {
 		return 0, false
@@ -120,15 +120,15 @@ type depthwisePass struct {
 	grid   grid
 	args   depthwiseArgs // without addresses
 	taps   int64         // of a side of the filter
-	bytes  int64         // of work
+	bytes  int64         // of workspace
 	well   bool          // neighbouring threads read neighbouring elements
 }
 
-// file is that of the filter's size.
+// file returns the file for the filter's size.
 func (l *depthwisePass) file() string { return fmt.Sprintf("depthwise_%d", l.taps) }
 
-// runDepthwise runs a pass in work at an offset of the arena.
-func runDepthwise(r *run, p pass, l *depthwisePass, work int64, x, w, y, out *validate.Tensor) error {
+// runDepthwise runs a pass in the workspace at an offset of the arena.
+func runDepthwise(r *run, p pass, l *depthwisePass, work int64, x, w, y, out *validate.ArenaView) error {
 	a := l.args
 	a.in, a.weight, a.out, a.part = r.ptr(x), r.ptr(w), r.ptr(out), uint64(r.d.at(work))
 	switch p {
@@ -145,7 +145,7 @@ func runDepthwise(r *run, p pass, l *depthwisePass, work int64, x, w, y, out *va
 }
 
 // The blocks of depthwise.cuh: LANES channels of TALL threads, each of WIDE
-// columns; where rows lie in order, threads of any place.
+// columns; for contiguous rows, threads at any position.
 const (
 	loneLanes   = 32
 	loneTall    = 4
@@ -153,9 +153,9 @@ const (
 	loneThreads = 128
 )
 
-// How many threads a kernel shall have before its strips of rows get no
-// smaller: 132 multiprocessors hold 84 thousand of a kernel with 96 registers
-// and 67 thousand of one with 128.
+// Threads that a kernel should have before its strips of rows get smaller: 132
+// multiprocessors hold 84 thousand of a kernel with 96 registers and 67
+// thousand of one with 128.
 const (
 	manyColumns  = 1 << 17
 	manyChannels = 60_000
@@ -193,8 +193,8 @@ func planDepthwise(p pass, a *convArgs, work int64) (depthwisePass, bool) {
 	return l, true
 }
 
-// turn makes a pass over the operand that of its gradient: from the result's
-// gradient, by the filter read backwards.
+// turn turns a pass over the operand into that of its gradient: from the
+// result's gradient, by the reversed filter.
 func (l *depthwisePass) turn() {
 	a := &l.args
 	a.inStride, a.outStride = a.outStride, a.inStride
@@ -204,15 +204,15 @@ func (l *depthwisePass) turn() {
 	}
 }
 
-// rowsIn and rowsOut report images whose rows lie in order.
+// rowsIn and rowsOut report whether the images' rows are contiguous.
 func (a *depthwiseArgs) rowsIn() bool  { return a.inStride[3] == 1 || a.w == 1 }
 func (a *depthwiseArgs) rowsOut() bool { return a.outStride[3] == 1 || a.ow == 1 }
 
-// inner reports images whose channels lie innermost, both of them.
+// inner reports whether the channels of both images are innermost.
 func (a *depthwiseArgs) inner() bool { return a.inStride[1] == 1 && a.outStride[1] == 1 }
 
-// split cuts images into the fewest strips of at least so many rows each that
-// give enough threads; each is how many one strip of all images gives.
+// split cuts images into the fewest strips of at least rows rows each that give
+// enough threads; each is the number of threads of one strip of all images.
 func (l *depthwisePass) split(rows, each, enough int64) {
 	a := &l.args
 	for s := int64(a.strips) + 1; each*int64(a.strips) < enough && (int64(a.oh)+s-1)/s >= rows; s++ {
@@ -222,7 +222,7 @@ func (l *depthwisePass) split(rows, each, enough int64) {
 	a.strips = (a.oh + a.rows - 1) / a.rows
 }
 
-// threads is a grid of a thread for each of n.
+// threads sets a grid with one thread for each of n.
 func (l *depthwisePass) threads(n int64) {
 	l.grid = grid{x: (n + loneThreads - 1) / loneThreads, tx: loneThreads}
 }
@@ -256,8 +256,8 @@ func (l *depthwisePass) fours() {
 	l.threads(int64(a.n) * int64(a.k) * int64(a.strips) * int64(a.columns))
 }
 
-// filter plans a filter's gradient, in slices of the batch where there is work
-// for their sums.
+// filter plans a filter's gradient, in slices of the batch if the workspace has
+// room for their sums.
 func (l *depthwisePass) filter(flat bool, work int64) {
 	a := &l.args
 	n, k := int64(a.n), int64(a.k)
@@ -295,8 +295,8 @@ func (l *depthwisePass) filter(flat bool, work int64) {
 	l.grid = grid{x: k, y: int64(a.slices), tx: int(threads)}
 }
 
-// sliced shares a filter's gradient out to a number of blocks, if that is more
-// than one and there is work for their sums.
+// sliced distributes a filter's gradient over a number of blocks, if that is
+// more than one and the workspace has room for their sums.
 func (l *depthwisePass) sliced(slices, work int64) bool {
 	bytes := slices * int64(l.args.k) * l.taps * l.taps * 4
 	if slices < 2 {
@@ -310,8 +310,8 @@ func (l *depthwisePass) sliced(slices, work int64) bool {
 	return true
 }
 
-// depthwise reports a convolution of every channel by itself: cuDNN is slower at
-// it than a kernel that does nothing else.
-func depthwise(c *program.Conv, w *validate.Tensor) bool {
+// depthwise reports whether every channel is convolved by itself: cuDNN is
+// slower at it than a dedicated kernel.
+func depthwise(c *program.Conv, w *validate.ArenaView) bool {
 	return !c.Transposed && c.Groups > 1 && w.Shape[0] == c.Groups && w.Shape[1] == 1 && len(c.Stride) <= 2 && isTraining(w.DType)
 }

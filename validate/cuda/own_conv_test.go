@@ -28,12 +28,12 @@ func (c loneCase) conv() *program.Conv {
 }
 
 // tensors are operand, weight and result, without addresses.
-func (c loneCase) tensors(d graph.DType, x, y format) [3]*validate.Tensor {
+func (c loneCase) tensors(d graph.DType, x, y format) [3]*validate.ArenaView {
 	size := func(in, taps int64) int64 { return (in+2*c.pad-c.dilation*(taps-1)-1)/c.stride + 1 }
-	tensor := func(f format, shape ...int64) *validate.Tensor {
-		return &validate.Tensor{DType: d, Shape: shape, Strides: f.strides(shape)}
+	tensor := func(f format, shape ...int64) *validate.ArenaView {
+		return &validate.ArenaView{DType: d, Shape: shape, Strides: f.strides(shape)}
 	}
-	return [3]*validate.Tensor{tensor(x, c.n, c.c, c.h, c.w), tensor(formatNCHW, c.c*c.by, 1, c.r, c.s), tensor(y, c.n, c.c*c.by, size(c.h, c.r), size(c.w, c.s))}
+	return [3]*validate.ArenaView{tensor(x, c.n, c.c, c.h, c.w), tensor(formatNCHW, c.c*c.by, 1, c.r, c.s), tensor(y, c.n, c.c*c.by, size(c.h, c.r), size(c.w, c.s))}
 }
 
 // loneCases are the depthwise convolutions of ConvNeXt, MobileNet and
@@ -92,8 +92,8 @@ func TestDepthwise(t *testing.T) {
 
 // run compares a pass by the own kernels, without work and with what they ask for,
 // which holds NaNs.
-func (c loneCase) run(b *bench, d *tandem, p pass, like [3]*validate.Tensor) {
-	var l [3]*validate.Tensor
+func (c loneCase) run(b *bench, d *tandem, p pass, like [3]*validate.ArenaView) {
+	var l [3]*validate.ArenaView
 	for i, x := range like {
 		l[i] = b.tensor(x.DType, x.Strides, x.Shape...)
 	}
@@ -117,14 +117,14 @@ func (c loneCase) run(b *bench, d *tandem, p pass, like [3]*validate.Tensor) {
 }
 
 // call is the pass as the CPU device runs it.
-func (c loneCase) call(p pass, l [3]*validate.Tensor, out *validate.Tensor) *validate.Call {
+func (c loneCase) call(p pass, l [3]*validate.ArenaView, out *validate.ArenaView) *validate.Call {
 	a := &program.Attrs{Conv: c.conv()}
 	if p == forwardPass {
-		return newCall("convolution", a, []*validate.Tensor{out}, []*validate.Tensor{l[0], l[1]})
+		return newCall("convolution", a, []*validate.ArenaView{out}, []*validate.ArenaView{l[0], l[1]})
 	}
-	results := make([]*validate.Tensor, 3)
+	results := make([]*validate.ArenaView, 3)
 	results[resultOf[p]] = out
-	return newCall("convolution_backward", a, results, []*validate.Tensor{l[2], l[0], l[1]})
+	return newCall("convolution_backward", a, results, []*validate.ArenaView{l[2], l[0], l[1]})
 }
 
 // TestLonePlans: every plan covers its images, and the models' convolutions run

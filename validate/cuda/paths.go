@@ -10,8 +10,8 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// A Path is a way for convolutions to run. Of those that are on, the first of
-// Paths that takes a pass runs it; memplan's own kernels take what is left.
+// A Path is a way to run convolutions. The first enabled one of Paths that
+// accepts a pass runs it; memplan's own kernels run the rest.
 type Path struct {
 	Name string
 	On   bool
@@ -34,11 +34,11 @@ var Paths = []Path{
 	{pathLegacy, true, "cuDNN's interface of version 7: where cuDNN is too old to have graphs, or has no engine for one"},
 }
 
-// pathsEnv names paths, with commas between them, that are on in place of the
-// table's, to measure or to test one alone: own is none of them.
+// pathsEnv names the enabled paths, separated by commas, instead of the
+// table's, to measure or to test one alone: "own" means none of them.
 const pathsEnv = "MEMPLAN_CONV"
 
-// pathsOn are the names of the paths that are on, in their order.
+// pathsOn returns the names of the enabled paths, in order.
 func pathsOn(getenv func(string) string) ([]string, error) {
 	var on, known []string
 	for _, p := range Paths {
@@ -66,7 +66,7 @@ func pathsOn(getenv func(string) string) ([]string, error) {
 	return on, nil
 }
 
-// A format is an order in memory of an image's dims.
+// A format is a memory order of an image's dims.
 type format int
 
 // The formats.
@@ -75,7 +75,7 @@ const (
 	formatNHWC
 )
 
-// strides are those of a shape that lies so.
+// strides returns the strides of a shape in the format.
 func (f format) strides(shape []int64) []int64 {
 	out, n := make([]int64, len(shape)), int64(1)
 	put := func(i int) {
@@ -93,8 +93,8 @@ func (f format) strides(shape []int64) []int64 {
 	return out
 }
 
-// holds reports a tensor that lies so; dims of 1 do not count.
-func (f format) holds(t *validate.Tensor) bool {
+// holds reports whether a tensor has the format; dims of 1 do not count.
+func (f format) holds(t *validate.ArenaView) bool {
 	if t.Elems() == 0 {
 		return true
 	}
@@ -106,11 +106,11 @@ func (f format) holds(t *validate.Tensor) bool {
 	return true
 }
 
-// formatOf is the order in which PyTorch has all three tensors of a convolution
-// when it calls cuDNN (cudnn_conv_suggest_memory_format,
-// aten/src/ATen/native/ConvUtils.h): that of operand or weight where either's
-// channels lie innermost. Images of three dims are row-major.
-func formatOf(c *program.Conv, x, w, y *validate.Tensor) format {
+// formatOf returns the format in which PyTorch has all three tensors of a
+// convolution when it calls cuDNN (cudnn_conv_suggest_memory_format,
+// aten/src/ATen/native/ConvUtils.h): channels innermost if either operand or
+// weight has that. Images of three dims are row-major.
+func formatOf(c *program.Conv, x, w, y *validate.ArenaView) format {
 	if c.Transposed {
 		x = y
 	}
@@ -120,10 +120,10 @@ func formatOf(c *program.Conv, x, w, y *validate.Tensor) format {
 	return formatNCHW
 }
 
-// prefersChannels reports an image whose channels lie innermost by PyTorch's rule
-// (c10/core/MemoryFormat.h, is_channels_last_strides_2d), and that is not also
+// prefersChannels reports whether an image's channels are innermost by PyTorch's
+// rule (c10/core/MemoryFormat.h, is_channels_last_strides_2d), and it is not also
 // row-major.
-func prefersChannels(t *validate.Tensor) bool {
+func prefersChannels(t *validate.ArenaView) bool {
 	if len(t.Shape) != 4 || t.Strides[1] == 0 || t.RowMajor() {
 		return false
 	}

@@ -48,7 +48,7 @@ func TestFormat(t *testing.T) {
 		if got := c.f.strides(c.shape); !slices.Equal(got, c.strides) {
 			t.Errorf("%v of %v: %v, want %v", c.f, c.shape, got, c.strides)
 		}
-		if !c.f.holds(&validate.Tensor{Shape: c.shape, Strides: c.strides}) {
+		if !c.f.holds(&validate.ArenaView{Shape: c.shape, Strides: c.strides}) {
 			t.Errorf("%v does not hold its own %v", c.f, c.shape)
 		}
 	}
@@ -63,7 +63,7 @@ func TestFormat(t *testing.T) {
 		{[]int64{8, 1, 7, 7}, []int64{49, 9, 7, 1}, true, true},
 		{[]int64{8, 4, 1, 1}, []int64{4, 1, 4, 4}, true, true},
 	} {
-		x := &validate.Tensor{Shape: c.shape, Strides: c.strides}
+		x := &validate.ArenaView{Shape: c.shape, Strides: c.strides}
 		if formatNCHW.holds(x) != c.rows || formatNHWC.holds(x) != c.channels {
 			t.Errorf("%v %v: row-major %v, channels innermost %v", c.shape, c.strides, formatNCHW.holds(x), formatNHWC.holds(x))
 		}
@@ -73,12 +73,12 @@ func TestFormat(t *testing.T) {
 // TestFormatOf: the order of a convolution is that of operand or weight, never
 // of the result; for a transposed one the operand is what its result side holds.
 func TestFormatOf(t *testing.T) {
-	image := func(order byte) *validate.Tensor {
+	image := func(order byte) *validate.ArenaView {
 		s := []int64{2, 6, 5, 5}
 		if order == 'c' {
-			return &validate.Tensor{DType: graph.BFloat16, Shape: s, Strides: []int64{150, 1, 30, 6}}
+			return &validate.ArenaView{DType: graph.BFloat16, Shape: s, Strides: []int64{150, 1, 30, 6}}
 		}
-		return &validate.Tensor{DType: graph.BFloat16, Shape: s, Strides: []int64{150, 25, 5, 1}}
+		return &validate.ArenaView{DType: graph.BFloat16, Shape: s, Strides: []int64{150, 25, 5, 1}}
 	}
 	two := []int64{1, 1}
 	for order, want := range map[string]format{"rrr": formatNCHW, "crr": formatNHWC, "rcr": formatNHWC, "rrc": formatNCHW, "ccc": formatNHWC} {
@@ -92,11 +92,11 @@ func TestFormatOf(t *testing.T) {
 	if got := formatOf(&program.Conv{Stride: two, Transposed: true}, image('c'), image('r'), image('r')); got != formatNCHW {
 		t.Errorf("transposed, its result: %v", got)
 	}
-	flat := &validate.Tensor{DType: graph.BFloat16, Shape: []int64{2, 6, 5}, Strides: []int64{30, 1, 6}}
+	flat := &validate.ArenaView{DType: graph.BFloat16, Shape: []int64{2, 6, 5}, Strides: []int64{30, 1, 6}}
 	if got := formatOf(&program.Conv{Stride: two[:1]}, flat, flat, flat); got != formatNCHW {
 		t.Errorf("one dim: %v", got)
 	}
-	part := &validate.Tensor{DType: graph.BFloat16, Shape: []int64{2, 3, 5, 5}, Strides: []int64{150, 1, 30, 6}} // a part of six channels
+	part := &validate.ArenaView{DType: graph.BFloat16, Shape: []int64{2, 3, 5, 5}, Strides: []int64{150, 1, 30, 6}} // a part of six channels
 	if got := formatOf(&program.Conv{Stride: two}, part, image('r'), image('r')); got != formatNHWC {
 		t.Errorf("a part of the channels: %v", got)
 	}

@@ -23,29 +23,29 @@ type placesArgs struct {
 	add, _                        int32
 }
 
-// Writing by index finds what has one place by comparing all rows of values with all
-// others, or has one thread for each line of what is written to. Both are slow where
-// there are many rows, or few and long lines: then the rows are hashed by their place.
+// Indexed writes find equal positions by comparing all rows of values with all others,
+// or have one thread for each line of the destination. Both are slow for many rows, or
+// for few and long lines: then the rows are hashed by their position.
 const (
 	manyRows  = 1024
 	fewLines  = 1 << 14
-	placeTop  = 256 << 20 // bytes that hashing may take
+	placeTop  = 256 << 20 // largest workspace of hashing, in bytes
 	slotBytes = 16        // of a slot: key, head, count
 	rowBytes  = 8         // of a row: next, slot
 )
 
-// places is how many rows of values a call writes, of which each has a place, and how
-// many elements a row has; no rows: the call is not one to hash. Sums in half types are
-// hashed however few they are: a line's thread would round after every one.
+// A places describes the rows of values that a call writes, each at a position: their
+// number and length in elements; no rows: the call is not hashed. Sums in half types
+// are always hashed: a line's thread would round after every one.
 type places struct {
 	rows, width int64
 	half        bool
 }
 
-// slots is how many slots the rows are hashed to.
+// slots returns the number of hash slots.
 func (p places) slots() int64 { return 1 << bits.Len64(uint64(2*p.rows-1)) }
 
-// bytes is what hashing works in, 0 where the rows are not hashed.
+// bytes returns the workspace of hashing, 0 if the rows are not hashed.
 func (p places) bytes() int64 {
 	if p.rows < 1 || p.rows < manyRows && !p.half {
 		return 0
@@ -56,7 +56,8 @@ func (p places) bytes() int64 {
 	return 0
 }
 
-// indexPlaces are those of values that index tensors from operand first on place.
+// indexPlaces returns those of values written by the index tensors from operand
+// first on.
 func (r *run) indexPlaces(values []int64, first int) places {
 	dims, wide := r.attrs().Dims, 0
 	for i := range dims {
@@ -76,9 +77,10 @@ func (r *run) indexPlaces(values []int64, first int) places {
 	return p
 }
 
-// linePlaces are those of values along dim d: an index for every element, or for every
-// place along the dim. Indices that are the same in all lines place whole rows.
-func linePlaces(values []int64, idx *validate.Tensor, d int64, every, half bool) places {
+// linePlaces returns those of values along dim d: with an index for every element, or
+// for every position along the dim. Indices that are equal in all lines move whole
+// rows.
+func linePlaces(values []int64, idx *validate.ArenaView, d int64, every, half bool) places {
 	n, length := validate.Elems(values), int64(1)
 	if len(values) > 0 {
 		length = values[d]
@@ -110,8 +112,8 @@ func (a *indexArgs) firstDim(d int64) {
 	}
 }
 
-// hash writes values by index after hashing their places; false: the call is not one
-// for that, or its work is too small.
+// hash writes values by index after hashing their positions; it returns false if the
+// call does not suit that, or its workspace is too small.
 func (r *run) hash(p places, s placesArgs, kind string) (bool, error) {
 	need := p.bytes()
 	if need == 0 || r.c.Work.Bytes < need {
@@ -134,15 +136,15 @@ func (r *run) hash(p places, s placesArgs, kind string) (bool, error) {
 	return true, launch(r.d, "places", "place_values_"+kind, grid{x: min(s.slots, 16*r.d.sms), tx: 128}, &s)
 }
 
-// kindOf is the kind of kernel for the type of what is written to.
-func kindOf(t *validate.Tensor) string {
+// kindOf returns the kind of kernel for the destination's type.
+func kindOf(t *validate.ArenaView) string {
 	if t.DType.IsFloat() {
 		return "real"
 	}
 	return "int"
 }
 
-// scatterPlaces are those of a scatter's call.
+// scatterPlaces returns those of a scatter.
 func (r *run) scatterPlaces(every, add bool) places {
 	idx, values := r.arg(1), r.arg(2)
 	if idx == nil || len(r.attrs().Dims) == 0 {
@@ -155,7 +157,7 @@ func (r *run) scatterPlaces(every, add bool) places {
 	return linePlaces(shape, idx, r.attrs().Dims[0], every, add && isHalf(r.result(0)))
 }
 
-// pickPlaces are those of the backward of a gather or an index_select.
+// pickPlaces returns those of the backward of a gather or an index_select.
 func (r *run) pickPlaces(every bool) places {
 	g, idx := r.arg(0), r.arg(1)
 	if g == nil || idx == nil || len(r.attrs().Dims) == 0 {
@@ -168,15 +170,15 @@ func (r *run) pickPlaces(every bool) places {
 	if err != nil {
 		return places{}
 	}
-	return linePlaces(g.Shape, &validate.Tensor{Shape: g.Shape, Strides: strides}, r.attrs().Dims[0], every, isHalf(r.result(0)))
+	return linePlaces(g.Shape, &validate.ArenaView{Shape: g.Shape, Strides: strides}, r.attrs().Dims[0], every, isHalf(r.result(0)))
 }
 
-// isHalf reports a type of 16 bits.
-func isHalf(t *validate.Tensor) bool {
+// isHalf reports whether a type has 16 bits.
+func isHalf(t *validate.ArenaView) bool {
 	return t != nil && (t.DType == graph.Float16 || t.DType == graph.BFloat16)
 }
 
-// few says that a call has no more indices than kernels take.
+// few returns an error if a call has more indices than kernels support.
 func few(n *program.Node) error {
 	if n.Attrs != nil && len(n.Attrs.Dims) > maxIndices {
 		return fmt.Errorf("%s: %d indices, at most %d", n.Does(), len(n.Attrs.Dims), maxIndices)
@@ -184,7 +186,7 @@ func few(n *program.Node) error {
 	return nil
 }
 
-// putPlaces are those of an index_put.
+// putPlaces returns those of an index_put.
 func (r *run) putPlaces() places {
 	out := r.result(0)
 	shape, err := indexedShape(r, out, 2)

@@ -23,13 +23,13 @@ func TestPlaces(t *testing.T) {
 	}{{"few", 2}, {"all", 600}, {"one in ten", 60}} {
 		t.Run(c.name, func(t *testing.T) {
 			b, d := onBoth(t, Options{FP32: true}, 64<<20)
-			draw := func(shape ...int64) *validate.Tensor {
+			draw := func(shape ...int64) *validate.ArenaView {
 				return b.filled(graph.Int64, func() float64 { return float64(b.rng.Int64N(c.places)) }, nil, shape...)
 			}
 			var dt graph.DType
-			run := func(name string, a program.Attrs, hashed bool, result *validate.Tensor, args ...*validate.Tensor) {
+			run := func(name string, a program.Attrs, hashed bool, result *validate.ArenaView, args ...*validate.ArenaView) {
 				t.Helper()
-				call := newCall(name, &a, []*validate.Tensor{result}, args)
+				call := newCall(name, &a, []*validate.ArenaView{result}, args)
 				d.room(t, call, *b.top)
 				if (call.Work.Bytes > 0) != hashed && dt != graph.BFloat16 {
 					t.Errorf("%s works in %d bytes", name, call.Work.Bytes)

@@ -20,7 +20,7 @@ type pointwiseArgs struct {
 	ptr                 [4]uint64
 	dtype               [4]int32
 	scalar, param       [4]float64
-	by                  [maxDims]divider // where 32 bits count the elements
+	by                  [maxDims]divider // if 32 bits count the elements
 }
 
 // denseArgs is Dense of dense.cu.
@@ -30,7 +30,7 @@ type denseArgs struct {
 	scalar, param [4]float64
 }
 
-// pointwiseKernels are those of this file.
+// pointwiseKernels are the kernels of this file.
 func pointwiseKernels(register func(k kernel, names ...string)) {
 	own := map[string]func(*run) error{"native_dropout_backward": dropoutBackward, "bitwise_not": bitwiseNot, "div_or_zero": divOrZero}
 	for i := range Operators {
@@ -46,7 +46,7 @@ func pointwiseKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: preluBackward}, "_prelu_kernel_backward")
 }
 
-// elementwise runs an operator on the call's operands, with its numbers. A result 1
+// elementwise runs an operator on the call's operands, with its scalars. A result 1
 // is a copy of the operand that result 0 overwrites.
 func elementwise(r *run, op *Operator) error {
 	var p [4]float64
@@ -63,31 +63,31 @@ func elementwise(r *run, op *Operator) error {
 	return pointwise(r, name, r.result(0), p, r.c.Args[:min(op.Inputs, len(r.c.Args))]...)
 }
 
-// maskBias makes 0 of what may be attended to, and minus infinity of the rest.
+// maskBias is 0 where attention is allowed, and minus infinity elsewhere.
 func maskBias(r *run) error {
 	return pointwise(r, "where", r.result(0), [4]float64{}, r.c.Args[0], number(0), number(minusInf))
 }
 
-// number is an operand that is a number.
+// number returns an operand that is a number.
 func number(v float64) validate.Operand { return validate.Operand{Kind: validate.IsNumber, Value: v} }
 
-// onDevice is an operand that is a tensor.
-func onDevice(t *validate.Tensor) validate.Operand {
+// onDevice returns an operand that is a tensor.
+func onDevice(t *validate.ArenaView) validate.Operand {
 	return validate.Operand{Kind: validate.OnDevice, Tensor: *t}
 }
 
 // copyTo copies a tensor, to another type or from a smaller shape if need be.
-func (r *run) copyTo(to, from *validate.Tensor) error {
+func (r *run) copyTo(to, from *validate.ArenaView) error {
 	return pointwise(r, "copy", to, [4]float64{}, onDevice(from))
 }
 
-// set makes every element of a tensor one number.
-func set(r *run, to *validate.Tensor, v float64) error {
+// set fills a tensor with one number.
+func set(r *run, to *validate.ArenaView, v float64) error {
 	return pointwise(r, "copy", to, [4]float64{}, number(v))
 }
 
 // pointwise computes an elementwise operator into out.
-func pointwise(r *run, name string, out *validate.Tensor, param [4]float64, in ...validate.Operand) error {
+func pointwise(r *run, name string, out *validate.ArenaView, param [4]float64, in ...validate.Operand) error {
 	code := operatorCode(name)
 	if code < 0 || out == nil {
 		return fmt.Errorf("no elementwise operator %s", name)
@@ -120,7 +120,7 @@ func pointwise(r *run, name string, out *validate.Tensor, param [4]float64, in .
 	return strided(r, &a, &Operators[code], in, size, strides)
 }
 
-// strided picks the kernel that takes an operator on such operands.
+// strided selects the kernel of an operator for such operands.
 func strided(r *run, a *pointwiseArgs, op *Operator, in []validate.Operand, size []int64, strides [][]int64) error {
 	if a.n == 0 {
 		return nil
@@ -147,7 +147,7 @@ func strided(r *run, a *pointwiseArgs, op *Operator, in []validate.Operand, size
 	return launch(r.d, "pointwise", name, grid{x: (a.n + 1023) / 1024, tx: 256}, a)
 }
 
-// computeKernel picks the type that an operator is computed in.
+// computeKernel selects the type in which an operator is computed.
 func computeKernel(a *pointwiseArgs, op *Operator) string {
 	float, double, whole := false, false, true
 	for i := range int(a.inputs) + 1 {
@@ -172,8 +172,8 @@ func computeKernel(a *pointwiseArgs, op *Operator) string {
 	return "pointwise_f32"
 }
 
-// vector runs an operator's vector kernel where it has one for these operands:
-// of one type, dense, in one order, and aligned.
+// vector runs an operator's vector kernel if it has one for these operands: of
+// one type, dense, in one order, and aligned.
 func vector(r *run, a *pointwiseArgs, op *Operator, in []validate.Operand) (error, bool) {
 	if a.dims != 1 || a.stride[0][0] != 1 || a.dtype[0] > 2 {
 		return nil, false
@@ -218,7 +218,7 @@ func move(r *run, a *pointwiseArgs, size []int64, strides [][]int64, bytes int64
 	return true, launch(r.d, "wide", fmt.Sprint("move_", m.bytes), grid{x: (int64(m.n) + 1023) / 1024, tx: 256}, &m)
 }
 
-// wide runs an operator that is cheap on tiles or groups of elements.
+// wide runs a cheap operator on tiles or groups of elements.
 func wide(r *run, a *pointwiseArgs, size []int64, strides [][]int64) (bool, error) {
 	w := wideArgs{op: a.op, inputs: a.inputs, ptr: a.ptr, dtype: a.dtype, param: a.param}
 	for i, x := range a.scalar {
@@ -255,7 +255,7 @@ type dropoutBackArgs struct {
 	dtype           int32
 }
 
-// dropout draws the mask, result 0, and scales what stays.
+// dropout draws the mask, result 0, and scales the kept elements.
 func dropout(r *run) error {
 	x, mask, out := r.arg(0), r.result(0), r.result(1)
 	p := r.scalar("dropout")
@@ -266,7 +266,7 @@ func dropout(r *run) error {
 	if !x.RowMajor() || !out.RowMajor() || !mask.RowMajor() {
 		a.dims = int32(len(x.Shape))
 		copy(a.size[:], x.Shape)
-		for i, t := range []*validate.Tensor{x, out, mask} {
+		for i, t := range []*validate.ArenaView{x, out, mask} {
 			copy(a.stride[i][:], t.Strides)
 		}
 	}
@@ -276,7 +276,7 @@ func dropout(r *run) error {
 	return launch(r.d, "fill", "dropout_forward", grid{x: (a.n + 1023) / 1024, tx: 256}, &a)
 }
 
-// dropoutBackward scales the gradient where the mask says.
+// dropoutBackward scales the gradient where the mask is set.
 func dropoutBackward(r *run) error {
 	g, mask, out := r.arg(0), r.arg(1), r.result(0)
 	same := slices.Equal(g.Shape, mask.Shape) && slices.Equal(g.Shape, out.Shape)
@@ -314,11 +314,11 @@ func divOrZero(r *run) error {
 // An elementwiseStep is an operator with its result and operands.
 type elementwiseStep struct {
 	name string
-	out  *validate.Tensor
-	in   []*validate.Tensor
+	out  *validate.ArenaView
+	in   []*validate.ArenaView
 }
 
-// inTurn runs operators one after the other; those without a result are left out.
+// inTurn runs operators one after the other; those without a result are skipped.
 func inTurn(r *run, steps ...elementwiseStep) error {
 	for _, s := range steps {
 		if s.out == nil {
@@ -335,8 +335,9 @@ func inTurn(r *run, steps ...elementwiseStep) error {
 	return nil
 }
 
-// preluBackward makes the gradients of operand and slopes, those of an element each.
+// preluBackward makes the gradients of operand and slopes, the latter for each
+// element.
 func preluBackward(r *run) error {
 	g, x, w := r.arg(0), r.arg(1), r.arg(2)
-	return inTurn(r, elementwiseStep{"prelu_input_backward", r.result(0), []*validate.Tensor{g, x, w}}, elementwiseStep{"prelu_weight_backward", r.result(1), []*validate.Tensor{g, x}})
+	return inTurn(r, elementwiseStep{"prelu_input_backward", r.result(0), []*validate.ArenaView{g, x, w}}, elementwiseStep{"prelu_weight_backward", r.result(1), []*validate.ArenaView{g, x}})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// poolKernels are those of this file.
+// poolKernels are the kernels of this file.
 func poolKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(r *run) error { return pool(r, "max_pool_forward", r.arg(0), r.result(0), r.result(1), false) }}, "max_pool_with_indices")
 	register(kernel{run: func(r *run) error { return pool(r, "max_pool_backward", r.result(0), r.arg(0), r.arg(2), true) }, accepts: func(n *program.Node) error {
@@ -29,8 +29,8 @@ func poolKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: all, run: func(r *run) error { return columns(r, "columns_backward", r.result(0), r.arg(0)) }}, "col2im")
 }
 
-// image shows a tensor with n spatial dims as [N, C, H, W].
-func image(t *validate.Tensor, spatial int) (size, stride [4]int64, err error) {
+// image views a tensor with n spatial dims as [N, C, H, W].
+func image(t *validate.ArenaView, spatial int) (size, stride [4]int64, err error) {
 	size, stride = [4]int64{1, 1, 1, 1}, [4]int64{}
 	n := len(t.Shape)
 	if spatial < 1 || spatial > 2 || n < spatial || n > spatial+2 {
@@ -45,7 +45,7 @@ func image(t *validate.Tensor, spatial int) (size, stride [4]int64, err error) {
 	return size, stride, nil
 }
 
-// windowDims is how many dims the call's windows have.
+// windowDims returns the number of dims of the call's windows.
 func windowDims(r *run) int {
 	if p := r.attrs().Pool; p != nil {
 		return len(p.Kernel)
@@ -56,9 +56,9 @@ func windowDims(r *run) int {
 	return 2
 }
 
-// pool runs a pooling between the large tensor and the small one; back says that
-// it goes from the small to the large.
-func pool(r *run, name string, large, small, index *validate.Tensor, back bool) error {
+// pool runs a pooling between the large tensor and the small one; back reverses
+// the direction.
+func pool(r *run, name string, large, small, index *validate.ArenaView, back bool) error {
 	a := poolArgs{kh: 1, kw: 1, sh: 1, sw: 1, dh: 1, dw: 1, dtype: dtype(large), index: r.ptr(index)}
 	spatial := windowDims(r)
 	if spatial == 3 {
@@ -121,10 +121,10 @@ type columnsArgs struct {
 	kh, kw, sh, sw, ph, pw, dh, dw, dtype, _ int32
 }
 
-// adaptiveMax pools over windows that the sizes give, as volumes.
+// adaptiveMax pools over windows derived from the sizes, as volumes.
 func adaptiveMax(r *run) error {
 	n := len(r.attrs().Dims)
-	deep := func(t *validate.Tensor) *validate.Tensor {
+	deep := func(t *validate.ArenaView) *validate.ArenaView {
 		v := *t
 		v.Shape, v.Strides = slices.Clone(t.Shape), slices.Clone(t.Strides)
 		for at := len(t.Shape) - n; len(v.Shape) < len(t.Shape)+3-n; {
@@ -136,7 +136,7 @@ func adaptiveMax(r *run) error {
 }
 
 // columns moves between images and the columns of their windows.
-func columns(r *run, name string, image, cols *validate.Tensor) error {
+func columns(r *run, name string, image, cols *validate.ArenaView) error {
 	p, n := r.attrs().Pool, len(image.Shape)
 	if n < 3 || len(cols.Shape) != n-1 || len(p.Kernel) != 2 || !isTraining(image.DType) || cols.DType != image.DType || !image.RowMajor() || !cols.RowMajor() {
 		return fmt.Errorf("columns %v %v of images %v %v", cols.DType, cols.Shape, image.DType, image.Shape)

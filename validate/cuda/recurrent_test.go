@@ -26,13 +26,13 @@ func TestSweeps(t *testing.T) {
 			b, d := onBoth(t, Options{FP32: true}, 256<<20)
 			b.number = func(r *rand.Rand) float64 { return float64(r.Float32()-0.5) / 8 }
 			const time, batch, in, dirs = 4, 3, 5, 2
-			f32 := func(shape ...int64) *validate.Tensor { return b.tensor(graph.Float32, nil, shape...) }
-			out := func(shape ...int64) *validate.Tensor { return b.result(graph.Float32, nil, shape...) }
+			f32 := func(shape ...int64) *validate.ArenaView { return b.tensor(graph.Float32, nil, shape...) }
+			out := func(shape ...int64) *validate.ArenaView { return b.result(graph.Float32, nil, shape...) }
 			states := 1
 			if c.cell == program.CellLSTM {
 				states = 2
 			}
-			args, ends, starts, grads := []*validate.Tensor{f32(time, batch, in)}, []*validate.Tensor{out(time, batch, dirs*c.hidden)}, []*validate.Tensor{out(time, batch, in)}, []*validate.Tensor{f32(time, batch, dirs*c.hidden)}
+			args, ends, starts, grads := []*validate.ArenaView{f32(time, batch, in)}, []*validate.ArenaView{out(time, batch, dirs*c.hidden)}, []*validate.ArenaView{out(time, batch, in)}, []*validate.ArenaView{f32(time, batch, dirs*c.hidden)}
 			for range states {
 				args, ends = append(args, f32(dirs, batch, c.hidden)), append(ends, out(dirs, batch, c.hidden))
 				starts, grads = append(starts, out(dirs, batch, c.hidden)), append(grads, f32(dirs, batch, c.hidden))

@@ -21,7 +21,7 @@ type reduceArgs struct {
 	param                        float64
 }
 
-// The reductions, as reduce.cu numbers them.
+// The reductions, in reduce.cu's numbering.
 const (
 	redSum = iota
 	redMean
@@ -38,10 +38,10 @@ const (
 	redLogSumExp
 )
 
-// scratchFloats is how many numbers the modules' staging areas hold.
+// scratchFloats is the number of floats in the modules' staging areas.
 const scratchFloats = 1 << 20
 
-// reduceKernels are those of this file.
+// reduceKernels are the kernels of this file.
 func reduceKernels(register func(k kernel, names ...string)) {
 	for name, op := range map[string]int32{"sum": redSum, "mean": redMean, "amax": redMax, "amin": redMin, "argmax": redArgMax, "argmin": redArgMin, "var": redVar} {
 		register(kernel{run: func(r *run) error { return reduce(r, op, r.result(0), r.arg(0), r.attrs().Dims) }}, name)
@@ -62,9 +62,8 @@ func reduceKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: all, run: interleave, work: func(r *run) int64 { return padded(graph.Int64.Bytes(elementsOf(r.c.Args[0]))) }}, "repeat_interleave")
 }
 
-// reduce reduces dims of in to out, which has them with one element or not at
-// all.
-func reduce(r *run, op int32, out, in *validate.Tensor, dims []int64) error {
+// reduce reduces dims of in to out, where they have one element or are missing.
+func reduce(r *run, op int32, out, in *validate.ArenaView, dims []int64) error {
 	a := reduceArgs{op: op, dtype: dtype(in), outDType: dtype(out), in: r.ptr(in), out: r.ptr(out), splits: 1, reds: 1}
 	if len(dims) == 0 && out.Elems() == 1 {
 		for d := range in.Shape {
@@ -100,14 +99,14 @@ func reduce(r *run, op int32, out, in *validate.Tensor, dims []int64) error {
 	return runReduce(r, &a, keepShape, keepIn, keepOut, redShape, redIn)
 }
 
-// runReduce folds the dims, shares the work among threads and starts the kernel:
-// twice where the reduced elements are split.
+// runReduce folds the dims, distributes the work among threads and starts the
+// kernel: twice if the reduced elements are split.
 func runReduce(r *run, a *reduceArgs, keepShape, keepIn, keepOut, redShape, redIn []int64) error {
 	keep := [][]int64{keepIn, keepOut}
 	keepSize := fold(keepShape, keep)
 	red := [][]int64{redIn}
 	redSize := fold(redShape, red)
-	if a.op == redArgMax || a.op == redArgMin { // positions count in the dims' own order
+	if a.op == redArgMax || a.op == redArgMin { // positions are counted in the dims' own order
 		red = [][]int64{redIn}
 		redSize = join(redShape, red, ascending(len(redShape)))
 	}
@@ -123,8 +122,8 @@ func runReduce(r *run, a *reduceArgs, keepShape, keepIn, keepOut, redShape, redI
 	if done, err := runSum(r, a); done || err != nil {
 		return err
 	}
-	// Where neighbouring results read neighbouring elements, a warp takes 32 of
-	// them; else a block takes one.
+	// If neighbouring results read neighbouring elements, a warp computes 32 of
+	// them; else a block computes one.
 	g := grid{tx: 1, ty: 256}
 	if a.reds < 256 {
 		for g.ty = 32; int64(g.ty) < a.reds; g.ty *= 2 {
@@ -161,7 +160,7 @@ func runReduce(r *run, a *reduceArgs, keepShape, keepIn, keepOut, redShape, redI
 	return finishSplits(r, a, int64(a.splits))
 }
 
-// staging is the address of the module's scratch.
+// staging returns the address of the module's scratch.
 func (d *Device) staging(file, name string) (uint64, error) {
 	if _, err := d.function(file, name); err != nil {
 		return 0, err
@@ -170,8 +169,8 @@ func (d *Device) staging(file, name string) (uint64, error) {
 	return uint64(at), explain("finding the staging area", err)
 }
 
-// finishSplits reduces the partial results in scratch, those of one part beside
-// each other in the order of the results.
+// finishSplits reduces the partial results in scratch, those of one part
+// contiguous in the order of the results.
 func finishSplits(r *run, a *reduceArgs, parts int64) error {
 	b := reduceArgs{outs: a.outs, reds: parts, op: a.op, outDType: a.outDType, splits: 1, outDims: a.outDims, redDims: 1, outSize: a.outSize,
 		outStride: a.outStride, out: a.out, param: a.param}
@@ -195,7 +194,7 @@ func finishSplits(r *run, a *reduceArgs, parts int64) error {
 	return launch(r.d, "reduce", "reduce_f32", second, &b)
 }
 
-// ascending is 0 to n-1.
+// ascending returns 0 to n-1.
 func ascending(n int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -211,9 +210,9 @@ type softmaxArgs struct {
 	dtype, outDType, log, _ int32
 }
 
-// lines splits a contiguous tensor at a dim: lines outside it, its length, and
-// what lies inside.
-func lines(t *validate.Tensor, dim int64) (outer, length, inner int64) {
+// lines splits a contiguous tensor at a dim: number of lines outside it, its
+// length, and number of elements inside.
+func lines(t *validate.ArenaView, dim int64) (outer, length, inner int64) {
 	outer, length, inner = 1, 1, 1
 	for d, n := range t.Shape {
 		switch {
@@ -256,7 +255,7 @@ func softmaxRun(r *run, name string, a *softmaxArgs) error {
 	return launch(r.d, "reduce", name, g, a)
 }
 
-// softmax is that, or its logarithm where log is 1.
+// softmax is a softmax, or its logarithm if log is 1.
 func softmax(r *run, log int32) error {
 	out := r.result(0)
 	in, err := inOrder(r, 0)
@@ -271,7 +270,7 @@ func softmax(r *run, log int32) error {
 	return softmaxRun(r, "softmax", &a)
 }
 
-// softmaxBackward is the gradient, of the logarithm where log is 1.
+// softmaxBackward is its gradient, or its logarithm's if log is 1.
 func softmaxBackward(r *run, log int32) error {
 	out := r.result(0)
 	g, y, err := inOrders(r)
@@ -291,9 +290,9 @@ func logSumExp(r *run) error {
 	return reduce(r, redLogSumExp, r.result(0), r.arg(0), r.attrs().Dims)
 }
 
-// inOrder is operand i of a kernel that takes it row-major only: start has made
-// it so.
-func inOrder(r *run, i int) (*validate.Tensor, error) {
+// inOrder returns operand i of a kernel that requires it row-major: start has
+// made it so.
+func inOrder(r *run, i int) (*validate.ArenaView, error) {
 	t := r.arg(i)
 	if t == nil || !t.RowMajor() {
 		return nil, fmt.Errorf("operand %d is not row-major on the device", i)
@@ -301,8 +300,8 @@ func inOrder(r *run, i int) (*validate.Tensor, error) {
 	return t, nil
 }
 
-// inOrders are a gradient, operand 0, and the operand of the forward, 1.
-func inOrders(r *run) (g, x *validate.Tensor, err error) {
+// inOrders returns a gradient, operand 0, and the operand of the forward, 1.
+func inOrders(r *run) (g, x *validate.ArenaView, err error) {
 	if g, err = inOrder(r, 0); err == nil {
 		x, err = inOrder(r, 1)
 	}
@@ -351,7 +350,7 @@ func rootOf(r *run, op int32) error {
 		if need := normWork(r); r.c.Work.Bytes < need {
 			return fmt.Errorf("a norm works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", need, r.c.Work.Bytes)
 		}
-		sums = validate.Tensor{At: r.c.Work.At, DType: graph.Float32, Shape: out.Shape, Strides: validate.RowMajor(out.Shape)}
+		sums = validate.ArenaView{At: r.c.Work.At, DType: graph.Float32, Shape: out.Shape, Strides: validate.RowMajor(out.Shape)}
 	}
 	if err := reduce(r, op, &sums, r.arg(0), r.attrs().Dims); err != nil {
 		return err
@@ -359,15 +358,15 @@ func rootOf(r *run, op int32) error {
 	return pointwise(r, "sqrt", out, [4]float64{}, onDevice(&sums))
 }
 
-// floatsAt is memory of the call's work for float32 numbers of a shape, of which so
-// many bytes are taken, and how many are then.
-func floatsAt(r *run, taken int64, shape []int64) (*validate.Tensor, int64) {
-	t := &validate.Tensor{At: r.c.Work.At + taken, DType: graph.Float32, Shape: shape, Strides: validate.RowMajor(shape)}
+// floatsAt returns float32 memory of a shape in the call's workspace after the
+// taken bytes, and the bytes taken afterwards.
+func floatsAt(r *run, taken int64, shape []int64) (*validate.ArenaView, int64) {
+	t := &validate.ArenaView{At: r.c.Work.At + taken, DType: graph.Float32, Shape: shape, Strides: validate.RowMajor(shape)}
 	return t, taken + padded(graph.Float32.Bytes(t.Elems()))
 }
 
-// outside are the dims of a weight but the one that is not reduced.
-func outside(r *run, t *validate.Tensor) (dims []int64) {
+// outside returns the dims of a weight other than the one that is kept.
+func outside(r *run, t *validate.ArenaView) (dims []int64) {
 	for d := range t.Shape {
 		if int64(d) != r.attrs().Dims[0] {
 			dims = append(dims, int64(d))
@@ -376,7 +375,7 @@ func outside(r *run, t *validate.Tensor) (dims []int64) {
 	return dims
 }
 
-// enough returns an error where the call's work is smaller than what it needs.
+// enough returns an error if the call's workspace is smaller than needed.
 func enough(r *run, need int64) error {
 	if r.c.Work.Bytes < need {
 		return fmt.Errorf("%s works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", r.c.Kernel, need, r.c.Work.Bytes)
@@ -398,7 +397,7 @@ type interleaveArgs struct {
 	dtype, _    int32
 }
 
-// elementsOf is how many elements an operand has.
+// elementsOf returns the number of an operand's elements.
 func elementsOf(o validate.Operand) int64 {
 	if o.Kind == validate.IsArray {
 		return validate.Elems(o.Shape)
@@ -406,7 +405,8 @@ func elementsOf(o validate.Operand) int64 {
 	return o.Tensor.Elems()
 }
 
-// extreme makes the values along a dim and, as a reduction of its own, their places.
+// extreme makes the values along a dim and, by a reduction of its own, their
+// indices.
 func extreme(r *run, values, places int32) error {
 	if err := reduce(r, values, r.result(0), r.arg(0), r.attrs().Dims); err != nil {
 		return err
@@ -414,7 +414,7 @@ func extreme(r *run, values, places int32) error {
 	return reduce(r, places, r.result(1), r.arg(0), r.attrs().Dims)
 }
 
-// topK takes the first elements of lines in order.
+// topK takes the first elements of sorted lines.
 func topK(r *run) error {
 	in, err := inOrder(r, 0)
 	if err != nil {

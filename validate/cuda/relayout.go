@@ -7,9 +7,9 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// A Relayout is a kind of convolution pass that runs on copies of the tensors
-// that lie in another order than it wants, in memory that Work asks for. Without
-// the memory, or switched off, it runs on the tensors as they lie.
+// A Relayout is a kind of convolution pass that runs on copies of tensors whose
+// order it does not support, in memory that Work asks for. Without the memory,
+// or switched off, it runs on the tensors themselves.
 type Relayout struct {
 	Name string
 	On   bool
@@ -37,16 +37,16 @@ func relays(name string) bool {
 	return i >= 0 && Relayouts[i].On
 }
 
-// copies are tensors as a pass is to see them.
+// A copies holds the tensors of a pass in the required order.
 type copies struct {
-	given   []*validate.Tensor
-	tensors []validate.Tensor // in the order that is wanted; At counts from the start of the copies where one is made
-	made    []bool            // whether tensors[i] is a copy
-	bytes   int64             // of all copies, a multiple of layout.Align
+	given   []*validate.ArenaView
+	tensors []validate.ArenaView // in the required order; At counts from the start of the copies if it is a copy
+	made    []bool               // whether tensors[i] is a copy
+	bytes   int64                // of all copies, a multiple of layout.Align
 }
 
-// copiesOf plans copies of the tensors that do not lie in a format.
-func copiesOf(f format, list ...*validate.Tensor) *copies {
+// copiesOf plans copies of the tensors that do not have a format.
+func copiesOf(f format, list ...*validate.ArenaView) *copies {
 	c := &copies{given: list}
 	for _, t := range list {
 		to, made := *t, !f.holds(t)
@@ -60,18 +60,18 @@ func copiesOf(f format, list ...*validate.Tensor) *copies {
 	return c
 }
 
-// needed reports whether any tensor lies otherwise.
+// needed reports whether any tensor must be copied.
 func (c *copies) needed() bool { return slices.Contains(c.made, true) }
 
-// padded is how far the next copy starts behind one of so many bytes.
+// padded returns the offset of the next copy after one of that many bytes.
 func padded(bytes int64) int64 { return layout.RoundUp(bytes) }
 
 // moveFunc copies a tensor to one of the same shape.
-type moveFunc func(to, from *validate.Tensor) error
+type moveFunc func(to, from *validate.ArenaView) error
 
 // run makes the copies at an offset of the arena, runs the pass on them and
-// brings its result back. result is its place among the tensors.
-func (c *copies) run(at int64, result int, move moveFunc, pass func(list []validate.Tensor) error) error {
+// copies its result back. result is its index among the tensors.
+func (c *copies) run(at int64, result int, move moveFunc, pass func(list []validate.ArenaView) error) error {
 	list := slices.Clone(c.tensors)
 	for i := range list {
 		if c.made[i] {
@@ -81,10 +81,10 @@ func (c *copies) run(at int64, result int, move moveFunc, pass func(list []valid
 	return c.runOn(list, func(i int) bool { return i != result }, func(i int) bool { return i == result }, move, pass)
 }
 
-// runOn is run on a list of the tensors whose copies lie where the caller has
-// room for them. What the pass reads is copied before it and what it writes after
-// it, so a result may lie where an operand does, and a tensor may be both.
-func (c *copies) runOn(list []validate.Tensor, reads, writes func(i int) bool, move moveFunc, pass func(list []validate.Tensor) error) error {
+// runOn is run on a list of tensors whose copies are at offsets chosen by the
+// caller. What the pass reads is copied before it and what it writes after it, so
+// a result may overlap an operand, and a tensor may be both.
+func (c *copies) runOn(list []validate.ArenaView, reads, writes func(i int) bool, move moveFunc, pass func(list []validate.ArenaView) error) error {
 	for i := range list {
 		if c.made[i] && reads(i) {
 			if err := move(&list[i], c.given[i]); err != nil {

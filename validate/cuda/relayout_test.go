@@ -25,7 +25,7 @@ func TestRelayout(t *testing.T) {
 						shape, weight := []int64{2, 6, 7, 5}, []int64{6, 6 / groups, 3, 3}
 						b := newBench(t, 1<<20)
 						b.number = fractions
-						list := []*validate.Tensor{b.tensor(graph.Float32, xf.strides(shape), shape...), b.tensor(graph.Float32, nil, weight...), b.tensor(graph.Float32, yf.strides(shape), shape...)}
+						list := []*validate.ArenaView{b.tensor(graph.Float32, xf.strides(shape), shape...), b.tensor(graph.Float32, nil, weight...), b.tensor(graph.Float32, yf.strides(shape), shape...)}
 						conv := window(2, 1, 1, 1, groups)
 						relayout(b, &conv, result, list, xf != formatNCHW || yf != formatNCHW)
 					})
@@ -37,20 +37,20 @@ func TestRelayout(t *testing.T) {
 
 // relayout runs a pass on a convolution's operand, weight and result, of which
 // one is what the pass makes, as they lie and on copies.
-func relayout(b *bench, conv *program.Conv, result int, list []*validate.Tensor, copied bool) {
-	run := func(l []validate.Tensor) error {
+func relayout(b *bench, conv *program.Conv, result int, list []*validate.ArenaView, copied bool) {
+	run := func(l []validate.ArenaView) error {
 		a, x, w, y := &program.Attrs{Conv: conv}, &l[0], &l[1], &l[2]
 		switch result {
 		case 2:
-			b.run("convolution", a, []*validate.Tensor{y}, x, w)
+			b.run("convolution", a, []*validate.ArenaView{y}, x, w)
 		case 0:
-			b.run("convolution_backward", a, []*validate.Tensor{x, nil, nil}, y, x, w)
+			b.run("convolution_backward", a, []*validate.ArenaView{x, nil, nil}, y, x, w)
 		default:
-			b.run("convolution_backward", a, []*validate.Tensor{nil, w, nil}, y, x, w)
+			b.run("convolution_backward", a, []*validate.ArenaView{nil, w, nil}, y, x, w)
 		}
 		return nil
 	}
-	if err := run([]validate.Tensor{*list[0], *list[1], *list[2]}); err != nil {
+	if err := run([]validate.ArenaView{*list[0], *list[1], *list[2]}); err != nil {
 		b.t.Fatal(err)
 	}
 	var want [][]byte
@@ -78,8 +78,8 @@ func relayout(b *bench, conv *program.Conv, result int, list []*validate.Tensor,
 }
 
 // move is a moveFunc.
-func (b *bench) move(to, from *validate.Tensor) error {
-	b.run("copy", nil, []*validate.Tensor{to}, from)
+func (b *bench) move(to, from *validate.ArenaView) error {
+	b.run("copy", nil, []*validate.ArenaView{to}, from)
 	return nil
 }
 
@@ -97,8 +97,8 @@ func TestRelayoutInPlace(t *testing.T) {
 	}
 	list := slices.Clone(c.tensors)
 	list[0].At, list[2].At = second.At, first.At
-	if err := c.runOn(list, func(i int) bool { return i < 2 }, func(i int) bool { return i == 2 }, b.move, func(l []validate.Tensor) error {
-		b.run("add", nil, []*validate.Tensor{&l[2]}, &l[0], &l[1])
+	if err := c.runOn(list, func(i int) bool { return i < 2 }, func(i int) bool { return i == 2 }, b.move, func(l []validate.ArenaView) error {
+		b.run("add", nil, []*validate.ArenaView{&l[2]}, &l[0], &l[1])
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -127,9 +127,9 @@ func TestRelayouts(t *testing.T) {
 // with the format's own strides.
 func TestCopiesOf(t *testing.T) {
 	s := []int64{2, 6, 7, 5}
-	last := &validate.Tensor{At: 512, DType: graph.BFloat16, Shape: s, Strides: []int64{210, 1, 30, 6}}
-	rows := &validate.Tensor{At: 4096, DType: graph.BFloat16, Shape: s, Strides: []int64{210, 35, 5, 1}}
-	filter := &validate.Tensor{At: 8192, DType: graph.BFloat16, Shape: []int64{6, 1, 3, 3}, Strides: []int64{9, 9, 3, 1}}
+	last := &validate.ArenaView{At: 512, DType: graph.BFloat16, Shape: s, Strides: []int64{210, 1, 30, 6}}
+	rows := &validate.ArenaView{At: 4096, DType: graph.BFloat16, Shape: s, Strides: []int64{210, 35, 5, 1}}
+	filter := &validate.ArenaView{At: 8192, DType: graph.BFloat16, Shape: []int64{6, 1, 3, 3}, Strides: []int64{9, 9, 3, 1}}
 	c := copiesOf(formatNHWC, last, filter, rows)
 	if !slices.Equal(c.made, []bool{false, false, true}) || c.bytes != 1024 { // 840 bytes
 		t.Errorf("copies %v in %d bytes", c.made, c.bytes)

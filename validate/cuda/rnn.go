@@ -25,14 +25,15 @@ type sweepArgs struct {
 	a, u, h, c, dy, da, du int64
 }
 
-// sweepUnits is how many hidden units a block of recurrent.cu runs all steps of.
+// sweepUnits is the largest number of hidden units for which one block of
+// recurrent.cu runs all steps.
 const sweepUnits = 512
 
-// rnnKernels are those of this file.
+// rnnKernels are the kernels of this file.
 func rnnKernels(register func(k kernel, names ...string)) {
 	typed := func(n *program.Node) error {
 		d := n.Out[0].DType
-		for i, o := range sketch(n).Args { // what the forward pass kept is no operand
+		for i, o := range sketch(n).Args { // the reserve of the forward pass is not an operand
 			if o.Kind == validate.OnDevice && o.Tensor.DType != d || !isTraining(d) {
 				return fmt.Errorf("%s: operand %d of %v for results of %v", n.Does(), i, o.Tensor.DType, d)
 			}
@@ -44,7 +45,7 @@ func rnnKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: only(nil, []int{0}), run: flatten}, "_cudnn_rnn_flatten_weight")
 }
 
-// cellStates is how many states the call's cells have.
+// cellStates returns the number of states of the call's cells.
 func cellStates(r *run) int {
 	if int(r.scalar("cell")) == program.CellLSTM {
 		return 2
@@ -52,41 +53,41 @@ func cellStates(r *run) int {
 	return 1
 }
 
-// A network is a call of a recurrent network with the memory that it works in.
-// Sequences lie [time, batch, features], row-major but for the input's, whose
-// first dim may be the batch.
+// A network is a call of a recurrent network with its workspace. Sequences are
+// [time, batch, features], row-major except for the input, whose first dim may
+// be the batch.
 type network struct {
 	r                                        *run
 	cell, states                             int
 	layers, dirs, hidden, time, batch, gates int64
 	dtype                                    graph.DType
-	x                                        *validate.Tensor
-	state                                    []*validate.Tensor
+	x                                        *validate.ArenaView
+	state                                    []*validate.ArenaView
 	sweeps                                   []*rnnSweep
-	y                                        []*validate.Tensor // by layer
-	dh, dc, da, du                           *validate.Tensor   // backward: of a sweep
-	dx                                       []*validate.Tensor // of the layers' inputs, but the first
+	y                                        []*validate.ArenaView // for each layer
+	dh, dc, da, du                           *validate.ArenaView   // backward: of a sweep
+	dx                                       []*validate.ArenaView // of the layers' inputs, except the first
 	bytes                                    int64
 }
 
 // A rnnSweep is a layer in one direction.
 type rnnSweep struct {
-	wi, wh, bi, bh *validate.Tensor
-	a, u, c        *validate.Tensor // gates and states of all steps; in a forward pass all sweeps, and of u and c all steps, share them
-	h0, c0         *validate.Tensor
+	wi, wh, bi, bh *validate.ArenaView
+	a, u, c        *validate.ArenaView // gates and states of all steps; in a forward pass all sweeps share them, and all steps share u and c
+	h0, c0         *validate.ArenaView
 	reverse        bool
-	column         int64 // of the layer's result
+	column         int64 // in the layer's result
 }
 
-// room takes memory for a row-major tensor.
-func (n *network) room(shape ...int64) *validate.Tensor {
-	t := &validate.Tensor{At: n.r.c.Work.At + n.bytes, DType: n.dtype, Shape: shape, Strides: validate.RowMajor(shape)}
+// room takes workspace for a row-major tensor.
+func (n *network) room(shape ...int64) *validate.ArenaView {
+	t := &validate.ArenaView{At: n.r.c.Work.At + n.bytes, DType: n.dtype, Shape: shape, Strides: validate.RowMajor(shape)}
 	n.bytes += padded(t.DType.Bytes(t.Elems()))
 	return t
 }
 
-// stepRoom is room for something of every step, or of one that all steps share.
-func (n *network) stepRoom(each bool, shape ...int64) *validate.Tensor {
+// stepRoom takes workspace for every step, or for one that all steps share.
+func (n *network) stepRoom(each bool, shape ...int64) *validate.ArenaView {
 	if each {
 		return n.room(append([]int64{n.time}, shape...)...)
 	}
@@ -95,26 +96,26 @@ func (n *network) stepRoom(each bool, shape ...int64) *validate.Tensor {
 	return t
 }
 
-// straightened is a row-major tensor with the strides of one also in dims of a
-// single element, nil for nil.
-func straightened(t *validate.Tensor) *validate.Tensor {
+// straightened returns a row-major tensor with row-major strides also in dims
+// of a single element, nil for nil.
+func straightened(t *validate.ArenaView) *validate.ArenaView {
 	if t == nil {
 		return nil
 	}
 	return part(t, t.Shape, validate.RowMajor(t.Shape), 0)
 }
 
-// arg and result are those of the call with row-major strides.
-func (n *network) arg(i int) *validate.Tensor    { return straightened(n.r.arg(i)) }
-func (n *network) result(i int) *validate.Tensor { return straightened(n.r.result(i)) }
+// arg and result return those of the call with row-major strides.
+func (n *network) arg(i int) *validate.ArenaView    { return straightened(n.r.arg(i)) }
+func (n *network) result(i int) *validate.ArenaView { return straightened(n.r.result(i)) }
 
-// at shows what is left of a tensor behind its first dim's element i.
-func at(t *validate.Tensor, i int64) *validate.Tensor {
+// at returns element i of a tensor's first dim.
+func at(t *validate.ArenaView, i int64) *validate.ArenaView {
 	return part(t, t.Shape[1:], t.Strides[1:], i*t.Strides[0])
 }
 
-// newNetwork reads the operands from number first on: input, states, parameters;
-// back says that everything is kept for the way back.
+// newNetwork reads the operands from index first on: input, states, parameters;
+// back is set if everything is kept for backward.
 func newNetwork(r *run, first int, back bool) *network {
 	n := &network{r: r, cell: int(r.scalar("cell")), states: cellStates(r), layers: int64(r.scalar("layers")), dirs: int64(r.scalar("directions")), gates: 1}
 	switch n.cell {
@@ -168,7 +169,7 @@ func newNetwork(r *run, first int, back bool) *network {
 	return n
 }
 
-// roomBack takes memory for gradients.
+// roomBack takes workspace for gradients.
 func (n *network) roomBack(width int64) {
 	n.dh, n.dc = n.room(n.batch, n.hidden), n.room(n.batch, n.hidden)
 	n.da, n.du = n.room(n.time, n.batch, width), n.room(n.time, n.batch, width)
@@ -178,34 +179,35 @@ func (n *network) roomBack(width int64) {
 }
 
 // turned exchanges the first two dims.
-func turned(t *validate.Tensor) *validate.Tensor {
+func turned(t *validate.ArenaView) *validate.ArenaView {
 	return part(t, []int64{t.Shape[1], t.Shape[0], t.Shape[2]}, []int64{t.Strides[1], t.Strides[0], t.Strides[2]}, 0)
 }
 
-// flipped2 shows a matrix transposed.
-func flipped2(t *validate.Tensor) *validate.Tensor {
+// flipped2 views a matrix transposed.
+func flipped2(t *validate.ArenaView) *validate.ArenaView {
 	return part(t, []int64{t.Shape[1], t.Shape[0]}, []int64{t.Strides[1], t.Strides[0]}, 0)
 }
 
-// repeated shows a matrix as a batch of it.
-func repeated(t *validate.Tensor, n int64) *validate.Tensor {
+// repeated views a matrix as a batch of copies.
+func repeated(t *validate.ArenaView, n int64) *validate.ArenaView {
 	return part(t, append([]int64{n}, t.Shape...), append([]int64{0}, t.Strides...), 0)
 }
 
-// input is a layer's.
-func (n *network) input(layer int64) *validate.Tensor {
+// input returns a layer's input.
+func (n *network) input(layer int64) *validate.ArenaView {
 	if layer == 0 {
 		return n.x
 	}
 	return n.y[layer-1]
 }
 
-// columns shows a sweep's part of a layer's result.
-func (n *network) columns(y *validate.Tensor, s *rnnSweep) *validate.Tensor {
+// columns returns a sweep's part of a layer's result.
+func (n *network) columns(y *validate.ArenaView, s *rnnSweep) *validate.ArenaView {
 	return part(y, []int64{n.time, n.batch, n.hidden}, y.Strides, s.column)
 }
 
-// place is where step k of a sweep lies in time, and the one before it.
+// place returns the index in time of step k of a sweep, and of the one before
+// it.
 func (n *network) place(s *rnnSweep, k int64) (now, before int64) {
 	if s.reverse {
 		return n.time - 1 - k, n.time - k
@@ -230,12 +232,12 @@ func (n *network) forward() error {
 	return nil
 }
 
-// whole reports a network of which a block for each sample runs all steps: with more
-// units, or more samples than blocks run beside each other, products are faster.
+// whole reports whether one block for each sample runs all steps: with more units,
+// or more samples than blocks run concurrently, products are faster.
 func (n *network) whole() bool { return n.hidden <= sweepUnits && n.batch <= 4*n.r.d.sms }
 
 // steps runs all steps of a sweep forward.
-func (n *network) steps(s *rnnSweep, y *validate.Tensor) error {
+func (n *network) steps(s *rnnSweep, y *validate.ArenaView) error {
 	if n.whole() {
 		a := n.sweepArgs(s, y)
 		return launch(n.r.d, "recurrent", "recurrent_sweep", grid{x: n.batch, tx: sweepUnits}, &a)
@@ -249,7 +251,7 @@ func (n *network) steps(s *rnnSweep, y *validate.Tensor) error {
 }
 
 // sweepArgs describe all steps of a sweep forward.
-func (n *network) sweepArgs(s *rnnSweep, y *validate.Tensor) sweepArgs {
+func (n *network) sweepArgs(s *rnnSweep, y *validate.ArenaView) sweepArgs {
 	first, _ := n.args(s, y, 0)
 	a := sweepArgs{r: first, w: n.r.ptr(s.wh), steps: n.time, a: n.next(s, s.a), u: n.next(s, s.u), h: n.next(s, y)}
 	if s.c != nil {
@@ -258,16 +260,17 @@ func (n *network) sweepArgs(s *rnnSweep, y *validate.Tensor) sweepArgs {
 	return a
 }
 
-// next is how far, in elements, a sequence's next step lies in the order of a sweep.
-func (n *network) next(s *rnnSweep, t *validate.Tensor) int64 {
+// next returns the distance, in elements, of a sequence's next step in the order of
+// a sweep.
+func (n *network) next(s *rnnSweep, t *validate.ArenaView) int64 {
 	if s.reverse {
 		return -t.Strides[0]
 	}
 	return t.Strides[0]
 }
 
-// args describe step k of a sweep; y is its part of the layer's result.
-func (n *network) args(s *rnnSweep, y *validate.Tensor, k int64) (a recurrentArgs, before *validate.Tensor) {
+// args describes step k of a sweep; y is its part of the layer's result.
+func (n *network) args(s *rnnSweep, y *validate.ArenaView, k int64) (a recurrentArgs, before *validate.ArenaView) {
 	now, prev := n.place(s, k)
 	r := n.r
 	before = s.h0
@@ -287,7 +290,7 @@ func (n *network) args(s *rnnSweep, y *validate.Tensor, k int64) (a recurrentArg
 }
 
 // step runs step k of a sweep and writes its output to y.
-func (n *network) step(s *rnnSweep, y *validate.Tensor, k int64) error {
+func (n *network) step(s *rnnSweep, y *validate.ArenaView, k int64) error {
 	a, before := n.args(s, y, k)
 	now, _ := n.place(s, k)
 	if err := multiply(n.r, addend{alpha: 1}, before, flipped2(s.wh), at(s.u, now)); err != nil {
@@ -297,12 +300,12 @@ func (n *network) step(s *rnnSweep, y *validate.Tensor, k int64) error {
 }
 
 // ends copies a sweep's last states to the results of a forward pass.
-func (n *network) ends(i int64, s *rnnSweep, y *validate.Tensor) error {
+func (n *network) ends(i int64, s *rnnSweep, y *validate.ArenaView) error {
 	if n.dh != nil {
 		return nil
 	}
 	last, _ := n.place(s, n.time-1)
-	for j, from := range []*validate.Tensor{y, s.c}[:n.states] {
+	for j, from := range []*validate.ArenaView{y, s.c}[:n.states] {
 		if to := n.result(1 + j); to != nil {
 			if err := n.r.copyTo(at(to, i), at(from, last)); err != nil {
 				return err
@@ -312,7 +315,7 @@ func (n *network) ends(i int64, s *rnnSweep, y *validate.Tensor) error {
 	return nil
 }
 
-// inWork reports an error where the plan has less memory than the network needs.
+// inWork returns an error if the plan has less memory than the network needs.
 func (n *network) inWork() error {
 	if n.bytes > n.r.c.Work.Bytes {
 		return fmt.Errorf("the network works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", n.bytes, n.r.c.Work.Bytes)
@@ -334,8 +337,8 @@ func recurrent(r *run) error {
 }
 
 // recurrentBackward reads the gradients of the result and of the last states, and
-// what the forward pass read, which runs again. Its results are the gradients of
-// input, first states, and all parameters in a row.
+// the forward pass's operands; the forward pass runs again. Its results are the
+// gradients of input, first states, and all parameters in a row.
 func recurrentBackward(r *run) error {
 	n := newNetwork(r, 1+cellStates(r), true)
 	if err := n.inWork(); err != nil {
@@ -369,8 +372,9 @@ func recurrentBackward(r *run) error {
 	return nil
 }
 
-// inputGradient is where that of a layer goes, nil where it is not wanted.
-func (n *network) inputGradient(layer int64) *validate.Tensor {
+// inputGradient returns the destination of a layer's input gradient, nil if it
+// is not wanted.
+func (n *network) inputGradient(layer int64) *validate.ArenaView {
 	if layer > 0 {
 		return n.dx[layer-1]
 	}
@@ -381,9 +385,9 @@ func (n *network) inputGradient(layer int64) *validate.Tensor {
 	return dx
 }
 
-// gateGradients is where the gradients of a layer's gates go: in the order of its input,
-// so that both show as matrices.
-func (n *network) gateGradients(layer int64) *validate.Tensor {
+// gateGradients returns the destination of the gradients of a layer's gates: in the
+// order of its input, so that both can be viewed as matrices.
+func (n *network) gateGradients(layer int64) *validate.ArenaView {
 	if layer == 0 && n.r.scalar("batch_first") != 0 {
 		t := *n.da
 		t.Shape = []int64{n.batch, n.time, n.da.Shape[2]}
@@ -395,9 +399,9 @@ func (n *network) gateGradients(layer int64) *validate.Tensor {
 
 // backward runs a sweep's steps from the last to the first, and adds the gradient
 // of the layer's input.
-func (n *network) backward(i int64, dy, dx *validate.Tensor) error {
+func (n *network) backward(i int64, dy, dx *validate.ArenaView) error {
 	r, s, layer := n.r, n.sweeps[i], i/n.dirs
-	for j, to := range []*validate.Tensor{n.dh, n.dc}[:n.states] {
+	for j, to := range []*validate.ArenaView{n.dh, n.dc}[:n.states] {
 		from := number(0)
 		if t := n.arg(1 + j); t != nil {
 			from = onDevice(at(t, i))
@@ -413,7 +417,7 @@ func (n *network) backward(i int64, dy, dx *validate.Tensor) error {
 	if err := n.unsteps(s, y, da, dy); err != nil {
 		return err
 	}
-	for j, from := range []*validate.Tensor{n.dh, n.dc}[:n.states] {
+	for j, from := range []*validate.ArenaView{n.dh, n.dc}[:n.states] {
 		if to := n.result(1 + j); to != nil {
 			if err := r.copyTo(at(to, i), from); err != nil {
 				return err
@@ -431,7 +435,7 @@ func (n *network) backward(i int64, dy, dx *validate.Tensor) error {
 }
 
 // unsteps runs all steps of a sweep backward.
-func (n *network) unsteps(s *rnnSweep, y, da, dy *validate.Tensor) error {
+func (n *network) unsteps(s *rnnSweep, y, da, dy *validate.ArenaView) error {
 	r := n.r
 	if n.whole() {
 		a := n.sweepArgs(s, y)
@@ -456,8 +460,8 @@ func (n *network) unsteps(s *rnnSweep, y, da, dy *validate.Tensor) error {
 	return nil
 }
 
-// gradients adds to the description of step k what it needs on the way back.
-func (n *network) gradients(a *recurrentArgs, s *rnnSweep, da, dy *validate.Tensor, k int64) {
+// gradients adds to the description of step k what backward needs.
+func (n *network) gradients(a *recurrentArgs, s *rnnSweep, da, dy *validate.ArenaView, k int64) {
 	r := n.r
 	now, _ := n.place(s, k)
 	a.dh, a.dc, a.da, a.du, a.daRow = r.ptr(n.dh), r.ptr(n.dc), r.ptr(at(da, now)), r.ptr(at(n.du, now)), da.Strides[1]
@@ -467,23 +471,23 @@ func (n *network) gradients(a *recurrentArgs, s *rnnSweep, da, dy *validate.Tens
 	}
 }
 
-// matrix shows a sequence with its first two dims as one.
-func matrix(t *validate.Tensor) *validate.Tensor {
+// matrix views a sequence with its first two dims as one.
+func matrix(t *validate.ArenaView) *validate.ArenaView {
 	if t.Strides[0] < t.Strides[1] {
 		t = turned(t)
 	}
 	return part(t, []int64{t.Shape[0] * t.Shape[1], t.Shape[2]}, []int64{t.Strides[1], t.Strides[2]}, 0)
 }
 
-// weights makes the gradients of a sweep's parameters, which lie at an offset of
-// the result.
+// weights makes the gradients of a sweep's parameters, at an offset of the
+// result.
 func (n *network) weights(i, offset int64) error {
 	r, s, layer := n.r, n.sweeps[i], i/n.dirs
 	out := n.result(1 + n.states)
 	if out == nil {
 		return nil
 	}
-	next := func(shape []int64) *validate.Tensor {
+	next := func(shape []int64) *validate.ArenaView {
 		t := part(out, shape, validate.RowMajor(shape), offset)
 		offset += t.Elems()
 		return t
@@ -503,7 +507,7 @@ func (n *network) weights(i, offset int64) error {
 		if s.reverse {
 			from, to = 1, 0
 		}
-		steps := func(t *validate.Tensor, i int64) *validate.Tensor {
+		steps := func(t *validate.ArenaView, i int64) *validate.ArenaView {
 			return matrix(part(t, []int64{n.time - 1, t.Shape[1], t.Shape[2]}, t.Strides, i*t.Strides[0]))
 		}
 		if err := multiply(r, addend{tensor: dw, beta: 1, alpha: 1}, flipped2(steps(n.du, to)), steps(y, from), dw); err != nil {
@@ -519,7 +523,7 @@ func (n *network) weights(i, offset int64) error {
 	return reduce(r, redSum, next(s.bh.Shape), matrix(n.du), []int64{0})
 }
 
-// flatten lays the operands one behind the other.
+// flatten concatenates the operands.
 func flatten(r *run) error {
 	out, at := r.result(0), int64(0)
 	for i := range r.c.Args {

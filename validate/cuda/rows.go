@@ -10,19 +10,19 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// rows returns the operands and the results of a call that its kernel takes
-// row-major only, by number. Those that are row-major already may be among them.
+// rows returns the indices of the operands and results of a call that its kernel
+// requires row-major, which may include some that already are.
 type rows func(*run) (args, results []int)
 
-// all is every operand and every result.
+// all returns every operand and every result.
 func all(r *run) (args, results []int) { return ascending(len(r.c.Args)), ascending(len(r.c.Results)) }
 
-// only is some operands and some results.
+// only returns the given operands and results.
 func only(args, results []int) rows {
 	return func(*run) ([]int, []int) { return args, results }
 }
 
-// both is what two say.
+// both merges two.
 func both(a, b rows) rows {
 	return func(r *run) (args, results []int) {
 		args, results = a(r)
@@ -31,8 +31,8 @@ func both(a, b rows) rows {
 	}
 }
 
-// unless is what another says, but nothing where the kernel serves the tensors as
-// they lie.
+// unless returns nothing if the kernel handles the tensors' own layouts, else
+// what another returns.
 func unless(native func(*run) bool, what rows) rows {
 	return func(r *run) (args, results []int) {
 		if native(r) {
@@ -42,7 +42,8 @@ func unless(native func(*run) bool, what rows) rows {
 	}
 }
 
-// A relaid is a call's row-major copies: of its operands first, results behind.
+// A relaid is the row-major copies of a call: of its operands first, then of
+// results.
 type relaid struct {
 	*copies
 	args, results []int
@@ -56,7 +57,7 @@ func (k *kernel) relaid(r *run) *relaid {
 		return l
 	}
 	args, results := k.rows(r)
-	var list []*validate.Tensor
+	var list []*validate.ArenaView
 	for _, i := range args {
 		if t := r.arg(i); t != nil && !t.RowMajor() {
 			list, l.args = append(list, t), append(l.args, i)
@@ -74,7 +75,7 @@ func (k *kernel) relaid(r *run) *relaid {
 // isResult reports whether tensor i of the list is a result.
 func (l *relaid) isResult(i int) bool { return i >= len(l.args) }
 
-// start runs a kernel's call, on copies where it must.
+// start runs a kernel's call, on copies if necessary.
 func (k *kernel) start(r *run) error {
 	l := k.relaid(r)
 	if !l.needed() {
@@ -86,7 +87,7 @@ func (k *kernel) start(r *run) error {
 	}
 	reads := func(i int) bool { return !l.isResult(i) }
 	writes := func(i int) bool { return l.isResult(i) || slices.Contains(k.updates, l.args[i]) }
-	return l.runOn(list, reads, writes, r.copyTo, func(list []validate.Tensor) error {
+	return l.runOn(list, reads, writes, r.copyTo, func(list []validate.ArenaView) error {
 		c := *r.c
 		c.Args, c.Results = slices.Clone(c.Args), slices.Clone(c.Results)
 		for i := range list {
@@ -100,15 +101,15 @@ func (k *kernel) start(r *run) error {
 	})
 }
 
-// place finds memory for the copies: for operands what the plan has for them,
-// then what lies behind the kernel's own work.
-func (k *kernel) place(r *run, l *relaid) ([]validate.Tensor, error) {
+// place finds memory for the copies: for operands the plan's scratch, then the
+// part of the workspace after the kernel's own.
+func (k *kernel) place(r *run, l *relaid) ([]validate.ArenaView, error) {
 	at := int64(0)
 	if k.work != nil {
 		at = padded(k.work(r))
 	}
 	list := slices.Clone(l.tensors)
-	taken := uint64(0) // scratch in use, a bit each
+	taken := uint64(0) // scratch in use, as bits
 	for i := range list {
 		t := &list[i]
 		bytes := t.DType.Bytes(t.Elems())
@@ -129,8 +130,8 @@ func (k *kernel) place(r *run, l *relaid) ([]validate.Tensor, error) {
 	return list, nil
 }
 
-// spare is the first scratch of a call with so many bytes that nothing has taken,
-// or -1.
+// spare returns the index of the first unused scratch of a call with that many
+// bytes, or -1.
 func (r *run) spare(bytes int64, taken uint64) int {
 	for j := range r.c.Scratch {
 		if taken&(1<<j) == 0 && r.c.Scratch[j].Bytes >= bytes {
@@ -140,9 +141,9 @@ func (r *run) spare(bytes int64, taken uint64) int {
 	return -1
 }
 
-// Work is how many bytes a node's kernel wants to work in: its constant operands
-// first (arrays.go), then a convolution's passes, or row-major copies and what
-// the kernel itself needs.
+// Work returns the workspace of a node's kernel in bytes: its constant operands
+// (arrays.go), then a convolution's passes, or row-major copies and the kernel's
+// own needs.
 func (d *Device) Work(n *program.Node) (int64, error) {
 	c := sketch(n)
 	bytes := arrayBytes(c)
@@ -168,8 +169,8 @@ func (d *Device) Work(n *program.Node) (int64, error) {
 	return bytes, nil
 }
 
-// Needs is how much of its work a node cannot run without: all of it, but where
-// memplan's own kernels for convolutions can stand in for cuDNN's.
+// Needs returns how much of its workspace a node cannot run without: all of it,
+// except where memplan's own kernels for convolutions can replace cuDNN's.
 func (d *Device) Needs(n *program.Node) (int64, error) {
 	if a := n.Attrs; a != nil && a.Conv != nil {
 		return arrayBytes(sketch(n)), nil
@@ -177,18 +178,18 @@ func (d *Device) Needs(n *program.Node) (int64, error) {
 	return d.Work(n)
 }
 
-// scratches counts what a node allocates besides its results.
+// scratches returns the number of a node's allocations besides its results.
 func scratches(n *program.Node) int {
 	count := 0
 	for _, e := range n.Events {
-		if !e.Free && !slices.ContainsFunc(n.Out, func(t program.Tensor) bool { return t.Storage == e.Storage }) {
+		if !e.Free && !slices.ContainsFunc(n.Out, func(t program.View) bool { return t.Storage == e.Storage }) {
 			count++
 		}
 	}
 	return count
 }
 
-// sketch is a node's call without addresses.
+// sketch returns a node's call without addresses.
 func sketch(n *program.Node) *validate.Call {
 	c := &validate.Call{Node: n, Kernel: n.Does(), Args: make([]validate.Operand, n.Args())}
 	for i := range c.Args {
@@ -209,7 +210,7 @@ func sketch(n *program.Node) *validate.Call {
 	for i := range results {
 		t := shown(n.Out, n.Result(i))
 		if t == nil {
-			t = &validate.Tensor{At: -1}
+			t = &validate.ArenaView{At: -1}
 		}
 		c.Results = append(c.Results, *t)
 	}

@@ -28,7 +28,7 @@ type gridArgs struct {
 	nearest, padding, corners, dtype, gridDType, _ int32
 }
 
-// sampleKernels are those of this file.
+// sampleKernels are the kernels of this file.
 func sampleKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: func(r *run) error { return bicubic(r, false) }}, "upsample_bicubic2d")
 	register(kernel{run: func(r *run) error { return bicubic(r, true) }}, "upsample_bicubic2d_backward")
@@ -67,8 +67,9 @@ func bicubic(r *run, back bool) error {
 	return launch(r.d, "sample", name, along(r.result(0).Elems()), &a)
 }
 
-// gridOf describes a call by its image, grid and result, or that one's gradient.
-func gridOf(r *run, image, places, out *validate.Tensor) (gridArgs, error) {
+// gridOf describes a call by its image, grid and result, or the result's
+// gradient.
+func gridOf(r *run, image, places, out *validate.ArenaView) (gridArgs, error) {
 	if image == nil || places == nil || out == nil || !isTraining(image.DType) || out.DType != image.DType {
 		return gridArgs{}, fmt.Errorf("a grid of places in operands that are no images of one type")
 	}
@@ -77,7 +78,7 @@ func gridOf(r *run, image, places, out *validate.Tensor) (gridArgs, error) {
 		nearest: int32(r.scalar("nearest")), padding: int32(r.scalar("padding")), corners: int32(r.scalar("align_corners")), dtype: dtype(image), gridDType: dtype(places)}, nil
 }
 
-// gridSample reads an image at places.
+// gridSample reads an image at the grid's positions.
 func gridSample(r *run) error {
 	a, err := gridOf(r, r.arg(0), r.arg(1), r.result(0))
 	if err != nil {
@@ -86,8 +87,8 @@ func gridSample(r *run) error {
 	return launch(r.d, "sample", "grid_forward", along(r.result(0).Elems()), &a)
 }
 
-// gridWork is the largest number of the gradient, and sums of 8 bytes for every
-// element of the image.
+// gridWork is the workspace for the largest number of the gradient, and sums of
+// 8 bytes for every element of the image.
 func gridWork(r *run) int64 {
 	if dx := r.result(1); dx != nil {
 		return 8 + 8*dx.Elems()
@@ -119,7 +120,7 @@ func gridSampleBackward(r *run) error {
 	if r.c.Work.Bytes < need {
 		return fmt.Errorf("the gradient of grid_sample works in %d bytes, and the plan has %d for it: give it what Device.Work asks for", need, r.c.Work.Bytes)
 	}
-	sums := &validate.Tensor{At: r.c.Work.At, DType: graph.Int64, Shape: []int64{need / 8}, Strides: []int64{1}}
+	sums := &validate.ArenaView{At: r.c.Work.At, DType: graph.Int64, Shape: []int64{need / 8}, Strides: []int64{1}}
 	if err := zero(r, sums); err != nil {
 		return err
 	}
@@ -142,8 +143,8 @@ type resizeArgs struct {
 	linear, corners, dtype, _ int32
 }
 
-// resize interpolates between the plane that is read in the forward and the one
-// that is written; back says that it goes the other way.
+// resize interpolates between the planes that the forward reads and writes;
+// back reverses the direction.
 func resize(r *run, linear, back bool) error {
 	from, to := r.arg(0), r.result(0)
 	name := "resize_forward"
@@ -163,12 +164,12 @@ func resize(r *run, linear, back bool) error {
 	return launch(r.d, "pool", name, along(r.result(0).Elems()), &a)
 }
 
-// A resampling is the images between which an interpolation goes: sizes and strides of
-// batch, channels, rows and columns.
+// A resampling is the two images of an interpolation: sizes and strides of batch,
+// channels, rows and columns.
 type resampling struct{ in, out, inStride, outStride [4]int64 }
 
-// resamplingOf shows two images of one training type.
-func resamplingOf(from, to *validate.Tensor) (p resampling, err error) {
+// resamplingOf describes two images of one training type.
+func resamplingOf(from, to *validate.ArenaView) (p resampling, err error) {
 	if p.in, p.inStride, err = image(from, 2); err != nil {
 		return p, err
 	}

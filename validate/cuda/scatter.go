@@ -17,7 +17,7 @@ type scatterArgs struct {
 	add, _      int32
 }
 
-// scatterKernels are those of this file.
+// scatterKernels are the kernels of this file.
 func scatterKernels(register func(k kernel, names ...string)) {
 	scatters := func(every, add bool, name string) {
 		register(kernel{run: func(r *run) error { return scatter(r, every, add) }, work: func(r *run) int64 { return r.scatterPlaces(every, add).bytes() }}, name)
@@ -28,8 +28,8 @@ func scatterKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: indexPut, accepts: few, work: func(r *run) int64 { return r.putPlaces().bytes() }}, "index_put")
 }
 
-// based copies operand 0 to the result, where the values then go.
-func based(r *run) (*validate.Tensor, error) {
+// based copies operand 0 to the result, into which the values are then written.
+func based(r *run) (*validate.ArenaView, error) {
 	out, base := r.result(0), r.arg(0)
 	if base == nil || base.DType != out.DType {
 		return nil, fmt.Errorf("a base that is not of the result's type")
@@ -40,8 +40,8 @@ func based(r *run) (*validate.Tensor, error) {
 	return out, r.copyTo(out, base)
 }
 
-// setFrom says what is written: an operand, or a number.
-func (s *scatterArgs) setFrom(r *run, values *validate.Tensor, from validate.Operand) error {
+// setFrom sets what is written: an operand, or a number.
+func (s *scatterArgs) setFrom(r *run, values *validate.ArenaView, from validate.Operand) error {
 	s.at.setValues(r, values)
 	switch from.Kind {
 	case validate.OnDevice:
@@ -56,13 +56,13 @@ func (s *scatterArgs) setFrom(r *run, values *validate.Tensor, from validate.Ope
 	return nil
 }
 
-// kernelName is the kernel for the type of what is written to.
-func (s *scatterArgs) kernelName(kind string, t *validate.Tensor) string {
+// kernelName returns the kernel for the destination's type.
+func (s *scatterArgs) kernelName(kind string, t *validate.ArenaView) string {
 	return "scatter_" + kind + "_" + kindOf(t)
 }
 
 // scatter writes operand 2 along a dim: by an index for every element, or by one
-// for every place along the dim.
+// for every position along the dim.
 func scatter(r *run, every, add bool) error {
 	out, err := based(r)
 	if err != nil {
@@ -111,7 +111,7 @@ func scatter(r *run, every, add bool) error {
 	return launch(r.d, "scatter", s.kernelName("lines", out), along(s.at.n/max(s.at.size[d], 1)), &s)
 }
 
-// indexPut writes operand 1, broadcast, where the indices from operand 2 say.
+// indexPut writes operand 1, broadcast, at the indices from operand 2 on.
 func indexPut(r *run) error {
 	out, err := based(r)
 	if err != nil {
@@ -121,7 +121,7 @@ func indexPut(r *run) error {
 	if err != nil {
 		return err
 	}
-	values := &validate.Tensor{DType: out.DType, Shape: shape, Strides: make([]int64, len(shape))}
+	values := &validate.ArenaView{DType: out.DType, Shape: shape, Strides: make([]int64, len(shape))}
 	from := r.c.Args[1]
 	if from.Kind == validate.OnDevice {
 		values.At = from.Tensor.At
@@ -147,10 +147,10 @@ func indexPut(r *run) error {
 	return launch(r.d, "scatter", s.kernelName("rows", out), grid{x: min(s.rows, 1<<20), tx: 128}, &s)
 }
 
-// indexedShape is the shape of what the indices from operand first pick of a
-// tensor: theirs in place of the indexed dims, or before all others where such
-// lie between.
-func indexedShape(r *run, base *validate.Tensor, first int) ([]int64, error) {
+// indexedShape returns the shape of what the indices from operand first pick
+// from a tensor: the indices' dims replace the indexed dims, or come first if
+// other dims lie between.
+func indexedShape(r *run, base *validate.ArenaView, first int) ([]int64, error) {
 	var picked []int64
 	for i := range r.attrs().Dims {
 		t := r.arg(first + i)

@@ -10,11 +10,11 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// maxDims is how many dims kernels count.
+// maxDims is the largest number of dims in kernels.
 const maxDims = 8
 
-// broadcast gives a tensor's strides along a larger shape.
-func broadcast(t *validate.Tensor, shape []int64) ([]int64, error) {
+// broadcast returns a tensor's strides in a larger shape.
+func broadcast(t *validate.ArenaView, shape []int64) ([]int64, error) {
 	out := make([]int64, len(shape))
 	lead := len(shape) - len(t.Shape)
 	for i, n := range t.Shape {
@@ -31,7 +31,7 @@ func broadcast(t *validate.Tensor, shape []int64) ([]int64, error) {
 }
 
 // fold orders dims from the widest stride of the first operand to the narrowest,
-// drops those of one element and joins those that lie side by side in all
+// drops those of one element and joins those that are contiguous in all
 // operands. It changes the strides and returns the sizes.
 func fold(shape []int64, strides [][]int64) []int64 {
 	order := make([]int, 0, len(shape))
@@ -88,7 +88,7 @@ func join(shape []int64, strides [][]int64, order []int) []int64 {
 }
 
 // slab finds the one dim along which a window, whose strides count elements row
-// by row, is shorter than the tensor it lies in, and where it starts there. The
+// by row, is shorter than the tensor around it, and its offset there. The
 // window may lack that dim.
 func slab(shape, in []int64, w *program.Window) (d int, from int64, ok bool) {
 	rows, n := make([]int64, len(shape)), int64(1)
@@ -116,23 +116,24 @@ func slab(shape, in []int64, w *program.Window) (d int, from int64, ok bool) {
 	return 0, 0, false
 }
 
-// A divider is Divider of divide.cuh: what divides numbers below 2^31.
+// A divider is Divider of divide.cuh: the constants of a division of numbers
+// below 2^31.
 type divider struct{ by, factor, shift uint32 }
 
-// divideBy divides by n, from 1 to 2^31-1.
+// divideBy returns the divider by n, from 1 to 2^31-1.
 func divideBy(n int64) divider {
 	shift := bits.Len64(uint64(n - 1))
 	return divider{uint32(n), uint32((1<<32)*(1<<shift-n)/n + 1), uint32(shift)}
 }
 
-// quotient is n divided, rounded down; n is below 2^31.
+// quotient returns n divided, rounded down; n is below 2^31.
 func (d divider) quotient(n uint32) uint32 {
 	high, _ := bits.Mul32(n, d.factor)
 	return (high + n) >> d.shift
 }
 
 // narrow reports whether 32 bits count the elements of folded dims and their
-// places in all operands.
+// positions in all operands.
 func narrow(size []int64, strides [][]int64) bool {
 	n := int64(1)
 	for _, x := range size {
@@ -164,9 +165,10 @@ type operandAt struct {
 	bytes int64
 }
 
-// group is how many neighbouring elements, at most most and a power of two, one
-// thread may take of folded dims: along the innermost each operand is one
-// element, or they lie side by side at an address of their size, up to 16 bytes.
+// group returns the number of neighbouring elements, at most most and a power of
+// two, that one thread may process in folded dims: along the innermost each
+// operand is one element, or they are contiguous at an address aligned to their
+// size, up to 16 bytes.
 func group(size []int64, strides [][]int64, at []operandAt, most int64) int64 {
 	last := len(size) - 1
 	if last < 0 || strides[0][last] != 1 {
@@ -190,8 +192,8 @@ func group(size []int64, strides [][]int64, at []operandAt, most int64) int64 {
 	return 1
 }
 
-// counted are folded dims whose innermost counts groups of n, and strides with
-// it.
+// counted returns folded dims whose innermost counts groups of n, with their
+// strides.
 func counted(size []int64, strides [][]int64, n int64) (threads uint32, dims [maxDims]divider, by [][maxDims]int32) {
 	last := len(size) - 1
 	all := int64(1)
@@ -237,7 +239,7 @@ type moveArgs struct {
 	_       int32
 }
 
-// moveOf plans a copy without a conversion, of elements of so many bytes, in
+// moveOf plans a copy without a conversion, of elements of the given bytes, in
 // words as long as strides and addresses allow.
 func moveOf(size []int64, strides [][]int64, out, in uint64, bytes int64) (moveArgs, bool) {
 	if !narrow(size, strides) {
@@ -274,12 +276,12 @@ type transposeArgs struct {
 	inPairs, outPairs int32
 }
 
-// minTransposed is how long both dims of a transposed matrix are at least: tiles
-// of shorter ones are empty for the most part.
+// minTransposed is the least length of both dims of a transposed matrix: tiles
+// of shorter ones would be mostly empty.
 const minTransposed = 16
 
-// transposeOf plans a copy whose operand and result have different dims lie side
-// by side, or says that it is none.
+// transposeOf plans a copy whose operand and result have different innermost
+// dims; ok is false for others.
 func transposeOf(size []int64, strides [][]int64, out, in uint64, bytes int64) (transposeArgs, bool) {
 	last, side := len(size)-1, int64(32)
 	if bytes == 2 {
@@ -314,7 +316,7 @@ func transposeOf(size []int64, strides [][]int64, out, in uint64, bytes int64) (
 	return a, true
 }
 
-// widen plans an operator on groups of 8 or 4 elements, or says that strides,
+// widen plans an operator on groups of 8 or 4 elements; ok is false if strides,
 // addresses or types do not allow it.
 func widen(p *wideArgs, size []int64, strides [][]int64) (w int64, ok bool) {
 	at := make([]operandAt, len(strides))
@@ -356,8 +358,8 @@ type tiledArgs struct {
 	param             [4]float64
 }
 
-// tile plans an operator of which an operand lies side by side along another dim
-// than the result, or says that there is none such.
+// tile plans an operator one of whose operands has another innermost dim than
+// the result; ok is false if there is none.
 func tile(p *wideArgs, size []int64, strides [][]int64) (tiledArgs, bool) {
 	a := tiledArgs{op: p.op, inputs: p.inputs, ptr: p.ptr, dtype: p.dtype, scalar: p.scalar, param: p.param}
 	last, row := len(size)-1, -1

@@ -158,7 +158,7 @@ func TestTiled(t *testing.T) {
 		for d := range shape {
 			shape[d] = []int64{2, 3, 16, 33, 40}[rng.IntN(5)]
 		}
-		one, err := broadcast(&validate.Tensor{Shape: shape[1:], Strides: stridesFor(rng, shape[1:], 1)}, shape)
+		one, err := broadcast(&validate.ArenaView{Shape: shape[1:], Strides: stridesFor(rng, shape[1:], 1)}, shape)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func TestTiled(t *testing.T) {
 	if found < 20 {
 		t.Errorf("%d of 300 are tiled", found)
 	}
-	if _, err := broadcast(&validate.Tensor{Shape: []int64{3}, Strides: []int64{1}}, []int64{4}); err == nil {
+	if _, err := broadcast(&validate.ArenaView{Shape: []int64{3}, Strides: []int64{1}}, []int64{4}); err == nil {
 		t.Error("3 elements spread to 4")
 	}
 }

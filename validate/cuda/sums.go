@@ -5,8 +5,7 @@ package cuda
 import "slices"
 
 // runSum runs a sum or mean of a training type by the kernels for neighbouring
-// columns or neighbouring elements of a row, where it is one; else it reports
-// false.
+// columns or neighbouring elements of a row; it returns false for others.
 func runSum(r *run, a *reduceArgs) (bool, error) {
 	if a.op != redSum && a.op != redMean || a.dtype > 2 || a.outs == 0 || a.redDims == 0 {
 		return false, nil
@@ -20,28 +19,29 @@ func runSum(r *run, a *reduceArgs) (bool, error) {
 	return false, nil
 }
 
-// columns reports sums over one dim for results that lie side by side, and one
-// dim of them at most.
+// columns reports whether the call sums over one dim for contiguous results,
+// which have at most one dim.
 func (a *reduceArgs) columns() bool {
 	last := a.outDims - 1
 	return a.redDims == 1 && (last == 0 || last == 1 && a.outSize[0] < 1<<16) && a.inStride[last] == 1 && a.outSize[last] > 1
 }
 
-// lines reports sums over elements that lie side by side, enough of them that a
-// team for each fills the device. Other reduced dims are left to a second pass.
+// lines reports whether the call sums over contiguous elements, enough of them
+// that a team for each result fills the device. Other reduced dims are left to
+// a second pass.
 func (a *reduceArgs) lines(sms int64) bool {
 	last := a.redDims - 1
 	n := a.outs * (a.reds / max(a.redSize[last], 1))
 	return a.redStride[last] == 1 && a.redSize[last] >= 8 && n >= 4*sms && (last == 0 || n <= scratchFloats && int(a.outDims+last) <= len(a.outSize))
 }
 
-// multiples reports strides that keep packs of wide elements aligned.
+// multiples reports whether strides keep packs of wide elements aligned.
 func multiples(wide int64, strides ...int64) bool {
 	return !slices.ContainsFunc(strides, func(s int64) bool { return s%wide != 0 })
 }
 
-// sumColumns sums over one dim for neighbouring results; where they are few, in
-// parts.
+// sumColumns sums over one dim for neighbouring results; in parts if they are
+// few.
 func sumColumns(r *run, a *reduceArgs) error {
 	name, last, outer, wide := "reduce_columns", a.outDims-1, int64(1), int64(1)
 	if last == 1 {

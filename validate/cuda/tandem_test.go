@@ -212,8 +212,8 @@ func within(kernel string, d graph.DType) float64 {
 
 // written are the tensors that a call may write: in-place kernels their operands, an
 // optimizer parameters and states.
-func written(c *validate.Call) []validate.Tensor {
-	var out []validate.Tensor
+func written(c *validate.Call) []validate.ArenaView {
+	var out []validate.ArenaView
 	for i := range c.Results {
 		if c.Results[i].At >= 0 && c.Kernel != "empty" {
 			out = append(out, c.Results[i])
@@ -243,7 +243,7 @@ func written(c *validate.Call) []validate.Tensor {
 }
 
 // share brings a tensor's bytes from the processor to the GPU.
-func (d *tandem) share(t *validate.Tensor) error {
+func (d *tandem) share(t *validate.ArenaView) error {
 	buf := make([]byte, extent(t))
 	if err := d.Device.Download(buf, t.At); err != nil {
 		return err
@@ -284,7 +284,7 @@ func (d *tandem) Run(c *validate.Call) error {
 	return nil
 }
 
-func (d *tandem) compare(c *validate.Call, t *validate.Tensor) error {
+func (d *tandem) compare(c *validate.Call, t *validate.ArenaView) error {
 	a, b := make([]byte, extent(t)), make([]byte, extent(t))
 	if err := d.Device.Download(a, t.At); err != nil {
 		return err
@@ -328,7 +328,7 @@ func (d *tandem) compare(c *validate.Call, t *validate.Tensor) error {
 }
 
 // largest is the largest number of a contiguous run of a tensor on the processor.
-func (d *tandem) largest(t *validate.Tensor) float64 {
+func (d *tandem) largest(t *validate.ArenaView) float64 {
 	buf := make([]byte, extent(t))
 	if err := d.Device.Download(buf, t.At); err != nil {
 		return 0

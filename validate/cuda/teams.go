@@ -1,13 +1,13 @@
 package cuda
 
-// A share is how blocks are laid along rows or columns.
+// A share is the distribution of blocks along rows or columns.
 type share struct {
 	x      int64 // blocks
 	tx, ty int   // threads of a block
 }
 
-// wideOf is how many elements of a training type, as kernels number it, fill the
-// 16 bytes that one instruction reads.
+// wideOf returns how many elements of a training type, in the kernels'
+// numbering, fill the 16 bytes that one instruction reads.
 func wideOf(dtype int32) int64 {
 	if dtype == 0 {
 		return 4
@@ -15,7 +15,7 @@ func wideOf(dtype int32) int64 {
 	return 8
 }
 
-// alignment is how many bytes an address is a multiple of, 32 at most, as PyTorch
+// alignment returns the alignment of an address in bytes, at most 32, as PyTorch
 // tells cuDNN (getAlignment, Conv_v8.cpp).
 func alignment(at int64) int8 {
 	n := int8(1)
@@ -25,7 +25,8 @@ func alignment(at int64) int8 {
 	return n
 }
 
-// aligned reports addresses that packs of 16 bytes may start at; 0 is none.
+// aligned reports whether packs of 16 bytes may start at the addresses; 0 is
+// none.
 func aligned(addresses ...uint64) bool {
 	for _, p := range addresses {
 		if alignment(int64(p)) < 16 {
@@ -35,13 +36,14 @@ func aligned(addresses ...uint64) bool {
 	return true
 }
 
-// teamElements is how many elements of a row a thread of a team keeps in
-// registers (vector.cuh).
+// teamElements is the number of elements of a row that a thread of a team keeps
+// in registers (vector.cuh).
 const teamElements = 32
 
-// team is how many threads share a row of cols elements, read in packs of wide:
-// few that keep two packs each, or as many as the row needs, but 512 at most; 0
-// for longer rows. Up to 32 it is a power of two, above a multiple of 32.
+// team returns the number of threads that share a row of cols elements, read in
+// packs of wide: few that keep two packs each, or as many as the row needs, at
+// most 512; 0 for longer rows. Up to 32 it is a power of two, above that a
+// multiple of 32.
 func team(cols, wide int64) int {
 	t := int64(4)
 	for t < 32 && 2*t*wide < cols {
@@ -56,8 +58,8 @@ func team(cols, wide int64) int {
 	return int(t)
 }
 
-// teamGrid gives blocks to the teams of rows: of 128 threads, or a team that is
-// more than a warp.
+// teamGrid assigns blocks to the teams of rows: of 128 threads, or a team that
+// is more than a warp.
 func teamGrid(rows int64, t int) share {
 	each := 1
 	if t <= 32 {
@@ -66,9 +68,9 @@ func teamGrid(rows int64, t int) share {
 	return share{x: (rows + int64(each) - 1) / int64(each), tx: t, ty: each}
 }
 
-// columnGrid shares a matrix that is summed over its rows among blocks of 256
-// threads, each with wide columns: along x for neighbouring columns, along y for
-// rows. The rows are split among blocks where the columns alone make fewer than
+// columnGrid distributes a matrix that is summed over its rows among blocks of
+// 256 threads, each with wide columns: along x for neighbouring columns, along y
+// for rows. The rows are split among blocks if the columns alone make fewer than
 // blocks of them, so that a thread still has four rows.
 func columnGrid(rows, cols, wide, blocks int64) (share, int64) {
 	packs := (cols + wide - 1) / wide

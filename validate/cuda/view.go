@@ -10,7 +10,7 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// viewKernels are those of this file.
+// viewKernels are the kernels of this file.
 func viewKernels(register func(k kernel, names ...string)) {
 	register(kernel{run: cat}, "cat")
 	register(kernel{run: stack}, "stack")
@@ -22,7 +22,7 @@ func viewKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: unless(openWindow, only(nil, []int{0})), run: func(r *run) error { return addWindow(r, r.scalar("value")) }}, "constant_pad_nd")
 }
 
-// openWindow reports a result in which the call's window can be shown.
+// openWindow reports whether the call's window can be viewed in the result.
 func openWindow(r *run) bool {
 	out, in := r.result(0), r.arg(0)
 	if out.RowMajor() {
@@ -32,7 +32,7 @@ func openWindow(r *run) bool {
 	return ok
 }
 
-// cat lays tensors beside each other along a dim.
+// cat concatenates tensors along a dim.
 func cat(r *run) error {
 	out, d := r.result(0), r.attrs().Dims[0]
 	at := int64(0)
@@ -52,7 +52,7 @@ func cat(r *run) error {
 	return nil
 }
 
-// stack lays operands beside each other along a new dim; absent ones are zeros.
+// stack concatenates operands along a new dim; absent ones are zeros.
 func stack(r *run) error {
 	out, d := r.result(0), int(r.attrs().Dims[0])
 	shape, strides := slices.Delete(slices.Clone(out.Shape), d, d+1), slices.Delete(slices.Clone(out.Strides), d, d+1)
@@ -67,8 +67,8 @@ func stack(r *run) error {
 	return nil
 }
 
-// repeat lays copies beside each other: each of the result's dims counts copies
-// and what is copied.
+// repeat concatenates copies: each of the result's dims counts copies and their
+// elements.
 func repeat(r *run) error {
 	in, out := r.arg(0), r.result(0)
 	lead := len(out.Shape) - len(in.Shape)
@@ -88,7 +88,7 @@ func repeat(r *run) error {
 	return r.copyTo(part(out, size, strides[0], 0), part(in, size, strides[1], 0))
 }
 
-// flip reads dims backwards.
+// flip reverses dims.
 func flip(r *run) error {
 	in, out := r.arg(0), *r.result(0)
 	out.Strides = slices.Clone(out.Strides)
@@ -100,11 +100,10 @@ func flip(r *run) error {
 	return r.copyTo(part(&out, out.Shape, out.Strides, at), in)
 }
 
-// roll moves elements along dims and brings those that fall off in at the other
-// end: two copies for each dim.
+// roll rotates elements along dims: two copies for each dim.
 func roll(r *run) error {
-	var move func(in, out *validate.Tensor, dims []int64, shifts []float64) error
-	move = func(in, out *validate.Tensor, dims []int64, shifts []float64) error {
+	var move func(in, out *validate.ArenaView, dims []int64, shifts []float64) error
+	move = func(in, out *validate.ArenaView, dims []int64, shifts []float64) error {
 		if len(dims) == 0 || in.Elems() == 0 {
 			return r.copyTo(out, in)
 		}
@@ -126,8 +125,8 @@ func roll(r *run) error {
 }
 
 // addWindow fills the result with a number and adds the operand in a window of it.
-// A window in which elements overlap is added one of its widest dims after the
-// other, where that tells them apart.
+// A window with overlapping elements is added one slice of its widest dim at a
+// time, if that separates them.
 func addWindow(r *run, fill float64) error {
 	in, out, w := r.arg(0), r.result(0), r.attrs().Window
 	if d, from, ok := slab(out.Shape, in.Shape, w); ok {
@@ -149,9 +148,9 @@ func addWindow(r *run, fill float64) error {
 	return addOverlapping(r, to, in)
 }
 
-// beside copies the operand to where it lies along dim d of the result, and
-// fills what is before and behind it.
-func beside(r *run, in, out *validate.Tensor, d int, from int64, fill float64) error {
+// beside copies the operand to its position along dim d of the result, and
+// fills what is before and after it.
+func beside(r *run, in, out *validate.ArenaView, d int, from int64, fill float64) error {
 	n := in.Elems() * out.Shape[d] / out.Elems() // of in along d
 	for _, cut := range [3]struct {
 		from, n int64
@@ -172,10 +171,10 @@ func beside(r *run, in, out *validate.Tensor, d int, from int64, fill float64) e
 	return nil
 }
 
-// placed shows a window whose strides count elements of the result row by row as
-// it lies in a result with other strides: each dim of the window runs along one
-// of the result.
-func placed(out *validate.Tensor, shape []int64, w *program.Window) (*validate.Tensor, bool) {
+// placed views a window, whose strides count elements of the result row by row,
+// in a result with other strides: each dim of the window runs along one of the
+// result.
+func placed(out *validate.ArenaView, shape []int64, w *program.Window) (*validate.ArenaView, bool) {
 	rows := validate.RowMajor(out.Shape)
 	strides := make([]int64, len(shape))
 	for i, s := range w.Strides {
@@ -193,11 +192,11 @@ func placed(out *validate.Tensor, shape []int64, w *program.Window) (*validate.T
 	return part(out, shape, strides, at), true
 }
 
-// overlaps reports whether some element has two places in a shape.
+// overlaps reports whether two elements of a shape have the same position.
 func overlaps(shape, strides []int64) bool { return len(clash(shape, strides)) > 0 }
 
-// clash are the dims, by their strides, up to the first whose step is within what the
-// narrower ones cover; none where no element has two places.
+// clash returns the dims, by their strides, up to the first whose step is within the
+// range of the narrower ones; none if no elements coincide.
 func clash(shape, strides []int64) []int {
 	order := make([]int, 0, len(shape))
 	for d, n := range shape {
@@ -206,7 +205,7 @@ func clash(shape, strides []int64) []int {
 		}
 	}
 	slices.SortFunc(order, func(x, y int) int { return int(sign(strides[x] - strides[y])) })
-	end := int64(0) // of what the narrower dims cover
+	end := int64(0) // end of the narrower dims' range
 	for i, d := range order {
 		if strides[d] <= end {
 			return order[:i+1]
@@ -216,15 +215,15 @@ func clash(shape, strides []int64) []int {
 	return nil
 }
 
-// apart is the dim along which an overlapping window is taken apart: the shortest of
+// apart returns the dim along which an overlapping window is split: the shortest of
 // those that clash.
 func apart(shape, strides []int64) int {
 	return slices.MinFunc(clash(shape, strides), func(x, y int) int { return int(sign(shape[x] - shape[y])) })
 }
 
-// addOverlapping adds in to a window whose dims overlap: slices along a dim one after
-// the other.
-func addOverlapping(r *run, to, in *validate.Tensor) error {
+// addOverlapping adds in to a window whose dims overlap, one slice along a dim at a
+// time.
+func addOverlapping(r *run, to, in *validate.ArenaView) error {
 	if !overlaps(to.Shape, to.Strides) {
 		return pointwise(r, "add", to, [4]float64{1}, onDevice(to), onDevice(in))
 	}

@@ -19,8 +19,8 @@ type volumesArgs struct {
 	adaptive, divisor, excludePad, dtype int32
 }
 
-// volume shows a tensor with three spatial dims as [N, C, D, H, W].
-func volume(t *validate.Tensor) (lead [2]int64, size [3]int32, stride [5]int64, err error) {
+// volume views a tensor with three spatial dims as [N, C, D, H, W].
+func volume(t *validate.ArenaView) (lead [2]int64, size [3]int32, stride [5]int64, err error) {
 	lead = [2]int64{1, 1}
 	n := len(t.Shape)
 	if n < 3 || n > 5 {
@@ -40,8 +40,8 @@ func volume(t *validate.Tensor) (lead [2]int64, size [3]int32, stride [5]int64, 
 }
 
 // poolVolumes runs a pooling of three dims between the large tensor and the small
-// one; back says that it goes from the small to the large.
-func poolVolumes(r *run, name string, large, small, index *validate.Tensor, back bool) error {
+// one; back reverses the direction.
+func poolVolumes(r *run, name string, large, small, index *validate.ArenaView, back bool) error {
 	if !isTraining(large.DType) || small.DType != large.DType {
 		return fmt.Errorf("pooling of %v and %v", large.DType, small.DType)
 	}
@@ -88,7 +88,7 @@ type deepArgs struct {
 }
 
 // deepConv runs a pass of a convolution over three dims by memplan's own kernels.
-func deepConv(r *run, p pass, x, w, y, out *validate.Tensor) error {
+func deepConv(r *run, p pass, x, w, y, out *validate.ArenaView) error {
 	c := r.attrs().Conv
 	if !isTraining(x.DType) || w.DType != x.DType || y.DType != x.DType {
 		return fmt.Errorf("no own kernel for a convolution of %v, %v and %v", x.DType, w.DType, y.DType)

@@ -55,15 +55,15 @@ func volumes(t *testing.T, name string, a *program.Attrs, size, small []int64) {
 				g, dx := b.tensor(dt, order(small), small...), b.result(dt, order(size), size...)
 				index := b.result(graph.Int64, order(small), small...)
 				if a.Pool == nil {
-					b.run("adaptive_avg_pool2d", a, []*validate.Tensor{y}, x)
-					b.run("adaptive_avg_pool2d_backward", a, []*validate.Tensor{dx}, g, x)
+					b.run("adaptive_avg_pool2d", a, []*validate.ArenaView{y}, x)
+					b.run("adaptive_avg_pool2d_backward", a, []*validate.ArenaView{dx}, g, x)
 					continue
 				}
-				b.run("max_pool_with_indices", a, []*validate.Tensor{y, index}, x)
-				b.run("max_pool2d_with_indices_backward", a, []*validate.Tensor{dx}, g, x, index)
+				b.run("max_pool_with_indices", a, []*validate.ArenaView{y, index}, x)
+				b.run("max_pool2d_with_indices_backward", a, []*validate.ArenaView{dx}, g, x, index)
 				if !slices.ContainsFunc(a.Pool.Dilation, func(d int64) bool { return d != 1 }) {
-					b.run("avg_pool2d", a, []*validate.Tensor{y}, x)
-					b.run("avg_pool2d_backward", a, []*validate.Tensor{dx}, g, x)
+					b.run("avg_pool2d", a, []*validate.ArenaView{y}, x)
+					b.run("avg_pool2d_backward", a, []*validate.ArenaView{dx}, g, x)
 				}
 			}
 		}
@@ -95,8 +95,8 @@ func TestDeepConvolutions(t *testing.T) {
 				b.clear()
 				x, w, y := b.shifted(1).tensor(dt, order(c.x), c.x...), b.tensor(dt, order(c.w), c.w...), b.result(dt, nil, c.y...)
 				g, dx, dw := b.tensor(dt, order(c.y), c.y...), b.result(dt, nil, c.x...), b.result(dt, order(c.w), c.w...)
-				b.run("convolution", a, []*validate.Tensor{y}, x, w, b.tensor(dt, nil, c.y[1]))
-				b.run("convolution_backward", a, []*validate.Tensor{dx, dw, b.result(dt, nil, c.y[1])}, g, x, w)
+				b.run("convolution", a, []*validate.ArenaView{y}, x, w, b.tensor(dt, nil, c.y[1]))
+				b.run("convolution_backward", a, []*validate.ArenaView{dx, dw, b.result(dt, nil, c.y[1])}, g, x, w)
 			}
 		})
 	}

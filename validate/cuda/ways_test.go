@@ -53,12 +53,12 @@ func TestWays(t *testing.T) {
 func (c *wayCase) check(t *testing.T) {
 	t.Setenv(pathsEnv, c.paths)
 	d := open(t, Options{FP32: true})
-	tensor := func(shape []int64, order byte) *validate.Tensor {
+	tensor := func(shape []int64, order byte) *validate.ArenaView {
 		f := formatNCHW
 		if order == 'c' {
 			f = formatNHWC
 		}
-		return &validate.Tensor{DType: c.dtype, Shape: shape, Strides: f.strides(shape)}
+		return &validate.ArenaView{DType: c.dtype, Shape: shape, Strides: f.strides(shape)}
 	}
 	conv, weight := window(2, 1, 1, 1, 1), []int64{16, 16, 3, 3}
 	if c.depth {
@@ -122,7 +122,7 @@ func TestAligned(t *testing.T) {
 			t.Errorf("%d: %d, want %d", at, got, want)
 		}
 	}
-	n := shown([]program.Tensor{{DType: graph.BFloat16, Offset: 3}}, 0)
+	n := shown([]program.View{{DType: graph.BFloat16, Offset: 3}}, 0)
 	if got := alignment(n.At); got != 2 {
 		t.Errorf("a view that starts at the third number: %d", got)
 	}

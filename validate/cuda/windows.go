@@ -33,9 +33,9 @@ func floorDiv(a, b int32) int32 {
 	return q
 }
 
-// windows plans a max pooling of so many bytes an element where 32 bits count
-// all that it reaches; backward, where a thread may write a cell. It returns
-// what the kernel's name ends with.
+// windows plans a max pooling of elements of the given bytes if 32 bits count
+// everything it reaches; backward, if a thread may write a cell. It returns the
+// suffix of the kernel's name.
 func (a *poolArgs) windows(back bool, bytes uint64) (w windowsArgs, kind int32, ok bool) {
 	large, small := []int64{a.n, a.c, a.h, a.w}, []int64{a.n, a.c, a.oh, a.ow}
 	fits := narrow(large, [][]int64{a.inStride[:]}) && narrow(small, [][]int64{a.outStride[:], a.indexStride[:]}) && a.h*a.w <= math.MaxInt32
@@ -66,8 +66,8 @@ func (a *poolArgs) windows(back bool, bytes uint64) (w windowsArgs, kind int32, 
 	return w, kind, true
 }
 
-// cells sets which windows reach into a cell, and returns how many cells a plane
-// has and whether their channels lie innermost.
+// cells sets which windows reach into a cell, and returns the number of cells of
+// a plane and whether their channels are innermost.
 func (w *windowsArgs) cells(a *poolArgs) (high, wide int64, last bool) {
 	span := func(k, s, pad, d int32) (first, end int32) {
 		return -floorDiv((k-1)*d-pad, s), floorDiv(s-1+pad, s)

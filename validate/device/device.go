@@ -11,17 +11,17 @@ import (
 	"github.com/memplan/memplan/validate/cpu"
 )
 
-// ErrNoCUDA is what a build without CUDA answers.
+// ErrNoCUDA is the error of a build without CUDA.
 var ErrNoCUDA = errors.New("built without CUDA; build with: go install -tags cuda github.com/memplan/memplan/cmd/memplan; or give --device cpu")
 
-// ErrUnknown is the error of a name that is in no row of the table.
+// ErrUnknown is the error of a name that is not in the table.
 var ErrUnknown = errors.New("unknown device")
 
 // An Entry is one kind of device.
 type Entry struct {
 	Name string
 	Doc  string
-	Many bool // a machine can have several, which are numbered from 0: NAME:1
+	Many bool // a machine can have several, numbered from 0: NAME:1
 	Open func(ordinal int) (validate.Device, error)
 }
 
@@ -40,9 +40,9 @@ func Names() []string {
 	return out
 }
 
-// Find reads NAME or NAME:N and returns what opens that device. Whether there
-// are so many shows when it is opened. The error is ErrUnknown for a name that
-// the table lacks, or says what is wrong with N.
+// Find parses NAME or NAME:N and returns a function that opens that device.
+// Whether there are that many shows when it is opened. The error is ErrUnknown
+// for a name that is not in the table, or says what is wrong with N.
 func Find(text string) (open func() (validate.Device, error), err error) {
 	name, number, numbered := strings.Cut(text, ":")
 	for i := range Table {

@@ -12,23 +12,23 @@ import (
 	"strings"
 )
 
-// A Library is one that is opened at run time, whichever major version is
-// there.
+// A Library is a library that is opened at run time, in whichever major version
+// is installed.
 type Library struct {
 	Name   string // "cublas"
 	Majors []int  // newest first
-	Env    string // names a file or a folder to look in first
+	Env    string // environment variable that names a file or folder to try first
 	Hint   string // what to install
 }
 
-// Libraries lists what is opened at run time.
+// Libraries lists the libraries that are opened at run time.
 var Libraries = []Library{
 	{"cublas", []int{13, 12, 11}, "MEMPLAN_CUBLAS", "install the CUDA toolkit, or pip install nvidia-cublas"},
 	{"cudnn", []int{9, 8}, "MEMPLAN_CUDNN", "install cuDNN, or pip install nvidia-cudnn-cu13"},
 	{"nvidia-ml", []int{1}, "MEMPLAN_NVML", "install the NVIDIA driver"},
 }
 
-// find returns the row of a name.
+// find returns the library of that name.
 func find(name string) *Library {
 	for i := range Libraries {
 		if Libraries[i].Name == name {
@@ -38,8 +38,9 @@ func find(name string) *Library {
 	panic("dl: no library " + name)
 }
 
-// candidates lists the files to try, in order: what the variable names, what
-// the loader finds by itself, CUDA's own folder, and Python's wheels.
+// candidates lists the files to try, in order: that of the environment
+// variable, what the loader finds by itself, CUDA's own folder, and Python's
+// wheels.
 func (l *Library) candidates(getenv func(string) string) []string {
 	var out []string
 	if v := getenv(l.Env); v != "" {
@@ -75,7 +76,7 @@ func (l *Library) candidates(getenv func(string) string) []string {
 
 func (l *Library) file(major int) string { return fmt.Sprintf("lib%s.so.%d", l.Name, major) }
 
-// missing is the error of a library of which no file could be opened.
+// missing returns the error of a library of which no file could be opened.
 func (l *Library) missing(last string) error {
 	majors := make([]string, len(l.Majors))
 	for i, m := range l.Majors {

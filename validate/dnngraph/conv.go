@@ -20,9 +20,9 @@ const (
 	Filter
 )
 
-// A Tensor is one as cuDNN is told of it: sizes and strides in elements, and the
-// alignment of its address in bytes.
-type Tensor struct {
+// A Descriptor is cuDNN's description of a tensor: sizes and strides in elements,
+// and the alignment of its address in bytes.
+type Descriptor struct {
 	Size, Stride []int64
 	Align        int64
 }
@@ -32,16 +32,16 @@ type Tensor struct {
 type Conv struct {
 	Pass                  Pass
 	Type                  graph.DType
-	X, W, Y               Tensor
+	X, W, Y               Descriptor
 	Pad, Stride, Dilation []int64 // one for each spatial dim
 	Full                  bool    // float32 in full precision, not in TF32
 }
 
 // A Plan is a pass ready to run.
 type Plan struct {
-	Bytes    int64 // of memory that it works in
-	Engine   int64 // cuDNN's number for what computes it
-	Compiled bool  // whether cuDNN compiles it when it first runs
+	Bytes    int64 // of workspace
+	Engine   int64 // cuDNN's number of the engine
+	Compiled bool  // whether cuDNN compiles it at its first run
 	made     *builder
 	plan     descriptor
 }
@@ -52,10 +52,10 @@ var types = map[graph.DType]int32{graph.Float32: 0, graph.Float64: 1, graph.Floa
 // The names of tensors in a graph, PyTorch's.
 var ids = []int64{'x', 'y', 'w'}
 
-// Plan picks what runs a pass: the first engine of cuDNN's lists that always
-// gives the same bits, keeps float32 in full precision where that is asked for,
-// can be made a plan of and works in at most most bytes. What it picks depends on
-// the pass alone. The error lists why each was refused.
+// Plan selects the engine of a pass: the first one in cuDNN's lists that is
+// deterministic, keeps full precision if c.Full, can be planned and needs at most
+// most bytes. The choice depends only on the pass. The error lists why each
+// engine was refused.
 func (b *Backend) Plan(c *Conv, most int64) (*Plan, error) {
 	m := &builder{b: b}
 	g := m.graph(c)
@@ -127,7 +127,7 @@ func (m *builder) graph(c *Conv) descriptor {
 }
 
 // tensor describes a tensor of a convolution by its number in the graph.
-func (m *builder) tensor(what string, id int64, c *Conv, t *Tensor) descriptor {
+func (m *builder) tensor(what string, id int64, c *Conv, t *Descriptor) descriptor {
 	kind, ok := types[c.Type]
 	if !ok && m.err == nil {
 		m.err = fmt.Errorf("cuDNN: no type for %v", c.Type)
@@ -175,7 +175,7 @@ func (b *Backend) configs(g descriptor, mode int32) ([]descriptor, error) {
 	return list.made[:n], nil
 }
 
-// try makes a plan of a configuration, or says why it is not to be used.
+// try makes a plan of a configuration, or returns why it must not be used.
 func (b *Backend) try(c *Conv, config descriptor, most int64) (*Plan, error) {
 	p := &Plan{}
 	if err := b.inspect(c, config, p); err != nil {
@@ -206,8 +206,8 @@ func (b *Backend) try(c *Conv, config descriptor, most int64) (*Plan, error) {
 	return p, nil
 }
 
-// inspect reads what is noted of a configuration's engine, and says whether it
-// may not be used: what filterEngineConfigs leaves out (Conv_v8.cpp) with
+// inspect reads the notes of a configuration's engine, and returns why it must
+// not be used: what filterEngineConfigs excludes (Conv_v8.cpp) with
 // deterministic algorithms, where TF32 is allowed unless Full is set.
 func (b *Backend) inspect(c *Conv, config descriptor, p *Plan) error {
 	m := &builder{b: b}
@@ -246,15 +246,15 @@ func (b *Backend) inspect(c *Conv, config descriptor, p *Plan) error {
 	return fmt.Errorf("engine %d %s", p.Engine, why)
 }
 
-// notes reads what is noted of an engine.
+// notes reads the notes of an engine.
 func notes(b *Backend, engine descriptor, name, kind int) ([]int32, error) {
 	list := make([]int32, 32) // cuDNN 9.28 has 10 numerical ones and 5 of behavior
 	n, err := get(b, engine, name, kind, list)
 	return list[:min(n, len(list))], err
 }
 
-// Run starts a plan on addresses of operand, weight and result; a workspace of
-// p.Bytes is free until it has run.
+// Run starts a plan on the addresses of operand, weight and result; the
+// workspace of p.Bytes must stay free until it has run.
 func (b *Backend) Run(p *Plan, x, w, y, workspace uint64) error {
 	m := &builder{b: b}
 	defer m.free()
@@ -269,5 +269,5 @@ func (b *Backend) Run(p *Plan, x, w, y, workspace uint64) error {
 	return b.execute(p.plan, pack)
 }
 
-// Free gives a plan back.
+// Free releases a plan.
 func (p *Plan) Free() { p.made.free() }

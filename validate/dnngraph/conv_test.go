@@ -61,8 +61,8 @@ func lines(t *testing.T, log, word string) []string {
 // grouped is a strided convolution of three groups whose operand lies with its
 // channels innermost.
 func grouped(p Pass, d graph.DType) *Conv {
-	return &Conv{Pass: p, Type: d, X: Tensor{[]int64{2, 6, 7, 5}, []int64{210, 1, 30, 6}, 16}, W: Tensor{[]int64{9, 2, 3, 1}, []int64{6, 3, 1, 1}, 8},
-		Y: Tensor{[]int64{2, 9, 4, 9}, []int64{324, 36, 9, 1}, 4}, Pad: []int64{1, 2}, Stride: []int64{2, 1}, Dilation: []int64{1, 3}}
+	return &Conv{Pass: p, Type: d, X: Descriptor{[]int64{2, 6, 7, 5}, []int64{210, 1, 30, 6}, 16}, W: Descriptor{[]int64{9, 2, 3, 1}, []int64{6, 3, 1, 1}, 8},
+		Y: Descriptor{[]int64{2, 9, 4, 9}, []int64{324, 36, 9, 1}, 4}, Pad: []int64{1, 2}, Stride: []int64{2, 1}, Dilation: []int64{1, 3}}
 }
 
 // TestGraph: the objects of a pass have the attributes that cudnn_graph.h asks

@@ -37,9 +37,9 @@ func TestDescribedDevice(t *testing.T) {
 		t.Skip(m.err)
 	}
 	wide := func(p Pass, d graph.DType) *Conv {
-		x := Tensor{[]int64{16, 64, 56, 56}, []int64{200704, 1, 3584, 64}, 32}
+		x := Descriptor{[]int64{16, 64, 56, 56}, []int64{200704, 1, 3584, 64}, 32}
 		one := []int64{1, 1}
-		return &Conv{Pass: p, Type: d, X: x, W: Tensor{[]int64{64, 64, 3, 3}, []int64{576, 1, 192, 64}, 32}, Y: x, Pad: one, Stride: one, Dilation: one}
+		return &Conv{Pass: p, Type: d, X: x, W: Descriptor{[]int64{64, 64, 3, 3}, []int64{576, 1, 192, 64}, 32}, Y: x, Pad: one, Stride: one, Dilation: one}
 	}
 	for name, conv := range map[string]func(Pass, graph.DType) *Conv{"grouped": grouped, "wide": wide} {
 		for _, d := range []graph.DType{graph.Float32, graph.BFloat16, graph.Float16} {

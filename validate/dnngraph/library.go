@@ -36,14 +36,14 @@ import (
 type Backend struct {
 	f      C.graph_t
 	handle uintptr
-	device descriptor // in place of a handle, a GPU that is described; 0: none
+	device descriptor // instead of a handle, a described GPU; 0: none
 }
 
 // A descriptor is an object of cuDNN's, 0 for none.
 type descriptor uintptr
 
-// Open finds the functions in a library, and fails where it is too old to have
-// them. The handle is cuDNN's, and stays the caller's.
+// Open finds the functions in a library, and fails if it is too old to have
+// them. The handle is cuDNN's, and remains the caller's.
 func Open(lib *dl.Opened, handle unsafe.Pointer) (*Backend, error) {
 	b := &Backend{handle: uintptr(handle)}
 	f := &b.f
@@ -64,7 +64,7 @@ func (b *Backend) check(doing string, rc C.int) error {
 	return fmt.Errorf("cuDNN: %s: %s", doing, C.GoString(C.graph_error(&b.f, rc)))
 }
 
-// destroy frees descriptors; those that were never made are passed over.
+// destroy frees descriptors, ignoring those that were never made.
 func (b *Backend) destroy(list ...descriptor) {
 	for _, d := range list {
 		if d != 0 {
@@ -93,7 +93,7 @@ func (m *builder) free() {
 	m.made = nil
 }
 
-// make makes a descriptor; doing says which, for errors.
+// make makes a descriptor; doing names it in errors.
 func (m *builder) make(doing string, kind int) descriptor {
 	if m.err != nil {
 		return 0
@@ -114,7 +114,7 @@ func (m *builder) finish(doing string, d descriptor) {
 	}
 }
 
-// set gives an attribute its values, which lie in memory as cuDNN counts them.
+// set sets an attribute to values, which are in memory in cuDNN's layout.
 func set[T any](m *builder, d descriptor, name, kind int, values ...T) {
 	if m.err != nil {
 		return
@@ -124,8 +124,8 @@ func set[T any](m *builder, d descriptor, name, kind int, values ...T) {
 	}
 }
 
-// get reads values of an attribute into out and returns how many there are.
-// Descriptors that are read must have been made before.
+// get reads values of an attribute into out and returns their number.
+// Descriptors to be read must exist already.
 func get[T any](b *Backend, d descriptor, name, kind int, out []T) (int, error) {
 	var n C.int64_t
 	rc := C.graph_get(&b.f, C.uintptr_t(d), C.int(name), C.int(kind), C.int64_t(len(out)), &n, unsafe.Pointer(unsafe.SliceData(out)))

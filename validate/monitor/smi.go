@@ -87,12 +87,12 @@ func mebibytes(s string) (int64, error) {
 	return int64(n) * mebi, nil
 }
 
-// longestQuery is how long nvidia-smi may take: some seconds where a driver has
-// to start first.
+// longestQuery is the time limit of nvidia-smi: it takes some seconds if a
+// driver has to start first.
 const longestQuery = 10 * time.Second
 
-// ended is the context's error where it ended the command. An interrupt from a
-// terminal reaches the command too, perhaps earlier.
+// ended returns the context's error if it ended the command. An interrupt from
+// a terminal also reaches the command, perhaps earlier.
 func ended(ctx, limited context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -112,7 +112,7 @@ func ended(ctx, limited context.Context, err error) error {
 	return nil
 }
 
-// longestSignal is how much earlier a command may hear of an interrupt.
+// longestSignal is how much earlier a command may receive an interrupt.
 const longestSignal = 200 * time.Millisecond
 
 // query runs nvidia-smi and splits what it prints.

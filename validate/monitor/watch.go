@@ -6,18 +6,18 @@ import (
 )
 
 // A Band is what a plan predicts for the watched memory, in bytes: its peak and
-// the number that it will not exceed. Zero: no prediction.
+// an upper bound. Zero: no prediction.
 type Band struct{ Peak, Bound int64 }
 
-// A Warning is something that a watcher saw.
+// A Warning is an observation of a watcher.
 type Warning struct {
 	Code    string  `json:"code"` // over-plan, under-plan, leak
 	Message string  `json:"message"`
 	Seconds float64 `json:"seconds"` // since watching began
 }
 
-// A Watcher judges samples: use over the plan's bound, peaks that grow from
-// window to window, and at the end a peak far under the plan's.
+// A Watcher judges samples: use above the plan's bound, peaks that grow from
+// window to window, and at the end a peak far below the plan's.
 type Watcher struct {
 	Band   Band
 	Window time.Duration // long enough for some steps
@@ -33,13 +33,14 @@ type Watcher struct {
 	warnings      []Warning
 }
 
-// leakWindows is how many windows in a row have to peak above the one before.
+// leakWindows is the number of consecutive windows that must each peak above
+// the one before.
 const leakWindows = 4
 
-// slack is the growth of a window's peak that says nothing.
+// slack is the largest growth of a window's peak that is ignored, in bytes.
 const slack = mebi
 
-// Add takes a sample and returns what it gives rise to warn of.
+// Add adds a sample and returns the warnings it causes.
 func (w *Watcher) Add(s Sample) []Warning {
 	if w.n == 0 {
 		w.start, w.least = s.At, s.Used
@@ -59,7 +60,7 @@ func (w *Watcher) Add(s Sample) []Warning {
 	return w.warnings[before:]
 }
 
-// endWindow looks whether the last windows' peaks grew each time.
+// endWindow checks whether the last windows' peaks grew each time.
 func (w *Watcher) endWindow(s Sample) {
 	w.peaks = append(w.peaks, w.windowPeak)
 	w.windowPeak = 0
@@ -84,7 +85,7 @@ func (w *Watcher) warn(code string, s Sample, message string) {
 	w.warnings = append(w.warnings, Warning{code, message, s.At.Sub(w.start).Seconds()})
 }
 
-// A Summary is what watching came to.
+// A Summary is the result of watching.
 type Summary struct {
 	SchemaVersion  int       `json:"schemaVersion"`
 	Device         string    `json:"device"`
@@ -100,7 +101,7 @@ type Summary struct {
 	Warnings       []Warning `json:"warnings"`
 }
 
-// Summary closes the watch.
+// Summary ends the watch.
 func (w *Watcher) Summary(t Target, device string) *Summary {
 	if p := w.Band.Peak; p > 0 && w.n > 0 && w.peak < p-p/10 {
 		w.warn("under-plan", w.last, fmt.Sprintf("the peak of %s is more than 10%% under the plan's %s: another batch or precision than the plan's, or no whole step was seen", size(w.peak), size(p)))

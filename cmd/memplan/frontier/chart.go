@@ -1,5 +1,5 @@
-// Package frontier draws what memory costs: the overhead of the cheapest
-// schedules over the budget, with the bound below them.
+// Package frontier draws the tradeoff between memory and time: the overhead of
+// the cheapest schedules over the budget, with the bound below them.
 package frontier
 
 import (
@@ -53,8 +53,8 @@ func PNG(w io.Writer, f *remat.Frontier) error {
 	return err
 }
 
-// chart builds the plot: steps, because a plan for less memory serves until
-// the budget of the next.
+// chart builds the plot: in steps, because a plan for less memory is valid up
+// to the budget of the next.
 func chart(f *remat.Frontier) (*plot.Plot, error) {
 	p := plot.New()
 	p.X.Label.Text = "budget, GiB"

@@ -28,7 +28,7 @@ var Analyses = []Format[*Analysis]{
 	{Name: "html", Write: analysisHTML},
 }
 
-// analysisMarkdown is the report as a comment on a pull request.
+// analysisMarkdown writes the report as a comment on a pull request.
 func analysisMarkdown(w io.Writer, a *Analysis, _ Style) error {
 	r, m := a.Report, markdown{w}
 	m.tag("analyze:" + filepath.ToSlash(r.Model.Path))

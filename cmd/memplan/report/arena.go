@@ -7,39 +7,40 @@ import (
 	"github.com/memplan/memplan/validate"
 )
 
-// categoryColors are those of the colours of Okabe and Ito that stand out from
-// white and from black.
+// categoryColors are the colours of Okabe and Ito that contrast with both white
+// and black.
 var categoryColors = map[string]string{
 	"parameters": "#0072b2", "gradients": "#e69f00", "optimizer": "#009e73", "activations": "#56b4e9",
 	"inputs": "#cc79a7", "buffers": "#888888", "workspace": "#d55e00", "temporaries": "#b8a800",
 }
 
-// The drawing's size, in its own units, and what is kept for the scales.
+// The drawing's size, in its own units, and its margins.
 const (
 	arenaWidth, arenaHeight = 1000, 380
 	arenaLeft, arenaBottom  = 84, 24
 )
 
-// mostDrawn is how many buffers are drawn, those that take the most room.
+// mostDrawn is the largest number of buffers drawn: those that take the most
+// room.
 const mostDrawn = 2000
 
-// An arenaDrawing is where buffers lie in the arena while the step's nodes run.
-// Coordinates are texts with two decimals.
+// An arenaDrawing shows the places of buffers in the arena while the step's
+// nodes run. Coordinates are texts with two decimals.
 type arenaDrawing struct {
 	Width, Height int
 	Buffers       []struct{ X, Y, W, H, Color, Title string }
 	Texts         []arenaText
 	Phases        []string // paths
 	Legend        []struct{ Color, Category string }
-	Left          string // what is not drawn
+	Left          string // note about what is not drawn
 }
 
 type arenaText struct {
 	X, Y, Text string
-	End        bool // it ends at X
+	End        bool // whether the line ends at X
 }
 
-// drawArena draws a validation's arena; nil without one.
+// drawArena draws a validation's arena; nil if there is none.
 func drawArena(r *validate.Report) *arenaDrawing {
 	if len(r.Buffers) == 0 || r.Arena.PlannedBytes <= 0 || len(r.Phases) == 0 {
 		return nil
@@ -80,7 +81,7 @@ func drawArena(r *validate.Report) *arenaDrawing {
 	return d
 }
 
-// drawn are the buffers that take the most room, in the order they were.
+// drawn returns the buffers that take the most room, in their original order.
 func drawn(all []validate.Buffer) []validate.Buffer {
 	if len(all) <= mostDrawn {
 		return all

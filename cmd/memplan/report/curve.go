@@ -8,14 +8,15 @@ import (
 
 const (
 	curveRows  = 8
-	labelWidth = 11 // of the scale at the left
+	labelWidth = 11 // width of the scale at the left
 )
 
 // phaseCodes colour a curve.
 var phaseCodes = map[string]string{"forward": blue, "loss": magenta, "backward": cyan, "optimizer": yellow}
 
 // curveText draws allocated bytes over the peak's step in block characters,
-// with one row that names the phases. A column shows the most of its events.
+// with one row for the names of the phases. A column shows the maximum of its
+// events.
 func curveText(p *page, r *planner.Report) {
 	top := r.Peak.AllocatedBytes
 	if len(r.Curve) < 2 || top <= 0 {
@@ -38,7 +39,7 @@ func curveText(p *page, r *planner.Report) {
 	p.line("%s  %s", left("", labelWidth), phaseAxis(phases))
 }
 
-// coloured paints a row in runs of its phases.
+// coloured colours a row by phase.
 func coloured(p *page, row string, phases []string) string {
 	if !p.color {
 		return row
@@ -57,8 +58,8 @@ func coloured(p *page, row string, phases []string) string {
 	return sb.String()
 }
 
-// columns stretches or reduces a curve to n columns, the most of each. A
-// column is of the phase of its first event.
+// columns stretches or reduces a curve to n columns, with the maximum of each.
+// A column has the phase of its first event.
 func columns(pts []planner.CurvePoint, n int) (levels []int64, phases []string) {
 	levels, phases = make([]int64, n), make([]string, n)
 	for c := range n {
@@ -83,8 +84,8 @@ func curveRow(levels []int64, top int64, row int) string {
 	return strings.TrimRight(string(out), " ")
 }
 
-// phaseAxis writes the phases' names under their columns, shortened or left
-// out where there is no room.
+// phaseAxis writes the phases' names under their columns, shortened or omitted
+// if there is no room.
 func phaseAxis(phases []string) string {
 	var sb strings.Builder
 	for i := 0; i < len(phases); {

@@ -14,12 +14,12 @@ var Diffs = []Format[*planner.Diff]{
 	{Name: "markdown", Write: diffMarkdown},
 }
 
-// mostDeltas bounds the lists for people; JSON has everything.
+// mostDeltas bounds the lists for people; JSON has all entries.
 const mostDeltas = 15
 
-// change writes a delta with its share of the base, "~" for none.
+// change writes a delta with its percentage of the base, "~" for none.
 func change(delta, base int64) string {
-	const mostShare = 10 // times the base; above, the share says nothing
+	const mostShare = 10 // percentages beyond this multiple of the base are omitted
 	switch {
 	case delta == 0:
 		return "~"
@@ -115,7 +115,7 @@ type opList struct {
 	ops  []planner.OpDelta
 }
 
-// opLists are the lists that have something in them.
+// opLists returns the lists that are not empty.
 func opLists(d *planner.Diff) []opList {
 	var out []opList
 	for _, l := range []opList{{"added", d.Ops.Added}, {"removed", d.Ops.Removed}, {"changed", d.Ops.Changed}} {

@@ -28,7 +28,7 @@ var Gates = []Format[*Gate]{
 	{Name: "github", Write: gateAnnotations, Exact: true},
 }
 
-// Failed counts the rules that do not hold.
+// Failed returns the number of failed rules.
 func (g *Gate) Failed() int {
 	n := 0
 	for i := range g.Findings {
@@ -39,7 +39,7 @@ func (g *Gate) Failed() int {
 	return n
 }
 
-// Failures are the rules that do not hold, a line each.
+// Failures returns the failed rules, one line each.
 func (g *Gate) Failures() []string {
 	var out []string
 	for i, model := range g.labels() {
@@ -50,7 +50,7 @@ func (g *Gate) Failures() []string {
 	return out
 }
 
-// Unknown are the findings that could not tell, a line each.
+// Unknown returns the undetermined findings, one line each.
 func (g *Gate) Unknown() []string {
 	var out []string
 	for i := range g.Findings {
@@ -66,12 +66,12 @@ func (g *Gate) Unknown() []string {
 	return out
 }
 
-// Outcome says how many of the rules failed.
+// Outcome returns how many of the rules failed.
 func (g *Gate) Outcome() string {
 	return fmt.Sprintf("%d of %s failed", g.Failed(), Plural(len(g.Findings), "rule", "rules"))
 }
 
-// Summary is the outcome in one line.
+// Summary returns the outcome in one line.
 func (g *Gate) Summary() string {
 	rules, failed := Plural(len(g.Findings), "rule", "rules"), g.Failed()
 	but := ""
@@ -92,7 +92,7 @@ func (g *Gate) Summary() string {
 	return g.Outcome()
 }
 
-// labels names the models of the findings, with their settings where the
+// labels returns the models of the findings, with their settings if the
 // configuration lists a model more than once.
 func (g *Gate) labels() []string {
 	settings := map[string]map[string]bool{}
@@ -111,7 +111,7 @@ func (g *Gate) labels() []string {
 	return out
 }
 
-// warned are the indices of findings that do not hold and are warnings only.
+// warned returns the indices of failed findings that are only warnings.
 func (g *Gate) warned() []int {
 	var out []int
 	for i := range g.Findings {
@@ -122,10 +122,10 @@ func (g *Gate) warned() []int {
 	return out
 }
 
-// mostCauses bounds what a message says of why a peak grew; JSON has all.
+// mostCauses is the largest number of causes in a message; JSON has all.
 const mostCauses = 3
 
-// causeText is a finding's message with the largest parts of a growth.
+// causeText returns a finding's message with the largest parts of a growth.
 func causeText(f *planner.Finding) string {
 	if len(f.Why) == 0 || f.OK == nil || *f.OK {
 		return f.Message
@@ -151,7 +151,7 @@ type modelWarning struct {
 	graph.Warning
 }
 
-// warnings are those of all models that are no doubts, each once.
+// warnings returns the warnings of all models other than doubts, each once.
 func (g *Gate) warnings() []modelWarning {
 	var out []modelWarning
 	seen := map[string]bool{}
@@ -169,10 +169,10 @@ func (g *Gate) warnings() []modelWarning {
 	return out
 }
 
-// A modelDoubt says why the file of a model does not hold the answer.
+// A modelDoubt is the reason why the file of a model does not hold the answer.
 type modelDoubt struct{ model, text string }
 
-// doubts are those of all models, each once.
+// doubts returns the doubts of all models, each once.
 func (g *Gate) doubts() []modelDoubt {
 	var out []modelDoubt
 	for i, model := range g.labels() {
@@ -185,7 +185,7 @@ func (g *Gate) doubts() []modelDoubt {
 	return out
 }
 
-// word is a finding's outcome for people.
+// word returns a finding's outcome for people.
 func word(f *planner.Finding) string {
 	switch {
 	case f.OK == nil:
@@ -217,8 +217,8 @@ func gateText(w io.Writer, g *Gate, s Style) error {
 	return nil
 }
 
-// warningLines are the warnings of all models, one line for each of a model's
-// codes.
+// warningLines returns the warnings of all models, one line for each of a
+// model's codes.
 func (g *Gate) warningLines() []string {
 	type key struct{ model, code string }
 	count := map[key]int{}
@@ -250,7 +250,7 @@ type GateDocument struct {
 	Verdicts      []planner.Finding `json:"verdicts"`
 }
 
-// mostRows bounds a table in a comment: GitHub takes 65,536 characters.
+// mostRows bounds a table in a comment: GitHub accepts 65,536 characters.
 const mostRows = 200
 
 func gateMarkdown(w io.Writer, g *Gate, _ Style) error {
@@ -279,7 +279,7 @@ func gateMarkdown(w io.Writer, g *Gate, _ Style) error {
 	return nil
 }
 
-// markdownDetails are the messages of what does not hold, and the warnings.
+// markdownDetails writes the messages of failed rules, and the warnings.
 func (g *Gate) markdownDetails(m markdown, models []string) {
 	var lines []func()
 	for i, model := range models {

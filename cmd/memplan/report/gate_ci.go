@@ -47,7 +47,7 @@ type (
 )
 
 // gateJUnit writes a suite for each model and a case for each of its rules. A
-// rule that only warns is a case that passes, with what it says as its output.
+// rule that only warns is a case that passes, with its message as output.
 func gateJUnit(w io.Writer, g *Gate, _ Style) error {
 	doc := junitSuites{Name: "memplan"}
 	lines := map[string][]string{}
@@ -120,8 +120,8 @@ type codeQuality struct {
 	} `json:"location"`
 }
 
-// gateCodeQuality writes what a person should look at: rules that do not hold
-// or cannot tell, doubts and warnings.
+// gateCodeQuality writes the notices: failed and undetermined rules, doubts and
+// warnings.
 func gateCodeQuality(w io.Writer, g *Gate, _ Style) error {
 	out := []codeQuality{}
 	for _, n := range g.notices() {
@@ -160,7 +160,7 @@ func commandProperty(s string) string {
 	return strings.NewReplacer(":", "%3A", ",", "%2C").Replace(commandData(s))
 }
 
-// A noticeLevel is how serious a notice is, in two vocabularies.
+// A noticeLevel is the severity of a notice, in two vocabularies.
 type noticeLevel struct{ gitlab, github string }
 
 var (
@@ -169,16 +169,16 @@ var (
 	noticeInfo    = noticeLevel{"info", "notice"}
 )
 
-// A notice is one thing that a person should look at.
+// A notice is something that a person should look at.
 type notice struct {
 	rule, model, text string
-	key               string // tells notices of the same rule and model apart
+	key               string // distinguishes notices of the same rule and model
 	line              int
 	level             noticeLevel
 }
 
-// notices are the rules that do not hold or cannot tell, and the models' doubts
-// and warnings, in the order of the findings.
+// notices returns the failed and undetermined rules, and the models' doubts and
+// warnings, in the order of the findings.
 func (g *Gate) notices() []notice {
 	var out []notice
 	seen := map[string]bool{}

@@ -15,7 +15,7 @@ import (
 	"github.com/memplan/memplan/quote"
 )
 
-// pageStyle is all the style that a page has: it loads nothing.
+// pageStyle is all of a page's style: it loads nothing.
 const pageStyle = `
 :root{color-scheme:light dark}
 body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}
@@ -38,10 +38,10 @@ code,pre{font:13px/1.45 ui-monospace,monospace}pre{overflow-x:auto;padding:.6rem
 //go:embed step.js
 var stepJS string
 
-// StepScript is what a page runs, to the letter.
+// StepScript is the exact text of a page's script.
 var StepScript = "//<![CDATA[\n" + stepJS + "//]]>\n"
 
-// policy lets a page run that and load nothing.
+// policy allows a page to run that script and to load nothing.
 func policy() string {
 	sum := sha256.Sum256([]byte(StepScript))
 	return "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
@@ -53,7 +53,8 @@ type stepLine struct {
 	Bytes int64  `json:"bytes"`
 }
 
-// pages are the HTML pages, which load nothing. html/template escapes what comes from files.
+// pageFiles are the HTML pages, which load nothing. html/template escapes what comes from
+// files.
 //
 //go:embed analysis.html validation.html
 var pageFiles embed.FS
@@ -75,13 +76,13 @@ type analysisPage struct {
 
 type breakdownRow struct{ Category, Size, Share string }
 
-// A segmentRow is a checkpointed region; Indent is in em, 0 for one that is in no other.
+// A segmentRow is a checkpointed region; Indent is in em, 0 for an outermost one.
 type segmentRow struct {
 	Modules, Keeping string
 	Indent           int
 }
 
-// stepData is what the script draws.
+// stepData returns the data that the script draws.
 func stepData(a *Analysis) (template.JS, error) {
 	r := a.Report
 	data := struct {
@@ -99,7 +100,7 @@ func stepData(a *Analysis) (template.JS, error) {
 	return template.JS(quote.JSON(text)), err //nolint:gosec // JSON, in a script that is data
 }
 
-// analysisHTML is one page that loads nothing.
+// analysisHTML writes a page that loads nothing.
 func analysisHTML(w io.Writer, a *Analysis, _ Style) (err error) {
 	r := a.Report
 	p := analysisPage{Policy: policy(), Path: r.Model.Path, Class: verdictClass(r), Verdict: Verdict(r), Peak: peakLine(r, plain), Plan: PlanCommand(r), Style: pageStyle, Script: template.JS(StepScript), //nolint:gosec // ours
@@ -134,7 +135,7 @@ func analysisHTML(w io.Writer, a *Analysis, _ Style) (err error) {
 	return pages.ExecuteTemplate(w, "analysis.html", &p)
 }
 
-// checkpoints fills in what runs again.
+// checkpoints fills in what is recomputed.
 func (p *analysisPage) checkpoints(r *planner.Report) {
 	segs := segments(r)
 	if len(segs) == 0 && recomputed(r) == 0 {
@@ -159,7 +160,7 @@ func verdictClass(r *planner.Report) string {
 	return "no"
 }
 
-// figure is an SVG document as part of a page.
+// figure returns an SVG document as part of a page.
 func figure(chart func(io.Writer) error) (template.HTML, error) {
 	var b bytes.Buffer
 	if err := chart(&b); err != nil {

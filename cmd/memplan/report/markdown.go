@@ -9,12 +9,12 @@ import (
 	"github.com/memplan/memplan/quote"
 )
 
-// A markdown is a comment on a pull request while it is written. What came
-// from files stands in code spans: printf and row put every string in one, so
-// that a name cannot be forgotten; our own words say that they are.
+// A markdown is a comment on a pull request while it is written. Texts from
+// files are in code spans: printf and row put every string in one, so that no
+// name can be forgotten; memplan's own words have the type own.
 type markdown struct{ w io.Writer }
 
-// own are words of memplan's, in which names, if any, are marked already.
+// own is memplan's own text, in which names, if any, are marked already.
 type own string
 
 // printf is fmt.Fprintf with strings as code.
@@ -27,7 +27,7 @@ func (m markdown) row(cells ...any) {
 	fmt.Fprintf(m.w, strings.Repeat("| %v ", len(cells))+"|\n", spans(cells, quote.Cell)...)
 }
 
-// spans marks the strings among some arguments.
+// spans marks the strings among the arguments.
 func spans(args []any, mark namer) []any {
 	out := make([]any, len(args))
 	for i, a := range args {
@@ -38,8 +38,8 @@ func spans(args []any, mark namer) []any {
 	return out
 }
 
-// isText reports whether an argument may have come from a file: all but our
-// own words and numbers.
+// isText reports whether an argument may come from a file: all except our own
+// words and numbers.
 func isText(a any) bool {
 	switch a.(type) {
 	case own, int, float64:

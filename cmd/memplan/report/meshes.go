@@ -6,7 +6,7 @@ import (
 	"github.com/memplan/memplan/planner"
 )
 
-// MeshTable writes the meshes that were predicted, a line each, and those chosen.
+// MeshTable returns the predicted meshes, one line each, and those chosen.
 func MeshTable(p *planner.MeshPlan) []string {
 	out := []string{fmt.Sprintf("%-14s %5s %-11s %10s %9s %9s %10s", "mesh", "cards", "checkpoints", "a rank", "step ms", "waiting", "samples/s")}
 	for _, c := range p.Meshes {

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Text for people is laid out for a terminal of so many columns.
+// Text for people is laid out for a terminal of this many columns.
 const (
 	defaultWidth = 80
 	minWidth     = 60
@@ -34,8 +34,8 @@ func (p *page) line(format string, args ...any) { fmt.Fprintf(p.w, format+"\n", 
 // head writes the title of a section.
 func (p *page) head(title string) { p.line("\n%s", paint(p.color, bold, title)) }
 
-// wrapped writes a text in lines no longer than the page is wide, as far as
-// its words allow: the first after a prefix, the others indented as far.
+// wrapped writes a text in lines no longer than the page is wide, as far as its
+// words allow: the first after a prefix, the others indented by its length.
 func (p *page) wrapped(prefix, text, code string) {
 	line, used := prefix, utf8.RuneCountInString(prefix)
 	indent := max(used, 2)
@@ -72,17 +72,17 @@ func bar(part, all int64, width int) string {
 	return s
 }
 
-// pad fills s with blanks to so many columns.
+// pad fills s with spaces to the given columns.
 func pad(s string, columns int) string {
 	return s + strings.Repeat(" ", max(columns-utf8.RuneCountInString(s), 0))
 }
 
-// left fills s with blanks before it.
+// left fills s with spaces before it.
 func left(s string, columns int) string {
 	return strings.Repeat(" ", max(columns-utf8.RuneCountInString(s), 0)) + s
 }
 
-// clip shortens a name to so many columns. The end of a name says more than
+// clip shortens a name to the given columns. The end of a name says more than
 // its beginning.
 func clip(s string, columns int) string {
 	n := utf8.RuneCountInString(s)
@@ -93,7 +93,7 @@ func clip(s string, columns int) string {
 	return "…" + string(r[n-max(columns-1, 0):])
 }
 
-// widest is the width of the widest of some texts.
+// widest returns the width of the widest of some texts.
 func widest(texts ...string) int {
 	n := 0
 	for _, t := range texts {

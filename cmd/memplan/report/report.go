@@ -1,5 +1,5 @@
 // Package report writes memplan's answers: one table of formats for each kind
-// of answer, the same words for the same thing in all of them.
+// of answer, with the same words for the same thing in all of them.
 package report
 
 import (
@@ -17,27 +17,27 @@ import (
 	"github.com/memplan/memplan/quote"
 )
 
-// A Style says how text for people may look.
+// A Style is the style of text for people.
 type Style struct {
 	Color bool
-	Width int // columns; 0: what fits most terminals
+	Width int // columns; 0: a width that fits most terminals
 }
 
-// A Format is one way to write a T. What it gets is a copy in which every
+// A Format is one way to write a T. Its function gets a copy in which every
 // text has been quoted for a line of text (quote.All), unless it is Exact: then
-// it gets the value itself, and quotes what came from files by its own rules.
+// it gets the value itself, and quotes texts from files by its own rules.
 type Format[T any] struct {
 	Name  string
 	Write func(w io.Writer, v T, s Style) error
 	Exact bool
 }
 
-// AsJSON is the format that writes a document: names in it are exact.
+// AsJSON returns the format that writes a document: its names are exact.
 func AsJSON[T any](document func(v T) any) Format[T] {
 	return Format[T]{Name: "json", Write: func(w io.Writer, v T, _ Style) error { return JSON(w, document(v)) }, Exact: true}
 }
 
-// Itself is the document of a type that is one.
+// Itself returns a value that is its own document.
 func Itself[T any](v T) any { return v }
 
 // Names lists the formats of a table in order, the default first.
@@ -64,8 +64,8 @@ func Write[T any](w io.Writer, table []Format[T], name string, v T, s Style) err
 }
 
 // JSON writes a document: indented, without escapes for HTML, and with empty
-// arrays and objects where v has nil slices and maps. Strings are exact, but
-// for bytes that are not UTF-8.
+// arrays and objects for nil slices and maps. Strings are exact, except for
+// bytes that are not UTF-8.
 func JSON(w io.Writer, v any) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -78,8 +78,8 @@ func JSON(w io.Writer, v any) error {
 	return err
 }
 
-// filled returns a copy of v in which no slice and no map is nil, but for
-// those of values that encode themselves.
+// filled returns a copy of v in which no slice and no map is nil, except in
+// values that encode themselves.
 func filled(v reflect.Value) reflect.Value {
 	if !v.IsValid() || v.Type().Implements(reflect.TypeFor[json.Marshaler]()) {
 		return v
@@ -128,7 +128,7 @@ func signed(n int64) string {
 	return size(n)
 }
 
-// share is n as a percentage of all.
+// share returns n as a percentage of all.
 func share(n, all int64) float64 { return 100 * float64(n) / float64(max(all, 1)) }
 
 // paint colours s; colour never carries meaning alone.
@@ -158,7 +158,7 @@ func Plural(n int, one, many string) string {
 	return strconv.Itoa(n) + " " + many
 }
 
-// Either lists words of which one is wanted.
+// Either lists words as alternatives.
 func Either(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
@@ -167,7 +167,7 @@ func Either(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// moduleName is a module for people: the model itself has no name.
+// moduleName returns a module's name for people: the model itself has none.
 func moduleName(m string) string {
 	if m == "" {
 		return "(model)"
@@ -175,10 +175,10 @@ func moduleName(m string) string {
 	return m
 }
 
-// joined writes a segment's modules.
+// joined returns a segment's modules in one text.
 func joined(modules []string) string { return strings.Join(modules, " + ") }
 
-// warningGroup is the warnings of one code, by its first.
+// A warningGroup is the warnings of one code.
 type warningGroup struct {
 	code, text string
 	count      int
@@ -204,7 +204,7 @@ func grouped(r *planner.Report) []warningGroup {
 	return out
 }
 
-// others groups the warnings that a report does not begin with.
+// others returns the groups of warnings that do not come first in a report.
 func others(r *planner.Report) []warningGroup {
 	return slices.DeleteFunc(grouped(r), func(g warningGroup) bool { return planner.IsDoubt(g.code) })
 }
@@ -218,13 +218,13 @@ func Warnings(list []graph.Warning) []string {
 	return out
 }
 
-// String is the group in one line.
+// String returns the group in one line.
 func (g *warningGroup) String() string { return g.first() + g.others() }
 
 // first is the group's first warning.
 func (g *warningGroup) first() string { return g.text + " [" + g.code + "]" }
 
-// others counts the rest.
+// others returns the count of the group's other warnings.
 func (g *warningGroup) others() string {
 	if g.count < 2 {
 		return ""

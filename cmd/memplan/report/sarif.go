@@ -16,14 +16,14 @@ import (
 	"github.com/memplan/memplan/quote"
 )
 
-// home is where SARIF readers learn about the tool.
+// home is the tool's address for SARIF readers.
 const home = "https://github.com/memplan/memplan"
 
-// ruleID is a rule's or a warning's name in SARIF.
+// ruleID returns a rule's or a warning's name in SARIF.
 func ruleID(name string) string { return "memplan/" + name }
 
-// A sarifResult is one finding as SARIF has it: the physical place is a line
-// of a text file, the logical one a model or a node of it.
+// A sarifResult is one finding in SARIF: the physical location is a line of a
+// text file, the logical one a model or a node of it.
 type sarifResult struct {
 	rule, level, message string
 	file                 string
@@ -45,7 +45,7 @@ func (x *sarifResult) add(run *sarif.Run) {
 		WithLocations([]*sarif.Location{where}).WithPartialFingerprints(map[string]string{"memplan/v1": x.fingerprint})
 }
 
-// sarifText is a message as SARIF has them: "[text](place)" would be a link.
+// sarifText returns a message for SARIF: "[text](place)" would be a link.
 func sarifText(s string) string { return strings.ReplaceAll(quote.Text(s), "](", "] (") }
 
 func writeSARIF(w io.Writer, run *sarif.Run) error {
@@ -59,7 +59,7 @@ func writeSARIF(w io.Writer, run *sarif.Run) error {
 	return err
 }
 
-// findingsSARIF writes the rules that failed, and the table of all.
+// findingsSARIF writes the failed rules, and the table of all.
 func findingsSARIF(w io.Writer, g *Gate, _ Style) error {
 	run := sarif.NewRunWithInformationURI("memplan", home)
 	for i := range planner.Rules {
@@ -73,7 +73,7 @@ func findingsSARIF(w io.Writer, g *Gate, _ Style) error {
 				logical: f.Model, kind: "module", fingerprint: rule + ":" + models[i]}
 			x.add(run)
 		}
-		if i == 0 || models[i-1] != models[i] { // the doubts of a model stand with each of its findings
+		if i == 0 || models[i-1] != models[i] { // the doubts of a model are in each of its findings
 			for _, d := range f.Doubts {
 				run.AddRule(ruleID(d.Code))
 				add(d.Code, "warning", cannotTell+": "+d.Message)
@@ -95,8 +95,7 @@ func findingsSARIF(w io.Writer, g *Gate, _ Style) error {
 	return writeSARIF(w, run)
 }
 
-// analysisSARIF writes what a person should look at: a step that does not fit,
-// and the warnings.
+// analysisSARIF writes a step that does not fit, and the warnings.
 func analysisSARIF(w io.Writer, a *Analysis, _ Style) error {
 	r := a.Report
 	run := sarif.NewRunWithInformationURI("memplan", home)
@@ -115,8 +114,7 @@ func analysisSARIF(w io.Writer, a *Analysis, _ Style) error {
 	return writeSARIF(w, run)
 }
 
-// level is how serious a warning is: a note, but for one that says that the answer
-// cannot be told.
+// level returns the severity of a warning: a note, except for doubts.
 func level(code string) string {
 	if planner.IsDoubt(code) {
 		return "warning"
@@ -124,8 +122,8 @@ func level(code string) string {
 	return "note"
 }
 
-// repoPath writes a path relative to the repository that it lies in, as code
-// scanning wants it, or to the working directory.
+// repoPath returns a path relative to its repository, as code scanning
+// requires, or to the working directory.
 func repoPath(path string) string {
 	abs, err := filepath.Abs(path)
 	if err != nil {

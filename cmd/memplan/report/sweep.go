@@ -19,8 +19,8 @@ var Sweeps = []Format[*planner.Merged]{
 	{Name: "markdown", Write: sweepMarkdown},
 }
 
-// A sweepColumn is a column of a sweep's table: what it says of an answer to people,
-// and to programs.
+// A sweepColumn is a column of a sweep's table: its text for people, and its value
+// for programs.
 type sweepColumn struct {
 	head, csv   string
 	text, exact func(a *planner.CaseAnswer) string
@@ -51,8 +51,8 @@ var sweepColumns = []sweepColumn{
 	{"samples/s", "samplesPerSecond", func(a *planner.CaseAnswer) string { return fmt.Sprintf("%.1f", a.Time.SamplesPerSecond) }, func(a *planner.CaseAnswer) string { return fmt.Sprintf("%g", a.Time.SamplesPerSecond) }},
 }
 
-// sweepRows are the table of a sweep: a head and a row a case; a case without an
-// answer has its name alone.
+// sweepRows returns the table of a sweep: a head and one row for each case; a
+// case without an answer has only its name.
 func sweepRows(m *planner.Merged, exact bool) [][]string {
 	head := []string{"model", "settings"}
 	for _, c := range sweepColumns {

@@ -87,7 +87,7 @@ func numbersText(p *page, r *planner.Report) {
 
 // idealArena compares the allocator with an arena planned ahead.
 func idealArena(n int64, r *planner.Report) string {
-	return fmt.Sprintf("an arena with offsets planned ahead could do with %s: %.1f%% less than reserved", size(n), 100*(1-float64(n)/float64(max(r.Peak.ReservedBytes, 1))))
+	return fmt.Sprintf("an arena with offsets planned ahead would need %s: %.1f%% less than reserved", size(n), 100*(1-float64(n)/float64(max(r.Peak.ReservedBytes, 1))))
 }
 
 // breakdownText lists the categories at the peak, the largest first.
@@ -102,7 +102,7 @@ func breakdownText(p *page, r *planner.Report) {
 	}
 }
 
-// mostLive is how many storages are listed; JSON has more.
+// mostLive is the largest number of storages listed; JSON has more.
 const mostLive = 8
 
 // liveText lists the largest storages at the peak, clipped to the page.
@@ -125,10 +125,10 @@ func liveText(p *page, r *planner.Report) {
 	}
 }
 
-// mostSegments is how many lines segments are listed on; the plan has all.
+// mostSegments is the largest number of lines for segments; the plan has all.
 const mostSegments = 16
 
-// checkpointText says what to checkpoint, what it costs and how to apply it.
+// checkpointText describes what to checkpoint, its cost and how to apply it.
 func checkpointText(p *page, r *planner.Report) {
 	segs := segments(r)
 	if recomputed(r) > 0 {
@@ -149,8 +149,7 @@ func checkpointText(p *page, r *planner.Report) {
 	p.line("apply it, as memplan help torch shows:\n  %s -o plan.json\n  memplan config plan.json --to torch", PlanCommand(r))
 }
 
-// scheduleText says what a schedule runs again, by operator, and what that
-// takes.
+// scheduleText describes what a schedule recomputes, by operator, and the cost.
 func scheduleText(p *page, r *planner.Report) {
 	p.head("run these operations again (memplan's executor)")
 	p.wrapped("", fmt.Sprintf("+%.2f%% time; %s", 100*r.Checkpoint.RecomputeOverhead, proof(r.Checkpoint)), "")
@@ -162,8 +161,8 @@ func scheduleText(p *page, r *planner.Report) {
 	}
 }
 
-// recomputedLines counts what a schedule runs again by operator, in the order
-// of their first runs.
+// recomputedLines counts what a schedule recomputes by operator, in the order
+// of the first executions.
 func recomputedLines(r *planner.Report, name namer) []string {
 	var ops []string
 	times := map[string]int{}
@@ -181,14 +180,15 @@ func recomputedLines(r *planner.Report, name namer) []string {
 	return lines
 }
 
-// A segmentLine is a line about segments, depth others around them.
+// A segmentLine is a line about segments; depth is the number of enclosing
+// ones.
 type segmentLine struct {
 	depth int
 	text  string
 }
 
-// segmentLines describes segments, those of one module that follow each other
-// by number on one line.
+// segmentLines describes segments; consecutively numbered ones of one module
+// share a line.
 func segmentLines(segs []train.Segment) []segmentLine {
 	var out []segmentLine
 	depths := train.Depths(segs)
@@ -208,7 +208,7 @@ func segmentLines(segs []train.Segment) []segmentLine {
 	return out
 }
 
-// keeping says the results of which operators' calls a segment keeps.
+// keeping describes the operators whose results a segment keeps.
 func keeping(save []train.Saved, name namer) string {
 	parts := make([]string, len(save))
 	for i, o := range save {
@@ -220,8 +220,8 @@ func keeping(save []train.Saved, name namer) string {
 	return "; it keeps " + strings.Join(parts, ", ")
 }
 
-// follows reports whether two segments are one module each, of which the
-// second has the next number, and that keep the same: blocks.3 and blocks.4.
+// follows reports whether two segments are one module each, the second has the
+// next number, and both keep the same: blocks.3 and blocks.4.
 func follows(a, b train.Segment) bool {
 	if len(a.Modules) != 1 || len(b.Modules) != 1 || fmt.Sprint(a.Save) != fmt.Sprint(b.Save) {
 		return false

@@ -19,7 +19,7 @@ var Validations = []Format[*validate.Report]{
 	{Name: "html", Write: validationHTML},
 }
 
-// validationLine is the answer in a sentence.
+// validationLine returns the answer in a sentence.
 func validationLine(r *validate.Report) string {
 	failed := 0
 	for _, c := range r.Checks {
@@ -33,7 +33,7 @@ func validationLine(r *validate.Report) string {
 	case validate.Refuted:
 		return fmt.Sprintf("refuted: %d of %s failed on %s", failed, Plural(len(r.Checks), "check", "checks"), deviceLine(r))
 	}
-	return "partial: no check failed, but not all could be made on " + deviceLine(r)
+	return "partial: no check failed, but not all could run on " + deviceLine(r)
 }
 
 func deviceLine(r *validate.Report) string {
@@ -43,7 +43,7 @@ func deviceLine(r *validate.Report) string {
 	return fmt.Sprintf("%s (%s, %s)", r.Device.Kind, r.Device.Name, r.Device.Driver)
 }
 
-// validationFacts are the numbers beside the checks.
+// validationFacts returns the numbers beside the checks.
 func validationFacts(r *validate.Report) [][2]string {
 	m := r.Model
 	batch := ""
@@ -80,7 +80,7 @@ func validationFacts(r *validate.Report) [][2]string {
 	return facts
 }
 
-// outcomeOf is a check's answer in a word.
+// outcomeOf returns a check's answer in a word.
 func outcomeOf(c *validate.Check) string {
 	switch {
 	case c.OK == nil:
@@ -91,7 +91,7 @@ func outcomeOf(c *validate.Check) string {
 	return "failed"
 }
 
-// figureOf writes a check's value and the most that it may be.
+// figureOf writes a check's value and its limit.
 func figureOf(c *validate.Check) string {
 	number := func(v float64) string {
 		switch {
@@ -134,10 +134,10 @@ func slowest(r *validate.Report, n int) []opSum {
 	return sums[:min(n, len(sums))]
 }
 
-// longestCheck is how many columns of a check's name are printed.
+// longestCheck is the largest number of columns of a check's name.
 const longestCheck = 44
 
-// slowestShown is how many operators a report lists.
+// slowestShown is the largest number of operators in a report.
 const slowestShown = 10
 
 // validationText writes a report for a person.
@@ -191,7 +191,7 @@ type timeRow struct {
 	Measured, Predicted string
 }
 
-// validationHTML is one page that loads nothing.
+// validationHTML writes a page that loads nothing.
 func validationHTML(w io.Writer, r *validate.Report, _ Style) error {
 	p := validationPage{Path: r.Model.Path, Class: map[string]string{validate.Validated: "yes", validate.Refuted: "no", validate.Partial: "open"}[r.Verdict], Verdict: validationLine(r), Style: pageStyle,
 		Facts: validationFacts(r), Arena: drawArena(r)}

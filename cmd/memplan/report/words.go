@@ -12,7 +12,7 @@ import (
 	"github.com/memplan/memplan/planner"
 )
 
-// Verdict is the sentence that a person acts on.
+// Verdict returns the sentence that a person acts on.
 func Verdict(r *planner.Report) string {
 	if r.Fits == nil {
 		return shown(r) + outcome(r) + " " + needs(r)
@@ -23,10 +23,11 @@ func Verdict(r *planner.Report) string {
 // cannotTell begins the first line of a report whose file does not hold the answer.
 const cannotTell = "cannot tell for training"
 
-// doubtText is a warning that says why a file does not hold the answer.
+// doubtText returns the text of a doubt.
 func doubtText(d graph.Warning) string { return d.Message + " [" + d.Code + "]" }
 
-// doubtLines are the first lines of a report whose file does not hold the answer.
+// doubtLines returns the first lines of a report whose file does not hold the
+// answer.
 func doubtLines(r *planner.Report) []string {
 	var out []string
 	for _, d := range r.Doubts() {
@@ -35,7 +36,7 @@ func doubtLines(r *planner.Report) []string {
 	return out
 }
 
-// shown limits a verdict to what the file shows, where that is not the answer.
+// shown restricts a verdict to what the file shows, if that is not the answer.
 func shown(r *planner.Report) string {
 	if len(r.Doubts()) == 0 {
 		return ""
@@ -43,7 +44,7 @@ func shown(r *planner.Report) string {
 	return cannotTell + "; what the file shows: "
 }
 
-// outcome is the answer without its numbers.
+// outcome returns the answer without its numbers.
 func outcome(r *planner.Report) string {
 	at := ""
 	if r.Config.Batch > 0 {
@@ -65,7 +66,7 @@ func outcome(r *planner.Report) string {
 	return fmt.Sprintf("fits %s%s", card, at)
 }
 
-// needs are the numbers behind the answer.
+// needs returns the numbers behind the answer.
 func needs(r *planner.Report) string {
 	p := &r.Peak
 	assumed := ""
@@ -90,13 +91,14 @@ func needs(r *planner.Report) string {
 	return s + excess(r)
 }
 
-// parallelLines say how ranks differ, and what is not in their allocator.
+// parallelLines describes how ranks differ, and what is outside their
+// allocator.
 func parallelLines(r *planner.Report) (out []string) {
 	p := r.Parallel
 	if p == nil {
 		return nil
 	}
-	line := fmt.Sprintf("on %d cards: rank %d needs the most, and all of this page is of it; NCCL takes %s of each card", p.Ranks, p.WorstRank, size(p.NCCLBytes))
+	line := fmt.Sprintf("on %d cards: rank %d needs the most, and this report is about it; NCCL takes %s of each card", p.Ranks, p.WorstRank, size(p.NCCLBytes))
 	if p.HostBytes > 0 {
 		line += fmt.Sprintf(", and each rank pins %s of its host's memory", size(p.HostBytes))
 	}
@@ -109,7 +111,7 @@ func parallelLines(r *planner.Report) (out []string) {
 	return out
 }
 
-// headroomLine says what a verdict kept free of the card, and what for.
+// headroomLine describes how much a verdict leaves free of the card, and why.
 func headroomLine(r *planner.Report) string {
 	n, card := r.Uncertainty.HeadroomBytes, r.Config.VRAM
 	if r.Fits == nil || n == 0 {
@@ -129,8 +131,8 @@ func stepName(r *planner.Report) string {
 	return "one training step"
 }
 
-// excess is by how much a step exceeds the card. Fragmentation under the cap
-// can keep a step from fitting whose peak without it would.
+// excess returns by how much a step exceeds the card. Fragmentation under the
+// cap can keep a step from fitting although its peak without a cap would fit.
 func excess(r *planner.Report) string {
 	if over := r.Peak.ProcessBytes - r.Config.VRAM; over > 0 {
 		return ", " + size(over) + " too much"
@@ -141,7 +143,7 @@ func excess(r *planner.Report) string {
 	return ", and its blocks find no room under the limit"
 }
 
-// segments are the checkpointed segments of a report.
+// segments returns the checkpointed segments of a report.
 func segments(r *planner.Report) []train.Segment {
 	if r.Checkpoint == nil {
 		return nil
@@ -149,7 +151,7 @@ func segments(r *planner.Report) []train.Segment {
 	return r.Checkpoint.Segments
 }
 
-// recomputed counts the operations that a schedule runs again.
+// recomputed returns the number of operations that a schedule recomputes.
 func recomputed(r *planner.Report) (n int) {
 	if r.Checkpoint == nil {
 		return 0
@@ -160,8 +162,8 @@ func recomputed(r *planner.Report) (n int) {
 	return n
 }
 
-// A namer writes what came from a file into a sentence: as it is where the
-// whole sentence is text (plain), as code in Markdown.
+// A namer writes a text from a file into a sentence: unchanged if the whole
+// sentence is text (plain), as code in Markdown.
 type namer func(name string) string
 
 func plain(name string) string { return name }
@@ -221,7 +223,7 @@ func batchLines(r *planner.Report, name namer) []string {
 	return []string{line}
 }
 
-// timeLine is the estimate of how long a step takes.
+// timeLine returns the estimate of a step's time.
 func timeLine(r *planner.Report) string {
 	t := &r.Time
 	line := fmt.Sprintf("about %s ms a step on %s", millis(t.StepMs), r.Config.GPU)
@@ -234,7 +236,7 @@ func timeLine(r *planner.Report) string {
 	return line + " (" + timeSource(t.Sources) + ")"
 }
 
-// timeSource says where times are from.
+// timeSource describes the origin of times.
 func timeSource(s *planner.TimeSources) string {
 	if s == nil {
 		return "roofline estimate"
@@ -249,7 +251,7 @@ func timeSource(s *planner.TimeSources) string {
 	return text
 }
 
-// millis writes a number with three significant digits or more.
+// millis writes a number with at least three significant digits.
 func millis(x float64) string {
 	switch {
 	case x >= 99.95:
@@ -276,7 +278,7 @@ func grouped3(n int64) string {
 	return s
 }
 
-// numbers are the four memory numbers and the bound.
+// numbers returns the four memory numbers and the bound.
 func numbers(r *planner.Report) [][2]string {
 	p := &r.Peak
 	return [][2]string{
@@ -285,15 +287,16 @@ func numbers(r *planner.Report) [][2]string {
 	}
 }
 
-// wide is how far the bound lies above the reserved bytes, as a part of them,
-// for a report to say why; mostReasons is how many reasons it gives.
+// wide is how far the bound must exceed the reserved bytes, as a fraction of
+// them, for a report to say why; mostReasons is the largest number of reasons
+// it gives.
 const (
 	wide        = 0.1
 	mostReasons = 3
 )
 
-// doubtfulLines say which guesses make the bound wide, and what would narrow
-// it; none where it is not.
+// doubtfulLines names the guesses that make the bound wide, and what would
+// narrow it; none if it is not wide.
 func doubtfulLines(r *planner.Report) []string {
 	u, reserved := &r.Uncertainty, r.Peak.ReservedBytes
 	if float64(u.HighBytes-reserved) < wide*float64(reserved) {
@@ -301,7 +304,7 @@ func doubtfulLines(r *planner.Report) []string {
 	}
 	list := slices.DeleteFunc(slices.Clone(u.Sources), func(s planner.UncertaintySource) bool { return s.Bytes == 0 })
 	slices.SortStableFunc(list, func(a, b planner.UncertaintySource) int { return cmp.Compare(b.Bytes, a.Bytes) })
-	out := []string{fmt.Sprintf("reserved between %s and %s, of runs like it all but one in a hundred; why so wide:", size(u.LowBytes), size(u.HighBytes))}
+	out := []string{fmt.Sprintf("reserved between %s and %s in 99 of 100 such runs; why so wide:", size(u.LowBytes), size(u.HighBytes))}
 	for _, s := range list[:min(len(list), mostReasons)] {
 		line := fmt.Sprintf("+%s: %s", size(s.Bytes), s.Message)
 		if s.Narrow != "" {
@@ -338,7 +341,7 @@ func proof(c *planner.CheckpointInfo) string {
 	return "no bound on what another choice would cost" + price
 }
 
-// advice names what could make a step fit that does not.
+// advice suggests what could make a step fit.
 func advice(r *planner.Report) string {
 	if r.Fits == nil || *r.Fits {
 		return ""
@@ -360,7 +363,7 @@ func advice(r *planner.Report) string {
 	return strings.Join(try, ", ")
 }
 
-// PlanCommand is the command line that plans what a report found.
+// PlanCommand returns the command line that plans a report's step.
 func PlanCommand(r *planner.Report) string {
 	parts := []string{"memplan plan", quoted(r.Model.Path)}
 	for _, word := range r.Config.Args(&r.Model) {
@@ -369,7 +372,7 @@ func PlanCommand(r *planner.Report) string {
 	return strings.Join(parts, " ")
 }
 
-// quoted writes a word as a shell needs it.
+// quoted quotes a word for a shell if needed.
 func quoted(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-./=:,@+", r)

@@ -24,7 +24,7 @@ const (
 	chartHeight = 11 * vg.Centimeter
 	legendWidth = 36 * vg.Millimeter
 	chartDPI    = 110
-	mostColumns = 640 // more could not be told apart
+	mostColumns = 640 // more could not be distinguished
 )
 
 // palette has a colour for each category, in the order of reports; neighbours
@@ -34,8 +34,8 @@ var palette = []color.Color{
 	color.RGBA{0xcc, 0x79, 0xa7, 0xff}, color.RGBA{0x55, 0x55, 0x55, 0xff}, color.RGBA{0xf0, 0xe4, 0x42, 0xff}, color.RGBA{0xd5, 0x5e, 0x00, 0xff},
 }
 
-// SVG draws live bytes over the events of a step, one area on the other by
-// category, as an SVG document.
+// SVG draws live bytes over the events of a step, as stacked areas by category,
+// as an SVG document.
 func SVG(w io.Writer, s *Step) error {
 	c := vgsvg.New(chartWidth, chartHeight)
 	if err := render(s, draw.New(c)); err != nil {
@@ -89,7 +89,7 @@ func chart(s *Step) (*plot.Plot, *plot.Legend, error) {
 }
 
 // reduce returns at most n points, the highest of each of n equal parts, with
-// their places.
+// their indices.
 func reduce(pts []planner.StackPoint, n int) (columns []*planner.StackPoint, at []float64) {
 	n = min(n, len(pts))
 	for c := range n {
@@ -106,7 +106,7 @@ func reduce(pts []planner.StackPoint, n int) (columns []*planner.StackPoint, at 
 }
 
 // areas stacks one polygon for each category that ever has bytes, and returns
-// the height of the stack. The legend has them from the top down.
+// the height of the stack. The legend lists them from the top down.
 func areas(p *plot.Plot, legend *plot.Legend, categories []string, columns []*planner.StackPoint, at []float64) (top float64, err error) {
 	below := make([]float64, len(columns))
 	var entries []func()
@@ -164,8 +164,7 @@ func phaseMarks(p *plot.Plot, pts []planner.StackPoint) error {
 	return nil
 }
 
-// phaseTicks names the phases under their middle, but for those that are too
-// short.
+// phaseTicks names the phases at their middle, except for short ones.
 func phaseTicks(pts []planner.StackPoint) plot.ConstantTicks {
 	var out plot.ConstantTicks
 	for i := 0; i < len(pts); {
@@ -178,7 +177,7 @@ func phaseTicks(pts []planner.StackPoint) plot.ConstantTicks {
 	return out
 }
 
-// phaseLength is how many points from i on are of one phase.
+// phaseLength returns the number of consecutive points from i on in one phase.
 func phaseLength(pts []planner.StackPoint, i int) int {
 	j := i
 	for j < len(pts) && pts[j].Phase == pts[i].Phase {

@@ -67,17 +67,17 @@ func (p pickler) list(items func()) {
 	p.op(opAppends)
 }
 
-// alignment and firstAddress lay out made-up addresses: what a snapshot shows
-// is which free belongs to which allocation.
+// alignment and firstAddress lay out artificial addresses: a snapshot only
+// needs to show which free belongs to which allocation.
 const (
 	alignment    = 512
 	firstAddress = 0x7f0000000000
 )
 
 // writePickle writes a step as torch.cuda.memory._snapshot() would have recorded
-// it: a trace of one device and what is live when it ends. memory_viz takes for
-// live before the trace what it frees without having allocated it, and the blocks
-// of segments that it did not allocate; so its peak is that of the whole step.
+// it: a trace of one device and what is live when it ends. memory_viz assumes
+// that what the trace frees without having allocated it, and the other blocks of
+// segments, were live before the trace; so its peak is that of the whole step.
 func writePickle(w io.Writer, s *Step) error {
 	x := &snapshot{pickler: pickler{bufio.NewWriter(w)}, next: firstAddress, addresses: map[int64]int64{}}
 	for i := range s.Before {
@@ -95,11 +95,11 @@ func writePickle(w io.Writer, s *Step) error {
 	return x.w.Flush()
 }
 
-// A snapshot is a pickle with the addresses that storages have in it.
+// A snapshot is a pickle with the addresses of storages in it.
 type snapshot struct {
 	pickler
 	next      int64
-	addresses map[int64]int64 // by the id of timelines
+	addresses map[int64]int64 // by the ids of timelines
 }
 
 func (x *snapshot) address(id, bytes int64) int64 {
@@ -129,7 +129,7 @@ func (x *snapshot) trace(s *Step) {
 }
 
 // segment writes one segment with a block for each storage that is live before
-// the step; those that it frees are free in it.
+// the step; blocks freed in the step are free in it.
 func (x *snapshot) segment(s *Step) {
 	if len(s.Before) == 0 {
 		return
@@ -185,7 +185,7 @@ func (x *snapshot) block(t *planner.StandingTensor, freed bool) {
 	})
 }
 
-// place names where an event happened, in place of a file.
+// place names the place of an event, instead of a file.
 func place(phase, module string) string {
 	if module == "" {
 		return phase
@@ -193,7 +193,7 @@ func place(phase, module string) string {
 	return phase + " " + module
 }
 
-// event writes one trace entry; at stands for its time.
+// event writes one trace entry; at is its time.
 func (p pickler) event(action string, address, bytes, at int64, op, where string) {
 	p.dict(func() {
 		p.str("action")

@@ -15,7 +15,7 @@ import (
 	"github.com/memplan/memplan/quote"
 )
 
-// A Step is a steady step as files have it.
+// A Step is a steady step for files.
 type Step struct {
 	Title  string // of the chart: model and configuration
 	Before []planner.StandingTensor
@@ -23,10 +23,10 @@ type Step struct {
 	Stack  *planner.Stack
 }
 
-// A Format is one kind of file. What its function gets is quoted for a line of
+// A Format is one kind of file. Its function's argument is quoted for a line of
 // text, as report.Format says, unless it is exact.
 type Format struct {
-	Ending string // of the file's name, which decides
+	Ending string // ending of the file's name, which selects the format
 	Doc    string
 	write  func(w io.Writer, s *Step) error
 	exact  bool
@@ -49,7 +49,7 @@ var Formats = []Format{
 	{".pickle", "a snapshot for PyTorch's memory_viz (python -m torch.cuda._memory_viz trace_plot FILE)", writePickle, false},
 }
 
-// FormatOf returns the format that a file's ending asks for.
+// FormatOf returns the format for a file's ending.
 func FormatOf(file string) (*Format, error) {
 	for i := range Formats {
 		if strings.EqualFold(filepath.Ext(file), Formats[i].Ending) {

@@ -49,11 +49,10 @@ func Read(path string) ([]Case, map[string]*validate.Array, error) {
 	return out, data, nil
 }
 
-// Placer puts an array into a device's memory, with its values or without.
-type Placer func(a *validate.Array, values bool) validate.Tensor
+// A Placer puts an array into a device's memory, with or without its values.
+type Placer func(a *validate.Array, values bool) validate.ArenaView
 
-// Call makes the call of a case, with its node, of tensors that place has put
-// into memory.
+// Call makes the call and the node of a case, with tensors placed by place.
 func (c *Case) Call(data map[string]*validate.Array, place Placer) *validate.Call {
 	var args []validate.Operand
 	for _, a := range c.Args {
@@ -66,10 +65,10 @@ func (c *Case) Call(data map[string]*validate.Array, place Placer) *validate.Cal
 			args = append(args, validate.Operand{})
 		}
 	}
-	var results []validate.Tensor
+	var results []validate.ArenaView
 	for _, r := range c.Results {
 		if r == nil {
-			results = append(results, validate.Tensor{At: -1})
+			results = append(results, validate.ArenaView{At: -1})
 			continue
 		}
 		results = append(results, place(data[*r], false))
@@ -77,13 +76,13 @@ func (c *Case) Call(data map[string]*validate.Array, place Placer) *validate.Cal
 	return NewCall(c.Kernel, program.Attrs{Scalars: c.Scalars, Dims: c.Dims, Mode: c.Mode, Conv: c.Conv, Pool: c.Pool, Window: c.Window}, args, results)
 }
 
-// NewCall makes a call of a kernel and its node, whose tensors lie as those of
-// the call do. An operand of no kind is absent, a result at -1 is not wanted; the
-// attributes' own operands and results follow from the lists.
-func NewCall(kernel string, a program.Attrs, args []validate.Operand, results []validate.Tensor) *validate.Call {
+// NewCall makes a call of a kernel and its node, whose tensors have the call's
+// layouts. An operand without a kind is absent, a result at -1 is not wanted; the
+// attributes' Args and Results follow from the lists.
+func NewCall(kernel string, a program.Attrs, args []validate.Operand, results []validate.ArenaView) *validate.Call {
 	n := &program.Node{Op: kernel, Name: kernel, Kernel: kernel, Attrs: &a}
-	shown := func(t *validate.Tensor) program.Tensor {
-		return program.Tensor{DType: t.DType, Shape: t.Shape, Strides: t.Strides}
+	shown := func(t *validate.ArenaView) program.View {
+		return program.View{DType: t.DType, Shape: t.Shape, Strides: t.Strides}
 	}
 	a.Args, a.Results = nil, nil
 	for i := range args {
@@ -111,8 +110,8 @@ func NewCall(kernel string, a program.Attrs, args []validate.Operand, results []
 	return &validate.Call{Node: n, Kernel: kernel, Args: args, Results: results}
 }
 
-// Each calls f with the number of every element, counted row by row, and where it
-// lies, in elements.
+// Each calls f with the row-major index of every element and its position, in
+// elements.
 func Each(shape, strides []int64, f func(i int, at int64)) {
 	idx := make([]int64, len(shape))
 	for i := range validate.Elems(shape) {
@@ -130,8 +129,8 @@ func Each(shape, strides []int64, f func(i int, at int64)) {
 	}
 }
 
-// Put writes one number as a type has it. It panics for one that a half type does
-// not hold.
+// Put writes one number as an element of a type. It panics for a number that a
+// half type cannot hold.
 func Put(b []byte, t graph.DType, v float64) {
 	bits := math.Float32bits(float32(v))
 	switch t {

@@ -6,8 +6,8 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// reverseSequenceVals reverses the first elements of each sequence.
-func reverseSequenceVals(c *call) error {
+// reverseSequenceValues reverses the first elements of each sequence.
+func reverseSequenceValues(c *call) error {
 	v := tensorIn(c, 0)
 	lens, ok := c.intsIn(1)
 	if v == nil || !ok || len(v.dims) < 2 {
@@ -19,7 +19,7 @@ func reverseSequenceVals(c *call) error {
 		return nil
 	}
 	st := strides(v.dims)
-	c.setVals(0, picked(c, 0, v, func(idx []int64) int64 {
+	c.setContents(0, picked(c, 0, v, func(idx []int64) int64 {
 		at := int64(0)
 		for i, x := range idx {
 			if n := lens[idx[batch]]; i == time && x < n {
@@ -32,8 +32,8 @@ func reverseSequenceVals(c *call) error {
 	return nil
 }
 
-// depthToSpaceVals moves blocks of channels to pixels.
-func depthToSpaceVals(c *call) error {
+// depthToSpaceValues moves blocks of channels to pixels.
+func depthToSpaceValues(c *call) error {
 	v, b := tensorIn(c, 0), c.int("blocksize", 0)
 	if v == nil || len(v.dims) != 4 || b <= 0 {
 		return nil
@@ -41,7 +41,7 @@ func depthToSpaceVals(c *call) error {
 	depth := v.dims[1] / (b * b)
 	columns := c.str("mode", "DCR") == "CRD"
 	st := strides(v.dims)
-	c.setVals(0, picked(c, 0, v, func(x []int64) int64 {
+	c.setContents(0, picked(c, 0, v, func(x []int64) int64 {
 		block := x[2]%b*b + x[3]%b
 		channel := block*depth + x[1]
 		if columns {
@@ -52,15 +52,15 @@ func depthToSpaceVals(c *call) error {
 	return nil
 }
 
-// spaceToDepthVals moves blocks of pixels to channels.
-func spaceToDepthVals(c *call) error {
+// spaceToDepthValues moves blocks of pixels to channels.
+func spaceToDepthValues(c *call) error {
 	v, b := tensorIn(c, 0), c.int("blocksize", 0)
 	if v == nil || len(v.dims) != 4 || b <= 0 || v.dims[1] == 0 {
 		return nil
 	}
 	rows := c.str("mode", "DCR") == "CRD"
 	st := strides(v.dims)
-	c.setVals(0, picked(c, 0, v, func(x []int64) int64 {
+	c.setContents(0, picked(c, 0, v, func(x []int64) int64 {
 		block, channel := x[1]/v.dims[1], x[1]%v.dims[1]
 		if rows {
 			block, channel = x[1]%(b*b), x[1]/(b*b)
@@ -70,8 +70,9 @@ func spaceToDepthVals(c *call) error {
 	return nil
 }
 
-// oneHotVals writes the second of two values where the index says.
-func oneHotVals(c *call) error {
+// oneHotValues writes the second of two values at the indices, the first
+// elsewhere.
+func oneHotValues(c *call) error {
 	index, values, dims := tensorIn(c, 0), tensorIn(c, 2), c.outDims(0)
 	list, ok := c.floatsIn(0)
 	if !ok || values == nil || len(values.elems) != 2 || dims == nil {
@@ -82,7 +83,7 @@ func oneHotVals(c *call) error {
 		return nil
 	}
 	st := strides(index.dims)
-	c.setVals(0, picked(c, 0, values, func(idx []int64) int64 {
+	c.setContents(0, picked(c, 0, values, func(idx []int64) int64 {
 		at := int64(0)
 		for i, x := range idx {
 			switch {
@@ -100,17 +101,17 @@ func oneHotVals(c *call) error {
 	return nil
 }
 
-// eyeLikeVals writes ones on a diagonal.
-func eyeLikeVals(c *call) error {
+// eyeLikeValues writes ones on a diagonal.
+func eyeLikeValues(c *call) error {
 	if len(c.outDims(0)) != 2 {
 		return nil
 	}
 	k := c.int("k", 0)
-	digits := &vals{elems: []elem{intElem(0), intElem(1)}}
+	digits := &contents{elems: []elem{intElem(0), intElem(1)}}
 	if c.outTyp(0).Elem.IsFloat() {
 		digits.elems = []elem{floatElem(0), floatElem(1)}
 	}
-	c.setVals(0, picked(c, 0, digits, func(idx []int64) int64 {
+	c.setContents(0, picked(c, 0, digits, func(idx []int64) int64 {
 		if idx[1]-idx[0] == k {
 			return 1
 		}
@@ -119,8 +120,8 @@ func eyeLikeVals(c *call) error {
 	return nil
 }
 
-// compressVals keeps the elements or slices that a condition names.
-func compressVals(c *call) error {
+// compressValues keeps the elements or slices that a condition selects.
+func compressValues(c *call) error {
 	v := tensorIn(c, 0)
 	cond, ok := c.floatsIn(1)
 	if v == nil || !ok {
@@ -146,7 +147,7 @@ func compressVals(c *call) error {
 	if len(dims) != len(st) || dims[axis] != int64(len(kept)) {
 		return nil
 	}
-	c.setVals(0, picked(c, 0, v, func(idx []int64) int64 {
+	c.setContents(0, picked(c, 0, v, func(idx []int64) int64 {
 		at := int64(0)
 		for i, x := range idx {
 			if i == axis {
@@ -159,8 +160,8 @@ func compressVals(c *call) error {
 	return nil
 }
 
-// centerCropPadVals crops or pads with zeros on both sides.
-func centerCropPadVals(c *call) error {
+// centerCropPadValues crops or pads with zeros on both sides.
+func centerCropPadValues(c *call) error {
 	v, dims := tensorIn(c, 0), c.outDims(0)
 	if v == nil || dims == nil || len(dims) != len(v.dims) {
 		return nil
@@ -170,8 +171,8 @@ func centerCropPadVals(c *call) error {
 		zero = floatElem(0)
 	}
 	st := strides(v.dims)
-	padded := &vals{elems: append(slices.Clone(v.elems), zero)}
-	c.setVals(0, picked(c, 0, padded, func(idx []int64) int64 {
+	padded := &contents{elems: append(slices.Clone(v.elems), zero)}
+	c.setContents(0, picked(c, 0, padded, func(idx []int64) int64 {
 		at := int64(0)
 		for i, x := range idx {
 			if dims[i] > v.dims[i] {
@@ -189,8 +190,8 @@ func centerCropPadVals(c *call) error {
 	return nil
 }
 
-// dropoutVals passes the input where nothing is dropped.
-func dropoutVals(c *call) error {
+// dropoutValues copies the input if nothing is dropped.
+func dropoutValues(c *call) error {
 	v := tensorIn(c, 0)
 	if v == nil || c.n.Domain == "" && c.ver < 7 {
 		return nil
@@ -200,10 +201,10 @@ func dropoutVals(c *call) error {
 			return nil
 		}
 	}
-	c.setVals(0, v)
-	ones := &vals{dims: v.dims, elems: slices.Repeat([]elem{intElem(1)}, len(v.elems))}
+	c.setContents(0, v)
+	ones := &contents{dims: v.dims, elems: slices.Repeat([]elem{intElem(1)}, len(v.elems))}
 	if c.outTyp(1).Elem == graph.Bool {
-		c.setVals(1, ones)
+		c.setContents(1, ones)
 	}
 	return nil
 }

@@ -6,12 +6,12 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// maxElems is the number of elements up to which values are propagated.
+// maxElems is the largest number of elements whose values are propagated.
 const maxElems = 1024
 
-// vals is what is known of a value's contents: the elements of a tensor in
+// A contents is what is known about a value: the elements of a tensor in
 // row-major order, or the items of a sequence or optional.
-type vals struct {
+type contents struct {
 	dims  []int64
 	elems []elem
 	items []item // of a sequence whose length is known; an optional's value
@@ -20,12 +20,12 @@ type vals struct {
 
 // An item is one tensor of a sequence.
 type item struct {
-	typ  graph.Type
-	vals *vals
+	typ      graph.Type
+	contents *contents
 }
 
-// An elem is one element as far as it is known: the exact quotient num/den
-// with den > 0, or the float f, or nothing (the zero elem). A bool is 0 or 1.
+// An elem is one element as far as it is known: the exact quotient num/den with
+// den > 0, or the float f, or nothing (the zero elem). A bool is 0 or 1.
 type elem struct {
 	num     graph.Dim
 	den     int64
@@ -45,7 +45,7 @@ func boolElem(b bool) elem {
 	return intElem(0)
 }
 
-// quotient returns num/den in lowest terms; nothing when num is unknown.
+// quotient returns num/den in lowest terms; nothing if num is unknown.
 func quotient(num graph.Dim, den int64) elem {
 	if !num.Known() {
 		return elem{}
@@ -58,7 +58,7 @@ func quotient(num graph.Dim, den int64) elem {
 	return elem{num: num, den: den}
 }
 
-// dim returns x as an integer expression; unknown when it is not one.
+// dim returns x as an integer expression; unknown if it is not one.
 func (x elem) dim() graph.Dim {
 	if x.isFloat || x.den != 1 {
 		return graph.Dim{}
@@ -84,8 +84,8 @@ func (x elem) float() (float64, bool) {
 }
 
 // maxDen bounds the denominators of exact fractions: a product with a size is
-// then exact in 32-bit floating point too, so that rounding it down gives what
-// a run gives.
+// then exact in 32-bit floating point, too, so that rounding it down gives the
+// same result as a run.
 const maxDen = 1024
 
 // exact returns x as a quotient, if it is one with a small denominator.
@@ -111,31 +111,31 @@ func (x elem) equal(y elem) bool {
 	return x.den == y.den && x.num.Equal(y.num)
 }
 
-// vals returns what is known of input i's contents, or nil.
-func (c *call) vals(i int) *vals {
+// contents returns what is known about input i, or nil.
+func (c *call) contents(i int) *contents {
 	if i < 0 || i >= len(c.n.Inputs) || c.n.Inputs[i] == graph.NoValue {
 		return nil
 	}
 	return c.s.valsOf(c.n.Inputs[i])
 }
 
-func (s *scope) valsOf(id graph.ValueID) *vals {
-	if v := s.vals[id]; v != nil {
+func (s *scope) valsOf(id graph.ValueID) *contents {
+	if v := s.contents[id]; v != nil {
 		return v
 	}
 	if t := s.g.Values[id].Const; t != nil {
-		s.vals[id] = tensorVals(t)
+		s.contents[id] = constantContents(t)
 	}
-	return s.vals[id]
+	return s.contents[id]
 }
 
-// tensorVals returns the elements of a constant, or nil.
-func tensorVals(t *graph.Tensor) *vals {
+// constantContents returns the elements of a constant, or nil.
+func constantContents(t *graph.Constant) *contents {
 	n, ok := t.Elems()
 	if !ok || n > maxElems || !t.Known() || t.Strings != nil {
 		return nil
 	}
-	v := &vals{dims: t.Dims, elems: make([]elem, n)}
+	v := &contents{dims: t.Dims, elems: make([]elem, n)}
 	for i := range v.elems {
 		if t.Floats != nil {
 			v.elems[i] = floatElem(t.Floats[i])
@@ -148,7 +148,7 @@ func tensorVals(t *graph.Tensor) *vals {
 
 // tensor returns v as a constant of the given type if all elements are known
 // numbers, else nil.
-func (v *vals) tensor(elem graph.DType) *graph.Tensor {
+func (v *contents) tensor(elem graph.DType) *graph.Constant {
 	if v == nil || v.list || elem == graph.String || elem == graph.Complex64 || elem == graph.Complex128 {
 		return nil
 	}
@@ -157,7 +157,7 @@ func (v *vals) tensor(elem graph.DType) *graph.Tensor {
 			return nil
 		}
 	}
-	t := &graph.Tensor{Type: elem, Dims: v.dims}
+	t := &graph.Constant{Type: elem, Dims: v.dims}
 	if elem.IsFloat() {
 		t.Floats = make([]float64, len(v.elems))
 		for i, x := range v.elems {
@@ -176,8 +176,8 @@ func (v *vals) tensor(elem graph.DType) *graph.Tensor {
 	return t
 }
 
-// setVals records the contents of output i, whose type is final.
-func (c *call) setVals(i int, v *vals) {
+// setContents records the contents of output i, whose type is final.
+func (c *call) setContents(i int, v *contents) {
 	if v == nil || !c.wanted(i) {
 		return
 	}
@@ -185,7 +185,7 @@ func (c *call) setVals(i int, v *vals) {
 		return
 	}
 	id := c.n.Outputs[i]
-	c.s.vals[id] = v
+	c.s.contents[id] = v
 	c.s.g.Values[id].Const = v.tensor(c.s.g.Values[id].Type.Elem)
 }
 
@@ -242,7 +242,7 @@ func (c *call) outDims(i int) []int64 {
 
 // intsIn returns the elements of an integer input if all are constants.
 func (c *call) intsIn(i int) ([]int64, bool) {
-	v := c.vals(i)
+	v := c.contents(i)
 	if v == nil || v.list {
 		return nil, false
 	}
@@ -259,7 +259,7 @@ func (c *call) intsIn(i int) ([]int64, bool) {
 
 // floatsIn returns the elements of a numeric input if all are constants.
 func (c *call) floatsIn(i int) ([]float64, bool) {
-	v := c.vals(i)
+	v := c.contents(i)
 	if v == nil || v.list {
 		return nil, false
 	}
@@ -274,10 +274,10 @@ func (c *call) floatsIn(i int) ([]float64, bool) {
 	return out, true
 }
 
-// dimsIn returns the elements of a one-dimensional integer input as dims,
-// unknown where they are not known; false when not even their number is.
+// dimsIn returns the elements of a one-dimensional integer input as dims; false
+// if not even their number is known.
 func (c *call) dimsIn(i int) ([]graph.Dim, bool) {
-	if v := c.vals(i); v != nil && !v.list {
+	if v := c.contents(i); v != nil && !v.list {
 		out := make([]graph.Dim, len(v.elems))
 		for k, x := range v.elems {
 			out[k] = x.dim()
@@ -298,9 +298,9 @@ func (c *call) dimsIn(i int) ([]graph.Dim, bool) {
 // maxRank bounds the rank of a tensor whose shape is computed.
 const maxRank = 256
 
-// axesIn returns a list of axes or sizes that is an attribute in old operator
-// sets and input i in new ones. given is false when it is omitted, known
-// false when it is an input that is not constant.
+// axesIn returns a list of axes or sizes, which is an attribute in old operator
+// sets and input i in new ones. given is false if it is omitted, known is false
+// if it is an input that is not constant.
 func (c *call) axesIn(name string, i int) (list []int64, given, known bool) {
 	if c.has(i) {
 		list, known = c.intsIn(i)

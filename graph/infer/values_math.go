@@ -21,7 +21,7 @@ func bits(f func(x, y int64) int64) elemFunc {
 	}
 }
 
-func bitShiftVals(c *call) error {
+func bitShiftValues(c *call) error {
 	left := c.str("direction", "") == "LEFT"
 	return elementwise(2, bits(func(x, y int64) int64 {
 		switch {
@@ -138,7 +138,7 @@ func preluElems(_ arithmetic, x []elem) elem {
 	return floatElem(f)
 }
 
-// sums returns a folder over constant floats: the sum of f, then last.
+// sums returns a folder over constant floats: last of the sum of f.
 func sums(f, last func(x float64) float64) folder {
 	return func(a arithmetic, x []elem) elem {
 		sum := 0.0
@@ -162,7 +162,7 @@ func sums(f, last func(x float64) float64) folder {
 func keep(x float64) float64   { return x }
 func square(x float64) float64 { return x * x }
 
-// logSumExp is the folder log(sum(exp(x))), the largest taken out.
+// logSumExp is the folder log(sum(exp(x))), computed relative to the largest x.
 func logSumExp(a arithmetic, x []elem) elem {
 	m := math.Inf(-1)
 	for _, y := range x {
@@ -176,8 +176,8 @@ func logSumExp(a arithmetic, x []elem) elem {
 	return sums(func(f float64) float64 { return math.Exp(f - m) }, func(f float64) float64 { return m + math.Log(f) })(a, x)
 }
 
-// scanVals runs an operation along an axis, all results kept.
-func scanVals(f elemFunc, first elem) rule {
+// scanValues applies an operation along an axis and keeps all results.
+func scanValues(f elemFunc, first elem) rule {
 	return func(c *call) error {
 		v := tensorIn(c, 0)
 		axis, ok := c.intsIn(1)
@@ -209,14 +209,14 @@ func scanVals(f elemFunc, first elem) rule {
 				acc = next
 			}
 		})
-		c.setVals(0, &vals{dims: v.dims, elems: out})
+		c.setContents(0, &contents{dims: v.dims, elems: out})
 		return nil
 	}
 }
 
-// softmaxVals returns a rule over the groups of an axis, of constant floats.
-// Before version 13 the axes from the given one on are one group.
-func softmaxVals(f func(x []float64)) rule {
+// softmaxValues returns a rule over the groups of an axis, for constant floats.
+// Before version 13 all axes from the given one on form one group.
+func softmaxValues(f func(x []float64)) rule {
 	return func(c *call) error {
 		x, ok := c.floatsIn(0)
 		if !ok || len(x) == 0 {
@@ -239,7 +239,7 @@ func softmaxVals(f func(x []float64)) rule {
 			size, inner = size*inner, 1
 		}
 		group := make([]float64, size)
-		out := &vals{dims: v.dims, elems: make([]elem, len(x))}
+		out := &contents{dims: v.dims, elems: make([]elem, len(x))}
 		a := arithmetic{c.outTyp(0).Elem}
 		for start := range x {
 			if int64(start)/inner%size != 0 {
@@ -253,7 +253,7 @@ func softmaxVals(f func(x []float64)) rule {
 				out.elems[start+k*int(inner)] = a.fix(floatElem(y))
 			}
 		}
-		c.setVals(0, out)
+		c.setContents(0, out)
 		return nil
 	}
 }
@@ -286,8 +286,8 @@ func hardmax(x []float64) {
 	x[best] = 1
 }
 
-// matmulVals multiplies small matrices, also of expressions.
-func matmulVals(c *call) error {
+// matmulValues multiplies small matrices, including matrices of expressions.
+func matmulValues(c *call) error {
 	x, y, dims := tensorIn(c, 0), tensorIn(c, 1), c.outDims(0)
 	if x == nil || y == nil || dims == nil || len(x.dims) == 0 || len(y.dims) == 0 {
 		return nil
@@ -309,7 +309,7 @@ func matmulVals(c *call) error {
 		return nil
 	}
 	c.s.e.work -= int(n * k / 16)
-	out := &vals{dims: dims, elems: make([]elem, n)}
+	out := &contents{dims: dims, elems: make([]elem, n)}
 	a := arithmetic{c.outTyp(0).Elem}
 	rows, cols := int(od[r-2]), int(od[r-1])
 	for flat := range out.elems {
@@ -318,11 +318,11 @@ func matmulVals(c *call) error {
 		py := broadcastIndex(batch, od[:r-2], yd[:len(yd)-2])*int(k)*cols + col
 		out.elems[flat] = a.dot(int(k), func(i int) (elem, elem) { return x.elems[px+i], y.elems[py+i*cols] })
 	}
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 
-// dot is a sum of n products; of floats it is rounded once.
+// dot is a sum of n products; floats are rounded once.
 func (a arithmetic) dot(n int, at func(i int) (x, y elem)) elem {
 	if a.elem.IsFloat() {
 		sum, all := 0.0, true
@@ -344,15 +344,15 @@ func (a arithmetic) dot(n int, at func(i int) (x, y elem)) elem {
 	return sum
 }
 
-// uniqueVals finds the distinct constants of a whole tensor, in order of
-// size, or of appearance.
-func uniqueVals(c *call) error {
+// uniqueValues finds the distinct constants of a whole tensor, in order of
+// value, or of appearance.
+func uniqueValues(c *call) error {
 	f, ok := c.floatsIn(0)
 	if !ok || c.attr("axis") != nil || slices.ContainsFunc(f, func(x float64) bool { return x != x }) {
 		return nil
 	}
 	v := tensorIn(c, 0)
-	first, count := []int{}, []int64{} // of each distinct element
+	first, count := []int{}, []int64{} // for each distinct element
 	at := map[float64]int{}
 	for i, x := range f {
 		k, seen := at[x]
@@ -371,7 +371,7 @@ func uniqueVals(c *call) error {
 		slices.SortFunc(order, func(i, j int) int { return cmp.Compare(f[first[i]], f[first[j]]) })
 	}
 	n := []int64{int64(len(order))}
-	values, index, inverse, counts := &vals{dims: n}, &vals{dims: n}, &vals{dims: []int64{int64(len(f))}}, &vals{dims: n}
+	values, index, inverse, counts := &contents{dims: n}, &contents{dims: n}, &contents{dims: []int64{int64(len(f))}}, &contents{dims: n}
 	place := make([]int64, len(order))
 	for i, k := range order {
 		place[k] = int64(i)
@@ -382,14 +382,15 @@ func uniqueVals(c *call) error {
 	for _, x := range f {
 		inverse.elems = append(inverse.elems, intElem(place[at[x]]))
 	}
-	for i, out := range []*vals{values, index, inverse, counts} {
-		c.setVals(i, out)
+	for i, out := range []*contents{values, index, inverse, counts} {
+		c.setContents(i, out)
 	}
 	return nil
 }
 
-// dequantizeVals and quantizeVals serve one scale for the whole tensor.
-func dequantizeVals(c *call) error {
+// dequantizeValues and quantizeValues handle a single scale for the whole
+// tensor.
+func dequantizeValues(c *call) error {
 	scale, zero, ok := quantization(c)
 	if !ok {
 		return nil
@@ -397,7 +398,7 @@ func dequantizeVals(c *call) error {
 	return mapped(c, func(a arithmetic, x float64) elem { return a.fix(floatElem((x - zero) * scale)) })
 }
 
-func quantizeVals(c *call) error {
+func quantizeValues(c *call) error {
 	scale, zero, ok := quantization(c)
 	lo, hi, limited := intRange(c.outTyp(0).Elem)
 	if !ok || !limited {
@@ -434,12 +435,12 @@ func mapped(c *call, f func(a arithmetic, x float64) elem) error {
 	if !ok {
 		return nil
 	}
-	out := &vals{dims: tensorIn(c, 0).dims, elems: make([]elem, len(x))}
+	out := &contents{dims: tensorIn(c, 0).dims, elems: make([]elem, len(x))}
 	a := arithmetic{c.outTyp(0).Elem}
 	for i := range x {
 		out.elems[i] = f(a, x[i])
 	}
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 
@@ -455,8 +456,8 @@ func intRange(t graph.DType) (lo, hi float64, ok bool) {
 	return 0, 0, false
 }
 
-// gemmVals is alpha*A*B + beta*C of constants.
-func gemmVals(c *call) error {
+// gemmValues is alpha*A*B + beta*C of constants.
+func gemmValues(c *call) error {
 	x, ok1 := c.floatsIn(0)
 	y, ok2 := c.floatsIn(1)
 	dims := c.outDims(0)
@@ -484,7 +485,7 @@ func gemmVals(c *call) error {
 		return nil
 	}
 	alpha, beta := c.float("alpha", 1), c.float("beta", 1)
-	out := &vals{dims: dims, elems: make([]elem, dims[0]*dims[1])}
+	out := &contents{dims: dims, elems: make([]elem, dims[0]*dims[1])}
 	eachIndex(dims, func(flat int, idx []int64) {
 		sum := 0.0
 		for i := range k {
@@ -496,11 +497,11 @@ func gemmVals(c *call) error {
 		}
 		out.elems[flat] = arithmetic{c.outTyp(0).Elem}.number(sum)
 	})
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 
-// number is an element of the value f.
+// number returns an element of the value f.
 func (a arithmetic) number(f float64) elem {
 	switch {
 	case a.elem.IsFloat():
@@ -511,15 +512,15 @@ func (a arithmetic) number(f float64) elem {
 	return elem{}
 }
 
-// einsumVals sums products of constants over all indices.
-func einsumVals(c *call) error {
+// einsumValues sums products of constants over all indices.
+func einsumValues(c *call) error {
 	left, right, explicit := strings.Cut(strings.ReplaceAll(c.str("equation", ""), " ", ""), "->")
 	terms := strings.Split(left, ",")
 	dims := c.outDims(0)
 	if !explicit || strings.Contains(left+right, ".") || len(terms) != c.arity() || dims == nil {
 		return nil
 	}
-	labels := right // those of the result first
+	labels := right // the result's labels come first
 	size := slices.Clone(dims)
 	in := make([][]float64, len(terms))
 	for i, term := range terms {
@@ -537,7 +538,7 @@ func einsumVals(c *call) error {
 	if n, ok := graph.Product(size); !ok || n > maxElems*16 || len(labels) != len(size) {
 		return nil
 	}
-	strideOf := make([][]int64, len(terms)) // of each operand, by label
+	strideOf := make([][]int64, len(terms)) // strides of each operand, by label
 	for i, term := range terms {
 		strideOf[i] = make([]int64, len(labels))
 		d := tensorIn(c, i).dims
@@ -568,16 +569,16 @@ func einsumVals(c *call) error {
 		}
 		sums[int64(flat)/inner] += p
 	})
-	out := &vals{dims: dims, elems: make([]elem, n)}
+	out := &contents{dims: dims, elems: make([]elem, n)}
 	for i, f := range sums {
 		out.elems[i] = arithmetic{c.outTyp(0).Elem}.number(f)
 	}
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 
-// windowVals returns a rule for a window, a sum of cosines.
-func windowVals(weights ...float64) rule {
+// windowValues returns a rule for a window, a sum of cosines.
+func windowValues(weights ...float64) rule {
 	return func(c *call) error {
 		dims := c.outDims(0)
 		if len(dims) != 1 || dims[0] > maxElems {
@@ -587,7 +588,7 @@ func windowVals(weights ...float64) rule {
 		if c.int("periodic", 1) == 0 {
 			period--
 		}
-		out := &vals{dims: dims, elems: make([]elem, dims[0])}
+		out := &contents{dims: dims, elems: make([]elem, dims[0])}
 		for i := range out.elems {
 			sum := 0.0
 			for k, w := range weights {
@@ -595,19 +596,19 @@ func windowVals(weights ...float64) rule {
 			}
 			out.elems[i] = arithmetic{c.outTyp(0).Elem}.number(sum)
 		}
-		c.setVals(0, out)
+		c.setContents(0, out)
 		return nil
 	}
 }
 
-// bitCastVals reads the bits of constants as another type.
-func bitCastVals(c *call) error {
+// bitCastValues reads the bits of constants as another type.
+func bitCastValues(c *call) error {
 	v := tensorIn(c, 0)
 	if v == nil {
 		return nil
 	}
 	from, to := c.elem(0), c.outTyp(0).Elem
-	out := &vals{dims: v.dims, elems: make([]elem, len(v.elems))}
+	out := &contents{dims: v.dims, elems: make([]elem, len(v.elems))}
 	for i, x := range v.elems {
 		n, ok := x.int()
 		if f, isFloat := x.float(); isFloat && from == graph.Float32 {
@@ -630,6 +631,6 @@ func bitCastVals(c *call) error {
 			out.elems[i] = intElem(wrap(to, n))
 		}
 	}
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }

@@ -7,10 +7,10 @@ import (
 	"github.com/memplan/memplan/graph"
 )
 
-// arithmetic is the number system of an output: what rules on elements need.
+// An arithmetic is the number system of an output, for rules on elements.
 type arithmetic struct{ elem graph.DType }
 
-// fix brings an element into the form of its type: floats are rounded to it,
+// fix brings an element into the range of its type: floats are rounded,
 // integers wrap around.
 func (a arithmetic) fix(x elem) elem {
 	if !a.elem.IsFloat() {
@@ -50,16 +50,16 @@ func elementwise(n int, f elemFunc) rule {
 		if dims == nil || c.arity() == 0 || n > 0 && c.arity() != n {
 			return nil
 		}
-		in := make([]*vals, 0, 3)
+		in := make([]*contents, 0, 3)
 		for i := range c.arity() {
-			v := c.vals(i)
+			v := c.contents(i)
 			if v == nil || v.list || !fits(v.dims, dims) {
 				return nil
 			}
 			in = append(in, v)
 		}
 		size, _ := graph.Product(dims)
-		out := &vals{dims: dims, elems: make([]elem, size)}
+		out := &contents{dims: dims, elems: make([]elem, size)}
 		a := arithmetic{c.outTyp(0).Elem}
 		x := make([]elem, len(in))
 		for i := range out.elems {
@@ -71,7 +71,7 @@ func elementwise(n int, f elemFunc) rule {
 				return err
 			}
 		}
-		c.setVals(0, out)
+		c.setContents(0, out)
 		return nil
 	}
 }
@@ -89,8 +89,8 @@ func fits(in, out []int64) bool {
 	return true
 }
 
-// overflowed rejects, in strict mode, integer arithmetic on constants that
-// has no result. Otherwise the element is just not known.
+// overflowed rejects, in strict mode, integer arithmetic on constants that has
+// no result. Otherwise the element is unknown.
 func overflowed(c *call, y elem, x []elem) error {
 	if !c.s.e.opt.Strict || y.known() || len(x) != 2 {
 		return nil
@@ -131,7 +131,7 @@ func numeric(num func(x, y graph.Dim) graph.Dim, flt func(x, y float64) float64)
 }
 
 // combine applies num to integers and to fractions over a common denominator
-// (which suits sums, minima and maxima), flt to constants.
+// (valid for sums, minima and maxima), flt to constants.
 func (a arithmetic) combine(x, y elem, num func(x, y graph.Dim) graph.Dim, flt func(x, y float64) float64) elem {
 	if a.elem.IsFloat() || x.isFloat || y.isFloat {
 		f, ok1 := x.float()
@@ -171,7 +171,7 @@ func mulElems(a arithmetic, x []elem) elem {
 }
 
 // divElems divides; integers towards zero. A symbolic quotient of integers is
-// taken as one of sizes, which are not negative.
+// assumed to be one of sizes, which are not negative.
 func divElems(a arithmetic, x []elem) elem {
 	if a.elem.IsFloat() {
 		return divFloats(x[0], x[1])
@@ -233,7 +233,7 @@ func modElems(fmod bool) elemFunc {
 	}
 }
 
-func modVals(c *call) error { return elementwise(2, modElems(c.int("fmod", 0) != 0))(c) }
+func modValues(c *call) error { return elementwise(2, modElems(c.int("fmod", 0) != 0))(c) }
 
 func powElems(a arithmetic, x []elem) elem {
 	f, ok1 := x[0].float()
@@ -268,7 +268,7 @@ func signOf(x, y elem) (sign int, ok bool) {
 		case f > g:
 			return 1, true
 		}
-		return 0, f == g // NaN compares with nothing
+		return 0, f == g // NaN is unordered
 	}
 	x, y = x.exact(), y.exact()
 	if !x.known() || !y.known() {
@@ -295,7 +295,7 @@ func comparison(holds func(sign int) bool) elemFunc {
 	}
 }
 
-// boundedComparison decides when every sign that the bounds allow agrees.
+// boundedComparison decides if all signs that the bounds allow agree.
 func boundedComparison(x, y elem, holds func(sign int) bool) elem {
 	diff := x.dim().Sub(y.dim())
 	if !diff.Known() {
@@ -315,7 +315,7 @@ func boundedComparison(x, y elem, holds func(sign int) bool) elem {
 	return boolElem(first)
 }
 
-// logic combines truth values, of which nil is unknown.
+// logic combines truth values; nil is unknown.
 func logic(f func(x, y *bool) *bool) elemFunc {
 	return func(_ arithmetic, x []elem) elem {
 		if r := f(truth(x[0]), truth(x[len(x)-1])); r != nil {
@@ -440,18 +440,18 @@ func sign(f float64) float64 {
 	return f
 }
 
-// castVals converts elements to the output's type.
-func castVals(c *call) error {
-	v := c.vals(0)
+// castValues converts elements to the output's type.
+func castValues(c *call) error {
+	v := c.contents(0)
 	if v == nil || v.list {
 		return nil
 	}
 	to := c.outTyp(0).Elem
-	out := &vals{dims: v.dims, elems: make([]elem, len(v.elems))}
+	out := &contents{dims: v.dims, elems: make([]elem, len(v.elems))}
 	for i, x := range v.elems {
 		out.elems[i] = castElem(x, to)
 	}
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 
@@ -478,7 +478,7 @@ func castElem(x elem, to graph.DType) elem {
 	if n, ok := x.int(); ok {
 		return intElem(wrap(to, n))
 	}
-	return floorElem(x) // of a size: not negative
+	return floorElem(x) // of a size, which is not negative
 }
 
 // wrap keeps the low bits of n that an integer type holds.
@@ -500,10 +500,10 @@ func wrap(t graph.DType, n int64) int64 {
 	return n
 }
 
-// clipVals clamps elements between the second and third input, or the
+// clipValues clamps elements between the second and third input, or the
 // attributes of old operator sets.
-func clipVals(c *call) error {
-	v := c.vals(0)
+func clipValues(c *call) error {
+	v := c.contents(0)
 	if v == nil || v.list {
 		return nil
 	}
@@ -520,14 +520,14 @@ func clipVals(c *call) error {
 			}
 		}
 	}
-	c.setVals(0, &vals{dims: v.dims, elems: out})
+	c.setContents(0, &contents{dims: v.dims, elems: out})
 	return nil
 }
 
-// clipBound returns Clip's minimum (0) or maximum (1).
+// clipBound returns Clip's minimum (i = 0) or maximum (i = 1).
 func clipBound(c *call, i int) (x elem, given, known bool) {
 	if c.has(i + 1) {
-		v := c.vals(i + 1)
+		v := c.contents(i + 1)
 		if v == nil || len(v.elems) != 1 {
 			return elem{}, true, false
 		}
@@ -539,8 +539,8 @@ func clipBound(c *call, i int) (x elem, given, known bool) {
 	return elem{}, false, true
 }
 
-// passVals copies the contents of the first input.
-func passVals(c *call) error {
-	c.setVals(0, c.vals(0))
+// passValues copies the contents of the first input.
+func passValues(c *call) error {
+	c.setContents(0, c.contents(0))
 	return nil
 }

@@ -37,15 +37,15 @@ func eachIndex(dims []int64, f func(flat int, idx []int64)) {
 	}
 }
 
-// picked returns a tensor of the shape of output i whose elements are those
-// of v at the flat positions that at returns; -1 leaves one unknown.
-func picked(c *call, i int, v *vals, at func(idx []int64) int64) *vals {
+// picked returns a tensor of the shape of output i whose elements are those of
+// v at the flat positions that at returns; -1 leaves an element unknown.
+func picked(c *call, i int, v *contents, at func(idx []int64) int64) *contents {
 	dims := c.outDims(i)
 	n, ok := graph.Product(dims)
 	if dims == nil || !ok || n > maxElems {
 		return nil
 	}
-	out := &vals{dims: dims, elems: make([]elem, n)}
+	out := &contents{dims: dims, elems: make([]elem, n)}
 	eachIndex(dims, func(flat int, idx []int64) {
 		if k := at(idx); k >= 0 && k < int64(len(v.elems)) {
 			out.elems[flat] = v.elems[k]
@@ -55,16 +55,16 @@ func picked(c *call, i int, v *vals, at func(idx []int64) int64) *vals {
 }
 
 // tensorIn returns the elements of a tensor input, or nil.
-func tensorIn(c *call, i int) *vals {
-	v := c.vals(i)
+func tensorIn(c *call, i int) *contents {
+	v := c.contents(i)
 	if v == nil || v.list {
 		return nil
 	}
 	return v
 }
 
-// reshapeVals keeps the elements and takes the output's shape.
-func reshapeVals(c *call) error {
+// reshapeValues keeps the elements and takes the output's shape.
+func reshapeValues(c *call) error {
 	v := tensorIn(c, 0)
 	dims := c.outDims(0)
 	if v == nil || dims == nil {
@@ -73,11 +73,11 @@ func reshapeVals(c *call) error {
 	if n, ok := graph.Product(dims); !ok || n != int64(len(v.elems)) {
 		return nil
 	}
-	c.setVals(0, &vals{dims: dims, elems: v.elems})
+	c.setContents(0, &contents{dims: dims, elems: v.elems})
 	return nil
 }
 
-func transposeVals(c *call) error {
+func transposeValues(c *call) error {
 	v := tensorIn(c, 0)
 	if v == nil {
 		return nil
@@ -88,7 +88,7 @@ func transposeVals(c *call) error {
 		return nil
 	}
 	st := strides(v.dims)
-	c.setVals(0, picked(c, 0, v, func(idx []int64) int64 {
+	c.setContents(0, picked(c, 0, v, func(idx []int64) int64 {
 		at := int64(0)
 		for i, p := range order {
 			at += idx[i] * st[p]
@@ -98,14 +98,14 @@ func transposeVals(c *call) error {
 	return nil
 }
 
-func concatVals(c *call) error {
+func concatValues(c *call) error {
 	dims := c.outDims(0)
 	axis, err := axisOf(c.int("axis", 1), len(dims))
 	if dims == nil || err != nil {
 		return nil
 	}
 	type part struct {
-		v     *vals
+		v     *contents
 		st    []int64
 		first int64
 	}
@@ -123,7 +123,7 @@ func concatVals(c *call) error {
 		}
 		v := tensorIn(c, i)
 		if v == nil {
-			v = &vals{dims: s}
+			v = &contents{dims: s}
 		}
 		parts = append(parts, part{v, strides(s), at})
 		at += s[axis]
@@ -132,7 +132,7 @@ func concatVals(c *call) error {
 		return nil
 	}
 	n, _ := graph.Product(dims)
-	out := &vals{dims: dims, elems: make([]elem, n)}
+	out := &contents{dims: dims, elems: make([]elem, n)}
 	eachIndex(dims, func(flat int, idx []int64) {
 		k := len(parts) - 1
 		for parts[k].first > idx[axis] || k > 0 && parts[k].v.dims[axis] == 0 {
@@ -149,11 +149,11 @@ func concatVals(c *call) error {
 			out.elems[flat] = p.v.elems[pos]
 		}
 	})
-	c.setVals(0, out)
+	c.setContents(0, out)
 	return nil
 }
 
-func splitVals(c *call) error {
+func splitValues(c *call) error {
 	v := tensorIn(c, 0)
 	if v == nil {
 		return nil
@@ -169,7 +169,7 @@ func splitVals(c *call) error {
 		if dims == nil {
 			return nil
 		}
-		c.setVals(i, picked(c, i, v, func(idx []int64) int64 {
+		c.setContents(i, picked(c, i, v, func(idx []int64) int64 {
 			at := first * st[axis]
 			for k, x := range idx {
 				at += x * st[k]
@@ -181,7 +181,7 @@ func splitVals(c *call) error {
 	return nil
 }
 
-func sliceVals(c *call) error {
+func sliceValues(c *call) error {
 	v := tensorIn(c, 0)
 	if v == nil {
 		return nil
@@ -204,7 +204,7 @@ func sliceVals(c *call) error {
 		first[p.axis], _ = sliceRange(v.dims[p.axis], a, b, p.step)
 		step[p.axis] = p.step
 	}
-	c.setVals(0, picked(c, 0, v, func(idx []int64) int64 {
+	c.setContents(0, picked(c, 0, v, func(idx []int64) int64 {
 		at := int64(0)
 		for i, x := range idx {
 			at += (first[i] + x*step[i]) * st[i]
@@ -214,8 +214,8 @@ func sliceVals(c *call) error {
 	return nil
 }
 
-// gatherVals also serves indices that are only partly known.
-func gatherVals(c *call) error {
+// gatherValues also handles indices that are only partly known.
+func gatherValues(c *call) error {
 	v, idx := tensorIn(c, 0), tensorIn(c, 1)
 	if v == nil || idx == nil {
 		return nil
@@ -226,7 +226,7 @@ func gatherVals(c *call) error {
 	}
 	st, ist := strides(v.dims), strides(idx.dims)
 	r := len(idx.dims)
-	c.setVals(0, picked(c, 0, v, func(at []int64) int64 {
+	c.setContents(0, picked(c, 0, v, func(at []int64) int64 {
 		k := int64(0)
 		for i, x := range at[axis : axis+r] {
 			k += x * ist[i]
@@ -250,7 +250,7 @@ func gatherVals(c *call) error {
 	return nil
 }
 
-func gatherElementsVals(c *call) error {
+func gatherElementsValues(c *call) error {
 	v, idx := tensorIn(c, 0), tensorIn(c, 1)
 	if v == nil || idx == nil {
 		return nil
@@ -260,7 +260,7 @@ func gatherElementsVals(c *call) error {
 		return nil
 	}
 	st, ist := strides(v.dims), strides(idx.dims)
-	c.setVals(0, picked(c, 0, v, func(at []int64) int64 {
+	c.setContents(0, picked(c, 0, v, func(at []int64) int64 {
 		pos, k := int64(0), int64(0)
 		for i, x := range at {
 			pos += x * st[i]
@@ -290,7 +290,7 @@ func gatherNDVals(c *call) error {
 		return nil
 	}
 	st, ist := strides(v.dims), strides(idx.dims)
-	c.setVals(0, picked(c, 0, v, func(at []int64) int64 {
+	c.setContents(0, picked(c, 0, v, func(at []int64) int64 {
 		row, pos := int64(0), int64(0)
 		for i, x := range at[:r] {
 			row += x * ist[i]
@@ -316,7 +316,8 @@ func gatherNDVals(c *call) error {
 	return nil
 }
 
-// reduction returns how a scatter combines an element with an update.
+// reduction returns the function by which a scatter combines an element with an
+// update.
 func reduction(c *call) elemFunc {
 	return map[string]elemFunc{
 		"none": func(_ arithmetic, x []elem) elem { return x[1] },
@@ -362,12 +363,12 @@ func scatterNDVals(c *call) error {
 			out[pos+j] = a.fix(combine(a, []elem{out[pos+j], upd.elems[from+j]}))
 		}
 	}
-	c.setVals(0, &vals{dims: v.dims, elems: out})
+	c.setContents(0, &contents{dims: v.dims, elems: out})
 	return nil
 }
 
-// scatterElementsVals writes single updates along an axis.
-func scatterElementsVals(c *call) error {
+// scatterElementsValues writes single updates along an axis.
+func scatterElementsValues(c *call) error {
 	v, idx, upd := tensorIn(c, 0), tensorIn(c, 1), tensorIn(c, 2)
 	combine := reduction(c)
 	if v == nil || idx == nil || upd == nil || combine == nil {
@@ -397,19 +398,20 @@ func scatterElementsVals(c *call) error {
 		out[pos] = a.fix(combine(a, []elem{out[pos], upd.elems[flat]}))
 	})
 	if good {
-		c.setVals(0, &vals{dims: v.dims, elems: out})
+		c.setContents(0, &contents{dims: v.dims, elems: out})
 	}
 	return nil
 }
 
-// expandVals repeats elements; also for Tile, whose input wraps around.
-func expandVals(c *call) error {
+// expandValues repeats elements; it also handles Tile, whose input wraps
+// around.
+func expandValues(c *call) error {
 	v := tensorIn(c, 0)
 	if v == nil || len(c.outDims(0)) < len(v.dims) {
 		return nil
 	}
 	st := strides(v.dims)
-	c.setVals(0, picked(c, 0, v, func(idx []int64) int64 {
+	c.setContents(0, picked(c, 0, v, func(idx []int64) int64 {
 		at := int64(0)
 		off := len(idx) - len(v.dims)
 		for i, n := range v.dims {
@@ -422,8 +424,8 @@ func expandVals(c *call) error {
 	return nil
 }
 
-// padVals pads with a constant, or with elements of the tensor.
-func padVals(c *call) error {
+// padValues pads with a constant, or with elements of the tensor.
+func padValues(c *call) error {
 	v := tensorIn(c, 0)
 	if v == nil {
 		return nil
@@ -453,8 +455,8 @@ func padVals(c *call) error {
 		begin[i] = n
 	}
 	st := strides(v.dims)
-	inside := &vals{elems: append(slices.Clone(v.elems), fill)}
-	c.setVals(0, picked(c, 0, inside, func(idx []int64) int64 {
+	inside := &contents{elems: append(slices.Clone(v.elems), fill)}
+	c.setContents(0, picked(c, 0, inside, func(idx []int64) int64 {
 		at := int64(0)
 		for i, x := range idx {
 			if x = padSource(mode, x-begin[i], v.dims[i]); x < 0 {
@@ -467,8 +469,8 @@ func padVals(c *call) error {
 	return nil
 }
 
-// padSource returns where in n elements the element at x, which may lie
-// outside, comes from; -1 if it is the constant.
+// padSource returns the index below n of the element that padding puts at x,
+// which may be out of range; -1 for the constant.
 func padSource(mode string, x, n int64) int64 {
 	switch {
 	case x >= 0 && x < n:
@@ -489,8 +491,8 @@ func padSource(mode string, x, n int64) int64 {
 	return -1
 }
 
-// triluVals zeroes one triangle.
-func triluVals(c *call) error {
+// triluValues zeroes one triangle.
+func triluValues(c *call) error {
 	v := tensorIn(c, 0)
 	k, ok := int64(0), true
 	if c.has(1) {
@@ -515,7 +517,7 @@ func triluVals(c *call) error {
 			out[flat] = zero
 		}
 	})
-	c.setVals(0, &vals{dims: v.dims, elems: out})
+	c.setContents(0, &contents{dims: v.dims, elems: out})
 	return nil
 }
 
@@ -545,8 +547,8 @@ func meanElems(a arithmetic, x []elem) elem {
 	return divFloats(foldWith(addElems, elem{})(a, x), floatElem(float64(len(x))))
 }
 
-// reduceVals returns a value rule for a reduction.
-func reduceVals(f folder) rule {
+// reduceValues returns a value rule for a reduction.
+func reduceValues(f folder) rule {
 	return func(c *call) error {
 		v := tensorIn(c, 0)
 		dims := c.outDims(0)
@@ -568,19 +570,19 @@ func reduceVals(f folder) rule {
 			}
 			groups[at] = append(groups[at], v.elems[flat])
 		})
-		out := &vals{dims: dims, elems: make([]elem, n)}
+		out := &contents{dims: dims, elems: make([]elem, n)}
 		a := arithmetic{c.outTyp(0).Elem}
 		for i, g := range groups {
 			out.elems[i] = a.fix(f(a, g))
 		}
-		c.setVals(0, out)
+		c.setContents(0, out)
 		return nil
 	}
 }
 
-// argVals finds the first or last of the largest or smallest constants along
+// argValues finds the first or last of the largest or smallest constants along
 // an axis.
-func argVals(better func(a, b float64) bool) rule {
+func argValues(better func(a, b float64) bool) rule {
 	return func(c *call) error {
 		f, ok := c.floatsIn(0)
 		if !ok {
@@ -610,19 +612,19 @@ func argVals(better func(a, b float64) bool) rule {
 				best[at] = flat
 			}
 		})
-		out := &vals{dims: dims, elems: make([]elem, n)}
+		out := &contents{dims: dims, elems: make([]elem, n)}
 		for i, b := range best {
 			if b >= 0 {
 				out.elems[i] = intElem(int64(b) / st[axis] % in[axis])
 			}
 		}
-		c.setVals(0, out)
+		c.setContents(0, out)
 		return nil
 	}
 }
 
-// topKVals sorts constants along an axis.
-func topKVals(c *call) error {
+// topKValues sorts constants along an axis.
+func topKValues(c *call) error {
 	f, ok := c.floatsIn(0)
 	dims := c.outDims(0)
 	if !ok || dims == nil {
@@ -640,7 +642,7 @@ func topKVals(c *call) error {
 	}
 	n, _ := graph.Product(dims)
 	largest := c.int("largest", 1) != 0
-	values, index := &vals{dims: dims, elems: make([]elem, n)}, &vals{dims: dims, elems: make([]elem, n)}
+	values, index := &contents{dims: dims, elems: make([]elem, n)}, &contents{dims: dims, elems: make([]elem, n)}
 	from, to := strides(v.dims), strides(dims)
 	order := make([]int64, v.dims[axis])
 	eachIndex(dims, func(_ int, idx []int64) {
@@ -665,7 +667,7 @@ func topKVals(c *call) error {
 			index.elems[b+k*to[axis]] = intElem(order[k])
 		}
 	})
-	c.setVals(0, values)
-	c.setVals(1, index)
+	c.setContents(0, values)
+	c.setContents(1, index)
 	return nil
 }
