@@ -104,7 +104,7 @@ func TestRecipeRefused(t *testing.T) {
 	for _, c := range []struct{ file, text, want string }{
 		{"a.yml", "", "empty"},
 		{"a.yml", "- micro_batch_size\n", "want a mapping"},
-		{"a.yml", "models:\n  - path: a.onnx\n", "no key that tells what framework"},
+		{"a.yml", "models:\n  - path: a.onnx\n", "no key that identifies its framework"},
 		{"a.yml", "micro_batch_size: 1\nbf16: true\nfp16: true\n", "fp16: asks for --precision amp-fp16 where bf16 asks for bf16"},
 		{"a.json", `{"per_device_train_batch_size": `, "unexpected end"},
 		{"a.toml", "training = [[[", "not TOML"},

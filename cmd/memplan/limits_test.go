@@ -72,7 +72,7 @@ func TestWatchdog(t *testing.T) {
 		want  string
 	}{
 		{limits{run: time.Millisecond, said: "1ms"}, true, "memplan: no answer within --timeout 1ms: give it more time\n"},
-		{limits{memory: 1 << 20}, true, "memplan: no answer within --max-memory 1.000 MiB: give it more\n"},
+		{limits{memory: 1 << 20}, true, "memplan: no answer within --max-memory 1.000 MiB: raise the limit\n"},
 		{limits{run: time.Millisecond, said: "1ms"}, false, ""},
 	} {
 		var out bytes.Buffer

@@ -84,7 +84,7 @@ type Runtime struct {
 	// Foreach if optimizers work on lists of tensors.
 	ConvTF32, MatmulTF32, Benchmark, Foreach bool
 
-	// RMSNormFloat32 is set if autocast casts the operands of rms_norm to
+	// RMSNormFull is set if autocast casts the operands of rms_norm to
 	// float32 (pytorch#174824).
 	RMSNormFull bool
 
