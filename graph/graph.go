@@ -7,7 +7,7 @@
 //	onnx   a file          -> Graph of ONNX ops, symbolic dims, declared types
 //	infer  Graph + dims    -> the same Graph with every type inferred
 //	lift   Graph           -> Graph of framework operators (ATen)
-//	train  Graph + options -> train.Program: forward, loss, backward, update
+//	train  Graph + options -> program.Program: forward, loss, backward, update
 //
 // This package imports nothing of memplan's.
 package graph
