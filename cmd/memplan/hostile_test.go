@@ -180,7 +180,7 @@ var silent = map[string]bool{"solve ": true, "calibrate ": true, "baseline ": tr
 // looks are what looks at each format's output.
 var looks = map[string]func([]byte) []string{
 	"text": func(b []byte) []string { return inert.Text(b, false) }, "json": inert.JSON, "sarif": inert.JSON, "markdown": inert.Markdown, "html": func(b []byte) []string { return inert.HTML(b, report.StepScript) },
-	"junit": inert.SVG, "gitlab": inert.JSON, "github": workflowCommands, "svg": inert.SVG, "png": inert.PNG, "csv": inert.CSV,
+	"junit": inert.SVG, "gitlab": inert.JSON, "github": workflowCommands, "svg": inert.SVG, "png": inert.PNG, "csv": inert.CSV, "trace": inert.JSON,
 }
 
 // workflowCommands are the faults of annotations: every line but the summary is a

@@ -242,10 +242,10 @@ func addOverlapping(r *run, to, in *validate.ArenaView) error {
 // count them.
 func repeatBackward(r *run) error {
 	g, out := r.arg(0), r.result(0)
-	v := validate.Tensor{At: g.At, DType: g.DType}
+	v := validate.ArenaView{At: g.At, DType: g.DType}
 	lead := len(g.Shape) - len(out.Shape)
 	var dims []int64
-	var keep validate.Tensor = *out
+	var keep validate.ArenaView = *out
 	keep.Shape, keep.Strides = nil, nil
 	for d, n := range g.Shape {
 		own := int64(1)

@@ -1,5 +1,5 @@
 // Package timeline writes the events of a steady step to files: as data, as a
-// chart, and as a snapshot for PyTorch's memory_viz.
+// chart, as a snapshot for PyTorch's memory_viz, and as a trace for Perfetto.
 package timeline
 
 import (
@@ -47,6 +47,7 @@ var Formats = []Format{
 	{".svg", "a chart of live bytes by category", SVG, false},
 	{".png", "the same chart as pixels", PNG, false},
 	{".pickle", "a snapshot for PyTorch's memory_viz (python -m torch.cuda._memory_viz trace_plot FILE)", writePickle, false},
+	{".trace", "counters and slices for Perfetto (ui.perfetto.dev) and chrome://tracing, in JSON", writeTrace, false},
 }
 
 // FormatOf returns the format for a file's ending.

@@ -175,7 +175,7 @@ func TestChartOfNothing(t *testing.T) {
 		{Stack: &planner.Stack{Categories: []string{"parameters"}, Points: []planner.StackPoint{{Phase: "forward", Bytes: []int64{0}}}}},
 		{Stack: &planner.Stack{Categories: []string{"parameters"}, Points: []planner.StackPoint{{Phase: "forward", Bytes: []int64{5}}}}},
 	} {
-		for _, ending := range []string{".svg", ".png", ".json", ".csv", ".pickle"} {
+		for _, ending := range []string{".svg", ".png", ".json", ".csv", ".pickle", ".trace"} {
 			if len(file(t, ending, s)) == 0 {
 				t.Errorf("%s: nothing", ending)
 			}
