@@ -286,6 +286,9 @@ func (c Config) resolve() (*job, error) {
 
 // device finds a row of the table, or reads a calibration.
 func device(d files.Door, name string) (*profile.Device, error) {
+	if Several(name) {
+		return nil, errors.New("--gpu: analyze compares several cards, everything else takes one")
+	}
 	if !profile.IsCalibration(name) {
 		return profile.FindDevice(name)
 	}

@@ -170,7 +170,7 @@ var Settings = []Setting{
 	{Flag: "checkpoint", Doc: "what is recomputed, `HOW`: " + strings.Join(Checkpoints, "|") + ", a framework's setting such as huggingface:every_n_layers=2, or a file, a plan or a configuration; auto, and segments, which keep nothing, for PyTorch, schedule and ops for memplan's executor (what the budget asks for)",
 		File: true, Offer: Checkpoints, Sample: "sqrt", At: func(c *Config) any { return &c.Checkpoint }, Unsaid: []string{"none", "auto", "file"},
 		Key: "checkpoint", About: "how activations are checkpointed, or a plan's file", Schema: jsonSchema{"type": "string", "anyOf": []any{jsonSchema{"enum": Checkpoints}, jsonSchema{"pattern": "."}}}},
-	{Flag: "gpu", Doc: "card `NAME`, or a file that calibrate wrote (h200 unless --vram is given)", Names: profile.DeviceNames(), Find: found(profile.FindDevice), File: true, At: func(c *Config) any { return &c.GPU }, Get: getGPU, Budget: true,
+	{Flag: "gpu", Doc: "card `NAME`, or a file that calibrate wrote (h200 unless --vram is given); for analyze several, with commas, or all", Names: profile.DeviceNames(), Find: found(Cards), File: true, At: func(c *Config) any { return &c.GPU }, Get: getGPU, Budget: true,
 		Key: "gpu", About: "a card that the step must fit"},
 	{Flag: "vram", Doc: "memory of the card, a `SIZE`: 16G = 16GiB = 16*2^30, 16GB = 16*10^9; the CUDA context is subtracted", Sample: "17G", At: func(c *Config) any { return &c.VRAM }, Get: getVRAM, Budget: true,
 		Key: "vram", About: "memory that the step must fit, such as 16G", Schema: sizeSchema},

@@ -19,6 +19,8 @@ type analyzeOptions struct {
 	modelFlags
 	outputFlags
 	path, timeline string
+	compare        []string
+	prices         string
 }
 
 func newAnalyzeCmd(s *streams, run func(context.Context, *streams, *analyzeOptions) error) *cobra.Command {
@@ -29,11 +31,17 @@ func newAnalyzeCmd(s *streams, run func(context.Context, *streams, *analyzeOptio
 		Long: `analyze says how much GPU memory one training step or inference of a model needs
 and where each byte goes. With a budget (--vram or --gpu) it says whether it
 fits; without --batch it finds the largest batch that does; and when the batch
-asked for does not fit, it chooses the modules to checkpoint so that it does.`,
+asked for does not fit, it chooses the modules to checkpoint so that it does.
+
+With --compare it answers once for each of several checkpoints, and with several
+cards after --gpu once for each card, as a table of memory, time and samples per
+second; without --batch each has the largest batch that fits.`,
 		Example: `  memplan analyze models/resnet50.onnx --vram 16G
   memplan analyze models/gpt2.onnx --batch 16 --precision amp-bf16
   memplan analyze models/vit_b_16.onnx --batch 256 --vram 16G --format json
-  memplan analyze models/resnet50.onnx --batch 64 --timeline step.svg`,
+  memplan analyze models/resnet50.onnx --batch 64 --timeline step.svg
+  memplan analyze models/gpt2.onnx --batch 48 --vram 16G --compare none,sqrt,blocks,auto
+  memplan analyze models/vit_b_16.onnx --gpu t4,a10,a100-40gb`,
 		Args:              exactly(1, "one model file"),
 		ValidArgsFunction: completeFiles(1, "onnx"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -45,7 +53,47 @@ asked for does not fit, it chooses the modules to checkpoint so that it does.`,
 	o.limitFlags.add(c, boundedSearch)
 	o.outputFlags.add(c, report.Names(report.Analyses))
 	addTimeline(c, &o.timeline)
+	c.Flags().StringSliceVar(&o.compare, "compare", nil, "answer once for each of the checkpoints `HOW,HOW,..`: values of --checkpoint, and blocks for all")
+	c.Flags().StringVar(&o.prices, "prices", "", "prices of cards for --gpu with several, a `FILE` with lines such as a100-80gb,1.89")
+	noFiles(c, "compare")
 	return c
+}
+
+// compareRun answers in several ways.
+func compareRun(ctx context.Context, s *streams, o *analyzeOptions, m *planner.Model, cfg planner.Config) error {
+	show, clear := s.progress(filepath.Base(m.Path))
+	defer clear()
+	m.Progress = show
+	var c *planner.Comparison
+	var err error
+	if len(o.compare) > 0 {
+		c, err = m.CompareCheckpoints(ctx, cfg, o.compare)
+	} else {
+		c, err = compareCards(ctx, o, m, cfg)
+	}
+	if err != nil {
+		return err
+	}
+	clear()
+	if err := emit(s, &o.outputFlags, report.Comparisons, c); err != nil {
+		return err
+	}
+	fits := c.Fastest != ""
+	return answer(&fits)
+}
+
+func compareCards(ctx context.Context, o *analyzeOptions, m *planner.Model, cfg planner.Config) (*planner.Comparison, error) {
+	cards, err := planner.Cards(cfg.GPU)
+	if err != nil {
+		return nil, err
+	}
+	var prices map[string]float64
+	if o.prices != "" {
+		if prices, err = planner.ReadPrices(&cfg, o.prices); err != nil {
+			return nil, fmt.Errorf("--prices: %w", err)
+		}
+	}
+	return m.CompareCards(ctx, cfg, cards, prices)
 }
 
 // addTimeline adds the flag that writes the events of the step.
@@ -58,6 +106,14 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 	if err != nil {
 		return err
 	}
+	switch several := planner.Several(cfg.GPU); {
+	case several && len(o.compare) > 0:
+		return errors.New("--compare takes one card")
+	case (several || len(o.compare) > 0) && o.timeline != "":
+		return errors.New("--timeline is of one step: give it without --compare and with one card")
+	case o.prices != "" && !several:
+		return errors.New("--prices needs several cards, such as --gpu t4,a10")
+	}
 	if err := checkTimeline(o.timeline); err != nil {
 		return err
 	}
@@ -66,6 +122,9 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 	m, err := s.open(o.path, &cfg)
 	if err != nil {
 		return err
+	}
+	if len(o.compare) > 0 || planner.Several(cfg.GPU) {
+		return compareRun(ctx, s, o, m, cfg)
 	}
 	r, err := analyzed(ctx, s, m, cfg)
 	if err != nil {
