@@ -12,7 +12,7 @@ func TestTrace(t *testing.T) {
 		var doc struct {
 			TraceEvents []struct {
 				Ph, Name, ID string
-				Ts, Dur, Tid int
+				TS, Dur, Tid int
 				Args         struct{ Bytes int64 }
 			}
 		}
@@ -27,15 +27,15 @@ func TestTrace(t *testing.T) {
 			switch {
 			case e.Ph == "b":
 				bytes[e.ID] = e.Args.Bytes
-				change[e.Ts] += e.Args.Bytes
+				change[e.TS] += e.Args.Bytes
 			case e.Ph == "e":
 				if _, ok := bytes[e.ID]; !ok {
 					t.Fatalf("%s: %s ends without a beginning", name, e.ID)
 				}
-				change[e.Ts] -= bytes[e.ID]
+				change[e.TS] -= bytes[e.ID]
 				delete(bytes, e.ID)
 			case e.Ph == "C" && e.Name == "live bytes":
-				counter[e.Ts] = e.Args.Bytes
+				counter[e.TS] = e.Args.Bytes
 				most = max(most, e.Args.Bytes)
 			case e.Ph == "X":
 				covered[e.Tid] += e.Dur
