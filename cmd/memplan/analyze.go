@@ -56,6 +56,7 @@ second; without --batch each has the largest batch that fits.`,
 	c.Flags().StringSliceVar(&o.compare, "compare", nil, "answer once for each of the checkpoints `HOW,HOW,..`: values of --checkpoint, and blocks for all")
 	c.Flags().StringVar(&o.prices, "prices", "", "prices of cards for --gpu with several, a `FILE` with lines such as a100-80gb,1.89")
 	noFiles(c, "compare")
+	_ = c.MarkFlagFilename("prices", "csv") // fails only for a flag that does not exist
 	return c
 }
 

@@ -43,7 +43,7 @@ func TestHelp(t *testing.T) {
 			if f.Usage == "" {
 				t.Errorf("%s --%s: no help", c.CommandPath(), f.Name)
 			}
-			if _, ok := c.GetFlagCompletionFunc(f.Name); !ok && !strings.Contains("help version output timeline model input expect profile times config", f.Name) && f.Value.Type() != "bool" {
+			if _, ok := c.GetFlagCompletionFunc(f.Name); !ok && !strings.Contains("help version output timeline model input expect profile times config prices", f.Name) && f.Value.Type() != "bool" {
 				t.Errorf("%s --%s: no completion", c.CommandPath(), f.Name)
 			}
 		})

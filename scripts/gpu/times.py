@@ -1,7 +1,8 @@
 """How long calls and whole steps take on a GPU: what planner/pace.go is fitted to, and what planner/time_test.go compares it with.
 
     python times.py calls OUT.jsonl.xz SECONDS     calls of the operator atlas, most of them of larger tensors than its own
-    python times.py steps OUT.jsonl.xz SECONDS RUNS.jsonl... [--profile]   steps of the models of steps/unseen5.py and steps/rounds.py
+    python times.py steps OUT.jsonl.xz SECONDS RUNS.jsonl... [--profile] [--seventh]   steps of the models of steps/unseen5.py and steps/rounds.py, or of
+                                                   steps/unseen7.py
 
 `calls`: a case a line as atlas.py writes it, with f and b, the microseconds that the GPU takes for its forward and its backward pass, and hf and hb,
 those that the host takes to issue them. The GPU sleeps before each, so that kernels follow one another without waiting for the host; the least of
@@ -9,7 +10,7 @@ four. `steps`: of each run (RUNS has name, batch, prec, opt and mode) ms, the ti
 forward, backward and optimizer, those that the GPU takes with the gaps in it, host, that until Python has issued the step, and launches, its kernels.
 With --profile: kernels, [operator, shapes, options, launches, microseconds, name of the first kernel] of one step.
 """
-import gc, json, lzma, os, random, statistics, sys, time
+import gc, importlib, json, lzma, os, random, statistics, sys, time
 
 import torch
 
@@ -144,14 +145,14 @@ def kernels_of(step):
     return dict(launches=sum(v[0] for v in rows.values()), kernels=[json.loads(k) + [v[0], round(v[1], 1), v[2]] for k, v in rows.items()])
 
 
-def steps(path, seconds, files, profile):
+def steps(path, seconds, files, profile, seventh):
     import rounds
     t0 = time.time()
     known = dict(rounds.ROUNDS)
-    for draw in '56':  # each replaces the table
+    for module, draw in (('unseen7', ''),) if seventh else (('unseen5', '5'), ('unseen5', '6')):  # each replaces the table
         os.environ['DRAW'] = draw
-        sys.modules.pop('unseen5', None)
-        import unseen5
+        sys.modules.pop(module, None)
+        importlib.import_module(module)
         known.update(rounds.ROUNDS)
     rounds.ROUNDS.update(known)
     os.environ.pop('CUDA_VISIBLE_DEVICES', None)  # they hide the card from commands other than their own
@@ -183,4 +184,4 @@ def steps(path, seconds, files, profile):
 if __name__ == '__main__':
     if len(sys.argv) < 4 or sys.argv[1] not in ('calls', 'steps'): sys.exit(__doc__)
     if sys.argv[1] == 'calls': calls(sys.argv[2], float(sys.argv[3]))
-    else: steps(sys.argv[2], float(sys.argv[3]), [a for a in sys.argv[4:] if a != '--profile'], '--profile' in sys.argv)
+    else: steps(sys.argv[2], float(sys.argv[3]), [a for a in sys.argv[4:] if not a.startswith('--')], '--profile' in sys.argv, '--seventh' in sys.argv)
