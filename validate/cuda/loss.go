@@ -24,6 +24,8 @@ func lossKernels(register func(k kernel, names ...string)) {
 	register(kernel{rows: all, run: nllBackward}, "nll_loss_backward", "nll_loss2d_backward")
 	register(kernel{run: mseLoss}, "mse_loss")
 	register(kernel{run: mseBackward}, "mse_loss_backward")
+	register(kernel{run: smoothL1Loss}, "smooth_l1_loss")
+	register(kernel{run: smoothL1Backward}, "smooth_l1_loss_backward")
 }
 
 // nllOf describes log-probabilities and targets.
@@ -106,11 +108,11 @@ func half(t *validate.ArenaView, d int64, second bool) *validate.ArenaView {
 	return part(t, shape, t.Strides, at)
 }
 
-// mseLoss adds squared differences, which lie in the scratch that the plan has
-// for them; without a reduction they are the result.
-func mseLoss(r *run) error {
+// pairLoss reduces a loss of each pair of elements, which the operator computes into
+// the scratch that the plan has for them; without a reduction they are the result.
+func pairLoss(r *run, operator string, p [4]float64) error {
 	if r.scalar("reduction") == 0 {
-		return pointwise(r, "mse", r.result(0), [4]float64{}, r.c.Args[0], r.c.Args[1])
+		return pointwise(r, operator, r.result(0), p, r.c.Args[0], r.c.Args[1])
 	}
 	x := r.arg(0)
 	if len(r.c.Scratch) == 0 || r.c.Scratch[0].Bytes < x.DType.Bytes(x.Elems()) {
@@ -118,7 +120,7 @@ func mseLoss(r *run) error {
 	}
 	d := *x
 	d.At, d.Strides = r.c.Scratch[0].At, validate.RowMajor(x.Shape)
-	if err := pointwise(r, "mse", &d, [4]float64{}, r.c.Args[0], r.c.Args[1]); err != nil {
+	if err := pointwise(r, operator, &d, p, r.c.Args[0], r.c.Args[1]); err != nil {
 		return err
 	}
 	op := int32(redMean)
@@ -126,6 +128,21 @@ func mseLoss(r *run) error {
 		op = redSum
 	}
 	return reduce(r, op, r.result(0), &d, nil)
+}
+
+func mseLoss(r *run) error { return pairLoss(r, "mse", [4]float64{}) }
+
+func smoothL1Loss(r *run) error {
+	return pairLoss(r, "smooth_l1", [4]float64{r.scalar("beta")})
+}
+
+// smoothL1Backward is the gradient of the smooth L1 loss.
+func smoothL1Backward(r *run) error {
+	f := 1.0
+	if r.scalar("reduction") == 1 {
+		f /= float64(max(r.arg(1).Elems(), 1))
+	}
+	return pointwise(r, "smooth_l1_slope", r.result(0), [4]float64{f, r.scalar("beta")}, r.c.Args...)
 }
 
 // mseBackward is the gradient of the mean squared error.

@@ -136,6 +136,9 @@ var Operators = []Operator{
 	{"prelu_input_backward", 3, "b > (C)0 ? a : a * c", "", false, true},
 	{"prelu_weight_backward", 2, "b > (C)0 ? (C)0 : a * b", "", false, true},
 	{"norm_slope", 3, "a - b * c", "", false, true},
+	{"sinc", 1, "a == (C)0 ? (C)1 : sin((C)3.141592653589793 * a) / ((C)3.141592653589793 * a)", "", false, false},
+	{"smooth_l1", 2, "fabs(a - b) < (C)p[0] ? (a - b) * (a - b) / (C)(2 * p[0]) : fabs(a - b) - (C)(p[0] / 2)", "", false, false},
+	{"smooth_l1_slope", 3, "a * (C)p[0] * (fabs(b - c) < (C)p[1] ? (b - c) / (C)p[1] : b > c ? (C)1 : b < c ? (C)-1 : b - c)", "", false, false},
 }
 
 // operatorCode returns the code of an elementwise operator, or -1.
