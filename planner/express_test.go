@@ -251,17 +251,43 @@ func TestExpressNames(t *testing.T) {
 		}
 	}
 	p := &Plan{Selection: []train.Segment{{Modules: []string{"a'''+__import__('os')+r'''\\", "\u202e\U000e0001"}}}}
-	for _, f := range []func(*Plan) ([]byte, error){writePython, writeJAX} {
+	p.Config.Parallel = "fsdp=2"
+	for _, f := range []func(*Plan) ([]byte, error){writePython, writeFSDP2, writeJAX} {
 		data, err := f(p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, doc, _ := strings.Cut(string(data), "json.loads(\n    r'''")
 		doc, _, ok := strings.Cut(doc, "'''")
-		var c TorchConfig
-		if err := json.Unmarshal([]byte(doc), &c); err != nil || !ok || !slices.Equal(c.Checkpoint[0].Modules, p.Selection[0].Modules) || strings.Contains(string(data), "\u202e") {
+		var c struct{ Checkpoint, Selection []train.Segment }
+		if err := json.Unmarshal([]byte(doc), &c); err != nil || !ok || !slices.Equal(append(c.Checkpoint, c.Selection...)[0].Modules, p.Selection[0].Modules) || strings.Contains(string(data), "\u202e") {
 			t.Errorf("%v, %q", err, doc)
 		}
+	}
+}
+
+// A script of FSDP2 is of a plan with a mesh that it can make.
+func TestExpressFSDP2(t *testing.T) {
+	for mesh, want := range map[string]string{"": "the plan is of one card", "pp=2": "cannot express the plan's mesh pp=2", "zero3=2": "cannot express the plan's mesh zero3=2", "hsdp=2x2": "", "ddp=2": "", "fsdp=2,tp=2": ""} {
+		p := &Plan{}
+		p.Config.Parallel = mesh
+		data, err := writeFSDP2(p)
+		if want == "" && (err != nil || !strings.Contains(string(data), `"parallel": "`+mesh+`"`) || strings.Contains(string(data), "from ._error import MemplanError\nif")) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v", mesh, err)
+		}
+	}
+}
+
+// The elements of a model that is an nn.Sequential itself are repeated, like those of a
+// list in it; attributes of the model that end in digits are not.
+func TestRepeated(t *testing.T) {
+	var all []block
+	for _, name := range []string{"0", "1", "1.up", "layer1", "layer2", "body.stage1", "body.stage2", "h.0"} {
+		all = append(all, block{list: name[:max(strings.LastIndexByte(name, '.'), 0)], name: name, class: "Block"})
+	}
+	got := texts(repeated(all), func(b *block) string { return b.name })
+	if want := []string{"0", "1", "body.stage1", "body.stage2"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -58,6 +58,7 @@ type anatomy struct {
 var Frameworks = []Framework{
 	{Name: "torch", Doc: "any PyTorch script, by memplan's own function", Form: "JSON", Does: "every plan"},
 	{Name: "python", Doc: "a module that applies the plan where memplan is not installed", Form: "Python", Does: "every plan", whole: writePython},
+	{Name: "fsdp2", Doc: "a module that shards a model, with its checkpoints, where memplan is not installed", Form: "Python", Does: "every plan of ddp, zero1, fsdp, hsdp and tp", whole: writeFSDP2},
 	{Name: "jax", Doc: "policies for jax.checkpoint, by module", Form: "Python", Does: "every plan that keeps no results of fused attention", whole: writeJAX},
 	{Name: "huggingface", Doc: "transformers' TrainingArguments", Form: "JSON", Does: "every n-th layer", Read: "transformers", ways: everyN, write: writeHuggingFace},
 	{Name: "axolotl", Doc: "keys of an axolotl configuration", Form: "YAML", Does: "all layers, with results of some operators kept or none", Read: "axolotl", ways: axolotlWays, write: writeAxolotl},
@@ -177,7 +178,7 @@ func (m *Model) anatomy(j *job, batch int64) (*anatomy, error) {
 	}
 	a := &anatomy{lora: j.cfg.LoRA != ""}
 	for _, x := range m.lifted.Modules() {
-		if !nameable.MatchString(x.Name) || !nameable.MatchString(x.Class) {
+		if !nameable.MatchString("model."+x.Name) || !nameable.MatchString(x.Class) { // elements of an nn.Sequential begin with digits
 			continue
 		}
 		k := block{list: x.Name[:max(strings.LastIndexByte(x.Name, '.'), 0)], name: x.Name, class: x.Class, calls: map[string]int{}}
@@ -203,15 +204,15 @@ func (m *Model) anatomy(j *job, batch int64) (*anatomy, error) {
 	return a, nil
 }
 
-// repeated lists the modules that the model repeats: numbered elements of a list, or
-// numbered attributes such as encoder_layer_0, of one class, and not inside another
-// such module.
+// repeated lists the modules that the model repeats: numbered elements of a list, which
+// may be the model itself, or numbered attributes of a part such as encoder_layer_0, of
+// one class, and not inside another such module.
 func repeated(modules []block) []block {
 	type row struct{ list, stem, class string }
 	rowOf := func(b *block) (r row, numbered bool) {
 		last := b.name[strings.LastIndexByte(b.name, '.')+1:]
 		stem := strings.TrimRight(last, "0123456789")
-		return row{b.list, stem, b.class}, stem != last && b.list != ""
+		return row{b.list, stem, b.class}, stem != last && (b.list != "" || stem == "")
 	}
 	count := map[row]int{}
 	for i := range modules {
@@ -236,7 +237,7 @@ func (m *Model) registered(blocks []block) {
 	at := map[string]int{}
 	for i, v := range m.lifted.Graph.Values {
 		for _, b := range blocks {
-			if _, ok := at[b.list]; !ok && strings.HasPrefix(v.Name, b.list+".") {
+			if _, ok := at[b.list]; !ok && strings.HasPrefix(v.Name, strings.TrimPrefix(b.list+".", ".")) {
 				at[b.list] = i
 			}
 		}

@@ -25,7 +25,7 @@ func (f *Framework) keys(c *Config) ([][2]string, error) {
 		return nil, err
 	}
 	if f.mesh == nil {
-		return nil, fmt.Errorf("%s's configuration does not say on how many cards a step is spread: the plan is of %s; apply it by memplan.parallelize, or give --to torchtitan, deepspeed, megatron or accelerate", f.Name, m)
+		return nil, fmt.Errorf("%s's configuration does not say on how many cards a step is spread: the plan is of %s; apply it by memplan.parallelize, or give --to fsdp2, torchtitan, deepspeed, megatron or accelerate", f.Name, m)
 	}
 	keys, err := f.mesh(c, &m)
 	if err != nil {

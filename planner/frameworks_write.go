@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -264,6 +266,50 @@ PLAN: dict[str, Any] = json.loads(
 def apply(model: Model, *, strip_prefix: str | None = None) -> Model:
     """checkpoint() with the plan of this file; remove(model) takes it off again."""
     return checkpoint(model, PLAN, strip_prefix=strip_prefix)
+`), nil
+}
+
+// ownImports are lines of python.Parallel that a file which has python.Checkpoint, too, does without.
+var ownImports = regexp.MustCompile(`(?m)^from (__future__|\._\w+) import .*\n`)
+
+// writeFSDP2 writes the Python code that spreads a model over a mesh and applies a plan's
+// checkpoints, with one plan in it.
+func writeFSDP2(p *Plan) ([]byte, error) {
+	if p.Config.Parallel == "" {
+		return nil, errors.New("the plan is of one card: make one with --parallel fsdp=N, or give --to python")
+	}
+	m, err := ParseParallel(p.Config.Parallel)
+	if err != nil {
+		return nil, err
+	}
+	if m.Pipeline > 0 || m.Stage > 0 {
+		return nil, fmt.Errorf("fully_shard cannot express the plan's mesh %s: pipelines and DeepSpeed's engine have scripts of their own; give a mesh of ddp, zero1, fsdp, hsdp and tp", m)
+	}
+	if _, err := p.ToTorch(); err != nil { // a schedule of single operations
+		return nil, err
+	}
+	c := &p.Config
+	doc, err := pythonJSON(map[string]any{
+		"schemaVersion": SchemaVersion, "selection": p.Selection, "schedule": []any{}, "weights": p.Weights, "parallel": p.Parallel,
+		"config": map[string]any{"parallel": c.Parallel, "fsdpReshard": c.FSDPReshard, "fsdpPrecision": c.FSDPPrecision, "fsdpOffload": c.FSDPOffload, "fsdpPrefetch": c.FSDPPrefetch,
+			"ddpBucket": c.DDPBucket, "ddpFirst": c.DDPFirst, "ddpViews": c.DDPViews, "ddpUnused": c.DDPUnused},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []byte(python.Checkpoint + "\n\n# ---- the mesh " + strings.Repeat("-", 110) + "\n\n" + ownImports.ReplaceAllString(python.Parallel, "") + `
+
+# ---- the plan ----------------------------------------------------------------------------------------------------------------
+
+# Under torchrun, before the optimizer is made: import this file and train what apply(model) returns.
+PLAN: dict[str, Any] = json.loads(
+    ` + doc + `
+)
+
+
+def apply(model: torch.nn.Module, mesh: Union[str, DeviceMesh, None] = None) -> torch.nn.Module:
+    """parallelize() with the plan of this file, on its mesh or the one given."""
+    return parallelize(model, mesh, PLAN)
 `), nil
 }
 

@@ -34,6 +34,8 @@ type ParallelInfo struct {
 	NCCLBytes int64          `json:"ncclBytes"`         // per rank, in processBytes
 	HostBytes int64          `json:"hostBytes"`         // pinned host memory of a rank, for what is offloaded
 	Wrapped   []string       `json:"wrapped,omitempty"` // modules that fully_shard is called on, besides the root
+
+	Tensor map[string]string `json:"tensor,omitempty"` // modules that tensor parallelism splits: colwise or rowwise
 }
 
 // RankInfo is one rank's memory.
@@ -386,7 +388,7 @@ func (a *answer) parallel() error {
 	if s == nil {
 		return nil
 	}
-	a.ranks = &ParallelInfo{Mesh: meshMap(s.Mesh), Ranks: s.Ranks(), NCCLBytes: s.nccl(), HostBytes: a.hostBytes(), Wrapped: s.FSDP.Units}
+	a.ranks = &ParallelInfo{Mesh: meshMap(s.Mesh), Ranks: s.Ranks(), NCCLBytes: s.nccl(), HostBytes: a.hostBytes(), Wrapped: s.FSDP.Units, Tensor: s.TP.Styles(a.ev.Params)}
 	places, ranks := s.places()
 	seen := map[shard.Place]*evaluation{s.place: a.ev}
 	for i, p := range places {

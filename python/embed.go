@@ -13,6 +13,12 @@ import (
 //go:embed memplan/_checkpoint.py
 var Checkpoint string
 
+// Parallel is the module that spreads PyTorch models over the GPUs of a mesh. It imports
+// from Checkpoint's.
+//
+//go:embed memplan/_parallel.py
+var Parallel string
+
 // Boot is the program for `python3 -c` that reads a job, with Sources, as JSON
 // from standard input and answers on standard output.
 //

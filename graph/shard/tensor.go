@@ -32,6 +32,20 @@ func matches(patterns []string, module string) bool {
 	})
 }
 
+// Styles returns the modules of parameters that are split, each with colwise or rowwise.
+func (o TP) Styles(params []train.Param) map[string]string {
+	out := map[string]string{}
+	for _, p := range params {
+		switch m := module(p.Name); {
+		case matches(o.Colwise, m):
+			out[m] = "colwise"
+		case matches(o.Rowwise, m):
+			out[m] = "rowwise"
+		}
+	}
+	return out
+}
+
 // Apply returns the step of a rank. The source is not changed.
 func (o TP) Apply(b *train.Build) (*train.Build, error) {
 	if err := o.check(); err != nil {

@@ -27,8 +27,8 @@ def parallelize(model: torch.nn.Module, mesh: Union[str, DeviceMesh, None] = Non
 
     mesh is a text as --parallel takes it ("fsdp=4", "hsdp=2x4", "fsdp=4,tp=2", "ddp=8"), or a DeviceMesh whose dimensions are named so
     (ddp, zero1, replicate, fsdp, shard, tp); without one it is the plan's. With a plan its checkpoints are put on, and FSDP2 wraps the modules that
-    the plan names, with its reshard_after_forward, precision and offload; without one the root alone is wrapped. tp_plan gives modules,
-    by patterns of their names, "colwise" or "rowwise".
+    the plan names, with its reshard_after_forward, precision, offload and prefetch; without one the root alone is wrapped. DDP gets the
+    plan's buckets. tp_plan gives modules, by patterns of their names, "colwise" or "rowwise"; without it they are the plan's.
 
     In order: tensor parallelism, checkpoints, fully_shard on each module and then the root, or DDP. Make the optimizer afterwards, of
     the parameters of what is returned: torch.distributed.optim.ZeroRedundancyOptimizer for zero1. The process group is made where there is
@@ -47,7 +47,7 @@ def parallelize(model: torch.nn.Module, mesh: Union[str, DeviceMesh, None] = Non
     if not (offload := bool(config.get("fsdpOffload"))) or "fsdp" not in names and "shard" not in names:
         model.to(device)
     if "tp" in names:
-        _tensor(model, given["tp"], tp_plan)
+        _tensor(model, given["tp"], tp_plan, info.get("tensor") or {}, document)
     elif tp_plan:
         raise MemplanError(f"tp_plan needs a mesh with tp, not {_said(given)}")
     if document.get("selection") or document.get("checkpoint"):
@@ -57,7 +57,7 @@ def parallelize(model: torch.nn.Module, mesh: Union[str, DeviceMesh, None] = Non
         _shard(model, given[sharded] if len(sharded) > 1 else given[sharded[0]], document, info.get("wrapped") or [], config, offload, device)
     elif "ddp" in names or "zero1" in names:
         inner = given["ddp" if "ddp" in names else "zero1"]
-        root = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None, process_group=inner.get_group())
+        root = _replicate(model, inner, config, device)
     root.__dict__[_SPREAD] = document
     return root
 
@@ -125,36 +125,69 @@ def _said(mesh: DeviceMesh) -> str:
     return ", ".join(f"{n}={mesh.size(i)}" for i, n in enumerate(mesh.mesh_dim_names or ()))
 
 
-def _tensor(model: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, str] | None) -> None:
+def _replicate(model: torch.nn.Module, mesh: DeviceMesh, config: Mapping[str, Any], device: torch.device) -> torch.nn.Module:
+    how: dict[str, Any] = dict(device_ids=[device.index] if device.type == "cuda" else None, process_group=mesh.get_group())
+    how.update(gradient_as_bucket_view=bool(config.get("ddpViews")), find_unused_parameters=bool(config.get("ddpUnused")))
+    bucket, first = config.get("ddpBucket"), config.get("ddpFirst")
+    if bucket:
+        if first and first != bucket:
+            raise MemplanError("DDP's first bucket is as large as the others where their size is given: plan with --ddp-bucket or --ddp-first-bucket alone")
+        how["bucket_cap_mb"] = bucket / 2**20
+    default = dist._DEFAULT_FIRST_BUCKET_BYTES  # type: ignore[attr-defined] # "User can set", says DDP's code
+    try:
+        dist._DEFAULT_FIRST_BUCKET_BYTES = first or default  # type: ignore[attr-defined]
+        return torch.nn.parallel.DistributedDataParallel(model, **how)
+    finally:
+        dist._DEFAULT_FIRST_BUCKET_BYTES = default  # type: ignore[attr-defined]
+
+
+def _tensor(model: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, str] | None, planned: Mapping[str, str], document: Mapping[str, Any]) -> None:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     styles = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
-    if not plan:
+    if not plan and not planned:
         raise MemplanError("a mesh with tp needs tp_plan: patterns of module names with colwise or rowwise")
     apply: dict[str, Any] = {}
-    for pattern, style in plan.items():
+    if not plan:
+        names = {id(m): n for n, m in model.named_modules()}
+        found = _Names(model, document.get("weights") or {}).all(list(planned), None)
+        apply = {names[id(m)]: styles[planned[n]]() for n, m in found.items()}
+    for pattern, style in (plan or {}).items():
         if style not in styles:
             raise MemplanError(f"tp_plan: {pattern}: {style!r}: want one of {', '.join(styles)}")
-        found = [n for n, _ in model.named_modules() if fnmatchcase(n, pattern)]
-        if not found:
+        matched = [n for n, _ in model.named_modules() if fnmatchcase(n, pattern)]
+        if not matched:
             raise MemplanError(f"tp_plan: no module is called {pattern}")
-        apply.update((n, styles[style]()) for n in found)
+        apply.update((n, styles[style]()) for n in matched)
     parallelize_module(model, mesh, apply)
 
 
 def _shard(model: torch.nn.Module, mesh: DeviceMesh, document: Mapping[str, Any], wrapped: list[str], config: Mapping[str, Any], offload: bool, device: torch.device) -> None:
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
-    how: dict[str, Any] = dict(mesh=mesh, reshard_after_forward=config.get("fsdpReshard", "true") != "false")
+    reshard = config.get("fsdpReshard") or "true"
+    how: dict[str, Any] = dict(mesh=mesh, reshard_after_forward=int(reshard) if reshard.isdigit() else reshard != "false")
     if config.get("fsdpPrecision") == "bf16":
         how["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     if offload:
         how["offload_policy"] = CPUOffloadPolicy()
-    for m in _Names(model, document.get("weights") or {}).all(wrapped, None).values():
-        fully_shard(m, **how)
+    units = _Names(model, document.get("weights") or {}).all(wrapped, None)
+    for name in sorted(units, key=lambda n: -n.count(".")):  # inner modules first
+        fully_shard(units[name], **how)
     fully_shard(model, **how)
+    _prefetch(model, list(units.values()), config.get("fsdpPrefetch") or 0)
     if offload:
         for m in model.modules():
             for name, b in m._buffers.items():
                 if b is not None:
                     m._buffers[name] = b.to(device)
+
+
+def _prefetch(root: Any, units: list[Any], ahead: int) -> None:
+    """Gathers modules ahead: in forward the next ones, in backward those before; 0 leaves FSDP2's way."""
+    if not ahead:
+        return
+    forward, backward = [root, *units], [*units, root]
+    for i, (f, b) in enumerate(zip(forward, backward)):
+        f.set_modules_to_forward_prefetch(forward[i + 1 : i + 1 + ahead])
+        b.set_modules_to_backward_prefetch(backward[max(0, i - ahead) : i][::-1])

@@ -1,8 +1,11 @@
 """memplan.parallelize on two processes of the processor: gradients are those of one process with both halves of the batch."""
 import functools
+import importlib.util
+import json
 import os
 import pathlib
 import socket
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -104,6 +107,54 @@ def tp(rank: int) -> None:
     check(rank, m, halves=False)
 
 
+def settings(rank: int) -> None:
+    """What a plan says of FSDP2 and DDP arrives there."""
+    def applied(parallel: str, **config: object) -> nn.Module:
+        return memplan.parallelize(net(), plan=plan(parallel=parallel, **config))
+
+    m = applied("fsdp=2", fsdpPrefetch=2)
+    ahead = [[id(s) for s in f._get_fsdp_state()._states_to_forward_prefetch] for f in (m, m[0], m[3])]
+    assert ahead == [[id(m[0]._get_fsdp_state()), id(m[1]._get_fsdp_state())], [id(m[1]._get_fsdp_state()), id(m[2]._get_fsdp_state())], []], ahead
+    back = [[id(s) for s in f._get_fsdp_state()._states_to_backward_prefetch] for f in (m, m[1])]
+    assert back == [[id(m[3]._get_fsdp_state()), id(m[2]._get_fsdp_state())], [id(m[0]._get_fsdp_state())]], back
+    check(rank, m)
+    m = applied("ddp=2", ddpBucket=2**21, ddpViews=True, ddpUnused=True)
+    assert m.bucket_bytes_cap == 2**21 and m.gradient_as_bucket_view and m.find_unused_parameters and not m.bucket_bytes_cap_default
+    assert applied("ddp=2", ddpFirst=2**12).bucket_bytes_cap_default and dist._DEFAULT_FIRST_BUCKET_BYTES == 2**20
+    try:
+        applied("ddp=2", ddpFirst=2**12, ddpBucket=2**21)
+    except memplan.MemplanError as e:
+        assert "as large as the others" in str(e), e
+    else:
+        raise AssertionError("a first bucket of another size was applied")
+
+
+def written(rank: int, parallel: str) -> None:
+    """What config --to fsdp2 wrote, without the package."""
+    spec = importlib.util.spec_from_file_location("written", os.path.join(os.environ["WRITTEN"], parallel + ".py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    m = module.apply(net())
+    if parallel == "fsdp=2":
+        assert all(isinstance(m[i], torch.distributed.fsdp.FSDPModule) for i in range(4))
+    elif parallel == "tp=2":
+        assert m[0].up.weight.to_local().shape == (32, 16) and m[0].down.weight.to_local().shape == (16, 32)
+    check(rank, m, halves=parallel != "tp=2")
+
+
+def write(folder: str) -> None:
+    """Writes the files that written() applies."""
+    def said(*words: str) -> None:
+        subprocess.run(["memplan", *words], check=True, stdout=subprocess.DEVNULL, cwd=folder)
+
+    memplan.export(net(), (batch(),), path=os.path.join(folder, "net.onnx"), step=lambda m, x: m(x).pow(2).mean().backward())
+    with open(os.path.join(folder, "regions.json"), "w") as f:
+        json.dump({"schemaVersion": 1, "framework": "torch", "checkpoint": plan()["selection"], "ops": []}, f)
+    for parallel in MESHES:
+        said("plan", "net.onnx", "--vram", "4G", "--batch", "4", "--checkpoint", "regions.json", "--parallel", parallel, "-o", "plan.json")
+        said("config", "plan.json", "--to", "fsdp2", "-o", parallel + ".py")
+
+
 def refused(rank: int) -> None:
     dist.init_process_group("gloo")
     for mesh, tp_plan, words in (("fsdp=4", None, "4 ranks, and there are 2 processes"), ("", None, "no mesh"), ("fsdp=x", None, "want fsdp=N"), ("cp=2", None, "not cp"), ("ddp=2,fsdp=1", None, "one of ddp"),
@@ -116,7 +167,9 @@ def refused(rank: int) -> None:
             raise AssertionError(f"{mesh!r} with {tp_plan} was applied")
 
 
-WAYS = {"fsdp": fsdp, "fsdp-keep": functools.partial(fsdp, fsdpReshard="false"), "together": together, "ddp": ddp, "tp": tp, "refused": refused}
+WAYS = {"fsdp": fsdp, "fsdp-keep": functools.partial(fsdp, fsdpReshard="false"), "together": together, "ddp": ddp, "tp": tp, "settings": settings, "refused": refused}
+MESHES = ("fsdp=2", "ddp=2", "tp=2")
+WAYS |= {"written " + m: functools.partial(written, parallel=m) for m in MESHES}
 
 
 class Parallel(unittest.TestCase):
@@ -128,7 +181,10 @@ class Parallel(unittest.TestCase):
         ports = [s.getsockname()[1] for s in sockets]
         for s in sockets:
             s.close()
-        mp.spawn(run, (ports, 2), nprocs=2)
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder)
+            os.environ["WRITTEN"] = folder
+            mp.spawn(run, (ports, 2), nprocs=2)
 
     def test_no_processes(self) -> None:
         env = {k: os.environ.pop(k) for k in ("RANK",) if k in os.environ}
