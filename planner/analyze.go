@@ -153,7 +153,7 @@ func (a *answer) build(batch int64, segs []train.Segment) (*train.Build, error) 
 	key := fmt.Sprint(segs)
 	for _, x := range a.made {
 		if x.batch == batch && x.segs == key {
-			return x.Build, a.m.bind(batch, a.j.cfg.Dims, a.j.cfg.Shapes)
+			return x.Build, a.m.boundFor(a.j, batch)
 		}
 	}
 	b, err := a.m.build(a.j, batch, segs)

@@ -3,6 +3,7 @@ package planner
 import (
 	"slices"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner/profile"
@@ -70,7 +71,7 @@ func (j *job) communication(b *train.Build) (t traffic) {
 		runs := float64(b.Runs(n))
 		switch largest := largestAlloc(b, n); n.Op {
 		case "fsdp::all_gather_copy_in", "fsdp::reduce_scatter":
-			t.beside[n.Phase] += runs * ring(largest, s.Shards)
+			t.beside[n.Phase] += runs * ring(largest, s.Sharded())
 		case "deepspeed::all_gather":
 			t.beside[n.Phase] += runs * ring(largest, s.DeepSpeed)
 		case "deepspeed::reduce":
@@ -81,12 +82,38 @@ func (j *job) communication(b *train.Build) (t traffic) {
 	}
 	if s.Replicas > 1 {
 		bytes := gradientBytes(b)
-		t.beside[program.Backward] += 2 * ring(bytes, s.Replicas)
+		t.beside[program.Backward] += 2 * ring(bytes, s.Replicated())
 		if s.ZeRO {
-			t.waiting += ring(bytes, s.Replicas)
+			t.waiting += ring(bytes, s.Replicated())
 		}
 	}
+	j.attention(b, &t, rate)
 	return t
+}
+
+// attention adds what attention over the ranks of a sequence sends: keys and values of all
+// ranks beside the first of its kernels, in forward and in backward, and float32 gradients
+// of them to the next rank after each, of which the last is waited for.
+func (j *job) attention(b *train.Build, t *traffic, rate float64) {
+	n := j.meshed.Mesh.Context
+	if n == 0 {
+		return
+	}
+	for i := range b.Nodes {
+		switch x := &b.Nodes[i]; x.Autograd {
+		case "ScaledDotProductEfficientAttentionBackward0", "ScaledDotProductFlashAttentionBackward0", "ScaledDotProductCudnnAttentionBackward0":
+			var elems, bytes int64
+			for _, k := range x.In[len(x.In)-5 : len(x.In)-2] { // key, query and value
+				n, _ := graph.Product(k.Shape)
+				elems, bytes = elems+n, bytes+k.DType.Bytes(n)
+			}
+			gathered, sums := float64(bytes)*2/3*float64(n-1)/rate, 4*float64(elems)*2/3/rate
+			runs := float64(b.Runs(x))
+			t.beside[program.Forward] += runs * gathered
+			t.beside[program.Backward] += runs * (gathered + float64(n-1)*sums)
+			t.waiting += runs * sums
+		}
+	}
 }
 
 // largestAlloc returns the largest storage that a node allocates, in bytes.

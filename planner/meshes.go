@@ -214,9 +214,9 @@ func (l *leastBytes) gathers(b *train.Build, blocks []string) {
 // further than by its ranks.
 func (l *leastBytes) of(m *shard.Mesh, cfg *Config, saves bool) int64 {
 	model := int64(max(m.Pipeline, 1) * max(m.Tensor, 1))
-	shards, states, grads := int64(max(m.Shards, 1)), int64(max(m.Shards, 1)), l.gradients
+	shards, states, grads := int64(max(m.Sharded(), 1)), int64(max(m.Sharded(), 1)), l.gradients
 	if m.ZeRO {
-		states = int64(m.Replicas)
+		states = int64(m.Replicated())
 	}
 	if m.Replicas > 0 && m.Shards == 0 && !cfg.DDPViews {
 		grads *= 2 // the buckets

@@ -346,7 +346,7 @@ func (m *Model) options(j *job, segs []train.Segment) (train.Options, error) {
 	o := train.Options{Train: j.train, Loss: j.cfg.Loss, Segments: segs, Micros: j.micros(), Hold: j.cfg.Hold, Retrain: m.lifted.Eval, LoRA: j.lora, Config: aten.Config{
 		TF32: j.runtime.ConvTF32, GemmWorkspace: j.runtime.CuBLASBytes(j.device.Compute),
 		LtWorkspace: j.runtime.LtBytes, LtPerCall: j.runtime.Lt == profile.LtPerCall, GemmPerCall: j.runtime.CuBLASPerCall, SMs: j.device.SMs, ThreadsPerSM: threadsPerSM(j.device),
-		Major: j.device.Compute.Major, Attention: j.order, ConvWorkspace: m.convWorkspace, RMSNormFloat32: j.runtime.RMSNormFull,
+		Major: j.device.Compute.Major, Ring: j.ring(), Attention: j.order, ConvWorkspace: m.convWorkspace, RMSNormFloat32: j.runtime.RMSNormFull,
 	}}
 	if j.precision.Autocast {
 		o.Config.Autocast = j.precision.Compute
@@ -428,7 +428,7 @@ func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, 
 	if err := m.wrap(j, batch); err != nil {
 		return nil, err
 	}
-	if err := m.bind(batch, j.cfg.Dims, j.cfg.Shapes); err != nil {
+	if err := m.boundFor(j, batch); err != nil {
 		return nil, err
 	}
 	o, err := m.options(j, segs)
@@ -438,6 +438,9 @@ func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, 
 	b, err := m.whole(j, batch, segs, o)
 	if err != nil || j.meshed == nil {
 		return b, err
+	}
+	if err := j.meshed.rings(b); err != nil {
+		return nil, err
 	}
 	if b, err = j.meshed.Apply(b, j.meshed.place, o.Update); err != nil {
 		return nil, fmt.Errorf("--parallel %s: %w", j.meshed.Mesh, err)
@@ -450,7 +453,7 @@ func (m *Model) whole(j *job, batch int64, segs []train.Segment, o train.Options
 	if m.wholes == nil {
 		return train.New(m.lifted, o)
 	}
-	key := fmt.Sprint(j.precision.Name, j.micros(), batch, segs)
+	key := fmt.Sprint(j.precision.Name, j.micros(), batch, j.ring(), segs)
 	if b := m.wholes[key]; b != nil {
 		return b, nil
 	}

@@ -81,7 +81,7 @@ func (m *Model) supported(j *job) error {
 	if j.train {
 		return fmt.Errorf("%s: unsupported operator %s (first at node %s): what its training needs is not known", m.Path, strings.Join(found, ", "), where)
 	}
-	if err := m.bind(max(j.cfg.Batch, 1), j.cfg.Dims, j.cfg.Shapes); err != nil {
+	if err := m.boundFor(j, max(j.cfg.Batch, 1)); err != nil {
 		return err
 	}
 	for _, w := range m.bound.warnings {

@@ -35,8 +35,15 @@ var hostOf = map[kernel.Pace]hosted{
 	kernel.GroupNorms: {60e-6, 20e-6}, kernel.GroupNormsBackward: {60e-6, 20e-6}, kernel.Attentions: {60e-6, 20e-6}, kernel.AttentionsBackward: {60e-6, 20e-6},
 }
 
+// ringHost is what the host takes for attention over the ranks of a sequence, which is some
+// thirty calls through DTensor's dispatcher; likewise for its backward (docs/distributed.md).
+const ringHost = 1.2e-3
+
 // hostSeconds is what the host takes to start a node.
 func (m *TimeModel) hostSeconds(n *program.Node) float64 {
+	if n.Attrs != nil && n.Attrs.Ring {
+		return ringHost
+	}
 	h, ok := hostOf[paceOf(n)]
 	switch {
 	case n.Op == "to":

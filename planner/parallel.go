@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -51,14 +52,15 @@ type RankInfo struct {
 type meshed struct {
 	shard.Setup
 	place shard.Place
-	wrap  string // blocks, or a pattern of module names
-	split string // blocks, or the modules that stages begin with
-	meta  int64  // bytes that a card would hold before the model is cut, where that is more than it has; else 0
+	wrap  string           // blocks, or a pattern of module names
+	split string           // blocks, or the modules that stages begin with
+	dims  map[string]int64 // dims of the file on a rank, where sequences are divided; else nil
+	loop  bool             // the optimizer updates one parameter after the other
+	meta  int64            // bytes that a card would hold before the model is cut, where that is more than it has; else 0
 }
 
 // unmodelled maps known dimensions of meshes that are not predicted to what is missing.
 var unmodelled = map[string]string{
-	"cp": "ring attention's buffers are not replayed: --dim of the sequence with fewer tokens shows what a rank's activations take",
 	"ep": "which tokens an expert gets is not in the file",
 }
 
@@ -75,6 +77,8 @@ func ParseParallel(text string) (shard.Mesh, error) {
 	case err != nil:
 	case m.Pipeline > 0 && (m.Shards > 0 || m.ZeRO):
 		err = errors.New("a pipeline's stages with sharded parameters or optimizer are not modelled: give pp with ddp or tp")
+	case m.Context > 0 && m.Pipeline > 0:
+		err = errors.New("context parallelism in a pipeline is not modelled: give cp with ddp, fsdp, hsdp or tp")
 	case m.Stage > 0 && m.Data() < m.Ranks():
 		err = errors.New("DeepSpeed's ZeRO with another dimension is not modelled: give it alone")
 	}
@@ -111,6 +115,7 @@ var dimensionSettings = []struct {
 	{"ddp-", "ddp or zero1", func(m *shard.Mesh) bool { return m.Replicas > 0 && m.Shards == 0 }},
 	{"zero-", "zero2 or zero3", func(m *shard.Mesh) bool { return m.Stage > 0 }},
 	{"tp-", "tp", func(m *shard.Mesh) bool { return m.Tensor > 0 }},
+	{"cp-", "cp", func(m *shard.Mesh) bool { return m.Context > 0 }},
 	{"pp-", "pp", func(m *shard.Mesh) bool { return m.Pipeline > 0 }},
 }
 
@@ -164,10 +169,84 @@ func (j *job) spreads() (*meshed, error) {
 	s.DDP = shard.DDP{Bucket: c.DDPBucket, First: c.DDPFirst, BucketViews: c.DDPViews, Unused: c.DDPUnused, LateFree: true} // the larger of two: what must fit
 	s.Engine = shard.DeepSpeed{Bucket: int64(c.ZeROBucket), Overlap: c.ZeROOverlap, Persistence: int64(c.ZeROPersistence), Reuse: int64(c.ZeROReuse), Prefetch: int64(c.ZeROPrefetch), Live: int64(c.ZeROLive)}
 	s.TP = shard.TP{Colwise: c.TPColwise, Rowwise: c.TPRowwise}
+	if o := j.optimizer; mesh.Tensor > 0 && mesh.Shards == 0 && o != nil && o.Name == profile.Optimizers[0].Name {
+		s.loop = true // foreach kernels refuse DTensors beside plain parameters
+		if j.optimizer, err = profile.FindOptimizer(o.Name + "-loop"); err != nil {
+			return nil, err
+		}
+	}
+	if s.dims, err = divided(c, mesh.Context); err != nil {
+		return nil, err
+	}
 	if mesh.Pipeline > 0 {
 		s.Pipeline.Schedule, s.Pipeline.Micros = c.PPSchedule, cmp.Or(c.PPMicros, mesh.Pipeline)
 	}
 	return s, s.fsdp(j)
+}
+
+// divided returns the dims of a question as a rank has them that shares its sequences with
+// others; nil without such ranks, and where the file's sequences have one length.
+func divided(c *Config, ranks int) (map[string]int64, error) {
+	names := c.CPDim
+	if len(names) == 0 && len(c.Dims) == 1 {
+		names = slices.Collect(maps.Keys(c.Dims))
+	}
+	if ranks == 0 || len(names) == 0 {
+		return nil, nil
+	}
+	out := maps.Clone(c.Dims)
+	for _, name := range names {
+		n, ok := c.Dims[name]
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("--cp-dim %s: give the whole length of the sequence, --dim %s=N", name, name)
+		case n%int64(ranks) != 0:
+			return nil, fmt.Errorf("--dim %s=%d: not a multiple of the %d ranks that share a sequence", name, n, ranks)
+		}
+		out[name] = n / int64(ranks)
+	}
+	return out, nil
+}
+
+// folded is how many ranks share a sequence whose length the question does not divide: a
+// rank's step then is that of so many times fewer whole sequences, which are as many
+// tokens. 1 where it does, and without such ranks.
+func (j *job) folded() int64 {
+	if j.meshed == nil || j.meshed.dims != nil {
+		return 1
+	}
+	return int64(max(j.meshed.Mesh.Context, 1))
+}
+
+// boundFor binds the shapes of the question's step on a rank.
+func (m *Model) boundFor(j *job, batch int64) error {
+	dims := j.cfg.Dims
+	if j.meshed != nil && j.meshed.dims != nil {
+		dims = j.meshed.dims
+	}
+	n := j.folded()
+	return m.bind((batch+n-1)/n, dims, j.cfg.Shapes)
+}
+
+// ring is the ring of attention that a rank takes part in.
+func (j *job) ring() aten.Ring {
+	if j.meshed == nil {
+		return aten.Ring{}
+	}
+	return aten.Ring{Size: j.meshed.Mesh.Context, Rank: j.meshed.place.Context, Folded: j.folded() > 1}
+}
+
+// rings returns an error for a step without attention that context parallelism can spread.
+func (s *meshed) rings(b *train.Build) error {
+	if s.Mesh.Context == 0 {
+		return nil
+	}
+	for i := range b.Nodes {
+		if a := b.Nodes[i].Attrs; a != nil && a.Ring {
+			return nil
+		}
+	}
+	return fmt.Errorf("--parallel %s: the file has no scaled_dot_product_attention, which alone context_parallel spreads over the ranks of a sequence", s.Mesh)
 }
 
 // fsdp resolves the settings of sharded parameters.
@@ -264,9 +343,6 @@ func (m *Model) tensor(j *job, batch int64) error {
 
 // repeatedBlocks returns the blocks that the model repeats.
 func (m *Model) repeatedBlocks(j *job, batch int64) (out []string, err error) {
-	if err := m.bind(batch, j.cfg.Dims, j.cfg.Shapes); err != nil {
-		return nil, err
-	}
 	a, err := m.anatomy(j.single(), batch)
 	if err != nil {
 		return nil, err
@@ -277,9 +353,12 @@ func (m *Model) repeatedBlocks(j *job, batch int64) (out []string, err error) {
 	return out, nil
 }
 
-// units returns the blocks that the model repeats, or the modules that match a
-// pattern.
+// units returns the modules that fully_shard is called on beside the root: the blocks that
+// the model repeats, none, or those that match a pattern.
 func (m *Model) units(j *job, wrap string, batch int64) (out []string, err error) {
+	if wrap == "root" {
+		return []string{}, nil
+	}
 	if err := m.bind(batch, j.cfg.Dims, j.cfg.Shapes); err != nil {
 		return nil, err
 	}
@@ -287,7 +366,7 @@ func (m *Model) units(j *job, wrap string, batch int64) (out []string, err error
 		return m.matching(wrap)
 	}
 	if out, err = m.repeatedBlocks(j, batch); err == nil && len(out) == 0 {
-		err = errors.New("--fsdp-wrap blocks: the file shows no blocks that the model repeats; give a pattern of module names")
+		err = errors.New("--fsdp-wrap blocks: the file shows no blocks that the model repeats; give a pattern of module names, or root")
 	}
 	return out, err
 }
@@ -315,15 +394,16 @@ const mostRanks = 8
 // innermost, those of a pipeline's stages outermost.
 func (s *meshed) places() (out []shard.Place, ranks []int) {
 	inner := max(s.Tensor, 1)
-	data := s.Data()
+	data, parts := s.Data()*max(s.Mesh.Context, 1), max(s.Mesh.Context, 1)
 	n := s.Ranks()
 	for r := range n {
 		stage, d := r/(inner*data), r/inner%data
+		part := d % parts
 		if s.Shards > 0 {
-			d %= s.Shards
+			d %= s.Sharded()
 		}
 		if at := r % (inner * data); n <= mostRanks || at == 0 || at == inner*data-1 {
-			out, ranks = append(out, shard.Place{Pipeline: stage, Data: d}), append(ranks, r)
+			out, ranks = append(out, shard.Place{Pipeline: stage, Data: d, Context: part}), append(ranks, r)
 		}
 	}
 	return out, ranks
@@ -364,7 +444,7 @@ func setupPeak(p *program.Program) (most int64, freed map[program.StorageID]bool
 // differ by what of each parameter is theirs, those of ZeroRedundancyOptimizer and of
 // DeepSpeed's stage 2 by which parameters are, others not at all.
 func (s *meshed) alike(d int, params []train.Param) int {
-	switch n := int64(s.Shards); {
+	switch n := int64(s.Sharded()); {
 	case n > 0:
 		same := func(of int) bool {
 			return !slices.ContainsFunc(params, func(p train.Param) bool {
@@ -440,7 +520,7 @@ func (j *job) besides() int64 {
 // meshMap returns the mesh in the form of documents.
 func meshMap(m shard.Mesh) map[string]int {
 	out := map[string]int{}
-	for name, n := range map[string]int{"pp": m.Pipeline, "tp": m.Tensor} {
+	for name, n := range map[string]int{"pp": m.Pipeline, "cp": m.Context, "tp": m.Tensor} {
 		if n > 0 {
 			out[name] = n
 		}
@@ -471,7 +551,7 @@ func (a *answer) hostBytes() int64 {
 	var n int64
 	for _, p := range a.ev.Params {
 		shape := slices.Clone(p.Tensor.Shape)
-		shape[0] = (shape[0] + int64(a.j.meshed.Shards) - 1) / int64(a.j.meshed.Shards)
+		shape[0] = (shape[0] + int64(a.j.meshed.Sharded()) - 1) / int64(a.j.meshed.Sharded())
 		size, _ := graph.Product(shape)
 		n += d.Bytes(size)
 		if p.Grad != program.None {
@@ -498,6 +578,12 @@ func (a *answer) parallelNotes() (out []graph.Warning) {
 	out = append(out, graph.Warning{Code: "parallel-time", Message: fmt.Sprintf("communication is counted at %.0f%% of what %s sends, beside what it overlaps; what the host takes to start it is not", 100*linkEfficiency, linkOf(a.j.device, s.Ranks()).Name)})
 	if s.meta > 0 {
 		out = append(out, graph.Warning{Code: "parallel-meta", Message: fmt.Sprintf("a card has less than the model takes before it is cut, %s: it must be made on the meta device and come to the card in parts (Module.to_empty)", profile.FormatBytes(s.meta))})
+	}
+	if s.loop {
+		out = append(out, graph.Warning{Code: "parallel-foreach", Message: "PyTorch's foreach kernels refuse parameters that tensor parallelism splits beside others: AdamW is counted with foreach=False, which the script must give (--optimizer adamw-loop)"})
+	}
+	if a.j.folded() > 1 {
+		out = append(out, graph.Warning{Code: "parallel-tokens", Message: fmt.Sprintf("a rank's part of each sequence is counted as one in %d of the sequences, which are as many tokens; what depends on the length alone is counted whole: --dim NAME=N, where the file leaves it open, makes that exact", s.Mesh.Context)})
 	}
 	if s.Replicas > 0 && s.Shards == 0 {
 		out = append(out, graph.Warning{Code: "parallel-buckets", Message: "DDP makes its gradient buckets anew in the second step; until NCCL's watchdog, which looks ten times a second, lets go of the first ones, both are there: the peak counts both, and ranks whose steps take longer show less"})

@@ -56,9 +56,15 @@ func attend(e *Eager, a *attention) *Tensor {
 	for _, name := range e.Attention {
 		for _, k := range kernels {
 			if k.Name == name && (k.fits(e, a) || len(e.Attention) == 1) {
+				if e.Ring.Size > 1 {
+					return attendRing(e, a, name)
+				}
 				return k.run(e, a)
 			}
 		}
+	}
+	if e.Ring.Size > 1 {
+		e.Ring.check(a, "math")
 	}
 	return runMathAttention(e, a)
 }
@@ -165,19 +171,17 @@ func bias(e *Eager, a *attention) *Tensor {
 // operands, the result and the log-sum-exp of every row, padded to 32
 // (aten/src/ATen/native/transformers/cuda/attention.cu).
 func runEfficientAttention(e *Eager, a *attention) *Tensor {
-	b, h, m, n, d := a.dims()
+	b, h, m, _, _ := a.dims()
 	mask := maskLike(e, a)
 	k := e.begin("_scaled_dot_product_efficient_attention", a.q, a.k, a.v, mask).attention(a)
 	at := k.n.Attrs
 	o := k.alloc(a.outShape(), rowsFirst(a.outShape()), a.q.DType)
 	var lse *Tensor
 	if recorded(e, a) {
-		lse = k.alloc([]int64{b, h, ceilDiv(m, 32) * 32}, nil, graph.Float32)
+		lse = k.alloc([]int64{b, h, efficientRows(m)}, nil, graph.Float32)
 	}
 	k.setResults(o, lse)
-	if half(a.q) && a.v.Shape[3] > 128 { // rows longer than a tile are summed in float32
-		k.scratch(graph.Float32.Bytes(o.Numel()), program.Temporaries)
-	}
+	k.efficientForward(a)
 	k.products(program.Fused, a.flops()).end()
 	e.record("ScaledDotProductEfficientAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v, mask},
 		[]*Tensor{mask, a.k, a.q, a.v, lse, o}, func(e *Eager, g, s []*Tensor, need []bool) []*Tensor {
@@ -191,13 +195,30 @@ func runEfficientAttention(e *Eager, a *attention) *Tensor {
 			if need[3] {
 				outs = append(outs, k.maskGrad(s[0]))
 			}
-			delta := k.delta(a, o)
-			ws := k.temp(efficientWorkspace(b*h, m, n, max(d, a.v.Shape[3]), a.q.DType), program.Workspace)
-			k.free(delta, ws, copied)
+			k.efficientBackward(a)
+			k.free(copied)
 			k.products(program.Fused, 5*a.flops()/2).end()
 			return outs
 		})
 	return o
+}
+
+// efficientRows is the length of a log-sum-exp of so many queries.
+func efficientRows(m int64) int64 { return ceilDiv(m, 32) * 32 }
+
+// efficientForward is what the kernel takes beside its results: rows longer than a tile
+// are summed in float32.
+func (k *kernel) efficientForward(a *attention) {
+	if half(a.q) && a.v.Shape[3] > 128 {
+		k.scratch(graph.Float32.Bytes(numel(a.outShape())), program.Temporaries)
+	}
+}
+
+// efficientBackward is what the backward kernel takes beside the gradients.
+func (k *kernel) efficientBackward(a *attention) {
+	b, h, m, n, d := a.dims()
+	delta := k.delta(a)
+	k.free(delta, k.temp(efficientWorkspace(b*h, m, n, max(d, a.v.Shape[3]), a.q.DType), program.Workspace))
 }
 
 // maskLike expands the mask to the products' shape: its rows are padded to a
@@ -229,12 +250,12 @@ func (k *kernel) maskGrad(mask *Tensor) *Tensor {
 // delta is the sum of each row's gradient times its result. For half types the kernels of compute
 // capability 8 and later compute it themselves; otherwise it takes a product, a sum and, unless the
 // sum already has the order of heads, a copy.
-func (k *kernel) delta(a *attention, o *Tensor) program.StorageID {
+func (k *kernel) delta(a *attention) program.StorageID {
 	b, h, m, _, _ := a.dims()
 	if half(a.q) && k.e.Major >= 8 {
 		return k.temp(4*b*h*m, program.Temporaries)
 	}
-	prod := k.temp(graph.Float32.Bytes(o.Numel()), program.Temporaries)
+	prod := k.temp(graph.Float32.Bytes(numel(a.outShape())), program.Temporaries)
 	sum := k.temp(4*b*h*m, program.Temporaries)
 	if h == 1 || m == 1 {
 		k.free(prod)
@@ -302,7 +323,7 @@ func swap12(e *Eager, t *Tensor) *Tensor {
 // of the query gradient, one float a row and, for grouped heads, the gradients
 // of all heads' keys and values (as measured).
 func runCudnnAttention(e *Eager, a *attention) *Tensor {
-	b, h, m, n, d := a.dims()
+	b, h, m, _, _ := a.dims()
 	mask := bias(e, a)
 	k := e.begin("_scaled_dot_product_cudnn_attention", a.q, a.k, a.v, mask).attention(a)
 	at := k.n.Attrs
@@ -313,9 +334,7 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 		lse = k.alloc([]int64{b, h, m, 1}, nil, graph.Float32)
 	}
 	k.setResults(seed, offset, o, lse)
-	if m > 1 {
-		k.scratch(256, program.Workspace)
-	}
+	k.cudnnForward(a)
 	k.products(program.Fused, a.flops()).end()
 	e.record("ScaledDotProductCudnnAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v},
 		[]*Tensor{mask, a.k, a.q, a.v, lse, o, offset, seed}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
@@ -328,16 +347,29 @@ func runCudnnAttention(e *Eager, a *attention) *Tensor {
 			if st := g[0].Strides; st[len(st)-1] != 1 { // permute_to_matching_layout
 				copied = k.temp(o.Bytes(), program.Temporaries)
 			}
-			wide := int64(0)
-			if a.k.Shape[1] != h {
-				wide = a.k.DType.Bytes(b * h * n * (d + a.v.Shape[3]))
-			}
-			k.scratch(4*b*h*m*d+4*b*h*m+wide+256, program.Workspace)
+			k.cudnnBackward(a)
 			k.free(copied)
 			k.products(program.Fused, 5*a.flops()/2).end()
 			return outs
 		})
 	return o
+}
+
+// cudnnForward is what the kernel takes beside its results.
+func (k *kernel) cudnnForward(a *attention) {
+	if a.q.Shape[2] > 1 {
+		k.scratch(256, program.Workspace)
+	}
+}
+
+// cudnnBackward is what the backward kernel takes beside the gradients.
+func (k *kernel) cudnnBackward(a *attention) {
+	b, h, m, n, d := a.dims()
+	wide := int64(0)
+	if a.k.Shape[1] != h {
+		wide = a.k.DType.Bytes(b * h * n * (d + a.v.Shape[3]))
+	}
+	k.scratch(4*b*h*m*d+4*b*h*m+wide+256, program.Workspace)
 }
 
 // layoutOf returns t with strides that only order its dims: cuDNN's results
@@ -400,20 +432,13 @@ func runFlashAttention(e *Eager, a *attention) *Tensor {
 		wide.q, wide.k, wide.v = padLast(e, a.q, 8), padLast(e, a.k, 8), padLast(e, a.v, 8)
 		return sliceDim(e, runFlashAttention(e, &wide), 3, 0, d, 1)
 	}
-	round := func(n, to int64) int64 { return ceilDiv(n, to) * to }
 	k := e.begin("_scaled_dot_product_flash_attention", a.q, a.k, a.v).attention(a)
 	at := k.n.Attrs
 	o := k.alloc(a.outShape(), iteratorStrides(a.outShape(), layoutOf(a.q)), a.q.DType)
 	lse := k.alloc([]int64{b, h, m}, nil, graph.Float32)
 	rng := k.alloc([]int64{2}, nil, graph.Uint64)
 	unused := k.alloc(nil, nil, graph.Uint64)
-	if a.dropout > 0 {
-		k.scratch(16, program.Temporaries) // seed and offset
-	} else if n := flashSplits(e, a); n > 1 { // log-sum-exps and results of each part of the keys
-		sums := k.temp(n*lse.Bytes(), program.Temporaries)
-		parts := k.temp(4*n*b*h*m*flashDim(d), program.Temporaries)
-		k.free(sums, parts)
-	}
+	k.flashForward(a)
 	k.products(program.Fused, a.flops()).end()
 	e.record("ScaledDotProductFlashAttentionBackward0", []*Tensor{o}, []*Tensor{a.q, a.k, a.v},
 		[]*Tensor{a.k, a.q, a.v, lse, o, rng, unused}, func(e *Eager, g, s []*Tensor, _ []bool) []*Tensor {
@@ -428,22 +453,42 @@ func runFlashAttention(e *Eager, a *attention) *Tensor {
 			for _, t := range []*Tensor{s[1], s[0], s[2]} {
 				outs = append(outs, k.alloc(t.Shape, iteratorStrides(t.Shape, layoutOf(t)), t.DType))
 			}
-			sums := k.temp(4*b*h*round(m, 128), program.Temporaries)
-			acc := k.temp(4*b*h*round(m, 128)*flashDim(d), program.Temporaries)
-			var wide []program.StorageID
-			if a.k.Shape[1] != h { // grouped heads: gradients of the repeated keys and values first
-				for range 2 {
-					wide = append(wide, k.temp(s[0].Bytes()*h/max(a.k.Shape[1], 1), program.Temporaries))
-				}
-			}
-			k.free(wide...)
-			k.free(acc, sums)
+			k.flashBackward(a)
 			slices.Reverse(copies)
 			k.free(copies...)
 			k.products(program.Fused, 5*a.flops()/2).end()
 			return outs
 		})
 	return o
+}
+
+// flashForward is what the kernel takes beside its results.
+func (k *kernel) flashForward(a *attention) {
+	b, h, m, _, d := a.dims()
+	if a.dropout > 0 {
+		k.scratch(16, program.Temporaries) // seed and offset
+	} else if n := flashSplits(k.e, a); n > 1 { // log-sum-exps and results of each part of the keys
+		sums := k.temp(n*4*b*h*m, program.Temporaries)
+		parts := k.temp(4*n*b*h*m*flashDim(d), program.Temporaries)
+		k.free(sums, parts)
+	}
+}
+
+// flashBackward is what the backward kernel takes beside the gradients and copies of its
+// operands.
+func (k *kernel) flashBackward(a *attention) {
+	b, h, m, _, d := a.dims()
+	rows := 4 * b * h * ceilDiv(m, 128) * 128
+	sums := k.temp(rows, program.Temporaries)
+	acc := k.temp(rows*flashDim(d), program.Temporaries)
+	var wide []program.StorageID
+	if a.k.Shape[1] != h { // grouped heads: gradients of the repeated keys and values first
+		for range 2 {
+			wide = append(wide, k.temp(a.k.Bytes()*h/max(a.k.Shape[1], 1), program.Temporaries))
+		}
+	}
+	k.free(wide...)
+	k.free(acc, sums)
 }
 
 // scaled multiplies by a Python number: nothing is saved.

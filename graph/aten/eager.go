@@ -31,6 +31,7 @@ type Config struct {
 	SMs           int         // streaming multiprocessors
 	ThreadsPerSM  int         // resident threads per multiprocessor
 	Major         int         // compute capability, major
+	Ring          Ring        // of attention's ranks; none by default
 	Attention     []string    // kernels of scaled_dot_product_attention in the order they are tried; a single one is forced
 	// RMSNormFloat32 is set where autocast gives rms_norm float32 operands, as PyTorch
 	// 2.12 and later do (pytorch#174824); before, operands of two types take a formula

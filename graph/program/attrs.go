@@ -28,6 +28,9 @@ type Attrs struct {
 	// the same numbers, another call different ones.
 	Stream uint32
 	Rule   *Rule
+	// Ring is set where the node is attention over the ranks of a sequence: the kernel is
+	// called for the keys of each.
+	Ring bool
 	// Inexact says why the node stands for other kernels than those named: its
 	// memory and time are right, but it cannot be computed.
 	Inexact string

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,6 +23,7 @@ var Kinds = []Kind{
 	{"hsdp", "hsdp=2x4: fsdp over 4 ranks, replicated twice"},
 	{"zero2", "DeepSpeed's engine: gradients and optimizer state spread over the ranks"},
 	{"zero3", "DeepSpeed's engine: parameters spread over them, too, gathered one by one"},
+	{"cp", "context parallel: each rank has a part of every sequence, and attention goes round (context_parallel); beside ddp, zero1, fsdp and hsdp, which then spread over both"},
 	{"tp", "tensor parallel: linear modules split by outputs and by inputs (parallelize_module)"},
 }
 
@@ -31,6 +33,7 @@ type Mesh struct {
 	ZeRO                               bool // the replicas spread the optimizer's state
 	DeepSpeed                          int  // ranks of DeepSpeed's engine
 	Stage                              int  // of its ZeRO, 2 or 3; 0 without it
+	Context                            int  // ranks that share a sequence
 }
 
 // ParseMesh reads "fsdp=4,tp=2" and the like.
@@ -47,11 +50,14 @@ func ParseMesh(text string) (m Mesh, err error) {
 		case !slices.ContainsFunc(Kinds, func(k Kind) bool { return k.Name == name }):
 			return m, fmt.Errorf("unknown dimension %q of a mesh (known: %s)", name, kindNames())
 		case err != nil || two != (name == "hsdp"):
-			return m, fmt.Errorf("%q: want %s=RANKS, from 2 to 65536; hsdp=REPLICASxSHARDS", part, name)
+			return m, fmt.Errorf("%q: want %s=RANKS, from 2 to 65536, or 1 of ddp, zero1 and fsdp beside cp; hsdp=REPLICASxSHARDS", part, name)
 		}
 		if err := m.set(name, n, k); err != nil {
 			return m, err
 		}
+	}
+	if one := m.Replicas == 1 || m.Shards == 1 || m.Context == 1; one && (m.Context < 2 || m.Replicas > 1) || min(cmp.Or(m.Pipeline, 2), cmp.Or(m.Tensor, 2), cmp.Or(m.DeepSpeed, 2)) < 2 {
+		return m, fmt.Errorf("%q: a dimension has at least 2 ranks, but for ddp, zero1 and fsdp beside cp, which spread over its ranks, too", text)
 	}
 	return m, nil
 }
@@ -66,7 +72,7 @@ func kindNames() string {
 
 func ranks(s string) (int, error) {
 	n, err := strconv.Atoi(s)
-	if err == nil && (n < 2 || n > 1<<16) {
+	if err == nil && (n < 1 || n > 1<<16) {
 		err = errors.New("out of range")
 	}
 	return n, err
@@ -86,6 +92,8 @@ func (m *Mesh) set(name string, n, k int) error {
 		return twice(&m.Pipeline, n)
 	case "tp":
 		return twice(&m.Tensor, n)
+	case "cp":
+		return twice(&m.Context, n)
 	case "ddp", "zero1":
 		m.ZeRO = name == "zero1"
 		return errors.Join(twice(&data, n), twice(&m.Replicas, n))
@@ -120,23 +128,35 @@ func (m Mesh) String() string {
 		add("ddp", m.Replicas)
 		add("fsdp", m.Shards)
 	}
+	add("cp", m.Context)
 	add("tp", m.Tensor)
 	return strings.Join(out, ",")
 }
 
 // Ranks returns the number of ranks.
 func (m Mesh) Ranks() int {
-	return max(m.Pipeline, 1) * m.Data() * max(m.Tensor, 1)
+	return max(m.Pipeline, 1) * m.Data() * max(m.Context, 1) * max(m.Tensor, 1)
 }
 
 // Data returns how many ranks have a batch of their own.
 func (m Mesh) Data() int { return max(m.Replicas, 1) * max(m.Shards, 1) * max(m.DeepSpeed, 1) }
 
+// Sharded returns over how many ranks fully_shard spreads parameters: those of a sequence, too.
+func (m Mesh) Sharded() int { return m.Shards * max(m.Context, 1) }
+
+// Replicated returns over how many ranks DDP adds gradients up, likewise.
+func (m Mesh) Replicated() int {
+	if m.Shards > 0 {
+		return m.Replicas
+	}
+	return m.Replicas * max(m.Context, 1)
+}
+
 // Groups returns how many process groups a rank takes part in, each of which is a
 // communicator with memory of its own.
 func (m Mesh) Groups() int {
 	n := 0
-	for _, d := range []int{m.Pipeline, m.Replicas, m.Shards, m.DeepSpeed, m.Tensor} {
+	for _, d := range []int{m.Pipeline, m.Replicas, m.Shards, m.DeepSpeed, m.Context, m.Tensor} {
 		if d > 0 {
 			n++
 		}
@@ -154,23 +174,9 @@ type Setup struct {
 	Pipeline Pipeline
 }
 
-// A Place is a rank's coordinate in each dimension.
-type Place struct{ Pipeline, Data, Tensor int }
-
-// Places are the ranks that can differ in memory: every stage, and of shards
-// the first, which has the largest, and the last.
-func (m Mesh) Places() (out []Place) {
-	for p := range max(m.Pipeline, 1) {
-		out = append(out, Place{Pipeline: p})
-		if last := max(m.Shards, m.Replicas) - 1; last > 0 && (m.Shards > 0 || m.ZeRO) {
-			if m.Shards > 0 {
-				last = m.Shards - 1
-			}
-			out = append(out, Place{Pipeline: p, Data: last})
-		}
-	}
-	return out
-}
+// A Place is a rank's coordinate in each dimension. Data counts the ranks of a sequence,
+// too: those of Context are innermost.
+type Place struct{ Pipeline, Data, Context, Tensor int }
 
 // Apply returns the step that the rank at a place runs. b is the step of one GPU at
 // the rank's own batch; the source is not changed.
@@ -196,7 +202,7 @@ func (s *Setup) Apply(b *train.Build, at Place, update Update) (*train.Build, er
 	switch {
 	case s.Shards > 0:
 		f := s.FSDP
-		f.World, f.Update = World{s.Shards, at.Data}, update
+		f.World, f.Update = World{s.Sharded(), at.Data}, update
 		return f.Apply(b)
 	case s.Stage > 0:
 		e := s.Engine
@@ -204,7 +210,7 @@ func (s *Setup) Apply(b *train.Build, at Place, update Update) (*train.Build, er
 		return e.Apply(b)
 	case s.Replicas > 0:
 		d := s.DDP
-		d.World, d.ZeRO, d.Update = World{s.Replicas, at.Data}, s.ZeRO, update
+		d.World, d.ZeRO, d.Update = World{s.Replicated(), at.Data}, s.ZeRO, update
 		return d.Apply(b)
 	}
 	return b, nil

@@ -25,7 +25,7 @@ import types
 import warnings
 import weakref
 from collections import Counter
-from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar, Union
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, TypeVar, Union
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
@@ -435,7 +435,7 @@ class _Call:
 
     def __init__(self, part: _Part, spec: Any, leaves: list[tuple[str, Any]], kept: dict[int, torch.Tensor], state: _State) -> None:
         self.part, self.spec, self.state = part, spec, state
-        self.leaves = leaves  # of the arguments: "known" and a number, or "is" and what it is
+        self.leaves = leaves  # of the arguments: "known" and a number, "shard" and how it is one of a known tensor, or "is" and what it is
         self.numbers, self.grads = list(kept), [x.requires_grad for x in kept.values()]
         self.saved = _Keep.apply(torch.empty(0, requires_grad=True), *[x.detach() for x in kept.values()])
         self.second: Any = None  # the policy of its second run
@@ -511,6 +511,9 @@ class _Frame:
                 leaves.append(("is", x))
                 continue
             if (n := self.number(x)) is None:
+                if (shard := self.shard(x)) is not None:
+                    leaves.append(("shard", shard))
+                    continue
                 n = self.enter(x, True)
                 if isinstance(x, torch.Tensor):
                     kept[n] = x
@@ -528,6 +531,17 @@ class _Frame:
             k = next((k for k in self.known.values() if _handed_on(k.ref(), x)), None)
             x = k.ref() if k is not None else x
         return k.number if k is not None and k.ref() is x and k.same(x) else None
+
+    def shard(self, x: Any) -> _Shard | None:
+        """A known tensor as tensor parallelism hands it to a module: as this rank's part of a DTensor, made by a function that computes nothing."""
+        dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())
+        if not isinstance(x, dtensor) or x.grad_fn is None or x.grad_fn.name() != _MADE_WHOLE:
+            return None
+        for k in self.known.values():
+            local, known = x._local_tensor, k.ref()  # type: ignore[attr-defined]
+            if isinstance(known, torch.Tensor) and any(f is known.grad_fn for f, _ in x.grad_fn.next_functions) and (known.data_ptr(), known.shape, known.stride()) == (local.data_ptr(), local.shape, local.stride()) and k.same(known):
+                return _Shard(k.number, x.device_mesh, x.placements, x.shape, x.stride())  # type: ignore[attr-defined]
+        return None
 
     def enter(self, x: Any, outside: bool) -> int:
         """Numbers an object. One without weak references is not found again."""
@@ -601,11 +615,11 @@ class _Frame:
         """Repeats the modules' calls; a value is released after its last use."""
         values: dict[int, Any] = {}
         memo: dict[int, Any] = {}
-        last = {n: i for i, c in enumerate(self.calls) for kind, n in c.leaves if kind == "known"}
+        last = {n.number if kind == "shard" else n: i for i, c in enumerate(self.calls) for kind, n in c.leaves if kind in ("known", "shard")}
         for i, c in enumerate(self.calls):
             values.update(given[i])
             given[i] = {}
-            flat = [self.value(n, values, memo) if kind == "known" else n for kind, n in c.leaves]
+            flat = [self.value(n, values, memo) if kind == "known" else n.whole(values[n.number]) if kind == "shard" else n for kind, n in c.leaves]
             for n in [n for n in values if last.get(n, -1) <= i]:
                 del values[n]
             args, kwargs = tree_unflatten(flat, c.spec)
@@ -738,6 +752,20 @@ def _unshard(module: torch.nn.Module) -> None:
 
 
 _HANDED_ON = "RegisterPostBackwardFunctionBackward"
+_MADE_WHOLE = "_FromTorchTensorBackward"
+
+
+class _Shard(NamedTuple):
+    """How a known tensor is a part of a DTensor."""
+
+    number: int
+    mesh: Any
+    placements: Any
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+    def whole(self, local: torch.Tensor) -> Any:
+        return sys.modules["torch.distributed.tensor"].DTensor.from_local(local, self.mesh, self.placements, run_check=False, shape=self.shape, stride=self.stride)
 
 
 def _handed_on(known: Any, x: torch.Tensor) -> bool:

@@ -96,6 +96,14 @@ def _gathered(mine: Measurement) -> Measurement:
     return dataclasses.replace(mine, ranks=tuple(ranks))
 
 
+def _made(make: Callable[..., torch.optim.Optimizer], parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """An optimizer of PyTorch's; foreach kernels refuse parameters that tensor parallelism splits beside others."""
+    mixed = len({isinstance(p, DTensor) for p in parameters}) > 1
+    if mixed and isinstance(make, functools.partial) and not {"foreach", "fused"} & set(make.keywords):
+        make = functools.partial(make, foreach=False)
+    return make(parameters)
+
+
 class _Run:
     """How a model is trained."""
 
@@ -114,7 +122,7 @@ class _Run:
         """Runs steps under a meter."""
         self.model.to(device, self.weights).train()
         args, kwargs = moved(inputs, device, self.weights)
-        optimizer = self.make([p for p in self.model.parameters() if p.requires_grad])
+        optimizer = _made(self.make, [p for p in self.model.parameters() if p.requires_grad])
         scaler = torch.amp.GradScaler(device.type, enabled=self.autocast is torch.float16)
         losses = []
         for _ in range(steps):

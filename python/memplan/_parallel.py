@@ -174,6 +174,8 @@ def _shard(model: torch.nn.Module, mesh: DeviceMesh, document: Mapping[str, Any]
     units = _Names(model, document.get("weights") or {}).all(wrapped, None)
     for name in sorted(units, key=lambda n: -n.count(".")):  # inner modules first
         fully_shard(units[name], **how)
+    if how["reshard_after_forward"] is not False:  # FSDP2's default, which plans are made for: the root stays gathered after forward
+        how["reshard_after_forward"] = None
     fully_shard(model, **how)
     _prefetch(model, list(units.values()), config.get("fsdpPrefetch") or 0)
     if offload:

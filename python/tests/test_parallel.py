@@ -107,6 +107,35 @@ def tp(rank: int) -> None:
     check(rank, m, halves=False)
 
 
+def joined(rank: int) -> None:
+    """Between modules that tensor parallelism splits by outputs and by inputs a region keeps nothing."""
+    class Split(Block):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act = nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.down(self.act(self.up(x)))
+
+    def made() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(*(Split() for _ in range(2)))
+
+    want = made()
+    want(batch()).pow(2).mean().backward()
+    regions = [{"modules": [f"{i}.act", f"{i}.down"]} for i in range(2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        m = memplan.parallelize(made(), plan=plan(parallel="tp=2") | {"selection": regions, "parallel": {"tensor": {"0.up": "colwise", "0.down": "rowwise", "1.up": "colwise", "1.down": "rowwise"}}})
+        kept: list[torch.Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+            y = m(batch())
+    assert len([t for t in kept if t.shape[-1] in (32, 64) and t.shape[0] == 8]) == 2, [(type(t), t.shape) for t in kept]
+    y.pow(2).mean().backward()
+    for (n, p), q in zip(m.named_parameters(), want.parameters()):
+        torch.testing.assert_close(p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad, q.grad, rtol=1e-4, atol=1e-6, msg=n)
+
+
 def settings(rank: int) -> None:
     """What a plan says of FSDP2 and DDP arrives there."""
     def applied(parallel: str, **config: object) -> nn.Module:
@@ -167,7 +196,7 @@ def refused(rank: int) -> None:
             raise AssertionError(f"{mesh!r} with {tp_plan} was applied")
 
 
-WAYS = {"fsdp": fsdp, "fsdp-keep": functools.partial(fsdp, fsdpReshard="false"), "together": together, "ddp": ddp, "tp": tp, "settings": settings, "refused": refused}
+WAYS = {"fsdp": fsdp, "fsdp-keep": functools.partial(fsdp, fsdpReshard="false"), "together": together, "ddp": ddp, "tp": tp, "joined": joined, "settings": settings, "refused": refused}
 MESHES = ("fsdp=2", "ddp=2", "tp=2")
 WAYS |= {"written " + m: functools.partial(written, parallel=m) for m in MESHES}
 

@@ -4,7 +4,7 @@
 
 writes OUT/meshes.jsonl, a line a run: every rank's highest allocated and reserved bytes, the driver's bytes and milliseconds of each of five steps.
 Strategies: ds1, ds2, ds3 (DeepSpeed's engine, stage 1 to 3, its own defaults, AdamW of PyTorch) and ds1-bf16 ...; cp (context_parallel around scaled_dot_product_attention,
-the sequence in as many parts as ranks); accum (two micro-batches: DDP under no_sync, FSDP2 with set_requires_gradient_sync); lora (rank 8 beside every linear layer of
+the sequence in as many parts as ranks), ring (the same of models of zoo.py, also with FSDP2 over the ranks); accum (two micro-batches: DDP under no_sync, FSDP2 with set_requires_gradient_sync); lora (rank 8 beside every linear layer of
 a block, everything else frozen); gpipe, 1f1b, interleaved, zb (pipelines of stacked blocks, two stages a rank for the last two, four micro-batches; zb is the interleaved zero-bubble
 schedule). BATCHES=file.json runs instead, under the cap of each row, [[name, strategy, cap, batch], ...]: whether five steps run."""
 import datetime, gc, json, os, sys, time
@@ -89,6 +89,26 @@ def context(batch, seq, dtype, dev):
     return step
 
 
+def ring(name, batch, strategy, dev):
+    """A model of zoo.py under context_parallel, its inputs cut along the sequence: ring-efficient, ring-flash-bf16, ring-fsdp-efficient ... Without a causal mask there is no load balance."""
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.distributed.tensor.experimental._context_parallel import _attention
+    from torch.nn.attention import sdpa_kernel, SDPBackend
+    words = strategy.split('-'); w = dist.get_world_size(); mesh = init_device_mesh('cuda', (w,), mesh_dim_names=('cp',)); model, loss, inputs = zoo(name); model.memplan_name = name; x = inputs(batch, dev)
+    if words[-1] == 'bf16': model = model.to(torch.bfloat16)
+    blocks = [n for n, m in model.named_modules() if type(m).__name__ in KINDS]; model, opt = wrapped(model, blocks, 'fsdp', dev) if 'fsdp' in words else (model.to(dev), None)
+    opt = opt or torch.optim.AdamW(model.parameters(), lr=1e-4); kernel = {'efficient': SDPBackend.EFFICIENT_ATTENTION, 'flash': SDPBackend.FLASH_ATTENTION, 'cudnn': SDPBackend.CUDNN_ATTENTION}[next(k for k in words if k in ('efficient', 'flash', 'cudnn'))]
+    _attention._cp_options.enable_load_balance = name in CAUSAL
+
+    def step():
+        with sdpa_kernel([kernel]), context_parallel(mesh, buffers=[*x], buffer_seq_dims=[1] * len(x), no_restore_buffers=set()):
+            opt.zero_grad(set_to_none=True); l = loss(model(*x), batch); l.backward(); opt.step(); del l
+    return step
+
+
+CAUSAL = ('gpt2_sdpa', 'qwen2', 'opt_125m', 'gpt_neox')
+
+
 def accumulated(name, batch, kind, dev):
     model, loss, inputs = zoo(name); model.memplan_name = name; x = inputs(batch, dev); blocks = [n for n, m in model.named_modules() if type(m).__name__ in KINDS]; model, opt = wrapped(model, blocks, kind, dev)
 
@@ -142,6 +162,7 @@ def capped(name, kind, batch, dev):
 def jobs():
     yield from (('ds', n, b, f'ds{s}' + t) for t in ('', '-bf16') for s in (2, 3, 1) for n, b in (('qwen2', 4), ('opt_125m', 8), ('vit_b_32', 32), ('resnet101', 16), ('t5_small', 8)))
     yield from (('cp', 'gpt', b, f'cp-{s}' + t) for b, s in ((2, 2048), (1, 4096), (4, 1024)) for t in ('', '-bf16'))
+    yield from (('ring', n, b, s) for n, b in (('distilbert', 8), ('gpt2_sdpa', 8), ('transformer', 16), ('qwen2', 8), ('roberta_sdpa', 8)) for s in ('ring-efficient', 'ring-fsdp-efficient', 'ring-flash-bf16', 'ring-cudnn-bf16'))
     yield from (('pp', n, b, s) for s in ('gpipe', '1f1b', 'interleaved', 'zb') for n, b in (('gpt', 16), ('mlp', 2048), ('resnet101', 32)))
     yield from (('accum', n, b, k) for k in ('fsdp', 'ddp') for n, b in (('qwen2', 4), ('vit_b_32', 32), ('convnext_small', 8)))
     yield from (('lora', n, b, k) for k in ('fsdp', 'ddp') for n, b in (('qwen2', 4), ('opt_125m', 8), ('roberta_sdpa', 8)))
@@ -150,6 +171,7 @@ def jobs():
 def start(kind, name, batch, strategy, dev, rec):
     if kind == 'ds': return engine(name, batch, int(strategy[2]), 'bf16' if strategy.endswith('bf16') else 'float32', dev)
     if kind == 'cp': return context(batch, int(strategy.split('-')[1]), torch.bfloat16 if strategy.endswith('bf16') else torch.float32, dev)
+    if kind == 'ring': return ring(name, batch, strategy, dev)
     if kind == 'pp': step, rec['cut'] = pipe(name, batch, strategy, dev); return step
     return (accumulated if kind == 'accum' else lora)(name, batch, strategy, dev)
 
