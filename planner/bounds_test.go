@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/memplan/memplan/graph/train"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // tiny writes a model x[N,8] -> Tanh.. -> MatMul whose batches can be enormous.
@@ -89,6 +91,7 @@ func TestLate(t *testing.T) {
 // The largest batch with checkpoints fits, its upper bound holds for every
 // selection, and neither is less than without.
 func TestBatchWithCheckpoints(t *testing.T) {
+	testdata.Sequential(t)
 	m := sample(t, "resnet50.onnx")
 	last := int64(0)
 	for _, mode := range []string{"none", "sqrt", "all", "auto"} {

@@ -85,6 +85,7 @@ func TestContext(t *testing.T) {
 
 // Questions about context parallelism that have no answer say why.
 func TestContextRefused(t *testing.T) {
+	testdata.Sequential(t)
 	m := sample(t, "vit_b_16.onnx")
 	for _, c := range []struct {
 		cfg  Config

@@ -38,6 +38,7 @@ func (p planned) express(t *testing.T, framework string) (*Expression, error) {
 // What a framework gets fits, and no other of its settings that fits takes less
 // time; what it costs more than the plan is no less than nothing by much.
 func TestExpress(t *testing.T) {
+	testdata.Sequential(t)
 	m := plan(t, "gpt2.onnx", Config{Batch: 32, VRAM: 16 << 30})
 	for _, framework := range []string{"huggingface", "axolotl", "megatron", "lightning"} {
 		e, err := m.express(t, framework)
@@ -166,6 +167,7 @@ func TestExpressNothing(t *testing.T) {
 // Where a file says how a framework trains, it is read as it was written: the
 // step that the framework's setting was chosen for, to the byte.
 func TestExpressReadBack(t *testing.T) {
+	testdata.Sequential(t)
 	llama := filepath.Join(t.TempDir(), "llama.onnx")
 	if err := os.WriteFile(llama, testdata.Unpacked(t, "testdata/llama.onnx.xz"), 0o600); err != nil {
 		t.Fatal(err)

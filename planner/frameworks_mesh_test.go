@@ -4,11 +4,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // What a configuration says of a mesh is read back as the plan's, or refused by name; the
 // answer is the same to the byte.
 func TestMeshConfigs(t *testing.T) {
+	testdata.Sequential(t)
 	m := sample(t, "gpt2.onnx")
 	files := map[string]string{"torchtitan": "run.sh", "accelerate": "accelerate.yaml", "deepspeed": "ds.json", "megatron": "run.sh"}
 	for _, c := range []struct {

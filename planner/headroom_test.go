@@ -1,6 +1,10 @@
 package planner
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
+)
 
 func TestParseHeadroom(t *testing.T) {
 	for _, c := range []struct {
@@ -27,6 +31,7 @@ func TestParseHeadroom(t *testing.T) {
 // What fits with more kept free fits with less, down to none; a verdict that
 // holds leaves at least the headroom of the predicted need; a plan repeats it.
 func TestHeadroom(t *testing.T) {
+	testdata.Sequential(t)
 	m := sample(t, "resnet50.onnx")
 	fits := func(vram int64, headroom string) bool {
 		r, err := m.Analyze(t.Context(), Config{Batch: 16, Checkpoint: "none", Runtime: measuredRelease, VRAM: vram, Headroom: headroom})

@@ -83,6 +83,7 @@ func TestLiftReal(t *testing.T) {
 
 // TestLiftBackend analyses an inference of ONNX's own test models.
 func TestLiftBackend(t *testing.T) {
+	testdata.Sequential(t)
 	files, err := filepath.Glob(filepath.Join(testdata.Shared(t, "onnx", "backend", "models"), "*.onnx"))
 	if err != nil || len(files) == 0 {
 		t.Fatal("no models", err)

@@ -16,6 +16,8 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/infer"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // internals are words that no message may have: they speak of memplan's own
@@ -237,6 +239,7 @@ func mapsKeys(m map[string]int64) func(func(string) bool) {
 // empty tensors, ranks from 0 to 5 and optional operands left out: no message
 // speaks of memplan's own code, and none ends it.
 func TestOddOperands(t *testing.T) {
+	testdata.Sequential(t)
 	path := filepath.Join(t.TempDir(), "m.onnx")
 	answers, questions := 0, 0
 	tried := 3

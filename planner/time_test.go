@@ -150,6 +150,7 @@ func spreadOf(errs []float64) string {
 // TestTimes compares predicted times with steps of the shared data, which were measured
 // on another host.
 func TestTimes(t *testing.T) {
+	testdata.Sequential(t)
 	models := map[string]*Model{}
 	var errs []float64
 	for _, r := range readLines[struct {

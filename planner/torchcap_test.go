@@ -10,6 +10,8 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/train"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // TestRanOut holds a plan that ran out of memory under its cap against what the
@@ -61,6 +63,7 @@ func TestRanOut(t *testing.T) {
 // TestNeverWorse plans for the memory that every n-th layer takes: the plan costs no
 // more than that.
 func TestNeverWorse(t *testing.T) {
+	testdata.Sequential(t)
 	for name, most := range map[string]int{"gpt2": 3, "llama": 1} {
 		path := filepath.Join(t.TempDir(), name+".onnx")
 		if err := os.WriteFile(path, readFile(t, filepath.Join("testdata", "applied", name+".onnx.xz")), 0o600); err != nil {

@@ -133,6 +133,7 @@ func TestFixedBatch(t *testing.T) {
 
 // Damaged copies of models end in a result or an error of one line, soon.
 func TestDamagedFiles(t *testing.T) {
+	testdata.Sequential(t)
 	dir := testdata.Shared(t, "onnx", "backend", "models")
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -26,7 +26,7 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testscript.Run(t, testscript.Params{
+	p := testscript.Params{
 		Dir: filepath.Join("testdata", "script"),
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("MODELS", models)
@@ -37,7 +37,14 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"cistep": ciStep},
-	})
+	}
+	if testing.Short() { // the race detector's run: commands that do things side by side
+		p.Dir, p.Files = "", nil
+		for _, name := range []string{"check", "ci", "files", "monitor", "solve", "streams", "sweep"} {
+			p.Files = append(p.Files, filepath.Join("testdata", "script", name+".txtar"))
+		}
+	}
+	testscript.Run(t, p)
 }
 
 // ciStep writes the commands of a step of a CI integration in the repository's
