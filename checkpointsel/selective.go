@@ -611,6 +611,9 @@ type Move struct {
 	oi   int
 	item int // -1: the segment is removed
 	rate float64
+	// Bytes is how much more the step holds between forward and backward, by the model of the
+	// selection.
+	Bytes int64
 }
 
 // Moves lists the moves of a choice, those that save the most time for their
@@ -624,14 +627,24 @@ func (s *Selective) Moves(segs []train.Segment) (out []Move) {
 		kept := s.kept(oi, &segs[i])
 		for k := range s.items[oi] {
 			if !slices.Contains(kept, k) {
-				out = append(out, Move{s, oi, k, s.items[oi][k].rate()})
+				out = append(out, Move{s, oi, k, s.items[oi][k].rate(), s.items[oi][k].bytes[Hoped]})
 			}
 		}
 		x := s.priced(oi, &segs[i], Hoped)
-		out = append(out, Move{s, oi, -1, x.cost / float64(max(x.drop, 1))})
+		out = append(out, Move{s, oi, -1, x.cost / float64(max(x.drop, 1)), x.drop})
 	}
 	slices.SortStableFunc(out, func(a, b Move) int { return cmp.Compare(b.rate, a.rate) })
 	return out
+}
+
+// Kind is alike for moves in equal blocks: the seconds that it saves for a byte, to seven
+// digits, and the bytes, negative where it removes a segment.
+func (m Move) Kind() [2]float64 {
+	bytes := float64(m.Bytes)
+	if m.item < 0 {
+		bytes = -bytes
+	}
+	return [2]float64{float64(float32(m.rate)), bytes}
 }
 
 // Apply returns the choice with the move made, nil if its segment is gone.

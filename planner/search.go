@@ -249,19 +249,21 @@ func (a *answer) prune(ctx context.Context, p choice, segs []train.Segment) ([]t
 	}
 	order := slices.Clone(segs)
 	slices.SortStableFunc(order, func(x, y train.Segment) int { return cmp.Compare(saves(y), saves(x)) })
+	failed := a.m.alikes()
 	for _, s := range order[:min(len(order), mostPruned)] {
 		if a.late(ctx) {
 			break
 		}
 		rest := omit(segs, s)
-		if peak, _, _ := p.Levels(rest, checkpointsel.Hoped); peak > a.j.cap || saves(s) <= 0 {
+		kind := [2]float64{float64(float32(saves(s)))}
+		if peak, _, _ := p.Levels(rest, checkpointsel.Hoped); peak > a.j.cap || kind[0] <= 0 || failed.enough(kind) {
 			continue
 		}
 		ok, err := a.replays(ctx, rest)
 		if err != nil {
 			return nil, err
 		}
-		if ok {
+		if failed.note(kind, ok); ok {
 			segs = rest
 		}
 	}

@@ -11,9 +11,10 @@ import (
 
 // Effort of the search for calls to keep, in replays.
 const (
-	ladder     = 128 // levels of bytes at which choices are made
-	alikeTries = 10  // choices that keep the same calls in all units
-	fillTries  = 96  // choices with one more call, or one segment fewer
+	ladder     = 128    // levels of bytes at which choices are made
+	alikeTries = 10     // choices that keep the same calls in all units
+	fillTries  = 96     // choices with more calls, or fewer segments
+	fillCalls  = 48_000 // calls in the model times choices with one more call, or one segment fewer
 )
 
 // A callSearch searches for segments, with calls that they keep, whose replay
@@ -112,24 +113,116 @@ func (s *callSearch) alike(ctx context.Context) error {
 	return nil
 }
 
+// alikes counts the changes of a choice that did not fit since one of their kind did: what
+// fails in some of many equal blocks fails in the others, too.
+type alikes struct {
+	failed map[[2]float64]int
+	most   int
+}
+
+// alikeCalls is the calls in a model times the failures of one kind that are tried, which are
+// at least two.
+const alikeCalls = 8_000
+
+func (m *Model) alikes() alikes {
+	return alikes{map[[2]float64]int{}, max(2, alikeCalls/max(len(m.lifted.Graph.Nodes), 1))}
+}
+
+func (a alikes) enough(kind [2]float64) bool { return a.failed[kind] >= a.most }
+
+func (a alikes) note(kind [2]float64, ok bool) {
+	if a.failed[kind]++; ok {
+		a.failed[kind] = 0
+	}
+}
+
 // fill adds calls to the best choice, those that save the most time for their
-// bytes first, and removes segments.
+// bytes first, and removes segments. Moves of one kind, in equal blocks, are tried together:
+// all of them, or else as many as fit.
 func (s *callSearch) fill(ctx context.Context) error {
 	if s.best == nil {
 		return nil
 	}
-	tries := 0
+	var kinds [][]checkpointsel.Move
+	at := map[[2]float64]int{}
 	for _, m := range s.p.Moves(s.best) {
-		if tries == fillTries {
-			break
+		i, ok := at[m.Kind()]
+		if !ok {
+			i = len(kinds)
+			at[m.Kind()], kinds = i, append(kinds, nil)
 		}
-		segs := m.Apply(s.best)
-		if segs == nil || s.seen[fmt.Sprint(segs)] {
+		kinds[i] = append(kinds[i], m)
+	}
+	f := filling{s, fillTries, math.MaxInt64}
+	for _, moves := range kinds {
+		if err := f.together(ctx, moves); err != nil {
+			return err
+		}
+	}
+	f.tries = min(f.tries, fillCalls/max(len(s.a.m.lifted.Graph.Nodes), 1))
+	return f.alone(ctx)
+}
+
+// A filling is the state of fill.
+type filling struct {
+	*callSearch
+	tries int   // left
+	short int64 // bytes that did not fit beside the best choice, the fewest of those tried
+}
+
+// alone tries each move by itself, in its place in the step: the allocator's gaps may take what did
+// not fit elsewhere.
+func (f *filling) alone(ctx context.Context) error {
+	failed := f.a.m.alikes()
+	for _, m := range f.p.Moves(f.best) {
+		segs := m.Apply(f.best)
+		if segs == nil || f.seen[fmt.Sprint(segs)] || failed.enough(m.Kind()) {
 			continue
 		}
-		tries++
-		if _, err := s.try(ctx, segs); err != nil {
+		if f.tries--; f.tries < 0 {
+			return nil
+		}
+		ok, err := f.try(ctx, segs)
+		if err != nil {
 			return err
+		}
+		failed.note(m.Kind(), ok)
+	}
+	return nil
+}
+
+// together adopts as many of the moves as fit, by bisection. What needs as many bytes as
+// something that did not fit is not tried.
+func (f *filling) together(ctx context.Context, moves []checkpointsel.Move) error {
+	from, bytes := f.best, max(moves[0].Bytes, 1)
+	fits, fails := 0, len(moves)+1
+	for f.tries > 0 {
+		if room := (f.short-1)/bytes + int64(fits) + 1; int64(fails) > room {
+			fails = int(room)
+		}
+		if fails-fits < 2 {
+			return nil
+		}
+		n := fits + (fails-fits)/2
+		if fails > len(moves) {
+			n = len(moves)
+		}
+		segs := from
+		for _, m := range moves[:n] {
+			if next := m.Apply(segs); next != nil {
+				segs = next
+			}
+		}
+		f.tries--
+		ok, err := f.try(ctx, segs)
+		switch {
+		case err != nil:
+			return err
+		case ok:
+			f.short = max(f.short-bytes*int64(n-fits), 1)
+			fits = n
+		default:
+			f.short, fails = min(f.short, bytes*int64(n-fits)), n
 		}
 	}
 	return nil
