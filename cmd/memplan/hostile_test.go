@@ -97,6 +97,14 @@ func evilModel(bad string, unknown bool) []byte {
 		str(14, evilPair(bad, bad)).str(25, string(fn))
 }
 
+// evilSnapshot is a memory snapshot in whose stack every text is the name.
+func evilSnapshot(bad string) []byte {
+	text := func(s string) string { return fmt.Sprintf("X%s%s", string([]byte{byte(len(s)), byte(len(s) >> 8), 0, 0}), s) }
+	frame := "](}(" + text("name") + text(bad) + text("filename") + text(bad) + text("line") + "K\x03ue"
+	event := "}(" + text("action") + text("alloc") + text("addr") + "K\x01" + text("size") + "M\x00\x10" + text("frames") + frame + text(bad) + text(bad) + "u"
+	return []byte("\x80\x02}(" + text("segments") + "]" + text("device_traces") + "](](" + event + "eeu.")
+}
+
 // newEvil writes the files of a name.
 func newEvil(t *testing.T, bad string) *evil {
 	t.Helper()
@@ -109,6 +117,7 @@ func newEvil(t *testing.T, bad string) *evil {
 	e.write(t, "odd.onnx", evilModel(bad, true))
 	e.write(t, asFile+".onnx", evilModel(bad, false))
 	e.write(t, "external.onnx", evilExternal(bad))
+	e.write(t, "snapshot.pickle", evilSnapshot(bad))
 	e.document(t, "remat.json", `{"graph": {"name": "$"}, "nodes": [{"id": 0, "name": "$", "cost_cpu": 1, "cost_ram": 1}, {"id": 1, "name": "$2", "cost_cpu": 1, "cost_ram": 1}], "links": [{"source": 0, "target": 1}]}`)
 	e.document(t, "badremat.json", `{"nodes": [{"id": "$"}], "links": [{"source": "$", "target": "$"}]}`)
 	e.document(t, "times.json", `{"schemaVersion": 1, "device": {"name": "$"}, "nodes": [{"op": "$", "node": "$", "phase": "$", "kind": "$", "dtype": "$", "runs": 1, "measuredMs": 1}]}`)
@@ -158,6 +167,7 @@ var tried = map[string][]string{
 	"memplan config":       {"@plan.json", "@evilplan.json", "@badcheckpoint.json"},
 	"memplan validate":     {"@m.onnx --batch 2 --device cpu", "@plan.json --device cpu", "@evilplan.json --device cpu", "@odd.onnx --mode infer --batch 2 --device cpu", "@m.onnx --batch 2 --device cpu --input $=@m.onnx", "@m.onnx --batch 2 --device cpu --expect $=@buffers.csv"},
 	"memplan monitor":      {"--gpu 0 --duration 100ms --interval 10ms --window 10ms", "--gpu 0 --duration 100ms --interval 10ms --window 10ms --plan @evilplan.json", "--gpu 1 --duration 100ms --interval 10ms --window 10ms"},
+	"memplan compare":      {"@snapshot.pickle @plan.json", "@snapshot.pickle @m.onnx --batch 64", "@snapshot.pickle @$.onnx --batch 3 --snapshot-gpu 7", "@m.onnx @plan.json", "@none$ @plan.json", "@snapshot.pickle @evilplan.json"},
 	"memplan check":        {"@rules.yaml", "@key.yaml", "@value.yaml", "@raw.yaml", "@none$"},
 	"memplan baseline":     {"@rules.yaml", "@key.yaml", "@value.yaml"},
 	"memplan diff":         {"@m.onnx @odd.onnx --mode infer --batch 64", "@m.onnx @external.onnx --batch 64", "@plan.json @evilplan.json", "@plan.json @$.onnx --batch 3"},

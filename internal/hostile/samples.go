@@ -87,6 +87,7 @@ func (s *samples) write(binary, dir string) error {
 		"baseline .memplan.yaml",
 		"validate mlp.onnx --batch 4 --device cpu --profile times.json",
 		"solve remat chain.json --budget 3 --certificate proof.json",
+		"analyze mlp.onnx --batch 4 --checkpoint all --timeline step.pickle",
 		"solve layout buffers.csv -o placed.csv",
 	} {
 		cmd := exec.Command(binary, strings.Fields(line)...)
@@ -95,7 +96,7 @@ func (s *samples) write(binary, dir string) error {
 			return fmt.Errorf("memplan %s: %w\n%s", line, err, out)
 		}
 	}
-	for _, name := range []string{"plan.json", "gpt-plan.json", "checkpoint.json", ".memplan-baseline.json", "times.json", "proof.json", "placed.csv"} {
+	for _, name := range []string{"plan.json", "gpt-plan.json", "checkpoint.json", ".memplan-baseline.json", "times.json", "proof.json", "placed.csv", "step.pickle"} {
 		if err := s.read(name, filepath.Join(dir, name)); err != nil {
 			return err
 		}

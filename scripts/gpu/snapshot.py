@@ -146,6 +146,7 @@ def packed(path):
 def short(name):
     for folder in ('site-packages', 'dist-packages'):
         if f'/{folder}/' in name: return 'site-packages/' + name.split(f'/{folder}/', 1)[1]
+    if '/lib/python' in name: return 'lib/python' + name.split('/lib/python', 1)[1]
     if '/memplan/' in name: return 'memplan/' + name.split('/memplan/')[-1]
     return os.path.basename(name)
 
