@@ -99,7 +99,9 @@ func evilModel(bad string, unknown bool) []byte {
 
 // evilSnapshot is a memory snapshot in whose stack every text is the name.
 func evilSnapshot(bad string) []byte {
-	text := func(s string) string { return fmt.Sprintf("X%s%s", string([]byte{byte(len(s)), byte(len(s) >> 8), 0, 0}), s) }
+	text := func(s string) string {
+		return fmt.Sprintf("X%s%s", string([]byte{byte(len(s)), byte(len(s) >> 8), 0, 0}), s)
+	}
 	frame := "](}(" + text("name") + text(bad) + text("filename") + text(bad) + text("line") + "K\x03ue"
 	event := "}(" + text("action") + text("alloc") + text("addr") + "K\x01" + text("size") + "M\x00\x10" + text("frames") + frame + text(bad) + text(bad) + "u"
 	return []byte("\x80\x02}(" + text("segments") + "]" + text("device_traces") + "](](" + event + "eeu.")
