@@ -21,6 +21,7 @@ var documentGenerators = []generator{
 	{"json-paths", 10, jsonPaths},
 	{"json-bytes", 8, jsonBytes},
 	{"pickle", 3, pickleBytes},
+	{"watched", 2, watchedText},
 	{"json-scaled", 2, jsonScaled},
 	{"csv", 8, csvText},
 	{"npy", 8, npyBytes},
@@ -61,6 +62,7 @@ var roles = []role{
 	{"plan.json", nil, []string{"monitor", "--pid", "1", "--duration", "100ms", "--plan", "plan.json"}, true, []string{"text", "json"}},
 	{"step.pickle", []string{"mlp.onnx", "plan.json"}, []string{"compare", "step.pickle", "plan.json"}, false, []string{"text", "json", "markdown"}},
 	{"plan.json", []string{"mlp.onnx", "step.pickle"}, []string{"compare", "step.pickle", "plan.json"}, true, []string{"text", "json", "markdown"}},
+	{"watched.jsonl", []string{"plan.json"}, []string{"monitor", "--replay", "watched.jsonl", "--plan", "plan.json"}, false, []string{"text", "json"}},
 	{".memplan.yaml", []string{"mlp.onnx", ".memplan-baseline.json"}, []string{"check"}, false, []string{"text", "json", "markdown", "sarif"}},
 	{".memplan.yaml", []string{"mlp.onnx"}, []string{"baseline"}, false, nil},
 	{"buffers.csv", nil, []string{"solve", "layout", "buffers.csv", "--timeout", "1s"}, false, []string{"csv", "text", "json"}},
@@ -285,6 +287,22 @@ func yamlScaled(b *builder) {
 	}
 	b.text(".memplan.yaml", s.String())
 	b.run(pick(b.r, []string{"check", "baseline"}))
+}
+
+// watchedText mutates what a watch recorded.
+func watchedText(b *builder) {
+	r := rolesOf(".jsonl")[0]
+	b.use(r)
+	data := b.s.data(r.name)
+	if b.chance(2) {
+		data = mutateBytes(b.r, data)
+	} else {
+		for range 1 + b.r.IntN(3) {
+			value := pick(b.r, []string{itoa(pick(b.r, hostileInts)), fmt.Sprintf("%q", hostileName(b.r)), "null", "1e999", "-1", "[]", "0.5"})
+			data = bytes.Replace(data, []byte(pick(b.r, []string{`:0`, `:1`, `:1024`, `"card"`, `:0.5`})), []byte(":"+value), 1+b.r.IntN(2))
+		}
+	}
+	b.file(r.name, data)
 }
 
 // pickleBytes mutates a memory snapshot: as bytes, or with opcodes that make objects
