@@ -1,6 +1,10 @@
 package snapshot
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/memplan/memplan/liveness"
+)
 
 // mostCells bounds the table of one exact alignment.
 const mostCells = 1 << 20
@@ -9,21 +13,29 @@ const mostCells = 1 << 20
 // linear time.
 const deepest = 32
 
+// mostDifferences bounds the differences that are sought between two parts, and
+// mostSteps the work on all of them.
+const (
+	mostDifferences = 2000
+	mostSteps       = 100_000_000
+)
+
 // align matches equal tokens of two sequences in order, and returns for each of a
-// its index in b, or -1: a longest common subsequence where the parts between runs
-// that occur once in both are small, else nearly one. It takes n log n time.
+// its index in b, or -1: a longest common subsequence where they are short or differ
+// in up to mostDifferences tokens, else nearly one, from runs that occur once in both.
 func align(a, b []int64) []int32 {
 	m := make([]int32, len(a))
 	for i := range m {
 		m[i] = -1
 	}
-	(&aligner{a, b, m}).between(0, len(a), 0, len(b), 0)
+	(&aligner{a, b, m, mostSteps}).between(0, len(a), 0, len(b), 0)
 	return m
 }
 
 type aligner struct {
 	a, b []int64
 	m    []int32
+	left int // steps
 }
 
 // between aligns a[alo:ahi] with b[blo:bhi].
@@ -41,6 +53,9 @@ func (x *aligner) between(alo, ahi, blo, bhi, depth int) {
 		return
 	case n < mostCells && m < mostCells && n*m <= mostCells:
 		x.exact(alo, ahi, blo, bhi)
+		return
+	}
+	if x.greedy(alo, ahi, blo, bhi) {
 		return
 	}
 	for _, k := range []int{16, 8, 4, 2, 1} {
@@ -82,6 +97,63 @@ func (x *aligner) exact(alo, ahi, blo, bhi int) {
 		default:
 			j++
 		}
+	}
+}
+
+// greedy finds a longest common subsequence of parts that differ little: the furthest
+// that each number of differences leads to, on each diagonal (E. W. Myers, An O(ND)
+// Difference Algorithm and Its Variations, 1986). It reports whether it found one.
+func (x *aligner) greedy(alo, ahi, blo, bhi int) bool {
+	n, m := ahi-alo, bhi-blo
+	most := min(mostDifferences, n+m)
+	furthest := make([]int32, 2*most+3) // of a, by diagonal
+	var rows [][]int32
+	for d := 0; d <= most; d++ {
+		rows = append(rows, append([]int32(nil), furthest[most+1-d:most+2+d]...))
+		for k := -d; k <= d; k += 2 {
+			at := &furthest[most+1+k]
+			if i := furthest[most+k] + 1; k == -d || k != d && furthest[most+k] < furthest[most+2+k] {
+				*at = furthest[most+2+k]
+			} else {
+				*at = i
+			}
+			i := int(*at)
+			for i < n && i-k < m && x.a[alo+i] == x.b[blo+i-k] {
+				i++
+				x.left--
+			}
+			*at = int32(i)
+			if i >= n && i-k >= m {
+				x.trace(rows, alo, blo, n, m)
+				return true
+			}
+		}
+		if x.left -= d; x.left < 0 {
+			return false
+		}
+	}
+	return false
+}
+
+// trace follows greedy's rows back: rows[d] has what it had before d differences, for
+// the diagonals from -d to d.
+func (x *aligner) trace(rows [][]int32, alo, blo, i, j int) {
+	for d := len(rows) - 1; d >= 0; d-- {
+		k := i - j
+		at := func(k int) int { return int(rows[d][k+d]) }
+		from, back := 0, 0 // where the last difference led from, and on which diagonal
+		if d > 0 {
+			if k == -d || k != d && at(k-1) < at(k+1) {
+				from, back = at(k+1), k+1
+			} else {
+				from, back = at(k-1), k-1
+			}
+		}
+		for start := from + max(0, k-back); i > start && j > 0; { // the diagonal, back to the difference
+			i, j = i-1, j-1
+			x.m[alo+i] = int32(blo + j)
+		}
+		i, j = from, from-back
 	}
 }
 
@@ -143,4 +215,48 @@ func rising(pairs [][2]int) [][2]int {
 	}
 	slices.Reverse(out)
 	return out
+}
+
+// rounded returns tokens of the sizes that PyTorch's allocator rounds to: some
+// libraries ask for odd numbers of bytes.
+func rounded(tokens []int64) []int64 {
+	out := make([]int64, len(tokens))
+	for i, t := range tokens {
+		if out[i] = liveness.Rounded(t); t < 0 {
+			out[i] = -liveness.Rounded(-t)
+		}
+	}
+	return out
+}
+
+// paired matches what lies between two matches, too, where both sides have the same
+// allocations and frees there in the same order: then only sizes differ.
+func paired(a, b []int64, m []int32) []int32 {
+	before := -1
+	for i, j := range m {
+		if j < 0 {
+			continue
+		}
+		if before >= 0 {
+			pair(a, b, m, before, i)
+		}
+		before = i
+	}
+	return m
+}
+
+// pair matches a between two places that are matched.
+func pair(a, b []int64, m []int32, from, to int) {
+	at := int(m[from])
+	if to-from != int(m[to])-at {
+		return
+	}
+	for k := 1; k < to-from; k++ {
+		if a[from+k] < 0 != (b[at+k] < 0) {
+			return
+		}
+	}
+	for k := 1; k < to-from; k++ {
+		m[from+k] = int32(at + k)
+	}
 }

@@ -22,9 +22,9 @@ func longest(a, b []int64, memo map[[2]int]int) int {
 	return n
 }
 
-// matches counts the tokens that are matched, and fails unless they are equal and
+// inOrder counts the tokens that are matched, and fails unless they are equal and
 // in order.
-func matches(t *testing.T, a, b []int64, m []int32) int {
+func inOrder(t *testing.T, a, b []int64, m []int32) int {
 	t.Helper()
 	n, last := 0, int32(-1)
 	for i, j := range m {
@@ -49,7 +49,7 @@ func TestAlign(t *testing.T) {
 		for i := range b {
 			b[i] = int64(r.IntN(4))
 		}
-		if got, want := matches(t, a, b, align(a, b)), longest(a, b, map[[2]int]int{}); got != want {
+		if got, want := inOrder(t, a, b, align(a, b)), longest(a, b, map[[2]int]int{}); got != want {
 			t.Fatalf("%v and %v: %d matched, want %d", a, b, got, want)
 		}
 	}
@@ -74,11 +74,11 @@ func TestAlignLong(t *testing.T) {
 			b = append(b, v)
 		}
 	}
-	if got := matches(t, a, b, align(a, b)); got < len(a)-2*changes {
+	if got := inOrder(t, a, b, align(a, b)); got < len(a)-2*changes {
 		t.Errorf("%d of %d are matched after %d changes", got, len(a), changes)
 	}
 	same := make([]int64, 1<<17) // nothing occurs once
-	if got := matches(t, same, same[:1<<16], align(same, same[:1<<16])); got != 1<<16 {
+	if got := inOrder(t, same, same[:1<<16], align(same, same[:1<<16])); got != 1<<16 {
 		t.Errorf("%d of equal tokens are matched", got)
 	}
 	for i := range same {

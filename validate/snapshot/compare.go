@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/memplan/memplan/liveness"
 	"github.com/memplan/memplan/planner"
 )
 
@@ -41,6 +42,8 @@ type Group struct {
 const (
 	NotPlanned  = "not in the plan"
 	KeptLonger  = "in use longer than planned"
+	Larger      = "larger than planned" // Bytes are those of the difference
+	Smaller     = "smaller than planned"
 	NotThere    = "not allocated"
 	FreedBefore = "in use shorter than planned"
 )
@@ -81,7 +84,7 @@ func Compare(s *Snapshot, device int, a *planner.Answer) (*Comparison, error) {
 	if device < 0 || device >= len(s.Devices) {
 		return nil, fmt.Errorf("the snapshot has no device %d: it has %d", device, len(s.Devices))
 	}
-	c := &comparer{s: s, d: &s.Devices[device], p: newPlanned(a.View())}
+	c := &comparer{s: s, d: &s.Devices[device], p: newPlanned(a.View()), planned: a.Config.Batch}
 	c.tensors = c.d.Tensors()
 	c.tokens()
 	c.peak()
@@ -171,7 +174,10 @@ type comparer struct {
 	most   int   // event at the peak; -1: before the first
 	bytes  int64 // at the peak
 	ids    []int32
-	placed []int // plan's token that is nearest before each of the history's; -1: none
+	placed []int // plan's token that each of the history's is matched with; -1: none
+
+	planned int64 // batch of the plan
+	scale   int64 // batch whose sizes the history has; 0: the plan's, or unknown
 }
 
 // tokens makes tokens of the events that allocate and free.
@@ -211,12 +217,12 @@ func (c *comparer) step() (lo, hi int) {
 	const rare = 4
 	n := len(c.p.tokens)
 	places := map[int64][]int{}
-	for i, t := range c.p.tokens {
+	for i, t := range rounded(c.p.tokens) {
 		places[t] = append(places[t], i)
 	}
 	width := max(8, n/32)
 	votes := map[int]int{}
-	for j, t := range c.token {
+	for j, t := range rounded(c.token) {
 		if at := places[t]; len(at) <= rare {
 			for _, i := range at {
 				votes[(j-i+n)/width]++
@@ -254,7 +260,16 @@ func (c *comparer) match() {
 		old[id] = true
 	}
 	lo, hi := c.step()
-	m := align(c.p.tokens, c.token[lo:hi])
+	there := rounded(c.token[lo:hi])
+	m := align(rounded(c.p.tokens), there)
+	if n := matches(m); 10*n < 9*len(m) { // of another batch, perhaps
+		if c.scale = c.batch(); c.scale > 0 {
+			if again := align(rounded(c.scaled()), there); matches(again) > n {
+				m = again
+			}
+		}
+	}
+	m = paired(c.p.tokens, c.token[lo:hi], m)
 	c.placed = make([]int, len(c.token))
 	for j := range c.placed {
 		c.placed[j] = -1
@@ -422,7 +437,7 @@ func (c *comparer) sum(out *Comparison) {
 			continue
 		}
 		out.Snapshot.RequestedBytes += t.Bytes
-		category, module, g := unplanned, unplanned, Group{Reason: NotPlanned, Where: c.where(t.Stack)}
+		category, module, g := unplanned, "", Group{Reason: NotPlanned, Where: c.where(t.Stack)}
 		if id >= 0 {
 			category, module, g.Reason = c.p.category(id), c.p.module(id), KeptLonger
 			g.Op = c.p.born[id]
@@ -431,11 +446,18 @@ func (c *comparer) sum(out *Comparison) {
 		}
 		categories.at(category).Snapshot += t.Bytes
 		modules.at(module).Snapshot += t.Bytes
-		if g.Module = module; id >= 0 && c.p.live[id] {
-			have[id] = true
+		if g.Module = module; id < 0 || !c.p.live[id] {
+			extra.add(g, t.Bytes)
 			continue
 		}
-		extra.add(g, t.Bytes)
+		have[id] = true
+		if more := t.Bytes - c.p.v.Storages[id][0]; more > 0 {
+			g.Reason = Larger
+			extra.add(g, more)
+		} else if more < 0 {
+			g.Reason = Smaller
+			lacking.add(g, -more)
+		}
 	}
 	for id := range c.p.v.Storages {
 		n := c.p.v.Storages[id][0]
@@ -481,8 +503,8 @@ func (c *comparer) matched() Matching {
 			m.OfBytes += t
 		}
 	}
-	for _, i := range c.placed {
-		if i >= 0 && c.p.tokens[i] > 0 {
+	for j, i := range c.placed {
+		if i >= 0 && c.p.tokens[i] > 0 && liveness.Rounded(c.p.tokens[i]) == liveness.Rounded(c.token[j]) {
 			m.Allocations++
 			m.Bytes += c.p.tokens[i]
 		}
@@ -496,13 +518,13 @@ func (c *comparer) warn(out *Comparison) {
 		out.Warnings = append(out.Warnings, "the snapshot has no history: it is compared as it was when it was taken; call torch.cuda.memory._record_memory_history() before the first step")
 		return
 	}
-	m, b := out.Matched, c.batch(out.Batch)
+	m := out.Matched
 	found := fmt.Sprintf("%d of the %d allocations of the plan's step are in the history: ", m.Allocations, m.Of)
 	switch {
-	case b > 0 && m.Allocations < m.Of:
-		out.Warnings = append(out.Warnings, fmt.Sprintf("%sthe sizes are those of batch %d, and the plan is for %d", found, b, out.Batch))
+	case c.scale > 0:
+		out.Warnings = append(out.Warnings, fmt.Sprintf("%sthe sizes are those of batch %d, and the plan is for %d", found, c.scale, c.planned))
 	case m.Of > 0 && m.Bytes < m.OfBytes/2:
-		out.Warnings = append(out.Warnings, found+"another model, batch, precision or optimizer, or no whole step was recorded")
+		out.Warnings = append(out.Warnings, found+"another model, batch, precision, optimizer or release of PyTorch (--runtime), or no whole step was recorded")
 	}
 	empty := int64(0)
 	for i := range c.tensors {
@@ -516,8 +538,9 @@ func (c *comparer) warn(out *Comparison) {
 }
 
 // batch returns the batch whose sizes the history has, if they are those of the plan
-// times one number; 0 if not. The plan's is given.
-func (c *comparer) batch(planned int64) int64 {
+// times one number; 0 if not.
+func (c *comparer) batch() int64 {
+	planned := c.planned
 	if planned <= 0 {
 		return 0
 	}
@@ -533,6 +556,7 @@ func (c *comparer) batch(planned int64) int64 {
 	}
 	const largest = 32 // sizes that batches are tried by
 	best, most := planned, holds(planned)
+	enough := most + most/8 // sizes of another batch occur by chance, too
 	for _, t := range ours[:min(len(ours), largest)] {
 		for _, s := range theirs[:min(len(theirs), largest)] {
 			if t%planned != 0 || s%(t/planned) != 0 {
@@ -545,10 +569,38 @@ func (c *comparer) batch(planned int64) int64 {
 			}
 		}
 	}
-	if best == planned || 2*most < len(ours) {
+	if best == planned || most < enough || 2*most < len(ours) {
 		return 0
 	}
 	return best
+}
+
+// scaled returns the plan's tokens as they would be at the batch that was found: what
+// lives as long as the model has no batch.
+func (c *comparer) scaled() []int64 {
+	there, _ := distinct(c.token)
+	out := slices.Clone(c.p.tokens)
+	for i, t := range out {
+		id, _ := stored(c.p.v.Events[c.p.events[i]][1])
+		switch c.p.category(id) {
+		case "parameters", "gradients", "optimizer", "buffers":
+			continue
+		}
+		if s := t / c.planned * c.scale; t%c.planned == 0 && there[max(s, -s)] {
+			out[i] = s
+		}
+	}
+	return out
+}
+
+// matches counts what an alignment matched.
+func matches(m []int32) (n int) {
+	for _, j := range m {
+		if j >= 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // distinct returns the sizes of allocations as a set, and the largest first.

@@ -253,6 +253,11 @@ func TestCompareDoubts(t *testing.T) {
 	if len(c.Warnings) != 1 || c.Warnings[0] != fmt.Sprintf("%d of the %d allocations of the plan's step are in the history: the sizes are those of batch 24, and the plan is for 8", c.Matched.Allocations, c.Matched.Of) {
 		t.Errorf("%q", c.Warnings)
 	}
+	for _, x := range c.Categories { // the step is recognised all the same
+		if x.Name == unplanned && x.Snapshot*20 > c.Snapshot.RequestedBytes {
+			t.Errorf("%d of %d bytes are not in the plan", x.Snapshot, c.Snapshot.RequestedBytes)
+		}
+	}
 	s.Devices[1].Events = nil
 	if c, err = Compare(s, 1, a); err != nil || len(c.Warnings) != 1 || c.Snapshot.Phase != "" {
 		t.Errorf("%v %+v", err, c)
