@@ -1,14 +1,14 @@
 """Memory snapshots of real steps, as PyTorch writes them: what validate/snapshot reads and `memplan compare` explains.
 
     python snapshot.py models DIR [MEMPLAN]   without a GPU: NAME.onnx.xz of each model, and PLAN.json for those with checkpoints, by the command MEMPLAN
-    python snapshot.py record DIR OUT         on a GPU: OUT/RUN.pickle.xz of each run, and a line in OUT/steps.jsonl
+    python snapshot.py record DIR OUT [RUN]   on a GPU: OUT/RUN.pickle.xz of each run, or of that one and those whose names begin so, and a line in OUT/steps.jsonl
 
 Both import memplan's Python package, and `models` onnx and onnxscript. A run takes three steps of AdamW, float32. `all` records from before the model
 is made, `late` the last step alone, `kept` has a defect that people look for: a copy of the weights, and a hook that keeps what a module returns of every
 step. A line of steps.jsonl has the versions, the run's model and batch, and the counters of the allocator of each step, in bytes: requested, allocated and
 reserved peaks, and allocated bytes at the end. Folders of files in stacks are cut down to `site-packages` and the script's name.
 """
-import copy, gc, json, lzma, os, pickle, subprocess, sys, time
+import copy, gc, json, lzma, os, pickle, subprocess, sys, time, traceback
 
 import torch
 from torch import nn
@@ -80,22 +80,24 @@ def step(model, optimizer, args, kwargs, targets):
     optimizer.step()
 
 
-def start(): torch.cuda.memory._record_memory_history(max_entries=200_000, stacks='python')
+def start(context='all'): torch.cuda.memory._record_memory_history(max_entries=200_000, context=context, stacks='python')
 
 
-def record(folder, out):
+def record(folder, out, only=''):
     import memplan
     os.makedirs(out, exist_ok=True)
     head = dict(torch=torch.__version__, card=torch.cuda.get_device_name(), date=time.strftime('%Y-%m-%d'), command='python ' + ' '.join([os.path.basename(sys.argv[0])] + sys.argv[1:2]))
     lines = [head]
     for run in RUNS:
+        if not run.startswith(only): continue
         name, kind = run.rsplit('_', 1)
         model = name.split('_')[0]
         make, batch, inputs, kwargs, targets, _ = MODELS[model]
         gc.collect(); torch.cuda.empty_cache(); torch.manual_seed(0)
-        base = torch.cuda.memory_allocated()
+        base, i = torch.cuda.memory_allocated(), -1
+        context = 'alloc' if name == CHECKPOINTED else 'all'  # with the stacks of frees, PyTorch 2.11 loses the exception that ends a second run: "returned NULL without setting an exception"
         try:
-            if kind != 'late': start()
+            if kind != 'late': start(context)
             module = make().cuda().train()
             if name == CHECKPOINTED:
                 with open(os.path.join(folder, name + '.json')) as f: memplan.checkpoint(module, json.load(f))
@@ -104,7 +106,7 @@ def record(folder, out):
             target = targets(batch).cuda()
             optimizer, steps = torch.optim.AdamW(module.parameters()), []
             for i in range(3):
-                if kind == 'late' and i == 2: start()
+                if kind == 'late' and i == 2: start(context)
                 torch.cuda.reset_peak_memory_stats()
                 step(module, optimizer, args, kwargs, target)
                 steps.append(counters())
@@ -115,7 +117,8 @@ def record(folder, out):
             lines.append(dict(run=run, model=model, batch=batch, kind=kind, base=base, steps=steps))
             print(run, steps[-1], f'{size} bytes', flush=True)
         except Exception as e:  # the others still run
-            lines.append(dict(run=run, error=f'{type(e).__name__}: {e}'[:300]))
+            traceback.print_exc()
+            lines.append(dict(run=run, error=f'step {i}: {type(e).__name__}: {e}'[:300]))
             print(run, lines[-1]['error'], flush=True)
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
