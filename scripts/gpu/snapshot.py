@@ -95,7 +95,7 @@ def record(folder, out, only=''):
         make, batch, inputs, kwargs, targets, _ = MODELS[model]
         gc.collect(); torch.cuda.empty_cache(); torch.manual_seed(0)
         base, i = torch.cuda.memory_allocated(), -1
-        context = 'alloc' if name == CHECKPOINTED else 'all'  # with the stacks of frees, PyTorch 2.11 loses the exception that ends a second run: "returned NULL without setting an exception"
+        context = 'alloc' if name == CHECKPOINTED else 'all'  # with 'all' these steps end on PyTorch 2.11 in SystemError: "returned NULL without setting an exception"
         try:
             if kind != 'late': start(context)
             module = make().cuda().train()

@@ -76,8 +76,8 @@ type Comparison struct {
 	Warnings        []string `json:"warnings"`
 }
 
-// unplanned is the category, and the module, of what the plan does not know.
-const unplanned = "(not in the plan)"
+// Unplanned is the category, and the module, of what the plan does not know.
+const Unplanned = "(not in the plan)"
 
 // Compare compares a device of a snapshot with a plan.
 func Compare(s *Snapshot, device int, a *planner.Answer) (*Comparison, error) {
@@ -405,10 +405,10 @@ func library(file string) bool {
 func (c *comparer) guess(t *Tensor) string {
 	k, ok := slices.BinarySearch(c.event, t.Alloc)
 	if !ok {
-		return unplanned
+		return Unplanned
 	}
 	const near = 64
-	found := [2]string{unplanned, ""}
+	found := [2]string{Unplanned, ""}
 	for side, step := range []int{-1, 1} {
 		for j := k + step; j >= 0 && j < len(c.placed) && j-k < near && k-j < near; j += step {
 			if c.placed[j] >= 0 {
@@ -420,7 +420,7 @@ func (c *comparer) guess(t *Tensor) string {
 	if found[0] == found[1] && found[0] != "" {
 		return found[0]
 	}
-	return unplanned
+	return Unplanned
 }
 
 // sum fills in the numbers of a comparison.
@@ -437,7 +437,7 @@ func (c *comparer) sum(out *Comparison) {
 			continue
 		}
 		out.Snapshot.RequestedBytes += t.Bytes
-		category, module, g := unplanned, "", Group{Reason: NotPlanned, Where: c.where(t.Stack)}
+		category, module, g := Unplanned, "", Group{Reason: NotPlanned, Where: c.where(t.Stack)}
 		if id >= 0 {
 			category, module, g.Reason = c.p.category(id), c.p.module(id), KeptLonger
 			g.Op = c.p.born[id]
@@ -476,7 +476,7 @@ func (c *comparer) sum(out *Comparison) {
 		}
 	}
 	out.DeltaBytes = out.Snapshot.RequestedBytes - out.Plan.RequestedBytes
-	out.Categories, out.Modules = categories.list(append(slices.Clone(c.p.v.Categories), unplanned)), modules.list(nil)
+	out.Categories, out.Modules = categories.list(append(slices.Clone(c.p.v.Categories), Unplanned)), modules.list(nil)
 	out.Unplanned, out.Missing = extra.list(), lacking.list()
 	out.Plan.Phase, out.Plan.Op, out.Plan.Module = c.p.at(c.p.peak - 1)
 	out.Snapshot.Phase, out.Snapshot.Op, out.Snapshot.Module = c.p.at(c.nearest())
@@ -532,7 +532,7 @@ func (c *comparer) warn(out *Comparison) {
 			empty += t.Bytes
 		}
 	}
-	if empty > 0 {
+	if empty > c.bytes/1000 { // less matters to nobody
 		out.Warnings = append(out.Warnings, fmt.Sprintf("%.1f MiB that are not in the plan were allocated before the history begins, so that nothing says where: record from before the model is made", float64(empty)/(1<<20)))
 	}
 }

@@ -254,7 +254,7 @@ func TestCompareDoubts(t *testing.T) {
 		t.Errorf("%q", c.Warnings)
 	}
 	for _, x := range c.Categories { // the step is recognised all the same
-		if x.Name == unplanned && x.Snapshot*20 > c.Snapshot.RequestedBytes {
+		if x.Name == Unplanned && x.Snapshot*20 > c.Snapshot.RequestedBytes {
 			t.Errorf("%d of %d bytes are not in the plan", x.Snapshot, c.Snapshot.RequestedBytes)
 		}
 	}

@@ -53,6 +53,8 @@ func groupName(g *snapshot.Group) string {
 	switch {
 	case g.Where != "" && g.Op != "":
 		return fmt.Sprintf("%s (%s of %s)", g.Where, g.Op, moduleName(g.Module))
+	case g.Where != "" && g.Module != snapshot.Unplanned:
+		return fmt.Sprintf("%s, as %s runs", g.Where, moduleName(g.Module))
 	case g.Where != "":
 		return g.Where
 	case g.Op != "":
