@@ -112,3 +112,26 @@ func TestCard(t *testing.T) {
 		t.Errorf("%d snapshots", runs)
 	}
 }
+
+// TestForgotten: a run without the checkpoints of its plan holds activations longer,
+// and nothing else.
+func TestForgotten(t *testing.T) {
+	s, err := Decode(testdata.Unpacked(t, filepath.Join("testdata", "gpt2_all.pickle.xz")), 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Compare(s, 0, onCard(t, t.TempDir(), &cardRun{Run: "gpt2_checkpointed_all", Model: "gpt2", Kind: "all", Batch: 8}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	consistent(t, c)
+	longer := int64(0)
+	for _, g := range c.Unplanned {
+		if g.Reason == KeptLonger && g.Where != "" {
+			longer += g.Bytes
+		}
+	}
+	if c.Within || longer*10 < 9*c.DeltaBytes || c.DeltaBytes < 80<<20 { // the checkpoints save 91 MiB
+		t.Errorf("%d more, %d of it in use longer than planned: %+v", c.DeltaBytes, longer, c.Unplanned)
+	}
+}
