@@ -38,6 +38,7 @@ var (
 	Certificate  = &Kind{"a certificate", 256 << 20}
 	Array        = &Kind{"an array", 16 << 30}
 	Archive      = &Kind{Name: "an archive of arrays"}
+	Snapshot     = &Kind{"a memory snapshot", 2 << 30}
 )
 
 // admits returns an error for anything but a regular file of at most the kind's

@@ -421,6 +421,9 @@ type evaluation struct {
 	*train.Build
 	res  *liveness.Result
 	fail *liveness.Failure // the point at which the replay exceeded the cap, or nil
+
+	conf  alloc.Conf // of the replay's allocator
+	limit int64      // its cap, 0 for none
 }
 
 // build builds the program of a step at one batch size.
@@ -479,7 +482,7 @@ func replay(b *train.Build, j *job, capped bool) (*evaluation, error) {
 		limit = j.cap
 	}
 	res, err := liveness.Replay[alloc.Handle](b.Program, alloc.NewCaching(j.conf, limit), steps)
-	ev := &evaluation{Build: b, res: res}
+	ev := &evaluation{Build: b, res: res, conf: j.conf, limit: limit}
 	if err != nil && !errors.As(err, &ev.fail) {
 		return nil, err
 	}

@@ -201,7 +201,11 @@ func (s *streams) writeTimeline(r *planner.Answer, file string) error {
 	if err != nil {
 		return err
 	}
-	step := &timeline.Step{Title: title(r.Report), Events: r.Timeline(), Before: r.Standing(), Stack: r.Stack()}
+	placement, err := r.Placement()
+	if err != nil {
+		return err
+	}
+	step := &timeline.Step{Title: title(r.Report), Events: r.Timeline(), Before: r.Standing(), Stack: r.Stack(), Placement: placement}
 	var b bytes.Buffer
 	if err := f.Write(&b, step); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -493,6 +494,9 @@ var growths = []growth{
 	}},
 	{name: "layout-columns", n: 1_000_000, ext: "csv", args: args("solve layout --timeout 1s"), make: func(n int) []byte { return []byte(strings.Repeat("a,", n) + "\n") }},
 	{name: "layout-quote", n: 5_000_000, ext: "csv", args: args("solve layout --timeout 1s"), make: func(n int) []byte { return []byte("id,lower,upper,size\n\"" + strings.Repeat("a\n", n)) }},
+	{name: "snapshot-sizes", want: answered, n: 100_000, ext: "pickle", args: args("compare --batch 4"), make: func(n int) []byte { return eventsOf(n, 977) }},
+	{name: "snapshot-same", want: answered, n: 100_000, ext: "pickle", args: args("compare --batch 4"), make: func(n int) []byte { return eventsOf(n, 1) }},
+	{name: "snapshot-stacks", want: answered, n: 100_000, ext: "pickle", args: args("compare --batch 4"), make: func(n int) []byte { return eventsOf(n, n) }},
 	{name: "remat-chain", n: 100_000, ext: "json", args: args("solve remat --budget-ratio 0.5 --timeout 1s"), make: func(n int) []byte { return rematGraph(n, 1, 1) }},
 	{name: "remat-dense", n: 1_000, ext: "json", args: args("solve remat --budget-ratio 0.5 --timeout 1s"), make: func(n int) []byte { return rematGraph(n, 100, 1) }},
 	{name: "remat-huge", n: 1_000, ext: "json", args: args("solve remat --budget-ratio 0.5 --timeout 1s"), make: func(n int) []byte { return rematGraph(n, 1, 9_000_000_000_000_000_000) }},
@@ -641,6 +645,30 @@ func rematGraph(n, reads int, size int64) []byte {
 	return b.Bytes()
 }
 
+// eventsOf is a memory snapshot of n allocations, of so many sizes, that are freed
+// later.
+func eventsOf(n, sizes int) []byte {
+	b := bytes.NewBufferString("\x80\x02}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces](](")
+	number := func(v int) { fmt.Fprintf(b, "J%s", binary.LittleEndian.AppendUint32(nil, uint32(v))) }
+	event := func(action string, i int) {
+		fmt.Fprintf(b, "}(X\x06\x00\x00\x00actionX%c\x00\x00\x00%sX\x04\x00\x00\x00addr", len(action), action)
+		number(i + 1)
+		b.WriteString("X\x04\x00\x00\x00size")
+		number(512 * (1 + i%sizes%4_000_000))
+		b.WriteString("X\x06\x00\x00\x00frames](}(X\x04\x00\x00\x00line")
+		number(i % sizes)
+		b.WriteString("ueu")
+	}
+	for i := range n {
+		event("alloc", i)
+		if i >= 1000 {
+			event("free_completed", i-1000)
+		}
+	}
+	b.WriteString("eeu.")
+	return b.Bytes()
+}
+
 // npy is the beginning of an array of floats.
 func npy(shape string) []byte {
 	head := "{'descr': '<f4', 'fortran_order': False, 'shape': " + shape + ", }\n"
@@ -699,6 +727,9 @@ func (g *growth) measured(tb testing.TB, n int) cost {
 		args[last] += file
 	} else {
 		args = append(args, file)
+	}
+	if args[0] == "compare" {
+		args = append(args, filepath.Join("..", "..", "models", "gpt2.onnx"))
 	}
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -97,6 +97,16 @@ func evilModel(bad string, unknown bool) []byte {
 		str(14, evilPair(bad, bad)).str(25, string(fn))
 }
 
+// evilSnapshot is a memory snapshot in whose stack every text is the name.
+func evilSnapshot(bad string) []byte {
+	text := func(s string) string {
+		return fmt.Sprintf("X%s%s", string([]byte{byte(len(s)), byte(len(s) >> 8), 0, 0}), s)
+	}
+	frame := "](}(" + text("name") + text(bad) + text("filename") + text(bad) + text("line") + "K\x03ue"
+	event := "}(" + text("action") + text("alloc") + text("addr") + "K\x01" + text("size") + "M\x00\x10" + text("frames") + frame + text(bad) + text(bad) + "u"
+	return []byte("\x80\x02}(" + text("segments") + "]" + text("device_traces") + "](](" + event + "eeu.")
+}
+
 // newEvil writes the files of a name.
 func newEvil(t *testing.T, bad string) *evil {
 	t.Helper()
@@ -109,6 +119,9 @@ func newEvil(t *testing.T, bad string) *evil {
 	e.write(t, "odd.onnx", evilModel(bad, true))
 	e.write(t, asFile+".onnx", evilModel(bad, false))
 	e.write(t, "external.onnx", evilExternal(bad))
+	e.write(t, "snapshot.pickle", evilSnapshot(bad))
+	device := string(bytes.ReplaceAll([]byte(inYAML(bad)), []byte("\n"), []byte(`\n`)))
+	e.write(t, "watched.jsonl", fmt.Appendf(nil, "{\"schemaVersion\":1,\"gpus\":[{\"device\":%[1]s},{\"gpu\":1,\"device\":%[1]s}]}\n{\"usedBytes\":3,\"totalBytes\":9}\n", device))
 	e.document(t, "remat.json", `{"graph": {"name": "$"}, "nodes": [{"id": 0, "name": "$", "cost_cpu": 1, "cost_ram": 1}, {"id": 1, "name": "$2", "cost_cpu": 1, "cost_ram": 1}], "links": [{"source": 0, "target": 1}]}`)
 	e.document(t, "badremat.json", `{"nodes": [{"id": "$"}], "links": [{"source": "$", "target": "$"}]}`)
 	e.document(t, "times.json", `{"schemaVersion": 1, "device": {"name": "$"}, "nodes": [{"op": "$", "node": "$", "phase": "$", "kind": "$", "dtype": "$", "runs": 1, "measuredMs": 1}]}`)
@@ -157,7 +170,8 @@ var tried = map[string][]string{
 	"memplan plan":         {"@m.onnx --batch 64", "@$.onnx --batch 64 --vram 8G --checkpoint all", "@m.onnx --batch 64 --checkpoint @checkpoint.json", "@odd.onnx --mode infer --batch 64"},
 	"memplan config":       {"@plan.json", "@evilplan.json", "@badcheckpoint.json"},
 	"memplan validate":     {"@m.onnx --batch 2 --device cpu", "@plan.json --device cpu", "@evilplan.json --device cpu", "@odd.onnx --mode infer --batch 2 --device cpu", "@m.onnx --batch 2 --device cpu --input $=@m.onnx", "@m.onnx --batch 2 --device cpu --expect $=@buffers.csv"},
-	"memplan monitor":      {"--gpu 0 --duration 100ms --interval 10ms --window 10ms", "--gpu 0 --duration 100ms --interval 10ms --window 10ms --plan @evilplan.json", "--gpu 1 --duration 100ms --interval 10ms --window 10ms"},
+	"memplan monitor":      {"--gpu 0 --duration 100ms --interval 10ms --window 10ms", "--gpu 0 --duration 100ms --interval 10ms --window 10ms --plan @evilplan.json", "--replay @watched.jsonl", "--replay @rules.yaml", "--gpu $", "--gpu 1 --duration 100ms --interval 10ms --window 10ms"},
+	"memplan compare":      {"@snapshot.pickle @plan.json", "@snapshot.pickle @m.onnx --batch 64", "@snapshot.pickle @$.onnx --batch 3 --snapshot-gpu 7", "@m.onnx @plan.json", "@none$ @plan.json", "@snapshot.pickle @evilplan.json"},
 	"memplan check":        {"@rules.yaml", "@key.yaml", "@value.yaml", "@raw.yaml", "@none$"},
 	"memplan baseline":     {"@rules.yaml", "@key.yaml", "@value.yaml"},
 	"memplan diff":         {"@m.onnx @odd.onnx --mode infer --batch 64", "@m.onnx @external.onnx --batch 64", "@plan.json @evilplan.json", "@plan.json @$.onnx --batch 3"},

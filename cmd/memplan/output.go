@@ -58,12 +58,12 @@ func (s *streams) writeFile(path string, data []byte) error {
 }
 
 // outputs are the flags, of all commands, whose values are files to write.
-var outputs = []string{"output", "timeline", "profile", "certificate", "csv"}
+var outputs = []string{"output", "timeline", "profile", "certificate", "csv", "record"}
 
 // inputs are the flags whose values are files to read, after NAME= if they have
 // one, besides those of settings. Values that are not files do not exist on the
 // disk, and so do not matter.
-var inputs = []string{"config", "plan", "model", "verify", "input", "expect"}
+var inputs = []string{"config", "plan", "model", "verify", "input", "expect", "replay"}
 
 // spare records the files that a command line reads and writes, and returns an
 // error if one is both.

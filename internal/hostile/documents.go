@@ -8,6 +8,7 @@ import (
 	"compress/flate"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -19,6 +20,8 @@ var documentGenerators = []generator{
 	{"json-values", 26, jsonValues},
 	{"json-paths", 10, jsonPaths},
 	{"json-bytes", 8, jsonBytes},
+	{"pickle", 3, pickleBytes},
+	{"watched", 2, watchedText},
 	{"json-scaled", 2, jsonScaled},
 	{"csv", 8, csvText},
 	{"npy", 8, npyBytes},
@@ -57,6 +60,9 @@ var roles = []role{
 	{"chain.json", nil, []string{"solve", "remat", "chain.json", "--frontier", "--points", "3", "--timeout", "1s"}, true, []string{"text", "json", "csv", "svg"}},
 	{"proof.json", []string{"chain.json"}, []string{"solve", "remat", "chain.json", "--verify", "proof.json"}, true, []string{"text", "json"}},
 	{"plan.json", nil, []string{"monitor", "--pid", "1", "--duration", "100ms", "--plan", "plan.json"}, true, []string{"text", "json"}},
+	{"step.pickle", []string{"mlp.onnx", "plan.json"}, []string{"compare", "step.pickle", "plan.json"}, false, []string{"text", "json", "markdown"}},
+	{"plan.json", []string{"mlp.onnx", "step.pickle"}, []string{"compare", "step.pickle", "plan.json"}, true, []string{"text", "json", "markdown"}},
+	{"watched.jsonl", []string{"plan.json"}, []string{"monitor", "--replay", "watched.jsonl", "--plan", "plan.json"}, false, []string{"text", "json"}},
 	{".memplan.yaml", []string{"mlp.onnx", ".memplan-baseline.json"}, []string{"check"}, false, []string{"text", "json", "markdown", "sarif"}},
 	{".memplan.yaml", []string{"mlp.onnx"}, []string{"baseline"}, false, nil},
 	{"buffers.csv", nil, []string{"solve", "layout", "buffers.csv", "--timeout", "1s"}, false, []string{"csv", "text", "json"}},
@@ -281,6 +287,44 @@ func yamlScaled(b *builder) {
 	}
 	b.text(".memplan.yaml", s.String())
 	b.run(pick(b.r, []string{"check", "baseline"}))
+}
+
+// watchedText mutates what a watch recorded.
+func watchedText(b *builder) {
+	r := rolesOf(".jsonl")[0]
+	b.use(r)
+	data := b.s.data(r.name)
+	if b.chance(2) {
+		data = mutateBytes(b.r, data)
+	} else {
+		for range 1 + b.r.IntN(3) {
+			value := pick(b.r, []string{itoa(pick(b.r, hostileInts)), fmt.Sprintf("%q", hostileName(b.r)), "null", "1e999", "-1", "[]", "0.5"})
+			data = bytes.Replace(data, []byte(pick(b.r, []string{`:0`, `:1`, `:1024`, `"card"`, `:0.5`})), []byte(":"+value), 1+b.r.IntN(2))
+		}
+	}
+	b.file(r.name, data)
+}
+
+// pickleBytes mutates a memory snapshot: as bytes, or with opcodes that make objects
+// put into it, or many times the same.
+func pickleBytes(b *builder) {
+	r := rolesOf(".pickle")[0]
+	b.use(r)
+	data := b.s.data(r.name)
+	at := 2 + b.r.IntN(len(data)-3)
+	switch b.r.IntN(3) {
+	case 0:
+		for range 1 + b.r.IntN(5) {
+			data = mutateBytes(b.r, data)
+		}
+	case 1:
+		code := pick(b.r, []string{"cos\nsystem\n(S'touch ran'\ntR0", "cbuiltins\neval\n0", "\x8c\x02os\x8c\x06system\x93\x8c\x05touch\x85R0", "(ios\nsystem\n0", "Pid\n0", "}}b0"})
+		data = slices.Concat(data[:at], []byte(code), data[at:])
+	case 2:
+		many := pick(b.r, []string{"]", "(", "}", ")", "N2", "\x94", "0", "e", "](]e", "\x8b\xff\xff\xff\x7f", "X\xff\xff\xff\xff"})
+		data = slices.Concat(data[:at], bytes.Repeat([]byte(many), 1+b.r.IntN(500_000)), data[at:])
+	}
+	b.file(r.name, data)
 }
 
 // csvText mutates an instance of solve layout.

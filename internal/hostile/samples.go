@@ -42,6 +42,12 @@ const buffers = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb
 // gate is a configuration that the sample models pass.
 const gate = "models:\n  - path: mlp.onnx\n    batch: 4\n    checkpoint: none\n    vram: 16G\n    rules: {max-peak: 12G}\nrules: {max-increase: 2%}\nbaseline: .memplan-baseline.json\n"
 
+// watched is a recording of a device's memory.
+const watched = `{"schemaVersion":1,"pid":0,"gpus":[{"gpu":0,"device":"card"}]}
+{"seconds":0,"gpu":0,"usedBytes":1024,"totalBytes":4096}
+{"seconds":0.5,"gpu":0,"usedBytes":2048,"totalBytes":4096}
+`
+
 // repository is the root of the sources.
 func repository() string {
 	_, file, _, _ := runtime.Caller(0)
@@ -51,7 +57,7 @@ func repository() string {
 // newSamples reads the models and has memplan write one document of each kind
 // in an empty folder.
 func newSamples(binary, dir string) (*samples, error) {
-	s := &samples{files: map[string][]byte{"chain.json": []byte(chain), "buffers.csv": []byte(buffers), ".memplan.yaml": []byte(gate)}}
+	s := &samples{files: map[string][]byte{"chain.json": []byte(chain), "buffers.csv": []byte(buffers), ".memplan.yaml": []byte(gate), "watched.jsonl": []byte(watched)}}
 	golden := filepath.Join(repository(), "validate", "testdata", "golden")
 	for _, name := range smallModels {
 		if err := s.read(name, filepath.Join(golden, name)); err != nil {
@@ -87,6 +93,7 @@ func (s *samples) write(binary, dir string) error {
 		"baseline .memplan.yaml",
 		"validate mlp.onnx --batch 4 --device cpu --profile times.json",
 		"solve remat chain.json --budget 3 --certificate proof.json",
+		"analyze mlp.onnx --batch 4 --checkpoint all --timeline step.pickle",
 		"solve layout buffers.csv -o placed.csv",
 	} {
 		cmd := exec.Command(binary, strings.Fields(line)...)
@@ -95,7 +102,7 @@ func (s *samples) write(binary, dir string) error {
 			return fmt.Errorf("memplan %s: %w\n%s", line, err, out)
 		}
 	}
-	for _, name := range []string{"plan.json", "gpt-plan.json", "checkpoint.json", ".memplan-baseline.json", "times.json", "proof.json", "placed.csv"} {
+	for _, name := range []string{"plan.json", "gpt-plan.json", "checkpoint.json", ".memplan-baseline.json", "times.json", "proof.json", "placed.csv", "step.pickle"} {
 		if err := s.read(name, filepath.Join(dir, name)); err != nil {
 			return err
 		}

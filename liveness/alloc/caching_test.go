@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -476,6 +477,52 @@ func BenchmarkCaching(b *testing.B) {
 				}
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(events), "ns/event")
 			})
+		}
+	}
+}
+
+// TestSegments: segments and addresses are those of a snapshot.
+func TestSegments(t *testing.T) {
+	for _, text := range []string{"", "expandable_segments:True"} {
+		conf, err := ParseConf(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, r, live := NewCaching(conf, 1<<30), rand.New(rand.NewPCG(1, 2)), []Handle(nil)
+		for i := range 3000 {
+			if len(live) > 0 && r.IntN(5) < 2 {
+				k := r.IntN(len(live))
+				c.Free(live[k])
+				live[k] = live[len(live)-1]
+				live = live[:len(live)-1]
+			} else if h, err := c.Alloc(1 + r.Int64N(1<<(10+r.IntN(16)))); err == nil {
+				live = append(live, h)
+			}
+			if i%50 > 0 {
+				continue
+			}
+			var want []Extent
+			used := map[int64]bool{}
+			for _, g := range c.Snapshot().Segments {
+				want = append(want, Extent{g.Addr, g.Size})
+				for _, b := range g.Blocks {
+					if !b.Free {
+						used[b.Addr] = true
+					}
+				}
+			}
+			if got := c.Segments(); !slices.Equal(got, want) {
+				t.Fatalf("%q: %v, want %v", text, got, want)
+			}
+			for _, h := range live {
+				if a := c.Address(h); !used[a] {
+					t.Fatalf("%q: nothing is at %d", text, a)
+				}
+				delete(used, c.Address(h))
+			}
+			if len(used) > 0 || c.Address(Handle{}) != 0 {
+				t.Fatalf("%q: %d blocks are of no allocation", text, len(used))
+			}
 		}
 	}
 }

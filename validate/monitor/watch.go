@@ -85,10 +85,27 @@ func (w *Watcher) warn(code string, s Sample, message string) {
 	w.warnings = append(w.warnings, Warning{code, message, s.At.Sub(w.start).Seconds()})
 }
 
-// A Summary is the result of watching.
+// A Report is the result of watching one or several GPUs.
+type Report struct {
+	SchemaVersion int        `json:"schemaVersion"`
+	GPUs          []*Summary `json:"gpus"`
+}
+
+// Warned reports whether there are warnings.
+func (r *Report) Warned() bool {
+	for _, s := range r.GPUs {
+		if len(s.Warnings) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// A Summary is the result of watching a GPU.
 type Summary struct {
 	SchemaVersion  int       `json:"schemaVersion"`
 	Device         string    `json:"device"`
+	GPU            int       `json:"gpu"` // as nvidia-smi numbers them
 	PID            int       `json:"pid"` // 0: the whole device
 	Seconds        float64   `json:"seconds"`
 	Samples        int       `json:"samples"`
@@ -106,7 +123,7 @@ func (w *Watcher) Summary(t Target, device string) *Summary {
 	if p := w.Band.Peak; p > 0 && w.n > 0 && w.peak < p-p/10 {
 		w.warn("under-plan", w.last, fmt.Sprintf("the peak of %s is more than 10%% under the plan's %s: another batch or precision than the plan's, or no whole step was seen", size(w.peak), size(p)))
 	}
-	s := &Summary{SchemaVersion: 1, Device: device, PID: t.PID, Samples: w.n, PeakBytes: w.peak, LeastBytes: w.least, LastBytes: w.last.Used, TotalBytes: w.last.Total,
+	s := &Summary{SchemaVersion: 1, Device: device, GPU: t.GPU, PID: t.PID, Samples: w.n, PeakBytes: w.peak, LeastBytes: w.least, LastBytes: w.last.Used, TotalBytes: w.last.Total,
 		PredictedBytes: w.Band.Peak, BoundBytes: w.Band.Bound, Warnings: w.warnings}
 	if s.Warnings == nil {
 		s.Warnings = []Warning{}

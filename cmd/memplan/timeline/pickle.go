@@ -4,14 +4,18 @@ import (
 	"bufio"
 	"encoding/binary"
 	"io"
+	"slices"
+	"strings"
 
+	"github.com/memplan/memplan/liveness/alloc"
 	"github.com/memplan/memplan/planner"
 )
 
 // A pickler writes Python objects in pickle's protocol 2: the few opcodes that
 // dictionaries, lists, strings and integers need (Lib/pickletools.py).
 type pickler struct {
-	w *bufio.Writer
+	w    *bufio.Writer
+	memo map[string]int // of strings
 }
 
 const (
@@ -22,6 +26,8 @@ const (
 	opSetItems   = 'u' // of the pairs since the mark
 	opAppends    = 'e' // of the objects since the mark
 	opBinUnicode = 'X' // length in four bytes, UTF-8
+	opLongPut    = 'r' // into the memo, at an index of four bytes
+	opLongGet    = 'j'
 	opBinInt     = 'J' // four bytes, signed
 	opLong1      = '\x8a'
 	opStop       = '.'
@@ -29,12 +35,25 @@ const (
 
 func (p pickler) op(b byte) { _ = p.w.WriteByte(b) } // bufio keeps the error until Flush
 
+// str writes a string, or where it was written before.
 func (p pickler) str(s string) {
-	var n [4]byte
-	binary.LittleEndian.PutUint32(n[:], uint32(len(s)))
+	if i, ok := p.memo[s]; ok {
+		p.op(opLongGet)
+		p.four(uint32(i))
+		return
+	}
 	p.op(opBinUnicode)
-	_, _ = p.w.Write(n[:])
+	p.four(uint32(len(s)))
 	_, _ = p.w.WriteString(s)
+	p.op(opLongPut)
+	p.four(uint32(len(p.memo)))
+	p.memo[s] = len(p.memo)
+}
+
+func (p pickler) four(v uint32) {
+	var n [4]byte
+	binary.LittleEndian.PutUint32(n[:], v)
+	_, _ = p.w.Write(n[:])
 }
 
 func (p pickler) int(v int64) {
@@ -52,175 +71,169 @@ func (p pickler) int(v int64) {
 	_, _ = p.w.Write(n[:])
 }
 
-// dict writes a dictionary: items writes keys and values in turn.
-func (p pickler) dict(items func()) {
+// A pair is an entry of a dictionary: value writes it.
+type pair struct {
+	key   string
+	value func()
+}
+
+// dict writes a dictionary.
+func (p pickler) dict(items ...pair) {
 	p.op(opEmptyDict)
 	p.op(opMark)
-	items()
+	for _, x := range items {
+		p.str(x.key)
+		x.value()
+	}
 	p.op(opSetItems)
 }
 
-func (p pickler) list(items func()) {
+// longestBatch is the number of objects that are appended at once, as Python's pickle
+// does it: memory_viz cannot take many more.
+const longestBatch = 1000
+
+// list writes a list of n objects.
+func (p pickler) list(n int, item func(i int)) {
 	p.op(opEmptyList)
-	p.op(opMark)
-	items()
-	p.op(opAppends)
+	for i := 0; i < n; {
+		p.op(opMark)
+		for end := min(i+longestBatch, n); i < end; i++ {
+			item(i)
+		}
+		p.op(opAppends)
+	}
 }
 
-// alignment and firstAddress lay out artificial addresses: a snapshot only
-// needs to show which free belongs to which allocation.
-const (
-	alignment    = 512
-	firstAddress = 0x7f0000000000
-)
+func (p pickler) number(key string, v int64) pair { return pair{key, func() { p.int(v) }} }
+func (p pickler) text(key, v string) pair         { return pair{key, func() { p.str(v) }} }
 
-// writePickle writes a step as torch.cuda.memory._snapshot() would have recorded
-// it: a trace of one device and what is live when it ends. memory_viz assumes
-// that what the trace frees without having allocated it, and the other blocks of
-// segments, were live before the trace; so its peak is that of the whole step.
+// writePickle writes a step as torch.cuda.memory._snapshot() would have recorded it:
+// a trace of one device, and its segments when the trace ends. What the trace frees
+// without having allocated it, and the other blocks of segments, were live before: so
+// memory_viz shows the peak of the whole step, and the reserved memory of the report.
 func writePickle(w io.Writer, s *Step) error {
-	x := &snapshot{pickler: pickler{bufio.NewWriter(w)}, next: firstAddress, addresses: map[int64]int64{}}
-	for i := range s.Before {
-		x.address(s.Before[i].ID, s.Before[i].Bytes)
-	}
+	x := &snapshot{pickler: pickler{bufio.NewWriter(w), map[string]int{}}, s: s, held: map[int64]stack{}}
+	x.trace()
 	x.op(opProto)
 	x.op(2)
-	x.dict(func() {
-		x.str("segments")
-		x.list(func() { x.segment(s) })
-		x.str("device_traces")
-		x.list(func() { x.list(func() { x.trace(s) }) })
-	})
+	x.dict(
+		pair{"segments", func() { x.list(len(s.Placement.Segments), x.segment) }},
+		pair{"device_traces", func() { x.list(1, func(int) { x.list(len(x.events), x.event) }) }},
+	)
 	x.op(opStop)
 	return x.w.Flush()
 }
 
-// A snapshot is a pickle with the addresses of storages in it.
+// A frame is one line of a stack; memory_viz shows it as FILE:LINE:NAME.
+type frame struct {
+	name, file string
+	line       int64
+}
+
+// A stack says where memory was allocated, the innermost frame first.
+type stack []frame
+
+// An entry is one of the trace.
+type entry struct {
+	action      string
+	addr, bytes int64
+	stream      uint8
+	at          int // time: the index of the step's event
+	stack       stack
+}
+
+// A snapshot is the pickle of a step.
 type snapshot struct {
 	pickler
-	next      int64
-	addresses map[int64]int64 // by the ids of timelines
+	s      *Step
+	events []entry
+	held   map[int64]stack // by address, of what is live
 }
 
-func (x *snapshot) address(id, bytes int64) int64 {
-	a, ok := x.addresses[id]
-	if !ok {
-		a = x.next
-		x.addresses[id] = a
-		x.next += aligned(bytes)
+// trace makes the entries of the events.
+func (x *snapshot) trace() {
+	for i := range x.s.Before {
+		t := &x.s.Before[i]
+		x.held[x.s.Placement.Before[i]] = within(stack{{t.Category + " " + t.Value, "tensor", 0}}, t.Module, "before the step")
 	}
-	return a
-}
-
-func aligned(bytes int64) int64 { return (bytes + alignment - 1) / alignment * alignment }
-
-// trace writes the events.
-func (x *snapshot) trace(s *Step) {
-	for i := range s.Events {
-		e := &s.Events[i]
-		actions := []string{"alloc"}
+	for i := range x.s.Events {
+		e, p := &x.s.Events[i], &x.s.Placement.Events[i]
+		if p.Addr == 0 {
+			continue
+		}
+		where := stackOf(e, p)
+		add := func(action string, addr, bytes int64) {
+			x.events = append(x.events, entry{action, addr, bytes, p.Stream, i, where})
+		}
 		if e.Kind == "free" {
-			actions = []string{"free_requested", "free_completed"}
+			add("free_requested", p.Addr, e.Bytes)
+			add("free_completed", p.Addr, e.Bytes)
+			delete(x.held, p.Addr)
+			continue
 		}
-		for _, a := range actions {
-			x.event(a, x.address(e.ID, e.Bytes), e.Bytes, int64(i), e.Op, place(e.Phase, e.Module))
+		for _, g := range p.Given {
+			add("segment_free", g.Addr, g.Size)
 		}
+		for _, g := range p.Taken {
+			add("segment_alloc", g.Addr, g.Size)
+		}
+		add("alloc", p.Addr, e.Bytes)
+		x.held[p.Addr] = where
 	}
 }
 
-// segment writes one segment with a block for each storage that is live before
-// the step; blocks freed in the step are free in it.
-func (x *snapshot) segment(s *Step) {
-	if len(s.Before) == 0 {
-		return
+// stackOf says where an event happens: its operator, the model's lines, the modules
+// from the inner to the outer, and the phase.
+func stackOf(e *planner.TimelineEvent, p *planner.Placed) stack {
+	out := stack{{e.Op, e.Node, 0}}
+	for _, l := range slices.Backward(p.Sources) {
+		out = append(out, frame{l.Text, l.File, int64(l.Number)})
 	}
-	freed := map[int64]bool{}
-	for i := range s.Events {
-		if e := &s.Events[i]; e.Kind == "free" {
-			freed[e.ID] = true
+	return within(out, e.Module, e.Phase)
+}
+
+// within ends a stack with the modules around it, and the phase.
+func within(s stack, module, phase string) stack {
+	for module != "" {
+		s = append(s, frame{module, "module", 0})
+		module = module[:max(0, strings.LastIndexByte(module, '.'))]
+	}
+	return append(s, frame{phase, "phase", 0})
+}
+
+func (x *snapshot) event(i int) {
+	e := &x.events[i]
+	x.dict(x.text("action", e.action), x.number("addr", e.addr), x.number("size", e.bytes), x.number("stream", int64(e.stream)), x.number("time_us", int64(e.at)), x.frames(e.stack))
+}
+
+func (x *snapshot) segment(i int) {
+	g := &x.s.Placement.Segments[i]
+	kind, used, requested := "large", int64(0), int64(0)
+	if g.Small {
+		kind = "small"
+	}
+	for _, b := range g.Blocks {
+		if !b.Free {
+			used, requested = used+b.Size, requested+b.Requested
 		}
 	}
-	var total, active int64
-	for i := range s.Before {
-		n := aligned(s.Before[i].Bytes)
-		if total += n; !freed[s.Before[i].ID] {
-			active += n
-		}
+	x.dict(x.number("device", 0), x.number("address", g.Addr), x.number("total_size", g.Size), x.number("allocated_size", used), x.number("active_size", used),
+		x.number("requested_size", requested), x.number("stream", int64(g.Stream)), x.text("segment_type", kind), x.frames(nil),
+		pair{"blocks", func() { x.list(len(g.Blocks), func(k int) { x.block(&g.Blocks[k]) }) }})
+}
+
+func (x *snapshot) block(b *alloc.Block) {
+	state, where := "inactive", stack(nil)
+	if !b.Free {
+		state, where = "active_allocated", x.held[b.Addr]
 	}
-	x.dict(func() {
-		for _, f := range []struct {
-			name  string
-			value int64
-		}{{"device", 0}, {"address", firstAddress}, {"total_size", total}, {"allocated_size", active}, {"active_size", active}, {"requested_size", active}, {"stream", 0}} {
-			x.str(f.name)
-			x.int(f.value)
-		}
-		x.str("segment_type")
-		x.str("large")
-		x.str("blocks")
-		x.list(func() {
-			for i := range s.Before {
-				x.block(&s.Before[i], freed[s.Before[i].ID])
-			}
+	x.dict(x.number("address", b.Addr), x.number("size", b.Size), x.number("requested_size", b.Requested), x.text("state", state), x.frames(where))
+}
+
+func (x *snapshot) frames(s stack) pair {
+	return pair{"frames", func() {
+		x.list(len(s), func(i int) {
+			x.dict(x.text("name", s[i].name), x.text("filename", s[i].file), x.number("line", s[i].line))
 		})
-	})
-}
-
-func (x *snapshot) block(t *planner.StandingTensor, freed bool) {
-	state := "active_allocated"
-	if freed {
-		state = "inactive"
-	}
-	x.dict(func() {
-		x.str("address")
-		x.int(x.addresses[t.ID])
-		x.str("size")
-		x.int(aligned(t.Bytes))
-		x.str("requested_size")
-		x.int(t.Bytes)
-		x.str("state")
-		x.str(state)
-		x.str("frames")
-		x.frames(t.Category+" "+t.Value, t.Module)
-	})
-}
-
-// place names the place of an event, instead of a file.
-func place(phase, module string) string {
-	if module == "" {
-		return phase
-	}
-	return phase + " " + module
-}
-
-// event writes one trace entry; at is its time.
-func (p pickler) event(action string, address, bytes, at int64, op, where string) {
-	p.dict(func() {
-		p.str("action")
-		p.str(action)
-		p.str("addr")
-		p.int(address)
-		p.str("size")
-		p.int(bytes)
-		p.str("stream")
-		p.int(0)
-		p.str("time_us")
-		p.int(at)
-		p.str("frames")
-		p.frames(op, where)
-	})
-}
-
-// frames writes a stack of one frame.
-func (p pickler) frames(name, where string) {
-	p.list(func() {
-		p.dict(func() {
-			p.str("name")
-			p.str(name)
-			p.str("filename")
-			p.str(where)
-			p.str("line")
-			p.int(0)
-		})
-	})
+	}}
 }

@@ -21,6 +21,8 @@ type Step struct {
 	Before []planner.StandingTensor
 	Events []planner.TimelineEvent
 	Stack  *planner.Stack
+
+	Placement *planner.Placement // where they lie
 }
 
 // A Format is one kind of file. Its function's argument is quoted for a line of

@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"encoding/xml"
@@ -20,8 +21,16 @@ import (
 	"github.com/memplan/memplan/planner"
 )
 
+// A measured step is one whose report is known.
+type measured struct {
+	*Step
+	reserved int64
+}
+
 // step is a steady step of a sample model.
-func step(t testing.TB, model string, cfg planner.Config) *Step {
+func step(t testing.TB, model string, cfg planner.Config) *Step { return reported(t, model, cfg).Step }
+
+func reported(t testing.TB, model string, cfg planner.Config) measured {
 	t.Helper()
 	m, err := planner.Open(filepath.Join("..", "..", "..", "models", model))
 	if err != nil {
@@ -31,7 +40,11 @@ func step(t testing.TB, model string, cfg planner.Config) *Step {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Step{Title: model + " & <others>", Events: r.Timeline(), Before: r.Standing(), Stack: r.Stack()}
+	placement, err := r.Placement()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return measured{&Step{Title: model + " & <others>", Events: r.Timeline(), Before: r.Standing(), Stack: r.Stack(), Placement: placement}, r.Peak.ReservedBytes}
 }
 
 func steps(t testing.TB) map[string]*Step {
@@ -172,8 +185,8 @@ func TestPNG(t *testing.T) {
 // A step without anything in it still draws.
 func TestChartOfNothing(t *testing.T) {
 	for _, s := range []*Step{
-		{Stack: &planner.Stack{Categories: []string{"parameters"}, Points: []planner.StackPoint{{Phase: "forward", Bytes: []int64{0}}}}},
-		{Stack: &planner.Stack{Categories: []string{"parameters"}, Points: []planner.StackPoint{{Phase: "forward", Bytes: []int64{5}}}}},
+		{Stack: &planner.Stack{Categories: []string{"parameters"}, Points: []planner.StackPoint{{Phase: "forward", Bytes: []int64{0}}}}, Placement: &planner.Placement{}},
+		{Stack: &planner.Stack{Categories: []string{"parameters"}, Points: []planner.StackPoint{{Phase: "forward", Bytes: []int64{5}}}}, Placement: &planner.Placement{}},
 	} {
 		for _, ending := range []string{".svg", ".png", ".json", ".csv", ".pickle", ".trace"} {
 			if len(file(t, ending, s)) == 0 {
@@ -185,16 +198,17 @@ func TestChartOfNothing(t *testing.T) {
 
 // reader is a script that reads a snapshot as memory_viz does: addresses are
 // allocated and freed in turn, and what is freed without having been allocated
-// was there before.
+// was there before. Backward from the segments at the end, all that is in use lies in
+// a segment at all times, and nothing overlaps. With PyTorch its own reader runs, too.
 const reader = `
-import json, pickle, sys
+import bisect, json, pickle, sys
 snapshot = pickle.load(open(sys.argv[1], 'rb'))
-assert len(snapshot['segments']) <= 1 and len(snapshot['device_traces']) == 1, snapshot.keys()
-live, older, requested, out = {}, 0, None, []
+trace, = snapshot['device_traces']
+live, older, requested, out, entries = {}, 0, None, [], []
 now = most = 0
-for e in snapshot['device_traces'][0]:
-    assert set(e) == {'action', 'addr', 'size', 'stream', 'time_us', 'frames'}, e
-    assert [set(f) for f in e['frames']] == [{'name', 'filename', 'line'}], e
+for e in trace:
+    assert set(e) == {'action', 'addr', 'size', 'stream', 'time_us', 'frames'} and 0 < e['addr'] < 2**53, e
+    assert all(set(f) == {'name', 'filename', 'line'} for f in e['frames']), e
     if e['action'] == 'alloc':
         assert e['addr'] not in live, 'allocated twice'
         live[e['addr']] = e['size']
@@ -203,33 +217,69 @@ for e in snapshot['device_traces'][0]:
     elif e['action'] == 'free_requested':
         requested = e['addr']
         continue
-    else:
-        assert e['action'] == 'free_completed' and requested == e['addr'], e
+    elif e['action'] == 'free_completed':
+        assert requested == e['addr'], e
         now -= e['size']
         if live.pop(e['addr'], None) is None:
             older += e['size']
-    out.append([e['action'] == 'alloc', e['size'], e['time_us'], e['frames'][0]['name'], e['frames'][0]['filename']])
-before = older
+    else:
+        continue
+    frames = [(f['filename'], f['line'], f['name']) for f in e['frames']]
+    out.append([e['action'] == 'alloc', e['size'], e['time_us'], frames[0][2], frames[0][0], frames[-1][2], ' '.join(n for f, _, n in frames if f == 'module'), ''.join(n for f, l, n in frames if l)])
+before, blocks, segments = older, {}, {}
 for segment in snapshot['segments']:
     at = segment['address']
+    segments[at] = segment['total_size']
+    assert segment['device'] == segment['stream'] == 0 and segment['segment_type'] in ('small', 'large'), segment
     for b in segment['blocks']:
         assert b['address'] == at and b['requested_size'] <= b['size'], b
         at += b['size']
-        if b['state'] == 'active_allocated' and b['address'] not in live:
-            before += b['requested_size']
+        if b['state'] == 'active_allocated':
+            assert b['frames'], b
+            blocks[b['address']] = b['requested_size']
+            if b['address'] not in live: before += b['requested_size']
     assert at == segment['address'] + segment['total_size']
-json.dump({'peak': before + most, 'events': out, 'live': sum(live.values()), 'older': older}, sys.stdout)
+assert live.keys() <= blocks.keys() and all(blocks[a] == n for a, n in live.items())
+def placed():
+    starts, end = sorted(segments), 0
+    for a in sorted(blocks):
+        s = starts[bisect.bisect(starts, a) - 1]
+        assert end <= a and s <= a and a + blocks[a] <= s + segments[s], (a, blocks[a], s)
+        end = a + blocks[a]
+reserved = sum(segments.values())
+for i, e in enumerate(reversed(trace)):
+    if i % 97 == 0: placed()
+    if e['action'] == 'alloc': assert blocks.pop(e['addr']) == e['size'], e
+    elif e['action'] == 'free_completed':
+        assert e['addr'] not in blocks
+        blocks[e['addr']] = e['size']
+    elif e['action'] == 'segment_alloc': assert segments.pop(e['addr']) == e['size']
+    elif e['action'] == 'segment_free': segments[e['addr']] = e['size']
+    reserved = max(reserved, sum(segments.values()))
+placed()
+try: import torch.cuda._memory_viz as viz
+except ImportError: viz = None
+if viz:
+    for f in (viz.segsum, viz.trace, viz.trace_plot, viz.segment_plot): assert f(snapshot)
+    for f in (viz.segments, viz.memory): assert f(snapshot, format_flamegraph=lambda x: x)
+json.dump({'peak': before + most, 'events': out, 'live': sum(live.values()), 'older': older, 'before': sum(blocks.values()), 'reserved': reserved}, sys.stdout)
 `
 
-// Python reads the snapshot as the events that were written.
+// Python reads the snapshot as the events that were written, in segments that come to
+// the report's reserved memory.
 func TestPickle(t *testing.T) {
-	python, err := exec.LookPath("python3")
+	python, err := exec.LookPath(cmp.Or(os.Getenv("MEMPLAN_PYTHON"), "python3"))
 	if err != nil {
 		t.Skip("no python3")
 	}
-	for name, s := range steps(t) {
+	for name, s := range map[string]measured{
+		"train":        reported(t, "resnet50.onnx", planner.Config{Batch: 2}),
+		"inference":    reported(t, "mlp.onnx", planner.Config{Batch: 2, Mode: "infer"}),
+		"checkpointed": reported(t, "gpt2.onnx", planner.Config{Batch: 2, Checkpoint: "all", Precision: "amp-bf16"}),
+		"tight":        reported(t, "resnet50.onnx", planner.Config{Batch: 32, VRAM: 4 << 30, Headroom: "0", Checkpoint: "none"}),
+	} {
 		path := filepath.Join(t.TempDir(), "step.pickle")
-		if err := os.WriteFile(path, file(t, ".pickle", s), 0o600); err != nil {
+		if err := os.WriteFile(path, file(t, ".pickle", s.Step), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		out, err := exec.CommandContext(t.Context(), python, "-c", reader, path).Output()
@@ -237,39 +287,51 @@ func TestPickle(t *testing.T) {
 			t.Fatalf("%s: %v: %s", name, err, stderr(err))
 		}
 		var got struct {
-			Events      [][5]any
-			Live, Older int64
-			Peak        int64
+			Events                              [][8]any
+			Live, Older, Before, Peak, Reserved int64
 		}
 		if err := json.Unmarshal(out, &got); err != nil {
 			t.Fatal(err)
 		}
-		if len(got.Events) != len(s.Events) {
-			t.Fatalf("%s: %d events, want %d", name, len(got.Events), len(s.Events))
-		}
-		var balance int64
+		var balance, k int64
 		for i := range s.Events {
 			e := &s.Events[i]
-			where := strings.TrimSpace(e.Phase + " " + e.Module)
-			want := [5]any{e.Kind == "alloc", float64(e.Bytes), float64(i), e.Op, where}
-			if got.Events[i] != want {
-				t.Fatalf("%s: event %d is %v, want %v", name, i, got.Events[i], want)
+			if e.Bytes == 0 {
+				continue
 			}
-			if e.Kind == "alloc" {
+			var modules []string
+			for m := e.Module; m != ""; m = m[:max(0, strings.LastIndex(m, "."))] {
+				modules = append(modules, m)
+			}
+			code := ""
+			for _, l := range s.Placement.Events[i].Sources {
+				code = l.Text + code
+			}
+			want := [8]any{e.Kind == "alloc", float64(e.Bytes), float64(i), e.Op, e.Node, e.Phase, strings.Join(modules, " "), code}
+			if got.Events[k] != want {
+				t.Fatalf("%s: event %d is %v, want %v", name, i, got.Events[k], want)
+			}
+			if k++; e.Kind == "alloc" {
 				balance += e.Bytes
 			} else {
 				balance -= e.Bytes
 			}
 		}
+		if len(got.Events) != int(k) {
+			t.Fatalf("%s: %d events, want %d", name, len(got.Events), k)
+		}
 		var peak int64
 		for i := range s.Stack.Points {
 			peak = max(peak, s.Stack.Points[i].Total())
 		}
-		if got.Peak != peak {
-			t.Errorf("%s: the snapshot's peak is %d, the step's %d", name, got.Peak, peak)
+		if got.Peak != peak || got.Before != s.Stack.Points[0].Total() {
+			t.Errorf("%s: the snapshot has %d before and %d at its peak, the step %d and %d", name, got.Before, got.Peak, s.Stack.Points[0].Total(), peak)
 		}
 		if got.Live-got.Older != balance {
 			t.Errorf("%s: %d bytes live at the end and %d older freed, want a difference of %d", name, got.Live, got.Older, balance)
+		}
+		if got.Reserved > s.reserved || name != "tight" && got.Reserved != s.reserved { // under a cap, the steps before may have had more
+			t.Errorf("%s: segments of %d bytes, the report has %d reserved", name, got.Reserved, s.reserved)
 		}
 	}
 }
