@@ -77,26 +77,27 @@ const pairEffort = 64
 // newSearch returns nil if there are more than most pairs.
 func (p *problem) newSearch(ctx context.Context, most int64) *search {
 	n, sections := len(p.index), len(p.total)
+	degree, pairs := p.degrees()
+	members := int64(0)
+	for i := range n {
+		members += int64(p.b[i] - p.a[i])
+	}
+	if pairs > most || members > most {
+		return nil
+	}
 	s := &search{problem: p, ctx: ctx, adj: make([][]int32, n), cover: make([][]int32, sections),
 		off: make([]int64, n), place: make([]place, n), rank: make([]int32, n), total: make([]int64, sections), floors: make([]floor, sections),
 		cuts: make([]int32, sections+1), weights: make([]weight, n), dirty: make([]bool, sections)}
 	byStart := make([]int32, n)
-	members := int64(0)
+	room := make([]int32, 2*pairs)
 	for i := range byStart {
 		byStart[i] = int32(i)
-		members += int64(p.b[i] - p.a[i])
-	}
-	if members > most {
-		return nil
+		s.adj[i], room = room[:0:degree[i]], room[degree[i]:]
 	}
 	slices.SortStableFunc(byStart, func(x, y int32) int { return int(p.a[x]) - int(p.a[y]) })
-	pairs := int64(0)
 	var live []int32
 	for _, i := range byStart {
 		live = slices.DeleteFunc(live, func(j int32) bool { return p.b[j] <= p.a[i] })
-		if pairs += int64(len(live)); pairs > most {
-			return nil
-		}
 		for _, j := range live {
 			s.adj[i] = append(s.adj[i], j)
 			s.adj[j] = append(s.adj[j], i)
@@ -109,6 +110,25 @@ func (p *problem) newSearch(ctx context.Context, most int64) *search {
 		}
 	}
 	return s
+}
+
+// degrees returns how many buffers live beside each, and the number of pairs.
+func (p *problem) degrees() (degree []int32, pairs int64) {
+	started, ended := make([]int32, len(p.total)+1), make([]int32, len(p.total)+1) // before section k, by its start
+	for i := range p.index {
+		started[p.a[i]+1]++
+		ended[p.b[i]]++
+	}
+	for k := range p.total {
+		started[k+1] += started[k]
+		ended[k+1] += ended[k]
+	}
+	degree = make([]int32, len(p.index))
+	for i := range degree {
+		degree[i] = started[p.b[i]] - ended[p.a[i]] - 1
+		pairs += int64(degree[i])
+	}
+	return degree, pairs / 2
 }
 
 // run searches at a capacity, in one order, with at most limit work.
@@ -400,22 +420,24 @@ func (s *search) unwind(n, trail int) {
 // searchOrders are the orders that the exact search tries in turn.
 var searchOrders = []order{"TWA", "TAW", "WAT", "AWT"}
 
-// exact lowers r's layout. First it tries the bound; if a capacity suffices,
-// then that alone, else, in rounds of increasing work, the bound and heights
-// below the best. effort is the work of all rounds.
-func (p *problem) exact(ctx context.Context, r *Result, target, effort int64) {
-	s := p.newSearch(ctx, min(maxPairs, effort/pairEffort))
-	if s == nil {
+// glance seeks a layout at the bound in searches that hardly ever go back, in a
+// tenth of a second, and returns the remaining effort.
+func (s *search) glance(r *Result, effort int64) int64 {
+	dive := s.dive()
+	s.attempt(r, s.bound, &effort, dive, min(int64(len(searchOrders))*dive, firstSlice))
+	return effort
+}
+
+// exact lowers r's layout: if a capacity suffices, it tries that alone, else, in
+// rounds of increasing work, the bound and heights below the best. left is the
+// work of all rounds.
+func (s *search) exact(r *Result, target, left int64) {
+	dive := s.dive()
+	if target > s.bound {
+		s.attempt(r, target, &left, dive, left)
 		return
 	}
-	left, dive := effort, s.dive()
-	if target > p.bound {
-		if s.attempt(r, p.bound, &left, dive, int64(len(searchOrders))*dive); r.Height > target {
-			s.attempt(r, target, &left, dive, effort)
-		}
-		return
-	}
-	for slice := int64(firstSlice); left > 0 && ctx.Err() == nil && slice < math.MaxInt64/8; slice *= 4 {
+	for slice := int64(firstSlice); left > 0 && s.ctx.Err() == nil && slice < math.MaxInt64/8; slice *= 4 {
 		from := max(dive, slice/64)
 		s.attempt(r, r.Bound, &left, from, slice)
 		for step := (r.Height - r.Bound) / 4; step > 0 && left > 0; {
