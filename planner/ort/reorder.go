@@ -69,7 +69,7 @@ func (p *plan) buffers() *buffers {
 		}
 	}
 	b := &buffers{}
-	var seen []int32 // 1 + the last node seen to touch each buffer
+	var seen []int32                   // 1 + the last node seen to touch each buffer
 	of := make([]int32, len(g.Values)) // 1 + buffer of each value, 0: none that counts
 	place := make([]int32, len(g.Nodes))
 	for k, i := range nodes {
