@@ -61,18 +61,19 @@ func (m *Model) Plan(ctx context.Context, cfg Config) (*Plan, error) {
 
 // An answer is the state of answering a question.
 type answer struct {
-	m     *Model
-	j     *job
-	batch int64
-	segs  []train.Segment
-	steps []remat.Step // a schedule instead of segments; nil: none
-	ev    *evaluation
-	fits  *bool
-	max   *BatchInfo
-	check *CheckpointInfo
-	proof string
-	notes []graph.Warning
-	made  []builtStep // the last steps built
+	m        *Model
+	j        *job
+	batch    int64
+	segs     []train.Segment
+	steps    []remat.Step // a schedule instead of segments; nil: none
+	ev       *evaluation
+	fits     *bool
+	max      *BatchInfo
+	inferred *Inference
+	check    *CheckpointInfo
+	proof    string
+	notes    []graph.Warning
+	made     []builtStep // the last steps built
 
 	atBounds int64           // reserved bytes with all workspaces at their bounds
 	checked  checked         // the capture's program compared with the run
@@ -91,6 +92,11 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	}
 	if a.fits != nil && *a.fits {
 		a.refused()
+	}
+	if !a.j.train {
+		if a.inferred, err = m.inference(a.j, a.batch); err != nil {
+			return nil, err
+		}
 	}
 	if err := a.upperBound(); err != nil {
 		return nil, err
@@ -361,7 +367,7 @@ func (a *answer) report() *Report {
 	r.Uncertainty.HeadroomBytes = a.headroom
 	r.Peak.UpperBoundBytes = r.Uncertainty.HighBytes
 	if !a.j.train {
-		r.Peak.IdealArenaBytes = liveness.Ideal(a.ev.Program)
+		r.Peak.IdealArenaBytes, r.Inference = liveness.Ideal(a.ev.Program), a.inferred
 	}
 	s := res.Steps[len(res.Steps)-1]
 	r.Phases = Phases{s.Start, s.AfterForward, s.AfterBackward, s.AfterStep, s.ForwardPeak, s.BackwardPeak, s.OptimizerPeak}

@@ -27,6 +27,7 @@ type Report struct {
 	Batch         *BatchInfo      `json:"batch,omitempty"`
 	Checkpoint    *CheckpointInfo `json:"checkpoint,omitempty"`
 	Time          TimeInfo        `json:"time"`
+	Inference     *Inference      `json:"inference,omitempty"`
 	Parallel      *ParallelInfo   `json:"parallel,omitempty"` // with several cards: Peak and all else are of the worst rank
 	Warnings      []graph.Warning `json:"warnings"`
 	Curve         []CurvePoint    `json:"-"` // allocated bytes over the peak step, for the drawing

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"testing"
+	"time"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // TestCertificate solves instances with certificates, which the checker must
@@ -41,6 +44,32 @@ func TestCertificate(t *testing.T) {
 		if kind := kindOf(c); err != nil || kind != tt.kind {
 			t.Errorf("%s at %d%%: kind %s, want %s; %v", tt.file, tt.ratio, kind, tt.kind, err)
 		}
+	}
+}
+
+// TestHardCertificates: the bounds of the instances whose gaps are open have
+// proofs that the checker accepts, at every budget.
+func TestHardCertificates(t *testing.T) {
+	testdata.Sequential(t)
+	for _, tt := range []struct {
+		file  string
+		ratio int64
+	}{
+		{"checkmate_resnet50_b256.json", 30}, {"checkmate_resnet50_b256.json", 25}, {"checkmate_resnet50_b256.json", 20}, {"checkmate_resnet50_b256.json", 15},
+		{"checkmate_resnet50_b256.json", 12}, {"rl2_n250.json", 80}, {"rl3_n500.json", 80},
+	} {
+		in := load(t, tt.file)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		r, err := Solve(ctx, in, Options{Budget: in.Peak() * tt.ratio / 100, Certificate: true})
+		cancel()
+		if r == nil {
+			t.Fatalf("%s at %d%%: %v", tt.file, tt.ratio, err)
+		}
+		bound, err := VerifyCertificate(in, r.Certificate)
+		if err != nil || bound < r.LowerBound {
+			t.Errorf("%s at %d%%: the certificate proves %d of %d: %v", tt.file, tt.ratio, bound, r.LowerBound, err)
+		}
+		t.Logf("%s at %d%%: %.2f%% over the step without recomputation, at least %.2f%%", tt.file, tt.ratio, 100*r.Overhead, 100*float64(bound-in.Total())/float64(in.Total()))
 	}
 }
 

@@ -29,7 +29,7 @@ var Order = []string{
 	"graph", "graph/python", "graph/bounded", "graph/cudnn", "graph/program", "graph/kernel", "graph/onnx", "graph/infer", "graph/aten", "graph/lift", "graph/train", "graph/shard",
 	"liveness/alloc", "liveness",
 	"checkpointsel/remat", "checkpointsel",
-	"planner/profile", "planner/layout", "planner",
+	"planner/profile", "planner/layout", "planner/ort", "planner",
 	"validate",
 	"cmd/memplan",
 }

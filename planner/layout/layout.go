@@ -39,7 +39,7 @@ type Result struct {
 }
 
 // Solve places the buffers, which Validate must accept: greedily in several
-// orders, then by an exact search (see search), first at the bound, then at
+// orders, and by an exact search (see search), first at the bound, then at
 // heights ever lower than the best. If ctx ends or the effort is spent it
 // returns the best layout so far.
 func Solve(ctx context.Context, list []Buffer, o Options) (*Result, error) {
@@ -55,14 +55,32 @@ func Solve(ctx context.Context, list []Buffer, o Options) (*Result, error) {
 			effort = 0
 		}
 	}
-	effort = p.greedy(ctx, r, target, effort)
-	if effort > 0 && r.Height > target && ctx.Err() == nil {
-		p.exact(ctx, r, target, effort)
-	}
+	p.solve(ctx, r, target, effort)
 	p.result(r, list)
 	r.Optimal = r.Height == r.Bound
 	r.Refuted = o.Capacity > 0 && o.Capacity < r.Bound
 	return r, Check(list, r.Offset, r.Height)
+}
+
+// solve keeps in r the best layout that is found with an effort, and stops at one
+// no higher than target.
+func (p *problem) solve(ctx context.Context, r *Result, target, effort int64) {
+	quick := effort - quickEffort
+	open := func() bool { return effort > 0 && r.Height > target && ctx.Err() == nil }
+	effort = p.greedy(ctx, r, greedyOrders[:firstOrders], target, quick, effort)
+	if !open() {
+		return
+	}
+	s := p.newSearch(ctx, min(maxPairs, effort/pairEffort))
+	if s != nil {
+		effort = s.glance(r, effort)
+	}
+	if open() {
+		effort = p.greedy(ctx, r, greedyOrders[firstOrders:], target, quick, effort)
+	}
+	if s != nil && open() {
+		s.exact(r, target, effort)
+	}
 }
 
 // A Method is an algorithm that finds layouts.

@@ -174,12 +174,19 @@ func (o order) sort(part []int32, weights []weight) {
 }
 
 // greedyOrders are the orders of first and best fit, the most useful first.
-var greedyOrders = []order{"TW", "TA", "TZ", "Z", "EZ", "ZB", "A", "W", "B"}
+var greedyOrders = []order{"TW", "Z", "B", "TZ", "TA", "EZ", "ZB", "A", "W"}
 
-// greedy keeps in r the best layout of the greedy orders; it stops at one that is
-// no higher than target, or when the effort is spent. It returns the remaining
-// effort.
-func (p *problem) greedy(ctx context.Context, r *Result, target, effort int64) int64 {
+// firstOrders is the number of orders that are tried before the exact search.
+const firstOrders = 3
+
+// quickEffort takes half a second: the time for the first orders of some 30,000
+// buffers.
+const quickEffort = 300_000_000
+
+// greedy keeps in r the best layout of first and best fit in some orders; it stops at one that is
+// no higher than target, or within 1% of it when effort is below quick, or when
+// the effort is spent. It returns the remaining effort.
+func (p *problem) greedy(ctx context.Context, r *Result, orders []order, target, quick, effort int64) int64 {
 	n := len(p.index)
 	weights := make([]weight, n)
 	part := make([]int32, n)
@@ -187,11 +194,12 @@ func (p *problem) greedy(ctx context.Context, r *Result, target, effort int64) i
 		part[i] = int32(i)
 		weights[i] = p.weigh(p.total, int32(i))
 	}
-	for _, o := range greedyOrders {
+	for _, o := range orders {
 		sorted := slices.Clone(part)
 		o.sort(sorted, weights)
 		for _, best := range []bool{false, true} {
-			if r.Method != "" && (effort <= 0 || ctx.Err() != nil || r.Height <= target) {
+			near := effort < quick && r.Height <= target+target/100
+			if r.Method != "" && (near || effort <= 0 || ctx.Err() != nil || r.Height <= target) {
 				return effort
 			}
 			method := firstFit

@@ -18,9 +18,9 @@ const Guard = 256
 // RoundUp rounds bytes up to a multiple of Align.
 func RoundUp(bytes int64) int64 { return (bytes + Align - 1) / Align * Align }
 
-// arenaEffort is the effort spent on a program's arena, less than a tenth of a
+// arenaEffort is the effort spent on a program's arena, about a tenth of a
 // second.
-const arenaEffort = 20_000_000
+const arenaEffort = 50_000_000
 
 // Arena places all storages of a program and, for each node, the given bytes of
 // workspace (nil: none), each with its guard. Offsets are by storage, -1 for one

@@ -16,22 +16,27 @@ import (
 //     them may take, reach over the capacity;
 //   - where a buffer is placed so high that an unplaced one fits under it;
 //
-// and it solves parts that no unplaced buffer joins on their own.
+// and it solves parts that no unplaced buffer joins on their own. Beyond
+// minimalloc, it remembers of each branch that failed that its buffer does not
+// belong there: until another buffer comes to lie under it, it is barred, and
+// the least place that it may then take raises the floors of its sections.
 type search struct {
 	*problem
-	ctx   context.Context
-	order order
-	adj   [][]int32 // buffers that live at the same time
-	cover [][]int32 // buffers of each section
+	ctx     context.Context
+	order   order
+	adj     [][]int32 // buffers that live at the same time
+	cover   [][]int32 // buffers of each section
+	weights []weight
 
-	cap          int64
-	off          []int64 // -1: not placed
-	low          []int64 // top of the buffers below it
-	rank         []int32 // rank in the order of its part
-	total, floor []int64 // for each section: total size of unplaced buffers, the least low among them
-	cuts         []int32 // number of unplaced buffers that live on both sides of a section's start
-	weights      []weight
-	dirty        []bool
+	cap     int64
+	off     []int64 // -1: not placed
+	place   []place
+	rank    []int32 // rank in the order of its part
+	total   []int64 // for each section: total size of unplaced buffers
+	floors  []floor
+	cuts    []int32 // number of unplaced buffers that live on both sides of a section's start
+	dirty   []bool
+	changed []int32 // sections that are dirty
 
 	work, limit int64 // steps of the loops over buffers and sections
 	nodes       int
@@ -42,10 +47,24 @@ type search struct {
 	lists  []int32 // the parts and candidates of all open nodes, concatenated
 }
 
-// A change records what a placement overwrote: low[i], or floor[^i].
+// A place is what is known of an unplaced buffer's offset.
+type place struct {
+	low   int64 // top of the buffers below it: where it lies if it is placed next
+	least int64 // no lower offset is left to it; above low: it is barred
+}
+
+// A floor is the least offset that a section's unplaced buffers have left, and
+// one of them that has it.
+type floor struct {
+	least int64
+	of    int32
+}
+
+// A change records what was overwritten: place[i], or floors[^i].
 type change struct {
-	i   int32
-	old int64
+	i     int32
+	place place
+	floor floor
 }
 
 // maxPairs is the largest number of pairs of buffers that live at the same time
@@ -58,26 +77,27 @@ const pairEffort = 64
 // newSearch returns nil if there are more than most pairs.
 func (p *problem) newSearch(ctx context.Context, most int64) *search {
 	n, sections := len(p.index), len(p.total)
-	s := &search{problem: p, ctx: ctx, adj: make([][]int32, n), cover: make([][]int32, sections),
-		off: make([]int64, n), low: make([]int64, n), rank: make([]int32, n), total: make([]int64, sections), floor: make([]int64, sections),
-		cuts: make([]int32, sections+1), weights: make([]weight, n), dirty: make([]bool, sections)}
-	byStart := make([]int32, n)
+	degree, pairs := p.degrees()
 	members := int64(0)
-	for i := range byStart {
-		byStart[i] = int32(i)
+	for i := range n {
 		members += int64(p.b[i] - p.a[i])
 	}
-	if members > most {
+	if pairs > most || members > most {
 		return nil
 	}
+	s := &search{problem: p, ctx: ctx, adj: make([][]int32, n), cover: make([][]int32, sections),
+		off: make([]int64, n), place: make([]place, n), rank: make([]int32, n), total: make([]int64, sections), floors: make([]floor, sections),
+		cuts: make([]int32, sections+1), weights: make([]weight, n), dirty: make([]bool, sections)}
+	byStart := make([]int32, n)
+	room := make([]int32, 2*pairs)
+	for i := range byStart {
+		byStart[i] = int32(i)
+		s.adj[i], room = room[:0:degree[i]], room[degree[i]:]
+	}
 	slices.SortStableFunc(byStart, func(x, y int32) int { return int(p.a[x]) - int(p.a[y]) })
-	pairs := int64(0)
 	var live []int32
 	for _, i := range byStart {
 		live = slices.DeleteFunc(live, func(j int32) bool { return p.b[j] <= p.a[i] })
-		if pairs += int64(len(live)); pairs > most {
-			return nil
-		}
 		for _, j := range live {
 			s.adj[i] = append(s.adj[i], j)
 			s.adj[j] = append(s.adj[j], i)
@@ -92,14 +112,38 @@ func (p *problem) newSearch(ctx context.Context, most int64) *search {
 	return s
 }
 
+// degrees returns how many buffers live beside each, and the number of pairs.
+func (p *problem) degrees() (degree []int32, pairs int64) {
+	started, ended := make([]int32, len(p.total)+1), make([]int32, len(p.total)+1) // before section k, by its start
+	for i := range p.index {
+		started[p.a[i]+1]++
+		ended[p.b[i]]++
+	}
+	for k := range p.total {
+		started[k+1] += started[k]
+		ended[k+1] += ended[k]
+	}
+	degree = make([]int32, len(p.index))
+	for i := range degree {
+		degree[i] = started[p.b[i]] - ended[p.a[i]] - 1
+		pairs += int64(degree[i])
+	}
+	return degree, pairs / 2
+}
+
 // run searches at a capacity, in one order, with at most limit work.
 func (s *search) run(capacity int64, o order, limit int64) bool {
 	s.cap, s.order, s.limit, s.work, s.stopped = capacity, o, limit, 0, false
 	s.placed, s.trail, s.lists = s.placed[:0], s.trail[:0], s.lists[:0]
 	copy(s.total, s.problem.total)
-	clear(s.floor)
-	clear(s.low)
+	clear(s.place)
 	clear(s.cuts)
+	for k, in := range s.cover {
+		s.floors[k] = floor{}
+		if len(in) > 0 {
+			s.floors[k].of = in[0]
+		}
+	}
 	for i := range s.off {
 		s.off[i] = -1
 		for k := s.a[i] + 1; k < s.b[i]; k++ {
@@ -124,7 +168,7 @@ func (s *search) split(part []int32, lo, hi int32) bool {
 				s.lists = append(s.lists, i)
 			}
 		}
-		if sub := s.lists[base:]; len(sub) > 0 && !s.solve(s.ranked(sub), from, to, 0, 0) {
+		if sub := s.lists[base:]; len(sub) > 0 && !s.solve(s.ranked(sub), from, to) {
 			s.unwind(undo, trail)
 			s.lists = s.lists[:mark]
 			return false
@@ -148,26 +192,25 @@ func (s *search) ranked(part []int32) []int32 {
 	return part
 }
 
-// solve places the buffers of a part, in the sections [lo,hi), at offset or
-// above; at offset itself only those from rank on. If it returns false, nothing
-// is placed.
-func (s *search) solve(part []int32, lo, hi int32, offset int64, rank int32) bool {
+// solve places the buffers of a part, in the sections [lo,hi). If it returns
+// false, nothing is placed; what it barred its caller reverts.
+func (s *search) solve(part []int32, lo, hi int32) bool {
 	if s.spent() {
 		return false
 	}
 	mark := len(s.lists)
-	base := s.candidates(part, lo, hi, offset, rank)
+	base := s.candidates(part, lo, hi)
 	defer func() { s.lists = s.lists[:mark] }()
 	for k := base; k < len(s.lists); k++ {
 		i := s.lists[k]
 		undo, trail, top := len(s.placed), len(s.trail), len(s.lists)
-		fits, joined, hatless := s.place(i)
+		fits, joined, hatless := s.put(i)
 		if fits && s.rest(part, i, lo, hi, joined) {
 			return true
 		}
 		s.lists = s.lists[:top]
 		s.unwind(undo, trail)
-		if hatless || s.stopped { // what lies above it is not the reason
+		if hatless || s.stopped || !s.bar(i) { // hatless: what lies above it is not the reason
 			return false
 		}
 	}
@@ -197,7 +240,7 @@ func (s *search) rest(part []int32, i, lo, hi int32, joined bool) bool {
 		return true
 	}
 	if joined {
-		return s.solve(sub, lo, hi, s.off[i], s.rank[i])
+		return s.solve(sub, lo, hi)
 	}
 	saved := make([]int32, len(sub))
 	for k, j := range sub {
@@ -212,7 +255,7 @@ func (s *search) rest(part []int32, i, lo, hi int32, joined bool) bool {
 
 // candidates appends to lists the buffers that may be placed next, by offset
 // and rank, and returns the index of the first.
-func (s *search) candidates(part []int32, lo, hi int32, offset int64, rank int32) int {
+func (s *search) candidates(part []int32, lo, hi int32) int {
 	base := len(s.lists)
 	s.work += int64(2*len(part)) + int64(hi-lo)
 	highest := s.cap
@@ -220,19 +263,18 @@ func (s *search) candidates(part []int32, lo, hi int32, offset int64, rank int32
 		highest = min(highest, s.cap-t)
 	}
 	for _, i := range part { // what fits under another buffer comes first
-		highest = min(highest, s.low[i]+s.size[i]-1)
+		highest = min(highest, s.place[i].least+s.size[i]-1)
 	}
 	for _, i := range part {
-		if l := s.low[i]; l <= highest && (l > offset || l == offset && s.rank[i] >= rank) {
+		if l := &s.place[i]; l.low <= highest && l.low == l.least {
 			s.lists = append(s.lists, i)
 		}
 	}
 	slices.SortFunc(s.lists[base:], func(x, y int32) int {
-		switch {
-		case s.low[x] != s.low[y]:
-			if s.low[x] < s.low[y] {
-				return -1
-			}
+		switch l, m := s.place[x].low, s.place[y].low; {
+		case l < m:
+			return -1
+		case l > m:
 			return 1
 		default:
 			return int(s.rank[x]) - int(s.rank[y])
@@ -241,16 +283,16 @@ func (s *search) candidates(part []int32, lo, hi int32, offset int64, rank int32
 	return base
 }
 
-// place puts a buffer on top of those below it. fits is false if a section can
+// put places a buffer on top of those below it. fits is false if a section can
 // no longer hold its buffers; joined is set if unplaced buffers cross all
 // boundaries; hatless is set if no unplaced buffer lives beside it.
-func (s *search) place(i int32) (fits, joined, hatless bool) {
-	s.off[i] = s.low[i]
+func (s *search) put(i int32) (fits, joined, hatless bool) {
+	s.off[i] = s.place[i].low
 	s.placed = append(s.placed, i)
 	joined, hatless = true, true
 	for k := s.a[i]; k < s.b[i]; k++ {
 		s.total[k] -= s.size[i]
-		s.dirty[k] = true
+		s.soil(k)
 		if k > s.a[i] {
 			if s.cuts[k]--; s.cuts[k] == 0 {
 				joined = false
@@ -259,52 +301,95 @@ func (s *search) place(i int32) (fits, joined, hatless bool) {
 	}
 	s.work += int64(len(s.adj[i])) + 2*int64(s.b[i]-s.a[i])
 	top := s.off[i] + s.size[i]
-	from, to := s.a[i], s.b[i]
 	for _, j := range s.adj[i] {
 		if s.off[j] >= 0 {
 			continue
 		}
 		hatless = false
-		if old := s.low[j]; old < top {
-			s.trail = append(s.trail, change{j, old})
-			s.low[j] = top
-			s.work += int64(s.b[j] - s.a[j])
-			for k := s.a[j]; k < s.b[j]; k++ {
-				if s.floor[k] >= old {
-					s.dirty[k] = true
-				}
-			}
-			from, to = min(from, s.a[j]), max(to, s.b[j])
+		if p := s.place[j]; p.low < top {
+			s.raise(j, place{top, max(top, p.least)})
 		}
 	}
-	return s.refloor(from, to), joined, hatless
+	return s.refloor(), joined, hatless
 }
 
-// refloor updates the floors of the dirty sections of [from,to).
-func (s *search) refloor(from, to int32) bool {
-	fits := true
-	for k := from; k < to; k++ {
-		if !s.dirty[k] {
-			continue
+// bar excludes an unplaced buffer from the offset at which it has failed: it
+// will lie on a buffer beside it that is unplaced now. It returns false if that
+// leaves too little room in a section.
+func (s *search) bar(i int32) bool {
+	least := s.cap
+	for _, j := range s.adj[i] {
+		if s.off[j] < 0 {
+			least = min(least, s.place[j].least+s.size[j])
 		}
+	}
+	s.work += int64(len(s.adj[i]))
+	s.raise(i, place{s.place[i].low, max(least, s.place[i].least+1)})
+	return s.refloor()
+}
+
+// raise sets the place of a buffer.
+func (s *search) raise(i int32, p place) {
+	old := s.place[i]
+	s.trail = append(s.trail, change{i: i, place: old})
+	s.place[i] = p
+	if old.least == p.least {
+		return
+	}
+	s.work += int64(s.b[i] - s.a[i])
+	for k, f := range s.floors[s.a[i]:s.b[i]] {
+		if f.of == i {
+			s.soil(s.a[i] + int32(k))
+		}
+	}
+}
+
+// soil has refloor look at a section.
+func (s *search) soil(section int32) {
+	if !s.dirty[section] {
+		s.dirty[section] = true
+		s.changed = append(s.changed, section)
+	}
+}
+
+// refloor updates the floors of the dirty sections and returns whether all can
+// hold their buffers. Floors only rise, until they are unwound.
+func (s *search) refloor() bool {
+	fits := true
+	for _, k := range s.changed {
 		s.dirty[k] = false
 		if !fits || s.total[k] == 0 {
 			continue
 		}
-		s.work += int64(len(s.cover[k]))
-		least := s.cap + 1
-		for _, j := range s.cover[k] {
-			if s.off[j] < 0 && s.low[j] < least {
-				least = s.low[j]
+		f := s.least(k)
+		if f != s.floors[k] {
+			s.trail = append(s.trail, change{i: ^k, floor: s.floors[k]})
+			s.floors[k] = f
+		}
+		fits = f.least+s.total[k] <= s.cap
+	}
+	s.changed = s.changed[:0]
+	return fits
+}
+
+// least returns a section's floor.
+func (s *search) least(section int32) floor {
+	was := s.floors[section].least
+	f := floor{least: s.cap + 1}
+	for n, j := range s.cover[section] {
+		if s.off[j] >= 0 {
+			continue
+		}
+		if l := s.place[j].least; l < f.least {
+			f = floor{l, j}
+			if l <= was {
+				s.work += int64(n)
+				return f
 			}
 		}
-		if least != s.floor[k] {
-			s.trail = append(s.trail, change{^k, s.floor[k]})
-			s.floor[k] = least
-		}
-		fits = least+s.total[k] <= s.cap
 	}
-	return fits
+	s.work += int64(len(s.cover[section]))
+	return f
 }
 
 // unwind reverts all placements after the first n, and the changes after the
@@ -322,12 +407,12 @@ func (s *search) unwind(n, trail int) {
 		}
 	}
 	for len(s.trail) > trail {
-		c := s.trail[len(s.trail)-1]
+		c := &s.trail[len(s.trail)-1]
 		s.trail = s.trail[:len(s.trail)-1]
 		if c.i < 0 {
-			s.floor[^c.i] = c.old
+			s.floors[^c.i] = c.floor
 		} else {
-			s.low[c.i] = c.old
+			s.place[c.i] = c.place
 		}
 	}
 }
@@ -335,39 +420,58 @@ func (s *search) unwind(n, trail int) {
 // searchOrders are the orders that the exact search tries in turn.
 var searchOrders = []order{"TWA", "TAW", "WAT", "AWT"}
 
-// exact lowers r's layout in rounds of increasing work: first it tries the
-// target, then, unless that is a capacity, heights below the best. effort is
-// the work of all rounds.
-func (p *problem) exact(ctx context.Context, r *Result, target, effort int64) {
-	s := p.newSearch(ctx, min(maxPairs, effort/pairEffort))
-	if s == nil {
+// glance seeks a layout at the bound in searches that hardly ever go back, in a
+// tenth of a second, and returns the remaining effort.
+func (s *search) glance(r *Result, effort int64) int64 {
+	dive := s.dive()
+	s.attempt(r, s.bound, &effort, dive, min(int64(len(searchOrders))*dive, firstSlice))
+	return effort
+}
+
+// exact lowers r's layout: if a capacity suffices, it tries that alone, else, in
+// rounds of increasing work, the bound and heights below the best. left is the
+// work of all rounds.
+func (s *search) exact(r *Result, target, left int64) {
+	dive := s.dive()
+	if target > s.bound {
+		s.attempt(r, target, &left, dive, left)
 		return
 	}
-	least := func() int64 { return max(target, r.Bound) }
-	for left, slice := effort, int64(firstSlice); left > 0 && ctx.Err() == nil; slice *= 4 {
-		s.attempt(r, least(), &left, slice)
-		for step := (r.Height - least()) / 4; step > 0 && target == p.bound && left > 0; {
+	for slice := int64(firstSlice); left > 0 && s.ctx.Err() == nil && slice < math.MaxInt64/8; slice *= 4 {
+		from := max(dive, slice/64)
+		s.attempt(r, r.Bound, &left, from, slice)
+		for step := (r.Height - r.Bound) / 4; step > 0 && left > 0; {
 			before := r.Height
-			s.attempt(r, max(r.Height-step, least()), &left, slice)
+			s.attempt(r, max(r.Height-step, r.Bound), &left, from, slice)
 			if r.Height == before {
 				step /= 2
 			}
 		}
-		if r.Height <= least() || slice > math.MaxInt64/8 {
+		if r.Height <= r.Bound {
 			return
 		}
 	}
 }
 
-// firstSlice is the work of an attempt in the first round, some 0.2 s.
+// firstSlice is the work of an attempt in the first round, some 0.1 s.
 const firstSlice = 100_000_000
 
-// attempt searches at a capacity in all orders, with increasing work each, at
-// most budget of what is left. It keeps a layout that it finds, or raises the
-// bound if it has proved that there is none.
-func (s *search) attempt(r *Result, capacity int64, left *int64, budget int64) {
+// dive is the work in which a search that never goes back ends.
+func (s *search) dive() int64 {
+	n := int64(len(s.index))
+	work := n*(2*n+int64(len(s.total))) + 10_000
+	for i, beside := range s.adj {
+		work += int64(len(beside)) * (1 + int64(s.b[i]-s.a[i]))
+	}
+	return work
+}
+
+// attempt searches at a capacity in all orders, with work from the given one
+// and increasing, at most budget of what is left. It keeps a layout that it
+// finds, or raises the bound if it has proved that there is none.
+func (s *search) attempt(r *Result, capacity int64, left *int64, from, budget int64) {
 	budget = min(budget, *left)
-	for limit := int64(len(s.index)+1000) * 1000; budget > 0; limit *= 2 {
+	for limit := from; budget > 0; limit *= 2 {
 		for _, o := range searchOrders {
 			ok := s.run(capacity, o, min(limit, budget))
 			budget -= s.work

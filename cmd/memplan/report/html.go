@@ -127,6 +127,9 @@ func analysisHTML(w io.Writer, a *Analysis, _ Style) (err error) {
 	if n := r.Peak.IdealArenaBytes; n > 0 {
 		p.Notes = append(p.Notes, idealArena(n, r))
 	}
+	if r.Inference != nil {
+		p.Notes = append(p.Notes, inferenceArena(r.Inference))
+	}
 	p.Notes = append(p.Notes, doubtfulLines(r)...)
 	p.checkpoints(r)
 	for _, g := range others(r) {

@@ -80,6 +80,9 @@ func numbersText(p *page, r *planner.Report) {
 	if n := r.Peak.IdealArenaBytes; n > 0 {
 		p.wrapped("  ", idealArena(n, r), "")
 	}
+	if r.Inference != nil {
+		p.wrapped("  ", inferenceArena(r.Inference), "")
+	}
 	for i, line := range doubtfulLines(r) {
 		p.wrapped(map[bool]string{true: "  ", false: "  • "}[i == 0], line, "")
 	}
@@ -88,6 +91,22 @@ func numbersText(p *page, r *planner.Report) {
 // idealArena compares the allocator with an arena planned ahead.
 func idealArena(n int64, r *planner.Report) string {
 	return fmt.Sprintf("an arena with offsets planned ahead would need %s: %.1f%% less than reserved", size(n), 100*(1-float64(n)/float64(max(r.Peak.ReservedBytes, 1))))
+}
+
+// inferenceArena says what an inference's intermediate results need by themselves.
+func inferenceArena(n *planner.Inference) string {
+	order := "no order of the operators needs less"
+	if size(n.PlannedBytes) != size(n.BoundBytes) {
+		order = fmt.Sprintf("no order of the operators needs less than %s", size(n.BoundBytes))
+	}
+	if size(n.FileBytes) != size(n.PlannedBytes) {
+		order = fmt.Sprintf("in the best order of operators found (%s in the file's); ", size(n.FileBytes)) + order
+	}
+	text := fmt.Sprintf("what operators pass on would fit %s; %s", size(n.PlannedBytes), order)
+	if o := n.Runtime; o != nil {
+		text += fmt.Sprintf("; onnxruntime %s on a processor holds it in %s, in an arena of %s", o.Release, size(o.PatternBytes), size(o.ArenaBytes))
+	}
+	return text
 }
 
 // breakdownText lists the categories at the peak, the largest first.
