@@ -19,7 +19,7 @@ type analyzeOptions struct {
 	modelFlags
 	outputFlags
 	path, timeline string
-	compare        []string
+	compare, allow []string
 	prices         string
 }
 
@@ -35,13 +35,19 @@ asked for does not fit, it chooses the modules to checkpoint so that it does.
 
 With --compare it answers once for each of several checkpoints, and with several
 cards after --gpu once for each card, as a table of memory, time and samples per
-second; without --batch each has the largest batch that fits.`,
+second; without --batch each has the largest batch that fits.
+
+With --allow it says what may change: what each of these levers alone saves of the
+step's memory and what it costs in time, the cheapest first, and with a budget the
+fastest configuration of them that fits. Nothing that is not allowed is changed;
+what memplan cannot predict is named, and not used. memplan list levers has them.`,
 		Example: `  memplan analyze models/resnet50.onnx --vram 16G
   memplan analyze models/gpt2.onnx --batch 16 --precision amp-bf16
   memplan analyze models/vit_b_16.onnx --batch 256 --vram 16G --format json
   memplan analyze models/resnet50.onnx --batch 64 --timeline step.svg
   memplan analyze models/gpt2.onnx --batch 48 --vram 16G --compare none,sqrt,blocks,auto
-  memplan analyze models/vit_b_16.onnx --gpu t4,a10,a100-40gb`,
+  memplan analyze models/vit_b_16.onnx --gpu t4,a10,a100-40gb
+  memplan analyze models/gpt2.onnx --batch 48 --vram 16G --allow precision,accumulate,checkpoint`,
 		Args:              exactly(1, "one model file"),
 		ValidArgsFunction: completeFiles(1, "onnx"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -55,8 +61,10 @@ second; without --batch each has the largest batch that fits.`,
 	addTimeline(c, &o.timeline)
 	c.Flags().StringSliceVar(&o.compare, "compare", nil, "answer once for each of the checkpoints `HOW,HOW,..`: values of --checkpoint, and blocks for all")
 	c.Flags().StringVar(&o.prices, "prices", "", "prices of cards for --gpu with several, a `FILE` with lines such as a100-80gb,1.89")
+	c.Flags().StringSliceVar(&o.allow, "allow", nil, "what may change, levers `LEVER,LEVER,..` or all: what each saves and costs, and the best of them; LEVER=SETTING for one setting")
 	noFiles(c, "compare")
-	_ = c.MarkFlagFilename("prices", "csv") // fails only for a flag that does not exist
+	_ = c.RegisterFlagCompletionFunc("allow", cobra.FixedCompletions(append([]string{"all"}, planner.LeverNames()...), cobra.ShellCompDirectiveNoFileComp)) // fails only for a flag that does not exist
+	_ = c.MarkFlagFilename("prices", "csv")                                                                                                                 // fails only for a flag that does not exist
 	return c
 }
 
@@ -97,6 +105,26 @@ func compareCards(ctx context.Context, o *analyzeOptions, m *planner.Model, cfg 
 	return m.CompareCards(ctx, cfg, cards, prices)
 }
 
+// allowRun prices levers.
+func allowRun(ctx context.Context, s *streams, o *analyzeOptions, m *planner.Model, cfg planner.Config) error {
+	show, clear := s.progress(filepath.Base(m.Path))
+	defer clear()
+	m.Progress = show
+	r, err := m.Allow(ctx, cfg, o.allow)
+	if err != nil {
+		return err
+	}
+	clear()
+	if err := emit(s, &o.outputFlags, report.LeverReports, r); err != nil {
+		return err
+	}
+	if r.Base.Fits == nil {
+		return nil
+	}
+	fits := r.Best != nil
+	return answer(&fits)
+}
+
 // addTimeline adds the flag that writes the events of the step.
 func addTimeline(c *cobra.Command, at *string) {
 	c.Flags().StringVar(at, "timeline", "", "write the steady step's events to `FILE`, which ends in "+timeline.Endings())
@@ -108,10 +136,12 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 		return err
 	}
 	switch several := planner.Several(cfg.GPU); {
-	case several && len(o.compare) > 0:
-		return errors.New("--compare takes one card")
-	case (several || len(o.compare) > 0) && o.timeline != "":
-		return errors.New("--timeline is of one step: give it without --compare and with one card")
+	case several && len(o.compare)+len(o.allow) > 0:
+		return errors.New("--compare and --allow take one card")
+	case len(o.compare) > 0 && len(o.allow) > 0:
+		return errors.New("--compare and --allow do not go together")
+	case (several || len(o.compare)+len(o.allow) > 0) && o.timeline != "":
+		return errors.New("--timeline is of one step: give it without --compare and --allow, and with one card")
 	case o.prices != "" && !several:
 		return errors.New("--prices needs several cards, such as --gpu t4,a10")
 	}
@@ -126,6 +156,9 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 	}
 	if len(o.compare) > 0 || planner.Several(cfg.GPU) {
 		return compareRun(ctx, s, o, m, cfg)
+	}
+	if len(o.allow) > 0 {
+		return allowRun(ctx, s, o, m, cfg)
 	}
 	r, err := analyzed(ctx, s, m, cfg)
 	if err != nil {
