@@ -4,10 +4,14 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/train"
 )
 
 // leverModels are small models with a question of each under which the step does not fit,
@@ -214,7 +218,7 @@ func TestLeverBest(t *testing.T) {
 // leverFlags are the flags that a lever may set.
 var leverFlags = map[string][]string{
 	"precision": {"--precision"}, "optimizer": {"--optimizer"}, "accumulate": {"--batch", "--accumulate"}, "attention": {"--attention"},
-	"checkpoint": {"--checkpoint"}, "batch": {"--batch"}, "input-size": {"--dim"},
+	"checkpoint": {"--checkpoint"}, "loss": {"--loss"}, "batch": {"--batch"}, "input-size": {"--dim"},
 }
 
 // No lever is used that is not allowed, whatever it would save, and each lever has rows or
@@ -263,6 +267,38 @@ func TestLeversOnlyAllowed(t *testing.T) {
 	}
 	if r, err = m.Allow(t.Context(), x.cfg, []string{"optimizer=sgd"}); err != nil || !slices.Equal(r.Least.Args, []string{"--optimizer", "sgd"}) {
 		t.Errorf("%+v, %v", r.Least, err)
+	}
+}
+
+// A cross-entropy in parts allocates and frees what PyTorch did on a processor: scores of a
+// part, and gradients of the head's weight, in this order (scripts/pytorch/chunked_loss.py).
+func TestChunkedLoss(t *testing.T) {
+	data, err := os.ReadFile("testdata/levers/chunked.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := openLever(t, lmModel)
+	a, err := m.Analyze(t.Context(), Config{Batch: 2, Dims: map[string]int64{"seq": 64}, Loss: train.ChunkedLoss, Optimizer: "sgd"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range a.ev.res.Steady.Events {
+		bytes := a.ev.Storages[e.Storage].Bytes
+		if a.ev.Nodes[e.Node].Phase <= program.Forward || bytes != 16*4096*4 && bytes != 4096*256*4 {
+			continue
+		}
+		got = append(got, fmt.Sprintf("%s%d", map[bool]string{true: "-", false: "+"}[e.Free], bytes))
+	}
+	want := strings.Fields(string(data))
+	if !slices.Equal(got, want) {
+		t.Errorf("%d events, PyTorch's %d:\n%v\n%v", len(got), len(want), got, want)
+	}
+	for path, why := range map[string]string{"../models/mlp.onnx": "", "../validate/testdata/golden/unet.onnx": "is not that of a linear layer"} {
+		_, err := openLever(t, path).Analyze(t.Context(), Config{Batch: 2, Loss: train.ChunkedLoss})
+		if why == "" && err != nil || why != "" && (err == nil || !strings.Contains(err.Error(), why)) {
+			t.Errorf("%s: %v, want %q", path, err, why)
+		}
 	}
 }
 
