@@ -39,9 +39,10 @@ type RefusedLever struct {
 
 // A leverScope is what the settings of a lever depend on.
 type leverScope struct {
-	base   Config
-	device *profile.Device
-	cap    int64
+	base       Config
+	device     *profile.Device
+	cap        int64
+	batchNorms bool // the step has batch normalisations, which see micro-batches
 }
 
 // flagSetting returns a setting of one flag.
@@ -178,8 +179,9 @@ func accumulateLever(s *leverScope) (out []LeverSetting, why string) {
 	if s.base.Batch < 2 {
 		return nil, map[bool]string{true: "the batch is 1", false: noBatch}[s.base.Batch == 1]
 	}
+	changes := map[bool]string{true: "what batch norms see"}[s.batchNorms]
 	for n := int64(2); s.base.Batch%n == 0 && n <= mostHalved; n *= 2 {
-		out = append(out, LeverSetting{Name: fmt.Sprintf("%d micro-batches", n), Changes: "what batch norms see", Set: func(c *Config) error {
+		out = append(out, LeverSetting{Name: fmt.Sprintf("%d micro-batches", n), Changes: changes, Set: func(c *Config) error {
 			if c.Batch%n != 0 {
 				return fmt.Errorf("batch %d has no %d equal parts", c.Batch, n)
 			}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/kernel"
+	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/planner/profile"
 )
 
@@ -167,11 +169,12 @@ func (m *Model) leverSearch(ctx context.Context, cfg Config, allowed map[string]
 	}
 	cfg.Checkpoint = cmp.Or(cfg.Checkpoint, "none")
 	cfg.Precision, cfg.Optimizer, cfg.Attention = j.cfg.Precision, j.cfg.Optimizer, j.cfg.Attention
-	s := &leverSearch{m: m, ctx: ctx, scope: leverScope{cfg, j.device, j.cap}, seen: map[string]*leverTry{}, most: mostExhaustive}
+	s := &leverSearch{m: m, ctx: ctx, scope: leverScope{base: cfg, device: j.device, cap: j.cap}, seen: map[string]*leverTry{}, most: mostExhaustive}
 	a, err := m.Analyze(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
+	s.scope.batchNorms = slices.ContainsFunc(a.ev.Nodes, func(n program.Node) bool { return paceOf(&n) == kernel.BatchNorms })
 	s.report = &LeverReport{SchemaVersion: SchemaVersion, Model: m.Path, Config: a.Config, Base: pointOf(a.Report), Warnings: a.Warnings}
 	for _, l := range Levers {
 		if names, ok := allowed[l.Name]; ok {
