@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,12 +13,12 @@ import (
 // unknownDims returns messages about dimensions that a configuration binds but
 // the model lacks, with suggestions. Call it first: binding replaces the names.
 func (m *Model) unknownDims(c *Config) []string {
-	if len(c.Dims) == 0 {
+	if len(c.Dims)+len(c.Lengths) == 0 {
 		return nil
 	}
 	known := infer.Unbound(m.g)
 	missing := func() (names []string) {
-		for name := range c.Dims {
+		for _, name := range slices.AppendSeq(slices.Collect(maps.Keys(c.Dims)), maps.Keys(c.Lengths)) {
 			if !slices.Contains(known, name) {
 				names = append(names, name)
 			}

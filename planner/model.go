@@ -239,6 +239,9 @@ func (m *Model) resolve(c Config) (*job, error) {
 
 // resolve looks all names up and fills in defaults.
 func (c Config) resolve() (*job, error) {
+	if len(c.Lengths) > 0 {
+		return nil, errors.New("--dim: only analyze --phases draws sizes from a file: give NAME=N")
+	}
 	j := &job{cfg: c}
 	if err := j.cfg.fill(); err != nil {
 		return nil, err

@@ -64,6 +64,7 @@ type Config struct {
 	Times string `json:"times,omitempty"` // file of measured operator times, as ReadTimes reads it
 
 	BatchMax bool                   `json:"-"` // the largest batch that fits
+	Lengths  map[string]string      `json:"-"` // files of sizes that dims are drawn from, for Phases
 	Shapes   map[string]graph.Shape `json:"-"` // of values that inference does not know
 	Memory   int64                  `json:"-"` // limit of the memory for reading one file, bytes; 0: onnx.DefaultMemory
 	Segments []train.Segment        `json:"-"` // explicit selection, from a Plan or a configuration
@@ -77,6 +78,7 @@ type Config struct {
 // settled returns the question without what documents leave out.
 func (c Config) settled() Config {
 	c.BatchMax, c.Shapes, c.Memory, c.Segments, c.Schedule = false, nil, 0, nil, nil
+	c.Lengths = nil
 	c.Made, c.Files, c.Strict, c.Notes = Origin{}, nil, false, nil
 	return c
 }
@@ -128,7 +130,7 @@ type Setting struct {
 var Settings = []Setting{
 	{Flag: "batch", Doc: "batch size `N`, or max: the largest that fits", Offer: []string{"max"}, Sample: "24", At: func(c *Config) any { return c }, Set: setBatch, Get: getBatch,
 		Key: "batch", About: "samples of a step, or max for the largest that fits", Schema: jsonSchema{"anyOf": []any{jsonSchema{"type": "integer", "minimum": 1}, jsonSchema{"type": "string", "pattern": "^(max|[0-9]+)$"}}}},
-	{Flag: "dim", Doc: "bind a symbolic dimension, `NAME=N`; repeatable", Sample: "seq=12", At: func(c *Config) any { return &c.Dims }, Said: "%s", Last: true,
+	{Flag: "dim", Doc: "bind a symbolic dimension, `NAME=N`; repeatable; for analyze also NAME=FILE.csv, a column of sizes to draw from", Sample: "seq=12", At: func(c *Config) any { return &c.Dims }, Said: "%s", Last: true,
 		Key: "dims", About: "other symbolic dimensions", Schema: jsonSchema{"type": "object", "additionalProperties": jsonSchema{"anyOf": []any{jsonSchema{"type": "integer", "minimum": 0}, jsonSchema{"type": "string", "pattern": "^[0-9]+$"}}}}},
 	{Flag: "shape", Doc: "shape of a value that inference does not know, `NAME=D0,D1,..`; repeatable", Sample: "x=2,seq", At: func(c *Config) any { return &c.Shapes }},
 	{Flag: "mode", Doc: "`WHAT` runs", Default: "train", Names: []string{"train", "infer"}, At: func(c *Config) any { return &c.Mode }, Said: "%s", Always: true, Key: "mode"},
@@ -216,6 +218,10 @@ func (s *Setting) Read(c *Config, word string) (err error) {
 	case *[]string:
 		*at = append(*at, word)
 	case *map[string]int64:
+		if name, file, ok := lengthsFile(word); ok {
+			put(&c.Lengths, name, file)
+			break
+		}
 		err = setDim(at, word)
 	case *map[string]graph.Shape:
 		err = setShape(at, word)

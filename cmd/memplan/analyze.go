@@ -19,8 +19,12 @@ type analyzeOptions struct {
 	modelFlags
 	outputFlags
 	path, timeline string
-	compare        []string
+	compare, allow []string
 	prices         string
+	phases         bool
+	draws          int
+	seed           uint64
+	lengths        string
 }
 
 func newAnalyzeCmd(s *streams, run func(context.Context, *streams, *analyzeOptions) error) *cobra.Command {
@@ -35,13 +39,27 @@ asked for does not fit, it chooses the modules to checkpoint so that it does.
 
 With --compare it answers once for each of several checkpoints, and with several
 cards after --gpu once for each card, as a table of memory, time and samples per
-second; without --batch each has the largest batch that fits.`,
+second; without --batch each has the largest batch that fits.
+
+With --allow it says what may change: what each of these levers alone saves of the
+step's memory and what it costs in time, the cheapest first, and with a budget the
+fastest configuration of them that fits. Nothing that is not allowed is changed;
+what memplan cannot predict is named, and not used. memplan list levers has them.
+
+With --phases it says what a run needs besides its steady step: the first step, an
+evaluation between steps, saving a state dict, a last smaller batch. With a file in
+--dim, such as seq=lengths.csv, steps of sizes drawn from it run in one allocator:
+what is reserved over time, how often that runs out of memory under the budget, and
+which settings of PyTorch's allocator help. The file has a length on each line, or
+LENGTH,COUNT.`,
 		Example: `  memplan analyze models/resnet50.onnx --vram 16G
   memplan analyze models/gpt2.onnx --batch 16 --precision amp-bf16
   memplan analyze models/vit_b_16.onnx --batch 256 --vram 16G --format json
   memplan analyze models/resnet50.onnx --batch 64 --timeline step.svg
   memplan analyze models/gpt2.onnx --batch 48 --vram 16G --compare none,sqrt,blocks,auto
-  memplan analyze models/vit_b_16.onnx --gpu t4,a10,a100-40gb`,
+  memplan analyze models/vit_b_16.onnx --gpu t4,a10,a100-40gb
+  memplan analyze models/gpt2.onnx --batch 48 --vram 16G --allow precision,accumulate,checkpoint
+  memplan analyze model.onnx --batch 8 --vram 16G --dim seq=lengths.csv`,
 		Args:              exactly(1, "one model file"),
 		ValidArgsFunction: completeFiles(1, "onnx"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -55,8 +73,14 @@ second; without --batch each has the largest batch that fits.`,
 	addTimeline(c, &o.timeline)
 	c.Flags().StringSliceVar(&o.compare, "compare", nil, "answer once for each of the checkpoints `HOW,HOW,..`: values of --checkpoint, and blocks for all")
 	c.Flags().StringVar(&o.prices, "prices", "", "prices of cards for --gpu with several, a `FILE` with lines such as a100-80gb,1.89")
-	noFiles(c, "compare")
-	_ = c.MarkFlagFilename("prices", "csv") // fails only for a flag that does not exist
+	c.Flags().StringSliceVar(&o.allow, "allow", nil, "what may change, levers `LEVER,LEVER,..` or all: what each saves and costs, and the best of them; LEVER=SETTING for one setting")
+	c.Flags().BoolVar(&o.phases, "phases", false, "what a run needs besides its steady step: first step, evaluation, state dict, last batch, drawn sizes")
+	c.Flags().IntVar(&o.draws, "draws", 200, "with a file in --dim: `N` steps of a run")
+	c.Flags().Uint64Var(&o.seed, "seed", 1, "with a file in --dim: `N` that the draws begin with")
+	addEnum(c, c.Flags(), &o.lengths, "lengths", "samples", "with a file in --dim: whose lengths it has, `WHOSE`: samples, of which the longest makes a batch's, or batches", []string{"samples", "batches"}, nil)
+	noFiles(c, "compare", "draws", "seed")
+	_ = c.RegisterFlagCompletionFunc("allow", cobra.FixedCompletions(append([]string{"all"}, planner.LeverNames()...), cobra.ShellCompDirectiveNoFileComp)) // fails only for a flag that does not exist
+	_ = c.MarkFlagFilename("prices", "csv")                                                                                                                 // fails only for a flag that does not exist
 	return c
 }
 
@@ -97,9 +121,67 @@ func compareCards(ctx context.Context, o *analyzeOptions, m *planner.Model, cfg 
 	return m.CompareCards(ctx, cfg, cards, prices)
 }
 
+// allowRun prices levers.
+func allowRun(ctx context.Context, s *streams, o *analyzeOptions, m *planner.Model, cfg planner.Config) error {
+	show, clear := s.progress(filepath.Base(m.Path))
+	defer clear()
+	m.Progress = show
+	r, err := m.Allow(ctx, cfg, o.allow)
+	if err != nil {
+		return err
+	}
+	clear()
+	if err := emit(s, &o.outputFlags, report.LeverReports, r); err != nil {
+		return err
+	}
+	if r.Base.Fits == nil {
+		return nil
+	}
+	fits := r.Best != nil
+	return answer(&fits)
+}
+
+// phasesRun replays the phases of a run.
+func phasesRun(ctx context.Context, s *streams, o *analyzeOptions, m *planner.Model, cfg planner.Config) error {
+	show, clear := s.progress(filepath.Base(m.Path))
+	defer clear()
+	m.Progress = show
+	r, err := m.Phases(ctx, cfg, planner.LengthOptions{Steps: o.draws, Seed: o.seed, Padded: o.lengths == "samples"})
+	if err != nil {
+		return err
+	}
+	clear()
+	if err := emit(s, &o.outputFlags, report.PhaseReports, r); err != nil {
+		return err
+	}
+	return answer(r.Fits)
+}
+
 // addTimeline adds the flag that writes the events of the step.
 func addTimeline(c *cobra.Command, at *string) {
 	c.Flags().StringVar(at, "timeline", "", "write the steady step's events to `FILE`, which ends in "+timeline.Endings())
+}
+
+// together returns an error for questions that cannot be asked together.
+func (o *analyzeOptions) together(cfg *planner.Config) error {
+	var asked []string
+	for _, x := range []struct {
+		flag string
+		on   bool
+	}{{"--gpu with several cards", planner.Several(cfg.GPU)}, {"--compare", len(o.compare) > 0}, {"--allow", len(o.allow) > 0}, {"--phases, or a file in --dim,", o.phases}} {
+		if x.on {
+			asked = append(asked, x.flag)
+		}
+	}
+	switch {
+	case len(asked) > 1:
+		return fmt.Errorf("%s and %s do not go together", asked[0], asked[1])
+	case len(asked) > 0 && o.timeline != "":
+		return fmt.Errorf("--timeline is of one step: give it without %s", asked[0])
+	case o.prices != "" && !planner.Several(cfg.GPU):
+		return errors.New("--prices needs several cards, such as --gpu t4,a10")
+	}
+	return nil
 }
 
 func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
@@ -107,13 +189,9 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 	if err != nil {
 		return err
 	}
-	switch several := planner.Several(cfg.GPU); {
-	case several && len(o.compare) > 0:
-		return errors.New("--compare takes one card")
-	case (several || len(o.compare) > 0) && o.timeline != "":
-		return errors.New("--timeline is of one step: give it without --compare and with one card")
-	case o.prices != "" && !several:
-		return errors.New("--prices needs several cards, such as --gpu t4,a10")
+	o.phases = o.phases || len(cfg.Lengths) > 0
+	if err := o.together(&cfg); err != nil {
+		return err
 	}
 	if err := checkTimeline(o.timeline); err != nil {
 		return err
@@ -126,6 +204,12 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 	}
 	if len(o.compare) > 0 || planner.Several(cfg.GPU) {
 		return compareRun(ctx, s, o, m, cfg)
+	}
+	switch {
+	case len(o.allow) > 0:
+		return allowRun(ctx, s, o, m, cfg)
+	case o.phases:
+		return phasesRun(ctx, s, o, m, cfg)
 	}
 	r, err := analyzed(ctx, s, m, cfg)
 	if err != nil {

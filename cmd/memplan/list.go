@@ -51,6 +51,15 @@ var listings = []listing{
 	{"selectors", "checkpoint selections", []string{"selection", "what it is"}, []string{"selection", "doc"}, func() [][]string {
 		return rows(planner.Selections, func(x *struct{ Name, Doc string }) []string { return []string{x.Name, x.Doc} })
 	}, nil},
+	{"levers", "what analyze --allow may change", []string{"lever", "what it is", "not used"}, []string{"lever", "doc", "refused"}, func() [][]string {
+		return rows(planner.Levers, func(l *planner.Lever) []string {
+			var refused []string
+			for _, r := range l.Refused {
+				refused = append(refused, r.What+": "+r.Why)
+			}
+			return []string{l.Name, l.Doc, strings.Join(refused, "; ")}
+		})
+	}, nil},
 	{"rules", "rules of check", []string{"rule", "a limit is", "what it limits"}, []string{"rule", "form", "doc"}, func() [][]string {
 		return rows(planner.Rules, func(r *planner.Rule) []string { return []string{r.Name, r.Form, r.Doc} })
 	}, nil},

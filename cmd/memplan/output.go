@@ -30,6 +30,9 @@ func (o *outputFlags) toFile() bool { return o.file != "" && o.file != "-" }
 
 // emit writes a result in the requested format, all of it or nothing.
 func emit[T any](s *streams, o *outputFlags, table []report.Format[T], v T) error {
+	if names := report.Names(table); !slices.Contains(names, o.format) {
+		return fmt.Errorf("--format %s: this answer is written as %s", o.format, report.Either(names))
+	}
 	var b bytes.Buffer
 	if err := report.Write(&b, table, o.format, v, s.style(o.toFile())); err != nil {
 		return err

@@ -31,6 +31,27 @@ COLUMNS         width of the text where the output is no terminal (80)
 MEMPLAN_PYTHON  the Python that has PyTorch, for validate --engine torch (python3)
 `},
 	{"export", "How a PyTorch model becomes a file that needs no guesses", exportTopic},
+	{"chunked-loss", "A cross-entropy that never holds all scores at once", `--loss chunked-cross-entropy predicts this loop, in which the model returns what
+its last linear layer, the head, was called with, and the scores of one eighth of
+the rows (tokens) exist at a time. Backward computes each part once more.
+
+  import torch.nn.functional as F
+  from torch.utils.checkpoint import checkpoint
+
+  def part(h, y):
+      return F.cross_entropy(F.linear(h, head.weight, head.bias).float(), y, reduction="sum")
+
+  def loss(hidden, target):                      # [.., width], [..]
+      hidden, target = hidden.view(-1, hidden.shape[-1]), target.view(-1)
+      total = None
+      for h, y in zip(hidden.chunk(8), target.chunk(8)):
+          one = checkpoint(part, h, y, use_reentrant=False)
+          total = one if total is None else total + one
+      return total / target.numel()
+
+The loss is the same, up to rounding. memplan analyze --allow loss says what it
+saves. Fused kernels (Liger, cut-cross-entropy) save more, and are not predicted.
+`},
 	{"torch", "How a training script applies a plan", torchTopic},
 	{"checkpoint.py", "The Python that applies a plan, for those who do not install it", python.Checkpoint},
 	{"frameworks", "Configurations of training frameworks, written and read", frameworksTopic()},

@@ -11,6 +11,60 @@ func (e *Eager) CrossEntropy(x, target *Tensor) *Tensor {
 	return crossEntropy(e, x, target, meanLoss)
 }
 
+// LossChunks is the number of parts of ChunkedCrossEntropy.
+const LossChunks = 8
+
+// ChunkedCrossEntropy is the mean cross-entropy of a linear layer's results [rows, classes],
+// of which only one part exists at a time; each part is a checkpointed region, numbered from
+// first on:
+//
+//	total = None
+//	for h, y in zip(x.chunk(8), target.chunk(8)):
+//	    part = checkpoint(lambda h, y: F.cross_entropy(F.linear(h, weight, bias).float(), y, reduction="sum"), h, y, use_reentrant=False)
+//	    total = part if total is None else total + part
+//	return total / target.numel()
+func (e *Eager) ChunkedCrossEntropy(x, weight, bias, target *Tensor, first int32) *Tensor {
+	rows := x.Shape[0]
+	size := max((rows+LossChunks-1)/LossChunks, 1)
+	var sizes []int64
+	for at := int64(0); at < rows; at += size {
+		sizes = append(sizes, min(size, rows-at))
+	}
+	var total *Tensor
+	ys := splitDim(e, "SplitBackward0", target, 0, sizes)
+	for i, h := range splitDim(e, "SplitBackward0", x, 0, sizes) {
+		part := e.checkpointedLoss(h, weight, bias, ys[i], first+int32(i))
+		if total == nil {
+			total = part
+			continue
+		}
+		sum := sub(e, "add", total, part)
+		e.hold(part)
+		e.hold(total)
+		total = sum
+	}
+	mean := sub(e, "div", total, float64(rows))
+	e.hold(total)
+	return mean
+}
+
+// checkpointedLoss is one part of ChunkedCrossEntropy.
+func (e *Eager) checkpointedLoss(h, weight, bias, y *Tensor, id int32) (out *Tensor) {
+	run := func() {
+		logits := e.Float32(sub(e, "linear", h, weight, bias))
+		out = sub(e, "cross_entropy_loss", logits, y, (*Tensor)(nil), 2)
+		e.hold(logits) // the caller holds its argument until the call returns
+	}
+	part := &out
+	e.Checkpoint(&Segment{ID: id, Name: "loss"}, []*Tensor{h, y}, run, func() {
+		kept := *part
+		run()
+		*part = kept
+		e.ExitAutocast()
+	})
+	return out
+}
+
 // A lossKind holds how a loss over classes is reduced.
 type lossKind struct {
 	reduction int64   // 0 none, 1 mean, 2 sum

@@ -14,6 +14,7 @@ import (
 var Losses = []struct{ Name, Doc string }{
 	{"auto", "cross-entropy for an output [N,C], [N,S,V] (per token) or [N,C,H,W]; sum for any other"},
 	{"cross-entropy", "torch.nn.functional.cross_entropy with class indices"},
+	{ChunkedLoss, "cross-entropy over 8 parts of the rows, each checkpointed with the model's last linear layer, so that never all scores exist: memplan help chunked-loss has the code"},
 	{"mse", "mean squared error against a target of the output's shape"},
 	{"sum", "sum of all elements of the output"},
 	{"none", "the output itself, which must be a scalar"},
@@ -27,6 +28,9 @@ func (b *builder) backward() error {
 	if b.ownLoss() {
 		return b.recordedLoss()
 	}
+	if b.head != nil {
+		return b.chunked()
+	}
 	out := b.logits()
 	if out == nil {
 		return fmt.Errorf("nothing to train: none of the model's outputs %v is of floating-point numbers that depend on a trained parameter (for an inference give --mode infer)", b.outputs())
@@ -39,6 +43,67 @@ func (b *builder) backward() error {
 		return fmt.Errorf("the loss depends on no parameter that requires a gradient")
 	}
 	e.Hold(out)
+	b.differentiate(loss)
+	return nil
+}
+
+// ChunkedLoss is the name of the loss that computes the scores itself, part by part.
+const ChunkedLoss = "chunked-cross-entropy"
+
+// findHead finds the model's last linear layer, whose result is its first output of
+// floating-point numbers and goes nowhere else: a loss in parts runs in its place.
+func (b *builder) findHead() error {
+	if !b.opt.Train || b.opt.Loss != ChunkedLoss {
+		return nil
+	}
+	refuse := func(why string) error {
+		return fmt.Errorf("loss %s: %s: it takes what the model's last linear layer is called with", ChunkedLoss, why)
+	}
+	if b.recorded != nil {
+		return refuse("the capture has the calls of the model's own run")
+	}
+	g := b.l.Graph
+	for _, id := range g.Outputs {
+		if id < 0 || !g.Values[id].Type.Elem.IsFloat() {
+			continue
+		}
+		def := int(g.Values[id].Def)
+		if def < 0 || !linear("", g.Nodes[def].Op) || b.lora[def] != nil {
+			return refuse(fmt.Sprintf("output %q is not that of a linear layer", g.Values[id].Name))
+		}
+		if lastUses(g)[id] >= 0 {
+			return refuse(fmt.Sprintf("output %q is used in the model, too", g.Values[id].Name))
+		}
+		b.head = &g.Nodes[def]
+		return nil
+	}
+	return refuse("the model has no output of floating-point numbers")
+}
+
+// chunked appends the loss in parts, and backward.
+func (b *builder) chunked() error {
+	c := &aten.Call{}
+	var err error
+	if c.Args, err = b.args(b.head, b.head.Args, b.env); err != nil {
+		return err
+	}
+	var ts [3]*aten.Tensor // input, weight, bias
+	for i := range min(len(c.Args), len(ts)) {
+		ts[i] = c.Args[i].T
+	}
+	x, weight := ts[0], ts[1]
+	if x == nil || weight == nil || len(weight.Shape) != 2 || weight.Shape[1] == 0 {
+		return fmt.Errorf("loss %s: the last linear layer's operands are not known", ChunkedLoss)
+	}
+	e := b.e
+	rows := x.Numel() / weight.Shape[1]
+	y := e.Alloc("randint", program.Inputs, program.Step, graph.Int64, []int64{rows}, 0, float64(weight.Shape[0]))
+	loss := e.ChunkedCrossEntropy(e.Reshape(x, []int64{rows, weight.Shape[1]}), weight, ts[2], y, int32(len(b.opt.Segments)))
+	if !loss.RequiresGrad() {
+		return fmt.Errorf("the loss depends on no parameter that requires a gradient")
+	}
+	e.Hold(y)
+	e.Hold(x)
 	b.differentiate(loss)
 	return nil
 }

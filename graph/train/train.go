@@ -192,6 +192,9 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	if err := b.resident(); err != nil {
 		return nil, err
 	}
+	if err := b.findHead(); err != nil {
+		return nil, err
+	}
 	if b.recorded == nil {
 		b.narrow, b.join = newNarrowing(b), newJoining(b)
 	}
@@ -313,6 +316,7 @@ type builder struct {
 	holds       [][]graph.ValueID // values released after each call
 	from        int               // first call of the region that runs again: the variables before it are gone
 	result      *aten.Tensor      // the loss
+	head        *graph.Node       // the last linear layer, where the loss computes it; nil: the model does
 	lora        map[int]*adapter  // by the last call of the module
 	setup       []resident        // what exists before the first step
 	returned    []Output
@@ -398,7 +402,7 @@ func (b *builder) forward() error {
 // call runs one lifted call on env.
 func (b *builder) call(i int, env []*aten.Tensor) error {
 	n := &b.l.Graph.Nodes[i]
-	if b.onHost(i, n, env) {
+	if n == b.head || b.onHost(i, n, env) {
 		return nil
 	}
 	c := &aten.Call{Index: int32(i), Name: n.Name, Module: n.Module, Class: b.l.Classes[i], InPlace: b.l.InPlace[i], Inexact: n.MetaValue(lift.InexactKey)}

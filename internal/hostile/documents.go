@@ -66,6 +66,7 @@ var roles = []role{
 	{".memplan.yaml", []string{"mlp.onnx", ".memplan-baseline.json"}, []string{"check"}, false, []string{"text", "json", "markdown", "sarif"}},
 	{".memplan.yaml", []string{"mlp.onnx"}, []string{"baseline"}, false, nil},
 	{"buffers.csv", nil, []string{"solve", "layout", "buffers.csv", "--timeout", "1s"}, false, []string{"csv", "text", "json"}},
+	{"lengths.csv", []string{"mlp.onnx"}, []string{"analyze", "mlp.onnx", "--dim", "batch=lengths.csv", "--draws", "3", "--vram", "16G"}, false, []string{"text", "json"}},
 	{"input.npy", []string{"mlp.onnx"}, []string{"validate", "mlp.onnx", "--batch", "2", "--device", "cpu", "--input", "input0=input.npy", "--timeout", "1s"}, false, []string{"text", "json", "html"}},
 	{"input.npy", []string{"mlp.onnx"}, []string{"validate", "mlp.onnx", "--batch", "2", "--device", "cpu", "--expect", "output=input.npy", "--timeout", "1s"}, false, []string{"text", "json"}},
 	{"mlp.npz", []string{"mlp.onnx"}, []string{"validate", "mlp.onnx", "--batch", "2", "--device", "cpu", "--input", "mlp.npz", "--timeout", "1s"}, false, []string{"text", "json"}},
@@ -329,7 +330,11 @@ func pickleBytes(b *builder) {
 
 // csvText mutates an instance of solve layout.
 func csvText(b *builder) {
-	r := rolesOf(".csv")[0]
+	if b.chance(4) {
+		lengthsText(b)
+		return
+	}
+	r := rolesOf("buffers.csv")[0]
 	b.use(r)
 	data := b.s.data(pick(b.r, []string{"buffers.csv", "placed.csv"}))
 	switch b.r.IntN(4) {
@@ -356,6 +361,27 @@ func csvText(b *builder) {
 	if b.chance(3) {
 		b.run("--capacity", pick(b.r, []string{"16", "1", "9223372036854775807"}))
 	}
+}
+
+// lengthsText mutates a file of lengths.
+func lengthsText(b *builder) {
+	r := rolesOf("lengths.csv")[0]
+	b.use(r)
+	data := b.s.data(r.name)
+	switch b.r.IntN(3) {
+	case 0:
+		data = mutateBytes(b.r, data)
+	case 1: // a field
+		cells := strings.Split(string(data), ",")
+		cells[b.r.IntN(len(cells))] = pick(b.r, []string{itoa(pick(b.r, hostileInts)), hostileName(b.r), "", "1.5", "NaN", "0x10", " 1", "#"})
+		data = []byte(strings.Join(cells, ","))
+	case 2:
+		data = nil
+		for range b.r.IntN(100_000) {
+			data = fmt.Appendf(data, "%d,%d\n", 1+b.r.IntN(1<<b.r.IntN(20)), b.r.IntN(1<<b.r.IntN(50)))
+		}
+	}
+	b.file(r.name, data)
 }
 
 // npy is an array's file with this header.

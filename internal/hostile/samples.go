@@ -39,6 +39,9 @@ const chain = `{"graph": {"name": "chain"}, "directed": true, "multigraph": fals
 // buffers is an instance of solve layout.
 const buffers = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
 
+// lengths are sizes of batches.
+const lengths = "length,count\n4,300\n7,20\n16,1\n"
+
 // gate is a configuration that the sample models pass.
 const gate = "models:\n  - path: mlp.onnx\n    batch: 4\n    checkpoint: none\n    vram: 16G\n    rules: {max-peak: 12G}\nrules: {max-increase: 2%}\nbaseline: .memplan-baseline.json\n"
 
@@ -57,7 +60,7 @@ func repository() string {
 // newSamples reads the models and has memplan write one document of each kind
 // in an empty folder.
 func newSamples(binary, dir string) (*samples, error) {
-	s := &samples{files: map[string][]byte{"chain.json": []byte(chain), "buffers.csv": []byte(buffers), ".memplan.yaml": []byte(gate), "watched.jsonl": []byte(watched)}}
+	s := &samples{files: map[string][]byte{"chain.json": []byte(chain), "buffers.csv": []byte(buffers), "lengths.csv": []byte(lengths), ".memplan.yaml": []byte(gate), "watched.jsonl": []byte(watched)}}
 	golden := filepath.Join(repository(), "validate", "testdata", "golden")
 	for _, name := range smallModels {
 		if err := s.read(name, filepath.Join(golden, name)); err != nil {
