@@ -82,10 +82,18 @@ type answer struct {
 }
 
 func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
+	if cfg.BatchBest || cfg.Target > 0 {
+		return m.bestOf(ctx, cfg)
+	}
 	a, err := m.decided(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
+	return m.finish(a)
+}
+
+// finish adds to a decided answer what a report says of its step.
+func (m *Model) finish(a *answer) (_ *answer, err error) {
 	if a.checked, err = m.check(a.j.single(), a.batch); err != nil {
 		return nil, err
 	}
@@ -95,7 +103,7 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if err := a.upperBound(); err != nil {
 		return nil, err
 	}
-	if cfg.Strict {
+	if a.j.cfg.Strict {
 		return a, Strictly(m.Path, a.warnings(), a.j.train)
 	}
 	return a, nil

@@ -33,6 +33,11 @@ and where each byte goes. With a budget (--vram or --gpu) it says whether it
 fits; without --batch it finds the largest batch that does; and when the batch
 asked for does not fit, it chooses the modules to checkpoint so that it does.
 
+The largest batch is rarely the fastest: --batch best finds the batch, and the
+checkpoints for it, of the most samples per second, with a bound on what any
+other could do, and --target-batch N the least time for N samples in batches
+whose gradients add up.
+
 With --compare it answers once for each of several checkpoints, and with several
 cards after --gpu once for each card, as a table of memory, time and samples per
 second; without --batch each has the largest batch that fits.`,
@@ -41,7 +46,8 @@ second; without --batch each has the largest batch that fits.`,
   memplan analyze models/vit_b_16.onnx --batch 256 --vram 16G --format json
   memplan analyze models/resnet50.onnx --batch 64 --timeline step.svg
   memplan analyze models/gpt2.onnx --batch 48 --vram 16G --compare none,sqrt,blocks,auto
-  memplan analyze models/vit_b_16.onnx --gpu t4,a10,a100-40gb`,
+  memplan analyze models/vit_b_16.onnx --gpu t4,a10,a100-40gb
+  memplan analyze models/vit_b_16.onnx --vram 16G --batch best`,
 		Args:              exactly(1, "one model file"),
 		ValidArgsFunction: completeFiles(1, "onnx"),
 		RunE: func(c *cobra.Command, args []string) error {
