@@ -42,7 +42,7 @@ func byHand(t *testing.T, m *Model, cfg Config, most int64, ask func(c *Config),
 			if x > best.rate {
 				best = handTried{x, b, policy}
 			}
-			if x > bound*(1+1e-6) {
+			if x > bound*(1+1e-5) {
 				t.Errorf("batch %d, %s: %v samples/s, above the bound %v", b, policy, x, bound)
 			}
 			if policy == "none" && b%4 > 0 { // others recompute for nothing, which is looked at now and then
@@ -125,7 +125,8 @@ func TestTargetBatch(t *testing.T) {
 				if last == 0 {
 					return float64(target) / r.Time.StepMs * 1e3
 				}
-				with := Config{Batch: c.Batch, Accumulate: int(target / c.Batch), Checkpoint: "none", Precision: c.Precision}
+				with := c
+				with.VRAM, with.Accumulate, with.Checkpoint = 0, int(target/c.Batch), "none"
 				if r.Checkpoint != nil {
 					with.Checkpoint, with.Segments = "", r.Checkpoint.Segments
 				}
