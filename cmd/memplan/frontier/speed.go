@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"image/color"
 	"io"
+	"math"
 	"slices"
 
 	"gonum.org/v1/plot"
@@ -32,7 +33,8 @@ func newPlot(x, y string) *plot.Plot {
 	for _, st := range []*text.Style{&p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle} {
 		st.Font.Variant = "Sans"
 	}
-	p.Legend.Padding = vg.Points(2)
+	// Texts to the right of their marks: browsers' fonts are wider than those measured here.
+	p.Legend.Padding, p.Legend.Left, p.Legend.XOffs = vg.Points(2), true, width*2/5
 	return p
 }
 
@@ -67,7 +69,7 @@ func (s series) add(p *plot.Plot) error {
 		if err != nil {
 			return err
 		}
-		m.GlyphStyle = draw.GlyphStyle{Color: s.color, Radius: vg.Points(3), Shape: s.mark}
+		m.GlyphStyle = draw.GlyphStyle{Color: s.color, Radius: vg.Points(3.5), Shape: s.mark}
 		p.Add(m)
 		thumbs = append(thumbs, m)
 	}
@@ -121,8 +123,8 @@ func speeds(r *planner.Report) (*plot.Plot, error) {
 	for _, s := range []series{
 		{name: "fits as asked", at: plain, color: planColor, mark: draw.CircleGlyph{}, line: true},
 		{name: "bound for any checkpoints that fit", at: bounds, color: boundColor, line: true, dashes: dashed},
-		{name: "the largest batch known to fit", at: largest, color: largestColor, mark: draw.TriangleGlyph{}},
-		{name: "the most samples per second", at: plotter.XYs{{X: float64(r.Config.Batch), Y: b.SamplesPerSecond}}, color: chosenColor, mark: draw.CrossGlyph{}},
+		{name: "the largest batch known to fit", at: largest, color: largestColor, mark: draw.PyramidGlyph{}},
+		{name: "the most samples per second", at: plotter.XYs{{X: float64(r.Config.Batch), Y: b.SamplesPerSecond}}, color: chosenColor, mark: draw.BoxGlyph{}},
 	} {
 		if err := s.add(p); err != nil {
 			return nil, err
@@ -145,12 +147,12 @@ func memories(r *planner.Report) (*plot.Plot, error) {
 		}
 	}
 	most := float64(b.Points[len(b.Points)-1].Batch)
-	p.Y.Min, p.Legend.Top = 0, false
+	p.Y.Min = 0
 	for _, s := range []series{
 		{name: "fits as asked", at: fits, color: planColor, mark: draw.CircleGlyph{}, line: true},
-		{name: "does not", at: not, color: boundColor, mark: draw.CrossGlyph{}, line: true, dashes: dashed},
+		{name: "does not", at: not, color: boundColor, mark: draw.RingGlyph{}, line: true, dashes: dashed},
 		{name: "the card", at: plotter.XYs{{X: 0, Y: float64(r.Config.VRAM) / gib}, {X: most, Y: float64(r.Config.VRAM) / gib}}, color: cardColor, line: true, dashes: []vg.Length{vg.Points(1), vg.Points(2)}},
-		{name: "the most samples per second", at: plotter.XYs{{X: float64(r.Config.Batch), Y: float64(r.Peak.ProcessBytes) / gib}}, color: chosenColor, mark: draw.PlusGlyph{}},
+		{name: "the most samples per second", at: plotter.XYs{{X: float64(r.Config.Batch), Y: float64(r.Peak.ProcessBytes) / gib}}, color: chosenColor, mark: draw.BoxGlyph{}},
 	} {
 		if err := s.add(p); err != nil {
 			return nil, err
@@ -176,7 +178,11 @@ func Ways(w io.Writer, c *planner.Comparison) error {
 		} else {
 			not = append(not, at)
 		}
-		labels.XYs, labels.Labels = append(labels.XYs, at), append(labels.Labels, " "+x.Name)
+		if k := slices.IndexFunc(labels.XYs, func(o plotter.XY) bool { return alike(o.X, at.X) && alike(o.Y, at.Y) }); k >= 0 {
+			labels.Labels[k] += ", " + x.Name
+			continue
+		}
+		labels.XYs, labels.Labels = append(labels.XYs, at), append(labels.Labels, "  "+x.Name)
 	}
 	card := plotter.XYs(nil)
 	if v := float64(c.VRAMBytes) / gib; v > 0 {
@@ -185,7 +191,7 @@ func Ways(w io.Writer, c *planner.Comparison) error {
 	for _, s := range []series{
 		{name: "no other is smaller and faster", at: undominated(fits), color: planColor, line: true, steps: plotter.PostStep},
 		{name: "fits", at: fits, color: planColor, mark: draw.CircleGlyph{}},
-		{name: "does not fit", at: not, color: boundColor, mark: draw.CrossGlyph{}},
+		{name: "does not fit", at: not, color: boundColor, mark: draw.RingGlyph{}},
 		{name: "the card", at: card, color: cardColor, line: true, dashes: dashed},
 	} {
 		if err := s.add(p); err != nil {
@@ -201,12 +207,15 @@ func Ways(w io.Writer, c *planner.Comparison) error {
 	}
 	p.Add(names)
 	p.X.Min, p.Y.Min = 0, 0
-	p.X.Max *= 1.15 // room for names
+	p.X.Max, p.Y.Max = 1.25*p.X.Max, 1.04*p.Y.Max // room for names
 	canvas := vgsvg.New(width, height)
 	p.Draw(draw.New(canvas))
 	_, err = canvas.WriteTo(w)
 	return err
 }
+
+// alike reports two numbers that a drawing would not tell apart.
+func alike(a, b float64) bool { return math.Abs(a-b) <= 0.015*max(a, b) }
 
 func mostOf(list plotter.XYs) (most float64) {
 	for _, at := range list {
