@@ -121,6 +121,7 @@ func (m *Model) bestOf(ctx context.Context, cfg Config) (*answer, error) {
 		return nil, err
 	}
 	s.cfg.BatchBest, s.cfg.Target = false, 0
+	defer m.share()()
 	info, largest, err := s.largest(ctx)
 	if err != nil || info.Max == 0 {
 		return s.none(ctx, err)
@@ -138,6 +139,9 @@ func (m *Model) bestOf(ctx context.Context, cfg Config) (*answer, error) {
 	}
 	a := s.best.a
 	info.Best, a.max = s.describe(largest), info
+	if err := m.bind(a.batch, a.j.cfg.Dims, a.j.cfg.Shapes); err != nil { // it was others' last
+		return nil, err
+	}
 	return m.finish(a)
 }
 

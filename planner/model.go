@@ -55,6 +55,8 @@ type Model struct {
 	ready  *train.Prepared // of the graph as bound is, for steps of one mode; nil: not yet
 	trains bool            // that mode
 
+	shared *sharing // while questions that differ in little are answered; nil: nothing is kept
+
 	conformed bool
 	invalid   []graph.Warning // nodes that break ONNX's rules
 }
