@@ -270,14 +270,15 @@ func (s *bestSearch) search(ctx context.Context, top int64) error {
 
 // start looks for the largest batch that fits without recomputation, by bisection.
 func (s *bestSearch) start(ctx context.Context, top int64) error {
-	t, err := s.try(ctx, 1)
+	_, err := s.try(ctx, 1)
 	lo, hi := int64(1), top+1
 	for err == nil && hi-lo > 1 {
 		mid := lo + (hi-lo)/2
 		if hi > top {
 			mid = min(mid, 4*lo)
 		}
-		if t, err = s.try(ctx, mid); err == nil && t.point.Fits {
+		t, tErr := s.try(ctx, mid)
+		if err = tErr; err == nil && t.point.Fits {
 			lo = mid
 		} else {
 			hi = mid
@@ -567,7 +568,7 @@ func (s *bestSearch) settle(ctx context.Context, t *batchTry) error {
 	}
 	t.settled = true
 	before := s.m.made
-	defer func() { s.selected += s.m.made - before }()
+	defer func() { s.selected += max(s.m.made-before, selectionEffort*t.nodes) }() // a selection solves more than it builds
 	for _, policy := range s.policies {
 		if s.best != nil && (policy == "auto" && t.bound <= s.best.rate || policy != "auto" && t.alone <= s.best.rate) {
 			continue
