@@ -36,8 +36,9 @@ asked for does not fit, it chooses the modules to checkpoint so that it does.
 The largest batch is rarely the fastest: --batch best finds the batch, and the
 checkpoints for it, of the most samples per second, with a bound on what any
 other could do, and --target-batch N the least time for N samples in batches
-whose gradients add up. Both end after a few seconds with the gap that is left;
-with --timeout they go on until there is none or the time is up.
+whose gradients add up. Both end after some seconds with the gap that is left;
+with --timeout they go on until each batch that could do more was tried, or the
+time is up.
 
 With --compare it answers once for each of several checkpoints, and with several
 cards after --gpu once for each card, as a table of memory, time and samples per
