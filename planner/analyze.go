@@ -3,6 +3,7 @@ package planner
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -83,10 +84,18 @@ type answer struct {
 }
 
 func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
+	if cfg.BatchBest || cfg.Target > 0 {
+		return m.bestOf(ctx, cfg)
+	}
 	a, err := m.decided(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
+	return m.finish(a)
+}
+
+// finish adds to a decided answer what a report says of its step.
+func (m *Model) finish(a *answer) (_ *answer, err error) {
 	if a.checked, err = m.check(a.j.single(), a.batch); err != nil {
 		return nil, err
 	}
@@ -101,7 +110,7 @@ func (m *Model) answer(ctx context.Context, cfg Config) (*answer, error) {
 	if err := a.upperBound(); err != nil {
 		return nil, err
 	}
-	if cfg.Strict {
+	if a.j.cfg.Strict {
 		return a, Strictly(m.Path, a.warnings(), a.j.train)
 	}
 	return a, nil
@@ -243,8 +252,26 @@ func (a *answer) chooseBatch(ctx context.Context) error {
 	if a.j.cap == 0 {
 		return fmt.Errorf("--batch max needs a budget: give --vram SIZE or --gpu NAME")
 	}
-	return a.searchBatch(ctx)
+	found, err := shared(a.m, searchedBatches, func() (searchedBatch, error) {
+		err := a.searchBatch(ctx)
+		if err != nil || ctx.Err() != nil {
+			return searchedBatch{}, cmp.Or(err, errUnshared)
+		}
+		return searchedBatch{a.batch, a.j.cap, a.headroom, *a.max}, nil
+	}, a.searchMode(), " ", a.j.of(), c.Checkpoint == "schedule" || c.Checkpoint == "ops", c.Segments)
+	if err != nil {
+		if errors.Is(err, errUnshared) {
+			err = nil
+		}
+		return err
+	}
+	info := found.info
+	a.batch, a.j.cap, a.headroom, a.max = found.batch, found.cap, found.headroom, &info
+	return nil
 }
+
+// errUnshared is of a search that --timeout ended: another may go on.
+var errUnshared = errors.New("the search ended early")
 
 // asFramework uses the segments of a framework's setting, if --checkpoint names
 // one. They do not depend on the batch.

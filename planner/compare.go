@@ -57,6 +57,7 @@ func (m *Model) CompareCheckpoints(ctx context.Context, cfg Config, ways []strin
 			return nil, fmt.Errorf("--compare %s: not one of %s, %s, nor a framework's setting", way, strings.Join(Checkpoints, ", "), everyBlock)
 		}
 	}
+	defer m.share()()
 	return m.compareWays(ctx, cfg, ways, func(c *Config, way string) {
 		if c.Checkpoint = way; way == everyBlock {
 			c.Checkpoint = "all"

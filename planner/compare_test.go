@@ -4,8 +4,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // Each way of a comparison is the answer to its own question.
@@ -40,6 +43,32 @@ func TestCompare(t *testing.T) {
 	}
 	if _, err := m.CompareCheckpoints(t.Context(), cfg, []string{"sqrt", "sqrt"}); err == nil {
 		t.Error("one way twice is no error")
+	}
+}
+
+// What ways share changes no answer: the largest batch and the checkpoints for it are those of
+// each question by itself.
+func TestCompareShares(t *testing.T) {
+	testdata.Sequential(t)
+	m := openSmall(t, "vgg11_bn")
+	for _, batch := range []int64{0, 14} {
+		cfg := Config{Batch: batch, VRAM: 4 << 30}
+		ways := []string{"none", "sqrt", everyBlock, "segments", "auto"}
+		c, err := m.CompareCheckpoints(t.Context(), cfg, ways)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, way := range []string{"none", "sqrt", "all", "segments", "auto"} {
+			own := cfg
+			own.Checkpoint = way
+			want, err := openSmall(t, "vgg11_bn").compared(t.Context(), own)
+			if want.Name = ways[i]; err != nil || !reflect.DeepEqual(c.Ways[i], want) {
+				t.Errorf("%+v, alone %+v, %v", c.Ways[i], want, err)
+			}
+		}
+	}
+	if m.shared != nil {
+		t.Error("the model goes on sharing")
 	}
 }
 

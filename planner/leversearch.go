@@ -157,7 +157,7 @@ func (m *Model) leverSearch(ctx context.Context, cfg Config, allowed map[string]
 	if len(cfg.Segments)+len(cfg.Schedule) > 0 {
 		return nil, errors.New("--allow: a plan fixes the batch and what is recomputed: give it without --checkpoint FILE")
 	}
-	if cfg.BatchMax {
+	if cfg.BatchMax || cfg.BatchBest || cfg.Target > 0 {
 		return nil, errors.New("--allow prices levers at one batch: give --batch N")
 	}
 	j, err := m.resolve(cfg)

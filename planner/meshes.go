@@ -70,6 +70,8 @@ func (m *Model) Meshes(ctx context.Context, cfg Config, n int) (*MeshPlan, error
 		return nil, fmt.Errorf("--gpus chooses the mesh: give it without --parallel")
 	case cfg.GPU == "" && cfg.VRAM == 0:
 		return nil, fmt.Errorf("--gpus needs the cards: give --gpu NAME")
+	case cfg.BatchBest || cfg.Target > 0:
+		return nil, fmt.Errorf("--batch best and --target-batch are for one card: give --gpus with --batch N")
 	case cfg.BatchMax || cfg.Batch == 0:
 		cfg.Batch, cfg.BatchMax = 1, false
 	}

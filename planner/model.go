@@ -50,6 +50,13 @@ type Model struct {
 	capture *capture                // what the file holds of the code's own run, nil without
 	wholes  map[string]*train.Build // while meshes are compared: steps of one card that they start from
 
+	made int // effort of all steps that were built, in nodes
+
+	ready  *train.Prepared // of the graph as bound is, for steps of one mode; nil: not yet
+	trains bool            // that mode
+
+	shared *sharing // while questions that differ in little are answered; nil: nothing is kept
+
 	conformed bool
 	invalid   []graph.Warning // nodes that break ONNX's rules
 }
@@ -134,7 +141,7 @@ func (m *Model) bind(batch int64, dims map[string]int64, shapes map[string]graph
 	if m.bound.sizes == asked {
 		return nil
 	}
-	m.bound = binding{}
+	m.bound, m.ready = binding{}, nil
 	switch done, err := m.bindCapture(batch, dims, shapes); {
 	case err != nil:
 		return err
@@ -346,7 +353,10 @@ func attentionOrder(name string, r *profile.Runtime, d *profile.Device) []string
 
 // options returns the options of package train.
 func (m *Model) options(j *job, segs []train.Segment) (train.Options, error) {
-	o := train.Options{Train: j.train, Loss: j.cfg.Loss, Segments: segs, Micros: j.micros(), Hold: j.cfg.Hold, Retrain: m.lifted.Eval, LoRA: j.lora, Config: aten.Config{
+	if m.ready == nil || m.trains != j.train {
+		m.ready, m.trains = train.Prepare(m.lifted, j.train), j.train
+	}
+	o := train.Options{Prepared: m.ready, Train: j.train, Loss: j.cfg.Loss, Segments: segs, Micros: j.micros(), Hold: j.cfg.Hold, Retrain: m.lifted.Eval, LoRA: j.lora, Config: aten.Config{
 		TF32: j.runtime.ConvTF32, GemmWorkspace: j.runtime.CuBLASBytes(j.device.Compute),
 		LtWorkspace: j.runtime.LtBytes, LtPerCall: j.runtime.Lt == profile.LtPerCall, GemmPerCall: j.runtime.CuBLASPerCall, SMs: j.device.SMs, ThreadsPerSM: threadsPerSM(j.device),
 		Major: j.device.Compute.Major, Ring: j.ring(), Attention: j.order, ConvWorkspace: m.convWorkspace, RMSNormFloat32: j.runtime.RMSNormFull,
@@ -442,8 +452,11 @@ func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, 
 		return nil, err
 	}
 	b, err := m.whole(j, batch, segs, o)
-	if err != nil || j.meshed == nil {
-		return b, err
+	if err != nil {
+		return nil, err
+	}
+	if m.made += len(b.Nodes) + stepEffort; j.meshed == nil {
+		return b, nil
 	}
 	if err := j.meshed.rings(b); err != nil {
 		return nil, err

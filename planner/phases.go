@@ -179,10 +179,10 @@ type moment struct {
 }
 
 // A script is what comes before a phase, it, and what comes after.
-type script struct{ before, phase, after []stretch }
+type script struct{ before, phase, after []stint }
 
-// A stretch is n steps of a trace, or a copy of tensors.
-type stretch struct {
+// A stint is n steps of a trace, or a copy of tensors.
+type stint struct {
 	t     *liveness.Trace
 	n     int
 	clone []int64 // bytes
@@ -192,7 +192,7 @@ type stretch struct {
 var moments = []moment{
 	{"first step", "it creates the optimizer's state", func(p *phases, _ *Moment) (*script, error) {
 		t, err := p.trace(p.batch, p.dims())
-		return &script{phase: []stretch{{t: t, n: 1}}}, err
+		return &script{phase: []stint{{t: t, n: 1}}}, err
 	}},
 	{"steady step", "all later ones", (*phases).steady},
 	{"evaluation", "forward of the same batch under no_grad between steps, gradients kept until the next zero_grad", (*phases).evaluation},
@@ -202,7 +202,7 @@ var moments = []moment{
 }
 
 // run runs parts one after the other.
-func run(s *session, parts []stretch) error {
+func run(s *session, parts []stint) error {
 	for _, x := range parts {
 		if err := s.Clone(x.clone); err != nil {
 			return err
@@ -286,7 +286,7 @@ func (p *phases) dims() map[string]int64 { return p.a.j.cfg.Dims }
 // steady is a step after those before it.
 func (p *phases) steady(*Moment) (*script, error) {
 	t, err := p.trace(p.batch, p.dims())
-	return &script{before: []stretch{{t: t, n: steps - 1}}, phase: []stretch{{t: t, n: 1}}}, err
+	return &script{before: []stint{{t: t, n: steps - 1}}, phase: []stint{{t: t, n: 1}}}, err
 }
 
 // evaluation is two inferences between steps.
@@ -305,7 +305,7 @@ func (p *phases) evaluation(*Moment) (*script, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &script{before: []stretch{{t: t, n: steps}}, phase: []stretch{{t: p.tracer.Trace(b.Program), n: 2}}, after: []stretch{{t: t, n: 1}}}, nil
+	return &script{before: []stint{{t: t, n: steps}}, phase: []stint{{t: p.tracer.Trace(b.Program), n: 2}}, after: []stint{{t: t, n: 1}}}, nil
 }
 
 // weighed are the bytes of the model's parameters and buffers, each once, and all of the
@@ -328,7 +328,7 @@ func (p *phases) weighed() (model []int64, optimizer int64) {
 func (p *phases) cloned(*Moment) (*script, error) {
 	t, err := p.trace(p.batch, p.dims())
 	model, _ := p.weighed()
-	return &script{before: []stretch{{t: t, n: steps}}, phase: []stretch{{clone: model}}, after: []stretch{{t: t, n: 1}}}, err
+	return &script{before: []stint{{t: t, n: steps}}, phase: []stint{{clone: model}}, after: []stint{{t: t, n: 1}}}, err
 }
 
 // saved takes nothing of the GPU.
@@ -339,7 +339,7 @@ func (p *phases) saved(x *Moment) (*script, error) {
 		x.HostBytes += n
 	}
 	t, err := p.trace(p.batch, p.dims())
-	return &script{before: []stretch{{t: t, n: steps}}}, err
+	return &script{before: []stint{{t: t, n: steps}}}, err
 }
 
 // last is a smaller batch between steps: of some sizes the one that reserves most.
@@ -366,7 +366,7 @@ func (p *phases) last(x *Moment) (*script, error) {
 		if err != nil {
 			return nil, err
 		}
-		parts, tried := &script{before: []stretch{{t: t, n: steps}}, phase: []stretch{{t: l, n: 1}}, after: []stretch{{t: t, n: 2}}}, Moment{}
+		parts, tried := &script{before: []stint{{t: t, n: steps}}, phase: []stint{{t: l, n: 1}}, after: []stint{{t: t, n: 2}}}, Moment{}
 		if err := p.replay(&tried, parts); err != nil {
 			return nil, err
 		}

@@ -105,6 +105,8 @@ type BatchInfo struct {
 	UpperBound int64  `json:"upperBound"` // no larger batch can fit
 	LimitedBy  string `json:"limitedBy"`  // "backward (layer4.2.conv3)", "optimizer", ..
 	Checkpoint string `json:"checkpoint"` // the search's checkpoints: none, file (given segments), all, sqrt, or auto (any segments)
+
+	Best *BestBatch `json:"best,omitempty"` // with --batch best or --target-batch: why the report's batch is
 }
 
 // CheckpointInfo is a selection.

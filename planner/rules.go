@@ -192,7 +192,7 @@ func largestBatch(ctx context.Context, s *subject) (float64, error) {
 	if c.GPU == "" && c.VRAM == 0 {
 		return 0, errors.New("needs a card: give the model a gpu or a vram")
 	}
-	c.Batch, c.BatchMax = 0, true
+	c.Batch, c.BatchMax, c.BatchBest, c.Target = 0, true, false, 0
 	r, err := s.model.Analyze(ctx, c)
 	if err != nil || r.Batch == nil {
 		return 0, err

@@ -294,12 +294,14 @@ func (a *answer) replays(ctx context.Context, segs []train.Segment) (bool, error
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return false, ctx.Err()
 	}
-	b, err := a.m.build(a.j, a.batch, segs)
-	if err != nil {
-		return false, err
-	}
-	_, fits, err := capped(b, a.j)
-	return fits, err
+	return shared(a.m, fitting, func() (bool, error) {
+		b, err := a.m.build(a.j, a.batch, segs)
+		if err != nil {
+			return false, err
+		}
+		_, fits, err := capped(b, a.j)
+		return fits, err
+	}, a.j.of(), a.batch, " ", segs)
 }
 
 func (a *answer) note(code, format string, args ...any) {
@@ -427,9 +429,12 @@ func (a *answer) fitsUnder(ctx context.Context, j *job, batch int64) (bool, erro
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return false, ctx.Err()
 		}
-		ev, err := a.m.evaluate(j, batch, segs, true)
-		if err != nil || ev.fail == nil {
-			return err == nil, err
+		ok, err := shared(a.m, fitting, func() (bool, error) {
+			ev, err := a.m.evaluate(j, batch, segs, true)
+			return err == nil && ev.fail == nil, err
+		}, "alone ", j.of(), batch, " ", segs)
+		if err != nil || ok {
+			return ok, err
 		}
 	}
 	return false, err
@@ -451,25 +456,47 @@ func (a *answer) searchMode() string {
 
 // selections lists the segments that a batch search tries at a batch.
 func (a *answer) selections(batch int64) ([][]train.Segment, error) {
-	mode := a.searchMode()
+	mode, err := a.searchMode(), error(nil)
 	if mode == "none" || mode == "file" {
 		return [][]train.Segment{a.j.cfg.Segments}, nil
 	}
-	s, err := a.m.selector(a.j, batch)
+	var s *selector // of all that is not known
+	list := func(name string, of func(s *selector) []train.Segment) []train.Segment {
+		segs, sErr := shared(a.m, selected, func() (_ []train.Segment, err error) {
+			if s == nil {
+				s, err = a.m.selector(a.j, batch)
+			}
+			if err != nil {
+				return nil, err
+			}
+			return of(s), nil
+		}, name, a.j.of(), batch)
+		err = cmp.Or(err, sErr)
+		return segs
+	}
+	whole := list("all", func(s *selector) []train.Segment { return s.problem.All() })
+	sqrt := list("sqrt", func(s *selector) []train.Segment { return s.problem.Sqrt() })
+	switch {
+	case err != nil:
+		return nil, err
+	case mode == "all":
+		return [][]train.Segment{whole}, nil
+	case mode == "sqrt":
+		return [][]train.Segment{sqrt}, nil
+	}
+	least := list("least", func(s *selector) []train.Segment {
+		segs, _, _ := s.problem.Solve(s.problem.MinBudget(checkpointsel.Sure), checkpointsel.Sure)
+		return segs
+	})
+	nested := list("nested", func(s *selector) []train.Segment {
+		n := s.nested()
+		segs, _, _ := n.Solve(n.MinBudget(checkpointsel.Sure), checkpointsel.Sure)
+		return segs
+	})
 	if err != nil {
 		return nil, err
 	}
-	p := s.problem
-	switch mode {
-	case "all":
-		return [][]train.Segment{p.All()}, nil
-	case "sqrt":
-		return [][]train.Segment{p.Sqrt()}, nil
-	}
-	n := s.nested()
-	least, _, _ := p.Solve(p.MinBudget(checkpointsel.Sure), checkpointsel.Sure)
-	nested, _, _ := n.Solve(n.MinBudget(checkpointsel.Sure), checkpointsel.Sure)
-	return [][]train.Segment{nil, least, p.All(), p.Sqrt(), nested}, nil
+	return [][]train.Segment{nil, least, whole, sqrt, nested}, nil
 }
 
 // neighbours is the largest number of smaller batches that amongFitting checks.
@@ -532,11 +559,13 @@ func (a *answer) limit(j *job, batch int64) error {
 func (a *answer) liveLimit(ctx context.Context) (int64, error) {
 	need := func(b int64) (int64, error) {
 		if a.searchMode() == "auto" {
-			s, err := a.m.selector(a.j, b)
-			if err != nil {
-				return 0, err
-			}
-			return s.least(), nil
+			return shared(a.m, leasts, func() (int64, error) {
+				s, err := a.m.selector(a.j, b)
+				if err != nil {
+					return 0, err
+				}
+				return s.least(), nil
+			}, a.j.of(), b)
 		}
 		list, err := a.selections(b)
 		if err != nil {

@@ -31,6 +31,7 @@ type Config struct {
 	Runtime         string           `json:"runtime"`
 	Attention       string           `json:"attention"`
 	Accumulate      int              `json:"accumulate"`
+	Target          int              `json:"targetBatch,omitempty"`   // samples of a step, in batches of memplan's choice; 0: not given
 	Checkpoint      string           `json:"checkpoint"`              // one of Checkpoints, a framework's setting or a file; "" lets the budget decide
 	Freeze          []string         `json:"freeze"`                  // patterns of parameters that require no gradient
 	LoRA            string           `json:"lora"`                    // adapters, as ParseLoRA reads them
@@ -63,21 +64,22 @@ type Config struct {
 
 	Times string `json:"times,omitempty"` // file of measured operator times, as ReadTimes reads it
 
-	BatchMax bool                   `json:"-"` // the largest batch that fits
-	Lengths  map[string]string      `json:"-"` // files of sizes that dims are drawn from, for Phases
-	Shapes   map[string]graph.Shape `json:"-"` // of values that inference does not know
-	Memory   int64                  `json:"-"` // limit of the memory for reading one file, bytes; 0: onnx.DefaultMemory
-	Segments []train.Segment        `json:"-"` // explicit selection, from a Plan or a configuration
-	Schedule []remat.Step           `json:"-"` // explicit schedule, from a Plan
-	Made     Origin                 `json:"-"` // origin of Segments and Schedule
-	Files    *files.Door            `json:"-"` // through which the model, GPU, Runtime and Times are opened if they name files; nil: the command line's
-	Strict   bool                   `json:"-"` // a file that breaks ONNX's rules, or does not show the training step, is an error
-	Notes    []graph.Warning        `json:"-"` // about the origin of the question, for the report
+	BatchMax  bool                   `json:"-"` // the largest batch that fits
+	BatchBest bool                   `json:"-"` // that of the most samples per second
+	Lengths   map[string]string      `json:"-"` // files of sizes that dims are drawn from, for Phases
+	Shapes    map[string]graph.Shape `json:"-"` // of values that inference does not know
+	Memory    int64                  `json:"-"` // limit of the memory for reading one file, bytes; 0: onnx.DefaultMemory
+	Segments  []train.Segment        `json:"-"` // explicit selection, from a Plan or a configuration
+	Schedule  []remat.Step           `json:"-"` // explicit schedule, from a Plan
+	Made      Origin                 `json:"-"` // origin of Segments and Schedule
+	Files     *files.Door            `json:"-"` // through which the model, GPU, Runtime and Times are opened if they name files; nil: the command line's
+	Strict    bool                   `json:"-"` // a file that breaks ONNX's rules, or does not show the training step, is an error
+	Notes     []graph.Warning        `json:"-"` // about the origin of the question, for the report
 }
 
 // settled returns the question without what documents leave out.
 func (c Config) settled() Config {
-	c.BatchMax, c.Shapes, c.Memory, c.Segments, c.Schedule = false, nil, 0, nil, nil
+	c.BatchMax, c.BatchBest, c.Target, c.Shapes, c.Memory, c.Segments, c.Schedule = false, false, 0, nil, 0, nil, nil
 	c.Lengths = nil
 	c.Made, c.Files, c.Strict, c.Notes = Origin{}, nil, false, nil
 	return c
@@ -128,8 +130,8 @@ type Setting struct {
 // Settings are in the order in which configurations read them and commands
 // repeat them.
 var Settings = []Setting{
-	{Flag: "batch", Doc: "batch size `N`, or max: the largest that fits", Offer: []string{"max"}, Sample: "24", At: func(c *Config) any { return c }, Set: setBatch, Get: getBatch,
-		Key: "batch", About: "samples of a step, or max for the largest that fits", Schema: jsonSchema{"anyOf": []any{jsonSchema{"type": "integer", "minimum": 1}, jsonSchema{"type": "string", "pattern": "^(max|[0-9]+)$"}}}},
+	{Flag: "batch", Doc: "batch size `N`, or max: the largest that fits, or best: that of the most samples per second, with the checkpoints for it", Offer: []string{"max", "best"}, Sample: "24", At: func(c *Config) any { return c }, Set: setBatch, Get: getBatch,
+		Key: "batch", About: "samples of a step, or max for the largest that fits, or best for the most samples per second", Schema: jsonSchema{"anyOf": []any{jsonSchema{"type": "integer", "minimum": 1}, jsonSchema{"type": "string", "pattern": "^(max|best|[0-9]+)$"}}}},
 	{Flag: "dim", Doc: "bind a symbolic dimension, `NAME=N`; repeatable; for analyze also NAME=FILE.csv, a column of sizes to draw from", Sample: "seq=12", At: func(c *Config) any { return &c.Dims }, Said: "%s", Last: true,
 		Key: "dims", About: "other symbolic dimensions", Schema: jsonSchema{"type": "object", "additionalProperties": jsonSchema{"anyOf": []any{jsonSchema{"type": "integer", "minimum": 0}, jsonSchema{"type": "string", "pattern": "^[0-9]+$"}}}}},
 	{Flag: "shape", Doc: "shape of a value that inference does not know, `NAME=D0,D1,..`; repeatable", Sample: "x=2,seq", At: func(c *Config) any { return &c.Shapes }},
@@ -143,6 +145,8 @@ var Settings = []Setting{
 	{Flag: "runtime", Doc: "what PyTorch and its libraries do, `NAME` or a file that calibrate wrote (the release that exported the model)", Names: profile.RuntimeNames(), Find: found(profile.FindRuntime), File: true,
 		At: func(c *Config) any { return &c.Runtime }, Said: "%s", Last: true, Usual: func(m *ModelInfo) string { r, _ := profile.RuntimeOf(m.Producer); return r.Name }},
 	{Flag: "accumulate", Doc: "gradient accumulation over `N` batches a step", Default: "1", Sample: "3", At: func(c *Config) any { return &c.Accumulate }, Said: "%s batches a step"},
+	{Flag: "target-batch", Doc: "train `N` samples a step in the least time: memplan chooses the batch, how many accumulate, and the checkpoints", Sample: "512", At: func(c *Config) any { return &c.Target }, Said: "%s samples a step",
+		Key: "target-batch", About: "samples of a step, in batches of memplan's choice", Schema: jsonSchema{"type": "integer", "minimum": 1}},
 	{Flag: "freeze", Doc: "parameters that are not trained: a name, a module, or a `PATTERN` such as '*.bias'; repeatable", Sample: "*.bias", At: func(c *Config) any { return &c.Freeze }, Said: "frozen %s"},
 	{Flag: "lora", Doc: "low-rank adapters on a frozen model, `r=16,target=q_proj,v_proj` (or target=all-linear), as PEFT attaches them", Sample: "r=8,target=all-linear", At: func(c *Config) any { return &c.LoRA }, Said: "adapters %s"},
 	{Flag: "hold-outputs", Doc: "the training loop holds the model's outputs until the update", Sample: "true", At: func(c *Config) any { return &c.Hold }, Said: "outputs held"},
@@ -335,12 +339,13 @@ func (c *Config) Args(m *ModelInfo) []string {
 }
 
 func setBatch(c *Config, value string) (err error) {
-	if c.BatchMax = value == "max"; c.BatchMax {
+	c.BatchMax, c.BatchBest = value == "max", value == "best"
+	if c.BatchMax || c.BatchBest {
 		c.Batch = 0
 		return nil
 	}
 	if c.Batch, err = strconv.ParseInt(value, 10, 64); err != nil || c.Batch < 1 {
-		return fmt.Errorf("batch %q: want a positive integer or max", value)
+		return fmt.Errorf("batch %q: want a positive integer, max or best", value)
 	}
 	return nil
 }
@@ -349,6 +354,8 @@ func getBatch(c *Config) []string {
 	switch {
 	case c.BatchMax:
 		return []string{"max"}
+	case c.BatchBest:
+		return []string{"best"}
 	case c.Batch > 0:
 		return []string{fmt.Sprint(c.Batch)}
 	}

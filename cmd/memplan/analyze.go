@@ -37,6 +37,13 @@ and where each byte goes. With a budget (--vram or --gpu) it says whether it
 fits; without --batch it finds the largest batch that does; and when the batch
 asked for does not fit, it chooses the modules to checkpoint so that it does.
 
+The largest batch is rarely the fastest: --batch best finds the batch, and the
+checkpoints for it, of the most samples per second, with a bound on what any
+other could do, and --target-batch N the least time for N samples in batches
+whose gradients add up. Both end after some seconds with the gap that is left;
+with --timeout they go on until each batch that could do more was tried, or the
+time is up.
+
 With --compare it answers once for each of several checkpoints, and with several
 cards after --gpu once for each card, as a table of memory, time and samples per
 second; without --batch each has the largest batch that fits.
@@ -59,7 +66,8 @@ LENGTH,COUNT.`,
   memplan analyze models/gpt2.onnx --batch 48 --vram 16G --compare none,sqrt,blocks,auto
   memplan analyze models/vit_b_16.onnx --gpu t4,a10,a100-40gb
   memplan analyze models/gpt2.onnx --batch 48 --vram 16G --allow precision,accumulate,checkpoint
-  memplan analyze model.onnx --batch 8 --vram 16G --dim seq=lengths.csv`,
+  memplan analyze model.onnx --batch 8 --vram 16G --dim seq=lengths.csv
+  memplan analyze models/vit_b_16.onnx --vram 16G --batch best`,
 		Args:              exactly(1, "one model file"),
 		ValidArgsFunction: completeFiles(1, "onnx"),
 		RunE: func(c *cobra.Command, args []string) error {

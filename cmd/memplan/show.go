@@ -72,8 +72,8 @@ func showRun(ctx context.Context, s *streams, o *showOptions) error {
 	if err := checkTimeline(o.timeline); err != nil {
 		return err
 	}
-	if cfg.BatchMax && o.timeline == "" {
-		return errors.New("--batch max goes with --timeline: give show a number")
+	if (cfg.BatchMax || cfg.BatchBest || cfg.Target > 0) && o.timeline == "" {
+		return errors.New("--batch max, --batch best and --target-batch go with --timeline: give show a number")
 	}
 	ctx, cancel := limited(ctx, o.timeout)
 	defer cancel()

@@ -54,6 +54,7 @@ type Options struct {
 	Retrain   bool              // batch normalisations with running statistics run as in training
 	Hold      bool              // the caller holds the outputs during backward
 	LoRA      *LoRA             // low-rank adapters; nil: none
+	Prepared  *Prepared         // of the same graph, sizes and mode; nil: made here
 	Micros    int               // micro-batches whose gradients a step adds up; 0 is 1
 }
 
@@ -171,20 +172,38 @@ func (b *builder) open(vars *Variables) []OpenStorage {
 	return out
 }
 
+// A Prepared is what programs of one graph share whatever is recomputed: its module tree, and
+// what variables hold.
+type Prepared struct {
+	modules []lift.Module
+	holds   [][]graph.ValueID // by call, the values that variables release after it
+	vars    Variables
+}
+
+// Prepare reads that off a graph as its sizes are bound, for training steps or inferences.
+func Prepare(l *lift.Lifted, training bool) *Prepared {
+	p := &Prepared{modules: l.Modules()}
+	if l.Recording == nil {
+		holds, vars := variableHolds(l, p.modules, training)
+		p.holds, p.vars = holds.values(), vars
+	}
+	return p
+}
+
 // New builds the program. The error names the call whose operands do not fit,
 // or the unbound symbolic dimension.
 func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	defer aten.Recover(&err)
-	b := &builder{l: l, modules: l.Modules(), opt: opt, e: aten.New(opt.Config), env: make([]*aten.Tensor, len(l.Graph.Values))}
+	ready := opt.Prepared
+	if ready == nil {
+		ready = Prepare(l, opt.Train)
+	}
+	b := &builder{l: l, modules: ready.modules, opt: opt, e: aten.New(opt.Config), env: make([]*aten.Tensor, len(l.Graph.Values))}
 	b.e.P.Train = opt.Train
 	b.e.P.Warnings = slices.Concat(l.Warnings, opt.Warnings)
-	var vars Variables
-	if b.recorded = l.Recording; b.recorded != nil {
+	vars := ready.vars
+	if b.recorded, b.holds = l.Recording, ready.holds; b.recorded != nil {
 		b.holds, vars = b.recordedDeaths(), Variables{Source: FromCapture, recorded: b.recorded.Kept}
-	} else {
-		var holds holder
-		holds, vars = variableHolds(l, b.modules, opt.Train)
-		b.holds = holds.values()
 	}
 	if err := b.segments(); err != nil {
 		return nil, err

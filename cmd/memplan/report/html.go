@@ -10,6 +10,7 @@ import (
 	"html/template"
 	"io"
 
+	"github.com/memplan/memplan/cmd/memplan/frontier"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner"
 	"github.com/memplan/memplan/quote"
@@ -56,7 +57,7 @@ type stepLine struct {
 // pageFiles are the HTML pages, which load nothing. html/template escapes what comes from
 // files.
 //
-//go:embed analysis.html validation.html
+//go:embed analysis.html validation.html comparison.html
 var pageFiles embed.FS
 
 var pages = template.Must(template.New("").Funcs(template.FuncMap{"size": size}).ParseFS(pageFiles, "*.html"))
@@ -66,7 +67,7 @@ type analysisPage struct {
 	Policy, Path, Class, Verdict, Peak, Price, Plan string
 	Style                                           template.CSS
 	Script, Step                                    template.JS // Step is the data that Script draws
-	Chart                                           template.HTML
+	Chart, Batches                                  template.HTML
 	Doubts, Lines, Notes, Recomputed, Configuration []string
 	Breakdown                                       []breakdownRow
 	Numbers                                         [][2]string
@@ -110,6 +111,11 @@ func analysisHTML(w io.Writer, a *Analysis, _ Style) (err error) {
 	}
 	if a.Chart != nil {
 		if p.Chart, err = figure(a.Chart); err != nil {
+			return err
+		}
+	}
+	if r.Batch != nil && r.Batch.Best != nil {
+		if p.Batches, err = figure(func(w io.Writer) error { return frontier.Batches(w, r) }); err != nil {
 			return err
 		}
 	}

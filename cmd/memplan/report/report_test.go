@@ -40,6 +40,7 @@ var questions = []struct {
 	{"too-large", "vit_b_16.onnx", planner.Config{Batch: 512, GPU: "t4", Checkpoint: "none"}},
 	{"no-batch", "mlp.onnx", planner.Config{VRAM: 1 << 30}},
 	{"infer", "gpt2.onnx", planner.Config{Batch: 4, Mode: "infer"}},
+	{"best", "mlp.onnx", planner.Config{VRAM: 3600 << 20, BatchBest: true}},
 }
 
 // answers are those to the questions, once for all tests.
@@ -274,7 +275,11 @@ func TestHTML(t *testing.T) {
 				}
 			}
 		}
-		if tags["html"] != 1 || tags["svg"] != 1 || tags["rect"] != 1 || tags["table"] < 2 || tags["script"]+tags["link"]+tags["img"] != 0 {
+		pictures := 1
+		if r.Batch != nil && r.Batch.Best != nil {
+			pictures++
+		}
+		if tags["html"] != 1 || tags["svg"] != pictures || tags["rect"] < 1 || tags["table"] < 2 || tags["script"]+tags["link"]+tags["img"] != 0 {
 			t.Errorf("%s: elements %v", name, tags)
 		}
 	}

@@ -32,6 +32,7 @@ func analysisText(w io.Writer, a *Analysis, s Style) error {
 		}
 	}
 	gauge(p, r)
+	batchText(p, r)
 	numbersText(p, r)
 	breakdownText(p, r)
 	liveText(p, r)

@@ -204,6 +204,8 @@ func batchLines(r *planner.Report, name namer) []string {
 		return nil
 	case b.Max == 0:
 		return []string{"not even batch 1 fits; what stops it: " + name(b.LimitedBy)}
+	case b.Best != nil:
+		return bestLines(r)
 	}
 	with := ""
 	switch {
