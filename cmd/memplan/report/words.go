@@ -180,7 +180,7 @@ func peakLine(r *planner.Report, name namer) string {
 		}
 	}
 	if r.Config.Mode != "infer" {
-		line += fmt.Sprintf(" (step %d)", r.Peak.Step+1)
+		line += fmt.Sprintf(" (step %d, counted from 0)", r.Peak.Step)
 	}
 	return line
 }
