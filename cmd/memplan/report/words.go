@@ -341,28 +341,6 @@ func proof(c *planner.CheckpointInfo) string {
 	return "no bound on what another choice would cost" + price
 }
 
-// advice suggests what could make a step fit.
-func advice(r *planner.Report) string {
-	if r.Fits == nil || *r.Fits {
-		return ""
-	}
-	var try []string
-	c := &r.Config
-	if r.Batch == nil && c.Batch > 1 {
-		try = append(try, "--batch max")
-	}
-	if c.Mode != "infer" && c.Checkpoint == "none" {
-		try = append(try, "--checkpoint auto")
-	}
-	if c.Precision == "fp32" {
-		try = append(try, "--precision amp-bf16")
-	}
-	if strings.HasPrefix(c.Optimizer, "adam") && c.Mode != "infer" {
-		try = append(try, "an optimizer with less state (memplan list optimizers)")
-	}
-	return strings.Join(try, ", ")
-}
-
 // PlanCommand returns the command line that plans a report's step.
 func PlanCommand(r *planner.Report) string {
 	parts := []string{"memplan plan", quoted(r.Model.Path)}
