@@ -68,7 +68,7 @@ in CI on machines without a GPU.`,
 	}{
 		{groupPlan, newAnalyzeCmd(s, analyzeRun)}, {groupPlan, newPlanCmd(s, planRun)}, {groupPlan, newConfigCmd(s, configRun)}, {groupPlan, newValidateCmd(s, validateWith)}, {groupPlan, newMonitorCmd(s, monitorRun)}, {groupPlan, newSweepCmd(s, sweepRun)}, {groupPlan, newMergeCmd(s, mergeRun)},
 		{groupGate, newCheckCmd(s, checkRun)}, {groupGate, newBaselineCmd(s, baselineRun)}, {groupGate, newDiffCmd(s, diffRun)},
-		{groupMore, newShowCmd(s, showRun)}, {groupMore, newSolveCmd(s)}, {groupMore, newListCmd(s, listRun)}, {groupMore, newCalibrateCmd(s, calibrateRun)}, {groupMore, newVersionCmd(s)}, {groupMore, newCompletionCmd(s)},
+		{groupMore, newShowCmd(s, showRun)}, {groupMore, newSolveCmd(s)}, {groupMore, newListCmd(s, listRun)}, {groupMore, newCalibrateCmd(s, calibrateRun)}, {groupMore, newVersionCmd(s)}, {groupMore, newCompletionCmd(s)}, {groupMore, newManCmd(s)},
 	} {
 		c.cmd.GroupID = c.group
 		root.AddCommand(c.cmd)
