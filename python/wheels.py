@@ -84,7 +84,7 @@ def metadata() -> bytes:
     return (lines + "\n" + (HERE / p["readme"]).read_text(encoding="utf-8")).encode()
 
 
-def contents(target: str) -> Iterator[tuple[str, bytes, int]]:
+def contents(target: str, cuda: Path | None = None) -> Iterator[tuple[str, bytes, int]]:
     """The wheel's files but RECORD: path, content and mode."""
     p = project()
     info = f"{p['name']}-{p['version']}.dist-info"
@@ -92,6 +92,8 @@ def contents(target: str) -> Iterator[tuple[str, bytes, int]]:
         if f.suffix == ".py" or f.name == "py.typed":
             yield f"memplan/{f.name}", f.read_bytes(), 0o644
     yield "memplan/bin/memplan" + (".exe" if target.startswith("windows") else ""), program(target), 0o755
+    if cuda and target == "linux/amd64":
+        yield "memplan/bin/memplan-cuda", cuda.read_bytes(), 0o755
     yield f"{info}/METADATA", metadata(), 0o644
     tags = "".join(f"Tag: py3-none-{t}\n" for t in PLATFORMS[target])
     yield f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: memplan\nRoot-Is-Purelib: false\n{tags}".encode(), 0o644
@@ -105,9 +107,9 @@ def wheel_name(target: str) -> str:
     return f"{p['name']}-{p['version']}-py3-none-{'.'.join(PLATFORMS[target])}.whl"
 
 
-def build(target: str, folder: Path) -> Path:
-    """Writes the wheel of a platform into a folder and returns its path."""
-    files = list(contents(target))
+def build(target: str, folder: Path, cuda: Path | None = None) -> Path:
+    """Writes the wheel of a platform into a folder and returns its path; that of linux/amd64 has the build with CUDA, too, if there is one."""
+    files = list(contents(target, cuda))
     record = f"{files[-1][0].split('/')[0]}/RECORD"
     lines = []
     for name, data, _ in files:
@@ -140,9 +142,10 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--out", type=Path, default=Path("dist"), help="folder for the wheels")
     p.add_argument("--platform", default="all", choices=["all", "this", *PLATFORMS])
+    p.add_argument("--cuda", type=Path, help="the program built with the tag cuda (scripts/release/release.py), for the wheel of linux/amd64")
     a = p.parse_args()
     for target in {"all": [*PLATFORMS], "this": [this_platform()]}.get(a.platform, [a.platform]):
-        path = build(target, a.out)
+        path = build(target, a.out, a.cuda)
         print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
 
 

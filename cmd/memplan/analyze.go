@@ -227,7 +227,11 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 		return err
 	}
 	chart := func(w io.Writer) error { return timeline.SVG(w, &timeline.Step{Stack: r.Stack()}) }
-	if err := emit(s, &o.outputFlags, report.Analyses, &report.Analysis{Report: r.Report, Chart: chart, Step: r.View}); err != nil {
+	a := &report.Analysis{Report: r.Report, Chart: chart, Step: r.View}
+	if r.Fits != nil && !*r.Fits && o.format == report.Analyses[0].Name {
+		a.Hints = hints(ctx, m, cfg)
+	}
+	if err := emit(s, &o.outputFlags, report.Analyses, a); err != nil {
 		return err
 	}
 	return answer(r.Fits)

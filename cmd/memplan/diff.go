@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,16 +43,30 @@ brings its own configuration; a model takes the flags.`,
 	return c
 }
 
-// opened opens a model, or the model and configuration of a plan.
-func opened(s *streams, path string, cfg planner.Config) (*planner.Model, planner.Config, error) {
+// opened opens a model, or the model and configuration of a plan. unknown are
+// messages about dimensions that it lacks.
+func opened(s *streams, path string, cfg planner.Config) (m *planner.Model, own planner.Config, unknown []string, err error) {
 	if !strings.HasSuffix(strings.ToLower(path), ".json") {
-		m, unknown, err := s.openAny(path, &cfg)
-		for _, text := range unknown { // the other model may have it
-			s.err.line("warning: --dim: %s", text)
-		}
-		return m, cfg, err
+		m, unknown, err = s.openAny(path, &cfg)
+		return m, cfg, unknown, err
 	}
-	return s.openPlan(path, &cfg)
+	m, own, err = s.openPlan(path, &cfg)
+	return m, own, nil, err
+}
+
+// lacking warns of dimensions that one of two models lacks, and returns an error
+// for one that both lack.
+func (s *streams) lacking(dims map[string]int64, base, head []string) error {
+	for _, name := range slices.Sorted(maps.Keys(dims)) {
+		named := func(text string) bool { return strings.Contains(text, " has no dimension "+name+": ") }
+		if i := slices.IndexFunc(base, named); i >= 0 && slices.ContainsFunc(head, named) {
+			return errors.New("--dim: " + base[i])
+		}
+	}
+	for _, text := range slices.Concat(base, head) {
+		s.err.line("warning: --dim: %s", text)
+	}
+	return nil
 }
 
 // openPlan opens a plan's model for the plan's question, with files, memory and
@@ -70,12 +87,15 @@ func diffRun(ctx context.Context, s *streams, o *diffOptions) error {
 	}
 	ctx, cancel := limited(ctx, o.timeout)
 	defer cancel()
-	base, baseCfg, err := opened(s, o.base, cfg)
+	base, baseCfg, baseLacks, err := opened(s, o.base, cfg)
 	if err != nil {
 		return err
 	}
-	head, headCfg, err := opened(s, o.head, cfg)
+	head, headCfg, headLacks, err := opened(s, o.head, cfg)
 	if err != nil {
+		return err
+	}
+	if err := s.lacking(cfg.Dims, baseLacks, headLacks); err != nil {
 		return err
 	}
 	if err := base.Matches(&cfg); err != nil && head.Matches(&cfg) != nil { // both models can have it, and it was made for one of them

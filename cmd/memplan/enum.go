@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -41,7 +40,7 @@ func addEnum(c *cobra.Command, flags *pflag.FlagSet, at *string, name, standard,
 	if find == nil {
 		find = func(s string) error { return oneOf(s, values) }
 	}
-	f := flags.VarPF(&enumValue{at, find}, name, "", doc+": "+strings.Join(values, "|"))
+	f := flags.VarPF(&enumValue{at, find}, name, "", doc+choices(name, values))
 	f.DefValue = standard
 	_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails only for a flag that does not exist
 }

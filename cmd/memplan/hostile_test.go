@@ -185,6 +185,7 @@ var tried = map[string][]string{
 	"memplan list":         {"ops --explain $", "ops", "ops --model @m.onnx", "ops --model @odd.onnx", "gpus", "$"},
 	"memplan calibrate":    {"--python @python", "--python @nopython", "--python @none$"},
 	"memplan version":      {""},
+	"memplan man":          {"", "$", "analyze"},
 	"memplan completion":   {"bash", "zsh", "fish", "powershell", "$"},
 	"memplan help":         {"", "$", "analyze", "config-file"},
 }

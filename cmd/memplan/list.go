@@ -177,7 +177,7 @@ func newListCmd(s *streams, run func(*streams, *listOptions) error) *cobra.Comma
 	}
 	o := &listOptions{}
 	c := &cobra.Command{
-		Use:       "list <" + strings.Join(names, "|") + ">",
+		Use:       "list <table>",
 		Short:     "What memplan knows: operators, cards, optimizers, rules and more",
 		Long:      long.String(),
 		Example:   "  memplan list gpus\n  memplan list ops --model model.onnx\n  memplan list ops --explain layer_norm",

@@ -37,6 +37,7 @@ func run(args []string, out, errw io.Writer) exitCode {
 		defer stop()
 		context.AfterFunc(ctx, stop) // a second interrupt ends the process
 		s := newStreams(out, errw)
+		s.args = args
 		defer s.watch.end()
 		root := newRootCmd(s)
 		root.SetArgs(args)

@@ -31,7 +31,7 @@ func memplan(args ...string) (code exitCode, out, errw string) {
 }
 
 // Every command describes itself, and every flag with it; no line of help is
-// wider than flags are wrapped to, except names that cannot be wrapped.
+// wider than a terminal of 80 columns, but for a file that is printed.
 func TestHelp(t *testing.T) {
 	root := newRootCmd(newStreams(&bytes.Buffer{}, &bytes.Buffer{}))
 	var walk func(c *cobra.Command)
@@ -50,11 +50,60 @@ func TestHelp(t *testing.T) {
 		if code, out, errw := memplan(append(strings.Fields(c.CommandPath())[1:], "--help")...); code != exitYes || out == "" || errw != "" {
 			t.Errorf("%s --help: code %d, %q", c.CommandPath(), code, errw)
 		}
+		_, out, _ := memplan(append([]string{"help"}, strings.Fields(c.CommandPath())[1:]...)...)
+		for line := range strings.Lines(out) {
+			if line = strings.TrimSuffix(line, "\n"); columns(line) > 80 && !strings.HasSuffix(c.Name(), ".py") {
+				t.Errorf("help %s: %d columns: %q", c.CommandPath(), columns(line), line)
+			}
+		}
 		for _, sub := range c.Commands() {
 			walk(sub)
 		}
 	}
 	walk(root)
+}
+
+// What the help of a flag leaves to memplan list, that prints: every name.
+func TestChoices(t *testing.T) {
+	for i := range planner.Settings {
+		x := &planner.Settings[i]
+		text := choices(x.Flag, x.Names)
+		_, table, listed := strings.Cut(strings.TrimSuffix(text, ")"), "memplan list ")
+		if !listed {
+			if text != ": "+strings.Join(x.Names, "|") {
+				t.Errorf("--%s: %q", x.Flag, text)
+			}
+			continue
+		}
+		_, out, _ := memplan("list", table)
+		for _, name := range x.Names {
+			if !strings.Contains(out, name) {
+				t.Errorf("--%s %s: memplan list %s has it not", x.Flag, name, table)
+			}
+		}
+	}
+}
+
+// Wide lines break within their column; narrow ones stay as they were written.
+func TestFilled(t *testing.T) {
+	long := strings.Repeat("word ", 18) + "end"
+	for _, tt := range []struct{ text, want string }{
+		{"short\nlines\n\n    code  # stays", "short\nlines\n\n    code  # stays"},
+		{"a\n" + long + "\nb", "a" + strings.Repeat(" word", 15) + "\nword word word end b"},
+		{"  row  " + long + "\n       more\n  next  x", "  row " + strings.Repeat(" word", 14) + "\n       word word word word end more\n  next  x"},
+		{"\n" + long, "\n" + strings.TrimSpace(strings.Repeat("word ", 16)) + "\nword word end"},
+	} {
+		if got := filled(tt.text); got != tt.want {
+			t.Errorf("%q:\n%s\nwant\n%s", tt.text, got, tt.want)
+		}
+	}
+	begin := "  x " + strings.Repeat("y", 60) + " --long"
+	if got := continued(begin + " value"); got != begin+" value" {
+		t.Errorf("a narrow command becomes %q", got)
+	}
+	if got, want := continued(begin+" value --short"), "  x "+strings.Repeat("y", 60)+" --long value \\\n      --short"; got != want {
+		t.Errorf("a wide command becomes %q, want %q", got, want)
+	}
 }
 
 // The commands and flags that are promised.
@@ -77,7 +126,7 @@ func TestSurface(t *testing.T) {
 		}
 	}
 	for i := range topics {
-		if _, out, _ := memplan("help", topics[i].name); strings.TrimSpace(out) != strings.TrimSpace(topics[i].text) {
+		if _, out, _ := memplan("help", topics[i].name); strings.TrimSpace(out) != strings.TrimSpace(topics[i].text) && strings.TrimSpace(out) != strings.TrimSpace(filled(topics[i].text)) {
 			t.Errorf("help %s prints %q", topics[i].name, out)
 		}
 	}

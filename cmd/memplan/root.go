@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -69,7 +68,7 @@ in CI on machines without a GPU.`,
 	}{
 		{groupPlan, newAnalyzeCmd(s, analyzeRun)}, {groupPlan, newPlanCmd(s, planRun)}, {groupPlan, newConfigCmd(s, configRun)}, {groupPlan, newValidateCmd(s, validateWith)}, {groupPlan, newMonitorCmd(s, monitorRun)}, {groupPlan, newCompareCmd(s, snapshotRun)}, {groupPlan, newSweepCmd(s, sweepRun)}, {groupPlan, newMergeCmd(s, mergeRun)},
 		{groupGate, newCheckCmd(s, checkRun)}, {groupGate, newBaselineCmd(s, baselineRun)}, {groupGate, newDiffCmd(s, diffRun)},
-		{groupMore, newShowCmd(s, showRun)}, {groupMore, newSolveCmd(s)}, {groupMore, newListCmd(s, listRun)}, {groupMore, newCalibrateCmd(s, calibrateRun)}, {groupMore, newVersionCmd(s)}, {groupMore, newCompletionCmd(s)},
+		{groupMore, newShowCmd(s, showRun)}, {groupMore, newSolveCmd(s)}, {groupMore, newListCmd(s, listRun)}, {groupMore, newCalibrateCmd(s, calibrateRun)}, {groupMore, newVersionCmd(s)}, {groupMore, newCompletionCmd(s)}, {groupMore, newManCmd(s)},
 	} {
 		c.cmd.GroupID = c.group
 		root.AddCommand(c.cmd)
@@ -79,6 +78,7 @@ in CI on machines without a GPU.`,
 	}
 	root.SetHelpCommandGroupID(groupMore)
 	root.SetHelpCommand(newHelpCmd(root))
+	fill(root)
 	return root
 }
 
@@ -189,43 +189,5 @@ func atMost(n int, what string) cobra.PositionalArgs {
 			return fmt.Errorf("%s wants at most %s, not %s: see %s --help", ownPath(c), what, report.Plural(len(args), "argument", "arguments"), c.CommandPath())
 		}
 		return nil
-	}
-}
-
-// flagColumns is the width at which flag descriptions wrap.
-const flagColumns = 110
-
-// usage writes a command's usage; cobra's own template does not wrap.
-func usage(w io.Writer, c *cobra.Command) error {
-	fmt.Fprintf(w, "Usage:\n  %s\n", c.UseLine())
-	if c.HasExample() {
-		fmt.Fprintf(w, "\nExamples:\n%s\n", c.Example)
-	}
-	for _, g := range c.Groups() {
-		fmt.Fprintf(w, "\n%s:\n", g.Title)
-		listCommands(w, c, func(sub *cobra.Command) bool { return sub.GroupID == g.ID && sub.IsAvailableCommand() })
-	}
-	if len(c.Groups()) == 0 && c.HasAvailableSubCommands() {
-		fmt.Fprintf(w, "\nCommands:\n")
-		listCommands(w, c, (*cobra.Command).IsAvailableCommand)
-	}
-	if c.HasHelpSubCommands() {
-		fmt.Fprintf(w, "\nTopics (memplan help <topic>):\n")
-		listCommands(w, c, (*cobra.Command).IsAdditionalHelpTopicCommand)
-	}
-	if c.HasAvailableLocalFlags() {
-		fmt.Fprintf(w, "\nFlags:\n%s", c.LocalFlags().FlagUsagesWrapped(flagColumns))
-	}
-	if c.HasAvailableInheritedFlags() {
-		fmt.Fprintf(w, "\nFlags of every command:\n%s", c.InheritedFlags().FlagUsagesWrapped(flagColumns))
-	}
-	return nil
-}
-
-func listCommands(w io.Writer, c *cobra.Command, which func(*cobra.Command) bool) {
-	for _, sub := range c.Commands() {
-		if which(sub) {
-			fmt.Fprintf(w, "  %-12s %s\n", sub.Name(), sub.Short)
-		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 // streams are the outputs of commands: out takes only the result, err all else.
 type streams struct {
+	args           []string // of the command line
 	out            io.Writer
 	err            messages
 	outTTY, errTTY bool

@@ -75,7 +75,7 @@ or the nearest folder above it; memplan sweep reads a file of the same form. Pat
       mode: train                 # or infer
       precision: amp-bf16
       optimizer: sgd-momentum
-      checkpoint: auto            # none, segments, all, sqrt, schedule, ops, or a file
+      checkpoint: auto            # none, segments, all, sqrt, schedule, ops, FILE
       gpu: t4                     # or vram: 16G
       headroom: auto              # what stays free of it: auto, 0, 2G, 5%
       rules: {max-peak: 12G}      # this model's, before those of the file
@@ -160,7 +160,7 @@ is measured by memplan validate plan.json --engine torch --script train.py.
 
 Without it, the same functions are one file that needs PyTorch 2.4 or newer alone:
 
-    memplan help checkpoint.py > memplan_checkpoint.py    # import memplan_checkpoint
+    memplan help checkpoint.py > memplan_checkpoint.py  # then import it
 
 The plan is a file of memplan plan or memplan config, or its content as a dictionary.
 Modules may take and return anything: tuples, keywords, sizes, None, caches. Copies

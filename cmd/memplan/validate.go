@@ -137,6 +137,9 @@ func validateRun(ctx context.Context, s *streams, o *validateOptions) error {
 	if err != nil {
 		return fmt.Errorf("--device %s: %w", o.device, err)
 	}
+	if err := s.withCUDA(o.device); err != nil {
+		return err
+	}
 	q := &validate.Question{Open: open, Seed: o.seed, Steps: o.steps, Tolerance: o.tolerance}
 	if o.cap != "" {
 		if q.Cap, err = planner.PositiveSize("--cap", o.cap); err != nil {

@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/memplan/memplan/validate/device"
 )
 
 func newVersionCmd(s *streams) *cobra.Command {
@@ -21,10 +23,17 @@ func newVersionCmd(s *streams) *cobra.Command {
 }
 
 func versionLine() string {
-	return fmt.Sprintf("memplan %s (%s, %s/%s, without CUDA)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	cuda := "without CUDA"
+	switch {
+	case device.CUDA:
+		cuda = "with CUDA"
+	case companion() != "":
+		cuda = "CUDA by " + companionName
+	}
+	return fmt.Sprintf("memplan %s (%s, %s/%s, %s)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, cuda)
 }
 
-// release is the version of the wheel (python/wheels.py sets it).
+// release is the version of a release (python/wheels.py and scripts/release/release.py set it).
 var release string
 
 // version returns the release's or the module's version, with the commit of a

@@ -12,7 +12,7 @@ import (
 )
 
 // ErrNoCUDA is the error of a build without CUDA.
-var ErrNoCUDA = errors.New("built without CUDA; build with: go install -tags cuda github.com/memplan/memplan/cmd/memplan; or give --device cpu")
+var ErrNoCUDA = errors.New("built without CUDA")
 
 // ErrUnknown is the error of a name that is not in the table.
 var ErrUnknown = errors.New("unknown device")

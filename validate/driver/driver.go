@@ -30,7 +30,7 @@ const exitRefused = 2
 
 func init() { //nolint:gochecknoinits // cu's own, which comes next, leaves no other place
 	if rc := C.int(C.cuInit(0)); rc != 0 {
-		fmt.Fprintf(os.Stderr, "memplan: this build with CUDA finds no GPU to use (cuInit: %s): nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some; a build without the tag cuda does all but validate --device cuda\n", C.GoString(C.error_name(rc)))
+		fmt.Fprintf(os.Stderr, "memplan: this build with CUDA finds no GPU to use (cuInit: %s): nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some; memplan without -cuda in its name does all but validate --device cuda\n", C.GoString(C.error_name(rc)))
 		os.Exit(exitRefused)
 	}
 }

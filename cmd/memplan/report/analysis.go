@@ -17,6 +17,8 @@ type Analysis struct {
 	Chart  func(w io.Writer) error // draws the step as SVG; nil: no chart
 	// Step returns the step for a page that shows it event by event; nil: none.
 	Step func() *planner.StepView
+	// Hints say what makes a step fit that does not, in the form for people.
+	Hints []string
 }
 
 // Analyses are the formats of analyze.

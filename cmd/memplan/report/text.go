@@ -39,8 +39,8 @@ func analysisText(w io.Writer, a *Analysis, s Style) error {
 	curveText(p, r)
 	checkpointText(p, r)
 	p.line("")
-	if try := advice(r); try != "" {
-		p.labelled("try", try)
+	if len(a.Hints) > 0 {
+		p.labelled("try", strings.Join(a.Hints, ", or "))
 	}
 	if line := headroomLine(r); line != "" {
 		p.labelled("free", line)

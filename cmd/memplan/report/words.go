@@ -180,7 +180,7 @@ func peakLine(r *planner.Report, name namer) string {
 		}
 	}
 	if r.Config.Mode != "infer" {
-		line += fmt.Sprintf(" (step %d)", r.Peak.Step+1)
+		line += fmt.Sprintf(" (step %d, counted from 0)", r.Peak.Step)
 	}
 	return line
 }
@@ -341,28 +341,6 @@ func proof(c *planner.CheckpointInfo) string {
 		return fmt.Sprintf("no choice of %s that fits costs less than %.2f%%", what, 100*c.LowerBound) + price
 	}
 	return "no bound on what another choice would cost" + price
-}
-
-// advice suggests what could make a step fit.
-func advice(r *planner.Report) string {
-	if r.Fits == nil || *r.Fits {
-		return ""
-	}
-	var try []string
-	c := &r.Config
-	if r.Batch == nil && c.Batch > 1 {
-		try = append(try, "--batch max")
-	}
-	if c.Mode != "infer" && c.Checkpoint == "none" {
-		try = append(try, "--checkpoint auto")
-	}
-	if c.Precision == "fp32" {
-		try = append(try, "--precision amp-bf16")
-	}
-	if strings.HasPrefix(c.Optimizer, "adam") && c.Mode != "infer" {
-		try = append(try, "an optimizer with less state (memplan list optimizers)")
-	}
-	return strings.Join(try, ", ")
 }
 
 // PlanCommand returns the command line that plans a report's step.
