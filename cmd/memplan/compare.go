@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -62,9 +63,12 @@ func snapshotRun(ctx context.Context, s *streams, o *compareOptions) error {
 	if err != nil {
 		return err
 	}
-	m, cfg, err := opened(s, o.plan, cfg)
+	m, cfg, unknown, err := opened(s, o.plan, cfg)
 	if err != nil {
 		return err
+	}
+	if len(unknown) > 0 {
+		return errors.New("--dim: " + unknown[0])
 	}
 	show, clear := s.progress("compare")
 	m.Progress = show
