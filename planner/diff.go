@@ -3,6 +3,7 @@ package planner
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -20,6 +21,36 @@ type Diff struct {
 	Categories    []CategoryDelta `json:"categories"`
 	Modules       []ModuleDelta   `json:"modules"` // those that changed, largest change first
 	Ops           OpsDelta        `json:"ops"`
+}
+
+// A Growth is a limit on what a peak may grow by.
+type Growth struct {
+	text    string
+	percent bool    // of the base
+	most    float64 // percent or bytes
+}
+
+// ParseGrowth reads "2%" or a size such as "100M".
+func ParseGrowth(text string) (*Growth, error) {
+	if strings.HasSuffix(strings.TrimSpace(text), "%") {
+		most, err := percentLimit(text)
+		return &Growth{text, true, most}, err
+	}
+	most, err := sizeLimit(text)
+	if err != nil {
+		return nil, fmt.Errorf("%q: want a percentage such as 2%%, or a size such as 100M", text)
+	}
+	return &Growth{text, false, most}, nil
+}
+
+func (g *Growth) String() string { return g.text }
+
+// Exceeded reports whether the allocated peak grew by more.
+func (g *Growth) Exceeded(d *Diff) bool {
+	if !g.percent {
+		return float64(d.DeltaBytes) > g.most
+	}
+	return 100*float64(d.DeltaBytes) > g.most*float64(d.Base.AllocatedBytes)
 }
 
 // DiffSide is one of the two models.

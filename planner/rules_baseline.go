@@ -33,6 +33,10 @@ type BaselineModel struct {
 
 	Warnings []string `json:"warnings"` // codes, each once, sorted
 	Parts    []Part   `json:"parts"`    // of the allocated peak, which they add up to
+
+	// Weights are the shapes of the parameters by name, "512x256x1x1": they tell
+	// what changed in a module that grew.
+	Weights map[string]string `json:"weights,omitempty"`
 }
 
 // NewBaseline analyzes all models of a configuration, several at a time. done,
@@ -41,13 +45,13 @@ func (f *ConfigFile) NewBaseline(ctx context.Context, done func(n, of int, model
 	b := &Baseline{SchemaVersion: SchemaVersion, Models: make([]BaselineModel, len(f.Entries))}
 	err := f.each(ctx, done, func(ctx context.Context, i int) error {
 		e := &f.Entries[i]
-		_, r, err := f.analyze(ctx, e)
+		m, r, err := f.analyze(ctx, e)
 		if err != nil {
 			return fmt.Errorf("%s:%d: %w", f.Path, e.Line, err)
 		}
 		b.Models[i] = BaselineModel{Path: e.Path, Settings: e.Settings(), SHA256: r.Model.SHA256, Batch: r.Config.Batch,
 			AllocatedBytes: r.Peak.AllocatedBytes, ReservedBytes: r.Peak.ReservedBytes, ProcessBytes: r.Peak.ProcessBytes, Parameters: r.Model.Parameters,
-			Warnings: warningCodes(r.Warnings), Parts: r.Attribution().Parts}
+			Warnings: warningCodes(r.Warnings), Parts: r.Attribution().Parts, Weights: m.weights().texts()}
 		return nil
 	})
 	if err != nil {

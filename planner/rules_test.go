@@ -11,6 +11,7 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/lift"
+	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/planner/profile"
 )
 
@@ -317,8 +318,76 @@ func TestCauses(t *testing.T) {
 		t.Errorf("%s: causes add up to %d, want %d: %+v", outcome(found), sum, want, found[0].Why)
 	}
 	got := causes([]Part{{"m.h.0.a", "x", 5}, {"m.h.1.b", "x", 7}, {"out", "y", 1}}, []Part{{"m.h.0.a", "x", 15}, {"m.h.0.c", "x", 1}, {"m.h.1.b", "x", 4}, {"out", "y", 1}})
-	if want := []Cause{{"m.h.0", "x", 11}, {"m.h.1", "x", -3}}; !slices.Equal(got, want) {
+	if want := []Cause{{Module: "m.h.0", Category: "x", Delta: 11}, {Module: "m.h.1", Category: "x", Delta: -3}}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// The causes between variants of one architecture, exported by other exporters
+// or in other shapes, add up to the difference of their peaks, and a module
+// whose weights changed says so.
+func TestCausesOfVariants(t *testing.T) {
+	for _, tt := range []struct{ base, head string }{
+		{"resnet50.dyn-train.onnx", "resnet18.dyn-train.onnx"},
+		{"resnet50.dyn-train.onnx", "resnet50.ts-train.onnx"},
+		{"gpt2.dyn-train.onnx", "gpt2.dyn-eval.onnx"},
+	} {
+		dir := t.TempDir()
+		put := func(name string) {
+			data, err := os.ReadFile(filepath.Join(testdata.Shared(t, "models"), name))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, "m.onnx"), data, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(tt.base)
+		f, err := ParseConfigFile(filepath.Join(dir, ConfigFileName), []byte("models: [{path: m.onnx, batch: 4}]\nrules: {max-increase: -99%}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		writeBaseline(t, f, 1)
+		base, err := f.readBaseline()
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(tt.head)
+		found := check(t, f)
+		_, r, err := f.analyze(t.Context(), &f.Entries[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sum int64
+		reasons := map[string]string{}
+		for _, c := range found[0].Why {
+			sum += c.Delta
+			reasons[c.Module] = c.Reason
+		}
+		if want := r.Peak.AllocatedBytes - base.Models[0].AllocatedBytes; sum != want || outcome(found) != "max-increase FAIL" {
+			t.Errorf("%s: %s: causes add up to %d, want %d", tt.head, outcome(found), sum, want)
+		}
+		if tt.head == "resnet18.dyn-train.onnx" && !strings.Contains(fmt.Sprint(reasons), "conv 1024 to 256 channels") {
+			t.Errorf("%s: reasons %v", tt.head, reasons)
+		}
+	}
+}
+
+func TestReason(t *testing.T) {
+	base := map[string]string{"a.conv.weight": "256x128x3x3", "a.conv.bias": "256", "b.weight": "8x4x3x3", "c.weight": "8x4x3x3", "d.fc.weight": "10x5", "e.old": "3", "f.x": "3"}
+	head := map[string]string{"a.conv.weight": "512x128x3x3", "a.conv.bias": "512", "b.weight": "8x2x3x3", "c.weight": "8x4x5x5", "d.fc.weight": "20x5", "f.x": "3", "f.y": "1", "f.z": "1", "e.new": "3"}
+	for module, want := range map[string]string{
+		"a": "conv 256 to 512 channels", "a.conv": "conv 256 to 512 channels", "b": "conv 4 to 2 input channels", "c": "conv kernel 3x3 to 5x5",
+		"d": "weight 10x5 to 20x5", "e": "1 new parameter, 1 gone", "f": "2 new parameters", "g": "",
+	} {
+		if got := reason(module, base, head); got != want {
+			t.Errorf("%s: %q, want %q", module, got, want)
+		}
+	}
+	for shape, want := range map[string]int64{"2x3": 6, "": 0, "x": 0, "-1x2": 0, "9999999999x9999999999": 0, "0x5": 0} {
+		if got := elementsOf(shape); got != want {
+			t.Errorf("%q: %d, want %d", shape, got, want)
+		}
 	}
 }
 

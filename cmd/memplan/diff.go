@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/graph/onnx"
 	"github.com/memplan/memplan/planner"
 )
@@ -18,6 +20,7 @@ type diffOptions struct {
 	modelFlags
 	outputFlags
 	base, head string
+	failAbove  string
 }
 
 func newDiffCmd(s *streams, run func(context.Context, *streams, *diffOptions) error) *cobra.Command {
@@ -27,8 +30,11 @@ func newDiffCmd(s *streams, run func(context.Context, *streams, *diffOptions) er
 		Short: "Two models or plans: what changed, by category, module and operator",
 		Long: `diff attributes the change of the allocated peak between two models to categories
 and modules, exactly, and lists the operators that came, went or changed. A plan
-brings its own configuration; a model takes the flags.`,
+brings its own configuration; a model takes the flags. git:REF:PATH is a model as
+it was committed, PATH as git takes it: from the repository's root, or with ./ from
+the working directory. --fail-above makes it exit 1 when the peak grew by more.`,
 		Example: `  memplan diff old.onnx new.onnx --batch 32
+  memplan diff git:main:model.onnx model.onnx --batch 32 --fail-above 2%
   memplan diff base-plan.json head-plan.json --format markdown`,
 		Args:              exactly(2, "two models or plans"),
 		ValidArgsFunction: completeFiles(2, "onnx", "json"),
@@ -40,7 +46,42 @@ brings its own configuration; a model takes the flags.`,
 	o.modelFlags.add(c)
 	o.limitFlags.add(c, boundedSearch)
 	o.outputFlags.add(c, report.Names(report.Diffs))
+	c.Flags().StringVar(&o.failAbove, "fail-above", "", "exit 1 if the allocated peak grows by more than `GROWTH`, 2% or 100M")
+	noFiles(c, "fail-above")
 	return c
+}
+
+// fromGit returns the file that an argument names, a copy if it lies in git. The
+// copy lasts until remove is called.
+func fromGit(ctx context.Context, arg string) (file string, remove func(), err error) {
+	spec, ok := strings.CutPrefix(arg, "git:")
+	switch {
+	case !ok:
+		return arg, func() {}, nil
+	case strings.HasSuffix(strings.ToLower(spec), ".json"):
+		return "", nil, fmt.Errorf("%s: only models are read from git: check the plan out and name its file", arg)
+	}
+	return files.Committed(ctx, spec)
+}
+
+// openedSide opens a side, which keeps the name that it was given.
+func openedSide(ctx context.Context, s *streams, arg string, cfg planner.Config) (m *planner.Model, own planner.Config, unknown []string, remove func(), err error) {
+	file, remove, err := fromGit(ctx, arg)
+	if err != nil {
+		return nil, cfg, nil, nil, err
+	}
+	m, own, unknown, err = opened(s, file, cfg)
+	if err != nil {
+		remove()
+		if file != arg {
+			err = errors.New(strings.ReplaceAll(err.Error(), file, arg))
+		}
+		return nil, own, nil, nil, err
+	}
+	if file != arg {
+		m.Path = arg
+	}
+	return m, own, unknown, remove, nil
 }
 
 // opened opens a model, or the model and configuration of a plan. unknown are
@@ -85,16 +126,22 @@ func diffRun(ctx context.Context, s *streams, o *diffOptions) error {
 	if err != nil {
 		return err
 	}
+	limit, err := o.limit()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := limited(ctx, o.timeout)
 	defer cancel()
-	base, baseCfg, baseLacks, err := opened(s, o.base, cfg)
+	base, baseCfg, baseLacks, removeBase, err := openedSide(ctx, s, o.base, cfg)
 	if err != nil {
 		return err
 	}
-	head, headCfg, headLacks, err := opened(s, o.head, cfg)
+	defer removeBase()
+	head, headCfg, headLacks, removeHead, err := openedSide(ctx, s, o.head, cfg)
 	if err != nil {
 		return err
 	}
+	defer removeHead()
 	if err := s.lacking(cfg.Dims, baseLacks, headLacks); err != nil {
 		return err
 	}
@@ -108,5 +155,24 @@ func diffRun(ctx context.Context, s *streams, o *diffOptions) error {
 	if err != nil {
 		return err
 	}
-	return emit(s, &o.outputFlags, report.Diffs, d)
+	if err := emit(s, &o.outputFlags, report.Diffs, d); err != nil {
+		return err
+	}
+	if limit != nil && limit.Exceeded(d) {
+		s.err.line("the allocated peak grows by more than --fail-above %s", limit)
+		return errNo
+	}
+	return nil
+}
+
+// limit returns --fail-above, nil if it was not given.
+func (o *diffOptions) limit() (*planner.Growth, error) {
+	if o.failAbove == "" {
+		return nil, nil
+	}
+	g, err := planner.ParseGrowth(o.failAbove)
+	if err != nil {
+		return nil, fmt.Errorf("--fail-above: %w", err)
+	}
+	return g, nil
 }

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"slices"
@@ -135,12 +136,17 @@ func causeText(f *planner.Finding) string {
 		total += c.Delta
 	}
 	parts := make([]string, 0, mostCauses+1)
+	said := map[string]bool{} // a module's reason stands behind its first change
 	for i, c := range f.Why {
 		if i == mostCauses {
 			parts = append(parts, fmt.Sprintf("%d more", len(f.Why)-i))
 			break
 		}
-		parts = append(parts, fmt.Sprintf("%s %s of %s", moduleName(c.Module), signed(c.Delta), c.Category))
+		part := fmt.Sprintf("%s %s of %s", moduleName(c.Module), signed(c.Delta), c.Category)
+		if c.Reason != "" && !said[c.Module] {
+			part, said[c.Module] = part+" ("+c.Reason+")", true
+		}
+		parts = append(parts, part)
 	}
 	return fmt.Sprintf("%s; allocated %s: %s", f.Message, signed(total), strings.Join(parts, ", "))
 }
@@ -250,55 +256,76 @@ type GateDocument struct {
 	Verdicts      []planner.Finding `json:"verdicts"`
 }
 
-// mostRows bounds a table in a comment: GitHub accepts 65,536 characters.
-const mostRows = 200
+// A comment on GitHub has at most 65,536 characters. Its parts end at these
+// bytes, so that one does not displace the next.
+const (
+	doubtsEnd  = 16_000
+	rowsEnd    = 40_000
+	detailsEnd = 64_000
+)
+
+// fit appends the parts of a comment that end before a byte, and returns how
+// many do not.
+func fit(b *bytes.Buffer, end int, parts []func(markdown)) (left int) {
+	for _, write := range parts {
+		var one bytes.Buffer
+		if write(markdown{&one}); b.Len()+one.Len() > end {
+			left++
+			continue
+		}
+		b.Write(one.Bytes())
+	}
+	return left
+}
 
 func gateMarkdown(w io.Writer, g *Gate, _ Style) error {
-	m := markdown{w}
+	b := &bytes.Buffer{}
+	m := markdown{b}
 	m.tag("check")
+	var doubts []func(markdown)
 	for _, d := range g.doubts() {
-		m.printf("**%s:** %s\n\n", own(cannotTell), d.model+": "+d.text)
+		doubts = append(doubts, func(m markdown) { m.printf("**%s:** %s\n\n", own(cannotTell), d.model+": "+d.text) })
+	}
+	if left := fit(b, doubtsEnd, doubts); left > 0 {
+		m.printf("and %d more doubts\n\n", left)
 	}
 	m.printf("**memplan: %s**\n\n| | model | rule | value | limit |\n|---|---|---|---:|---:|\n", own(g.Summary()))
-	rows, models := 0, g.labels()
+	var rows []func(markdown)
+	models := g.labels()
 	for _, failures := range []bool{true, false} { // failures first
 		for i, model := range models {
 			f := &g.Findings[i]
-			if (word(f) != "ok") != failures {
-				continue
-			}
-			if rows++; rows <= mostRows {
-				m.row(own(word(f)), model, own(f.Rule), own(f.Value), f.Limit)
+			if (word(f) != "ok") == failures {
+				rows = append(rows, func(m markdown) { m.row(own(word(f)), model, own(f.Rule), own(f.Value), f.Limit) })
 			}
 		}
 	}
-	if rows > mostRows {
-		m.printf("\nand %d more\n", rows-mostRows)
+	if left := fit(b, rowsEnd, rows); left > 0 {
+		m.printf("\nand %d more\n", left)
 	}
-	g.markdownDetails(m, models)
-	return nil
+	g.markdownDetails(b, models)
+	_, err := w.Write(b.Bytes())
+	return err
 }
 
 // markdownDetails writes the messages of failed rules, and the warnings.
-func (g *Gate) markdownDetails(m markdown, models []string) {
-	var lines []func()
+func (g *Gate) markdownDetails(b *bytes.Buffer, models []string) {
+	var lines []func(markdown)
 	for i, model := range models {
 		if f := &g.Findings[i]; word(f) != "ok" {
-			lines = append(lines, func() { m.printf("- %s %s: %s\n", model, own(f.Rule), causeText(f)) })
+			lines = append(lines, func(m markdown) { m.printf("- %s %s: %s\n", model, own(f.Rule), causeText(f)) })
 		}
 	}
 	for _, line := range g.warningLines() {
-		lines = append(lines, func() { m.printf("- warning: %s\n", line) })
+		lines = append(lines, func(m markdown) { m.printf("- warning: %s\n", line) })
 	}
 	if len(lines) == 0 {
 		return
 	}
+	m := markdown{b}
 	m.printf("\n<details><summary>details</summary>\n\n")
-	for _, write := range lines[:min(len(lines), mostRows)] {
-		write()
-	}
-	if len(lines) > mostRows {
-		m.printf("- and %d more\n", len(lines)-mostRows)
+	if left := fit(b, detailsEnd, lines); left > 0 {
+		m.printf("- and %d more\n", left)
 	}
 	m.printf("\n</details>\n")
 }

@@ -123,9 +123,35 @@ func TestGateNames(t *testing.T) {
 func TestCauseText(t *testing.T) {
 	g := gate(1)
 	f := &g.Findings[0]
-	f.Why = []planner.Cause{{Module: "layer3", Category: "activations", Delta: 3 << 20}, {Category: "optimizer", Delta: -1 << 20}, {Module: "a", Category: "b", Delta: 2}, {Module: "c", Category: "d", Delta: 1}}
-	if got, want := causeText(f), "1, at most 2 allowed; allocated +2.000 MiB: layer3 +3.000 MiB of activations, (model) -1.000 MiB of optimizer, a +2 B of b, 1 more"; got != want {
+	f.Why = []planner.Cause{{Module: "layer3", Category: "activations", Delta: 3 << 20, Reason: "conv 256 to 512 channels"}, {Category: "optimizer", Delta: -1 << 20}, {Module: "a", Category: "b", Delta: 2}, {Module: "c", Category: "d", Delta: 1}}
+	if got, want := causeText(f), "1, at most 2 allowed; allocated +2.000 MiB: layer3 +3.000 MiB of activations (conv 256 to 512 channels), (model) -1.000 MiB of optimizer, a +2 B of b, 1 more"; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// A comment is no longer than GitHub takes, whatever the names and numbers of
+// models, and says how much it leaves out.
+func TestCommentLength(t *testing.T) {
+	for _, n := range []int{1, 40, 3000} {
+		for _, long := range []int{1, 300, 50_000} {
+			g := gate(n)
+			for i := range g.Findings {
+				f := &g.Findings[i]
+				f.Model += strings.Repeat("m", long)
+				f.Doubts = []graph.Warning{{Code: "eval-mode", Message: strings.Repeat("d", long)}}
+				f.Warnings = []graph.Warning{{Code: "x", Message: strings.Repeat("w", long)}}
+			}
+			text := written(t, Gates, "markdown", g, Style{})
+			if len(text) > 65_536 || !strings.Contains(text, g.Summary()) || !strings.Contains(text, "| model | rule |") {
+				t.Errorf("%d findings of %d: %d bytes", n, long, len(text))
+			}
+			if n == 1 && long < 1000 && strings.Contains(text, " more") {
+				t.Errorf("%d findings of %d: %s", n, long, text)
+			}
+			if n*long > 200_000 && !strings.Contains(text, " more") {
+				t.Errorf("%d findings of %d: nothing is said of what is left out", n, long)
+			}
+		}
 	}
 }
 
