@@ -421,6 +421,8 @@ type evaluation struct {
 	*train.Build
 	res  *liveness.Result
 	fail *liveness.Failure // the point at which the replay exceeded the cap, or nil
+	conf alloc.Conf        // of the allocator
+	cap  int64             // bytes that it may reserve, 0 for no limit
 }
 
 // build builds the program of a step at one batch size.
@@ -476,7 +478,7 @@ func replay(b *train.Build, j *job, capped bool) (*evaluation, error) {
 		limit = j.cap
 	}
 	res, err := liveness.Replay[alloc.Handle](b.Program, alloc.NewCaching(j.conf, limit), steps)
-	ev := &evaluation{Build: b, res: res}
+	ev := &evaluation{Build: b, res: res, conf: j.conf, cap: limit}
 	if err != nil && !errors.As(err, &ev.fail) {
 		return nil, err
 	}

@@ -18,20 +18,23 @@ import (
 // pageStyle is all of a page's style: it loads nothing.
 const pageStyle = `
 :root{color-scheme:light dark}
-body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}
+body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.25rem}h2{font-size:1rem;margin:1.6rem 0 .4rem}
 .yes,.no,.open{padding:.5rem .8rem;border-left:.3rem solid #888;font-weight:600}.yes{border-color:#2a8a3e}.no{border-color:#c62f2f}
 table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left;border-bottom:1px solid #8884}
 td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}h1,td:last-child{overflow-wrap:anywhere}
 figure{margin:1rem 0;background:#fff}.arena{background:none}.arena rect:hover{stroke:currentColor}svg{width:100%;height:auto}
 code,pre{font:13px/1.45 ui-monospace,monospace}pre{overflow-x:auto;padding:.6rem;background:#8881}
-.plot{position:relative;height:22rem;margin:.5rem 0}.plot canvas{position:absolute;inset:0;width:100%;height:100%;touch-action:pan-y}
-#step-tip{position:absolute;top:.5rem;max-width:18rem;padding:.3rem .6rem;font-size:13px;background:Canvas;border:1px solid #8888;pointer-events:none;overflow-wrap:anywhere}
-#step-legend span{margin-right:1rem;white-space:nowrap}#step-legend i{display:inline-block;width:.8em;height:.8em;margin-right:.35em}
-#step-tree div,#step-tree details details{padding-left:1.1rem}#step-tree i{display:block;height:.25rem;background:#0072b2}#step-tree b{display:inline-block;min-width:6.5em}
-#step input{width:100%;max-width:26rem;font:inherit;padding:.2rem .5rem}#step button{font:inherit;margin-right:.3rem}.wide{overflow-x:auto;max-height:26rem}.wide td,.wide th{font-size:13px;white-space:nowrap}.wide td:last-child{overflow-wrap:normal}
-#step-live tr{cursor:pointer}#step-live tr:focus,#step-live tr:hover{background:#8882}#step :focus-visible{outline:2px solid #0072b2}
-@media print{#step{display:none}#step-static[hidden]{display:block}}`
+.plot{position:relative;height:24rem;margin:.5rem 0}.plot canvas{position:absolute;inset:0;width:100%;height:100%;touch-action:pan-y}
+.tip{position:absolute;z-index:1;top:1rem;max-width:22rem;padding:.3rem .6rem;font-size:13px;background:Canvas;border:1px solid #8888;pointer-events:none;overflow-wrap:anywhere;white-space:pre-line}
+.legend span{margin-right:1rem;white-space:nowrap}.legend i{display:inline-block;width:.8em;height:.8em;margin-right:.35em}
+.tree div,.tree details details{padding-left:1.1rem}.tree i{display:block;height:.25rem;background:#0072b2}.tree b{display:inline-block;min-width:6.5em}.tree summary,.tree span{overflow-wrap:anywhere}
+.step input{width:100%;max-width:26rem;font:inherit;padding:.2rem .5rem;box-sizing:border-box}.step button{font:inherit;margin:0 .3rem .3rem 0}.step p{overflow-wrap:anywhere}
+.wide{overflow-x:auto}.rows{max-height:26rem;overflow-y:auto}.wide td,.wide th{font-size:13px;white-space:nowrap}.wide td:last-child{overflow-wrap:normal}.rows th{position:sticky;top:0;background:Canvas}
+.rows tbody tr{cursor:pointer}.rows tr:focus,.rows tbody tr:hover{background:#8882}.step :focus-visible{outline:2px solid #0072b2}.rows td.n{padding-left:.5rem}
+.ground{display:block;width:100%}.block{min-height:3em;font-size:13px}th.n{text-align:right}
+@media(max-width:40rem){body{margin:1rem auto;padding:0 .7rem}.plot{height:17rem}.tip{position:absolute;top:100%;left:0!important;right:0!important;max-width:none}}
+@media print{.step{display:none}.rows,.wide{overflow:visible;max-height:none}#step-static[hidden]{display:block}}`
 
 // stepScript draws the step and answers to the mouse and the keyboard.
 //
@@ -56,7 +59,7 @@ type stepLine struct {
 // pageFiles are the HTML pages, which load nothing. html/template escapes what comes from
 // files.
 //
-//go:embed analysis.html validation.html
+//go:embed analysis.html step.html validation.html
 var pageFiles embed.FS
 
 var pages = template.Must(template.New("").Funcs(template.FuncMap{"size": size}).ParseFS(pageFiles, "*.html"))
@@ -65,13 +68,20 @@ var pages = template.Must(template.New("").Funcs(template.FuncMap{"size": size})
 type analysisPage struct {
 	Policy, Path, Class, Verdict, Peak, Price, Plan string
 	Style                                           template.CSS
-	Script, Step                                    template.JS // Step is the data that Script draws
+	Script                                          template.JS
+	Step                                            *stepPage // nil for none
 	Chart                                           template.HTML
 	Doubts, Lines, Notes, Recomputed, Configuration []string
 	Breakdown                                       []breakdownRow
 	Numbers                                         [][2]string
 	Live                                            []planner.LiveValue
 	Segments                                        []segmentRow
+}
+
+// A stepPage is what step.html shows: Data is what the script draws.
+type stepPage struct {
+	ID, Title string // of the elements; of the section
+	Data      template.JS
 }
 
 type breakdownRow struct{ Category, Size, Share string }
@@ -114,9 +124,11 @@ func analysisHTML(w io.Writer, a *Analysis, _ Style) (err error) {
 		}
 	}
 	if a.Step != nil {
-		if p.Step, err = stepData(a); err != nil {
+		data, err := stepData(a)
+		if err != nil {
 			return err
 		}
+		p.Step = &stepPage{"step", "the step, event by event", data}
 	}
 	for _, c := range r.Breakdown {
 		if c.Bytes != 0 {
