@@ -6,12 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/cmd/memplan/timeline"
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/planner"
 )
 
@@ -21,6 +25,7 @@ type analyzeOptions struct {
 	path, timeline string
 	compare        []string
 	prices         string
+	open           bool
 }
 
 func newAnalyzeCmd(s *streams, run func(context.Context, *streams, *analyzeOptions) error) *cobra.Command {
@@ -40,12 +45,16 @@ second; without --batch each has the largest batch that fits.`,
   memplan analyze models/gpt2.onnx --batch 16 --precision amp-bf16
   memplan analyze models/vit_b_16.onnx --batch 256 --vram 16G --format json
   memplan analyze models/resnet50.onnx --batch 64 --timeline step.svg
+  memplan analyze models/resnet50.onnx --batch 64 --open
   memplan analyze models/gpt2.onnx --batch 48 --vram 16G --compare none,sqrt,blocks,auto
   memplan analyze models/vit_b_16.onnx --gpu t4,a10,a100-40gb`,
 		Args:              exactly(1, "one model file"),
 		ValidArgsFunction: completeFiles(1, "onnx"),
 		RunE: func(c *cobra.Command, args []string) error {
 			o.path = args[0]
+			if o.open && !c.Flags().Changed("format") {
+				o.format = "html"
+			}
 			return run(c.Context(), s, o)
 		},
 	}
@@ -55,6 +64,7 @@ second; without --batch each has the largest batch that fits.`,
 	addTimeline(c, &o.timeline)
 	c.Flags().StringSliceVar(&o.compare, "compare", nil, "answer once for each of the checkpoints `HOW,HOW,..`: values of --checkpoint, and blocks for all")
 	c.Flags().StringVar(&o.prices, "prices", "", "prices of cards for --gpu with several, a `FILE` with lines such as a100-80gb,1.89")
+	c.Flags().BoolVar(&o.open, "open", false, "write the report as HTML, to a temporary file without -o, and show it in the browser")
 	noFiles(c, "compare")
 	_ = c.MarkFlagFilename("prices", "csv") // fails only for a flag that does not exist
 	return c
@@ -118,6 +128,11 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 	if err := checkTimeline(o.timeline); err != nil {
 		return err
 	}
+	if o.open {
+		if err := o.checkOpen(planner.Several(cfg.GPU)); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := limited(ctx, o.timeout)
 	defer cancel()
 	m, err := s.open(o.path, &cfg)
@@ -138,7 +153,50 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 	if err := emit(s, &o.outputFlags, report.Analyses, &report.Analysis{Report: r.Report, Chart: chart, Step: r.View}); err != nil {
 		return err
 	}
+	if o.open {
+		s.browse(o.file)
+	}
 	return answer(r.Fits)
+}
+
+// checkOpen checks that the result is one report as HTML, and gives it a file if it
+// has none.
+func (o *analyzeOptions) checkOpen(several bool) error {
+	switch {
+	case o.format != "html":
+		return fmt.Errorf("--open shows HTML: give it without --format %s", o.format)
+	case several || len(o.compare) > 0:
+		return errors.New("--open shows one report: give it without --compare and with one card")
+	case o.toFile():
+		return nil
+	}
+	dir, err := files.TempDir("memplan")
+	if err != nil {
+		return fmt.Errorf("--open: %w; name a file with -o", err)
+	}
+	o.file = filepath.Join(dir, "memplan.html")
+	return nil
+}
+
+// browsers are the commands that show a file, by operating system; on others it is
+// xdg-open.
+var browsers = map[string][]string{"darwin": {"open"}, "windows": {"rundll32", "url.dll,FileProtocolHandler"}}
+
+// browse shows a file in the browser, or says where it is.
+func (s *streams) browse(file string) {
+	path, err := filepath.Abs(file)
+	if err == nil {
+		with, ok := browsers[runtime.GOOS]
+		if !ok {
+			with = []string{"xdg-open"}
+		}
+		err = exec.Command(with[0], append(slices.Clone(with[1:]), path)...).Start() // it may live as long as the browser
+	}
+	if err != nil {
+		s.err.line("wrote %s, which no browser shows: %v", file, err)
+		return
+	}
+	s.err.line("wrote %s", file)
 }
 
 // open opens a model for a question and checks that the question's selection

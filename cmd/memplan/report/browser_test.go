@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/memplan/memplan/internal/inert"
 	"github.com/memplan/memplan/planner"
 )
 
@@ -149,5 +150,26 @@ func TestStepInBrowser(t *testing.T) {
 	run("whole step", chromedp.Evaluate(`document.getElementById('step-all').click()`, nil), chromedp.Evaluate(pixels, &after))
 	if before != after {
 		t.Error("the whole step is not as it was")
+	}
+}
+
+// The page of a diff shows both steps, on one scale, each by itself.
+func TestDiffInBrowser(t *testing.T) {
+	d := &planner.Diff{Base: planner.DiffSide{Path: "a<b>.onnx", AllocatedBytes: 1 << 20}, Head: planner.DiffSide{Path: "c.onnx", AllocatedBytes: 3 << 20}, DeltaBytes: 2 << 20,
+		Categories: []planner.CategoryDelta{{Category: "activations", Base: 1 << 20, Head: 3 << 20, Delta: 2 << 20}}, Modules: []planner.ModuleDelta{{Module: "</script>", Delta: 2 << 20}}}
+	d.Steps = func() [2]*planner.StepView { return [2]*planner.StepView{synthetic(100), synthetic(300)} }
+	page := written(t, Diffs, "html", d, Style{})
+	for _, fault := range inert.HTML([]byte(page), StepScript) {
+		t.Error(fault)
+	}
+	ctx := browser(t, page)
+	var base, head, count string
+	var sections int
+	if err := chromedp.Run(ctx, text("base-where", &base), text("head-where", &head), chromedp.Evaluate(`document.querySelectorAll('section.step:not([hidden])').length`, &sections),
+		chromedp.Evaluate(`(() => { const i = document.getElementById('head-search'); i.value = 'tensor_250'; i.dispatchEvent(new Event('input')); })()`, nil), text("base-count", &count)); err != nil {
+		t.Fatal(err)
+	}
+	if sections != 2 || !strings.HasPrefix(base, "event 100 of 200, the peak: ") || !strings.HasPrefix(head, "event 300 of 600, the peak: ") || !strings.HasPrefix(count, "101 tensors live there") {
+		t.Errorf("%d sections: %s; %s; %s", sections, base, head, count)
 	}
 }
