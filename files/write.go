@@ -193,3 +193,7 @@ func replaceIn(root *os.Root, name string, data []byte, mode fs.FileMode) (err e
 	}
 	return root.Rename(tmp, name)
 }
+
+// TempDir makes a new folder for temporary files, which only the user may enter. The
+// system removes it when it will.
+func TempDir(prefix string) (string, error) { return os.MkdirTemp("", prefix) }

@@ -21,6 +21,8 @@ type Diff struct {
 	Categories    []CategoryDelta `json:"categories"`
 	Modules       []ModuleDelta   `json:"modules"` // those that changed, largest change first
 	Ops           OpsDelta        `json:"ops"`
+	// Steps returns the steady steps of base and head, for a page that shows both.
+	Steps func() [2]*StepView `json:"-"`
 }
 
 // A Growth is a limit on what a peak may grow by.
@@ -98,32 +100,33 @@ type OpDelta struct {
 // Compare analyzes two models, each with its own configuration, and
 // attributes the change from base to head.
 func Compare(ctx context.Context, base, head *Model, baseCfg, headCfg Config) (*Diff, error) {
-	a, old, err := base.side(ctx, baseCfg)
+	a, old, before, err := base.side(ctx, baseCfg)
 	if err != nil {
 		return nil, err
 	}
-	b, now, err := head.side(ctx, headCfg)
+	b, now, after, err := head.side(ctx, headCfg)
 	if err != nil {
 		return nil, err
 	}
 	return &Diff{
 		SchemaVersion: SchemaVersion, Base: old, Head: now, DeltaBytes: b.AllocatedBytes - a.AllocatedBytes,
 		Categories: categoryDeltas(a.Categories, b.Categories), Modules: moduleDeltas(a.Modules, b.Modules), Ops: opsDelta(base.calls(), head.calls()),
+		Steps: func() [2]*StepView { return [2]*StepView{before.View(), after.View()} },
 	}, nil
 }
 
 // side attributes one model's peak.
-func (m *Model) side(ctx context.Context, cfg Config) (*Attribution, DiffSide, error) {
+func (m *Model) side(ctx context.Context, cfg Config) (*Attribution, DiffSide, *Answer, error) {
 	r, err := m.Analyze(ctx, cfg)
 	if err != nil {
-		return nil, DiffSide{}, err
+		return nil, DiffSide{}, nil, err
 	}
 	a := r.Attribution()
 	segs := len(cfg.Segments)
 	if r.Checkpoint != nil {
 		segs = len(r.Checkpoint.Segments)
 	}
-	return a, DiffSide{Path: m.Path, SHA256: r.Model.SHA256, Batch: r.Config.Batch, AllocatedBytes: a.AllocatedBytes, Parameters: r.Model.Parameters, Segments: segs}, nil
+	return a, DiffSide{Path: m.Path, SHA256: r.Model.SHA256, Batch: r.Config.Batch, AllocatedBytes: a.AllocatedBytes, Parameters: r.Model.Parameters, Segments: segs}, r, nil
 }
 
 // categoryDeltas pairs two lists by category, in the order of base's.

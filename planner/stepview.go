@@ -1,8 +1,14 @@
 package planner
 
 import (
+	"sort"
+	"strconv"
+	"strings"
+
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/liveness"
+	"github.com/memplan/memplan/liveness/alloc"
 )
 
 // A StepView is a steady step in the form that a page shows: tables, and events
@@ -12,10 +18,12 @@ type StepView struct {
 	Categories []string   `json:"categories"`
 	Phases     []string   `json:"phases"`
 	Strings    []string   `json:"strings"`  // names, each once; index 0 is ""
-	Storages   [][4]int64 `json:"storages"` // bytes as requested, category, name, module
+	Storages   [][6]int64 `json:"storages"` // bytes as requested, category, name, module, type and shape, what autograd saves it for
 	Nodes      [][4]int   `json:"nodes"`    // phase, operator, call, module
 	Before     []int32    `json:"before"`   // storages that are live when the step begins
 	Events     [][2]int32 `json:"events"`   // node; storage+1 that it allocates, or -(storage+1) that it frees
+	Segments   [][3]int64 `json:"segments"` // of the caching allocator when the step ends: bytes, stream, 1 for the pool of small requests; none where the step does not fit
+	Places     []int64    `json:"places"`   // of Before, then of each allocation in order: bytes from the start of the first segment, as if the segments lay end to end; -1 for none
 }
 
 // View returns the steady step.
@@ -35,9 +43,10 @@ func (a *Answer) View() *StepView {
 	for c := range program.NumCategories {
 		v.Categories = append(v.Categories, program.Category(c).String())
 	}
+	types, saved := storageTypes(b), savedFor(b)
 	for i := range b.Storages {
 		s := &b.Storages[i]
-		v.Storages = append(v.Storages, [4]int64{s.Bytes, int64(s.Category), int64(text(s.Name)), int64(text(s.Module))})
+		v.Storages = append(v.Storages, [6]int64{s.Bytes, int64(s.Category), int64(text(s.Name)), int64(text(s.Module)), int64(text(types[i])), int64(text(saved[i]))})
 	}
 	phase := map[string]int{}
 	for i := range b.Nodes {
@@ -61,5 +70,122 @@ func (a *Answer) View() *StepView {
 		}
 		v.Events = append(v.Events, [2]int32{ev.Node, id})
 	}
+	a.place(v)
 	return v
+}
+
+// storageTypes returns the type and shape of the first view of each storage,
+// "float[8,64]", "" for storages without one and for optimizer state, whose views are
+// bytes.
+func storageTypes(b *train.Build) []string {
+	out := make([]string, len(b.Storages))
+	note := func(views []program.View) {
+		for i := range views {
+			id := views[i].Storage
+			if at := &out[id]; *at == "" && b.Storages[id].Category != program.Optimizer {
+				*at = viewType(&views[i])
+			}
+		}
+	}
+	for i := range b.Nodes {
+		note(b.Nodes[i].Out)
+		note(b.Nodes[i].In)
+	}
+	return out
+}
+
+func viewType(v *program.View) string {
+	dims := make([]string, len(v.Shape))
+	for i, d := range v.Shape {
+		dims[i] = strconv.FormatInt(d, 10)
+	}
+	return v.DType.String() + "[" + strings.Join(dims, ",") + "]"
+}
+
+// savedFor names, for each storage that autograd holds at the end of forward,
+// the first node of backward that reads it.
+func savedFor(b *train.Build) []string {
+	out, held := make([]string, len(b.Storages)), make([]bool, len(b.Storages))
+	for _, id := range b.Saved {
+		held[id] = true
+	}
+	for i := range b.Nodes {
+		n := &b.Nodes[i]
+		if n.Phase != program.Backward || n.Autograd == "" {
+			continue
+		}
+		for _, id := range n.Reads {
+			if !held[id] || out[id] != "" {
+				continue
+			}
+			if out[id] = n.Autograd; n.Name != "" {
+				out[id] += " of " + n.Name
+			}
+		}
+	}
+	return out
+}
+
+// A placing allocator notes where it puts the storages of a step.
+type placing struct {
+	*alloc.Caching
+	before map[program.StorageID]int64 // the addresses when the last step begins
+	ids    []program.StorageID         // that the last step allocates, in order
+	at     []int64                     // their addresses
+}
+
+// Took implements liveness.Watcher.
+func (p *placing) Took(id program.StorageID, step int, h alloc.Handle) {
+	if step < steps-1 {
+		p.before[id] = p.At(h)
+		return
+	}
+	p.ids, p.at = append(p.ids, id), append(p.at, p.At(h))
+}
+
+// place fills in the segments of the steady step and where its storages lie in
+// them, if the steps fit the budget.
+func (a *Answer) place(v *StepView) {
+	b := a.ev.Build
+	p := &placing{Caching: alloc.NewCaching(a.ev.conf, a.ev.limit), before: map[program.StorageID]int64{}}
+	if _, err := liveness.Replay[alloc.Handle](b.Program, p, steps); err != nil {
+		return
+	}
+	segments := p.Snapshot().Segments
+	offset := make([]int64, len(segments)) // of each from the first, laid end to end
+	var end int64
+	for i := range segments {
+		s := &segments[i]
+		small := int64(0)
+		if s.Small {
+			small = 1
+		}
+		v.Segments = append(v.Segments, [3]int64{s.Size, int64(s.Stream), small})
+		offset[i], end = end, end+s.Size
+	}
+	position := func(at int64) int64 {
+		i := sort.Search(len(segments), func(i int) bool { return segments[i].Addr+segments[i].Size > at })
+		if i == len(segments) || at < segments[i].Addr {
+			return -1
+		}
+		return offset[i] + at - segments[i].Addr
+	}
+	for _, id := range v.Before {
+		at, ok := p.before[program.StorageID(id)]
+		if !ok {
+			at = -1
+		}
+		v.Places = append(v.Places, position(at))
+	}
+	next := 0
+	for _, e := range v.Events {
+		switch {
+		case e[1] < 0:
+		case next < len(p.ids) && p.ids[next] == program.StorageID(e[1]-1):
+			v.Places = append(v.Places, position(p.at[next]))
+			next++
+		default: // refused
+			v.Places = append(v.Places, -1)
+		}
+	}
 }

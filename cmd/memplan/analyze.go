@@ -6,12 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/memplan/memplan/cmd/memplan/report"
 	"github.com/memplan/memplan/cmd/memplan/timeline"
+	"github.com/memplan/memplan/files"
 	"github.com/memplan/memplan/planner"
 )
 
@@ -25,6 +29,7 @@ type analyzeOptions struct {
 	draws          int
 	seed           uint64
 	lengths        string
+	open           bool
 }
 
 func newAnalyzeCmd(s *streams, run func(context.Context, *streams, *analyzeOptions) error) *cobra.Command {
@@ -63,6 +68,7 @@ LENGTH,COUNT.`,
   memplan analyze models/gpt2.onnx --batch 16 --precision amp-bf16
   memplan analyze models/vit_b_16.onnx --batch 256 --vram 16G --format json
   memplan analyze models/resnet50.onnx --batch 64 --timeline step.svg
+  memplan analyze models/resnet50.onnx --batch 64 --open
   memplan analyze models/gpt2.onnx --batch 48 --vram 16G --compare none,sqrt,blocks,auto
   memplan analyze models/vit_b_16.onnx --gpu t4,a10,a100-40gb
   memplan analyze models/gpt2.onnx --batch 48 --vram 16G --allow precision,accumulate,checkpoint
@@ -72,6 +78,9 @@ LENGTH,COUNT.`,
 		ValidArgsFunction: completeFiles(1, "onnx"),
 		RunE: func(c *cobra.Command, args []string) error {
 			o.path = args[0]
+			if o.open && !c.Flags().Changed("format") {
+				o.format = "html"
+			}
 			return run(c.Context(), s, o)
 		},
 	}
@@ -89,6 +98,7 @@ LENGTH,COUNT.`,
 	noFiles(c, "compare", "draws", "seed")
 	_ = c.RegisterFlagCompletionFunc("allow", cobra.FixedCompletions(append([]string{"all"}, planner.LeverNames()...), cobra.ShellCompDirectiveNoFileComp)) // fails only for a flag that does not exist
 	_ = c.MarkFlagFilename("prices", "csv")                                                                                                                 // fails only for a flag that does not exist
+	c.Flags().BoolVar(&o.open, "open", false, "write the report as HTML, to a temporary file without -o, and show it in the browser")
 	return c
 }
 
@@ -204,6 +214,11 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 	if err := checkTimeline(o.timeline); err != nil {
 		return err
 	}
+	if o.open {
+		if err := o.checkOpen(planner.Several(cfg.GPU) || len(o.allow) > 0 || o.phases); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := limited(ctx, o.timeout)
 	defer cancel()
 	m, err := s.open(o.path, &cfg)
@@ -234,7 +249,50 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 	if err := emit(s, &o.outputFlags, report.Analyses, a); err != nil {
 		return err
 	}
+	if o.open {
+		s.browse(o.file)
+	}
 	return answer(r.Fits)
+}
+
+// checkOpen checks that the result is one report as HTML, and gives it a file if it
+// has none.
+func (o *analyzeOptions) checkOpen(several bool) error {
+	switch {
+	case o.format != "html":
+		return fmt.Errorf("--open shows HTML: give it without --format %s", o.format)
+	case several || len(o.compare) > 0:
+		return errors.New("--open shows one report: give it without --compare, --allow and --phases, and with one card")
+	case o.toFile():
+		return nil
+	}
+	dir, err := files.TempDir("memplan")
+	if err != nil {
+		return fmt.Errorf("--open: %w; name a file with -o", err)
+	}
+	o.file = filepath.Join(dir, "memplan.html")
+	return nil
+}
+
+// browsers are the commands that show a file, by operating system; on others it is
+// xdg-open.
+var browsers = map[string][]string{"darwin": {"open"}, "windows": {"rundll32", "url.dll,FileProtocolHandler"}}
+
+// browse shows a file in the browser, or says where it is.
+func (s *streams) browse(file string) {
+	path, err := filepath.Abs(file)
+	if err == nil {
+		with, ok := browsers[runtime.GOOS]
+		if !ok {
+			with = []string{"xdg-open"}
+		}
+		err = exec.Command(with[0], append(slices.Clone(with[1:]), path)...).Start() // it may live as long as the browser
+	}
+	if err != nil {
+		s.err.line("wrote %s, which no browser shows: %v", file, err)
+		return
+	}
+	s.err.line("wrote %s", file)
 }
 
 // open opens a model for a question and checks that the question's selection

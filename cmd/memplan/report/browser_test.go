@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/memplan/memplan/internal/inert"
 	"github.com/memplan/memplan/planner"
 )
 
@@ -59,10 +60,12 @@ func text(id string, to *string) chromedp.Action {
 // the last born first.
 func synthetic(n int) *planner.StepView {
 	v := &planner.StepView{Categories: []string{"parameters", "activations"}, Phases: []string{"forward", "backward"}, Strings: []string{"", "aten.first", "aten.last"}, Before: []int32{0}}
-	v.Storages = append(v.Storages, [4]int64{1 << 20, 0, 0, 0})
+	v.Storages = append(v.Storages, [6]int64{1 << 20})
+	v.Segments, v.Places = [][3]int64{{2 << 20}, {int64(n) * 1024}}, []int64{0}
 	for i := range n {
 		v.Strings = append(v.Strings, fmt.Sprintf("tensor_%d", i), fmt.Sprintf("block.%d", i%12))
-		v.Storages = append(v.Storages, [4]int64{1024, 1, int64(2*i + 3), int64(2*i + 4)})
+		v.Storages = append(v.Storages, [6]int64{1024, 1, int64(2*i + 3), int64(2*i + 4)})
+		v.Places = append(v.Places, 2<<20+1024*int64(i))
 	}
 	for i := range n {
 		v.Nodes = append(v.Nodes, [4]int{0, 1, 2*i + 3, 2*i + 4})
@@ -97,10 +100,10 @@ func TestStepInBrowser(t *testing.T) {
 	if !strings.HasPrefix(where, fmt.Sprintf("event %d of %d, the peak: 49.83 MiB live; forward: aten.first (tensor_49999), block.7; allocates 1.000 KiB", tensors, 2*tensors)) {
 		t.Error(where)
 	}
-	if count != "50001 tensors, 49.83 MiB; the largest 200 are shown" || rows != 200 || modules != 2 {
+	if count != "50001 tensors live there, 49.83 MiB; the largest 200 are shown" || rows != 200 || modules != 2 {
 		t.Errorf("%s, %d rows, %d modules", count, rows, modules)
 	}
-	run("hover", chromedp.Evaluate(fmt.Sprintf(pointer, "pointermove", "r.width / 4"), nil), text("step-tip", &tip), chromedp.Evaluate(`document.getElementById('step-tip').hidden`, &hidden))
+	run("hover", chromedp.Evaluate(fmt.Sprintf(pointer, "pointermove", "62 + (r.width - 70) / 4"), nil), text("step-tip", &tip), chromedp.Evaluate(`document.getElementById('step-tip').hidden`, &hidden))
 	if hidden || !strings.Contains(tip, "at event 2") || !strings.Contains(tip, "activations 24.") {
 		t.Errorf("hidden %v: %s", hidden, tip)
 	}
@@ -112,11 +115,61 @@ func TestStepInBrowser(t *testing.T) {
 		t.Error(moved)
 	}
 	run("search", chromedp.KeyEvent("p"), chromedp.Evaluate(`(() => { const i = document.getElementById('step-search'); i.value = 'tensor_12345 block'; i.dispatchEvent(new Event('input')); })()`, nil), text("step-count", &searched))
-	if searched != "1 tensors, 1.000 KiB" {
+	if searched != "1 tensor of the step, 1.000 KiB" {
 		t.Error(searched)
 	}
 	run("from a row to where it was made", chromedp.Evaluate(`document.querySelector('#step-live tr').click()`, nil), text("step-where", &where))
 	if !strings.HasPrefix(where, "event 12346 of ") {
 		t.Error(where)
+	}
+	const tensor = `document.getElementById('step-tensor').textContent`
+	var chosen, fragments string
+	run("its tensor", chromedp.Evaluate(tensor, &chosen), text("step-fragments", &fragments))
+	if chosen != "tensor_12345, activations; 1.000 KiB; block.9; made by aten.first (12346); freed by aten.last (87655)" {
+		t.Error(chosen)
+	}
+	if fragments != "2 segments, 50.83 MiB reserved: 13.06 MiB in use at event 12346, 37.77 MiB not (grey); the largest gap has 36.77 MiB; 0 segments empty." {
+		t.Error(fragments)
+	}
+	const at = `(() => { const o = document.getElementById('%s'), r = o.getBoundingClientRect(); for (const what of ['pointerdown', 'pointerup', 'click']) o.dispatchEvent(new PointerEvent(what, {clientX: r.left + %s, clientY: r.top + %s, pointerId: 1, bubbles: true})); })()`
+	const still = `HTMLElement.prototype.setPointerCapture = () => {}`
+	run("click in the chart", chromedp.Evaluate(still, nil), chromedp.Evaluate(fmt.Sprintf(at, "step-over", "r.width / 2", "r.height - 21"), nil), chromedp.Evaluate(tensor, &chosen))
+	if !strings.HasPrefix(chosen, "(unnamed), parameters; 1.000 MiB") {
+		t.Error(chosen)
+	}
+	run("click in a segment", chromedp.Evaluate(fmt.Sprintf(at, "step-segments", "r.width / 2", "23"), nil), chromedp.Evaluate(tensor, &chosen))
+	if !strings.HasPrefix(chosen, "tensor_") {
+		t.Error(chosen)
+	}
+	var before, after string
+	const pixels = `document.getElementById('step-canvas').toDataURL()`
+	run("wheel", chromedp.Evaluate(pixels, &before), chromedp.Evaluate(`(() => { const o = document.getElementById('step-over'), r = o.getBoundingClientRect(); o.dispatchEvent(new WheelEvent('wheel', {deltaY: -1, clientX: r.left + 200, clientY: r.top + 50, cancelable: true})); })()`, nil), chromedp.Evaluate(pixels, &after))
+	if before == after {
+		t.Error("the wheel changes nothing")
+	}
+	run("whole step", chromedp.Evaluate(`document.getElementById('step-all').click()`, nil), chromedp.Evaluate(pixels, &after))
+	if before != after {
+		t.Error("the whole step is not as it was")
+	}
+}
+
+// The page of a diff shows both steps, on one scale, each by itself.
+func TestDiffInBrowser(t *testing.T) {
+	d := &planner.Diff{Base: planner.DiffSide{Path: "a<b>.onnx", AllocatedBytes: 1 << 20}, Head: planner.DiffSide{Path: "c.onnx", AllocatedBytes: 3 << 20}, DeltaBytes: 2 << 20,
+		Categories: []planner.CategoryDelta{{Category: "activations", Base: 1 << 20, Head: 3 << 20, Delta: 2 << 20}}, Modules: []planner.ModuleDelta{{Module: "</script>", Delta: 2 << 20}}}
+	d.Steps = func() [2]*planner.StepView { return [2]*planner.StepView{synthetic(100), synthetic(300)} }
+	page := written(t, Diffs, "html", d, Style{})
+	for _, fault := range inert.HTML([]byte(page), StepScript) {
+		t.Error(fault)
+	}
+	ctx := browser(t, page)
+	var base, head, count string
+	var sections int
+	if err := chromedp.Run(ctx, text("base-where", &base), text("head-where", &head), chromedp.Evaluate(`document.querySelectorAll('section.step:not([hidden])').length`, &sections),
+		chromedp.Evaluate(`(() => { const i = document.getElementById('head-search'); i.value = 'tensor_250'; i.dispatchEvent(new Event('input')); })()`, nil), text("base-count", &count)); err != nil {
+		t.Fatal(err)
+	}
+	if sections != 2 || !strings.HasPrefix(base, "event 100 of 200, the peak: ") || !strings.HasPrefix(head, "event 300 of 600, the peak: ") || !strings.HasPrefix(count, "101 tensors live there") {
+		t.Errorf("%d sections: %s; %s; %s", sections, base, head, count)
 	}
 }

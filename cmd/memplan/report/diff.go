@@ -12,6 +12,7 @@ var Diffs = []Format[*planner.Diff]{
 	{Name: "text", Write: diffText},
 	AsJSON(Itself[*planner.Diff]),
 	{Name: "markdown", Write: diffMarkdown},
+	{Name: "html", Write: diffHTML},
 }
 
 // mostDeltas bounds the lists for people; JSON has all entries.
