@@ -110,7 +110,7 @@ func TestConfigFileErrors(t *testing.T) {
 		{ok + "rules: {min-batch: 0}\n", `2: min-batch: "0": want a whole number`},
 		{ok + "rules: {max-parameters: many}\n", `2: max-parameters: "many": want a number`},
 		{ok + "rules: {max-parameters: 1e30}\n", `2: max-parameters: "1e30": want a number`},
-		{"models: [{path: a.onnx, batch: -1}]\n", `1: batch "-1": want a positive integer or max`},
+		{"models: [{path: a.onnx, batch: -1}]\n", `1: batch "-1": want a positive integer, max or best`},
 		{"models: [{path: a.onnx, gpu: h20}]\n", `1: unknown gpu "h20": did you mean h200?`},
 		{"models: [{path: a.onnx, mode: learn}]\n", `1: unknown mode "learn" (known: train, infer)`},
 		{"models: [{path: a.onnx, precision: int8}]\n", `1: unknown precision "int8"`},

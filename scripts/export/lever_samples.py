@@ -12,10 +12,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-import onnx
 import torch
 import torch.nn.functional as F
-from export_models import strip
 from torch import nn
 
 
@@ -62,6 +60,9 @@ class Conv(nn.Module):
 
 
 def main() -> None:
+    import onnx
+    from export_models import strip
+
     out = Path(__file__).resolve().parents[2] / "planner" / "testdata" / "levers"
     out.mkdir(exist_ok=True)
     dim = torch.export.Dim
