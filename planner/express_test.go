@@ -270,7 +270,7 @@ func TestExpressNames(t *testing.T) {
 
 // A script of FSDP2 is of a plan with a mesh that it can make.
 func TestExpressFSDP2(t *testing.T) {
-	for mesh, want := range map[string]string{"": "the plan is of one card", "pp=2": "cannot express the plan's mesh pp=2", "zero3=2": "cannot express the plan's mesh zero3=2", "hsdp=2x2": "", "ddp=2": "", "fsdp=2,tp=2": ""} {
+	for mesh, want := range map[string]string{"": "the plan is of one card", "fsdp=1,cp=2": "context_parallel is put around a training step", "pp=2": "cannot express the plan's mesh pp=2", "zero3=2": "cannot express the plan's mesh zero3=2", "hsdp=2x2": "", "ddp=2": "", "fsdp=2,tp=2": ""} {
 		p := &Plan{}
 		p.Config.Parallel = mesh
 		data, err := writeFSDP2(p)

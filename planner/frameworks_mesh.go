@@ -80,11 +80,14 @@ func titanMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 	if m.ZeRO || m.Stage > 0 {
 		return nil, errors.New("it shards by fully_shard alone")
 	}
-	if err := errors.Join(policy(c, m), others(c, "fsdp-reshard", "fsdp-precision", "fsdp-offload", "pp-schedule", "pp-micros")); err != nil {
+	if err := errors.Join(policy(c, m), others(c, "fsdp-reshard", "fsdp-precision", "fsdp-offload", "cp-dim", "pp-schedule", "pp-micros")); err != nil {
 		return nil, err
 	}
 	const p = "--parallelism."
 	out := [][2]string{{p + "data_parallel_replicate_degree", count(m.Replicas)}, {p + "data_parallel_shard_degree", count(m.Shards)}, {p + "tensor_parallel_degree", count(m.Tensor)}, {p + "pipeline_parallel_degree", count(m.Pipeline)}}
+	if m.Context > 0 {
+		out = append(out, [2]string{p + "context_parallel_degree", count(m.Context)})
+	}
 	if m.Shards > 0 {
 		word, err := reshard(c, "always", "never")
 		if err != nil {
@@ -105,6 +108,8 @@ func titanMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 // megatronMesh is Megatron-LM's arguments; its data-parallel ranks are those that are left.
 func megatronMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 	switch {
+	case m.Context > 0:
+		return nil, errors.New("its context parallelism is TransformerEngine's, and the plan's PyTorch's: give a mesh without cp")
 	case m.Shards > 0 || m.Stage > 0:
 		return nil, errors.New("its sharding is of its own kind: give a mesh of ddp, zero1, tp and pp")
 	case c.PPSchedule == "gpipe" || m.Pipeline > 0 && c.PPSchedule == "":
@@ -128,13 +133,15 @@ func accelerateMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 	if m.Pipeline > 0 || m.ZeRO {
 		return nil, errors.New("it has no pipelines and no optimizer of that kind")
 	}
-	if err := errors.Join(policy(c, m), others(c, "fsdp-reshard", "fsdp-precision", "fsdp-offload")); err != nil {
+	if err := errors.Join(policy(c, m), others(c, "fsdp-reshard", "fsdp-precision", "fsdp-offload", "cp-dim")); err != nil {
 		return nil, err
 	}
 	out := [][2]string{{"num_processes", count(m.Ranks())}}
 	switch {
 	case m.Stage > 0:
 		return append(out, [2]string{"distributed_type", "DEEPSPEED"}, [2]string{"deepspeed_config.zero_stage", count(m.Stage)}), nil
+	case m.Context > 0 && m.Shards == 0:
+		return nil, errors.New("context parallelism stands there beside FSDP: give fsdp=N,cp=M")
 	case m.Shards == 0 && m.Tensor == 0:
 		return append(out, [2]string{"distributed_type", "MULTI_GPU"}), nil
 	case m.Shards == 0:
@@ -145,9 +152,12 @@ func accelerateMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 		return nil, err
 	}
 	out = append(out, [2]string{"distributed_type", "FSDP"}, [2]string{"fsdp_config.fsdp_version", "2"}, [2]string{"fsdp_config.fsdp_reshard_after_forward", word}, [2]string{"fsdp_config.fsdp_offload_params", fmt.Sprint(c.FSDPOffload)})
-	if m.Replicas > 0 || m.Tensor > 0 {
+	if m.Replicas > 0 || m.Tensor > 0 || m.Context > 0 {
 		const p = "parallelism_config.parallelism_config_"
 		out = append(out, [2]string{p + "dp_replicate_size", count(m.Replicas)}, [2]string{p + "dp_shard_size", count(m.Shards)}, [2]string{p + "tp_size", count(m.Tensor)})
+		if m.Context > 0 {
+			out = append(out, [2]string{p + "cp_size", count(m.Context)})
+		}
 	}
 	return out, nil
 }

@@ -80,3 +80,35 @@ func TestMeshConfigs(t *testing.T) {
 		}
 	}
 }
+
+// Frameworks that have context parallelism of PyTorch's get its ranks, others refuse it.
+func TestMeshContext(t *testing.T) {
+	for _, c := range []struct {
+		mesh              string
+		keys              meshKeys
+		key, value, wrong string
+	}{
+		{"fsdp=2,cp=4", titanMesh, "--parallelism.context_parallel_degree", "4", ""},
+		{"fsdp=2,tp=2", titanMesh, "", "", ""},
+		{"fsdp=2,cp=4", accelerateMesh, "parallelism_config.parallelism_config_cp_size", "4", ""},
+		{"ddp=2,cp=4", accelerateMesh, "", "", "beside FSDP"},
+		{"ddp=2,cp=4", megatronMesh, "", "", "TransformerEngine"},
+	} {
+		m, err := ParseParallel(c.mesh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys, err := c.keys(&Config{Parallel: c.mesh, CPDim: []string{"seq"}[:min(m.Context, 1)]}, &m)
+		at := slices.IndexFunc(keys, func(k [2]string) bool {
+			return strings.Contains(k[0], "context_parallel") || strings.HasSuffix(k[0], "cp_size")
+		})
+		switch {
+		case c.wrong != "":
+			if err == nil || !strings.Contains(err.Error(), c.wrong) {
+				t.Errorf("%s: %v, want %q", c.mesh, err, c.wrong)
+			}
+		case err != nil, (at >= 0) != (c.key != ""), at >= 0 && keys[at] != [2]string{c.key, c.value}:
+			t.Errorf("%s: %v, %v", c.mesh, keys, err)
+		}
+	}
+}
