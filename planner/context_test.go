@@ -77,6 +77,17 @@ func TestContext(t *testing.T) {
 	testdata.Sequential(t)
 	table, all := contextTable(t)
 	t.Log("\n" + table)
+	for mesh, want := range map[string]int64{"cp=2": 2058 << 20, "fsdp=1,cp=2": 2058 << 20} { // the driver's bytes less what is reserved, in these runs
+		m, err := ParseParallel(mesh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := meshed{}
+		s.Mesh = m
+		if got := s.nccl() + 800<<20; relative(got, want) > 0.1 || relative(got, want) < -0.1 {
+			t.Errorf("%s: %d MiB outside the allocator, measured %d", mesh, got>>20, want>>20)
+		}
+	}
 	checkMesh(t, all, 0.003, 0.011, 0.011)
 	if len(all) < 40 {
 		t.Errorf("%d ranks", len(all))

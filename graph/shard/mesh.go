@@ -157,7 +157,7 @@ func (m Mesh) Replicated() int {
 func (m Mesh) Groups() int {
 	n := 0
 	for _, d := range []int{m.Pipeline, m.Replicas, m.Shards, m.DeepSpeed, m.Context, m.Tensor} {
-		if d > 0 {
+		if d > 1 {
 			n++
 		}
 	}
