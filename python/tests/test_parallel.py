@@ -174,7 +174,8 @@ def written(rank: int, parallel: str) -> None:
 def write(folder: str) -> None:
     """Writes the files that written() applies."""
     def said(*words: str) -> None:
-        subprocess.run(["memplan", *words], check=True, stdout=subprocess.DEVNULL, cwd=folder)
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+        subprocess.run(["memplan", *words], check=True, stdout=subprocess.DEVNULL, cwd=folder, env=dict(os.environ, PATH=path))
 
     memplan.export(net(), (batch(),), path=os.path.join(folder, "net.onnx"), step=lambda m, x: m(x).pow(2).mean().backward())
     with open(os.path.join(folder, "regions.json"), "w") as f:
