@@ -727,6 +727,9 @@ func (m *Model) selectorOf(j *job, b *train.Build) (*selector, error) {
 	if err != nil {
 		return nil, err
 	}
+	if hooked, err = j.rank(hooked, o.Update); err != nil {
+		return nil, err
+	}
 	saved := make([]int64, len(m.lifted.Graph.Nodes))
 	makers := liveness.NewRanges(b.Program).Start
 	for _, id := range b.Saved {

@@ -19,6 +19,7 @@ import (
 	"github.com/memplan/memplan/graph/infer"
 	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/graph/onnx"
+	"github.com/memplan/memplan/graph/shard"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/liveness"
 	"github.com/memplan/memplan/liveness/alloc"
@@ -455,13 +456,20 @@ func (m *Model) build(j *job, batch int64, segs []train.Segment) (*train.Build, 
 	if err != nil {
 		return nil, err
 	}
-	if m.made += len(b.Nodes) + stepEffort; j.meshed == nil {
+	m.made += len(b.Nodes) + stepEffort
+	return j.rank(b, o.Update)
+}
+
+// rank turns the program of a step on one card into that of the job's rank.
+func (j *job) rank(b *train.Build, update shard.Update) (*train.Build, error) {
+	if j.meshed == nil {
 		return b, nil
 	}
-	if err := j.meshed.rings(b); err != nil {
+	err := j.meshed.rings(b)
+	if err != nil {
 		return nil, err
 	}
-	if b, err = j.meshed.Apply(b, j.meshed.place, o.Update); err != nil {
+	if b, err = j.meshed.Apply(b, j.meshed.place, update); err != nil {
 		return nil, fmt.Errorf("--parallel %s: %w", j.meshed.Mesh, err)
 	}
 	return j.meshed.born(b, cmp.Or(j.hard, j.device.Memory)), nil

@@ -357,6 +357,8 @@ func (a *answer) noSegments(ctx context.Context) error {
 	case errors.As(err, &reason):
 		a.note("no-schedule", "nor does any schedule of operations: %s needs more with what must be there beside it", reason.Name)
 		return nil
+	case err == nil && a.j.meshed != nil: // no executor runs schedules on several cards
+		return nil
 	case err == nil:
 		a.note("schedule-may-fit", "a schedule of operations may fit, for memplan's executor: try --checkpoint schedule")
 		return nil
