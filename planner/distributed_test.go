@@ -357,7 +357,7 @@ prints the larger.
 **Accumulation, LoRA and pipelines.** A second set of runs (` + "`scripts/steps/meshes.py`" + `, ` + "`meshes.jsonl.xz`" + `) was predicted by code that had not been compared with it (` + "`first-meshes.txt`" + `): 14 runs of two
 micro-batches (DDP under no_sync, FSDP2 with set_requires_gradient_sync), of adapters under both, and of GPipe and 1F1B on ResNet-101. Allocated peaks of all 28 ranks were within 0.35%%, where
 DDP's is a range as above; reserved bytes within 7%%, but for one rank whose DDP buckets had gone (13%% less than predicted). One run needed the names of its blocks. ` + "`TestMeshes`" + ` holds them.
-ResNet-101's two ranks of interleaved 1F1B, two stages each, are within 0.12%%, where sends keep no gradients; with all kept, as under GPipe, it was 1.9%%. Its time is predicted 27%% too low.
+ResNet-101's two ranks of interleaved 1F1B, two stages each, are within 0.12%%, where sends keep no gradients; with all kept, as under GPipe, it was 1.9%%. Its time is predicted 5%% too low.
 
 **Context parallelism.** ` + "`--parallel cp=2`" + ` is PyTorch's ` + "`context_parallel`" + `: scaled_dot_product_attention gathers keys and values of all ranks, merges the results of each rank's kernels in float32,
 and sends gradients of keys and values round; alone it leaves it to the script to add gradients up, ` + "`fsdp=1,cp=2`" + ` shards parameters over both ranks. Where the file leaves the sequence open, ` + "`--dim`" + `
@@ -375,7 +375,8 @@ Offload, accumulation, frozen parameters under stage 3, and products with other 
 **Times** count communication at 80%% of what the link of a host's cards sends (NVLink by card, PCIe 4 else; InfiniBand NDR beyond eight cards), beside what it overlaps, the bubble of a pipeline, and
 what FSDP2 takes of the host: 0.5 ms for each gathering of a module, 0.04 ms for each parameter that is gathered in forward or reduced, half of that in backward, and 0.05 ms in the optimizer's step. These
 are fitted to 41 steps of the first set (FSDP2, with reshard_after_forward=False, with the bfloat16 policy: median error 5%%, worst 27%%). On the second set (` + "`TestMeshTimes`" + `) the median error is 18%% under FSDP2 (6 runs, worst
-36%%, always too fast; 32%% with a constant for each module alone), 11%% under DDP (6 runs, worst 32%%), 14%% and 12%% for one pipeline each.
+36%%, always too fast; 32%% with a constant for each module alone), 11%% under DDP (6 runs, worst 32%%), 3, 0 and 5%% for one pipeline of each schedule, whose
+slowest rank decides: kernels wait for the other ranks' micro-batches, Python does not (before, the time of the rank with most memory was taken: 14, 12 and 27%%).
 
 **Plans applied.** ` + "`memplan plan --parallel`" + `, then ` + "`memplan.parallelize`" + ` and ` + "`memplan.measure`" + ` under torchrun (` + "`scripts/steps/spread.py`" + `), the allocator bounded by the plan's card. Before,
 two of these ran out of memory and allocated bytes were up to 7%% off: ` + "`parallelize`" + ` freed the root's parameters after forward, which FSDP2 by default keeps:

@@ -197,9 +197,9 @@ func (j *job) spread(t *TimeInfo, b *train.Build) {
 		t.BackwardMs = max(t.BackwardMs, 1e3*hooks(&j.time, b, program.Backward))
 		t.OptimizerMs = max(t.OptimizerMs, 1e3*hooks(&j.time, b, program.Update))
 	}
-	if p := s.Mesh.Pipeline; p > 0 {
-		bubble := 1 + float64(p-1)/float64(s.Pipeline.Micros*s.Pipeline.Each())
-		t.ForwardMs, t.BackwardMs = t.ForwardMs*bubble, t.BackwardMs*bubble
+	if s.Mesh.Pipeline > 0 && len(s.stages) == s.Mesh.Pipeline {
+		longer := max(1, s.filled()/max(t.ForwardMs+t.BackwardMs, 1e-9))
+		t.ForwardMs, t.BackwardMs = t.ForwardMs*longer, t.BackwardMs*longer
 	}
 	t.StepMs = t.ForwardMs + t.BackwardMs + t.OptimizerMs + 1e3*c.waiting
 	t.WaitingMs = t.StepMs - before

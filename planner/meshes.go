@@ -1,8 +1,10 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/memplan/memplan/graph/program"
@@ -12,21 +14,25 @@ import (
 
 // A MeshPlan answers over which mesh to spread a step.
 type MeshPlan struct {
-	SchemaVersion int          `json:"schemaVersion"`
-	GPU           string       `json:"gpu"`
-	GPUs          int          `json:"gpus"`
-	Batch         int64        `json:"batch"`                 // of a rank
-	Smallest      string       `json:"smallest"`              // the fitting mesh with the fewest cards, "" for none; "1" for one card
-	Fastest       string       `json:"fastest"`               // the mesh with the most samples per second
-	Bound         float64      `json:"boundSamplesPerSecond"` // if all cards only computed forward and backward
-	Meshes        []MeshChoice `json:"meshes"`
+	SchemaVersion int     `json:"schemaVersion"`
+	GPU           string  `json:"gpu"`
+	GPUs          int     `json:"gpus"`
+	Batch         int64   `json:"batch"`                 // of a rank: the one asked about, or with --batch best that of Fastest
+	Smallest      string  `json:"smallest"`              // the fitting mesh with the fewest cards, "" for none; "1" for one card
+	Fastest       string  `json:"fastest"`               // the mesh with the most samples per second
+	Bound         float64 `json:"boundSamplesPerSecond"` // if all cards only computed forward and backward, at any batch that was tried
+	// MayFit is the smallest mesh of more cards, at most 1024, that the shares of parameters, gradients
+	// and optimizer do not rule out, if none fits; "" if there is none.
+	MayFit string       `json:"mayFit,omitempty"`
+	Meshes []MeshChoice `json:"meshes"`
 }
 
 // A MeshChoice is one mesh with its memory and speed.
 type MeshChoice struct {
 	Mesh             string  `json:"mesh"`
 	GPUs             int     `json:"gpus"`
-	Checkpoint       string  `json:"checkpoint"` // none, or all: every module that can be checkpointed
+	Batch            int64   `json:"batch"`      // of a rank
+	Checkpoint       string  `json:"checkpoint"` // none, all: every module that can be checkpointed, or auto: chosen, with --checkpoint auto
 	Fits             bool    `json:"fits"`
 	ProcessBytes     int64   `json:"processBytes"`
 	AtLeast          bool    `json:"atLeast,omitempty"` // processBytes is a lower bound, which is above the card's memory: nothing else was predicted
@@ -34,6 +40,9 @@ type MeshChoice struct {
 	WaitingMs        float64 `json:"waitingMs"`
 	SamplesPerSecond float64 `json:"samplesPerSecond"` // of all cards together
 	Why              string  `json:"why,omitempty"`    // why it is not predicted for this model
+
+	stopped bool    // the next batch did not fit
+	plain   float64 // samples per second without recomputation, which may not fit; +Inf if that was not predicted
 }
 
 // oneCard is the name of a single card in place of a mesh.
@@ -54,43 +63,176 @@ func meshesOf(n int) (out []string) {
 // A meshSearch compares meshes for one question.
 type meshSearch struct {
 	*Model
-	cfg   Config
-	all   []train.Segment // what checkpoint all stands for; nil where nothing can be checkpointed
-	least leastBytes
+	cfg      Config
+	policies []string        // values of --checkpoint, in the order in which they are tried
+	all      []train.Segment // what checkpoint all stands for; nil where nothing can be checkpointed
+	least    leastBytes
 }
 
 // Meshes predicts the meshes of at most n cards of the question's kind, each without
 // checkpoints and, where that does not fit, with all of them. What a card must hold in any
-// case rules meshes out before their steps are built.
+// case rules meshes out before their steps are built. With BatchBest each mesh has the batch
+// of its most samples per second among 1, 2, 3, 4, 6, 8, 12, ...; with --checkpoint auto
+// meshes that may be the fastest have selected checkpoints in place of all.
 func (m *Model) Meshes(ctx context.Context, cfg Config, n int) (*MeshPlan, error) {
 	switch {
-	case n < 2 || n > 1<<10:
-		return nil, fmt.Errorf("--gpus %d: want 2 to 1024 cards", n)
+	case n < 2 || n > mostCards:
+		return nil, fmt.Errorf("--gpus %d: want 2 to %d cards", n, mostCards)
 	case cfg.Parallel != "":
 		return nil, fmt.Errorf("--gpus chooses the mesh: give it without --parallel")
 	case cfg.GPU == "" && cfg.VRAM == 0:
 		return nil, fmt.Errorf("--gpus needs the cards: give --gpu NAME")
-	case cfg.BatchBest || cfg.Target > 0:
-		return nil, fmt.Errorf("--batch best and --target-batch are for one card: give --gpus with --batch N")
-	case cfg.BatchMax || cfg.Batch == 0:
-		cfg.Batch, cfg.BatchMax = 1, false
+	case cfg.Target > 0:
+		return nil, fmt.Errorf("--target-batch is for one card: give --gpus with --batch N or --batch best")
+	case cfg.BatchMax:
+		return nil, fmt.Errorf("--batch max is for one mesh: give --gpus with --batch N or --batch best")
 	}
-	p := &MeshPlan{SchemaVersion: SchemaVersion, GPU: cfg.GPU, GPUs: n, Batch: cfg.Batch, Meshes: []MeshChoice{}}
-	m.wholes = map[string]*train.Build{}
+	s := &meshSearch{Model: m, cfg: cfg, policies: []string{"none", "all"}}
+	switch cfg.Checkpoint {
+	case "", "auto":
+	case "none", "all":
+		s.policies = []string{cfg.Checkpoint}
+	default:
+		return nil, fmt.Errorf("--checkpoint %s: --gpus compares none, all and, of meshes that may be the fastest, auto", cfg.Checkpoint)
+	}
+	batches := []int64{max(cfg.Batch, 1)}
+	if s.cfg.Checkpoint, s.cfg.BatchBest = "", false; cfg.BatchBest {
+		batches = meshBatches()
+	}
+	p := &MeshPlan{SchemaVersion: SchemaVersion, GPU: cfg.GPU, GPUs: n, Batch: batches[0], Meshes: []MeshChoice{}}
 	defer func() { m.wholes = nil }()
-	s := &meshSearch{Model: m, cfg: cfg}
-	var err error
-	if p.Bound, err = s.perfect(n); err != nil {
-		return nil, err
-	}
 	for _, mesh := range meshesOf(n) {
+		p.Meshes = append(p.Meshes, MeshChoice{Mesh: mesh})
+	}
+	tried := make([][]MeshChoice, len(p.Meshes)) // those that fit
+	for k, batch := range batches {
+		more, err := s.at(ctx, p, tried, batch, k == 0)
+		if err != nil {
+			return nil, err
+		}
+		if !more || ctx.Err() != nil {
+			break
+		}
+	}
+	p.choose()
+	if cfg.Checkpoint == "auto" && p.Fastest != "" {
+		s.refine(ctx, p, tried)
+	}
+	if cfg.BatchBest && p.Fastest != "" {
+		p.Batch = p.Meshes[p.index(p.Fastest)].Batch
+	}
+	if p.Smallest == "" {
+		p.MayFit = s.larger(n)
+	}
+	return p, nil
+}
+
+// mostCards bounds the cards of a mesh that is chosen.
+const mostCards = 1 << 10
+
+// meshBatches are the batches of a rank that --batch best tries: powers of two and the
+// means of neighbouring ones.
+func meshBatches() (out []int64) {
+	out = []int64{1}
+	for b := int64(2); b <= mostBatch; b *= 2 {
+		out = append(out, b, b+b/2)
+	}
+	return out
+}
+
+// at predicts one batch of every mesh: the first one of all meshes, another of those that the one
+// before fitted. more is whether some fit.
+func (s *meshSearch) at(ctx context.Context, p *MeshPlan, tried [][]MeshChoice, batch int64, first bool) (more bool, err error) {
+	s.wholes, s.cfg.Batch = map[string]*train.Build{}, batch
+	bound, err := s.perfect(p.GPUs)
+	if err != nil {
+		return false, err
+	}
+	if first {
+		p.Bound = bound
+	}
+	for i := range p.Meshes {
+		best := &p.Meshes[i]
 		if ctx.Err() != nil {
 			break
 		}
-		p.Meshes = append(p.Meshes, s.choice(ctx, mesh))
+		if !first && (len(tried[i]) == 0 || tried[i][len(tried[i])-1].stopped) {
+			continue
+		}
+		s.progress(i, len(p.Meshes), best.Mesh)
+		c := s.choice(ctx, best.Mesh)
+		if first || c.Fits && c.SamplesPerSecond > best.SamplesPerSecond {
+			*best = c
+		}
+		if c.Fits {
+			tried[i], more = append(tried[i], c), true
+			p.Bound = max(p.Bound, bound)
+		} else if n := len(tried[i]); n > 0 {
+			tried[i][n-1].stopped = true
+		}
+	}
+	return more, nil
+}
+
+// refine selects checkpoints where every module was checkpointed and the step would be faster than
+// the fastest without recomputation: those that may be the fastest first, until no other may.
+func (s *meshSearch) refine(ctx context.Context, p *MeshPlan, tried [][]MeshChoice) {
+	type candidate struct {
+		mesh int
+		c    MeshChoice
+	}
+	var list []candidate
+	for i := range tried {
+		for _, c := range tried[i] {
+			if c.Checkpoint == "all" {
+				list = append(list, candidate{i, c})
+			}
+		}
+	}
+	slices.SortStableFunc(list, func(x, y candidate) int { return cmp.Compare(y.c.plain, x.c.plain) })
+	s.wholes, s.policies = map[string]*train.Build{}, []string{"auto"}
+	fastest := p.Meshes[p.index(p.Fastest)].SamplesPerSecond
+	for i, x := range list {
+		if s.cfg.Batch = x.c.Batch; x.c.plain <= fastest || ctx.Err() != nil {
+			break
+		}
+		s.progress(i, len(list), "checkpoints of "+x.c.Mesh)
+		if a := s.choice(ctx, x.c.Mesh); a.Fits && a.SamplesPerSecond > p.Meshes[x.mesh].SamplesPerSecond {
+			p.Meshes[x.mesh], fastest = a, max(fastest, a.SamplesPerSecond)
+		}
 	}
 	p.choose()
-	return p, nil
+}
+
+// larger is the smallest mesh of more than n cards that is not ruled out by what a card must
+// hold; "" for none.
+func (s *meshSearch) larger(n int) string {
+	for k := 2; k <= mostCards; k *= 2 {
+		for t := 1; k > n && t <= min(k, 8); t *= 2 {
+			name := fmt.Sprint("fsdp=", k)
+			if t == k {
+				name = fmt.Sprint("tp=", t)
+			} else if t > 1 {
+				name = fmt.Sprintf("fsdp=%d,tp=%d", k/t, t)
+			}
+			cfg := s.cfg
+			cfg.Parallel = name
+			if j, err := s.resolve(cfg); err == nil && s.least.of(&j.meshed.Mesh, &cfg, false) <= j.cap {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+func (s *meshSearch) progress(done, total int, mesh string) {
+	if s.Model.Progress != nil {
+		s.Model.Progress(done, total, fmt.Sprintf("%s, batch %d", mesh, s.cfg.Batch))
+	}
+}
+
+func (p *MeshPlan) index(mesh string) int {
+	return slices.IndexFunc(p.Meshes, func(c MeshChoice) bool { return c.Mesh == mesh })
 }
 
 // perfect is the samples per second of n cards that compute forward and backward alone. From
@@ -121,7 +263,7 @@ func (s *meshSearch) perfect(n int) (float64, error) {
 
 // choice predicts one mesh.
 func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
-	c, cfg := MeshChoice{Mesh: text, GPUs: 1}, s.cfg
+	c, cfg := MeshChoice{Mesh: text, GPUs: 1, Batch: s.cfg.Batch, plain: math.Inf(1)}, s.cfg
 	var mesh shard.Mesh
 	if text != oneCard {
 		var err error
@@ -132,8 +274,8 @@ func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
 		cfg.Parallel, c.GPUs = text, mesh.Ranks()
 	}
 	data := mesh.Data()
-	for _, c.Checkpoint = range []string{"none", "all"} {
-		if cfg.Checkpoint = c.Checkpoint; c.Checkpoint == "all" {
+	for _, c.Checkpoint = range s.policies {
+		if cfg.Checkpoint, cfg.Segments = c.Checkpoint, nil; c.Checkpoint == "all" {
 			cfg.Segments = s.all
 		}
 		j, err := s.resolve(cfg)
@@ -154,6 +296,9 @@ func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
 		a.j.spread(&t, a.ev.Build)
 		t.round()
 		c.AtLeast, c.ProcessBytes, c.StepMs, c.WaitingMs, c.SamplesPerSecond = false, a.ev.res.Reserved+a.j.besides(), t.StepMs, t.WaitingMs, round(float64(data)*t.SamplesPerSecond)
+		if c.Checkpoint == "none" {
+			c.plain = c.SamplesPerSecond
+		}
 		if c.Fits = a.fits != nil && *a.fits; c.Fits {
 			break
 		}

@@ -333,7 +333,11 @@ func (j *job) budget() error {
 		return nil
 	}
 	if j.cap = j.vram - j.besides(); j.cap <= 0 {
-		return fmt.Errorf("--vram %s is less than the CUDA context of %s alone takes, %s", profile.FormatBytes(j.vram), j.device.Name, profile.FormatBytes(j.besides()))
+		what := "context"
+		if j.meshed != nil {
+			what = "context with NCCL's communicators"
+		}
+		return fmt.Errorf("--vram %s is less than the CUDA %s of %s alone takes, %s", profile.FormatBytes(j.vram), what, j.device.Name, profile.FormatBytes(j.besides()))
 	}
 	j.hard = j.cap
 	return nil
@@ -532,9 +536,31 @@ func (m *Model) fixedBatch(j *job) (int64, error) {
 	}
 	if open {
 		names := infer.Unbound(m.g)
-		return 0, fmt.Errorf("%s: dimension %s is not bound: give --batch N, --batch max with --vram, or --dim %s=N", m.Path, strings.Join(names, ", "), names[0])
+		if err := m.bind(1, j.cfg.Dims, j.cfg.Shapes); err != nil {
+			return 0, err
+		}
+		return 0, fmt.Errorf("%s: %s", m.Path, unboundText(names, infer.Unbound(m.g)))
 	}
 	return m.leadingDim(), nil
+}
+
+// unboundText says which dims are not bound, and which of them a batch would leave open.
+func unboundText(names, open []string) string {
+	is := "dimension " + names[0] + " is"
+	if n := len(names) - 1; n > 0 {
+		is = "dimensions " + strings.Join(names[:n], ", ") + " and " + names[n] + " are"
+	}
+	var give []string
+	switch {
+	case len(open) == 0:
+		give = []string{fmt.Sprintf("--batch N, --batch max with --vram, or --dim %s=N", names[0])}
+	case len(open) < len(names):
+		give = []string{"--batch N (or max, with --vram)"}
+	}
+	for _, s := range open {
+		give = append(give, fmt.Sprintf("--dim %s=N", s))
+	}
+	return is + " not bound: give " + strings.Join(give, " and ")
 }
 
 // leadingDim returns the batch that the file fixes: the first dim of the first

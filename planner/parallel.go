@@ -57,6 +57,8 @@ type meshed struct {
 	dims  map[string]int64 // dims of the file on a rank, where sequences are divided; else nil
 	loop  bool             // the optimizer updates one parameter after the other
 	meta  int64            // bytes that a card would hold before the model is cut, where that is more than it has; else 0
+
+	stages []stageTime // of a pipeline's ranks
 }
 
 // unmodelled maps known dimensions of meshes that are not predicted to what is missing.
@@ -490,6 +492,9 @@ func (a *answer) parallel() error {
 			}
 			seen[p] = ev
 		}
+		if s.Mesh.Pipeline > 0 {
+			s.stage(p.Pipeline, ev.Program, &a.j.time)
+		}
 		r := RankInfo{Rank: ranks[i], Stage: p.Pipeline, AllocatedBytes: ev.res.Allocated, ReservedBytes: ev.res.Reserved, ProcessBytes: ev.res.Reserved + a.j.besides()}
 		if a.ranks.PerRank = append(a.ranks.PerRank, r); r.ReservedBytes > a.ranks.PerRank[a.ranks.worst()].ReservedBytes {
 			a.ranks.WorstRank = r.Rank
@@ -504,6 +509,38 @@ func (a *answer) parallel() error {
 		return err
 	}
 	return nil
+}
+
+// A stageTime is how long forward and backward of a pipeline's rank take alone, in milliseconds:
+// as a whole, and their kernels.
+type stageTime struct{ whole, kernels float64 }
+
+// stage notes the times of a pipeline's rank, once.
+func (s *meshed) stage(rank int, p *program.Program, m *TimeModel) {
+	if rank != len(s.stages) {
+		return
+	}
+	t := timeOf(p, m, 1)
+	x := stageTime{whole: t.ForwardMs + t.BackwardMs}
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if s := m.Seconds(n); s > 0 && n.Only != program.FirstStep && n.Phase != program.Update {
+			x.kernels += 1e3 * (s + gapSeconds) * float64(p.Runs(n))
+		}
+	}
+	s.stages = append(s.stages, x)
+}
+
+// filled returns how long forward and backward of a pipeline take, in milliseconds. The kernels of
+// the slowest rank are busy from its first micro-batch to its last, before and after which one micro-batch passes
+// through the other ranks. No rank is faster than alone: Python does not wait for what it
+// receives, so where a rank waits for Python it does so beside the others.
+func (s *meshed) filled() float64 {
+	var sum, most, alone float64
+	for _, t := range s.stages {
+		sum, most, alone = sum+t.kernels, max(most, t.kernels), max(alone, t.whole)
+	}
+	return max(alone, most+(sum-most)/float64(s.Pipeline.Micros*s.Pipeline.Each()))
 }
 
 // worst is the index of the worst rank.

@@ -42,8 +42,12 @@ where every buffer of the step lies in one arena, for an executor.
 With --gpus N it predicts the meshes of up to N cards instead and names the smallest
 that fits and the one of the most samples per second; --batch is each rank's. A mesh
 whose cards have less than its share of parameters, gradients, optimizer and what
-blocks gather is ruled out with that bound ("> 132.7 GiB"), not replayed.`,
+blocks gather is ruled out with that bound ("> 132.7 GiB"), not replayed. --batch best
+gives each mesh the batch of its most samples per second among 1, 2, 3, 4, 6, 8, 12, ...
+Meshes have no checkpoints or every module's; --checkpoint auto selects those of
+meshes that may then be the fastest.`,
 		Example: `  memplan plan models/gpt2.onnx --batch 48 --vram 16G -o plan.json
+  memplan plan llama.onnx --gpus 8 --gpu h100 --precision bf16 --batch best
   memplan config plan.json --to torch`,
 		Args:              exactly(1, "one model file"),
 		ValidArgsFunction: completeFiles(1, "onnx"),
@@ -62,7 +66,10 @@ blocks gather is ruled out with that bound ("> 132.7 GiB"), not replayed.`,
 
 // meshRun answers plan --gpus: the document, and a table of it on stderr.
 func meshRun(ctx context.Context, s *streams, o *planOptions, m *planner.Model, cfg planner.Config) error {
+	show, clear := s.progress(filepath.Base(m.Path))
+	m.Progress = show
 	p, err := m.Meshes(ctx, cfg, o.gpus)
+	clear()
 	if err != nil {
 		return err
 	}

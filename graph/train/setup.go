@@ -52,7 +52,7 @@ func (b *builder) resident() error {
 		shape, ok := v.Type.Shape.Static()
 		if !ok {
 			if cat == program.Inputs {
-				return fmt.Errorf("input %q has the unbound shape %v: bind its dimensions, as --dim NAME=N", v.Name, shapeText(v.Type.Shape))
+				return fmt.Errorf("input %q has the unbound shape %v: bind its dimensions, as --dim %s=N", v.Name, shapeText(v.Type.Shape), openDim(v.Type.Shape))
 			}
 			continue
 		}
@@ -300,4 +300,14 @@ func parent(name string) string {
 		return name[:i]
 	}
 	return ""
+}
+
+// openDim returns the first symbol of a shape, NAME if it has none.
+func openDim(s graph.Shape) string {
+	for _, d := range s {
+		if names := d.Symbols(); len(names) > 0 {
+			return names[0]
+		}
+	}
+	return "NAME"
 }

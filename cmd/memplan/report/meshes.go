@@ -8,20 +8,23 @@ import (
 
 // MeshTable returns the predicted meshes, one line each, and those chosen.
 func MeshTable(p *planner.MeshPlan) []string {
-	out := []string{fmt.Sprintf("%-14s %5s %-11s %10s %9s %9s %10s", "mesh", "cards", "checkpoints", "a rank", "step ms", "waiting", "samples/s")}
+	out := []string{fmt.Sprintf("%-14s %5s %6s %-11s %10s %9s %9s %10s", "mesh", "cards", "batch", "checkpoints", "a rank", "step ms", "waiting", "samples/s")}
 	for _, c := range p.Meshes {
-		line := fmt.Sprintf("%-14s %5d %-11s %10s %9.1f %9.1f %10.2f", c.Mesh, c.GPUs, c.Checkpoint, size(c.ProcessBytes), c.StepMs, c.WaitingMs, c.SamplesPerSecond)
+		line := fmt.Sprintf("%-14s %5d %6d %-11s %10s %9.1f %9.1f %10.2f", c.Mesh, c.GPUs, c.Batch, c.Checkpoint, size(c.ProcessBytes), c.StepMs, c.WaitingMs, c.SamplesPerSecond)
 		switch {
 		case c.Why != "":
 			line = fmt.Sprintf("%-14s %5d %s", c.Mesh, c.GPUs, c.Why)
 		case c.AtLeast:
-			line = fmt.Sprintf("%-14s %5d %-11s %10s %9s %9s %10s  does not fit", c.Mesh, c.GPUs, c.Checkpoint, "> "+size(c.ProcessBytes), "-", "-", "-")
+			line = fmt.Sprintf("%-14s %5d %6d %-11s %10s %9s %9s %10s  does not fit", c.Mesh, c.GPUs, c.Batch, c.Checkpoint, "> "+size(c.ProcessBytes), "-", "-", "-")
 		case !c.Fits:
 			line += "  does not fit"
 		}
 		out = append(out, line)
 	}
-	if p.Smallest == "" {
+	switch {
+	case p.Smallest == "" && p.MayFit != "":
+		return append(out, fmt.Sprintf("no mesh fits; with these settings the smallest that may is %s: --precision, --optimizer and --lora ask for less", p.MayFit))
+	case p.Smallest == "":
 		return append(out, "no mesh fits")
 	}
 	return append(out, fmt.Sprintf("smallest that fits: %s; most samples per second: %s, of at most %.2f", p.Smallest, p.Fastest, p.Bound))
