@@ -1,11 +1,13 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner/profile"
@@ -24,6 +26,7 @@ type Expression struct {
 
 	way  way
 	mesh [][2]string // what the configuration says of the mesh; nil on one card
+	wrap []string    // classes that fully_shard is called on, of frameworks that have one list for both; nil: the root alone
 }
 
 // Express finds the setting of a framework with which the plan's step fits and
@@ -37,8 +40,12 @@ func (m *Model) Express(ctx context.Context, p *Plan, q Config, f *Framework) (*
 	if e.mesh, err = f.keys(&q); err != nil {
 		return nil, err
 	}
+	sharded := f.wraps && shardsBy(&q)
 	if len(p.Selection) == 0 && len(p.Schedule) == 0 {
-		return e, nil
+		if sharded {
+			e.wrap, err = m.wrappedClasses(q)
+		}
+		return e, err
 	}
 	if p.Fits == nil {
 		return nil, errors.New("the plan has no budget that could tell which choice of " + f.Name + " is enough: make it with --vram or --gpu")
@@ -50,6 +57,11 @@ func (m *Model) Express(ctx context.Context, p *Plan, q Config, f *Framework) (*
 	ways, err := m.waysFor(q, f)
 	if err != nil {
 		return nil, err
+	}
+	if sharded {
+		for i := range ways {
+			_, ways[i].wrap, _ = strings.Cut(ways[i].setting, "=")
+		}
 	}
 	best, err := m.fastest(ctx, q, ways)
 	if err != nil {
@@ -63,6 +75,47 @@ func (m *Model) Express(ctx context.Context, p *Plan, q Config, f *Framework) (*
 	e.Price = best.Time.StepMs/plan.Time.StepMs - 1
 	e.Higher = best.Peak.AllocatedBytes - plan.Peak.AllocatedBytes
 	return e, nil
+}
+
+// shardsBy reports whether a question's mesh calls fully_shard on modules.
+func shardsBy(q *Config) bool {
+	mesh, err := ParseParallel(q.Parallel)
+	return q.Parallel != "" && err == nil && mesh.Shards > 0
+}
+
+// wrappedClasses returns the classes of the modules that a question calls fully_shard on; nil for
+// the root alone. It is an error if other modules are of them, too.
+func (m *Model) wrappedClasses(q Config) ([]string, error) {
+	j, err := m.resolve(q)
+	if err != nil {
+		return nil, err
+	}
+	batch, err := m.fixedBatch(j)
+	if err != nil {
+		return nil, err
+	}
+	units, err := m.units(j, cmp.Or(q.FSDPWrap, "blocks"), batch)
+	if err != nil || len(units) == 0 {
+		return nil, err
+	}
+	a, err := m.anatomy(j.single(), batch)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for i := range a.modules {
+		if slices.Contains(units, a.modules[i].name) {
+			names = append(names, a.modules[i].short())
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	same, err := m.ofClasses(j, batch, names)
+	slices.Sort(same)
+	if sorted := slices.Sorted(slices.Values(units)); err != nil || len(names) == 0 || !slices.Equal(same, sorted) {
+		return nil, fmt.Errorf("it calls fully_shard on all modules of some classes: plan with --fsdp-wrap %sNAMES", classPrefix)
+	}
+	return names, nil
 }
 
 // waysFor lists what a framework can checkpoint in a step.
@@ -100,7 +153,9 @@ func (m *Model) fastest(ctx context.Context, q Config, ways []way) (*triedWay, e
 		if ways[i].read || best != nil && more(&ways[i], best.way) {
 			continue
 		}
-		q.Segments = ways[i].segs
+		if q.Segments = ways[i].segs; ways[i].wrap != "" {
+			q.FSDPWrap = classPrefix + ways[i].wrap
+		}
 		r, err := m.Analyze(ctx, q)
 		if err != nil {
 			return nil, err

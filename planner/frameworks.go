@@ -24,6 +24,7 @@ type Framework struct {
 	write func(*Expression) ([]byte, error)
 	mesh  meshKeys                    // nil: it is not in the configuration
 	whole func(*Plan) ([]byte, error) // where ways is nil
+	wraps bool                        // the classes that it checkpoints are those that fully_shard is called on
 }
 
 // A way is one of a framework's choices of what to checkpoint.
@@ -34,6 +35,7 @@ type way struct {
 	save    []string
 	blocks  []block
 	segs    []train.Segment // nil: each of blocks on its own
+	wrap    string          // classes that fully_shard is called on, with commas; "": those of the question
 	read    bool            // only in --config: older versions, and equivalents of other ways
 }
 
@@ -65,8 +67,8 @@ var Frameworks = []Framework{
 	{Name: "torchtitan", Doc: "arguments of torchtitan 0.3", Form: "arguments", Does: "all of model.layers, with every other product kept or none", Read: "torchtitan", ways: titanWays, write: writeTitan, mesh: titanMesh},
 	{Name: "lightning", Doc: "a strategy of Lightning's Trainer or Fabric", Form: "Python", Does: "all modules of some classes", ways: byClass("activation_checkpointing_policy"), write: writeLightning},
 	{Name: "lightning-cli", Doc: "the trainer of a LightningCLI configuration", Form: "YAML", Does: "all modules of some classes", Read: "lightning-cli", ways: byClass("activation_checkpointing_policy"), write: writeLightningCLI},
-	{Name: "fsdp", Doc: "accelerate's configuration with FSDP", Form: "YAML", Does: "all modules of some classes", Read: "accelerate", ways: byClass("fsdp_transformer_layer_cls_to_wrap"), write: writeFSDP, mesh: accelerateMesh},
-	{Name: "accelerate", Doc: "the same, by the name of its program", Form: "YAML", Does: "all modules of some classes", Read: "accelerate", ways: byClass("fsdp_transformer_layer_cls_to_wrap"), write: writeFSDP, mesh: accelerateMesh},
+	{Name: "fsdp", Doc: "accelerate's configuration with FSDP", Form: "YAML", Does: "all modules of some classes", Read: "accelerate", ways: byClass("fsdp_transformer_layer_cls_to_wrap"), write: writeFSDP, mesh: accelerateMesh, wraps: true},
+	{Name: "accelerate", Doc: "the same, by the name of its program", Form: "YAML", Does: "all modules of some classes", Read: "accelerate", ways: byClass("fsdp_transformer_layer_cls_to_wrap"), write: writeFSDP, mesh: accelerateMesh, wraps: true},
 	{Name: "megatron", Doc: "arguments of Megatron-LM", Form: "arguments", Does: "the first n layers of a stack, or all in runs of n", Read: "megatron", ways: megatronWays, write: writeMegatron, mesh: megatronMesh},
 	{Name: "deepspeed", Doc: "DeepSpeed's configuration", Form: "JSON", Does: "nothing by itself", Read: "deepspeed", ways: none, write: writeDeepSpeed, mesh: speedMesh},
 }

@@ -112,3 +112,51 @@ func TestMeshContext(t *testing.T) {
 		}
 	}
 }
+
+// accelerate has one list of classes for fully_shard and for checkpoints: what config writes is predicted with
+// both, and --config reads both.
+func TestMeshClasses(t *testing.T) {
+	m, err := Open("../models/gpt2.onnx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := m.Plan(t.Context(), Config{Parallel: "fsdp=4", Batch: 16, GPU: "h100", VRAM: 8 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := m.Express(t.Context(), p, p.Question(), FindFramework("accelerate"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := e.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := parseRecipe("accelerate.yaml", data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := Config{Optimizer: "adamw", Batch: 16, GPU: "h100", VRAM: 8 << 30}
+	for _, s := range r.Settings {
+		i := slices.IndexFunc(Settings, func(x Setting) bool { return x.Flag == s.Flag })
+		if err := Settings[i].Read(&read, s.Value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, err := m.Analyze(t.Context(), read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := p.Peak.AllocatedBytes + e.Higher; a.Peak.AllocatedBytes != want || read.FSDPWrap != classPrefix+strings.Join(e.wrapped(), ",") {
+		t.Errorf("%s\nis read as %s and peaks at %d bytes, predicted %d", data, r, a.Peak.AllocatedBytes, want)
+	}
+}
+
+// wrapped are the classes of a configuration's checkpoints.
+func (e *Expression) wrapped() (out []string) {
+	for i := range e.way.blocks {
+		out = append(out, e.way.blocks[i].short())
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}

@@ -166,6 +166,9 @@ func writeFSDP(e *Expression) ([]byte, error) {
 		keys = [][2]string{{"distributed_type", "FSDP"}, {"fsdp_config.fsdp_version", "2"}}
 	}
 	_, names, classes := strings.Cut(e.Setting, "=")
+	if !classes && e.wrap != nil {
+		names, classes = strings.Join(e.wrap, ","), true
+	}
 	sharded := slices.Contains(keys, [2]string{"distributed_type", "FSDP"})
 	switch {
 	case sharded:
@@ -173,8 +176,11 @@ func writeFSDP(e *Expression) ([]byte, error) {
 	case e.Setting != "":
 		return nil, fmt.Errorf("%s checkpoints under FSDP alone: plan with --parallel fsdp=N", e.Framework)
 	}
-	if classes {
+	switch {
+	case classes:
 		keys = append(keys, [2]string{"fsdp_config.fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"}, [2]string{"fsdp_config.fsdp_transformer_layer_cls_to_wrap", names})
+	case e.mesh != nil && sharded:
+		keys = append(keys, [2]string{"fsdp_config.fsdp_auto_wrap_policy", "NO_WRAP"})
 	}
 	return append([]byte("mixed_precision: '"+precision+"'\n"), sections(keys)...), nil
 }

@@ -359,13 +359,16 @@ func (m *Model) repeatedBlocks(j *job, batch int64) (out []string, err error) {
 }
 
 // units returns the modules that fully_shard is called on beside the root: the blocks that
-// the model repeats, none, or those that match a pattern.
+// the model repeats, those of some classes, none, or those that match a pattern.
 func (m *Model) units(j *job, wrap string, batch int64) (out []string, err error) {
 	if wrap == "root" {
 		return []string{}, nil
 	}
 	if err := m.bind(batch, j.cfg.Dims, j.cfg.Shapes); err != nil {
 		return nil, err
+	}
+	if names, ok := strings.CutPrefix(wrap, classPrefix); ok {
+		return m.ofClasses(j, batch, strings.Split(names, ","))
 	}
 	if wrap != "blocks" {
 		return m.matching(wrap)
@@ -374,6 +377,37 @@ func (m *Model) units(j *job, wrap string, batch int64) (out []string, err error
 		err = errors.New("--fsdp-wrap blocks: the file shows no blocks that the model repeats; give a pattern of module names, or root")
 	}
 	return out, err
+}
+
+// classPrefix begins a value of --fsdp-wrap that names classes.
+const classPrefix = "class:"
+
+// ofClasses returns the modules of some classes, by their names without packages.
+func (m *Model) ofClasses(j *job, batch int64, names []string) (out []string, err error) {
+	a, err := m.anatomy(j.single(), batch)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		before := len(out)
+		for i := range a.modules {
+			if a.modules[i].short() == strings.TrimSpace(name) {
+				out = append(out, a.modules[i].name)
+			}
+		}
+		if len(out) == before {
+			var known []string
+			for i := range a.modules {
+				known = append(known, a.modules[i].short())
+			}
+			slices.Sort(known)
+			if known = slices.Compact(known); len(known) == 0 {
+				return nil, fmt.Errorf("--fsdp-wrap %s%s: the file does not say of which classes its modules are: give a pattern of their names", classPrefix, name)
+			}
+			return nil, fmt.Errorf("--fsdp-wrap %s%s: no module is of that class (there are %s)", classPrefix, name, strings.Join(known, ", "))
+		}
+	}
+	return out, nil
 }
 
 // matching returns the modules whose names match a pattern of --fsdp-wrap.

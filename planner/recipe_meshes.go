@@ -153,6 +153,7 @@ func accelerateParallel(r *recipeReading, key, value string) {
 		}
 		if r.onMesh(key, 1, replicas, shards, tensor) && shards > 1 {
 			r.gathered()
+			r.accelerateWrap(key)
 			if strings.EqualFold(r.values["fsdp_config.fsdp_reshard_after_forward"], "false") {
 				r.set("fsdp-reshard", "false", key)
 			}
@@ -162,5 +163,17 @@ func accelerateParallel(r *recipeReading, key, value string) {
 		}
 	default:
 		r.leave(key, value, sharded)
+	}
+}
+
+// accelerateWrap reads what accelerate calls fully_shard on.
+func (r *recipeReading) accelerateWrap(key string) {
+	switch policy := r.values["fsdp_config.fsdp_auto_wrap_policy"]; {
+	case policy == "NO_WRAP":
+		r.set("fsdp-wrap", "root", key)
+	case policy == "SIZE_BASED_WRAP":
+		r.leave("fsdp_config.fsdp_auto_wrap_policy", policy, "give the modules that are large enough as --fsdp-wrap")
+	case r.values["fsdp_config.fsdp_transformer_layer_cls_to_wrap"] != "":
+		byClasses("fsdp-wrap", classPrefix)(r, "fsdp_config.fsdp_transformer_layer_cls_to_wrap", r.values["fsdp_config.fsdp_transformer_layer_cls_to_wrap"])
 	}
 }

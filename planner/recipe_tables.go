@@ -47,8 +47,8 @@ var recipeKinds = []recipeKind{
 		{"trainer.accumulate_grad_batches", flagOf("accumulate")},
 		{"trainer.precision", lightningPrecision},
 		{"optimizer.class_path", torchOptimizer},
-		{"trainer.strategy.init_args.activation_checkpointing_policy", byClasses("lightning-cli:activation_checkpointing_policy=")},
-		{"trainer.strategy.init_args.activation_checkpointing", byClasses("lightning-cli:activation_checkpointing_policy=")},
+		{"trainer.strategy.init_args.activation_checkpointing_policy", byClasses("checkpoint", "lightning-cli:activation_checkpointing_policy=")},
+		{"trainer.strategy.init_args.activation_checkpointing", byClasses("checkpoint", "lightning-cli:activation_checkpointing_policy=")},
 		{"trainer.strategy", lightningStrategy},
 		{"trainer.strategy.class_path", lightningStrategy},
 		{"trainer.strategy.init_args.cpu_offload", when(leave("everything stays on the GPU"))},
@@ -316,7 +316,7 @@ func axolotlCheckpoint(r *recipeReading, key, _ string) {
 }
 
 // byClasses reads a list of classes, with or without their packages.
-func byClasses(prefix string) func(*recipeReading, string, string) {
+func byClasses(flag, prefix string) func(*recipeReading, string, string) {
 	return func(r *recipeReading, key, value string) {
 		var names []string
 		for _, c := range strings.Split(value, ",") {
@@ -326,7 +326,7 @@ func byClasses(prefix string) func(*recipeReading, string, string) {
 		}
 		slices.Sort(names)
 		if len(names) > 0 {
-			r.set("checkpoint", prefix+strings.Join(slices.Compact(names), ","), key)
+			r.set(flag, prefix+strings.Join(slices.Compact(names), ","), key)
 		}
 	}
 }
@@ -338,7 +338,7 @@ func fsdpCheckpoint(r *recipeReading, key, value string) {
 		r.leave(key, value, "it names no classes ("+classes+"): give --checkpoint")
 		return
 	}
-	byClasses("fsdp:fsdp_transformer_layer_cls_to_wrap=")(r, key, r.values[classes])
+	byClasses("checkpoint", "fsdp:fsdp_transformer_layer_cls_to_wrap=")(r, key, r.values[classes])
 }
 
 func acceleratePrecision(r *recipeReading, key, value string) {
