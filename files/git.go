@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -77,4 +78,106 @@ func git(ctx context.Context, args ...string) ([]byte, error) {
 		return nil, errors.New(strings.TrimPrefix(line, "fatal: "))
 	}
 	return out, err
+}
+
+// Limits of a folder that is taken out of a repository.
+const mostCommittedFiles = 10_000
+
+// CommittedFolder copies the files of a folder in a git repository whose names have one of the
+// endings, in lower case, into a folder of their own. spec is REF:PATH as for Committed, PATH empty
+// for the root. remove deletes the copy. Pointers of Git LFS are copied as they are.
+func CommittedFolder(ctx context.Context, spec string, endings ...string) (dir string, remove func(), err error) {
+	ref, folder, ok := strings.Cut(spec, ":")
+	if !ok || ref == "" || strings.HasPrefix(ref, "-") {
+		return "", nil, fmt.Errorf("git:%s: want git:REF:PATH, such as git:main:models", spec)
+	}
+	list, err := git(ctx, "ls-tree", "--full-tree", "-r", "-z", "-l", ref+":"+strings.TrimSuffix(folder, "/"))
+	if err != nil {
+		return "", nil, fmt.Errorf("git:%s: %w", spec, err)
+	}
+	if dir, err = os.MkdirTemp("", "memplan-"); err != nil {
+		return "", nil, err
+	}
+	remove = func() { os.RemoveAll(dir) } //nolint:errcheck // what is left of a temporary folder is the system's to clear
+	if err := copyCommitted(ctx, dir, string(list), endings); err != nil {
+		remove()
+		return "", nil, fmt.Errorf("git:%s: %w", spec, err)
+	}
+	return dir, remove, nil
+}
+
+// copyCommitted copies the files of a list of git ls-tree into a folder.
+func copyCommitted(ctx context.Context, dir, list string, endings []string) error {
+	var bytes, count int64
+	for entry := range strings.SplitSeq(list, "\x00") {
+		about, name, ok := strings.Cut(entry, "\t") // mode, type, object and size, then the path
+		fields := strings.Fields(about)
+		wanted := slices.ContainsFunc(endings, func(e string) bool { return strings.HasSuffix(strings.ToLower(name), e) })
+		if !ok || len(fields) != 4 || fields[0] == "120000" || fields[1] != "blob" || !wanted || !filepath.IsLocal(filepath.FromSlash(name)) {
+			continue // symbolic links name what may lie anywhere
+		}
+		size, err := strconv.ParseInt(fields[3], 10, 64)
+		if bytes, count = bytes+size, count+1; err != nil || bytes > mostCommitted || count > mostCommittedFiles {
+			return fmt.Errorf("more than %d files or %d bytes: check it out instead", mostCommittedFiles, int64(mostCommitted))
+		}
+		data, err := git(ctx, "cat-file", "blob", fields[2])
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(to, data, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CommittedPlan copies a document and the model that it names into a folder of their own: model
+// returns the name from the document. The model is sought from the document's folder and from the
+// repository's root or, where PATH begins with "./", the working directory.
+func CommittedPlan(ctx context.Context, spec string, model func(document []byte) (string, error)) (file string, remove func(), err error) {
+	if file, remove, err = Committed(ctx, spec); err != nil {
+		return "", nil, err
+	}
+	defer func() {
+		if err != nil {
+			remove()
+		}
+	}()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", nil, err
+	}
+	name, err := model(data)
+	if err != nil {
+		return "", nil, fmt.Errorf("git:%s: %w", spec, err)
+	}
+	if name = filepath.ToSlash(filepath.Clean(name)); !filepath.IsLocal(filepath.FromSlash(name)) {
+		return "", nil, fmt.Errorf("git:%s: its model %s: leads out of its folder: check the plan out and name its file", spec, name)
+	}
+	ref, document, _ := strings.Cut(spec, ":")
+	root := ""
+	if strings.HasPrefix(document, "./") {
+		root = "./"
+	}
+	var blob []byte
+	for _, at := range []string{root + path.Join(path.Dir(document), name), root + name} {
+		if blob, err = git(ctx, "cat-file", "blob", ref+":"+at); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("git:%s: its model: %w", spec, err)
+	}
+	to := filepath.Join(filepath.Dir(file), filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return "", nil, err
+	}
+	if to == file {
+		return "", nil, fmt.Errorf("git:%s: its model is the document itself", spec)
+	}
+	return file, remove, os.WriteFile(to, blob, 0o600)
 }

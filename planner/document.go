@@ -101,6 +101,26 @@ func ReadPlan(path string) (*Plan, error) {
 	return p, nil
 }
 
+// ModelOfPlan returns the path of the model that a plan names.
+func ModelOfPlan(data []byte) (string, error) {
+	if err := bounded.JSON(data, bounded.Decoded); err != nil {
+		return "", err
+	}
+	if err := checkVersion(data); err != nil {
+		return "", err
+	}
+	p, err := parsePlan(data)
+	if err != nil {
+		return "", err
+	}
+	return p.Model.Path, nil
+}
+
+// IsPlan reports whether a document looks like a plan: a folder may have others beside.
+func IsPlan(data []byte) bool {
+	return bytes.Contains(data, []byte(`"schemaVersion"`)) && bytes.Contains(data, []byte(`"selection"`)) && bytes.Contains(data, []byte(`"sha256"`))
+}
+
 func parsePlan(data []byte) (*Plan, error) {
 	if !bytes.Contains(data, []byte(`"selection"`)) {
 		return nil, errors.New("has no selection: not a plan (make one with memplan plan)")

@@ -27,16 +27,19 @@ func newDiffCmd(s *streams, run func(context.Context, *streams, *diffOptions) er
 	o := &diffOptions{}
 	c := &cobra.Command{
 		Use:   "diff <base> <head>",
-		Short: "Two models or plans: what changed, by category, module and operator",
+		Short: "Two models, plans or folders: what changed, by category, module and operator",
 		Long: `diff attributes the change of the allocated peak between two models to categories
 and modules, exactly, and lists the operators that came, went or changed. A plan
-brings its own configuration; a model takes the flags. git:REF:PATH is a model as
-it was committed, PATH as git takes it: from the repository's root, or with ./ from
-the working directory. --fail-above makes it exit 1 when the peak grew by more.`,
+brings its own configuration; a model takes the flags. git:REF:PATH is a model, a plan
+or a folder as it was committed, PATH as git takes it: from the repository's root, or
+with ./ from the working directory. Of two folders it compares the models and plans
+that both have, by their paths within them, and names the others. --fail-above makes it
+exit 1 when the peak of one, or of all together, grew by more.`,
 		Example: `  memplan diff old.onnx new.onnx --batch 32
   memplan diff git:main:model.onnx model.onnx --batch 32 --fail-above 2%
+  memplan diff git:main:models models --batch 32
   memplan diff base-plan.json head-plan.json --format markdown`,
-		Args:              exactly(2, "two models or plans"),
+		Args:              exactly(2, "two models, plans or folders"),
 		ValidArgsFunction: completeFiles(2, "onnx", "json"),
 		RunE: func(c *cobra.Command, args []string) error {
 			o.base, o.head = args[0], args[1]
@@ -59,7 +62,7 @@ func fromGit(ctx context.Context, arg string) (file string, remove func(), err e
 	case !ok:
 		return arg, func() {}, nil
 	case strings.HasSuffix(strings.ToLower(spec), ".json"):
-		return "", nil, fmt.Errorf("%s: only models are read from git: check the plan out and name its file", arg)
+		return files.CommittedPlan(ctx, spec, planner.ModelOfPlan)
 	}
 	return files.Committed(ctx, spec)
 }
@@ -132,26 +135,10 @@ func diffRun(ctx context.Context, s *streams, o *diffOptions) error {
 	}
 	ctx, cancel := limited(ctx, o.timeout)
 	defer cancel()
-	base, baseCfg, baseLacks, removeBase, err := openedSide(ctx, s, o.base, cfg)
-	if err != nil {
+	if tree, err := trees(ctx, s, o, cfg, limit); tree {
 		return err
 	}
-	defer removeBase()
-	head, headCfg, headLacks, removeHead, err := openedSide(ctx, s, o.head, cfg)
-	if err != nil {
-		return err
-	}
-	defer removeHead()
-	if err := s.lacking(cfg.Dims, baseLacks, headLacks); err != nil {
-		return err
-	}
-	if err := base.Matches(&cfg); err != nil && head.Matches(&cfg) != nil { // both models can have it, and it was made for one of them
-		return err
-	}
-	show, clear := s.progress("diff")
-	base.Progress, head.Progress = show, show
-	d, err := planner.Compare(ctx, base, head, baseCfg, headCfg)
-	clear()
+	d, err := compared(ctx, s, o.base, o.head, cfg)
 	if err != nil {
 		return err
 	}
@@ -163,6 +150,31 @@ func diffRun(ctx context.Context, s *streams, o *diffOptions) error {
 		return errNo
 	}
 	return nil
+}
+
+// compared compares two models or plans.
+func compared(ctx context.Context, s *streams, from, to string, cfg planner.Config) (*planner.Diff, error) {
+	base, baseCfg, baseLacks, removeBase, err := openedSide(ctx, s, from, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer removeBase()
+	head, headCfg, headLacks, removeHead, err := openedSide(ctx, s, to, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer removeHead()
+	if err := s.lacking(cfg.Dims, baseLacks, headLacks); err != nil {
+		return nil, err
+	}
+	if err := base.Matches(&cfg); err != nil && head.Matches(&cfg) != nil { // both models can have it, and it was made for one of them
+		return nil, err
+	}
+	show, clear := s.progress("diff")
+	base.Progress, head.Progress = show, show
+	d, err := planner.Compare(ctx, base, head, baseCfg, headCfg)
+	clear()
+	return d, err
 }
 
 // limit returns --fail-above, nil if it was not given.
