@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/memplan/memplan/cmd/memplan/report"
 	"io"
 	"os"
 	"os/signal"
@@ -28,7 +29,10 @@ const (
 // errNo is returned by a command whose answer is no, once it is printed.
 var errNo = errors.New("no")
 
-func main() { os.Exit(int(run(os.Args[1:], os.Stdout, os.Stderr))) }
+func main() {
+	report.Version = version()
+	os.Exit(int(run(os.Args[1:], os.Stdout, os.Stderr)))
+}
 
 // run executes a command line.
 func run(args []string, out, errw io.Writer) exitCode {

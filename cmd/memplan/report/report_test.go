@@ -10,9 +10,11 @@ import (
 	"html"
 	"io"
 	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -355,8 +357,12 @@ func checkSARIF(t *testing.T, name, text string) (results int) {
 	if err := json.Unmarshal([]byte(text), doc); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
+	fill(reflect.ValueOf(doc))
 	if err := doc.Validate(); err != nil {
 		t.Errorf("%s: %v", name, err)
+	}
+	if filler := saysNothing.FindString(strings.ReplaceAll(text, `"results": []`, "")); filler != "" {
+		t.Errorf("%s: %s", name, filler)
 	}
 	if !strings.HasSuffix(text, "}\n") {
 		t.Errorf("%s: no end of line at the end", name)
@@ -366,6 +372,9 @@ func checkSARIF(t *testing.T, name, text string) (results int) {
 		known := map[string]bool{}
 		for _, rule := range run.Tool.Driver.Rules {
 			known[*rule.ID] = true
+			if rule.ShortDescription == nil || rule.FullDescription == nil || rule.Help == nil || rule.Name == nil || rule.HelpURI == nil {
+				t.Errorf("%s: rule %s lacks what GitHub asks for", name, *rule.ID)
+			}
 		}
 		for _, res := range run.Results {
 			results++
@@ -383,6 +392,55 @@ func checkSARIF(t *testing.T, name, text string) (results int) {
 		}
 	}
 	return results
+}
+
+// fill makes lists that a document leaves out empty ones: the library writes them before it validates.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			fill(v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Field(i).CanSet() {
+				fill(v.Field(i))
+			}
+		}
+	case reflect.Slice:
+		if v.IsNil() {
+			v.Set(reflect.MakeSlice(v.Type(), 0, 0))
+		}
+		for i := range v.Len() {
+			fill(v.Index(i))
+		}
+	}
+}
+
+// saysNothing finds properties with the library's values for none.
+var saysNothing = regexp.MustCompile(`"[a-zA-Z]+": (-1|\[\]|\{\})`)
+
+// The validator of Microsoft's SARIF multitool has no objections, with GitHub's rules for code scanning.
+func TestGitHubValidator(t *testing.T) {
+	tool, err := exec.LookPath("sarif-multitool")
+	if err != nil {
+		t.Skip("sarif-multitool is not installed (npm install -g @microsoft/sarif-multitool)")
+	}
+	texts := map[string]string{"gate": written(t, Gates, "sarif", gate(2), Style{})}
+	for name, r := range reports(t) {
+		texts[name] = written(t, Analyses, "sarif", &Analysis{Report: r}, Style{})
+	}
+	dir := t.TempDir()
+	for name, text := range texts {
+		file := filepath.Join(dir, "x.sarif")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), tool, "validate", file, "--rule-kind", "Ghas", "--level", "Error;Warning;Note", "--output", filepath.Join(dir, "out.sarif"), "--log", "ForceOverwrite").CombinedOutput()
+		if err != nil || !bytes.Contains(out, []byte("Analysis completed successfully")) || bytes.Contains(out, []byte(": error ")) || bytes.Contains(out, []byte(": warning ")) {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+	}
 }
 
 // The curve's columns keep the peak and the order of phases at every width.
