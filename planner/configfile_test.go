@@ -100,6 +100,7 @@ func TestConfigFileErrors(t *testing.T) {
 		{ok + "model: x\n", `2: unknown key "model" in the configuration: did you mean models?`},
 		{ok + "zzz: x\n", `2: unknown key "zzz" in the configuration: want one of version, models, rules, fail-on, baseline`},
 		{ok + "rules:\n  max-peek: 1G\n", `3: unknown key "max-peek" in rules: did you mean max-peak?`},
+		{"models:\n  - path: a.onnx\n    max-peak: 1G\n", `3: unknown key "max-peak" in models[0]: it is a rule: write it under rules`},
 		{ok + "rules:\n  fits: 1\n", `3: unknown key "fits" in rules`},
 		{"models:\n  - path: a.onnx\n    optimiser: sgd\n", `3: unknown key "optimiser" in models[0]: did you mean optimizer?`},
 		{"models:\n  - path: a.onnx\n    rules: {max-pek: 1G}\n", `3: unknown key "max-pek" in rules`},

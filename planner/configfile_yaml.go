@@ -239,6 +239,9 @@ func decodeMap[T any](v yamlValue, what string, keys []yamlKey[T], t *T) error {
 // advice suggests the intended key, or lists all keys.
 func advice[T any](keys []yamlKey[T], name string) string {
 	names := texts(keys, func(k *yamlKey[T]) string { return k.name })
+	if slices.ContainsFunc(Rules, func(r Rule) bool { return r.Name == name && !r.Implied && !r.FailOn }) && slices.Contains(names, "rules") {
+		return "it is a rule: write it under rules"
+	}
 	if near := Nearest(name, names); near != "" {
 		return "did you mean " + near + "?"
 	}

@@ -59,18 +59,18 @@ var Rules = []Rule{
 		Name: "fits", Implied: true, Doc: "the step fits the card that gpu or vram names; holds for every model that names one", Form: "a card",
 		limit: func(s *subject) (float64, bool) { return float64(s.report.Config.VRAM), s.report.Fits != nil },
 		value: func(_ context.Context, s *subject) (float64, error) { return float64(s.report.Peak.ProcessBytes), nil },
-		text:  bytesText,
+		text:  bytesText, note: rankNote,
 	},
 	{
 		Name: "max-peak", Doc: "most bytes that the step may reserve", Form: "a size such as 12G", unit: " B",
-		parse: sizeLimit, value: reserved, text: bytesText,
+		parse: sizeLimit, value: reserved, text: bytesText, note: rankNote,
 	},
 	{
 		Name: "max-process", Doc: "most bytes that the card must have free: reserved ones and the CUDA context", Form: "a size such as 14G", unit: " B",
-		parse: sizeLimit, value: func(_ context.Context, s *subject) (float64, error) { return float64(s.report.Peak.ProcessBytes), nil }, text: bytesText,
+		parse: sizeLimit, value: func(_ context.Context, s *subject) (float64, error) { return float64(s.report.Peak.ProcessBytes), nil }, text: bytesText, note: rankNote,
 	},
 	{
-		Name: "max-increase", Doc: "most that reserved bytes may grow over the baseline", Form: "a percentage such as 2%",
+		Name: "max-increase", Doc: "most that reserved bytes, of each rank of a mesh, may grow over the baseline", Form: "a percentage such as 2%",
 		parse: percentLimit, value: increase, text: func(v float64) string { return fmt.Sprintf("%+.2f%%", v) }, note: baseNote, why: grown,
 	},
 	{
@@ -113,17 +113,75 @@ func increase(_ context.Context, s *subject) (float64, error) {
 	if s.base == nil {
 		return 0, s.baseErr
 	}
-	if s.base.ReservedBytes <= 0 {
-		return 0, errors.New("the baseline reserves nothing: run memplan baseline")
+	g, err := s.growth()
+	return g.percent, err
+}
+
+// A rankGrowth is what a step, or the rank of a mesh that grew most, reserves now and did in the baseline.
+type rankGrowth struct {
+	rank      int // -1 for one card
+	base, now int64
+	percent   float64
+}
+
+// growth returns the growth over the baseline, of the rank of a mesh that grew most. A
+// baseline of other ranks, or of a version that kept none, tells the worst rank's alone.
+func (s *subject) growth() (rankGrowth, error) {
+	most := rankGrowth{rank: -1, base: s.base.ReservedBytes, now: s.report.Peak.ReservedBytes}
+	if most.base <= 0 {
+		return most, errors.New("the baseline reserves nothing: run memplan baseline")
 	}
-	return 100 * float64(s.report.Peak.ReservedBytes-s.base.ReservedBytes) / float64(s.base.ReservedBytes), nil
+	most.percent = 100 * float64(most.now-most.base) / float64(most.base)
+	ranks := s.ranks()
+	if len(ranks) != len(s.base.Ranks) {
+		return most, nil
+	}
+	worst := most
+	if len(ranks) > 0 {
+		most.rank = s.report.Parallel.WorstRank
+	}
+	for i := range ranks {
+		g := rankGrowth{rank: ranks[i].Rank, base: s.base.Ranks[i].ReservedBytes, now: ranks[i].ReservedBytes}
+		if g.rank != s.base.Ranks[i].Rank || g.base <= 0 {
+			return worst, nil
+		}
+		if g.percent = 100 * float64(g.now-g.base) / float64(g.base); g.percent > most.percent {
+			most = g
+		}
+	}
+	return most, nil
+}
+
+// ranks are those of a mesh that the report lists; nil for one card.
+func (s *subject) ranks() []RankInfo {
+	if s.report.Parallel == nil {
+		return nil
+	}
+	return s.report.Parallel.PerRank
+}
+
+// rankNote names the rank of a mesh that needs most.
+func rankNote(s *subject) string {
+	p := s.report.Parallel
+	if p == nil {
+		return ""
+	}
+	note := fmt.Sprintf(" on rank %d of %d, which needs most", p.WorstRank, p.Ranks)
+	if p.Mesh["pp"] > 0 {
+		note = fmt.Sprintf(" on rank %d of %d, in stage %d, which needs most", p.WorstRank, p.Ranks, p.PerRank[p.worst()].Stage)
+	}
+	return note
 }
 
 func baseNote(s *subject) string {
 	if s.base == nil {
 		return ""
 	}
-	note := fmt.Sprintf(" to %s from the baseline's %s", profile.FormatBytes(s.report.Peak.ReservedBytes), profile.FormatBytes(s.base.ReservedBytes))
+	g, _ := s.growth()
+	note := fmt.Sprintf(" to %s from the baseline's %s", profile.FormatBytes(g.now), profile.FormatBytes(g.base))
+	if g.rank >= 0 {
+		note += fmt.Sprintf(" on rank %d", g.rank)
+	}
 	if s.moved != "" {
 		note += fmt.Sprintf(" (made with %s)", s.moved)
 	}
@@ -262,6 +320,8 @@ type Finding struct {
 	// the baseline, the largest change first; they add up to the change of the
 	// allocated peak.
 	Why []Cause `json:"why,omitempty"`
+	// Ranks are those of a mesh, of which each must keep the limits.
+	Ranks []RankInfo `json:"ranks,omitempty"`
 	// Warnings are all of the model's.
 	Warnings []graph.Warning `json:"warnings"`
 	// Doubts are the model's warnings that its file does not hold the answer.
@@ -425,7 +485,7 @@ func (r *Rule) missing(text string) string {
 
 // apply compares a model with a limit.
 func (r *Rule) apply(ctx context.Context, s *subject, l Limit) Finding {
-	f := Finding{Verdict: Verdict{Model: s.entry.Path, Rule: r.Name, Limit: l.Text + r.missing(l.Text)}, Allowed: l.Value, Line: l.Line, Settings: s.entry.Settings(), Severity: l.Severity, Warnings: s.report.Warnings, Doubts: s.report.Doubts()}
+	f := Finding{Verdict: Verdict{Model: s.entry.Path, Rule: r.Name, Limit: l.Text + r.missing(l.Text)}, Allowed: l.Value, Line: l.Line, Settings: s.entry.Settings(), Severity: l.Severity, Ranks: s.ranks(), Warnings: s.report.Warnings, Doubts: s.report.Doubts()}
 	v, err := r.value(ctx, s)
 	if err != nil {
 		f.Message = err.Error()

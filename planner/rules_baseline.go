@@ -31,12 +31,21 @@ type BaselineModel struct {
 	ProcessBytes   int64  `json:"processBytes"`
 	Parameters     int64  `json:"parameters"`
 
+	// Ranks are those of a mesh that reports list; none for one card.
+	Ranks []BaselineRank `json:"ranks,omitempty"`
+
 	Warnings []string `json:"warnings"` // codes, each once, sorted
 	Parts    []Part   `json:"parts"`    // of the allocated peak, which they add up to
 
 	// Weights are the shapes of the parameters by name, "512x256x1x1": they tell
 	// what changed in a module that grew.
 	Weights map[string]string `json:"weights,omitempty"`
+}
+
+// A BaselineRank is what a rank of a mesh reserves.
+type BaselineRank struct {
+	Rank          int   `json:"rank"`
+	ReservedBytes int64 `json:"reservedBytes"`
 }
 
 // NewBaseline analyzes all models of a configuration, several at a time. done,
@@ -51,7 +60,7 @@ func (f *ConfigFile) NewBaseline(ctx context.Context, done func(n, of int, model
 		}
 		b.Models[i] = BaselineModel{Path: e.Path, Settings: e.Settings(), SHA256: r.Model.SHA256, Batch: r.Config.Batch,
 			AllocatedBytes: r.Peak.AllocatedBytes, ReservedBytes: r.Peak.ReservedBytes, ProcessBytes: r.Peak.ProcessBytes, Parameters: r.Model.Parameters,
-			Warnings: warningCodes(r.Warnings), Parts: r.Attribution().Parts, Weights: m.weights().texts()}
+			Ranks: baselineRanks(r.Parallel), Warnings: warningCodes(r.Warnings), Parts: r.Attribution().Parts, Weights: m.weights().texts()}
 		return nil
 	})
 	if err != nil {
@@ -152,4 +161,14 @@ func orDefaults(settings string) string {
 		return "default settings"
 	}
 	return settings
+}
+
+func baselineRanks(p *ParallelInfo) (out []BaselineRank) {
+	if p == nil {
+		return nil
+	}
+	for _, r := range p.PerRank {
+		out = append(out, BaselineRank{Rank: r.Rank, ReservedBytes: r.ReservedBytes})
+	}
+	return out
 }

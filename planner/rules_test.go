@@ -410,3 +410,62 @@ func TestRulesTable(t *testing.T) {
 		t.Error("sizes are written in two ways")
 	}
 }
+
+// max-increase is of the rank that grew most, though another needs most; the other limits are of that.
+func TestRankRules(t *testing.T) {
+	dir := t.TempDir()
+	model, err := filepath.Abs("../models/gpt2.onnx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, ".memplan.yaml")
+	text := "models:\n  - path: " + model + "\n    batch: 4\n    parallel: pp=2\n    gpu: h100\nrules:\n  max-increase: 2%\n  max-peak: 1G\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := ReadConfigFile(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := f.NewBaseline(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranks := base.Models[0].Ranks
+	if len(ranks) != 2 || max(ranks[0].ReservedBytes, ranks[1].ReservedBytes) != base.Models[0].ReservedBytes {
+		t.Fatalf("ranks %+v of a step that reserves %d", ranks, base.Models[0].ReservedBytes)
+	}
+	less := 0
+	if ranks[1].ReservedBytes < ranks[0].ReservedBytes {
+		less = 1
+	}
+	verdict := func() (text string, ok bool) {
+		data, err := json.Marshal(base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.ReplaceBaseline(data); err != nil {
+			t.Fatal(err)
+		}
+		found, err := f.Check(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range found {
+			if x.Rule == "max-peak" && (len(x.Ranks) != 2 || *x.OK || !strings.Contains(x.Message, fmt.Sprintf("on rank %d of 2", 1-less))) {
+				t.Errorf("max-peak: %+v", x)
+			}
+			if x.Rule == "max-increase" {
+				text, ok = x.Message, *x.OK
+			}
+		}
+		return text, ok
+	}
+	if text, ok := verdict(); !ok {
+		t.Error(text)
+	}
+	ranks[less].ReservedBytes = ranks[less].ReservedBytes / 2
+	if text, ok := verdict(); ok || !strings.Contains(text, fmt.Sprintf("on rank %d", less)) {
+		t.Errorf("the lesser rank doubled: %s", text)
+	}
+}
