@@ -281,7 +281,7 @@ def write(out, *forests):
 
 
 def named(deflated):
-    """Trees whose families all have formulas."""
+    """Trees whose families all have formulas, as nodes to walk."""
     raw, at = zlib.decompress(deflated, -15), 0
     def next():
         nonlocal at
@@ -296,8 +296,7 @@ def named(deflated):
         number, plus = next(), next()
         if kind == UNKNOWN: b, kind, number, plus = 43 if number == 1001 else 2, 0, 0, 0
         out += bytes([b, kind]) + cw.varint(number) + cw.varint(plus)
-    z = zlib.compressobj(9, zlib.DEFLATED, -15)
-    return z.compress(bytes(out) + raw[at:]) + z.flush()
+    return cf.laid(bytes(out) + raw[at:])
 
 
 if __name__ == '__main__':
