@@ -13,10 +13,10 @@ import (
 // odd extents that cuDNN 9.19 was asked about on an H200.
 // scripts/conv/conv_forest.py makes the file and says how.
 //
-//	per grove uint32 length and so many bytes, uvarints and bytes: families
-//	(base, kind, number and constant); per tree its length and nodes in preorder
-//	(see tree), which are walked where they lie: decoding all of them would take
-//	longer than the whole prediction of a step
+//	uint32 groves, uint32 length of each, and the groves, in uvarints and bytes:
+//	families (base, kind, number and constant); per tree its length and nodes in
+//	preorder (see tree), which are walked where they lie: decoding all of them
+//	would take longer than the whole prediction of a step
 //
 //go:embed h200.forest
 var h200Forest []byte
@@ -419,12 +419,14 @@ const numKinds = 5
 // groves are decoded one by one, at first use.
 var groves, gridGroves = plant(h200Forest), plant(h200Trees)
 
-func plant(raw []byte) (t []func() *grove) {
-	for len(raw) > 0 {
-		n := binary.LittleEndian.Uint32(raw)
-		part := raw[4 : 4+n]
-		raw = raw[4+n:]
-		t = append(t, sync.OnceValue(func() *grove { return decodeGrove(part) }))
+func plant(raw []byte) []func() *grove {
+	t := make([]func() *grove, binary.LittleEndian.Uint32(raw))
+	at := 4 + 4*len(t)
+	for i := range t {
+		n := int(binary.LittleEndian.Uint32(raw[4+4*i:]))
+		part := raw[at : at+n]
+		at += n
+		t[i] = sync.OnceValue(func() *grove { return decodeGrove(part) })
 	}
 	return t
 }

@@ -454,6 +454,11 @@ def laid(grove):
     return bytes(out)
 
 
+def write_groves(out, groves):
+    """The number of groves, their lengths, and the groves: a reader touches only those that it walks."""
+    with open(out, 'wb') as f: f.write(struct.pack(f'<{1 + len(groves)}I', len(groves), *map(len, groves)) + b''.join(groves))
+
+
 def grow(kind, op):
     """The tree of one kind of types and one computation, packed, and a line on how it does on what is held out."""
     rows, ws, held = DATA
@@ -496,10 +501,12 @@ def train(measured, out, processes='2'):
     global DATA
     DATA = load(measured)
     print(len(DATA[0]), 'rows,', DATA[2].sum(), 'held out', flush=True)
-    with concurrent.futures.ProcessPoolExecutor(int(processes), multiprocessing.get_context('fork')) as pool, open(out, 'wb') as f:
+    with concurrent.futures.ProcessPoolExecutor(int(processes), multiprocessing.get_context('fork')) as pool:
+        groves = []
         for data, line in pool.map(grow, *zip(*((kind, op) for kind in KINDS for op in range(3)))):
             print(line, flush=True)
-            f.write(struct.pack('<I', len(data)) + data)
+            groves.append(data)
+    write_groves(out, groves)
 
 
 if __name__ == '__main__':

@@ -276,8 +276,7 @@ def write(out, *forests):
             n = struct.unpack('<I', data[3:7])[0]
             jobs.setdefault(tuple(data[:3]), named(data[7:7 + n]))
             data = data[7 + n:]
-    with open(out, 'wb') as f:
-        for job in ((d, k, p) for d in range(3) for k in range(5) for p in range(3)): f.write(struct.pack('<I', len(jobs[job])) + jobs[job])
+    cf.write_groves(out, [jobs[d, k, p] for d in range(3) for k in range(5) for p in range(3)])
 
 
 def named(deflated):
