@@ -22,12 +22,6 @@ type StreamAllocator[H any] interface {
 	AllocOn(stream int32, size int64) (H, error)
 }
 
-// A Watcher is an allocator that is told which storage each allocation of a
-// replay is for, and in which step: 0, the first, has the residents, too.
-type Watcher[H any] interface {
-	Took(id program.StorageID, step int, h H)
-}
-
 // ErrOutOfMemory is wrapped by the error of a replay that exceeded the cap.
 var ErrOutOfMemory = errors.New("out of memory")
 
@@ -94,7 +88,6 @@ type replayer[H any] struct {
 	gone  map[program.StorageID]bool // optional storages once refused: the library has settled on a kernel without
 	res   Result
 	curve []int64
-	watch Watcher[H] // nil for none
 }
 
 // Replay runs the residents and then steps steps, the first of which creates
@@ -103,7 +96,6 @@ type replayer[H any] struct {
 func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, error) {
 	first, steady := Steps(p)
 	r := &replayer[H]{a: a, p: p, res: Result{First: first, Steady: steady}, cur: make([]H, len(p.Storages)), prev: make([]H, len(p.Storages)), gone: map[program.StorageID]bool{}}
-	r.watch, _ = a.(Watcher[H])
 	for _, ev := range p.Setup {
 		if ev.Free {
 			if !r.gone[ev.Storage] {
@@ -144,9 +136,6 @@ func (r *replayer[H]) alloc(id program.StorageID, step, event int, node int32) e
 		return &Failure{Step: step, Node: node, Bytes: n, cause: err}
 	}
 	r.cur[id] = h
-	if r.watch != nil {
-		r.watch.Took(id, step, h)
-	}
 	r.live += n
 	r.res.Requested = max(r.res.Requested, r.live)
 	return nil

@@ -88,6 +88,18 @@ func beyond(a, b []alloc.Extent) []alloc.Extent {
 
 // Placement replays the step on the allocator once more.
 func (a *Answer) Placement() (*Placement, error) {
+	p, err := a.placed()
+	if err != nil {
+		return nil, err
+	}
+	for i, e := range a.ev.res.Steady.Events {
+		p.Events[i].Sources = a.sources(e)
+	}
+	return p, nil
+}
+
+// placed is Placement without the lines of code.
+func (a *Answer) placed() (*Placement, error) {
 	ev, limit := a.ev, a.ev.limit
 	if ev.fail != nil { // it does not fit: where it would lie without a limit
 		limit = 0
@@ -112,7 +124,6 @@ func (a *Answer) Placement() (*Placement, error) {
 		for _, e := range timelineOf(ev.Program, ev.res, s).Events {
 			p := z.event(e)
 			if s == steps-1 {
-				p.Sources = a.sources(e)
 				out.Events = append(out.Events, p)
 			}
 		}

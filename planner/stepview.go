@@ -8,7 +8,6 @@ import (
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/liveness"
-	"github.com/memplan/memplan/liveness/alloc"
 )
 
 // A StepView is a steady step in the form that a page shows: tables, and events
@@ -126,36 +125,20 @@ func savedFor(b *train.Build) []string {
 	return out
 }
 
-// A placing allocator notes where it puts the storages of a step.
-type placing struct {
-	*alloc.Caching
-	before map[program.StorageID]int64 // the addresses when the last step begins
-	ids    []program.StorageID         // that the last step allocates, in order
-	at     []int64                     // their addresses
-}
-
-// Took implements liveness.Watcher.
-func (p *placing) Took(id program.StorageID, step int, h alloc.Handle) {
-	if step < steps-1 {
-		p.before[id] = p.At(h)
-		return
-	}
-	p.ids, p.at = append(p.ids, id), append(p.at, p.At(h))
-}
-
 // place fills in the segments of the steady step and where its storages lie in
 // them, if the steps fit the budget.
 func (a *Answer) place(v *StepView) {
-	b := a.ev.Build
-	p := &placing{Caching: alloc.NewCaching(a.ev.conf, a.ev.limit), before: map[program.StorageID]int64{}}
-	if _, err := liveness.Replay[alloc.Handle](b.Program, p, steps); err != nil {
+	if a.ev.fail != nil {
 		return
 	}
-	segments := p.Snapshot().Segments
-	offset := make([]int64, len(segments)) // of each from the first, laid end to end
+	p, err := a.placed()
+	if err != nil {
+		return
+	}
+	offset := make([]int64, len(p.Segments)) // of each from the first, laid end to end
 	var end int64
-	for i := range segments {
-		s := &segments[i]
+	for i := range p.Segments {
+		s := &p.Segments[i]
 		small := int64(0)
 		if s.Small {
 			small = 1
@@ -164,28 +147,18 @@ func (a *Answer) place(v *StepView) {
 		offset[i], end = end, end+s.Size
 	}
 	position := func(at int64) int64 {
-		i := sort.Search(len(segments), func(i int) bool { return segments[i].Addr+segments[i].Size > at })
-		if i == len(segments) || at < segments[i].Addr {
+		i := sort.Search(len(p.Segments), func(i int) bool { return p.Segments[i].Addr+p.Segments[i].Size > at })
+		if i == len(p.Segments) || at < p.Segments[i].Addr {
 			return -1
 		}
-		return offset[i] + at - segments[i].Addr
+		return offset[i] + at - p.Segments[i].Addr
 	}
-	for _, id := range v.Before {
-		at, ok := p.before[program.StorageID(id)]
-		if !ok {
-			at = -1
-		}
+	for _, at := range p.Before {
 		v.Places = append(v.Places, position(at))
 	}
-	next := 0
-	for _, e := range v.Events {
-		switch {
-		case e[1] < 0:
-		case next < len(p.ids) && p.ids[next] == program.StorageID(e[1]-1):
-			v.Places = append(v.Places, position(p.at[next]))
-			next++
-		default: // refused
-			v.Places = append(v.Places, -1)
+	for i, e := range v.Events {
+		if e[1] > 0 {
+			v.Places = append(v.Places, position(p.Events[i].Addr))
 		}
 	}
 }

@@ -1,11 +1,8 @@
 package cudnn
 
 import (
-	"bytes"
-	"compress/flate"
 	_ "embed"
 	"encoding/binary"
-	"io"
 	"slices"
 	"sync"
 )
@@ -16,9 +13,10 @@ import (
 // odd extents that cuDNN 9.19 was asked about on an H200.
 // scripts/conv/conv_forest.py makes the file and says how.
 //
-//	per grove uint32 length and so many bytes, deflated uvarints and bytes:
-//	families (base, kind, number and constant); per tree, for each feature its
-//	thresholds as increments, and nodes in preorder (see tree)
+//	uint32 groves, uint32 length of each, and the groves, in uvarints and bytes:
+//	families (base, kind, number and constant); per tree its length and nodes in
+//	preorder (see tree), which are walked where they lie: decoding all of them
+//	would take longer than the whole prediction of a step
 //
 //go:embed h200.forest
 var h200Forest []byte
@@ -379,18 +377,16 @@ func (f *frame) streamK(i int64) int64 {
 // features, and the families that their leaves name.
 type grove struct {
 	families []family
-	trees    []*tree
+	trees    []tree
 }
 
-// A tree is a decision tree. Nodes are in preorder: a feature that is at most
-// the threshold leads to the next node.
-type tree struct {
-	feature   []uint8 // plus one, 0 for a leaf
-	threshold []int64 // of inner nodes
-	other     []int32 // inner nodes: the other child
-	label     []uint8 // leaves: the family
-	bound     []int16 // first tree of a grove: the family that suffices for nearly all below the node, or -1
-}
+// A tree is a decision tree, its nodes in preorder, each a byte: the feature
+// plus one, 0 for a leaf, and boundMark where a bound follows, the number of
+// the family that suffices for nearly all below the node (only in the first tree of a
+// grove). Then a leaf has its family's number, and an inner node, in uvarints,
+// the threshold and the length of the nodes of the child that follows: that of
+// features at most the threshold. The other child comes after it.
+type tree []byte
 
 const boundMark = 64
 
@@ -423,12 +419,14 @@ const numKinds = 5
 // groves are decoded one by one, at first use.
 var groves, gridGroves = plant(h200Forest), plant(h200Trees)
 
-func plant(raw []byte) (t []func() *grove) {
-	for len(raw) > 0 {
-		n := binary.LittleEndian.Uint32(raw)
-		part := raw[4 : 4+n]
-		raw = raw[4+n:]
-		t = append(t, sync.OnceValue(func() *grove { return decodeGrove(part) }))
+func plant(raw []byte) []func() *grove {
+	t := make([]func() *grove, binary.LittleEndian.Uint32(raw))
+	at := 4 + 4*len(t)
+	for i := range t {
+		n := int(binary.LittleEndian.Uint32(raw[4+4*i:]))
+		part := raw[at : at+n]
+		at += n
+		t[i] = sync.OnceValue(func() *grove { return decodeGrove(part) })
 	}
 	return t
 }
@@ -446,11 +444,7 @@ func (c *Conv) onGrid() bool {
 		slices.Contains(gridChannels, c.C) && slices.Contains(gridChannels, c.K)
 }
 
-func decodeGrove(deflated []byte) *grove {
-	raw, err := io.ReadAll(flate.NewReader(bytes.NewReader(deflated)))
-	if err != nil {
-		panic("cudnn: the embedded trees are broken: " + err.Error())
-	}
+func decodeGrove(raw []byte) *grove {
 	d := &decoder{raw}
 	g := &grove{families: make([]family, d.next())}
 	for i := range g.families {
@@ -459,7 +453,9 @@ func decodeGrove(deflated []byte) *grove {
 		g.families[i] = family{base, kind, d.next(), d.next()}
 	}
 	for len(d.raw) > 0 {
-		g.trees = append(g.trees, d.tree())
+		n := d.next()
+		g.trees = append(g.trees, tree(d.raw[:n]))
+		d.raw = d.raw[n:]
 	}
 	return g
 }
@@ -473,63 +469,49 @@ func (d *decoder) next() int64 {
 	return int64(v)
 }
 
-func (d *decoder) tree() *tree {
-	cuts := make([][]int64, d.next())
-	for i := range cuts {
-		cuts[i] = make([]int64, d.next())
-		last := int64(0)
-		for j := range cuts[i] {
-			last += d.next()
-			cuts[i][j] = last
-		}
-	}
-	n := d.next()
-	marks := d.raw[:n]
-	d.raw = d.raw[n:]
-	t := &tree{make([]uint8, n), make([]int64, n), make([]int32, n), make([]uint8, n), make([]int16, n)}
-	for i, m := range marks {
-		if t.feature[i] = m % boundMark; t.feature[i] > 0 {
-			t.threshold[i] = cuts[t.feature[i]-1][d.next()]
-		}
-	}
-	t.leaves(d, marks)
-	return t
+// A node is the first of a tree.
+type node struct {
+	feature   int // plus one, 0 for a leaf
+	bound     int // family, -1 for none
+	family    int // of a leaf
+	threshold int64
+	yes, no   tree // children
 }
 
-// leaves reads families, and finds each inner node's other child.
-func (t *tree) leaves(d *decoder, marks []byte) {
-	var open []int // inner nodes whose other child has not been read yet
-	for i, m := range marks {
-		t.bound[i] = -1
-		if t.feature[i] > 0 {
-			open = append(open, i)
-		} else {
-			t.label[i], d.raw = d.raw[0], d.raw[1:]
-			if len(open) > 0 {
-				t.other[open[len(open)-1]] = int32(i + 1)
-				open = open[:len(open)-1]
-			}
-		}
-		if m >= boundMark {
-			t.bound[i], d.raw = int16(d.raw[0]), d.raw[1:]
-		}
+// root decodes the first node.
+func (t tree) root() node {
+	n := node{feature: int(t[0] % boundMark), bound: -1}
+	marked := t[0] >= boundMark
+	t = t[1:]
+	if marked {
+		n.bound, t = int(t[0]), t[1:]
 	}
+	if n.feature == 0 {
+		n.family = int(t[0])
+		return n
+	}
+	d := decoder{t}
+	n.threshold = d.next()
+	skip := d.next()
+	n.yes, n.no = d.raw[:skip], d.raw[skip:]
+	return n
 }
 
-// find returns the index of the predicted family and of the bound's.
-func (t *tree) find(v *[numFeatures]int64) (likely uint8, bound int16) {
-	i, b := int32(0), int16(-1)
+// find returns the number of the predicted family and of the bound's.
+func (t tree) find(v *[numFeatures]int64) (likely, bound int) {
+	bound = -1
 	for {
-		if t.bound[i] >= 0 {
-			b = t.bound[i]
+		n := t.root()
+		if n.bound >= 0 {
+			bound = n.bound
 		}
-		switch ft := t.feature[i]; {
-		case ft == 0:
-			return t.label[i], b
-		case v[ft-1] <= t.threshold[i]:
-			i++
+		switch {
+		case n.feature == 0:
+			return n.family, bound
+		case v[n.feature-1] <= n.threshold:
+			t = n.yes
 		default:
-			i = t.other[i]
+			t = n.no
 		}
 	}
 }

@@ -1,14 +1,11 @@
 package cudnn
 
 import (
-	"bytes"
-	"compress/flate"
 	_ "embed"
 	"encoding/binary"
-	"io"
+	"math/bits"
 	"slices"
 	"sort"
-	"sync"
 )
 
 // h200 holds workspaces of 437,000 convolutions: for each of 113,000 pairs
@@ -21,53 +18,69 @@ import (
 // torchvision's, timm's and transformers' models at several resolutions, a
 // grid around them and random ones. scripts/conv/conv_workspace.py makes the file and says how; November 2026.
 //
-//	uint32 groups, uint32 sequences, then uvarints: the groups' keys (see
-//	key) column by column, the groups' sequences, and per sequence its bytes
-//	and that many bytes: samples; per sample the batch's increment and per
-//	pass a byte, the base's index in bases plus one (0 none at all, 255
-//	unknown), and unless it is 0 or 255 the rest.
+//	uint32 blocks, per block uint32 its place after these, then the blocks: 64
+//	groups each, sorted by key; per group, in uvarints but for bytes: the
+//	columns of its key (see key) that differ from the group before, as bits, and
+//	those columns, in a block's first group all of them; its samples' length and
+//	samples: their number; per sample the batch's increment and per pass a byte,
+//	the base's index in bases plus one (0 none at all, 255 unknown), and unless
+//	it is 0 or 255 the rest.
 //
-//go:embed h200.flate
+// A process asks about a few dozen geometries: nothing is decoded but the
+// blocks that a search meets.
+//
+//go:embed h200.table
 var h200 []byte
 
-// A table is the embedded file; its sequences stay encoded.
+// blockGroups is the number of groups of a block, the last has fewer.
+const blockGroups = 64
+
+// A table is the embedded file.
 type table struct {
-	keys []key // sorted
-	seq  [][]byte
+	places, blocks []byte
 }
 
-// loaded decodes the table at first use.
-var loaded = sync.OnceValue(func() *table {
-	raw, err := io.ReadAll(flate.NewReader(bytes.NewReader(h200)))
-	if err != nil {
-		panic("cudnn: the embedded table is broken: " + err.Error())
+// embedded is the file as a table.
+func embedded() *table {
+	n := 4 * binary.LittleEndian.Uint32(h200)
+	return &table{h200[4 : 4+n], h200[4+n:]}
+}
+
+// numBlocks returns the number of blocks.
+func (t *table) numBlocks() int { return len(t.places) / 4 }
+
+// block returns the groups of block i.
+func (t *table) block(i int) groupReader {
+	return groupReader{rest: t.blocks[binary.LittleEndian.Uint32(t.places[4*i:]):], left: blockGroups}
+}
+
+// A groupReader decodes the groups of a block, one after the other.
+type groupReader struct {
+	rest    []byte
+	left    int
+	key     key
+	samples []byte
+}
+
+// next decodes a group; false at the end.
+func (r *groupReader) next() bool {
+	if r.left == 0 || len(r.rest) == 0 {
+		return false
 	}
-	t := &table{keys: make([]key, binary.LittleEndian.Uint32(raw)), seq: make([][]byte, binary.LittleEndian.Uint32(raw))}
-	seqs := make([][]byte, binary.LittleEndian.Uint32(raw[4:]))
-	raw = raw[8:]
-	next := func() int {
-		v, n := binary.Uvarint(raw)
-		raw = raw[n:]
-		return int(v)
+	r.left--
+	for differ := r.uvarint(); differ > 0; differ &= differ - 1 {
+		r.key[bits.TrailingZeros64(differ)] = int32(r.uvarint())
 	}
-	for col := range keyLen {
-		for i := range t.keys {
-			t.keys[i][col] = int32(next())
-		}
-	}
-	refs := make([]int, len(t.keys))
-	for i := range refs {
-		refs[i] = next()
-	}
-	for i := range seqs {
-		n := next()
-		seqs[i], raw = raw[:n], raw[n:]
-	}
-	for i, r := range refs {
-		t.seq[i] = seqs[r]
-	}
-	return t
-})
+	n := r.uvarint()
+	r.samples, r.rest = r.rest[:n], r.rest[n:]
+	return true
+}
+
+func (r *groupReader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.rest)
+	r.rest = r.rest[n:]
+	return v
+}
 
 const keyLen = 17
 
@@ -123,12 +136,25 @@ func compare(a, b *key) int {
 	return 0
 }
 
-// find returns the group of a key, or -1.
-func (t *table) find(k *key) int {
-	if i, ok := slices.BinarySearchFunc(t.keys, k, func(a key, b *key) int { return compare(&a, b) }); ok {
-		return i
+// find returns the encoded samples of a key's group, nil where there is none.
+func (t *table) find(k *key) []byte {
+	after := sort.Search(t.numBlocks(), func(i int) bool {
+		first := t.block(i)
+		first.next()
+		return compare(&first.key, k) > 0
+	})
+	if after == 0 {
+		return nil
 	}
-	return -1
+	for r := t.block(after - 1); r.next(); {
+		if c := compare(&r.key, k); c >= 0 {
+			if c == 0 {
+				return r.samples
+			}
+			break
+		}
+	}
+	return nil
 }
 
 // A sample is one batch of a group.
@@ -176,9 +202,8 @@ func (c *Conv) copyBytes() [3][3]int64 {
 	return [3][3]int64{{0, x, c.N * up(c.C) * d * c.H * c.W * size}, {0, w, wp * t * c.R * c.S * size}, {0, y, c.N * up(c.K) * o * p * q * size}}
 }
 
-// samples decodes a group.
-func (t *table) samples(i int) []sample {
-	k, b := &t.keys[i], t.seq[i]
+// samples decodes the samples of the key's group.
+func (k *key) samples(b []byte) []sample {
 	next := func() int64 {
 		v, n := binary.Uvarint(b)
 		b = b[n:]
@@ -213,7 +238,7 @@ type Predictor struct {
 }
 
 // NewPredictor returns a Predictor on the embedded table.
-func NewPredictor() *Predictor { return &Predictor{t: loaded()} }
+func NewPredictor() *Predictor { return &Predictor{t: embedded()} }
 
 // small is the size below which a workspace is a constant, in bytes.
 const small int64 = 4096
@@ -231,28 +256,28 @@ func (pr *Predictor) Workspace(c Conv, p Pass) Estimate {
 		c.Type = c.Type.rounded()
 	}
 	k := c.key()
-	guess := c.predict(&k, p)
-	i := pr.t.find(&k)
-	if i < 0 || pr.blind || c.Depth.In > 0 {
-		return guess
+	guess := func() Estimate { return c.predict(&k, p) }
+	b := pr.t.find(&k)
+	if b == nil || pr.blind || c.Depth.In > 0 {
+		return guess()
 	}
-	known := slices.DeleteFunc(pr.t.samples(i), func(s sample) bool { return s.pass[p].base == unknown })
+	known := slices.DeleteFunc(k.samples(b), func(s sample) bool { return s.pass[p].base == unknown })
 	if len(known) == 0 {
-		return guess
+		return guess()
 	}
 	return c.interpolate(&k, known, p, guess)
 }
 
 // interpolate predicts the bytes at c's batch from the samples of its geometry;
-// guess is the prediction of the trees without them. The kernel may change with
+// predicted is the prediction of the trees without them. The kernel may change with
 // the batch: the samples around it bound c's workspace.
-func (c *Conv) interpolate(k *key, known []sample, p Pass, guess Estimate) Estimate {
+func (c *Conv) interpolate(k *key, known []sample, p Pass, predicted func() Estimate) Estimate {
 	i := sort.Search(len(known), func(i int) bool { return known[i].batch >= c.N })
 	if i < len(known) && known[i].batch == c.N {
 		n := known[i].pass[p].bytes
 		return Estimate{Bytes: n, Bound: n, Source: Measured}
 	}
-	near := known[max(i-1, 0):min(i+1, len(known))]
+	near, guess := known[max(i-1, 0):min(i+1, len(known))], predicted()
 	e := Estimate{Bytes: c.between(k, near, p), Source: Formula}
 	other := max(e.Bytes, guess.Bytes, guess.Other)
 	for _, s := range near {

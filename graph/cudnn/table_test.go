@@ -65,14 +65,14 @@ func TestRandomConvolutions(t *testing.T) {
 		{"in the table", false, 1000, [numPasses]float64{99, 99, 98}, 1},
 		{"held out", true, 1300, [numPasses]float64{95, 97, 92}, 0.5},
 	} {
-		pr := &Predictor{loaded(), x.blind}
+		pr := &Predictor{embedded(), x.blind}
 		var rows, near, low [numPasses]int
 		kinds := map[string]*score{}
 		for i := range list {
 			row := &list[i]
 			c := row.conv()
 			k := c.key()
-			if x.blind && !k.unseen() || !x.blind && pr.t.find(&k) < 0 {
+			if x.blind && !k.unseen() || !x.blind && pr.t.find(&k) == nil {
 				continue
 			}
 			for p, want := range []*int64{row.Fwd, row.DGrad, row.WGrad} {
@@ -109,6 +109,39 @@ func TestRandomConvolutions(t *testing.T) {
 				t.Errorf("%s, %v: %d rows, %.1f%% within 1%%, bound too low for %.1f%%", x.name, Pass(p), rows[p], n, l)
 			}
 		}
+	}
+}
+
+// groups returns all groups of the table, in the order of their keys.
+func (t *table) groups() (all []groupReader) {
+	for i := range t.numBlocks() {
+		for r := t.block(i); r.next(); {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// TestTable finds every group by its key, in the order of keys, and none where
+// there is none.
+func TestTable(t *testing.T) {
+	tb := embedded()
+	all := tb.groups()
+	for i, r := range all {
+		if i > 0 && compare(&all[i-1].key, &r.key) >= 0 {
+			t.Fatalf("%v after %v", r.key, all[i-1].key)
+		}
+		if b := tb.find(&r.key); len(b) == 0 || &b[0] != &r.samples[0] {
+			t.Fatalf("%v is not found", r.key)
+		}
+		k := r.key
+		k[15]++
+		if next := i + 1; tb.find(&k) != nil && (next == len(all) || all[next].key != k) {
+			t.Fatalf("%v is found, and not there", k)
+		}
+	}
+	if tb.find(&key{}) != nil || len(all) < 100000 {
+		t.Errorf("%d groups", len(all))
 	}
 }
 

@@ -295,7 +295,10 @@ func (l *Lifted) constant(id graph.ValueID) {
 // pyList parses the repr of a Python list of strings.
 func pyList(s string) []string {
 	s = strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
-	var out []string
+	if s == "" {
+		return nil
+	}
+	out := make([]string, 0, strings.Count(s, ", ")+1)
 	for s != "" {
 		q := s[0]
 		if q != '\'' && q != '"' {

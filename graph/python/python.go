@@ -21,10 +21,12 @@ func section(name string) string {
 	if !ok {
 		panic("libraries.txt has no section " + name)
 	}
-	if end := strings.Index(rest, "\n## "); end >= 0 {
-		rest = rest[:end]
+	end := strings.Index(rest, "\n## ")
+	if end < 0 {
+		end = len(rest)
 	}
-	return strings.TrimRight(rest, "\n") + "\n"
+	end = len(strings.TrimRight(rest[:end], "\n"))
+	return rest[:min(end+1, len(rest))] // with its last line's end; a part of libraries, not a copy
 }
 
 // A Place is a module of a model, as facts look at it.

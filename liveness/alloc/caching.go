@@ -106,15 +106,6 @@ func (c *Caching) AllocOn(stream int32, size int64) (Handle, error) {
 	return Handle{b + 1, bl.gen}, nil
 }
 
-// At returns the address of an allocation that has not been freed, -1 for one of
-// no bytes.
-func (c *Caching) At(h Handle) int64 {
-	if h == (Handle{}) {
-		return -1
-	}
-	return c.blocks[h.id-1].addr
-}
-
 // pool returns the index of a stream's pool, which it creates at first use.
 func (c *Caching) pool(stream int32, small bool) int32 {
 	i := 2*stream + 1

@@ -33,7 +33,7 @@ and a constant, the most frequent one.
 
 Everything is integer arithmetic, the same in graph/cudnn/family.go.
 """
-import collections, concurrent.futures, json, multiprocessing, random, struct, sys, zlib
+import collections, concurrent.futures, json, multiprocessing, random, struct, sys
 
 import numpy as np
 
@@ -417,6 +417,48 @@ class Tree:
         return bytes(out)
 
 
+def laid(grove):
+    """A grove, the packed families and trees, as nodes that are walked without decoding the others (graph/cudnn/family.go)."""
+    at = 0
+    def next():
+        nonlocal at
+        v = shift = 0
+        while True:
+            b = grove[at]; at += 1; v |= (b & 127) << shift; shift += 7
+            if b < 128: return v
+    for _ in range(next()):
+        at += 2; next(); next()
+    out = bytearray(grove[:at])
+    while at < len(grove):
+        thresholds = []
+        for _ in range(next()):
+            values, last = [], 0
+            for _ in range(next()): last += next(); values.append(last)
+            thresholds.append(values)
+        n = next()
+        marks = grove[at:at + n]; at += n
+        cuts = [cw.varint(thresholds[m % 64 - 1][next()]) if m % 64 else b'' for m in marks]
+        tails = []  # bounds, and the families of leaves
+        for m in marks:
+            k = (m % 64 == 0) + (m >= 64)
+            leaf = grove[at:at + k]; at += k
+            tails.append(leaf if m % 64 else leaf[1:] + leaf[:1])
+        built = []  # from the last node to the first: subtrees that no node has taken yet
+        for i in range(n - 1, -1, -1):
+            node = bytes([marks[i]]) + tails[i]
+            if marks[i] % 64:
+                yes, no = built.pop(), built.pop()
+                node += cuts[i] + cw.varint(len(yes)) + yes + no
+            built.append(node)
+        out += cw.varint(len(built[0])) + built[0]
+    return bytes(out)
+
+
+def write_groves(out, groves):
+    """The number of groves, their lengths, and the groves: a reader touches only those that it walks."""
+    with open(out, 'wb') as f: f.write(struct.pack(f'<{1 + len(groves)}I', len(groves), *map(len, groves)) + b''.join(groves))
+
+
 def grow(kind, op):
     """The tree of one kind of types and one computation, packed, and a line on how it does on what is held out."""
     rows, ws, held = DATA
@@ -449,8 +491,7 @@ def grow(kind, op):
     tree.mark_bounds(feats[~h], values[~h], w[~h], 1000, .998)
     label, bound = tree.walk(feats[h])
     at = np.nonzero(h)[0]
-    z = zlib.compressobj(9, zlib.DEFLATED, -15)
-    data = z.compress(pack_families(fs) + tree.pack()) + z.flush()
+    data = laid(pack_families(fs) + tree.pack())
     top = np.maximum(values[at, bound], values[at, label]) * (65 / 64) + 512
     return data, (f'{"+".join(kind)} {op}: {len(x)} rows, {len(fs)} families explain {explained.mean():.1%}, {len(data)} bytes; of {len(at)} held out '
                   f'{(score[at, label] > 0).mean():.1%} within 1 %, {(score[at, label] == 5).mean():.1%} same blocks, bound too low for {(top < w[at]).mean():.2%}, {np.median(top / (w[at] + (1 << 20))):.2f} times')
@@ -460,10 +501,12 @@ def train(measured, out, processes='2'):
     global DATA
     DATA = load(measured)
     print(len(DATA[0]), 'rows,', DATA[2].sum(), 'held out', flush=True)
-    with concurrent.futures.ProcessPoolExecutor(int(processes), multiprocessing.get_context('fork')) as pool, open(out, 'wb') as f:
+    with concurrent.futures.ProcessPoolExecutor(int(processes), multiprocessing.get_context('fork')) as pool:
+        groves = []
         for data, line in pool.map(grow, *zip(*((kind, op) for kind in KINDS for op in range(3)))):
             print(line, flush=True)
-            f.write(struct.pack('<I', len(data)) + data)
+            groves.append(data)
+    write_groves(out, groves)
 
 
 if __name__ == '__main__':

@@ -276,12 +276,11 @@ def write(out, *forests):
             n = struct.unpack('<I', data[3:7])[0]
             jobs.setdefault(tuple(data[:3]), named(data[7:7 + n]))
             data = data[7 + n:]
-    with open(out, 'wb') as f:
-        for job in ((d, k, p) for d in range(3) for k in range(5) for p in range(3)): f.write(struct.pack('<I', len(jobs[job])) + jobs[job])
+    cf.write_groves(out, [jobs[d, k, p] for d in range(3) for k in range(5) for p in range(3)])
 
 
 def named(deflated):
-    """Trees whose families all have formulas."""
+    """Trees whose families all have formulas, as nodes to walk."""
     raw, at = zlib.decompress(deflated, -15), 0
     def next():
         nonlocal at
@@ -296,8 +295,7 @@ def named(deflated):
         number, plus = next(), next()
         if kind == UNKNOWN: b, kind, number, plus = 43 if number == 1001 else 2, 0, 0, 0
         out += bytes([b, kind]) + cw.varint(number) + cw.varint(plus)
-    z = zlib.compressobj(9, zlib.DEFLATED, -15)
-    return z.compress(bytes(out) + raw[at:]) + z.flush()
+    return cf.laid(bytes(out) + raw[at:])
 
 
 if __name__ == '__main__':

@@ -5,7 +5,7 @@ Commands, in order (Linux, x86-64; step 2 needs an H200 with torch 2.11.0+cu130 
     python scripts/conv/conv_workspace.py collect SHAPES.jsonl
     gcc -O1 -w -I"$CUDNN/include" -I"$CUDA/include" scripts/conv/conv_heuristic.c -o conv_heuristic -L"$CUDNN/lib" -l:libcudnn.so.9
     python scripts/conv/conv_workspace.py measure ./conv_heuristic SHAPES.jsonl MEASURED.jsonl.xz [PROCESSES]
-    python scripts/conv/conv_workspace.py build MEASURED.jsonl.xz graph/cudnn/h200.flate graph/cudnn/testdata/sample.jsonl
+    python scripts/conv/conv_workspace.py build MEASURED.jsonl.xz graph/cudnn/h200.table graph/cudnn/testdata/sample.jsonl
 
 $CUDNN is the folder nvidia/cudnn of site-packages, $CUDA the toolkit's; at run time its lib and that of nvidia/cu13 are in LD_LIBRARY_PATH. `collect` needs
 torch, torchvision and timm on a CPU; `measure` takes about a minute for each 500,000 rows on 16 cores; several MEASURED files may be
@@ -31,7 +31,7 @@ conv_families.py learns from the same files what convolutions take that are not 
 
 The table never sees the convolutions of `held_out`: `build` writes a sample of them, and of others, for the tests in Go.
 """
-import collections, json, lzma, random, struct, sys, zlib
+import collections, json, lzma, random, struct, sys
 
 TYPES = ['tf32', 'fp16', 'bf16', 'fp32', 'tf32n', 'fp16n', 'bf16n']  # their numbers in the table
 ELEM = {'tf32': 4, 'bf16': 2, 'fp16': 2, 'fp32': 4}
@@ -250,6 +250,22 @@ def groups(measured):
             if keep: yield k, cls, t, [ns[i] for i in keep], [[w[i] for i in keep] for w in ws]
 
 
+BLOCK = 64  # groups of a block
+
+
+def packed(bodies):
+    """Blocks of groups, sorted by their keys: what a reader needs of one group is found without reading the others (graph/cudnn/table.go)."""
+    index, starts, blocks = sorted(bodies), [], bytearray()
+    for i, key in enumerate(index):
+        last = index[i - 1] if i % BLOCK else (-1,) * len(key)
+        if i % BLOCK == 0: starts.append(len(blocks))
+        blocks += varint(sum(1 << c for c, (a, b) in enumerate(zip(key, last)) if a != b))
+        for a, b in zip(key, last):
+            if a != b: blocks += varint(a)
+        blocks += varint(len(bodies[key])) + bodies[key]
+    return struct.pack(f'<I{len(starts)}I', len(starts), *starts) + bytes(blocks)
+
+
 def build(measured, table, sample):
     merged, least = {}, {}
     for k, cls, _ in read_lines(measured): least[tuple(k)] = min(cls, least.get(tuple(k), 2))
@@ -269,18 +285,9 @@ def build(measured, table, sample):
             body += varint(n - last); last = n
             for x in r: body += b'\xff' if x is None else bytes([x[0] + 1]) + (varint(x[1]) if x[0] >= 0 else b'')
         bodies[(TYPES.index(t),) + k] = bytes(body)
-    # keys by columns, then each body once: convolutions that differ in type or channels often share one
-    index, uniq, refs = sorted(bodies), {}, []
-    for key in index: refs.append(uniq.setdefault(bodies[key], len(uniq)))
-    out = bytearray(struct.pack('<II', len(index), len(uniq)))
-    for col in range(len(index[0])):
-        for key in index: out += varint(key[col])
-    for r in refs: out += varint(r)
-    for b in uniq: out += varint(len(b)) + b
-    z = zlib.compressobj(9, zlib.DEFLATED, -15)
-    data = z.compress(bytes(out)) + z.flush()
+    data = packed(bodies)
     with open(table, 'wb') as f: f.write(data)
-    print(len(index), 'convolutions,', points, 'samples,', len(uniq), 'sequences,', len(out), 'bytes,', len(data), 'deflated')
+    print(len(bodies), 'convolutions,', points, 'samples,', len(data), 'bytes')
     rng = random.Random(1)
     with open(sample, 'w') as f:
         for held, most in ((True, 1600), (False, 400)):

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -19,7 +20,7 @@ import (
 
 // browser opens a page in a headless Chromium; the test is skipped where there is
 // none.
-func browser(t *testing.T, page string) context.Context {
+func browser(t *testing.T, content string) context.Context {
 	t.Helper()
 	found := false
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "chrome"} {
@@ -35,7 +36,7 @@ func browser(t *testing.T, page string) context.Context {
 			return
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = w.Write([]byte(page))
+		_, _ = w.Write([]byte(content))
 	}))
 	t.Cleanup(server.Close)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.WindowSize(1000, 900))
@@ -83,8 +84,8 @@ func synthetic(n int) *planner.StepView {
 func TestStepInBrowser(t *testing.T) {
 	const tensors = 50_000
 	view := synthetic(tensors)
-	page := written(t, Analyses, "html", &Analysis{Report: hostile("x"), Step: func() *planner.StepView { return view }}, Style{})
-	ctx := browser(t, page)
+	content := written(t, Analyses, "html", &Analysis{Report: hostile("x"), Step: func() *planner.StepView { return view }}, Style{})
+	ctx := browser(t, content)
 	var where, count, tip, searched, moved string
 	var hidden bool
 	var rows, modules int
@@ -108,7 +109,9 @@ func TestStepInBrowser(t *testing.T) {
 		t.Errorf("hidden %v: %s", hidden, tip)
 	}
 	run("hovering", chromedp.Evaluate(`(() => { const o = document.getElementById('step-over'), r = o.getBoundingClientRect(), times = []; for (let i = 0; i < 200; i++) { const t = performance.now(); o.dispatchEvent(new PointerEvent('pointermove', {clientX: r.left + 10 + i * 3, clientY: r.top + 50})); times.push(performance.now() - t); } return times.sort((a, b) => a - b)[190]; })()`, &hover))
-	t.Logf("hover over %d events: %.2f ms, 95th percentile", len(view.Events), hover)
+	var paint float64
+	run("paint", chromedp.Evaluate(`performance.getEntriesByName('first-contentful-paint')[0].startTime`, &paint))
+	t.Logf("%d events, %d bytes of page: first paint after %.0f ms, hover %.2f ms, 95th percentile", len(view.Events), len(content), paint, hover)
 	run("click and zoom", chromedp.Evaluate(fmt.Sprintf(pointer, "pointerup", "0"), nil),
 		chromedp.Evaluate(`document.getElementById('step-over').focus()`, nil), chromedp.KeyEvent(kb.Home), chromedp.KeyEvent(kb.ArrowRight), text("step-where", &moved))
 	if !strings.HasPrefix(moved, "event 1 of ") {
@@ -153,16 +156,60 @@ func TestStepInBrowser(t *testing.T) {
 	}
 }
 
+// printed is what a page looks like on paper: what is seen of the controls, of the
+// tables and of the pictures, and what the paper cuts off.
+const printed = `(() => {
+  const seen = e => { const r = e.getBoundingClientRect(); return r.width > 0 && r.height > 0; }, all = q => [...document.querySelectorAll(q)];
+  const pictures = all('figure svg, .plot canvas').filter(seen), width = document.documentElement.clientWidth;
+  const ink = c => { const d = c.getContext('2d').getImageData(0, 0, 60 * devicePixelRatio, c.height).data; let dark = 0; for (let i = 0; i < d.length; i += 4) if (d[i + 3] > 128 && d[i] < 100) dark++; return dark; };
+  return {
+    controls: all('button, input, .tip, .rows tbody[id], .ground').filter(seen).length,
+    pictures: pictures.length, flat: pictures.filter(p => p.getBoundingClientRect().height < 150).length, pale: pictures.filter(p => p.tagName === 'CANVAS' && ink(p) < 50).length,
+    rows: all('tr').filter(seen).length, broken: all('tr, figure, .plot').filter(e => seen(e) && getComputedStyle(e).breakInside !== 'avoid').length,
+    heads: all('thead').filter(e => seen(e) && getComputedStyle(e).display !== 'table-header-group').length, scrolled: all('.rows, .wide, pre').filter(e => e.scrollHeight > e.clientHeight + 1 || getComputedStyle(e).overflowX === 'auto' && e.scrollWidth > e.clientWidth).length,
+    cut: all('td, th, p, svg, canvas, li').filter(e => seen(e) && e.getBoundingClientRect().right > width + 1).length,
+  };
+})()`
+
+// On paper a page has no controls; its timelines are pictures in dark ink, even
+// where the screen is dark; no row of a table is broken or cut off.
+func TestPrinted(t *testing.T) {
+	long := strings.Repeat("a_rather_long_name_of_a_module.", 6)
+	view := synthetic(200)
+	analysis := written(t, Analyses, "html", &Analysis{Report: hostile(long), Step: func() *planner.StepView { return view }}, Style{})
+	d := &planner.Diff{Base: planner.DiffSide{Path: "a.onnx", AllocatedBytes: 1 << 20}, Head: planner.DiffSide{Path: "b.onnx", AllocatedBytes: 3 << 20}, DeltaBytes: 2 << 20,
+		Categories: []planner.CategoryDelta{{Category: "activations", Base: 1 << 20, Head: 3 << 20, Delta: 2 << 20}}}
+	for range 80 {
+		d.Modules = append(d.Modules, planner.ModuleDelta{Module: long, Delta: 1 << 20})
+	}
+	d.Steps = func() [2]*planner.StepView { return [2]*planner.StepView{synthetic(100), synthetic(300)} }
+	for name, c := range map[string]struct {
+		page           string
+		pictures, rows int
+	}{"analysis": {analysis, 1, 8}, "diff": {written(t, Diffs, "html", d, Style{}), 2, 60}} {
+		ctx := browser(t, c.page)
+		var got struct{ Controls, Pictures, Flat, Pale, Rows, Broken, Heads, Scrolled, Cut int }
+		dark := emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}})
+		paper := emulation.SetEmulatedMedia().WithMedia("print").WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}})
+		if err := chromedp.Run(ctx, dark, chromedp.EmulateViewport(700, 990), chromedp.Evaluate(`dispatchEvent(new Event('beforeprint'))`, nil), paper, chromedp.Evaluate(printed, &got)); err != nil {
+			t.Fatal(err)
+		}
+		if got.Controls+got.Flat+got.Pale+got.Broken+got.Heads+got.Scrolled+got.Cut > 0 || got.Pictures != c.pictures || got.Rows < c.rows {
+			t.Errorf("%s: %+v, want %d pictures, %d rows at least and none of the others", name, got, c.pictures, c.rows)
+		}
+	}
+}
+
 // The page of a diff shows both steps, on one scale, each by itself.
 func TestDiffInBrowser(t *testing.T) {
 	d := &planner.Diff{Base: planner.DiffSide{Path: "a<b>.onnx", AllocatedBytes: 1 << 20}, Head: planner.DiffSide{Path: "c.onnx", AllocatedBytes: 3 << 20}, DeltaBytes: 2 << 20,
 		Categories: []planner.CategoryDelta{{Category: "activations", Base: 1 << 20, Head: 3 << 20, Delta: 2 << 20}}, Modules: []planner.ModuleDelta{{Module: "</script>", Delta: 2 << 20}}}
 	d.Steps = func() [2]*planner.StepView { return [2]*planner.StepView{synthetic(100), synthetic(300)} }
-	page := written(t, Diffs, "html", d, Style{})
-	for _, fault := range inert.HTML([]byte(page), StepScript) {
+	content := written(t, Diffs, "html", d, Style{})
+	for _, fault := range inert.HTML([]byte(content), StepScript) {
 		t.Error(fault)
 	}
-	ctx := browser(t, page)
+	ctx := browser(t, content)
 	var base, head, count string
 	var sections int
 	if err := chromedp.Run(ctx, text("base-where", &base), text("head-where", &head), chromedp.Evaluate(`document.querySelectorAll('section.step:not([hidden])').length`, &sections),

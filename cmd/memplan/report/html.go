@@ -36,7 +36,11 @@ code,pre{font:13px/1.45 ui-monospace,monospace}pre{overflow-x:auto;padding:.6rem
 .change i{display:block;height:.25rem;background:#0072b2}.change td{min-width:5rem}
 .ground{display:block;width:100%}.block{min-height:3em;font-size:13px}th.n{text-align:right}
 @media(max-width:40rem){body{margin:1rem auto;padding:0 .7rem}.plot{height:17rem}.tip{position:absolute;top:100%;left:0!important;right:0!important;max-width:none}}
-@media print{.step{display:none}.rows,.wide{overflow:visible;max-height:none}#step-static[hidden]{display:block}}`
+@page{margin:14mm}
+@media print{:root{color-scheme:light}*{-webkit-print-color-adjust:exact;print-color-adjust:exact}body{max-width:none;margin:0;padding:0;font-size:10pt}
+.step>*,#step-static~.step{display:none}.step>h2:first-child,.step>.legend,.step>.plot{display:block}.step>.plot{height:auto}.step,.plot{break-inside:avoid}.plot canvas:first-child{position:static;height:auto}.plot canvas+canvas,.tip{display:none}
+#step-static[hidden]{display:block}figure,pre,.yes,.no,.open,tr,li{break-inside:avoid}h2{break-after:avoid}body>table{break-inside:avoid}
+.rows,.wide{overflow:visible;max-height:none}.rows th{position:static}.wide td,.wide td:last-child,.wide th{white-space:normal;font-size:9pt;overflow-wrap:anywhere}td.n,th.n{white-space:nowrap!important}pre{white-space:pre-wrap;overflow-wrap:anywhere}}`
 
 // stepScript draws the step and answers to the mouse and the keyboard.
 //

@@ -6,6 +6,8 @@
   const el = (tag, text, cls) => { const e = document.createElement(tag); if (text !== undefined) e.textContent = text; if (cls) e.className = cls; return e; };
   const dark = matchMedia('(prefers-color-scheme: dark)');
   const setup = (c, W, H) => { const r = devicePixelRatio || 1; c.width = W * r; c.height = H * r; const g = c.getContext('2d'); g.setTransform(r, 0, 0, r, 0, 0); g.clearRect(0, 0, W, H); g.font = '12px system-ui,sans-serif'; return g; };
+  let printing = false; // on paper, which is white
+  const night = () => dark.matches && !printing;
   let scale = 0; // the highest level of all steps of the page, which share the axis
 
   // read returns the levels and the tensors of a step.
@@ -61,7 +63,7 @@
     }
     function draw() {
       W = canvas.clientWidth; H = canvas.clientHeight;
-      const g = setup(canvas, W, H), ink = dark.matches ? '#ddd' : '#222';
+      const g = setup(canvas, W, H), ink = night() ? '#ddd' : '#222';
       g.fillStyle = ink; axis(g); areas(g);
       g.fillStyle = g.strokeStyle = ink;
       marks.forEach(([i, name], j) => { // phases; a name stands where it has room
@@ -79,7 +81,7 @@
       mark();
     }
     function mark() {
-      const g = setup(over, W, H); g.strokeStyle = g.fillStyle = dark.matches ? '#fff' : '#000';
+      const g = setup(over, W, H); g.strokeStyle = g.fillStyle = night() ? '#fff' : '#000';
       for (const [i, dash] of [[at, []], [hover, [2, 3]]]) { if (i < from || i >= to || i < 0) continue; g.setLineDash(dash); g.beginPath(); g.moveTo(x(i) + .5, top); g.lineTo(x(i) + .5, H - bottom); g.stroke(); }
       if (chosen && chosen[2] > from && chosen[1] < to) { const a = Math.max(x(chosen[1]), left); g.fillRect(a, 2, Math.max(Math.min(x(chosen[2]), W - right) - a, 2), 5); } // its life
     }
@@ -155,11 +157,11 @@
       }
       ground.style.height = (row + 1) * line + 'px';
       const g = setup(ground, width, (row + 1) * line);
-      g.fillStyle = dark.matches ? '#444' : '#ddd';
+      g.fillStyle = night() ? '#444' : '#ddd';
       for (const [r, a, w] of pieces) g.fillRect(a, r * line, w, bar);
       live3 = live(at).filter(t => t[3] >= 0).sort((p, q) => p[3] - q[3]);
       for (const t of live3) block(g, t, colours[D.storages[t[0]][1] % colours.length], false);
-      if (chosen && live3.includes(chosen)) block(g, chosen, dark.matches ? '#fff' : '#000', true);
+      if (chosen && live3.includes(chosen)) block(g, chosen, night() ? '#fff' : '#000', true);
       fragments(sizes, all);
     }
     function block(g, t, colour, outline) { // on all its pieces
@@ -209,6 +211,7 @@
     D.categories.forEach((c, k) => { let any = false; for (let i = 0; i < n && !any; i++) any = level[i * K + k] > 0; if (!any) return; const s = el('span', c), b = el('i'); b.style.background = colours[k % colours.length]; s.prepend(b); $('legend').append(s); });
     document.getElementById(id).hidden = false;
     const again = () => { draw(); segments(); };
+    for (const [what, on] of [['beforeprint', true], ['afterprint', false]]) addEventListener(what, () => { printing = on; again(); });
     addEventListener('resize', again); dark.addEventListener('change', again);
     draw(); select(peak);
   }
