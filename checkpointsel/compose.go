@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 )
@@ -339,11 +340,11 @@ func (w *cutting) farOf(id program.StorageID, from int32) far {
 	if from < 0 {
 		return f
 	}
-	switch x := &w.groups[from]; {
-	case x.lo == x.hi:
-	case f.unit == x.lo-1:
+	switch last := int32(len(w.groups) - 1); {
+	case from == last:
+	case from > 0 && f.unit == w.groups[from-1].hi-1:
 		f.near, f.unit = true, -1
-	case f.unit == x.hi:
+	case from < last-1 && f.unit == w.groups[from+1].lo:
 		f.near, f.unit = true, 1
 	}
 	return f
@@ -423,27 +424,160 @@ func (w *cutting) part(g int32) *groupSteps {
 
 // Learn takes the parts of a built step that are not known yet.
 func (c *Composer) Learn(b *train.Build, segs []train.Segment) {
-	groups, ok := c.groups(segs)
-	if !ok {
-		return
+	if groups, ok := c.groups(segs); ok {
+		c.learn(b, groups)
 	}
+}
+
+func (c *Composer) learn(b *train.Build, groups []group) {
 	var w *cutting
-	known := func(key string) bool { return c.parts[key] != nil }
 	for i := range groups {
 		g := &groups[i]
 		if w == nil {
-			if known(g.key) || known(g.key+beforeMade) && known(g.key+makes) && known(g.key+afterMade) {
+			if c.known(g) {
 				continue
 			}
 			if w = c.cut(b, groups); w == nil {
 				return
 			}
 		}
-		if key := g.key + w.workspace(i); !known(key) {
+		if key := g.key + w.workspace(i); c.parts[key] == nil {
 			c.parts[key] = w.part(int32(i))
 		}
 	}
 }
+
+// known reports whether no build can teach more of a group.
+func (c *Composer) known(g *group) bool {
+	if g.seg == nil {
+		return c.parts[g.key] != nil
+	}
+	for _, when := range []string{beforeMade, makes, afterMade} {
+		if c.parts[g.key+when] == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// A Short is a step of which equal blocks are left out, from which a Composer learns as much.
+type Short struct {
+	Segments []train.Segment
+	Skips    []train.Skip
+	groups   []group
+}
+
+// shortEnough is the share of the calls that is worth the while.
+const shortEnough = 0.5
+
+// Shorten leaves out of a choice what lies between two groups that run the same, if nothing in
+// it is unknown; nil: that is too little, or the parts outside of all groups are not known.
+func (c *Composer) Shorten(segs []train.Segment) *Short {
+	groups, ok := c.groups(segs)
+	rest := len(groups) - 1
+	if !ok || c.parts[groups[rest].key] == nil {
+		return nil
+	}
+	missing := c.missing(groups)
+	out := &Short{}
+	at := map[string]int{} // place in out.groups
+	calls := 0
+	for i := range rest {
+		g := groups[i]
+		if k, again := at[g.key]; again {
+			if skip := c.skip(&out.groups[k], &g); skip != nil {
+				for _, x := range out.groups[k:] {
+					delete(at, x.key)
+				}
+				out.groups = out.groups[:k]
+				out.drop(skip)
+			}
+		}
+		if missing[g.key] { // what lies before the first of these stays
+			clear(at)
+			delete(missing, g.key)
+		}
+		at[g.key] = len(out.groups)
+		out.groups = append(out.groups, g)
+	}
+	for i := range out.groups {
+		g := &out.groups[i]
+		calls += c.s.Units[g.hi-1].Hi - c.s.Units[g.lo].Lo
+		if g.seg != nil {
+			out.Segments = append(out.Segments, *g.seg)
+		}
+	}
+	if float64(calls) > shortEnough*float64(len(c.unitOf)) {
+		return nil
+	}
+	out.groups = append(out.groups, groups[rest])
+	return out
+}
+
+// drop adds a skip, in place of those within it.
+func (s *Short) drop(skip *train.Skip) {
+	s.Skips = slices.DeleteFunc(s.Skips, func(x train.Skip) bool { return x.Lo >= skip.Lo })
+	s.Skips = append(s.Skips, *skip)
+}
+
+// missing lists the keys of groups whose part is not known.
+func (c *Composer) missing(groups []group) map[string]bool {
+	out, made := map[string]bool{}, false
+	for i := len(groups) - 1; i >= 0; i-- {
+		if c.part(&groups[i], &made) == nil {
+			out[groups[i].key] = true
+		}
+	}
+	return out
+}
+
+// skip leaves out the calls from one group up to another that runs the same: what the latter reads
+// of the unit before it is then what the former reads. Nil: it or a later one reads more.
+func (c *Composer) skip(from, to *group) *train.Skip {
+	units, g := c.s.Units, c.s.m.b.Lifted.Graph
+	lo, hi := units[from.lo].Lo, units[to.lo].Lo
+	if from.lo == 0 {
+		return nil
+	}
+	out := &train.Skip{Lo: lo, Hi: hi, Same: map[graph.ValueID]graph.ValueID{}}
+	before := units[to.lo-1].Lo
+	alias := func(id graph.ValueID) bool {
+		if id < 0 {
+			return true
+		}
+		def := int(g.Values[id].Def)
+		if def < lo || def >= hi {
+			return true
+		}
+		if def < before {
+			return false
+		}
+		twin := def - hi + lo
+		for k, o := range g.Nodes[def].Outputs {
+			if o == id && twin >= 0 && k < len(g.Nodes[twin].Outputs) {
+				out.Same[id] = g.Nodes[twin].Outputs[k]
+				return true
+			}
+		}
+		return false
+	}
+	for i := hi; i < len(g.Nodes); i++ {
+		for _, id := range g.Nodes[i].Inputs {
+			if !alias(id) {
+				return nil
+			}
+		}
+	}
+	for _, id := range g.Outputs {
+		if id >= 0 && int(g.Values[id].Def) >= lo && int(g.Values[id].Def) < hi {
+			return nil
+		}
+	}
+	return out
+}
+
+// LearnShort is Learn of a shortened step. What no group runs is not as in the whole one.
+func (c *Composer) LearnShort(b *train.Build, s *Short) { c.learn(b, s.groups) }
 
 // A segment that runs again before any other made a library's workspace for backward's thread may
 // make it, or do without.

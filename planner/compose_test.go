@@ -34,7 +34,7 @@ func TestCompose(t *testing.T) {
 			t.Errorf("%s: its step's parts mix", name)
 			continue
 		}
-		rng, composed := rand.New(rand.NewPCG(3, 4)), 0
+		rng, composed, shorter := rand.New(rand.NewPCG(3, 4)), 0, 0
 		palette := [][]train.Segment{s.selective.Sample(rng), s.selective.Sample(rng), s.selective.Alike(s.selective.Rates()[len(s.selective.Rates())/2]), s.problem.All()}
 		for range 60 {
 			segs := mixed(rng, palette)
@@ -42,7 +42,12 @@ func TestCompose(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if p := c.Compose(segs); p != nil {
+			p := c.Compose(segs)
+			if p == nil && learnShort(t, m, j, c, segs) {
+				p = c.Compose(segs)
+				shorter++
+			}
+			if p != nil {
 				composed++
 				sameEvents(t, name, p, b.Program)
 			}
@@ -53,10 +58,24 @@ func TestCompose(t *testing.T) {
 				sameEvents(t, name, p, b.Program)
 			}
 		}
-		if t.Logf("%s: %d of 60 steps composed before they were built", name, composed); composed < 5 {
+		if t.Logf("%s: %d of 60 steps composed before they were built, %d after shorter ones", name, composed, shorter); composed < 5 {
 			t.Errorf("%s: %d of 60 steps composed before they were built, want 5", name, composed)
 		}
 	}
+}
+
+// learnShort builds a shortened step, if there is one.
+func learnShort(t *testing.T, m *Model, j *job, c *checkpointsel.Composer, segs []train.Segment) bool {
+	t.Helper()
+	a := &answer{m: m, j: j, batch: 16, composer: c}
+	short := c.Shorten(segs)
+	if short == nil {
+		return false
+	}
+	if err := a.learn(short); err != nil {
+		t.Fatal(err)
+	}
+	return true
 }
 
 // mixed draws each segment from one of several choices, in execution order.

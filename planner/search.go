@@ -328,7 +328,8 @@ func (a *answer) replays(ctx context.Context, segs []train.Segment) (bool, error
 	}, a.j.of(), a.batch, " ", segs)
 }
 
-// composed puts a step together, or builds it and learns its parts.
+// composed puts a step together, if need be after it learned of the parts from a shorter one, or
+// builds it and learns its parts.
 func (a *answer) composed(segs []train.Segment) (*train.Build, error) {
 	if a.composer == nil {
 		return a.m.build(a.j, a.batch, segs)
@@ -336,11 +337,38 @@ func (a *answer) composed(segs []train.Segment) (*train.Build, error) {
 	if p := a.composer.Compose(segs); p != nil {
 		return &train.Build{Program: p}, nil
 	}
+	if short := a.composer.Shorten(segs); short != nil {
+		if err := a.learn(short); err != nil {
+			return nil, err
+		}
+		if p := a.composer.Compose(segs); p != nil {
+			return &train.Build{Program: p}, nil
+		}
+	}
 	b, err := a.m.build(a.j, a.batch, segs)
 	if err == nil {
 		a.composer.Learn(b, segs)
 	}
 	return b, err
+}
+
+// learn builds a shortened step.
+func (a *answer) learn(short *checkpointsel.Short) error {
+	if err := a.m.boundFor(a.j, a.batch); err != nil {
+		return err
+	}
+	o, err := a.m.options(a.j, short.Segments)
+	if err != nil {
+		return err
+	}
+	o.Skips = short.Skips
+	b, err := train.New(a.m.lifted, o)
+	if err != nil {
+		return err
+	}
+	a.m.made += len(b.Nodes) + stepEffort
+	a.composer.LearnShort(b, short)
+	return nil
 }
 
 func (a *answer) note(code, format string, args ...any) {
