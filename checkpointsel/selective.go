@@ -2,6 +2,7 @@ package checkpointsel
 
 import (
 	"cmp"
+	"encoding/binary"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -26,8 +27,10 @@ import (
 // of bytes dropped so far.
 type Selective struct {
 	*Problem
-	variants [2][][]variant // by View and segment: choices of calls, the fewest bytes first
-	items    [][]item       // by segment
+	variants [2][][]variant     // by View and segment: choices of calls, the fewest bytes first
+	items    [][]item           // by segment
+	known    map[string][][]int // frontiers by bytes and costs of the items
+	cells    [][]cell           // of the last search, for the next one
 }
 
 // keepMost is the largest number of units of a segment that keeps calls.
@@ -62,7 +65,7 @@ var most = [2]struct{ one, several int }{Sure: {24, 12}, Hoped: {512, 48}}
 // NewSelective adds to p, the problem of the step b, the choice of calls to
 // keep. cost gives the time of a program node.
 func NewSelective(p *Problem, b *train.Build, cost func(*program.Node) float64) *Selective {
-	s := &Selective{Problem: p, items: make([][]item, len(p.segs))}
+	s := &Selective{Problem: p, items: make([][]item, len(p.segs)), known: map[string][][]int{}}
 	for v := range s.variants {
 		s.variants[v] = make([][]variant, len(p.segs))
 	}
@@ -73,6 +76,7 @@ func NewSelective(p *Problem, b *train.Build, cost func(*program.Node) float64) 
 			s.segment(oi)
 		}
 	}
+	s.known = nil
 	return s
 }
 
@@ -167,7 +171,7 @@ func (s *Selective) segment(oi int) {
 	o := &s.segs[oi]
 	for v := range s.variants {
 		var list []variant
-		for _, keep := range frontier(s.items[oi], View(v)) {
+		for _, keep := range s.frontier(oi, View(v)) {
 			list = append(list, s.variant(oi, keep, View(v)))
 		}
 		n := most[v].one
@@ -280,6 +284,23 @@ type sum struct {
 	prev  *sum
 }
 
+// frontier is that of a segment's items: those of equal blocks are one.
+func (s *Selective) frontier(oi int, v View) [][]int {
+	key := make([]byte, 0, 16*len(s.items[oi])+1)
+	key = append(key, byte(v))
+	for i := range s.items[oi] {
+		it := &s.items[oi][i]
+		key = binary.LittleEndian.AppendUint64(key, uint64(it.bytes[v])) //nolint:gosec // any key will do
+		key = binary.LittleEndian.AppendUint64(key, math.Float64bits(it.cost))
+	}
+	list, ok := s.known[string(key)]
+	if !ok {
+		list = frontier(s.items[oi], v)
+		s.known[string(key)] = list
+	}
+	return list
+}
+
 // frontier lists the choices of items that no other undercuts in bytes for as much time, the
 // fewest bytes first, beginning with items that take none. Bytes are rounded to a grid, down
 // in the Hoped view and up in the other. O(items · grains).
@@ -332,10 +353,9 @@ func undominated(a, b []*sum) []*sum {
 type cell struct {
 	cost float64
 	drop int64
-	prev int32 // cell before, by grain
-	from int32 // slot that it left
 	by   int32 // segment, -1 for an ordinary slot
-	kind int32 // its variant, -1 for the plain segment
+	prev int16 // cell before, by grain: there are no more than dropGrains and two
+	kind int16 // its variant, -1 for the plain segment
 }
 
 // Solve returns the segments of least cost whose levels, in the given view,
@@ -356,11 +376,11 @@ func (s *Selective) Solve(budget int64, v View) (segs []train.Segment, cost floa
 		t.leave(i)
 	}
 	n := len(s.slots)
-	best := int32(-1)
+	best := int16(-1)
 	for k := range t.at[n] {
 		c := &t.at[n][k]
 		if !math.IsInf(c.cost, 1) && s.loss-c.drop <= budget && (best < 0 || c.cost < t.at[n][best].cost) {
-			best = int32(k)
+			best = int16(k) //nolint:gosec // see cell
 		}
 	}
 	if best < 0 {
@@ -393,17 +413,24 @@ func newTable(s *Selective, budget int64, v View) *table {
 		high, low = high+most, low+least
 	}
 	high = min(high, s.Without()-low) // no state needs more
-	t := &table{s: s, budget: budget, v: v, lowest: low, grain: max((high-low)/dropGrains, liveness.Round), at: make([][]cell, len(s.slots)+1)}
+	t := &table{s: s, budget: budget, v: v, lowest: low, grain: max((high-low)/dropGrains, liveness.Round)}
 	n := int((high-low)/t.grain) + 2
+	if t.at = s.cells; t.at == nil {
+		t.at = make([][]cell, len(s.slots)+1)
+	}
 	for i := range t.at {
-		t.at[i] = make([]cell, n)
+		t.at[i] = slices.Grow(t.at[i][:0], n)[:n]
 		for k := range t.at[i] {
-			t.at[i][k].cost = math.Inf(1)
+			t.at[i][k] = cell{cost: math.Inf(1)}
 		}
 	}
-	t.put(0, cell{prev: -1, from: -1, by: -1, kind: -1})
+	s.cells = t.at
+	t.put(0, cell{prev: -1, by: -1, kind: -1})
 	return t
 }
+
+// Forget releases the memory of searches.
+func (s *Selective) Forget() { s.cells = nil }
 
 // put adds a state. In the Hoped view, a cell has the least cost and the most bytes
 // dropped of all its states.
@@ -431,30 +458,30 @@ func (t *table) leave(i int) {
 			continue
 		}
 		least = c.cost
-		t.from(i, int32(k), c)
+		t.from(i, int16(k), c) //nolint:gosec // see cell
 	}
 }
 
-func (t *table) from(i int, k int32, c cell) {
+func (t *table) from(i int, k int16, c cell) {
 	fits := func(e *effect) bool { return e.forward-c.drop <= t.budget && e.redo-c.drop <= t.budget }
 	if sl := t.s.slots[i]; sl.forward-c.drop <= t.budget && sl.backward-c.drop <= t.budget {
-		t.put(i+1, cell{c.cost, c.drop, k, int32(i), -1, -1})
+		t.put(i+1, cell{c.cost, c.drop, -1, k, -1})
 	}
 	for _, oi := range t.s.from[i] {
 		o := &t.s.segs[oi]
 		if fits(&o.by[t.v]) {
-			t.put(o.hi, cell{c.cost + o.cost, c.drop + o.by[t.v].drop, k, int32(i), int32(oi), -1})
+			t.put(o.hi, cell{c.cost + o.cost, c.drop + o.by[t.v].drop, int32(oi), k, -1})
 		}
 		for x := range t.s.variants[t.v][oi] {
 			if w := &t.s.variants[t.v][oi][x]; fits(&w.effect) {
-				t.put(o.hi, cell{c.cost + w.cost, c.drop + w.drop, k, int32(i), int32(oi), int32(x)})
+				t.put(o.hi, cell{c.cost + w.cost, c.drop + w.drop, int32(oi), k, int16(x)})
 			}
 		}
 	}
 }
 
 // trace returns the segments of a state's history, in execution order.
-func (t *table) trace(slot int, k int32) []train.Segment {
+func (t *table) trace(slot int, k int16) []train.Segment {
 	var out []train.Segment
 	for slot > 0 {
 		c := t.at[slot][k]
@@ -465,7 +492,10 @@ func (t *table) trace(slot int, k int32) []train.Segment {
 			}
 			out = append(out, seg)
 		}
-		slot, k = int(c.from), c.prev
+		if slot--; c.by >= 0 {
+			slot = t.s.segs[c.by].lo
+		}
+		k = c.prev
 	}
 	slices.Reverse(out)
 	return out

@@ -122,7 +122,7 @@ func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, erro
 		switch {
 		case s == 0:
 			t = first
-		case s == 1 && slices.ContainsFunc(p.Nodes, func(n program.Node) bool { return n.Only == program.SecondStep }):
+		case s == 1 && hasSecond(p):
 			t = Second(p)
 		}
 		if err := r.step(t, s); err != nil {
@@ -130,6 +130,16 @@ func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, erro
 		}
 	}
 	return &r.res, nil
+}
+
+// hasSecond reports whether some nodes run in the second step alone.
+func hasSecond(p *program.Program) bool {
+	for i := range p.Nodes {
+		if p.Nodes[i].Only == program.SecondStep {
+			return true
+		}
+	}
+	return false
 }
 
 func (r *replayer[H]) alloc(id program.StorageID, step, event int, node int32) error {
@@ -163,7 +173,7 @@ func (r *replayer[H]) take(stream uint8, bytes int64) (H, error) {
 // step replays one step and records its statistics.
 func (r *replayer[H]) step(t *Timeline, s int) error {
 	var st StepStats
-	r.curve = append(r.curve[:0], make([]int64, 0, len(t.Events))...)
+	r.curve = slices.Grow(r.curve[:0], len(t.Events))
 	copy(r.prev, r.cur)
 	var end, peak [program.NumPhases]int64 // the last micro-batch's end, the highest of all
 	now, best := r.a.Allocated(), int64(-1)

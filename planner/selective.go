@@ -31,6 +31,7 @@ type callSearch struct {
 // with no more recomputation than the given segments, which may be nil. bound
 // is the least cost of any such choice.
 func (a *answer) selectCalls(ctx context.Context, sel *selector, segs []train.Segment) ([]train.Segment, float64, error) {
+	defer sel.selective.Forget()
 	s := &callSearch{a: a, p: sel.selective, best: segs, cost: math.Inf(1), seen: map[string]bool{}}
 	if segs != nil {
 		_, s.cost, _ = s.p.Levels(segs, checkpointsel.Hoped)
