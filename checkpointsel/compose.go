@@ -176,12 +176,6 @@ func (c *Composer) groups(segs []train.Segment) (out []group, ok bool) {
 // name sets the groups' keys: their units and what they keep, the units on both sides, and
 // whether those are in segments.
 func (c *Composer) name(groups []group) {
-	last := -1
-	for i := range groups {
-		if groups[i].seg != nil {
-			last = i
-		}
-	}
 	side := func(i, u int) string {
 		if i < 0 || i >= len(groups)-1 {
 			return "end"
@@ -198,7 +192,7 @@ func (c *Composer) name(groups []group) {
 			fmt.Fprint(&b, g.seg.Save)
 		}
 		if g.lo == g.hi {
-			fmt.Fprint(&b, "rest ", last >= 0, groups[0].seg != nil, i == 0 || groups[i-1].seg != nil)
+			fmt.Fprint(&b, "rest ", groups[0].seg != nil, i == 0 || groups[i-1].seg != nil)
 		} else {
 			fmt.Fprint(&b, "|", side(i-1, g.lo-1), "|", side(i+1, g.hi))
 		}

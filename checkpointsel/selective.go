@@ -30,6 +30,7 @@ type Selective struct {
 	variants [2][][]variant     // by View and segment: choices of calls, the fewest bytes first
 	items    [][]item           // by segment
 	known    map[string][][]int // frontiers by bytes and costs of the items
+	paths    [2][][]way         // by View and slot; nil: not listed yet
 	cells    [][]cell           // of the last search, for the next one
 }
 
@@ -362,6 +363,11 @@ type cell struct {
 // stay within budget bytes, that cost, and whether any exist. In the Hoped view, the cost
 // is a lower bound of that of every choice.
 func (s *Selective) Solve(budget int64, v View) (segs []train.Segment, cost float64, ok bool) {
+	return s.SolveBelow(budget, v, math.Inf(1))
+}
+
+// SolveBelow is Solve for a cost below most.
+func (s *Selective) SolveBelow(budget int64, v View, most float64) (segs []train.Segment, cost float64, ok bool) {
 	if s.Without() <= budget {
 		return nil, 0, true
 	}
@@ -372,6 +378,7 @@ func (s *Selective) Solve(budget int64, v View) (segs []train.Segment, cost floa
 		return nil, 0, false
 	}
 	t := newTable(s, budget, v)
+	t.most = most
 	for i := range s.slots {
 		t.leave(i)
 	}
@@ -396,7 +403,47 @@ type table struct {
 	v      View
 	grain  int64
 	lowest int64
+	most   float64  // every state costs less
 	at     [][]cell // by slot and grain
+}
+
+// A way leads from a slot to a later one: a segment of one variant.
+type way struct {
+	drop, level int64 // bytes dropped, and the highest level, nothing dropped before it
+	cost        float64
+	by          int32 // segment
+	kind        int16 // its variant, -1 for the plain segment
+	hi          int16 // units that it takes
+}
+
+// ways lists, by slot, those of a view, without those that another one undercuts.
+func (s *Selective) ways(v View) [][]way {
+	if s.paths[v] != nil {
+		return s.paths[v]
+	}
+	out := make([][]way, len(s.slots))
+	for i := range out {
+		for _, oi := range s.from[i] {
+			o := &s.segs[oi]
+			e := &o.by[v]
+			n := len(out[i])
+			out[i] = append(out[i], way{e.drop, max(e.forward, e.redo), o.cost, int32(oi), -1, int16(o.hi - o.lo)}) //nolint:gosec // see maxRun
+			for x := range s.variants[v][oi] {
+				w := &s.variants[v][oi][x]
+				out[i] = append(out[i], way{w.drop, max(w.forward, w.redo), w.cost, int32(oi), int16(x), int16(o.hi - o.lo)}) //nolint:gosec // see most
+			}
+			kept := out[i][:n]
+			all := slices.Clone(out[i][n:])
+			for _, x := range all {
+				if !slices.ContainsFunc(all, func(y way) bool { return y.cost < x.cost && y.drop >= x.drop && y.level <= x.level }) {
+					kept = append(kept, x)
+				}
+			}
+			out[i] = kept
+		}
+	}
+	s.paths[v] = out
+	return out
 }
 
 func newTable(s *Selective, budget int64, v View) *table {
@@ -430,7 +477,7 @@ func newTable(s *Selective, budget int64, v View) *table {
 }
 
 // Forget releases the memory of searches.
-func (s *Selective) Forget() { s.cells = nil }
+func (s *Selective) Forget() { s.cells, s.paths = nil, [2][][]way{} }
 
 // put adds a state. In the Hoped view, a cell has the least cost and the most bytes
 // dropped of all its states.
@@ -451,31 +498,25 @@ func (t *table) put(slot int, c cell) {
 // leave continues from every state at slot i that is not undercut by one with
 // more bytes dropped.
 func (t *table) leave(i int) {
-	least := math.Inf(1)
+	least, ways := math.Inf(1), t.s.ways(t.v)[i]
 	for k := len(t.at[i]) - 1; k >= 0; k-- {
 		c := t.at[i][k]
 		if c.cost >= least {
 			continue
 		}
 		least = c.cost
-		t.from(i, int16(k), c) //nolint:gosec // see cell
+		t.from(i, ways, int16(k), c) //nolint:gosec // see cell
 	}
 }
 
-func (t *table) from(i int, k int16, c cell) {
-	fits := func(e *effect) bool { return e.forward-c.drop <= t.budget && e.redo-c.drop <= t.budget }
-	if sl := t.s.slots[i]; sl.forward-c.drop <= t.budget && sl.backward-c.drop <= t.budget {
+func (t *table) from(i int, ways []way, k int16, c cell) {
+	if sl := &t.s.slots[i]; sl.forward-c.drop <= t.budget && sl.backward-c.drop <= t.budget {
 		t.put(i+1, cell{c.cost, c.drop, -1, k, -1})
 	}
-	for _, oi := range t.s.from[i] {
-		o := &t.s.segs[oi]
-		if fits(&o.by[t.v]) {
-			t.put(o.hi, cell{c.cost + o.cost, c.drop + o.by[t.v].drop, int32(oi), k, -1})
-		}
-		for x := range t.s.variants[t.v][oi] {
-			if w := &t.s.variants[t.v][oi][x]; fits(&w.effect) {
-				t.put(o.hi, cell{c.cost + w.cost, c.drop + w.drop, int32(oi), k, int16(x)})
-			}
+	high := t.budget + c.drop
+	for x := range ways {
+		if w := &ways[x]; w.level <= high && c.cost+w.cost < t.most {
+			t.put(i+int(w.hi), cell{c.cost + w.cost, c.drop + w.drop, w.by, k, w.kind})
 		}
 	}
 }

@@ -72,7 +72,7 @@ type Refusal struct {
 // A Result is the outcome of a replay.
 type Result struct {
 	First     *Timeline // of the steps replayed
-	Steady    *Timeline
+	Steady    *Timeline // nil if the first one failed
 	Steps     []StepStats
 	Requested int64     // highest sum of requested bytes
 	Allocated int64     // highest allocated bytes
@@ -101,8 +101,8 @@ type replayer[H any] struct {
 // state, on an allocator. It returns a *Failure if the allocator refuses an
 // allocation that is not optional.
 func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, error) {
-	first, steady := Steps(p)
-	r := &replayer[H]{a: a, p: p, res: Result{First: first, Steady: steady}, cur: make([]H, len(p.Storages)), prev: make([]H, len(p.Storages)), gone: map[program.StorageID]bool{}}
+	ranges := NewRanges(p)
+	r := &replayer[H]{a: a, p: p, res: Result{First: newTimeline(p, ranges, true, false)}, cur: make([]H, len(p.Storages)), prev: make([]H, len(p.Storages)), gone: map[program.StorageID]bool{}}
 	r.watch, _ = a.(Watcher[H])
 	for _, ev := range p.Setup {
 		if ev.Free {
@@ -118,15 +118,19 @@ func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, erro
 	}
 	r.res.Requested, r.res.Reserved, r.res.Refused = r.live, a.Reserved(), nil
 	for s := range steps {
-		t := steady
+		t := r.res.First
 		switch {
 		case s == 0:
-			t = first
 		case s == 1 && hasSecond(p):
 			t = Second(p)
+		default:
+			t = r.res.Steady
 		}
 		if err := r.step(t, s); err != nil {
 			return &r.res, err
+		}
+		if s == 0 {
+			r.res.Steady = newTimeline(p, ranges, false, false)
 		}
 	}
 	return &r.res, nil
