@@ -404,6 +404,7 @@ type table struct {
 	grain  int64
 	lowest int64
 	most   float64  // every state costs less
+	need   []int64  // by slot, bytes that must have been dropped there for the rest to suffice
 	at     [][]cell // by slot and grain
 }
 
@@ -472,8 +473,24 @@ func newTable(s *Selective, budget int64, v View) *table {
 		}
 	}
 	s.cells = t.at
+	t.needs()
 	t.put(0, cell{prev: -1, by: -1, kind: -1})
 	return t
+}
+
+// needs finds how much must have been dropped before each slot: the loss is reached with all that
+// it must not hold, however much the segments after the slot drop.
+func (t *table) needs() {
+	n := len(t.s.slots)
+	t.need = make([]int64, n+1)
+	t.need[n] = t.s.loss - t.budget
+	all := t.s.ways(t.v)
+	for i := n - 1; i >= 0; i-- {
+		t.need[i] = t.need[i+1]
+		for _, w := range all[i] {
+			t.need[i] = min(t.need[i], t.need[i+int(w.hi)]-w.drop)
+		}
+	}
 }
 
 // Forget releases the memory of searches.
@@ -482,6 +499,9 @@ func (s *Selective) Forget() { s.cells, s.paths = nil, [2][][]way{} }
 // put adds a state. In the Hoped view, a cell has the least cost and the most bytes
 // dropped of all its states.
 func (t *table) put(slot int, c cell) {
+	if c.drop < t.need[slot] {
+		return
+	}
 	old := &t.at[slot][min(int((c.drop-t.lowest)/t.grain), len(t.at[slot])-1)]
 	drop := c.drop
 	if t.v == Hoped && !math.IsInf(old.cost, 1) {
