@@ -2,6 +2,7 @@ package checkpointsel
 
 import (
 	"cmp"
+	"encoding/binary"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -26,8 +27,11 @@ import (
 // of bytes dropped so far.
 type Selective struct {
 	*Problem
-	variants [2][][]variant // by View and segment: choices of calls, the fewest bytes first
-	items    [][]item       // by segment
+	variants [2][][]variant     // by View and segment: choices of calls, the fewest bytes first
+	items    [][]item           // by segment
+	known    map[string][][]int // frontiers by bytes and costs of the items
+	paths    [2][][]way         // by View and slot; nil: not listed yet
+	cells    [][]cell           // of the last search, for the next one
 }
 
 // keepMost is the largest number of units of a segment that keeps calls.
@@ -62,7 +66,7 @@ var most = [2]struct{ one, several int }{Sure: {24, 12}, Hoped: {512, 48}}
 // NewSelective adds to p, the problem of the step b, the choice of calls to
 // keep. cost gives the time of a program node.
 func NewSelective(p *Problem, b *train.Build, cost func(*program.Node) float64) *Selective {
-	s := &Selective{Problem: p, items: make([][]item, len(p.segs))}
+	s := &Selective{Problem: p, items: make([][]item, len(p.segs)), known: map[string][][]int{}}
 	for v := range s.variants {
 		s.variants[v] = make([][]variant, len(p.segs))
 	}
@@ -73,6 +77,7 @@ func NewSelective(p *Problem, b *train.Build, cost func(*program.Node) float64) 
 			s.segment(oi)
 		}
 	}
+	s.known = nil
 	return s
 }
 
@@ -167,7 +172,7 @@ func (s *Selective) segment(oi int) {
 	o := &s.segs[oi]
 	for v := range s.variants {
 		var list []variant
-		for _, keep := range frontier(s.items[oi], View(v)) {
+		for _, keep := range s.frontier(oi, View(v)) {
 			list = append(list, s.variant(oi, keep, View(v)))
 		}
 		n := most[v].one
@@ -280,6 +285,23 @@ type sum struct {
 	prev  *sum
 }
 
+// frontier is that of a segment's items: those of equal blocks are one.
+func (s *Selective) frontier(oi int, v View) [][]int {
+	key := make([]byte, 0, 16*len(s.items[oi])+1)
+	key = append(key, byte(v))
+	for i := range s.items[oi] {
+		it := &s.items[oi][i]
+		key = binary.LittleEndian.AppendUint64(key, uint64(it.bytes[v])) //nolint:gosec // any key will do
+		key = binary.LittleEndian.AppendUint64(key, math.Float64bits(it.cost))
+	}
+	list, ok := s.known[string(key)]
+	if !ok {
+		list = frontier(s.items[oi], v)
+		s.known[string(key)] = list
+	}
+	return list
+}
+
 // frontier lists the choices of items that no other undercuts in bytes for as much time, the
 // fewest bytes first, beginning with items that take none. Bytes are rounded to a grid, down
 // in the Hoped view and up in the other. O(items · grains).
@@ -332,16 +354,20 @@ func undominated(a, b []*sum) []*sum {
 type cell struct {
 	cost float64
 	drop int64
-	prev int32 // cell before, by grain
-	from int32 // slot that it left
 	by   int32 // segment, -1 for an ordinary slot
-	kind int32 // its variant, -1 for the plain segment
+	prev int16 // cell before, by grain: there are no more than dropGrains and two
+	kind int16 // its variant, -1 for the plain segment
 }
 
 // Solve returns the segments of least cost whose levels, in the given view,
 // stay within budget bytes, that cost, and whether any exist. In the Hoped view, the cost
 // is a lower bound of that of every choice.
 func (s *Selective) Solve(budget int64, v View) (segs []train.Segment, cost float64, ok bool) {
+	return s.SolveBelow(budget, v, math.Inf(1))
+}
+
+// SolveBelow is Solve for a cost below most.
+func (s *Selective) SolveBelow(budget int64, v View, most float64) (segs []train.Segment, cost float64, ok bool) {
 	if s.Without() <= budget {
 		return nil, 0, true
 	}
@@ -352,15 +378,16 @@ func (s *Selective) Solve(budget int64, v View) (segs []train.Segment, cost floa
 		return nil, 0, false
 	}
 	t := newTable(s, budget, v)
+	t.most = most
 	for i := range s.slots {
 		t.leave(i)
 	}
 	n := len(s.slots)
-	best := int32(-1)
+	best := int16(-1)
 	for k := range t.at[n] {
 		c := &t.at[n][k]
 		if !math.IsInf(c.cost, 1) && s.loss-c.drop <= budget && (best < 0 || c.cost < t.at[n][best].cost) {
-			best = int32(k)
+			best = int16(k) //nolint:gosec // see cell
 		}
 	}
 	if best < 0 {
@@ -376,7 +403,48 @@ type table struct {
 	v      View
 	grain  int64
 	lowest int64
+	most   float64  // every state costs less
+	need   []int64  // by slot, bytes that must have been dropped there for the rest to suffice
 	at     [][]cell // by slot and grain
+}
+
+// A way leads from a slot to a later one: a segment of one variant.
+type way struct {
+	drop, level int64 // bytes dropped, and the highest level, nothing dropped before it
+	cost        float64
+	by          int32 // segment
+	kind        int16 // its variant, -1 for the plain segment
+	hi          int16 // units that it takes
+}
+
+// ways lists, by slot, those of a view, without those that another one undercuts.
+func (s *Selective) ways(v View) [][]way {
+	if s.paths[v] != nil {
+		return s.paths[v]
+	}
+	out := make([][]way, len(s.slots))
+	for i := range out {
+		for _, oi := range s.from[i] {
+			o := &s.segs[oi]
+			e := &o.by[v]
+			n := len(out[i])
+			out[i] = append(out[i], way{e.drop, max(e.forward, e.redo), o.cost, int32(oi), -1, int16(o.hi - o.lo)}) //nolint:gosec // see maxRun
+			for x := range s.variants[v][oi] {
+				w := &s.variants[v][oi][x]
+				out[i] = append(out[i], way{w.drop, max(w.forward, w.redo), w.cost, int32(oi), int16(x), int16(o.hi - o.lo)}) //nolint:gosec // see most
+			}
+			kept := out[i][:n]
+			all := slices.Clone(out[i][n:])
+			for _, x := range all {
+				if !slices.ContainsFunc(all, func(y way) bool { return y.cost < x.cost && y.drop >= x.drop && y.level <= x.level }) {
+					kept = append(kept, x)
+				}
+			}
+			out[i] = kept
+		}
+	}
+	s.paths[v] = out
+	return out
 }
 
 func newTable(s *Selective, budget int64, v View) *table {
@@ -393,21 +461,47 @@ func newTable(s *Selective, budget int64, v View) *table {
 		high, low = high+most, low+least
 	}
 	high = min(high, s.Without()-low) // no state needs more
-	t := &table{s: s, budget: budget, v: v, lowest: low, grain: max((high-low)/dropGrains, liveness.Round), at: make([][]cell, len(s.slots)+1)}
+	t := &table{s: s, budget: budget, v: v, lowest: low, grain: max((high-low)/dropGrains, liveness.Round)}
 	n := int((high-low)/t.grain) + 2
+	if t.at = s.cells; t.at == nil {
+		t.at = make([][]cell, len(s.slots)+1)
+	}
 	for i := range t.at {
-		t.at[i] = make([]cell, n)
+		t.at[i] = slices.Grow(t.at[i][:0], n)[:n]
 		for k := range t.at[i] {
-			t.at[i][k].cost = math.Inf(1)
+			t.at[i][k] = cell{cost: math.Inf(1)}
 		}
 	}
-	t.put(0, cell{prev: -1, from: -1, by: -1, kind: -1})
+	s.cells = t.at
+	t.needs()
+	t.put(0, cell{prev: -1, by: -1, kind: -1})
 	return t
 }
+
+// needs finds how much must have been dropped before each slot: the loss is reached with all that
+// it must not hold, however much the segments after the slot drop.
+func (t *table) needs() {
+	n := len(t.s.slots)
+	t.need = make([]int64, n+1)
+	t.need[n] = t.s.loss - t.budget
+	all := t.s.ways(t.v)
+	for i := n - 1; i >= 0; i-- {
+		t.need[i] = t.need[i+1]
+		for _, w := range all[i] {
+			t.need[i] = min(t.need[i], t.need[i+int(w.hi)]-w.drop)
+		}
+	}
+}
+
+// Forget releases the memory of searches.
+func (s *Selective) Forget() { s.cells, s.paths = nil, [2][][]way{} }
 
 // put adds a state. In the Hoped view, a cell has the least cost and the most bytes
 // dropped of all its states.
 func (t *table) put(slot int, c cell) {
+	if c.drop < t.need[slot] {
+		return
+	}
 	old := &t.at[slot][min(int((c.drop-t.lowest)/t.grain), len(t.at[slot])-1)]
 	drop := c.drop
 	if t.v == Hoped && !math.IsInf(old.cost, 1) {
@@ -424,37 +518,31 @@ func (t *table) put(slot int, c cell) {
 // leave continues from every state at slot i that is not undercut by one with
 // more bytes dropped.
 func (t *table) leave(i int) {
-	least := math.Inf(1)
+	least, ways := math.Inf(1), t.s.ways(t.v)[i]
 	for k := len(t.at[i]) - 1; k >= 0; k-- {
 		c := t.at[i][k]
 		if c.cost >= least {
 			continue
 		}
 		least = c.cost
-		t.from(i, int32(k), c)
+		t.from(i, ways, int16(k), c) //nolint:gosec // see cell
 	}
 }
 
-func (t *table) from(i int, k int32, c cell) {
-	fits := func(e *effect) bool { return e.forward-c.drop <= t.budget && e.redo-c.drop <= t.budget }
-	if sl := t.s.slots[i]; sl.forward-c.drop <= t.budget && sl.backward-c.drop <= t.budget {
-		t.put(i+1, cell{c.cost, c.drop, k, int32(i), -1, -1})
+func (t *table) from(i int, ways []way, k int16, c cell) {
+	if sl := &t.s.slots[i]; sl.forward-c.drop <= t.budget && sl.backward-c.drop <= t.budget {
+		t.put(i+1, cell{c.cost, c.drop, -1, k, -1})
 	}
-	for _, oi := range t.s.from[i] {
-		o := &t.s.segs[oi]
-		if fits(&o.by[t.v]) {
-			t.put(o.hi, cell{c.cost + o.cost, c.drop + o.by[t.v].drop, k, int32(i), int32(oi), -1})
-		}
-		for x := range t.s.variants[t.v][oi] {
-			if w := &t.s.variants[t.v][oi][x]; fits(&w.effect) {
-				t.put(o.hi, cell{c.cost + w.cost, c.drop + w.drop, k, int32(i), int32(oi), int32(x)})
-			}
+	high := t.budget + c.drop
+	for x := range ways {
+		if w := &ways[x]; w.level <= high && c.cost+w.cost < t.most {
+			t.put(i+int(w.hi), cell{c.cost + w.cost, c.drop + w.drop, w.by, k, w.kind})
 		}
 	}
 }
 
 // trace returns the segments of a state's history, in execution order.
-func (t *table) trace(slot int, k int32) []train.Segment {
+func (t *table) trace(slot int, k int16) []train.Segment {
 	var out []train.Segment
 	for slot > 0 {
 		c := t.at[slot][k]
@@ -465,7 +553,10 @@ func (t *table) trace(slot int, k int32) []train.Segment {
 			}
 			out = append(out, seg)
 		}
-		slot, k = int(c.from), c.prev
+		if slot--; c.by >= 0 {
+			slot = t.s.segs[c.by].lo
+		}
+		k = c.prev
 	}
 	slices.Reverse(out)
 	return out

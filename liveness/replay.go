@@ -66,7 +66,7 @@ type Refusal struct {
 // A Result is the outcome of a replay.
 type Result struct {
 	First     *Timeline // of the steps replayed
-	Steady    *Timeline
+	Steady    *Timeline // nil if the first one failed
 	Steps     []StepStats
 	Requested int64     // highest sum of requested bytes
 	Allocated int64     // highest allocated bytes
@@ -94,8 +94,8 @@ type replayer[H any] struct {
 // state, on an allocator. It returns a *Failure if the allocator refuses an
 // allocation that is not optional.
 func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, error) {
-	first, steady := Steps(p)
-	r := &replayer[H]{a: a, p: p, res: Result{First: first, Steady: steady}, cur: make([]H, len(p.Storages)), prev: make([]H, len(p.Storages)), gone: map[program.StorageID]bool{}}
+	ranges := NewRanges(p)
+	r := &replayer[H]{a: a, p: p, res: Result{First: newTimeline(p, ranges, true, false)}, cur: make([]H, len(p.Storages)), prev: make([]H, len(p.Storages)), gone: map[program.StorageID]bool{}}
 	for _, ev := range p.Setup {
 		if ev.Free {
 			if !r.gone[ev.Storage] {
@@ -110,18 +110,32 @@ func Replay[H any](p *program.Program, a Allocator[H], steps int) (*Result, erro
 	}
 	r.res.Requested, r.res.Reserved, r.res.Refused = r.live, a.Reserved(), nil
 	for s := range steps {
-		t := steady
+		t := r.res.First
 		switch {
 		case s == 0:
-			t = first
-		case s == 1 && slices.ContainsFunc(p.Nodes, func(n program.Node) bool { return n.Only == program.SecondStep }):
+		case s == 1 && hasSecond(p):
 			t = Second(p)
+		default:
+			t = r.res.Steady
 		}
 		if err := r.step(t, s); err != nil {
 			return &r.res, err
 		}
+		if s == 0 {
+			r.res.Steady = newTimeline(p, ranges, false, false)
+		}
 	}
 	return &r.res, nil
+}
+
+// hasSecond reports whether some nodes run in the second step alone.
+func hasSecond(p *program.Program) bool {
+	for i := range p.Nodes {
+		if p.Nodes[i].Only == program.SecondStep {
+			return true
+		}
+	}
+	return false
 }
 
 func (r *replayer[H]) alloc(id program.StorageID, step, event int, node int32) error {
@@ -152,7 +166,7 @@ func (r *replayer[H]) take(stream uint8, bytes int64) (H, error) {
 // step replays one step and records its statistics.
 func (r *replayer[H]) step(t *Timeline, s int) error {
 	var st StepStats
-	r.curve = append(r.curve[:0], make([]int64, 0, len(t.Events))...)
+	r.curve = slices.Grow(r.curve[:0], len(t.Events))
 	copy(r.prev, r.cur)
 	var end, peak [program.NumPhases]int64 // the last micro-batch's end, the highest of all
 	now, best := r.a.Allocated(), int64(-1)

@@ -1,10 +1,6 @@
 package liveness
 
-import (
-	"slices"
-
-	"github.com/memplan/memplan/graph/program"
-)
+import "github.com/memplan/memplan/graph/program"
 
 // A Tracer makes traces that a Session can run one after the other.
 type Tracer struct{ keys map[keptKey]int32 }
@@ -74,7 +70,7 @@ func (tr *Tracer) Trace(p *program.Program) *Trace {
 	}
 	first, steady := Steps(p)
 	t.first, t.steady = traced(first), traced(steady)
-	if slices.ContainsFunc(p.Nodes, func(n program.Node) bool { return n.Only == program.SecondStep }) {
+	if hasSecond(p) {
 		t.second = traced(Second(p))
 	}
 	return t

@@ -74,7 +74,8 @@ type answer struct {
 	check    *CheckpointInfo
 	proof    string
 	notes    []graph.Warning
-	made     []builtStep // the last steps built
+	made     []builtStep             // the last steps built
+	composer *checkpointsel.Composer // while checkpoints are sought: nil: every step is built
 
 	atBounds int64           // reserved bytes with all workspaces at their bounds
 	checked  checked         // the capture's program compared with the run

@@ -1,8 +1,11 @@
 package planner
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/memplan/memplan/internal/testdata"
 )
 
 // BenchmarkPrediction opens a model and predicts one training step: all of
@@ -20,5 +23,26 @@ func BenchmarkPrediction(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkLlamaPlan plans an 80-layer Llama at a quarter of its activations: all of what
+// memplan plan does but starting and printing.
+func BenchmarkLlamaPlan(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "llama.onnx")
+	if err := os.WriteFile(path, testdata.Unpacked(b, filepath.Join("testdata", "llama_70b.onnx.xz")), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		m, err := Open(path)
+		if err != nil {
+			b.Fatal(err)
+		}
+		cfg := Config{Batch: 16, Dims: map[string]int64{"seq": 2048}, Precision: "bf16", Optimizer: "sgd", VRAM: 439_501_081_661}
+		p, err := m.Plan(b.Context(), cfg)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(100*p.Checkpoint.RecomputeOverhead, "overhead-%")
 	}
 }

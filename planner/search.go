@@ -50,7 +50,7 @@ func (a *answer) selectFor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	segs, bound, err := a.bestSegments(ctx, s)
+	segs, bound, err := a.bestComposed(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -83,6 +83,30 @@ func (m *Model) checkpointsItself() (module string, ok bool) {
 		return "", false
 	}
 	return m.lifted.Graph.Nodes[r.Regions[i].First].Module, true
+}
+
+// bestComposed is bestSegments with steps that are put together from parts of others, where
+// those are known. The step of the choice is built: if it did not fit, all would be.
+func (a *answer) bestComposed(ctx context.Context, s *selector) (segs []train.Segment, bound float64, err error) {
+	if a.j.meshed == nil {
+		a.composer = checkpointsel.NewComposer(s.selective)
+	}
+	segs, bound, err = a.bestSegments(ctx, s)
+	if err != nil || segs == nil || a.composer == nil {
+		return segs, bound, err
+	}
+	a.composer = nil
+	b, err := a.build(a.batch, segs)
+	if err != nil {
+		return nil, 0, err
+	}
+	if _, fits, err := capped(b, a.j); fits || err != nil {
+		return segs, bound, err
+	}
+	if a.m.shared != nil {
+		clear(a.m.shared.fits)
+	}
+	return a.bestSegments(ctx, s)
 }
 
 // bestSegments finds the cheapest selection among those side by side, those
@@ -295,13 +319,56 @@ func (a *answer) replays(ctx context.Context, segs []train.Segment) (bool, error
 		return false, ctx.Err()
 	}
 	return shared(a.m, fitting, func() (bool, error) {
-		b, err := a.m.build(a.j, a.batch, segs)
+		b, err := a.composed(segs)
 		if err != nil {
 			return false, err
 		}
 		_, fits, err := capped(b, a.j)
 		return fits, err
 	}, a.j.of(), a.batch, " ", segs)
+}
+
+// composed puts a step together, if need be after it learned of the parts from a shorter one, or
+// builds it and learns its parts.
+func (a *answer) composed(segs []train.Segment) (*train.Build, error) {
+	if a.composer == nil {
+		return a.m.build(a.j, a.batch, segs)
+	}
+	if p := a.composer.Compose(segs); p != nil {
+		return &train.Build{Program: p}, nil
+	}
+	if short := a.composer.Shorten(segs); short != nil {
+		if err := a.learn(short); err != nil {
+			return nil, err
+		}
+		if p := a.composer.Compose(segs); p != nil {
+			return &train.Build{Program: p}, nil
+		}
+	}
+	b, err := a.m.build(a.j, a.batch, segs)
+	if err == nil {
+		a.composer.Learn(b, segs)
+	}
+	return b, err
+}
+
+// learn builds a shortened step.
+func (a *answer) learn(short *checkpointsel.Short) error {
+	if err := a.m.boundFor(a.j, a.batch); err != nil {
+		return err
+	}
+	o, err := a.m.options(a.j, short.Segments)
+	if err != nil {
+		return err
+	}
+	o.Skips = short.Skips
+	b, err := train.New(a.m.lifted, o)
+	if err != nil {
+		return err
+	}
+	a.m.made += len(b.Nodes) + stepEffort
+	a.composer.LearnShort(b, short)
+	return nil
 }
 
 func (a *answer) note(code, format string, args ...any) {

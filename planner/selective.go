@@ -31,13 +31,14 @@ type callSearch struct {
 // with no more recomputation than the given segments, which may be nil. bound
 // is the least cost of any such choice.
 func (a *answer) selectCalls(ctx context.Context, sel *selector, segs []train.Segment) ([]train.Segment, float64, error) {
+	defer sel.selective.Forget()
 	s := &callSearch{a: a, p: sel.selective, best: segs, cost: math.Inf(1), seen: map[string]bool{}}
 	if segs != nil {
 		_, s.cost, _ = s.p.Levels(segs, checkpointsel.Hoped)
 	}
-	hoped, bound, ok := s.p.Solve(a.j.cap, checkpointsel.Hoped)
+	hoped, bound, ok := s.p.SolveBelow(a.j.cap, checkpointsel.Hoped, s.cost)
 	if !ok {
-		return segs, bound, nil
+		return segs, s.cost, nil
 	}
 	if ok, err := s.try(ctx, hoped); ok || err != nil {
 		return s.best, bound, err
@@ -74,7 +75,7 @@ func (s *callSearch) descend(ctx context.Context) error {
 		if level > s.a.j.cap {
 			continue
 		}
-		segs, _, ok := s.p.Solve(level, checkpointsel.Sure)
+		segs, _, ok := s.p.SolveBelow(level, checkpointsel.Sure, s.cost)
 		if !ok {
 			return nil
 		}

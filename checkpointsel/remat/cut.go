@@ -111,8 +111,15 @@ func (c *cut) build() {
 			vertices++
 		}
 	}
+	arcs := 0
+	for i, u := range c.nodes {
+		if arcs += 2 + len(c.p.preds[u]); !c.needed[i] {
+			arcs += 4
+		}
+	}
 	g := &c.net
 	g.reset(int(vertices))
+	g.grow(arcs)
 	for i, u := range c.nodes {
 		x := &c.arcs[i]
 		x.rOn, x.rOff = g.arc(source, x.r, 0), g.arc(x.r, sink, 0)

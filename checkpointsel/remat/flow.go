@@ -1,5 +1,7 @@
 package remat
 
+import "slices"
+
 import "math"
 
 // infinite is a capacity that no cut worth having contains: all others
@@ -46,6 +48,11 @@ func resize[T any](s []T, n int) []T {
 		return make([]T, n)
 	}
 	return s[:n]
+}
+
+// grow makes room for n arcs.
+func (g *network) grow(n int) {
+	g.to, g.res, g.next = slices.Grow(g.to, 2*n), slices.Grow(g.res, 2*n), slices.Grow(g.next, 2*n)
 }
 
 // arc adds an arc and returns its number; that of its reverse is one higher.

@@ -109,6 +109,10 @@ func (b *builder) arguments(r *region, env []*aten.Tensor) (out []*aten.Tensor) 
 // calls runs the calls [lo, hi) on env, with the given regions as checkpoints.
 func (b *builder) calls(lo, hi int, regions []*region, env []*aten.Tensor) error {
 	for i := lo; i < hi; {
+		if to := b.skip(i, env); to > i {
+			i = to
+			continue
+		}
 		if len(regions) > 0 && regions[0].lo == i {
 			if err := b.checkpoint(regions[0], env); err != nil {
 				return err
@@ -133,6 +137,19 @@ func (b *builder) calls(lo, hi int, regions []*region, env []*aten.Tensor) error
 		i++
 	}
 	return nil
+}
+
+// skip returns the call that follows those left out at call i, or i.
+func (b *builder) skip(i int, env []*aten.Tensor) int {
+	for k := range b.opt.Skips {
+		if s := &b.opt.Skips[k]; s.Lo == i {
+			for id, same := range s.Same {
+				env[id] = env[same]
+			}
+			return s.Hi
+		}
+	}
+	return i
 }
 
 // checkpoint runs a region's calls so that backward runs them again.

@@ -56,6 +56,14 @@ type Options struct {
 	LoRA      *LoRA             // low-rank adapters; nil: none
 	Prepared  *Prepared         // of the same graph, sizes and mode; nil: made here
 	Micros    int               // micro-batches whose gradients a step adds up; 0 is 1
+	Skips     []Skip            // calls that are left out, in order
+}
+
+// A Skip leaves calls [Lo, Hi) out of a step: equal blocks of which others tell as much. Values
+// that they compute for later calls are those that others did: Same names these.
+type Skip struct {
+	Lo, Hi int
+	Same   map[graph.ValueID]graph.ValueID
 }
 
 // A Segment is one checkpointed region: modules that run one after the other.
