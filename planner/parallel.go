@@ -75,8 +75,6 @@ func ParseParallel(text string) (shard.Mesh, error) {
 	m, err := shard.ParseMesh(text)
 	switch {
 	case err != nil:
-	case m.Pipeline > 0 && (m.Shards > 0 || m.ZeRO):
-		err = errors.New("a pipeline's stages with sharded parameters or optimizer are not modelled: give pp with ddp or tp")
 	case m.Context > 0 && m.Pipeline > 0:
 		err = errors.New("context parallelism in a pipeline is not modelled: give cp with ddp, fsdp, hsdp or tp")
 	case m.Stage > 0 && m.Data() < m.Ranks():

@@ -83,7 +83,7 @@ func titanParallel(r *recipeReading, key, value string) {
 	}
 	if n[2] > 1 {
 		r.gathered()
-		if word := r.values["parallelism.fsdp_reshard_after_forward"]; word == "never" {
+		if word := r.values["parallelism.fsdp_reshard_after_forward"]; word == "never" || word != "always" && n[0] > 1 { // its default beside a pipeline
 			r.set("fsdp-reshard", "false", key)
 		}
 		if strings.EqualFold(r.values["training.enable_cpu_offload"], "true") {

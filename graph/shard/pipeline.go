@@ -12,7 +12,9 @@ import (
 
 // An Action is the forward or the backward of a micro-batch in a stage.
 type Action struct {
-	Backward     bool
+	Backward     bool // of inputs and weights, unless one of the next two says less
+	Inputs       bool // only the gradients of what the stage received
+	Weights      bool // only those of its parameters, later
 	Stage, Micro int
 }
 
@@ -97,31 +99,37 @@ type Pipeline struct {
 
 // Apply returns the step of a rank. The source is not changed.
 func (o Pipeline) Apply(b *train.Build) (*train.Build, error) {
+	out, _, err := o.apply(b)
+	return out, err
+}
+
+// apply also returns the actions of the step.
+func (o Pipeline) apply(b *train.Build) (*train.Build, []span, error) {
 	sc, stages := FindSchedule(o.Schedule), len(o.Splits)+1
 	if sc == nil {
-		return nil, fmt.Errorf("unknown pipeline schedule %q", o.Schedule)
+		return nil, nil, fmt.Errorf("unknown pipeline schedule %q", o.Schedule)
 	}
 	ranks := stages / sc.Each
 	switch rounds := max(1, o.Micros/max(ranks, 1)); {
 	case stages%sc.Each != 0 || o.Rank < 0 || o.Rank >= ranks:
-		return nil, fmt.Errorf("pipeline rank %d with %d stages", o.Rank, stages)
+		return nil, nil, fmt.Errorf("pipeline rank %d with %d stages", o.Rank, stages)
 	case o.Micros < stages && o.Schedule == "1f1b":
-		return nil, fmt.Errorf("pipeline schedule %s: %d micro-batches for %d stages: there must be as many", o.Schedule, o.Micros, stages)
+		return nil, nil, fmt.Errorf("pipeline schedule %s: %d micro-batches for %d stages: there must be as many", o.Schedule, o.Micros, stages)
 	case sc.Each > 1 && o.Micros%rounds != 0:
-		return nil, fmt.Errorf("pipeline schedule %s: %d micro-batches in %d rounds: there must be a multiple", o.Schedule, o.Micros, rounds)
+		return nil, nil, fmt.Errorf("pipeline schedule %s: %d micro-batches in %d rounds: there must be a multiple", o.Schedule, o.Micros, rounds)
 	case b.Micros != o.Micros:
-		return nil, fmt.Errorf("pipeline of %d micro-batches over a step of %d", o.Micros, b.Micros)
+		return nil, nil, fmt.Errorf("pipeline of %d micro-batches over a step of %d", o.Micros, b.Micros)
 	}
 	p := &pipeline{Pipeline: o, editor: newEditor(b)}
 	for stage := o.Rank; stage < stages; stage += ranks {
 		p.local = append(p.local, stage)
 	}
 	if err := p.cut(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p.own()
 	p.run(sc.Order(o.Rank, ranks, o.Micros))
-	return p.build(), nil
+	return p.build(), p.spans, nil
 }
 
 // Each is how many stages a rank has.
@@ -143,14 +151,16 @@ func FindSchedule(name string) *Schedule {
 type pipeline struct {
 	Pipeline
 	*editor
-	local    []int                                     // stages of this rank
-	begin    []int32                                   // first call of each stage, and one past all
-	forward  map[int][][]int                           // by local stage: nodes of its forward, of each micro-batch built
-	backward map[int][][]int                           // and of its backward
-	maker    map[program.StorageID]int                 // the node that allocates a storage
-	of       map[int]int                               // the stage of a node of this rank
-	mine     map[int]bool                              // nodes of this rank
-	recv     []map[program.StorageID]program.StorageID // of each micro-batch: what is received for a storage of another rank
+	local    []int                     // stages of this rank
+	begin    []int32                   // first call of each stage, and one past all
+	forward  map[int][][]int           // by local stage: nodes of its forward, of each micro-batch built
+	backward map[int][][]int           // and of its backward
+	maker    map[program.StorageID]int // the node that allocates a storage
+	of       map[int]int               // the stage of a node of this rank
+	mine     map[int]bool              // nodes of this rank
+	spans    []span
+	chunks   []program.StorageID                               // what the last stage computed of each micro-batch
+	recv     []map[int]map[program.StorageID]program.StorageID // of each micro-batch, by local stage: what is received for a storage of another
 }
 
 // cut finds the calls of the stages and the nodes of this rank.
@@ -296,7 +306,7 @@ func (p *pipeline) run(order []Action) {
 			p.keep(n)
 		}
 	}
-	ids := make([]map[program.StorageID]program.StorageID, p.Micros)
+	ids := make([]map[int]map[program.StorageID]program.StorageID, p.Micros)
 	for m := range ids {
 		ids[m] = p.renamed(m)
 	}
@@ -308,19 +318,22 @@ func (p *pipeline) run(order []Action) {
 		if a.Backward {
 			nodes = p.backward[a.Stage][from]
 		}
-		p.name = ids[a.Micro]
+		p.name = ids[a.Micro][a.Stage]
+		first := len(p.p.Nodes)
 		for _, i := range nodes {
 			n := p.src.Nodes[i]
 			n.Events = slices.Concat(extra[i], n.Events)
 			p.keep(&n)
 			p.p.Nodes[len(p.p.Nodes)-1].Micro = int32(a.Micro)
 		}
+		p.spans = append(p.spans, span{a, first, len(p.p.Nodes)})
 		if !a.Backward || len(nodes) == 0 {
 			continue
 		}
 		p.follow(&p.p.Nodes[len(p.p.Nodes)-1])
 		held = p.sendGradients(a.Stage, from, held)
 		p.hold(p.outputs(a.Stage, from))
+		p.returns(a.Stage, from)
 		if n := FindSchedule(p.Schedule).sent; n >= 0 {
 			held = held[max(len(held)-n, 0):]
 		}
@@ -328,6 +341,7 @@ func (p *pipeline) run(order []Action) {
 	clear(p.name)
 	p.at.Phase = program.Update
 	p.holdIDs(held)
+	p.merge()
 	for i := range p.src.Nodes {
 		switch n := &p.src.Nodes[i]; {
 		case n.Phase != program.Update:
@@ -350,15 +364,31 @@ func (p *pipeline) built(micro int) int {
 // nodes are those of a micro-batch that was built, forward and backward of all stages here.
 func (p *pipeline) nodes(from int) (out []int) {
 	for _, s := range p.local {
-		out = slices.Concat(out, p.forward[s][from], p.backward[s][from])
+		out = slices.Concat(out, p.both(s, from))
 	}
 	return out
 }
 
-// renamed are the names of micro-batch m's storages: those of a micro-batch that was
-// built, and new ones for others; and what is received for those of other stages.
-func (p *pipeline) renamed(m int) map[program.StorageID]program.StorageID {
-	out := maps.Clone(p.recv[m])
+// both are the nodes of a stage's forward and backward.
+func (p *pipeline) both(stage, from int) []int {
+	return slices.Concat(p.forward[stage][from], p.backward[stage][from])
+}
+
+// renamed are the names of micro-batch m's storages by stage: those of a micro-batch that was
+// built, and new ones for others; and what the stage receives for those of other stages.
+func (p *pipeline) renamed(m int) map[int]map[program.StorageID]program.StorageID {
+	own := p.copies(m)
+	out := map[int]map[program.StorageID]program.StorageID{}
+	for _, s := range p.local {
+		out[s] = maps.Clone(own)
+		maps.Copy(out[s], p.recv[m][s])
+	}
+	return out
+}
+
+// copies are new storages of micro-batch m for those of the one that was built for it.
+func (p *pipeline) copies(m int) map[program.StorageID]program.StorageID {
+	out := map[program.StorageID]program.StorageID{}
 	from := p.built(m)
 	if m == from {
 		return out
@@ -377,24 +407,27 @@ func (p *pipeline) renamed(m int) map[program.StorageID]program.StorageID {
 // receive allocates, permanently, what each micro-batch receives from the
 // neighbouring stages.
 func (p *pipeline) receive() {
-	p.recv = make([]map[program.StorageID]program.StorageID, p.Micros)
+	p.recv = make([]map[int]map[program.StorageID]program.StorageID, p.Micros)
 	for m := range p.recv {
-		p.recv[m] = map[program.StorageID]program.StorageID{}
-		for _, i := range p.nodes(p.built(m)) {
-			n := &p.src.Nodes[i]
-			for _, t := range n.In {
-				p.receives(m, t.Storage)
-			}
-			for _, id := range n.Reads {
-				p.receives(m, id)
+		p.recv[m] = map[int]map[program.StorageID]program.StorageID{}
+		for _, s := range p.local {
+			p.recv[m][s] = map[program.StorageID]program.StorageID{}
+			for _, i := range p.both(s, p.built(m)) {
+				n := &p.src.Nodes[i]
+				for _, t := range n.In {
+					p.receives(m, s, t.Storage)
+				}
+				for _, id := range n.Reads {
+					p.receives(m, s, id)
+				}
 			}
 		}
 	}
 }
 
-func (p *pipeline) receives(m int, id program.StorageID) {
+func (p *pipeline) receives(m, stage int, id program.StorageID) {
 	at, made := p.maker[id]
-	if id == program.None || !made || p.mine[at] || p.recv[m][id] != 0 || p.p.Storages[id].Life != program.Step {
+	if id == program.None || !made || p.made(at, stage) || !p.passes(at) || p.recv[m][stage][id] != 0 || p.p.Storages[id].Life != program.Step {
 		return
 	}
 	s := p.p.Storages[id]
@@ -402,7 +435,13 @@ func (p *pipeline) receives(m int, id program.StorageID) {
 	p.p.Storages[buf].Life = program.Static
 	p.p.Statics = append(p.p.Statics, buf)
 	p.p.Setup = append(p.p.Setup, alloc(buf))
-	p.recv[m][id] = buf
+	p.recv[m][stage][id] = buf
+}
+
+// passes reports whether a node runs in a stage, of this rank or another: what it makes is sent.
+func (p *pipeline) passes(node int) bool {
+	_, here := p.of[node]
+	return here || !p.mine[node]
 }
 
 // outputs are what later stages read of a stage's forward of a micro-batch.
@@ -419,6 +458,39 @@ func (p *pipeline) outputs(stage, from int) (out []program.StorageID) {
 		}
 	}
 	return out
+}
+
+// returns keeps what the last stage computes of a micro-batch: the schedule returns it when
+// all have run (return_outputs), and lets go of it in the next step.
+func (p *pipeline) returns(stage, from int) {
+	if stage != len(p.Splits) {
+		return
+	}
+	for i := range p.src.Nodes {
+		n := &p.src.Nodes[i]
+		if n.Phase != program.Loss || int(n.Micro) != from {
+			continue
+		}
+		for _, t := range n.In {
+			at, ok := p.maker[t.Storage]
+			if id := p.now(t.Storage); ok && p.made(at, stage) && p.src.Nodes[at].Phase == program.Forward && p.p.Storages[id].Life == program.Step {
+				p.p.Storages[id].Life = program.Carried
+				p.p.Carried, p.chunks = append(p.p.Carried, id), append(p.chunks, id)
+			}
+		}
+	}
+}
+
+// merge adds the one tensor that a schedule returns of the micro-batches' outputs.
+func (p *pipeline) merge() {
+	var bytes int64
+	for _, id := range p.chunks {
+		bytes += p.p.Storages[id].Bytes
+	}
+	if bytes == 0 {
+		return
+	}
+	p.node("merge_outputs", "", passing(p.storage(bytes, program.Activations, compute, "outputs"))...)
 }
 
 // made reports whether a node is of a stage of this rank.

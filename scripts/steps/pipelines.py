@@ -5,7 +5,7 @@
 
 The process group is PyTorch's fake one: ranks come one after the other, collectives, sends and receives do nothing, and what is allocated for them is allocated as always. What
 NCCL's works hold until they end is not seen. A line is a rank: name, strategy (SCHEDULE or SCHEDULE-SHARDING), the rank of the pipeline, `cut` (the first part of each stage), and of each of
-four steps the most allocated bytes, with a GPU also the reserved ones; without one `at`, what lived at the highest moment by the operator that made it.
+four steps the most allocated bytes, with a GPU also the reserved ones. Without one, what lived at the highest moment is printed by the operator that made it.
 Schedules: gpipe, 1f1b, interleaved, zero-bubble (both two stages a rank; interleaved3: three), bfs (ScheduleLoopedBFS), zbv. Shardings over two ranks within each stage: fsdp (fully_shard on every
 block, then on the stage), keep (the same with reshard_after_forward=False, which torchtitan chooses beside pipelines), hsdp (2 x 2), ddp, zero1. AdamW, float32, four
 micro-batches of a quarter of the batch, two ranks of the pipeline unless RANKS says more."""
@@ -75,9 +75,18 @@ def convnext_small():
 MODELS = {'gpt': (gpt, 16, {}), 'resnet101': (resnet101, 32, {2: ['layer3.9'], 4: ['layer3.0', 'layer3.9', 'layer3.18']}), 'convnext_small': (convnext_small, 32, {2: ['features.5.9'], 4: ['features.5.0', 'features.5.9', 'features.5.18']})}
 
 
+RESIZE = torch.UntypedStorage.resize_
+
+
 class Recorder(TorchDispatchMode):
     """Follows the storages that operators make, fully_shard's resizes of them included."""
-    def __init__(s): super().__init__(); s.known, s.now, s.peak, s.at = {}, 0, 0, {}
+    def __init__(s):
+        super().__init__(); s.known, s.now, s.peak, s.at = {}, 0, 0, {}
+
+        def resize(storage, n):
+            RESIZE(storage, n)
+            if storage._cdata in s.known: s.change(storage._cdata, -(-n // 512) * 512, '')
+        if not CUDA: torch.UntypedStorage.resize_ = resize
 
     def change(s, key, size, op):
         old = s.known.get(key, (0, op)); s.known[key] = (size, old[1]); s.now += size - old[0]
@@ -177,7 +186,7 @@ def main():
                 try: rec |= rank(name, strategy, r, ranks)
                 except Exception as e: rec['err'] = (type(e).__name__ + ': ' + str(e))[:300]
                 if dist.is_initialized(): dist.destroy_process_group()
-                with open(out, 'a') as f: f.write(json.dumps(rec) + '\n')
+                with open(out, 'a') as f: f.write(json.dumps({k: v for k, v in rec.items() if k != 'at'}) + '\n')
                 print({k: v for k, v in rec.items() if k not in ('at', 'cut', 'torch', 'gpu')}, list(rec.get('at', {}).items())[:6], flush=True)
 
 
