@@ -5,6 +5,7 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/shard"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner/profile"
 )
@@ -202,7 +203,7 @@ func (j *job) spread(t *TimeInfo, b *train.Build) {
 		t.OptimizerMs = max(t.OptimizerMs, 1e3*hooks(&j.time, b, program.Update))
 	}
 	if p := s.Mesh.Pipeline; p > 0 {
-		bubble := 1 + float64(p-1)/float64(s.Pipeline.Micros*s.Pipeline.Each())
+		bubble := 1 + shard.FindSchedule(s.Pipeline.Schedule).Idle*float64(p-1)/float64(s.Pipeline.Micros*s.Pipeline.Each())
 		t.ForwardMs, t.BackwardMs = t.ForwardMs*bubble, t.BackwardMs*bubble
 	}
 	t.StepMs = t.ForwardMs + t.BackwardMs + t.OptimizerMs + 1e3*c.waiting

@@ -177,7 +177,7 @@ func (j *job) spreads() (*meshed, error) {
 		return nil, err
 	}
 	if mesh.Pipeline > 0 {
-		s.Pipeline.Schedule, s.Pipeline.Micros = c.PPSchedule, cmp.Or(c.PPMicros, mesh.Pipeline)
+		s.Pipeline.Schedule, s.Pipeline.Micros, s.Pipeline.Stages = c.PPSchedule, cmp.Or(c.PPMicros, mesh.Pipeline), c.PPStages
 	}
 	return s, s.fsdp(j)
 }

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,8 +27,12 @@ type pipelineRun struct {
 // question is what a user asks to see the run.
 func (r *pipelineRun) question() Config {
 	schedule, kind, _ := strings.Cut(r.Strategy, "/")
+	schedule, three := strings.CutSuffix(schedule, "3")
 	c := Config{Batch: r.Batch / r.Micros, Optimizer: "adamw", Runtime: measuredRelease, GPU: "h200", Attention: "efficient", Parallel: fmt.Sprint("pp=", r.Ranks),
 		PPSchedule: schedule, PPMicros: int(r.Micros), PPSplit: strings.Join(r.Cut[1:], ",")}
+	if three {
+		c.PPStages = 3
+	}
 	if r.Name == "gpt" {
 		c.Dims = map[string]int64{"seq": 512}
 	}
@@ -85,20 +90,30 @@ func TestPipelines(t *testing.T) {
 		if r.Name != "gpt" {
 			m = zoo.open(t, r.Name)
 		}
-		least, most, err := r.lived(m)
+		least, highest, err := r.lived(m)
+		if strings.HasPrefix(r.Strategy, "z") && strings.HasSuffix(r.Strategy, "/fsdp") { // PyTorch's gradients are wrong there
+			if err == nil || !strings.Contains(err.Error(), "give --fsdp-reshard false") {
+				t.Errorf("%s %s: %v", r.Name, r.Strategy, err)
+			}
+			continue
+		}
 		if err != nil {
 			t.Errorf("%s %s: %v", r.Name, r.Strategy, err)
 			continue
 		}
 		want := r.Steps[len(r.Steps)-1][0]
-		off := beside(least, most, want)
-		t.Logf("%-14s %-20s rank %d: %6d to %6d MiB, lived %6d, %+.2f%%", r.Name, r.Strategy, r.Rank, least>>20, most>>20, want>>20, 100*off)
-		if off > 0.002 || off < -0.002 {
-			t.Errorf("%s %s rank %d: %d to %d bytes, lived %d", r.Name, r.Strategy, r.Rank, least, most, want)
+		off := beside(least, highest, want)
+		t.Logf("%-14s %-20s rank %d: %6d to %6d MiB, lived %6d, %+.2f%%", r.Name, r.Strategy, r.Rank, least>>20, highest>>20, want>>20, 100*off)
+		most := 0.002
+		if r.Name == "resnet101" && strings.HasPrefix(r.Strategy, "z") { // autograd adds up in place, but not under FakeTensorMode
+			most = 0.01
+		}
+		if math.Abs(off) > most {
+			t.Errorf("%s %s rank %d: %d to %d bytes, lived %d", r.Name, r.Strategy, r.Rank, least, highest, want)
 		}
 		models[r.Strategy]++
 	}
-	for _, s := range []string{"gpipe", "1f1b", "interleaved", "gpipe/fsdp", "1f1b/fsdp", "interleaved/fsdp"} {
+	for _, s := range []string{"gpipe", "1f1b", "interleaved", "interleaved3", "bfs", "zero-bubble", "zbv", "gpipe/fsdp", "1f1b/fsdp", "interleaved/fsdp", "bfs/fsdp", "gpipe/keep", "1f1b/keep", "interleaved/keep", "zero-bubble/keep", "zbv/keep"} {
 		if models[s] < 6 {
 			t.Errorf("%s: %d ranks", s, models[s])
 		}

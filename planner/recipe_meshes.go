@@ -101,7 +101,7 @@ func titanParallel(r *recipeReading, key, value string) {
 // titanPipeline reads the schedule and the micro-batches of a pipeline.
 func (r *recipeReading) titanPipeline() {
 	const key = "parallelism.pipeline_parallel_schedule"
-	names := map[string]string{"": "1f1b", "1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved"}
+	names := map[string]string{"": "1f1b", "1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved", "LoopedBFS": "bfs", "InterleavedZeroBubble": "zero-bubble", "ZBVZeroBubble": "zbv"}
 	if name, ok := names[r.values[key]]; ok {
 		r.set("pp-schedule", name, key)
 	} else {

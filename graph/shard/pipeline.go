@@ -18,74 +18,6 @@ type Action struct {
 	Stage, Micro int
 }
 
-// A Schedule is what a rank of several does with micro-batches, in order. It has as many
-// stages as Each says, rank r of n the stages r, r+n, ...
-type Schedule struct {
-	Name, Doc string
-	Each      int
-	sent      int // gradients that their sends keep at a time; -1: all, until the end. Of interleaved none: two ranks' memory (planner/testdata/distributed)
-	Order     func(rank, ranks, micros int) []Action
-}
-
-// Schedules are the pipeline schedules by name (torch/distributed/pipelining/schedules.py).
-var Schedules = []Schedule{
-	{"gpipe", "all forwards, then all backwards", 1, -1, gpipe},
-	{"1f1b", "one forward, one backward, once as many forwards run as stages follow", 1, 1, oneForwardOneBackward},
-	{"interleaved", "1f1b with two stages a rank (ScheduleInterleaved1F1B)", 2, 0, interleaved},
-}
-
-func gpipe(rank, _, micros int) (out []Action) {
-	for m := range micros {
-		out = append(out, Action{Stage: rank, Micro: m})
-	}
-	for m := range micros {
-		out = append(out, Action{Backward: true, Stage: rank, Micro: m})
-	}
-	return out
-}
-
-// interleaved runs micro-batches in rounds, in each of them through one stage of the rank
-// after the other (_get_1f1b_rank_ops).
-func interleaved(rank, ranks, micros int) (out []Action) {
-	const each = 2
-	round := micros / max(1, micros/ranks)
-	all := each * micros
-	warmup := min(all, (each-1)*round+2*(ranks-1-rank))
-	var forwards, backwards [each]int
-	forward := func(op int) {
-		k := op / round % each
-		out = append(out, Action{Stage: k*ranks + rank, Micro: forwards[k]})
-		forwards[k]++
-	}
-	for op := range warmup {
-		forward(op)
-	}
-	for op := range all {
-		if op+warmup < all {
-			forward(op + warmup)
-		}
-		k := each - 1 - op/round%each
-		out = append(out, Action{Backward: true, Stage: k*ranks + rank, Micro: backwards[k]})
-		backwards[k]++
-	}
-	return out
-}
-
-func oneForwardOneBackward(stage, stages, micros int) (out []Action) {
-	next := min(micros, stages-stage)
-	for m := range next {
-		out = append(out, Action{Stage: stage, Micro: m})
-	}
-	for m := range micros {
-		out = append(out, Action{Backward: true, Stage: stage, Micro: m})
-		if next < micros {
-			out = append(out, Action{Stage: stage, Micro: next})
-			next++
-		}
-	}
-	return out
-}
-
 // Pipeline is torch.distributed.pipelining: each rank runs the modules of its stage
 // on one micro-batch after the other. The source is the step of one GPU at the
 // batch of a micro-batch, with Micros micro-batches accumulated.
@@ -94,6 +26,7 @@ type Pipeline struct {
 	Splits   []string // the modules that stages begin with, but for the first
 	Micros   int
 	Schedule string // a name of Schedules
+	Stages   int    // of a rank; 0 for the schedule's default
 	Update   Update
 }
 
@@ -105,52 +38,48 @@ func (o Pipeline) Apply(b *train.Build) (*train.Build, error) {
 
 // apply also returns the actions of the step.
 func (o Pipeline) apply(b *train.Build) (*train.Build, []span, error) {
-	sc, stages := FindSchedule(o.Schedule), len(o.Splits)+1
+	sc, stages, each := FindSchedule(o.Schedule), len(o.Splits)+1, o.Each()
 	if sc == nil {
 		return nil, nil, fmt.Errorf("unknown pipeline schedule %q", o.Schedule)
 	}
-	ranks := stages / sc.Each
+	ranks := stages / each
 	switch rounds := max(1, o.Micros/max(ranks, 1)); {
-	case stages%sc.Each != 0 || o.Rank < 0 || o.Rank >= ranks:
+	case stages%each != 0 || o.Rank < 0 || o.Rank >= ranks:
 		return nil, nil, fmt.Errorf("pipeline rank %d with %d stages", o.Rank, stages)
+	case o.Stages > 0 && o.Stages != sc.Each && !sc.More:
+		return nil, nil, fmt.Errorf("pipeline schedule %s: a rank has %d, not %d", o.Schedule, sc.Each, o.Stages)
 	case o.Micros < stages && o.Schedule == "1f1b":
 		return nil, nil, fmt.Errorf("pipeline schedule %s: %d micro-batches for %d stages: there must be as many", o.Schedule, o.Micros, stages)
-	case sc.Each > 1 && o.Micros%rounds != 0:
+	case sc.rounds && o.Micros%rounds != 0:
 		return nil, nil, fmt.Errorf("pipeline schedule %s: %d micro-batches in %d rounds: there must be a multiple", o.Schedule, o.Micros, rounds)
 	case b.Micros != o.Micros:
 		return nil, nil, fmt.Errorf("pipeline of %d micro-batches over a step of %d", o.Micros, b.Micros)
+	case sc.Split && slices.ContainsFunc(b.Nodes, func(n program.Node) bool { return n.Recompute }):
+		return nil, nil, fmt.Errorf("pipeline schedule %s: a checkpointed region runs again for each of its layers with parameters: give a schedule whose backward is whole, as interleaved", o.Schedule)
 	}
-	p := &pipeline{Pipeline: o, editor: newEditor(b)}
-	for stage := o.Rank; stage < stages; stage += ranks {
-		p.local = append(p.local, stage)
-	}
+	p := &pipeline{Pipeline: o, schedule: sc, editor: newEditor(b), divided: map[[2]int]*division{}, buffer: map[program.StorageID]bool{}}
+	p.local = sc.stages(o.Rank, ranks, each)
 	if err := p.cut(); err != nil {
 		return nil, nil, err
 	}
 	p.own()
-	p.run(sc.Order(o.Rank, ranks, o.Micros))
+	p.run(sc.Order(o.Rank, ranks, each, o.Micros))
 	return p.build(), p.spans, nil
 }
 
 // Each is how many stages a rank has.
 func (o *Pipeline) Each() int {
-	if s := FindSchedule(o.Schedule); s != nil {
+	if s := FindSchedule(o.Schedule); s != nil && o.Stages == 0 {
 		return s.Each
 	}
-	return 1
-}
-
-// FindSchedule returns the schedule of a name, nil for none.
-func FindSchedule(name string) *Schedule {
-	if i := slices.IndexFunc(Schedules, func(s Schedule) bool { return s.Name == name }); i >= 0 {
-		return &Schedules[i]
-	}
-	return nil
+	return max(1, o.Stages)
 }
 
 type pipeline struct {
 	Pipeline
 	*editor
+	schedule *Schedule
+	divided  map[[2]int]*division      // of a stage's backward of a micro-batch built
 	local    []int                     // stages of this rank
 	begin    []int32                   // first call of each stage, and one past all
 	forward  map[int][][]int           // by local stage: nodes of its forward, of each micro-batch built
@@ -159,6 +88,8 @@ type pipeline struct {
 	of       map[int]int               // the stage of a node of this rank
 	mine     map[int]bool              // nodes of this rank
 	spans    []span
+	buffer   map[program.StorageID]bool                        // what is received
+	held     []program.StorageID                               // gradients that are being sent
 	chunks   []program.StorageID                               // what the last stage computed of each micro-batch
 	recv     []map[int]map[program.StorageID]program.StorageID // of each micro-batch, by local stage: what is received for a storage of another
 }
@@ -311,33 +242,33 @@ func (p *pipeline) run(order []Action) {
 		ids[m] = p.renamed(m)
 	}
 	extra := p.workspaces()
-	var held []program.StorageID
+	left := map[Action]*later{}
 	for _, a := range order {
 		from := p.built(a.Micro)
-		nodes := p.forward[a.Stage][from]
-		if a.Backward {
-			nodes = p.backward[a.Stage][from]
-		}
-		p.name = ids[a.Micro][a.Stage]
 		first := len(p.p.Nodes)
-		for _, i := range nodes {
-			n := p.src.Nodes[i]
-			n.Events = slices.Concat(extra[i], n.Events)
-			p.keep(&n)
-			p.p.Nodes[len(p.p.Nodes)-1].Micro = int32(a.Micro)
+		p.name, p.at = ids[a.Micro][a.Stage], program.Node{Phase: program.Backward, Micro: int32(a.Micro)}
+		key := Action{Stage: a.Stage, Micro: a.Micro}
+		switch nodes := p.backward[a.Stage][from]; {
+		case !a.Backward:
+			p.all(p.forward[a.Stage][from], extra)
+		case a.Inputs && a.Stage == 0: // all of it runs with the weights
+		case a.Inputs:
+			left[key] = p.backwardInputs(a, nodes, extra)
+		case a.Weights && a.Stage > 0:
+			p.backwardWeights(left[key])
+			delete(left, key)
+		default:
+			a.Weights = false
+			p.all(nodes, extra)
 		}
+		p.micro(first, a.Micro)
+		p.passHere(a, from, first, left[key])
 		p.spans = append(p.spans, span{a, first, len(p.p.Nodes)})
-		if !a.Backward || len(nodes) == 0 {
-			continue
-		}
-		p.follow(&p.p.Nodes[len(p.p.Nodes)-1])
-		held = p.sendGradients(a.Stage, from, held)
-		p.hold(p.outputs(a.Stage, from))
-		p.returns(a.Stage, from)
-		if n := FindSchedule(p.Schedule).sent; n >= 0 {
-			held = held[max(len(held)-n, 0):]
+		if a.Backward && len(p.p.Nodes) > first {
+			p.pass(a, from)
 		}
 	}
+	held := p.held
 	clear(p.name)
 	p.at.Phase = program.Update
 	p.holdIDs(held)
@@ -352,6 +283,70 @@ func (p *pipeline) run(order []Action) {
 			p.p.Nodes = append(p.p.Nodes, c)
 		case n.Only != program.LaterSteps:
 			p.step(p.locals(), p.Update)
+		}
+	}
+}
+
+// all adds nodes.
+func (p *pipeline) all(nodes []int, extra map[int][]program.Event) {
+	for _, i := range nodes {
+		n := p.src.Nodes[i]
+		n.Events = slices.Concat(extra[i], n.Events)
+		p.p.Nodes = append(p.p.Nodes, p.apart(&n, nil))
+	}
+}
+
+// micro numbers the micro-batch of the nodes from one on.
+func (p *pipeline) micro(first, micro int) {
+	for i := range p.p.Nodes[first:] {
+		p.p.Nodes[first+i].Micro = int32(micro)
+	}
+}
+
+// pass sends the gradients of a backward, and keeps what the schedule keeps until it has run.
+func (p *pipeline) pass(a Action, from int) {
+	p.follow(&p.p.Nodes[len(p.p.Nodes)-1])
+	if !a.Weights {
+		p.sendGradients(a, from)
+	}
+	if !a.Inputs {
+		p.hold(p.outputs(a.Stage, from))
+		p.returns(a.Stage, from)
+	}
+	if n := p.schedule.sent; n >= 0 {
+		p.held = p.held[max(len(p.held)-n, 0):]
+	}
+}
+
+// passHere gives what an action sends to another stage of this rank to it as it is, without a copy: it takes
+// the place of what that stage would receive, and stays until the next step's (Note: V-schedule special case).
+func (p *pipeline) passHere(a Action, from, first int, l *later) {
+	to, ids := a.Stage+1, p.outputs
+	if a.Backward {
+		to, ids = a.Stage-1, p.sent
+	}
+	if !p.schedule.V || !slices.Contains(p.local, to) || len(p.p.Nodes) == first || a.Weights {
+		return
+	}
+	names := map[program.StorageID]program.StorageID{}
+	for _, id := range ids(a.Stage, from) {
+		if buf, ok := p.recv[a.Micro][to][id]; ok && p.p.Storages[p.now(id)].Life == program.Step {
+			names[p.now(id)] = buf
+			p.name[id] = buf
+		}
+	}
+	rename := func(nodes []program.Node) {
+		e := editor{name: names}
+		for i := range nodes {
+			n := &nodes[i]
+			n.Events = slices.DeleteFunc(slices.Clone(n.Events), func(ev program.Event) bool { _, ok := names[ev.Storage]; return ok })
+			*n = e.renamedNode(n)
+		}
+	}
+	rename(p.p.Nodes[first:])
+	if l != nil {
+		for _, g := range l.groups {
+			rename(g.nodes)
 		}
 	}
 }
@@ -435,7 +430,7 @@ func (p *pipeline) receives(m, stage int, id program.StorageID) {
 	p.p.Storages[buf].Life = program.Static
 	p.p.Statics = append(p.p.Statics, buf)
 	p.p.Setup = append(p.p.Setup, alloc(buf))
-	p.recv[m][stage][id] = buf
+	p.recv[m][stage][id], p.buffer[buf] = buf, true
 }
 
 // passes reports whether a node runs in a stage, of this rank or another: what it makes is sent.
@@ -499,22 +494,45 @@ func (p *pipeline) made(node, stage int) bool {
 	return ok && of == stage
 }
 
-// sendGradients makes the gradients that the stage before needs last until they are sent.
-func (p *pipeline) sendGradients(stage, from int, held []program.StorageID) []program.StorageID {
-	for i := range p.src.Nodes {
+// sent are the gradients that the stage before needs, made or added to here.
+func (p *pipeline) sent(stage, from int) (out []program.StorageID) {
+	nodes := p.backward[stage][from]
+	if len(nodes) == 0 {
+		return nil
+	}
+	written := map[program.StorageID]bool{}
+	for _, i := range nodes {
+		for _, t := range p.src.Nodes[i].Out {
+			written[t.Storage] = true
+		}
+	}
+	for i := nodes[len(nodes)-1] + 1; i < len(p.src.Nodes); i++ {
 		n := &p.src.Nodes[i]
-		if n.Phase != program.Backward || int(n.Micro) != from || p.made(i, stage) {
+		if n.Phase != program.Backward || int(n.Micro) != from {
 			continue
 		}
 		for _, t := range n.In {
-			at, ok := p.maker[t.Storage]
-			if id := p.now(t.Storage); ok && p.made(at, stage) && p.src.Nodes[at].Phase == program.Backward && p.p.Storages[t.Storage].Life == program.Step && !slices.Contains(held, id) {
-				held = append(held, id)
+			if written[t.Storage] && p.src.Storages[t.Storage].Life == program.Step && !slices.Contains(out, t.Storage) {
+				out = append(out, t.Storage)
 			}
 		}
 	}
-	p.holdIDs(held)
-	return held
+	return out
+}
+
+// sendGradients makes the gradients that the stage before needs last until they are sent. Where gradients
+// of inputs are computed apart, they stay with the inputs until the next step.
+func (p *pipeline) sendGradients(a Action, from int) {
+	for _, id := range p.ids(p.sent(a.Stage, from)) {
+		if !slices.Contains(p.held, id) {
+			p.held = append(p.held, id)
+		}
+		if s := &p.p.Storages[id]; a.Inputs && s.Life == program.Step {
+			s.Life = program.Carried
+			p.p.Carried = append(p.p.Carried, id)
+		}
+	}
+	p.holdIDs(p.held)
 }
 
 func (p *pipeline) hold(ids []program.StorageID) { p.holdIDs(p.ids(ids)) }

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
 
@@ -71,6 +72,11 @@ func (w *fsdp) splitStages() error {
 					reads[id] = sp.Stage
 				}
 			}
+		}
+	}
+	for _, sp := range w.spans {
+		if s := w.stage[sp.Stage]; sp.Inputs && !w.Keep && len(s.units) > 1 {
+			return errors.New("PyTorch's schedules that compute gradients of weights apart lose those of parameters that are sharded again after forward, without a word: give --fsdp-reshard false")
 		}
 	}
 	slices.Sort(local)

@@ -2,6 +2,7 @@
 
     python pipelines.py OUT.jsonl [REGEX]          without a GPU: under FakeTensorMode, the most bytes of storages that lived
     python pipelines.py OUT.jsonl [REGEX] --cuda   on one GPU: what the allocator says
+    python pipelines.py --orders                   the orders of schedules of several stages a rank (graph/shard/testdata/orders.txt)
 
 The process group is PyTorch's fake one: ranks come one after the other, collectives, sends and receives do nothing, and what is allocated for them is allocated as always. What
 NCCL's works hold until they end is not seen. A line is a rank: name, strategy (SCHEDULE or SCHEDULE-SHARDING), the rank of the pipeline, `cut` (the first part of each stage), and of each of
@@ -174,7 +175,20 @@ def rank(name, strategy, r, ranks):
     return dict(cut=[c[0] for c in cut], steps=steps, **({} if CUDA else dict(at=at)))
 
 
+def orders():
+    for ranks, each, micros in ((2, 2, 4), (2, 3, 4), (3, 2, 6), (4, 2, 8), (4, 2, 4), (4, 3, 9), (2, 2, 1), (3, 2, 10)):
+        for name in ('interleaved', 'bfs', 'zero-bubble', 'zbv'):
+            for r in range(ranks):
+                dist.init_process_group('fake', rank=r, world_size=ranks, store=FakeStore()); n = ranks * each
+                mine = [r, n - 1 - r] if name == 'zbv' else list(range(r, n, ranks))
+                try: sc = SCHEDULES[name][0]([pp.PipelineStage(nn.Identity(), i, n, DEV, input_args=(torch.empty(1),), output_args=(torch.empty(1),)) for i in mine], n_microbatches=micros, loss_fn=F.mse_loss)
+                except (ValueError, AssertionError): sc = None
+                dist.destroy_process_group()
+                if sc: print(name, ranks, each, micros, r, *(a for a in sc.pipeline_order[r] if a and a.microbatch_index is not None))
+
+
 def main():
+    if '--orders' in sys.argv: return orders()
     out, pattern = [a for a in sys.argv[1:] if a != '--cuda'][0], ([a for a in sys.argv[2:] if a != '--cuda'] or ['.'])[0]; ranks = int(os.environ.get('RANKS', 2))
     for strategy in [s + ('/' + k if k else '') for k in SHARDINGS for s in SCHEDULES]:
         for name in MODELS:
