@@ -36,6 +36,7 @@ type ParallelInfo struct {
 	HostBytes int64          `json:"hostBytes"`         // pinned host memory of a rank, for what is offloaded
 	Wrapped   []string       `json:"wrapped,omitempty"` // modules that fully_shard is called on, besides the root
 
+	Stages []string          `json:"stages,omitempty"` // modules that stages of a pipeline begin with, all but the first
 	Tensor map[string]string `json:"tensor,omitempty"` // modules that tensor parallelism splits: colwise or rowwise
 }
 
@@ -469,7 +470,7 @@ func (a *answer) parallel() error {
 	if s == nil {
 		return nil
 	}
-	a.ranks = &ParallelInfo{Mesh: meshMap(s.Mesh), Ranks: s.Ranks(), NCCLBytes: s.nccl(), HostBytes: a.hostBytes(), Wrapped: s.FSDP.Units, Tensor: s.TP.Styles(a.ev.Params)}
+	a.ranks = &ParallelInfo{Mesh: meshMap(s.Mesh), Ranks: s.Ranks(), NCCLBytes: s.nccl(), HostBytes: a.hostBytes(), Wrapped: s.FSDP.Units, Stages: s.Pipeline.Splits, Tensor: s.TP.Styles(a.ev.Params)}
 	places, ranks := s.places()
 	seen := map[shard.Place]*evaluation{s.place: a.ev}
 	for i, p := range places {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Mapping, Union
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, Union
 
 import torch
 import torch.distributed as dist
@@ -17,18 +17,23 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 # The dimensions in --parallel, with the dimensions of a device mesh that each becomes, outermost first.
-_DIMENSIONS = {"ddp": ("ddp",), "zero1": ("zero1",), "fsdp": ("fsdp",), "hsdp": ("replicate", "shard"), "tp": ("tp",)}
-_ORDER = ("ddp", "zero1", "replicate", "fsdp", "shard", "tp")
+_DIMENSIONS = {"pp": ("pp",), "ddp": ("ddp",), "zero1": ("zero1",), "fsdp": ("fsdp",), "hsdp": ("replicate", "shard"), "tp": ("tp",)}
+_ORDER = ("pp", "ddp", "zero1", "replicate", "fsdp", "shard", "tp")
 _SPREAD = "_memplan_spread"
 
 
-def parallelize(model: torch.nn.Module, mesh: Union[str, DeviceMesh, None] = None, plan: Plan | None = None, *, tp_plan: Mapping[str, str] | None = None) -> torch.nn.Module:
+def parallelize(model: torch.nn.Module, mesh: Union[str, DeviceMesh, None] = None, plan: Plan | None = None, *, tp_plan: Mapping[str, str] | None = None,
+                args: Sequence[Any] = (), loss: Callable[..., torch.Tensor] | None = None) -> torch.nn.Module:
     """Spreads a model over the GPUs of a mesh in one call under torchrun, and returns the model to train.
 
     mesh is a text as --parallel takes it ("fsdp=4", "hsdp=2x4", "fsdp=4,tp=2", "ddp=8"), or a DeviceMesh whose dimensions are named so
-    (ddp, zero1, replicate, fsdp, shard, tp); without one it is the plan's. With a plan its checkpoints are put on, and FSDP2 wraps the modules that
+    (pp, ddp, zero1, replicate, fsdp, shard, tp); without one it is the plan's. With a plan its checkpoints are put on, and FSDP2 wraps the modules that
     the plan names, with its reshard_after_forward, precision, offload and prefetch; without one the root alone is wrapped. DDP gets the
     plan's buckets. tp_plan gives modules, by patterns of their names, "colwise" or "rowwise"; without it they are the plan's.
+
+    A mesh with pp needs a plan, which says where stages begin, and args, the arguments of one micro-batch: torch.distributed.pipelining traces
+    the model with them and cuts it there. What is returned is a memplan.Pipeline, which trains by step(). loss is a function of the
+    model's output and of step()'s target; without one, of `memplan list losses` auto.
 
     In order: tensor parallelism, checkpoints, fully_shard on each module and then the root, or DDP. Make the optimizer afterwards, of
     the parameters of what is returned: torch.distributed.optim.ZeroRedundancyOptimizer for zero1. The process group is made where there is
@@ -44,6 +49,14 @@ def parallelize(model: torch.nn.Module, mesh: Union[str, DeviceMesh, None] = Non
     given = _mesh(mesh if mesh is not None else config.get("parallel") or "", device)
     names = given.mesh_dim_names or ()
     root = model
+    if "pp" in names:
+        try:
+            from ._pipeline import staged
+        except ImportError as e:
+            raise MemplanError(f"{__name__} has no pipelines: apply the plan by memplan.parallelize") from e
+        return staged(model, given, document, device, args, loss)
+    if tuple(args) or loss:
+        raise MemplanError(f"args and loss are of pipelines: give a mesh with pp, not {_said(given)}")
     if not (offload := bool(config.get("fsdpOffload"))) or "fsdp" not in names and "shard" not in names:
         model.to(device)
     if "tp" in names:
