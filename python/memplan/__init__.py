@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ._measure import Measurement as Measurement
     from ._measure import measure as measure
     from ._parallel import parallelize as parallelize
+    from ._parallel import sequences as sequences
     from ._pipeline import Pipeline as Pipeline
 
 _FROM = {
@@ -49,9 +50,10 @@ _FROM = {
     "measure": "_measure",
     "parallelize": "_parallel",
     "Pipeline": "_pipeline",
+    "sequences": "_parallel",
 }
 
-__all__ = ["Comparison", "DoesNotFit", "Estimate", "Export", "Fit", "Measurement", "MemplanError", "Pipeline", "Plan", "__version__", "checkpoint", "compare", "estimate", "export", "fit", "measure", "parallelize", "plan", "remove"]
+__all__ = ["Comparison", "DoesNotFit", "Estimate", "Export", "Fit", "Measurement", "MemplanError", "Pipeline", "Plan", "__version__", "checkpoint", "compare", "estimate", "export", "fit", "measure", "parallelize", "plan", "remove", "sequences"]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ from ._error import MemplanError
 from ._estimate import Plan
 from ._inputs import batch_of, listed, moved, resized
 from ._meter import Measurement, Meter
-from ._parallel import spread
+from ._parallel import sequences, spread
 from ._pipeline import Pipeline
 
 Optimizer = Union[str, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]]
@@ -132,11 +132,12 @@ class _Run:
         for _ in range(steps):
             meter.begin()
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast(device.type, self.autocast, enabled=self.autocast is not None):
-                loss = self.loss(self.model(*args, **kwargs))
-            meter.end_of_phase()
-            scaler.scale(loss).backward()
-            meter.end_of_phase()
+            with sequences(self.model, *(t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.dim() > 1)):
+                with torch.autocast(device.type, self.autocast, enabled=self.autocast is not None):
+                    loss = self.loss(self.model(*args, **kwargs))
+                meter.end_of_phase()
+                scaler.scale(loss).backward()
+                meter.end_of_phase()
             scaler.step(optimizer)
             scaler.update()
             meter.end_of_phase()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import torch
-from torch.distributed import pipelining
 
 from ._checkpoint import _Names, checkpoint
 from ._error import MemplanError
@@ -15,13 +14,13 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 # --pp-schedule: PyTorch's class, and whether a rank has several stages
-_SCHEDULES: dict[str, tuple[Any, bool]] = {
-    "gpipe": (pipelining.ScheduleGPipe, False),
-    "1f1b": (pipelining.Schedule1F1B, False),
-    "interleaved": (pipelining.ScheduleInterleaved1F1B, True),
-    "bfs": (pipelining.ScheduleLoopedBFS, True),
-    "zero-bubble": (pipelining.ScheduleInterleavedZeroBubble, True),
-    "zbv": (pipelining.ScheduleZBVZeroBubble, True),
+_SCHEDULES = {
+    "gpipe": ("ScheduleGPipe", False),
+    "1f1b": ("Schedule1F1B", False),
+    "interleaved": ("ScheduleInterleaved1F1B", True),
+    "bfs": ("ScheduleLoopedBFS", True),
+    "zero-bubble": ("ScheduleInterleavedZeroBubble", True),
+    "zbv": ("ScheduleZBVZeroBubble", True),
 }
 
 
@@ -53,6 +52,8 @@ class Pipeline(torch.nn.Module):
 
 def staged(model: torch.nn.Module, mesh: DeviceMesh, document: Mapping[str, Any], device: torch.device, args: Sequence[Any], loss: Callable[..., torch.Tensor] | None) -> Pipeline:
     """The stages of this process under the plan's schedule."""
+    from torch.distributed import pipelining
+
     config, info = document.get("config", {}), document.get("parallel") or {}
     name, starts = config.get("ppSchedule") or "gpipe", list(info.get("stages") or [])
     if name not in _SCHEDULES:
@@ -65,7 +66,7 @@ def staged(model: torch.nn.Module, mesh: DeviceMesh, document: Mapping[str, Any]
         raise MemplanError("parallelize does not apply tensor parallelism within a pipeline's stages")
     if config.get("fsdpPrecision") == "bf16" or (config.get("precision") or "fp32") != "fp32":
         raise MemplanError("parallelize does not apply precisions within a pipeline: what stages send has the type in which the model was traced; convert the model and plan it so")
-    make, several = _SCHEDULES[name]
+    kind, several = _SCHEDULES[name]
     size, stages = mesh["pp"].size(), len(starts) + 1
     if stages % size or (stages > size) != several:
         raise MemplanError(f"the plan has {stages} stages, the mesh {size} ranks of a pipeline with schedule {name}")
@@ -78,7 +79,7 @@ def staged(model: torch.nn.Module, mesh: DeviceMesh, document: Mapping[str, Any]
     modules = [_prepared(pipe.get_stage_module(i).to(device), mesh, document, names, device) for i in mine]
     out = Pipeline(modules, mine, stages, micros)
     built = [pipelining.stage.build_stage(m, i, pipe.info(), device, mesh["pp"].get_group()) for m, i in zip(modules, mine)]
-    out.schedule = make(built if several else built[0], n_microbatches=micros, loss_fn=_loss(out, loss))
+    out.schedule = getattr(pipelining, kind)(built if several else built[0], n_microbatches=micros, loss_fn=_loss(out, loss))
     out.__dict__[_SPREAD] = document
     return out
 
@@ -102,6 +103,8 @@ def _named(model: torch.nn.Module, document: Mapping[str, Any], names: Sequence[
 
 
 def _traced(model: torch.nn.Module, starts: Sequence[str], args: Sequence[Any]) -> Any:
+    from torch.distributed import pipelining
+
     try:
         return pipelining.pipeline(model, tuple(args), split_spec={n: pipelining.SplitPoint.BEGINNING for n in starts})
     except Exception as e:

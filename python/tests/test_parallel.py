@@ -188,7 +188,7 @@ def write(folder: str) -> None:
 
 def refused(rank: int) -> None:
     dist.init_process_group("gloo")
-    for mesh, tp_plan, words in (("fsdp=4", None, "4 ranks, and there are 2 processes"), ("", None, "no mesh"), ("fsdp=x", None, "want fsdp=N"), ("cp=2", None, "not cp"), ("ddp=2,fsdp=1", None, "one of ddp"),
+    for mesh, tp_plan, words in (("fsdp=4", None, "4 ranks, and there are 2 processes"), ("", None, "no mesh"), ("fsdp=x", None, "want fsdp=N"), ("ep=2", None, "not ep"), ("ddp=2,fsdp=1", None, "one of ddp"),
                                  ("tp=2", None, "needs tp_plan"), ("tp=2", {"?.up": "both"}, "want one of colwise, rowwise"), ("tp=2", {"x.*": "colwise"}, "no module is called"), ("fsdp=2", {"?.up": "colwise"}, "needs a mesh with tp")):
         try:
             memplan.parallelize(net(), mesh, tp_plan=tp_plan)
@@ -220,6 +220,20 @@ def pipeline(rank: int, schedule: str, mesh: str = "pp=2", **config: object) -> 
     if document["selection"] and m.first:
         assert len(calls) == (8 if not several else 0), f"the checkpointed module ran {len(calls)} times in 4 micro-batches"
     return m
+
+
+def context(rank: int, mesh: str) -> None:
+    """Ranks that share sequences add up the gradients of their parts."""
+    x = batch().unflatten(0, (2, 4)).clone()  # two sequences
+    m = memplan.parallelize(net(), plan=plan(parallel=mesh))
+    with memplan.sequences(m, x, causal=mesh.startswith("fsdp")):
+        assert x.shape == (2, 2, 16), x.shape
+        m(x).pow(2).mean().backward()
+    assert torch.equal(x, batch().unflatten(0, (2, 4)))
+    want = expected()
+    for n, p in m.named_parameters():
+        got = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
+        torch.testing.assert_close(got, want[n.removeprefix("module.")], rtol=1e-4, atol=1e-6)
 
 
 class Clock:
@@ -293,7 +307,7 @@ def stages(rank: int) -> None:
         pipeline(rank, schedule, mesh, **config)
 
 
-WAYS = {"fsdp": fsdp, "fsdp-keep": functools.partial(fsdp, fsdpReshard="false"), "together": together, "ddp": ddp, "tp": tp, "joined": joined, "settings": settings, "refused": refused, "pipelines": pipelines, "uncut": uncut}
+WAYS = {"fsdp": fsdp, "fsdp-keep": functools.partial(fsdp, fsdpReshard="false"), "together": together, "ddp": ddp, "tp": tp, "joined": joined, "settings": settings, "refused": refused, "context-fsdp": functools.partial(context, mesh="fsdp=1,cp=2"), "context-ddp": functools.partial(context, mesh="ddp=1,cp=2"), "pipelines": pipelines, "uncut": uncut}
 MESHES = ("fsdp=2", "ddp=2", "tp=2")
 FOUR = {"stages": stages}
 WAYS |= {"written " + m: functools.partial(written, parallel=m) for m in MESHES}
