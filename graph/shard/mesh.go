@@ -193,6 +193,7 @@ func (s *Setup) Apply(b *train.Build, at Place, update Update) (*train.Build, er
 	if s.Mesh.Pipeline > 0 {
 		p := s.Pipeline
 		p.Rank, p.Update = at.Pipeline, update
+		p.Inferred = s.Shards == 0 // fully_shard's hooks would gather
 		if n := s.Mesh.Pipeline * p.Each(); len(p.Splits) != n-1 {
 			return nil, fmt.Errorf("a pipeline of %d stages with %d split points", n, len(p.Splits))
 		}

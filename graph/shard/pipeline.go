@@ -27,6 +27,7 @@ type Pipeline struct {
 	Micros   int
 	Schedule string // a name of Schedules
 	Stages   int    // of a rank; 0 for the schedule's default
+	Inferred bool   // stages find the shapes of what they pass by running once
 	Update   Update
 }
 
@@ -57,7 +58,7 @@ func (o Pipeline) apply(b *train.Build) (*train.Build, []span, error) {
 	case sc.Split && slices.ContainsFunc(b.Nodes, func(n program.Node) bool { return n.Recompute }):
 		return nil, nil, fmt.Errorf("pipeline schedule %s: a checkpointed region runs again for each of its layers with parameters: give a schedule whose backward is whole, as interleaved", o.Schedule)
 	}
-	p := &pipeline{Pipeline: o, schedule: sc, editor: newEditor(b), divided: map[[2]int]*division{}, buffer: map[program.StorageID]bool{}}
+	p := &pipeline{Pipeline: o, schedule: sc, editor: newEditor(b), divided: map[[2]int]*division{}, buffer: map[program.StorageID]bool{}, stated: map[program.StorageID]bool{}}
 	p.local = sc.stages(o.Rank, ranks, each)
 	if err := p.cut(); err != nil {
 		return nil, nil, err
@@ -90,6 +91,8 @@ type pipeline struct {
 	spans    []span
 	buffer   map[program.StorageID]bool                        // what is received
 	held     []program.StorageID                               // gradients that are being sent
+	arrive   map[int][]program.Event                           // by stage: what is received
+	stated   map[program.StorageID]bool                        // what the run for shapes has made for good
 	chunks   []program.StorageID                               // what the last stage computed of each micro-batch
 	recv     []map[int]map[program.StorageID]program.StorageID // of each micro-batch, by local stage: what is received for a storage of another
 }
@@ -242,6 +245,7 @@ func (p *pipeline) run(order []Action) {
 		ids[m] = p.renamed(m)
 	}
 	extra := p.workspaces()
+	p.prepare(extra)
 	left := map[Action]*later{}
 	for _, a := range order {
 		from := p.built(a.Micro)
@@ -291,7 +295,7 @@ func (p *pipeline) run(order []Action) {
 func (p *pipeline) all(nodes []int, extra map[int][]program.Event) {
 	for _, i := range nodes {
 		n := p.src.Nodes[i]
-		n.Events = slices.Concat(extra[i], n.Events)
+		n.Events = slices.DeleteFunc(slices.Concat(extra[i], n.Events), func(ev program.Event) bool { return p.stated[ev.Storage] })
 		p.p.Nodes = append(p.p.Nodes, p.apart(&n, nil))
 	}
 }
@@ -359,14 +363,9 @@ func (p *pipeline) built(micro int) int {
 // nodes are those of a micro-batch that was built, forward and backward of all stages here.
 func (p *pipeline) nodes(from int) (out []int) {
 	for _, s := range p.local {
-		out = slices.Concat(out, p.both(s, from))
+		out = slices.Concat(out, p.forward[s][from], p.backward[s][from])
 	}
 	return out
-}
-
-// both are the nodes of a stage's forward and backward.
-func (p *pipeline) both(stage, from int) []int {
-	return slices.Concat(p.forward[stage][from], p.backward[stage][from])
 }
 
 // renamed are the names of micro-batch m's storages by stage: those of a micro-batch that was
@@ -399,21 +398,28 @@ func (p *pipeline) copies(m int) map[program.StorageID]program.StorageID {
 	return out
 }
 
-// receive allocates, permanently, what each micro-batch receives from the
-// neighbouring stages.
+// receive names what each micro-batch receives from the neighbouring stages: by stage, first what forward
+// does of all micro-batches, then what backward does.
 func (p *pipeline) receive() {
 	p.recv = make([]map[int]map[program.StorageID]program.StorageID, p.Micros)
 	for m := range p.recv {
 		p.recv[m] = map[int]map[program.StorageID]program.StorageID{}
-		for _, s := range p.local {
-			p.recv[m][s] = map[program.StorageID]program.StorageID{}
-			for _, i := range p.both(s, p.built(m)) {
-				n := &p.src.Nodes[i]
-				for _, t := range n.In {
-					p.receives(m, s, t.Storage)
+	}
+	p.arrive = map[int][]program.Event{}
+	for _, s := range p.local {
+		for _, of := range []map[int][][]int{p.forward, p.backward} {
+			for m := range p.recv {
+				if p.recv[m][s] == nil {
+					p.recv[m][s] = map[program.StorageID]program.StorageID{}
 				}
-				for _, id := range n.Reads {
-					p.receives(m, s, id)
+				for _, i := range of[s][p.built(m)] {
+					n := &p.src.Nodes[i]
+					for _, t := range n.In {
+						p.receives(m, s, t.Storage)
+					}
+					for _, id := range n.Reads {
+						p.receives(m, s, id)
+					}
 				}
 			}
 		}
@@ -427,10 +433,74 @@ func (p *pipeline) receives(m, stage int, id program.StorageID) {
 	}
 	s := p.p.Storages[id]
 	buf := p.storage(s.Bytes, program.Inputs, compute, "received "+s.Name)
-	p.p.Storages[buf].Life = program.Static
-	p.p.Statics = append(p.p.Statics, buf)
-	p.p.Setup = append(p.p.Setup, alloc(buf))
+	p.p.Storages[buf].Life = program.State
+	p.arrive[stage] = append(p.arrive[stage], alloc(buf))
 	p.recv[m][stage][id], p.buffer[buf] = buf, true
+}
+
+// prepare is what a schedule does in its first step: each stage's forward runs once without gradients, with
+// zeros, to find the shapes of its results (PipelineStage._shape_inference), and what it receives is allocated, for good.
+func (p *pipeline) prepare(extra map[int][]program.Event) {
+	first := len(p.p.Nodes)
+	for _, s := range p.local {
+		if p.Inferred {
+			p.infer(s, extra)
+		}
+		p.at = program.Node{Phase: program.Forward}
+		p.node("pipeline::receive", "", p.arrive[s]...)
+	}
+	for i := range p.p.Nodes[first:] {
+		p.p.Nodes[first+i].Only = program.FirstStep
+	}
+}
+
+// infer runs a stage's forward without gradients.
+func (p *pipeline) infer(stage int, extra map[int][]program.Event) {
+	p.name = map[program.StorageID]program.StorageID{}
+	var zeros []program.StorageID
+	zero := func(bytes int64) program.StorageID {
+		id := p.storage(bytes, program.Inputs, compute, "zeros")
+		zeros = append(zeros, id)
+		return id
+	}
+	for id := range p.recv[0][stage] {
+		if p.src.Nodes[p.maker[id]].Phase == program.Forward {
+			p.name[id] = zero(p.p.Storages[id].Bytes)
+		}
+	}
+	var nodes []program.Node
+	for _, i := range p.forward[stage][0] {
+		n := p.src.Nodes[i]
+		if n.Phase != program.Forward {
+			continue
+		}
+		n.Events = slices.Concat(extra[i], n.Events)
+		for _, ev := range n.Events {
+			switch s := p.p.Storages[ev.Storage]; {
+			case s.Life == program.State:
+				p.stated[ev.Storage] = true
+			case !ev.Free:
+				p.name[ev.Storage] = p.storage(s.Bytes, program.Temporaries, compute, s.Name)
+			}
+		}
+		nodes = append(nodes, p.renamedNode(&n))
+	}
+	if len(nodes) == 0 {
+		return
+	}
+	if stage == 0 {
+		for _, id := range nodes[0].Reads {
+			if s := &p.p.Storages[id]; s.Life == program.Static && s.Category == program.Inputs {
+				zero(s.Bytes / int64(p.Micros))
+			}
+		}
+	}
+	p.at = program.Node{Phase: program.Forward}
+	for _, id := range zeros {
+		p.node("pipeline::zeros", "", alloc(id))
+	}
+	p.p.Nodes = append(p.p.Nodes, nodes...)
+	p.holdIDs(slices.Concat(zeros, p.ids(p.outputs(stage, 0))))
 }
 
 // passes reports whether a node runs in a stage, of this rank or another: what it makes is sent.
