@@ -2,6 +2,7 @@
 
     python pipelines.py OUT.jsonl [REGEX]          without a GPU: under FakeTensorMode, the most bytes of storages that lived
     python pipelines.py OUT.jsonl [REGEX] --cuda   on one GPU: what the allocator says
+    python pipelines.py --export FOLDER            gpt16.onnx.xz and mlp16.onnx.xz, models of meshes.py, as export.py writes them (planner/testdata/distributed)
     python pipelines.py --orders                   the orders of schedules of several stages a rank (graph/shard/testdata/orders.txt)
 
 The process group is PyTorch's fake one: ranks come one after the other, collectives, sends and receives do nothing, and what is allocated for them is allocated as always. What
@@ -187,8 +188,26 @@ def orders():
                 if sc: print(name, ranks, each, micros, r, *(a for a in sc.pipeline_order[r] if a and a.microbatch_index is not None))
 
 
+class GPT(nn.Module):
+    """The GPT of meshes.py's pipelines."""
+    def __init__(s, d=768, vocab=32000): super().__init__(); s.emb = nn.Embedding(vocab, d); s.blocks = nn.ModuleList(Block(d, 12) for _ in range(16)); s.ln = nn.LayerNorm(d); s.head = nn.Linear(d, vocab, bias=False)
+
+    def forward(s, ids):
+        x = s.emb(ids)
+        for b in s.blocks: x = b(x)
+        return s.head(s.ln(x))
+
+
+def export(folder):
+    import export as e
+    mlp = nn.Sequential(*(nn.Sequential(nn.Linear(4096, 4096), nn.ReLU()) for _ in range(16)), nn.Linear(4096, 1000))
+    e.ZOO = {'mlp16': dict(build=lambda: mlp, inputs=lambda n, dev: (torch.randn(n, 4096),)), 'gpt16': dict(build=GPT, inputs=lambda n, dev: (torch.randint(0, 32000, (n, 512)),))}
+    for name in e.ZOO: e.export(name, folder)
+
+
 def main():
     if '--orders' in sys.argv: return orders()
+    if '--export' in sys.argv: return export(sys.argv[2])
     out, pattern = [a for a in sys.argv[1:] if a != '--cuda'][0], ([a for a in sys.argv[2:] if a != '--cuda'] or ['.'])[0]; ranks = int(os.environ.get('RANKS', 2))
     for strategy in [s + ('/' + k if k else '') for k in SHARDINGS for s in SCHEDULES]:
         for name in MODELS:
