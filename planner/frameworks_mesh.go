@@ -99,7 +99,7 @@ func titanMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 		out = append(out, [2]string{"--training.enable_cpu_offload", "true"})
 	}
 	if m.Pipeline > 0 {
-		names := map[string]string{"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
+		names := map[string]string{"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "bfs": "LoopedBFS", "zero-bubble": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble"}
 		out = append(out, [2]string{p + "pipeline_parallel_schedule", names[cmp.Or(c.PPSchedule, shard.Schedules[0].Name)]}, [2]string{p + "pipeline_parallel_microbatch_size", fmt.Sprint(c.Batch)})
 	}
 	return out, nil
@@ -114,6 +114,9 @@ func megatronMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 		return nil, errors.New("its sharding is of its own kind: give a mesh of ddp, zero1, tp and pp")
 	case c.PPSchedule == "gpipe" || m.Pipeline > 0 && c.PPSchedule == "":
 		return nil, errors.New("it runs 1f1b alone: plan with --pp-schedule 1f1b")
+	}
+	if m.Pipeline > 0 && c.PPSchedule != "1f1b" && c.PPSchedule != "interleaved" {
+		return nil, fmt.Errorf("it has no key for --pp-schedule %s", c.PPSchedule)
 	}
 	if err := others(c, "pp-schedule", "pp-micros"); err != nil {
 		return nil, err

@@ -292,7 +292,7 @@ func writeFSDP2(p *Plan) ([]byte, error) {
 		return nil, fmt.Errorf("the file cannot express the plan's mesh %s: context_parallel is put around a training step, with its inputs; give --to torchtitan or accelerate", m)
 	}
 	if m.Pipeline > 0 || m.Stage > 0 {
-		return nil, fmt.Errorf("fully_shard cannot express the plan's mesh %s: pipelines and DeepSpeed's engine have scripts of their own; give a mesh of ddp, zero1, fsdp, hsdp and tp", m)
+		return nil, fmt.Errorf("fully_shard cannot express the plan's mesh %s: memplan.parallelize applies a pipeline's plan, DeepSpeed's engine has scripts of its own; give a mesh of ddp, zero1, fsdp, hsdp and tp", m)
 	}
 	if _, err := p.ToTorch(); err != nil { // a schedule of single operations
 		return nil, err

@@ -149,8 +149,12 @@ const (
 
 // hooks are the seconds that the host takes to start a phase of FSDP2.
 func hooks(m *TimeModel, b *train.Build, phase program.Phase) (t float64) {
-	micros, params, trained := float64(max(b.Micros, 1)), float64(len(b.Params)), 0.0
+	micros, params, trained := float64(max(b.Micros, 1)), 0.0, 0.0
 	for _, p := range b.Params {
+		if b.Storages[p.Tensor.Storage].Life == program.Static { // not sharded: another stage's
+			continue
+		}
+		params++
 		if p.Grad != program.None {
 			trained++
 		}

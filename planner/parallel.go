@@ -36,6 +36,7 @@ type ParallelInfo struct {
 	HostBytes int64          `json:"hostBytes"`         // pinned host memory of a rank, for what is offloaded
 	Wrapped   []string       `json:"wrapped,omitempty"` // modules that fully_shard is called on, besides the root
 
+	Stages []string          `json:"stages,omitempty"` // modules that stages of a pipeline begin with, all but the first
 	Tensor map[string]string `json:"tensor,omitempty"` // modules that tensor parallelism splits: colwise or rowwise
 }
 
@@ -77,8 +78,6 @@ func ParseParallel(text string) (shard.Mesh, error) {
 	m, err := shard.ParseMesh(text)
 	switch {
 	case err != nil:
-	case m.Pipeline > 0 && (m.Shards > 0 || m.ZeRO):
-		err = errors.New("a pipeline's stages with sharded parameters or optimizer are not modelled: give pp with ddp or tp")
 	case m.Context > 0 && m.Pipeline > 0:
 		err = errors.New("context parallelism in a pipeline is not modelled: give cp with ddp, fsdp, hsdp or tp")
 	case m.Stage > 0 && m.Data() < m.Ranks():
@@ -181,7 +180,7 @@ func (j *job) spreads() (*meshed, error) {
 		return nil, err
 	}
 	if mesh.Pipeline > 0 {
-		s.Pipeline.Schedule, s.Pipeline.Micros = c.PPSchedule, cmp.Or(c.PPMicros, mesh.Pipeline)
+		s.Pipeline.Schedule, s.Pipeline.Micros, s.Pipeline.Stages = c.PPSchedule, cmp.Or(c.PPMicros, mesh.Pipeline), c.PPStages
 	}
 	return s, s.fsdp(j)
 }
@@ -507,7 +506,7 @@ func (a *answer) parallel() error {
 	if s == nil {
 		return nil
 	}
-	a.ranks = &ParallelInfo{Mesh: meshMap(s.Mesh), Ranks: s.Ranks(), NCCLBytes: s.nccl(), HostBytes: a.hostBytes(), Wrapped: s.FSDP.Units, Tensor: s.TP.Styles(a.ev.Params)}
+	a.ranks = &ParallelInfo{Mesh: meshMap(s.Mesh), Ranks: s.Ranks(), NCCLBytes: s.nccl(), HostBytes: a.hostBytes(), Wrapped: s.FSDP.Units, Stages: s.Pipeline.Splits, Tensor: s.TP.Styles(a.ev.Params)}
 	places, ranks := s.places()
 	seen := map[shard.Place]*evaluation{s.place: a.ev}
 	for i, p := range places {
@@ -574,7 +573,7 @@ func (s *meshed) filled() float64 {
 	for _, t := range s.stages {
 		sum, most, alone = sum+t.kernels, max(most, t.kernels), max(alone, t.whole)
 	}
-	return max(alone, most+(sum-most)/float64(s.Pipeline.Micros*s.Pipeline.Each()))
+	return max(alone, most+shard.FindSchedule(s.Pipeline.Schedule).Idle*(sum-most)/float64(s.Pipeline.Micros*s.Pipeline.Each()))
 }
 
 // worst is the index of the worst rank.

@@ -83,7 +83,7 @@ func titanParallel(r *recipeReading, key, value string) {
 	}
 	if n[2] > 1 {
 		r.gathered()
-		if word := r.values["parallelism.fsdp_reshard_after_forward"]; word == "never" {
+		if word := r.values["parallelism.fsdp_reshard_after_forward"]; word == "never" || word != "always" && n[0] > 1 { // its default beside a pipeline
 			r.set("fsdp-reshard", "false", key)
 		}
 		if strings.EqualFold(r.values["training.enable_cpu_offload"], "true") {
@@ -101,7 +101,7 @@ func titanParallel(r *recipeReading, key, value string) {
 // titanPipeline reads the schedule and the micro-batches of a pipeline.
 func (r *recipeReading) titanPipeline() {
 	const key = "parallelism.pipeline_parallel_schedule"
-	names := map[string]string{"": "1f1b", "1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved"}
+	names := map[string]string{"": "1f1b", "1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved", "LoopedBFS": "bfs", "InterleavedZeroBubble": "zero-bubble", "ZBVZeroBubble": "zbv"}
 	if name, ok := names[r.values[key]]; ok {
 		r.set("pp-schedule", name, key)
 	} else {

@@ -61,6 +61,7 @@ type Config struct {
 	PPSplit         string           `json:"ppSplit,omitempty"` // modules that stages begin with, or blocks
 	PPMicros        int              `json:"ppMicros,omitempty"`
 	PPSchedule      string           `json:"ppSchedule,omitempty"` // a name of shard.Schedules
+	PPStages        int              `json:"ppStages,omitempty"`   // of a rank; 0: the schedule's default
 
 	Times string `json:"times,omitempty"` // file of measured operator times, as ReadTimes reads it
 
@@ -170,9 +171,10 @@ var Settings = []Setting{
 	{Flag: "tp-colwise", Doc: "linear modules that tensor parallelism splits by outputs, a `PATTERN` of names; repeatable (memplan's choice: query, key, value and the MLP's first)", Sample: "*.up", At: func(c *Config) any { return &c.TPColwise }, Said: "split by outputs %s"},
 	{Flag: "tp-rowwise", Doc: "linear modules that it splits by inputs, a `PATTERN` of names; repeatable (memplan's choice: attention's last and the MLP's last)", Sample: "*.down", At: func(c *Config) any { return &c.TPRowwise }, Said: "split by inputs %s"},
 	{Flag: "cp-dim", Doc: "the dim that context parallelism divides, a `NAME` of --dim, which gives its whole length; repeatable (the only one given; without --dim sequences are counted by their tokens)", Sample: "seq", At: func(c *Config) any { return &c.CPDim }, Said: "%s divided"},
-	{Flag: "pp-split", Doc: "`MODULES` that stages of a pipeline begin with, all but the first, with commas, or blocks: as many blocks that the model repeats in each; with --pp-schedule interleaved a rank has two stages", Default: "blocks", Offer: []string{"blocks"}, Sample: "layers.2,layers.4", At: func(c *Config) any { return &c.PPSplit }, Said: "stages from %s"},
+	{Flag: "pp-split", Doc: "`MODULES` that stages of a pipeline begin with, all but the first, with commas, or blocks: as many blocks that the model repeats in each; --pp-schedule says how many stages a rank has", Default: "blocks", Offer: []string{"blocks"}, Sample: "layers.2,layers.4", At: func(c *Config) any { return &c.PPSplit }, Said: "stages from %s"},
 	{Flag: "pp-micros", Doc: "`N` micro-batches of a pipeline's step, each of --batch samples (as many as stages)", Sample: "8", At: func(c *Config) any { return &c.PPMicros }, Said: "%s micro-batches"},
 	{Flag: "pp-schedule", Doc: "`ORDER` in which stages run micro-batches", Default: shard.Schedules[0].Name, Names: scheduleNames(), At: func(c *Config) any { return &c.PPSchedule }, Said: "schedule %s"},
+	{Flag: "pp-stages", Doc: "`N` stages a rank under schedules that have several: interleaved, bfs, zero-bubble (2)", Sample: "3", At: func(c *Config) any { return &c.PPStages }, Said: "%s stages a rank"},
 	{Flag: "alloc-conf", Doc: "PyTorch's allocator options, as in PYTORCH_ALLOC_CONF: `expandable_segments:True,..`", Empty: true, Sample: "expandable_segments:True", At: func(c *Config) any { return &c.AllocConf }, Said: "%s"},
 	{Flag: "times", Doc: "measured operator times, a `FILE` that validate --profile wrote: predict times and recomputation from them (the roofline)", File: true, Sample: "times.json", At: func(c *Config) any { return &c.Times }},
 	{Flag: "checkpoint", Doc: "what is recomputed, `HOW`: " + strings.Join(Checkpoints, "|") + ", a framework's setting such as huggingface:every_n_layers=2, or a file, a plan or a configuration; auto, and segments, which keep nothing, for PyTorch, schedule and ops for memplan's executor (what the budget asks for)",

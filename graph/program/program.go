@@ -173,7 +173,7 @@ const MicrosBuilt = 3
 // Runs returns how often node n runs in a step: once, or, in the last
 // micro-batch built, once for each that it stands for.
 func (p *Program) Runs(n *Node) int {
-	if p.Micros > MicrosBuilt && n.Micro == MicrosBuilt-1 && n.Phase != Update {
+	if !p.Overlapping && p.Micros > MicrosBuilt && n.Micro == MicrosBuilt-1 && n.Phase != Update {
 		return p.Micros - MicrosBuilt + 1
 	}
 	return 1

@@ -50,6 +50,8 @@ type unit struct {
 	done     bool                // gradients have been reduced
 	order    []int               // its positions in the order of forward
 	parts    []program.StorageID // what Within keeps between forward and backward
+	local    int                 // of a pipeline: which of the rank's stages it is in, from 0
+	summed   bool                // likewise: gradients are in their reduction type
 }
 
 // A sharded parameter.
@@ -63,11 +65,8 @@ type sharded struct {
 
 // Apply returns the step of a rank. The source is not changed.
 func (o FSDP) Apply(b *train.Build) (*train.Build, error) {
-	if err := o.check(); err != nil {
+	if err := o.valid(); err != nil {
 		return nil, err
-	}
-	if o.Within > 0 && (o.Size%o.Within != 0 || o.Within >= o.Size || o.Within < 2) {
-		return nil, fmt.Errorf("FSDP2: reshard_after_forward=%d over %d ranks: want a divisor of them between 2 and %d", o.Within, o.Size, o.Size-1)
 	}
 	w := &fsdp{FSDP: o, editor: newEditor(b)}
 	if err := w.split(); err != nil {
@@ -77,6 +76,13 @@ func (o FSDP) Apply(b *train.Build) (*train.Build, error) {
 	w.walk()
 	w.finish()
 	return w.build(), nil
+}
+
+func (o FSDP) valid() error {
+	if o.Within > 0 && (o.Size%o.Within != 0 || o.Within >= o.Size || o.Within < 2) {
+		return fmt.Errorf("FSDP2: reshard_after_forward=%d over %d ranks: want a divisor of them between 2 and %d", o.Within, o.Size, o.Size-1)
+	}
+	return o.check()
 }
 
 type fsdp struct {
@@ -92,6 +98,10 @@ type fsdp struct {
 	begun  bool                // backward has reached the model
 	micro  int32               // the current micro-batch
 	layers []*unit             // in the order of the first forward, for Prefetch
+	spans  []span              // of a pipeline's stages
+	stage  map[int]*stageUnits // likewise, by stage
+	whole  []program.StorageID // likewise, inputs of all micro-batches in the policy's type
+	cast   map[castOf]program.StorageID
 }
 
 // split finds the units and their parameters.
@@ -109,17 +119,11 @@ func (w *fsdp) split() error {
 			return fmt.Errorf("FSDP2: no operator runs in the module %q", u)
 		}
 	}
-	for i, n := range names {
-		w.units = append(w.units, &unit{name: n, keep: w.Keep || i == 0, gathered: program.None, last: -1})
+	for _, n := range names {
+		w.units = append(w.units, w.newUnit(n, 0))
 	}
-	for _, p := range childrenFirst(w.src.Params) {
-		if len(p.Tensor.Shape) == 0 {
-			return fmt.Errorf("FSDP2 cannot shard the scalar parameter %q: fully_shard raises", p.Name)
-		}
-		s := w.sharded(p)
-		u := w.unit(w.owner(module(p.Name)))
-		u.params = append(u.params, s)
-		w.params[p.Tensor.Storage] = s
+	if err := w.assign(func(p train.Param) *unit { return w.unit(w.owner(module(p.Name))) }); err != nil {
+		return err
 	}
 	for i := range w.src.Nodes { // the root is entered first
 		for _, u := range w.around(w.src.Nodes[i].Module) {
@@ -129,6 +133,22 @@ func (w *fsdp) split() error {
 		}
 	}
 	w.ends(0)
+	return nil
+}
+
+// assign gives each parameter of this rank to its unit.
+func (w *fsdp) assign(unit func(p train.Param) *unit) error {
+	for _, p := range childrenFirst(w.src.Params) {
+		if !held(w.src, p) {
+			continue
+		}
+		if len(p.Tensor.Shape) == 0 {
+			return fmt.Errorf("FSDP2 cannot shard the scalar parameter %q: fully_shard raises", p.Name)
+		}
+		s, u := w.sharded(p), unit(p)
+		u.params = append(u.params, s)
+		w.params[p.Tensor.Storage] = s
+	}
 	return nil
 }
 
@@ -237,8 +257,14 @@ func (w *fsdp) construct() {
 			setup = append(setup, ev)
 		}
 	}
-	for i := range w.units {
-		setup = append(setup, w.cut(w.units[(i+1)%len(w.units)], whole)...)
+	for first := 0; first < len(w.units); {
+		last := first + 1
+		for last < len(w.units) && w.units[last].name != "" {
+			setup = append(setup, w.cut(w.units[last], whole)...)
+			last++
+		}
+		setup = append(setup, w.cut(w.units[first], whole)...)
+		first = last
 	}
 	w.p.Setup = setup
 }
@@ -406,7 +432,10 @@ func (w *fsdp) leave(units []*unit) {
 }
 
 // unshard starts a unit's all-gather.
-func (w *fsdp) unshard(u *unit) {
+func (w *fsdp) unshard(u *unit) { w.unshardOn(u, gather+2*uint8(u.local)) }
+
+// unshardOn does so on a stream.
+func (w *fsdp) unshardOn(u *unit, gather uint8) {
 	if u.whole || u.gathered != program.None || len(u.params) == 0 {
 		return
 	}
@@ -529,6 +558,11 @@ func (w *fsdp) postBackward(u *unit) {
 		return
 	}
 	w.reshard(u)
+	w.scatter(u)
+}
+
+// scatter scatters the sums of a unit's gradients.
+func (w *fsdp) scatter(u *unit) {
 	var with []*sharded
 	for _, s := range u.params {
 		if s.Grad != program.None {
@@ -556,10 +590,10 @@ func (w *fsdp) postBackward(u *unit) {
 	for _, s := range slices.Backward(with[:n]) {
 		events = append(events, w.freeGradient(s))
 	}
-	out := w.storage(d.Bytes(elems), program.Gradients, reduce, u.name+" gradients")
+	out := w.storage(d.Bytes(elems), program.Gradients, reduce+2*uint8(u.local), u.name+" gradients")
 	events = append(events, alloc(out))
 	if stored := w.stored(with[0]); stored != d {
-		sum := w.storage(stored.Bytes(elems), program.Gradients, reduce, u.name+" gradients")
+		sum := w.storage(stored.Bytes(elems), program.Gradients, reduce+2*uint8(u.local), u.name+" gradients")
 		events = append(events, alloc(sum), free(out))
 		out = sum
 	}
@@ -603,6 +637,11 @@ func (w *fsdp) last() {
 	for _, u := range w.units {
 		w.postBackward(u)
 	}
+	w.freeInput()
+}
+
+// freeInput frees what the last reduce-scatter read.
+func (w *fsdp) freeInput() {
 	if w.input != program.None {
 		w.node("fsdp::root_post_backward", "", free(w.input))
 		w.input = program.None
@@ -620,7 +659,7 @@ func (w *fsdp) update() {
 	var list []local
 	for _, p := range w.src.Params {
 		s := w.params[p.Tensor.Storage]
-		if s.Grad == program.None || numel(s.local) == 0 {
+		if s == nil || s.Grad == program.None || numel(s.local) == 0 {
 			continue
 		}
 		list = append(list, local{s.Name, s.shard, s.reduced, updateParam(w.stored(s), s.local)})

@@ -189,13 +189,15 @@ func (s *Setup) Apply(b *train.Build, at Place, update Update) (*train.Build, er
 			return nil, err
 		}
 	}
+	var spans []span
 	if s.Mesh.Pipeline > 0 {
 		p := s.Pipeline
 		p.Rank, p.Update = at.Pipeline, update
+		p.Inferred = s.Shards == 0 // fully_shard's hooks would gather
 		if n := s.Mesh.Pipeline * p.Each(); len(p.Splits) != n-1 {
 			return nil, fmt.Errorf("a pipeline of %d stages with %d split points", n, len(p.Splits))
 		}
-		if b, err = p.Apply(b); err != nil {
+		if b, spans, err = p.apply(b); err != nil {
 			return nil, err
 		}
 	}
@@ -203,6 +205,9 @@ func (s *Setup) Apply(b *train.Build, at Place, update Update) (*train.Build, er
 	case s.Shards > 0:
 		f := s.FSDP
 		f.World, f.Update = World{s.Sharded(), at.Data}, update
+		if spans != nil {
+			return f.stages(b, spans)
+		}
 		return f.Apply(b)
 	case s.Stage > 0:
 		e := s.Engine

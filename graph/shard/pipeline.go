@@ -12,76 +12,10 @@ import (
 
 // An Action is the forward or the backward of a micro-batch in a stage.
 type Action struct {
-	Backward     bool
+	Backward     bool // of inputs and weights, unless one of the next two says less
+	Inputs       bool // only the gradients of what the stage received
+	Weights      bool // only those of its parameters, later
 	Stage, Micro int
-}
-
-// A Schedule is what a rank of several does with micro-batches, in order. It has as many
-// stages as Each says, rank r of n the stages r, r+n, ...
-type Schedule struct {
-	Name, Doc string
-	Each      int
-	sent      int // gradients that their sends keep at a time; -1: all, until the end. Of interleaved none: two ranks' memory (planner/testdata/distributed)
-	Order     func(rank, ranks, micros int) []Action
-}
-
-// Schedules are the pipeline schedules by name (torch/distributed/pipelining/schedules.py).
-var Schedules = []Schedule{
-	{"gpipe", "all forwards, then all backwards", 1, -1, gpipe},
-	{"1f1b", "one forward, one backward, once as many forwards run as stages follow", 1, 1, oneForwardOneBackward},
-	{"interleaved", "1f1b with two stages a rank (ScheduleInterleaved1F1B)", 2, 0, interleaved},
-}
-
-func gpipe(rank, _, micros int) (out []Action) {
-	for m := range micros {
-		out = append(out, Action{Stage: rank, Micro: m})
-	}
-	for m := range micros {
-		out = append(out, Action{Backward: true, Stage: rank, Micro: m})
-	}
-	return out
-}
-
-// interleaved runs micro-batches in rounds, in each of them through one stage of the rank
-// after the other (_get_1f1b_rank_ops).
-func interleaved(rank, ranks, micros int) (out []Action) {
-	const each = 2
-	round := micros / max(1, micros/ranks)
-	all := each * micros
-	warmup := min(all, (each-1)*round+2*(ranks-1-rank))
-	var forwards, backwards [each]int
-	forward := func(op int) {
-		k := op / round % each
-		out = append(out, Action{Stage: k*ranks + rank, Micro: forwards[k]})
-		forwards[k]++
-	}
-	for op := range warmup {
-		forward(op)
-	}
-	for op := range all {
-		if op+warmup < all {
-			forward(op + warmup)
-		}
-		k := each - 1 - op/round%each
-		out = append(out, Action{Backward: true, Stage: k*ranks + rank, Micro: backwards[k]})
-		backwards[k]++
-	}
-	return out
-}
-
-func oneForwardOneBackward(stage, stages, micros int) (out []Action) {
-	next := min(micros, stages-stage)
-	for m := range next {
-		out = append(out, Action{Stage: stage, Micro: m})
-	}
-	for m := range micros {
-		out = append(out, Action{Backward: true, Stage: stage, Micro: m})
-		if next < micros {
-			out = append(out, Action{Stage: stage, Micro: next})
-			next++
-		}
-	}
-	return out
 }
 
 // Pipeline is torch.distributed.pipelining: each rank runs the modules of its stage
@@ -92,65 +26,75 @@ type Pipeline struct {
 	Splits   []string // the modules that stages begin with, but for the first
 	Micros   int
 	Schedule string // a name of Schedules
+	Stages   int    // of a rank; 0 for the schedule's default
+	Inferred bool   // stages find the shapes of what they pass by running once
 	Update   Update
 }
 
 // Apply returns the step of a rank. The source is not changed.
 func (o Pipeline) Apply(b *train.Build) (*train.Build, error) {
-	sc, stages := FindSchedule(o.Schedule), len(o.Splits)+1
+	out, _, err := o.apply(b)
+	return out, err
+}
+
+// apply also returns the actions of the step.
+func (o Pipeline) apply(b *train.Build) (*train.Build, []span, error) {
+	sc, stages, each := FindSchedule(o.Schedule), len(o.Splits)+1, o.Each()
 	if sc == nil {
-		return nil, fmt.Errorf("unknown pipeline schedule %q", o.Schedule)
+		return nil, nil, fmt.Errorf("unknown pipeline schedule %q", o.Schedule)
 	}
-	ranks := stages / sc.Each
+	ranks := stages / each
 	switch rounds := max(1, o.Micros/max(ranks, 1)); {
-	case stages%sc.Each != 0 || o.Rank < 0 || o.Rank >= ranks:
-		return nil, fmt.Errorf("pipeline rank %d with %d stages", o.Rank, stages)
+	case stages%each != 0 || o.Rank < 0 || o.Rank >= ranks:
+		return nil, nil, fmt.Errorf("pipeline rank %d with %d stages", o.Rank, stages)
+	case o.Stages > 0 && o.Stages != sc.Each && !sc.More:
+		return nil, nil, fmt.Errorf("pipeline schedule %s: a rank has %d, not %d", o.Schedule, sc.Each, o.Stages)
 	case o.Micros < stages && o.Schedule == "1f1b":
-		return nil, fmt.Errorf("pipeline schedule %s: %d micro-batches for %d stages: there must be as many", o.Schedule, o.Micros, stages)
-	case sc.Each > 1 && o.Micros%rounds != 0:
-		return nil, fmt.Errorf("pipeline schedule %s: %d micro-batches in %d rounds: there must be a multiple", o.Schedule, o.Micros, rounds)
+		return nil, nil, fmt.Errorf("pipeline schedule %s: %d micro-batches for %d stages: there must be as many", o.Schedule, o.Micros, stages)
+	case sc.rounds && o.Micros%rounds != 0:
+		return nil, nil, fmt.Errorf("pipeline schedule %s: %d micro-batches in %d rounds: there must be a multiple", o.Schedule, o.Micros, rounds)
 	case b.Micros != o.Micros:
-		return nil, fmt.Errorf("pipeline of %d micro-batches over a step of %d", o.Micros, b.Micros)
+		return nil, nil, fmt.Errorf("pipeline of %d micro-batches over a step of %d", o.Micros, b.Micros)
+	case sc.Split && slices.ContainsFunc(b.Nodes, func(n program.Node) bool { return n.Recompute }):
+		return nil, nil, fmt.Errorf("pipeline schedule %s: a checkpointed region runs again for each of its layers with parameters: give a schedule whose backward is whole, as interleaved", o.Schedule)
 	}
-	p := &pipeline{Pipeline: o, editor: newEditor(b)}
-	for stage := o.Rank; stage < stages; stage += ranks {
-		p.local = append(p.local, stage)
-	}
+	p := &pipeline{Pipeline: o, schedule: sc, editor: newEditor(b), divided: map[[2]int]*division{}, buffer: map[program.StorageID]bool{}, stated: map[program.StorageID]bool{}}
+	p.local = sc.stages(o.Rank, ranks, each)
 	if err := p.cut(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p.own()
-	p.run(sc.Order(o.Rank, ranks, o.Micros))
-	return p.build(), nil
+	p.run(sc.Order(o.Rank, ranks, each, o.Micros))
+	return p.build(), p.spans, nil
 }
 
 // Each is how many stages a rank has.
 func (o *Pipeline) Each() int {
-	if s := FindSchedule(o.Schedule); s != nil {
+	if s := FindSchedule(o.Schedule); s != nil && o.Stages == 0 {
 		return s.Each
 	}
-	return 1
-}
-
-// FindSchedule returns the schedule of a name, nil for none.
-func FindSchedule(name string) *Schedule {
-	if i := slices.IndexFunc(Schedules, func(s Schedule) bool { return s.Name == name }); i >= 0 {
-		return &Schedules[i]
-	}
-	return nil
+	return max(1, o.Stages)
 }
 
 type pipeline struct {
 	Pipeline
 	*editor
-	local    []int                                     // stages of this rank
-	begin    []int32                                   // first call of each stage, and one past all
-	forward  map[int][][]int                           // by local stage: nodes of its forward, of each micro-batch built
-	backward map[int][][]int                           // and of its backward
-	maker    map[program.StorageID]int                 // the node that allocates a storage
-	of       map[int]int                               // the stage of a node of this rank
-	mine     map[int]bool                              // nodes of this rank
-	recv     []map[program.StorageID]program.StorageID // of each micro-batch: what is received for a storage of another rank
+	schedule *Schedule
+	divided  map[[2]int]*division      // of a stage's backward of a micro-batch built
+	local    []int                     // stages of this rank
+	begin    []int32                   // first call of each stage, and one past all
+	forward  map[int][][]int           // by local stage: nodes of its forward, of each micro-batch built
+	backward map[int][][]int           // and of its backward
+	maker    map[program.StorageID]int // the node that allocates a storage
+	of       map[int]int               // the stage of a node of this rank
+	mine     map[int]bool              // nodes of this rank
+	spans    []span
+	buffer   map[program.StorageID]bool                        // what is received
+	held     []program.StorageID                               // gradients that are being sent
+	arrive   map[int][]program.Event                           // by stage: what is received
+	stated   map[program.StorageID]bool                        // what the run for shapes has made for good
+	chunks   []program.StorageID                               // what the last stage computed of each micro-batch
+	recv     []map[int]map[program.StorageID]program.StorageID // of each micro-batch, by local stage: what is received for a storage of another
 }
 
 // cut finds the calls of the stages and the nodes of this rank.
@@ -296,38 +240,43 @@ func (p *pipeline) run(order []Action) {
 			p.keep(n)
 		}
 	}
-	ids := make([]map[program.StorageID]program.StorageID, p.Micros)
+	ids := make([]map[int]map[program.StorageID]program.StorageID, p.Micros)
 	for m := range ids {
 		ids[m] = p.renamed(m)
 	}
 	extra := p.workspaces()
-	var held []program.StorageID
+	p.prepare(extra)
+	left := map[Action]*later{}
 	for _, a := range order {
 		from := p.built(a.Micro)
-		nodes := p.forward[a.Stage][from]
-		if a.Backward {
-			nodes = p.backward[a.Stage][from]
+		first := len(p.p.Nodes)
+		p.name, p.at = ids[a.Micro][a.Stage], program.Node{Phase: program.Backward, Micro: int32(a.Micro)}
+		key := Action{Stage: a.Stage, Micro: a.Micro}
+		switch nodes := p.backward[a.Stage][from]; {
+		case !a.Backward:
+			p.all(p.forward[a.Stage][from], extra)
+		case a.Inputs && a.Stage == 0: // all of it runs with the weights
+		case a.Inputs:
+			left[key] = p.backwardInputs(a, nodes, extra)
+		case a.Weights && a.Stage > 0:
+			p.backwardWeights(left[key])
+			delete(left, key)
+		default:
+			a.Weights = false
+			p.all(nodes, extra)
 		}
-		p.name = ids[a.Micro]
-		for _, i := range nodes {
-			n := p.src.Nodes[i]
-			n.Events = slices.Concat(extra[i], n.Events)
-			p.keep(&n)
-			p.p.Nodes[len(p.p.Nodes)-1].Micro = int32(a.Micro)
-		}
-		if !a.Backward || len(nodes) == 0 {
-			continue
-		}
-		p.follow(&p.p.Nodes[len(p.p.Nodes)-1])
-		held = p.sendGradients(a.Stage, from, held)
-		p.hold(p.outputs(a.Stage, from))
-		if n := FindSchedule(p.Schedule).sent; n >= 0 {
-			held = held[max(len(held)-n, 0):]
+		p.micro(first, a.Micro)
+		p.passHere(a, from, first, left[key])
+		p.spans = append(p.spans, span{a, first, len(p.p.Nodes)})
+		if a.Backward && len(p.p.Nodes) > first {
+			p.pass(a, from)
 		}
 	}
+	held := p.held
 	clear(p.name)
 	p.at.Phase = program.Update
 	p.holdIDs(held)
+	p.merge()
 	for i := range p.src.Nodes {
 		switch n := &p.src.Nodes[i]; {
 		case n.Phase != program.Update:
@@ -338,6 +287,70 @@ func (p *pipeline) run(order []Action) {
 			p.p.Nodes = append(p.p.Nodes, c)
 		case n.Only != program.LaterSteps:
 			p.step(p.locals(), p.Update)
+		}
+	}
+}
+
+// all adds nodes.
+func (p *pipeline) all(nodes []int, extra map[int][]program.Event) {
+	for _, i := range nodes {
+		n := p.src.Nodes[i]
+		n.Events = slices.DeleteFunc(slices.Concat(extra[i], n.Events), func(ev program.Event) bool { return p.stated[ev.Storage] })
+		p.p.Nodes = append(p.p.Nodes, p.apart(&n, nil))
+	}
+}
+
+// micro numbers the micro-batch of the nodes from one on.
+func (p *pipeline) micro(first, micro int) {
+	for i := range p.p.Nodes[first:] {
+		p.p.Nodes[first+i].Micro = int32(micro)
+	}
+}
+
+// pass sends the gradients of a backward, and keeps what the schedule keeps until it has run.
+func (p *pipeline) pass(a Action, from int) {
+	p.follow(&p.p.Nodes[len(p.p.Nodes)-1])
+	if !a.Weights {
+		p.sendGradients(a, from)
+	}
+	if !a.Inputs {
+		p.hold(p.outputs(a.Stage, from))
+		p.returns(a.Stage, from)
+	}
+	if n := p.schedule.sent; n >= 0 {
+		p.held = p.held[max(len(p.held)-n, 0):]
+	}
+}
+
+// passHere gives what an action sends to another stage of this rank to it as it is, without a copy: it takes
+// the place of what that stage would receive, and stays until the next step's (Note: V-schedule special case).
+func (p *pipeline) passHere(a Action, from, first int, l *later) {
+	to, ids := a.Stage+1, p.outputs
+	if a.Backward {
+		to, ids = a.Stage-1, p.sent
+	}
+	if !p.schedule.V || !slices.Contains(p.local, to) || len(p.p.Nodes) == first || a.Weights {
+		return
+	}
+	names := map[program.StorageID]program.StorageID{}
+	for _, id := range ids(a.Stage, from) {
+		if buf, ok := p.recv[a.Micro][to][id]; ok && p.p.Storages[p.now(id)].Life == program.Step {
+			names[p.now(id)] = buf
+			p.name[id] = buf
+		}
+	}
+	rename := func(nodes []program.Node) {
+		e := editor{name: names}
+		for i := range nodes {
+			n := &nodes[i]
+			n.Events = slices.DeleteFunc(slices.Clone(n.Events), func(ev program.Event) bool { _, ok := names[ev.Storage]; return ok })
+			*n = e.renamedNode(n)
+		}
+	}
+	rename(p.p.Nodes[first:])
+	if l != nil {
+		for _, g := range l.groups {
+			rename(g.nodes)
 		}
 	}
 }
@@ -355,10 +368,21 @@ func (p *pipeline) nodes(from int) (out []int) {
 	return out
 }
 
-// renamed are the names of micro-batch m's storages: those of a micro-batch that was
-// built, and new ones for others; and what is received for those of other stages.
-func (p *pipeline) renamed(m int) map[program.StorageID]program.StorageID {
-	out := maps.Clone(p.recv[m])
+// renamed are the names of micro-batch m's storages by stage: those of a micro-batch that was
+// built, and new ones for others; and what the stage receives for those of other stages.
+func (p *pipeline) renamed(m int) map[int]map[program.StorageID]program.StorageID {
+	own := p.copies(m)
+	out := map[int]map[program.StorageID]program.StorageID{}
+	for _, s := range p.local {
+		out[s] = maps.Clone(own)
+		maps.Copy(out[s], p.recv[m][s])
+	}
+	return out
+}
+
+// copies are new storages of micro-batch m for those of the one that was built for it.
+func (p *pipeline) copies(m int) map[program.StorageID]program.StorageID {
+	out := map[program.StorageID]program.StorageID{}
 	from := p.built(m)
 	if m == from {
 		return out
@@ -374,35 +398,115 @@ func (p *pipeline) renamed(m int) map[program.StorageID]program.StorageID {
 	return out
 }
 
-// receive allocates, permanently, what each micro-batch receives from the
-// neighbouring stages.
+// receive names what each micro-batch receives from the neighbouring stages: by stage, first what forward
+// does of all micro-batches, then what backward does.
 func (p *pipeline) receive() {
-	p.recv = make([]map[program.StorageID]program.StorageID, p.Micros)
+	p.recv = make([]map[int]map[program.StorageID]program.StorageID, p.Micros)
 	for m := range p.recv {
-		p.recv[m] = map[program.StorageID]program.StorageID{}
-		for _, i := range p.nodes(p.built(m)) {
-			n := &p.src.Nodes[i]
-			for _, t := range n.In {
-				p.receives(m, t.Storage)
-			}
-			for _, id := range n.Reads {
-				p.receives(m, id)
+		p.recv[m] = map[int]map[program.StorageID]program.StorageID{}
+	}
+	p.arrive = map[int][]program.Event{}
+	for _, s := range p.local {
+		for _, of := range []map[int][][]int{p.forward, p.backward} {
+			for m := range p.recv {
+				if p.recv[m][s] == nil {
+					p.recv[m][s] = map[program.StorageID]program.StorageID{}
+				}
+				for _, i := range of[s][p.built(m)] {
+					n := &p.src.Nodes[i]
+					for _, t := range n.In {
+						p.receives(m, s, t.Storage)
+					}
+					for _, id := range n.Reads {
+						p.receives(m, s, id)
+					}
+				}
 			}
 		}
 	}
 }
 
-func (p *pipeline) receives(m int, id program.StorageID) {
+func (p *pipeline) receives(m, stage int, id program.StorageID) {
 	at, made := p.maker[id]
-	if id == program.None || !made || p.mine[at] || p.recv[m][id] != 0 || p.p.Storages[id].Life != program.Step {
+	if id == program.None || !made || p.made(at, stage) || !p.passes(at) || p.recv[m][stage][id] != 0 || p.p.Storages[id].Life != program.Step {
 		return
 	}
 	s := p.p.Storages[id]
 	buf := p.storage(s.Bytes, program.Inputs, compute, "received "+s.Name)
-	p.p.Storages[buf].Life = program.Static
-	p.p.Statics = append(p.p.Statics, buf)
-	p.p.Setup = append(p.p.Setup, alloc(buf))
-	p.recv[m][id] = buf
+	p.p.Storages[buf].Life = program.State
+	p.arrive[stage] = append(p.arrive[stage], alloc(buf))
+	p.recv[m][stage][id], p.buffer[buf] = buf, true
+}
+
+// prepare is what a schedule does in its first step: each stage's forward runs once without gradients, with
+// zeros, to find the shapes of its results (PipelineStage._shape_inference), and what it receives is allocated, for good.
+func (p *pipeline) prepare(extra map[int][]program.Event) {
+	first := len(p.p.Nodes)
+	for _, s := range p.local {
+		if p.Inferred {
+			p.infer(s, extra)
+		}
+		p.at = program.Node{Phase: program.Forward}
+		p.node("pipeline::receive", "", p.arrive[s]...)
+	}
+	for i := range p.p.Nodes[first:] {
+		p.p.Nodes[first+i].Only = program.FirstStep
+	}
+}
+
+// infer runs a stage's forward without gradients.
+func (p *pipeline) infer(stage int, extra map[int][]program.Event) {
+	p.name = map[program.StorageID]program.StorageID{}
+	var zeros []program.StorageID
+	zero := func(bytes int64) program.StorageID {
+		id := p.storage(bytes, program.Inputs, compute, "zeros")
+		zeros = append(zeros, id)
+		return id
+	}
+	for id := range p.recv[0][stage] {
+		if p.src.Nodes[p.maker[id]].Phase == program.Forward {
+			p.name[id] = zero(p.p.Storages[id].Bytes)
+		}
+	}
+	var nodes []program.Node
+	for _, i := range p.forward[stage][0] {
+		n := p.src.Nodes[i]
+		if n.Phase != program.Forward {
+			continue
+		}
+		n.Events = slices.Concat(extra[i], n.Events)
+		for _, ev := range n.Events {
+			switch s := p.p.Storages[ev.Storage]; {
+			case s.Life == program.State:
+				p.stated[ev.Storage] = true
+			case !ev.Free:
+				p.name[ev.Storage] = p.storage(s.Bytes, program.Temporaries, compute, s.Name)
+			}
+		}
+		nodes = append(nodes, p.renamedNode(&n))
+	}
+	if len(nodes) == 0 {
+		return
+	}
+	if stage == 0 {
+		for _, id := range nodes[0].Reads {
+			if s := &p.p.Storages[id]; s.Life == program.Static && s.Category == program.Inputs {
+				zero(s.Bytes / int64(p.Micros))
+			}
+		}
+	}
+	p.at = program.Node{Phase: program.Forward}
+	for _, id := range zeros {
+		p.node("pipeline::zeros", "", alloc(id))
+	}
+	p.p.Nodes = append(p.p.Nodes, nodes...)
+	p.holdIDs(slices.Concat(zeros, p.ids(p.outputs(stage, 0))))
+}
+
+// passes reports whether a node runs in a stage, of this rank or another: what it makes is sent.
+func (p *pipeline) passes(node int) bool {
+	_, here := p.of[node]
+	return here || !p.mine[node]
 }
 
 // outputs are what later stages read of a stage's forward of a micro-batch.
@@ -421,28 +525,84 @@ func (p *pipeline) outputs(stage, from int) (out []program.StorageID) {
 	return out
 }
 
+// returns keeps what the last stage computes of a micro-batch: the schedule returns it when
+// all have run (return_outputs), and lets go of it in the next step.
+func (p *pipeline) returns(stage, from int) {
+	if stage != len(p.Splits) {
+		return
+	}
+	for i := range p.src.Nodes {
+		n := &p.src.Nodes[i]
+		if n.Phase != program.Loss || int(n.Micro) != from {
+			continue
+		}
+		for _, t := range n.In {
+			at, ok := p.maker[t.Storage]
+			if id := p.now(t.Storage); ok && p.made(at, stage) && p.src.Nodes[at].Phase == program.Forward && p.p.Storages[id].Life == program.Step {
+				p.p.Storages[id].Life = program.Carried
+				p.p.Carried, p.chunks = append(p.p.Carried, id), append(p.chunks, id)
+			}
+		}
+	}
+}
+
+// merge adds the one tensor that a schedule returns of the micro-batches' outputs.
+func (p *pipeline) merge() {
+	var bytes int64
+	for _, id := range p.chunks {
+		bytes += p.p.Storages[id].Bytes
+	}
+	if bytes == 0 {
+		return
+	}
+	p.node("merge_outputs", "", passing(p.storage(bytes, program.Activations, compute, "outputs"))...)
+}
+
 // made reports whether a node is of a stage of this rank.
 func (p *pipeline) made(node, stage int) bool {
 	of, ok := p.of[node]
 	return ok && of == stage
 }
 
-// sendGradients makes the gradients that the stage before needs last until they are sent.
-func (p *pipeline) sendGradients(stage, from int, held []program.StorageID) []program.StorageID {
-	for i := range p.src.Nodes {
+// sent are the gradients that the stage before needs, made or added to here.
+func (p *pipeline) sent(stage, from int) (out []program.StorageID) {
+	nodes := p.backward[stage][from]
+	if len(nodes) == 0 {
+		return nil
+	}
+	written := map[program.StorageID]bool{}
+	for _, i := range nodes {
+		for _, t := range p.src.Nodes[i].Out {
+			written[t.Storage] = true
+		}
+	}
+	for i := nodes[len(nodes)-1] + 1; i < len(p.src.Nodes); i++ {
 		n := &p.src.Nodes[i]
-		if n.Phase != program.Backward || int(n.Micro) != from || p.made(i, stage) {
+		if n.Phase != program.Backward || int(n.Micro) != from {
 			continue
 		}
 		for _, t := range n.In {
-			at, ok := p.maker[t.Storage]
-			if id := p.now(t.Storage); ok && p.made(at, stage) && p.src.Nodes[at].Phase == program.Backward && p.p.Storages[t.Storage].Life == program.Step && !slices.Contains(held, id) {
-				held = append(held, id)
+			if written[t.Storage] && p.src.Storages[t.Storage].Life == program.Step && !slices.Contains(out, t.Storage) {
+				out = append(out, t.Storage)
 			}
 		}
 	}
-	p.holdIDs(held)
-	return held
+	return out
+}
+
+// sendGradients makes the gradients that the stage before needs last until they are sent. Where gradients
+// of inputs are computed apart, they stay with the inputs until the next step.
+func (p *pipeline) sendGradients(a Action, from int) {
+	for _, id := range p.ids(p.sent(a.Stage, from)) {
+		if !slices.Contains(p.held, id) {
+			p.held = append(p.held, id)
+		}
+		if s := &p.p.Storages[id]; a.Inputs && s.Life == program.Step {
+			s.Life = program.Carried
+			p.p.Carried = append(p.p.Carried, id)
+		}
+	}
+	p.holdIDs(p.held)
 }
 
 func (p *pipeline) hold(ids []program.StorageID) { p.holdIDs(p.ids(ids)) }

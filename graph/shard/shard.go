@@ -66,7 +66,7 @@ func newEditor(b *train.Build) *editor {
 
 // Collective reports whether an operator is one that this package adds.
 func Collective(op string) bool {
-	return strings.HasPrefix(op, "fsdp::") || strings.HasPrefix(op, "deepspeed::") || slices.Contains([]string{"broadcast_buffers", "rebuild_buckets", "watchdog", "_c10d_functional::all_reduce", "send"}, op)
+	return strings.HasPrefix(op, "fsdp::") || strings.HasPrefix(op, "deepspeed::") || strings.HasPrefix(op, "pipeline::") || slices.Contains([]string{"broadcast_buffers", "rebuild_buckets", "watchdog", "_c10d_functional::all_reduce", "send", "merge_outputs"}, op)
 }
 
 // build returns the edited program as a build. What the source made and this program
@@ -113,14 +113,17 @@ func (e *editor) node(op, module string, events ...program.Event) {
 func (e *editor) follow(n *program.Node) { e.at.Phase, e.at.Micro = n.Phase, n.Micro }
 
 // keep adds a node of the source, with the storages' names of now.
-func (e *editor) keep(n *program.Node) {
+func (e *editor) keep(n *program.Node) { e.p.Nodes = append(e.p.Nodes, e.renamedNode(n)) }
+
+// renamedNode is a node with the storages' names of now.
+func (e *editor) renamedNode(n *program.Node) program.Node {
 	c := *n
 	if len(e.name) > 0 {
 		c.In, c.Out = e.tensors(n.In), e.tensors(n.Out)
 		c.Reads, c.Holds = e.ids(n.Reads), e.ids(n.Holds)
 		c.Events = e.events(n.Events)
 	}
-	e.p.Nodes = append(e.p.Nodes, c)
+	return c
 }
 
 func (e *editor) now(id program.StorageID) program.StorageID {
@@ -217,11 +220,14 @@ func (e *editor) updateEvents(evs []train.UpdateEvent, list []local) (out []prog
 	return out
 }
 
-// trained lists the parameters with a gradient, in the order in which the
+// held reports whether a parameter is on this rank: stages of a pipeline have some.
+func held(b *train.Build, p train.Param) bool { return slices.Contains(b.Statics, p.Tensor.Storage) }
+
+// trained lists the rank's parameters with a gradient, in the order in which the
 // optimizer got them.
 func trained(b *train.Build) (out []train.Param) {
 	for _, p := range b.Params {
-		if p.Grad != program.None {
+		if p.Grad != program.None && held(b, p) {
 			out = append(out, p)
 		}
 	}

@@ -1,7 +1,10 @@
 package shard
 
 import (
+	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/memplan/memplan/graph"
@@ -114,15 +117,23 @@ func TestSchedules(t *testing.T) {
 			var open, most int
 			type at struct{ stage, micro int }
 			state, last := map[at]int{}, map[at]int{}
-			for i, a := range s.Order(rank, 4, 8) {
+			stages := s.stages(rank, 4, s.Each)
+			for i, a := range s.Order(rank, 4, s.Each, 8) {
 				k, want := at{a.Stage, a.Micro}, 0
 				if a.Backward {
 					want = 1
 				}
-				if state[k] != want || a.Stage%4 != rank || a.Stage >= 4*s.Each {
+				if a.Weights {
+					if state[k] != 2 {
+						t.Fatalf("%s, rank %d: %+v in state %d", s.Name, rank, a, state[k])
+					}
+					state[k]++
+					continue
+				}
+				if state[k] != want || !slices.Contains(stages, a.Stage) {
 					t.Fatalf("%s, rank %d: %+v in state %d", s.Name, rank, a, state[k])
 				}
-				if before, ok := last[at{a.Stage - 4, a.Micro}]; !a.Backward && a.Stage >= 4 && (!ok || before > i) {
+				if before, ok := last[at{a.Stage - 4, a.Micro}]; !a.Backward && a.Stage >= 4 && !s.V && (!ok || before > i) {
 					t.Errorf("%s, rank %d: %+v before the rank's stage before", s.Name, rank, a)
 				}
 				state[k], last[k] = state[k]+1, i
@@ -130,7 +141,7 @@ func TestSchedules(t *testing.T) {
 				most = max(most, open)
 			}
 			for k, n := range state {
-				if n != 2 {
+				if want := map[bool]int{false: 2, true: 3}[s.Split]; n != want {
 					t.Errorf("%s, rank %d: %v runs %d times", s.Name, rank, k, n)
 				}
 			}
@@ -139,9 +150,55 @@ func TestSchedules(t *testing.T) {
 			}
 			// A rank of interleaved stages has one forward more than its warmup has
 			// (Narayanan et al., 2021, section 2.2), here one round of 4 and two a rank behind it.
-			if want := map[string]int{"gpipe": 8, "1f1b": 4 - rank, "interleaved": 4 + 2*(3-rank) + 1}[s.Name]; most != want {
+			if want := map[string]int{"gpipe": 8, "1f1b": 4 - rank, "interleaved": 4 + 2*(3-rank) + 1, "bfs": 16, "zero-bubble": 4 + 3 - rank + 1, "zbv": 8}[s.Name]; most != want {
 				t.Errorf("%s, rank %d: %d micro-batches at a time, want %d", s.Name, rank, most, want)
 			}
+		}
+	}
+}
+
+// Orders of schedules with several stages a rank are PyTorch's (scripts/steps/pipelines.py --orders). What
+// Looped BFS takes last is numbered first.
+func TestOrders(t *testing.T) {
+	text, err := os.ReadFile("testdata/orders.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		var name string
+		var ranks, each, micros, rank int
+		if _, err := fmt.Sscan(line, &name, &ranks, &each, &micros, &rank); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, a := range FindSchedule(name).Order(rank, ranks, each, micros) {
+			what, m := "F", a.Micro
+			switch {
+			case a.Weights:
+				what = "W"
+			case a.Inputs:
+				what = "I"
+			case a.Backward:
+				what = "B"
+			}
+			if name == "bfs" {
+				m = micros - 1 - m
+			}
+			got = append(got, fmt.Sprint(a.Stage, what, m))
+		}
+		want := strings.Fields(line)[5:]
+		for i := range got {
+			got[i] = strings.ReplaceAll(got[i], " ", "")
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s, rank %d of %d, %d stages each, %d micro-batches:\n%v, PyTorch's\n%v", name, rank, ranks, each, micros, got, want)
+		}
+		seen[name]++
+	}
+	for _, s := range Schedules {
+		if s.Each > 1 && seen[s.Name] < 10 {
+			t.Errorf("%s: %d orders", s.Name, seen[s.Name])
 		}
 	}
 }

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ._measure import Measurement as Measurement
     from ._measure import measure as measure
     from ._parallel import parallelize as parallelize
+    from ._parallel import sequences as sequences
+    from ._pipeline import Pipeline as Pipeline
 
 _FROM = {
     "MemplanError": "_error",
@@ -47,9 +49,11 @@ _FROM = {
     "Measurement": "_measure",
     "measure": "_measure",
     "parallelize": "_parallel",
+    "Pipeline": "_pipeline",
+    "sequences": "_parallel",
 }
 
-__all__ = ["Comparison", "DoesNotFit", "Estimate", "Export", "Fit", "Measurement", "MemplanError", "Plan", "__version__", "checkpoint", "compare", "estimate", "export", "fit", "measure", "parallelize", "plan", "remove"]
+__all__ = ["Comparison", "DoesNotFit", "Estimate", "Export", "Fit", "Measurement", "MemplanError", "Pipeline", "Plan", "__version__", "checkpoint", "compare", "estimate", "export", "fit", "measure", "parallelize", "plan", "remove", "sequences"]
 
 
 def __getattr__(name: str) -> Any:

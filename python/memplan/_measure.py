@@ -18,7 +18,8 @@ from ._error import MemplanError
 from ._estimate import Plan
 from ._inputs import batch_of, listed, moved, resized
 from ._meter import Measurement, Meter
-from ._parallel import spread
+from ._parallel import sequences, spread
+from ._pipeline import Pipeline
 
 Optimizer = Union[str, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]]
 Loss = Union[str, Callable[[Any], torch.Tensor]]
@@ -72,7 +73,8 @@ def measure(model: torch.nn.Module, args: Sequence[Any] | torch.Tensor = (), kwa
     `memplan list losses`, or a function of the model's output; optimizer a name of `memplan list optimizers`, or a function of a list of
     parameters. vram_bytes is what PyTorch's allocator may reserve, all of the GPU by default.
 
-    A model that parallelize() has spread is measured as it is, and the measurement has those of every rank.
+    A model that parallelize() has spread is measured as it is, and the measurement has those of every rank; of a pipeline batch is that of a micro-batch, the
+    loss the one it was made with, and forward and backward are one phase.
 
     Weights, buffers and random numbers are afterwards what they were; a plan is taken off again. Raises MemplanError where there is no GPU.
     """
@@ -82,7 +84,7 @@ def measure(model: torch.nn.Module, args: Sequence[Any] | torch.Tensor = (), kwa
     config = plan.config if isinstance(plan, Plan) else plan.get("config", {}) if isinstance(plan, Mapping) else {}
     run = _Run(model, loss or config.get("loss") or "auto", optimizer or config.get("optimizer") or "adamw", precision or config.get("precision") or "fp32")
     now = batch_of(args, kwargs)
-    inputs = resized((listed(args), dict(kwargs or {})), now, batch or config.get("batch") or now)
+    inputs = resized((listed(args), dict(kwargs or {})), now, (batch or config.get("batch") or now) * (model.micros if isinstance(model, Pipeline) else 1))
     with _limited(vram_bytes), _restored(model), _plan_on(model, None if spread(model) else document):
         return _gathered(run.steps(inputs, steps, Meter(), torch.device("cuda", torch.cuda.current_device())))
 
@@ -120,6 +122,8 @@ class _Run:
 
     def steps(self, inputs: Any, steps: int, meter: Meter, device: torch.device = torch.device("cuda")) -> Measurement:
         """Runs steps under a meter."""
+        if isinstance(self.model, Pipeline):
+            return self.pipelined(self.model, inputs, steps, meter, device)
         self.model.to(device, self.weights).train()
         args, kwargs = moved(inputs, device, self.weights)
         optimizer = _made(self.make, [p for p in self.model.parameters() if p.requires_grad])
@@ -128,17 +132,34 @@ class _Run:
         for _ in range(steps):
             meter.begin()
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast(device.type, self.autocast, enabled=self.autocast is not None):
-                loss = self.loss(self.model(*args, **kwargs))
-            meter.end_of_phase()
-            scaler.scale(loss).backward()
-            meter.end_of_phase()
+            with sequences(self.model, *(t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.dim() > 1)):
+                with torch.autocast(device.type, self.autocast, enabled=self.autocast is not None):
+                    loss = self.loss(self.model(*args, **kwargs))
+                meter.end_of_phase()
+                scaler.scale(loss).backward()
+                meter.end_of_phase()
             scaler.step(optimizer)
             scaler.update()
             meter.end_of_phase()
             losses.append(loss.detach())
             del loss
         return meter.measurement(batch_of(args, kwargs), [float(x) for x in losses])
+
+    def pipelined(self, model: Pipeline, inputs: Any, steps: int, meter: Meter, device: torch.device) -> Measurement:
+        """Runs steps of a pipeline, whose forward and backward are one phase: forward's."""
+        args, _ = moved(inputs, device, None)
+        optimizer = _made(self.make, list(model.parameters()))
+        losses = []
+        for _ in range(steps):
+            meter.begin()
+            optimizer.zero_grad(set_to_none=True)
+            loss = model.step(*args)
+            meter.end_of_phase()
+            meter.end_of_phase()
+            optimizer.step()
+            meter.end_of_phase()
+            losses += [] if loss is None else [loss]
+        return meter.measurement(batch_of(args, {}), [float(x) for x in losses])
 
 
 # ---- losses as the planner has them ----

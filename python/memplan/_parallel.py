@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Mapping, Union
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, Union
 
 import torch
 import torch.distributed as dist
@@ -17,18 +18,26 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 # The dimensions in --parallel, with the dimensions of a device mesh that each becomes, outermost first.
-_DIMENSIONS = {"ddp": ("ddp",), "zero1": ("zero1",), "fsdp": ("fsdp",), "hsdp": ("replicate", "shard"), "tp": ("tp",)}
-_ORDER = ("ddp", "zero1", "replicate", "fsdp", "shard", "tp")
+_DIMENSIONS = {"pp": ("pp",), "ddp": ("ddp",), "zero1": ("zero1",), "fsdp": ("fsdp",), "hsdp": ("replicate", "shard"), "cp": ("cp",), "tp": ("tp",)}
+_ORDER = ("pp", "ddp", "zero1", "replicate", "fsdp", "shard", "cp", "tp")
+_SEQUENCES = "_memplan_sequences"
 _SPREAD = "_memplan_spread"
 
 
-def parallelize(model: torch.nn.Module, mesh: Union[str, DeviceMesh, None] = None, plan: Plan | None = None, *, tp_plan: Mapping[str, str] | None = None) -> torch.nn.Module:
+def parallelize(model: torch.nn.Module, mesh: Union[str, DeviceMesh, None] = None, plan: Plan | None = None, *, tp_plan: Mapping[str, str] | None = None,
+                args: Sequence[Any] = (), loss: Callable[..., torch.Tensor] | None = None) -> torch.nn.Module:
     """Spreads a model over the GPUs of a mesh in one call under torchrun, and returns the model to train.
 
     mesh is a text as --parallel takes it ("fsdp=4", "hsdp=2x4", "fsdp=4,tp=2", "ddp=8"), or a DeviceMesh whose dimensions are named so
-    (ddp, zero1, replicate, fsdp, shard, tp); without one it is the plan's. With a plan its checkpoints are put on, and FSDP2 wraps the modules that
+    (pp, ddp, zero1, replicate, fsdp, shard, cp, tp); without one it is the plan's. With a plan its checkpoints are put on, and FSDP2 wraps the modules that
     the plan names, with its reshard_after_forward, precision, offload and prefetch; without one the root alone is wrapped. DDP gets the
     plan's buckets. tp_plan gives modules, by patterns of their names, "colwise" or "rowwise"; without it they are the plan's.
+
+    A mesh with pp needs a plan, which says where stages begin, and args, the arguments of one micro-batch: torch.distributed.pipelining traces
+    the model with them and cuts it there. What is returned is a memplan.Pipeline, which trains by step(). loss is a function of the
+    model's output and of step()'s target; without one, of `memplan list losses` auto.
+
+    Where ranks share sequences (cp), FSDP2 and DDP spread over them, too, and steps run within memplan.sequences().
 
     In order: tensor parallelism, checkpoints, fully_shard on each module and then the root, or DDP. Make the optimizer afterwards, of
     the parameters of what is returned: torch.distributed.optim.ZeroRedundancyOptimizer for zero1. The process group is made where there is
@@ -44,6 +53,14 @@ def parallelize(model: torch.nn.Module, mesh: Union[str, DeviceMesh, None] = Non
     given = _mesh(mesh if mesh is not None else config.get("parallel") or "", device)
     names = given.mesh_dim_names or ()
     root = model
+    if "pp" in names:
+        try:
+            from ._pipeline import staged
+        except ImportError as e:
+            raise MemplanError(f"{__name__} has no pipelines: apply the plan by memplan.parallelize") from e
+        return staged(model, given, document, device, args, loss)
+    if tuple(args) or loss:
+        raise MemplanError(f"args and loss are of pipelines: give a mesh with pp, not {_said(given)}")
     if not (offload := bool(config.get("fsdpOffload"))) or "fsdp" not in names and "shard" not in names:
         model.to(device)
     if "tp" in names:
@@ -54,12 +71,36 @@ def parallelize(model: torch.nn.Module, mesh: Union[str, DeviceMesh, None] = Non
         checkpoint(model, document)
     sharded = tuple(n for n in names if n in ("replicate", "fsdp", "shard"))
     if sharded:
-        _shard(model, given[sharded] if len(sharded) > 1 else given[sharded[0]], document, info.get("wrapped") or [], config, offload, device)
+        _shard(model, _over(given, sharded), document, info.get("wrapped") or [], config, offload, device)
     elif "ddp" in names or "zero1" in names:
-        inner = given["ddp" if "ddp" in names else "zero1"]
-        root = _replicate(model, inner, config, device)
+        root = _replicate(model, _over(given, ("ddp" if "ddp" in names else "zero1",)), config, device)
     root.__dict__[_SPREAD] = document
+    if "cp" in names:
+        root.__dict__[_SEQUENCES] = given["cp"]
     return root
+
+
+def _over(mesh: DeviceMesh, dims: tuple[str, ...]) -> DeviceMesh:
+    """The mesh over some dimensions, the last of which spreads over the ranks of a sequence, too."""
+    if "cp" in (mesh.mesh_dim_names or ()):
+        mesh[dims[-1], "cp"]._flatten("spread")
+        dims = (*dims[:-1], "spread")
+    return mesh[dims] if len(dims) > 1 else mesh[dims[0]]
+
+
+def sequences(model: torch.nn.Module, *tensors: torch.Tensor, dim: int = 1, causal: bool = True) -> AbstractContextManager[None]:
+    """Within it a model that parallelize() spread over a mesh with cp runs forward and backward on this rank's part of each sequence: PyTorch's
+    context_parallel. tensors are all that have a sequence, inputs and labels, and dim where; they are cut in place, and whole again afterwards.
+    causal=False is for attention without a causal mask, whose parts PyTorch does not balance. Without cp it does nothing."""
+    mesh = model.__dict__.get(_SEQUENCES)
+    if mesh is None:
+        return nullcontext()
+    from torch.distributed.tensor.experimental import context_parallel
+
+    from torch.distributed.tensor.experimental._context_parallel import _attention
+
+    _attention._cp_options.enable_load_balance = causal
+    return context_parallel(mesh, buffers=list(tensors), buffer_seq_dims=[dim] * len(tensors))  # type: ignore[no-any-return]
 
 
 def spread(model: torch.nn.Module) -> bool:

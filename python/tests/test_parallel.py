@@ -51,10 +51,11 @@ def expected() -> dict[str, torch.Tensor]:
 
 def run(rank: int, ports: list[int], world: int) -> None:
     torch.set_num_threads(1)
-    for port, what in zip(ports, WAYS):
+    ways = WAYS if world == 2 else FOUR
+    for port, what in zip(ports, ways):
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
         try:
-            WAYS[what](rank)
+            ways[what](rank)
         except BaseException as e:
             raise AssertionError(f"{what}: {e}") from e
         dist.barrier()
@@ -187,7 +188,7 @@ def write(folder: str) -> None:
 
 def refused(rank: int) -> None:
     dist.init_process_group("gloo")
-    for mesh, tp_plan, words in (("fsdp=4", None, "4 ranks, and there are 2 processes"), ("", None, "no mesh"), ("fsdp=x", None, "want fsdp=N"), ("cp=2", None, "not cp"), ("ddp=2,fsdp=1", None, "one of ddp"),
+    for mesh, tp_plan, words in (("fsdp=4", None, "4 ranks, and there are 2 processes"), ("", None, "no mesh"), ("fsdp=x", None, "want fsdp=N"), ("ep=2", None, "not ep"), ("ddp=2,fsdp=1", None, "one of ddp"),
                                  ("tp=2", None, "needs tp_plan"), ("tp=2", {"?.up": "both"}, "want one of colwise, rowwise"), ("tp=2", {"x.*": "colwise"}, "no module is called"), ("fsdp=2", {"?.up": "colwise"}, "needs a mesh with tp")):
         try:
             memplan.parallelize(net(), mesh, tp_plan=tp_plan)
@@ -197,8 +198,118 @@ def refused(rank: int) -> None:
             raise AssertionError(f"{mesh!r} with {tp_plan} was applied")
 
 
-WAYS = {"fsdp": fsdp, "fsdp-keep": functools.partial(fsdp, fsdpReshard="false"), "together": together, "ddp": ddp, "tp": tp, "joined": joined, "settings": settings, "refused": refused}
+def pipeline(rank: int, schedule: str, mesh: str = "pp=2", **config: object) -> memplan.Pipeline:
+    """Gradients of a pipeline's stages are those of the whole model."""
+    several = schedule not in ("gpipe", "1f1b")
+    document = plan(parallel=mesh, ppSchedule=schedule, ppMicros=4, **config)
+    document["parallel"]["stages"] = ["1", "2", "3"] if several else ["2"]
+    if schedule == "zero-bubble":
+        document["selection"] = []
+    m = memplan.parallelize(net(), plan=document, args=(batch()[:2],), loss=lambda out: out.pow(2).mean())
+    calls: list[int] = []
+    for n, s in m.named_modules():
+        if n.endswith("1.up"):
+            s.register_forward_hook(lambda *_: calls.append(1))
+    loss, want = m.step(batch()), expected()
+    whole = net()(batch()).pow(2).mean()
+    assert (loss is not None) == m.last and (loss is None or torch.allclose(loss, whole.detach())), (loss, whole)
+    for stage in m.stages:
+        for n, p in stage.named_parameters():
+            got = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
+            torch.testing.assert_close(got, want[n.removeprefix("module.")], rtol=1e-4, atol=1e-6)
+    if document["selection"] and m.first:
+        assert len(calls) == (8 if not several else 0), f"the checkpointed module ran {len(calls)} times in 4 micro-batches"
+    return m
+
+
+def context(rank: int, mesh: str) -> None:
+    """Ranks that share sequences add up the gradients of their parts."""
+    x = batch().unflatten(0, (2, 4)).clone()  # two sequences
+    m = memplan.parallelize(net(), plan=plan(parallel=mesh))
+    with memplan.sequences(m, x, causal=mesh.startswith("fsdp")):
+        assert x.shape == (2, 2, 16), x.shape
+        m(x).pow(2).mean().backward()
+    assert torch.equal(x, batch().unflatten(0, (2, 4)))
+    want = expected()
+    for n, p in m.named_parameters():
+        got = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
+        torch.testing.assert_close(got, want[n.removeprefix("module.")], rtol=1e-4, atol=1e-6)
+
+
+class Clock:
+    """Stands for torch.cuda in a Meter."""
+
+    def __getattr__(self, name: str) -> object:
+        return {"mem_get_info": lambda: (1, 1), "get_device_name": lambda: "none"}.get(name, lambda: 0)
+
+
+def pipelines(rank: int) -> None:
+    from memplan._measure import _Run
+    from memplan._meter import Meter
+
+    for schedule in ("gpipe", "1f1b", "interleaved", "bfs", "zero-bubble"):
+        m = pipeline(rank, schedule)
+    got = _Run(m, "auto", "adamw", "fp32").steps(((batch(),), {}), 3, Meter(Clock()), torch.device("cpu"))
+    assert len(got.steps) == 3 and len(got.loss) == (3 if m.last else 0) and (not got.loss or got.loss[2] < got.loss[0]), got
+
+
+class Around(nn.Module):
+    """A value passes a module by, weights are tied, or an argument is used again."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.how = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16), how
+        if how == "tied":
+            self.c.weight = self.a.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.a(x)
+        z = self.b(y)
+        if self.how == "branch" and bool(z.sum() > 0):
+            z = -z
+        return self.c(z) + {"value": y, "argument": x}.get(self.how, 0)
+
+
+def uncut(rank: int) -> None:
+    """Models and plans that make no pipeline are refused, by name."""
+    dist.init_process_group("gloo")
+    x = batch()[:2]
+
+    def refuse(words: str, model: nn.Module, args: tuple, stages: list[str], **config: object) -> None:
+        document = plan(parallel="pp=2", **config) | {"selection": [], "parallel": {"stages": stages}}
+        try:
+            memplan.parallelize(model, plan=document, args=args)
+        except memplan.MemplanError as e:
+            assert words in str(e), e
+        else:
+            raise AssertionError(f"no error: {words}")
+
+    refuse("says where its stages begin", net(), (x,), [])
+    refuse("needs args", net(), (), ["2"])
+    refuse("the plan has 3 stages, the mesh 2 ranks", net(), (x,), ["1", "2"])
+    refuse("what stages send has the type", net(), (x,), ["2"], precision="bf16")
+    refuse("cannot be traced and cut at b", Around("branch"), (x,), ["b"])
+    refuse("used on both sides; tied weights", Around("tied"), (x,), ["c"])
+    refuse("cannot be cut at 'c': its argument 'x' is used again", Around("argument"), (x,), ["c"])
+    two = nn.Sequential(Around("value"), Around("value"))
+    refuse("cannot be cut at '0.b' under a schedule of several stages a rank", two, (x,), ["0.b", "0.c", "1"], ppSchedule="interleaved")
+    try:
+        memplan.parallelize(net(), "ddp=2", args=(x,))
+    except memplan.MemplanError as e:
+        assert "args and loss are of pipelines" in str(e), e
+    else:
+        raise AssertionError("args without a pipeline")
+
+
+def stages(rank: int) -> None:
+    """On four processes: sharded and replicated stages."""
+    for schedule, mesh, config in (("1f1b", "pp=2,fsdp=2", {}), ("interleaved", "pp=2,fsdp=2", {}), ("zero-bubble", "pp=2,fsdp=2", {"fsdpReshard": "false"}), ("1f1b", "pp=2,ddp=2", {}), ("gpipe", "pp=2,hsdp=1x2", {})):
+        pipeline(rank, schedule, mesh, **config)
+
+
+WAYS = {"fsdp": fsdp, "fsdp-keep": functools.partial(fsdp, fsdpReshard="false"), "together": together, "ddp": ddp, "tp": tp, "joined": joined, "settings": settings, "refused": refused, "context-fsdp": functools.partial(context, mesh="fsdp=1,cp=2"), "context-ddp": functools.partial(context, mesh="ddp=1,cp=2"), "pipelines": pipelines, "uncut": uncut}
 MESHES = ("fsdp=2", "ddp=2", "tp=2")
+FOUR = {"stages": stages}
 WAYS |= {"written " + m: functools.partial(written, parallel=m) for m in MESHES}
 
 
@@ -215,6 +326,12 @@ class Parallel(unittest.TestCase):
             write(folder)
             os.environ["WRITTEN"] = folder
             mp.spawn(run, (ports, 2), nprocs=2)
+
+    def test_four(self) -> None:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        mp.spawn(run, ([port], 4), nprocs=4)
 
     def test_no_processes(self) -> None:
         env = {k: os.environ.pop(k) for k in ("RANK",) if k in os.environ}
