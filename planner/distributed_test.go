@@ -360,7 +360,7 @@ DDP's is a range as above; reserved bytes within 7%%, but for one rank whose DDP
 
 **Pipelines on two H200s.** GPipe, 1F1B, interleaved 1F1B and the interleaved zero-bubble schedule, four micro-batches, of ResNet-101, a GPT of 16 blocks and an MLP of 16 layers of 4096 (the same file): allocated peaks of all 24 ranks are within 0.65%%, 21 of them within
 0.2%%; reserved bytes within 4.3%%, half of them within 0.1%%. GPT, MLP and the zero-bubble runs were met by code that had not been compared with them (` + "`first-pipelines.txt`" + `). What it took: in its first step a stage runs forward once without gradients, to find the shapes of what it passes on (reserved
-bytes of ResNet-101 were up to 2.5%% off without), and the last stage keeps its outputs. Times are within 13%% of the slower rank's, but for ResNet-101's zero-bubble steps, 74 ms for 133 and 156: PyTorch looks for the nodes of each
+bytes of ResNet-101 were up to 2.5%% off without), and the last stage keeps its outputs. Times are within 4%% of the slower rank's for GPipe and 1F1B, 14%% for interleaved 1F1B and 9%% for zero-bubble, but for ResNet-101's zero-bubble steps, 88 ms for 160: PyTorch looks for the nodes of each
 parameter in Python there, which is not counted.
 
 **Sharded stages.** ` + "`--parallel pp=2,fsdp=2`" + ` shards the modules of each stage. Gradients are summed whole over the micro-batches and scattered after the last; what backward has gathered stays until then, and where a
@@ -389,8 +389,8 @@ Offload, accumulation, frozen parameters under stage 3, and products with other 
 **Times** count communication at 80%% of what the link of a host's cards sends (NVLink by card, PCIe 4 else; InfiniBand NDR beyond eight cards), beside what it overlaps, the bubble of a pipeline, and
 what FSDP2 takes of the host: 0.5 ms for each gathering of a module, 0.04 ms for each parameter that is gathered in forward or reduced, half of that in backward, and 0.05 ms in the optimizer's step. These
 are fitted to 41 steps of the first set (FSDP2, with reshard_after_forward=False, with the bfloat16 policy: median error 5%%, worst 27%%). On the second set (` + "`TestMeshTimes`" + `) the median error is 18%% under FSDP2 (6 runs, worst
-36%%, always too fast; 32%% with a constant for each module alone), 11%% under DDP (6 runs, worst 32%%), 3, 0 and 5%% for one pipeline of each schedule, whose
-slowest rank decides: kernels wait for the other ranks' micro-batches, Python does not (before, the time of the rank with most memory was taken: 14, 12 and 27%%).
+36%%, always too fast; 32%% with a constant for each module alone), 11%% under DDP (6 runs, worst 32%%), and at most 4%% under GPipe and 1F1B (3 models each),
+where the slowest rank decides.
 
 **Plans applied.** ` + "`memplan plan --parallel`" + `, then ` + "`memplan.parallelize`" + ` and ` + "`memplan.measure`" + ` under torchrun (` + "`scripts/steps/spread.py`" + `), the allocator bounded by the plan's card. Before,
 two of these ran out of memory and allocated bytes were up to 7%% off: ` + "`parallelize`" + ` freed the root's parameters after forward, which FSDP2 by default keeps:
