@@ -64,6 +64,9 @@ type Options struct {
 type Segment struct {
 	Modules []string `json:"modules"`
 	Save    []Saved  `json:"save,omitempty"` // calls whose outputs are kept; all others run again
+	// Offload is set where nothing runs again: what the modules save for backward goes to
+	// the host and back.
+	Offload bool `json:"offload,omitempty"`
 }
 
 // Saved names a call of one ATen operator within a region, counted from 0 in
@@ -79,6 +82,9 @@ type Saved struct {
 func (s *Segment) Check() error {
 	if len(s.Modules) == 0 {
 		return errors.New("a checkpointed region without modules")
+	}
+	if s.Offload && (len(s.Save) > 0 || len(s.Modules) > 1) {
+		return fmt.Errorf("offload %v: a region that goes to the host is one module, and keeps no results of calls", s.Modules)
 	}
 	for _, o := range s.Save {
 		if !strings.HasPrefix(o.Op, "aten.") || len(o.Calls) == 0 {
@@ -310,6 +316,7 @@ func (b *builder) run() error {
 		if err := b.forward(); err != nil {
 			return err
 		}
+		b.e.AwaitOffloads()
 		if i == 0 {
 			b.returns()
 		}
