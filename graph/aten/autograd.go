@@ -38,9 +38,10 @@ type gradNode struct {
 	apply  backward
 	param  *Tensor // AccumulateGrad only
 
-	seg    *Segment     // checkpointed segment that drops what the node saves, or nil
-	off    *offRegion   // region whose saved tensors go to the host, or nil
-	onHost []*offloaded // of saved; nil for those that stay
+	seg      *Segment     // checkpointed segment that drops what the node saves, or nil
+	off      *offRegion   // region whose saved tensors go to the host, or nil
+	onHost   []*offloaded // of saved; nil for those that stay
+	triggers bool         // it saves what regions offload, or would if they did not keep it
 
 	results []program.StorageID // of outs
 

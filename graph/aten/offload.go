@@ -13,7 +13,8 @@ import (
 //
 // All device memory is the compute stream's. A region's tensors stay until the region after
 // it, or forward, has ended: there the compute stream waits for their copies. They are
-// allocated again when backward reaches the region that ran after theirs, or their own.
+// allocated again when backward reaches the region that ran after theirs, or their own. A
+// region may keep what it saves, and be there for the copies of the one before alone.
 type offloading struct {
 	regions []*offRegion // of the micro-batch, in the order of forward
 	entries map[program.StorageID]*offloaded
@@ -28,8 +29,10 @@ type offRegion struct {
 	ID       int32
 	entries  []*offloaded // all that it needs in backward
 	made     []*offloaded // those that no region before had
-	out, in  int32 // tickets of its copies
+	out, in  int32        // tickets of its copies
+	keep     bool
 	fetching bool
+	copied   bool // copies back have begun, with its ticket
 	reached  bool
 }
 
@@ -42,13 +45,14 @@ type offloaded struct {
 // the launch of a copy.
 const MinOffload = 1 << 20
 
-// Offload runs the calls of a region whose saved tensors go to the host.
-func (e *Eager) Offload(id int32, run func()) {
+// Offload runs the calls of a region whose saved tensors go to the host, or stay if keep is
+// set.
+func (e *Eager) Offload(id int32, keep bool, run func()) {
 	if e.off == nil {
 		e.off = &offloading{entries: map[program.StorageID]*offloaded{}}
 	}
 	o := e.off
-	r := &offRegion{at: len(o.regions), ID: id, out: o.tickets, in: o.tickets + 1}
+	r := &offRegion{at: len(o.regions), ID: id, keep: keep, out: o.tickets, in: o.tickets + 1}
 	o.tickets += 2
 	o.regions, o.open = append(o.regions, r), r
 	run()
@@ -80,13 +84,16 @@ func (e *Eager) awaitOffloads() {
 	}
 	n := e.offloadNode("offload_release")
 	for _, r := range o.stash {
-		n.Awaits = append(n.Awaits, r.out)
+		if len(r.made) > 0 {
+			n.Awaits = append(n.Awaits, r.out)
+		}
 		for _, x := range r.made {
 			n.Holds = append(n.Holds, x.from)
 		}
 	}
-	o.stash = nil
-	e.P.Nodes = append(e.P.Nodes, n)
+	if o.stash = nil; len(n.Awaits) > 0 {
+		e.P.Nodes = append(e.P.Nodes, n)
+	}
 }
 
 func (e *Eager) offloadNode(op string) program.Node {
@@ -99,6 +106,9 @@ func (o *offloading) pack(e *Eager, n *gradNode) {
 	n.off, n.onHost = r, make([]*offloaded, len(n.saved))
 	for i, t := range n.saved {
 		if t == nil || t.Storage == program.None || e.P.Storages[t.Storage].Life != program.Step || e.P.Storages[t.Storage].Bytes < cmp.Or(e.LeastOffload, MinOffload) {
+			continue
+		}
+		if n.triggers = true; r.keep {
 			continue
 		}
 		x := o.entries[t.Storage]
@@ -118,14 +128,12 @@ func (o *offloading) pack(e *Eager, n *gradNode) {
 // unpack returns what a node of a region saved, on the device. The first node of a region
 // waits for all that the region saved, and starts the copies of the region before.
 func (o *offloading) unpack(e *Eager, n *gradNode) []*Tensor {
-	if r := n.off; !r.reached && slices.ContainsFunc(n.onHost, func(x *offloaded) bool { return x != nil }) {
+	if r := n.off; !r.reached && n.triggers {
 		r.reached = true
 		o.fetch(e, r, nil)
 		var before *offRegion
-		for at := r.at - 1; at >= 0 && before == nil; at-- {
-			if len(o.regions[at].entries) > 0 {
-				before = o.regions[at]
-			}
+		if r.at > 0 {
+			before = o.regions[r.at-1]
 		}
 		o.fetch(e, before, r)
 	}
@@ -143,11 +151,8 @@ func (o *offloading) unpack(e *Eager, n *gradNode) []*Tensor {
 // fetch starts the copies of a region to the device, once the compute stream has waited
 // for those of another; either may be nil.
 func (o *offloading) fetch(e *Eager, r, waited *offRegion) {
-	if waited == nil && r.fetching || waited == nil && r == nil {
-		return
-	}
 	n := e.offloadNode("offload_fetch")
-	if waited != nil {
+	if waited != nil && waited.copied {
 		n.Awaits = append(n.Awaits, waited.in)
 	}
 	if r != nil && !r.fetching {
@@ -160,7 +165,10 @@ func (o *offloading) fetch(e *Eager, r, waited *offRegion) {
 			x.back = e.newStorage(program.Storage{Bytes: s.Bytes, Category: program.Activations, Name: s.Name, Module: s.Module})
 			n.Events = append(n.Events, program.Event{Storage: x.back})
 			n.Copies = append(n.Copies, program.HostCopy{Storage: x.back, In: true, Ticket: r.in})
+			r.copied = true
 		}
 	}
-	e.P.Nodes = append(e.P.Nodes, n)
+	if len(n.Awaits)+len(n.Events) > 0 {
+		e.P.Nodes = append(e.P.Nodes, n)
+	}
 }

@@ -14,7 +14,7 @@ import (
 // An offloadCase is what scripts/pytorch/offload_reference.py saw PyTorch hold.
 type offloadCase struct {
 	Name, Model       string
-	Regions           []string // ~ before those that are offloaded
+	Regions           []string // ~ before those that are offloaded, = if they keep what they save
 	Least             int64    // bytes of the smallest storage that is
 	Host              int64    // bytes of the host's buffers
 	Forward, Backward int64    // most bytes at once
@@ -23,8 +23,9 @@ type offloadCase struct {
 func (c *offloadCase) options() Options {
 	o := Options{Train: true, Loss: "sum", Config: aten.Config{Major: 9, Attention: []string{"math"}, LeastOffload: c.Least}}
 	for _, r := range c.Regions {
-		name, host := strings.CutPrefix(r, "~")
-		o.Segments = append(o.Segments, Segment{Modules: []string{name}, Offload: host})
+		s := Segment{Modules: []string{strings.TrimLeft(r, "~=")}, Keep: r[0] == '='}
+		s.Offload = r[0] == '~' || s.Keep
+		o.Segments = append(o.Segments, s)
 	}
 	return o
 }
@@ -55,7 +56,7 @@ func TestOffload(t *testing.T) {
 			t.Errorf("%s: %d bytes on the host, %d pinned; PyTorch %d", c.Name, asked, pinned, c.Host)
 		}
 	}
-	if n < 15 {
+	if n < 19 {
 		t.Fatalf("%d cases", n)
 	}
 }
@@ -64,7 +65,7 @@ func TestOffload(t *testing.T) {
 // micro-batch copies as much as the first.
 func TestOffloadCopies(t *testing.T) {
 	_, models := nestedCases(t)
-	c := &offloadCase{Regions: []string{"~h.0", "~h.2", "h.3", "~h.4"}, Least: 64}
+	c := &offloadCase{Regions: []string{"~h.0", "~h.2", "h.3", "~h.4", "=h.5"}, Least: 64}
 	o := c.options()
 	o.Micros = 2
 	b, err := New((&nestedCase{Model: "blocks"}).lift(t, models["blocks"]), o)
@@ -108,7 +109,7 @@ func TestOffloadRefused(t *testing.T) {
 			t.Errorf("%v: error %v", segs, err)
 		}
 	}
-	for _, s := range []Segment{{Modules: []string{"1", "2"}, Offload: true}, {Modules: []string{"1"}, Offload: true, Save: []Saved{{Op: "aten.addmm", Calls: []int{0}}}}} {
+	for _, s := range []Segment{{Modules: []string{"1"}, Keep: true}, {Modules: []string{"1", "2"}, Offload: true}, {Modules: []string{"1"}, Offload: true, Save: []Saved{{Op: "aten.addmm", Calls: []int{0}}}}} {
 		if s.Check() == nil {
 			t.Errorf("%v passes", s)
 		}

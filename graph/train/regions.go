@@ -143,9 +143,9 @@ func (b *builder) checkpoint(r *region, env []*aten.Tensor) error {
 	if !b.opt.Train {
 		return b.calls(r.lo, r.hi, r.inner, env)
 	}
-	if b.opt.Segments[r.id].Offload {
+	if s := &b.opt.Segments[r.id]; s.Offload {
 		var err error
-		b.e.Offload(r.id, func() { err = b.calls(r.lo, r.hi, nil, env) })
+		b.e.Offload(r.id, s.Keep, func() { err = b.calls(r.lo, r.hi, nil, env) })
 		return err
 	}
 	again := b.e.Recomputing()

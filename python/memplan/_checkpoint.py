@@ -8,7 +8,8 @@ again by running them with the same arguments when backward first needs it. What
 not run again, so it may be anything: a region of modules that are not called in a row still gives the right gradients, but keeps more.
 
 An offloaded region is one module: what autograd saves of it goes to pinned memory of the host, and comes back before backward needs it.
-Nothing is computed twice. The copies run on a stream of their own.
+Nothing is computed twice. The copies run on a stream of their own. One that keeps what it saves is there for the region before it, whose
+tensors go when its forward has ended, and come back when backward reaches it.
 
 Needs PyTorch 2.4 or newer. This file stands alone: it is what memplan help checkpoint.py prints, too.
 """
@@ -72,7 +73,7 @@ def checkpoint(model: Model, plan: Plan, *, strip_prefix: str | None = None) -> 
         for name in r.names:
             m = found[name]
             inner = m.__dict__.get("forward")
-            m.forward = _Offloaded(m, host, inner) if r.offload else _Part(m, region, inner)  # type: ignore[method-assign,assignment]
+            m.forward = _Offloaded(m, host, inner, r.keep) if r.offload else _Part(m, region, inner)  # type: ignore[method-assign,assignment]
     if any(r.offload for r in regions):
         model.__dict__[_HOOKS] = [model.register_forward_pre_hook(host.begin, with_kwargs=True), model.register_forward_hook(host.end, always_call=True)]
     return model
@@ -95,11 +96,12 @@ def remove(model: Model) -> Model:
 
 
 class _Planned(NamedTuple):
-    """A region as a plan has it: its modules, the calls that it keeps, and whether it is offloaded."""
+    """A region as a plan has it: its modules, the calls that it keeps, whether it is offloaded, and if so whether it keeps what it saves."""
 
     names: list[str]
     ops: list[dict[str, Any]]
     offload: bool
+    keep: bool
 
 
 _Read = tuple[list[_Planned], Mapping[str, Sequence[int]]]
@@ -128,11 +130,11 @@ def _regions(plan: Plan) -> _Read:
         raise MemplanError(f"{where} is a schedule of single operations, which PyTorch cannot run: make one with --checkpoint auto")
     try:
         if "selection" in doc:
-            out = [_Planned(list(s["modules"]), [dict(o) for o in s.get("save") or []], bool(s.get("offload"))) for s in doc["selection"] or []]
+            out = [_Planned(list(s["modules"]), [dict(o) for o in s.get("save") or []], bool(s.get("offload")), bool(s.get("keep"))) for s in doc["selection"] or []]
         else:
-            out = [_Planned(list(e["modules"]), [dict(o) for o in doc.get("ops") or [] if o["region"] == i], bool(e.get("offload"))) for i, e in enumerate(doc["checkpoint"])]
-        for names, ops, offload in out:
-            if not names or any(not isinstance(n, str) for n in names) or any(not (o["op"] and o["calls"]) for o in ops) or offload and (ops or len(names) > 1):
+            out = [_Planned(list(e["modules"]), [dict(o) for o in doc.get("ops") or [] if o["region"] == i], bool(e.get("offload")), bool(e.get("keep"))) for i, e in enumerate(doc["checkpoint"])]
+        for names, ops, offload, keep in out:
+            if not names or any(not isinstance(n, str) for n in names) or any(not (o["op"] and o["calls"]) for o in ops) or offload and (ops or len(names) > 1) or keep and not offload:
                 raise KeyError("modules")
     except (KeyError, TypeError, AttributeError) as e:
         raise MemplanError(f"{where} is no plan: {e} is missing or not what memplan writes") from e
@@ -966,11 +968,17 @@ class _Saved:
             self.copy.forget()
 
 
+class _Kept(NamedTuple):
+    """A saved tensor that stays on the device, in a region that keeps."""
+
+    tensor: torch.Tensor
+
+
 class _Run:
     """One call of an offloaded module."""
 
-    def __init__(self, within: _Pass, title: str) -> None:
-        self.within, self.title, self.at = within, title, len(within.runs)
+    def __init__(self, within: _Pass, title: str, keep: bool) -> None:
+        self.within, self.title, self.keep, self.at = within, title, keep, len(within.runs)
         self.needed: list[_Copy] = []  # in backward
         self.made: list[_Copy] = []  # those that no run before had
         self.device: Any = None
@@ -987,6 +995,8 @@ class _Run:
         at = storage._cdata
         if storage.nbytes() < _LEAST or at in p.stay:
             return x
+        if self.keep:
+            return _Kept(x)
         c = p.copies.get(at)
         if c is None or c.version != x._version:
             with torch.no_grad():
@@ -1005,6 +1015,10 @@ class _Run:
         self.within.stash.append(self)
 
     def unpack(self, h: Any) -> torch.Tensor:
+        if isinstance(h, _Kept):
+            with torch.no_grad():
+                self.reach()
+            return h.tensor
         if not isinstance(h, _Saved):
             return h  # type: ignore[no-any-return]
         with torch.no_grad():
@@ -1028,9 +1042,8 @@ class _Run:
         self.within.release()
         self.fetch()
         _wait(self)
-        before = next((r for r in reversed(self.within.runs[: self.at]) if r.needed), None)
-        if before is not None:
-            before.fetch()
+        if self.at > 0:
+            self.within.runs[self.at - 1].fetch()
 
     def fetch(self) -> None:
         if not self.fetching:
@@ -1053,8 +1066,8 @@ class _Run:
 class _Offloaded:
     """The forward of an offloaded module, stored as the module's attribute forward."""
 
-    def __init__(self, module: torch.nn.Module, host: _Host, inner: Callable[..., Any] | None) -> None:
-        self.module, self.host, self.inner = module, host, inner
+    def __init__(self, module: torch.nn.Module, host: _Host, inner: Callable[..., Any] | None, keep: bool) -> None:
+        self.module, self.host, self.inner, self.keep = module, host, inner, keep
 
     __signature__ = _Part.__signature__
     plain = _Part.plain
@@ -1064,7 +1077,7 @@ class _Offloaded:
             return self.plain(*args, **kwargs)
         if self.host.now is None:
             self.host.begin(self.module, args, kwargs)
-        run = _Run(self.host.now, type(self.module).__name__)  # type: ignore[arg-type]
+        run = _Run(self.host.now, type(self.module).__name__, self.keep)  # type: ignore[arg-type]
         with torch.autograd.graph.saved_tensors_hooks(run.pack, run.unpack):
             out = self.plain(*args, **kwargs)
         run.end()

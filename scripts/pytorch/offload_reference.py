@@ -3,7 +3,7 @@
 
     python3 scripts/pytorch/offload_reference.py [-o graph/train/testdata/offload.tar.xz]
 
-A case is one of nested_reference.py's modules on the CPU, and its regions: offloaded (~name), or checkpointed. memplan.checkpoint applies
+A case is one of nested_reference.py's modules on the CPU, and its regions: offloaded (~name; =name if it keeps what it saves), or checkpointed. memplan.checkpoint applies
 them, with every storage of 64 bytes and more offloaded. One step runs (forward, sum of the outputs, backward), and this script records the
 most bytes that live at once in forward and in backward, of what the step has made, without the host's buffers; and the bytes of those.
 It fails unless the gradients are those of the step without regions, to the bit.
@@ -35,12 +35,16 @@ CASES = [
     ("block and checkpoint", "conv", ["~layer1.0", "layer1.1", "~layer2.0"]),
     ("blocks", "blocks", ["~h.0", "~h.1", "~h.2", "~h.3", "~h.4", "~h.5"]),
     ("some blocks", "blocks", ["~h.0", "h.1", "~h.3", "h.4"]),
+    ("one, fetched two ahead", "chain", ["~1", "=3"]),
+    ("kept before and after", "chain", ["=0", "~1", "=2", "~3", "=4"]),
+    ("fetched ahead", "blocks", ["~h.0", "=h.2", "h.3", "~h.4", "=h.5"]),
+    ("kept residual block", "conv", ["~layer1.0", "=layer1.2", "layer2.0"]),
     ("parts of blocks", "blocks", ["~h.0.mlp", "~h.1.mix", "~h.1.mlp", "~h.4"]),
 ]
 
 
 def plan(regions):
-    return {"selection": [{"modules": [r.lstrip("~")], "offload": r.startswith("~")} for r in regions]}
+    return {"selection": [{"modules": [r.lstrip("~=")], "offload": r[0] in "~=", "keep": r[0] == "="} for r in regions]}
 
 
 class Recorder(nested.Recorder):
