@@ -103,7 +103,7 @@ func pinnedBytes(n int64) int64 {
 
 // Effort of the joint search, in steps built.
 const (
-	offloadTries  = 96
+	offloadTries  = 192
 	offloadLevels = 24 // of recomputation beside one choice of what is offloaded
 	boundLevels   = 8  // at which the joint bound is evaluated
 )
@@ -118,6 +118,7 @@ type jointSearch struct {
 	best    []train.Segment
 	cost    float64 // seconds
 	tries   int
+	dear    bool // the last choice tried costs as much as the best
 }
 
 // joint improves on segments that recompute alone, which may be nil: some modules that the
@@ -228,25 +229,56 @@ func (q *jointSearch) beside(ctx context.Context, host []train.Segment, ahead []
 		if peak, _, ok := q.s.problem.Levels(c.segs, checkpointsel.Hoped); ok && peak-asked > q.a.j.cap {
 			continue
 		}
-		segs := q.merged(host, c.segs, ahead)
-		q.tries--
-		t, err := q.seconds(segs)
-		if err != nil {
-			return false, false, err
-		}
-		if t >= q.cost {
-			continue
-		}
-		ok, err := q.a.replays(ctx, segs)
-		if err != nil {
-			return false, false, err
-		}
-		if ok {
-			q.best, q.cost = segs, t
-			return len(c.segs) > 0, true, nil
+		if ok, err := q.try(ctx, q.merged(host, c.segs, ahead)); ok || err != nil {
+			return len(c.segs) > 0, ok, err
 		}
 	}
-	return false, false, nil
+	if len(q.plans) == 1 { // nothing may be computed again
+		return false, false, nil
+	}
+	return true, false, q.fewest(ctx, host, ahead)
+}
+
+// fewest looks, by bisection, for the fewest of the last modules that have to be computed
+// again beside a choice of offloaded ones.
+func (q *jointSearch) fewest(ctx context.Context, host []train.Segment, ahead []string) error {
+	var rest []train.Segment
+	for _, name := range q.modules {
+		if !slices.ContainsFunc(host, func(s train.Segment) bool { return s.Modules[0] == name }) {
+			rest = append(rest, train.Segment{Modules: []string{name}})
+		}
+	}
+	for lo, hi := 0, len(rest)+1; hi-lo > 1 && q.tries > 0 && !q.a.late(ctx); {
+		k := (lo + hi) / 2
+		ok, err := q.try(ctx, q.merged(host, rest[len(rest)-k:], ahead))
+		if err != nil {
+			return err
+		}
+		if ok || q.dear {
+			hi = k
+		} else {
+			lo = k
+		}
+	}
+	return nil
+}
+
+// try adopts a choice if it costs less than the best and its replay fits; dear is whether it
+// costs as much.
+func (q *jointSearch) try(ctx context.Context, segs []train.Segment) (bool, error) {
+	q.tries--
+	t, err := q.seconds(segs)
+	if err != nil {
+		return false, err
+	}
+	if q.dear = t >= q.cost; q.dear {
+		return false, nil
+	}
+	ok, err := q.a.replays(ctx, segs)
+	if ok {
+		q.best, q.cost = segs, t
+	}
+	return ok, err
 }
 
 // merged adds to what is offloaded the recomputed segments that share no call with it, and

@@ -29,7 +29,7 @@ from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
 WARM, TIMED = 4, 5  # steps
-SHARE = 0.65  # of the plain step's memory besides the context that a plan may take
+SHARES = (0.6, 0.7, 0.8, 0.9)  # of the plain step's memory besides the context that a plan may take: the first that modules on the host reach
 
 
 class Bottleneck(nn.Module):
@@ -211,9 +211,12 @@ def plan(folder: Path, gpu: str, memplan: str, names: list[str]) -> None:
         plain = ask(memplan, "analyze", *common, "--checkpoint", "none")
         (folder / f"plain.{name}.json").write_text(json.dumps(plain))
         context = plain["peak"]["processBytes"] - plain["peak"]["reservedBytes"]
-        cap = str(context + int(SHARE * plain["peak"]["reservedBytes"]))
-        for kind, how in (("", ["--checkpoint", "none"]), ("joint.", [])):
-            p = ask(memplan, "plan", *common, "--vram", cap, "--offload", "activations", *how)
+        for share in SHARES:
+            budget = ["--vram", str(context + int(share * plain["peak"]["reservedBytes"])), "--offload", "activations"]
+            alone = ask(memplan, "plan", *common, *budget, "--checkpoint", "none")
+            if alone["fits"]:
+                break
+        for kind, p in (("", alone), ("joint.", ask(memplan, "plan", *common, *budget))):
             (folder / f"{kind}{name}.json").write_text(json.dumps(p))
             print(name, kind or "offload", "fits" if p["fits"] else "does not fit", p["peak"]["allocatedBytes"], p.get("offload"), p.get("checkpoint") and p["checkpoint"]["recomputeOverhead"], flush=True)
 
