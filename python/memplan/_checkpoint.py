@@ -916,7 +916,7 @@ class _Pass:
 
     def __init__(self, host: _Host, stay: set[int], kind: str) -> None:
         self.host, self.stay, self.kind = host, stay, kind
-        self.runs: list[_Run] = []
+        self.runs: list[weakref.ref[_Run]] = []  # which the saved tensors own: buffers are free when backward is over
         self.copies: dict[int, _Copy] = {}  # by storage
         self.stash: list[_Run] = []  # whose tensors are still on the device
 
@@ -985,7 +985,7 @@ class _Run:
         self.out: Any = None  # events of the copies' ends
         self.back: Any = None
         self.fetching = self.reached = False
-        within.runs.append(self)
+        within.runs.append(weakref.ref(self))
 
     def pack(self, x: torch.Tensor) -> Any:
         p = self.within
@@ -1042,8 +1042,9 @@ class _Run:
         self.within.release()
         self.fetch()
         _wait(self)
-        if self.at > 0:
-            self.within.runs[self.at - 1].fetch()
+        before = self.within.runs[self.at - 1]() if self.at > 0 else None
+        if before is not None:
+            before.fetch()
 
     def fetch(self) -> None:
         if not self.fetching:
