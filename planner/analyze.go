@@ -244,6 +244,9 @@ func (a *answer) chooseBatch(ctx context.Context) error {
 		}
 		c.BatchMax = open
 	}
+	if err := a.j.offloadRefused(); err != nil { // the question names no batch
+		return err
+	}
 	if !c.BatchMax {
 		var err error
 		a.batch, err = a.m.fixedBatch(a.j)

@@ -46,6 +46,8 @@ func (j *job) offloadRefused() error {
 		return nil
 	case j.cfg.Mode == "infer":
 		return errors.New("--offload is about training steps: give it without --mode infer")
+	case activations && (j.cfg.BatchMax || j.cfg.BatchBest || j.cfg.Target > 0):
+		return fmt.Errorf("--offload %s with a batch of memplan's choice: batches are sought with recomputation alone: give --batch N", j.cfg.Offload)
 	case j.meshed != nil:
 		return fmt.Errorf("--offload %s with --parallel: the hooks copy whole storages of one card; FSDP2's own engine is --fsdp-offload", j.cfg.Offload)
 	}

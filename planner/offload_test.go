@@ -168,6 +168,8 @@ func TestOffloadRefusals(t *testing.T) {
 		"--parallel":          func(c *Config) { c.Offload, c.Parallel = "activations", "ddp=2" },
 		"--mode infer":        func(c *Config) { c.Offload, c.Mode = "activations", "infer" },
 		"executor recomputes": func(c *Config) { c.Offload, c.Checkpoint = "activations", "schedule" },
+		"give --batch N":      func(c *Config) { c.Offload, c.Batch, c.BatchMax, c.VRAM = "activations", 0, true, 4<<30 },
+		"a batch of memplan":  func(c *Config) { c.Offload, c.Batch, c.VRAM = "activations", 0, 4<<30 },
 		"known: none":         func(c *Config) { c.Offload = "disk" },
 	} {
 		c := base
@@ -175,5 +177,9 @@ func TestOffloadRefusals(t *testing.T) {
 		if _, err := m.Analyze(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: error %v, want one that contains %q", c.Offload, err, want)
 		}
+	}
+	base.Segments = []train.Segment{{Modules: []string{"blocks.1"}, Offload: true}}
+	if _, err := m.Program(base); err == nil || !strings.Contains(err.Error(), "--engine torch") {
+		t.Errorf("memplan's executor takes an offloaded step: %v", err)
 	}
 }
