@@ -245,6 +245,9 @@ func (a *answer) chooseBatch(ctx context.Context) error {
 		}
 		c.BatchMax = open
 	}
+	if err := a.j.offloadRefused(); err != nil { // the question names no batch
+		return err
+	}
 	if !c.BatchMax {
 		var err error
 		a.batch, err = a.m.fixedBatch(a.j)
@@ -304,7 +307,7 @@ func (a *answer) chooseSegments(ctx context.Context) error {
 	}
 	switch mode := a.j.cfg.Checkpoint; mode {
 	case "none":
-		return nil
+		return a.offloadAlone(ctx)
 	case "all", "sqrt":
 		s, err := a.selector()
 		if err != nil {
@@ -375,7 +378,12 @@ func (a *answer) upperBound() error {
 func (a *answer) report() *Report {
 	r := &Report{SchemaVersion: SchemaVersion, Model: a.m.modelInfo(a.ev), Fits: a.fits, Batch: a.max, Checkpoint: a.check,
 		Time: timeOf(a.ev.Program, &a.j.time, max(a.batch, 1)), Warnings: a.warnings()}
-	r.Model.Capture, r.Parallel = a.captureInfo(), a.ranks
+	r.Model.Capture, r.Parallel, r.Offload = a.captureInfo(), a.ranks, a.offloadInfo()
+	if r.Offload != nil && r.Offload.Optimizer != "" {
+		ms := 1e3 * a.hostUpdateSeconds()
+		r.Time.OptimizerMs, r.Time.StepMs = r.Time.OptimizerMs+ms, r.Time.StepMs+ms
+		r.Time.SamplesPerSecond = float64(max(a.batch, 1)) / r.Time.StepMs * 1e3
+	}
 	c := &a.j.cfg
 	r.Config = c.settled()
 	r.Config.Batch, r.Config.Checkpoint, r.Config.VRAM = a.batch, a.checkpointName(), a.j.vram
@@ -556,7 +564,7 @@ func (a *answer) warnings() []graph.Warning {
 	if a.m.lifted.Source != lift.Metadata && a.m.lifted.Source != lift.Captured {
 		out = append(out, graph.Warning{Code: "no-metadata", Message: "the file does not say which framework operators it was exported from; they were recognised by patterns or counted conservatively"})
 	}
-	out = append(append(out, a.parallelNotes()...), a.guesses()...)
+	out = append(append(append(out, a.parallelNotes()...), a.offloadNotes()...), a.guesses()...)
 	if u := a.m.lifted.Unlifted; len(u) > 0 {
 		out = append(out, graph.Warning{Code: "unlifted", Message: "ONNX operators kept as they are: " + strings.Join(u, ", ")})
 	}

@@ -1,7 +1,9 @@
 package planner
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
@@ -48,6 +50,9 @@ func (m *Model) Program(cfg Config) (*Step, error) {
 		if segs, err = m.segmentsOf(j, batch, cfg.Checkpoint); err != nil {
 			return nil, err
 		}
+	}
+	if _, hosted := j.cfg.offloads(); hosted || slices.ContainsFunc(segs, func(s train.Segment) bool { return s.Offload }) {
+		return nil, errors.New("the plan keeps part of the step in the host's memory, which memplan's executor does not: give --engine torch, whose script applies the plan")
 	}
 	b, err := plannedStep(func(s []train.Segment) (*train.Build, error) { return m.build(j, batch, s) }, j, segs, cfg.Schedule)
 	if err != nil {

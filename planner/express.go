@@ -36,6 +36,9 @@ func (m *Model) Express(ctx context.Context, p *Plan, q Config, f *Framework) (*
 	if q.Mode == "infer" {
 		return nil, errors.New("the plan is of an inference: there is nothing to checkpoint")
 	}
+	if _, hosted := q.offloads(); hosted {
+		return nil, fmt.Errorf("the plan has its optimizer on the host, by %s, which no configuration of %s names: make the optimizer in the script, and a plan without --offload %s", hostOptimizerName, f.Name, q.Offload)
+	}
 	var err error
 	if e.mesh, err = f.keys(&q); err != nil {
 		return nil, err

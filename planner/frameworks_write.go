@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/python"
 	"github.com/memplan/memplan/quote"
 )
@@ -338,6 +339,9 @@ func writeJAX(p *Plan) ([]byte, error) {
 	t, err := p.ToTorch()
 	if err != nil {
 		return nil, fmt.Errorf("jax cannot express the plan: %w", err)
+	}
+	if slices.ContainsFunc(t.Checkpoint, func(s train.Segment) bool { return s.Offload }) {
+		return nil, errors.New("jax cannot express the plan: the hooks that offload are PyTorch's (JAX's own policy is save_and_offload_only_these_names): make a plan without --offload")
 	}
 	maps := ""
 	var ops []string

@@ -67,8 +67,8 @@ var Levers = []Lever{
 	{Name: "checkpoint", Doc: "which modules run again in backward", Settings: checkpointLever, Refused: []RefusedLever{
 		{What: "schedule, ops", Why: "memplan's own executor runs them, PyTorch cannot: ask with --checkpoint schedule"},
 	}},
-	{Name: "offload", Doc: "activations and optimizer state in host memory", Refused: []RefusedLever{
-		{What: "activations, optimizer state", Why: "copies to the host and back beside the computation are not predicted; with --parallel fsdp=N, --fsdp-offload is"},
+	{Name: "offload", Doc: "activations and optimizer state in host memory", Settings: offloadLever, Refused: []RefusedLever{
+		{What: "parameters, optimizers other than AdamW", Why: "only torchao's CPUOffloadOptimizer with AdamW is predicted; with --parallel fsdp=N, --fsdp-offload is"},
 	}},
 	{Name: "batch", Doc: "a smaller batch; --batch max finds the largest", Settings: batchLever},
 	{Name: "input-size", Doc: "smaller inputs, by the dimensions that --dim binds", Settings: inputLever},
@@ -212,6 +212,23 @@ func checkpointLever(s *leverScope) ([]LeverSetting, string) {
 		words = append(words, budgetChosen)
 	}
 	return otherWords("checkpoint", s.base.Checkpoint, words, ""), ""
+}
+
+// offloadLever sends activations to the host only under a budget, which says how many.
+func offloadLever(s *leverScope) ([]LeverSetting, string) {
+	var words []string
+	if s.cap > 0 {
+		words = append(words, "activations")
+	}
+	if slices.Contains(hostRules, s.base.Optimizer) && s.base.Accumulate < 2 {
+		if words = append(words, "optimizer"); s.cap > 0 {
+			words = append(words, "both")
+		}
+	}
+	if len(words) == 0 {
+		return nil, "activations need a budget, and the optimizer on the host is AdamW without accumulation"
+	}
+	return otherWords("offload", s.base.Offload, words, ""), ""
 }
 
 // budgetChosen are the checkpoints that a budget chooses.

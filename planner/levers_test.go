@@ -223,7 +223,7 @@ func TestLeverBest(t *testing.T) {
 // leverFlags are the flags that a lever may set.
 var leverFlags = map[string][]string{
 	"precision": {"--precision"}, "optimizer": {"--optimizer"}, "accumulate": {"--batch", "--accumulate"}, "attention": {"--attention"},
-	"checkpoint": {"--checkpoint"}, "loss": {"--loss"}, "batch": {"--batch"}, "input-size": {"--dim"},
+	"checkpoint": {"--checkpoint"}, "loss": {"--loss"}, "batch": {"--batch"}, "input-size": {"--dim"}, "offload": {"--offload"},
 }
 
 // No lever is used that is not allowed, whatever it would save, and each lever has rows or

@@ -206,22 +206,23 @@ func added(more, base map[string]int64) []string {
 
 // A job is a configuration with its names resolved.
 type job struct {
-	cfg       Config
-	device    *profile.Device
-	runtime   *profile.Runtime
-	optimizer *profile.Optimizer
-	precision *profile.Precision
-	order     []string // attention kernels
-	vram      int64    // the card's memory; 0: no budget
-	cap       int64    // what the allocator may reserve, without the headroom; 0: no limit
-	hard      int64    // what it may reserve on the card
-	headroom  Headroom
-	train     bool
-	time      TimeModel
-	conf      alloc.Conf
-	lora      *train.LoRA
-	meshed    *meshed // distributed over several cards; nil: one
-	assumed   string  // why the runtime is not that of the file's producer; "" if it is
+	cfg          Config
+	device       *profile.Device
+	runtime      *profile.Runtime
+	optimizer    *profile.Optimizer
+	precision    *profile.Precision
+	order        []string // attention kernels
+	vram         int64    // the card's memory; 0: no budget
+	cap          int64    // what the allocator may reserve, without the headroom; 0: no limit
+	hard         int64    // what it may reserve on the card
+	headroom     Headroom
+	train        bool
+	time         TimeModel
+	conf         alloc.Conf
+	lora         *train.LoRA
+	meshed       *meshed // distributed over several cards; nil: one
+	assumed      string  // why the runtime is not that of the file's producer; "" if it is
+	hostMeasured bool    // time.Host was measured, or given
 }
 
 // resolve is Config.resolve for this model: the default runtime is the release
@@ -290,6 +291,12 @@ func (c Config) resolve() (*job, error) {
 	}
 	j.time = TimeModel{Device: j.device, TF32: j.runtime.MatmulTF32, Autocast: j.precision.Autocast}
 	if j.time.Times, err = times(door, j.cfg.Times); err != nil {
+		return nil, err
+	}
+	if j.time.Host, j.hostMeasured = j.device.HostBandwidth(); j.cfg.HostBandwidth > 0 {
+		j.time.Host, j.hostMeasured = float64(j.cfg.HostBandwidth), true
+	}
+	if err := j.offloadRefused(); err != nil {
 		return nil, err
 	}
 	return j, j.budget()
@@ -380,6 +387,9 @@ func (m *Model) options(j *job, segs []train.Segment) (train.Options, error) {
 		o.Construct = func(ps []train.UpdateParam) []train.UpdateEvent {
 			return updateEvents(opt.Construct(profileParams(ps, o.Config)))
 		}
+	}
+	if _, hosted := j.cfg.offloads(); hosted && o.Update != nil {
+		o.Update = j.hostedUpdate(o.Update)
 	}
 	if len(j.cfg.Freeze) == 0 {
 		return o, nil

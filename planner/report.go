@@ -28,6 +28,7 @@ type Report struct {
 	Checkpoint    *CheckpointInfo `json:"checkpoint,omitempty"`
 	Time          TimeInfo        `json:"time"`
 	Inference     *Inference      `json:"inference,omitempty"`
+	Offload       *OffloadInfo    `json:"offload,omitempty"`
 	Parallel      *ParallelInfo   `json:"parallel,omitempty"` // with several cards: Peak and all else are of the worst rank
 	Warnings      []graph.Warning `json:"warnings"`
 	Curve         []CurvePoint    `json:"-"` // allocated bytes over the peak step, for the drawing
@@ -111,9 +112,9 @@ type BatchInfo struct {
 
 // CheckpointInfo is a selection.
 type CheckpointInfo struct {
-	Class             string          `json:"class"` // segments, schedule or ops
+	Class             string          `json:"class"` // segments, selective, offload, schedule or ops
 	Segments          []train.Segment `json:"segments"`
-	RecomputeOverhead float64         `json:"recomputeOverhead"` // extra time relative to the step without, 0.05 is 5%
+	RecomputeOverhead float64         `json:"recomputeOverhead"` // extra time relative to the step without, waiting for the host included, 0.05 is 5%
 	LowerBound        float64         `json:"lowerBound"`        // no fitting plan of the class has less overhead
 	Gap               float64         `json:"gap"`               // overhead minus lower bound
 	Optimal           bool            `json:"optimal"`

@@ -44,12 +44,14 @@ type Config struct {
 	FSDPReshard     string           `json:"fsdpReshard,omitempty"`   // whether gathered parameters go after forward
 	FSDPPrecision   string           `json:"fsdpPrecision,omitempty"` // none, bf16
 	FSDPOffload     bool             `json:"fsdpOffload,omitempty"`
-	FSDPPrefetch    int              `json:"fsdpPrefetch,omitempty"` // units gathered ahead; 0: FSDP2's default
-	DDPBucket       int64            `json:"ddpBucket,omitempty"`    // bytes; 0: the default
-	DDPFirst        int64            `json:"ddpFirst,omitempty"`     // bytes of the first bucket; 0: the default
-	DDPViews        bool             `json:"ddpViews,omitempty"`     // gradient_as_bucket_view
-	DDPUnused       bool             `json:"ddpUnused,omitempty"`    // find_unused_parameters
-	ZeROBucket      int              `json:"zeroBucket,omitempty"`   // elements; 0: DeepSpeed's default, as below
+	Offload         string           `json:"offload,omitempty"`       // one of Offloads; "": none
+	HostBandwidth   int64            `json:"hostBandwidth,omitempty"` // of copies to the host and back, bytes per second; 0: the card's
+	FSDPPrefetch    int              `json:"fsdpPrefetch,omitempty"`  // units gathered ahead; 0: FSDP2's default
+	DDPBucket       int64            `json:"ddpBucket,omitempty"`     // bytes; 0: the default
+	DDPFirst        int64            `json:"ddpFirst,omitempty"`      // bytes of the first bucket; 0: the default
+	DDPViews        bool             `json:"ddpViews,omitempty"`      // gradient_as_bucket_view
+	DDPUnused       bool             `json:"ddpUnused,omitempty"`     // find_unused_parameters
+	ZeROBucket      int              `json:"zeroBucket,omitempty"`    // elements; 0: DeepSpeed's default, as below
 	ZeROOverlap     bool             `json:"zeroOverlap,omitempty"`
 	ZeROPersistence int              `json:"zeroPersistence,omitempty"`
 	ZeROReuse       int              `json:"zeroReuse,omitempty"`
@@ -148,6 +150,9 @@ var Settings = []Setting{
 	{Flag: "accumulate", Doc: "gradient accumulation over `N` batches a step", Default: "1", Sample: "3", At: func(c *Config) any { return &c.Accumulate }, Said: "%s batches a step"},
 	{Flag: "target-batch", Doc: "train `N` samples a step in the least time: memplan chooses the batch, how many accumulate, and the checkpoints", Sample: "512", At: func(c *Config) any { return &c.Target }, Said: "%s samples a step",
 		Key: "target-batch", About: "samples of a step, in batches of memplan's choice", Schema: jsonSchema{"type": "integer", "minimum": 1}},
+	{Flag: "offload", Doc: "`WHAT` may go to the host's memory: activations, those that the budget asks for, kept, recomputed or copied out on a stream of their own; optimizer, the parameters' state and update; or both (memplan help offload)", Names: Offloads, Sample: "activations",
+		At: func(c *Config) any { return &c.Offload }, Said: "%s offloaded", Unsaid: []string{"none"}, Key: "offload", About: "what may go to the host's memory"},
+	{Flag: "host-bandwidth", Doc: "`SIZE` that the card copies in a second to the host's pinned memory, and back (estimated from its link, or as calibrate measured it)", Sample: "25G", At: func(c *Config) any { return &c.HostBandwidth }, Get: func(c *Config) []string { return sizeWords(c.HostBandwidth) }, Said: "%s a second to the host"},
 	{Flag: "freeze", Doc: "parameters that are not trained: a name, a module, or a `PATTERN` such as '*.bias'; repeatable", Sample: "*.bias", At: func(c *Config) any { return &c.Freeze }, Said: "frozen %s"},
 	{Flag: "lora", Doc: "low-rank adapters on a frozen model, `r=16,target=q_proj,v_proj` (or target=all-linear), as PEFT attaches them", Sample: "r=8,target=all-linear", At: func(c *Config) any { return &c.LoRA }, Said: "adapters %s"},
 	{Flag: "hold-outputs", Doc: "the training loop holds the model's outputs until the update", Sample: "true", At: func(c *Config) any { return &c.Hold }, Said: "outputs held"},

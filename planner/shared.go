@@ -51,7 +51,7 @@ func shared[T any](m *Model, table func(s *sharing) map[string]T, compute func()
 
 // of is a job's part of a key: all that answers that share differ in, beside checkpoints.
 func (j *job) of() string {
-	return fmt.Sprint(j.device.Name, " ", j.cap, " ", j.hard, " ", j.micros(), " ", j.meshed != nil, " ")
+	return fmt.Sprint(j.device.Name, " ", j.cfg.Offload, " ", j.cap, " ", j.hard, " ", j.micros(), " ", j.meshed != nil, " ")
 }
 
 func fitting(s *sharing) map[string]bool                  { return s.fits }

@@ -11,9 +11,10 @@ import (
 // measurements where Times has them.
 type TimeModel struct {
 	Device   *profile.Device
-	Autocast bool   // operators run under torch.autocast, which the host takes time for
-	TF32     bool   // float32 products other than cuDNN's convolutions use TF32
-	Times    *Times // nil: nothing was measured
+	Autocast bool    // operators run under torch.autocast, which the host takes time for
+	TF32     bool    // float32 products other than cuDNN's convolutions use TF32
+	Times    *Times  // nil: nothing was measured
+	Host     float64 // of copies to the host and back, bytes per second
 }
 
 // depthwise reports whether a node is a convolution, or the backward of one,
@@ -44,7 +45,7 @@ func (m *TimeModel) Seconds(n *program.Node) float64 {
 
 // roofline returns the estimated device time of one node.
 func (m *TimeModel) roofline(n *program.Node) float64 {
-	if len(n.Out) == 0 && len(n.Events) == 0 && n.Traffic == 0 {
+	if len(n.Out) == 0 && (len(n.Events) == 0 || len(n.Copies) > 0) && n.Traffic == 0 {
 		return 0
 	}
 	return paces[paceOf(n)](&work{Node: n, m: m, half: isHalf(arithmetic(n))})
@@ -80,23 +81,55 @@ func (c *clock) run(host, device float64, runs int) {
 	}
 }
 
-// timeOf is how long a program takes, by phases: until the device has ended each.
-func timeOf(p *program.Program, m *TimeModel, batch int64) TimeInfo {
+// A link is the stream for copies between a card and its host: one after the other, each
+// after the node that it follows.
+type link struct {
+	rate float64
+	free float64           // when the copies so far end
+	ends map[int32]float64 // by ticket
+}
+
+// await makes the device wait for a node's tickets.
+func (l *link) await(c *clock, n *program.Node) {
+	for _, t := range n.Awaits {
+		c.device = max(c.device, l.ends[t])
+	}
+}
+
+// begin starts the copies that follow a node.
+func (l *link) begin(c *clock, n *program.Node, p *program.Program) {
+	for _, x := range n.Copies {
+		l.free = max(l.free, c.device) + float64(p.Storages[x.Storage].Bytes)/l.rate
+		l.ends[x.Ticket] = l.free
+	}
+}
+
+// running runs a step, and returns when each phase ends.
+func running(p *program.Program, m *TimeModel) ([program.NumPhases]float64, clock) {
 	c := clock{host: stepHost}
 	var ends [program.NumPhases]float64
+	l := link{rate: m.Host, ends: map[int32]float64{}}
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		if n.Only == program.FirstStep {
 			continue
 		}
+		l.await(&c, n)
 		if s := m.Seconds(n); s > 0 {
 			c.run(m.hostSeconds(n), s+gapSeconds, p.Runs(n))
 		}
+		l.begin(&c, n, p)
 		if n.Phase == program.Update && ends[n.Phase] == 0 {
 			c.host += updateHost + parameterHost*float64(len(p.Carried))
 		}
 		ends[n.Phase] = max(c.device, c.host)
 	}
+	return ends, c
+}
+
+// timeOf is how long a program takes, by phases: until the device has ended each.
+func timeOf(p *program.Program, m *TimeModel, batch int64) TimeInfo {
+	ends, c := running(p, m)
 	forward := max(ends[program.Forward], ends[program.Loss])
 	backward, step := max(ends[program.Backward], forward), max(c.device, c.host)
 	t := TimeInfo{ForwardMs: 1e3 * forward, BackwardMs: 1e3 * (backward - forward), StepMs: 1e3 * step}
@@ -112,8 +145,8 @@ func timeOf(p *program.Program, m *TimeModel, batch int64) TimeInfo {
 	return t
 }
 
-// overhead returns the share of a program's time that recomputation takes
-// above the rest.
+// overhead returns the share of a program's time that recomputation, and waiting for copies
+// to the host and back, take above the rest.
 func overhead(p *program.Program, m *TimeModel) float64 {
 	var redo, rest float64
 	for i := range p.Nodes {
@@ -129,5 +162,5 @@ func overhead(p *program.Program, m *TimeModel) float64 {
 	if rest == 0 {
 		return 0
 	}
-	return redo / rest
+	return (redo + stall(p, m)) / rest
 }

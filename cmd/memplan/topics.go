@@ -52,6 +52,28 @@ the rows (tokens) exist at a time. Backward computes each part once more.
 The loss is the same, up to rounding. memplan analyze --allow loss says what it
 saves. Fused kernels (Liger, cut-cross-entropy) save more, and are not predicted.
 `},
+	{"offload", "Activations and the optimizer in the host's memory", `--offload activations lets a plan send what autograd saves of whole modules, those
+that the model repeats, to pinned memory of the host and back; each is kept,
+computed again or sent, whatever costs the least time under the budget. With
+--checkpoint none nothing is computed again. memplan.checkpoint applies the plan:
+
+  memplan plan model.onnx --batch 8 --vram 24G --offload activations -o plan.json
+  import memplan; memplan.checkpoint(model, "plan.json")
+
+Copies run on a stream of their own. A module's tensors leave the card when the
+next region's forward has ended, and come back when backward reaches that region.
+Tensors under 1 MiB, weights, buffers and inputs stay. Gradients are the same, to
+the bit. The overhead is the recomputation and the time that the card waits for
+copies, at --host-bandwidth bytes a second each way (calibrate measures it).
+
+--offload optimizer counts torchao.optim.CPUOffloadOptimizer with AdamW: state and
+update of parameters of 4096 elements and more are on the host:
+
+  CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, lr=..)
+
+The host's memory stands in the report (host) and in JSON (offload): pinned as
+PyTorch's allocator takes it, in powers of two, and not pinned.
+`},
 	{"torch", "How a training script applies a plan", torchTopic},
 	{"checkpoint.py", "The Python that applies a plan, for those who do not install it", python.Checkpoint},
 	{"frameworks", "Configurations of training frameworks, written and read", frameworksTopic()},

@@ -38,7 +38,10 @@ type gradNode struct {
 	apply  backward
 	param  *Tensor // AccumulateGrad only
 
-	seg *Segment // checkpointed segment that drops what the node saves, or nil
+	seg      *Segment     // checkpointed segment that drops what the node saves, or nil
+	off      *offRegion   // region whose saved tensors go to the host, or nil
+	onHost   []*offloaded // of saved; nil for those that stay
+	triggers bool         // it saves what regions offload, or would if they did not keep it
 
 	results []program.StorageID // of outs
 
@@ -86,8 +89,13 @@ func (e *Eager) pack(n *gradNode) {
 		}
 	default:
 		e.noted = append(e.noted, n)
-		for _, t := range n.saved {
-			e.noteSaved(t)
+		if e.off != nil && e.off.open != nil {
+			e.off.pack(e, n)
+		}
+		for i, t := range n.saved {
+			if n.off == nil || n.onHost[i] == nil {
+				e.noteSaved(t)
+			}
 		}
 	}
 }
@@ -246,7 +254,7 @@ func (en *engine) run(n *gradNode) {
 	// saved tensors, which go as variables do, the last first. The arguments of
 	// a segment live on in its frame.
 	inFunction := func(t *Tensor) bool {
-		return n.seg == nil && e.Hooks || n.seg != nil && t != nil && (t.Storage >= n.seg.fresh || n.seg.sel.owns(t.Storage))
+		return n.seg == nil && (e.Hooks || n.off != nil) || n.seg != nil && t != nil && (t.Storage >= n.seg.fresh || n.seg.sel.owns(t.Storage))
 	}
 	for _, t := range slices.Backward(saved) {
 		if inFunction(t) {
@@ -267,7 +275,7 @@ func (en *engine) run(n *gradNode) {
 	if n.seg != nil && len(n.saved) > 0 {
 		n.seg.release(e)
 	}
-	n.saved, n.apply = nil, nil
+	n.saved, n.onHost, n.apply = nil, nil, nil
 	for _, g := range grads {
 		en.unref(g)
 	}

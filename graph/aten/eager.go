@@ -41,6 +41,8 @@ type Config struct {
 	// backward function then releases it on return, not after the engine has
 	// checked its results.
 	Hooks bool
+	// LeastOffload is the least storage that regions of Offload copy, in bytes; 0: MinOffload.
+	LeastOffload int64
 	// ConvWorkspace returns the scratch of a convolution's pass; nil means none.
 	ConvWorkspace func(cudnn.Conv, cudnn.Pass) cudnn.Estimate
 }
@@ -71,6 +73,7 @@ type Eager struct {
 	savedIDs  map[program.StorageID]bool
 	warned    map[graph.Warning]bool
 	noted     []*gradNode                  // nodes outside of segments, for the list of saved tensors
+	off       *offloading                  // regions whose saved tensors are on the host; nil for none
 	keeping   map[program.StorageID]string // outputs kept for a region's recomputation, with the call they come from
 	fwdWS     program.StorageID
 	bwdWS     program.StorageID
@@ -102,6 +105,7 @@ func (e *Eager) SetMicro(i int) {
 	e.micro = int32(i)
 	e.P.Saved, e.noted = nil, nil
 	clear(e.savedIDs)
+	e.nextOffloads()
 }
 
 // SetGrad turns autograd's recording on or off.

@@ -117,6 +117,9 @@ func (e *Eager) unpack(n *gradNode) []*Tensor {
 	if n.seg != nil {
 		e.recompute(n.seg)
 	}
+	if n.off != nil {
+		return e.off.unpack(e, n)
+	}
 	return n.saved
 }
 

@@ -7,6 +7,7 @@ package program
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/memplan/memplan/graph"
 )
@@ -138,10 +139,37 @@ type Node struct {
 	Scratch int64  // bytes of library workspace taken inside the call
 	Passes  []Pass // of a convolution
 
+	Copies []HostCopy // what the copy stream begins once the node has run
+	Awaits []int32    // tickets of copies that the compute stream waits for before the node
+
 	Only      When  // the steps it runs in
 	Micro     int32 // forward, loss and backward: the micro-batch of the step, 0 the first
 	Recompute bool  // runs again what a checkpointed segment had dropped
 	Segment   int32 // checkpointed segment of a recomputed node, else -1
+}
+
+// A HostCopy is a copy of a storage to pinned memory of the host, or back, on the stream
+// for copies, where they run one after the other.
+type HostCopy struct {
+	Storage StorageID
+	In      bool  // from the host
+	Ticket  int32 // by which a later node waits for it, alone or with others
+}
+
+// HostBytes returns the pinned memory that a process holds for the storages that are copied
+// to the host, in bytes as asked for and as PyTorch's allocator of pinned memory takes them,
+// in powers of two (aten/src/ATen/core/CachingHostAllocator.h). Buffers are kept from one
+// micro-batch and step to the next.
+func (p *Program) HostBytes() (asked, pinned int64) {
+	for i := range p.Nodes {
+		for _, c := range p.Nodes[i].Copies {
+			if n := p.Storages[c.Storage].Bytes; !c.In && p.Nodes[i].Micro == 0 && n > 0 {
+				asked += n
+				pinned += 1 << bits.Len64(uint64(n-1))
+			}
+		}
+	}
+	return asked, pinned
 }
 
 // A Program is what one training step runs. Nodes stand in execution order,

@@ -25,7 +25,7 @@ func (b *builder) segments() error {
 		if lo >= hi {
 			return fmt.Errorf("checkpoint: no calls in modules %v", s.Modules)
 		}
-		if i := Overwrites(b.l, lo, hi); i >= 0 {
+		if i := Overwrites(b.l, lo, hi); i >= 0 && !s.Offload {
 			b.e.Warn("recompute-overwrites", fmt.Sprintf("checkpoint %v: call %q updates in place what the modules before have computed: running it again gives wrong gradients", s.Modules, b.l.Graph.Nodes[i].Name))
 		}
 		b.ranges = append(b.ranges, [2]int{lo, hi})
@@ -55,6 +55,9 @@ func (b *builder) segments() error {
 			}
 			in = &outer.inner
 			for _, x := range []*region{outer, r} {
+				if s := &b.opt.Segments[x.id]; s.Offload {
+					return fmt.Errorf("offload %v: a region that goes to the host has no others in it and stands in none", s.Modules)
+				}
 				if s := &b.opt.Segments[x.id]; len(s.Save) > 0 {
 					return fmt.Errorf("checkpoint %v: a region that keeps results of calls has no others in it and stands in none", s.Modules)
 				}
@@ -156,6 +159,11 @@ func (b *builder) skip(i int, env []*aten.Tensor) int {
 func (b *builder) checkpoint(r *region, env []*aten.Tensor) error {
 	if !b.opt.Train {
 		return b.calls(r.lo, r.hi, r.inner, env)
+	}
+	if s := &b.opt.Segments[r.id]; s.Offload {
+		var err error
+		b.e.Offload(r.id, s.Keep, func() { err = b.calls(r.lo, r.hi, nil, env) })
+		return err
 	}
 	again := b.e.Recomputing()
 	if from := &b.opt.Segments[r.id]; !again {

@@ -72,6 +72,13 @@ type Skip struct {
 type Segment struct {
 	Modules []string `json:"modules"`
 	Save    []Saved  `json:"save,omitempty"` // calls whose outputs are kept; all others run again
+	// Offload is set where nothing runs again: what the modules save for backward goes to
+	// the host and back.
+	Offload bool `json:"offload,omitempty"`
+	// Keep is set where an offloaded region keeps what its module saves: it is there for the
+	// region before, whose tensors go when this one's forward has ended, and come back when
+	// backward reaches it.
+	Keep bool `json:"keep,omitempty"`
 }
 
 // Saved names a call of one ATen operator within a region, counted from 0 in
@@ -87,6 +94,12 @@ type Saved struct {
 func (s *Segment) Check() error {
 	if len(s.Modules) == 0 {
 		return errors.New("a checkpointed region without modules")
+	}
+	if s.Keep && !s.Offload {
+		return fmt.Errorf("checkpoint %v: only offloaded regions keep what they save", s.Modules)
+	}
+	if s.Offload && (len(s.Save) > 0 || len(s.Modules) > 1) {
+		return fmt.Errorf("offload %v: a region that goes to the host is one module, and keeps no results of calls", s.Modules)
 	}
 	for _, o := range s.Save {
 		if !strings.HasPrefix(o.Op, "aten.") || len(o.Calls) == 0 {
@@ -318,6 +331,7 @@ func (b *builder) run() error {
 		if err := b.forward(); err != nil {
 			return err
 		}
+		b.e.AwaitOffloads()
 		if i == 0 {
 			b.returns()
 		}

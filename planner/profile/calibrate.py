@@ -78,6 +78,8 @@ def rates():
     out["half"] = product(torch.float16, old)
     x = torch.empty(1 << 28, dtype=torch.float32, device="cuda")  # 1 GiB
     out["bandwidth"] = rate(lambda: x.mul_(1.0), 2.0 * x.numel() * 4)
+    here, there = torch.empty(1 << 26, dtype=torch.float32, pin_memory=True), x[:1 << 26]
+    out["host"] = min(rate(lambda: here.copy_(there, non_blocking=True), here.nbytes), rate(lambda: there.copy_(here, non_blocking=True), here.nbytes))
     return out
 
 

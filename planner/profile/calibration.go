@@ -27,8 +27,8 @@ type Calibration struct {
 	Benchmark     bool
 	Workspaces    struct{ GEMM, Linear, LinearAgain taken }
 	ContextBytes  int64
-	Rates         struct{ FP32, TF32, Half, Bandwidth float64 }
-	Attention     []string // kernels in the order tried; empty if PyTorch does not report it
+	Rates         struct{ FP32, TF32, Half, Bandwidth, Host float64 } // Host: of the slower direction, 0 if it was not measured
+	Attention     []string                                            // kernels in the order tried; empty if PyTorch does not report it
 	Device        struct {
 		Name        string
 		Capability  [2]int
@@ -79,7 +79,7 @@ func ParseCalibration(data []byte) (*Calibration, error) {
 		return nil, fmt.Errorf("the device %q is not described", d.Name)
 	case c.ContextBytes <= 0 || c.ContextBytes >= d.MemoryBytes:
 		return nil, fmt.Errorf("a CUDA context of %d bytes on a card of %d", c.ContextBytes, d.MemoryBytes)
-	case !(c.Rates.Bandwidth > 0 && c.Rates.FP32 > 0 && c.Rates.TF32 >= 0 && c.Rates.Half >= 0):
+	case !(c.Rates.Bandwidth > 0 && c.Rates.FP32 > 0 && c.Rates.TF32 >= 0 && c.Rates.Half >= 0 && c.Rates.Host >= 0):
 		return nil, fmt.Errorf("rates that are not positive: %+v", c.Rates)
 	}
 	for _, k := range c.Attention {
@@ -106,7 +106,7 @@ func (c *Calibration) capability() Capability {
 // copies reached.
 func (c *Calibration) GPU() *Device {
 	d := &c.Device
-	return &Device{Name: d.Name, Title: d.Name, Compute: c.capability(), SMs: d.SMs, L2: d.L2Bytes, Memory: d.MemoryBytes, Bandwidth: c.Rates.Bandwidth,
+	return &Device{Name: d.Name, Title: d.Name, Compute: c.capability(), SMs: d.SMs, L2: d.L2Bytes, Memory: d.MemoryBytes, Bandwidth: c.Rates.Bandwidth, Host: c.Rates.Host,
 		FP32: c.Rates.FP32, TF32: max(c.Rates.TF32, 0), Half: c.Rates.Half, BF16: d.BF16, Context: c.ContextBytes,
 		Source: "memplan calibrate", MemorySource: "memplan calibrate", ContextSource: "memplan calibrate"}
 }

@@ -32,6 +32,9 @@ type Device struct {
 	Memory int64
 	// Bandwidth is the memory's, in bytes per second.
 	Bandwidth float64
+	// Host is the measured rate of copies to pinned memory of the host, or back, in bytes per
+	// second; 0: HostBandwidth estimates it.
+	Host float64
 	// FP32 is the rate of plain float32 arithmetic, TF32 and Half those of
 	// dense tensor-core products (Half: float16 and bfloat16 with float32
 	// sums), in operations per second, two per multiply-add. It is 0 for a card

@@ -7,6 +7,10 @@ A region is one module or several. Its modules run as the model calls them; what
 again by running them with the same arguments when backward first needs it. What the model computes between the modules of a region is
 not run again, so it may be anything: a region of modules that are not called in a row still gives the right gradients, but keeps more.
 
+An offloaded region is one module: what autograd saves of it goes to pinned memory of the host, and comes back before backward needs it.
+Nothing is computed twice. The copies run on a stream of their own. One that keeps what it saves is there for the region before it, whose
+tensors go when its forward has ended, and come back when backward reaches it.
+
 Needs PyTorch 2.4 or newer. This file stands alone: it is what memplan help checkpoint.py prints, too.
 """
 
@@ -28,6 +32,7 @@ from collections import Counter
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, TypeVar, Union
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef as _StorageWeakRef
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
@@ -55,25 +60,31 @@ def checkpoint(model: Model, plan: Plan, *, strip_prefix: str | None = None) -> 
     another model: the first module or weight that differs is named.
     """
     regions, weights = _regions(plan)
-    found = _Names(model, weights).all([n for names, _ in regions for n in names], strip_prefix)
+    found = _Names(model, weights).all([n for r in regions for n in r.names], strip_prefix)
     for name, m in found.items():
         if isinstance(m, torch.jit.ScriptModule):
             raise MemplanError(f"{name!r} is scripted and cannot be checkpointed: apply the plan before torch.jit.script")
         if type(m).forward is torch.nn.Module.forward:
             raise MemplanError(f"{name!r} is a {type(m).__name__}, which computes nothing itself: name the modules in it")
     remove(model)
-    for names, ops in reversed(regions):  # outer regions stand before those in them, and are put on last
-        region = _Region(names, ops)
-        for name in names:
+    host = _Host()
+    for r in reversed(regions):  # outer regions stand before those in them, and are put on last
+        region = _Region(r.names, r.ops)
+        for name in r.names:
             m = found[name]
-            m.forward = _Part(m, region, m.__dict__.get("forward"))  # type: ignore[method-assign,assignment]
+            inner = m.__dict__.get("forward")
+            m.forward = _Offloaded(m, host, inner, r.keep) if r.offload else _Part(m, region, inner)  # type: ignore[method-assign,assignment]
+    if any(r.offload for r in regions):
+        model.__dict__[_HOOKS] = [model.register_forward_pre_hook(host.begin, with_kwargs=True), model.register_forward_hook(host.end, always_call=True)]
     return model
 
 
 def remove(model: Model) -> Model:
-    """Removes the checkpoints that checkpoint() has applied, and returns the model."""
+    """Removes what checkpoint() has applied, and returns the model."""
     for m in model.modules():
-        while isinstance(part := m.__dict__.get("forward"), _Part):
+        for hook in m.__dict__.pop(_HOOKS, ()):
+            hook.remove()
+        while isinstance(part := m.__dict__.get("forward"), (_Part, _Offloaded)):
             if part.inner is None:
                 del m.__dict__["forward"]
             else:
@@ -84,7 +95,16 @@ def remove(model: Model) -> Model:
 # ---- reading plans -------------------------------------------------------------------------------------------------------------
 
 
-_Read = tuple[list[tuple[list[str], list[dict[str, Any]]]], Mapping[str, Sequence[int]]]
+class _Planned(NamedTuple):
+    """A region as a plan has it: its modules, the calls that it keeps, whether it is offloaded, and if so whether it keeps what it saves."""
+
+    names: list[str]
+    ops: list[dict[str, Any]]
+    offload: bool
+    keep: bool
+
+
+_Read = tuple[list[_Planned], Mapping[str, Sequence[int]]]
 
 
 def _regions(plan: Plan) -> _Read:
@@ -110,11 +130,11 @@ def _regions(plan: Plan) -> _Read:
         raise MemplanError(f"{where} is a schedule of single operations, which PyTorch cannot run: make one with --checkpoint auto")
     try:
         if "selection" in doc:
-            out = [(list(s["modules"]), [dict(o) for o in s.get("save") or []]) for s in doc["selection"] or []]
+            out = [_Planned(list(s["modules"]), [dict(o) for o in s.get("save") or []], bool(s.get("offload")), bool(s.get("keep"))) for s in doc["selection"] or []]
         else:
-            out = [(list(e["modules"]), [dict(o) for o in doc.get("ops") or [] if o["region"] == i]) for i, e in enumerate(doc["checkpoint"])]
-        for names, ops in out:
-            if not names or any(not isinstance(n, str) for n in names) or any(not (o["op"] and o["calls"]) for o in ops):
+            out = [_Planned(list(e["modules"]), [dict(o) for o in doc.get("ops") or [] if o["region"] == i], bool(e.get("offload")), bool(e.get("keep"))) for i, e in enumerate(doc["checkpoint"])]
+        for names, ops, offload, keep in out:
+            if not names or any(not isinstance(n, str) for n in names) or any(not (o["op"] and o["calls"]) for o in ops) or offload and (ops or len(names) > 1) or keep and not offload:
                 raise KeyError("modules")
     except (KeyError, TypeError, AttributeError) as e:
         raise MemplanError(f"{where} is no plan: {e} is missing or not what memplan writes") from e
@@ -842,3 +862,264 @@ def _snapshot(x: Any, memo: dict[int, Any]) -> Any:
         for k, v in getattr(x, "__dict__", {}).items():
             new.__dict__[k] = _snapshot(v, memo)
     return new
+
+
+# ---- offloading ------------------------------------------------------------------------------------------------------------------
+
+_HOOKS = "_memplan_offload_hooks"
+_LEAST = 1 << 20  # bytes of the smallest storage that is offloaded
+
+
+class _Host:
+    """What the offloaded regions of a model share: pinned buffers, streams for copies, and the forward pass that runs."""
+
+    def __init__(self) -> None:
+        self.free: dict[tuple[torch.device, int], list[torch.Tensor]] = {}  # buffers that no tensor is in, by device and bytes
+        self.streams: dict[torch.device, Any] = {}
+        self.now: _Pass | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Host:
+        new = memo[id(self)] = _Host()
+        return new
+
+    def __reduce__(self) -> Any:
+        return _Host, ()
+
+    def begin(self, model: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        """Before the model's forward: weights, buffers and what the caller gives stay on the device."""
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        stay = [x for x in (*model.parameters(), *model.buffers(), *tree_leaves((args, kwargs))) if isinstance(x, torch.Tensor)]
+        self.now = _Pass(self, {_storage(x) for x in stay}, next((x.device.type for x in stay), "cpu"))
+
+    def end(self, model: torch.nn.Module, args: Any, out: Any) -> None:
+        """After the model's forward: what was copied to the host is released."""
+        if self.now is not None:
+            self.now.release()
+
+    def stream(self, device: torch.device) -> Any:
+        """The stream for copies; None where copies end before the call returns."""
+        if not _asynchronous(device):
+            return None
+        if device not in self.streams:
+            self.streams[device] = torch.get_device_module(device).Stream(device)
+        return self.streams[device]
+
+    def buffer(self, device: torch.device, n: int) -> torch.Tensor:
+        """A pinned buffer. The copy stream orders its uses: the copy out of it, then the next one into it."""
+        free = self.free.setdefault((device, n), [])
+        return free.pop() if free else torch.empty(n, dtype=torch.uint8, pin_memory=_asynchronous(device))
+
+
+class _Pass:
+    """One forward pass and its backward."""
+
+    def __init__(self, host: _Host, stay: set[int], kind: str) -> None:
+        self.host, self.stay, self.kind = host, stay, kind
+        self.runs: list[weakref.ref[_Run]] = []  # which the saved tensors own: buffers are free when backward is over
+        self.copies: dict[int, _Copy] = {}  # by storage
+        self.stash: list[_Run] = []  # whose tensors are still on the device
+
+    def release(self) -> None:
+        """Lets go of what has been copied to the host, once the copies have ended for the compute stream."""
+        for run in self.stash:
+            if run.out is not None:
+                _current(run.device).wait_event(run.out)
+            for c in run.made:
+                if c.there is not None and c.there._version != c.version:
+                    raise MemplanError(f"offloaded {run.title}: what it saves is written to after that; leave the module that does so out of the offloaded regions")
+                c.there = None
+        self.stash = []
+
+
+class _Copy:
+    """A storage on the host, and on the device while forward or backward needs it there."""
+
+    def __init__(self, host: _Host, x: torch.Tensor, storage: Any) -> None:
+        self.host, self.device, self.bytes, self.version = host, x.device, storage.nbytes(), x._version
+        self.there: torch.Tensor | None = x.detach()
+        self.ref = _StorageWeakRef(storage)  # no other storage has its address as long as this lives
+        self.buffer = host.buffer(x.device, self.bytes)
+        self.back: torch.Tensor | None = None
+        self.left = 0  # saved tensors in it that backward has not asked for
+
+    def __del__(self) -> None:
+        if hasattr(self, "buffer"):
+            self.host.free.setdefault((self.device, self.bytes), []).append(self.buffer)
+
+    def forget(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.back = None
+
+
+class _Saved:
+    """Stands for a saved tensor whose storage is on the host."""
+
+    __slots__ = ("copy", "run", "meta", "asked")
+
+    def __init__(self, copy: _Copy, run: _Run, x: torch.Tensor) -> None:
+        self.copy, self.run, self.asked = copy, run, False
+        self.meta = x.dtype, x.storage_offset(), x.size(), x.stride()
+        copy.left += 1
+
+    def __del__(self) -> None:
+        if not self.asked:
+            self.copy.forget()
+
+
+class _Kept(NamedTuple):
+    """A saved tensor that stays on the device, in a region that keeps."""
+
+    tensor: torch.Tensor
+
+
+class _Run:
+    """One call of an offloaded module."""
+
+    def __init__(self, within: _Pass, title: str, keep: bool) -> None:
+        self.within, self.title, self.keep, self.at = within, title, keep, len(within.runs)
+        self.needed: list[_Copy] = []  # in backward
+        self.made: list[_Copy] = []  # those that no run before had
+        self.device: Any = None
+        self.out: Any = None  # events of the copies' ends
+        self.back: Any = None
+        self.fetching = self.reached = False
+        within.runs.append(weakref.ref(self))
+
+    def pack(self, x: torch.Tensor) -> Any:
+        p = self.within
+        if x.device.type != p.kind or x.layout is not torch.strided or x.is_conj() or x.is_neg() or type(x) not in _PLAIN:
+            return x
+        storage = x.untyped_storage()
+        at = storage._cdata
+        if storage.nbytes() < _LEAST or at in p.stay:
+            return x
+        if self.keep:
+            return _Kept(x)
+        c = p.copies.get(at)
+        if c is None or c.version != x._version:
+            with torch.no_grad():
+                c = p.copies[at] = _Copy(p.host, x, storage)
+                self.made.append(c)
+                self.device = x.device
+                _copied(p.host.stream(x.device), x.device, c.buffer, _bytes(x, storage))
+        if c not in self.needed:
+            self.needed.append(c)
+        return _Saved(c, self, x)
+
+    def end(self) -> None:
+        """After the call: the run before it lets go of its tensors."""
+        self.out = _recorded(self.within.host, self.device) if self.made else None
+        self.within.release()
+        self.within.stash.append(self)
+
+    def unpack(self, h: Any) -> torch.Tensor:
+        if isinstance(h, _Kept):
+            with torch.no_grad():
+                self.reach()
+            return h.tensor
+        if not isinstance(h, _Saved):
+            return h  # type: ignore[no-any-return]
+        with torch.no_grad():
+            self.reach()
+            c = h.copy
+            if c.back is None:  # asked for again
+                self.bring([c])
+                _wait(self)
+            dtype, offset, size, stride = h.meta
+            x = torch.empty(0, dtype=dtype, device=c.device).set_(c.back.untyped_storage(), offset, size, stride)  # type: ignore[union-attr]
+        if not h.asked:
+            h.asked = True
+            c.forget()
+        return x
+
+    def reach(self) -> None:
+        """When backward first needs something of this run: waits for all of it, and starts the copies of the run before."""
+        if self.reached:
+            return
+        self.reached = True
+        self.within.release()
+        self.fetch()
+        _wait(self)
+        before = self.within.runs[self.at - 1]() if self.at > 0 else None
+        if before is not None:
+            before.fetch()
+
+    def fetch(self) -> None:
+        if not self.fetching:
+            self.fetching = True
+            self.bring([c for c in self.needed if c.back is None and c.left > 0])
+
+    def bring(self, copies: list[_Copy]) -> None:
+        """Copies to the device. The memory is the compute stream's, which has to wait for the copies before it uses or frees it."""
+        if not copies:
+            return
+        self.device = copies[0].device
+        host = self.within.host
+        for c in copies:
+            c.back = torch.empty(c.bytes, dtype=torch.uint8, device=c.device)
+        for c in copies:
+            _copied(host.stream(c.device), c.device, c.back, c.buffer)
+        self.back = _recorded(host, self.device)
+
+
+class _Offloaded:
+    """The forward of an offloaded module, stored as the module's attribute forward."""
+
+    def __init__(self, module: torch.nn.Module, host: _Host, inner: Callable[..., Any] | None, keep: bool) -> None:
+        self.module, self.host, self.inner, self.keep = module, host, inner, keep
+
+    __signature__ = _Part.__signature__
+    plain = _Part.plain
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return self.plain(*args, **kwargs)
+        if self.host.now is None:
+            self.host.begin(self.module, args, kwargs)
+        run = _Run(self.host.now, type(self.module).__name__, self.keep)  # type: ignore[arg-type]
+        with torch.autograd.graph.saved_tensors_hooks(run.pack, run.unpack):
+            out = self.plain(*args, **kwargs)
+        run.end()
+        return out
+
+
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
+
+
+def _storage(x: torch.Tensor) -> int:
+    return x.untyped_storage()._cdata if type(x) in _PLAIN and x.layout is torch.strided else 0
+
+
+def _bytes(x: torch.Tensor, storage: Any) -> torch.Tensor:
+    """All bytes of a storage."""
+    return torch.empty(0, dtype=torch.uint8, device=x.device).set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def _asynchronous(device: torch.device) -> bool:
+    return device.type != "cpu" and bool(torch.get_device_module(device).is_available())
+
+
+def _current(device: torch.device) -> Any:
+    return torch.get_device_module(device).current_stream(device)
+
+
+def _copied(stream: Any, device: torch.device, to: torch.Tensor, of: torch.Tensor) -> None:
+    """Copies on the stream for copies what the compute stream has made."""
+    if stream is None:
+        to.copy_(of)
+        return
+    stream.wait_stream(_current(device))
+    with torch.get_device_module(device).stream(stream):
+        to.copy_(of, non_blocking=True)
+
+
+def _recorded(host: _Host, device: torch.device) -> Any:
+    stream = host.stream(device)
+    return None if stream is None else stream.record_event()
+
+
+def _wait(run: _Run) -> None:
+    if run.back is not None:
+        _current(run.device).wait_event(run.back)

@@ -258,7 +258,7 @@ func (p *analysisPage) checkpoints(r *planner.Report) {
 		p.Recomputed = recomputedLines(r, plain)
 	}
 	for i, depth := range train.Depths(segs) {
-		p.Segments = append(p.Segments, segmentRow{joined(segs[i].Modules), keeping(segs[i].Save, plain), 2 * depth})
+		p.Segments = append(p.Segments, segmentRow{joined(segs[i].Modules), keeping(segs[i].Save, plain) + hosting(segs[i]), 2 * depth})
 	}
 }
 

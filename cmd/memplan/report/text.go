@@ -45,6 +45,9 @@ func analysisText(w io.Writer, a *Analysis, s Style) error {
 	if line := headroomLine(r); line != "" {
 		p.labelled("free", line)
 	}
+	if line := hostLine(r); line != "" {
+		p.labelled("host", line)
+	}
 	p.labelled("time", timeLine(r))
 	p.labelled("model", modelLine(r))
 	p.labelled("config", r.Config.Line())
@@ -157,7 +160,11 @@ func checkpointText(p *page, r *planner.Report) {
 	if len(segs) == 0 {
 		return
 	}
-	p.head("checkpoint these modules (torch.utils.checkpoint)")
+	head := "checkpoint these modules (torch.utils.checkpoint)"
+	if slices.ContainsFunc(segs, func(s train.Segment) bool { return s.Offload }) {
+		head = "checkpoint or offload these modules (memplan.checkpoint)"
+	}
+	p.head(head)
 	p.wrapped("", fmt.Sprintf("+%.2f%% time; %s", 100*r.Checkpoint.RecomputeOverhead, proof(r.Checkpoint)), "")
 	lines := segmentLines(segs)
 	for _, line := range lines[:min(len(lines), mostSegments)] {
@@ -218,14 +225,46 @@ func segmentLines(segs []train.Segment) []segmentLine {
 			j++
 		}
 		if j-i > 2 {
-			out = append(out, segmentLine{depths[i], fmt.Sprintf("%s to %s, %d segments of one module each", segs[i].Modules[0], segs[j-1].Modules[0], j-i) + keeping(segs[i].Save, plain)})
+			out = append(out, segmentLine{depths[i], fmt.Sprintf("%s to %s, %d segments of one module each", segs[i].Modules[0], segs[j-1].Modules[0], j-i) + keeping(segs[i].Save, plain) + hosting(segs[i])})
 			i = j
 			continue
 		}
-		out = append(out, segmentLine{depths[i], joined(segs[i].Modules) + keeping(segs[i].Save, plain)})
+		out = append(out, segmentLine{depths[i], joined(segs[i].Modules) + keeping(segs[i].Save, plain) + hosting(segs[i])})
 		i++
 	}
 	return out
+}
+
+// hosting says whether a segment goes to the host in place of being computed again.
+func hosting(s train.Segment) string {
+	switch {
+	case s.Keep:
+		return "; it keeps what it saves: the copies of the module before come back while it runs backward"
+	case s.Offload:
+		return "; what it saves goes to the host"
+	}
+	return ""
+}
+
+// regionsOf counts segments by what becomes of them.
+func regionsOf(segs []train.Segment) string {
+	again, host := 0, 0
+	for _, s := range segs {
+		switch {
+		case !s.Offload:
+			again++
+		case !s.Keep:
+			host++
+		}
+	}
+	text := Plural(again, "checkpointed segment", "checkpointed segments")
+	switch {
+	case host > 0 && again > 0:
+		return text + " and " + Plural(host, "offloaded module", "offloaded modules")
+	case host > 0:
+		return Plural(host, "offloaded module", "offloaded modules")
+	}
+	return text
 }
 
 // keeping describes the operators whose results a segment keeps.
@@ -243,7 +282,7 @@ func keeping(save []train.Saved, name namer) string {
 // follows reports whether two segments are one module each, the second has the
 // next number, and both keep the same: blocks.3 and blocks.4.
 func follows(a, b train.Segment) bool {
-	if len(a.Modules) != 1 || len(b.Modules) != 1 || fmt.Sprint(a.Save) != fmt.Sprint(b.Save) {
+	if len(a.Modules) != 1 || len(b.Modules) != 1 || fmt.Sprint(a.Save) != fmt.Sprint(b.Save) || a.Offload != b.Offload || a.Keep || b.Keep {
 		return false
 	}
 	parent, n, ok := numbered(a.Modules[0])

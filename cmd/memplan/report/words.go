@@ -58,7 +58,7 @@ func outcome(r *planner.Report) string {
 		return fmt.Sprintf("does not fit %s%s", card, at)
 	}
 	if n := len(segments(r)); n > 0 {
-		at += fmt.Sprintf(" with %s, for %.1f%% more time", Plural(n, "checkpointed segment", "checkpointed segments"), 100*r.Checkpoint.RecomputeOverhead)
+		at += fmt.Sprintf(" with %s, for %.1f%% more time", regionsOf(segments(r)), 100*r.Checkpoint.RecomputeOverhead)
 	}
 	if n := recomputed(r); n > 0 {
 		at += fmt.Sprintf(" with %s run again, for %.1f%% more time", Plural(n, "operation", "operations"), 100*r.Checkpoint.RecomputeOverhead)
@@ -109,6 +109,26 @@ func parallelLines(r *planner.Report) (out []string) {
 		}
 	}
 	return out
+}
+
+// hostLine describes what a step keeps in its host's memory; "" for nothing.
+func hostLine(r *planner.Report) string {
+	o := r.Offload
+	if o == nil {
+		return ""
+	}
+	var parts []string
+	if o.Regions > 0 {
+		parts = append(parts, fmt.Sprintf("%s of the activations of %s", size(o.Bytes), Plural(o.Regions, "module", "modules")))
+	}
+	if o.Optimizer != "" {
+		parts = append(parts, "the optimizer, by "+o.Optimizer)
+	}
+	line := fmt.Sprintf("%s in the host's memory: %s pinned", strings.Join(parts, " and "), size(o.PinnedBytes))
+	if o.PageableBytes > 0 {
+		line += fmt.Sprintf(", %s not", size(o.PageableBytes))
+	}
+	return line + fmt.Sprintf("; the card waits %.2f ms for copies at %.3g GB/s", o.WaitMs, o.Bandwidth/1e9)
 }
 
 // headroomLine describes how much a verdict leaves free of the card, and why.
@@ -324,6 +344,8 @@ func proof(c *planner.CheckpointInfo) string {
 		what = "segments"
 	case "selective":
 		what = "segments and of what they keep"
+	case "offload":
+		what = "segments and of modules on the host"
 	default:
 		if c.Optimal {
 			return "optimal: no schedule that fits costs less"

@@ -1,0 +1,185 @@
+package planner
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/memplan/memplan/graph/program"
+	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/planner/profile"
+)
+
+// lmOffload is the language model of four blocks, whose blocks brute force can try.
+func lmOffload(vram int64) Config {
+	return Config{Batch: 16, Dims: map[string]int64{"seq": 512}, GPU: "h100", VRAM: vram, Headroom: "0", Offload: "activations", HostBandwidth: 400e9}
+}
+
+// TestOffloadBound tries every choice of keeping, recomputing and offloading each block, with every
+// region that starts copies early: none that fits costs less than the lower bound, and the plan
+// costs no more than recomputation alone.
+func TestOffloadBound(t *testing.T) {
+	m := openLever(t, "testdata/levers/lm.onnx")
+	for _, x := range []struct {
+		vram, bandwidth int64
+		host, bound     bool // whether the plan offloads, and has a bound above 0
+	}{{1500 << 20, 400e9, true, false}, {1700 << 20, 400e9, true, false}, {1500 << 20, 10e9, false, true}} {
+		vram, cfg := x.vram, lmOffload(x.vram)
+		cfg.HostBandwidth = x.bandwidth
+		p, err := m.Plan(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		alone := cfg
+		alone.Offload = ""
+		q, err := m.Plan(t.Context(), alone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Fits == nil || !*p.Fits || q.Checkpoint != nil && p.Checkpoint.RecomputeOverhead > q.Checkpoint.RecomputeOverhead+1e-6 {
+			t.Errorf("%d: overhead %g with the host, %g without", vram, p.Checkpoint.RecomputeOverhead, q.Checkpoint.RecomputeOverhead)
+		}
+		if host := slices.ContainsFunc(p.Selection, func(s train.Segment) bool { return s.Offload && !s.Keep }); host != x.host || x.bound != (p.Checkpoint.LowerBound > 0) {
+			t.Errorf("%d at %d a second: offloads %t, lower bound %g: %v", vram, x.bandwidth, host, p.Checkpoint.LowerBound, p.Selection)
+		}
+		least := bruteOffload(t, m, cfg)
+		if low := p.Checkpoint.LowerBound; low > least+1e-6 || low > p.Checkpoint.RecomputeOverhead {
+			t.Errorf("%d: lower bound %g, but a choice costs %g and the plan %g", vram, low, least, p.Checkpoint.RecomputeOverhead)
+		}
+		t.Logf("%d: plan %g, best of all choices of blocks %g, bound %g, recomputation alone %g", vram, p.Checkpoint.RecomputeOverhead, least, p.Checkpoint.LowerBound, q.Checkpoint.RecomputeOverhead)
+	}
+}
+
+// bruteOffload is the least overhead of all choices for the four blocks that fit.
+func bruteOffload(t *testing.T, m *Model, cfg Config) float64 {
+	t.Helper()
+	j, err := m.resolve(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := []func(name string) []train.Segment{
+		func(string) []train.Segment { return nil },
+		func(n string) []train.Segment { return []train.Segment{{Modules: []string{n}}} },
+		func(n string) []train.Segment { return []train.Segment{{Modules: []string{n}, Offload: true}} },
+		func(n string) []train.Segment {
+			return []train.Segment{{Modules: []string{n}, Offload: true, Keep: true}}
+		},
+	}
+	least := math.Inf(1)
+	for i := range 256 {
+		var segs []train.Segment
+		for k, name := range []string{"blocks.0", "blocks.1", "blocks.2", "blocks.3"} {
+			segs = append(segs, kinds[i>>(2*k)&3](name)...)
+		}
+		b, err := m.build(j, cfg.Batch, segs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := overhead(b.Program, &j.time)
+		if o >= least {
+			continue
+		}
+		_, fits, err := capped(b, j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fits {
+			least = o
+		}
+	}
+	return least
+}
+
+// Copies run one after the other beside the kernels, and the card waits where it must.
+func TestOffloadClock(t *testing.T) {
+	card, err := profile.FindDevice("h100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	device := &TimeModel{Device: card, Host: 1e9}
+	work := func() program.Node {
+		return program.Node{Phase: program.Forward, Traffic: 3.35e9, Out: make([]program.View, 1)} // about a millisecond
+	}
+	p := &program.Program{Train: true, Storages: []program.Storage{{Bytes: 4e6}, {Bytes: 2e6}}, Nodes: []program.Node{work(), work(), work()}}
+	plain := timeOf(p, device, 1).StepMs
+	p.Nodes[0].Copies = []program.HostCopy{{Storage: 0, Ticket: 0}, {Storage: 1, Ticket: 1}} // 4 and 2 ms
+	p.Nodes[2].Awaits = []int32{0}
+	one := device.Seconds(&p.Nodes[1])
+	if got, want := stall(p, device), max(0, 4e-3-one); math.Abs(got-want) > 2e-5 {
+		t.Errorf("the card waits %g s for the first copy beside a kernel of %g s, want %g", got, one, want)
+	}
+	p.Nodes[2].Awaits = []int32{0, 1}
+	if got, want := stall(p, device), max(0, 6e-3-one); math.Abs(got-want) > 2e-5 {
+		t.Errorf("the card waits %g s for both copies, want %g", got, want)
+	}
+	if with := timeOf(p, device, 1).StepMs; math.Abs(with-plain-1e3*stall(p, device)) > 1e-6 {
+		t.Errorf("the step takes %g ms with copies, %g without", with, plain)
+	}
+	p.Nodes[2].Awaits = nil
+	if got := stall(p, device); got != 0 {
+		t.Errorf("nobody waits, and the step takes %g s longer", got)
+	}
+}
+
+// The optimizer on the host leaves the state of small parameters on the card, and nothing of
+// the others but their gradients; pinned memory is in powers of two.
+func TestOffloadOptimizer(t *testing.T) {
+	m := openLever(t, "testdata/levers/lm.onnx")
+	cfg := Config{Batch: 4, Dims: map[string]int64{"seq": 128}, GPU: "h100", Offload: "optimizer"}
+	a, err := m.Analyze(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var small, pinned, pageable int64
+	for _, p := range a.ev.Params {
+		n := int64(1)
+		for _, d := range p.Tensor.Shape {
+			n *= d
+		}
+		if n < 4096 {
+			small += 4*2*n + 4 // two moments, and the step of the fused kernel
+			continue
+		}
+		size := int64(1)
+		for size < 4*n {
+			size *= 2
+		}
+		pinned, pageable = pinned+2*size, pageable+8*n+4
+	}
+	var state int64
+	for _, s := range a.ev.Storages {
+		if s.Category == program.Optimizer && s.Life == program.State {
+			state += s.Bytes
+		}
+	}
+	if o := a.Offload; state != small || o == nil || o.PinnedBytes != pinned || o.PageableBytes != pageable {
+		t.Errorf("%d bytes of state on the card, want %d; on the host %+v, want %d pinned and %d not", state, small, o, pinned, pageable)
+	}
+}
+
+// What no engine does is refused by name.
+func TestOffloadRefusals(t *testing.T) {
+	m := openLever(t, "testdata/levers/lm.onnx")
+	base := Config{Batch: 4, Dims: map[string]int64{"seq": 128}, GPU: "h100"}
+	for want, change := range map[string]func(c *Config){
+		"torchao":             func(c *Config) { c.Offload, c.Optimizer = "optimizer", "sgd" },
+		"--accumulate":        func(c *Config) { c.Offload, c.Accumulate = "both", 2 },
+		"--parallel":          func(c *Config) { c.Offload, c.Parallel = "activations", "ddp=2" },
+		"--mode infer":        func(c *Config) { c.Offload, c.Mode = "activations", "infer" },
+		"executor recomputes": func(c *Config) { c.Offload, c.Checkpoint = "activations", "schedule" },
+		"give --batch N":      func(c *Config) { c.Offload, c.Batch, c.BatchMax, c.VRAM = "activations", 0, true, 4<<30 },
+		"a batch of memplan":  func(c *Config) { c.Offload, c.Batch, c.VRAM = "activations", 0, 4<<30 },
+		"known: none":         func(c *Config) { c.Offload = "disk" },
+	} {
+		c := base
+		change(&c)
+		if _, err := m.Analyze(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: error %v, want one that contains %q", c.Offload, err, want)
+		}
+	}
+	base.Segments = []train.Segment{{Modules: []string{"blocks.1"}, Offload: true}}
+	if _, err := m.Program(base); err == nil || !strings.Contains(err.Error(), "--engine torch") {
+		t.Errorf("memplan's executor takes an offloaded step: %v", err)
+	}
+}
