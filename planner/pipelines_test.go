@@ -27,11 +27,11 @@ type pipelineRun struct {
 // question is what a user asks to see the run.
 func (r *pipelineRun) question() Config {
 	schedule, kind, _ := strings.Cut(r.Strategy, "/")
-	schedule, three := strings.CutSuffix(schedule, "3")
+	name := strings.TrimRight(schedule, "34") // stages a rank
 	c := Config{Batch: r.Batch / r.Micros, Optimizer: "adamw", Runtime: measuredRelease, GPU: "h200", Attention: "efficient", Parallel: fmt.Sprint("pp=", r.Ranks),
-		PPSchedule: schedule, PPMicros: int(r.Micros), PPSplit: strings.Join(r.Cut[1:], ",")}
-	if three {
-		c.PPStages = 3
+		PPSchedule: name, PPMicros: int(r.Micros), PPSplit: strings.Join(r.Cut[1:], ",")}
+	if name != schedule {
+		c.PPStages = int(schedule[len(name)] - '0')
 	}
 	if r.Name == "gpt" {
 		c.Dims = map[string]int64{"seq": 512}
@@ -141,7 +141,10 @@ func TestPipelineShards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []Config{{Parallel: "pp=2,fsdp=2", FSDPPrecision: "bf16"}, {Parallel: "pp=2,hsdp=2x4", FSDPReshard: "2", PPSchedule: "1f1b", PPMicros: 4}, {Parallel: "pp=2,fsdp=2", FSDPOffload: true}} {
+	for _, c := range []Config{{Parallel: "pp=2,fsdp=2", FSDPPrecision: "bf16"}, {Parallel: "pp=2,hsdp=2x4", FSDPReshard: "2", PPSchedule: "1f1b", PPMicros: 4}, {Parallel: "pp=2,fsdp=2", FSDPOffload: true},
+		{Parallel: "pp=2,fsdp=2", PPSchedule: "zbv", PPMicros: 5, FSDPReshard: "false"}, {Parallel: "pp=2,ddp=2", PPSchedule: "zero-bubble"}, {Parallel: "pp=2,zero1=2", PPSchedule: "bfs", PPStages: 4},
+		{Parallel: "pp=2,fsdp=2", PPSchedule: "interleaved", PPStages: 5, PPMicros: 4}, {Parallel: "pp=2,fsdp=2", PPSchedule: "zero-bubble", PPStages: 5, PPMicros: 4, FSDPReshard: "false", FSDPPrecision: "bf16"},
+		{Parallel: "pp=2,fsdp=2,tp=2", PPSchedule: "1f1b", TPColwise: []string{"features.*.*.block.3"}, TPRowwise: []string{"features.*.*.block.5"}}, {Parallel: "pp=2", PPSchedule: "zbv", PPMicros: 1, LoRA: "r=8,target=all-linear"}} {
 		c.Batch, c.Optimizer, c.GPU = 2, "adamw", "h200"
 		j, err := m.resolve(c)
 		if err != nil {

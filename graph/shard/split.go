@@ -138,7 +138,9 @@ func (p *pipeline) backwardInputs(a Action, nodes []int, extra map[int][]program
 			p.inputNode(&n, apart, wanted)
 		}
 	}
-	l.keeps = p.saved(d, nodes)
+	var above []program.StorageID
+	l.keeps, above = p.saved(d, nodes)
+	p.release(above)
 	return l
 }
 
@@ -210,22 +212,28 @@ func (p *pipeline) apart(n *program.Node, used map[program.StorageID]bool) progr
 	return c
 }
 
-// saved are storages of forward that autograd saved for nodes of the graph that stays.
-func (p *pipeline) saved(d *division, nodes []int) (out []program.StorageID) {
+// saved are storages of forward that autograd saved for nodes of the graph that stays, and for those after the last
+// call with parameters, which go when the gradients of inputs are there.
+func (p *pipeline) saved(d *division, nodes []int) (stay, above []program.StorageID) {
 	seen := map[program.StorageID]bool{}
 	for _, i := range nodes {
 		n := &p.src.Nodes[i]
-		if !d.inputs[i] || n.Call < 0 || n.Call > d.top {
+		if !d.inputs[i] {
 			continue
 		}
 		for _, id := range n.Reads {
 			at, ok := p.maker[id]
-			if now := p.now(id); ok && !seen[id] && p.src.Nodes[at].Phase == program.Forward && p.mine[at] && p.p.Storages[now].Life == program.Step {
-				seen[id], out = true, append(out, now)
+			now := p.now(id)
+			switch {
+			case !ok || seen[id] || p.src.Nodes[at].Phase > program.Loss || !p.mine[at] || p.p.Storages[now].Life != program.Step:
+			case n.Call >= 0 && n.Call <= d.top:
+				seen[id], stay = true, append(stay, now)
+			default:
+				above = append(above, now)
 			}
 		}
 	}
-	return out
+	return stay, above
 }
 
 // backwardWeights computes the gradients of a stage's parameters, call by call in the parameters'

@@ -8,7 +8,7 @@
 The process group is PyTorch's fake one: ranks come one after the other, collectives, sends and receives do nothing, and what is allocated for them is allocated as always. What
 NCCL's works hold until they end is not seen. A line is a rank: name, strategy (SCHEDULE or SCHEDULE-SHARDING), the rank of the pipeline, `cut` (the first part of each stage), and of each of
 four steps the most allocated bytes, with a GPU also the reserved ones. Without one, what lived at the highest moment is printed by the operator that made it.
-Schedules: gpipe, 1f1b, interleaved, zero-bubble (both two stages a rank; interleaved3: three), bfs (ScheduleLoopedBFS), zbv. Shardings over two ranks within each stage: fsdp (fully_shard on every
+Schedules: gpipe, 1f1b, interleaved, zero-bubble (both two stages a rank; interleaved3, interleaved4: more), bfs (ScheduleLoopedBFS), zbv. Shardings over two ranks within each stage: fsdp (fully_shard on every
 block, then on the stage), keep (the same with reshard_after_forward=False, which torchtitan chooses beside pipelines), hsdp (2 x 2), ddp, zero1. AdamW, float32, four
 micro-batches of a quarter of the batch, two ranks of the pipeline unless RANKS says more."""
 import gc, json, os, re, sys, warnings, weakref
@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 pp.stage.validate_tensors_metadata = lambda *a: None # a convolution's layout on the device is not that on the meta device, from which shapes are known here
 DEV, MICROS = torch.device('cuda' if CUDA else 'cpu'), int(os.environ.get('MICROS', 4))
-SCHEDULES = {'gpipe': (pp.ScheduleGPipe, 1), '1f1b': (pp.Schedule1F1B, 1), 'interleaved': (pp.ScheduleInterleaved1F1B, 2), 'interleaved3': (pp.ScheduleInterleaved1F1B, 3), 'bfs': (pp.ScheduleLoopedBFS, 2),
+SCHEDULES = {'gpipe': (pp.ScheduleGPipe, 1), '1f1b': (pp.Schedule1F1B, 1), 'interleaved': (pp.ScheduleInterleaved1F1B, 2), 'interleaved3': (pp.ScheduleInterleaved1F1B, 3), 'interleaved4': (pp.ScheduleInterleaved1F1B, 4), 'bfs': (pp.ScheduleLoopedBFS, 2),
              'zero-bubble': (pp.ScheduleInterleavedZeroBubble, 2), 'zbv': (pp.ScheduleZBVZeroBubble, 2)}
 SHARDINGS = {'': {}, 'fsdp': {'dp': 2}, 'keep': {'dp': 2}, 'hsdp': {'rep': 2, 'dp': 2}, 'ddp': {'dp': 2}, 'zero1': {'dp': 2}}
 
