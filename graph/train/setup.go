@@ -52,7 +52,7 @@ func (b *builder) resident() error {
 		shape, ok := v.Type.Shape.Static()
 		if !ok {
 			if cat == program.Inputs {
-				return fmt.Errorf("input %q has the unbound shape %v: bind its dimensions, as --dim NAME=N", v.Name, shapeText(v.Type.Shape))
+				return fmt.Errorf("input %q has the unbound shape %v: bind its dimensions, as %s", v.Name, shapeText(v.Type.Shape), howToBind(v.Type.Shape))
 			}
 			continue
 		}
@@ -300,4 +300,18 @@ func parent(name string) string {
 		return name[:i]
 	}
 	return ""
+}
+
+// howToBind returns the flags that bind a shape's dimensions.
+func howToBind(s graph.Shape) string {
+	var flags []string
+	for _, d := range s {
+		if name, ok := d.Symbol(); ok && !slices.Contains(flags, "--dim "+name+"=N") {
+			flags = append(flags, "--dim "+name+"=N")
+		}
+	}
+	if len(flags) == 0 {
+		return "--dim NAME=N"
+	}
+	return strings.Join(flags, " ")
 }
