@@ -339,3 +339,17 @@ func named(path string, err error) error {
 	}
 	return fmt.Errorf("%s: %w", path, err)
 }
+
+// Names returns the names of the files in a folder on the command line, of a
+// large one some, and whether there is one; the current folder is ".".
+func Names(folder string) (names []string, there bool) {
+	f, err := os.Open(folder)
+	if err != nil {
+		return nil, !errors.Is(err, fs.ErrNotExist)
+	}
+	defer func() { _ = f.Close() }() // read, not written
+	const most = 1000
+	names, _ = f.Readdirnames(most) // none of what is not a folder
+	slices.Sort(names)
+	return names, true
+}

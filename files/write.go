@@ -35,6 +35,9 @@ func write(path string, data []byte) error {
 		if _, err := os.Lstat(path); err == nil {
 			return errors.New("is a link to a file that does not exist: remove it, or name another file")
 		}
+		if _, err := os.Stat(filepath.Dir(path)); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("there is no folder %s: make it, or name another", filepath.Dir(path))
+		}
 	}
 	return replaceAt(path, data, 0o644)
 }

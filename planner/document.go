@@ -90,6 +90,9 @@ func checkVersion(data []byte) error {
 
 // ReadPlan reads the user's Plan document.
 func ReadPlan(path string) (*Plan, error) {
+	if strings.HasSuffix(path, ".onnx") {
+		return nil, fmt.Errorf("%s: a model, not a plan: memplan plan %s -o plan.json makes one", path, path)
+	}
 	data, err := readDocument(files.Door{}, path)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -152,6 +153,9 @@ func (m *Model) bind(batch int64, dims map[string]int64, shapes map[string]graph
 	}
 	opt := infer.Options{Batch: batch, Dims: dims, Shapes: shapes}
 	res, err := infer.Infer(m.g, opt)
+	if err != nil && len(dims) > 0 {
+		return fmt.Errorf("%w (at %s: not every size suits a model; sides that halve often are multiples of 32)", err, strings.Join(bindings(dims), ", "))
+	}
 	if err != nil {
 		return err
 	}
@@ -173,6 +177,15 @@ func (m *Model) bind(batch int64, dims map[string]int64, shapes map[string]graph
 	}
 	m.bound = binding{asked, warnings}
 	return nil
+}
+
+// bindings lists dimensions as NAME=N, by name.
+func bindings(dims map[string]int64) []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(dims)) {
+		out = append(out, fmt.Sprintf("%s=%d", name, dims[name]))
+	}
+	return out
 }
 
 // atBounds adds to dims the symbols that inference created, at their largest
@@ -330,6 +343,10 @@ func runtime(d files.Door, name string) (*profile.Runtime, error) {
 	return r, nil
 }
 
+// mostGigabytes is the largest number without a unit that is taken to be meant
+// in gigabytes.
+const mostGigabytes = 4096
+
 // budget subtracts the CUDA context from the card's memory.
 func (j *job) budget() error {
 	j.vram = j.cfg.VRAM
@@ -339,7 +356,10 @@ func (j *job) budget() error {
 	if j.vram == 0 {
 		return nil
 	}
-	if j.cap = j.vram - j.besides(); j.cap <= 0 {
+	if j.cap = j.vram - j.besides(); j.cap <= 0 && j.vram <= mostGigabytes {
+		return fmt.Errorf("--vram %d is a size in bytes: did you mean %dG?", j.vram, j.vram)
+	}
+	if j.cap <= 0 {
 		what := "context"
 		if j.meshed != nil {
 			what = "context with NCCL's communicators"

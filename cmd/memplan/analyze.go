@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -313,9 +314,29 @@ func (s *streams) open(path string, cfg *planner.Config) (*planner.Model, error)
 func (s *streams) openAny(path string, cfg *planner.Config) (*planner.Model, []string, error) {
 	m, unknown, err := planner.OpenFor(path, cfg)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, missing(path, err)
 	}
 	return m, unknown, s.keep(m.Files()...)
+}
+
+// missing adds to the error of a file on the command line that does not exist
+// what may be meant.
+func missing(path string, err error) error {
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	dir, base := filepath.Split(path)
+	names, there := files.Names(filepath.Clean(dir))
+	if !there {
+		return fmt.Errorf("%w: there is no folder %s", err, filepath.Clean(dir))
+	}
+	if slices.Contains(names, base) { // another file is missing
+		return err
+	}
+	if near := planner.Nearest(base, names); near != "" {
+		return fmt.Errorf("%w: did you mean %s?", err, dir+near)
+	}
+	return err
 }
 
 // analyzed answers a question about a model, showing progress if it takes long.

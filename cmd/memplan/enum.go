@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -45,10 +46,16 @@ func addEnum(c *cobra.Command, flags *pflag.FlagSet, at *string, name, standard,
 	_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails only for a flag that does not exist
 }
 
+// meant are names that people give, which resemble none or the wrong one.
+var meant = map[string]string{"gpu": "cuda", "nvidia": "cuda", "pytorch": "torch", "hf": "huggingface", "transformers": "huggingface", "md": "markdown", "training": "train", "inference": "infer", "eval": "infer"}
+
 // oneOf returns nil if values has s, else an error with the intended name.
 func oneOf(s string, values []string) error {
 	if slices.Contains(values, s) {
 		return nil
+	}
+	if to := meant[strings.ToLower(s)]; slices.Contains(values, to) {
+		return fmt.Errorf("did you mean %s?", to)
 	}
 	if near := planner.Nearest(s, values); near != "" {
 		return fmt.Errorf("did you mean %s?", near)

@@ -122,6 +122,9 @@ func suggestion(name string, known []string, otherwise string) string {
 }
 
 func unknownCommand(root *cobra.Command, name string) error {
+	if strings.HasSuffix(name, ".onnx") {
+		return fmt.Errorf("unknown command %q: did you mean memplan analyze %s?", name, name)
+	}
 	return fmt.Errorf("unknown command %q%s", name, suggestion(name, helpNames(root), "memplan help lists the commands"))
 }
 

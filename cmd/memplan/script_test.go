@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 // TestScripts pins exit codes, streams and formats; the sample models lie in
 // $MODELS, small ones with weights in $SMALL, a calibration in $PROFILE,
 // a plan of the version before plans had arenas in $OLDPLAN, a model in evaluation
-// mode in $EVAL.
+// mode in $EVAL, one of images of any size, halved and doubled within, in $SIDES.
 func TestScripts(t *testing.T) {
 	models, err := filepath.Abs(filepath.Join("..", "..", "models"))
 	if err != nil {
@@ -33,6 +33,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("SMALL", filepath.Join(filepath.Dir(models), "validate", "testdata", "golden"))
 			e.Setenv("OLDPLAN", filepath.Join(filepath.Dir(models), "cmd", "memplan", "testdata", "plan_without_arena.json"))
 			e.Setenv("EVAL", filepath.Join(filepath.Dir(models), "cmd", "memplan", "testdata", "eval.onnx"))
+			e.Setenv("SIDES", filepath.Join(filepath.Dir(models), "cmd", "memplan", "testdata", "sides.onnx"))
 			e.Setenv("PROFILE", filepath.Join(filepath.Dir(models), "planner", "profile", "testdata", "calibration-h200.json"))
 			return nil
 		},

@@ -13,8 +13,8 @@ var signatures = []struct {
 	magic  string
 	what   string
 }{
-	{0, "PK\x03\x04", "a zip archive, such as a PyTorch checkpoint"},
-	{0, "\x80\x02", "a Python pickle, such as an old PyTorch checkpoint"},
+	{0, "PK\x03\x04", "a zip archive, such as a PyTorch checkpoint: export the model, with memplan.export or torch.onnx.export"},
+	{0, "\x80\x02", "a Python pickle, such as an old PyTorch checkpoint: export the model, with memplan.export or torch.onnx.export"},
 	{0, "version https://git-lfs", "a Git LFS pointer; fetch the file with git lfs pull"},
 	{0, "\x89PNG", "a PNG image"},
 	{0, "\xff\xd8\xff", "a JPEG image"},
@@ -30,7 +30,7 @@ var signatures = []struct {
 	{0, "\x7fELF", "an executable"},
 	{4, "TFL3", "a TensorFlow Lite model"},
 	{4, "ORTM", "an ORT-format model"},
-	{8, "{\"", "a safetensors file: weights without a graph"},
+	{8, "{\"", "a safetensors file, weights without a graph: export the model, with memplan.export or torch.onnx.export"},
 	{0, "<!DOCTYPE", "an HTML page"},
 	{0, "<html", "an HTML page"},
 	{257, "ustar", "a tar archive"},
@@ -48,7 +48,7 @@ func sniff(r io.ReaderAt, size int64, path string, err error) error {
 		}
 	}
 	if isText(head) {
-		return fmt.Errorf("%s: not an ONNX model but text", path)
+		return fmt.Errorf("%s: not an ONNX model but text: give the .onnx file that memplan.export or torch.onnx.export wrote", path)
 	}
 	if bytes.Trim(head, "\x00") == nil {
 		return fmt.Errorf("%s: not an ONNX model but zeros", path)

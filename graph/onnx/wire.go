@@ -203,7 +203,7 @@ func (r *reader) field(end int64) (field, error) {
 		f.bits, err = r.varint(end)
 		f.off = r.offset()
 		if left := end - f.off; err == nil && f.bits > uint64(max(left, 0)) {
-			return f, r.fail(at, "field %d takes %d bytes, %d are left", num, f.bits, left)
+			return f, r.fail(at, "field %d takes %d bytes, %d are left: the file is cut short or damaged, copy or export it again", num, f.bits, left)
 		}
 		f.end = f.off + int64(f.bits)
 		return f, err

@@ -52,7 +52,7 @@ func (b *builder) resident() error {
 		shape, ok := v.Type.Shape.Static()
 		if !ok {
 			if cat == program.Inputs {
-				return fmt.Errorf("input %q has the unbound shape %v: bind its dimensions, as --dim %s=N", v.Name, shapeText(v.Type.Shape), openDim(v.Type.Shape))
+				return fmt.Errorf("input %q has the unbound shape %v: bind its dimensions, as %s", v.Name, shapeText(v.Type.Shape), howToBind(v.Type.Shape))
 			}
 			continue
 		}
@@ -302,12 +302,16 @@ func parent(name string) string {
 	return ""
 }
 
-// openDim returns the first symbol of a shape, NAME if it has none.
-func openDim(s graph.Shape) string {
+// howToBind returns the flags that bind a shape's dimensions.
+func howToBind(s graph.Shape) string {
+	var flags []string
 	for _, d := range s {
-		if names := d.Symbols(); len(names) > 0 {
-			return names[0]
+		if name, ok := d.Symbol(); ok && !slices.Contains(flags, "--dim "+name+"=N") {
+			flags = append(flags, "--dim "+name+"=N")
 		}
 	}
-	return "NAME"
+	if len(flags) == 0 {
+		return "--dim NAME=N"
+	}
+	return strings.Join(flags, " ")
 }

@@ -30,7 +30,11 @@ func find[T any](kind string, rows []T, names func(*T) []string, name string) (*
 			known = append(known, n)
 		}
 	}
-	if near := nearest(name, known); near != "" {
+	near := nearest(name, known)
+	if near == "" {
+		near = onlyWith(name, known)
+	}
+	if near != "" {
 		return nil, fmt.Errorf("unknown %s %q: did you mean %s?", kind, name, near)
 	}
 	own := make([]string, len(rows))
@@ -38,6 +42,21 @@ func find[T any](kind string, rows []T, names func(*T) []string, name string) (*
 		own[i] = names(&rows[i])[0]
 	}
 	return nil, fmt.Errorf("unknown %s %q (known: %s)", kind, name, strings.Join(own, ", "))
+}
+
+// onlyWith returns the one known name that has a given one in it, as rtx4090
+// has 4090; "" if there are none or several.
+func onlyWith(name string, known []string) (found string) {
+	for _, k := range known {
+		if name == "" || !strings.Contains(k, strings.ToLower(name)) {
+			continue
+		}
+		if found != "" {
+			return ""
+		}
+		found = k
+	}
+	return found
 }
 
 // maxName bounds the length in bytes of a name that suggestions are sought for:

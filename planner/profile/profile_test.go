@@ -71,6 +71,8 @@ func TestUnknownNames(t *testing.T) {
 	for _, tt := range []struct{ kind, name, want string }{
 		{"gpu", "h20", `unknown gpu "h20": did you mean h200?`},
 		{"gpu", "A100-40g", `unknown gpu "A100-40g": did you mean a100-40gb?`},
+		{"gpu", "4090", `unknown gpu "4090": did you mean rtx4090?`},
+		{"gpu", "RTX 4090", `unknown gpu "RTX 4090": did you mean rtx4090?`},
 		{"optimizer", "adamw-fuse", `unknown optimizer "adamw-fuse": did you mean adamw-fused?`},
 		{"optimizer", "adma", `unknown optimizer "adma" (known: adamw, `},
 		{"precision", "bf17", `unknown precision "bf17": did you mean bf16?`},
