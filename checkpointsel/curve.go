@@ -211,6 +211,7 @@ func (f *curve) solve(c *context, i int) {
 	if k.runs {
 		level = max(level, k.forward)
 	}
+	f.best.most = f.above
 	f.best.start(step{peak: level, cost: k.cost}, c.steps[at+1], k.grows)
 	for _, s := range p.from[i] {
 		sp := &p.spans[s]
@@ -225,7 +226,7 @@ func (f *curve) solve(c *context, i int) {
 		in := f.of[s]
 		f.best.add(o, c.steps[sp.hi-c.lo], p.slots[sp.hi].before-p.slots[i].before-e.drop, in.steps[i-in.lo], in.offset-c.offset)
 	}
-	c.steps[at] = below(f.best.list, f.above)
+	c.steps[at] = below(f.best.list, f.best.most)
 	f.known[id] = c.steps[at]
 }
 
@@ -252,6 +253,7 @@ func (f *curve) whole() {
 	f.top = make([][]step, n+1)
 	f.top[n] = []step{{peak: p.loss, len: -1}}
 	for i := n - 1; i >= 0; i-- {
+		f.best.most = floorDiv(f.limit, f.grid) + slack + p.slots[i].before - p.slots[0].before
 		f.best.start(step{peak: max(p.slots[i].forward, p.slots[i].backward)}, f.top[i+1], 0)
 		for _, s := range p.from[i] {
 			sp := &p.spans[s]
@@ -259,7 +261,7 @@ func (f *curve) whole() {
 			o := step{peak: e.forward, len: int32(sp.hi - i)}
 			f.best.add(o, f.top[sp.hi], -e.drop, in.steps[i-in.lo], in.offset+p.slots[i].before+e.held)
 		}
-		f.top[i] = below(f.best.list, floorDiv(f.limit, f.grid)+slack+p.slots[i].before-p.slots[0].before)
+		f.top[i] = below(f.best.list, f.best.most)
 	}
 }
 
@@ -267,12 +269,13 @@ func (f *curve) whole() {
 // added so far.
 type choices struct {
 	list, spare, fresh []step
+	most               int64 // steps at higher levels are not needed, but for the first
 	work               int
 }
 
 // start begins with one choice.
 func (c *choices) start(o step, rest []step, restBy int64) {
-	c.list = combine(c.list[:0], o, rest, restBy, nil, 0, nil)
+	c.list = combine(c.list[:0], o, rest, restBy, nil, 0, nil, c.most)
 }
 
 // add adds a segment o combined with the steps of what follows and of its
@@ -284,7 +287,7 @@ func (c *choices) add(o step, rest []step, restBy int64, inner []step, innerBy i
 		return
 	}
 	c.work += len(rest) + len(inner) + len(c.list)
-	c.fresh = combine(c.fresh[:0], o, rest, restBy, inner, innerBy, c.list)
+	c.fresh = combine(c.fresh[:0], o, rest, restBy, inner, innerBy, c.list, c.most)
 	if len(c.fresh) > 0 {
 		c.spare = merge(c.spare[:0], c.list, c.fresh)
 		c.list, c.spare = c.spare, c.list
@@ -292,8 +295,9 @@ func (c *choices) add(o step, rest []step, restBy int64, inner []step, innerBy i
 }
 
 // combine appends, for two lists and o, the steps with the larger level and the
-// sum of costs, if they are below the steps known. A nil inner is ignored.
-func combine(out []step, o step, rest []step, restBy int64, inner []step, innerBy int64, known []step) []step {
+// sum of costs, if they are below the steps known. A nil inner is ignored. After
+// the first it needs none at levels above most.
+func combine(out []step, o step, rest []step, restBy int64, inner []step, innerBy int64, known []step, most int64) []step {
 	r, i, k := 0, 0, 0
 	level := max(o.peak, rest[0].peak+restBy)
 	if inner != nil {
@@ -326,7 +330,7 @@ func combine(out []step, o step, rest []step, restBy int64, inner []step, innerB
 		if i+1 < len(inner) {
 			level = min(level, inner[i+1].peak+innerBy)
 		}
-		if level == math.MaxInt64 {
+		if level == math.MaxInt64 || level > most {
 			return out
 		}
 	}

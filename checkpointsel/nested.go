@@ -214,7 +214,10 @@ func (p *Nested) Without() int64 {
 // MinBudget returns the least budget at which Solve finds a choice in the given
 // view. Below the one of the Hoped view, no choice fits.
 func (p *Nested) MinBudget(v View) int64 {
-	f := p.curve(v, p.Without())
+	f := p.results[v] // whatever its limit, its lists begin with their lowest levels
+	if f == nil {
+		f = p.curve(v, p.Fixed)
+	}
 	least := f.top[0][0].peak * f.grid
 	if least = max(least, p.Fixed); v == Sure {
 		least += p.Extra

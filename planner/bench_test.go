@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -44,5 +45,26 @@ func BenchmarkLlamaPlan(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.ReportMetric(100*p.Checkpoint.RecomputeOverhead, "overhead-%")
+	}
+}
+
+// BenchmarkBestBatch finds the fastest batch of the samples under two budgets.
+func BenchmarkBestBatch(b *testing.B) {
+	for _, name := range []string{"resnet50", "vit_b_16", "gpt2"} {
+		for _, gib := range []int64{4, 16} {
+			b.Run(fmt.Sprintf("%s/%dG", name, gib), func(b *testing.B) {
+				for b.Loop() {
+					m, err := Open(filepath.Join("..", "models", name+".onnx"))
+					if err != nil {
+						b.Fatal(err)
+					}
+					r, err := m.Analyze(b.Context(), Config{BatchBest: true, VRAM: gib << 30})
+					if err != nil {
+						b.Fatal(err)
+					}
+					b.ReportMetric(r.Batch.Best.SamplesPerSecond, "samples/s")
+				}
+			})
+		}
 	}
 }

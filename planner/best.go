@@ -63,6 +63,7 @@ const (
 	mostEffort      = 110_000
 	lastEffort      = 90_000
 	smallEffort     = 40_000
+	leastChosen     = 2 // batches that are likely to do more: the first may have had bad luck with the allocator's gaps
 	closeEnough     = 0.005
 	mostPoints      = 48
 )
@@ -79,6 +80,7 @@ type bestSearch struct {
 	rest     float64 // bound on what was given up
 	effort   int     // of bounds
 	selected int     // effort of selections
+	chosen   int     // batches that checkpoints were chosen for
 	quick    float64 // samples per second of a step that is known to fit
 	known    int64   // the largest batch that fits with some checkpoints
 }
@@ -339,7 +341,7 @@ func (s *bestSearch) selects(ctx context.Context, t *batchTry) bool {
 	case t.likely <= s.best.rate:
 		return s.selected+selectionEffort*t.nodes < smallEffort
 	}
-	return s.selected < lastEffort
+	return s.selected < lastEffort || s.chosen < leastChosen
 }
 
 // mostCounted is the widest stretch whose batches are bounded one by one.
@@ -567,6 +569,7 @@ func (s *bestSearch) settle(ctx context.Context, t *batchTry) error {
 		return nil
 	}
 	t.settled = true
+	s.chosen++
 	before := s.m.made
 	defer func() { s.selected += max(s.m.made-before, selectionEffort*t.nodes) }() // a selection solves more than it builds
 	for _, policy := range s.policies {

@@ -168,9 +168,9 @@ type candidate struct {
 }
 
 // candidates returns the selections of n levels in both views, the cheapest
-// first. They do not depend on the budget, so that a larger budget never gets a
-// costlier plan.
-func candidates(p choice, n int64) []candidate {
+// first, without hopes of what exceeds a budget. The levels do not depend on the budget, so that
+// a larger budget never gets a costlier plan.
+func candidates(p choice, n, most int64) []candidate {
 	var out []candidate
 	seen := map[string]bool{}
 	add := func(budget int64, v checkpointsel.View) {
@@ -182,7 +182,9 @@ func candidates(p choice, n int64) []candidate {
 	}
 	lo, hi := p.MinBudget(checkpointsel.Hoped), p.Without()
 	for i := range n + 1 {
-		add(hi-(hi-lo)*i/n, checkpointsel.Hoped)
+		if level := hi - (hi-lo)*i/n; level <= most {
+			add(level, checkpointsel.Hoped)
+		}
 		add(hi-(hi-lo)*i/n, checkpointsel.Sure)
 	}
 	add(p.MinBudget(checkpointsel.Sure), checkpointsel.Sure)
@@ -215,7 +217,7 @@ func (a *answer) fitting(ctx context.Context, p choice, list []candidate, most f
 // flatFitting is fitting for segments side by side, without those that prove
 // unnecessary.
 func (a *answer) flatFitting(ctx context.Context, p *checkpointsel.Problem) ([]train.Segment, float64, error) {
-	list := candidates(p, flatLevels)
+	list := candidates(p, flatLevels, a.j.cap)
 	usual, err := a.usual()
 	if err != nil {
 		return nil, 0, err
@@ -260,7 +262,7 @@ func (a *answer) usual() ([][]train.Segment, error) {
 // that is unnecessary under one budget might be needed under a larger one,
 // whose plan would be slower.
 func (a *answer) nestedFitting(ctx context.Context, n *checkpointsel.Nested, most float64) ([]train.Segment, float64, error) {
-	return a.fitting(ctx, n, candidates(n, nestedLevels), most)
+	return a.fitting(ctx, n, candidates(n, nestedLevels, a.j.cap), most)
 }
 
 // mostPruned bounds the number of segments that prune tries to remove.

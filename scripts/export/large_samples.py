@@ -2,6 +2,7 @@
 """Writes planner/testdata/llama_70b.onnx.xz and moe_8x7b.onnx.xz: models too large for one card, exported without ever having weights.
 
     python3 scripts/export/large_samples.py    # with torch, transformers, onnx and onnxscript; two minutes
+    python3 scripts/export/large_samples.py 10,20,40,160 DIR    # Llamas of so many layers, as DIR/llama_10.onnx, for the growth in docs/selection.md
 
 The first is a Llama of 80 layers as transformers has it. The second has Mixtral's layers with the experts as linear modules, each of which runs on all tokens (dense
 dispatch): transformers' own experts either do not export or copy their weights for each token.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import lzma
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +49,12 @@ class Experts(nn.Module):
         return out
 
 
-def llama_70b() -> Any:
+def llama_70b(layers: int = 80) -> Any:
     import transformers as t
 
     return t.LlamaForCausalLM(
         t.LlamaConfig(
-            hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8, vocab_size=128256, max_position_embeddings=8192, use_cache=False
+            hidden_size=8192, intermediate_size=28672, num_hidden_layers=layers, num_attention_heads=64, num_key_value_heads=8, vocab_size=128256, max_position_embeddings=8192, use_cache=False
         )
     )
 
@@ -90,6 +92,10 @@ def exported(build: Any) -> bytes:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        for layers in map(int, sys.argv[1].split(",")):
+            Path(sys.argv[2], f"llama_{layers}.onnx").write_bytes(exported(lambda n=layers: llama_70b(n)))
+        sys.exit()
     data = Path(__file__).resolve().parents[2] / "planner" / "testdata"
     for build in (llama_70b, moe_8x7b):
         (data / f"{build.__name__}.onnx.xz").write_bytes(lzma.compress(exported(build), preset=9))
