@@ -360,7 +360,7 @@ func (a *answer) selectJoint(ctx context.Context, s *selector, segs []train.Segm
 	if on, _ := a.j.cfg.offloads(); !on {
 		return false, nil
 	}
-	segs, low, err := a.joint(ctx, s, segs, candidates(s.problem, offloadLevels))
+	segs, low, err := a.joint(ctx, s, segs, candidates(s.problem, offloadLevels, math.MaxInt64))
 	if err != nil || segs == nil {
 		return false, err
 	}
