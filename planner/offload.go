@@ -326,6 +326,9 @@ func (q *jointSearch) bound() (float64, error) {
 	t := timeOf(plain.Program, &q.a.j.time, 1)
 	micros := float64(max(plain.Micros, 1))
 	forward, backward := t.ForwardMs/1e3/micros, t.BackwardMs/1e3/micros
+	if micros > 1 { // times are those of the last micro-batch's ends: no phase takes longer than all
+		forward, backward = t.StepMs/1e3/micros, t.StepMs/1e3/micros
+	}
 	rate := q.a.j.time.Host
 	recompute := func(extra float64) float64 {
 		best, cap := math.Inf(1), q.a.j.cap+int64(extra)
@@ -422,7 +425,7 @@ func (a *answer) offloadNotes() (out []graph.Warning) {
 
 const (
 	// hostOptimizerName is the engine of --offload optimizer (torchao/optim/cpu_offload.py,
-	// 0.17): AdamW fused on the processor, one optimizer for each parameter.
+	// 0.19): AdamW fused on the processor, one optimizer for each parameter.
 	hostOptimizerName = "torchao.optim.CPUOffloadOptimizer"
 	// leastHosted is its minimal_size: parameters of fewer elements stay on the card.
 	leastHosted = 4096

@@ -1,7 +1,7 @@
 package profile
 
-// hostEfficiency is the share of a link's rate that copies of pinned memory reach: 25 GB/s
-// of PCIe 4.0 x16's 31.5, as nvbandwidth reports for most hosts.
+// hostEfficiency is the share of a link's raw rate that copies of pinned memory are taken to
+// reach, an estimate: packets' headers take part of it, and hosts differ.
 const hostEfficiency = 0.8
 
 // Raw rates of links to the host, in bytes per second and direction, after line coding (PCI
