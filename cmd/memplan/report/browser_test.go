@@ -187,16 +187,18 @@ func TestPrinted(t *testing.T) {
 		page           string
 		pictures, rows int
 	}{"analysis": {analysis, 1, 8}, "diff": {written(t, Diffs, "html", d, Style{}), 2, 60}} {
-		ctx := browser(t, c.page)
-		var got struct{ Controls, Pictures, Flat, Pale, Rows, Broken, Heads, Scrolled, Cut int }
-		dark := emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}})
-		paper := emulation.SetEmulatedMedia().WithMedia("print").WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}})
-		if err := chromedp.Run(ctx, dark, chromedp.EmulateViewport(700, 990), chromedp.Evaluate(`dispatchEvent(new Event('beforeprint'))`, nil), paper, chromedp.Evaluate(printed, &got)); err != nil {
-			t.Fatal(err)
-		}
-		if got.Controls+got.Flat+got.Pale+got.Broken+got.Heads+got.Scrolled+got.Cut > 0 || got.Pictures != c.pictures || got.Rows < c.rows {
-			t.Errorf("%s: %+v, want %d pictures, %d rows at least and none of the others", name, got, c.pictures, c.rows)
-		}
+		t.Run(name, func(t *testing.T) { // one browser at a time
+			ctx := browser(t, c.page)
+			var got struct{ Controls, Pictures, Flat, Pale, Rows, Broken, Heads, Scrolled, Cut int }
+			dark := emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}})
+			paper := emulation.SetEmulatedMedia().WithMedia("print").WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}})
+			if err := chromedp.Run(ctx, dark, chromedp.EmulateViewport(700, 990), chromedp.Evaluate(`dispatchEvent(new Event('beforeprint'))`, nil), paper, chromedp.Evaluate(printed, &got)); err != nil {
+				t.Fatal(err)
+			}
+			if got.Controls+got.Flat+got.Pale+got.Broken+got.Heads+got.Scrolled+got.Cut > 0 || got.Pictures != c.pictures || got.Rows < c.rows {
+				t.Errorf("%+v, want %d pictures, %d rows at least and none of the others", got, c.pictures, c.rows)
+			}
+		})
 	}
 }
 
