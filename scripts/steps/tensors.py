@@ -38,9 +38,15 @@ class Gated(nn.Module):
     def forward(s, x): return s.down(F.silu(s.gate(x)) * s.up(x))
 
 
+class RMSNorm(nn.Module):
+    """nn.RMSNorm written out: its kernel on the GPU saves other tensors than the CPU's."""
+    def __init__(s, d): super().__init__(); s.weight = nn.Parameter(torch.ones(d))
+    def forward(s, x): return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * s.weight
+
+
 class Block(nn.Module):
     def __init__(s, llama, causal):
-        super().__init__(); norm = nn.RMSNorm if llama else nn.LayerNorm
+        super().__init__(); norm = RMSNorm if llama else nn.LayerNorm
         s.norm1, s.attention, s.norm2, s.mlp = norm(D), Attention(causal, not llama), norm(D), Gated() if llama else MLP()
 
     def forward(s, x): x = x + s.attention(s.norm1(x)); return x + s.mlp(s.norm2(x))
@@ -55,7 +61,7 @@ class Model(nn.Module):
     def __init__(s, name):
         super().__init__(); s.name = name; s.tokens = Patches() if name == 'vit' else nn.Embedding(VOCAB, D)
         if name == 'gpt': s.positions = nn.Embedding(LENGTH, D)
-        s.blocks = nn.ModuleList(Block(name == 'llama', name != 'vit') for _ in range(LAYERS)); s.norm = (nn.RMSNorm if name == 'llama' else nn.LayerNorm)(D); s.head = nn.Linear(D, 1000 if name == 'vit' else VOCAB, bias=False)
+        s.blocks = nn.ModuleList(Block(name == 'llama', name != 'vit') for _ in range(LAYERS)); s.norm = (RMSNorm if name == 'llama' else nn.LayerNorm)(D); s.head = nn.Linear(D, 1000 if name == 'vit' else VOCAB, bias=False)
 
     def forward(s, x):
         h = s.tokens(x)
@@ -96,7 +102,7 @@ def spread(model, mesh, sequence, lossy):
 class Recorder(TorchDispatchMode):
     """Counts the storages that this rank's operators make."""
 
-    def __init__(self): super().__init__(); self.known, self.now, self.peak = {}, 0, 0
+    def __init__(self): super().__init__(); self.known, self.now, self.peak, self.op = {}, 0, 0, ''
 
     def meet(self, t):
         if not isinstance(t, torch.Tensor) or isinstance(t, DTensor) or type(t).__name__ == 'AsyncCollectiveTensor': return
