@@ -14,13 +14,13 @@ import (
 
 // A tensorRun is a step that scripts/steps/tensors.py counted under the fake process group.
 type tensorRun struct {
-	Name             string
-	Batch            int64
-	TP               int
-	Sequence, Lossy  bool
-	Forward, Loss    int64
-	Backward         int64
-	Optimizer        int64
+	Name            string
+	Batch           int64
+	TP              int
+	Sequence, Lossy bool
+	Forward, Loss   int64
+	Backward        int64
+	Optimizer       int64
 }
 
 // TestTensors predicts steps under tensor, sequence and loss parallelism. What was counted has
