@@ -333,7 +333,12 @@ func (m *Model) stages(j *job, split string, n int, batch int64) (out []string, 
 
 // tensor finds the modules that tensor parallelism splits.
 func (m *Model) tensor(j *job, batch int64) error {
-	b, err := m.build(j.single(), batch, nil)
+	one := *j.single()
+	var err error
+	if one.precision, err = profile.FindPrecision("fp32"); err != nil { // autocast's casts stand between modules and weights
+		return err
+	}
+	b, err := m.build(&one, batch, nil)
 	if err != nil {
 		return err
 	}
