@@ -80,11 +80,17 @@ func titanMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 	if m.ZeRO || m.Stage > 0 {
 		return nil, errors.New("it shards by fully_shard alone")
 	}
-	if err := errors.Join(policy(c, m), others(c, "fsdp-reshard", "fsdp-precision", "fsdp-offload", "cp-dim", "pp-schedule", "pp-micros")); err != nil {
+	if err := errors.Join(policy(c, m), others(c, "fsdp-reshard", "fsdp-precision", "fsdp-offload", "cp-dim", "pp-schedule", "pp-micros", "tp-sequence", "tp-loss")); err != nil {
 		return nil, err
+	}
+	if m.Tensor > 0 && len(c.TPSequence) == 0 {
+		return nil, errors.New("it divides sequences between split modules in any case: plan with --tp-sequence norms")
 	}
 	const p = "--parallelism."
 	out := [][2]string{{p + "data_parallel_replicate_degree", count(m.Replicas)}, {p + "data_parallel_shard_degree", count(m.Shards)}, {p + "tensor_parallel_degree", count(m.Tensor)}, {p + "pipeline_parallel_degree", count(m.Pipeline)}}
+	if m.Tensor > 0 && !c.TPLoss {
+		out = append(out, [2]string{p + "disable_loss_parallel", "true"})
+	}
 	if m.Context > 0 {
 		out = append(out, [2]string{p + "context_parallel_degree", count(m.Context)})
 	}
@@ -118,10 +124,13 @@ func megatronMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 	if m.Pipeline > 0 && c.PPSchedule != "1f1b" && c.PPSchedule != "interleaved" {
 		return nil, fmt.Errorf("it has no key for --pp-schedule %s", c.PPSchedule)
 	}
-	if err := others(c, "pp-schedule", "pp-micros"); err != nil {
+	if err := others(c, "pp-schedule", "pp-micros", "tp-sequence"); err != nil {
 		return nil, err
 	}
 	out := [][2]string{{"--tensor-model-parallel-size", count(m.Tensor)}, {"--pipeline-model-parallel-size", count(m.Pipeline)}}
+	if len(c.TPSequence) > 0 {
+		out = append(out, [2]string{"--sequence-parallel", ""})
+	}
 	if c.PPSchedule == "interleaved" {
 		out = append(out, [2]string{"--num-virtual-stages-per-pipeline-rank", "2"})
 	}

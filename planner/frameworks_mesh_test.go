@@ -81,6 +81,41 @@ func TestMeshConfigs(t *testing.T) {
 	}
 }
 
+// torchtitan divides sequences beside split modules, which its file says nothing of, and takes
+// the loss in parts unless told not to.
+func TestMeshSequence(t *testing.T) {
+	m, err := ParseParallel("fsdp=2,tp=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, loss := range []bool{false, true} {
+		cfg := Config{Parallel: "fsdp=2,tp=2", TPSequence: []string{"norms"}, TPLoss: loss}
+		keys, err := titanMesh(&cfg, &m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := parseRecipe("run.sh", []byte(argued(keys)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := "parallel=fsdp=2,tp=2 tp-sequence=norms"
+		if loss {
+			want += " tp-loss=true"
+		}
+		if got := r.String(); got != want {
+			t.Errorf("%v is read as %s, want %s", keys, got, want)
+		}
+	}
+	m, err = ParseParallel("ddp=2,tp=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := megatronMesh(&Config{TPSequence: []string{"norms"}}, &m)
+	if err != nil || !slices.Contains(keys, [2]string{"--sequence-parallel", ""}) {
+		t.Errorf("%v, %v", keys, err)
+	}
+}
+
 // Frameworks that have context parallelism of PyTorch's get its ranks, others refuse it.
 func TestMeshContext(t *testing.T) {
 	for _, c := range []struct {
@@ -89,7 +124,7 @@ func TestMeshContext(t *testing.T) {
 		key, value, wrong string
 	}{
 		{"fsdp=2,cp=4", titanMesh, "--parallelism.context_parallel_degree", "4", ""},
-		{"fsdp=2,tp=2", titanMesh, "", "", ""},
+		{"fsdp=2,tp=2", titanMesh, "", "", "plan with --tp-sequence norms"},
 		{"fsdp=2,cp=4", accelerateMesh, "parallelism_config.parallelism_config_cp_size", "4", ""},
 		{"ddp=2,cp=4", accelerateMesh, "", "", "beside FSDP"},
 		{"ddp=2,cp=4", megatronMesh, "", "", "TransformerEngine"},

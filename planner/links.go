@@ -78,6 +78,8 @@ func (j *job) communication(b *train.Build) (t traffic) {
 			t.beside[program.Backward] += 2 * runs * ring(largest, s.DeepSpeed)
 		case "_c10d_functional::all_reduce":
 			t.waiting += 2 * runs * ring(largest, s.Tensor)
+		case "_c10d_functional::all_gather_into_tensor", "_c10d_functional::reduce_scatter_tensor":
+			t.waiting += runs * ring(largest, s.Tensor)
 		}
 	}
 	if s.Replicas > 1 {

@@ -50,9 +50,9 @@ func TestMeshesLarge(t *testing.T) {
 	for _, c := range []struct {
 		name, gpu, smallest string
 	}{
-		{"llama_70b", "a100-80gb", ""},
+		{"llama_70b", "a100-80gb", "fsdp=2,tp=4"},
 		{"llama_70b", "h200", "fsdp=8"},
-		{"moe_8x7b", "a100-80gb", "fsdp=8"},
+		{"moe_8x7b", "a100-80gb", "fsdp=4,tp=2"},
 	} {
 		path := filepath.Join(t.TempDir(), c.name)
 		if err := os.WriteFile(path, testdata.Unpacked(t, "testdata/"+c.name+".onnx.xz"), 0o600); err != nil {

@@ -31,8 +31,9 @@ type MeshPlan struct {
 type MeshChoice struct {
 	Mesh             string  `json:"mesh"`
 	GPUs             int     `json:"gpus"`
-	Batch            int64   `json:"batch"`      // of a rank
-	Checkpoint       string  `json:"checkpoint"` // none, all: every module that can be checkpointed, or auto: chosen, with --checkpoint auto
+	Batch            int64   `json:"batch"`              // of a rank
+	Checkpoint       string  `json:"checkpoint"`         // none, all: every module that can be checkpointed, or auto: chosen, with --checkpoint auto
+	Sequence         bool    `json:"sequence,omitempty"` // with tp: sequences are divided, too (--tp-sequence norms)
 	Fits             bool    `json:"fits"`
 	ProcessBytes     int64   `json:"processBytes"`
 	AtLeast          bool    `json:"atLeast,omitempty"` // processBytes is a lower bound, which is above the card's memory: nothing else was predicted
@@ -67,6 +68,7 @@ type meshSearch struct {
 	policies []string        // values of --checkpoint, in the order in which they are tried
 	all      []train.Segment // what checkpoint all stands for; nil where nothing can be checkpointed
 	least    leastBytes
+	norms    bool // the file shows norms, at which tensor parallelism can divide sequences
 }
 
 // Meshes predicts the meshes of at most n cards of the question's kind, each without
@@ -250,7 +252,7 @@ func (s *meshSearch) perfect(n int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	s.all, s.least = sel.problem.All(), leastOf(b)
+	s.all, s.least, s.norms = sel.problem.All(), leastOf(b), len(shard.DefaultSequence(b)) > 0
 	if blocks, err := s.repeatedBlocks(j, s.cfg.Batch); err == nil { // without blocks fsdp is refused, not bounded
 		s.least.gathers(b, blocks)
 	}
@@ -274,6 +276,10 @@ func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
 		cfg.Parallel, c.GPUs = text, mesh.Ranks()
 	}
 	data := mesh.Data()
+	if mesh.Tensor > 0 && s.norms && len(cfg.TPSequence) == 0 { // what is divided is never more than the whole
+		cfg.TPSequence = []string{shard.Norms}
+	}
+	c.Sequence = len(cfg.TPSequence) > 0 && mesh.Tensor > 0
 	for _, c.Checkpoint = range s.policies {
 		if cfg.Checkpoint, cfg.Segments = c.Checkpoint, nil; c.Checkpoint == "all" {
 			cfg.Segments = s.all

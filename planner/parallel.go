@@ -56,6 +56,7 @@ type meshed struct {
 	wrap  string           // blocks, or a pattern of module names
 	split string           // blocks, or the modules that stages begin with
 	dims  map[string]int64 // dims of the file on a rank, where sequences are divided; else nil
+	found bool             // the modules that tensor parallelism splits were looked for
 	loop  bool             // the optimizer updates one parameter after the other
 	meta  int64            // bytes that a card would hold before the model is cut, where that is more than it has; else 0
 
@@ -169,7 +170,7 @@ func (j *job) spreads() (*meshed, error) {
 	}
 	s.DDP = shard.DDP{Bucket: c.DDPBucket, First: c.DDPFirst, BucketViews: c.DDPViews, Unused: c.DDPUnused, LateFree: true} // the larger of two: what must fit
 	s.Engine = shard.DeepSpeed{Bucket: int64(c.ZeROBucket), Overlap: c.ZeROOverlap, Persistence: int64(c.ZeROPersistence), Reuse: int64(c.ZeROReuse), Prefetch: int64(c.ZeROPrefetch), Live: int64(c.ZeROLive)}
-	s.TP = shard.TP{Colwise: c.TPColwise, Rowwise: c.TPRowwise}
+	s.TP = shard.TP{Colwise: c.TPColwise, Rowwise: c.TPRowwise, Sequence: slices.Clone(c.TPSequence), Loss: c.TPLoss}
 	if o := j.optimizer; mesh.Tensor > 0 && mesh.Shards == 0 && o != nil && o.Name == profile.Optimizers[0].Name {
 		s.loop = true // foreach kernels refuse DTensors beside plain parameters
 		if j.optimizer, err = profile.FindOptimizer(o.Name + "-loop"); err != nil {
@@ -305,7 +306,8 @@ func (m *Model) wrap(j *job, batch int64) (err error) {
 			return err
 		}
 	}
-	if s.Tensor > 0 && len(s.TP.Colwise)+len(s.TP.Rowwise) == 0 {
+	if t := &s.TP; s.Tensor > 0 && !s.found && (len(t.Colwise)+len(t.Rowwise) == 0 || t.Loss || len(t.Sequence) > 0) {
+		s.found = true
 		return m.tensor(j, batch)
 	}
 	return nil
@@ -332,17 +334,30 @@ func (m *Model) stages(j *job, split string, n int, batch int64) (out []string, 
 
 // tensor finds the modules that tensor parallelism splits.
 func (m *Model) tensor(j *job, batch int64) error {
-	b, err := m.build(j.single(), batch, nil)
+	one := *j.single()
+	var err error
+	if one.precision, err = profile.FindPrecision("fp32"); err != nil { // autocast's casts stand between modules and weights
+		return err
+	}
+	b, err := m.build(&one, batch, nil)
 	if err != nil {
 		return err
 	}
 	s := j.meshed
-	t, err := shard.DefaultTP(b)
-	if err != nil {
-		return fmt.Errorf("--parallel %s: %w (--tp-colwise, --tp-rowwise)", s.Mesh, err)
+	if len(s.TP.Colwise)+len(s.TP.Rowwise) == 0 {
+		t, err := shard.DefaultTP(b)
+		if err != nil {
+			return fmt.Errorf("--parallel %s: %w (--tp-colwise, --tp-rowwise)", s.Mesh, err)
+		}
+		s.TP.Colwise, s.TP.Rowwise = t.Colwise, t.Rowwise
 	}
-	s.TP.Colwise, s.TP.Rowwise = t.Colwise, t.Rowwise
-	return nil
+	if head := shard.Head(b); s.TP.Loss && head != "" {
+		s.TP.Colwise = append(slices.Clone(s.TP.Colwise), head)
+	}
+	if slices.Contains(s.TP.Sequence, shard.Norms) {
+		s.TP.Sequence = shard.DefaultSequence(b)
+	}
+	return s.TP.Check(b)
 }
 
 // repeatedBlocks returns the blocks that the model repeats.

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/memplan/memplan/graph/shard"
 )
 
 // sizeOf is a size of a mesh; 0 where the file leaves it to the number of cards.
@@ -91,7 +93,11 @@ func titanParallel(r *recipeReading, key, value string) {
 		}
 	}
 	if n[3] > 1 {
-		r.leave("parallelism.tensor_parallel_degree", fmt.Sprint(n[3]), "torchtitan divides the sequence between blocks, too, which is not modelled: activations there are counted whole")
+		const tensor = "parallelism.tensor_parallel_degree" // torchtitan divides sequences between split modules in any case
+		r.set("tp-sequence", shard.Norms, tensor)
+		if !strings.EqualFold(r.values["parallelism.disable_loss_parallel"], "true") {
+			r.set("tp-loss", "true", tensor)
+		}
 	}
 	if n[0] > 1 {
 		r.titanPipeline()

@@ -59,8 +59,10 @@ type Config struct {
 	ZeROLive        int              `json:"zeroLive,omitempty"`
 	TPColwise       []string         `json:"tpColwise,omitempty"` // patterns of modules; none: memplan's choice
 	TPRowwise       []string         `json:"tpRowwise,omitempty"`
-	CPDim           []string         `json:"cpDim,omitempty"`   // dims of the file that the ranks of a sequence divide; none: the only one given
-	PPSplit         string           `json:"ppSplit,omitempty"` // modules that stages begin with, or blocks
+	TPSequence      []string         `json:"tpSequence,omitempty"` // patterns of norms, or norms; none: no sequence parallelism
+	TPLoss          bool             `json:"tpLoss,omitempty"`     // loss_parallel
+	CPDim           []string         `json:"cpDim,omitempty"`      // dims of the file that the ranks of a sequence divide; none: the only one given
+	PPSplit         string           `json:"ppSplit,omitempty"`    // modules that stages begin with, or blocks
 	PPMicros        int              `json:"ppMicros,omitempty"`
 	PPSchedule      string           `json:"ppSchedule,omitempty"` // a name of shard.Schedules
 	PPStages        int              `json:"ppStages,omitempty"`   // of a rank; 0: the schedule's default
@@ -175,6 +177,8 @@ var Settings = []Setting{
 	{Flag: "zero-live", Doc: "stage 3 gathers nothing ahead where `N` elements are whole (stage3_max_live_parameters, 1000000000)", Sample: "200000000", At: func(c *Config) any { return &c.ZeROLive }, Said: "at most %s elements whole ahead"},
 	{Flag: "tp-colwise", Doc: "linear modules that tensor parallelism splits by outputs, a `PATTERN` of names; repeatable (memplan's choice: query, key, value and the MLP's first)", Sample: "*.up", At: func(c *Config) any { return &c.TPColwise }, Said: "split by outputs %s"},
 	{Flag: "tp-rowwise", Doc: "linear modules that it splits by inputs, a `PATTERN` of names; repeatable (memplan's choice: attention's last and the MLP's last)", Sample: "*.down", At: func(c *Config) any { return &c.TPRowwise }, Said: "split by inputs %s"},
+	{Flag: "tp-sequence", Doc: "norms that run on parts of the sequence, a `PATTERN` of names, or norms, all of them; repeatable: activations between split modules are then divided, too (SequenceParallel)", Sample: "norms", At: func(c *Config) any { return &c.TPSequence }, Said: "sequences divided at %s"},
+	{Flag: "tp-loss", Doc: "the last linear module is split by outputs, and the loss takes its scores in parts (loss_parallel)", Sample: "true", At: func(c *Config) any { return &c.TPLoss }, Said: "the loss in parts"},
 	{Flag: "cp-dim", Doc: "the dim that context parallelism divides, a `NAME` of --dim, which gives its whole length; repeatable (the only one given; without --dim sequences are counted by their tokens)", Sample: "seq", At: func(c *Config) any { return &c.CPDim }, Said: "%s divided"},
 	{Flag: "pp-split", Doc: "`MODULES` that stages of a pipeline begin with, all but the first, with commas, or blocks: as many blocks that the model repeats in each; --pp-schedule says how many stages a rank has", Default: "blocks", Offer: []string{"blocks"}, Sample: "layers.2,layers.4", At: func(c *Config) any { return &c.PPSplit }, Said: "stages from %s"},
 	{Flag: "pp-micros", Doc: "`N` micro-batches of a pipeline's step, each of --batch samples (as many as stages)", Sample: "8", At: func(c *Config) any { return &c.PPMicros }, Said: "%s micro-batches"},

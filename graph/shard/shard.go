@@ -6,7 +6,8 @@
 //
 // The order of events is that of PyTorch's sources: torch/nn/parallel/distributed.py
 // and reducer.cpp (DDP), torch/distributed/fsdp/_fully_shard (FSDP2),
-// torch/distributed/optim/zero_redundancy_optimizer.py (ZeRO-1).
+// torch/distributed/optim/zero_redundancy_optimizer.py (ZeRO-1),
+// torch/distributed/tensor (tensor, sequence and loss parallelism).
 package shard
 
 import (
@@ -66,7 +67,7 @@ func newEditor(b *train.Build) *editor {
 
 // Collective reports whether an operator is one that this package adds.
 func Collective(op string) bool {
-	return strings.HasPrefix(op, "fsdp::") || strings.HasPrefix(op, "deepspeed::") || strings.HasPrefix(op, "pipeline::") || slices.Contains([]string{"broadcast_buffers", "rebuild_buckets", "watchdog", "_c10d_functional::all_reduce", "send", "merge_outputs"}, op)
+	return strings.HasPrefix(op, "fsdp::") || strings.HasPrefix(op, "deepspeed::") || strings.HasPrefix(op, "pipeline::") || strings.HasPrefix(op, "_c10d_functional::") || slices.Contains([]string{"broadcast_buffers", "rebuild_buckets", "watchdog", "send", "merge_outputs"}, op)
 }
 
 // build returns the edited program as a build. What the source made and this program

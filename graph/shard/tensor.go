@@ -20,7 +20,12 @@ type TP struct {
 	// Colwise and Rowwise are patterns of module names in the syntax of path.Match,
 	// with dots for slashes: "model.layers.*.mlp.up_proj".
 	Colwise, Rowwise []string
-	Update           Update
+	// Sequence are patterns of norms that work on parts of the sequence (SequenceParallel):
+	// between split modules each rank then has its part of every sequence.
+	Sequence []string
+	// Loss is loss_parallel: scores stay split over the vocabulary.
+	Loss   bool
+	Update Update
 }
 
 // matches reports whether a module's name matches a pattern, part by part.
@@ -41,6 +46,8 @@ func (o TP) Styles(params []train.Param) map[string]string {
 			out[m] = "colwise"
 		case matches(o.Rowwise, m):
 			out[m] = "rowwise"
+		case matches(o.Sequence, m):
+			out[m] = "sequence"
 		}
 	}
 	return out
@@ -51,7 +58,8 @@ func (o TP) Apply(b *train.Build) (*train.Build, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	t := &tensorParallel{TP: o, editor: newEditor(b), split: map[program.StorageID]bool{}}
+	t := &tensorParallel{TP: o, editor: newEditor(b), kind: map[program.StorageID]layout{}}
+	t.begin()
 	if err := t.parameters(); err != nil {
 		return nil, err
 	}
@@ -60,6 +68,7 @@ func (o TP) Apply(b *train.Build) (*train.Build, error) {
 		t.follow(n)
 		if n.Phase == program.Update && n.Op == "step" {
 			if n.Only != program.LaterSteps {
+				t.reduced()
 				t.step(t.locals(), t.Update)
 			}
 			continue
@@ -86,18 +95,21 @@ func (t *tensorParallel) shape(p train.Param) []int64 {
 type tensorParallel struct {
 	TP
 	*editor
-	split map[program.StorageID]bool // storages of the source that are split
-	dims  map[program.StorageID]int  // for each parameter: the dim that is split
+	sequenced
+	kind map[program.StorageID]layout // storages of the source that are not whole
+	dims map[program.StorageID]int    // for each parameter: the dim that is split
 }
 
 // parameters splits the parameters of the modules that the patterns name.
 func (t *tensorParallel) parameters() error {
 	t.dims = map[program.StorageID]int{}
+	t.rows = t.embeddings()
 	for _, p := range t.src.Params {
 		m := module(p.Name)
 		dim := 0
 		switch {
 		case matches(t.Colwise, m):
+		case t.rows[p.Tensor.Storage] && p.Tensor.Shape[0]%int64(t.Size) == 0: // an embedding's, by its rows
 		case !matches(t.Rowwise, m):
 			continue
 		case len(p.Tensor.Shape) == 1: // each rank adds the whole bias to the sum
@@ -108,9 +120,9 @@ func (t *tensorParallel) parameters() error {
 		if p.Tensor.Shape[dim]%int64(t.Size) != 0 {
 			return fmt.Errorf("tensor parallelism over %d ranks: dim %d of %q, %v, is not a multiple of it", t.Size, dim, p.Name, p.Tensor.Shape)
 		}
-		t.split[p.Tensor.Storage], t.dims[p.Tensor.Storage] = true, dim
+		t.kind[p.Tensor.Storage], t.dims[p.Tensor.Storage] = split, dim
 	}
-	if len(t.split) == 0 {
+	if len(t.kind) == 0 {
 		return fmt.Errorf("tensor parallelism: no module with parameters matches %v", slices.Concat(t.Colwise, t.Rowwise))
 	}
 	return t.distribute()
@@ -121,7 +133,7 @@ func (t *tensorParallel) distribute() error {
 	setup := t.p.Setup
 	for _, p := range t.src.Params {
 		id := p.Tensor.Storage
-		if !t.split[id] {
+		if t.kind[id] != split {
 			continue
 		}
 		whole := t.storage(t.p.Storages[id].Bytes, program.Temporaries, compute, p.Name)
@@ -151,38 +163,115 @@ var products = []string{"mm", "addmm", "linear"}
 
 // compute adds a node of the source as a rank runs it.
 func (t *tensorParallel) compute(n *program.Node) {
-	split := slices.ContainsFunc(n.In, func(x program.View) bool { return t.split[x.Storage] })
-	if !split {
-		t.keep(n)
+	if t.lossy(n) {
 		return
 	}
-	if t.partial(n) {
-		t.keep(n)
-		last := &t.p.Nodes[len(t.p.Nodes)-1]
-		last.FLOPs /= int64(t.Size)
+	src, r := n, split
+	if len(t.Sequence) > 0 {
+		r = t.region(n)
+		n = t.convert(n, r)
+	}
+	embeds := src.Op == "embedding" || src.Op == "embedding_dense_backward" // whole results of rows that a rank may lack
+	switch spread := t.spread(src, r); {
+	case t.contracts(n):
+		t.kept(n, true)
+		t.sum(src)
+	case spread != replicated && !embeds:
+		for _, ev := range n.Events {
+			if s := &t.p.Storages[ev.Storage]; !ev.Free && s.Life != program.State && t.kind[ev.Storage] == replicated {
+				if t.grads[ev.Storage] && spread != split {
+					continue // of a whole parameter, to be added up
+				}
+				t.kind[ev.Storage] = spread
+				if spread != partial {
+					s.Bytes = ceilDiv(s.Bytes, int64(t.Size))
+				}
+			}
+		}
+		t.kept(n, spread != partial)
+	default:
+		t.kept(n, false)
+	}
+	t.begun(src)
+}
+
+// spread is the layout of a node's results.
+func (t *tensorParallel) spread(n *program.Node, r layout) layout {
+	out := replicated
+	for _, v := range n.In {
+		switch k := t.kind[v.Storage]; {
+		case k == split:
+			return split
+		case k == partial:
+			out = partial
+		case k == sequence && r == sequence:
+			out = sequence
+		}
+	}
+	return out
+}
+
+// kept adds a node, whose work the ranks may share.
+func (t *tensorParallel) kept(n *program.Node, shared bool) {
+	t.keep(n)
+	if last := &t.p.Nodes[len(t.p.Nodes)-1]; shared {
+		last.FLOPs, last.Traffic = last.FLOPs/int64(t.Size), last.Traffic/int64(t.Size)
+	}
+}
+
+// reduced adds up gradients of embeddings that are split by their rows, one after the
+// other: backward leaves them whole on each rank.
+func (t *tensorParallel) reduced() {
+	for _, p := range trained(t.src) {
+		if t.rows[p.Tensor.Storage] && t.Update != nil {
+			t.node("_c10d_functional::reduce_scatter_tensor", module(p.Name), passing(t.like(p.Tensor.Storage, t.p.Storages[p.Tensor.Storage].Bytes))...)
+		}
+	}
+}
+
+// sum adds the results of a node up over the ranks: whole ones, or this rank's part of the
+// sequence, in backward where the sum is needed.
+func (t *tensorParallel) sum(n *program.Node) {
+	if len(t.Sequence) == 0 {
 		t.allReduce(n)
 		return
 	}
-	for _, ev := range n.Events {
-		if s := &t.p.Storages[ev.Storage]; !ev.Free && s.Life != program.State && !t.split[ev.Storage] {
-			t.split[ev.Storage] = true
-			s.Bytes = ceilDiv(s.Bytes, int64(t.Size))
+	for _, v := range n.Out {
+		if v.Storage == program.None {
+			continue
+		}
+		if t.kind[v.Storage] = partial; n.Phase == program.Forward || n.Recompute {
+			t.scatter(v.Storage, n)
 		}
 	}
-	t.keep(n)
-	last := &t.p.Nodes[len(t.p.Nodes)-1]
-	last.FLOPs, last.Traffic = last.FLOPs/int64(t.Size), last.Traffic/int64(t.Size)
 }
 
-// partial reports whether a product contracts the split dim.
-func (t *tensorParallel) partial(n *program.Node) bool {
+// begun cuts what a node made that the residual stream begins with.
+func (t *tensorParallel) begun(n *program.Node) {
+	if n.Phase != program.Forward {
+		return
+	}
+	for _, ev := range n.Events {
+		if ev.Free || !t.starts[ev.Storage] || t.kind[ev.Storage] != replicated {
+			continue
+		}
+		if slices.ContainsFunc(n.In, func(v program.View) bool { return t.kind[v.Storage] == split }) {
+			t.scatter(ev.Storage, n)
+		} else {
+			t.cut(ev.Storage, n)
+		}
+	}
+}
+
+// contracts reports whether a product contracts the split dim.
+func (t *tensorParallel) contracts(n *program.Node) bool {
 	k := n.Args()
 	if !slices.Contains(products, n.Does()) || k < 2 {
 		return false
 	}
 	for i := k - 2; i < k; i++ {
 		a := n.Arg(i)
-		if a.In < 0 || !t.split[n.In[a.In].Storage] {
+		if a.In < 0 || t.kind[n.In[a.In].Storage] != split {
 			return false
 		}
 	}

@@ -31,7 +31,8 @@ def parallelize(model: torch.nn.Module, mesh: Union[str, DeviceMesh, None] = Non
     mesh is a text as --parallel takes it ("fsdp=4", "hsdp=2x4", "fsdp=4,tp=2", "ddp=8"), or a DeviceMesh whose dimensions are named so
     (pp, ddp, zero1, replicate, fsdp, shard, cp, tp); without one it is the plan's. With a plan its checkpoints are put on, and FSDP2 wraps the modules that
     the plan names, with its reshard_after_forward, precision, offload and prefetch; without one the root alone is wrapped. DDP gets the
-    plan's buckets. tp_plan gives modules, by patterns of their names, "colwise" or "rowwise"; without it they are the plan's.
+    plan's buckets. tp_plan gives modules, by patterns of their names, "colwise", "rowwise" or, norms, "sequence"; without it they are the plan's. Under a plan
+    with --tp-loss the script runs the loss and backward within torch.distributed.tensor.parallel.loss_parallel().
 
     A mesh with pp needs a plan, which says where stages begin, and args, the arguments of one micro-batch: torch.distributed.pipelining traces
     the model with them and cuts it there. What is returned is a memplan.Pipeline, which trains by step(). loss is a function of the
@@ -183,24 +184,60 @@ def _replicate(model: torch.nn.Module, mesh: DeviceMesh, config: Mapping[str, An
 
 
 def _tensor(model: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, str] | None, planned: Mapping[str, str], document: Mapping[str, Any]) -> None:
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import parallelize_module
 
-    styles = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
+    known = ("colwise", "rowwise", "sequence")
     if not plan and not planned:
         raise MemplanError("a mesh with tp needs tp_plan: patterns of module names with colwise or rowwise")
-    apply: dict[str, Any] = {}
+    chosen: dict[str, str] = {}
     if not plan:
         names = {id(m): n for n, m in model.named_modules()}
         found = _Names(model, document.get("weights") or {}).all(list(planned), None)
-        apply = {names[id(m)]: styles[planned[n]]() for n, m in found.items()}
+        chosen = {names[id(m)]: planned[n] for n, m in found.items()}
     for pattern, style in (plan or {}).items():
-        if style not in styles:
-            raise MemplanError(f"tp_plan: {pattern}: {style!r}: want one of {', '.join(styles)}")
+        if style not in known:
+            raise MemplanError(f"tp_plan: {pattern}: {style!r}: want one of {', '.join(known)}")
         matched = [n for n, _ in model.named_modules() if fnmatchcase(n, pattern)]
         if not matched:
             raise MemplanError(f"tp_plan: no module is called {pattern}")
-        apply.update((n, styles[style]()) for n in matched)
-    parallelize_module(model, mesh, apply)
+        chosen.update((n, style) for n in matched)
+    order = [n for n, _ in model.named_modules() if n in chosen]
+    parallelize_module(model, mesh, _styles(model, {n: chosen[n] for n in order}, bool((document.get("config") or {}).get("tpLoss"))))
+
+
+def _styles(model: torch.nn.Module, chosen: Mapping[str, str], loss: bool) -> dict[str, Any]:
+    """How parallelize_module treats modules, which are in the model's order. With norms on parts of the sequence embeddings give parts, a norm's result is gathered once for all that reads it, and rowwise sums are scattered."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
+
+    class Norm(SequenceParallel):
+        @staticmethod
+        def _prepare_output_fn(use_local_output: bool, mod: Any, outputs: Any, device_mesh: Any) -> Any:
+            gathered = outputs.redistribute(placements=[Replicate()])
+            return gathered.to_local() if use_local_output else gathered
+
+    class Rows(RowwiseParallel):
+        @staticmethod
+        def _prepare_output_fn(output_layouts: Any, use_local_output: bool, mod: Any, outputs: DTensor, device_mesh: Any) -> Any:
+            return outputs.redistribute(placements=[Shard(outputs.dim() - 2)]).to_local()
+
+    norms = [n for n, s in chosen.items() if s == "sequence"]
+    wide = [n for n, s in chosen.items() if s == "colwise"]
+    head = wide[-1] if loss and wide else ""
+    out: dict[str, Any] = {}
+    for n, s in chosen.items():
+        if s == "sequence":
+            out[n] = Norm(use_local_output=n == norms[-1] and not head)
+        elif s == "colwise":
+            out[n] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False) if n == head else ColwiseParallel()
+        else:
+            out[n] = RowwiseParallel(output_layouts=Shard(1)) if norms else RowwiseParallel()
+    if norms:
+        embeddings = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Embedding)]
+        if not embeddings:
+            raise MemplanError("sequence parallelism begins at the results of torch.nn.Embedding, and the model has none: cut them yourself, or plan without --tp-sequence")
+        out.update((n, Rows(input_layouts=Replicate())) for n in embeddings)
+    return out
 
 
 def _shard(model: torch.nn.Module, mesh: DeviceMesh, document: Mapping[str, Any], wrapped: list[str], config: Mapping[str, Any], offload: bool, device: torch.device) -> None:

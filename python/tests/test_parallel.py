@@ -1,4 +1,5 @@
 """memplan.parallelize on two processes of the processor: gradients are those of one process with both halves of the batch."""
+import contextlib
 import functools
 import importlib.util
 import json
@@ -106,6 +107,43 @@ def tp(rank: int) -> None:
     m = memplan.parallelize(net(), "tp=2", plan(), tp_plan={"?.up": "colwise", "?.down": "rowwise"})
     assert m[0].up.weight.to_local().shape == (32, 16) and m[0].down.weight.to_local().shape == (16, 32)
     check(rank, m, halves=False)
+
+
+class Words(nn.Module):
+    """A language model whose norms run on parts of the sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(32, 16), nn.Embedding(8, 16)
+        self.norms, self.blocks = nn.ModuleList(nn.LayerNorm(16) for _ in range(2)), nn.ModuleList(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 16)) for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 32, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.tokens(x) + self.positions(torch.arange(8).unsqueeze(0))
+        for norm, block in zip(self.norms, self.blocks):
+            h = h + block(norm(h))
+        return self.head(self.norm(h))
+
+
+def sequence(rank: int, loss: bool) -> None:
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    def words() -> nn.Module:
+        torch.manual_seed(0)
+        return Words()
+
+    ids = torch.randint(0, 32, (2, 8), generator=torch.Generator().manual_seed(1))
+    one = words()
+    nn.functional.cross_entropy(one(ids).flatten(0, 1), ids.flatten()).backward()
+    styles = {"blocks.?.0": "colwise", "blocks.?.2": "rowwise", "norms.*": "sequence", "norm": "sequence"} | ({"head": "colwise"} if loss else {})
+    m = memplan.parallelize(words(), "tp=2", {"config": {"tpLoss": loss}}, tp_plan=styles)
+    parts: list[torch.Size] = []
+    m.norms[0].register_forward_pre_hook(lambda _, args: parts.append(args[0].to_local().shape))
+    with loss_parallel() if loss else contextlib.nullcontext():
+        nn.functional.cross_entropy(m(ids).flatten(0, 1), ids.flatten()).backward()
+    assert parts == [torch.Size((2, 4, 16))], parts
+    for (n, p), q in zip(m.named_parameters(), one.parameters()):
+        torch.testing.assert_close(p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad, q.grad, rtol=1e-4, atol=1e-6, msg=lambda s, n=n: f"{n}: {s}")
 
 
 def joined(rank: int) -> None:
@@ -307,7 +345,7 @@ def stages(rank: int) -> None:
         pipeline(rank, schedule, mesh, **config)
 
 
-WAYS = {"fsdp": fsdp, "fsdp-keep": functools.partial(fsdp, fsdpReshard="false"), "together": together, "ddp": ddp, "tp": tp, "joined": joined, "settings": settings, "refused": refused, "context-fsdp": functools.partial(context, mesh="fsdp=1,cp=2"), "context-ddp": functools.partial(context, mesh="ddp=1,cp=2"), "pipelines": pipelines, "uncut": uncut}
+WAYS = {"fsdp": fsdp, "fsdp-keep": functools.partial(fsdp, fsdpReshard="false"), "together": together, "ddp": ddp, "tp": tp, "sequence": functools.partial(sequence, loss=False), "loss": functools.partial(sequence, loss=True), "joined": joined, "settings": settings, "refused": refused, "context-fsdp": functools.partial(context, mesh="fsdp=1,cp=2"), "context-ddp": functools.partial(context, mesh="ddp=1,cp=2"), "pipelines": pipelines, "uncut": uncut}
 MESHES = ("fsdp=2", "ddp=2", "tp=2")
 FOUR = {"stages": stages}
 WAYS |= {"written " + m: functools.partial(written, parallel=m) for m in MESHES}

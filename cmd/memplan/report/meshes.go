@@ -9,6 +9,7 @@ import (
 // MeshTable returns the predicted meshes, one line each, and those chosen.
 func MeshTable(p *planner.MeshPlan) []string {
 	out := []string{fmt.Sprintf("%-14s %5s %6s %-11s %10s %9s %9s %10s", "mesh", "cards", "batch", "checkpoints", "a rank", "step ms", "waiting", "samples/s")}
+	divided := false
 	for _, c := range p.Meshes {
 		line := fmt.Sprintf("%-14s %5d %6d %-11s %10s %9.1f %9.1f %10.2f", c.Mesh, c.GPUs, c.Batch, c.Checkpoint, size(c.ProcessBytes), c.StepMs, c.WaitingMs, c.SamplesPerSecond)
 		switch {
@@ -19,7 +20,10 @@ func MeshTable(p *planner.MeshPlan) []string {
 		case !c.Fits:
 			line += "  does not fit"
 		}
-		out = append(out, line)
+		out, divided = append(out, line), divided || c.Sequence
+	}
+	if divided {
+		out = append(out, "tp divides sequences between split modules, too (--tp-sequence norms), which never takes more")
 	}
 	switch {
 	case p.Smallest == "" && p.MayFit != "":
