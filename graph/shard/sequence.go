@@ -354,6 +354,11 @@ func (t *tensorParallel) lossy(n *program.Node) bool {
 	switch n.Does() {
 	case "_log_softmax":
 		part()
+		if d := n.In[0].DType; d.Bytes(1) < 4 { // computed in float32
+			wide := func() program.StorageID { return t.like(made, t.p.Storages[made].Bytes*4/d.Bytes(1)) }
+			x, shifted, exp, result := wide(), wide(), wide(), wide()
+			return events(alloc(x), alloc(shifted), alloc(exp), free(exp), alloc(result), alloc(made), free(result), free(shifted), free(x))
+		}
 		shifted, exp := like(), like()
 		return events(alloc(shifted), alloc(exp), free(exp), alloc(made), free(shifted))
 	case "nll_loss_forward", "nll_loss2d_forward":

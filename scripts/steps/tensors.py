@@ -6,7 +6,7 @@
 
 The process group is PyTorch's fake one: its collectives allocate as NCCL's do and move nothing, so that one device shows the step of one rank of 2 or 4. Plans are
 torchtitan's: norms are SequenceParallel, what they feed is gathered once (PrepareModuleInput), attention's and the MLP's last linear layers scatter their sums along the sequence, embeddings are
-split by their rows. A line a run: name, batch, tp, sequence, lossy (loss_parallel), and bytes of the second step: before it, and its highest by phase. SGD, float32."""
+split by their rows. A line a run: name, batch, tp, sequence, lossy (loss_parallel), and bytes of the second step: before it, and its highest by phase. SGD, float32, or bfloat16 with BF16=1."""
 import argparse, contextlib, gc, json, os, sys, weakref
 import torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -16,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+DTYPE = torch.bfloat16 if os.environ.get('BF16') else torch.float32
 D, HEADS, LAYERS, VOCAB, LENGTH = 256, 8, 4, 8192, 128
 
 
@@ -125,7 +126,8 @@ class Recorder(TorchDispatchMode):
 
 
 def run(name, batch, size, sequence, lossy, dev):
-    torch.manual_seed(0); mesh = init_device_mesh(dev, (size,)); model = Model(name).to(dev).train(); x, y = inputs(name, batch, dev)
+    torch.manual_seed(0); mesh = init_device_mesh(dev, (size,)); model = Model(name).to(dev, DTYPE).train(); x, y = inputs(name, batch, dev)
+    if x.is_floating_point(): x = x.to(DTYPE)
     spread(model, mesh, sequence, lossy); opt = torch.optim.SGD(model.parameters(), lr=1e-4, foreach=False); rec, phases = Recorder(), {}
     for t in [*model.parameters(), *model.buffers(), x, y]: rec.meet(t.to_local() if isinstance(t, DTensor) else t)
 
