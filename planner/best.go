@@ -63,7 +63,7 @@ const (
 	mostEffort      = 110_000
 	lastEffort      = 90_000
 	smallEffort     = 40_000
-	leastChosen     = 2 // batches that are likely to do more: the first may have had bad luck with the allocator's gaps
+	leastChosen     = 2 // batches, where the first did more than any without: the allocator's gaps decide between neighbours
 	closeEnough     = 0.005
 	mostPoints      = 48
 )
@@ -341,7 +341,7 @@ func (s *bestSearch) selects(ctx context.Context, t *batchTry) bool {
 	case t.likely <= s.best.rate:
 		return s.selected+selectionEffort*t.nodes < smallEffort
 	}
-	return s.selected < lastEffort || s.chosen < leastChosen
+	return s.selected < lastEffort || s.chosen < leastChosen && s.best.policy != "none"
 }
 
 // mostCounted is the widest stretch whose batches are bounded one by one.
