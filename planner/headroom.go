@@ -37,6 +37,9 @@ func ParseHeadroom(s string) (Headroom, error) {
 	if err != nil || n < 0 {
 		return Headroom{}, fmt.Errorf("headroom %q: want auto, 0, a size or a percentage below 100%%", s)
 	}
+	if n > 0 && n <= mostGigabytes {
+		return Headroom{}, fmt.Errorf("headroom %q is a size in bytes: did you mean %sG or %s%%?", s, s, s)
+	}
 	return Headroom{Bytes: n}, nil
 }
 

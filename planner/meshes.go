@@ -57,6 +57,9 @@ func meshesOf(n int) (out []string) {
 		for t := 2; t <= k/2; t *= 2 {
 			out = append(out, fmt.Sprintf("fsdp=%d,tp=%d", k/t, t), fmt.Sprintf("hsdp=%dx%d", t, k/t), fmt.Sprintf("pp=%d,ddp=%d", t, k/t))
 		}
+		if 2*k > n { // each size of cp is another step to build: one row shows what it buys
+			out = append(out, fmt.Sprintf("fsdp=%d,cp=2", k/2))
+		}
 	}
 	return out
 }
@@ -116,6 +119,7 @@ func (m *Model) Meshes(ctx context.Context, cfg Config, n int) (*MeshPlan, error
 			break
 		}
 	}
+	tried = p.spread(tried)
 	p.choose()
 	if cfg.Checkpoint == "auto" && p.Fastest != "" {
 		s.refine(ctx, p, tried)
@@ -127,6 +131,19 @@ func (m *Model) Meshes(ctx context.Context, cfg Config, n int) (*MeshPlan, error
 		p.MayFit = s.larger(n)
 	}
 	return p, nil
+}
+
+// spread leaves out meshes with context parallelism if the model's sequences cannot be divided.
+func (p *MeshPlan) spread(tried [][]MeshChoice) [][]MeshChoice {
+	var meshes []MeshChoice
+	var rest [][]MeshChoice
+	for i, c := range p.Meshes {
+		if m, err := shard.ParseMesh(c.Mesh); err != nil || m.Context == 0 || c.Why == "" {
+			meshes, rest = append(meshes, c), append(rest, tried[i])
+		}
+	}
+	p.Meshes = meshes
+	return rest
 }
 
 // mostCards bounds the cards of a mesh that is chosen.
@@ -383,7 +400,7 @@ func (l *leastBytes) of(m *shard.Mesh, cfg *Config, saves bool) int64 {
 		most = max(most, l.gathered)
 	}
 	if saves {
-		most = max(most, l.saved)
+		most = max(most, l.saved/int64(max(m.Context, 1)))
 	}
 	return (kept + most) / model
 }
