@@ -57,6 +57,9 @@ func (a *answer) selectFor(ctx context.Context) error {
 	if ok, err := a.selectJoint(ctx, s, segs, bound); ok || err != nil {
 		return err
 	}
+	if segs == nil && a.late(ctx) {
+		return nil
+	}
 	if segs == nil {
 		a.note("no-selection", "no selection of segments fits: the least that any needs is about %s of the card's memory", profile.FormatBytes(s.least()+a.j.device.Context))
 		return a.noSegments(ctx)

@@ -86,6 +86,9 @@ func Lift(g *graph.Graph) (*Lifted, error) {
 	if err := checkWidth(g); err != nil {
 		return nil, err
 	}
+	if err := checkComplex(g); err != nil {
+		return nil, err
+	}
 	l, err := lift(g)
 	if err != nil {
 		return nil, err
@@ -99,6 +102,22 @@ func Lift(g *graph.Graph) (*Lifted, error) {
 		l.Warnings = append([]graph.Warning{w}, l.Warnings...)
 	}
 	return l, nil
+}
+
+// fourier begins the names of ATen's Fourier transforms, whose results are complex.
+const fourier = "aten._fft_"
+
+// checkComplex returns an error for PyTorch's Fourier transforms: ONNX has pairs of real numbers in place
+// of their complex results, so that calls on them cannot be told from calls on real tensors.
+func checkComplex(g *graph.Graph) error {
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		if fx := n.MetaValue(keyFX); strings.Contains(fx, fourier) {
+			name := strings.FieldsFunc(fx[strings.Index(fx, fourier):], func(r rune) bool { return strings.ContainsRune("()[], =", r) })[0]
+			return fmt.Errorf("%s %q: %s computes complex numbers, which are not supported: export the model without the transform, with what it returns as an input", n.Op, n.Name, name)
+		}
+	}
+	return nil
 }
 
 // lift is Lift without the check of the mode that the model was exported in.
