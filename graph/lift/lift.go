@@ -67,7 +67,9 @@ type Lifted struct {
 	Unread []Unread        // unread results of calls that were missing from the file and restored
 	filled map[string]bool // first calls of the gaps that those fill
 
-	from []graph.ValueID // for each of Graph.Values: the value of the ONNX graph
+	from   []graph.ValueID        // for each of Graph.Values: the value of the ONNX graph
+	turned map[graph.ValueID]bool // matrices that the file stores transposed, of a lift by metadata
+	sizes  map[graph.ValueID]bool // numbers that code computes on the host; an optimizer may leave them in a list of one
 }
 
 // A Role is what an initializer is to the framework.
@@ -194,8 +196,14 @@ func (l *Lifted) Refresh(g *graph.Graph) {
 		if c := g.Values[id].Const; c != nil {
 			l.Graph.Values[i].Const = c
 		}
+		if l.turned[graph.ValueID(i)] {
+			turn(&l.Graph.Values[i])
+		}
 	}
 }
+
+// IsSize reports whether a value is a number that code computes on the host, such as a size.
+func (l *Lifted) IsSize(id graph.ValueID) bool { return l.sizes[id] }
 
 // builder accumulates the lifted graph.
 type builder struct {

@@ -49,6 +49,7 @@ type metaLift struct {
 // liftMetadata rebuilds the exporter's FX graph.
 func liftMetadata(g *graph.Graph) (*Lifted, error) {
 	m := &metaLift{builder: newBuilder(g, Metadata), outs: map[string][]graph.ValueID{}, calls: map[string]int32{}, places: placeholders(g)}
+	m.l.turned, m.l.sizes = map[graph.ValueID]bool{}, map[graph.ValueID]bool{}
 	gs := groups(g)
 	m.inFX = make([]int32, len(g.Values))
 	for i := range m.inFX {
@@ -152,9 +153,50 @@ func (m *metaLift) group(gi int, gr *group) error {
 	n := graph.Node{Name: fx.name, Op: op, Args: args, Outputs: m.outputs(fx.name, gr), Meta: last.Meta}
 	var class string
 	n.Module, class = owner(last)
+	m.turned(&n, gr)
 	m.calls[fx.name] = m.call(n, class).ID
 	m.outs[fx.name] = n.Outputs
 	return nil
+}
+
+// turned gives the weight of a linear call its shape [out, in] where the exporter's optimizer stored it
+// transposed, [in, out], as the operand of a MatMul. Such a matrix has lost its name: it gets that of
+// its module's weight.
+func (m *metaLift) turned(n *graph.Node, gr *group) {
+	if n.Op != "linear.default" || len(n.Args) < 2 || n.Args[1].Kind != graph.ArgValue {
+		return
+	}
+	w := n.Args[1].Value
+	for _, i := range gr.nodes { // a second copy of a shared weight is not the model's
+		if x := &m.src.Nodes[i]; x.Op == "MatMul" && len(x.Inputs) == 2 && x.Inputs[1] >= 0 && m.src.Values[x.Inputs[1]].Kind == graph.Initializer && m.to[x.Inputs[1]] != w && !stateName(m.src.Values[x.Inputs[1]].Name) {
+			m.l.Roles[m.value(x.Inputs[1])] = Constant
+		}
+	}
+	v := &m.l.Graph.Values[w]
+	dims, ok := v.Type.Shape.Static()
+	if v.Kind != graph.Initializer || !ok || len(dims) != 2 || !slices.ContainsFunc(gr.nodes, func(i int32) bool {
+		x := &m.src.Nodes[i]
+		return x.Op == "MatMul" && len(x.Inputs) == 2 && x.Inputs[1] >= 0 && x.Inputs[1] == m.l.from[w]
+	}) || m.l.turned[w] {
+		return
+	}
+	m.l.turned[w] = true
+	turn(v)
+	if name := n.Module + ".weight"; n.Module != "" && !stateName(v.Name) && !slices.ContainsFunc(m.src.Values, func(x graph.Value) bool { return x.Name == name }) {
+		v.Name = name
+	}
+}
+
+// turn transposes a stored matrix.
+func turn(v *graph.Value) {
+	dims, ok := v.Type.Shape.Static()
+	if !ok || len(dims) != 2 {
+		return
+	}
+	v.Type = shaped(v.Type, dims[1], dims[0])
+	if c := v.Const; c != nil {
+		v.Const = &graph.Constant{Name: c.Name, Type: c.Type, Dims: []int64{dims[1], dims[0]}, Ref: c.Ref}
+	}
 }
 
 // skip reports whether a call computes sizes on the CPU: their values are known
@@ -168,6 +210,7 @@ func (m *metaLift) skip(fx *fxCall, last *graph.Node) bool {
 	for _, o := range last.Outputs {
 		if o >= 0 {
 			m.outs[fx.name] = []graph.ValueID{m.value(o)}
+			m.l.sizes[m.value(o)] = true
 		}
 	}
 	return true
@@ -383,6 +426,9 @@ func (m *metaLift) resolve(ref string, ext []graph.ValueID) (graph.ValueID, bool
 	}
 	switch {
 	case len(left) == 1:
+		if strings.HasPrefix(ref, "p_") { // another call may read another copy of it
+			m.places[ref] = left[0]
+		}
 		return m.placed(ref, left[0]), true
 	case len(left) == 0 && len(made) == 1:
 		return m.value(made[0]), true

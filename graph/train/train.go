@@ -556,7 +556,7 @@ func (b *builder) value(n *graph.Node, id graph.ValueID, o *aten.Arg, env []*ate
 		return nil
 	}
 	v := &b.l.Graph.Values[id]
-	if v.Kind == graph.Initializer && v.Type.Elem == graph.Int64 && len(v.Type.Shape) == 0 && v.Const.Known() && len(v.Const.Ints) == 1 {
+	if v.Kind == graph.Initializer && v.Type.Elem == graph.Int64 && (len(v.Type.Shape) == 0 || b.l.IsSize(id)) && v.Const.Known() && len(v.Const.Ints) == 1 {
 		o.Kind, o.Int, o.T = graph.ArgInt, v.Const.Ints[0], aten.Host(v.Type.Elem, nil, float64(v.Const.Ints[0]))
 		return nil
 	}
