@@ -106,17 +106,18 @@ func Lift(g *graph.Graph) (*Lifted, error) {
 	return l, nil
 }
 
-// fourier begins the names of ATen's Fourier transforms, whose results are complex.
-const fourier = "aten._fft_"
+// fourier are ATen's Fourier transforms between real and complex numbers.
+var fourier = []string{"aten._fft_r2c", "aten._fft_c2r"}
 
-// checkComplex returns an error for PyTorch's Fourier transforms: ONNX has pairs of real numbers in place
-// of their complex results, so that calls on them cannot be told from calls on real tensors.
+// checkComplex returns an error for such a transform: ONNX has pairs of real numbers in place
+// of complex ones, so that calls on them cannot be told from calls on real tensors.
 func checkComplex(g *graph.Graph) error {
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
-		if fx := n.MetaValue(keyFX); strings.Contains(fx, fourier) {
-			name := strings.FieldsFunc(fx[strings.Index(fx, fourier):], func(r rune) bool { return strings.ContainsRune("()[], =", r) })[0]
-			return fmt.Errorf("%s %q: %s computes complex numbers, which are not supported: export the model without the transform, with what it returns as an input", n.Op, n.Name, name)
+		for _, name := range fourier {
+			if strings.Contains(n.MetaValue(keyFX), name) {
+				return fmt.Errorf("%s %q: %s computes with complex numbers, which are not supported: export the model without the transform, with what it returns as an input", n.Op, n.Name, name)
+			}
 		}
 	}
 	return nil
