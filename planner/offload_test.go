@@ -1,13 +1,17 @@
 package planner
 
 import (
+	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
+	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/planner/profile"
 )
 
@@ -181,5 +185,101 @@ func TestOffloadRefusals(t *testing.T) {
 	base.Segments = []train.Segment{{Modules: []string{"blocks.1"}, Offload: true}}
 	if _, err := m.Program(base); err == nil || !strings.Contains(err.Error(), "--engine torch") {
 		t.Errorf("memplan's executor takes an offloaded step: %v", err)
+	}
+}
+
+// An offloadRun is one run of scripts/gpu/offload.py on a card, or what the
+// card's link carried.
+type offloadRun struct {
+	Model, Kind                 string
+	Allocated, Reserved, Pinned int64
+	Ms                          []float64
+	Loss                        float64
+	Bandwidth                   struct{ Out, In int64 }
+}
+
+// offloadMeasured predicts the steps of six models that an H200 ran as they are,
+// with modules on the host, and with the plan that may recompute, too; do gets each
+// with what was measured of it and of the model as it is.
+func offloadMeasured(t *testing.T, do func(r, plain offloadRun, a, asItIs *answer)) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, data := range testdata.Archived(t, "testdata/offload/models.tar.xz") {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sizes := map[string]Config{"resnet50": {Batch: 128}, "vit_b_16": {Batch: 128}, "convnext_tiny": {Batch: 128},
+		"gpt2": {Batch: 8, Dims: map[string]int64{"seq": 1024}}, "bert_base": {Batch: 32, Dims: map[string]int64{"seq": 512}}, "llama_8": {Batch: 4, Dims: map[string]int64{"seq": 2048}}}
+	var rate int64
+	var plain offloadRun
+	var asItIs *answer
+	for _, r := range readLines[offloadRun](t, "testdata/offload/runs.jsonl") {
+		if r.Model == "" {
+			rate = min(r.Bandwidth.Out, r.Bandwidth.In)
+			continue
+		}
+		cfg := sizes[r.Model]
+		cfg.GPU, cfg.Runtime, cfg.HostBandwidth = "h200", measuredRelease, rate
+		if r.Kind != "plain" {
+			cfg.Checkpoint = filepath.Join(dir, map[string]string{"offload": "", "joint": "joint."}[r.Kind]+r.Model+".json")
+			if err := cfg.ReadCheckpoint(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a, err := openLever(t, filepath.Join(dir, r.Model+".onnx")).answer(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(r.Model, r.Kind, err)
+		}
+		if r.Kind == "plain" {
+			plain, asItIs = r, a
+		}
+		do(r, plain, a, asItIs)
+	}
+}
+
+// TestOffloadMeasured compares steps with modules on the host, as an H200 ran them with
+// memplan.checkpoint, with predictions: memory to the byte, the time that they add in
+// points, and the same loss. It writes the table of docs/offload.md.
+func TestOffloadMeasured(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("| model | plan | allocated, GiB | predicted | reserved, GiB | predicted | step, ms | predicted | longer than as it is | predicted | pinned, GiB | predicted |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n")
+	gib := func(n int64) string { return fmt.Sprintf("%.3f", float64(n)/(1<<30)) }
+	off := func(said, is int64) string { return fmt.Sprintf("%+.3f%%", 100*(float64(said)/float64(is)-1)) }
+	runs := 0
+	offloadMeasured(t, func(r, plain offloadRun, a, asItIs *answer) {
+		p, took := a.report(), quantile(r.Ms, 0.5)
+		if d := relative(p.Peak.AllocatedBytes, r.Allocated); math.Abs(d) > 0.0005 {
+			t.Errorf("%s, %s: %d allocated, measured %d", r.Model, r.Kind, p.Peak.AllocatedBytes, r.Allocated)
+		}
+		if d := relative(p.Peak.ReservedBytes, r.Reserved); math.Abs(d) > 0.005 {
+			t.Errorf("%s, %s: %d reserved, measured %d", r.Model, r.Kind, p.Peak.ReservedBytes, r.Reserved)
+		}
+		if math.Abs(r.Loss-plain.Loss) > 1e-5*plain.Loss {
+			t.Errorf("%s, %s: loss %g, without the plan %g", r.Model, r.Kind, r.Loss, plain.Loss)
+		}
+		var pinned int64
+		if p.Offload != nil {
+			pinned = p.Offload.PinnedBytes
+		}
+		if d := r.Pinned - pinned; d < 0 || d > 4<<10 { // the optimizer's counter of steps takes some
+			t.Errorf("%s, %s: %d bytes pinned, measured %d", r.Model, r.Kind, pinned, r.Pinned)
+		}
+		longer, said := "", ""
+		if r.Kind != "plain" {
+			runs++
+			longer, said = fmt.Sprintf("%.1f%%", 100*(took/quantile(plain.Ms, 0.5)-1)), fmt.Sprintf("%.1f%%", 100*(p.Time.StepMs/asItIs.report().Time.StepMs-1))
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %.1f | %.1f | %s | %s | %s | %s |\n", r.Model, map[string]string{"plain": "as it is", "offload": "modules on the host", "joint": "the plan that may also recompute"}[r.Kind],
+			gib(r.Allocated), off(p.Peak.AllocatedBytes, r.Allocated), gib(r.Reserved), off(p.Peak.ReservedBytes, r.Reserved), took, p.Time.StepMs, longer, said, gib(r.Pinned), gib(pinned))
+	})
+	if runs != 12 {
+		t.Errorf("%d runs with a plan", runs)
+	}
+	if *update {
+		testdata.WriteSection(t, "offload.md", "measured", b.String())
+	}
+	if page, err := os.ReadFile("../docs/offload.md"); err != nil || !strings.Contains(string(page), "<!-- measured -->\n"+b.String()+"<!-- /measured -->\n") {
+		t.Errorf("docs/offload.md is stale: go test ./planner -run TestOffloadMeasured -update\n%s", b.String())
 	}
 }
