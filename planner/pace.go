@@ -2,6 +2,7 @@ package planner
 
 import (
 	"math"
+	"strings"
 
 	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
@@ -118,8 +119,8 @@ var paces = [kernel.NumPaces]func(*work) float64{
 		return 7*micro + w.memory(0.38) + w.serial(0.57*of*max(1, rows/w.blocks(2.3)))
 	},
 	kernel.GroupNormsBackward: func(w *work) float64 { return 9.6*micro + w.memory(0.27) },
-	kernel.Attentions:         func(w *work) float64 { return 2.2*micro + max(w.memory(0.25), w.arithmetic(0.39)) },
-	kernel.AttentionsBackward: func(w *work) float64 { return 9.8*micro + max(w.memory(0.4), w.arithmetic(0.42)) },
+	kernel.Attentions:         attentions,
+	kernel.AttentionsBackward: attentionsBackward,
 	kernel.Reductions:         reductions,
 	kernel.Softmaxes:          func(w *work) float64 { return 1.5*micro + w.memory(0.67) },
 	kernel.Windows:            func(w *work) float64 { return 5*micro + w.memory(0.33) },
@@ -298,40 +299,188 @@ func recurrences(w *work) float64 {
 	return t
 }
 
+// An attention is how the kernels of one type run: a block of threads for so many rows of
+// queries (forward) or keys (backward), each of them over all of the others, in tiles; widths are padded to
+// those that kernels exist for, and the exponential costs as much as so many elements of
+// width more. Fitted to 1,238 attentions of random shapes, as products are: half within 15%.
+type attention struct {
+	start      float64
+	memory     float64   // share of the bandwidth
+	arithmetic float64   // share of the rate
+	causal     float64   // share of the work where the mask is causal
+	each       float64   // blocks of a multiprocessor
+	more       float64   // elements of width
+	rows       float64   // of tiles
+	keys       bool      // blocks are of keys
+	widths     []float64 // ascending
+}
+
+var (
+	flashWidths       = []float64{32, 64, 96, 128, 192, 256}
+	efficientWidths   = []float64{64, 128, 256}
+	flash             = attention{6 * micro, 0.47, 0.8, 0.58, 1, 60, 128, false, flashWidths}
+	flashBackward     = attention{11.2 * micro, 0.24, 0.65, 0.75, 2, 43, 64, true, flashWidths}
+	efficient         = attention{7.5 * micro, 0.2, 0.93, 0.63, 1, 48, 64, false, efficientWidths}
+	efficientBackward = attention{22 * micro, 0.1, 0.565, 0.57, 1, 1.4, 64, true, efficientWidths}
+)
+
+func attentions(w *work) float64 { return attended(w, 0, 1, &flash, &efficient) }
+
+func attentionsBackward(w *work) float64 {
+	key := 2 // after the gradient and the mask
+	if w.Does() == "_scaled_dot_product_flash_attention_backward" {
+		key = 1
+	}
+	return attended(w, key+1, key, &flashBackward, &efficientBackward)
+}
+
+// attended is the time of attention of an operand's queries over another's keys, by the
+// kernels of half and of single precision.
+func attended(w *work, query, key int, half, single *attention) float64 {
+	q, k, rows := w.shape(query), w.shape(key), kernel.Find(w.Does())
+	a := single
+	if w.half {
+		a = half
+	}
+	if len(q) != 4 || len(k) != 4 || rows == nil || w.Attrs == nil || w.Attrs.Ring || w.half && strings.Contains(w.Does(), "efficient") {
+		return 2.2*micro + max(w.memory(0.3), w.arithmetic(0.4))
+	}
+	width := float64(q[3])
+	for _, to := range a.widths {
+		if to >= width {
+			width = to
+			break
+		}
+	}
+	up := func(n int64) float64 { return math.Ceil(float64(n)/a.rows) * a.rows }
+	heads, m, n := float64(q[0]*q[1]), up(q[2]), up(k[2])
+	work, blocks := 4*heads*m*n*(width+a.more), heads*m/a.rows
+	if a.keys {
+		work, blocks = 2.5*work, heads*n/a.rows
+	}
+	if rows.Scalar(w.Node, "causal") != 0 {
+		work *= a.causal
+	}
+	once := w.blocks(a.each)
+	waves := math.Ceil(blocks/once) * once / max(blocks, 1)
+	return a.start + max(w.memory(a.memory), work*waves/(w.m.rate(w.Node)*a.arithmetic))
+}
+
+// A gemm is how products of one type run on the card: in tiles of the result, one to a
+// block of threads, in waves of as many as there are multiprocessors; the library takes
+// about the tile, and the number of parts of k, that are fastest. Fitted to 5,800 products of
+// random shapes and layouts (scripts/gpu/kernels.py): half of those of more than 0.1 ms are within
+// 10% (float32) to 15%, nine of ten within 35 to 40%.
+type gemm struct {
+	tiles  []tile
+	start  float64 // seconds
+	memory float64 // share of the bandwidth
+	step   float64 // nanoseconds of a block for each element of k, at least
+	odd    [3]slower
+}
+
+// A tile of so many rows and columns computes at a share of the multiprocessor's rate.
+type tile struct{ rows, columns, share float64 }
+
+// A slower is how many times longer arithmetic and traffic take where a matrix's rows begin at
+// multiples of 4, 2 and 1 elements, not of 8: kernels of the card's own units need 16 bytes.
+type slower struct{ arithmetic, memory float64 }
+
+var (
+	gemm32 = gemm{start: 5.5 * micro, memory: 0.43, step: 3, odd: [3]slower{{1, 1}, {1, 1}, {1, 1}},
+		tiles: []tile{{128, 256, 0.46}, {128, 128, 0.53}, {64, 128, 0.715}, {128, 64, 0.664}, {64, 64, 0.632}, {64, 32, 0.49}, {32, 64, 0.5}}}
+	gemmTF32 = gemm{start: 5.5 * micro, memory: 0.7, step: 8, odd: [3]slower{{1.7, 1}, {3.1, 1.4}, {3.2, 1.6}},
+		tiles: []tile{{128, 256, 0.656}, {128, 128, 0.4}, {64, 128, 0.444}, {128, 64, 0.794}, {64, 64, 0.485}, {64, 32, 0.172}, {32, 64, 0.41}}}
+	gemmHalf = gemm{start: 5 * micro, memory: 0.78, step: 0.67, odd: [3]slower{{4, 2.6}, {4.3, 2.3}, {7.4, 3.4}},
+		tiles: []tile{{128, 256, 0.312}, {128, 128, 0.784}, {64, 128, 0.778}, {128, 64, 0.5}, {64, 64, 0.176}, {64, 32, 0.258}, {32, 64, 0.476}}}
+)
+
 // padded is how many times as much is computed of a dim as it has, by tiles of so many.
 func padded(dim, tile float64) float64 { return math.Ceil(dim/tile) * tile / max(dim, 1) }
 
-// products: the tiles that a kernel computes may be larger than the matrices; dims that
-// are no multiples of 8 take kernels of older cards in half precision.
+// products: dims of less than a tile, waves that are not full and rows that begin oddly take
+// longer than the arithmetic says.
 func products(w *work) float64 {
-	m, n, k := w.matrices()
-	share, waste := 0.684, min(20, padded(m, 16)*padded(n, 128)*padded(k, 32))
-	mem := w.memory(0.72)
-	if w.half {
-		if share = 0.737; math.Mod(m, 8)+math.Mod(n, 8)+math.Mod(k, 8) > 0 {
-			share, mem = share/1.18, mem*2.4
+	g := &gemm32
+	switch {
+	case w.half:
+		g = &gemmHalf
+	case w.m.Device.TF32 > 0 && w.m.TF32:
+		g = &gemmTF32
+	}
+	p, ok := w.product()
+	if !ok {
+		return g.start + max(w.arithmetic(0.7), w.memory(g.memory))
+	}
+	late := slower{1, 1}
+	for i, of := range []float64{8, 4, 2} {
+		if math.Mod(p.lead, of) != 0 {
+			late = g.odd[i]
 		}
 	}
-	return 3.9*micro + max(w.arithmetic(share)*waste, mem)
+	return g.start + max(g.fastest(w, &p, late.arithmetic), w.memory(g.memory)*late.memory)
 }
 
-// matrices are the dims of a product [m, k] by [k, n]; multiples of all tiles where they
-// are not known.
-func (w *work) matrices() (m, n, k float64) {
-	var a, b []int64
-	for i := range w.In {
-		if s := w.In[i].Shape; len(s) >= 2 {
-			a, b = b, s
+// fastest is the time of the fastest tile and number of parts of k.
+func (g *gemm) fastest(w *work, p *product, late float64) float64 {
+	sms := float64(max(w.m.Device.SMs, 1))
+	rate := w.m.rate(w.Node) / sms
+	best := math.Inf(1)
+	for _, t := range g.tiles {
+		tiles := math.Ceil(p.m/t.rows) * math.Ceil(p.n/t.columns) * p.batch
+		for parts := 1.0; parts <= 16; parts *= 2 {
+			k := math.Ceil(p.k / parts)
+			if parts > 1 && k < 128 {
+				break
+			}
+			s := math.Ceil(tiles*parts/sms) * max(2*t.rows*t.columns*k/(rate*t.share)*late, w.serial(k*g.step))
+			if parts > 1 { // which are summed
+				s += 1.5*micro + 8*parts*p.m*p.n*p.batch/(0.6*w.m.Device.Bandwidth)
+			}
+			best = min(best, s)
 		}
 	}
-	if len(a) < 2 || len(b) < 2 {
-		return 1024, 1024, 1024
+	return best
+}
+
+// A product is a batch of [m, k] by [k, n], and what the distances of all their rows in
+// memory, in elements, are multiples of: 8, or less.
+type product struct{ batch, m, n, k, lead float64 }
+
+func (w *work) product() (p product, ok bool) {
+	var a, b *program.View
+	for i := range w.In {
+		if len(w.In[i].Shape) >= 2 {
+			a, b = b, &w.In[i]
+		}
 	}
-	k, n = float64(a[len(a)-1]), float64(b[len(b)-1])
-	if m = float64(a[len(a)-2]); m*n*k == 0 {
-		return 1024, 1024, 1024
+	if a == nil || b == nil {
+		return p, false
 	}
-	return m, n, k
+	p.m, p.k, p.n, p.batch = float64(a.Shape[len(a.Shape)-2]), float64(a.Shape[len(a.Shape)-1]), float64(b.Shape[len(b.Shape)-1]), numel(a.Shape[:len(a.Shape)-2])
+	if p.m*p.n*p.k*p.batch == 0 {
+		return p, false
+	}
+	p.lead = 8
+	for _, rows := range []float64{p.n, leading(a), leading(b)} {
+		for math.Mod(rows, p.lead) != 0 {
+			p.lead /= 2
+		}
+	}
+	return p, true
+}
+
+// leading is the distance of a matrix's rows, or of its columns where those are contiguous,
+// in elements.
+func leading(v *program.View) float64 {
+	n := len(v.Shape)
+	switch {
+	case len(v.Strides) != n:
+		return float64(v.Shape[n-1])
+	case v.Strides[n-1] == 1 && v.Shape[n-2] > 1 || v.Strides[n-2] != 1:
+		return float64(v.Strides[n-2])
+	}
+	return float64(v.Strides[n-1])
 }
 
 // A convolved is the geometry of a convolution: the operands' order differs between the
