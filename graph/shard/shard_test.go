@@ -96,7 +96,7 @@ func TestSharded(t *testing.T) {
 			var sum int64
 			for rank := range size {
 				w := &fsdp{FSDP: FSDP{World: World{size, rank}}}
-				s := w.sharded(train.Param{Tensor: program.View{Shape: []int64{rows, 3}}})
+				s := w.sharded(train.Param{Tensor: program.View{Shape: []int64{rows, 3}}}, w.World)
 				if s.local[0]*3 > s.padded {
 					t.Errorf("%d rows on %d: rank %d has %v of a padded shard of %d", rows, size, rank, s.local, s.padded)
 				}
