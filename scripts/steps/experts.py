@@ -23,8 +23,8 @@ import torch
 from torch import nn
 import torch.nn.functional as F
 
-SEQ, VOCAB = 256, 4000
-BASE = dict(hidden_size=512, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4, vocab_size=VOCAB, use_cache=False, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+SEQ = 256
+BASE = dict(hidden_size=512, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4, use_cache=False, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 
 
 class Expert(nn.Module):
@@ -69,9 +69,16 @@ class RoutedList(nn.Module):
         return self.experts(x.view(-1, d), i.view(-1, self.best), w.view(-1, self.best)).view(b, s, d)
 
 
+def kind(name: str) -> tuple[str, int]:
+    """What a model is, and its words: with few of them, memory is highest within its layers and not at the loss."""
+    return (name.removesuffix("_few"), 256) if name.endswith("_few") else (name, 4000)
+
+
 def build(name: str) -> nn.Module:
     import transformers as t
 
+    name, words = kind(name)
+    BASE["vocab_size"] = words
     if name == "mixtral":
         m = t.MixtralForCausalLM(t.MixtralConfig(**BASE, num_local_experts=8, num_experts_per_tok=2))
     elif name == "qwen3_moe":
@@ -87,15 +94,15 @@ def build(name: str) -> nn.Module:
     return m.train()
 
 
-NAMES = ["mixtral", "qwen3_moe", "deepseek_v3", "list"]
+NAMES = ["mixtral", "qwen3_moe", "deepseek_v3", "list", "mixtral_few", "qwen3_moe_few", "deepseek_v3_few", "list_few"]
 
 
 def models(out: Path) -> None:
     import onnx_ir as ir
 
-    for name in NAMES:
+    for name in os.environ.get("NAMES", " ".join(NAMES)).split():
         m = build(name)
-        if name != "list":
+        if kind(name)[0] != "list":
             m.set_experts_implementation("batched_mm")
         p = torch.onnx.export(m, (), kwargs={"input_ids": torch.zeros(2, SEQ, dtype=torch.long)}, dynamo=True, optimize=False, opset_version=23, dynamic_shapes={"input_ids": {0: torch.export.Dim("batch")}})
         offset = 0
@@ -170,7 +177,7 @@ def spread(name: str, m: nn.Module, mesh: dict[str, int], worst: bool) -> None:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import parallelize_module
 
-    ep, fsdp = mesh["ep"], mesh.get("fsdp", 0)
+    name, (ep, fsdp) = kind(name)[0], (mesh["ep"], mesh.get("fsdp", 0))
     if fsdp:
         whole = init_device_mesh("cuda", (fsdp // ep, ep), mesh_dim_names=("efsdp", "ep"))
         dp = whole._flatten("fsdp")
@@ -226,7 +233,7 @@ def run(name: str, mesh: dict[str, int], dtype: str, batch: int, worst: bool) ->
         def step() -> None:
             opt.zero_grad(set_to_none=True)
             out = m(input_ids=ids).logits
-            out = out.view(-1, VOCAB).float()
+            out = out.view(-1, out.shape[-1]).float()
             y = torch.zeros(out.shape[0], dtype=torch.long, device="cuda")
             loss = F.cross_entropy(out, y)
             del out, y
@@ -260,11 +267,11 @@ def run(name: str, mesh: dict[str, int], dtype: str, batch: int, worst: bool) ->
 def runs(out: Path, titan: str) -> None:
     sys.path.insert(0, titan)
     with out.open("w") as f:
-        for name in NAMES:
+        for name in os.environ.get("NAMES", " ".join(NAMES)).split():
             for mesh in (dict(ep=2), dict(ep=4), dict(fsdp=2, ep=2), dict(fsdp=4, ep=2), dict(fsdp=8, ep=4)):
                 for dtype in ("fp32", "bf16"):
                     for worst in (False, True):
-                        if worst and (mesh != dict(ep=4) or name == "list" and mesh["ep"] > 4):
+                        if worst and mesh != dict(ep=4):
                             continue
                         f.write(json.dumps(run(name, mesh, dtype, 8, worst)) + "\n")
                         f.flush()
