@@ -76,7 +76,7 @@ func (m *Model) sites(j *job) ([]train.ExpertSite, error) {
 	if len(j.cfg.EPExperts) > 0 {
 		return nil, fmt.Errorf("--ep-experts: %w", err)
 	}
-	return nil, fmt.Errorf("--parallel %s: %w: name the modules that own the experts (--ep-experts PATTERN), or leave ep out", j.meshed.Mesh, err)
+	return nil, fmt.Errorf("--parallel %s: %w: export it so, or name the modules that own them (--ep-experts PATTERN)", j.meshed.Mesh, err)
 }
 
 // expertUnits makes fully_shard's units of the layers of experts, once.
@@ -148,6 +148,10 @@ func (a *answer) expertEnds() error {
 		of *ExpertEnd
 		at float64
 	}{{&x.Balanced, 1}, {&x.Most, math.Inf(1)}} {
+		if end.of.Rows == x.Rows {
+			end.of.set(a.ev, a.j, a.fits)
+			continue
+		}
 		other, on := *a.j, *s
 		on.imbalance, other.meshed = end.at, &on
 		b, err := plannedStep(func(segs []train.Segment) (*train.Build, error) { return a.m.build(&other, a.batch, segs) }, &other, a.segs, a.steps)
@@ -158,8 +162,12 @@ func (a *answer) expertEnds() error {
 		if err != nil {
 			return err
 		}
-		end.of.AllocatedBytes, end.of.ReservedBytes, end.of.ProcessBytes, end.of.Fits = ev.res.Allocated, ev.res.Reserved, ev.res.Reserved+other.besides(), fits
+		end.of.set(ev, &other, fits)
 	}
 	a.ranks.Experts = x
 	return nil
+}
+
+func (e *ExpertEnd) set(ev *evaluation, j *job, fits *bool) {
+	e.AllocatedBytes, e.ReservedBytes, e.ProcessBytes, e.Fits = ev.res.Allocated, ev.res.Reserved, ev.res.Reserved+j.besides(), fits
 }

@@ -57,8 +57,8 @@ func meshesOf(n int) (out []string) {
 		for t := 2; t <= k/2; t *= 2 {
 			out = append(out, fmt.Sprintf("fsdp=%d,tp=%d", k/t, t), fmt.Sprintf("hsdp=%dx%d", t, k/t), fmt.Sprintf("pp=%d,ddp=%d", t, k/t))
 		}
-		if 2*k > n { // each size of cp is another step to build: one row shows what it buys
-			out = append(out, fmt.Sprintf("fsdp=%d,cp=2", k/2))
+		if 2*k > n { // each size of cp or ep is another step to build: one row shows what it buys
+			out = append(out, fmt.Sprintf("fsdp=%d,cp=2", k/2), fmt.Sprintf("fsdp=%d,ep=%d", k, min(k, cardsPerHost)))
 		}
 	}
 	return out
@@ -133,12 +133,13 @@ func (m *Model) Meshes(ctx context.Context, cfg Config, n int) (*MeshPlan, error
 	return p, nil
 }
 
-// spread leaves out meshes with context parallelism if the model's sequences cannot be divided.
+// spread leaves out meshes with context parallelism if the model's sequences cannot be divided, and with expert
+// parallelism if it has no experts that so many ranks can share.
 func (p *MeshPlan) spread(tried [][]MeshChoice) [][]MeshChoice {
 	var meshes []MeshChoice
 	var rest [][]MeshChoice
 	for i, c := range p.Meshes {
-		if m, err := shard.ParseMesh(c.Mesh); err != nil || m.Context == 0 || c.Why == "" {
+		if m, err := shard.ParseMesh(c.Mesh); err != nil || m.Context+m.Experts == 0 || c.Why == "" {
 			meshes, rest = append(meshes, c), append(rest, tried[i])
 		}
 	}
@@ -397,9 +398,11 @@ func (l *leastBytes) of(m *shard.Mesh, cfg *Config, saves bool) int64 {
 		if cfg.FSDPOffload {
 			kept, most = 0, 0
 		}
-		most = max(most, l.gathered)
+		if m.Experts == 0 { // a rank gathers its own experts alone
+			most = max(most, l.gathered)
+		}
 	}
-	if saves {
+	if saves && m.Experts == 0 { // what experts save is another program's
 		most = max(most, l.saved/int64(max(m.Context, 1)))
 	}
 	return (kept + most) / model

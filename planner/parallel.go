@@ -283,7 +283,7 @@ func (s *meshed) nccl() int64 {
 	if n > 1 { // the world's, and one for each dimension
 		n++
 	}
-	if s.Mesh.Context > 0 { // sends and receives have buffers of their own
+	if s.Mesh.Context+s.Experts > 0 { // sends and receives have buffers of their own
 		n++
 	}
 	return ncclFirst + int64(n-1)*ncclFurther

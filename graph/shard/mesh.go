@@ -174,6 +174,9 @@ func (m Mesh) Groups() int {
 			n++
 		}
 	}
+	if m.Experts > 1 && m.Shards > m.Experts { // the ranks with the same experts
+		n++
+	}
 	return n
 }
 

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"path"
@@ -122,7 +123,7 @@ func FindExperts(l *lift.Lifted, patterns []string) ([]ExpertSite, error) {
 	case len(out) == 0 && len(patterns) > 0:
 		return nil, fmt.Errorf("no experts have the name %s", strings.Join(patterns, " or "))
 	case len(out) == 0:
-		return nil, fmt.Errorf("the file shows no experts: modules with matrices [experts, in, out] of which a router's topk picks some (transformers' batched_mm), or lists of modules alike that run on the same tokens")
+		return nil, errors.New("the file shows no experts, neither matrices [experts, in, out] of which a router's topk picks some (transformers' batched_mm) nor lists of modules alike whose results on the same tokens a topk chooses")
 	}
 	return out, nil
 }
@@ -636,7 +637,7 @@ func (b *builder) dispatches() error {
 	for i := range x.Sites {
 		s := &x.Sites[i]
 		if s.Experts%int64(x.Ranks) != 0 {
-			return fmt.Errorf("%s has %d experts, which %d ranks cannot share evenly: give a divisor", s.Module, s.Experts, x.Ranks)
+			return fmt.Errorf("ep=%d: %s has %d experts, which as many ranks cannot share evenly: give a divisor of %d", x.Ranks, s.Module, s.Experts, s.Experts)
 		}
 		shape := static(b.l.Graph, s.x)
 		if len(shape) < 2 {
