@@ -31,9 +31,10 @@ type MeshPlan struct {
 type MeshChoice struct {
 	Mesh             string  `json:"mesh"`
 	GPUs             int     `json:"gpus"`
-	Batch            int64   `json:"batch"`              // of a rank
-	Checkpoint       string  `json:"checkpoint"`         // none, all: every module that can be checkpointed, or auto: chosen, with --checkpoint auto
-	Sequence         bool    `json:"sequence,omitempty"` // with tp: sequences are divided, too (--tp-sequence norms)
+	Batch            int64   `json:"batch"`                // of a rank
+	Checkpoint       string  `json:"checkpoint"`           // none, all: every module that can be checkpointed, or auto: chosen, with --checkpoint auto
+	Sequence         bool    `json:"sequence,omitempty"`   // with tp: sequences are divided, too (--tp-sequence norms)
+	Dispatched       bool    `json:"dispatched,omitempty"` // with ep: experts run on the tokens that are sent to them, not as in the file; such a mesh is not chosen
 	Fits             bool    `json:"fits"`
 	ProcessBytes     int64   `json:"processBytes"`
 	AtLeast          bool    `json:"atLeast,omitempty"` // processBytes is a lower bound, which is above the card's memory: nothing else was predicted
@@ -297,6 +298,7 @@ func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
 	if mesh.Tensor > 0 && s.norms && len(cfg.TPSequence) == 0 { // what is divided is never more than the whole
 		cfg.TPSequence = []string{shard.Norms}
 	}
+	c.Dispatched = mesh.Experts > 0
 	c.Sequence = len(cfg.TPSequence) > 0 && mesh.Tensor > 0
 	for _, c.Checkpoint = range s.policies {
 		if cfg.Checkpoint, cfg.Segments = c.Checkpoint, nil; c.Checkpoint == "all" {
@@ -408,9 +410,10 @@ func (l *leastBytes) of(m *shard.Mesh, cfg *Config, saves bool) int64 {
 	return (kept + most) / model
 }
 
-// choose names the smallest and the fastest mesh that fit.
+// choose names the smallest and the fastest mesh that fit. Those with expert parallelism run another program than
+// the file's, whose experts may all run on all tokens: what they gain is not the mesh's alone.
 func (p *MeshPlan) choose() {
-	fits := slices.DeleteFunc(slices.Clone(p.Meshes), func(c MeshChoice) bool { return !c.Fits })
+	fits := slices.DeleteFunc(slices.Clone(p.Meshes), func(c MeshChoice) bool { return !c.Fits || c.Dispatched })
 	var small, fast MeshChoice
 	for _, c := range fits {
 		if small.Mesh == "" || c.GPUs < small.GPUs || c.GPUs == small.GPUs && c.SamplesPerSecond > small.SamplesPerSecond {

@@ -7,7 +7,8 @@
 The ranks beside it are a fake process group's (torch.testing._internal.distributed.fake_pg): every collective allocates what it does, and sends nothing. Dispatch and
 combine are torchtitan's own ExpertParallel, around experts whose products are torch._grouped_mm, as transformers' grouped_mm_experts_forward calls it, or, for
 experts that are a list of modules, a loop as torchtitan's _run_experts_for_loop. What a router does to its tokens is set: balanced, in turn, as torchtitan's
-_debug_force_load_balance, or worst, all tokens of all ranks to this one."""
+_debug_force_load_balance, or worst, all tokens of all ranks to this one. NAMES and HOW choose among the models and ways: "", worst, checkpoint (every layer), autocast,
+policy (bfloat16 by MixedPrecisionPolicy), keep (reshard_after_forward=False), accumulate (two micro-batches)."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
 import torch.nn.functional as F
 
@@ -141,10 +143,10 @@ class Local(nn.Module):
             return torch.vstack((out, out.new_zeros((rest, out.shape[-1]))))
         whole = {n: p.to_local() for n, p in self.named_parameters(recurse=False)}
         offs = torch.cumsum(counts, dim=0, dtype=torch.int32)
-        y = torch._grouped_mm(x, whole["gate_up_proj"].transpose(-2, -1), offs=offs)
+        y = torch._grouped_mm(x.to(whole["gate_up_proj"].dtype), whole["gate_up_proj"].transpose(-2, -1), offs=offs)
         gate, up = y.chunk(2, dim=-1)
         y = self.old[0].act_fn(gate) * up
-        return torch._grouped_mm(y, whole["down_proj"].transpose(-2, -1), offs=offs)
+        return torch._grouped_mm(y.to(whole["down_proj"].dtype), whole["down_proj"].transpose(-2, -1), offs=offs)
 
 
 class Routed(nn.Module):
@@ -171,10 +173,10 @@ class Routed(nn.Module):
         return torch.bmm(scores.reshape(-1, 1, self.best).float(), unsorted.float()).to(x.dtype).squeeze(1)
 
 
-def spread(name: str, m: nn.Module, mesh: dict[str, int], worst: bool) -> None:
+def spread(name: str, m: nn.Module, mesh: dict[str, int], how: str) -> None:
     import torchtitan.distributed.expert_parallel as titan
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.distributed.tensor.parallel import parallelize_module
 
     name, (ep, fsdp) = kind(name)[0], (mesh["ep"], mesh.get("fsdp", 0))
@@ -185,6 +187,8 @@ def spread(name: str, m: nn.Module, mesh: dict[str, int], worst: bool) -> None:
     else:
         inner = init_device_mesh("cuda", (ep,), mesh_dim_names=("ep",))
 
+    kw: dict[str, Any] = {"policy": dict(mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32)), "keep": dict(reshard_after_forward=False)}.get(how, {})
+
     def counted(counts: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         """What all ranks send here if they route alike."""
         return counts[: counts.shape[0] // ep].repeat(ep)
@@ -194,10 +198,10 @@ def spread(name: str, m: nn.Module, mesh: dict[str, int], worst: bool) -> None:
         block = layer.mlp
         if not hasattr(block, "experts"):
             if fsdp:
-                fully_shard(layer, mesh=dp)
+                fully_shard(layer, mesh=dp, **kw)
             continue
         n, best = (8, 2) if name in ("mixtral", "list") else (16, 4)
-        routed = Routed(block.experts, ep, n, best, worst)
+        routed = Routed(block.experts, ep, n, best, how == "worst")
         if name == "list":
             layer.mlp = RoutedList(block, routed)
         else:
@@ -206,38 +210,45 @@ def spread(name: str, m: nn.Module, mesh: dict[str, int], worst: bool) -> None:
         if name == "list":
             routed.inner.list = routed.inner.rank.pop()
         if fsdp:
-            fully_shard(routed.inner, mesh=outer)
-            fully_shard(layer, mesh=dp)
+            fully_shard(routed.inner, mesh=outer, **kw)
+            fully_shard(layer, mesh=dp, **kw)
     if fsdp:
-        fully_shard(m, mesh=dp)
+        fully_shard(m, mesh=dp, **kw)
 
 
-def run(name: str, mesh: dict[str, int], dtype: str, batch: int, worst: bool) -> dict[str, Any]:
+def run(name: str, mesh: dict[str, int], dtype: str, batch: int, how: str) -> dict[str, Any]:
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     world = mesh.get("fsdp", mesh["ep"])
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
-    row: dict[str, Any] = dict(name=name, mesh=",".join(f"{k}={v}" for k, v in mesh.items()), dtype=dtype, batch=batch, worst=worst)
+    row: dict[str, Any] = dict(name=name, mesh=",".join(f"{k}={v}" for k, v in mesh.items()), dtype=dtype, batch=batch, how=how)
     try:
         torch.manual_seed(0)
         m = build(name).to("cuda")
         if dtype == "bf16":
             m = m.bfloat16()
-        spread(name, m, mesh, worst)
+        for layer in m.model.layers if how == "checkpoint" else []:
+            layer.forward = (lambda f: lambda *a, **k: torch.utils.checkpoint.checkpoint(f, *a, use_reentrant=False, **k))(layer.forward)
+        spread(name, m, mesh, how)
         gc.collect()
         torch.cuda.empty_cache()
         opt = torch.optim.AdamW(m.parameters(), lr=1e-4, foreach="fsdp" in mesh)
+        micros = 2 if how == "accumulate" else 1
         ids = torch.zeros(batch, SEQ, dtype=torch.long, device="cuda")
 
         def step() -> None:
             opt.zero_grad(set_to_none=True)
-            out = m(input_ids=ids).logits
-            out = out.view(-1, out.shape[-1]).float()
-            y = torch.zeros(out.shape[0], dtype=torch.long, device="cuda")
-            loss = F.cross_entropy(out, y)
-            del out, y
-            loss.backward()
+            for k in range(micros):
+                if micros > 1 and "fsdp" in mesh:
+                    m.set_requires_gradient_sync(k == micros - 1)
+                with torch.autocast("cuda", torch.bfloat16, enabled=how == "autocast"):
+                    out = m(input_ids=ids).logits
+                    out = out.view(-1, out.shape[-1]).float()
+                    y = torch.zeros(out.shape[0], dtype=torch.long, device="cuda")
+                    loss = F.cross_entropy(out, y)
+                del out, y
+                loss.backward()
             opt.step()
 
         steps = []
@@ -245,7 +256,7 @@ def run(name: str, mesh: dict[str, int], dtype: str, batch: int, worst: bool) ->
         for i in range(4):
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
-            traced = i == 3 and not worst and f"{name}.{dtype}.{row['mesh']}" in os.environ.get("TRACE", "").split()
+            traced = i == 3 and not how and f"{name}.{dtype}.{row['mesh']}" in os.environ.get("TRACE", "").split()
             if traced:
                 torch.cuda.memory._record_memory_history(max_entries=100000, stacks="python")
             step()
@@ -270,10 +281,12 @@ def runs(out: Path, titan: str) -> None:
         for name in os.environ.get("NAMES", " ".join(NAMES)).split():
             for mesh in (dict(ep=2), dict(ep=4), dict(fsdp=2, ep=2), dict(fsdp=4, ep=2), dict(fsdp=8, ep=4)):
                 for dtype in ("fp32", "bf16"):
-                    for worst in (False, True):
-                        if worst and mesh != dict(ep=4):
+                    for how in os.environ.get("HOW", ",worst").split(","):
+                        if how == "worst" and mesh != dict(ep=4) or how in ("policy", "keep") and "fsdp" not in mesh:
                             continue
-                        f.write(json.dumps(run(name, mesh, dtype, 8, worst)) + "\n")
+                        if how not in ("", "worst") and (dtype != "fp32" or mesh not in (dict(ep=4), dict(fsdp=2, ep=2), dict(fsdp=4, ep=2))):
+                            continue
+                        f.write(json.dumps(run(name, mesh, dtype, 8, how)) + "\n")
                         f.flush()
                         gc.collect()
                         torch.cuda.empty_cache()
