@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/internal/testdata"
 )
 
@@ -17,7 +18,7 @@ import (
 type expertRun struct {
 	Name, Mesh, Dtype string
 	Batch             int64
-	Worst             bool
+	How               string // worst, checkpoint, autocast, policy, keep, accumulate or ""
 	Before            int64
 	Steps             [][3]int64 // allocated, reserved and afterwards allocated
 }
@@ -51,8 +52,21 @@ func (r *expertRun) question() Config {
 	if r.Dtype != "fp32" {
 		c.Precision = r.Dtype
 	}
-	if r.Worst {
+	switch r.How {
+	case "worst":
 		c.EPImbalance = allRows
+	case "checkpoint":
+		for i := range 4 {
+			c.Segments = append(c.Segments, train.Segment{Modules: []string{fmt.Sprint("model.layers.", i)}})
+		}
+	case "autocast":
+		c.Precision = "amp-bf16"
+	case "policy":
+		c.FSDPPrecision = "bf16"
+	case "keep":
+		c.FSDPReshard = "false"
+	case "accumulate":
+		c.Accumulate = 2
 	}
 	return c
 }
@@ -61,7 +75,7 @@ func (r *expertRun) question() Config {
 func TestExperts(t *testing.T) {
 	testdata.Sequential(t)
 	models := map[string]*Model{}
-	var balanced, worst, held []float64
+	var balanced, worst, others, held []float64
 	var sb strings.Builder
 	for _, r := range expertRuns(t) {
 		if models[r.Name] == nil {
@@ -78,19 +92,23 @@ func TestExperts(t *testing.T) {
 		}
 		got := rep.Parallel.PerRank[0]
 		off, more := relative(got.AllocatedBytes, allocated), relative(got.ReservedBytes, reserved)
-		if held = append(held, math.Abs(more)); r.Worst {
-			worst = append(worst, math.Abs(off))
-		} else {
+		held = append(held, math.Abs(more))
+		switch r.How {
+		case "":
 			balanced = append(balanced, math.Abs(off))
+		case "worst":
+			worst = append(worst, math.Abs(off))
+		default:
+			others = append(others, math.Abs(off))
 		}
-		fmt.Fprintf(&sb, "| %s | %s | %s | %t | %.1f | %.1f | %+.2f%% | %+.1f%% |\n", r.Name, r.Mesh, r.Dtype, r.Worst, float64(allocated)/(1<<20), float64(got.AllocatedBytes)/(1<<20), 100*off, 100*more)
+		fmt.Fprintf(&sb, "| %s | %s | %s | %s | %.1f | %.1f | %+.2f%% | %+.1f%% |\n", r.Name, r.Mesh, r.Dtype, r.How, float64(allocated)/(1<<20), float64(got.AllocatedBytes)/(1<<20), 100*off, 100*more)
 	}
 	t.Log("\n" + sb.String())
 	for _, c := range []struct {
 		name         string
 		all          []float64
 		median, most float64
-	}{{"balanced", balanced, 0.005, 0.03}, {"worst", worst, 0.005, 0.03}, {"reserved", held, 0.05, 0.15}} {
+	}{{"balanced", balanced, 0.005, 0.03}, {"worst", worst, 0.005, 0.03}, {"others", others, 0.005, 0.03}, {"reserved", held, 0.05, 0.15}} {
 		slices.Sort(c.all)
 		median, most := c.all[len(c.all)/2], c.all[len(c.all)-1]
 		t.Logf("%s: %d runs, median %.2f%%, worst %.2f%%", c.name, len(c.all), 100*median, 100*most)

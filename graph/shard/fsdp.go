@@ -101,6 +101,7 @@ type fsdp struct {
 	input  program.StorageID   // the last reduce-scatter's input
 	casts  []program.StorageID // inputs in the policy's type
 	begun  bool                // backward has reached the model
+	redone *unit               // in another one, recomputed now
 	micro  int32               // the current micro-batch
 	layers []*unit             // in the order of the first forward, for Prefetch
 	spans  []span              // of a pipeline's stages
@@ -364,8 +365,13 @@ func (w *fsdp) walk() {
 			w.enter(w.around(n.Module))
 		case program.Backward:
 			if w.begun = w.begun || n.Call >= 0 || n.Module != ""; w.begun { // calls before it are the loss's
+				w.recomputed(n)
 				for _, u := range w.around(n.Module) {
-					w.unshardBackward(u)
+					if n.Recompute && w.nested(u) {
+						w.again(u)
+					} else {
+						w.unshardBackward(u)
+					}
 				}
 			}
 		case program.Update:
@@ -384,6 +390,34 @@ func (w *fsdp) walk() {
 				}
 			}
 		}
+	}
+}
+
+// nested reports whether a unit is within another than the root: where that is checkpointed, its
+// hooks run in the recomputation.
+func (w *fsdp) nested(u *unit) bool {
+	return slices.ContainsFunc(w.units, func(o *unit) bool { return o.name != "" && o != u && train.Within(u.name, o.name) })
+}
+
+// again gathers such a unit in the recomputation as forward does: the gathered copy lives until
+// the unit's forward has ended again. Its parameters then stay for its backward (FSDPParamGroup.post_forward).
+func (w *fsdp) again(u *unit) {
+	if w.redone == u || len(u.order) == 0 || u.done {
+		return
+	}
+	w.redone = u
+	w.unshard(u)
+	w.copyOut(u, true)
+}
+
+// recomputed ends the recomputation of a nested unit that node n is no longer in.
+func (w *fsdp) recomputed(n *program.Node) {
+	if w.redone == nil || n.Recompute && train.Within(n.Module, w.redone.name) {
+		return
+	}
+	if w.redone = nil; w.state != program.None {
+		w.node("fsdp::free_all_gather", "", free(w.state))
+		w.state = program.None
 	}
 }
 
