@@ -174,7 +174,7 @@ func (d *Dispatch) Sum(back *Tensor) *Tensor {
 	if wide.DType != graph.Float32 {
 		wide = e.toDType("to", wide, graph.Float32)
 	}
-	sum := bmm(e, scores, wide)
+	sum := sub(e, "bmm", scores, wide)
 	e.hold(scores, wide)
 	if sum.DType != d.x.DType {
 		narrow := e.toDType("to", sum, d.x.DType)
@@ -209,6 +209,11 @@ func (e *Eager) allToAll(x *Tensor, n int64) *Tensor {
 
 // AllToAll names the nodes that exchange tokens between ranks.
 const AllToAll = "_c10d_functional::all_to_all_single"
+
+// Local is DTensor.to_local, of a parameter that the ranks divide.
+func (e *Eager) Local(w *Tensor) *Tensor {
+	return viewOp(e, "_ToTorchTensorBackward", w, w.Shape, w.Strides, 0, func(_ *Eager, g *Tensor) *Tensor { return g })[0]
+}
 
 // GroupedProduct is torch._grouped_mm of rows [R, in] in groups that end at offsets, and of a matrix for each
 // group: w is [e, out, in], or [e, in, out] if swapped is false.

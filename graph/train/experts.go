@@ -731,7 +731,12 @@ func (b *builder) fusedExperts(s *dispatched, d *aten.Dispatch, rows *aten.Tenso
 	defer func() { b.rows = nil }()
 	env[s.input] = rows
 	var offsets *aten.Tensor
-	if err := b.e.On(c, func() { offsets = d.Offsets() }); err != nil {
+	if err := b.e.On(c, func() {
+		for _, id := range s.params { // before the products: their gradients are added up after all of them
+			env[id] = b.e.Local(env[id])
+		}
+		offsets = d.Offsets()
+	}); err != nil {
 		return nil, err
 	}
 	for _, st := range s.steps {
