@@ -91,6 +91,9 @@ func TestExperts(t *testing.T) {
 			allocated, reserved = max(allocated, s[0]), max(reserved, s[1])
 		}
 		got := rep.Parallel.PerRank[0]
+		if u := rep.Uncertainty; reserved < u.LowBytes || reserved > u.HighBytes {
+			t.Errorf("%s %s %s: %d reserved, outside %d to %d", r.Name, r.Mesh, r.How, reserved, u.LowBytes, u.HighBytes)
+		}
 		off, more := relative(got.AllocatedBytes, allocated), relative(got.ReservedBytes, reserved)
 		held = append(held, math.Abs(more))
 		switch r.How {
@@ -108,12 +111,123 @@ func TestExperts(t *testing.T) {
 		name         string
 		all          []float64
 		median, most float64
-	}{{"balanced", balanced, 0.005, 0.03}, {"worst", worst, 0.005, 0.03}, {"others", others, 0.005, 0.03}, {"reserved", held, 0.05, 0.15}} {
+	}{{"balanced", balanced, 0.0005, 0.005}, {"worst", worst, 0.0005, 0.005}, {"others", others, 0.0005, 0.005}, {"reserved", held, 0.01, 0.06}} {
 		slices.Sort(c.all)
 		median, most := c.all[len(c.all)/2], c.all[len(c.all)-1]
 		t.Logf("%s: %d runs, median %.2f%%, worst %.2f%%", c.name, len(c.all), 100*median, 100*most)
 		if median > c.median || most > c.most {
 			t.Errorf("%s: median %.2f%%, worst %.2f%%, want %.1f%% and %.1f%%", c.name, 100*median, 100*most, 100*c.median, 100*c.most)
+		}
+	}
+}
+
+// The report says what a rank needs at both ends of what its experts may receive: what the same question answers there.
+func TestExpertEnds(t *testing.T) {
+	m := mixture(t, "qwen3_moe_few")
+	ask := func(imbalance string) *Answer {
+		rep, err := m.Analyze(t.Context(), Config{Batch: 8, Optimizer: "adamw", Runtime: measuredRelease, VRAM: 6 << 30, Parallel: "fsdp=4,ep=2", EPImbalance: imbalance})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rep
+	}
+	balanced, between, all := ask(""), ask("1.5"), ask(allRows)
+	const rows = 8 * 256 * 4 // of a rank's tokens, each to four experts; a rank has eight, so that it may receive all of both ranks
+	for _, c := range []struct {
+		rep  *Answer
+		rows int64
+	}{{balanced, rows}, {between, rows * 3 / 2}, {all, 2 * rows}} {
+		x := c.rep.Parallel.Experts
+		if x == nil || x.Rows != c.rows || x.Balanced.Rows != rows || x.Most.Rows != 2*rows || x.Local != 8 || len(x.Modules) != 4 {
+			t.Fatalf("%+v, want %d rows", x, c.rows)
+		}
+		for _, end := range []struct {
+			is ExpertEnd
+			at *Answer
+		}{{x.Balanced, balanced}, {x.Most, all}} {
+			if end.is.AllocatedBytes != end.at.Peak.AllocatedBytes || end.is.ReservedBytes != end.at.Peak.ReservedBytes || end.is.Fits == nil || *end.is.Fits != *end.at.Fits {
+				t.Errorf("at %d rows: %+v, want %+v", x.Rows, end.is, end.at.Peak)
+			}
+		}
+	}
+	if a, b, c := balanced.Peak.AllocatedBytes, between.Peak.AllocatedBytes, all.Peak.AllocatedBytes; a >= b || b >= c {
+		t.Errorf("%d, %d and %d bytes, want more with more rows", a, b, c)
+	}
+}
+
+// Questions about expert parallelism that have no answer say why, and what to do.
+func TestExpertsRefused(t *testing.T) {
+	for _, c := range []struct {
+		model string
+		cfg   Config
+		want  string
+	}{
+		{"mixtral", Config{Parallel: "ep=3"}, "8 experts, which as many ranks cannot share evenly"},
+		{"mixtral", Config{Parallel: "fsdp=4,ep=3"}, "give fsdp=6,ep=3"},
+		{"mixtral", Config{Parallel: "tp=2,ep=2"}, "modelled alone and among the ranks of fsdp"},
+		{"mixtral", Config{Parallel: "ddp=2,ep=2"}, "modelled alone and among the ranks of fsdp"},
+		{"mixtral", Config{Parallel: "ep=2", Mode: "infer"}, "of a training step"},
+		{"mixtral", Config{Parallel: "ep=2", EPImbalance: "0.5"}, "want a number from 1"},
+		{"mixtral", Config{Parallel: "ep=2", EPImbalance: "NaN"}, "want a number from 1"},
+		{"mixtral", Config{Parallel: "ep=2", EPExperts: []string{"*.moe"}}, "no experts have the name *.moe"},
+		{"mixtral", Config{Parallel: "ep=2", EPExperts: []string{"["}}, "syntax error"},
+		{"mixtral", Config{Parallel: "ddp=2", EPImbalance: "2"}, "--ep-imbalance needs a mesh with ep"},
+		{"mixtral", Config{Parallel: "fsdp=2,ep=2", FSDPOffload: true}, "--fsdp-offload with ep"},
+		{"mixtral", Config{Parallel: "fsdp=4,ep=2", FSDPReshard: "2"}, "--fsdp-reshard 2 with ep"},
+		{"mixtral", Config{Parallel: "ep=2", LoRA: "r=8,target=all-linear"}, "--lora with ep"},
+		{"list", Config{Parallel: "ep=2", Segments: []train.Segment{{Modules: []string{"model.layers.1.mlp.experts.3"}}}}, "within the experts model.layers.1.mlp.experts"},
+	} {
+		c.cfg.Batch = 2
+		if _, err := mixture(t, c.model).Analyze(t.Context(), c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %v: %v, want %q", c.model, c.cfg.Parallel, err, c.want)
+		}
+	}
+	for _, dense := range []string{"gpt2.onnx", "vit_b_16.onnx"} {
+		if _, err := sample(t, dense).Analyze(t.Context(), Config{Batch: 2, Parallel: "ep=2"}); err == nil || !strings.Contains(err.Error(), "shows no experts") || !strings.Contains(err.Error(), "--ep-experts") {
+			t.Errorf("%s: %v", dense, err)
+		}
+	}
+}
+
+// The ranks' experts are together those of the model, and all else is on every rank.
+func TestExpertShares(t *testing.T) {
+	for _, name := range []string{"mixtral", "list", "deepseek_v3"} {
+		m := mixture(t, name)
+		held := func(parallel string, rank int) map[string]int64 {
+			j, err := Config{Batch: 2, Optimizer: "adamw", Parallel: parallel}.resolve()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if j.meshed != nil {
+				j.meshed.place.Data = rank
+			}
+			b, err := m.build(j, 2, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := map[string]int64{}
+			for _, p := range b.Params {
+				out[p.Name] = b.Storages[p.Tensor.Storage].Bytes
+			}
+			return out
+		}
+		sum := map[string]int64{}
+		for rank := range 4 {
+			for p, n := range held("ep=4", rank) {
+				sum[p] += n
+			}
+		}
+		all := held("", 0)
+		for p, n := range all {
+			if !strings.Contains(p, ".mlp.experts.") {
+				n *= 4
+			}
+			if sum[p] != n {
+				t.Errorf("%s: %s: %d bytes on all ranks, want %d", name, p, sum[p], n)
+			}
+		}
+		if len(sum) != len(all) {
+			t.Errorf("%s: %d parameters on ranks, %d in the model", name, len(sum), len(all))
 		}
 	}
 }

@@ -646,9 +646,33 @@ func (b *builder) dispatches() error {
 		d := &dispatched{s, aten.Routing{Ranks: x.Ranks, Experts: s.Experts, Best: s.Best}, shape[:len(shape)-1]}
 		balanced, most := s.Rows(x.Ranks, s.Tokens(b.l))
 		d.routing.Rows = Received(balanced, most, x.Imbalance)
+		if err := b.uncut(s); err != nil {
+			return err
+		}
 		b.sites[s.last] = d
 		for call := range s.gone {
 			b.left[call] = true
+		}
+	}
+	return nil
+}
+
+// whole lists the calls that each layer of experts stands in place of.
+func (b *builder) whole() (out [][2]int) {
+	if b.opt.Experts == nil {
+		return nil
+	}
+	for _, s := range b.opt.Experts.Sites {
+		out = append(out, [2]int{s.first, s.last + 1})
+	}
+	return out
+}
+
+// uncut returns an error for checkpoints that begin or end within a layer of experts: it runs as a whole.
+func (b *builder) uncut(s *ExpertSite) error {
+	for i, r := range b.ranges {
+		if r[0] <= s.last && r[1] > s.first && (r[0] > s.first || r[1] <= s.last) {
+			return fmt.Errorf("checkpoint %v: it begins or ends within the experts %s, which run as a whole where ranks share them: checkpoint the module around them, or none of them", b.opt.Segments[i].Modules, s.Module)
 		}
 	}
 	return nil

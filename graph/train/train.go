@@ -151,6 +151,9 @@ type Build struct {
 	// SupposedBytes are the bytes that modules are guessed to keep in
 	// attributes from one step to the next.
 	SupposedBytes int64
+	// Whole are calls, [first, last) each, that other calls stand in place of, all at once: layers of
+	// experts that ranks share. A checkpoint has all of them or none.
+	Whole [][2]int
 }
 
 // A Param is a parameter on the device. Grad is the storage of its gradient
@@ -255,7 +258,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	unseen := b.unseen()
 	open := b.open(&vars)
 	supposed := b.keep(&vars)
-	return &Build{SupposedBytes: supposed, Program: b.e.P, Params: b.listed(), Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed() + b.back.bytes, UnseenBytes: unseen}, nil
+	return &Build{Whole: b.whole(), SupposedBytes: supposed, Program: b.e.P, Params: b.listed(), Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed() + b.back.bytes, UnseenBytes: unseen}, nil
 }
 
 // listed returns the parameters and the storages of their gradients.
