@@ -71,11 +71,19 @@ func (r *expertRun) question() Config {
 	return c
 }
 
-// TestExperts predicts a rank of expert parallelism.
-func TestExperts(t *testing.T) {
-	testdata.Sequential(t)
+// expertWays are the ways in which the runs were made, in the order of docs/distributed.md.
+var expertWays = [][2]string{
+	{"", "balanced"}, {"worst", "all rows to one rank"}, {"checkpoint", "balanced, every layer checkpointed"}, {"autocast", "balanced, bfloat16 autocast"},
+	{"policy", "balanced, bfloat16 by fully_shard's policy"}, {"keep", "balanced, reshard_after_forward=False"}, {"accumulate", "balanced, two micro-batches"},
+}
+
+// An expertError is how far a prediction is from a run, relative to it.
+type expertError struct{ allocated, reserved float64 }
+
+// expertErrors predicts the runs, and returns a line for each and their errors by the way they were made.
+func expertErrors(t *testing.T) (lines string, by map[string][]expertError) {
 	models := map[string]*Model{}
-	var balanced, worst, others, held []float64
+	by = map[string][]expertError{}
 	var sb strings.Builder
 	for _, r := range expertRuns(t) {
 		if models[r.Name] == nil {
@@ -94,30 +102,59 @@ func TestExperts(t *testing.T) {
 		if u := rep.Uncertainty; reserved < u.LowBytes || reserved > u.HighBytes {
 			t.Errorf("%s %s %s: %d reserved, outside %d to %d", r.Name, r.Mesh, r.How, reserved, u.LowBytes, u.HighBytes)
 		}
-		off, more := relative(got.AllocatedBytes, allocated), relative(got.ReservedBytes, reserved)
-		held = append(held, math.Abs(more))
-		switch r.How {
-		case "":
-			balanced = append(balanced, math.Abs(off))
-		case "worst":
-			worst = append(worst, math.Abs(off))
-		default:
-			others = append(others, math.Abs(off))
-		}
-		fmt.Fprintf(&sb, "| %s | %s | %s | %s | %.1f | %.1f | %+.2f%% | %+.1f%% |\n", r.Name, r.Mesh, r.Dtype, r.How, float64(allocated)/(1<<20), float64(got.AllocatedBytes)/(1<<20), 100*off, 100*more)
+		off := expertError{relative(got.AllocatedBytes, allocated), relative(got.ReservedBytes, reserved)}
+		by[r.How] = append(by[r.How], off)
+		fmt.Fprintf(&sb, "| %s | %s | %s | %s | %.1f | %.1f | %+.2f%% | %+.1f%% |\n", r.Name, r.Mesh, r.Dtype, r.How, float64(allocated)/(1<<20), float64(got.AllocatedBytes)/(1<<20), 100*off.allocated, 100*off.reserved)
 	}
-	t.Log("\n" + sb.String())
-	for _, c := range []struct {
-		name         string
-		all          []float64
-		median, most float64
-	}{{"balanced", balanced, 0.0005, 0.005}, {"worst", worst, 0.0005, 0.005}, {"others", others, 0.0005, 0.005}, {"reserved", held, 0.01, 0.06}} {
-		slices.Sort(c.all)
-		median, most := c.all[len(c.all)/2], c.all[len(c.all)-1]
-		t.Logf("%s: %d runs, median %.2f%%, worst %.2f%%", c.name, len(c.all), 100*median, 100*most)
-		if median > c.median || most > c.most {
-			t.Errorf("%s: median %.2f%%, worst %.2f%%, want %.1f%% and %.1f%%", c.name, 100*median, 100*most, 100*c.median, 100*c.most)
+	return sb.String(), by
+}
+
+// medianAndWorst are those of errors without sign.
+func medianAndWorst(list []expertError, of func(expertError) float64) (median, worst float64) {
+	var all []float64
+	for _, e := range list {
+		all = append(all, math.Abs(of(e)))
+	}
+	slices.Sort(all)
+	return all[len(all)/2], all[len(all)-1]
+}
+
+func ofAllocated(e expertError) float64 { return e.allocated }
+func ofReserved(e expertError) float64  { return e.reserved }
+
+// expertTable is the part of docs/distributed.md with these errors.
+func expertTable(t *testing.T) string {
+	_, by := expertErrors(t)
+	var sb strings.Builder
+	sb.WriteString("| runs | number | allocated, median | worst | reserved, median | worst |\n|---|---|---|---|---|---|\n")
+	for _, way := range expertWays {
+		median, worst := medianAndWorst(by[way[0]], ofAllocated)
+		half, most := medianAndWorst(by[way[0]], ofReserved)
+		fmt.Fprintf(&sb, "| %s | %d | %.2f%% | %.2f%% | %.1f%% | %.1f%% |\n", way[1], len(by[way[0]]), 100*median, 100*worst, 100*half, 100*most)
+	}
+	return sb.String()
+}
+
+// TestExperts predicts a rank of expert parallelism.
+func TestExperts(t *testing.T) {
+	testdata.Sequential(t)
+	lines, by := expertErrors(t)
+	t.Log("\n" + lines)
+	n := 0
+	for _, way := range expertWays {
+		n += len(by[way[0]])
+		for _, c := range []struct {
+			what         string
+			of           func(expertError) float64
+			median, most float64
+		}{{"allocated", ofAllocated, 0.0005, 0.005}, {"reserved", ofReserved, 0.02, 0.06}} {
+			if median, worst := medianAndWorst(by[way[0]], c.of); median > c.median || worst > c.most {
+				t.Errorf("%s: %s: median %.2f%%, worst %.2f%%, want %.2f%% and %.1f%%", way[1], c.what, 100*median, 100*worst, 100*c.median, 100*c.most)
+			}
 		}
+	}
+	if n != 135 {
+		t.Errorf("%d runs", n)
 	}
 }
 

@@ -257,6 +257,9 @@ func (c *candidate) arguments() error {
 	var floats []graph.ValueID
 	for i := c.first; i <= c.last; i++ {
 		for _, id := range c.g.Nodes[i].Inputs {
+			if id < 0 {
+				continue
+			}
 			v := &c.g.Values[id]
 			switch {
 			case v.Kind == graph.Initializer || int(v.Def) >= c.first || slices.Contains(floats, id) || id == c.index || len(static(c.g, id)) == 0:
@@ -326,6 +329,9 @@ func (c *candidate) follow() error {
 	rows := static(c.g, c.x)[0] * c.Best
 	for i := c.first; i <= c.last; i++ {
 		n := &c.g.Nodes[i]
+		if len(n.Outputs) == 0 || n.Outputs[0] < 0 {
+			return fmt.Errorf("its call %s has no result", n.Name)
+		}
 		op, _, _ := strings.Cut(n.Op, ".")
 		var has [ofScores + 1]graph.ValueID
 		for k := range has {
@@ -484,6 +490,9 @@ func (c *candidate) shared(of map[int]int) error {
 		c.results[e] = graph.NoValue
 		for _, i := range calls {
 			for _, id := range c.g.Nodes[i].Inputs {
+				if id < 0 {
+					continue
+				}
 				v := &c.g.Values[id]
 				if own, mine := of[int(v.Def)]; v.Kind == graph.Initializer || mine && own == e {
 					continue
