@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/graph/train"
 )
 
@@ -76,7 +77,10 @@ func (m *Model) sites(j *job) ([]train.ExpertSite, error) {
 	if len(j.cfg.EPExperts) > 0 {
 		return nil, fmt.Errorf("--ep-experts: %w", err)
 	}
-	return nil, fmt.Errorf("--parallel %s: %w: export it so, or name the modules that own them (--ep-experts PATTERN)", j.meshed.Mesh, err)
+	if m.lifted.Source != lift.Metadata { // names would not help
+		return nil, fmt.Errorf("--parallel %s: %w", j.meshed.Mesh, err)
+	}
+	return nil, fmt.Errorf("--parallel %s: %w; if modules own experts in another way, --ep-experts PATTERN names them and says what is in the way", j.meshed.Mesh, err)
 }
 
 // expertUnits makes fully_shard's units of the layers of experts, once.
