@@ -44,7 +44,7 @@ type Dispatch struct {
 	e                     *Eager
 	x, index, scores      *Tensor // [T, D], [T, K], [T, K]
 	order, counts, sorted *Tensor
-	routed, rows, out     *Tensor // [T*K, D] in the experts' order; [Padded, D] for this rank's experts, and their results
+	routed, rows          *Tensor // [T*K, D] in the experts' order; [Padded, D] for this rank's experts
 	permuted, offsets     *Tensor
 }
 
