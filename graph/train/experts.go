@@ -3,6 +3,7 @@ package train
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"path"
 	"slices"
@@ -186,8 +187,32 @@ func (f *expertFinder) fused() (out []*candidate) {
 			continue
 		}
 		c := &candidate{ExpertSite: ExpertSite{Module: m, Experts: static(f.g, w)[0]}, expertFinder: f, sure: true}
+		c.first = -1
 		c.find = c.findFused
 		at[m], out = c, append(out, c)
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	for i := range f.g.Nodes {
+		for m := f.g.Nodes[i].Module; m != ""; m = parent(m) {
+			if c := at[m]; c != nil {
+				if c.first < 0 {
+					c.first = i
+				}
+				c.last = i
+			}
+		}
+	}
+	for i := range f.g.Values {
+		if f.l.Roles[i] != lift.Parameter {
+			continue
+		}
+		for m := parent(f.g.Values[i].Name); m != ""; m = parent(m) {
+			if c := at[m]; c != nil {
+				c.params = append(c.params, graph.ValueID(i))
+			}
+		}
 	}
 	return out
 }
@@ -205,25 +230,21 @@ func (f *expertFinder) picked(i int) graph.ValueID {
 	return w
 }
 
-// divided lists the parameters of a fused layer, all of which have the experts as their first dim.
+// divided returns an error for a fused layer with parameters that do not have the experts as their first dim.
 func (c *candidate) divided() error {
-	for i := range c.g.Values {
-		v := &c.g.Values[i]
-		if c.l.Roles[i] != lift.Parameter || !Within(parent(v.Name), c.Module) {
-			continue
+	for _, id := range c.params {
+		if s := static(c.g, id); len(s) == 0 || s[0] != c.Experts {
+			return fmt.Errorf("its parameter %s is not of %d experts", c.g.Values[id].Name, c.Experts)
 		}
-		if s := static(c.g, graph.ValueID(i)); len(s) == 0 || s[0] != c.Experts {
-			return fmt.Errorf("its parameter %s is not of %d experts", v.Name, c.Experts)
-		}
-		c.params = append(c.params, graph.ValueID(i))
 	}
 	return nil
 }
 
-// span finds the first and the last call of the module, between which no other's stand.
+// span returns an error if other modules' calls stand between the first and the last call of the module.
 func (c *candidate) span() error {
-	c.first, c.last = Range(c.l, []string{c.Module})
-	c.last--
+	if c.first < 0 {
+		return errors.New("no call is the module's own")
+	}
 	for i := c.first; i <= c.last; i++ {
 		if !Within(c.g.Nodes[i].Module, c.Module) {
 			return fmt.Errorf("call %s of another module stands between its own", c.g.Nodes[i].Name)
@@ -399,6 +420,7 @@ func (f *expertFinder) lists() (out []*candidate) {
 	type list struct {
 		children map[int]map[string][]int64
 		order    []int
+		calls    map[int][]int
 	}
 	found, names := map[string]*list{}, []string{}
 	for i := range f.g.Values {
@@ -416,13 +438,20 @@ func (f *expertFinder) lists() (out []*candidate) {
 			}
 			name := strings.Join(parts[:k], ".")
 			if found[name] == nil {
-				found[name], names = &list{children: map[int]map[string][]int64{}}, append(names, name)
+				found[name], names = &list{children: map[int]map[string][]int64{}, calls: map[int][]int{}}, append(names, name)
 			}
 			x := found[name]
 			if x.children[n] == nil {
 				x.children[n], x.order = map[string][]int64{}, append(x.order, n)
 			}
 			x.children[n][strings.Join(parts[k+1:], ".")] = static(f.g, graph.ValueID(i))
+		}
+	}
+	for i := range f.g.Nodes {
+		for m := f.g.Nodes[i].Module; m != "" && len(found) > 0; m = parent(m) {
+			if n, err := strconv.Atoi(m[strings.LastIndexByte(m, '.')+1:]); err == nil && found[parent(m)] != nil {
+				found[parent(m)].calls[n] = append(found[parent(m)].calls[n], i)
+			}
 		}
 	}
 	for _, name := range names {
@@ -437,7 +466,7 @@ func (f *expertFinder) lists() (out []*candidate) {
 		}
 		c := &candidate{ExpertSite: ExpertSite{Module: name, Experts: int64(len(x.order))}, expertFinder: f}
 		for n := range x.order {
-			c.owners = append(c.owners, fmt.Sprint(name, ".", n))
+			c.owners, c.calls = append(c.owners, fmt.Sprint(name, ".", n)), append(c.calls, x.calls[n])
 		}
 		c.find = c.findList
 		out = append(out, c)
@@ -456,20 +485,17 @@ func sameShapes(a, b map[string][]int64) bool {
 
 // findList finds the calls of a list's modules, and the one that completes the sum of their results.
 func (c *candidate) findList() error {
-	c.calls, c.results = make([][]int, len(c.owners)), make([]graph.ValueID, len(c.owners))
+	c.results = make([]graph.ValueID, len(c.owners))
 	of := map[int]int{} // expert, by call
 	c.first = len(c.g.Nodes)
 	for e, owner := range c.owners {
-		lo, hi := Range(c.l, []string{owner})
-		for i := lo; i < hi; i++ {
-			if Within(c.g.Nodes[i].Module, owner) {
-				c.calls[e], of[i] = append(c.calls[e], i), e
-			}
-		}
 		if len(c.calls[e]) == 0 {
 			return fmt.Errorf("no call is of %s", owner)
 		}
-		c.first = min(c.first, lo)
+		for _, i := range c.calls[e] {
+			of[i] = e
+		}
+		c.first = min(c.first, c.calls[e][0])
 	}
 	if err := c.shared(of); err != nil {
 		return err
@@ -528,17 +554,16 @@ func (c *candidate) completed(of map[int]int) (map[int]bool, error) {
 	on, depends := map[graph.ValueID]map[int]bool{}, map[int]bool{}
 	for i := c.first; i < len(c.g.Nodes); i++ {
 		n := &c.g.Nodes[i]
-		all := map[int]bool{}
+		var sets []map[int]bool
 		if e, mine := of[i]; mine {
-			all[e] = true
+			sets = append(sets, map[int]bool{e: true})
 		}
 		for _, id := range n.Inputs {
-			if id >= 0 {
-				for e := range on[id] {
-					all[e] = true
-				}
+			if id >= 0 && len(on[id]) > 0 {
+				sets = append(sets, on[id])
 			}
 		}
+		all := union(sets)
 		if len(all) == 0 {
 			continue
 		}
@@ -557,6 +582,18 @@ func (c *candidate) completed(of map[int]int) (map[int]bool, error) {
 		}
 	}
 	return nil, fmt.Errorf("no call sums its modules' results")
+}
+
+// union is the union of sets, one of them where there is no other.
+func union(sets []map[int]bool) map[int]bool {
+	if len(sets) == 1 {
+		return sets[0]
+	}
+	all := map[int]bool{}
+	for _, s := range sets {
+		maps.Copy(all, s)
+	}
+	return all
 }
 
 // routed finds the topk whose choice the results are multiplied by.
